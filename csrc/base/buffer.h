@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A growable output buffer. A failed growth sticks: later puts do nothing, and cf_buffer_status reports it once at the
+ * end. Also serves as a growable array of plain structs (cf_buffer_extend). */
+#ifndef CKPTFMT_BASE_BUFFER_H
+#define CKPTFMT_BASE_BUFFER_H
+
+#include "base/error.h"
+
+typedef struct cf_buffer {
+	uint8_t *data;
+	uint64_t size;
+	uint64_t capacity;
+	bool failed;
+} cf_buffer;
+
+#define CF_BUFFER_EMPTY ((cf_buffer){NULL, 0, 0, false})
+
+/* Room for `size` more bytes, without counting them as used; false after a failure. */
+bool cf_buffer_reserve(cf_buffer *buffer, uint64_t size);
+/* Adds `size` unset bytes and returns their address, NULL after a failure. Moves the rest. */
+void *cf_buffer_extend(cf_buffer *buffer, uint64_t size);
+void cf_put_bytes(cf_buffer *buffer, const void *bytes, uint64_t size);
+void cf_put_u8(cf_buffer *buffer, uint8_t value);
+void cf_put_u32(cf_buffer *buffer, uint32_t value);
+void cf_put_u64(cf_buffer *buffer, uint64_t value);
+void cf_put_varint(cf_buffer *buffer, uint64_t value);
+/* Forgets the content and any failure, keeps the memory. */
+void cf_buffer_clear(cf_buffer *buffer);
+void cf_buffer_free(cf_buffer *buffer);
+/* OK, or NO_MEMORY if any growth failed. */
+CF_MUST_CHECK ckptfmt_status cf_buffer_status(const cf_buffer *buffer, ckptfmt_error *err);
+
+#endif

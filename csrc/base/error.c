@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/error.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static const struct {
+	const char *name;
+	ckptfmt_status status;
+} failures[] = {
+	[CKPTFMT_FAIL_NONE] = {"NONE", CKPTFMT_OK},
+	[CKPTFMT_FAIL_ARGUMENT] = {"ARGUMENT", CKPTFMT_INVALID},
+	[CKPTFMT_FAIL_BAD_PATH] = {"BAD_PATH", CKPTFMT_INVALID},
+	[CKPTFMT_FAIL_OS] = {"OS", CKPTFMT_IO},
+	[CKPTFMT_FAIL_BAD_MAGIC] = {"BAD_MAGIC", CKPTFMT_CORRUPT},
+	[CKPTFMT_FAIL_TRUNCATED] = {"TRUNCATED", CKPTFMT_CORRUPT},
+	[CKPTFMT_FAIL_CHECKSUM] = {"CHECKSUM", CKPTFMT_CORRUPT},
+	[CKPTFMT_FAIL_BAD_BLOCK] = {"BAD_BLOCK", CKPTFMT_CORRUPT},
+	[CKPTFMT_FAIL_BAD_ORDER] = {"BAD_ORDER", CKPTFMT_CORRUPT},
+	[CKPTFMT_FAIL_BAD_PROTO] = {"BAD_PROTO", CKPTFMT_CORRUPT},
+	[CKPTFMT_FAIL_BAD_HEADER] = {"BAD_HEADER", CKPTFMT_CORRUPT},
+	[CKPTFMT_FAIL_BAD_DTYPE] = {"BAD_DTYPE", CKPTFMT_CORRUPT},
+	[CKPTFMT_FAIL_BAD_SHAPE] = {"BAD_SHAPE", CKPTFMT_CORRUPT},
+	[CKPTFMT_FAIL_BAD_SLICE] = {"BAD_SLICE", CKPTFMT_CORRUPT},
+	[CKPTFMT_FAIL_BAD_ENTRY] = {"BAD_ENTRY", CKPTFMT_CORRUPT},
+	[CKPTFMT_FAIL_SHARD_MISSING] = {"SHARD_MISSING", CKPTFMT_IO},
+	[CKPTFMT_FAIL_GENERATION_GONE] = {"GENERATION_GONE", CKPTFMT_IO},
+	[CKPTFMT_FAIL_DURABILITY_UNKNOWN] = {"DURABILITY_UNKNOWN", CKPTFMT_IO},
+	[CKPTFMT_FAIL_UNSUPPORTED] = {"UNSUPPORTED", CKPTFMT_UNSUPPORTED},
+	[CKPTFMT_FAIL_TENSOR_NOT_FOUND] = {"TENSOR_NOT_FOUND", CKPTFMT_NOT_FOUND},
+	[CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND] = {"CHECKPOINT_NOT_FOUND", CKPTFMT_NOT_FOUND},
+	[CKPTFMT_FAIL_LIMIT] = {"LIMIT", CKPTFMT_LIMIT},
+	[CKPTFMT_FAIL_NO_MEMORY] = {"NO_MEMORY", CKPTFMT_NO_MEMORY},
+	[CKPTFMT_FAIL_MERGE_CONFLICT] = {"MERGE_CONFLICT", CKPTFMT_CONFLICT},
+	[CKPTFMT_FAIL_BUSY] = {"BUSY", CKPTFMT_BUSY},
+};
+
+static const char *const statuses[] = {
+	"OK", "INVALID", "IO", "CORRUPT", "UNSUPPORTED", "NOT_FOUND", "LIMIT", "NO_MEMORY", "CONFLICT", "BUSY",
+};
+
+const char *ckptfmt_status_name(int32_t status)
+{
+	return status >= 0 && (size_t)status < CF_ARRAY_COUNT(statuses) ? statuses[status] : "unknown";
+}
+
+const char *ckptfmt_failure_name(int32_t failure)
+{
+	return failure >= 0 && (size_t)failure < CF_ARRAY_COUNT(failures) ? failures[failure].name : "unknown";
+}
+
+static void begin(ckptfmt_error *err, ckptfmt_failure failure, uint64_t offset)
+{
+	err->status = (int32_t)failures[failure].status;
+	err->failure = (int32_t)failure;
+	err->os_errno = 0;
+	err->tensor_size = 0;
+	err->offset = offset;
+	err->message[0] = '\0';
+	err->tensor[0] = '\0';
+	err->path[0] = '\0';
+}
+
+/* A message goes to terminals and logs: whatever came into it, no control character leaves. */
+static void clean(char *text)
+{
+	for (; *text != '\0'; text++)
+		if ((unsigned char)*text < 0x20 || *text == 0x7f)
+			*text = '?';
+}
+
+ckptfmt_status cf_fail(ckptfmt_error *err, ckptfmt_failure failure, uint64_t offset, const char *format, ...)
+{
+	if (err != NULL) {
+		va_list values;
+		begin(err, failure, offset);
+		va_start(values, format);
+		(void)vsnprintf(err->message, sizeof err->message, format, values);
+		va_end(values);
+		clean(err->message);
+	}
+	return failures[failure].status;
+}
+
+ckptfmt_status cf_fail_os(ckptfmt_error *err, int os_errno, const char *path, const char *format, ...)
+{
+	ckptfmt_failure failure = os_errno == ENOMEM ? CKPTFMT_FAIL_NO_MEMORY : CKPTFMT_FAIL_OS;
+	if (err != NULL) {
+		va_list values;
+		char reason[96];
+		size_t used;
+		begin(err, failure, CF_NO_OFFSET);
+		err->os_errno = os_errno;
+		va_start(values, format);
+		(void)vsnprintf(err->message, sizeof err->message - sizeof reason - 3, format, values);
+		va_end(values);
+		used = strlen(err->message);
+#if defined(_GNU_SOURCE)
+		(void)snprintf(err->message + used, sizeof err->message - used, ": %s",
+			strerror_r(os_errno, reason, sizeof reason));
+#else
+		if (strerror_r(os_errno, reason, sizeof reason) != 0)
+			(void)snprintf(reason, sizeof reason, "error %d", os_errno);
+		(void)snprintf(err->message + used, sizeof err->message - used, ": %s", reason);
+#endif
+		clean(err->message);
+		cf_error_path(err, path);
+	}
+	return failures[failure].status;
+}
+
+ckptfmt_status cf_fail_memory(ckptfmt_error *err)
+{
+	return cf_fail(err, CKPTFMT_FAIL_NO_MEMORY, CF_NO_OFFSET, "out of memory");
+}
+
+void cf_error_path(ckptfmt_error *err, const char *path)
+{
+	size_t size;
+	if (err == NULL || path == NULL || err->path[0] != '\0')
+		return;
+	size = strlen(path);
+	/* The end of a path says more than its beginning. */
+	if (size >= sizeof err->path)
+		path += size - (sizeof err->path - 1);
+	(void)snprintf(err->path, sizeof err->path, "%s", path);
+}
+
+void cf_error_tensor(ckptfmt_error *err, const uint8_t *name, uint64_t name_size)
+{
+	if (err == NULL || err->tensor_size != 0 || name_size == 0)
+		return;
+	err->tensor_size = (uint32_t)cf_min_u64(name_size, sizeof err->tensor - 1);
+	memcpy(err->tensor, name, err->tensor_size);
+	err->tensor[err->tensor_size] = '\0';
+}
+
+void cf_error_offset(ckptfmt_error *err, uint64_t offset)
+{
+	if (err != NULL && err->offset == CF_NO_OFFSET)
+		err->offset = offset;
+}

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A keyed hash of byte strings for tables in memory. The key is random for each table, so that names chosen by others
+ * cannot be chosen to collide. Never stored. */
+#ifndef CKPTFMT_BASE_HASH_H
+#define CKPTFMT_BASE_HASH_H
+
+#include "base/bytes.h"
+
+typedef struct cf_hash_key {
+	uint64_t words[2];
+} cf_hash_key;
+
+static inline uint64_t cf_hash_mix(uint64_t a, uint64_t b)
+{
+	__extension__ typedef unsigned __int128 wide;
+	wide product = (wide)a * b;
+	return (uint64_t)product ^ (uint64_t)(product >> 64);
+}
+
+static inline uint64_t cf_hash(const cf_hash_key *key, const uint8_t *bytes, uint64_t size)
+{
+	uint64_t hash = key->words[0] ^ size, word;
+	uint64_t multiplier = key->words[1] | 1;
+	uint8_t tail[8] = {0};
+	for (; size >= 8; size -= 8, bytes += 8) {
+		memcpy(&word, bytes, 8);
+		hash = cf_hash_mix(hash ^ word, multiplier);
+	}
+	memcpy(tail, bytes, (size_t)size);
+	memcpy(&word, tail, 8);
+	return cf_hash_mix(cf_hash_mix(hash ^ word, multiplier), key->words[0] | 1);
+}
+
+#endif

@@ -1,0 +1,469 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * ckptfmt: read and write TensorFlow V2 checkpoints ("TensorBundle"), and the levels beyond.
+ *
+ * Conventions of every function here
+ *   1. Fallible functions return ckptfmt_status and take `ckptfmt_error *err` last. `err` is the caller's
+ *      memory, may be NULL, and is written only on failure. No error is kept in a handle.
+ *   2. Out-parameters are set to NULL or zero first and hold a result only on success.
+ *   3. Every `_close`, `_free` and `_abandon` accepts NULL.
+ *   4. Strings of the format (tensor names, slice text) are pointer and size, never NUL-terminated. Paths are
+ *      the exception: the operating system wants them NUL-terminated. They are taken literally, never globbed.
+ *   5. Nothing allocated here is freed by the caller and nothing allocated by the caller is freed here. Memory
+ *      that leaves is a view; its comment says until when it is valid.
+ *   6. `offset` counts bytes from the start of a file or buffer, `size` bytes, `count` things, `row` says which one.
+ *   7. A reader and a selection may be used by any number of threads at once. A writer, a verifier and a
+ *      strings object belong to one thread at a time. Close is never concurrent with a call.
+ *   8. File contents are never trusted: whatever the bytes are, a call ends in a result or a typed error, in time
+ *      and memory bounded by the bytes read.
+ *
+ * The lines between the two `cffi` markers are also what the Python binding parses: plain declarations only.
+ */
+#ifndef CKPTFMT_H
+#define CKPTFMT_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define CKPTFMT_API __attribute__((visibility("default")))
+#else
+#define CKPTFMT_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* cffi: begin */
+
+/* ---- errors ---------------------------------------------------------------------------------------------- */
+
+/* Who must act: the programmer (INVALID), the operator (IO, BUSY, NO_MEMORY), whoever made or kept the file
+ * (CORRUPT, CONFLICT, NOT_FOUND), whoever sets the limits (LIMIT), or an upgrade (UNSUPPORTED). Frozen numbers. */
+typedef enum ckptfmt_status {
+	CKPTFMT_OK = 0,
+	CKPTFMT_INVALID = 1,
+	CKPTFMT_IO = 2,
+	CKPTFMT_CORRUPT = 3,
+	CKPTFMT_UNSUPPORTED = 4,
+	CKPTFMT_NOT_FOUND = 5,
+	CKPTFMT_LIMIT = 6,
+	CKPTFMT_NO_MEMORY = 7,
+	CKPTFMT_CONFLICT = 8,
+	CKPTFMT_BUSY = 9
+} ckptfmt_status;
+
+/* What exactly was wrong; finer than the status. Frozen numbers. */
+typedef enum ckptfmt_failure {
+	CKPTFMT_FAIL_NONE = 0,
+	CKPTFMT_FAIL_ARGUMENT = 1,
+	CKPTFMT_FAIL_BAD_PATH = 2,
+	CKPTFMT_FAIL_OS = 3,
+	CKPTFMT_FAIL_BAD_MAGIC = 4,
+	CKPTFMT_FAIL_TRUNCATED = 5,
+	CKPTFMT_FAIL_CHECKSUM = 6,
+	CKPTFMT_FAIL_BAD_BLOCK = 7,
+	CKPTFMT_FAIL_BAD_ORDER = 8,
+	CKPTFMT_FAIL_BAD_PROTO = 9,
+	CKPTFMT_FAIL_BAD_HEADER = 10,
+	CKPTFMT_FAIL_BAD_DTYPE = 11,
+	CKPTFMT_FAIL_BAD_SHAPE = 12,
+	CKPTFMT_FAIL_BAD_SLICE = 13,
+	CKPTFMT_FAIL_BAD_ENTRY = 14,
+	CKPTFMT_FAIL_SHARD_MISSING = 15,
+	CKPTFMT_FAIL_GENERATION_GONE = 16,
+	CKPTFMT_FAIL_DURABILITY_UNKNOWN = 17,
+	CKPTFMT_FAIL_UNSUPPORTED = 18,
+	CKPTFMT_FAIL_TENSOR_NOT_FOUND = 19,
+	CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND = 20,
+	CKPTFMT_FAIL_LIMIT = 21,
+	CKPTFMT_FAIL_NO_MEMORY = 22,
+	CKPTFMT_FAIL_MERGE_CONFLICT = 23,
+	CKPTFMT_FAIL_BUSY = 24
+} ckptfmt_failure;
+
+/* One failure. `offset` is a byte offset in the file `path`, UINT64_MAX where there is none. `path` and `tensor`
+ * are NUL-terminated and may be empty; a long path keeps its end, a long name its beginning. `tensor` holds the
+ * raw name cut to fit (tensor_size bytes of it). `message` is one sentence without file, tensor and offset,
+ * control characters escaped; for CORRUPT it starts with the rule of spec/format.md that is broken. */
+typedef struct ckptfmt_error {
+	int32_t status;
+	int32_t failure;
+	int32_t os_errno;
+	uint32_t tensor_size;
+	uint64_t offset;
+	char message[384];
+	char tensor[256];
+	char path[1024];
+} ckptfmt_error;
+
+/* Static strings; "unknown" for numbers that are not in the enum. Names as in the enum, without the prefix. */
+CKPTFMT_API const char *ckptfmt_status_name(int32_t status);
+CKPTFMT_API const char *ckptfmt_failure_name(int32_t failure);
+
+/* "major.minor.patch" of this library. */
+CKPTFMT_API const char *ckptfmt_version(void);
+
+/* ---- limits ---------------------------------------------------------------------------------------------- */
+
+/* What a reader refuses for its own safety, beyond what the bytes present can justify. All are settable. */
+typedef struct ckptfmt_limits {
+	uint64_t index_bytes_max;     /* size of an index file; 4 GiB */
+	uint64_t block_bytes_max;     /* one decoded index block; 64 MiB */
+	uint64_t key_bytes_max;       /* one key; 16 MiB */
+	uint64_t keys_bytes_factor;   /* all decoded keys of a listing: at most this times the index file, 16 ... */
+	uint64_t keys_bytes_floor;    /* ... or this, 64 MiB, whichever is more */
+	uint64_t entries_max;         /* entries of an index; 2^24 */
+	uint64_t slices_max;          /* slices of one tensor; 2^20 */
+	uint64_t tensor_bytes_max;    /* one value read; UINT64_MAX */
+	uint32_t open_files_max;      /* data files a reader keeps open; 128 */
+	uint32_t reserved;
+} ckptfmt_limits;
+
+CKPTFMT_API void ckptfmt_limits_default(ckptfmt_limits *limits);
+
+/* ---- data types ------------------------------------------------------------------------------------------ */
+
+typedef enum ckptfmt_dtype {
+	CKPTFMT_FLOAT = 1, CKPTFMT_DOUBLE = 2, CKPTFMT_INT32 = 3, CKPTFMT_UINT8 = 4, CKPTFMT_INT16 = 5,
+	CKPTFMT_INT8 = 6, CKPTFMT_STRING = 7, CKPTFMT_COMPLEX64 = 8, CKPTFMT_INT64 = 9, CKPTFMT_BOOL = 10,
+	CKPTFMT_QINT8 = 11, CKPTFMT_QUINT8 = 12, CKPTFMT_QINT32 = 13, CKPTFMT_BFLOAT16 = 14, CKPTFMT_QINT16 = 15,
+	CKPTFMT_QUINT16 = 16, CKPTFMT_UINT16 = 17, CKPTFMT_COMPLEX128 = 18, CKPTFMT_HALF = 19,
+	CKPTFMT_RESOURCE = 20, CKPTFMT_VARIANT = 21, CKPTFMT_UINT32 = 22, CKPTFMT_UINT64 = 23,
+	CKPTFMT_FLOAT8_E5M2 = 24, CKPTFMT_FLOAT8_E4M3FN = 25, CKPTFMT_FLOAT8_E4M3FNUZ = 26,
+	CKPTFMT_FLOAT8_E4M3B11FNUZ = 27, CKPTFMT_FLOAT8_E5M2FNUZ = 28, CKPTFMT_INT4 = 29, CKPTFMT_UINT4 = 30,
+	CKPTFMT_INT2 = 31, CKPTFMT_UINT2 = 32, CKPTFMT_FLOAT4_E2M1FN = 33
+} ckptfmt_dtype;
+
+/* How a value of the type lies in a data file. */
+typedef enum ckptfmt_storage {
+	CKPTFMT_STORAGE_FIXED = 1,    /* `size` bytes an element, row-major, no padding */
+	CKPTFMT_STORAGE_STRING = 2,   /* lengths, their checksum, bytes */
+	CKPTFMT_STORAGE_VARIANT = 3,  /* length, payload, checksum for each element */
+	CKPTFMT_STORAGE_NONE = 4      /* cannot be stored */
+} ckptfmt_storage;
+
+typedef struct ckptfmt_dtype_info {
+	const char *name;     /* TensorFlow's, lower case: "float", "bfloat16", ...; static */
+	int32_t code;         /* ckptfmt_dtype */
+	int32_t storage;      /* ckptfmt_storage */
+	uint32_t size;        /* bytes an element in memory and on disk; 0 unless FIXED */
+	uint32_t swap_size;   /* unit of byte order: 1, 2, 4 or 8 (half an element for complex) */
+	uint32_t used_bits;   /* bits of an element that carry its value; below 8 for int4 and its kin */
+} ckptfmt_dtype_info;
+
+/* The table, in ascending code; NULL past its end. */
+CKPTFMT_API const ckptfmt_dtype_info *ckptfmt_dtype_at(uint32_t row);
+/* By code; NULL for a code that this version does not know. */
+CKPTFMT_API const ckptfmt_dtype_info *ckptfmt_dtype_find(int32_t code);
+
+/* ---- checksums ------------------------------------------------------------------------------------------- */
+
+/* CRC-32C (Castagnoli) of the bytes so far (`crc`, 0 to begin with) followed by `size` bytes at `data`.
+ * The fastest variant that this CPU has is chosen once; CKPTFMT_ISA in the environment forces a lesser one. */
+CKPTFMT_API uint32_t ckptfmt_crc32c(uint32_t crc, const uint8_t *data, uint64_t size);
+/* As above, while copying to `destination` (the two do not overlap). The checksum is of the bytes copied. */
+CKPTFMT_API uint32_t ckptfmt_crc32c_copy(uint32_t crc, uint8_t *destination, const uint8_t *source, uint64_t size);
+/* Checksum of A followed by B, from those of A and of B and the size of B. */
+CKPTFMT_API uint32_t ckptfmt_crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t size_b);
+/* The stored ("masked") form and back. */
+CKPTFMT_API uint32_t ckptfmt_crc32c_mask(uint32_t crc);
+CKPTFMT_API uint32_t ckptfmt_crc32c_unmask(uint32_t masked);
+
+/* The variants compiled in, worst first; NULL past the last. */
+CKPTFMT_API const char *ckptfmt_crc32c_variant_name(uint32_t variant);
+/* 1 if this CPU can run the variant. */
+CKPTFMT_API int32_t ckptfmt_crc32c_variant_usable(uint32_t variant);
+/* The variant in use. */
+CKPTFMT_API uint32_t ckptfmt_crc32c_variant(void);
+/* ckptfmt_crc32c and ckptfmt_crc32c_copy (destination not NULL) by one variant, for tests and benchmarks.
+ * REQUIRES: the variant is usable. */
+CKPTFMT_API uint32_t ckptfmt_crc32c_by(uint32_t variant, uint32_t crc, uint8_t *destination,
+	const uint8_t *source, uint64_t size);
+
+/* ---- counters -------------------------------------------------------------------------------------------- */
+
+/* What this process asked of the operating system so far, counted where the calls are made. Never reset. */
+typedef struct ckptfmt_counters {
+	uint64_t opens, reads, bytes_read, writes, bytes_written, syncs, renames, links, unlinks, maps;
+} ckptfmt_counters;
+
+CKPTFMT_API void ckptfmt_counters_get(ckptfmt_counters *counters);
+
+/* ---- slice text ------------------------------------------------------------------------------------------ */
+
+/* The largest rank that the format stores. */
+enum { CKPTFMT_RANK_MAX = 254 };
+
+/* Parses a shape_and_slice text ("4 6 0,2:-"). The three arrays have room for CKPTFMT_RANK_MAX values each.
+ * A full dimension ("-") gives start 0 and length -1. The empty text gives rank -1: the whole tensor.
+ * INVALID: anything TensorFlow's SaveV2 would refuse or die of. */
+CKPTFMT_API ckptfmt_status ckptfmt_spec_parse(const uint8_t *text, uint64_t text_size, int32_t *rank, int64_t *dims,
+	int64_t *starts, int64_t *lengths, ckptfmt_error *err);
+
+/* ---- reading --------------------------------------------------------------------------------------------- */
+
+typedef struct ckptfmt_reader ckptfmt_reader;
+typedef struct ckptfmt_selection ckptfmt_selection;
+typedef struct ckptfmt_strings ckptfmt_strings;
+typedef struct ckptfmt_mapping ckptfmt_mapping;
+
+typedef enum ckptfmt_verify_mode {
+	CKPTFMT_VERIFY_AUTO = 0,   /* whole reads always; partial ones by chunk checksums, or if stored in <= 1 MiB */
+	CKPTFMT_VERIFY_FULL = 1,   /* a partial read reads and checks all of each stored slice that it touches */
+	CKPTFMT_VERIFY_OFF = 2     /* never (index blocks are checked all the same) */
+} ckptfmt_verify_mode;
+
+typedef struct ckptfmt_open_options {
+	const ckptfmt_limits *limits;   /* NULL: the defaults */
+	int32_t follow_symlinks;        /* 0: a symbolic link as index or data file is BAD_PATH */
+	int32_t reserved;
+} ckptfmt_open_options;
+
+typedef struct ckptfmt_header {
+	int32_t num_shards;
+	int32_t big_endian;
+	int32_t producer;
+	int32_t min_consumer;
+	uint64_t index_size;        /* bytes of the index file */
+	uint64_t block_count;       /* its data blocks */
+} ckptfmt_header;
+
+/* Opens `<prefix>.index` and the data files it needs (up to limits.open_files_max). `options` may be NULL.
+ * Reads the footer, the index block and the first data block.
+ * NOT_FOUND, IO, CORRUPT, UNSUPPORTED (newer version, V1 file), LIMIT, NO_MEMORY. */
+CKPTFMT_API ckptfmt_status ckptfmt_reader_open(const char *prefix, const ckptfmt_open_options *options,
+	ckptfmt_reader **out, ckptfmt_error *err);
+CKPTFMT_API void ckptfmt_reader_close(ckptfmt_reader *reader);
+CKPTFMT_API void ckptfmt_reader_header(const ckptfmt_reader *reader, ckptfmt_header *out);
+
+/* One stored value: where its bytes lie. */
+typedef struct ckptfmt_stored {
+	uint64_t offset;
+	uint64_t size;
+	int32_t shard;
+	uint32_t crc32c;        /* of all its bytes, unmasked */
+	uint64_t chunks_first;  /* in `chunk_crcs`: ceil(size / chunk_size) checksums, unmasked */
+	uint32_t chunk_size;    /* bytes a chunk that has a checksum of its own; 0: there are none */
+	uint32_t flags;         /* ckptfmt_stored_flags */
+} ckptfmt_stored;
+
+typedef enum ckptfmt_stored_flags {
+	CKPTFMT_STORED_MISSING = 1,    /* a slice that the tensor lists and the index does not hold */
+	CKPTFMT_STORED_MISMATCH = 2    /* a slice whose own entry has another dtype or shape */
+} ckptfmt_stored_flags;
+
+/* One tensor of a selection. Arrays stand in the selection's shared columns, from the given position on.
+ * Plain struct layout, so that a caller may see the rows as a table. */
+typedef struct ckptfmt_row {
+	uint64_t name_offset;       /* in `names` */
+	uint64_t dims_first;        /* in `dims`: `rank` sizes */
+	uint64_t slices_first;      /* in `slices`; slice_count of them */
+	ckptfmt_stored stored;      /* of a tensor stored whole; zero for a partitioned one */
+	uint32_t name_size;
+	uint32_t slice_count;       /* 0: stored whole */
+	int32_t dtype;              /* the code as stored, known or not */
+	int32_t rank;
+	int64_t element_count;
+} ckptfmt_row;
+
+/* One slice of a partitioned tensor. */
+typedef struct ckptfmt_slice_row {
+	uint64_t extents_first;     /* in `dims`: `rank` starts, then `rank` lengths, -1 for a full dimension */
+	ckptfmt_stored stored;
+} ckptfmt_slice_row;
+
+/* Views of a selection's columns, valid until ckptfmt_selection_free. */
+typedef struct ckptfmt_columns {
+	const ckptfmt_row *rows;
+	const ckptfmt_slice_row *slices;
+	const int64_t *dims;
+	const uint8_t *names;
+	const uint32_t *chunk_crcs;
+	uint64_t row_count, slice_count, dims_count, names_size, chunk_count;
+} ckptfmt_columns;
+
+/* Every tensor of the checkpoint in key order, each partitioned tensor once. CORRUPT, LIMIT, IO, NO_MEMORY. */
+CKPTFMT_API ckptfmt_status ckptfmt_reader_list(ckptfmt_reader *reader, ckptfmt_selection **out, ckptfmt_error *err);
+/* The named tensors, in the order given, repeats allowed. `names` holds the names one after the other.
+ * As ckptfmt_reader_list, and NOT_FOUND (the error names the first that is missing). */
+CKPTFMT_API ckptfmt_status ckptfmt_reader_select(ckptfmt_reader *reader, const uint8_t *names,
+	const uint64_t *name_sizes, uint64_t count, ckptfmt_selection **out, ckptfmt_error *err);
+/* 1 if the checkpoint holds a tensor of this name (a slice's key is none), 0 if not, in *found. */
+CKPTFMT_API ckptfmt_status ckptfmt_reader_contains(ckptfmt_reader *reader, const uint8_t *name, uint64_t name_size,
+	int32_t *found, ckptfmt_error *err);
+CKPTFMT_API void ckptfmt_selection_columns(const ckptfmt_selection *selection, ckptfmt_columns *out);
+/* A selection does not need its reader to stay open; reading with it does. */
+CKPTFMT_API void ckptfmt_selection_free(ckptfmt_selection *selection);
+
+/* One value to read: all of a tensor, or a box of it. */
+typedef struct ckptfmt_request {
+	uint64_t row;               /* in the selection */
+	const int64_t *box;         /* NULL: all; else `rank` starts, then `rank` lengths (>= 0, inside the shape) */
+	uint8_t *destination;       /* row-major, host byte order */
+	uint64_t destination_size;  /* must be what the box needs; of an unknown dtype all stored bytes, box NULL */
+	uint32_t verified;          /* out: 1 if every byte delivered was checked */
+	uint32_t reserved;
+} ckptfmt_request;
+
+/* Reads tensors of FIXED storage (and the raw bytes of unknown dtypes). The requests are served in the order of
+ * the data files, whatever their order here. On failure the destinations hold unspecified bytes. `verify` is a
+ * ckptfmt_verify_mode. CORRUPT, IO, NOT_FOUND (data file), INVALID, LIMIT, NO_MEMORY. */
+CKPTFMT_API ckptfmt_status ckptfmt_reader_read(ckptfmt_reader *reader, const ckptfmt_selection *selection,
+	ckptfmt_request *requests, uint64_t count, int32_t verify, ckptfmt_error *err);
+
+/* Reads the elements of a STRING or VARIANT tensor (variant: the payloads as they are); box as in ckptfmt_request. */
+CKPTFMT_API ckptfmt_status ckptfmt_reader_read_strings(ckptfmt_reader *reader, const ckptfmt_selection *selection,
+	uint64_t row, const int64_t *box, int32_t verify, ckptfmt_strings **out, ckptfmt_error *err);
+
+/* Views, valid until ckptfmt_strings_free: element i is bytes[offsets[i] .. offsets[i + 1]). */
+typedef struct ckptfmt_strings_view {
+	const uint8_t *bytes;
+	const uint64_t *offsets;
+	uint64_t count;
+} ckptfmt_strings_view;
+
+CKPTFMT_API void ckptfmt_strings_get(const ckptfmt_strings *strings, ckptfmt_strings_view *out);
+CKPTFMT_API void ckptfmt_strings_free(ckptfmt_strings *strings);
+
+/* Maps the stored bytes of a tensor that is stored whole, in the host's byte order and of FIXED storage, read-only.
+ * `verify` other than OFF checks them once, now. INVALID for any other tensor. The mapping outlives its reader; a
+ * file truncated by others under a mapping kills the process that touches it (SIGBUS). */
+CKPTFMT_API ckptfmt_status ckptfmt_reader_map(ckptfmt_reader *reader, const ckptfmt_selection *selection,
+	uint64_t row, int32_t verify, ckptfmt_mapping **out, ckptfmt_error *err);
+CKPTFMT_API const uint8_t *ckptfmt_mapping_data(const ckptfmt_mapping *mapping, uint64_t *size);
+CKPTFMT_API void ckptfmt_mapping_close(ckptfmt_mapping *mapping);
+
+/* One region of the index file, for people who read hex dumps. */
+typedef struct ckptfmt_region {
+	uint64_t offset;
+	uint64_t size;              /* with the trailer */
+	uint64_t entry_count;
+	int32_t kind;               /* ckptfmt_region_kind */
+	int32_t compression;        /* the type byte of a block: 0 raw, 1 Snappy; -1 for other regions */
+	uint32_t crc32c;            /* stored, unmasked; 0 for other regions */
+	uint32_t crc_good;          /* 1 if it matches */
+} ckptfmt_region;
+
+typedef enum ckptfmt_region_kind {
+	CKPTFMT_REGION_DATA = 1, CKPTFMT_REGION_METAINDEX = 2, CKPTFMT_REGION_INDEX = 3, CKPTFMT_REGION_FOOTER = 4,
+	CKPTFMT_REGION_GAP = 5
+} ckptfmt_region_kind;
+
+/* All regions in file order. Writes at most `capacity` of them and the full number to *count. */
+CKPTFMT_API ckptfmt_status ckptfmt_reader_regions(ckptfmt_reader *reader, ckptfmt_region *regions, uint64_t capacity,
+	uint64_t *count, ckptfmt_error *err);
+
+/* ---- writing --------------------------------------------------------------------------------------------- */
+
+typedef struct ckptfmt_writer ckptfmt_writer;
+
+typedef enum ckptfmt_durability {
+	CKPTFMT_DURABILITY_FULL = 0,     /* synced: when commit returns, a power cut cannot lose it */
+	CKPTFMT_DURABILITY_RENAME = 1,   /* atomic for other processes, not synced */
+	CKPTFMT_DURABILITY_NONE = 2      /* as RENAME, and without reading the index back */
+} ckptfmt_durability;
+
+typedef struct ckptfmt_write_options {
+	uint64_t alignment;        /* every tensor starts at a multiple; 1: no padding. Zero bytes after each tensor */
+	uint32_t chunk_size;       /* bytes a chunk checksum covers; 0: none. Tensors of one chunk get none */
+	int32_t durability;        /* ckptfmt_durability */
+} ckptfmt_write_options;
+
+/* What SaveV2 writes: alignment 1, no chunks, durability full. */
+CKPTFMT_API void ckptfmt_write_options_default(ckptfmt_write_options *options);
+
+typedef struct ckptfmt_bytes {
+	const uint8_t *data;
+	uint64_t size;
+} ckptfmt_bytes;
+
+/* One tensor, or one slice of one, to write. Everything it points to must stay as it is during the call. */
+typedef struct ckptfmt_source {
+	const uint8_t *name;
+	uint64_t name_size;         /* at least 1 */
+	const int64_t *dims;        /* `rank` sizes of the data given */
+	const int64_t *strides;     /* bytes; NULL: row-major without gaps. FIXED storage only */
+	const uint8_t *data;        /* first element; for STRING and VARIANT `const ckptfmt_bytes *`, one an element */
+	const int64_t *slice;       /* NULL: a whole tensor; else `rank` full sizes, `rank` starts, `rank` lengths */
+	int32_t dtype;
+	int32_t rank;
+	int32_t swapped;            /* 1: the data is in the other byte order than this machine's */
+	int32_t reserved;
+} ckptfmt_source;
+
+/* Begins a checkpoint at `prefix`; makes missing directories. Nothing under the final names changes before
+ * ckptfmt_writer_commit. `options` may be NULL. */
+CKPTFMT_API ckptfmt_status ckptfmt_writer_open(const char *prefix, const ckptfmt_write_options *options,
+	ckptfmt_writer **out, ckptfmt_error *err);
+/* Appends tensors in the order given. All sources are checked before a byte of the first is written; after an IO
+ * or NO_MEMORY failure the writer only takes ckptfmt_writer_abandon. Slices that cover the whole tensor are stored
+ * as whole tensors. INVALID: empty or repeated name, bad dtype, shape or slice, parts that disagree. */
+CKPTFMT_API ckptfmt_status ckptfmt_writer_add(ckptfmt_writer *writer, const ckptfmt_source *sources, uint64_t count,
+	ckptfmt_error *err);
+/* Makes the checkpoint visible, all or nothing, and frees the writer whatever is returned. An older checkpoint of
+ * this prefix is replaced by one rename, then its data files are removed. IO with failure DURABILITY_UNKNOWN: the
+ * new checkpoint is in place but the final sync failed, so a power cut may bring the old one back, whole. */
+CKPTFMT_API ckptfmt_status ckptfmt_writer_commit(ckptfmt_writer *writer, ckptfmt_error *err);
+/* Removes what was written and frees the writer. */
+CKPTFMT_API void ckptfmt_writer_abandon(ckptfmt_writer *writer);
+
+/* ---- merging --------------------------------------------------------------------------------------------- */
+
+typedef struct ckptfmt_merge_options {
+	int32_t consume;               /* 1: the data files move and the inputs' indexes are removed; 0: hard links */
+	int32_t allow_missing;         /* 1: inputs without an index are left out */
+	int32_t durability;            /* ckptfmt_durability */
+	int32_t reserved;
+	const ckptfmt_limits *limits;  /* NULL: the defaults */
+} ckptfmt_merge_options;
+
+/* Joins the bundles at `prefixes` into one at `destination`, moving no tensor bytes. Everything is checked before
+ * the first change on disk. CONFLICT names both inputs. */
+CKPTFMT_API ckptfmt_status ckptfmt_merge(const char *const *prefixes, uint64_t count, const char *destination,
+	const ckptfmt_merge_options *options, ckptfmt_error *err);
+
+/* ---- verifying ------------------------------------------------------------------------------------------- */
+
+typedef struct ckptfmt_verifier ckptfmt_verifier;
+
+typedef enum ckptfmt_severity {
+	CKPTFMT_SEVERITY_NOTE = 1,      /* sound, but not what a canonical writer writes */
+	CKPTFMT_SEVERITY_PROBLEM = 2    /* damaged, incomplete or contradictory */
+} ckptfmt_severity;
+
+/* One finding, shaped like an error. */
+typedef struct ckptfmt_finding {
+	int32_t severity;
+	int32_t reserved;
+	ckptfmt_error error;
+} ckptfmt_finding;
+
+typedef struct ckptfmt_progress {
+	uint64_t bytes_done, bytes_total;
+	uint64_t tensors_done, tensors_total;
+	uint64_t finding_count;     /* so far */
+	int32_t finished;
+	int32_t reserved;
+} ckptfmt_progress;
+
+/* Checks everything that can be checked: every index block, every entry, every tensor checksum, sizes, overlaps,
+ * slices without a tensor, data files missing or too many. Goes on after a problem. Opening fails only where there
+ * is nothing to check (no such checkpoint, out of memory); a damaged index is a finding. */
+CKPTFMT_API ckptfmt_status ckptfmt_verifier_open(const char *prefix, const ckptfmt_open_options *options,
+	ckptfmt_verifier **out, ckptfmt_error *err);
+/* Works through about `byte_budget` bytes more and reports where it stands. */
+CKPTFMT_API ckptfmt_status ckptfmt_verifier_step(ckptfmt_verifier *verifier, uint64_t byte_budget,
+	ckptfmt_progress *progress, ckptfmt_error *err);
+/* Finding number `row`, a view valid until the next step or close; NULL past the last. */
+CKPTFMT_API const ckptfmt_finding *ckptfmt_verifier_finding(const ckptfmt_verifier *verifier, uint64_t row);
+CKPTFMT_API void ckptfmt_verifier_close(ckptfmt_verifier *verifier);
+
+/* cffi: end */
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
