@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * block  entry*  u32 restart[n]  u32 n
+ * entry  varint32 shared  varint32 unshared  varint32 value size  unshared key bytes  value bytes
+ * key    the first `shared` bytes of the key before, then the bytes given
+ *
+ * A restart is the offset in the block of an entry that shares nothing, so that a search can begin there; the first
+ * is 0. Walking in order, the iterator meets each restart exactly at an entry, or the block is bad. Keys are compared
+ * from `shared` on: what is shared is equal. So a walk costs no more than the bytes it walks over, however long the keys
+ * that they spell.
+ */
+#include "codec/block.h"
+
+#include <assert.h>
+#include <inttypes.h>
+
+typedef struct entry_head {
+	uint64_t shared;
+	uint64_t unshared;
+	uint64_t value_size;
+} entry_head;
+
+uint64_t cf_block_offset(const cf_block *block, uint64_t position)
+{
+	return block->decompressed ? block->origin : block->origin + position;
+}
+
+static ckptfmt_status bad(const cf_block *block, uint64_t position, const char *text, ckptfmt_error *err)
+{
+	return cf_fail(err, CKPTFMT_FAIL_BAD_BLOCK, cf_block_offset(block, position), "%s", text);
+}
+
+static uint64_t restart_position(const cf_block *block, uint32_t row)
+{
+	return block->entries_size + (uint64_t)row * CF_RESTART_SIZE;
+}
+
+static uint64_t restart_at(const cf_block *block, uint32_t row)
+{
+	assert(row < block->restart_count);
+	return cf_load_u32(block->bytes + restart_position(block, row));
+}
+
+ckptfmt_status cf_block_open(const uint8_t *bytes, uint64_t size, uint64_t origin, bool decompressed,
+	uint64_t key_bytes_max, cf_block *out, ckptfmt_error *err)
+{
+	uint64_t room;
+	*out = (cf_block){bytes, size, 0, origin, key_bytes_max, 0, 0, decompressed, false};
+	/* BLK-4 */
+	if (size < CF_BLOCK_SIZE_MIN)
+		return cf_fail(err, CKPTFMT_FAIL_BAD_BLOCK, origin, "BLK-4: a block of %" PRIu64 " bytes has no restart count",
+			size);
+	room = (size - CF_BLOCK_SIZE_MIN) / CF_RESTART_SIZE;
+	out->restart_count = cf_load_u32(bytes + size - CF_BLOCK_SIZE_MIN);
+	if (out->restart_count > room)
+		return cf_fail(err, CKPTFMT_FAIL_BAD_BLOCK, cf_block_offset(out, size - CF_BLOCK_SIZE_MIN),
+			"BLK-4: %" PRIu32 " restarts do not fit a block of %" PRIu64 " bytes", out->restart_count, size);
+	/* BLK-5 */
+	if (out->restart_count == 0) {
+		out->oddities = CF_ODD_NO_RESTARTS;
+		return CKPTFMT_OK;
+	}
+	out->entries_size = size - CF_BLOCK_SIZE_MIN - (uint64_t)out->restart_count * CF_RESTART_SIZE;
+	/* BLK-9 */
+	if (restart_at(out, 0) != 0)
+		return bad(out, out->entries_size, "BLK-9: the first restart is not 0", err);
+	return CKPTFMT_OK;
+}
+
+void cf_block_iterator_init(cf_block_iterator *iterator)
+{
+	memset(iterator, 0, sizeof *iterator);
+	iterator->key = CF_BUFFER_EMPTY;
+}
+
+void cf_block_iterator_open(cf_block_iterator *iterator, const cf_block *block)
+{
+	cf_buffer key = iterator->key;
+	cf_block_iterator_init(iterator);
+	iterator->key = key;
+	cf_buffer_clear(&iterator->key);
+	iterator->block = block;
+	iterator->entries = cf_cursor_over(block->bytes, (size_t)block->entries_size, block->origin);
+	iterator->oddities = block->oddities;
+}
+
+void cf_block_iterator_free(cf_block_iterator *iterator)
+{
+	cf_buffer_free(&iterator->key);
+}
+
+/* Takes an entry's three sizes and checks that its bytes are there. */
+static ckptfmt_status take_head(const cf_block *block, cf_cursor *entries, entry_head *out, ckptfmt_error *err)
+{
+	uint64_t start = entries->position, left;
+	const uint8_t *fast = entries->base + start;
+	if (CF_LIKELY(cf_cursor_left(entries) >= 3 && (fast[0] | fast[1] | fast[2]) < 0x80)) {
+		*out = (entry_head){fast[0], fast[1], fast[2]};
+		entries->position += 3;
+	} else {
+		uint32_t shared, unshared, value_size;
+		/* BLK-6 */
+		if (!cf_take_varint32(entries, &shared) || !cf_take_varint32(entries, &unshared) ||
+			!cf_take_varint32(entries, &value_size))
+			return bad(block, start, "BLK-6: the sizes of an entry cannot be read", err);
+		*out = (entry_head){shared, unshared, value_size};
+	}
+	left = cf_cursor_left(entries);
+	/* BLK-8 */
+	if (out->unshared > left || out->value_size > left - out->unshared)
+		return bad(block, start, "BLK-8: an entry does not end before the restarts", err);
+	return CKPTFMT_OK;
+}
+
+/* Sets `at_restart` for an entry that begins at `start`. */
+static ckptfmt_status meet_restart(cf_block_iterator *iterator, uint64_t start, ckptfmt_error *err)
+{
+	const cf_block *block = iterator->block;
+	uint64_t restart;
+	iterator->at_restart = false;
+	if (iterator->restart == block->restart_count)
+		return CKPTFMT_OK;
+	restart = restart_at(block, iterator->restart);
+	/* BLK-9 */
+	if (restart < start)
+		return bad(block, restart_position(block, iterator->restart),
+			"BLK-9: a restart is not the offset of an entry after that of the restart before", err);
+	if (restart == start) {
+		iterator->at_restart = true;
+		iterator->restart++;
+	}
+	return CKPTFMT_OK;
+}
+
+/* The end of the entries: no restart may be left over. The one of an empty block is. */
+static ckptfmt_status meet_end(cf_block_iterator *iterator, ckptfmt_error *err)
+{
+	const cf_block *block = iterator->block;
+	iterator->valid = false;
+	if (block->entries_size == 0 && iterator->restart == 0 && block->restart_count != 0)
+		iterator->restart = 1;
+	/* BLK-9 */
+	if (iterator->restart != block->restart_count)
+		return bad(block, restart_position(block, iterator->restart),
+			"BLK-9: a restart is not the offset of an entry", err);
+	return CKPTFMT_OK;
+}
+
+/* The key to come is `head->shared` bytes of the current one and then the bytes at `unshared`. */
+static ckptfmt_status order_check(cf_block_iterator *iterator, const entry_head *head, const uint8_t *unshared,
+	uint64_t start, ckptfmt_error *err)
+{
+	const cf_buffer *key = &iterator->key;
+	uint64_t rest = key->size - head->shared;
+	int order;
+	if (!iterator->walking)
+		return CKPTFMT_OK;
+	if (rest == 0) {
+		order = head->unshared == 0 ? 0 : -1;
+	} else {
+		const uint8_t *before = key->data + head->shared;
+		order = cf_key_compare(before, rest, unshared, head->unshared);
+		/* BLK-12 */
+		if (!iterator->at_restart && head->unshared != 0 && before[0] == unshared[0])
+			iterator->oddities |= CF_ODD_PREFIX;
+	}
+	/* TAB-1, TAB-6 */
+	if (order >= 0) {
+		ckptfmt_status status = cf_fail(err, CKPTFMT_FAIL_BAD_ORDER, cf_block_offset(iterator->block, start),
+			"%s %s", iterator->block->is_index ? "TAB-6: an index key" : "TAB-1: a key",
+			order == 0 ? "equals the one before it" : "is less than the one before it");
+		cf_error_tensor(err, key->data, key->size);
+		return status;
+	}
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status take_key(cf_block_iterator *iterator, const entry_head *head, uint64_t start,
+	ckptfmt_error *err)
+{
+	const cf_block *block = iterator->block;
+	const uint8_t *unshared;
+	/* BLK-10 */
+	if (iterator->at_restart && head->shared != 0)
+		return bad(block, start, "BLK-10: the entry at a restart shares key bytes with the one before", err);
+	/* BLK-7 */
+	if (head->shared > (iterator->walking ? iterator->key.size : 0))
+		return bad(block, start, "BLK-7: an entry shares more key bytes than the one before has", err);
+	/* TAB-13 */
+	if (head->shared + head->unshared > block->key_bytes_max)
+		return cf_fail(err, CKPTFMT_FAIL_LIMIT, cf_block_offset(block, start),
+			"TAB-13: a key of %" PRIu64 " bytes, where %" PRIu64 " are allowed", head->shared + head->unshared,
+			block->key_bytes_max);
+	if (!cf_take_bytes(&iterator->entries, head->unshared, &unshared))
+		return bad(block, start, "BLK-8: an entry does not end before the restarts", err);
+	CF_TRY(order_check(iterator, head, unshared, start, err));
+	if (!iterator->walking) {
+		iterator->first_key = unshared;
+		iterator->first_key_size = head->unshared;
+	}
+	iterator->key.size = head->shared;
+	cf_put_bytes(&iterator->key, unshared, head->unshared);
+	return cf_buffer_status(&iterator->key, err);
+}
+
+/* Takes the entry at the cursor. */
+static ckptfmt_status take_entry(cf_block_iterator *iterator, ckptfmt_error *err)
+{
+	uint64_t start = iterator->entries.position;
+	entry_head head;
+	iterator->valid = false;
+	if (cf_cursor_left(&iterator->entries) == 0)
+		return meet_end(iterator, err);
+	CF_TRY(meet_restart(iterator, start, err));
+	CF_TRY(take_head(iterator->block, &iterator->entries, &head, err));
+	CF_TRY(take_key(iterator, &head, start, err));
+	iterator->value_position = iterator->entries.position;
+	if (!cf_take_bytes(&iterator->entries, head.value_size, &iterator->value))
+		return bad(iterator->block, start, "BLK-8: an entry does not end before the restarts", err);
+	iterator->value_size = head.value_size;
+	iterator->entry_position = start;
+	iterator->shared = head.shared;
+	iterator->row = iterator->walking ? iterator->row + 1 : 0;
+	iterator->oddities |= iterator->entries.oddities;
+	iterator->walking = true;
+	iterator->valid = true;
+	return CKPTFMT_OK;
+}
+
+/* Goes to before the entry of a restart. */
+static void begin_walk(cf_block_iterator *iterator, uint32_t restart, uint64_t position)
+{
+	iterator->restart = restart;
+	iterator->entries.position = (size_t)position;
+	iterator->walking = false;
+	cf_buffer_clear(&iterator->key);
+}
+
+ckptfmt_status cf_block_first(cf_block_iterator *iterator, ckptfmt_error *err)
+{
+	begin_walk(iterator, 0, 0);
+	return take_entry(iterator, err);
+}
+
+ckptfmt_status cf_block_next(cf_block_iterator *iterator, ckptfmt_error *err)
+{
+	assert(iterator->valid);
+	return take_entry(iterator, err);
+}
+
+/* The key of a restart's entry, which stands whole in the block. The restart must lie strictly between two others that
+ * the search has met, or the entries' end. */
+static ckptfmt_status restart_key(cf_block_iterator *iterator, uint32_t row, uint64_t after, uint64_t before,
+	const uint8_t **key, uint64_t *key_size, ckptfmt_error *err)
+{
+	const cf_block *block = iterator->block;
+	uint64_t start = restart_at(block, row);
+	cf_cursor entries = iterator->entries;
+	entry_head head;
+	/* BLK-9 */
+	if (start <= after || start >= before)
+		return bad(block, restart_position(block, row),
+			"BLK-9: a restart lies beyond the entries or not after the restart before", err);
+	entries.position = (size_t)start;
+	CF_TRY(take_head(block, &entries, &head, err));
+	/* BLK-10 */
+	if (head.shared != 0)
+		return bad(block, start, "BLK-10: the entry at a restart shares key bytes with the one before", err);
+	*key = entries.base + entries.position;
+	*key_size = head.unshared;
+	return CKPTFMT_OK;
+}
+
+/* Goes to before the entry of the last restart whose key is less than the target, or of the first one. */
+static ckptfmt_status find_restart(cf_block_iterator *iterator, const uint8_t *target, uint64_t target_size,
+	ckptfmt_error *err)
+{
+	const cf_block *block = iterator->block;
+	uint32_t low = 0, high = block->restart_count - 1;
+	uint64_t low_position = 0, end = block->entries_size;
+	while (low < high) {
+		uint32_t middle = low + (high - low + 1) / 2;
+		const uint8_t *key = NULL;
+		uint64_t key_size = 0;
+		CF_TRY(restart_key(iterator, middle, low_position, end, &key, &key_size, err));
+		if (cf_key_compare(key, key_size, target, target_size) < 0) {
+			low = middle;
+			low_position = restart_at(block, middle);
+		} else {
+			high = middle - 1;
+			end = restart_at(block, middle);
+		}
+	}
+	begin_walk(iterator, low, low_position);
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_block_seek(cf_block_iterator *iterator, const uint8_t *target, uint64_t target_size,
+	ckptfmt_error *err)
+{
+	uint64_t matched = 0;
+	iterator->valid = false;
+	if (iterator->block->restart_count == 0)
+		return CKPTFMT_OK;
+	CF_TRY(find_restart(iterator, target, target_size, err));
+	for (;;) {
+		const cf_buffer *key = &iterator->key;
+		CF_TRY(take_entry(iterator, err));
+		if (!iterator->valid)
+			return CKPTFMT_OK;
+		/* Every key so far was less than the target and began with `matched` bytes of it. One that shares more than
+		 * those with its predecessor differs from the target at the same byte, so is less as well. */
+		if (iterator->shared > matched)
+			continue;
+		matched = iterator->shared;
+		if (matched < cf_min_u64(key->size, target_size))
+			matched += cf_key_common(key->data + matched, key->size - matched, target + matched,
+				target_size - matched);
+		if (matched == target_size || (matched < key->size && key->data[matched] > target[matched]))
+			return CKPTFMT_OK;
+	}
+}
+
+ckptfmt_status cf_block_check(cf_block_iterator *iterator, const cf_block *block, uint32_t restart_interval,
+	cf_block_report *out, ckptfmt_error *err)
+{
+	ckptfmt_status status;
+	uint64_t size = 0;
+	memset(out, 0, sizeof *out);
+	cf_block_iterator_open(iterator, block);
+	for (status = cf_block_first(iterator, err); status == CKPTFMT_OK && iterator->valid;
+		status = cf_block_next(iterator, err)) {
+		uint64_t entry_size = iterator->key.size + iterator->value_size;
+		if (iterator->row == 0)
+			out->first_entry_size = entry_size;
+		else
+			out->later_entry_size_max = cf_max_u64(out->later_entry_size_max, entry_size);
+		/* BLK-11 */
+		if (iterator->at_restart != (iterator->row % restart_interval == 0))
+			iterator->oddities |= CF_ODD_RESTARTS;
+		out->entry_count++;
+		out->key_bytes += iterator->key.size;
+		out->size_before_last = size;
+		size = iterator->entries.position + ((uint64_t)iterator->restart + 1) * CF_RESTART_SIZE;
+	}
+	out->oddities = iterator->oddities;
+	return status;
+}

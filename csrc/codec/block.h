@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One decoded block of a table: sorted entries with shared key prefixes (rules BLK, TAB-1). A builder, a checked
+ * iterator, and the order of keys. Compression and checksums are the business of footer.h and snappy.h. */
+#ifndef CKPTFMT_CODEC_BLOCK_H
+#define CKPTFMT_CODEC_BLOCK_H
+
+#include "base/buffer.h"
+#include "base/cursor.h"
+#include "base/error.h"
+
+enum {
+	CF_BLOCK_SIZE_MIN = 4,
+	CF_RESTART_SIZE = 4
+};
+
+/* ---- keys: unsigned bytes, a prefix before what it begins ---- */
+
+/* Below, equal to or above 0. NULL is allowed where the size is 0. */
+int cf_key_compare(const uint8_t *a, uint64_t a_size, const uint8_t *b, uint64_t b_size);
+/* Size of the longest common prefix. */
+uint64_t cf_key_common(const uint8_t *a, uint64_t a_size, const uint8_t *b, uint64_t b_size);
+/* Append the separator that a writer puts between a block's last key and the next block's first (TAB-7), and the one
+ * that it puts after the last block (TAB-8). REQUIRES: last < next. */
+void cf_separator_between(const uint8_t *last, uint64_t last_size, const uint8_t *next, uint64_t next_size,
+	cf_buffer *out);
+void cf_separator_after(const uint8_t *last, uint64_t last_size, cf_buffer *out);
+
+/* ---- building ---- */
+
+typedef struct cf_block_builder {
+	cf_buffer bytes;
+	cf_buffer restarts;            /* u32 each, as they will stand in the block */
+	cf_buffer last_key;
+	uint64_t entry_count;
+	uint32_t restart_interval;
+	uint32_t since_restart;
+} cf_block_builder;
+
+/* REQUIRES: restart_interval >= 1. Allocates nothing. */
+void cf_block_builder_init(cf_block_builder *builder, uint32_t restart_interval);
+/* REQUIRES: the key is greater than the last one. LIMIT where a size does not fit the format's 32 bits, NO_MEMORY;
+ * after a failure only reset and free. */
+CF_MUST_CHECK ckptfmt_status cf_block_builder_add(cf_block_builder *builder, const uint8_t *key, uint64_t key_size,
+	const uint8_t *value, uint64_t value_size, ckptfmt_error *err);
+/* What the block would take if it were finished now. */
+uint64_t cf_block_builder_size(const cf_block_builder *builder);
+/* Appends the restarts: builder->bytes then holds the block, until reset or free. LIMIT, NO_MEMORY. */
+CF_MUST_CHECK ckptfmt_status cf_block_builder_finish(cf_block_builder *builder, ckptfmt_error *err);
+/* Starts the next block, keeping the memory. */
+void cf_block_builder_reset(cf_block_builder *builder);
+void cf_block_builder_free(cf_block_builder *builder);
+
+/* ---- reading ---- */
+
+/* A view of a block's decoded bytes. Immutable once open: any number of threads may iterate over it. */
+typedef struct cf_block {
+	const uint8_t *bytes;
+	uint64_t size;
+	uint64_t entries_size;         /* the restarts begin here; 0 with a restart count of 0 */
+	uint64_t origin;               /* file offset of the block */
+	uint64_t key_bytes_max;
+	uint32_t restart_count;
+	uint32_t oddities;             /* of the tail */
+	bool decompressed;             /* so its bytes have no file offsets of their own */
+	bool is_index;                 /* for messages: keys are separators; false at first */
+} cf_block;
+
+/* Checks the tail: restart count, room for the restarts, a first restart of 0. `bytes` stays the caller's and must
+ * outlive the block. BAD_BLOCK. */
+CF_MUST_CHECK ckptfmt_status cf_block_open(const uint8_t *bytes, uint64_t size, uint64_t origin, bool decompressed,
+	uint64_t key_bytes_max, cf_block *out, ckptfmt_error *err);
+/* The file offset to report for a position in the block: that of the block, if it was compressed. */
+uint64_t cf_block_offset(const cf_block *block, uint64_t position);
+
+/* A position in a block. Every step checks what it walks over (sizes, restarts, order), in time linear in the bytes
+ * walked over. After a failure the iterator takes only open and free. */
+typedef struct cf_block_iterator {
+	const cf_block *block;
+	cf_buffer key;                 /* of the current entry; after the end that of the last one */
+	const uint8_t *value;          /* in the block */
+	uint64_t value_size;
+	uint64_t value_position;       /* in the block */
+	uint64_t entry_position;       /* in the block */
+	uint64_t row;                  /* of the entry, counted from where the walk began */
+	uint64_t shared;               /* key bytes taken over from the entry before */
+	const uint8_t *first_key;      /* key at which the walk began, in the block */
+	uint64_t first_key_size;
+	cf_cursor entries;             /* at the next entry */
+	uint32_t restart;              /* first restart that lies at or after the next entry */
+	uint32_t oddities;             /* met so far, the tail's included */
+	bool at_restart;               /* the current entry is one */
+	bool walking;                  /* there was an entry before in this walk */
+	bool valid;                    /* there is a current entry */
+} cf_block_iterator;
+
+/* Allocates nothing. */
+void cf_block_iterator_init(cf_block_iterator *iterator);
+/* Goes to another block, which must outlive the iteration, keeping the memory. Not yet at an entry. */
+void cf_block_iterator_open(cf_block_iterator *iterator, const cf_block *block);
+/* To the first entry; to the one after; to the first one whose key is not less than the target (from anywhere).
+ * Past the last, `valid` is false. BAD_BLOCK, BAD_ORDER, LIMIT (a key above key_bytes_max), NO_MEMORY. */
+CF_MUST_CHECK ckptfmt_status cf_block_first(cf_block_iterator *iterator, ckptfmt_error *err);
+CF_MUST_CHECK ckptfmt_status cf_block_next(cf_block_iterator *iterator, ckptfmt_error *err);
+CF_MUST_CHECK ckptfmt_status cf_block_seek(cf_block_iterator *iterator, const uint8_t *target, uint64_t target_size,
+	ckptfmt_error *err);
+void cf_block_iterator_free(cf_block_iterator *iterator);
+
+/* What a walk over a whole block found. */
+typedef struct cf_block_report {
+	uint64_t entry_count;
+	uint64_t key_bytes;            /* of all keys, unshared */
+	uint64_t first_entry_size;     /* key and value */
+	uint64_t later_entry_size_max; /* of the other entries */
+	uint64_t size_before_last;     /* what cf_block_builder_size was before the last entry */
+	uint32_t oddities;
+} cf_block_report;
+
+/* Walks the whole block. Afterwards the iterator's first_key and key are those of the first and the last entry.
+ * `restart_interval` is the canonical one. Failures as cf_block_next. */
+CF_MUST_CHECK ckptfmt_status cf_block_check(cf_block_iterator *iterator, const cf_block *block,
+	uint32_t restart_interval, cf_block_report *out, ckptfmt_error *err);
+
+#endif

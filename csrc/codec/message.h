@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The values of the index table: header, entry and slice messages (rules MSG, HDR, ENT, SHP, SLC, EXT). Decoders take
+ * any field order and keep unknown fields; encoders write the canonical form, which is TensorFlow's. */
+#ifndef CKPTFMT_CODEC_MESSAGE_H
+#define CKPTFMT_CODEC_MESSAGE_H
+
+#include "base/buffer.h"
+#include "base/cursor.h"
+#include "ckptfmt.h"
+
+enum {
+	CF_FORMAT_VERSION = 1,      /* what we write as producer, and what we are as consumer of plain bundles */
+	CF_CONSUMER_VERSION = 1,
+	CF_NESTING_MAX = 100        /* of unknown groups */
+};
+
+typedef struct cf_bytes_view {
+	const uint8_t *data;
+	uint64_t size;
+} cf_bytes_view;
+
+typedef struct cf_header {
+	int32_t num_shards;
+	int32_t endianness;         /* 0 little, 1 big */
+	int32_t producer;
+	int32_t min_consumer;
+	bool bans_consumer;         /* bad_consumers holds CF_CONSUMER_VERSION */
+	bool has_version;
+	cf_bytes_view version;      /* the VersionDef as it stands in the file */
+	uint32_t oddities;
+} cf_header;
+
+/* One BundleEntryProto. The views point into the decoded bytes. */
+typedef struct cf_entry {
+	int32_t dtype;
+	int32_t rank;               /* dimensions found; they are in the caller's array */
+	int32_t shard;
+	int64_t offset;
+	int64_t size;
+	uint32_t masked_crc;
+	bool has_shape;
+	uint64_t slice_count;
+	uint64_t feature_flags;     /* of the extension field */
+	uint64_t chunk_size;        /* 0: no chunk checksums */
+	cf_bytes_view chunk_crcs;   /* 4 bytes each */
+	cf_bytes_view bytes;        /* the whole message, for cf_entry_next_slice and merging */
+	uint32_t oddities;
+	uint64_t origin;            /* file offset of the message */
+} cf_entry;
+
+/* Parses and checks versions and endianness (HDR rules). BAD_HEADER, BAD_PROTO, UNSUPPORTED. */
+CF_MUST_CHECK ckptfmt_status cf_header_decode(cf_bytes_view bytes, uint64_t origin, cf_header *out,
+	ckptfmt_error *err);
+/* `version` NULL: producer 1, min_consumer as given. Else these VersionDef bytes, as they are. */
+void cf_header_encode(cf_buffer *out, int32_t num_shards, int32_t endianness, int32_t min_consumer,
+	const cf_bytes_view *version);
+
+/* Parses an entry and checks its shape (SHP rules); `dims` has room for CKPTFMT_RANK_MAX. What depends on more than
+ * the message (the size of the value, the number of shards) is the caller's to check. BAD_PROTO, BAD_SHAPE, LIMIT. */
+CF_MUST_CHECK ckptfmt_status cf_entry_decode(cf_bytes_view bytes, uint64_t origin, uint64_t slices_max, int64_t *dims,
+	cf_entry *out, ckptfmt_error *err);
+
+/* Walks the slices of an entry in their order: *walk begins at zero. False past the last. The `rank` starts and
+ * lengths (-1: full) are as they stand in the message; a number of extents other than rank is BAD_SLICE. */
+typedef struct cf_slice_walk {
+	uint64_t position;
+	uint64_t row;
+} cf_slice_walk;
+CF_MUST_CHECK ckptfmt_status cf_entry_next_slice(const cf_entry *entry, cf_slice_walk *walk, int64_t *starts,
+	int64_t *lengths, bool *found, ckptfmt_error *err);
+
+/* What an encoder needs to know of an entry. */
+typedef struct cf_entry_fields {
+	int32_t dtype;
+	int32_t shard;
+	uint64_t offset;
+	uint64_t size;
+	uint32_t masked_crc;
+	int32_t rank;
+	const int64_t *dims;
+	cf_bytes_view slices;       /* from cf_put_slice, one after the other */
+	uint32_t chunk_size;        /* 0: no extension field */
+	const uint32_t *chunk_crcs; /* unmasked */
+	uint64_t chunk_count;
+} cf_entry_fields;
+
+void cf_entry_encode(cf_buffer *out, const cf_entry_fields *fields);
+/* Appends one slice as a field of an entry. A length of -1 is a full dimension. */
+void cf_put_slice(cf_buffer *out, int32_t rank, const int64_t *starts, const int64_t *lengths);
+
+/* Appends `entry` anew with another shard id and `more_slices` after its own: known fields in canonical order, then
+ * the unknown ones as they were (MRG rules). */
+CF_MUST_CHECK ckptfmt_status cf_entry_reencode(cf_buffer *out, const cf_entry *entry, int32_t shard,
+	cf_bytes_view more_slices, ckptfmt_error *err);
+/* Appends the slices of `entry`, as fields of an entry. */
+CF_MUST_CHECK ckptfmt_status cf_entry_copy_slices(cf_buffer *out, const cf_entry *entry, ckptfmt_error *err);
+
+#endif

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The key under which the bytes of one slice of a partitioned tensor stand in the index: the tensor's name and the
+ * slice's extents in an order-preserving code. Bytewise order of keys is the order of (name, rank, extents). */
+#ifndef CKPTFMT_CODEC_SLICE_KEY_H
+#define CKPTFMT_CODEC_SLICE_KEY_H
+
+#include "base/buffer.h"
+
+#include <stdbool.h>
+
+/* Appends the key of a slice to `out` (whose sticky failure is the only way to fail). A full dimension has start 0 and
+ * length -1. Any start and length can be encoded; whether they mean anything is the caller's affair.
+ * REQUIRES: 0 <= rank <= CKPTFMT_RANK_MAX. */
+void cf_slice_key_encode(cf_buffer *out, const uint8_t *name, uint64_t name_size, int32_t rank, const int64_t *starts,
+	const int64_t *lengths);
+
+/* Takes a key apart, accepting exactly what cf_slice_key_encode writes for a slice that can exist: rank 1 to
+ * CKPTFMT_RANK_MAX; each dimension full (0, -1) or start >= 0 and length >= 1 with an end that fits int64.
+ * `name_out` is emptied and then gets the name; `starts` and `lengths` have room for CKPTFMT_RANK_MAX values.
+ * BAD_SLICE (the message gives the position in the key; there is no file offset, since keys are stored in pieces) and
+ * NO_MEMORY. On failure *rank is 0 and the arrays are unspecified. */
+CF_MUST_CHECK ckptfmt_status cf_slice_key_decode(const uint8_t *key, uint64_t key_size, cf_buffer *name_out,
+	int32_t *rank, int64_t *starts, int64_t *lengths, ckptfmt_error *err);
+
+/* Every slice key begins with a zero byte. So may, oddly, a tensor's name: only a tensor that lists the slice proves
+ * the key to be one. */
+static inline bool cf_slice_key_looks_like(const uint8_t *key, uint64_t key_size)
+{
+	return key_size != 0 && key[0] == 0;
+}
+
+#endif
