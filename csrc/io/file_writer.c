@@ -1,0 +1,328 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The file is [0, written) in the hands of the system and [written, written + staged) in staging. `written` is a
+ * multiple of the page size except after a flush that was asked for; the staging then ends earlier, once, so that
+ * later writes begin at page boundaries again.
+ */
+#include "io/file_writer.h"
+
+#include "base/memory.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+	NAME_TRIES = 16,
+	ALIGNMENT = 4096,                 /* of staging in memory and of writes in the file: the usual page */
+	SYNC_AHEAD_SIZE = 8 << 20
+};
+
+CF_STATIC_ASSERT(CF_FILE_WRITER_STAGING_SIZE % ALIGNMENT == 0, "whole pages");
+CF_STATIC_ASSERT(CF_FILE_WRITER_STAGING_SIZE >= CF_FILE_WRITER_ROOM_MIN + 2 * ALIGNMENT, "a spill makes room");
+
+static bool temporary_name(cf_file_writer *writer, const char *final_name, uint64_t chance)
+{
+	int size = snprintf(writer->name, sizeof writer->name, "%s.tempstate%016llx", final_name,
+		(unsigned long long)chance);
+	return size > 0 && (size_t)size < sizeof writer->name;
+}
+
+ckptfmt_status cf_file_writer_open(cf_file_writer *writer, const cf_directory *directory, const char *final_name,
+	ckptfmt_error *err)
+{
+	memset(writer, 0, sizeof *writer);
+	writer->file.fd = -1;
+	for (int i = 0; i < NAME_TRIES; i++) {
+		uint64_t chance;
+		bool exists;
+		CF_TRY(cf_os_random(&chance, sizeof chance, err));
+		if (!temporary_name(writer, final_name, chance)) {
+			cf_os_path(directory, final_name, writer->path, sizeof writer->path);
+			return cf_fail_os(err, ENAMETOOLONG, writer->path, "cannot make a temporary file beside it");
+		}
+		cf_os_path(directory, writer->name, writer->path, sizeof writer->path);
+		CF_TRY(cf_os_create(directory, writer->name, &writer->file, &exists, err));
+		if (!exists) {
+			writer->directory = directory;
+			writer->state = CF_FILE_WRITER_WRITING;
+			return CKPTFMT_OK;
+		}
+	}
+	return cf_fail_os(err, EEXIST, writer->path, "cannot find a free temporary name");
+}
+
+void cf_file_writer_reserve(cf_file_writer *writer, uint64_t size)
+{
+	if (writer->state != CF_FILE_WRITER_WRITING || size <= writer->reserved)
+		return;
+	cf_os_reserve(&writer->file, size);
+	writer->reserved = size;
+}
+
+void cf_file_writer_sync_ahead(cf_file_writer *writer)
+{
+	writer->sync_ahead = true;
+}
+
+uint64_t cf_file_writer_position(const cf_file_writer *writer)
+{
+	return writer->written + writer->staged;
+}
+
+/* ---- staging ---- */
+
+/* Passes `status` on; a failure ends the writer. */
+static ckptfmt_status settle(cf_file_writer *writer, ckptfmt_status status, const ckptfmt_error *err)
+{
+	if (status != CKPTFMT_OK) {
+		writer->state = CF_FILE_WRITER_FAILED;
+		writer->os_errno = EIO;
+		if (status == CKPTFMT_NO_MEMORY)
+			writer->os_errno = ENOMEM;
+		else if (err != NULL && err->os_errno != 0)
+			writer->os_errno = err->os_errno;
+	}
+	return status;
+}
+
+static ckptfmt_status check_writing(const cf_file_writer *writer, ckptfmt_error *err)
+{
+	assert(writer->state == CF_FILE_WRITER_WRITING || writer->state == CF_FILE_WRITER_FAILED);
+	if (writer->state == CF_FILE_WRITER_FAILED)
+		return cf_fail_os(err, writer->os_errno, writer->path, "writing the file failed before");
+	return CKPTFMT_OK;
+}
+
+/* Bytes that staging takes before it must be written. */
+static uint64_t staging_limit(const cf_file_writer *writer)
+{
+	return CF_FILE_WRITER_STAGING_SIZE - writer->written % ALIGNMENT;
+}
+
+static ckptfmt_status allocate_staging(cf_file_writer *writer, ckptfmt_error *err)
+{
+	if (writer->staging != NULL)
+		return CKPTFMT_OK;
+	writer->memory = cf_allocate(CF_FILE_WRITER_STAGING_SIZE + ALIGNMENT);
+	if (writer->memory == NULL)
+		return settle(writer, cf_fail_memory(err), err);
+	writer->staging = writer->memory + (ALIGNMENT - (uintptr_t)writer->memory % ALIGNMENT);
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status write_out(cf_file_writer *writer, const uint8_t *bytes, uint64_t size, ckptfmt_error *err)
+{
+	ckptfmt_status status = cf_os_write_at(&writer->file, writer->path, bytes, size, writer->written, err);
+	CF_TRY(settle(writer, status, err));
+	writer->written += size;
+	if (writer->sync_ahead && writer->written - writer->synced_ahead >= SYNC_AHEAD_SIZE) {
+		cf_os_sync_ahead(&writer->file, writer->synced_ahead, writer->written - writer->synced_ahead);
+		writer->synced_ahead = writer->written;
+	}
+	return CKPTFMT_OK;
+}
+
+/* Writes the first `size` staged bytes and moves the rest to the front. */
+static ckptfmt_status spill(cf_file_writer *writer, uint64_t size, ckptfmt_error *err)
+{
+	if (size == 0)
+		return CKPTFMT_OK;
+	assert(size <= writer->staged);
+	CF_TRY(write_out(writer, writer->staging, size, err));
+	writer->staged -= size;
+	memmove(writer->staging, writer->staging + size, (size_t)writer->staged);
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_file_writer_flush(cf_file_writer *writer, ckptfmt_error *err)
+{
+	CF_TRY(check_writing(writer, err));
+	return spill(writer, writer->staged, err);
+}
+
+/* Room for at least one byte: what is left of staging, or all of it. */
+static ckptfmt_status make_room(cf_file_writer *writer, uint64_t *room, ckptfmt_error *err)
+{
+	CF_TRY(check_writing(writer, err));
+	CF_TRY(allocate_staging(writer, err));
+	if (writer->staged == staging_limit(writer))
+		CF_TRY(spill(writer, writer->staged, err));
+	*room = staging_limit(writer) - writer->staged;
+	return CKPTFMT_OK;
+}
+
+/* Nobody can put 2^63 bytes, but a wrong sum of the caller's must not wrap the position. */
+static ckptfmt_status check_size(cf_file_writer *writer, uint64_t size, ckptfmt_error *err)
+{
+	CF_TRY(check_writing(writer, err));
+	if (!cf_range_fits(cf_file_writer_position(writer), size, (uint64_t)INT64_MAX))
+		return settle(writer, cf_fail_os(err, EFBIG, writer->path, "cannot write more"), err);
+	return CKPTFMT_OK;
+}
+
+/* ---- putting ---- */
+
+ckptfmt_status cf_file_writer_put(cf_file_writer *writer, const void *bytes, uint64_t size, ckptfmt_error *err)
+{
+	const uint8_t *from = bytes;
+	CF_TRY(check_size(writer, size, err));
+	while (size > 0) {
+		uint64_t part, room;
+		if (writer->staged == 0 && size >= CF_FILE_WRITER_STAGING_SIZE) {
+			part = size - (writer->written + size) % ALIGNMENT;
+			CF_TRY(write_out(writer, from, part, err));
+		} else {
+			CF_TRY(make_room(writer, &room, err));
+			part = cf_min_u64(size, room);
+			memcpy(writer->staging + writer->staged, from, (size_t)part);
+			writer->staged += part;
+			/* So that what follows may go straight. */
+			if (part == room)
+				CF_TRY(spill(writer, writer->staged, err));
+		}
+		from += part;
+		size -= part;
+	}
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_file_writer_put_crc(cf_file_writer *writer, const void *bytes, uint64_t size, uint32_t *crc,
+	ckptfmt_error *err)
+{
+	const uint8_t *from = bytes;
+	CF_TRY(check_size(writer, size, err));
+	while (size > 0) {
+		uint64_t part, room;
+		CF_TRY(make_room(writer, &room, err));
+		part = cf_min_u64(size, room);
+		*crc = ckptfmt_crc32c_copy(*crc, writer->staging + writer->staged, from, part);
+		writer->staged += part;
+		from += part;
+		size -= part;
+	}
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_file_writer_zeros(cf_file_writer *writer, uint64_t size, ckptfmt_error *err)
+{
+	CF_TRY(check_size(writer, size, err));
+	while (size > 0) {
+		uint64_t part, room;
+		CF_TRY(make_room(writer, &room, err));
+		part = cf_min_u64(size, room);
+		memset(writer->staging + writer->staged, 0, (size_t)part);
+		writer->staged += part;
+		size -= part;
+	}
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_file_writer_room(cf_file_writer *writer, uint8_t **to, uint64_t *room, ckptfmt_error *err)
+{
+	*to = NULL;
+	*room = 0;
+	CF_TRY(check_writing(writer, err));
+	CF_TRY(allocate_staging(writer, err));
+	/* Whole pages of the file go, so that the next write begins at one. */
+	if (staging_limit(writer) - writer->staged < CF_FILE_WRITER_ROOM_MIN) {
+		uint64_t rest = cf_file_writer_position(writer) % ALIGNMENT;
+		CF_TRY(spill(writer, writer->staged - rest, err));
+	}
+	*to = writer->staging + writer->staged;
+	*room = staging_limit(writer) - writer->staged;
+	assert(*room >= CF_FILE_WRITER_ROOM_MIN);
+	return CKPTFMT_OK;
+}
+
+void cf_file_writer_advance(cf_file_writer *writer, uint64_t size)
+{
+	assert(writer->state == CF_FILE_WRITER_WRITING);
+	assert(size <= staging_limit(writer) - writer->staged);
+	writer->staged += size;
+}
+
+/* ---- ending ---- */
+
+static void release_staging(cf_file_writer *writer)
+{
+	cf_release(writer->memory);
+	writer->memory = NULL;
+	writer->staging = NULL;
+	writer->staged = 0;
+}
+
+static ckptfmt_status finish_file(cf_file_writer *writer, bool sync, ckptfmt_error *err)
+{
+	cf_file_info info;
+	if (writer->reserved > writer->written)
+		cf_os_trim(&writer->file, writer->written);
+	if (sync)
+		CF_TRY(cf_os_sync(&writer->file, writer->path, err));
+	CF_TRY(cf_os_file_info(&writer->file, writer->path, &info, err));
+	writer->device = info.device;
+	writer->inode = info.inode;
+	if (info.size != writer->written)
+		return cf_fail_os(err, EIO, writer->path, "the file has %llu bytes after %llu were written",
+			(unsigned long long)info.size, (unsigned long long)writer->written);
+	return cf_os_close(&writer->file, writer->path, err);
+}
+
+ckptfmt_status cf_file_writer_finish(cf_file_writer *writer, bool sync, ckptfmt_error *err)
+{
+	CF_TRY(cf_file_writer_flush(writer, err));
+	CF_TRY(settle(writer, finish_file(writer, sync, err), err));
+	writer->state = CF_FILE_WRITER_FINISHED;
+	release_staging(writer);
+	return CKPTFMT_OK;
+}
+
+/* A network file system may rename and then report that it did not: only the file itself can tell. */
+static bool stands_at(const cf_file_writer *writer, const char *target)
+{
+	cf_file_info info;
+	bool exists;
+	return cf_os_stat(writer->directory, target, &info, &exists, NULL) == CKPTFMT_OK && exists &&
+		info.device == writer->device && info.inode == writer->inode;
+}
+
+ckptfmt_status cf_file_writer_link_new(cf_file_writer *writer, const char *target, bool *exists, ckptfmt_error *err)
+{
+	ckptfmt_status status;
+	assert(writer->state == CF_FILE_WRITER_FINISHED);
+	status = cf_os_rename_new(writer->directory, writer->name, writer->directory, target, exists, err);
+	if (status != CKPTFMT_OK || *exists) {
+		if (!stands_at(writer, target))
+			return status;
+		*exists = false;
+		/* Where it was done by a link, the first name may still be there. */
+		(void)!cf_os_unlink(writer->directory, writer->name, NULL);
+	}
+	writer->state = CF_FILE_WRITER_PUBLISHED;
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_file_writer_replace(cf_file_writer *writer, const char *target, ckptfmt_error *err)
+{
+	ckptfmt_status status;
+	assert(writer->state == CF_FILE_WRITER_FINISHED);
+	status = cf_os_rename(writer->directory, writer->name, writer->directory, target, err);
+	if (status != CKPTFMT_OK && !stands_at(writer, target))
+		return status;
+	writer->state = CF_FILE_WRITER_PUBLISHED;
+	return CKPTFMT_OK;
+}
+
+void cf_file_writer_abandon(cf_file_writer *writer)
+{
+	int kept = errno;
+	if (writer->state == CF_FILE_WRITER_CLOSED)
+		return;
+	cf_os_close_quietly(&writer->file);
+	release_staging(writer);
+	if (writer->state != CF_FILE_WRITER_PUBLISHED)
+		(void)!cf_os_unlink(writer->directory, writer->name, NULL);
+	writer->state = CF_FILE_WRITER_CLOSED;
+	errno = kept;
+}

@@ -1,0 +1,109 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The operating-system seam: everything the library asks of the system, and the only place that sees errno. os_posix.c
+ * implements it; tests/c/os_fault.c stands in its place and fails on purpose. A port is a new os_*.c that keeps these
+ * contracts.
+ *
+ * Names are relative to an open directory, so that a directory renamed or replaced mid-way cannot redirect a call.
+ * REQUIRES of every name: not empty, no '/'. Every call retries EINTR (close excepted, which must not be retried) and
+ * handles short transfers. A `path` next to a file, and the path of a directory, are only for messages. Every failure
+ * carries the file's path and errno. What returns nothing leaves errno as it was.
+ */
+#ifndef CKPTFMT_IO_OS_H
+#define CKPTFMT_IO_OS_H
+
+#include "base/buffer.h"
+#include "base/error.h"
+
+typedef struct cf_file_info {
+	uint64_t size;
+	uint64_t device, inode;
+	int64_t mtime_seconds;
+	int64_t mtime_nanoseconds;
+	uint64_t link_count;
+} cf_file_info;
+
+typedef struct cf_directory {
+	int fd;                 /* -1: not open */
+	const char *path;       /* borrowed, "." for the current one */
+} cf_directory;
+
+typedef struct cf_file {
+	int fd;                 /* -1: not open */
+} cf_file;
+
+/* Writes "<directory>/<name>", the path for messages, to `to`; of one too long its end. NUL-terminated.
+ * REQUIRES: size > 0. */
+void cf_os_path(const cf_directory *directory, const char *name, char *to, uint64_t size);
+
+/* Opens the directory `path`. With `make`, makes it and missing parents first (mode 0777 less the umask), and with
+ * `sync_parents` syncs the parent of each level it made. `path` must outlive the result.
+ * Without `make` a missing directory is CHECKPOINT_NOT_FOUND, and one that may only be searched is opened all the same:
+ * listing and syncing it then fail. */
+CF_MUST_CHECK ckptfmt_status cf_os_directory_open(const char *path, bool make, bool sync_parents, cf_directory *out,
+	ckptfmt_error *err);
+void cf_os_directory_close(cf_directory *directory);
+CF_MUST_CHECK ckptfmt_status cf_os_directory_sync(const cf_directory *directory, ckptfmt_error *err);
+/* The names in the directory, each followed by a NUL, "." and ".." left out, in no order. `names` is cleared first. */
+CF_MUST_CHECK ckptfmt_status cf_os_directory_list(const cf_directory *directory, cf_buffer *names, ckptfmt_error *err);
+
+/* Opens a regular file for reading; never blocks (a FIFO, a device, a directory is IO). A missing file, or a link that
+ * leads to none, is OK with out->fd == -1, so that callers decide what it means. With follow_symlinks false a link is
+ * BAD_PATH. `info` may be NULL. */
+CF_MUST_CHECK ckptfmt_status cf_os_open(const cf_directory *directory, const char *name, bool follow_symlinks,
+	cf_file *out, cf_file_info *info, ckptfmt_error *err);
+/* Makes a new file for reading and writing, mode 0666 less the umask. *exists (then not opened) is no failure; a
+ * symbolic link, wherever it leads, exists. */
+CF_MUST_CHECK ckptfmt_status cf_os_create(const cf_directory *directory, const char *name, cf_file *out, bool *exists,
+	ckptfmt_error *err);
+/* Of the file itself or, for a symbolic link, of what it leads to. *exists false is no failure. Of a directory or a
+ * device too. */
+CF_MUST_CHECK ckptfmt_status cf_os_stat(const cf_directory *directory, const char *name, cf_file_info *info,
+	bool *exists, ckptfmt_error *err);
+CF_MUST_CHECK ckptfmt_status cf_os_file_info(const cf_file *file, const char *path, cf_file_info *info,
+	ckptfmt_error *err);
+/* Reports what closing reports (a write error on NFS). The file is closed whatever is returned. */
+CF_MUST_CHECK ckptfmt_status cf_os_close(cf_file *file, const char *path, ckptfmt_error *err);
+/* The same where nothing was written. */
+void cf_os_close_quietly(cf_file *file);
+
+/* Reads up to `size` bytes; *got below `size` means the file ended. A failure tells the offset it happened at. */
+CF_MUST_CHECK ckptfmt_status cf_os_read_at(const cf_file *file, const char *path, uint8_t *to, uint64_t size,
+	uint64_t offset, uint64_t *got, ckptfmt_error *err);
+/* Writes all of it. A failure tells the offset it happened at; what lies before it may have been written. */
+CF_MUST_CHECK ckptfmt_status cf_os_write_at(const cf_file *file, const char *path, const uint8_t *from, uint64_t size,
+	uint64_t offset, ckptfmt_error *err);
+/* Tells the file system how long the file will be; a wish, never a failure. The size does not change. */
+void cf_os_reserve(const cf_file *file, uint64_t size);
+/* Gives back what was reserved beyond the file's size, which is `size`; a wish. */
+void cf_os_trim(const cf_file *file, uint64_t size);
+/* Begins to write these bytes to the device and does not wait: a later cf_os_sync has less to do. A wish, no sync. */
+void cf_os_sync_ahead(const cf_file *file, uint64_t offset, uint64_t size);
+/* Forces data and size to the device. An error is final: never sync the same file again. */
+CF_MUST_CHECK ckptfmt_status cf_os_sync(const cf_file *file, const char *path, ckptfmt_error *err);
+
+/* Replaces the target atomically. */
+CF_MUST_CHECK ckptfmt_status cf_os_rename(const cf_directory *from, const char *from_name, const cf_directory *to,
+	const char *to_name, ckptfmt_error *err);
+/* Gives the file (of a symbolic link: what it leads to) a second name. *exists (nothing done) is no failure. */
+CF_MUST_CHECK ckptfmt_status cf_os_link(const cf_directory *from, const char *from_name, const cf_directory *to,
+	const char *to_name, bool *exists, ckptfmt_error *err);
+/* As rename, but never over another file: *exists (nothing done) is no failure. Where the file system has no such call,
+ * link and unlink; where it has no links either, an empty file is made to hold the name and then replaced. After a
+ * failure the file stands under its old name, and the new one is free unless removing it failed as well. */
+CF_MUST_CHECK ckptfmt_status cf_os_rename_new(const cf_directory *from, const char *from_name, const cf_directory *to,
+	const char *to_name, bool *exists, ckptfmt_error *err);
+/* A missing file is no failure. */
+CF_MUST_CHECK ckptfmt_status cf_os_unlink(const cf_directory *directory, const char *name, ckptfmt_error *err);
+
+/* A read-only mapping of the file. REQUIRES: `offset` is a multiple of cf_os_page_size, size > 0, both inside the
+ * file. The caller unmaps the same `size`. The mapping outlives the file. */
+CF_MUST_CHECK ckptfmt_status cf_os_map(const cf_file *file, const char *path, uint64_t offset, uint64_t size,
+	const uint8_t **out, ckptfmt_error *err);
+void cf_os_unmap(const uint8_t *data, uint64_t size);
+uint64_t cf_os_page_size(void);
+
+/* Bytes nobody can guess. */
+CF_MUST_CHECK ckptfmt_status cf_os_random(void *to, uint64_t size, ckptfmt_error *err);
+
+#endif

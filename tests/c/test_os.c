@@ -1,0 +1,979 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* io/os.h: every promise, on a real directory, and the loops and fall-backs of os_posix.c on a system that misbehaves.
+ * Linked with os_fault.c, which is os_posix.c while nothing is planned. */
+#include "test.h"
+
+#include "io/os.h"
+#include "memory_fault.h"
+#include "os_fault.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+static char root[512];
+static cf_directory here;
+static ckptfmt_error error;
+
+/* The call fails as `failure` with this errno, its path ends with `end`. */
+#define CHECK_OS(call, expected, wanted_errno, end)                                                       \
+	do {                                                                                              \
+		memset(&error, 0, sizeof error);                                                          \
+		CHECK_FAILS(call, error, expected, "");                                                   \
+		CHECK_EQ(error.os_errno, wanted_errno);                                                   \
+		CHECK(strlen(error.path) >= strlen(end) &&                                                \
+			strcmp(error.path + strlen(error.path) - strlen(end), end) == 0);                 \
+	} while (0)
+
+static int remove_one(const char *path, const struct stat *info, int kind, struct FTW *where)
+{
+	(void)info;
+	(void)kind;
+	(void)where;
+	return remove(path);
+}
+
+static void remove_tree(const char *path)
+{
+	(void)nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+static int open_fds(void)
+{
+	int count = 0;
+	DIR *stream = opendir("/proc/self/fd");
+	if (stream == NULL)
+		return 0;
+	while (readdir(stream) != NULL)
+		count++;
+	closedir(stream);
+	return count;
+}
+
+static const char *in_root(const char *name)
+{
+	/* Of the last few calls, since a directory borrows its path. */
+	static char paths[64][1024];
+	static unsigned turn;
+	char *path = paths[turn++ % 64];
+	(void)snprintf(path, sizeof paths[0], "%s/%s", root, name);
+	return path;
+}
+
+static void put_file(const char *name, const void *bytes, size_t size)
+{
+	int fd = open(in_root(name), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+	CHECK(fd >= 0);
+	CHECK_EQ(write(fd, bytes, size), size);
+	CHECK_EQ(close(fd), 0);
+}
+
+static bool is_there(const char *name)
+{
+	struct stat info;
+	return lstat(in_root(name), &info) == 0;
+}
+
+static bool holds(const char *name, const char *text)
+{
+	char bytes[256];
+	int fd = open(in_root(name), O_RDONLY | O_CLOEXEC);
+	ssize_t size;
+	if (fd < 0)
+		return false;
+	size = read(fd, bytes, sizeof bytes);
+	close(fd);
+	return size == (ssize_t)strlen(text) && memcmp(bytes, text, (size_t)size) == 0;
+}
+
+/* ---- paths ---- */
+
+static void test_path(void)
+{
+	cf_directory directory = {-1, "a/b"};
+	char path[16];
+	cf_os_path(&directory, "c", path, sizeof path);
+	CHECK(strcmp(path, "a/b/c") == 0);
+	directory.path = "a/b/";
+	cf_os_path(&directory, "c", path, sizeof path);
+	CHECK(strcmp(path, "a/b/c") == 0);
+	directory.path = ".";
+	cf_os_path(&directory, "c", path, sizeof path);
+	CHECK(strcmp(path, "c") == 0);
+	directory.path = "/";
+	cf_os_path(&directory, "c", path, sizeof path);
+	CHECK(strcmp(path, "/c") == 0);
+	directory.path = "0123456789abcdef";
+	cf_os_path(&directory, "name", path, sizeof path);
+	CHECK(strcmp(path, "6789abcdef/name") == 0);
+	cf_os_path(&directory, "0123456789abcde", path, sizeof path);
+	CHECK(strcmp(path, "0123456789abcde") == 0);
+	cf_os_path(&directory, "0123456789abcdef", path, sizeof path);
+	CHECK(strcmp(path, "123456789abcdef") == 0);
+	cf_os_path(&directory, "0123456789abcd", path, sizeof path);
+	CHECK(strcmp(path, "/0123456789abcd") == 0);
+	cf_os_path(&directory, "name", path, 1);
+	CHECK(strcmp(path, "") == 0);
+}
+
+/* ---- directories ---- */
+
+static void check_made(const char *path, uint64_t synced)
+{
+	cf_directory directory;
+	struct stat info;
+	os_fault_clear();
+	os_system_set(OS_SYSTEM_FSYNC, 0, 0, 0);
+	CHECK_OK(cf_os_directory_open(path, true, synced != 0, &directory, &error), error);
+	CHECK_EQ(os_system_calls(OS_SYSTEM_FSYNC), synced);
+	CHECK(stat(path, &info) == 0 && S_ISDIR(info.st_mode));
+	CHECK_EQ(info.st_mode & 0777, 0777 & ~027);
+	CHECK(fcntl(directory.fd, F_GETFD) & FD_CLOEXEC);
+	CHECK(directory.path == path);
+	cf_os_directory_close(&directory);
+	CHECK_EQ(directory.fd, -1);
+	cf_os_directory_close(&directory);
+}
+
+static void test_directory_open(void)
+{
+	cf_directory directory;
+	mode_t mask = umask(027);
+	char *where = getcwd(NULL, 0);
+	CHECK_OS(cf_os_directory_open(in_root("none"), false, false, &directory, &error),
+		CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, 0, "/none");
+	CHECK_EQ(directory.fd, -1);
+	CHECK_OS(cf_os_directory_open("", false, false, &directory, &error), CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, 0, "");
+	CHECK_OS(cf_os_directory_open("", true, true, &directory, &error), CKPTFMT_FAIL_OS, ENOENT, "");
+	CHECK(!is_there("none"));
+
+	check_made(in_root("d1"), 1);
+	check_made(in_root("d2/e/f"), 3);
+	check_made(in_root("d3/e/f"), 0);
+	check_made(in_root("d3/e/g//h///"), 2);
+	/* "d4", "d4/e", and the two ways around, which cannot be told from levels that others made just now. */
+	check_made(in_root("d4/../d4/e"), 4);
+	check_made(in_root("d4/../d5/"), 1);
+	check_made(in_root("d4"), 0);
+	CHECK(chdir(root) == 0);
+	check_made("d6", 1);
+	check_made("d7/e", 2);
+	check_made("./d8/e", 2);
+	CHECK(chdir(where) == 0);
+	free(where);
+	CHECK_OK(cf_os_directory_open("/", true, true, &directory, &error), error);
+	cf_os_directory_close(&directory);
+	(void)umask(mask);
+
+	put_file("plain", "x", 1);
+	CHECK_OS(cf_os_directory_open(in_root("plain"), false, false, &directory, &error), CKPTFMT_FAIL_OS, ENOTDIR,
+		"/plain");
+	CHECK_OS(cf_os_directory_open(in_root("plain"), true, false, &directory, &error), CKPTFMT_FAIL_OS, ENOTDIR,
+		"/plain");
+	CHECK_OS(cf_os_directory_open(in_root("plain/a/b"), true, false, &directory, &error), CKPTFMT_FAIL_OS, ENOTDIR,
+		"/plain/a/b");
+	CHECK_EQ(symlink("nowhere", in_root("dangling")), 0);
+	CHECK_OS(cf_os_directory_open(in_root("dangling/a"), true, false, &directory, &error), CKPTFMT_FAIL_OS, ENOENT,
+		"/dangling/a");
+	CHECK(!is_there("nowhere"));
+	CHECK_EQ(symlink("loop", in_root("loop")), 0);
+	CHECK_OS(cf_os_directory_open(in_root("loop"), false, false, &directory, &error), CKPTFMT_FAIL_OS, ELOOP,
+		"/loop");
+	CHECK_OS(cf_os_directory_open(in_root("loop/a"), true, false, &directory, &error), CKPTFMT_FAIL_OS, ELOOP,
+		"/loop/a");
+}
+
+/* Each system call on the way of a made directory, failing: the status, and no descriptor left. */
+static void test_directory_faults(void)
+{
+	cf_directory directory;
+	int fds = open_fds();
+	os_system_set(OS_SYSTEM_MKDIR, 2, 1, EROFS);
+	CHECK_OS(cf_os_directory_open(in_root("m1/n/o"), true, true, &directory, &error), CKPTFMT_FAIL_OS, EROFS,
+		"/m1/n");
+	os_fault_clear();
+	for (uint64_t n = 1; n <= 3; n++) {
+		os_system_set(OS_SYSTEM_FSYNC, n, 1, EIO);
+		CHECK_OS(cf_os_directory_open(in_root("m2/n/o"), true, true, &directory, &error), CKPTFMT_FAIL_OS, EIO,
+			n == 1 ? root : n == 2 ? "/m2" : "/m2/n");
+		CHECK_EQ(directory.fd, -1);
+		CHECK_EQ(os_system_calls(OS_SYSTEM_FSYNC), n);
+		os_fault_clear();
+		remove_tree(in_root("m2"));
+	}
+	/* 1: the first try, 2: a parent, 3: the directory once made. */
+	for (uint64_t n = 1; n <= 3; n++) {
+		os_system_set(OS_SYSTEM_OPEN, n, 1, EMFILE);
+		CHECK_OS(cf_os_directory_open(in_root("m3"), true, true, &directory, &error), CKPTFMT_FAIL_OS, EMFILE,
+			n == 2 ? root : "/m3");
+		os_fault_clear();
+		remove_tree(in_root("m3"));
+	}
+	memory_fault_set(1, false);
+	CHECK_OS(cf_os_directory_open(in_root("m4"), true, true, &directory, &error), CKPTFMT_FAIL_NO_MEMORY, 0, "");
+	memory_fault_clear();
+	CHECK(!is_there("m4"));
+	/* Another process makes a level first: not a failure, and synced. */
+	CHECK_EQ(mkdir(in_root("m5"), 0777), 0);
+	os_system_set(OS_SYSTEM_OPEN, 1, 1, ENOENT);
+	CHECK_OK(cf_os_directory_open(in_root("m5"), true, true, &directory, &error), error);
+	cf_os_directory_close(&directory);
+	os_fault_clear();
+
+	CHECK_OK(cf_os_directory_sync(&here, &error), error);
+	os_system_set(OS_SYSTEM_FSYNC, 1, 1, EINVAL);
+	CHECK_OS(cf_os_directory_sync(&here, &error), CKPTFMT_FAIL_OS, EINVAL, root);
+	os_fault_clear();
+	CHECK_EQ(open_fds(), fds);
+}
+
+static void test_list(void)
+{
+	cf_directory directory;
+	cf_buffer names = CF_BUFFER_EMPTY;
+	unsigned seen = 0;
+	int fds = open_fds();
+	CHECK_OK(cf_os_directory_open(in_root("list"), true, false, &directory, &error), error);
+	cf_put_bytes(&names, "old", 4);
+	CHECK_OK(cf_os_directory_list(&directory, &names, &error), error);
+	CHECK_EQ(names.size, 0);
+	put_file("list/a", "", 0);
+	put_file("list/..b", "", 0);
+	put_file("list/.\nc*?", "", 0);
+	CHECK_EQ(mkdir(in_root("list/dir"), 0777), 0);
+	for (int again = 0; again < 2; again++) {
+		CHECK_OK(cf_os_directory_list(&directory, &names, &error), error);
+		CHECK_EQ(names.size, 2 + 4 + 6 + 4);
+		for (uint64_t at = 0; at < names.size; at += strlen((char *)names.data + at) + 1) {
+			const char *name = (char *)names.data + at;
+			seen += strcmp(name, "a") == 0 || strcmp(name, "..b") == 0 || strcmp(name, ".\nc*?") == 0 ||
+				strcmp(name, "dir") == 0;
+		}
+	}
+	CHECK_EQ(seen, 8);
+	os_system_interrupt(true);
+	CHECK_OK(cf_os_directory_list(&directory, &names, &error), error);
+	CHECK_EQ(names.size, 16);
+	os_fault_clear();
+	for (uint64_t n = 1; n <= 3; n++) {
+		os_system_set(OS_SYSTEM_READDIR, n, 1, EIO);
+		CHECK_OS(cf_os_directory_list(&directory, &names, &error), CKPTFMT_FAIL_OS, EIO, "/list");
+	}
+	os_fault_clear();
+	os_system_set(OS_SYSTEM_OPEN, 1, 1, EMFILE);
+	CHECK_OS(cf_os_directory_list(&directory, &names, &error), CKPTFMT_FAIL_OS, EMFILE, "/list");
+	os_fault_clear();
+	os_system_set(OS_SYSTEM_OPENDIR, 1, 1, ENOMEM);
+	CHECK_OS(cf_os_directory_list(&directory, &names, &error), CKPTFMT_FAIL_NO_MEMORY, ENOMEM, "/list");
+	os_fault_clear();
+	cf_buffer_free(&names);
+	memory_fault_set(1, true);
+	CHECK_OS(cf_os_directory_list(&directory, &names, &error), CKPTFMT_FAIL_NO_MEMORY, 0, "");
+	memory_fault_clear();
+	cf_buffer_free(&names);
+	cf_os_directory_close(&directory);
+	CHECK_EQ(open_fds(), fds);
+}
+
+/* ---- opening ---- */
+
+static void check_not_regular(const char *name, int wanted_errno)
+{
+	cf_file file;
+	cf_file_info info;
+	(void)alarm(10);
+	CHECK_OS(cf_os_open(&here, name, true, &file, &info, &error), CKPTFMT_FAIL_OS, wanted_errno, name);
+	CHECK_EQ(file.fd, -1);
+	CHECK_EQ(info.size, 0);
+	CHECK_OS(cf_os_open(&here, name, false, &file, NULL, &error), CKPTFMT_FAIL_OS, wanted_errno, name);
+	(void)alarm(0);
+}
+
+static void make_socket(const char *name)
+{
+	struct sockaddr_un address = {.sun_family = AF_UNIX};
+	char *where = getcwd(NULL, 0);
+	int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+	CHECK(chdir(root) == 0);
+	(void)snprintf(address.sun_path, sizeof address.sun_path, "%s", name);
+	CHECK_EQ(bind(fd, (const struct sockaddr *)&address, sizeof address), 0);
+	CHECK(chdir(where) == 0);
+	free(where);
+	close(fd);
+}
+
+static void test_open(void)
+{
+	cf_file file;
+	cf_file_info info, again;
+	bool exists;
+	struct stat found;
+	cf_directory devices;
+	int fds = open_fds();
+	put_file("five", "12345", 5);
+	CHECK_OK(cf_os_open(&here, "five", false, &file, &info, &error), error);
+	CHECK_EQ(info.size, 5);
+	CHECK_EQ(info.link_count, 1);
+	CHECK(stat(in_root("five"), &found) == 0);
+	CHECK(info.inode == found.st_ino && info.device == found.st_dev);
+	CHECK_EQ(info.mtime_seconds, found.st_mtim.tv_sec);
+	CHECK_EQ(info.mtime_nanoseconds, found.st_mtim.tv_nsec);
+	CHECK(fcntl(file.fd, F_GETFD) & FD_CLOEXEC);
+	CHECK_OK(cf_os_file_info(&file, in_root("five"), &again, &error), error);
+	CHECK(memcmp(&info, &again, sizeof info) == 0);
+	CHECK_OK(cf_os_stat(&here, "five", &again, &exists, &error), error);
+	CHECK(exists && memcmp(&info, &again, sizeof info) == 0);
+	CHECK_OK(cf_os_close(&file, "five", &error), error);
+	CHECK_EQ(file.fd, -1);
+	CHECK_OK(cf_os_close(&file, "five", &error), error);
+
+	CHECK_OK(cf_os_open(&here, "none", true, &file, &info, &error), error);
+	CHECK_EQ(file.fd, -1);
+	cf_os_close_quietly(&file);
+	CHECK_OK(cf_os_stat(&here, "none", &info, &exists, &error), error);
+	CHECK(!exists);
+
+	CHECK_EQ(mkdir(in_root("folder"), 0777), 0);
+	check_not_regular("folder", EISDIR);
+	CHECK_EQ(mkfifo(in_root("fifo"), 0666), 0);
+	check_not_regular("fifo", EINVAL);
+	make_socket("socket");
+	check_not_regular("socket", ENXIO);
+	CHECK_OK(cf_os_directory_open("/dev", false, false, &devices, &error), error);
+	CHECK_OS(cf_os_open(&devices, "zero", true, &file, &info, &error), CKPTFMT_FAIL_OS, EINVAL, "/dev/zero");
+	cf_os_directory_close(&devices);
+	CHECK_OK(cf_os_stat(&here, "folder", &info, &exists, &error), error);
+	CHECK(exists);
+	CHECK_EQ(open_fds(), fds);
+}
+
+static void test_links(void)
+{
+	cf_file file;
+	cf_file_info info;
+	bool exists;
+	char long_name[300];
+	memset(long_name, 'n', sizeof long_name - 1);
+	long_name[sizeof long_name - 1] = '\0';
+	CHECK_EQ(symlink("five", in_root("to_five")), 0);
+	CHECK_OK(cf_os_open(&here, "to_five", true, &file, &info, &error), error);
+	CHECK_EQ(info.size, 5);
+	cf_os_close_quietly(&file);
+	CHECK_OS(cf_os_open(&here, "to_five", false, &file, &info, &error), CKPTFMT_FAIL_BAD_PATH, 0, "/to_five");
+	CHECK_EQ(file.fd, -1);
+	CHECK_OK(cf_os_stat(&here, "to_five", &info, &exists, &error), error);
+	CHECK(exists && info.size == 5);
+	CHECK_OK(cf_os_create(&here, "to_five", &file, &exists, &error), error);
+	CHECK(exists && file.fd == -1);
+
+	/* To nowhere: nothing to read, but the name is taken and nothing is made where it leads. */
+	CHECK_OK(cf_os_open(&here, "dangling", true, &file, &info, &error), error);
+	CHECK_EQ(file.fd, -1);
+	CHECK_OK(cf_os_stat(&here, "dangling", &info, &exists, &error), error);
+	CHECK(!exists);
+	CHECK_OK(cf_os_create(&here, "dangling", &file, &exists, &error), error);
+	CHECK(exists && file.fd == -1 && !is_there("nowhere"));
+
+	CHECK_OS(cf_os_open(&here, "loop", true, &file, &info, &error), CKPTFMT_FAIL_OS, ELOOP, "/loop");
+	CHECK_OS(cf_os_open(&here, "loop", false, &file, &info, &error), CKPTFMT_FAIL_BAD_PATH, 0, "/loop");
+	CHECK_OS(cf_os_stat(&here, "loop", &info, &exists, &error), CKPTFMT_FAIL_OS, ELOOP, "/loop");
+	CHECK_OS(cf_os_open(&here, long_name, true, &file, &info, &error), CKPTFMT_FAIL_OS, ENAMETOOLONG, long_name);
+	CHECK_OS(cf_os_create(&here, long_name, &file, &exists, &error), CKPTFMT_FAIL_OS, ENAMETOOLONG, long_name);
+	CHECK_OS(cf_os_stat(&here, long_name, &info, &exists, &error), CKPTFMT_FAIL_OS, ENAMETOOLONG, long_name);
+	CHECK_OS(cf_os_unlink(&here, long_name, &error), CKPTFMT_FAIL_OS, ENAMETOOLONG, long_name);
+}
+
+/* As a user who may not: root may everything, so it becomes nobody for a while. */
+static void test_permissions(void)
+{
+	cf_directory directory, closed;
+	cf_buffer names = CF_BUFFER_EMPTY;
+	cf_file file;
+	cf_file_info info;
+	bool exists, was_root = geteuid() == 0;
+	put_file("secret", "x", 1);
+	CHECK_EQ(mkdir(in_root("locked"), 0777), 0);
+	put_file("locked/in", "abc", 3);
+	CHECK_EQ(chmod(in_root("secret"), 0), 0);
+	CHECK_EQ(chmod(in_root("locked/in"), 0444), 0);
+	CHECK_EQ(chmod(in_root("locked"), 0111), 0);
+	CHECK_EQ(chmod(root, 0755), 0);
+	if (was_root && seteuid(65534) != 0) {
+		perror("seteuid");
+		return;
+	}
+	if (access(root, X_OK) != 0 && was_root) {
+		printf("permissions: not tested, others cannot reach %s\n", root);
+	} else {
+		CHECK_OS(cf_os_open(&here, "secret", true, &file, &info, &error), CKPTFMT_FAIL_OS, EACCES, "/secret");
+		/* Searching is enough to read a file whose name is known. */
+		CHECK_OK(cf_os_directory_open(in_root("locked"), false, false, &directory, &error), error);
+		CHECK_OK(cf_os_open(&directory, "in", false, &file, &info, &error), error);
+		CHECK_EQ(info.size, 3);
+		cf_os_close_quietly(&file);
+		CHECK_OS(cf_os_directory_list(&directory, &names, &error), CKPTFMT_FAIL_OS, EACCES, "/locked");
+		CHECK_OS(cf_os_directory_sync(&directory, &error), CKPTFMT_FAIL_OS, EBADF, "/locked");
+		CHECK_OS(cf_os_create(&directory, "new", &file, &exists, &error), CKPTFMT_FAIL_OS, EACCES,
+			"/locked/new");
+		CHECK_OS(cf_os_unlink(&directory, "in", &error), CKPTFMT_FAIL_OS, EACCES, "/locked/in");
+		CHECK_OS(cf_os_rename(&directory, "in", &directory, "out", &error), CKPTFMT_FAIL_OS, EACCES,
+			"/locked/out");
+		CHECK_OS(cf_os_rename_new(&directory, "in", &directory, "out", &exists, &error), CKPTFMT_FAIL_OS,
+			EACCES, "/locked/out");
+		cf_os_directory_close(&directory);
+		CHECK_OS(cf_os_directory_open(in_root("locked"), true, false, &closed, &error), CKPTFMT_FAIL_OS,
+			EACCES, "/locked");
+		CHECK_OS(cf_os_directory_open(in_root("locked/deep/er"), true, false, &closed, &error),
+			CKPTFMT_FAIL_OS, EACCES, "/locked/deep");
+	}
+	if (was_root)
+		CHECK_EQ(seteuid(0), 0);
+	cf_buffer_free(&names);
+	CHECK_EQ(chmod(in_root("locked"), 0755), 0);
+}
+
+static void test_create(void)
+{
+	cf_file file;
+	bool exists;
+	struct stat found;
+	mode_t mask = umask(0);
+	static const mode_t masks[] = {0, 022, 077, 0777};
+	for (size_t i = 0; i < CF_ARRAY_COUNT(masks); i++) {
+		(void)umask(masks[i]);
+		CHECK_OK(cf_os_create(&here, "made", &file, &exists, &error), error);
+		CHECK(!exists);
+		CHECK(fstat(file.fd, &found) == 0);
+		CHECK_EQ(found.st_mode & 07777, 0666 & ~masks[i]);
+		CHECK(fcntl(file.fd, F_GETFD) & FD_CLOEXEC);
+		CHECK_OK(cf_os_write_at(&file, "made", (const uint8_t *)"abc", 3, 0, &error), error);
+		CHECK_OK(cf_os_sync(&file, "made", &error), error);
+		CHECK_OK(cf_os_close(&file, "made", &error), error);
+		CHECK_OK(cf_os_create(&here, "made", &file, &exists, &error), error);
+		CHECK(exists && file.fd == -1);
+		CHECK_OK(cf_os_unlink(&here, "made", &error), error);
+		CHECK_OK(cf_os_unlink(&here, "made", &error), error);
+	}
+	(void)umask(mask);
+	CHECK_OK(cf_os_create(&here, "folder", &file, &exists, &error), error);
+	CHECK(exists);
+}
+
+/* ---- reading and writing ---- */
+
+static uint8_t pattern(uint64_t at)
+{
+	return (uint8_t)(at * 31 + (at >> 8) * 7);
+}
+
+static void check_transfers(void)
+{
+	enum { SIZE = 10000 };
+	uint8_t *from = test_guarded(SIZE), *to = test_guarded(SIZE);
+	cf_file file;
+	uint64_t got;
+	bool exists;
+	for (uint64_t i = 0; i < SIZE; i++)
+		from[i] = pattern(i);
+	CHECK_OK(cf_os_create(&here, "moved", &file, &exists, &error), error);
+	CHECK_OK(cf_os_write_at(&file, "moved", from + 5000, SIZE - 5000, 5000, &error), error);
+	CHECK_OK(cf_os_write_at(&file, "moved", from, 5000, 0, &error), error);
+	CHECK_OK(cf_os_write_at(&file, "moved", from, 0, 77777, &error), error);
+	CHECK_OK(cf_os_read_at(&file, "moved", to, SIZE, 0, &got, &error), error);
+	CHECK_EQ(got, SIZE);
+	CHECK(memcmp(from, to, SIZE) == 0);
+	memset(to, 0xee, SIZE);
+	CHECK_OK(cf_os_read_at(&file, "moved", to, SIZE, 1, &got, &error), error);
+	CHECK_EQ(got, SIZE - 1);
+	CHECK(memcmp(from + 1, to, SIZE - 1) == 0 && to[SIZE - 1] == 0xee);
+	CHECK_OK(cf_os_read_at(&file, "moved", to, 1, SIZE, &got, &error), error);
+	CHECK_EQ(got, 0);
+	CHECK_OK(cf_os_read_at(&file, "moved", to, 0, 0, &got, &error), error);
+	CHECK_EQ(got, 0);
+	CHECK_OK(cf_os_close(&file, "moved", &error), error);
+	CHECK_OK(cf_os_unlink(&here, "moved", &error), error);
+}
+
+static void test_transfers(void)
+{
+	cf_file file;
+	uint8_t bytes[8];
+	uint64_t got;
+	bool exists;
+	cf_directory devices;
+	check_transfers();
+	for (uint64_t size = 1; size <= 4096; size = size * 2 + 1) {
+		os_system_transfer_max(size);
+		os_system_interrupt(true);
+		check_transfers();
+	}
+	os_fault_clear();
+
+	CHECK_OK(cf_os_create(&here, "far", &file, &exists, &error), error);
+	CHECK_OK(cf_os_read_at(&file, "far", bytes, 8, UINT64_MAX, &got, &error), error);
+	CHECK_EQ(got, 0);
+	CHECK_OK(cf_os_read_at(&file, "far", bytes, 8, (uint64_t)INT64_MAX - 1, &got, &error), error);
+	CHECK_EQ(got, 0);
+	CHECK_OS(cf_os_write_at(&file, "p/far", bytes, 8, UINT64_MAX - 7, &error), CKPTFMT_FAIL_OS, EFBIG, "p/far");
+	CHECK_EQ(error.offset, UINT64_MAX - 7);
+	CHECK_OS(cf_os_write_at(&file, "p/far", bytes, 8, (uint64_t)INT64_MAX - 7, &error), CKPTFMT_FAIL_OS, EFBIG,
+		"p/far");
+	CHECK_OK(cf_os_unlink(&here, "far", &error), error);
+	cf_os_close_quietly(&file);
+
+	/* A descriptor that is not open for it. */
+	CHECK_OK(cf_os_open(&here, "five", false, &file, NULL, &error), error);
+	CHECK_OS(cf_os_write_at(&file, "p/five", bytes, 8, 0, &error), CKPTFMT_FAIL_OS, EBADF, "p/five");
+	cf_os_close_quietly(&file);
+
+	/* A device that is always full. */
+	CHECK_OK(cf_os_directory_open("/dev", false, false, &devices, &error), error);
+	file.fd = openat(devices.fd, "full", O_WRONLY | O_CLOEXEC);
+	CHECK_OS(cf_os_write_at(&file, "/dev/full", bytes, 8, 0, &error), CKPTFMT_FAIL_OS, ENOSPC, "/dev/full");
+	CHECK(strncmp(error.message, "cannot write 8 bytes with ", 26) == 0);
+	cf_os_close_quietly(&file);
+	cf_os_directory_close(&devices);
+}
+
+/* What one failing system call makes of a transfer: the errno, the offset, and that nothing is asked twice. */
+static void test_transfer_faults(void)
+{
+	static const int reads[] = {EIO, EAGAIN, EISDIR, ESTALE, ENODATA};
+	static const int writes[] = {EIO, EAGAIN, ENOSPC, EDQUOT, EFBIG};
+	uint8_t bytes[64] = {0};
+	cf_file file;
+	uint64_t got;
+	bool exists;
+	CHECK_OK(cf_os_create(&here, "faulty", &file, &exists, &error), error);
+	CHECK_OK(cf_os_write_at(&file, "p/faulty", bytes, 64, 0, &error), error);
+	os_system_transfer_max(16);
+	for (size_t i = 0; i < CF_ARRAY_COUNT(reads); i++) {
+		os_system_set(OS_SYSTEM_PREAD, 3, 1, reads[i]);
+		CHECK_OS(cf_os_read_at(&file, "p/faulty", bytes, 64, 0, &got, &error), CKPTFMT_FAIL_OS, reads[i],
+			"p/faulty");
+		CHECK_EQ(error.offset, 32);
+		CHECK_EQ(got, 0);
+		CHECK_EQ(os_system_calls(OS_SYSTEM_PREAD), 3);
+	}
+	for (size_t i = 0; i < CF_ARRAY_COUNT(writes); i++) {
+		os_system_set(OS_SYSTEM_PWRITE, 2, 1, writes[i]);
+		CHECK_OS(cf_os_write_at(&file, "p/faulty", bytes, 64, 100, &error), CKPTFMT_FAIL_OS, writes[i],
+			"p/faulty");
+		CHECK_EQ(error.offset, 116);
+		CHECK_EQ(os_system_calls(OS_SYSTEM_PWRITE), 2);
+	}
+	os_system_set(OS_SYSTEM_PREAD, 2, 1, ENOMEM);
+	CHECK_OS(cf_os_read_at(&file, "p/faulty", bytes, 64, 0, &got, &error), CKPTFMT_FAIL_NO_MEMORY, ENOMEM,
+		"p/faulty");
+	/* Nothing written: once or twice is no failure, forever is one and ends. */
+	os_system_set(OS_SYSTEM_PWRITE, 2, 3, 0);
+	CHECK_OK(cf_os_write_at(&file, "p/faulty", bytes, 64, 0, &error), error);
+	CHECK_EQ(os_system_calls(OS_SYSTEM_PWRITE), 7);
+	os_system_set(OS_SYSTEM_PWRITE, 2, UINT64_MAX, 0);
+	CHECK_OS(cf_os_write_at(&file, "p/faulty", bytes, 64, 0, &error), CKPTFMT_FAIL_OS, EIO, "p/faulty");
+	CHECK(os_system_calls(OS_SYSTEM_PWRITE) < 20);
+	/* Nothing read: the end, here before the file's. */
+	os_system_set(OS_SYSTEM_PREAD, 3, 1, 0);
+	CHECK_OK(cf_os_read_at(&file, "p/faulty", bytes, 64, 0, &got, &error), error);
+	CHECK_EQ(got, 32);
+	os_fault_clear();
+
+	os_system_set(OS_SYSTEM_FSYNC, 1, 1, EIO);
+	CHECK_OS(cf_os_sync(&file, "p/faulty", &error), CKPTFMT_FAIL_OS, EIO, "p/faulty");
+	CHECK_EQ(os_system_calls(OS_SYSTEM_FSYNC), 1);
+	os_system_set(OS_SYSTEM_FSYNC, 1, 3, EINTR);
+	CHECK_OK(cf_os_sync(&file, "p/faulty", &error), error);
+	CHECK_EQ(os_system_calls(OS_SYSTEM_FSYNC), 4);
+	os_system_set(OS_SYSTEM_CLOSE, 1, 1, EDQUOT);
+	CHECK_OS(cf_os_close(&file, "p/faulty", &error), CKPTFMT_FAIL_OS, EDQUOT, "p/faulty");
+	CHECK_EQ(os_system_calls(OS_SYSTEM_CLOSE), 1);
+	CHECK_EQ(file.fd, -1);
+	CHECK_OK(cf_os_open(&here, "faulty", false, &file, NULL, &error), error);
+	os_system_set(OS_SYSTEM_CLOSE, 1, 1, EINTR);
+	CHECK_OK(cf_os_close(&file, "p/faulty", &error), error);
+	CHECK_EQ(os_system_calls(OS_SYSTEM_CLOSE), 1);
+	os_system_set(OS_SYSTEM_FSTAT, 1, 1, EOVERFLOW);
+	CHECK_OS(cf_os_open(&here, "faulty", false, &file, NULL, &error), CKPTFMT_FAIL_OS, EOVERFLOW, "/faulty");
+	CHECK_EQ(file.fd, -1);
+	os_fault_clear();
+	CHECK_OK(cf_os_unlink(&here, "faulty", &error), error);
+}
+
+static void test_file_size_limit(void)
+{
+	struct rlimit old, small;
+	uint8_t bytes[8192] = {0};
+	cf_file file;
+	bool exists;
+	void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+	CHECK_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
+	small = old;
+	small.rlim_cur = 4096;
+	CHECK_OK(cf_os_create(&here, "limited", &file, &exists, &error), error);
+	CHECK_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+	/* A real short write of 4096 bytes, then the failure. */
+	CHECK_OS(cf_os_write_at(&file, "limited", bytes, sizeof bytes, 0, &error), CKPTFMT_FAIL_OS, EFBIG, "limited");
+	CHECK_EQ(error.offset, 4096);
+	CHECK_EQ(setrlimit(RLIMIT_FSIZE, &old), 0);
+	(void)signal(SIGXFSZ, handler);
+	cf_os_close_quietly(&file);
+	CHECK_OK(cf_os_unlink(&here, "limited", &error), error);
+}
+
+static void test_wishes(void)
+{
+	cf_file file;
+	cf_file_info info;
+	struct stat found;
+	bool exists;
+	CHECK_OK(cf_os_create(&here, "wish", &file, &exists, &error), error);
+	os_system_interrupt(true);
+	cf_os_reserve(&file, 1 << 20);
+	CHECK(fstat(file.fd, &found) == 0);
+	CHECK_EQ(os_system_calls(OS_SYSTEM_FALLOCATE), 1);
+	cf_os_reserve(&file, 0);
+	cf_os_reserve(&file, UINT64_MAX);
+	CHECK_OK(cf_os_file_info(&file, "wish", &info, &error), error);
+	CHECK_EQ(info.size, 0);
+	CHECK_OK(cf_os_write_at(&file, "wish", (const uint8_t *)"abc", 3, 0, &error), error);
+	cf_os_sync_ahead(&file, 0, 3);
+	cf_os_sync_ahead(&file, 0, 0);
+	cf_os_sync_ahead(&file, UINT64_MAX, 1);
+	cf_os_trim(&file, 3);
+	cf_os_trim(&file, UINT64_MAX);
+	CHECK_EQ(os_system_calls(OS_SYSTEM_FTRUNCATE), 1);
+	os_fault_clear();
+	CHECK(fstat(file.fd, &found) == 0);
+	CHECK_EQ(found.st_size, 3);
+	CHECK(found.st_blocks * 512 < 1 << 20);
+	cf_os_close_quietly(&file);
+	cf_os_close_quietly(&file);
+	CHECK(holds("wish", "abc"));
+	/* On a descriptor that is none: nothing happens, errno stays. */
+	file.fd = 1000000;
+	errno = 12345;
+	cf_os_reserve(&file, 1 << 20);
+	cf_os_trim(&file, 3);
+	cf_os_sync_ahead(&file, 0, 3);
+	cf_os_close_quietly(&file);
+	CHECK_EQ(errno, 12345);
+	file.fd = 1000000;
+	CHECK_OS(cf_os_file_info(&file, "p/none", &info, &error), CKPTFMT_FAIL_OS, EBADF, "p/none");
+	CHECK_OK(cf_os_unlink(&here, "wish", &error), error);
+}
+
+/* ---- names ---- */
+
+static void test_rename(void)
+{
+	cf_directory other;
+	bool exists;
+	CHECK_OK(cf_os_directory_open(in_root("other"), true, false, &other, &error), error);
+	put_file("a", "A", 1);
+	put_file("other/b", "B", 1);
+	CHECK_OK(cf_os_rename(&here, "a", &other, "b", &error), error);
+	CHECK(!is_there("a") && holds("other/b", "A"));
+	CHECK_OS(cf_os_rename(&here, "a", &other, "b", &error), CKPTFMT_FAIL_OS, ENOENT, "/other/b");
+	CHECK_OS(cf_os_rename(&other, "b", &here, "folder", &error), CKPTFMT_FAIL_OS, EISDIR, "/folder");
+	CHECK_OK(cf_os_link(&other, "b", &here, "a", &exists, &error), error);
+	CHECK(!exists && holds("a", "A") && holds("other/b", "A"));
+	put_file("c", "C", 1);
+	CHECK_OK(cf_os_link(&other, "b", &here, "c", &exists, &error), error);
+	CHECK(exists && holds("c", "C"));
+	CHECK_OS(cf_os_link(&other, "none", &here, "d", &exists, &error), CKPTFMT_FAIL_OS, ENOENT, "/d");
+	CHECK(!exists);
+	/* Of a link, the file behind it: the link itself would lead elsewhere from there. */
+	CHECK_OK(cf_os_link(&here, "to_five", &other, "five", &exists, &error), error);
+	CHECK(!exists && holds("other/five", "12345"));
+	os_system_set(OS_SYSTEM_LINK, 1, 1, EXDEV);
+	CHECK_OS(cf_os_link(&other, "b", &here, "d", &exists, &error), CKPTFMT_FAIL_OS, EXDEV, "/d");
+	os_fault_clear();
+	CHECK_OK(cf_os_unlink(&here, "a", &error), error);
+	CHECK_OK(cf_os_unlink(&here, "a", &error), error);
+	CHECK(cf_os_unlink(&here, "folder", &error) == CKPTFMT_IO);
+	CHECK_OK(cf_os_unlink(&other, "b", &error), error);
+	CHECK_OK(cf_os_unlink(&other, "five", &error), error);
+	CHECK_OK(cf_os_unlink(&here, "c", &error), error);
+	CHECK(is_there("five"));
+	cf_os_directory_close(&other);
+}
+
+/* The three ways of cf_os_rename_new promise the same. `way` 0: the call, 1: link and unlink, 2: claim and rename. */
+static void choose_way(int way)
+{
+	os_fault_clear();
+	if (way >= 1)
+		os_system_set(OS_SYSTEM_RENAME_NOREPLACE, 1, UINT64_MAX, way == 1 ? ENOSYS : EINVAL);
+	if (way >= 2)
+		os_system_set(OS_SYSTEM_LINK, 1, UINT64_MAX, way == 2 ? EPERM : EOPNOTSUPP);
+}
+
+static void test_rename_new(void)
+{
+	for (int way = 0; way <= 3; way++) {
+		bool exists = true;
+		int fds = open_fds();
+		choose_way(way);
+		os_system_interrupt(way != 0);
+		put_file("n1", "1", 1);
+		put_file("n2", "2", 1);
+		CHECK_OK(cf_os_rename_new(&here, "n1", &here, "n3", &exists, &error), error);
+		CHECK(!exists && !is_there("n1") && holds("n3", "1"));
+		CHECK_OK(cf_os_rename_new(&here, "n2", &here, "n3", &exists, &error), error);
+		CHECK(exists && holds("n2", "2") && holds("n3", "1"));
+		CHECK_OK(cf_os_rename_new(&here, "n2", &here, "dangling", &exists, &error), error);
+		CHECK(exists && holds("n2", "2") && !is_there("nowhere"));
+		CHECK_OK(cf_os_rename_new(&here, "n2", &here, "folder", &exists, &error), error);
+		CHECK(exists && holds("n2", "2"));
+		CHECK_OS(cf_os_rename_new(&here, "none", &here, "n4", &exists, &error), CKPTFMT_FAIL_OS, ENOENT, "/n4");
+		CHECK(!exists && !is_there("n4"));
+		os_fault_clear();
+		CHECK_OK(cf_os_unlink(&here, "n2", &error), error);
+		CHECK_OK(cf_os_unlink(&here, "n3", &error), error);
+		CHECK_EQ(open_fds(), fds);
+	}
+	CHECK_EQ(os_system_calls(OS_SYSTEM_LINK), 0);
+}
+
+/* Whatever fails on the way, the old name stands and the new one is free. */
+static void test_rename_new_faults(void)
+{
+	static const struct {
+		int way;
+		os_system_kind kind;
+		int os_errno;
+	} faults[] = {
+		{0, OS_SYSTEM_RENAME_NOREPLACE, ENOSPC}, {0, OS_SYSTEM_RENAME_NOREPLACE, EIO}, {1, OS_SYSTEM_LINK, EIO},
+		{1, OS_SYSTEM_LINK, EXDEV}, {1, OS_SYSTEM_UNLINK, EIO}, {2, OS_SYSTEM_OPEN, ENOSPC},
+		{2, OS_SYSTEM_RENAME, EIO}, {2, OS_SYSTEM_RENAME, EBUSY},
+	};
+	bool exists;
+	for (size_t i = 0; i < CF_ARRAY_COUNT(faults); i++) {
+		put_file("f1", "1", 1);
+		choose_way(faults[i].way);
+		os_system_set(faults[i].kind, 1, 1, faults[i].os_errno);
+		CHECK_OS(cf_os_rename_new(&here, "f1", &here, "f2", &exists, &error), CKPTFMT_FAIL_OS,
+			faults[i].os_errno, "/f2");
+		CHECK(!exists && holds("f1", "1") && !is_there("f2"));
+		os_fault_clear();
+	}
+	/* A link that was made although its answer got lost: the file itself tells. */
+	CHECK_EQ(link(in_root("f1"), in_root("f2")), 0);
+	choose_way(1);
+	CHECK_OK(cf_os_rename_new(&here, "f1", &here, "f2", &exists, &error), error);
+	CHECK(!exists && !is_there("f1") && holds("f2", "1"));
+	os_fault_clear();
+	os_system_set(OS_SYSTEM_UNLINK, 1, 1, EBUSY);
+	CHECK_OS(cf_os_unlink(&here, "f2", &error), CKPTFMT_FAIL_OS, EBUSY, "/f2");
+	os_fault_clear();
+	CHECK_OK(cf_os_unlink(&here, "f2", &error), error);
+}
+
+/* ---- the rest ---- */
+
+static void test_map(void)
+{
+	uint64_t page = cf_os_page_size();
+	uint8_t *bytes = malloc(3 * page);
+	const uint8_t *data;
+	cf_file file;
+	CHECK(page >= 4096 && (page & (page - 1)) == 0);
+	for (uint64_t i = 0; i < 3 * page; i++)
+		bytes[i] = pattern(i);
+	put_file("mapped", bytes, 3 * page - 5);
+	CHECK_OK(cf_os_open(&here, "mapped", false, &file, NULL, &error), error);
+	CHECK_OK(cf_os_map(&file, "mapped", page, page + 7, &data, &error), error);
+	CHECK_OK(cf_os_unlink(&here, "mapped", &error), error);
+	CHECK(memcmp(data, bytes + page, page + 7) == 0);
+	cf_os_close_quietly(&file);
+	CHECK(memcmp(data, bytes + page, page + 7) == 0);
+	cf_os_unmap(data, page + 7);
+	cf_os_unmap(NULL, 5);
+	CHECK_OS(cf_os_map(&file, "p/gone", 0, page, &data, &error), CKPTFMT_FAIL_OS, EBADF, "p/gone");
+	CHECK(data == NULL);
+	CHECK_OS(cf_os_map(&file, "p/gone", 0, UINT64_MAX, &data, &error), CKPTFMT_FAIL_OS, EOVERFLOW, "p/gone");
+	CHECK_OS(cf_os_map(&file, "p/gone", UINT64_MAX - page + 1, page, &data, &error), CKPTFMT_FAIL_OS, EOVERFLOW,
+		"p/gone");
+	os_system_set(OS_SYSTEM_MMAP, 1, 1, ENOMEM);
+	CHECK_OS(cf_os_map(&file, "p/gone", 0, page, &data, &error), CKPTFMT_FAIL_NO_MEMORY, ENOMEM, "p/gone");
+	os_fault_clear();
+	free(bytes);
+}
+
+static void test_random_bytes(void)
+{
+	uint8_t a[1000] = {0}, b[1000] = {0};
+	unsigned zeros = 0;
+	int fds = open_fds();
+	for (int way = 0; way < 3; way++) {
+		if (way == 1) {
+			os_system_transfer_max(7);
+			os_system_interrupt(true);
+		}
+		if (way == 2)
+			os_system_set(OS_SYSTEM_RANDOM, 2, UINT64_MAX, ENOSYS);
+		memset(a, 0, sizeof a);
+		memset(b, 0, sizeof b);
+		CHECK_OK(cf_os_random(a, sizeof a - 1, &error), error);
+		CHECK_OK(cf_os_random(b, sizeof b - 1, &error), error);
+		CHECK(memcmp(a, b, sizeof a) != 0);
+		CHECK(a[999] == 0 && b[999] == 0);
+		for (size_t i = 0; i < 999; i++)
+			zeros += a[i] == 0;
+		os_fault_clear();
+	}
+	/* Expected: 12. */
+	CHECK(zeros < 60);
+	CHECK_OK(cf_os_random(a, 0, &error), error);
+	os_system_set(OS_SYSTEM_RANDOM, 1, UINT64_MAX, ENOSYS);
+	os_system_set(OS_SYSTEM_OPEN, 1, 1, ENOENT);
+	CHECK_OS(cf_os_random(a, 8, &error), CKPTFMT_FAIL_OS, ENOENT, "/dev/urandom");
+	os_system_transfer_max(3);
+	os_system_interrupt(true);
+	CHECK_OK(cf_os_random(a, 8, &error), error);
+	os_system_set(OS_SYSTEM_READ, 2, 1, EIO);
+	CHECK_OS(cf_os_random(a, 8, &error), CKPTFMT_FAIL_OS, EIO, "/dev/urandom");
+	os_system_set(OS_SYSTEM_READ, 2, 1, 0);
+	CHECK_OS(cf_os_random(a, 8, &error), CKPTFMT_FAIL_OS, EIO, "/dev/urandom");
+	os_fault_clear();
+	CHECK_EQ(open_fds(), fds);
+}
+
+static void test_counters(void)
+{
+	ckptfmt_counters before, after;
+	cf_file file;
+	uint8_t bytes[32] = {0};
+	const uint8_t *data;
+	uint64_t got;
+	bool exists;
+	ckptfmt_counters_get(&before);
+	CHECK_OK(cf_os_create(&here, "counted", &file, &exists, &error), error);
+	os_system_transfer_max(10);
+	CHECK_OK(cf_os_write_at(&file, "counted", bytes, 32, 0, &error), error);
+	CHECK_OK(cf_os_read_at(&file, "counted", bytes, 25, 0, &got, &error), error);
+	os_fault_clear();
+	CHECK_OK(cf_os_sync(&file, "counted", &error), error);
+	CHECK_OK(cf_os_map(&file, "counted", 0, 32, &data, &error), error);
+	cf_os_unmap(data, 32);
+	cf_os_close_quietly(&file);
+	CHECK_OK(cf_os_link(&here, "counted", &here, "counted2", &exists, &error), error);
+	CHECK_OK(cf_os_rename(&here, "counted", &here, "counted3", &error), error);
+	CHECK_OK(cf_os_unlink(&here, "counted2", &error), error);
+	CHECK_OK(cf_os_unlink(&here, "counted3", &error), error);
+	ckptfmt_counters_get(&after);
+	CHECK_EQ(after.opens - before.opens, 1);
+	CHECK_EQ(after.writes - before.writes, 4);
+	CHECK_EQ(after.bytes_written - before.bytes_written, 32);
+	CHECK_EQ(after.reads - before.reads, 3);
+	CHECK_EQ(after.bytes_read - before.bytes_read, 25);
+	CHECK_EQ(after.syncs - before.syncs, 1);
+	CHECK_EQ(after.maps - before.maps, 1);
+	CHECK_EQ(after.links - before.links, 1);
+	CHECK_EQ(after.renames - before.renames, 1);
+	CHECK_EQ(after.unlinks - before.unlinks, 2);
+}
+
+/* Names are looked up in the directory that was opened, wherever it stands by now. */
+static void test_directory_moved(void)
+{
+	cf_directory directory;
+	cf_file file;
+	bool exists;
+	CHECK_OK(cf_os_directory_open(in_root("before"), true, false, &directory, &error), error);
+	CHECK_EQ(rename(in_root("before"), in_root("behind")), 0);
+	CHECK_EQ(mkdir(in_root("before"), 0777), 0);
+	CHECK_OK(cf_os_create(&directory, "x", &file, &exists, &error), error);
+	cf_os_close_quietly(&file);
+	CHECK(is_there("behind/x") && !is_there("before/x"));
+	cf_os_directory_close(&directory);
+}
+
+/* The plan of os_fault itself. */
+static void test_fault_plan(void)
+{
+	cf_file file;
+	uint64_t got;
+	uint8_t bytes[8] = "abcdefg";
+	bool exists;
+	os_fault_log_clear();
+	os_fault_set(&(os_fault_plan){.kind = OS_FAULT_WRITE, .at = 2, .os_errno = ENOSPC, .partial = 3});
+	CHECK_OK(cf_os_create(&here, "plan", &file, &exists, &error), error);
+	CHECK_OK(cf_os_write_at(&file, "p/plan", bytes, 2, 0, &error), error);
+	CHECK_OS(cf_os_write_at(&file, "p/plan", bytes + 2, 5, 2, &error), CKPTFMT_FAIL_OS, ENOSPC, "p/plan");
+	CHECK_EQ(error.offset, 5);
+	CHECK(holds("plan", "abcde"));
+	CHECK_OK(cf_os_write_at(&file, "p/plan", bytes + 5, 2, 5, &error), error);
+	CHECK_EQ(os_fault_calls(), 3);
+	CHECK_EQ(os_fault_hits(), 1);
+	CHECK_EQ(os_fault_log_count(), 4);
+	CHECK_EQ(os_fault_log_count_of(OS_FAULT_WRITE), 3);
+	CHECK_EQ(os_fault_log_at(2)->kind, OS_FAULT_WRITE);
+	CHECK(os_fault_log_at(2)->failed && strcmp(os_fault_log_at(2)->name, "plan") == 0);
+	CHECK_EQ(os_fault_log_at(2)->offset, 2);
+	CHECK_EQ(os_fault_log_at(2)->size, 5);
+	os_fault_set(&(os_fault_plan){.kind = OS_FAULT_READ, .at = 1, .partial = 4});
+	CHECK_OK(cf_os_read_at(&file, "p/plan", bytes, 7, 0, &got, &error), error);
+	CHECK_EQ(got, 4);
+	os_fault_set(&(os_fault_plan){.at = 2, .crash = true, .os_errno = EROFS});
+	CHECK_OK(cf_os_write_at(&file, "p/plan", bytes, 1, 0, &error), error);
+	CHECK_OS(cf_os_rename(&here, "plan", &here, "plan2", &error), CKPTFMT_FAIL_OS, EROFS, "/plan2");
+	CHECK_OS(cf_os_write_at(&file, "p/plan", bytes, 1, 7, &error), CKPTFMT_FAIL_OS, EROFS, "p/plan");
+	CHECK_OS(cf_os_unlink(&here, "plan", &error), CKPTFMT_FAIL_OS, EROFS, "/plan");
+	CHECK_OS(cf_os_close(&file, "p/plan", &error), CKPTFMT_FAIL_OS, EROFS, "p/plan");
+	CHECK_EQ(file.fd, -1);
+	os_fault_set(&(os_fault_plan){.kind = OS_FAULT_RENAME, .at = 1, .after = true});
+	CHECK(holds("plan", "abcdefg"));
+	CHECK_OS(cf_os_rename(&here, "plan", &here, "plan2", &error), CKPTFMT_FAIL_OS, EIO, "/plan2");
+	CHECK(!is_there("plan") && is_there("plan2"));
+	os_fault_set(&(os_fault_plan){.kind = OS_FAULT_UNLINK, .at = 2, .forever = true});
+	CHECK_OK(cf_os_unlink(&here, "plan2", &error), error);
+	CHECK_OS(cf_os_unlink(&here, "plan2", &error), CKPTFMT_FAIL_OS, EIO, "/plan2");
+	CHECK_OS(cf_os_unlink(&here, "plan2", &error), CKPTFMT_FAIL_OS, EIO, "/plan2");
+	os_fault_clear();
+	CHECK_OK(cf_os_unlink(&here, "plan2", &error), error);
+	os_fault_log_clear();
+}
+
+int main(void)
+{
+	const char *base = getenv("TMPDIR");
+	int fds = open_fds();
+	(void)snprintf(root, sizeof root, "%s/ckptfmt-os-XXXXXX", base == NULL ? "/tmp" : base);
+	if (mkdtemp(root) == NULL) {
+		perror(root);
+		return 2;
+	}
+	CHECK_OK(cf_os_directory_open(root, false, false, &here, &error), error);
+	test_path();
+	test_directory_open();
+	test_directory_faults();
+	test_list();
+	test_open();
+	test_links();
+	test_permissions();
+	test_create();
+	test_transfers();
+	test_transfer_faults();
+	test_file_size_limit();
+	test_wishes();
+	test_rename();
+	test_rename_new();
+	test_rename_new_faults();
+	test_map();
+	test_random_bytes();
+	test_counters();
+	test_directory_moved();
+	test_fault_plan();
+	cf_os_directory_close(&here);
+	remove_tree(root);
+	CHECK_EQ(open_fds(), fds);
+	CHECK_EQ(memory_fault_live(), 0);
+	return test_finish("test_os");
+}
