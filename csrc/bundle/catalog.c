@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bundle/catalog.h"
+
+#include "base/memory.h"
+#include "codec/slice_key.h"
+#include "io/os.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { FIRST_BUCKETS = 64 };
+
+ckptfmt_status cf_catalog_open(cf_catalog *catalog, ckptfmt_error *err)
+{
+	memset(catalog, 0, sizeof *catalog);
+	return cf_os_random(&catalog->hash_key, sizeof catalog->hash_key, err);
+}
+
+void cf_catalog_free(cf_catalog *catalog)
+{
+	cf_buffer_free(&catalog->rows);
+	cf_buffer_free(&catalog->keys);
+	cf_buffer_free(&catalog->dims);
+	cf_buffer_free(&catalog->slices);
+	cf_buffer_free(&catalog->messages);
+	cf_buffer_free(&catalog->chunk_crcs);
+	cf_release(catalog->buckets);
+	memset(catalog, 0, sizeof *catalog);
+}
+
+static const uint8_t *key_of(const cf_catalog *catalog, const cf_catalog_row *row)
+{
+	return catalog->keys.data + row->key_offset;
+}
+
+/* ---- keys ------------------------------------------------------------------------------------------------ */
+
+/* The bucket that holds the key, or the empty one where it belongs. REQUIRES: there are empty ones. */
+static uint64_t *find_bucket(const cf_catalog *catalog, uint64_t hash, const uint8_t *key, uint64_t key_size)
+{
+	uint64_t mask = catalog->bucket_count - 1;
+	for (uint64_t at = hash & mask;; at = (at + 1) & mask) {
+		uint64_t *bucket = &catalog->buckets[at];
+		const cf_catalog_row *row;
+		if (*bucket == 0)
+			return bucket;
+		row = cf_catalog_row_at(catalog, *bucket - 1);
+		if (row->hash == hash && row->key_size == key_size &&
+			memcmp(key_of(catalog, row), key, (size_t)key_size) == 0)
+			return bucket;
+	}
+}
+
+static void refill_buckets(cf_catalog *catalog)
+{
+	uint64_t mask = catalog->bucket_count - 1;
+	memset(catalog->buckets, 0, (size_t)catalog->bucket_count * sizeof *catalog->buckets);
+	for (uint64_t i = 0; i < cf_catalog_count(catalog); i++) {
+		uint64_t at = cf_catalog_row_at(catalog, i)->hash & mask;
+		while (catalog->buckets[at] != 0)
+			at = (at + 1) & mask;
+		catalog->buckets[at] = i + 1;
+	}
+}
+
+/* At most half of the buckets are ever full. */
+static ckptfmt_status make_room(cf_catalog *catalog, ckptfmt_error *err)
+{
+	uint64_t count = catalog->bucket_count == 0 ? FIRST_BUCKETS : 2 * catalog->bucket_count;
+	uint64_t *buckets;
+	if (2 * (cf_catalog_count(catalog) + 1) <= catalog->bucket_count)
+		return CKPTFMT_OK;
+	buckets = cf_allocate_zero(count, sizeof *buckets);
+	if (buckets == NULL)
+		return cf_fail_memory(err);
+	cf_release(catalog->buckets);
+	catalog->buckets = buckets;
+	catalog->bucket_count = count;
+	refill_buckets(catalog);
+	return CKPTFMT_OK;
+}
+
+/* Finds the key's row, or makes one whose key is the last key_size bytes of `keys` and the rest zero. */
+static ckptfmt_status find_or_make(cf_catalog *catalog, uint64_t key_size, uint64_t *row, bool *made, ckptfmt_error *err)
+{
+	uint64_t key_offset = catalog->keys.size - key_size, hash;
+	cf_catalog_row fresh;
+	uint64_t *bucket;
+	CF_TRY(make_room(catalog, err));
+	hash = cf_hash(&catalog->hash_key, catalog->keys.data + key_offset, key_size);
+	bucket = find_bucket(catalog, hash, catalog->keys.data + key_offset, key_size);
+	*made = *bucket == 0;
+	if (!*made) {
+		catalog->keys.size = key_offset;
+		*row = *bucket - 1;
+		return CKPTFMT_OK;
+	}
+	memset(&fresh, 0, sizeof fresh);
+	fresh.hash = hash;
+	fresh.key_offset = key_offset;
+	fresh.key_size = key_size;
+	fresh.first_slice = CF_NO_SLICE;
+	fresh.last_slice = CF_NO_SLICE;
+	*row = cf_catalog_count(catalog);
+	cf_put_bytes(&catalog->rows, &fresh, sizeof fresh);
+	CF_TRY(cf_buffer_status(&catalog->rows, err));
+	*bucket = *row + 1;
+	return CKPTFMT_OK;
+}
+
+/* ---- adding ---------------------------------------------------------------------------------------------- */
+
+static ckptfmt_status set_shape(cf_catalog *catalog, cf_catalog_row *row, int32_t dtype, int32_t rank,
+	const int64_t *dims, ckptfmt_error *err)
+{
+	row->dtype = dtype;
+	row->rank = rank;
+	row->dims_first = catalog->dims.size / sizeof(int64_t);
+	cf_put_bytes(&catalog->dims, dims, (uint64_t)rank * sizeof(int64_t));
+	return cf_buffer_status(&catalog->dims, err);
+}
+
+static const int64_t *dims_of(const cf_catalog *catalog, const cf_catalog_row *row)
+{
+	return (const int64_t *)(const void *)catalog->dims.data + row->dims_first;
+}
+
+static ckptfmt_status add_whole(cf_catalog *catalog, const ckptfmt_source *source, uint64_t *row, ckptfmt_error *err)
+{
+	bool made;
+	cf_put_bytes(&catalog->keys, source->name, source->name_size);
+	CF_TRY(cf_buffer_status(&catalog->keys, err));
+	CF_TRY(find_or_make(catalog, source->name_size, row, &made, err));
+	if (!made)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the name is added twice");
+	return set_shape(catalog, cf_catalog_row_at(catalog, *row), source->dtype, source->rank, source->dims, err);
+}
+
+static ckptfmt_status append_slice(cf_catalog *catalog, cf_catalog_row *tensor, const ckptfmt_source *source,
+	ckptfmt_error *err)
+{
+	const int64_t *starts = source->slice + source->rank, *lengths = starts + source->rank;
+	cf_catalog_slice slice = {CF_NO_SLICE, catalog->messages.size, 0};
+	uint64_t number = catalog->slices.size / sizeof slice;
+	cf_put_slice(&catalog->messages, source->rank, starts, lengths);
+	CF_TRY(cf_buffer_status(&catalog->messages, err));
+	slice.message_size = catalog->messages.size - slice.message_offset;
+	cf_put_bytes(&catalog->slices, &slice, sizeof slice);
+	CF_TRY(cf_buffer_status(&catalog->slices, err));
+	if (tensor->first_slice == CF_NO_SLICE)
+		tensor->first_slice = number;
+	else
+		((cf_catalog_slice *)(void *)catalog->slices.data)[tensor->last_slice].next = number;
+	tensor->last_slice = number;
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status add_to_tensor(cf_catalog *catalog, const ckptfmt_source *source, ckptfmt_error *err)
+{
+	cf_catalog_row *tensor;
+	uint64_t row;
+	bool made;
+	cf_put_bytes(&catalog->keys, source->name, source->name_size);
+	CF_TRY(cf_buffer_status(&catalog->keys, err));
+	CF_TRY(find_or_make(catalog, source->name_size, &row, &made, err));
+	tensor = cf_catalog_row_at(catalog, row);
+	if (made) {
+		CF_TRY(set_shape(catalog, tensor, source->dtype, source->rank, source->slice, err));
+	} else {
+		if (tensor->first_slice == CF_NO_SLICE)
+			return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET,
+				"a slice is added to a tensor that was added whole");
+		if (tensor->dtype != source->dtype || tensor->rank != source->rank ||
+			memcmp(dims_of(catalog, tensor), source->slice, (size_t)source->rank * sizeof(int64_t)) != 0)
+			return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET,
+				"slices of one tensor disagree on its dtype or shape");
+	}
+	return append_slice(catalog, tensor, source, err);
+}
+
+ckptfmt_status cf_catalog_add(cf_catalog *catalog, const ckptfmt_source *source, uint64_t *row, ckptfmt_error *err)
+{
+	uint64_t keys_before;
+	bool made;
+	if (source->slice == NULL)
+		return add_whole(catalog, source, row, err);
+	CF_TRY(add_to_tensor(catalog, source, err));
+	keys_before = catalog->keys.size;
+	cf_slice_key_encode(&catalog->keys, source->name, source->name_size, source->rank, source->slice + source->rank,
+		source->slice + 2 * (ptrdiff_t)source->rank);
+	CF_TRY(cf_buffer_status(&catalog->keys, err));
+	CF_TRY(find_or_make(catalog, catalog->keys.size - keys_before, row, &made, err));
+	if (!made)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the slice is added twice");
+	return set_shape(catalog, cf_catalog_row_at(catalog, *row), source->dtype, source->rank, source->dims, err);
+}
+
+/* ---- going back ------------------------------------------------------------------------------------------ */
+
+cf_catalog_mark cf_catalog_here(const cf_catalog *catalog)
+{
+	return (cf_catalog_mark){catalog->rows.size, catalog->keys.size, catalog->dims.size, catalog->slices.size,
+		catalog->messages.size, catalog->chunk_crcs.size};
+}
+
+void cf_catalog_rollback(cf_catalog *catalog, const cf_catalog_mark *mark)
+{
+	uint64_t slices_kept = mark->slices / sizeof(cf_catalog_slice);
+	cf_catalog_slice *slices = (cf_catalog_slice *)(void *)catalog->slices.data;
+	catalog->rows.size = mark->rows;
+	catalog->keys.size = mark->keys;
+	catalog->dims.size = mark->dims;
+	catalog->slices.size = mark->slices;
+	catalog->messages.size = mark->messages;
+	catalog->chunk_crcs.size = mark->chunk_crcs;
+	for (uint64_t i = 0; i < cf_catalog_count(catalog); i++) {
+		cf_catalog_row *row = cf_catalog_row_at(catalog, i);
+		if (row->last_slice == CF_NO_SLICE || row->last_slice < slices_kept)
+			continue;
+		/* The list grew only at its end, so its beginning is what was there before. */
+		row->last_slice = row->first_slice;
+		while (slices[row->last_slice].next < slices_kept)
+			row->last_slice = slices[row->last_slice].next;
+		slices[row->last_slice].next = CF_NO_SLICE;
+	}
+	if (catalog->bucket_count != 0)
+		refill_buckets(catalog);
+}
+
+/* ---- writing --------------------------------------------------------------------------------------------- */
+
+typedef struct sort_key {
+	const uint8_t *key;
+	uint64_t key_size;
+	uint64_t row;
+} sort_key;
+
+static int compare_keys(const void *a, const void *b)
+{
+	const sort_key *x = a, *y = b;
+	int order = memcmp(x->key, y->key, (size_t)cf_min_u64(x->key_size, y->key_size));
+	return order != 0 ? order : (x->key_size > y->key_size) - (x->key_size < y->key_size);
+}
+
+static void sort_rows(const cf_catalog *catalog, sort_key *keys, uint64_t count)
+{
+	uint64_t i = 1;
+	for (uint64_t row = 0; row < count; row++) {
+		const cf_catalog_row *r = cf_catalog_row_at(catalog, row);
+		keys[row] = (sort_key){key_of(catalog, r), r->key_size, row};
+	}
+	while (i < count && compare_keys(&keys[i - 1], &keys[i]) < 0)
+		i++;
+	if (i < count)
+		qsort(keys, (size_t)count, sizeof *keys, compare_keys);
+}
+
+static void encode_row(const cf_catalog *catalog, const cf_catalog_row *row, uint32_t chunk_size, cf_buffer *slices,
+	cf_buffer *out)
+{
+	const cf_catalog_slice *list = (const cf_catalog_slice *)(const void *)catalog->slices.data;
+	cf_entry_fields fields;
+	memset(&fields, 0, sizeof fields);
+	fields.dtype = row->dtype;
+	fields.rank = row->rank;
+	fields.dims = dims_of(catalog, row);
+	if (row->first_slice == CF_NO_SLICE) {
+		fields.shard = row->shard;
+		fields.offset = row->offset;
+		fields.size = row->size;
+		fields.masked_crc = ckptfmt_crc32c_mask(row->crc32c);
+	}
+	cf_buffer_clear(slices);
+	for (uint64_t i = row->first_slice; i != CF_NO_SLICE; i = list[i].next)
+		cf_put_bytes(slices, catalog->messages.data + list[i].message_offset, list[i].message_size);
+	fields.slices = (cf_bytes_view){slices->data, slices->size};
+	if (row->chunk_count != 0) {
+		fields.chunk_size = chunk_size;
+		fields.chunk_crcs = (const uint32_t *)(const void *)catalog->chunk_crcs.data + row->chunks_first;
+		fields.chunk_count = row->chunk_count;
+	}
+	cf_buffer_clear(out);
+	cf_entry_encode(out, &fields);
+}
+
+static ckptfmt_status write_sorted(const cf_catalog *catalog, const sort_key *keys, uint32_t chunk_size,
+	cf_table_writer *table, cf_buffer *slices, cf_buffer *value, ckptfmt_error *err)
+{
+	for (uint64_t i = 0; i < cf_catalog_count(catalog); i++) {
+		encode_row(catalog, cf_catalog_row_at(catalog, keys[i].row), chunk_size, slices, value);
+		CF_TRY(cf_buffer_status(slices, err));
+		CF_TRY(cf_buffer_status(value, err));
+		CF_TRY(cf_table_writer_add(table, keys[i].key, keys[i].key_size, value->data, value->size, err));
+	}
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_catalog_write(const cf_catalog *catalog, int32_t num_shards, uint32_t chunk_size,
+	cf_table_writer *table, ckptfmt_error *err)
+{
+	cf_buffer slices = CF_BUFFER_EMPTY, value = CF_BUFFER_EMPTY;
+	sort_key *keys = cf_allocate(cf_catalog_count(catalog) * sizeof *keys);
+	ckptfmt_status status;
+	if (keys == NULL)
+		return cf_fail_memory(err);
+	sort_rows(catalog, keys, cf_catalog_count(catalog));
+	cf_header_encode(&value, num_shards, 0, 0, NULL);
+	status = cf_buffer_status(&value, err);
+	if (status == CKPTFMT_OK)
+		status = cf_table_writer_add(table, (const uint8_t *)"", 0, value.data, value.size, err);
+	if (status == CKPTFMT_OK)
+		status = write_sorted(catalog, keys, chunk_size, table, &slices, &value, err);
+	cf_buffer_free(&slices);
+	cf_buffer_free(&value);
+	cf_release(keys);
+	return status;
+}

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bundle/commit.h"
+
+#include "bundle/table_reader.h"
+
+#include <string.h>
+
+/* ---- what is there --------------------------------------------------------------------------------------- */
+
+/* The number of data files that the index `name` says there are; 0 if there is none or it cannot be read. */
+static ckptfmt_status count_of_index(const cf_commit *commit, const char *name, int32_t *out, ckptfmt_error *err)
+{
+	ckptfmt_limits limits;
+	cf_file file = {-1};
+	cf_file_info info;
+	cf_table *table = NULL;
+	cf_table_value value;
+	cf_header header;
+	ckptfmt_status status;
+	bool found = false;
+	*out = 0;
+	ckptfmt_limits_default(&limits);
+	status = cf_os_open(commit->directory, name, true, &file, &info, err);
+	if (status != CKPTFMT_OK || file.fd < 0)
+		return status == CKPTFMT_NO_MEMORY ? status : CKPTFMT_OK;
+	status = cf_table_open(&file, commit->prefix->index_path, info.size, &limits, &table, err);
+	if (status == CKPTFMT_OK)
+		status = cf_table_get(table, (const uint8_t *)"", 0, &value, &found, err);
+	if (status == CKPTFMT_OK && found &&
+		cf_header_decode((cf_bytes_view){value.data, value.size}, value.offset, &header, NULL) == CKPTFMT_OK)
+		*out = header.num_shards;
+	cf_table_close(table);
+	cf_os_close_quietly(&file);
+	return status == CKPTFMT_NO_MEMORY ? status : CKPTFMT_OK;
+}
+
+ckptfmt_status cf_commit_observe(cf_commit *commit, ckptfmt_error *err)
+{
+	char name[CF_NAME_SIZE];
+	cf_index_name(commit->prefix->base, name);
+	return count_of_index(commit, name, &commit->old_count, err);
+}
+
+static bool count_is_taken(const cf_buffer *names, const char *base, int32_t count)
+{
+	const char *name = (const char *)names->data;
+	for (uint64_t at = 0; at < names->size; at += strlen(name + at) + 1)
+		if (cf_data_name_count(base, name + at) == count)
+			return true;
+	return false;
+}
+
+ckptfmt_status cf_commit_choose_count(const cf_commit *commit, int32_t at_least, bool look, int32_t *out,
+	ckptfmt_error *err)
+{
+	char name[CF_NAME_SIZE];
+	cf_file_info info;
+	cf_buffer names = CF_BUFFER_EMPTY;
+	ckptfmt_status status;
+	bool exists;
+	*out = at_least;
+	/* A fresh prefix is the common case, and listing a directory of a million files is not cheap. The first data file is
+	 * enough to ask for: a generation that goes loses it last. Should another file have the number all the same, giving
+	 * the names shows it, and the next choice looks. */
+	if (commit->old_count == 0 && !look) {
+		cf_data_name(commit->prefix->base, 0, at_least, name);
+		CF_TRY(cf_os_stat(commit->directory, name, &info, &exists, err));
+		if (!exists)
+			return CKPTFMT_OK;
+	}
+	status = cf_os_directory_list(commit->directory, &names, err);
+	while (status == CKPTFMT_OK && count_is_taken(&names, commit->prefix->base, *out)) {
+		if (*out == INT32_MAX)
+			status = cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET, "no number of data files is free");
+		else
+			(*out)++;
+	}
+	cf_buffer_free(&names);
+	return status;
+}
+
+/* ---- the index ------------------------------------------------------------------------------------------- */
+
+static ckptfmt_status check_entry(const cf_table_iterator *at, int32_t count, const uint64_t *data_sizes,
+	ckptfmt_error *err)
+{
+	int64_t dims[CKPTFMT_RANK_MAX];
+	cf_entry entry;
+	CF_TRY(cf_entry_decode((cf_bytes_view){at->value, at->value_size}, at->value_offset, UINT64_MAX, dims, &entry, err));
+	if (entry.shard < 0 || entry.shard >= count)
+		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, at->value_offset, "ENT-3: shard number %d of %d",
+			(int)entry.shard, (int)count);
+	if (entry.slice_count == 0 && (entry.offset < 0 || entry.size < 0 ||
+		!cf_range_fits((uint64_t)entry.offset, (uint64_t)entry.size, data_sizes[entry.shard])))
+		return cf_fail(err, CKPTFMT_FAIL_TRUNCATED, at->value_offset,
+			"DAT-2: an entry names bytes that its data file does not have");
+	return CKPTFMT_OK;
+}
+
+/* CMT-7: what was written is what can be read. A bad disk, a full one that did not say so and our own mistakes show here,
+ * while the old checkpoint is still in place. */
+static ckptfmt_status read_back(const cf_commit *commit, const cf_file_writer *index, int32_t count,
+	const uint64_t *data_sizes, ckptfmt_error *err)
+{
+	ckptfmt_limits limits;
+	cf_file file = {-1};
+	cf_file_info info;
+	cf_table *table = NULL;
+	cf_table_iterator entries;
+	ckptfmt_status status;
+	bool more = true;
+	ckptfmt_limits_default(&limits);
+	/* No limit of a reader may stop a save. */
+	limits.index_bytes_max = limits.block_bytes_max = limits.key_bytes_max = UINT64_MAX;
+	limits.entries_max = limits.keys_bytes_floor = UINT64_MAX;
+	CF_TRY(cf_os_open(commit->directory, index->name, false, &file, &info, err));
+	if (file.fd < 0)
+		return cf_fail(err, CKPTFMT_FAIL_OS, CF_NO_OFFSET, "the index just written is gone");
+	status = cf_table_open(&file, index->path, info.size, &limits, &table, err);
+	if (status == CKPTFMT_OK) {
+		cf_table_iterator_open(&entries, table);
+		while (status == CKPTFMT_OK) {
+			status = cf_table_iterator_next(&entries, &more, err);
+			if (status != CKPTFMT_OK || !more)
+				break;
+			if (entries.key_size != 0)
+				status = check_entry(&entries, count, data_sizes, err);
+		}
+		cf_table_iterator_close(&entries);
+	}
+	cf_table_close(table);
+	cf_os_close_quietly(&file);
+	cf_error_path(err, index->path);
+	return status;
+}
+
+/* Removes the generation that was replaced, if the index on disk is still one that does not name it. CMT-11: another
+ * writer cannot have taken these names meanwhile, because it would have seen them taken. */
+static void remove_old(const cf_commit *commit, int32_t count)
+{
+	char name[CF_NAME_SIZE];
+	int32_t current;
+	cf_index_name(commit->prefix->base, name);
+	if (commit->old_count == 0 || commit->old_count == count ||
+		count_of_index(commit, name, &current, NULL) != CKPTFMT_OK || current == 0 ||
+		current == commit->old_count)
+		return;
+	/* The first one last: while any is left, the number is seen as taken. */
+	for (int32_t shard = commit->old_count - 1; shard >= 0; shard--) {
+		ckptfmt_status ignored;
+		cf_data_name(commit->prefix->base, shard, commit->old_count, name);
+		ignored = cf_os_unlink(commit->directory, name, NULL);
+		(void)ignored;
+	}
+}
+
+ckptfmt_status cf_commit_index(cf_commit *commit, cf_file_writer *index, int32_t count, const uint64_t *data_sizes,
+	bool *committed, ckptfmt_error *err)
+{
+	char name[CF_NAME_SIZE];
+	ckptfmt_error why;
+	*committed = false;
+	if (commit->durability != CKPTFMT_DURABILITY_NONE)
+		CF_TRY(read_back(commit, index, count, data_sizes, err));
+	/* Another writer may have committed since this one began: its generation is the one that is replaced. */
+	CF_TRY(cf_commit_observe(commit, err));
+	cf_index_name(commit->prefix->base, name);
+	if (commit->durability == CKPTFMT_DURABILITY_FULL)
+		CF_TRY(cf_os_directory_sync(commit->directory, err));
+	CF_TRY(cf_file_writer_replace(index, name, err));
+	*committed = true;
+	if (commit->durability == CKPTFMT_DURABILITY_FULL &&
+		cf_os_directory_sync(commit->directory, &why) != CKPTFMT_OK) {
+		ckptfmt_status status = cf_fail(err, CKPTFMT_FAIL_DURABILITY_UNKNOWN, CF_NO_OFFSET,
+			"the new checkpoint is in place, but a power cut may still bring the old one back (%s)",
+			why.message);
+		if (err != NULL)
+			err->os_errno = why.os_errno;
+		cf_error_path(err, commit->prefix->index_path);
+		return status;
+	}
+	remove_old(commit, count);
+	return CKPTFMT_OK;
+}

@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bundle/geometry.h"
+
+#include "codec/box.h"
+
+#include <string.h>
+
+static const int64_t no_starts[CKPTFMT_RANK_MAX];
+
+static const int64_t *extents_of(const ckptfmt_selection *selection, const ckptfmt_row *row, uint64_t slice)
+{
+	return cf_selection_dims(selection, cf_selection_slices(selection, row)[slice].extents_first);
+}
+
+static ckptfmt_status check_size(const ckptfmt_stored *stored, int64_t count, uint64_t itemsize, ckptfmt_error *err)
+{
+	uint64_t expected;
+	if (itemsize == 0)
+		return CKPTFMT_OK;
+	if (!cf_mul_u64((uint64_t)count, itemsize, &expected))
+		return cf_fail(err, CKPTFMT_FAIL_BAD_SHAPE, CF_NO_OFFSET, "ENT-5: the size in bytes does not fit 64 bits");
+	if (stored->size != expected)
+		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, CF_NO_OFFSET,
+			"ENT-5: %lld bytes are stored, dtype and shape take %llu", (long long)stored->size,
+			(unsigned long long)expected);
+	return CKPTFMT_OK;
+}
+
+static bool all_full(int32_t rank, const int64_t *lengths)
+{
+	for (int32_t d = 0; d < rank; d++)
+		if (lengths[d] >= 0)
+			return false;
+	return true;
+}
+
+static ckptfmt_status check_slice(const ckptfmt_selection *selection, const ckptfmt_row *row, uint64_t slice,
+	uint64_t itemsize, ckptfmt_error *err)
+{
+	const ckptfmt_stored *stored = &cf_selection_slices(selection, row)[slice].stored;
+	const int64_t *dims = cf_selection_dims(selection, row->dims_first);
+	const int64_t *extents = extents_of(selection, row, slice);
+	int64_t starts[CKPTFMT_RANK_MAX], lengths[CKPTFMT_RANK_MAX];
+	CF_TRY(cf_box_resolve(row->rank, dims, extents, extents + row->rank, starts, lengths, err));
+	if (all_full(row->rank, extents + row->rank))
+		return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET, "SLC-5: slice %llu is the whole tensor",
+			(unsigned long long)slice);
+	if (stored->flags & CKPTFMT_STORED_MISSING)
+		return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET, "SLC-7: slice %llu of %lu has no entry of its own",
+			(unsigned long long)slice, (unsigned long)row->slice_count);
+	if (stored->flags & CKPTFMT_STORED_MISMATCH)
+		return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET,
+			"SLC-8: the entry of slice %llu has another dtype or shape than the slice",
+			(unsigned long long)slice);
+	return check_size(stored, cf_box_count(row->rank, lengths), itemsize, err);
+}
+
+ckptfmt_status cf_geometry_check_sizes(const ckptfmt_selection *selection, const ckptfmt_row *row, uint64_t itemsize,
+	ckptfmt_error *err)
+{
+	if (row->slice_count == 0)
+		return check_size(&row->stored, row->element_count, itemsize, err);
+	for (uint64_t i = 0; i < row->slice_count; i++)
+		CF_TRY(check_slice(selection, row, i, itemsize, err));
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_geometry_check_cover(const ckptfmt_selection *selection, const ckptfmt_row *row, const int64_t *box,
+	ckptfmt_error *err)
+{
+	const int64_t *dims = cf_selection_dims(selection, row->dims_first);
+	const int64_t *starts = box == NULL ? no_starts : box;
+	const int64_t *lengths = box == NULL ? dims : box + row->rank;
+	uint64_t number = (uint64_t)(row - cf_selection_row(selection, 0));
+	/* The slices' extents stand one after the other in the column. */
+	cf_boxes boxes = {dims, extents_of(selection, row, 0), row->slice_count, row->rank};
+	if (atomic_load_explicit(&selection->disjoint[number], memory_order_relaxed) == 0) {
+		CF_TRY(cf_boxes_check_disjoint(&boxes, NULL, err));
+		atomic_store_explicit(&selection->disjoint[number], 1, memory_order_relaxed);
+	}
+	return cf_boxes_cover(&boxes, starts, lengths, NULL, NULL, err);
+}
+
+/* REQUIRES: cf_box_resolve accepts the slice. */
+static void resolve(const ckptfmt_selection *selection, const ckptfmt_row *row, uint64_t slice, int64_t *starts,
+	int64_t *lengths)
+{
+	const int64_t *dims = cf_selection_dims(selection, row->dims_first);
+	size_t size = (size_t)row->rank * sizeof(int64_t);
+	memset(starts, 0, size);
+	memcpy(lengths, dims, size);
+	if (slice == CF_WHOLE_TENSOR)
+		return;
+	for (int32_t d = 0; d < row->rank; d++) {
+		const int64_t *extents = extents_of(selection, row, slice);
+		if (extents[row->rank + d] >= 0) {
+			starts[d] = extents[d];
+			lengths[d] = extents[row->rank + d];
+		}
+	}
+}
+
+bool cf_geometry_meets(const ckptfmt_selection *selection, const ckptfmt_row *row, uint64_t slice, const int64_t *box)
+{
+	int64_t starts[CKPTFMT_RANK_MAX], lengths[CKPTFMT_RANK_MAX];
+	int64_t common_starts[CKPTFMT_RANK_MAX], common_lengths[CKPTFMT_RANK_MAX];
+	if (box == NULL)
+		return true;
+	resolve(selection, row, slice, starts, lengths);
+	return cf_box_intersect(row->rank, starts, lengths, box, box + row->rank, common_starts, common_lengths);
+}
+
+ckptfmt_status cf_geometry_plan(const ckptfmt_selection *selection, const ckptfmt_row *row, uint64_t slice,
+	const int64_t *box, uint64_t itemsize, cf_plan *plan, ckptfmt_error *err)
+{
+	int64_t starts[CKPTFMT_RANK_MAX], lengths[CKPTFMT_RANK_MAX];
+	const int64_t *dims = cf_selection_dims(selection, row->dims_first);
+	resolve(selection, row, slice, starts, lengths);
+	return cf_plan_init(plan, row->rank, starts, lengths, box == NULL ? no_starts : box,
+		box == NULL ? dims : box + row->rank, itemsize, err);
+}

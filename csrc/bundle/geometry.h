@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What of a stored value a request meets, and whether the stored slices of a tensor fit together (rules SLC). */
+#ifndef CKPTFMT_BUNDLE_GEOMETRY_H
+#define CKPTFMT_BUNDLE_GEOMETRY_H
+
+#include "bundle/reader.h"
+#include "codec/plan.h"
+
+#define CF_WHOLE_TENSOR UINT64_MAX      /* instead of a slice's number: the tensor is stored whole */
+
+/* ENT-5, SLC-4, SLC-7 to SLC-9: every stored value of the tensor has the size that its shape says; every slice lies inside the tensor,
+ * and its own entry exists and agrees. `itemsize` 0: only the latter (strings). BAD_ENTRY, BAD_SLICE, BAD_SHAPE. */
+CF_MUST_CHECK ckptfmt_status cf_geometry_check_sizes(const ckptfmt_selection *selection, const ckptfmt_row *row,
+	uint64_t itemsize, ckptfmt_error *err);
+
+/* SLC-6, SLC-11: the slices of a partitioned tensor do not overlap and cover the box (NULL: all of it). The first is
+ * checked once a selection. REQUIRES: cf_geometry_check_sizes passed. */
+CF_MUST_CHECK ckptfmt_status cf_geometry_check_cover(const ckptfmt_selection *selection, const ckptfmt_row *row,
+	const int64_t *box, ckptfmt_error *err);
+
+/* Whether the box (NULL: all) has a cell of the slice. */
+bool cf_geometry_meets(const ckptfmt_selection *selection, const ckptfmt_row *row, uint64_t slice, const int64_t *box);
+
+/* The plan that delivers the box (NULL: all) from a slice, or from the tensor stored whole. */
+CF_MUST_CHECK ckptfmt_status cf_geometry_plan(const ckptfmt_selection *selection, const ckptfmt_row *row,
+	uint64_t slice, const int64_t *box, uint64_t itemsize, cf_plan *plan, ckptfmt_error *err);
+
+#endif

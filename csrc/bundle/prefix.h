@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A prefix, cut into the directory and the base name of its files (rules NAM). */
+#ifndef CKPTFMT_BUNDLE_PREFIX_H
+#define CKPTFMT_BUNDLE_PREFIX_H
+
+#include "base/buffer.h"
+#include "base/error.h"
+
+enum {
+	CF_BASE_SIZE_MAX = 1024,                     /* no file system takes names that long */
+	CF_NAME_SIZE = CF_BASE_SIZE_MAX + 64         /* room for the name of any file of a checkpoint, and a NUL */
+};
+
+typedef struct cf_prefix {
+	char *directory;            /* "." for a bare name; never empty */
+	char *base;                 /* may be empty; holds no '/' */
+	char *index_path;           /* for messages */
+} cf_prefix;
+
+CF_MUST_CHECK ckptfmt_status cf_prefix_split(const char *prefix, cf_prefix *out, ckptfmt_error *err);
+void cf_prefix_free(cf_prefix *prefix);
+
+/* `name` has room for CF_NAME_SIZE bytes. */
+void cf_index_name(const char *base, char *name);
+void cf_data_name(const char *base, int32_t shard, int32_t shard_count, char *name);
+/* "<directory>/<name>", the end kept where `path` (of `size` bytes) is too small. For messages. */
+void cf_join_path(const char *directory, const char *name, char *path, size_t size);
+/* The N of "<base>.data-SSSSS-of-NNNNN"; 0 if `name` is none of this base's data files. */
+int32_t cf_data_name_count(const char *base, const char *name);
+
+#endif

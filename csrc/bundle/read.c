@@ -1,0 +1,251 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Requests to jobs: a tensor stored whole is one job, a partitioned one a job for each stored slice that the box meets.
+ * Jobs run in the order of the data files. Everything about the requests is checked before the first byte is written.
+ */
+#include "bundle/reader.h"
+
+#include "base/memory.h"
+#include "bundle/geometry.h"
+#include "bundle/transfer.h"
+#include "codec/box.h"
+#include "codec/gather.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct job {
+	const ckptfmt_stored *stored;
+	ckptfmt_request *request;
+	uint64_t slice;             /* of a partitioned tensor; CF_WHOLE_TENSOR for one stored whole */
+} job;
+
+typedef struct batch {
+	ckptfmt_reader *reader;
+	const ckptfmt_selection *selection;
+	cf_buffer jobs;             /* job */
+	cf_transfer transfer;
+} batch;
+
+static const job *job_at(const batch *b, uint64_t row)
+{
+	return (const job *)(const void *)b->jobs.data + row;
+}
+
+static uint64_t job_count(const batch *b)
+{
+	return b->jobs.size / sizeof(job);
+}
+
+/* ---- requests -------------------------------------------------------------------------------------------- */
+
+/* The bytes an element takes in memory; of an unknown dtype 1 (its bytes are given raw). */
+static ckptfmt_status item_size(const ckptfmt_row *row, uint64_t *out, ckptfmt_error *err)
+{
+	const ckptfmt_dtype_info *dtype = ckptfmt_dtype_find(row->dtype);
+	/* DTY-5, DTY-6: codes not used yet may come to mean something; 0, references and negative ones never will. */
+	if (dtype == NULL && row->dtype > 0 && !(row->dtype > 100 && row->dtype <= 100 + CKPTFMT_FLOAT4_E2M1FN)) {
+		*out = 0;
+		return CKPTFMT_OK;
+	}
+	if (dtype == NULL || dtype->storage == CKPTFMT_STORAGE_NONE)
+		return cf_fail(err, CKPTFMT_FAIL_BAD_DTYPE, CF_NO_OFFSET, "DTY-5: data type %d cannot be stored",
+			(int)row->dtype);
+	if (dtype->storage != CKPTFMT_STORAGE_FIXED)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "a %s tensor is read with read_strings",
+			dtype->name);
+	*out = dtype->size;
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status check_raw_request(const ckptfmt_row *row, const ckptfmt_request *request, ckptfmt_error *err)
+{
+	if (row->slice_count != 0 || request->box != NULL)
+		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, CF_NO_OFFSET,
+			"DTY-6: data type %d is not known, so that only all stored bytes can be read", (int)row->dtype);
+	if (request->destination_size != row->stored.size)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET,
+			"the destination has %llu bytes, the stored value %llu",
+			(unsigned long long)request->destination_size, (unsigned long long)row->stored.size);
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status check_request(const batch *b, const ckptfmt_row *row, const ckptfmt_request *request,
+	ckptfmt_error *err)
+{
+	const int64_t *dims = cf_selection_dims(b->selection, row->dims_first);
+	uint64_t itemsize, count = (uint64_t)row->element_count, size;
+	CF_TRY(item_size(row, &itemsize, err));
+	if (itemsize == 0)
+		return check_raw_request(row, request, err);
+	if (request->box != NULL) {
+		CF_TRY(cf_box_check_request(row->rank, dims, request->box, request->box + row->rank, err));
+		count = (uint64_t)cf_box_count(row->rank, request->box + row->rank);
+	}
+	/* ENT-5 */
+	if (!cf_mul_u64(count, itemsize, &size))
+		return cf_fail(err, CKPTFMT_FAIL_BAD_SHAPE, CF_NO_OFFSET, "ENT-5: the size in bytes does not fit 64 bits");
+	if (size != request->destination_size)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the destination has %llu bytes, the value %llu",
+			(unsigned long long)request->destination_size, (unsigned long long)size);
+	if (size > b->reader->limits.tensor_bytes_max)
+		return cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET, "a value of %llu bytes", (unsigned long long)size);
+	return cf_geometry_check_sizes(b->selection, row, itemsize, err);
+}
+
+static ckptfmt_status add_jobs(batch *b, const ckptfmt_row *row, ckptfmt_request *request, ckptfmt_error *err)
+{
+	const ckptfmt_slice_row *slices = cf_selection_slices(b->selection, row);
+	job next = {&row->stored, request, CF_WHOLE_TENSOR};
+	if (row->slice_count == 0) {
+		cf_put_bytes(&b->jobs, &next, sizeof next);
+		return CKPTFMT_OK;
+	}
+	CF_TRY(cf_geometry_check_cover(b->selection, row, request->box, err));
+	for (uint64_t i = 0; i < row->slice_count; i++) {
+		next.stored = &slices[i].stored;
+		next.slice = i;
+		if (cf_geometry_meets(b->selection, row, i, request->box))
+			cf_put_bytes(&b->jobs, &next, sizeof next);
+	}
+	return CKPTFMT_OK;
+}
+
+static int compare_jobs(const void *a, const void *b)
+{
+	const ckptfmt_stored *x = ((const job *)a)->stored, *y = ((const job *)b)->stored;
+	if (x->shard != y->shard)
+		return x->shard < y->shard ? -1 : 1;
+	return (x->offset > y->offset) - (x->offset < y->offset);
+}
+
+static void sort_jobs(batch *b)
+{
+	uint64_t count = job_count(b), i = 1;
+	/* Names and data files are mostly in the same order. */
+	while (i < count && compare_jobs(job_at(b, i - 1), job_at(b, i)) <= 0)
+		i++;
+	if (i < count)
+		qsort(b->jobs.data, (size_t)count, sizeof(job), compare_jobs);
+}
+
+/* ---- jobs ------------------------------------------------------------------------------------------------ */
+
+static bool is_small(const job *j)
+{
+	return j->slice == CF_WHOLE_TENSOR && j->request->box == NULL && j->stored->size <= CF_SMALL_VALUE;
+}
+
+/* The end of the small whole values that follow closely: what a shared read should take in. */
+static uint64_t look_ahead(const batch *b, uint64_t row)
+{
+	const job *first = job_at(b, row);
+	uint64_t end = first->stored->offset + first->stored->size;
+	for (uint64_t i = row + 1; i < job_count(b); i++) {
+		const job *next = job_at(b, i);
+		if (!is_small(next) || next->stored->shard != first->stored->shard || next->stored->offset < end ||
+			next->stored->offset - end > CF_GAP_MAX ||
+			next->stored->offset + next->stored->size - first->stored->offset > CF_WINDOW_SIZE)
+			break;
+		end = next->stored->offset + next->stored->size;
+	}
+	return end;
+}
+
+static ckptfmt_status run_job(batch *b, const job *j, uint64_t ahead, ckptfmt_error *err)
+{
+	const ckptfmt_row *row = cf_selection_row(b->selection, j->request->row);
+	const ckptfmt_dtype_info *dtype = ckptfmt_dtype_find(row->dtype);
+	bool checked = b->transfer.verify != CKPTFMT_VERIFY_OFF, verified;
+	cf_plan plan;
+	if (j->slice == CF_WHOLE_TENSOR && j->request->box == NULL) {
+		CF_TRY(cf_transfer_whole(&b->transfer, j->stored, ahead, true, j->request->destination, err));
+		j->request->verified &= checked;
+		return CKPTFMT_OK;
+	}
+	CF_TRY(cf_geometry_plan(b->selection, row, j->slice, j->request->box, dtype->size, &plan, err));
+	if (cf_plan_run_count(&plan) == 0)
+		return CKPTFMT_OK;
+	if (cf_plan_run_count(&plan) == 1 && cf_plan_run_size(&plan) == j->stored->size) {
+		CF_TRY(cf_transfer_whole(&b->transfer, j->stored, 0, true,
+			j->request->destination + plan.first_destination, err));
+		j->request->verified &= checked;
+		return CKPTFMT_OK;
+	}
+	CF_TRY(cf_transfer_part(&b->transfer, j->stored, &plan, j->request->destination, &verified, err));
+	j->request->verified &= verified;
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status run_jobs(batch *b, ckptfmt_error *err)
+{
+	uint64_t ahead = 0;
+	for (uint64_t i = 0; i < job_count(b); i++) {
+		const job *j = job_at(b, i);
+		const ckptfmt_row *row = cf_selection_row(b->selection, j->request->row);
+		ckptfmt_status status;
+		/* A look ahead is good until its end is passed. */
+		if (!is_small(j))
+			ahead = 0;
+		else if (i == 0 || job_at(b, i - 1)->stored->shard != j->stored->shard ||
+			j->stored->offset + j->stored->size > ahead)
+			ahead = look_ahead(b, i);
+		status = run_job(b, j, ahead, err);
+		if (status != CKPTFMT_OK) {
+			cf_transfer_error(&b->transfer, j->stored, err);
+			cf_error_tensor(err, cf_selection_name(b->selection, row), row->name_size);
+			return status;
+		}
+	}
+	return CKPTFMT_OK;
+}
+
+static void swap_results(const batch *b, const ckptfmt_request *requests, uint64_t count)
+{
+	for (uint64_t i = 0; i < count; i++) {
+		const ckptfmt_dtype_info *dtype = ckptfmt_dtype_find(cf_selection_row(b->selection, requests[i].row)->dtype);
+		if (dtype != NULL && dtype->swap_size > 1)
+			cf_swap_bytes(requests[i].destination, requests[i].destination_size, dtype->swap_size);
+	}
+}
+
+static ckptfmt_status prepare(batch *b, ckptfmt_request *requests, uint64_t count, ckptfmt_error *err)
+{
+	for (uint64_t i = 0; i < count; i++) {
+		const ckptfmt_row *row;
+		ckptfmt_status status;
+		if (requests[i].row >= cf_selection_count(b->selection))
+			return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "request %llu names row %llu of %llu",
+				(unsigned long long)i, (unsigned long long)requests[i].row,
+				(unsigned long long)cf_selection_count(b->selection));
+		row = cf_selection_row(b->selection, requests[i].row);
+		requests[i].verified = 1;
+		status = check_request(b, row, &requests[i], err);
+		if (status == CKPTFMT_OK)
+			status = add_jobs(b, row, &requests[i], err);
+		if (status != CKPTFMT_OK) {
+			cf_error_tensor(err, cf_selection_name(b->selection, row), row->name_size);
+			cf_error_path(err, b->reader->prefix.index_path);
+			return status;
+		}
+	}
+	CF_TRY(cf_buffer_status(&b->jobs, err));
+	sort_jobs(b);
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status ckptfmt_reader_read(ckptfmt_reader *reader, const ckptfmt_selection *selection,
+	ckptfmt_request *requests, uint64_t count, int32_t verify, ckptfmt_error *err)
+{
+	batch b = {reader, selection, CF_BUFFER_EMPTY, {0}};
+	ckptfmt_status status;
+	cf_transfer_begin(&b.transfer, reader, selection, verify);
+	status = prepare(&b, requests, count, err);
+	if (status == CKPTFMT_OK)
+		status = run_jobs(&b, err);
+	if (status == CKPTFMT_OK && cf_reader_swaps(reader))
+		swap_results(&b, requests, count);
+	cf_transfer_end(&b.transfer);
+	cf_buffer_free(&b.jobs);
+	return status;
+}

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening: the index is read into private memory block by block, the data files are opened next to it. A checkpoint that
+ * is replaced at that moment shows as a missing data file and a changed index; then opening begins again. */
+#include "bundle/reader.h"
+
+#include "base/memory.h"
+
+#include <string.h>
+
+enum { OPEN_TRIES = 5 };
+
+static bool same_file(const cf_file_info *a, const cf_file_info *b)
+{
+	return a->inode == b->inode && a->device == b->device && a->size == b->size &&
+		a->mtime_seconds == b->mtime_seconds && a->mtime_nanoseconds == b->mtime_nanoseconds;
+}
+
+/* Whether the index on disk is still the one that was opened. */
+static ckptfmt_status index_is_current(ckptfmt_reader *reader, bool *current, ckptfmt_error *err)
+{
+	char name[CF_NAME_SIZE];
+	cf_file_info info;
+	bool exists;
+	cf_index_name(reader->prefix.base, name);
+	CF_TRY(cf_os_stat(&reader->directory, name, &info, &exists, err));
+	*current = exists && same_file(&info, &reader->index_info);
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status open_index(ckptfmt_reader *reader, ckptfmt_error *err)
+{
+	char name[CF_NAME_SIZE];
+	ckptfmt_status status;
+	cf_index_name(reader->prefix.base, name);
+	CF_TRY(cf_os_open(&reader->directory, name, reader->follow_symlinks, &reader->index, &reader->index_info, err));
+	if (reader->index.fd < 0) {
+		status = cf_fail(err, CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, CF_NO_OFFSET, "there is no such index file");
+		cf_error_path(err, reader->prefix.index_path);
+		return status;
+	}
+	return cf_table_open(&reader->index, reader->prefix.index_path, reader->index_info.size, &reader->limits,
+		&reader->table, err);
+}
+
+/* HDR-1: the first entry of the table has the empty key and holds the header. */
+static ckptfmt_status read_header(ckptfmt_reader *reader, ckptfmt_error *err)
+{
+	cf_table_value value;
+	bool found;
+	ckptfmt_status status = cf_table_get(reader->table, (const uint8_t *)"", 0, &value, &found, err);
+	if (status == CKPTFMT_OK && !found)
+		status = cf_fail(err, CKPTFMT_FAIL_BAD_HEADER, 0, "HDR-1: the table does not begin with a header");
+	if (status == CKPTFMT_OK)
+		status = cf_header_decode((cf_bytes_view){value.data, value.size}, value.offset, &reader->header, err);
+	cf_error_path(err, reader->prefix.index_path);
+	return status;
+}
+
+static void close_files(ckptfmt_reader *reader)
+{
+	cf_shards_close(&reader->shards);
+	cf_table_close(reader->table);
+	reader->table = NULL;
+	if (reader->index.fd >= 0)
+		cf_os_close_quietly(&reader->index);
+	reader->index.fd = -1;
+}
+
+/* One try; *again: the checkpoint was replaced meanwhile. */
+static ckptfmt_status open_files(ckptfmt_reader *reader, bool *again, ckptfmt_error *err)
+{
+	bool missing, current;
+	*again = false;
+	CF_TRY(open_index(reader, err));
+	CF_TRY(read_header(reader, err));
+	CF_TRY(cf_shards_open(&reader->shards, &reader->directory, reader->prefix.base, reader->header.num_shards,
+		reader->limits.open_files_max, reader->follow_symlinks, &missing, err));
+	if (missing) {
+		CF_TRY(index_is_current(reader, &current, err));
+		*again = !current;
+	}
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status open_reader(ckptfmt_reader *reader, const char *prefix, ckptfmt_error *err)
+{
+	ckptfmt_status status;
+	CF_TRY(cf_prefix_split(prefix, &reader->prefix, err));
+	status = cf_os_directory_open(reader->prefix.directory, false, false, &reader->directory, err);
+	if (status != CKPTFMT_OK)
+		return status;
+	for (int tries = 0; tries < OPEN_TRIES; tries++) {
+		bool again;
+		status = open_files(reader, &again, err);
+		if (status != CKPTFMT_OK || !again)
+			return status;
+		close_files(reader);
+	}
+	status = cf_fail(err, CKPTFMT_FAIL_GENERATION_GONE, CF_NO_OFFSET,
+		"the checkpoint was replaced %d times while it was being opened", OPEN_TRIES);
+	cf_error_path(err, reader->prefix.index_path);
+	return status;
+}
+
+ckptfmt_status ckptfmt_reader_open(const char *prefix, const ckptfmt_open_options *options, ckptfmt_reader **out,
+	ckptfmt_error *err)
+{
+	ckptfmt_reader *reader;
+	ckptfmt_status status;
+	*out = NULL;
+	reader = cf_allocate_zero(1, sizeof *reader);
+	if (reader == NULL)
+		return cf_fail_memory(err);
+	reader->directory.fd = -1;
+	reader->index.fd = -1;
+	reader->follow_symlinks = options == NULL || options->follow_symlinks != 0;
+	if (options != NULL && options->limits != NULL)
+		reader->limits = *options->limits;
+	else
+		ckptfmt_limits_default(&reader->limits);
+	status = open_reader(reader, prefix, err);
+	if (status != CKPTFMT_OK) {
+		ckptfmt_reader_close(reader);
+		return status;
+	}
+	*out = reader;
+	return CKPTFMT_OK;
+}
+
+void ckptfmt_reader_close(ckptfmt_reader *reader)
+{
+	if (reader == NULL)
+		return;
+	close_files(reader);
+	cf_os_directory_close(&reader->directory);
+	cf_prefix_free(&reader->prefix);
+	cf_release(reader);
+}
+
+void ckptfmt_reader_header(const ckptfmt_reader *reader, ckptfmt_header *out)
+{
+	out->num_shards = reader->header.num_shards;
+	out->big_endian = reader->header.endianness;
+	out->producer = reader->header.producer;
+	out->min_consumer = reader->header.min_consumer;
+	out->index_size = reader->index_info.size;
+	out->block_count = cf_table_block_count(reader->table);
+}
+
+ckptfmt_status ckptfmt_reader_regions(ckptfmt_reader *reader, ckptfmt_region *regions, uint64_t capacity,
+	uint64_t *count, ckptfmt_error *err)
+{
+	*count = 0;
+	return cf_table_regions(reader->table, regions, capacity, count, err);
+}
+
+/* NAM-3, NAM-5: a data file is named by the shard number of the entry and the count of the header. */
+static ckptfmt_status shard_missing(ckptfmt_reader *reader, int32_t shard, ckptfmt_error *err)
+{
+	char name[CF_NAME_SIZE], path[sizeof err->path];
+	ckptfmt_status status;
+	bool current;
+	CF_TRY(index_is_current(reader, &current, err));
+	if (current)
+		status = cf_fail(err, CKPTFMT_FAIL_SHARD_MISSING, CF_NO_OFFSET, "the data file is missing");
+	else
+		status = cf_fail(err, CKPTFMT_FAIL_GENERATION_GONE, CF_NO_OFFSET,
+			"the checkpoint was replaced or removed after it was opened");
+	cf_data_name(reader->prefix.base, shard, reader->header.num_shards, name);
+	cf_join_path(reader->prefix.directory, name, path, sizeof path);
+	cf_error_path(err, path);
+	return status;
+}
+
+ckptfmt_status cf_reader_shard(ckptfmt_reader *reader, int32_t shard, cf_shard_use *out, ckptfmt_error *err)
+{
+	bool found;
+	/* ENT-3 */
+	if (shard < 0 || shard >= reader->header.num_shards) {
+		ckptfmt_status status = cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, CF_NO_OFFSET,
+			"ENT-3: shard number %d of %d", (int)shard, (int)reader->header.num_shards);
+		cf_error_path(err, reader->prefix.index_path);
+		return status;
+	}
+	CF_TRY(cf_shards_use(&reader->shards, shard, out, &found, err));
+	return found ? CKPTFMT_OK : shard_missing(reader, shard, err);
+}

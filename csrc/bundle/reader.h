@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside of ckptfmt_reader and ckptfmt_selection, for the files of this folder. Nothing in a reader changes after open
+ * but caches that are published atomically, so any number of threads may read. */
+#ifndef CKPTFMT_BUNDLE_READER_H
+#define CKPTFMT_BUNDLE_READER_H
+
+#include "base/buffer.h"
+#include "bundle/prefix.h"
+#include "bundle/shards.h"
+#include "bundle/table_reader.h"
+#include "ckptfmt.h"
+#include "codec/message.h"
+#include "io/os.h"
+
+#include <stdatomic.h>
+
+struct ckptfmt_reader {
+	cf_prefix prefix;
+	cf_directory directory;
+	ckptfmt_limits limits;
+	cf_file index;
+	cf_file_info index_info;
+	cf_table *table;
+	cf_header header;           /* its `version` view points into the table's first block */
+	cf_shards shards;
+	bool follow_symlinks;
+};
+
+struct ckptfmt_selection {
+	cf_buffer rows;             /* ckptfmt_row */
+	cf_buffer slices;           /* ckptfmt_slice_row */
+	cf_buffer dims;             /* int64_t */
+	cf_buffer names;
+	cf_buffer chunk_crcs;       /* uint32_t */
+	/* One a row: 1 once its slices were found disjoint. Allocated when the selection is complete. */
+	_Atomic uint8_t *disjoint;
+};
+
+/* The data file of a stored value, for the time of a read. IO (missing), CORRUPT (shard number), as typed errors. */
+CF_MUST_CHECK ckptfmt_status cf_reader_shard(ckptfmt_reader *reader, int32_t shard, cf_shard_use *out,
+	ckptfmt_error *err);
+
+static inline bool cf_reader_swaps(const ckptfmt_reader *reader)
+{
+	return (reader->header.endianness == 1) != (CF_HOST_BIG_ENDIAN == 1);
+}
+
+static inline const ckptfmt_row *cf_selection_row(const ckptfmt_selection *selection, uint64_t row)
+{
+	return (const ckptfmt_row *)(const void *)selection->rows.data + row;
+}
+
+static inline uint64_t cf_selection_count(const ckptfmt_selection *selection)
+{
+	return selection->rows.size / sizeof(ckptfmt_row);
+}
+
+static inline const int64_t *cf_selection_dims(const ckptfmt_selection *selection, uint64_t first)
+{
+	return (const int64_t *)(const void *)selection->dims.data + first;
+}
+
+static inline const ckptfmt_slice_row *cf_selection_slices(const ckptfmt_selection *selection, const ckptfmt_row *row)
+{
+	return (const ckptfmt_slice_row *)(const void *)selection->slices.data + row->slices_first;
+}
+
+static inline const uint8_t *cf_selection_name(const ckptfmt_selection *selection, const ckptfmt_row *row)
+{
+	return selection->names.data + row->name_offset;
+}
+
+/* ---- building a selection (selection.c) ---- */
+
+/* Appends the tensor `name` with this entry as a row; its slices are listed with the MISSING flag until filled in. */
+CF_MUST_CHECK ckptfmt_status cf_selection_add(ckptfmt_selection *selection, const ckptfmt_reader *reader,
+	cf_bytes_view name, cf_bytes_view value, uint64_t origin, ckptfmt_error *err);
+/* Fills slice number `slice` of the row from the slice's own entry. */
+CF_MUST_CHECK ckptfmt_status cf_selection_fill_slice(ckptfmt_selection *selection, const ckptfmt_reader *reader,
+	uint64_t row, uint64_t slice, cf_bytes_view value, uint64_t origin, ckptfmt_error *err);
+/* The key of that slice's entry, appended to `key`. */
+void cf_selection_slice_key(const ckptfmt_selection *selection, uint64_t row, uint64_t slice, cf_buffer *key);
+CF_MUST_CHECK ckptfmt_status cf_selection_finish(ckptfmt_selection *selection, ckptfmt_error *err);
+
+#endif

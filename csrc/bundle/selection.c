@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * From entries to rows. A partitioned tensor is one entry under its name, with its slices listed, and one entry for each
+ * slice under a binary key that begins with a zero byte. Nothing in a slice's entry says that it is one; it is one if some
+ * tensor lists it. In key order slice keys stand before nearly all names, so a listing sets entries with such keys aside,
+ * takes every other entry as a tensor, lets the tensors claim their slices, and counts what nobody claims as tensors.
+ */
+#include "base/memory.h"
+#include "bundle/reader.h"
+#include "codec/slice_key.h"
+
+#include <string.h>
+
+/* ---- rows ------------------------------------------------------------------------------------------------ */
+
+static ckptfmt_status set_stored(ckptfmt_selection *selection, const cf_entry *entry, ckptfmt_stored *out,
+	ckptfmt_error *err)
+{
+	uint64_t size = (uint64_t)entry->size;
+	out->offset = (uint64_t)entry->offset;
+	out->size = size;
+	out->shard = entry->shard;
+	out->crc32c = ckptfmt_crc32c_unmask(entry->masked_crc);
+	/* EXT-3: a flag that this version does not know changes what the stored bytes mean. */
+	if (entry->feature_flags != 0)
+		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, entry->origin, "EXT-3: unknown feature flags 0x%llx",
+			(unsigned long long)entry->feature_flags);
+	if (entry->chunk_size == 0)
+		return CKPTFMT_OK;
+	/* EXT-4: one checksum for each chunk, no more and no fewer. */
+	if (entry->size < 0 || entry->chunk_size > UINT32_MAX || entry->chunk_crcs.size % 4 != 0 ||
+		entry->chunk_crcs.size / 4 != size / entry->chunk_size + (size % entry->chunk_size != 0))
+		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, entry->origin,
+			"EXT-4: %llu bytes of chunk checksums for %llu stored bytes in chunks of %llu",
+			(unsigned long long)entry->chunk_crcs.size, (unsigned long long)size,
+			(unsigned long long)entry->chunk_size);
+	out->chunk_size = (uint32_t)entry->chunk_size;
+	out->chunks_first = selection->chunk_crcs.size / sizeof(uint32_t);
+	for (uint64_t i = 0; i < entry->chunk_crcs.size; i += 4) {
+		uint32_t crc = cf_load_u32(entry->chunk_crcs.data + i);
+		cf_put_bytes(&selection->chunk_crcs, &crc, sizeof crc);
+	}
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status add_slices(ckptfmt_selection *selection, const cf_entry *entry, ckptfmt_error *err)
+{
+	int64_t extents[2 * CKPTFMT_RANK_MAX];
+	cf_slice_walk walk = {0, 0};
+	bool found;
+	for (;;) {
+		ckptfmt_slice_row *slice;
+		uint64_t first = selection->dims.size / sizeof(int64_t);
+		CF_TRY(cf_entry_next_slice(entry, &walk, extents, extents + entry->rank, &found, err));
+		if (!found)
+			return CKPTFMT_OK;
+		cf_put_bytes(&selection->dims, extents, 2 * (uint64_t)entry->rank * sizeof(int64_t));
+		slice = cf_buffer_extend(&selection->slices, sizeof *slice);
+		if (slice == NULL)
+			return cf_fail_memory(err);
+		memset(slice, 0, sizeof *slice);
+		slice->extents_first = first;
+		slice->stored.flags = CKPTFMT_STORED_MISSING;
+	}
+}
+
+static int64_t element_count(int32_t rank, const int64_t *dims)
+{
+	int64_t count = 1;
+	for (int32_t d = 0; d < rank; d++)
+		count *= dims[d];
+	return count;
+}
+
+static ckptfmt_status add_row(ckptfmt_selection *selection, const cf_entry *entry, const int64_t *dims,
+	cf_bytes_view name, ckptfmt_error *err)
+{
+	ckptfmt_row row;
+	memset(&row, 0, sizeof row);
+	row.name_offset = selection->names.size;
+	row.name_size = (uint32_t)name.size;
+	row.dims_first = selection->dims.size / sizeof(int64_t);
+	row.slices_first = selection->slices.size / sizeof(ckptfmt_slice_row);
+	row.slice_count = (uint32_t)entry->slice_count;
+	row.dtype = entry->dtype;
+	row.rank = entry->rank;
+	row.element_count = element_count(entry->rank, dims);
+	cf_put_bytes(&selection->names, name.data, name.size);
+	cf_put_bytes(&selection->dims, dims, (uint64_t)entry->rank * sizeof(int64_t));
+	if (entry->slice_count == 0)
+		CF_TRY(set_stored(selection, entry, &row.stored, err));
+	else
+		CF_TRY(add_slices(selection, entry, err));
+	cf_put_bytes(&selection->rows, &row, sizeof row);
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_selection_add(ckptfmt_selection *selection, const ckptfmt_reader *reader, cf_bytes_view name,
+	cf_bytes_view value, uint64_t origin, ckptfmt_error *err)
+{
+	int64_t dims[CKPTFMT_RANK_MAX];
+	cf_entry entry;
+	ckptfmt_status status = cf_entry_decode(value, origin, reader->limits.slices_max, dims, &entry, err);
+	if (status == CKPTFMT_OK)
+		status = add_row(selection, &entry, dims, name, err);
+	if (status != CKPTFMT_OK) {
+		cf_error_tensor(err, name.data, name.size);
+		cf_error_path(err, reader->prefix.index_path);
+	}
+	return status;
+}
+
+void cf_selection_slice_key(const ckptfmt_selection *selection, uint64_t row, uint64_t slice, cf_buffer *key)
+{
+	const ckptfmt_row *tensor = cf_selection_row(selection, row);
+	const ckptfmt_slice_row *part = cf_selection_slices(selection, tensor) + slice;
+	const int64_t *extents = cf_selection_dims(selection, part->extents_first);
+	cf_slice_key_encode(key, cf_selection_name(selection, tensor), tensor->name_size, tensor->rank, extents,
+		extents + tensor->rank);
+}
+
+/* SLC-8, SLC-9: the entry of a slice has the tensor's dtype and the extent's shape. */
+static bool slice_matches(const ckptfmt_selection *selection, const ckptfmt_row *row, const ckptfmt_slice_row *slice,
+	const cf_entry *entry, const int64_t *dims)
+{
+	const int64_t *full = cf_selection_dims(selection, row->dims_first);
+	const int64_t *lengths = cf_selection_dims(selection, slice->extents_first) + row->rank;
+	if (entry->dtype != row->dtype || entry->rank != row->rank)
+		return false;
+	for (int32_t d = 0; d < row->rank; d++)
+		if (dims[d] != (lengths[d] < 0 ? full[d] : lengths[d]))
+			return false;
+	return true;
+}
+
+ckptfmt_status cf_selection_fill_slice(ckptfmt_selection *selection, const ckptfmt_reader *reader, uint64_t row,
+	uint64_t slice, cf_bytes_view value, uint64_t origin, ckptfmt_error *err)
+{
+	int64_t dims[CKPTFMT_RANK_MAX];
+	const ckptfmt_row *tensor = cf_selection_row(selection, row);
+	ckptfmt_slice_row *part =
+		(ckptfmt_slice_row *)(void *)selection->slices.data + tensor->slices_first + slice;
+	cf_entry entry;
+	ckptfmt_status status = cf_entry_decode(value, origin, reader->limits.slices_max, dims, &entry, err);
+	if (status == CKPTFMT_OK) {
+		part->stored.flags = slice_matches(selection, tensor, part, &entry, dims) ? 0 : CKPTFMT_STORED_MISMATCH;
+		status = set_stored(selection, &entry, &part->stored, err);
+	}
+	if (status != CKPTFMT_OK) {
+		cf_error_tensor(err, cf_selection_name(selection, tensor), tensor->name_size);
+		cf_error_path(err, reader->prefix.index_path);
+	}
+	return status;
+}
+
+ckptfmt_status cf_selection_finish(ckptfmt_selection *selection, ckptfmt_error *err)
+{
+	CF_TRY(cf_buffer_status(&selection->rows, err));
+	CF_TRY(cf_buffer_status(&selection->slices, err));
+	CF_TRY(cf_buffer_status(&selection->dims, err));
+	CF_TRY(cf_buffer_status(&selection->names, err));
+	CF_TRY(cf_buffer_status(&selection->chunk_crcs, err));
+	selection->disjoint = cf_allocate_zero(cf_selection_count(selection), sizeof *selection->disjoint);
+	return selection->disjoint == NULL ? cf_fail_memory(err) : CKPTFMT_OK;
+}
+
+void ckptfmt_selection_columns(const ckptfmt_selection *selection, ckptfmt_columns *out)
+{
+	out->rows = (const ckptfmt_row *)(const void *)selection->rows.data;
+	out->slices = (const ckptfmt_slice_row *)(const void *)selection->slices.data;
+	out->dims = (const int64_t *)(const void *)selection->dims.data;
+	out->names = selection->names.data;
+	out->chunk_crcs = (const uint32_t *)(const void *)selection->chunk_crcs.data;
+	out->row_count = cf_selection_count(selection);
+	out->slice_count = selection->slices.size / sizeof(ckptfmt_slice_row);
+	out->dims_count = selection->dims.size / sizeof(int64_t);
+	out->names_size = selection->names.size;
+	out->chunk_count = selection->chunk_crcs.size / sizeof(uint32_t);
+}
+
+void ckptfmt_selection_free(ckptfmt_selection *selection)
+{
+	if (selection == NULL)
+		return;
+	cf_buffer_free(&selection->rows);
+	cf_buffer_free(&selection->slices);
+	cf_buffer_free(&selection->dims);
+	cf_buffer_free(&selection->names);
+	cf_buffer_free(&selection->chunk_crcs);
+	cf_release((void *)selection->disjoint);
+	cf_release(selection);
+}
+
+/* ---- by name --------------------------------------------------------------------------------------------- */
+
+static ckptfmt_status fill_by_key(ckptfmt_reader *reader, ckptfmt_selection *selection, uint64_t row, cf_buffer *key,
+	ckptfmt_error *err)
+{
+	uint32_t slice_count = cf_selection_row(selection, row)->slice_count;
+	for (uint64_t i = 0; i < slice_count; i++) {
+		cf_table_value value;
+		bool found;
+		cf_buffer_clear(key);
+		cf_selection_slice_key(selection, row, i, key);
+		CF_TRY(cf_buffer_status(key, err));
+		CF_TRY(cf_table_get(reader->table, key->data, key->size, &value, &found, err));
+		if (found)
+			CF_TRY(cf_selection_fill_slice(selection, reader, row, i, (cf_bytes_view){value.data, value.size},
+				value.offset, err));
+	}
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status select_one(ckptfmt_reader *reader, ckptfmt_selection *selection, cf_bytes_view name,
+	cf_buffer *key, ckptfmt_error *err)
+{
+	cf_table_value value = {NULL, 0, 0};
+	bool found = false;
+	if (name.size != 0)
+		CF_TRY(cf_table_get(reader->table, name.data, name.size, &value, &found, err));
+	if (!found) {
+		ckptfmt_status status =
+			cf_fail(err, CKPTFMT_FAIL_TENSOR_NOT_FOUND, CF_NO_OFFSET, "there is no such tensor");
+		cf_error_tensor(err, name.data, name.size);
+		cf_error_path(err, reader->prefix.index_path);
+		return status;
+	}
+	CF_TRY(cf_selection_add(selection, reader, name, (cf_bytes_view){value.data, value.size}, value.offset, err));
+	CF_TRY(cf_buffer_status(&selection->rows, err));
+	return fill_by_key(reader, selection, cf_selection_count(selection) - 1, key, err);
+}
+
+ckptfmt_status ckptfmt_reader_select(ckptfmt_reader *reader, const uint8_t *names, const uint64_t *name_sizes,
+	uint64_t count, ckptfmt_selection **out, ckptfmt_error *err)
+{
+	cf_buffer key = CF_BUFFER_EMPTY;
+	ckptfmt_status status = CKPTFMT_OK;
+	ckptfmt_selection *selection;
+	*out = NULL;
+	selection = cf_allocate_zero(1, sizeof *selection);
+	if (selection == NULL)
+		return cf_fail_memory(err);
+	for (uint64_t i = 0; i < count && status == CKPTFMT_OK; i++) {
+		status = select_one(reader, selection, (cf_bytes_view){names, name_sizes[i]}, &key, err);
+		names += name_sizes[i];
+	}
+	if (status == CKPTFMT_OK)
+		status = cf_selection_finish(selection, err);
+	cf_error_path(err, reader->prefix.index_path);
+	cf_buffer_free(&key);
+	if (status != CKPTFMT_OK) {
+		ckptfmt_selection_free(selection);
+		return status;
+	}
+	*out = selection;
+	return CKPTFMT_OK;
+}
+
+/* Whether a key that begins with a zero byte is one of a tensor's slices. */
+static ckptfmt_status is_slice(ckptfmt_reader *reader, cf_bytes_view key, bool *slice, ckptfmt_error *err)
+{
+	int64_t starts[CKPTFMT_RANK_MAX], lengths[CKPTFMT_RANK_MAX];
+	int32_t rank;
+	cf_buffer name = CF_BUFFER_EMPTY;
+	ckptfmt_selection *tensor = NULL;
+	ckptfmt_status status = CKPTFMT_OK;
+	ckptfmt_error ignored;
+	*slice = false;
+	if (cf_slice_key_decode(key.data, key.size, &name, &rank, starts, lengths, &ignored) != CKPTFMT_OK)
+		goto out;
+	status = ckptfmt_reader_select(reader, name.data, &name.size, 1, &tensor, err);
+	if (status == CKPTFMT_NOT_FOUND)
+		status = CKPTFMT_OK;
+	else if (status == CKPTFMT_OK) {
+		const ckptfmt_row *row = cf_selection_row(tensor, 0);
+		for (uint32_t i = 0; i < row->slice_count && !*slice; i++) {
+			const int64_t *extents =
+				cf_selection_dims(tensor, cf_selection_slices(tensor, row)[i].extents_first);
+			size_t size = (size_t)rank * sizeof(int64_t);
+			*slice = rank == row->rank && memcmp(extents, starts, size) == 0 &&
+				memcmp(extents + rank, lengths, size) == 0;
+		}
+	}
+out:
+	ckptfmt_selection_free(tensor);
+	cf_buffer_free(&name);
+	return status;
+}
+
+ckptfmt_status ckptfmt_reader_contains(ckptfmt_reader *reader, const uint8_t *name, uint64_t name_size, int32_t *found,
+	ckptfmt_error *err)
+{
+	cf_table_value value;
+	bool exists = false, slice = false;
+	ckptfmt_status status = CKPTFMT_OK;
+	*found = 0;
+	if (name_size != 0)
+		status = cf_table_get(reader->table, name, name_size, &value, &exists, err);
+	if (status == CKPTFMT_OK && exists && name[0] == 0)
+		status = is_slice(reader, (cf_bytes_view){name, name_size}, &slice, err);
+	if (status != CKPTFMT_OK) {
+		cf_error_path(err, reader->prefix.index_path);
+		return status;
+	}
+	*found = exists && !slice;
+	return CKPTFMT_OK;
+}

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bundle/shards.h"
+
+#include "base/memory.h"
+#include "bundle/prefix.h"
+
+#include <string.h>
+
+static ckptfmt_status open_shard(const cf_shards *shards, int32_t shard, cf_file *file, uint64_t *size,
+	ckptfmt_error *err)
+{
+	char name[CF_NAME_SIZE];
+	cf_file_info info;
+	memset(&info, 0, sizeof info);
+	cf_data_name(shards->base, shard, shards->count, name);
+	CF_TRY(cf_os_open(shards->directory, name, shards->follow_symlinks, file, &info, err));
+	*size = info.size;
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_shards_open(cf_shards *out, const cf_directory *directory, const char *base, int32_t count,
+	uint32_t open_max, bool follow_symlinks, bool *missing, ckptfmt_error *err)
+{
+	memset(out, 0, sizeof *out);
+	*missing = false;
+	out->directory = directory;
+	out->base = base;
+	out->count = count;
+	out->follow_symlinks = follow_symlinks;
+	open_max = open_max == 0 ? 1 : open_max;
+	out->all_open = (uint32_t)count <= open_max;
+	out->slots = cf_allocate_zero(out->all_open ? (uint32_t)count : open_max, sizeof *out->slots);
+	if (out->slots == NULL)
+		return cf_fail_memory(err);
+	if (pthread_mutex_init(&out->lock, NULL) != 0) {
+		cf_release(out->slots);
+		out->slots = NULL;
+		return cf_fail_memory(err);
+	}
+	out->slot_count = out->all_open ? (uint32_t)count : open_max;
+	for (uint32_t i = 0; i < out->slot_count; i++) {
+		out->slots[i].file.fd = -1;
+		out->slots[i].shard = -1;
+	}
+	for (uint32_t i = 0; out->all_open && i < out->slot_count; i++) {
+		cf_shard_slot *slot = &out->slots[i];
+		ckptfmt_status status = open_shard(out, (int32_t)i, &slot->file, &slot->size, err);
+		if (status != CKPTFMT_OK) {
+			cf_shards_close(out);
+			return status;
+		}
+		slot->shard = (int32_t)i;
+		*missing = *missing || slot->file.fd < 0;
+	}
+	return CKPTFMT_OK;
+}
+
+void cf_shards_close(cf_shards *shards)
+{
+	if (shards->slots == NULL)
+		return;
+	for (uint32_t i = 0; i < shards->slot_count; i++)
+		if (shards->slots[i].file.fd >= 0)
+			cf_os_close_quietly(&shards->slots[i].file);
+	(void)pthread_mutex_destroy(&shards->lock);
+	cf_release(shards->slots);
+	memset(shards, 0, sizeof *shards);
+}
+
+/* The slot that holds the shard, or one that may be emptied for it, or NULL while all are in use. */
+static cf_shard_slot *find_slot(cf_shards *shards, int32_t shard)
+{
+	cf_shard_slot *oldest = NULL;
+	for (uint32_t i = 0; i < shards->slot_count; i++) {
+		cf_shard_slot *slot = &shards->slots[i];
+		if (slot->shard == shard)
+			return slot;
+		if (slot->users == 0 && (oldest == NULL || slot->last_use < oldest->last_use))
+			oldest = slot;
+	}
+	return oldest;
+}
+
+static ckptfmt_status use_slot(cf_shards *shards, int32_t shard, cf_shard_slot *slot, cf_shard_use *out,
+	ckptfmt_error *err)
+{
+	if (slot->shard != shard) {
+		if (slot->file.fd >= 0)
+			cf_os_close_quietly(&slot->file);
+		slot->shard = -1;
+		CF_TRY(open_shard(shards, shard, &slot->file, &slot->size, err));
+		if (slot->file.fd < 0)
+			return CKPTFMT_OK;
+		slot->shard = shard;
+	}
+	slot->users++;
+	slot->last_use = ++shards->clock;
+	out->file = slot->file;
+	out->size = slot->size;
+	out->slot = slot;
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_shards_use(cf_shards *shards, int32_t shard, cf_shard_use *out, bool *found, ckptfmt_error *err)
+{
+	ckptfmt_status status;
+	memset(out, 0, sizeof *out);
+	out->file.fd = -1;
+	if (shards->all_open) {
+		out->slot = &shards->slots[shard];
+		out->file = out->slot->file;
+		out->size = out->slot->size;
+		*found = out->file.fd >= 0;
+		return CKPTFMT_OK;
+	}
+	(void)pthread_mutex_lock(&shards->lock);
+	{
+		cf_shard_slot *slot = find_slot(shards, shard);
+		if (slot != NULL)
+			status = use_slot(shards, shard, slot, out, err);
+		else
+			status = open_shard(shards, shard, &out->file, &out->size, err);
+	}
+	(void)pthread_mutex_unlock(&shards->lock);
+	*found = status == CKPTFMT_OK && out->file.fd >= 0;
+	return status;
+}
+
+void cf_shards_done(cf_shards *shards, cf_shard_use *use)
+{
+	if (!shards->all_open && use->slot != NULL) {
+		(void)pthread_mutex_lock(&shards->lock);
+		use->slot->users--;
+		(void)pthread_mutex_unlock(&shards->lock);
+	} else if (use->slot == NULL && use->file.fd >= 0) {
+		cf_os_close_quietly(&use->file);
+	}
+	use->file.fd = -1;
+	use->slot = NULL;
+}

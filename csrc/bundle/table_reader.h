@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads a table file (an index): opening, lookup, iteration, checking. Rules FTR, BLK, SNP, TAB.
+ *
+ * A table may be used by any number of threads at once; an iterator and a check belong to one thread at a time. Every
+ * failure that concerns the file carries its path and, where one is known, the offset in it. Nothing is allocated that
+ * the bytes present do not justify, and no block is parsed before its checksum is checked. */
+#ifndef CKPTFMT_BUNDLE_TABLE_READER_H
+#define CKPTFMT_BUNDLE_TABLE_READER_H
+
+#include "codec/block.h"
+#include "io/os.h"
+
+typedef struct cf_table cf_table;
+
+/* Reads the footer and the index block. `file` and `path` stay the caller's and must outlive the table; `file_size` is
+ * what the file was when it was opened (a file that shrinks later is TRUNCATED). `limits` is copied.
+ * TRUNCATED, BAD_MAGIC, UNSUPPORTED, CHECKSUM, BAD_BLOCK, BAD_ORDER, LIMIT, IO, NO_MEMORY. */
+CF_MUST_CHECK ckptfmt_status cf_table_open(const cf_file *file, const char *path, uint64_t file_size,
+	const ckptfmt_limits *limits, cf_table **out, ckptfmt_error *err);
+/* The same over bytes in memory, which must outlive the table and not change. */
+CF_MUST_CHECK ckptfmt_status cf_table_open_memory(const uint8_t *bytes, uint64_t size, const ckptfmt_limits *limits,
+	cf_table **out, ckptfmt_error *err);
+void cf_table_close(cf_table *table);
+
+uint64_t cf_table_size(const cf_table *table);
+/* Number of data blocks. */
+uint64_t cf_table_block_count(const cf_table *table);
+/* CF_ODD bits met while opening: of the footer, the index block and the handles. */
+uint32_t cf_table_oddities(const cf_table *table);
+
+/* A value, valid until cf_table_close. `offset` is where it stands in the file (of a value in a compressed block, where
+ * the block stands). */
+typedef struct cf_table_value {
+	const uint8_t *data;
+	uint64_t size;
+	uint64_t offset;
+} cf_table_value;
+
+/* Finds a key. A missing one is OK with *found false. The block is read, checked whole and kept on its first use;
+ * blocks are never dropped, so that a table never holds more than its file decodes to. Takes no lock.
+ * CHECKSUM, BAD_BLOCK, BAD_ORDER, TRUNCATED, LIMIT, IO, NO_MEMORY. */
+CF_MUST_CHECK ckptfmt_status cf_table_get(cf_table *table, const uint8_t *key, uint64_t key_size,
+	cf_table_value *out, bool *found, ckptfmt_error *err);
+
+/* What a block's stored bytes are read and decoded into, and the view of it. */
+typedef struct cf_table_block {
+	cf_block block;
+	cf_buffer stored;          /* with the trailer */
+	cf_buffer decoded;         /* of a compressed block */
+	uint8_t compression;
+} cf_table_block;
+
+/* Goes over all entries in order, once. Blocks that the table holds are used where they are; others are read into the
+ * iterator's own memory, which is reused. */
+typedef struct cf_table_iterator {
+	cf_table *table;
+	const uint8_t *key;        /* these five: of the current entry, valid until the next step */
+	uint64_t key_size;
+	const uint8_t *value;
+	uint64_t value_size;
+	uint64_t value_offset;     /* as in cf_table_value */
+	uint64_t entry_count;      /* so far, the current one included */
+	uint64_t next_block;
+	uint64_t key_bytes;
+	uint64_t key_bytes_max;
+	cf_block_iterator entries;
+	cf_table_block memory;
+	bool in_block;
+} cf_table_iterator;
+
+/* Allocates nothing. The table must outlive the iterator. */
+void cf_table_iterator_open(cf_table_iterator *iterator, cf_table *table);
+/* To the next entry, at first to the first one; *more is false past the last. Checks order within and across blocks,
+ * the separators (TAB-1, TAB-5), limits.entries_max and the limit on all key bytes (TAB-13). Failures as cf_table_get;
+ * after one the iterator only takes close. */
+CF_MUST_CHECK ckptfmt_status cf_table_iterator_next(cf_table_iterator *iterator, bool *more, ckptfmt_error *err);
+void cf_table_iterator_close(cf_table_iterator *iterator);
+
+/* All regions of the file in file order, gaps included: at most `capacity` of them, and the full number in *count. With
+ * a capacity of 0 nothing is read. A block that is damaged is listed with crc_good 0 or, if only its contents are bad,
+ * with an entry count of 0. A metaindex handle that points nowhere is left out. IO, TRUNCATED, LIMIT, NO_MEMORY. */
+CF_MUST_CHECK ckptfmt_status cf_table_regions(cf_table *table, ckptfmt_region *regions, uint64_t capacity,
+	uint64_t *count, ckptfmt_error *err);
+
+/* Checks the whole file, a step at a time: each data block, then the metaindex block, then the layout of the file. */
+typedef struct cf_table_check {
+	cf_table *table;
+	uint64_t step;
+	uint64_t offset;           /* these four: of the last step. Where it looked, */
+	uint64_t size;             /* how many bytes it read there, */
+	uint64_t entry_count;      /* the entries found there, */
+	uint32_t oddities;         /* and what a canonical writer would not have written */
+	cf_block_iterator entries;
+	cf_table_block memory;
+	cf_buffer last_key;        /* of the block before, */
+	cf_buffer scratch;
+	bool last_known;           /* if that one is sound */
+	bool last_full;            /* and has reached the size at which a block ends */
+} cf_table_check;
+
+/* Allocates nothing. The table must outlive the check. */
+void cf_table_check_open(cf_table_check *check, cf_table *table);
+/* One step; *more is false when there was none left. On failure what the step looked at is damaged and the next call
+ * goes on with the next step. Failures as cf_table_get. */
+CF_MUST_CHECK ckptfmt_status cf_table_check_next(cf_table_check *check, bool *more, ckptfmt_error *err);
+void cf_table_check_close(cf_table_check *check);
+
+#endif

@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Lookup and iteration. Looking up loads a block on its first use, checks all of it, and publishes it with one
+ * compare-and-swap; whoever loses that race drops his copy. A block once published never changes and never goes.
+ * Iterating checks the blocks as it goes and publishes none, so that a listing of a large index needs the memory of one
+ * block.
+ */
+#include "bundle/table_private.h"
+
+#include "base/memory.h"
+#include "bundle/table_writer.h"
+
+#include <inttypes.h>
+
+/* ---- separators ---- */
+
+static ckptfmt_status bad_separator(const cf_table *table, uint64_t row, const char *text, const uint8_t *key,
+	uint64_t key_size, ckptfmt_error *err)
+{
+	ckptfmt_status status = cf_fail(err, CKPTFMT_FAIL_BAD_ORDER, table->rows[row].handle.offset, "%s", text);
+	cf_error_tensor(err, key, key_size);
+	return status;
+}
+
+ckptfmt_status cf_table_first_check(const cf_table *table, uint64_t row, const uint8_t *first, uint64_t first_size,
+	ckptfmt_error *err)
+{
+	const cf_table_row *before = &table->rows[row == 0 ? 0 : row - 1];
+	/* TAB-5 */
+	if (row != 0 && cf_key_compare(before->separator, before->separator_size, first, first_size) >= 0)
+		return bad_separator(table, row, "TAB-5: the first key of a block is not above the index key before it",
+			first, first_size, err);
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_table_last_check(const cf_table *table, uint64_t row, const uint8_t *last, uint64_t last_size,
+	ckptfmt_error *err)
+{
+	const cf_table_row *own = &table->rows[row];
+	/* TAB-5 */
+	if (cf_key_compare(last, last_size, own->separator, own->separator_size) > 0)
+		return bad_separator(table, row, "TAB-5: the last key of a block is above its index key", last, last_size,
+			err);
+	return CKPTFMT_OK;
+}
+
+/* ---- lookup ---- */
+
+/* Reads a data block and checks all of it, so that what lookups find in it, and what they do not, can be relied on. */
+static ckptfmt_status load(const cf_table *table, uint64_t row, cf_table_block *block, ckptfmt_error *err)
+{
+	cf_handle handle = table->rows[row].handle;
+	cf_block_iterator entries;
+	cf_block_report report;
+	ckptfmt_status status;
+	CF_TRY(cf_table_block_read(table, handle, block, err));
+	CF_TRY(cf_table_block_decode(table, handle, block, err));
+	if (block->compression != CF_COMPRESSION_RAW)
+		cf_buffer_free(&block->stored);
+	cf_block_iterator_init(&entries);
+	status = cf_block_check(&entries, &block->block, CF_TABLE_RESTART_INTERVAL, &report, err);
+	if (status == CKPTFMT_OK && report.entry_count != 0)
+		status = cf_table_first_check(table, row, entries.first_key, entries.first_key_size, err);
+	if (status == CKPTFMT_OK && report.entry_count != 0)
+		status = cf_table_last_check(table, row, entries.key.data, entries.key.size, err);
+	cf_block_iterator_free(&entries);
+	return status;
+}
+
+static ckptfmt_status hold(cf_table *table, uint64_t row, const cf_table_block **out, ckptfmt_error *err)
+{
+	cf_table_block *held = atomic_load_explicit(&table->blocks[row], memory_order_acquire);
+	cf_table_block *mine;
+	ckptfmt_status status;
+	*out = held;
+	if (CF_LIKELY(held != NULL))
+		return CKPTFMT_OK;
+	mine = cf_allocate(sizeof *mine);
+	if (mine == NULL)
+		return cf_fail_memory(err);
+	cf_table_block_init(mine);
+	status = load(table, row, mine, err);
+	if (status == CKPTFMT_OK && atomic_compare_exchange_strong_explicit(&table->blocks[row], &held, mine,
+		memory_order_acq_rel, memory_order_acquire)) {
+		*out = mine;
+		return CKPTFMT_OK;
+	}
+	cf_table_block_free(mine);
+	cf_release(mine);
+	*out = held;
+	return status;
+}
+
+/* The only row whose block may hold the key: the first whose separator is not less; row_count if there is none. */
+static uint64_t find_row(const cf_table *table, const uint8_t *key, uint64_t key_size)
+{
+	uint64_t low = 0, high = table->row_count;
+	while (low < high) {
+		uint64_t middle = low + (high - low) / 2;
+		const cf_table_row *row = &table->rows[middle];
+		if (cf_key_compare(row->separator, row->separator_size, key, key_size) < 0)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+static ckptfmt_status get(cf_table *table, const uint8_t *key, uint64_t key_size, cf_table_value *out, bool *found,
+	ckptfmt_error *err)
+{
+	uint64_t row = find_row(table, key, key_size);
+	const cf_table_block *block;
+	cf_block_iterator entry;
+	ckptfmt_status status;
+	if (row == table->row_count)
+		return CKPTFMT_OK;
+	CF_TRY(hold(table, row, &block, err));
+	cf_block_iterator_init(&entry);
+	cf_block_iterator_open(&entry, &block->block);
+	status = cf_block_seek(&entry, key, key_size, err);
+	if (status == CKPTFMT_OK && entry.valid &&
+		cf_key_compare(entry.key.data, entry.key.size, key, key_size) == 0) {
+		out->data = entry.value;
+		out->size = entry.value_size;
+		out->offset = cf_block_offset(&block->block, entry.value_position);
+		*found = true;
+	}
+	cf_block_iterator_free(&entry);
+	return status;
+}
+
+ckptfmt_status cf_table_get(cf_table *table, const uint8_t *key, uint64_t key_size, cf_table_value *out, bool *found,
+	ckptfmt_error *err)
+{
+	ckptfmt_status status;
+	*out = (cf_table_value){NULL, 0, CF_NO_OFFSET};
+	*found = false;
+	status = get(table, key, key_size, out, found, err);
+	if (status != CKPTFMT_OK)
+		cf_error_path(err, table->path);
+	return status;
+}
+
+/* ---- iteration ---- */
+
+void cf_table_iterator_open(cf_table_iterator *iterator, cf_table *table)
+{
+	memset(iterator, 0, sizeof *iterator);
+	iterator->table = table;
+	iterator->key_bytes_max = cf_table_keys_bytes_max(table);
+	cf_block_iterator_init(&iterator->entries);
+	cf_table_block_init(&iterator->memory);
+}
+
+/* To the first entry of the next block. */
+static ckptfmt_status enter_block(cf_table_iterator *iterator, ckptfmt_error *err)
+{
+	cf_table *table = iterator->table;
+	uint64_t row = iterator->next_block++;
+	cf_block_iterator *entries = &iterator->entries;
+	const cf_table_block *block = atomic_load_explicit(&table->blocks[row], memory_order_acquire);
+	iterator->in_block = true;
+	if (block == NULL) {
+		CF_TRY(cf_table_block_read(table, table->rows[row].handle, &iterator->memory, err));
+		CF_TRY(cf_table_block_decode(table, table->rows[row].handle, &iterator->memory, err));
+		block = &iterator->memory;
+	}
+	cf_block_iterator_open(entries, &block->block);
+	CF_TRY(cf_block_first(entries, err));
+	if (entries->valid)
+		return cf_table_first_check(table, row, entries->first_key, entries->first_key_size, err);
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status leave_block(cf_table_iterator *iterator, ckptfmt_error *err)
+{
+	const cf_block_iterator *entries = &iterator->entries;
+	iterator->in_block = false;
+	if (entries->walking)
+		return cf_table_last_check(iterator->table, iterator->next_block - 1, entries->key.data,
+			entries->key.size, err);
+	return CKPTFMT_OK;
+}
+
+/* Shows the entry that the walk has come to, if the limits allow it. */
+static ckptfmt_status show_entry(cf_table_iterator *iterator, ckptfmt_error *err)
+{
+	const cf_block_iterator *entry = &iterator->entries;
+	uint64_t offset = cf_block_offset(entry->block, entry->entry_position);
+	/* TAB-13 */
+	if (iterator->entry_count == iterator->table->limits.entries_max)
+		return cf_fail(err, CKPTFMT_FAIL_LIMIT, offset, "TAB-13: more than %" PRIu64 " entries",
+			iterator->table->limits.entries_max);
+	if (entry->key.size > iterator->key_bytes_max - iterator->key_bytes)
+		return cf_table_too_many_key_bytes(iterator->key_bytes_max, offset, err);
+	iterator->entry_count++;
+	iterator->key_bytes += entry->key.size;
+	iterator->key = entry->key.data;
+	iterator->key_size = entry->key.size;
+	iterator->value = entry->value;
+	iterator->value_size = entry->value_size;
+	iterator->value_offset = cf_block_offset(entry->block, entry->value_position);
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status step(cf_table_iterator *iterator, bool *more, ckptfmt_error *err)
+{
+	for (;;) {
+		if (iterator->in_block)
+			CF_TRY(cf_block_next(&iterator->entries, err));
+		else if (iterator->next_block == iterator->table->row_count)
+			return CKPTFMT_OK;
+		else
+			CF_TRY(enter_block(iterator, err));
+		if (iterator->entries.valid) {
+			CF_TRY(show_entry(iterator, err));
+			*more = true;
+			return CKPTFMT_OK;
+		}
+		CF_TRY(leave_block(iterator, err));
+	}
+}
+
+ckptfmt_status cf_table_iterator_next(cf_table_iterator *iterator, bool *more, ckptfmt_error *err)
+{
+	ckptfmt_status status;
+	*more = false;
+	status = step(iterator, more, err);
+	if (status != CKPTFMT_OK)
+		cf_error_path(err, iterator->table->path);
+	return status;
+}
+
+void cf_table_iterator_close(cf_table_iterator *iterator)
+{
+	cf_block_iterator_free(&iterator->entries);
+	cf_table_block_free(&iterator->memory);
+}

@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A value is delivered in one of four ways:
+ *   whole, straight into the caller's memory, checksummed while the bytes are in cache;
+ *   whole, out of a window read for several small neighbours at once;
+ *   in part with all of it read and checked through the staging memory (small values, or when asked);
+ *   in part with only the chunks read that it touches, each checked; or, where there are no chunk checksums, only the
+ *   bytes asked for (and gaps too small to be worth another system call).
+ */
+#include "bundle/transfer.h"
+
+#include "base/memory.h"
+
+#include <string.h>
+
+/* Checksummed piece by piece so that each piece is still in the cache of the core that read it. */
+enum { PIECE_SIZE = 512 << 10 };
+
+void cf_transfer_begin(cf_transfer *transfer, ckptfmt_reader *reader, const ckptfmt_selection *selection, int32_t verify)
+{
+	memset(transfer, 0, sizeof *transfer);
+	transfer->reader = reader;
+	transfer->selection = selection;
+	transfer->verify = verify;
+	transfer->shard = -1;
+	transfer->use.file.fd = -1;
+}
+
+static void leave_shard(cf_transfer *transfer)
+{
+	if (transfer->shard >= 0)
+		cf_shards_done(&transfer->reader->shards, &transfer->use);
+	transfer->shard = -1;
+	transfer->window_size = 0;
+}
+
+void cf_transfer_end(cf_transfer *transfer)
+{
+	leave_shard(transfer);
+	cf_release(transfer->staging);
+	transfer->staging = NULL;
+}
+
+static void data_path(const ckptfmt_reader *reader, int32_t shard, char *path, size_t size)
+{
+	char name[CF_NAME_SIZE];
+	cf_data_name(reader->prefix.base, shard, reader->header.num_shards, name);
+	cf_join_path(reader->prefix.directory, name, path, size);
+}
+
+void cf_transfer_error(const cf_transfer *transfer, const ckptfmt_stored *stored, ckptfmt_error *err)
+{
+	char path[sizeof err->path];
+	if (err == NULL)
+		return;
+	data_path(transfer->reader, stored->shard, path, sizeof path);
+	cf_error_offset(err, stored->offset);
+	cf_error_path(err, path);
+}
+
+ckptfmt_status cf_transfer_open(cf_transfer *transfer, const ckptfmt_stored *stored, ckptfmt_error *err)
+{
+	/* ENT-4: the fields are signed, and nobody writes negative ones. */
+	if (stored->offset > INT64_MAX || stored->size > INT64_MAX)
+		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, CF_NO_OFFSET, "ENT-4: offset %lld, size %lld",
+			(long long)stored->offset, (long long)stored->size);
+	if (transfer->shard != stored->shard) {
+		leave_shard(transfer);
+		CF_TRY(cf_reader_shard(transfer->reader, stored->shard, &transfer->use, err));
+		transfer->shard = stored->shard;
+	}
+	/* DAT-2 */
+	if (!cf_range_fits(stored->offset, stored->size, transfer->use.size))
+		return cf_fail(err, CKPTFMT_FAIL_TRUNCATED, stored->offset,
+			"DAT-2: %llu bytes at %llu, but the data file has %llu; it was cut short, or index and data "
+			"belong to different saves",
+			(unsigned long long)stored->size, (unsigned long long)stored->offset,
+			(unsigned long long)transfer->use.size);
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status read_exactly(cf_transfer *transfer, uint8_t *to, uint64_t size, uint64_t offset,
+	ckptfmt_error *err)
+{
+	char path[CF_NAME_SIZE];
+	uint64_t got;
+	ckptfmt_status status = cf_os_read_at(&transfer->use.file, "", to, size, offset, &got, err);
+	if (status != CKPTFMT_OK) {
+		/* The path is worth composing only for a failure. */
+		data_path(transfer->reader, transfer->shard, path, sizeof path);
+		cf_error_path(err, path);
+		cf_error_offset(err, offset);
+		return status;
+	}
+	if (got < size)
+		return cf_fail(err, CKPTFMT_FAIL_TRUNCATED, offset + got,
+			"DAT-2: the data file ended while it was read");
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status need_staging(cf_transfer *transfer, ckptfmt_error *err)
+{
+	if (transfer->staging == NULL)
+		transfer->staging = cf_allocate(CF_WINDOW_SIZE);
+	return transfer->staging == NULL ? cf_fail_memory(err) : CKPTFMT_OK;
+}
+
+static ckptfmt_status check_crc(uint64_t offset, uint32_t stored, uint32_t computed, ckptfmt_error *err)
+{
+	if (CF_LIKELY(stored == computed))
+		return CKPTFMT_OK;
+	/* DAT-6 */
+	return cf_fail(err, CKPTFMT_FAIL_CHECKSUM, offset, "DAT-6: stored 0x%08x, computed 0x%08x", stored, computed);
+}
+
+/* ---- whole ----------------------------------------------------------------------------------------------- */
+
+static bool in_window(const cf_transfer *transfer, uint64_t offset, uint64_t size)
+{
+	return offset >= transfer->window_offset && offset - transfer->window_offset <= transfer->window_size &&
+		size <= transfer->window_size - (offset - transfer->window_offset);
+}
+
+static ckptfmt_status fill_window(cf_transfer *transfer, uint64_t offset, uint64_t size, ckptfmt_error *err)
+{
+	CF_TRY(need_staging(transfer, err));
+	transfer->window_size = 0;
+	CF_TRY(read_exactly(transfer, transfer->staging, size, offset, err));
+	transfer->window_offset = offset;
+	transfer->window_size = size;
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status whole_from_window(cf_transfer *transfer, const ckptfmt_stored *stored, uint64_t ahead, bool check,
+	uint8_t *destination, ckptfmt_error *err)
+{
+	const uint8_t *source;
+	if (!in_window(transfer, stored->offset, stored->size)) {
+		uint64_t end = cf_min_u64(cf_min_u64(ahead, transfer->use.size), stored->offset + CF_WINDOW_SIZE);
+		end = cf_max_u64(end, stored->offset + stored->size);
+		CF_TRY(fill_window(transfer, stored->offset, end - stored->offset, err));
+	}
+	source = transfer->staging + (stored->offset - transfer->window_offset);
+	if (!check) {
+		memcpy(destination, source, (size_t)stored->size);
+		return CKPTFMT_OK;
+	}
+	return check_crc(stored->offset, stored->crc32c,
+		ckptfmt_crc32c_copy(0, destination, source, stored->size), err);
+}
+
+ckptfmt_status cf_transfer_whole(cf_transfer *transfer, const ckptfmt_stored *stored, uint64_t ahead, bool check,
+	uint8_t *destination, ckptfmt_error *err)
+{
+	uint32_t crc = 0;
+	uint64_t step = check ? PIECE_SIZE : UINT64_MAX;
+	check = check && transfer->verify != CKPTFMT_VERIFY_OFF;
+	CF_TRY(cf_transfer_open(transfer, stored, err));
+	if (stored->size == 0)
+		return check ? check_crc(stored->offset, stored->crc32c, 0, err) : CKPTFMT_OK;
+	if (stored->size <= CF_SMALL_VALUE && ahead > stored->offset + stored->size)
+		return whole_from_window(transfer, stored, ahead, check, destination, err);
+	if (in_window(transfer, stored->offset, stored->size))
+		return whole_from_window(transfer, stored, 0, check, destination, err);
+	for (uint64_t done = 0; done < stored->size;) {
+		uint64_t size = cf_min_u64(step, stored->size - done);
+		CF_TRY(read_exactly(transfer, destination + done, size, stored->offset + done, err));
+		if (check)
+			crc = ckptfmt_crc32c(crc, destination + done, size);
+		done += size;
+	}
+	return check ? check_crc(stored->offset, stored->crc32c, crc, err) : CKPTFMT_OK;
+}
+
+/* ---- part ------------------------------------------------------------------------------------------------ */
+
+/* Copies what the plan wants of the stored bytes [begin, begin + size), which lie at `from`. *run is the run being
+ * worked on, *left says whether there is one. */
+static void scatter(cf_plan *plan, cf_run *run, bool *left, const uint8_t *from, uint64_t begin, uint64_t size,
+	uint8_t *destination)
+{
+	uint64_t end = begin + size;
+	while (*left && run->stored_offset < end) {
+		uint64_t count = cf_min_u64(run->size, end - run->stored_offset);
+		memcpy(destination + run->destination_offset, from + (run->stored_offset - begin), (size_t)count);
+		run->stored_offset += count;
+		run->destination_offset += count;
+		run->size -= count;
+		if (run->size == 0)
+			*left = cf_plan_next(plan, run);
+	}
+}
+
+/* Reads and checks all of the value and delivers what is wanted. */
+static ckptfmt_status part_of_whole(cf_transfer *transfer, const ckptfmt_stored *stored, cf_plan *plan,
+	uint8_t *destination, ckptfmt_error *err)
+{
+	uint32_t crc = 0;
+	cf_run run;
+	bool left = cf_plan_next(plan, &run);
+	CF_TRY(need_staging(transfer, err));
+	transfer->window_size = 0;
+	for (uint64_t done = 0; done < stored->size;) {
+		uint64_t size = cf_min_u64(PIECE_SIZE, stored->size - done);
+		CF_TRY(read_exactly(transfer, transfer->staging, size, stored->offset + done, err));
+		crc = ckptfmt_crc32c(crc, transfer->staging, size);
+		scatter(plan, &run, &left, transfer->staging, done, size, destination);
+		done += size;
+	}
+	return check_crc(stored->offset, stored->crc32c, crc, err);
+}
+
+static ckptfmt_status check_chunks(const cf_transfer *transfer, const ckptfmt_stored *stored, uint64_t begin,
+	uint64_t size, ckptfmt_error *err)
+{
+	const uint32_t *crcs = (const uint32_t *)(const void *)transfer->selection->chunk_crcs.data + stored->chunks_first;
+	for (uint64_t done = 0; done < size; done += stored->chunk_size) {
+		uint64_t count = cf_min_u64(stored->chunk_size, size - done);
+		CF_TRY(check_crc(stored->offset + begin + done, crcs[(begin + done) / stored->chunk_size],
+			ckptfmt_crc32c(0, transfer->staging + done, count), err));
+	}
+	return CKPTFMT_OK;
+}
+
+/* Where the read for the run at hand should end: behind as many of the following runs as fit the staging memory without
+ * much between them. `plan` is a copy: looking ahead must not move the real one. */
+static uint64_t read_end(cf_plan *plan, const cf_run *run, uint64_t begin, uint64_t gap_max)
+{
+	uint64_t end = run->stored_offset + run->size;
+	cf_run next;
+	while (end - begin < CF_WINDOW_SIZE && cf_plan_next(plan, &next)) {
+		if (next.stored_offset - end > gap_max)
+			break;
+		end = next.stored_offset + next.size;
+	}
+	return cf_min_u64(end, begin + CF_WINDOW_SIZE);
+}
+
+/* Reads the chunks that the plan touches, checks each, and delivers. */
+static ckptfmt_status part_by_chunks(cf_transfer *transfer, const ckptfmt_stored *stored, cf_plan *plan,
+	uint8_t *destination, ckptfmt_error *err)
+{
+	uint64_t chunk = stored->chunk_size;
+	cf_run run;
+	bool left = cf_plan_next(plan, &run);
+	CF_TRY(need_staging(transfer, err));
+	transfer->window_size = 0;
+	while (left) {
+		uint64_t begin = run.stored_offset / chunk * chunk;
+		cf_plan ahead = *plan;
+		uint64_t end = read_end(&ahead, &run, begin, chunk);
+		/* Whole chunks only, and no more than staging takes. */
+		end = cf_min_u64(begin + CF_WINDOW_SIZE / chunk * chunk, (end + chunk - 1) / chunk * chunk);
+		end = cf_min_u64(end, stored->size);
+		CF_TRY(read_exactly(transfer, transfer->staging, end - begin, stored->offset + begin, err));
+		CF_TRY(check_chunks(transfer, stored, begin, end - begin, err));
+		scatter(plan, &run, &left, transfer->staging, begin, end - begin, destination);
+	}
+	return CKPTFMT_OK;
+}
+
+/* Reads only what is wanted, unchecked. */
+static ckptfmt_status part_unchecked(cf_transfer *transfer, const ckptfmt_stored *stored, cf_plan *plan,
+	uint8_t *destination, ckptfmt_error *err)
+{
+	cf_run run;
+	bool left = cf_plan_next(plan, &run);
+	while (left) {
+		uint64_t end;
+		cf_plan ahead;
+		if (run.size >= CF_SMALL_VALUE) {
+			CF_TRY(read_exactly(transfer, destination + run.destination_offset, run.size,
+				stored->offset + run.stored_offset, err));
+			left = cf_plan_next(plan, &run);
+			continue;
+		}
+		CF_TRY(need_staging(transfer, err));
+		transfer->window_size = 0;
+		ahead = *plan;
+		end = read_end(&ahead, &run, run.stored_offset, CF_GAP_MAX);
+		{
+			uint64_t begin = run.stored_offset;
+			CF_TRY(read_exactly(transfer, transfer->staging, end - begin, stored->offset + begin, err));
+			scatter(plan, &run, &left, transfer->staging, begin, end - begin, destination);
+		}
+	}
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_transfer_part(cf_transfer *transfer, const ckptfmt_stored *stored, cf_plan *plan,
+	uint8_t *destination, bool *verified, ckptfmt_error *err)
+{
+	bool by_chunks = stored->chunk_size != 0 && stored->chunk_size <= CF_WINDOW_SIZE;
+	*verified = transfer->verify != CKPTFMT_VERIFY_OFF;
+	CF_TRY(cf_transfer_open(transfer, stored, err));
+	if (!*verified)
+		return part_unchecked(transfer, stored, plan, destination, err);
+	if (transfer->verify == CKPTFMT_VERIFY_FULL || (!by_chunks && stored->size <= CF_WHOLE_CHECK_MAX))
+		return part_of_whole(transfer, stored, plan, destination, err);
+	if (by_chunks)
+		return part_by_chunks(transfer, stored, plan, destination, err);
+	*verified = false;
+	return part_unchecked(transfer, stored, plan, destination, err);
+}

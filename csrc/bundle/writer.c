@@ -1,0 +1,388 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The writer: tensors go to data files under temporary names as they come, what the index will say of them is kept in a
+ * catalog, and commit publishes both. A fresh prefix has one data file; a prefix that is being overwritten may need more,
+ * because the number of data files tells generations apart (commit.h). Then each tensor goes to the emptiest. */
+#include "base/memory.h"
+#include "bundle/catalog.h"
+#include "bundle/commit.h"
+#include "bundle/value_writer.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum {
+	COUNT_TRIES = 16,
+	CHUNK_UNIT = 16         /* chunks hold whole elements of every data type */
+};
+
+typedef struct data_file {
+	cf_file_writer file;
+	uint64_t tensor_count;
+	char name[CF_NAME_SIZE];    /* the one it has now, once it has a final one */
+} data_file;
+
+struct ckptfmt_writer {
+	cf_prefix prefix;
+	cf_directory directory;
+	ckptfmt_write_options options;
+	cf_commit commit;
+	cf_catalog catalog;
+	data_file *files;
+	int32_t file_count;
+	bool failed;
+};
+
+void ckptfmt_write_options_default(ckptfmt_write_options *options)
+{
+	options->alignment = 1;
+	options->chunk_size = 0;
+	options->durability = CKPTFMT_DURABILITY_FULL;
+}
+
+static ckptfmt_status check_options(const ckptfmt_write_options *options, ckptfmt_error *err)
+{
+	if (options->alignment == 0 || options->alignment > (uint64_t)1 << 30)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the alignment %llu is not within 1 and 2^30",
+			(unsigned long long)options->alignment);
+	if (options->chunk_size % CHUNK_UNIT != 0)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the chunk size %lu is no multiple of %d",
+			(unsigned long)options->chunk_size, CHUNK_UNIT);
+	if (options->durability < CKPTFMT_DURABILITY_FULL || options->durability > CKPTFMT_DURABILITY_NONE)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "durability %d is none",
+			(int)options->durability);
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status open_data_files(ckptfmt_writer *writer, ckptfmt_error *err)
+{
+	char name[CF_NAME_SIZE];
+	int32_t count;
+	CF_TRY(cf_commit_choose_count(&writer->commit, 1, false, &count, err));
+	writer->files = cf_allocate_zero((uint64_t)count, sizeof *writer->files);
+	if (writer->files == NULL)
+		return cf_fail_memory(err);
+	for (; writer->file_count < count; writer->file_count++) {
+		cf_file_writer *file = &writer->files[writer->file_count].file;
+		cf_data_name(writer->prefix.base, writer->file_count, count, name);
+		CF_TRY(cf_file_writer_open(file, &writer->directory, name, err));
+		if (writer->options.durability == CKPTFMT_DURABILITY_FULL)
+			cf_file_writer_sync_ahead(file);
+	}
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status open_writer(ckptfmt_writer *writer, const char *prefix, ckptfmt_error *err)
+{
+	bool sync = writer->options.durability == CKPTFMT_DURABILITY_FULL;
+	CF_TRY(check_options(&writer->options, err));
+	CF_TRY(cf_prefix_split(prefix, &writer->prefix, err));
+	CF_TRY(cf_os_directory_open(writer->prefix.directory, true, sync, &writer->directory, err));
+	CF_TRY(cf_catalog_open(&writer->catalog, err));
+	writer->commit = (cf_commit){&writer->prefix, &writer->directory, writer->options.durability, 0};
+	CF_TRY(cf_commit_observe(&writer->commit, err));
+	return open_data_files(writer, err);
+}
+
+ckptfmt_status ckptfmt_writer_open(const char *prefix, const ckptfmt_write_options *options, ckptfmt_writer **out,
+	ckptfmt_error *err)
+{
+	ckptfmt_writer *writer;
+	ckptfmt_status status;
+	*out = NULL;
+	writer = cf_allocate_zero(1, sizeof *writer);
+	if (writer == NULL)
+		return cf_fail_memory(err);
+	writer->directory.fd = -1;
+	if (options != NULL)
+		writer->options = *options;
+	else
+		ckptfmt_write_options_default(&writer->options);
+	status = open_writer(writer, prefix, err);
+	if (status != CKPTFMT_OK) {
+		cf_error_path(err, prefix);
+		ckptfmt_writer_abandon(writer);
+		return status;
+	}
+	*out = writer;
+	return CKPTFMT_OK;
+}
+
+static void free_writer(ckptfmt_writer *writer)
+{
+	cf_catalog_free(&writer->catalog);
+	cf_release(writer->files);
+	cf_os_directory_close(&writer->directory);
+	cf_prefix_free(&writer->prefix);
+	cf_release(writer);
+}
+
+void ckptfmt_writer_abandon(ckptfmt_writer *writer)
+{
+	if (writer == NULL)
+		return;
+	for (int32_t i = 0; i < writer->file_count; i++)
+		cf_file_writer_abandon(&writer->files[i].file);
+	free_writer(writer);
+}
+
+/* ---- adding ---------------------------------------------------------------------------------------------- */
+
+/* Without its slice if that is all of the tensor (SLC-12). */
+static ckptfmt_source normal_source(const ckptfmt_source *source)
+{
+	ckptfmt_source normal = *source;
+	if (cf_source_is_whole(source))
+		normal.slice = NULL;
+	return normal;
+}
+
+/* Enters all sources, so that every conflict shows before a byte is written; their rows are put into `rows`. */
+static ckptfmt_status enter_sources(ckptfmt_writer *writer, const ckptfmt_source *sources, uint64_t count,
+	uint64_t *rows, ckptfmt_error *err)
+{
+	cf_catalog_mark mark = cf_catalog_here(&writer->catalog);
+	for (uint64_t i = 0; i < count; i++) {
+		ckptfmt_status status = cf_source_check(&sources[i], err);
+		if (status == CKPTFMT_OK) {
+			ckptfmt_source source = normal_source(&sources[i]);
+			status = cf_catalog_add(&writer->catalog, &source, &rows[i], err);
+		}
+		if (status != CKPTFMT_OK) {
+			cf_error_tensor(err, sources[i].name, sources[i].name_size);
+			cf_error_path(err, writer->prefix.index_path);
+			if (status == CKPTFMT_INVALID)
+				cf_catalog_rollback(&writer->catalog, &mark);
+			else
+				writer->failed = true;
+			return status;
+		}
+	}
+	return CKPTFMT_OK;
+}
+
+static int32_t emptiest_file(const ckptfmt_writer *writer)
+{
+	int32_t best = 0;
+	for (int32_t i = 1; i < writer->file_count; i++) {
+		uint64_t size = cf_file_writer_position(&writer->files[i].file);
+		uint64_t best_size = cf_file_writer_position(&writer->files[best].file);
+		if (size < best_size ||
+			(size == best_size && writer->files[i].tensor_count < writer->files[best].tensor_count))
+			best = i;
+	}
+	return best;
+}
+
+static ckptfmt_status write_source(ckptfmt_writer *writer, const ckptfmt_source *source, uint64_t row,
+	ckptfmt_error *err)
+{
+	int32_t shard = emptiest_file(writer);
+	data_file *file = &writer->files[shard];
+	cf_catalog_row *entry = cf_catalog_row_at(&writer->catalog, row);
+	uint64_t end, aligned;
+	CF_TRY(cf_value_write(&file->file, source, writer->options.chunk_size, entry, &writer->catalog.chunk_crcs, err));
+	entry->shard = shard;
+	file->tensor_count++;
+	/* DAT-5: the padding follows the value, the last one's too. */
+	end = cf_file_writer_position(&file->file);
+	if (!cf_align_u64(end, writer->options.alignment, &aligned) || aligned > INT64_MAX)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the data file would not fit 63 bits");
+	return cf_file_writer_zeros(&file->file, aligned - end, err);
+}
+
+static void reserve(ckptfmt_writer *writer, const ckptfmt_source *sources, uint64_t count)
+{
+	uint64_t total = 0;
+	if (writer->file_count != 1)
+		return;
+	for (uint64_t i = 0; i < count; i++) {
+		uint64_t size = cf_source_size(&sources[i]);
+		if (!cf_align_u64(size, writer->options.alignment, &size) || !cf_add_u64(total, size, &total))
+			return;
+	}
+	cf_file_writer_reserve(&writer->files[0].file, cf_file_writer_position(&writer->files[0].file) + total);
+}
+
+ckptfmt_status ckptfmt_writer_add(ckptfmt_writer *writer, const ckptfmt_source *sources, uint64_t count,
+	ckptfmt_error *err)
+{
+	uint64_t *rows;
+	ckptfmt_status status;
+	if (writer->failed)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the writer failed before and takes no more");
+	rows = cf_allocate(count * sizeof *rows);
+	if (rows == NULL)
+		return cf_fail_memory(err);
+	status = enter_sources(writer, sources, count, rows, err);
+	if (status != CKPTFMT_OK)
+		goto out;
+	reserve(writer, sources, count);
+	for (uint64_t i = 0; i < count && status == CKPTFMT_OK; i++) {
+		status = write_source(writer, &sources[i], rows[i], err);
+		if (status != CKPTFMT_OK) {
+			cf_error_tensor(err, sources[i].name, sources[i].name_size);
+			writer->failed = true;
+		}
+	}
+out:
+	cf_release(rows);
+	return status;
+}
+
+/* ---- committing ------------------------------------------------------------------------------------------ */
+
+/* CMT-6: an empty float tensor of shape [0] stands in a data file that nothing else is in. */
+static ckptfmt_status add_placeholder(ckptfmt_writer *writer, int32_t shard, ckptfmt_error *err)
+{
+	static const int64_t dims[1] = {0};
+	char name[64];
+	ckptfmt_source source;
+	uint64_t row;
+	memset(&source, 0, sizeof source);
+	(void)snprintf(name, sizeof name, "_CKPTFMT_SHARD_%d", (int)shard);
+	source.name = (const uint8_t *)name;
+	source.name_size = strlen(name);
+	source.dims = dims;
+	source.dtype = CKPTFMT_FLOAT;
+	source.rank = 1;
+	CF_TRY(cf_catalog_add(&writer->catalog, &source, &row, err));
+	cf_catalog_row_at(&writer->catalog, row)->shard = shard;
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status finish_data_file(ckptfmt_writer *writer, data_file *file, ckptfmt_error *err)
+{
+	CF_TRY(cf_file_writer_finish(&file->file, writer->options.durability == CKPTFMT_DURABILITY_FULL, err));
+	(void)snprintf(file->name, sizeof file->name, "%s", file->file.name);
+	return CKPTFMT_OK;
+}
+
+/* Another writer took the number meanwhile: takes the next free one, with empty data files to make it up. */
+static ckptfmt_status take_other_count(ckptfmt_writer *writer, ckptfmt_error *err)
+{
+	int32_t count;
+	data_file *files;
+	CF_TRY(cf_commit_choose_count(&writer->commit, writer->file_count, true, &count, err));
+	files = cf_reallocate(writer->files, (uint64_t)count * sizeof *files);
+	if (files == NULL)
+		return cf_fail_memory(err);
+	writer->files = files;
+	while (writer->file_count < count) {
+		data_file *file = &files[writer->file_count];
+		char name[CF_NAME_SIZE];
+		memset(file, 0, sizeof *file);
+		cf_data_name(writer->prefix.base, writer->file_count, count, name);
+		CF_TRY(cf_file_writer_open(&file->file, &writer->directory, name, err));
+		CF_TRY(add_placeholder(writer, writer->file_count++, err));
+		CF_TRY(finish_data_file(writer, file, err));
+	}
+	return CKPTFMT_OK;
+}
+
+static void remove_data_files(ckptfmt_writer *writer)
+{
+	for (int32_t i = 0; i < writer->file_count; i++) {
+		data_file *file = &writer->files[i];
+		if (file->file.state == CF_FILE_WRITER_PUBLISHED) {
+			ckptfmt_status ignored = cf_os_unlink(&writer->directory, file->name, NULL);
+			(void)ignored;
+		}
+		cf_file_writer_abandon(&file->file);
+	}
+}
+
+/* Gives the data files their final names. *taken: one of the names belongs to somebody, and those given already are of
+ * this number too; they move on with the next try. */
+static ckptfmt_status name_data_files(ckptfmt_writer *writer, bool *taken, ckptfmt_error *err)
+{
+	char target[CF_NAME_SIZE];
+	*taken = false;
+	for (int32_t i = 0; i < writer->file_count && !*taken; i++) {
+		data_file *file = &writer->files[i];
+		cf_data_name(writer->prefix.base, i, writer->file_count, target);
+		if (file->file.state == CF_FILE_WRITER_FINISHED)
+			CF_TRY(cf_file_writer_link_new(&file->file, target, taken, err));
+		else
+			CF_TRY(cf_os_rename_new(&writer->directory, file->name, &writer->directory, target, taken, err));
+		if (!*taken)
+			(void)snprintf(file->name, sizeof file->name, "%s", target);
+	}
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status publish_data_files(ckptfmt_writer *writer, ckptfmt_error *err)
+{
+	for (int tries = 0; tries < COUNT_TRIES; tries++) {
+		bool taken;
+		CF_TRY(name_data_files(writer, &taken, err));
+		if (!taken)
+			return CKPTFMT_OK;
+		CF_TRY(take_other_count(writer, err));
+	}
+	return cf_fail(err, CKPTFMT_FAIL_BUSY, CF_NO_OFFSET, "other writers took %d numbers of data files in a row",
+		COUNT_TRIES);
+}
+
+static ckptfmt_status put_to_file(void *state, const uint8_t *bytes, uint64_t size, ckptfmt_error *err)
+{
+	return cf_file_writer_put(state, bytes, size, err);
+}
+
+static ckptfmt_status write_index(ckptfmt_writer *writer, cf_file_writer *index, ckptfmt_error *err)
+{
+	char name[CF_NAME_SIZE];
+	cf_table_writer table;
+	uint64_t size;
+	ckptfmt_status status;
+	cf_index_name(writer->prefix.base, name);
+	CF_TRY(cf_file_writer_open(index, &writer->directory, name, err));
+	cf_table_writer_open(&table, (cf_sink){put_to_file, index});
+	status = cf_catalog_write(&writer->catalog, writer->file_count, writer->options.chunk_size, &table, err);
+	if (status == CKPTFMT_OK)
+		status = cf_table_writer_finish(&table, &size, err);
+	cf_table_writer_free(&table);
+	CF_TRY(status);
+	return cf_file_writer_finish(index, writer->options.durability == CKPTFMT_DURABILITY_FULL, err);
+}
+
+static ckptfmt_status commit_files(ckptfmt_writer *writer, cf_file_writer *index, bool *committed, ckptfmt_error *err)
+{
+	uint64_t *sizes;
+	ckptfmt_status status;
+	for (int32_t i = 0; i < writer->file_count; i++) {
+		if (writer->files[i].tensor_count == 0)
+			CF_TRY(add_placeholder(writer, i, err));
+		CF_TRY(finish_data_file(writer, &writer->files[i], err));
+	}
+	CF_TRY(publish_data_files(writer, err));
+	CF_TRY(write_index(writer, index, err));
+	sizes = cf_allocate((uint64_t)writer->file_count * sizeof *sizes);
+	if (sizes == NULL)
+		return cf_fail_memory(err);
+	for (int32_t i = 0; i < writer->file_count; i++)
+		sizes[i] = cf_file_writer_position(&writer->files[i].file);
+	status = cf_commit_index(&writer->commit, index, writer->file_count, sizes, committed, err);
+	cf_release(sizes);
+	return status;
+}
+
+ckptfmt_status ckptfmt_writer_commit(ckptfmt_writer *writer, ckptfmt_error *err)
+{
+	cf_file_writer index;
+	bool committed = false;
+	ckptfmt_status status;
+	memset(&index, 0, sizeof index);
+	if (writer->failed)
+		status = cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the writer failed before");
+	else
+		status = commit_files(writer, &index, &committed, err);
+	if (status != CKPTFMT_OK)
+		cf_error_path(err, writer->prefix.index_path);
+	if (!committed)
+		remove_data_files(writer);
+	cf_file_writer_abandon(&index);
+	for (int32_t i = 0; i < writer->file_count; i++)
+		cf_file_writer_abandon(&writer->files[i].file);
+	free_writer(writer);
+	return status;
+}

@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writing, reading, replacing and merging whole checkpoints through the public API, in a directory of its own. */
+#include "test.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+
+static char directory[256];
+
+static const char *in_directory(const char *name)
+{
+	static char paths[8][512];
+	static int next;
+	char *path = paths[next++ % 8];
+	snprintf(path, sizeof paths[0], "%s/%s", directory, name);
+	return path;
+}
+
+static int file_exists(const char *name)
+{
+	return access(in_directory(name), F_OK) == 0;
+}
+
+static int count_files(void)
+{
+	DIR *dir = opendir(directory);
+	int count = 0;
+	if (dir == NULL)
+		return -1;
+	for (struct dirent *entry = readdir(dir); entry != NULL; entry = readdir(dir))
+		count += entry->d_name[0] != '.';
+	closedir(dir);
+	return count;
+}
+
+static void remove_all(void)
+{
+	char command[320];
+	snprintf(command, sizeof command, "rm -rf '%s'/*", directory);
+	CHECK_EQ(system(command), 0);
+}
+
+static ckptfmt_source float_source(const char *name, const float *data, int32_t rank, const int64_t *dims)
+{
+	ckptfmt_source source;
+	memset(&source, 0, sizeof source);
+	source.name = (const uint8_t *)name;
+	source.name_size = strlen(name);
+	source.data = (const uint8_t *)data;
+	source.dtype = CKPTFMT_FLOAT;
+	source.rank = rank;
+	source.dims = dims;
+	return source;
+}
+
+static void save_one(const char *prefix, const char *name, const float *data, int64_t count)
+{
+	ckptfmt_error err;
+	ckptfmt_writer *writer;
+	ckptfmt_source source = float_source(name, data, 1, &count);
+	CHECK_OK(ckptfmt_writer_open(in_directory(prefix), NULL, &writer, &err), err);
+	CHECK_OK(ckptfmt_writer_add(writer, &source, 1, &err), err);
+	CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
+}
+
+static ckptfmt_status load_one(const char *prefix, const char *name, float *data, uint64_t count, ckptfmt_error *err)
+{
+	ckptfmt_reader *reader;
+	ckptfmt_selection *selection = NULL;
+	uint64_t name_size = strlen(name);
+	ckptfmt_request request;
+	ckptfmt_status status = ckptfmt_reader_open(in_directory(prefix), NULL, &reader, err);
+	if (status != CKPTFMT_OK)
+		return status;
+	memset(&request, 0, sizeof request);
+	request.destination = (uint8_t *)data;
+	request.destination_size = count * sizeof *data;
+	status = ckptfmt_reader_select(reader, (const uint8_t *)name, &name_size, 1, &selection, err);
+	if (status == CKPTFMT_OK)
+		status = ckptfmt_reader_read(reader, selection, &request, 1, CKPTFMT_VERIFY_AUTO, err);
+	ckptfmt_selection_free(selection);
+	ckptfmt_reader_close(reader);
+	return status;
+}
+
+/* The smallest real file, byte for byte (spec/format.md, the picture). */
+static void test_smallest(void)
+{
+	static const uint8_t expected[] = {
+		0x00, 0x00, 0x06, 0x08, 0x01, 0x1a, 0x02, 0x08, 0x01, 0x00, 0x01, 0x0f, 0x78, 0x08, 0x01, 0x12, 0x04,
+		0x12, 0x02, 0x08, 0x02, 0x28, 0x08, 0x35, 0x59, 0x3c, 0xe5, 0x35, 0x00, 0x00, 0x00, 0x00, 0x01, 0x00,
+		0x00, 0x00, 0x00, 0x91, 0x36, 0x42, 0x33, 0x00, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00, 0x00, 0xc0,
+		0xf2, 0xa1, 0xb0, 0x00, 0x01, 0x02, 0x79, 0x00, 0x24, 0x00, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00,
+		0x00, 0x08, 0x12, 0x10, 0x17, 0x29, 0x08, 0x36, 0x0e,
+	};
+	const float values[] = {1, 2};
+	uint8_t bytes[256];
+	ssize_t size;
+	int fd;
+	save_one("small", "x", values, 2);
+	fd = open(in_directory("small.index"), O_RDONLY);
+	size = read(fd, bytes, sizeof bytes);
+	close(fd);
+	CHECK_EQ(size, 121);
+	CHECK(memcmp(bytes, expected, sizeof expected) == 0);
+	fd = open(in_directory("small.data-00000-of-00001"), O_RDONLY);
+	size = read(fd, bytes, sizeof bytes);
+	close(fd);
+	CHECK_EQ(size, 8);
+	CHECK(memcmp(bytes, values, 8) == 0);
+	CHECK_EQ(count_files(), 2);
+	remove_all();
+}
+
+/* Each new generation has data files of its own names; the old ones go. */
+static void test_overwrite(void)
+{
+	ckptfmt_error err;
+	for (int generation = 0; generation < 5; generation++) {
+		float values[3] = {(float)generation, 1, 2}, got[3] = {0};
+		save_one("ck", "v", values, 3);
+		CHECK_OK(load_one("ck", "v", got, 3, &err), err);
+		CHECK(memcmp(values, got, sizeof got) == 0);
+		CHECK_EQ(file_exists("ck.data-00000-of-00001"), generation % 2 == 0);
+		CHECK_EQ(file_exists("ck.data-00001-of-00002"), generation % 2 == 1);
+		CHECK_EQ(count_files(), generation % 2 == 0 ? 2 : 3);
+	}
+	remove_all();
+}
+
+static void test_reader_keeps_generation(void)
+{
+	ckptfmt_error err;
+	ckptfmt_reader *reader;
+	ckptfmt_selection *selection;
+	const float old_values[2] = {1, 2}, new_values[2] = {3, 4};
+	float got[2] = {0};
+	uint64_t name_size = 1;
+	ckptfmt_request request = {0, NULL, (uint8_t *)got, sizeof got, 0, 0};
+	save_one("ck", "v", old_values, 2);
+	CHECK_OK(ckptfmt_reader_open(in_directory("ck"), NULL, &reader, &err), err);
+	save_one("ck", "v", new_values, 2);
+	CHECK_OK(ckptfmt_reader_select(reader, (const uint8_t *)"v", &name_size, 1, &selection, &err), err);
+	CHECK_OK(ckptfmt_reader_read(reader, selection, &request, 1, CKPTFMT_VERIFY_AUTO, &err), err);
+	CHECK(memcmp(got, old_values, sizeof got) == 0);
+	CHECK_EQ(request.verified, 1);
+	ckptfmt_selection_free(selection);
+	ckptfmt_reader_close(reader);
+	remove_all();
+}
+
+static void test_writer_refuses(void)
+{
+	static const int64_t slice[] = {4, 0, 2}, wrong_shape[] = {5, 0, 2}, outside[] = {4, 3, 2};
+	const float values[2] = {1, 2};
+	const int64_t count = 2, negative = -1;
+	ckptfmt_error err;
+	ckptfmt_writer *writer;
+	ckptfmt_source good = float_source("a", values, 1, &count), bad = good, part = float_source("p", values, 1, &count);
+	CHECK_OK(ckptfmt_writer_open(in_directory("ck"), NULL, &writer, &err), err);
+	CHECK_OK(ckptfmt_writer_add(writer, &good, 1, &err), err);
+	CHECK_FAILS(ckptfmt_writer_add(writer, &good, 1, &err), err, CKPTFMT_FAIL_ARGUMENT, "the name is added twice");
+	CHECK(strcmp(err.tensor, "a") == 0);
+	bad.name_size = 0;
+	CHECK_FAILS(ckptfmt_writer_add(writer, &bad, 1, &err), err, CKPTFMT_FAIL_ARGUMENT, "TAB-12");
+	bad = float_source("b", values, 1, &negative);
+	CHECK_FAILS(ckptfmt_writer_add(writer, &bad, 1, &err), err, CKPTFMT_FAIL_ARGUMENT, "the shape");
+	bad = float_source("b", values, 1, &count);
+	bad.dtype = CKPTFMT_RESOURCE;
+	CHECK_FAILS(ckptfmt_writer_add(writer, &bad, 1, &err), err, CKPTFMT_FAIL_ARGUMENT, "data type 20");
+	part.slice = slice;
+	CHECK_OK(ckptfmt_writer_add(writer, &part, 1, &err), err);
+	CHECK_FAILS(ckptfmt_writer_add(writer, &part, 1, &err), err, CKPTFMT_FAIL_ARGUMENT, "the slice is added twice");
+	part.slice = wrong_shape;
+	CHECK_FAILS(ckptfmt_writer_add(writer, &part, 1, &err), err, CKPTFMT_FAIL_ARGUMENT, "slices of one tensor");
+	part.slice = outside;
+	CHECK_FAILS(ckptfmt_writer_add(writer, &part, 1, &err), err, CKPTFMT_FAIL_ARGUMENT, "SLC-4");
+	{
+		/* A batch is taken whole or not at all, lists of slices included. */
+		static const int64_t second[] = {4, 2, 2};
+		ckptfmt_source batch[2] = {part, good};
+		float got[4] = {0};
+		batch[0].slice = second;
+		CHECK_FAILS(ckptfmt_writer_add(writer, batch, 2, &err), err, CKPTFMT_FAIL_ARGUMENT, "the name is added");
+		CHECK_OK(ckptfmt_writer_add(writer, batch, 1, &err), err);
+		CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
+		CHECK_OK(load_one("ck", "p", got, 4, &err), err);
+		CHECK(got[0] == 1 && got[1] == 2 && got[2] == 1 && got[3] == 2);
+	}
+	remove_all();
+}
+
+static void test_abandon(void)
+{
+	const float values[2] = {1, 2};
+	const int64_t count = 2;
+	ckptfmt_error err;
+	ckptfmt_writer *writer;
+	ckptfmt_source source = float_source("a", values, 1, &count);
+	CHECK_OK(ckptfmt_writer_open(in_directory("ck"), NULL, &writer, &err), err);
+	CHECK_OK(ckptfmt_writer_add(writer, &source, 1, &err), err);
+	ckptfmt_writer_abandon(writer);
+	CHECK_EQ(count_files(), 0);
+	CHECK_FAILS(load_one("ck", "a", NULL, 0, &err), err, CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, "");
+}
+
+/* One tensor of rows, cut into slices over two bundles, merged, and read in boxes of every place. */
+static void test_merge_and_slices(void)
+{
+	enum { ROWS = 6, COLUMNS = 5 };
+	float full[ROWS * COLUMNS];
+	ckptfmt_error err;
+	const char *inputs[2];
+	ckptfmt_merge_options options = {1, 0, CKPTFMT_DURABILITY_FULL, 0, NULL};
+	char first[512], second[512];
+	for (int i = 0; i < ROWS * COLUMNS; i++)
+		full[i] = (float)i;
+	for (int part = 0; part < 2; part++) {
+		const int64_t dims[2] = {3, COLUMNS}, slice[6] = {ROWS, COLUMNS, 3 * part, 0, 3, -1};
+		const int64_t scalar_count = 1;
+		const float scalar = (float)(100 + part);
+		ckptfmt_source sources[2] = {float_source("w", full + 3 * part * COLUMNS, 2, dims),
+			float_source(part == 0 ? "b" : "a", &scalar, 1, &scalar_count)};
+		ckptfmt_writer *writer;
+		sources[0].slice = slice;
+		CHECK_OK(ckptfmt_writer_open(in_directory(part == 0 ? "p0" : "p1"), NULL, &writer, &err), err);
+		CHECK_OK(ckptfmt_writer_add(writer, sources, 2, &err), err);
+		CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
+	}
+	snprintf(first, sizeof first, "%s", in_directory("p0"));
+	snprintf(second, sizeof second, "%s", in_directory("p1"));
+	inputs[0] = first;
+	inputs[1] = second;
+	CHECK_OK(ckptfmt_merge(inputs, 2, in_directory("m"), &options, &err), err);
+	CHECK_EQ(count_files(), 3);
+	CHECK(file_exists("m.data-00000-of-00002") && file_exists("m.data-00001-of-00002") && !file_exists("p0.index"));
+	{
+		ckptfmt_reader *reader;
+		ckptfmt_selection *selection;
+		ckptfmt_columns columns;
+		CHECK_OK(ckptfmt_reader_open(in_directory("m"), NULL, &reader, &err), err);
+		CHECK_OK(ckptfmt_reader_list(reader, &selection, &err), err);
+		ckptfmt_selection_columns(selection, &columns);
+		CHECK_EQ(columns.row_count, 3);
+		CHECK_EQ(columns.rows[2].slice_count, 2);
+		for (int64_t r = 0; r < ROWS; r++)
+			for (int64_t h = 0; h <= ROWS - r; h++)
+				for (int64_t c = 0; c < COLUMNS; c++) {
+					int64_t box[4] = {r, c, h, COLUMNS - c};
+					float got[ROWS * COLUMNS];
+					ckptfmt_request request = {2, box, (uint8_t *)got,
+						(uint64_t)(h * (COLUMNS - c)) * sizeof(float), 0, 0};
+					int same = 1;
+					CHECK_OK(ckptfmt_reader_read(reader, selection, &request, 1, CKPTFMT_VERIFY_AUTO, &err), err);
+					for (int64_t i = 0; i < h * (COLUMNS - c); i++)
+						same &= got[i] == full[(r + i / (COLUMNS - c)) * COLUMNS + c + i % (COLUMNS - c)];
+					CHECK(same && request.verified == 1);
+				}
+		ckptfmt_selection_free(selection);
+		ckptfmt_reader_close(reader);
+	}
+	remove_all();
+}
+
+static void test_merge_refuses(void)
+{
+	const float values[2] = {1, 2};
+	ckptfmt_error err;
+	ckptfmt_merge_options options = {1, 0, CKPTFMT_DURABILITY_RENAME, 0, NULL};
+	char first[512], second[512], missing[512];
+	const char *same_tensor[2] = {first, second}, *twice[2] = {first, first}, *not_there[2] = {first, missing};
+	snprintf(first, sizeof first, "%s", in_directory("p0"));
+	snprintf(second, sizeof second, "%s", in_directory("p1"));
+	snprintf(missing, sizeof missing, "%s", in_directory("p2"));
+	save_one("p0", "v", values, 2);
+	save_one("p1", "v", values, 2);
+	CHECK_FAILS(ckptfmt_merge(same_tensor, 2, in_directory("m"), &options, &err), err, CKPTFMT_FAIL_MERGE_CONFLICT,
+		"MRG-3");
+	CHECK(strstr(err.message, "p0") != NULL && strstr(err.message, "p1") != NULL);
+	CHECK_FAILS(ckptfmt_merge(twice, 2, in_directory("m"), &options, &err), err, CKPTFMT_FAIL_ARGUMENT, "MRG-10");
+	CHECK_FAILS(ckptfmt_merge(not_there, 2, in_directory("m"), &options, &err), err,
+		CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, "MRG-1");
+	CHECK_FAILS(ckptfmt_merge(same_tensor, 1, first, &options, &err), err, CKPTFMT_FAIL_ARGUMENT, "MRG-10");
+	CHECK_FAILS(ckptfmt_merge(same_tensor, 0, in_directory("m"), &options, &err), err,
+		CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, "MRG-1");
+	CHECK_EQ(count_files(), 4);
+	options.allow_missing = 1;
+	CHECK_OK(ckptfmt_merge(not_there, 2, in_directory("m"), &options, &err), err);
+	CHECK_EQ(count_files(), 4);
+	remove_all();
+}
+
+/* Only the bytes asked for are read of a large tensor, and chunk checksums cost a chunk at each end. */
+static void test_partial_reads(void)
+{
+	enum { COUNT = 1 << 20 };  /* 4 MiB */
+	static float full[COUNT], got[COUNT];
+	ckptfmt_error err;
+	for (int i = 0; i < COUNT; i++)
+		full[i] = (float)i;
+	for (uint32_t chunk = 0; chunk <= 262144; chunk += 262144) {
+		ckptfmt_write_options options = {64, chunk, CKPTFMT_DURABILITY_RENAME};
+		const int64_t dims[2] = {1024, 1024}, box[4] = {500, 0, 8, 1024};
+		ckptfmt_source source = float_source("w", full, 2, dims);
+		ckptfmt_writer *writer;
+		ckptfmt_reader *reader;
+		ckptfmt_selection *selection;
+		ckptfmt_counters before, after;
+		ckptfmt_request request = {0, box, (uint8_t *)got, 8 * 4096, 0, 0};
+		CHECK_OK(ckptfmt_writer_open(in_directory("ck"), &options, &writer, &err), err);
+		CHECK_OK(ckptfmt_writer_add(writer, &source, 1, &err), err);
+		CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
+		CHECK_OK(ckptfmt_reader_open(in_directory("ck"), NULL, &reader, &err), err);
+		CHECK_OK(ckptfmt_reader_list(reader, &selection, &err), err);
+		ckptfmt_counters_get(&before);
+		CHECK_OK(ckptfmt_reader_read(reader, selection, &request, 1, CKPTFMT_VERIFY_AUTO, &err), err);
+		ckptfmt_counters_get(&after);
+		CHECK(memcmp(got, full + 500 * 1024, 8 * 4096) == 0);
+		CHECK_EQ(request.verified, chunk != 0);
+		CHECK_EQ(after.bytes_read - before.bytes_read, chunk != 0 ? 262144 : 8 * 4096);
+		CHECK_OK(ckptfmt_reader_read(reader, selection, &request, 1, CKPTFMT_VERIFY_FULL, &err), err);
+		CHECK_EQ(request.verified, 1);
+		ckptfmt_selection_free(selection);
+		ckptfmt_reader_close(reader);
+		remove_all();
+	}
+}
+
+int main(void)
+{
+	const char *parent = getenv("TMPDIR");
+	snprintf(directory, sizeof directory, "%s/ckptfmt-test-XXXXXX", parent != NULL ? parent : "/tmp");
+	if (mkdtemp(directory) == NULL) {
+		perror("mkdtemp");
+		return 2;
+	}
+	test_smallest();
+	test_overwrite();
+	test_reader_keeps_generation();
+	test_writer_refuses();
+	test_abandon();
+	test_merge_and_slices();
+	test_merge_refuses();
+	test_partial_reads();
+	rmdir(directory);
+	return test_finish("bundle");
+}
