@@ -12,7 +12,8 @@ static const int64_t *extents_of(const ckptfmt_selection *selection, const ckptf
 	return cf_selection_dims(selection, cf_selection_slices(selection, row)[slice].extents_first);
 }
 
-static ckptfmt_status check_size(const ckptfmt_stored *stored, int64_t count, uint64_t itemsize, ckptfmt_error *err)
+ckptfmt_status cf_geometry_check_size(const ckptfmt_stored *stored, int64_t count, uint64_t itemsize,
+	ckptfmt_error *err)
 {
 	uint64_t expected;
 	if (itemsize == 0)
@@ -34,17 +35,26 @@ static bool all_full(int32_t rank, const int64_t *lengths)
 	return true;
 }
 
-static ckptfmt_status check_slice(const ckptfmt_selection *selection, const ckptfmt_row *row, uint64_t slice,
-	uint64_t itemsize, ckptfmt_error *err)
+ckptfmt_status cf_geometry_check_extents(const ckptfmt_selection *selection, const ckptfmt_row *row, uint64_t slice,
+	int64_t *count, ckptfmt_error *err)
 {
-	const ckptfmt_stored *stored = &cf_selection_slices(selection, row)[slice].stored;
 	const int64_t *dims = cf_selection_dims(selection, row->dims_first);
 	const int64_t *extents = extents_of(selection, row, slice);
 	int64_t starts[CKPTFMT_RANK_MAX], lengths[CKPTFMT_RANK_MAX];
 	CF_TRY(cf_box_resolve(row->rank, dims, extents, extents + row->rank, starts, lengths, err));
+	*count = cf_box_count(row->rank, lengths);
 	if (all_full(row->rank, extents + row->rank))
 		return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET, "SLC-5: slice %llu is the whole tensor",
 			(unsigned long long)slice);
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status check_slice(const ckptfmt_selection *selection, const ckptfmt_row *row, uint64_t slice,
+	uint64_t itemsize, ckptfmt_error *err)
+{
+	const ckptfmt_stored *stored = &cf_selection_slices(selection, row)[slice].stored;
+	int64_t count;
+	CF_TRY(cf_geometry_check_extents(selection, row, slice, &count, err));
 	if (stored->flags & CKPTFMT_STORED_MISSING)
 		return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET, "SLC-7: slice %llu of %lu has no entry of its own",
 			(unsigned long long)slice, (unsigned long)row->slice_count);
@@ -52,14 +62,14 @@ static ckptfmt_status check_slice(const ckptfmt_selection *selection, const ckpt
 		return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET,
 			"SLC-8: the entry of slice %llu has another dtype or shape than the slice",
 			(unsigned long long)slice);
-	return check_size(stored, cf_box_count(row->rank, lengths), itemsize, err);
+	return cf_geometry_check_size(stored, count, itemsize, err);
 }
 
 ckptfmt_status cf_geometry_check_sizes(const ckptfmt_selection *selection, const ckptfmt_row *row, uint64_t itemsize,
 	ckptfmt_error *err)
 {
 	if (row->slice_count == 0)
-		return check_size(&row->stored, row->element_count, itemsize, err);
+		return cf_geometry_check_size(&row->stored, row->element_count, itemsize, err);
 	for (uint64_t i = 0; i < row->slice_count; i++)
 		CF_TRY(check_slice(selection, row, i, itemsize, err));
 	return CKPTFMT_OK;

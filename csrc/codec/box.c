@@ -175,7 +175,8 @@ static uint64_t sort_items(item *items, item *scratch, uint64_t count)
 			steps += high - low;
 			memcpy(scratch, items + low, (size_t)(width * sizeof *items));
 			while (left < left_size && right < high)
-				items[to++] = scratch[left].start <= items[right].start ? scratch[left++] : items[right++];
+				items[to++] = scratch[left].start <= items[right].start ? scratch[left++]
+					: items[right++];
 			memcpy(items + to, scratch + left, (size_t)((left_size - left) * sizeof *items));
 			if (high == count)
 				break;

@@ -282,12 +282,14 @@ static void apply_mask(uint8_t *data, uint64_t size, uint8_t mask)
 /* How much to copy before going over it again. Tiles need several rows at once, however long those are. */
 static uint64_t pass_size(const cf_gather *gather)
 {
-	uint64_t pass = PASS_SIZE - PASS_SIZE % gather->itemsize;
+	uint64_t pass = PASS_SIZE;
 	if (gather->swap_size == 1 && gather->mask == CF_MASK_NONE)
 		return UINT64_MAX;
 	if (gather->loop_count != 0)
-		pass = cf_max_u64(pass, cf_min_u64(gather->size, TILE_ROWS * gather->loops[0].count * gather->run_size));
-	return cf_max_u64(pass, gather->itemsize);
+		pass = cf_max_u64(pass, TILE_ROWS * cf_min_u64(gather->size / TILE_ROWS,
+			gather->loops[0].count * gather->run_size));
+	/* A pass ends between elements, or the bytes of one would be swapped apart. */
+	return cf_max_u64(pass - pass % gather->itemsize, gather->itemsize);
 }
 
 void cf_gather_take(cf_gather *gather, uint8_t *to, uint64_t size)

@@ -98,7 +98,8 @@ void cf_slice_key_encode(cf_buffer *out, const uint8_t *name, uint64_t name_size
 /* One way to say no: every refusal of the code itself names the place in the key. */
 static CF_MUST_CHECK ckptfmt_status bad_code(ckptfmt_error *err, const char *rule, size_t position, const char *what)
 {
-	return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET, "%s: byte %zu of a slice key: %s", rule, position, what);
+	return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET, "%s: byte %zu of a slice key: %s", rule, position,
+		what);
 }
 
 static CF_MUST_CHECK ckptfmt_status take_number(cf_cursor *in, uint64_t *out, ckptfmt_error *err)
@@ -141,7 +142,8 @@ static CF_MUST_CHECK ckptfmt_status take_text(cf_cursor *in, cf_buffer *out, ckp
 	}
 }
 
-/* Size of the code that begins at `from`, 16 for all beyond 15; 0 where its size is past the end. REQUIRES: left > 0. */
+/* Size of the code that begins at `from`, 16 for all beyond 15; 0 where the bytes end before they tell.
+ * REQUIRES: left > 0. */
 static unsigned signed_size(const uint8_t *from, size_t left)
 {
 	unsigned size = 0;
@@ -214,8 +216,8 @@ ckptfmt_status cf_slice_key_decode(const uint8_t *key, uint64_t key_size, cf_buf
 	CF_TRY(take_text(&in, name_out, err));
 	CF_TRY(take_number(&in, &number, err));
 	if (number < 1 || number > CKPTFMT_RANK_MAX)
-		return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET, "KEY-1: a slice key of rank %llu, not 1 to %d",
-			(unsigned long long)number, CKPTFMT_RANK_MAX);
+		return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET,
+			"KEY-1: a slice key of rank %llu, not 1 to %d", (unsigned long long)number, CKPTFMT_RANK_MAX);
 	for (uint64_t d = 0; d < number; d++)
 		CF_TRY(take_extent(&in, &starts[d], &lengths[d], err));
 	if (cf_cursor_left(&in) != 0)

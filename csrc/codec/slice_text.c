@@ -51,7 +51,8 @@ static const char *quote(char to[QUOTED_SIZE], text from)
 static CF_MUST_CHECK ckptfmt_status bad_text(ckptfmt_error *err, const char *what, text whole)
 {
 	char quoted[QUOTED_SIZE];
-	return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "%s in the slice spec \"%s\"", what, quote(quoted, whole));
+	return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "%s in the slice spec \"%s\"", what,
+		quote(quoted, whole));
 }
 
 static bool is_blank(uint8_t byte)

@@ -273,8 +273,8 @@ static void check_cover(layout *l, const int64_t *starts, const int64_t *lengths
 		CHECK_OK(cf_boxes_cover(&l->boxes, starts, lengths, hole_starts, hole_lengths, &err), err);
 		return;
 	}
-	(void)snprintf(expected, sizeof expected, "SLC-11: the slices do not hold %lld of the %lld elements, among them",
-		missing, total);
+	(void)snprintf(expected, sizeof expected,
+		"SLC-11: the slices do not hold %lld of the %lld elements, among them", missing, total);
 	CHECK_FAILS(cf_boxes_cover(&l->boxes, starts, lengths, hole_starts, hole_lengths, &err), err,
 		CKPTFMT_FAIL_BAD_SLICE, expected);
 	check_hole(l, starts, lengths, hole_starts, hole_lengths);
@@ -371,7 +371,8 @@ static void test_huge(void)
 	ckptfmt_error err;
 	CHECK_OK(cf_boxes_check_disjoint(&boxes, NULL, &err), err);
 	CHECK_FAILS(cf_boxes_cover(&boxes, &zero, dims, &hole_start, &hole_length, &err), err, CKPTFMT_FAIL_BAD_SLICE,
-		"SLC-11: the slices do not hold 1 of the 9223372036854775807 elements, among them 9223372036854775805,1");
+		"SLC-11: the slices do not hold 1 of the 9223372036854775807 elements, among them "
+		"9223372036854775805,1");
 	CHECK(hole_start == INT64_MAX - 2 && hole_length == 1);
 	extents[3] = INT64_MAX;
 	CHECK_FAILS(cf_boxes_check_disjoint(&boxes, NULL, &err), err, CKPTFMT_FAIL_BAD_SLICE,

@@ -189,6 +189,7 @@ static void test_writes(void)
 {
 	cf_file_writer writer;
 	uint64_t allocations = memory_fault_calls();
+	uint32_t crc = 0;
 	os_fault_log_clear();
 	CHECK_OK(cf_file_writer_open(&writer, &here, "w", &error), error);
 	CHECK_OK(cf_file_writer_put(&writer, bytes, 2 * STAGING, &error), error);
@@ -198,7 +199,7 @@ static void test_writes(void)
 	CHECK_OK(cf_file_writer_flush(&writer, &error), error);
 	CHECK_OK(cf_file_writer_flush(&writer, &error), error);
 	CHECK_EQ(os_fault_log_count_of(OS_FAULT_WRITE), 2);
-	CHECK_OK(cf_file_writer_put(&writer, bytes + 2 * STAGING + 7, STAGING + 100, &error), error);
+	CHECK_OK(cf_file_writer_put_crc(&writer, bytes + 2 * STAGING + 7, STAGING + 100, &crc, &error), error);
 	put_room(&writer, bytes + 3 * STAGING + 107, STAGING);
 	CHECK_OK(cf_file_writer_put(&writer, bytes + 4 * STAGING + 107, 1000, &error), error);
 	CHECK_OK(cf_file_writer_finish(&writer, false, &error), error);

@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whole operations with every call of the operating system and every allocation failing in turn: a typed error or success,
+ * nothing leaked, the old checkpoint or the new one and never a mixture, and no file left over that a fault (other than
+ * a crash) could have cleaned up. Links os_fault.c and memory_fault.c in the place of the real ones. */
+#include "memory_fault.h"
+#include "os_fault.h"
+#include "test.h"
+
+#include <dirent.h>
+#include <errno.h>
+
+static char directory[256];
+
+static const char *in_directory(const char *name)
+{
+	static char paths[8][512];
+	static int next;
+	char *path = paths[next++ % 8];
+	snprintf(path, sizeof paths[0], "%s/%s", directory, name);
+	return path;
+}
+
+static void shell(const char *format)
+{
+	char command[1024];
+	snprintf(command, sizeof command, format, directory, directory, directory);
+	if (system(command) != 0)
+		perror(command);
+}
+
+/* Entries of a directory; of /proc/self/fd the open files. */
+static int count_entries(const char *path)
+{
+	DIR *dir = opendir(path);
+	int count = 0;
+	if (dir == NULL)
+		return -1;
+	while (readdir(dir) != NULL)
+		count++;
+	closedir(dir);
+	return count;
+}
+
+static ckptfmt_status save(const char *prefix, float first, ckptfmt_error *err)
+{
+	static const int64_t dims[1] = {2}, slice[3] = {4, 0, 2};
+	const float values[2] = {first, 7};
+	const ckptfmt_bytes texts[2] = {{(const uint8_t *)"one", 3}, {(const uint8_t *)"", 0}};
+	ckptfmt_source sources[3];
+	ckptfmt_writer *writer;
+	ckptfmt_status status;
+	memset(sources, 0, sizeof sources);
+	for (int i = 0; i < 3; i++) {
+		static const char *const names[3] = {"v", "part", "text"};
+		sources[i].name = (const uint8_t *)names[i];
+		sources[i].name_size = strlen(names[i]);
+		sources[i].dims = dims;
+		sources[i].rank = 1;
+		sources[i].dtype = i == 2 ? CKPTFMT_STRING : CKPTFMT_FLOAT;
+		sources[i].data = i == 2 ? (const uint8_t *)texts : (const uint8_t *)values;
+	}
+	sources[1].slice = slice;
+	status = ckptfmt_writer_open(in_directory(prefix), NULL, &writer, err);
+	if (status != CKPTFMT_OK)
+		return status;
+	status = ckptfmt_writer_add(writer, sources, 3, err);
+	if (status != CKPTFMT_OK) {
+		ckptfmt_writer_abandon(writer);
+		return status;
+	}
+	return ckptfmt_writer_commit(writer, err);
+}
+
+static ckptfmt_status load(const char *prefix, float *first, ckptfmt_error *err)
+{
+	float values[2] = {0, 0};
+	ckptfmt_reader *reader;
+	ckptfmt_selection *all = NULL, *named = NULL;
+	ckptfmt_strings *strings = NULL;
+	uint64_t sizes[2] = {1, 4};
+	ckptfmt_request request = {0, NULL, (uint8_t *)values, sizeof values, 0, 0};
+	ckptfmt_status status = ckptfmt_reader_open(in_directory(prefix), NULL, &reader, err);
+	if (status != CKPTFMT_OK)
+		return status;
+	status = ckptfmt_reader_list(reader, &all, err);
+	if (status == CKPTFMT_OK)
+		status = ckptfmt_reader_select(reader, (const uint8_t *)"vtext", sizes, 2, &named, err);
+	if (status == CKPTFMT_OK)
+		status = ckptfmt_reader_read(reader, named, &request, 1, CKPTFMT_VERIFY_AUTO, err);
+	if (status == CKPTFMT_OK)
+		status = ckptfmt_reader_read_strings(reader, named, 1, NULL, CKPTFMT_VERIFY_AUTO, &strings, err);
+	if (status == CKPTFMT_OK) {
+		ckptfmt_strings_view view;
+		ckptfmt_strings_get(strings, &view);
+		CHECK(view.count == 2 && view.offsets[1] == 3 && memcmp(view.bytes, "one", 3) == 0);
+		CHECK(values[1] == 7);
+	}
+	*first = values[0];
+	ckptfmt_strings_free(strings);
+	ckptfmt_selection_free(named);
+	ckptfmt_selection_free(all);
+	ckptfmt_reader_close(reader);
+	return status;
+}
+
+static ckptfmt_status merge(ckptfmt_error *err)
+{
+	char a[512], b[512];
+	const char *inputs[2] = {a, b};
+	const ckptfmt_merge_options options = {1, 0, CKPTFMT_DURABILITY_FULL, 0, NULL};
+	snprintf(a, sizeof a, "%s", in_directory("a"));
+	snprintf(b, sizeof b, "%s", in_directory("b"));
+	return ckptfmt_merge(inputs, 2, in_directory("m"), &options, err);
+}
+
+/* Errors name the file; only a lack of memory need not. */
+static void check_error(const ckptfmt_error *err)
+{
+	CHECK(err->failure == CKPTFMT_FAIL_NO_MEMORY || err->path[0] != '\0' || err->failure == CKPTFMT_FAIL_OS);
+	CHECK(err->message[0] != '\0');
+}
+
+static void check_checkpoint(const char *prefix, float one, float other)
+{
+	ckptfmt_error err;
+	float first = -1;
+	CHECK_OK(load(prefix, &first, &err), err);
+	CHECK(first == one || first == other);
+}
+
+/* ---- the operating system -------------------------------------------------------------------------------- */
+
+static void fail_saves(int os_errno, bool forever)
+{
+	bool hit = true;
+	for (uint64_t n = 1; hit; n++) {
+		ckptfmt_error err;
+		ckptfmt_status status;
+		int open_files, files;
+		shell("rm -rf '%s'/*");
+		CHECK_OK(save("ck", 1, &err), err);
+		open_files = count_entries("/proc/self/fd");
+		files = count_entries(directory);
+		os_fault_set(&(os_fault_plan){.at = n, .forever = forever, .os_errno = os_errno});
+		status = save("ck", 2, &err);
+		hit = os_fault_hits() != 0;
+		os_fault_clear();
+		CHECK_EQ(count_entries("/proc/self/fd"), open_files);
+		CHECK_EQ(memory_fault_live(), 0);
+		if (status == CKPTFMT_OK)
+			check_checkpoint("ck", 2, 2);
+		else
+			check_error(&err);
+		check_checkpoint("ck", 1, 2);
+		/* With every later call failing nothing can be removed either. */
+		if (!forever && status != CKPTFMT_OK && err.failure != CKPTFMT_FAIL_DURABILITY_UNKNOWN)
+			CHECK(count_entries(directory) <= files + 1);
+		CHECK_OK(save("ck", 3, &err), err);
+		check_checkpoint("ck", 3, 3);
+	}
+}
+
+/* Nothing reaches the disk after the n-th call: what a killed process leaves. */
+static void crash_saves(void)
+{
+	bool hit = true;
+	for (uint64_t n = 1; hit; n++) {
+		ckptfmt_error err;
+		shell("rm -rf '%s'/*");
+		CHECK_OK(save("ck", 1, &err), err);
+		os_fault_set(&(os_fault_plan){.at = n, .crash = true});
+		(void)!save("ck", 2, &err);
+		hit = os_fault_hits() != 0;
+		os_fault_clear();
+		check_checkpoint("ck", 1, 2);
+		CHECK_OK(save("ck", 3, &err), err);
+		check_checkpoint("ck", 3, 3);
+	}
+}
+
+static void fail_merges(bool crash)
+{
+	bool hit = true;
+	for (uint64_t n = 1; hit; n++) {
+		ckptfmt_error err;
+		ckptfmt_status status;
+		float first;
+		shell("rm -rf '%s'/*");
+		CHECK_OK(save("a", 1, &err), err);
+		{
+			/* The other input holds another tensor. */
+			static const int64_t dims[1] = {1};
+			const float value = 5;
+			ckptfmt_source source;
+			ckptfmt_writer *writer;
+			memset(&source, 0, sizeof source);
+			source.name = (const uint8_t *)"other";
+			source.name_size = 5;
+			source.dims = dims;
+			source.rank = 1;
+			source.dtype = CKPTFMT_FLOAT;
+			source.data = (const uint8_t *)&value;
+			CHECK_OK(ckptfmt_writer_open(in_directory("b"), NULL, &writer, &err), err);
+			CHECK_OK(ckptfmt_writer_add(writer, &source, 1, &err), err);
+			CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
+		}
+		os_fault_set(&(os_fault_plan){.at = n, .crash = crash});
+		status = merge(&err);
+		hit = os_fault_hits() != 0;
+		os_fault_clear();
+		CHECK_EQ(memory_fault_live(), 0);
+		if (load("m", &first, &err) != CKPTFMT_OK) {
+			CHECK(status != CKPTFMT_OK);
+			CHECK_EQ(err.failure, CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND);
+			check_checkpoint("a", 1, 1);
+			CHECK_OK(merge(&err), err);
+		}
+		check_checkpoint("m", 1, 1);
+	}
+}
+
+static void fail_loads(int os_errno)
+{
+	bool hit = true;
+	ckptfmt_error err;
+	shell("rm -rf '%s'/*");
+	CHECK_OK(save("ck", 1, &err), err);
+	for (uint64_t n = 1; hit; n++) {
+		float first = -1;
+		int open_files = count_entries("/proc/self/fd");
+		ckptfmt_status status;
+		os_fault_set(&(os_fault_plan){.at = n, .os_errno = os_errno});
+		status = load("ck", &first, &err);
+		hit = os_fault_hits() != 0;
+		os_fault_clear();
+		CHECK_EQ(status == CKPTFMT_OK, !hit);
+		if (hit)
+			check_error(&err);
+		CHECK_EQ(count_entries("/proc/self/fd"), open_files);
+		CHECK_EQ(memory_fault_live(), 0);
+	}
+	/* A read that gives a byte at a time is slow and nothing else. */
+	os_system_transfer_max(1);
+	os_system_interrupt(true);
+	check_checkpoint("ck", 1, 1);
+	CHECK_OK(save("ck", 2, &err), err);
+	os_fault_clear();
+	check_checkpoint("ck", 2, 2);
+}
+
+/* A file that ends early, wherever a read may meet it. */
+static void truncate_reads(void)
+{
+	bool hit = true;
+	for (uint64_t n = 1; hit; n++) {
+		ckptfmt_error err;
+		float first = -1;
+		os_fault_set(&(os_fault_plan){.kind = OS_FAULT_READ, .at = n, .partial = 1});
+		if (load("ck", &first, &err) == CKPTFMT_OK)
+			CHECK(first == 2);
+		else
+			CHECK(err.failure == CKPTFMT_FAIL_TRUNCATED && err.offset != UINT64_MAX);
+		hit = os_fault_hits() != 0;
+		os_fault_clear();
+		CHECK_EQ(memory_fault_live(), 0);
+	}
+}
+
+/* ---- the heap -------------------------------------------------------------------------------------------- */
+
+static void fail_allocations(bool forever)
+{
+	bool hit = true;
+	for (uint64_t n = 1; hit; n++) {
+		ckptfmt_error err;
+		float first = -1;
+		shell("rm -rf '%s'/*");
+		CHECK_OK(save("ck", 1, &err), err);
+		memory_fault_set(n, forever);
+		if (save("ck", 2, &err) != CKPTFMT_OK)
+			CHECK_EQ(err.status, CKPTFMT_NO_MEMORY);
+		hit = memory_fault_hits() != 0;
+		memory_fault_clear();
+		CHECK_EQ(memory_fault_live(), 0);
+		check_checkpoint("ck", 1, 2);
+		memory_fault_set(n, forever);
+		if (load("ck", &first, &err) != CKPTFMT_OK)
+			CHECK_EQ(err.status, CKPTFMT_NO_MEMORY);
+		hit = hit || memory_fault_hits() != 0;
+		memory_fault_clear();
+		CHECK_EQ(memory_fault_live(), 0);
+	}
+}
+
+int main(void)
+{
+	const char *parent = getenv("TMPDIR");
+	snprintf(directory, sizeof directory, "%s/ckptfmt-test-XXXXXX", parent != NULL ? parent : "/tmp");
+	if (mkdtemp(directory) == NULL) {
+		perror("mkdtemp");
+		return 2;
+	}
+	fail_saves(EIO, false);
+	fail_saves(ENOSPC, true);
+	crash_saves();
+	fail_merges(false);
+	fail_merges(true);
+	fail_loads(EIO);
+	truncate_reads();
+	fail_allocations(false);
+	fail_allocations(true);
+	os_fault_log_clear();
+	shell("rm -rf '%s'");
+	return test_finish("faults");
+}

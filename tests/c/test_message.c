@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Header, entry and slice messages: TensorFlow's bytes both ways, odd spellings, and every way to be malformed. */
+#include "codec/message.h"
+
+#include "test.h"
+
+static cf_bytes_view hex(const char *text)
+{
+	size_t size = 0;
+	uint8_t bytes[512];
+	for (const char *at = text; *at != '\0'; at++) {
+		unsigned value;
+		if (*at == ' ')
+			continue;
+		if (sscanf(at, "%2x", &value) != 1)
+			abort();
+		bytes[size++] = (uint8_t)value;
+		at++;
+	}
+	return (cf_bytes_view){test_guarded_copy(bytes, size), size};
+}
+
+static ckptfmt_status decode(const char *text, cf_entry *entry, int64_t *dims, ckptfmt_error *err)
+{
+	return cf_entry_decode(hex(text), 1000, 4, dims, entry, err);
+}
+
+static void test_headers(void)
+{
+	ckptfmt_error err;
+	cf_header header;
+	cf_buffer out = CF_BUFFER_EMPTY;
+	cf_bytes_view single = hex("08 01 1a 02 08 01"), big = hex("08 01 10 01 1a 02 08 01"), view;
+	CHECK_OK(cf_header_decode(single, 0, &header, &err), err);
+	CHECK(header.num_shards == 1 && header.endianness == 0 && header.producer == 1 && header.min_consumer == 0);
+	CHECK_EQ(header.oddities, 0);
+	cf_header_encode(&out, 1, 0, 0, NULL);
+	CHECK(out.size == single.size && memcmp(out.data, single.data, out.size) == 0);
+	cf_buffer_clear(&out);
+	CHECK_OK(cf_header_decode(big, 0, &header, &err), err);
+	CHECK(header.endianness == 1 && header.oddities == CF_ODD_BIG_ENDIAN);
+	view = header.version;
+	cf_header_encode(&out, 1, 1, 0, &view);
+	CHECK(out.size == big.size && memcmp(out.data, big.data, out.size) == 0);
+	cf_buffer_free(&out);
+	/* A missing version, a larger producer, unpacked bad consumers of other versions. */
+	CHECK_OK(cf_header_decode(hex("08 01"), 0, &header, &err), err);
+	CHECK_OK(cf_header_decode(hex("08 01 1a 02 08 05"), 0, &header, &err), err);
+	CHECK_OK(cf_header_decode(hex("08 01 1a 04 18 02 18 03"), 0, &header, &err), err);
+	CHECK_FAILS(cf_header_decode(hex("1a 02 08 01"), 9, &header, &err), err, CKPTFMT_FAIL_BAD_HEADER, "HDR-3");
+	CHECK_EQ(err.offset, 9);
+	CHECK_FAILS(cf_header_decode(hex("08 ff ff ff ff ff ff ff ff ff 01"), 0, &header, &err), err,
+		CKPTFMT_FAIL_BAD_HEADER, "HDR-3");
+	CHECK_FAILS(cf_header_decode(hex("08 01 10 02"), 0, &header, &err), err, CKPTFMT_FAIL_BAD_HEADER, "HDR-4");
+	CHECK_FAILS(cf_header_decode(hex("08 01 1a 0b 08 ff ff ff ff ff ff ff ff ff 01"), 0, &header, &err), err,
+		CKPTFMT_FAIL_UNSUPPORTED, "HDR-7");
+	CHECK_FAILS(cf_header_decode(hex("08 01 1a 02 10 02"), 0, &header, &err), err, CKPTFMT_FAIL_UNSUPPORTED, "HDR-8");
+	CHECK_FAILS(cf_header_decode(hex("08 01 1a 03 1a 01 01"), 0, &header, &err), err, CKPTFMT_FAIL_UNSUPPORTED, "HDR-9");
+	CHECK_FAILS(cf_header_decode(hex("08 01 1a 02 18 01"), 0, &header, &err), err, CKPTFMT_FAIL_UNSUPPORTED, "HDR-9");
+	CHECK_FAILS(cf_header_decode(hex("08 80 80 80 80 10"), 0, &header, &err), err, CKPTFMT_FAIL_BAD_PROTO, "MSG-11");
+}
+
+static void test_entries(void)
+{
+	static const char *const written[] = {
+		"08 01 12 04 12 02 08 02 28 08 35 59 3c e5 35",
+		"08 09 12 04 12 02 08 03 20 14 28 18 35 e1 f2 8a 2a",
+		"08 01 12 06 12 00 12 02 08 03 20 3e 35 d8 ea 82 a2",
+		"08 01 12 00 20 3e 28 04 35 5f cf 8b b5",
+		"08 01 12 08 12 02 08 04 12 02 08 06 18 01 20 04 28 30 35 8e 40 36 2e",
+	};
+	ckptfmt_error err;
+	int64_t dims[CKPTFMT_RANK_MAX];
+	cf_entry entry;
+	for (size_t i = 0; i < CF_ARRAY_COUNT(written); i++) {
+		cf_bytes_view bytes = hex(written[i]);
+		cf_buffer out = CF_BUFFER_EMPTY;
+		cf_entry_fields fields;
+		CHECK_OK(cf_entry_decode(bytes, 0, 4, dims, &entry, &err), err);
+		CHECK_EQ(entry.oddities, 0);
+		memset(&fields, 0, sizeof fields);
+		fields.dtype = entry.dtype;
+		fields.shard = entry.shard;
+		fields.offset = (uint64_t)entry.offset;
+		fields.size = (uint64_t)entry.size;
+		fields.masked_crc = entry.masked_crc;
+		fields.rank = entry.rank;
+		fields.dims = dims;
+		cf_entry_encode(&out, &fields);
+		CHECK(out.size == bytes.size && memcmp(out.data, bytes.data, out.size) == 0);
+		cf_buffer_clear(&out);
+		CHECK_OK(cf_entry_reencode(&out, &entry, entry.shard, (cf_bytes_view){NULL, 0}, &err), err);
+		CHECK(out.size == bytes.size && memcmp(out.data, bytes.data, out.size) == 0);
+		cf_buffer_free(&out);
+	}
+	CHECK_OK(decode("", &entry, dims, &err), err);
+	CHECK(entry.dtype == 0 && entry.rank == 0 && entry.oddities == CF_ODD_EMPTY_ENTRY_TEXT);
+}
+
+static void test_slices(void)
+{
+	/* Extents 0,4:0,3 and -:3,3 of [4,6]. */
+	const char *text = "08 01 12 08 12 02 08 04 12 02 08 06 3a 08 0a 02 10 04 0a 02 10 03 3a 08 0a 00 0a 04 08 03 10 03";
+	static const int64_t expected[2][4] = {{0, 0, 4, 3}, {0, 3, -1, 3}};
+	ckptfmt_error err;
+	int64_t dims[CKPTFMT_RANK_MAX], extents[4];
+	cf_entry entry;
+	cf_slice_walk walk = {0, 0};
+	cf_buffer slices = CF_BUFFER_EMPTY, out = CF_BUFFER_EMPTY;
+	cf_bytes_view bytes = hex(text);
+	bool found;
+	CHECK_OK(cf_entry_decode(bytes, 0, 4, dims, &entry, &err), err);
+	CHECK_EQ(entry.slice_count, 2);
+	for (int i = 0; i < 2; i++) {
+		CHECK_OK(cf_entry_next_slice(&entry, &walk, extents, extents + 2, &found, &err), err);
+		CHECK(found && memcmp(extents, expected[i], sizeof extents) == 0);
+		cf_put_slice(&slices, 2, extents, extents + 2);
+	}
+	CHECK_OK(cf_entry_next_slice(&entry, &walk, extents, extents + 2, &found, &err), err);
+	CHECK(!found);
+	CHECK(memcmp(slices.data, bytes.data + bytes.size - slices.size, slices.size) == 0);
+	/* Joining appends, and the shard moves in before the slices. */
+	CHECK_OK(cf_entry_reencode(&out, &entry, 7, (cf_bytes_view){slices.data, 10}, &err), err);
+	CHECK_EQ(out.size, bytes.size + 2 + 10);
+	CHECK(memcmp(out.data + 12, "\x18\x07", 2) == 0 && memcmp(out.data + out.size - 10, slices.data, 10) == 0);
+	cf_buffer_free(&slices);
+	cf_buffer_free(&out);
+	/* Five slices where four are allowed; one extent where two are due, and three. */
+	CHECK_FAILS(decode("3a 00 3a 00 3a 00 3a 00 3a 00", &entry, dims, &err), err, CKPTFMT_FAIL_LIMIT, "");
+	CHECK_OK(decode("12 08 12 02 08 04 12 02 08 06 3a 02 0a 00", &entry, dims, &err), err);
+	walk = (cf_slice_walk){0, 0};
+	CHECK_FAILS(cf_entry_next_slice(&entry, &walk, extents, extents + 2, &found, &err), err, CKPTFMT_FAIL_BAD_SLICE,
+		"SLC-2");
+	CHECK_OK(decode("12 08 12 02 08 04 12 02 08 06 3a 06 0a 00 0a 00 0a 00", &entry, dims, &err), err);
+	walk = (cf_slice_walk){0, 0};
+	CHECK_FAILS(cf_entry_next_slice(&entry, &walk, extents, extents + 2, &found, &err), err, CKPTFMT_FAIL_BAD_SLICE,
+		"SLC-2");
+}
+
+static void test_tolerated(void)
+{
+	static const struct {
+		const char *text;
+		uint32_t oddities;
+	} cases[] = {
+		{"08 81 00 12 00", CF_ODD_OVERLONG_VARINT},
+		{"12 00 08 01", CF_ODD_FIELD_ORDER},
+		{"08 02 08 01 12 00", CF_ODD_FIELD_ORDER},
+		{"08 01 12 00 18 00", CF_ODD_FIELD_ORDER},
+		{"08 01 12 00 78 05", CF_ODD_UNKNOWN_FIELD},
+		{"08 01 12 00 79 01 02 03 04 05 06 07 08", CF_ODD_UNKNOWN_FIELD},
+		{"08 01 12 00 7b 08 01 83 01 84 01 7c", CF_ODD_UNKNOWN_FIELD},
+		{"0d 01 00 00 00 12 00", CF_ODD_UNKNOWN_FIELD},
+		{"08 01 12 02 18 01", CF_ODD_UNKNOWN_RANK},
+		{"08 01 12 07 12 05 08 02 12 01 61", CF_ODD_DIM_NAME},
+		{"08 01", CF_ODD_EMPTY_ENTRY_TEXT},
+	};
+	ckptfmt_error err;
+	int64_t dims[CKPTFMT_RANK_MAX];
+	for (size_t i = 0; i < CF_ARRAY_COUNT(cases); i++) {
+		cf_entry entry;
+		CHECK_OK(decode(cases[i].text, &entry, dims, &err), err);
+		CHECK_EQ(entry.oddities, cases[i].oddities);
+	}
+}
+
+static void test_refused(void)
+{
+	static const struct {
+		const char *text;
+		ckptfmt_failure failure;
+		const char *rule;
+		uint64_t offset;
+	} cases[] = {
+		{"08", CKPTFMT_FAIL_BAD_PROTO, "MSG-3", 1001},
+		{"08 80", CKPTFMT_FAIL_BAD_PROTO, "MSG-3", 1001},
+		{"08 ff ff ff ff ff ff ff ff ff 02", CKPTFMT_FAIL_BAD_PROTO, "MSG-3", 1001},
+		{"08 80 80 80 80 10", CKPTFMT_FAIL_BAD_PROTO, "MSG-11", 1006},
+		{"00 01", CKPTFMT_FAIL_BAD_PROTO, "MSG-2", 1001},
+		{"ff ff ff ff 7f", CKPTFMT_FAIL_BAD_PROTO, "MSG-2", 1000},
+		{"0e 01", CKPTFMT_FAIL_BAD_PROTO, "MSG-6", 1001},
+		{"0c", CKPTFMT_FAIL_BAD_PROTO, "MSG-6", 1001},
+		{"35 01 02 03", CKPTFMT_FAIL_BAD_PROTO, "MSG-4", 1001},
+		{"31 01 02 03 04 05 06 07", CKPTFMT_FAIL_BAD_PROTO, "MSG-4", 1001},
+		{"12 05 12 00", CKPTFMT_FAIL_BAD_PROTO, "MSG-5", 1002},
+		{"12 ff ff ff ff ff 01", CKPTFMT_FAIL_BAD_PROTO, "MSG-5", 1001},
+		{"7b 08 01", CKPTFMT_FAIL_BAD_PROTO, "MSG-7", 1003},
+		{"7b 84 01", CKPTFMT_FAIL_BAD_PROTO, "MSG-7", 1003},
+		{"12 06 12 04 12 02 ff fe", CKPTFMT_FAIL_BAD_PROTO, "MSG-16", 1008},
+		{"12 0d 12 0b 08 ff ff ff ff ff ff ff ff ff 01", CKPTFMT_FAIL_BAD_SHAPE, "SHP-2", 1000},
+		{"12 18 12 0a 08 80 80 80 80 80 80 80 80 40 12 0a 08 80 80 80 80 80 80 80 80 40", CKPTFMT_FAIL_BAD_SHAPE,
+			"SHP-4", 1000},
+		/* [2^62, 2^62, 0]: the zero comes too late. */
+		{"12 1a 12 0a 08 80 80 80 80 80 80 80 80 40 12 0a 08 80 80 80 80 80 80 80 80 40 12 00",
+			CKPTFMT_FAIL_BAD_SHAPE, "SHP-4", 1000},
+	};
+	ckptfmt_error err;
+	int64_t dims[CKPTFMT_RANK_MAX];
+	cf_entry entry;
+	for (size_t i = 0; i < CF_ARRAY_COUNT(cases); i++) {
+		CHECK_FAILS(decode(cases[i].text, &entry, dims, &err), err, cases[i].failure, cases[i].rule);
+		CHECK_EQ(err.offset, cases[i].offset);
+	}
+	/* [0, 2^62, 2^62]: in time. */
+	CHECK_OK(decode("12 1a 12 00 12 0a 08 80 80 80 80 80 80 80 80 40 12 0a 08 80 80 80 80 80 80 80 80 40", &entry, dims,
+			 &err), err);
+}
+
+/* 254 dimensions are the most; groups nest without a stack. */
+static void test_bounds(void)
+{
+	ckptfmt_error err;
+	int64_t dims[CKPTFMT_RANK_MAX];
+	cf_entry entry;
+	for (int rank = 253; rank <= 256; rank++) {
+		cf_buffer text = CF_BUFFER_EMPTY;
+		cf_put_u8(&text, 0x12);
+		cf_put_varint(&text, (uint64_t)rank * 4);
+		for (int d = 0; d < rank; d++)
+			cf_put_bytes(&text, "\x12\x02\x08\x01", 4);
+		if (rank <= CKPTFMT_RANK_MAX)
+			CHECK_OK(cf_entry_decode((cf_bytes_view){text.data, text.size}, 0, 1, dims, &entry, &err), err);
+		else
+			CHECK_FAILS(cf_entry_decode((cf_bytes_view){text.data, text.size}, 0, 1, dims, &entry, &err), err,
+				CKPTFMT_FAIL_BAD_SHAPE, "SHP-3");
+		cf_buffer_free(&text);
+	}
+	for (int depth = 99; depth <= 10000; depth = depth < 102 ? depth + 1 : depth * 10) {
+		cf_buffer text = CF_BUFFER_EMPTY;
+		for (int i = 0; i < depth; i++)
+			cf_put_u8(&text, 0x7b);
+		for (int i = 0; i < depth; i++)
+			cf_put_u8(&text, 0x7c);
+		if (depth <= CF_NESTING_MAX)
+			CHECK_OK(cf_entry_decode((cf_bytes_view){text.data, text.size}, 0, 1, dims, &entry, &err), err);
+		else
+			CHECK_FAILS(cf_entry_decode((cf_bytes_view){text.data, text.size}, 0, 1, dims, &entry, &err), err,
+				CKPTFMT_FAIL_BAD_PROTO, "MSG-7");
+		cf_buffer_free(&text);
+	}
+}
+
+/* Unknown fields survive a merge, behind the known ones; the extension is one of them. */
+static void test_extension(void)
+{
+	static const int64_t dims_written[1] = {3};
+	static const uint32_t crcs[2] = {0x01020304, 0xa0b0c0d0};
+	ckptfmt_error err;
+	int64_t dims[CKPTFMT_RANK_MAX];
+	cf_entry entry;
+	cf_entry_fields fields;
+	cf_buffer out = CF_BUFFER_EMPTY, again = CF_BUFFER_EMPTY;
+	memset(&fields, 0, sizeof fields);
+	fields.dtype = 1;
+	fields.rank = 1;
+	fields.dims = dims_written;
+	fields.size = 12;
+	fields.chunk_size = 8;
+	fields.chunk_crcs = crcs;
+	fields.chunk_count = 2;
+	cf_entry_encode(&out, &fields);
+	CHECK_OK(cf_entry_decode((cf_bytes_view){out.data, out.size}, 0, 1, dims, &entry, &err), err);
+	CHECK(entry.chunk_size == 8 && entry.chunk_crcs.size == 8 && entry.feature_flags == 0);
+	CHECK_EQ(cf_load_u32(entry.chunk_crcs.data + 4), 0xa0b0c0d0);
+	CHECK_OK(cf_entry_reencode(&again, &entry, 3, (cf_bytes_view){NULL, 0}, &err), err);
+	CHECK_EQ(again.size, out.size + 2);
+	CHECK_OK(cf_entry_decode((cf_bytes_view){again.data, again.size}, 0, 1, dims, &entry, &err), err);
+	CHECK(entry.shard == 3 && entry.chunk_crcs.size == 8);
+	cf_buffer_free(&out);
+	cf_buffer_free(&again);
+}
+
+/* Random bytes: a result or a failure, and never a byte too far (the bytes end at a guard page). */
+static void test_random_bytes(void)
+{
+	uint8_t *bytes = test_guarded(64);
+	for (int i = 0; i < 200000; i++) {
+		size_t size = test_random_below(64) + 1;
+		uint8_t *start = bytes + 64 - size;
+		int64_t dims[CKPTFMT_RANK_MAX], extents[2 * CKPTFMT_RANK_MAX];
+		cf_entry entry;
+		cf_header header;
+		ckptfmt_error err;
+		static const uint8_t likely[] = {0x08, 0x12, 0x18, 0x20, 0x28, 0x35, 0x3a, 0x0a, 0x10, 0x1a, 0x02, 0x04, 0xa2, 0x06};
+		for (size_t k = 0; k < size; k++)
+			start[k] = test_random_below(4) == 0 ? (uint8_t)test_random()
+				: likely[test_random_below(sizeof likely)];
+		(void)!cf_header_decode((cf_bytes_view){start, size}, 0, &header, &err);
+		if (cf_entry_decode((cf_bytes_view){start, size}, 0, 8, dims, &entry, &err) == CKPTFMT_OK) {
+			cf_slice_walk walk = {0, 0};
+			cf_buffer out = CF_BUFFER_EMPTY;
+			cf_entry again;
+			bool found = true;
+			while (found && cf_entry_next_slice(&entry, &walk, extents, extents + entry.rank, &found, &err) == CKPTFMT_OK)
+				;
+			/* What a merge writes says the same. */
+			CHECK_OK(cf_entry_reencode(&out, &entry, entry.shard, (cf_bytes_view){NULL, 0}, &err), err);
+			CHECK_OK(cf_entry_decode((cf_bytes_view){out.data, out.size}, 0, 8, dims, &again, &err), err);
+			CHECK(again.dtype == entry.dtype && again.rank == entry.rank && again.size == entry.size &&
+				again.masked_crc == entry.masked_crc && again.slice_count == entry.slice_count);
+			cf_buffer_free(&out);
+		}
+	}
+}
+
+int main(void)
+{
+	test_seed();
+	test_headers();
+	test_entries();
+	test_slices();
+	test_tolerated();
+	test_refused();
+	test_bounds();
+	test_extension();
+	test_random_bytes();
+	return test_finish("message");
+}
