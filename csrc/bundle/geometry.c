@@ -41,6 +41,7 @@ ckptfmt_status cf_geometry_check_extents(const ckptfmt_selection *selection, con
 	const int64_t *dims = cf_selection_dims(selection, row->dims_first);
 	const int64_t *extents = extents_of(selection, row, slice);
 	int64_t starts[CKPTFMT_RANK_MAX], lengths[CKPTFMT_RANK_MAX];
+	*count = -1;
 	CF_TRY(cf_box_resolve(row->rank, dims, extents, extents + row->rank, starts, lengths, err));
 	*count = cf_box_count(row->rank, lengths);
 	if (all_full(row->rank, extents + row->rank))

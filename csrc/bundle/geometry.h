@@ -13,6 +13,14 @@
 CF_MUST_CHECK ckptfmt_status cf_geometry_check_sizes(const ckptfmt_selection *selection, const ckptfmt_row *row,
 	uint64_t itemsize, ckptfmt_error *err);
 
+/* The same for one stored value of `count` elements: ENT-5. BAD_ENTRY, BAD_SHAPE. */
+CF_MUST_CHECK ckptfmt_status cf_geometry_check_size(const ckptfmt_stored *stored, int64_t count, uint64_t itemsize,
+	ckptfmt_error *err);
+/* The same for the extents of one slice, whatever its own entry says: SLC-3 to SLC-5. *count is that of its elements,
+ * set also where only SLC-5 is broken; -1 where the slice lies nowhere. BAD_SLICE. */
+CF_MUST_CHECK ckptfmt_status cf_geometry_check_extents(const ckptfmt_selection *selection, const ckptfmt_row *row,
+	uint64_t slice, int64_t *count, ckptfmt_error *err);
+
 /* SLC-6, SLC-11: the slices of a partitioned tensor do not overlap and cover the box (NULL: all of it). The first is
  * checked once a selection. REQUIRES: cf_geometry_check_sizes passed. */
 CF_MUST_CHECK ckptfmt_status cf_geometry_check_cover(const ckptfmt_selection *selection, const ckptfmt_row *row,

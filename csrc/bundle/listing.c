@@ -1,71 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Every tensor of a checkpoint in one pass over the index. See the top of selection.c for how slices are told from tensors. */
 #include "base/memory.h"
+#include "bundle/held.h"
 #include "bundle/reader.h"
 #include "codec/slice_key.h"
 
 #include <string.h>
 
-/* An entry whose key begins with a zero byte, set aside. Offsets into `held`. */
-typedef struct candidate {
-	uint64_t key_offset, key_size;
-	uint64_t value_offset, value_size;
-	uint64_t origin;
-	bool claimed;
-} candidate;
-
 typedef struct listing {
 	ckptfmt_reader *reader;
 	ckptfmt_selection *selection;
-	cf_buffer candidates;       /* candidate, in key order */
-	cf_buffer held;             /* their keys and values */
+	cf_held held;
 	cf_buffer key;              /* scratch */
 } listing;
-
-static ckptfmt_status hold(listing *list, cf_bytes_view key, cf_bytes_view value, uint64_t origin, ckptfmt_error *err)
-{
-	candidate c = {list->held.size, key.size, list->held.size + key.size, value.size, origin, false};
-	cf_put_bytes(&list->held, key.data, key.size);
-	cf_put_bytes(&list->held, value.data, value.size);
-	cf_put_bytes(&list->candidates, &c, sizeof c);
-	CF_TRY(cf_buffer_status(&list->held, err));
-	return cf_buffer_status(&list->candidates, err);
-}
-
-static uint64_t candidate_count(const listing *list)
-{
-	return list->candidates.size / sizeof(candidate);
-}
-
-static candidate *candidate_at(listing *list, uint64_t row)
-{
-	return (candidate *)(void *)list->candidates.data + row;
-}
-
-static candidate *find_candidate(listing *list, const cf_buffer *key)
-{
-	uint64_t low = 0, high = candidate_count(list);
-	while (low < high) {
-		uint64_t middle = low + (high - low) / 2;
-		candidate *c = candidate_at(list, middle);
-		uint64_t common = cf_min_u64(c->key_size, key->size);
-		int order = memcmp(list->held.data + c->key_offset, key->data, (size_t)common);
-		if (order == 0)
-			order = c->key_size < key->size ? -1 : c->key_size > key->size;
-		if (order == 0)
-			return c;
-		if (order < 0)
-			low = middle + 1;
-		else
-			high = middle;
-	}
-	return NULL;
-}
-
-static cf_bytes_view held_value(const listing *list, const candidate *c)
-{
-	return (cf_bytes_view){list->held.data + c->value_offset, c->value_size};
-}
 
 /* Lets the tensors of rows [first, end) claim their slices. */
 static ckptfmt_status claim(listing *list, uint64_t first, uint64_t end, ckptfmt_error *err)
@@ -73,16 +20,16 @@ static ckptfmt_status claim(listing *list, uint64_t first, uint64_t end, ckptfmt
 	for (uint64_t row = first; row < end; row++) {
 		uint32_t slice_count = cf_selection_row(list->selection, row)->slice_count;
 		for (uint32_t i = 0; i < slice_count; i++) {
-			candidate *c;
+			cf_held_entry *c;
 			cf_buffer_clear(&list->key);
 			cf_selection_slice_key(list->selection, row, i, &list->key);
 			CF_TRY(cf_buffer_status(&list->key, err));
-			c = find_candidate(list, &list->key);
+			c = cf_held_find(&list->held, list->key.data, list->key.size);
 			if (c == NULL)
 				continue;
 			c->claimed = true;
-			CF_TRY(cf_selection_fill_slice(list->selection, list->reader, row, i, held_value(list, c),
-				c->origin, err));
+			CF_TRY(cf_selection_fill_slice(list->selection, list->reader, row, i,
+				cf_held_value(&list->held, c), c->origin, err));
 		}
 	}
 	return CKPTFMT_OK;
@@ -104,7 +51,7 @@ static ckptfmt_status scan(listing *list, ckptfmt_error *err)
 		if (key.size == 0)
 			continue;
 		if (cf_slice_key_looks_like(key.data, key.size))
-			status = hold(list, key, value, entries.value_offset, err);
+			status = cf_held_add(&list->held, key, value, entries.value_offset, err);
 		else
 			status = cf_selection_add(list->selection, list->reader, key, value, entries.value_offset, err);
 	}
@@ -115,17 +62,16 @@ static ckptfmt_status scan(listing *list, ckptfmt_error *err)
 /* A partitioned tensor may itself have a name that begins with a zero byte. */
 static ckptfmt_status add_candidates(listing *list, bool partitioned, ckptfmt_error *err)
 {
-	for (uint64_t i = 0; i < candidate_count(list); i++) {
-		candidate *c = candidate_at(list, i);
+	for (uint64_t i = 0; i < cf_held_count(&list->held); i++) {
+		cf_held_entry *c = cf_held_at(&list->held, i);
 		int64_t dims[CKPTFMT_RANK_MAX];
 		cf_entry entry;
 		uint64_t row = cf_selection_count(list->selection);
-		cf_bytes_view name = {list->held.data + c->key_offset, c->key_size};
+		cf_bytes_view name = cf_held_key(&list->held, c), value = cf_held_value(&list->held, c);
 		ckptfmt_status status;
 		if (c->claimed)
 			continue;
-		status = cf_entry_decode(held_value(list, c), c->origin, list->reader->limits.slices_max, dims, &entry,
-			err);
+		status = cf_entry_decode(value, c->origin, list->reader->limits.slices_max, dims, &entry, err);
 		if (status != CKPTFMT_OK) {
 			cf_error_tensor(err, name.data, name.size);
 			return status;
@@ -133,7 +79,7 @@ static ckptfmt_status add_candidates(listing *list, bool partitioned, ckptfmt_er
 		if ((entry.slice_count != 0) != partitioned)
 			continue;
 		c->claimed = true;
-		CF_TRY(cf_selection_add(list->selection, list->reader, name, held_value(list, c), c->origin, err));
+		CF_TRY(cf_selection_add(list->selection, list->reader, name, value, c->origin, err));
 		CF_TRY(claim(list, row, cf_selection_count(list->selection), err));
 	}
 	return CKPTFMT_OK;
@@ -195,8 +141,7 @@ ckptfmt_status ckptfmt_reader_list(ckptfmt_reader *reader, ckptfmt_selection **o
 	if (list.selection == NULL)
 		return cf_fail_memory(err);
 	status = list_all(&list, err);
-	cf_buffer_free(&list.candidates);
-	cf_buffer_free(&list.held);
+	cf_held_free(&list.held);
 	cf_buffer_free(&list.key);
 	if (status != CKPTFMT_OK) {
 		cf_error_path(err, reader->prefix.index_path);

@@ -83,20 +83,28 @@ static int64_t take_number(const char **text)
 	return digits >= 5 ? value : -1;
 }
 
-int32_t cf_data_name_count(const char *base, const char *name)
+bool cf_data_name_parse(const char *base, const char *name, int32_t *shard, int32_t *count)
 {
 	size_t base_size = strlen(base);
-	int64_t shard, count;
+	int64_t number;
 	if (strncmp(name, base, base_size) != 0)
-		return 0;
+		return false;
 	name += base_size;
 	if (strncmp(name, ".data-", 6) != 0)
-		return 0;
+		return false;
 	name += 6;
-	shard = take_number(&name);
-	if (shard < 0 || strncmp(name, "-of-", 4) != 0)
-		return 0;
+	number = take_number(&name);
+	if (number < 0 || strncmp(name, "-of-", 4) != 0)
+		return false;
+	*shard = (int32_t)number;
 	name += 4;
-	count = take_number(&name);
-	return count >= 1 && *name == '\0' ? (int32_t)count : 0;
+	number = take_number(&name);
+	*count = (int32_t)number;
+	return number >= 1 && *name == '\0';
+}
+
+int32_t cf_data_name_count(const char *base, const char *name)
+{
+	int32_t shard, count;
+	return cf_data_name_parse(base, name, &shard, &count) ? count : 0;
 }

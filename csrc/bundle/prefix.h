@@ -25,6 +25,9 @@ void cf_index_name(const char *base, char *name);
 void cf_data_name(const char *base, int32_t shard, int32_t shard_count, char *name);
 /* "<directory>/<name>", the end kept where `path` (of `size` bytes) is too small. For messages. */
 void cf_join_path(const char *directory, const char *name, char *path, size_t size);
+/* Takes "<base>.data-SSSSS-of-NNNNN" apart; false, and unspecified numbers, if `name` is none of this base's data
+ * files. */
+bool cf_data_name_parse(const char *base, const char *name, int32_t *shard, int32_t *count);
 /* The N of "<base>.data-SSSSS-of-NNNNN"; 0 if `name` is none of this base's data files. */
 int32_t cf_data_name_count(const char *base, const char *name);
 

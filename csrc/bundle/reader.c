@@ -15,8 +15,7 @@ static bool same_file(const cf_file_info *a, const cf_file_info *b)
 		a->mtime_seconds == b->mtime_seconds && a->mtime_nanoseconds == b->mtime_nanoseconds;
 }
 
-/* Whether the index on disk is still the one that was opened. */
-static ckptfmt_status index_is_current(ckptfmt_reader *reader, bool *current, ckptfmt_error *err)
+ckptfmt_status cf_reader_is_current(ckptfmt_reader *reader, bool *current, ckptfmt_error *err)
 {
 	char name[CF_NAME_SIZE];
 	cf_file_info info;
@@ -27,7 +26,7 @@ static ckptfmt_status index_is_current(ckptfmt_reader *reader, bool *current, ck
 	return CKPTFMT_OK;
 }
 
-static ckptfmt_status open_index(ckptfmt_reader *reader, ckptfmt_error *err)
+ckptfmt_status cf_reader_open_index(ckptfmt_reader *reader, ckptfmt_error *err)
 {
 	char name[CF_NAME_SIZE];
 	ckptfmt_status status;
@@ -38,8 +37,7 @@ static ckptfmt_status open_index(ckptfmt_reader *reader, ckptfmt_error *err)
 		cf_error_path(err, reader->prefix.index_path);
 		return status;
 	}
-	return cf_table_open(&reader->index, reader->prefix.index_path, reader->index_info.size, &reader->limits,
-		&reader->table, err);
+	return CKPTFMT_OK;
 }
 
 /* HDR-1: the first entry of the table has the empty key and holds the header. */
@@ -71,24 +69,22 @@ static ckptfmt_status open_files(ckptfmt_reader *reader, bool *again, ckptfmt_er
 {
 	bool missing, current;
 	*again = false;
-	CF_TRY(open_index(reader, err));
+	CF_TRY(cf_reader_open_index(reader, err));
+	CF_TRY(cf_table_open(&reader->index, reader->prefix.index_path, reader->index_info.size, &reader->limits,
+		&reader->table, err));
 	CF_TRY(read_header(reader, err));
 	CF_TRY(cf_shards_open(&reader->shards, &reader->directory, reader->prefix.base, reader->header.num_shards,
 		reader->limits.open_files_max, reader->follow_symlinks, &missing, err));
 	if (missing) {
-		CF_TRY(index_is_current(reader, &current, err));
+		CF_TRY(cf_reader_is_current(reader, &current, err));
 		*again = !current;
 	}
 	return CKPTFMT_OK;
 }
 
-static ckptfmt_status open_reader(ckptfmt_reader *reader, const char *prefix, ckptfmt_error *err)
+static ckptfmt_status open_current(ckptfmt_reader *reader, ckptfmt_error *err)
 {
 	ckptfmt_status status;
-	CF_TRY(cf_prefix_split(prefix, &reader->prefix, err));
-	status = cf_os_directory_open(reader->prefix.directory, false, false, &reader->directory, err);
-	if (status != CKPTFMT_OK)
-		return status;
 	for (int tries = 0; tries < OPEN_TRIES; tries++) {
 		bool again;
 		status = open_files(reader, &again, err);
@@ -102,7 +98,7 @@ static ckptfmt_status open_reader(ckptfmt_reader *reader, const char *prefix, ck
 	return status;
 }
 
-ckptfmt_status ckptfmt_reader_open(const char *prefix, const ckptfmt_open_options *options, ckptfmt_reader **out,
+ckptfmt_status cf_reader_new(const char *prefix, const ckptfmt_open_options *options, ckptfmt_reader **out,
 	ckptfmt_error *err)
 {
 	ckptfmt_reader *reader;
@@ -118,7 +114,25 @@ ckptfmt_status ckptfmt_reader_open(const char *prefix, const ckptfmt_open_option
 		reader->limits = *options->limits;
 	else
 		ckptfmt_limits_default(&reader->limits);
-	status = open_reader(reader, prefix, err);
+	status = cf_prefix_split(prefix, &reader->prefix, err);
+	if (status == CKPTFMT_OK)
+		status = cf_os_directory_open(reader->prefix.directory, false, false, &reader->directory, err);
+	if (status != CKPTFMT_OK) {
+		ckptfmt_reader_close(reader);
+		return status;
+	}
+	*out = reader;
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status ckptfmt_reader_open(const char *prefix, const ckptfmt_open_options *options, ckptfmt_reader **out,
+	ckptfmt_error *err)
+{
+	ckptfmt_reader *reader;
+	ckptfmt_status status;
+	*out = NULL;
+	CF_TRY(cf_reader_new(prefix, options, &reader, err));
+	status = open_current(reader, err);
 	if (status != CKPTFMT_OK) {
 		ckptfmt_reader_close(reader);
 		return status;
@@ -154,20 +168,27 @@ ckptfmt_status ckptfmt_reader_regions(ckptfmt_reader *reader, ckptfmt_region *re
 	return cf_table_regions(reader->table, regions, capacity, count, err);
 }
 
-/* NAM-3, NAM-5: a data file is named by the shard number of the entry and the count of the header. */
+/* NAM-3, NAM-4: a data file is named by the shard number of the entry and the count of the header. */
+void cf_reader_data_path(const ckptfmt_reader *reader, int32_t shard, char *path, size_t size)
+{
+	char name[CF_NAME_SIZE];
+	cf_data_name(reader->prefix.base, shard, reader->header.num_shards, name);
+	cf_join_path(reader->prefix.directory, name, path, size);
+}
+
+/* NAM-5 */
 static ckptfmt_status shard_missing(ckptfmt_reader *reader, int32_t shard, ckptfmt_error *err)
 {
-	char name[CF_NAME_SIZE], path[sizeof err->path];
+	char path[sizeof err->path];
 	ckptfmt_status status;
 	bool current;
-	CF_TRY(index_is_current(reader, &current, err));
+	CF_TRY(cf_reader_is_current(reader, &current, err));
 	if (current)
 		status = cf_fail(err, CKPTFMT_FAIL_SHARD_MISSING, CF_NO_OFFSET, "the data file is missing");
 	else
 		status = cf_fail(err, CKPTFMT_FAIL_GENERATION_GONE, CF_NO_OFFSET,
 			"the checkpoint was replaced or removed after it was opened");
-	cf_data_name(reader->prefix.base, shard, reader->header.num_shards, name);
-	cf_join_path(reader->prefix.directory, name, path, sizeof path);
+	cf_reader_data_path(reader, shard, path, sizeof path);
 	cf_error_path(err, path);
 	return status;
 }

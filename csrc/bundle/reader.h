@@ -36,6 +36,19 @@ struct ckptfmt_selection {
 	_Atomic uint8_t *disjoint;
 };
 
+/* ---- opening in parts: what ckptfmt_reader_open does, and the verifier by itself ---- */
+
+/* A reader with its options, its prefix and its directory, and no file open. CHECKPOINT_NOT_FOUND, BAD_PATH, IO,
+ * NO_MEMORY. */
+CF_MUST_CHECK ckptfmt_status cf_reader_new(const char *prefix, const ckptfmt_open_options *options,
+	ckptfmt_reader **out, ckptfmt_error *err);
+/* Opens the index file and does not look into it. CHECKPOINT_NOT_FOUND, BAD_PATH, IO. */
+CF_MUST_CHECK ckptfmt_status cf_reader_open_index(ckptfmt_reader *reader, ckptfmt_error *err);
+/* Whether the index on disk is still the one that was opened. */
+CF_MUST_CHECK ckptfmt_status cf_reader_is_current(ckptfmt_reader *reader, bool *current, ckptfmt_error *err);
+
+/* The path of a data file, for messages; the end kept where `path` is too small. */
+void cf_reader_data_path(const ckptfmt_reader *reader, int32_t shard, char *path, size_t size);
 /* The data file of a stored value, for the time of a read. IO (missing), CORRUPT (shard number), as typed errors. */
 CF_MUST_CHECK ckptfmt_status cf_reader_shard(ckptfmt_reader *reader, int32_t shard, cf_shard_use *out,
 	ckptfmt_error *err);

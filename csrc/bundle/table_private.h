@@ -44,8 +44,7 @@ CF_MUST_CHECK ckptfmt_status cf_table_block_read(const cf_table *table, cf_handl
 /* Checks and decodes what cf_table_block_read read. CHECKSUM, BAD_BLOCK, LIMIT, NO_MEMORY. */
 CF_MUST_CHECK ckptfmt_status cf_table_block_decode(const cf_table *table, cf_handle handle, cf_table_block *block,
 	ckptfmt_error *err);
-/* The limit on the bytes of all keys, and the failure of passing it. */
-uint64_t cf_table_keys_bytes_max(const cf_table *table);
+/* The failure of passing cf_table_keys_bytes_max. */
 CF_MUST_CHECK ckptfmt_status cf_table_too_many_key_bytes(uint64_t allowed, uint64_t offset, ckptfmt_error *err);
 /* BAD_ORDER unless a data block with these first and last keys lies between its separators (TAB-5). */
 CF_MUST_CHECK ckptfmt_status cf_table_first_check(const cf_table *table, uint64_t row, const uint8_t *first,

@@ -27,6 +27,8 @@ uint64_t cf_table_size(const cf_table *table);
 uint64_t cf_table_block_count(const cf_table *table);
 /* CF_ODD bits met while opening: of the footer, the index block and the handles. */
 uint32_t cf_table_oddities(const cf_table *table);
+/* The limit on the bytes of all decoded keys (TAB-13). */
+uint64_t cf_table_keys_bytes_max(const cf_table *table);
 
 /* A value, valid until cf_table_close. `offset` is where it stands in the file (of a value in a compressed block, where
  * the block stands). */

@@ -41,19 +41,12 @@ void cf_transfer_end(cf_transfer *transfer)
 	transfer->staging = NULL;
 }
 
-static void data_path(const ckptfmt_reader *reader, int32_t shard, char *path, size_t size)
-{
-	char name[CF_NAME_SIZE];
-	cf_data_name(reader->prefix.base, shard, reader->header.num_shards, name);
-	cf_join_path(reader->prefix.directory, name, path, size);
-}
-
 void cf_transfer_error(const cf_transfer *transfer, const ckptfmt_stored *stored, ckptfmt_error *err)
 {
 	char path[sizeof err->path];
 	if (err == NULL)
 		return;
-	data_path(transfer->reader, stored->shard, path, sizeof path);
+	cf_reader_data_path(transfer->reader, stored->shard, path, sizeof path);
 	cf_error_offset(err, stored->offset);
 	cf_error_path(err, path);
 }
@@ -87,7 +80,7 @@ static ckptfmt_status read_exactly(cf_transfer *transfer, uint8_t *to, uint64_t 
 	ckptfmt_status status = cf_os_read_at(&transfer->use.file, "", to, size, offset, &got, err);
 	if (status != CKPTFMT_OK) {
 		/* The path is worth composing only for a failure. */
-		data_path(transfer->reader, transfer->shard, path, sizeof path);
+		cf_reader_data_path(transfer->reader, transfer->shard, path, sizeof path);
 		cf_error_path(err, path);
 		cf_error_offset(err, offset);
 		return status;

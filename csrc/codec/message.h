@@ -10,8 +10,7 @@
 
 enum {
 	CF_FORMAT_VERSION = 1,      /* what we write as producer, and what we are as consumer of plain bundles */
-	CF_CONSUMER_VERSION = 1,
-	CF_NESTING_MAX = 100        /* of unknown groups */
+	CF_CONSUMER_VERSION = 1
 };
 
 typedef struct cf_bytes_view {

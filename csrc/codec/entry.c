@@ -1,0 +1,391 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * entry   1 dtype  2 shape { 2 dim[] { 1 size int64  2 name }  3 unknown_rank }  3 shard_id  4 offset  5 size
+ *         6 crc32c fixed32  7 slices[] { 1 extent[] { 1 start  2 length } }  100 extension { 1 flags  2 chunk_size
+ *         3 chunk_crcs packed fixed32 }
+ */
+#include "codec/message.h"
+#include "codec/wire.h"
+
+enum {
+	ENTRY_DTYPE = 1,
+	ENTRY_SHAPE = 2,
+	ENTRY_SHARD = 3,
+	ENTRY_OFFSET = 4,
+	ENTRY_SIZE = 5,
+	ENTRY_CRC = 6,
+	ENTRY_SLICES = 7,
+	ENTRY_EXTENSION = 100,
+	SHAPE_DIM = 2,
+	SHAPE_UNKNOWN_RANK = 3,
+	DIM_SIZE = 1,
+	DIM_NAME = 2,
+	SLICE_EXTENT = 1,
+	EXTENT_START = 1,
+	EXTENT_LENGTH = 2,
+	EXTENSION_FLAGS = 1,
+	EXTENSION_CHUNK_SIZE = 2,
+	EXTENSION_CHUNK_CRCS = 3
+};
+
+/* ---- shape ----------------------------------------------------------------------------------------------- */
+
+/* Protobuf parsers refuse a string field that is not UTF-8. */
+static bool is_utf8(const uint8_t *text, size_t size)
+{
+	for (size_t i = 0; i < size;) {
+		uint8_t lead = text[i];
+		size_t more = lead < 0x80 ? 0 : lead < 0xc2 ? 4 : lead < 0xe0 ? 1 : lead < 0xf0 ? 2 : lead < 0xf5 ? 3 : 4;
+		if (more == 4 || more >= size - i)
+			return false;
+		for (size_t k = 1; k <= more; k++)
+			if ((text[i + k] & 0xc0) != 0x80)
+				return false;
+		if ((lead == 0xe0 && text[i + 1] < 0xa0) || (lead == 0xed && text[i + 1] > 0x9f) ||
+			(lead == 0xf0 && text[i + 1] < 0x90) || (lead == 0xf4 && text[i + 1] > 0x8f))
+			return false;
+		i += more + 1;
+	}
+	return true;
+}
+
+static ckptfmt_status decode_dim(cf_cursor *message, int64_t *size, uint32_t *oddities, ckptfmt_error *err)
+{
+	uint32_t last = 0;
+	cf_field f;
+	*size = 0;
+	while (cf_cursor_left(message) > 0) {
+		CF_TRY(cf_take_field(message, &f, err));
+		cf_note_order(oddities, &last, &f, false);
+		if (f.number == DIM_SIZE && f.wire == CF_WIRE_VARINT) {
+			*size = (int64_t)f.value;
+			cf_note_default(oddities, f.value);
+		} else if (f.number == DIM_NAME && f.wire == CF_WIRE_BYTES) {
+			if (!is_utf8(f.content.base, f.content.size))
+				return cf_bad_message(message, "MSG-16: a dimension's name is not UTF-8", err);
+			*oddities |= CF_ODD_DIM_NAME;
+		} else {
+			*oddities |= CF_ODD_UNKNOWN_FIELD;
+		}
+	}
+	*oddities |= message->oddities;
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status decode_shape(cf_cursor *message, int64_t *dims, cf_entry *out, ckptfmt_error *err)
+{
+	uint32_t last = 0;
+	cf_field f;
+	while (cf_cursor_left(message) > 0) {
+		CF_TRY(cf_take_field(message, &f, err));
+		cf_note_order(&out->oddities, &last, &f, f.number == SHAPE_DIM);
+		if (f.number == SHAPE_DIM && f.wire == CF_WIRE_BYTES) {
+			if (out->rank == CKPTFMT_RANK_MAX)
+				return cf_fail(err, CKPTFMT_FAIL_BAD_SHAPE, out->origin,
+					"SHP-3: more than %d dimensions", CKPTFMT_RANK_MAX);
+			CF_TRY(decode_dim(&f.content, &dims[out->rank], &out->oddities, err));
+			out->rank++;
+		} else if (f.number == SHAPE_UNKNOWN_RANK && f.wire == CF_WIRE_VARINT) {
+			out->oddities |= f.value != 0 ? CF_ODD_UNKNOWN_RANK : CF_ODD_FIELD_ORDER;
+		} else {
+			out->oddities |= CF_ODD_UNKNOWN_FIELD;
+		}
+	}
+	out->oddities |= message->oddities;
+	return CKPTFMT_OK;
+}
+
+/* SHP-2 and SHP-4: no negative size, and a product that, taken from the left, never leaves int64. */
+static ckptfmt_status check_shape(const cf_entry *entry, const int64_t *dims, ckptfmt_error *err)
+{
+	int64_t count = 1;
+	for (int32_t d = 0; d < entry->rank; d++) {
+		if (dims[d] < 0)
+			return cf_fail(err, CKPTFMT_FAIL_BAD_SHAPE, entry->origin, "SHP-2: dimension %d has size %lld",
+				(int)d, (long long)dims[d]);
+		if (!cf_mul_i64(count, dims[d], &count))
+			return cf_fail(err, CKPTFMT_FAIL_BAD_SHAPE, entry->origin,
+				"SHP-4: the number of elements does not fit 63 bits");
+	}
+	return CKPTFMT_OK;
+}
+
+/* ---- entry ----------------------------------------------------------------------------------------------- */
+
+static ckptfmt_status decode_extension(cf_cursor *message, cf_entry *out, ckptfmt_error *err)
+{
+	cf_field f;
+	while (cf_cursor_left(message) > 0) {
+		CF_TRY(cf_take_field(message, &f, err));
+		if (f.number == EXTENSION_FLAGS && f.wire == CF_WIRE_VARINT)
+			out->feature_flags = f.value;
+		else if (f.number == EXTENSION_CHUNK_SIZE && f.wire == CF_WIRE_VARINT)
+			out->chunk_size = f.value;
+		else if (f.number == EXTENSION_CHUNK_CRCS && f.wire == CF_WIRE_BYTES)
+			out->chunk_crcs = (cf_bytes_view){f.content.base, f.content.size};
+		else
+			out->oddities |= CF_ODD_UNKNOWN_FIELD;
+	}
+	out->oddities |= message->oddities;
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status decode_number_field(const cf_cursor *message, const cf_field *f, cf_entry *out, bool *known,
+	ckptfmt_error *err)
+{
+	*known = true;
+	switch (f->number) {
+	case ENTRY_DTYPE: CF_TRY(cf_field_int32(message, f->value, &out->dtype, err)); break;
+	case ENTRY_SHARD: CF_TRY(cf_field_int32(message, f->value, &out->shard, err)); break;
+	case ENTRY_OFFSET: out->offset = (int64_t)f->value; break;
+	case ENTRY_SIZE: out->size = (int64_t)f->value; break;
+	default: *known = false; return CKPTFMT_OK;
+	}
+	cf_note_default(&out->oddities, f->value);
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_entry_decode(cf_bytes_view bytes, uint64_t origin, uint64_t slices_max, int64_t *dims, cf_entry *out,
+	ckptfmt_error *err)
+{
+	cf_cursor message = cf_cursor_over(bytes.data, (size_t)bytes.size, origin);
+	uint32_t last = 0;
+	cf_field f;
+	memset(out, 0, sizeof *out);
+	out->bytes = bytes;
+	out->origin = origin;
+	while (cf_cursor_left(&message) > 0) {
+		bool known = false;
+		CF_TRY(cf_take_field(&message, &f, err));
+		cf_note_order(&out->oddities, &last, &f, f.number == ENTRY_SLICES);
+		if (f.wire == CF_WIRE_VARINT) {
+			CF_TRY(decode_number_field(&message, &f, out, &known, err));
+		} else if (f.number == ENTRY_CRC && f.wire == CF_WIRE_FIXED32) {
+			out->masked_crc = (uint32_t)f.value;
+			known = true;
+		} else if (f.wire == CF_WIRE_BYTES && f.number == ENTRY_SHAPE) {
+			out->has_shape = true;
+			CF_TRY(decode_shape(&f.content, dims, out, err));
+			known = true;
+		} else if (f.wire == CF_WIRE_BYTES && f.number == ENTRY_SLICES) {
+			if (++out->slice_count > slices_max)
+				return cf_fail(err, CKPTFMT_FAIL_LIMIT, origin, "more than %llu slices of one tensor",
+					(unsigned long long)slices_max);
+			known = true;
+		} else if (f.wire == CF_WIRE_BYTES && f.number == ENTRY_EXTENSION) {
+			CF_TRY(decode_extension(&f.content, out, err));
+			known = true;
+		}
+		if (!known)
+			out->oddities |= CF_ODD_UNKNOWN_FIELD;
+	}
+	out->oddities |= message.oddities;
+	if (!out->has_shape)
+		out->oddities |= CF_ODD_EMPTY_ENTRY_TEXT;
+	return check_shape(out, dims, err);
+}
+
+static ckptfmt_status decode_extent(cf_cursor *message, int64_t *start, int64_t *length, ckptfmt_error *err)
+{
+	cf_field f;
+	*start = 0;
+	*length = -1;
+	while (cf_cursor_left(message) > 0) {
+		CF_TRY(cf_take_field(message, &f, err));
+		if (f.number == EXTENT_START && f.wire == CF_WIRE_VARINT)
+			*start = (int64_t)f.value;
+		else if (f.number == EXTENT_LENGTH && f.wire == CF_WIRE_VARINT)
+			*length = (int64_t)f.value;
+	}
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status decode_slice(const cf_entry *entry, cf_cursor *message, int64_t *starts, int64_t *lengths,
+	ckptfmt_error *err)
+{
+	int32_t rank = 0;
+	cf_field f;
+	while (cf_cursor_left(message) > 0) {
+		CF_TRY(cf_take_field(message, &f, err));
+		if (f.number != SLICE_EXTENT || f.wire != CF_WIRE_BYTES)
+			continue;
+		if (rank == entry->rank)
+			return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, cf_cursor_offset(message),
+				"SLC-2: a slice has more extents than the tensor has dimensions (%d)", (int)entry->rank);
+		CF_TRY(decode_extent(&f.content, &starts[rank], &lengths[rank], err));
+		rank++;
+	}
+	if (rank != entry->rank)
+		return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, cf_cursor_offset(message),
+			"SLC-2: a slice has %d extents, the tensor %d dimensions", (int)rank, (int)entry->rank);
+	return CKPTFMT_OK;
+}
+
+/* Moves *position past the next field of the entry with this number and CF_WIRE_BYTES. */
+static ckptfmt_status find_content(const cf_entry *entry, uint32_t number, uint64_t *position, cf_field *f, bool *found,
+	ckptfmt_error *err)
+{
+	cf_cursor message = cf_cursor_over(entry->bytes.data, (size_t)entry->bytes.size, entry->origin);
+	*found = false;
+	message.position = (size_t)*position;
+	while (!*found && cf_cursor_left(&message) > 0) {
+		CF_TRY(cf_take_field(&message, f, err));
+		*found = f->number == number && f->wire == CF_WIRE_BYTES;
+	}
+	*position = message.position;
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_entry_next_slice(const cf_entry *entry, cf_slice_walk *walk, int64_t *starts, int64_t *lengths,
+	bool *found, ckptfmt_error *err)
+{
+	cf_field f;
+	CF_TRY(find_content(entry, ENTRY_SLICES, &walk->position, &f, found, err));
+	if (!*found)
+		return CKPTFMT_OK;
+	walk->row++;
+	return decode_slice(entry, &f.content, starts, lengths, err);
+}
+
+/* ---- encoding -------------------------------------------------------------------------------------------- */
+
+static void put_shape(cf_buffer *out, int32_t rank, const int64_t *dims)
+{
+	uint64_t size = 0;
+	for (int32_t d = 0; d < rank; d++)
+		size += 2 + (dims[d] == 0 ? 0 : 1 + cf_varint_size((uint64_t)dims[d]));
+	cf_put_tag(out, ENTRY_SHAPE, CF_WIRE_BYTES);
+	cf_put_varint(out, size);
+	for (int32_t d = 0; d < rank; d++) {
+		cf_put_tag(out, SHAPE_DIM, CF_WIRE_BYTES);
+		cf_put_varint(out, dims[d] == 0 ? 0 : 1 + cf_varint_size((uint64_t)dims[d]));
+		cf_put_number(out, DIM_SIZE, dims[d]);
+	}
+}
+
+static uint64_t extent_size(int64_t start, int64_t length)
+{
+	uint64_t size = 0;
+	if (length >= 0) {
+		size += start == 0 ? 0 : 1 + cf_varint_size((uint64_t)start);
+		size += 1 + cf_varint_size((uint64_t)length);
+	}
+	return size;
+}
+
+void cf_put_slice(cf_buffer *out, int32_t rank, const int64_t *starts, const int64_t *lengths)
+{
+	uint64_t size = 0;
+	for (int32_t d = 0; d < rank; d++)
+		size += 2 + extent_size(starts[d], lengths[d]);
+	cf_put_tag(out, ENTRY_SLICES, CF_WIRE_BYTES);
+	cf_put_varint(out, size);
+	for (int32_t d = 0; d < rank; d++) {
+		cf_put_tag(out, SLICE_EXTENT, CF_WIRE_BYTES);
+		cf_put_varint(out, extent_size(starts[d], lengths[d]));
+		if (lengths[d] < 0)
+			continue;
+		cf_put_number(out, EXTENT_START, starts[d]);
+		/* The length has presence (it stands in a oneof), so it is written even if it were 0. */
+		cf_put_tag(out, EXTENT_LENGTH, CF_WIRE_VARINT);
+		cf_put_varint(out, (uint64_t)lengths[d]);
+	}
+}
+
+static void put_location(cf_buffer *out, int32_t shard, int64_t offset, int64_t size, uint32_t masked_crc)
+{
+	cf_put_number(out, ENTRY_SHARD, shard);
+	cf_put_number(out, ENTRY_OFFSET, offset);
+	cf_put_number(out, ENTRY_SIZE, size);
+	if (masked_crc != 0) {
+		cf_put_tag(out, ENTRY_CRC, CF_WIRE_FIXED32);
+		cf_put_u32(out, masked_crc);
+	}
+}
+
+static void put_extension(cf_buffer *out, const cf_entry_fields *fields)
+{
+	uint64_t crcs_size = 4 * fields->chunk_count;
+	uint64_t size = 1 + cf_varint_size(fields->chunk_size) + 1 + cf_varint_size(crcs_size) + crcs_size;
+	cf_put_tag(out, ENTRY_EXTENSION, CF_WIRE_BYTES);
+	cf_put_varint(out, size);
+	cf_put_number(out, EXTENSION_CHUNK_SIZE, fields->chunk_size);
+	cf_put_tag(out, EXTENSION_CHUNK_CRCS, CF_WIRE_BYTES);
+	cf_put_varint(out, crcs_size);
+	for (uint64_t i = 0; i < fields->chunk_count; i++)
+		cf_put_u32(out, fields->chunk_crcs[i]);
+}
+
+void cf_entry_encode(cf_buffer *out, const cf_entry_fields *fields)
+{
+	cf_put_number(out, ENTRY_DTYPE, fields->dtype);
+	put_shape(out, fields->rank, fields->dims);
+	put_location(out, fields->shard, (int64_t)fields->offset, (int64_t)fields->size, fields->masked_crc);
+	cf_put_bytes(out, fields->slices.data, fields->slices.size);
+	if (fields->chunk_size != 0)
+		put_extension(out, fields);
+}
+
+ckptfmt_status cf_entry_copy_slices(cf_buffer *out, const cf_entry *entry, ckptfmt_error *err)
+{
+	uint64_t position = 0;
+	cf_field f;
+	bool found;
+	for (;;) {
+		CF_TRY(find_content(entry, ENTRY_SLICES, &position, &f, &found, err));
+		if (!found)
+			return CKPTFMT_OK;
+		cf_put_content(out, ENTRY_SLICES, f.content.base, f.content.size);
+	}
+}
+
+/* Appends every field that is none of the entry's own seven: the extension field among them. */
+static ckptfmt_status copy_unknown(cf_buffer *out, const cf_entry *entry, ckptfmt_error *err)
+{
+	static const uint32_t wires[] = {
+		[ENTRY_DTYPE] = CF_WIRE_VARINT, [ENTRY_SHAPE] = CF_WIRE_BYTES, [ENTRY_SHARD] = CF_WIRE_VARINT,
+		[ENTRY_OFFSET] = CF_WIRE_VARINT, [ENTRY_SIZE] = CF_WIRE_VARINT, [ENTRY_CRC] = CF_WIRE_FIXED32,
+		[ENTRY_SLICES] = CF_WIRE_BYTES,
+	};
+	cf_cursor message = cf_cursor_over(entry->bytes.data, (size_t)entry->bytes.size, entry->origin);
+	cf_field f;
+	while (cf_cursor_left(&message) > 0) {
+		CF_TRY(cf_take_field(&message, &f, err));
+		if (f.number >= CF_ARRAY_COUNT(wires) || f.wire != wires[f.number])
+			cf_put_bytes(out, message.base + f.begin, f.end - f.begin);
+	}
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_entry_reencode(cf_buffer *out, const cf_entry *entry, int32_t shard, cf_bytes_view more_slices,
+	ckptfmt_error *err)
+{
+	uint64_t position = 0, size = 0;
+	cf_buffer shape = CF_BUFFER_EMPTY;
+	ckptfmt_status status;
+	cf_field f;
+	bool found;
+	/* A message field given twice is the two joined. */
+	do {
+		status = find_content(entry, ENTRY_SHAPE, &position, &f, &found, err);
+		if (status != CKPTFMT_OK)
+			goto out;
+		if (found)
+			cf_put_bytes(&shape, f.content.base, f.content.size);
+	} while (found);
+	size = shape.size;
+	cf_put_number(out, ENTRY_DTYPE, entry->dtype);
+	if (entry->has_shape)
+		cf_put_content(out, ENTRY_SHAPE, shape.data, size);
+	put_location(out, shard, entry->offset, entry->size, entry->masked_crc);
+	status = cf_entry_copy_slices(out, entry, err);
+	if (status != CKPTFMT_OK)
+		goto out;
+	cf_put_bytes(out, more_slices.data, more_slices.size);
+	status = copy_unknown(out, entry, err);
+	if (status == CKPTFMT_OK)
+		status = cf_buffer_status(&shape, err);
+out:
+	cf_buffer_free(&shape);
+	return status;
+}

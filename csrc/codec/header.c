@@ -1,0 +1,121 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* header  1 num_shards int32   2 endianness enum   3 version { 1 producer  2 min_consumer  3 bad_consumers[] } */
+#include "codec/message.h"
+#include "codec/wire.h"
+
+enum {
+	HEADER_NUM_SHARDS = 1,
+	HEADER_ENDIANNESS = 2,
+	HEADER_VERSION = 3,
+	VERSION_PRODUCER = 1,
+	VERSION_MIN_CONSUMER = 2,
+	VERSION_BAD_CONSUMERS = 3
+};
+
+static ckptfmt_status take_bad_consumer(cf_header *header, const cf_cursor *at, uint64_t value, ckptfmt_error *err)
+{
+	int32_t consumer;
+	CF_TRY(cf_field_int32(at, value, &consumer, err));
+	if (consumer == CF_CONSUMER_VERSION)
+		header->bans_consumer = true;
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status decode_version(cf_cursor *message, cf_header *out, ckptfmt_error *err)
+{
+	uint32_t last = 0;
+	cf_field f;
+	while (cf_cursor_left(message) > 0) {
+		CF_TRY(cf_take_field(message, &f, err));
+		cf_note_order(&out->oddities, &last, &f, f.number == VERSION_BAD_CONSUMERS);
+		if (f.number == VERSION_PRODUCER && f.wire == CF_WIRE_VARINT) {
+			CF_TRY(cf_field_int32(message, f.value, &out->producer, err));
+			cf_note_default(&out->oddities, f.value);
+		} else if (f.number == VERSION_MIN_CONSUMER && f.wire == CF_WIRE_VARINT) {
+			CF_TRY(cf_field_int32(message, f.value, &out->min_consumer, err));
+			cf_note_default(&out->oddities, f.value);
+		} else if (f.number == VERSION_BAD_CONSUMERS && f.wire == CF_WIRE_VARINT) {
+			CF_TRY(take_bad_consumer(out, message, f.value, err));
+		} else if (f.number == VERSION_BAD_CONSUMERS && f.wire == CF_WIRE_BYTES) {
+			while (cf_cursor_left(&f.content) > 0) {
+				uint64_t value;
+				if (!cf_take_varint64(&f.content, &value))
+					return cf_bad_message(&f.content, "MSG-3: a malformed varint", err);
+				CF_TRY(take_bad_consumer(out, &f.content, value, err));
+			}
+		} else {
+			out->oddities |= CF_ODD_UNKNOWN_FIELD;
+		}
+	}
+	out->oddities |= message->oddities;
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status check_header(const cf_header *header, uint64_t origin, ckptfmt_error *err)
+{
+	if (header->producer < 0)
+		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, origin,
+			"HDR-7: producer version %d is below 0, the oldest there is", (int)header->producer);
+	if (header->min_consumer > CF_CONSUMER_VERSION)
+		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, origin,
+			"HDR-8: written for readers of version %d or later; this one is version %d",
+			(int)header->min_consumer, CF_CONSUMER_VERSION);
+	if (header->bans_consumer)
+		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, origin, "HDR-9: readers of version %d are ruled out",
+			CF_CONSUMER_VERSION);
+	if (header->num_shards < 1)
+		return cf_fail(err, CKPTFMT_FAIL_BAD_HEADER, origin, "HDR-3: the number of shards is %d",
+			(int)header->num_shards);
+	if (header->endianness != 0 && header->endianness != 1)
+		return cf_fail(err, CKPTFMT_FAIL_BAD_HEADER, origin, "HDR-4: endianness is %d",
+			(int)header->endianness);
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_header_decode(cf_bytes_view bytes, uint64_t origin, cf_header *out, ckptfmt_error *err)
+{
+	cf_cursor message = cf_cursor_over(bytes.data, (size_t)bytes.size, origin);
+	uint32_t last = 0;
+	cf_field f;
+	memset(out, 0, sizeof *out);
+	while (cf_cursor_left(&message) > 0) {
+		CF_TRY(cf_take_field(&message, &f, err));
+		cf_note_order(&out->oddities, &last, &f, false);
+		if (f.number == HEADER_NUM_SHARDS && f.wire == CF_WIRE_VARINT) {
+			CF_TRY(cf_field_int32(&message, f.value, &out->num_shards, err));
+		} else if (f.number == HEADER_ENDIANNESS && f.wire == CF_WIRE_VARINT) {
+			CF_TRY(cf_field_int32(&message, f.value, &out->endianness, err));
+			cf_note_default(&out->oddities, f.value);
+		} else if (f.number == HEADER_VERSION && f.wire == CF_WIRE_BYTES) {
+			out->has_version = true;
+			out->version = (cf_bytes_view){f.content.base, f.content.size};
+			CF_TRY(decode_version(&f.content, out, err));
+		} else {
+			out->oddities |= CF_ODD_UNKNOWN_FIELD;
+		}
+	}
+	out->oddities |= message.oddities;
+	if (out->endianness == 1)
+		out->oddities |= CF_ODD_BIG_ENDIAN;
+	return check_header(out, origin, err);
+}
+
+void cf_header_encode(cf_buffer *out, int32_t num_shards, int32_t endianness, int32_t min_consumer,
+	const cf_bytes_view *version)
+{
+	uint8_t own[2 * (1 + CF_VARINT64_SIZE_MAX)];
+	size_t size = 0;
+	cf_put_number(out, HEADER_NUM_SHARDS, num_shards);
+	cf_put_number(out, HEADER_ENDIANNESS, endianness);
+	if (version != NULL) {
+		cf_put_content(out, HEADER_VERSION, version->data, version->size);
+		return;
+	}
+	own[size++] = VERSION_PRODUCER << 3 | CF_WIRE_VARINT;
+	size += cf_store_varint(own + size, CF_FORMAT_VERSION);
+	if (min_consumer != 0) {
+		own[size++] = VERSION_MIN_CONSUMER << 3 | CF_WIRE_VARINT;
+		size += cf_store_varint(own + size, (uint64_t)min_consumer);
+	}
+	cf_put_content(out, HEADER_VERSION, own, size);
+}

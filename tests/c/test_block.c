@@ -1,0 +1,546 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Blocks: the builder to the byte, the iterator on sound and on damaged blocks. Rules BLK-4 to BLK-13, TAB-1, TAB-7,
+ * TAB-8, TAB-13. */
+#include "test.h"
+
+#include "base/memory.h"
+#include "codec/block.h"
+#include "memory_fault.h"
+
+enum { AT = 7000, INTERVAL = 16, KEY_MAX = 100 };
+
+static ckptfmt_error err;
+
+/* ---- help ---- */
+
+static void put_entry(cf_buffer *block, uint64_t shared, const char *key, const char *value)
+{
+	cf_put_varint(block, shared);
+	cf_put_varint(block, strlen(key));
+	cf_put_varint(block, strlen(value));
+	cf_put_bytes(block, key, strlen(key));
+	cf_put_bytes(block, value, strlen(value));
+}
+
+static void put_tail(cf_buffer *block, uint32_t count, const uint32_t *restarts)
+{
+	for (uint32_t i = 0; i < count; i++)
+		cf_put_u32(block, restarts[i]);
+	cf_put_u32(block, count);
+}
+
+/* Opens a copy before a guard page. */
+static ckptfmt_status open_copy(const cf_buffer *bytes, cf_block *block)
+{
+	uint8_t *copy = test_guarded_copy(bytes->data, bytes->size);
+	return cf_block_open(copy, bytes->size, AT, false, KEY_MAX, block, &err);
+}
+
+static ckptfmt_status walk(const cf_buffer *bytes, cf_block_report *report)
+{
+	cf_block block;
+	cf_block_iterator it;
+	ckptfmt_status status = open_copy(bytes, &block);
+	memset(report, 0, sizeof *report);
+	if (status != CKPTFMT_OK)
+		return status;
+	cf_block_iterator_init(&it);
+	status = cf_block_check(&it, &block, INTERVAL, report, &err);
+	cf_block_iterator_free(&it);
+	return status;
+}
+
+static ckptfmt_status seek(const cf_buffer *bytes, const char *target)
+{
+	cf_block block;
+	cf_block_iterator it;
+	ckptfmt_status status = open_copy(bytes, &block);
+	if (status != CKPTFMT_OK)
+		return status;
+	cf_block_iterator_init(&it);
+	cf_block_iterator_open(&it, &block);
+	status = cf_block_seek(&it, (const uint8_t *)target, strlen(target), &err);
+	cf_block_iterator_free(&it);
+	return status;
+}
+
+/* The walk fails so, at this position of the block; frees the block. */
+static void check_walk_fails(cf_buffer *bytes, ckptfmt_failure failure, const char *rule, uint64_t position)
+{
+	cf_block_report report;
+	CHECK_FAILS(walk(bytes, &report), err, failure, rule);
+	CHECK_EQ(err.offset, AT + position);
+	cf_buffer_free(bytes);
+}
+
+static void check_oddities(cf_buffer *bytes, uint64_t entry_count, uint32_t oddities)
+{
+	cf_block_report report;
+	CHECK_OK(walk(bytes, &report), err);
+	CHECK_EQ(report.entry_count, entry_count);
+	CHECK_EQ(report.oddities, oddities);
+	cf_buffer_free(bytes);
+}
+
+#define RESTARTS(...) \
+	(uint32_t)CF_ARRAY_COUNT(((const uint32_t[]){__VA_ARGS__})), ((const uint32_t[]){__VA_ARGS__})
+
+/* ---- keys ---- */
+
+static void check_separator(const char *last, const char *next, const char *wanted)
+{
+	cf_buffer out = CF_BUFFER_EMPTY;
+	if (next != NULL)
+		cf_separator_between((const uint8_t *)last, strlen(last), (const uint8_t *)next, strlen(next), &out);
+	else
+		cf_separator_after((const uint8_t *)last, strlen(last), &out);
+	CHECK_EQ(out.size, strlen(wanted));
+	CHECK(out.size != strlen(wanted) || out.size == 0 || memcmp(out.data, wanted, out.size) == 0);
+	cf_buffer_free(&out);
+}
+
+static void test_keys(void)
+{
+	const uint8_t *a = (const uint8_t *)"abcdefghijkl";
+	CHECK(cf_key_compare(NULL, 0, NULL, 0) == 0);
+	CHECK(cf_key_compare(NULL, 0, a, 1) < 0);
+	CHECK(cf_key_compare(a, 3, a, 2) > 0);
+	CHECK(cf_key_compare(a, 2, a, 3) < 0);
+	CHECK(cf_key_compare((const uint8_t *)"\xff", 1, (const uint8_t *)"\x01\x01", 2) > 0);
+	CHECK(cf_key_compare((const uint8_t *)"a\0b", 3, (const uint8_t *)"a\0c", 3) < 0);
+	CHECK_EQ(cf_key_common(a, 12, (const uint8_t *)"abcdefghijkx", 12), 11);
+	CHECK_EQ(cf_key_common(a, 12, (const uint8_t *)"abcdxfghijkl", 12), 4);
+	CHECK_EQ(cf_key_common(a, 9, a, 12), 9);
+	CHECK_EQ(cf_key_common(NULL, 0, a, 12), 0);
+	check_separator("a", "kkk", "b");
+	check_separator("name04930", "name04931", "name04930");
+	check_separator("name0493", "name04931", "name0493");
+	check_separator("abcx", "abz", "abd");
+	check_separator("abcx", "abd", "abcx");
+	check_separator("ab\xfe", "ab\xff", "ab\xfe");
+	check_separator("", "a", "");
+	check_separator("x", NULL, "y");
+	check_separator("\xff\xffq1", NULL, "\xff\xffr");
+	check_separator("\xff\xff", NULL, "\xff\xff");
+	check_separator("", NULL, "");
+}
+
+/* ---- builder ---- */
+
+static void test_real_block(void)
+{
+	/* The data block of the smallest real file. */
+	static const uint8_t wanted[36] = "\x00\x00\x06\x08\x01\x1a\x02\x08\x01\x00\x01\x0f" "x"
+		"\x08\x01\x12\x04\x12\x02\x08\x02\x28\x08\x35\x59\x3c\xe5\x35\0\0\0\0\1\0\0\0";
+	cf_block_builder builder;
+	cf_block_builder_init(&builder, INTERVAL);
+	CHECK_EQ(cf_block_builder_size(&builder), 8);
+	CHECK_OK(cf_block_builder_add(&builder, NULL, 0, wanted + 3, 6, &err), err);
+	CHECK_OK(cf_block_builder_add(&builder, wanted + 12, 1, wanted + 13, 15, &err), err);
+	CHECK_EQ(cf_block_builder_size(&builder), sizeof wanted);
+	CHECK_OK(cf_block_builder_finish(&builder, &err), err);
+	CHECK_EQ(builder.bytes.size, sizeof wanted);
+	CHECK(memcmp(builder.bytes.data, wanted, sizeof wanted) == 0);
+	/* Reset gives a builder as new: the empty block. */
+	cf_block_builder_reset(&builder);
+	CHECK_OK(cf_block_builder_finish(&builder, &err), err);
+	CHECK_EQ(builder.bytes.size, 8);
+	CHECK(memcmp(builder.bytes.data, "\0\0\0\0\1\0\0\0", 8) == 0);
+	cf_block_builder_free(&builder);
+}
+
+static void test_restart_interval(void)
+{
+	cf_block_builder builder;
+	cf_block_builder_init(&builder, 2);
+	for (char c = 'a'; c <= 'e'; c++) {
+		uint8_t key[2] = {'k', (uint8_t)c};
+		CHECK_OK(cf_block_builder_add(&builder, key, 2, NULL, 0, &err), err);
+	}
+	CHECK_OK(cf_block_builder_finish(&builder, &err), err);
+	/* Entries 0, 2 and 4 are restarts of 5 bytes, 1 and 3 share a byte. */
+	static const uint8_t wanted[] = "\0\2\0ka\1\1\0b\0\2\0kc\1\1\0d\0\2\0ke\0\0\0\0\x09\0\0\0\x12\0\0\0\3\0\0";
+	CHECK_EQ(builder.bytes.size, sizeof wanted);
+	CHECK(memcmp(builder.bytes.data, wanted, sizeof wanted) == 0);
+	cf_block_builder_free(&builder);
+}
+
+/* Sizes beyond 32 bits are refused before the bytes are looked at. */
+static void test_builder_limits(void)
+{
+	static const uint8_t byte[1] = "k";
+	cf_block_builder builder;
+	cf_block_builder_init(&builder, INTERVAL);
+	CHECK_FAILS(cf_block_builder_add(&builder, byte, (uint64_t)1 << 32, byte, 1, &err), err, CKPTFMT_FAIL_LIMIT,
+		"BLK-6: a key");
+	CHECK_FAILS(cf_block_builder_add(&builder, byte, 1, byte, (uint64_t)1 << 32, &err), err, CKPTFMT_FAIL_LIMIT,
+		"BLK-6: a value");
+	CHECK_FAILS(cf_block_builder_add(&builder, byte, 1, byte, UINT32_MAX, &err), err, CKPTFMT_FAIL_LIMIT,
+		"BLK-6: a block");
+	CHECK_EQ(builder.entry_count, 0);
+	CHECK_EQ(cf_block_builder_size(&builder), 8);
+	cf_block_builder_free(&builder);
+}
+
+/* ---- iterator on sound blocks ---- */
+
+static void test_round_trip(void)
+{
+	for (int round = 0; round < 60; round++) {
+		static uint8_t keys[300][8];
+		static const uint8_t value[9] = "somevalue";
+		uint32_t interval = (uint32_t)test_random_below(20) + 1;
+		size_t count = test_random_below(300), made = 0;
+		cf_block_builder builder;
+		cf_block block;
+		cf_block_iterator it;
+		/* Numbers that rise by small random steps, as big-endian bytes of an alphabet of four. */
+		for (uint64_t n = test_random_below(50); made < count; n += test_random_below(40) + 1, made++)
+			for (int i = 0; i < 8; i++)
+				keys[made][i] = (uint8_t)(0xfc + (n >> (14 - 2 * i) & 3));
+		cf_block_builder_init(&builder, interval);
+		for (size_t i = 0; i < count; i++)
+			CHECK_OK(cf_block_builder_add(&builder, keys[i], 8, value, i % 10, &err), err);
+		CHECK_OK(cf_block_builder_finish(&builder, &err), err);
+		uint8_t *copy = test_guarded_copy(builder.bytes.data, builder.bytes.size);
+		CHECK_OK(cf_block_open(copy, builder.bytes.size, AT, false, KEY_MAX, &block, &err), err);
+		cf_block_iterator_init(&it);
+		cf_block_iterator_open(&it, &block);
+		CHECK_OK(cf_block_first(&it, &err), err);
+		for (size_t i = 0; i < count && it.valid; i++) {
+			CHECK(it.row == i && it.key.size == 8 && memcmp(it.key.data, keys[i], 8) == 0);
+			CHECK(it.value_size == i % 10 && memcmp(it.value, value, i % 10) == 0);
+			CHECK(it.value == block.bytes + it.value_position);
+			CHECK_OK(cf_block_next(&it, &err), err);
+		}
+		CHECK(!it.valid);
+		for (size_t i = 0; i < count; i++) {
+			CHECK_OK(cf_block_seek(&it, keys[i], 8, &err), err);
+			CHECK(it.valid && memcmp(it.key.data, keys[i], 8) == 0 && it.value_size == i % 10);
+			/* Just above a key is the next one, just below the same. */
+			uint8_t above[9];
+			memcpy(above, keys[i], 8);
+			above[8] = 0;
+			CHECK_OK(cf_block_seek(&it, above, 9, &err), err);
+			CHECK(it.valid == (i + 1 < count) && (!it.valid || memcmp(it.key.data, keys[i + 1], 8) == 0));
+			CHECK_OK(cf_block_seek(&it, keys[i], 7, &err), err);
+			CHECK(it.valid && memcmp(it.key.data, keys[i], 7) >= 0);
+			CHECK(i == 0 || memcmp(it.key.data, keys[i], 7) != 0 || memcmp(keys[i - 1], keys[i], 7) == 0 ||
+				memcmp(it.key.data, keys[i], 8) == 0);
+		}
+		cf_block_iterator_free(&it);
+		cf_block_builder_free(&builder);
+	}
+}
+
+static void test_report(void)
+{
+	cf_buffer bytes = CF_BUFFER_EMPTY;
+	cf_block_report report;
+	put_entry(&bytes, 0, "aa", "1");
+	put_entry(&bytes, 1, "bcd", "");
+	put_entry(&bytes, 2, "c", "22");
+	put_tail(&bytes, RESTARTS(0));
+	CHECK_OK(walk(&bytes, &report), err);
+	CHECK_EQ(report.entry_count, 3);
+	CHECK_EQ(report.key_bytes, 2 + 4 + 3);
+	CHECK_EQ(report.first_entry_size, 3);
+	CHECK_EQ(report.later_entry_size_max, 5);
+	CHECK_EQ(report.size_before_last, 6 + 6 + 8);
+	CHECK_EQ(report.oddities, 0);
+	cf_buffer_free(&bytes);
+}
+
+static void test_oddities(void)
+{
+	cf_buffer bytes = CF_BUFFER_EMPTY;
+	put_entry(&bytes, 0, "a", "");
+	put_tail(&bytes, 0, NULL);
+	check_oddities(&bytes, 0, CF_ODD_NO_RESTARTS);
+	cf_put_u32(&bytes, 0);
+	check_oddities(&bytes, 0, CF_ODD_NO_RESTARTS);
+	put_tail(&bytes, RESTARTS(0));
+	check_oddities(&bytes, 0, 0);
+	put_entry(&bytes, 0, "aa", "");
+	put_entry(&bytes, 0, "ab", "");
+	put_tail(&bytes, RESTARTS(0));
+	check_oddities(&bytes, 2, CF_ODD_PREFIX);
+	put_entry(&bytes, 0, "aa", "");
+	put_entry(&bytes, 0, "ab", "");
+	put_tail(&bytes, RESTARTS(0, 5));
+	check_oddities(&bytes, 2, CF_ODD_RESTARTS);
+	cf_put_bytes(&bytes, "\x80\x80\x80\x80\0\x81\0\x80\0k", 10);
+	put_tail(&bytes, RESTARTS(0));
+	check_oddities(&bytes, 1, CF_ODD_OVERLONG_VARINT);
+	for (int i = 0; i < 17; i++)
+		put_entry(&bytes, 0, (const char[]){(char)('a' + i), 0}, "");
+	put_tail(&bytes, RESTARTS(0));
+	check_oddities(&bytes, 17, CF_ODD_RESTARTS);
+}
+
+/* ---- damaged blocks ---- */
+
+static void test_tail(void)
+{
+	cf_buffer bytes = CF_BUFFER_EMPTY;
+	cf_block block;
+	for (size_t size = 0; size < 4; size++) {
+		CHECK_FAILS(cf_block_open(test_guarded(size), size, AT, false, KEY_MAX, &block, &err), err,
+			CKPTFMT_FAIL_BAD_BLOCK, "BLK-4: ");
+		CHECK_EQ(err.offset, AT);
+	}
+	put_entry(&bytes, 0, "abcd", "");
+	cf_put_u32(&bytes, 0);
+	cf_put_u32(&bytes, 3);
+	check_walk_fails(&bytes, CKPTFMT_FAIL_BAD_BLOCK, "BLK-4: ", 11);
+	cf_put_u32(&bytes, 0);
+	cf_put_u32(&bytes, UINT32_MAX);
+	check_walk_fails(&bytes, CKPTFMT_FAIL_BAD_BLOCK, "BLK-4: ", 4);
+	cf_put_u32(&bytes, 1);
+	check_walk_fails(&bytes, CKPTFMT_FAIL_BAD_BLOCK, "BLK-4: ", 0);
+	put_entry(&bytes, 0, "a", "");
+	put_entry(&bytes, 0, "b", "");
+	put_tail(&bytes, RESTARTS(4));
+	check_walk_fails(&bytes, CKPTFMT_FAIL_BAD_BLOCK, "BLK-9: ", 8);
+}
+
+/* `a` 4 bytes, `b` 4, `c` 4, and these restarts: the walk finds the one at fault. */
+static void check_restarts(uint32_t count, const uint32_t *restarts, uint32_t at_fault)
+{
+	cf_buffer bytes = CF_BUFFER_EMPTY;
+	put_entry(&bytes, 0, "a", "");
+	put_entry(&bytes, 0, "b", "");
+	put_entry(&bytes, 0, "c", "");
+	put_tail(&bytes, count, restarts);
+	check_walk_fails(&bytes, CKPTFMT_FAIL_BAD_BLOCK, "BLK-9: ", 12 + 4 * at_fault);
+}
+
+static void test_restarts(void)
+{
+	cf_buffer bytes = CF_BUFFER_EMPTY;
+	check_restarts(RESTARTS(0, 0), 1);
+	check_restarts(RESTARTS(0, 8, 4), 2);
+	check_restarts(RESTARTS(0, 4, 4), 2);
+	check_restarts(RESTARTS(0, 3), 1);
+	check_restarts(RESTARTS(0, 12), 1);
+	check_restarts(RESTARTS(0, 4, 500), 2);
+	check_restarts(RESTARTS(0, UINT32_MAX), 1);
+	put_tail(&bytes, RESTARTS(0, 0));
+	check_walk_fails(&bytes, CKPTFMT_FAIL_BAD_BLOCK, "BLK-9: ", 4);
+	put_entry(&bytes, 0, "aa", "");
+	put_entry(&bytes, 1, "b", "");
+	put_tail(&bytes, RESTARTS(0, 5));
+	check_walk_fails(&bytes, CKPTFMT_FAIL_BAD_BLOCK, "BLK-10: ", 5);
+}
+
+/* A search uses the restarts itself, and checks those that it meets. */
+static void test_restarts_in_seek(void)
+{
+	cf_buffer bytes = CF_BUFFER_EMPTY;
+	put_entry(&bytes, 0, "aa", "");
+	put_entry(&bytes, 1, "b", "");
+	put_entry(&bytes, 0, "c", "");
+	put_tail(&bytes, RESTARTS(0, 5));
+	CHECK_FAILS(seek(&bytes, "c"), err, CKPTFMT_FAIL_BAD_BLOCK, "BLK-10: ");
+	CHECK_EQ(err.offset, AT + 5);
+	static const uint32_t wrong[] = {0, 13, 14, UINT32_MAX};
+	for (size_t i = 0; i < CF_ARRAY_COUNT(wrong); i++) {
+		cf_store_u32(bytes.data + 17, wrong[i]);
+		CHECK_FAILS(seek(&bytes, "c"), err, CKPTFMT_FAIL_BAD_BLOCK, "BLK-9: ");
+		CHECK_EQ(err.offset, AT + 17);
+	}
+	cf_buffer_free(&bytes);
+}
+
+static void test_entries(void)
+{
+	static const struct {
+		const char *bytes;
+		size_t size;
+		const char *rule;
+		uint64_t position;
+	} cases[] = {
+		{"\1\1\0a", 4, "BLK-10: ", 0},
+		{"\0\1\0a\2\1\0b", 8, "BLK-7: ", 4},
+		{"\0\1\0a\xff\xff\xff\xff\x0f\1\0b", 12, "BLK-7: ", 4},
+		{"\0\xff\xff\xff\xff\x0f\2a", 8, "BLK-8: ", 0},
+		{"\0\x80\x80\x80\x80\x08\x81\x80\x80\x80\x08", 11, "BLK-8: ", 0},
+		{"\0\x32\xd0\xff\xff\xff\x0f", 7, "BLK-8: ", 0},
+		{"\0\2\0a", 4, "BLK-8: ", 0},
+		{"\0\1\2av", 5, "BLK-8: ", 0},
+		{"\0\1\0a\0\1\5bv", 9, "BLK-8: ", 4},
+		{"\x80\x80\x80\x80\x80\0\1\0a", 9, "BLK-6: ", 0},
+		{"\0\x80\x80\x80\x80\x10\0a", 8, "BLK-6: ", 0},
+		{"\0\1\0a\0", 5, "BLK-6: ", 4},
+		{"\0\1\0a\0\1", 6, "BLK-6: ", 4},
+		{"\0\1\0a\0\1\x80", 7, "BLK-6: ", 4},
+		{"\0\1\0a\0\0\0\0", 8, "TAB-1: ", 4},
+		{"\0\1\0a\0\0\0\0\0", 9, "TAB-1: ", 4},
+		{"\0\1\0b\0\1\0a", 8, "TAB-1: ", 4},
+		{"\0\1\0a\0\1\0a", 8, "TAB-1: ", 4},
+		{"\0\2\0ab\2\0\0", 8, "TAB-1: ", 5},
+		{"\0\2\0ab\1\0\0", 8, "TAB-1: ", 5},
+		{"\0\2\0ab\1\1\0a", 9, "TAB-1: ", 5},
+		{"\0\1\0\xff\0\1\0a", 8, "TAB-1: ", 4},
+	};
+	for (size_t i = 0; i < CF_ARRAY_COUNT(cases); i++) {
+		cf_buffer bytes = CF_BUFFER_EMPTY;
+		bool order = cases[i].rule[0] == 'T';
+		cf_put_bytes(&bytes, cases[i].bytes, cases[i].size);
+		put_tail(&bytes, RESTARTS(0));
+		check_walk_fails(&bytes, order ? CKPTFMT_FAIL_BAD_ORDER : CKPTFMT_FAIL_BAD_BLOCK, cases[i].rule,
+			cases[i].position);
+	}
+}
+
+/* In a block that was compressed there is no better offset than its own. */
+static void test_decompressed(void)
+{
+	static const uint8_t bytes[] = "\0\1\0b\0\1\0a\0\0\0\0\1\0\0";
+	cf_block block;
+	cf_block_iterator it;
+	cf_block_report report;
+	CHECK_OK(cf_block_open(bytes, sizeof bytes, AT, true, KEY_MAX, &block, &err), err);
+	cf_block_iterator_init(&it);
+	CHECK_FAILS(cf_block_check(&it, &block, INTERVAL, &report, &err), err, CKPTFMT_FAIL_BAD_ORDER, "TAB-1: ");
+	CHECK_EQ(err.offset, AT);
+	CHECK(err.tensor_size == 1 && err.tensor[0] == 'b');
+	cf_block_iterator_free(&it);
+}
+
+static void test_key_limit(void)
+{
+	cf_buffer bytes = CF_BUFFER_EMPTY;
+	char key[KEY_MAX + 2] = {0};
+	cf_block_report report;
+	memset(key, 'k', KEY_MAX);
+	put_entry(&bytes, 0, key, "");
+	put_tail(&bytes, RESTARTS(0));
+	CHECK_OK(walk(&bytes, &report), err);
+	cf_buffer_clear(&bytes);
+	put_entry(&bytes, 0, key, "");
+	put_entry(&bytes, KEY_MAX, "l", "");
+	put_tail(&bytes, RESTARTS(0));
+	check_walk_fails(&bytes, CKPTFMT_FAIL_LIMIT, "TAB-13: ", KEY_MAX + 3);
+}
+
+/* 64 KiB of entries that share all but a byte spell a gigabyte of keys. Walking and searching them costs what the bytes
+ * cost: were it otherwise, this would take a minute. */
+static void test_prefix_bomb(void)
+{
+	enum { COUNT = 100000, FIRST = 10000 };
+	cf_buffer bytes = CF_BUFFER_EMPTY, first = CF_BUFFER_EMPTY;
+	cf_block block;
+	cf_block_iterator it;
+	cf_block_report report;
+	memset(cf_buffer_extend(&first, FIRST), 'p', FIRST);
+	cf_put_varint(&bytes, 0);
+	cf_put_varint(&bytes, FIRST);
+	cf_put_varint(&bytes, 0);
+	cf_put_bytes(&bytes, first.data, first.size);
+	for (uint64_t i = 0; i < COUNT; i++) {
+		cf_put_varint(&bytes, FIRST + i);
+		cf_put_bytes(&bytes, "\1\0\0", 3);
+	}
+	put_tail(&bytes, RESTARTS(0));
+	CHECK_OK(cf_block_open(bytes.data, bytes.size, AT, false, UINT32_MAX, &block, &err), err);
+	cf_block_iterator_init(&it);
+	CHECK_OK(cf_block_check(&it, &block, INTERVAL, &report, &err), err);
+	CHECK_EQ(report.entry_count, COUNT + 1);
+	CHECK(report.key_bytes > 5000000000);
+	memset(cf_buffer_extend(&first, COUNT), 0, COUNT);
+	for (int i = 0; i < 50; i++) {
+		CHECK_OK(cf_block_seek(&it, first.data, first.size, &err), err);
+		CHECK(it.valid && it.key.size == FIRST + COUNT);
+	}
+	cf_block_iterator_free(&it);
+	cf_buffer_free(&bytes);
+	cf_buffer_free(&first);
+}
+
+/* Every bit of a sound block flipped, before a guard page: any typed end will do. */
+static void test_flips(void)
+{
+	cf_buffer bytes = CF_BUFFER_EMPTY;
+	cf_block_builder builder;
+	uint64_t good = 0;
+	cf_block_builder_init(&builder, 2);
+	for (int i = 0; i < 6; i++)
+		CHECK_OK(cf_block_builder_add(&builder, (const uint8_t[]){'k', 'k', (uint8_t)('a' + i)}, 3,
+			(const uint8_t *)"vv", 2, &err), err);
+	CHECK_OK(cf_block_builder_finish(&builder, &err), err);
+	uint8_t *copy = test_guarded_copy(builder.bytes.data, builder.bytes.size);
+	for (size_t i = 0; i < 8 * builder.bytes.size; i++) {
+		cf_block block;
+		cf_block_iterator it;
+		cf_block_report report;
+		copy[i / 8] ^= (uint8_t)(1 << i % 8);
+		ckptfmt_status status = cf_block_open(copy, builder.bytes.size, AT, false, KEY_MAX, &block, &err);
+		if (status == CKPTFMT_OK) {
+			cf_block_iterator_init(&it);
+			status = cf_block_check(&it, &block, INTERVAL, &report, &err);
+			good += status == CKPTFMT_OK;
+			cf_block_iterator_open(&it, &block);
+			(void)!cf_block_seek(&it, (const uint8_t *)"kkd", 3, &err);
+			cf_block_iterator_free(&it);
+		}
+		CHECK(status == CKPTFMT_OK || status == CKPTFMT_CORRUPT || status == CKPTFMT_LIMIT);
+		copy[i / 8] ^= (uint8_t)(1 << i % 8);
+	}
+	/* Values, and key bytes that stay in order, may be anything. */
+	CHECK(good >= 6 * 16 && good < 6 * 16 + 60);
+	cf_block_builder_free(&builder);
+	cf_buffer_free(&bytes);
+}
+
+static void test_memory(void)
+{
+	bool failed = true;
+	for (uint64_t n = 1; failed; n++) {
+		cf_block_builder builder;
+		cf_block block;
+		cf_block_iterator it;
+		cf_block_builder_init(&builder, 1);
+		cf_block_iterator_init(&it);
+		memory_fault_set(n, false);
+		ckptfmt_status status = CKPTFMT_OK;
+		for (uint8_t i = 0; i < 40 && status == CKPTFMT_OK; i++)
+			status = cf_block_builder_add(&builder, &i, 1, (const uint8_t *)"value", 5, &err);
+		if (status == CKPTFMT_OK)
+			status = cf_block_builder_finish(&builder, &err);
+		if (status == CKPTFMT_OK)
+			status = cf_block_open(builder.bytes.data, builder.bytes.size, AT, false, KEY_MAX, &block, &err);
+		if (status == CKPTFMT_OK) {
+			cf_block_iterator_open(&it, &block);
+			status = cf_block_seek(&it, (const uint8_t *)"\7", 1, &err);
+		}
+		failed = memory_fault_hits() != 0;
+		CHECK_EQ(status, failed ? CKPTFMT_NO_MEMORY : CKPTFMT_OK);
+		memory_fault_clear();
+		cf_block_iterator_free(&it);
+		cf_block_builder_free(&builder);
+	}
+	CHECK_EQ(memory_fault_live(), 0);
+}
+
+int main(void)
+{
+	test_seed();
+	test_keys();
+	test_real_block();
+	test_restart_interval();
+	test_builder_limits();
+	test_round_trip();
+	test_report();
+	test_oddities();
+	test_tail();
+	test_restarts();
+	test_restarts_in_seek();
+	test_entries();
+	test_decompressed();
+	test_key_limit();
+	test_prefix_bomb();
+	test_flips();
+	test_memory();
+	return test_finish("test_block");
+}
