@@ -20,6 +20,7 @@
 
 #include "bundle/held.h"
 #include "bundle/reader.h"
+#include "codec/footer.h"
 
 typedef enum cf_verify_stage {
 	CF_VERIFY_INDEX,
@@ -204,7 +205,11 @@ static inline void cf_verify_enter(ckptfmt_verifier *v, cf_verify_stage stage)
 
 /* A row for this entry (verify_index.c). `placed`: as in cf_verify_row. */
 void cf_verify_add_row(ckptfmt_verifier *v, cf_bytes_view key, cf_bytes_view value, uint64_t origin, bool placed);
-/* Shard, offset and size of an entry (verify_index.c): ENT-3, ENT-4. BAD_ENTRY. */
+/* Shard, offset and size of an entry (verify_index.c): ENT-3 and, where it owns bytes, ENT-4. BAD_ENTRY. */
+CF_MUST_CHECK ckptfmt_status cf_verify_check_placement(const ckptfmt_verifier *v, const cf_entry *entry,
+	bool owns_bytes, ckptfmt_error *err);
+/* ENT-7: CF_ODD_SLICE_LOCATION or 0, for an entry under a tensor's name (verify_index.c). */
+uint32_t cf_verify_location_oddity(const cf_entry *entry);
 /* One value of the row less to read. */
 void cf_verify_value_done(ckptfmt_verifier *v, uint64_t row);
 /* Where a value lies in its data file, which is the open one. */

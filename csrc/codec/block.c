@@ -6,8 +6,8 @@
  *
  * A restart is the offset in the block of an entry that shares nothing, so that a search can begin there; the first
  * is 0. Walking in order, the iterator meets each restart exactly at an entry, or the block is bad. Keys are compared
- * from `shared` on: what is shared is equal. So a walk costs no more than the bytes it walks over, however long the keys
- * that they spell.
+ * from `shared` on: what is shared is equal. So a walk costs no more than the bytes it walks over, however long the
+ * keys that they spell.
  */
 #include "codec/block.h"
 

@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Property: for a tensor of at most 4096 cells, any list of slices and any query, what the geometry says (valid slices,
+ * disjoint, covered, byte runs, keys) is what counting cell by cell says.
+ *
+ * Input: rank % 7, then a byte a dimension, item size, number of slices, four bytes a dimension of each slice and of
+ * the query. Bytes that are not there are 0. A byte gives a small number; some values give extreme ones.
+ */
+#include "base/buffer.h"
+#include "codec/box.h"
+#include "codec/plan.h"
+#include "codec/slice_key.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+enum { AXES_MAX = 6, CELLS_MAX = 4096, SLICES_MAX = 24, ITEMSIZE_MAX = 16 };
+
+#define EXPECT(condition)                                                                      \
+	do {                                                                                   \
+		if (!(condition)) {                                                            \
+			fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition); \
+			abort();                                                               \
+		}                                                                              \
+	} while (0)
+
+typedef struct input {
+	const uint8_t *data;
+	size_t left;
+} input;
+
+static uint8_t take(input *in)
+{
+	if (in->left == 0)
+		return 0;
+	in->left--;
+	return *in->data++;
+}
+
+static int64_t take_number(input *in)
+{
+	uint8_t byte = take(in);
+	switch (byte) {
+	case 0xff:
+		return -1;
+	case 0xfe:
+		return INT64_MAX;
+	case 0xfd:
+		return INT64_MIN;
+	case 0xfc:
+		return (int64_t)1 << 62;
+	default:
+		return byte % 20;
+	}
+}
+
+typedef struct world {
+	int32_t rank;
+	int64_t dims[AXES_MAX];
+	int64_t cell_count;
+	int64_t extents[SLICES_MAX * 2 * AXES_MAX];
+	cf_boxes boxes;
+	uint8_t owner_count[CELLS_MAX];         /* slices that hold the cell */
+} world;
+
+static const int64_t *starts_of(const world *w, uint64_t row)
+{
+	return w->extents + row * 2 * (uint64_t)w->rank;
+}
+
+static const int64_t *lengths_of(const world *w, uint64_t row)
+{
+	return starts_of(w, row) + w->rank;
+}
+
+/* Coordinates of cell number n. */
+static void cell_at(const world *w, int64_t n, int64_t *cell)
+{
+	for (int32_t d = w->rank - 1; d >= 0; d--) {
+		cell[d] = n % w->dims[d];
+		n /= w->dims[d];
+	}
+}
+
+/* Row-major position in a box whose full dimensions may be -1; -1 outside. */
+static int64_t position(const world *w, const int64_t *starts, const int64_t *lengths, const int64_t *cell)
+{
+	int64_t at = 0;
+	for (int32_t d = 0; d < w->rank; d++) {
+		int64_t length = lengths[d] == -1 ? w->dims[d] : lengths[d];
+		if (cell[d] < starts[d] || cell[d] - starts[d] >= length)
+			return -1;
+		at = at * length + cell[d] - starts[d];
+	}
+	return at;
+}
+
+static void take_shape(world *w, input *in)
+{
+	int64_t count;
+	w->rank = take(in) % (AXES_MAX + 1);
+	w->cell_count = 1;
+	for (int32_t d = 0; d < w->rank; d++) {
+		int64_t room = CELLS_MAX / (w->cell_count == 0 ? 1 : w->cell_count);
+		int64_t dim = take(in) % 17;
+		w->dims[d] = dim > room ? room : dim;
+		w->cell_count *= w->dims[d];
+	}
+	EXPECT(cf_shape_count(w->rank, w->dims, &count) && count == w->cell_count);
+}
+
+/* By the definition, in arithmetic wide enough for any int64. */
+static bool is_valid(const world *w, const int64_t *starts, const int64_t *lengths)
+{
+	for (int32_t d = 0; d < w->rank; d++) {
+		__int128 end = (__int128)starts[d] + lengths[d];
+		bool full = starts[d] == 0 && lengths[d] == -1;
+		if (!full && (starts[d] < 0 || lengths[d] < 1 || end > w->dims[d]))
+			return false;
+	}
+	return true;
+}
+
+/* A slice that is accepted comes back from its key; any slice's key is refused or comes back. */
+static void check_key(const world *w, const int64_t *starts, const int64_t *lengths, bool valid)
+{
+	static int64_t found_starts[CKPTFMT_RANK_MAX], found_lengths[CKPTFMT_RANK_MAX];
+	cf_buffer key = CF_BUFFER_EMPTY, name = CF_BUFFER_EMPTY;
+	int32_t rank;
+	ckptfmt_status status;
+	cf_slice_key_encode(&key, (const uint8_t *)"a\0\xff", 3, w->rank, starts, lengths);
+	status = cf_slice_key_decode(key.data, key.size, &name, &rank, found_starts, found_lengths, NULL);
+	EXPECT(status == CKPTFMT_OK || !valid || w->rank == 0);
+	if (status == CKPTFMT_OK) {
+		EXPECT(rank == w->rank && name.size == 3 && memcmp(name.data, "a\0\xff", 3) == 0);
+		EXPECT(memcmp(found_starts, starts, (size_t)rank * sizeof *starts) == 0);
+		EXPECT(memcmp(found_lengths, lengths, (size_t)rank * sizeof *lengths) == 0);
+	}
+	cf_buffer_free(&key);
+	cf_buffer_free(&name);
+}
+
+/* Adds one slice if the shape admits it. */
+static void take_slice(world *w, input *in)
+{
+	int64_t *starts = w->extents + w->boxes.count * 2 * (uint64_t)w->rank;
+	int64_t *lengths = starts + w->rank;
+	int64_t resolved_starts[AXES_MAX], resolved_lengths[AXES_MAX];
+	bool valid;
+	for (int32_t d = 0; d < w->rank; d++) {
+		starts[d] = take_number(in);
+		lengths[d] = take_number(in);
+	}
+	valid = is_valid(w, starts, lengths);
+	check_key(w, starts, lengths, valid);
+	EXPECT(valid == (cf_box_resolve(w->rank, w->dims, starts, lengths, resolved_starts, resolved_lengths, NULL) ==
+		CKPTFMT_OK));
+	if (!valid)
+		return;
+	for (int32_t d = 0; d < w->rank; d++)
+		EXPECT(resolved_starts[d] == starts[d] &&
+			resolved_lengths[d] == (lengths[d] == -1 ? w->dims[d] : lengths[d]));
+	w->boxes.count++;
+}
+
+static void count_owners(world *w)
+{
+	int64_t cell[AXES_MAX];
+	memset(w->owner_count, 0, sizeof w->owner_count);
+	for (int64_t n = 0; n < w->cell_count; n++) {
+		cell_at(w, n, cell);
+		for (uint64_t i = 0; i < w->boxes.count; i++)
+			if (position(w, starts_of(w, i), lengths_of(w, i), cell) >= 0)
+				w->owner_count[n]++;
+	}
+}
+
+static bool share_a_cell(const world *w, uint64_t a, uint64_t b)
+{
+	int64_t cell[AXES_MAX];
+	for (int64_t n = 0; n < w->cell_count; n++) {
+		cell_at(w, n, cell);
+		if (position(w, starts_of(w, a), lengths_of(w, a), cell) >= 0 &&
+			position(w, starts_of(w, b), lengths_of(w, b), cell) >= 0)
+			return true;
+	}
+	return false;
+}
+
+static bool check_disjoint(const world *w)
+{
+	uint64_t rows[2];
+	ckptfmt_status status = cf_boxes_check_disjoint(&w->boxes, rows, NULL);
+	bool disjoint = true;
+	EXPECT(status == CKPTFMT_OK || status == CKPTFMT_CORRUPT);
+	/* Without cells there is nothing to count; the rule for such tensors has its own unit test. */
+	if (w->cell_count == 0)
+		return status == CKPTFMT_OK;
+	for (int64_t n = 0; n < w->cell_count; n++)
+		disjoint = disjoint && w->owner_count[n] <= 1;
+	EXPECT(disjoint == (status == CKPTFMT_OK));
+	if (!disjoint)
+		EXPECT(rows[0] < rows[1] && rows[1] < w->boxes.count && share_a_cell(w, rows[0], rows[1]));
+	return disjoint;
+}
+
+static void check_cover(const world *w, const int64_t *starts, const int64_t *lengths)
+{
+	int64_t hole_starts[AXES_MAX], hole_lengths[AXES_MAX], cell[AXES_MAX];
+	bool covered = true, hole_met = false;
+	ckptfmt_status status = cf_boxes_cover(&w->boxes, starts, lengths, hole_starts, hole_lengths, NULL);
+	for (int64_t n = 0; n < w->cell_count; n++) {
+		cell_at(w, n, cell);
+		if (position(w, starts, lengths, cell) >= 0 && w->owner_count[n] == 0)
+			covered = false;
+	}
+	EXPECT(status == (covered ? CKPTFMT_OK : CKPTFMT_CORRUPT));
+	if (covered)
+		return;
+	for (int64_t n = 0; n < w->cell_count; n++) {
+		cell_at(w, n, cell);
+		if (position(w, hole_starts, hole_lengths, cell) < 0)
+			continue;
+		hole_met = true;
+		EXPECT(w->owner_count[n] == 0 && position(w, starts, lengths, cell) >= 0);
+	}
+	EXPECT(hole_met);
+}
+
+/* Marks each byte of the query with the stored byte that its run brings. */
+static void run_plan(cf_plan *plan, int64_t *from, uint64_t query_size, uint64_t stored_size)
+{
+	cf_run run;
+	uint64_t end = 0, count = 0;
+	for (uint64_t i = 0; i < query_size; i++)
+		from[i] = -1;
+	while (cf_plan_next(plan, &run)) {
+		EXPECT(run.size != 0 && cf_range_fits(run.stored_offset, run.size, stored_size));
+		EXPECT(cf_range_fits(run.destination_offset, run.size, query_size));
+		EXPECT(count == 0 || run.stored_offset >= end);
+		end = run.stored_offset + run.size;
+		EXPECT(run.stored_offset >= cf_plan_first_byte(plan) && end - 1 <= cf_plan_last_byte(plan));
+		for (uint64_t b = 0; b < run.size; b++)
+			from[run.destination_offset + b] = (int64_t)(run.stored_offset + b);
+		count++;
+	}
+	EXPECT(count == cf_plan_run_count(plan));
+	EXPECT(count == 0 || end - 1 == cf_plan_last_byte(plan));
+}
+
+static void check_plan(const world *w, uint64_t row, const int64_t *starts, const int64_t *lengths, uint64_t itemsize)
+{
+	static int64_t from[CELLS_MAX * ITEMSIZE_MAX];
+	int64_t stored_lengths[AXES_MAX], cell[AXES_MAX];
+	uint64_t query_size = (uint64_t)cf_box_count(w->rank, lengths) * itemsize;
+	cf_plan plan;
+	EXPECT(cf_box_resolve(w->rank, w->dims, starts_of(w, row), lengths_of(w, row), NULL, stored_lengths, NULL) ==
+		CKPTFMT_OK);
+	EXPECT(cf_plan_init(&plan, w->rank, starts_of(w, row), stored_lengths, starts, lengths, itemsize, NULL) ==
+		CKPTFMT_OK);
+	run_plan(&plan, from, query_size, (uint64_t)cf_box_count(w->rank, stored_lengths) * itemsize);
+	for (int64_t n = 0; n < w->cell_count; n++) {
+		int64_t to, stored, itemsize_signed = (int64_t)itemsize;
+		cell_at(w, n, cell);
+		to = position(w, starts, lengths, cell);
+		stored = position(w, starts_of(w, row), stored_lengths, cell);
+		for (uint64_t b = 0; to >= 0 && b < itemsize; b++)
+			EXPECT(from[(uint64_t)to * itemsize + b] ==
+				(stored < 0 ? -1 : stored * itemsize_signed + (int64_t)b));
+	}
+}
+
+/* Any box inside the shape, empty ones too; false if the bytes give none. */
+static bool take_query(const world *w, input *in, int64_t *starts, int64_t *lengths)
+{
+	bool valid = true;
+	for (int32_t d = 0; d < w->rank; d++) {
+		starts[d] = take_number(in);
+		lengths[d] = take_number(in);
+		valid = valid && starts[d] >= 0 && lengths[d] >= 0 &&
+			(__int128)starts[d] + lengths[d] <= (__int128)w->dims[d];
+	}
+	EXPECT(valid == (cf_box_check_request(w->rank, w->dims, starts, lengths, NULL) == CKPTFMT_OK));
+	return valid;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	static world w;
+	input in = {data, size};
+	int64_t starts[AXES_MAX] = {0}, lengths[AXES_MAX];
+	uint64_t itemsize, wanted;
+	bool disjoint;
+	take_shape(&w, &in);
+	itemsize = take(&in) % ITEMSIZE_MAX + 1u;
+	w.boxes = (cf_boxes){w.dims, w.extents, 0, w.rank};
+	wanted = take(&in) % (SLICES_MAX + 1u);
+	for (uint64_t i = 0; i < wanted; i++)
+		take_slice(&w, &in);
+	count_owners(&w);
+	disjoint = check_disjoint(&w);
+	if (!take_query(&w, &in, starts, lengths)) {
+		memset(starts, 0, sizeof starts);
+		memcpy(lengths, w.dims, sizeof lengths);
+	}
+	if (disjoint)
+		check_cover(&w, starts, lengths);
+	for (uint64_t i = 0; i < w.boxes.count; i++)
+		check_plan(&w, i, starts, lengths, itemsize);
+	return 0;
+}

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes fuzz/corpus: small inputs for the fuzz targets, sound ones and one for each way of being wrong.
+
+    python fuzz/make_corpus.py [FOLDER]
+
+Needs crcmod for CRC-32C and nothing else. The same script gives the same files. Every input ends with two bytes of
+parameters (see repair.h), except those for fuzz_snappy and fuzz_canary.
+"""
+
+import pathlib
+import struct
+import sys
+
+import crcmod
+
+crc32c = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
+
+MAGIC = bytes.fromhex("57fb808b247547db")
+HEADER = (b"", bytes.fromhex("08011a020801"))
+ENTRY_X = (b"x", bytes.fromhex("08011204120208022808" "35593ce535"))
+RAW, SNAPPY = 0, 1
+
+
+def varint(value, size=0):
+    """The varint of a value, padded with needless bytes to `size`."""
+    out = bytearray()
+    while value >= 0x80 or len(out) + 1 < size:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def entry(key, value, shared=0, sizes=None):
+    head = sizes if sizes is not None else varint(shared) + varint(len(key)) + varint(len(value))
+    return head + key + value
+
+
+def block(entries, interval=16, share=True, restarts=None, count=None, varint_size=0):
+    """A block. `restarts` and `count` replace what the entries call for."""
+    body, places, last = b"", [], b""
+    for row, (key, value) in enumerate(entries):
+        shared = 0
+        if row % interval == 0:
+            places.append(len(body))
+        elif share:
+            while shared < min(len(key), len(last)) and key[shared] == last[shared]:
+                shared += 1
+        sizes = b"".join(varint(n, varint_size) for n in (shared, len(key) - shared, len(value)))
+        body += sizes + key[shared:] + value
+        last = key
+    places = (places or [0]) if restarts is None else restarts
+    count = len(places) if count is None else count
+    return body + b"".join(struct.pack("<I", p) for p in places) + struct.pack("<I", count)
+
+
+def stored(contents, kind=RAW, masked=True):
+    crc = crc32c(contents + bytes([kind]))
+    if masked:
+        crc = ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+    return contents + bytes([kind]) + struct.pack("<I", crc)
+
+
+def literals(contents):
+    """A Snappy stream of literals only."""
+    out = varint(len(contents))
+    for at in range(0, len(contents), 60):
+        piece = contents[at : at + 60]
+        out += bytes([(len(piece) - 1) << 2]) + piece
+    return out
+
+
+def handle(offset, size):
+    return varint(offset) + varint(size)
+
+
+def footer(metaindex, index, padding=b"", magic=MAGIC):
+    handles = metaindex + index + padding
+    return handles[:40].ljust(40, b"\0") + magic
+
+
+def table(blocks, separators=None, kind=RAW, index_interval=1, edit=None, **ends):
+    """A table of data blocks given as contents. `edit(handles)` may change the handles that the index gets."""
+    out, handles = ends.get("lead", b""), []
+    for contents in blocks:
+        data = literals(contents) if kind == SNAPPY else contents
+        handles.append((len(out), len(data)))
+        out += ends.get("trailer", stored)(data, ends.get("type", kind)) + ends.get("gap", b"")
+    metaindex = (len(out), 8)
+    out += stored(block([]))
+    if edit is not None:
+        handles = edit(handles, len(out))
+    separators = separators or [bytes([0x79 + i]) for i in range(len(blocks))]
+    tail = ends.get("handle_tail", b"")
+    index = block([(k, handle(*h) + tail) for k, h in zip(separators, handles, strict=False)], index_interval)
+    index = ends.get("index", index)
+    place = (len(out), len(index))
+    out += stored(index)
+    return out + footer(
+        ends.get("metaindex", handle(*metaindex)),
+        ends.get("index_handle", handle(*place)),
+        ends.get("padding", b""),
+        ends.get("magic", MAGIC),
+    )
+
+
+def names(count):
+    return [(b"layer/%04d/kernel" % i, bytes([i & 0x7F]) * 3) for i in range(count)]
+
+
+def sound_tables():
+    small = block([HEADER, ENTRY_X])
+    yield "one", table([small])
+    yield "none", table([])
+    yield "header_only", table([block([HEADER])], [b""])
+    yield "many", table([block([HEADER, *names(60)])], [b"m"])
+    yield "two_blocks", table([block([HEADER, (b"b", b"1")]), block([(b"d", b"2"), (b"e", b"3")])], [b"c", b"f"])
+    yield "bytes", table([block([(b"\0", b""), (b"\0\xff", b"v"), (b"\xff", b"w"), (b"\xff\xff", b"")])], [b"\xff\xff"])
+    yield "snappy", table([block([HEADER, *names(20)])], [b"m"], SNAPPY)
+    yield "interval_1", table([block([HEADER, *names(20)], 1)], [b"m"])
+    yield "unshared", table([block([HEADER, *names(20)], 1000, share=False)], [b"m"])
+    yield "overlong", table([block([HEADER, *names(5)], varint_size=4)], [b"m"])
+    yield "index_shared", table([block([(b"sa", b"1")]), block([(b"sb", b"2")])], [b"sa", b"sb"], index_interval=9)
+    yield "handle_tail", table([small], handle_tail=b"more")
+    yield "padding", table([small], padding=b"\0\0pad")
+    yield "lead", table([small], lead=b"lead")
+    yield "gap", table([small], gap=b"gap")
+
+
+def footer_tables():
+    small = block([HEADER, ENTRY_X])
+    good = table([small])
+    yield "b01_magic", good[:-1] + b"\0"
+    yield "b02_magic_swapped", table([small], magic=MAGIC[::-1])
+    for name, bad in (("cut", b"\xff" * 40), ("long", b"\x80" * 10 + b"\0"), ("wide", b"\xff" * 9 + b"\x02")):
+        yield f"b03_varint_{name}", table([small], metaindex=bad)
+    yield "b04_zero_handles", table([small], metaindex=b"\0\0", index_handle=b"\0\0")
+    yield "b06_tail", good + b"tail"
+    yield "b08_rocksdb", table([small], magic=struct.pack("<Q", 0x88E241B785F4CFF7))
+    yield "short_47", good[-47:]
+    yield "short_0", b""
+
+
+def handle_tables():
+    small = block([HEADER, ENTRY_X])
+    two = [block([HEADER, (b"b", b"1")]), block([(b"d", b"2")])]
+    end = len(table([small]))
+    ahead = {
+        "c01_offset": (end + 1, 4),
+        "c02_size": (0, end),
+        "c03_one_too_many": (0, end - 48 - 4),
+        "c04_size_max": (0, 2**64 - 1),
+        "c04_size_wraps": (36, 2**64 - 6),
+        "c05_size_2_63": (0, 2**63),
+        "c05_size_2_40": (0, 2**40),
+    }
+    for name, place in ahead.items():
+        yield name, table([small], edit=lambda handles, at, place=place: [place])
+        yield f"{name}_of_index", table([small], index_handle=handle(*place))
+    yield "c06_index_in_footer", table([small], index_handle=handle(end - 48, 20))
+    yield "c07_data_is_index", table([small], edit=lambda handles, at: [(at, 14)])
+    yield "c08_same_block", table(two, edit=lambda handles, at: [handles[0]] * 2)
+    yield "c09_order", table(two, edit=lambda handles, at: handles[::-1])
+    yield "c09_overlap", table(two, edit=lambda handles, at: [handles[0], (handles[0][1] + 4, 4)])
+    yield "c10_metaindex", table([small], metaindex=handle(2**40, 9))
+    yield "c10_metaindex_is_data", table([small], metaindex=handle(0, len(small)))
+    yield "handle_cut", table([small], index=block([(b"y", b"\x80")], 1))
+
+
+def order_tables():
+    yield "e01_inside", table([block([HEADER, (b"b", b""), (b"a", b"")])])
+    yield "e02_across", table([block([(b"m", b"")]), block([(b"c", b"")])], [b"n", b"o"])
+    yield "e03_twice", table([block([HEADER, (b"a", b""), (b"a", b"")])])
+    yield "e04_low", table([block([HEADER, (b"m", b"")])], [b"k"])
+    yield "e04_high", table([block([(b"b", b"")]), block([(b"d", b"")])], [b"d", b"e"])
+    yield "e04_index", table([block([(b"b", b"")]), block([(b"d", b"")])], [b"f", b"e"])
+    yield "e06_two_headers", table([block([HEADER, HEADER])])
+    yield "e09_long_key", table([block([HEADER, (b"k" * 500, b"")])], [b"l"])
+    bomb = entry(b"p" * 2000, b"") + b"".join(entry(b"q", b"", min(2000 + i, 2000)) for i in range(1))
+    bomb += b"".join(entry(b"\0", b"", 2001 + i) for i in range(200))
+    yield "o02_prefix_bomb", table([bomb + struct.pack("<II", 0, 1)], [b"z"])
+
+
+def bad_blocks():
+    body = entry(b"a", b"1") + entry(b"b", b"2")
+    one = struct.pack("<II", 0, 1)
+    for size in range(4):
+        yield f"d04_size_{size}", b"\0" * size
+    yield "d05_no_restarts", body + struct.pack("<I", 0)
+    yield "d06_restarts_max", body + struct.pack("<II", 0, 2**32 - 1)
+    yield "d06_restarts_many", struct.pack("<II", 0, 3)
+    yield "d07_not_0", body + struct.pack("<II", 5, 1)
+    yield "d07_twice", body + struct.pack("<III", 0, 0, 2)
+    yield "d07_down", body * 2 + struct.pack("<IIII", 0, 10, 5, 3)
+    yield "d07_beyond", body + struct.pack("<III", 0, 500, 2)
+    yield "d07_at_end", body + struct.pack("<III", 0, len(body), 2)
+    yield "d07_inside", body + struct.pack("<III", 0, 2, 2)
+    yield "d08_shared", entry(b"aa", b"") + entry(b"b", b"", 1) + struct.pack("<III", 0, 5, 2)
+    yield "d09_shared_first", entry(b"a", b"", 1) + one
+    yield "d09_shared_long", entry(b"a", b"") + entry(b"b", b"", 2) + one
+    for unshared, value in ((2**32 - 1, 2), (2**31, 2**31 + 1), (50, 2**32 - 48)):
+        yield f"d10_wrap_{unshared}", entry(b"a", b"1", sizes=b"\0" + varint(unshared) + varint(value)) + one
+    yield "d11_unshared", entry(b"a", b"1", sizes=b"\0\x10\1") + one
+    yield "d11_value", entry(b"a", b"1", sizes=b"\0\1\x10") + one
+    yield "d12_six_bytes", entry(b"a", b"", sizes=varint(0, 6) + b"\1\0") + one
+    yield "d12_33_bits", entry(b"a", b"", sizes=varint(2**32) + b"\1\0") + one
+    yield "d13_head_cut", body + b"\0" + one
+    yield "d14_trailing", body + b"\0\0\0\0" + one
+    yield "order", entry(b"b", b"") + entry(b"a", b"") + one
+    yield "empty", one
+    yield "sound", block([HEADER, *names(40)])
+    yield "long_varints", block([HEADER, *names(4)], varint_size=5)
+    yield "interval_1000", block(names(40), 1000)
+    yield "unshared", block(names(40), share=False)
+    yield "key_2000", block([(b"k" * 2000, b"v"), (b"k" * 2001, b"w")])
+
+
+def snappy_streams():
+    yield "literals", literals(block([HEADER, *names(10)]))
+    yield "empty", b"\0"
+    yield "copies", varint(4 + 11 + 64 + 5) + b"\x0cabcd" + b"\x1d\4" + b"\xfe\2\0" + b"\x13\1\0\0\0"
+    yield "long_literal", varint(70) + b"\xf0\x45" + b"z" * 70
+    yield "most", varint(1 + 64 * 4) + b"\0a" + b"\xfe\1\0" * 4
+    yield "l11_claim", varint(0xFFFFFFF0) + b"\0a"
+    yield "distance_0", varint(5) + b"\0a\x01\0"
+    yield "distance_far", varint(5) + b"\0a\x01\2"
+    yield "cut_copy", varint(5) + b"\0a\xfe\1"
+    yield "cut_literal", varint(9) + b"\x20abc"
+    yield "too_few", varint(9) + b"\x08abc"
+    yield "too_many", varint(2) + b"\x08abc"
+    yield "size_cut", b"\x80\x80"
+
+
+def write(folder, files, parameters=b"\0\0"):
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, contents in files:
+        (folder / name).write_bytes(contents + parameters)
+
+
+def main():
+    root = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent / "corpus"
+    small = block([HEADER, ENTRY_X])
+    write(root / "table", sound_tables())
+    write(root / "table", footer_tables())
+    write(root / "table", handle_tables())
+    write(root / "table", order_tables())
+    blocks = dict(bad_blocks())
+    write(root / "table", ((name, table([contents])) for name, contents in blocks.items()))
+    write(root / "table", [("d01_checksum", table([small])[:10] + b"\xff" + table([small])[11:])])
+    write(root / "table", [("d02_unmasked", table([small], trailer=lambda c, k: stored(c, k, masked=False)))])
+    write(root / "table", [("d03_type", table([small], type=7))])
+    write(root / "table", [("limits", table([block([HEADER, *names(60)])], [b"m"]))], b"\x1f\xff")
+    write(root / "block", blocks.items(), b"\3\5")
+    write(root / "snappy", snappy_streams(), b"")
+    write(root / "canary", [("must_fail", b"canary")], b"")
+
+
+if __name__ == "__main__":
+    main()

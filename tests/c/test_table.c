@@ -1,0 +1,469 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tables: the writer to the byte, and the reader on sound files and on odd ones, which it reads. Rules SNP-1, TAB-1 to
+ * TAB-3, TAB-7 to TAB-12. */
+#include "table_parts.h"
+
+#include <pthread.h>
+
+/* ---- writer ---- */
+
+static void test_writer_real(void)
+{
+	cf_buffer file = CF_BUFFER_EMPTY;
+	cf_table_writer writer;
+	uint64_t total;
+	cf_table_writer_open(&writer, (cf_sink){put, &file});
+	CHECK_OK(cf_table_writer_add(&writer, NULL, 0, real_one + 3, 6, &err), err);
+	CHECK_OK(cf_table_writer_add(&writer, real_one + 12, 1, real_one + 13, 15, &err), err);
+	CHECK_OK(cf_table_writer_finish(&writer, &total, &err), err);
+	CHECK(total == sizeof real_one && file.size == total && memcmp(file.data, real_one, total) == 0);
+	cf_table_writer_free(&writer);
+	cf_buffer_clear(&file);
+	cf_table_writer_open(&writer, (cf_sink){put, &file});
+	CHECK_OK(cf_table_writer_add(&writer, NULL, 0, real_one + 3, 6, &err), err);
+	CHECK_OK(cf_table_writer_finish(&writer, &total, &err), err);
+	CHECK(total == sizeof real_none && file.size == total && memcmp(file.data, real_none, total) == 0);
+	cf_table_writer_free(&writer);
+	cf_buffer_free(&file);
+}
+
+/* A table without entries: no data block, an index block without entries. */
+static void test_empty_table(void)
+{
+	cf_buffer file = CF_BUFFER_EMPTY;
+	cf_table_writer writer;
+	cf_table *table;
+	uint64_t total, count, failures;
+	bool found = true;
+	cf_table_writer_open(&writer, (cf_sink){put, &file});
+	CHECK_OK(cf_table_writer_finish(&writer, &total, &err), err);
+	CHECK_EQ(total, 13 + 13 + 48);
+	CHECK_OK(open_copy(&file, &table), err);
+	CHECK_EQ(cf_table_block_count(table), 0);
+	CHECK_OK(get(table, "", &found), err);
+	CHECK(!found);
+	CHECK_OK(iterate(table, &count), err);
+	CHECK_EQ(count, 0);
+	CHECK_EQ(check_all(table, &failures), 0);
+	CHECK_EQ(failures, 0);
+	cf_table_close(table);
+	cf_table_writer_free(&writer);
+	cf_buffer_free(&file);
+}
+
+static ckptfmt_status put_fails(void *left, const uint8_t *bytes, uint64_t size, ckptfmt_error *error)
+{
+	(void)bytes;
+	(void)size;
+	return (*(int *)left)-- > 0 ? CKPTFMT_OK : cf_fail(error, CKPTFMT_FAIL_OS, CF_NO_OFFSET, "disk full");
+}
+
+static void test_sink_failure(void)
+{
+	for (int good = 0; good < 5; good++) {
+		int left = good;
+		cf_table_writer writer;
+		uint64_t total;
+		cf_table_writer_open(&writer, (cf_sink){put_fails, &left});
+		CHECK_OK(cf_table_writer_add(&writer, (const uint8_t *)"k", 1, NULL, 0, &err), err);
+		ckptfmt_status status = cf_table_writer_finish(&writer, &total, &err);
+		CHECK_EQ(status, good < 4 ? CKPTFMT_IO : CKPTFMT_OK);
+		CHECK(good >= 4 || strcmp(err.message, "disk full") == 0);
+		cf_table_writer_free(&writer);
+	}
+}
+
+/* Offsets and entry counts of the data blocks of a table with these entries: TAB-9. `sizes` are value sizes. */
+static void check_blocks(const uint64_t *sizes, uint64_t count, const uint64_t *entry_counts, uint64_t block_count)
+{
+	cf_buffer file = CF_BUFFER_EMPTY, value = CF_BUFFER_EMPTY;
+	cf_table_writer writer;
+	cf_table *table;
+	ckptfmt_region regions[16];
+	uint64_t total, region_count, failures;
+	cf_table_writer_open(&writer, (cf_sink){put, &file});
+	for (uint64_t i = 0; i < count; i++) {
+		uint8_t key[2] = {'k', (uint8_t)i};
+		cf_buffer_clear(&value);
+		memset(cf_buffer_extend(&value, sizes[i] + 1), 'v', sizes[i] + 1);
+		CHECK_OK(cf_table_writer_add(&writer, key, 2, value.data, sizes[i], &err), err);
+	}
+	CHECK_OK(cf_table_writer_finish(&writer, &total, &err), err);
+	CHECK_OK(open_copy(&file, &table), err);
+	CHECK_EQ(cf_table_block_count(table), block_count);
+	CHECK_OK(cf_table_regions(table, regions, 16, &region_count, &err), err);
+	CHECK_EQ(region_count, block_count + 3);
+	for (uint64_t i = 0; i < block_count && i < region_count; i++)
+		CHECK_EQ(regions[i].entry_count, entry_counts[i]);
+	CHECK_EQ(check_all(table, &failures), 0);
+	CHECK_EQ(failures, 0);
+	cf_table_close(table);
+	cf_table_writer_free(&writer);
+	cf_buffer_free(&file);
+	cf_buffer_free(&value);
+}
+
+static void test_flush_rule(void)
+{
+	enum { ONE = CF_TABLE_BLOCK_SIZE - 8 - 4 - 2 - 3, LARGE = CF_TABLE_LARGE_ENTRY - 2 };
+	/* Just full: 1 + 1 + 3 bytes of sizes, the key, the value, two words of tail. And one byte less. */
+	check_blocks((const uint64_t[]){ONE + 2, 0}, 2, (const uint64_t[]){1, 1}, 2);
+	check_blocks((const uint64_t[]){ONE + 1, 0}, 2, (const uint64_t[]){2}, 1);
+	/* A large entry ends the block before it, unless that is empty; the one after starts its own. */
+	check_blocks((const uint64_t[]){0, LARGE, 0}, 3, (const uint64_t[]){1, 1, 1}, 3);
+	check_blocks((const uint64_t[]){0, LARGE - 1, 0}, 3, (const uint64_t[]){2, 1}, 2);
+	check_blocks((const uint64_t[]){LARGE, LARGE, 0}, 3, (const uint64_t[]){1, 1, 1}, 3);
+}
+
+/* ---- reader on sound files ---- */
+
+static void test_real_file(void)
+{
+	cf_buffer file = CF_BUFFER_EMPTY;
+	cf_table *table;
+	cf_table_value value;
+	ckptfmt_region regions[5];
+	uint64_t count, failures;
+	bool found;
+	cf_put_bytes(&file, real_one, sizeof real_one);
+	CHECK_OK(open_copy(&file, &table), err);
+	CHECK_EQ(cf_table_block_count(table), 1);
+	CHECK_EQ(cf_table_size(table), 121);
+	CHECK_OK(cf_table_get(table, (const uint8_t *)"x", 1, &value, &found, &err), err);
+	CHECK(found && value.offset == 13 && value.size == 15 && memcmp(value.data, real_one + 13, 15) == 0);
+	CHECK_OK(cf_table_get(table, NULL, 0, &value, &found, &err), err);
+	CHECK(found && value.offset == 3 && value.size == 6);
+	static const char *const missing[] = {"a", "w", "x ", "xx", "y", "z", "\xff"};
+	for (size_t i = 0; i < CF_ARRAY_COUNT(missing); i++) {
+		CHECK_OK(get(table, missing[i], &found), err);
+		CHECK(!found);
+	}
+	CHECK_EQ(check_all(table, &failures), 0);
+	CHECK_EQ(failures, 0);
+	CHECK_OK(cf_table_regions(table, NULL, 0, &count, &err), err);
+	CHECK_EQ(count, 4);
+	memset(regions, 0xee, sizeof regions);
+	CHECK_OK(cf_table_regions(table, regions, 5, &count, &err), err);
+	static const ckptfmt_region wanted[4] = {
+		{0, 41, 2, CKPTFMT_REGION_DATA, 0, 0, 1}, {41, 13, 0, CKPTFMT_REGION_METAINDEX, 0, 0, 1},
+		{54, 19, 1, CKPTFMT_REGION_INDEX, 0, 0, 1}, {73, 48, 0, CKPTFMT_REGION_FOOTER, -1, 0, 0}};
+	for (int i = 0; i < 4; i++) {
+		CHECK(regions[i].offset == wanted[i].offset && regions[i].size == wanted[i].size);
+		CHECK(regions[i].entry_count == wanted[i].entry_count && regions[i].kind == wanted[i].kind);
+		CHECK(regions[i].compression == wanted[i].compression && regions[i].crc_good == wanted[i].crc_good);
+	}
+	CHECK_EQ(regions[0].crc32c, ckptfmt_crc32c(0, real_one, 37));
+	cf_table_close(table);
+	cf_buffer_free(&file);
+}
+
+enum { MANY = 20000 };
+
+/* Keys of many shapes over several blocks. */
+static uint64_t many_key(uint64_t i, uint8_t *key)
+{
+	return (uint64_t)snprintf((char *)key, 64, "layer_%02u/%05u/%s%c", (unsigned)(i / 1000), (unsigned)i,
+		i % 3 == 0 ? "ab" : "abc", i % 7 == 0 ? '\xff' : 'x');
+}
+
+static cf_buffer many_table(void)
+{
+	cf_buffer file = CF_BUFFER_EMPTY;
+	cf_table_writer writer;
+	uint64_t total;
+	uint8_t key[64], value[40] = {0};
+	cf_table_writer_open(&writer, (cf_sink){put, &file});
+	for (uint64_t i = 0; i < MANY; i++) {
+		cf_store_u64(value, i);
+		CHECK_OK(cf_table_writer_add(&writer, key, many_key(i, key), value, 8 + i % 32, &err), err);
+	}
+	CHECK_OK(cf_table_writer_finish(&writer, &total, &err), err);
+	cf_table_writer_free(&writer);
+	return file;
+}
+
+static uint64_t wrong_lookups(cf_table *table, uint64_t from, uint64_t step)
+{
+	uint64_t wrong = 0;
+	uint8_t key[64];
+	for (uint64_t i = from; i < MANY; i += step) {
+		cf_table_value value;
+		ckptfmt_error error;
+		bool found;
+		uint64_t size = many_key(i, key);
+		wrong += cf_table_get(table, key, size, &value, &found, &error) != CKPTFMT_OK || !found ||
+			value.size != 8 + i % 32 || cf_load_u64(value.data) != i;
+		wrong += cf_table_get(table, key, size - 1, &value, &found, &error) != CKPTFMT_OK || found;
+	}
+	return wrong;
+}
+
+static void test_many(void)
+{
+	cf_buffer file = many_table();
+	cf_table *table;
+	cf_table_iterator it;
+	uint64_t row = 0, failures;
+	bool more;
+	uint8_t key[64];
+	CHECK_OK(open_copy(&file, &table), err);
+	CHECK(cf_table_block_count(table) >= 3);
+	for (int round = 0; round < 2; round++) {
+		/* First from the file, then from the blocks that lookups have loaded. */
+		cf_table_iterator_open(&it, table);
+		for (row = 0; cf_table_iterator_next(&it, &more, &err) == CKPTFMT_OK && more; row++)
+			if (it.key_size != many_key(row, key) || memcmp(it.key, key, it.key_size) != 0 ||
+				cf_load_u64(it.value) != row || memcmp(file.data + it.value_offset, it.value, it.value_size))
+				break;
+		CHECK_EQ(row, MANY);
+		CHECK(!more);
+		cf_table_iterator_close(&it);
+		CHECK_EQ(wrong_lookups(table, 0, 1), 0);
+	}
+	CHECK_EQ(check_all(table, &failures), 0);
+	CHECK_EQ(failures, 0);
+	cf_table_close(table);
+	cf_buffer_free(&file);
+}
+
+typedef struct reader_thread {
+	pthread_t thread;
+	cf_table *table;
+	uint64_t wrong;
+} reader_thread;
+
+static void *look_up(void *argument)
+{
+	reader_thread *self = argument;
+	self->wrong = wrong_lookups(self->table, 0, 501);
+	return NULL;
+}
+
+/* All threads want all blocks at once, again and again on a fresh table. */
+static void test_threads(void)
+{
+	cf_buffer file = many_table();
+	for (int round = 0; round < 20; round++) {
+		reader_thread threads[4];
+		cf_table *table;
+		CHECK_OK(cf_table_open_memory(file.data, file.size, &limits, &table, &err), err);
+		for (size_t i = 0; i < CF_ARRAY_COUNT(threads); i++) {
+			threads[i].table = table;
+			CHECK_EQ(pthread_create(&threads[i].thread, NULL, look_up, &threads[i]), 0);
+		}
+		for (size_t i = 0; i < CF_ARRAY_COUNT(threads); i++) {
+			CHECK_EQ(pthread_join(threads[i].thread, NULL), 0);
+			CHECK_EQ(threads[i].wrong, 0);
+		}
+		cf_table_close(table);
+	}
+	cf_buffer_free(&file);
+}
+
+/* ---- odd files, which are read ---- */
+
+static void test_snappy(void)
+{
+	parts p = {0};
+	cf_buffer contents = block_of(CF_TABLE_RESTART_INTERVAL, "a\0ab\0abc\0"), stored = literals(&contents);
+	cf_table *table;
+	cf_table_value value;
+	ckptfmt_region regions[5];
+	uint64_t count;
+	bool found;
+	cf_put_bytes(&p.file, "gap", 3);
+	put_stored(&p, &stored, CF_COMPRESSION_SNAPPY);
+	put_index_entry(&p, "b", p.last, "");
+	put_end(&p);
+	CHECK_OK(open_copy(&p.file, &table), err);
+	CHECK_OK(get(table, "abc", &found), err);
+	CHECK(found);
+	/* Only the block has an offset. */
+	CHECK_OK(cf_table_get(table, (const uint8_t *)"ab", 2, &value, &found, &err), err);
+	CHECK(found && value.offset == 3);
+	CHECK_OK(cf_table_regions(table, regions, 5, &count, &err), err);
+	CHECK_EQ(count, 5);
+	CHECK(regions[0].kind == CKPTFMT_REGION_GAP && regions[0].size == 3 && regions[0].compression == -1);
+	CHECK(regions[1].compression == 1 && regions[1].entry_count == 3 && regions[1].crc_good == 1);
+	cf_table_close(table);
+	check_oddities(&p, 3, CF_ODD_SNAPPY | CF_ODD_TABLE_GAP);
+	cf_buffer_free(&contents);
+	cf_buffer_free(&stored);
+}
+
+static void test_odd_files(void)
+{
+	parts p = {0};
+	put_data(&p, "c", "a\0b\0");
+	put_end(&p);
+	check_oddities(&p, 2, 0);
+	put_data(&p, "bz", "a\0b\0");
+	put_end(&p);
+	check_oddities(&p, 2, CF_ODD_SEPARATOR);
+	/* Two small blocks where a writer would have made one. */
+	put_data(&p, "a", "a\0");
+	put_data(&p, "d", "c\0");
+	put_end(&p);
+	check_oddities(&p, 2, CF_ODD_SEPARATOR | CF_ODD_BLOCK_SIZE);
+	put_data(&p, "b", "a\0");
+	put_data(&p, "d", "c\0");
+	put_end(&p);
+	check_oddities(&p, 2, CF_ODD_BLOCK_SIZE);
+	put_data(&p, "b", "a\0");
+	put_data(&p, "x", "");
+	put_end(&p);
+	check_oddities(&p, 1, CF_ODD_BLOCK_SIZE);
+	/* A metaindex elsewhere: first, nowhere, not empty, damaged. */
+	put_metaindex(&p);
+	put_data(&p, "b", "a\0");
+	put_index(&p);
+	cf_footer_put(&p.file, p.metaindex, p.place);
+	check_oddities(&p, 1, CF_ODD_TABLE_GAP);
+	put_data(&p, "b", "a\0");
+	put_index(&p);
+	cf_footer_put(&p.file, (cf_handle){(uint64_t)1 << 40, 8}, p.place);
+	check_oddities(&p, 1, CF_ODD_TABLE_GAP | CF_ODD_METAINDEX);
+	put_data(&p, "b", "a\0");
+	p.metaindex = p.last;
+	put_index(&p);
+	cf_footer_put(&p.file, p.metaindex, p.place);
+	check_oddities(&p, 1, CF_ODD_TABLE_GAP | CF_ODD_METAINDEX);
+	put_data(&p, "b", "a\0");
+	put_end(&p);
+	p.file.data[p.metaindex.offset] ^= 1;
+	check_oddities(&p, 1, CF_ODD_METAINDEX);
+	/* In the index: bytes after a handle, and no restarts between. */
+	cf_buffer contents = block_of(CF_TABLE_RESTART_INTERVAL, "a\0");
+	put_stored(&p, &contents, CF_COMPRESSION_RAW);
+	put_index_entry(&p, "b", p.last, "more");
+	put_end(&p);
+	check_oddities(&p, 1, CF_ODD_HANDLE_TAIL);
+	cf_buffer_free(&contents);
+	put_data(&p, "b", "a\0");
+	put_end(&p);
+	p.file.data[p.file.size - 9] = 1;
+	check_oddities(&p, 1, CF_ODD_FOOTER_PADDING);
+}
+
+/* One block of two entries, "a" and "b", with values of these sizes. */
+static void check_large_block(uint64_t first, uint64_t second, uint32_t oddities)
+{
+	parts p = {0};
+	cf_block_builder builder;
+	cf_buffer value = CF_BUFFER_EMPTY;
+	memset(cf_buffer_extend(&value, CF_TABLE_LARGE_ENTRY), 'v', CF_TABLE_LARGE_ENTRY);
+	cf_block_builder_init(&builder, CF_TABLE_RESTART_INTERVAL);
+	CHECK_OK(cf_block_builder_add(&builder, (const uint8_t *)"a", 1, value.data, first, &err), err);
+	CHECK_OK(cf_block_builder_add(&builder, (const uint8_t *)"b", 1, value.data, second, &err), err);
+	CHECK_OK(cf_block_builder_finish(&builder, &err), err);
+	put_stored(&p, &builder.bytes, CF_COMPRESSION_RAW);
+	put_index_entry(&p, "c", p.last, "");
+	put_end(&p);
+	check_oddities(&p, 2, oddities);
+	cf_block_builder_free(&builder);
+	cf_buffer_free(&value);
+}
+
+/* Blocks that go on where a writer would have ended them. */
+static void test_late_flush(void)
+{
+	enum { FULL = CF_TABLE_BLOCK_SIZE - 8 - 5 - 1 };
+	check_large_block(FULL - 1, 0, 0);
+	check_large_block(FULL, 0, CF_ODD_BLOCK_SIZE);
+	check_large_block(0, CF_TABLE_LARGE_ENTRY - 2, 0);
+	check_large_block(0, CF_TABLE_LARGE_ENTRY - 1, CF_ODD_BLOCK_SIZE);
+}
+
+/* An index block whose keys share bytes: separators are copied, and found all the same. */
+static void test_shared_separators(void)
+{
+	parts p = {0};
+	cf_block_builder index;
+	cf_table *table;
+	bool found;
+	cf_block_builder_init(&index, 100);
+	for (char c = 'a'; c <= 'z'; c++) {
+		char keys[] = {'k', 'e', 'y', c, '1', 0, 'k', 'e', 'y', c, '2', 0, 0};
+		char separator[] = {'k', 'e', 'y', c, '2', 0};
+		cf_buffer contents = block_of(CF_TABLE_RESTART_INTERVAL, keys), value = CF_BUFFER_EMPTY;
+		put_stored(&p, &contents, CF_COMPRESSION_RAW);
+		cf_handle_put(&value, p.last);
+		CHECK_OK(cf_block_builder_add(&index, (uint8_t *)separator, 5, value.data, value.size, &err), err);
+		cf_buffer_free(&contents);
+		cf_buffer_free(&value);
+	}
+	CHECK_OK(cf_block_builder_finish(&index, &err), err);
+	put_metaindex(&p);
+	put_stored(&p, &index.bytes, CF_COMPRESSION_RAW);
+	cf_footer_put(&p.file, p.metaindex, p.last);
+	CHECK_OK(open_copy(&p.file, &table), err);
+	for (char c = 'a'; c <= 'z'; c++) {
+		char key[] = {'k', 'e', 'y', c, '1', 0};
+		CHECK_OK(get(table, key, &found), err);
+		CHECK(found);
+		key[4] = '3';
+		CHECK_OK(get(table, key, &found), err);
+		CHECK(!found);
+	}
+	CHECK(cf_table_oddities(table) == CF_ODD_RESTARTS);
+	cf_table_close(table);
+	/* 26 separators of 5 bytes, all but the first copied. */
+	limits.keys_bytes_factor = 0;
+	limits.keys_bytes_floor = 124;
+	CHECK_FAILS(open_copy(&p.file, &table), err, CKPTFMT_FAIL_LIMIT, "TAB-13: ");
+	ckptfmt_limits_default(&limits);
+	free_parts(&p);
+	cf_block_builder_free(&index);
+}
+
+/* ---- files ---- */
+
+static void test_file(void)
+{
+	char path[] = "/tmp/test_table_XXXXXX";
+	cf_file file = {mkstemp(path)};
+	cf_buffer bytes = many_table();
+	cf_table *table;
+	uint64_t count;
+	bool found;
+	CHECK(file.fd >= 0 && write(file.fd, bytes.data, bytes.size) == (ssize_t)bytes.size);
+	CHECK_OK(cf_table_open(&file, path, bytes.size, &limits, &table, &err), err);
+	CHECK_EQ(wrong_lookups(table, 1, 100), 0);
+	CHECK_OK(iterate(table, &count), err);
+	CHECK_EQ(count, MANY);
+	cf_table_close(table);
+	/* Blocks not yet read are gone when the file is cut; what was read stays. */
+	CHECK_OK(cf_table_open(&file, path, bytes.size, &limits, &table, &err), err);
+	CHECK_OK(get(table, "layer", &found), err);
+	CHECK(ftruncate(file.fd, 300000) == 0);
+	CHECK_OK(get(table, "layer", &found), err);
+	CHECK_FAILS(iterate(table, &count), err, CKPTFMT_FAIL_TRUNCATED, "FTR-5: ");
+	CHECK_EQ(err.offset, 300000);
+	CHECK(strcmp(err.path, path) == 0);
+	cf_table_close(table);
+	/* And a file that was never as long as it was said to be. */
+	CHECK_FAILS(cf_table_open(&file, path, bytes.size, &limits, &table, &err), err, CKPTFMT_FAIL_TRUNCATED,
+		"FTR-5: ");
+	CHECK(strcmp(err.path, path) == 0);
+	close(file.fd);
+	unlink(path);
+	cf_buffer_free(&bytes);
+}
+
+int main(void)
+{
+	ckptfmt_limits_default(&limits);
+	test_writer_real();
+	test_empty_table();
+	test_sink_failure();
+	test_flush_rule();
+	test_real_file();
+	test_many();
+	test_threads();
+	test_snappy();
+	test_odd_files();
+	test_late_flush();
+	test_shared_separators();
+	test_file();
+	return test_finish("test_table");
+}
