@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds `ckptfmt._ckptfmt`, the cffi module: all of csrc/ plus one generated file.
+
+The declarations come from csrc/ckptfmt.h itself, from the lines between its two cffi markers. A
+copy kept by hand
+would drift: cffi converts a size_t that was declared uint32_t without a word. The version comes
+    from pyproject.toml.
+"""
+
+import re
+import tomllib
+from pathlib import Path
+
+from cffi import FFI
+
+HERE = Path(__file__).resolve().parent
+HEADER = HERE / "csrc" / "ckptfmt.h"
+
+
+def declarations() -> str:
+    """The public declarations, as cffi parses them."""
+    text = HEADER.read_text(encoding="utf-8")
+    begin, end = "/* cffi: begin */", "/* cffi: end */"
+    if text.count(begin) != 1 or text.count(end) != 1:
+        raise SystemExit(f"{HEADER}: expected exactly one '{begin}' and one '{end}'")
+    region = text[text.index(begin) + len(begin) : text.index(end)]
+    return re.sub(r"\bCKPTFMT_API\b", "", region)
+
+
+def version() -> str:
+    """The version of the project, from the one place where it stands."""
+    with open(HERE / "pyproject.toml", "rb") as stream:
+        return str(tomllib.load(stream)["project"]["version"])
+
+
+def relative(paths: list[Path]) -> list[str]:
+    """The paths relative to the project, as setuptools wants them."""
+    return sorted(str(path.relative_to(HERE)) for path in paths)
+
+
+ffi = FFI()
+ffi.cdef(declarations())
+ffi.set_source(
+    "ckptfmt._ckptfmt",
+    '#include "ckptfmt.h"',
+    sources=relative(list((HERE / "csrc").glob("*/*.c"))),
+    depends=relative(
+        [*(HERE / "csrc").glob("*.h"), *(HERE / "csrc").glob("*/*.h"), HERE / "pyproject.toml"]
+    ),
+    include_dirs=["csrc"],
+    define_macros=[
+        ("Py_LIMITED_API", "0x030b0000"),
+        ("CKPTFMT_VERSION", f'"{version()}"'),
+        ("_GNU_SOURCE", "1"),
+    ],
+    extra_compile_args=["-std=c11", "-O3", "-fvisibility=hidden", "-pthread"],
+    extra_link_args=["-pthread"],
+    py_limited_api=True,
+)
+
+if __name__ == "__main__":
+    ffi.compile(verbose=True)

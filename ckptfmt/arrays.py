@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What people hand in, as the writer takes it: numeric arrays by address and strides, strings as
+bytes objects."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckptfmt import _core, dtypes, names
+from ckptfmt._core import BYTES, SOURCE
+from ckptfmt.errors import InvalidError
+
+__all__ = ["Sources"]
+
+# Full shape, start, and lengths (-1: a full dimension) of a slice.
+Slice = tuple[Sequence[int], Sequence[int], Sequence[int]]
+
+_NOTHING = np.empty(1, np.uint8)
+
+
+class Sources:
+    """Tensors and slices to write, collected in columns, because there may be a million of them."""
+
+    def __init__(self) -> None:
+        self.names: list[bytes] = []
+        self.arrays: list[NDArray[Any]] = []  # of strings only their shape counts
+        self.codes: list[int] = []
+        self.sizes: list[int] = []  # bytes of data, without what the format adds to strings
+        self.swapped: set[int] = set()
+        self.elements: dict[int, list[bytes]] = {}
+        self.slices: dict[int, Slice] = {}
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def add(self, name: bytes, data: Any, dtype: Any = None, part: Slice | None = None) -> None:
+        """Takes in a tensor, or the slice `part` of one; numeric numpy arrays are never copied.
+
+        Everything else goes through `np.asarray`: Python numbers become int64, float64, complex128
+        or bool. `dtype` decides the type of such data; an array must have it already (a quantized
+        type also takes the plain integers).
+
+        Raises:
+            InvalidError: a dtype that a checkpoint cannot hold, or data that is not of the dtype
+                asked for.
+        """
+        if type(data) is np.ndarray and dtype is None:
+            code = dtypes.CODES.get(data.dtype)
+            if code is not None:
+                self._append(name, data, code, data.nbytes, part)
+                return
+        wanted = None if dtype is None else dtypes.code_of(dtype)
+        if type(data) is not np.ndarray:
+            data = _as_array(name, data, wanted)
+        if data.dtype.kind in "OSUT":
+            code, elements = _strings(name, data, wanted)
+            self.elements[len(self)] = elements
+            self._append(name, data, code, sum(map(len, elements)), part)
+            return
+        code, swapped = _numeric(name, data, wanted)
+        if swapped:
+            self.swapped.add(len(self))
+        self._append(name, data, code, data.nbytes, part)
+
+    def _append(
+        self, name: bytes, array: NDArray[Any], code: int, size: int, part: Slice | None
+    ) -> None:
+        if part is not None:
+            self.slices[len(self)] = part
+        self.names.append(name)
+        self.arrays.append(array)
+        self.codes.append(code)
+        self.sizes.append(size)
+
+    def table(self, first: int = 0, last: int | None = None) -> tuple[NDArray[Any], list[Any]]:
+        """Some of them as an array of SOURCE, and what must outlive the call that takes it."""
+        last = len(self) if last is None else last
+        count = last - first
+        table = np.zeros(count, SOURCE)
+        raw_names, arrays = self.names[first:last], self.arrays[first:last]
+        shapes = [array.shape for array in arrays]
+        ranks = np.fromiter(map(len, shapes), np.int64, count)
+        dims = _numbers(shapes)
+        blob = np.frombuffer(b"".join(raw_names) or b"\0", np.uint8)
+        name_sizes = np.fromiter(map(len, raw_names), np.uint64, count)
+        table["name"] = _starts(name_sizes) + np.uint64(_core.address(blob))
+        table["name_size"] = name_sizes
+        table["dims"] = _starts(ranks) * np.uint64(8) + np.uint64(_core.address(dims))
+        table["dtype"] = self.codes[first:last]
+        table["rank"] = ranks
+
+        elements = {row - first: self.elements[row] for row in self.elements if first <= row < last}
+        for row in elements:
+            arrays[row] = _NOTHING
+        dense = [array.flags.c_contiguous for array in arrays]
+        table["data"], owners = _core.addresses(arrays, dense)
+        owners += [blob, dims]
+        for row, bytes_list in elements.items():
+            pointers, joined = _pointers(bytes_list)
+            owners += [pointers, joined]
+            table["data"][row] = _core.address(pointers)
+        for row in itertools.compress(range(count), (not d for d in dense)):
+            strides = _numbers([arrays[row].strides])
+            owners.append(strides)
+            table["strides"][row] = _core.address(strides)
+        for row in self.swapped:
+            if first <= row < last:
+                table["swapped"][row - first] = 1
+        for row, part in self.slices.items():
+            if first <= row < last:
+                box = _numbers([tuple(numbers) for numbers in part])
+                owners.append(box)
+                table["slice"][row - first] = _core.address(box)
+        return table, owners
+
+
+def _numbers(rows: Sequence[tuple[int, ...]]) -> NDArray[np.int64]:
+    """All numbers one after the other; never empty, so that they have an address."""
+    found = np.fromiter(itertools.chain.from_iterable(rows), np.int64)
+    return found if found.size else np.zeros(1, np.int64)
+
+
+def _starts(sizes: NDArray[Any]) -> NDArray[np.uint64]:
+    """Where each of consecutive runs of these sizes begins."""
+    ends = np.cumsum(sizes, dtype=np.uint64)
+    return ends - sizes.astype(np.uint64)
+
+
+def _pointers(elements: list[bytes]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """An array of `ckptfmt_bytes`, and the bytes that it points into."""
+    joined = np.frombuffer(b"".join(elements) or b"\0", np.uint8)
+    table = np.zeros(max(len(elements), 1), BYTES)
+    sizes = np.fromiter(map(len, elements), np.uint64, len(elements))
+    table["data"][: len(elements)] = _starts(sizes) + np.uint64(_core.address(joined))
+    table["size"][: len(elements)] = sizes
+    return table, joined
+
+
+# ---- single values -------------------------------------------------------------------------------
+
+
+def _invalid(name: bytes, message: str) -> InvalidError:
+    return InvalidError(message, tensor=names.tensor_text(name))
+
+
+def _as_array(name: bytes, data: Any, wanted: int | None) -> NDArray[Any]:
+    """`np.asarray`, in the dtype wanted where the data has none of its own.
+
+    Texts stay whole: numpy's own string types drop NULs at the end.
+    """
+    try:
+        if isinstance(data, (bytes, str)):
+            scalar = np.empty((), object)
+            scalar[()] = data
+            return scalar
+        if hasattr(data, "dtype") or wanted is None:
+            array = np.asarray(data)
+        else:
+            array = np.asarray(data, dtypes.numpy_dtype(wanted))
+        if array.dtype.kind in "SU" and not hasattr(data, "dtype"):
+            array = np.asarray(data, object)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise _invalid(name, f"{type(data).__name__} is no array: {error}") from error
+    return array
+
+
+def _numeric(name: bytes, array: NDArray[Any], wanted: int | None) -> tuple[int, bool]:
+    """Code of a numeric array, and whether its bytes are in the other order."""
+    found = dtypes.code_of_array(array.dtype)
+    if wanted is not None and (found is None or found[0] != wanted):
+        quantized = dtypes.numpy_dtype(wanted)
+        plain = quantized[0] if quantized is not None and quantized.names else None
+        if plain is None or plain != array.dtype.newbyteorder("="):
+            raise _invalid(
+                name, f"an array of dtype {array.dtype} is not of dtype {dtypes.name_of(wanted)}"
+            )
+        return wanted, not array.dtype.isnative
+    if found is None:
+        raise _invalid(name, f"dtype {array.dtype} cannot be stored")
+    return found
+
+
+def _strings(name: bytes, array: NDArray[Any], wanted: int | None) -> tuple[int, list[bytes]]:
+    """Code and elements of an array of strings, or of the payloads of variants."""
+    code = dtypes.code_of(dtypes.STRING) if wanted is None else wanted
+    if dtypes.numpy_dtype(code) != np.dtype(object):
+        raise _invalid(
+            name, f"an array of dtype {array.dtype} is not of dtype {dtypes.name_of(code)}"
+        )
+    return code, [_element(name, element) for element in array.reshape(-1).tolist()]
+
+
+def _element(name: bytes, element: Any) -> bytes:
+    if isinstance(element, bytes):
+        return element
+    if isinstance(element, str):
+        try:
+            return element.encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError as error:
+            raise _invalid(name, f"a string cannot be encoded: {error.reason}") from None
+    if isinstance(element, (bytearray, memoryview)):
+        return bytes(element)
+    raise _invalid(name, f"an object array can hold bytes and str, not {type(element).__name__}")

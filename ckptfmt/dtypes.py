@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Data types: TensorFlow's codes and names, numpy's dtypes, and the way between them.
+
+The codes, names and sizes come from the C table. What C cannot know stands here: which numpy dtype
+holds each of them. The quantized types are TensorFlow's structured dtypes (`np.dtype([("qint8",
+np.int8)])`), the narrow floats and integers are those of ml_dtypes, strings and variant payloads
+are object arrays of bytes. The narrow integers take a byte an element in a file and in memory
+alike, the value in the low bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from ckptfmt import _core
+from ckptfmt._core import DtypeInfo
+from ckptfmt.errors import InvalidError
+
+__all__ = [
+    "DtypeInfo",
+    "code_of",
+    "info_of",
+    "is_floating",
+    "name_of",
+    "numpy_dtype",
+    "plain_quantized",
+]
+
+STRING, VARIANT = "string", "variant"
+
+_TABLE = {info.code: info for info in _core.dtype_table()}
+_BY_NAME = {info.name: info for info in _TABLE.values()}
+
+# TensorFlow's name where numpy or ml_dtypes call it otherwise.
+_NUMPY_NAMES = {"float": "float32", "double": "float64", "half": "float16"}
+_QUANTIZED = {
+    "qint8": np.int8,
+    "quint8": np.uint8,
+    "qint16": np.int16,
+    "quint16": np.uint16,
+    "qint32": np.int32,
+}
+
+
+def _numpy_of(info: DtypeInfo) -> np.dtype[Any] | None:
+    name = _NUMPY_NAMES.get(info.name, info.name)
+    if info.storage in (_core.STORAGE_STRING, _core.STORAGE_VARIANT):
+        return np.dtype(object)
+    if info.storage != _core.STORAGE_FIXED:
+        return None
+    if name in _QUANTIZED:
+        return np.dtype([(name, _QUANTIZED[name])])
+    scalar = getattr(ml_dtypes, name, None)
+    return np.dtype(name) if scalar is None else np.dtype(scalar)
+
+
+_NUMPY = {code: _numpy_of(info) for code, info in _TABLE.items()}
+CODES = {
+    dtype: code for code, dtype in _NUMPY.items() if dtype is not None and dtype != np.dtype(object)
+}
+
+
+def info_of(code: int) -> DtypeInfo | None:
+    """The table's row for a code; None for a code that this version does not know."""
+    return _TABLE.get(code)
+
+
+def name_of(code: int) -> str:
+    """TensorFlow's name of a code ("float", "bfloat16", ...); "dtype 99" for one that this version
+    does not know."""
+    info = _TABLE.get(code)
+    return info.name if info else f"dtype {code}"
+
+
+def numpy_dtype(code: int) -> np.dtype[Any] | None:
+    """The numpy dtype of a code; None where there is none (unknown codes, resources)."""
+    return _NUMPY.get(code)
+
+
+def code_of_array(dtype: np.dtype[Any]) -> tuple[int, bool] | None:
+    """Code of a numeric numpy dtype and whether its bytes are in the other order; None if it cannot
+    be stored."""
+    code = CODES.get(dtype)
+    if code is not None:
+        return code, False
+    if not dtype.isnative:
+        code = CODES.get(dtype.newbyteorder("="))
+    return None if code is None else (code, True)
+
+
+def code_of(dtype: Any) -> int:
+    """The code that anything naming a dtype stands for.
+
+    Args:
+        dtype: a code, TensorFlow's or numpy's name of one, a numpy or ml_dtypes dtype or scalar
+            type, or a TensorFlow DType. `object`, `str` and `bytes` mean strings.
+
+    Raises:
+        InvalidError: it names nothing that a checkpoint can hold.
+    """
+    if isinstance(dtype, int) and not isinstance(dtype, bool):
+        info = _TABLE.get(dtype)
+    elif isinstance(dtype, str) and dtype in _BY_NAME:
+        info = _BY_NAME[dtype]
+    elif hasattr(dtype, "as_datatype_enum"):
+        info = _TABLE.get(int(dtype.as_datatype_enum))
+    else:
+        info = _info_of_numpy(dtype)
+    if info is None or info.storage == _core.STORAGE_NONE:
+        raise InvalidError(f"{dtype!r} is no dtype that a checkpoint can hold")
+    return info.code
+
+
+def _info_of_numpy(dtype: Any) -> DtypeInfo | None:
+    if isinstance(dtype, str) and hasattr(ml_dtypes, dtype):
+        dtype = getattr(ml_dtypes, dtype)
+    try:
+        parsed = np.dtype(dtype)
+    except TypeError:
+        return None
+    if parsed.kind in "OSUT":
+        return _BY_NAME[STRING]
+    found = code_of_array(parsed)
+    return _TABLE[found[0]] if found else None
+
+
+def is_floating(code: int) -> bool:
+    """True for the real floating-point types of any width."""
+    return code in _TABLE and _TABLE[code].name.startswith(("float", "bfloat", "half", "double"))
+
+
+def plain_quantized(array: NDArray[Any]) -> NDArray[Any]:
+    """An array of a quantized type seen as the integers that it holds; any other array as it is."""
+    names = array.dtype.names
+    return array[names[0]] if names and names[0] in _QUANTIZED else array
+
+
+def little_endian(array: NDArray[Any], code: int) -> NDArray[np.uint8]:
+    """The row-major bytes of a numeric array as every checkpoint of this machine's kind would be
+    hashed: little-endian."""
+    raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    unit = _TABLE[code].swap_size if code in _TABLE else 1
+    if np.little_endian or unit <= 1:
+        return raw
+    return raw.view(f"u{unit}").byteswap().view(np.uint8)

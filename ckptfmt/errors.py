@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The exceptions of ckptfmt: one base, one class for each kind of person who must act.
+
+Every class names the C status it stands for and the failures that belong to it; `ckptfmt._core`
+builds its table from these names, so that a class cannot be forgotten. Running out of memory raises
+the builtin MemoryError.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, ClassVar
+
+__all__ = [
+    "BusyError",
+    "CheckpointNotFoundError",
+    "CkptfmtError",
+    "CorruptError",
+    "DurabilityUnknownError",
+    "GenerationGoneError",
+    "InvalidError",
+    "LimitError",
+    "MergeConflictError",
+    "ShardMissingError",
+    "StorageError",
+    "TensorNotFoundError",
+    "UnsupportedError",
+]
+
+
+class CkptfmtError(Exception):
+    """Base of all errors of this package.
+
+    Attributes:
+        message: one sentence, without file, tensor and offset. For a damaged file it starts with
+            the rule of `spec/format.md` that is broken.
+        status: who must act: "INVALID", "IO", "CORRUPT", "UNSUPPORTED", "NOT_FOUND", "LIMIT",
+            "CONFLICT", "BUSY".
+        failure: what exactly was wrong: "CHECKSUM", "TRUNCATED", "BAD_PATH", ...
+        path: the file or prefix concerned, or None.
+        offset: bytes from the start of that file, or None.
+        tensor: name of the tensor concerned (bytes that are not UTF-8 as surrogate escapes), or
+            None.
+        errno: what the operating system answered, or None.
+    """
+
+    default_status: ClassVar[str] = ""
+    failures: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        failure: str | None = None,
+        path: str | bytes | os.PathLike[Any] | None = None,
+        offset: int | None = None,
+        tensor: str | None = None,
+        errno: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.status = self.default_status
+        self.failure = failure or (self.failures[0] if self.failures else self.default_status)
+        self.path = None if path is None else os.fsdecode(path)
+        self.offset = offset
+        self.tensor = tensor
+        self.errno = errno
+
+    def __str__(self) -> str:
+        # "ARGUMENT" and the "NONE" of a note tell nothing that the sentence does not.
+        head = "" if self.failure in ("ARGUMENT", "NONE") else self.failure
+        if self.path:
+            head += f" in {self.path}"
+        if self.offset is not None:
+            head += f" at offset {self.offset}"
+        if self.tensor is not None:
+            head += f", tensor '{self.tensor}'"
+        head = head.removeprefix(",").strip()
+        return _printable(f"{head}: {self.message}" if head else self.message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        details = {
+            "failure": self.failure,
+            "path": self.path,
+            "offset": self.offset,
+            "tensor": self.tensor,
+            "errno": self.errno,
+        }
+        return _rebuild, (type(self), self.message, details)
+
+
+def _rebuild(kind: type[CkptfmtError], message: str, details: dict[str, Any]) -> CkptfmtError:
+    return kind(message, **details)
+
+
+def _printable(text: str) -> str:
+    """The text with everything escaped that could drive a terminal or break a log line or its
+    encoding."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+class CorruptError(CkptfmtError):
+    """A file breaks a rule of the format: it is damaged, cut short or forged."""
+
+    default_status = "CORRUPT"
+    failures = (
+        "BAD_MAGIC",
+        "TRUNCATED",
+        "CHECKSUM",
+        "BAD_BLOCK",
+        "BAD_ORDER",
+        "BAD_PROTO",
+        "BAD_HEADER",
+        "BAD_DTYPE",
+        "BAD_SHAPE",
+        "BAD_SLICE",
+        "BAD_ENTRY",
+    )
+
+
+class UnsupportedError(CkptfmtError):
+    """Well formed, but of a version or kind that this release does not read or write."""
+
+    default_status = "UNSUPPORTED"
+    failures = ("UNSUPPORTED",)
+
+
+class LimitError(CkptfmtError):
+    """More than the limits in force allow; they can be raised (`ckptfmt.open(..., limits=...)`)."""
+
+    default_status = "LIMIT"
+    failures = ("LIMIT",)
+
+
+class InvalidError(CkptfmtError, ValueError):
+    """The caller broke the contract: wrong argument, closed handle, unusable path."""
+
+    default_status = "INVALID"
+    failures = ("ARGUMENT", "BAD_PATH")
+
+
+class TensorNotFoundError(CkptfmtError, KeyError):
+    """The checkpoint has no tensor of this name."""
+
+    default_status = "NOT_FOUND"
+    failures = ("TENSOR_NOT_FOUND",)
+
+
+class StorageError(CkptfmtError, OSError):
+    """The operating system refused or failed; `errno` and `filename` as in OSError."""
+
+    default_status = "IO"
+    failures = ("OS",)
+    # Both bases have these; an OSError keeps them in the object itself.
+    errno: int | None
+    filename: str | None
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message, **details)
+        self.filename = self.path
+
+
+class ShardMissingError(StorageError):
+    """The index names a data file that is not there."""
+
+    failures = ("SHARD_MISSING",)
+
+
+class GenerationGoneError(StorageError):
+    """The checkpoint was replaced while it was being read, and its data files are gone."""
+
+    failures = ("GENERATION_GONE",)
+
+
+class DurabilityUnknownError(StorageError):
+    """The new checkpoint is in place, but the final sync failed: a power cut may bring the old one
+    back, whole."""
+
+    failures = ("DURABILITY_UNKNOWN",)
+
+
+class CheckpointNotFoundError(StorageError, FileNotFoundError):
+    """There is no checkpoint at this path; the message says what was found instead."""
+
+    default_status = "NOT_FOUND"
+    failures = ("CHECKPOINT_NOT_FOUND",)
+
+
+class MergeConflictError(CkptfmtError, ValueError):
+    """The inputs of a merge contradict each other."""
+
+    default_status = "CONFLICT"
+    failures = ("MERGE_CONFLICT",)
+
+
+class BusyError(CkptfmtError):
+    """Somebody else holds a lock that is needed."""
+
+    default_status = "BUSY"
+    failures = ("BUSY",)

@@ -1,0 +1,395 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loading many tensors at once: `load` and TensorFlow's `restore_v2`. Both read one batch, in file
+order."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckptfmt import _core, dtypes, names, slices
+from ckptfmt import reader as reading
+from ckptfmt.errors import InvalidError
+from ckptfmt.reader import Reader
+from ckptfmt.tensor import TensorHandle
+
+__all__ = ["load", "restore_v2"]
+
+Path = str | bytes | os.PathLike[Any]
+Progress = Callable[[int, int], object]
+Rename = Mapping[str, str] | Callable[[str], str]
+
+OBJECT = np.dtype(object)
+# Arrays up to this size share one piece of memory: a tensor of a few bytes costs no allocation of
+# its own.
+SMALL_BYTES = 64 << 10
+ARENA_ALIGNMENT = 64
+# Bytes of one crossing into C; fewer while somebody watches.
+BATCH_BYTES = 1 << 30
+WATCHED_BATCH_BYTES = 32 << 20
+
+
+def load(
+    path: Path,
+    names: Iterable[str | bytes] | None = None,
+    *,
+    out: Mapping[str, Any] | None = None,
+    verify: str = "auto",
+    strict: bool = True,
+    rename: Rename | None = None,
+    cast: Any = None,
+    progress: Progress | None = None,
+) -> dict[str, NDArray[Any]]:
+    """Loads tensors of a checkpoint as numpy arrays.
+
+    Args:
+        path: whatever `ckptfmt.open` takes.
+        names: the stored names wanted; default all (with `out`: all that `out` has a place for).
+        out: arrays to read into, by the names of the result; each must have the tensor's shape and
+            (after `cast`) dtype. All are checked before the first is written.
+        verify: as in `ckptfmt.open`.
+        strict: True makes a name that the checkpoint does not have an error; False leaves it out.
+        rename: stored name to name in the result, a mapping (names not in it stay) or a function.
+        cast: a dtype for all floating-point tensors, or a mapping from stored name to dtype for
+            just these.
+        progress: called as `progress(bytes_done, bytes_total)` from this thread.
+
+    Returns:
+        Name to array. Small arrays are views of one common piece of memory.
+
+    Raises:
+        TensorNotFoundError: a name is not there (`strict`).
+        InvalidError: two tensors would get one name, or an array of `out` does not fit.
+        What `ckptfmt.open` and reading raise.
+    """
+    targets = None if out is None else _by_text(out)
+    with reading.open(path, verify=verify) as reader:
+        wanted = targets if names is None and rename is None else names
+        batch = _batch(reader, wanted, strict)
+        result_names = _renamed(batch.names, rename)
+        if targets is not None and names is None and rename is not None:
+            kept = [position for position, name in enumerate(result_names) if name in targets]
+            batch = batch.only(kept)
+            result_names = [result_names[position] for position in kept]
+            if strict:
+                _check_complete(reader, targets, result_names)
+        casts = _casts(batch, cast)
+        for position, name in enumerate(result_names if targets else ()):
+            target = targets.get(name) if targets else None
+            if target is None:
+                continue
+            if position in casts:
+                _check_cast_target(batch.handle(position), target, casts[position])
+            else:
+                batch.targets[position] = batch.handle(position).check_target(target)
+        arrays = batch.read(progress)
+    for position, dtype in casts.items():
+        arrays[position] = arrays[position].astype(dtype)
+        target = targets.get(result_names[position]) if targets else None
+        if target is not None:
+            target[...] = arrays[position]
+            arrays[position] = target
+    return dict(zip(result_names, arrays, strict=True))
+
+
+def _by_text(out: Mapping[str, Any]) -> dict[str, Any]:
+    return {names.tensor_text(name): array for name, array in out.items()}
+
+
+def _renamed(stored: list[str], rename: Rename | None) -> list[str]:
+    if rename is None:
+        return stored
+    if isinstance(rename, Mapping):
+        renamed = [rename.get(name, name) for name in stored]
+    else:
+        renamed = [rename(name) for name in stored]
+    seen: dict[str, str] = {}
+    for old, new in zip(stored, renamed, strict=True):
+        if not isinstance(new, str):
+            raise InvalidError(f"rename gave {new!r}, which is no name", tensor=old)
+        if new in seen:
+            raise InvalidError(
+                f"rename gives the name '{new}' to '{seen[new]}' as well", tensor=old
+            )
+        seen[new] = old
+    return renamed
+
+
+def _check_complete(reader: Reader, out: Mapping[str, Any], found: list[str]) -> None:
+    present = set(found)
+    for name in out:
+        if name not in present:
+            raise reading.missing(name, reader.prefix)
+
+
+def _casts(batch: _Batch, cast: Any) -> dict[int, np.dtype[Any]]:
+    """The dtypes that tensors are to be cast to, by position; none for those that keep their
+    own."""
+    if cast is None:
+        return {}
+    if isinstance(cast, Mapping):
+        wishes = {p: cast[name] for p, name in enumerate(batch.names) if name in cast}
+    else:
+        wishes = {p: cast for p, code in enumerate(batch.codes) if dtypes.is_floating(code)}
+    found = {}
+    for position, wish in wishes.items():
+        old, new = batch.dtypes[position], dtypes.numpy_dtype(dtypes.code_of(wish))
+        if old is None or new is None or (old == OBJECT) != (new == OBJECT):
+            name = dtypes.name_of(batch.codes[position])
+            raise InvalidError(f"cannot cast {name} to {wish!r}", tensor=batch.names[position])
+        if new != old:
+            found[position] = new
+    return found
+
+
+def _check_cast_target(handle: TensorHandle, target: Any, dtype: np.dtype[Any]) -> None:
+    fits = isinstance(target, np.ndarray) and target.dtype == dtype and target.shape == handle.shape
+    if not fits or not target.flags.writeable:
+        raise InvalidError(
+            f"needs a writable array of shape {handle.shape} and dtype {dtype}", tensor=handle.name
+        )
+
+
+# ---- the batch -----------------------------------------------------------------------------------
+
+
+def _batch(reader: Reader, wanted: Iterable[str | bytes] | None, strict: bool = True) -> _Batch:
+    """The tensors of these names, repeats left out; all tensors for None. One lookup."""
+    if wanted is None:
+        listing = reader._listing()
+        return _Batch(reader, listing.selection, listing.visible_rows, listing.visible)
+    if isinstance(wanted, (str, bytes)):
+        raise InvalidError("names is a list of names, not one")
+    raw_names = list(dict.fromkeys(map(names.tensor_bytes, wanted)))
+    if not strict:
+        raw_names = [name for name in raw_names if reader._handle.contains(name)]
+    return _selected(reader, raw_names)
+
+
+def _selected(reader: Reader, raw_names: Sequence[bytes]) -> _Batch:
+    selection = reader._handle.select(raw_names)
+    return _Batch(
+        reader, selection, list(range(len(raw_names))), list(map(names.tensor_text, raw_names))
+    )
+
+
+@dataclass
+class _Batch:
+    """Tensors of one selection to be read together; columns, because there may be a million of
+    them.
+
+    `boxes` holds what is wanted of a tensor (starts, then lengths) where that is not all of it;
+    `targets` the arrays to read into where these are the caller's. Both by position.
+    """
+
+    reader: Reader
+    selection: _core.Selection
+    rows: list[int]
+    names: list[str]
+    boxes: dict[int, NDArray[np.int64]] = field(default_factory=dict)
+    targets: dict[int, NDArray[Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.records = self.selection.rows[self.rows]
+        self.codes: list[int] = self.records["dtype"].tolist()
+        self.dtypes = list(map(dtypes.numpy_dtype, self.codes))
+
+    def only(self, positions: list[int]) -> _Batch:
+        """A batch of some of the tensors of this one."""
+        rows = [self.rows[position] for position in positions]
+        return _Batch(self.reader, self.selection, rows, [self.names[p] for p in positions])
+
+    def handle(self, position: int) -> TensorHandle:
+        """One of the tensors by itself."""
+        return TensorHandle(self.reader, self.selection, self.rows[position], self.names[position])
+
+    def _shapes(self) -> list[tuple[int, ...]]:
+        """The shapes of what is wanted."""
+        for position in np.flatnonzero(self.records["rank"] > _core.NUMPY_RANK_MAX).tolist():
+            self.handle(position).check_rank()
+        all_shapes = self.selection.shapes()
+        shapes = [all_shapes[row] for row in self.rows]
+        for position, box in self.boxes.items():
+            rank = len(shapes[position])
+            shapes[position] = tuple(box[rank : 2 * rank].tolist())
+        return shapes
+
+    def read(self, progress: Progress | None) -> list[NDArray[Any]]:
+        """Reads everything; what C can write where it lies, in few crossings."""
+        shapes = self._shapes()
+        count = len(shapes)
+        itemsizes = np.array(
+            [0 if dtype is None or dtype == OBJECT else dtype.itemsize for dtype in self.dtypes],
+            np.int64,
+        )
+        elements = self.records["element_count"].copy()
+        for position in self.boxes:
+            elements[position] = math.prod(shapes[position])
+        # A claim beyond 64 bits counts as large, and is refused where memory for it is asked.
+        sizes = np.where(elements < 1 << 56, elements * itemsizes, 1 << 62)
+        own = np.ones(count, np.bool_)
+        own[list(self.targets)] = False
+        direct = itemsizes > 0
+        arrays: list[Any] = [None] * count
+        for position, target in self.targets.items():
+            arrays[position] = target
+            direct[position] &= target.flags.c_contiguous
+        destinations = np.zeros(count, np.int64)
+
+        small = np.flatnonzero(direct & own & (sizes <= SMALL_BYTES))
+        padded = (sizes[small] + (ARENA_ALIGNMENT - 1)) & -ARENA_ALIGNMENT
+        starts = np.cumsum(padded) - padded
+        arena = _aligned(int(padded.sum()))
+        destinations[small] = starts + _core.address(arena)
+        view, dtype_of = np.ndarray, self.dtypes
+        for position, start in zip(small.tolist(), starts.tolist(), strict=True):
+            try:
+                arrays[position] = view(shapes[position], dtype_of[position], arena, start)
+            except ValueError as error:  # no elements, but sizes that numpy cannot hold
+                raise self.handle(position).unsupported(f"{shapes[position]}: {error}") from None
+        for position in np.flatnonzero(direct & (destinations == 0)).tolist():
+            if arrays[position] is None:
+                dtype = self.dtypes[position] or OBJECT
+                arrays[position] = self.handle(position).new_array(shapes[position], dtype)
+            destinations[position] = _core.address(arrays[position])
+
+        meter = _Meter(progress, int(sizes[direct].sum()))
+        self._read_direct(np.flatnonzero(direct), sizes, destinations, meter)
+        for position in np.flatnonzero(~direct).tolist():
+            array = self.handle(position).read_box(self.boxes.get(position), shapes[position], None)
+            if arrays[position] is None:
+                arrays[position] = array
+            else:
+                arrays[position][...] = array
+        return arrays
+
+    def _read_direct(
+        self,
+        positions: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        destinations: NDArray[np.int64],
+        meter: _Meter,
+    ) -> None:
+        requests = np.zeros(len(positions), _core.REQUEST)
+        requests["row"] = np.array(self.rows, np.int64)[positions]
+        requests["destination"] = destinations[positions]
+        requests["destination_size"] = sizes[positions]
+        if self.boxes:
+            corners = np.zeros(len(self.rows), np.int64)
+            for position, box in self.boxes.items():
+                corners[position] = _core.address(box)
+            requests["box"] = corners[positions]
+        # Batches follow the files, so that each is one sweep.
+        stored = self.records["stored"][positions]
+        requests = requests[np.lexsort((stored["offset"], stored["shard"]))]
+        ends = np.cumsum(requests["destination_size"].astype(np.int64))
+        limit = BATCH_BYTES if meter.progress is None else WATCHED_BATCH_BYTES
+        first = done = 0
+        while first < len(requests):
+            last = max(int(np.searchsorted(ends, done + limit, "right")), first + 1)
+            chosen, mode = requests[first:last], self.reader._default_mode
+            self.reader._handle.read(self.selection, chosen, mode)
+            first, done = last, int(ends[last - 1])
+            meter.tell(done)
+
+
+@dataclass(slots=True)
+class _Meter:
+    """Tells whoever watches how far it is."""
+
+    progress: Progress | None
+    total: int
+
+    def tell(self, done: int) -> None:
+        if self.progress is not None:
+            self.progress(done, self.total)
+
+
+def _aligned(size: int) -> NDArray[np.uint8]:
+    """Memory whose first byte is aligned; at least one byte, so that it has an address."""
+    raw = np.empty(size + ARENA_ALIGNMENT, np.uint8)
+    start = -_core.address(raw) % ARENA_ALIGNMENT
+    return raw[start : start + max(size, 1)]
+
+
+# ---- RestoreV2 -----------------------------------------------------------------------------------
+
+
+def restore_v2(
+    prefix: Path,
+    tensor_names: Sequence[str | bytes],
+    shape_and_slices: Sequence[str | bytes],
+    dtypes: Sequence[Any] | None = None,
+    *,
+    verify: str = "auto",
+) -> list[NDArray[Any]]:
+    """Restores as TensorFlow's RestoreV2 op; unlike there, slices of every dtype and rank can be
+    stitched.
+
+    Args:
+        prefix: the checkpoint's prefix (or whatever `ckptfmt.open` takes).
+        tensor_names: the tensors, repeats allowed.
+        shape_and_slices: one text a name: "" for the whole tensor, else its full shape and the
+            slice ("4 6 0,2:-").
+        dtypes: the dtypes expected, one a name; None takes what is stored. Nothing is ever cast.
+        verify: as in `ckptfmt.open`.
+
+    Returns:
+        One array a name, of the slice's shape.
+
+    Raises:
+        TensorNotFoundError: a name is not there.
+        InvalidError: different numbers of arguments, another dtype than expected (all of them are
+            named), a text that is malformed or whose shape is not the stored one.
+        What `ckptfmt.open` and reading raise.
+    """
+    for what, texts in (("tensor_names", tensor_names), ("shape_and_slices", shape_and_slices)):
+        if isinstance(texts, (str, bytes)):
+            raise InvalidError(f"{what} is a sequence of texts, not one")
+    if len(tensor_names) != len(shape_and_slices):
+        raise InvalidError(
+            "tensor_names and shape_and_slices have different number of elements: "
+            f"{len(tensor_names)} vs. {len(shape_and_slices)}"
+        )
+    if dtypes is not None and len(dtypes) != len(tensor_names):
+        raise InvalidError(
+            f"Got {len(tensor_names)} tensor names, but {len(dtypes)} expected dtypes."
+        )
+    with reading.open(prefix, verify=verify) as reader:
+        batch = _selected(reader, [names.tensor_bytes(name) for name in tensor_names])
+        if dtypes is not None:
+            _check_dtypes(batch, dtypes)
+        for position, spec in enumerate(shape_and_slices):
+            if spec:
+                batch.boxes[position] = _box(batch.handle(position), spec)
+        return batch.read(None)
+
+
+def _check_dtypes(batch: _Batch, expected: Sequence[Any]) -> None:
+    wrong = []
+    for name, stored, dtype in zip(batch.names, batch.codes, expected, strict=True):
+        code = dtypes.code_of(dtype)
+        if code != stored:
+            wrong.append(
+                f"tensor_name = {name}; expected dtype {dtypes.name_of(code)} "
+                f"does not equal original dtype {dtypes.name_of(stored)}"
+            )
+    if wrong:
+        raise InvalidError("; ".join(wrong))
+
+
+def _box(handle: TensorHandle, spec: str | bytes) -> NDArray[np.int64]:
+    parsed = slices.parse_spec(spec)
+    if parsed is None or parsed.full_shape != handle.shape:
+        given = "" if parsed is None else ",".join(map(str, parsed.full_shape))
+        raise InvalidError(
+            f"tensor_name = {handle.name}; shape in shape_and_slice spec [{given}] does not match "
+            f"the shape stored in checkpoint: [{','.join(map(str, handle.shape))}]"
+        )
+    return np.array([*parsed.start, *parsed.shape, 0], np.int64)

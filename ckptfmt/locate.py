@@ -1,0 +1,335 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user's path means: it finds the prefix of a checkpoint, or says what was found instead.
+
+Paths are literal: nothing here or below expands patterns. Only the first bytes of a file are looked
+    at, and of the
+text file `checkpoint` as much as it may reasonably hold.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from typing import Any
+
+from ckptfmt import names
+from ckptfmt.errors import (
+    CheckpointNotFoundError,
+    CorruptError,
+    InvalidError,
+    LimitError,
+    StorageError,
+    UnsupportedError,
+)
+
+__all__ = ["describe_file", "locate", "parse_state_path", "state_checkpoint"]
+
+STATE_NAME = "checkpoint"
+STATE_BYTES_MAX = 64 << 20
+HEAD_BYTES = 512
+TABLE_MAGIC = bytes.fromhex("57fb808b247547db")
+LISTED_MAX = 8
+
+
+def path_text(path: str | bytes | os.PathLike[Any]) -> str:
+    """A path as str (bytes that are not UTF-8 as surrogate escapes); a NUL byte is refused."""
+    try:
+        text = os.fsdecode(path)
+    except TypeError:
+        raise InvalidError(
+            f"a path is str, bytes or os.PathLike, not {type(path).__name__}"
+        ) from None
+    if "\0" in text:
+        raise InvalidError("a path cannot hold a NUL byte", failure="BAD_PATH")
+    return text
+
+
+def locate(path: str | bytes | os.PathLike[Any]) -> str:
+    """The prefix of the checkpoint that `path` means.
+
+    A path means, in this order: the prefix itself; its `.index` file or one of its data files; a
+        directory with a
+    `checkpoint` state file; a SavedModel; a directory with exactly one `.index` file.
+
+    Raises:
+        CheckpointNotFoundError: none of these; the message says what is there instead.
+        UnsupportedError: a checkpoint of TensorFlow's V1 format.
+        InvalidError: no usable path, or a state file that points out of its directory.
+        CorruptError, LimitError: the state file cannot be read as one.
+    """
+    text = path_text(path)
+    base = text.removesuffix(".index")
+    if not text.endswith("/") and os.path.isfile(names.index_name(text)):
+        return text
+    if base != text and os.path.isfile(text):
+        return base
+    data = names.parse_data_name(text)
+    if data is not None:
+        if os.path.isfile(names.index_name(data.prefix)):
+            return data.prefix
+        raise _not_found(text, _missing_index(data.prefix))
+    if os.path.isdir(text):
+        return _in_directory(text)
+    if os.path.isfile(text):
+        raise _refused_file(text)
+    raise _not_found(text, _what_is_near(text))
+
+
+def _not_found(path: str, message: str) -> CheckpointNotFoundError:
+    return CheckpointNotFoundError(message, path=path)
+
+
+def _in_directory(directory: str) -> str:
+    named = state_checkpoint(directory)
+    if named is not None and os.path.isfile(names.index_name(named)):
+        return named
+    saved_model = os.path.join(directory, "variables", "variables")
+    if os.path.isfile(names.index_name(saved_model)):
+        return saved_model
+    found = _names_in(directory)
+    prefixes = [name.removesuffix(".index") for name in found if name.endswith(".index")]
+    if named is not None:
+        message = f"its `checkpoint` file names '{os.path.basename(named)}', which is not there"
+    elif len(prefixes) == 1:
+        return os.path.join(directory, prefixes[0])
+    elif prefixes:
+        message = "a directory with several checkpoints"
+    else:
+        message = "a directory without a checkpoint" + (
+            f"; it holds {_some(found)}" if found else ", empty"
+        )
+    if prefixes:
+        message += f"; open one of {_some(prefixes)}"
+    elif data := [name for name in found if names.parse_data_name(name)]:
+        message += f"; {data[0]} has no index: its save did not finish"
+    raise _not_found(directory, message)
+
+
+def _refused_file(path: str) -> Exception:
+    kind = describe_file(path)
+    if kind == _V1_TABLE:
+        return UnsupportedError(
+            f"{kind}; only V2 checkpoints (an .index file and data files) are read", path=path
+        )
+    if kind == _STATE_FILE:
+        return _not_found(
+            path, f"{kind}; open the directory that it lies in, '{os.path.dirname(path) or '.'}'"
+        )
+    return _not_found(path, f"{kind}, no checkpoint of this format")
+
+
+def _missing_index(prefix: str) -> str:
+    name = os.path.basename(prefix)
+    return f"there are data files of '{name}' but no .index file: the save did not finish"
+
+
+def _what_is_near(path: str) -> str:
+    """Why a path that does not exist might have been meant."""
+    directory, name = os.path.split(path)
+    if not os.path.isdir(directory or "."):
+        return f"there is no directory '{directory}'"
+    found = _names_in(directory or ".")
+    stem = name.removesuffix(".index")
+    if any(data.prefix == stem for data in map(names.parse_data_name, found) if data is not None):
+        return _missing_index(stem)
+    prefixes = [other.removesuffix(".index") for other in found if other.endswith(".index")]
+    if prefixes:
+        return f"no such checkpoint; the directory holds {_some(prefixes)}"
+    return "no such checkpoint"
+
+
+def _names_in(directory: str) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))
+    except OSError:
+        return []
+
+
+def _some(values: list[str]) -> str:
+    shown = ", ".join(f"'{value}'" for value in values[:LISTED_MAX])
+    return shown + (f" and {len(values) - LISTED_MAX} more" if len(values) > LISTED_MAX else "")
+
+
+# ---- what a file is ------------------------------------------------------------------------------
+
+_V1_TABLE = (
+    "a table file: a checkpoint of TensorFlow's V1 format, or an .index file under another name"
+)
+_STATE_FILE = "the text file that names a directory's checkpoints"
+
+
+def _is_html(head: bytes) -> bool:
+    return head.lstrip().lower().startswith((b"<!doctype html", b"<html", b"<?xml"))
+
+
+def _is_safetensors(head: bytes) -> bool:
+    return (
+        len(head) > 9
+        and head[8:10] in (b'{"', b"{ ", b"{}")
+        and int.from_bytes(head[:8], "little") < 1 << 40
+    )
+
+
+_KINDS: list[tuple[str, Callable[[bytes], bool]]] = [
+    ("an empty file", lambda head: not head),
+    (
+        "a Git LFS pointer: the file itself was never fetched (`git lfs pull`)",
+        lambda head: head.startswith(b"version https://git-lfs"),
+    ),
+    ("an HTML page, as a download that failed leaves behind", _is_html),
+    (
+        _STATE_FILE,
+        lambda head: re.match(rb"\s*(#[^\n]*\n\s*)*(all_)?model_checkpoint_path", head) is not None,
+    ),
+    ("an HDF5 file (Keras .h5 weights?)", lambda head: head.startswith(b"\x89HDF\r\n\x1a\n")),
+    (
+        "a zip archive (PyTorch, .keras or .npz?)",
+        lambda head: head.startswith((b"PK\x03\x04", b"PK\x05\x06")),
+    ),
+    ("a gzip file", lambda head: head.startswith(b"\x1f\x8b")),
+    ("a Zstandard file", lambda head: head.startswith(b"\x28\xb5\x2f\xfd")),
+    ("a numpy .npy file", lambda head: head.startswith(b"\x93NUMPY")),
+    ("a GGUF model", lambda head: head.startswith(b"GGUF")),
+    ("a safetensors file", _is_safetensors),
+    ("a Python pickle", lambda head: len(head) > 1 and head[0] == 0x80 and 2 <= head[1] <= 5),
+]
+
+
+def describe_file(path: str) -> str:
+    """What a file seems to be, from its first bytes (and the magic number at the end of a
+    table)."""
+    try:
+        with open(path, "rb") as stream:
+            head = stream.read(HEAD_BYTES)
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(max(size - len(TABLE_MAGIC), 0))
+            tail = stream.read(len(TABLE_MAGIC))
+    except OSError as error:
+        return f"a file that cannot be read ({error.strerror})"
+    if tail == TABLE_MAGIC:
+        return _V1_TABLE
+    return next((kind for kind, matches in _KINDS if matches(head)), "a file of an unknown kind")
+
+
+# ---- the state file ------------------------------------------------------------------------------
+
+
+def state_checkpoint(directory: str) -> str | None:
+    """The prefix that a directory's `checkpoint` file names as its newest; None without such a
+    file.
+
+    Raises:
+        InvalidError: the prefix lies outside the directory (failure BAD_PATH).
+        CorruptError, LimitError: the file is none.
+    """
+    path = os.path.join(directory, STATE_NAME)
+    if not os.path.isfile(path):
+        return None
+    try:
+        with open(path, "rb") as stream:
+            content = stream.read(STATE_BYTES_MAX + 1)
+    except OSError as error:
+        reason = error.strerror or "it cannot be read"
+        raise StorageError(reason, path=path, errno=error.errno) from None
+    if len(content) > STATE_BYTES_MAX:
+        raise LimitError(f"more than {STATE_BYTES_MAX} bytes", path=path)
+    named = parse_state_path(content, path)
+    target = os.path.join(directory, os.fsdecode(named))
+    if "\0" in target:
+        raise InvalidError("model_checkpoint_path holds a NUL byte", failure="BAD_PATH", path=path)
+    root = os.path.abspath(directory)
+    if os.path.commonpath([root, os.path.abspath(target)]) != root:
+        inside = os.path.join(directory, os.path.basename(target))
+        hint = f"; '{inside}' is here" if os.path.isfile(names.index_name(inside)) else ""
+        raise InvalidError(
+            f"model_checkpoint_path '{os.fsdecode(named)}' leads outside the directory{hint}",
+            failure="BAD_PATH",
+            path=path,
+        )
+    return target
+
+
+_BLANK = re.compile(rb"(?:[ \t\r\n\f\v]+|#[^\n]*(?:\n|$))*")
+_FIELD = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
+_STRING = re.compile(rb"\"((?:[^\"\\\n]|\\[^\n])*)\"|'((?:[^'\\\n]|\\[^\n])*)'")
+_NUMBER = re.compile(rb"-?[A-Za-z0-9.+][A-Za-z0-9.+-]*")
+_ESCAPE = re.compile(
+    rb"\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([\s\S]))"
+)
+_ESCAPED = {
+    b"n": b"\n",
+    b"t": b"\t",
+    b"r": b"\r",
+    b"a": b"\a",
+    b"b": b"\b",
+    b"f": b"\f",
+    b"v": b"\v",
+}
+_STRING_FIELDS = (b"model_checkpoint_path", b"all_model_checkpoint_paths")
+_NUMBER_FIELDS = (b"all_model_checkpoint_timestamps", b"last_preserved_timestamp")
+
+
+def parse_state_path(content: bytes, path: str | None = None) -> bytes:
+    """The `model_checkpoint_path` of a CheckpointState in protobuf's text format, unescaped.
+
+    Raises:
+        CorruptError: it is no such text (an unknown field included, as for TensorFlow), or names no
+            checkpoint.
+    """
+    found = b""
+    position = _skip(content, 0)
+    while position < len(content):
+        field = _FIELD.match(content, position)
+        if field is None or field[0] not in (*_STRING_FIELDS, *_NUMBER_FIELDS):
+            raise CorruptError(
+                "no field of a CheckpointState", failure="BAD_PROTO", path=path, offset=position
+            )
+        colon = _skip(content, field.end())
+        if content[colon : colon + 1] != b":":
+            raise CorruptError(
+                "a field without a colon", failure="BAD_PROTO", path=path, offset=colon
+            )
+        start = _skip(content, colon + 1)
+        value, position = _value(content, start, field[0] in _STRING_FIELDS)
+        if position == start:
+            raise CorruptError(
+                "a field without its value", failure="BAD_PROTO", path=path, offset=start
+            )
+        if field[0] == b"model_checkpoint_path":
+            found = value
+        position = _skip(content, position)
+        if content[position : position + 1] in (b",", b";"):
+            position = _skip(content, position + 1)
+    if not found:
+        raise CorruptError("it names no model_checkpoint_path", failure="BAD_PROTO", path=path)
+    return found
+
+
+def _skip(content: bytes, position: int) -> int:
+    match = _BLANK.match(content, position)
+    return match.end() if match else position
+
+
+def _value(content: bytes, start: int, is_text: bool) -> tuple[bytes, int]:
+    """The value at `start` and the position behind it, which is `start` if there is none."""
+    if not is_text:
+        number = _NUMBER.match(content, start)
+        return b"", number.end() if number else start
+    pieces, end = [], start
+    while (match := _STRING.match(content, _skip(content, end))) is not None:
+        pieces.append(match[1] if match[1] is not None else match[2])
+        end = match.end()
+    return b"".join(_ESCAPE.sub(_unescaped, piece) for piece in pieces), end
+
+
+def _unescaped(match: re.Match[bytes]) -> bytes:
+    octal, hexadecimal, short, long, other = match.groups()
+    if octal is not None:
+        return bytes([int(octal, 8) & 0xFF])
+    if hexadecimal is not None:
+        return bytes([int(hexadecimal, 16)])
+    if short is not None or long is not None:
+        point = int(short or long, 16)
+        return chr(point).encode("utf-8", "surrogatepass") if point < 0x110000 else b"?"
+    return _ESCAPED.get(other, other)

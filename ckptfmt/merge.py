@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Joining bundles into one checkpoint by their indexes, without moving tensor bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ckptfmt import _core
+from ckptfmt.errors import InvalidError
+from ckptfmt.locate import locate, path_text
+
+__all__ = ["merge", "merge_v2_checkpoints"]
+
+Path = str | bytes | os.PathLike[Any]
+
+
+def merge(
+    prefixes: Iterable[Path],
+    destination: Path,
+    *,
+    inputs: str = "keep",
+    durability: str = "full",
+    limits: Mapping[str, int] | None = None,
+) -> None:
+    """Joins checkpoints into one. Slices of one tensor from different inputs come together.
+
+    Everything is checked before the first change on disk; an input that conflicts changes nothing.
+
+    Args:
+        prefixes: the inputs, each whatever `ckptfmt.open` takes; their order decides the numbers of
+            the data files.
+        destination: prefix of the result.
+        inputs: "keep" leaves the inputs as they are and links their data files; "consume" moves
+            these and removes the inputs.
+        durability: as in Writer.
+        limits: as in `ckptfmt.open`.
+
+    Raises:
+        MergeConflictError: two inputs hold the same tensor or slice, or disagree about a tensor's
+            dtype or shape.
+        CheckpointNotFoundError, CorruptError, StorageError, UnsupportedError, LimitError.
+        InvalidError: no input, or an input that is the destination.
+    """
+    if inputs not in ("keep", "consume"):
+        raise InvalidError(f"inputs {inputs!r} is none of 'keep', 'consume'")
+    if durability not in _core.DURABILITY:
+        raise InvalidError(
+            f"durability {durability!r} is none of {', '.join(map(repr, _core.DURABILITY))}"
+        )
+    _core.merge(
+        [locate(prefix) for prefix in _listed(prefixes, "prefixes")],
+        path_text(destination),
+        consume=inputs == "consume",
+        allow_missing=False,
+        durability=_core.DURABILITY[durability],
+        limits=limits,
+    )
+
+
+def merge_v2_checkpoints(
+    checkpoint_prefixes: Iterable[Path],
+    destination_prefix: Path,
+    delete_old_dirs: bool = True,
+    allow_missing_files: bool = False,
+) -> None:
+    """Joins bundles as TensorFlow's MergeV2Checkpoints op: the same result, byte for byte, on a
+    fresh destination.
+
+    The data files move and the inputs are gone afterwards. Unlike there, everything is checked
+    first, the result appears all at once, and a merge that was killed can be run again.
+
+    Args:
+        checkpoint_prefixes: the inputs' prefixes, taken literally.
+        destination_prefix: prefix of the result.
+        delete_old_dirs: remove the inputs' directories as well if nothing is left in them.
+        allow_missing_files: leave out inputs that do not exist (at least one must).
+
+    Raises:
+        As `merge`.
+    """
+    prefixes = [path_text(prefix) for prefix in _listed(checkpoint_prefixes, "checkpoint_prefixes")]
+    destination = path_text(destination_prefix)
+    _core.merge(
+        prefixes,
+        destination,
+        consume=True,
+        allow_missing=allow_missing_files,
+        durability=_core.DURABILITY["full"],
+        limits=None,
+    )
+    if delete_old_dirs:
+        kept = os.path.abspath(os.path.dirname(destination))
+        for directory in dict.fromkeys(os.path.dirname(prefix) for prefix in prefixes):
+            if directory and os.path.abspath(directory) != kept:
+                with contextlib.suppress(OSError):  # not empty, or not ours: it stays
+                    os.rmdir(directory)
+
+
+def _listed(prefixes: Iterable[Path], what: str) -> list[Path]:
+    if isinstance(prefixes, (str, bytes, os.PathLike)):
+        raise InvalidError(f"{what} is a list of prefixes, not one")
+    return list(prefixes)

@@ -1,0 +1,367 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TensorHandle: one tensor of an open checkpoint, of which nothing is read until it is asked
+for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckptfmt import _core, dtypes, indexing
+from ckptfmt.errors import InvalidError, UnsupportedError
+
+if TYPE_CHECKING:
+    from ckptfmt.reader import Reader
+
+__all__ = ["StoredSlice", "TensorHandle"]
+
+# A partial read of a stored value up to this size reads and checks all of it.
+CHECKED_WHOLE_BYTES = 1 << 20
+# Before this much memory is taken, the data files are asked whether they hold that much.
+PROBED_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSlice:
+    """One stored slice of a partitioned tensor.
+
+    Attributes:
+        start, shape: the box of the tensor that it holds.
+        shard, offset, nbytes: where its bytes lie: number of the data file, first byte in it, size.
+        crc32c: CRC-32C of these bytes, unmasked.
+        chunk_size: bytes that one chunk checksum covers; 0 if there are none.
+        missing: the tensor lists the slice, but the index does not hold it.
+    """
+
+    start: tuple[int, ...]
+    shape: tuple[int, ...]
+    shard: int
+    offset: int
+    nbytes: int
+    crc32c: int
+    chunk_size: int
+    missing: bool
+
+
+class TensorHandle:
+    """One tensor. Making a handle reads nothing but the index; it keeps its reader alive.
+
+    Attributes:
+        name: str; bytes that are not UTF-8 are surrogate escapes. `raw_name` is the same as bytes.
+        shape: tuple of int.
+        dtype: numpy dtype; None for a dtype that numpy cannot hold. Strings are `object` (arrays of
+            bytes).
+        dtype_code, dtype_name: TensorFlow's number and name of the dtype.
+        nbytes: bytes of the array; for strings and unknown dtypes bytes in the data files.
+    """
+
+    def __init__(self, reader: Reader, selection: _core.Selection, row: int, name: str) -> None:
+        self._reader = reader
+        self._selection = selection
+        self._row = row
+        self.name = name
+
+    # ---- what the index says
+
+    @cached_property
+    def _record(self) -> _core.Record:
+        return self._selection.record(self._row)
+
+    @property
+    def raw_name(self) -> bytes:
+        """The name as it is stored."""
+        return self.name.encode("utf-8", "surrogateescape")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes of its dimensions."""
+        return self._record.shape
+
+    @property
+    def dtype_code(self) -> int:
+        """TensorFlow's number of the dtype."""
+        return self._record.dtype
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """The numpy dtype; None for one that numpy cannot hold."""
+        return dtypes.numpy_dtype(self._record.dtype)
+
+    @property
+    def dtype_name(self) -> str:
+        """TensorFlow's name of the dtype."""
+        return dtypes.name_of(self._record.dtype)
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self._record.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self._record.element_count
+
+    @cached_property
+    def slices(self) -> tuple[StoredSlice, ...]:
+        """The stored slices of a partitioned tensor; empty for one stored whole."""
+        rank = len(self.shape)
+        found = []
+        for extents, stored in self._selection.slices(self._row):
+            lengths = zip(self.shape, extents[rank:], strict=True)
+            found.append(
+                StoredSlice(
+                    start=tuple(extents[:rank]),
+                    shape=tuple(dim if length < 0 else length for dim, length in lengths),
+                    shard=stored.shard,
+                    offset=stored.offset,
+                    nbytes=stored.size,
+                    crc32c=stored.crc32c,
+                    chunk_size=stored.chunk_size,
+                    missing=bool(stored.flags & _core.STORED_MISSING),
+                )
+            )
+        return tuple(found)
+
+    @property
+    def partitioned(self) -> bool:
+        """True if it is stored in slices."""
+        return self._record.slice_count > 0
+
+    @property
+    def shard(self) -> int | None:
+        """Number of the data file; None for a partitioned tensor."""
+        return None if self.partitioned else self._record.stored.shard
+
+    @property
+    def offset(self) -> int | None:
+        """First byte in the data file; None for a partitioned tensor."""
+        return None if self.partitioned else self._record.stored.offset
+
+    @property
+    def crc32c(self) -> int | None:
+        """CRC-32C of the stored bytes, unmasked; None for a partitioned tensor."""
+        return None if self.partitioned else self._record.stored.crc32c
+
+    @property
+    def chunk_size(self) -> int | None:
+        """Bytes that a chunk checksum covers, 0: there are none; None for a partitioned tensor."""
+        return None if self.partitioned else self._record.stored.chunk_size
+
+    @property
+    def stored_nbytes(self) -> int:
+        """Bytes in the data files."""
+        if self.partitioned:
+            return sum(part.nbytes for part in self.slices)
+        return self._record.stored.size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array; for strings and unknown dtypes bytes in the data files."""
+        info = dtypes.info_of(self.dtype_code)
+        return self.size * info.size if info and info.size else self.stored_nbytes
+
+    @property
+    def partial_reads_verified(self) -> bool:
+        """True if a read of any part of it is checked under verify="auto".
+
+        That is so where every stored value has checksums of its chunks, or is small enough to be
+        read whole (1 MiB).
+        """
+        if self.partitioned:
+            return all(
+                part.chunk_size or part.nbytes <= CHECKED_WHOLE_BYTES for part in self.slices
+            )
+        stored = self._record.stored
+        return bool(stored.chunk_size) or stored.size <= CHECKED_WHOLE_BYTES
+
+    # ---- reading
+
+    def read(self, *, verify: str | None = None) -> NDArray[Any]:
+        """The whole tensor as a new array.
+
+        Strings and variant payloads are object arrays of bytes. A dtype that this version does not
+        know gives the stored bytes as a vector of uint8. `verify` overrides that of the reader.
+
+        Raises:
+            CorruptError: the data is damaged, or its slices leave a hole.
+            UnsupportedError: rank above 64, which numpy cannot hold.
+            StorageError, LimitError.
+        """
+        return self.read_box(None, self.shape, verify)
+
+    def read_into(self, array: Any, *, verify: str | None = None) -> NDArray[Any]:
+        """Reads the whole tensor into memory of the caller and returns it as an array.
+
+        Args:
+            array: a writable numpy array (or object with the buffer protocol) of exactly this shape
+                and dtype. One that is not C-contiguous is filled through a temporary copy.
+            verify: overrides that of the reader.
+
+        Raises:
+            InvalidError: another shape or dtype, or read-only; nothing was written.
+            CorruptError, StorageError, LimitError: as in `read`; the contents of the array are then
+                unspecified.
+        """
+        target = self.check_target(array)
+        if self.dtype == np.dtype(object) or not target.flags.c_contiguous:
+            target[...] = self.read(verify=verify)
+        else:
+            self._fetch(None, target, verify)
+        return target
+
+    def check_target(self, target: Any) -> NDArray[Any]:
+        """`target` as a numpy array that this tensor can be read into; InvalidError if it is
+        none."""
+        try:
+            array: NDArray[Any] = target if isinstance(target, np.ndarray) else _borrowed(target)
+        except (TypeError, ValueError):
+            raise self._invalid(f"{type(target).__name__} is no array to read into") from None
+        known = self.dtype is not None
+        expected = self.dtype if known else np.dtype(np.uint8)
+        shape = self.shape if known else (self.stored_nbytes,)
+        if array.dtype != expected:
+            raise self._invalid(
+                f"cannot read dtype {expected} into an array of dtype {array.dtype}"
+            )
+        if array.shape != shape:
+            raise self._invalid(f"cannot read shape {shape} into an array of shape {array.shape}")
+        if not array.flags.writeable:
+            raise self._invalid("cannot read into a read-only array")
+        return array
+
+    def map(self, *, verify: str | None = None) -> NDArray[Any]:
+        """The tensor as a read-only array over the data file itself, without a copy.
+
+        The mapping lives as long as any view of it, whatever happens to the reader. A file that
+        somebody truncates under a mapping kills the process that touches it (SIGBUS): map only
+        files that are left alone. Unless `verify` is "off" the bytes are checked once, now.
+
+        Raises:
+            InvalidError: a partitioned tensor, strings, or the other byte order: these cannot be
+                mapped.
+            CorruptError, StorageError.
+        """
+        self.check_rank()
+        raw = self._reader._handle.map(
+            self._selection, self._row, self._reader._verify_mode(verify)
+        )
+        dtype = self.dtype
+        try:
+            return raw if dtype is None else np.ndarray(self.shape, dtype, raw)
+        except ValueError as error:  # as in new_array
+            raise self.unsupported(f"shape {self.shape}: {error}") from None
+
+    def __getitem__(self, key: Any) -> Any:
+        """What `read()[key]` gives, for basic indexing, reading only the smallest box around it.
+
+        Integers, slices of any step and an ellipsis. Raises IndexError as numpy does, InvalidError
+        for other kinds of indexing (masks, arrays, None), and what `read` raises.
+        """
+        if self.dtype is None:
+            raise self.unsupported(
+                f"elements of {self.dtype_name} are not known; read() gives the bytes"
+            )
+        box = indexing.box_of(key, self.shape)
+        whole = box.shape == self.shape
+        corner = None if whole else np.array([*box.start, *box.shape, 0], np.int64)
+        array = self.read_box(corner, box.shape, None)
+        picked = array[box.rest]
+        if isinstance(picked, np.ndarray) and picked.base is not None and picked.size < array.size:
+            return picked.copy()
+        return picked
+
+    def read_box(
+        self, box: NDArray[np.int64] | None, shape: tuple[int, ...], verify: str | None
+    ) -> NDArray[Any]:
+        """A box (starts, then lengths; None for all) of this shape, as a new array."""
+        self.check_rank()
+        info = dtypes.info_of(self.dtype_code)
+        if info is not None and info.storage in (_core.STORAGE_STRING, _core.STORAGE_VARIANT):
+            mode = self._reader._verify_mode(verify)
+            elements = self._reader._handle.read_strings(self._selection, self._row, box, mode)
+            strings = np.empty(len(elements), object)
+            strings[:] = elements
+            return strings.reshape(shape)
+        dtype = self.dtype
+        array = (
+            np.empty(self.stored_nbytes, np.uint8)
+            if dtype is None
+            else self.new_array(shape, dtype)
+        )
+        self._fetch(box, array, verify)
+        return array
+
+    def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Memory for a box of this shape, taken only where the data files hold what the index
+        claims."""
+        self.check_rank()
+        if math.prod(shape) * dtype.itemsize > PROBED_BYTES:
+            self._probe()
+        try:
+            return np.empty(shape, dtype)
+        except ValueError as error:  # an empty array with sizes whose product numpy cannot hold
+            raise self.unsupported(f"shape {shape}: {error}") from None
+
+    def _probe(self) -> None:
+        """Reads one element of each stored value, which fails where the value is not all there."""
+        corners = [[dim - 1 for dim in self.shape]]
+        if self.partitioned:
+            corners = [
+                [start + size - 1 for start, size in zip(part.start, part.shape, strict=True)]
+                for part in self.slices
+                if part.nbytes > PROBED_BYTES // max(len(self.slices), 1)
+            ]
+        element = np.empty((), self.dtype)
+        for corner in corners:
+            box = np.array([*corner, *[1] * len(corner), 0], np.int64)
+            self._fetch(box, element, "off")
+
+    def _fetch(
+        self, box: NDArray[np.int64] | None, array: NDArray[Any], verify: str | None
+    ) -> None:
+        request = np.zeros(1, _core.REQUEST)
+        request["row"] = self._row
+        request["box"] = 0 if box is None else _core.address(box)
+        request["destination"] = _core.address(array)
+        request["destination_size"] = array.nbytes
+        self._reader._handle.read(self._selection, request, self._reader._verify_mode(verify))
+
+    def check_rank(self) -> None:
+        """Refuses a rank that numpy cannot hold."""
+        if len(self.shape) > _core.NUMPY_RANK_MAX:
+            raise self.unsupported(
+                f"rank {self.ndim} is more than the {_core.NUMPY_RANK_MAX} dimensions of numpy"
+            )
+
+    def unsupported(self, message: str) -> UnsupportedError:
+        """The error for what this version cannot do with this tensor."""
+        return UnsupportedError(message, tensor=self.name, path=self._reader.prefix)
+
+    def _invalid(self, message: str) -> InvalidError:
+        return InvalidError(message, tensor=self.name, path=self._reader.prefix)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        if copy is False:
+            raise ValueError(
+                "a TensorHandle is not in memory: converting it always makes a new array"
+            )
+        array = self.read()
+        return array if dtype is None or np.dtype(dtype) == array.dtype else array.astype(dtype)
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of a tensor without dimensions")
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"<TensorHandle {self.name!r} {self.dtype_name} {self.shape}>"
+
+
+def _borrowed(target: Any) -> NDArray[Any]:
+    return np.asarray(memoryview(target))

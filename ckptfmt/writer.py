@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writing checkpoints: `save`, `save_v2`, and the Writer under both."""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from ckptfmt import _core, names, slices
+from ckptfmt.arrays import Sources
+from ckptfmt.errors import InvalidError, UnsupportedError
+
+__all__ = ["Writer", "save", "save_v2"]
+
+Path = str | bytes | os.PathLike[Any]
+Progress = Callable[[int, int], object]
+
+CHUNK_SIZE = 256 << 10
+# Bytes of one crossing into C: many keep its threads busy, few let Ctrl-C and progress through.
+BATCH_BYTES = 256 << 20
+WATCHED_BATCH_BYTES = 32 << 20
+_RESERVED = names.RESERVED.encode()
+
+
+class Writer:
+    """Writes one checkpoint, or one shard of a bigger one. Nothing is visible before `commit`.
+
+    A context manager: commits on a clean exit, abandons on an exception. A writer that is collected
+        unfinished
+    abandons what it wrote, with a ResourceWarning. One writer belongs to one thread at a time.
+
+    Args:
+        prefix: the checkpoint's prefix, taken literally; missing directories are made.
+        metadata: a JSON object to store with it (read back as `Reader.metadata`); needs level
+            "v2+".
+        level: "v2" for exactly what TensorFlow writes, "v2+" for checksums of chunks as well, which
+            TensorFlow skips.
+        alignment: bytes; every tensor starts at a multiple, and the data file's size is one.
+            Default 64, for "v2" 1.
+        durability: "full" (synced), "rename" (atomic for other processes) or "none" (nor read
+            back).
+
+    Raises:
+        InvalidError, UnsupportedError, StorageError.
+    """
+
+    def __init__(
+        self,
+        prefix: Path,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        level: str = "v2+",
+        alignment: int | None = None,
+        durability: str = "full",
+    ) -> None:
+        self._handle: _core.WriterHandle | None = None
+        if level == "ckptfmt":
+            raise UnsupportedError("this version writes the levels 'v2' and 'v2+'")
+        if level not in ("v2", "v2+"):
+            raise InvalidError(f"level {level!r} is none of 'v2', 'v2+'")
+        if durability not in _core.DURABILITY:
+            raise InvalidError(
+                f"durability {durability!r} is none of {', '.join(map(repr, _core.DURABILITY))}"
+            )
+        if alignment is None:
+            alignment = 1 if level == "v2" else 64
+        if not 1 <= alignment < 2**63:
+            raise InvalidError(f"alignment {alignment} is not a positive number of bytes")
+        self._metadata = _metadata_json(metadata, level)
+        self.prefix = os.fsdecode(prefix)
+        chunk_size = 0 if level == "v2" else CHUNK_SIZE
+        self._handle = _core.WriterHandle(
+            self.prefix, alignment, chunk_size, _core.DURABILITY[durability]
+        )
+
+    def add(self, name: str | bytes, array: Any, dtype: Any = None) -> None:
+        """Appends a whole tensor; returns when its bytes are no longer needed.
+
+        Args:
+            name: its name, at least one byte.
+            array: a numpy array of any strides and byte order (not copied), or anything that
+                `np.asarray` takes. Strings: arrays of bytes, str or objects of these; str is stored
+                as UTF-8.
+            dtype: what `np.asarray` should make of data that has no dtype; also names what numpy
+                cannot tell apart: "variant" for object arrays of payloads, "qint8" and its kin for
+                plain integers.
+
+        Raises:
+            InvalidError: an empty, repeated or reserved name, or data that cannot be stored.
+            StorageError: writing failed; the writer can then only be abandoned.
+        """
+        sources = Sources()
+        sources.add(_user_name(name), array, dtype)
+        self._add(sources)
+
+    def add_slice(
+        self,
+        name: str | bytes,
+        array: Any,
+        shape: Sequence[int] | None = None,
+        offset: Sequence[int] | None = None,
+        *,
+        spec: str | bytes | None = None,
+        dtype: Any = None,
+    ) -> None:
+        """Appends one slice of a tensor; other slices may follow, here or in the other bundles of a
+        merge.
+
+        Args:
+            name, array, dtype: as in `add`.
+            shape, offset: the full tensor's shape, and the slice's first element in it.
+            spec: both as a shape_and_slice text instead ("1000 64 250,250:-"); "" is the whole
+                tensor.
+
+        Raises:
+            InvalidError: the slice does not lie in the tensor, overlaps an earlier one or disagrees
+                with it.
+            StorageError: as in `add`.
+        """
+        raw, sources = _user_name(name), Sources()
+        if spec is None:
+            if shape is None or offset is None:
+                raise _invalid(raw, "a slice needs shape and offset, or spec")
+            sources.add(raw, array, dtype)
+            _set_slice(sources, shape, offset)
+        elif shape is None and offset is None:
+            sources.add(raw, array, dtype)
+            _set_spec(sources, spec)
+        else:
+            raise _invalid(raw, "give either spec or shape and offset")
+        self._add(sources)
+
+    def _add(self, sources: Sources, first: int = 0, last: int | None = None) -> None:
+        handle = self._open_handle()
+        table, owners = sources.table(first, last)
+        handle.add(table)
+        del owners
+
+    def _open_handle(self) -> _core.WriterHandle:
+        if self._handle is None:
+            raise InvalidError("writer is closed")
+        return self._handle
+
+    def commit(self) -> None:
+        """Makes the checkpoint visible, all or nothing, and closes the writer, whatever happens.
+
+        Raises:
+            StorageError: it could not be written; an older checkpoint of this prefix is still
+                there.
+            DurabilityUnknownError: it is in place, but a power cut may bring the older one back.
+        """
+        handle = self._open_handle()
+        if self._metadata is not None:
+            text, self._metadata = self._metadata, None
+            sources = Sources()
+            sources.add(names.METADATA.encode(), text)
+            self._add(sources)
+        self._handle = None
+        handle.commit()
+
+    def abandon(self) -> None:
+        """Removes what was written. Harmless when the writer is closed already."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.close()
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            self.abandon()
+        elif self._handle is not None:
+            try:
+                self.commit()
+            finally:
+                self.abandon()
+
+    def __del__(self) -> None:
+        handle = getattr(self, "_handle", None)
+        if handle is not None and not handle.foreign:
+            warnings.warn(
+                f"the writer of {self.prefix} was neither committed nor abandoned",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
+            self.abandon()
+
+    def __repr__(self) -> str:
+        return f"<ckptfmt.Writer {self.prefix!r}{' closed' if self._handle is None else ''}>"
+
+
+def save(
+    prefix: Path,
+    tensors: Mapping[str, Any] | Mapping[bytes, Any] | Iterable[tuple[str | bytes, Any]],
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    level: str = "v2+",
+    alignment: int | None = None,
+    durability: str = "full",
+    progress: Progress | None = None,
+) -> None:
+    """Saves named arrays as one checkpoint of one data file, all or nothing, in the order given.
+
+    Args:
+        prefix, metadata, level, alignment, durability: as in Writer.
+        tensors: name to array; see `Writer.add` for what is an array.
+        progress: called as `progress(bytes_done, bytes_total)` from this thread, with bytes of
+            array data.
+
+    Raises:
+        InvalidError: a name or an array that cannot be stored; checked before anything is written.
+        UnsupportedError, StorageError: as in Writer.
+    """
+    items = tensors.items() if isinstance(tensors, Mapping) else tensors
+    sources = Sources()
+    add = sources.add
+    for name, array in items:
+        add(_user_name(name), array)
+    _write(
+        prefix,
+        sources,
+        progress,
+        metadata=metadata,
+        level=level,
+        alignment=alignment,
+        durability=durability,
+    )
+
+
+def save_v2(
+    prefix: Path,
+    tensor_names: Sequence[str | bytes],
+    shape_and_slices: Sequence[str | bytes],
+    tensors: Sequence[Any],
+) -> None:
+    """Saves as TensorFlow's SaveV2 op: the same arguments and, on a fresh prefix, the same bytes.
+
+    Args:
+        prefix: the checkpoint's prefix.
+        tensor_names: one name a tensor. A name may repeat where its slices differ.
+        shape_and_slices: one text a tensor: "" for a whole one, else "full shape, then slice" ("4 6
+            0,2:-").
+        tensors: one array a name, of the slice's shape.
+
+    Raises:
+        InvalidError: the three have different lengths or are empty, a text is malformed or does not
+            fit its array.
+        StorageError: writing failed.
+    """
+    for what, texts in (("tensor_names", tensor_names), ("shape_and_slices", shape_and_slices)):
+        if isinstance(texts, (str, bytes)):
+            raise InvalidError(f"{what} is a sequence of texts, not one")
+    if len(tensor_names) != len(shape_and_slices):
+        raise InvalidError(
+            "tensor_names and shape_and_slices have different number of elements: "
+            f"{len(tensor_names)} vs. {len(shape_and_slices)}"
+        )
+    if len(tensor_names) != len(tensors):
+        raise InvalidError(f"Got {len(tensor_names)} tensor names but {len(tensors)} tensors.")
+    if not len(tensors):
+        raise InvalidError("save_v2 needs at least one tensor, as SaveV2 does")
+    sources = Sources()
+    for name, spec, tensor in zip(tensor_names, shape_and_slices, tensors, strict=True):
+        sources.add(names.tensor_bytes(name), tensor)
+        if spec:
+            _set_spec(sources, spec)
+    _write(prefix, sources, None, level="v2")
+
+
+def _write(prefix: Path, sources: Sources, progress: Progress | None, **options: Any) -> None:
+    sizes, total = sources.sizes, sum(sources.sizes)
+    limit = BATCH_BYTES if progress is None else WATCHED_BATCH_BYTES
+    with Writer(prefix, **options) as writer:
+        done = first = 0
+        while first < len(sizes):
+            last, size = first + 1, sizes[first]
+            while last < len(sizes) and size + sizes[last] <= limit:
+                size += sizes[last]
+                last += 1
+            writer._add(sources, first, last)
+            first, done = last, done + size
+            if progress is not None:
+                progress(done, total)
+
+
+def _set_spec(sources: Sources, spec: str | bytes) -> None:
+    """Makes the last of the sources the slice that a shape_and_slice text describes."""
+    parsed = slices.parse_spec(spec)
+    if parsed is None:
+        return
+    actual = sources.arrays[-1].shape
+    if parsed.shape != actual:
+        raise _invalid(
+            sources.names[-1],
+            "Slice in shape_and_slice specification does not match the shape of the tensor to "
+            f"save: {names.tensor_text(spec)}, tensor: [{','.join(map(str, actual))}]",
+        )
+    sources.slices[len(sources) - 1] = (parsed.full_shape, parsed.start, parsed.lengths)
+
+
+def _set_slice(sources: Sources, shape: Sequence[int], offset: Sequence[int]) -> None:
+    """Makes the last of the sources a slice of a tensor of this shape."""
+    name, actual = sources.names[-1], sources.arrays[-1].shape
+    full, start = (tuple(int(number) for number in numbers) for numbers in (shape, offset))
+    if len(full) != len(start) or len(full) != len(actual):
+        raise _invalid(
+            name,
+            f"shape {full}, offset {start} and an array of shape {actual} have different ranks",
+        )
+    if any(not 0 <= number < 2**63 for number in (*full, *start)):
+        raise _invalid(name, f"shape {full} and offset {start} are not both in range")
+    if full:
+        # As SaveSliceInfo.spec: lengths are spelled out, but for empty dimensions, which have no
+        # other form.
+        lengths = [length if length else -1 for length in actual]
+        sources.slices[len(sources) - 1] = (full, start, lengths)
+
+
+def _invalid(name: bytes, message: str) -> InvalidError:
+    return InvalidError(message, tensor=names.tensor_text(name))
+
+
+def _user_name(name: str | bytes) -> bytes:
+    raw = names.tensor_bytes(name)
+    if raw.startswith(_RESERVED):
+        raise _invalid(raw, f"names beginning with {names.RESERVED} are reserved")
+    return raw
+
+
+def _metadata_json(metadata: Mapping[str, Any] | None, level: str) -> bytes | None:
+    """The metadata as it is stored: canonical JSON (sorted keys, no blanks, ASCII)."""
+    if metadata is None:
+        return None
+    if level == "v2":
+        raise InvalidError("level 'v2' has no place for metadata")
+    if not isinstance(metadata, Mapping):
+        raise InvalidError(f"metadata is a JSON object, not {type(metadata).__name__}")
+    try:
+        return json.dumps(
+            dict(metadata), sort_keys=True, separators=(",", ":"), allow_nan=False
+        ).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidError(f"metadata cannot be written as JSON: {error}") from None
