@@ -2,9 +2,8 @@
 """Builds `ckptfmt._ckptfmt`, the cffi module: all of csrc/ plus one generated file.
 
 The declarations come from csrc/ckptfmt.h itself, from the lines between its two cffi markers. A
-copy kept by hand
-would drift: cffi converts a size_t that was declared uint32_t without a word. The version comes
-    from pyproject.toml.
+copy kept by hand would drift: cffi converts a size_t that was declared uint32_t without a word. The
+version comes from pyproject.toml.
 """
 
 import re

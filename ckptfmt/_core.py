@@ -1,20 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The border to C: the only module that touches `ffi` and `lib`. No policy and no names of dtypes
-here.
+"""The border to C: the only module that touches `ffi` and `lib`. No policy, no names of dtypes.
 
 Three kinds of things cross:
 
-- **Handles** (`ReaderHandle`, `WriterHandle`, `VerifierHandle`): wrapped in the line that creates
-them. A handle may
-  be closed while other threads are inside a call: the last one out frees it. It remembers its
-      process: in a forked
-  child every use raises, and closing touches nothing, because the files belong to the parent.
-- **Columns**: arrays of C structs seen as numpy structured arrays, whose fields come from the
-parsed header. A batch
-  of any size is one crossing.
-- **Views** (`Selection`, mappings): memory of C that Python sees. Each view's base chain ends in an
-object that owns
-  the memory, which is therefore freed when the last view dies and never before.
+- **Handles** (`ReaderHandle`, `WriterHandle`, `VerifierHandle`) are wrapped in the line that
+  creates them. A handle may be closed while other threads are inside a call: the last one out
+  frees it. It remembers its process: in a forked child every use raises, and closing touches
+  nothing, because the files belong to the parent.
+- **Columns** are arrays of C structs seen as numpy structured arrays, whose fields come from the
+  parsed header. A batch of any size is one crossing.
+- **Views** (`Selection`, mappings) are memory of C that Python sees. Each view's base chain ends in
+  an object that owns the memory, which is therefore freed when the last view dies, never before.
 """
 
 from __future__ import annotations

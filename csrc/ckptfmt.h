@@ -386,7 +386,8 @@ typedef struct ckptfmt_source {
 	const int64_t *dims;        /* `rank` sizes of the data given */
 	const int64_t *strides;     /* bytes; NULL: row-major without gaps. FIXED storage only */
 	const uint8_t *data;        /* first element; for STRING and VARIANT `const ckptfmt_bytes *`, one an element */
-	const int64_t *slice;       /* NULL: a whole tensor; else `rank` full sizes, `rank` starts, `rank` lengths */
+	const int64_t *slice;       /* NULL: a whole tensor; else `rank` full sizes, `rank` starts, `rank` lengths;
+	                             * start 0 and length -1 is a full dimension, another spelling than 0 and its size */
 	int32_t dtype;
 	int32_t rank;
 	int32_t swapped;            /* 1: the data is in the other byte order than this machine's */

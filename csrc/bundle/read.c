@@ -74,7 +74,7 @@ static ckptfmt_status check_request(const batch *b, const ckptfmt_row *row, cons
 	ckptfmt_error *err)
 {
 	const int64_t *dims = cf_selection_dims(b->selection, row->dims_first);
-	uint64_t itemsize, count = (uint64_t)row->element_count, size;
+	uint64_t itemsize = 0, count = (uint64_t)row->element_count, size;
 	CF_TRY(item_size(row, &itemsize, err));
 	if (itemsize == 0)
 		return check_raw_request(row, request, err);

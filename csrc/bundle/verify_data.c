@@ -204,7 +204,7 @@ static uint64_t work_on_span(ckptfmt_verifier *v)
 	const cf_verify_span *span = cf_verify_span_at(v, v->next);
 	const cf_verify_value *value = span->value == CF_VERIFY_NOBODY ? NULL : cf_verify_value_at(v, span->value);
 	cf_verify_place place = {v->data_path, {NULL, 0}, span->offset};
-	const uint8_t *bytes;
+	const uint8_t *bytes = NULL;
 	uint64_t size = 0;
 	ckptfmt_error error;
 	if (value != NULL)

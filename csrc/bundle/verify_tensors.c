@@ -209,14 +209,14 @@ static void check_partitioned(ckptfmt_verifier *v, uint64_t row_number)
 	for (uint64_t slice = 0; slice < row->slice_count; slice++) {
 		const cf_verify_part *part = part_at(v, row, slice);
 		int64_t count;
-		bool good = cf_verify_ok(v, cf_geometry_check_extents(v->selection, row, slice, &count, &error), &error,
-			&place);
+		(void)cf_verify_ok(v, cf_geometry_check_extents(v->selection, row, slice, &count, &error), &error, &place);
 		inside = inside && count >= 0;
 		if (part->state == CF_VERIFY_ABSENT && absent++ == 0)
 			first_absent = slice;
-		if (good && part->state == CF_VERIFY_SOUND)
+		if (count >= 0 && part->state == CF_VERIFY_SOUND)
 			add_value(v, row_number, &cf_selection_slices(v->selection, row)[slice].stored, count, part->origin);
 	}
+	v->uncertain = v->uncertain || !inside;
 	/* SLC-7 */
 	if (absent != 0)
 		cf_verify_problem(v, CKPTFMT_FAIL_BAD_SLICE, &place,

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+# `make help` lists the targets. V=1 shows whole commands. Products stand in build/<mode>/ and .venv/.
+
+PYTHON ?= python3
+CC ?= cc
+VENV := .venv
+PY := $(VENV)/bin/python
+JOBS ?= $(shell nproc 2>/dev/null || echo 2)
+FUZZ_SECONDS ?= 60
+MODE ?= release
+B := build/$(MODE)
+
+# One seed for everything random in a run; given back through the same variable.
+ifndef CKPTFMT_TEST_SEED
+CKPTFMT_TEST_SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
+endif
+export CKPTFMT_TEST_SEED
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+Q := $(if $(V),,@)
+say = $(if $(V),,@printf '  %-5s %s\n' '$(1)' '$(2)')
+MAKEFLAGS += --no-print-directory
+
+VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+WARNINGS := -Wall -Wextra -Wconversion -Wshadow
+SANITIZE := -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all
+flags_release := -O2
+flags_warn := -O2 -Werror
+flags_asan := $(SANITIZE) -fsanitize=address,undefined
+flags_tsan := -O2 -g -fsanitize=thread
+flags_fuzz := $(SANITIZE) -fsanitize=fuzzer-no-link,address,undefined
+flags_arm := -O2
+flags_bigendian := -O2
+link_arm := -static
+link_bigendian := -static
+MODE_FLAGS := $(flags_$(MODE))
+CFLAGS ?=
+ALL_CFLAGS := -std=c11 -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 $(WARNINGS) -fvisibility=hidden -fPIC -pthread -Icsrc \
+	$(MODE_FLAGS) $(CFLAGS)
+ALL_LDFLAGS := -pthread $(filter -fsanitize=%,$(MODE_FLAGS)) $(link_$(MODE)) $(LDFLAGS)
+
+LIB_SRC := $(sort $(wildcard csrc/*/*.c))
+TEST_SRC := $(sort $(wildcard tests/c/test_*.c))
+SUPPORT_SRC := $(filter-out $(TEST_SRC),$(sort $(wildcard tests/c/*.c)))
+FUZZ_SRC := $(sort $(wildcard fuzz/fuzz_*.c))
+FUZZ_SUPPORT_SRC := $(filter-out $(FUZZ_SRC),$(sort $(wildcard fuzz/*.c)))
+objects = $(patsubst %.c,$(B)/%.o,$(1))
+
+LIB_OBJ := $(call objects,$(LIB_SRC))
+TESTS := $(patsubst tests/c/%.c,$(B)/%,$(TEST_SRC))
+FUZZERS := $(patsubst fuzz/%.c,$(B)/%,$(FUZZ_SRC))
+# Programs that start threads, and those that emulators can run: what needs no file system of its own.
+THREADED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -l 'pthread_create' $(TEST_SRC))))
+EMULATED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -L 'os_fault.h' $(TEST_SRC))))
+
+.PHONY: help demo test check interop asan tsan fuzz arm bigendian lib dist-check clean \
+	needs-python needs-c c-programs fuzz-programs threaded-programs emulated-programs \
+	warn-objects c-test threaded-test emulated-test replay warnings lint python python-test
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+help: ## list the targets
+	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | \
+		while IFS="$$(printf '\t')" read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
+	@printf '%s\n' 'Variables: V=1, JOBS, PYTHON, CC, CFLAGS, FUZZ_SECONDS, CKPTFMT_TEST_SEED, CKPTFMT_CORPUS'
+
+# ---- for everybody ----------------------------------------------------------------------------------------
+
+demo: python ## save a small model from four processes, merge, inspect, verify, restore a slice
+	$(Q)$(PY) examples/demo.py
+
+test: needs-python needs-c ## C unit tests, the C example and Python tests
+	$(Q)$(MAKE) c-test
+	$(Q)$(MAKE) lib
+	$(Q)build/plain_c build/example/model
+	$(Q)$(MAKE) python-test
+
+lib: needs-c ## build/libckptfmt.a, build/libckptfmt.so and the plain C example
+	$(Q)$(MAKE) -j$(JOBS) build/libckptfmt.a build/libckptfmt.so build/plain_c
+	$(Q)echo "library: build/libckptfmt.a build/libckptfmt.so; example: build/plain_c PREFIX"
+
+# ---- for developers ---------------------------------------------------------------------------------------
+
+check: test ## test, fuzz corpus replay, ruff, mypy, all C with warnings as errors
+	$(Q)$(MAKE) replay
+	$(Q)$(MAKE) warnings
+	$(Q)$(MAKE) lint
+
+interop: python ## differential tests against the real TensorFlow (installs it: half a gigabyte)
+	$(Q)$(PY) -c 'import tensorflow' 2>/dev/null || $(PY) -m pip install --quiet -e '.[interop]'
+	@echo "seed: CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"
+	$(Q)$(PY) -m pytest -q -s tests/interop
+
+asan: needs-c python ## C tests, corpus replay and Python tests under AddressSanitizer and UBSan
+	$(Q)$(MAKE) MODE=asan c-test
+	$(Q)$(MAKE) MODE=asan replay
+	$(Q)sh tools/asan_python.sh $(PY) $(CC)
+
+tsan: needs-c ## C tests that start threads under ThreadSanitizer
+	$(Q)$(MAKE) MODE=tsan -j$(JOBS) threaded-programs
+	$(Q)$(MAKE) MODE=tsan threaded-test
+
+arm: ## C tests that need no file system, for ARMv8 under qemu-user
+	$(Q)sh tools/need.sh aarch64-linux-gnu-gcc qemu-aarch64
+	$(Q)$(MAKE) MODE=arm CC=aarch64-linux-gnu-gcc RUN=qemu-aarch64 -j$(JOBS) emulated-programs
+	$(Q)$(MAKE) MODE=arm CC=aarch64-linux-gnu-gcc RUN=qemu-aarch64 emulated-test
+
+bigendian: ## the same on a big-endian machine (s390x)
+	$(Q)sh tools/need.sh s390x-linux-gnu-gcc qemu-s390x
+	$(Q)$(MAKE) MODE=bigendian CC=s390x-linux-gnu-gcc RUN=qemu-s390x -j$(JOBS) emulated-programs
+	$(Q)$(MAKE) MODE=bigendian CC=s390x-linux-gnu-gcc RUN=qemu-s390x emulated-test
+
+fuzz: needs-c ## fuzz every target, FUZZ_SECONDS in all: libFuzzer with clang, else the standalone driver
+	$(Q)if command -v clang >/dev/null; then \
+		$(MAKE) MODE=fuzz CC=clang -j$(JOBS) fuzz-programs && \
+		sh tools/fuzz.sh libfuzzer build/fuzz $(FUZZ_SECONDS); \
+	else \
+		$(MAKE) MODE=asan -j$(JOBS) fuzz-programs && \
+		sh tools/fuzz.sh standalone build/asan $(FUZZ_SECONDS); \
+	fi
+
+dist-check: python ## sdist -> wheel -> import in a fresh venv
+	$(Q)$(PY) tools/dist_check.py
+
+clean: ## remove build/ and .venv/
+	$(Q)rm -rf build .venv ckptfmt.egg-info ckptfmt/_ckptfmt.*.so ckptfmt/_ckptfmt.so
+
+# ---- parts ------------------------------------------------------------------------------------------------
+
+needs-python:
+	@sh tools/need.sh python:$(PYTHON) cc:$(CC)
+
+needs-c:
+	@sh tools/need.sh cc:$(CC)
+
+c-programs: $(TESTS)
+fuzz-programs: $(FUZZERS)
+threaded-programs: $(THREADED)
+emulated-programs: $(EMULATED)
+c-programs fuzz-programs threaded-programs emulated-programs warn-objects: ; @:
+
+# Each program in turn; its last line tells its checks.
+run_each = for program in $(1); do $(RUN) $$program || { echo "FAILED: $(RUN) $$program" \
+	"with CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"; exit 1; }; done
+
+c-test:
+	$(Q)$(MAKE) -j$(JOBS) c-programs
+	$(Q)$(call run_each,$(TESTS))
+
+threaded-test:
+	$(Q)$(call run_each,$(THREADED))
+
+emulated-test:
+	$(Q)$(call run_each,$(EMULATED))
+
+# The canary's property is false for its corpus: a replay that passes it would pass anything.
+replay:
+	$(Q)$(MAKE) -j$(JOBS) fuzz-programs
+	$(Q)sh tools/fuzz.sh replay $(B)
+
+warnings:
+	$(Q)$(MAKE) MODE=warn -j$(JOBS) warn-objects
+
+warn-objects: $(call objects,$(LIB_SRC) $(TEST_SRC) $(SUPPORT_SRC) $(FUZZ_SRC) $(FUZZ_SUPPORT_SRC) examples/plain_c.c)
+
+lint: python
+	$(Q)$(PY) -c 'import ruff, mypy' 2>/dev/null || $(PY) -m pip install --quiet -e '.[dev]'
+	$(Q)$(PY) -m ruff check .
+	$(Q)$(PY) -m ruff format --check .
+	$(Q)$(PY) -m mypy
+
+python: needs-python $(VENV)/.built
+
+python-test: python
+	@echo "seed: CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"
+	$(Q)$(PY) -m pytest -q -n 2 --ignore=tests/interop tests
+
+$(PY): | needs-python
+	$(call say,venv,$(VENV))
+	$(Q)$(PYTHON) -m venv $(VENV)
+
+# Installs when what is asked for has changed, and only rebuilds the extension when the sources have.
+$(VENV)/.built: pyproject.toml setup.py build_ffi.py $(wildcard csrc/*.h csrc/*/*.h) $(LIB_SRC) | $(PY)
+	$(call say,py,ckptfmt with its extension)
+	$(Q)$(if $(filter pyproject.toml setup.py,$?),\
+		$(PY) -m pip install --quiet 'setuptools>=68' && $(PY) -m pip install --quiet -e '.[test$(,)cli]',\
+		$(PY) setup.py --quiet build_ext --inplace)
+	$(Q)touch $@
+, := ,
+
+# ---- C ----------------------------------------------------------------------------------------------------
+
+$(B)/%.o: %.c
+	$(call say,cc,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+
+$(B)/csrc/base/limits.o: ALL_CFLAGS += -DCKPTFMT_VERSION='"$(VERSION)"'
+$(B)/csrc/base/limits.o: pyproject.toml
+$(call objects,$(TEST_SRC) $(SUPPORT_SRC)): ALL_CFLAGS += -Itests/c
+
+# Every symbol, for tests. An object that stands before it (memory_fault, os_fault) takes the place of a member.
+$(B)/libinternal.a: $(LIB_OBJ)
+	$(Q)rm -f $@
+	$(Q)$(if $(filter -static,$(link_$(MODE))),$(patsubst %gcc,%ar,$(CC)),ar) rcs $@ $^
+
+# A test is linked with the support files whose headers it includes.
+define test_program
+$(B)/$(1): $(B)/tests/c/$(1).o $(patsubst %,$(B)/tests/c/%.o,$(2)) $(B)/libinternal.a
+	$$(call say,ld,$$@)
+	$(Q)$(CC) -o $$@ $$^ $(ALL_LDFLAGS)
+endef
+support = $(foreach one,$(SUPPORT_SRC:tests/c/%.c=%),$(if $(shell grep -l '"$(one).h"' tests/c/$(1).c),$(one)))
+$(foreach one,$(TEST_SRC:tests/c/%.c=%),$(eval $(call test_program,$(one),$(call support,$(one)))))
+
+FUZZ_PARTS := $(call objects,$(if $(filter fuzz,$(MODE)),$(filter-out fuzz/standalone.c,$(FUZZ_SUPPORT_SRC)),$(FUZZ_SUPPORT_SRC)))
+$(FUZZERS): $(B)/fuzz_%: $(B)/fuzz/fuzz_%.o $(FUZZ_PARTS) $(B)/libinternal.a
+	$(call say,ld,$@)
+	$(Q)$(CC) -o $@ $^ $(subst fuzzer-no-link,fuzzer,$(ALL_LDFLAGS))
+
+# One object in which all that is not public is local: a program cannot clash with our internal names.
+build/libckptfmt.a: $(LIB_OBJ)
+	$(call say,ar,$@)
+	$(Q)ld -r -o $(B)/ckptfmt.o $^
+	$(Q)objcopy --localize-hidden $(B)/ckptfmt.o
+	$(Q)rm -f $@
+	$(Q)ar rcs $@ $(B)/ckptfmt.o
+
+build/libckptfmt.so: $(LIB_OBJ)
+	$(call say,ld,$@)
+	$(Q)$(CC) -shared -Wl,-soname,libckptfmt.so -Wl,-z,defs -o $@ $^ $(ALL_LDFLAGS)
+
+build/plain_c: $(B)/examples/plain_c.o build/libckptfmt.a
+	$(call say,ld,$@)
+	$(Q)$(CC) -o $@ $^ $(ALL_LDFLAGS)
+
+-include $(shell find $(B) -name '*.d' 2>/dev/null)

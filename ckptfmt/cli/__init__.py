@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The `ckptfmt` command. One file a command; this one chooses it and turns errors into a line and
+an exit status.
+
+Exit status: 0 good, 1 problems found, 2 wrong usage or no checkpoint, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any, NoReturn
+
+import ckptfmt
+from ckptfmt import CkptfmtError, CorruptError, GenerationGoneError, LimitError, ShardMissingError
+from ckptfmt.cli.output import Output, OutputError, silence
+from ckptfmt.cli.text import printable
+
+__all__ = ["main"]
+
+GOOD, PROBLEMS, TROUBLE, INTERRUPTED = 0, 1, 2, 130
+
+# The checkpoint is at fault; any other error means that there was none to look at.
+DAMAGE = (CorruptError, LimitError, ShardMissingError, GenerationGoneError)
+
+# Modules of this package: SUMMARY, EPILOG, add_options(parser), run(options) -> exit status.
+COMMANDS = ("inspect", "verify")
+
+LAYOUT: dict[str, Any] = {
+    "formatter_class": argparse.RawDescriptionHelpFormatter,
+    "allow_abbrev": False,
+}
+
+DESCRIPTION = (
+    "Look into TensorFlow V2 checkpoints (an .index file and .data files), and check them."
+)
+
+EPILOG = """
+examples:
+  ckptfmt inspect model.ckpt-1000            tensors, totals, header
+  ckptfmt inspect --layout model.ckpt-1000   every region of the files
+  ckptfmt verify model.ckpt-1000             check every byte
+  ckptfmt COMMAND --help                     more about a command
+
+exit status:
+  0  good
+  1  problems found in the checkpoint
+  2  wrong usage, or no checkpoint where one should be
+
+Data goes to standard output, problems and progress to standard error. NO_COLOR is honoured.
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Ends with status 2; arguments come from who knows where, so nothing raw is printed."""
+        super().error(printable(message))
+
+
+def _parser() -> argparse.ArgumentParser:
+    """For everything but what begins with a command: its own parser is made much faster."""
+    parser = _Parser(prog="ckptfmt", description=DESCRIPTION, epilog=EPILOG, **LAYOUT)
+    parser.add_argument("--version", action="version", version=f"ckptfmt {ckptfmt.__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
+    for name in COMMANDS:
+        command = import_module(f"ckptfmt.cli.{name}")
+        commands.add_parser(name, help=command.SUMMARY, add_help=False)
+    return parser
+
+
+def _command_parser(name: str, command: Any) -> argparse.ArgumentParser:
+    summary = command.SUMMARY[0].upper() + command.SUMMARY[1:] + "."
+    parser = _Parser(prog=f"ckptfmt {name}", description=summary, epilog=command.EPILOG, **LAYOUT)
+    command.add_options(parser)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; `arguments` are those of the process unless given. The exit status."""
+    # One short run that makes no cycles: collecting would only visit every row again and again.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        status = _run(arguments)
+        Output().flush()
+    except OutputError as error:
+        status = _complain(str(error), TROUBLE)
+    except KeyboardInterrupt:
+        silence()
+        status = INTERRUPTED
+    finally:
+        if collecting:
+            gc.enable()
+    return status
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    try:
+        words = list(sys.argv[1:] if arguments is None else arguments)
+        if not words or words[0] not in COMMANDS:
+            parser = _parser()
+            parser.parse_args(words)
+            parser.error("the command comes first")
+        command = import_module(f"ckptfmt.cli.{words[0]}")
+        options = _command_parser(words[0], command).parse_args(words[1:])
+        status: int = command.run(options)
+    except SystemExit as stop:  # of argparse: help, version, wrong usage
+        return int(stop.code or GOOD)
+    except CkptfmtError as error:
+        return _complain(str(error), PROBLEMS if isinstance(error, DAMAGE) else TROUBLE)
+    except MemoryError:
+        return _complain("out of memory", TROUBLE)
+    return status
+
+
+def _complain(message: str, status: int) -> int:
+    if sys.stderr is not None:
+        print(f"ckptfmt: {printable_line(message)}", file=sys.stderr)
+    return status
+
+
+def printable_line(message: str) -> str:
+    """A message on one line; errors of the library have escaped what needs it already."""
+    return message if message.isprintable() else printable(message)

@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `inspect` knows of a checkpoint. Nothing is printed here.
+
+A damaged checkpoint is looked at as far as it goes: each thing that could not be had becomes a
+problem in the list, and the rest is there.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+import ckptfmt
+from ckptfmt import CkptfmtError, Finding, Reader, StoredSlice, TensorHandle
+
+__all__ = ["Contents", "DataFile", "Tensors", "Totals", "Value", "finding_of", "gather"]
+
+# Tensors whose names begin so belong to the format itself.
+RESERVED = "_CKPTFMT_"
+# More data files than this are looked at only where a tensor lies in them.
+FILES_MAX = 4096
+# Up to this many tensors are looked up; for more, one listing is faster.
+LOOKUPS_MAX = 64
+WHOLE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """One data file; `size` is None where it is not there."""
+
+    shard: int
+    path: str
+    size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over some tensors."""
+
+    tensors: int
+    elements: int
+    nbytes: int
+
+    def as_json(self) -> dict[str, int]:
+        """As it stands in the JSON document."""
+        return {"tensors": self.tensors, "elements": self.elements, "nbytes": self.nbytes}
+
+
+class Value(NamedTuple):
+    """Where a stored value lies; `row` is its tensor, `part` which slice of it, or WHOLE."""
+
+    shard: int
+    offset: int
+    size: int
+    row: int
+    part: int
+
+
+class Tensors:
+    """Some tensors of a checkpoint, as columns."""
+
+    def __init__(self, reader: Reader, rows: NDArray[Any]) -> None:
+        self._reader = reader
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Names, bytes that are not UTF-8 as surrogate escapes."""
+        return self._list("name")
+
+    @cached_property
+    def dtypes(self) -> list[str]:
+        """TensorFlow's names of the dtypes."""
+        return self._list("dtype")
+
+    @cached_property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Shapes."""
+        return self._list("shape")
+
+    @cached_property
+    def nbytes(self) -> list[int]:
+        """Bytes of the arrays; for strings bytes in the data files."""
+        return self._list("nbytes")
+
+    @cached_property
+    def shards(self) -> list[int]:
+        """Number of the data file; -1 for a partitioned tensor."""
+        return self._list("shard")
+
+    @cached_property
+    def offsets(self) -> list[int]:
+        """First bytes in the data files."""
+        return self._list("offset")
+
+    @cached_property
+    def crcs(self) -> list[int]:
+        """Checksums, unmasked."""
+        return self._list("crc32c")
+
+    @cached_property
+    def slice_counts(self) -> list[int]:
+        """Number of slices; 0 for a tensor stored whole."""
+        return self._list("slices")
+
+    @cached_property
+    def partitioned(self) -> list[int]:
+        """The rows of those stored in slices."""
+        rows: list[int] = np.flatnonzero(self._rows["slices"]).tolist()
+        return rows
+
+    @cached_property
+    def elements(self) -> list[int]:
+        """Number of elements."""
+        known = {dims: math.prod(dims) for dims in set(self.shapes)}
+        return [known[dims] for dims in self.shapes]
+
+    def _list(self, field_name: str) -> list[Any]:
+        values: list[Any] = self._rows[field_name].tolist()
+        return values
+
+    def pick(self, rows: Sequence[int]) -> Tensors:
+        """Some of these, in another order."""
+        if isinstance(rows, range) and rows == range(len(self)):
+            return self
+        return Tensors(self._reader, self._rows[np.array(rows, np.intp)])
+
+    @cached_property
+    def _handles(self) -> dict[str, TensorHandle]:
+        """Those of the partitioned tensors. They remember their slices."""
+        wanted = {self.names[row] for row in self.partitioned}
+        found: dict[str, TensorHandle] = {}
+        if len(wanted) > LOOKUPS_MAX:
+            found = {name: handle for name, handle in self._reader.items() if name in wanted}
+        # A listing leaves out the format's own names.
+        found.update({name: self._reader[name] for name in wanted if name not in found})
+        return found
+
+    def slices(self, row: int) -> tuple[StoredSlice, ...]:
+        """The stored slices of a partitioned one."""
+        return self._handles[self.names[row]].slices
+
+    def values(self) -> list[Value]:
+        """Where every stored value lies; slices that the index does not hold are left out."""
+        rows = self._rows
+        whole = np.flatnonzero(rows["slices"] == 0)
+        shards = rows["shard"][whole].tolist()
+        offsets, sizes = rows["offset"][whole].tolist(), rows["stored_nbytes"][whole].tolist()
+        found = [
+            Value(shard, offset, size, row, WHOLE)
+            for shard, offset, size, row in zip(shards, offsets, sizes, whole.tolist(), strict=True)
+        ]
+        for row in self.partitioned:
+            found += [
+                Value(part.shard, part.offset, part.nbytes, row, number)
+                for number, part in enumerate(self.slices(row))
+                if not part.missing
+            ]
+        return found
+
+    def ends(self) -> dict[int, int]:
+        """For each data file in which something lies, where the last of it ends."""
+        rows = self._rows[(self._rows["slices"] == 0) & (self._rows["stored_nbytes"] != 0)]
+        reach = rows["offset"] + rows["stored_nbytes"]  # below 2**63: ENT-4
+        ends: dict[int, int] = {
+            shard: int(reach[rows["shard"] == shard].max())
+            for shard in np.unique(rows["shard"]).tolist()
+        }
+        for row in self.partitioned:
+            for part in self.slices(row):
+                if part.nbytes and not part.missing:
+                    ends[part.shard] = max(ends.get(part.shard, 0), part.offset + part.nbytes)
+        return ends
+
+    def totals(self) -> tuple[Totals, dict[str, Totals]]:
+        """Sums over all of them, and over those of each dtype, most bytes first."""
+        nbytes = self._rows["nbytes"]
+        sums: dict[str, list[int]] = {}
+        for (dtype, dims), count in Counter(zip(self.dtypes, self.shapes, strict=True)).items():
+            one = sums.setdefault(dtype, [0, 0, 0])
+            one[0] += count
+            one[1] += count * math.prod(dims)
+        for code in np.unique(self._rows["dtype_code"]).tolist():
+            here = np.flatnonzero(self._rows["dtype_code"] == code)
+            sums[self.dtypes[here[0]]][2] = _exact_sum(nbytes[here])
+        ordered = sorted(sums.items(), key=lambda item: (-item[1][2], item[0]))
+        by_dtype = {dtype: Totals(*total) for dtype, total in ordered}
+        columns = zip((0, 0, 0), *sums.values(), strict=True)
+        return Totals(*map(sum, columns)), by_dtype
+
+
+def _exact_sum(numbers: NDArray[np.uint64]) -> int:
+    """The sum, which may not fit 64 bits."""
+    low = numbers & np.uint64(0xFFFFFFFF)
+    return (int((numbers >> np.uint64(32)).sum()) << 32) + int(low.sum())
+
+
+@dataclass
+class Contents:
+    """A checkpoint, as far as it can be read.
+
+    Attributes:
+        reader: open.
+        level: None if the tensors cannot be listed.
+        metadata: the JSON object stored with it; empty if there is none.
+        tensors: in key order, the format's own included; None if they cannot be listed.
+        files: the data files.
+        problems: what is wrong, in the form that `verify` gives it.
+    """
+
+    reader: Reader
+    level: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    tensors: Tensors | None = None
+    files: list[DataFile] = field(default_factory=list)
+    problems: list[Finding] = field(default_factory=list)
+
+    @property
+    def index_path(self) -> str:
+        """The index file."""
+        return f"{self.reader.prefix}.index"
+
+
+def gather(reader: Reader) -> Contents:
+    """Everything but the layout. Reads the index, and of the data files only their sizes and the
+    metadata."""
+    contents = Contents(reader)
+    try:
+        contents.tensors = Tensors(reader, reader.table(reserved=True))
+        contents.level = reader.level
+    except CkptfmtError as error:
+        contents.problems.append(finding_of(error))
+    contents.files = list(_files(contents))
+    if contents.tensors is not None:
+        contents.problems += _file_problems(contents, contents.tensors)
+        contents.problems += _slice_problems(contents, contents.tensors)
+    if not contents.problems:
+        try:
+            contents.metadata = reader.metadata
+        except CkptfmtError as error:
+            contents.problems.append(finding_of(error))
+    return contents
+
+
+def finding_of(error: CkptfmtError) -> Finding:
+    """An error in the form of a finding."""
+    return Finding(
+        "problem",
+        error.status,
+        error.failure,
+        error.message,
+        error.path,
+        error.offset,
+        error.tensor,
+    )
+
+
+def _files(contents: Contents) -> Iterator[DataFile]:
+    reader, count = contents.reader, contents.reader.header.num_shards
+    shards: Iterable[int] = range(count)
+    if count > FILES_MAX:
+        shards = sorted(contents.tensors.ends()) if contents.tensors is not None else ()
+    for shard in shards:
+        path = ckptfmt.sharded_filename(f"{reader.prefix}.data", shard, count)
+        try:
+            yield DataFile(shard, path, os.stat(path).st_size)
+        except OSError:
+            yield DataFile(shard, path, None)
+
+
+def _file_problems(contents: Contents, tensors: Tensors) -> Iterator[Finding]:
+    """Data files that are missing, or shorter than the index says."""
+    ends = tensors.ends()
+    needed = [file for file in contents.files if file.shard in ends]
+    short = {
+        file.shard: file.size
+        for file in needed
+        if file.size is not None and file.size < ends[file.shard]
+    }
+    cut = _first_cut(tensors, short) if short else {}
+    for file in needed:
+        if file.size is None:
+            message = "the data file is not there"
+            yield Finding("problem", "IO", "SHARD_MISSING", message, file.path, None, None)
+        elif file.shard in cut:
+            value = cut[file.shard]
+            message = f"DAT-2: the data file ends at {file.size}, before this value does"
+            yield Finding(
+                "problem",
+                "CORRUPT",
+                "TRUNCATED",
+                message,
+                file.path,
+                value.offset,
+                tensors.names[value.row],
+            )
+
+
+def _first_cut(tensors: Tensors, sizes: dict[int, int]) -> dict[int, Value]:
+    """For each of these data files the first value that its end cuts."""
+    first: dict[int, Value] = {}
+    for value in tensors.values():
+        limit = sizes.get(value.shard)
+        if limit is not None and value.size and value.offset + value.size > limit:
+            first[value.shard] = min(first.get(value.shard, value), value)
+    return first
+
+
+def _slice_problems(contents: Contents, tensors: Tensors) -> Iterator[Finding]:
+    """Slices that a tensor lists and the index does not hold."""
+    for row in tensors.partitioned:
+        missing = sum(part.missing for part in tensors.slices(row))
+        if missing:
+            yield Finding(
+                "problem",
+                "CORRUPT",
+                "BAD_SLICE",
+                f"SLC-7: {missing} of its {tensors.slice_counts[row]} slices are not in the index",
+                contents.index_path,
+                None,
+                tensors.names[row],
+            )

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ckptfmt inspect`: what a checkpoint holds and how it lies in its files. Never changes anything.
+
+This file has the options and decides what is looked at; `contents.py` and `layout.py` look, and
+`inspect_text.py`, `inspect_tree.py`, `inspect_layout.py` and `inspect_json.py` print.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ckptfmt
+from ckptfmt import Finding
+from ckptfmt.cli import inspect_json, inspect_layout, inspect_text, inspect_tree, layout
+from ckptfmt.cli.contents import RESERVED, Contents, Tensors, gather
+from ckptfmt.cli.output import COLORS, Output, colored
+
+__all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
+
+SUMMARY = "show what a checkpoint holds: tensors, totals, header, and every region of its files"
+
+EPILOG = r"""
+PATH is a prefix, an .index or data file, a directory with a `checkpoint` file or a single
+checkpoint, or a SavedModel directory. It is taken literally.
+
+The index is read, no tensor. A damaged checkpoint is shown as far as it can be read; what is wrong
+goes to standard error. Names are shown with everything escaped that is no plain character:
+\n, \x1b and \xff are bytes, \u202e is a character, \\ is a backslash.
+
+examples:
+  ckptfmt inspect model.ckpt-1000
+  ckptfmt inspect --sort size --limit 20 model.ckpt-1000
+  ckptfmt inspect --filter '*/kernel' --slices checkpoints/
+  ckptfmt inspect --filter '/^encoder.*(bias|scale)$/' --tree checkpoints/
+  ckptfmt inspect --json model | python3 -m json.tool
+  ckptfmt inspect --layout model.index      (beside `xxd model.index` and spec/format.md)
+
+exit status:
+  0  everything could be shown
+  1  something is damaged or missing
+  2  wrong usage, no checkpoint at PATH, or output that could not be written
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Describes the options of this command."""
+    add = parser.add_argument
+    add("path", metavar="PATH", help="the checkpoint")
+    add(
+        "--filter",
+        metavar="PATTERN",
+        action="append",
+        type=_matcher,
+        help="only tensors whose name matches: a glob for the whole name (* matches / as well), or "
+        "/REGEX/ found anywhere in it; may be given several times, any may match",
+    )
+    add(
+        "--sort",
+        choices=["name", "size", "shard", "dtype"],
+        default="name",
+        help="order of the tensors: name (byte order, as stored), size (most bytes first), shard "
+        "(where they lie), dtype",
+    )
+    add("--limit", metavar="N", type=_count, help="show the first N tensors only")
+    add("--slices", action="store_true", help="list the slices of partitioned tensors, and offsets")
+    add(
+        "--all",
+        action="store_true",
+        help=f"list the format's own tensors ({RESERVED}*) as well",
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--tree", action="store_true", help="names split at /, with sums per branch")
+    form.add_argument(
+        "--layout",
+        action="store_true",
+        help="every region of the index and of the data files, in order (with --json: as well)",
+    )
+    add("--json", action="store_true", help="one JSON document, sizes exact")
+    add("--color", choices=COLORS, default="auto", help="colours; auto: on a terminal")
+
+
+def _matcher(pattern: str) -> Callable[[str], object]:
+    if len(pattern) > 1 and pattern.startswith("/") and pattern.endswith("/"):
+        try:
+            return re.compile(pattern[1:-1]).search
+        except re.error as error:
+            raise argparse.ArgumentTypeError(f"no regular expression: {error}") from None
+    return re.compile(fnmatch.translate(pattern)).match
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no count")
+    return int(text)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Shows a checkpoint; the exit status.
+
+    Raises:
+        CkptfmtError: it cannot be opened.
+    """
+    with ckptfmt.open(options.path) as reader:
+        contents = gather(reader)
+        chosen = None if contents.tensors is None else _chosen(contents, contents.tensors, options)
+        files: list[layout.FileLayout] | None = None
+        # Where the tensors cannot be listed, the blocks that are damaged are worth seeing.
+        if options.layout or chosen is None:
+            files, found = layout.layout_of(contents)
+            contents.problems += found
+        _show(contents, chosen, files, options)
+    _complain(contents.problems, options.color)
+    return 1 if contents.problems else 0
+
+
+def _chosen(contents: Contents, tensors: Tensors, options: argparse.Namespace) -> Tensors:
+    names = tensors.names
+    rows: Sequence[int] = range(len(names))
+    if not options.all and len(contents.reader) < len(names):
+        rows = [row for row in rows if not names[row].startswith(RESERVED)]
+    if options.filter:
+        rows = [row for row in rows if any(matches(names[row]) for matches in options.filter)]
+    if options.sort != "name":  # which is the order that they are in
+        columns: dict[str, list[tuple[Any, ...]]] = {
+            "size": [(-size,) for size in tensors.nbytes],
+            "shard": list(zip(tensors.shards, tensors.offsets, strict=True)),
+            "dtype": [(dtype,) for dtype in tensors.dtypes],
+        }
+        rows = sorted(rows, key=columns[options.sort].__getitem__)
+    return tensors.pick(rows)
+
+
+def _show(
+    contents: Contents,
+    chosen: Tensors | None,
+    files: list[layout.FileLayout] | None,
+    options: argparse.Namespace,
+) -> None:
+    out = Output(options.color)
+    if options.json:
+        inspect_json.show(out, options.path, contents, chosen, files, options.limit)
+    elif chosen is None or options.layout:
+        inspect_text.show_header(out, contents)
+        inspect_layout.show(out, contents, files or [])
+    else:
+        inspect_text.show_header(out, contents)
+        if options.tree:
+            inspect_tree.show(out, chosen, options.limit, by_size=options.sort == "size")
+        else:
+            inspect_text.show_table(out, chosen, options.limit, slices=options.slices)
+        inspect_text.show_totals(out, contents, chosen, filtered=bool(options.filter))
+    out.flush()
+
+
+def _complain(problems: list[Finding], color: str) -> None:
+    if sys.stderr is None or not problems:
+        return
+    mark = "\x1b[31mproblem\x1b[0m" if colored(sys.stderr, color) else "problem"
+    for problem in problems:
+        print(str(problem).replace("problem", mark, 1), file=sys.stderr)

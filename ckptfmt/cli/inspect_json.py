@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prints what `inspect` knows as one JSON document.
+
+    {"schema": 1, "path": "...", "prefix": "...", "level": "v2+",
+     "header": {"num_shards", "big_endian", "producer", "min_consumer", "index_size",
+                "block_count"},
+     "metadata": {...},
+     "tensors": [{"name", "dtype", "shape", "nbytes", "shard", "offset", "crc32c", "slices": [
+         {"start", "shape", "nbytes", "shard", "offset", "crc32c", "missing"}, ...]}, ...],
+     "totals": {"tensors", "elements", "nbytes", "by_dtype": {"float": {...}, ...},
+                "index_bytes", "data_bytes", "files": [{"path", "shard", "size"}, ...]},
+     "layout": [{"path", "size", "regions": [{"offset", "size", "kind", ...}, ...]}, ...],
+     "problems": [{"severity", "status", "failure", "message", "path", "offset", "tensor"}, ...]}
+
+Keys may be added within a schema. `shard`, `offset` and `crc32c` of a partitioned tensor are null.
+What could not be had is null: `level`, `tensors` and the sums of a checkpoint that cannot be
+listed, the `size` of a file that is not there. --filter applies to `tensors` and the sums, --limit
+to `tensors`. `layout` is there with --layout, and where the tensors cannot be listed; its regions
+are those of layout.py, their `slice` counts from 0 in `slices`. The document is ASCII; a byte of a
+name that is not UTF-8 is a lone surrogate (\\udc80 to \\udcff).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from ckptfmt.cli.contents import WHOLE, Contents, Tensors
+from ckptfmt.cli.layout import FileLayout, Region
+from ckptfmt.cli.output import Output
+
+__all__ = ["SCHEMA", "show"]
+
+SCHEMA = 1
+
+
+def show(
+    out: Output,
+    path: str,
+    contents: Contents,
+    chosen: Tensors | None,
+    files: list[FileLayout] | None,
+    limit: int | None,
+) -> None:
+    """The document, one line a tensor."""
+    reader = contents.reader
+    shown = chosen
+    if chosen is not None and limit is not None:
+        shown = chosen.pick(range(min(limit, len(chosen))))
+    out.write("{\n")
+    _member(out, "schema", SCHEMA)
+    _member(out, "path", path)
+    _member(out, "prefix", reader.prefix)
+    _member(out, "level", contents.level)
+    _member(out, "header", asdict(reader.header))
+    _member(out, "metadata", contents.metadata)
+    if shown is None:
+        _member(out, "tensors", None)
+    else:
+        _list(out, "tensors", [_tensor(shown, row) for row in range(len(shown))])
+    _member(out, "totals", _totals(contents, chosen))
+    if files is not None:
+        _list(out, "layout", [_layout(file, contents.tensors) for file in files])
+    _list(out, "problems", [asdict(problem) for problem in contents.problems], last=True)
+    out.write("}\n")
+
+
+def _member(out: Output, key: str, value: Any) -> None:
+    out.write(f' "{key}": {json.dumps(value)},\n')
+
+
+def _list(out: Output, key: str, values: list[Any], *, last: bool = False) -> None:
+    encode = json.JSONEncoder().encode
+    lines = "".join([f"\n  {encode(value)}," for value in values])[:-1]
+    out.write(f' "{key}": [{lines}{chr(10) + " " if values else ""}]{"" if last else ","}\n')
+
+
+def _tensor(tensors: Tensors, row: int) -> dict[str, Any]:
+    partitioned = tensors.slice_counts[row] > 0
+    return {
+        "name": tensors.names[row],
+        "dtype": tensors.dtypes[row],
+        "shape": tensors.shapes[row],
+        "nbytes": tensors.nbytes[row],
+        "shard": None if partitioned else tensors.shards[row],
+        "offset": None if partitioned else tensors.offsets[row],
+        "crc32c": None if partitioned else tensors.crcs[row],
+        "slices": _slices(tensors, row) if partitioned else [],
+    }
+
+
+def _slices(tensors: Tensors, row: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "start": part.start,
+            "shape": part.shape,
+            "nbytes": part.nbytes,
+            "shard": None if part.missing else part.shard,
+            "offset": None if part.missing else part.offset,
+            "crc32c": None if part.missing else part.crc32c,
+            "missing": part.missing,
+        }
+        for part in tensors.slices(row)
+    ]
+
+
+def _totals(contents: Contents, chosen: Tensors | None) -> dict[str, Any]:
+    sums: dict[str, Any] = {"tensors": None, "elements": None, "nbytes": None, "by_dtype": None}
+    if chosen is not None:
+        total, by_dtype = chosen.totals()
+        sums = {**total.as_json()}
+        sums["by_dtype"] = {dtype: part.as_json() for dtype, part in by_dtype.items()}
+    sums["index_bytes"] = contents.reader.header.index_size
+    sums["data_bytes"] = sum(file.size or 0 for file in contents.files)
+    sums["files"] = [
+        {"path": file.path, "shard": file.shard, "size": file.size} for file in contents.files
+    ]
+    return sums
+
+
+def _layout(file: FileLayout, tensors: Tensors | None) -> dict[str, Any]:
+    regions = [_region(region, tensors) for region in file.regions]
+    return {"path": file.path, "size": file.size, "regions": regions}
+
+
+def _region(region: Region, tensors: Tensors | None) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "offset": region.offset,
+        "size": region.size,
+        "kind": region.kind,
+    }
+    if region.entries is not None:
+        fields["entries"] = region.entries
+        fields["compression"] = region.compression
+        fields["crc_good"] = region.crc_good
+    if region.crc32c is not None:
+        fields["crc32c"] = region.crc32c
+    if region.row is not None and tensors is not None:
+        fields["tensor"] = tensors.names[region.row]
+        fields["slice"] = None if region.part == WHOLE else region.part
+    if region.overlap:
+        fields["overlap"] = region.overlap
+    if region.beyond:
+        fields["beyond"] = region.beyond
+    return fields

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Prints the header, the table and the totals of `inspect`."""
+
+from __future__ import annotations
+
+import json
+
+from ckptfmt.cli import text
+from ckptfmt.cli.contents import RESERVED, Contents, Tensors
+from ckptfmt.cli.output import Output
+
+__all__ = ["show_header", "show_table", "show_totals"]
+
+METADATA_MAX = 400
+
+
+def show_header(out: Output, contents: Contents) -> None:
+    """What the checkpoint is, and its files."""
+    header = contents.reader.header
+    out.line(out.paint(text.printable(contents.reader.prefix), "bold"))
+    versions = f"producer {header.producer}, min consumer {header.min_consumer}"
+    order = "big-endian" if header.big_endian else "little-endian"
+    level = contents.level or "unknown"
+    out.line(f"  format    level {level}, {order}, {versions}")
+    blocks = text.plural(header.block_count, "data block")
+    out.line(f"  index     {text.size(header.index_size)} in {blocks}")
+    there = [file.size for file in contents.files if file.size is not None]
+    data = f"{text.size(sum(there))} in {text.plural(header.num_shards, 'file')}"
+    if len(there) < len(contents.files):
+        missing = f"{len(contents.files) - len(there)} not there"
+        data += f", {out.paint(missing, 'red')}"
+    out.line(f"  data      {data}")
+    if contents.metadata:
+        # Escaped by JSON: no control character is left in it.
+        stored = json.dumps(contents.metadata, ensure_ascii=True)
+        more = f"... ({len(stored):,} characters)" if len(stored) > METADATA_MAX else ""
+        out.line(f"  metadata  {stored[:METADATA_MAX]}{more}")
+    out.line()
+
+
+def show_table(out: Output, tensors: Tensors, limit: int | None, *, slices: bool) -> None:
+    """One row a tensor."""
+    shown = tensors if limit is None else tensors.pick(range(min(limit, len(tensors))))
+    columns = _with_slices(shown) if slices else _plain(shown)
+    pieces = text.table(columns)
+    out.write(out.paint(next(pieces).rstrip("\n"), "bold") + "\n")
+    for piece in pieces:
+        if out.gone:
+            return
+        out.write(piece)
+    if len(shown) < len(tensors):
+        out.line(f"... and {text.plural(len(tensors) - len(shown), 'tensor')} more")
+    out.line()
+
+
+def _plain(tensors: Tensors) -> list[text.Column]:
+    shapes = {dims: text.shape(dims) for dims in set(tensors.shapes)}
+    shards = list(map(str, tensors.shards))
+    counts = [""] * len(tensors)
+    for row in tensors.partitioned:
+        shards[row] = shards_of(tensors, row)
+        counts[row] = str(tensors.slice_counts[row])
+    return [
+        text.Column("name", text.printable_all(tensors.names)),
+        text.Column("dtype", tensors.dtypes),
+        text.Column("shape", [shapes[dims] for dims in tensors.shapes]),
+        text.Column("bytes", text.sizes(tensors.nbytes), right=True),
+        text.Column("shard", shards, right=True),
+        text.Column("slices", counts, right=True),
+    ]
+
+
+def shards_of(tensors: Tensors, row: int) -> str:
+    """The data files in which a partitioned tensor lies: "0-3", "0,7"."""
+    found = sorted({part.shard for part in tensors.slices(row) if not part.missing})
+    runs: list[list[int]] = []
+    for shard in found:
+        if runs and runs[-1][1] == shard - 1:
+            runs[-1][1] = shard
+        else:
+            runs.append([shard, shard])
+    return ",".join(f"{a}" if a == b else f"{a}-{b}" for a, b in runs) or "-"
+
+
+def _with_slices(tensors: Tensors) -> list[text.Column]:
+    """As `_plain`, with a row for every slice below that of its tensor, and where each lies."""
+    rows: list[tuple[str, ...]] = []
+    names, sizes = text.printable_all(tensors.names), text.sizes(tensors.nbytes)
+    for row, name in enumerate(names):
+        dims, count = tensors.shapes[row], tensors.slice_counts[row]
+        head = (name, tensors.dtypes[row], text.shape(dims), sizes[row])
+        if not count:
+            shard, offset = str(tensors.shards[row]), str(tensors.offsets[row])
+            rows.append((*head, shard, "", offset, f"{tensors.crcs[row]:08x}"))
+            continue
+        rows.append((*head, shards_of(tensors, row), str(count), "", ""))
+        for part in tensors.slices(row):
+            where = f"  {text.box(part.start, part.shape, dims)}"
+            lengths = text.shape(part.shape)
+            if part.missing:
+                rows.append((where, "", lengths, "missing", "", "", "", ""))
+            else:
+                shard, offset = str(part.shard), str(part.offset)
+                crc = f"{part.crc32c:08x}"
+                rows.append((where, "", lengths, text.size(part.nbytes), shard, "", offset, crc))
+    titles = ("name", "dtype", "shape", "bytes", "shard", "slices", "offset", "crc32c")
+    cells = list(zip(*rows, strict=True)) or [()] * len(titles)
+    return [
+        text.Column(title, list(column), right=number > 2)
+        for number, (title, column) in enumerate(zip(titles, cells, strict=True))
+    ]
+
+
+def show_totals(out: Output, contents: Contents, chosen: Tensors, *, filtered: bool) -> None:
+    """Sums over the tensors chosen, whether shown or not, and over those of each dtype."""
+    total, by_dtype = chosen.totals()
+    everything = contents.tensors
+    of_all = ""
+    if everything is not None and filtered:
+        of_all = f" (of {text.plural(len(everything), 'tensor')})"
+    out.line(
+        out.paint(
+            f"{text.plural(total.tensors, 'tensor')}{of_all}, "
+            f"{text.plural(total.elements, 'element')}, {text.size(total.nbytes)}",
+            "bold",
+        )
+    )
+    if by_dtype:
+        sums = by_dtype.values()
+        columns = [
+            text.Column("", [f"  {dtype}" for dtype in by_dtype]),
+            text.Column("", [text.plural(one.tensors, "tensor") for one in sums], right=True),
+            text.Column("", [text.plural(one.elements, "element") for one in sums], right=True),
+            text.Column("", [text.size(one.nbytes) for one in sums], right=True),
+        ]
+        lines = text.table(columns)
+        next(lines)  # without titles
+        for piece in lines:
+            out.write(piece)
+    if everything is not None and not filtered and len(chosen) < len(everything):
+        own = text.plural(len(everything) - len(chosen), "tensor")
+        out.line(f"  and {own} of the format itself ({RESERVED}*; --all lists them)")

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One seed for everything random in a run, printed and taken back through CKPTFMT_TEST_SEED.
+
+Hypothesis gets it too. Tests marked `slow` need gigabytes or minutes and run with `--slow`.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+
+import pytest
+
+VARIABLE = "CKPTFMT_TEST_SEED"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="run the tests marked slow as well")
+
+
+# First, so that Hypothesis finds its seed; before xdist starts workers, which inherit the variable.
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "slow: needs gigabytes or minutes; runs with --slow")
+    seed = os.environ.setdefault(VARIABLE, str(secrets.randbits(32)))
+    if getattr(config.option, "hypothesis_seed", "") is None:
+        config.option.hypothesis_seed = int(seed, 0)
+
+
+def pytest_report_header() -> str:
+    return f"seed: {VARIABLE}={os.environ[VARIABLE]}"
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, exitstatus: int | pytest.ExitCode
+) -> None:
+    if exitstatus:
+        terminalreporter.write_line(f"to have the same again: {VARIABLE}={os.environ[VARIABLE]}")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--slow"):
+        return
+    skip = pytest.mark.skip(reason="slow: runs with --slow")
+    for item in items:
+        if "slow" in item.keywords:
+            item.add_marker(skip)
+
+
+@pytest.fixture
+def seed() -> int:
+    """The seed of this run."""
+    return int(os.environ[VARIABLE], 0)

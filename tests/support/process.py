@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a test may ask of its own process: memory, open files, counters."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+from ckptfmt import _core
+
+SANITIZED = "asan" in os.environ.get("LD_PRELOAD", "")
+
+
+@contextlib.contextmanager
+def memory_limit(more: int) -> Iterator[None]:
+    """Allocating `more` bytes beyond what the process has is a MemoryError inside.
+
+    Nothing is limited under AddressSanitizer, which keeps what is freed.
+    """
+    if SANITIZED:
+        yield
+        return
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + more, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def open_files() -> int:
+    """How many files this process has open."""
+    return len(os.listdir("/proc/self/fd"))
+
+
+class Spent:
+    """Counters of the system calls made inside a `with` block, as attributes."""
+
+    opens: int
+    reads: int
+    bytes_read: int
+    writes: int
+    bytes_written: int
+    syncs: int
+    renames: int
+    links: int
+    unlinks: int
+    maps: int
+
+    def __enter__(self) -> Spent:
+        self._before = _core.counters()
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        after = _core.counters()
+        for name, value in after.items():
+            setattr(self, name, value - self._before[name])

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What users get: README, sdist, and the check of the machine that comes first.
+
+The wheel and its installation are tested by `make dist-check`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+import ckptfmt
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.M | re.S)
+
+
+def run_python(arguments: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONUTF8": "1", "COLUMNS": "100", "NO_COLOR": "1"}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def timeless(output: str) -> str:
+    """Without how long it took."""
+    return re.sub(r"in [\d.]+ s \([^)]*\)", "in TIME", output).rstrip()
+
+
+def test_readme(tmp_path: Path) -> None:
+    """Its example runs, and its commands then print what it shows."""
+    examples = blocks("python")
+    assert len(examples) == 1
+    ran = run_python(["-c", examples[0]], tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    shown = "".join(blocks("console"))
+    commands = re.findall(r"^\$ ckptfmt (.*)\n((?:[^$\n].*\n|\n)*)", shown, re.M)
+    assert len(commands) >= 2
+    for command, expected in commands:
+        printed = run_python(["-m", "ckptfmt", *command.split()], tmp_path)
+        assert timeless(printed.stdout) == timeless(expected), command
+
+
+def test_changelog_knows_this_version() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    sections = re.split(r"^## ", changelog, flags=re.M)[1:]
+    assert any(section.startswith(f"[{ckptfmt.__version__}]") for section in sections)
+    for section in sections:
+        heading = section.splitlines()[0]
+        assert "### Format" in section, f"{heading} does not say what changed in the format"
+
+
+def test_sdist_is_complete(tmp_path: Path) -> None:
+    """What is needed to build, test and fuzz is in it; nothing that was built is."""
+    pytest.importorskip("setuptools")
+    ran = run_python(
+        [
+            *("setup.py", "--quiet", "egg_info", "--egg-base", str(tmp_path)),
+            *("sdist", "--dist-dir", str(tmp_path)),
+        ],
+        ROOT,
+    )
+    assert ran.returncode == 0, ran.stderr
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as opened:
+        inside = {name.partition("/")[2] for name in opened.getnames()}
+    needed = {"LICENSE", "README.md", "CHANGELOG.md", "Makefile", "build_ffi.py", "pyproject.toml"}
+    for folder in ("csrc", "spec", "tests", "fuzz", "examples", "tools", "ckptfmt"):
+        needed |= {
+            path.relative_to(ROOT).as_posix()
+            for path in (ROOT / folder).rglob("*")
+            if path.is_file()
+            and not {"__pycache__", "corpus"} & set(path.parts)
+            and not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
+            and path.suffix not in {".so", ".pyc", ".o"}
+        }
+    assert not needed - inside, "add to MANIFEST.in"
+    assert "fuzz/corpus/table/sound" in inside
+    built = [name for name in inside if name.endswith((".so", ".o", ".a", ".pyc"))]
+    assert built == []
+
+
+def need(*what: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["sh", str(ROOT / "tools" / "need.sh"), *what], capture_output=True, text=True, check=False
+    )
+
+
+def test_missing_tools_are_named_in_one_line() -> None:
+    ran = need("python:no-such-python", "cc:no-such-cc", "no-such-tool")
+    assert ran.returncode == 1
+    assert ran.stdout == ""
+    (line,) = ran.stderr.splitlines()
+    for name in ("Python >= 3.11", "no-such-python", "C compiler", "no-such-cc", "no-such-tool"):
+        assert name in line
+
+
+def test_what_is_there_is_not_missed() -> None:
+    if shutil.which("cc") is None:
+        pytest.skip("no cc")
+    ran = need("cc:cc", "sh")
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_python_without_headers_is_named(tmp_path: Path) -> None:
+    """A stand-in that answers as a Python without venv and headers would."""
+    fake = tmp_path / "python"
+    fake.write_text(
+        "#!/bin/sh\ncase $2 in *version_info*) exit 0 ;; *) exit 1 ;; esac\n", encoding="utf-8"
+    )
+    fake.chmod(0o755)
+    ran = need(f"python:{fake}")
+    assert ran.returncode == 1
+    assert "venv" in ran.stderr
+    assert "Python.h" in ran.stderr

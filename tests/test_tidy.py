@@ -1,0 +1,480 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The house rules, checked on the repository itself. Every message names the replacement."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SKIPPED = {".git", "build", "dist", "corpus", "golden", "__pycache__"}
+TEXT = {".c", ".h", ".py", ".pyi", ".sh", ".md", ".toml", ".in", ".txt", ""}
+
+# A folder of csrc and what it may include besides itself.
+LAYERS = ["base", "codec", "io", "bundle"]
+
+# Lines that a file may have. Those listed may shrink and must not grow.
+FILE_LINES_MAX = 700
+LONG_FILES = {
+    "csrc/base/crc32c_tables.h": 1000,  # generated
+    "csrc/io/os_posix.c": 830,  # the whole seam is one file, so that a port is one file
+    "tests/c/test_os.c": 990,
+    "spec/format.md": 1200,
+}
+C_WIDTH, TAB_WIDTH, PYTHON_WIDTH = 120, 4, 100
+
+# Modules of csrc without a test of their own name, and the test that covers them.
+COVERED_BY = {
+    "base/crc32c_arm": "test_crc32c",
+    "base/crc32c_x86": "test_crc32c",
+    "base/memory": "test_os",
+    "base/buffer": "test_slice_key",
+    "base/dtype": "test_bundle",
+    "base/error": "test_os",
+    "base/limits": "test_table",
+    "codec/block_builder": "test_block",
+    "codec/entry": "test_message",
+    "codec/header": "test_message",
+    "codec/wire": "test_message",
+    "io/os_posix": "test_os",
+    "bundle/catalog": "test_bundle",
+    "bundle/commit": "test_faults",
+    "bundle/geometry": "test_bundle",
+    "bundle/held": "test_bundle",
+    "bundle/listing": "test_bundle",
+    "bundle/map": "test_bundle",
+    "bundle/merge": "test_faults",
+    "bundle/prefix": "test_bundle",
+    "bundle/read": "test_bundle",
+    "bundle/read_strings": "test_bundle",
+    "bundle/reader": "test_bundle",
+    "bundle/selection": "test_bundle",
+    "bundle/shards": "test_bundle",
+    "bundle/transfer": "test_bundle",
+    "bundle/value_writer": "test_bundle",
+    "bundle/writer": "test_faults",
+    "bundle/table_check": "test_table",
+    "bundle/table_reader": "test_table",
+    "bundle/table_walk": "test_table",
+    "bundle/table_writer": "test_table",
+}
+
+BANNED = {
+    "strcpy": "memcpy with a size",
+    "strcat": "cf_put_bytes",
+    "sprintf": "snprintf with the size of the target",
+    "vsprintf": "vsnprintf",
+    "gets": "a bounded read",
+    "strtok": "a cf_cursor",
+    "atoi": "a parser that sees overflow",
+    "alloca": "cf_allocate",
+    "rand": "cf_os_random",
+    "abort": "a status",
+    "exit": "a status",
+}
+BANNED_BUILTINS = {"eval", "exec", "compile", "__import__"}
+HEAP = ["malloc", "calloc", "realloc", "reallocarray", "free", "strdup", "strndup", "aligned_alloc"]
+SYSTEM = [
+    *("open", "openat", "fopen", "close", "read", "write", "pread", "pwrite", "readv", "writev"),
+    *("fsync", "fdatasync", "rename", "renameat", "renameat2", "link", "linkat", "unlink"),
+    *("unlinkat", "remove", "mkdir", "mkdirat", "rmdir", "stat", "fstat", "fstatat", "lstat"),
+    *("ftruncate", "fallocate", "mmap", "munmap", "opendir", "fdopendir", "readdir", "getrandom"),
+    "syscall",
+]
+
+
+def files(*folders: str, suffixes: set[str] = TEXT) -> Iterator[Path]:
+    """The project's own text files, not what is built or what tools keep."""
+    for path in sorted(ROOT.rglob("*")):
+        relative = path.relative_to(ROOT)
+        hidden = any(part.startswith(".") and part != ".ci" for part in relative.parts[:-1])
+        built = SKIPPED & set(relative.parts) or any(
+            part.endswith(".egg-info") for part in relative.parts
+        )
+        inside = not folders or any(relative.is_relative_to(folder) for folder in folders)
+        if inside and not hidden and not built and path.suffix in suffixes and path.is_file():
+            yield path
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@functools.cache
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+@functools.cache
+def code_of(path: Path) -> str:
+    """The C code without comments and the contents of strings, lines kept."""
+
+    def blank(match: re.Match[str]) -> str:
+        found = match.group()
+        return '""' if found[0] in "\"'" else "\n" * found.count("\n")
+
+    pattern = r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\''
+    return re.sub(pattern, blank, text_of(path), flags=re.S)
+
+
+def c_files(*folders: str) -> list[Path]:
+    found = list(files(*(folders or ("csrc",)), suffixes={".c", ".h"}))
+    assert found
+    return found
+
+
+def calls(path: Path, name: str) -> Iterator[int]:
+    """Lines on which the function is called; `table->read(...)` calls another."""
+    for number, line in enumerate(code_of(path).splitlines(), 1):
+        if not line.startswith("#") and re.search(rf"(?<![\w.>]){name}\s*\(", line):
+            yield number
+
+
+def fail_if(found: list[str]) -> None:
+    assert not found, "\n" + "\n".join(found)
+
+
+# ---- C ---------------------------------------------------------------------------------------
+
+
+def test_include_layers() -> None:
+    found = []
+    for path in c_files():
+        if path.name == "ckptfmt.h":
+            continue
+        layer = path.relative_to(ROOT / "csrc").parts[0]
+        allowed = LAYERS[: LAYERS.index(layer) + 1]
+        for target in re.findall(r'^\s*#\s*include\s+"([^"]+)"', text_of(path), re.M):
+            if target != "ckptfmt.h" and target.split("/")[0] not in allowed:
+                found.append(
+                    f"{name_of(path)} includes {target}: {layer}/ may include {allowed}, by paths "
+                    "relative to csrc; move the code down a layer or hand the value in"
+                )
+            if not (ROOT / "csrc" / target).is_file():
+                found.append(f"{name_of(path)} includes {target}: no such file in csrc")
+    fail_if(found)
+
+
+def test_codec_has_no_system() -> None:
+    headers = r"<(?:pthread|stdatomic|unistd|fcntl|errno|dirent|signal|time|sys/\w+)\.h>"
+    fail_if(
+        [
+            f"{name_of(path)} includes {found}: codec/ takes bytes and gives structs; threads and "
+            "files are the work of io/ and bundle/"
+            for path in c_files("csrc/codec")
+            for found in re.findall(headers, text_of(path))
+        ]
+    )
+
+
+def test_banned_calls() -> None:
+    found = []
+    for path in c_files():
+        where = name_of(path)
+        for name, instead in BANNED.items():
+            found += [f"{where}:{n}: {name}; use {instead}" for n in calls(path, name)]
+        if where != "csrc/base/memory.c":
+            for name in HEAP:
+                found += [
+                    f"{where}:{n}: {name}; use cf_allocate, cf_reallocate, cf_release"
+                    for n in calls(path, name)
+                ]
+        if where != "csrc/io/os_posix.c":
+            for name in SYSTEM:
+                found += [
+                    f"{where}:{n}: {name}; use the cf_os_ function of io/os.h"
+                    for n in calls(path, name)
+                ]
+        # Above io/, what the system answered is in the error record only.
+        if not where.startswith("csrc/io/"):
+            for number, line in enumerate(code_of(path).splitlines(), 1):
+                if re.search(r"(?<![\w.>])errno\b(?!\.h)", line):
+                    found.append(f"{where}:{number}: errno; use ckptfmt_error.os_errno")
+        for number, line in enumerate(code_of(path).splitlines(), 1):
+            if re.search(r"\bassert\s*\(\s*(?:0|false)\b", line):
+                found.append(f"{where}:{number}: assert(0); return a status by cf_fail")
+    fail_if(found)
+
+
+def test_every_module_has_a_test() -> None:
+    tests = {path.stem for path in (ROOT / "tests" / "c").glob("test_*.c")}
+    modules = {
+        f"{path.parent.name}/{path.stem}": path.stem
+        for path in c_files()
+        if path.suffix == ".c" and path.parent.name in LAYERS
+    }
+    found = [
+        f"csrc/{module}.c has no test: write tests/c/test_{stem}.c, or name the test that covers "
+        "it in COVERED_BY"
+        for module, stem in modules.items()
+        if f"test_{stem}" not in tests and module not in COVERED_BY
+    ]
+    for module, test in COVERED_BY.items():
+        if test not in tests:
+            found.append(f"COVERED_BY: there is no tests/c/{test}.c")
+        if module not in modules:
+            found.append(f"COVERED_BY: there is no csrc/{module}.c; remove the line")
+        elif f"test_{modules[module]}" in tests:
+            found.append(f"COVERED_BY: csrc/{module}.c has its own test; remove the line")
+    fail_if(found)
+
+
+def test_every_fuzzer_has_seeds() -> None:
+    fail_if(
+        [
+            f"{name_of(path)} has no seeds: add them to fuzz/make_corpus.py"
+            for path in (ROOT / "fuzz").glob("fuzz_*.c")
+            if not any((ROOT / "fuzz" / "corpus" / path.stem.removeprefix("fuzz_")).glob("*"))
+        ]
+    )
+
+
+# ---- the public header -----------------------------------------------------------------------
+
+
+def declared() -> set[str]:
+    header = text_of(ROOT / "csrc" / "ckptfmt.h")
+    return set(re.findall(r"^CKPTFMT_API\b[^;(]*?\b(ckptfmt_\w+)\(", header, re.M))
+
+
+@functools.cache
+def build_ffi() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("build_ffi", ROOT / "build_ffi.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_header_region_is_what_cffi_parses() -> None:
+    from cffi import FFI  # noqa: PLC0415 (only this test needs it)
+
+    region = build_ffi().declarations()
+    FFI().cdef(region)
+    assert set(re.findall(r"\b(ckptfmt_\w+)\(", region)) >= declared()
+
+
+@pytest.mark.parametrize(
+    ("compiler", "language"), [("cc", ("-x", "c", "-std=c11")), ("c++", ("-x", "c++"))]
+)
+def test_header_stands_alone(compiler: str, language: tuple[str, ...], tmp_path: Path) -> None:
+    if shutil.which(compiler) is None:
+        pytest.skip(f"no {compiler}")
+    source = tmp_path / "alone"
+    source.write_text('#include "ckptfmt.h"\n')
+    command = [compiler, *language, "-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only"]
+    subprocess.run([*command, "-I", str(ROOT / "csrc"), str(source)], check=True)
+
+
+def exported(library: Path) -> set[str]:
+    dynamic = ["-D"] if library.suffix == ".so" else ["--extern-only"]
+    ran = subprocess.run(
+        ["nm", *dynamic, "--defined-only", str(library)], capture_output=True, text=True, check=True
+    )
+    return {line.split()[-1] for line in ran.stdout.splitlines() if len(line.split()) == 3}
+
+
+@pytest.mark.parametrize("built", ["extension", "libckptfmt.so", "libckptfmt.a"])
+def test_exports_are_the_header(built: str) -> None:
+    if shutil.which("nm") is None:
+        pytest.skip("no nm")
+    if built == "extension":
+        import ckptfmt._ckptfmt  # noqa: PLC0415
+
+        library = Path(ckptfmt._ckptfmt.__file__)
+    else:
+        library = ROOT / "build" / built
+        if not library.exists():
+            pytest.skip("not built; `make lib` does")
+    names = {name for name in exported(library) if not name.startswith(("PyInit_", "_cffi_"))}
+    missing, more = declared() - names, names - declared()
+    assert not missing, f"in ckptfmt.h and not defined: {sorted(missing)}"
+    assert not more, f"exported and not in ckptfmt.h (declare it there or hide it): {sorted(more)}"
+
+
+# ---- Python ----------------------------------------------------------------------------------
+
+
+def imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(text_of(path))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def package() -> list[Path]:
+    return list(files("ckptfmt", suffixes={".py"}))
+
+
+def test_one_door_to_c() -> None:
+    found = []
+    for path in package():
+        if path.name == "_core.py":
+            continue
+        names = {part for name in imports(path) for part in name.split(".")}
+        code = ast.walk(ast.parse(text_of(path)))
+        names |= {node.id for node in code if isinstance(node, ast.Name)}
+        if names & {"_ckptfmt", "ffi", "cffi"}:
+            found.append(f"{name_of(path)} touches ffi: give ckptfmt/_core.py a function for it")
+    fail_if(found)
+
+
+def test_no_code_in_data() -> None:
+    banned = {"pickle", "cPickle", "dill", "marshal", "shelve", "yaml", "cloudpickle", "joblib"}
+    found = []
+    for path in package():
+        for name in {name.split(".")[0] for name in imports(path)} & banned:
+            found.append(f"{name_of(path)} imports {name}: store plain bytes or JSON")
+        for node in ast.walk(ast.parse(text_of(path))):
+            called = node.func if isinstance(node, ast.Call) else None
+            if isinstance(called, ast.Name) and called.id in BANNED_BUILTINS:
+                found.append(f"{name_of(path)}:{called.lineno}: {called.id}; parse it instead")
+    fail_if(found)
+
+
+def test_import_brings_no_framework() -> None:
+    code = (
+        "import sys, ckptfmt\n"
+        "print(*sorted({name.split('.')[0] for name in sys.modules} & {'tensorflow', 'torch',"
+        " 'jax', 'google', 'safetensors', 'tensorstore', 'pickle5', 'yaml', 'rich'}))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == [], "import frameworks inside their adapter, when it is used"
+
+
+# ---- all files -------------------------------------------------------------------------------
+
+
+def test_source_says_its_licence() -> None:
+    fail_if(
+        [
+            f"{name_of(path)}: no SPDX line at the top"
+            for path in files(suffixes={".c", ".h", ".py", ".sh"})
+            if "SPDX-License-Identifier: Apache-2.0" not in text_of(path)[:200]
+        ]
+    )
+
+
+def test_no_unfinished_work() -> None:
+    marks = re.compile(r"\b(?:TO" r"DO|FIX" r"ME|X" r"XX|HA" r"CK)\b")
+    found = []
+    for path in files():
+        for number, line in enumerate(text_of(path).splitlines(), 1):
+            if marks.search(line) and not line.lstrip().startswith("#define"):
+                found.append(f"{name_of(path)}:{number}: finish it, or write the limit down")
+    fail_if(found)
+
+
+def test_no_machine_paths() -> None:
+    paths = re.compile(r"(?<![\w.])/(?:work|root|farm|home)/")
+    fail_if(
+        [
+            f"{name_of(path)}:{number}: name files relative to the repository"
+            for path in files()
+            for number, line in enumerate(text_of(path).splitlines(), 1)
+            if paths.search(line) and "re.compile" not in line
+        ]
+    )
+
+
+def test_line_width() -> None:
+    found = []
+    for path in files(suffixes={".c", ".h", ".py"}):
+        if name_of(path) == "csrc/base/crc32c_tables.h":
+            continue
+        width = PYTHON_WIDTH if path.suffix == ".py" else C_WIDTH
+        for number, line in enumerate(text_of(path).splitlines(), 1):
+            if len(line.expandtabs(TAB_WIDTH)) > width:
+                found.append(f"{name_of(path)}:{number}: over {width} columns; break the line")
+            if line != line.rstrip():
+                found.append(f"{name_of(path)}:{number}: blanks at the end")
+    fail_if(found)
+
+
+def test_file_length() -> None:
+    found = []
+    for path in files():
+        bound = LONG_FILES.get(name_of(path), FILE_LINES_MAX)
+        count = text_of(path).count("\n")
+        if count > bound and name_of(path) != "LICENSE":
+            found.append(f"{name_of(path)}: {count} lines, at most {bound}; split it by its data")
+    found += [f"LONG_FILES: no {name}" for name in LONG_FILES if not (ROOT / name).is_file()]
+    fail_if(found)
+
+
+# ---- specification ---------------------------------------------------------------------------
+
+FAMILIES = "NAM FTR BLK SNP TAB MSG HDR ENT SHP DTY SLC KEY TXT STR VAR DAT EXT CMT MRG"
+RULE = re.compile(rf"\b(?:{FAMILIES.replace(' ', '|')})-\d+\b")
+
+
+def spec() -> str:
+    return text_of(ROOT / "spec" / "format.md")
+
+
+def rules() -> list[str]:
+    return re.findall(r"^- \*\*\[([A-Z]+-\d+)\]\*\*", spec(), re.M)
+
+
+def test_rules_are_unique() -> None:
+    ids = rules()
+    assert len(ids) > 100
+    assert sorted(set(ids)) == sorted(ids)
+    fail_if([f"{name} does not belong to a family" for name in ids if not RULE.fullmatch(name)])
+
+
+def test_cited_rules_exist() -> None:
+    known = set(rules())
+    fail_if(
+        [
+            f"{name_of(path)}:{number}: {rule} is no rule of spec/format.md"
+            for path in [*files("csrc", "ckptfmt", "tests/c", "fuzz"), ROOT / "spec" / "format.md"]
+            for number, line in enumerate(text_of(path).splitlines(), 1)
+            for rule in RULE.findall(line)
+            if rule not in known
+        ]
+    )
+
+
+def test_hex_examples() -> None:
+    blocks = re.findall(r"^```hex name=(\S+)\n(.*?)^```$", spec(), re.M | re.S)
+    assert len(blocks) > 20
+    assert len(blocks) == len(re.findall(r"^```hex", spec(), re.M)), "a hex block without name="
+    names = [name for name, _ in blocks]
+    assert sorted(set(names)) == sorted(names)
+    for name, body in blocks:
+        plain = " ".join(line.partition("#")[0] for line in body.splitlines()).split()
+        assert all(re.fullmatch(r"[0-9a-f]{2}", byte) for byte in plain), f"{name}: not hex pairs"
+        assert plain, f"{name}: empty"
+
+
+# ---- version ---------------------------------------------------------------------------------
+
+
+def test_version_stands_in_one_place() -> None:
+    version = build_ffi().version()
+    assert re.fullmatch(r"\d+\.\d+\.\d+", version)
+    holders = {
+        name_of(path)
+        for path in files("csrc", "ckptfmt", "build_ffi.py", "setup.py", "Makefile", "README.md")
+        if re.search(rf"(?<![\d.]){re.escape(version)}(?![\d.])", text_of(path))
+    }
+    # For those who compile csrc by hand.
+    fallback = re.findall(
+        r'#define CKPTFMT_VERSION "(.*)"', text_of(ROOT / "csrc" / "base" / "limits.c")
+    )
+    assert fallback in ([], [version]), "csrc/base/limits.c: the fallback is not the version"
+    assert holders <= {"csrc/base/limits.c"}, "the version stands in pyproject.toml only"

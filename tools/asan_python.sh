@@ -1,0 +1,40 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# asan_python.sh PYTHON CC: the Python tests against an extension built with AddressSanitizer and UBSan. It stands with a
+# copy of the package under build/asan/python, which comes before the checkout on the path.
+# Python itself keeps what it allocates, so leaks are looked for in the C tests only.
+set -eu
+python=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
+cc=$2
+cd "$(dirname "$0")/.."
+target=build/asan/python
+runtime=$($cc -print-file-name=libasan.so)
+ubsan=$($cc -print-file-name=libubsan.so)
+case $runtime in
+/*) ;;
+*)
+	echo "asan: $cc has no shared sanitizer run time; the Python tests are NOT run under it" >&2
+	exit 0
+	;;
+esac
+mkdir -p "$target"
+rm -rf "$target/ckptfmt"
+CC=$cc CFLAGS="-g -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer" \
+	LDFLAGS="-fsanitize=address,undefined" \
+	"$python" setup.py --quiet build --build-base build/asan/base --build-lib "$target"
+cp -r ckptfmt "$target/package"
+rm -f "$target"/package/_ckptfmt*.so
+cp -r "$target"/package/. "$target/ckptfmt/"
+rm -rf "$target/package"
+
+export LD_PRELOAD="$runtime $ubsan"
+export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1
+export PYTHONPATH="$PWD/$target"
+export PYTHONMALLOC=malloc
+"$python" -P -c '
+import sys, ckptfmt._core
+where = sys.modules["ckptfmt._ckptfmt"].__file__
+assert "build/asan/python" in where, where
+print("asan: Python tests with", where.partition("build/")[2])'
+exec "$python" -P -m pytest -q -n 2 --ignore=tests/interop --ignore=tests/test_tidy.py \
+	--ignore=tests/test_packaging.py tests

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Builds the sdist, the wheel from the sdist, and uses the wheel in a fresh environment.
+
+    python tools/dist_check.py
+
+Nothing of the checkout is on the path of that last step: what it needs must be in the wheel.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+USE = """
+import os, sys, tempfile
+import numpy as np
+import ckptfmt
+assert sys.prefix in ckptfmt.__file__, ckptfmt.__file__
+with tempfile.TemporaryDirectory() as directory:
+    prefix = os.path.join(directory, "model")
+    ckptfmt.save(prefix, {"x": np.arange(10.0)})
+    assert ckptfmt.verify(prefix).ok
+    assert (ckptfmt.load(prefix)["x"] == np.arange(10.0)).all()
+print("wheel: ckptfmt", ckptfmt.__version__, "saves, verifies and loads in a fresh environment")
+"""
+
+
+def run(*command: str | Path, cwd: Path) -> None:
+    """Runs it without anything that could lead Python to the checkout."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    subprocess.run([str(part) for part in command], cwd=cwd, env=clean, check=True)
+
+
+def only(paths: list[Path], what: str) -> Path:
+    if len(paths) != 1:
+        raise SystemExit(f"expected one {what}, found {[path.name for path in paths]}")
+    return paths[0]
+
+
+def build_sdist(work: Path) -> Path:
+    run(
+        *(sys.executable, "setup.py", "--quiet", "egg_info", "--egg-base", work),
+        *("sdist", "--dist-dir", work / "sdist"),
+        cwd=ROOT,
+    )
+    return only(list((work / "sdist").glob("*.tar.gz")), "sdist")
+
+
+def build_wheel(work: Path, sdist: Path) -> Path:
+    with tarfile.open(sdist) as archive:
+        archive.extractall(work / "source", filter="data")
+    source = only(list((work / "source").iterdir()), "folder in the sdist")
+    run(
+        *(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"),
+        *("--wheel-dir", work / "wheel", source),
+        cwd=work,
+    )
+    return only(list((work / "wheel").glob("*.whl")), "wheel")
+
+
+def check_wheel(wheel: Path) -> None:
+    if "-cp311-abi3-" not in wheel.name:
+        raise SystemExit(f"{wheel.name} is not for the stable ABI (cp311-abi3)")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    for needed in ("ckptfmt/_ckptfmt.abi3.so", "ckptfmt/py.typed", "ckptfmt/cli/__init__.py"):
+        if needed not in names:
+            raise SystemExit(f"{wheel.name} lacks {needed}")
+    strays = [name for name in names if not name.startswith(("ckptfmt/", "ckptfmt-"))]
+    if strays:
+        raise SystemExit(f"{wheel.name} brings more than the package: {strays[:5]}")
+    print(f"wheel: {wheel.name}, {wheel.stat().st_size} bytes, {len(names)} files")
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="ckptfmt-dist-") as directory:
+        work = Path(directory)
+        sdist = build_sdist(work)
+        print(f"sdist: {sdist.name}, {sdist.stat().st_size} bytes")
+        wheel = build_wheel(work, sdist)
+        check_wheel(wheel)
+        run(sys.executable, "-m", "venv", work / "venv", cwd=work)
+        python = work / "venv" / "bin" / "python"
+        run(python, "-m", "pip", "install", "--quiet", wheel, cwd=work)
+        run(python, "-c", USE, cwd=work)
+
+
+if __name__ == "__main__":
+    main()
