@@ -30,7 +30,6 @@ rm -rf "$target/package"
 export LD_PRELOAD="$runtime $ubsan"
 export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1
 export PYTHONPATH="$PWD/$target"
-export PYTHONMALLOC=malloc
 "$python" -P -c '
 import sys, ckptfmt._core
 where = sys.modules["ckptfmt._ckptfmt"].__file__

@@ -23,9 +23,10 @@ rm -f failed-input canary.log crash-*
 
 targets=
 count=0
-for target in fuzz_*; do
+for source in "$corpus"/../fuzz_*.c; do
+	target=$(basename "$source" .c)
 	name=${target#fuzz_}
-	[ -f "$target" ] && [ -x "$target" ] && [ "$name" != canary ] || continue
+	[ "$name" != canary ] || continue
 	if ! [ -d "$corpus/$name" ]; then
 		echo "fuzz: $target has no corpus at fuzz/corpus/$name; make_corpus.py writes one" >&2
 		exit 1
@@ -33,7 +34,7 @@ for target in fuzz_*; do
 	targets="$targets $name"
 	count=$((count + 1))
 done
-[ "$count" -gt 0 ] || { echo "fuzz: nothing is built in $folder" >&2; exit 1; }
+[ "$count" -gt 0 ] || { echo "fuzz: no targets" >&2; exit 1; }
 share=$((seconds / count))
 [ "$share" -gt 0 ] || share=1
 

@@ -120,7 +120,7 @@ def _last_line(out: Output, report: Report, checked: Checked) -> str:
     if checked.seconds > 0:
         rate = f" ({text.size(int(checked.bytes / checked.seconds))}/s)"
     what = (
-        f"checked {blocks}{text.plural(checked.tensors, 'stored tensor')}, "
+        f"checked {blocks}{text.plural(checked.tensors, 'tensor')}, "
         f"{text.size(checked.bytes)} in {checked.seconds:.2f} s{rate}"
     )
     counts = [

@@ -3,6 +3,7 @@
 
 #include "bundle/table_reader.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- what is there --------------------------------------------------------------------------------------- */
@@ -134,34 +135,37 @@ static ckptfmt_status read_back(const cf_commit *commit, const cf_file_writer *i
 	return status;
 }
 
-/* Removes the generation that was replaced, if the index on disk is still one that does not name it. CMT-11: another
- * writer cannot have taken these names meanwhile, because it would have seen them taken. */
-static void remove_old(const cf_commit *commit, int32_t count)
+/* The number of a data file of the prefix with this count; -1 for any other name. */
+static int32_t shard_of_name(const cf_commit *commit, const char *name, int32_t count)
 {
-	char name[CF_NAME_SIZE];
-	int32_t current;
-	cf_index_name(commit->prefix->base, name);
-	if (commit->old_count == 0 || commit->old_count == count ||
-		count_of_index(commit, name, &current, NULL) != CKPTFMT_OK || current == 0 ||
-		current == commit->old_count)
-		return;
-	/* The first one last: while any is left, the number is seen as taken. */
-	for (int32_t shard = commit->old_count - 1; shard >= 0; shard--) {
-		ckptfmt_status ignored;
-		cf_data_name(commit->prefix->base, shard, commit->old_count, name);
-		ignored = cf_os_unlink(commit->directory, name, NULL);
-		(void)ignored;
-	}
+	return cf_data_name_count(commit->prefix->base, name) == count
+		? (int32_t)strtol(name + strlen(commit->prefix->base) + strlen(".data-"), NULL, 10) : -1;
 }
 
-ckptfmt_status cf_commit_index(cf_commit *commit, cf_file_writer *index, int32_t count, const uint64_t *data_sizes,
-	bool *committed, ckptfmt_error *err)
+/* CMT-11: removes the data files of the generation that was replaced; what cannot be removed stays. Only files that are
+ * there are touched, whatever number the old index claims. The first one goes last: while it is there, writers see the
+ * number as taken. */
+static void remove_old(const cf_commit *commit)
+{
+	char name[CF_NAME_SIZE];
+	cf_buffer names = CF_BUFFER_EMPTY;
+	if (commit->old_count == 0 || cf_os_directory_list(commit->directory, &names, NULL) != CKPTFMT_OK)
+		goto out;
+	for (uint64_t at = 0; at < names.size; at += strlen((const char *)names.data + at) + 1)
+		if (shard_of_name(commit, (const char *)names.data + at, commit->old_count) > 0)
+			(void)!cf_os_unlink(commit->directory, (const char *)names.data + at, NULL);
+	cf_data_name(commit->prefix->base, 0, commit->old_count, name);
+	(void)!cf_os_unlink(commit->directory, name, NULL);
+out:
+	cf_buffer_free(&names);
+}
+
+/* Steps 4 to 6, under the lock. */
+static ckptfmt_status replace_index(cf_commit *commit, cf_file_writer *index, bool *committed, ckptfmt_error *err)
 {
 	char name[CF_NAME_SIZE];
 	ckptfmt_error why;
-	*committed = false;
-	if (commit->durability != CKPTFMT_DURABILITY_NONE)
-		CF_TRY(read_back(commit, index, count, data_sizes, err));
+	ckptfmt_status status;
 	/* Another writer may have committed since this one began: its generation is the one that is replaced. */
 	CF_TRY(cf_commit_observe(commit, err));
 	cf_index_name(commit->prefix->base, name);
@@ -169,16 +173,28 @@ ckptfmt_status cf_commit_index(cf_commit *commit, cf_file_writer *index, int32_t
 		CF_TRY(cf_os_directory_sync(commit->directory, err));
 	CF_TRY(cf_file_writer_replace(index, name, err));
 	*committed = true;
-	if (commit->durability == CKPTFMT_DURABILITY_FULL &&
-		cf_os_directory_sync(commit->directory, &why) != CKPTFMT_OK) {
-		ckptfmt_status status = cf_fail(err, CKPTFMT_FAIL_DURABILITY_UNKNOWN, CF_NO_OFFSET,
-			"the new checkpoint is in place, but a power cut may still bring the old one back (%s)",
-			why.message);
-		if (err != NULL)
-			err->os_errno = why.os_errno;
-		cf_error_path(err, commit->prefix->index_path);
-		return status;
-	}
-	remove_old(commit, count);
-	return CKPTFMT_OK;
+	if (commit->durability != CKPTFMT_DURABILITY_FULL ||
+		cf_os_directory_sync(commit->directory, &why) == CKPTFMT_OK)
+		return CKPTFMT_OK;
+	status = cf_fail(err, CKPTFMT_FAIL_DURABILITY_UNKNOWN, CF_NO_OFFSET,
+		"the new checkpoint is in place, but a power cut may still bring the old one back (%s)", why.message);
+	if (err != NULL)
+		err->os_errno = why.os_errno;
+	cf_error_path(err, commit->prefix->index_path);
+	return status;
+}
+
+ckptfmt_status cf_commit_index(cf_commit *commit, cf_file_writer *index, int32_t count, const uint64_t *data_sizes,
+	bool *committed, ckptfmt_error *err)
+{
+	ckptfmt_status status;
+	*committed = false;
+	if (commit->durability != CKPTFMT_DURABILITY_NONE)
+		CF_TRY(read_back(commit, index, count, data_sizes, err));
+	cf_os_directory_lock(commit->directory);
+	status = replace_index(commit, index, committed, err);
+	if (status == CKPTFMT_OK && commit->old_count != count)
+		remove_old(commit);
+	cf_os_directory_unlock(commit->directory);
+	return status;
 }

@@ -12,6 +12,8 @@
  *   6 the directory is synced: the rename is on the device, and "saved" may be said;
  *   7 the data files of the generation that the old index named are removed.
  *
+ * 4 to 7 are done under the directory's lock, so that what 7 removes is what 5 replaced, however many write.
+ *
  * A crash before 5 leaves the old checkpoint and files nobody refers to; after 5 the new one. A power cut between 5 and 6
  * leaves either.
  */

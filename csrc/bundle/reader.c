@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Opening: the index is read into private memory block by block, the data files are opened next to it. A checkpoint that
- * is replaced at that moment shows as a missing data file and a changed index; then opening begins again. */
+ * is replaced at that moment shows as a changed index; then opening begins again. */
 #include "bundle/reader.h"
 
 #include "base/memory.h"
 
 #include <string.h>
 
-enum { OPEN_TRIES = 5 };
+/* Each try that fails means that a whole save went by, so this is never reached by chance. */
+enum { OPEN_TRIES = 100 };
 
 static bool same_file(const cf_file_info *a, const cf_file_info *b)
 {
@@ -67,18 +68,18 @@ static void close_files(ckptfmt_reader *reader)
 /* One try; *again: the checkpoint was replaced meanwhile. */
 static ckptfmt_status open_files(ckptfmt_reader *reader, bool *again, ckptfmt_error *err)
 {
-	bool missing, current;
+	bool current;
 	*again = false;
 	CF_TRY(cf_reader_open_index(reader, err));
 	CF_TRY(cf_table_open(&reader->index, reader->prefix.index_path, reader->index_info.size, &reader->limits,
 		&reader->table, err));
 	CF_TRY(read_header(reader, err));
 	CF_TRY(cf_shards_open(&reader->shards, &reader->directory, reader->prefix.base, reader->header.num_shards,
-		reader->limits.open_files_max, reader->follow_symlinks, &missing, err));
-	if (missing) {
-		CF_TRY(cf_reader_is_current(reader, &current, err));
-		*again = !current;
-	}
+		reader->limits.open_files_max, reader->follow_symlinks, err));
+	/* CMT-12: the names of data files are used again, by the generation after the next. Files opened while the index is
+	 * still the one that was read are that index's own, because a generation loses its names only after its index. */
+	CF_TRY(cf_reader_is_current(reader, &current, err));
+	*again = !current;
 	return CKPTFMT_OK;
 }
 
@@ -195,14 +196,26 @@ static ckptfmt_status shard_missing(ckptfmt_reader *reader, int32_t shard, ckptf
 
 ckptfmt_status cf_reader_shard(ckptfmt_reader *reader, int32_t shard, cf_shard_use *out, ckptfmt_error *err)
 {
-	bool found;
+	bool found, fresh;
+	ckptfmt_status status;
 	/* ENT-3 */
 	if (shard < 0 || shard >= reader->header.num_shards) {
-		ckptfmt_status status = cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, CF_NO_OFFSET,
+		status = cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, CF_NO_OFFSET,
 			"ENT-3: shard number %d of %d", (int)shard, (int)reader->header.num_shards);
 		cf_error_path(err, reader->prefix.index_path);
 		return status;
 	}
-	CF_TRY(cf_shards_use(&reader->shards, shard, out, &found, err));
+	CF_TRY(cf_shards_use(&reader->shards, shard, out, &found, &fresh, err));
+	if (found && fresh) {
+		/* As after opening all: the name may be another generation's by now. */
+		bool current = false;
+		status = cf_reader_is_current(reader, &current, err);
+		if (status == CKPTFMT_OK && current)
+			cf_shards_confirm(&reader->shards, out);
+		else
+			cf_shards_drop(&reader->shards, out);
+		CF_TRY(status);
+		found = current;
+	}
 	return found ? CKPTFMT_OK : shard_missing(reader, shard, err);
 }

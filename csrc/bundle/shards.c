@@ -19,10 +19,9 @@ static ckptfmt_status open_shard(const cf_shards *shards, int32_t shard, cf_file
 }
 
 ckptfmt_status cf_shards_open(cf_shards *out, const cf_directory *directory, const char *base, int32_t count,
-	uint32_t open_max, bool follow_symlinks, bool *missing, ckptfmt_error *err)
+	uint32_t open_max, bool follow_symlinks, ckptfmt_error *err)
 {
 	memset(out, 0, sizeof *out);
-	*missing = false;
 	out->directory = directory;
 	out->base = base;
 	out->count = count;
@@ -50,7 +49,6 @@ ckptfmt_status cf_shards_open(cf_shards *out, const cf_directory *directory, con
 			return status;
 		}
 		slot->shard = (int32_t)i;
-		*missing = *missing || slot->file.fd < 0;
 	}
 	return CKPTFMT_OK;
 }
@@ -73,7 +71,7 @@ static cf_shard_slot *find_slot(cf_shards *shards, int32_t shard)
 	cf_shard_slot *oldest = NULL;
 	for (uint32_t i = 0; i < shards->slot_count; i++) {
 		cf_shard_slot *slot = &shards->slots[i];
-		if (slot->shard == shard)
+		if (slot->shard == shard && !slot->dropped)
 			return slot;
 		if (slot->users == 0 && (oldest == NULL || slot->last_use < oldest->last_use))
 			oldest = slot;
@@ -81,10 +79,11 @@ static cf_shard_slot *find_slot(cf_shards *shards, int32_t shard)
 	return oldest;
 }
 
-static ckptfmt_status use_slot(cf_shards *shards, int32_t shard, cf_shard_slot *slot, cf_shard_use *out,
+static ckptfmt_status use_slot(cf_shards *shards, int32_t shard, cf_shard_slot *slot, cf_shard_use *out, bool *fresh,
 	ckptfmt_error *err)
 {
 	if (slot->shard != shard) {
+		slot->confirmed = false;
 		if (slot->file.fd >= 0)
 			cf_os_close_quietly(&slot->file);
 		slot->shard = -1;
@@ -93,6 +92,7 @@ static ckptfmt_status use_slot(cf_shards *shards, int32_t shard, cf_shard_slot *
 			return CKPTFMT_OK;
 		slot->shard = shard;
 	}
+	*fresh = !slot->confirmed;
 	slot->users++;
 	slot->last_use = ++shards->clock;
 	out->file = slot->file;
@@ -101,9 +101,11 @@ static ckptfmt_status use_slot(cf_shards *shards, int32_t shard, cf_shard_slot *
 	return CKPTFMT_OK;
 }
 
-ckptfmt_status cf_shards_use(cf_shards *shards, int32_t shard, cf_shard_use *out, bool *found, ckptfmt_error *err)
+ckptfmt_status cf_shards_use(cf_shards *shards, int32_t shard, cf_shard_use *out, bool *found, bool *fresh,
+	ckptfmt_error *err)
 {
 	ckptfmt_status status;
+	*fresh = false;
 	memset(out, 0, sizeof *out);
 	out->file.fd = -1;
 	if (shards->all_open) {
@@ -116,25 +118,54 @@ ckptfmt_status cf_shards_use(cf_shards *shards, int32_t shard, cf_shard_use *out
 	(void)pthread_mutex_lock(&shards->lock);
 	{
 		cf_shard_slot *slot = find_slot(shards, shard);
-		if (slot != NULL)
-			status = use_slot(shards, shard, slot, out, err);
-		else
+		if (slot != NULL) {
+			status = use_slot(shards, shard, slot, out, fresh, err);
+		} else {
+			*fresh = true;
 			status = open_shard(shards, shard, &out->file, &out->size, err);
+		}
 	}
 	(void)pthread_mutex_unlock(&shards->lock);
 	*found = status == CKPTFMT_OK && out->file.fd >= 0;
 	return status;
 }
 
-void cf_shards_done(cf_shards *shards, cf_shard_use *use)
+static void leave(cf_shards *shards, cf_shard_use *use, bool drop)
 {
-	if (!shards->all_open && use->slot != NULL) {
+	cf_shard_slot *slot = use->slot;
+	if (slot == NULL) {
+		if (use->file.fd >= 0)
+			cf_os_close_quietly(&use->file);
+	} else if (!shards->all_open) {
 		(void)pthread_mutex_lock(&shards->lock);
-		use->slot->users--;
+		slot->dropped = slot->dropped || drop;
+		if (--slot->users == 0 && slot->dropped) {
+			cf_os_close_quietly(&slot->file);
+			slot->file.fd = -1;
+			slot->shard = -1;
+			slot->dropped = false;
+		}
 		(void)pthread_mutex_unlock(&shards->lock);
-	} else if (use->slot == NULL && use->file.fd >= 0) {
-		cf_os_close_quietly(&use->file);
 	}
 	use->file.fd = -1;
 	use->slot = NULL;
+}
+
+void cf_shards_done(cf_shards *shards, cf_shard_use *use)
+{
+	leave(shards, use, false);
+}
+
+void cf_shards_confirm(cf_shards *shards, const cf_shard_use *use)
+{
+	if (use->slot == NULL || shards->all_open)
+		return;
+	(void)pthread_mutex_lock(&shards->lock);
+	use->slot->confirmed = true;
+	(void)pthread_mutex_unlock(&shards->lock);
+}
+
+void cf_shards_drop(cf_shards *shards, cf_shard_use *use)
+{
+	leave(shards, use, true);
 }

@@ -14,6 +14,8 @@ typedef struct cf_shard_slot {
 	uint64_t size;
 	int32_t shard;              /* -1: free */
 	uint32_t users;
+	bool confirmed;             /* known to be of the generation of the index */
+	bool dropped;               /* to be closed when its last user is done */
 	uint64_t last_use;
 } cf_shard_slot;
 
@@ -36,15 +38,19 @@ typedef struct cf_shard_use {
 	cf_shard_slot *slot;        /* NULL: the file is this use's own */
 } cf_shard_use;
 
-/* `directory` and `base` are borrowed. *missing says that a file was not there: when the checkpoint is replaced at this
- * moment the index has changed too. */
+/* `directory` and `base` are borrowed. A file that is not there shows when it is used. */
 CF_MUST_CHECK ckptfmt_status cf_shards_open(cf_shards *out, const cf_directory *directory, const char *base,
-	int32_t count, uint32_t open_max, bool follow_symlinks, bool *missing, ckptfmt_error *err);
+	int32_t count, uint32_t open_max, bool follow_symlinks, ckptfmt_error *err);
 void cf_shards_close(cf_shards *shards);
 
-/* *found false: there is no such file. REQUIRES: 0 <= shard < count. */
+/* *found false: there is no such file. *fresh: it was opened after the index was, and may be another generation's: the
+ * caller checks, and confirms it or drops it. REQUIRES: 0 <= shard < count. */
 CF_MUST_CHECK ckptfmt_status cf_shards_use(cf_shards *shards, int32_t shard, cf_shard_use *out, bool *found,
-	ckptfmt_error *err);
+	bool *fresh, ckptfmt_error *err);
 void cf_shards_done(cf_shards *shards, cf_shard_use *use);
+/* The file is of the generation of the index. */
+void cf_shards_confirm(cf_shards *shards, const cf_shard_use *use);
+/* Instead of cf_shards_done: the file is not to be used again. */
+void cf_shards_drop(cf_shards *shards, cf_shard_use *use);
 
 #endif

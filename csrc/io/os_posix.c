@@ -17,6 +17,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -284,6 +285,17 @@ void cf_os_directory_close(cf_directory *directory)
 	if (directory->fd >= 0)
 		close_quietly(directory->fd);
 	directory->fd = -1;
+}
+
+void cf_os_directory_lock(const cf_directory *directory)
+{
+	while (flock(directory->fd, LOCK_EX) != 0 && errno == EINTR)
+		;
+}
+
+void cf_os_directory_unlock(const cf_directory *directory)
+{
+	(void)flock(directory->fd, LOCK_UN);
 }
 
 ckptfmt_status cf_os_directory_sync(const cf_directory *directory, ckptfmt_error *err)

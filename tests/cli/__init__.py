@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Golden outputs of the `ckptfmt` command, and what its tests share."""

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a forked child may do with what its parent opened: nothing, and safely."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+import ckptfmt
+
+
+def in_child(work: Callable[[], None]) -> int:
+    """Exit status of a child that ran `work`; 0 if nothing was raised."""
+    with warnings.catch_warnings():
+        # Python 3.12 warns of any fork in a process with threads, which xdist makes.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_reader_of_the_parent_is_refused(tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "ck", {"x": np.arange(10)})
+    with ckptfmt.open(tmp_path / "ck") as reader:
+        handle = reader["x"]
+
+        def child() -> None:
+            for use in (handle.read, reader["x"].read, lambda: handle[1:2]):
+                try:
+                    use()
+                except ckptfmt.InvalidError as error:
+                    assert "fork" in str(error)
+                else:
+                    raise AssertionError("the child used the parent's reader")
+            reader.close()
+            assert ckptfmt.load(tmp_path / "ck")["x"][9] == 9  # its own is fine
+
+        assert in_child(child) == 0
+        assert handle.read().tolist() == list(range(10))
+
+
+def test_writer_of_the_parent_is_left_alone(tmp_path: Path) -> None:
+    writer = ckptfmt.Writer(tmp_path / "ck")
+    writer.add("x", np.arange(3))
+
+    def child() -> None:
+        try:
+            writer.add("y", np.arange(3))
+        except ckptfmt.InvalidError:
+            pass
+        else:
+            raise AssertionError("the child used the parent's writer")
+        writer.abandon()  # frees nothing of the parent's, removes no file
+
+    assert in_child(child) == 0
+    writer.commit()
+    assert ckptfmt.load(tmp_path / "ck")["x"].tolist() == [0, 1, 2]

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Views outlive what they were made from; what is dropped is freed; nothing piles up."""
+
+from __future__ import annotations
+
+import gc
+import os
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.process import open_files
+
+import ckptfmt
+
+
+def test_views_outlive_the_reader_and_the_files(tmp_path: Path) -> None:
+    values = np.arange(100_000, dtype=np.int64)
+    ckptfmt.save(tmp_path / "ck", {"x": values, "y": values[:10]})
+    reader = ckptfmt.open(tmp_path / "ck")
+    mapped, table, handle = reader["x"].map(), reader.table(), reader["y"]
+    loaded = ckptfmt.load(tmp_path / "ck")
+    reader.close()
+    del reader
+    for path in tmp_path.iterdir():
+        path.unlink()
+    gc.collect()
+    assert np.array_equal(mapped, values)
+    assert list(table["name"]) == ["x", "y"]
+    assert handle.shape == (10,) and handle.name == "y"
+    assert np.array_equal(loaded["x"], values)
+    part = mapped[5:10]
+    del mapped
+    gc.collect()
+    assert part.tolist() == [5, 6, 7, 8, 9]
+    with pytest.raises(ckptfmt.InvalidError, match="closed"):
+        handle.read()
+
+
+def test_mapping_is_read_only(tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "ck", {"x": np.arange(10)})
+    with ckptfmt.open(tmp_path / "ck") as reader:
+        mapped = reader["x"].map()
+    with pytest.raises(ValueError, match="read-only"):
+        mapped[0] = 1
+    with pytest.raises(ValueError, match="cannot set WRITEABLE"):
+        mapped.setflags(write=True)
+
+
+def test_nothing_piles_up(tmp_path: Path) -> None:
+    """A thousand rounds leave neither files open nor memory behind."""
+    tensors = {f"t{i}": np.full(100, i) for i in range(20)} | {"s": np.array(["a", "bc"])}
+
+    def one_round() -> None:
+        ckptfmt.save(tmp_path / "ck", tensors, durability="none")
+        with ckptfmt.open(tmp_path / "ck") as reader:
+            assert len(reader) == 21
+            reader["t3"].map()
+            reader["s"].read()
+            with pytest.raises(KeyError):
+                reader["missing"]
+        assert ckptfmt.load(tmp_path / "ck")["t7"][0] == 7
+
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    for _ in range(100):
+        one_round()
+    gc.collect()
+    files, before = open_files(), resident()
+    tracemalloc.start()
+    for _ in range(300):
+        one_round()
+    gc.collect()
+    python_bytes = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert open_files() == files
+    assert python_bytes < 300_000
+    assert resident() - before < 16 << 20
+
+
+def test_unfinished_writer_warns_and_leaves_nothing(tmp_path: Path) -> None:
+    writer = ckptfmt.Writer(tmp_path / "ck")
+    writer.add("x", np.arange(3))
+    with pytest.warns(ResourceWarning, match="ck"):
+        del writer
+        gc.collect()
+    assert list(tmp_path.iterdir()) == []
