@@ -62,7 +62,8 @@ EMULATED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -L 'os_f
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | \
 		while IFS="$$(printf '\t')" read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
-	@printf '%s\n' 'Variables: V=1, JOBS, PYTHON, CC, CFLAGS, FUZZ_SECONDS, CKPTFMT_TEST_SEED, CKPTFMT_CORPUS'
+	@printf '%s\n' 'Variables: V=1, JOBS, PYTHON, CC, CFLAGS, FUZZ_SECONDS, CKPTFMT_TEST_SEED, CKPTFMT_CORPUS,' \
+		'  CKPTFMT_TF_PYTHON (a Python that has TensorFlow already)'
 
 # ---- for everybody ----------------------------------------------------------------------------------------
 
@@ -87,7 +88,8 @@ check: test ## test, fuzz corpus replay, ruff, mypy, all C with warnings as erro
 	$(Q)$(MAKE) lint
 
 interop: python ## differential tests against the real TensorFlow (installs it: half a gigabyte)
-	$(Q)$(PY) -c 'import tensorflow' 2>/dev/null || $(PY) -m pip install --quiet -e '.[interop]'
+	$(Q)$(if $(CKPTFMT_TF_PYTHON),:,$(PY) -c 'import importlib.util as u; exit(not u.find_spec("tensorflow"))' || \
+		$(PY) -m pip install --quiet -e '.[interop]')
 	@echo "seed: CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"
 	$(Q)$(PY) -m pytest -q -s tests/interop
 
@@ -183,7 +185,7 @@ $(PY): | needs-python
 $(VENV)/.built: pyproject.toml setup.py build_ffi.py $(wildcard csrc/*.h csrc/*/*.h) $(LIB_SRC) | $(PY)
 	$(call say,py,ckptfmt with its extension)
 	$(Q)$(if $(filter pyproject.toml setup.py,$?),\
-		$(PY) -m pip install --quiet 'setuptools>=68' && $(PY) -m pip install --quiet -e '.[test$(,)cli]',\
+		$(PY) -m pip install --quiet 'setuptools>=68' wheel && $(PY) -m pip install --quiet -e '.[test$(,)cli]',\
 		$(PY) setup.py --quiet build_ext --inplace)
 	$(Q)touch $@
 , := ,

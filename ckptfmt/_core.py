@@ -64,24 +64,7 @@ def version() -> str:
 # ---- errors --------------------------------------------------------------------------------------
 
 
-def _error_classes() -> tuple[
-    dict[str, type[errors.CkptfmtError]], dict[str, type[errors.CkptfmtError]]
-]:
-    by_failure: dict[str, type[errors.CkptfmtError]] = {}
-    by_status: dict[str, type[errors.CkptfmtError]] = {}
-    waiting = list(errors.CkptfmtError.__subclasses__())
-    while waiting:
-        kind = waiting.pop(
-            0
-        )  # breadth first: the general class of a status comes before its special cases
-        by_status.setdefault(kind.default_status, kind)
-        for failure in kind.failures:
-            by_failure[failure] = kind
-        waiting += kind.__subclasses__()
-    return by_failure, by_status
-
-
-ERROR_BY_FAILURE, ERROR_BY_STATUS = _error_classes()
+ERROR_BY_FAILURE, ERROR_BY_STATUS = errors.classes()
 
 
 def error_of(record: Any, path: str | None = None) -> Exception:
@@ -398,7 +381,7 @@ def _own(pointer: Any, free: Callable[[Any], None]) -> Any:
 
 
 def path_bytes(path: str) -> bytes:
-    """A path as the operating system takes it."""
+    """A path as the operating system takes it (NAM-1)."""
     raw = os.fsencode(path)
     if b"\0" in raw:
         raise errors.InvalidError("a path cannot hold a NUL byte", failure="BAD_PATH")

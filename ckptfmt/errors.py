@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The exceptions of ckptfmt: one base, one class for each kind of person who must act.
 
-Every class names the C status it stands for and the failures that belong to it; `ckptfmt._core`
-builds its table from these names, so that a class cannot be forgotten. Running out of memory raises
-the builtin MemoryError.
+Every class names the C status it stands for and the failures that belong to it; the tables that
+`ckptfmt._core` goes by are made of these names, so that a class cannot be forgotten. Running out of
+memory raises the builtin MemoryError.
 """
 
 from __future__ import annotations
@@ -200,3 +200,17 @@ class BusyError(CkptfmtError):
 
     default_status = "BUSY"
     failures = ("BUSY",)
+
+
+def classes() -> tuple[dict[str, type[CkptfmtError]], dict[str, type[CkptfmtError]]]:
+    """The class of each failure, and the general one of each status."""
+    by_failure: dict[str, type[CkptfmtError]] = {}
+    by_status: dict[str, type[CkptfmtError]] = {}
+    # Breadth first: the general class of a status comes before its special cases.
+    waiting = list(CkptfmtError.__subclasses__())
+    while waiting:
+        kind = waiting.pop(0)
+        by_status.setdefault(kind.default_status, kind)
+        by_failure.update(dict.fromkeys(kind.failures, kind))
+        waiting += kind.__subclasses__()
+    return by_failure, by_status

@@ -102,4 +102,7 @@ def merge_v2_checkpoints(
 def _listed(prefixes: Iterable[Path], what: str) -> list[Path]:
     if isinstance(prefixes, (str, bytes, os.PathLike)):
         raise InvalidError(f"{what} is a list of prefixes, not one")
-    return list(prefixes)
+    listed = list(prefixes)
+    if not listed:
+        raise InvalidError(f"{what} is empty: there is nothing to merge")
+    return listed

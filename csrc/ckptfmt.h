@@ -251,7 +251,10 @@ typedef struct ckptfmt_stored {
 
 typedef enum ckptfmt_stored_flags {
 	CKPTFMT_STORED_MISSING = 1,    /* a slice that the tensor lists and the index does not hold */
-	CKPTFMT_STORED_MISMATCH = 2    /* a slice whose own entry has another dtype or shape */
+	CKPTFMT_STORED_MISMATCH = 2,   /* a slice whose own entry has another dtype or shape */
+	CKPTFMT_STORED_FEATURES = 4,   /* stored in a way that this version does not know */
+	CKPTFMT_STORED_BAD_CHUNKS = 8, /* chunk checksums that do not fit the size */
+	CKPTFMT_STORED_ONE_CHUNK = 16  /* chunk checksums of a value that is a single chunk */
 } ckptfmt_stored_flags;
 
 /* One tensor of a selection. Arrays stand in the selection's shared columns, from the given position on.

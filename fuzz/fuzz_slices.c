@@ -3,29 +3,26 @@
  * Property: for a tensor of at most 4096 cells, any list of slices and any query, what the geometry says (valid slices,
  * disjoint, covered, byte runs, keys) is what counting cell by cell says.
  *
- * Input: rank % 7, then a byte a dimension, item size, number of slices, four bytes a dimension of each slice and of
- * the query. Bytes that are not there are 0. A byte gives a small number; some values give extreme ones.
+ * Input: a byte each for rank, every dimension, item size less 1 and number of slices, then start and length, a byte
+ * each, for every dimension of every slice and of the query. Bytes that are not there are 0. A byte gives a small
+ * number; some values give extreme ones.
  */
+#include "repair.h"
+
 #include "base/buffer.h"
 #include "codec/box.h"
 #include "codec/plan.h"
 #include "codec/slice_key.h"
 
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 enum { AXES_MAX = 6, CELLS_MAX = 4096, SLICES_MAX = 24, ITEMSIZE_MAX = 16 };
 
-#define EXPECT(condition)                                                                      \
-	do {                                                                                   \
-		if (!(condition)) {                                                            \
-			fprintf(stderr, "%s:%d: %s does not hold\n", __FILE__, __LINE__, #condition); \
-			abort();                                                               \
-		}                                                                              \
-	} while (0)
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsigned int seed)
+{
+	(void)seed;
+	return LLVMFuzzerMutate(data, size, capacity);
+}
 
 typedef struct input {
 	const uint8_t *data;
@@ -109,7 +106,7 @@ static void take_shape(world *w, input *in)
 		w->dims[d] = dim > room ? room : dim;
 		w->cell_count *= w->dims[d];
 	}
-	EXPECT(cf_shape_count(w->rank, w->dims, &count) && count == w->cell_count);
+	FUZZ_CHECK(cf_shape_count(w->rank, w->dims, &count) && count == w->cell_count);
 }
 
 /* By the definition, in arithmetic wide enough for any int64. */
@@ -133,11 +130,11 @@ static void check_key(const world *w, const int64_t *starts, const int64_t *leng
 	ckptfmt_status status;
 	cf_slice_key_encode(&key, (const uint8_t *)"a\0\xff", 3, w->rank, starts, lengths);
 	status = cf_slice_key_decode(key.data, key.size, &name, &rank, found_starts, found_lengths, NULL);
-	EXPECT(status == CKPTFMT_OK || !valid || w->rank == 0);
+	FUZZ_CHECK(status == CKPTFMT_OK || !valid || w->rank == 0);
 	if (status == CKPTFMT_OK) {
-		EXPECT(rank == w->rank && name.size == 3 && memcmp(name.data, "a\0\xff", 3) == 0);
-		EXPECT(memcmp(found_starts, starts, (size_t)rank * sizeof *starts) == 0);
-		EXPECT(memcmp(found_lengths, lengths, (size_t)rank * sizeof *lengths) == 0);
+		FUZZ_CHECK(rank == w->rank && name.size == 3 && memcmp(name.data, "a\0\xff", 3) == 0);
+		FUZZ_CHECK(memcmp(found_starts, starts, (size_t)rank * sizeof *starts) == 0);
+		FUZZ_CHECK(memcmp(found_lengths, lengths, (size_t)rank * sizeof *lengths) == 0);
 	}
 	cf_buffer_free(&key);
 	cf_buffer_free(&name);
@@ -156,12 +153,12 @@ static void take_slice(world *w, input *in)
 	}
 	valid = is_valid(w, starts, lengths);
 	check_key(w, starts, lengths, valid);
-	EXPECT(valid == (cf_box_resolve(w->rank, w->dims, starts, lengths, resolved_starts, resolved_lengths, NULL) ==
+	FUZZ_CHECK(valid == (cf_box_resolve(w->rank, w->dims, starts, lengths, resolved_starts, resolved_lengths, NULL) ==
 		CKPTFMT_OK));
 	if (!valid)
 		return;
 	for (int32_t d = 0; d < w->rank; d++)
-		EXPECT(resolved_starts[d] == starts[d] &&
+		FUZZ_CHECK(resolved_starts[d] == starts[d] &&
 			resolved_lengths[d] == (lengths[d] == -1 ? w->dims[d] : lengths[d]));
 	w->boxes.count++;
 }
@@ -195,15 +192,15 @@ static bool check_disjoint(const world *w)
 	uint64_t rows[2];
 	ckptfmt_status status = cf_boxes_check_disjoint(&w->boxes, rows, NULL);
 	bool disjoint = true;
-	EXPECT(status == CKPTFMT_OK || status == CKPTFMT_CORRUPT);
+	FUZZ_CHECK(status == CKPTFMT_OK || status == CKPTFMT_CORRUPT);
 	/* Without cells there is nothing to count; the rule for such tensors has its own unit test. */
 	if (w->cell_count == 0)
 		return status == CKPTFMT_OK;
 	for (int64_t n = 0; n < w->cell_count; n++)
 		disjoint = disjoint && w->owner_count[n] <= 1;
-	EXPECT(disjoint == (status == CKPTFMT_OK));
+	FUZZ_CHECK(disjoint == (status == CKPTFMT_OK));
 	if (!disjoint)
-		EXPECT(rows[0] < rows[1] && rows[1] < w->boxes.count && share_a_cell(w, rows[0], rows[1]));
+		FUZZ_CHECK(rows[0] < rows[1] && rows[1] < w->boxes.count && share_a_cell(w, rows[0], rows[1]));
 	return disjoint;
 }
 
@@ -217,7 +214,7 @@ static void check_cover(const world *w, const int64_t *starts, const int64_t *le
 		if (position(w, starts, lengths, cell) >= 0 && w->owner_count[n] == 0)
 			covered = false;
 	}
-	EXPECT(status == (covered ? CKPTFMT_OK : CKPTFMT_CORRUPT));
+	FUZZ_CHECK(status == (covered ? CKPTFMT_OK : CKPTFMT_CORRUPT));
 	if (covered)
 		return;
 	for (int64_t n = 0; n < w->cell_count; n++) {
@@ -225,9 +222,9 @@ static void check_cover(const world *w, const int64_t *starts, const int64_t *le
 		if (position(w, hole_starts, hole_lengths, cell) < 0)
 			continue;
 		hole_met = true;
-		EXPECT(w->owner_count[n] == 0 && position(w, starts, lengths, cell) >= 0);
+		FUZZ_CHECK(w->owner_count[n] == 0 && position(w, starts, lengths, cell) >= 0);
 	}
-	EXPECT(hole_met);
+	FUZZ_CHECK(hole_met);
 }
 
 /* Marks each byte of the query with the stored byte that its run brings. */
@@ -238,17 +235,17 @@ static void run_plan(cf_plan *plan, int64_t *from, uint64_t query_size, uint64_t
 	for (uint64_t i = 0; i < query_size; i++)
 		from[i] = -1;
 	while (cf_plan_next(plan, &run)) {
-		EXPECT(run.size != 0 && cf_range_fits(run.stored_offset, run.size, stored_size));
-		EXPECT(cf_range_fits(run.destination_offset, run.size, query_size));
-		EXPECT(count == 0 || run.stored_offset >= end);
+		FUZZ_CHECK(run.size != 0 && cf_range_fits(run.stored_offset, run.size, stored_size));
+		FUZZ_CHECK(cf_range_fits(run.destination_offset, run.size, query_size));
+		FUZZ_CHECK(count == 0 || run.stored_offset >= end);
 		end = run.stored_offset + run.size;
-		EXPECT(run.stored_offset >= cf_plan_first_byte(plan) && end - 1 <= cf_plan_last_byte(plan));
+		FUZZ_CHECK(run.stored_offset >= cf_plan_first_byte(plan) && end - 1 <= cf_plan_last_byte(plan));
 		for (uint64_t b = 0; b < run.size; b++)
 			from[run.destination_offset + b] = (int64_t)(run.stored_offset + b);
 		count++;
 	}
-	EXPECT(count == cf_plan_run_count(plan));
-	EXPECT(count == 0 || end - 1 == cf_plan_last_byte(plan));
+	FUZZ_CHECK(count == cf_plan_run_count(plan));
+	FUZZ_CHECK(count == 0 || end - 1 == cf_plan_last_byte(plan));
 }
 
 static void check_plan(const world *w, uint64_t row, const int64_t *starts, const int64_t *lengths, uint64_t itemsize)
@@ -257,9 +254,9 @@ static void check_plan(const world *w, uint64_t row, const int64_t *starts, cons
 	int64_t stored_lengths[AXES_MAX], cell[AXES_MAX];
 	uint64_t query_size = (uint64_t)cf_box_count(w->rank, lengths) * itemsize;
 	cf_plan plan;
-	EXPECT(cf_box_resolve(w->rank, w->dims, starts_of(w, row), lengths_of(w, row), NULL, stored_lengths, NULL) ==
+	FUZZ_CHECK(cf_box_resolve(w->rank, w->dims, starts_of(w, row), lengths_of(w, row), NULL, stored_lengths, NULL) ==
 		CKPTFMT_OK);
-	EXPECT(cf_plan_init(&plan, w->rank, starts_of(w, row), stored_lengths, starts, lengths, itemsize, NULL) ==
+	FUZZ_CHECK(cf_plan_init(&plan, w->rank, starts_of(w, row), stored_lengths, starts, lengths, itemsize, NULL) ==
 		CKPTFMT_OK);
 	run_plan(&plan, from, query_size, (uint64_t)cf_box_count(w->rank, stored_lengths) * itemsize);
 	for (int64_t n = 0; n < w->cell_count; n++) {
@@ -268,7 +265,7 @@ static void check_plan(const world *w, uint64_t row, const int64_t *starts, cons
 		to = position(w, starts, lengths, cell);
 		stored = position(w, starts_of(w, row), stored_lengths, cell);
 		for (uint64_t b = 0; to >= 0 && b < itemsize; b++)
-			EXPECT(from[(uint64_t)to * itemsize + b] ==
+			FUZZ_CHECK(from[(uint64_t)to * itemsize + b] ==
 				(stored < 0 ? -1 : stored * itemsize_signed + (int64_t)b));
 	}
 }
@@ -283,7 +280,7 @@ static bool take_query(const world *w, input *in, int64_t *starts, int64_t *leng
 		valid = valid && starts[d] >= 0 && lengths[d] >= 0 &&
 			(__int128)starts[d] + lengths[d] <= (__int128)w->dims[d];
 	}
-	EXPECT(valid == (cf_box_check_request(w->rank, w->dims, starts, lengths, NULL) == CKPTFMT_OK));
+	FUZZ_CHECK(valid == (cf_box_check_request(w->rank, w->dims, starts, lengths, NULL) == CKPTFMT_OK));
 	return valid;
 }
 

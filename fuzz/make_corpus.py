@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes fuzz/corpus: small inputs for the fuzz targets, sound ones and one for each way of being wrong.
+"""Writes fuzz/corpus: small inputs for the fuzz targets, sound ones and each way of being wrong.
 
     python fuzz/make_corpus.py [FOLDER]
 
-Needs crcmod for CRC-32C and nothing else. The same script gives the same files. Every input ends with two bytes of
-parameters (see repair.h), except those for fuzz_snappy and fuzz_canary.
+Needs crcmod for CRC-32C and nothing else. The same script gives the same files. Every input of
+fuzz_table and fuzz_block ends with two bytes of parameters (see repair.h).
 """
 
 import pathlib
@@ -17,7 +17,7 @@ crc32c = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 
 MAGIC = bytes.fromhex("57fb808b247547db")
 HEADER = (b"", bytes.fromhex("08011a020801"))
-ENTRY_X = (b"x", bytes.fromhex("08011204120208022808" "35593ce535"))
+ENTRY_X = (b"x", bytes.fromhex("0801120412020802280835593ce535"))
 RAW, SNAPPY = 0, 1
 
 
@@ -80,7 +80,8 @@ def footer(metaindex, index, padding=b"", magic=MAGIC):
 
 
 def table(blocks, separators=None, kind=RAW, index_interval=1, edit=None, **ends):
-    """A table of data blocks given as contents. `edit(handles)` may change the handles that the index gets."""
+    """A table of data blocks given as contents. `edit(handles, end)` may change the handles that
+    the index gets."""
     out, handles = ends.get("lead", b""), []
     for contents in blocks:
         data = literals(contents) if kind == SNAPPY else contents
@@ -92,7 +93,8 @@ def table(blocks, separators=None, kind=RAW, index_interval=1, edit=None, **ends
         handles = edit(handles, len(out))
     separators = separators or [bytes([0x79 + i]) for i in range(len(blocks))]
     tail = ends.get("handle_tail", b"")
-    index = block([(k, handle(*h) + tail) for k, h in zip(separators, handles, strict=False)], index_interval)
+    rows = [(k, handle(*h) + tail) for k, h in zip(separators, handles, strict=False)]
+    index = block(rows, index_interval)
     index = ends.get("index", index)
     place = (len(out), len(index))
     out += stored(index)
@@ -114,13 +116,16 @@ def sound_tables():
     yield "none", table([])
     yield "header_only", table([block([HEADER])], [b""])
     yield "many", table([block([HEADER, *names(60)])], [b"m"])
-    yield "two_blocks", table([block([HEADER, (b"b", b"1")]), block([(b"d", b"2"), (b"e", b"3")])], [b"c", b"f"])
-    yield "bytes", table([block([(b"\0", b""), (b"\0\xff", b"v"), (b"\xff", b"w"), (b"\xff\xff", b"")])], [b"\xff\xff"])
+    two = [block([HEADER, (b"b", b"1")]), block([(b"d", b"2"), (b"e", b"3")])]
+    yield "two_blocks", table(two, [b"c", b"f"])
+    extremes = block([(b"\0", b""), (b"\0\xff", b"v"), (b"\xff", b"w"), (b"\xff\xff", b"")])
+    yield "bytes", table([extremes], [b"\xff\xff"])
     yield "snappy", table([block([HEADER, *names(20)])], [b"m"], SNAPPY)
     yield "interval_1", table([block([HEADER, *names(20)], 1)], [b"m"])
     yield "unshared", table([block([HEADER, *names(20)], 1000, share=False)], [b"m"])
     yield "overlong", table([block([HEADER, *names(5)], varint_size=4)], [b"m"])
-    yield "index_shared", table([block([(b"sa", b"1")]), block([(b"sb", b"2")])], [b"sa", b"sb"], index_interval=9)
+    alike = [block([(b"sa", b"1")]), block([(b"sb", b"2")])]
+    yield "index_shared", table(alike, [b"sa", b"sb"], index_interval=9)
     yield "handle_tail", table([small], handle_tail=b"more")
     yield "padding", table([small], padding=b"\0\0pad")
     yield "lead", table([small], lead=b"lead")
@@ -132,7 +137,8 @@ def footer_tables():
     good = table([small])
     yield "b01_magic", good[:-1] + b"\0"
     yield "b02_magic_swapped", table([small], magic=MAGIC[::-1])
-    for name, bad in (("cut", b"\xff" * 40), ("long", b"\x80" * 10 + b"\0"), ("wide", b"\xff" * 9 + b"\x02")):
+    cut, long, wide = b"\xff" * 40, b"\x80" * 10 + b"\0", b"\xff" * 9 + b"\x02"
+    for name, bad in (("cut", cut), ("long", long), ("wide", wide)):
         yield f"b03_varint_{name}", table([small], metaindex=bad)
     yield "b04_zero_handles", table([small], metaindex=b"\0\0", index_handle=b"\0\0")
     yield "b06_tail", good + b"tail"
@@ -176,7 +182,7 @@ def order_tables():
     yield "e04_index", table([block([(b"b", b"")]), block([(b"d", b"")])], [b"f", b"e"])
     yield "e06_two_headers", table([block([HEADER, HEADER])])
     yield "e09_long_key", table([block([HEADER, (b"k" * 500, b"")])], [b"l"])
-    bomb = entry(b"p" * 2000, b"") + b"".join(entry(b"q", b"", min(2000 + i, 2000)) for i in range(1))
+    bomb = entry(b"p" * 2000, b"") + entry(b"q", b"", 2000)
     bomb += b"".join(entry(b"\0", b"", 2001 + i) for i in range(200))
     yield "o02_prefix_bomb", table([bomb + struct.pack("<II", 0, 1)], [b"z"])
 
@@ -199,7 +205,8 @@ def bad_blocks():
     yield "d09_shared_first", entry(b"a", b"", 1) + one
     yield "d09_shared_long", entry(b"a", b"") + entry(b"b", b"", 2) + one
     for unshared, value in ((2**32 - 1, 2), (2**31, 2**31 + 1), (50, 2**32 - 48)):
-        yield f"d10_wrap_{unshared}", entry(b"a", b"1", sizes=b"\0" + varint(unshared) + varint(value)) + one
+        sizes = b"\0" + varint(unshared) + varint(value)
+        yield f"d10_wrap_{unshared}", entry(b"a", b"1", sizes=sizes) + one
     yield "d11_unshared", entry(b"a", b"1", sizes=b"\0\x10\1") + one
     yield "d11_value", entry(b"a", b"1", sizes=b"\0\1\x10") + one
     yield "d12_six_bytes", entry(b"a", b"", sizes=varint(0, 6) + b"\1\0") + one
@@ -218,7 +225,8 @@ def bad_blocks():
 def snappy_streams():
     yield "literals", literals(block([HEADER, *names(10)]))
     yield "empty", b"\0"
-    yield "copies", varint(4 + 11 + 64 + 5) + b"\x0cabcd" + b"\x1d\4" + b"\xfe\2\0" + b"\x13\1\0\0\0"
+    copies = b"\x1d\4" + b"\xfe\2\0" + b"\x13\1\0\0\0"
+    yield "copies", varint(4 + 11 + 64 + 5) + b"\x0cabcd" + copies
     yield "long_literal", varint(70) + b"\xf0\x45" + b"z" * 70
     yield "most", varint(1 + 64 * 4) + b"\0a" + b"\xfe\1\0" * 4
     yield "l11_claim", varint(0xFFFFFFF0) + b"\0a"
@@ -231,6 +239,39 @@ def snappy_streams():
     yield "size_cut", b"\x80\x80"
 
 
+def slice_lists():
+    """Inputs of fuzz_slices: dims, item size, slices and a query, as the top of that file says."""
+
+    def case(dims, itemsize, slices, query):
+        numbers = [n for axes in (*slices, query) for axis in axes for n in axis]
+        return bytes([len(dims), *dims, itemsize - 1, len(slices), *numbers])
+
+    full, int64_max, int64_min, big = (0, 0xFF), 0xFE, 0xFD, 0xFC  # a full dimension is 0, -1
+    quarters = [((r, 4), (c, 3)) for r in (0, 4) for c in (0, 3)]
+    rows = [((r, 1), full) for r in range(6)]
+    yield "none", b""
+    yield "scalar", case([], 4, [()], ())
+    yield "whole", case([8, 6], 4, [(full, full)], [(2, 3), (1, 4)])
+    yield "quarters", case([8, 6], 4, quarters, [(3, 2), (2, 2)])
+    yield "quarters_all", case([8, 6], 1, quarters, [(0, 8), (0, 6)])
+    yield "rows", case([6, 5], 8, rows, [(1, 4), (0, 5)])
+    yield "rows_backwards", case([6, 5], 2, rows[::-1], [(0, 6), (4, 1)])
+    yield "columns", case([5, 9], 16, [(full, (c, 3)) for c in (0, 3, 6)], [(1, 3), (2, 5)])
+    yield "cubes", case([4, 4, 4], 4, [(full, (a, 2), full) for a in (0, 2)], [(1, 2)] * 3)
+    yield "six_axes", case([2] * 6, 1, [((a, 1), *[full] * 5) for a in (0, 1)], [(0, 2)] * 6)
+    yield "hole", case([8, 6], 4, quarters[:3], [(0, 8), (0, 6)])
+    yield "hole_unasked", case([8, 6], 4, quarters[:3], [(0, 4), (0, 6)])
+    yield "overlap", case([8, 6], 4, [*quarters, ((3, 2), (2, 2))], [(0, 8), (0, 6)])
+    yield "twice", case([8], 4, [((0, 8),), ((0, 8),)], [(0, 8)])
+    yield "no_elements", case([0, 5], 4, [(full, full)], [(0, 0), (0, 5)])
+    yield "empty_query", case([8, 6], 4, quarters, [(8, 0), (2, 3)])
+    yield "outside", case([8, 6], 4, [((4, 5), full), ((8, 1), full)], [(4, 5), (0, 6)])
+    yield "no_length", case([8], 4, [((0, 0),), ((3, 0xFF),)], [(0, 8)])
+    ends = [((1, int64_max),), ((int64_max, 1),), ((big, big),)]
+    yield "wraps", case([8], 4, ends, [(1, int64_max)])
+    yield "negative", case([8], 4, [((int64_min, 8),), ((0, int64_min),)], [(int64_min, int64_min)])
+
+
 def write(folder, files, parameters=b"\0\0"):
     folder.mkdir(parents=True, exist_ok=True)
     for name, contents in files:
@@ -238,20 +279,24 @@ def write(folder, files, parameters=b"\0\0"):
 
 
 def main():
-    root = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).parent / "corpus"
+    folder = pathlib.Path(__file__).parent / "corpus"
+    root = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else folder
     small = block([HEADER, ENTRY_X])
+    good = table([small])
+    unmasked = table([small], trailer=lambda contents, kind: stored(contents, kind, masked=False))
     write(root / "table", sound_tables())
     write(root / "table", footer_tables())
     write(root / "table", handle_tables())
     write(root / "table", order_tables())
     blocks = dict(bad_blocks())
     write(root / "table", ((name, table([contents])) for name, contents in blocks.items()))
-    write(root / "table", [("d01_checksum", table([small])[:10] + b"\xff" + table([small])[11:])])
-    write(root / "table", [("d02_unmasked", table([small], trailer=lambda c, k: stored(c, k, masked=False)))])
+    write(root / "table", [("d01_checksum", good[:10] + b"\xff" + good[11:])])
+    write(root / "table", [("d02_unmasked", unmasked)])
     write(root / "table", [("d03_type", table([small], type=7))])
     write(root / "table", [("limits", table([block([HEADER, *names(60)])], [b"m"]))], b"\x1f\xff")
     write(root / "block", blocks.items(), b"\3\5")
     write(root / "snappy", snappy_streams(), b"")
+    write(root / "slices", slice_lists(), b"")
     write(root / "canary", [("must_fail", b"canary")], b"")
 
 

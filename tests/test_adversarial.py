@@ -43,9 +43,9 @@ class Refused:
 
     failure: str
     rule: str | None
-    offset: int | range | None | type(Ellipsis) = ...
+    offset: int | range | type(Ellipsis) | None = ...
     file: str | None = ".index"
-    names: str | None = None
+    names: str | None = None  # what the message must say
 
 
 @dataclass
@@ -53,6 +53,7 @@ class Trial:
     label: str
     act: Callable[[], Any]
     expected: Any
+    memory: int = MEMORY
 
 
 Case = Callable[[Path], Iterator[Trial]]
@@ -241,12 +242,46 @@ def sparse_index(directory: Path) -> Iterator[Trial]:
         )
 
 
+def many_blocks() -> tuple[ix.Index, int]:
+    """An index larger than what opening reads of its end, and its number of tensors."""
+    value = ix.entry(1, [0], masked_crc=ix.mask(0))
+    groups: list[list[ix.Row]] = [[(b"", ix.header())]]
+    for first in range(0, 6000, 1000):
+        groups.append([(b"t%05d" % number, value) for number in range(first, first + 1000)])
+    return ix.index_of(*groups), 6000
+
+
+@case("A09", "J14")
+def index_changes_while_open(directory: Path) -> Iterator[Trial]:
+    """What was read stays as it was; what is read later is checked."""
+    made, count = many_blocks()
+    content = made.build()
+    start, size = made.offsets[3], len(made.blocks[3].contents)
+    zeros = content[:start] + bytes(size) + content[start + size :]
+    short = made.offsets[3] + 10
+    for label, replaced, expected in (
+        ("shrinks", content[:short], Refused("TRUNCATED", "FTR-5", short)),
+        ("grows", content + b"more", count),
+        ("overwritten", zeros, Refused("CHECKSUM", "BLK-2", start)),
+    ):
+        prefix = Files(directory / label)(made, b"")
+
+        def act(prefix: Path = prefix, replaced: bytes = replaced) -> int:
+            with Reader(str(prefix)) as reader:
+                assert "t00007" in reader
+                with open(f"{prefix}.index", "r+b") as stream:
+                    stream.write(replaced)
+                    stream.truncate(len(replaced))
+                assert "t00008" in reader
+                return len(reader)
+
+        yield Trial(label, act, expected)
+
+
 @case("A10")
 def literal_paths(directory: Path) -> Iterator[Trial]:
     content = table((b"x", GOOD)).build()
     for name in ("a*b", "a?", "[a-c]", "{x}", "a\nb", "a b", "\udc80\udcff", "", "..x", "-", "%s"):
-        prefix = directory / name if name else directory / "empty" / ""
-        prefix = Path(str(directory / "empty" / "x")[:-1] + name) if name else prefix
         base = os.path.join(directory, "literal", name)
         os.makedirs(os.path.dirname(base), exist_ok=True)
         for path, piece in ((base + ".index", content), (base + ".data-00000-of-00001", DATA)):
@@ -258,9 +293,15 @@ def literal_paths(directory: Path) -> Iterator[Trial]:
                 return {one: bits(handle.read()) for one, handle in reader.items()}
 
         yield Trial(repr(name), act, SOUND)
-    yield Trial("pattern", listed(directory / "literal" / "a*"), Refused("CHECKPOINT_NOT_FOUND", None))
-    yield Trial("NUL", listed(Path(f"{directory}/a\0b")), Refused("BAD_PATH", None, None, file=None))
-    yield Trial("long", listed(directory / ("x" * 5000)), Refused("BAD_PATH", None, None, file=None))
+    yield Trial(
+        "pattern", listed(directory / "literal" / "a*"), Refused("CHECKPOINT_NOT_FOUND", None)
+    )
+    yield Trial(
+        "NUL", listed(Path(f"{directory}/a\0b")), Refused("BAD_PATH", None, None, file=None)
+    )
+    yield Trial(
+        "long", listed(directory / ("x" * 5000)), Refused("BAD_PATH", None, None, file=None)
+    )
 
 
 # ---- B: footer
@@ -401,8 +442,7 @@ def index_handle_astray(directory: Path) -> Iterator[Trial]:
     # The data block taken for the index block: its header is no handle.
     wrong = table((b"x", GOOD), index_handle=ix.handle(0, len(base.blocks[0].contents)))
     first = base.blocks[0].values[0]
-    expected = Refused("TRUNCATED", "FTR-5", first)
-    yield Trial("at the data block", listed(files(wrong)), expected)
+    yield Trial("at the data block", listed(files(wrong)), Refused("BAD_BLOCK", "TAB-4", first))
 
 
 @case("C07")
@@ -458,7 +498,11 @@ def index_of_contents(contents: bytes, last_key: bytes = b"x", **options: Any) -
     return ix.raw_index(contents, last_key, **options)
 
 
-ROWS: list[ix.Row] = [(b"", ix.header()), (b"a", GOOD), (b"ab", GOOD), (b"x", GOOD)]
+ROWS: list[ix.Row] = [(b"", ix.header())]
+ROWS += [
+    (name, ix.stored_entry(ix.FLOAT, [2], DATA, 8 * number))
+    for number, name in enumerate((b"a", b"ab", b"x"))
+]
 ALL = dict.fromkeys(("a", "ab", "x"), bits(F2))
 
 
@@ -517,30 +561,28 @@ def block_too_many_restarts(directory: Path) -> Iterator[Trial]:
     size = len(ix.block(ROWS).contents)
     for count in (2**32 - 1, 2**31, 2**30, (size - 4) // 4 + 1):
         made = index_of_contents(ix.block(ROWS, restart_count=count).contents)
-        yield Trial(f"{count}", listed(files(made)), Refused("BAD_BLOCK", "BLK-4", 0))
+        yield Trial(f"{count}", listed(files(made)), Refused("BAD_BLOCK", "BLK-4", size - 4))
 
 
 @case("D07")
 def block_bad_restarts(directory: Path) -> Iterator[Trial]:
     files = Files(directory)
-    good = ix.block(ROWS)
-    end, second = good.entries_end, good.entries[2]
+    good = ix.block(ROWS, share=False)
+    end, second, third = good.entries_end, good.entries[2], good.entries[3]
     for label, restarts, at in (
-        ("not at 0", [1], end),
-        ("not at 0 of two", [second, good.entries[3]], end),
-        ("twice", [0, 0], end + 4),
-        ("down", [0, second, good.entries[1]], end + 8),
-        ("inside an entry", [0, second + 1], end + 4),
-        ("at the end", [0, end], end + 4),
-        ("beyond", [0, 2**32 - 1], end + 4),
+        ("not at 0", [1], 0),
+        ("not at 0 of two", [second, third], 0),
+        ("twice", [0, 0], 1),
+        ("down", [0, third, second], 2),
+        ("inside an entry", [0, second + 1], 1),
+        ("at the end", [0, end], 1),
+        ("beyond", [0, 2**32 - 1], 1),
     ):
         contents = ix.block(ROWS, restarts=restarts, share=False).contents
         prefix = files(index_of_contents(contents))
-        base = ix.block(ROWS, share=False)
-        shift = base.entries_end - end
-        yield Trial(label, listed(prefix), Refused("BAD_BLOCK", "BLK-9", ...))
-        yield Trial(f"{label}, lookup", loaded(prefix, "ab"), Refused("BAD_BLOCK", "BLK-9", ...))
-        del shift, at
+        expected = Refused("BAD_BLOCK", "BLK-9", end + 4 * at)
+        yield Trial(label, listed(prefix), expected)
+        yield Trial(f"{label}, lookup", loaded(prefix, "ab"), expected)
 
 
 @case("D08")
@@ -643,10 +685,10 @@ def block_not_canonical(directory: Path) -> Iterator[Trial]:
         ("one restart of many", ix.block(ROWS, interval=1000).contents),
         ("long varints", long_varints()),
     ):
-        prefix = files(index_of_contents(contents))
+        prefix = files(index_of_contents(contents), DATA * 3)
         yield Trial(f"{label}, read", everything(prefix), ALL)
         yield Trial(f"{label}, lookup", loaded(prefix, "ab"), bits(F2))
-    prefix = files(index_of_contents(ix.block(ROWS, interval=1).contents))
+    prefix = files(index_of_contents(ix.block(ROWS, interval=1).contents), DATA * 3)
     yield Trial("strict", noted(prefix), (True, False))
 
 
@@ -734,11 +776,11 @@ def strange_names(directory: Path) -> Iterator[Trial]:
 def long_key(directory: Path) -> Iterator[Trial]:
     files = Files(directory)
     size = (16 << 20) + 1
-    made = table((b"k" * size, GOOD))
+    made = table((b"k" * size, GOOD), separators=[b"l"])
     expected = Refused("LIMIT", "TAB-13", made.blocks[0].entries[1])
     yield Trial("longer than the limit", listed(files(made)), expected)
     long = b"k" * (1 << 20)
-    prefix = files(table((long, GOOD)))
+    prefix = files(table((long, GOOD), separators=[b"l"]))
     yield Trial("a megabyte", everything(prefix), {long.decode(): bits(F2)})
     limited = listed(prefix, limits={"key_bytes_max": 1000})
     yield Trial("limit set", limited, Refused("LIMIT", "TAB-13", made.blocks[0].entries[1]))
@@ -756,9 +798,7 @@ def orphans(directory: Path) -> Iterator[Trial]:
 # ---- F: messages
 
 
-def message_trials(
-    directory: Path, messages: list[tuple[str, bytes, str]]
-) -> Iterator[Trial]:
+def message_trials(directory: Path, messages: list[tuple[str, bytes, str]]) -> Iterator[Trial]:
     """Each message as an entry and appended to a header; the rule it breaks."""
     files = Files(directory)
     for label, message, rule in messages:
@@ -1101,6 +1141,7 @@ def values_overlap(directory: Path) -> Iterator[Trial]:
 
 ROW4 = np.arange(4, dtype=np.float32)
 FOUR = ROW4.tobytes()
+EIGHT = FOUR + FOUR
 
 
 def partitioned(
@@ -1112,12 +1153,12 @@ def partitioned(
     dtype: int = 1,
     extra: bytes = b"",
 ) -> ix.Index:
-    """A tensor `x` in slices whose bytes stand one after the other in FOUR."""
+    """A tensor `x` in slices whose bytes stand one after the other in EIGHT."""
     rows, offset = [], 0
     for number, one in enumerate(keys if keys is not None else extents):
         lengths = [d if n == -1 else n for (_, n), d in zip(one, dims, strict=False)]
         size = 4 * int(np.prod(lengths, dtype=object)) if lengths else 4
-        piece = FOUR[offset : offset + size] if 0 <= size < 100 else b""
+        piece = EIGHT[offset : offset + size] if 0 <= size < 100 else b""
         made = ix.stored_entry(1, lengths, piece, offset)
         rows.append((ix.slice_key(b"x", one), entries[number] if entries else made))
         offset += len(piece)
@@ -1160,7 +1201,7 @@ def extent_counts(directory: Path) -> Iterator[Trial]:
 def slices_overlap(directory: Path) -> Iterator[Trial]:
     files = Files(directory)
     for extents in ([[(0, 2)], [(1, 2)]], [[(0, 3)], [(2, 2)]], [[(0, 4)], [(1, 1)]]):
-        prefix = files(partitioned(extents, [4]), FOUR + FOUR)
+        prefix = files(partitioned(extents, [4]), EIGHT)
         expected = Refused("BAD_SLICE", "SLC-6", ..., file=None)
         yield Trial(f"{extents}", loaded(prefix), expected)
         yield Trial(f"{extents}, a part", loaded(prefix, key=slice(1, 3)), expected)
@@ -1239,7 +1280,7 @@ def full_entry_odd(directory: Path) -> Iterator[Trial]:
     yield Trial("a slice that is all", loaded(files(full, FOUR)), expected)
     mixed = partitioned([[(0, -1)], [(0, 2)]], [4])
     expected = Refused("BAD_SLICE", "SLC-[56]", ..., file=None)
-    yield Trial("all and a part", loaded(files(mixed, FOUR + FOUR)), expected)
+    yield Trial("all and a part", loaded(files(mixed, EIGHT)), expected)
 
 
 @case("I13")
@@ -1387,6 +1428,27 @@ def padding_not_zero(directory: Path) -> Iterator[Trial]:
     yield Trial("verify", noted(prefix), (True, False))
 
 
+@case("J10")
+def mapping_outlives(directory: Path) -> Iterator[Trial]:
+    prefix = Files(directory)(table((b"x", GOOD)))
+    data = ix.data_name(prefix, 0, 1)
+
+    def act() -> tuple[Any, bool, str]:
+        with Reader(str(prefix)) as reader:
+            array = reader["x"].map()
+        other = directory / "other"
+        other.write_bytes(bytes(8))
+        other.rename(data)
+        data.unlink()
+        try:
+            array[0] = 1
+        except ValueError as error:
+            return bits(array), array.flags.writeable, str(error)
+        return bits(array), array.flags.writeable, ""
+
+    yield Trial("mapped", act, (bits(F2), False, "assignment destination is read-only"))
+
+
 @case("J11", "J12")
 def mapped(directory: Path) -> Iterator[Trial]:
     entry = ix.stored_entry(1, [2], DATA, 1)
@@ -1459,10 +1521,12 @@ def string_sizes(directory: Path) -> Iterator[Trial]:
         yield text_trial(files, label, 2, value, whole, text_refused(rule))
     endless = b"\xff" * 30
     yield text_trial(files, "endless varint", 2, endless, 0, text_refused("STR-3", 0))
-    yield text_trial(files, "varint of 65 bits", 1, b"\xff" * 9 + b"\2" + bytes(9), 0,
-                     text_refused("STR-3", 0))
-    yield text_trial(files, "no room for the checksum", 2, b"\x80\x80\1\0\0\0", 0,
-                     text_refused("STR-3"))
+    yield text_trial(
+        files, "varint of 65 bits", 1, b"\xff" * 9 + b"\2" + bytes(9), 0, text_refused("STR-3", 0)
+    )
+    yield text_trial(
+        files, "no room for the checksum", 2, b"\x80\x80\1\0\0\0", 0, text_refused("STR-3")
+    )
 
 
 def read_sizes(sizes: bytes) -> list[int]:
@@ -1499,7 +1563,9 @@ def string_old_sizes(directory: Path) -> Iterator[Trial]:
     stored = ix.u32(ix.mask(sizes_crc))
     value = b"\2" + stored + b"ab"
     whole = ix.mask(ix.crc32c(stored + b"ab", sizes_crc))
-    yield text_trial(files, "size as 8 bytes", 1, value, whole, text_refused("STR-5", ..., "CHECKSUM"))
+    yield text_trial(
+        files, "size as 8 bytes", 1, value, whole, text_refused("STR-5", ..., "CHECKSUM")
+    )
 
 
 @case("K08")
@@ -1512,8 +1578,14 @@ def string_no_elements(directory: Path) -> Iterator[Trial]:
     expected = Refused("CHECKSUM|BAD_ENTRY", "STR-[2-8]", ..., file=None)
     yield text_trial(files, "no bytes, checksum wrong", 0, b"", 7, expected)
     for size in (1, 2, 3):
-        yield text_trial(files, f"{size} bytes", 0, value[:size], crc,
-                         Refused("BAD_ENTRY", "STR-[234]", ..., file=None))
+        yield text_trial(
+            files,
+            f"{size} bytes",
+            0,
+            value[:size],
+            crc,
+            Refused("BAD_ENTRY", "STR-[234]", ..., file=None),
+        )
     yield text_trial(files, "five bytes", 0, value + b"x", crc, text_refused("STR-4"))
 
 
@@ -1556,7 +1628,7 @@ def snappy_blocks(directory: Path) -> Iterator[Trial]:
     def made(stream: bytes) -> ix.Index:
         return index_of_contents(stream, kinds={0: 1})
 
-    prefix = files(made(good))
+    prefix = files(made(good), DATA * 3)
     yield Trial("sound", everything(prefix), ALL)
     yield Trial("sound, strict", noted(prefix), (True, False))
     head = ix.varint(len(contents))
@@ -1610,15 +1682,16 @@ def chunk_checksums(directory: Path) -> Iterator[Trial]:
     one = ix.extension(8, [ix.crc32c(DATA)])
     yield Trial("one chunk", loaded(made(one)), Refused("BAD_ENTRY", "EXT-5"))
     wrong = ix.extension(4, [crcs[0], crcs[1] ^ 1])
-    expected = Refused("CHECKSUM", "DAT-6|EXT-[46]", ..., file=None)
-    yield Trial("contradiction", problems(made(wrong)), [("CHECKSUM", "EXT-6")])
-    del expected
+    both = [("CHECKSUM", "EXT-6"), ("CHECKSUM", "EXT-4")]
+    yield Trial("contradiction", problems(made(wrong)), both)
 
 
 # ---- M: merging
 
 
-def merged(directory: Path, *prefixes: Path, to: str = "merged", **options: Any) -> Callable[[], Any]:
+def merged(
+    directory: Path, *prefixes: Path, to: str = "merged", **options: Any
+) -> Callable[[], Any]:
     """Merges; after a refusal nothing may have changed on disk."""
 
     def snapshot() -> dict[str, bytes]:
@@ -1744,6 +1817,14 @@ def state_is_literal(directory: Path) -> Iterator[Trial]:
     yield Trial("star", act, SOUND)
 
 
+@case("N03")
+def state_names_nothing(directory: Path) -> Iterator[Trial]:
+    Files(directory)(table((b"x", GOOD)))
+    (directory / "checkpoint").write_text('model_checkpoint_path: "gone"\n')
+    expected = Refused("CHECKPOINT_NOT_FOUND", None, None, file=None, names="'gone'.*'c1'")
+    yield Trial("says what is there", lambda: ckptfmt.open(directory), expected)
+
+
 @case("N04")
 def state_garbage(directory: Path) -> Iterator[Trial]:
     path = directory / "checkpoint"
@@ -1766,6 +1847,20 @@ def state_garbage(directory: Path) -> Iterator[Trial]:
     yield Trial("a gigabyte", lambda: ckptfmt.open(directory), expected)
 
 
+@case("N05")
+def state_names_many(directory: Path) -> Iterator[Trial]:
+    prefix = Files(directory)(table((b"x", GOOD)))
+    lines = [f'model_checkpoint_path: "{prefix.name}"']
+    lines += [f'all_model_checkpoint_paths: "old-{number}"' for number in range(100_000)]
+    (directory / "checkpoint").write_text("\n".join(lines))
+
+    def act() -> Any:
+        with ckptfmt.open(directory) as reader:
+            return list(reader)
+
+    yield Trial("100,000", act, ["x"])
+
+
 # ---- O: amplification and time
 
 
@@ -1773,10 +1868,13 @@ def state_garbage(directory: Path) -> Iterator[Trial]:
 def key_bomb(directory: Path) -> Iterator[Trial]:
     """Keys that share all but two bytes: a small block of them is gigabytes of names."""
     long = b"k" * 60_000
-    rows: list[ix.Row] = [(b"", ix.header())]
-    rows += [(long + struct.pack(">H", n), GOOD) for n in range(5_000)]
-    prefix = Files(directory)(table(*rows, last_keys=[b"l"]))
-    yield Trial("300 MB of names", listed(prefix), Refused("LIMIT", "TAB-13", ...))
+    out = bytearray(ix.raw_entry(0, 0, 6, ix.header()))
+    out += ix.raw_entry(0, len(long) + 2, len(GOOD), long + bytes(2) + GOOD)
+    for number in range(1, 5_000):
+        out += ix.raw_entry(len(long), 2, len(GOOD), struct.pack(">H", number) + GOOD)
+    prefix = Files(directory)(index_of_contents(bytes(out) + ix.u32(0) + ix.u32(1), b"l"))
+    memory = 256 << 20
+    yield Trial("300 MB of names", listed(prefix), Refused("LIMIT", "TAB-13", ...), memory)
     limited = listed(prefix, limits={"keys_bytes_floor": 1000, "keys_bytes_factor": 0})
     yield Trial("limit set", limited, Refused("LIMIT", "TAB-13", ...))
 
@@ -1800,6 +1898,41 @@ def many_tensors(directory: Path) -> Iterator[Trial]:
     yield Trial("all of them", lambda: len(listed(prefix)()), count)
 
 
+@case("O06", "O09")
+def lookups_far_apart(directory: Path) -> Iterator[Trial]:
+    """Lookups that alternate between blocks read each block once."""
+    made, count = many_blocks()
+    prefix = Files(directory)(made, b"")
+
+    def act() -> tuple[bool, bool]:
+        with Reader(str(prefix)) as reader, Spent() as spent:
+            found = all(f"t{number * 997 % count:05d}" in reader for number in range(20_000))
+        return found, spent.reads <= len(made.blocks)
+
+    yield Trial("a read a block", act, (True, True))
+
+
+@case("O07")
+def many_slices_many_lookups(directory: Path) -> Iterator[Trial]:
+    count = 3000
+    data = np.arange(count, dtype=np.float32)
+    raw = data.tobytes()
+    extents = [[(at, 1)] for at in range(count)]
+    rows = [
+        (ix.slice_key(b"x", one), ix.stored_entry(1, [1], raw[4 * at : 4 * at + 4], 4 * at))
+        for at, one in enumerate(extents)
+    ]
+    full = ix.entry(1, [count], slices=map(ix.slice_message, extents))
+    prefix = Files(directory)(table(*rows, (b"x", full)), raw)
+
+    def act() -> bool:
+        with Reader(str(prefix)) as reader:
+            handle = reader["x"]
+            return all(handle[at] == at for at in range(count))
+
+    yield Trial("each by itself", act, True)
+
+
 @case("O08")
 def messages_bounded(directory: Path) -> Iterator[Trial]:
     name = b"\x1b[31m\r\n" + b"n" * 5000
@@ -1814,6 +1947,87 @@ def messages_bounded(directory: Path) -> Iterator[Trial]:
         return False, False
 
     yield Trial("escaped and cut", act, (True, True))
+
+
+# ---- P: the interface
+
+
+def closed_reader(prefix: Path) -> Reader:
+    reader = Reader(str(prefix))
+    reader.close()
+    reader.close()
+    return reader
+
+
+@case("P01")
+def closed(directory: Path) -> Iterator[Trial]:
+    prefix = Files(directory)(table((b"x", GOOD)))
+    wrong = Refused("ARGUMENT", None, None, file=None, names="is closed")
+    for label, use in (
+        ("lookup", lambda: closed_reader(prefix)["x"]),
+        ("contains", lambda: "x" in closed_reader(prefix)),
+        ("list", lambda: list(closed_reader(prefix))),
+        ("regions", lambda: closed_reader(prefix).regions()),
+    ):
+        yield Trial(label, use, wrong)
+
+
+@case("P02")
+def bad_destinations(directory: Path) -> Iterator[Trial]:
+    prefix = Files(directory)(table((b"x", GOOD)))
+    read_only = np.full(2, 7, np.float32)
+    read_only.setflags(write=False)
+    for label, target in (
+        ("dtype", np.full(2, 7, np.int32)),
+        ("byte order", np.full(2, 7, ">f4")),
+        ("shape", np.full((2, 1), 7, np.float32)),
+        ("read-only", read_only),
+        ("no array", 7),
+        ("bytes", bytes(8)),
+    ):
+
+        def act(target: Any = target) -> None:
+            with Reader(str(prefix)) as reader:
+                try:
+                    reader["x"].read_into(target)
+                finally:
+                    assert not isinstance(target, np.ndarray) or (target == 7).all()
+
+        yield Trial(label, act, Refused("ARGUMENT", None, None, file=prefix.name))
+
+
+@case("P03")
+def empty_or_uneven(directory: Path) -> Iterator[Trial]:
+    prefix = Files(directory)(table((b"x", GOOD)))
+    new = directory / "new"
+    wrong = Refused("ARGUMENT", None, None, file=None)
+    yield Trial("load nothing", lambda: ckptfmt.load(prefix, []), {})
+    yield Trial("restore nothing", lambda: ckptfmt.restore_v2(prefix, [], []), [])
+    yield Trial("restore uneven", lambda: ckptfmt.restore_v2(prefix, ["x"], []), wrong)
+    yield Trial("restore dtypes", lambda: ckptfmt.restore_v2(prefix, ["x"], [""], []), wrong)
+    yield Trial("save nothing", lambda: ckptfmt.save_v2(new, [], [], []), wrong)
+    yield Trial("save uneven", lambda: ckptfmt.save_v2(new, ["x"], [""], []), wrong)
+    yield Trial("merge nothing", lambda: ckptfmt.merge([], new), wrong)
+    yield Trial("nothing was made", lambda: sorted(directory.glob("new*")), [])
+
+
+@case("P04")
+def errors_tell_all(directory: Path) -> Iterator[Trial]:
+    entry = ix.stored_entry(1, [2], DATA, 4)
+    prefix = Files(directory)(table((b"x", entry)), b"past" + DATA[:-1] + b"!")
+    crc = ix.crc32c(DATA)
+    names = f"stored 0x{crc:08x}, computed 0x[0-9a-f]{{8}}"
+    expected = Refused("CHECKSUM", "DAT-6", 4, file=DATA_FILE, names=names)
+    yield Trial("checksum", loaded(prefix), expected)
+
+    def act() -> str:
+        try:
+            loaded(prefix)()
+        except CkptfmtError as error:
+            return str(error.tensor)
+        return ""
+
+    yield Trial("tensor", act, "x")
 
 
 @case("limits")
@@ -1865,28 +2079,36 @@ def check_refusal(label: str, error: BaseException, expected: Refused) -> None:
 def test_there_are_cases() -> None:
     named = {one for name in CASES for one in name.split("+") if re.fullmatch("[A-O][0-9]+", one)}
     print(f"{len(named)} items of the checklist in {len(CASES)} cases")
-    assert len(named) >= 110
+    assert len(named) >= 145
+
+
+def check(trial: Trial) -> None:
+    files, began = open_files(), time.perf_counter()
+    found: Any
+    with memory_limit(trial.memory):
+        try:
+            found = trial.act()
+        except (CkptfmtError, MemoryError) as error:
+            found = error
+    took = time.perf_counter() - began
+    if isinstance(trial.expected, Refused):
+        check_refusal(trial.label, found, trial.expected)
+    else:
+        assert found == trial.expected, f"{trial.label}: {found!r:.300}"
+    assert took < SECONDS, f"{trial.label}: {took:.1f} s"
+    del found
+    assert open_files() == files, trial.label
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_item(name: str, tmp_path: Path) -> None:
-    count = 0
-    # The trial's files are made between the trials, so only the acts are bounded.
+    wrong, count = [], 0
+    # The files of a trial are made when it is asked for, so only its act is bounded.
     for trial in CASES[name](tmp_path):
         count += 1
-        files, began = open_files(), time.perf_counter()
-        found: Any
-        with memory_limit(MEMORY):
-            try:
-                found = trial.act()
-            except (CkptfmtError, MemoryError) as error:
-                found = error
-        took = time.perf_counter() - began
-        if isinstance(trial.expected, Refused):
-            check_refusal(trial.label, found, trial.expected)
-        else:
-            assert found == trial.expected, trial.label
-        assert took < SECONDS, f"{trial.label}: {took:.1f} s"
-        del found
-        assert open_files() == files, trial.label
+        try:
+            check(trial)
+        except AssertionError as error:
+            wrong.append(str(error).partition("\nassert")[0])
     assert count
+    assert not wrong, "\n".join(wrong)

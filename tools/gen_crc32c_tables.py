@@ -8,37 +8,41 @@
 The mathematics. A CRC is a remainder: bits are the coefficients of a polynomial over GF(2), and
 
     state after n bits of message M = (state before * x^n + M * x^32) mod P,
-    P = x^32 + x^28 + x^27 + x^26 + x^25 + x^23 + x^22 + x^20 + x^19 + x^18 + x^14 + x^13 + x^11 + x^10 + x^9 + x^8
-        + x^6 + 1.
+    P = x^32 + x^28 + x^27 + x^26 + x^25 + x^23 + x^22 + x^20 + x^19 + x^18 + x^14
+        + x^13 + x^11 + x^10 + x^9 + x^8 + x^6 + 1.
 
-CRC-32C is "reflected": the first bit of a message is the lowest bit of its first byte and has the highest power. So a
-32-bit register r stands for the sum of r[i] * x^(31 - i), and a register of w bits for the sum of r[i] * x^(w - 1 - i).
-Everything below follows from two sentences:
+CRC-32C is "reflected": the first bit of a message is the lowest bit of its first byte and has the
+highest power. So a 32-bit register r stands for the sum of r[i] * x^(31 - i), and a register of w
+bits for the sum of r[i] * x^(w - 1 - i). Everything below follows from two sentences:
 
 1. The CRC instruction on a register r of 64 bits, begun at 0, gives r * x^32 mod P.
-2. A carry-less product of two reflected registers of a and b bits has a + b - 1 bits. Read as a register of a + b bits
-   it stands for the product of the two times x.
+2. A carry-less product of two reflected registers of a and b bits has a + b - 1 bits. Read as a
+   register of a + b bits it stands for the product of the two times x.
 
-Slicing: `byte[k][v]` is the state that byte v leaves k zero bytes later: v * x^(8k + 32) mod P, v on its 8-bit register.
+Slicing: `byte[k][v]` is the state that byte v leaves k zero bytes later: v * x^(8k + 32) mod P, v
+on its 8-bit register.
 
-Skipping n bytes without a carry-less multiply (`skip`): state * x^(8n) is linear in the state, so it is the sum over the
-eight nibbles of the state of one table entry each.
+Skipping n bytes without a carry-less multiply (`skip`): state * x^(8n) is linear in the state, so
+it is the sum over the eight nibbles of the state of one table entry each.
 
-Folding a 128-bit register (low half L, high half H, standing for L * x^64 + H) over d bytes: it may be replaced by any
-register that is congruent to L * x^(8d + 64) + H * x^(8d). By sentence 2, multiplying L by the 32-bit register of
-x^(8d + 64 - 33) mod P gives that: the product stands in the low 96 bits of 128, so it is read as times x^32, and times x
-for the reflection, together x^33. For H the same with 8d - 33. Both products have at most 95 bits, so they add up in
-place with the 128 bits that lie d bytes later.
+Folding a 128-bit register (low half L, high half H, standing for L * x^64 + H) over d bytes: it may
+be replaced by any register that is congruent to L * x^(8d + 64) + H * x^(8d). By sentence 2,
+multiplying L by the 32-bit register of x^(8d + 64 - 33) mod P gives that: the product stands in the
+low 96 bits of 128, so it is read as times x^32, and times x for the reflection, together x^33. For
+H the same with 8d - 33. Both products have at most 95 bits, so they add up in place with the 128
+bits that lie d bytes later.
 
-Joining: state * x^(8n) for a known n is, by both sentences, the CRC instruction on the carry-less product of the state
-and x^(8n - 33) mod P: the product of two 32-bit registers on a 64-bit one is times x, the instruction times x^32.
-`fuse_*[r - 1]` has these for r rounds of the loop that runs three scalar streams, of `words` 8-byte words a round, beside
-one stream of four vectors a round: over all bytes, and over those after the vectors, the first and the second stream.
+Joining: state * x^(8n) for a known n is, by both sentences, the CRC instruction on the carry-less
+product of the state and x^(8n - 33) mod P: the product of two 32-bit registers on a 64-bit one is
+times x, the instruction times x^32. `fuse_*[r - 1]` has these for r rounds of the loop that runs
+three scalar streams, of `words` 8-byte words a round, beside one stream of four vectors a round:
+over all bytes, and over those after the vectors, the first and the second stream.
 
-Skipping any n (combine): write 8n in binary and multiply by x^(8 * 2^k) for each bit k of n that is set. P is x + 1 times
-a primitive polynomial of degree 31, so x^(2^31 - 1) = 1 mod P (checked below): n may first be reduced modulo 2^31 - 1,
-a prime that 8 does not share, and 31 powers are enough. `power` has them for multiplication in software, and
-`power_join` over x^33 for the joining above. Negative exponents are taken modulo 2^31 - 1.
+Skipping any n (combine): write 8n in binary and multiply by x^(8 * 2^k) for each bit k of n that is
+set. P is x + 1 times a primitive polynomial of degree 31, so x^(2^31 - 1) = 1 mod P (checked
+below): n may first be reduced modulo 2^31 - 1, a prime that 8 does not share, and 31 powers are
+enough. `power` has them for multiplication in software, and `power_join` over x^33 for the joining
+above. Negative exponents are taken modulo 2^31 - 1.
 """
 
 import pathlib
@@ -49,7 +53,8 @@ HEADER = pathlib.Path(__file__).resolve().parent.parent / "csrc" / "base" / "crc
 POLYNOMIAL = 0x1EDC6F41  # without x^32, highest power first
 ORDER = 2**31 - 1  # of x modulo the polynomial
 SLICES = 16
-SKIP_SIZES = (2728, 680, 168)  # bytes a stream, longest first; three just fit 8 KiB, 2 KiB and 512 bytes
+# Bytes a stream, longest first; three just fit 8 KiB, 2 KiB and 512 bytes.
+SKIP_SIZES = (2728, 680, 168)
 FOLD_SIZES = (16, 32, 48, 64, 128, 256)  # bytes
 FUSE_WORDS = {16: 8, 32: 5, 64: 5}  # vector size: words a scalar stream and round, measured
 FUSE_VECTORS = 4  # vectors a round
@@ -87,12 +92,16 @@ def reflect(value: int, bits: int = 32) -> int:
 
 
 def slicing() -> list[list[int]]:
-    return [[reflect(multiply(reflect(byte, 8), power(8 * row + 32))) for byte in range(256)] for row in range(SLICES)]
+    shifts = [power(8 * row + 32) for row in range(SLICES)]
+    return [[reflect(multiply(reflect(byte, 8), shift)) for byte in range(256)] for shift in shifts]
 
 
 def skipping(size: int) -> list[list[int]]:
     shift = power(8 * size)
-    return [[reflect(multiply(reflect(nibble << 4 * row), shift)) for nibble in range(16)] for row in range(8)]
+    return [
+        [reflect(multiply(reflect(nibble << 4 * row), shift)) for nibble in range(16)]
+        for row in range(8)
+    ]
 
 
 def folding(size: int) -> list[int]:
@@ -108,7 +117,8 @@ def fusing(vector_size: int) -> list[list[int]]:
     for rounds in range(1, FUSE_ROUNDS + 1):
         scalar = rounds * FUSE_WORDS[vector_size] * 8
         vector = rounds * FUSE_VECTORS * vector_size
-        rows.append([joining(3 * scalar + vector), *(joining(count * scalar) for count in (3, 2, 1))])
+        behind = [joining(count * scalar) for count in (3, 2, 1)]
+        rows.append([joining(3 * scalar + vector), *behind])
     return rows
 
 
@@ -141,29 +151,37 @@ def constants() -> str:
         *((f"FUSE_WORDS_{size}", words) for size, words in FUSE_WORDS.items()),
         *((f"FOLD_{size}", row) for row, size in enumerate(FOLD_SIZES)),
     ]
-    return "enum {\n" + ",\n".join(f"\tCF_CRC32C_{name} = {value}" for name, value in rows) + "\n};\n"
+    lines = [f"\tCF_CRC32C_{name} = {value}" for name, value in rows]
+    return "enum {\n" + ",\n".join(lines) + "\n};\n"
 
 
 def header() -> str:
     top = """\
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Made by tools/gen_crc32c_tables.py, which also says what the numbers mean. Change that, not this. */
+/* Made by tools/gen_crc32c_tables.py, which also says what the numbers mean. Change that, \
+not this. */
 #ifndef CKPTFMT_BASE_CRC32C_TABLES_H
 #define CKPTFMT_BASE_CRC32C_TABLES_H
 
 #include <stdint.h>
 """
     skip_sizes = ", ".join(map(str, SKIP_SIZES))
+    skips = [skipping(size) for size in SKIP_SIZES]
+    folds = [folding(size) for size in FOLD_SIZES]
+    fuses = [
+        array(f"cf_crc32c_fuse_{size}[CF_CRC32C_FUSE_ROUNDS][4]", fusing(size))
+        for size in FUSE_WORDS
+    ]
     parts = [
         top,
         constants(),
         "/* Bytes a stream, for each table of cf_crc32c_skip. */",
         f"static const uint32_t cf_crc32c_skip_sizes[CF_CRC32C_SKIP_COUNT] = {{{skip_sizes}}};\n",
         array("cf_crc32c_byte[CF_CRC32C_SLICES][256]", slicing()),
-        array("cf_crc32c_skip[CF_CRC32C_SKIP_COUNT][8][16]", [skipping(size) for size in SKIP_SIZES]),
+        array("cf_crc32c_skip[CF_CRC32C_SKIP_COUNT][8][16]", skips),
         "/* For the low and the high half. */",
-        array("cf_crc32c_fold[CF_CRC32C_FOLD_COUNT][2]", [folding(size) for size in FOLD_SIZES]),
-        *(array(f"cf_crc32c_fuse_{size}[CF_CRC32C_FUSE_ROUNDS][4]", fusing(size)) for size in FUSE_WORDS),
+        array("cf_crc32c_fold[CF_CRC32C_FOLD_COUNT][2]", folds),
+        *fuses,
         array("cf_crc32c_power[31]", [reflect(power(8 * 2**k)) for k in range(31)]),
         array("cf_crc32c_power_join[31]", [joining(2**k) for k in range(31)]),
         "#endif\n",

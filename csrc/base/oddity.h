@@ -20,7 +20,7 @@ typedef enum cf_oddity {
 	CF_ODD_NO_RESTARTS = 1 << 12,       /* a block with a restart count of zero: read as empty */
 	CF_ODD_UNKNOWN_RANK = 1 << 13,      /* shape says unknown_rank */
 	CF_ODD_DIM_NAME = 1 << 14,          /* a dimension with a name */
-	CF_ODD_EMPTY_ENTRY_TEXT = 1 << 15,  /* an entry without a shape message */
+	CF_ODD_NO_SHAPE = 1 << 15,          /* an entry without a shape message */
 	CF_ODD_SLICE_LOCATION = 1 << 16,    /* a partitioned tensor whose own entry names bytes */
 	CF_ODD_NESTED_SLICES = 1 << 17,     /* a slice's entry lists slices */
 	CF_ODD_BIG_ENDIAN = 1 << 18,        /* a big-endian bundle */

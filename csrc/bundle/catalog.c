@@ -81,7 +81,8 @@ static ckptfmt_status make_room(cf_catalog *catalog, ckptfmt_error *err)
 }
 
 /* Finds the key's row, or makes one whose key is the last key_size bytes of `keys` and the rest zero. */
-static ckptfmt_status find_or_make(cf_catalog *catalog, uint64_t key_size, uint64_t *row, bool *made, ckptfmt_error *err)
+static ckptfmt_status find_or_make(cf_catalog *catalog, uint64_t key_size, uint64_t *row, bool *made,
+	ckptfmt_error *err)
 {
 	uint64_t key_offset = catalog->keys.size - key_size, hash;
 	cf_catalog_row fresh;

@@ -60,9 +60,9 @@ static inline cf_catalog_row *cf_catalog_row_at(const cf_catalog *catalog, uint6
 	return (cf_catalog_row *)(void *)catalog->rows.data + row;
 }
 
-/* Adds a tensor stored whole (`slice` NULL) or one slice of a tensor with all that it takes; *row is the row that owns the
- * bytes. `slice` as in ckptfmt_source, checked by the caller. INVALID: the name is taken, or the slices of one tensor
- * disagree on dtype or shape. After NO_MEMORY the catalog only takes free. */
+/* Adds a tensor stored whole (`slice` NULL) or one slice of a tensor with all that it takes; *row is the row that owns
+ * the bytes. `slice` as in ckptfmt_source, checked by the caller. INVALID: the name is taken, or the slices of one
+ * tensor disagree on dtype or shape. After NO_MEMORY the catalog only takes free. */
 CF_MUST_CHECK ckptfmt_status cf_catalog_add(cf_catalog *catalog, const ckptfmt_source *source, uint64_t *row,
 	ckptfmt_error *err);
 

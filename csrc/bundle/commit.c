@@ -60,9 +60,9 @@ ckptfmt_status cf_commit_choose_count(const cf_commit *commit, int32_t at_least,
 	ckptfmt_status status;
 	bool exists;
 	*out = at_least;
-	/* A fresh prefix is the common case, and listing a directory of a million files is not cheap. The first data file is
-	 * enough to ask for: a generation that goes loses it last. Should another file have the number all the same, giving
-	 * the names shows it, and the next choice looks. */
+	/* A fresh prefix is the common case, and listing a directory of a million files is not cheap. The first data file
+	 * is enough to ask for: a generation that goes loses it last. Should another file have the number all the same,
+	 * giving the names shows it, and the next choice looks. */
 	if (commit->old_count == 0 && !look) {
 		cf_data_name(commit->prefix->base, 0, at_least, name);
 		CF_TRY(cf_os_stat(commit->directory, name, &info, &exists, err));
@@ -87,7 +87,8 @@ static ckptfmt_status check_entry(const cf_table_iterator *at, int32_t count, co
 {
 	int64_t dims[CKPTFMT_RANK_MAX];
 	cf_entry entry;
-	CF_TRY(cf_entry_decode((cf_bytes_view){at->value, at->value_size}, at->value_offset, UINT64_MAX, dims, &entry, err));
+	CF_TRY(cf_entry_decode((cf_bytes_view){at->value, at->value_size}, at->value_offset, UINT64_MAX, dims, &entry,
+		err));
 	if (entry.shard < 0 || entry.shard >= count)
 		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, at->value_offset, "ENT-3: shard number %d of %d",
 			(int)entry.shard, (int)count);
@@ -98,8 +99,8 @@ static ckptfmt_status check_entry(const cf_table_iterator *at, int32_t count, co
 	return CKPTFMT_OK;
 }
 
-/* CMT-7: what was written is what can be read. A bad disk, a full one that did not say so and our own mistakes show here,
- * while the old checkpoint is still in place. */
+/* CMT-7: what was written is what can be read. A bad disk, a full one that did not say so and our own mistakes show
+ * here, while the old checkpoint is still in place. */
 static ckptfmt_status read_back(const cf_commit *commit, const cf_file_writer *index, int32_t count,
 	const uint64_t *data_sizes, ckptfmt_error *err)
 {

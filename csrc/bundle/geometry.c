@@ -50,32 +50,6 @@ ckptfmt_status cf_geometry_check_extents(const ckptfmt_selection *selection, con
 	return CKPTFMT_OK;
 }
 
-static ckptfmt_status check_slice(const ckptfmt_selection *selection, const ckptfmt_row *row, uint64_t slice,
-	uint64_t itemsize, ckptfmt_error *err)
-{
-	const ckptfmt_stored *stored = &cf_selection_slices(selection, row)[slice].stored;
-	int64_t count;
-	CF_TRY(cf_geometry_check_extents(selection, row, slice, &count, err));
-	if (stored->flags & CKPTFMT_STORED_MISSING)
-		return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET, "SLC-7: slice %llu of %lu has no entry of its own",
-			(unsigned long long)slice, (unsigned long)row->slice_count);
-	if (stored->flags & CKPTFMT_STORED_MISMATCH)
-		return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET,
-			"SLC-8: the entry of slice %llu has another dtype or shape than the slice",
-			(unsigned long long)slice);
-	return cf_geometry_check_size(stored, count, itemsize, err);
-}
-
-ckptfmt_status cf_geometry_check_sizes(const ckptfmt_selection *selection, const ckptfmt_row *row, uint64_t itemsize,
-	ckptfmt_error *err)
-{
-	if (row->slice_count == 0)
-		return cf_geometry_check_size(&row->stored, row->element_count, itemsize, err);
-	for (uint64_t i = 0; i < row->slice_count; i++)
-		CF_TRY(check_slice(selection, row, i, itemsize, err));
-	return CKPTFMT_OK;
-}
-
 ckptfmt_status cf_geometry_check_cover(const ckptfmt_selection *selection, const ckptfmt_row *row, const int64_t *box,
 	ckptfmt_error *err)
 {
@@ -86,6 +60,10 @@ ckptfmt_status cf_geometry_check_cover(const ckptfmt_selection *selection, const
 	/* The slices' extents stand one after the other in the column. */
 	cf_boxes boxes = {dims, extents_of(selection, row, 0), row->slice_count, row->rank};
 	if (atomic_load_explicit(&selection->disjoint[number], memory_order_relaxed) == 0) {
+		for (uint64_t i = 0; i < row->slice_count; i++) {
+			int64_t count;
+			CF_TRY(cf_geometry_check_extents(selection, row, i, &count, err));
+		}
 		CF_TRY(cf_boxes_check_disjoint(&boxes, NULL, err));
 		atomic_store_explicit(&selection->disjoint[number], 1, memory_order_relaxed);
 	}
@@ -109,6 +87,38 @@ static void resolve(const ckptfmt_selection *selection, const ckptfmt_row *row, 
 			lengths[d] = extents[row->rank + d];
 		}
 	}
+}
+
+ckptfmt_status cf_geometry_check_storage(const ckptfmt_stored *stored, ckptfmt_error *err)
+{
+	if (stored->flags & CKPTFMT_STORED_FEATURES)
+		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, CF_NO_OFFSET,
+			"EXT-3: the value is stored in a way that a newer version knows");
+	if (stored->flags & CKPTFMT_STORED_BAD_CHUNKS)
+		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, CF_NO_OFFSET,
+			"EXT-4: the chunk checksums do not fit %lld stored bytes", (long long)stored->size);
+	if (stored->flags & CKPTFMT_STORED_ONE_CHUNK)
+		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, CF_NO_OFFSET,
+			"EXT-5: chunk checksums of %lld bytes in a single chunk", (long long)stored->size);
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_geometry_check_value(const ckptfmt_selection *selection, const ckptfmt_row *row, uint64_t slice,
+	uint64_t itemsize, ckptfmt_error *err)
+{
+	const ckptfmt_stored *stored =
+		slice == CF_WHOLE_TENSOR ? &row->stored : &cf_selection_slices(selection, row)[slice].stored;
+	int64_t starts[CKPTFMT_RANK_MAX], lengths[CKPTFMT_RANK_MAX];
+	if (stored->flags & CKPTFMT_STORED_MISSING)
+		return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET, "SLC-7: slice %llu of %lu has no entry of its own",
+			(unsigned long long)slice, (unsigned long)row->slice_count);
+	if (stored->flags & CKPTFMT_STORED_MISMATCH)
+		return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET,
+			"SLC-8: the entry of slice %llu has another dtype or shape than the slice",
+			(unsigned long long)slice);
+	CF_TRY(cf_geometry_check_storage(stored, err));
+	resolve(selection, row, slice, starts, lengths);
+	return cf_geometry_check_size(stored, cf_box_count(row->rank, lengths), itemsize, err);
 }
 
 bool cf_geometry_meets(const ckptfmt_selection *selection, const ckptfmt_row *row, uint64_t slice, const int64_t *box)

@@ -8,25 +8,29 @@
 
 #define CF_WHOLE_TENSOR UINT64_MAX      /* instead of a slice's number: the tensor is stored whole */
 
-/* ENT-5, SLC-4, SLC-7 to SLC-9: every stored value of the tensor has the size that its shape says; every slice lies inside the tensor,
- * and its own entry exists and agrees. `itemsize` 0: only the latter (strings). BAD_ENTRY, BAD_SLICE, BAD_SHAPE. */
-CF_MUST_CHECK ckptfmt_status cf_geometry_check_sizes(const ckptfmt_selection *selection, const ckptfmt_row *row,
-	uint64_t itemsize, ckptfmt_error *err);
+/* What reading a stored value (`slice` CF_WHOLE_TENSOR: that of a tensor stored whole) takes for granted: it exists, is
+ * stored in a way that this version knows, and has the size that dtype and shape say (ENT-5, SLC-7 to SLC-9, EXT-3 to
+ * EXT-5). `itemsize` 0: of any size (strings). BAD_ENTRY, BAD_SLICE, UNSUPPORTED.
+ * REQUIRES: of a slice, cf_geometry_check_cover passed. */
+CF_MUST_CHECK ckptfmt_status cf_geometry_check_value(const ckptfmt_selection *selection, const ckptfmt_row *row,
+	uint64_t slice, uint64_t itemsize, ckptfmt_error *err);
 
-/* The same for one stored value of `count` elements: ENT-5. BAD_ENTRY, BAD_SHAPE. */
+/* EXT-3 to EXT-5 alone: the value is stored in a way that this version knows. BAD_ENTRY, UNSUPPORTED. */
+CF_MUST_CHECK ckptfmt_status cf_geometry_check_storage(const ckptfmt_stored *stored, ckptfmt_error *err);
+/* ENT-5 alone, of a stored value of `count` elements. BAD_ENTRY, BAD_SHAPE. */
 CF_MUST_CHECK ckptfmt_status cf_geometry_check_size(const ckptfmt_stored *stored, int64_t count, uint64_t itemsize,
 	ckptfmt_error *err);
-/* The same for the extents of one slice, whatever its own entry says: SLC-3 to SLC-5. *count is that of its elements,
- * set also where only SLC-5 is broken; -1 where the slice lies nowhere. BAD_SLICE. */
+/* The extents of one slice, whatever its own entry says: SLC-3 to SLC-5. *count is that of its elements, set also where
+ * only SLC-5 is broken; -1 where the slice lies nowhere. BAD_SLICE. */
 CF_MUST_CHECK ckptfmt_status cf_geometry_check_extents(const ckptfmt_selection *selection, const ckptfmt_row *row,
 	uint64_t slice, int64_t *count, ckptfmt_error *err);
 
-/* SLC-6, SLC-11: the slices of a partitioned tensor do not overlap and cover the box (NULL: all of it). The first is
- * checked once a selection. REQUIRES: cf_geometry_check_sizes passed. */
+/* SLC-4 to SLC-6, SLC-11: the slices of a partitioned tensor lie inside it, do not overlap, and cover the box (NULL:
+ * all of it). All but the last is checked once a selection. BAD_SLICE, LIMIT, NO_MEMORY. */
 CF_MUST_CHECK ckptfmt_status cf_geometry_check_cover(const ckptfmt_selection *selection, const ckptfmt_row *row,
 	const int64_t *box, ckptfmt_error *err);
 
-/* Whether the box (NULL: all) has a cell of the slice. */
+/* Whether the box (NULL: all) has a cell of the slice. REQUIRES: as above. */
 bool cf_geometry_meets(const ckptfmt_selection *selection, const ckptfmt_row *row, uint64_t slice, const int64_t *box);
 
 /* The plan that delivers the box (NULL: all) from a slice, or from the tensor stored whole. */

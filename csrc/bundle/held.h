@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Entries whose keys begin with a zero byte, set aside in key order until the tensors have claimed their slices (see the
- * top of selection.c). */
+/* Entries whose keys begin with a zero byte, set aside in key order until the tensors have claimed their slices (see
+ * the top of selection.c). */
 #ifndef CKPTFMT_BUNDLE_HELD_H
 #define CKPTFMT_BUNDLE_HELD_H
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every tensor of a checkpoint in one pass over the index. See the top of selection.c for how slices are told from tensors. */
+/* Every tensor of a checkpoint in one pass over the index. See the top of selection.c for how slices are told from
+ * tensors. */
 #include "base/memory.h"
 #include "bundle/held.h"
 #include "bundle/reader.h"
@@ -79,6 +80,7 @@ static ckptfmt_status add_candidates(listing *list, bool partitioned, ckptfmt_er
 		if ((entry.slice_count != 0) != partitioned)
 			continue;
 		c->claimed = true;
+		/* KEY-7: whatever its key looks like. */
 		CF_TRY(cf_selection_add(list->selection, list->reader, name, value, c->origin, err));
 		CF_TRY(claim(list, row, cf_selection_count(list->selection), err));
 	}
@@ -92,8 +94,8 @@ static int compare_rows(const ckptfmt_selection *selection, const ckptfmt_row *a
 	return order != 0 ? order : (a->name_size > b->name_size) - (a->name_size < b->name_size);
 }
 
-/* Names that begin with a zero byte were added last, partitioned ones and then whole ones, each run in order. They belong
- * first, merged. There are hardly ever any. */
+/* Names that begin with a zero byte were added last, partitioned ones and then whole ones, each run in order. They
+ * belong first, merged. There are hardly ever any. */
 static ckptfmt_status restore_order(ckptfmt_selection *selection, uint64_t late_first, uint64_t whole_first,
 	ckptfmt_error *err)
 {

@@ -25,7 +25,7 @@ static ckptfmt_status check_mappable(const ckptfmt_reader *reader, const ckptfmt
 	if (cf_reader_swaps(reader) && dtype->swap_size > 1)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET,
 			"the tensor is in another byte order than this machine's and cannot be mapped");
-	return cf_geometry_check_sizes(selection, row, dtype->size, err);
+	return cf_geometry_check_value(selection, row, CF_WHOLE_TENSOR, dtype->size, err);
 }
 
 static ckptfmt_status map_value(cf_transfer *transfer, const ckptfmt_stored *stored, ckptfmt_mapping *mapping,

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Joins bundles by their indexes; tensor bytes stay where they are and their files get second names. All entries of all
- * inputs are read and checked, then the data files are linked under names that no index refers to, then the new index is
- * committed, and only then do inputs go. Killed anywhere, the inputs or the result are whole, and running again finishes.
+ * inputs are read and checked, then the data files are linked under names that no index refers to, then the new index
+ * is committed, and only then do inputs go. Killed anywhere, the inputs or the result are whole, and running again
+ * finishes.
  */
 #include "base/memory.h"
 #include "bundle/commit.h"

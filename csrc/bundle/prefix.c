@@ -51,6 +51,7 @@ void cf_prefix_free(cf_prefix *prefix)
 	memset(prefix, 0, sizeof *prefix);
 }
 
+/* NAM-2 */
 void cf_index_name(const char *base, char *name)
 {
 	(void)snprintf(name, CF_NAME_SIZE, "%s.index", base);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A prefix, cut into the directory and the base name of its files (rules NAM). */
+/* A prefix, cut into the directory and the base name of its files (NAM-1 to NAM-4). */
 #ifndef CKPTFMT_BUNDLE_PREFIX_H
 #define CKPTFMT_BUNDLE_PREFIX_H
 
@@ -17,10 +17,11 @@ typedef struct cf_prefix {
 	char *index_path;           /* for messages */
 } cf_prefix;
 
+/* NAM-1: taken literally, the base name may be empty. BAD_PATH, NO_MEMORY. */
 CF_MUST_CHECK ckptfmt_status cf_prefix_split(const char *prefix, cf_prefix *out, ckptfmt_error *err);
 void cf_prefix_free(cf_prefix *prefix);
 
-/* `name` has room for CF_NAME_SIZE bytes. */
+/* NAM-2 to NAM-4. `name` has room for CF_NAME_SIZE bytes. */
 void cf_index_name(const char *base, char *name);
 void cf_data_name(const char *base, int32_t shard, int32_t shard_count, char *name);
 /* "<directory>/<name>", the end kept where `path` (of `size` bytes) is too small. For messages. */

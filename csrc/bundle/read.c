@@ -39,7 +39,7 @@ static uint64_t job_count(const batch *b)
 
 /* ---- requests -------------------------------------------------------------------------------------------- */
 
-/* The bytes an element takes in memory; of an unknown dtype 1 (its bytes are given raw). */
+/* The bytes an element takes in memory; of an unknown dtype 0 (its bytes are given raw). */
 static ckptfmt_status item_size(const ckptfmt_row *row, uint64_t *out, ckptfmt_error *err)
 {
 	const ckptfmt_dtype_info *dtype = ckptfmt_dtype_find(row->dtype);
@@ -71,11 +71,10 @@ static ckptfmt_status check_raw_request(const ckptfmt_row *row, const ckptfmt_re
 }
 
 static ckptfmt_status check_request(const batch *b, const ckptfmt_row *row, const ckptfmt_request *request,
-	ckptfmt_error *err)
+	uint64_t itemsize, ckptfmt_error *err)
 {
 	const int64_t *dims = cf_selection_dims(b->selection, row->dims_first);
-	uint64_t itemsize = 0, count = (uint64_t)row->element_count, size;
-	CF_TRY(item_size(row, &itemsize, err));
+	uint64_t count = (uint64_t)row->element_count, size;
 	if (itemsize == 0)
 		return check_raw_request(row, request, err);
 	if (request->box != NULL) {
@@ -90,23 +89,27 @@ static ckptfmt_status check_request(const batch *b, const ckptfmt_row *row, cons
 			(unsigned long long)request->destination_size, (unsigned long long)size);
 	if (size > b->reader->limits.tensor_bytes_max)
 		return cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET, "a value of %llu bytes", (unsigned long long)size);
-	return cf_geometry_check_sizes(b->selection, row, itemsize, err);
+	return CKPTFMT_OK;
 }
 
-static ckptfmt_status add_jobs(batch *b, const ckptfmt_row *row, ckptfmt_request *request, ckptfmt_error *err)
+static ckptfmt_status add_jobs(batch *b, const ckptfmt_row *row, ckptfmt_request *request, uint64_t itemsize,
+	ckptfmt_error *err)
 {
 	const ckptfmt_slice_row *slices = cf_selection_slices(b->selection, row);
 	job next = {&row->stored, request, CF_WHOLE_TENSOR};
 	if (row->slice_count == 0) {
+		CF_TRY(cf_geometry_check_value(b->selection, row, CF_WHOLE_TENSOR, itemsize, err));
 		cf_put_bytes(&b->jobs, &next, sizeof next);
 		return CKPTFMT_OK;
 	}
 	CF_TRY(cf_geometry_check_cover(b->selection, row, request->box, err));
 	for (uint64_t i = 0; i < row->slice_count; i++) {
+		if (!cf_geometry_meets(b->selection, row, i, request->box))
+			continue;
+		CF_TRY(cf_geometry_check_value(b->selection, row, i, itemsize, err));
 		next.stored = &slices[i].stored;
 		next.slice = i;
-		if (cf_geometry_meets(b->selection, row, i, request->box))
-			cf_put_bytes(&b->jobs, &next, sizeof next);
+		cf_put_bytes(&b->jobs, &next, sizeof next);
 	}
 	return CKPTFMT_OK;
 }
@@ -214,15 +217,18 @@ static ckptfmt_status prepare(batch *b, ckptfmt_request *requests, uint64_t coun
 	for (uint64_t i = 0; i < count; i++) {
 		const ckptfmt_row *row;
 		ckptfmt_status status;
+		uint64_t itemsize = 0;
 		if (requests[i].row >= cf_selection_count(b->selection))
 			return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "request %llu names row %llu of %llu",
 				(unsigned long long)i, (unsigned long long)requests[i].row,
 				(unsigned long long)cf_selection_count(b->selection));
 		row = cf_selection_row(b->selection, requests[i].row);
 		requests[i].verified = 1;
-		status = check_request(b, row, &requests[i], err);
+		status = item_size(row, &itemsize, err);
 		if (status == CKPTFMT_OK)
-			status = add_jobs(b, row, &requests[i], err);
+			status = check_request(b, row, &requests[i], itemsize, err);
+		if (status == CKPTFMT_OK)
+			status = add_jobs(b, row, &requests[i], itemsize, err);
 		if (status != CKPTFMT_OK) {
 			cf_error_tensor(err, cf_selection_name(b->selection, row), row->name_size);
 			cf_error_path(err, b->reader->prefix.index_path);

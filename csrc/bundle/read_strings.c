@@ -98,7 +98,8 @@ static ckptfmt_status add_value(strings_read *r, const ckptfmt_stored *stored, u
 static ckptfmt_status load_values(strings_read *r, ckptfmt_error *err)
 {
 	const ckptfmt_slice_row *slices = cf_selection_slices(r->selection, r->row);
-	CF_TRY(cf_geometry_check_sizes(r->selection, r->row, 0, err));
+	if (r->row->slice_count == 0)
+		CF_TRY(cf_geometry_check_value(r->selection, r->row, CF_WHOLE_TENSOR, 0, err));
 	if (r->row->slice_count == 0)
 		return add_value(r, &r->row->stored, CF_WHOLE_TENSOR, (uint64_t)r->row->element_count, err);
 	CF_TRY(cf_geometry_check_cover(r->selection, r->row, r->box, err));
@@ -107,6 +108,7 @@ static ckptfmt_status load_values(strings_read *r, ckptfmt_error *err)
 		const int64_t *extents = cf_selection_dims(r->selection, slices[i].extents_first);
 		if (!cf_geometry_meets(r->selection, r->row, i, r->box))
 			continue;
+		CF_TRY(cf_geometry_check_value(r->selection, r->row, i, 0, err));
 		CF_TRY(cf_box_resolve(r->row->rank, cf_selection_dims(r->selection, r->row->dims_first), extents,
 			extents + r->row->rank, starts, lengths, err));
 		CF_TRY(add_value(r, &slices[i].stored, i, (uint64_t)cf_box_count(r->row->rank, lengths), err));

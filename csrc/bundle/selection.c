@@ -13,34 +13,38 @@
 
 /* ---- rows ------------------------------------------------------------------------------------------------ */
 
-static ckptfmt_status set_stored(ckptfmt_selection *selection, const cf_entry *entry, ckptfmt_stored *out,
-	ckptfmt_error *err)
+/* EXT-4: one checksum for each chunk, no more and no fewer. */
+static bool chunks_fit(const cf_entry *entry)
 {
-	uint64_t size = (uint64_t)entry->size;
+	uint64_t size = (uint64_t)entry->size, chunk = entry->chunk_size;
+	return entry->size >= 0 && chunk != 0 && chunk <= UINT32_MAX && entry->chunk_crcs.size % 4 == 0 &&
+		entry->chunk_crcs.size / 4 == size / chunk + (size % chunk != 0);
+}
+
+static void set_stored(ckptfmt_selection *selection, const cf_entry *entry, ckptfmt_stored *out)
+{
 	out->offset = (uint64_t)entry->offset;
-	out->size = size;
+	out->size = (uint64_t)entry->size;
 	out->shard = entry->shard;
 	out->crc32c = ckptfmt_crc32c_unmask(entry->masked_crc);
-	/* EXT-3: a flag that this version does not know changes what the stored bytes mean. */
+	/* What cannot be read is noted here and refused there: the other tensors, and the listing, are none the worse. */
 	if (entry->feature_flags != 0)
-		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, entry->origin, "EXT-3: unknown feature flags 0x%llx",
-			(unsigned long long)entry->feature_flags);
-	if (entry->chunk_size == 0)
-		return CKPTFMT_OK;
-	/* EXT-4: one checksum for each chunk, no more and no fewer. */
-	if (entry->size < 0 || entry->chunk_size > UINT32_MAX || entry->chunk_crcs.size % 4 != 0 ||
-		entry->chunk_crcs.size / 4 != size / entry->chunk_size + (size % entry->chunk_size != 0))
-		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, entry->origin,
-			"EXT-4: %llu bytes of chunk checksums for %llu stored bytes in chunks of %llu",
-			(unsigned long long)entry->chunk_crcs.size, (unsigned long long)size,
-			(unsigned long long)entry->chunk_size);
+		out->flags |= CKPTFMT_STORED_FEATURES;
+	if (entry->chunk_size == 0 && entry->chunk_crcs.size == 0)
+		return;
+	/* EXT-5, EXT-4 */
+	if (entry->size >= 0 && entry->chunk_size >= (uint64_t)entry->size)
+		out->flags |= CKPTFMT_STORED_ONE_CHUNK;
+	else if (!chunks_fit(entry))
+		out->flags |= CKPTFMT_STORED_BAD_CHUNKS;
+	if (out->flags & (CKPTFMT_STORED_ONE_CHUNK | CKPTFMT_STORED_BAD_CHUNKS))
+		return;
 	out->chunk_size = (uint32_t)entry->chunk_size;
 	out->chunks_first = selection->chunk_crcs.size / sizeof(uint32_t);
 	for (uint64_t i = 0; i < entry->chunk_crcs.size; i += 4) {
 		uint32_t crc = cf_load_u32(entry->chunk_crcs.data + i);
 		cf_put_bytes(&selection->chunk_crcs, &crc, sizeof crc);
 	}
-	return CKPTFMT_OK;
 }
 
 static ckptfmt_status add_slices(ckptfmt_selection *selection, const cf_entry *entry, ckptfmt_error *err)
@@ -88,7 +92,7 @@ static ckptfmt_status add_row(ckptfmt_selection *selection, const cf_entry *entr
 	cf_put_bytes(&selection->names, name.data, name.size);
 	cf_put_bytes(&selection->dims, dims, (uint64_t)entry->rank * sizeof(int64_t));
 	if (entry->slice_count == 0)
-		CF_TRY(set_stored(selection, entry, &row.stored, err));
+		set_stored(selection, entry, &row.stored);
 	else
 		CF_TRY(add_slices(selection, entry, err));
 	cf_put_bytes(&selection->rows, &row, sizeof row);
@@ -144,7 +148,7 @@ ckptfmt_status cf_selection_fill_slice(ckptfmt_selection *selection, const ckptf
 	ckptfmt_status status = cf_entry_decode(value, origin, reader->limits.slices_max, dims, &entry, err);
 	if (status == CKPTFMT_OK) {
 		part->stored.flags = slice_matches(selection, tensor, part, &entry, dims) ? 0 : CKPTFMT_STORED_MISMATCH;
-		status = set_stored(selection, &entry, &part->stored, err);
+		set_stored(selection, &entry, &part->stored);
 	}
 	if (status != CKPTFMT_OK) {
 		cf_error_tensor(err, cf_selection_name(selection, tensor), tensor->name_size);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The data files of an open checkpoint. Up to a limit all are opened at once and stay open, so that a generation removed
- * later stays readable and no read takes a lock; beyond it the least recently used make room. */
+/* The data files of an open checkpoint. Up to a limit all are opened at once and stay open, so that a generation
+ * removed later stays readable and no read takes a lock; beyond it the least recently used make room. */
 #ifndef CKPTFMT_BUNDLE_SHARDS_H
 #define CKPTFMT_BUNDLE_SHARDS_H
 
@@ -43,8 +43,8 @@ CF_MUST_CHECK ckptfmt_status cf_shards_open(cf_shards *out, const cf_directory *
 	int32_t count, uint32_t open_max, bool follow_symlinks, ckptfmt_error *err);
 void cf_shards_close(cf_shards *shards);
 
-/* *found false: there is no such file. *fresh: it was opened after the index was, and may be another generation's: the
- * caller checks, and confirms it or drops it. REQUIRES: 0 <= shard < count. */
+/* *found false: there is no such file. *fresh: it was opened after the index was, and may be another generation's
+ * (CMT-12): the caller checks, and confirms it or drops it. REQUIRES: 0 <= shard < count. */
 CF_MUST_CHECK ckptfmt_status cf_shards_use(cf_shards *shards, int32_t shard, cf_shard_use *out, bool *found,
 	bool *fresh, ckptfmt_error *err);
 void cf_shards_done(cf_shards *shards, cf_shard_use *use);

@@ -22,15 +22,14 @@ void cf_transfer_begin(cf_transfer *transfer, ckptfmt_reader *reader, const ckpt
 	transfer->reader = reader;
 	transfer->selection = selection;
 	transfer->verify = verify;
-	transfer->shard = -1;
 	transfer->use.file.fd = -1;
 }
 
 static void leave_shard(cf_transfer *transfer)
 {
-	if (transfer->shard >= 0)
+	if (transfer->shard_open)
 		cf_shards_done(&transfer->reader->shards, &transfer->use);
-	transfer->shard = -1;
+	transfer->shard_open = false;
 	transfer->window_size = 0;
 }
 
@@ -57,13 +56,14 @@ ckptfmt_status cf_transfer_open(cf_transfer *transfer, const ckptfmt_stored *sto
 	if (stored->offset > INT64_MAX || stored->size > INT64_MAX)
 		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, CF_NO_OFFSET, "ENT-4: offset %lld, size %lld",
 			(long long)stored->offset, (long long)stored->size);
-	if (transfer->shard != stored->shard) {
+	if (!transfer->shard_open || transfer->shard != stored->shard) {
 		leave_shard(transfer);
 		CF_TRY(cf_reader_shard(transfer->reader, stored->shard, &transfer->use, err));
 		transfer->shard = stored->shard;
+		transfer->shard_open = true;
 	}
-	/* DAT-2 */
-	if (!cf_range_fits(stored->offset, stored->size, transfer->use.size))
+	/* DAT-2. A value of no bytes is whole wherever its file ends. */
+	if (stored->size != 0 && !cf_range_fits(stored->offset, stored->size, transfer->use.size))
 		return cf_fail(err, CKPTFMT_FAIL_TRUNCATED, stored->offset,
 			"DAT-2: %llu bytes at %llu, but the data file has %llu; it was cut short, or index and data "
 			"belong to different saves",

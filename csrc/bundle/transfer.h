@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Moves stored values from data files to memory, checking them on the way. One transfer serves one call: it keeps the data
- * file and the staging memory from value to value. */
+/* Moves stored values from data files to memory, checking them on the way. One transfer serves one call: it keeps the
+ * data file and the staging memory from value to value. */
 #ifndef CKPTFMT_BUNDLE_TRANSFER_H
 #define CKPTFMT_BUNDLE_TRANSFER_H
 
@@ -18,7 +18,8 @@ typedef struct cf_transfer {
 	ckptfmt_reader *reader;
 	const ckptfmt_selection *selection;
 	int32_t verify;                 /* ckptfmt_verify_mode */
-	int32_t shard;                  /* the open one, -1: none */
+	bool shard_open;
+	int32_t shard;                  /* the open one */
 	cf_shard_use use;
 	uint8_t *staging;               /* CF_WINDOW_SIZE bytes, made when first needed */
 	uint64_t window_offset;         /* what of the open shard lies in staging */

@@ -148,8 +148,8 @@ struct ckptfmt_verifier {
 
 /* ---- findings (verify_findings.c) ---- */
 
-/* True if `status` is OK. Otherwise `error` becomes a problem, with what the place knows and the error does not; running
- * out of memory ends the verification instead. */
+/* True if `status` is OK. Otherwise `error` becomes a problem, with what the place knows and the error does not;
+ * running out of memory ends the verification instead. */
 bool cf_verify_ok(ckptfmt_verifier *v, ckptfmt_status status, ckptfmt_error *error, const cf_verify_place *place);
 void cf_verify_problem(ckptfmt_verifier *v, ckptfmt_failure failure, const cf_verify_place *place,
 	const char *format, ...) CF_PRINTF(4, 5);
@@ -181,6 +181,14 @@ uint64_t cf_verify_data_step(ckptfmt_verifier *v);
 uint64_t cf_verify_files_step(ckptfmt_verifier *v);
 
 /* ---- what they share ---- */
+
+/* DTY-5: no value can have this type. */
+static inline bool cf_verify_dtype_impossible(int32_t code)
+{
+	const ckptfmt_dtype_info *dtype = ckptfmt_dtype_find(code);
+	bool reference = code > 100 && code <= 100 + CKPTFMT_FLOAT4_E2M1FN;
+	return code < 1 || reference || (dtype != NULL && dtype->storage == CKPTFMT_STORAGE_NONE);
+}
 
 static inline cf_verify_row *cf_verify_row_at(const ckptfmt_verifier *v, uint64_t row)
 {

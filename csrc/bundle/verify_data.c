@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The bytes of the data files, span by span through one window. A value of fixed size is summed piece by piece; a string
- * or variant is put together in memory and decoded, because its checksum goes by its elements. Chunk checksums cover the
- * stored bytes of either.
+ * The bytes of the data files, span by span through one window. A value of fixed size is summed piece by piece; a
+ * string or variant is put together in memory and decoded, because its checksum goes by its elements. Chunk checksums
+ * cover the stored bytes of either.
  */
 #include "bundle/verify.h"
 
@@ -98,7 +98,7 @@ static uint64_t damage_offset(const ckptfmt_verifier *v, const ckptfmt_stored *s
 
 static ckptfmt_status check_fixed(const ckptfmt_verifier *v, const ckptfmt_stored *stored, ckptfmt_error *err)
 {
-	/* DAT-6 */
+	/* ENT-6, DAT-6 */
 	if (v->crc != stored->crc32c)
 		return cf_fail(err, CKPTFMT_FAIL_CHECKSUM, damage_offset(v, stored),
 			"DAT-6: stored 0x%08x, computed 0x%08x", stored->crc32c, v->crc);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The directory: data files too many or not missed, files that a save left over; and whether the checkpoint is still the
- * one that was verified. */
+/* The directory: data files too many or not missed, files that a save left over; and whether the checkpoint is still
+ * the one that was verified. */
 #include "bundle/verify.h"
 
 #include <stdlib.h>

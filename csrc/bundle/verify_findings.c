@@ -68,6 +68,9 @@ static void stop(ckptfmt_verifier *v, const ckptfmt_error *error)
 static void add(ckptfmt_verifier *v, ckptfmt_severity severity, ckptfmt_error *error, const cf_verify_place *place)
 {
 	ckptfmt_finding *finding;
+	/* What the want of memory leaves undone says nothing about the file. */
+	if (cf_verify_failed(v))
+		return;
 	cf_error_offset(error, place->offset);
 	cf_error_path(error, place->path);
 	if (error->tensor_size == 0)

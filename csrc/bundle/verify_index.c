@@ -72,13 +72,12 @@ void cf_verify_add_row(ckptfmt_verifier *v, cf_bytes_view key, cf_bytes_view val
 
 static ckptfmt_status check_dtype(const cf_entry *entry, uint32_t *oddities, ckptfmt_error *err)
 {
-	const ckptfmt_dtype_info *dtype = ckptfmt_dtype_find(entry->dtype);
-	bool reference = entry->dtype > 100 && entry->dtype <= 100 + CKPTFMT_FLOAT4_E2M1FN;
 	/* DTY-5 */
-	if (entry->dtype < 1 || reference || (dtype != NULL && dtype->storage == CKPTFMT_STORAGE_NONE))
+	if (cf_verify_dtype_impossible(entry->dtype))
 		return cf_fail(err, CKPTFMT_FAIL_BAD_DTYPE, entry->origin, "DTY-5: data type %d cannot be stored",
 			(int)entry->dtype);
-	if (dtype == NULL)
+	/* DTY-6 */
+	if (ckptfmt_dtype_find(entry->dtype) == NULL)
 		*oddities |= CF_ODD_UNKNOWN_DTYPE;
 	return CKPTFMT_OK;
 }
@@ -103,17 +102,27 @@ uint32_t cf_verify_location_oddity(const cf_entry *entry)
 	return entry->slice_count != 0 && names_bytes ? CF_ODD_SLICE_LOCATION : 0;
 }
 
-/* What cf_selection_add leaves unsaid about an extension: readers do without. */
+/* A selection only marks what these rules forbid. */
 static ckptfmt_status check_extension(const cf_entry *entry, ckptfmt_error *err)
 {
-	/* EXT-4 */
-	if (entry->chunk_size == 0 && entry->chunk_crcs.size != 0)
-		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, entry->origin, "EXT-4: chunk checksums without a chunk size");
+	uint64_t size = (uint64_t)entry->size, chunk = entry->chunk_size;
+	/* EXT-3 */
+	if (entry->feature_flags != 0)
+		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, entry->origin, "EXT-3: unknown feature flags 0x%llx",
+			(unsigned long long)entry->feature_flags);
+	/* A size below zero is a problem of its own. */
+	if ((chunk == 0 && entry->chunk_crcs.size == 0) || entry->size < 0)
+		return CKPTFMT_OK;
 	/* EXT-5 */
-	if (entry->chunk_size != 0 &&
-		(entry->slice_count != 0 || (entry->size >= 0 && (uint64_t)entry->size <= entry->chunk_size)))
+	if (entry->slice_count != 0 || (chunk != 0 && size <= chunk))
 		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, entry->origin,
 			"EXT-5: chunk checksums of an entry that has not more than one chunk");
+	/* EXT-4 */
+	if (chunk == 0 || chunk > UINT32_MAX || entry->chunk_crcs.size % 4 != 0 ||
+		entry->chunk_crcs.size / 4 != size / chunk + (size % chunk != 0))
+		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, entry->origin,
+			"EXT-4: %llu bytes of chunk checksums for %llu stored bytes in chunks of %llu",
+			(unsigned long long)entry->chunk_crcs.size, (unsigned long long)size, (unsigned long long)chunk);
 	return CKPTFMT_OK;
 }
 

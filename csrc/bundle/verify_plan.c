@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Where the values lie in each data file. The values are put in order and each data file is gone through from its start:
+ * Where the values lie in each data file. The values are put in order and each data file is gone through from its
+ * start:
  *
  *   value  gap  value  value  tail
  *

@@ -180,15 +180,20 @@ static void add_value(ckptfmt_verifier *v, uint64_t row_number, const ckptfmt_st
 	cf_verify_place place = {cf_verify_index_path(v), name_of(v, row), origin};
 	cf_verify_value value = {*stored, row_number, (uint64_t)count, CKPTFMT_STORAGE_FIXED};
 	ckptfmt_error error;
-	if (!cf_verify_ok(v, check_value(v, stored, count, dtype, origin, &error), &error, &place)) {
+	bool known = (stored->flags & CKPTFMT_STORED_FEATURES) == 0;
+	if (known && !cf_verify_ok(v, check_value(v, stored, count, dtype, origin, &error), &error, &place)) {
 		v->uncertain = true;
 		return;
 	}
 	if (dtype != NULL)
 		value.storage = dtype->storage;
-	if (row->dtype < 1 || (row->dtype > 100 && row->dtype <= 100 + CKPTFMT_FLOAT4_E2M1FN))
+	/* What these say is wrong was reported with the entry. Of features that we do not know nothing can be checked;
+	 * chunk checksums that do not fit are done without. */
+	if (cf_verify_dtype_impossible(row->dtype) || !known)
 		value.storage = CKPTFMT_STORAGE_NONE;
-	if (dtype != NULL && value.storage == CKPTFMT_STORAGE_FIXED && stored->chunk_size != 0)
+	if (stored->flags & CKPTFMT_STORED_BAD_CHUNKS)
+		value.stored.chunk_size = 0;
+	if (dtype != NULL && value.storage == CKPTFMT_STORAGE_FIXED && value.stored.chunk_size != 0)
 		(void)cf_verify_ok(v, check_combination(v, stored, &error), &error, &place);
 	if (stored->size == 0 || !v->header_known)
 		return;
@@ -204,12 +209,13 @@ static void check_partitioned(ckptfmt_verifier *v, uint64_t row_number)
 	const ckptfmt_row *row = cf_selection_row(v->selection, row_number);
 	cf_verify_place place = {cf_verify_index_path(v), name_of(v, row), cf_verify_row_at(v, row_number)->origin};
 	uint64_t absent = 0, first_absent = 0;
-	bool inside = true;
+	bool inside = true, sound = true;
 	ckptfmt_error error;
 	for (uint64_t slice = 0; slice < row->slice_count; slice++) {
 		const cf_verify_part *part = part_at(v, row, slice);
 		int64_t count;
-		(void)cf_verify_ok(v, cf_geometry_check_extents(v->selection, row, slice, &count, &error), &error, &place);
+		sound = cf_verify_ok(v, cf_geometry_check_extents(v->selection, row, slice, &count, &error), &error, &place) &&
+			sound;
 		inside = inside && count >= 0;
 		if (part->state == CF_VERIFY_ABSENT && absent++ == 0)
 			first_absent = slice;
@@ -222,8 +228,8 @@ static void check_partitioned(ckptfmt_verifier *v, uint64_t row_number)
 		cf_verify_problem(v, CKPTFMT_FAIL_BAD_SLICE, &place,
 			"SLC-7: %llu of %lu slices have no entry of their own; the first is slice %llu",
 			(unsigned long long)absent, (unsigned long)row->slice_count, (unsigned long long)first_absent);
-	/* SLC-6, SLC-11: of boxes that lie outside the tensor these say nothing. */
-	if (inside)
+	/* SLC-6, SLC-11: of boxes that are wrong in themselves these say nothing. */
+	if (sound)
 		(void)cf_verify_ok(v, cf_geometry_check_cover(v->selection, row, NULL, &error), &error, &place);
 }
 

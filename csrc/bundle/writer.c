@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The writer: tensors go to data files under temporary names as they come, what the index will say of them is kept in a
- * catalog, and commit publishes both. A fresh prefix has one data file; a prefix that is being overwritten may need more,
- * because the number of data files tells generations apart (commit.h). Then each tensor goes to the emptiest. */
+ * catalog, and commit publishes both. A fresh prefix has one data file; a prefix that is being overwritten may need
+ * more, because the number of data files tells generations apart (commit.h). Then each tensor goes to the emptiest. */
 #include "base/memory.h"
 #include "bundle/catalog.h"
 #include "bundle/commit.h"

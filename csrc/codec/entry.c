@@ -121,7 +121,7 @@ static ckptfmt_status decode_extension(cf_cursor *message, cf_entry *out, ckptfm
 			out->feature_flags = f.value;
 		else if (f.number == EXTENSION_CHUNK_SIZE && f.wire == CF_WIRE_VARINT)
 			out->chunk_size = f.value;
-		else if (f.number == EXTENSION_CHUNK_CRCS && f.wire == CF_WIRE_BYTES)
+		else if (f.number == EXTENSION_CHUNK_CRCS && f.wire == CF_WIRE_BYTES) /* EXT-2: packed */
 			out->chunk_crcs = (cf_bytes_view){f.content.base, f.content.size};
 		else
 			out->oddities |= CF_ODD_UNKNOWN_FIELD;
@@ -181,7 +181,7 @@ ckptfmt_status cf_entry_decode(cf_bytes_view bytes, uint64_t origin, uint64_t sl
 	}
 	out->oddities |= message.oddities;
 	if (!out->has_shape)
-		out->oddities |= CF_ODD_EMPTY_ENTRY_TEXT;
+		out->oddities |= CF_ODD_NO_SHAPE;
 	return check_shape(out, dims, err);
 }
 

@@ -36,12 +36,12 @@ typedef struct cf_entry {
 	int32_t shard;
 	int64_t offset;
 	int64_t size;
-	uint32_t masked_crc;
+	uint32_t masked_crc;        /* ENT-6; 0 if absent */
 	bool has_shape;
 	uint64_t slice_count;
 	uint64_t feature_flags;     /* of the extension field */
 	uint64_t chunk_size;        /* 0: no chunk checksums */
-	cf_bytes_view chunk_crcs;   /* 4 bytes each */
+	cf_bytes_view chunk_crcs;   /* 4 bytes each, if EXT-2 is kept */
 	cf_bytes_view bytes;        /* the whole message, for cf_entry_next_slice and merging */
 	uint32_t oddities;
 	uint64_t origin;            /* file offset of the message */

@@ -21,8 +21,9 @@ ckptfmt_status cf_string_tensor_check_count(int32_t storage, uint64_t count, uin
 	if (count == 0 && size == 0)
 		return CKPTFMT_OK;
 	if (size < fixed || count > (size - fixed) / each)
-		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, origin, "STR-2: %llu elements cannot lie in %llu bytes",
-			(unsigned long long)count, (unsigned long long)size);
+		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, origin, "%s: %llu elements cannot lie in %llu bytes",
+			storage == CKPTFMT_STORAGE_STRING ? "STR-2" : "VAR-2", (unsigned long long)count,
+			(unsigned long long)size);
 	return CKPTFMT_OK;
 }
 
@@ -66,8 +67,11 @@ ckptfmt_status cf_string_tensor_decode(const cf_stored_value *value, uint64_t *s
 	uint32_t crc = 0;
 	uint64_t at;
 	const uint8_t *stored, *bytes;
-	if (value->size == 0 && value->count == 0)
+	/* STR-8 */
+	if (value->size == 0 && value->count == 0 && (!value->verify || value->crc32c == 0))
 		return CKPTFMT_OK;
+	if (value->size == 0 && value->count == 0)
+		return checksum_differs(value->origin, value->crc32c, 0, "STR-6: checksum of the tensor", err);
 	for (uint64_t i = 0; i < value->count; i++) {
 		if (!cf_take_varint64(&in, &sizes[i]))
 			return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, cf_cursor_offset(&in),

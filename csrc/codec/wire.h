@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The wire form of messages (rules MSG). A message is a sequence of fields: varint32 tag = field number << 3 | wire type, then
- *   0 varint64 | 1 eight bytes | 2 varint32 size and that many bytes | 3 ... 4 a group, closed by its own number | 5 four bytes
+ * The wire form of messages (rules MSG). A message is a sequence of fields (MSG-1):
+ * varint32 tag = field number << 3 | wire type, then
+ *   0 varint64 | 1 eight bytes | 2 varint32 size and that many bytes | 3 ... 4 a group, closed by its own number |
+ *   5 four bytes
  * A known field number with another wire type counts as an unknown field, as in every protobuf reader.
  */
 #ifndef CKPTFMT_CODEC_WIRE_H
@@ -39,7 +41,8 @@ CF_MUST_CHECK ckptfmt_status cf_bad_message(const cf_cursor *message, const char
 CF_MUST_CHECK ckptfmt_status cf_field_int32(const cf_cursor *message, uint64_t value, int32_t *out,
 	ckptfmt_error *err);
 
-/* Note fields that a canonical writer would have put elsewhere or left out (MSG-9, MSG-15). *last: the number before. */
+/* Note fields that a canonical writer would have put elsewhere or left out (MSG-9, MSG-15). *last: the number
+ * before. */
 static inline void cf_note_order(uint32_t *oddities, uint32_t *last, const cf_field *field, bool repeated)
 {
 	if (field->number < *last || (field->number == *last && !repeated))

@@ -44,8 +44,8 @@ CF_MUST_CHECK ckptfmt_status cf_os_directory_open(const char *path, bool make, b
 	ckptfmt_error *err);
 void cf_os_directory_close(cf_directory *directory);
 CF_MUST_CHECK ckptfmt_status cf_os_directory_sync(const cf_directory *directory, ckptfmt_error *err);
-/* Waits until no other holder of this directory's lock is left. Only those who ask for the lock keep out of each other's
- * way, and it goes with the process. Where the file system has no locks nothing is locked. */
+/* Waits until no other holder of this directory's lock is left. Only those who ask for the lock keep out of each
+ * other's way, and it goes with the process. Where the file system has no locks nothing is locked. */
 void cf_os_directory_lock(const cf_directory *directory);
 void cf_os_directory_unlock(const cf_directory *directory);
 /* The names in the directory, each followed by a NUL, "." and ".." left out, in no order. `names` is cleared first. */

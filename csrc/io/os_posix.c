@@ -379,7 +379,7 @@ ckptfmt_status cf_os_open(const cf_directory *directory, const char *name, bool 
 {
 	struct stat found;
 	ckptfmt_status status;
-	/* Without O_NONBLOCK, a FIFO of that name would hold us until somebody writes to it. */
+	/* NAM-6. Without O_NONBLOCK, a FIFO of that name would hold us until somebody writes to it. */
 	int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | (follow_symlinks ? 0 : O_NOFOLLOW);
 	int fd;
 	assert(is_name(name));
@@ -389,7 +389,7 @@ ckptfmt_status cf_os_open(const cf_directory *directory, const char *name, bool 
 	fd = open_at(directory->fd, name, flags, 0);
 	if (fd < 0 && errno == ENOENT)
 		return CKPTFMT_OK;
-	/* The name is one part of a path, so with O_NOFOLLOW no other link can be meant. EMLINK: FreeBSD. */
+	/* NAM-7. The name is one part of a path, so with O_NOFOLLOW no other link can be meant. EMLINK: FreeBSD. */
 	if (fd < 0 && !follow_symlinks && (errno == ELOOP || errno == EMLINK)) {
 		char path[PATH_SIZE];
 		cf_os_path(directory, name, path, sizeof path);
@@ -401,7 +401,7 @@ ckptfmt_status cf_os_open(const cf_directory *directory, const char *name, bool 
 		return fail_named(err, errno, directory, name, "cannot open");
 	if (stat_fd(fd, &found) != 0)
 		status = fail_named(err, errno, directory, name, "cannot tell the size");
-	else if (S_ISDIR(found.st_mode))
+	else if (S_ISDIR(found.st_mode)) /* NAM-6, as below */
 		status = fail_named(err, EISDIR, directory, name, "cannot open");
 	else if (!S_ISREG(found.st_mode))
 		status = fail_named(err, EINVAL, directory, name, "cannot open what is no regular file");
@@ -420,19 +420,12 @@ ckptfmt_status cf_os_open(const cf_directory *directory, const char *name, bool 
 ckptfmt_status cf_os_create(const cf_directory *directory, const char *name, cf_file *out, bool *exists,
 	ckptfmt_error *err)
 {
-	int fd;
 	assert(is_name(name));
-	out->fd = -1;
-	*exists = false;
 	/* O_EXCL follows no link, so a name planted beside the checkpoint cannot lead us elsewhere. */
-	fd = open_at(directory->fd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY, 0666);
-	if (fd < 0 && errno == EEXIST) {
-		*exists = true;
-		return CKPTFMT_OK;
-	}
-	if (fd < 0)
+	out->fd = open_at(directory->fd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY, 0666);
+	*exists = out->fd < 0 && errno == EEXIST;
+	if (out->fd < 0 && !*exists)
 		return fail_named(err, errno, directory, name, "cannot make the file");
-	out->fd = fd;
 	return CKPTFMT_OK;
 }
 
@@ -646,13 +639,11 @@ ckptfmt_status cf_os_rename(const cf_directory *from, const char *from_name, con
 ckptfmt_status cf_os_link(const cf_directory *from, const char *from_name, const cf_directory *to,
 	const char *to_name, bool *exists, ckptfmt_error *err)
 {
-	*exists = false;
 	/* A link to a symbolic link would lead elsewhere from another directory. */
-	if (link_at(from, from_name, to, to_name, AT_SYMLINK_FOLLOW) != 0) {
-		if (errno != EEXIST)
-			return fail_named(err, errno, to, to_name, "cannot link a file to this name");
-		*exists = true;
-	}
+	int result = link_at(from, from_name, to, to_name, AT_SYMLINK_FOLLOW);
+	*exists = result != 0 && errno == EEXIST;
+	if (result != 0 && !*exists)
+		return fail_named(err, errno, to, to_name, "cannot link a file to this name");
 	return CKPTFMT_OK;
 }
 
@@ -735,7 +726,6 @@ ckptfmt_status cf_os_rename_new(const cf_directory *from, const char *from_name,
 	int result;
 	assert(is_name(from_name));
 	assert(is_name(to_name));
-	*exists = false;
 	result = rename_noreplace(from, from_name, to, to_name);
 	if (result != 0 && is_missing_call(errno)) {
 		result = rename_by_link(from, from_name, to, to_name);
@@ -743,11 +733,8 @@ ckptfmt_status cf_os_rename_new(const cf_directory *from, const char *from_name,
 		if (result != 0 && (is_missing_call(errno) || errno == EPERM || errno == EMLINK))
 			result = rename_by_claim(from, from_name, to, to_name);
 	}
-	if (result != 0 && errno == EEXIST) {
-		*exists = true;
-		result = 0;
-	}
-	if (result != 0)
+	*exists = result != 0 && errno == EEXIST;
+	if (result != 0 && !*exists)
 		return fail_named(err, errno, to, to_name, "cannot rename a file to this name");
 	return CKPTFMT_OK;
 }

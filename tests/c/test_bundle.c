@@ -94,6 +94,7 @@ static void test_smallest(void)
 		0xf2, 0xa1, 0xb0, 0x00, 0x01, 0x02, 0x79, 0x00, 0x24, 0x00, 0x00, 0x00, 0x00, 0x01, 0x00, 0x00, 0x00,
 		0x00, 0x08, 0x12, 0x10, 0x17, 0x29, 0x08, 0x36, 0x0e,
 	};
+	static const uint8_t expected_data[] = {0, 0, 0x80, 0x3f, 0, 0, 0, 0x40};
 	const float values[] = {1, 2};
 	uint8_t bytes[256];
 	ssize_t size;
@@ -108,7 +109,7 @@ static void test_smallest(void)
 	size = read(fd, bytes, sizeof bytes);
 	close(fd);
 	CHECK_EQ(size, 8);
-	CHECK(memcmp(bytes, values, 8) == 0);
+	CHECK(memcmp(bytes, expected_data, sizeof expected_data) == 0);
 	CHECK_EQ(count_files(), 2);
 	remove_all();
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whole operations with every call of the operating system and every allocation failing in turn: a typed error or success,
- * nothing leaked, the old checkpoint or the new one and never a mixture, and no file left over that a fault (other than
- * a crash) could have cleaned up. Links os_fault.c and memory_fault.c in the place of the real ones. */
+/* Whole operations with every call of the operating system and every allocation failing in turn: a typed error or
+ * success, nothing leaked, the old checkpoint or the new one and never a mixture, and no file left over that a fault
+ * (other than a crash) could have cleaned up. Links os_fault.c and memory_fault.c in the place of the real ones. */
 #include "memory_fault.h"
 #include "os_fault.h"
 #include "test.h"

@@ -56,7 +56,8 @@ static void test_headers(void)
 	CHECK_FAILS(cf_header_decode(hex("08 01 1a 0b 08 ff ff ff ff ff ff ff ff ff 01"), 0, &header, &err), err,
 		CKPTFMT_FAIL_UNSUPPORTED, "HDR-7");
 	CHECK_FAILS(cf_header_decode(hex("08 01 1a 02 10 02"), 0, &header, &err), err, CKPTFMT_FAIL_UNSUPPORTED, "HDR-8");
-	CHECK_FAILS(cf_header_decode(hex("08 01 1a 03 1a 01 01"), 0, &header, &err), err, CKPTFMT_FAIL_UNSUPPORTED, "HDR-9");
+	CHECK_FAILS(cf_header_decode(hex("08 01 1a 03 1a 01 01"), 0, &header, &err), err,
+		CKPTFMT_FAIL_UNSUPPORTED, "HDR-9");
 	CHECK_FAILS(cf_header_decode(hex("08 01 1a 02 18 01"), 0, &header, &err), err, CKPTFMT_FAIL_UNSUPPORTED, "HDR-9");
 	CHECK_FAILS(cf_header_decode(hex("08 80 80 80 80 10"), 0, &header, &err), err, CKPTFMT_FAIL_BAD_PROTO, "MSG-11");
 }
@@ -95,13 +96,14 @@ static void test_entries(void)
 		cf_buffer_free(&out);
 	}
 	CHECK_OK(decode("", &entry, dims, &err), err);
-	CHECK(entry.dtype == 0 && entry.rank == 0 && entry.oddities == CF_ODD_EMPTY_ENTRY_TEXT);
+	CHECK(entry.dtype == 0 && entry.rank == 0 && entry.oddities == CF_ODD_NO_SHAPE);
 }
 
 static void test_slices(void)
 {
 	/* Extents 0,4:0,3 and -:3,3 of [4,6]. */
-	const char *text = "08 01 12 08 12 02 08 04 12 02 08 06 3a 08 0a 02 10 04 0a 02 10 03 3a 08 0a 00 0a 04 08 03 10 03";
+	const char *text = "08 01 12 08 12 02 08 04 12 02 08 06 "
+		"3a 08 0a 02 10 04 0a 02 10 03 3a 08 0a 00 0a 04 08 03 10 03";
 	static const int64_t expected[2][4] = {{0, 0, 4, 3}, {0, 3, -1, 3}};
 	ckptfmt_error err;
 	int64_t dims[CKPTFMT_RANK_MAX], extents[4];
@@ -154,7 +156,7 @@ static void test_tolerated(void)
 		{"0d 01 00 00 00 12 00", CF_ODD_UNKNOWN_FIELD},
 		{"08 01 12 02 18 01", CF_ODD_UNKNOWN_RANK},
 		{"08 01 12 07 12 05 08 02 12 01 61", CF_ODD_DIM_NAME},
-		{"08 01", CF_ODD_EMPTY_ENTRY_TEXT},
+		{"08 01", CF_ODD_NO_SHAPE},
 	};
 	ckptfmt_error err;
 	int64_t dims[CKPTFMT_RANK_MAX];
@@ -282,7 +284,9 @@ static void test_random_bytes(void)
 		cf_entry entry;
 		cf_header header;
 		ckptfmt_error err;
-		static const uint8_t likely[] = {0x08, 0x12, 0x18, 0x20, 0x28, 0x35, 0x3a, 0x0a, 0x10, 0x1a, 0x02, 0x04, 0xa2, 0x06};
+		static const uint8_t likely[] = {
+			0x08, 0x12, 0x18, 0x20, 0x28, 0x35, 0x3a, 0x0a, 0x10, 0x1a, 0x02, 0x04, 0xa2, 0x06,
+		};
 		for (size_t k = 0; k < size; k++)
 			start[k] = test_random_below(4) == 0 ? (uint8_t)test_random()
 				: likely[test_random_below(sizeof likely)];
@@ -292,7 +296,8 @@ static void test_random_bytes(void)
 			cf_buffer out = CF_BUFFER_EMPTY;
 			cf_entry again;
 			bool found = true;
-			while (found && cf_entry_next_slice(&entry, &walk, extents, extents + entry.rank, &found, &err) == CKPTFMT_OK)
+			while (found && cf_entry_next_slice(&entry, &walk, extents, extents + entry.rank, &found, &err) ==
+				CKPTFMT_OK)
 				;
 			/* What a merge writes says the same. */
 			CHECK_OK(cf_entry_reencode(&out, &entry, entry.shard, (cf_bytes_view){NULL, 0}, &err), err);

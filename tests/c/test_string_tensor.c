@@ -13,7 +13,9 @@ static cf_stored_value stored(const void *bytes, size_t size, uint64_t count, ui
 }
 
 /* "hello", "", "wor\0ld" as TensorFlow stores them. */
-static const uint8_t three[] = {0x05, 0x00, 0x06, 0xfe, 0x21, 0x41, 0xea, 'h', 'e', 'l', 'l', 'o', 'w', 'o', 'r', 0, 'l', 'd'};
+static const uint8_t three[] = {
+	0x05, 0x00, 0x06, 0xfe, 0x21, 0x41, 0xea, 'h', 'e', 'l', 'l', 'o', 'w', 'o', 'r', 0, 'l', 'd',
+};
 static const uint32_t three_crc = 0x55dc920f;
 
 static void test_strings(void)
@@ -97,7 +99,7 @@ static void test_counts(void)
 		CKPTFMT_FAIL_BAD_ENTRY, "STR-2");
 	CHECK_OK(cf_string_tensor_check_count(CKPTFMT_STORAGE_VARIANT, 2, 10, 0, &err), err);
 	CHECK_FAILS(cf_string_tensor_check_count(CKPTFMT_STORAGE_VARIANT, 3, 10, 0, &err), err, CKPTFMT_FAIL_BAD_ENTRY,
-		"STR-2");
+		"VAR-2");
 }
 
 /* A length enters the checksum as four bytes while it fits them, as eight beyond. */

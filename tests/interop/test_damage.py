@@ -247,12 +247,13 @@ def markdown(tables: dict[tuple[str, str], Counter[tuple[str, str, str]]]) -> st
     lines = [
         "# One byte damaged: TensorFlow 2.21 and ckptfmt",
         "",
-        f"Written by test_damage.py: three checkpoints that TensorFlow wrote, {values}, and the file",
-        "cut short at each size; then the index again with the checksum of the damaged block",
-        "repaired, so that what its entries say is at stake. Both sides read every tensor whole and",
-        "every stored slice; where no checksum is repaired ckptfmt also reads everything it lists.",
-        "`same` and `different` are about the values read, `died` is the end of the process; an error",
-        "is named by its class.",
+        f"Written by test_damage.py: three checkpoints that TensorFlow wrote, {values},",
+        "and the file cut short at each size; then the index again with the checksum of the",
+        "damaged block repaired, so that what its entries say is at stake. Both sides read every",
+        "tensor whole and every stored slice; where no checksum is repaired ckptfmt also reads all",
+        "that it lists. `same` and `different` are about the values read (two `different` of a row",
+        "are the same values), `died:N` is the end of the process by signal N; an error is named",
+        "by its class.",
     ]
     for (checkpoint, file), counts in tables.items():
         lines += ["", f"## {checkpoint}, {file}", ""]

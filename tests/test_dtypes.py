@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dtype table: codes, names and sizes of the format, and the numpy dtypes that hold them."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from interop.values import KINDS, STRING
+from support import arrays, index
+
+import ckptfmt
+from ckptfmt import _core, dtypes
+
+RESOURCE, VARIANT = 20, 21
+NUMERIC = arrays.NUMERIC
+UNKNOWN = [0, -1, 34, 99, 101, 2**31 - 1]
+
+
+class TensorFlowType:
+    """As far as `code_of` looks at a DType of TensorFlow."""
+
+    def __init__(self, code: int) -> None:
+        self.as_datatype_enum = code
+
+
+def case(code: int) -> Any:
+    return pytest.param(code, id=KINDS[code].name)
+
+
+# ---- the table -----------------------------------------------------------------------------------
+
+
+def test_codes_are_those_of_the_format() -> None:
+    listed = [(info.code, info.name) for info in _core.dtype_table()]
+    expected = {code: kind.name for code, kind in KINDS.items()}
+    expected |= {RESOURCE: "resource", VARIANT: "variant"}
+    assert listed == sorted(expected.items())
+    assert [code for code, _ in listed] == list(range(1, 34))
+
+
+@pytest.mark.parametrize("code", [case(code) for code in NUMERIC])
+def test_sizes(code: int) -> None:
+    kind, info = KINDS[code], dtypes.info_of(code)
+    used = kind.used_bits if kind.used_bits and kind.name != "bool" else 8 * kind.size
+    assert info == (kind.name, code, _core.STORAGE_FIXED, kind.size, kind.unit, used)
+
+
+def test_what_has_no_fixed_size() -> None:
+    assert dtypes.info_of(STRING) == ("string", 7, _core.STORAGE_STRING, 0, 1, 0)
+    assert dtypes.info_of(RESOURCE) == ("resource", 20, _core.STORAGE_NONE, 0, 1, 0)
+    assert dtypes.info_of(VARIANT) == ("variant", 21, _core.STORAGE_VARIANT, 0, 1, 0)
+
+
+@pytest.mark.parametrize("code", UNKNOWN)
+def test_codes_that_nobody_knows(code: int) -> None:
+    assert dtypes.info_of(code) is None
+    assert dtypes.numpy_dtype(code) is None
+    assert dtypes.name_of(code) == f"dtype {code}"
+    assert not dtypes.is_floating(code)
+    with pytest.raises(ckptfmt.InvalidError, match=f"^{code} is no dtype that a checkpoint"):
+        dtypes.code_of(code)
+
+
+# ---- numpy ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [case(code) for code in NUMERIC])
+def test_numpy_dtype(code: int) -> None:
+    assert dtypes.numpy_dtype(code) == KINDS[code].numpy_type
+    assert dtypes.numpy_dtype(code).itemsize == KINDS[code].size
+    assert dtypes.code_of_array(KINDS[code].numpy_type) == (code, False)
+
+
+def test_numpy_dtypes_of_the_others() -> None:
+    assert dtypes.numpy_dtype(STRING) == np.dtype(object)
+    assert dtypes.numpy_dtype(VARIANT) == np.dtype(object)
+    assert dtypes.numpy_dtype(RESOURCE) is None
+
+
+@pytest.mark.parametrize("code", [case(code) for code in NUMERIC])
+def test_names_and_back(code: int) -> None:
+    kind = KINDS[code]
+    assert dtypes.name_of(code) == kind.name
+    for spelling in (code, kind.name, kind.numpy_type, TensorFlowType(code)):
+        assert dtypes.code_of(spelling) == code
+
+
+@pytest.mark.parametrize(
+    ("spelling", "code"),
+    [
+        ("float32", 1),
+        ("float64", 2),
+        ("float16", 19),
+        ("<f4", 1),
+        (np.float32, 1),
+        (float, 2),
+        (int, 9),
+        (bool, 10),
+        (np.bool_, 10),
+        (complex, 18),
+        (ml_dtypes.bfloat16, 14),
+        (np.dtype(ml_dtypes.int4), 29),
+        ("float8_e4m3fn", 25),
+        (object, STRING),
+        (str, STRING),
+        (bytes, STRING),
+        ("string", STRING),
+        ("S5", STRING),
+        (np.dtype("U3"), STRING),
+        ("variant", VARIANT),
+        (VARIANT, VARIANT),
+        (TensorFlowType(STRING), STRING),
+    ],
+)
+def test_other_spellings(spelling: Any, code: int) -> None:
+    assert dtypes.code_of(spelling) == code
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        *(RESOURCE, "resource", TensorFlowType(RESOURCE), TensorFlowType(101)),
+        *("float31", "", np.longdouble, np.clongdouble, "datetime64[s]", "timedelta64[ns]", "V4"),
+        *([("a", np.int8)], [("qint8", np.int16)], True, object(), ml_dtypes.float8_e3m4),
+    ],
+    ids=str,
+)
+def test_no_dtype_of_a_checkpoint(spelling: Any) -> None:
+    with pytest.raises(ckptfmt.InvalidError, match=r"is no dtype that a checkpoint can hold$"):
+        dtypes.code_of(spelling)
+
+
+@pytest.mark.parametrize("code", [case(code) for code in NUMERIC if KINDS[code].unit > 1])
+def test_the_other_byte_order(code: int) -> None:
+    kind = KINDS[code]
+    swapped = kind.numpy_type.newbyteorder("S")
+    if swapped == kind.numpy_type:
+        pytest.skip("numpy has it in one byte order only")
+    assert dtypes.code_of_array(swapped) == (code, True)
+    assert dtypes.code_of(swapped) == code
+
+
+def test_floating_ones() -> None:
+    floating = {1, 2, 14, 19, 24, 25, 26, 27, 28, 33}
+    assert {code for code in KINDS if dtypes.is_floating(code)} == floating
+    assert not dtypes.is_floating(RESOURCE)
+    assert not dtypes.is_floating(VARIANT)
+
+
+@pytest.mark.parametrize("code", [11, 12, 13, 15, 16])
+def test_quantized_ones_as_integers(code: int) -> None:
+    array = np.arange(5).astype(KINDS[code].numpy_type[0]).view(KINDS[code].numpy_type)
+    plain = dtypes.plain_quantized(array)
+    assert plain.dtype == KINDS[code].numpy_type[0]
+    assert plain.tolist() == [0, 1, 2, 3, 4]
+    assert np.shares_memory(plain, array)
+
+
+def test_plain_arrays_stay() -> None:
+    for array in (np.arange(3), np.zeros(2, [("a", "i1")]), np.array([b"x"], object)):
+        assert dtypes.plain_quantized(array) is array
+
+
+# ---- through a checkpoint ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [case(code) for code in KINDS])
+@pytest.mark.parametrize("shape", [(), (0,), (7,), (2, 0, 3), (3, 1, 5)], ids=str)
+def test_round_trip(tmp_path: Path, seed: int, code: int, shape: tuple[int, ...]) -> None:
+    """The bits are the same, and the data file holds just them."""
+    array = arrays.random_array(random.Random(seed), code, shape)
+    ckptfmt.save_v2(tmp_path / "ck", ["x"], [""], [array])
+    with ckptfmt.open(tmp_path / "ck") as reader:
+        handle = reader["x"]
+        assert (handle.dtype_code, handle.dtype_name) == (code, KINDS[code].name)
+        assert handle.dtype == KINDS[code].numpy_type
+        assert handle.shape == shape
+        arrays.assert_same(handle.read(), array)
+    stored = index.data_name(tmp_path / "ck", 0, 1).read_bytes()
+    if code == STRING:
+        assert stored == index.string_value(array.reshape(-1).tolist())[0]
+    else:
+        assert stored == array.tobytes()
+
+
+@pytest.mark.parametrize("code", [case(code) for code in NUMERIC if KINDS[code].unit > 1])
+def test_the_other_byte_order_is_stored_in_ours(tmp_path: Path, seed: int, code: int) -> None:
+    kind = KINDS[code]
+    array = arrays.random_array(random.Random(seed), code, (5, 3))
+    swapped = array.byteswap().view(kind.numpy_type.newbyteorder("S"))
+    if swapped.dtype == kind.numpy_type:
+        pytest.skip("numpy has it in one byte order only")
+    ckptfmt.save_v2(tmp_path / "ck", ["x"], [""], [swapped])
+    assert index.data_name(tmp_path / "ck", 0, 1).read_bytes() == array.tobytes()
+    arrays.assert_same(ckptfmt.load(tmp_path / "ck")["x"], array)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.zeros(2, "datetime64[s]"),
+        np.zeros(2, np.longdouble),
+        np.zeros(2, [("a", "i4"), ("b", "i4")]),
+        np.zeros(2, "V3"),
+    ],
+    ids=lambda array: str(array.dtype),
+)
+def test_arrays_that_cannot_be_stored(tmp_path: Path, array: Any) -> None:
+    with pytest.raises(ckptfmt.InvalidError) as caught:
+        ckptfmt.save(tmp_path / "ck", {"good": np.arange(3), "x": array})
+    assert caught.value.tensor == "x"
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("code", [34, 99, 1000])
+def test_unknown_dtype_lists_and_gives_bytes(tmp_path: Path, code: int) -> None:
+    entry = index.stored_entry(code, (2,), b"abcdefgh")
+    built = index.index_of([(b"", index.header()), (b"x", entry)])
+    index.write(tmp_path / "ck", built, b"abcdefgh")
+    with ckptfmt.open(tmp_path / "ck") as reader:
+        handle = reader["x"]
+        assert handle.dtype is None
+        assert (handle.dtype_code, handle.dtype_name) == (code, f"dtype {code}")
+        assert (handle.shape, handle.nbytes) == ((2,), 8)
+        assert handle.read().tobytes() == b"abcdefgh"
+        with pytest.raises(ckptfmt.UnsupportedError) as caught:
+            handle[0:1]
+        assert f"dtype {code}" in caught.value.message

@@ -1,0 +1,376 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The exceptions: what each of them is, what it tells, and that it crosses process borders."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import os
+import pickle
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import index
+
+import ckptfmt
+from ckptfmt import _core, errors
+from ckptfmt._ckptfmt import ffi, lib
+
+# Class, what it is besides a CkptfmtError, its status, its failures.
+TABLE = [
+    (
+        ckptfmt.CorruptError,
+        (),
+        "CORRUPT",
+        (
+            *("BAD_MAGIC", "TRUNCATED", "CHECKSUM", "BAD_BLOCK", "BAD_ORDER", "BAD_PROTO"),
+            *("BAD_HEADER", "BAD_DTYPE", "BAD_SHAPE", "BAD_SLICE", "BAD_ENTRY"),
+        ),
+    ),
+    (ckptfmt.UnsupportedError, (), "UNSUPPORTED", ("UNSUPPORTED",)),
+    (ckptfmt.LimitError, (), "LIMIT", ("LIMIT",)),
+    (ckptfmt.InvalidError, (ValueError,), "INVALID", ("ARGUMENT", "BAD_PATH")),
+    (ckptfmt.TensorNotFoundError, (LookupError, KeyError), "NOT_FOUND", ("TENSOR_NOT_FOUND",)),
+    (ckptfmt.StorageError, (OSError,), "IO", ("OS",)),
+    (ckptfmt.ShardMissingError, (ckptfmt.StorageError, OSError), "IO", ("SHARD_MISSING",)),
+    (ckptfmt.GenerationGoneError, (ckptfmt.StorageError, OSError), "IO", ("GENERATION_GONE",)),
+    (
+        ckptfmt.DurabilityUnknownError,
+        (ckptfmt.StorageError, OSError),
+        "IO",
+        ("DURABILITY_UNKNOWN",),
+    ),
+    (
+        ckptfmt.CheckpointNotFoundError,
+        (ckptfmt.StorageError, FileNotFoundError, OSError),
+        "NOT_FOUND",
+        ("CHECKPOINT_NOT_FOUND",),
+    ),
+    (ckptfmt.MergeConflictError, (ValueError,), "CONFLICT", ("MERGE_CONFLICT",)),
+    (ckptfmt.BusyError, (), "BUSY", ("BUSY",)),
+]
+CLASSES = [row[0] for row in TABLE]
+BUILTINS = (ValueError, LookupError, KeyError, OSError, FileNotFoundError, ckptfmt.StorageError)
+DETAILS = {"path": "/d/ck.index", "offset": 4097, "tensor": "layer/w", "errno": errno.EIO}
+
+
+def attributes(error: errors.CkptfmtError) -> dict[str, object]:
+    names = ("message", "status", "failure", "path", "offset", "tensor", "errno")
+    return {name: getattr(error, name) for name in names} | {"args": error.args}
+
+
+def each_class() -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: kind.__name__)
+
+
+# ---- what they are -------------------------------------------------------------------------------
+
+
+def test_the_table_is_complete() -> None:
+    public = set(errors.__all__) - {"CkptfmtError"}
+    assert {kind.__name__ for kind in CLASSES} == public
+    assert all(getattr(ckptfmt, name) is getattr(errors, name) for name in errors.__all__)
+
+
+@pytest.mark.parametrize(("kind", "also", "status", "failures"), TABLE)
+def test_bases_status_and_failures(
+    kind: type[errors.CkptfmtError], also: tuple[type, ...], status: str, failures: tuple[str, ...]
+) -> None:
+    assert issubclass(kind, ckptfmt.CkptfmtError)
+    bases = {base for base in BUILTINS if issubclass(kind, base) and base is not kind}
+    assert bases == set(also) - {kind}
+    error = kind("m")
+    assert error.status == status
+    assert error.failure == failures[0]
+    assert kind.failures == failures
+    for failure in failures:
+        assert kind("m", failure=failure).failure == failure
+
+
+def test_every_failure_of_c_has_its_class() -> None:
+    """No failure of the C core falls through to the base class."""
+    expected = {failure: kind for kind, _, _, failures in TABLE for failure in failures}
+    listed = [_core.text(lib.ckptfmt_failure_name(number)) for number in range(25)]
+    assert listed[0] == "NONE" and lib.CKPTFMT_FAIL_BUSY == 24
+    assert set(listed) - {"NONE", "NO_MEMORY"} == set(expected)
+    assert expected == _core.ERROR_BY_FAILURE
+    statuses = {kind.default_status for kind in CLASSES}
+    assert set(_core.ERROR_BY_STATUS) == statuses
+    assert _core.ERROR_BY_STATUS["IO"] is ckptfmt.StorageError
+
+
+def c_record(failure: int, status: int) -> object:
+    record = ffi.new("ckptfmt_error *")
+    record.failure, record.status, record.offset = failure, status, 12
+    record.os_errno, record.tensor_size = 5, 3
+    record.message, record.path = b"BLK-4: wrong", b"/d/\xff.index"
+    ffi.buffer(record.tensor)[:3] = b"a\xfeb"
+    return record
+
+
+def test_record_of_c_becomes_attributes() -> None:
+    error = _core.error_of(c_record(lib.CKPTFMT_FAIL_CHECKSUM, lib.CKPTFMT_CORRUPT))
+    assert type(error) is ckptfmt.CorruptError
+    assert attributes(error) == {
+        "message": "BLK-4: wrong",
+        "status": "CORRUPT",
+        "failure": "CHECKSUM",
+        "path": "/d/\udcff.index",
+        "offset": 12,
+        "tensor": "a\udcfeb",
+        "errno": 5,
+        "args": ("BLK-4: wrong",),
+    }
+
+
+def test_record_of_c_without_details() -> None:
+    record = c_record(lib.CKPTFMT_FAIL_ARGUMENT, lib.CKPTFMT_INVALID)
+    record.offset, record.os_errno, record.tensor_size, record.path = _core.NO_OFFSET, 0, 0, b""
+    error = _core.error_of(record)
+    assert type(error) is ckptfmt.InvalidError
+    assert (error.path, error.offset, error.tensor, error.errno) == (None, None, None, None)
+    assert _core.error_of(record, "/where").path == "/where"
+
+
+def test_no_memory_is_the_builtin() -> None:
+    error = _core.error_of(c_record(lib.CKPTFMT_FAIL_NO_MEMORY, lib.CKPTFMT_NO_MEMORY))
+    assert type(error) is MemoryError
+    assert str(error) == "BLK-4: wrong"
+
+
+# ---- what they tell ------------------------------------------------------------------------------
+
+
+@each_class()
+def test_attributes(kind: type[errors.CkptfmtError]) -> None:
+    bare = kind("a sentence")
+    assert (bare.path, bare.offset, bare.tensor, bare.errno) == (None, None, None, None)
+    assert bare.message == "a sentence"
+    assert bare.args == ("a sentence",)
+    full = kind("a sentence", **DETAILS)
+    assert {name: getattr(full, name) for name in DETAILS} == DETAILS
+
+
+@each_class()
+def test_storage_errors_are_os_errors(kind: type[errors.CkptfmtError]) -> None:
+    error = kind("no space", path=b"/d/\xff", errno=errno.ENOSPC)
+    if not isinstance(error, OSError):
+        assert not hasattr(error, "filename")
+        return
+    assert error.errno == errno.ENOSPC
+    assert error.filename == error.path == "/d/\udcff"
+    assert kind("no space").filename is None
+    with pytest.raises(OSError) as caught:
+        raise error
+    assert caught.value is error
+
+
+@pytest.mark.parametrize("path", ["/d/ä", "/d/ä".encode(), Path("/d/ä")])
+def test_paths_of_every_kind(path: str | bytes | Path) -> None:
+    assert ckptfmt.CorruptError("m", path=path).path == "/d/ä"
+
+
+@each_class()
+def test_message_form(kind: type[errors.CkptfmtError]) -> None:
+    failure = kind.failures[0]
+    head = "" if failure == "ARGUMENT" else f"{failure} "
+    assert str(kind("sentence", **DETAILS)) == (
+        f"{head}in /d/ck.index at offset 4097, tensor 'layer/w': sentence"
+    )
+    assert str(kind("sentence")) == ("sentence" if not head else f"{failure}: sentence")
+
+
+@pytest.mark.parametrize(
+    ("details", "text"),
+    [
+        ({}, "CHECKSUM: m"),
+        ({"offset": 0}, "CHECKSUM at offset 0: m"),
+        ({"tensor": ""}, "CHECKSUM, tensor '': m"),
+        ({"tensor": "w"}, "CHECKSUM, tensor 'w': m"),
+        ({"path": "p"}, "CHECKSUM in p: m"),
+        ({"path": "p", "tensor": "w"}, "CHECKSUM in p, tensor 'w': m"),
+        ({"failure": "ARGUMENT", "tensor": "w"}, "tensor 'w': m"),
+        ({"failure": "ARGUMENT", "path": "p"}, "in p: m"),
+        ({"failure": "ARGUMENT", "offset": 3}, "at offset 3: m"),
+        ({"failure": "NONE"}, "m"),
+        ({"errno": 5}, "CHECKSUM: m"),
+    ],
+)
+def test_message_parts(details: dict[str, object], text: str) -> None:
+    assert str(ckptfmt.CorruptError("m", **{"failure": "CHECKSUM", **details})) == text
+
+
+def test_key_error_has_no_quotes_of_its_own() -> None:
+    """A plain KeyError shows the repr of its argument."""
+    assert str(KeyError("it's gone")) == '"it\'s gone"'
+    error = ckptfmt.TensorNotFoundError("it's gone", tensor="w")
+    assert str(error) == "TENSOR_NOT_FOUND, tensor 'w': it's gone"
+
+
+@each_class()
+def test_nothing_drives_a_terminal(kind: type[errors.CkptfmtError]) -> None:
+    error = kind(
+        "one\nline\r", path="/d/\x1b[2J\udcff", tensor="a\tb\x00\x7f\u202e\x85\u2028", errno=1
+    )
+    head = "" if kind is ckptfmt.InvalidError else f"{kind.failures[0]} "
+    assert str(error) == (
+        f"{head}in /d/\\x1b[2J\\udcff, tensor 'a\\tb\\x00\\x7f\\u202e\\x85\\u2028': one\\nline\\r"
+    )
+    str(error).encode("ascii")
+    # The attributes are what they are.
+    assert error.path == "/d/\x1b[2J\udcff"
+    assert error.tensor == "a\tb\x00\x7f\u202e\x85\u2028"
+    assert error.message == "one\nline\r"
+
+
+def test_readable_text_stays() -> None:
+    text = "größe 日本 😀 back\\slash 'quote'"
+    assert str(ckptfmt.InvalidError(text)) == text
+
+
+def test_every_control_character_is_escaped() -> None:
+    for point in [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, 0x200E, 0x2066, 0xFEFF, 0xDC80]:
+        shown = str(ckptfmt.InvalidError(f"a{chr(point)}b"))
+        assert shown.isprintable() and shown.isascii(), hex(point)
+        assert shown == f"a{chr(point).encode('unicode_escape').decode()}b"
+
+
+# ---- across processes ----------------------------------------------------------------------------
+
+
+@each_class()
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("details", [{}, DETAILS, {"path": "/\udcff", "tensor": "\udcfe"}])
+def test_pickling(
+    kind: type[errors.CkptfmtError], protocol: int, details: dict[str, object]
+) -> None:
+    failure = kind.failures[-1]
+    error = kind("SHP-1: sentence", failure=failure, **details)
+    again = pickle.loads(pickle.dumps(error, protocol))
+    assert type(again) is kind
+    assert attributes(again) == attributes(error)
+    assert str(again) == str(error)
+    if isinstance(error, OSError):
+        assert again.filename == error.filename
+
+
+@each_class()
+def test_copying(kind: type[errors.CkptfmtError]) -> None:
+    error = kind("sentence", **DETAILS)
+    for again in (copy.copy(error), copy.deepcopy(error)):
+        assert type(again) is kind
+        assert attributes(again) == attributes(error)
+
+
+def raise_it(kind: type[errors.CkptfmtError]) -> None:
+    raise kind("from a child", **DETAILS)
+
+
+def test_from_a_worker_process() -> None:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        for kind in CLASSES:
+            with pytest.raises(kind) as caught:
+                pool.submit(raise_it, kind).result()
+            assert type(caught.value) is kind
+            assert attributes(caught.value) == attributes(kind("from a child", **DETAILS))
+
+
+# ---- as they are raised --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    ckptfmt.save_v2(tmp_path / "ck", ["x"], [""], [np.arange(4, dtype=np.int32)])
+    return tmp_path / "ck"
+
+
+def test_tensor_not_found(saved: Path) -> None:
+    with ckptfmt.open(saved) as reader, pytest.raises(ckptfmt.TensorNotFoundError) as caught:
+        reader["no\nsuch"]
+    error = caught.value
+    assert (error.status, error.failure) == ("NOT_FOUND", "TENSOR_NOT_FOUND")
+    assert error.tensor == "no\nsuch"
+    assert "tensor 'no\\nsuch'" in str(error)
+    assert not str(error).startswith(("'", '"'))
+
+
+def test_checkpoint_not_found(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        ckptfmt.open(tmp_path / "ck")
+    error = caught.value
+    assert type(error) is ckptfmt.CheckpointNotFoundError
+    assert error.filename == error.path == str(tmp_path / "ck")
+    assert str(error) == f"CHECKPOINT_NOT_FOUND in {tmp_path / 'ck'}: no such checkpoint"
+
+
+def test_missing_data_file(saved: Path) -> None:
+    data = index.data_name(saved, 0, 1)
+    data.unlink()
+    with pytest.raises(ckptfmt.ShardMissingError) as caught:
+        ckptfmt.load(saved)
+    error = caught.value
+    assert (error.status, error.failure) == ("IO", "SHARD_MISSING")
+    assert error.filename == str(data)
+
+
+def test_damaged_data(saved: Path) -> None:
+    data = index.data_name(saved, 0, 1)
+    data.write_bytes(bytes([1]) + data.read_bytes()[1:])
+    with pytest.raises(ckptfmt.CorruptError) as caught:
+        ckptfmt.load(saved)
+    error = caught.value
+    assert (error.failure, error.path, error.tensor) == ("CHECKSUM", str(data), "x")
+    assert error.offset == 0
+
+
+def test_damaged_index(saved: Path) -> None:
+    path = saved.with_name("ck.index")
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ckptfmt.CorruptError) as caught:
+        ckptfmt.open(saved)
+    error = caught.value
+    assert (error.failure, error.path) == ("BAD_MAGIC", str(path))
+    assert error.offset == len(content) - 8
+    assert error.message.startswith("FTR-")
+
+
+def test_limit(saved: Path) -> None:
+    size = saved.with_name("ck.index").stat().st_size
+    with pytest.raises(ckptfmt.LimitError) as caught:
+        ckptfmt.open(saved, limits={"index_bytes_max": size - 1})
+    assert caught.value.path == f"{saved}.index"
+    ckptfmt.open(saved, limits={"index_bytes_max": size}).close()
+
+
+def test_merge_conflict(saved: Path, tmp_path: Path) -> None:
+    ckptfmt.save_v2(tmp_path / "other", ["x"], [""], [np.arange(4, dtype=np.int64)])
+    with pytest.raises(ckptfmt.MergeConflictError) as caught:
+        ckptfmt.merge([saved, tmp_path / "other"], tmp_path / "merged")
+    assert caught.value.tensor == "x"
+    assert not list(tmp_path.glob("merged*"))
+
+
+def test_refused_by_the_system(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(ckptfmt.StorageError) as caught:
+        ckptfmt.save(tmp_path / "file" / "ck", {"x": np.arange(3)})
+    error = caught.value
+    assert type(error) is ckptfmt.StorageError
+    assert error.errno in {errno.ENOTDIR, errno.EEXIST}
+    assert error.filename is not None and error.filename.startswith(str(tmp_path / "file"))
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_wrong_arguments(saved: Path) -> None:
+    with pytest.raises(ValueError, match="nonsense") as caught:
+        ckptfmt.open(saved, verify="nonsense")
+    assert type(caught.value) is ckptfmt.InvalidError
+    assert (caught.value.status, caught.value.failure) == ("INVALID", "ARGUMENT")
+    with pytest.raises(ckptfmt.InvalidError) as caught:
+        ckptfmt.open("a\0b")
+    assert caught.value.failure == "BAD_PATH"

@@ -1,0 +1,419 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loading many tensors at once: `load` with all its options, and `restore_v2`."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from support.arrays import CODES, NAMES, assert_same, bits, random_array, random_shape
+from support.process import Spent
+
+import ckptfmt
+from ckptfmt import InvalidError, TensorNotFoundError
+
+TENSORS = {
+    "d": np.arange(4.0),
+    "h": np.arange(4, dtype=np.float16) / 3,
+    "i": np.arange(3, dtype=np.int64),
+    "s": np.array([b"a", b"b\0"], object),
+}
+
+
+@pytest.fixture
+def prefix(tmp_path: Path) -> Path:
+    """A checkpoint of TENSORS."""
+    ckptfmt.save(tmp_path / "ck", TENSORS, durability="none")
+    return tmp_path / "ck"
+
+
+def all_bits(tensors: Any) -> dict[str, Any]:
+    return {name: bits(array) for name, array in tensors.items()}
+
+
+# ---- names ---------------------------------------------------------------------------------------
+
+
+def test_everything(tmp_path: Path, seed: int) -> None:
+    """Every dtype, whole and cut, in key order; arrays are writable and do not overlap."""
+    chance = random.Random(seed)
+    tensors = {}
+    for code in CODES:
+        for number in range(3):
+            tensors[f"{NAMES[code]}/{number}"] = random_array(chance, code, random_shape(chance))
+    tensors["large"] = random_array(chance, 2, (200, 100))
+    with ckptfmt.Writer(tmp_path / "ck", durability="none") as writer:
+        for name, value in tensors.items():
+            if value.ndim and value.shape[0] > 1 and chance.random() < 0.4:
+                rest = (0,) * (value.ndim - 1)
+                writer.add_slice(name, value[:1], value.shape, (0, *rest))
+                writer.add_slice(name, value[1:], value.shape, (1, *rest))
+            else:
+                writer.add(name, value)
+    for verify in ("auto", "full", "off"):
+        loaded = ckptfmt.load(tmp_path / "ck", verify=verify)
+        assert list(loaded) == sorted(tensors)
+        assert all_bits(loaded) == all_bits(tensors)
+    assert all(array.flags.writeable and array.flags.c_contiguous for array in loaded.values())
+    before = all_bits({name: array for name, array in loaded.items() if name != "large"})
+    loaded["large"].view(np.uint8)[...] = 0xAA
+    assert all_bits({name: array for name, array in loaded.items() if name != "large"}) == before
+    for name in [name for name in loaded if loaded[name].dtype == np.uint8]:
+        loaded[name][...] = 0xFF
+    plain = {name: array for name, array in tensors.items() if array.dtype != np.uint8}
+    del plain["large"]
+    assert all_bits({name: loaded[name] for name in plain}) == all_bits(plain)
+
+
+def test_some_names(prefix: Path) -> None:
+    """In the order asked for, repeats left out, and nothing else is read."""
+    assert list(ckptfmt.load(prefix, ["i", b"d", "i"])) == ["i", "d"]
+    assert list(ckptfmt.load(prefix, {"d": 1})) == ["d"]
+    assert ckptfmt.load(prefix, []) == {} and ckptfmt.load(prefix, iter(())) == {}
+    index_size = Path(f"{prefix}.index").stat().st_size
+    with Spent() as spent:
+        assert_same(ckptfmt.load(prefix, ["d"])["d"], TENSORS["d"])
+    assert spent.bytes_read <= 2 * index_size + 32
+    for name in ("d", b"d"):
+        with pytest.raises(InvalidError, match="^names is a list of names, not one$"):
+            ckptfmt.load(prefix, name)
+
+
+def test_reserved_names(tmp_path: Path) -> None:
+    """Left out unless asked for."""
+    ckptfmt.save(tmp_path / "ck", {"x": [1]}, metadata={"k": 1})
+    assert list(ckptfmt.load(tmp_path / "ck")) == ["x"]
+    loaded = ckptfmt.load(tmp_path / "ck", ["_CKPTFMT_METADATA"])
+    assert loaded["_CKPTFMT_METADATA"].item() == b'{"k":1}'
+
+
+def test_strict(prefix: Path) -> None:
+    for wanted in (["d", "z"], ["z", "d"], ["z"], [b"z"]):
+        with pytest.raises(TensorNotFoundError) as caught:
+            ckptfmt.load(prefix, wanted)
+        assert (caught.value.tensor, caught.value.path) == ("z", f"{prefix}.index")
+        found = ckptfmt.load(prefix, wanted, strict=False)
+        assert list(found) == [name for name in wanted if name == "d"]
+    with pytest.raises(TensorNotFoundError) as caught:
+        ckptfmt.load(prefix, out={"d": np.zeros(4), "z": np.zeros(4)})
+    assert caught.value.tensor == "z"
+    assert list(ckptfmt.load(prefix, out={"d": np.zeros(4), "z": np.zeros(4)}, strict=False)) == [
+        "d"
+    ]
+
+
+# ---- out -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", CODES, ids=NAMES.get)
+def test_out(tmp_path: Path, seed: int, code: int) -> None:
+    """The arrays given are the result, of any layout; tensors without one get their own."""
+    chance = random.Random(seed + code)
+    values = {name: random_array(chance, code, (6, 10)) for name in "abcd"}
+    ckptfmt.save(tmp_path / "ck", values, durability="none")
+    dtype = values["a"].dtype
+    out = {
+        "a": np.zeros((6, 10), dtype),
+        "b": np.zeros((6, 10), dtype, order="F"),
+        "c": np.zeros((12, 20), dtype)[::-2, ::2],
+    }
+    loaded = ckptfmt.load(tmp_path / "ck", out=out)
+    assert list(loaded) == ["a", "b", "c"]
+    assert all(loaded[name] is out[name] for name in out)
+    assert all_bits(loaded) == all_bits({name: values[name] for name in out})
+    loaded = ckptfmt.load(tmp_path / "ck", ["d", "a"], out=out)
+    assert list(loaded) == ["d", "a"] and loaded["a"] is out["a"]
+    assert_same(loaded["d"], values["d"])
+    assert ckptfmt.load(tmp_path / "ck", out={}) == {}
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (np.zeros(3, np.int32), "cannot read dtype int64 into an array of dtype int32"),
+        (np.zeros(4, np.int64), "cannot read shape (3,) into an array of shape (4,)"),
+        ([0, 0, 0], "list is no array to read into"),
+        (np.broadcast_to(np.int64(0), 3), "cannot read into a read-only array"),
+    ],
+    ids=["dtype", "shape", "list", "read-only"],
+)
+def test_out_is_checked_first(prefix: Path, bad: Any, message: str) -> None:
+    """Nothing is written to any of the arrays where one of them does not fit."""
+    first, last = np.full(4, -1.0), np.array([None, None])
+    with pytest.raises(InvalidError) as caught:
+        ckptfmt.load(prefix, out={"d": first, "i": bad, "s": last})
+    assert (caught.value.message, caught.value.tensor) == (message, "i")
+    assert first.tolist() == [-1.0] * 4 and last.tolist() == [None, None]
+    assert not np.asarray(bad).any()
+
+
+# ---- rename --------------------------------------------------------------------------------------
+
+
+def test_rename(prefix: Path) -> None:
+    loaded = ckptfmt.load(prefix, rename={"d": "new/d", "absent": "x"})
+    assert list(loaded) == ["new/d", "h", "i", "s"]
+    assert_same(loaded["new/d"], TENSORS["d"])
+    loaded = ckptfmt.load(prefix, ["s", "i"], rename=lambda name: f"model/{name}")
+    assert list(loaded) == ["model/s", "model/i"]
+    swapped = ckptfmt.load(prefix, ["i", "d"], rename={"i": "d", "d": "i"})
+    assert all_bits(swapped) == all_bits({"d": TENSORS["i"], "i": TENSORS["d"]})
+
+
+def test_rename_with_out(prefix: Path) -> None:
+    """`out` goes by the names of the result."""
+    target = np.zeros(4)
+    loaded = ckptfmt.load(prefix, out={"D": target}, rename=str.upper)
+    assert list(loaded) == ["D"] and loaded["D"] is target
+    assert_same(target, TENSORS["d"])
+    with pytest.raises(TensorNotFoundError) as caught:
+        ckptfmt.load(prefix, out={"D": target, "d": target}, rename=str.upper)
+    assert caught.value.tensor == "d"
+    out = {"D": target, "d": target}
+    assert list(ckptfmt.load(prefix, out=out, rename=str.upper, strict=False)) == ["D"]
+
+
+@pytest.mark.parametrize(
+    ("rename", "tensor", "message"),
+    [
+        (lambda _: "same", "h", "rename gives the name 'same' to 'd' as well"),
+        ({"d": "i"}, "i", "rename gives the name 'i' to 'd' as well"),
+        (lambda name: name.encode(), "d", "rename gave b'd', which is no name"),
+        ({"i": None}, "i", "rename gave None, which is no name"),
+    ],
+)
+def test_rename_refuses(prefix: Path, rename: Any, tensor: str, message: str) -> None:
+    with pytest.raises(InvalidError) as caught:
+        ckptfmt.load(prefix, rename=rename)
+    assert (caught.value.message, caught.value.tensor) == (message, tensor)
+
+
+# ---- cast ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cast", "dtype"),
+    [
+        ("float32", np.float32),
+        ("float", np.float32),
+        (np.float64, np.float64),
+        ("bfloat16", ml_dtypes.bfloat16),
+        (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e4m3fn),
+        (1, np.float32),
+    ],
+)
+def test_cast_of_all_floats(prefix: Path, cast: Any, dtype: Any) -> None:
+    loaded = ckptfmt.load(prefix, cast=cast)
+    expected = {**TENSORS, "d": TENSORS["d"].astype(dtype), "h": TENSORS["h"].astype(dtype)}
+    assert all_bits(loaded) == all_bits(expected)
+
+
+def test_cast_by_name(prefix: Path) -> None:
+    """By stored name; the others keep their dtype."""
+    loaded = ckptfmt.load(prefix, cast={"i": "float32", "h": "half"}, rename={"i": "new"})
+    expected = {"d": TENSORS["d"], "h": TENSORS["h"], "new": TENSORS["i"].astype(np.float32)}
+    assert all_bits(loaded) == all_bits({**expected, "s": TENSORS["s"]})
+
+
+def test_cast_is_of_real_floats(tmp_path: Path) -> None:
+    tensors = {
+        "b": np.array([1, 2], ml_dtypes.bfloat16),
+        "f8": np.array([1, 2], ml_dtypes.float8_e5m2),
+        "f4": np.array([1, 2], ml_dtypes.float4_e2m1fn),
+        "c": np.array([1 + 2j]),
+        "int4": np.array([1], ml_dtypes.int4),
+        "bool": np.array([True]),
+    }
+    ckptfmt.save(tmp_path / "ck", tensors)
+    loaded = ckptfmt.load(tmp_path / "ck", cast="float32")
+    cast = {name for name, array in loaded.items() if array.dtype == np.float32}
+    assert cast == {"b", "f8", "f4"}
+    assert all_bits({name: loaded[name] for name in ("c", "int4", "bool")}) == all_bits(
+        {name: tensors[name] for name in ("c", "int4", "bool")}
+    )
+
+
+def test_cast_with_out(prefix: Path) -> None:
+    target = np.zeros(8, np.float32)[::2]
+    loaded = ckptfmt.load(prefix, out={"d": target}, cast=np.float32)
+    assert loaded["d"] is target
+    assert_same(target, TENSORS["d"].astype(np.float32))
+    for bad in (np.zeros(4), np.zeros(3, np.float32), [0.0] * 4):
+        other = np.full(3, -1)
+        with pytest.raises(InvalidError) as caught:
+            ckptfmt.load(prefix, out={"d": bad, "i": other}, cast="float32")
+        assert caught.value.tensor == "d"
+        assert caught.value.message == "needs a writable array of shape (4,) and dtype float32"
+        assert other.tolist() == [-1] * 3
+
+
+@pytest.mark.parametrize(
+    ("cast", "tensor", "message"),
+    [
+        ({"s": "float32"}, "s", "cannot cast string to 'float32'"),
+        ({"i": "string"}, "i", "cannot cast int64 to 'string'"),
+        ("string", "d", "cannot cast double to 'string'"),
+        ("nothing", None, "'nothing' is no dtype that a checkpoint can hold"),
+        ({"d": "resource"}, None, "'resource' is no dtype that a checkpoint can hold"),
+    ],
+)
+def test_cast_refuses(prefix: Path, cast: Any, tensor: str | None, message: str) -> None:
+    with pytest.raises(InvalidError) as caught:
+        ckptfmt.load(prefix, cast=cast)
+    assert (caught.value.message, caught.value.tensor) == (message, tensor)
+
+
+# ---- progress and damage -------------------------------------------------------------------------
+
+
+def test_progress(tmp_path: Path) -> None:
+    """In file order, batches of 32 MiB; what it raises comes through."""
+    mib = np.zeros(1 << 20, np.uint8)
+    tensors = {f"t{i}": np.broadcast_to(mib, (12, 1 << 20)) for i in range(5)}
+    ckptfmt.save(tmp_path / "ck", tensors, durability="none")
+    told: list[tuple[int, int]] = []
+    ckptfmt.load(tmp_path / "ck", progress=lambda *at: told.append(at))
+    total = 60 << 20
+    assert told == [(24 << 20, total), (48 << 20, total), (total, total)]
+
+    def stop(_done: int, _total: int) -> None:
+        raise RuntimeError("stop")
+
+    with pytest.raises(RuntimeError, match="stop"):
+        ckptfmt.load(tmp_path / "ck", progress=stop)
+
+
+def test_damage_is_named(prefix: Path) -> None:
+    data = Path(f"{prefix}.data-00000-of-00001")
+    with ckptfmt.open(prefix) as reader:
+        offset = reader["h"].offset
+    raw = bytearray(data.read_bytes())
+    raw[offset + 1] ^= 1
+    data.write_bytes(raw)
+    with pytest.raises(ckptfmt.CorruptError) as caught:
+        ckptfmt.load(prefix)
+    error = caught.value
+    assert (error.failure, error.tensor, error.path, error.offset) == (
+        "CHECKSUM",
+        "h",
+        str(data),
+        offset,
+    )
+    assert list(ckptfmt.load(prefix, ["d", "i", "s"])) == ["d", "i", "s"]
+    assert ckptfmt.load(prefix, verify="off")["h"].shape == (4,)
+    with pytest.raises(InvalidError, match="verify 'some' is none of"):
+        ckptfmt.load(prefix, verify="some")
+
+
+# ---- restore_v2 ----------------------------------------------------------------------------------
+
+
+def test_restore_v2(tmp_path: Path, seed: int) -> None:
+    """Whole tensors and slices of every dtype, stored whole and cut, repeats allowed."""
+    chance = random.Random(seed)
+    values = {NAMES[code]: random_array(chance, code, (4, 6)) for code in CODES}
+    with ckptfmt.Writer(tmp_path / "ck", durability="none") as writer:
+        for name, value in values.items():
+            writer.add(name, value)
+            writer.add_slice(f"cut/{name}", value[:, :4], (4, 6), (0, 0))
+            writer.add_slice(f"cut/{name}", value[:, 4:], (4, 6), (0, 4))
+    names = [name for name in values for _ in range(3)]
+    specs = ["", "4 6 1,2:-", b"4 6 0,4:3,2"] * len(values)
+    for start in ("", "cut/"):
+        got = ckptfmt.restore_v2(tmp_path / "ck", [start + name for name in names], specs)
+        assert len(got) == len(names)
+        for number, (name, array) in enumerate(zip(names, got, strict=True)):
+            value = values[name]
+            assert_same(array, (value, value[1:3], value[:, 3:5])[number % 3])
+    codes = [code for code in CODES for _ in range(3)]
+    assert len(ckptfmt.restore_v2(tmp_path / "ck", names, specs, codes)) == len(names)
+    assert len(ckptfmt.restore_v2(tmp_path / "ck", names, specs, names)) == len(names)
+    assert ckptfmt.restore_v2(tmp_path / "ck", [], []) == []
+
+
+def test_restore_v2_of_what_save_v2_saved(tmp_path: Path) -> None:
+    value = np.arange(24, dtype=np.float32).reshape(4, 6)
+    ckptfmt.save_v2(
+        tmp_path / "ck",
+        ["x", "x", "scalar"],
+        ["4 6 0,2:-", "4 6 2,2:-", ""],
+        [value[:2], value[2:], 7],
+    )
+    got = ckptfmt.restore_v2(
+        tmp_path / "ck",
+        ["scalar", "x", "x"],
+        ["", "4 6 1,2:1,4", "4 6 -:-"],
+        ["int64", np.float32, np.dtype("f4")],
+    )
+    assert_same(got[0], np.array(7))
+    assert_same(got[1], value[1:3, 1:5])
+    assert_same(got[2], value)
+
+
+def test_restore_v2_is_not_aliased(prefix: Path) -> None:
+    first, second = ckptfmt.restore_v2(prefix, ["d", "d"], ["", ""])
+    first[:] = -1
+    assert_same(second, TENSORS["d"])
+
+
+@pytest.mark.parametrize(
+    ("names", "specs", "dtypes", "message"),
+    [
+        ("d", [""], None, "tensor_names is a sequence of texts, not one"),
+        (["d"], "", None, "shape_and_slices is a sequence of texts, not one"),
+        (
+            ["d"],
+            ["", ""],
+            None,
+            "tensor_names and shape_and_slices have different number of elements: 1 vs. 2",
+        ),
+        (["d"], [""], [], "Got 1 tensor names, but 0 expected dtypes."),
+        (
+            ["d", "h", "i"],
+            ["", "", ""],
+            ["float32", "half", "int32"],
+            "tensor_name = d; expected dtype float does not equal original dtype double; "
+            "tensor_name = i; expected dtype int32 does not equal original dtype int64",
+        ),
+        (
+            ["d"],
+            ["5 1,2"],
+            None,
+            "tensor_name = d; shape in shape_and_slice spec [5] does not match the shape stored in "
+            "checkpoint: [4]",
+        ),
+        (
+            ["d"],
+            ["4 1 0,1:-"],
+            None,
+            "tensor_name = d; shape in shape_and_slice spec [4,1] does not match the shape stored "
+            "in checkpoint: [4]",
+        ),
+        (
+            ["d"],
+            ["4 1,9"],
+            None,
+            'TXT-6: a slice past the end of its dimension in the slice spec "4 1,9"',
+        ),
+        (["d"], ["4 "], None, 'TXT-4: shape and slice differ in rank in the slice spec "4 "'),
+    ],
+)
+def test_restore_v2_refuses(
+    prefix: Path, names: Any, specs: Any, dtypes: Any, message: str
+) -> None:
+    with pytest.raises(InvalidError) as caught:
+        ckptfmt.restore_v2(prefix, names, specs, dtypes)
+    assert caught.value.message == message
+
+
+def test_restore_v2_names_what_is_missing(prefix: Path) -> None:
+    with pytest.raises(TensorNotFoundError) as caught:
+        ckptfmt.restore_v2(prefix, ["d", "z"], ["", ""])
+    assert caught.value.tensor == "z"
+    with pytest.raises(ckptfmt.CheckpointNotFoundError) as missing:
+        ckptfmt.restore_v2(f"{prefix}2", ["d"], [""])
+    assert isinstance(missing.value, FileNotFoundError)

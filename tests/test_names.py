@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Names of files, and of tensors as they cross into C."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import index
+
+import ckptfmt
+from ckptfmt import names
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("basename", "shard", "count", "expected"),
+    [
+        ("part", 0, 1, "part-00000-of-00001"),
+        ("part", 1, 3, "part-00001-of-00003"),
+        ("/d/ck_temp/part", 99_999, 99_999, "/d/ck_temp/part-99999-of-99999"),
+        ("p", 100_000, 1_234_567, "p-100000-of-1234567"),
+        ("", 0, 1, "-00000-of-00001"),
+        # No range check, five characters with the sign: as printf's %05d.
+        ("p", 5, 2, "p-00005-of-00002"),
+        ("p", -1, 3, "p--0001-of-00003"),
+        ("p", -123_456, 0, "p--123456-of-00000"),
+        ("{0}%s", 0, 1, "{0}%s-00000-of-00001"),
+    ],
+)
+def test_sharded_filename(basename: str, shard: int, count: int, expected: str) -> None:
+    assert ckptfmt.sharded_filename(basename, shard, count) == expected
+
+
+def test_file_names() -> None:
+    assert names.index_name("/d/ck-1") == "/d/ck-1.index"
+    assert names.data_name("/d/ck-1", 2, 17) == "/d/ck-1.data-00002-of-00017"
+    assert names.data_name("/d/ck-1", 123_456, 200_000) == "/d/ck-1.data-123456-of-200000"
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("ck.data-00000-of-00001", ("ck", 0, 1)),
+        ("/d/ck.data-00003-of-00017", ("/d/ck", 3, 17)),
+        ("ck.data-123456-of-200000", ("ck", 123_456, 200_000)),
+        (".data-00000-of-00001", ("", 0, 1)),
+        ("/d/.data-00000-of-00001", ("/d/", 0, 1)),
+        ("a\nb.data-00000-of-00001", ("a\nb", 0, 1)),
+        ("\udcff.data-00000-of-00001", ("\udcff", 0, 1)),
+        (
+            "ck.data-00000-of-00001.data-00001-of-00002",
+            ("ck.data-00000-of-00001", 1, 2),
+        ),
+        # What cannot be a checkpoint's file is still named like one.
+        ("ck.data-00005-of-00002", ("ck", 5, 2)),
+    ],
+)
+def test_names_of_data_files(path: str, expected: tuple[str, int, int]) -> None:
+    parsed = names.parse_data_name(path)
+    assert parsed == expected
+    assert isinstance(parsed, names.DataName)
+    assert names.data_name(*parsed) == path
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("", "ck", "ck.index", "ck.data", "ck.data-00000-of-00001.index"),
+        *("ck.data-0000-of-00001", "ck.data-00000-of-0001", "ck.data-00000-of-00001 "),
+        *("ck.data-00000-of-00001\n", "ck.data-00000-of-00001.tempstate12"),
+        *("ck.data-000001-of-00002", "ck.data-00001-of-000002"),  # more digits than it takes
+        *("ck.data--0001-of-00002", "ck-00000-of-00001", "ck.data_00000-of-00001"),
+        "ck.data-{0}-of-{0}".format("\u0661" * 5),  # digits, and not those of a name
+    ],
+)
+def test_other_names(path: str) -> None:
+    assert names.parse_data_name(path) is None
+
+
+def test_random_names_of_data_files(seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(300):
+        prefix = "".join(chance.choices("ab./-\n\udcff", k=chance.randrange(6)))
+        parts = (prefix, chance.randrange(10 ** chance.randint(1, 9)), chance.randrange(10**6))
+        assert names.parse_data_name(names.data_name(*parts)) == parts, (seed, parts)
+
+
+# ---- tensors -------------------------------------------------------------------------------------
+
+TEXT_AND_BYTES = [
+    ("w", b"w"),
+    ("layer/kernel:0", b"layer/kernel:0"),
+    ("größe", "größe".encode()),
+    ("日本", "日本".encode()),
+    ("😀", b"\xf0\x9f\x98\x80"),
+    ("a\0b", b"a\0b"),
+    ("a\nb", b"a\nb"),
+    ("\udcff", b"\xff"),
+    ("a\udc80\udcfeb", b"a\x80\xfeb"),
+    ("\udced\udca0\udc80", b"\xed\xa0\x80"),  # a surrogate in UTF-8, which UTF-8 does not have
+]
+
+
+@pytest.mark.parametrize(("text", "stored"), TEXT_AND_BYTES)
+def test_tensor_names_and_back(text: str, stored: bytes) -> None:
+    assert names.tensor_bytes(text) == stored
+    assert names.tensor_bytes(stored) == stored
+    assert names.tensor_text(stored) == text
+    assert names.tensor_text(text) == text
+
+
+def test_all_bytes_survive(seed: int) -> None:
+    chance = random.Random(seed)
+    for size in (1, 2, 3, 7, 300):
+        for _ in range(100):
+            stored = chance.randbytes(size)
+            assert names.tensor_bytes(names.tensor_text(stored)) == stored, (seed, stored)
+
+
+@pytest.mark.parametrize("name", ["\ud800", "a\udbffb", "\udc00", "\udc7f"])
+def test_names_that_cannot_be_encoded(tmp_path: Path, name: str) -> None:
+    """Surrogates that stand for no byte."""
+    with pytest.raises(ckptfmt.InvalidError) as caught:
+        names.tensor_bytes(name)
+    assert str(caught.value) == (f"tensor name {name!r} cannot be encoded: surrogates not allowed")
+    with pytest.raises(ckptfmt.InvalidError, match="cannot be encoded"):
+        ckptfmt.save(tmp_path / "ck", {name: np.arange(3)})
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", [None, 3, bytearray(b"w"), ("w",), Path("w")])
+def test_names_are_text_or_bytes(name: Any) -> None:
+    with pytest.raises(ckptfmt.InvalidError) as caught:
+        names.tensor_bytes(name)
+    assert str(caught.value) == f"a tensor name is str or bytes, not {type(name).__name__}"
+
+
+def test_names_through_a_checkpoint(tmp_path: Path) -> None:
+    """Listed as text, in the order of their bytes, and found by either form."""
+    tensors = {text: np.full(2, number) for number, (text, _) in enumerate(TEXT_AND_BYTES)}
+    ckptfmt.save(tmp_path / "ck", tensors, level="v2")
+    with ckptfmt.open(tmp_path / "ck") as reader:
+        order = sorted(tensors, key=names.tensor_bytes)
+        assert list(reader) == order
+        for number, (text, stored) in enumerate(TEXT_AND_BYTES):
+            assert reader[text].name == text
+            assert reader[stored].name == text
+            assert reader[stored].read().tolist() == [number, number]
+            assert text in reader and stored in reader
+        for absent in ("W", b"w\0", "größ", "", b"", 3, None, "\ud800"):
+            assert absent not in reader
+    content = (tmp_path / "ck.index").read_bytes()
+    stored_keys = [key for _, key, _, _ in index.block_rows(first_block(content))]
+    assert stored_keys == [b"", *sorted(stored for _, stored in TEXT_AND_BYTES)]
+
+
+def first_block(content: bytes) -> bytes:
+    offset, size = index.regions(content).data_blocks[0]
+    return content[offset : offset + size]
+
+
+@pytest.mark.parametrize("form", ["text", "bytes"])
+def test_names_saved_in_either_form(tmp_path: Path, form: str) -> None:
+    row = 0 if form == "text" else 1
+    given = [pair[row] for pair in TEXT_AND_BYTES]
+    arrays = [np.full(1, number) for number in range(len(given))]
+    ckptfmt.save_v2(tmp_path / "ck", given, [""] * len(given), arrays)
+    loaded = ckptfmt.load(tmp_path / "ck")
+    assert {name: array.tolist() for name, array in loaded.items()} == {
+        text: [number] for number, (text, _) in enumerate(TEXT_AND_BYTES)
+    }
+
+
+def test_one_name_in_two_forms_is_a_duplicate(tmp_path: Path) -> None:
+    with pytest.raises(ckptfmt.InvalidError) as caught:
+        ckptfmt.save_v2(tmp_path / "ck", ["ä", "ä".encode()], ["", ""], [np.arange(2)] * 2)
+    assert caught.value.tensor == "ä"
+    assert not list(tmp_path.iterdir())

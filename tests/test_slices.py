@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Slices as text: SaveSliceInfo as TensorFlow's, and the texts that SaveV2 takes."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import index
+
+import ckptfmt
+from ckptfmt import SaveSliceInfo, parse_spec
+
+INT64_MAX = 2**63 - 1
+
+# ---- SaveSliceInfo -------------------------------------------------------------------------------
+
+# Full shape, offset, shape of the part; the text.
+SLICES = [
+    ([4, 3, 5], [0, 1, 3], [4, 1, 2], "4 3 5 0,4:1,1:3,2"),
+    ([10], [3], [4], "10 3,4"),
+    # A part that is the whole is written out: never "-", never "".
+    ([3, 4], [0, 0], [3, 4], "3 4 0,3:0,4"),
+    ([0, 4], [0, 0], [0, 4], "0 4 0,0:0,4"),
+    ([2**40], [2**39], [1], "1099511627776 549755813888,1"),
+]
+
+
+@pytest.mark.parametrize(("full", "offset", "shape", "text"), SLICES)
+@pytest.mark.parametrize("form", [list, tuple, np.array])
+def test_spec(full: list[int], offset: list[int], shape: list[int], text: str, form: Any) -> None:
+    info = SaveSliceInfo("w", form(full), form(offset), form(shape))
+    assert info.spec == text
+    assert info.stripped_spec == text
+
+
+@pytest.mark.parametrize(("full", "offset", "shape", "text"), SLICES)
+def test_from_spec(full: list[int], offset: list[int], shape: list[int], text: str) -> None:
+    assert SaveSliceInfo.from_spec(text) == SaveSliceInfo(None, full, offset, shape)
+    assert SaveSliceInfo.from_spec(text).spec == text
+
+
+def test_scalars_are_a_single_space() -> None:
+    info = SaveSliceInfo("w", [], [], [])
+    assert info.spec == " "
+    assert info.stripped_spec == ""
+
+
+def test_a_single_space_does_not_come_back() -> None:
+    """As TensorFlow's: its own text for a scalar has no pair."""
+    with pytest.raises(ckptfmt.InvalidError) as caught:
+        SaveSliceInfo.from_spec(" ")
+    assert caught.value.message == (
+        "Spec string must contain comma-separated pairs of offsets and shapes."
+    )
+
+
+def test_the_empty_text_is_an_empty_object() -> None:
+    info = SaveSliceInfo.from_spec("")
+    assert info == SaveSliceInfo()
+    assert (info.full_name, info.full_shape, info.var_offset, info.var_shape) == (None,) * 4
+    for use in ("spec", "stripped_spec"):
+        with pytest.raises(ckptfmt.InvalidError, match="^this SaveSliceInfo describes no slice$"):
+            getattr(info, use)
+
+
+PAIRS = "Spec string must contain comma-separated pairs of offsets and shapes."
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("4", "Spec string must contain space-separated full_shape info."),
+        ("0,4", "Spec string must contain space-separated full_shape info."),
+        ("4 -", PAIRS),
+        ("4 6 0,2:-", PAIRS),
+        ("4 6 0,2:", PAIRS),
+        ("4 6 0,2::0,1", PAIRS),
+        ("4 0,1,2", PAIRS),
+        ("4 0,,2", PAIRS),
+        ("4 ", PAIRS),
+        (
+            "4 x 0,2:0,1",
+            "Spec string full_shape must be a sequence of integers. "
+            "Found 'x', which is not an integer.",
+        ),
+        ("4 a,2", "Spec string var_offset must be an integer. Found 'a', which is not an integer."),
+        ("4 0,", "Spec string var_shape must be an integer. Found '', which is not an integer."),
+        (
+            "4 0,1.5",
+            "Spec string var_shape must be an integer. Found '1.5', which is not an integer.",
+        ),
+    ],
+)
+def test_from_spec_refuses(text: str, message: str) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        SaveSliceInfo.from_spec(text)
+    assert type(caught.value) is ckptfmt.InvalidError
+    assert str(caught.value) == message
+
+
+def test_from_spec_takes_what_python_takes() -> None:
+    """As TensorFlow's, which splits at any white space and does not look at the ranks."""
+    assert SaveSliceInfo.from_spec("4  6 0,2") == SaveSliceInfo(None, [4, 6], [0], [2])
+    assert SaveSliceInfo.from_spec(" 0,2") == SaveSliceInfo(None, [], [0], [2])
+
+
+def test_random_slices_agree(seed: int) -> None:
+    """A spec means the same to SaveSliceInfo and to the parser of SaveV2."""
+    chance = random.Random(seed)
+    for _ in range(300):
+        rank = chance.randint(1, 9)
+        full = [chance.randint(1, 50) for _ in range(rank)]
+        offset = [chance.randrange(size) for size in full]
+        shape = [chance.randint(1, size - at) for size, at in zip(full, offset, strict=True)]
+        text = SaveSliceInfo("w", full, offset, shape).spec
+        parsed = parse_spec(text)
+        expected = (tuple(full), tuple(offset), tuple(shape), tuple(shape))
+        assert parsed == expected, (seed, text)
+        assert SaveSliceInfo.from_spec(text) == SaveSliceInfo(None, full, offset, shape)
+
+
+# ---- parse_spec ----------------------------------------------------------------------------------
+
+
+def test_the_empty_text_is_the_whole_tensor() -> None:
+    assert parse_spec("") is None
+    assert parse_spec(b"") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "full", "start", "shape", "lengths"),
+    [
+        ("4 6 0,2:-", (4, 6), (0, 0), (2, 6), (2, -1)),
+        ("4 6 1,2:3,3", (4, 6), (1, 3), (2, 3), (2, 3)),
+        ("4 6 -:-", (4, 6), (0, 0), (4, 6), (-1, -1)),
+        # What TensorFlow tells apart in the index: "-" and the full length.
+        ("4 0,4", (4,), (0,), (4,), (4,)),
+        ("4 -", (4,), (0,), (4,), (-1,)),
+        ("0 6 -:-", (0, 6), (0, 0), (0, 6), (-1, -1)),
+        ("0 -", (0,), (0,), (0,), (-1,)),
+        # Empty pieces do not count.
+        ("4 6 0,2::-", (4, 6), (0, 0), (2, 6), (2, -1)),
+        ("4 6 :0,2:-", (4, 6), (0, 0), (2, 6), (2, -1)),
+        ("4 6 0,2:-:", (4, 6), (0, 0), (2, 6), (2, -1)),
+        ("4 6 0,,2:-", (4, 6), (0, 0), (2, 6), (2, -1)),
+        ("4 ,0,2,", (4,), (0,), (2,), (2,)),
+        ("4 +1,+2", (4,), (1,), (2,), (2,)),
+        ("+4 1,2", (4,), (1,), (2,), (2,)),
+        ("004 01,02", (4,), (1,), (2,), (2,)),
+        ("4 -0,2", (4,), (0,), (2,), (2,)),
+        (
+            f"{INT64_MAX} {INT64_MAX - 1},1",
+            (INT64_MAX,),
+            (INT64_MAX - 1,),
+            (1,),
+            (1,),
+        ),
+    ],
+)
+@pytest.mark.parametrize("encode", [False, True])
+def test_parse_spec(
+    text: str,
+    full: tuple[int, ...],
+    start: tuple[int, ...],
+    shape: tuple[int, ...],
+    lengths: tuple[int, ...],
+    encode: bool,
+) -> None:
+    parsed = parse_spec(text.encode() if encode else text)
+    assert parsed == (full, start, shape, lengths)
+    assert isinstance(parsed, ckptfmt.SliceSpec)
+    assert (parsed.full_shape, parsed.start) == (full, start)
+    assert (parsed.shape, parsed.lengths) == (shape, lengths)
+
+
+REFUSED = {
+    "TXT-2: no space between shape and slice": ["-", "0,2", "4", "4\t0,2", "x", "\n"],
+    "TXT-3: a size that is no number": [
+        *(" 4 0,2", "4  0,2", "4  6 0,2:-", "x 0,2", "4.0 0,2", "0x4 0,2", " 0,2", " -"),
+        *("4\0 0,2", f"{INT64_MAX + 1} 0,2", "9" * 5000 + " 0,2", "\u0664 0,2", "- 0,2", "+ 0,2"),
+    ],
+    "TXT-3: a negative size": ["-4 0,2", "4 -1 0,2:-", f"{-(2**63)} -"],
+    "TXT-4: shape and slice differ in rank": [
+        *(" ", "4 ", "4 :", "4 6 0,2", "4 0,2:-", "4 6 5 -:-", "4 -:-:-"),
+    ],
+    'TXT-5: neither "-" nor a pair of numbers': [
+        *("4 0", "4 0,", "4 ,2", "4 0,2,1", "4 a,2", "4 0,b", "4 --", "4 -,2", "4 0;2", "4 0,2x"),
+        *(f"4 0,{INT64_MAX + 1}", "4 0,2\0", "4 ,", "4 \ufffd,2"),
+    ],
+    "TXT-6: a negative start or a length below 1": ["4 -1,2", "4 0,0", "4 2,-1", "4 0,-0"],
+    "TXT-6: a slice past the end of its dimension": [
+        *("4 0,5", "4 4,1", "4 5,1", "0 0,1", f"4 1,{INT64_MAX}", f"4 {INT64_MAX},{INT64_MAX}"),
+        *("4 6 -:6,1", "4 6 -:7,1"),
+    ],
+    "TXT-7: too many elements": [f"{2**32} {2**31} -:-", f"{INT64_MAX} 2 -:-"],
+    "TXT-7: more than 254 sizes": ["1 " * 255 + ":".join(["-"] * 255)],
+}
+
+
+def rewritten(text: str) -> str:
+    """The text as a message quotes it: 64 bytes at most, printable."""
+    raw = text.encode()
+    shown = "".join(
+        chr(one) if 0x20 <= one < 0x7F and one != 0x5C else f"\\x{one:02x}" for one in raw[:64]
+    )
+    return shown + ("..." if len(raw) > 64 else "")
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        pytest.param(text, rule, id=f"{rule[:5]}-{number}")
+        for rule, texts in REFUSED.items()
+        for number, text in enumerate(texts)
+    ],
+)
+def test_parse_spec_refuses(text: str, rule: str) -> None:
+    with pytest.raises(ckptfmt.InvalidError) as caught:
+        parse_spec(text)
+    assert caught.value.message == f'{rule} in the slice spec "{rewritten(text)}"'
+    assert (caught.value.status, caught.value.failure) == ("INVALID", "ARGUMENT")
+
+
+def test_the_largest_rank() -> None:
+    rank = 254
+    parsed = parse_spec("1 " * rank + ":".join(["-", "0,1"] * (rank // 2)))
+    assert parsed is not None
+    assert parsed.full_shape == parsed.shape == (1,) * rank
+    assert parsed.start == (0,) * rank
+    assert parsed.lengths == (-1, 1) * (rank // 2)
+
+
+def test_no_text_breaks_the_parser(seed: int) -> None:
+    """A box inside its tensor or a typed error with its rule, whatever the text."""
+    chance = random.Random(seed)
+    taken = 0
+    for _ in range(5000):
+        text = "".join(chance.choices("0123,,::--  +\t", k=chance.randint(1, 12)))
+        try:
+            parsed = parse_spec(text)
+        except ckptfmt.InvalidError as error:
+            assert error.message.startswith("TXT-"), (seed, text)
+            continue
+        taken += 1
+        assert parsed is not None
+        for full, start, size, length in zip(*parsed, strict=True):
+            assert 0 <= start <= start + size <= full, (seed, text)
+            assert length in (size, -1), (seed, text)
+    assert taken > 0
+
+
+@pytest.mark.parametrize("spec", [None, 5, ["4 -"]])
+def test_spec_of_another_type(spec: Any) -> None:
+    with pytest.raises(ckptfmt.InvalidError):
+        parse_spec(spec)
+
+
+# ---- through a checkpoint ------------------------------------------------------------------------
+
+
+def test_parts_saved_by_their_slice_info(tmp_path: Path) -> None:
+    """A text that covers the whole becomes a plain entry; parts become slices with their keys."""
+    values = np.arange(24, dtype=np.int32).reshape(4, 6)
+    infos = [SaveSliceInfo("w", [4, 6], [0, at], [4, 2]) for at in (0, 2, 4)]
+    whole = SaveSliceInfo("v", [4, 6], [0, 0], [4, 6])
+    scalar = SaveSliceInfo("s", [], [], [])
+    parts = [values[:, at : at + 2] for at in (0, 2, 4)]
+    ckptfmt.save_v2(
+        tmp_path / "ck",
+        ["w", "w", "w", "v", "s"],
+        [*(info.spec for info in infos), whole.spec, scalar.stripped_spec],
+        [*parts, values, np.int32(7)],
+    )
+    content = (tmp_path / "ck.index").read_bytes()
+    offset, size = index.regions(content).data_blocks[0]
+    keys = [key for _, key, _, _ in index.block_rows(content[offset : offset + size])]
+    slices = [index.slice_key(b"w", [(0, -1), (at, 2)]) for at in (0, 2, 4)]
+    explicit = [index.slice_key(b"w", [(0, 4), (at, 2)]) for at in (0, 2, 4)]
+    assert keys == [b"", *sorted(explicit), b"s", b"v", b"w"]
+    assert not set(slices) & set(keys)
+    loaded = ckptfmt.load(tmp_path / "ck")
+    assert loaded["w"].tolist() == loaded["v"].tolist() == values.tolist()
+    assert loaded["s"] == 7
+    restored = ckptfmt.restore_v2(tmp_path / "ck", ["w", "v"], [infos[1].spec, infos[2].spec])
+    assert [part.tolist() for part in restored] == [parts[1].tolist(), parts[2].tolist()]
+
+
+def test_a_slice_of_another_shape(tmp_path: Path) -> None:
+    with pytest.raises(ckptfmt.InvalidError) as caught:
+        ckptfmt.save_v2(tmp_path / "ck", ["w"], ["4 6 0,2:-"], [np.zeros((3, 6))])
+    assert caught.value.tensor == "w"
+    assert not list(tmp_path.iterdir())
