@@ -265,8 +265,7 @@ def parse_spec(spec: bytes) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int
 
 
 class _Closed:
-    """What stands for a handle that is closed. Not None: cffi on PyPy would pass that on as
-    NULL."""
+    """Stands for a closed handle. Not None: cffi on PyPy would pass that on as NULL."""
 
 
 _CLOSED = _Closed()
@@ -382,7 +381,10 @@ def _own(pointer: Any, free: Callable[[Any], None]) -> Any:
 
 def path_bytes(path: str) -> bytes:
     """A path as the operating system takes it (NAM-1)."""
-    raw = os.fsencode(path)
+    try:
+        raw = os.fsencode(path)
+    except UnicodeEncodeError as error:
+        raise errors.InvalidError(f"no path: {error.reason}", failure="BAD_PATH") from None
     if b"\0" in raw:
         raise errors.InvalidError("a path cannot hold a NUL byte", failure="BAD_PATH")
     return raw
@@ -692,8 +694,7 @@ class VerifierHandle(_ExclusiveHandle):
         """The findings so far, from number `first` on."""
         found: list[Finding] = []
         with self as verifier:
-            while (
-                finding := lib.ckptfmt_verifier_finding(verifier, first + len(found))
-            ) != ffi.NULL:
+            look = lib.ckptfmt_verifier_finding
+            while (finding := look(verifier, first + len(found))) != ffi.NULL:
                 found.append(Finding(int(finding.severity), error_of(finding.error, self.path)))
         return iter(found)

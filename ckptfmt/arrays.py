@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ckptfmt import _core, dtypes, names
 from ckptfmt._core import BYTES, SOURCE
-from ckptfmt.errors import InvalidError
+from ckptfmt.errors import InvalidError, about
 
 __all__ = ["Sources"]
 
@@ -54,7 +54,10 @@ class Sources:
             if code is not None:
                 self._append(name, data, code, data.nbytes, part)
                 return
-        wanted = None if dtype is None else dtypes.code_of(dtype)
+        wanted = None
+        if dtype is not None:
+            with about(names.tensor_text(name)):
+                wanted = dtypes.code_of(dtype)
         if type(data) is not np.ndarray:
             data = _as_array(name, data, wanted)
         if data.dtype.kind in "OSUT":

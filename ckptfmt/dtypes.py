@@ -102,6 +102,9 @@ def code_of(dtype: Any) -> int:
     Raises:
         InvalidError: it names nothing that a checkpoint can hold.
     """
+    # numpy takes None for float64.
+    if dtype is None:
+        raise InvalidError("None is no dtype that a checkpoint can hold")
     if isinstance(dtype, int) and not isinstance(dtype, bool):
         info = _TABLE.get(dtype)
     elif isinstance(dtype, str) and dtype in _BY_NAME:

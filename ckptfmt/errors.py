@@ -8,7 +8,9 @@ memory raises the builtin MemoryError.
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 __all__ = [
@@ -86,7 +88,18 @@ class CkptfmtError(Exception):
             "tensor": self.tensor,
             "errno": self.errno,
         }
-        return _rebuild, (type(self), self.message, details)
+        notes = {"__notes__": list(self.__notes__)} if hasattr(self, "__notes__") else None
+        return _rebuild, (type(self), self.message, details), notes
+
+
+@contextlib.contextmanager
+def about(tensor: str) -> Iterator[None]:
+    """Names the tensor in an error raised inside that names none."""
+    try:
+        yield
+    except CkptfmtError as error:
+        error.tensor = error.tensor or tensor
+        raise
 
 
 def _rebuild(kind: type[CkptfmtError], message: str, details: dict[str, Any]) -> CkptfmtError:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ckptfmt import _core, dtypes, names, slices
 from ckptfmt import reader as reading
-from ckptfmt.errors import InvalidError
+from ckptfmt.errors import InvalidError, about
 from ckptfmt.reader import Reader
 from ckptfmt.tensor import TensorHandle
 
@@ -139,7 +139,11 @@ def _casts(batch: _Batch, cast: Any) -> dict[int, np.dtype[Any]]:
         wishes = {p: cast for p, code in enumerate(batch.codes) if dtypes.is_floating(code)}
     found = {}
     for position, wish in wishes.items():
-        old, new = batch.dtypes[position], dtypes.numpy_dtype(dtypes.code_of(wish))
+        if wish is None:
+            continue
+        with about(batch.names[position]):
+            code = dtypes.code_of(wish)
+        old, new = batch.dtypes[position], dtypes.numpy_dtype(code)
         if old is None or new is None or (old == OBJECT) != (new == OBJECT):
             name = dtypes.name_of(batch.codes[position])
             raise InvalidError(f"cannot cast {name} to {wish!r}", tensor=batch.names[position])
@@ -372,24 +376,31 @@ def restore_v2(
 
 
 def _check_dtypes(batch: _Batch, expected: Sequence[Any]) -> None:
-    wrong = []
+    wrong: list[str] = []
+    first = ""
     for name, stored, dtype in zip(batch.names, batch.codes, expected, strict=True):
-        code = dtypes.code_of(dtype)
+        if dtype is None:
+            continue
+        with about(name):
+            code = dtypes.code_of(dtype)
         if code != stored:
+            first = first or name
             wrong.append(
                 f"tensor_name = {name}; expected dtype {dtypes.name_of(code)} "
                 f"does not equal original dtype {dtypes.name_of(stored)}"
             )
     if wrong:
-        raise InvalidError("; ".join(wrong))
+        raise InvalidError("; ".join(wrong), tensor=first)
 
 
 def _box(handle: TensorHandle, spec: str | bytes) -> NDArray[np.int64]:
-    parsed = slices.parse_spec(spec)
+    with about(handle.name):
+        parsed = slices.parse_spec(spec)
     if parsed is None or parsed.full_shape != handle.shape:
         given = "" if parsed is None else ",".join(map(str, parsed.full_shape))
         raise InvalidError(
             f"tensor_name = {handle.name}; shape in shape_and_slice spec [{given}] does not match "
-            f"the shape stored in checkpoint: [{','.join(map(str, handle.shape))}]"
+            f"the shape stored in checkpoint: [{','.join(map(str, handle.shape))}]",
+            tensor=handle.name,
         )
     return np.array([*parsed.start, *parsed.shape, 0], np.int64)

@@ -2,8 +2,7 @@
 """What a user's path means: it finds the prefix of a checkpoint, or says what was found instead.
 
 Paths are literal: nothing here or below expands patterns. Only the first bytes of a file are looked
-    at, and of the
-text file `checkpoint` as much as it may reasonably hold.
+at, and of the text file `checkpoint` as much as it may reasonably hold.
 """
 
 from __future__ import annotations
@@ -49,8 +48,8 @@ def locate(path: str | bytes | os.PathLike[Any]) -> str:
     """The prefix of the checkpoint that `path` means.
 
     A path means, in this order: the prefix itself; its `.index` file or one of its data files; a
-        directory with a
-    `checkpoint` state file; a SavedModel; a directory with exactly one `.index` file.
+    directory with a `checkpoint` state file; a SavedModel; a directory with exactly one `.index`
+    file.
 
     Raises:
         CheckpointNotFoundError: none of these; the message says what is there instead.
@@ -65,9 +64,9 @@ def locate(path: str | bytes | os.PathLike[Any]) -> str:
     if base != text and os.path.isfile(text):
         return base
     data = names.parse_data_name(text)
-    if data is not None:
-        if os.path.isfile(names.index_name(data.prefix)):
-            return data.prefix
+    if data is not None and os.path.isfile(names.index_name(data.prefix)):
+        return data.prefix
+    if data is not None and _data_files_near(data.prefix):
         raise _not_found(text, _missing_index(data.prefix))
     if os.path.isdir(text):
         return _in_directory(text)
@@ -88,7 +87,7 @@ def _in_directory(directory: str) -> str:
     if os.path.isfile(names.index_name(saved_model)):
         return saved_model
     found = _names_in(directory)
-    prefixes = [name.removesuffix(".index") for name in found if name.endswith(".index")]
+    prefixes = _prefixes_in(directory, found)
     if named is not None:
         message = f"its `checkpoint` file names '{os.path.basename(named)}', which is not there"
     elif len(prefixes) == 1:
@@ -131,12 +130,22 @@ def _what_is_near(path: str) -> str:
         return f"there is no directory '{directory}'"
     found = _names_in(directory or ".")
     stem = name.removesuffix(".index")
-    if any(data.prefix == stem for data in map(names.parse_data_name, found) if data is not None):
+    if _data_files_near(os.path.join(directory, stem)):
         return _missing_index(stem)
-    prefixes = [other.removesuffix(".index") for other in found if other.endswith(".index")]
+    prefixes = _prefixes_in(directory, found)
     if prefixes:
         return f"no such checkpoint; the directory holds {_some(prefixes)}"
     return "no such checkpoint"
+
+
+def _data_files_near(prefix: str) -> bool:
+    directory, stem = os.path.split(prefix)
+    directory = directory or "."
+    return any(
+        data is not None and data.prefix == stem and os.path.isfile(os.path.join(directory, name))
+        for name in _names_in(directory)
+        for data in (names.parse_data_name(name),)
+    )
 
 
 def _names_in(directory: str) -> list[str]:
@@ -144,6 +153,14 @@ def _names_in(directory: str) -> list[str]:
         return sorted(os.listdir(directory))
     except OSError:
         return []
+
+
+def _prefixes_in(directory: str, found: list[str]) -> list[str]:
+    return [
+        name.removesuffix(".index")
+        for name in found
+        if name.endswith(".index") and os.path.isfile(os.path.join(directory, name))
+    ]
 
 
 def _some(values: list[str]) -> str:

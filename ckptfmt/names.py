@@ -16,7 +16,7 @@ RESERVED = "_CKPTFMT_"
 METADATA = "_CKPTFMT_METADATA"
 SHARD_STAND_IN = "_CKPTFMT_SHARD_"
 
-_DATA_NAME = re.compile(r"(?s)(.*)\.data-([0-9]{5,})-of-([0-9]{5,})")
+_DATA_NAME = re.compile(r"(?s)(.*)\.data-([0-9]{5,10})-of-([0-9]{5,10})")
 
 
 class DataName(NamedTuple):

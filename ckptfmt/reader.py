@@ -314,7 +314,7 @@ class Reader(Mapping[str, TensorHandle]):
     def _verify_mode(self, verify: str | None) -> int:
         if verify is None:
             return self._default_mode
-        if verify not in _core.VERIFY:
+        if not isinstance(verify, str) or verify not in _core.VERIFY:
             raise InvalidError(f"verify {verify!r} is none of {', '.join(map(repr, _core.VERIFY))}")
         return int(_core.VERIFY[verify])
 
@@ -396,7 +396,7 @@ def _explained(error: CkptfmtError) -> CkptfmtError:
     """The error, and what the file seems to be instead where that is plain to see."""
     if error.failure in ("BAD_MAGIC", "TRUNCATED") and error.path is not None:
         kind = describe_file(error.path)
-        if kind.startswith(("a Git", "an HTML", "an empty", "an HDF5", "a zip", "a safetensors")):
+        if not kind.startswith(("a table", "a file")):
             return CorruptError(
                 f"{error.message} (it looks like {kind})",
                 failure=error.failure,

@@ -34,6 +34,8 @@ def parse_spec(spec: str | bytes) -> SliceSpec | None:
     Raises:
         InvalidError: TensorFlow's SaveV2 would refuse the text, or die of it.
     """
+    if not isinstance(spec, (str, bytes)):
+        raise InvalidError(f"a shape_and_slice text is str or bytes, not {type(spec).__name__}")
     parsed = _core.parse_spec(tensor_bytes(spec))
     if parsed is None:
         return None
@@ -110,5 +112,5 @@ def _integer(text: str, rule: str) -> int:
         return int(text)
     except ValueError:
         raise InvalidError(
-            f"Spec string {rule}. Found '{text}', which is not an integer."
+            f"Spec string {rule}. Found '{text[:80]}', which is not an integer."
         ) from None

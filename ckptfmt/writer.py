@@ -12,7 +12,7 @@ from typing import Any
 
 from ckptfmt import _core, names, slices
 from ckptfmt.arrays import Sources
-from ckptfmt.errors import InvalidError, UnsupportedError
+from ckptfmt.errors import InvalidError, UnsupportedError, about
 
 __all__ = ["Writer", "save", "save_v2"]
 
@@ -296,7 +296,8 @@ def _write(prefix: Path, sources: Sources, progress: Progress | None, **options:
 
 def _set_spec(sources: Sources, spec: str | bytes) -> None:
     """Makes the last of the sources the slice that a shape_and_slice text describes."""
-    parsed = slices.parse_spec(spec)
+    with about(names.tensor_text(sources.names[-1])):
+        parsed = slices.parse_spec(spec)
     if parsed is None:
         return
     actual = sources.arrays[-1].shape

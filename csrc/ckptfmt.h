@@ -250,11 +250,12 @@ typedef struct ckptfmt_stored {
 } ckptfmt_stored;
 
 typedef enum ckptfmt_stored_flags {
-	CKPTFMT_STORED_MISSING = 1,    /* a slice that the tensor lists and the index does not hold */
-	CKPTFMT_STORED_MISMATCH = 2,   /* a slice whose own entry has another dtype or shape */
-	CKPTFMT_STORED_FEATURES = 4,   /* stored in a way that this version does not know */
-	CKPTFMT_STORED_BAD_CHUNKS = 8, /* chunk checksums that do not fit the size */
-	CKPTFMT_STORED_ONE_CHUNK = 16  /* chunk checksums of a value that is a single chunk */
+	CKPTFMT_STORED_MISSING = 1,       /* a slice that the tensor lists and the index does not hold */
+	CKPTFMT_STORED_OTHER_DTYPE = 2,   /* a slice whose own entry has another dtype than the tensor */
+	CKPTFMT_STORED_OTHER_SHAPE = 32,  /* or another shape than its extents */
+	CKPTFMT_STORED_FEATURES = 4,      /* stored in a way that this version does not know */
+	CKPTFMT_STORED_BAD_CHUNKS = 8,    /* chunk checksums that do not fit the size */
+	CKPTFMT_STORED_ONE_CHUNK = 16     /* chunk checksums of a value that is a single chunk */
 } ckptfmt_stored_flags;
 
 /* One tensor of a selection. Arrays stand in the selection's shared columns, from the given position on.
@@ -269,6 +270,7 @@ typedef struct ckptfmt_row {
 	int32_t dtype;              /* the code as stored, known or not */
 	int32_t rank;
 	int64_t element_count;
+	uint64_t entry_offset;      /* of its entry in the index file (of the block, where that is compressed) */
 } ckptfmt_row;
 
 /* One slice of a partitioned tensor. */
@@ -407,8 +409,9 @@ CKPTFMT_API ckptfmt_status ckptfmt_writer_open(const char *prefix, const ckptfmt
 CKPTFMT_API ckptfmt_status ckptfmt_writer_add(ckptfmt_writer *writer, const ckptfmt_source *sources, uint64_t count,
 	ckptfmt_error *err);
 /* Makes the checkpoint visible, all or nothing, and frees the writer whatever is returned. An older checkpoint of
- * this prefix is replaced by one rename, then its data files are removed. IO with failure DURABILITY_UNKNOWN: the
- * new checkpoint is in place but the final sync failed, so a power cut may bring the old one back, whole. */
+ * this prefix is replaced by one rename, then its data files are removed. INVALID: slices of a tensor overlap. IO with
+ * failure DURABILITY_UNKNOWN: the new checkpoint is in place but the final sync failed, so a power cut may bring the
+ * old one back, whole. */
 CKPTFMT_API ckptfmt_status ckptfmt_writer_commit(ckptfmt_writer *writer, ckptfmt_error *err);
 /* Removes what was written and frees the writer. */
 CKPTFMT_API void ckptfmt_writer_abandon(ckptfmt_writer *writer);

@@ -79,7 +79,7 @@ def test_some_names(prefix: Path) -> None:
         assert_same(ckptfmt.load(prefix, ["d"])["d"], TENSORS["d"])
     assert spent.bytes_read <= 2 * index_size + 32
     for name in ("d", b"d"):
-        with pytest.raises(InvalidError, match="^names is a list of names, not one$"):
+        with pytest.raises(InvalidError, match=r"^names is a list of names, not one$"):
             ckptfmt.load(prefix, name)
 
 
@@ -257,8 +257,8 @@ def test_cast_with_out(prefix: Path) -> None:
         ({"s": "float32"}, "s", "cannot cast string to 'float32'"),
         ({"i": "string"}, "i", "cannot cast int64 to 'string'"),
         ("string", "d", "cannot cast double to 'string'"),
-        ("nothing", None, "'nothing' is no dtype that a checkpoint can hold"),
-        ({"d": "resource"}, None, "'resource' is no dtype that a checkpoint can hold"),
+        ("nothing", "d", "'nothing' is no dtype that a checkpoint can hold"),
+        ({"d": "resource"}, "d", "'resource' is no dtype that a checkpoint can hold"),
     ],
 )
 def test_cast_refuses(prefix: Path, cast: Any, tensor: str | None, message: str) -> None:

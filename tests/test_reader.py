@@ -191,15 +191,30 @@ def test_opening_and_looking_reads_no_tensor(tmp_path: Path) -> None:
 
 
 def test_opening_does_not_look_at_all_blocks(tmp_path: Path) -> None:
-    tensors = {f"a/rather/long/name/{i:06d}": np.uint8(i % 256) for i in range(20_000)}
+    names = [f"{i:05d}{i * 2654435761 % 2**32:040b}" for i in range(20_000)]
+    tensors = {name: np.uint8(i % 256) for i, name in enumerate(names)}
     prefix = save(tmp_path / "ck", tensors)
     index_size = os.path.getsize(f"{prefix}.index")
     with Spent() as spent, ckptfmt.open(prefix) as reader:
-        assert reader["a/rather/long/name/012345"].read() == 12345 % 256
-    assert spent.bytes_read < index_size // 3
+        assert reader[names[12345]].read() == 12345 % 256
+        assert reader.header.block_count > 3
+    assert spent.bytes_read < index_size * 0.6
 
 
 # ---- indexing ------------------------------------------------------------------------------------
+
+
+def check_key(handle: ckptfmt.TensorHandle, value: Any, key: Any) -> None:
+    """The handle gives what numpy does: the same elements in the same type, or IndexError."""
+    try:
+        expected = value[key]
+    except IndexError:
+        with pytest.raises(IndexError):
+            handle[key]
+        return
+    got = handle[key]
+    assert type(got) is type(expected), (handle, key)
+    assert bits(got) == bits(expected), (handle, key)
 
 
 @pytest.mark.parametrize("code", CODES, ids=NAMES.get)
@@ -221,10 +236,7 @@ def test_indexing_is_numpys(tmp_path: Path, seed: int, code: int) -> None:
         for reader in readers:
             assert_same(reader[name].read(), value)
         for _ in range(25):
-            key = random_key(chance, value.shape)
-            got, expected = chance.choice(readers)[name][key], value[key]
-            assert type(got) is type(expected), (name, key)
-            assert bits(got) == bits(expected), (name, key)
+            check_key(chance.choice(readers)[name], value, random_key(chance, value.shape))
     for reader in readers:
         reader.close()
 
@@ -239,8 +251,8 @@ def test_indexing_across_chunks(tmp_path: Path, seed: int) -> None:
     with ckptfmt.open(tmp_path / "ck") as reader:
         for _ in range(150):
             key = random_key(chance, value.shape)
-            assert_same(reader["whole"][key], value[key])
-            assert_same(reader["parts"][key], value[key])
+            check_key(reader["whole"], value, key)
+            check_key(reader["parts"], value, key)
 
 
 def test_what_indexing_returns_is_the_callers(tmp_path: Path) -> None:

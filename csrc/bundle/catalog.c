@@ -2,6 +2,7 @@
 #include "bundle/catalog.h"
 
 #include "base/memory.h"
+#include "codec/box.h"
 #include "codec/slice_key.h"
 #include "io/os.h"
 
@@ -141,11 +142,13 @@ static ckptfmt_status append_slice(cf_catalog *catalog, cf_catalog_row *tensor, 
 	ckptfmt_error *err)
 {
 	const int64_t *starts = source->slice + source->rank, *lengths = starts + source->rank;
-	cf_catalog_slice slice = {CF_NO_SLICE, catalog->messages.size, 0};
+	cf_catalog_slice slice = {CF_NO_SLICE, catalog->messages.size, 0, catalog->dims.size / sizeof(int64_t)};
 	uint64_t number = catalog->slices.size / sizeof slice;
 	cf_put_slice(&catalog->messages, source->rank, starts, lengths);
 	CF_TRY(cf_buffer_status(&catalog->messages, err));
 	slice.message_size = catalog->messages.size - slice.message_offset;
+	cf_put_bytes(&catalog->dims, starts, 2 * (uint64_t)source->rank * sizeof(int64_t));
+	CF_TRY(cf_buffer_status(&catalog->dims, err));
 	cf_put_bytes(&catalog->slices, &slice, sizeof slice);
 	CF_TRY(cf_buffer_status(&catalog->slices, err));
 	if (tensor->first_slice == CF_NO_SLICE)
@@ -194,6 +197,41 @@ ckptfmt_status cf_catalog_add(cf_catalog *catalog, const ckptfmt_source *source,
 	if (!made)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the slice is added twice");
 	return set_shape(catalog, cf_catalog_row_at(catalog, *row), source->dtype, source->rank, source->dims, err);
+}
+
+/* ---- checking -------------------------------------------------------------------------------------------- */
+
+static ckptfmt_status check_disjoint(const cf_catalog *catalog, const cf_catalog_row *row, cf_buffer *extents,
+	ckptfmt_error *err)
+{
+	const cf_catalog_slice *list = (const cf_catalog_slice *)(const void *)catalog->slices.data;
+	const int64_t *dims = (const int64_t *)(const void *)catalog->dims.data;
+	cf_boxes boxes = {dims_of(catalog, row), NULL, 0, row->rank};
+	uint64_t rows[2] = {0, 0};
+	ckptfmt_status status;
+	cf_buffer_clear(extents);
+	for (uint64_t i = row->first_slice; i != CF_NO_SLICE; i = list[i].next, boxes.count++)
+		cf_put_bytes(extents, dims + list[i].extents_first, 2 * (uint64_t)row->rank * sizeof *dims);
+	CF_TRY(cf_buffer_status(extents, err));
+	boxes.extents = (const int64_t *)(const void *)extents->data;
+	status = cf_boxes_check_disjoint(&boxes, rows, err);
+	if (status == CKPTFMT_CORRUPT)
+		status = cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "slices %llu and %llu of the tensor overlap",
+			(unsigned long long)rows[0], (unsigned long long)rows[1]);
+	if (status != CKPTFMT_OK)
+		cf_error_tensor(err, key_of(catalog, row), row->key_size);
+	return status;
+}
+
+ckptfmt_status cf_catalog_check_slices(const cf_catalog *catalog, ckptfmt_error *err)
+{
+	cf_buffer extents = CF_BUFFER_EMPTY;
+	ckptfmt_status status = CKPTFMT_OK;
+	for (uint64_t i = 0; i < cf_catalog_count(catalog) && status == CKPTFMT_OK; i++)
+		if (cf_catalog_row_at(catalog, i)->first_slice != CF_NO_SLICE)
+			status = check_disjoint(catalog, cf_catalog_row_at(catalog, i), &extents, err);
+	cf_buffer_free(&extents);
+	return status;
 }
 
 /* ---- going back ------------------------------------------------------------------------------------------ */

@@ -33,6 +33,7 @@ typedef struct cf_catalog_slice {
 	uint64_t next;
 	uint64_t message_offset;    /* in `messages` */
 	uint64_t message_size;
+	uint64_t extents_first;     /* in `dims`: starts and lengths */
 } cf_catalog_slice;
 
 typedef struct cf_catalog {
@@ -65,6 +66,9 @@ static inline cf_catalog_row *cf_catalog_row_at(const cf_catalog *catalog, uint6
  * tensor disagree on dtype or shape. After NO_MEMORY the catalog only takes free. */
 CF_MUST_CHECK ckptfmt_status cf_catalog_add(cf_catalog *catalog, const ckptfmt_source *source, uint64_t *row,
 	ckptfmt_error *err);
+
+/* SLC-6: no two slices of a tensor share a cell. INVALID with the tensor, LIMIT, NO_MEMORY. */
+CF_MUST_CHECK ckptfmt_status cf_catalog_check_slices(const cf_catalog *catalog, ckptfmt_error *err);
 
 /* A point to go back to. */
 typedef struct cf_catalog_mark {

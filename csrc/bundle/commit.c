@@ -82,6 +82,16 @@ ckptfmt_status cf_commit_choose_count(const cf_commit *commit, int32_t at_least,
 
 /* ---- the index ------------------------------------------------------------------------------------------- */
 
+static ckptfmt_status put_to_file(void *state, const uint8_t *bytes, uint64_t size, ckptfmt_error *err)
+{
+	return cf_file_writer_put(state, bytes, size, err);
+}
+
+cf_sink cf_commit_sink(cf_file_writer *index)
+{
+	return (cf_sink){put_to_file, index};
+}
+
 static ckptfmt_status check_entry(const cf_table_iterator *at, int32_t count, const uint64_t *data_sizes,
 	ckptfmt_error *err)
 {

@@ -21,6 +21,7 @@
 #define CKPTFMT_BUNDLE_COMMIT_H
 
 #include "bundle/prefix.h"
+#include "bundle/table_writer.h"
 #include "ckptfmt.h"
 #include "codec/message.h"
 #include "io/file_writer.h"
@@ -39,6 +40,9 @@ CF_MUST_CHECK ckptfmt_status cf_commit_observe(cf_commit *commit, ckptfmt_error 
  * to be free of them after one look at the first name, and the directory is not listed. */
 CF_MUST_CHECK ckptfmt_status cf_commit_choose_count(const cf_commit *commit, int32_t at_least, bool look, int32_t *out,
 	ckptfmt_error *err);
+
+/* Where the table of an index goes: into its file. */
+cf_sink cf_commit_sink(cf_file_writer *index);
 
 /* Steps 3 (reading back) to 7, for a finished index file and data files in place. `data_sizes` are the sizes of the
  * `count` data files. On failure before the commit point the caller removes the data files; *committed tells. */

@@ -112,11 +112,20 @@ ckptfmt_status cf_geometry_check_value(const ckptfmt_selection *selection, const
 	if (stored->flags & CKPTFMT_STORED_MISSING)
 		return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET, "SLC-7: slice %llu of %lu has no entry of its own",
 			(unsigned long long)slice, (unsigned long)row->slice_count);
-	if (stored->flags & CKPTFMT_STORED_MISMATCH)
+	if (stored->flags & CKPTFMT_STORED_OTHER_DTYPE)
 		return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET,
-			"SLC-8: the entry of slice %llu has another dtype or shape than the slice",
-			(unsigned long long)slice);
+			"SLC-8: the entry of slice %llu has another dtype than the tensor", (unsigned long long)slice);
+	if (stored->flags & CKPTFMT_STORED_OTHER_SHAPE)
+		return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET,
+			"SLC-9: the entry of slice %llu has another shape than the slice", (unsigned long long)slice);
 	CF_TRY(cf_geometry_check_storage(stored, err));
+	/* ENT-3, ENT-4: the fields are signed, and nobody writes negative ones. */
+	if (stored->shard < 0 || stored->shard >= selection->num_shards)
+		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, CF_NO_OFFSET, "ENT-3: shard number %d of %d",
+			(int)stored->shard, (int)selection->num_shards);
+	if (stored->offset > INT64_MAX || stored->size > INT64_MAX - stored->offset)
+		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, CF_NO_OFFSET, "ENT-4: offset %lld, size %lld",
+			(long long)stored->offset, (long long)stored->size);
 	resolve(selection, row, slice, starts, lengths);
 	return cf_geometry_check_size(stored, cf_box_count(row->rank, lengths), itemsize, err);
 }

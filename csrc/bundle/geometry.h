@@ -9,8 +9,8 @@
 #define CF_WHOLE_TENSOR UINT64_MAX      /* instead of a slice's number: the tensor is stored whole */
 
 /* What reading a stored value (`slice` CF_WHOLE_TENSOR: that of a tensor stored whole) takes for granted: it exists, is
- * stored in a way that this version knows, and has the size that dtype and shape say (ENT-5, SLC-7 to SLC-9, EXT-3 to
- * EXT-5). `itemsize` 0: of any size (strings). BAD_ENTRY, BAD_SLICE, UNSUPPORTED.
+ * stored in a way that this version knows, and has a place and the size that dtype and shape say (ENT-3 to ENT-5,
+ * SLC-7 to SLC-9, EXT-3 to EXT-5). `itemsize` 0: of any size (strings). BAD_ENTRY, BAD_SLICE, UNSUPPORTED.
  * REQUIRES: of a slice, cf_geometry_check_cover passed. */
 CF_MUST_CHECK ckptfmt_status cf_geometry_check_value(const ckptfmt_selection *selection, const ckptfmt_row *row,
 	uint64_t slice, uint64_t itemsize, ckptfmt_error *err);

@@ -77,6 +77,7 @@ ckptfmt_status ckptfmt_reader_map(ckptfmt_reader *reader, const ckptfmt_selectio
 	if (status != CKPTFMT_OK) {
 		cf_error_tensor(err, cf_selection_name(selection, tensor), tensor->name_size);
 		cf_error_path(err, reader->prefix.index_path);
+		cf_error_entry(err, tensor);
 		ckptfmt_mapping_close(mapping);
 		return status;
 	}

@@ -10,6 +10,7 @@
 #include "bundle/table_reader.h"
 #include "bundle/table_writer.h"
 #include "codec/box.h"
+#include "codec/slice_key.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -309,12 +310,25 @@ static ckptfmt_status decode_at(const merge *m, uint64_t row, int64_t *dims, cf_
 		m->limits.slices_max, dims, out, err);
 }
 
+/* Of a slice's key, the tensor it is a slice of. */
+static void name_tensor(ckptfmt_error *err, cf_bytes_view key)
+{
+	int64_t starts[CKPTFMT_RANK_MAX], lengths[CKPTFMT_RANK_MAX];
+	cf_buffer name = CF_BUFFER_EMPTY;
+	int32_t rank;
+	if (cf_slice_key_looks_like(key.data, key.size) &&
+		cf_slice_key_decode(key.data, key.size, &name, &rank, starts, lengths, NULL) == CKPTFMT_OK)
+		cf_error_tensor(err, name.data, name.size);
+	cf_error_tensor(err, key.data, key.size);
+	cf_buffer_free(&name);
+}
+
 static ckptfmt_status conflict(const merge *m, uint64_t a, uint64_t b, const char *what, ckptfmt_error *err)
 {
 	const merged_entry *x = entry_at(m, a), *y = entry_at(m, b);
 	ckptfmt_status status = cf_fail(err, CKPTFMT_FAIL_MERGE_CONFLICT, CF_NO_OFFSET, "%s in %.140s and %.140s", what,
 		m->inputs[x->input].name, m->inputs[y->input].name);
-	cf_error_tensor(err, key_of(m, y), y->key_size);
+	name_tensor(err, (cf_bytes_view){key_of(m, y), y->key_size});
 	cf_error_path(err, m->inputs[y->input].prefix.index_path);
 	return status;
 }
@@ -522,11 +536,6 @@ static void remove_data_files(merge *m)
 	}
 }
 
-static ckptfmt_status put_to_file(void *state, const uint8_t *bytes, uint64_t size, ckptfmt_error *err)
-{
-	return cf_file_writer_put(state, bytes, size, err);
-}
-
 static ckptfmt_status write_table(merge *m, const sort_key *keys, cf_table_writer *table, ckptfmt_error *err)
 {
 	const cf_header *first = &m->inputs[0].header;
@@ -552,7 +561,7 @@ static ckptfmt_status write_index(merge *m, const sort_key *keys, cf_file_writer
 	ckptfmt_status status;
 	cf_index_name(m->prefix.base, name);
 	CF_TRY(cf_file_writer_open(index, &m->directory, name, err));
-	cf_table_writer_open(&table, (cf_sink){put_to_file, index});
+	cf_table_writer_open(&table, cf_commit_sink(index));
 	status = write_table(m, keys, &table, err);
 	cf_table_writer_free(&table);
 	CF_TRY(status);
@@ -671,16 +680,12 @@ static ckptfmt_status read_inputs(merge *m, const char *const *prefixes, uint64_
 ckptfmt_status ckptfmt_merge(const char *const *prefixes, uint64_t count, const char *destination,
 	const ckptfmt_merge_options *options, ckptfmt_error *err)
 {
-	merge m;
+	merge m = {.directory = {.fd = -1}};
 	ckptfmt_status status;
-	memset(&m, 0, sizeof m);
-	m.directory.fd = -1;
-	if (options != NULL)
-		m.options = *options;
+	m.options = options != NULL ? *options : m.options;
+	ckptfmt_limits_default(&m.limits);
 	if (m.options.limits != NULL)
 		m.limits = *m.options.limits;
-	else
-		ckptfmt_limits_default(&m.limits);
 	status = read_inputs(&m, prefixes, count, err);
 	if (status == CKPTFMT_OK)
 		status = publish(&m, destination, err);

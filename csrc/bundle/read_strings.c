@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* String and variant tensors. Their elements lie anywhere in the stored value, so a stored value is always read and checked
- * whole; what a request wants of it is copied together behind each other. */
+/* String and variant tensors. Their elements lie anywhere in the stored value, so a stored value is always read and
+ * checked whole; what a request wants of it is copied together. */
 #include "base/memory.h"
 #include "bundle/geometry.h"
 #include "bundle/transfer.h"
@@ -258,6 +258,7 @@ ckptfmt_status ckptfmt_reader_read_strings(ckptfmt_reader *reader, const ckptfmt
 	if (status != CKPTFMT_OK) {
 		cf_error_tensor(err, cf_selection_name(selection, r.row), r.row->name_size);
 		cf_error_path(err, reader->prefix.index_path);
+		cf_error_entry(err, r.row);
 	}
 	for (uint64_t i = 0; i < value_count(&r); i++)
 		free_value(value_at(&r, i));

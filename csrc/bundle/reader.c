@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Opening: the index is read into private memory block by block, the data files are opened next to it. A checkpoint that
- * is replaced at that moment shows as a changed index; then opening begins again. */
+/* Opening: the index is read into private memory block by block, the data files are opened next to it. A checkpoint
+ * that is replaced at that moment shows as a changed index; then opening begins again. */
 #include "bundle/reader.h"
 
 #include "base/memory.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* Each try that fails means that a whole save went by, so this is never reached by chance. */
@@ -198,13 +199,7 @@ ckptfmt_status cf_reader_shard(ckptfmt_reader *reader, int32_t shard, cf_shard_u
 {
 	bool found, fresh;
 	ckptfmt_status status;
-	/* ENT-3 */
-	if (shard < 0 || shard >= reader->header.num_shards) {
-		status = cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, CF_NO_OFFSET,
-			"ENT-3: shard number %d of %d", (int)shard, (int)reader->header.num_shards);
-		cf_error_path(err, reader->prefix.index_path);
-		return status;
-	}
+	assert(shard >= 0 && shard < reader->header.num_shards);
 	CF_TRY(cf_shards_use(&reader->shards, shard, out, &found, &fresh, err));
 	if (found && fresh) {
 		/* As after opening all: the name may be another generation's by now. */

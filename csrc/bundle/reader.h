@@ -32,6 +32,7 @@ struct ckptfmt_selection {
 	cf_buffer dims;             /* int64_t */
 	cf_buffer names;
 	cf_buffer chunk_crcs;       /* uint32_t */
+	int32_t num_shards;         /* of the checkpoint */
 	/* One a row: 1 once its slices were found disjoint. Allocated when the selection is complete. */
 	_Atomic uint8_t *disjoint;
 };
@@ -49,7 +50,8 @@ CF_MUST_CHECK ckptfmt_status cf_reader_is_current(ckptfmt_reader *reader, bool *
 
 /* The path of a data file, for messages; the end kept where `path` is too small. */
 void cf_reader_data_path(const ckptfmt_reader *reader, int32_t shard, char *path, size_t size);
-/* The data file of a stored value, for the time of a read. IO (missing), CORRUPT (shard number), as typed errors. */
+/* The data file of a stored value, for the time of a read. IO where it is missing.
+ * REQUIRES: 0 <= shard < num_shards. */
 CF_MUST_CHECK ckptfmt_status cf_reader_shard(ckptfmt_reader *reader, int32_t shard, cf_shard_use *out,
 	ckptfmt_error *err);
 
@@ -81,6 +83,13 @@ static inline const ckptfmt_slice_row *cf_selection_slices(const ckptfmt_selecti
 static inline const uint8_t *cf_selection_name(const ckptfmt_selection *selection, const ckptfmt_row *row)
 {
 	return selection->names.data + row->name_offset;
+}
+
+/* Adds to a failure about what the index says of a tensor where it says so. */
+static inline void cf_error_entry(ckptfmt_error *err, const ckptfmt_row *row)
+{
+	if (err != NULL && err->status == CKPTFMT_CORRUPT)
+		cf_error_offset(err, row->entry_offset);
 }
 
 /* ---- building a selection (selection.c) ---- */

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * From entries to rows. A partitioned tensor is one entry under its name, with its slices listed, and one entry for each
- * slice under a binary key that begins with a zero byte. Nothing in a slice's entry says that it is one; it is one if some
- * tensor lists it. In key order slice keys stand before nearly all names, so a listing sets entries with such keys aside,
- * takes every other entry as a tensor, lets the tensors claim their slices, and counts what nobody claims as tensors.
+ * From entries to rows. A partitioned tensor is one entry under its name, with its slices listed, and one entry for
+ * each slice under a binary key that begins with a zero byte. Nothing in a slice's entry says that it is one; it is one
+ * if some tensor lists it. In key order slice keys stand before nearly all names, so a listing sets entries with such
+ * keys aside, takes every other entry as a tensor, lets the tensors claim their slices, and counts what nobody claims
+ * as tensors.
  */
 #include "base/memory.h"
 #include "bundle/reader.h"
@@ -89,6 +90,7 @@ static ckptfmt_status add_row(ckptfmt_selection *selection, const cf_entry *entr
 	row.dtype = entry->dtype;
 	row.rank = entry->rank;
 	row.element_count = element_count(entry->rank, dims);
+	row.entry_offset = entry->origin;
 	cf_put_bytes(&selection->names, name.data, name.size);
 	cf_put_bytes(&selection->dims, dims, (uint64_t)entry->rank * sizeof(int64_t));
 	if (entry->slice_count == 0)
@@ -105,6 +107,7 @@ ckptfmt_status cf_selection_add(ckptfmt_selection *selection, const ckptfmt_read
 	int64_t dims[CKPTFMT_RANK_MAX];
 	cf_entry entry;
 	ckptfmt_status status = cf_entry_decode(value, origin, reader->limits.slices_max, dims, &entry, err);
+	selection->num_shards = reader->header.num_shards;
 	if (status == CKPTFMT_OK)
 		status = add_row(selection, &entry, dims, name, err);
 	if (status != CKPTFMT_OK) {
@@ -124,17 +127,19 @@ void cf_selection_slice_key(const ckptfmt_selection *selection, uint64_t row, ui
 }
 
 /* SLC-8, SLC-9: the entry of a slice has the tensor's dtype and the extent's shape. */
-static bool slice_matches(const ckptfmt_selection *selection, const ckptfmt_row *row, const ckptfmt_slice_row *slice,
+static uint32_t slice_flags(const ckptfmt_selection *selection, const ckptfmt_row *row, const ckptfmt_slice_row *slice,
 	const cf_entry *entry, const int64_t *dims)
 {
 	const int64_t *full = cf_selection_dims(selection, row->dims_first);
 	const int64_t *lengths = cf_selection_dims(selection, slice->extents_first) + row->rank;
-	if (entry->dtype != row->dtype || entry->rank != row->rank)
-		return false;
+	if (entry->dtype != row->dtype)
+		return CKPTFMT_STORED_OTHER_DTYPE;
+	if (entry->rank != row->rank)
+		return CKPTFMT_STORED_OTHER_SHAPE;
 	for (int32_t d = 0; d < row->rank; d++)
 		if (dims[d] != (lengths[d] < 0 ? full[d] : lengths[d]))
-			return false;
-	return true;
+			return CKPTFMT_STORED_OTHER_SHAPE;
+	return 0;
 }
 
 ckptfmt_status cf_selection_fill_slice(ckptfmt_selection *selection, const ckptfmt_reader *reader, uint64_t row,
@@ -147,7 +152,7 @@ ckptfmt_status cf_selection_fill_slice(ckptfmt_selection *selection, const ckptf
 	cf_entry entry;
 	ckptfmt_status status = cf_entry_decode(value, origin, reader->limits.slices_max, dims, &entry, err);
 	if (status == CKPTFMT_OK) {
-		part->stored.flags = slice_matches(selection, tensor, part, &entry, dims) ? 0 : CKPTFMT_STORED_MISMATCH;
+		part->stored.flags = slice_flags(selection, tensor, part, &entry, dims);
 		set_stored(selection, &entry, &part->stored);
 	}
 	if (status != CKPTFMT_OK) {
@@ -215,23 +220,68 @@ static ckptfmt_status fill_by_key(ckptfmt_reader *reader, ckptfmt_selection *sel
 	return CKPTFMT_OK;
 }
 
-static ckptfmt_status select_one(ckptfmt_reader *reader, ckptfmt_selection *selection, cf_bytes_view name,
-	cf_buffer *key, ckptfmt_error *err)
+/* Adds the tensor of this name; *found false: there is no such entry. */
+static ckptfmt_status add_by_name(ckptfmt_reader *reader, ckptfmt_selection *selection, cf_bytes_view name,
+	cf_buffer *key, bool *found, ckptfmt_error *err)
 {
 	cf_table_value value = {NULL, 0, 0};
-	bool found = false;
+	*found = false;
 	if (name.size != 0)
-		CF_TRY(cf_table_get(reader->table, name.data, name.size, &value, &found, err));
-	if (!found) {
-		ckptfmt_status status =
-			cf_fail(err, CKPTFMT_FAIL_TENSOR_NOT_FOUND, CF_NO_OFFSET, "there is no such tensor");
-		cf_error_tensor(err, name.data, name.size);
-		cf_error_path(err, reader->prefix.index_path);
-		return status;
-	}
+		CF_TRY(cf_table_get(reader->table, name.data, name.size, &value, found, err));
+	if (!*found)
+		return CKPTFMT_OK;
 	CF_TRY(cf_selection_add(selection, reader, name, (cf_bytes_view){value.data, value.size}, value.offset, err));
 	CF_TRY(cf_buffer_status(&selection->rows, err));
 	return fill_by_key(reader, selection, cf_selection_count(selection) - 1, key, err);
+}
+
+/* KEY-6: whether a key is that of a slice which its tensor lists. */
+static ckptfmt_status is_slice(ckptfmt_reader *reader, cf_bytes_view key, bool *slice, ckptfmt_error *err)
+{
+	int64_t starts[CKPTFMT_RANK_MAX], lengths[CKPTFMT_RANK_MAX];
+	int32_t rank;
+	cf_buffer name = CF_BUFFER_EMPTY, scratch = CF_BUFFER_EMPTY;
+	ckptfmt_selection *tensor = NULL;
+	ckptfmt_status status = CKPTFMT_OK;
+	bool found;
+	*slice = false;
+	if (!cf_slice_key_looks_like(key.data, key.size) ||
+		cf_slice_key_decode(key.data, key.size, &name, &rank, starts, lengths, NULL) != CKPTFMT_OK)
+		goto out;
+	tensor = cf_allocate_zero(1, sizeof *tensor);
+	status = tensor == NULL ? cf_fail_memory(err)
+		: add_by_name(reader, tensor, (cf_bytes_view){name.data, name.size}, &scratch, &found, err);
+	if (status == CKPTFMT_OK && found) {
+		const ckptfmt_row *row = cf_selection_row(tensor, 0);
+		for (uint32_t i = 0; i < row->slice_count && !*slice; i++) {
+			const int64_t *extents =
+				cf_selection_dims(tensor, cf_selection_slices(tensor, row)[i].extents_first);
+			size_t size = (size_t)rank * sizeof(int64_t);
+			*slice = rank == row->rank && memcmp(extents, starts, size) == 0 &&
+				memcmp(extents + rank, lengths, size) == 0;
+		}
+	}
+out:
+	ckptfmt_selection_free(tensor);
+	cf_buffer_free(&name);
+	cf_buffer_free(&scratch);
+	return status;
+}
+
+static ckptfmt_status select_one(ckptfmt_reader *reader, ckptfmt_selection *selection, cf_bytes_view name,
+	cf_buffer *key, ckptfmt_error *err)
+{
+	bool found = false, slice;
+	ckptfmt_status status;
+	CF_TRY(is_slice(reader, name, &slice, err));
+	if (!slice)
+		CF_TRY(add_by_name(reader, selection, name, key, &found, err));
+	if (found)
+		return CKPTFMT_OK;
+	status = cf_fail(err, CKPTFMT_FAIL_TENSOR_NOT_FOUND, CF_NO_OFFSET, "there is no such tensor");
+	cf_error_tensor(err, name.data, name.size);
+	cf_error_path(err, reader->prefix.index_path);
+	return status;
 }
 
 ckptfmt_status ckptfmt_reader_select(ckptfmt_reader *reader, const uint8_t *names, const uint64_t *name_sizes,
@@ -260,37 +310,6 @@ ckptfmt_status ckptfmt_reader_select(ckptfmt_reader *reader, const uint8_t *name
 	return CKPTFMT_OK;
 }
 
-/* Whether a key that begins with a zero byte is one of a tensor's slices. */
-static ckptfmt_status is_slice(ckptfmt_reader *reader, cf_bytes_view key, bool *slice, ckptfmt_error *err)
-{
-	int64_t starts[CKPTFMT_RANK_MAX], lengths[CKPTFMT_RANK_MAX];
-	int32_t rank;
-	cf_buffer name = CF_BUFFER_EMPTY;
-	ckptfmt_selection *tensor = NULL;
-	ckptfmt_status status = CKPTFMT_OK;
-	ckptfmt_error ignored;
-	*slice = false;
-	if (cf_slice_key_decode(key.data, key.size, &name, &rank, starts, lengths, &ignored) != CKPTFMT_OK)
-		goto out;
-	status = ckptfmt_reader_select(reader, name.data, &name.size, 1, &tensor, err);
-	if (status == CKPTFMT_NOT_FOUND)
-		status = CKPTFMT_OK;
-	else if (status == CKPTFMT_OK) {
-		const ckptfmt_row *row = cf_selection_row(tensor, 0);
-		for (uint32_t i = 0; i < row->slice_count && !*slice; i++) {
-			const int64_t *extents =
-				cf_selection_dims(tensor, cf_selection_slices(tensor, row)[i].extents_first);
-			size_t size = (size_t)rank * sizeof(int64_t);
-			*slice = rank == row->rank && memcmp(extents, starts, size) == 0 &&
-				memcmp(extents + rank, lengths, size) == 0;
-		}
-	}
-out:
-	ckptfmt_selection_free(tensor);
-	cf_buffer_free(&name);
-	return status;
-}
-
 ckptfmt_status ckptfmt_reader_contains(ckptfmt_reader *reader, const uint8_t *name, uint64_t name_size, int32_t *found,
 	ckptfmt_error *err)
 {
@@ -300,7 +319,7 @@ ckptfmt_status ckptfmt_reader_contains(ckptfmt_reader *reader, const uint8_t *na
 	*found = 0;
 	if (name_size != 0)
 		status = cf_table_get(reader->table, name, name_size, &value, &exists, err);
-	if (status == CKPTFMT_OK && exists && name[0] == 0)
+	if (status == CKPTFMT_OK && exists)
 		status = is_slice(reader, (cf_bytes_view){name, name_size}, &slice, err);
 	if (status != CKPTFMT_OK) {
 		cf_error_path(err, reader->prefix.index_path);

@@ -16,7 +16,8 @@
 /* Checksummed piece by piece so that each piece is still in the cache of the core that read it. */
 enum { PIECE_SIZE = 512 << 10 };
 
-void cf_transfer_begin(cf_transfer *transfer, ckptfmt_reader *reader, const ckptfmt_selection *selection, int32_t verify)
+void cf_transfer_begin(cf_transfer *transfer, ckptfmt_reader *reader, const ckptfmt_selection *selection,
+	int32_t verify)
 {
 	memset(transfer, 0, sizeof *transfer);
 	transfer->reader = reader;
@@ -52,10 +53,6 @@ void cf_transfer_error(const cf_transfer *transfer, const ckptfmt_stored *stored
 
 ckptfmt_status cf_transfer_open(cf_transfer *transfer, const ckptfmt_stored *stored, ckptfmt_error *err)
 {
-	/* ENT-4: the fields are signed, and nobody writes negative ones. */
-	if (stored->offset > INT64_MAX || stored->size > INT64_MAX)
-		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, CF_NO_OFFSET, "ENT-4: offset %lld, size %lld",
-			(long long)stored->offset, (long long)stored->size);
 	if (!transfer->shard_open || transfer->shard != stored->shard) {
 		leave_shard(transfer);
 		CF_TRY(cf_reader_shard(transfer->reader, stored->shard, &transfer->use, err));

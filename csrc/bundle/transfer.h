@@ -30,7 +30,8 @@ void cf_transfer_begin(cf_transfer *transfer, ckptfmt_reader *reader, const ckpt
 	int32_t verify);
 void cf_transfer_end(cf_transfer *transfer);
 
-/* Opens the value's data file and checks that all its bytes are there, before anybody makes room for them. */
+/* Opens the value's data file and checks that all its bytes are there, before anybody makes room for them.
+ * REQUIRES, as of every value given to a transfer: cf_geometry_check_value passed. */
 CF_MUST_CHECK ckptfmt_status cf_transfer_open(cf_transfer *transfer, const ckptfmt_stored *stored,
 	ckptfmt_error *err);
 

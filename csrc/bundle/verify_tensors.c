@@ -37,7 +37,7 @@ static ckptfmt_status check_part(ckptfmt_verifier *v, const ckptfmt_row *row, ui
 		return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, place->offset,
 			"SLC-8: slice %llu has data type %d, its tensor %d", (unsigned long long)slice, (int)entry.dtype,
 			(int)row->dtype);
-	if (part->stored.flags & CKPTFMT_STORED_MISMATCH)
+	if (part->stored.flags & CKPTFMT_STORED_OTHER_SHAPE)
 		return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, place->offset,
 			"SLC-9: the entry of slice %llu has another shape than the slice", (unsigned long long)slice);
 	return CKPTFMT_OK;

@@ -323,11 +323,6 @@ static ckptfmt_status publish_data_files(ckptfmt_writer *writer, ckptfmt_error *
 		COUNT_TRIES);
 }
 
-static ckptfmt_status put_to_file(void *state, const uint8_t *bytes, uint64_t size, ckptfmt_error *err)
-{
-	return cf_file_writer_put(state, bytes, size, err);
-}
-
 static ckptfmt_status write_index(ckptfmt_writer *writer, cf_file_writer *index, ckptfmt_error *err)
 {
 	char name[CF_NAME_SIZE];
@@ -336,7 +331,7 @@ static ckptfmt_status write_index(ckptfmt_writer *writer, cf_file_writer *index,
 	ckptfmt_status status;
 	cf_index_name(writer->prefix.base, name);
 	CF_TRY(cf_file_writer_open(index, &writer->directory, name, err));
-	cf_table_writer_open(&table, (cf_sink){put_to_file, index});
+	cf_table_writer_open(&table, cf_commit_sink(index));
 	status = cf_catalog_write(&writer->catalog, writer->file_count, writer->options.chunk_size, &table, err);
 	if (status == CKPTFMT_OK)
 		status = cf_table_writer_finish(&table, &size, err);
@@ -349,6 +344,7 @@ static ckptfmt_status commit_files(ckptfmt_writer *writer, cf_file_writer *index
 {
 	uint64_t *sizes;
 	ckptfmt_status status;
+	CF_TRY(cf_catalog_check_slices(&writer->catalog, err));
 	for (int32_t i = 0; i < writer->file_count; i++) {
 		if (writer->files[i].tensor_count == 0)
 			CF_TRY(add_placeholder(writer, i, err));

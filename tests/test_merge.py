@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Joining bundles: what is kept and what goes, and conflicts that change nothing."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.arrays import assert_same, bits
+from support.process import Spent
+
+import ckptfmt
+from ckptfmt import CheckpointNotFoundError, InvalidError, MergeConflictError
+
+VALUE = np.arange(24, dtype=np.int16).reshape(4, 6)
+
+
+def save(prefix: Path, tensors: Any, **options: Any) -> Path:
+    ckptfmt.save(prefix, tensors, durability="none", **options)
+    return prefix
+
+
+def save_part(prefix: Path, part: Any, full: Any, start: Any, name: str = "cut") -> Path:
+    with ckptfmt.Writer(prefix, durability="none") as writer:
+        writer.add_slice(name, part, full, start)
+    return prefix
+
+
+def names_of(prefix: Path) -> list[str]:
+    with ckptfmt.open(prefix) as reader:
+        return list(reader)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def all_bits(tensors: Any) -> dict[str, Any]:
+    return {name: bits(array) for name, array in tensors.items()}
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> list[Path]:
+    """Three bundles in directories of their own: two have rows of `cut`, each one tensor more."""
+    made = []
+    for number, rows in enumerate((slice(0, 1), slice(1, 4), None)):
+        made.append(tmp_path / f"in{number}" / "part")
+        with ckptfmt.Writer(made[-1], durability="none") as writer:
+            writer.add(f"own{number}", np.full(3, number))
+            writer.add(f"text{number}", [f"s{number}"])
+            if rows is not None:
+                writer.add_slice("cut", VALUE[rows], VALUE.shape, (rows.start, 0))
+    return made
+
+
+MERGED = {f"own{n}": np.full(3, n) for n in range(3)}
+MERGED |= {f"text{n}": np.array([f"s{n}".encode()], object) for n in range(3)} | {"cut": VALUE}
+
+
+# ---- what comes out ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("durability", ["full", "rename", "none"])
+def test_keep(tmp_path: Path, inputs: list[Path], durability: str) -> None:
+    """The inputs stay as they are; the result has links to their data files."""
+    before = contents(tmp_path)
+    with Spent() as spent:
+        ckptfmt.merge(inputs, tmp_path / "out/m", durability=durability)
+    assert (spent.syncs > 0) == (durability == "full")
+    assert {name: raw for name, raw in contents(tmp_path).items() if name in before} == before
+    added = sorted(set(contents(tmp_path)) - set(before))
+    data = [f"out/m.data-0000{i}-of-00003" for i in range(3)]
+    assert added == [*data, "out/m.index"]
+    for number, name in enumerate(data):
+        source = tmp_path / f"in{number}/part.data-00000-of-00001"
+        assert (tmp_path / name).samefile(source)
+    assert all_bits(ckptfmt.load(tmp_path / "out/m", verify="full")) == all_bits(MERGED)
+    assert ckptfmt.verify(tmp_path / "out/m", strict=True).ok
+    # What is linked outlives its other name.
+    for prefix in inputs:
+        save(prefix, {"other": [1]})
+    assert all_bits(ckptfmt.load(tmp_path / "out/m", verify="full")) == all_bits(MERGED)
+
+
+def test_consume(tmp_path: Path, inputs: list[Path]) -> None:
+    """The data files move, without a byte of them read; nothing is left of the inputs."""
+    numbers = [path.with_name("part.data-00000-of-00001").stat().st_ino for path in inputs]
+    ckptfmt.merge(inputs, tmp_path / "m", inputs="consume")
+    data = [tmp_path / f"m.data-0000{i}-of-00003" for i in range(3)]
+    assert [path.stat().st_ino for path in data] == numbers
+    assert [path.stat().st_nlink for path in data] == [1, 1, 1]
+    assert sorted(contents(tmp_path)) == [*(path.name for path in data), "m.index"]
+    assert all_bits(ckptfmt.load(tmp_path / "m", verify="full")) == all_bits(MERGED)
+    assert ckptfmt.verify(tmp_path / "m", strict=True).ok
+
+
+def test_order_of_the_inputs(tmp_path: Path, inputs: list[Path]) -> None:
+    """It decides the numbers of the data files and nothing else."""
+    digests = set()
+    for number, order in enumerate(itertools.permutations(range(3))):
+        ckptfmt.merge([inputs[i] for i in order], tmp_path / f"m{number}", durability="none")
+        with ckptfmt.open(tmp_path / f"m{number}") as reader:
+            shards = [reader[f"own{i}"].shard for i in order]
+            assert shards == [0, 1, 2] and reader.header.num_shards == 3
+            digests.add(reader.digest())
+    assert len(digests) == 1
+
+
+def test_any_form_of_path(tmp_path: Path, inputs: list[Path]) -> None:
+    """Inputs are whatever `open` takes."""
+    forms = [f"{inputs[0]}.index", str(inputs[1]).encode(), inputs[2].parent]
+    ckptfmt.merge(forms, str(tmp_path / "m").encode())
+    assert all_bits(ckptfmt.load(tmp_path / "m")) == all_bits(MERGED)
+
+
+def test_merging_merged(tmp_path: Path, inputs: list[Path]) -> None:
+    ckptfmt.merge(inputs[:2], tmp_path / "m1", durability="none")
+    ckptfmt.merge([inputs[2], tmp_path / "m1"], tmp_path / "m2", durability="none")
+    with ckptfmt.open(tmp_path / "m2") as reader:
+        assert reader.header.num_shards == 3
+        assert_same(reader["cut"].read(), VALUE)
+        assert [reader[f"own{i}"].shard for i in range(3)] == [1, 2, 0]
+        assert {part.shard for part in reader["cut"].slices} == {1, 2}
+
+
+def test_one_input(tmp_path: Path, inputs: list[Path]) -> None:
+    ckptfmt.merge(inputs[2:], tmp_path / "m")
+    assert all_bits(ckptfmt.load(tmp_path / "m")) == all_bits(ckptfmt.load(inputs[2]))
+
+
+def test_a_bundle_without_tensors(tmp_path: Path) -> None:
+    """Has no part in the result; alone it makes an empty one."""
+    empty, full = save(tmp_path / "empty", {}), save(tmp_path / "full", {"x": VALUE})
+    ckptfmt.merge([empty, full, save(tmp_path / "empty2", [])], tmp_path / "m")
+    with ckptfmt.open(tmp_path / "m") as reader:
+        assert list(reader) == ["x"] and reader.header.num_shards == 1
+        assert_same(reader["x"].read(), VALUE)
+    ckptfmt.merge([empty], tmp_path / "none")
+    assert ckptfmt.load(tmp_path / "none") == {}
+    assert ckptfmt.verify(tmp_path / "none").ok and ckptfmt.verify(tmp_path / "m").ok
+    ckptfmt.merge([empty, full], tmp_path / "m", inputs="consume")
+    assert list(ckptfmt.load(tmp_path / "m")) == ["x"]
+    assert not list(tmp_path.glob("full.*")) and not list(tmp_path.glob("empty.*"))
+
+
+def test_the_destination_is_replaced(tmp_path: Path, inputs: list[Path]) -> None:
+    """Whole, generation after generation; a reader of the old one keeps it."""
+    target = save(tmp_path / "m", {"old": VALUE})
+    with ckptfmt.open(target) as reader:
+        for chosen in (inputs[:1], inputs, inputs[1:], inputs[2:]):
+            ckptfmt.merge(chosen, target, durability="none")
+            with ckptfmt.open(target) as merged:
+                names = {name for prefix in chosen for name in ckptfmt.open(prefix)}
+                assert set(merged) == names
+                count = merged.header.num_shards
+            files = [f"m.data-{i:05d}-of-{count:05d}" for i in range(count)]
+            assert sorted(path.name for path in tmp_path.glob("m.*")) == [*files, "m.index"]
+            # `cut` is whole or absent where both of its parts are there or none.
+            assert ckptfmt.verify(target).ok == ((inputs[0] in chosen) == (inputs[1] in chosen))
+        assert_same(reader["old"].read(), VALUE)
+    save(target, {"x": [1]})
+    assert ckptfmt.load(target)["x"].tolist() == [1]
+    assert len(list(tmp_path.glob("m.*"))) <= 3
+
+
+# ---- metadata ------------------------------------------------------------------------------------
+
+
+def test_metadata(tmp_path: Path) -> None:
+    """Equal ones become one, one alone is kept, different ones are a conflict."""
+    a = save(tmp_path / "a", {"a": [1]}, metadata={"step": 1, "k": "\u00e9"})
+    b = save(tmp_path / "b", {"b": [1]}, metadata={"k": "\u00e9", "step": 1})
+    c = save(tmp_path / "c", {"c": [1]})
+    ckptfmt.merge([c, a, b], tmp_path / "m")
+    with ckptfmt.open(tmp_path / "m") as reader:
+        assert reader.metadata == {"step": 1, "k": "\u00e9"}
+        assert list(reader) == ["a", "b", "c"] and reader.level == "v2+"
+    assert ckptfmt.verify(tmp_path / "m").ok
+    other = save(tmp_path / "other", {"d": [1]}, metadata={"step": 2, "k": "\u00e9"})
+    before = contents(tmp_path)
+    with pytest.raises(MergeConflictError) as caught:
+        ckptfmt.merge([a, c, other], tmp_path / "m")
+    assert caught.value.tensor == "_CKPTFMT_METADATA"
+    assert caught.value.message == f"MRG-3: the tensor is in {a} and {other}"
+    assert contents(tmp_path) == before
+
+
+# ---- conflicts -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("inputs", ["keep", "consume"])
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (("whole", np.arange(4.0)), "MRG-3: the tensor is"),
+        (("cut", np.arange(3.0), (4,), (1,)), "MRG-5: slices overlap"),
+        (("cut", np.arange(2, dtype=np.float32), (4,), (2,)), "MRG-4: dtype or shape differ"),
+        (("cut", np.arange(2.0), (5,), (2,)), "MRG-4: dtype or shape differ"),
+        (("cut", np.arange(4.0).reshape(2, 2), (4, 2), (2, 0)), "MRG-4: dtype or shape differ"),
+    ],
+    ids=["whole and cut", "overlap", "dtype", "shape", "rank"],
+)
+def test_conflicts(tmp_path: Path, second: Any, message: str, inputs: str) -> None:
+    """Both inputs and the tensor are named, whichever comes first, and nothing changes."""
+    a = save_part(tmp_path / "a", np.arange(2.0), (4,), (0,), "x")
+    kind, *rest = second
+    b = save(tmp_path / "b", {"x": rest[0]}) if kind == "whole" else tmp_path / "b"
+    if kind == "cut":
+        save_part(b, *rest, "x")
+    free = save(tmp_path / "free", {"y": [1]})
+    target = save(tmp_path / "m", {"old": [1]})
+    before = contents(tmp_path)
+    for x, y in ((a, b), (b, a)):
+        with pytest.raises(MergeConflictError) as caught:
+            ckptfmt.merge([free, x, y], target, inputs=inputs)
+        error = caught.value
+        assert error.message == f"{message} in {x} and {y}"
+        assert (error.tensor, error.path, error.failure) == ("x", f"{y}.index", "MERGE_CONFLICT")
+        assert isinstance(error, ValueError)
+        assert contents(tmp_path) == before
+
+
+def test_the_same_whole_tensor(tmp_path: Path) -> None:
+    """Is a conflict even where both hold the same."""
+    a, b = save(tmp_path / "a", {"x": VALUE}), save(tmp_path / "b", {"x": VALUE, "y": VALUE})
+    before = contents(tmp_path)
+    with pytest.raises(MergeConflictError) as caught:
+        ckptfmt.merge_v2_checkpoints([a, b], tmp_path / "m")
+    assert caught.value.message == f"MRG-3: the tensor is in {a} and {b}"
+    assert caught.value.tensor == "x" and contents(tmp_path) == before
+
+
+def test_the_same_slice(tmp_path: Path) -> None:
+    a, b = (save_part(tmp_path / name, [1, 2], (4,), (0,)) for name in "ab")
+    before = contents(tmp_path)
+    with pytest.raises(MergeConflictError, match=rf" in {a} and {b}$"):
+        ckptfmt.merge([a, b], tmp_path / "m")
+    assert contents(tmp_path) == before
+
+
+# ---- what is refused -----------------------------------------------------------------------------
+
+
+def test_refused(tmp_path: Path) -> None:
+    a, b = save(tmp_path / "a", {"x": [1]}), save(tmp_path / "b", {"y": [1]})
+    target = tmp_path / "m"
+    before = contents(tmp_path)
+    cases: list[tuple[Any, Any, dict[str, Any], type[Exception], str]] = [
+        (a, target, {}, InvalidError, "prefixes is a list of prefixes, not one"),
+        (str(a), target, {}, InvalidError, "prefixes is a list of prefixes, not one"),
+        ([a], target, {"inputs": "move"}, InvalidError, "inputs 'move' is none of 'keep', 'con"),
+        ([a], target, {"durability": ""}, InvalidError, "durability '' is none of 'full', 'ren"),
+        ([a, b, a], target, {}, InvalidError, f"MRG-10: {a} and {a} are one index"),
+        ([a, b], b, {}, InvalidError, f"MRG-10: the destination is also an input: {b}"),
+        ([a, b], f"{target}\0", {}, InvalidError, "a path cannot hold a NUL byte"),
+        ([a, tmp_path / "z"], target, {}, CheckpointNotFoundError, "no such checkpoint; the dir"),
+        ([a], target, {"limits": {"entries_max": 1}}, ckptfmt.LimitError, "TAB-13: more than 1"),
+    ]
+    for prefixes, destination, options, kind, message in cases:
+        for inputs in ("keep", "consume"):
+            with pytest.raises(kind) as caught:
+                ckptfmt.merge(prefixes, destination, **{"inputs": inputs, **options})
+            assert caught.value.message.startswith(message)
+            assert contents(tmp_path) == before
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == []
+
+
+def test_nothing_to_merge(tmp_path: Path) -> None:
+    with pytest.raises(InvalidError, match="prefixes is empty: there is nothing to merge"):
+        ckptfmt.merge([], tmp_path / "m")
+    assert contents(tmp_path) == {}
+
+
+def test_a_missing_data_file(tmp_path: Path) -> None:
+    a, b = save(tmp_path / "a", {"x": [1]}), save(tmp_path / "b", {"y": [1]})
+    (tmp_path / "b.data-00000-of-00001").unlink()
+    before = contents(tmp_path)
+    with pytest.raises(ckptfmt.ShardMissingError) as caught:
+        ckptfmt.merge([a, b], tmp_path / "m", inputs="consume")
+    assert caught.value.path == f"{b}.data-00000-of-00001"
+    assert contents(tmp_path) == before
+
+
+# ---- merge_v2_checkpoints ------------------------------------------------------------------------
+
+
+def test_merge_v2(tmp_path: Path, inputs: list[Path]) -> None:
+    """The inputs go, their directories as well unless something else is in them."""
+    (inputs[1].parent / "note").write_text("mine")
+    ckptfmt.merge_v2_checkpoints(inputs, tmp_path / "m")
+    assert all_bits(ckptfmt.load(tmp_path / "m", verify="full")) == all_bits(MERGED)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "in1",
+        *(f"m.data-0000{i}-of-00003" for i in range(3)),
+        "m.index",
+    ]
+    assert [path.name for path in inputs[1].parent.iterdir()] == ["note"]
+
+
+def test_merge_v2_keeps_directories(tmp_path: Path, inputs: list[Path]) -> None:
+    ckptfmt.merge_v2_checkpoints(inputs, tmp_path / "m", delete_old_dirs=False)
+    assert [list(prefix.parent.iterdir()) for prefix in inputs] == [[], [], []]
+    assert all_bits(ckptfmt.load(tmp_path / "m")) == all_bits(MERGED)
+
+
+def test_merge_v2_into_a_directory_of_the_inputs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The destination's own directory stays, however it is spelled."""
+    monkeypatch.chdir(tmp_path)
+    for name in "ab":
+        save(Path(f"d/{name}"), {name: [1]})
+    ckptfmt.merge_v2_checkpoints(["d/a", tmp_path / "d/b"], "./d/../d/m")
+    assert sorted(ckptfmt.load(tmp_path / "d/m")) == ["a", "b"]
+    assert len(list((tmp_path / "d").iterdir())) == 3
+
+
+def test_allow_missing_files(tmp_path: Path, inputs: list[Path]) -> None:
+    missing = tmp_path / "nowhere/part"
+    before = contents(tmp_path)
+    with pytest.raises(CheckpointNotFoundError) as caught:
+        ckptfmt.merge_v2_checkpoints([*inputs, missing], tmp_path / "m")
+    assert caught.value.message == "MRG-1: an input of the merge does not exist"
+    assert caught.value.path == str(missing) and contents(tmp_path) == before
+    for prefixes in ([missing], [missing, tmp_path / "other"]):
+        with pytest.raises(CheckpointNotFoundError) as caught:
+            ckptfmt.merge_v2_checkpoints(prefixes, tmp_path / "m", allow_missing_files=True)
+        assert caught.value.message == "MRG-1: none of the inputs of the merge exists"
+    assert contents(tmp_path) == before
+    ckptfmt.merge_v2_checkpoints(
+        [missing, *inputs, tmp_path / "other"], tmp_path / "m", allow_missing_files=True
+    )
+    assert all_bits(ckptfmt.load(tmp_path / "m")) == all_bits(MERGED)
+    with pytest.raises(InvalidError, match="checkpoint_prefixes is a list of prefixes, not one"):
+        ckptfmt.merge_v2_checkpoints(inputs[0], tmp_path / "m")
+
+
+def test_merge_v2_takes_prefixes_literally(tmp_path: Path, inputs: list[Path]) -> None:
+    for form in (inputs[0].parent, f"{inputs[0]}.index", tmp_path / "in*/part"):
+        with pytest.raises(CheckpointNotFoundError, match="MRG-1: an input of the merge does not"):
+            ckptfmt.merge_v2_checkpoints([form], tmp_path / "m")
