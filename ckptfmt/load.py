@@ -353,14 +353,7 @@ def restore_v2(
             named), a text that is malformed or whose shape is not the stored one.
         What `ckptfmt.open` and reading raise.
     """
-    for what, texts in (("tensor_names", tensor_names), ("shape_and_slices", shape_and_slices)):
-        if isinstance(texts, (str, bytes)):
-            raise InvalidError(f"{what} is a sequence of texts, not one")
-    if len(tensor_names) != len(shape_and_slices):
-        raise InvalidError(
-            "tensor_names and shape_and_slices have different number of elements: "
-            f"{len(tensor_names)} vs. {len(shape_and_slices)}"
-        )
+    slices.check_texts(tensor_names, shape_and_slices)
     if dtypes is not None and len(dtypes) != len(tensor_names):
         raise InvalidError(
             f"Got {len(tensor_names)} tensor names, but {len(dtypes)} expected dtypes."

@@ -199,10 +199,9 @@ class Reader(Mapping[str, TensorHandle]):
         """All tensors as one structured array, in key order.
 
         Fields: name (str), dtype (TensorFlow's name), shape (tuple), nbytes (of the array; of
-            strings as stored),
-        shard (-1 for a partitioned tensor), offset and stored_nbytes (bytes in the data file),
-        crc32c (unmasked), chunk_size (bytes, 0 for none), slices (0 for a tensor stored whole),
-        dtype_code. `reserved` includes the names that belong to the format.
+        strings as stored), shard (-1 for a partitioned tensor), offset and stored_nbytes (bytes in
+        the data file), crc32c (unmasked), chunk_size (bytes, 0 for none), slices (0 for a tensor
+        stored whole), dtype_code. `reserved` includes the names that belong to the format.
         """
         listing = self._listing()
         rows = list(range(len(listing.names))) if reserved else listing.visible_rows
@@ -210,8 +209,9 @@ class Reader(Mapping[str, TensorHandle]):
         codes, stored = records["dtype"], records["stored"]
         table = np.zeros(len(rows), TABLE_DTYPE)
         table["name"] = [listing.names[row] for row in rows]
+        column = table["shape"]
         for position, row in enumerate(rows):
-            table["shape"][position] = shapes[row]
+            column[position] = shapes[row]
         for code in np.unique(codes).tolist():
             info = dtypes.info_of(code)
             chosen = codes == code

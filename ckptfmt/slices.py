@@ -28,6 +28,20 @@ class SliceSpec(NamedTuple):
     lengths: tuple[int, ...]
 
 
+def check_texts(
+    tensor_names: Sequence[str | bytes], shape_and_slices: Sequence[str | bytes]
+) -> None:
+    """What TensorFlow's SaveV2 and RestoreV2 check of these two arguments; InvalidError."""
+    for what, texts in (("tensor_names", tensor_names), ("shape_and_slices", shape_and_slices)):
+        if isinstance(texts, (str, bytes)):
+            raise InvalidError(f"{what} is a sequence of texts, not one")
+    if len(tensor_names) != len(shape_and_slices):
+        raise InvalidError(
+            "tensor_names and shape_and_slices have different number of elements: "
+            f"{len(tensor_names)} vs. {len(shape_and_slices)}"
+        )
+
+
 def parse_spec(spec: str | bytes) -> SliceSpec | None:
     """What a shape_and_slice text such as "4 6 0,2:-" means; None for "", the whole tensor.
 

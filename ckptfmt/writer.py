@@ -258,14 +258,7 @@ def save_v2(
             fit its array.
         StorageError: writing failed.
     """
-    for what, texts in (("tensor_names", tensor_names), ("shape_and_slices", shape_and_slices)):
-        if isinstance(texts, (str, bytes)):
-            raise InvalidError(f"{what} is a sequence of texts, not one")
-    if len(tensor_names) != len(shape_and_slices):
-        raise InvalidError(
-            "tensor_names and shape_and_slices have different number of elements: "
-            f"{len(tensor_names)} vs. {len(shape_and_slices)}"
-        )
+    slices.check_texts(tensor_names, shape_and_slices)
     if len(tensor_names) != len(tensors):
         raise InvalidError(f"Got {len(tensor_names)} tensor names but {len(tensors)} tensors.")
     if not len(tensors):

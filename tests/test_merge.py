@@ -240,8 +240,9 @@ def test_the_same_whole_tensor(tmp_path: Path) -> None:
 def test_the_same_slice(tmp_path: Path) -> None:
     a, b = (save_part(tmp_path / name, [1, 2], (4,), (0,)) for name in "ab")
     before = contents(tmp_path)
-    with pytest.raises(MergeConflictError, match=rf" in {a} and {b}$"):
+    with pytest.raises(MergeConflictError, match=rf" in {a} and {b}$") as caught:
         ckptfmt.merge([a, b], tmp_path / "m")
+    assert caught.value.tensor == "cut"
     assert contents(tmp_path) == before
 
 

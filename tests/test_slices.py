@@ -12,7 +12,7 @@ import pytest
 from support import index
 
 import ckptfmt
-from ckptfmt import SaveSliceInfo, parse_spec
+from ckptfmt import InvalidError, SaveSliceInfo, parse_spec
 
 INT64_MAX = 2**63 - 1
 
@@ -294,3 +294,30 @@ def test_a_slice_of_another_shape(tmp_path: Path) -> None:
         ckptfmt.save_v2(tmp_path / "ck", ["w"], ["4 6 0,2:-"], [np.zeros((3, 6))])
     assert caught.value.tensor == "w"
     assert not list(tmp_path.iterdir())
+
+
+def test_overlapping_slices_are_never_committed(tmp_path: Path) -> None:
+    """What no reader could stitch is refused before the checkpoint becomes visible."""
+    ckptfmt.save(tmp_path / "ck", {"old": [1]})
+    writer = ckptfmt.Writer(tmp_path / "ck")
+    writer.add_slice("s", np.zeros(2), (4,), (0,))
+    writer.add_slice("s", np.ones(3), (4,), (1,))
+    with pytest.raises(InvalidError, match="slices 0 and 1 of the tensor overlap") as caught:
+        writer.commit()
+    assert caught.value.tensor == "s"
+    assert list(ckptfmt.load(tmp_path / "ck")) == ["old"]
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_the_key_of_a_slice_is_no_name(tmp_path: Path) -> None:
+    with ckptfmt.Writer(tmp_path / "ck") as writer:
+        writer.add_slice("v", np.zeros(2), (4,), (0,))
+        writer.add_slice("v", np.ones(2), (4,), (2,))
+        writer.add(b"\0name", np.arange(3))
+    key = bytes.fromhex("00 76 00 01 01 01 80 82")
+    with ckptfmt.open(tmp_path / "ck") as reader:
+        assert set(reader) == {"v", "\0name"}
+        assert key not in reader and b"\0name" in reader
+        assert reader[b"\0name"].read().tolist() == [0, 1, 2]
+        with pytest.raises(ckptfmt.TensorNotFoundError):
+            reader[key]
