@@ -3,8 +3,6 @@
 
 #include "codec/box.h"
 
-#include <string.h>
-
 static const int64_t no_starts[CKPTFMT_RANK_MAX];
 
 static const int64_t *extents_of(const ckptfmt_selection *selection, const ckptfmt_row *row, uint64_t slice)
@@ -75,17 +73,11 @@ static void resolve(const ckptfmt_selection *selection, const ckptfmt_row *row, 
 	int64_t *lengths)
 {
 	const int64_t *dims = cf_selection_dims(selection, row->dims_first);
-	size_t size = (size_t)row->rank * sizeof(int64_t);
-	memset(starts, 0, size);
-	memcpy(lengths, dims, size);
-	if (slice == CF_WHOLE_TENSOR)
-		return;
+	const int64_t *extents = slice == CF_WHOLE_TENSOR ? NULL : extents_of(selection, row, slice);
 	for (int32_t d = 0; d < row->rank; d++) {
-		const int64_t *extents = extents_of(selection, row, slice);
-		if (extents[row->rank + d] >= 0) {
-			starts[d] = extents[d];
-			lengths[d] = extents[row->rank + d];
-		}
+		bool full = extents == NULL || extents[row->rank + d] < 0;
+		starts[d] = full ? 0 : extents[d];
+		lengths[d] = full ? dims[d] : extents[row->rank + d];
 	}
 }
 
