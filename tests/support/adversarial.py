@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Malformed checkpoints, one case an item of the adversarial checklist, each by its id.
+
+The files come from `support.index`, with checksums that fit, so that the check meant is reached.
+A refusal is exact: failure class, rule, file, and the offset wherever the damage has one place. No
+case may take much memory or time, or leave a file open.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import ckptfmt
+from ckptfmt import CkptfmtError, _core
+from ckptfmt.reader import Reader
+from support import index as ix
+from support.arrays import bits
+from support.process import memory_limit, open_files
+
+MEMORY = 64 << 20
+
+SECONDS = 5
+
+BIG = 1 << 40
+
+F2 = np.array([1, 2], np.float32)
+
+DATA = F2.tobytes()
+
+GOOD = ix.stored_entry(ix.FLOAT, [2], DATA)
+
+
+@dataclass
+class Refused:
+    """What an error must be. `offset` None: it has none; a range: it lies there."""
+
+    failure: str
+    rule: str | None
+    offset: int | range | type(Ellipsis) | None = ...
+    file: str | None = ".index"
+    names: str | None = None  # what the message must say
+
+
+@dataclass
+class Trial:
+    label: str
+    act: Callable[[], Any]
+    expected: Any
+    memory: int = MEMORY
+
+
+Case = Callable[[Path], Iterator[Trial]]
+
+
+def listed(prefix: Path, **options: Any) -> Callable[[], dict[str, tuple[int, ...]]]:
+    """Opens and lists: name to shape."""
+
+    def act() -> dict[str, tuple[int, ...]]:
+        with Reader(str(prefix), **options) as reader:
+            return {name: handle.shape for name, handle in reader.items()}
+
+    return act
+
+
+def loaded(prefix: Path, name: str | bytes = "x", key: Any = None) -> Callable[[], Any]:
+    """Looks one tensor up, without a listing, and reads it or a part of it."""
+
+    def act() -> Any:
+        with Reader(str(prefix)) as reader:
+            handle = reader[name]
+            return bits(handle.read() if key is None else handle[key])
+
+    return act
+
+
+def everything(prefix: Path) -> Callable[[], dict[str, Any]]:
+    """Lists and reads all."""
+
+    def act() -> dict[str, Any]:
+        with Reader(str(prefix)) as reader:
+            return {name: bits(handle.read()) for name, handle in reader.items()}
+
+    return act
+
+
+def problems(prefix: Path) -> Callable[[], list[tuple[str, str]]]:
+    """Failure and rule of each problem that verifying finds."""
+
+    def act() -> list[tuple[str, str]]:
+        report = ckptfmt.verify(prefix)
+        return [(one.failure, one.message.partition(":")[0]) for one in report.problems]
+
+    return act
+
+
+def noted(prefix: Path) -> Callable[[], tuple[bool, bool]]:
+    """Whether verifying finds it sound, and whether it finds it canonical."""
+
+    def act() -> tuple[bool, bool]:
+        return ckptfmt.verify(prefix).ok, ckptfmt.verify(prefix, strict=True).ok
+
+    return act
+
+
+class Files:
+    """Numbered prefixes in a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.count = directory, 0
+
+    def __call__(self, index: ix.Index | bytes, data: Any = DATA, num_shards: int = 1) -> Path:
+        self.count += 1
+        return ix.write(self.directory / f"c{self.count}", index, data, num_shards)
+
+
+def table(*rows: ix.Row, head: bytes | None = None, **options: Any) -> ix.Index:
+    """An index of one block with header and rows, built so that its positions are known."""
+    made = ix.index_of([(b"", ix.header() if head is None else head), *rows], **options)
+    made.build()
+    return made
+
+
+def with_value(value: bytes, name: bytes = b"x") -> tuple[ix.Index, range]:
+    """An index whose only entry is `value`, and where in the file that lies."""
+    made = table((name, value))
+    start = made.blocks[0].values[1]
+    return made, range(start, start + len(value) + 1)
+
+
+SOUND = {"x": bits(F2)}
+
+
+def footer_of(content: bytes, *, handles: bytes, padding: int = 0) -> bytes:
+    """The file with other handles in its footer."""
+    return content[:-48] + handles + bytes([padding]) * (40 - len(handles)) + content[-8:]
+
+
+def many_blocks() -> tuple[ix.Index, int]:
+    """An index larger than what opening reads of its end, and its number of tensors."""
+    value = ix.entry(1, [0], masked_crc=ix.mask(0))
+    groups: list[list[ix.Row]] = [[(b"", ix.header())]]
+    for first in range(0, 6000, 1000):
+        groups.append([(b"t%05d" % number, value) for number in range(first, first + 1000)])
+    return ix.index_of(*groups), 6000
+
+
+def index_of_contents(contents: bytes, last_key: bytes = b"x", **options: Any) -> ix.Index:
+    return ix.raw_index(contents, last_key, **options)
+
+
+ROWS: list[ix.Row] = [(b"", ix.header())]
+
+ALL = dict.fromkeys(("a", "ab", "x"), bits(F2))
+
+ROW4 = np.arange(4, dtype=np.float32)
+
+FOUR = ROW4.tobytes()
+
+EIGHT = FOUR + FOUR
+
+
+def partitioned(
+    extents: list[list[ix.Extent]],
+    dims: list[int],
+    *,
+    keys: list[list[ix.Extent]] | None = None,
+    entries: list[bytes] | None = None,
+    dtype: int = 1,
+    extra: bytes = b"",
+) -> ix.Index:
+    """A tensor `x` in slices whose bytes stand one after the other in EIGHT."""
+    rows, offset = [], 0
+    for number, one in enumerate(keys if keys is not None else extents):
+        lengths = [d if n == -1 else n for (_, n), d in zip(one, dims, strict=False)]
+        size = 4 * int(np.prod(lengths, dtype=object)) if lengths else 4
+        piece = EIGHT[offset : offset + size] if 0 <= size < 100 else b""
+        made = ix.stored_entry(1, lengths, piece, offset)
+        rows.append((ix.slice_key(b"x", one), entries[number] if entries else made))
+        offset += len(piece)
+    full = ix.entry(dtype, dims, slices=[ix.slice_message(one) for one in extents], extra=extra)
+    return table(*sorted(rows), (b"x", full))
+
+
+DATA_FILE = ".data-00000-of-00001"
+
+
+def merged(
+    directory: Path, *prefixes: Path, to: str = "merged", **options: Any
+) -> Callable[[], Any]:
+    """Merges; after a refusal nothing may have changed on disk."""
+
+    def snapshot() -> dict[str, bytes]:
+        return {str(p): p.read_bytes() for p in directory.rglob("*") if p.is_file()}
+
+    def act() -> Any:
+        before = snapshot()
+        try:
+            ckptfmt.merge(prefixes, directory / to, **options)
+        except CkptfmtError:
+            assert snapshot() == before
+            raise
+        return everything(directory / to)()
+
+    return act
+
+
+def check_refusal(label: str, error: BaseException, expected: Refused) -> None:
+    assert isinstance(error, CkptfmtError), f"{label}: {error!r}"
+    wrong = f"{label}: {error} [{error.failure} {error.offset} {error.path}]"
+    assert re.fullmatch(expected.failure, error.failure), wrong
+    assert isinstance(error, _core.ERROR_BY_FAILURE[error.failure]), wrong
+    if expected.rule is not None:
+        assert re.match(f"({expected.rule}):", error.message), wrong
+    if isinstance(expected.offset, range):
+        assert error.offset in expected.offset, wrong
+    elif expected.offset is not ...:
+        assert error.offset == expected.offset, wrong
+    if expected.file is not None:
+        assert error.path is not None, wrong
+        assert error.path.endswith(expected.file), wrong
+    if expected.names is not None:
+        assert re.search(expected.names, error.message), wrong
+    assert str(error).isprintable(), wrong
+
+
+def check(trial: Trial) -> None:
+    files, began = open_files(), time.perf_counter()
+    found: Any
+    with memory_limit(trial.memory):
+        try:
+            found = trial.act()
+        except (CkptfmtError, MemoryError) as error:
+            found = error
+    took = time.perf_counter() - began
+    if isinstance(trial.expected, Refused):
+        check_refusal(trial.label, found, trial.expected)
+    else:
+        assert found == trial.expected, f"{trial.label}: {found!r:.300}"
+    assert took < SECONDS, f"{trial.label}: {took:.1f} s"
+    del found
+    assert open_files() == files, trial.label
+
+
+class Cases(dict[str, Case]):
+    """The cases of one module, by the items of the checklist that they stand for."""
+
+    def __call__(self, *identifiers: str) -> Callable[[Case], Case]:
+        """Files a case under its items."""
+
+        def file_under(made: Case) -> Case:
+            name = "+".join(identifiers)
+            assert name not in self
+            self[name] = made
+            return made
+
+        return file_under
+
+    def run(self, name: str, directory: Path) -> None:
+        """Checks every trial of a case."""
+        wrong, count = [], 0
+        # The files of a trial are made when it is asked for, so only its act is bounded.
+        for trial in self[name](directory):
+            count += 1
+            try:
+                check(trial)
+            except AssertionError as error:
+                wrong.append(str(error).partition("\nassert")[0])
+        assert count
+        assert not wrong, "\n".join(wrong)
