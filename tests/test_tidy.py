@@ -69,6 +69,7 @@ COVERED_BY = {
     "bundle/verify_index": "test_verify",
     "bundle/verify_plan": "test_verify",
     "bundle/verify_tensors": "test_verify",
+    "bundle/sorted_keys": "test_bundle",
     "bundle/table_check": "test_table",
     "bundle/table_reader": "test_table",
     "bundle/table_walk": "test_table",

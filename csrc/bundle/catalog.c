@@ -2,11 +2,11 @@
 #include "bundle/catalog.h"
 
 #include "base/memory.h"
+#include "bundle/sorted_keys.h"
 #include "codec/box.h"
 #include "codec/slice_key.h"
 #include "io/os.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { FIRST_BUCKETS = 64 };
@@ -268,30 +268,13 @@ void cf_catalog_rollback(cf_catalog *catalog, const cf_catalog_mark *mark)
 
 /* ---- writing --------------------------------------------------------------------------------------------- */
 
-typedef struct sort_key {
-	const uint8_t *key;
-	uint64_t key_size;
-	uint64_t row;
-} sort_key;
-
-static int compare_keys(const void *a, const void *b)
+static void sort_rows(const cf_catalog *catalog, cf_sort_key *keys, uint64_t count)
 {
-	const sort_key *x = a, *y = b;
-	int order = memcmp(x->key, y->key, (size_t)cf_min_u64(x->key_size, y->key_size));
-	return order != 0 ? order : (x->key_size > y->key_size) - (x->key_size < y->key_size);
-}
-
-static void sort_rows(const cf_catalog *catalog, sort_key *keys, uint64_t count)
-{
-	uint64_t i = 1;
 	for (uint64_t row = 0; row < count; row++) {
 		const cf_catalog_row *r = cf_catalog_row_at(catalog, row);
-		keys[row] = (sort_key){key_of(catalog, r), r->key_size, row};
+		keys[row] = (cf_sort_key){key_of(catalog, r), r->key_size, row};
 	}
-	while (i < count && compare_keys(&keys[i - 1], &keys[i]) < 0)
-		i++;
-	if (i < count)
-		qsort(keys, (size_t)count, sizeof *keys, compare_keys);
+	cf_sort_keys(keys, count);
 }
 
 static void encode_row(const cf_catalog *catalog, const cf_catalog_row *row, uint32_t chunk_size, cf_buffer *slices,
@@ -322,7 +305,7 @@ static void encode_row(const cf_catalog *catalog, const cf_catalog_row *row, uin
 	cf_entry_encode(out, &fields);
 }
 
-static ckptfmt_status write_sorted(const cf_catalog *catalog, const sort_key *keys, uint32_t chunk_size,
+static ckptfmt_status write_sorted(const cf_catalog *catalog, const cf_sort_key *keys, uint32_t chunk_size,
 	cf_table_writer *table, cf_buffer *slices, cf_buffer *value, ckptfmt_error *err)
 {
 	for (uint64_t i = 0; i < cf_catalog_count(catalog); i++) {
@@ -338,7 +321,7 @@ ckptfmt_status cf_catalog_write(const cf_catalog *catalog, int32_t num_shards, u
 	cf_table_writer *table, ckptfmt_error *err)
 {
 	cf_buffer slices = CF_BUFFER_EMPTY, value = CF_BUFFER_EMPTY;
-	sort_key *keys = cf_allocate(cf_catalog_count(catalog) * sizeof *keys);
+	cf_sort_key *keys = cf_allocate(cf_catalog_count(catalog) * sizeof *keys);
 	ckptfmt_status status;
 	if (keys == NULL)
 		return cf_fail_memory(err);

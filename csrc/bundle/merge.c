@@ -7,13 +7,13 @@
  */
 #include "base/memory.h"
 #include "bundle/commit.h"
+#include "bundle/sorted_keys.h"
 #include "bundle/table_reader.h"
 #include "bundle/table_writer.h"
 #include "codec/box.h"
 #include "codec/slice_key.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { SHARDS_MAX = 1 << 20 };  /* data files of one input */
@@ -283,26 +283,6 @@ static ckptfmt_status read_input(merge *m, const char *name, ckptfmt_error *err)
 
 /* ---- joining --------------------------------------------------------------------------------------------- */
 
-/* A row of the sort: comparing needs no context. */
-typedef struct sort_key {
-	const uint8_t *key;
-	uint64_t key_size;
-	uint64_t row;
-} sort_key;
-
-static int compare_keys(const sort_key *x, const sort_key *y)
-{
-	int order = memcmp(x->key, y->key, (size_t)cf_min_u64(x->key_size, y->key_size));
-	return order != 0 ? order : (x->key_size > y->key_size) - (x->key_size < y->key_size);
-}
-
-static int compare_rows(const void *a, const void *b)
-{
-	const sort_key *x = a, *y = b;
-	int order = compare_keys(x, y);
-	return order != 0 ? order : (x->row > y->row) - (x->row < y->row);
-}
-
 static ckptfmt_status decode_at(const merge *m, uint64_t row, int64_t *dims, cf_entry *out, ckptfmt_error *err)
 {
 	const merged_entry *e = entry_at(m, row);
@@ -341,7 +321,7 @@ static bool same_metadata(const merge *m, const merged_entry *e, const cf_entry 
 }
 
 /* MRG-5 */
-static ckptfmt_status check_disjoint(const merge *m, const sort_key *group, uint64_t count, int32_t rank,
+static ckptfmt_status check_disjoint(const merge *m, const cf_sort_key *group, uint64_t count, int32_t rank,
 	const int64_t *dims, ckptfmt_error *err)
 {
 	cf_buffer extents = CF_BUFFER_EMPTY, owners = CF_BUFFER_EMPTY;
@@ -379,7 +359,7 @@ static ckptfmt_status check_disjoint(const merge *m, const sort_key *group, uint
 }
 
 /* Appends to `value` what the entries of one key become. `group` holds them in input order. */
-static ckptfmt_status join(const merge *m, const sort_key *group, uint64_t count, cf_buffer *value, ckptfmt_error *err)
+static ckptfmt_status join(const merge *m, const cf_sort_key *group, uint64_t count, cf_buffer *value, ckptfmt_error *err)
 {
 	int64_t dims[CKPTFMT_RANK_MAX], other_dims[CKPTFMT_RANK_MAX];
 	cf_buffer slices = CF_BUFFER_EMPTY;
@@ -412,14 +392,14 @@ static ckptfmt_status join(const merge *m, const sort_key *group, uint64_t count
 }
 
 /* Walks the groups of equal keys. Without a table it only checks. */
-static ckptfmt_status join_all(const merge *m, const sort_key *keys, uint64_t count, cf_table_writer *table,
+static ckptfmt_status join_all(const merge *m, const cf_sort_key *keys, uint64_t count, cf_table_writer *table,
 	ckptfmt_error *err)
 {
 	cf_buffer value = CF_BUFFER_EMPTY;
 	ckptfmt_status status = CKPTFMT_OK;
 	for (uint64_t i = 0, end; i < count && status == CKPTFMT_OK; i = end) {
 		end = i + 1;
-		while (end < count && compare_keys(&keys[i], &keys[end]) == 0)
+		while (end < count && cf_compare_keys(&keys[i], &keys[end]) == 0)
 			end++;
 		if (table == NULL && end == i + 1)
 			continue;
@@ -434,16 +414,16 @@ static ckptfmt_status join_all(const merge *m, const sort_key *keys, uint64_t co
 	return status;
 }
 
-static ckptfmt_status sort_entries(const merge *m, sort_key **out, ckptfmt_error *err)
+static ckptfmt_status sort_entries(const merge *m, cf_sort_key **out, ckptfmt_error *err)
 {
 	uint64_t count = entry_count(m);
-	sort_key *keys = cf_allocate(count * sizeof *keys);
+	cf_sort_key *keys = cf_allocate(count * sizeof *keys);
 	*out = keys;
 	if (keys == NULL)
 		return cf_fail_memory(err);
 	for (uint64_t i = 0; i < count; i++)
-		keys[i] = (sort_key){key_of(m, entry_at(m, i)), entry_at(m, i)->key_size, i};
-	qsort(keys, (size_t)count, sizeof *keys, compare_rows);
+		keys[i] = (cf_sort_key){key_of(m, entry_at(m, i)), entry_at(m, i)->key_size, i};
+	cf_sort_keys(keys, count);
 	return CKPTFMT_OK;
 }
 
@@ -473,6 +453,21 @@ static ckptfmt_status add_placeholder(merge *m, int32_t shard, ckptfmt_error *er
 	cf_put_bytes(&m->entries, &e, sizeof e);
 	CF_TRY(cf_buffer_status(&m->bytes, err));
 	return cf_buffer_status(&m->entries, err);
+}
+
+/* CMT-3: whoever wrote the input may not have synced it. */
+static ckptfmt_status sync_data_file(const merge *m, int32_t shard, ckptfmt_error *err)
+{
+	char name[CF_NAME_SIZE];
+	cf_file file;
+	ckptfmt_status status;
+	cf_data_name(m->prefix.base, shard, m->new_count, name);
+	CF_TRY(cf_os_open(&m->directory, name, true, &file, NULL, err));
+	if (file.fd < 0)
+		return cf_fail(err, CKPTFMT_FAIL_OS, CF_NO_OFFSET, "the data file just named is gone");
+	status = cf_os_sync(&file, name, err);
+	cf_os_close_quietly(&file);
+	return status;
 }
 
 static ckptfmt_status link_data_file(merge *m, input *in, int32_t shard, ckptfmt_error *err)
@@ -518,6 +513,8 @@ static ckptfmt_status make_data_files(merge *m, ckptfmt_error *err)
 		}
 		CF_TRY(link_data_file(m, in, shard, err));
 		m->linked++;
+		if (m->options.durability == CKPTFMT_DURABILITY_FULL)
+			CF_TRY(sync_data_file(m, m->linked - 1, err));
 		shard = 0;
 	}
 	while (m->linked < m->new_count) {
@@ -536,7 +533,7 @@ static void remove_data_files(merge *m)
 	}
 }
 
-static ckptfmt_status write_table(merge *m, const sort_key *keys, cf_table_writer *table, ckptfmt_error *err)
+static ckptfmt_status write_table(merge *m, const cf_sort_key *keys, cf_table_writer *table, ckptfmt_error *err)
 {
 	const cf_header *first = &m->inputs[0].header;
 	cf_buffer header = CF_BUFFER_EMPTY;
@@ -554,7 +551,7 @@ static ckptfmt_status write_table(merge *m, const sort_key *keys, cf_table_write
 	return status;
 }
 
-static ckptfmt_status write_index(merge *m, const sort_key *keys, cf_file_writer *index, ckptfmt_error *err)
+static ckptfmt_status write_index(merge *m, const cf_sort_key *keys, cf_file_writer *index, ckptfmt_error *err)
 {
 	char name[CF_NAME_SIZE];
 	cf_table_writer table;
@@ -630,7 +627,7 @@ static ckptfmt_status prepare(merge *m, const char *destination, ckptfmt_error *
 static ckptfmt_status publish(merge *m, const char *destination, ckptfmt_error *err)
 {
 	cf_file_writer index;
-	sort_key *keys = NULL;
+	cf_sort_key *keys = NULL;
 	uint64_t *sizes = NULL;
 	bool committed = false;
 	ckptfmt_status status;
@@ -660,7 +657,7 @@ static ckptfmt_status publish(merge *m, const char *destination, ckptfmt_error *
 /* Reads and checks all inputs; nothing on disk changes. */
 static ckptfmt_status read_inputs(merge *m, const char *const *prefixes, uint64_t count, ckptfmt_error *err)
 {
-	sort_key *keys = NULL;
+	cf_sort_key *keys = NULL;
 	ckptfmt_status status;
 	m->inputs = cf_allocate_zero(count, sizeof *m->inputs);
 	if (m->inputs == NULL)
