@@ -364,11 +364,6 @@ def metaindex_handle(directory: Path) -> Iterator[Trial]:
 # ---- D: blocks
 
 
-ROWS += [
-    (name, ix.stored_entry(ix.FLOAT, [2], DATA, 8 * number))
-    for number, name in enumerate((b"a", b"ab", b"x"))
-]
-
 
 @case("D01")
 def block_checksum(directory: Path) -> Iterator[Trial]:

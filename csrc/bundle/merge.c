@@ -359,7 +359,8 @@ static ckptfmt_status check_disjoint(const merge *m, const cf_sort_key *group, u
 }
 
 /* Appends to `value` what the entries of one key become. `group` holds them in input order. */
-static ckptfmt_status join(const merge *m, const cf_sort_key *group, uint64_t count, cf_buffer *value, ckptfmt_error *err)
+static ckptfmt_status join(const merge *m, const cf_sort_key *group, uint64_t count, cf_buffer *value,
+	ckptfmt_error *err)
 {
 	int64_t dims[CKPTFMT_RANK_MAX], other_dims[CKPTFMT_RANK_MAX];
 	cf_buffer slices = CF_BUFFER_EMPTY;

@@ -156,6 +156,10 @@ def index_of_contents(contents: bytes, last_key: bytes = b"x", **options: Any) -
 
 
 ROWS: list[ix.Row] = [(b"", ix.header())]
+ROWS += [
+    (name, ix.stored_entry(ix.FLOAT, [2], DATA, 8 * number))
+    for number, name in enumerate((b"a", b"ab", b"x"))
+]
 
 ALL = dict.fromkeys(("a", "ab", "x"), bits(F2))
 
