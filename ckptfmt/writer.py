@@ -117,8 +117,8 @@ class Writer:
                 tensor.
 
         Raises:
-            InvalidError: the slice does not lie in the tensor, overlaps an earlier one or disagrees
-                with it.
+            InvalidError: the slice does not lie in the tensor, was added before, or disagrees with
+                an earlier one on dtype or shape. Slices that overlap are refused by `commit`.
             StorageError: as in `add`.
         """
         raw, sources = _user_name(name), Sources()
@@ -149,6 +149,7 @@ class Writer:
         """Makes the checkpoint visible, all or nothing, and closes the writer, whatever happens.
 
         Raises:
+            InvalidError: slices of one tensor overlap; an older checkpoint is still there.
             StorageError: it could not be written; an older checkpoint of this prefix is still
                 there.
             DurabilityUnknownError: it is in place, but a power cut may bring the older one back.

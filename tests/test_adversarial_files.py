@@ -364,7 +364,6 @@ def metaindex_handle(directory: Path) -> Iterator[Trial]:
 # ---- D: blocks
 
 
-
 @case("D01")
 def block_checksum(directory: Path) -> Iterator[Trial]:
     made = table((b"x", GOOD))
