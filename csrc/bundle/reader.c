@@ -4,6 +4,7 @@
 #include "bundle/reader.h"
 
 #include "base/memory.h"
+#include "codec/footer.h"
 
 #include <assert.h>
 #include <string.h>
@@ -28,6 +29,23 @@ ckptfmt_status cf_reader_is_current(ckptfmt_reader *reader, bool *current, ckptf
 	return CKPTFMT_OK;
 }
 
+/* NAM-9: a file that has the bare name of the prefix and is a table itself. Whatever goes wrong here, it is none. */
+static bool is_v1(const ckptfmt_reader *reader)
+{
+	uint8_t bytes[CF_FOOTER_SIZE];
+	cf_footer footer;
+	cf_file file;
+	cf_file_info info;
+	uint64_t got = 0;
+	if (cf_os_open(&reader->directory, reader->prefix.base, true, &file, &info, NULL) != CKPTFMT_OK || file.fd < 0)
+		return false;
+	if (info.size < sizeof bytes ||
+		cf_os_read_at(&file, "", bytes, sizeof bytes, info.size - sizeof bytes, &got, NULL) != CKPTFMT_OK)
+		got = 0;
+	cf_os_close_quietly(&file);
+	return got == sizeof bytes && cf_footer_decode(bytes, 0, &footer, NULL) == CKPTFMT_OK;
+}
+
 ckptfmt_status cf_reader_open_index(ckptfmt_reader *reader, ckptfmt_error *err)
 {
 	char name[CF_NAME_SIZE];
@@ -35,7 +53,12 @@ ckptfmt_status cf_reader_open_index(ckptfmt_reader *reader, ckptfmt_error *err)
 	cf_index_name(reader->prefix.base, name);
 	CF_TRY(cf_os_open(&reader->directory, name, reader->follow_symlinks, &reader->index, &reader->index_info, err));
 	if (reader->index.fd < 0) {
-		status = cf_fail(err, CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, CF_NO_OFFSET, "there is no such index file");
+		if (is_v1(reader))
+			status = cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, CF_NO_OFFSET,
+				"NAM-9: a checkpoint of TensorFlow's V1 format; only V2 checkpoints are read");
+		else
+			status = cf_fail(err, CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, CF_NO_OFFSET,
+				"there is no such index file");
 		cf_error_path(err, reader->prefix.index_path);
 		return status;
 	}

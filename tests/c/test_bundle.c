@@ -328,6 +328,20 @@ static void test_partial_reads(void)
 	}
 }
 
+/* NAM-9: a V1 checkpoint is one table under the bare name. */
+static void test_v1(void)
+{
+	const float values[1] = {1};
+	ckptfmt_error err;
+	save_one("ck", "v", values, 1);
+	CHECK_EQ(rename(in_directory("ck.index"), in_directory("old")), 0);
+	CHECK_FAILS(load_one("old", "v", NULL, 0, &err), err, CKPTFMT_FAIL_UNSUPPORTED, "NAM-9");
+	CHECK_FAILS(load_one("ck", "v", NULL, 0, &err), err, CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, "");
+	CHECK_EQ(mkdir(in_directory("directory"), 0700), 0);
+	CHECK_FAILS(load_one("directory", "v", NULL, 0, &err), err, CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, "");
+	remove_all();
+}
+
 int main(void)
 {
 	const char *parent = getenv("TMPDIR");
@@ -344,6 +358,7 @@ int main(void)
 	test_merge_and_slices();
 	test_merge_refuses();
 	test_partial_reads();
+	test_v1();
 	rmdir(directory);
 	return test_finish("bundle");
 }
