@@ -5,7 +5,7 @@ bytes objects."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from ckptfmt import _core, dtypes, names
 from ckptfmt._core import BYTES, SOURCE
 from ckptfmt.errors import InvalidError, about
+from ckptfmt.tensor import TensorHandle
 
 __all__ = ["Sources"]
 
@@ -55,6 +56,9 @@ class Sources:
                 self._append(name, data, code, data.nbytes, part)
                 return
         wanted = None
+        if isinstance(data, TensorHandle) and dtype is None:
+            # numpy cannot tell all stored types apart.
+            dtype, data = data.dtype_code, data.read()
         if dtype is not None:
             with about(names.tensor_text(name)):
                 wanted = dtypes.code_of(dtype)
@@ -156,6 +160,10 @@ def _as_array(name: bytes, data: Any, wanted: int | None) -> NDArray[Any]:
 
     Texts stay whole: numpy's own string types drop NULs at the end.
     """
+    if isinstance(data, Mapping):
+        raise _invalid(name, "a mapping is no array: flatten it, with the names joined by '/'")
+    if isinstance(data, np.ma.MaskedArray):
+        raise _invalid(name, "a masked array would lose its mask: fill it first")
     try:
         if isinstance(data, (bytes, str)):
             scalar = np.empty((), object)
@@ -167,7 +175,7 @@ def _as_array(name: bytes, data: Any, wanted: int | None) -> NDArray[Any]:
             array = np.asarray(data, dtypes.numpy_dtype(wanted))
         if array.dtype.kind in "SU" and not hasattr(data, "dtype"):
             array = np.asarray(data, object)
-    except (TypeError, ValueError, OverflowError) as error:
+    except Exception as error:  # whatever the object's own __array__ raises
         raise _invalid(name, f"{type(data).__name__} is no array: {error}") from error
     return array
 

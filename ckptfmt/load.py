@@ -69,6 +69,8 @@ def load(
         What `ckptfmt.open` and reading raise.
     """
     targets = None if out is None else _by_text(out)
+    rename = _by_text(rename) if isinstance(rename, Mapping) else rename
+    cast = _by_text(cast) if isinstance(cast, Mapping) else cast
     with reading.open(path, verify=verify) as reader:
         wanted = targets if names is None and rename is None else names
         batch = _batch(reader, wanted, strict)
@@ -79,6 +81,8 @@ def load(
             result_names = [result_names[position] for position in kept]
             if strict:
                 _check_complete(reader, targets, result_names)
+        if strict:
+            _check_used("cast", cast, batch.names)
         casts = _casts(batch, cast)
         for position, name in enumerate(result_names if targets else ()):
             target = targets.get(name) if targets else None
@@ -96,6 +100,13 @@ def load(
             target[...] = arrays[position]
             arrays[position] = target
     return dict(zip(result_names, arrays, strict=True))
+
+
+def _check_used(what: str, wishes: Any, names_loaded: list[str]) -> None:
+    """A misspelt name is an error and not a wish that nobody hears."""
+    if isinstance(wishes, Mapping) and (unused := set(wishes).difference(names_loaded)):
+        name = min(unused)
+        raise InvalidError(f"{what} names a tensor that is not loaded", tensor=name)
 
 
 def _by_text(out: Mapping[str, Any]) -> dict[str, Any]:

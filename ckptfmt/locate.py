@@ -59,7 +59,7 @@ def locate(path: str | bytes | os.PathLike[Any]) -> str:
     """
     text = path_text(path)
     base = text.removesuffix(".index")
-    if not text.endswith("/") and os.path.isfile(names.index_name(text)):
+    if os.path.isfile(names.index_name(text)):
         return text
     if base != text and os.path.isfile(text):
         return base
@@ -164,7 +164,7 @@ def _prefixes_in(directory: str, found: list[str]) -> list[str]:
 
 
 def _some(values: list[str]) -> str:
-    shown = ", ".join(f"'{value}'" for value in values[:LISTED_MAX])
+    shown = ", ".join(f"'{value or '.index'}'" for value in values[:LISTED_MAX])
     return shown + (f" and {len(values) - LISTED_MAX} more" if len(values) > LISTED_MAX else "")
 
 

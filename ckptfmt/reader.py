@@ -111,6 +111,7 @@ class Reader(Mapping[str, TensorHandle]):
         follow_symlinks: bool = True,
     ) -> None:
         self.prefix = prefix
+        self._absolute = os.path.join(os.getcwd(), prefix)
         self._verify = verify
         self._limits = dict(limits) if limits else None
         self._follow_symlinks = follow_symlinks
@@ -278,7 +279,7 @@ class Reader(Mapping[str, TensorHandle]):
         from ckptfmt.verify import verify_prefix  # noqa: PLC0415 (most readers never check)
 
         given = {"limits": self._limits, "follow_symlinks": self._follow_symlinks, **options}
-        return verify_prefix(self.prefix, **given)
+        return verify_prefix(self._absolute, **given)
 
     def digest(self) -> str:
         """SHA-256 of the contents, as hex: the same for the same tensors, however they are stored.
@@ -336,8 +337,7 @@ class Reader(Mapping[str, TensorHandle]):
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        prefix = os.path.join(os.getcwd(), self.prefix)
-        return _reopen, (prefix, self._verify, self._limits, self._follow_symlinks)
+        return _reopen, (self._absolute, self._verify, self._limits, self._follow_symlinks)
 
     def __eq__(self, other: object) -> bool:
         return self is other

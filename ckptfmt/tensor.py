@@ -5,6 +5,7 @@ for."""
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -353,6 +354,14 @@ class TensorHandle:
             )
         array = self.read()
         return array if dtype is None or np.dtype(dtype) == array.dtype else array.astype(dtype)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self.shape:
+            raise TypeError("iteration over a tensor without dimensions")
+        return (self[row] for row in range(self.shape[0]))
 
     def __len__(self) -> int:
         if not self.shape:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -30,8 +31,8 @@ class Writer:
     """Writes one checkpoint, or one shard of a bigger one. Nothing is visible before `commit`.
 
     A context manager: commits on a clean exit, abandons on an exception. A writer that is collected
-        unfinished
-    abandons what it wrote, with a ResourceWarning. One writer belongs to one thread at a time.
+    unfinished abandons what it wrote, with a ResourceWarning. One writer belongs to one thread at a
+    time.
 
     Args:
         prefix: the checkpoint's prefix, taken literally; missing directories are made.
@@ -228,6 +229,7 @@ def save(
     add = sources.add
     for name, array in items:
         add(_user_name(name), array)
+    _check_names(sources.names)
     _write(
         prefix,
         sources,
@@ -237,6 +239,15 @@ def save(
         alignment=alignment,
         durability=durability,
     )
+
+
+def _check_names(given: list[bytes]) -> None:
+    """What the C library would find only once earlier tensors are written."""
+    if b"" in given:
+        raise _invalid(b"", "TAB-12: a tensor's name is empty")
+    if len(set(given)) != len(given):
+        twice = next(name for at, name in enumerate(given) if name in given[:at])
+        raise _invalid(twice, "the name is added twice")
 
 
 def save_v2(
@@ -307,7 +318,10 @@ def _set_spec(sources: Sources, spec: str | bytes) -> None:
 def _set_slice(sources: Sources, shape: Sequence[int], offset: Sequence[int]) -> None:
     """Makes the last of the sources a slice of a tensor of this shape."""
     name, actual = sources.names[-1], sources.arrays[-1].shape
-    full, start = (tuple(int(number) for number in numbers) for numbers in (shape, offset))
+    try:
+        full, start = (tuple(map(operator.index, numbers)) for numbers in (shape, offset))
+    except TypeError:
+        raise _invalid(name, f"shape {shape!r} and offset {offset!r} are integers") from None
     if len(full) != len(start) or len(full) != len(actual):
         raise _invalid(
             name,

@@ -46,7 +46,8 @@ static ckptfmt_status map_value(cf_transfer *transfer, const ckptfmt_stored *sto
 		uint32_t crc = ckptfmt_crc32c(0, mapping->data, stored->size);
 		if (crc != stored->crc32c)
 			return cf_fail(err, CKPTFMT_FAIL_CHECKSUM, stored->offset,
-				"DAT-6: stored 0x%08x, computed 0x%08x", stored->crc32c, crc);
+				"DAT-6: the bytes do not match their checksum: stored 0x%08x, computed 0x%08x",
+				stored->crc32c, crc);
 	}
 	return CKPTFMT_OK;
 }

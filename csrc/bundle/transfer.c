@@ -100,7 +100,8 @@ static ckptfmt_status check_crc(uint64_t offset, uint32_t stored, uint32_t compu
 	if (CF_LIKELY(stored == computed))
 		return CKPTFMT_OK;
 	/* DAT-6 */
-	return cf_fail(err, CKPTFMT_FAIL_CHECKSUM, offset, "DAT-6: stored 0x%08x, computed 0x%08x", stored, computed);
+	return cf_fail(err, CKPTFMT_FAIL_CHECKSUM, offset,
+		"DAT-6: the bytes do not match their checksum: stored 0x%08x, computed 0x%08x", stored, computed);
 }
 
 /* ---- whole ----------------------------------------------------------------------------------------------- */

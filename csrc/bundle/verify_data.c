@@ -101,7 +101,7 @@ static ckptfmt_status check_fixed(const ckptfmt_verifier *v, const ckptfmt_store
 	/* ENT-6, DAT-6 */
 	if (v->crc != stored->crc32c)
 		return cf_fail(err, CKPTFMT_FAIL_CHECKSUM, damage_offset(v, stored),
-			"DAT-6: stored 0x%08x, computed 0x%08x", stored->crc32c, v->crc);
+			"DAT-6: the bytes do not match their checksum: stored 0x%08x, computed 0x%08x", stored->crc32c, v->crc);
 	return CKPTFMT_OK;
 }
 

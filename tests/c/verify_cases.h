@@ -9,6 +9,7 @@
 #include "bundle_maker.h"
 
 #include "base/arith.h"
+#include "base/bytes.h"
 
 #define NOTE CKPTFMT_SEVERITY_NOTE
 #define PROBLEM CKPTFMT_SEVERITY_PROBLEM
@@ -172,8 +173,11 @@ static inline void run(const char *what)
 
 /* ---- the bundle that is damaged ---- */
 
-static const float floats[48] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24,
-	-1, -2, -3, -4, -5, -6, -7, -8, -9, -10, -11, -12, -13, -14, -15, -16, -17, -18, -19, -20, -21, -22, -23, -24};
+static const float float_values[48] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22,
+	23, 24, -1, -2, -3, -4, -5, -6, -7, -8, -9, -10, -11, -12, -13, -14, -15, -16, -17, -18, -19, -20, -21, -22,
+	-23, -24};
+/* As they stand in a file, whatever the byte order here; filled by begin_tests. */
+static uint8_t floats[4 * CF_ARRAY_COUNT(float_values)];
 static const int64_t integers[3] = {1, -1, 1 << 20};
 static const uint8_t bytes_0_9[10] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
 static const char *const strings[3] = {"hello", "", "wor"};
@@ -207,7 +211,7 @@ static inline void add_parts(int count)
 	static const int64_t dims[2] = {4, 6};
 	maker_entry *v = maker_partitioned(&m, "v", CKPTFMT_FLOAT, 2, dims);
 	for (int i = 0; i < count; i++)
-		slices[i] = maker_slice(&m, v, "v", starts_v[i], lengths_v[i], 1, floats + 12 * i, 48);
+		slices[i] = maker_slice(&m, v, "v", starts_v[i], lengths_v[i], 1, floats + 48 * i, 48);
 }
 
 static inline void make(void)
@@ -247,6 +251,11 @@ static inline void put(cf_buffer *out, const char *bytes, size_t size)
 static inline void begin_tests(void)
 {
 	const char *root = getenv("TMPDIR");
+	for (size_t i = 0; i < CF_ARRAY_COUNT(float_values); i++) {
+		uint32_t bits;
+		memcpy(&bits, &float_values[i], sizeof bits);
+		cf_store_u32(floats + 4 * i, bits);
+	}
 	snprintf(directory, sizeof directory, "%s/test_verify.XXXXXX", root != NULL && strlen(root) < 32 ? root : "/tmp");
 	if (mkdtemp(directory) == NULL) {
 		perror(directory);
