@@ -178,7 +178,8 @@ static const float float_values[48] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13
 	-23, -24};
 /* As they stand in a file, whatever the byte order here; filled by begin_tests. */
 static uint8_t floats[4 * CF_ARRAY_COUNT(float_values)];
-static const int64_t integers[3] = {1, -1, 1 << 20};
+static const int64_t integer_values[3] = {1, -1, 1 << 20};
+static uint8_t integers[8 * CF_ARRAY_COUNT(integer_values)];
 static const uint8_t bytes_0_9[10] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
 static const char *const strings[3] = {"hello", "", "wor"};
 static const char *const payloads[2] = {"xy", "z"};
@@ -256,6 +257,8 @@ static inline void begin_tests(void)
 		memcpy(&bits, &float_values[i], sizeof bits);
 		cf_store_u32(floats + 4 * i, bits);
 	}
+	for (size_t i = 0; i < CF_ARRAY_COUNT(integer_values); i++)
+		cf_store_u64(integers + 8 * i, (uint64_t)integer_values[i]);
 	snprintf(directory, sizeof directory, "%s/test_verify.XXXXXX", root != NULL && strlen(root) < 32 ? root : "/tmp");
 	if (mkdtemp(directory) == NULL) {
 		perror(directory);
