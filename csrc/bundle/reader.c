@@ -39,9 +39,11 @@ static bool is_v1(const ckptfmt_reader *reader)
 	uint64_t got = 0;
 	size_t base_size = strlen(reader->prefix.base), tail_size = strlen(".index");
 	/* The index of a V2 checkpoint is a table too. */
-	if (base_size == 0 || (base_size >= tail_size && strcmp(reader->prefix.base + base_size - tail_size, ".index") == 0))
+	if (base_size == 0 ||
+		(base_size >= tail_size && strcmp(reader->prefix.base + base_size - tail_size, ".index") == 0))
 		return false;
-	if (cf_os_open(&reader->directory, reader->prefix.base, reader->follow_symlinks, &file, &info, NULL) != CKPTFMT_OK || file.fd < 0)
+	if (cf_os_open(&reader->directory, reader->prefix.base, reader->follow_symlinks, &file, &info, NULL) !=
+		CKPTFMT_OK || file.fd < 0)
 		return false;
 	if (info.size < sizeof bytes ||
 		cf_os_read_at(&file, "", bytes, sizeof bytes, info.size - sizeof bytes, &got, NULL) != CKPTFMT_OK)
