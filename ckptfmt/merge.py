@@ -70,7 +70,7 @@ def merge_v2_checkpoints(
     fresh destination.
 
     The data files move and the inputs are gone afterwards. Unlike there, everything is checked
-    first, the result appears all at once, and a merge that was killed can be run again.
+    first, and the result appears all at once. Nobody else may save to the inputs.
 
     Args:
         checkpoint_prefixes: the inputs' prefixes, taken literally.

@@ -2,8 +2,8 @@
 /*
  * Joins bundles by their indexes; tensor bytes stay where they are and their files get second names. All entries of all
  * inputs are read and checked, then the data files are linked under names that no index refers to, then the new index
- * is committed, and only then do inputs go. Killed anywhere, the inputs or the result are whole, and running again
- * finishes.
+ * is committed, and only then do inputs go. Killed before the inputs go, they are
+ * whole and the merge can be run again; killed while they go, the result is whole and a second run must not be made.
  */
 #include "base/memory.h"
 #include "bundle/commit.h"
