@@ -188,7 +188,7 @@ def test_metadata(tmp_path: Path) -> None:
     with pytest.raises(MergeConflictError) as caught:
         ckptfmt.merge([a, c, other], tmp_path / "m")
     assert caught.value.tensor == "_CKPTFMT_METADATA"
-    assert caught.value.message == f"MRG-3: the tensor is in {a} and {other}"
+    assert caught.value.message == f"MRG-3: the metadata differ in {a} and {other}"
     assert contents(tmp_path) == before
 
 
@@ -233,7 +233,7 @@ def test_the_same_whole_tensor(tmp_path: Path) -> None:
     before = contents(tmp_path)
     with pytest.raises(MergeConflictError) as caught:
         ckptfmt.merge_v2_checkpoints([a, b], tmp_path / "m")
-    assert caught.value.message == f"MRG-3: the tensor is in {a} and {b}"
+    assert caught.value.message == f"MRG-3: the metadata differ in {a} and {b}"
     assert caught.value.tensor == "x" and contents(tmp_path) == before
 
 

@@ -27,8 +27,8 @@ LAYERS = ["base", "codec", "io", "bundle"]
 FILE_LINES_MAX = 700
 LONG_FILES = {
     "csrc/base/crc32c_tables.h": 1000,  # generated
-    "csrc/io/os_posix.c": 830,  # the whole seam is one file, so that a port is one file
-    "tests/c/test_os.c": 990,
+    "csrc/io/os_posix.c": 880,  # the whole seam is one file, so that a port is one file
+    "tests/c/test_os.c": 1020,
     "spec/format.md": 1200,
 }
 C_WIDTH, TAB_WIDTH, PYTHON_WIDTH = 120, 4, 100
@@ -53,7 +53,11 @@ COVERED_BY = {
     "bundle/held": "test_bundle",
     "bundle/listing": "test_bundle",
     "bundle/map": "test_bundle",
-    "bundle/merge": "test_faults",
+    "bundle/merge_files": "test_merge",
+    "bundle/merge_inputs": "test_merge",
+    "bundle/merge_join": "test_merge",
+    "bundle/merge_journal": "test_merge",
+    "bundle/merge_walk": "test_merge",
     "bundle/prefix": "test_bundle",
     "bundle/read": "test_bundle",
     "bundle/read_strings": "test_bundle",

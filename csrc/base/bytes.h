@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Little-endian loads and stores. No bounds checks: the callers have them. */
+/* Loads and stores, little-endian unless the name says so. No bounds checks: the callers have them. */
 #ifndef CKPTFMT_BASE_BYTES_H
 #define CKPTFMT_BASE_BYTES_H
 
@@ -31,6 +31,14 @@ static inline uint64_t cf_load_u64(const uint8_t *from)
 	uint64_t value;
 	memcpy(&value, from, sizeof value);
 	return CF_HOST_BIG_ENDIAN ? __builtin_bswap64(value) : value;
+}
+
+/* Big-endian: compares as the bytes do. */
+static inline uint64_t cf_load_big_u64(const uint8_t *from)
+{
+	uint64_t value;
+	memcpy(&value, from, sizeof value);
+	return CF_HOST_BIG_ENDIAN ? value : __builtin_bswap64(value);
 }
 
 static inline void cf_store_u32(uint8_t *to, uint32_t value)

@@ -3,7 +3,6 @@
 
 #include "bundle/table_reader.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- what is there --------------------------------------------------------------------------------------- */
@@ -70,7 +69,9 @@ ckptfmt_status cf_commit_choose_count(const cf_commit *commit, int32_t at_least,
 			return CKPTFMT_OK;
 	}
 	status = cf_os_directory_list(commit->directory, &names, err);
-	while (status == CKPTFMT_OK && count_is_taken(&names, commit->prefix->base, *out)) {
+	/* The number of the index in force is taken even where its data files are missing: it would name ours. */
+	while (status == CKPTFMT_OK &&
+		(*out == commit->old_count || count_is_taken(&names, commit->prefix->base, *out))) {
 		if (*out == INT32_MAX)
 			status = cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET, "no number of data files is free");
 		else
@@ -102,16 +103,15 @@ static ckptfmt_status check_entry(const cf_table_iterator *at, int32_t count, co
 	if (entry.shard < 0 || entry.shard >= count)
 		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, at->value_offset, "ENT-3: shard number %d of %d",
 			(int)entry.shard, (int)count);
-	if (entry.slice_count == 0 && (entry.offset < 0 || entry.size < 0 ||
-		!cf_range_fits((uint64_t)entry.offset, (uint64_t)entry.size, data_sizes[entry.shard])))
+	if (!cf_entry_fits(&entry, data_sizes[entry.shard]))
 		return cf_fail(err, CKPTFMT_FAIL_TRUNCATED, at->value_offset,
 			"DAT-2: an entry names bytes that its data file does not have");
 	return CKPTFMT_OK;
 }
 
-/* CMT-7: what was written is what can be read. A bad disk, a full one that did not say so and our own mistakes show
- * here, while the old checkpoint is still in place. */
-static ckptfmt_status read_back(const cf_commit *commit, const cf_file_writer *index, int32_t count,
+/* A bad disk, a full one that did not say so and our own mistakes show here, while the old checkpoint is still in
+ * place. */
+ckptfmt_status cf_commit_read_back(const cf_commit *commit, const cf_file_writer *index, int32_t count,
 	const uint64_t *data_sizes, ckptfmt_error *err)
 {
 	ckptfmt_limits limits;
@@ -146,66 +146,99 @@ static ckptfmt_status read_back(const cf_commit *commit, const cf_file_writer *i
 	return status;
 }
 
-/* The number of a data file of the prefix with this count; -1 for any other name. */
-static int32_t shard_of_name(const cf_commit *commit, const char *name, int32_t count)
+/* ---- replacing ------------------------------------------------------------------------------------------- */
+
+ckptfmt_status cf_commit_lock(const cf_commit *commit, ckptfmt_error *err)
 {
-	return cf_data_name_count(commit->prefix->base, name) == count
-		? (int32_t)strtol(name + strlen(commit->prefix->base) + strlen(".data-"), NULL, 10) : -1;
+	return cf_os_directory_lock(commit->directory, CF_COMMIT_LOCK_MS, err);
 }
 
-/* CMT-11: removes the data files of the generation that was replaced; what cannot be removed stays. Only files that are
- * there are touched, whatever number the old index claims. The first one goes last: while it is there, writers see the
- * number as taken. */
-static void remove_old(const cf_commit *commit)
+void cf_commit_unlock(const cf_commit *commit)
+{
+	cf_os_directory_unlock(commit->directory);
+}
+
+/* Whether the name is one that a writer gives to a data file of this number, in just that spelling. */
+static bool is_of_generation(const cf_commit *commit, const char *name, int32_t count, int32_t *shard)
+{
+	char usual[CF_NAME_SIZE];
+	int32_t own;
+	if (!cf_data_name_parse(commit->prefix->base, name, shard, &own) || own != count || *shard >= count)
+		return false;
+	cf_data_name(commit->prefix->base, *shard, count, usual);
+	return strcmp(name, usual) == 0;
+}
+
+/* Only files that are there are touched, whatever number the old index claims. The first one goes last: while it is
+ * there, writers see the number as taken. */
+void cf_commit_remove_generation(const cf_commit *commit, int32_t count)
 {
 	char name[CF_NAME_SIZE];
 	cf_buffer names = CF_BUFFER_EMPTY;
-	if (commit->old_count == 0 || cf_os_directory_list(commit->directory, &names, NULL) != CKPTFMT_OK)
-		goto out;
-	for (uint64_t at = 0; at < names.size; at += strlen((const char *)names.data + at) + 1)
-		if (shard_of_name(commit, (const char *)names.data + at, commit->old_count) > 0)
-			(void)!cf_os_unlink(commit->directory, (const char *)names.data + at, NULL);
-	cf_data_name(commit->prefix->base, 0, commit->old_count, name);
-	(void)!cf_os_unlink(commit->directory, name, NULL);
-out:
+	int32_t shard;
+	if (cf_os_directory_list(commit->directory, &names, NULL) == CKPTFMT_OK) {
+		for (uint64_t at = 0; at < names.size; at += strlen((const char *)names.data + at) + 1)
+			if (is_of_generation(commit, (const char *)names.data + at, count, &shard) && shard > 0)
+				(void)!cf_os_unlink(commit->directory, (const char *)names.data + at, NULL);
+		cf_data_name(commit->prefix->base, 0, count, name);
+		(void)!cf_os_unlink(commit->directory, name, NULL);
+	}
 	cf_buffer_free(&names);
 }
 
-/* Steps 4 to 6, under the lock. */
-static ckptfmt_status replace_index(cf_commit *commit, cf_file_writer *index, bool *committed, ckptfmt_error *err)
+/* CMT-7, second half. */
+static ckptfmt_status check_data_files(const cf_commit *commit, int32_t count, const uint64_t *data_sizes,
+	ckptfmt_error *err)
 {
-	char name[CF_NAME_SIZE];
-	ckptfmt_error why;
-	ckptfmt_status status;
-	/* Another writer may have committed since this one began: its generation is the one that is replaced. */
-	CF_TRY(cf_commit_observe(commit, err));
-	cf_index_name(commit->prefix->base, name);
-	if (commit->durability == CKPTFMT_DURABILITY_FULL)
-		CF_TRY(cf_os_directory_sync(commit->directory, err));
-	CF_TRY(cf_file_writer_replace(index, name, err));
-	*committed = true;
-	if (commit->durability != CKPTFMT_DURABILITY_FULL ||
-		cf_os_directory_sync(commit->directory, &why) == CKPTFMT_OK)
-		return CKPTFMT_OK;
-	status = cf_fail(err, CKPTFMT_FAIL_DURABILITY_UNKNOWN, CF_NO_OFFSET,
-		"the new checkpoint is in place, but a power cut may still bring the old one back (%s)", why.message);
+	for (int32_t shard = 0; shard < count; shard++) {
+		char name[CF_NAME_SIZE];
+		cf_file_info info;
+		bool exists;
+		cf_data_name(commit->prefix->base, shard, count, name);
+		CF_TRY(cf_os_stat(commit->directory, name, &info, &exists, err));
+		if (!exists || info.size != data_sizes[shard])
+			return cf_fail(err, CKPTFMT_FAIL_BUSY, CF_NO_OFFSET,
+				"CMT-7: another writer %s %.160s meanwhile", exists ? "changed" : "removed", name);
+	}
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status unknown(const cf_commit *commit, const char *text, const ckptfmt_error *why, ckptfmt_error *err)
+{
+	ckptfmt_status status = cf_fail(err, CKPTFMT_FAIL_DURABILITY_UNKNOWN, CF_NO_OFFSET, "%s (%s)", text,
+		why->message);
 	if (err != NULL)
-		err->os_errno = why.os_errno;
+		err->os_errno = why->os_errno;
 	cf_error_path(err, commit->prefix->index_path);
 	return status;
 }
 
-ckptfmt_status cf_commit_index(cf_commit *commit, cf_file_writer *index, int32_t count, const uint64_t *data_sizes,
+ckptfmt_status cf_commit_replace(cf_commit *commit, cf_file_writer *index, int32_t count, const uint64_t *data_sizes,
 	bool *committed, ckptfmt_error *err)
 {
+	char name[CF_NAME_SIZE];
+	ckptfmt_error why;
 	ckptfmt_status status;
+	bool lost;
 	*committed = false;
-	if (commit->durability != CKPTFMT_DURABILITY_NONE)
-		CF_TRY(read_back(commit, index, count, data_sizes, err));
-	cf_os_directory_lock(commit->directory);
-	status = replace_index(commit, index, committed, err);
-	if (status == CKPTFMT_OK && commit->old_count != count)
-		remove_old(commit);
-	cf_os_directory_unlock(commit->directory);
-	return status;
+	/* Another writer may have committed since this one began: its generation is the one that is replaced. */
+	CF_TRY(cf_commit_observe(commit, err));
+	CF_TRY(check_data_files(commit, count, data_sizes, err));
+	cf_index_name(commit->prefix->base, name);
+	if (commit->durability == CKPTFMT_DURABILITY_FULL)
+		CF_TRY(cf_os_directory_sync(commit->directory, err));
+	status = cf_file_writer_replace(index, name, &lost, &why);
+	*committed = status == CKPTFMT_OK || lost;
+	if (lost)
+		return unknown(commit, "nobody can tell whether the old or the new checkpoint is in place", &why, err);
+	if (status != CKPTFMT_OK && err != NULL)
+		*err = why;
+	CF_TRY(status);
+	if (commit->durability == CKPTFMT_DURABILITY_FULL &&
+		cf_os_directory_sync(commit->directory, &why) != CKPTFMT_OK)
+		return unknown(commit, "the new checkpoint is in place, but a power cut may still bring the old one back",
+			&why, err);
+	if (commit->old_count != 0 && commit->old_count != count)
+		cf_commit_remove_generation(commit, commit->old_count);
+	return CKPTFMT_OK;
 }

@@ -12,7 +12,9 @@
  *   6 the directory is synced: the rename is on the device, and "saved" may be said;
  *   7 the data files of the generation that the old index named are removed.
  *
- * 4 to 7 are done under the directory's lock, so that what 7 removes is what 5 replaced, however many write.
+ * 4 to 7 are done under the directory's lock, so that what 7 removes is what 5 replaced, however many write. Under it
+ * the data files are looked at once more: where an index is damaged or its data files are gone, other writers may have
+ * chosen the same number.
  *
  * A crash before 5 leaves the old checkpoint and files nobody refers to; after 5 the new one. A power cut between 5 and
  * 6 leaves either.
@@ -26,6 +28,10 @@
 #include "codec/message.h"
 #include "io/file_writer.h"
 
+/* How long a commit waits for others of the same directory. They hold the lock for a few system calls, of which the
+ * slowest syncs a directory. */
+enum { CF_COMMIT_LOCK_MS = 300000 };
+
 typedef struct cf_commit {
 	const cf_prefix *prefix;
 	const cf_directory *directory;
@@ -36,17 +42,32 @@ typedef struct cf_commit {
 /* Sees what is there now. IO and NO_MEMORY; an unreadable old index is no failure. */
 CF_MUST_CHECK ckptfmt_status cf_commit_observe(cf_commit *commit, ckptfmt_error *err);
 
-/* The smallest N from `at_least` on that no data file of the prefix has. With `look` false a fresh prefix is believed
- * to be free of them after one look at the first name, and the directory is not listed. */
+/* The smallest N from `at_least` on that no data file of the prefix has, nor the checkpoint that is there. With `look`
+ * false a fresh prefix is believed to be free of them after one look at the first name, and the directory is not
+ * listed. */
 CF_MUST_CHECK ckptfmt_status cf_commit_choose_count(const cf_commit *commit, int32_t at_least, bool look, int32_t *out,
 	ckptfmt_error *err);
 
 /* Where the table of an index goes: into its file. */
 cf_sink cf_commit_sink(cf_file_writer *index);
 
-/* Steps 3 (reading back) to 7, for a finished index file and data files in place. `data_sizes` are the sizes of the
- * `count` data files. On failure before the commit point the caller removes the data files; *committed tells. */
-CF_MUST_CHECK ckptfmt_status cf_commit_index(cf_commit *commit, cf_file_writer *index, int32_t count,
+/* Step 3, reading back (CMT-7): the finished index names only bytes that its data files have. `data_sizes` are the
+ * sizes of the `count` data files. */
+CF_MUST_CHECK ckptfmt_status cf_commit_read_back(const cf_commit *commit, const cf_file_writer *index, int32_t count,
+	const uint64_t *data_sizes, ckptfmt_error *err);
+
+/* The directory's lock. BUSY. Never take two: two directories may be one. */
+CF_MUST_CHECK ckptfmt_status cf_commit_lock(const cf_commit *commit, ckptfmt_error *err);
+void cf_commit_unlock(const cf_commit *commit);
+
+/* Steps 4 to 7, for a finished index file and data files in place. On a failure with *committed false the caller
+ * removes the data files. With DURABILITY_UNKNOWN *committed is true: nobody may remove anything. BUSY: somebody
+ * removed a data file meanwhile. REQUIRES: cf_commit_lock, read back. */
+CF_MUST_CHECK ckptfmt_status cf_commit_replace(cf_commit *commit, cf_file_writer *index, int32_t count,
 	const uint64_t *data_sizes, bool *committed, ckptfmt_error *err);
+
+/* CMT-11: removes the data files of the prefix that have the number `count`; what cannot be removed stays. REQUIRES:
+ * cf_commit_lock, and the index in force does not have this number. */
+void cf_commit_remove_generation(const cf_commit *commit, int32_t count);
 
 #endif

@@ -8,10 +8,6 @@
 
 #include <stdatomic.h>
 
-/* Where the bytes come from; *got below `size` means that they ended. */
-typedef ckptfmt_status (*cf_table_read)(const void *state, const char *path, uint8_t *to, uint64_t size,
-	uint64_t offset, uint64_t *got, ckptfmt_error *err);
-
 /* One data block. */
 typedef struct cf_table_row {
 	const uint8_t *separator;      /* in the index block, or in `separators` */

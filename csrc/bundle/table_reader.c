@@ -256,7 +256,7 @@ static ckptfmt_status read_index(cf_table *table, ckptfmt_error *err)
 	return table->blocks == NULL ? cf_fail_memory(err) : CKPTFMT_OK;
 }
 
-static ckptfmt_status open_table(cf_table_read read, const void *state, const char *path, uint64_t size,
+ckptfmt_status cf_table_open_source(cf_table_read read, const void *state, const char *path, uint64_t size,
 	const ckptfmt_limits *limits, cf_table **out, ckptfmt_error *err)
 {
 	ckptfmt_status status;
@@ -287,13 +287,13 @@ static ckptfmt_status open_table(cf_table_read read, const void *state, const ch
 ckptfmt_status cf_table_open(const cf_file *file, const char *path, uint64_t file_size, const ckptfmt_limits *limits,
 	cf_table **out, ckptfmt_error *err)
 {
-	return open_table(read_file, file, path, file_size, limits, out, err);
+	return cf_table_open_source(read_file, file, path, file_size, limits, out, err);
 }
 
 ckptfmt_status cf_table_open_memory(const uint8_t *bytes, uint64_t size, const ckptfmt_limits *limits,
 	cf_table **out, ckptfmt_error *err)
 {
-	return open_table(read_memory, bytes, NULL, size, limits, out, err);
+	return cf_table_open_source(read_memory, bytes, NULL, size, limits, out, err);
 }
 
 void cf_table_close(cf_table *table)

@@ -12,11 +12,18 @@
 
 typedef struct cf_table cf_table;
 
+/* Where the bytes of a table come from; *got below `size` means that they ended. */
+typedef ckptfmt_status (*cf_table_read)(const void *state, const char *path, uint8_t *to, uint64_t size,
+	uint64_t offset, uint64_t *got, ckptfmt_error *err);
+
 /* Reads the footer and the index block. `file` and `path` stay the caller's and must outlive the table; `file_size` is
  * what the file was when it was opened (a file that shrinks later is TRUNCATED). `limits` is copied.
  * TRUNCATED, BAD_MAGIC, UNSUPPORTED, CHECKSUM, BAD_BLOCK, BAD_ORDER, LIMIT, IO, NO_MEMORY. */
 CF_MUST_CHECK ckptfmt_status cf_table_open(const cf_file *file, const char *path, uint64_t file_size,
 	const ckptfmt_limits *limits, cf_table **out, ckptfmt_error *err);
+/* The same over bytes that `read` gives; `state` must outlive the table. */
+CF_MUST_CHECK ckptfmt_status cf_table_open_source(cf_table_read read, const void *state, const char *path,
+	uint64_t size, const ckptfmt_limits *limits, cf_table **out, ckptfmt_error *err);
 /* The same over bytes in memory, which must outlive the table and not change. */
 CF_MUST_CHECK ckptfmt_status cf_table_open_memory(const uint8_t *bytes, uint64_t size, const ckptfmt_limits *limits,
 	cf_table **out, ckptfmt_error *err);

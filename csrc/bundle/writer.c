@@ -12,7 +12,9 @@
 
 enum {
 	COUNT_TRIES = 16,
-	CHUNK_UNIT = 16         /* chunks hold whole elements of every data type */
+	CHUNK_UNIT = 16,        /* chunks hold whole elements of every data type */
+	CHUNKS_MAX = 15 << 20,  /* of one tensor: 4 bytes each in a block of at most 64 MiB */
+	CHUNK_SIZE_MIN = 4096   /* less, and the checksums of a large tensor no longer fit an index block of a reader */
 };
 
 typedef struct data_file {
@@ -47,6 +49,9 @@ static ckptfmt_status check_options(const ckptfmt_write_options *options, ckptfm
 	if (options->chunk_size % CHUNK_UNIT != 0)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the chunk size %lu is no multiple of %d",
 			(unsigned long)options->chunk_size, CHUNK_UNIT);
+	if (options->chunk_size != 0 && options->chunk_size < CHUNK_SIZE_MIN)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the chunk size %lu is below %d",
+			(unsigned long)options->chunk_size, CHUNK_SIZE_MIN);
 	if (options->durability < CKPTFMT_DURABILITY_FULL || options->durability > CKPTFMT_DURABILITY_NONE)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "durability %d is none",
 			(int)options->durability);
@@ -136,6 +141,27 @@ static ckptfmt_source normal_source(const ckptfmt_source *source)
 	return normal;
 }
 
+/* The checksums of all chunks stand in one entry, and that in one block of the index (BLK-14). */
+static ckptfmt_status check_chunks(const ckptfmt_writer *writer, const ckptfmt_source *source, ckptfmt_error *err)
+{
+	uint32_t chunk_size = writer->options.chunk_size;
+	if (chunk_size != 0 && cf_source_size(source) / chunk_size > CHUNKS_MAX)
+		return cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET,
+			"BLK-14: the tensor has more than %d chunks of %lu bytes; take larger ones", CHUNKS_MAX,
+			(unsigned long)chunk_size);
+	return CKPTFMT_OK;
+}
+
+/* EXT-8: the writer makes these itself, where a data file has nothing else. */
+static ckptfmt_status check_reserved(const ckptfmt_source *source, ckptfmt_error *err)
+{
+	size_t size = sizeof CF_PLACEHOLDER_PREFIX - 1;
+	if (source->name_size > size && memcmp(source->name, CF_PLACEHOLDER_PREFIX, size) == 0)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "EXT-8: names that begin with %s are reserved",
+			CF_PLACEHOLDER_PREFIX);
+	return CKPTFMT_OK;
+}
+
 /* Enters all sources, so that every conflict shows before a byte is written; their rows are put into `rows`. */
 static ckptfmt_status enter_sources(ckptfmt_writer *writer, const ckptfmt_source *sources, uint64_t count,
 	uint64_t *rows, ckptfmt_error *err)
@@ -143,6 +169,10 @@ static ckptfmt_status enter_sources(ckptfmt_writer *writer, const ckptfmt_source
 	cf_catalog_mark mark = cf_catalog_here(&writer->catalog);
 	for (uint64_t i = 0; i < count; i++) {
 		ckptfmt_status status = cf_source_check(&sources[i], err);
+		if (status == CKPTFMT_OK)
+			status = check_chunks(writer, &sources[i], err);
+		if (status == CKPTFMT_OK)
+			status = check_reserved(&sources[i], err);
 		if (status == CKPTFMT_OK) {
 			ckptfmt_source source = normal_source(&sources[i]);
 			status = cf_catalog_add(&writer->catalog, &source, &rows[i], err);
@@ -150,7 +180,7 @@ static ckptfmt_status enter_sources(ckptfmt_writer *writer, const ckptfmt_source
 		if (status != CKPTFMT_OK) {
 			cf_error_tensor(err, sources[i].name, sources[i].name_size);
 			cf_error_path(err, writer->prefix.index_path);
-			if (status == CKPTFMT_INVALID)
+			if (status == CKPTFMT_INVALID || status == CKPTFMT_LIMIT)
 				cf_catalog_rollback(&writer->catalog, &mark);
 			else
 				writer->failed = true;
@@ -239,7 +269,7 @@ static ckptfmt_status add_placeholder(ckptfmt_writer *writer, int32_t shard, ckp
 	ckptfmt_source source;
 	uint64_t row;
 	memset(&source, 0, sizeof source);
-	(void)snprintf(name, sizeof name, "_CKPTFMT_SHARD_%d", (int)shard);
+	(void)snprintf(name, sizeof name, CF_PLACEHOLDER_PREFIX "%d", (int)shard);
 	source.name = (const uint8_t *)name;
 	source.name_size = strlen(name);
 	source.dims = dims;
@@ -340,6 +370,19 @@ static ckptfmt_status write_index(ckptfmt_writer *writer, cf_file_writer *index,
 	return cf_file_writer_finish(index, writer->options.durability == CKPTFMT_DURABILITY_FULL, err);
 }
 
+static ckptfmt_status put_in_force(ckptfmt_writer *writer, cf_file_writer *index, const uint64_t *sizes,
+	bool *committed, ckptfmt_error *err)
+{
+	cf_commit *commit = &writer->commit;
+	ckptfmt_status status;
+	if (commit->durability != CKPTFMT_DURABILITY_NONE)
+		CF_TRY(cf_commit_read_back(commit, index, writer->file_count, sizes, err));
+	CF_TRY(cf_commit_lock(commit, err));
+	status = cf_commit_replace(commit, index, writer->file_count, sizes, committed, err);
+	cf_commit_unlock(commit);
+	return status;
+}
+
 static ckptfmt_status commit_files(ckptfmt_writer *writer, cf_file_writer *index, bool *committed, ckptfmt_error *err)
 {
 	uint64_t *sizes;
@@ -357,7 +400,7 @@ static ckptfmt_status commit_files(ckptfmt_writer *writer, cf_file_writer *index
 		return cf_fail_memory(err);
 	for (int32_t i = 0; i < writer->file_count; i++)
 		sizes[i] = cf_file_writer_position(&writer->files[i].file);
-	status = cf_commit_index(&writer->commit, index, writer->file_count, sizes, committed, err);
+	status = put_in_force(writer, index, sizes, committed, err);
 	cf_release(sizes);
 	return status;
 }

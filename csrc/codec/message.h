@@ -13,6 +13,10 @@ enum {
 	CF_CONSUMER_VERSION = 1
 };
 
+/* EXT-7, EXT-8 */
+#define CF_METADATA_NAME "_CKPTFMT_METADATA"
+#define CF_PLACEHOLDER_PREFIX "_CKPTFMT_SHARD_"
+
 typedef struct cf_bytes_view {
 	const uint8_t *data;
 	uint64_t size;
@@ -58,6 +62,15 @@ void cf_header_encode(cf_buffer *out, int32_t num_shards, int32_t endianness, in
  * the message (the size of the value, the number of shards) is the caller's to check. BAD_PROTO, BAD_SHAPE, LIMIT. */
 CF_MUST_CHECK ckptfmt_status cf_entry_decode(cf_bytes_view bytes, uint64_t origin, uint64_t slices_max, int64_t *dims,
 	cf_entry *out, ckptfmt_error *err);
+
+/* DAT-2: whether the bytes that the entry owns lie within a data file of `size` bytes. No bytes lie anywhere. */
+static inline bool cf_entry_fits(const cf_entry *entry, uint64_t size)
+{
+	if (entry->slice_count != 0 || entry->size == 0)
+		return true;
+	return entry->offset >= 0 && entry->size > 0 &&
+		cf_range_fits((uint64_t)entry->offset, (uint64_t)entry->size, size);
+}
 
 /* Walks the slices of an entry in their order: *walk begins at zero. False past the last. The `rank` starts and
  * lengths (-1: full) are as they stand in the message; a number of extents other than rank is BAD_SLICE. */

@@ -278,13 +278,16 @@ ckptfmt_status cf_file_writer_finish(cf_file_writer *writer, bool sync, ckptfmt_
 	return CKPTFMT_OK;
 }
 
+typedef enum whereabouts { ELSEWHERE, THERE, UNKNOWN } whereabouts;
+
 /* A network file system may rename and then report that it did not: only the file itself can tell. */
-static bool stands_at(const cf_file_writer *writer, const char *target)
+static whereabouts stands_at(const cf_file_writer *writer, const char *target)
 {
 	cf_file_info info;
 	bool exists;
-	return cf_os_stat(writer->directory, target, &info, &exists, NULL) == CKPTFMT_OK && exists &&
-		info.device == writer->device && info.inode == writer->inode;
+	if (cf_os_stat(writer->directory, target, &info, &exists, NULL) != CKPTFMT_OK)
+		return UNKNOWN;
+	return exists && info.device == writer->device && info.inode == writer->inode ? THERE : ELSEWHERE;
 }
 
 ckptfmt_status cf_file_writer_link_new(cf_file_writer *writer, const char *target, bool *exists, ckptfmt_error *err)
@@ -293,7 +296,7 @@ ckptfmt_status cf_file_writer_link_new(cf_file_writer *writer, const char *targe
 	assert(writer->state == CF_FILE_WRITER_FINISHED);
 	status = cf_os_rename_new(writer->directory, writer->name, writer->directory, target, exists, err);
 	if (status != CKPTFMT_OK || *exists) {
-		if (!stands_at(writer, target))
+		if (stands_at(writer, target) != THERE)
 			return status;
 		*exists = false;
 		/* Where it was done by a link, the first name may still be there. */
@@ -303,15 +306,20 @@ ckptfmt_status cf_file_writer_link_new(cf_file_writer *writer, const char *targe
 	return CKPTFMT_OK;
 }
 
-ckptfmt_status cf_file_writer_replace(cf_file_writer *writer, const char *target, ckptfmt_error *err)
+ckptfmt_status cf_file_writer_replace(cf_file_writer *writer, const char *target, bool *unknown, ckptfmt_error *err)
 {
 	ckptfmt_status status;
 	assert(writer->state == CF_FILE_WRITER_FINISHED);
+	*unknown = false;
 	status = cf_os_rename(writer->directory, writer->name, writer->directory, target, err);
-	if (status != CKPTFMT_OK && !stands_at(writer, target))
-		return status;
+	if (status != CKPTFMT_OK) {
+		whereabouts where = stands_at(writer, target);
+		if (where == ELSEWHERE)
+			return status;
+		*unknown = where == UNKNOWN;
+	}
 	writer->state = CF_FILE_WRITER_PUBLISHED;
-	return CKPTFMT_OK;
+	return *unknown ? status : CKPTFMT_OK;
 }
 
 void cf_file_writer_abandon(cf_file_writer *writer)

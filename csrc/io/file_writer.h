@@ -87,8 +87,10 @@ CF_MUST_CHECK ckptfmt_status cf_file_writer_finish(cf_file_writer *writer, bool 
  * failure. After a failure too another call may be tried. REQUIRES: finished. */
 CF_MUST_CHECK ckptfmt_status cf_file_writer_link_new(cf_file_writer *writer, const char *target, bool *exists,
 	ckptfmt_error *err);
-/* Gives the finished file the name `target`, in the place of the file that had it. REQUIRES: finished. */
-CF_MUST_CHECK ckptfmt_status cf_file_writer_replace(cf_file_writer *writer, const char *target, ckptfmt_error *err);
+/* Gives the finished file the name `target`, in the place of the file that had it. *unknown, with a failure: it may
+ * stand under either name, nobody can tell, and is left alone from here on. REQUIRES: finished. */
+CF_MUST_CHECK ckptfmt_status cf_file_writer_replace(cf_file_writer *writer, const char *target, bool *unknown,
+	ckptfmt_error *err);
 
 /* Closes, removes a file that was not published, frees. Leaves errno alone. What cannot be removed stays. */
 void cf_file_writer_abandon(cf_file_writer *writer);

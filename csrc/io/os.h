@@ -44,9 +44,11 @@ CF_MUST_CHECK ckptfmt_status cf_os_directory_open(const char *path, bool make, b
 	ckptfmt_error *err);
 void cf_os_directory_close(cf_directory *directory);
 CF_MUST_CHECK ckptfmt_status cf_os_directory_sync(const cf_directory *directory, ckptfmt_error *err);
-/* Waits until no other holder of this directory's lock is left. Only those who ask for the lock keep out of each
- * other's way, and it goes with the process. Where the file system has no locks nothing is locked. */
-void cf_os_directory_lock(const cf_directory *directory);
+/* Waits until no other holder of this directory's lock is left, at most about `timeout_ms`; then BUSY. Only those who
+ * ask for the lock keep out of each other's way, a second open of the same directory among them, and it goes with the
+ * process. Where the file system has no locks nothing is locked, and that is OK. */
+CF_MUST_CHECK ckptfmt_status cf_os_directory_lock(const cf_directory *directory, uint64_t timeout_ms,
+	ckptfmt_error *err);
 void cf_os_directory_unlock(const cf_directory *directory);
 /* The names in the directory, each followed by a NUL, "." and ".." left out, in no order. `names` is cleared first. */
 CF_MUST_CHECK ckptfmt_status cf_os_directory_list(const cf_directory *directory, cf_buffer *names, ckptfmt_error *err);
@@ -89,9 +91,16 @@ CF_MUST_CHECK ckptfmt_status cf_os_sync(const cf_file *file, const char *path, c
 /* Replaces the target atomically. */
 CF_MUST_CHECK ckptfmt_status cf_os_rename(const cf_directory *from, const char *from_name, const cf_directory *to,
 	const char *to_name, ckptfmt_error *err);
-/* Gives the file (of a symbolic link: what it leads to) a second name. *exists (nothing done) is no failure. */
+typedef enum cf_link_result {
+	CF_LINK_DONE,
+	CF_LINK_EXISTS,         /* the new name is taken; nothing done */
+	CF_LINK_NO_SOURCE,      /* there is no such file, or the directory of the new name is gone; nothing done */
+	CF_LINK_IMPOSSIBLE      /* another device, a file system without links or with no more of them, somebody else's
+	                         * file; nothing done */
+} cf_link_result;
+/* Gives the file (of a symbolic link: what it leads to) a second name. Whatever *result says is no failure. */
 CF_MUST_CHECK ckptfmt_status cf_os_link(const cf_directory *from, const char *from_name, const cf_directory *to,
-	const char *to_name, bool *exists, ckptfmt_error *err);
+	const char *to_name, cf_link_result *result, ckptfmt_error *err);
 /* As rename, but never over another file: *exists (nothing done) is no failure. Where the file system has no such call,
  * link and unlink; where it has no links either, an empty file is made to hold the name and then replaced. After a
  * failure the file stands under its old name, and the new one is free unless removing it failed as well. */

@@ -22,6 +22,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/types.h>
+#include <time.h>
 #include <unistd.h>
 
 #ifdef __linux__
@@ -287,10 +288,37 @@ void cf_os_directory_close(cf_directory *directory)
 	directory->fd = -1;
 }
 
-void cf_os_directory_lock(const cf_directory *directory)
+static void pause_ms(uint64_t milliseconds)
 {
-	while (flock(directory->fd, LOCK_EX) != 0 && errno == EINTR)
-		;
+	struct timespec time = {(time_t)(milliseconds / 1000), (long)(milliseconds % 1000) * 1000000};
+	(void)nanosleep(&time, NULL);
+}
+
+ckptfmt_status cf_os_directory_lock(const cf_directory *directory, uint64_t timeout_ms, ckptfmt_error *err)
+{
+	enum { PAUSE_MAX = 50 };
+	int kept = errno;
+	uint64_t waited = 0, pause = 1;
+	ckptfmt_status status = CKPTFMT_OK;
+	/* flock that waits has no time limit, and a holder may be stopped. */
+	while (flock(directory->fd, LOCK_EX | LOCK_NB) != 0) {
+		if (errno == EINTR)
+			continue;
+		if (errno != EWOULDBLOCK)
+			break;
+		if (waited >= timeout_ms) {
+			status = cf_fail(err, CKPTFMT_FAIL_BUSY, CF_NO_OFFSET,
+				"another process has held the directory's lock for %llu seconds",
+				(unsigned long long)(timeout_ms / 1000));
+			cf_error_path(err, directory->path);
+			break;
+		}
+		pause_ms(pause);
+		waited += pause;
+		pause = cf_min_u64(2 * pause, PAUSE_MAX);
+	}
+	errno = kept;
+	return status;
 }
 
 void cf_os_directory_unlock(const cf_directory *directory)
@@ -637,14 +665,26 @@ ckptfmt_status cf_os_rename(const cf_directory *from, const char *from_name, con
 }
 
 ckptfmt_status cf_os_link(const cf_directory *from, const char *from_name, const cf_directory *to,
-	const char *to_name, bool *exists, ckptfmt_error *err)
+	const char *to_name, cf_link_result *result, ckptfmt_error *err)
 {
 	/* A link to a symbolic link would lead elsewhere from another directory. */
-	int result = link_at(from, from_name, to, to_name, AT_SYMLINK_FOLLOW);
-	*exists = result != 0 && errno == EEXIST;
-	if (result != 0 && !*exists)
+	int done = link_at(from, from_name, to, to_name, AT_SYMLINK_FOLLOW);
+	*result = CF_LINK_DONE;
+	if (done == 0)
+		return CKPTFMT_OK;
+	switch (errno) {
+	case EEXIST:
+		*result = CF_LINK_EXISTS;
+		return CKPTFMT_OK;
+	case ENOENT:
+		*result = CF_LINK_NO_SOURCE;
+		return CKPTFMT_OK;
+	case EXDEV: case EPERM: case EMLINK: case ENOSYS: case EOPNOTSUPP:
+		*result = CF_LINK_IMPOSSIBLE;
+		return CKPTFMT_OK;
+	default:
 		return fail_named(err, errno, to, to_name, "cannot link a file to this name");
-	return CKPTFMT_OK;
+	}
 }
 
 /* 0, or -1 with errno: ENOSYS or EINVAL where system or file system cannot. */

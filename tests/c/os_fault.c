@@ -379,6 +379,7 @@ typedef struct verdict {
 static verdict judge(os_fault_kind kind, const char *path, const char *target, uint64_t offset, uint64_t size)
 {
 	verdict given = {false, true, false, 0, 0};
+	void (*meanwhile)(void) = NULL;
 	pthread_mutex_lock(&lock);
 	if (plan.kind == OS_FAULT_ANY || plan.kind == kind) {
 		calls++;
@@ -396,8 +397,15 @@ static verdict judge(os_fault_kind kind, const char *path, const char *target, u
 	}
 	given.os_errno = plan.os_errno == 0 ? EIO : plan.os_errno;
 	hits += given.fails;
+	if (given.fails && plan.meanwhile != NULL) {
+		meanwhile = plan.meanwhile;
+		memset(&plan, 0, sizeof plan);
+		given = (verdict){false, true, false, 0, 0};
+	}
 	record(kind, given.fails, path, target, offset, size);
 	pthread_mutex_unlock(&lock);
+	if (meanwhile != NULL)
+		meanwhile();
 	return given;
 }
 
@@ -583,11 +591,11 @@ ckptfmt_status cf_os_rename(const cf_directory *from, const char *from_name, con
 }
 
 ckptfmt_status cf_os_link(const cf_directory *from, const char *from_name, const cf_directory *to,
-	const char *to_name, bool *exists, ckptfmt_error *err)
+	const char *to_name, cf_link_result *result, ckptfmt_error *err)
 {
 	verdict given = judge(OS_FAULT_LINK, from_name, to_name, 0, 0);
-	*exists = false;
-	TELL(given, real_link(from, from_name, to, to_name, exists, err), refuse_named(&given, to, to_name, err));
+	*result = CF_LINK_DONE;
+	TELL(given, real_link(from, from_name, to, to_name, result, err), refuse_named(&given, to, to_name, err));
 }
 
 ckptfmt_status cf_os_rename_new(const cf_directory *from, const char *from_name, const cf_directory *to,

@@ -40,6 +40,8 @@ typedef struct os_fault_plan {
 	bool silent;           /* a failing write reports success and writes `partial` bytes; a failing sync reports
 	                        * success and syncs nothing */
 	int os_errno;          /* 0: EIO */
+	void (*meanwhile)(void); /* instead of failing: called before the at-th call, with no plan in force, as if somebody
+	                        * else did something just then */
 	uint64_t partial;      /* bytes that a failing write writes; a failing read gives at most so many (if not 0),
 	                        * and success */
 } os_fault_plan;

@@ -103,16 +103,6 @@ static ckptfmt_status load(const char *prefix, float *first, ckptfmt_error *err)
 	return status;
 }
 
-static ckptfmt_status merge(ckptfmt_error *err)
-{
-	char a[512], b[512];
-	const char *inputs[2] = {a, b};
-	const ckptfmt_merge_options options = {1, 0, CKPTFMT_DURABILITY_FULL, 0, NULL};
-	snprintf(a, sizeof a, "%s", in_directory("a"));
-	snprintf(b, sizeof b, "%s", in_directory("b"));
-	return ckptfmt_merge(inputs, 2, in_directory("m"), &options, err);
-}
-
 /* Errors name the file; only a lack of memory need not. */
 static void check_error(const ckptfmt_error *err)
 {
@@ -175,47 +165,6 @@ static void crash_saves(void)
 		check_checkpoint("ck", 1, 2);
 		CHECK_OK(save("ck", 3, &err), err);
 		check_checkpoint("ck", 3, 3);
-	}
-}
-
-static void fail_merges(bool crash)
-{
-	bool hit = true;
-	for (uint64_t n = 1; hit; n++) {
-		ckptfmt_error err;
-		ckptfmt_status status;
-		float first;
-		shell("rm -rf '%s'/*");
-		CHECK_OK(save("a", 1, &err), err);
-		{
-			/* The other input holds another tensor. */
-			static const int64_t dims[1] = {1};
-			const float value = 5;
-			ckptfmt_source source;
-			ckptfmt_writer *writer;
-			memset(&source, 0, sizeof source);
-			source.name = (const uint8_t *)"other";
-			source.name_size = 5;
-			source.dims = dims;
-			source.rank = 1;
-			source.dtype = CKPTFMT_FLOAT;
-			source.data = (const uint8_t *)&value;
-			CHECK_OK(ckptfmt_writer_open(in_directory("b"), NULL, &writer, &err), err);
-			CHECK_OK(ckptfmt_writer_add(writer, &source, 1, &err), err);
-			CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
-		}
-		os_fault_set(&(os_fault_plan){.at = n, .crash = crash});
-		status = merge(&err);
-		hit = os_fault_hits() != 0;
-		os_fault_clear();
-		CHECK_EQ(memory_fault_live(), 0);
-		if (load("m", &first, &err) != CKPTFMT_OK) {
-			CHECK(status != CKPTFMT_OK);
-			CHECK_EQ(err.failure, CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND);
-			check_checkpoint("a", 1, 1);
-			CHECK_OK(merge(&err), err);
-		}
-		check_checkpoint("m", 1, 1);
 	}
 }
 
@@ -303,8 +252,6 @@ int main(void)
 	fail_saves(EIO, false);
 	fail_saves(ENOSPC, true);
 	crash_saves();
-	fail_merges(false);
-	fail_merges(true);
 	fail_loads(EIO);
 	truncate_reads();
 	fail_allocations(false);

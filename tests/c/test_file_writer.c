@@ -120,6 +120,7 @@ static void put_room(cf_file_writer *writer, const uint8_t *from, uint64_t size)
 static void write_file(const char *name, uint64_t size, put_way way, uint64_t piece)
 {
 	cf_file_writer writer;
+	bool unknown;
 	uint64_t at = 0;
 	CHECK_OK(cf_file_writer_open(&writer, &here, name, &error), error);
 	while (at < size) {
@@ -148,7 +149,7 @@ static void write_file(const char *name, uint64_t size, put_way way, uint64_t pi
 	CHECK_OK(cf_file_writer_finish(&writer, false, &error), error);
 	CHECK_EQ(cf_file_writer_position(&writer), size);
 	CHECK(holds(writer.name, bytes, size));
-	CHECK_OK(cf_file_writer_replace(&writer, name, &error), error);
+	CHECK_OK(cf_file_writer_replace(&writer, name, &unknown, &error), error);
 	cf_file_writer_abandon(&writer);
 	CHECK(holds(name, bytes, size));
 	CHECK_EQ(count_files(""), 1);
@@ -252,7 +253,7 @@ static void test_names(void)
 	char name[256];
 	mode_t mask = umask(027);
 	int fds = open_fds();
-	bool exists;
+	bool exists, unknown;
 	CHECK_OK(cf_file_writer_open(&writer, &here, "x.index", &error), error);
 	CHECK_EQ(writer.state, CF_FILE_WRITER_WRITING);
 	CHECK(strncmp(writer.name, "x.index.tempstate", 17) == 0);
@@ -286,7 +287,7 @@ static void test_names(void)
 	CHECK_OK(cf_file_writer_open(&writer, &here, "taken", &error), error);
 	CHECK_OK(cf_file_writer_put(&writer, "over", 4, &error), error);
 	CHECK_OK(cf_file_writer_finish(&writer, false, &error), error);
-	CHECK_OK(cf_file_writer_replace(&writer, "taken", &error), error);
+	CHECK_OK(cf_file_writer_replace(&writer, "taken", &unknown, &error), error);
 	CHECK(holds("taken", (const uint8_t *)"over", 4));
 	CHECK_EQ(count_files("tempstate"), 0);
 	remove_files();
@@ -449,13 +450,13 @@ static void finish_small(cf_file_writer *writer)
 static void test_publish_failures(void)
 {
 	cf_file_writer writer;
-	bool exists;
+	bool exists, unknown;
 	finish_small(&writer);
 	os_fault_set(&(os_fault_plan){.kind = OS_FAULT_RENAME_NEW, .at = 1, .os_errno = EXDEV});
 	CHECK_OS(cf_file_writer_link_new(&writer, "p", &exists, &error), CKPTFMT_FAIL_OS, EXDEV, "/p");
 	CHECK(!exists && count_files("") == 1);
 	os_fault_set(&(os_fault_plan){.kind = OS_FAULT_RENAME, .at = 1, .os_errno = EBUSY});
-	CHECK_OS(cf_file_writer_replace(&writer, "p", &error), CKPTFMT_FAIL_OS, EBUSY, "/p");
+	CHECK_OS(cf_file_writer_replace(&writer, "p", &unknown, &error), CKPTFMT_FAIL_OS, EBUSY, "/p");
 	CHECK_EQ(count_files("p.tempstate"), 1);
 	os_fault_clear();
 	CHECK_OK(cf_file_writer_link_new(&writer, "p", &exists, &error), error);
@@ -468,10 +469,24 @@ static void test_publish_failures(void)
 	CHECK(!exists && writer.state == CF_FILE_WRITER_PUBLISHED);
 	finish_small(&writer);
 	os_fault_set(&(os_fault_plan){.kind = OS_FAULT_RENAME, .at = 1, .after = true});
-	CHECK_OK(cf_file_writer_replace(&writer, "p", &error), error);
+	CHECK_OK(cf_file_writer_replace(&writer, "p", &unknown, &error), error);
 	CHECK_EQ(writer.state, CF_FILE_WRITER_PUBLISHED);
-	CHECK_EQ(count_files(""), 1);
+	CHECK(!unknown && count_files("") == 1);
 	os_fault_clear();
+	/* A rename that says it failed, and then nobody who can tell: both names are left alone. */
+	for (int done = 0; done < 2; done++) {
+		finish_small(&writer);
+		os_fault_set(&(os_fault_plan){.kind = OS_FAULT_ANY, .at = 1, .forever = true, .after = done == 1,
+			.os_errno = ESTALE});
+		CHECK_OS(cf_file_writer_replace(&writer, "p", &unknown, &error), CKPTFMT_FAIL_OS, ESTALE, "/p");
+		os_fault_clear();
+		CHECK(unknown && writer.state == CF_FILE_WRITER_PUBLISHED);
+		cf_file_writer_abandon(&writer);
+		CHECK_EQ(count_files(""), done == 1 ? 1 : 2);
+		remove_files();
+		finish_small(&writer);
+		CHECK_OK(cf_file_writer_replace(&writer, "p", &unknown, &error), error);
+	}
 	/* By link, done, but neither the old name nor the new one could be removed. */
 	finish_small(&writer);
 	os_system_set(OS_SYSTEM_RENAME_NOREPLACE, 1, 1, ENOSYS);

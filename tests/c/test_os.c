@@ -672,8 +672,9 @@ static void test_wishes(void)
 
 static void test_rename(void)
 {
+	static const int no_links[] = {EXDEV, EPERM, EMLINK, ENOSYS, EOPNOTSUPP};
 	cf_directory other;
-	bool exists;
+	cf_link_result linked;
 	CHECK_OK(cf_os_directory_open(in_root("other"), true, false, &other, &error), error);
 	put_file("a", "A", 1);
 	put_file("other/b", "B", 1);
@@ -681,18 +682,23 @@ static void test_rename(void)
 	CHECK(!is_there("a") && holds("other/b", "A"));
 	CHECK_OS(cf_os_rename(&here, "a", &other, "b", &error), CKPTFMT_FAIL_OS, ENOENT, "/other/b");
 	CHECK_OS(cf_os_rename(&other, "b", &here, "folder", &error), CKPTFMT_FAIL_OS, EISDIR, "/folder");
-	CHECK_OK(cf_os_link(&other, "b", &here, "a", &exists, &error), error);
-	CHECK(!exists && holds("a", "A") && holds("other/b", "A"));
+	CHECK_OK(cf_os_link(&other, "b", &here, "a", &linked, &error), error);
+	CHECK(linked == CF_LINK_DONE && holds("a", "A") && holds("other/b", "A"));
 	put_file("c", "C", 1);
-	CHECK_OK(cf_os_link(&other, "b", &here, "c", &exists, &error), error);
-	CHECK(exists && holds("c", "C"));
-	CHECK_OS(cf_os_link(&other, "none", &here, "d", &exists, &error), CKPTFMT_FAIL_OS, ENOENT, "/d");
-	CHECK(!exists);
+	CHECK_OK(cf_os_link(&other, "b", &here, "c", &linked, &error), error);
+	CHECK(linked == CF_LINK_EXISTS && holds("c", "C"));
+	CHECK_OK(cf_os_link(&other, "none", &here, "d", &linked, &error), error);
+	CHECK_EQ(linked, CF_LINK_NO_SOURCE);
 	/* Of a link, the file behind it: the link itself would lead elsewhere from there. */
-	CHECK_OK(cf_os_link(&here, "to_five", &other, "five", &exists, &error), error);
-	CHECK(!exists && holds("other/five", "12345"));
-	os_system_set(OS_SYSTEM_LINK, 1, 1, EXDEV);
-	CHECK_OS(cf_os_link(&other, "b", &here, "d", &exists, &error), CKPTFMT_FAIL_OS, EXDEV, "/d");
+	CHECK_OK(cf_os_link(&here, "to_five", &other, "five", &linked, &error), error);
+	CHECK(linked == CF_LINK_DONE && holds("other/five", "12345"));
+	for (size_t i = 0; i < sizeof no_links / sizeof *no_links; i++) {
+		os_system_set(OS_SYSTEM_LINK, 1, 1, no_links[i]);
+		CHECK_OK(cf_os_link(&other, "b", &here, "d", &linked, &error), error);
+		CHECK(linked == CF_LINK_IMPOSSIBLE && !is_there("d"));
+	}
+	os_system_set(OS_SYSTEM_LINK, 1, 1, ENOSPC);
+	CHECK_OS(cf_os_link(&other, "b", &here, "d", &linked, &error), CKPTFMT_FAIL_OS, ENOSPC, "/d");
 	os_fault_clear();
 	CHECK_OK(cf_os_unlink(&here, "a", &error), error);
 	CHECK_OK(cf_os_unlink(&here, "a", &error), error);
@@ -702,6 +708,24 @@ static void test_rename(void)
 	CHECK_OK(cf_os_unlink(&here, "c", &error), error);
 	CHECK(is_there("five"));
 	cf_os_directory_close(&other);
+}
+
+/* A second open of one directory is another holder. */
+static void test_lock(void)
+{
+	cf_directory other;
+	CHECK_OK(cf_os_directory_open(root, false, false, &other, &error), error);
+	CHECK_OK(cf_os_directory_lock(&here, 0, &error), error);
+	CHECK_OS(cf_os_directory_lock(&other, 0, &error), CKPTFMT_FAIL_BUSY, 0, "");
+	CHECK(strcmp(error.path, root) == 0 && strstr(error.message, "lock") != NULL);
+	errno = 12345;
+	CHECK_EQ(cf_os_directory_lock(&other, 20, NULL), CKPTFMT_BUSY);
+	CHECK_EQ(errno, 12345);
+	cf_os_directory_unlock(&here);
+	CHECK_OK(cf_os_directory_lock(&other, 0, &error), error);
+	cf_os_directory_close(&other);
+	CHECK_OK(cf_os_directory_lock(&here, 0, &error), error);
+	cf_os_directory_unlock(&here);
 }
 
 /* The three ways of cf_os_rename_new promise the same. `way` 0: the call, 1: link and unlink, 2: claim and rename. */
@@ -852,6 +876,7 @@ static void test_counters(void)
 	uint8_t bytes[32] = {0};
 	const uint8_t *data;
 	uint64_t got;
+	cf_link_result linked;
 	bool exists;
 	ckptfmt_counters_get(&before);
 	CHECK_OK(cf_os_create(&here, "counted", &file, &exists, &error), error);
@@ -863,7 +888,7 @@ static void test_counters(void)
 	CHECK_OK(cf_os_map(&file, "counted", 0, 32, &data, &error), error);
 	cf_os_unmap(data, 32);
 	cf_os_close_quietly(&file);
-	CHECK_OK(cf_os_link(&here, "counted", &here, "counted2", &exists, &error), error);
+	CHECK_OK(cf_os_link(&here, "counted", &here, "counted2", &linked, &error), error);
 	CHECK_OK(cf_os_rename(&here, "counted", &here, "counted3", &error), error);
 	CHECK_OK(cf_os_unlink(&here, "counted2", &error), error);
 	CHECK_OK(cf_os_unlink(&here, "counted3", &error), error);
@@ -964,6 +989,7 @@ int main(void)
 	test_file_size_limit();
 	test_wishes();
 	test_rename();
+	test_lock();
 	test_rename_new();
 	test_rename_new_faults();
 	test_map();

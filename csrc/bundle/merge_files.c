@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bundle/merge_files.h"
+
+#include "base/memory.h"
+
+#include <string.h>
+
+enum { COPY_SIZE = 1 << 20 };
+
+/* ---- what goes where ------------------------------------------------------------------------------------- */
+
+static const cf_merge_file *file_of(const cf_merge_source *source)
+{
+	return cf_merge_input_known_file(source->input, source->shard);
+}
+
+ckptfmt_status cf_merge_files_open(cf_merge_files *files, cf_merge_inputs *inputs, int32_t file_count,
+	const cf_commit *commit, ckptfmt_error *err)
+{
+	memset(files, 0, sizeof *files);
+	files->commit = commit;
+	files->file_count = files->room = file_count;
+	files->sources = cf_allocate_zero((uint64_t)file_count, sizeof *files->sources);
+	if (files->sources == NULL)
+		return cf_fail_memory(err);
+	for (uint64_t i = 0; i < inputs->count; i++) {
+		cf_merge_input *in = &inputs->rows[i];
+		const int32_t *order = (const int32_t *)(const void *)in->order.data;
+		for (uint64_t k = 0; k < in->order.size / sizeof *order; k++) {
+			cf_merge_source *source = &files->sources[cf_merge_input_known_file(in, order[k])->new_shard];
+			source->input = in;
+			source->shard = order[k];
+		}
+	}
+	return CKPTFMT_OK;
+}
+
+void cf_merge_files_close(cf_merge_files *files)
+{
+	for (int32_t i = 0; files->copies != NULL && i < files->file_count; i++)
+		cf_file_writer_abandon(&files->copies[i]);
+	cf_release(files->copies);
+	cf_release(files->sources);
+	memset(files, 0, sizeof *files);
+}
+
+/* Makes the sources as many as the result has, those beyond the inputs' empty. */
+static ckptfmt_status make_room(cf_merge_files *files, int32_t count, ckptfmt_error *err)
+{
+	cf_merge_source *sources;
+	if (count <= files->room)
+		return CKPTFMT_OK;
+	sources = cf_reallocate(files->sources, (uint64_t)count * sizeof *sources);
+	if (sources == NULL)
+		return cf_fail_memory(err);
+	memset(sources + files->room, 0, (size_t)(count - files->room) * sizeof *sources);
+	files->sources = sources;
+	files->room = count;
+	return CKPTFMT_OK;
+}
+
+/* ---- the number ------------------------------------------------------------------------------------------ */
+
+/* Whether the file under this name of the result is what would be put there. */
+static ckptfmt_status is_ours(const cf_merge_files *files, int32_t shard, int32_t count, bool *ours,
+	ckptfmt_error *err)
+{
+	char name[CF_NAME_SIZE];
+	cf_file_info info;
+	cf_data_name(files->commit->prefix->base, shard, count, name);
+	CF_TRY(cf_os_stat(files->commit->directory, name, &info, ours, err));
+	if (!*ours)
+		return CKPTFMT_OK;
+	if (shard < files->file_count && files->copies == NULL)
+		*ours = cf_same_file(&info, &file_of(&files->sources[shard])->info);
+	else
+		*ours = shard >= files->file_count && info.size == 0;
+	return CKPTFMT_OK;
+}
+
+/* A number is free if no data file has it but those that would be put there. That of the index in force is free only
+ * if all of them are there: then nothing changes for it. */
+static ckptfmt_status is_free(const cf_merge_files *files, const cf_buffer *names, int32_t count, bool *is,
+	ckptfmt_error *err)
+{
+	const char *base = files->commit->prefix->base, *all = (const char *)names->data;
+	int32_t found = 0;
+	*is = true;
+	for (uint64_t at = 0; at < names->size && *is; at += strlen(all + at) + 1) {
+		char usual[CF_NAME_SIZE];
+		int32_t shard, own;
+		if (!cf_data_name_parse(base, all + at, &shard, &own) || own != count)
+			continue;
+		cf_data_name(base, shard, count, usual);
+		*is = shard < count && strcmp(usual, all + at) == 0;
+		if (*is)
+			CF_TRY(is_ours(files, shard, count, is, err));
+		found++;
+	}
+	if (count == files->commit->old_count && found != count)
+		*is = false;
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_merge_files_choose_count(cf_merge_files *files, int32_t *out, ckptfmt_error *err)
+{
+	cf_buffer names = CF_BUFFER_EMPTY;
+	int32_t count = files->file_count == 0 ? 1 : files->file_count;
+	bool is = false;
+	ckptfmt_status status = cf_os_directory_list(files->commit->directory, &names, err);
+	/* A merge that is made once more stays what it is. */
+	if (status == CKPTFMT_OK && files->commit->old_count > count)
+		status = is_free(files, &names, files->commit->old_count, &is, err);
+	if (is)
+		count = files->commit->old_count;
+	while (status == CKPTFMT_OK && !is) {
+		status = is_free(files, &names, count, &is, err);
+		if (status == CKPTFMT_OK && !is && count++ == INT32_MAX - 1)
+			status = cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET, "no number of data files is free");
+	}
+	cf_buffer_free(&names);
+	if (status == CKPTFMT_OK)
+		status = make_room(files, count, err);
+	*out = count;
+	return status;
+}
+
+/* ---- contents -------------------------------------------------------------------------------------------- */
+
+static ckptfmt_status changed(const cf_merge_source *source, ckptfmt_error *err)
+{
+	ckptfmt_status status = cf_fail(err, CKPTFMT_FAIL_BUSY, CF_NO_OFFSET,
+		"MRG-11: data file %d of an input was changed meanwhile", (int)source->shard);
+	cf_error_path(err, source->input->prefix.index_path);
+	return status;
+}
+
+/* Opens the data file of an input. */
+static ckptfmt_status open_source(const cf_merge_source *source, cf_file *file, ckptfmt_error *err)
+{
+	char name[CF_NAME_SIZE];
+	const cf_directory *directory;
+	cf_file_info info;
+	CF_TRY(cf_merge_input_directory(source->input, &directory, err));
+	cf_data_name(source->input->prefix.base, source->shard, source->input->header.num_shards, name);
+	CF_TRY(cf_os_open(directory, name, true, file, &info, err));
+	if (file->fd >= 0 && cf_same_file(&info, &file_of(source)->info) && info.size == file_of(source)->info.size)
+		return CKPTFMT_OK;
+	if (file->fd >= 0)
+		cf_os_close_quietly(file);
+	return changed(source, err);
+}
+
+ckptfmt_status cf_merge_files_sync(cf_merge_files *files, ckptfmt_error *err)
+{
+	for (int32_t i = 0; i < files->file_count; i++) {
+		const cf_merge_source *source = &files->sources[i];
+		cf_file file;
+		ckptfmt_status status;
+		CF_TRY(open_source(source, &file, err));
+		status = cf_os_sync(&file, source->input->name, err);
+		cf_os_close_quietly(&file);
+		CF_TRY(status);
+	}
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status copy_bytes(const cf_merge_source *source, const cf_file *from, cf_file_writer *to,
+	ckptfmt_error *err)
+{
+	uint64_t left = file_of(source)->info.size, offset = 0;
+	while (left > 0) {
+		uint8_t *room;
+		uint64_t size, got;
+		CF_TRY(cf_file_writer_room(to, &room, &size, err));
+		size = cf_min_u64(cf_min_u64(size, left), COPY_SIZE);
+		CF_TRY(cf_os_read_at(from, source->input->name, room, size, offset, &got, err));
+		if (got < size)
+			return changed(source, err);
+		cf_file_writer_advance(to, size);
+		offset += size;
+		left -= size;
+	}
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status copy_file(cf_merge_files *files, int32_t row, ckptfmt_error *err)
+{
+	const cf_merge_source *source = &files->sources[row];
+	const cf_commit *commit = files->commit;
+	cf_file_writer *copy = &files->copies[row];
+	char name[CF_NAME_SIZE];
+	cf_file file;
+	ckptfmt_status status;
+	cf_data_name(commit->prefix->base, row, files->file_count, name);
+	CF_TRY(open_source(source, &file, err));
+	status = cf_file_writer_open(copy, commit->directory, name, err);
+	if (status == CKPTFMT_OK)
+		status = copy_bytes(source, &file, copy, err);
+	if (status == CKPTFMT_OK)
+		status = cf_file_writer_finish(copy, commit->durability == CKPTFMT_DURABILITY_FULL, err);
+	cf_os_close_quietly(&file);
+	return status;
+}
+
+ckptfmt_status cf_merge_files_copy(cf_merge_files *files, bool all, ckptfmt_error *err)
+{
+	cf_file_info place;
+	bool exists;
+	CF_TRY(cf_os_stat(files->commit->directory, ".", &place, &exists, err));
+	for (int32_t i = 0; i < files->file_count; i++) {
+		if (!all && file_of(&files->sources[i])->info.device == place.device)
+			continue;
+		if (files->copies == NULL) {
+			files->copies = cf_allocate_zero((uint64_t)files->file_count, sizeof *files->copies);
+			if (files->copies == NULL)
+				return cf_fail_memory(err);
+		}
+		if (files->copies[i].state == CF_FILE_WRITER_CLOSED)
+			CF_TRY(copy_file(files, i, err));
+	}
+	return CKPTFMT_OK;
+}
+
+/* ---- names ----------------------------------------------------------------------------------------------- */
+
+static ckptfmt_status taken(const char *name, ckptfmt_error *err)
+{
+	return cf_fail(err, CKPTFMT_FAIL_BUSY, CF_NO_OFFSET, "CMT-4: another writer made %.160s meanwhile", name);
+}
+
+static ckptfmt_status link_file(cf_merge_files *files, int32_t row, const char *target, bool *impossible,
+	ckptfmt_error *err)
+{
+	cf_merge_source *source = &files->sources[row];
+	char name[CF_NAME_SIZE];
+	const cf_directory *directory;
+	cf_link_result result;
+	cf_file_info info;
+	bool exists;
+	CF_TRY(cf_merge_input_directory(source->input, &directory, err));
+	cf_data_name(source->input->prefix.base, source->shard, source->input->header.num_shards, name);
+	CF_TRY(cf_os_link(directory, name, files->commit->directory, target, &result, err));
+	*impossible = result == CF_LINK_IMPOSSIBLE;
+	source->made = result == CF_LINK_DONE;
+	if (*impossible)
+		return CKPTFMT_OK;
+	if (result == CF_LINK_NO_SOURCE)
+		return changed(source, err);
+	/* The name may have gone to another file since it was looked at, and the new name may be left from a merge that
+	 * was killed. */
+	CF_TRY(cf_os_stat(files->commit->directory, target, &info, &exists, err));
+	if (!exists || !cf_same_file(&info, &file_of(source)->info))
+		return source->made ? changed(source, err) : taken(target, err);
+	return info.size == file_of(source)->info.size ? CKPTFMT_OK : changed(source, err);
+}
+
+static ckptfmt_status make_empty(cf_merge_files *files, int32_t row, const char *target, ckptfmt_error *err)
+{
+	cf_file file;
+	cf_file_info info;
+	bool exists;
+	CF_TRY(cf_os_create(files->commit->directory, target, &file, &exists, err));
+	if (!exists) {
+		files->sources[row].made = true;
+		return cf_os_close(&file, target, err);
+	}
+	CF_TRY(cf_os_stat(files->commit->directory, target, &info, &exists, err));
+	return exists && info.size == 0 ? CKPTFMT_OK : taken(target, err);
+}
+
+static ckptfmt_status name_file(cf_merge_files *files, int32_t row, bool *impossible, ckptfmt_error *err)
+{
+	char target[CF_NAME_SIZE];
+	bool exists;
+	cf_data_name(files->commit->prefix->base, row, files->new_count, target);
+	if (row >= files->file_count)
+		return make_empty(files, row, target, err);
+	if (files->copies == NULL || files->copies[row].state == CF_FILE_WRITER_CLOSED)
+		return link_file(files, row, target, impossible, err);
+	CF_TRY(cf_file_writer_link_new(&files->copies[row], target, &exists, err));
+	files->sources[row].made = !exists;
+	return exists ? taken(target, err) : CKPTFMT_OK;
+}
+
+ckptfmt_status cf_merge_files_name(cf_merge_files *files, bool *impossible, ckptfmt_error *err)
+{
+	ckptfmt_status status = CKPTFMT_OK;
+	*impossible = false;
+	for (int32_t i = 0; i < files->new_count && status == CKPTFMT_OK && !*impossible; i++)
+		status = name_file(files, i, impossible, err);
+	if (status != CKPTFMT_OK || *impossible)
+		cf_merge_files_undo(files);
+	return status;
+}
+
+void cf_merge_files_undo(cf_merge_files *files)
+{
+	char name[CF_NAME_SIZE];
+	for (int32_t i = 0; i < files->new_count; i++) {
+		if (!files->sources[i].made)
+			continue;
+		cf_data_name(files->commit->prefix->base, i, files->new_count, name);
+		(void)!cf_os_unlink(files->commit->directory, name, NULL);
+		files->sources[i].made = false;
+		if (files->copies != NULL && i < files->file_count)
+			cf_file_writer_abandon(&files->copies[i]);
+	}
+}
+
+ckptfmt_status cf_merge_files_sizes(const cf_merge_files *files, uint64_t **out, ckptfmt_error *err)
+{
+	*out = cf_allocate((uint64_t)files->new_count * sizeof **out);
+	if (*out == NULL)
+		return cf_fail_memory(err);
+	for (int32_t i = 0; i < files->new_count; i++)
+		(*out)[i] = i < files->file_count ? file_of(&files->sources[i])->info.size : 0;
+	return CKPTFMT_OK;
+}

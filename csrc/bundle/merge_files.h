@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The data files of a merge's result: second names (hard links) of those of the inputs or, where the file system has no
+ * links between the two places, copies; and empty files for placeholders. A file that stands under its name already,
+ * left by a merge that was killed, is taken as it is, so that running the merge again ends in the same files. */
+#ifndef CKPTFMT_BUNDLE_MERGE_FILES_H
+#define CKPTFMT_BUNDLE_MERGE_FILES_H
+
+#include "bundle/commit.h"
+#include "bundle/merge_inputs.h"
+
+typedef struct cf_merge_source {
+	cf_merge_input *input;      /* NULL: an empty file */
+	int32_t shard;              /* of the input */
+	bool made;                  /* by this merge, which may take it back */
+} cf_merge_source;
+
+typedef struct cf_merge_files {
+	const cf_commit *commit;
+	cf_merge_source *sources;   /* by number in the result; `room` of them */
+	cf_file_writer *copies;     /* NULL unless copying; one a source, closed where it is not needed */
+	int32_t file_count;         /* those that are data files of inputs */
+	int32_t new_count;          /* with the empty ones; 0 until chosen */
+	int32_t room;
+} cf_merge_files;
+
+/* REQUIRES: cf_merge_check gave the numbers. NO_MEMORY. */
+CF_MUST_CHECK ckptfmt_status cf_merge_files_open(cf_merge_files *files, cf_merge_inputs *inputs, int32_t file_count,
+	const cf_commit *commit, ckptfmt_error *err);
+void cf_merge_files_close(cf_merge_files *files);
+
+/* CMT-5: the number of data files of the result. The same each time as long as nothing in the directory changes, and
+ * after a merge of the same inputs was killed. */
+CF_MUST_CHECK ckptfmt_status cf_merge_files_choose_count(cf_merge_files *files, int32_t *out, ckptfmt_error *err);
+
+/* CMT-3: whoever wrote the inputs may not have synced them. BUSY where a file is not the one that was looked at. */
+CF_MUST_CHECK ckptfmt_status cf_merge_files_sync(cf_merge_files *files, ckptfmt_error *err);
+/* Copies, under temporary names, what cannot be linked: all if `all`, else what lies on another device. */
+CF_MUST_CHECK ckptfmt_status cf_merge_files_copy(cf_merge_files *files, bool all, ckptfmt_error *err);
+
+/* Gives all files their names; new_count is set. *impossible: there are no links here, nothing was made, and
+ * cf_merge_files_copy must go before. BUSY: a name belongs to somebody else, or an input was changed.
+ * REQUIRES: cf_commit_lock, and the number is still the one chosen. */
+CF_MUST_CHECK ckptfmt_status cf_merge_files_name(cf_merge_files *files, bool *impossible, ckptfmt_error *err);
+/* Takes back the names that cf_merge_files_name gave, copies included. What cannot be removed stays.
+ * REQUIRES: cf_commit_lock, and no index in force names them. */
+void cf_merge_files_undo(cf_merge_files *files);
+
+/* The size of each data file of the result, as new_count numbers. */
+CF_MUST_CHECK ckptfmt_status cf_merge_files_sizes(const cf_merge_files *files, uint64_t **out, ckptfmt_error *err);
+
+#endif

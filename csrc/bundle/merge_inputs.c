@@ -1,0 +1,273 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "bundle/merge_inputs.h"
+
+#include "base/memory.h"
+
+#include <string.h>
+
+enum {
+	SHARDS_MAX = 1 << 20,   /* data files of one input */
+	REST_MAX = 1024         /* data files without an entry are looked for up to this number */
+};
+
+/* ---- files ----------------------------------------------------------------------------------------------- */
+
+ckptfmt_status cf_merge_input_directory(cf_merge_input *in, const cf_directory **out, ckptfmt_error *err)
+{
+	cf_directory *directory = &in->all->directory;
+	*out = directory;
+	if (directory->fd >= 0 && strcmp(directory->path, in->prefix.directory) == 0)
+		return CKPTFMT_OK;
+	cf_os_directory_close(directory);
+	return cf_os_directory_open(in->prefix.directory, false, false, directory, err);
+}
+
+static ckptfmt_status changed(const cf_merge_input *in, ckptfmt_error *err)
+{
+	ckptfmt_status status = cf_fail(err, CKPTFMT_FAIL_BUSY, CF_NO_OFFSET,
+		"MRG-11: an input of the merge was changed meanwhile");
+	cf_error_path(err, in->prefix.index_path);
+	return status;
+}
+
+ckptfmt_status cf_merge_input_check_unchanged(cf_merge_input *in, ckptfmt_error *err)
+{
+	char name[CF_NAME_SIZE];
+	const cf_directory *directory;
+	cf_file_info info;
+	bool exists;
+	CF_TRY(cf_merge_input_directory(in, &directory, err));
+	cf_index_name(in->prefix.base, name);
+	CF_TRY(cf_os_stat(directory, name, &info, &exists, err));
+	return exists && cf_same_state(&info, &in->info) ? CKPTFMT_OK : changed(in, err);
+}
+
+/* The bytes of an index: from the file that is open, or one opened for this. */
+static ckptfmt_status read_index(const void *state, const char *path, uint8_t *to, uint64_t size, uint64_t offset,
+	uint64_t *got, ckptfmt_error *err)
+{
+	/* Reading changes which directory is open, nothing else. */
+	cf_merge_input *in = (cf_merge_input *)(uintptr_t)state;
+	char name[CF_NAME_SIZE];
+	const cf_directory *directory;
+	cf_file_info info;
+	cf_file file;
+	ckptfmt_status status;
+	*got = 0;
+	if (in->index.fd >= 0)
+		return cf_os_read_at(&in->index, path, to, size, offset, got, err);
+	CF_TRY(cf_merge_input_directory(in, &directory, err));
+	cf_index_name(in->prefix.base, name);
+	CF_TRY(cf_os_open(directory, name, true, &file, &info, err));
+	if (file.fd < 0)
+		return changed(in, err);
+	status = cf_same_state(&info, &in->info) ? cf_os_read_at(&file, path, to, size, offset, got, err)
+		: changed(in, err);
+	cf_os_close_quietly(&file);
+	return status;
+}
+
+cf_merge_file *cf_merge_input_known_file(const cf_merge_input *in, int32_t shard)
+{
+	cf_merge_file *file = (cf_merge_file *)(void *)in->files.data + shard;
+	if (shard < 0 || (uint64_t)shard >= in->files.size / sizeof *file || !file->known)
+		return NULL;
+	return file;
+}
+
+static ckptfmt_status look_for_file(cf_merge_input *in, int32_t shard, cf_merge_file **out, ckptfmt_error *err)
+{
+	char name[CF_NAME_SIZE];
+	const cf_directory *directory;
+	cf_file_info info;
+	uint64_t have = in->files.size / sizeof **out, wanted = (uint64_t)shard + 1;
+	bool exists;
+	*out = NULL;
+	CF_TRY(cf_merge_input_directory(in, &directory, err));
+	cf_data_name(in->prefix.base, shard, in->header.num_shards, name);
+	CF_TRY(cf_os_stat(directory, name, &info, &exists, err));
+	if (!exists)
+		return CKPTFMT_OK;
+	/* A number claimed takes memory only once its file was found. */
+	if (wanted > have) {
+		cf_merge_file *more = cf_buffer_extend(&in->files, (wanted - have) * sizeof *more);
+		if (more == NULL)
+			return cf_fail_memory(err);
+		memset(more, 0, (size_t)((wanted - have) * sizeof *more));
+	}
+	*out = (cf_merge_file *)(void *)in->files.data + shard;
+	(*out)->info = info;
+	(*out)->new_shard = -1;
+	(*out)->known = true;
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_merge_input_file(cf_merge_input *in, int32_t shard, cf_merge_file **out, ckptfmt_error *err)
+{
+	char name[CF_NAME_SIZE], path[sizeof err->path];
+	ckptfmt_status status;
+	*out = cf_merge_input_known_file(in, shard);
+	if (CF_LIKELY(*out != NULL))
+		return CKPTFMT_OK;
+	CF_TRY(look_for_file(in, shard, out, err));
+	if (*out != NULL)
+		return CKPTFMT_OK;
+	CF_TRY(cf_merge_input_check_unchanged(in, err));
+	status = cf_fail(err, CKPTFMT_FAIL_SHARD_MISSING, CF_NO_OFFSET, "NAM-5: the data file is missing");
+	cf_data_name(in->prefix.base, shard, in->header.num_shards, name);
+	cf_join_path(in->prefix.directory, name, path, sizeof path);
+	cf_error_path(err, path);
+	return status;
+}
+
+ckptfmt_status cf_merge_input_find_rest(cf_merge_input *in, ckptfmt_error *err)
+{
+	cf_merge_file *ignored;
+	for (int32_t shard = 0; shard < in->header.num_shards && shard < REST_MAX; shard++)
+		if (cf_merge_input_known_file(in, shard) == NULL)
+			CF_TRY(look_for_file(in, shard, &ignored, err));
+	return CKPTFMT_OK;
+}
+
+/* ---- opening --------------------------------------------------------------------------------------------- */
+
+static void close_input(cf_merge_input *in)
+{
+	cf_table_close(in->table);
+	if (in->index.fd >= 0)
+		cf_os_close_quietly(&in->index);
+	cf_prefix_free(&in->prefix);
+	cf_buffer_free(&in->version);
+	cf_buffer_free(&in->files);
+	cf_buffer_free(&in->order);
+}
+
+/* Opens the index file; in->index.fd < 0: there is none. */
+static ckptfmt_status open_index(cf_merge_input *in, ckptfmt_error *err)
+{
+	char name[CF_NAME_SIZE];
+	const cf_directory *directory;
+	ckptfmt_status status = cf_merge_input_directory(in, &directory, err);
+	if (status == CKPTFMT_NOT_FOUND)
+		return CKPTFMT_OK;
+	CF_TRY(status);
+	cf_index_name(in->prefix.base, name);
+	return cf_os_open(directory, name, true, &in->index, &in->info, err);
+}
+
+static ckptfmt_status read_header(cf_merge_input *in, ckptfmt_error *err)
+{
+	cf_table_iterator at;
+	cf_table_value held;
+	bool more, found;
+	ckptfmt_status status = CKPTFMT_OK;
+	/* A table of one block keeps it, so that no pass reads the file again. */
+	if (cf_table_block_count(in->table) == 1)
+		CF_TRY(cf_table_get(in->table, (const uint8_t *)"", 0, &held, &found, err));
+	cf_table_iterator_open(&at, in->table);
+	status = cf_table_iterator_next(&at, &more, err);
+	if (status == CKPTFMT_OK && (!more || at.key_size != 0))
+		status = cf_fail(err, CKPTFMT_FAIL_BAD_HEADER, 0, "HDR-1: the table does not begin with a header");
+	if (status == CKPTFMT_OK)
+		status = cf_header_decode((cf_bytes_view){at.value, at.value_size}, at.value_offset, &in->header, err);
+	if (status == CKPTFMT_OK && in->header.num_shards > SHARDS_MAX)
+		status = cf_fail(err, CKPTFMT_FAIL_LIMIT, at.value_offset, "%d data files; a merge takes %d an input",
+			(int)in->header.num_shards, SHARDS_MAX);
+	if (status == CKPTFMT_OK) {
+		cf_put_bytes(&in->version, in->header.version.data, in->header.version.size);
+		in->header.version.data = in->version.data;
+		status = cf_buffer_status(&in->version, err);
+	}
+	cf_table_iterator_close(&at);
+	return status;
+}
+
+static bool same_version(const cf_header *a, const cf_header *b)
+{
+	return a->has_version == b->has_version && a->version.size == b->version.size &&
+		(a->version.size == 0 || memcmp(a->version.data, b->version.data, (size_t)a->version.size) == 0);
+}
+
+/* MRG-2 and MRG-10, against the inputs before it. */
+static ckptfmt_status check_input(const cf_merge_input *in, ckptfmt_error *err)
+{
+	const cf_merge_input *first = in->all->rows;
+	for (const cf_merge_input *other = first; other < in; other++)
+		if (cf_same_file(&other->info, &in->info))
+			return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "MRG-10: %.160s and %.160s are one index",
+				other->name, in->name);
+	if (in->header.endianness != first->header.endianness)
+		return cf_fail(err, CKPTFMT_FAIL_MERGE_CONFLICT, CF_NO_OFFSET,
+			"MRG-2: %.160s and %.160s differ in byte order", first->name, in->name);
+	if (!same_version(&in->header, &first->header))
+		return cf_fail(err, CKPTFMT_FAIL_MERGE_CONFLICT, CF_NO_OFFSET,
+			"MRG-2: %.160s and %.160s differ in version", first->name, in->name);
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status load_input(cf_merge_input *in, ckptfmt_error *err)
+{
+	CF_TRY(cf_table_open_source(read_index, in, in->prefix.index_path, in->info.size, &in->all->limits, &in->table,
+		err));
+	CF_TRY(read_header(in, err));
+	return check_input(in, err);
+}
+
+static ckptfmt_status open_input(cf_merge_inputs *inputs, const char *name, bool allow_missing, ckptfmt_error *err)
+{
+	cf_merge_input *in = &inputs->rows[inputs->count];
+	ckptfmt_status status;
+	memset(in, 0, sizeof *in);
+	in->all = inputs;
+	in->name = name;
+	in->index.fd = -1;
+	in->version = in->files = in->order = CF_BUFFER_EMPTY;
+	status = cf_prefix_split(name, &in->prefix, err);
+	if (status == CKPTFMT_OK)
+		status = open_index(in, err);
+	if (status != CKPTFMT_OK || in->index.fd < 0) {
+		close_input(in);
+		/* The directory's path was the input's. */
+		cf_os_directory_close(&inputs->directory);
+		if (status == CKPTFMT_OK && !allow_missing)
+			status = cf_fail(err, CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, CF_NO_OFFSET,
+				"MRG-1: an input of the merge does not exist");
+		cf_error_path(err, name);
+		return status;
+	}
+	inputs->count++;
+	status = load_input(in, err);
+	cf_error_path(err, in->prefix.index_path);
+	cf_os_close_quietly(&in->index);
+	in->index.fd = -1;
+	return status;
+}
+
+ckptfmt_status cf_merge_inputs_open(cf_merge_inputs *inputs, const char *const *prefixes, uint64_t count,
+	bool allow_missing, ckptfmt_error *err)
+{
+	inputs->count = 0;
+	inputs->directory.fd = -1;
+	inputs->rows = cf_allocate_zero(count, sizeof *inputs->rows);
+	if (inputs->rows == NULL)
+		return cf_fail_memory(err);
+	for (uint64_t i = 0; i < count; i++)
+		CF_TRY(open_input(inputs, prefixes[i], allow_missing, err));
+	if (inputs->count == 0) {
+		ckptfmt_status status = cf_fail(err, CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, CF_NO_OFFSET,
+			"MRG-1: none of the inputs of the merge exists");
+		cf_error_path(err, count == 0 ? NULL : prefixes[0]);
+		return status;
+	}
+	return CKPTFMT_OK;
+}
+
+void cf_merge_inputs_close(cf_merge_inputs *inputs)
+{
+	for (uint64_t i = 0; i < inputs->count; i++)
+		close_input(&inputs->rows[i]);
+	cf_os_directory_close(&inputs->directory);
+	cf_release(inputs->rows);
+	inputs->rows = NULL;
+	inputs->count = 0;
+}

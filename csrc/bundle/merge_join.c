@@ -1,0 +1,428 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The walk gives entries by key, those of one key by input. A group gathers what one key has: the entry of its first
+ * input, its owner, and the slices of the others. It holds copies, since the walk goes on.
+ */
+#include "bundle/merge_join.h"
+
+#include "base/memory.h"
+#include "bundle/merge_walk.h"
+#include "bundle/sorted_keys.h"
+#include "codec/box.h"
+#include "codec/slice_key.h"
+
+#include <stdio.h>
+#include <string.h>
+
+typedef struct group {
+	cf_merge_inputs *inputs;
+	cf_buffer key, value;       /* of the owner */
+	cf_buffer slices;           /* of the others, as fields of an entry */
+	cf_buffer extents;          /* int64_t: starts and lengths of all slices, */
+	cf_buffer holders;          /* uint32_t: and the input of each; only when checking, and with two members */
+	cf_entry entry;             /* the owner's; points into `value` */
+	int64_t dims[CKPTFMT_RANK_MAX];
+	uint64_t member_count;      /* 0: no group yet */
+	uint32_t owner;
+} group;
+
+static void free_group(group *g)
+{
+	cf_buffer_free(&g->key);
+	cf_buffer_free(&g->value);
+	cf_buffer_free(&g->slices);
+	cf_buffer_free(&g->extents);
+	cf_buffer_free(&g->holders);
+}
+
+static bool has_key(const group *g, const uint8_t *key, uint64_t size)
+{
+	return g->member_count != 0 && g->key.size == size && memcmp(g->key.data, key, (size_t)size) == 0;
+}
+
+/* Of a slice's key, the tensor it is a slice of. */
+static void name_tensor(ckptfmt_error *err, const uint8_t *key, uint64_t size)
+{
+	int64_t starts[CKPTFMT_RANK_MAX], lengths[CKPTFMT_RANK_MAX];
+	cf_buffer name = CF_BUFFER_EMPTY;
+	int32_t rank;
+	if (cf_slice_key_looks_like(key, size) &&
+		cf_slice_key_decode(key, size, &name, &rank, starts, lengths, NULL) == CKPTFMT_OK)
+		cf_error_tensor(err, name.data, name.size);
+	cf_error_tensor(err, key, size);
+	cf_buffer_free(&name);
+}
+
+static ckptfmt_status conflict(const group *g, uint32_t first, uint32_t second, const char *what, ckptfmt_error *err)
+{
+	const cf_merge_input *a = &g->inputs->rows[first], *b = &g->inputs->rows[second];
+	ckptfmt_status status = cf_fail(err, CKPTFMT_FAIL_MERGE_CONFLICT, CF_NO_OFFSET, "%s in %.140s and %.140s", what,
+		a->name, b->name);
+	name_tensor(err, g->key.data, g->key.size);
+	cf_error_path(err, b->prefix.index_path);
+	return status;
+}
+
+/* ---- members --------------------------------------------------------------------------------------------- */
+
+static ckptfmt_status begin_group(group *g, uint32_t input, const cf_table_iterator *at, ckptfmt_error *err)
+{
+	cf_buffer_clear(&g->key);
+	cf_buffer_clear(&g->value);
+	cf_buffer_clear(&g->slices);
+	cf_buffer_clear(&g->extents);
+	cf_buffer_clear(&g->holders);
+	cf_put_bytes(&g->key, at->key, at->key_size);
+	cf_put_bytes(&g->value, at->value, at->value_size);
+	CF_TRY(cf_buffer_status(&g->key, err));
+	CF_TRY(cf_buffer_status(&g->value, err));
+	g->owner = input;
+	g->member_count = 1;
+	return cf_entry_decode((cf_bytes_view){g->value.data, g->value.size}, at->value_offset,
+		g->inputs->limits.slices_max, g->dims, &g->entry, err);
+}
+
+/* EXT-7: metadata stand in one data file and may be said by many. */
+static bool is_metadata(const group *g)
+{
+	return g->key.size == sizeof CF_METADATA_NAME - 1 &&
+		memcmp(g->key.data, CF_METADATA_NAME, sizeof CF_METADATA_NAME - 1) == 0 &&
+		g->entry.dtype == CKPTFMT_STRING && g->entry.rank == 0;
+}
+
+static ckptfmt_status add_metadata(const group *g, uint32_t input, const cf_entry *other, ckptfmt_error *err)
+{
+	if (other->dtype != g->entry.dtype || other->rank != 0 || other->size != g->entry.size ||
+		other->masked_crc != g->entry.masked_crc)
+		return conflict(g, g->owner, input, "MRG-3: the metadata differ", err);
+	return CKPTFMT_OK;
+}
+
+/* Notes the boxes of an entry's slices. */
+static ckptfmt_status note_slices(group *g, uint32_t input, const cf_entry *entry, ckptfmt_error *err)
+{
+	int64_t extent[2 * CKPTFMT_RANK_MAX];
+	cf_slice_walk walk = {0, 0};
+	int32_t rank = entry->rank;
+	bool found;
+	for (;;) {
+		CF_TRY(cf_entry_next_slice(entry, &walk, extent, extent + rank, &found, err));
+		if (!found)
+			return CKPTFMT_OK;
+		CF_TRY(cf_box_resolve(rank, g->dims, extent, extent + rank, NULL, NULL, err));
+		cf_put_bytes(&g->extents, extent, 2 * (uint64_t)rank * sizeof *extent);
+		cf_put_bytes(&g->holders, &input, sizeof input);
+	}
+}
+
+static ckptfmt_status add_to_group(group *g, uint32_t input, const cf_table_iterator *at, bool check,
+	ckptfmt_error *err)
+{
+	int64_t dims[CKPTFMT_RANK_MAX];
+	cf_entry other;
+	CF_TRY(cf_entry_decode((cf_bytes_view){at->value, at->value_size}, at->value_offset, g->inputs->limits.slices_max,
+		dims, &other, err));
+	if (is_metadata(g))
+		return add_metadata(g, input, &other, err);
+	/* MRG-3, MRG-4 */
+	if (g->entry.slice_count == 0 || other.slice_count == 0)
+		return conflict(g, g->owner, input, "MRG-3: the tensor is", err);
+	if (other.dtype != g->entry.dtype || other.rank != g->entry.rank ||
+		memcmp(dims, g->dims, (size_t)other.rank * sizeof *dims) != 0)
+		return conflict(g, g->owner, input, "MRG-4: dtype or shape differ", err);
+	if (check && g->member_count++ == 1)
+		CF_TRY(note_slices(g, g->owner, &g->entry, err));
+	if (check)
+		return note_slices(g, input, &other, err);
+	return cf_entry_copy_slices(&g->slices, &other, err);
+}
+
+/* ---- checking -------------------------------------------------------------------------------------------- */
+
+/* MRG-5 */
+static ckptfmt_status check_disjoint(const group *g, ckptfmt_error *err)
+{
+	const uint32_t *holder = (const uint32_t *)(const void *)g->holders.data;
+	cf_boxes boxes = {g->dims, (const int64_t *)(const void *)g->extents.data, g->holders.size / sizeof *holder,
+		g->entry.rank};
+	uint64_t rows[2] = {0, 0};
+	ckptfmt_status status;
+	CF_TRY(cf_buffer_status(&g->extents, err));
+	CF_TRY(cf_buffer_status(&g->holders, err));
+	if (boxes.count == 0)
+		return CKPTFMT_OK;
+	status = cf_boxes_check_disjoint(&boxes, rows, err);
+	if (status == CKPTFMT_CORRUPT)
+		status = conflict(g, holder[rows[0]], holder[rows[1]], "MRG-5: slices overlap", err);
+	return status;
+}
+
+/* MRG-11: the data file is there, and has the bytes. */
+static ckptfmt_status check_value(cf_merge_input *in, const cf_entry *entry, ckptfmt_error *err)
+{
+	cf_merge_file *file;
+	if (entry->shard < 0 || entry->shard >= in->header.num_shards)
+		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, entry->origin, "ENT-3: shard number %d of %d",
+			(int)entry->shard, (int)in->header.num_shards);
+	CF_TRY(cf_merge_input_file(in, entry->shard, &file, err));
+	if (!cf_entry_fits(entry, file->info.size))
+		return cf_fail(err, CKPTFMT_FAIL_TRUNCATED, entry->origin,
+			"DAT-2: %lld bytes at %lld, but the data file has %llu", (long long)entry->size,
+			(long long)entry->offset, (unsigned long long)file->info.size);
+	return CKPTFMT_OK;
+}
+
+/* MRG-6: the order in which an input's data files are first needed. */
+static ckptfmt_status reference(cf_merge_input *in, int32_t shard, ckptfmt_error *err)
+{
+	cf_merge_file *file = cf_merge_input_known_file(in, shard);
+	if (file->referenced)
+		return CKPTFMT_OK;
+	file->referenced = true;
+	cf_put_bytes(&in->order, &shard, sizeof shard);
+	return cf_buffer_status(&in->order, err);
+}
+
+static ckptfmt_status finish_checking(group *g, ckptfmt_error *err)
+{
+	if (g->member_count == 0)
+		return CKPTFMT_OK;
+	CF_TRY(check_disjoint(g, err));
+	return reference(&g->inputs->rows[g->owner], g->entry.shard, err);
+}
+
+/* EXT-8: those of the inputs go, and the result gets its own. */
+static bool is_placeholder(const cf_table_iterator *at)
+{
+	size_t size = sizeof CF_PLACEHOLDER_PREFIX - 1;
+	int64_t dims[CKPTFMT_RANK_MAX];
+	cf_entry entry;
+	if (at->key_size <= size || memcmp(at->key, CF_PLACEHOLDER_PREFIX, size) != 0)
+		return false;
+	for (uint64_t i = size; i < at->key_size; i++)
+		if (at->key[i] < '0' || at->key[i] > '9')
+			return false;
+	return cf_entry_decode((cf_bytes_view){at->value, at->value_size}, CF_NO_OFFSET, UINT64_MAX, dims, &entry, NULL) ==
+		CKPTFMT_OK && entry.dtype == CKPTFMT_FLOAT && entry.rank == 1 && dims[0] == 0 && entry.size == 0 &&
+		entry.slice_count == 0;
+}
+
+static ckptfmt_status check_entry(group *g, uint32_t input, const cf_table_iterator *at, ckptfmt_error *err)
+{
+	cf_merge_input *in = &g->inputs->rows[input];
+	int64_t dims[CKPTFMT_RANK_MAX];
+	cf_entry entry;
+	ckptfmt_status status;
+	if (has_key(g, at->key, at->key_size)) {
+		status = cf_entry_decode((cf_bytes_view){at->value, at->value_size}, at->value_offset,
+			g->inputs->limits.slices_max, dims, &entry, err);
+		if (status == CKPTFMT_OK)
+			status = check_value(in, &entry, err);
+		if (status == CKPTFMT_OK)
+			status = add_to_group(g, input, at, true, err);
+	} else {
+		CF_TRY(finish_checking(g, err));
+		status = begin_group(g, input, at, err);
+		if (status == CKPTFMT_OK)
+			status = check_value(in, &g->entry, err);
+	}
+	if (status != CKPTFMT_OK) {
+		name_tensor(err, at->key, at->key_size);
+		cf_error_path(err, in->prefix.index_path);
+	}
+	return status;
+}
+
+static ckptfmt_status number_files(cf_merge_inputs *inputs, int32_t *file_count, ckptfmt_error *err)
+{
+	*file_count = 0;
+	for (uint64_t i = 0; i < inputs->count; i++) {
+		const cf_merge_input *in = &inputs->rows[i];
+		const int32_t *order = (const int32_t *)(const void *)in->order.data;
+		for (uint64_t k = 0; k < in->order.size / sizeof *order; k++) {
+			if (*file_count == INT32_MAX - 1)
+				return cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET, "MRG-8: too many data files");
+			cf_merge_input_known_file(in, order[k])->new_shard = (*file_count)++;
+		}
+	}
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_merge_check(cf_merge_inputs *inputs, int32_t *file_count, ckptfmt_error *err)
+{
+	group g = {.inputs = inputs};
+	cf_merge_walk walk;
+	const cf_table_iterator *at;
+	uint32_t input;
+	bool more = true;
+	ckptfmt_status status = cf_merge_walk_open(&walk, inputs, err);
+	while (status == CKPTFMT_OK) {
+		status = cf_merge_walk_next(&walk, &input, &at, &more, err);
+		if (status != CKPTFMT_OK || !more)
+			break;
+		if (!is_placeholder(at))
+			status = check_entry(&g, input, at, err);
+	}
+	if (status == CKPTFMT_OK)
+		status = finish_checking(&g, err);
+	if (status == CKPTFMT_OK)
+		status = number_files(inputs, file_count, err);
+	cf_merge_walk_close(&walk);
+	free_group(&g);
+	return status;
+}
+
+/* ---- writing --------------------------------------------------------------------------------------------- */
+
+enum { PLACEHOLDER_NAME_SIZE = sizeof CF_PLACEHOLDER_PREFIX + 10 };
+
+/* The placeholders of the result, in the order of their names, put between the entries as these come. */
+typedef struct placeholders {
+	char (*names)[PLACEHOLDER_NAME_SIZE];
+	cf_sort_key *sorted;        /* row: shard number less `first` */
+	uint64_t count, next;
+	int32_t first;
+} placeholders;
+
+typedef struct writing {
+	group g;
+	placeholders places;
+	cf_table_writer *table;
+	cf_buffer value;
+} writing;
+
+static ckptfmt_status open_placeholders(placeholders *p, int32_t first, int32_t end, ckptfmt_error *err)
+{
+	p->first = first;
+	p->count = (uint64_t)(end - first);
+	p->names = cf_allocate(p->count * sizeof *p->names);
+	p->sorted = cf_allocate(p->count * sizeof *p->sorted);
+	if (p->names == NULL || p->sorted == NULL)
+		return cf_fail_memory(err);
+	for (uint64_t i = 0; i < p->count; i++) {
+		(void)snprintf(p->names[i], sizeof p->names[i], CF_PLACEHOLDER_PREFIX "%d", (int)(first + (int32_t)i));
+		p->sorted[i] = (cf_sort_key){(const uint8_t *)p->names[i], strlen(p->names[i]), i};
+	}
+	cf_sort_keys(p->sorted, p->count);
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status put_placeholder(writing *w, const cf_sort_key *place, ckptfmt_error *err)
+{
+	static const int64_t dims[1] = {0};
+	cf_entry_fields fields;
+	memset(&fields, 0, sizeof fields);
+	fields.dtype = CKPTFMT_FLOAT;
+	fields.rank = 1;
+	fields.dims = dims;
+	fields.masked_crc = ckptfmt_crc32c_mask(0);
+	fields.shard = w->places.first + (int32_t)place->row;
+	cf_buffer_clear(&w->value);
+	cf_entry_encode(&w->value, &fields);
+	CF_TRY(cf_buffer_status(&w->value, err));
+	return cf_table_writer_add(w->table, place->key, place->key_size, w->value.data, w->value.size, err);
+}
+
+/* Those that come before the key; all that are left where it is NULL. */
+static ckptfmt_status put_placeholders(writing *w, const cf_buffer *key, ckptfmt_error *err)
+{
+	placeholders *p = &w->places;
+	for (; p->next < p->count; p->next++) {
+		const cf_sort_key *place = &p->sorted[p->next];
+		int order = key == NULL ? -1 : cf_key_compare(place->key, place->key_size, key->data, key->size);
+		if (order > 0)
+			return CKPTFMT_OK;
+		if (order == 0) {
+			ckptfmt_status status = cf_fail(err, CKPTFMT_FAIL_MERGE_CONFLICT, CF_NO_OFFSET,
+				"EXT-8: the result needs this name for data file %d, and %.160s has a tensor of it",
+				(int)(p->first + (int32_t)place->row), w->g.inputs->rows[w->g.owner].name);
+			cf_error_tensor(err, key->data, key->size);
+			return status;
+		}
+		CF_TRY(put_placeholder(w, place, err));
+	}
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status finish_writing(writing *w, ckptfmt_error *err)
+{
+	const group *g = &w->g;
+	const cf_merge_file *file;
+	if (g->member_count == 0)
+		return CKPTFMT_OK;
+	CF_TRY(put_placeholders(w, &g->key, err));
+	CF_TRY(cf_buffer_status(&g->slices, err));
+	file = cf_merge_input_known_file(&g->inputs->rows[g->owner], g->entry.shard);
+	/* The blocks are read again, and only from an index that has not changed; but not from one that cannot. */
+	if (file == NULL || file->new_shard < 0)
+		return cf_fail(err, CKPTFMT_FAIL_BUSY, CF_NO_OFFSET, "MRG-11: %.200s was changed meanwhile",
+			g->inputs->rows[g->owner].name);
+	cf_buffer_clear(&w->value);
+	CF_TRY(cf_entry_reencode(&w->value, &g->entry, file->new_shard,
+		(cf_bytes_view){g->slices.data, g->slices.size}, err));
+	CF_TRY(cf_buffer_status(&w->value, err));
+	return cf_table_writer_add(w->table, g->key.data, g->key.size, w->value.data, w->value.size, err);
+}
+
+/* MRG-8. Of versions that differ in what they ask of readers, that which asks most. */
+static ckptfmt_status put_header(const cf_merge_inputs *inputs, int32_t new_count, cf_table_writer *table,
+	ckptfmt_error *err)
+{
+	const cf_header *most = &inputs->rows[0].header;
+	cf_buffer header = CF_BUFFER_EMPTY;
+	ckptfmt_status status;
+	for (uint64_t i = 1; i < inputs->count; i++)
+		if (inputs->rows[i].header.min_consumer > most->min_consumer)
+			most = &inputs->rows[i].header;
+	cf_header_encode(&header, new_count, most->endianness, 0, most->has_version ? &most->version : NULL);
+	status = cf_buffer_status(&header, err);
+	if (status == CKPTFMT_OK)
+		status = cf_table_writer_add(table, (const uint8_t *)"", 0, header.data, header.size, err);
+	cf_buffer_free(&header);
+	return status;
+}
+
+static ckptfmt_status write_entries(writing *w, ckptfmt_error *err)
+{
+	cf_merge_walk walk;
+	const cf_table_iterator *at;
+	uint32_t input;
+	bool more = true;
+	ckptfmt_status status = cf_merge_walk_open(&walk, w->g.inputs, err);
+	while (status == CKPTFMT_OK) {
+		status = cf_merge_walk_next(&walk, &input, &at, &more, err);
+		if (status != CKPTFMT_OK || !more)
+			break;
+		if (is_placeholder(at))
+			continue;
+		if (has_key(&w->g, at->key, at->key_size)) {
+			status = add_to_group(&w->g, input, at, false, err);
+		} else {
+			status = finish_writing(w, err);
+			if (status == CKPTFMT_OK)
+				status = begin_group(&w->g, input, at, err);
+		}
+	}
+	if (status == CKPTFMT_OK)
+		status = finish_writing(w, err);
+	if (status == CKPTFMT_OK)
+		status = put_placeholders(w, NULL, err);
+	cf_merge_walk_close(&walk);
+	return status;
+}
+
+ckptfmt_status cf_merge_write(cf_merge_inputs *inputs, int32_t file_count, int32_t new_count, cf_table_writer *table,
+	ckptfmt_error *err)
+{
+	writing w = {.g = {.inputs = inputs}, .table = table};
+	ckptfmt_status status = open_placeholders(&w.places, file_count, new_count, err);
+	if (status == CKPTFMT_OK)
+		status = put_header(inputs, new_count, table, err);
+	if (status == CKPTFMT_OK)
+		status = write_entries(&w, err);
+	free_group(&w.g);
+	cf_release(w.places.names);
+	cf_release(w.places.sorted);
+	cf_buffer_free(&w.value);
+	return status;
+}
