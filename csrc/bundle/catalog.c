@@ -326,7 +326,7 @@ ckptfmt_status cf_catalog_write(const cf_catalog *catalog, int32_t num_shards, u
 	if (keys == NULL)
 		return cf_fail_memory(err);
 	sort_rows(catalog, keys, cf_catalog_count(catalog));
-	cf_header_encode(&value, num_shards, 0, 0, NULL);
+	cf_header_encode(&value, num_shards, 0, 0);
 	status = cf_buffer_status(&value, err);
 	if (status == CKPTFMT_OK)
 		status = cf_table_writer_add(table, (const uint8_t *)"", 0, value.data, value.size, err);

@@ -137,7 +137,7 @@ static void close_input(cf_merge_input *in)
 	if (in->index.fd >= 0)
 		cf_os_close_quietly(&in->index);
 	cf_prefix_free(&in->prefix);
-	cf_buffer_free(&in->version);
+	cf_buffer_free(&in->header_bytes);
 	cf_buffer_free(&in->files);
 	cf_buffer_free(&in->order);
 }
@@ -174,24 +174,19 @@ static ckptfmt_status read_header(cf_merge_input *in, ckptfmt_error *err)
 		status = cf_fail(err, CKPTFMT_FAIL_LIMIT, at.value_offset, "%d data files; a merge takes %d an input",
 			(int)in->header.num_shards, SHARDS_MAX);
 	if (status == CKPTFMT_OK) {
-		cf_put_bytes(&in->version, in->header.version.data, in->header.version.size);
-		in->header.version.data = in->version.data;
-		status = cf_buffer_status(&in->version, err);
+		cf_put_bytes(&in->header_bytes, in->header.bytes.data, in->header.bytes.size);
+		in->header.bytes.data = in->header_bytes.data;
+		status = cf_buffer_status(&in->header_bytes, err);
 	}
 	cf_table_iterator_close(&at);
 	return status;
-}
-
-static bool same_version(const cf_header *a, const cf_header *b)
-{
-	return a->has_version == b->has_version && a->version.size == b->version.size &&
-		(a->version.size == 0 || memcmp(a->version.data, b->version.data, (size_t)a->version.size) == 0);
 }
 
 /* MRG-2 and MRG-10, against the inputs before it. */
 static ckptfmt_status check_input(const cf_merge_input *in, ckptfmt_error *err)
 {
 	const cf_merge_input *first = in->all->rows;
+	bool same;
 	for (const cf_merge_input *other = first; other < in; other++)
 		if (cf_same_file(&other->info, &in->info))
 			return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "MRG-10: %.160s and %.160s are one index",
@@ -199,7 +194,10 @@ static ckptfmt_status check_input(const cf_merge_input *in, ckptfmt_error *err)
 	if (in->header.endianness != first->header.endianness)
 		return cf_fail(err, CKPTFMT_FAIL_MERGE_CONFLICT, CF_NO_OFFSET,
 			"MRG-2: %.160s and %.160s differ in byte order", first->name, in->name);
-	if (!same_version(&in->header, &first->header))
+	CF_TRY(cf_header_same_version(&in->header, &first->header, &same, err));
+	/* Levels of the format differ in what they ask of readers, and may be merged. */
+	if (!same && (in->header.producer != first->header.producer ||
+		in->header.min_consumer == first->header.min_consumer))
 		return cf_fail(err, CKPTFMT_FAIL_MERGE_CONFLICT, CF_NO_OFFSET,
 			"MRG-2: %.160s and %.160s differ in version", first->name, in->name);
 	return CKPTFMT_OK;
@@ -221,7 +219,7 @@ static ckptfmt_status open_input(cf_merge_inputs *inputs, const char *name, bool
 	in->all = inputs;
 	in->name = name;
 	in->index.fd = -1;
-	in->version = in->files = in->order = CF_BUFFER_EMPTY;
+	in->header_bytes = in->files = in->order = CF_BUFFER_EMPTY;
 	status = cf_prefix_split(name, &in->prefix, err);
 	if (status == CKPTFMT_OK)
 		status = open_index(in, err);

@@ -28,8 +28,8 @@ typedef struct cf_merge_input {
 	cf_file index;              /* while the input is being opened */
 	cf_file_info info;          /* of the index */
 	cf_table *table;
-	cf_header header;           /* its `version` points into `version` */
-	cf_buffer version;
+	cf_header header;           /* its bytes are in `header_bytes` */
+	cf_buffer header_bytes;
 	cf_buffer files;            /* cf_merge_file, by shard number, as far as numbers were met */
 	cf_buffer order;            /* int32_t: shard numbers in the order in which entries of the result need them */
 } cf_merge_input;

@@ -358,7 +358,7 @@ static ckptfmt_status finish_writing(writing *w, ckptfmt_error *err)
 		return cf_fail(err, CKPTFMT_FAIL_BUSY, CF_NO_OFFSET, "MRG-11: %.200s was changed meanwhile",
 			g->inputs->rows[g->owner].name);
 	cf_buffer_clear(&w->value);
-	CF_TRY(cf_entry_reencode(&w->value, &g->entry, file->new_shard,
+	CF_TRY(cf_entry_reencode(&w->value, &g->entry, g->dims, file->new_shard,
 		(cf_bytes_view){g->slices.data, g->slices.size}, err));
 	CF_TRY(cf_buffer_status(&w->value, err));
 	return cf_table_writer_add(w->table, g->key.data, g->key.size, w->value.data, w->value.size, err);
@@ -374,8 +374,9 @@ static ckptfmt_status put_header(const cf_merge_inputs *inputs, int32_t new_coun
 	for (uint64_t i = 1; i < inputs->count; i++)
 		if (inputs->rows[i].header.min_consumer > most->min_consumer)
 			most = &inputs->rows[i].header;
-	cf_header_encode(&header, new_count, most->endianness, 0, most->has_version ? &most->version : NULL);
-	status = cf_buffer_status(&header, err);
+	status = cf_header_reencode(&header, most, new_count, err);
+	if (status == CKPTFMT_OK)
+		status = cf_buffer_status(&header, err);
 	if (status == CKPTFMT_OK)
 		status = cf_table_writer_add(table, (const uint8_t *)"", 0, header.data, header.size, err);
 	cf_buffer_free(&header);

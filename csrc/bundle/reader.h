@@ -21,7 +21,7 @@ struct ckptfmt_reader {
 	cf_file index;
 	cf_file_info index_info;
 	cf_table *table;
-	cf_header header;           /* its `version` view points into the table's first block */
+	cf_header header;           /* its `bytes` view points into the table's first block */
 	cf_shards shards;
 	bool follow_symlinks;
 };

@@ -36,7 +36,7 @@ static void take_header(ckptfmt_verifier *v, cf_bytes_view value, uint64_t origi
 	ckptfmt_error error;
 	v->header_known = cf_verify_ok(v, cf_header_decode(value, origin, header, &error), &error, &place);
 	/* The block that it points into is not kept. */
-	header->version = (cf_bytes_view){NULL, 0};
+	header->bytes = (cf_bytes_view){NULL, 0};
 	if (!v->header_known)
 		return;
 	cf_verify_oddities(v, header->oddities, &place);
@@ -142,7 +142,7 @@ static uint32_t slice_oddities(ckptfmt_verifier *v, const cf_entry *entry)
 			cf_put_slice(both, entry->rank, extents, extents + entry->rank);
 	}
 	half = both->size;
-	if (cf_entry_copy_slices(both, entry, NULL) != CKPTFMT_OK || both->failed)
+	if (cf_entry_copy_raw_slices(both, entry, NULL) != CKPTFMT_OK || both->failed)
 		return 0;
 	return both->size == 2 * half && memcmp(both->data, both->data + half, (size_t)half) == 0 ? 0
 		: CF_ODD_FIELD_ORDER;

@@ -4,6 +4,7 @@
  *         6 crc32c fixed32  7 slices[] { 1 extent[] { 1 start  2 length } }  100 extension { 1 flags  2 chunk_size
  *         3 chunk_crcs packed fixed32 }
  */
+#include "codec/canonical.h"
 #include "codec/message.h"
 #include "codec/wire.h"
 
@@ -173,6 +174,7 @@ ckptfmt_status cf_entry_decode(cf_bytes_view bytes, uint64_t origin, uint64_t sl
 					(unsigned long long)slices_max);
 			known = true;
 		} else if (f.wire == CF_WIRE_BYTES && f.number == ENTRY_EXTENSION) {
+			out->has_extension = true;
 			CF_TRY(decode_extension(&f.content, out, err));
 			known = true;
 		}
@@ -328,6 +330,11 @@ void cf_entry_encode(cf_buffer *out, const cf_entry_fields *fields)
 
 ckptfmt_status cf_entry_copy_slices(cf_buffer *out, const cf_entry *entry, ckptfmt_error *err)
 {
+	return cf_canonical_put_field(out, &cf_entry_schema, ENTRY_SLICES, entry->bytes, entry->origin, err);
+}
+
+ckptfmt_status cf_entry_copy_raw_slices(cf_buffer *out, const cf_entry *entry, ckptfmt_error *err)
+{
 	uint64_t position = 0;
 	cf_field f;
 	bool found;
@@ -339,53 +346,27 @@ ckptfmt_status cf_entry_copy_slices(cf_buffer *out, const cf_entry *entry, ckptf
 	}
 }
 
-/* Appends every field that is none of the entry's own seven: the extension field among them. */
-static ckptfmt_status copy_unknown(cf_buffer *out, const cf_entry *entry, ckptfmt_error *err)
+/* Whether the decoded fields say all that the message does, but for its spelling: what is out of order, at its default
+ * or longer than it need be comes out right of them. */
+static bool is_plain(const cf_entry *entry)
 {
-	static const uint32_t wires[] = {
-		[ENTRY_DTYPE] = CF_WIRE_VARINT, [ENTRY_SHAPE] = CF_WIRE_BYTES, [ENTRY_SHARD] = CF_WIRE_VARINT,
-		[ENTRY_OFFSET] = CF_WIRE_VARINT, [ENTRY_SIZE] = CF_WIRE_VARINT, [ENTRY_CRC] = CF_WIRE_FIXED32,
-		[ENTRY_SLICES] = CF_WIRE_BYTES,
-	};
-	cf_cursor message = cf_cursor_over(entry->bytes.data, (size_t)entry->bytes.size, entry->origin);
-	cf_field f;
-	while (cf_cursor_left(&message) > 0) {
-		CF_TRY(cf_take_field(&message, &f, err));
-		if (f.number >= CF_ARRAY_COUNT(wires) || f.wire != wires[f.number])
-			cf_put_bytes(out, message.base + f.begin, f.end - f.begin);
-	}
-	return CKPTFMT_OK;
+	const uint32_t not_decoded = CF_ODD_UNKNOWN_FIELD | CF_ODD_DIM_NAME | CF_ODD_UNKNOWN_RANK | CF_ODD_NO_SHAPE;
+	return (entry->oddities & not_decoded) == 0 && entry->slice_count == 0 && !entry->has_extension;
 }
 
-ckptfmt_status cf_entry_reencode(cf_buffer *out, const cf_entry *entry, int32_t shard, cf_bytes_view more_slices,
-	ckptfmt_error *err)
+ckptfmt_status cf_entry_reencode(cf_buffer *out, const cf_entry *entry, const int64_t *dims, int32_t shard,
+	cf_bytes_view more_slices, ckptfmt_error *err)
 {
-	uint64_t position = 0, size = 0;
-	cf_buffer shape = CF_BUFFER_EMPTY;
-	ckptfmt_status status;
-	cf_field f;
-	bool found;
-	/* A message field given twice is the two joined. */
-	do {
-		status = find_content(entry, ENTRY_SHAPE, &position, &f, &found, err);
-		if (status != CKPTFMT_OK)
-			goto out;
-		if (found)
-			cf_put_bytes(&shape, f.content.base, f.content.size);
-	} while (found);
-	size = shape.size;
+	bool plain = is_plain(entry);
 	cf_put_number(out, ENTRY_DTYPE, entry->dtype);
-	if (entry->has_shape)
-		cf_put_content(out, ENTRY_SHAPE, shape.data, size);
+	if (plain)
+		put_shape(out, entry->rank, dims);
+	else
+		CF_TRY(cf_canonical_put_field(out, &cf_entry_schema, ENTRY_SHAPE, entry->bytes, entry->origin, err));
 	put_location(out, shard, entry->offset, entry->size, entry->masked_crc);
-	status = cf_entry_copy_slices(out, entry, err);
-	if (status != CKPTFMT_OK)
-		goto out;
+	if (!plain)
+		CF_TRY(cf_entry_copy_slices(out, entry, err));
 	cf_put_bytes(out, more_slices.data, more_slices.size);
-	status = copy_unknown(out, entry, err);
-	if (status == CKPTFMT_OK)
-		status = cf_buffer_status(&shape, err);
-out:
-	cf_buffer_free(&shape);
-	return status;
+	return plain ? CKPTFMT_OK
+		: cf_canonical_put_unknown(out, &cf_entry_schema, entry->bytes, entry->origin, err);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* header  1 num_shards int32   2 endianness enum   3 version { 1 producer  2 min_consumer  3 bad_consumers[] } */
+#include "codec/canonical.h"
 #include "codec/message.h"
 #include "codec/wire.h"
 
@@ -78,6 +79,8 @@ ckptfmt_status cf_header_decode(cf_bytes_view bytes, uint64_t origin, cf_header 
 	uint32_t last = 0;
 	cf_field f;
 	memset(out, 0, sizeof *out);
+	out->bytes = bytes;
+	out->origin = origin;
 	while (cf_cursor_left(&message) > 0) {
 		CF_TRY(cf_take_field(&message, &f, err));
 		cf_note_order(&out->oddities, &last, &f, false);
@@ -87,8 +90,6 @@ ckptfmt_status cf_header_decode(cf_bytes_view bytes, uint64_t origin, cf_header 
 			CF_TRY(cf_field_int32(&message, f.value, &out->endianness, err));
 			cf_note_default(&out->oddities, f.value);
 		} else if (f.number == HEADER_VERSION && f.wire == CF_WIRE_BYTES) {
-			out->has_version = true;
-			out->version = (cf_bytes_view){f.content.base, f.content.size};
 			CF_TRY(decode_version(&f.content, out, err));
 		} else {
 			out->oddities |= CF_ODD_UNKNOWN_FIELD;
@@ -100,17 +101,12 @@ ckptfmt_status cf_header_decode(cf_bytes_view bytes, uint64_t origin, cf_header 
 	return check_header(out, origin, err);
 }
 
-void cf_header_encode(cf_buffer *out, int32_t num_shards, int32_t endianness, int32_t min_consumer,
-	const cf_bytes_view *version)
+void cf_header_encode(cf_buffer *out, int32_t num_shards, int32_t endianness, int32_t min_consumer)
 {
 	uint8_t own[2 * (1 + CF_VARINT64_SIZE_MAX)];
 	size_t size = 0;
 	cf_put_number(out, HEADER_NUM_SHARDS, num_shards);
 	cf_put_number(out, HEADER_ENDIANNESS, endianness);
-	if (version != NULL) {
-		cf_put_content(out, HEADER_VERSION, version->data, version->size);
-		return;
-	}
 	own[size++] = VERSION_PRODUCER << 3 | CF_WIRE_VARINT;
 	size += cf_store_varint(own + size, CF_FORMAT_VERSION);
 	if (min_consumer != 0) {
@@ -118,4 +114,39 @@ void cf_header_encode(cf_buffer *out, int32_t num_shards, int32_t endianness, in
 		size += cf_store_varint(own + size, (uint64_t)min_consumer);
 	}
 	cf_put_content(out, HEADER_VERSION, own, size);
+}
+
+/* A merge writes a version always, an empty one if there was none. */
+static ckptfmt_status put_version(cf_buffer *out, const cf_header *header, ckptfmt_error *err)
+{
+	uint64_t start = out->size;
+	CF_TRY(cf_canonical_put_field(out, &cf_header_schema, HEADER_VERSION, header->bytes, header->origin, err));
+	if (out->size == start)
+		cf_put_content(out, HEADER_VERSION, NULL, 0);
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_header_reencode(cf_buffer *out, const cf_header *like, int32_t num_shards, ckptfmt_error *err)
+{
+	cf_put_number(out, HEADER_NUM_SHARDS, num_shards);
+	cf_put_number(out, HEADER_ENDIANNESS, like->endianness);
+	return put_version(out, like, err);
+}
+
+ckptfmt_status cf_header_same_version(const cf_header *a, const cf_header *b, bool *same, ckptfmt_error *err)
+{
+	cf_buffer both = CF_BUFFER_EMPTY;
+	uint64_t half = 0;
+	ckptfmt_status status = put_version(&both, a, err);
+	*same = false;
+	if (status == CKPTFMT_OK) {
+		half = both.size;
+		status = put_version(&both, b, err);
+	}
+	if (status == CKPTFMT_OK)
+		status = cf_buffer_status(&both, err);
+	if (status == CKPTFMT_OK)
+		*same = both.size == 2 * half && memcmp(both.data, both.data + half, (size_t)half) == 0;
+	cf_buffer_free(&both);
+	return status;
 }

@@ -28,8 +28,8 @@ typedef struct cf_header {
 	int32_t producer;
 	int32_t min_consumer;
 	bool bans_consumer;         /* bad_consumers holds CF_CONSUMER_VERSION */
-	bool has_version;
-	cf_bytes_view version;      /* the VersionDef as it stands in the file */
+	cf_bytes_view bytes;        /* the whole message, for merging */
+	uint64_t origin;            /* file offset of the message */
 	uint32_t oddities;
 } cf_header;
 
@@ -42,6 +42,7 @@ typedef struct cf_entry {
 	int64_t size;
 	uint32_t masked_crc;        /* ENT-6; 0 if absent */
 	bool has_shape;
+	bool has_extension;
 	uint64_t slice_count;
 	uint64_t feature_flags;     /* of the extension field */
 	uint64_t chunk_size;        /* 0: no chunk checksums */
@@ -54,9 +55,15 @@ typedef struct cf_entry {
 /* Parses and checks versions and endianness (HDR rules). BAD_HEADER, BAD_PROTO, UNSUPPORTED. */
 CF_MUST_CHECK ckptfmt_status cf_header_decode(cf_bytes_view bytes, uint64_t origin, cf_header *out,
 	ckptfmt_error *err);
-/* `version` NULL: producer 1, min_consumer as given. Else these VersionDef bytes, as they are. */
-void cf_header_encode(cf_buffer *out, int32_t num_shards, int32_t endianness, int32_t min_consumer,
-	const cf_bytes_view *version);
+/* The header of a new bundle: producer 1 and this min_consumer. */
+void cf_header_encode(cf_buffer *out, int32_t num_shards, int32_t endianness, int32_t min_consumer);
+/* The header of a merged bundle: endianness and version, canonical, of `like`, and no unknown fields (MRG-8).
+ * REQUIRES of this and the next: the decoded bytes of the headers are still there. BAD_PROTO, NO_MEMORY. */
+CF_MUST_CHECK ckptfmt_status cf_header_reencode(cf_buffer *out, const cf_header *like, int32_t num_shards,
+	ckptfmt_error *err);
+/* Whether the canonical forms of two versions are the same bytes (MRG-2). No version is an empty one. */
+CF_MUST_CHECK ckptfmt_status cf_header_same_version(const cf_header *a, const cf_header *b, bool *same,
+	ckptfmt_error *err);
 
 /* Parses an entry and checks its shape (SHP rules); `dims` has room for CKPTFMT_RANK_MAX. What depends on more than
  * the message (the size of the value, the number of shards) is the caller's to check. BAD_PROTO, BAD_SHAPE, LIMIT. */
@@ -100,11 +107,13 @@ void cf_entry_encode(cf_buffer *out, const cf_entry_fields *fields);
 /* Appends one slice as a field of an entry. A length of -1 is a full dimension. */
 void cf_put_slice(cf_buffer *out, int32_t rank, const int64_t *starts, const int64_t *lengths);
 
-/* Appends `entry` anew with another shard id and `more_slices` after its own: known fields in canonical order, then
- * the unknown ones as they were (MRG rules). */
-CF_MUST_CHECK ckptfmt_status cf_entry_reencode(cf_buffer *out, const cf_entry *entry, int32_t shard,
-	cf_bytes_view more_slices, ckptfmt_error *err);
-/* Appends the slices of `entry`, as fields of an entry. */
+/* Appends the canonical form of a decoded entry with another shard id and `more_slices` after its own (MRG-7). `dims`
+ * are its dimensions as decoded. Allocates nothing but in `out`, whose status is the caller's to check, unless the
+ * shape was given twice. BAD_PROTO if a slice is malformed (the decoder does not look into slices), NO_MEMORY. */
+CF_MUST_CHECK ckptfmt_status cf_entry_reencode(cf_buffer *out, const cf_entry *entry, const int64_t *dims,
+	int32_t shard, cf_bytes_view more_slices, ckptfmt_error *err);
+/* Append the slices of `entry`, as fields of an entry: in canonical form, and with the contents that they have. */
 CF_MUST_CHECK ckptfmt_status cf_entry_copy_slices(cf_buffer *out, const cf_entry *entry, ckptfmt_error *err);
+CF_MUST_CHECK ckptfmt_status cf_entry_copy_raw_slices(cf_buffer *out, const cf_entry *entry, ckptfmt_error *err);
 
 #endif

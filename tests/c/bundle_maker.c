@@ -252,7 +252,7 @@ void maker_build(bundle_maker *m)
 		if (m->header.size != 0)
 			cf_put_bytes(&pairs[count++].value, m->header.data, m->header.size);
 		else
-			cf_header_encode(&pairs[count++].value, m->num_shards, m->endianness, 0, NULL);
+			cf_header_encode(&pairs[count++].value, m->num_shards, m->endianness, 0);
 	}
 	for (uint64_t i = 0; i < m->entry_count; i++) {
 		if (sorted[i]->left_out)

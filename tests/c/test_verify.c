@@ -421,7 +421,7 @@ static void test_many_problems(void)
 	uint64_t size;
 	begin();
 	cf_table_writer_open(&writer, (cf_sink){put_index, &m.index});
-	cf_header_encode(&value, 1, 0, 0, NULL);
+	cf_header_encode(&value, 1, 0, 0);
 	CHECK_EQ(cf_table_writer_add(&writer, NULL, 0, value.data, value.size, NULL), CKPTFMT_OK);
 	cf_buffer_clear(&value);
 	cf_entry_encode(&value, &fields);
