@@ -233,7 +233,7 @@ def test_the_same_whole_tensor(tmp_path: Path) -> None:
     before = contents(tmp_path)
     with pytest.raises(MergeConflictError) as caught:
         ckptfmt.merge_v2_checkpoints([a, b], tmp_path / "m")
-    assert caught.value.message == f"MRG-3: the metadata differ in {a} and {b}"
+    assert caught.value.message == f"MRG-3: the tensor is in {a} and {b}"
     assert caught.value.tensor == "x" and contents(tmp_path) == before
 
 

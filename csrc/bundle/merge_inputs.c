@@ -195,9 +195,7 @@ static ckptfmt_status check_input(const cf_merge_input *in, ckptfmt_error *err)
 		return cf_fail(err, CKPTFMT_FAIL_MERGE_CONFLICT, CF_NO_OFFSET,
 			"MRG-2: %.160s and %.160s differ in byte order", first->name, in->name);
 	CF_TRY(cf_header_same_version(&in->header, &first->header, &same, err));
-	/* Levels of the format differ in what they ask of readers, and may be merged. */
-	if (!same && (in->header.producer != first->header.producer ||
-		in->header.min_consumer == first->header.min_consumer))
+	if (!same)
 		return cf_fail(err, CKPTFMT_FAIL_MERGE_CONFLICT, CF_NO_OFFSET,
 			"MRG-2: %.160s and %.160s differ in version", first->name, in->name);
 	return CKPTFMT_OK;

@@ -364,17 +364,13 @@ static ckptfmt_status finish_writing(writing *w, ckptfmt_error *err)
 	return cf_table_writer_add(w->table, g->key.data, g->key.size, w->value.data, w->value.size, err);
 }
 
-/* MRG-8. Of versions that differ in what they ask of readers, that which asks most. */
+/* MRG-8 */
 static ckptfmt_status put_header(const cf_merge_inputs *inputs, int32_t new_count, cf_table_writer *table,
 	ckptfmt_error *err)
 {
-	const cf_header *most = &inputs->rows[0].header;
 	cf_buffer header = CF_BUFFER_EMPTY;
 	ckptfmt_status status;
-	for (uint64_t i = 1; i < inputs->count; i++)
-		if (inputs->rows[i].header.min_consumer > most->min_consumer)
-			most = &inputs->rows[i].header;
-	status = cf_header_reencode(&header, most, new_count, err);
+	status = cf_header_reencode(&header, &inputs->rows[0].header, new_count, err);
 	if (status == CKPTFMT_OK)
 		status = cf_buffer_status(&header, err);
 	if (status == CKPTFMT_OK)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The tree of losers over n cursors has nodes 1 .. n - 1; cursor i stands at leaf n + i, the parent of a node is half
- * its number. A node holds the loser of the match played there and node 0 the winner of all. When the winner steps, only
- * the matches on its way up are played again. A cursor that is done loses to all others; equal keys go by input.
+ * its number. A node holds the loser of the match played there and node 0 the winner of all. When the winner steps,
+ * only the matches on its way up are played again. A cursor that is done loses to all others; equal keys go by input.
  *
  * Most matches are decided by the first 8 bytes of the keys, held with the cursor as a big-endian number.
  */

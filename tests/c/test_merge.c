@@ -141,8 +141,8 @@ static void keep_result(const char *as)
 	CHECK_EQ(system(command), 0);
 }
 
-/* Sets the stage: the inputs, and at the destination nothing, or an older checkpoint of as many data files as the result
- * would have. */
+/* Sets the stage: the inputs, and at the destination nothing, or an older checkpoint of as many data files as the
+ * result would have. */
 static void set_stage(int count, bool overwrite)
 {
 	shell("rm -rf '%s'/in '%s'/other '%s'/out");
