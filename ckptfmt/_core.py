@@ -394,7 +394,7 @@ def _open_options(limits: Mapping[str, int] | None, follow_symlinks: bool) -> tu
     """The options, and the limits that they point to."""
     values = _limits(limits)
     return ffi.new(
-        "ckptfmt_open_options *", {"limits": values, "follow_symlinks": int(follow_symlinks)}
+        "ckptfmt_open_options *", {"limits": values, "follow_symlinks": bool(follow_symlinks)}
     ), values
 
 

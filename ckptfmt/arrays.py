@@ -155,6 +155,11 @@ def _invalid(name: bytes, message: str) -> InvalidError:
     return InvalidError(message, tensor=names.tensor_text(name))
 
 
+def _other_dtype(name: bytes, array: NDArray[Any], wanted: int) -> InvalidError:
+    wish = dtypes.numpy_name_of(wanted)
+    return _invalid(name, f"an array of dtype {array.dtype} is not of dtype {wish}")
+
+
 def _as_array(name: bytes, data: Any, wanted: int | None) -> NDArray[Any]:
     """`np.asarray`, in the dtype wanted where the data has none of its own.
 
@@ -187,9 +192,7 @@ def _numeric(name: bytes, array: NDArray[Any], wanted: int | None) -> tuple[int,
         quantized = dtypes.numpy_dtype(wanted)
         plain = quantized[0] if quantized is not None and quantized.names else None
         if plain is None or plain != array.dtype.newbyteorder("="):
-            raise _invalid(
-                name, f"an array of dtype {array.dtype} is not of dtype {dtypes.name_of(wanted)}"
-            )
+            raise _other_dtype(name, array, wanted)
         return wanted, not array.dtype.isnative
     if found is None:
         raise _invalid(name, f"dtype {array.dtype} cannot be stored")
@@ -200,9 +203,7 @@ def _strings(name: bytes, array: NDArray[Any], wanted: int | None) -> tuple[int,
     """Code and elements of an array of strings, or of the payloads of variants."""
     code = dtypes.code_of(dtypes.STRING) if wanted is None else wanted
     if dtypes.numpy_dtype(code) != np.dtype(object):
-        raise _invalid(
-            name, f"an array of dtype {array.dtype} is not of dtype {dtypes.name_of(code)}"
-        )
+        raise _other_dtype(name, array, code)
     return code, [_element(name, element) for element in array.reshape(-1).tolist()]
 
 

@@ -76,6 +76,13 @@ def name_of(code: int) -> str:
     return info.name if info else f"dtype {code}"
 
 
+def numpy_name_of(code: int) -> str:
+    """numpy's name of a code, and TensorFlow's where that is another: `float32 ("float")`."""
+    name = name_of(code)
+    numpy_name = _NUMPY_NAMES.get(name)
+    return f'{numpy_name} ("{name}")' if numpy_name else name
+
+
 def numpy_dtype(code: int) -> np.dtype[Any] | None:
     """The numpy dtype of a code; None where there is none (unknown codes, resources)."""
     return _NUMPY.get(code)

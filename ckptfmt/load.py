@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from ckptfmt import _core, dtypes, names, slices
 from ckptfmt import reader as reading
+from ckptfmt.arguments import check_progress, check_sized, listed, wrong
 from ckptfmt.errors import InvalidError, about
 from ckptfmt.reader import Reader
 from ckptfmt.tensor import TensorHandle
@@ -33,6 +34,8 @@ ARENA_ALIGNMENT = 64
 # Bytes of one crossing into C; fewer while somebody watches.
 BATCH_BYTES = 1 << 30
 WATCHED_BATCH_BYTES = 32 << 20
+# More names than this are counted in a message.
+NAMED_MAX = 8
 
 
 def load(
@@ -45,6 +48,7 @@ def load(
     rename: Rename | None = None,
     cast: Any = None,
     progress: Progress | None = None,
+    limits: Mapping[str, int] | None = None,
 ) -> dict[str, NDArray[Any]]:
     """Loads tensors of a checkpoint as numpy arrays.
 
@@ -53,25 +57,34 @@ def load(
         names: the stored names wanted; default all (with `out`: all that `out` has a place for).
         out: arrays to read into, by the names of the result; each must have the tensor's shape and
             (after `cast`) dtype. All are checked before the first is written.
-        verify: as in `ckptfmt.open`.
-        strict: True makes a name that the checkpoint does not have an error; False leaves it out.
+        verify, limits: as in `ckptfmt.open`.
+        strict: True makes a name that the checkpoint does not have an error, and where `names` is
+            given one in `out` or `rename` that is none of these; False leaves it out.
         rename: stored name to name in the result, a mapping (names not in it stay) or a function.
         cast: a dtype for all floating-point tensors, or a mapping from stored name to dtype for
             just these.
-        progress: called as `progress(bytes_done, bytes_total)` from this thread.
+        progress: called as `progress(bytes_done, bytes_total)` from this thread, with bytes of
+            the arrays; strings count as stored.
 
     Returns:
         Name to array. Small arrays are views of one common piece of memory.
 
     Raises:
         TensorNotFoundError: a name is not there (`strict`).
-        InvalidError: two tensors would get one name, or an array of `out` does not fit.
+        InvalidError: two tensors would get one name, an array of `out` does not fit, a wish in
+            `cast` (with `names` in `out` or `rename`) for what is not loaded (`strict`), or an
+            argument of another type.
         What `ckptfmt.open` and reading raise.
     """
-    targets = None if out is None else _by_text(out)
-    rename = _by_text(rename) if isinstance(rename, Mapping) else rename
-    cast = _by_text(cast) if isinstance(cast, Mapping) else cast
-    with reading.open(path, verify=verify) as reader:
+    check_progress(progress)
+    targets = None if out is None else _by_text("out", out)
+    if isinstance(rename, Mapping):
+        rename = _by_text("rename", rename)
+    elif rename is not None and not callable(rename):
+        raise wrong("rename", "a mapping from names to names, or a function", rename)
+    cast = _by_text("cast", cast) if isinstance(cast, Mapping) else cast
+    names = None if names is None else listed("names", names, "names")
+    with reading.open(path, verify=verify, limits=limits) as reader:
         wanted = targets if names is None and rename is None else names
         batch = _batch(reader, wanted, strict)
         result_names = _renamed(batch.names, rename)
@@ -83,6 +96,9 @@ def load(
                 _check_complete(reader, targets, result_names)
         if strict:
             _check_used("cast", cast, batch.names)
+            if names is not None:
+                _check_used("rename", rename, batch.names)
+                _check_used("out", targets, result_names)
         casts = _casts(batch, cast)
         for position, name in enumerate(result_names if targets else ()):
             target = targets.get(name) if targets else None
@@ -105,12 +121,20 @@ def load(
 def _check_used(what: str, wishes: Any, names_loaded: list[str]) -> None:
     """A misspelt name is an error and not a wish that nobody hears."""
     if isinstance(wishes, Mapping) and (unused := set(wishes).difference(names_loaded)):
-        name = min(unused)
-        raise InvalidError(f"{what} names a tensor that is not loaded", tensor=name)
+        name, *others = sorted(unused)
+        more = f", nor are {_some(others)}" if others else ""
+        raise InvalidError(f"{what} names a tensor that is not loaded{more}", tensor=name)
 
 
-def _by_text(out: Mapping[str, Any]) -> dict[str, Any]:
-    return {names.tensor_text(name): array for name, array in out.items()}
+def _some(found: list[str]) -> str:
+    shown = ", ".join(f"'{name}'" for name in found[:NAMED_MAX])
+    return shown + (f" and {len(found) - NAMED_MAX} more" if len(found) > NAMED_MAX else "")
+
+
+def _by_text(what: str, given: Mapping[Any, Any]) -> dict[str, Any]:
+    if not isinstance(given, Mapping):
+        raise wrong(what, "a mapping by names", given)
+    return {names.tensor_text(names.tensor_bytes(name)): value for name, value in given.items()}
 
 
 def _renamed(stored: list[str], rename: Rename | None) -> list[str]:
@@ -156,7 +180,7 @@ def _casts(batch: _Batch, cast: Any) -> dict[int, np.dtype[Any]]:
             code = dtypes.code_of(wish)
         old, new = batch.dtypes[position], dtypes.numpy_dtype(code)
         if old is None or new is None or (old == OBJECT) != (new == OBJECT):
-            name = dtypes.name_of(batch.codes[position])
+            name = dtypes.numpy_name_of(batch.codes[position])
             raise InvalidError(f"cannot cast {name} to {wish!r}", tensor=batch.names[position])
         if new != old:
             found[position] = new
@@ -179,8 +203,6 @@ def _batch(reader: Reader, wanted: Iterable[str | bytes] | None, strict: bool = 
     if wanted is None:
         listing = reader._listing()
         return _Batch(reader, listing.selection, listing.visible_rows, listing.visible)
-    if isinstance(wanted, (str, bytes)):
-        raise InvalidError("names is a list of names, not one")
     raw_names = list(dict.fromkeys(map(names.tensor_bytes, wanted)))
     if not strict:
         raw_names = [name for name in raw_names if reader._handle.contains(name)]
@@ -274,14 +296,19 @@ class _Batch:
                 arrays[position] = self.handle(position).new_array(shapes[position], dtype)
             destinations[position] = _core.address(arrays[position])
 
-        meter = _Meter(progress, int(sizes[direct].sum()))
+        others = np.flatnonzero(~direct).tolist()
+        if progress is not None:
+            for position in np.flatnonzero(itemsizes == 0).tolist():
+                sizes[position] = min(self.handle(position).stored_nbytes, 1 << 62)
+        meter = _Meter(progress, sum(sizes.tolist()) if progress is not None else 0)
         self._read_direct(np.flatnonzero(direct), sizes, destinations, meter)
-        for position in np.flatnonzero(~direct).tolist():
+        for position in others:
             array = self.handle(position).read_box(self.boxes.get(position), shapes[position], None)
             if arrays[position] is None:
                 arrays[position] = array
             else:
                 arrays[position][...] = array
+            meter.add(int(sizes[position]))
         return arrays
 
     def _read_direct(
@@ -310,8 +337,8 @@ class _Batch:
             last = max(int(np.searchsorted(ends, done + limit, "right")), first + 1)
             chosen, mode = requests[first:last], self.reader._default_mode
             self.reader._handle.read(self.selection, chosen, mode)
+            meter.add(int(ends[last - 1]) - done)
             first, done = last, int(ends[last - 1])
-            meter.tell(done)
 
 
 @dataclass(slots=True)
@@ -320,10 +347,12 @@ class _Meter:
 
     progress: Progress | None
     total: int
+    done: int = 0
 
-    def tell(self, done: int) -> None:
+    def add(self, size: int) -> None:
+        self.done += size
         if self.progress is not None:
-            self.progress(done, self.total)
+            self.progress(self.done, self.total)
 
 
 def _aligned(size: int) -> NDArray[np.uint8]:
@@ -365,10 +394,12 @@ def restore_v2(
         What `ckptfmt.open` and reading raise.
     """
     slices.check_texts(tensor_names, shape_and_slices)
-    if dtypes is not None and len(dtypes) != len(tensor_names):
-        raise InvalidError(
-            f"Got {len(tensor_names)} tensor names, but {len(dtypes)} expected dtypes."
-        )
+    if dtypes is not None:
+        check_sized("dtypes", dtypes, "dtypes")
+        if len(dtypes) != len(tensor_names):
+            raise InvalidError(
+                f"Got {len(tensor_names)} tensor names, but {len(dtypes)} expected dtypes."
+            )
     with reading.open(prefix, verify=verify) as reader:
         batch = _selected(reader, [names.tensor_bytes(name) for name in tensor_names])
         if dtypes is not None:
@@ -390,8 +421,8 @@ def _check_dtypes(batch: _Batch, expected: Sequence[Any]) -> None:
         if code != stored:
             first = first or name
             wrong.append(
-                f"tensor_name = {name}; expected dtype {dtypes.name_of(code)} "
-                f"does not equal original dtype {dtypes.name_of(stored)}"
+                f"tensor_name = {name}; expected dtype {dtypes.numpy_name_of(code)} "
+                f"does not equal original dtype {dtypes.numpy_name_of(stored)}"
             )
     if wrong:
         raise InvalidError("; ".join(wrong), tensor=first)

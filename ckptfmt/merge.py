@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ckptfmt import _core
+from ckptfmt.arguments import check_choice, check_limits, listed
 from ckptfmt.errors import InvalidError
 from ckptfmt.locate import locate, path_text
 
@@ -44,12 +45,9 @@ def merge(
         CheckpointNotFoundError, CorruptError, StorageError, UnsupportedError, LimitError.
         InvalidError: no input, or an input that is the destination.
     """
-    if inputs not in ("keep", "consume"):
-        raise InvalidError(f"inputs {inputs!r} is none of 'keep', 'consume'")
-    if durability not in _core.DURABILITY:
-        raise InvalidError(
-            f"durability {durability!r} is none of {', '.join(map(repr, _core.DURABILITY))}"
-        )
+    check_choice("inputs", inputs, ("keep", "consume"))
+    check_choice("durability", durability, _core.DURABILITY)
+    check_limits(limits)
     _core.merge(
         [locate(prefix) for prefix in _listed(prefixes, "prefixes")],
         path_text(destination),
@@ -100,9 +98,9 @@ def merge_v2_checkpoints(
 
 
 def _listed(prefixes: Iterable[Path], what: str) -> list[Path]:
-    if isinstance(prefixes, (str, bytes, os.PathLike)):
+    if isinstance(prefixes, os.PathLike):
         raise InvalidError(f"{what} is a list of prefixes, not one")
-    listed = list(prefixes)
-    if not listed:
+    found = listed(what, prefixes, "prefixes")
+    if not found:
         raise InvalidError(f"{what} is empty: there is nothing to merge")
-    return listed
+    return found

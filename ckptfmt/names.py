@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from typing import NamedTuple
 
@@ -33,7 +34,14 @@ def sharded_filename(basename: str, shard: int, num_shards: int) -> str:
 
     >>> sharded_filename("part", 1, 3)
     'part-00001-of-00003'
+
+    Raises:
+        InvalidError: numbers that are none.
     """
+    try:
+        shard, num_shards = operator.index(shard), operator.index(num_shards)
+    except TypeError:
+        raise InvalidError(f"shard {shard!r} and num_shards {num_shards!r} are integers") from None
     return f"{basename}-{shard:05d}-of-{num_shards:05d}"
 
 

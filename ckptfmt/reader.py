@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt import _core, dtypes, names
+from ckptfmt.arguments import check_choice, check_limits, wrong
 from ckptfmt.errors import CkptfmtError, CorruptError, InvalidError, TensorNotFoundError
 from ckptfmt.locate import describe_file, locate
 from ckptfmt.tensor import TensorHandle
@@ -110,6 +111,7 @@ class Reader(Mapping[str, TensorHandle]):
         limits: Mapping[str, int] | None = None,
         follow_symlinks: bool = True,
     ) -> None:
+        check_limits(limits)
         self.prefix = prefix
         self._absolute = os.path.join(os.getcwd(), prefix)
         self._verify = verify
@@ -161,17 +163,22 @@ class Reader(Mapping[str, TensorHandle]):
             prefix: the name begins so.
             glob: shell pattern for the whole name; `*` matches slashes as well.
             regex: regular expression, found anywhere in the name.
+
+        Raises:
+            InvalidError: a pattern that is none.
         """
         if prefix is None and glob is None and regex is None:
             return KeysView(self)
         tests: list[Callable[[str], object]] = []
         if prefix is not None:
-            text = names.tensor_text(prefix)
+            text = names.tensor_text(names.tensor_bytes(prefix))
             tests.append(lambda name: name.startswith(text))
         if glob is not None:
+            if not isinstance(glob, str):
+                raise wrong("glob", "a str", glob)
             tests.append(re.compile(fnmatch.translate(glob)).match)
         if regex is not None:
-            tests.append(re.compile(regex).search)
+            tests.append(_searcher(regex))
         return _Names([name for name in self if all(test(name) for test in tests)])
 
     def items(self) -> ItemsView[str, TensorHandle]:
@@ -315,8 +322,7 @@ class Reader(Mapping[str, TensorHandle]):
     def _verify_mode(self, verify: str | None) -> int:
         if verify is None:
             return self._default_mode
-        if not isinstance(verify, str) or verify not in _core.VERIFY:
-            raise InvalidError(f"verify {verify!r} is none of {', '.join(map(repr, _core.VERIFY))}")
+        check_choice("verify", verify, _core.VERIFY)
         return int(_core.VERIFY[verify])
 
     # ---- life
@@ -353,6 +359,16 @@ def _reopen(
     prefix: str, verify: str, limits: Mapping[str, int] | None, follow_symlinks: bool
 ) -> Reader:
     return Reader(prefix, verify=verify, limits=limits, follow_symlinks=follow_symlinks)
+
+
+def _searcher(regex: str | re.Pattern[str]) -> Callable[[str], object]:
+    try:
+        pattern = re.compile(regex)
+    except (re.error, TypeError) as error:
+        raise InvalidError(f"regex {regex!r} is no regular expression: {error}") from None
+    if not isinstance(pattern.pattern, str):
+        raise InvalidError(f"regex {regex!r} is for bytes: names are str")
+    return pattern.search
 
 
 class _Listing:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ckptfmt import _core
+from ckptfmt.arguments import check_sized, wrong
 from ckptfmt.errors import InvalidError
 from ckptfmt.names import tensor_bytes
 
@@ -33,13 +34,15 @@ def check_texts(
 ) -> None:
     """What TensorFlow's SaveV2 and RestoreV2 check of these two arguments; InvalidError."""
     for what, texts in (("tensor_names", tensor_names), ("shape_and_slices", shape_and_slices)):
-        if isinstance(texts, (str, bytes)):
-            raise InvalidError(f"{what} is a sequence of texts, not one")
+        check_sized(what, texts, "texts")
     if len(tensor_names) != len(shape_and_slices):
         raise InvalidError(
             "tensor_names and shape_and_slices have different number of elements: "
             f"{len(tensor_names)} vs. {len(shape_and_slices)}"
         )
+    for spec in shape_and_slices:
+        if not isinstance(spec, (str, bytes)):
+            raise wrong("a shape_and_slice text", "str or bytes", spec)
 
 
 def parse_spec(spec: str | bytes) -> SliceSpec | None:
@@ -49,7 +52,7 @@ def parse_spec(spec: str | bytes) -> SliceSpec | None:
         InvalidError: TensorFlow's SaveV2 would refuse the text, or die of it.
     """
     if not isinstance(spec, (str, bytes)):
-        raise InvalidError(f"a shape_and_slice text is str or bytes, not {type(spec).__name__}")
+        raise wrong("a shape_and_slice text", "str or bytes", spec)
     parsed = _core.parse_spec(tensor_bytes(spec))
     if parsed is None:
         return None
@@ -82,9 +85,15 @@ class SaveSliceInfo:
         """
         if self.full_shape is None or self.var_offset is None or self.var_shape is None:
             raise InvalidError("this SaveSliceInfo describes no slice")
-        full = " ".join(f"{int(dim)}" for dim in self.full_shape)
-        pairs = zip(self.var_offset, self.var_shape, strict=False)
-        return f"{full} {':'.join(f'{int(start)},{int(size)}' for start, size in pairs)}"
+        try:
+            full = " ".join(f"{int(dim)}" for dim in self.full_shape)
+            pairs = zip(self.var_offset, self.var_shape, strict=False)
+            return f"{full} {':'.join(f'{int(start)},{int(size)}' for start, size in pairs)}"
+        except (TypeError, ValueError):
+            raise InvalidError(
+                f"full_shape {self.full_shape!r}, var_offset {self.var_offset!r} and var_shape "
+                f"{self.var_shape!r} are sequences of integers"
+            ) from None
 
     @property
     def stripped_spec(self) -> str:
@@ -101,6 +110,8 @@ class SaveSliceInfo:
         Raises:
             InvalidError: the text is not of this form.
         """
+        if not isinstance(spec, str):
+            raise wrong("a spec text", "a str", spec)
         if not spec:
             return cls()
         full_text, space, slice_text = spec.rpartition(" ")

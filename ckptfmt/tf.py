@@ -95,7 +95,8 @@ def list_variables(ckpt_dir_or_file: Path) -> list[tuple[str, list[int]]]:
 
 def load_variable(ckpt_dir_or_file: Path, name: str) -> Any:
     """The value of one tensor; a trailing ":0" of the name is dropped."""
-    return load_checkpoint(ckpt_dir_or_file).get_tensor(name.removesuffix(":0"))
+    text = names.tensor_text(names.tensor_bytes(name))
+    return load_checkpoint(ckpt_dir_or_file).get_tensor(text.removesuffix(":0"))
 
 
 def checkpoint_exists(checkpoint_prefix: Path) -> bool:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ckptfmt import _core
+from ckptfmt.arguments import check_limits, check_progress
 from ckptfmt.errors import CkptfmtError
 from ckptfmt.locate import locate
 
@@ -56,7 +57,7 @@ class Report:
         prefix: the checkpoint.
         findings: in the order found.
         bytes_checked: bytes of index and data files.
-        tensors_checked: stored values, each slice of a partitioned tensor one.
+        tensors_checked: tensors, the format's own included; a partitioned one counts once.
         strict: whether notes count against it.
     """
 
@@ -124,6 +125,8 @@ def verify_prefix(
     follow_symlinks: bool = True,
 ) -> Report:
     """`verify` for a path that is a prefix already."""
+    check_limits(limits)
+    check_progress(progress)
     verifier = _core.VerifierHandle(prefix, limits, follow_symlinks)
     try:
         while True:

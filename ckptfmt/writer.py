@@ -7,13 +7,15 @@ import json
 import operator
 import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from ckptfmt import _core, names, slices
+from ckptfmt.arguments import check_choice, check_progress, check_sized, wrong
 from ckptfmt.arrays import Sources
 from ckptfmt.errors import InvalidError, UnsupportedError, about
+from ckptfmt.locate import path_text
 
 __all__ = ["Writer", "save", "save_v2"]
 
@@ -61,18 +63,18 @@ class Writer:
         self._handle: _core.WriterHandle | None = None
         if level == "ckptfmt":
             raise UnsupportedError("this version writes the levels 'v2' and 'v2+'")
-        if level not in ("v2", "v2+"):
-            raise InvalidError(f"level {level!r} is none of 'v2', 'v2+'")
-        if durability not in _core.DURABILITY:
-            raise InvalidError(
-                f"durability {durability!r} is none of {', '.join(map(repr, _core.DURABILITY))}"
-            )
+        check_choice("level", level, ("v2", "v2+"))
+        check_choice("durability", durability, _core.DURABILITY)
         if alignment is None:
             alignment = 1 if level == "v2" else 64
+        try:
+            alignment = operator.index(alignment)
+        except TypeError:
+            raise wrong("alignment", "a whole number of bytes", alignment) from None
         if not 1 <= alignment < 2**63:
             raise InvalidError(f"alignment {alignment} is not a positive number of bytes")
         self._metadata = _metadata_json(metadata, level)
-        self.prefix = os.fsdecode(prefix)
+        self.prefix = path_text(prefix)
         chunk_size = 0 if level == "v2" else CHUNK_SIZE
         self._handle = _core.WriterHandle(
             self.prefix, alignment, chunk_size, _core.DURABILITY[durability]
@@ -224,7 +226,8 @@ def save(
         InvalidError: a name or an array that cannot be stored; checked before anything is written.
         UnsupportedError, StorageError: as in Writer.
     """
-    items = tensors.items() if isinstance(tensors, Mapping) else tensors
+    check_progress(progress)
+    items = tensors.items() if isinstance(tensors, Mapping) else _pairs(tensors)
     sources = Sources()
     add = sources.add
     for name, array in items:
@@ -239,6 +242,16 @@ def save(
         alignment=alignment,
         durability=durability,
     )
+
+
+def _pairs(tensors: Iterable[tuple[str | bytes, Any]]) -> Iterator[tuple[str | bytes, Any]]:
+    wanted = "a mapping from names to arrays, or pairs of these"
+    if isinstance(tensors, (str, bytes)) or not hasattr(tensors, "__iter__"):
+        raise wrong("tensors", wanted, tensors)
+    for pair in tensors:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise InvalidError(f"tensors is {wanted}; this {type(pair).__name__} is no pair")
+        yield pair[0], pair[1]
 
 
 def _check_names(given: list[bytes]) -> None:
@@ -271,6 +284,7 @@ def save_v2(
         StorageError: writing failed.
     """
     slices.check_texts(tensor_names, shape_and_slices)
+    check_sized("tensors", tensors, "arrays")
     if len(tensor_names) != len(tensors):
         raise InvalidError(f"Got {len(tensor_names)} tensor names but {len(tensors)} tensors.")
     if not len(tensors):
@@ -354,7 +368,7 @@ def _metadata_json(metadata: Mapping[str, Any] | None, level: str) -> bytes | No
     if level == "v2":
         raise InvalidError("level 'v2' has no place for metadata")
     if not isinstance(metadata, Mapping):
-        raise InvalidError(f"metadata is a JSON object, not {type(metadata).__name__}")
+        raise wrong("metadata", "a JSON object", metadata)
     try:
         return json.dumps(
             dict(metadata), sort_keys=True, separators=(",", ":"), allow_nan=False

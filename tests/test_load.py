@@ -125,7 +125,7 @@ def test_out(tmp_path: Path, seed: int, code: int) -> None:
     assert list(loaded) == ["a", "b", "c"]
     assert all(loaded[name] is out[name] for name in out)
     assert all_bits(loaded) == all_bits({name: values[name] for name in out})
-    loaded = ckptfmt.load(tmp_path / "ck", ["d", "a"], out=out)
+    loaded = ckptfmt.load(tmp_path / "ck", ["d", "a"], out={"a": out["a"]})
     assert list(loaded) == ["d", "a"] and loaded["a"] is out["a"]
     assert_same(loaded["d"], values["d"])
     assert ckptfmt.load(tmp_path / "ck", out={}) == {}
@@ -175,6 +175,44 @@ def test_rename_with_out(prefix: Path) -> None:
     assert caught.value.tensor == "d"
     out = {"D": target, "d": target}
     assert list(ckptfmt.load(prefix, out=out, rename=str.upper, strict=False)) == ["D"]
+
+
+@pytest.mark.parametrize(
+    ("options", "tensor", "message"),
+    [
+        ({"rename": {"D": "x"}}, "D", "rename names a tensor that is not loaded"),
+        ({"rename": {"d": "x", "h": "y"}}, "h", "rename names a tensor that is not loaded"),
+        (
+            {"rename": dict.fromkeys("qponmlkjzyx", "x")},
+            "j",
+            "rename names a tensor that is not loaded, nor are 'k', 'l', 'm', 'n', 'o', 'p', 'q', "
+            "'x' and 2 more",
+        ),
+        ({"out": {"h": np.zeros(4)}}, "h", "out names a tensor that is not loaded"),
+        (
+            {"out": {"d": np.zeros(4)}, "rename": {"d": "D"}},
+            "d",
+            "out names a tensor that is not loaded",
+        ),
+        ({"out": {"z": None, b"y": None}}, "y", "out names a tensor that is not loaded, nor are "),
+    ],
+)
+def test_wishes_for_what_is_not_loaded(
+    prefix: Path, options: dict[str, Any], tensor: str, message: str
+) -> None:
+    """Beside `names`, `rename` and `out` can only mean these."""
+    with pytest.raises(InvalidError) as caught:
+        ckptfmt.load(prefix, ["d", "i"], **options)
+    assert caught.value.tensor == tensor
+    assert caught.value.message.startswith(message)
+    assert len(ckptfmt.load(prefix, ["d", "i"], strict=False, **options)) == 2
+
+
+def test_limits(prefix: Path) -> None:
+    with pytest.raises(ckptfmt.LimitError) as caught:
+        ckptfmt.load(prefix, limits={"tensor_bytes_max": 31})
+    assert (caught.value.status, caught.value.tensor) == ("LIMIT", "d")
+    assert len(ckptfmt.load(prefix, limits={"tensor_bytes_max": 32})) == len(TENSORS)
 
 
 @pytest.mark.parametrize(
@@ -256,7 +294,7 @@ def test_cast_with_out(prefix: Path) -> None:
     [
         ({"s": "float32"}, "s", "cannot cast string to 'float32'"),
         ({"i": "string"}, "i", "cannot cast int64 to 'string'"),
-        ("string", "d", "cannot cast double to 'string'"),
+        ("string", "d", """cannot cast float64 ("double") to 'string'"""),
         ("nothing", "d", "'nothing' is no dtype that a checkpoint can hold"),
         ({"d": "resource"}, "d", "'resource' is no dtype that a checkpoint can hold"),
     ],
@@ -285,6 +323,26 @@ def test_progress(tmp_path: Path) -> None:
 
     with pytest.raises(RuntimeError, match="stop"):
         ckptfmt.load(tmp_path / "ck", progress=stop)
+
+
+def test_progress_counts_strings(tmp_path: Path) -> None:
+    """As stored; so are arrays that C cannot write into directly."""
+    strings = np.array([b"x" * 100] * 1000, object)
+    with ckptfmt.Writer(tmp_path / "ck", level="v2") as writer:
+        writer.add("numbers", np.arange(6.0).reshape(2, 3))
+        writer.add("texts", strings)
+        for row in range(2):
+            writer.add_slice("parts", strings[:1], (2,), (row,))
+    told: list[tuple[int, int]] = []
+    out = {"numbers": np.zeros((3, 2)).T}
+    names = ["numbers", "texts", "parts"]
+    loaded = ckptfmt.load(tmp_path / "ck", names, out=out, progress=lambda *at: told.append(at))
+    assert out["numbers"].tolist() == [[0, 1, 2], [3, 4, 5]] and len(loaded["texts"]) == 1000
+    texts, parts = 4 + 1000 * 101, 2 * (4 + 101)
+    total = 48 + texts + parts
+    assert told == [(48, total), (48 + texts, total), (total, total)]
+    ckptfmt.load(tmp_path / "ck", ["parts"], progress=lambda *at: told.append(at))
+    assert told[3:] == [(parts, parts)]
 
 
 def test_damage_is_named(prefix: Path) -> None:
@@ -376,7 +434,8 @@ def test_restore_v2_is_not_aliased(prefix: Path) -> None:
             ["d", "h", "i"],
             ["", "", ""],
             ["float32", "half", "int32"],
-            "tensor_name = d; expected dtype float does not equal original dtype double; "
+            'tensor_name = d; expected dtype float32 ("float") does not equal original dtype '
+            'float64 ("double"); '
             "tensor_name = i; expected dtype int32 does not equal original dtype int64",
         ),
         (

@@ -361,10 +361,10 @@ def test_refused_data(tmp_path: Path, name: str | bytes, data: Any, message: str
 @pytest.mark.parametrize(
     ("data", "dtype", "message"),
     [
-        (np.zeros(2), "float32", "an array of dtype float64 is not of dtype float"),
+        (np.zeros(2), "float32", 'an array of dtype float64 is not of dtype float32 ("float")'),
         (np.zeros(2), "string", "an array of dtype float64 is not of dtype string"),
         (np.zeros(2), "variant", "an array of dtype float64 is not of dtype variant"),
-        (np.array(["a"]), "float", "an array of dtype <U1 is not of dtype float"),
+        (np.array(["a"]), "float", 'an array of dtype <U1 is not of dtype float32 ("float")'),
         (np.zeros(2, np.int32), "qint8", "an array of dtype int32 is not of dtype qint8"),
     ],
 )

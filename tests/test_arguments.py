@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arguments of the wrong type: an InvalidError that says what was expected, before anything is
+done."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ckptfmt
+from ckptfmt import InvalidError, SaveSliceInfo
+
+ARRAY = np.zeros((2, 3))
+
+Call = Callable[[Path], Any]
+
+
+def opened(path: Path, use: Callable[[ckptfmt.Reader], Any], **options: Any) -> Any:
+    with ckptfmt.open(path, **options) as reader:
+        return use(reader)
+
+
+def written(path: Path, use: Callable[[ckptfmt.Writer], Any], **options: Any) -> None:
+    writer = ckptfmt.Writer(f"{path}-new", **options)
+    try:
+        use(writer)
+    finally:
+        writer.abandon()
+
+
+def saved(path: Path, tensors: Any, **options: Any) -> None:
+    ckptfmt.save(f"{path}-new", tensors, **options)
+
+
+def saved_v2(path: Path, *arguments: Any) -> None:
+    ckptfmt.save_v2(f"{path}-new", *arguments)
+
+
+def merged(path: Path, inputs: Any, **options: Any) -> None:
+    ckptfmt.merge(inputs, f"{path}-new", **options)
+
+
+PATH = "a path is str, bytes or os.PathLike, not int"
+NAME = "a tensor name is str or bytes, not int"
+LIMITS = "limits is a mapping from names of limits to numbers, not int"
+PROGRESS = "progress is a function of two numbers, not int"
+SPEC = "a shape_and_slice text is str or bytes, not "
+TENSORS = "tensors is a mapping from names to arrays, or pairs of these"
+
+CASES: dict[str, tuple[Call, str]] = {
+    "open path": (lambda _: ckptfmt.open(5), PATH),
+    "open limits": (lambda p: opened(p, len, limits=5), LIMITS),
+    "open limits pairs": (
+        lambda p: opened(p, len, limits=[("entries_max", 5)]),
+        "limits is a mapping from names of limits to numbers, not list",
+    ),
+    "open verify": (
+        lambda p: opened(p, len, verify=3),
+        "verify 3 is none of 'auto', 'full', 'off'",
+    ),
+    "handle verify": (
+        lambda p: opened(p, lambda r: r["a"].read(verify=[])),
+        "verify [] is none of 'auto', 'full', 'off'",
+    ),
+    "reader name": (lambda p: opened(p, lambda r: r[5]), NAME),
+    "keys prefix": (lambda p: opened(p, lambda r: r.keys(prefix=5)), NAME),
+    "keys glob": (
+        lambda p: opened(p, lambda r: r.keys(glob=b"a")),
+        "glob is a str, not bytes",
+    ),
+    "keys regex": (
+        lambda p: opened(p, lambda r: r.keys(regex=5)),
+        "regex 5 is no regular expression: first argument must be string or compiled pattern",
+    ),
+    "keys regex malformed": (
+        lambda p: opened(p, lambda r: r.keys(regex="(")),
+        "regex '(' is no regular expression: missing ), unterminated subpattern at position 0",
+    ),
+    "keys regex bytes": (
+        lambda p: opened(p, lambda r: r.keys(regex=re.compile(b"a"))),
+        "regex re.compile(b'a') is for bytes: names are str",
+    ),
+    "reader verify": (lambda p: opened(p, lambda r: r.verify(progress=5)), PROGRESS),
+    "verify path": (lambda _: ckptfmt.verify(5), PATH),
+    "verify progress": (lambda p: ckptfmt.verify(p, progress=5), PROGRESS),
+    "verify limits": (lambda p: ckptfmt.verify(p, limits=5), LIMITS),
+    "load names": (
+        lambda p: ckptfmt.load(p, 5),
+        "names is a list of names, not int",
+    ),
+    "load name": (lambda p: ckptfmt.load(p, [5]), NAME),
+    "load out": (
+        lambda p: ckptfmt.load(p, out=[ARRAY]),
+        "out is a mapping by names, not list",
+    ),
+    "load out name": (lambda p: ckptfmt.load(p, out={5: ARRAY}), NAME),
+    "load rename": (
+        lambda p: ckptfmt.load(p, rename=5),
+        "rename is a mapping from names to names, or a function, not int",
+    ),
+    "load rename name": (lambda p: ckptfmt.load(p, rename={5: "a"}), NAME),
+    "load cast name": (lambda p: ckptfmt.load(p, cast={5: "half"}), NAME),
+    "load progress": (lambda p: ckptfmt.load(p, progress=5), PROGRESS),
+    "load verify": (
+        lambda p: ckptfmt.load(p, verify=3),
+        "verify 3 is none of 'auto', 'full', 'off'",
+    ),
+    "load limits": (lambda p: ckptfmt.load(p, limits=5), LIMITS),
+    "restore names": (
+        lambda p: ckptfmt.restore_v2(p, 5, [""]),
+        "tensor_names is a sequence of texts, not int",
+    ),
+    "restore specs": (
+        lambda p: ckptfmt.restore_v2(p, ["a"], None),
+        "shape_and_slices is a sequence of texts, not NoneType",
+    ),
+    "restore spec": (lambda p: ckptfmt.restore_v2(p, ["a"], [None]), f"{SPEC}NoneType"),
+    "restore dtypes": (
+        lambda p: ckptfmt.restore_v2(p, ["a"], [""], 5),
+        "dtypes is a sequence of dtypes, not int",
+    ),
+    "restore dtypes text": (
+        lambda p: ckptfmt.restore_v2(p, ["a"], [""], "f"),
+        "dtypes is a sequence of dtypes, not one",
+    ),
+    "writer path": (lambda _: ckptfmt.Writer(5), PATH),
+    "writer level": (lambda p: written(p, len, level=[]), "level [] is none of 'v2', 'v2+'"),
+    "writer durability": (
+        lambda p: written(p, len, durability=[]),
+        "durability [] is none of 'full', 'rename', 'none'",
+    ),
+    "writer alignment": (
+        lambda p: written(p, len, alignment=64.0),
+        "alignment is a whole number of bytes, not float",
+    ),
+    "writer metadata": (
+        lambda p: written(p, len, metadata=[("step", 1)]),
+        "metadata is a JSON object, not list",
+    ),
+    "add name": (lambda p: written(p, lambda w: w.add(5, ARRAY)), NAME),
+    "add dtype": (
+        lambda p: written(p, lambda w: w.add("a", ARRAY, 5.5)),
+        "5.5 is no dtype that a checkpoint can hold",
+    ),
+    "add slice offset": (
+        lambda p: written(p, lambda w: w.add_slice("a", ARRAY, (4, 3), (0.0, 0))),
+        "shape (4, 3) and offset (0.0, 0) are integers",
+    ),
+    "add slice shape": (
+        lambda p: written(p, lambda w: w.add_slice("a", ARRAY, 5, (0, 0))),
+        "shape 5 and offset (0, 0) are integers",
+    ),
+    "add slice spec": (
+        lambda p: written(p, lambda w: w.add_slice("a", ARRAY, spec=5)),
+        f"{SPEC}int",
+    ),
+    "save path": (lambda _: ckptfmt.save(5, {"a": ARRAY}), PATH),
+    "save tensors": (lambda p: saved(p, 5), f"{TENSORS}, not int"),
+    "save names": (lambda p: saved(p, ["ab"]), f"{TENSORS}; this str is no pair"),
+    "save triples": (lambda p: saved(p, [("a", 1, 2)]), f"{TENSORS}; this tuple is no pair"),
+    "save name": (lambda p: saved(p, {5: ARRAY}), NAME),
+    "save progress": (lambda p: saved(p, {"a": ARRAY}, progress=5), PROGRESS),
+    "save_v2 names": (
+        lambda p: saved_v2(p, 5, [""], [ARRAY]),
+        "tensor_names is a sequence of texts, not int",
+    ),
+    "save_v2 iterators": (
+        lambda p: saved_v2(p, iter(["a"]), [""], [ARRAY]),
+        "tensor_names is a sequence of texts, not list_iterator",
+    ),
+    "save_v2 spec": (lambda p: saved_v2(p, ["a"], [None], [ARRAY]), f"{SPEC}NoneType"),
+    "save_v2 tensors": (
+        lambda p: saved_v2(p, ["a"], [""], 5),
+        "tensors is a sequence of arrays, not int",
+    ),
+    "merge inputs": (lambda p: merged(p, 5), "prefixes is a list of prefixes, not int"),
+    "merge input": (lambda p: merged(p, [5]), PATH),
+    "merge durability": (
+        lambda p: merged(p, [p], durability=[]),
+        "durability [] is none of 'full', 'rename', 'none'",
+    ),
+    "merge limits": (lambda p: merged(p, [p], limits=5), LIMITS),
+    "merge_v2 inputs": (
+        lambda p: ckptfmt.merge_v2_checkpoints(5, f"{p}-new"),
+        "checkpoint_prefixes is a list of prefixes, not int",
+    ),
+    "parse_spec": (lambda _: ckptfmt.parse_spec(5), f"{SPEC}int"),
+    "from_spec": (
+        lambda _: SaveSliceInfo.from_spec(b"4 0,1"),
+        "a spec text is a str, not bytes",
+    ),
+    "spec": (
+        lambda _: SaveSliceInfo("a", 5, [0], ["x"]).spec,
+        "full_shape 5, var_offset [0] and var_shape ['x'] are sequences of integers",
+    ),
+    "sharded_filename": (
+        lambda _: ckptfmt.sharded_filename("a", "1", 2.0),
+        "shard '1' and num_shards 2.0 are integers",
+    ),
+    "tf name": (lambda p: ckptfmt.tf.load_variable(p, 5), NAME),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_wrong_type(case: str, tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "ck", {"a": ARRAY}, durability="none")
+    before = sorted(os.listdir(tmp_path))
+    call, message = CASES[case]
+    with pytest.raises(InvalidError) as caught:
+        call(tmp_path / "ck")
+    assert (caught.value.status, caught.value.failure) == ("INVALID", "ARGUMENT")
+    assert caught.value.message == message
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_what_numpy_and_dictionaries_give_is_taken(tmp_path: Path) -> None:
+    """Whatever has elements, and whatever counts as an integer."""
+    tensors = {"a": ARRAY, "b": np.arange(3)}
+    ckptfmt.save_v2(tmp_path / "v2", tensors.keys(), np.array(["", ""]), tensors.values())
+    ckptfmt.save(tmp_path / "ck", tensors.items(), alignment=np.int64(8))
+    for name in ("v2", "ck"):
+        assert list(ckptfmt.load(tmp_path / name, tensors.keys())) == ["a", "b"]
+    assert ckptfmt.sharded_filename("a", np.int32(1), True) == "a-00001-of-00001"
+    with pytest.raises(TypeError, match="unexpected keyword argument 'name'"):
+        ckptfmt.load(tmp_path / "ck", name="a")
