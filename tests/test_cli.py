@@ -138,6 +138,15 @@ def test_limit_says_what_is_left_out(command: Callable[..., Ran], tmp_path: Path
         assert "5 tensors, 28 elements" in ran.out, "totals are of all"
 
 
+def test_a_filter_says_of_how_many(command: Callable[..., Ran], tmp_path: Path) -> None:
+    """Of those that could have been chosen."""
+    prefix = plus(tmp_path)
+    ran = command("inspect", "--filter", "layer*", prefix)
+    assert "\n2 tensors (of 3 tensors), 10 elements, 10 B\n" in ran.out
+    ran = command("inspect", "--filter", "layer*", "--all", prefix)
+    assert "\n2 tensors (of 4 tensors), 10 elements, 10 B\n" in ran.out
+
+
 def test_reserved_names_are_left_out(command: Callable[..., Ran], tmp_path: Path) -> None:
     prefix = plus(tmp_path)
     assert "_CKPTFMT_METADATA" not in names_in(command("inspect", "--json", prefix))
@@ -447,13 +456,72 @@ def test_no_checkpoint(name: str, command: Callable[..., Ran], tmp_path: Path) -
 
 def test_index_that_cannot_be_opened(command: Callable[..., Ran], tmp_path: Path) -> None:
     prefix = small(tmp_path)
-    index_file(prefix).write_bytes(index_file(prefix).read_bytes()[:-9])
-    ran = command("inspect", prefix)
-    assert (ran.status, ran.out) == (1, "")
-    assert re.fullmatch(r"ckptfmt: BAD_MAGIC in [^\n]+ at offset \d+: FTR-\d+: [^\n]+\n", ran.err)
+    size = index_file(prefix).stat().st_size
+    with ckptfmt.open(prefix) as reader:
+        regions = {int(r["kind"]): int(r["offset"]) for r in reader.regions()[::-1]}
+    content = index_file(prefix).read_bytes()
+    for offset, failure, rule in (
+        (size - 1, "BAD_MAGIC", "FTR-"),
+        (regions[3], "CHECKSUM", "BLK-2: "),  # the index block
+        (regions[1], "CHECKSUM", "BLK-2: "),  # the first block
+    ):
+        flip(index_file(prefix), offset)
+        ran = command("inspect", prefix)
+        assert ran.status == 1
+        assert ran.out.startswith(
+            f"{prefix}\n  format    unknown, the index cannot be opened\n"
+            f"  index     {size} B\n  data      {data_file(prefix).stat().st_size} B in 1 file\n\n"
+        )
+        assert re.search(rf"^{re.escape(str(data_file(prefix)))} +\d+ B$", ran.out, re.M)
+        assert ran.out.endswith("\n`ckptfmt verify` says all that is wrong with it.\n")
+        problem = rf"problem: {failure} in [^\n]+ at offset \d+: {rule}[^\n]+\n"
+        assert re.fullmatch(problem, ran.err)
+        ran = command("inspect", "--json", f"{prefix}.index")
+        assert (ran.status, bool(re.fullmatch(problem, ran.err))) == (1, True)
+        document = json.loads(ran.out)
+        assert (document["schema"], document["path"]) == (1, f"{prefix}.index")
+        assert document["prefix"] == str(prefix)
+        assert [document[key] for key in ("level", "header", "metadata", "tensors")] == [
+            None,
+            None,
+            {},
+            None,
+        ]
+        assert document["totals"]["index_bytes"] == size
+        assert [file["size"] for file in document["totals"]["files"]] == [
+            data_file(prefix).stat().st_size
+        ]
+        (found,) = document["problems"]
+        assert (found["failure"], found["path"]) == (failure, f"{prefix}.index")
+        index_file(prefix).write_bytes(content)
+    assert command("inspect", prefix).status == 0
+    index_file(prefix).write_bytes(content[:-9])
     ran = command("verify", prefix)
     assert ran.status == 1
     assert ran.out.startswith("problem: BAD_MAGIC in ")
+
+
+def test_data_files_of_an_index_that_cannot_be_opened(
+    command: Callable[..., Ran], tmp_path: Path
+) -> None:
+    """Those of its own prefix, in order, and names escaped."""
+    prefix = tmp_path / "a\x1b"
+    index_file(prefix).write_bytes(b"nothing of the kind" * 9)
+    for name, size in (("b", 1), ("a\x1b.x", 2)):
+        data_file(tmp_path / name).write_bytes(bytes(size))
+    for shard, count in ((1, 2), (0, 2), (0, 1)):
+        data_file(prefix, shard, count).write_bytes(bytes(10 * count + shard))
+    ran = command("inspect", prefix)
+    assert ran.status == 1
+    assert "\x1b" not in ran.out + ran.err
+    assert "  data      51 B in 3 files\n" in ran.out
+    assert [line.split()[-2] for line in ran.out.splitlines() if ".data-" in line] == [
+        "10",
+        "20",
+        "21",
+    ]
+    files = json.loads(command("inspect", "--json", prefix).out)["totals"]["files"]
+    assert [(file["shard"], file["size"]) for file in files] == [(0, 10), (0, 20), (1, 21)]
 
 
 def test_damaged_block(command: Callable[..., Ran], tmp_path: Path) -> None:
@@ -466,6 +534,7 @@ def test_damaged_block(command: Callable[..., Ran], tmp_path: Path) -> None:
         ran = command("inspect", *options, prefix)
         assert ran.status == 1
         assert "level unknown" in ran.out
+        assert "\nthe tensors cannot be listed: 1 of 2 data blocks damaged; " in ran.out
         assert len(re.findall(r" data block .*good$", ran.out, re.M)) == 1
         assert re.search(rf"^0x{second:08x} +{second} .* data block .*BAD$", ran.out, re.M)
         assert ran.err.splitlines() == sorted(set(ran.err.splitlines()), key=ran.err.index)

@@ -3,6 +3,7 @@
 
 This file has the options and decides what is looked at; `contents.py` and `layout.py` look, and
 `inspect_text.py`, `inspect_tree.py`, `inspect_layout.py` and `inspect_json.py` print.
+`inspect_unopened.py` has what can be said where the index cannot be opened.
 """
 
 from __future__ import annotations
@@ -16,9 +17,18 @@ from typing import Any
 
 import ckptfmt
 from ckptfmt import Finding
-from ckptfmt.cli import inspect_json, inspect_layout, inspect_text, inspect_tree, layout
-from ckptfmt.cli.contents import RESERVED, Contents, Tensors, gather
+from ckptfmt.cli import (
+    DAMAGE,
+    inspect_json,
+    inspect_layout,
+    inspect_text,
+    inspect_tree,
+    inspect_unopened,
+    layout,
+)
+from ckptfmt.cli.contents import RESERVED, Contents, Tensors, finding_of, gather
 from ckptfmt.cli.output import COLORS, Output, colored
+from ckptfmt.locate import locate
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 
@@ -103,9 +113,14 @@ def run(options: argparse.Namespace) -> int:
     """Shows a checkpoint; the exit status.
 
     Raises:
-        CkptfmtError: it cannot be opened.
+        CkptfmtError: there is none, or it cannot be opened for another reason than damage.
     """
-    with ckptfmt.open(options.path) as reader:
+    prefix = locate(options.path)
+    try:
+        reader = ckptfmt.open(prefix)
+    except DAMAGE as error:
+        return _run_unopened(prefix, finding_of(error), options)
+    with reader:
         contents = gather(reader)
         chosen = None if contents.tensors is None else _chosen(contents, contents.tensors, options)
         files: list[layout.FileLayout] | None = None
@@ -116,6 +131,15 @@ def run(options: argparse.Namespace) -> int:
         _show(contents, chosen, files, options)
     _complain(contents.problems, options.color)
     return 1 if contents.problems else 0
+
+
+def _run_unopened(prefix: str, problem: Finding, options: argparse.Namespace) -> int:
+    out = Output(options.color)
+    unopened = inspect_unopened.look(prefix, problem)
+    inspect_unopened.show(out, options.path, unopened, as_json=options.json)
+    out.flush()
+    _complain([problem], options.color)
+    return 1
 
 
 def _chosen(contents: Contents, tensors: Tensors, options: argparse.Namespace) -> Tensors:
@@ -146,6 +170,8 @@ def _show(
         inspect_json.show(out, options.path, contents, chosen, files, options.limit)
     elif chosen is None or options.layout:
         inspect_text.show_header(out, contents)
+        if chosen is None:
+            inspect_text.show_gap(out, files or [])
         inspect_layout.show(out, contents, files or [])
     else:
         inspect_text.show_header(out, contents)
@@ -153,7 +179,10 @@ def _show(
             inspect_tree.show(out, chosen, options.limit, by_size=options.sort == "size")
         else:
             inspect_text.show_table(out, chosen, options.limit, slices=options.slices)
-        inspect_text.show_totals(out, contents, chosen, filtered=bool(options.filter))
+        candidates = None
+        if options.filter and contents.tensors is not None:
+            candidates = len(contents.tensors if options.all else contents.reader)
+        inspect_text.show_totals(out, contents, chosen, candidates)
     out.flush()
 
 

@@ -14,7 +14,8 @@
 
 Keys may be added within a schema. `shard`, `offset` and `crc32c` of a partitioned tensor are null.
 What could not be had is null: `level`, `tensors` and the sums of a checkpoint that cannot be
-listed, the `size` of a file that is not there. --filter applies to `tensors` and the sums, --limit
+listed, the `size` of a file that is not there, and of an index that cannot be opened `header` as
+well. --filter applies to `tensors` and the sums, --limit
 to `tensors`. `layout` is there with --layout, and where the tensors cannot be listed; its regions
 are those of layout.py, their `slice` counts from 0 in `slices`. The document is ASCII; a byte of a
 name that is not UTF-8 is a lone surrogate (\\udc80 to \\udcff).

@@ -7,9 +7,10 @@ import json
 
 from ckptfmt.cli import text
 from ckptfmt.cli.contents import RESERVED, Contents, Tensors
+from ckptfmt.cli.layout import FileLayout
 from ckptfmt.cli.output import Output
 
-__all__ = ["show_header", "show_table", "show_totals"]
+__all__ = ["show_gap", "show_header", "show_table", "show_totals"]
 
 METADATA_MAX = 400
 
@@ -111,13 +112,25 @@ def _with_slices(tensors: Tensors) -> list[text.Column]:
     ]
 
 
-def show_totals(out: Output, contents: Contents, chosen: Tensors, *, filtered: bool) -> None:
-    """Sums over the tensors chosen, whether shown or not, and over those of each dtype."""
+def show_gap(out: Output, files: list[FileLayout]) -> None:
+    """Why there is no table of tensors: how much of the index is damaged."""
+    blocks = [region for region in files[0].regions if region.kind == "data block"] if files else []
+    bad = sum(region.crc_good is False for region in blocks)
+    why = f": {bad:,} of {text.plural(len(blocks), 'data block')} damaged" if bad else ""
+    out.line(out.paint(f"the tensors cannot be listed{why}; every region of the files:", "red"))
+    out.line()
+
+
+def show_totals(out: Output, contents: Contents, chosen: Tensors, candidates: int | None) -> None:
+    """Sums over the tensors chosen, whether shown or not, and over those of each dtype.
+
+    `candidates` is how many tensors a filter chose from; None: there was no filter.
+    """
     total, by_dtype = chosen.totals()
     everything = contents.tensors
     of_all = ""
-    if everything is not None and filtered:
-        of_all = f" (of {text.plural(len(everything), 'tensor')})"
+    if candidates is not None:
+        of_all = f" (of {text.plural(candidates, 'tensor')})"
     out.line(
         out.paint(
             f"{text.plural(total.tensors, 'tensor')}{of_all}, "
@@ -137,6 +150,6 @@ def show_totals(out: Output, contents: Contents, chosen: Tensors, *, filtered: b
         next(lines)  # without titles
         for piece in lines:
             out.write(piece)
-    if everything is not None and not filtered and len(chosen) < len(everything):
+    if everything is not None and candidates is None and len(chosen) < len(everything):
         own = text.plural(len(everything) - len(chosen), "tensor")
         out.line(f"  and {own} of the format itself ({RESERVED}*; --all lists them)")
