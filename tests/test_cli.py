@@ -22,7 +22,7 @@ import pytest
 from cli.commands import MADE, ODD_NAMES, Ran, data_file, flip, index_file, many, odd, plus, small
 
 import ckptfmt
-from ckptfmt.cli import main, text
+from ckptfmt.cli import COMMANDS, main, text
 
 GOLDEN_TEXTS = Path(__file__).parent / "cli"
 TF_WRITTEN = sorted(path.parent / "ckpt" for path in Path(__file__).parent.glob("golden/*/*.index"))
@@ -415,8 +415,8 @@ def test_wide_names_keep_the_columns(command: Callable[..., Ran], tmp_path: Path
 
 def test_version_and_help(command: Callable[..., Ran]) -> None:
     assert command("--version").out == f"ckptfmt {ckptfmt.__version__}\n"
-    for arguments in (["--help"], ["inspect", "--help"], ["verify", "--help"]):
-        ran = command(*arguments)
+    for arguments in ([], *([name] for name in COMMANDS)):
+        ran = command(*arguments, "--help")
         assert (ran.status, ran.err) == (0, "")
         assert "examples:" in ran.out
         assert "exit status:" in ran.out
@@ -436,6 +436,10 @@ def test_version_and_help(command: Callable[..., Ran]) -> None:
         ["inspect", "--tree", "--layout", "small"],
         ["verify"],
         ["verify", "small", "large"],
+        ["show", "small"],
+        ["diff", "small"],
+        ["merge", "small"],
+        ["merge", "--durability", "some", "small", "large"],
     ],
 )
 def test_wrong_usage(arguments: list[str], command: Callable[..., Ran]) -> None:

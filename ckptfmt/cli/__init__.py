@@ -2,7 +2,8 @@
 """The `ckptfmt` command. One file a command; this one chooses it and turns errors into a line and
 an exit status.
 
-Exit status: 0 good, 1 problems found, 2 wrong usage or no checkpoint, 130 interrupted.
+Exit status: 0 good, 1 problems or differences found, 2 wrong usage or no checkpoint, 130
+interrupted.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from importlib import import_module
 from typing import Any, NoReturn
 
 import ckptfmt
-from ckptfmt import CkptfmtError, CorruptError, GenerationGoneError, LimitError, ShardMissingError
+from ckptfmt import (
+    CkptfmtError,
+    CorruptError,
+    GenerationGoneError,
+    LimitError,
+    MergeConflictError,
+    ShardMissingError,
+)
 from ckptfmt.cli.output import Output, OutputError, silence
 from ckptfmt.cli.text import printable
 
@@ -24,10 +32,10 @@ __all__ = ["main"]
 GOOD, PROBLEMS, TROUBLE, INTERRUPTED = 0, 1, 2, 130
 
 # The checkpoint is at fault; any other error means that there was none to look at.
-DAMAGE = (CorruptError, LimitError, ShardMissingError, GenerationGoneError)
+DAMAGE = (CorruptError, LimitError, ShardMissingError, GenerationGoneError, MergeConflictError)
 
 # Modules of this package: SUMMARY, EPILOG, add_options(parser), run(options) -> exit status.
-COMMANDS = ("inspect", "verify")
+COMMANDS = ("inspect", "show", "verify", "diff", "merge")
 
 LAYOUT: dict[str, Any] = {
     "formatter_class": argparse.RawDescriptionHelpFormatter,
@@ -35,19 +43,23 @@ LAYOUT: dict[str, Any] = {
 }
 
 DESCRIPTION = (
-    "Look into TensorFlow V2 checkpoints (an .index file and .data files), and check them."
+    "Look into TensorFlow V2 checkpoints (an .index file and .data files), check, compare and "
+    "merge them."
 )
 
 EPILOG = """
 examples:
   ckptfmt inspect model.ckpt-1000            tensors, totals, header
   ckptfmt inspect --layout model.ckpt-1000   every region of the files
+  ckptfmt show model.ckpt-1000 'bias[:10]'   values of a tensor
   ckptfmt verify model.ckpt-1000             check every byte
+  ckptfmt diff before after                  what has changed
+  ckptfmt merge part-0 part-1 model          join checkpoints
   ckptfmt COMMAND --help                     more about a command
 
 exit status:
   0  good
-  1  problems found in the checkpoint
+  1  problems found in the checkpoint, or differences
   2  wrong usage, or no checkpoint where one should be
 
 Data goes to standard output, problems and progress to standard error. NO_COLOR is honoured.

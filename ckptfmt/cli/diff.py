@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ckptfmt diff`: compares two checkpoints, values included."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections import Counter
+from typing import Any
+
+import ckptfmt
+from ckptfmt import Reader, TensorHandle
+from ckptfmt.cli import text
+from ckptfmt.cli.compare import Difference, compare
+from ckptfmt.cli.output import COLORS, Output
+from ckptfmt.cli.progress import Progress
+
+__all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
+
+SUMMARY = "compare two checkpoints: names, dtypes, shapes, values, metadata"
+
+EPILOG = """
+A and B are whatever `ckptfmt inspect` takes. How the tensors are stored makes no difference:
+data files, slices, order, level.
+
+Values are compared bit by bit: 0.0 and -0.0 differ, a NaN equals one of the same bits. Of
+floating-point and complex numbers the largest absolute difference is given. One line a
+difference, in byte order of the names. Tensors of more than 64 MiB are compared in pieces, which at
+level v2 are too small to be verified: `ckptfmt verify` them first.
+
+--json prints {"schema": 1, "a", "b": paths, "equal", "metadata_equal", "tensors_equal": how many,
+"differences": [{"name", "kind", "a", "b": {"dtype", "shape"} or null, "elements",
+"max_abs_difference", "nan_in_one"}, ...]}; kind is "only in A", "only in B", "dtype", "shape" or
+"values"; an infinite difference is "Infinity".
+
+examples:
+  ckptfmt diff model.ckpt-1000 model.ckpt-2000
+  ckptfmt diff --quiet before after && echo the same
+
+exit status:
+  0  equal
+  1  different, or one of them is damaged
+  2  wrong usage, no checkpoint at A or B, or output that could not be written
+"""
+
+SCHEMA = 1
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Describes the options of this command."""
+    add = parser.add_argument
+    add("a", metavar="A", help="a checkpoint")
+    add("b", metavar="B", help="another one")
+    add("--json", action="store_true", help="one JSON document")
+    add("-q", "--quiet", action="store_true", help="no output, only the exit status")
+    add("--color", choices=COLORS, default="auto", help="colours; auto: on a terminal")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compares two checkpoints; the exit status.
+
+    Raises:
+        CkptfmtError: one of them cannot be read.
+    """
+    out = Output(options.color)
+    text_wanted = not options.quiet and not options.json
+    found: list[Difference] = []
+    equal = 0
+    with ckptfmt.open(options.a) as a, ckptfmt.open(options.b) as b:
+        metadata_equal = a.metadata == b.metadata
+        with Progress("comparing", quiet=options.quiet) as progress:
+            meter = _Meter(progress, min(_bytes_of(a), _bytes_of(b)))
+            for difference in compare(a, b, meter.add):
+                if difference is None:
+                    equal += 1
+                    continue
+                found.append(difference)
+                if options.quiet:
+                    break
+    if text_wanted:
+        for difference in found:
+            out.line(_line(out, difference))
+        if not metadata_equal:
+            out.line(f"{out.paint('metadata', 'yellow')}: not the same")
+        out.line(_last_line(out, found, equal, metadata_equal=metadata_equal))
+    elif not options.quiet:
+        _show_json(out, options, found, equal, metadata_equal=metadata_equal)
+    out.flush()
+    return 0 if metadata_equal and not found else 1
+
+
+class _Meter:
+    """Adds up what was compared."""
+
+    def __init__(self, progress: Progress, total: int) -> None:
+        self._progress, self._total, self._done = progress, total, 0
+
+    def add(self, count: int) -> None:
+        """So many bytes more."""
+        self._done += count
+        self._progress.update(self._done, max(self._total, self._done))
+
+
+def _bytes_of(reader: Reader) -> int:
+    return sum(reader.table()["nbytes"].tolist())
+
+
+def _line(out: Output, difference: Difference) -> str:
+    name, a, b = text.printable(difference.name), difference.a, difference.b
+    head = f"{out.paint(difference.kind, 'yellow')}: {name}"
+    if a is None or b is None:
+        there = a if a is not None else b
+        return f"{head}  {_kind_of(there)}" if there is not None else head
+    if difference.kind != "values":
+        return f"{head}  {_kind_of(a)} in A, {_kind_of(b)} in B"
+    line = f"{head}  {_kind_of(a)}"
+    if difference.elements is None:
+        return f"{line}: other bytes"
+    line += f": {difference.elements:,} of {text.plural(a.size, 'element')}"
+    if difference.largest is not None:
+        line += f", largest difference {difference.largest:.6g}"
+    if difference.nans:
+        line += f", {difference.nans:,} NaN in one only"
+    return line
+
+
+def _kind_of(handle: TensorHandle) -> str:
+    return f"{handle.dtype_name} {text.shape(handle.shape)}"
+
+
+def _last_line(out: Output, found: list[Difference], equal: int, *, metadata_equal: bool) -> str:
+    same = f"{text.plural(equal, 'tensor')} equal"
+    if not found and metadata_equal:
+        return f"{out.paint('equal', 'green')}: {same}"
+    counts = Counter(difference.kind for difference in found)
+    parts = [f"{count:,} {_VERDICTS[kind]}" for kind, count in counts.items()]
+    if not metadata_equal:
+        parts.append("other metadata")
+    return f"{out.paint('different', 'red')}: {', '.join([*parts, same])}"
+
+
+_VERDICTS = {
+    "only in A": "only in A",
+    "only in B": "only in B",
+    "dtype": "of another dtype",
+    "shape": "of another shape",
+    "values": "with other values",
+}
+
+
+def _show_json(
+    out: Output,
+    options: argparse.Namespace,
+    found: list[Difference],
+    equal: int,
+    *,
+    metadata_equal: bool,
+) -> None:
+    lines = ",".join(f"\n  {json.dumps(_as_json(difference))}" for difference in found)
+    out.write(
+        f'{{\n "schema": {SCHEMA},\n "a": {json.dumps(options.a)},\n'
+        f' "b": {json.dumps(options.b)},\n'
+        f' "equal": {json.dumps(metadata_equal and not found)},\n'
+        f' "metadata_equal": {json.dumps(metadata_equal)},\n "tensors_equal": {equal},\n'
+        f' "differences": [{lines}{chr(10) + " " if found else ""}]\n}}\n'
+    )
+
+
+def _as_json(difference: Difference) -> dict[str, Any]:
+    largest = difference.largest
+    return {
+        "name": difference.name,
+        "kind": difference.kind,
+        "a": _handle_json(difference.a),
+        "b": _handle_json(difference.b),
+        "elements": difference.elements,
+        "max_abs_difference": "Infinity" if largest == math.inf else largest,
+        "nan_in_one": difference.nans,
+    }
+
+
+def _handle_json(handle: TensorHandle | None) -> dict[str, Any] | None:
+    return None if handle is None else {"dtype": handle.dtype_name, "shape": handle.shape}

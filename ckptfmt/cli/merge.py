@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ckptfmt merge`: joins checkpoints into one by their indexes; no tensor bytes move."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+import ckptfmt
+from ckptfmt import CheckpointNotFoundError, InvalidError
+from ckptfmt.cli import text
+from ckptfmt.cli.output import Output
+from ckptfmt.locate import locate
+from ckptfmt.names import index_name
+
+__all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
+
+SUMMARY = "join checkpoints into one, without moving tensor bytes"
+
+EPILOG = """
+An INPUT is whatever `ckptfmt inspect` takes; DESTINATION is a prefix. Both are taken literally.
+The order of the inputs decides the numbers of the data files. Slices of one tensor from different
+inputs come together.
+
+Everything is checked before the first change on disk: inputs that hold the same tensor or
+slice, or disagree about a tensor, change nothing. The inputs stay as they are and share their
+data files with the result (hard links), unless --consume moves these.
+
+examples:
+  ckptfmt merge part-0 part-1 part-2 model
+  ckptfmt merge --consume model_temp/part-*.index model
+
+exit status:
+  0  merged
+  1  the inputs contradict each other, or one is damaged; nothing has changed
+  2  wrong usage, no checkpoint at an INPUT, or the result could not be written
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Describes the options of this command."""
+    add = parser.add_argument
+    add("inputs", metavar="INPUT", nargs="+", help="a checkpoint")
+    add("destination", metavar="DESTINATION", help="prefix of the result")
+    add("--consume", action="store_true", help="move the data files and remove the inputs")
+    add(
+        "--allow-missing",
+        action="store_true",
+        help="leave out inputs that are not there; at least one must be",
+    )
+    add(
+        "--overwrite",
+        action="store_true",
+        help="replace a checkpoint that DESTINATION holds already",
+    )
+    add(
+        "--durability",
+        choices=["full", "rename", "none"],
+        default="full",
+        help="full: synced, survives a power cut; rename: atomic for other processes, not synced; "
+        "none: nor read back",
+    )
+    add("-q", "--quiet", action="store_true", help="print nothing where all is well")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Merges; the exit status.
+
+    Raises:
+        CkptfmtError: nothing was merged (after a DurabilityUnknownError: it was).
+    """
+    prefixes = _found(options)
+    # The last of the inputs where DESTINATION was forgotten, as like as not.
+    if os.path.lexists(index_name(options.destination)) and not options.overwrite:
+        raise InvalidError(
+            "DESTINATION holds a checkpoint already (--overwrite replaces it)",
+            path=options.destination,
+        )
+    ckptfmt.merge(
+        prefixes,
+        options.destination,
+        inputs="consume" if options.consume else "keep",
+        durability=options.durability,
+    )
+    if not options.quiet:
+        inputs = text.plural(len(prefixes), "checkpoint")
+        Output().line(f"merged {inputs} into {text.printable(options.destination)}")
+    return 0
+
+
+def _found(options: argparse.Namespace) -> list[str]:
+    """The inputs' prefixes. Those that are left out are named on standard error."""
+    prefixes: list[str] = []
+    missing: list[CheckpointNotFoundError] = []
+    for path in options.inputs:
+        try:
+            prefixes.append(locate(path))
+        except CheckpointNotFoundError as error:
+            if not options.allow_missing:
+                raise
+            missing.append(error)
+    if not prefixes:
+        raise missing[0]
+    if sys.stderr is not None and not options.quiet:
+        for left_out in missing:
+            print(f"ckptfmt: left out: {left_out}", file=sys.stderr)
+    return prefixes

@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ckptfmt show`: the values of one tensor, or of a slice of it."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import sys
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+import ckptfmt
+from ckptfmt import InvalidError, Reader, TensorHandle
+from ckptfmt.cli import text
+from ckptfmt.cli.output import Output
+from ckptfmt.dtypes import plain_quantized
+
+__all__ = ["EPILOG", "SUMMARY", "add_options", "parse_index", "run"]
+
+SUMMARY = "show the values of a tensor, or of a slice of it"
+
+EPILOG = """
+PATH is a prefix, an .index or data file, a directory with a `checkpoint` file or a single
+checkpoint, or a SavedModel directory. NAME is the name of a tensor, exactly; after it an index in
+brackets as in numpy: integers, slices with or without a step, and `...`. Quote it for the shell.
+
+Values are shown as numpy does, long ones shortened unless --all is given. Of a tensor of more than
+64 MiB only what is shown is read, which may then be too little to verify it. Texts are shown with
+everything escaped that is no plain character, as `ckptfmt inspect` shows names.
+
+--json prints all values: nested lists; numbers that JSON lacks as "NaN", "Infinity" and
+"-Infinity"; complex ones as [real, imaginary]; a byte of a text that is not UTF-8 as a lone
+surrogate (\\udc80 to \\udcff); an unknown dtype as its bytes.
+
+examples:
+  ckptfmt show model.ckpt-1000 global_step
+  ckptfmt show model.ckpt-1000 'layer/kernel[0:3, :]'
+  ckptfmt show --json model 'layer/bias[::-1]' | python3 -m json.tool
+
+exit status:
+  0  shown
+  1  the checkpoint is damaged
+  2  wrong usage, no checkpoint at PATH, no such tensor, or output that could not be written
+"""
+
+SCHEMA = 1
+# A larger tensor is read only where its values are shown.
+EDGES_BYTES = 64 << 20
+# As numpy: how many values are shown in full, and of more how many at either end of a dimension.
+SHOWN_MAX = 1000
+EDGE_ITEMS = 3
+# A longer text is cut.
+TEXT_MAX = 200
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Describes the options of this command."""
+    add = parser.add_argument
+    add("path", metavar="PATH", help="the checkpoint")
+    add("name", metavar="NAME[INDEX]", help="the tensor, and which part of it")
+    add("--all", action="store_true", help="all values, and long texts whole")
+    add("--json", action="store_true", help="one JSON document, with all values")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Shows values; the exit status.
+
+    Raises:
+        CkptfmtError: no such tensor, a malformed index, or damage.
+    """
+    with ckptfmt.open(options.path) as reader:
+        handle, index = _chosen(reader, options.name)
+        out = Output()
+        if options.json:
+            _show_json(out, options.path, reader.prefix, handle, index)
+        else:
+            _show_text(out, handle, index, everything=options.all)
+    out.flush()
+    return 0
+
+
+# ---- what is asked for
+
+
+def _chosen(reader: Reader, name: str) -> tuple[TensorHandle, str | None]:
+    """The tensor, and the text of the index; a name may end in a bracket itself."""
+    bracket = name.rfind("[")
+    if name not in reader and name.endswith("]") and bracket >= 0 and name[:bracket] in reader:
+        return reader[name[:bracket]], name[bracket + 1 : -1]
+    return reader[name], None
+
+
+def parse_index(index: str) -> tuple[Any, ...]:
+    """What stands in the brackets, as Python would give it to `__getitem__`.
+
+    Raises:
+        InvalidError: something other than integers, slices and `...`.
+    """
+    parts = [part.strip() for part in index.split(",")]
+    if len(parts) > 1 and not parts[-1]:
+        parts.pop()
+    return tuple(_index_part(part) for part in parts)
+
+
+def _index_part(part: str) -> Any:
+    if part == "...":
+        return Ellipsis
+    numbers = part.split(":")
+    try:
+        if len(numbers) == 1:
+            return int(part)
+        if len(numbers) > 3:
+            raise ValueError
+        return slice(*(int(number) if number.strip() else None for number in numbers))
+    except ValueError:
+        raise InvalidError(
+            f"{part!r} is no index: integers, slices (first:end:step) and ... are"
+        ) from None
+
+
+def _values(handle: TensorHandle, index: str | None) -> NDArray[Any]:
+    if index is None:
+        return plain_quantized(handle.read())
+    try:
+        found = handle[parse_index(index)]
+    except IndexError as error:
+        raise InvalidError(str(error), tensor=handle.name) from None
+    array = np.asarray(found, handle.dtype)
+    return plain_quantized(array)
+
+
+# ---- text
+
+
+def _show_text(out: Output, handle: TensorHandle, index: str | None, *, everything: bool) -> None:
+    whole = index is None and handle.dtype is not None
+    if whole and not everything and handle.size > SHOWN_MAX and handle.nbytes > EDGES_BYTES:
+        values, threshold = plain_quantized(_edges(handle)), 0
+    else:
+        values = _values(handle, index)
+        threshold = sys.maxsize if everything else SHOWN_MAX
+    name = text.printable(handle.name)
+    shape = text.shape(handle.shape)
+    if index is not None:
+        name += f"[{text.printable(index)}]"
+        shape = f"{text.shape(values.shape)} of {shape}"
+    elif handle.dtype is None:
+        shape += f", {text.plural(values.size, 'byte')} as stored"
+    out.line(f"{name}  {handle.dtype_name} {shape}")
+
+    def one_text(value: bytes) -> str:
+        return _quoted(value, len(value) if everything else TEXT_MAX)
+
+    shown = np.array2string(
+        values, threshold=threshold, edgeitems=EDGE_ITEMS, formatter=_formatter(values, one_text)
+    )
+    out.line(shown)
+
+
+def _formatter(values: NDArray[Any], one_text: Any) -> Any:
+    return {"object": one_text} if values.dtype == np.dtype(object) else None
+
+
+def _quoted(value: bytes, limit: int) -> str:
+    shown = text.printable(value[:limit].decode("utf-8", "surrogateescape"))
+    shown = "'" + shown.replace("'", "\\'") + "'"
+    return shown if len(value) <= limit else f"{shown}... ({len(value):,} bytes)"
+
+
+def _edges(handle: TensorHandle) -> NDArray[Any]:
+    """An array that numpy shortens to the same text as all of the tensor: of each dimension that
+    is shortened the values shown, and one more."""
+    around = 2 * EDGE_ITEMS + 1
+    parts: list[list[tuple[slice, slice]]] = [
+        [(slice(0, dim), slice(0, dim))]
+        if dim <= around
+        else [
+            (slice(0, EDGE_ITEMS), slice(0, EDGE_ITEMS)),
+            (slice(dim - EDGE_ITEMS - 1, dim), slice(EDGE_ITEMS, around)),
+        ]
+        for dim in handle.shape
+    ]
+    array = np.empty([min(dim, around) for dim in handle.shape], handle.dtype)
+    for pairs in itertools.product(*parts):
+        array[tuple(to for _, to in pairs)] = handle[tuple(source for source, _ in pairs)]
+    return array
+
+
+# ---- JSON
+
+
+def _show_json(
+    out: Output, path: str, prefix: str, handle: TensorHandle, index: str | None
+) -> None:
+    values = _plain(_values(handle, index))
+    document = {
+        "schema": SCHEMA,
+        "path": path,
+        "prefix": prefix,
+        "name": handle.name,
+        "dtype": handle.dtype_name,
+        "shape": handle.shape,
+        "index": index,
+        "values": values,
+    }
+    out.line(json.dumps(document))
+
+
+def _plain(values: NDArray[Any]) -> Any:
+    """Nested lists of what JSON has."""
+    kind = values.dtype.kind
+    if kind == "O":
+        return _mapped(values.tolist(), lambda one: one.decode("utf-8", "surrogateescape"))
+    if kind == "c":
+        return _mapped(values.tolist(), lambda one: [_number(one.real), _number(one.imag)])
+    if kind in "biu":
+        return values.tolist()
+    if values.dtype.name.startswith(("int", "uint")):  # the narrow ones of ml_dtypes
+        return values.astype(np.int64).tolist()
+    return _mapped(values.astype(np.float64).tolist(), _number)
+
+
+def _mapped(values: Any, change: Any) -> Any:
+    return [_mapped(one, change) for one in values] if isinstance(values, list) else change(values)
+
+
+def _number(value: float) -> float | str:
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
