@@ -10,7 +10,7 @@ from typing import Any
 
 from ckptfmt import _core
 from ckptfmt.arguments import check_choice, check_limits, listed
-from ckptfmt.errors import InvalidError
+from ckptfmt.errors import CheckpointNotFoundError, InvalidError
 from ckptfmt.locate import locate, path_text
 
 __all__ = ["merge", "merge_v2_checkpoints"]
@@ -29,33 +29,49 @@ def merge(
     """Joins checkpoints into one. Slices of one tensor from different inputs come together.
 
     Everything is checked before the first change on disk; an input that conflicts changes nothing.
+    Killed at any moment, all inputs or the result can be read, and the same call made again
+    finishes the job. Any number of inputs of any size takes a block of memory each.
 
     Args:
         prefixes: the inputs, each whatever `ckptfmt.open` takes; their order decides the numbers of
             the data files.
         destination: prefix of the result.
-        inputs: "keep" leaves the inputs as they are and links their data files; "consume" moves
-            these and removes the inputs.
+        inputs: "keep" leaves the inputs as they are and links their data files; "consume" removes
+            the inputs afterwards, so that the files have moved. Where the file system has no links
+            the data files are copied.
         durability: as in Writer.
         limits: as in `ckptfmt.open`.
 
     Raises:
         MergeConflictError: two inputs hold the same tensor or slice, or disagree about a tensor's
             dtype or shape.
+        BusyError: an input was saved again meanwhile, or another process holds the lock of the
+            destination's directory for minutes.
         CheckpointNotFoundError, CorruptError, StorageError, UnsupportedError, LimitError.
         InvalidError: no input, or an input that is the destination.
     """
     check_choice("inputs", inputs, ("keep", "consume"))
     check_choice("durability", durability, _core.DURABILITY)
     check_limits(limits)
-    _core.merge(
-        [locate(prefix) for prefix in _listed(prefixes, "prefixes")],
-        path_text(destination),
-        consume=inputs == "consume",
-        allow_missing=False,
-        durability=_core.DURABILITY[durability],
-        limits=limits,
-    )
+    consume = inputs == "consume"
+    missing: list[CheckpointNotFoundError] = []
+    located = [_locate(prefix, missing) for prefix in _listed(prefixes, "prefixes")]
+    if missing and not consume:
+        raise missing[0]
+    try:
+        _core.merge(
+            located,
+            path_text(destination),
+            consume=consume,
+            allow_missing=False,
+            durability=_core.DURABILITY[durability],
+            limits=limits,
+        )
+    except CheckpointNotFoundError:
+        # Missing inputs are right only where a merge that was killed had consumed them.
+        if missing:
+            raise missing[0] from None
+        raise
 
 
 def merge_v2_checkpoints(
@@ -68,7 +84,8 @@ def merge_v2_checkpoints(
     fresh destination.
 
     The data files move and the inputs are gone afterwards. Unlike there, everything is checked
-    first, and the result appears all at once. Nobody else may save to the inputs.
+    first, the result appears all at once, an input that is saved again meanwhile is not lost, and
+    a call that was killed can be made again (see `merge`).
 
     Args:
         checkpoint_prefixes: the inputs' prefixes, taken literally.
@@ -95,6 +112,14 @@ def merge_v2_checkpoints(
             if directory and os.path.abspath(directory) != kept:
                 with contextlib.suppress(OSError):  # not empty, or not ours: it stays
                     os.rmdir(directory)
+
+
+def _locate(prefix: Path, missing: list[CheckpointNotFoundError]) -> str:
+    try:
+        return locate(prefix)
+    except CheckpointNotFoundError as error:
+        missing.append(error)
+        return path_text(prefix).removesuffix(".index")
 
 
 def _listed(prefixes: Iterable[Path], what: str) -> list[Path]:

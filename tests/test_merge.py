@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -347,3 +351,36 @@ def test_merge_v2_takes_prefixes_literally(tmp_path: Path, inputs: list[Path]) -
     for form in (inputs[0].parent, f"{inputs[0]}.index", tmp_path / "in*/part"):
         with pytest.raises(CheckpointNotFoundError, match="MRG-1: an input of the merge does not"):
             ckptfmt.merge_v2_checkpoints([form], tmp_path / "m")
+
+
+# ---- killed --------------------------------------------------------------------------------------
+
+
+def test_finish_what_was_killed(tmp_path: Path, inputs: list[Path]) -> None:
+    """The same call again finishes a merge that was killed while its inputs went, whatever form the
+    inputs' paths have. A call that was not killed cannot be made again."""
+    program = """
+import sys, ckptfmt
+destination, *inputs = sys.argv[1:]
+ckptfmt.merge(inputs, destination, inputs="consume")
+"""
+    paths = [f"{prefix}.index" for prefix in inputs]
+    target = tmp_path / "out" / "m"
+    # The merge takes the lock of each input's directory to remove the input: it stops at the last.
+    lock = os.open(inputs[2].parent, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    with subprocess.Popen([sys.executable, "-c", program, str(target), *paths]) as process:
+        while os.path.exists(paths[1]):
+            assert process.poll() is None
+        process.kill()
+    os.close(lock)
+    assert [os.path.exists(path) for path in paths] == [False, False, True]
+    assert Path(f"{target}.merge-journal").exists()
+    ckptfmt.merge(paths, target, inputs="consume")
+    assert sorted(contents(tmp_path)) == [
+        *(f"out/m.data-0000{i}-of-00003" for i in range(3)),
+        "out/m.index",
+    ]
+    assert all_bits(ckptfmt.load(target, verify="full")) == all_bits(MERGED)
+    with pytest.raises(CheckpointNotFoundError):
+        ckptfmt.merge(paths, target, inputs="consume")
