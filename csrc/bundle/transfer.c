@@ -4,8 +4,9 @@
  *   whole, straight into the caller's memory, checksummed while the bytes are in cache;
  *   whole, out of a window read for several small neighbours at once;
  *   in part with all of it read and checked through the staging memory (small values, or when asked);
- *   in part with only the chunks read that it touches, each checked; or, where there are no chunk checksums, only the
- *   bytes asked for (and gaps too small to be worth another system call).
+ *   in part with only the chunks read that it touches, each checked, several at once or, where one does not fit the
+ *   staging memory, piece by piece; or, where there are no chunk checksums, only the bytes asked for (and gaps too
+ *   small to be worth another system call).
  */
 #include "bundle/transfer.h"
 
@@ -227,6 +228,32 @@ static uint64_t read_end(cf_plan *plan, const cf_run *run, uint64_t begin, uint6
 	return cf_min_u64(end, begin + CF_WINDOW_SIZE);
 }
 
+/* Chunks that do not fit the staging memory: each one that the plan touches is read, summed and delivered in pieces,
+ * and checked at its end. */
+static ckptfmt_status part_by_large_chunks(cf_transfer *transfer, const ckptfmt_stored *stored, cf_plan *plan,
+	uint8_t *destination, ckptfmt_error *err)
+{
+	const uint32_t *crcs = (const uint32_t *)(const void *)transfer->selection->chunk_crcs.data + stored->chunks_first;
+	cf_run run;
+	bool left = cf_plan_next(plan, &run);
+	CF_TRY(need_staging(transfer, err));
+	transfer->window_size = 0;
+	while (left) {
+		uint64_t row = run.stored_offset / stored->chunk_size, begin = row * stored->chunk_size;
+		uint64_t end = begin + cf_min_u64(stored->chunk_size, stored->size - begin);
+		uint32_t crc = 0;
+		for (uint64_t at = begin; at < end;) {
+			uint64_t size = cf_min_u64(PIECE_SIZE, end - at);
+			CF_TRY(read_exactly(transfer, transfer->staging, size, stored->offset + at, err));
+			crc = ckptfmt_crc32c(crc, transfer->staging, size);
+			scatter(plan, &run, &left, transfer->staging, at, size, destination);
+			at += size;
+		}
+		CF_TRY(check_crc(stored->offset + begin, crcs[row], crc, err));
+	}
+	return CKPTFMT_OK;
+}
+
 /* Reads the chunks that the plan touches, checks each, and delivers. */
 static ckptfmt_status part_by_chunks(cf_transfer *transfer, const ckptfmt_stored *stored, cf_plan *plan,
 	uint8_t *destination, ckptfmt_error *err)
@@ -281,13 +308,15 @@ static ckptfmt_status part_unchecked(cf_transfer *transfer, const ckptfmt_stored
 ckptfmt_status cf_transfer_part(cf_transfer *transfer, const ckptfmt_stored *stored, cf_plan *plan,
 	uint8_t *destination, bool *verified, ckptfmt_error *err)
 {
-	bool by_chunks = stored->chunk_size != 0 && stored->chunk_size <= CF_WINDOW_SIZE;
+	bool by_chunks = stored->chunk_size != 0;
 	*verified = transfer->verify != CKPTFMT_VERIFY_OFF;
 	CF_TRY(cf_transfer_open(transfer, stored, err));
 	if (!*verified)
 		return part_unchecked(transfer, stored, plan, destination, err);
 	if (transfer->verify == CKPTFMT_VERIFY_FULL || (!by_chunks && stored->size <= CF_WHOLE_CHECK_MAX))
 		return part_of_whole(transfer, stored, plan, destination, err);
+	if (by_chunks && stored->chunk_size > CF_WINDOW_SIZE)
+		return part_by_large_chunks(transfer, stored, plan, destination, err);
 	if (by_chunks)
 		return part_by_chunks(transfer, stored, plan, destination, err);
 	*verified = false;
