@@ -139,7 +139,7 @@ ckptfmt_status ckptfmt_reader_list(ckptfmt_reader *reader, ckptfmt_selection **o
 	*out = NULL;
 	memset(&list, 0, sizeof list);
 	list.reader = reader;
-	list.selection = cf_allocate_zero(1, sizeof *list.selection);
+	list.selection = cf_selection_new(reader);
 	if (list.selection == NULL)
 		return cf_fail_memory(err);
 	status = list_all(&list, err);

@@ -246,6 +246,7 @@ ckptfmt_status ckptfmt_reader_read(ckptfmt_reader *reader, const ckptfmt_selecti
 {
 	batch b = {reader, selection, CF_BUFFER_EMPTY, {0}};
 	ckptfmt_status status;
+	CF_TRY(cf_reader_check_call(reader, selection, verify, err));
 	cf_transfer_begin(&b.transfer, reader, selection, verify);
 	status = prepare(&b, requests, count, err);
 	if (status == CKPTFMT_OK)

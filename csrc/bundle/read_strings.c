@@ -241,6 +241,7 @@ ckptfmt_status ckptfmt_reader_read_strings(ckptfmt_reader *reader, const ckptfmt
 	strings_read r;
 	ckptfmt_status status;
 	*out = NULL;
+	CF_TRY(cf_reader_check_call(reader, selection, verify, err));
 	if (row >= cf_selection_count(selection))
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "row %llu of %llu", (unsigned long long)row,
 			(unsigned long long)cf_selection_count(selection));

@@ -132,12 +132,14 @@ static ckptfmt_status open_current(ckptfmt_reader *reader, ckptfmt_error *err)
 ckptfmt_status cf_reader_new(const char *prefix, const ckptfmt_open_options *options, ckptfmt_reader **out,
 	ckptfmt_error *err)
 {
+	static _Atomic uint64_t last_id;
 	ckptfmt_reader *reader;
 	ckptfmt_status status;
 	*out = NULL;
 	reader = cf_allocate_zero(1, sizeof *reader);
 	if (reader == NULL)
 		return cf_fail_memory(err);
+	reader->id = atomic_fetch_add_explicit(&last_id, 1, memory_order_relaxed) + 1;
 	reader->directory.fd = -1;
 	reader->index.fd = -1;
 	reader->follow_symlinks = options == NULL || options->follow_symlinks != 0;
@@ -190,6 +192,17 @@ void ckptfmt_reader_header(const ckptfmt_reader *reader, ckptfmt_header *out)
 	out->min_consumer = reader->header.min_consumer;
 	out->index_size = reader->index_info.size;
 	out->block_count = cf_table_block_count(reader->table);
+}
+
+ckptfmt_status cf_reader_check_call(const ckptfmt_reader *reader, const ckptfmt_selection *selection, int32_t verify,
+	ckptfmt_error *err)
+{
+	if (selection->reader_id != reader->id)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET,
+			"the selection was made by another reader than the one it is used with");
+	if (verify != CKPTFMT_VERIFY_AUTO && verify != CKPTFMT_VERIFY_FULL && verify != CKPTFMT_VERIFY_OFF)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "%d is no verify mode", (int)verify);
+	return CKPTFMT_OK;
 }
 
 ckptfmt_status ckptfmt_reader_regions(ckptfmt_reader *reader, ckptfmt_region *regions, uint64_t capacity,

@@ -15,6 +15,7 @@
 #include <stdatomic.h>
 
 struct ckptfmt_reader {
+	uint64_t id;                /* no other reader of this process has it, nor had */
 	cf_prefix prefix;
 	cf_directory directory;
 	ckptfmt_limits limits;
@@ -27,6 +28,7 @@ struct ckptfmt_reader {
 };
 
 struct ckptfmt_selection {
+	uint64_t reader_id;         /* of the reader that made it, the only one it can be used with */
 	cf_buffer rows;             /* ckptfmt_row */
 	cf_buffer slices;           /* ckptfmt_slice_row */
 	cf_buffer dims;             /* int64_t */
@@ -47,6 +49,11 @@ CF_MUST_CHECK ckptfmt_status cf_reader_new(const char *prefix, const ckptfmt_ope
 CF_MUST_CHECK ckptfmt_status cf_reader_open_index(ckptfmt_reader *reader, ckptfmt_error *err);
 /* Whether the index on disk is still the one that was opened. */
 CF_MUST_CHECK ckptfmt_status cf_reader_is_current(ckptfmt_reader *reader, bool *current, ckptfmt_error *err);
+
+/* What every reading call asks of its arguments: a selection that this reader made, a verify mode that there is.
+ * INVALID. */
+CF_MUST_CHECK ckptfmt_status cf_reader_check_call(const ckptfmt_reader *reader, const ckptfmt_selection *selection,
+	int32_t verify, ckptfmt_error *err);
 
 /* The path of a data file, for messages; the end kept where `path` is too small. */
 void cf_reader_data_path(const ckptfmt_reader *reader, int32_t shard, char *path, size_t size);
@@ -93,6 +100,9 @@ static inline void cf_error_entry(ckptfmt_error *err, const ckptfmt_row *row)
 }
 
 /* ---- building a selection (selection.c) ---- */
+
+/* An empty one, to be used with this reader; NULL: no memory. */
+ckptfmt_selection *cf_selection_new(const ckptfmt_reader *reader);
 
 /* Appends the tensor `name` with this entry as a row; its slices are listed with the MISSING flag until filled in. */
 CF_MUST_CHECK ckptfmt_status cf_selection_add(ckptfmt_selection *selection, const ckptfmt_reader *reader,

@@ -12,6 +12,16 @@
 
 #include <string.h>
 
+ckptfmt_selection *cf_selection_new(const ckptfmt_reader *reader)
+{
+	ckptfmt_selection *selection = cf_allocate_zero(1, sizeof *selection);
+	if (selection != NULL) {
+		selection->reader_id = reader->id;
+		selection->num_shards = reader->header.num_shards;
+	}
+	return selection;
+}
+
 /* ---- rows ------------------------------------------------------------------------------------------------ */
 
 /* EXT-4: one checksum for each chunk, no more and no fewer. */
@@ -291,7 +301,7 @@ ckptfmt_status ckptfmt_reader_select(ckptfmt_reader *reader, const uint8_t *name
 	ckptfmt_status status = CKPTFMT_OK;
 	ckptfmt_selection *selection;
 	*out = NULL;
-	selection = cf_allocate_zero(1, sizeof *selection);
+	selection = cf_selection_new(reader);
 	if (selection == NULL)
 		return cf_fail_memory(err);
 	for (uint64_t i = 0; i < count && status == CKPTFMT_OK; i++) {
