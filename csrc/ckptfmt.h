@@ -230,7 +230,8 @@ typedef struct ckptfmt_header {
 	uint64_t block_count;       /* its data blocks */
 } ckptfmt_header;
 
-/* Opens `<prefix>.index` and the data files it needs (up to limits.open_files_max). `options` may be NULL.
+/* Opens `<prefix>.index` and the data files it needs (up to limits.open_files_max, and as long as the process has
+ * descriptors). A data file that cannot be opened fails when it is read from. `options` may be NULL.
  * Reads the footer, the index block and the first data block.
  * NOT_FOUND, IO, CORRUPT, UNSUPPORTED (newer version, V1 file), LIMIT, NO_MEMORY. */
 CKPTFMT_API ckptfmt_status ckptfmt_reader_open(const char *prefix, const ckptfmt_open_options *options,
@@ -299,7 +300,8 @@ CKPTFMT_API ckptfmt_status ckptfmt_reader_select(ckptfmt_reader *reader, const u
 CKPTFMT_API ckptfmt_status ckptfmt_reader_contains(ckptfmt_reader *reader, const uint8_t *name, uint64_t name_size,
 	int32_t *found, ckptfmt_error *err);
 CKPTFMT_API void ckptfmt_selection_columns(const ckptfmt_selection *selection, ckptfmt_columns *out);
-/* A selection does not need its reader to stay open; reading with it does. */
+/* A selection does not need its reader to stay open; reading with it does, and takes that very reader: INVALID with
+ * any other. */
 CKPTFMT_API void ckptfmt_selection_free(ckptfmt_selection *selection);
 
 /* One value to read: all of a tensor, or a box of it. */

@@ -316,6 +316,27 @@ void cf_table_close(cf_table *table)
 	cf_release(table);
 }
 
+/* *same stays as it is where the bytes are those at `offset`. */
+static ckptfmt_status compare_bytes(const cf_table *table, const cf_file *file, const cf_buffer *bytes,
+	uint64_t offset, bool *same, ckptfmt_error *err)
+{
+	uint8_t piece[4096];
+	for (uint64_t done = 0; done < bytes->size && *same;) {
+		uint64_t size = cf_min_u64(sizeof piece, bytes->size - done), got;
+		CF_TRY(cf_os_read_at(file, table->path, piece, size, offset + done, &got, err));
+		*same = got == size && memcmp(piece, bytes->data + done, (size_t)size) == 0;
+		done += size;
+	}
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_table_same_end(const cf_table *table, const cf_file *file, bool *same, ckptfmt_error *err)
+{
+	*same = true;
+	CF_TRY(compare_bytes(table, file, &table->tail, table->tail_offset, same, err));
+	return compare_bytes(table, file, &table->index.stored, table->footer.index.offset, same, err);
+}
+
 uint64_t cf_table_size(const cf_table *table)
 {
 	return table->size;

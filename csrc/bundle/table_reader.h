@@ -29,6 +29,11 @@ CF_MUST_CHECK ckptfmt_status cf_table_open_memory(const uint8_t *bytes, uint64_t
 	cf_table **out, ckptfmt_error *err);
 void cf_table_close(cf_table *table);
 
+/* Whether this file ends as the table did when it was opened: footer, index block, and what more was read with them
+ * (all of a small table). REQUIRES: the file has the table's size. IO. */
+CF_MUST_CHECK ckptfmt_status cf_table_same_end(const cf_table *table, const cf_file *file, bool *same,
+	ckptfmt_error *err);
+
 uint64_t cf_table_size(const cf_table *table);
 /* Number of data blocks. */
 uint64_t cf_table_block_count(const cf_table *table);
