@@ -96,9 +96,10 @@ def symlinks(directory: Path) -> Iterator[Trial]:
     os.link(f"{prefix}.index", directory / "l.index")
     yield Trial(
         "data refused",
-        listed(link, follow_symlinks=False),
-        Refused("BAD_PATH", None, None, file=".data-00000-of-00001"),
+        loaded(link, follow_symlinks=False),
+        Refused("BAD_PATH", None, file=".data-00000-of-00001"),
     )
+    yield Trial("and not looked at", listed(link, follow_symlinks=False), {"x": (2,)})
 
 
 @case("A06")

@@ -69,11 +69,13 @@ def listed(prefix: Path, **options: Any) -> Callable[[], dict[str, tuple[int, ..
     return act
 
 
-def loaded(prefix: Path, name: str | bytes = "x", key: Any = None) -> Callable[[], Any]:
+def loaded(
+    prefix: Path, name: str | bytes = "x", key: Any = None, **options: Any
+) -> Callable[[], Any]:
     """Looks one tensor up, without a listing, and reads it or a part of it."""
 
     def act() -> Any:
-        with Reader(str(prefix)) as reader:
+        with Reader(str(prefix), **options) as reader:
             handle = reader[name]
             return bits(handle.read() if key is None else handle[key])
 
