@@ -28,6 +28,7 @@ struct cf_table {
 	cf_buffer separators;          /* those that do not stand whole in the index block */
 	cf_table_row *rows;            /* ascending by separator and by offset, which do not overlap */
 	_Atomic(cf_table_block *) *blocks;   /* one a row, NULL until the first lookup in it */
+	_Atomic uint64_t rebuilt_bytes;      /* keys of the blocks that stand there rebuilt */
 	uint64_t row_count;
 	uint32_t oddities;
 };

@@ -42,8 +42,8 @@ uint32_t cf_table_oddities(const cf_table *table);
 /* The limit on the bytes of all decoded keys (TAB-13). */
 uint64_t cf_table_keys_bytes_max(const cf_table *table);
 
-/* A value, valid until cf_table_close. `offset` is where it stands in the file (of a value in a compressed block, where
- * the block stands). */
+/* A value, valid until cf_table_close. `offset` is where it stands in the file (of a value in a compressed block, or
+ * in one that was rebuilt because it has too few restarts, where the block stands). */
 typedef struct cf_table_value {
 	const uint8_t *data;
 	uint64_t size;
@@ -51,7 +51,8 @@ typedef struct cf_table_value {
 } cf_table_value;
 
 /* Finds a key. A missing one is OK with *found false. The block is read, checked whole and kept on its first use;
- * blocks are never dropped, so that a table never holds more than its file decodes to. Takes no lock.
+ * blocks are never dropped, so that a table never holds more than its file decodes to. One with long stretches between
+ * restarts is kept rebuilt with the usual ones, so that no lookup walks far. Takes no lock.
  * CHECKSUM, BAD_BLOCK, BAD_ORDER, TRUNCATED, LIMIT, IO, NO_MEMORY. */
 CF_MUST_CHECK ckptfmt_status cf_table_get(cf_table *table, const uint8_t *key, uint64_t key_size,
 	cf_table_value *out, bool *found, ckptfmt_error *err);
@@ -60,7 +61,8 @@ CF_MUST_CHECK ckptfmt_status cf_table_get(cf_table *table, const uint8_t *key, u
 typedef struct cf_table_block {
 	cf_block block;
 	cf_buffer stored;          /* with the trailer */
-	cf_buffer decoded;         /* of a compressed block */
+	cf_buffer decoded;         /* of a compressed block, or as rebuilt */
+	uint64_t rebuilt_bytes;    /* its keys, if it was rebuilt */
 	uint8_t compression;
 } cf_table_block;
 

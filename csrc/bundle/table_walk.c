@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Lookup and iteration. Looking up loads a block on its first use, checks all of it, and publishes it with one
- * compare-and-swap; whoever loses that race drops his copy. A block once published never changes and never goes.
+ * compare-and-swap; whoever loses that race drops his copy. A block once published never changes and never goes. One
+ * whose restarts leave long stretches, in which a lookup would have to walk from entry to entry, is rebuilt before: to
+ * look up all its keys would otherwise take time quadratic in its size.
  * Iterating checks the blocks as it goes and publishes none, so that a listing of a large index needs the memory of one
  * block.
  */
@@ -11,6 +13,9 @@
 #include "bundle/table_writer.h"
 
 #include <inttypes.h>
+
+/* Other writers choose other intervals than the usual one; this much is no trouble. */
+enum { RESTART_GAP_MAX = 64 };
 
 /* ---- separators ---- */
 
@@ -46,6 +51,51 @@ ckptfmt_status cf_table_last_check(const cf_table *table, uint64_t row, const ui
 
 /* ---- lookup ---- */
 
+/* The same entries with the usual restarts. */
+static ckptfmt_status build_again(const cf_block *block, cf_block_builder *builder, ckptfmt_error *err)
+{
+	cf_block_iterator entry;
+	ckptfmt_status status;
+	cf_block_iterator_init(&entry);
+	cf_block_iterator_open(&entry, block);
+	status = cf_block_first(&entry, err);
+	while (status == CKPTFMT_OK && entry.valid) {
+		status = cf_block_builder_add(builder, entry.key.data, entry.key.size, entry.value, entry.value_size, err);
+		if (status == CKPTFMT_OK)
+			status = cf_block_next(&entry, err);
+	}
+	cf_block_iterator_free(&entry);
+	return status == CKPTFMT_OK ? cf_block_builder_finish(builder, err) : status;
+}
+
+/* A key that stands at a restart shares nothing, so a block may grow by up to all its keys. Over the table that is
+ * bounded as in a listing, which a table with more cannot have. */
+static ckptfmt_status rebuild(const cf_table *table, uint64_t key_bytes, cf_table_block *block, ckptfmt_error *err)
+{
+	uint64_t taken = atomic_load_explicit(&table->rebuilt_bytes, memory_order_relaxed);
+	uint64_t allowed = cf_table_keys_bytes_max(table);
+	cf_block before = block->block;
+	cf_block_builder builder;
+	ckptfmt_status status;
+	/* TAB-13 */
+	if (taken > allowed || key_bytes > allowed - taken)
+		return cf_table_too_many_key_bytes(allowed, before.origin, err);
+	cf_block_builder_init(&builder, CF_TABLE_RESTART_INTERVAL);
+	status = build_again(&before, &builder, err);
+	if (status == CKPTFMT_OK)
+		status = cf_block_open(builder.bytes.data, builder.bytes.size, before.origin, true, before.key_bytes_max,
+			&block->block, err);
+	if (status == CKPTFMT_OK) {
+		cf_table_block_free(block);
+		block->decoded = builder.bytes;
+		builder.bytes = CF_BUFFER_EMPTY;
+		block->block.oddities = before.oddities;
+		block->rebuilt_bytes = key_bytes;
+	}
+	cf_block_builder_free(&builder);
+	return status;
+}
+
 /* Reads a data block and checks all of it, so that what lookups find in it, and what they do not, can be relied on. */
 static ckptfmt_status load(const cf_table *table, uint64_t row, cf_table_block *block, ckptfmt_error *err)
 {
@@ -64,6 +114,8 @@ static ckptfmt_status load(const cf_table *table, uint64_t row, cf_table_block *
 	if (status == CKPTFMT_OK && report.entry_count != 0)
 		status = cf_table_last_check(table, row, entries.key.data, entries.key.size, err);
 	cf_block_iterator_free(&entries);
+	if (status == CKPTFMT_OK && report.restart_gap_max > RESTART_GAP_MAX)
+		status = rebuild(table, report.key_bytes, block, err);
 	return status;
 }
 
@@ -82,6 +134,7 @@ static ckptfmt_status hold(cf_table *table, uint64_t row, const cf_table_block *
 	status = load(table, row, mine, err);
 	if (status == CKPTFMT_OK && atomic_compare_exchange_strong_explicit(&table->blocks[row], &held, mine,
 		memory_order_acq_rel, memory_order_acquire)) {
+		(void)atomic_fetch_add_explicit(&table->rebuilt_bytes, mine->rebuilt_bytes, memory_order_relaxed);
 		*out = mine;
 		return CKPTFMT_OK;
 	}

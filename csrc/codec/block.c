@@ -325,7 +325,7 @@ ckptfmt_status cf_block_check(cf_block_iterator *iterator, const cf_block *block
 	cf_block_report *out, ckptfmt_error *err)
 {
 	ckptfmt_status status;
-	uint64_t size = 0;
+	uint64_t size = 0, gap = 0;
 	memset(out, 0, sizeof *out);
 	cf_block_iterator_open(iterator, block);
 	for (status = cf_block_first(iterator, err); status == CKPTFMT_OK && iterator->valid;
@@ -338,6 +338,8 @@ ckptfmt_status cf_block_check(cf_block_iterator *iterator, const cf_block *block
 		/* BLK-11 */
 		if (iterator->at_restart != (iterator->row % restart_interval == 0))
 			iterator->oddities |= CF_ODD_RESTARTS;
+		gap = iterator->at_restart ? 1 : gap + 1;
+		out->restart_gap_max = cf_max_u64(out->restart_gap_max, gap);
 		out->entry_count++;
 		out->key_bytes += iterator->key.size;
 		out->size_before_last = size;

@@ -112,6 +112,7 @@ typedef struct cf_block_report {
 	uint64_t first_entry_size;     /* key and value */
 	uint64_t later_entry_size_max; /* of the other entries */
 	uint64_t size_before_last;     /* what cf_block_builder_size was before the last entry */
+	uint64_t restart_gap_max;      /* most entries from one restart on, itself included, to before the next */
 	uint32_t oddities;
 } cf_block_report;
 

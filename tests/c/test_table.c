@@ -418,6 +418,96 @@ static void test_shared_separators(void)
 
 /* ---- files ---- */
 
+/* Entries, a number each as a value, under keys of a common beginning of `common` bytes. */
+static cf_buffer sparse_file(uint32_t restart_interval, int entries, uint64_t common)
+{
+	cf_block_builder builder;
+	parts p = {0};
+	cf_buffer key = CF_BUFFER_EMPTY;
+	cf_block_builder_init(&builder, restart_interval);
+	for (int i = 0; i < entries; i++) {
+		char tail[16], value[16];
+		snprintf(tail, sizeof tail, "%05d", 2 * i);
+		snprintf(value, sizeof value, "%d", i);
+		cf_buffer_clear(&key);
+		for (uint64_t k = 0; k < common; k++)
+			cf_put_u8(&key, 'k');
+		cf_put_bytes(&key, tail, strlen(tail));
+		CHECK_OK(cf_block_builder_add(&builder, key.data, key.size, (const uint8_t *)value, strlen(value),
+			&err), err);
+	}
+	CHECK_OK(cf_block_builder_finish(&builder, &err), err);
+	put_stored(&p, &builder.bytes, CF_COMPRESSION_RAW);
+	put_index_entry(&p, "l", p.last, "");
+	put_end(&p);
+	cf_buffer_free(&p.index);
+	cf_buffer_free(&key);
+	cf_block_builder_free(&builder);
+	return p.file;
+}
+
+/* A block with long stretches between restarts is held rebuilt: lookups find what they did, at the block's offset. */
+static void test_sparse_restarts(void)
+{
+	enum { ENTRIES = 3000 };
+	static const struct { uint32_t interval; bool rebuilt; } cases[] =
+		{{16, false}, {64, false}, {65, true}, {ENTRIES, true}};
+	for (size_t c = 0; c < CF_ARRAY_COUNT(cases); c++) {
+		cf_buffer file = sparse_file(cases[c].interval, ENTRIES, 3);
+		cf_table *table;
+		uint64_t count, failures, at_block = 0, wrong = 0;
+		uint32_t oddities;
+		CHECK_OK(open_copy(&file, &table), err);
+		for (int i = -1; i < 2 * ENTRIES; i++) {
+			char key[16], expected[16];
+			cf_table_value value;
+			bool found;
+			snprintf(key, sizeof key, "kkk%05d", i);
+			snprintf(expected, sizeof expected, "%d", i / 2);
+			CHECK_OK(cf_table_get(table, (const uint8_t *)key, strlen(key), &value, &found, &err), err);
+			wrong += found != (i >= 0 && i % 2 == 0);
+			if (!found)
+				continue;
+			wrong += value.size != strlen(expected) || memcmp(value.data, expected, strlen(expected)) != 0;
+			at_block += value.offset == 0;
+			wrong += value.offset != 0 && memcmp(file.data + value.offset, expected, strlen(expected)) != 0;
+		}
+		CHECK_EQ(wrong, 0);
+		CHECK_EQ(at_block, cases[c].rebuilt ? ENTRIES : 0);
+		/* Going over it and checking it see what the file holds. */
+		CHECK_OK(iterate(table, &count), err);
+		CHECK_EQ(count, ENTRIES);
+		oddities = check_all(table, &failures);
+		CHECK_EQ(failures, 0);
+		CHECK_EQ((oddities & CF_ODD_RESTARTS) != 0, cases[c].interval != 16);
+		cf_table_close(table);
+		cf_buffer_free(&file);
+	}
+	/* What rebuilding may take is what a listing may: 100 keys of 1005 bytes. */
+	for (uint64_t allowed = 100499; allowed <= 100500; allowed++) {
+		cf_buffer file = sparse_file(100, 100, 1000);
+		cf_table *table;
+		cf_table_value value;
+		uint64_t count;
+		bool found;
+		limits.keys_bytes_factor = 0;
+		limits.keys_bytes_floor = allowed;
+		CHECK_OK(open_copy(&file, &table), err);
+		if (allowed == 100500) {
+			CHECK_OK(cf_table_get(table, (const uint8_t *)"k", 1, &value, &found, &err), err);
+			CHECK_OK(iterate(table, &count), err);
+		} else {
+			CHECK_FAILS(cf_table_get(table, (const uint8_t *)"k", 1, &value, &found, &err), err,
+				CKPTFMT_FAIL_LIMIT, "TAB-13: ");
+			CHECK_EQ(err.offset, 0);
+			CHECK_FAILS(iterate(table, &count), err, CKPTFMT_FAIL_LIMIT, "TAB-13: ");
+		}
+		ckptfmt_limits_default(&limits);
+		cf_table_close(table);
+		cf_buffer_free(&file);
+	}
+}
+
 static void test_file(void)
 {
 	char path[] = "/tmp/test_table_XXXXXX";
@@ -464,6 +554,7 @@ int main(void)
 	test_odd_files();
 	test_late_flush();
 	test_shared_separators();
+	test_sparse_restarts();
 	test_file();
 	return test_finish("test_table");
 }
