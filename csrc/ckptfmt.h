@@ -271,7 +271,7 @@ typedef struct ckptfmt_row {
 	int32_t dtype;              /* the code as stored, known or not */
 	int32_t rank;
 	int64_t element_count;
-	uint64_t entry_offset;      /* of its entry in the index file (of the block, where that is compressed) */
+	uint64_t entry_offset;      /* of its entry in the index file (perhaps only of its block) */
 } ckptfmt_row;
 
 /* One slice of a partitioned tensor. */
@@ -405,9 +405,10 @@ typedef struct ckptfmt_source {
  * ckptfmt_writer_commit. `options` may be NULL. */
 CKPTFMT_API ckptfmt_status ckptfmt_writer_open(const char *prefix, const ckptfmt_write_options *options,
 	ckptfmt_writer **out, ckptfmt_error *err);
-/* Appends tensors in the order given. All sources are checked before a byte of the first is written; after an IO
- * or NO_MEMORY failure the writer only takes ckptfmt_writer_abandon. Slices that cover the whole tensor are stored
- * as whole tensors. INVALID: empty or repeated name, bad dtype, shape or slice, parts that disagree. */
+/* Appends tensors in the order given. All sources are checked before a byte of the first is written; after a
+ * failure other than INVALID the writer only takes ckptfmt_writer_abandon. Slices that cover the whole tensor are
+ * stored as whole tensors. INVALID: empty or repeated name, bad dtype, shape or slice, parts that disagree. LIMIT: a
+ * name whose keys readers would refuse (limits.key_bytes_max by default). */
 CKPTFMT_API ckptfmt_status ckptfmt_writer_add(ckptfmt_writer *writer, const ckptfmt_source *sources, uint64_t count,
 	ckptfmt_error *err);
 /* Makes the checkpoint visible, all or nothing, and frees the writer whatever is returned. An older checkpoint of

@@ -13,6 +13,7 @@ typedef struct listing {
 	ckptfmt_selection *selection;
 	cf_held held;
 	cf_buffer key;              /* scratch */
+	uint64_t key_bytes;         /* of the slices looked for */
 } listing;
 
 /* Lets the tensors of rows [first, end) claim their slices. */
@@ -20,6 +21,7 @@ static ckptfmt_status claim(listing *list, uint64_t first, uint64_t end, ckptfmt
 {
 	for (uint64_t row = first; row < end; row++) {
 		uint32_t slice_count = cf_selection_row(list->selection, row)->slice_count;
+		CF_TRY(cf_selection_check_slice_keys(list->selection, list->reader, row, &list->key_bytes, err));
 		for (uint32_t i = 0; i < slice_count; i++) {
 			cf_held_entry *c;
 			cf_buffer_clear(&list->key);

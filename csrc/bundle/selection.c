@@ -8,6 +8,7 @@
  */
 #include "base/memory.h"
 #include "bundle/reader.h"
+#include "bundle/sorted_keys.h"
 #include "codec/slice_key.h"
 
 #include <string.h>
@@ -127,6 +128,25 @@ ckptfmt_status cf_selection_add(ckptfmt_selection *selection, const ckptfmt_read
 	return status;
 }
 
+ckptfmt_status cf_selection_check_slice_keys(const ckptfmt_selection *selection, const ckptfmt_reader *reader,
+	uint64_t row, uint64_t *key_bytes, ckptfmt_error *err)
+{
+	const ckptfmt_row *tensor = cf_selection_row(selection, row);
+	uint64_t size = (uint64_t)tensor->slice_count * tensor->name_size;
+	uint64_t allowed = cf_table_keys_bytes_max(reader->table);
+	if (size > allowed - *key_bytes) {
+		ckptfmt_status status = cf_fail(err, CKPTFMT_FAIL_LIMIT, tensor->entry_offset,
+			"TAB-13: the keys of %lu slices with a name of %lu bytes, where all keys may have %llu",
+			(unsigned long)tensor->slice_count, (unsigned long)tensor->name_size,
+			(unsigned long long)allowed);
+		cf_error_tensor(err, cf_selection_name(selection, tensor), tensor->name_size);
+		cf_error_path(err, reader->prefix.index_path);
+		return status;
+	}
+	*key_bytes += size;
+	return CKPTFMT_OK;
+}
+
 void cf_selection_slice_key(const ckptfmt_selection *selection, uint64_t row, uint64_t slice, cf_buffer *key)
 {
 	const ckptfmt_row *tensor = cf_selection_row(selection, row);
@@ -216,6 +236,8 @@ static ckptfmt_status fill_by_key(ckptfmt_reader *reader, ckptfmt_selection *sel
 	ckptfmt_error *err)
 {
 	uint32_t slice_count = cf_selection_row(selection, row)->slice_count;
+	uint64_t key_bytes = 0;
+	CF_TRY(cf_selection_check_slice_keys(selection, reader, row, &key_bytes, err));
 	for (uint64_t i = 0; i < slice_count; i++) {
 		cf_table_value value;
 		bool found;
@@ -230,9 +252,9 @@ static ckptfmt_status fill_by_key(ckptfmt_reader *reader, ckptfmt_selection *sel
 	return CKPTFMT_OK;
 }
 
-/* Adds the tensor of this name; *found false: there is no such entry. */
+/* Adds the tensor of this name without what is known of its slices; *found false: there is no such entry. */
 static ckptfmt_status add_by_name(ckptfmt_reader *reader, ckptfmt_selection *selection, cf_bytes_view name,
-	cf_buffer *key, bool *found, ckptfmt_error *err)
+	bool *found, ckptfmt_error *err)
 {
 	cf_table_value value = {NULL, 0, 0};
 	*found = false;
@@ -241,56 +263,137 @@ static ckptfmt_status add_by_name(ckptfmt_reader *reader, ckptfmt_selection *sel
 	if (!*found)
 		return CKPTFMT_OK;
 	CF_TRY(cf_selection_add(selection, reader, name, (cf_bytes_view){value.data, value.size}, value.offset, err));
-	CF_TRY(cf_buffer_status(&selection->rows, err));
-	return fill_by_key(reader, selection, cf_selection_count(selection) - 1, key, err);
+	CF_TRY(cf_buffer_status(&selection->dims, err));
+	CF_TRY(cf_buffer_status(&selection->names, err));
+	return cf_buffer_status(&selection->rows, err);
 }
 
-/* KEY-6: whether a key is that of a slice which its tensor lists. */
-static ckptfmt_status is_slice(ckptfmt_reader *reader, cf_bytes_view key, bool *slice, ckptfmt_error *err)
+/* Tells the keys of slices from names. Many keys of one tensor mostly come together: the last tensor is kept, and its
+ * slices are sorted once it is asked for again. */
+typedef struct key_test {
+	ckptfmt_reader *reader;
+	cf_buffer name;                 /* of the tensor that the key at hand would be a slice of */
+	ckptfmt_selection *tensor;      /* the last one asked for; without a row where there is none; NULL at first */
+	cf_buffer tensor_name;
+	cf_sort_key *slices;            /* by their extents; NULL: not yet */
+} key_test;
+
+static void forget_tensor(key_test *test)
 {
-	int64_t starts[CKPTFMT_RANK_MAX], lengths[CKPTFMT_RANK_MAX];
-	int32_t rank;
-	cf_buffer name = CF_BUFFER_EMPTY, scratch = CF_BUFFER_EMPTY;
-	ckptfmt_selection *tensor = NULL;
-	ckptfmt_status status = CKPTFMT_OK;
+	ckptfmt_selection_free(test->tensor);
+	test->tensor = NULL;
+	cf_release(test->slices);
+	test->slices = NULL;
+}
+
+static void free_key_test(key_test *test)
+{
+	forget_tensor(test);
+	cf_buffer_free(&test->name);
+	cf_buffer_free(&test->tensor_name);
+}
+
+static ckptfmt_status take_tensor(key_test *test, ckptfmt_error *err)
+{
 	bool found;
-	*slice = false;
-	if (!cf_slice_key_looks_like(key.data, key.size) ||
-		cf_slice_key_decode(key.data, key.size, &name, &rank, starts, lengths, NULL) != CKPTFMT_OK)
-		goto out;
-	tensor = cf_allocate_zero(1, sizeof *tensor);
-	status = tensor == NULL ? cf_fail_memory(err)
-		: add_by_name(reader, tensor, (cf_bytes_view){name.data, name.size}, &scratch, &found, err);
-	if (status == CKPTFMT_OK && found) {
-		const ckptfmt_row *row = cf_selection_row(tensor, 0);
-		for (uint32_t i = 0; i < row->slice_count && !*slice; i++) {
-			const int64_t *extents =
-				cf_selection_dims(tensor, cf_selection_slices(tensor, row)[i].extents_first);
-			size_t size = (size_t)rank * sizeof(int64_t);
-			*slice = rank == row->rank && memcmp(extents, starts, size) == 0 &&
-				memcmp(extents + rank, lengths, size) == 0;
-		}
-	}
-out:
-	ckptfmt_selection_free(tensor);
-	cf_buffer_free(&name);
-	cf_buffer_free(&scratch);
+	ckptfmt_status status;
+	forget_tensor(test);
+	cf_buffer_clear(&test->tensor_name);
+	cf_put_bytes(&test->tensor_name, test->name.data, test->name.size);
+	CF_TRY(cf_buffer_status(&test->tensor_name, err));
+	test->tensor = cf_selection_new(test->reader);
+	if (test->tensor == NULL)
+		return cf_fail_memory(err);
+	status = add_by_name(test->reader, test->tensor, (cf_bytes_view){test->name.data, test->name.size}, &found, err);
+	if (status != CKPTFMT_OK)
+		forget_tensor(test);
 	return status;
 }
 
-static ckptfmt_status select_one(ckptfmt_reader *reader, ckptfmt_selection *selection, cf_bytes_view name,
-	cf_buffer *key, ckptfmt_error *err)
+static cf_sort_key extents_key(const key_test *test, const ckptfmt_row *row, uint64_t slice)
+{
+	const int64_t *extents =
+		cf_selection_dims(test->tensor, cf_selection_slices(test->tensor, row)[slice].extents_first);
+	return (cf_sort_key){(const uint8_t *)extents, 2 * (uint64_t)row->rank * sizeof *extents, slice};
+}
+
+static ckptfmt_status sort_slices(key_test *test, const ckptfmt_row *row, ckptfmt_error *err)
+{
+	test->slices = cf_allocate(row->slice_count * sizeof *test->slices);
+	if (test->slices == NULL)
+		return cf_fail_memory(err);
+	for (uint64_t i = 0; i < row->slice_count; i++)
+		test->slices[i] = extents_key(test, row, i);
+	cf_sort_keys(test->slices, row->slice_count);
+	return CKPTFMT_OK;
+}
+
+static bool find_slice(const key_test *test, const ckptfmt_row *row, const cf_sort_key *wanted)
+{
+	uint64_t low = 0, high = row->slice_count;
+	if (test->slices == NULL) {
+		for (uint64_t i = 0; i < row->slice_count; i++) {
+			cf_sort_key slice = extents_key(test, row, i);
+			if (cf_compare_keys(&slice, wanted) == 0)
+				return true;
+		}
+		return false;
+	}
+	while (low < high) {
+		uint64_t middle = low + (high - low) / 2;
+		int order = cf_compare_keys(&test->slices[middle], wanted);
+		if (order == 0)
+			return true;
+		if (order < 0)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return false;
+}
+
+/* KEY-6: whether a key is that of a slice which its tensor lists. */
+static ckptfmt_status is_slice(key_test *test, cf_bytes_view key, bool *slice, ckptfmt_error *err)
+{
+	int64_t extents[2 * CKPTFMT_RANK_MAX], lengths[CKPTFMT_RANK_MAX];
+	int32_t rank;
+	const ckptfmt_row *row;
+	cf_sort_key wanted;
+	ckptfmt_status status;
+	*slice = false;
+	if (!cf_slice_key_looks_like(key.data, key.size))
+		return CKPTFMT_OK;
+	status = cf_slice_key_decode(key.data, key.size, &test->name, &rank, extents, lengths, NULL);
+	if (status != CKPTFMT_OK)
+		return status == CKPTFMT_NO_MEMORY ? cf_fail_memory(err) : CKPTFMT_OK;
+	memcpy(extents + rank, lengths, (size_t)rank * sizeof *lengths);
+	if (test->tensor == NULL || test->name.size != test->tensor_name.size ||
+		(test->name.size != 0 && memcmp(test->name.data, test->tensor_name.data, (size_t)test->name.size) != 0))
+		CF_TRY(take_tensor(test, err));
+	else if (test->slices == NULL && cf_selection_count(test->tensor) != 0 &&
+		cf_selection_row(test->tensor, 0)->slice_count != 0)
+		CF_TRY(sort_slices(test, cf_selection_row(test->tensor, 0), err));
+	if (cf_selection_count(test->tensor) == 0)
+		return CKPTFMT_OK;
+	row = cf_selection_row(test->tensor, 0);
+	wanted = (cf_sort_key){(const uint8_t *)extents, 2 * (uint64_t)rank * sizeof *extents, 0};
+	*slice = rank == row->rank && find_slice(test, row, &wanted);
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status select_one(key_test *test, ckptfmt_selection *selection, cf_bytes_view name, cf_buffer *key,
+	ckptfmt_error *err)
 {
 	bool found = false, slice;
 	ckptfmt_status status;
-	CF_TRY(is_slice(reader, name, &slice, err));
+	CF_TRY(is_slice(test, name, &slice, err));
 	if (!slice)
-		CF_TRY(add_by_name(reader, selection, name, key, &found, err));
+		CF_TRY(add_by_name(test->reader, selection, name, &found, err));
 	if (found)
-		return CKPTFMT_OK;
+		return fill_by_key(test->reader, selection, cf_selection_count(selection) - 1, key, err);
 	status = cf_fail(err, CKPTFMT_FAIL_TENSOR_NOT_FOUND, CF_NO_OFFSET, "there is no such tensor");
 	cf_error_tensor(err, name.data, name.size);
-	cf_error_path(err, reader->prefix.index_path);
+	cf_error_path(err, test->reader->prefix.index_path);
 	return status;
 }
 
@@ -298,6 +401,7 @@ ckptfmt_status ckptfmt_reader_select(ckptfmt_reader *reader, const uint8_t *name
 	uint64_t count, ckptfmt_selection **out, ckptfmt_error *err)
 {
 	cf_buffer key = CF_BUFFER_EMPTY;
+	key_test test = {.reader = reader};
 	ckptfmt_status status = CKPTFMT_OK;
 	ckptfmt_selection *selection;
 	*out = NULL;
@@ -305,13 +409,14 @@ ckptfmt_status ckptfmt_reader_select(ckptfmt_reader *reader, const uint8_t *name
 	if (selection == NULL)
 		return cf_fail_memory(err);
 	for (uint64_t i = 0; i < count && status == CKPTFMT_OK; i++) {
-		status = select_one(reader, selection, (cf_bytes_view){names, name_sizes[i]}, &key, err);
+		status = select_one(&test, selection, (cf_bytes_view){names, name_sizes[i]}, &key, err);
 		names += name_sizes[i];
 	}
 	if (status == CKPTFMT_OK)
 		status = cf_selection_finish(selection, err);
 	cf_error_path(err, reader->prefix.index_path);
 	cf_buffer_free(&key);
+	free_key_test(&test);
 	if (status != CKPTFMT_OK) {
 		ckptfmt_selection_free(selection);
 		return status;
@@ -324,13 +429,15 @@ ckptfmt_status ckptfmt_reader_contains(ckptfmt_reader *reader, const uint8_t *na
 	ckptfmt_error *err)
 {
 	cf_table_value value;
+	key_test test = {.reader = reader};
 	bool exists = false, slice = false;
 	ckptfmt_status status = CKPTFMT_OK;
 	*found = 0;
 	if (name_size != 0)
 		status = cf_table_get(reader->table, name, name_size, &value, &exists, err);
 	if (status == CKPTFMT_OK && exists)
-		status = is_slice(reader, (cf_bytes_view){name, name_size}, &slice, err);
+		status = is_slice(&test, (cf_bytes_view){name, name_size}, &slice, err);
+	free_key_test(&test);
 	if (status != CKPTFMT_OK) {
 		cf_error_path(err, reader->prefix.index_path);
 		return status;

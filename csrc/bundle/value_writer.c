@@ -6,6 +6,11 @@
 #include "codec/gather.h"
 #include "codec/string_tensor.h"
 
+enum {
+	SLICE_KEY_FRAME = 16,       /* at most, around the name: the first number, the end of the text, the rank */
+	SLICE_KEY_NUMBER = 10       /* a start or a length */
+};
+
 /* ---- sources --------------------------------------------------------------------------------------------- */
 
 static ckptfmt_status check_slice(const ckptfmt_source *source, ckptfmt_error *err)
@@ -26,6 +31,25 @@ static ckptfmt_status check_slice(const ckptfmt_source *source, ckptfmt_error *e
 	return CKPTFMT_OK;
 }
 
+/* TAB-13: no key is longer than readers take. That of a slice has the name with each byte of 0 or 255 made two, and
+ * numbers around it. */
+static ckptfmt_status check_name(const ckptfmt_source *source, ckptfmt_error *err)
+{
+	uint64_t size = source->name_size;
+	ckptfmt_limits limits;
+	ckptfmt_limits_default(&limits);
+	if (source->slice != NULL && size <= limits.key_bytes_max) {
+		size += SLICE_KEY_FRAME + 2 * SLICE_KEY_NUMBER * (uint64_t)source->rank;
+		for (uint64_t i = 0; i < source->name_size; i++)
+			size += source->name[i] == 0 || source->name[i] == 0xff;
+	}
+	if (size > limits.key_bytes_max)
+		return cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET,
+			"TAB-13: a name of %llu bytes makes a key that readers refuse; keys have %llu at most",
+			(unsigned long long)source->name_size, (unsigned long long)limits.key_bytes_max);
+	return CKPTFMT_OK;
+}
+
 ckptfmt_status cf_source_check(const ckptfmt_source *source, ckptfmt_error *err)
 {
 	const ckptfmt_dtype_info *dtype = ckptfmt_dtype_find(source->dtype);
@@ -41,6 +65,7 @@ ckptfmt_status cf_source_check(const ckptfmt_source *source, ckptfmt_error *err)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the shape is impossible");
 	if (source->strides != NULL && dtype->storage != CKPTFMT_STORAGE_FIXED)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "a %s tensor takes no strides", dtype->name);
+	CF_TRY(check_name(source, err));
 	return source->slice == NULL ? CKPTFMT_OK : check_slice(source, err);
 }
 

@@ -6,7 +6,7 @@
 #include "bundle/catalog.h"
 #include "io/file_writer.h"
 
-/* Checks what can be checked of a source by itself: name, dtype, shape, slice. INVALID. */
+/* Checks what can be checked of a source by itself: name, dtype, shape, slice. INVALID, LIMIT. */
 CF_MUST_CHECK ckptfmt_status cf_source_check(const ckptfmt_source *source, ckptfmt_error *err);
 /* Whether the slice of a source (if it has one) is all of the tensor. REQUIRES: cf_source_check passed. */
 bool cf_source_is_whole(const ckptfmt_source *source);

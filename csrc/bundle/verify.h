@@ -116,6 +116,7 @@ struct ckptfmt_verifier {
 	cf_table_check check;
 	cf_block_iterator entries;
 	uint64_t entry_count, key_bytes;
+	uint64_t slice_key_bytes;   /* of the slices looked for */
 	bool header_known;
 	bool full;                  /* a limit was met: later entries are left out */
 	bool uncertain;             /* some entries could not be read: bytes that nobody names may be theirs */

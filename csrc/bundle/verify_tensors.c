@@ -73,9 +73,19 @@ static void claim_part(ckptfmt_verifier *v, uint64_t row_number, uint64_t slice)
 
 static uint64_t claim(ckptfmt_verifier *v, uint64_t row_number)
 {
-	uint32_t slice_count = cf_selection_row(v->selection, row_number)->slice_count;
-	for (uint32_t slice = 0; slice < slice_count; slice++)
-		claim_part(v, row_number, slice);
+	const ckptfmt_row *row = cf_selection_row(v->selection, row_number);
+	uint32_t slice_count = row->slice_count;
+	cf_verify_place place = {cf_verify_index_path(v), name_of(v, row), CF_NO_OFFSET};
+	ckptfmt_error error;
+	bool sought = cf_verify_ok(v, cf_selection_check_slice_keys(v->selection, v->reader, row_number,
+		&v->slice_key_bytes, &error), &error, &place);
+	v->uncertain = v->uncertain || !sought;
+	for (uint32_t slice = 0; slice < slice_count; slice++) {
+		if (sought)
+			claim_part(v, row_number, slice);
+		else
+			part_at(v, row, slice)->state = CF_VERIFY_BROKEN;
+	}
 	return CF_VERIFY_ROW_COST * ((uint64_t)slice_count + 1);
 }
 
