@@ -6,6 +6,7 @@ Each of these took time quadratic in the file: minutes at the sizes used here.
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,9 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import index as ix
+from support.arrays import assert_same
 
 import ckptfmt
-from ckptfmt import LimitError
+from ckptfmt import CorruptError, LimitError
 
 SECONDS = 8.0  # of processor time; what is allowed here takes well below one
 
@@ -159,3 +161,82 @@ def test_a_slice_of_a_name_that_readers_refuse(tmp_path: Path) -> None:
             ckptfmt.Writer(tmp_path / "m", level="v2") as writer,
         ):
             writer.add_slice(name, value, (4,), (0,))
+
+
+def test_small_boxes_of_many_slices(tmp_path: Path) -> None:
+    rows, data = rows_of(40000)
+    prefix = ix.write(tmp_path / "m", one_block(rows), data)
+    with ckptfmt.open(prefix) as reader:
+        handle = reader["t"]
+        with in_time():
+            for at in range(0, len(data), 5):
+                assert handle[at : at + 2].tobytes() == data[at : at + 2]
+
+
+def layout(chance: random.Random, shape: tuple[int, ...], count: int) -> list[list[ix.Extent]]:
+    """Boxes that fill the shape, in a random order; whole dimensions in either spelling."""
+    boxes = [[(0, size) for size in shape]]
+    while len(boxes) < count:
+        box = boxes.pop(chance.randrange(len(boxes)))
+        axis = max(range(len(shape)), key=lambda d: box[d][1] * chance.random())
+        start, length = box[axis]
+        cut = chance.randint(1, length - 1) if length > 1 else 0
+        for begin, size in ((start, cut), (start + cut, length - cut)):
+            if size:
+                boxes.append([*box[:axis], (begin, size), *box[axis + 1 :]])
+    chance.shuffle(boxes)
+    return [
+        [
+            (0, -1) if extent == (0, size) and chance.random() < 0.5 else extent
+            for extent, size in zip(box, shape, strict=True)
+        ]
+        for box in boxes
+    ]
+
+
+@pytest.mark.parametrize("shape", [(3000,), (1, 900), (40, 50), (7, 1, 11, 23)])
+@pytest.mark.parametrize("strings", [False, True])
+def test_boxes_of_many_slices(
+    tmp_path: Path, seed: int, shape: tuple[int, ...], strings: bool
+) -> None:
+    """Any box is what it is of the whole tensor, and one that touches a hole is refused."""
+    chance = random.Random(seed)
+    full = np.arange(np.prod(shape), dtype=np.int64).reshape(shape)
+    whole = np.vectorize(lambda value: b"%d" % value, otypes=[object])(full) if strings else full
+    boxes = layout(chance, shape, 300)
+    missing = chance.choice(boxes)
+    code = ix.STRING if strings else 9
+    data, rows = bytearray(), [(b"", ix.header())]
+    for name, listed in ((b"t", boxes), (b"hole", [box for box in boxes if box is not missing])):
+        rows.append((name, ix.entry(code, shape, slices=map(ix.slice_message, listed))))
+        for box in listed:
+            part = whole[place(box)]
+            if strings:
+                stored, crc = ix.string_value(list(part.ravel()))
+                more = {"size": len(stored), "masked_crc": crc}
+                entry = ix.entry(code, part.shape, offset=len(data), **more)
+            else:
+                stored = part.tobytes()
+                entry = ix.stored_entry(code, part.shape, stored, len(data))
+            rows.append((ix.slice_key(name, box), entry))
+            data += stored
+    prefix = ix.write(tmp_path / "m", one_block(rows), bytes(data))
+    hole = np.zeros(shape, bool)
+    hole[place(missing)] = True
+    with ckptfmt.open(prefix) as reader:
+        for _ in range(200):
+            starts = [chance.randint(0, size) for size in shape]
+            key = tuple(
+                slice(start, chance.choice([start, chance.randint(start, size), size]))
+                for start, size in zip(starts, shape, strict=True)
+            )
+            assert_same(reader["t"][key], whole[key])
+            if hole[key].any():
+                with pytest.raises(CorruptError, match="SLC-11"):
+                    reader["hole"][key]
+            else:
+                assert_same(reader["hole"][key], whole[key])
+
+
+def place(box: list[ix.Extent]) -> tuple[slice, ...]:
+    return tuple(slice(start, None if length < 0 else start + length) for start, length in box)

@@ -26,12 +26,25 @@ CF_MUST_CHECK ckptfmt_status cf_geometry_check_extents(const ckptfmt_selection *
 	uint64_t slice, int64_t *count, ckptfmt_error *err);
 
 /* SLC-4 to SLC-6, SLC-11: the slices of a partitioned tensor lie inside it, do not overlap, and cover the box (NULL:
- * all of it). All but the last is checked once a selection. BAD_SLICE, LIMIT, NO_MEMORY. */
+ * all of it). All but the last is checked once a selection; and then many slices are put in order once, so that a box
+ * costs what it meets. BAD_SLICE, LIMIT, NO_MEMORY. */
 CF_MUST_CHECK ckptfmt_status cf_geometry_check_cover(const ckptfmt_selection *selection, const ckptfmt_row *row,
 	const int64_t *box, ckptfmt_error *err);
 
-/* Whether the box (NULL: all) has a cell of the slice. REQUIRES: as above. */
-bool cf_geometry_meets(const ckptfmt_selection *selection, const ckptfmt_row *row, uint64_t slice, const int64_t *box);
+/* Goes over the slices that have a cell of the box (NULL: all slices), in no order. */
+typedef struct cf_geometry_walk {
+	const ckptfmt_selection *selection;
+	const ckptfmt_row *row;
+	const int64_t *box;
+	const cf_slice_order *order;    /* NULL: slices are looked at one after the other */
+	uint64_t next, end;             /* places of the order, or slices */
+} cf_geometry_walk;
+
+/* REQUIRES: cf_geometry_check_cover passed for the box, which must outlive the walk. Allocates nothing. */
+cf_geometry_walk cf_geometry_walk_begin(const ckptfmt_selection *selection, const ckptfmt_row *row,
+	const int64_t *box);
+bool cf_geometry_walk_next(cf_geometry_walk *walk, uint64_t *slice);
+void cf_geometry_order_free(cf_slice_order *order);
 
 /* The plan that delivers the box (NULL: all) from a slice, or from the tensor stored whole. */
 CF_MUST_CHECK ckptfmt_status cf_geometry_plan(const ckptfmt_selection *selection, const ckptfmt_row *row,

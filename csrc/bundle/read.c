@@ -97,15 +97,16 @@ static ckptfmt_status add_jobs(batch *b, const ckptfmt_row *row, ckptfmt_request
 {
 	const ckptfmt_slice_row *slices = cf_selection_slices(b->selection, row);
 	job next = {&row->stored, request, CF_WHOLE_TENSOR};
+	cf_geometry_walk walk;
+	uint64_t i;
 	if (row->slice_count == 0) {
 		CF_TRY(cf_geometry_check_value(b->selection, row, CF_WHOLE_TENSOR, itemsize, err));
 		cf_put_bytes(&b->jobs, &next, sizeof next);
 		return CKPTFMT_OK;
 	}
 	CF_TRY(cf_geometry_check_cover(b->selection, row, request->box, err));
-	for (uint64_t i = 0; i < row->slice_count; i++) {
-		if (!cf_geometry_meets(b->selection, row, i, request->box))
-			continue;
+	walk = cf_geometry_walk_begin(b->selection, row, request->box);
+	while (cf_geometry_walk_next(&walk, &i)) {
 		CF_TRY(cf_geometry_check_value(b->selection, row, i, itemsize, err));
 		next.stored = &slices[i].stored;
 		next.slice = i;

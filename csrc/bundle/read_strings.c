@@ -98,16 +98,17 @@ static ckptfmt_status add_value(strings_read *r, const ckptfmt_stored *stored, u
 static ckptfmt_status load_values(strings_read *r, ckptfmt_error *err)
 {
 	const ckptfmt_slice_row *slices = cf_selection_slices(r->selection, r->row);
+	cf_geometry_walk walk;
+	uint64_t i;
 	if (r->row->slice_count == 0)
 		CF_TRY(cf_geometry_check_value(r->selection, r->row, CF_WHOLE_TENSOR, 0, err));
 	if (r->row->slice_count == 0)
 		return add_value(r, &r->row->stored, CF_WHOLE_TENSOR, (uint64_t)r->row->element_count, err);
 	CF_TRY(cf_geometry_check_cover(r->selection, r->row, r->box, err));
-	for (uint64_t i = 0; i < r->row->slice_count; i++) {
+	walk = cf_geometry_walk_begin(r->selection, r->row, r->box);
+	while (cf_geometry_walk_next(&walk, &i)) {
 		int64_t starts[CKPTFMT_RANK_MAX], lengths[CKPTFMT_RANK_MAX];
 		const int64_t *extents = cf_selection_dims(r->selection, slices[i].extents_first);
-		if (!cf_geometry_meets(r->selection, r->row, i, r->box))
-			continue;
 		CF_TRY(cf_geometry_check_value(r->selection, r->row, i, 0, err));
 		CF_TRY(cf_box_resolve(r->row->rank, cf_selection_dims(r->selection, r->row->dims_first), extents,
 			extents + r->row->rank, starts, lengths, err));

@@ -27,6 +27,18 @@ struct ckptfmt_reader {
 	bool follow_symlinks;
 };
 
+/* The slices of one tensor by where they start in one dimension, for boxes that meet few of them (geometry.c). */
+typedef struct cf_slice_place {
+	int64_t start;
+	int64_t end_max;            /* of this slice and all before it */
+	uint64_t slice;
+} cf_slice_place;
+
+typedef struct cf_slice_order {
+	cf_slice_place *places;     /* ascending by start; one a slice */
+	int32_t dimension;
+} cf_slice_order;
+
 struct ckptfmt_selection {
 	uint64_t reader_id;         /* of the reader that made it, the only one it can be used with */
 	cf_buffer rows;             /* ckptfmt_row */
@@ -37,6 +49,8 @@ struct ckptfmt_selection {
 	int32_t num_shards;         /* of the checkpoint */
 	/* One a row: 1 once its slices were found disjoint. Allocated when the selection is complete. */
 	_Atomic uint8_t *disjoint;
+	/* One a row: NULL until a box of a tensor of many slices was read. Allocated with it. */
+	_Atomic(cf_slice_order *) *orders;
 };
 
 /* ---- opening in parts: what ckptfmt_reader_open does, and the verifier by itself ---- */

@@ -7,6 +7,7 @@
  * as tensors.
  */
 #include "base/memory.h"
+#include "bundle/geometry.h"
 #include "bundle/reader.h"
 #include "bundle/sorted_keys.h"
 #include "codec/slice_key.h"
@@ -200,7 +201,8 @@ ckptfmt_status cf_selection_finish(ckptfmt_selection *selection, ckptfmt_error *
 	CF_TRY(cf_buffer_status(&selection->names, err));
 	CF_TRY(cf_buffer_status(&selection->chunk_crcs, err));
 	selection->disjoint = cf_allocate_zero(cf_selection_count(selection), sizeof *selection->disjoint);
-	return selection->disjoint == NULL ? cf_fail_memory(err) : CKPTFMT_OK;
+	selection->orders = cf_allocate_zero(cf_selection_count(selection), sizeof *selection->orders);
+	return selection->disjoint == NULL || selection->orders == NULL ? cf_fail_memory(err) : CKPTFMT_OK;
 }
 
 void ckptfmt_selection_columns(const ckptfmt_selection *selection, ckptfmt_columns *out)
@@ -221,6 +223,9 @@ void ckptfmt_selection_free(ckptfmt_selection *selection)
 {
 	if (selection == NULL)
 		return;
+	for (uint64_t row = 0; selection->orders != NULL && row < cf_selection_count(selection); row++)
+		cf_geometry_order_free(atomic_load_explicit(&selection->orders[row], memory_order_acquire));
+	cf_release((void *)selection->orders);
 	cf_buffer_free(&selection->rows);
 	cf_buffer_free(&selection->slices);
 	cf_buffer_free(&selection->dims);
