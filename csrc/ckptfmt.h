@@ -374,7 +374,8 @@ typedef enum ckptfmt_durability {
 
 typedef struct ckptfmt_write_options {
 	uint64_t alignment;        /* every tensor starts at a multiple; 1: no padding. Zero bytes after each tensor */
-	uint32_t chunk_size;       /* bytes a chunk checksum covers; 0: none. Tensors of one chunk get none */
+	uint32_t chunk_size;       /* bytes a chunk checksum covers, a multiple of 16 and at least 4096; 0: none. Tensors of
+	                            * one chunk get none */
 	int32_t durability;        /* ckptfmt_durability */
 } ckptfmt_write_options;
 
@@ -405,10 +406,10 @@ typedef struct ckptfmt_source {
  * ckptfmt_writer_commit. `options` may be NULL. */
 CKPTFMT_API ckptfmt_status ckptfmt_writer_open(const char *prefix, const ckptfmt_write_options *options,
 	ckptfmt_writer **out, ckptfmt_error *err);
-/* Appends tensors in the order given. All sources are checked before a byte of the first is written; after a
- * failure other than INVALID the writer only takes ckptfmt_writer_abandon. Slices that cover the whole tensor are
- * stored as whole tensors. INVALID: empty or repeated name, bad dtype, shape or slice, parts that disagree. LIMIT: a
- * name whose keys readers would refuse (limits.key_bytes_max by default). */
+/* Appends tensors in the order given. All sources are checked before a byte of the first is written; after an IO or
+ * NO_MEMORY failure the writer only takes ckptfmt_writer_abandon. Slices that cover the whole tensor are stored as
+ * whole tensors. INVALID: empty, repeated or reserved name, bad dtype, shape or slice, parts that disagree. LIMIT: a
+ * name or a number of chunks that readers would refuse. */
 CKPTFMT_API ckptfmt_status ckptfmt_writer_add(ckptfmt_writer *writer, const ckptfmt_source *sources, uint64_t count,
 	ckptfmt_error *err);
 /* Makes the checkpoint visible, all or nothing, and frees the writer whatever is returned. An older checkpoint of

@@ -264,6 +264,40 @@ static void test_merge_and_slices(void)
 	remove_all();
 }
 
+/* What only the writer may name, and options that readers could not live with. */
+static void test_writer_refuses(void)
+{
+	static const int64_t dims[1] = {0};
+	ckptfmt_write_options options;
+	ckptfmt_source source;
+	ckptfmt_writer *writer;
+	ckptfmt_error err;
+	memset(&source, 0, sizeof source);
+	source.name = (const uint8_t *)"_CKPTFMT_SHARD_0";
+	source.name_size = 16;
+	source.dims = dims;
+	source.rank = 1;
+	source.dtype = CKPTFMT_FLOAT;
+	CHECK_OK(ckptfmt_writer_open(in_directory("r"), NULL, &writer, &err), err);
+	CHECK_FAILS(ckptfmt_writer_add(writer, &source, 1, &err), err, CKPTFMT_FAIL_ARGUMENT, "EXT-8");
+	source.name_size = 15;
+	CHECK_OK(ckptfmt_writer_add(writer, &source, 1, &err), err);
+	ckptfmt_writer_abandon(writer);
+	ckptfmt_write_options_default(&options);
+	options.chunk_size = 4080;
+	CHECK_FAILS(ckptfmt_writer_open(in_directory("r"), &options, &writer, &err), err, CKPTFMT_FAIL_ARGUMENT, "4096");
+	options.chunk_size = 4096;
+	CHECK_OK(ckptfmt_writer_open(in_directory("r"), &options, &writer, &err), err);
+	{
+		/* Nothing of it is read: it is too large to say so. */
+		static const int64_t large[1] = {(int64_t)1 << 36};
+		source.dims = large;
+		source.data = (const uint8_t *)large;
+		CHECK_FAILS(ckptfmt_writer_add(writer, &source, 1, &err), err, CKPTFMT_FAIL_LIMIT, "BLK-14");
+	}
+	ckptfmt_writer_abandon(writer);
+}
+
 static void test_merge_refuses(void)
 {
 	const float values[2] = {1, 2};
@@ -356,6 +390,7 @@ int main(void)
 	test_writer_refuses();
 	test_abandon();
 	test_merge_and_slices();
+	test_writer_refuses();
 	test_merge_refuses();
 	test_partial_reads();
 	test_v1();
