@@ -305,6 +305,11 @@ static void encode_row(const cf_catalog *catalog, const cf_catalog_row *row, uin
 	cf_entry_encode(out, &fields);
 }
 
+enum {
+	BLOCK_SIZE_MAX = 64 << 20,
+	ENTRY_SIZE_MAX = BLOCK_SIZE_MAX - 4096      /* the rest of its block */
+};
+
 static ckptfmt_status write_sorted(const cf_catalog *catalog, const cf_sort_key *keys, uint32_t chunk_size,
 	cf_table_writer *table, cf_buffer *slices, cf_buffer *value, ckptfmt_error *err)
 {
@@ -312,6 +317,14 @@ static ckptfmt_status write_sorted(const cf_catalog *catalog, const cf_sort_key 
 		encode_row(catalog, cf_catalog_row_at(catalog, keys[i].row), chunk_size, slices, value);
 		CF_TRY(cf_buffer_status(slices, err));
 		CF_TRY(cf_buffer_status(value, err));
+		/* BLK-14, as readers have it by default. So many slices, or chunks, are better met now than on reading. */
+		if (value->size > ENTRY_SIZE_MAX - cf_min_u64(keys[i].key_size, ENTRY_SIZE_MAX)) {
+			ckptfmt_status status = cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET,
+				"BLK-14: the entry of a tensor takes %llu bytes, and readers refuse blocks above %d",
+				(unsigned long long)value->size, BLOCK_SIZE_MAX);
+			cf_error_tensor(err, keys[i].key, keys[i].key_size);
+			return status;
+		}
 		CF_TRY(cf_table_writer_add(table, keys[i].key, keys[i].key_size, value->data, value->size, err));
 	}
 	return CKPTFMT_OK;

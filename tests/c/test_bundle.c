@@ -265,7 +265,7 @@ static void test_merge_and_slices(void)
 }
 
 /* What only the writer may name, and options that readers could not live with. */
-static void test_writer_refuses(void)
+static void test_writer_reserves(void)
 {
 	static const int64_t dims[1] = {0};
 	ckptfmt_write_options options;
@@ -390,7 +390,7 @@ int main(void)
 	test_writer_refuses();
 	test_abandon();
 	test_merge_and_slices();
-	test_writer_refuses();
+	test_writer_reserves();
 	test_merge_refuses();
 	test_partial_reads();
 	test_v1();
