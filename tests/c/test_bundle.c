@@ -285,7 +285,8 @@ static void test_writer_reserves(void)
 	ckptfmt_writer_abandon(writer);
 	ckptfmt_write_options_default(&options);
 	options.chunk_size = 4080;
-	CHECK_FAILS(ckptfmt_writer_open(in_directory("r"), &options, &writer, &err), err, CKPTFMT_FAIL_ARGUMENT, "4096");
+	CHECK_FAILS(ckptfmt_writer_open(in_directory("r"), &options, &writer, &err), err, CKPTFMT_FAIL_ARGUMENT,
+		"the chunk size 4080 is below 4096");
 	options.chunk_size = 4096;
 	CHECK_OK(ckptfmt_writer_open(in_directory("r"), &options, &writer, &err), err);
 	{
