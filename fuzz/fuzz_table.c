@@ -109,8 +109,10 @@ static int check_entries(cf_table *table, cf_table_writer *writer, int *limited)
 	return status == CKPTFMT_OK;
 }
 
-/* 1 if no lookup of the keys that iterating gives fails. In a sound file each is found, with its value. In another,
- * iterating notices a key above its index key only at the block's end, and a lookup is led elsewhere. */
+/* 1 if no lookup of the keys that iterating gives fails, but for a limit on all keys, which lookups in blocks with few
+ * restarts come under as a listing does. In a sound file each is found, with its value (of such a block with the place
+ * of the block). In another, iterating notices a key above its index key only at the block's end, and a lookup is led
+ * elsewhere. */
 static int check_lookups(cf_table *table, int sound)
 {
 	cf_table_iterator it;
@@ -124,12 +126,12 @@ static int check_lookups(cf_table *table, int sound)
 		if (status != CKPTFMT_OK) {
 			/* A block is only looked up in if all of it is good: iterating may fail later. */
 			check_typed(&err);
-			good = 0;
+			good = status == CKPTFMT_LIMIT;
 			break;
 		}
 		if (!sound)
 			continue;
-		FUZZ_CHECK(found && value.size == it.value_size && value.offset == it.value_offset);
+		FUZZ_CHECK(found && value.size == it.value_size && value.offset <= it.value_offset);
 		FUZZ_CHECK(memcmp(value.data, it.value, (size_t)value.size) == 0);
 	}
 	cf_table_iterator_close(&it);

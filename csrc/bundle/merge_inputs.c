@@ -133,6 +133,8 @@ ckptfmt_status cf_merge_input_find_rest(cf_merge_input *in, ckptfmt_error *err)
 
 static void close_input(cf_merge_input *in)
 {
+	if (in->table != NULL)
+		cf_table_iterator_close(&in->at);
 	cf_table_close(in->table);
 	if (in->index.fd >= 0)
 		cf_os_close_quietly(&in->index);
@@ -157,29 +159,19 @@ static ckptfmt_status open_index(cf_merge_input *in, ckptfmt_error *err)
 
 static ckptfmt_status read_header(cf_merge_input *in, ckptfmt_error *err)
 {
-	cf_table_iterator at;
-	cf_table_value held;
-	bool more, found;
-	ckptfmt_status status = CKPTFMT_OK;
-	/* A table of one block keeps it, so that no pass reads the file again. */
-	if (cf_table_block_count(in->table) == 1)
-		CF_TRY(cf_table_get(in->table, (const uint8_t *)"", 0, &held, &found, err));
-	cf_table_iterator_open(&at, in->table);
-	status = cf_table_iterator_next(&at, &more, err);
-	if (status == CKPTFMT_OK && (!more || at.key_size != 0))
-		status = cf_fail(err, CKPTFMT_FAIL_BAD_HEADER, 0, "HDR-1: the table does not begin with a header");
-	if (status == CKPTFMT_OK)
-		status = cf_header_decode((cf_bytes_view){at.value, at.value_size}, at.value_offset, &in->header, err);
-	if (status == CKPTFMT_OK && in->header.num_shards > SHARDS_MAX)
-		status = cf_fail(err, CKPTFMT_FAIL_LIMIT, at.value_offset, "%d data files; a merge takes %d an input",
+	cf_table_iterator *at = &in->at;
+	bool more;
+	cf_table_iterator_open(at, in->table);
+	CF_TRY(cf_table_iterator_next(at, &more, err));
+	if (!more || at->key_size != 0)
+		return cf_fail(err, CKPTFMT_FAIL_BAD_HEADER, 0, "HDR-1: the table does not begin with a header");
+	CF_TRY(cf_header_decode((cf_bytes_view){at->value, at->value_size}, at->value_offset, &in->header, err));
+	if (in->header.num_shards > SHARDS_MAX)
+		return cf_fail(err, CKPTFMT_FAIL_LIMIT, at->value_offset, "%d data files; a merge takes %d an input",
 			(int)in->header.num_shards, SHARDS_MAX);
-	if (status == CKPTFMT_OK) {
-		cf_put_bytes(&in->header_bytes, in->header.bytes.data, in->header.bytes.size);
-		in->header.bytes.data = in->header_bytes.data;
-		status = cf_buffer_status(&in->header_bytes, err);
-	}
-	cf_table_iterator_close(&at);
-	return status;
+	cf_put_bytes(&in->header_bytes, in->header.bytes.data, in->header.bytes.size);
+	in->header.bytes.data = in->header_bytes.data;
+	return cf_buffer_status(&in->header_bytes, err);
 }
 
 /* MRG-2 and MRG-10, against the inputs before it. */

@@ -27,7 +27,8 @@ typedef struct cf_merge_input {
 	cf_prefix prefix;
 	cf_file index;              /* while the input is being opened */
 	cf_file_info info;          /* of the index */
-	cf_table *table;
+	cf_table *table;            /* NULL: not opened */
+	cf_table_iterator at;       /* over the table; every pass goes over it once */
 	cf_header header;           /* its bytes are in `header_bytes` */
 	cf_buffer header_bytes;
 	cf_buffer files;            /* cf_merge_file, by shard number, as far as numbers were met */

@@ -35,11 +35,6 @@ static void free_group(group *g)
 	cf_buffer_free(&g->holders);
 }
 
-static bool has_key(const group *g, const uint8_t *key, uint64_t size)
-{
-	return g->member_count != 0 && g->key.size == size && memcmp(g->key.data, key, (size_t)size) == 0;
-}
-
 /* Of a slice's key, the tensor it is a slice of. */
 static void name_tensor(ckptfmt_error *err, const uint8_t *key, uint64_t size)
 {
@@ -207,13 +202,14 @@ static bool is_placeholder(const cf_table_iterator *at)
 		entry.slice_count == 0;
 }
 
-static ckptfmt_status check_entry(group *g, uint32_t input, const cf_table_iterator *at, ckptfmt_error *err)
+static ckptfmt_status check_entry(group *g, uint32_t input, const cf_table_iterator *at, bool same_key,
+	ckptfmt_error *err)
 {
 	cf_merge_input *in = &g->inputs->rows[input];
 	int64_t dims[CKPTFMT_RANK_MAX];
 	cf_entry entry;
 	ckptfmt_status status;
-	if (has_key(g, at->key, at->key_size)) {
+	if (same_key) {
 		status = cf_entry_decode((cf_bytes_view){at->value, at->value_size}, at->value_offset,
 			g->inputs->limits.slices_max, dims, &entry, err);
 		if (status == CKPTFMT_OK)
@@ -231,6 +227,19 @@ static ckptfmt_status check_entry(group *g, uint32_t input, const cf_table_itera
 		cf_error_path(err, in->prefix.index_path);
 	}
 	return status;
+}
+
+/* To the next entry that is no placeholder. */
+static ckptfmt_status next_entry(cf_merge_walk *walk, bool *more, ckptfmt_error *err)
+{
+	bool same_key = true;
+	do {
+		CF_TRY(cf_merge_walk_next(walk, more, err));
+		/* Of three entries of a key the second may be left out. */
+		same_key = same_key && walk->same_key;
+	} while (*more && is_placeholder(walk->at));
+	walk->same_key = same_key;
+	return CKPTFMT_OK;
 }
 
 static ckptfmt_status number_files(cf_merge_inputs *inputs, int32_t *file_count, ckptfmt_error *err)
@@ -252,16 +261,13 @@ ckptfmt_status cf_merge_check(cf_merge_inputs *inputs, int32_t *file_count, ckpt
 {
 	group g = {.inputs = inputs};
 	cf_merge_walk walk;
-	const cf_table_iterator *at;
-	uint32_t input;
-	bool more = true;
+	bool more;
 	ckptfmt_status status = cf_merge_walk_open(&walk, inputs, err);
 	while (status == CKPTFMT_OK) {
-		status = cf_merge_walk_next(&walk, &input, &at, &more, err);
+		status = next_entry(&walk, &more, err);
 		if (status != CKPTFMT_OK || !more)
 			break;
-		if (!is_placeholder(at))
-			status = check_entry(&g, input, at, err);
+		status = check_entry(&g, walk.input, walk.at, walk.same_key, err);
 	}
 	if (status == CKPTFMT_OK)
 		status = finish_checking(&g, err);
@@ -382,22 +388,18 @@ static ckptfmt_status put_header(const cf_merge_inputs *inputs, int32_t new_coun
 static ckptfmt_status write_entries(writing *w, ckptfmt_error *err)
 {
 	cf_merge_walk walk;
-	const cf_table_iterator *at;
-	uint32_t input;
-	bool more = true;
+	bool more;
 	ckptfmt_status status = cf_merge_walk_open(&walk, w->g.inputs, err);
 	while (status == CKPTFMT_OK) {
-		status = cf_merge_walk_next(&walk, &input, &at, &more, err);
+		status = next_entry(&walk, &more, err);
 		if (status != CKPTFMT_OK || !more)
 			break;
-		if (is_placeholder(at))
-			continue;
-		if (has_key(&w->g, at->key, at->key_size)) {
-			status = add_to_group(&w->g, input, at, false, err);
+		if (walk.same_key) {
+			status = add_to_group(&w->g, walk.input, walk.at, false, err);
 		} else {
 			status = finish_writing(w, err);
 			if (status == CKPTFMT_OK)
-				status = begin_group(&w->g, input, at, err);
+				status = begin_group(&w->g, walk.input, walk.at, err);
 		}
 	}
 	if (status == CKPTFMT_OK)

@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tree of losers over n cursors has nodes 1 .. n - 1; cursor i stands at leaf n + i, the parent of a node is half
- * its number. A node holds the loser of the match played there and node 0 the winner of all. When the winner steps,
- * only the matches on its way up are played again. A cursor that is done loses to all others; equal keys go by input.
+ * The tree of losers over n inputs has nodes 1 .. n - 1; input i stands at leaf n + i, the parent of a node is half its
+ * number. A node holds the loser of the match played there and node 0 the winner of all. When the winner steps, only
+ * the matches on its way up are played again. An input that is done loses to all others; equal keys go by input.
  *
- * Most matches are decided by the first 8 bytes of the keys, held with the cursor as a big-endian number.
+ * Keys are compared by codes, which say how a key differs from one that is less or equal, its base: how many bytes they
+ * have in common and which byte follows. Of two keys with one base, that which has more in common is less, then that
+ * with the lesser byte; only where both agree are the keys themselves looked at, from there on. Then the loser's code
+ * is made anew, with the winner as its base; otherwise it is right for the winner as it is. So all codes on the way of
+ * the last winner have that one as their base, and so has the winner's next key, whose code the table iterator gives.
  */
 #include "bundle/merge_walk.h"
 
@@ -12,35 +16,46 @@
 
 #include <string.h>
 
-static uint64_t head_of(const uint8_t *key, uint64_t size)
+#define DONE UINT64_MAX
+#define SAME UINT64_C(0)        /* the key is its base */
+
+/* The code of a key that has `common` bytes in common with its base. A key that ends there is the base. */
+static uint64_t code_of(const cf_table_iterator *at, uint64_t common)
 {
-	uint64_t head = 0;
-	for (uint64_t i = 0; i < 8; i++)
-		head = head << 8 | (i < size ? key[i] : 0);
-	return head;
+	if (common == at->key_size)
+		return SAME;
+	return (UINT32_MAX - common) << 8 | at->key[common];
 }
 
-static ckptfmt_status step(cf_merge_cursor *cursor, ckptfmt_error *err)
+/* Whether a's key comes before b's; the other one's code is set to have it as base. */
+static bool beats(cf_merge_walk *walk, uint32_t a, uint32_t b)
 {
+	uint64_t *codes = walk->codes, common;
+	const cf_table_iterator *x, *y;
+	if (codes[a] != codes[b])
+		return codes[a] < codes[b];
+	if (codes[a] == SAME || codes[a] == DONE)
+		return a < b;
+	x = &walk->inputs->rows[a].at;
+	y = &walk->inputs->rows[b].at;
+	common = UINT32_MAX - (codes[a] >> 8) + 1;
+	common += cf_key_common(x->key + common, x->key_size - common, y->key + common, y->key_size - common);
+	if (common == x->key_size || common == y->key_size ? x->key_size < y->key_size ||
+		(x->key_size == y->key_size && a < b) : x->key[common] < y->key[common]) {
+		codes[b] = code_of(y, common);
+		return true;
+	}
+	codes[a] = code_of(x, common);
+	return false;
+}
+
+static ckptfmt_status step(cf_merge_walk *walk, uint32_t input, ckptfmt_error *err)
+{
+	cf_table_iterator *at = &walk->inputs->rows[input].at;
 	bool more;
-	CF_TRY(cf_table_iterator_next(&cursor->at, &more, err));
-	cursor->done = !more;
-	if (more)
-		cursor->head = cursor->at.key_size >= 8 ? cf_load_big_u64(cursor->at.key)
-			: head_of(cursor->at.key, cursor->at.key_size);
+	CF_TRY(cf_table_iterator_next(at, &more, err));
+	walk->codes[input] = more ? code_of(at, at->common) : DONE;
 	return CKPTFMT_OK;
-}
-
-static bool beats(const cf_merge_walk *walk, uint32_t a, uint32_t b)
-{
-	const cf_merge_cursor *x = &walk->cursors[a], *y = &walk->cursors[b];
-	int order;
-	if (x->done || y->done)
-		return x->done == y->done ? a < b : y->done;
-	if (x->head != y->head)
-		return x->head < y->head;
-	order = cf_key_compare(x->at.key, x->at.key_size, y->at.key, y->at.key_size);
-	return order == 0 ? a < b : order < 0;
 }
 
 /* Plays all matches below `node` and leaves their losers; returns the winner. */
@@ -77,44 +92,40 @@ ckptfmt_status cf_merge_walk_open(cf_merge_walk *walk, cf_merge_inputs *inputs, 
 {
 	memset(walk, 0, sizeof *walk);
 	walk->inputs = inputs;
-	walk->cursors = cf_allocate_zero(inputs->count, sizeof *walk->cursors);
+	walk->codes = cf_allocate_zero(inputs->count, sizeof *walk->codes);
 	walk->losers = cf_allocate_zero(inputs->count, sizeof *walk->losers);
-	if (walk->cursors == NULL || walk->losers == NULL)
+	if (walk->codes == NULL || walk->losers == NULL)
 		return cf_fail_memory(err);
-	for (uint64_t i = 0; i < inputs->count; i++)
-		cf_table_iterator_open(&walk->cursors[i].at, inputs->rows[i].table);
-	for (uint64_t i = 0; i < inputs->count; i++) {
-		/* The header, which every input was seen to begin with, and the first entry. */
-		CF_TRY(step(&walk->cursors[i], err));
-		CF_TRY(step(&walk->cursors[i], err));
+	for (uint32_t i = 0; i < inputs->count; i++) {
+		/* The header, which every input was seen to begin with, and the first entry. The header's key is empty: it
+		 * can be everybody's base. */
+		cf_table_iterator_rewind(&inputs->rows[i].at);
+		CF_TRY(step(walk, i, err));
+		CF_TRY(step(walk, i, err));
 	}
 	walk->losers[0] = play(walk, 1);
 	return CKPTFMT_OK;
 }
 
-ckptfmt_status cf_merge_walk_next(cf_merge_walk *walk, uint32_t *input, const cf_table_iterator **at, bool *more,
-	ckptfmt_error *err)
+ckptfmt_status cf_merge_walk_next(cf_merge_walk *walk, bool *more, ckptfmt_error *err)
 {
-	const cf_merge_cursor *cursor;
 	*more = false;
 	if (walk->begun) {
-		CF_TRY(step(&walk->cursors[walk->losers[0]], err));
+		CF_TRY(step(walk, walk->losers[0], err));
 		replay(walk);
 	}
+	walk->input = walk->losers[0];
+	walk->at = &walk->inputs->rows[walk->input].at;
+	walk->same_key = walk->begun && walk->codes[walk->input] == SAME;
 	walk->begun = true;
-	cursor = &walk->cursors[walk->losers[0]];
-	*input = walk->losers[0];
-	*at = &cursor->at;
-	*more = !cursor->done;
+	*more = walk->codes[walk->input] != DONE;
 	return CKPTFMT_OK;
 }
 
 void cf_merge_walk_close(cf_merge_walk *walk)
 {
-	for (uint64_t i = 0; walk->cursors != NULL && i < walk->inputs->count; i++)
-		cf_table_iterator_close(&walk->cursors[i].at);
-	cf_release(walk->cursors);
+	cf_release(walk->codes);
 	cf_release(walk->losers);
-	walk->cursors = NULL;
+	walk->codes = NULL;
 	walk->losers = NULL;
 }

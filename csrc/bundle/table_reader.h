@@ -75,13 +75,16 @@ typedef struct cf_table_iterator {
 	const uint8_t *value;
 	uint64_t value_size;
 	uint64_t value_offset;     /* as in cf_table_value */
+	uint64_t common;           /* bytes that the key has in common with the one before; 0 of the first */
 	uint64_t entry_count;      /* so far, the current one included */
 	uint64_t next_block;
 	uint64_t key_bytes;
 	uint64_t key_bytes_max;
 	cf_block_iterator entries;
 	cf_table_block memory;
+	cf_buffer last_key;        /* of the block before */
 	bool in_block;
+	bool keeps_block;          /* the table has one block, and `memory` has it */
 } cf_table_iterator;
 
 /* Allocates nothing. The table must outlive the iterator. */
@@ -90,6 +93,8 @@ void cf_table_iterator_open(cf_table_iterator *iterator, cf_table *table);
  * the separators (TAB-1, TAB-5), limits.entries_max and the limit on all key bytes (TAB-13). Failures as cf_table_get;
  * after one the iterator only takes close. */
 CF_MUST_CHECK ckptfmt_status cf_table_iterator_next(cf_table_iterator *iterator, bool *more, ckptfmt_error *err);
+/* To before the first entry again. A table of one block is not read again. */
+void cf_table_iterator_rewind(cf_table_iterator *iterator);
 void cf_table_iterator_close(cf_table_iterator *iterator);
 
 /* All regions of the file in file order, gaps included: at most `capacity` of them, and the full number in *count. With

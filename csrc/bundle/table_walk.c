@@ -202,8 +202,16 @@ void cf_table_iterator_open(cf_table_iterator *iterator, cf_table *table)
 	memset(iterator, 0, sizeof *iterator);
 	iterator->table = table;
 	iterator->key_bytes_max = cf_table_keys_bytes_max(table);
+	iterator->last_key = CF_BUFFER_EMPTY;
 	cf_block_iterator_init(&iterator->entries);
 	cf_table_block_init(&iterator->memory);
+}
+
+void cf_table_iterator_rewind(cf_table_iterator *iterator)
+{
+	iterator->entry_count = iterator->next_block = iterator->key_bytes = 0;
+	iterator->in_block = false;
+	cf_buffer_clear(&iterator->last_key);
 }
 
 /* To the first entry of the next block. */
@@ -215,12 +223,18 @@ static ckptfmt_status enter_block(cf_table_iterator *iterator, ckptfmt_error *er
 	const cf_table_block *block = atomic_load_explicit(&table->blocks[row], memory_order_acquire);
 	iterator->in_block = true;
 	if (block == NULL) {
-		CF_TRY(cf_table_block_read(table, table->rows[row].handle, &iterator->memory, err));
-		CF_TRY(cf_table_block_decode(table, table->rows[row].handle, &iterator->memory, err));
+		if (!iterator->keeps_block) {
+			CF_TRY(cf_table_block_read(table, table->rows[row].handle, &iterator->memory, err));
+			CF_TRY(cf_table_block_decode(table, table->rows[row].handle, &iterator->memory, err));
+		}
+		iterator->keeps_block = table->row_count == 1;
 		block = &iterator->memory;
 	}
 	cf_block_iterator_open(entries, &block->block);
 	CF_TRY(cf_block_first(entries, err));
+	if (entries->valid)
+		iterator->common = cf_key_common(iterator->last_key.data, iterator->last_key.size, entries->key.data,
+			entries->key.size);
 	if (entries->valid)
 		return cf_table_first_check(table, row, entries->first_key, entries->first_key_size, err);
 	return CKPTFMT_OK;
@@ -228,12 +242,14 @@ static ckptfmt_status enter_block(cf_table_iterator *iterator, ckptfmt_error *er
 
 static ckptfmt_status leave_block(cf_table_iterator *iterator, ckptfmt_error *err)
 {
-	const cf_block_iterator *entries = &iterator->entries;
+	const cf_buffer *last = &iterator->entries.key;
 	iterator->in_block = false;
-	if (entries->walking)
-		return cf_table_last_check(iterator->table, iterator->next_block - 1, entries->key.data,
-			entries->key.size, err);
-	return CKPTFMT_OK;
+	if (!iterator->entries.walking)
+		return CKPTFMT_OK;
+	CF_TRY(cf_table_last_check(iterator->table, iterator->next_block - 1, last->data, last->size, err));
+	cf_buffer_clear(&iterator->last_key);
+	cf_put_bytes(&iterator->last_key, last->data, last->size);
+	return cf_buffer_status(&iterator->last_key, err);
 }
 
 /* Shows the entry that the walk has come to, if the limits allow it. */
@@ -260,12 +276,14 @@ static ckptfmt_status show_entry(cf_table_iterator *iterator, ckptfmt_error *err
 static ckptfmt_status step(cf_table_iterator *iterator, bool *more, ckptfmt_error *err)
 {
 	for (;;) {
-		if (iterator->in_block)
+		if (iterator->in_block) {
 			CF_TRY(cf_block_next(&iterator->entries, err));
-		else if (iterator->next_block == iterator->table->row_count)
+			iterator->common = iterator->entries.common;
+		} else if (iterator->next_block == iterator->table->row_count) {
 			return CKPTFMT_OK;
-		else
+		} else {
 			CF_TRY(enter_block(iterator, err));
+		}
 		if (iterator->entries.valid) {
 			CF_TRY(show_entry(iterator, err));
 			*more = true;
@@ -289,4 +307,5 @@ void cf_table_iterator_close(cf_table_iterator *iterator)
 {
 	cf_block_iterator_free(&iterator->entries);
 	cf_table_block_free(&iterator->memory);
+	cf_buffer_free(&iterator->last_key);
 }

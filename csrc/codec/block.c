@@ -151,24 +151,22 @@ static ckptfmt_status order_check(cf_block_iterator *iterator, const entry_head 
 	uint64_t start, ckptfmt_error *err)
 {
 	const cf_buffer *key = &iterator->key;
-	uint64_t rest = key->size - head->shared;
-	int order;
+	uint64_t rest = key->size - head->shared, common;
+	const uint8_t *before = key->data + head->shared;
+	iterator->common = 0;
 	if (!iterator->walking)
 		return CKPTFMT_OK;
-	if (rest == 0) {
-		order = head->unshared == 0 ? 0 : -1;
-	} else {
-		const uint8_t *before = key->data + head->shared;
-		order = cf_key_compare(before, rest, unshared, head->unshared);
-		/* BLK-12 */
-		if (!iterator->at_restart && head->unshared != 0 && before[0] == unshared[0])
-			iterator->oddities |= CF_ODD_PREFIX;
-	}
+	common = rest == 0 ? 0 : cf_key_common(before, rest, unshared, head->unshared);
+	iterator->common = head->shared + common;
+	/* BLK-12 */
+	if (common != 0 && !iterator->at_restart)
+		iterator->oddities |= CF_ODD_PREFIX;
 	/* TAB-1, TAB-6 */
-	if (order >= 0) {
+	if (common == head->unshared || (common < rest && before[common] > unshared[common])) {
+		bool equal = common == rest && common == head->unshared;
 		ckptfmt_status status = cf_fail(err, CKPTFMT_FAIL_BAD_ORDER, cf_block_offset(iterator->block, start),
 			"%s %s", iterator->block->is_index ? "TAB-6: an index key" : "TAB-1: a key",
-			order == 0 ? "equals the one before it" : "is less than the one before it");
+			equal ? "equals the one before it" : "is less than the one before it");
 		cf_error_tensor(err, key->data, key->size);
 		return status;
 	}

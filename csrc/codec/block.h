@@ -82,7 +82,8 @@ typedef struct cf_block_iterator {
 	uint64_t value_position;       /* in the block */
 	uint64_t entry_position;       /* in the block */
 	uint64_t row;                  /* of the entry, counted from where the walk began */
-	uint64_t shared;               /* key bytes taken over from the entry before */
+	uint64_t shared;               /* key bytes taken over from the entry before, */
+	uint64_t common;               /* and those that it has in common with it; 0 where the walk began */
 	const uint8_t *first_key;      /* key at which the walk began, in the block */
 	uint64_t first_key_size;
 	cf_cursor entries;             /* at the next entry */

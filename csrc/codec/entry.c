@@ -146,8 +146,8 @@ static ckptfmt_status decode_number_field(const cf_cursor *message, const cf_fie
 	return CKPTFMT_OK;
 }
 
-ckptfmt_status cf_entry_decode(cf_bytes_view bytes, uint64_t origin, uint64_t slices_max, int64_t *dims, cf_entry *out,
-	ckptfmt_error *err)
+static ckptfmt_status decode_any(cf_bytes_view bytes, uint64_t origin, uint64_t slices_max, int64_t *dims,
+	cf_entry *out, ckptfmt_error *err)
 {
 	cf_cursor message = cf_cursor_over(bytes.data, (size_t)bytes.size, origin);
 	uint32_t last = 0;
@@ -185,6 +185,87 @@ ckptfmt_status cf_entry_decode(cf_bytes_view bytes, uint64_t origin, uint64_t sl
 	if (!out->has_shape)
 		out->oddities |= CF_ODD_NO_SHAPE;
 	return check_shape(out, dims, err);
+}
+
+/* A varint as canonical writers put it: shortest, and not 0, which is left out. */
+static inline bool take_plain(const uint8_t **at, const uint8_t *end, uint64_t *out)
+{
+	const uint8_t *from = *at;
+	uint64_t value = 0;
+	for (unsigned shift = 0; from < end && shift < 63; shift += 7) {
+		uint8_t byte = *from++;
+		value |= (uint64_t)(byte & 0x7f) << shift;
+		if (byte < 0x80) {
+			*at = from;
+			*out = value;
+			return byte != 0;
+		}
+	}
+	return false;
+}
+
+static inline bool take_plain_field(const uint8_t **at, const uint8_t *end, uint32_t number, uint64_t *out)
+{
+	*out = 0;
+	if (*at == end || **at != (number << 3 | CF_WIRE_VARINT))
+		return true;
+	(*at)++;
+	return take_plain(at, end, out);
+}
+
+static inline bool take_plain_shape(const uint8_t *at, const uint8_t *end, int64_t *dims, int32_t *rank)
+{
+	for (; at < end; (*rank)++) {
+		const uint8_t *dim_end;
+		uint64_t size;
+		if (end - at < 2 || at[0] != (SHAPE_DIM << 3 | CF_WIRE_BYTES) || at[1] > end - at - 2)
+			return false;
+		dim_end = at + 2 + at[1];
+		at += 2;
+		if (!take_plain_field(&at, dim_end, DIM_SIZE, &size) || at != dim_end)
+			return false;
+		dims[*rank] = (int64_t)size;
+	}
+	return true;
+}
+
+/* Decodes an entry that is just what a canonical writer puts for a value stored whole, without extension, which nearly
+ * all are; false, and unspecified outputs, for any other. */
+static bool decode_plain(cf_bytes_view bytes, int64_t *dims, cf_entry *out)
+{
+	const uint8_t *at = bytes.data, *end = at + bytes.size, *shape;
+	uint64_t dtype, shard, offset, size;
+	if (!take_plain_field(&at, end, ENTRY_DTYPE, &dtype) || dtype > INT32_MAX || end - at < 2 ||
+		at[0] != (ENTRY_SHAPE << 3 | CF_WIRE_BYTES) || at[1] >= 0x80 || at[1] > end - at - 2)
+		return false;
+	shape = at + 2;
+	at = shape + at[1];
+	out->has_shape = true;
+	if (!take_plain_shape(shape, at, dims, &out->rank) || !take_plain_field(&at, end, ENTRY_SHARD, &shard) ||
+		shard > INT32_MAX || !take_plain_field(&at, end, ENTRY_OFFSET, &offset) ||
+		!take_plain_field(&at, end, ENTRY_SIZE, &size))
+		return false;
+	if (end - at == 5 && at[0] == (ENTRY_CRC << 3 | CF_WIRE_FIXED32)) {
+		out->masked_crc = cf_load_u32(at + 1);
+		at = end;
+	}
+	out->dtype = (int32_t)dtype;
+	out->shard = (int32_t)shard;
+	out->offset = (int64_t)offset;
+	out->size = (int64_t)size;
+	return at == end;
+}
+
+ckptfmt_status cf_entry_decode(cf_bytes_view bytes, uint64_t origin, uint64_t slices_max, int64_t *dims, cf_entry *out,
+	ckptfmt_error *err)
+{
+	memset(out, 0, sizeof *out);
+	if (CF_LIKELY(bytes.size != 0 && decode_plain(bytes, dims, out))) {
+		out->bytes = bytes;
+		out->origin = origin;
+		return check_shape(out, dims, err);
+	}
+	return decode_any(bytes, origin, slices_max, dims, out, err);
 }
 
 static ckptfmt_status decode_extent(cf_cursor *message, int64_t *start, int64_t *length, ckptfmt_error *err)
@@ -250,6 +331,55 @@ ckptfmt_status cf_entry_next_slice(const cf_entry *entry, cf_slice_walk *walk, i
 }
 
 /* ---- encoding -------------------------------------------------------------------------------------------- */
+
+/* Fields as bytes at an address where they have room. */
+
+static inline uint8_t *store_number(uint8_t *to, uint32_t number, int64_t value)
+{
+	if (value == 0)
+		return to;
+	*to++ = (uint8_t)(number << 3 | CF_WIRE_VARINT);
+	return to + cf_store_varint(to, (uint64_t)value);
+}
+
+static inline uint8_t *store_dims(uint8_t *to, int32_t rank, const int64_t *dims)
+{
+	for (int32_t d = 0; d < rank; d++) {
+		uint8_t *size = to + 1;
+		*to = SHAPE_DIM << 3 | CF_WIRE_BYTES;
+		to = store_number(to + 2, DIM_SIZE, dims[d]);
+		*size = (uint8_t)(to - size - 1);
+	}
+	return to;
+}
+
+enum {
+	NUMBER_SIZE_MAX = 1 + CF_VARINT64_SIZE_MAX,
+	DIM_SIZE_MAX = 2 + NUMBER_SIZE_MAX,
+	CRC_SIZE = 1 + 4,
+	/* Its dimensions take one byte to say how long they are, and all of it stands on the stack. */
+	PLAIN_RANK_MAX = 9,
+	PLAIN_SIZE_MAX = 4 * NUMBER_SIZE_MAX + 2 + PLAIN_RANK_MAX * DIM_SIZE_MAX + CRC_SIZE
+};
+CF_STATIC_ASSERT(PLAIN_RANK_MAX * DIM_SIZE_MAX < 0x80, "one byte");
+
+/* All of an entry without slices and extension. */
+static void put_plain(cf_buffer *out, const cf_entry *entry, const int64_t *dims, int32_t shard)
+{
+	uint8_t bytes[PLAIN_SIZE_MAX], *to = store_number(bytes, ENTRY_DTYPE, entry->dtype), *size = to + 1;
+	*to = ENTRY_SHAPE << 3 | CF_WIRE_BYTES;
+	to = store_dims(to + 2, entry->rank, dims);
+	*size = (uint8_t)(to - size - 1);
+	to = store_number(to, ENTRY_SHARD, shard);
+	to = store_number(to, ENTRY_OFFSET, entry->offset);
+	to = store_number(to, ENTRY_SIZE, entry->size);
+	if (entry->masked_crc != 0) {
+		*to++ = ENTRY_CRC << 3 | CF_WIRE_FIXED32;
+		cf_store_u32(to, entry->masked_crc);
+		to += 4;
+	}
+	cf_put_bytes(out, bytes, (uint64_t)(to - bytes));
+}
 
 static void put_shape(cf_buffer *out, int32_t rank, const int64_t *dims)
 {
@@ -358,6 +488,10 @@ ckptfmt_status cf_entry_reencode(cf_buffer *out, const cf_entry *entry, const in
 	cf_bytes_view more_slices, ckptfmt_error *err)
 {
 	bool plain = is_plain(entry);
+	if (CF_LIKELY(plain && entry->rank <= PLAIN_RANK_MAX && more_slices.size == 0)) {
+		put_plain(out, entry, dims, shard);
+		return CKPTFMT_OK;
+	}
 	cf_put_number(out, ENTRY_DTYPE, entry->dtype);
 	if (plain)
 		put_shape(out, entry->rank, dims);
