@@ -12,6 +12,7 @@ from ckptfmt import _core
 from ckptfmt.arguments import check_choice, check_limits, listed
 from ckptfmt.errors import CheckpointNotFoundError, InvalidError
 from ckptfmt.locate import locate, path_text
+from ckptfmt.names import parse_data_name
 
 __all__ = ["merge", "merge_v2_checkpoints"]
 
@@ -30,7 +31,9 @@ def merge(
 
     Everything is checked before the first change on disk; an input that conflicts changes nothing.
     Killed at any moment, all inputs or the result can be read, and the same call made again
-    finishes the job. Any number of inputs of any size takes a block of memory each.
+    finishes the job. An input that is saved again meanwhile is not lost, if its writer replaces
+    checkpoints by the rename of an index as `Writer` does (TensorFlow overwrites data files first).
+    Any number of inputs of any size takes a block of memory each.
 
     Args:
         prefixes: the inputs, each whatever `ckptfmt.open` takes; their order decides the numbers of
@@ -84,8 +87,8 @@ def merge_v2_checkpoints(
     fresh destination.
 
     The data files move and the inputs are gone afterwards. Unlike there, everything is checked
-    first, the result appears all at once, an input that is saved again meanwhile is not lost, and
-    a call that was killed can be made again (see `merge`).
+    first, the result appears all at once, and a call that was killed can be made again (see
+    `merge`).
 
     Args:
         checkpoint_prefixes: the inputs' prefixes, taken literally.
@@ -119,7 +122,9 @@ def _locate(prefix: Path, missing: list[CheckpointNotFoundError]) -> str:
         return locate(prefix)
     except CheckpointNotFoundError as error:
         missing.append(error)
-        return path_text(prefix).removesuffix(".index")
+        text = path_text(prefix).removesuffix(".index")
+        data = parse_data_name(text)
+        return text if data is None else data.prefix
 
 
 def _listed(prefixes: Iterable[Path], what: str) -> list[Path]:

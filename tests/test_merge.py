@@ -364,17 +364,18 @@ import sys, ckptfmt
 destination, *inputs = sys.argv[1:]
 ckptfmt.merge(inputs, destination, inputs="consume")
 """
-    paths = [f"{prefix}.index" for prefix in inputs]
+    # An index, a data file, a directory.
+    paths = [f"{inputs[0]}.index", f"{inputs[1]}.data-00000-of-00001", str(inputs[2].parent)]
     target = tmp_path / "out" / "m"
     # The merge takes the lock of each input's directory to remove the input: it stops at the last.
     lock = os.open(inputs[2].parent, os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)
     with subprocess.Popen([sys.executable, "-c", program, str(target), *paths]) as process:
-        while os.path.exists(paths[1]):
+        while os.path.exists(f"{inputs[1]}.index"):
             assert process.poll() is None
         process.kill()
     os.close(lock)
-    assert [os.path.exists(path) for path in paths] == [False, False, True]
+    assert [os.path.exists(f"{prefix}.index") for prefix in inputs] == [False, False, True]
     assert Path(f"{target}.merge-journal").exists()
     ckptfmt.merge(paths, target, inputs="consume")
     assert sorted(contents(tmp_path)) == [

@@ -49,6 +49,7 @@ COVERED_BY = {
     "io/os_posix": "test_os",
     "bundle/catalog": "test_bundle",
     "bundle/commit": "test_faults",
+    "bundle/generations": "test_merge",
     "bundle/geometry": "test_bundle",
     "bundle/held": "test_bundle",
     "bundle/listing": "test_bundle",

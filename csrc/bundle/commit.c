@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bundle/commit.h"
 
+#include "bundle/generations.h"
 #include "bundle/table_reader.h"
 
 #include <string.h>
@@ -20,18 +21,18 @@ static ckptfmt_status count_of_index(const cf_commit *commit, const char *name, 
 	bool found = false;
 	*out = 0;
 	ckptfmt_limits_default(&limits);
-	status = cf_os_open(commit->directory, name, true, &file, &info, err);
-	if (status != CKPTFMT_OK || file.fd < 0)
-		return status == CKPTFMT_NO_MEMORY ? status : CKPTFMT_OK;
-	status = cf_table_open(&file, commit->prefix->index_path, info.size, &limits, &table, err);
-	if (status == CKPTFMT_OK)
-		status = cf_table_get(table, (const uint8_t *)"", 0, &value, &found, err);
+	status = cf_os_open(commit->directory, name, true, &file, &info, NULL);
+	if (status == CKPTFMT_OK && file.fd >= 0)
+		status = cf_table_open(&file, commit->prefix->index_path, info.size, &limits, &table, NULL);
+	if (status == CKPTFMT_OK && file.fd >= 0)
+		status = cf_table_get(table, (const uint8_t *)"", 0, &value, &found, NULL);
 	if (status == CKPTFMT_OK && found &&
 		cf_header_decode((cf_bytes_view){value.data, value.size}, value.offset, &header, NULL) == CKPTFMT_OK)
 		*out = header.num_shards;
 	cf_table_close(table);
-	cf_os_close_quietly(&file);
-	return status == CKPTFMT_NO_MEMORY ? status : CKPTFMT_OK;
+	if (file.fd >= 0)
+		cf_os_close_quietly(&file);
+	return status == CKPTFMT_NO_MEMORY ? cf_fail_memory(err) : CKPTFMT_OK;
 }
 
 ckptfmt_status cf_commit_observe(cf_commit *commit, ckptfmt_error *err)
@@ -41,22 +42,13 @@ ckptfmt_status cf_commit_observe(cf_commit *commit, ckptfmt_error *err)
 	return count_of_index(commit, name, &commit->old_count, err);
 }
 
-static bool count_is_taken(const cf_buffer *names, const char *base, int32_t count)
-{
-	const char *name = (const char *)names->data;
-	for (uint64_t at = 0; at < names->size; at += strlen(name + at) + 1)
-		if (cf_data_name_count(base, name + at) == count)
-			return true;
-	return false;
-}
-
 ckptfmt_status cf_commit_choose_count(const cf_commit *commit, int32_t at_least, bool look, int32_t *out,
 	ckptfmt_error *err)
 {
 	char name[CF_NAME_SIZE];
 	cf_file_info info;
-	cf_buffer names = CF_BUFFER_EMPTY;
-	ckptfmt_status status;
+	cf_generations there;
+	uint64_t taken;
 	bool exists;
 	*out = at_least;
 	/* A fresh prefix is the common case, and listing a directory of a million files is not cheap. The first data file
@@ -68,17 +60,15 @@ ckptfmt_status cf_commit_choose_count(const cf_commit *commit, int32_t at_least,
 		if (!exists)
 			return CKPTFMT_OK;
 	}
-	status = cf_os_directory_list(commit->directory, &names, err);
+	CF_TRY(cf_generations_list(&there, commit->directory, commit->prefix->base, err));
 	/* The number of the index in force is taken even where its data files are missing: it would name ours. */
-	while (status == CKPTFMT_OK &&
-		(*out == commit->old_count || count_is_taken(&names, commit->prefix->base, *out))) {
-		if (*out == INT32_MAX)
-			status = cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET, "no number of data files is free");
-		else
-			(*out)++;
-	}
-	cf_buffer_free(&names);
-	return status;
+	while (*out == commit->old_count || (cf_generations_find(&there, *out, &taken), taken != 0))
+		(*out)++;
+	cf_generations_free(&there);
+	if (*out - at_least > CF_GENERATIONS_MAX)
+		return cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET,
+			"CMT-5: %d numbers of data files in a row are taken", CF_GENERATIONS_MAX);
+	return CKPTFMT_OK;
 }
 
 /* ---- the index ------------------------------------------------------------------------------------------- */
@@ -158,32 +148,23 @@ void cf_commit_unlock(const cf_commit *commit)
 	cf_os_directory_unlock(commit->directory);
 }
 
-/* Whether the name is one that a writer gives to a data file of this number, in just that spelling. */
-static bool is_of_generation(const cf_commit *commit, const char *name, int32_t count, int32_t *shard)
-{
-	char usual[CF_NAME_SIZE];
-	int32_t own;
-	if (!cf_data_name_parse(commit->prefix->base, name, shard, &own) || own != count || *shard >= count)
-		return false;
-	cf_data_name(commit->prefix->base, *shard, count, usual);
-	return strcmp(name, usual) == 0;
-}
-
 /* Only files that are there are touched, whatever number the old index claims. The first one goes last: while it is
  * there, writers see the number as taken. */
 void cf_commit_remove_generation(const cf_commit *commit, int32_t count)
 {
 	char name[CF_NAME_SIZE];
-	cf_buffer names = CF_BUFFER_EMPTY;
-	int32_t shard;
-	if (cf_os_directory_list(commit->directory, &names, NULL) == CKPTFMT_OK) {
-		for (uint64_t at = 0; at < names.size; at += strlen((const char *)names.data + at) + 1)
-			if (is_of_generation(commit, (const char *)names.data + at, count, &shard) && shard > 0)
-				(void)!cf_os_unlink(commit->directory, (const char *)names.data + at, NULL);
-		cf_data_name(commit->prefix->base, 0, count, name);
+	cf_generations there;
+	uint64_t file_count = 0;
+	const cf_generation_file *files = NULL;
+	if (cf_generations_list(&there, commit->directory, commit->prefix->base, NULL) == CKPTFMT_OK)
+		files = cf_generations_find(&there, count, &file_count);
+	for (uint64_t i = file_count; i > 0; i--) {
+		if (!files[i - 1].usual)
+			continue;
+		cf_data_name(commit->prefix->base, files[i - 1].shard, count, name);
 		(void)!cf_os_unlink(commit->directory, name, NULL);
 	}
-	cf_buffer_free(&names);
+	cf_generations_free(&there);
 }
 
 /* CMT-7, second half. */

@@ -5,9 +5,10 @@
  *   1 all inputs are opened, walked through together and checked; nothing changes on disk (merge_inputs, merge_join)
  *   2 data files of inputs are synced; those that cannot be linked are copied (merge_files)
  *   3 the index of the result is written under a temporary name and read back
- *   4 under the lock of the destination's directory: data files get their names, the inputs are looked at once more,
- *     a journal is written if they are to go, and the index is renamed into its place: the commit
- *   5 inputs go, and the journal (merge_journal)
+ *   4 if the inputs are to go, a journal is written under a temporary name (merge_journal)
+ *   5 under the lock of the destination's directory: data files get their names, the inputs are looked at once more,
+ *     and the index is renamed into its place: the commit
+ *   6 the journal gets its name, the inputs go, and the journal
  *
  * Killed before the commit, all inputs are whole; after it, the result is. Running it again finishes the job.
  */
@@ -32,7 +33,10 @@ typedef struct merge {
 	cf_directory directory;
 	cf_commit commit;
 	cf_file_writer index;
+	cf_file_writer journal;
 	cf_index_mark mark;
+	cf_merge_before before;     /* what was at the destination when it began, */
+	bool left_out;              /* and whether inputs were missing then */
 	uint64_t *sizes;
 	bool committed;
 } merge;
@@ -57,8 +61,8 @@ static ckptfmt_status check_destination(merge *m, ckptfmt_error *err)
 		CF_TRY(cf_os_stat(directory, ".", &there, &ignored, err));
 		if (info.link_count > 1 && (!cf_same_file(&here, &there) || strcmp(in->prefix.base, m->prefix.base) != 0))
 			continue;
-		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "MRG-10: the destination is also an input: %.200s",
-			in->name);
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "MRG-10: the destination is also an input: %s",
+			cf_merge_name(in->name));
 	}
 	return CKPTFMT_OK;
 }
@@ -95,25 +99,40 @@ static ckptfmt_status write_index(merge *m, ckptfmt_error *err)
 static ckptfmt_status prepare(merge *m, int32_t count, ckptfmt_error *err)
 {
 	cf_file_writer_abandon(&m->index);
+	cf_file_writer_abandon(&m->journal);
 	cf_release(m->sizes);
 	m->sizes = NULL;
 	m->files.new_count = count;
 	CF_TRY(cf_merge_files_sizes(&m->files, &m->sizes, err));
 	CF_TRY(write_index(m, err));
-	if (m->options.durability == CKPTFMT_DURABILITY_NONE)
-		return CKPTFMT_OK;
-	return cf_commit_read_back(&m->commit, &m->index, count, m->sizes, err);
+	if (m->options.durability != CKPTFMT_DURABILITY_NONE)
+		CF_TRY(cf_commit_read_back(&m->commit, &m->index, count, m->sizes, err));
+	if (m->options.consume)
+		CF_TRY(cf_merge_journal_write(&m->commit, &m->inputs, m->mark, m->sizes, count, &m->journal, err));
+	return CKPTFMT_OK;
 }
 
 /* ---- committing ------------------------------------------------------------------------------------------ */
 
+/* Inputs that were not there may have gone into the destination meanwhile, by the same merge running beside this. */
+static ckptfmt_status check_left_out(const merge *m, ckptfmt_error *err)
+{
+	cf_merge_before now;
+	if (!m->left_out)
+		return CKPTFMT_OK;
+	CF_TRY(cf_merge_look(&m->commit, &now, err));
+	if (now.exists == m->before.exists && (!now.exists || cf_same_state(&now.info, &m->before.info)))
+		return CKPTFMT_OK;
+	return cf_fail(err, CKPTFMT_FAIL_BUSY, CF_NO_OFFSET,
+		"MRG-14: another writer committed to the destination, and an input of the merge is missing");
+}
+
 static ckptfmt_status commit_named(merge *m, ckptfmt_error *err)
 {
+	CF_TRY(check_left_out(m, err));
 	/* An input that was saved again since it was read would be lost with its index. */
 	for (uint64_t i = 0; i < m->inputs.count; i++)
 		CF_TRY(cf_merge_input_check_unchanged(&m->inputs.rows[i], err));
-	if (m->options.consume)
-		CF_TRY(cf_merge_journal_write(&m->commit, &m->inputs, m->mark, err));
 	return cf_commit_replace(&m->commit, &m->index, m->files.new_count, m->sizes, &m->committed, err);
 }
 
@@ -123,7 +142,7 @@ typedef enum outcome { DONE, OTHER_COUNT, NO_LINKS } outcome;
 static ckptfmt_status try_commit(merge *m, outcome *out, ckptfmt_error *err)
 {
 	int32_t count;
-	bool impossible;
+	cf_naming naming;
 	ckptfmt_status status;
 	*out = DONE;
 	CF_TRY(cf_commit_observe(&m->commit, err));
@@ -132,9 +151,9 @@ static ckptfmt_status try_commit(merge *m, outcome *out, ckptfmt_error *err)
 		*out = OTHER_COUNT;
 		return CKPTFMT_OK;
 	}
-	CF_TRY(cf_merge_files_name(&m->files, &impossible, err));
-	if (impossible) {
-		*out = NO_LINKS;
+	CF_TRY(cf_merge_files_name(&m->files, &naming, err));
+	if (naming != CF_NAMED) {
+		*out = naming == CF_NAMES_TAKEN ? OTHER_COUNT : NO_LINKS;
 		return CKPTFMT_OK;
 	}
 	status = commit_named(m, err);
@@ -146,6 +165,7 @@ static ckptfmt_status try_commit(merge *m, outcome *out, ckptfmt_error *err)
 static ckptfmt_status publish(merge *m, ckptfmt_error *err)
 {
 	int32_t count;
+	bool copy_all = false;
 	CF_TRY(check_destination(m, err));
 	CF_TRY(cf_commit_observe(&m->commit, err));
 	CF_TRY(cf_merge_files_open(&m->files, &m->inputs, m->file_count, &m->commit, err));
@@ -162,8 +182,8 @@ static ckptfmt_status publish(merge *m, ckptfmt_error *err)
 		cf_commit_unlock(&m->commit);
 		if (status != CKPTFMT_OK || result == DONE)
 			return status;
-		if (result == NO_LINKS)
-			CF_TRY(cf_merge_files_copy(&m->files, true, err));
+		copy_all = copy_all || result == NO_LINKS;
+		CF_TRY(cf_merge_files_copy(&m->files, copy_all, err));
 		CF_TRY(cf_commit_observe(&m->commit, err));
 		CF_TRY(cf_merge_files_choose_count(&m->files, &count, err));
 		CF_TRY(prepare(m, count, err));
@@ -185,6 +205,7 @@ static ckptfmt_status run(merge *m, const char *const *prefixes, uint64_t count,
 {
 	ckptfmt_status status;
 	CF_TRY(cf_merge_inputs_open(&m->inputs, prefixes, count, m->options.allow_missing != 0, err));
+	m->left_out = m->inputs.count < count;
 	CF_TRY(cf_merge_check(&m->inputs, &m->file_count, err));
 	for (uint64_t i = 0; m->options.consume && i < m->inputs.count; i++)
 		CF_TRY(cf_merge_input_find_rest(&m->inputs.rows[i], err));
@@ -192,7 +213,7 @@ static ckptfmt_status run(merge *m, const char *const *prefixes, uint64_t count,
 	if (status == CKPTFMT_OK)
 		status = publish(m, err);
 	if (status == CKPTFMT_OK && m->options.consume)
-		cf_merge_remove_inputs(&m->commit, &m->inputs);
+		status = cf_merge_remove_inputs(&m->commit, &m->inputs, &m->journal, err);
 	cf_error_path(err, destination);
 	return status;
 }
@@ -209,8 +230,8 @@ ckptfmt_status ckptfmt_merge(const char *const *prefixes, uint64_t count, const 
 	const ckptfmt_merge_options *options, ckptfmt_error *err)
 {
 	merge m = {.directory = {.fd = -1}, .inputs = {.directory = {.fd = -1}}};
-	ckptfmt_status status = CKPTFMT_OK;
-	bool finished = false;
+	ckptfmt_status status;
+	bool finished;
 	if (options != NULL)
 		m.options = *options;
 	CF_TRY(check_options(&m.options, err));
@@ -218,11 +239,11 @@ ckptfmt_status ckptfmt_merge(const char *const *prefixes, uint64_t count, const 
 	if (m.options.limits != NULL)
 		m.inputs.limits = *m.options.limits;
 	/* MRG-14 */
-	if (m.options.consume)
-		status = cf_merge_resume(prefixes, count, destination, m.options.durability, &finished, err);
+	status = cf_merge_resume(prefixes, count, destination, &m.options, &m.before, &finished, err);
 	if (status == CKPTFMT_OK && !finished)
 		status = run(&m, prefixes, count, destination, err);
 	cf_file_writer_abandon(&m.index);
+	cf_file_writer_abandon(&m.journal);
 	cf_merge_files_close(&m.files);
 	cf_merge_inputs_close(&m.inputs);
 	cf_release(m.sizes);

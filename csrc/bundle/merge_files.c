@@ -2,6 +2,7 @@
 #include "bundle/merge_files.h"
 
 #include "base/memory.h"
+#include "bundle/generations.h"
 
 #include <string.h>
 
@@ -80,45 +81,38 @@ static ckptfmt_status is_ours(const cf_merge_files *files, int32_t shard, int32_
 
 /* A number is free if no data file has it but those that would be put there. That of the index in force is free only
  * if all of them are there: then nothing changes for it. */
-static ckptfmt_status is_free(const cf_merge_files *files, const cf_buffer *names, int32_t count, bool *is,
+static ckptfmt_status is_free(const cf_merge_files *files, const cf_generations *there, int32_t count, bool *is,
 	ckptfmt_error *err)
 {
-	const char *base = files->commit->prefix->base, *all = (const char *)names->data;
-	int32_t found = 0;
-	*is = true;
-	for (uint64_t at = 0; at < names->size && *is; at += strlen(all + at) + 1) {
-		char usual[CF_NAME_SIZE];
-		int32_t shard, own;
-		if (!cf_data_name_parse(base, all + at, &shard, &own) || own != count)
-			continue;
-		cf_data_name(base, shard, count, usual);
-		*is = shard < count && strcmp(usual, all + at) == 0;
+	uint64_t found;
+	const cf_generation_file *group = cf_generations_find(there, count, &found);
+	*is = count != files->commit->old_count || found == (uint64_t)count;
+	for (uint64_t i = 0; i < found && *is; i++) {
+		*is = group[i].usual;
 		if (*is)
-			CF_TRY(is_ours(files, shard, count, is, err));
-		found++;
+			CF_TRY(is_ours(files, group[i].shard, count, is, err));
 	}
-	if (count == files->commit->old_count && found != count)
-		*is = false;
 	return CKPTFMT_OK;
 }
 
 ckptfmt_status cf_merge_files_choose_count(cf_merge_files *files, int32_t *out, ckptfmt_error *err)
 {
-	cf_buffer names = CF_BUFFER_EMPTY;
-	int32_t count = files->file_count == 0 ? 1 : files->file_count;
+	cf_generations there;
+	int32_t at_least = files->file_count == 0 ? 1 : files->file_count, count = at_least;
 	bool is = false;
-	ckptfmt_status status = cf_os_directory_list(files->commit->directory, &names, err);
+	ckptfmt_status status = cf_generations_list(&there, files->commit->directory, files->commit->prefix->base, err);
 	/* A merge that is made once more stays what it is. */
 	if (status == CKPTFMT_OK && files->commit->old_count > count)
-		status = is_free(files, &names, files->commit->old_count, &is, err);
+		status = is_free(files, &there, files->commit->old_count, &is, err);
 	if (is)
 		count = files->commit->old_count;
 	while (status == CKPTFMT_OK && !is) {
-		status = is_free(files, &names, count, &is, err);
-		if (status == CKPTFMT_OK && !is && count++ == INT32_MAX - 1)
-			status = cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET, "no number of data files is free");
+		status = is_free(files, &there, count, &is, err);
+		if (status == CKPTFMT_OK && !is && ++count - at_least > CF_GENERATIONS_MAX)
+			status = cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET,
+				"CMT-5: %d numbers of data files in a row are taken", CF_GENERATIONS_MAX);
 	}
-	cf_buffer_free(&names);
+	cf_generations_free(&there);
 	if (status == CKPTFMT_OK)
 		status = make_room(files, count, err);
 	*out = count;
@@ -224,12 +218,7 @@ ckptfmt_status cf_merge_files_copy(cf_merge_files *files, bool all, ckptfmt_erro
 
 /* ---- names ----------------------------------------------------------------------------------------------- */
 
-static ckptfmt_status taken(const char *name, ckptfmt_error *err)
-{
-	return cf_fail(err, CKPTFMT_FAIL_BUSY, CF_NO_OFFSET, "CMT-4: another writer made %.160s meanwhile", name);
-}
-
-static ckptfmt_status link_file(cf_merge_files *files, int32_t row, const char *target, bool *impossible,
+static ckptfmt_status link_file(cf_merge_files *files, int32_t row, const char *target, cf_naming *out,
 	ckptfmt_error *err)
 {
 	cf_merge_source *source = &files->sources[row];
@@ -241,55 +230,71 @@ static ckptfmt_status link_file(cf_merge_files *files, int32_t row, const char *
 	CF_TRY(cf_merge_input_directory(source->input, &directory, err));
 	cf_data_name(source->input->prefix.base, source->shard, source->input->header.num_shards, name);
 	CF_TRY(cf_os_link(directory, name, files->commit->directory, target, &result, err));
-	*impossible = result == CF_LINK_IMPOSSIBLE;
 	source->made = result == CF_LINK_DONE;
-	if (*impossible)
+	if (result == CF_LINK_IMPOSSIBLE) {
+		*out = CF_NAMES_NOT_LINKED;
 		return CKPTFMT_OK;
+	}
 	if (result == CF_LINK_NO_SOURCE)
 		return changed(source, err);
 	/* The name may have gone to another file since it was looked at, and the new name may be left from a merge that
 	 * was killed. */
 	CF_TRY(cf_os_stat(files->commit->directory, target, &info, &exists, err));
-	if (!exists || !cf_same_file(&info, &file_of(source)->info))
-		return source->made ? changed(source, err) : taken(target, err);
-	return info.size == file_of(source)->info.size ? CKPTFMT_OK : changed(source, err);
+	if (exists && cf_same_file(&info, &file_of(source)->info))
+		return info.size == file_of(source)->info.size ? CKPTFMT_OK : changed(source, err);
+	if (source->made)
+		return changed(source, err);
+	*out = CF_NAMES_TAKEN;
+	return CKPTFMT_OK;
 }
 
-static ckptfmt_status make_empty(cf_merge_files *files, int32_t row, const char *target, ckptfmt_error *err)
+static ckptfmt_status make_empty(cf_merge_files *files, int32_t row, const char *target, cf_naming *out,
+	ckptfmt_error *err)
 {
+	const cf_commit *commit = files->commit;
 	cf_file file;
 	cf_file_info info;
 	bool exists;
-	CF_TRY(cf_os_create(files->commit->directory, target, &file, &exists, err));
+	CF_TRY(cf_os_create(commit->directory, target, &file, &exists, err));
 	if (!exists) {
+		ckptfmt_status status = CKPTFMT_OK;
 		files->sources[row].made = true;
-		return cf_os_close(&file, target, err);
+		if (commit->durability == CKPTFMT_DURABILITY_FULL)
+			status = cf_os_sync(&file, target, err);
+		if (status == CKPTFMT_OK)
+			return cf_os_close(&file, target, err);
+		cf_os_close_quietly(&file);
+		return status;
 	}
-	CF_TRY(cf_os_stat(files->commit->directory, target, &info, &exists, err));
-	return exists && info.size == 0 ? CKPTFMT_OK : taken(target, err);
+	CF_TRY(cf_os_stat(commit->directory, target, &info, &exists, err));
+	if (!exists || !info.regular || info.size != 0)
+		*out = CF_NAMES_TAKEN;
+	return CKPTFMT_OK;
 }
 
-static ckptfmt_status name_file(cf_merge_files *files, int32_t row, bool *impossible, ckptfmt_error *err)
+static ckptfmt_status name_file(cf_merge_files *files, int32_t row, cf_naming *out, ckptfmt_error *err)
 {
 	char target[CF_NAME_SIZE];
 	bool exists;
 	cf_data_name(files->commit->prefix->base, row, files->new_count, target);
 	if (row >= files->file_count)
-		return make_empty(files, row, target, err);
+		return make_empty(files, row, target, out, err);
 	if (files->copies == NULL || files->copies[row].state == CF_FILE_WRITER_CLOSED)
-		return link_file(files, row, target, impossible, err);
+		return link_file(files, row, target, out, err);
 	CF_TRY(cf_file_writer_link_new(&files->copies[row], target, &exists, err));
 	files->sources[row].made = !exists;
-	return exists ? taken(target, err) : CKPTFMT_OK;
+	if (exists)
+		*out = CF_NAMES_TAKEN;
+	return CKPTFMT_OK;
 }
 
-ckptfmt_status cf_merge_files_name(cf_merge_files *files, bool *impossible, ckptfmt_error *err)
+ckptfmt_status cf_merge_files_name(cf_merge_files *files, cf_naming *out, ckptfmt_error *err)
 {
 	ckptfmt_status status = CKPTFMT_OK;
-	*impossible = false;
-	for (int32_t i = 0; i < files->new_count && status == CKPTFMT_OK && !*impossible; i++)
-		status = name_file(files, i, impossible, err);
-	if (status != CKPTFMT_OK || *impossible)
+	*out = CF_NAMED;
+	for (int32_t i = 0; i < files->new_count && status == CKPTFMT_OK && *out == CF_NAMED; i++)
+		status = name_file(files, i, out, err);
+	if (status != CKPTFMT_OK || *out != CF_NAMED)
 		cf_merge_files_undo(files);
 	return status;
 }

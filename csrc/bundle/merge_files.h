@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The data files of a merge's result: second names (hard links) of those of the inputs or, where the file system has no
- * links between the two places, copies; and empty files for placeholders. A file that stands under its name already,
- * left by a merge that was killed, is taken as it is, so that running the merge again ends in the same files. */
+ * links between the two places, copies; and empty files for placeholders. A link that stands under its name already,
+ * left by a merge that was killed, is taken as it is, so that running the merge again ends in the same files. (Copies
+ * cannot be told from other files: they stay, and another number is chosen.) */
 #ifndef CKPTFMT_BUNDLE_MERGE_FILES_H
 #define CKPTFMT_BUNDLE_MERGE_FILES_H
 
@@ -37,10 +38,15 @@ CF_MUST_CHECK ckptfmt_status cf_merge_files_sync(cf_merge_files *files, ckptfmt_
 /* Copies, under temporary names, what cannot be linked: all if `all`, else what lies on another device. */
 CF_MUST_CHECK ckptfmt_status cf_merge_files_copy(cf_merge_files *files, bool all, ckptfmt_error *err);
 
-/* Gives all files their names; new_count is set. *impossible: there are no links here, nothing was made, and
- * cf_merge_files_copy must go before. BUSY: a name belongs to somebody else, or an input was changed.
- * REQUIRES: cf_commit_lock, and the number is still the one chosen. */
-CF_MUST_CHECK ckptfmt_status cf_merge_files_name(cf_merge_files *files, bool *impossible, ckptfmt_error *err);
+typedef enum cf_naming {
+	CF_NAMED,
+	CF_NAMES_TAKEN,         /* one belongs to somebody else: another number must be chosen */
+	CF_NAMES_NOT_LINKED     /* there are no links here: cf_merge_files_copy must go before */
+} cf_naming;
+
+/* Gives all files their names, if *out says so; otherwise, and after a failure, nothing was made. BUSY: an input was
+ * changed. REQUIRES: new_count is set; cf_commit_lock. */
+CF_MUST_CHECK ckptfmt_status cf_merge_files_name(cf_merge_files *files, cf_naming *out, ckptfmt_error *err);
 /* Takes back the names that cf_merge_files_name gave, copies included. What cannot be removed stays.
  * REQUIRES: cf_commit_lock, and no index in force names them. */
 void cf_merge_files_undo(cf_merge_files *files);

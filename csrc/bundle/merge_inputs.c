@@ -22,6 +22,13 @@ ckptfmt_status cf_merge_input_directory(cf_merge_input *in, const cf_directory *
 	return cf_os_directory_open(in->prefix.directory, false, false, directory, err);
 }
 
+const char *cf_merge_name(const char *name)
+{
+	const size_t most = 140;
+	size_t size = strlen(name);
+	return size > most ? name + (size - most) : name;
+}
+
 static ckptfmt_status changed(const cf_merge_input *in, ckptfmt_error *err)
 {
 	ckptfmt_status status = cf_fail(err, CKPTFMT_FAIL_BUSY, CF_NO_OFFSET,
@@ -69,10 +76,25 @@ static ckptfmt_status read_index(const void *state, const char *path, uint8_t *t
 
 cf_merge_file *cf_merge_input_known_file(const cf_merge_input *in, int32_t shard)
 {
-	cf_merge_file *file = (cf_merge_file *)(void *)in->files.data + shard;
-	if (shard < 0 || (uint64_t)shard >= in->files.size / sizeof *file || !file->known)
-		return NULL;
-	return file;
+	cf_merge_page *page = in->pages[shard / CF_MERGE_PAGE_SIZE];
+	cf_merge_file *file = page == NULL ? NULL : &page->files[shard % CF_MERGE_PAGE_SIZE];
+	return file != NULL && file->known ? file : NULL;
+}
+
+cf_merge_file *cf_merge_input_next_file(const cf_merge_input *in, int32_t *shard)
+{
+	while (*shard < in->header.num_shards) {
+		cf_merge_file *file;
+		if (in->pages[*shard / CF_MERGE_PAGE_SIZE] == NULL) {
+			*shard = (*shard / CF_MERGE_PAGE_SIZE + 1) * CF_MERGE_PAGE_SIZE;
+			continue;
+		}
+		file = cf_merge_input_known_file(in, *shard);
+		if (file != NULL)
+			return file;
+		(*shard)++;
+	}
+	return NULL;
 }
 
 static ckptfmt_status look_for_file(cf_merge_input *in, int32_t shard, cf_merge_file **out, ckptfmt_error *err)
@@ -80,7 +102,7 @@ static ckptfmt_status look_for_file(cf_merge_input *in, int32_t shard, cf_merge_
 	char name[CF_NAME_SIZE];
 	const cf_directory *directory;
 	cf_file_info info;
-	uint64_t have = in->files.size / sizeof **out, wanted = (uint64_t)shard + 1;
+	cf_merge_page **page = &in->pages[shard / CF_MERGE_PAGE_SIZE];
 	bool exists;
 	*out = NULL;
 	CF_TRY(cf_merge_input_directory(in, &directory, err));
@@ -88,14 +110,13 @@ static ckptfmt_status look_for_file(cf_merge_input *in, int32_t shard, cf_merge_
 	CF_TRY(cf_os_stat(directory, name, &info, &exists, err));
 	if (!exists)
 		return CKPTFMT_OK;
-	/* A number claimed takes memory only once its file was found. */
-	if (wanted > have) {
-		cf_merge_file *more = cf_buffer_extend(&in->files, (wanted - have) * sizeof *more);
-		if (more == NULL)
-			return cf_fail_memory(err);
-		memset(more, 0, (size_t)((wanted - have) * sizeof *more));
-	}
-	*out = (cf_merge_file *)(void *)in->files.data + shard;
+	if (!info.regular)
+		return cf_fail(err, CKPTFMT_FAIL_OS, CF_NO_OFFSET, "NAM-6: data file %d is not a regular file", (int)shard);
+	if (*page == NULL)
+		*page = cf_allocate_zero(1, sizeof **page);
+	if (*page == NULL)
+		return cf_fail_memory(err);
+	*out = &(*page)->files[shard % CF_MERGE_PAGE_SIZE];
 	(*out)->info = info;
 	(*out)->new_shard = -1;
 	(*out)->known = true;
@@ -124,12 +145,18 @@ ckptfmt_status cf_merge_input_find_rest(cf_merge_input *in, ckptfmt_error *err)
 {
 	cf_merge_file *ignored;
 	for (int32_t shard = 0; shard < in->header.num_shards && shard < REST_MAX; shard++)
-		if (cf_merge_input_known_file(in, shard) == NULL)
-			CF_TRY(look_for_file(in, shard, &ignored, err));
+		if (cf_merge_input_known_file(in, shard) == NULL &&
+			look_for_file(in, shard, &ignored, NULL) == CKPTFMT_NO_MEMORY)
+			return cf_fail_memory(err);
 	return CKPTFMT_OK;
 }
 
 /* ---- opening --------------------------------------------------------------------------------------------- */
+
+static int32_t page_count(const cf_merge_input *in)
+{
+	return in->header.num_shards / CF_MERGE_PAGE_SIZE + 1;
+}
 
 static void close_input(cf_merge_input *in)
 {
@@ -140,7 +167,9 @@ static void close_input(cf_merge_input *in)
 		cf_os_close_quietly(&in->index);
 	cf_prefix_free(&in->prefix);
 	cf_buffer_free(&in->header_bytes);
-	cf_buffer_free(&in->files);
+	for (int32_t i = 0; in->pages != NULL && i < page_count(in); i++)
+		cf_release(in->pages[i]);
+	cf_release(in->pages);
 	cf_buffer_free(&in->order);
 }
 
@@ -169,6 +198,9 @@ static ckptfmt_status read_header(cf_merge_input *in, ckptfmt_error *err)
 	if (in->header.num_shards > SHARDS_MAX)
 		return cf_fail(err, CKPTFMT_FAIL_LIMIT, at->value_offset, "%d data files; a merge takes %d an input",
 			(int)in->header.num_shards, SHARDS_MAX);
+	in->pages = cf_allocate_zero((uint64_t)page_count(in), sizeof *in->pages);
+	if (in->pages == NULL)
+		return cf_fail_memory(err);
 	cf_put_bytes(&in->header_bytes, in->header.bytes.data, in->header.bytes.size);
 	in->header.bytes.data = in->header_bytes.data;
 	return cf_buffer_status(&in->header_bytes, err);
@@ -181,15 +213,15 @@ static ckptfmt_status check_input(const cf_merge_input *in, ckptfmt_error *err)
 	bool same;
 	for (const cf_merge_input *other = first; other < in; other++)
 		if (cf_same_file(&other->info, &in->info))
-			return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "MRG-10: %.160s and %.160s are one index",
-				other->name, in->name);
+			return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "MRG-10: %s and %s are one index",
+				cf_merge_name(other->name), cf_merge_name(in->name));
 	if (in->header.endianness != first->header.endianness)
 		return cf_fail(err, CKPTFMT_FAIL_MERGE_CONFLICT, CF_NO_OFFSET,
-			"MRG-2: %.160s and %.160s differ in byte order", first->name, in->name);
+			"MRG-2: %s and %s differ in byte order", cf_merge_name(first->name), cf_merge_name(in->name));
 	CF_TRY(cf_header_same_version(&in->header, &first->header, &same, err));
 	if (!same)
 		return cf_fail(err, CKPTFMT_FAIL_MERGE_CONFLICT, CF_NO_OFFSET,
-			"MRG-2: %.160s and %.160s differ in version", first->name, in->name);
+			"MRG-2: %s and %s differ in version", cf_merge_name(first->name), cf_merge_name(in->name));
 	return CKPTFMT_OK;
 }
 
@@ -209,7 +241,7 @@ static ckptfmt_status open_input(cf_merge_inputs *inputs, const char *name, bool
 	in->all = inputs;
 	in->name = name;
 	in->index.fd = -1;
-	in->header_bytes = in->files = in->order = CF_BUFFER_EMPTY;
+	in->header_bytes = in->order = CF_BUFFER_EMPTY;
 	status = cf_prefix_split(name, &in->prefix, err);
 	if (status == CKPTFMT_OK)
 		status = open_index(in, err);

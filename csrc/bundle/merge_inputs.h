@@ -19,6 +19,12 @@ typedef struct cf_merge_file {
 	bool referenced;            /* by an entry of the result */
 } cf_merge_file;
 
+/* Numbers are claims, so there is memory only near those whose files were found. */
+enum { CF_MERGE_PAGE_SIZE = 64 };
+typedef struct cf_merge_page {
+	cf_merge_file files[CF_MERGE_PAGE_SIZE];
+} cf_merge_page;
+
 typedef struct cf_merge_inputs cf_merge_inputs;
 
 typedef struct cf_merge_input {
@@ -31,7 +37,7 @@ typedef struct cf_merge_input {
 	cf_table_iterator at;       /* over the table; every pass goes over it once */
 	cf_header header;           /* its bytes are in `header_bytes` */
 	cf_buffer header_bytes;
-	cf_buffer files;            /* cf_merge_file, by shard number, as far as numbers were met */
+	struct cf_merge_page **pages;   /* of the data files, by shard number: those that were met */
 	cf_buffer order;            /* int32_t: shard numbers in the order in which entries of the result need them */
 } cf_merge_input;
 
@@ -41,6 +47,9 @@ struct cf_merge_inputs {
 	ckptfmt_limits limits;
 	cf_directory directory;     /* of the input used last */
 };
+
+/* The last part of a name that is too long for a message, which tells names apart better than the first. */
+const char *cf_merge_name(const char *name);
 
 /* Opens the inputs in the order given and reads their headers (MRG-1, MRG-2, MRG-10). `prefixes` must outlive *out;
  * limits are set by the caller. ARGUMENT, CHECKPOINT_NOT_FOUND, MERGE_CONFLICT and what tables fail with. */
@@ -55,8 +64,10 @@ CF_MUST_CHECK ckptfmt_status cf_merge_input_directory(cf_merge_input *in, const 
 /* The data file of that number, which must be there (NAM-5: SHARD_MISSING, or BUSY). A view until the next call. */
 CF_MUST_CHECK ckptfmt_status cf_merge_input_file(cf_merge_input *in, int32_t shard, cf_merge_file **out,
 	ckptfmt_error *err);
-/* The same, without looking: NULL if it was not met. */
+/* The same, without looking: NULL if it was not met. REQUIRES: 0 <= shard < num_shards. */
 cf_merge_file *cf_merge_input_known_file(const cf_merge_input *in, int32_t shard);
+/* The next of those that were met, from *shard on: moves *shard to it; NULL if there is none. */
+cf_merge_file *cf_merge_input_next_file(const cf_merge_input *in, int32_t *shard);
 /* Looks for data files that no entry is in, so that they can go with the input. */
 CF_MUST_CHECK ckptfmt_status cf_merge_input_find_rest(cf_merge_input *in, ckptfmt_error *err);
 
@@ -68,10 +79,10 @@ static inline bool cf_same_file(const cf_file_info *a, const cf_file_info *b)
 	return a->device == b->device && a->inode == b->inode;
 }
 
-/* Nothing was written to it either. */
+/* Nothing was written to it either. (Its device may have another number after a reboot.) */
 static inline bool cf_same_state(const cf_file_info *a, const cf_file_info *b)
 {
-	return cf_same_file(a, b) && a->size == b->size && a->mtime_seconds == b->mtime_seconds &&
+	return a->inode == b->inode && a->size == b->size && a->mtime_seconds == b->mtime_seconds &&
 		a->mtime_nanoseconds == b->mtime_nanoseconds;
 }
 

@@ -51,8 +51,8 @@ static void name_tensor(ckptfmt_error *err, const uint8_t *key, uint64_t size)
 static ckptfmt_status conflict(const group *g, uint32_t first, uint32_t second, const char *what, ckptfmt_error *err)
 {
 	const cf_merge_input *a = &g->inputs->rows[first], *b = &g->inputs->rows[second];
-	ckptfmt_status status = cf_fail(err, CKPTFMT_FAIL_MERGE_CONFLICT, CF_NO_OFFSET, "%s in %.140s and %.140s", what,
-		a->name, b->name);
+	ckptfmt_status status = cf_fail(err, CKPTFMT_FAIL_MERGE_CONFLICT, CF_NO_OFFSET, "%s in %s and %s", what,
+		cf_merge_name(a->name), cf_merge_name(b->name));
 	name_tensor(err, g->key.data, g->key.size);
 	cf_error_path(err, b->prefix.index_path);
 	return status;
@@ -340,8 +340,8 @@ static ckptfmt_status put_placeholders(writing *w, const cf_buffer *key, ckptfmt
 			return CKPTFMT_OK;
 		if (order == 0) {
 			ckptfmt_status status = cf_fail(err, CKPTFMT_FAIL_MERGE_CONFLICT, CF_NO_OFFSET,
-				"EXT-8: the result needs this name for data file %d, and %.160s has a tensor of it",
-				(int)(p->first + (int32_t)place->row), w->g.inputs->rows[w->g.owner].name);
+				"EXT-8: the result needs this name for data file %d, and %s has a tensor of it",
+				(int)(p->first + (int32_t)place->row), cf_merge_name(w->g.inputs->rows[w->g.owner].name));
 			cf_error_tensor(err, key->data, key->size);
 			return status;
 		}
@@ -358,11 +358,12 @@ static ckptfmt_status finish_writing(writing *w, ckptfmt_error *err)
 		return CKPTFMT_OK;
 	CF_TRY(put_placeholders(w, &g->key, err));
 	CF_TRY(cf_buffer_status(&g->slices, err));
-	file = cf_merge_input_known_file(&g->inputs->rows[g->owner], g->entry.shard);
+	file = g->entry.shard < 0 || g->entry.shard >= g->inputs->rows[g->owner].header.num_shards ? NULL
+		: cf_merge_input_known_file(&g->inputs->rows[g->owner], g->entry.shard);
 	/* The blocks are read again, and only from an index that has not changed; but not from one that cannot. */
 	if (file == NULL || file->new_shard < 0)
-		return cf_fail(err, CKPTFMT_FAIL_BUSY, CF_NO_OFFSET, "MRG-11: %.200s was changed meanwhile",
-			g->inputs->rows[g->owner].name);
+		return cf_fail(err, CKPTFMT_FAIL_BUSY, CF_NO_OFFSET, "MRG-11: %s was changed meanwhile",
+			cf_merge_name(g->inputs->rows[g->owner].name));
 	cf_buffer_clear(&w->value);
 	CF_TRY(cf_entry_reencode(&w->value, &g->entry, g->dims, file->new_shard,
 		(cf_bytes_view){g->slices.data, g->slices.size}, err));

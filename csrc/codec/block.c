@@ -152,10 +152,11 @@ static ckptfmt_status order_check(cf_block_iterator *iterator, const entry_head 
 {
 	const cf_buffer *key = &iterator->key;
 	uint64_t rest = key->size - head->shared, common;
-	const uint8_t *before = key->data + head->shared;
+	const uint8_t *before;
 	iterator->common = 0;
 	if (!iterator->walking)
 		return CKPTFMT_OK;
+	before = rest == 0 ? NULL : key->data + head->shared;
 	common = rest == 0 ? 0 : cf_key_common(before, rest, unshared, head->unshared);
 	iterator->common = head->shared + common;
 	/* BLK-12 */

@@ -21,6 +21,7 @@ typedef struct cf_file_info {
 	int64_t mtime_seconds;
 	int64_t mtime_nanoseconds;
 	uint64_t link_count;
+	bool regular;           /* a file of bytes, no directory, FIFO or device */
 } cf_file_info;
 
 typedef struct cf_directory {

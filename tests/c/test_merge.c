@@ -189,9 +189,8 @@ static uint64_t kill_merges(int count, bool consume, bool overwrite, int32_t dur
 		CHECK(access(path_of("out/m.merge-journal"), F_OK) != 0);
 		shell("cd '%s' && for f in whole/*; do cmp $f out/${f#whole/} || exit 1; done");
 		keep_result("again");
-		/* A generation that was replaced may be left where the kill came between rename and removal, without a
-		 * journal to tell of it. */
-		if (consume || !overwrite)
+		/* A generation that was replaced may be left where the kill came between rename and removal. */
+		if (!overwrite)
 			CHECK_EQ(count_entries(path_of("again")), files);
 		if (consume)
 			shell("test -z \"$(ls -A '%s'/in)\"");
@@ -220,7 +219,7 @@ static void fail_merges(int os_errno, bool forever, bool after)
 			CHECK(has_result(2));
 		} else if (err.failure != CKPTFMT_FAIL_DURABILITY_UNKNOWN) {
 			CHECK(err.message[0] != '\0' && err.path[0] != '\0');
-			CHECK(has_inputs(2) && has("out/m", "o0", 9));
+			CHECK(has_inputs(2) && (has("out/m", "o0", 9) || has_result(2)));
 			/* A journal without its result may stay, and one file that could not be removed. */
 			if (!forever)
 				CHECK(count_entries(path_of("out")) <= files + 2);
@@ -286,6 +285,192 @@ static void test_resume_with_others(void)
 		CHECK(access(path_of("out/m.merge-journal"), F_OK) != 0);
 	}
 	CHECK(refused >= 2);
+}
+
+/* The same list again, where one input went and the other was saved again; and with the first one twice. */
+static void test_resume_of_a_part(void)
+{
+	const ckptfmt_merge_options options = {1, 1, CKPTFMT_DURABILITY_FULL, 0, NULL};
+	const char *twice[2];
+	bool hit = true;
+	int parts = 0;
+	for (uint64_t n = 1; hit; n++) {
+		set_stage(2, false);
+		os_fault_set(&(os_fault_plan){.at = n, .crash = true});
+		(void)!merge(2, &options);
+		hit = os_fault_hits() != 0;
+		os_fault_clear();
+		if (access(path_of("in/a.index"), F_OK) == 0 || access(path_of("in/b.index"), F_OK) != 0)
+			continue;
+		parts++;
+		CHECK(has_result(2));
+		twice[0] = path_of("in/a");
+		twice[1] = path_of("in/a");
+		CHECK_FAILS(ckptfmt_merge(twice, 2, path_of("out/m"), &options, &err), err,
+			CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, "MRG-1");
+		CHECK(has_result(2) && access(path_of("out/m.merge-journal"), F_OK) == 0);
+		save_to("in/b", "b", 7, 1, 1);
+		CHECK_FAILS(merge(2, &options), err, CKPTFMT_FAIL_MERGE_CONFLICT, "MRG-14");
+		CHECK(has_result(2) && has("in/b", "b", 7));
+		/* Spelled otherwise they are the same. */
+		twice[0] = path_of("in/../in/a");
+		twice[1] = path_of("in/../in/b");
+		CHECK_FAILS(ckptfmt_merge(twice, 2, path_of("out/m"), &options, &err), err, CKPTFMT_FAIL_MERGE_CONFLICT,
+			"MRG-14");
+		{
+			/* Inputs that stay do not make it better. */
+			const ckptfmt_merge_options keep = {0, 1, CKPTFMT_DURABILITY_FULL, 0, NULL};
+			CHECK_FAILS(merge(2, &keep), err, CKPTFMT_FAIL_MERGE_CONFLICT, "MRG-14");
+		}
+		save_inputs(2);
+		CHECK_OK(merge(2, &options), err);
+		CHECK(has_result(2) && access(path_of("out/m.merge-journal"), F_OK) != 0);
+	}
+	CHECK(parts >= 2);
+}
+
+/* The result of a merge that was killed lost its bytes: nothing is removed for it. */
+static void test_resume_without_the_bytes(void)
+{
+	const ckptfmt_merge_options options = {1, 0, CKPTFMT_DURABILITY_FULL, 0, NULL};
+	set_stage(2, false);
+	os_fault_set(&(os_fault_plan){.kind = OS_FAULT_UNLINK, .at = 1, .crash = true});
+	(void)!merge(2, &options);
+	os_fault_clear();
+	CHECK(has_inputs(2) && access(path_of("out/m.merge-journal"), F_OK) == 0);
+	/* As copies that were not synced might be. */
+	shell("cd '%s'/out && rm m.data-00001-of-00002 && : > m.data-00001-of-00002");
+	CHECK_OK(merge(2, &options), err);
+	CHECK(has_result(2) && !has_inputs(1));
+}
+
+/* The same merge at the same time: whichever comes first, all is in the result. */
+static bool merged_meanwhile;
+
+static void merge_meanwhile(void)
+{
+	const ckptfmt_merge_options options = {1, 1, CKPTFMT_DURABILITY_NONE, 0, NULL};
+	const char *const directories[3] = {"in", "other", "out"};
+	ckptfmt_error kept = err;
+	merged_meanwhile = true;
+	for (int i = 0; i < 3; i++) {
+		int fd = open(path_of(directories[i]), O_RDONLY | O_DIRECTORY);
+		merged_meanwhile = merged_meanwhile && (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) == 0);
+		close(fd);
+	}
+	if (merged_meanwhile)
+		CHECK_OK(merge(2, &options), err);
+	err = kept;
+}
+
+static void test_twice_at_once(void)
+{
+	const ckptfmt_merge_options options = {1, 1, CKPTFMT_DURABILITY_FULL, 0, NULL};
+	bool hit = true;
+	int busy = 0;
+	for (uint64_t n = 1; hit; n++) {
+		set_stage(2, false);
+		merged_meanwhile = false;
+		os_fault_set(&(os_fault_plan){.at = n, .meanwhile = merge_meanwhile});
+		if (merge(2, &options) != CKPTFMT_OK) {
+			CHECK(merged_meanwhile);
+			CHECK(err.failure == CKPTFMT_FAIL_BUSY || err.failure == CKPTFMT_FAIL_MERGE_CONFLICT ||
+				err.failure == CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND);
+			busy++;
+		}
+		hit = os_fault_hits() != 0;
+		os_fault_clear();
+		CHECK(has_result(2));
+		CHECK(access(path_of("out/m.merge-journal"), F_OK) != 0);
+	}
+	CHECK(busy > 0);
+}
+
+/* A merge of other inputs that is killed before it commits leaves the journal in force alone. */
+static void test_journal_of_another(void)
+{
+	const ckptfmt_merge_options options = {1, 0, CKPTFMT_DURABILITY_FULL, 0, NULL};
+	bool hit = true;
+	for (uint64_t n = 1; hit; n++) {
+		const char *other = path_of("other/c");
+		set_stage(3, false);
+		/* Killed when the second input goes. */
+		os_fault_set(&(os_fault_plan){.kind = OS_FAULT_UNLINK, .at = 3, .crash = true});
+		(void)!merge(2, &options);
+		os_fault_clear();
+		CHECK(!has("in/a", "a", 1) && has("in/b", "b", 2) && has_result(2));
+		os_fault_set(&(os_fault_plan){.at = n, .crash = true});
+		(void)!ckptfmt_merge(&other, 1, path_of("out/m"), &options, &err);
+		hit = os_fault_hits() != 0;
+		os_fault_clear();
+		if (has_result(2)) {
+			CHECK_OK(merge(2, &options), err);
+			CHECK(has_result(2) && !has_inputs(1) && has("other/c", "c", 3));
+		} else {
+			CHECK(has("out/m", "c", 3));
+		}
+	}
+}
+
+/* What is no journal is not read whole. */
+static void test_large_journal(void)
+{
+	const ckptfmt_merge_options options = {1, 0, CKPTFMT_DURABILITY_NONE, 0, NULL};
+	set_stage(2, false);
+	shell("mkdir '%s'/out && truncate -s 20G '%s'/out/m.merge-journal && printf 'ckptfmt merge 1\n' | "
+		"dd of='%s'/out/m.merge-journal conv=notrunc status=none");
+	CHECK_OK(merge(2, &options), err);
+	CHECK(has_result(2) && !has_inputs(1));
+	set_stage(2, false);
+	CHECK_EQ(mkdir(path_of("out"), 0777), 0);
+	CHECK_EQ(mkfifo(path_of("out/m.merge-journal"), 0666), 0);
+	CHECK_OK(merge(2, &options), err);
+	CHECK(has_result(2) && !has_inputs(1));
+}
+
+/* Many generations in the way: quick, and an end to it. */
+static void test_taken_numbers(void)
+{
+	const ckptfmt_merge_options options = {0, 0, CKPTFMT_DURABILITY_NONE, 0, NULL};
+	char name[64];
+	set_stage(2, false);
+	CHECK_EQ(mkdir(path_of("out"), 0777), 0);
+	for (int i = 1; i <= 1026; i++) {
+		snprintf(name, sizeof name, "out/m.data-00000-of-%05d", i);
+		close(open(path_of(name), O_CREAT | O_WRONLY, 0666));
+	}
+	CHECK_FAILS(merge(2, &options), err, CKPTFMT_FAIL_LIMIT, "CMT-5");
+	CHECK_EQ(unlink(path_of("out/m.data-00000-of-01000")), 0);
+	CHECK_OK(merge(2, &options), err);
+	CHECK(has_result(2));
+}
+
+/* Messages tell inputs with long paths apart; errors are written on failure only; data files are files. */
+static void test_errors(void)
+{
+	const ckptfmt_merge_options options = {0, 0, CKPTFMT_DURABILITY_NONE, 0, NULL};
+	char deep[300], a[400], b[400];
+	const char *prefixes[2] = {a, b};
+	set_stage(2, false);
+	memset(deep, 'd', sizeof deep);
+	deep[200] = '\0';
+	snprintf(a, sizeof a, "%s/a", deep);
+	snprintf(b, sizeof b, "%s/b", deep);
+	save_to(a, "x", 1, -1, 1);
+	save_to(b, "x", 1, -1, 1);
+	prefixes[0] = path_of(a);
+	prefixes[1] = path_of(b);
+	CHECK_FAILS(ckptfmt_merge(prefixes, 2, path_of("out/m"), &options, &err), err, CKPTFMT_FAIL_MERGE_CONFLICT,
+		"MRG-3");
+	CHECK(strstr(err.message, "/a and ") != NULL && strstr(err.message, "/b") != NULL);
+	CHECK_EQ(strcmp(err.tensor, "x"), 0);
+	shell("mkdir -p '%s'/out && echo garbage > '%s'/out/m.index");
+	memset(&err, 0, sizeof err);
+	CHECK_OK(merge(2, &options), err);
+	CHECK(err.status == CKPTFMT_OK && err.message[0] == '\0' && has_result(2));
+	CHECK_EQ(unlink(path_of("in/a.data-00000-of-00001")), 0);
+	CHECK_EQ(mkfifo(path_of("in/a.data-00000-of-00001"), 0666), 0);
+	CHECK_FAILS(merge(2, &options), err, CKPTFMT_FAIL_OS, "NAM-6");
 }
 
 /* A journal that is damaged, or of another index, is none. */
@@ -489,6 +674,13 @@ int main(void)
 	fail_merges(EIO, false, true);
 	fail_allocations();
 	test_resume_with_others();
+	test_resume_of_a_part();
+	test_resume_without_the_bytes();
+	test_twice_at_once();
+	test_journal_of_another();
+	test_large_journal();
+	test_taken_numbers();
+	test_errors();
 	test_bad_journal();
 	test_changed_inputs();
 	test_without_links();
