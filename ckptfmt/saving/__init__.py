@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is saved, how it is cut and where it goes: save specs, sharding policies, savers, meshes."""
