@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The walk gives entries by key, those of one key by input. A group gathers what one key has: the entry of its first
- * input, its owner, and the slices of the others. It holds copies, since the walk goes on.
+ * The walk gives entries by key, those of one key by input. The first of a key is its owner: the result's entry is the
+ * owner's, with the slices of the others. Nearly all entries are alone, and are checked and written as they come. Of a
+ * partitioned tensor a group gathers what there is; it holds copies, since the walk goes on.
  */
 #include "bundle/merge_join.h"
 
@@ -16,14 +17,14 @@
 
 typedef struct group {
 	cf_merge_inputs *inputs;
-	cf_buffer key, value;       /* of the owner */
+	cf_entry entry;             /* the owner's; what it points to is there only while it has slices */
+	int64_t dims[CKPTFMT_RANK_MAX];
+	uint32_t owner;
+	uint64_t member_count;      /* 0: no group yet */
+	cf_buffer key, value;       /* of an owner with slices */
 	cf_buffer slices;           /* of the others, as fields of an entry */
 	cf_buffer extents;          /* int64_t: starts and lengths of all slices, */
 	cf_buffer holders;          /* uint32_t: and the input of each; only when checking, and with two members */
-	cf_entry entry;             /* the owner's; points into `value` */
-	int64_t dims[CKPTFMT_RANK_MAX];
-	uint64_t member_count;      /* 0: no group yet */
-	uint32_t owner;
 } group;
 
 static void free_group(group *g)
@@ -48,12 +49,13 @@ static void name_tensor(ckptfmt_error *err, const uint8_t *key, uint64_t size)
 	cf_buffer_free(&name);
 }
 
-static ckptfmt_status conflict(const group *g, uint32_t first, uint32_t second, const char *what, ckptfmt_error *err)
+static ckptfmt_status conflict(const group *g, uint32_t first, uint32_t second, cf_bytes_view key, const char *what,
+	ckptfmt_error *err)
 {
 	const cf_merge_input *a = &g->inputs->rows[first], *b = &g->inputs->rows[second];
 	ckptfmt_status status = cf_fail(err, CKPTFMT_FAIL_MERGE_CONFLICT, CF_NO_OFFSET, "%s in %s and %s", what,
 		cf_merge_name(a->name), cf_merge_name(b->name));
-	name_tensor(err, g->key.data, g->key.size);
+	name_tensor(err, key.data, key.size);
 	cf_error_path(err, b->prefix.index_path);
 	return status;
 }
@@ -62,6 +64,12 @@ static ckptfmt_status conflict(const group *g, uint32_t first, uint32_t second, 
 
 static ckptfmt_status begin_group(group *g, uint32_t input, const cf_table_iterator *at, ckptfmt_error *err)
 {
+	cf_bytes_view value = {at->value, at->value_size};
+	CF_TRY(cf_entry_decode(value, at->value_offset, g->inputs->limits.slices_max, g->dims, &g->entry, err));
+	g->owner = input;
+	g->member_count = 1;
+	if (CF_LIKELY(g->entry.slice_count == 0))
+		return CKPTFMT_OK;
 	cf_buffer_clear(&g->key);
 	cf_buffer_clear(&g->value);
 	cf_buffer_clear(&g->slices);
@@ -71,26 +79,22 @@ static ckptfmt_status begin_group(group *g, uint32_t input, const cf_table_itera
 	cf_put_bytes(&g->value, at->value, at->value_size);
 	CF_TRY(cf_buffer_status(&g->key, err));
 	CF_TRY(cf_buffer_status(&g->value, err));
-	g->owner = input;
-	g->member_count = 1;
-	return cf_entry_decode((cf_bytes_view){g->value.data, g->value.size}, at->value_offset,
-		g->inputs->limits.slices_max, g->dims, &g->entry, err);
+	g->entry.bytes.data = g->value.data;
+	return CKPTFMT_OK;
 }
 
 /* EXT-7: metadata stand in one data file and may be said by many. */
-static bool is_metadata(const group *g)
+static bool is_metadata(const group *g, const cf_table_iterator *at)
 {
-	return g->key.size == sizeof CF_METADATA_NAME - 1 &&
-		memcmp(g->key.data, CF_METADATA_NAME, sizeof CF_METADATA_NAME - 1) == 0 &&
-		g->entry.dtype == CKPTFMT_STRING && g->entry.rank == 0;
+	return at->key_size == sizeof CF_METADATA_NAME - 1 &&
+		memcmp(at->key, CF_METADATA_NAME, sizeof CF_METADATA_NAME - 1) == 0 && g->entry.dtype == CKPTFMT_STRING &&
+		g->entry.rank == 0;
 }
 
-static ckptfmt_status add_metadata(const group *g, uint32_t input, const cf_entry *other, ckptfmt_error *err)
+static bool same_metadata(const group *g, const cf_entry *other)
 {
-	if (other->dtype != g->entry.dtype || other->rank != 0 || other->size != g->entry.size ||
-		other->masked_crc != g->entry.masked_crc)
-		return conflict(g, g->owner, input, "MRG-3: the metadata differ", err);
-	return CKPTFMT_OK;
+	return other->dtype == g->entry.dtype && other->rank == 0 && other->size == g->entry.size &&
+		other->masked_crc == g->entry.masked_crc;
 }
 
 /* Notes the boxes of an entry's slices. */
@@ -110,26 +114,25 @@ static ckptfmt_status note_slices(group *g, uint32_t input, const cf_entry *entr
 	}
 }
 
-static ckptfmt_status add_to_group(group *g, uint32_t input, const cf_table_iterator *at, bool check,
-	ckptfmt_error *err)
+/* Another entry of the group's key; its slices are noted to be checked, or taken over. */
+static ckptfmt_status add_to_group(group *g, uint32_t input, const cf_table_iterator *at, const cf_entry *other,
+	const int64_t *dims, bool check, ckptfmt_error *err)
 {
-	int64_t dims[CKPTFMT_RANK_MAX];
-	cf_entry other;
-	CF_TRY(cf_entry_decode((cf_bytes_view){at->value, at->value_size}, at->value_offset, g->inputs->limits.slices_max,
-		dims, &other, err));
-	if (is_metadata(g))
-		return add_metadata(g, input, &other, err);
+	cf_bytes_view key = {at->key, at->key_size};
+	if (is_metadata(g, at))
+		return same_metadata(g, other) ? CKPTFMT_OK
+			: conflict(g, g->owner, input, key, "MRG-3: the metadata differ", err);
 	/* MRG-3, MRG-4 */
-	if (g->entry.slice_count == 0 || other.slice_count == 0)
-		return conflict(g, g->owner, input, "MRG-3: the tensor is", err);
-	if (other.dtype != g->entry.dtype || other.rank != g->entry.rank ||
-		memcmp(dims, g->dims, (size_t)other.rank * sizeof *dims) != 0)
-		return conflict(g, g->owner, input, "MRG-4: dtype or shape differ", err);
-	if (check && g->member_count++ == 1)
+	if (g->entry.slice_count == 0 || other->slice_count == 0)
+		return conflict(g, g->owner, input, key, "MRG-3: the tensor is", err);
+	if (other->dtype != g->entry.dtype || other->rank != g->entry.rank ||
+		memcmp(dims, g->dims, (size_t)other->rank * sizeof *dims) != 0)
+		return conflict(g, g->owner, input, key, "MRG-4: dtype or shape differ", err);
+	if (!check)
+		return cf_entry_copy_slices(&g->slices, other, err);
+	if (g->member_count++ == 1)
 		CF_TRY(note_slices(g, g->owner, &g->entry, err));
-	if (check)
-		return note_slices(g, input, &other, err);
-	return cf_entry_copy_slices(&g->slices, &other, err);
+	return note_slices(g, input, other, err);
 }
 
 /* ---- checking -------------------------------------------------------------------------------------------- */
@@ -144,11 +147,10 @@ static ckptfmt_status check_disjoint(const group *g, ckptfmt_error *err)
 	ckptfmt_status status;
 	CF_TRY(cf_buffer_status(&g->extents, err));
 	CF_TRY(cf_buffer_status(&g->holders, err));
-	if (boxes.count == 0)
-		return CKPTFMT_OK;
 	status = cf_boxes_check_disjoint(&boxes, rows, err);
 	if (status == CKPTFMT_CORRUPT)
-		status = conflict(g, holder[rows[0]], holder[rows[1]], "MRG-5: slices overlap", err);
+		status = conflict(g, holder[rows[0]], holder[rows[1]], (cf_bytes_view){g->key.data, g->key.size},
+			"MRG-5: slices overlap", err);
 	return status;
 }
 
@@ -178,12 +180,9 @@ static ckptfmt_status reference(cf_merge_input *in, int32_t shard, ckptfmt_error
 	return cf_buffer_status(&in->order, err);
 }
 
-static ckptfmt_status finish_checking(group *g, ckptfmt_error *err)
+static ckptfmt_status finish_checking(const group *g, ckptfmt_error *err)
 {
-	if (g->member_count == 0)
-		return CKPTFMT_OK;
-	CF_TRY(check_disjoint(g, err));
-	return reference(&g->inputs->rows[g->owner], g->entry.shard, err);
+	return g->member_count > 1 ? check_disjoint(g, err) : CKPTFMT_OK;
 }
 
 /* EXT-8: those of the inputs go, and the result gets its own. */
@@ -202,29 +201,34 @@ static bool is_placeholder(const cf_table_iterator *at)
 		entry.slice_count == 0;
 }
 
-static ckptfmt_status check_entry(group *g, uint32_t input, const cf_table_iterator *at, bool same_key,
-	ckptfmt_error *err)
+static ckptfmt_status check_member(group *g, const cf_merge_walk *walk, ckptfmt_error *err)
 {
-	cf_merge_input *in = &g->inputs->rows[input];
+	const cf_table_iterator *at = walk->at;
 	int64_t dims[CKPTFMT_RANK_MAX];
-	cf_entry entry;
+	cf_entry other;
+	CF_TRY(cf_entry_decode((cf_bytes_view){at->value, at->value_size}, at->value_offset, g->inputs->limits.slices_max,
+		dims, &other, err));
+	CF_TRY(check_value(&g->inputs->rows[walk->input], &other, err));
+	return add_to_group(g, walk->input, at, &other, dims, true, err);
+}
+
+static ckptfmt_status check_owner(group *g, const cf_merge_walk *walk, ckptfmt_error *err)
+{
+	cf_merge_input *in = &g->inputs->rows[walk->input];
+	CF_TRY(begin_group(g, walk->input, walk->at, err));
+	CF_TRY(check_value(in, &g->entry, err));
+	return reference(in, g->entry.shard, err);
+}
+
+static ckptfmt_status check_entry(group *g, const cf_merge_walk *walk, ckptfmt_error *err)
+{
 	ckptfmt_status status;
-	if (same_key) {
-		status = cf_entry_decode((cf_bytes_view){at->value, at->value_size}, at->value_offset,
-			g->inputs->limits.slices_max, dims, &entry, err);
-		if (status == CKPTFMT_OK)
-			status = check_value(in, &entry, err);
-		if (status == CKPTFMT_OK)
-			status = add_to_group(g, input, at, true, err);
-	} else {
+	if (!walk->same_key)
 		CF_TRY(finish_checking(g, err));
-		status = begin_group(g, input, at, err);
-		if (status == CKPTFMT_OK)
-			status = check_value(in, &g->entry, err);
-	}
+	status = walk->same_key ? check_member(g, walk, err) : check_owner(g, walk, err);
 	if (status != CKPTFMT_OK) {
-		name_tensor(err, at->key, at->key_size);
-		cf_error_path(err, in->prefix.index_path);
+		name_tensor(err, walk->at->key, walk->at->key_size);
+		cf_error_path(err, g->inputs->rows[walk->input].prefix.index_path);
 	}
 	return status;
 }
@@ -267,7 +271,7 @@ ckptfmt_status cf_merge_check(cf_merge_inputs *inputs, int32_t *file_count, ckpt
 		status = next_entry(&walk, &more, err);
 		if (status != CKPTFMT_OK || !more)
 			break;
-		status = check_entry(&g, walk.input, walk.at, walk.same_key, err);
+		status = check_entry(&g, &walk, err);
 	}
 	if (status == CKPTFMT_OK)
 		status = finish_checking(&g, err);
@@ -330,7 +334,7 @@ static ckptfmt_status put_placeholder(writing *w, const cf_sort_key *place, ckpt
 }
 
 /* Those that come before the key; all that are left where it is NULL. */
-static ckptfmt_status put_placeholders(writing *w, const cf_buffer *key, ckptfmt_error *err)
+static ckptfmt_status put_placeholders(writing *w, const cf_bytes_view *key, ckptfmt_error *err)
 {
 	placeholders *p = &w->places;
 	for (; p->next < p->count; p->next++) {
@@ -350,25 +354,51 @@ static ckptfmt_status put_placeholders(writing *w, const cf_buffer *key, ckptfmt
 	return CKPTFMT_OK;
 }
 
+/* Writes the group's entry, whose key is given. */
+static ckptfmt_status write_group(writing *w, cf_bytes_view key, ckptfmt_error *err)
+{
+	const group *g = &w->g;
+	const cf_merge_input *in = &g->inputs->rows[g->owner];
+	const cf_merge_file *file = NULL;
+	CF_TRY(put_placeholders(w, &key, err));
+	if (g->entry.shard >= 0 && g->entry.shard < in->header.num_shards)
+		file = cf_merge_input_known_file(in, g->entry.shard);
+	/* Only an index that was changed in place, which its inode, size and time need not show. */
+	if (file == NULL || file->new_shard < 0)
+		return cf_fail(err, CKPTFMT_FAIL_BUSY, CF_NO_OFFSET, "MRG-11: %s was changed meanwhile",
+			cf_merge_name(in->name));
+	cf_buffer_clear(&w->value);
+	CF_TRY(cf_entry_reencode(&w->value, &g->entry, g->dims, file->new_shard,
+		(cf_bytes_view){g->slices.data, g->entry.slice_count == 0 ? 0 : g->slices.size}, err));
+	CF_TRY(cf_buffer_status(&w->value, err));
+	return cf_table_writer_add(w->table, key.data, key.size, w->value.data, w->value.size, err);
+}
+
+/* An entry with slices was waiting for those of other inputs. */
 static ckptfmt_status finish_writing(writing *w, ckptfmt_error *err)
 {
 	const group *g = &w->g;
-	const cf_merge_file *file;
-	if (g->member_count == 0)
+	if (g->member_count == 0 || g->entry.slice_count == 0)
 		return CKPTFMT_OK;
-	CF_TRY(put_placeholders(w, &g->key, err));
 	CF_TRY(cf_buffer_status(&g->slices, err));
-	file = g->entry.shard < 0 || g->entry.shard >= g->inputs->rows[g->owner].header.num_shards ? NULL
-		: cf_merge_input_known_file(&g->inputs->rows[g->owner], g->entry.shard);
-	/* The blocks are read again, and only from an index that has not changed; but not from one that cannot. */
-	if (file == NULL || file->new_shard < 0)
-		return cf_fail(err, CKPTFMT_FAIL_BUSY, CF_NO_OFFSET, "MRG-11: %s was changed meanwhile",
-			cf_merge_name(g->inputs->rows[g->owner].name));
-	cf_buffer_clear(&w->value);
-	CF_TRY(cf_entry_reencode(&w->value, &g->entry, g->dims, file->new_shard,
-		(cf_bytes_view){g->slices.data, g->slices.size}, err));
-	CF_TRY(cf_buffer_status(&w->value, err));
-	return cf_table_writer_add(w->table, g->key.data, g->key.size, w->value.data, w->value.size, err);
+	return write_group(w, (cf_bytes_view){g->key.data, g->key.size}, err);
+}
+
+static ckptfmt_status write_entry(writing *w, const cf_merge_walk *walk, ckptfmt_error *err)
+{
+	group *g = &w->g;
+	const cf_table_iterator *at = walk->at;
+	int64_t dims[CKPTFMT_RANK_MAX];
+	cf_entry other;
+	if (!walk->same_key) {
+		CF_TRY(finish_writing(w, err));
+		CF_TRY(begin_group(g, walk->input, at, err));
+		return g->entry.slice_count != 0 ? CKPTFMT_OK
+			: write_group(w, (cf_bytes_view){at->key, at->key_size}, err);
+	}
+	CF_TRY(cf_entry_decode((cf_bytes_view){at->value, at->value_size}, at->value_offset, g->inputs->limits.slices_max,
+		dims, &other, err));
+	return add_to_group(g, walk->input, at, &other, dims, false, err);
 }
 
 /* MRG-8 */
@@ -395,13 +425,7 @@ static ckptfmt_status write_entries(writing *w, ckptfmt_error *err)
 		status = next_entry(&walk, &more, err);
 		if (status != CKPTFMT_OK || !more)
 			break;
-		if (walk.same_key) {
-			status = add_to_group(&w->g, walk.input, walk.at, false, err);
-		} else {
-			status = finish_writing(w, err);
-			if (status == CKPTFMT_OK)
-				status = begin_group(&w->g, walk.input, walk.at, err);
-		}
+		status = write_entry(w, &walk, err);
 	}
 	if (status == CKPTFMT_OK)
 		status = finish_writing(w, err);

@@ -14,6 +14,8 @@
 #include <assert.h>
 #include <inttypes.h>
 
+enum { PREFETCH_DISTANCE = 64 };
+
 typedef struct entry_head {
 	uint64_t shared;
 	uint64_t unshared;
@@ -223,6 +225,8 @@ static ckptfmt_status take_entry(cf_block_iterator *iterator, ckptfmt_error *err
 	iterator->oddities |= iterator->entries.oddities;
 	iterator->walking = true;
 	iterator->valid = true;
+	/* Where many blocks are walked through in turn, as in a merge, no hardware sees the pattern. */
+	__builtin_prefetch((const void *)((uintptr_t)iterator->value + head.value_size + PREFETCH_DISTANCE));
 	return CKPTFMT_OK;
 }
 
