@@ -27,13 +27,11 @@ static uint64_t code_of(const cf_table_iterator *at, uint64_t common)
 	return (UINT32_MAX - common) << 8 | at->key[common];
 }
 
-/* Whether a's key comes before b's; the other one's code is set to have it as base. */
-static bool beats(cf_merge_walk *walk, uint32_t a, uint32_t b)
+/* The match where the codes are one. */
+static bool beats_by_key(cf_merge_walk *walk, uint32_t a, uint32_t b)
 {
 	uint64_t *codes = walk->codes, common;
 	const cf_table_iterator *x, *y;
-	if (codes[a] != codes[b])
-		return codes[a] < codes[b];
 	if (codes[a] == SAME || codes[a] == DONE)
 		return a < b;
 	x = &walk->inputs->rows[a].at;
@@ -47,6 +45,13 @@ static bool beats(cf_merge_walk *walk, uint32_t a, uint32_t b)
 	}
 	codes[a] = code_of(x, common);
 	return false;
+}
+
+/* Whether a's key comes before b's; the other one's code is set to have it as base. */
+static inline bool beats(cf_merge_walk *walk, uint32_t a, uint32_t b)
+{
+	uint64_t x = walk->codes[a], y = walk->codes[b];
+	return CF_LIKELY(x != y) ? x < y : beats_by_key(walk, a, b);
 }
 
 static ckptfmt_status step(cf_merge_walk *walk, uint32_t input, ckptfmt_error *err)
