@@ -55,7 +55,6 @@ COVERED_BY = {
     "bundle/listing": "test_bundle",
     "bundle/map": "test_bundle",
     "bundle/merge_files": "test_merge",
-    "bundle/merge_inputs": "test_merge",
     "bundle/merge_join": "test_merge",
     "bundle/merge_journal": "test_merge",
     "bundle/merge_walk": "test_merge",

@@ -37,7 +37,8 @@ typedef struct merge {
 	cf_index_mark mark;
 	cf_merge_before before;     /* what was at the destination when it began, */
 	bool left_out;              /* and whether inputs were missing then */
-	uint64_t *sizes;
+	cf_file_info *results;      /* the result's data files, */
+	uint64_t *sizes;            /* and their sizes */
 	bool committed;
 } merge;
 
@@ -95,20 +96,34 @@ static ckptfmt_status write_index(merge *m, ckptfmt_error *err)
 	return cf_file_writer_finish(&m->index, m->options.durability == CKPTFMT_DURABILITY_FULL, err);
 }
 
+static ckptfmt_status describe_results(merge *m, ckptfmt_error *err)
+{
+	uint64_t count = (uint64_t)m->files.new_count;
+	cf_release(m->results);
+	cf_release(m->sizes);
+	m->results = cf_allocate(count * sizeof *m->results);
+	m->sizes = cf_allocate(count * sizeof *m->sizes);
+	if (m->results == NULL || m->sizes == NULL)
+		return cf_fail_memory(err);
+	for (int32_t i = 0; i < m->files.new_count; i++) {
+		m->results[i] = cf_merge_files_info(&m->files, i);
+		m->sizes[i] = m->results[i].size;
+	}
+	return CKPTFMT_OK;
+}
+
 /* All that goes before the lock, for this number of data files. */
 static ckptfmt_status prepare(merge *m, int32_t count, ckptfmt_error *err)
 {
 	cf_file_writer_abandon(&m->index);
 	cf_file_writer_abandon(&m->journal);
-	cf_release(m->sizes);
-	m->sizes = NULL;
 	m->files.new_count = count;
-	CF_TRY(cf_merge_files_sizes(&m->files, &m->sizes, err));
+	CF_TRY(describe_results(m, err));
 	CF_TRY(write_index(m, err));
 	if (m->options.durability != CKPTFMT_DURABILITY_NONE)
 		CF_TRY(cf_commit_read_back(&m->commit, &m->index, count, m->sizes, err));
 	if (m->options.consume)
-		CF_TRY(cf_merge_journal_write(&m->commit, &m->inputs, m->mark, m->sizes, count, &m->journal, err));
+		CF_TRY(cf_merge_journal_write(&m->commit, &m->inputs, m->mark, m->results, count, &m->journal, err));
 	return CKPTFMT_OK;
 }
 
@@ -246,6 +261,7 @@ ckptfmt_status ckptfmt_merge(const char *const *prefixes, uint64_t count, const 
 	cf_file_writer_abandon(&m.journal);
 	cf_merge_files_close(&m.files);
 	cf_merge_inputs_close(&m.inputs);
+	cf_release(m.results);
 	cf_release(m.sizes);
 	cf_os_directory_close(&m.directory);
 	cf_prefix_free(&m.prefix);

@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 #include "bundle/generations.h"
+#include "bundle/merge_journal.h"
 
 #include <string.h>
 
@@ -79,19 +80,25 @@ static ckptfmt_status is_ours(const cf_merge_files *files, int32_t shard, int32_
 	return CKPTFMT_OK;
 }
 
-/* A number is free if no data file has it but those that would be put there. That of the index in force is free only
- * if all of them are there: then nothing changes for it. */
-static ckptfmt_status is_free(const cf_merge_files *files, const cf_generations *there, int32_t count, bool *is,
+/* A number is free if no data file has it but those that would be put there, or those that a killed merge left. That of
+ * the index in force is free only if all of the former are there: then nothing changes for it. */
+static ckptfmt_status is_free(cf_merge_files *files, const cf_generations *there, int32_t count, bool *is,
 	ckptfmt_error *err)
 {
 	uint64_t found;
 	const cf_generation_file *group = cf_generations_find(there, count, &found);
-	*is = count != files->commit->old_count || found == (uint64_t)count;
+	bool in_force = count == files->commit->old_count;
+	*is = !in_force || found == (uint64_t)count;
+	files->clears = false;
 	for (uint64_t i = 0; i < found && *is; i++) {
 		*is = group[i].usual;
 		if (*is)
 			CF_TRY(is_ours(files, group[i].shard, count, is, err));
 	}
+	if (*is || in_force)
+		return CKPTFMT_OK;
+	CF_TRY(cf_merge_journal_left(files->commit, group, found, is, err));
+	files->clears = *is;
 	return CKPTFMT_OK;
 }
 
@@ -292,6 +299,8 @@ ckptfmt_status cf_merge_files_name(cf_merge_files *files, cf_naming *out, ckptfm
 {
 	ckptfmt_status status = CKPTFMT_OK;
 	*out = CF_NAMED;
+	if (files->clears)
+		cf_commit_remove_generation(files->commit, files->new_count);
 	for (int32_t i = 0; i < files->new_count && status == CKPTFMT_OK && *out == CF_NAMED; i++)
 		status = name_file(files, i, out, err);
 	if (status != CKPTFMT_OK || *out != CF_NAMED)
@@ -313,12 +322,13 @@ void cf_merge_files_undo(cf_merge_files *files)
 	}
 }
 
-ckptfmt_status cf_merge_files_sizes(const cf_merge_files *files, uint64_t **out, ckptfmt_error *err)
+cf_file_info cf_merge_files_info(const cf_merge_files *files, int32_t row)
 {
-	*out = cf_allocate((uint64_t)files->new_count * sizeof **out);
-	if (*out == NULL)
-		return cf_fail_memory(err);
-	for (int32_t i = 0; i < files->new_count; i++)
-		(*out)[i] = i < files->file_count ? file_of(&files->sources[i])->info.size : 0;
-	return CKPTFMT_OK;
+	cf_file_info none;
+	memset(&none, 0, sizeof none);
+	if (row >= files->file_count)
+		return none;
+	if (files->copies != NULL && files->copies[row].state != CF_FILE_WRITER_CLOSED)
+		return files->copies[row].info;
+	return file_of(&files->sources[row])->info;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The data files of a merge's result: second names (hard links) of those of the inputs or, where the file system has no
  * links between the two places, copies; and empty files for placeholders. A link that stands under its name already,
- * left by a merge that was killed, is taken as it is, so that running the merge again ends in the same files. (Copies
- * cannot be told from other files: they stay, and another number is chosen.) */
+ * left by a merge that was killed, is taken as it is, so that running the merge again ends in the same files. Files
+ * that a killed merge left and that nothing refers to are removed if its journal tells of them. */
 #ifndef CKPTFMT_BUNDLE_MERGE_FILES_H
 #define CKPTFMT_BUNDLE_MERGE_FILES_H
 
@@ -22,6 +22,7 @@ typedef struct cf_merge_files {
 	int32_t file_count;         /* those that are data files of inputs */
 	int32_t new_count;          /* with the empty ones; 0 until chosen */
 	int32_t room;
+	bool clears;                /* the number chosen has files of a killed merge, to be removed */
 } cf_merge_files;
 
 /* REQUIRES: cf_merge_check gave the numbers. NO_MEMORY. */
@@ -30,7 +31,7 @@ CF_MUST_CHECK ckptfmt_status cf_merge_files_open(cf_merge_files *files, cf_merge
 void cf_merge_files_close(cf_merge_files *files);
 
 /* CMT-5: the number of data files of the result. The same each time as long as nothing in the directory changes, and
- * after a merge of the same inputs was killed. */
+ * after a merge that removes its inputs was killed: files that one left are in nobody's way. */
 CF_MUST_CHECK ckptfmt_status cf_merge_files_choose_count(cf_merge_files *files, int32_t *out, ckptfmt_error *err);
 
 /* CMT-3: whoever wrote the inputs may not have synced them. BUSY where a file is not the one that was looked at. */
@@ -51,7 +52,7 @@ CF_MUST_CHECK ckptfmt_status cf_merge_files_name(cf_merge_files *files, cf_namin
  * REQUIRES: cf_commit_lock, and no index in force names them. */
 void cf_merge_files_undo(cf_merge_files *files);
 
-/* The size of each data file of the result, as new_count numbers. */
-CF_MUST_CHECK ckptfmt_status cf_merge_files_sizes(const cf_merge_files *files, uint64_t **out, ckptfmt_error *err);
+/* What data file `row` of the result is, or will be; all zero for an empty file that is not made yet. */
+cf_file_info cf_merge_files_info(const cf_merge_files *files, int32_t row);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * journal  "ckptfmt merge 1\n"  u64 size  u32 crc32c (of the result's index)  u32 data files of the result  u64 size*
+ * journal  "ckptfmt merge 1\n"  u64 size  u32 crc32c (of the result's index)  u32 data files of the result  file*
  *          u64 inputs  input*  u32 crc32c of all before
  * input    file (its index)  u64 inode (of its directory)  u32 name size  name  u32 num_shards  u64 data files
  *          (u32 shard  file)*
@@ -66,14 +66,14 @@ static ckptfmt_status put_input(cf_buffer *out, cf_merge_input *in, ckptfmt_erro
 }
 
 static ckptfmt_status put_journal(cf_buffer *out, const cf_merge_inputs *inputs, cf_index_mark result,
-	const uint64_t *sizes, int32_t count, ckptfmt_error *err)
+	const cf_file_info *files, int32_t count, ckptfmt_error *err)
 {
 	cf_put_bytes(out, magic, MAGIC_SIZE);
 	cf_put_u64(out, result.size);
 	cf_put_u32(out, result.crc32c);
 	cf_put_u32(out, (uint32_t)count);
 	for (int32_t i = 0; i < count; i++)
-		cf_put_u64(out, sizes[i]);
+		put_file(out, &files[i]);
 	cf_put_u64(out, inputs->count);
 	for (uint64_t i = 0; i < inputs->count; i++)
 		CF_TRY(put_input(out, &inputs->rows[i], err));
@@ -85,11 +85,11 @@ static ckptfmt_status put_journal(cf_buffer *out, const cf_merge_inputs *inputs,
 }
 
 ckptfmt_status cf_merge_journal_write(const cf_commit *commit, const cf_merge_inputs *inputs, cf_index_mark result,
-	const uint64_t *sizes, int32_t count, cf_file_writer *file, ckptfmt_error *err)
+	const cf_file_info *files, int32_t count, cf_file_writer *file, ckptfmt_error *err)
 {
 	char name[CF_NAME_SIZE];
 	cf_buffer text = CF_BUFFER_EMPTY;
-	ckptfmt_status status = put_journal(&text, inputs, result, sizes, count, err);
+	ckptfmt_status status = put_journal(&text, inputs, result, files, count, err);
 	journal_name(commit, name);
 	if (status == CKPTFMT_OK)
 		status = cf_file_writer_open(file, commit->directory, name, err);
@@ -115,10 +115,11 @@ typedef struct listed_input {
 } listed_input;
 
 typedef struct journal {
+	char name[CF_NAME_SIZE];
 	cf_buffer text;
 	cf_file_info info;          /* of the journal itself */
 	cf_index_mark result;
-	const uint8_t *sizes;       /* u64 each: of the result's data files */
+	const uint8_t *results;     /* FILE_SIZE bytes each: the result's data files */
 	int32_t data_count;
 	listed_input *inputs;
 	uint64_t count;
@@ -173,7 +174,7 @@ static bool parse_journal(journal *j)
 	at = cf_cursor_over(j->text.data, (size_t)(size - 4), 0);
 	if (!cf_take_bytes(&at, MAGIC_SIZE, &start) || !cf_take_u64(&at, &j->result.size) ||
 		!cf_take_u32(&at, &j->result.crc32c) || !take_count(&at, &j->data_count) ||
-		!cf_take_bytes(&at, (uint64_t)j->data_count * 8, &j->sizes) || !cf_take_u64(&at, &j->count) ||
+		!cf_take_bytes(&at, (uint64_t)j->data_count * FILE_SIZE, &j->results) || !cf_take_u64(&at, &j->count) ||
 		j->count > cf_cursor_left(&at) / INPUT_SIZE_MIN)
 		return false;
 	j->inputs = cf_allocate_zero(j->count, sizeof *j->inputs);
@@ -183,6 +184,14 @@ static bool parse_journal(journal *j)
 		if (!take_input(&at, &j->inputs[i]))
 			return false;
 	return cf_cursor_left(&at) == 0;
+}
+
+static cf_file_info result_file(const journal *j, int32_t shard)
+{
+	cf_cursor at = cf_cursor_over(j->results + (uint64_t)shard * FILE_SIZE, FILE_SIZE, 0);
+	cf_file_info info;
+	(void)!take_file(&at, &info);
+	return info;
 }
 
 /* The journal's bytes, if it begins like one and has a size that one may have. */
@@ -202,15 +211,15 @@ static ckptfmt_status read_bytes(const cf_file *file, const char *name, journal 
 	return CKPTFMT_OK;
 }
 
-/* *found false: there is no journal, or none that can be used. */
-static ckptfmt_status read_journal(const cf_commit *commit, journal *j, bool *found, ckptfmt_error *err)
+/* *found false: there is no journal of this name, or none that can be used. */
+static ckptfmt_status read_journal(const cf_commit *commit, const char *name, journal *j, bool *found,
+	ckptfmt_error *err)
 {
-	char name[CF_NAME_SIZE];
 	cf_file file;
 	bool exists;
 	ckptfmt_status status;
 	*found = false;
-	journal_name(commit, name);
+	(void)snprintf(j->name, sizeof j->name, "%s", name);
 	CF_TRY(cf_os_stat(commit->directory, name, &j->info, &exists, err));
 	if (!exists || !j->info.regular)
 		return CKPTFMT_OK;
@@ -276,7 +285,7 @@ static ckptfmt_status settle_result(const cf_commit *commit, const journal *j, b
 		bool exists;
 		cf_data_name(commit->prefix->base, shard, j->data_count, name);
 		CF_TRY(cf_os_stat(commit->directory, name, &info, &exists, err));
-		if (!exists || info.size != cf_load_u64(j->sizes + (uint64_t)shard * 8))
+		if (!exists || info.size != result_file(j, shard).size)
 			return CKPTFMT_OK;
 		if (full)
 			CF_TRY(sync_file(commit->directory, name, err));
@@ -287,6 +296,62 @@ static ckptfmt_status settle_result(const cf_commit *commit, const journal *j, b
 	cf_index_name(commit->prefix->base, name);
 	CF_TRY(sync_file(commit->directory, name, err));
 	return cf_os_directory_sync(commit->directory, err);
+}
+
+/* ---- what was left --------------------------------------------------------------------------------------- */
+
+static ckptfmt_status is_left_of(const cf_commit *commit, const journal *j, const cf_generation_file *group,
+	uint64_t count, bool *is, ckptfmt_error *err)
+{
+	*is = j->data_count == group[0].count;
+	for (uint64_t i = 0; i < count && *is; i++) {
+		char name[CF_NAME_SIZE];
+		cf_file_info known, info;
+		*is = group[i].usual;
+		if (!*is)
+			break;
+		known = result_file(j, group[i].shard);
+		cf_data_name(commit->prefix->base, group[i].shard, group[i].count, name);
+		CF_TRY(cf_os_stat(commit->directory, name, &info, is, err));
+		*is = *is && info.regular && (known.inode == 0 ? info.size == 0 : cf_same_state(&info, &known));
+	}
+	return CKPTFMT_OK;
+}
+
+/* The next name, from *at on, of a journal that did not get its own; NULL if there is none. */
+static const char *next_unnamed(const cf_commit *commit, const cf_buffer *names, uint64_t *at)
+{
+	char begin[CF_NAME_SIZE];
+	size_t size;
+	journal_name(commit, begin);
+	size = strlen(begin);
+	while (*at < names->size) {
+		const char *name = (const char *)names->data + *at;
+		*at += strlen(name) + 1;
+		if (strncmp(name, begin, size) == 0 && strncmp(name + size, ".tempstate", 10) == 0)
+			return name;
+	}
+	return NULL;
+}
+
+ckptfmt_status cf_merge_journal_left(const cf_commit *commit, const cf_generation_file *group, uint64_t count,
+	bool *left, ckptfmt_error *err)
+{
+	cf_buffer names = CF_BUFFER_EMPTY;
+	ckptfmt_status status = cf_os_directory_list(commit->directory, &names, err);
+	const char *name;
+	uint64_t at = 0;
+	*left = false;
+	while (status == CKPTFMT_OK && !*left && (name = next_unnamed(commit, &names, &at)) != NULL) {
+		journal j = {.count = 0};
+		bool usable;
+		status = read_journal(commit, name, &j, &usable, err);
+		if (status == CKPTFMT_OK && usable)
+			status = is_left_of(commit, &j, group, count, left, err);
+		free_journal(&j);
+	}
+	cf_buffer_free(&names);
+	return status;
 }
 
 /* ---- removing -------------------------------------------------------------------------------------------- */
@@ -343,12 +408,10 @@ static void remove_listed_input(const cf_directory *directory, const char *base,
 }
 
 /* Only the journal that was read or written: another merge may have put its own there. */
-static void remove_journal(const cf_commit *commit, uint64_t inode)
+static void remove_journal(const cf_commit *commit, const char *name, uint64_t inode)
 {
-	char name[CF_NAME_SIZE];
 	cf_file_info info;
 	bool exists;
-	journal_name(commit, name);
 	if (cf_commit_lock(commit, NULL) != CKPTFMT_OK)
 		return;
 	if (cf_os_stat(commit->directory, name, &info, &exists, NULL) == CKPTFMT_OK && exists && info.inode == inode)
@@ -356,14 +419,30 @@ static void remove_journal(const cf_commit *commit, uint64_t inode)
 	cf_commit_unlock(commit);
 }
 
+static ckptfmt_status name_journal(const cf_commit *commit, cf_file_writer *file, const char *name, ckptfmt_error *err)
+{
+	ckptfmt_error why;
+	cf_file_info info;
+	bool unknown, exists;
+	ckptfmt_status status = cf_file_writer_replace(file, name, &unknown, &why);
+	if (status == CKPTFMT_OK)
+		return status;
+	/* The same merge, run by somebody else just now, may have finished this one, journal and all. */
+	if (!unknown && cf_os_stat(commit->directory, file->name, &info, &exists, NULL) == CKPTFMT_OK && !exists)
+		return CKPTFMT_OK;
+	if (err != NULL)
+		*err = why;
+	return status;
+}
+
 ckptfmt_status cf_merge_remove_inputs(const cf_commit *commit, cf_merge_inputs *inputs, cf_file_writer *file,
 	ckptfmt_error *err)
 {
-	bool full = commit->durability == CKPTFMT_DURABILITY_FULL, unknown;
+	bool full = commit->durability == CKPTFMT_DURABILITY_FULL;
 	char name[CF_NAME_SIZE];
-	uint64_t inode = file->inode;
+	uint64_t inode = file->info.inode;
 	journal_name(commit, name);
-	CF_TRY(cf_file_writer_replace(file, name, &unknown, err));
+	CF_TRY(name_journal(commit, file, name, err));
 	if (full)
 		CF_TRY(cf_os_directory_sync(commit->directory, err));
 	for (uint64_t i = 0; i < inputs->count; i++) {
@@ -381,7 +460,7 @@ ckptfmt_status cf_merge_remove_inputs(const cf_commit *commit, cf_merge_inputs *
 			strcmp(in->prefix.directory, inputs->rows[i + 1].prefix.directory) != 0))
 			(void)!cf_os_directory_sync(directory, NULL);
 	}
-	remove_journal(commit, inode);
+	remove_journal(commit, name, inode);
 	return CKPTFMT_OK;
 }
 
@@ -492,7 +571,7 @@ static ckptfmt_status resume_prefixes(const cf_commit *commit, const journal *j,
 		all_listed = all_listed && j->inputs[i].gone;
 	*finished = remove && missing == count && all_listed;
 	if (*finished)
-		remove_journal(commit, j->info.inode);
+		remove_journal(commit, j->name, j->info.inode);
 	if (missing == 0 || missing == count)
 		return CKPTFMT_OK;
 	/* Going on would put the others in the place of what was merged, which is nowhere else any more. */
@@ -503,22 +582,50 @@ static ckptfmt_status resume_prefixes(const cf_commit *commit, const journal *j,
 	return status;
 }
 
+/* The journal of this name, if its index is in force. */
+static ckptfmt_status read_if_in_force(const cf_commit *commit, const char *name, journal *j, bool *is,
+	ckptfmt_error *err)
+{
+	ckptfmt_status status = read_journal(commit, name, j, is, err);
+	if (status == CKPTFMT_OK && *is)
+		status = is_in_force(commit, j, is, err);
+	if (status != CKPTFMT_OK || !*is) {
+		free_journal(j);
+		memset(j, 0, sizeof *j);
+	}
+	return status;
+}
+
+/* The journal whose index is in force, also where the merge was killed before it gave that its name. */
+static ckptfmt_status find_journal(const cf_commit *commit, journal *j, bool *found, ckptfmt_error *err)
+{
+	char usual[CF_NAME_SIZE];
+	cf_buffer names = CF_BUFFER_EMPTY;
+	const char *name;
+	uint64_t at = 0;
+	ckptfmt_status status;
+	journal_name(commit, usual);
+	status = read_if_in_force(commit, usual, j, found, err);
+	if (status == CKPTFMT_OK && !*found)
+		status = cf_os_directory_list(commit->directory, &names, err);
+	while (status == CKPTFMT_OK && !*found && (name = next_unnamed(commit, &names, &at)) != NULL)
+		status = read_if_in_force(commit, name, j, found, err);
+	cf_buffer_free(&names);
+	return status;
+}
+
 static ckptfmt_status resume(cf_commit *commit, const char *const *prefixes, uint64_t count, bool consume,
 	bool *finished, ckptfmt_error *err)
 {
 	journal j = {.count = 0};
-	bool in_force = false, whole = false;
-	ckptfmt_status status = read_journal(commit, &j, &in_force, err);
-	if (status == CKPTFMT_OK && in_force) {
-		status = cf_commit_lock(commit, err);
-		if (status == CKPTFMT_OK) {
-			status = is_in_force(commit, &j, &in_force, err);
-			if (status == CKPTFMT_OK && in_force)
-				status = settle_result(commit, &j, &whole, err);
-			cf_commit_unlock(commit);
-		}
-	}
-	if (status == CKPTFMT_OK && in_force)
+	bool found = false, whole = false;
+	ckptfmt_status status;
+	CF_TRY(cf_commit_lock(commit, err));
+	status = find_journal(commit, &j, &found, err);
+	if (status == CKPTFMT_OK && found)
+		status = settle_result(commit, &j, &whole, err);
+	cf_commit_unlock(commit);
+	if (status == CKPTFMT_OK && found)
 		status = resume_prefixes(commit, &j, prefixes, count, consume && whole, finished, err);
 	free_journal(&j);
 	return status;

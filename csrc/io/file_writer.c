@@ -261,8 +261,7 @@ static ckptfmt_status finish_file(cf_file_writer *writer, bool sync, ckptfmt_err
 	if (sync)
 		CF_TRY(cf_os_sync(&writer->file, writer->path, err));
 	CF_TRY(cf_os_file_info(&writer->file, writer->path, &info, err));
-	writer->device = info.device;
-	writer->inode = info.inode;
+	writer->info = info;
 	if (info.size != writer->written)
 		return cf_fail_os(err, EIO, writer->path, "the file has %llu bytes after %llu were written",
 			(unsigned long long)info.size, (unsigned long long)writer->written);
@@ -287,7 +286,7 @@ static whereabouts stands_at(const cf_file_writer *writer, const char *target)
 	bool exists;
 	if (cf_os_stat(writer->directory, target, &info, &exists, NULL) != CKPTFMT_OK)
 		return UNKNOWN;
-	return exists && info.device == writer->device && info.inode == writer->inode ? THERE : ELSEWHERE;
+	return exists && info.device == writer->info.device && info.inode == writer->info.inode ? THERE : ELSEWHERE;
 }
 
 ckptfmt_status cf_file_writer_link_new(cf_file_writer *writer, const char *target, bool *exists, ckptfmt_error *err)

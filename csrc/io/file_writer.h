@@ -44,7 +44,7 @@ typedef struct cf_file_writer {
 	uint64_t synced_ahead;          /* what lies before is on its way to the device */
 	bool sync_ahead;
 	int32_t os_errno;               /* of the failure that ended it */
-	uint64_t device, inode;         /* of the finished file */
+	cf_file_info info;              /* of the finished file */
 	char name[CF_FILE_WRITER_NAME_SIZE];         /* temporary */
 	char path[sizeof((ckptfmt_error *)0)->path]; /* of `name`, for messages */
 } cf_file_writer;

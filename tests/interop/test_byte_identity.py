@@ -227,11 +227,11 @@ def test_save_v2(oracle: Oracle, tmp_path: Path) -> None:
 
 
 def random_bundles(rng: random.Random) -> tuple[list[Save], list[Tensor]]:
-    """One to four saves whose merge is one checkpoint; the slices of a tensor lie anywhere."""
+    """One to eight saves whose merge is one checkpoint; the slices of a tensor lie anywhere."""
     features: Counter[str] = Counter()
     taken: set[bytes] = set()
     tensors = []
-    for _ in range(rng.randint(1, 6)):
+    for _ in range(rng.randint(1, 10)):
         name = fresh_name(rng, taken, features)
         code = rng.choice(CODES)
         if rng.random() < 0.5:
@@ -241,7 +241,7 @@ def random_bundles(rng: random.Random) -> tuple[list[Save], list[Tensor]]:
                 Tensor(name, random_value(rng, code, random_shape(rng, features), features))
             )
     everything = finish(rng, tensors, features)
-    count = min(rng.randint(1, 4), len(everything.names))
+    count = min(rng.randint(1, 8), len(everything.names))
     homes = list(range(count)) + [
         rng.randrange(count) for _ in range(len(everything.names) - count)
     ]
@@ -266,20 +266,34 @@ def test_merge_v2_checkpoints(oracle: Oracle, tmp_path: Path) -> None:
     rng = random.Random(f"merge {seed}")
     failures: list[str] = []
     shards: Counter[int] = Counter()
-    total = 200
+    nested = 0
+    total = 520
     for number in range(total):
         saves, tensors = random_bundles(rng)
         theirs, mine = tmp_path / "tensorflow", tmp_path / "ckptfmt"
         temporary = [f"p_temp/part-{i:05d}-of-{len(saves):05d}" for i in range(len(saves))]
         delete = rng.random() < 0.7
         allow_missing = rng.random() < 0.3
-        listed = list(temporary)
+        listed = rng.sample(temporary, len(temporary))
+        # Inputs with several data files come from a merge before this one.
+        first = listed[: rng.randint(2, 4)] if len(listed) > 2 and rng.random() < 0.4 else []
+        if first:
+            listed = ["p_temp/merged", *listed[len(first) :]]
+            rng.shuffle(listed)
+            nested += 1
         if allow_missing:
             listed.insert(rng.randint(0, len(listed)), "p_temp/not-there")
         try:
             (theirs / "p_temp").mkdir(parents=True)
             for save, name in zip(saves, temporary, strict=True):
                 oracle.save_v2(theirs / name, save.names, save.specs, save.values)
+            if first:
+                oracle.merge_v2_checkpoints(
+                    [theirs / name for name in first],
+                    theirs / "p_temp/merged",
+                    delete_old_dirs=False,
+                    allow_missing_files=False,
+                )
             shutil.copytree(theirs, mine)
             oracle.merge_v2_checkpoints(
                 [theirs / name for name in listed],
@@ -303,8 +317,8 @@ def test_merge_v2_checkpoints(oracle: Oracle, tmp_path: Path) -> None:
         shutil.rmtree(theirs, ignore_errors=True)
         shutil.rmtree(mine, ignore_errors=True)
     check_all(failures, total, seed)
-    print("merges by number of inputs:", dict(sorted(shards.items())))
-    assert all(shards[count] >= 20 for count in (1, 2, 3, 4))
+    print(f"merges by number of inputs: {dict(sorted(shards.items()))}; of merges: {nested}")
+    assert all(shards[count] >= 20 for count in range(1, 9)) and nested >= 50
 
 
 SPECS = (

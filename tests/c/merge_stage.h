@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the tests of merges share: a scratch directory, small bundles as inputs, and what can be read of them. */
+#ifndef CKPTFMT_TESTS_MERGE_STAGE_H
+#define CKPTFMT_TESTS_MERGE_STAGE_H
+
+#include "test.h"
+
+#include <dirent.h>
+
+static char directory[256];
+static ckptfmt_error err;
+
+static inline const char *path_of(const char *name)
+{
+	static char paths[16][512];
+	static int next;
+	char *path = paths[next++ % 16];
+	snprintf(path, sizeof paths[0], "%s/%s", directory, name);
+	return path;
+}
+
+static inline void shell(const char *format)
+{
+	char command[2048];
+	snprintf(command, sizeof command, format, directory, directory, directory, directory);
+	CHECK_EQ(system(command), 0);
+}
+
+static inline int count_entries(const char *path)
+{
+	DIR *dir = opendir(path);
+	int count = 0;
+	if (dir == NULL)
+		return -1;
+	while (readdir(dir) != NULL)
+		count++;
+	closedir(dir);
+	return count;
+}
+
+/* ---- bundles --------------------------------------------------------------------------------------------- */
+
+/* A float tensor of one element. With `rows` a row of "cut", a [4] tensor of which each input has one. */
+static inline void save_to(const char *prefix, const char *name, float value, int row, uint64_t alignment)
+{
+	const int64_t dims[1] = {1}, slice[3] = {4, row, 1};
+	ckptfmt_write_options options;
+	ckptfmt_source sources[2];
+	ckptfmt_writer *writer;
+	ckptfmt_write_options_default(&options);
+	options.alignment = alignment;
+	options.durability = CKPTFMT_DURABILITY_NONE;
+	memset(sources, 0, sizeof sources);
+	for (int i = 0; i < 2; i++) {
+		sources[i].name = (const uint8_t *)(i == 0 ? name : "cut");
+		sources[i].name_size = strlen(i == 0 ? name : "cut");
+		sources[i].dims = dims;
+		sources[i].rank = 1;
+		sources[i].dtype = CKPTFMT_FLOAT;
+		sources[i].data = (const uint8_t *)&value;
+	}
+	sources[1].slice = slice;
+	CHECK_OK(ckptfmt_writer_open(path_of(prefix), &options, &writer, &err), err);
+	CHECK_OK(ckptfmt_writer_add(writer, sources, row < 0 ? 1 : 2, &err), err);
+	CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
+}
+
+static inline ckptfmt_status read_float(const char *prefix, const char *name, float *out)
+{
+	ckptfmt_reader *reader;
+	ckptfmt_selection *selection = NULL;
+	const uint64_t size = strlen(name);
+	ckptfmt_request request = {0, NULL, (uint8_t *)out, sizeof *out, 0, 0};
+	ckptfmt_status status = ckptfmt_reader_open(path_of(prefix), NULL, &reader, &err);
+	if (status != CKPTFMT_OK)
+		return status;
+	status = ckptfmt_reader_select(reader, (const uint8_t *)name, &size, 1, &selection, &err);
+	if (status == CKPTFMT_OK)
+		status = ckptfmt_reader_read(reader, selection, &request, 1, CKPTFMT_VERIFY_AUTO, &err);
+	ckptfmt_selection_free(selection);
+	ckptfmt_reader_close(reader);
+	return status;
+}
+
+static inline bool has(const char *prefix, const char *name, float value)
+{
+	float got = -1;
+	return read_float(prefix, name, &got) == CKPTFMT_OK && got == value;
+}
+
+enum { INPUTS_MAX = 3 };
+static const char *const input_names[INPUTS_MAX] = {"in/a", "in/b", "other/c"};
+static const char *const tensor_names[INPUTS_MAX] = {"a", "b", "c"};
+
+static inline void save_inputs(int count)
+{
+	for (int i = 0; i < count; i++)
+		save_to(input_names[i], tensor_names[i], (float)(i + 1), i, 1);
+}
+
+static inline ckptfmt_status merge(int count, const ckptfmt_merge_options *options)
+{
+	const char *prefixes[INPUTS_MAX];
+	for (int i = 0; i < count; i++)
+		prefixes[i] = path_of(input_names[i]);
+	return ckptfmt_merge(prefixes, (uint64_t)count, path_of("out/m"), options, &err);
+}
+
+static inline bool has_inputs(int count)
+{
+	for (int i = 0; i < count; i++)
+		if (!has(input_names[i], tensor_names[i], (float)(i + 1)))
+			return false;
+	return true;
+}
+
+static inline bool has_result(int count)
+{
+	for (int i = 0; i < count; i++)
+		if (!has("out/m", tensor_names[i], (float)(i + 1)))
+			return false;
+	return true;
+}
+
+/* Sets the stage: the inputs, and at the destination nothing, or an older checkpoint of as many data files as the
+ * result would have. */
+static inline void set_stage(int count, bool overwrite)
+{
+	shell("rm -rf '%s'/in '%s'/other '%s'/out");
+	if (overwrite) {
+		const char *old[INPUTS_MAX] = {path_of("in/o0"), path_of("in/o1"), path_of("in/o2")};
+		const ckptfmt_merge_options consume = {1, 0, CKPTFMT_DURABILITY_NONE, 0, NULL};
+		for (int i = 0; i < count; i++) {
+			char name[] = {'o', (char)('0' + i), 0}, prefix[] = {'i', 'n', '/', 'o', (char)('0' + i), 0};
+			save_to(prefix, name, 9, -1, 1);
+		}
+		CHECK_OK(ckptfmt_merge(old, (uint64_t)count, path_of("out/m"), &consume, &err), err);
+	}
+	save_inputs(count);
+}
+
+static inline bool make_directory(void)
+{
+	const char *parent = getenv("TMPDIR");
+	snprintf(directory, sizeof directory, "%s/ckptfmt-test-XXXXXX", parent != NULL ? parent : "/tmp");
+	if (mkdtemp(directory) != NULL)
+		return true;
+	perror("mkdtemp");
+	return false;
+}
+
+#endif
