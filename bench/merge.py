@@ -3,8 +3,8 @@
 
     python bench/merge.py [--inputs 1000] [--keys 1000] [--runs 5] [--tensorflow PYTHON]
 
-Each measurement is a process of its own on a fresh copy of the inputs, the sides in turn; time is of
-the call alone, memory is what the process's peak grew by during it. Neither side syncs, unless it
+Each measurement is a process of its own on a fresh copy of the inputs, the sides in turn. Time is
+that of the call alone, memory what the process's peak grew by during it. No side syncs unless it
 says so. Prints a Markdown table with the median and the spread of each side.
 """
 

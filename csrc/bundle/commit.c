@@ -171,7 +171,7 @@ void cf_commit_remove_generation(const cf_commit *commit, int32_t count)
 static ckptfmt_status check_data_files(const cf_commit *commit, int32_t count, const uint64_t *data_sizes,
 	ckptfmt_error *err)
 {
-	for (int32_t shard = 0; shard < count; shard++) {
+	for (int32_t shard = 0; shard < count && data_sizes != NULL; shard++) {
 		char name[CF_NAME_SIZE];
 		cf_file_info info;
 		bool exists;

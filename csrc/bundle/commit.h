@@ -60,7 +60,8 @@ CF_MUST_CHECK ckptfmt_status cf_commit_read_back(const cf_commit *commit, const 
 CF_MUST_CHECK ckptfmt_status cf_commit_lock(const cf_commit *commit, ckptfmt_error *err);
 void cf_commit_unlock(const cf_commit *commit);
 
-/* Steps 4 to 7, for a finished index file and data files in place. On a failure with *committed false the caller
+/* Steps 4 to 7, for a finished index file and data files in place. `data_sizes` may be NULL where these were seen in
+ * place since the lock was taken. On a failure with *committed false the caller
  * removes the data files. With DURABILITY_UNKNOWN *committed is true: nobody may remove anything. BUSY: somebody
  * removed a data file meanwhile. REQUIRES: cf_commit_lock, read back. */
 CF_MUST_CHECK ckptfmt_status cf_commit_replace(cf_commit *commit, cf_file_writer *index, int32_t count,

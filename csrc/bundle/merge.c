@@ -4,7 +4,7 @@
  *
  *   1 all inputs are opened, walked through together and checked; nothing changes on disk (merge_inputs, merge_join)
  *   2 data files of inputs are synced; those that cannot be linked are copied (merge_files)
- *   3 the index of the result is written under a temporary name and read back
+ *   3 the index of the result is written under a temporary name and read back; mostly 1 has drafted it in memory
  *   4 if the inputs are to go, a journal is written under a temporary name (merge_journal)
  *   5 under the lock of the destination's directory: data files get their names, the inputs are looked at once more,
  *     and the index is renamed into its place: the commit
@@ -29,6 +29,7 @@ typedef struct merge {
 	cf_merge_inputs inputs;
 	cf_merge_files files;
 	int32_t file_count;
+	cf_merge_draft draft;
 	cf_prefix prefix;
 	cf_directory directory;
 	cf_commit commit;
@@ -87,12 +88,16 @@ static ckptfmt_status write_index(merge *m, ckptfmt_error *err)
 	m->mark = (cf_index_mark){0, 0};
 	cf_index_name(m->prefix.base, name);
 	CF_TRY(cf_file_writer_open(&m->index, &m->directory, name, err));
-	cf_table_writer_open(&table, (cf_sink){put_to_index, m});
-	status = cf_merge_write(&m->inputs, m->file_count, m->files.new_count, &table, err);
-	if (status == CKPTFMT_OK)
-		status = cf_table_writer_finish(&table, &size, err);
-	cf_table_writer_free(&table);
-	CF_TRY(status);
+	if (m->draft.good && m->files.new_count == m->file_count) {
+		CF_TRY(put_to_index(m, m->draft.bytes.data, m->draft.bytes.size, err));
+	} else {
+		cf_table_writer_open(&table, (cf_sink){put_to_index, m});
+		status = cf_merge_write(&m->inputs, m->file_count, m->files.new_count, &table, err);
+		if (status == CKPTFMT_OK)
+			status = cf_table_writer_finish(&table, &size, err);
+		cf_table_writer_free(&table);
+		CF_TRY(status);
+	}
 	return cf_file_writer_finish(&m->index, m->options.durability == CKPTFMT_DURABILITY_FULL, err);
 }
 
@@ -148,7 +153,7 @@ static ckptfmt_status commit_named(merge *m, ckptfmt_error *err)
 	/* An input that was saved again since it was read would be lost with its index. */
 	for (uint64_t i = 0; i < m->inputs.count; i++)
 		CF_TRY(cf_merge_input_check_unchanged(&m->inputs.rows[i], err));
-	return cf_commit_replace(&m->commit, &m->index, m->files.new_count, m->sizes, &m->committed, err);
+	return cf_commit_replace(&m->commit, &m->index, m->files.new_count, NULL, &m->committed, err);
 }
 
 typedef enum outcome { DONE, OTHER_COUNT, NO_LINKS } outcome;
@@ -221,7 +226,7 @@ static ckptfmt_status run(merge *m, const char *const *prefixes, uint64_t count,
 	ckptfmt_status status;
 	CF_TRY(cf_merge_inputs_open(&m->inputs, prefixes, count, m->options.allow_missing != 0, err));
 	m->left_out = m->inputs.count < count;
-	CF_TRY(cf_merge_check(&m->inputs, &m->file_count, err));
+	CF_TRY(cf_merge_check(&m->inputs, &m->file_count, &m->draft, err));
 	for (uint64_t i = 0; m->options.consume && i < m->inputs.count; i++)
 		CF_TRY(cf_merge_input_find_rest(&m->inputs.rows[i], err));
 	status = open_destination(m, destination, err);
@@ -261,6 +266,7 @@ ckptfmt_status ckptfmt_merge(const char *const *prefixes, uint64_t count, const 
 	cf_file_writer_abandon(&m.journal);
 	cf_merge_files_close(&m.files);
 	cf_merge_inputs_close(&m.inputs);
+	cf_buffer_free(&m.draft.bytes);
 	cf_release(m.results);
 	cf_release(m.sizes);
 	cf_os_directory_close(&m.directory);

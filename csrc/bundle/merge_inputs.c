@@ -15,11 +15,13 @@ enum {
 ckptfmt_status cf_merge_input_directory(cf_merge_input *in, const cf_directory **out, ckptfmt_error *err)
 {
 	cf_directory *directory = &in->all->directory;
+	bool exists;
 	*out = directory;
 	if (directory->fd >= 0 && strcmp(directory->path, in->prefix.directory) == 0)
 		return CKPTFMT_OK;
 	cf_os_directory_close(directory);
-	return cf_os_directory_open(in->prefix.directory, false, false, directory, err);
+	CF_TRY(cf_os_directory_open(in->prefix.directory, false, false, directory, err));
+	return cf_os_stat(directory, ".", &in->all->place, &exists, err);
 }
 
 const char *cf_merge_name(const char *name)

@@ -38,6 +38,7 @@ typedef struct cf_merge_input {
 	cf_header header;           /* its bytes are in `header_bytes` */
 	cf_buffer header_bytes;
 	struct cf_merge_page **pages;   /* of the data files, by shard number: those that were met */
+	int32_t guess;              /* the number that its one data file will have in the result, if all goes as usual */
 	cf_buffer order;            /* int32_t: shard numbers in the order in which entries of the result need them */
 } cf_merge_input;
 
@@ -45,7 +46,8 @@ struct cf_merge_inputs {
 	cf_merge_input *rows;
 	uint64_t count;
 	ckptfmt_limits limits;
-	cf_directory directory;     /* of the input used last */
+	cf_directory directory;     /* of the input used last, */
+	cf_file_info place;         /* and what it is */
 };
 
 /* The last part of a name that is too long for a message, which tells names apart better than the first. */

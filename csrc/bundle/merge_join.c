@@ -25,6 +25,7 @@ typedef struct group {
 	cf_buffer slices;           /* of the others, as fields of an entry */
 	cf_buffer extents;          /* int64_t: starts and lengths of all slices, */
 	cf_buffer holders;          /* uint32_t: and the input of each; only when checking, and with two members */
+	bool checks, writes;        /* what this pass is for */
 } group;
 
 static void free_group(group *g)
@@ -116,7 +117,7 @@ static ckptfmt_status note_slices(group *g, uint32_t input, const cf_entry *entr
 
 /* Another entry of the group's key; its slices are noted to be checked, or taken over. */
 static ckptfmt_status add_to_group(group *g, uint32_t input, const cf_table_iterator *at, const cf_entry *other,
-	const int64_t *dims, bool check, ckptfmt_error *err)
+	const int64_t *dims, ckptfmt_error *err)
 {
 	cf_bytes_view key = {at->key, at->key_size};
 	if (is_metadata(g, at))
@@ -128,8 +129,10 @@ static ckptfmt_status add_to_group(group *g, uint32_t input, const cf_table_iter
 	if (other->dtype != g->entry.dtype || other->rank != g->entry.rank ||
 		memcmp(dims, g->dims, (size_t)other->rank * sizeof *dims) != 0)
 		return conflict(g, g->owner, input, key, "MRG-4: dtype or shape differ", err);
-	if (!check)
-		return cf_entry_copy_slices(&g->slices, other, err);
+	if (g->writes)
+		CF_TRY(cf_entry_copy_slices(&g->slices, other, err));
+	if (!g->checks)
+		return CKPTFMT_OK;
 	if (g->member_count++ == 1)
 		CF_TRY(note_slices(g, g->owner, &g->entry, err));
 	return note_slices(g, input, other, err);
@@ -176,6 +179,7 @@ static ckptfmt_status reference(cf_merge_input *in, int32_t shard, ckptfmt_error
 	if (file->referenced)
 		return CKPTFMT_OK;
 	file->referenced = true;
+	file->new_shard = in->guess;
 	cf_put_bytes(&in->order, &shard, sizeof shard);
 	return cf_buffer_status(&in->order, err);
 }
@@ -209,7 +213,7 @@ static ckptfmt_status check_member(group *g, const cf_merge_walk *walk, ckptfmt_
 	CF_TRY(cf_entry_decode((cf_bytes_view){at->value, at->value_size}, at->value_offset, g->inputs->limits.slices_max,
 		dims, &other, err));
 	CF_TRY(check_value(&g->inputs->rows[walk->input], &other, err));
-	return add_to_group(g, walk->input, at, &other, dims, true, err);
+	return add_to_group(g, walk->input, at, &other, dims, err);
 }
 
 static ckptfmt_status check_owner(group *g, const cf_merge_walk *walk, ckptfmt_error *err)
@@ -246,40 +250,22 @@ static ckptfmt_status next_entry(cf_merge_walk *walk, bool *more, ckptfmt_error 
 	return CKPTFMT_OK;
 }
 
-static ckptfmt_status number_files(cf_merge_inputs *inputs, int32_t *file_count, ckptfmt_error *err)
+/* *guessed: all have the numbers that were guessed. */
+static ckptfmt_status number_files(cf_merge_inputs *inputs, int32_t *file_count, bool *guessed, ckptfmt_error *err)
 {
 	*file_count = 0;
+	*guessed = true;
 	for (uint64_t i = 0; i < inputs->count; i++) {
 		const cf_merge_input *in = &inputs->rows[i];
 		const int32_t *order = (const int32_t *)(const void *)in->order.data;
 		for (uint64_t k = 0; k < in->order.size / sizeof *order; k++) {
 			if (*file_count == INT32_MAX - 1)
 				return cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET, "MRG-8: too many data files");
+			*guessed = *guessed && in->guess == *file_count;
 			cf_merge_input_known_file(in, order[k])->new_shard = (*file_count)++;
 		}
 	}
 	return CKPTFMT_OK;
-}
-
-ckptfmt_status cf_merge_check(cf_merge_inputs *inputs, int32_t *file_count, ckptfmt_error *err)
-{
-	group g = {.inputs = inputs};
-	cf_merge_walk walk;
-	bool more;
-	ckptfmt_status status = cf_merge_walk_open(&walk, inputs, err);
-	while (status == CKPTFMT_OK) {
-		status = next_entry(&walk, &more, err);
-		if (status != CKPTFMT_OK || !more)
-			break;
-		status = check_entry(&g, &walk, err);
-	}
-	if (status == CKPTFMT_OK)
-		status = finish_checking(&g, err);
-	if (status == CKPTFMT_OK)
-		status = number_files(inputs, file_count, err);
-	cf_merge_walk_close(&walk);
-	free_group(&g);
-	return status;
 }
 
 /* ---- writing --------------------------------------------------------------------------------------------- */
@@ -398,7 +384,7 @@ static ckptfmt_status write_entry(writing *w, const cf_merge_walk *walk, ckptfmt
 	}
 	CF_TRY(cf_entry_decode((cf_bytes_view){at->value, at->value_size}, at->value_offset, g->inputs->limits.slices_max,
 		dims, &other, err));
-	return add_to_group(g, walk->input, at, &other, dims, false, err);
+	return add_to_group(g, walk->input, at, &other, dims, err);
 }
 
 /* MRG-8 */
@@ -438,7 +424,7 @@ static ckptfmt_status write_entries(writing *w, ckptfmt_error *err)
 ckptfmt_status cf_merge_write(cf_merge_inputs *inputs, int32_t file_count, int32_t new_count, cf_table_writer *table,
 	ckptfmt_error *err)
 {
-	writing w = {.g = {.inputs = inputs}, .table = table};
+	writing w = {.g = {.inputs = inputs, .writes = true}, .table = table};
 	ckptfmt_status status = open_placeholders(&w.places, file_count, new_count, err);
 	if (status == CKPTFMT_OK)
 		status = put_header(inputs, new_count, table, err);
@@ -447,6 +433,95 @@ ckptfmt_status cf_merge_write(cf_merge_inputs *inputs, int32_t file_count, int32
 	free_group(&w.g);
 	cf_release(w.places.names);
 	cf_release(w.places.sorted);
+	cf_buffer_free(&w.value);
+	return status;
+}
+
+/* ---- both at once ---------------------------------------------------------------------------------------- */
+
+enum { DRAFT_SIZE_MAX = 64 << 20 };
+
+static ckptfmt_status put_to_draft(void *state, const uint8_t *bytes, uint64_t size, ckptfmt_error *err)
+{
+	cf_buffer *draft = state;
+	if (size > DRAFT_SIZE_MAX - draft->size)
+		return cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET, "too large for a draft");
+	cf_put_bytes(draft, bytes, size);
+	return cf_buffer_status(draft, err);
+}
+
+/* A number for the data file of each input, which has one if it has entries at all; 0 if an input has more. */
+static int32_t guess_numbers(const cf_merge_walk *walk)
+{
+	int32_t count = 0;
+	for (uint64_t i = 0; i < walk->inputs->count; i++) {
+		cf_merge_input *in = &walk->inputs->rows[i];
+		in->guess = -1;
+		if (cf_merge_walk_is_done(walk, (uint32_t)i))
+			continue;
+		if (in->header.num_shards != 1)
+			return 0;
+		in->guess = count++;
+	}
+	return count;
+}
+
+static void drop_draft(writing *w, cf_merge_draft *draft)
+{
+	w->g.writes = false;
+	cf_buffer_free(&draft->bytes);
+}
+
+static ckptfmt_status check_and_draft(writing *w, const cf_merge_walk *walk, cf_merge_draft *draft, ckptfmt_error *err)
+{
+	group *g = &w->g;
+	if (g->writes && !walk->same_key && finish_writing(w, NULL) != CKPTFMT_OK)
+		drop_draft(w, draft);
+	CF_TRY(check_entry(g, walk, err));
+	if (g->writes && !walk->same_key && g->entry.slice_count == 0 &&
+		write_group(w, (cf_bytes_view){walk->at->key, walk->at->key_size}, NULL) != CKPTFMT_OK)
+		drop_draft(w, draft);
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status check_entries(writing *w, cf_merge_draft *draft, int32_t *file_count, ckptfmt_error *err)
+{
+	cf_merge_walk walk;
+	int32_t guess = 0;
+	uint64_t size;
+	bool more, guessed = false;
+	ckptfmt_status status = cf_merge_walk_open(&walk, w->g.inputs, err);
+	if (status == CKPTFMT_OK)
+		guess = guess_numbers(&walk);
+	w->g.writes = guess > 0 && put_header(w->g.inputs, guess, w->table, NULL) == CKPTFMT_OK;
+	while (status == CKPTFMT_OK) {
+		status = next_entry(&walk, &more, err);
+		if (status != CKPTFMT_OK || !more)
+			break;
+		status = check_and_draft(w, &walk, draft, err);
+	}
+	cf_merge_walk_close(&walk);
+	if (status == CKPTFMT_OK)
+		status = finish_checking(&w->g, err);
+	if (status == CKPTFMT_OK)
+		status = number_files(w->g.inputs, file_count, &guessed, err);
+	draft->good = status == CKPTFMT_OK && w->g.writes && guessed && *file_count == guess &&
+		finish_writing(w, NULL) == CKPTFMT_OK && cf_table_writer_finish(w->table, &size, NULL) == CKPTFMT_OK;
+	return status;
+}
+
+ckptfmt_status cf_merge_check(cf_merge_inputs *inputs, int32_t *file_count, cf_merge_draft *draft, ckptfmt_error *err)
+{
+	cf_table_writer table;
+	writing w = {.g = {.inputs = inputs, .checks = true}, .table = &table};
+	ckptfmt_status status;
+	draft->bytes = CF_BUFFER_EMPTY;
+	cf_table_writer_open(&table, (cf_sink){put_to_draft, &draft->bytes});
+	status = check_entries(&w, draft, file_count, err);
+	if (!draft->good)
+		cf_buffer_free(&draft->bytes);
+	cf_table_writer_free(&table);
+	free_group(&w.g);
 	cf_buffer_free(&w.value);
 	return status;
 }

@@ -22,6 +22,7 @@ enum {
 	FILE_SIZE = 4 * 8,
 	INPUT_SIZE_MIN = FILE_SIZE + 8 + 4 + 4 + 8,
 	JOURNAL_SIZE_MAX = 1 << 26,         /* some hundred thousand inputs */
+	LOCKED_MAX = 256,                   /* inputs removed under one lock: not for long */
 	READ_SIZE = 1 << 18
 };
 static const char magic[MAGIC_SIZE + 1] = "ckptfmt merge 1\n";
@@ -45,15 +46,12 @@ static ckptfmt_status put_input(cf_buffer *out, cf_merge_input *in, ckptfmt_erro
 {
 	const cf_directory *directory;
 	const cf_merge_file *file;
-	cf_file_info place;
 	uint64_t known = 0;
-	bool exists;
 	for (int32_t shard = 0; cf_merge_input_next_file(in, &shard) != NULL; shard++)
 		known++;
 	CF_TRY(cf_merge_input_directory(in, &directory, err));
-	CF_TRY(cf_os_stat(directory, ".", &place, &exists, err));
 	put_file(out, &in->info);
-	cf_put_u64(out, place.inode);
+	cf_put_u64(out, in->all->place.inode);
 	cf_put_u32(out, (uint32_t)strlen(in->name));
 	cf_put_bytes(out, in->name, strlen(in->name));
 	cf_put_u32(out, (uint32_t)in->header.num_shards);
@@ -445,19 +443,23 @@ ckptfmt_status cf_merge_remove_inputs(const cf_commit *commit, cf_merge_inputs *
 	CF_TRY(name_journal(commit, file, name, err));
 	if (full)
 		CF_TRY(cf_os_directory_sync(commit->directory, err));
-	for (uint64_t i = 0; i < inputs->count; i++) {
+	for (uint64_t i = 0, end; i < inputs->count; i = end) {
 		cf_merge_input *in = &inputs->rows[i];
 		const cf_directory *directory;
+		/* Inputs of one directory mostly stand together: one lock for them, and one sync. */
+		for (end = i + 1; end < inputs->count && end - i < LOCKED_MAX; end++)
+			if (strcmp(inputs->rows[end].prefix.directory, in->prefix.directory) != 0)
+				break;
 		if (cf_merge_input_directory(in, &directory, NULL) != CKPTFMT_OK)
 			continue;
 		/* Who holds a lock so long holds it longer. The journal stays, and the inputs can go another time. */
 		if (cf_os_directory_lock(directory, CF_COMMIT_LOCK_MS, NULL) != CKPTFMT_OK)
 			return CKPTFMT_OK;
-		remove_open_input(directory, in);
+		for (uint64_t k = i; k < end; k++)
+			remove_open_input(directory, &inputs->rows[k]);
 		cf_os_directory_unlock(directory);
-		/* All removals are on the device before the journal goes. Inputs of one directory mostly stand together. */
-		if (full && (i + 1 == inputs->count ||
-			strcmp(in->prefix.directory, inputs->rows[i + 1].prefix.directory) != 0))
+		/* All removals are on the device before the journal goes. */
+		if (full)
 			(void)!cf_os_directory_sync(directory, NULL);
 	}
 	remove_journal(commit, name, inode);

@@ -127,6 +127,11 @@ ckptfmt_status cf_merge_walk_next(cf_merge_walk *walk, bool *more, ckptfmt_error
 	return CKPTFMT_OK;
 }
 
+bool cf_merge_walk_is_done(const cf_merge_walk *walk, uint32_t input)
+{
+	return walk->codes[input] == DONE;
+}
+
 void cf_merge_walk_close(cf_merge_walk *walk)
 {
 	cf_release(walk->codes);

@@ -20,6 +20,8 @@ typedef struct cf_merge_walk {
 CF_MUST_CHECK ckptfmt_status cf_merge_walk_open(cf_merge_walk *walk, cf_merge_inputs *inputs, ckptfmt_error *err);
 /* To the next entry, headers left out; *more is false past the last. Failures as cf_table_iterator_next. */
 CF_MUST_CHECK ckptfmt_status cf_merge_walk_next(cf_merge_walk *walk, bool *more, ckptfmt_error *err);
+/* Whether the input has no more entries. */
+bool cf_merge_walk_is_done(const cf_merge_walk *walk, uint32_t input);
 void cf_merge_walk_close(cf_merge_walk *walk);
 
 #endif
