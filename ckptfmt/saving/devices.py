@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Device names as text, read as TensorFlow's DeviceSpec reads them: which task a tensor is on.
+
+A name is a row of parts, each optional: `/job:worker/replica:0/task:1/device:GPU:3`, or in short
+`/gpu:3`. Nothing here knows which devices exist.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, NamedTuple
+
+from ckptfmt.arguments import wrong
+
+__all__ = ["canonical", "device_of", "task_of"]
+
+# The device types that may stand without "device:" before them.
+_SHORT_FORMS = ("CPU", "GPU", "TPU", "CUSTOM", "EPU")
+
+
+class _Parts(NamedTuple):
+    job: str | None
+    replica: int | None
+    task: int | None
+    kind: str | None
+    number: int | None
+
+    def text(self) -> str:
+        found = [
+            f"/{name}:{value}"
+            for name, value in zip(("job", "replica", "task"), self[:3], strict=True)
+            if value is not None
+        ]
+        if self.kind is not None:
+            found.append(f"/device:{self.kind}:{'*' if self.number is None else self.number}")
+        return "".join(found)
+
+
+def _parsed(device: str) -> _Parts | None:
+    """The parts of a device name; None if it is none."""
+    names: dict[str, str] = {}
+    kind: str | None = None
+    index: str | None = None
+    for part in device.split("/"):
+        words = part.split(":")
+        if len(words) == 2 and words[0] in ("job", "replica", "task"):
+            names[words[0]] = words[1]
+        elif len(words) <= 2 and words[0].upper() in _SHORT_FORMS:
+            if kind is not None:
+                return None
+            kind, index = words[0].upper(), words[1] if len(words) == 2 else None
+        elif len(words) == 3 and words[0] == "device":
+            if kind is not None:
+                return None
+            kind, index = words[1], words[2]
+        elif words[0]:
+            return None
+    index = None if index == "*" else index
+    try:
+        replica, task, number = (
+            None if text is None else int(text)
+            for text in (names.get("replica"), names.get("task"), index)
+        )
+    except ValueError:
+        return None
+    # The only two that DeviceSpec takes in lower case after "device:".
+    kind = kind.upper() if kind in ("cpu", "gpu") else kind
+    return _Parts(names.get("job"), replica, task, kind, number)
+
+
+@functools.lru_cache(maxsize=4096)
+def canonical(device: str) -> str:
+    """The full form of a device name: "/cpu:0" is "/device:CPU:0".
+
+    As `tf.DeviceSpec.from_string(device).to_string()`; but what is no device name (TensorFlow
+    raises) stays as it is: it may name a device of the caller's own.
+
+    Raises:
+        InvalidError: it is no str.
+    """
+    parts = _parsed(_checked(device))
+    return device if parts is None else parts.text()
+
+
+@functools.lru_cache(maxsize=4096)
+def task_of(device: str) -> str:
+    """The CPU of the task that a device belongs to: what tensors are grouped by for saving.
+
+    As TensorFlow's `saveable_object_util.set_cpu0`: "/job:worker/task:1/device:GPU:3" gives
+    "/job:worker/task:1/device:CPU:0". "" (no device is known) stays "", and so does what is no
+    device name: a custom device is a task of its own.
+
+    Raises:
+        InvalidError: it is no str.
+    """
+    parts = _parsed(_checked(device)) if device else None
+    return device if parts is None else parts._replace(kind="CPU", number=0).text()
+
+
+def device_of(tensor: Any) -> str:
+    """The device that a tensor says it is on; "" if it says nothing that is a device name.
+
+    Only names that begin with "/" count: an array of NumPy is on "cpu", which tells no task.
+    """
+    device = getattr(tensor, "device", None)
+    return device if isinstance(device, str) and device.startswith("/") else ""
+
+
+def _checked(device: str) -> str:
+    if not isinstance(device, str):
+        raise wrong("a device", "a str", device)
+    return device

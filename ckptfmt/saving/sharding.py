@@ -1,0 +1,522 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sharding callbacks: who decides which tensors, or pieces of them, go into one data file.
+
+A callback gets the tensors of one task and gives shards. `validate_shards` compares the two, so
+that no callback can lose or change a tensor unnoticed. It compares boxes, not texts: a tensor given
+as "" may come back as "4 6 0,4:0,6", or in pieces that together are the same box.
+
+Whether pieces tile a box is decided by their corners. Give each corner of a box the sign (-1) to
+the number of its coordinates that are ends: sums of boxes then are equal, everywhere and with
+multiplicity, exactly if the sums of their signed corners are.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+import itertools
+import math
+from collections import Counter
+from collections.abc import Hashable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ckptfmt import dtypes
+from ckptfmt.errors import InvalidError
+from ckptfmt.names import tensor_text
+from ckptfmt.saving.devices import device_of, task_of
+from ckptfmt.saving.specs import Dtype, SaveSpec, as_array
+from ckptfmt.slices import SaveSliceInfo, SliceSpec, parse_spec
+
+__all__ = ["Shard", "ShardableTensor", "ShardingCallback", "validate_shards"]
+
+# What one data file gets: {checkpoint key: {slice spec: array}}, in the order of the file.
+Shard = MutableMapping[str, MutableMapping[str, Any]]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ShardableTensor:
+    """A tensor, or a slice of one, as sharding callbacks see it; as
+    `tf.train.experimental.ShardableTensor`.
+
+    Two are equal if they describe the same thing and hold the very same array.
+
+    Attributes:
+        tensor_save_spec: the SaveSpec that it comes from.
+        tensor: the array; of a slice only the slice.
+        dtype: as `SaveSpec.dtype`.
+        device: the name of the device that the tensor is on, or "".
+        name: the SaveSpec's name.
+        shape: the shape of `tensor`.
+        slice_spec: "" for a whole tensor, else full shape and slice ("4 6 0,2:0,6"), stripped.
+        checkpoint_key: the name that it gets in the checkpoint.
+        trackable: the object that it belongs to, or None.
+    """
+
+    tensor_save_spec: SaveSpec | None
+    tensor: Any
+    dtype: Dtype
+    device: str
+    name: str
+    shape: tuple[int, ...]
+    slice_spec: str
+    checkpoint_key: str
+    trackable: Any = None
+
+    @classmethod
+    def from_spec(
+        cls, spec: SaveSpec, checkpoint_key: str | bytes | None = None, trackable: Any = None
+    ) -> ShardableTensor | None:
+        """The tensor of a SaveSpec, asked for now; None if there is nothing to save.
+
+        Args:
+            spec: what to save.
+            checkpoint_key: the name in the checkpoint; `spec.name` if it is None.
+            trackable: the object that it belongs to.
+
+        Raises:
+            InvalidError: the tensor cannot be stored, is not of the spec's dtype, or has not the
+                shape of the spec's slice.
+        """
+        tensor = spec.tensor
+        if tensor is None:
+            return None
+        array, _ = as_array(spec.name, tensor, spec.dtype)
+        box = spec.box
+        if box is not None and box.shape != array.shape:
+            raise InvalidError(
+                f"slice spec '{spec.slice_spec}' and an array of shape {array.shape} do not fit",
+                tensor=spec.name,
+            )
+        return cls(
+            tensor_save_spec=spec,
+            tensor=array,
+            dtype=spec.dtype,
+            device=spec.device,
+            name=spec.name,
+            shape=array.shape,
+            slice_spec=spec.slice_spec.strip(),
+            checkpoint_key=spec.name if checkpoint_key is None else tensor_text(checkpoint_key),
+            trackable=trackable,
+        )
+
+    @property
+    def box(self) -> SliceSpec:
+        """Where it lies in the tensor of its key: the whole of it for slice spec "".
+
+        Raises:
+            InvalidError: `slice_spec` is malformed.
+        """
+        return _box_of(self.slice_spec) or _whole(tuple(self.shape))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ShardableTensor):
+            return NotImplemented
+        return self.tensor is other.tensor and self._description() == other._description()
+
+    def __hash__(self) -> int:
+        # As TensorFlow's, which leaves out what two of one checkpoint may share or differ in late.
+        return hash((self.name, self.dtype, self.device, self.checkpoint_key))
+
+    def _description(self) -> tuple[Any, ...]:
+        return (
+            *(self.name, self.dtype, self.device, self.checkpoint_key),
+            *(self.shape, self.slice_spec),
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"ShardableTensor(checkpoint_key={self.checkpoint_key!r}, name={self.name!r}, "
+            f"slice_spec={self.slice_spec!r}, dtype={str(self.dtype)!r}, shape={self.shape}, "
+            f"device={self.device!r})"
+        )
+
+
+class ShardingCallback(abc.ABC):
+    """Splits the tensors of one task into shards; as `tf.train.experimental.ShardingCallback`.
+
+    What it gives is checked by `validate_shards`, always. Two callbacks are equal if they are of
+    one class and have the same description and attributes.
+    """
+
+    @property
+    @abc.abstractmethod
+    def description(self) -> str:
+        """What it does, in a few words: errors quote it."""
+
+    @abc.abstractmethod
+    def __call__(self, shardable_tensors: Sequence[ShardableTensor]) -> Sequence[Shard]:
+        """The shards, each a mapping {checkpoint key: {slice spec: array}}.
+
+        Args:
+            shardable_tensors: all tensors of one task, in the order of saving.
+
+        Returns:
+            One mapping a data file. A tensor may come back whole or in pieces that tile it, each
+            under its own slice spec, but not otherwise changed; every one must come back.
+        """
+
+    def __eq__(self, other: object) -> bool:
+        if type(self) is not type(other):
+            return NotImplemented
+        assert isinstance(other, ShardingCallback)
+        ours, theirs = vars(self), vars(other)
+        return (
+            self.description == other.description
+            and ours.keys() == theirs.keys()
+            and all(_same(value, theirs[name]) for name, value in ours.items())
+        )
+
+    def __hash__(self) -> int:
+        attributes = frozenset((name, _hashed(value)) for name, value in vars(self).items())
+        return hash((self.description, attributes))
+
+    def __repr__(self) -> str:
+        attributes = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+        return f"{type(self).__name__}({attributes})"
+
+
+def _same(first: object, second: object) -> bool:
+    try:
+        return first is second or bool(first == second)
+    except (TypeError, ValueError):
+        return False  # arrays: equality of elements is no answer
+
+
+def _hashed(value: object) -> int:
+    try:
+        return hash(value) if isinstance(value, Hashable) else 0
+    except TypeError:
+        return 0  # a tuple of lists
+
+
+# ---- boxes ---------------------------------------------------------------------------------------
+
+
+class _Box(NamedTuple):
+    """Part of a tensor: first index and count of indexes in each dimension."""
+
+    start: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+@functools.lru_cache(maxsize=8192)
+def _box_of(spec: str) -> SliceSpec | None:
+    return parse_spec(spec)
+
+
+def _whole(shape: tuple[int, ...]) -> SliceSpec:
+    return SliceSpec(shape, (0,) * len(shape), shape, shape)
+
+
+@functools.lru_cache(maxsize=8192)
+def _whole_text(shape: tuple[int, ...]) -> str:
+    """The spec that says a whole tensor in full, as policies write it."""
+    return SaveSliceInfo(None, shape, (0,) * len(shape), shape).stripped_spec
+
+
+def _inside(box: _Box, whole: _Box) -> bool:
+    return all(
+        outer <= start and start + size <= outer + outer_size
+        for start, size, outer, outer_size in zip(*box, *whole, strict=True)
+    )
+
+
+def _overlap(first: _Box, second: _Box) -> bool:
+    return all(
+        max(a, b) < min(a + a_size, b + b_size)
+        for a, a_size, b, b_size in zip(*first, *second, strict=True)
+    )
+
+
+# Axes along which pieces of one tensor may be cut before pairs are compared instead of corners,
+# of which there are two to this power a piece.
+_CORNER_AXES_MAX = 8
+
+
+def _tile(pieces: Sequence[_Box], whole: _Box) -> bool:
+    """True if every element of the whole is in exactly one of these boxes inside it."""
+    axes = [
+        axis
+        for axis, extent in enumerate(zip(*whole, strict=True))
+        if any((piece.start[axis], piece.shape[axis]) != extent for piece in pieces)
+    ]
+    if len(axes) > _CORNER_AXES_MAX:
+        elements = sum(math.prod(piece.shape) for piece in pieces)
+        return elements == math.prod(whole.shape) and _overlapping(pieces) is None
+    sums: Counter[tuple[int, ...]] = Counter()
+    for sign, boxes in ((1, pieces), (-1, [whole])):
+        for start, shape in boxes:
+            ends = [(start[axis], start[axis] + shape[axis]) for axis in axes]
+            for chosen in itertools.product((0, 1), repeat=len(axes)):
+                corner = tuple(end[side] for end, side in zip(ends, chosen, strict=True))
+                sums[corner] += -sign if sum(chosen) % 2 else sign
+    return not any(sums.values())
+
+
+def _overlapping(pieces: Sequence[_Box]) -> tuple[int, int] | None:
+    """The rows of two boxes that overlap, if there are any."""
+    rank = len(pieces[0].start) if pieces else 0
+    if rank == 0:
+        return (0, 1) if len(pieces) > 1 else None
+    axis = max(range(rank), key=lambda axis: len({piece.start[axis] for piece in pieces}))
+    active: list[int] = []
+    for row in sorted(range(len(pieces)), key=lambda row: pieces[row].start[axis]):
+        piece = pieces[row]
+        active = [
+            other
+            for other in active
+            if pieces[other].start[axis] + pieces[other].shape[axis] > piece.start[axis]
+        ]
+        for other in active:
+            if _overlap(pieces[other], piece):
+                return other, row
+        active.append(row)
+    return None
+
+
+# ---- validation ----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Origin:
+    """One tensor that a callback was given, and what came back of it."""
+
+    tensor: ShardableTensor
+    full_shape: tuple[int, ...]
+    box: _Box
+    pieces: list[_Box] = field(default_factory=list)
+    specs: list[str] = field(default_factory=list)
+
+
+class _Key:
+    """What a callback was given under one key. `hint` is where the last piece belonged: the next
+    one most likely belongs there too, or to the one after."""
+
+    __slots__ = ("hint", "origins", "seen")
+
+    def __init__(self) -> None:
+        self.origins: list[_Origin] = []
+        self.seen: dict[_Box, str] = {}
+        self.hint = 0
+
+    def find(self, full_shape: tuple[int, ...], box: _Box) -> _Origin | None:
+        count = len(self.origins)
+        for step in range(count):
+            row = (self.hint + step) % count
+            origin = self.origins[row]
+            if origin.full_shape == full_shape and _inside(box, origin.box):
+                self.hint = row
+                return origin
+        return None
+
+
+def validate_shards(
+    callback: ShardingCallback,
+    shardable_tensors: Sequence[ShardableTensor],
+    shards: Sequence[Shard],
+) -> None:
+    """Checks that what a sharding callback gave is what it was given, in other boxes.
+
+    As TensorFlow's `sharding_util.validate_shards`, which TensorFlow itself never calls, but for
+    the pieces of cut tensors, which that one takes for changed shapes. The rules:
+
+    1. no key has the same slice twice;
+    2. every key was there before;
+    3. every tensor is still there;
+    4. its dtype is the same;
+    5. its shape is the same, or its pieces tile exactly the box that it was;
+    6. no array tells of a device of another task than its tensor's;
+    7. the tensors of one shard are of one task.
+
+    A slice is a box: "" and "4 6 0,4:0,6" are the same one of a tensor of shape (4, 6).
+
+    Args:
+        callback: the one that is to be blamed.
+        shardable_tensors: what it was given.
+        shards: what it gave.
+
+    Raises:
+        InvalidError: a rule is broken. The message has the callback's description, the key and the
+            slice; `tensor` is the key. Or two of `shardable_tensors` are the same slice of one key.
+    """
+    check = _Check(callback.description, _indexed(shardable_tensors))
+    if not isinstance(shards, Sequence) or isinstance(shards, (str, bytes)):
+        raise check.malformed(f"gave a {type(shards).__name__}, not a sequence of shards")
+    for shard in shards:
+        if not isinstance(shard, Mapping):
+            raise check.malformed(f"gave a {type(shard).__name__} among its shards, not a mapping")
+        check.shard(shard)
+    check.complete()
+
+
+def _indexed(shardable_tensors: Sequence[ShardableTensor]) -> dict[str, _Key]:
+    keys: dict[str, _Key] = {}
+    for tensor in shardable_tensors:
+        full_shape, start, shape, _ = tensor.box
+        box = _Box(start, shape)
+        key = keys.get(tensor.checkpoint_key)
+        if key is None:
+            key = keys[tensor.checkpoint_key] = _Key()
+        if box in key.seen:
+            raise InvalidError(
+                "Received multiple tensors with the same checkpoint key and slice spec: "
+                f"'{tensor.slice_spec}'",
+                tensor=tensor.checkpoint_key,
+            )
+        key.seen[box] = tensor.slice_spec
+        key.origins.append(_Origin(tensor, full_shape, box))
+    for key in keys.values():
+        key.seen.clear()
+    return keys
+
+
+class _Check:
+    """The shards of one callback, gone through once."""
+
+    def __init__(self, description: str, keys: dict[str, _Key]) -> None:
+        self.description = description
+        self.keys = keys
+
+    def malformed(self, what: str) -> InvalidError:
+        return InvalidError(f"sharding callback '{self.description}' {what}")
+
+    def broken(self, what: str, key: str, spec: str) -> InvalidError:
+        text = tensor_text(key) if isinstance(key, (str, bytes)) else repr(key)
+        return InvalidError(
+            f"sharding callback '{self.description}' {what}: "
+            f"checkpoint key '{text}', slice spec '{spec}'",
+            tensor=text,
+        )
+
+    def shard(self, shard: Mapping[str, Mapping[str, Any]]) -> None:
+        first: tuple[str, str, str] | None = None  # task, key, slice
+        for name, parts in shard.items():
+            if not isinstance(parts, Mapping):
+                raise self.malformed(
+                    f"gave a {type(parts).__name__} for key '{name}', not a mapping from slice "
+                    "specs to arrays"
+                )
+            for spec, array in parts.items():
+                origin = self.piece(name, spec, array)
+                task = task_of(origin.tensor.device)
+                if first is None:
+                    first = task, name, spec
+                elif task != first[0]:
+                    raise self.broken(
+                        f"put tensors of different tasks into one shard: '{first[0]}' (checkpoint "
+                        f"key '{first[1]}', slice spec '{first[2]}') and '{task}'",
+                        name,
+                        spec,
+                    )
+
+    def piece(self, name: str, spec: str, array: Any) -> _Origin:
+        """Checks one array and records it with the tensor that it is a part of."""
+        key = self.keys.get(name)
+        if key is None:
+            raise self.broken("added a tensor that was not there", name, spec)
+        origin, box = self.located(name, key, spec)
+        if box in key.seen:
+            also = f" (also as '{key.seen[box]}')" if key.seen[box] != spec else ""
+            raise self.broken(f"gave the same slice of a tensor twice{also}", name, spec)
+        key.seen[box] = spec
+        tensor = origin.tensor
+        if not _same_dtype(array, tensor.tensor):
+            raise self.broken(
+                f"changed a tensor's dtype from {_told(tensor.tensor, 'dtype')} to "
+                f"{_told(array, 'dtype')}",
+                name,
+                spec,
+            )
+        shape = _told(array, "shape")
+        if shape != box.shape:
+            raise self.broken(
+                f"changed a tensor's shape: an array of shape {shape} for a slice of shape "
+                f"{box.shape}",
+                name,
+                spec,
+            )
+        device = device_of(array)
+        if device and task_of(device) != task_of(tensor.device):
+            raise self.broken(
+                f"changed a tensor's task from '{task_of(tensor.device)}' to '{task_of(device)}'",
+                name,
+                spec,
+            )
+        origin.pieces.append(box)
+        origin.specs.append(spec)
+        return origin
+
+    def located(self, name: str, key: _Key, spec: str) -> tuple[_Origin, _Box]:
+        """The box that a spec says, and the tensor that it is inside of."""
+        if not isinstance(spec, str):
+            raise self.broken(f"gave a slice spec that is a {type(spec).__name__}", name, spec)
+        origin = key.origins[0]
+        whole = len(key.origins) == 1 and not origin.tensor.slice_spec
+        if whole and (not spec or spec == _whole_text(origin.full_shape)):
+            return origin, origin.box  # by far the most: a whole tensor that stays whole
+        try:
+            parsed = _box_of(spec.strip()) or _whole(origin.full_shape)
+        except InvalidError as error:
+            raise self.broken(
+                f"gave a slice spec that says no slice ({error.message})", name, spec
+            ) from None
+        box = _Box(parsed.start, parsed.shape)
+        found = key.find(parsed.full_shape, box)
+        if found is None:
+            given = ", ".join(f"'{origin.tensor.slice_spec}'" for origin in key.origins[:3])
+            given += ", ..." if len(key.origins) > 3 else ""
+            raise self.broken(
+                "changed a tensor's shape: the slice is inside none of those that it was given "
+                f"({given} of shape {origin.full_shape})",
+                name,
+                spec,
+            )
+        return found, box
+
+    def complete(self) -> None:
+        """Checks that everything has come back, once."""
+        lost = []
+        for name, key in self.keys.items():
+            for origin in key.origins:
+                if not origin.pieces:
+                    lost.append((name, origin.tensor.slice_spec))
+                elif not (origin.pieces == [origin.box] or _tile(origin.pieces, origin.box)):
+                    raise self.not_tiled(name, origin)
+        if lost:
+            more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
+            raise self.broken(f"lost a tensor{more}", *lost[0])
+
+    def not_tiled(self, name: str, origin: _Origin) -> InvalidError:
+        spec = origin.tensor.slice_spec
+        overlap = _overlapping(origin.pieces)
+        if overlap is not None:
+            first, second = (origin.specs[row] for row in overlap)
+            return self.broken(
+                f"changed a tensor's shape: its pieces '{first}' and '{second}' overlap", name, spec
+            )
+        elements = math.prod(origin.box.shape)
+        present = sum(math.prod(piece.shape) for piece in origin.pieces)
+        return self.broken(
+            f"changed a tensor's shape: its {len(origin.pieces)} pieces have {present} of its "
+            f"{elements} elements",
+            name,
+            spec,
+        )
+
+
+def _told(array: Any, what: str) -> Any:
+    """An array's `shape` or `dtype`; None of what is no array."""
+    told = getattr(array, what, None)
+    return tuple(told) if what == "shape" and told is not None else told
+
+
+def _same_dtype(first: Any, second: Any) -> bool:
+    ours, theirs = _told(first, "dtype"), _told(second, "dtype")
+    if ours is theirs or ours is None or theirs is None:
+        return ours is theirs
+    try:
+        # Byte order and the sizes of NumPy's own strings are not the checkpoint's.
+        return bool(ours == theirs) or dtypes.code_of(ours) == dtypes.code_of(theirs)
+    except (TypeError, InvalidError):
+        return False
