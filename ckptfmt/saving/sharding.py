@@ -241,6 +241,15 @@ def _tile(pieces: Sequence[_Box], whole: _Box) -> bool:
         for axis, extent in enumerate(zip(*whole, strict=True))
         if any((piece.start[axis], piece.shape[axis]) != extent for piece in pieces)
     ]
+    if len(axes) == 1:
+        # The common case, without the general one's cost.
+        (axis,) = axes
+        edge = whole.start[axis]
+        for first, size in sorted((piece.start[axis], piece.shape[axis]) for piece in pieces):
+            if first != edge:
+                return False
+            edge += size
+        return edge == whole.start[axis] + whole.shape[axis]
     if len(axes) > _CORNER_AXES_MAX:
         elements = sum(math.prod(piece.shape) for piece in pieces)
         return elements == math.prod(whole.shape) and _overlapping(pieces) is None

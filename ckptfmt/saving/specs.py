@@ -7,6 +7,7 @@ called late: only one shard's tensors need to be in memory at a time.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -76,8 +77,7 @@ class SaveSpec:
             )
         if tensor is None and dtype is None:
             raise InvalidError("a SaveSpec without a tensor needs a dtype", tensor=self.name)
-        with about(self.name):
-            self.dtype: Dtype = _dtype_of(self.name, tensor, dtype)
+        self.dtype: Dtype = _dtype_of(self.name, tensor, dtype)
         self.slice_spec = slice_spec
         self.device: str = device_of(tensor) if device is None else device
 
@@ -103,8 +103,11 @@ class SaveSpec:
         Raises:
             InvalidError: the text is malformed, or says a slice that is not inside its tensor.
         """
+        spec = self.slice_spec.strip()
+        if not spec:
+            return None
         with about(self.name):
-            return parse_spec(self.slice_spec.strip())
+            return parse_spec(spec)
 
     def __repr__(self) -> str:
         return (
@@ -210,27 +213,28 @@ def as_array(name: str, tensor: Any, dtype: Any = None) -> tuple[Any, Dtype]:
     Raises:
         InvalidError: as `Writer.add`, naming the tensor.
     """
+    if type(tensor) is np.ndarray and tensor.dtype == dtype and tensor.dtype in dtypes.CODES:
+        return tensor, tensor.dtype
     sources = Sources()
     sources.add(tensor_bytes(name), tensor, dtype)
     return sources.arrays[0], _dtype_of_code(sources.codes[0])
 
 
 def _dtype_of(name: str, tensor: Any, dtype: Any) -> Dtype:
-    if dtype is not None:
-        return _dtype_of_code(dtypes.code_of(dtype))
-    if type(tensor) is np.ndarray and tensor.dtype in dtypes.CODES:
+    if dtype is None and type(tensor) is np.ndarray and tensor.dtype in dtypes.CODES:
         found: np.dtype[Any] = tensor.dtype
         return found
-    # What has a dtype of its own need not be fetched from wherever it is to know it.
-    code = getattr(tensor, "dtype_code", None)
-    if isinstance(code, int):
-        return _dtype_of_code(code)
-    if hasattr(tensor, "dtype"):
-        try:
-            return _dtype_of_code(dtypes.code_of(tensor.dtype))
-        except InvalidError:
-            pass  # a framework's own notion of a dtype: numpy may know what it is
-    return as_array(name, tensor)[1]
+    with about(name):
+        if dtype is not None:
+            return _dtype_of_code(dtypes.code_of(dtype))
+        # What has a dtype of its own need not be fetched from wherever it is to know it.
+        code = getattr(tensor, "dtype_code", None)
+        if isinstance(code, int):
+            return _dtype_of_code(code)
+        if hasattr(tensor, "dtype"):
+            with contextlib.suppress(InvalidError):  # a framework's own: numpy may know what it is
+                return _dtype_of_code(dtypes.code_of(tensor.dtype))
+        return as_array(name, tensor)[1]
 
 
 def _dtype_of_code(code: int) -> Dtype:

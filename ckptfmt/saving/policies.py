@@ -1,0 +1,449 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sharding policies: by task, by device, up to a size, and balanced.
+
+Those that cut work on boxes: part of one tensor, given by the first index and the count of indexes
+in each dimension, relative to the array at hand. Bytes are those of the elements; what the format
+adds to strings, and the padding between tensors, is not counted.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import operator
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ckptfmt.arguments import check_choice, wrong
+from ckptfmt.dtypes import VARIANT
+from ckptfmt.errors import InvalidError
+from ckptfmt.saving.devices import canonical, task_of
+from ckptfmt.saving.sharding import Shard, ShardableTensor, ShardingCallback
+from ckptfmt.slices import SaveSliceInfo
+
+__all__ = ["BalancedPolicy", "MaxShardSizePolicy", "ShardByDevicePolicy", "ShardByTaskPolicy"]
+
+
+_OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+
+
+class ShardByTaskPolicy(ShardingCallback):
+    """One shard a task; as `tf.train.experimental.ShardByTaskPolicy`, the default.
+
+    Savers ask a policy for each task by itself. Asked for several at once it gives one shard each,
+    in the order in which they come.
+    """
+
+    @property
+    def description(self) -> str:
+        """TensorFlow's text."""
+        return "Split tensors into shards based on their device spec task."
+
+    def __call__(self, shardable_tensors: Sequence[ShardableTensor]) -> list[Shard]:
+        """One shard a task, every tensor whole."""
+        return list(
+            _grouped(shardable_tensors, lambda tensor: task_of(tensor.device)).values(),
+        )
+
+
+class ShardByDevicePolicy(ShardingCallback):
+    """One shard a device; as `tf.compat.v1.train.Saver(sharded=True)`, which sorts devices.
+
+    Args:
+        order: "sorted", shards in the order of the devices' names (or of what `key_fn` gives), or
+            "first seen", in the order of their first tensors.
+        key_fn: called with each ShardableTensor; tensors for which it gives the same go into the
+            same shard. Its answers are hashable, and comparable where they are to be sorted. None:
+            the device in its full form, so that "/gpu:0" and "/device:GPU:0" are the same.
+
+    Raises:
+        InvalidError: another order, or a `key_fn` that cannot be called.
+    """
+
+    def __init__(
+        self,
+        order: str = "sorted",
+        key_fn: Callable[[ShardableTensor], Hashable] | None = None,
+    ) -> None:
+        check_choice("order", order, ("sorted", "first seen"))
+        if key_fn is not None and not callable(key_fn):
+            raise wrong("key_fn", "a function of a ShardableTensor", key_fn)
+        self.order = order
+        self.key_fn = key_fn
+
+    @property
+    def description(self) -> str:
+        """What errors quote."""
+        return "Split tensors into shards based on their device."
+
+    def __call__(self, shardable_tensors: Sequence[ShardableTensor]) -> list[Shard]:
+        """One shard a device, every tensor whole.
+
+        Raises:
+            InvalidError: answers of `key_fn` that cannot be hashed, or not be sorted.
+        """
+        key_fn = self.key_fn or (lambda tensor: canonical(tensor.device))
+        try:
+            shards = _grouped(shardable_tensors, key_fn)
+            if self.order == "sorted":
+                return [shards[key] for key in sorted(shards)]  # type: ignore[type-var]
+        except TypeError as error:
+            raise InvalidError(f"key_fn gave what cannot be grouped and sorted: {error}") from error
+        return list(shards.values())
+
+
+def _grouped(
+    tensors: Iterable[ShardableTensor], key_fn: Callable[[ShardableTensor], Hashable]
+) -> dict[Hashable, Shard]:
+    shards: dict[Hashable, Shard] = {}
+    for tensor in tensors:
+        shard = shards.setdefault(key_fn(tensor), {})
+        _put(shard, tensor, tensor.slice_spec, tensor.tensor)
+    return shards
+
+
+def _put(shard: Shard, tensor: ShardableTensor, spec: str, array: Any) -> None:
+    shard.setdefault(tensor.checkpoint_key, {})[spec] = array
+
+
+# ---- pieces --------------------------------------------------------------------------------------
+
+
+class _Part(NamedTuple):
+    """A box in the array of a tensor."""
+
+    start: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    def cut(self, axis: int, count: int) -> tuple[_Part, _Part]:
+        """Its first indexes along an axis, and the rest."""
+        return (
+            _Part(self.start, _with(self.shape, axis, count)),
+            _Part(
+                _with(self.start, axis, self.start[axis] + count),
+                _with(self.shape, axis, self.shape[axis] - count),
+            ),
+        )
+
+
+def _with(numbers: tuple[int, ...], at: int, number: int) -> tuple[int, ...]:
+    return (*numbers[:at], number, *numbers[at + 1 :])
+
+
+def _whole(tensor: ShardableTensor) -> _Part:
+    return _Part((0,) * len(tensor.shape), tuple(tensor.shape))
+
+
+def _spelled(tensor: ShardableTensor, part: _Part) -> str:
+    """The slice spec of a part, spelled out even if it is the whole, as TensorFlow's policies do."""
+    box = tensor.box
+    offset = list(map(operator.add, box.start, part.start))
+    return SaveSliceInfo(tensor.checkpoint_key, box.full_shape, offset, part.shape).stripped_spec
+
+
+def _array(tensor: ShardableTensor, part: _Part) -> Any:
+    if part.shape == tuple(tensor.shape):
+        return tensor.tensor
+    pairs = zip(part.start, part.shape, strict=True)
+    return tensor.tensor[tuple(slice(start, start + size) for start, size in pairs)]
+
+
+def _string_sizes(tensor: ShardableTensor) -> list[int]:
+    """Bytes of each element of an array of strings."""
+    elements = np.asarray(tensor.tensor, object).reshape(-1).tolist()
+    return [
+        len(element.encode("utf-8", "surrogateescape") if isinstance(element, str) else element)
+        for element in elements
+    ]
+
+
+def _is_string(tensor: ShardableTensor) -> bool:
+    return tensor.dtype == VARIANT or np.dtype(tensor.dtype).kind == "O"
+
+
+# ---- up to a size --------------------------------------------------------------------------------
+
+
+class MaxShardSizePolicy(ShardingCallback):
+    """Shards of at most so many bytes; as `tf.train.experimental.MaxShardSizePolicy`.
+
+    Tensors are taken in order. One that does not fit into the room left is cut along the axis that
+    takes the fewest cuts, into slabs of equal size, and goes on in the next shard. This is
+    TensorFlow's partition, shard by shard and slice by slice, wherever TensorFlow comes to an end
+    and loses nothing. Where it does not:
+
+    - a tensor without elements stays, whole, in the shard that is being filled (TensorFlow drops
+      it);
+    - a slab of one index that is larger than a shard, along every axis, becomes a shard of its own
+      (TensorFlow opens shards without end): the smallest such slab, and then the rest is tried
+      again. If not even an element fits, cutting would be of no use: what is left of the tensor is
+      one shard;
+    - arrays of strings of rank two and more are cut as those of rank one (TensorFlow raises).
+
+    Shards of their own come last. TensorFlow restores no cut tensor of a dtype that it cannot put
+    together from slices: half, the unsigned integers but uint8, float8, strings. This library does.
+
+    Args:
+        max_shard_size: bytes; 0 gives each tensor that has any a shard of its own. The object
+            graph and variants count as nothing, and so do the lengths of strings; all elements of
+            a cut array of strings count as its longest.
+
+    Raises:
+        InvalidError: `max_shard_size` is no integer, or negative.
+    """
+
+    def __init__(self, max_shard_size: int) -> None:
+        self.max_shard_size = _count("max_shard_size", max_shard_size, 0)
+
+    @property
+    def description(self) -> str:
+        """TensorFlow's text."""
+        return "Split tensors into shards with a max shard size."
+
+    def __call__(self, shardable_tensors: Sequence[ShardableTensor]) -> list[Shard]:
+        """The shards; none is empty."""
+        filler = _Filler(self.max_shard_size)
+        for tensor in shardable_tensors:
+            filler.add(tensor)
+        return [shard for shard in (*filler.shards, *filler.oversize) if shard]
+
+
+class _Filler:
+    """Fills shards one after the other: `left` is the bytes that the last one still takes."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.left = capacity
+        self.shards: list[Shard] = [{}]
+        self.oversize: list[Shard] = []
+
+    def next_shard(self) -> None:
+        self.shards.append({})
+        self.left = self.capacity
+
+    def add(self, tensor: ShardableTensor) -> None:
+        total, unit = self.sizes(tensor)
+        if 0 in tensor.shape:
+            _put(self.shards[-1], tensor, tensor.slice_spec, tensor.tensor)
+        elif not tensor.shape:
+            self.add_scalar(tensor, total)
+        else:
+            self.add_array(tensor, total, unit)
+
+    def sizes(self, tensor: ShardableTensor) -> tuple[int, int]:
+        """Bytes of all elements, and of the largest."""
+        if tensor.checkpoint_key == _OBJECT_GRAPH or tensor.dtype == VARIANT:
+            return 0, 0
+        if _is_string(tensor):
+            sizes = _string_sizes(tensor)
+            return sum(sizes), max(sizes, default=0)
+        unit = np.dtype(tensor.dtype).itemsize
+        return math.prod(tensor.shape) * unit, unit
+
+    def add_scalar(self, tensor: ShardableTensor, size: int) -> None:
+        if size > self.capacity:
+            self.oversize.append({})
+            _put(self.oversize[-1], tensor, tensor.slice_spec, tensor.tensor)
+            return
+        if size > self.left:
+            self.next_shard()
+        _put(self.shards[-1], tensor, tensor.slice_spec, tensor.tensor)
+        self.left -= size
+
+    def add_array(self, tensor: ShardableTensor, size: int, unit: int) -> None:
+        rest = _whole(tensor)
+        while size > self.left:
+            axis, count = self.widest(rest, unit)
+            if not count and self.left < self.capacity:
+                self.next_shard()
+                continue  # with the same size: that of strings depends on whether they are cut
+            if count:
+                slab, rest = rest.cut(axis, count)
+                self.put(tensor, slab)
+                self.left -= math.prod(slab.shape) * unit
+                if self.left == 0:
+                    self.next_shard()
+            elif unit > self.capacity:
+                self.put_alone(tensor, rest)
+                return
+            else:
+                # Every slab is too large for an empty shard. Along the longest axis they are the
+                # smallest.
+                axis = max(range(len(rest.shape)), key=rest.shape.__getitem__)
+                slab, rest = rest.cut(axis, 1)
+                self.put_alone(tensor, slab)
+            size = math.prod(rest.shape) * unit
+        self.put(tensor, rest)
+        self.left -= size
+
+    def widest(self, part: _Part, unit: int) -> tuple[int, int]:
+        """The axis along which the fewest slabs hold a part, and how many indexes each has; the
+        first such axis. 0 indexes if no slab fits into the room left."""
+        best, fewest = 0, 0
+        elements = math.prod(part.shape)
+        for axis, count in enumerate(part.shape):
+            indexes = self.left // (elements // count * unit)
+            slabs = -(-count // indexes) if indexes else 0
+            if slabs and (not fewest or slabs < fewest):
+                best, fewest = axis, slabs
+        return best, -(-part.shape[best] // fewest) if fewest else 0
+
+    def put(self, tensor: ShardableTensor, part: _Part) -> None:
+        _put(self.shards[-1], tensor, _spelled(tensor, part), _array(tensor, part))
+
+    def put_alone(self, tensor: ShardableTensor, part: _Part) -> None:
+        self.oversize.append({})
+        _put(self.oversize[-1], tensor, _spelled(tensor, part), _array(tensor, part))
+
+
+# ---- balanced ------------------------------------------------------------------------------------
+
+
+class BalancedPolicy(ShardingCallback):
+    """A given number of shards of nearly equal bytes, with few cuts; TensorFlow has none such.
+
+    The largest tensor goes to the emptiest shard, then the next one. Only a tensor that would make
+    that shard more than a hundredth larger than the mean is cut: what the shard still takes goes
+    there, in whole indexes of the tensor's first dimension (the first that has more than one, so
+    that pieces are consecutive bytes), and the rest is one more tensor. A single index that is
+    too large by itself is cut along the next dimension. So no shard is larger than the mean by
+    more than a hundredth and one element, and there are at most a few cuts a shard.
+
+    The same tensors give the same shards, on every machine. A shard lists its tensors in the order
+    in which they were given.
+
+    Args:
+        num_shards: how many; fewer only where there are not as many elements. Savers ask a policy
+            for each task, so it is so many a task.
+
+    Raises:
+        InvalidError: `num_shards` is no integer, or not positive.
+    """
+
+    def __init__(self, num_shards: int) -> None:
+        self.num_shards = _count("num_shards", num_shards, 1)
+
+    @property
+    def description(self) -> str:
+        """What errors quote."""
+        return f"Split tensors into {self.num_shards} shards of nearly equal size."
+
+    def __call__(self, shardable_tensors: Sequence[ShardableTensor]) -> list[Shard]:
+        """The shards; none is empty."""
+        items = [
+            _Item(row, tensor, _whole(tensor), *_weights(tensor))
+            for row, tensor in enumerate(shardable_tensors)
+        ]
+        shards = _spread(items, self.num_shards)
+        _fill_empty(shards)
+        return [_shard_of(held) for held in shards if held]
+
+
+@dataclass(frozen=True)
+class _Item:
+    """A piece of the row-th tensor, of `total` bytes if it were whole."""
+
+    row: int
+    tensor: ShardableTensor
+    part: _Part
+    total: int
+    elements: int
+
+    @property
+    def size(self) -> int:
+        """Bytes; of strings by the mean of the whole array."""
+        return self.sized(self.part)
+
+    @property
+    def axis(self) -> int | None:
+        """The first axis that can be cut."""
+        if 0 in self.part.shape:
+            return None
+        return next((axis for axis, count in enumerate(self.part.shape) if count > 1), None)
+
+    def sized(self, part: _Part) -> int:
+        return self.total * math.prod(part.shape) // self.elements if self.elements else 0
+
+    def cut(self, axis: int, count: int) -> tuple[_Item, _Item]:
+        first, rest = self.part.cut(axis, count)
+        return self.of(first), self.of(rest)
+
+    def of(self, part: _Part) -> _Item:
+        return _Item(self.row, self.tensor, part, self.total, self.elements)
+
+    @property
+    def order(self) -> tuple[Any, ...]:
+        """Largest first; of equals those given first."""
+        return -self.size, self.row, self.part.start
+
+
+def _weights(tensor: ShardableTensor) -> tuple[int, int]:
+    elements = math.prod(tensor.shape)
+    if _is_string(tensor):
+        return sum(_string_sizes(tensor)), elements
+    return elements * np.dtype(tensor.dtype).itemsize, elements
+
+
+def _spread(items: Sequence[_Item], count: int) -> list[list[_Item]]:
+    mean = -(-sum(item.total for item in items) // count)
+    slack = mean // 100
+    waiting = [(item.order, item) for item in items]
+    heapq.heapify(waiting)
+    loads = [(0, 0, number) for number in range(count)]  # bytes, things, which one
+    shards: list[list[_Item]] = [[] for _ in range(count)]
+    while waiting:
+        _, item = heapq.heappop(waiting)
+        load, held, number = loads[0]
+        while (axis := item.axis) is not None and item.size > mean - load + slack:
+            each = item.sized(_Part(item.part.start, _with(item.part.shape, axis, 1)))
+            # At least one index, for there must be progress; too large, it is cut in its turn.
+            indexes = max(1, min((mean - load) // max(each, 1), item.part.shape[axis] - 1))
+            item, rest = item.cut(axis, indexes)
+            heapq.heappush(waiting, (rest.order, rest))
+        shards[number].append(item)
+        heapq.heapreplace(loads, (load + item.size, held + 1, number))
+    return shards
+
+
+def _fill_empty(shards: list[list[_Item]]) -> None:
+    """Gives every empty shard something of the others, where they have more than one element."""
+    for empty in shards:
+        if empty:
+            continue
+        crowded = [held for held in shards if len(held) > 1]
+        if crowded:
+            # What is moved is as little as can be: nothing is cut for this.
+            donor = min(crowded, key=lambda held: min(item.size for item in held))
+            empty.append(donor.pop(donor.index(min(donor, key=lambda item: item.size))))
+            continue
+        donors = [held for held in shards if held and held[0].axis is not None]
+        if not donors:
+            return
+        donor = max(donors, key=lambda held: held[0].size)
+        axis = donor[0].axis
+        assert axis is not None
+        donor[0], rest = donor[0].cut(axis, -(-donor[0].part.shape[axis] // 2))
+        empty.append(rest)
+
+
+def _shard_of(held: Iterable[_Item]) -> Shard:
+    shard: Shard = {}
+    for item in sorted(held, key=lambda item: (item.row, item.part.start)):
+        tensor, part = item.tensor, item.part
+        whole = part.shape == tuple(tensor.shape)
+        spec = tensor.slice_spec if whole else _spelled(tensor, part)
+        _put(shard, tensor, spec, _array(tensor, part))
+    return shard
+
+
+def _count(what: str, given: Any, smallest: int) -> int:
+    try:
+        number = operator.index(given)
+    except TypeError:
+        raise wrong(what, "an integer", given) from None
+    if isinstance(given, bool) or number < smallest:
+        raise InvalidError(f"{what} {given!r} is no integer of at least {smallest}")
+    return number
