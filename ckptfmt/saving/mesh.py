@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Meshes of devices and how tensors lie on them: DTensor's model, without a framework.
+
+A mesh is a grid of devices with named dimensions. A layout says, for each dimension of a tensor,
+over which mesh dimension it is cut, or that it is not; from it and the tensor's global shape
+follows the box that each device holds.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ckptfmt import _core
+from ckptfmt.arguments import check_sized, listed, wrong
+from ckptfmt.errors import InvalidError
+from ckptfmt.slices import SliceSpec
+
+__all__ = ["UNSHARDED", "Layout", "Mesh", "blocks"]
+
+# What DTensor calls a dimension that is not cut; None means the same.
+UNSHARDED = "unsharded"
+
+
+class Mesh:
+    """A grid of devices with named dimensions, as `tf.experimental.dtensor.Mesh`. Immutable.
+
+    The devices are in row-major order of their coordinates: the last dimension varies fastest.
+
+    Args:
+        dims: (name, size) of each dimension, or a mapping from names to sizes, in order.
+        devices: one name a device, all different. Default
+            "/job:mesh/task:<i>/device:CPU:0", i counting the devices.
+
+    Attributes:
+        dim_names: names of the dimensions.
+        shape: sizes of the dimensions.
+        size: number of devices.
+        devices: names of the devices.
+
+    Raises:
+        InvalidError: a name that is empty, repeated or "unsharded", a size below 1, another number
+            of devices than the sizes give, or a device that is there twice.
+    """
+
+    __slots__ = ("_hash", "_index", "_strides", "devices", "dim_names", "shape", "size")
+
+    dim_names: tuple[str, ...]
+    shape: tuple[int, ...]
+    size: int
+    devices: tuple[str, ...]
+
+    def __init__(
+        self,
+        dims: Sequence[tuple[str, int]] | Mapping[str, int],
+        devices: Sequence[str] | None = None,
+    ) -> None:
+        pairs = [_dim(pair) for pair in _dim_pairs(dims)]
+        self.dim_names = tuple(name for name, _ in pairs)
+        self.shape = tuple(size for _, size in pairs)
+        self.size = math.prod(self.shape)
+        for position, name in enumerate(self.dim_names):
+            if name in self.dim_names[:position]:
+                raise InvalidError(f"two dimensions of the mesh have the name {name!r}")
+        if devices is None:
+            self.devices = tuple(f"/job:mesh/task:{i}/device:CPU:0" for i in range(self.size))
+        else:
+            self.devices = tuple(listed("devices", devices, "names of devices"))
+        for device in self.devices:
+            if not isinstance(device, str):
+                raise wrong("the name of a device", "a str", device)
+        if len(self.devices) != self.size:
+            raise InvalidError(
+                f"a mesh of shape {self.shape} has {self.size} devices, not {len(self.devices)}"
+            )
+        self._index = {device: position for position, device in enumerate(self.devices)}
+        if len(self._index) != self.size:
+            twice = next(d for i, d in enumerate(self.devices) if self._index[d] != i)
+            raise InvalidError(f"the device {twice!r} is in the mesh twice")
+        strides = [math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape))]
+        self._strides = tuple(strides)
+        self._hash = hash((self.dim_names, self.shape, self.devices))
+
+    def index_of(self, device: str) -> int:
+        """Position of a device in `devices`. Raises InvalidError if it is none of them."""
+        position = self._index.get(device) if isinstance(device, str) else None
+        if position is None:
+            raise InvalidError(f"{device!r} is no device of the mesh {self.text}")
+        return position
+
+    def coordinates(self, device: str) -> tuple[int, ...]:
+        """Where a device lies: one index a mesh dimension. Raises InvalidError if it is not in the
+        mesh."""
+        return self.coordinates_at(self.index_of(device))
+
+    def coordinates_at(self, position: int) -> tuple[int, ...]:
+        """The coordinates of the device at this position of `devices`."""
+        return tuple(
+            position // stride % size
+            for stride, size in zip(self._strides, self.shape, strict=True)
+        )
+
+    def local_devices(self, rank: int, world_size: int) -> tuple[str, ...]:
+        """The devices of one of `world_size` processes where each has a contiguous block of them.
+
+        The blocks are as equal as can be, the first ones larger by one where that does not come
+        out even; with more processes than devices the last ones have none.
+
+        Raises:
+            InvalidError: rank is not in [0, world_size).
+        """
+        if not 0 <= rank < world_size:
+            raise InvalidError(f"rank {rank} is not in [0, {world_size})")
+        share, more = divmod(self.size, world_size)
+        first = rank * share + min(rank, more)
+        return self.devices[first : first + share + (rank < more)]
+
+    @property
+    def text(self) -> str:
+        """Its dimensions, as messages name a mesh: "[x=2, y=3]"."""
+        pairs = zip(self.dim_names, self.shape, strict=True)
+        return f"[{', '.join(f'{name}={size}' for name, size in pairs)}]"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Mesh):
+            return NotImplemented
+        return self is other or (
+            self._hash == other._hash
+            and self.dim_names == other.dim_names
+            and self.shape == other.shape
+            and self.devices == other.devices
+        )
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Mesh, (list(zip(self.dim_names, self.shape, strict=True)), self.devices)
+
+    def __repr__(self) -> str:
+        return f"<Mesh {self.text} of {self.size} devices>"
+
+
+class Layout:
+    """How a tensor lies on a mesh, as `tf.experimental.dtensor.Layout`. Immutable.
+
+    A dimension of n elements cut over a mesh dimension of k devices falls into blocks of ceil(n/k)
+    elements, of which the last ones are shorter, or empty, where that does not come out even (as
+    torch.chunk and torch's DTensor do; TensorFlow's DTensor cuts evenly only, where all agree).
+    Devices that differ only in mesh dimensions that are not used hold the same: replicas.
+
+    Args:
+        sharding_specs: for each dimension of the tensor the name of a mesh dimension, or None (or
+            "unsharded").
+        mesh: the mesh.
+
+    Attributes:
+        sharding_specs: as given, with None for "unsharded".
+        mesh: the mesh.
+        rank: number of dimensions of the tensor.
+        num_shards: into how many blocks each of them is cut; 1 where it is not.
+        is_replicated: True if every device holds the whole tensor, whatever its shape.
+
+    Raises:
+        InvalidError: a name that is no dimension of the mesh, or is used twice.
+    """
+
+    __slots__ = (
+        "_axes",
+        "_groups",
+        "is_replicated",
+        "mesh",
+        "num_shards",
+        "rank",
+        "sharding_specs",
+    )
+
+    sharding_specs: tuple[str | None, ...]
+    mesh: Mesh
+    rank: int
+    num_shards: tuple[int, ...]
+    is_replicated: bool
+
+    def __init__(self, sharding_specs: Sequence[str | None], mesh: Mesh) -> None:
+        if not isinstance(mesh, Mesh):
+            raise wrong("mesh", "a Mesh", mesh)
+        given = listed("sharding_specs", sharding_specs, "names of mesh dimensions or None")
+        found: list[str | None] = []
+        for spec in given:
+            if spec is not None and not isinstance(spec, str):
+                raise wrong("a sharding spec", "the name of a mesh dimension or None", spec)
+            name = None if spec == UNSHARDED else spec
+            if name is not None and name not in mesh.dim_names:
+                raise InvalidError(f"{name!r} is no dimension of the mesh {mesh.text}")
+            if name is not None and name in found:
+                raise InvalidError(f"the mesh dimension {name!r} is used twice in one layout")
+            found.append(name)
+        if len(found) > _core.RANK_MAX:
+            raise InvalidError(f"a tensor has at most {_core.RANK_MAX} dimensions")
+        self.mesh = mesh
+        self.sharding_specs = tuple(found)
+        self.rank = len(found)
+        # For each dimension of the tensor the position of its mesh dimension.
+        self._axes = tuple(None if n is None else mesh.dim_names.index(n) for n in found)
+        self.num_shards = tuple(1 if a is None else mesh.shape[a] for a in self._axes)
+        self.is_replicated = all(parts == 1 for parts in self.num_shards)
+        self._groups: tuple[tuple[int, ...], ...] | None = None
+
+    @classmethod
+    def replicated(cls, mesh: Mesh, rank: int) -> Layout:
+        """The layout of a tensor of `rank` dimensions that every device holds whole, as
+        `tf.experimental.dtensor.Layout.replicated`."""
+        try:
+            count = operator.index(rank)
+        except TypeError:
+            raise wrong("rank", "an int", rank) from None
+        if count < 0:
+            raise InvalidError(f"rank {rank} is negative")
+        return cls([None] * count, mesh)
+
+    def block_of(self, position: int) -> tuple[int, ...]:
+        """Which block, in each dimension of the tensor, the device at this position of
+        `mesh.devices` holds."""
+        where = self.mesh.coordinates_at(position)
+        return tuple(0 if axis is None else where[axis] for axis in self._axes)
+
+    @property
+    def replica_groups(self) -> tuple[tuple[int, ...], ...]:
+        """Positions in `mesh.devices` of the devices that hold the same block, ascending; groups in
+        the order of their first devices."""
+        if self._groups is None:
+            groups: dict[tuple[int, ...], list[int]] = {}
+            for position in range(self.mesh.size):
+                groups.setdefault(self.block_of(position), []).append(position)
+            self._groups = tuple(map(tuple, groups.values()))
+        return self._groups
+
+    def slice_of(self, global_shape: Sequence[int], device: str) -> SliceSpec:
+        """The box of a tensor of this global shape that a device holds.
+
+        Its `start` and `shape` have one number a dimension (elements); `lengths` is `shape` with -1
+        where the whole dimension is in the box, as DTensor writes its slices. The box may be empty.
+
+        Raises:
+            InvalidError: a shape of another rank, or a device that is not in the mesh.
+        """
+        return self.slice_at(self._checked(global_shape), self.mesh.index_of(device))
+
+    def slice_at(self, global_shape: tuple[int, ...], position: int) -> SliceSpec:
+        """As `slice_of`, for the device at this position of `mesh.devices`; the shape must be one
+        of this rank."""
+        start, shape, lengths = [], [], []
+        for size, parts, row in zip(
+            global_shape, self.num_shards, self.block_of(position), strict=True
+        ):
+            block = -(-size // parts)
+            first = min(row * block, size)
+            length = min(block, size - first)
+            start.append(first)
+            shape.append(length)
+            lengths.append(-1 if length == size else length)
+        return SliceSpec(global_shape, tuple(start), tuple(shape), tuple(lengths))
+
+    def unique_slices(self, global_shape: Sequence[int]) -> dict[SliceSpec, list[str]]:
+        """All different boxes of a tensor of this global shape, each with the devices that hold it.
+
+        Boxes in the order of their first devices, devices in the order of the mesh. The boxes that
+        are not empty tile the tensor. (Empty ones have one box for all devices that differ in
+        nothing else.)
+
+        Raises:
+            InvalidError: a shape of another rank.
+        """
+        shape = self._checked(global_shape)
+        found: dict[SliceSpec, list[str]] = {}
+        for position, device in enumerate(self.mesh.devices):
+            found.setdefault(self.slice_at(shape, position), []).append(device)
+        return found
+
+    def _checked(self, global_shape: Sequence[int]) -> tuple[int, ...]:
+        check_sized("global_shape", global_shape, "sizes")
+        try:
+            shape = tuple(map(operator.index, global_shape))
+        except TypeError:
+            raise InvalidError(f"global_shape {global_shape!r} is a sequence of integers") from None
+        if any(not 0 <= size < 2**63 for size in shape):
+            raise InvalidError(f"global_shape {shape} is not in range")
+        if len(shape) != self.rank:
+            raise InvalidError(f"a layout of rank {self.rank} does not fit the shape {shape}")
+        return shape
+
+    @property
+    def text(self) -> str:
+        """As messages name a layout: "(x, unsharded) on [x=2, y=3]"."""
+        specs = ", ".join(spec or UNSHARDED for spec in self.sharding_specs)
+        return f"({specs}) on {self.mesh.text}"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Layout):
+            return NotImplemented
+        return self.sharding_specs == other.sharding_specs and self.mesh == other.mesh
+
+    def __hash__(self) -> int:
+        return hash((self.sharding_specs, self.mesh))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Layout, (self.sharding_specs, self.mesh)
+
+    def __repr__(self) -> str:
+        return f"<Layout {self.text}>"
+
+
+def blocks(size: int, parts: int) -> list[int]:
+    """The lengths of the blocks of a dimension of `size` elements cut into `parts`."""
+    block = -(-size // parts)
+    return [min(block, max(size - row * block, 0)) for row in range(parts)]
+
+
+def _dim_pairs(dims: Any) -> list[Any]:
+    if isinstance(dims, Mapping):
+        return list(dims.items())
+    return listed("dims", dims, "pairs of a name and a size")
+
+
+def _dim(pair: Any) -> tuple[str, int]:
+    if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise wrong("a mesh dimension", "a pair of a name and a size", pair)
+    name, size = pair
+    if not isinstance(name, str):
+        raise wrong("the name of a mesh dimension", "a str", name)
+    if not name or name == UNSHARDED:
+        raise InvalidError(f"{name!r} is no name of a mesh dimension")
+    try:
+        count = operator.index(size)
+    except TypeError:
+        raise wrong(f"the size of mesh dimension {name!r}", "an int", size) from None
+    if count < 1:
+        raise InvalidError(f"mesh dimension {name!r} has size {count}, which is below 1")
+    return name, count
