@@ -1,0 +1,501 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Saving and restoring tensors that lie on meshes of devices of many processes.
+
+A save takes three rounds over the coordinator. In each, every process tells process 0 how far it
+came, process 0 decides, and all hear the decision, so that a failure anywhere ends the save
+everywhere:
+
+  1 what each process holds: compared, joined into one plan (`sharded_plan`), a name drawn for the
+    temporary directory; a second exchange only where the descriptions differ
+  2 each process writes its bundle `<prefix>_temp_<hex>/part-SSSSS-of-NNNNN` and says whether there
+    is one; process 0 merges just those that it was told of, and removes the directory
+
+A restore needs nobody: each process reads its own boxes. One round at the end makes sure that all
+succeeded and read the same checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import secrets
+import shutil
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckptfmt import _core, dtypes, errors, names
+from ckptfmt import reader as reading
+from ckptfmt.arguments import check_choice, wrong
+from ckptfmt.errors import CkptfmtError, GenerationGoneError, InvalidError, StorageError
+from ckptfmt.load import _Batch
+from ckptfmt.locate import path_text
+from ckptfmt.merge import merge
+from ckptfmt.names import sharded_filename
+from ckptfmt.saving.mesh import Layout, Mesh
+from ckptfmt.saving.sharded_plan import (
+    Description,
+    Part,
+    Plan,
+    describe,
+    join,
+    layouts_by_name,
+    parts_of,
+    plan_of_equals,
+)
+from ckptfmt.slices import SliceSpec
+from ckptfmt.writer import Writer
+
+if TYPE_CHECKING:
+    from ckptfmt.distributed.coordinator import Coordinator
+
+__all__ = ["sharded_restore", "sharded_save"]
+
+Path = str | bytes | os.PathLike[Any]
+
+_GOOD, _BAD = b"+", b"-"
+
+
+def sharded_save(
+    prefix: Path,
+    tensors: Mapping[str, Any] | Mapping[bytes, Any],
+    layouts: Mapping[str, Layout | None] | Mapping[bytes, Layout | None],
+    coordinator: Coordinator,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    level: str = "v2+",
+    alignment: int | None = None,
+    durability: str = "full",
+) -> None:
+    """Saves tensors that lie on the devices of many processes as one checkpoint, all or nothing.
+
+    Every process of the coordinator calls it, with its own part of the tensors. Each slice is
+    written once, by a process that holds it: a slice of several processes goes to one of them, and
+    such slices are spread evenly by bytes (a string counts 16). Empty blocks are not written. The
+    global shapes follow from the local arrays. Slices are stored as TensorFlow's DTensor stores
+    them (`tf.train.Checkpoint` on a mesh), and TensorFlow can restore the result.
+
+    Args:
+        prefix: the checkpoint's prefix, a place that all processes see.
+        tensors: name to {device: local array}, for the devices of this process in the mesh of the
+            tensor's layout, the same devices for all tensors of one mesh. Local arrays are whatever
+            `Writer.add` takes, of the shape that the layout gives (`Layout.slice_of`). A plain
+            array, or a tensor without layout, is replicated: whole in every process that gives it
+            (all have the same, which is not checked). A process without devices in a tensor's mesh
+            gives {} or leaves it out.
+        layouts: name to Layout, the same in all processes; None, or no layout, is replicated.
+        coordinator: joins the processes.
+        metadata: as in Writer; that of process 0 counts.
+        level, alignment, durability: as in Writer. Data files are synced by the merge.
+
+    Raises:
+        InvalidError: the processes contradict each other about a tensor's dtype, layout or shape,
+            or what they hold does not make up the tensors; all processes raise it, and the tensor
+            and the processes are named.
+        UnsupportedError, StorageError: as in Writer and `merge`. The process that failed raises its
+            own error, all others one of the same class (StorageError for one that is none of
+            ckptfmt) that names it. What was written is gone then, and an older checkpoint of this
+            prefix is still there (but for DurabilityUnknownError).
+        What the coordinator raises when a process is gone; some of the temporary files
+            (`<prefix>_temp_<hex>`) may then remain. They are never taken for a later save's.
+    """
+    team = _Team(coordinator)
+    with team.guarded() as guard:
+        target = path_text(prefix)
+        check_choice("level", level, ("v2", "v2+", "ckptfmt"))
+        check_choice("durability", durability, _core.DURABILITY)
+        description = describe(tensors, layouts)
+    plan, token = _agree(team, guard.error, description if guard.error is None else None)
+
+    directory = f"{target}_temp_{token}"
+
+    def bundle_of(rank: int) -> str:
+        return sharded_filename(f"{directory}/part", rank, team.world_size)
+
+    wrote = False
+    with team.guarded() as guard:
+        parts = parts_of(plan, team.rank)
+        # An empty save is a checkpoint too, and metadata needs a place.
+        if parts or (team.rank == 0 and (metadata is not None or not plan.tensors)):
+            with Writer(
+                bundle_of(team.rank),
+                metadata=metadata if team.rank == 0 else None,
+                level=level,
+                alignment=alignment,
+                durability="none" if durability == "none" else "rename",
+            ) as writer:
+                _write_parts(writer, parts, plan, description)
+            wrote = True
+
+    def join_bundles(answers: list[bytes]) -> bytes:
+        written = [bundle_of(rank) for rank, answer in enumerate(answers) if answer == b"1"]
+        merge(written, target, inputs="consume", durability=durability)
+        return b""
+
+    def clean() -> None:
+        shutil.rmtree(directory, ignore_errors=True)
+
+    team.round(guard.error, b"1" if wrote else b"0", join_bundles, clean)
+
+
+def sharded_restore(
+    prefix: Path,
+    layouts: Mapping[str, Layout | None] | Mapping[bytes, Layout | None],
+    coordinator: Coordinator,
+    *,
+    devices: Iterable[str] | None = None,
+    verify: str = "auto",
+    limits: Mapping[str, int] | None = None,
+    follow_symlinks: bool = True,
+) -> dict[str, Any]:
+    """Restores tensors onto the devices of many processes, each of which reads only its own slices.
+
+    The layouts, meshes and processes need not be those of the save; any checkpoint will do, also
+    one of `ckptfmt.save` or TensorFlow, and slices of every dtype. As TensorFlow's restore of
+    DTensors, but for any dtype and uneven blocks. Every process of the coordinator calls it; the
+    names may differ between processes.
+
+    Args:
+        prefix: whatever `ckptfmt.open` takes.
+        layouts: name to Layout, or to None for a tensor that is replicated outside any mesh. The
+            global shapes are those of the checkpoint.
+        coordinator: joins the processes.
+        devices: the devices of this process, of all meshes; default
+            `mesh.local_devices(coordinator.rank, coordinator.world_size)` of each.
+        verify, limits, follow_symlinks: as in `ckptfmt.open`.
+
+    Returns:
+        Name to {device: array} for the devices of this process, in the order of `layouts` and of
+        the mesh; name to array where the layout is None. Devices that hold the same slice get the
+        same array (one object): it is read once. Small arrays are views of one common piece of
+        memory.
+
+    Raises:
+        TensorNotFoundError: the checkpoint has no tensor of a name in `layouts`.
+        InvalidError: a layout of another rank than the tensor, or a device that is in no mesh.
+        GenerationGoneError: the checkpoint was replaced meanwhile, so that two processes did not
+            read the same; all processes raise it.
+        What `ckptfmt.open` and reading raise. As in `sharded_save`, a process that fails makes all
+        raise.
+    """
+    team = _Team(coordinator)
+    result: dict[str, Any] = {}
+    seen = b""
+    with team.guarded() as guard:
+        wishes = _Wishes.of(layouts, devices, team)
+        with reading.open(
+            prefix, verify=verify, limits=limits, follow_symlinks=follow_symlinks
+        ) as reader:
+            result, seen = _read(reader, wishes)
+    team.round(guard.error, seen, lambda answers: _compare_seen(answers, path_text(prefix)))
+    return result
+
+
+# ---- rounds --------------------------------------------------------------------------------------
+
+
+class _Guard:
+    """Keeps what is raised inside, until the others have heard of it."""
+
+    error: BaseException | None = None
+
+    def __enter__(self) -> _Guard:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        self.error = error
+        return error is not None
+
+
+class _Team:
+    """The processes of a save or restore."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        for what in ("rank", "world_size", "gather", "broadcast"):
+            if not hasattr(coordinator, what):
+                raise wrong("coordinator", "a Coordinator", coordinator)
+        self._coordinator = coordinator
+        self.rank = coordinator.rank
+        self.world_size = coordinator.world_size
+
+    def guarded(self) -> _Guard:
+        """A block whose failure is handed to the next round instead of leaving the others alone."""
+        return _Guard()
+
+    def round(
+        self,
+        error: BaseException | None,
+        answer: bytes,
+        decide: Callable[[list[bytes]], bytes],
+        clean: Callable[[], None] | None = None,
+    ) -> bytes:
+        """Process 0 decides on the answers of all; every process gets the decision, or an error.
+
+        Args:
+            error: why this process has no answer, or None.
+            answer: of this process.
+            decide: of the answers by rank; called in process 0, if all have answered.
+            clean: called in process 0 before the others go on, whatever happened.
+        """
+        message = _GOOD + answer if error is None else _BAD + _told(error, self.rank)
+        try:
+            if self.rank == 0:
+                try:
+                    decision, failed = self._decided(message, decide)
+                finally:
+                    if clean is not None:
+                        clean()
+                error = error or failed
+                self._coordinator.broadcast(decision)
+            else:
+                self._coordinator.gather(message)
+                decision = self._coordinator.broadcast(None)
+        except BaseException as lost:
+            if error is not None and error is not lost:
+                raise error from lost
+            raise
+        if error is not None:
+            raise error
+        if decision[:1] == _BAD:
+            raise _rebuilt(decision[1:], self.world_size)
+        return decision[1:]
+
+    def _decided(
+        self, message: bytes, decide: Callable[[list[bytes]], bytes]
+    ) -> tuple[bytes, BaseException | None]:
+        answers = self._coordinator.gather(message)
+        if answers is None:
+            raise InvalidError("the coordinator's gather gave process 0 nothing")
+        for answer in answers:
+            if answer[:1] == _BAD:
+                return answer, None
+        try:
+            return _GOOD + decide([answer[1:] for answer in answers]), None
+        except BaseException as error:  # an interrupt too: the others must hear of it
+            # What it found out about others is nobody's failure.
+            rank = None if isinstance(error, _ABOUT_ALL) else 0
+            return _BAD + _told(error, rank), error
+
+
+# Errors of a decision that name the processes concerned themselves.
+_ABOUT_ALL = (InvalidError, GenerationGoneError)
+
+
+def _told(error: BaseException, rank: int | None) -> bytes:
+    """An error as the others are told of it."""
+    kind, details = type(error).__name__, {}
+    if isinstance(error, CkptfmtError):
+        message = error.message
+        details = {
+            name: getattr(error, name) for name in ("failure", "path", "offset", "tensor", "errno")
+        }
+    else:
+        text = str(error)
+        kind, message = "", f"{kind}: {text}" if text else kind
+        if isinstance(error, OSError):
+            details["errno"] = error.errno
+    return json.dumps([kind, message, details, rank]).encode()
+
+
+def _rebuilt(told: bytes, world_size: int) -> CkptfmtError:
+    kind, message, details, rank = json.loads(told)
+    if rank is not None:
+        message = f"process {rank} of {world_size} failed: {message}"
+    found = {one.__name__: one for one in errors.classes()[0].values()}.get(kind, StorageError)
+    return found(message, **details)
+
+
+# ---- saving --------------------------------------------------------------------------------------
+
+
+def _agree(team: _Team, error: BaseException | None, mine: Description | None) -> tuple[Plan, str]:
+    """The plan that all processes share, and the random part of the temporary names.
+
+    Where all say the same, as they do for even layouts, digests are all that travels.
+    """
+    common, placement, uniform = b"", [], False
+    if mine is not None:
+        common, uniform = mine.common(), mine.uniform
+        placement = list(mine.placement.values())
+    digest = hashlib.sha256(common).hexdigest()
+    placements: list[list[list[int]]] = []
+
+    def compare(answers: list[bytes]) -> bytes:
+        told = [json.loads(answer) for answer in answers]
+        placements.extend(positions for _, positions in told)
+        verdict: dict[str, Any] = {"token": secrets.token_hex(8)}
+        if uniform and all(other == digest for other, _ in told) and mine is not None:
+            plan = plan_of_equals(mine, placements)  # finds what the others need not look for
+            verdict["placement"] = list(plan.placement.values())
+        return _dumped(verdict)
+
+    verdict = json.loads(team.round(error, _dumped([digest, placement]), compare))
+    token = str(verdict["token"])
+    if "placement" in verdict and mine is not None:
+        owners = verdict["placement"]
+        parts = [
+            [[p for p, owner in enumerate(mesh) if owner == rank] for mesh in owners]
+            for rank in range(team.world_size)
+        ]
+        return plan_of_equals(mine, parts), token
+
+    def join_all(answers: list[bytes]) -> bytes:
+        plan = join([zlib.decompress(answer) for answer in answers], placements)
+        return zlib.compress(plan.to_bytes(), 1)
+
+    text = team.round(None, zlib.compress(common, 1), join_all)
+    return Plan.from_bytes(zlib.decompress(text)), token
+
+
+def _write_parts(
+    writer: Writer, parts: Sequence[Part], plan: Plan, description: Description
+) -> None:
+    for part in parts:
+        one, held = plan.tensors[part.name], description.held[part.name]
+        array = held.arrays[part.position]
+        if part.box is not None:
+            writer.add_slice(part.name, array, spec=_spec(part.box))
+        elif one.size or one.layout is None:
+            writer.add(part.name, array)
+        else:
+            # The local block is not the whole of it, though neither has an element.
+            dtype = dtypes.numpy_dtype(one.code)
+            writer.add(part.name, np.zeros(one.shape, dtype), dtype=one.code)
+
+
+def _spec(box: SliceSpec) -> str:
+    """As DTensor writes it: `-` for a whole dimension."""
+    pairs = zip(box.start, box.lengths, strict=True)
+    extents = ":".join("-" if length < 0 else f"{start},{length}" for start, length in pairs)
+    return f"{' '.join(map(str, box.full_shape))} {extents}"
+
+
+def _dumped(document: Any) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+# ---- restoring -----------------------------------------------------------------------------------
+
+
+@dataclass
+class _Wishes:
+    """What this process wants: its layouts by name, and its devices by mesh."""
+
+    layouts: dict[str, Layout | None]
+    local: dict[Mesh, list[str]]
+
+    @classmethod
+    def of(cls, layouts: Any, devices: Iterable[str] | None, team: _Team) -> _Wishes:
+        found = layouts_by_name(layouts)
+        meshes = dict.fromkeys(one.mesh for one in found.values() if one is not None)
+        if devices is None:
+            local = {m: list(m.local_devices(team.rank, team.world_size)) for m in meshes}
+            return cls(found, local)
+        if isinstance(devices, (str, bytes)) or not hasattr(devices, "__iter__"):
+            raise wrong("devices", "a list of names of devices", devices)
+        wanted = dict.fromkeys(devices)
+        local = {mesh: [device for device in mesh.devices if device in wanted] for mesh in meshes}
+        known = {device for chosen in local.values() for device in chosen}
+        for device in wanted:
+            if meshes and device not in known:
+                raise InvalidError(f"{device!r} is a device of no mesh of these layouts")
+        return cls(found, local)
+
+
+def _read(reader: reading.Reader, wishes: _Wishes) -> tuple[dict[str, Any], bytes]:
+    """The arrays of this process, and what tells whether another process read the same."""
+    listed = list(wishes.layouts)
+    # All names are looked up, also those of which nothing is here: the others would fail alone.
+    selection = reader._handle.select([names.tensor_bytes(name) for name in listed])
+    shapes = selection.shapes()
+    rows: list[int] = []
+    boxes: dict[int, NDArray[np.int64]] = {}
+    empty: list[tuple[dict[str, Any], list[str], int, tuple[int, ...]]] = []
+    waiting: list[tuple[dict[str, Any], list[str]]] = []
+    result: dict[str, Any] = {}
+    for row, (name, layout) in enumerate(wishes.layouts.items()):
+        if layout is None:
+            waiting.append((result, [name]))
+            rows.append(row)
+            result[name] = None
+            continue
+        result[name] = {}
+        for box, devices in _local_boxes(name, layout, shapes[row], wishes).items():
+            result[name].update(dict.fromkeys(devices))
+            if box.shape == shapes[row]:
+                rows.append(row)
+            elif math.prod(box.shape):
+                boxes[len(rows)] = np.array([*box.start, *box.shape, 0], np.int64)
+                rows.append(row)
+            else:
+                empty.append((result[name], devices, row, box.shape))
+                continue
+            waiting.append((result[name], devices))
+    batch = _Batch(reader, selection, rows, [listed[row] for row in rows], boxes)
+    for position in boxes:
+        if batch.dtypes[position] is None:
+            _refuse_box(batch, position)
+    for (places, keys), array in zip(waiting, batch.read(None), strict=True):
+        places.update(dict.fromkeys(keys, array))
+    codes = selection.rows["dtype"]
+    for places, keys, row, shape in empty:
+        dtype = dtypes.numpy_dtype(int(codes[row]))
+        places.update(dict.fromkeys(keys, np.empty(shape, dtype or np.uint8)))
+    return result, _seen(listed, selection, shapes)
+
+
+def _refuse_box(batch: _Batch, position: int) -> None:
+    handle = batch.handle(position)
+    raise handle.unsupported(
+        f"elements of {handle.dtype_name} are not known: it can only be restored whole"
+    )
+
+
+def _local_boxes(
+    name: str, layout: Layout, shape: tuple[int, ...], wishes: _Wishes
+) -> dict[SliceSpec, list[str]]:
+    if len(shape) != layout.rank:
+        raise InvalidError(
+            f"the layout {layout.text} does not fit the shape {shape} in the checkpoint",
+            tensor=name,
+        )
+    found: dict[SliceSpec, list[str]] = {}
+    for device in wishes.local[layout.mesh]:
+        box = layout.slice_at(shape, layout.mesh.index_of(device))
+        found.setdefault(box, []).append(device)
+    return found
+
+
+def _seen(listed: list[str], selection: _core.Selection, shapes: list[tuple[int, ...]]) -> bytes:
+    """Two digests: of the names, and of what the index says about the contents of these tensors."""
+    contents = hashlib.sha256(repr(shapes).encode())
+    for column in (
+        selection.rows["dtype"],
+        selection.rows["stored"]["size"],
+        selection.rows["stored"]["crc32c"],
+        selection.slice_rows["stored"]["size"],
+        selection.slice_rows["stored"]["crc32c"],
+    ):
+        contents.update(np.ascontiguousarray(column).tobytes())
+    wanted = hashlib.sha256(b"\0".join(names.tensor_bytes(name) for name in listed))
+    return wanted.digest() + contents.digest()
+
+
+def _compare_seen(answers: list[bytes], path: str) -> bytes:
+    """Processes that asked for the same tensors must have seen the same contents."""
+    first: dict[bytes, int] = {}
+    for rank, answer in enumerate(answers):
+        other = first.setdefault(answer[:32], rank)
+        if answers[other] != answer:
+            raise GenerationGoneError(
+                f"process {other} and process {rank} found different checkpoints here: it was "
+                "replaced while it was being restored; restore it again",
+                path=path,
+            )
+    return b""

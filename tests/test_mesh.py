@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mesh and Layout: which device holds which box."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ckptfmt.errors import InvalidError
+from ckptfmt.saving.mesh import Layout, Mesh, blocks
+from ckptfmt.slices import parse_spec
+
+
+def message_of(call: Any) -> str:
+    with pytest.raises(InvalidError) as caught:
+        call()
+    return str(caught.value)
+
+
+def test_mesh() -> None:
+    mesh = Mesh([("x", 2), ("y", 3)])
+    assert (mesh.size, mesh.shape, mesh.dim_names) == (6, (2, 3), ("x", "y"))
+    assert mesh.devices[4] == "/job:mesh/task:4/device:CPU:0"
+    assert [mesh.coordinates(device) for device in mesh.devices] == list(np.ndindex(2, 3))
+    assert mesh == Mesh({"x": 2, "y": 3})
+    assert hash(mesh) == hash(Mesh({"x": 2, "y": 3}))
+    assert mesh != Mesh({"y": 2, "x": 3})
+    assert mesh != Mesh({"x": 2, "y": 3}, list("abcdef"))
+    assert mesh != "mesh"
+    assert repr(mesh) == "<Mesh [x=2, y=3] of 6 devices>"
+    assert pickle.loads(pickle.dumps(mesh)) == mesh
+    assert Mesh([]).size == 1
+
+
+def test_local_devices() -> None:
+    mesh = Mesh({"x": 5}, list("abcde"))
+    assert [mesh.local_devices(rank, 2) for rank in range(2)] == [tuple("abc"), tuple("de")]
+    assert [mesh.local_devices(rank, 7) for rank in range(7)] == [*map(tuple, "abcde"), (), ()]
+    assert message_of(lambda: mesh.local_devices(2, 2)) == "rank 2 is not in [0, 2)"
+
+
+@pytest.mark.parametrize(
+    ("dims", "devices", "message"),
+    [
+        ([("x", 2), ("x", 1)], None, "two dimensions of the mesh have the name 'x'"),
+        ([("", 2)], None, "'' is no name of a mesh dimension"),
+        ({"unsharded": 2}, None, "'unsharded' is no name of a mesh dimension"),
+        ({"x": 0}, None, "mesh dimension 'x' has size 0, which is below 1"),
+        ({"x": 1.5}, None, "the size of mesh dimension 'x' is an int, not float"),
+        ({1: 2}, None, "the name of a mesh dimension is a str, not int"),
+        (["x"], None, "a mesh dimension is a pair of a name and a size, not str"),
+        (3, None, "dims is a list of pairs of a name and a size, not int"),
+        ({"x": 2}, ["a"], "a mesh of shape (2,) has 2 devices, not 1"),
+        ({"x": 2}, ["a", "a"], "the device 'a' is in the mesh twice"),
+        ({"x": 2}, ["a", 1], "the name of a device is a str, not int"),
+        ({"x": 2}, "ab", "devices is a list of names of devices, not one"),
+    ],
+)
+def test_meshes_that_are_none(dims: Any, devices: Any, message: str) -> None:
+    assert message_of(lambda: Mesh(dims, devices)) == message
+
+
+def test_layout() -> None:
+    mesh = Mesh([("x", 2), ("y", 2)], list("abcd"))
+    layout = Layout(["y", "unsharded", None], mesh)
+    assert layout.sharding_specs == ("y", None, None)
+    assert layout.num_shards == (2, 1, 1)
+    assert layout.rank == 3
+    assert not layout.is_replicated
+    assert layout.replica_groups == ((0, 2), (1, 3))
+    box = layout.slice_of((4, 6, 1), "d")
+    assert box == parse_spec("4 6 1 2,2:-:-")
+    assert list(layout.unique_slices([4, 6, 1]).values()) == [["a", "c"], ["b", "d"]]
+    assert repr(layout) == "<Layout (y, unsharded, unsharded) on [x=2, y=2]>"
+    assert layout == Layout(("y", None, None), mesh)
+    assert hash(layout) == hash(Layout(("y", None, None), mesh))
+    assert layout != Layout(("x", None, None), mesh)
+    assert layout != 3
+    assert pickle.loads(pickle.dumps(layout)) == layout
+
+
+def test_replicated() -> None:
+    mesh = Mesh({"x": 2, "y": 1})
+    layout = Layout.replicated(mesh, 2)
+    assert layout.sharding_specs == (None, None)
+    assert layout.is_replicated
+    assert Layout(["y"], mesh).is_replicated
+    assert list(layout.unique_slices((3, 4)).values()) == [list(mesh.devices)]
+    assert message_of(lambda: Layout.replicated(mesh, -1)) == "rank -1 is negative"
+
+
+def test_uneven_blocks() -> None:
+    """As torch.chunk: blocks of ceil(n/k), the last ones shorter or empty."""
+    mesh = Mesh({"x": 4}, list("abcd"))
+    layout = Layout(["x"], mesh)
+
+    def cut(size: int) -> list[tuple[int, int, int]]:
+        found = [layout.slice_of((size,), device) for device in "abcd"]
+        assert [box.shape[0] for box in found] == blocks(size, 4)
+        return [(box.start[0], box.shape[0], box.lengths[0]) for box in found]
+
+    assert cut(8) == [(0, 2, 2), (2, 2, 2), (4, 2, 2), (6, 2, 2)]
+    assert cut(7) == [(0, 2, 2), (2, 2, 2), (4, 2, 2), (6, 1, 1)]
+    assert cut(5) == [(0, 2, 2), (2, 2, 2), (4, 1, 1), (5, 0, 0)]
+    assert cut(1) == [(0, 1, -1), (1, 0, 0), (1, 0, 0), (1, 0, 0)]
+    assert cut(0) == [(0, 0, -1)] * 4
+    assert list(layout.unique_slices((1,)).values()) == [["a"], ["b", "c", "d"]]
+
+
+def test_unique_slices_tile_the_tensor(seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(300):
+        mesh = Mesh([(name, chance.randint(1, 3)) for name in "xyz"])
+        free = [*mesh.dim_names, None, None, None]
+        chance.shuffle(free)
+        layout = Layout(free[: chance.randint(0, 4)], mesh)
+        shape = tuple(chance.randint(0, 7) for _ in range(layout.rank))
+        count = np.zeros(shape, np.int64)
+        devices: list[str] = []
+        for box, holders in layout.unique_slices(shape).items():
+            pairs = zip(box.start, box.shape, strict=True)
+            count[tuple(slice(start, start + length) for start, length in pairs)] += 1
+            devices += holders
+        assert (count == 1).all()
+        assert sorted(devices) == sorted(mesh.devices)
+
+
+@pytest.mark.parametrize(
+    ("specs", "message"),
+    [
+        (["x", "x"], "the mesh dimension 'x' is used twice in one layout"),
+        (["z"], "'z' is no dimension of the mesh [x=2, y=2]"),
+        ([1], "a sharding spec is the name of a mesh dimension or None, not int"),
+        ("xy", "sharding_specs is a list of names of mesh dimensions or None, not one"),
+        ([None] * 300, "a tensor has at most 254 dimensions"),
+    ],
+)
+def test_layouts_that_are_none(specs: Any, message: str) -> None:
+    assert message_of(lambda: Layout(specs, Mesh({"x": 2, "y": 2}))) == message
+
+
+def test_wrong_uses() -> None:
+    mesh = Mesh({"x": 2}, ["a", "b"])
+    layout = Layout(["x"], mesh)
+    odd: Any = "mesh"
+    assert message_of(lambda: Layout(["x"], odd)) == "mesh is a Mesh, not str"
+    for call, message in (
+        (lambda: layout.slice_of((1, 2), "a"), "a layout of rank 1 does not fit the shape (1, 2)"),
+        (lambda: layout.slice_of((1,), "c"), "'c' is no device of the mesh [x=2]"),
+        (lambda: layout.slice_of((-1,), "a"), "global_shape (-1,) is not in range"),
+        (lambda: layout.unique_slices([1.5]), "global_shape [1.5] is a sequence of integers"),
+        (lambda: mesh.coordinates("c"), "'c' is no device of the mesh [x=2]"),
+    ):
+        with pytest.raises(InvalidError, match=f"^{re.escape(message)}$"):
+            call()
