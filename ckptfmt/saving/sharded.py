@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from ckptfmt import _core, dtypes, errors, names
 from ckptfmt import reader as reading
-from ckptfmt.arguments import check_choice, wrong
+from ckptfmt.arguments import check_choice, listed, wrong
 from ckptfmt.errors import CkptfmtError, GenerationGoneError, InvalidError, StorageError
 from ckptfmt.load import _Batch
 from ckptfmt.locate import path_text
@@ -397,9 +397,7 @@ class _Wishes:
         if devices is None:
             local = {m: list(m.local_devices(team.rank, team.world_size)) for m in meshes}
             return cls(found, local)
-        if isinstance(devices, (str, bytes)) or not hasattr(devices, "__iter__"):
-            raise wrong("devices", "a list of names of devices", devices)
-        wanted = dict.fromkeys(devices)
+        wanted = dict.fromkeys(listed("devices", devices, "names of devices"))
         local = {mesh: [device for device in mesh.devices if device in wanted] for mesh in meshes}
         known = {device for chosen in local.values() for device in chosen}
         for device in wanted:
@@ -410,9 +408,9 @@ class _Wishes:
 
 def _read(reader: reading.Reader, wishes: _Wishes) -> tuple[dict[str, Any], bytes]:
     """The arrays of this process, and what tells whether another process read the same."""
-    listed = list(wishes.layouts)
+    wanted = list(wishes.layouts)
     # All names are looked up, also those of which nothing is here: the others would fail alone.
-    selection = reader._handle.select([names.tensor_bytes(name) for name in listed])
+    selection = reader._handle.select([names.tensor_bytes(name) for name in wanted])
     shapes = selection.shapes()
     rows: list[int] = []
     boxes: dict[int, NDArray[np.int64]] = {}
@@ -437,7 +435,7 @@ def _read(reader: reading.Reader, wishes: _Wishes) -> tuple[dict[str, Any], byte
                 empty.append((result[name], devices, row, box.shape))
                 continue
             waiting.append((result[name], devices))
-    batch = _Batch(reader, selection, rows, [listed[row] for row in rows], boxes)
+    batch = _Batch(reader, selection, rows, [wanted[row] for row in rows], boxes)
     for position in boxes:
         if batch.dtypes[position] is None:
             _refuse_box(batch, position)
@@ -447,7 +445,7 @@ def _read(reader: reading.Reader, wishes: _Wishes) -> tuple[dict[str, Any], byte
     for places, keys, row, shape in empty:
         dtype = dtypes.numpy_dtype(int(codes[row]))
         places.update(dict.fromkeys(keys, np.empty(shape, dtype or np.uint8)))
-    return result, _seen(listed, selection, shapes)
+    return result, _seen(wanted, selection, shapes)
 
 
 def _refuse_box(batch: _Batch, position: int) -> None:
@@ -472,7 +470,7 @@ def _local_boxes(
     return found
 
 
-def _seen(listed: list[str], selection: _core.Selection, shapes: list[tuple[int, ...]]) -> bytes:
+def _seen(wanted: list[str], selection: _core.Selection, shapes: list[tuple[int, ...]]) -> bytes:
     """Two digests: of the names, and of what the index says about the contents of these tensors."""
     contents = hashlib.sha256(repr(shapes).encode())
     for column in (
@@ -483,8 +481,8 @@ def _seen(listed: list[str], selection: _core.Selection, shapes: list[tuple[int,
         selection.slice_rows["stored"]["crc32c"],
     ):
         contents.update(np.ascontiguousarray(column).tobytes())
-    wanted = hashlib.sha256(b"\0".join(names.tensor_bytes(name) for name in listed))
-    return wanted.digest() + contents.digest()
+    asked = hashlib.sha256(b"\0".join(names.tensor_bytes(name) for name in wanted))
+    return asked.digest() + contents.digest()
 
 
 def _compare_seen(answers: list[bytes], path: str) -> bytes:

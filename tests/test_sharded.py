@@ -1,0 +1,617 @@
+# SPDX-License-Identifier: Apache-2.0
+"""sharded_save and sharded_restore: who writes what, and what happens when something is wrong."""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.arrays import bits
+from support.team import Shared, all_good, run_team
+
+import ckptfmt
+from ckptfmt.errors import (
+    CheckpointNotFoundError,
+    CkptfmtError,
+    CorruptError,
+    GenerationGoneError,
+    InvalidError,
+    StorageError,
+    TensorNotFoundError,
+)
+from ckptfmt.saving import sharded
+from ckptfmt.saving.mesh import Layout, Mesh
+from ckptfmt.saving.sharded import sharded_restore, sharded_save
+
+MESH = Mesh({"x": 2}, ["a", "b"])
+ROWS = Layout(["x", None], MESH)
+DEVICES = "ab"
+
+
+def files(directory: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+
+
+def rows(whole: Any, rank: int) -> dict[str, Any]:
+    """The part of a matrix that process `rank` of two has under ROWS."""
+    half = -(-len(whole) // 2)
+    return {DEVICES[rank]: whole[rank * half : (rank + 1) * half]}
+
+
+def save_team(
+    prefix: Path, give: Callable[[int], Any], layouts: Any, world_size: int = 2, **options: Any
+) -> list[Any]:
+    """What sharded_save gave or raised in each process; `give(rank)` makes its tensors."""
+
+    def work(team: Any) -> None:
+        chosen = layouts(team.rank) if callable(layouts) else layouts
+        sharded_save(prefix, give(team.rank), chosen, team, durability="none", **options)
+
+    return run_team(world_size, work)
+
+
+def described(error: Any) -> tuple[type, str]:
+    return type(error), str(error)
+
+
+# ---- what is written -----------------------------------------------------------------------------
+
+
+def test_bytes_are_those_of_save_v2(tmp_path: Path) -> None:
+    """Slices are stored as DTensor writes them: `-` for whole dimensions, one entry a slice."""
+    whole = np.arange(24, dtype=np.float32).reshape(4, 6)
+    other = np.arange(4, dtype=np.int64)
+    tensors = {
+        "w": {"a": whole[:2], "b": whole[2:]},
+        "same": {"a": other, "b": other},
+        "plain": other,
+        "one": {"a": whole[:1], "b": whole[:0]},
+    }
+    layouts = {"w": ROWS, "same": Layout([None], MESH), "one": ROWS}
+    all_good(save_team(tmp_path / "s" / "ck", lambda _: tensors, layouts, 1, level="v2"))
+    ckptfmt.save_v2(
+        tmp_path / "v" / "ck",
+        ["one", "plain", "same", "w", "w"],
+        ["", "", "", "4 6 0,2:-", "4 6 2,2:-"],
+        [whole[:1], other, other, whole[:2], whole[2:]],
+    )
+    assert files(tmp_path / "s") == files(tmp_path / "v")
+
+
+def test_replicas_are_spread(tmp_path: Path, seed: int) -> None:
+    """Written once, by bytes evenly, the same way each time."""
+    chance = random.Random(seed)
+    whole = {f"t{i}": np.zeros(chance.randint(1, 3000), np.uint8) for i in range(200)}
+    largest = max(array.nbytes for array in whole.values())
+    mesh = Mesh({"x": 8})
+    layouts = {name: Layout.replicated(mesh, 1) for name in list(whole)[::2]}
+
+    def give(rank: int) -> dict[str, Any]:
+        devices = mesh.local_devices(rank, 4)
+        return {
+            name: dict.fromkeys(devices, array) if name in layouts else array
+            for name, array in whole.items()
+        }
+
+    def save(prefix: Path) -> list[int]:
+        all_good(save_team(prefix, give, layouts, 4, level="v2"))
+        return [path.stat().st_size for path in sorted(prefix.parent.glob("*.data-*"))]
+
+    sizes = save(tmp_path / "1" / "ck")
+    assert len(sizes) == 4
+    assert sum(sizes) == sum(array.nbytes for array in whole.values())
+    assert max(sizes) - min(sizes) <= largest
+    save(tmp_path / "2" / "ck")
+    assert files(tmp_path / "1") == files(tmp_path / "2")
+
+
+def test_slices_of_two_processes_each(tmp_path: Path) -> None:
+    """On a mesh of data x model each model slice is on two processes, and half of them fall to
+    each; what only one process has, it writes."""
+    mesh = Mesh([("data", 2), ("model", 2)])
+    cut = Layout([None, "model"], mesh)
+    own = Layout(["data"], mesh)
+    whole = np.arange(64, dtype=np.float32).reshape(8, 8)
+    line = np.arange(8, dtype=np.int16)
+
+    def give(rank: int) -> dict[str, Any]:  # process 0 has data=0, process 1 data=1
+        devices = mesh.local_devices(rank, 2)
+        return {
+            **{f"w{i}": {devices[0]: whole[:, :4], devices[1]: whole[:, 4:]} for i in range(6)},
+            "own": dict.fromkeys(devices, line[rank * 4 : rank * 4 + 4]),
+        }
+
+    layouts = {**{f"w{i}": cut for i in range(6)}, "own": own}
+    all_good(save_team(tmp_path / "ck", give, layouts))
+    with ckptfmt.open(tmp_path / "ck") as reader:
+        shards = [part.shard for i in range(6) for part in reader[f"w{i}"].slices]
+        assert [shards.count(shard) for shard in (0, 1)] == [6, 6]
+        assert [(p.start, p.shape, p.shard) for p in reader["own"].slices] == [
+            ((0,), (4,), 0),
+            ((4,), (4,), 1),
+        ]
+        assert bits(reader["w3"].read()) == bits(whole)
+        assert bits(reader["own"].read()) == bits(line)
+
+
+def test_a_process_with_nothing_to_write_writes_no_bundle(tmp_path: Path) -> None:
+    all_good(save_team(tmp_path / "ck", lambda _: {"step": 7}, {}, 3))
+    assert sorted(files(tmp_path)) == ["ck.data-00000-of-00001", "ck.index"]
+    assert ckptfmt.load(tmp_path / "ck")["step"] == 7
+
+
+def test_tensors_of_some_processes(tmp_path: Path) -> None:
+    """Meshes over parts of the processes, plain tensors of some, {} and no entry for none."""
+    left, right = Mesh({"x": 2}, ["a", "b"]), Mesh({"x": 1}, ["c"])
+    layouts = {"l": Layout(["x"], left), "r": Layout(["x"], right), "e": Layout(["x"], left)}
+    given: list[dict[str, Any]] = [
+        {"l": {"a": [1, 2]}, "e": {"a": np.zeros(0, np.int8)}},
+        {"r": {}, "l": {"b": [3]}, "e": {"b": np.zeros(0, np.int8)}, "only": "text"},
+        {"r": {"c": [4.5]}, "l": {}, b"both": np.float16(1)},
+        {"both": np.float16(1)},
+    ]
+    all_good(save_team(tmp_path / "ck", given.__getitem__, layouts, 4))
+    loaded = ckptfmt.load(tmp_path / "ck")
+    expected = {"both": 1, "e": [], "l": [1, 2, 3], "only": b"text", "r": [4.5]}
+    assert {name: array.tolist() for name, array in loaded.items()} == expected
+    assert loaded["e"].dtype == np.int8
+
+
+def test_empty_tensors_keep_their_shape(tmp_path: Path) -> None:
+    empty = np.zeros((0, 5), np.float16)
+    layout = Layout([None, "x"], MESH)
+
+    def give(rank: int) -> dict[str, Any]:
+        return {"e": {DEVICES[rank]: empty[:, 3 * rank : 3 * rank + 3]}}
+
+    all_good(save_team(tmp_path / "ck", give, {"e": layout}))
+    with ckptfmt.open(tmp_path / "ck") as reader:
+        assert (reader["e"].shape, reader["e"].dtype, reader["e"].slices) == ((0, 5), "f2", ())
+    results = all_good(
+        run_team(2, lambda team: sharded_restore(tmp_path / "ck", {"e": layout}, team))
+    )
+    assert [bits(found["e"][d]) for found, d in zip(results, DEVICES, strict=True)] == [
+        bits(empty[:, :3]),
+        bits(empty[:, 3:]),
+    ]
+
+
+def test_metadata_and_the_empty_save(tmp_path: Path) -> None:
+    def save(team: Any) -> None:
+        sharded_save(tmp_path / "ck", {}, {}, team, metadata={"rank": team.rank})
+
+    all_good(run_team(2, save))
+    with ckptfmt.open(tmp_path / "ck") as reader:
+        assert (len(reader), reader.metadata) == (0, {"rank": 0})
+    all_good(save_team(tmp_path / "none", lambda _: {}, {}))
+    assert len(ckptfmt.open(tmp_path / "none")) == 0
+
+
+def test_handles_and_other_orders(tmp_path: Path) -> None:
+    """A TensorHandle is an array; quantized types and the other byte order keep their values."""
+    with ckptfmt.Writer(tmp_path / "from") as writer:
+        writer.add("q", np.arange(4, dtype=np.int8), dtype="qint8")
+        writer.add("v", np.array([b"payload"], object), dtype="variant")
+    with ckptfmt.open(tmp_path / "from") as reader:
+        tensors = {"q": reader["q"], "v": reader["v"], "big": {"a": np.arange(3, dtype=">i4")}}
+        all_good(save_team(tmp_path / "ck", lambda _: tensors, {}, 1))
+    with ckptfmt.open(tmp_path / "ck") as reader:
+        assert [handle.dtype_name for handle in reader.values()] == ["int32", "qint8", "variant"]
+        assert reader["big"].read().tolist() == [0, 1, 2]
+
+
+def test_even_layouts_cost_digests(tmp_path: Path) -> None:
+    """What travels does not grow with the number of tensors if all processes say the same."""
+    layouts = {f"layer/{i}/kernel": ROWS for i in range(2000)}
+    value = np.zeros((1, 1), np.int8)
+    shared = Shared(2)
+
+    def save(team: Any, extra: Any = ()) -> None:
+        tensors = {name: {DEVICES[team.rank]: value} for name in layouts}
+        tensors.update(extra)
+        sharded_save(tmp_path / "ck", tensors, layouts, team, durability="none")
+
+    all_good(run_team(2, save, shared))
+    assert shared.traffic < 500
+    shared = Shared(2)
+    all_good(run_team(2, lambda team: save(team, {"x": 1} if team.rank else {}), shared))
+    assert 500 < shared.traffic < 60_000
+
+
+# ---- what lies about -----------------------------------------------------------------------------
+
+
+def test_stale_files_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bundles of a save that crashed, even under the very name that this one draws."""
+    monkeypatch.setattr(sharded.secrets, "token_hex", lambda _: "f" * 16)
+    for directory in ("ck_temp", "ck_temp_0123456789abcdef", "ck_temp_" + "f" * 16):
+        ckptfmt.save(tmp_path / directory / "part-00001-of-00002", {"stale": [1]})
+        ckptfmt.save(tmp_path / directory / "part-00000-of-00002", {"stale": [2]})
+    all_good(save_team(tmp_path / "ck", lambda _: {"step": 7}, {}))
+    assert list(ckptfmt.open(tmp_path / "ck")) == ["step"]
+    assert not (tmp_path / ("ck_temp_" + "f" * 16)).exists()
+    assert (tmp_path / "ck_temp_0123456789abcdef").exists()
+
+
+def test_two_jobs_at_once(tmp_path: Path) -> None:
+    """One of them wins, whole."""
+
+    def job(number: int) -> None:
+        whole = np.full((6, 3), number)
+        all_good(save_team(tmp_path / "ck", lambda rank: {"w": rows(whole, rank)}, {"w": ROWS}))
+
+    for _ in range(5):
+        all_good(run_team(3, lambda team: job(team.rank)))
+        assert len(np.unique(ckptfmt.load(tmp_path / "ck")["w"])) == 1
+        assert not list(tmp_path.glob("*_temp_*"))
+
+
+# ---- failures ------------------------------------------------------------------------------------
+
+GOOD = np.arange(4, dtype=np.float32).reshape(2, 2)
+
+
+@pytest.fixture
+def before(tmp_path: Path) -> dict[str, bytes]:
+    """A checkpoint that must survive; the files of the directory."""
+    ckptfmt.save(tmp_path / "ck", {"old": GOOD})
+    return files(tmp_path)
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2])
+@pytest.mark.parametrize("value", [object(), np.array([object()], object)])
+def test_a_process_that_fails(
+    tmp_path: Path, before: dict[str, bytes], value: Any, bad: int
+) -> None:
+    """While it describes, and while it writes (an object among strings)."""
+
+    def give(rank: int) -> dict[str, Any]:
+        return {"w": rows(GOOD, 0), f"own{rank}": value if rank == bad else 1}
+
+    outcomes = save_team(tmp_path / "ck", give, {}, 3)
+    own = "an object array can hold bytes and str, not object"
+    assert described(outcomes.pop(bad)) == (InvalidError, f"tensor 'own{bad}': {own}")
+    told = f"tensor 'own{bad}': process {bad} of 3 failed: {own}"
+    assert [described(error) for error in outcomes] == [(InvalidError, told)] * 2
+    assert files(tmp_path) == before
+    assert not list(tmp_path.glob("*_temp_*"))
+
+
+@pytest.mark.parametrize("bad", [0, 1])
+@pytest.mark.parametrize(
+    ("error", "kind", "told"),
+    [
+        (StorageError("disk full", errno=28, path="/x"), StorageError, "OS in /x: {}disk full"),
+        (OSError(5, "gone"), StorageError, "OS: {}OSError: [Errno 5] gone"),
+        (MemoryError(), StorageError, "OS: {}MemoryError"),
+        (KeyboardInterrupt(), StorageError, "OS: {}KeyboardInterrupt"),
+        (ValueError("odd"), StorageError, "OS: {}ValueError: odd"),
+    ],
+)
+def test_other_failures_while_writing(
+    tmp_path: Path,
+    before: dict[str, bytes],
+    monkeypatch: pytest.MonkeyPatch,
+    bad: int,
+    error: BaseException,
+    kind: type[CkptfmtError],
+    told: str,
+) -> None:
+    write = sharded._write_parts
+
+    def failing(writer: Any, parts: Any, plan: Any, description: Any) -> None:
+        write(writer, parts, plan, description)
+        if f"part-{bad:05d}" in writer.prefix:
+            raise error
+
+    monkeypatch.setattr(sharded, "_write_parts", failing)
+    outcomes = save_team(tmp_path / "ck", lambda rank: {"w": rows(GOOD, rank)}, {"w": ROWS})
+    assert outcomes[bad] is error
+    expected = told.format(f"process {bad} of 2 failed: ")
+    assert described(outcomes[1 - bad]) == (kind, expected)
+    if isinstance(error, OSError):
+        assert outcomes[1 - bad].errno == error.errno
+    assert files(tmp_path) == before
+    assert not list(tmp_path.glob("*_temp_*"))
+
+
+def test_a_merge_that_fails(
+    tmp_path: Path, before: dict[str, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bundle that is not there any more: all hear of it, and nothing remains."""
+    merge = sharded.merge
+
+    def late(prefixes: list[str], *rest: Any, **options: Any) -> None:
+        Path(prefixes[1] + ".index").unlink()
+        merge(prefixes, *rest, **options)
+
+    monkeypatch.setattr(sharded, "merge", late)
+    outcomes = save_team(tmp_path / "ck", lambda rank: {"w": rows(GOOD, rank)}, {"w": ROWS})
+    assert [type(error) for error in outcomes] == [CheckpointNotFoundError] * 2
+    assert outcomes[1].message == f"process 0 of 2 failed: {outcomes[0].message}"
+    assert outcomes[1].path == outcomes[0].path
+    assert files(tmp_path) == before
+    assert not list(tmp_path.glob("*_temp_*"))
+
+
+def test_a_process_that_is_gone(tmp_path: Path, before: dict[str, bytes]) -> None:
+    """The coordinator's own error comes through, and process 0 leaves nothing behind."""
+
+    class GoneError(Exception):
+        pass
+
+    def save(team: Any) -> None:
+        rounds = iter(range(10))
+        gather = team.gather
+
+        def counted(data: bytes, root: int = 0) -> Any:
+            if next(rounds) == 1:
+                raise GoneError(f"{team.rank}")
+            return gather(data, root)
+
+        team.gather = counted
+        sharded_save(tmp_path / "ck", {"w": rows(GOOD, team.rank)}, {"w": ROWS}, team)
+
+    assert [described(error) for error in run_team(2, save)] == [(GoneError, "0"), (GoneError, "1")]
+    assert files(tmp_path) == before
+
+
+def disagreement(tmp_path: Path, given: list[dict[str, Any]], layouts: list[dict[str, Any]]) -> str:
+    """The one message that all processes raise, as InvalidError."""
+    outcomes = save_team(tmp_path / "ck", given.__getitem__, layouts.__getitem__, len(given))
+    assert {type(error) for error in outcomes} == {InvalidError}
+    [message] = {str(error) for error in outcomes}
+    assert not list(tmp_path.glob("*"))
+    return message
+
+
+A, B = np.zeros((2, 3), np.float32), np.zeros((1, 3), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("given", "layouts", "message"),
+    [
+        (
+            [{"w": A}, {"w": A.astype(np.float64)}],
+            [{}, {}],
+            "tensor 'w': process 0 has it with dtype float32 (\"float\"), process 1 with "
+            'float64 ("double")',
+        ),
+        (
+            [{"w": A}, {"w": B}],
+            [{}, {}],
+            "tensor 'w': process 0 has it with shape (2, 3), process 1 with (1, 3)",
+        ),
+        (
+            [{"w": {"a": A}}, {"w": {"b": A}}],
+            [{"w": ROWS}, {"w": Layout([None, "x"], MESH)}],
+            "tensor 'w': process 0 has it with layout (x, unsharded) on [x=2], process 1 with "
+            "(unsharded, x) on [x=2]",
+        ),
+        (
+            [{"w": {"a": A}}, {"w": {"b": A}}],
+            [{"w": ROWS}, {"w": Layout(["x", None], Mesh({"x": 2}, ["b", "a"]))}],
+            "tensor 'w': process 0 has it with layout (x, unsharded) on [x=2], with other "
+            "devices, process 1 with (x, unsharded) on [x=2], with other devices",
+        ),
+        (
+            [{"w": {"a": A}}, {"w": A}],
+            [{"w": ROWS}, {}],
+            "tensor 'w': process 0 has it with layout (x, unsharded) on [x=2], process 1 with none",
+        ),
+        (
+            [{"w": {"a": B}}, {"w": {"b": A}}],
+            [{"w": ROWS}] * 2,
+            "tensor 'w': the blocks of dimension 0 have 1, 2 elements; a layout cuts 3 into 2, 1",
+        ),
+        (
+            [{"w": {"a": A}}, {"w": {"b": A[:, :2]}}],
+            [{"w": ROWS}] * 2,
+            "tensor 'w': a has 3 elements in dimension 1, and b, which shares this block of it, 2",
+        ),
+        (
+            [{"w": {"a": A}}, {"v": A}],
+            [{"w": ROWS}] * 2,
+            "no process gives arrays for b, a device of the mesh [x=2]",
+        ),
+        (
+            [{"w": {"a": A}}, {"w": {"a": A}}],
+            [{"w": ROWS}] * 2,
+            "process 0 and process 1 both give arrays for a, a device of the mesh [x=2]",
+        ),
+        (
+            [{"w": {"a": A}, "v": {"a": A}}, {"w": {"b": A}}],
+            [{"w": ROWS, "v": ROWS}] * 2,
+            "tensor 'v': process 1 has no array for b",
+        ),
+        (
+            [{"w": {"a": A}}, {"w": {"b": A}}],
+            [{"w": ROWS, "ww": ROWS}] * 2,
+            "tensor 'ww': it has a layout, but no process holds it",
+        ),
+        (
+            [{"w": A}, {"w": A, "v": A}],
+            [{"x": None}, {}],
+            "tensor 'x': it has a layout, but no process holds it",
+        ),
+    ],
+)
+def test_processes_that_disagree(
+    tmp_path: Path, given: list[Any], layouts: list[Any], message: str
+) -> None:
+    assert disagreement(tmp_path, given, layouts) == message
+
+
+@pytest.mark.parametrize(
+    ("tensors", "layouts", "message"),
+    [
+        ({"w": {"c": A}}, {"w": ROWS}, "tensor 'w': 'c' is no device of the mesh [x=2]"),
+        ({"w": {}}, {}, "tensor 'w': there is no array for any device"),
+        (
+            {"w": A},
+            {"w": ROWS},
+            "tensor 'w': its layout (x, unsharded) on [x=2] cuts it: give its local arrays, "
+            "{device: array}, not one array",
+        ),
+        (
+            {"w": {"a": A, "b": A.astype(np.int8)}},
+            {"w": ROWS},
+            "tensor 'w': the array of a has dtype float32 (\"float\"), that of b int8",
+        ),
+        (
+            {"w": {"a": A, "b": B}},
+            {},
+            "tensor 'w': without layout it is replicated, but the array of a has shape (2, 3), "
+            "that of b (1, 3)",
+        ),
+        (
+            {"w": {"a": A[0]}},
+            {"w": ROWS},
+            "tensor 'w': an array of shape (3,) does not fit the layout (x, unsharded) on [x=2]",
+        ),
+        (
+            {"v": {"a": A, "b": A}, "w": {"a": A}},
+            {"v": ROWS, "w": ROWS},
+            "tensor 'w': there is no array for b, but other tensors of its mesh have one",
+        ),
+        (
+            {"v": {"a": A}, "w": {"a": A, "b": A}},
+            {"v": ROWS, "w": ROWS},
+            "tensor 'w': there is an array for b, but other tensors of its mesh have none",
+        ),
+        ({"": A}, {}, "tensor '': TAB-12: a tensor's name is empty"),
+        (
+            {"_CKPTFMT_X": A},
+            {},
+            "tensor '_CKPTFMT_X': names beginning with _CKPTFMT_ are reserved",
+        ),
+        ({"w": A, b"w": A}, {}, "tensor 'w': the name is given twice"),
+        ({3: A}, {}, "a tensor name is str or bytes, not int"),
+        ({"w": A}, {"w": 3}, "tensor 'w': the layout is a Layout or None, not int"),
+        ([A], {}, "tensors is a mapping from names to {device: local array}, not list"),
+        ({"w": A}, None, "layouts is a mapping from names to Layouts or None, not NoneType"),
+    ],
+)
+def test_wrong_arguments(tmp_path: Path, tensors: Any, layouts: Any, message: str) -> None:
+    """Found before anything is written; the other process hears of it too."""
+    outcomes = save_team(
+        tmp_path / "ck",
+        lambda rank: tensors if rank == 1 else {},
+        lambda rank: layouts if rank == 1 else {},
+    )
+    assert described(outcomes[1]) == (InvalidError, message)
+    head, found, rest = message.partition("': ")
+    told = f"process 1 of 2 failed: {rest or head}"
+    assert described(outcomes[0]) == (InvalidError, f"{head}{found}{told}" if found else told)
+    assert not list(tmp_path.glob("*"))
+
+
+def test_wrong_options(tmp_path: Path) -> None:
+    for options, message in (
+        ({"level": "v3"}, "level 'v3' is none of 'v2', 'v2+', 'ckptfmt'"),
+        ({"level": "v2", "metadata": {}}, "level 'v2' has no place for metadata"),
+        ({"alignment": 0}, "alignment 0 is not a positive number of bytes"),
+    ):
+        [error] = save_team(tmp_path / "ck", lambda _: {"w": A}, {}, 1, **options)
+        assert described(error) == (InvalidError, message)
+    odd: Any = 3
+    with pytest.raises(InvalidError, match=r"^coordinator is a Coordinator, not int$"):
+        sharded_save(tmp_path / "ck", {}, {}, odd)
+    assert not list(tmp_path.glob("*_temp_*"))
+
+
+# ---- failures of a restore -----------------------------------------------------------------------
+
+
+def restore_team(
+    prefix: Any, layouts: Any, world_size: int = 2, **options: Any
+) -> list[tuple[type, str]]:
+    def work(team: Any) -> Any:
+        given = options
+        if callable(options.get("devices")):
+            given = {**options, "devices": options["devices"](team.rank)}
+        path = prefix(team.rank) if callable(prefix) else prefix
+        return sharded_restore(path, layouts, team, **given)
+
+    return [described(outcome) for outcome in run_team(world_size, work)]
+
+
+def test_restores_that_fail(tmp_path: Path) -> None:
+    prefix = tmp_path / "ck"
+    ckptfmt.save(prefix, {"w": A})
+    for layouts, kind, text in (
+        ({"v": ROWS}, TensorNotFoundError, None),
+        (
+            {"w": Layout(["x"], MESH)},
+            InvalidError,
+            "tensor 'w': {}the layout (x) on [x=2] does not fit the shape (2, 3) in the checkpoint",
+        ),
+        ({"w": "x"}, InvalidError, "tensor 'w': {}the layout is a Layout or None, not str"),
+    ):
+        outcomes = restore_team(prefix, layouts)
+        # All fail in the same way, each with its own error.
+        assert [one for one, _ in outcomes] == [kind] * 2
+        if text:
+            assert [message for _, message in outcomes] == [text.format("")] * 2
+        else:
+            assert all("'v'" in message for _, message in outcomes)
+    outcomes = restore_team(prefix, {"w": ROWS}, devices=lambda rank: ["a", "c"][rank])
+    assert outcomes == [
+        (InvalidError, "devices is a list of names of devices, not one"),
+        (InvalidError, "devices is a list of names of devices, not one"),
+    ]
+    outcomes = restore_team(prefix, {"w": ROWS}, devices=lambda rank: [["a"], ["c"]][rank])
+    unknown = "'c' is a device of no mesh of these layouts"
+    assert outcomes == [
+        (InvalidError, f"process 1 of 2 failed: {unknown}"),
+        (InvalidError, unknown),
+    ]
+    kinds = restore_team(lambda rank: [prefix, tmp_path / "none"][rank], {"w": ROWS})
+    assert [kind for kind, _ in kinds] == [CheckpointNotFoundError] * 2
+    assert "process 1 of 2 failed: " in kinds[0][1]
+
+
+def test_damage_in_one_part_stops_all(tmp_path: Path) -> None:
+    whole = np.arange(20, dtype=np.float32).reshape(4, 5)
+    all_good(save_team(tmp_path / "ck", lambda rank: {"w": rows(whole, rank)}, {"w": ROWS}))
+    [data] = tmp_path.glob("ck.data-00001-*")
+    raw = bytearray(data.read_bytes())
+    raw[3] ^= 1
+    data.write_bytes(raw)
+    first, second = restore_team(tmp_path / "ck", {"w": ROWS})
+    assert (first[0], second[0]) == (CorruptError, CorruptError)
+    assert re.search(r"tensor 'w'", second[1])
+    assert "process 1 of 2 failed: " in first[1]
+    assert "process" not in second[1]
+    good = run_team(
+        2, lambda team: sharded_restore(tmp_path / "ck", {"w": ROWS}, team, verify="off")
+    )
+    assert [type(one) for one in good] == [dict, dict]
+
+
+def test_a_checkpoint_replaced_meanwhile(tmp_path: Path) -> None:
+    """Two processes that see different contents find out; copies of one are fine."""
+    ckptfmt.save(tmp_path / "1" / "ck", {"w": A})
+    ckptfmt.save(tmp_path / "2" / "ck", {"w": A + 1})
+    shutil.copytree(tmp_path / "1", tmp_path / "0")
+    outcomes = restore_team(lambda rank: tmp_path / f"{rank}" / "ck", {"w": ROWS}, 3)
+    assert [kind for kind, _ in outcomes] == [GenerationGoneError] * 3
+    assert all(
+        message.endswith(
+            "/0/ck: process 0 and process 2 found different checkpoints here: it was replaced "
+            "while it was being restored; restore it again"
+        )
+        for _, message in outcomes
+    )
+    outcomes = restore_team(lambda rank: tmp_path / f"{rank}" / "ck", {"w": ROWS}, 2)
+    assert [kind for kind, _ in outcomes] == [dict] * 2
