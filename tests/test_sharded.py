@@ -16,6 +16,7 @@ from support.arrays import bits
 from support.team import Shared, all_good, run_team
 
 import ckptfmt
+from ckptfmt.distributed.coordinator import SingleProcess
 from ckptfmt.errors import (
     CheckpointNotFoundError,
     CkptfmtError,
@@ -208,6 +209,46 @@ def test_handles_and_other_orders(tmp_path: Path) -> None:
     with ckptfmt.open(tmp_path / "ck") as reader:
         assert [handle.dtype_name for handle in reader.values()] == ["int32", "qint8", "variant"]
         assert reader["big"].read().tolist() == [0, 1, 2]
+
+
+def test_arrays_go_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many crossings it takes, the file is the same."""
+    whole = {f"t{i}": np.arange(i * 6).reshape(i, 6) for i in range(12)}
+    layouts = dict.fromkeys(whole, ROWS)
+    found = []
+    for size in (1, 400, 1 << 20):
+        monkeypatch.setattr(sharded, "BATCH_BYTES", size)
+
+        def give(rank: int) -> dict[str, Any]:
+            return {name: rows(array, rank) for name, array in whole.items()}
+
+        all_good(save_team(tmp_path / f"{size}" / "ck", give, layouts))
+        found.append(files(tmp_path / f"{size}"))
+    assert found[0] == found[1] == found[2]
+
+
+def test_an_array_that_is_not_what_it_says(tmp_path: Path) -> None:
+    class Odd:
+        dtype, shape = np.dtype(np.int16), (3,)
+
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+            return np.zeros(2, np.int16)
+
+    [error] = save_team(tmp_path / "ck", lambda _: {"w": Odd()}, {}, 1)
+    assert described(error) == (
+        InvalidError,
+        "tensor 'w': the array is one of shape (2,) and dtype int16 now, and was described as "
+        "(3,), int16",
+    )
+    assert not list(tmp_path.glob("*"))
+
+
+def test_one_process(tmp_path: Path) -> None:
+    whole = np.arange(6).reshape(3, 2)
+    with SingleProcess() as alone:
+        sharded_save(tmp_path / "ck", {"w": {"a": whole[:2], "b": whole[2:]}}, {"w": ROWS}, alone)
+        found = sharded_restore(tmp_path / "ck", {"w": None}, alone)
+        assert bits(found["w"]) == bits(whole)
 
 
 def test_even_layouts_cost_digests(tmp_path: Path) -> None:

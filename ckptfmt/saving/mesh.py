@@ -169,6 +169,7 @@ class Layout:
 
     __slots__ = (
         "_axes",
+        "_blocks",
         "_groups",
         "is_replicated",
         "mesh",
@@ -206,6 +207,8 @@ class Layout:
         self._axes = tuple(None if n is None else mesh.dim_names.index(n) for n in found)
         self.num_shards = tuple(1 if a is None else mesh.shape[a] for a in self._axes)
         self.is_replicated = all(parts == 1 for parts in self.num_shards)
+        # Filled when first needed.
+        self._blocks: tuple[tuple[int, ...], ...] | None = None
         self._groups: tuple[tuple[int, ...], ...] | None = None
 
     @classmethod
@@ -223,8 +226,15 @@ class Layout:
     def block_of(self, position: int) -> tuple[int, ...]:
         """Which block, in each dimension of the tensor, the device at this position of
         `mesh.devices` holds."""
-        where = self.mesh.coordinates_at(position)
-        return tuple(0 if axis is None else where[axis] for axis in self._axes)
+        return self._all_blocks()[position]
+
+    def _all_blocks(self) -> tuple[tuple[int, ...], ...]:
+        if self._blocks is None:
+            every = map(self.mesh.coordinates_at, range(self.mesh.size))
+            self._blocks = tuple(
+                tuple(0 if axis is None else where[axis] for axis in self._axes) for where in every
+            )
+        return self._blocks
 
     @property
     def replica_groups(self) -> tuple[tuple[int, ...], ...]:
@@ -232,8 +242,8 @@ class Layout:
         the order of their first devices."""
         if self._groups is None:
             groups: dict[tuple[int, ...], list[int]] = {}
-            for position in range(self.mesh.size):
-                groups.setdefault(self.block_of(position), []).append(position)
+            for position, block in enumerate(self._all_blocks()):
+                groups.setdefault(block, []).append(position)
             self._groups = tuple(map(tuple, groups.values()))
         return self._groups
 

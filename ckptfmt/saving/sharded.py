@@ -25,7 +25,7 @@ import shutil
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from ckptfmt import _core, dtypes, errors, names
 from ckptfmt import reader as reading
 from ckptfmt.arguments import check_choice, listed, wrong
+from ckptfmt.arrays import Sources
 from ckptfmt.errors import CkptfmtError, GenerationGoneError, InvalidError, StorageError
 from ckptfmt.load import _Batch
 from ckptfmt.locate import path_text
@@ -50,7 +51,8 @@ from ckptfmt.saving.sharded_plan import (
     plan_of_equals,
 )
 from ckptfmt.slices import SliceSpec
-from ckptfmt.writer import Writer
+from ckptfmt.tensor import TensorHandle
+from ckptfmt.writer import BATCH_BYTES, Writer
 
 if TYPE_CHECKING:
     from ckptfmt.distributed.coordinator import Coordinator
@@ -356,24 +358,35 @@ def _agree(team: _Team, error: BaseException | None, mine: Description | None) -
 def _write_parts(
     writer: Writer, parts: Sequence[Part], plan: Plan, description: Description
 ) -> None:
-    for part in parts:
-        one, held = plan.tensors[part.name], description.held[part.name]
-        array = held.arrays[part.position]
-        if part.box is not None:
-            writer.add_slice(part.name, array, spec=_spec(part.box))
-        elif one.size or one.layout is None:
-            writer.add(part.name, array)
-        else:
+    """Writes in batches: a million small slices are few crossings, large ones take turns."""
+    sources, size = Sources(), 0
+    for name, box, position in parts:
+        one = plan.tensors[name]
+        array, dtype = description.held[name].arrays[position], None
+        shape = one.shape if box is None else box.shape
+        if one.layout is not None and one.size == 0:
             # The local block is not the whole of it, though neither has an element.
-            dtype = dtypes.numpy_dtype(one.code)
-            writer.add(part.name, np.zeros(one.shape, dtype), dtype=one.code)
-
-
-def _spec(box: SliceSpec) -> str:
-    """As DTensor writes it: `-` for a whole dimension."""
-    pairs = zip(box.start, box.lengths, strict=True)
-    extents = ":".join("-" if length < 0 else f"{start},{length}" for start, length in pairs)
-    return f"{' '.join(map(str, box.full_shape))} {extents}"
+            array, dtype = np.zeros(shape, dtypes.numpy_dtype(one.code)), one.code
+        sources.add(
+            names.tensor_bytes(name),
+            array,
+            dtype,
+            None if box is None else (box.full_shape, box.start, box.lengths),
+        )
+        # Not where it was described by its own words, but as numpy sees it.
+        if sources.arrays[-1].shape != shape or sources.codes[-1] != one.code:
+            raise InvalidError(
+                f"the array is one of shape {sources.arrays[-1].shape} and dtype "
+                f"{dtypes.numpy_name_of(sources.codes[-1])} now, and was described as "
+                f"{shape}, {dtypes.numpy_name_of(one.code)}",
+                tensor=name,
+            )
+        size += sources.sizes[-1]
+        if size >= BATCH_BYTES:
+            writer._add(sources)
+            sources, size = Sources(), 0
+    if len(sources):
+        writer._add(sources)
 
 
 def _dumped(document: Any) -> bytes:
@@ -406,67 +419,93 @@ class _Wishes:
         return cls(found, local)
 
 
+class _Places:
+    """The boxes to read, each once, and where in the result the arrays go."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.boxes: dict[int, NDArray[np.int64]] = {}  # by place; not for whole tensors
+        self.targets: list[tuple[dict[str, Any], Sequence[str]]] = []
+
+    def add(
+        self,
+        row: int,
+        box: NDArray[np.int64] | None,
+        target: dict[str, Any],
+        keys: Sequence[str],
+    ) -> None:
+        """The box of this tensor becomes `target[key]` of all these keys."""
+        if box is not None:
+            self.boxes[len(self.rows)] = box
+        self.rows.append(row)
+        self.targets.append((target, keys))
+
+
 def _read(reader: reading.Reader, wishes: _Wishes) -> tuple[dict[str, Any], bytes]:
     """The arrays of this process, and what tells whether another process read the same."""
     wanted = list(wishes.layouts)
     # All names are looked up, also those of which nothing is here: the others would fail alone.
     selection = reader._handle.select([names.tensor_bytes(name) for name in wanted])
-    shapes = selection.shapes()
-    rows: list[int] = []
-    boxes: dict[int, NDArray[np.int64]] = {}
-    empty: list[tuple[dict[str, Any], list[str], int, tuple[int, ...]]] = []
-    waiting: list[tuple[dict[str, Any], list[str]]] = []
-    result: dict[str, Any] = {}
+    shapes, codes = selection.shapes(), selection.rows["dtype"].tolist()
+    places, result = _Places(), dict[str, Any]()
+    # Many tensors have one layout and shape: what follows from these is found once.
+    known: dict[tuple[Layout, tuple[int, ...]], list[_LocalBox]] = {}
     for row, (name, layout) in enumerate(wishes.layouts.items()):
+        result[name] = None if layout is None else {}
         if layout is None:
-            waiting.append((result, [name]))
-            rows.append(row)
-            result[name] = None
+            places.add(row, None, result, [name])
             continue
-        result[name] = {}
-        for box, devices in _local_boxes(name, layout, shapes[row], wishes).items():
-            result[name].update(dict.fromkeys(devices))
-            if box.shape == shapes[row]:
-                rows.append(row)
-            elif math.prod(box.shape):
-                boxes[len(rows)] = np.array([*box.start, *box.shape, 0], np.int64)
-                rows.append(row)
+        shape = shapes[row]
+        if (layout, shape) not in known:
+            known[layout, shape] = _local_boxes(name, layout, shape, wishes)
+        for box in known[layout, shape]:
+            result[name].update(dict.fromkeys(box.devices))
+            if box.extents is not None and dtypes.numpy_dtype(codes[row]) is None:
+                handle = TensorHandle(reader, selection, row, name)
+                raise handle.unsupported(
+                    f"elements of {handle.dtype_name} are not known: it is restored whole or not"
+                )
+            if box.empty:
+                array = np.empty(box.shape, dtypes.numpy_dtype(codes[row]))
+                result[name].update(dict.fromkeys(box.devices, array))
             else:
-                empty.append((result[name], devices, row, box.shape))
-                continue
-            waiting.append((result[name], devices))
-    batch = _Batch(reader, selection, rows, [wanted[row] for row in rows], boxes)
-    for position in boxes:
-        if batch.dtypes[position] is None:
-            _refuse_box(batch, position)
-    for (places, keys), array in zip(waiting, batch.read(None), strict=True):
-        places.update(dict.fromkeys(keys, array))
-    codes = selection.rows["dtype"]
-    for places, keys, row, shape in empty:
-        dtype = dtypes.numpy_dtype(int(codes[row]))
-        places.update(dict.fromkeys(keys, np.empty(shape, dtype or np.uint8)))
+                places.add(row, box.extents, result[name], box.devices)
+    batch = _Batch(
+        reader, selection, places.rows, [wanted[row] for row in places.rows], places.boxes
+    )
+    for (target, keys), array in zip(places.targets, batch.read(None), strict=True):
+        target.update(dict.fromkeys(keys, array))
     return result, _seen(wanted, selection, shapes)
 
 
-def _refuse_box(batch: _Batch, position: int) -> None:
-    handle = batch.handle(position)
-    raise handle.unsupported(
-        f"elements of {handle.dtype_name} are not known: it can only be restored whole"
-    )
+class _LocalBox(NamedTuple):
+    """A box of the devices of this process: `extents` as the reader takes it, None for the whole
+    tensor."""
+
+    shape: tuple[int, ...]
+    extents: NDArray[np.int64] | None
+    empty: bool
+    devices: tuple[str, ...]
 
 
 def _local_boxes(
     name: str, layout: Layout, shape: tuple[int, ...], wishes: _Wishes
-) -> dict[SliceSpec, list[str]]:
+) -> list[_LocalBox]:
     if len(shape) != layout.rank:
         raise InvalidError(
             f"the layout {layout.text} does not fit the shape {shape} in the checkpoint",
             tensor=name,
         )
-    found: dict[SliceSpec, list[str]] = {}
+    by_box: dict[SliceSpec, list[str]] = {}
     for device in wishes.local[layout.mesh]:
         box = layout.slice_at(shape, layout.mesh.index_of(device))
-        found.setdefault(box, []).append(device)
+        by_box.setdefault(box, []).append(device)
+    found = []
+    for box, devices in by_box.items():
+        whole = box.shape == shape
+        extents = None if whole else np.array([*box.start, *box.shape, 0], np.int64)
+        empty = not whole and math.prod(box.shape) == 0
+        found.append(_LocalBox(box.shape, extents, empty, tuple(devices)))
     return found
 
 

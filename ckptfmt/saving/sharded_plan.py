@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -34,6 +34,8 @@ __all__ = [
 ]
 
 Shape = tuple[int, ...]
+# For each block of a dimension its length, and the position of a device that says so.
+_Lengths = dict[int, tuple[int, int]]
 
 # What a string counts when work is spread: its size does not follow from a layout.
 STRING_BYTES = 16
@@ -302,8 +304,7 @@ class _Claim:
         self.rank, self.code, self.layout, self.shape = rank, code, layout, shape
         self.holders: list[int] = []
         self.positions: set[int] = set()
-        # For each dimension and block of it: its length, and the device that says so.
-        self.lengths: list[dict[int, tuple[int, int]]] = [{} for _ in shape]
+        self.lengths: list[_Lengths] = [{} for _ in shape]
 
 
 def plan_of_equals(mine: Description, placements: Sequence[Sequence[Sequence[int]]]) -> Plan:
@@ -349,6 +350,8 @@ def join(descriptions: Sequence[bytes], placements: Sequence[Sequence[Sequence[i
         layouts = [Layout(specs, meshes[number]) for number, specs in document["layouts"]]
         unused.update(document["unused"])
         own: dict[Mesh, Sequence[int]] = {}
+        # Many tensors have one layout and local shapes.
+        known: dict[tuple[int, tuple[Shape, ...]], list[_Lengths]] = {}
         for number, mesh in enumerate(meshes):
             own[mesh] = placements[rank][number]
             by_mesh.setdefault(mesh, [()] * len(descriptions))[rank] = own[mesh]
@@ -364,8 +367,13 @@ def join(descriptions: Sequence[bytes], placements: Sequence[Sequence[Sequence[i
             _compare(name, claim, rank, code, layout, shapes[0])
             claim.holders.append(rank)
             if layout is not None:
-                for position, shape in zip(positions, shapes, strict=True):
-                    _claim_block(name, claim, layout, position, shape)
+                told_here = (number, tuple(shapes))
+                if told_here not in known:
+                    known[told_here] = _lengths(name, layout, zip(positions, shapes, strict=True))
+                claim.positions.update(positions)
+                for axis, lengths in enumerate(known[told_here]):
+                    for row, length in lengths.items():
+                        _note(name, claim.lengths[axis], layout, axis, row, length)
     _check_unused(sorted(unused), claims)
     placement = {mesh: _owners(mesh, parts) for mesh, parts in by_mesh.items()}
     tensors = {}
@@ -426,17 +434,27 @@ def _compare(
         raise differ("shape", claim.shape, shape)
 
 
-def _claim_block(name: str, claim: _Claim, layout: Layout, position: int, shape: Shape) -> None:
-    claim.positions.add(position)
-    for axis, (row, length) in enumerate(zip(layout.block_of(position), shape, strict=True)):
-        known, other = claim.lengths[axis].setdefault(row, (length, position))
-        if known != length:
-            devices = layout.mesh.devices
-            raise InvalidError(
-                f"{devices[other]} has {known} elements in dimension {axis}, and "
-                f"{devices[position]}, which shares this block of it, {length}",
-                tensor=name,
-            )
+def _lengths(name: str, layout: Layout, local: Iterable[tuple[int, Shape]]) -> list[_Lengths]:
+    """What local arrays (position and shape) say about the blocks of each dimension."""
+    found: list[_Lengths] = [{} for _ in range(layout.rank)]
+    for position, shape in local:
+        for axis, (row, length) in enumerate(zip(layout.block_of(position), shape, strict=True)):
+            _note(name, found[axis], layout, axis, row, (length, position))
+    return found
+
+
+def _note(
+    name: str, lengths: _Lengths, layout: Layout, axis: int, row: int, said: tuple[int, int]
+) -> None:
+    known, other = lengths.setdefault(row, said)
+    length, position = said
+    if known != length:
+        devices = layout.mesh.devices
+        raise InvalidError(
+            f"{devices[other]} has {known} elements in dimension {axis}, and "
+            f"{devices[position]}, which shares this block of it, {length}",
+            tensor=name,
+        )
 
 
 def _global_shape(
@@ -496,52 +514,75 @@ def parts_of(plan: Plan, rank: int) -> list[Part]:
     by bytes, the largest first, each to the one that has the least of such slices by then. This
     follows from layouts, shapes and dtypes only, so that every process finds the same.
     """
+    shared = _shared(plan, rank)
+    shared.sort()
     found: list[Part] = []
-    shared: list[_Shared] = []
-    group_ranks: dict[Layout, list[tuple[int, ...]]] = {}
+    loads: dict[int, int] = {}
+    for order, ranks, part, positions in shared:
+        chosen = ranks[0]
+        if len(ranks) > 1:
+            chosen = min(ranks, key=lambda r: (loads.get(r, 0), r))
+            loads[chosen] = loads.get(chosen, 0) - order[0]
+        if chosen != rank:
+            continue
+        layout = plan.tensors[part.name].layout
+        if layout is not None:
+            owners = plan.placement[layout.mesh]
+            first = next(p for p in positions if owners[p] == rank)
+            part = part._replace(position=first)  # noqa: PLW2901 (the array that is here)
+        found.append(part)
+    return sorted(found, key=lambda part: (part.name, part.box.start if part.box else ()))
+
+
+def _shared(plan: Plan, rank: int) -> list[_Shared]:
+    """The slices that several processes hold, and those that only this one does."""
+    found: list[_Shared] = []
+    # Many tensors have one layout and shape: what follows from these is found once.
+    known: dict[tuple[Layout, Shape], list[_Group]] = {}
     for name, one in plan.tensors.items():
         info = dtypes.info_of(one.code)
         itemsize = info.size if info is not None and info.size else STRING_BYTES
         if one.layout is None:
             order = (-one.size * itemsize, name, 0)
-            shared.append(_Shared(order, one.holders, Part(name, None, 0), (0,)))
+            found.append(_Shared(order, one.holders, Part(name, None, 0), (0,)))
             continue
-        owners, layout = plan.placement[one.layout.mesh], one.layout
-        if one.size == 0:
-            everywhere = tuple(range(layout.mesh.size))
-            part = Part(name, None, 0)
-            shared.append(_Shared((0, name, 0), tuple(sorted(set(owners))), part, everywhere))
-            continue
-        if layout not in group_ranks:
-            group_ranks[layout] = [
-                tuple(sorted({owners[position] for position in group}))
-                for group in layout.replica_groups
+        groups = known.get((one.layout, one.shape))
+        if groups is None:
+            owners = plan.placement[one.layout.mesh]
+            groups = [
+                group
+                for group in _groups(one.layout, one.shape, owners)
+                if group.ranks == (rank,) or len(group.ranks) > 1
             ]
-        for number, group in enumerate(layout.replica_groups):
-            ranks = group_ranks[layout][number]
-            if ranks == (rank,) or len(ranks) > 1:
-                box = layout.slice_at(one.shape, group[0])
-                size = math.prod(box.shape)
-                if size:
-                    part = Part(name, None if box.shape == one.shape else box, group[0])
-                    order = (-size * itemsize, name, number)
-                    shared.append(_Shared(order, ranks, part, group))
-    loads: dict[int, int] = {}
-    for slice_ in sorted(shared):
-        ranks = slice_.ranks
-        chosen = ranks[0]
-        if len(ranks) > 1:
-            chosen = min(ranks, key=lambda r: (loads.get(r, 0), r))
-            loads[chosen] = loads.get(chosen, 0) - slice_.order[0]
-        if chosen == rank:
-            one = plan.tensors[slice_.part.name]
-            if one.layout is None:
-                found.append(slice_.part)
-            else:
-                owners = plan.placement[one.layout.mesh]
-                first = next(p for p in slice_.positions if owners[p] == rank)
-                found.append(slice_.part._replace(position=first))
-    return sorted(found, key=lambda part: (part.name, part.box.start if part.box else ()))
+            known[one.layout, one.shape] = groups
+        for size, ranks, box, positions in groups:
+            order = (-size * itemsize, name, positions[0])
+            found.append(_Shared(order, ranks, Part(name, box, positions[0]), positions))
+    return found
+
+
+class _Group(NamedTuple):
+    """A box (None: the whole tensor) of `size` elements, and who holds it."""
+
+    size: int
+    ranks: tuple[int, ...]
+    box: SliceSpec | None
+    positions: tuple[int, ...]
+
+
+def _groups(layout: Layout, shape: Shape, owners: Sequence[int]) -> list[_Group]:
+    """What has to be written of a tensor: the boxes that are not empty; of one without elements
+    itself."""
+    if math.prod(shape) == 0:
+        return [_Group(0, tuple(sorted(set(owners))), None, tuple(range(layout.mesh.size)))]
+    found = []
+    for positions in layout.replica_groups:
+        box = layout.slice_at(shape, positions[0])
+        size = math.prod(box.shape)
+        if size:
+            ranks = tuple(sorted({owners[position] for position in positions}))
+            found.append(_Group(size, ranks, None if box.shape == shape else box, positions))
+    return found
 
 
 # ---- as text -------------------------------------------------------------------------------------
