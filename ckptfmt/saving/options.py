@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CheckpointOptions: how a checkpoint is saved and restored, as `tf.train.CheckpointOptions`."""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ckptfmt import _core
+from ckptfmt.arguments import check_choice, wrong
+from ckptfmt.errors import InvalidError, UnsupportedError
+from ckptfmt.saving.sharding import ShardingCallback
+
+__all__ = ["CheckpointOptions"]
+
+PathCallback = Callable[..., object]
+
+
+@dataclass(frozen=True, init=False)
+class CheckpointOptions:
+    """How a checkpoint is saved and restored. Cannot be changed (`dataclasses.replace` makes a
+    changed one); everything is checked at construction.
+
+    All arguments are keywords. TensorFlow's spellings are taken as well:
+    `experimental_sharding_callback`, `experimental_io_device`, `experimental_write_callbacks`,
+    `experimental_skip_slot_variables`, `experimental_enable_async_checkpoint`.
+
+    Attributes:
+        sharding_callback: the policy that cuts the tensors of a task into shards; None is
+            `ShardByTaskPolicy()`.
+        io_device: the device that does the input and output, kept for those who place work. A
+            Saver works in its own process; it refuses the option for tensors that lie on a mesh, as
+            TensorFlow does.
+        alignment: bytes; every tensor of a data file starts at a multiple. None is 64, for level
+            "v2" 1.
+        durability: "full" (synced), "rename" (atomic for other processes) or "none".
+        level: "v2" for exactly what TensorFlow writes, "v2+" for checksums of chunks as well.
+        enable_async: whether whoever saves may do it in the background. `Saver.save` itself always
+            returns when the checkpoint is in place.
+        write_callbacks: functions called in this order after the checkpoint is in place, with its
+            prefix, or with nothing if they take no argument. What they return is ignored.
+        before_save_callbacks: the same, before anything is saved or any tensor asked for.
+        skip_slot_variables: whether a restore leaves out the slot variables of optimizers; for
+            those who know which these are. A Saver restores what it was given.
+        object_store_names: whether the shards of a save to an object store (a prefix that begins
+            with `s3://` or `gs://`) are named `<prefix>.part-SSSSS-of-NNNNN`, without a temporary
+            directory, as TensorFlow does on S3. The names are the same for every save: two saves to
+            one prefix must then not run at once.
+
+    Raises:
+        InvalidError: an argument of another type or value, or given in both spellings.
+        UnsupportedError: level "ckptfmt".
+    """
+
+    sharding_callback: ShardingCallback | None
+    io_device: str | None
+    alignment: int | None
+    durability: str
+    level: str
+    enable_async: bool
+    write_callbacks: tuple[PathCallback, ...]
+    before_save_callbacks: tuple[PathCallback, ...]
+    skip_slot_variables: bool
+    object_store_names: bool
+
+    def __init__(
+        self,
+        *,
+        sharding_callback: ShardingCallback | None = None,
+        io_device: str | None = None,
+        alignment: int | None = None,
+        durability: str = "full",
+        level: str = "v2+",
+        enable_async: bool = False,
+        write_callbacks: Sequence[PathCallback] | None = None,
+        before_save_callbacks: Sequence[PathCallback] | None = None,
+        skip_slot_variables: bool = False,
+        object_store_names: bool = False,
+        experimental_sharding_callback: ShardingCallback | None = None,
+        experimental_io_device: str | None = None,
+        experimental_write_callbacks: Sequence[PathCallback] | None = None,
+        experimental_skip_slot_variables: bool = False,
+        experimental_enable_async_checkpoint: bool = False,
+    ) -> None:
+        policy = _one("sharding_callback", sharding_callback, experimental_sharding_callback)
+        if policy is not None and not isinstance(policy, ShardingCallback):
+            raise wrong("sharding_callback", "a ShardingCallback", policy)
+        device = _one("io_device", io_device, experimental_io_device)
+        if device is not None and not isinstance(device, str):
+            raise wrong("io_device", "a device's name, a str", device)
+        if level == "ckptfmt":
+            raise UnsupportedError("this version writes the levels 'v2' and 'v2+'")
+        check_choice("level", level, ("v2", "v2+"))
+        check_choice("durability", durability, _core.DURABILITY)
+        written = _one("write_callbacks", write_callbacks, experimental_write_callbacks)
+        values = {
+            "sharding_callback": policy,
+            "io_device": device,
+            "alignment": _alignment(alignment),
+            "durability": durability,
+            "level": level,
+            "enable_async": _switch("enable_async", enable_async)
+            | _switch("experimental_enable_async_checkpoint", experimental_enable_async_checkpoint),
+            "write_callbacks": _callbacks("write_callbacks", written),
+            "before_save_callbacks": _callbacks("before_save_callbacks", before_save_callbacks),
+            "skip_slot_variables": _switch("skip_slot_variables", skip_slot_variables)
+            | _switch("experimental_skip_slot_variables", experimental_skip_slot_variables),
+            "object_store_names": _switch("object_store_names", object_store_names),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def before_save(self, prefix: str) -> None:
+        """Calls the functions that go before a save; what one raises ends the save."""
+        _call_all(self.before_save_callbacks, prefix)
+
+    def after_write(self, prefix: str) -> None:
+        """Calls the functions that go after a save; what one raises is raised, and the checkpoint
+        stays in place."""
+        _call_all(self.write_callbacks, prefix)
+
+
+def _one(name: str, ours: Any, theirs: Any) -> Any:
+    if ours is not None and theirs is not None:
+        raise InvalidError(f"{name} is given twice: as {name} and as experimental_{name}")
+    return theirs if ours is None else ours
+
+
+def _switch(name: str, given: Any) -> bool:
+    if not isinstance(given, bool):
+        raise wrong(name, "True or False", given)
+    return given
+
+
+def _alignment(given: Any) -> int | None:
+    if given is None:
+        return None
+    try:
+        alignment = operator.index(given)
+    except TypeError:
+        raise wrong("alignment", "a whole number of bytes", given) from None
+    if isinstance(given, bool):
+        raise wrong("alignment", "a whole number of bytes", given)
+    if not 1 <= alignment < 2**63:
+        raise InvalidError(f"alignment {alignment} is not a positive number of bytes")
+    return alignment
+
+
+def _callbacks(name: str, given: Any) -> tuple[PathCallback, ...]:
+    if given is None:
+        return ()
+    if isinstance(given, (str, bytes)) or not hasattr(given, "__iter__"):
+        raise wrong(name, "a list of functions", given)
+    callbacks = tuple(given)
+    for callback in callbacks:
+        if not callable(callback):
+            raise wrong(f"one of {name}", "a function", callback)
+        if not (_takes(callback, 1) or _takes(callback, 0)):
+            raise InvalidError(
+                f"one of {name}, {callback!r}, takes neither no argument nor just a path"
+            )
+    return callbacks
+
+
+def _takes(callback: PathCallback, count: int) -> bool:
+    """Whether the function can be called with so many positional arguments. Those written in C
+    that do not say are taken to want a path."""
+    try:
+        inspect.signature(callback).bind(*[""] * count)
+    except TypeError:
+        return False
+    except ValueError:
+        return count == 1
+    return True
+
+
+def _call_all(callbacks: Sequence[PathCallback], prefix: str) -> None:
+    for callback in callbacks:
+        if _takes(callback, 1):
+            callback(prefix)
+        else:
+            callback()

@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CheckpointOptions: both spellings, everything checked at construction, nothing changes later."""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ckptfmt.errors import InvalidError, UnsupportedError
+from ckptfmt.saving.options import CheckpointOptions
+from ckptfmt.saving.policies import MaxShardSizePolicy, ShardByTaskPolicy
+
+
+def test_defaults() -> None:
+    options = CheckpointOptions()
+    assert {field.name: getattr(options, field.name) for field in dataclasses.fields(options)} == {
+        "sharding_callback": None,
+        "io_device": None,
+        "alignment": None,
+        "durability": "full",
+        "level": "v2+",
+        "enable_async": False,
+        "write_callbacks": (),
+        "before_save_callbacks": (),
+        "skip_slot_variables": False,
+        "object_store_names": False,
+    }
+
+
+def test_tensorflow_spellings() -> None:
+    policy = ShardByTaskPolicy()
+    theirs = CheckpointOptions(
+        experimental_sharding_callback=policy,
+        experimental_io_device="/job:localhost",
+        experimental_write_callbacks=[print],
+        experimental_skip_slot_variables=True,
+        experimental_enable_async_checkpoint=True,
+    )
+    ours = CheckpointOptions(
+        sharding_callback=policy,
+        io_device="/job:localhost",
+        write_callbacks=[print],
+        skip_slot_variables=True,
+        enable_async=True,
+    )
+    assert theirs == ours
+    assert hash(theirs) == hash(ours)
+    assert theirs != CheckpointOptions()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            {"sharding_callback": MaxShardSizePolicy},
+            "sharding_callback is a ShardingCallback, not ABCMeta",
+        ),
+        (
+            {"experimental_sharding_callback": len},
+            "sharding_callback is a ShardingCallback, not builtin_function_or_method",
+        ),
+        ({"io_device": 0}, "io_device is a device's name, a str, not int"),
+        ({"alignment": 1.5}, "alignment is a whole number of bytes, not float"),
+        ({"alignment": True}, "alignment is a whole number of bytes, not bool"),
+        ({"alignment": 0}, "alignment 0 is not a positive number of bytes"),
+        ({"alignment": 2**63}, f"alignment {2**63} is not a positive number of bytes"),
+        ({"durability": "sync"}, "durability 'sync' is none of 'full', 'rename', 'none'"),
+        ({"durability": None}, "durability None is none of 'full', 'rename', 'none'"),
+        ({"level": "v3"}, "level 'v3' is none of 'v2', 'v2+'"),
+        ({"enable_async": 1}, "enable_async is True or False, not int"),
+        (
+            {"experimental_enable_async_checkpoint": None},
+            "experimental_enable_async_checkpoint is True or False, not NoneType",
+        ),
+        ({"skip_slot_variables": "no"}, "skip_slot_variables is True or False, not str"),
+        ({"object_store_names": "s3"}, "object_store_names is True or False, not str"),
+        (
+            {"write_callbacks": print},
+            "write_callbacks is a list of functions, not builtin_function",
+        ),
+        ({"write_callbacks": "ab"}, "write_callbacks is a list of functions, not str"),
+        ({"write_callbacks": [1]}, "one of write_callbacks is a function, not int"),
+        ({"before_save_callbacks": [None]}, "one of before_save_callbacks is a function, not None"),
+        (
+            {"io_device": "/cpu:0", "experimental_io_device": "/cpu:0"},
+            "io_device is given twice: as io_device and as experimental_io_device",
+        ),
+    ],
+)
+def test_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidError) as caught:
+        CheckpointOptions(**arguments)
+    assert caught.value.message.startswith(message)
+
+
+def test_a_later_level_is_unsupported() -> None:
+    with pytest.raises(UnsupportedError) as caught:
+        CheckpointOptions(level="ckptfmt")
+    assert caught.value.message == "this version writes the levels 'v2' and 'v2+'"
+
+
+@pytest.mark.parametrize("name", ["write_callbacks", "before_save_callbacks"])
+def test_callbacks_that_want_more_than_a_path(name: str) -> None:
+    def wants_two(path: str, step: int) -> None: ...
+
+    def wants_a_keyword(path: str, *, step: int) -> None: ...
+
+    for callback in (wants_two, wants_a_keyword):
+        with pytest.raises(InvalidError) as caught:
+            CheckpointOptions(**{name: [callback]})
+        assert caught.value.message == (
+            f"one of {name}, {callback!r}, takes neither no argument nor just a path"
+        )
+
+
+def test_callbacks_get_the_path_if_they_take_one() -> None:
+    seen: list[Any] = []
+
+    def none() -> None:
+        seen.append("none")
+
+    def one(path: str) -> str:
+        seen.append(("one", path))
+        return "ignored"
+
+    def perhaps(path: str = "default") -> None:
+        seen.append(("perhaps", path))
+
+    callbacks: list[Callable[..., Any]] = [none, one, perhaps, seen.append]
+    given = list(callbacks)
+    options = CheckpointOptions(write_callbacks=given, before_save_callbacks=[one])
+    given.clear()
+    options.after_write("p")
+    assert seen == ["none", ("one", "p"), ("perhaps", "p"), "p"]
+    seen.clear()
+    options.before_save("q")
+    assert seen == [("one", "q")]
+
+
+def test_frozen_and_replaceable() -> None:
+    options = CheckpointOptions(level="v2", alignment=512)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        options.level = "v2+"  # type: ignore[misc]
+    changed = dataclasses.replace(options, durability="rename")
+    assert (changed.level, changed.alignment, changed.durability) == ("v2", 512, "rename")
+    assert options.durability == "full"
+    with pytest.raises(InvalidError, match="alignment -1 is not a positive number of bytes"):
+        dataclasses.replace(options, alignment=-1)
+    assert pickle.loads(pickle.dumps(options)) == options
