@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The registry of savers: names, predicates, lookup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from ckptfmt.errors import InvalidError
+from ckptfmt.saving import registration
+from ckptfmt.saving.registration import (
+    get_registered_saver,
+    get_registered_saver_name,
+    register_checkpoint_saver,
+    unregister_checkpoint_saver,
+    validate_restore_function,
+)
+
+
+@pytest.fixture(autouse=True)
+def _own_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(registration, "_registry", {})
+    yield
+
+
+def nothing(**_: Any) -> None: ...
+
+
+def register(name: str, kind: type, **more: Any) -> None:
+    register_checkpoint_saver(
+        name=name,
+        predicate=lambda thing: isinstance(thing, kind),
+        save_fn=nothing,
+        restore_fn=nothing,
+        **more,
+    )
+
+
+def test_the_saver_registered_last_counts() -> None:
+    register("Whole", int)
+    register("Flag", bool)
+    register("Number", int, package="Other")
+    assert get_registered_saver_name(True) == "Other.Number"
+    unregister_checkpoint_saver("Other.Number")
+    assert get_registered_saver_name(True) == "Custom.Flag"
+    assert get_registered_saver_name(1) == "Custom.Whole"
+    assert get_registered_saver_name("text") is None
+
+
+def test_what_is_kept() -> None:
+    def save(**_: Any) -> None: ...
+
+    def restore(**_: Any) -> None: ...
+
+    register_checkpoint_saver("P-1", "n_2", callable, save, restore, False)
+    saver = get_registered_saver("P-1.n_2")
+    assert saver.name == "P-1.n_2"
+    assert saver.predicate is callable
+    assert saver.save_fn is save
+    assert saver.restore_fn is restore
+    assert saver.strict_predicate_restore is False
+    register("strict", int)
+    assert get_registered_saver("Custom.strict").strict_predicate_restore is True
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"package": 3}, "package is a str, not int"),
+        ({"name": None}, "name is a str, not NoneType"),
+        ({"predicate": None}, "predicate is a function, not NoneType"),
+        ({"save_fn": "f"}, "save_fn is a function, not str"),
+        ({"restore_fn": 1}, "restore_fn is a function, not int"),
+        ({"strict_predicate_restore": 1}, "strict_predicate_restore is True or False, not int"),
+        (
+            {"name": "a/b"},
+            "the name 'Custom.a/b' of a registered saver is not of letters, digits, '.', '_' "
+            "and '-'",
+        ),
+        (
+            {"name": "line\n"},
+            "the name 'Custom.line\n' of a registered saver is not of letters, digits, '.', '_' "
+            "and '-'",
+        ),
+        ({"name": "taken"}, "a checkpoint saver is already registered as 'Custom.taken'"),
+    ],
+)
+def test_refused(changed: dict[str, Any], message: str) -> None:
+    register("taken", int)
+    arguments = {
+        "name": "new",
+        "predicate": callable,
+        "save_fn": nothing,
+        "restore_fn": nothing,
+        **changed,
+    }
+    with pytest.raises(InvalidError) as caught:
+        register_checkpoint_saver(**arguments)
+    assert caught.value.message == message
+    assert list(registration._registry) == ["Custom.taken"]
+
+
+def test_unknown_names() -> None:
+    for look in (get_registered_saver, unregister_checkpoint_saver):
+        with pytest.raises(InvalidError) as caught:
+            look("Custom.gone")
+        assert caught.value.message == "no checkpoint saver is registered as 'Custom.gone'"
+
+
+def test_validate_restore_function() -> None:
+    register("Whole", int)
+    validate_restore_function(3, "Custom.Whole")
+    with pytest.raises(InvalidError) as caught:
+        validate_restore_function("x", "Custom.Whole")
+    assert caught.value.message == (
+        "'x' was saved with the registered saver 'Custom.Whole', whose predicate is false for it"
+    )
+    with pytest.raises(InvalidError) as caught:
+        validate_restore_function("x", "Custom.gone")
+    assert caught.value.message == (
+        "'x' was saved with the registered saver 'Custom.gone', which is not registered here"
+    )
