@@ -1,0 +1,519 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Saver: saves the tensors of many objects and devices as one checkpoint and gives them back, as
+TensorFlow's `functional_saver.MultiDeviceSaver`.
+
+A save is this sequence; everything before the merge happens beside the checkpoint that is there:
+
+    1  callbacks that go before a save; io placement is checked before them
+    2  registered savers write their bundles; the prefixes that they return are collected
+    3  callables give their tensors; the policy cuts those of each task into shards, which are
+       validated
+    4  the shards are written in parallel under <prefix>_temp_<hex>/part-SSSSS-of-NNNNN
+    5  one merge of all makes the checkpoint, all or nothing
+    6  the temporary directory goes, after a failure as well
+    7  callbacks that go after a save
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import secrets
+import shutil
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Any
+
+from ckptfmt import names
+from ckptfmt import reader as reading
+from ckptfmt import writer as writing
+from ckptfmt.arguments import wrong
+from ckptfmt.arrays import Sources
+from ckptfmt.errors import InvalidError, about
+from ckptfmt.load import _box, _check_dtypes, _selected
+from ckptfmt.locate import path_text
+from ckptfmt.merge import merge
+from ckptfmt.reader import Reader
+from ckptfmt.saving.devices import task_of
+from ckptfmt.saving.options import CheckpointOptions
+from ckptfmt.saving.policies import ShardByTaskPolicy
+from ckptfmt.saving.registration import RegisteredSaver, get_registered_saver
+from ckptfmt.saving.saveables import validate_and_slice_inputs
+from ckptfmt.saving.sharding import Shard, ShardableTensor, validate_shards
+from ckptfmt.saving.specs import DSaveSpec, SaveableObject, SaveSpec
+from ckptfmt.slices import parse_spec
+
+__all__ = ["Saver"]
+
+Path = str | bytes | os.PathLike[Any]
+RestoreFn = Callable[[Mapping[str, Any]], Any]
+
+OBJECT_STORES = ("s3://", "gs://")
+# Shards written at once. Each thread checksums and writes; more than this wait for the disk.
+WRITERS_MAX = 8
+
+
+class Saver:
+    """Saves and restores the tensors of objects, which may lie on many devices.
+
+    Tensors are grouped by the task of their device, and the sharding policy of the options cuts
+    each group into shards (default: one a task). Every save asks the callables of the save specs
+    once; None leaves a tensor out of the checkpoint.
+
+    Args:
+        serialized_tensors: object -> checkpoint key -> what is saved under it: an array, a
+            SaveSpec, or a mapping from shape_and_slice text ("4 6 0,2:-") to one of these. Any
+            mapping with any objects as keys. Arrays without a device belong to the task "".
+
+            An object's `restore(restored)` gets checkpoint key -> array, or -> slice text -> array
+            where the text is not "". If it returns a mapping, that is added to the results of the
+            restore. The arrays of an object without such a method are results themselves. The
+            tensors of None are saved and not restored.
+
+            An object with a method `may_be_missing(key)` is restored without the keys that the
+            checkpoint does not have and for which that is true.
+        registered_savers: name of a registered saver -> name of an object -> object; see
+            `register_checkpoint_saver`.
+        restore_fns: object -> function to call instead of its `restore`.
+
+    Raises:
+        InvalidError: a key that is empty or reserved, a key and slice given twice, a malformed
+            slice text, a save spec under another key or slice than its own, a saver that is not
+            registered, or an argument of another type.
+    """
+
+    def __init__(
+        self,
+        serialized_tensors: Mapping[Any, Mapping[str, Any]],
+        registered_savers: Mapping[str, Mapping[str, Any]] | None = None,
+        *,
+        restore_fns: Mapping[Any, RestoreFn] | None = None,
+    ) -> None:
+        self._tasks: dict[str, list[_Item]] = {}
+        if not isinstance(serialized_tensors, Mapping):
+            wanted = "a mapping from objects to their tensors"
+            raise wrong("serialized_tensors", wanted, serialized_tensors)
+        functions = _functions(restore_fns, serialized_tensors)
+        seen: set[tuple[str, str]] = set()
+        for trackable, tensors in serialized_tensors.items():
+            if not isinstance(tensors, Mapping):
+                wanted = "a mapping from checkpoint keys"
+                raise wrong(f"the tensors of {trackable!r}", wanted, tensors)
+            own = None if trackable is None else getattr(trackable, "restore", None)
+            owner = _Owner(trackable, functions.get(trackable, own) if functions else own)
+            for key, slice_spec, spec in _specs(tensors):
+                if (key, slice_spec) in seen:
+                    raise InvalidError(
+                        f"the slice '{slice_spec}' is given twice: one would overwrite the other",
+                        tensor=key,
+                    )
+                seen.add((key, slice_spec))
+                item = _Item(key, slice_spec, spec, owner)
+                self._tasks.setdefault(task_of(spec.device), []).append(item)
+        self._registered = _registered(registered_savers)
+
+    @classmethod
+    def from_saveables(
+        cls,
+        saveables: Mapping[str, Any] | Sequence[SaveableObject],
+        registered_savers: Mapping[str, Mapping[str, Any]] | None = None,
+    ) -> Saver:
+        """A saver of SaveableObjects, or of the name-based mapping that
+        `saveables.validate_and_slice_inputs` takes.
+
+        Each is restored by its `restore(restored_tensors, restored_shapes)` with the arrays in the
+        order of its specs and None; what that returns is the result of its name.
+
+        Raises:
+            InvalidError: as the constructor; something that is no SaveableObject.
+        """
+        if isinstance(saveables, Mapping):
+            saveables = validate_and_slice_inputs(saveables)
+        if isinstance(saveables, SaveableObject) or not hasattr(saveables, "__iter__"):
+            raise wrong("saveables", "a list of SaveableObjects", saveables)
+        converted = []
+        for saveable in saveables:
+            if not isinstance(saveable, SaveableObject):
+                raise wrong("a saveable", "a SaveableObject", saveable)
+            converted.append(_Saveable(saveable))
+        return cls({one: one.serialize() for one in converted}, registered_savers)
+
+    def save(self, prefix: Path, options: CheckpointOptions | None = None) -> str:
+        """Saves everything as one checkpoint, all or nothing, and returns its prefix as str.
+
+        After a failure the checkpoint that was at the prefix is still there, and no temporary
+        directory; what registered savers wrote stays where they wrote it. Savers that save to one
+        prefix at the same time leave the whole checkpoint of one of them.
+
+        Raises:
+            InvalidError: a tensor that is not what its spec says, a policy whose shards are not the
+                tensors it was given, a registered saver that returned something else than
+                prefixes, or `io_device` for tensors on a mesh.
+            MergeConflictError: a registered saver saved a tensor that is saved here as well.
+            StorageError, DurabilityUnknownError: as in Writer; that of one shard, as it is.
+            What the callables, the policy, the registered savers and the callbacks raise.
+        """
+        options = self._options(options)
+        path = path_text(prefix)
+        options.before_save(path)
+        directory, part = _temporary(path, options)
+        parts: list[str] = []
+        try:
+            inputs = self._save_registered(path)
+            shards = self._shards(options)
+            if not shards and not inputs:
+                shards = [Sources()]  # a checkpoint of nothing
+            parts = [names.sharded_filename(part, i, len(shards)) for i in range(len(shards))]
+            _write_shards(parts, shards, options)
+            merge([*inputs, *parts], path, inputs="consume", durability=options.durability)
+        finally:
+            _remove(directory, parts)
+        _remove_emptied(inputs, path)
+        options.after_write(path)
+        return path
+
+    def restore(self, prefix: Path, options: CheckpointOptions | None = None) -> dict[str, Any]:
+        """Reads the tensors of all objects, one batch a task, and hands them out.
+
+        Each object is restored once all its tensors have arrived, registered savers after all
+        objects. All comes from one generation of the checkpoint. An error in a later task or
+        object leaves those before it restored.
+
+        Args:
+            prefix: whatever `ckptfmt.open` takes.
+            options: only `io_device` is looked at.
+
+        Returns:
+            The results by name: what the `restore` of the objects returned in mappings, and the
+            arrays of objects without a `restore` by checkpoint key.
+
+        Raises:
+            TensorNotFoundError: the checkpoint does not have a tensor.
+            InvalidError: a tensor of another dtype or full shape than its spec says, or `io_device`
+                for tensors on a mesh.
+            What `ckptfmt.open`, reading, and the objects' functions raise.
+        """
+        self._options(options)
+        results: dict[str, Any] = {}
+        with reading.open(prefix) as reader:
+            batches = [
+                [item for item in items if item.is_wanted(reader)] for items in self._tasks.values()
+            ]
+            missing: dict[int, int] = {}
+            for item in (item for batch in batches for item in batch):
+                missing[id(item.owner)] = missing.get(id(item.owner), 0) + 1
+            arrived: dict[int, dict[str, Any]] = {}
+            for batch in batches:
+                for item, array in zip(batch, _read(reader, batch), strict=True):
+                    owner = id(item.owner)
+                    item.put(arrived.setdefault(owner, {}), array)
+                    missing[owner] -= 1
+                    if not missing[owner]:
+                        item.owner.restore(arrived.pop(owner), results)
+            merged = reader.prefix
+        for saver, trackables in self._registered:
+            saver.restore_fn(trackables=dict(trackables), merged_prefix=merged)
+        return results
+
+    def _options(self, options: CheckpointOptions | None) -> CheckpointOptions:
+        if options is None:
+            return CheckpointOptions()
+        if not isinstance(options, CheckpointOptions):
+            raise wrong("options", "a CheckpointOptions", options)
+        if options.io_device is not None:
+            for item in (item for items in self._tasks.values() for item in items):
+                if isinstance(item.spec, DSaveSpec):
+                    raise InvalidError(
+                        f"io_device '{options.io_device}' cannot do the input and output of a "
+                        "tensor that lies on a mesh",
+                        tensor=item.key,
+                    )
+        return options
+
+    def _save_registered(self, prefix: str) -> list[str]:
+        """Runs the registered savers; the prefixes of what they saved, in their order."""
+        found: list[str] = []
+        for saver, trackables in self._registered:
+            path = f"{prefix}-{saver.name}"
+            returned = saver.save_fn(trackables=dict(trackables), file_prefix=path)
+            try:
+                found += map(path_text, _flattened(returned))
+            except InvalidError:
+                raise InvalidError(
+                    f"the registered saver '{saver.name}' returns None, a prefix or a list of "
+                    f"prefixes, not {returned!r}"
+                ) from None
+        return found
+
+    def _shards(self, options: CheckpointOptions) -> list[Sources]:
+        """What is saved now, cut by the policy: the shards of all tasks in order."""
+        policy = options.sharding_callback or ShardByTaskPolicy()
+        found: list[Sources] = []
+        for items in self._tasks.values():
+            tensors = [tensor for item in items if (tensor := item.shardable()) is not None]
+            if not tensors:
+                continue
+            shards = policy(tensors)
+            validate_shards(policy, tensors, shards)
+            dtypes = {tensor.checkpoint_key: tensor.dtype for tensor in tensors}
+            found += [_sources(shard, dtypes) for shard in shards]
+        return found
+
+
+# ---- what is saved -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Owner:
+    """An object as a restore sees it: None as its function if its arrays are the result."""
+
+    trackable: Any
+    function: RestoreFn | None
+
+    def restore(self, restored: dict[str, Any], results: dict[str, Any]) -> None:
+        if self.function is not None:
+            result = self.function(restored)
+            results.update(result if isinstance(result, Mapping) else {})
+            return
+        for key, value in restored.items():
+            if isinstance(value, dict):
+                results.setdefault(key, {}).update(value)  # others may have slices of it as well
+            else:
+                results[key] = value
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """One save spec under its key and (stripped) slice text."""
+
+    key: str
+    slice_spec: str
+    spec: SaveSpec
+    owner: _Owner
+
+    def shardable(self) -> ShardableTensor | None:
+        """The tensor as a policy sees it; its callable is asked now. None if there is no value."""
+        # A spec keeps what its callable gave: a copy is asked, so that the next save asks again and
+        # nothing is kept meanwhile.
+        return ShardableTensor.from_spec(copy.copy(self.spec), self.key, self.owner.trackable)
+
+    def is_wanted(self, reader: Reader) -> bool:
+        """Whether a restore from this checkpoint reads it."""
+        if self.owner.trackable is None:
+            return False
+        may_be_missing = getattr(self.owner.trackable, "may_be_missing", None)
+        return may_be_missing is None or not may_be_missing(self.key) or self.key in reader
+
+    def put(self, restored: dict[str, Any], array: Any) -> None:
+        """Adds the array where the object's `restore` finds it."""
+        if self.slice_spec:
+            restored.setdefault(self.key, {})[self.slice_spec] = array
+        else:
+            restored[self.key] = array
+
+
+class _Saveable:
+    """A SaveableObject as an object with tensors."""
+
+    def __init__(self, saveable: SaveableObject) -> None:
+        self.saveable = saveable
+        self.places = [(names.tensor_text(s.name), s.slice_spec.strip()) for s in saveable.specs]
+
+    def serialize(self) -> dict[str, dict[str, SaveSpec]]:
+        found: dict[str, dict[str, SaveSpec]] = {}
+        for (name, text), spec in zip(self.places, self.saveable.specs, strict=True):
+            if found.setdefault(name, {}).setdefault(text, spec) is not spec:
+                raise InvalidError(f"a saveable has two specs of the slice '{text}'", tensor=name)
+        return found
+
+    def restore(self, restored: Mapping[str, Any]) -> dict[str, Any]:
+        arrays = [restored[name][text] if text else restored[name] for name, text in self.places]
+        return {self.saveable.name: self.saveable.restore(arrays, None)}
+
+    def __repr__(self) -> str:
+        return repr(self.saveable)
+
+
+def _functions(
+    given: Mapping[Any, RestoreFn] | None, serialized_tensors: Mapping[Any, Any]
+) -> Mapping[Any, RestoreFn]:
+    """The functions that restore objects, checked."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping):
+        raise wrong("restore_fns", "a mapping from objects to functions", given)
+    for trackable, function in given.items():
+        if not callable(function):
+            raise wrong(f"the restore function of {trackable!r}", "a function", function)
+        if trackable is None or trackable not in serialized_tensors:
+            raise InvalidError(
+                f"restore_fns has a function for {trackable!r}, which has no tensors"
+            )
+    return given
+
+
+def _specs(tensors: Mapping[str, Any]) -> Iterator[tuple[str, str, SaveSpec]]:
+    """(key, slice text, spec) of everything in the tensors of one object."""
+    for raw_key, given in tensors.items():
+        key = names.tensor_text(writing._user_name(raw_key))
+        if not key:
+            raise InvalidError("TAB-12: a tensor's name is empty", tensor=key)
+        if isinstance(given, SaveSpec):
+            slices: Mapping[Any, Any] = {given.slice_spec: given}
+        else:
+            slices = given if isinstance(given, Mapping) else {"": given}
+        for slice_spec, value in slices.items():
+            if not isinstance(slice_spec, str):
+                raise InvalidError(f"{slice_spec!r} is no slice text, a str", tensor=key)
+            text = slice_spec.strip()
+            with about(key):
+                parse_spec(text)
+            if not isinstance(value, SaveSpec):
+                with about(key):
+                    yield key, text, SaveSpec(value, text, key)
+                continue
+            if names.tensor_text(value.name) != key or value.slice_spec.strip() != text:
+                raise InvalidError(
+                    f"the slice '{text}' has the SaveSpec of '{names.tensor_text(value.name)}', "
+                    f"slice '{value.slice_spec}'",
+                    tensor=key,
+                )
+            yield key, text, value
+
+
+def _registered(
+    given: Mapping[str, Mapping[str, Any]] | None,
+) -> list[tuple[RegisteredSaver, Mapping[str, Any]]]:
+    if given is None:
+        return []
+    if not isinstance(given, Mapping):
+        raise wrong("registered_savers", "a mapping from names of savers to their objects", given)
+    found = []
+    for name, trackables in given.items():
+        if not isinstance(trackables, Mapping):
+            raise wrong(f"the objects of the registered saver '{name}'", "a mapping", trackables)
+        found.append((get_registered_saver(name), trackables))
+    return found
+
+
+def _flattened(returned: Any) -> Iterator[Any]:
+    """The prefixes in what a registered saver returned; whatever is no list counts as one."""
+    if isinstance(returned, (list, tuple)):
+        for one in returned:
+            if one is None:
+                raise InvalidError("None in a list")
+            yield from _flattened(one)
+    elif returned is not None:
+        yield returned
+
+
+# ---- writing -------------------------------------------------------------------------------------
+
+
+class _StoppedError(Exception):
+    """Another shard failed."""
+
+
+def _sources(shard: Shard, dtypes: Mapping[str, Any]) -> Sources:
+    """A shard as the writer takes it. Everything is checked here, before anything is written."""
+    sources = Sources()
+    for key, pieces in shard.items():
+        raw = names.tensor_bytes(key)
+        for slice_spec, array in pieces.items():
+            dtype = dtypes[key]
+            if getattr(array, "dtype", None) == dtype and array.dtype != object:
+                dtype = None  # the quick way in
+            sources.add(raw, array, dtype)
+            if text := slice_spec.strip():
+                writing._set_spec(sources, text)
+    return sources
+
+
+def _write_shards(
+    parts: Sequence[str], shards: Sequence[Sources], options: CheckpointOptions
+) -> None:
+    """Writes each shard as a bundle, some at once. The first error, in the order of the shards,
+    stops all and is raised."""
+    stop = threading.Event()
+    with ThreadPoolExecutor(min(len(parts), WRITERS_MAX) or 1, "ckptfmt-save") as pool:
+        try:
+            futures = [
+                pool.submit(_write_shard, part, sources, options, stop)
+                for part, sources in zip(parts, shards, strict=True)
+            ]
+            wait(futures, return_when=FIRST_EXCEPTION)
+        finally:
+            stop.set()  # the pool waits for its threads, which see this soon
+    errors = [error for future in futures if (error := future.exception()) is not None]
+    for error in errors:
+        if not isinstance(error, _StoppedError):
+            raise error
+
+
+def _write_shard(
+    part: str, sources: Sources, options: CheckpointOptions, stop: threading.Event
+) -> None:
+    def watch(*_: int) -> None:
+        if stop.is_set():
+            raise _StoppedError
+
+    watch()
+    # The merge syncs the data files, if the options ask for it.
+    writing._write(
+        part,
+        sources,
+        watch,
+        level=options.level,
+        alignment=options.alignment,
+        durability="rename",
+    )
+
+
+def _temporary(prefix: str, options: CheckpointOptions) -> tuple[str | None, str]:
+    """The directory that shards are written to, if it is a temporary one, and their common
+    beginning."""
+    if options.object_store_names and prefix.startswith(OBJECT_STORES):
+        return None, f"{prefix}.part"
+    directory = f"{prefix}_temp_{secrets.token_hex(8)}"
+    return directory, os.path.join(directory, "part")
+
+
+def _remove(directory: str | None, parts: Sequence[str]) -> None:
+    """Removes what a save leaves besides the checkpoint. What cannot be removed stays."""
+    if directory is not None:
+        shutil.rmtree(directory, ignore_errors=True)
+        return
+    bases = {os.path.basename(part) for part in parts}
+    for where in {os.path.dirname(part) for part in parts}:
+        with contextlib.suppress(OSError):
+            for name in os.listdir(where or "."):
+                data = names.parse_data_name(name)
+                base = data.prefix if data is not None else name.removesuffix(".index")
+                if base in bases and base != name:
+                    os.unlink(os.path.join(where, name))
+
+
+def _remove_emptied(inputs: Iterable[str], prefix: str) -> None:
+    """Removes the directories of the bundles that registered savers wrote, where nothing is left
+    in them, as a merge with `delete_old_dirs` does."""
+    kept = os.path.abspath(os.path.dirname(prefix))
+    for directory in dict.fromkeys(map(os.path.dirname, inputs)):
+        if directory and os.path.abspath(directory) != kept:
+            with contextlib.suppress(OSError):
+                os.rmdir(directory)
+
+
+# ---- reading -------------------------------------------------------------------------------------
+
+
+def _read(reader: Reader, items: Sequence[_Item]) -> list[Any]:
+    """The arrays of these, in one batch, with RestoreV2's checks."""
+    batch = _selected(reader, [names.tensor_bytes(item.key) for item in items])
+    _check_dtypes(batch, [item.spec.dtype for item in items])
+    for position, item in enumerate(items):
+        if item.slice_spec:
+            batch.boxes[position] = _box(batch.handle(position), item.slice_spec)
+    return batch.read(None)

@@ -1,0 +1,522 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Saver: what it saves where, and what is left after failures."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.saving import QUICK, TASK, Given, Thing, files, on, one_each, previous, with_policy
+
+import ckptfmt
+from ckptfmt.errors import InvalidError, StorageError
+from ckptfmt.saving import saver as saving
+from ckptfmt.saving.options import CheckpointOptions
+from ckptfmt.saving.policies import BalancedPolicy, MaxShardSizePolicy, ShardByTaskPolicy
+from ckptfmt.saving.saver import Saver
+from ckptfmt.saving.sharding import Shard, ShardingCallback
+from ckptfmt.saving.specs import DSaveSpec, SaveSpec
+
+# ---- saving --------------------------------------------------------------------------------------
+
+
+def test_one_data_file_a_task_in_order_of_appearance(tmp_path: Path) -> None:
+    arrays = [np.full(3, i, np.float32) for i in range(5)]
+    tensors = {
+        "a": on(1, arrays[0], "a"),
+        "b": on(0, arrays[1], "b", "CPU:0"),
+        "c": on(1, arrays[2], "c", "CPU:0"),
+        "d": on(1, arrays[3], "d", "GPU:7"),
+        "e": arrays[4],
+    }
+    prefix = Saver({"all": tensors}).save(tmp_path / "sub" / "ckpt")
+    assert prefix == str(tmp_path / "sub" / "ckpt")
+    assert files(tmp_path / "sub") == [
+        *(f"ckpt.data-0000{i}-of-00003" for i in range(3)),
+        "ckpt.index",
+    ]
+    with ckptfmt.open(prefix) as reader:
+        shards = {name: reader[name].shard for name in reader}
+        assert shards == {"a": 0, "b": 1, "c": 0, "d": 0, "e": 2}
+        assert reader["a"].offset < reader["c"].offset < reader["d"].offset
+        for name, array in zip("abcde", arrays, strict=True):
+            np.testing.assert_array_equal(reader[name].read(), array)
+    assert ckptfmt.verify(prefix).ok
+
+
+def test_names_of_the_temporary_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[str]] = []
+    real = saving.merge
+
+    def spy(prefixes: Sequence[str], destination: str, **options: Any) -> None:
+        seen.append([os.path.relpath(prefix, tmp_path) for prefix in prefixes])
+        assert (destination, options) == (
+            str(tmp_path / "ckpt"),
+            {"inputs": "consume", "durability": "rename"},
+        )
+        assert all(os.path.isfile(prefix + ".index") for prefix in prefixes)
+        real(prefixes, destination, **options)
+
+    monkeypatch.setattr(saving, "merge", spy)
+    tensors = {key: on(task, np.zeros(4), key) for task, key in enumerate("abc")}
+    # Two shards for the first task, one for each other: numbered over all.
+    policy = Given(
+        lambda given: [*one_each(given), {}] if given[0].name == "a" else one_each(given)
+    )
+    saver = Saver({"all": tensors})
+    saver.save(tmp_path / "ckpt", with_policy(policy))
+    saver.save(tmp_path / "ckpt", with_policy(policy))
+    hexes = set()
+    for names in seen:
+        for number, name in enumerate(names):
+            match = re.fullmatch(rf"ckpt_temp_([0-9a-f]{{16}})/part-0000{number}-of-00004", name)
+            assert match, name
+            hexes.add(match[1])
+        assert len(names) == 4
+    assert len(hexes) == 2
+    assert not [name for name in files(tmp_path) if "temp" in name]
+    assert sorted(ckptfmt.load(tmp_path / "ckpt")) == ["a", "b", "c"]
+
+
+def test_the_policy_gets_the_tensors_of_one_task_at_a_time(tmp_path: Path) -> None:
+    owner = Thing()
+    whole, part = np.arange(6, dtype=np.int32), np.ones((2, 3))
+    spec = SaveSpec(lambda: part, " 4 3 2,2:0,3 ", "part", np.float64, TASK.format(0, "GPU:1"))
+    policy = Given(one_each)
+    Saver({owner: {"part": spec, "whole": on(3, whole, "whole")}}).save(
+        tmp_path / "ckpt", with_policy(policy)
+    )
+    (first,), (second,) = policy.calls
+    assert first.tensor is part
+    assert (first.checkpoint_key, first.name) == ("part", "part")
+    assert (first.slice_spec, first.shape, first.dtype) == ("4 3 2,2:0,3", (2, 3), np.float64)
+    assert (first.device, first.trackable) == (TASK.format(0, "GPU:1"), owner)
+    assert second.tensor is whole
+    assert (second.slice_spec, second.shape, second.dtype) == ("", (6,), np.int32)
+
+
+def test_what_the_policy_gives_is_always_validated(tmp_path: Path) -> None:
+    saver = Saver({"all": {"a": np.zeros(2), "b": np.zeros(2)}})
+    saver.save(tmp_path / "ckpt", QUICK)
+    before = files(tmp_path)
+    policy = Given(lambda tensors: one_each(tensors[:1]))
+    with pytest.raises(InvalidError) as caught:
+        saver.save(tmp_path / "ckpt", with_policy(policy))
+    assert caught.value.tensor == "b"
+    assert "as given" in caught.value.message
+    assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [ShardByTaskPolicy(), MaxShardSizePolicy(100), BalancedPolicy(3), Given(one_each)],
+    ids=lambda policy: type(policy).__name__,
+)
+def test_every_policy_and_dtype(tmp_path: Path, policy: ShardingCallback, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    tensors: dict[str, Any] = {
+        "float": rng.standard_normal((7, 5)).astype(np.float32),
+        "half": rng.standard_normal((4, 9)).astype(np.float16),
+        "long": rng.integers(0, 99, 40),
+        "scalar": np.float64(3),
+        "text": np.array([b"x" * 30, b"", b"yy\0", b"z" * 90], object),
+        "empty": np.zeros((0, 4), np.int8),
+        "names": np.array(["ab", "c"]),
+        "variant": SaveSpec(np.array([b"v1", b"v2"], object), "", "variant", "variant"),
+        "quantized": SaveSpec(np.arange(5, dtype=np.int8), "", "quantized", "qint8"),
+        "list": [1.5, 2.5],
+        "root/\udcff": np.arange(3),
+    }
+    prefix = Saver({"all": tensors}).save(tmp_path / "ckpt", with_policy(policy))
+    with ckptfmt.open(prefix) as reader:
+        assert sorted(reader) == sorted(tensors)
+        assert reader["variant"].dtype_code == 21
+        assert reader["quantized"].dtype_code == 11
+        for name, given in tensors.items():
+            value = given.tensor if isinstance(given, SaveSpec) else np.asarray(given)
+            if value.dtype.kind == "U":
+                value = np.char.encode(value).astype(object)
+            found = reader[name].read()
+            if found.dtype.names:
+                found = found[found.dtype.names[0]]
+            assert found.shape == value.shape, name
+            np.testing.assert_array_equal(found, value, strict=True)
+    assert ckptfmt.verify(prefix).ok
+
+
+def test_callables_are_asked_once_a_save(tmp_path: Path) -> None:
+    asked: list[int] = []
+
+    def value() -> np.ndarray:
+        asked.append(len(asked))
+        return np.full(2, len(asked), np.float32)
+
+    saver = Saver({"all": {"a": SaveSpec(value, "", "a", np.float32, "")}})
+    assert asked == []
+    for count in (1, 2):
+        prefix = saver.save(tmp_path / "ckpt", QUICK)
+        assert len(asked) == count
+        assert ckptfmt.load(prefix)["a"].tolist() == [count, count]
+    saver.restore(prefix)
+    assert len(asked) == 2
+
+
+def test_arrays_are_saved_as_they_are_at_the_save(tmp_path: Path) -> None:
+    array = np.zeros(2)
+    saver = Saver({"all": {"a": array}})
+    array[:] = 5
+    assert ckptfmt.load(saver.save(tmp_path / "ckpt", QUICK))["a"].tolist() == [5, 5]
+
+
+def test_none_is_not_saved(tmp_path: Path) -> None:
+    device = TASK.format(5, "GPU:0")
+    policy = Given(one_each)
+    tensors = {"a": np.ones(1), "b": SaveSpec(lambda: None, "", "b", np.float32, device)}
+    prefix = Saver({"all": tensors}).save(tmp_path / "ckpt", with_policy(policy))
+    assert list(ckptfmt.load(prefix)) == ["a"]
+    assert [[one.checkpoint_key for one in call] for call in policy.calls] == [["a"]]
+
+
+def test_nothing_at_all(tmp_path: Path) -> None:
+    prefix = Saver({}).save(tmp_path / "ckpt")
+    assert ckptfmt.load(prefix) == {}
+    assert Saver({}).restore(prefix) == {}
+    assert ckptfmt.verify(prefix).ok
+    assert [name for name in files(tmp_path) if "temp" in name] == []
+
+
+@pytest.mark.parametrize("shards", [[], [{}], [{}, {}]])
+def test_shards_without_tensors(tmp_path: Path, shards: list[Shard]) -> None:
+    policy = Given(lambda tensors: [*shards, *one_each(tensors), *shards])
+    prefix = Saver({"all": {"a": np.ones(3)}}).save(tmp_path / "ckpt", with_policy(policy))
+    assert ckptfmt.load(prefix)["a"].tolist() == [1, 1, 1]
+    assert files(tmp_path) == ["ckpt.data-00000-of-00001", "ckpt.index"]
+
+
+def test_options_reach_the_files(tmp_path: Path) -> None:
+    big = np.zeros(300_000, np.float32)
+    saver = Saver({"all": {"a": np.ones(1, np.int8), "big": big}})
+    saver.save(tmp_path / "plain", CheckpointOptions(level="v2"))
+    saver.save(tmp_path / "padded", CheckpointOptions(level="v2", alignment=1000))
+    saver.save(tmp_path / "plus")
+    with ckptfmt.open(tmp_path / "plain") as reader:
+        assert (reader.level, reader["big"].offset) == ("v2", 1)
+    with ckptfmt.open(tmp_path / "padded") as reader:
+        assert (reader.level, reader["big"].offset) == ("v2", 1000)
+    with ckptfmt.open(tmp_path / "plus") as reader:
+        assert (reader.level, reader["big"].offset) == ("v2+", 64)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs"])
+def test_names_on_object_stores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    seen: list[list[str]] = []
+    real = saving.merge
+
+    def spy(prefixes: list[str], destination: str, **options: Any) -> None:
+        seen.append(prefixes)
+        real(prefixes, destination, **options)
+
+    monkeypatch.setattr(saving, "merge", spy)
+    saver = Saver({"all": {"a": np.ones(1), "b": on(1, np.ones(1), "b")}})
+    prefix = f"{scheme}://bucket/ckpt"
+    assert saver.save(prefix, CheckpointOptions(object_store_names=True)) == prefix
+    assert seen.pop() == [f"{prefix}.part-00000-of-00002", f"{prefix}.part-00001-of-00002"]
+    here = tmp_path / f"{scheme}:" / "bucket"
+    complete = ["ckpt.data-00000-of-00002", "ckpt.data-00001-of-00002", "ckpt.index"]
+    assert files(here) == complete
+    # Unasked, or elsewhere: a temporary directory.
+    saver.save(prefix)
+    saver.save("plain", CheckpointOptions(object_store_names=True))
+    assert seen[0][0].startswith(f"{prefix}_temp_")
+    assert seen[1][0].startswith("plain_temp_")
+    # After a failure the parts go, and nothing else of a similar name.
+    (here / "ckpt.part-00000-of-00002").write_bytes(b"mine")
+    (here / "ckpt.part-00000-of-00003.index").write_bytes(b"mine")
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise StorageError("no")
+
+    before = files(here)
+    monkeypatch.setattr(saving, "merge", fails)
+    with pytest.raises(StorageError, match="no"):
+        saver.save(prefix, CheckpointOptions(object_store_names=True))
+    assert files(here) == before
+
+
+def test_callbacks(tmp_path: Path) -> None:
+    target = tmp_path / "ckpt"
+    seen: list[tuple[str, Any, bool]] = []
+
+    def note(name: str) -> Callable[[str], None]:
+        return lambda path: seen.append((name, path, os.path.exists(f"{target}.index")))
+
+    def late() -> None:
+        seen.append(("late", None, os.path.exists(f"{target}.index")))
+
+    def value() -> np.ndarray:
+        seen.append(("asked", None, False))
+        return np.ones(1)
+
+    options = CheckpointOptions(
+        before_save_callbacks=[note("first"), note("second")],
+        write_callbacks=[note("after"), late],
+    )
+    Saver({"all": {"a": SaveSpec(value, "", "a", np.float64, "")}}).save(target, options)
+    assert seen == [
+        ("first", str(target), False),
+        ("second", str(target), False),
+        ("asked", None, False),
+        ("after", str(target), True),
+        ("late", None, True),
+    ]
+
+
+def test_failing_callbacks(tmp_path: Path) -> None:
+    def fails() -> None:
+        raise KeyError("mine")
+
+    saver = Saver({"all": {"a": np.ones(1)}})
+    with pytest.raises(KeyError, match="mine"):
+        saver.save(tmp_path / "ckpt", CheckpointOptions(before_save_callbacks=[fails]))
+    assert files(tmp_path) == []
+    with pytest.raises(KeyError, match="mine"):
+        saver.save(tmp_path / "ckpt", CheckpointOptions(write_callbacks=[fails]))
+    assert files(tmp_path) == ["ckpt.data-00000-of-00001", "ckpt.index"]
+
+
+# ---- failures ------------------------------------------------------------------------------------
+
+
+def fixed_hex(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saving.secrets, "token_hex", lambda size: "ab" * size)
+
+
+def test_an_error_in_one_shard_is_raised_as_it_is_and_stops_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = previous(tmp_path)
+    fixed_hex(monkeypatch)
+    # What stands in the way of the second shard's index.
+    blocked = tmp_path / f"ckpt_temp_{'ab' * 8}" / "part-00001-of-00003.index"
+    (blocked / "full").mkdir(parents=True)
+    adds: list[Any] = []
+    stops: list[threading.Event] = []
+    real_add, real_write = saving.writing.Writer._add, saving._write_shard
+
+    def noted_write(*arguments: Any) -> None:
+        stops.append(arguments[-1])
+        real_write(*arguments)
+
+    def slow_add(self: ckptfmt.Writer, *arguments: Any) -> None:
+        real_add(self, *arguments)
+        if "part-00002" in self.prefix:
+            adds.append(arguments[1:])
+            assert stops[0].wait(30)
+
+    monkeypatch.setattr(saving, "_write_shard", noted_write)
+    monkeypatch.setattr(saving.writing.Writer, "_add", slow_add)
+    # Two crossings at least: more bytes than a watched writer gives to C at once.
+    big = {f"big{i}": on(2, np.zeros(5 << 20, np.float32), f"big{i}") for i in range(4)}
+    tensors = {"a": on(0, np.zeros(1), "a"), "b": on(1, np.zeros(1), "b"), **big}
+    with pytest.raises(StorageError) as caught:
+        Saver({"all": tensors}).save(tmp_path / "ckpt", QUICK)
+    assert caught.value.path is not None
+    assert "part-00001-of-00003" in caught.value.path
+    assert len(adds) == 1
+    assert files(tmp_path) == before
+    assert list(ckptfmt.load(tmp_path / "ckpt")) == ["old"]
+
+
+def test_the_error_of_the_first_shard_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = previous(tmp_path)
+    barrier = threading.Barrier(3)
+
+    def fails(part: str, *_: Any, **__: Any) -> None:
+        barrier.wait(30)
+        raise StorageError("full", path=part)
+
+    monkeypatch.setattr(saving.writing, "_write", fails)
+    tensors = {key: on(task, np.zeros(1), key) for task, key in enumerate("abc")}
+    with pytest.raises(StorageError) as caught:
+        Saver({"all": tensors}).save(tmp_path / "ckpt", QUICK)
+    assert str(caught.value.path).endswith("part-00000-of-00003")
+    assert files(tmp_path) == before
+
+
+def test_interrupted_while_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = previous(tmp_path)
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(saving, "wait", interrupted)
+    tensors = {f"{i}": on(i, np.zeros(1 << 20), f"{i}") for i in range(20)}
+    with pytest.raises(KeyboardInterrupt):
+        Saver({"all": tensors}).save(tmp_path / "ckpt", QUICK)
+    assert files(tmp_path) == before
+    assert not [one for one in threading.enumerate() if one.name.startswith("ckptfmt-save")]
+
+
+def test_shards_are_written_by_a_bounded_number_of_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = threading.Barrier(saving.WRITERS_MAX)
+    threads = set()
+    real = saving.writing._write
+
+    def noted(part: str, *arguments: Any, **options: Any) -> None:
+        assert options == {"level": "v2+", "alignment": None, "durability": "rename"}
+        threads.add(threading.current_thread().name)
+        together.wait(30)
+        real(part, *arguments, **options)
+
+    monkeypatch.setattr(saving.writing, "_write", noted)
+    count = 3 * saving.WRITERS_MAX
+    policy = Given(one_each)
+    tensors = {f"{i}": np.zeros(1) for i in range(count)}
+    prefix = Saver({"all": tensors}).save(tmp_path / "ckpt", with_policy(policy))
+    assert len(threads) == saving.WRITERS_MAX
+    with ckptfmt.open(prefix) as reader:
+        assert reader.header.num_shards == count
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            SaveSpec(lambda: np.zeros(2), "", "a", np.float32, ""),
+            "an array of dtype float64 is not of dtype float32",
+        ),
+        (
+            SaveSpec(lambda: {"no": "array"}, "", "a", np.float32, ""),
+            "a mapping is no array",
+        ),
+        (SaveSpec(lambda: np.zeros(3), "8 0,2", "a", np.float64, ""), "'8 0,2'"),
+    ],
+)
+def test_tensors_that_are_not_what_their_spec_says(
+    tmp_path: Path, spec: SaveSpec, message: str
+) -> None:
+    before = previous(tmp_path)
+    with pytest.raises(InvalidError) as caught:
+        Saver({"all": {"first": np.ones(1), "a": spec}}).save(tmp_path / "ckpt", QUICK)
+    assert message in caught.value.message
+    assert caught.value.tensor == "a"
+    assert files(tmp_path) == before
+
+
+def test_a_callable_that_raises(tmp_path: Path) -> None:
+    before = previous(tmp_path)
+
+    def fails() -> Any:
+        raise ArithmeticError("device lost")
+
+    saver = Saver({"all": {"a": SaveSpec(fails, "", "a", np.float32, "")}})
+    with pytest.raises(ArithmeticError, match="device lost"):
+        saver.save(tmp_path / "ckpt")
+    assert files(tmp_path) == before
+
+
+# ---- construction --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message", "tensor"),
+    [
+        ([], "serialized_tensors is a mapping from objects to their tensors, not list", None),
+        ({"x": 3}, "the tensors of 'x' is a mapping from checkpoint keys, not int", None),
+        (
+            {1: {"a": np.ones(1)}, 2: {"a": np.ones(2)}},
+            "the slice '' is given twice: one would overwrite the other",
+            "a",
+        ),
+        (
+            {1: {"a": {"4 0,2": np.ones(2)}}, 2: {b"a": {" 4 0,2 ": np.ones(2)}}},
+            "the slice '4 0,2' is given twice: one would overwrite the other",
+            "a",
+        ),
+        (
+            {1: {"a": {3: np.ones(2)}}},
+            "3 is no slice text, a str",
+            "a",
+        ),
+        (
+            {1: {"a": SaveSpec(np.ones(1), "", "b")}},
+            "the slice '' has the SaveSpec of 'b', slice ''",
+            "a",
+        ),
+        (
+            {1: {"a": {"4 0,2": SaveSpec(np.ones(2), "4 2,2", "a")}}},
+            "the slice '4 0,2' has the SaveSpec of 'a', slice '4 2,2'",
+            "a",
+        ),
+    ],
+)
+def test_construction_refuses(tensors: Any, message: str, tensor: str | None) -> None:
+    with pytest.raises(InvalidError) as caught:
+        Saver(tensors)
+    assert (caught.value.message, caught.value.tensor) == (message, tensor)
+
+
+def test_reserved_and_empty_names() -> None:
+    for name, message in (
+        ("_CKPTFMT_METADATA", "names beginning with _CKPTFMT_ are reserved"),
+        ("", "TAB-12: a tensor's name is empty"),
+    ):
+        with pytest.raises(InvalidError) as caught:
+            Saver({"all": {name: np.ones(1)}})
+        assert (caught.value.message, caught.value.tensor) == (message, name)
+
+
+def test_malformed_slices_are_refused_at_construction() -> None:
+    with pytest.raises(InvalidError) as caught:
+        Saver({1: {"a": {"4 0,9": np.ones(9)}}})
+    assert caught.value.tensor == "a"
+
+
+def test_restore_functions_are_checked() -> None:
+    tensors = {"x": {"a": np.ones(1)}, None: {"b": np.ones(1)}}
+    for functions, message in (
+        ([], "restore_fns is a mapping from objects to functions, not list"),
+        ({"x": 3}, "the restore function of 'x' is a function, not int"),
+        ({"y": print}, "restore_fns has a function for 'y', which has no tensors"),
+        ({None: print}, "restore_fns has a function for None, which has no tensors"),
+    ):
+        with pytest.raises(InvalidError) as caught:
+            Saver(tensors, restore_fns=functions)
+        assert caught.value.message == message
+
+
+def test_options_must_be_options(tmp_path: Path) -> None:
+    for call in (Saver({}).save, Saver({}).restore):
+        with pytest.raises(InvalidError) as caught:
+            call(tmp_path / "ckpt", {"level": "v2"})
+        assert caught.value.message == "options is a CheckpointOptions, not dict"
+
+
+def test_io_device_and_a_mesh(tmp_path: Path) -> None:
+    spec = DSaveSpec(np.ones(2), "4 0,2", "m", (4,), layout="rows")
+    saver = Saver({"all": {"a": np.ones(1), "m": spec}})
+    options = CheckpointOptions(io_device="/job:localhost")
+    for call in (saver.save, saver.restore):
+        with pytest.raises(InvalidError) as caught:
+            call(tmp_path / "ckpt", options)
+        assert caught.value.message == (
+            "io_device '/job:localhost' cannot do the input and output of a tensor that lies on a "
+            "mesh"
+        )
+        assert caught.value.tensor == "m"
+    assert files(tmp_path) == []
+    prefix = Saver({"all": {"a": np.ones(1)}}).save(tmp_path / "ckpt", options)
+    assert list(Saver({"all": {"a": np.ones(1)}}).restore(prefix, options)) == ["a"]
