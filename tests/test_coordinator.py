@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The protocol, and the coordinator of a job that is one process. Engines have tests of their
+own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ckptfmt import InvalidError
+from ckptfmt.distributed.coordinator import Coordinator, SingleProcess
+from ckptfmt.distributed.directory import DirectoryCoordinator
+
+
+def test_engines_are_coordinators(tmp_path: Path) -> None:
+    with DirectoryCoordinator(tmp_path, 0, 1, run_id="a") as directory:
+        assert isinstance(directory, Coordinator)
+    assert isinstance(SingleProcess(), Coordinator)
+    assert not isinstance(object(), Coordinator)
+
+
+def test_one_process() -> None:
+    with SingleProcess() as single:
+        assert (single.rank, single.world_size) == (0, 1)
+        single.barrier("saved")
+        assert single.gather(b"mine") == [b"mine"]
+        assert single.broadcast(bytearray(b"all")) == b"all"
+        assert repr(single) == "<ckptfmt SingleProcess coordinator>"
+    single.close()
+    assert repr(single) == "<ckptfmt SingleProcess coordinator closed>"
+    for use in (
+        lambda: single.barrier("x"),
+        lambda: single.gather(b""),
+        lambda: single.broadcast(b""),
+    ):
+        with pytest.raises(InvalidError, match=r"^coordinator is closed$"):
+            use()
+
+
+@pytest.mark.parametrize("engine", ["single", "directory"])
+def test_arguments(engine: str, tmp_path: Path) -> None:
+    """Refused before the operation counts: a wrong argument leaves the coordinator usable."""
+    made: Coordinator = (
+        SingleProcess()
+        if engine == "single"
+        else DirectoryCoordinator(tmp_path, 0, 1, run_id="a", timeout=5)
+    )
+    with made as coordinator:
+        for use, message in (
+            (lambda: coordinator.barrier(b"x"), "the name of a barrier is a str, not bytes"),
+            (lambda: coordinator.gather("x"), "data is bytes, not str"),
+            (lambda: coordinator.broadcast(None), "data is bytes, not NoneType"),
+            (lambda: coordinator.gather(b"", root=1), "root 1 is no rank of 1"),
+            (lambda: coordinator.gather(b"", root=-1), "root -1 is no rank of 1"),
+            (lambda: coordinator.broadcast(b"", root="0"), "root is a whole number, not str"),
+        ):
+            with pytest.raises(InvalidError) as caught:
+                use()
+            assert caught.value.message == message
+        assert coordinator.broadcast(memoryview(b"good")) == b"good"
