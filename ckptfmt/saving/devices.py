@@ -93,8 +93,8 @@ def task_of(device: str) -> str:
     Raises:
         InvalidError: it is no str.
     """
-    parts = _parsed(_checked(device)) if device else None
-    return device if parts is None else parts._replace(kind="CPU", number=0).text()
+    parts = _parsed(_checked(device))
+    return device if parts is None or not device else parts._replace(kind="CPU", number=0).text()
 
 
 def device_of(tensor: Any) -> str:

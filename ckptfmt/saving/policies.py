@@ -138,7 +138,7 @@ def _whole(tensor: ShardableTensor) -> _Part:
 
 
 def _spelled(tensor: ShardableTensor, part: _Part) -> str:
-    """The slice spec of a part, spelled out even if it is the whole, as TensorFlow's policies do."""
+    """The slice spec of a part, spelled out even if it is the whole, as in TensorFlow."""
     box = tensor.box
     offset = list(map(operator.add, box.start, part.start))
     return SaveSliceInfo(tensor.checkpoint_key, box.full_shape, offset, part.shape).stripped_spec

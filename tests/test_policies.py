@@ -1,0 +1,479 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tensors, and which pieces of them, the policies put into which shard.
+
+That MaxShardSizePolicy cuts as TensorFlow's does is shown by tests/interop/test_policies.py.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from ckptfmt.errors import InvalidError
+from ckptfmt.saving.policies import (
+    BalancedPolicy,
+    MaxShardSizePolicy,
+    ShardByDevicePolicy,
+    ShardByTaskPolicy,
+)
+from ckptfmt.saving.sharding import Shard, ShardableTensor, ShardingCallback, validate_shards
+from ckptfmt.saving.specs import SaveSpec
+
+OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
+
+
+def shardable(
+    key: str, array: Any, spec: str = "", device: str = "", dtype: Any = None
+) -> ShardableTensor:
+    found = ShardableTensor.from_spec(SaveSpec(array, spec, key, dtype, device))
+    assert found is not None
+    return found
+
+
+def floats(key: str, *shape: int, spec: str = "") -> ShardableTensor:
+    size = math.prod(shape)
+    return shardable(key, np.arange(size, dtype=np.float32).reshape(shape), spec)
+
+
+def texts(shards: Sequence[Shard]) -> list[dict[str, list[str]]]:
+    return [{key: list(parts) for key, parts in shard.items()} for shard in shards]
+
+
+def bytes_of(shard: Shard) -> int:
+    return sum(array.nbytes for parts in shard.values() for array in parts.values())
+
+
+def checked(
+    policy: ShardingCallback, tensors: Sequence[ShardableTensor]
+) -> list[dict[str, list[str]]]:
+    shards = policy(tensors)
+    validate_shards(policy, tensors, shards)
+    assert all(shards)
+    return texts(shards)
+
+
+# ---- by task, by device --------------------------------------------------------------------------
+
+
+def placed() -> list[ShardableTensor]:
+    devices = {
+        "a": "/job:w/task:1/device:GPU:0",
+        "b": "/job:w/task:0/gpu:1",
+        "c": "/job:w/task:1/device:GPU:1",
+        "d": "/job:w/task:0/device:GPU:1",
+        "e": "",
+    }
+    return [shardable(key, 1.0, device=device) for key, device in devices.items()]
+
+
+def whole(*groups: Sequence[str]) -> list[dict[str, list[str]]]:
+    return [{key: [""] for key in group} for group in groups]
+
+
+def test_by_task() -> None:
+    assert checked(ShardByTaskPolicy(), placed()) == whole("ac", "bd", "e")
+    assert checked(ShardByTaskPolicy(), [floats("w", 2, 3), floats("v", 1)]) == whole("wv")
+    assert checked(ShardByTaskPolicy(), []) == []
+
+
+def test_by_task_keeps_slices() -> None:
+    tensors = [floats("w", 1, 2, spec="4 2 3,1:0,2"), floats("w", 1, 2, spec="4 2 0,1:0,2")]
+    assert checked(ShardByTaskPolicy(), tensors) == [{"w": ["4 2 3,1:0,2", "4 2 0,1:0,2"]}]
+
+
+def test_by_device() -> None:
+    assert checked(ShardByDevicePolicy(), placed()) == whole("e", "bd", "a", "c")
+    assert checked(ShardByDevicePolicy("first seen"), placed()) == whole("a", "bd", "c", "e")
+    assert checked(ShardByDevicePolicy(), []) == []
+
+
+def test_by_key_fn() -> None:
+    def odd(tensor: ShardableTensor) -> tuple[str, bool]:
+        return tensor.device[:13], tensor.name in "ace"
+
+    assert checked(ShardByDevicePolicy(key_fn=odd), placed()) == whole("e", "bd", "ac")
+    assert checked(ShardByDevicePolicy("first seen", odd), placed()) == whole("ac", "bd", "e")
+
+
+@pytest.mark.parametrize("order", ["sorted", "first seen"])
+def test_key_fn_gives_what_cannot_be_grouped(order: str) -> None:
+    with pytest.raises(InvalidError) as caught:
+        ShardByDevicePolicy(order, lambda tensor: [tensor])(placed())
+    assert caught.value.message == (
+        "key_fn gave what cannot be grouped and sorted: unhashable type: 'list'"
+    )
+
+
+def test_key_fn_gives_what_cannot_be_sorted() -> None:
+    def mixed(tensor: ShardableTensor) -> Any:
+        return tensor.name if tensor.name == "a" else 1
+
+    assert checked(ShardByDevicePolicy("first seen", mixed), placed()[::2][:1]) == whole("a")
+    with pytest.raises(InvalidError) as caught:
+        ShardByDevicePolicy("sorted", mixed)(placed())
+    assert caught.value.message.startswith("key_fn gave what cannot be grouped and sorted: '<' not")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ShardByDevicePolicy("random"), "order 'random' is none of 'sorted', 'first seen'"),
+        (
+            lambda: ShardByDevicePolicy(key_fn="x"),  # type: ignore[arg-type]
+            "key_fn is a function of a ShardableTensor, not str",
+        ),
+        (lambda: MaxShardSizePolicy(-1), "max_shard_size -1 is no integer of at least 0"),
+        (lambda: MaxShardSizePolicy(True), "max_shard_size True is no integer of at least 0"),
+        (
+            lambda: MaxShardSizePolicy(1.5),  # type: ignore[arg-type]
+            "max_shard_size is an integer, not float",
+        ),
+        (lambda: BalancedPolicy(0), "num_shards 0 is no integer of at least 1"),
+        (
+            lambda: BalancedPolicy("2"),  # type: ignore[arg-type]
+            "num_shards is an integer, not str",
+        ),
+    ],
+)
+def test_refused(make: Any, message: str) -> None:
+    with pytest.raises(InvalidError) as caught:
+        make()
+    assert caught.value.message == message
+
+
+def test_descriptions() -> None:
+    assert [
+        policy.description
+        for policy in (
+            *(ShardByTaskPolicy(), ShardByDevicePolicy()),
+            *(MaxShardSizePolicy(np.int64(7)), BalancedPolicy(3)),  # type: ignore[arg-type]
+        )
+    ] == [
+        "Split tensors into shards based on their device spec task.",
+        "Split tensors into shards based on their device.",
+        "Split tensors into shards with a max shard size.",
+        "Split tensors into 3 shards of nearly equal size.",
+    ]
+
+
+# ---- up to a size: as TensorFlow -----------------------------------------------------------------
+
+
+def test_cuts_are_balanced() -> None:
+    """10 floats into 36 bytes: not 9 and 1."""
+    shards = MaxShardSizePolicy(36)([floats("w", 10)])
+    assert texts(shards) == [{"w": ["10 0,5", "10 5,3", "10 8,1"]}, {"w": ["10 9,1"]}]
+    assert [array.tolist() for shard in shards for array in shard["w"].values()] == [
+        [0, 1, 2, 3, 4],
+        [5, 6, 7],
+        [8],
+        [9],
+    ]
+
+
+def test_the_room_left_is_used() -> None:
+    """4x6 floats into 40 bytes: the first later axis is taken where it makes fewer slabs."""
+    assert checked(MaxShardSizePolicy(40), [floats("w", 4, 6), floats("v", 2)]) == [
+        {"w": ["4 6 0,4:0,2"]},
+        {"w": ["4 6 0,2:2,4", "4 6 2,2:2,1"]},
+        {"w": ["4 6 2,2:3,3"], "v": ["2 0,2"]},
+    ]
+
+
+def test_slices_are_cut_within_their_tensor() -> None:
+    tensors = [floats("w", 2, 6, spec="4 6 2,2:0,6")]
+    shards = MaxShardSizePolicy(24)(tensors)
+    validate_shards(MaxShardSizePolicy(24), tensors, shards)
+    assert texts(shards) == [{"w": ["4 6 2,1:0,6"]}, {"w": ["4 6 3,1:0,6"]}]
+    assert shards[1]["w"]["4 6 3,1:0,6"].tolist() == [[6, 7, 8, 9, 10, 11]]
+
+
+def test_scalars_and_the_object_graph() -> None:
+    graph = shardable(OBJECT_GRAPH, b"x" * 1000)
+    tensors = [floats("a"), floats("b"), shardable("c", b"x" * 9), floats("d"), graph]
+    assert checked(MaxShardSizePolicy(8), tensors) == [
+        {"a": [""], "b": [""]},
+        {"d": [""], OBJECT_GRAPH: [""]},
+        {"c": [""]},
+    ]
+
+
+def test_strings_count_their_bytes() -> None:
+    strings = shardable("s", np.array([b"a", "ä", b"ccc", ""], object))
+    assert checked(MaxShardSizePolicy(6), [strings]) == [{"s": ["4 0,4"]}]
+    assert checked(MaxShardSizePolicy(5), [strings]) == [{"s": [f"4 {row},1"]} for row in range(4)]
+
+
+def test_variants_count_nothing() -> None:
+    payloads = np.array([b"x" * 100, b"y"], object)
+    tensors = [floats("a"), shardable("v", payloads, dtype="variant"), floats("b", 1)]
+    assert checked(MaxShardSizePolicy(4), tensors) == [
+        {"a": [""], "v": ["2 0,2"]},
+        {"b": ["1 0,1"]},
+    ]
+
+
+# ---- up to a size: where TensorFlow does not end, or loses something -----------------------------
+
+
+def test_tensors_without_elements_stay() -> None:
+    tensors = [floats("e", 0, 3), floats("w", 2), shardable("s", np.zeros((2, 0), object))]
+    for size in (0, 4, 100):
+        shards = checked(MaxShardSizePolicy(size), tensors)
+        assert shards[0]["e"] == [""]
+        assert any(shard.get("s") == [""] for shard in shards)
+
+
+def test_slabs_that_never_fit() -> None:
+    """[3, 5] floats into 8 bytes: a column has 12, a row 20."""
+    assert checked(MaxShardSizePolicy(8), [floats("a"), floats("w", 3, 5), floats("b")]) == [
+        {"a": [""]},
+        {"w": ["3 5 1,2:2,1"]},
+        {"w": ["3 5 1,1:3,2"]},
+        {"w": ["3 5 2,1:3,2"]},
+        {"b": [""]},
+        # Once two columns and a row of what is left are gone, slabs of the rest fit.
+        {"w": ["3 5 0,3:0,1"]},
+        {"w": ["3 5 0,3:1,1"]},
+        {"w": ["3 5 0,1:2,3"]},
+    ]
+
+
+def test_elements_that_never_fit() -> None:
+    for size in (0, 3):
+        assert checked(MaxShardSizePolicy(size), [floats("w", 3), floats("v"), floats("u", 1)]) == [
+            {"w": ["3 0,3"]},
+            {"v": [""]},
+            {"u": ["1 0,1"]},
+        ]
+
+
+def test_strings_that_never_fit() -> None:
+    strings = np.array([b"a" * 10, b"b", b"c"], object)
+    tensors = [floats("v"), shardable("s", strings)]
+    assert checked(MaxShardSizePolicy(9), tensors) == [{"v": [""]}, {"s": ["3 0,3"]}]
+    grid = shardable("g", np.array([[b"aa", b"b", b"c"], [b"d", b"", b"ff"]], object))
+    assert checked(MaxShardSizePolicy(4), [grid]) == [
+        {"g": ["2 3 0,2:0,1"]},
+        {"g": ["2 3 0,1:1,2"]},
+        {"g": ["2 3 1,1:1,2"]},
+    ]
+
+
+def test_a_huge_size() -> None:
+    tensors = [floats("w", 4, 6), floats("v", 2)]
+    assert checked(MaxShardSizePolicy(2**70), tensors) == [{"w": ["4 6 0,4:0,6"], "v": ["2 0,2"]}]
+
+
+DTYPES: tuple[Any, ...] = (
+    *(np.float32, np.float64, np.float16, np.int8, np.uint16, np.complex128, np.bool_),
+    *(ml_dtypes.bfloat16, ml_dtypes.float8_e5m2, ml_dtypes.int4),
+)
+
+
+def random_tensors(rng: random.Random) -> list[ShardableTensor]:
+    tensors = []
+    for row in range(rng.randint(0, 12)):
+        shape = tuple(
+            rng.choice((0, 1, 1, 2, 3, 5, 8, 20)) if rng.random() < 0.5 else rng.randint(1, 12)
+            for _ in range(rng.randint(0, 4))
+        )
+        spec = ""
+        if shape and all(shape) and rng.random() < 0.3:
+            full = [size + rng.randint(0, 5) for size in shape]
+            starts = [rng.randint(0, f - size) for f, size in zip(full, shape, strict=True)]
+            pairs = zip(starts, shape, strict=True)
+            spec = " ".join(map(str, full)) + " " + ":".join(f"{at},{size}" for at, size in pairs)
+        if rng.random() < 0.15:
+            elements = [bytes(rng.randint(0, 9)) for _ in range(math.prod(shape))]
+            array = np.empty(len(elements), object)
+            array[:] = elements
+            array = array.reshape(shape)
+        else:
+            array = np.arange(math.prod(shape)).astype(rng.choice(DTYPES)).reshape(shape)
+        tensors.append(shardable(f"t{row}", array, spec))
+    return tensors
+
+
+def put_together(tensors: Sequence[ShardableTensor], shards: Sequence[Shard]) -> None:
+    """Every tensor, from the pieces at the places that their specs say."""
+    for tensor in tensors:
+        box = tensor.box
+        found = np.empty(tensor.shape, object)
+        times = np.zeros(tensor.shape, int)
+        for shard in shards:
+            for spec, piece in shard.get(tensor.checkpoint_key, {}).items():
+                part = shardable("piece", piece, spec).box
+                starts = [a - b for a, b in zip(part.start, box.start, strict=True)]
+                key = tuple(
+                    slice(at, at + size) for at, size in zip(starts, part.shape, strict=True)
+                )
+                times[key] += 1
+                found[key] = piece if piece.ndim else piece.item()
+        assert np.all(times == 1)
+        assert found.tolist() == tensor.tensor.tolist()
+
+
+def test_nothing_is_lost_whatever_the_size(seed: int) -> None:
+    rng = random.Random(seed)
+    over = 0
+    for _ in range(300):
+        tensors = random_tensors(rng)
+        size = rng.choice((0, 1, 3, 8, 17, 40, 100, 1000, 10**6))
+        policy = MaxShardSizePolicy(size)
+        shards = policy(tensors)
+        validate_shards(policy, tensors, shards)
+        put_together(tensors, shards)
+        assert texts(shards) == texts(policy(tensors)), seed
+        for shard in shards:
+            pieces = [piece for parts in shard.values() for piece in parts.values()]
+            if any(piece.dtype == object for piece in pieces):
+                continue
+            # Only what could not be cut any further is too large, and it is alone.
+            if bytes_of(shard) > size:
+                assert len(pieces) == 1, seed
+                over += 1
+    assert over > 10
+
+
+# ---- balanced ------------------------------------------------------------------------------------
+
+
+def sizes_of(shards: Sequence[Shard]) -> list[int]:
+    return [bytes_of(shard) for shard in shards]
+
+
+def piece_count(shards: Sequence[Shard]) -> int:
+    return sum(len(parts) for shard in shards for parts in shard.values())
+
+
+def test_largest_first_onto_the_emptiest() -> None:
+    tensors = [floats(f"t{size}", size) for size in (1, 2, 3, 4, 5, 6, 7)]
+    assert checked(BalancedPolicy(2), tensors) == [
+        {"t3": [""], "t4": [""], "t7": [""]},
+        {"t1": [""], "t2": [""], "t5": [""], "t6": [""]},
+    ]
+
+
+def test_one_large_tensor_is_cut_along_its_first_dimension() -> None:
+    tensors = [floats("w", 100, 3), floats("s")]
+    assert checked(BalancedPolicy(4), tensors) == [
+        {"w": ["100 3 0,25:0,3"], "s": [""]},
+        {"w": ["100 3 25,25:0,3"]},
+        {"w": ["100 3 50,25:0,3"]},
+        {"w": ["100 3 75,25:0,3"]},
+    ]
+
+
+def test_dimensions_of_one_are_passed_over() -> None:
+    tensors = [floats("w", 1, 4, 2)]
+    assert checked(BalancedPolicy(2), tensors) == [
+        {"w": ["1 4 2 0,1:0,2:0,2"]},
+        {"w": ["1 4 2 0,1:2,2:0,2"]},
+    ]
+
+
+def test_rows_that_are_too_large_are_cut_too() -> None:
+    tensors = [floats("w", 2, 300)]
+    assert checked(BalancedPolicy(3), tensors) == [
+        {"w": ["2 300 0,1:0,200"]},
+        {"w": ["2 300 1,1:0,200"]},
+        {"w": ["2 300 0,1:200,100", "2 300 1,1:200,100"]},
+    ]
+
+
+def test_slices_are_cut_too() -> None:
+    tensors = [floats("w", 2, 2, spec="4 2 2,2:0,2")]
+    assert checked(BalancedPolicy(2), tensors) == [{"w": ["4 2 2,1:0,2"]}, {"w": ["4 2 3,1:0,2"]}]
+    whole_slice = [floats("w", 2, 2, spec="4 2 2,2:-"), floats("v", 2, 2)]
+    assert checked(BalancedPolicy(2), whole_slice) == [{"w": ["4 2 2,2:-"]}, {"v": [""]}]
+
+
+def test_what_is_a_hundredth_too_large_is_not_cut() -> None:
+    assert checked(BalancedPolicy(2), [floats("a", 101), floats("b", 99)]) == whole("a", "b")
+    assert piece_count(BalancedPolicy(2)([floats("a", 103), floats("b", 97)])) == 3
+
+
+def test_no_shard_is_empty() -> None:
+    """Where there are elements enough, however uneven their sizes; else there are fewer shards."""
+    big = shardable("big", b"x" * 1000)
+    tiny = [shardable(f"t{row}", np.int8(row)) for row in range(3)]
+    pair = shardable("pair", np.zeros(2, np.int8))
+    assert checked(BalancedPolicy(3), [big, pair]) == [
+        {"big": [""]},
+        {"pair": ["2 0,1"]},
+        {"pair": ["2 1,1"]},
+    ]
+    assert checked(BalancedPolicy(4), [big, *tiny]) == whole(["big"], ["t0"], ["t1"], ["t2"])
+    assert checked(BalancedPolicy(9), [big, *tiny]) == whole(["big"], ["t0"], ["t1"], ["t2"])
+    assert checked(BalancedPolicy(2), [floats("s"), floats("e", 0)]) == whole("s", "e")
+    nothing = [floats(f"e{row}", 0) for row in range(4)]
+    assert checked(BalancedPolicy(2), nothing) == whole(["e0", "e2"], ["e1", "e3"])
+    assert checked(BalancedPolicy(2), []) == []
+
+
+def test_strings_are_cut_by_their_mean() -> None:
+    strings = np.array([b"a" * 10, b"b", b"c", b""], object)
+    assert checked(BalancedPolicy(2), [shardable("s", strings)]) == [
+        {"s": ["4 0,2"]},
+        {"s": ["4 2,2"]},
+    ]
+    strings[:] = b""
+    assert checked(BalancedPolicy(3), [shardable("s", strings)]) == [
+        {"s": ["4 0,1"]},
+        {"s": ["4 2,2"]},
+        {"s": ["4 1,1"]},
+    ]
+
+
+def test_balance(seed: int) -> None:
+    rng = random.Random(seed)
+    cut = 0
+    for _ in range(200):
+        count = rng.choice((1, 2, 3, 7, 16, 40))
+        tensors = [
+            floats(f"t{row}", *[rng.randint(1, 20) for _ in range(rng.randint(0, 3))])
+            for row in range(rng.choice((1, 3, 10, 60)))
+        ]
+        policy = BalancedPolicy(count)
+        shards = policy(tensors)
+        validate_shards(policy, tensors, shards)
+        put_together(tensors, shards)
+        sizes = sizes_of(shards)
+        total = sum(sizes)
+        assert len(shards) == min(count, total // 4), seed
+        assert max(sizes) <= math.ceil(total / count) * 1.01 + 4, seed
+        assert piece_count(shards) - len(tensors) <= 4 * count, seed
+        cut += piece_count(shards) > len(tensors)
+        assert texts(shards) == texts(policy(list(tensors))), seed
+        for shard in shards:
+            rows = [int(key[1:]) for key in shard]
+            assert rows == sorted(rows), seed
+    assert cut > 50
+
+
+def test_anything_is_balanced_without_loss(seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(150):
+        tensors = random_tensors(rng)
+        policy = BalancedPolicy(rng.choice((1, 2, 5, 30)))
+        shards = policy(tensors)
+        validate_shards(policy, tensors, shards)
+        put_together(tensors, shards)
+        things = sum(max(1, tensor.tensor.size) for tensor in tensors)
+        assert len(shards) == min(policy.num_shards, things), seed
+
+
+@pytest.mark.parametrize("policy", [MaxShardSizePolicy(4096), BalancedPolicy(64)])
+def test_many_tensors_take_seconds(policy: ShardingCallback) -> None:
+    tensors = [floats(f"t{row}", 3, row % 7 + 1) for row in range(20_000)]
+    start = time.process_time()
+    policy(tensors)
+    assert time.process_time() - start < 10

@@ -1,0 +1,589 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ShardableTensor, ShardingCallback, and validate_shards: each rule broken by a callback."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+import time
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ckptfmt.errors import InvalidError
+from ckptfmt.saving.policies import MaxShardSizePolicy, ShardByDevicePolicy
+from ckptfmt.saving.sharding import Shard, ShardableTensor, ShardingCallback, validate_shards
+from ckptfmt.saving.specs import SaveSpec
+
+TASK_1, TASK_2 = "/job:worker/task:1/device:GPU:0", "/job:worker/task:2/device:GPU:0"
+
+
+def shardable(
+    key: str, array: Any, spec: str = "", device: str = "", dtype: Any = None
+) -> ShardableTensor:
+    found = ShardableTensor.from_spec(SaveSpec(array, spec, key, dtype, device))
+    assert found is not None
+    return found
+
+
+class Callback(ShardingCallback):
+    """Gives what its function makes of the tensors."""
+
+    def __init__(self, function: Callable[[Sequence[ShardableTensor]], Any]) -> None:
+        self.function = function
+
+    @property
+    def description(self) -> str:
+        return "a test's own"
+
+    def __call__(self, shardable_tensors: Sequence[ShardableTensor]) -> Any:
+        return self.function(shardable_tensors)
+
+
+def accepted(tensors: Sequence[ShardableTensor], shards: Any) -> None:
+    callback = Callback(lambda _: shards)
+    validate_shards(callback, tensors, callback(tensors))
+
+
+def refused(tensors: Sequence[ShardableTensor], shards: Any, message: str, key: str | None) -> None:
+    with pytest.raises(InvalidError) as caught:
+        accepted(tensors, shards)
+    assert caught.value.message == message
+    assert caught.value.tensor == key
+
+
+# ---- ShardableTensor -----------------------------------------------------------------------------
+
+
+def test_from_spec() -> None:
+    array = np.zeros((2, 6), np.float32)
+    spec = SaveSpec(array, " ", "w", device="/cpu:0")
+    trackable = object()
+    found = ShardableTensor.from_spec(spec, "m/w/.ATTRIBUTES/VARIABLE_VALUE", trackable)
+    assert found is not None
+    assert found.tensor_save_spec is spec
+    assert found.tensor is array
+    assert (found.dtype, found.device, found.name, found.shape) == (
+        *(np.float32, "/cpu:0", "w"),
+        (2, 6),
+    )
+    assert (found.slice_spec, found.checkpoint_key) == ("", "m/w/.ATTRIBUTES/VARIABLE_VALUE")
+    assert found.trackable is trackable
+    assert repr(found) == (
+        "ShardableTensor(checkpoint_key='m/w/.ATTRIBUTES/VARIABLE_VALUE', name='w', slice_spec='', "
+        "dtype='float32', shape=(2, 6), device='/cpu:0')"
+    )
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        found.name = "v"  # type: ignore[misc]
+
+
+def test_from_spec_of_a_function() -> None:
+    spec = SaveSpec(lambda: [1, 2], "4 1,2", "w", "float32", "/cpu:0")
+    found = ShardableTensor.from_spec(spec)
+    assert found is not None
+    assert found.tensor.dtype == np.float32
+    assert found.checkpoint_key == "w"
+    assert (found.box.full_shape, found.box.start, found.box.shape) == ((4,), (1,), (2,))
+    assert ShardableTensor.from_spec(SaveSpec(lambda: None, "", "w", "float32", "")) is None
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (
+            SaveSpec(lambda: np.zeros(2), "", "w", "float32", ""),
+            'an array of dtype float64 is not of dtype float32 ("float")',
+        ),
+        (
+            SaveSpec(np.zeros(3), "4 1,2", "w"),
+            "slice spec '4 1,2' and an array of shape (3,) do not fit",
+        ),
+    ],
+)
+def test_from_spec_refuses(spec: SaveSpec, message: str) -> None:
+    with pytest.raises(InvalidError) as caught:
+        ShardableTensor.from_spec(spec)
+    assert caught.value.message == message
+    assert caught.value.tensor == "w"
+
+
+def test_equality_of_tensors() -> None:
+    array = np.zeros((2, 2))
+    tensor = shardable("w", array)
+    assert tensor == shardable("w", array)
+    assert tensor != shardable("w", array.copy())
+    assert hash(tensor) == hash(shardable("w", array.copy()))
+    for change in (
+        {"name": "v"},
+        {"dtype": np.dtype(np.float32)},
+        {"device": "/cpu:0"},
+        {"checkpoint_key": "v"},
+    ):
+        other = dataclasses.replace(tensor, **change)  # type: ignore[arg-type]
+        assert tensor != other
+        assert hash(tensor) != hash(other)
+    other = dataclasses.replace(tensor, slice_spec="2 2 0,2:0,2")
+    assert tensor != other
+    assert hash(tensor) == hash(other)
+    assert tensor != "w"
+
+
+# ---- ShardingCallback ----------------------------------------------------------------------------
+
+
+def test_equality_of_callbacks() -> None:
+    assert MaxShardSizePolicy(3) == MaxShardSizePolicy(3)
+    assert hash(MaxShardSizePolicy(3)) == hash(MaxShardSizePolicy(3))
+    assert MaxShardSizePolicy(3) != MaxShardSizePolicy(4)
+    assert hash(MaxShardSizePolicy(3)) != hash(MaxShardSizePolicy(4))
+    assert ShardByDevicePolicy() != ShardByDevicePolicy("first seen")
+    assert MaxShardSizePolicy(3) != 3
+    assert repr(MaxShardSizePolicy(3)) == "MaxShardSizePolicy(max_shard_size=3)"
+
+    def two(value: Any) -> list[Callback]:
+        found = [Callback(accepted), Callback(accepted)]
+        for one in found:
+            one.value = value  # type: ignore[attr-defined]
+        return found
+
+    for value in ([1], ([1],), np.zeros(2)):
+        first, second = two(value)
+        assert first == second
+        assert hash(first) == hash(second)
+    first, second = two(np.zeros(2))
+    second.value = np.zeros(2)  # type: ignore[attr-defined]
+    assert first != second
+
+
+def test_callbacks_are_abstract() -> None:
+    class Half(ShardingCallback):
+        @property
+        def description(self) -> str:
+            return ""
+
+    with pytest.raises(TypeError, match="abstract"):
+        Half()  # type: ignore[abstract]
+
+
+# ---- validate_shards: what is right --------------------------------------------------------------
+
+W = np.arange(24, dtype=np.float32).reshape(4, 6)
+V = np.arange(3, dtype=np.int64)
+S = np.float32(1)
+
+
+def both() -> list[ShardableTensor]:
+    return [shardable("w", W), shardable("v", V)]
+
+
+@pytest.mark.parametrize(
+    "shards",
+    [
+        [{"w": {"": W}, "v": {"": V}}],
+        [{"w": {"4 6 0,4:0,6": W}}, {"v": {"3 0,3": V}}],
+        [{"w": {"4 6 -:-": W}}, {}, {"v": {" ": V}}],
+        [{"v": {"3 0,1": V[:1], "3 2,1": V[2:]}}, {"v": {"3 1,1": V[1:2]}, "w": {"": W}}],
+        [
+            {"w": {"4 6 0,4:0,2": W[:, :2], "4 6 0,2:2,4": W[:2, 2:]}},
+            {"w": {"4 6 2,2:2,4": W[2:, 2:]}, "v": {"": V}},
+        ],
+        ({"w": {"": W.astype(">f4")}, "v": {"": V}},),
+    ],
+)
+def test_right(shards: Any) -> None:
+    accepted(both(), shards)
+
+
+def test_right_without_anything() -> None:
+    accepted([], [])
+
+
+def test_right_scalars_and_nothing() -> None:
+    empty = np.zeros((0, 3), np.int8)
+    tensors = [shardable("s", S), shardable("e", empty)]
+    accepted(tensors, [{"s": {"": tensors[0].tensor}, "e": {"": empty}}])
+    accepted(tensors, [{"s": {" ": tensors[0].tensor}, "e": {"0 3 -:-": empty}}])
+
+
+def test_right_slices() -> None:
+    tensors = [shardable("w", W[row : row + 1], f"4 6 {row},1:0,6") for row in (3, 0, 1)]
+    accepted(
+        tensors,
+        [
+            {"w": {"4 6 3,1:0,3": W[3:, :3], "4 6 0,1:-": W[:1]}},
+            {"w": {"4 6 3,1:3,3": W[3:, 3:], "4 6 1,1:0,6": W[1:2]}},
+        ],
+    )
+
+
+def test_right_strings() -> None:
+    """NumPy's own string types differ in size from part to part."""
+    strings = np.array(["a", "bcd"])
+    tensors = [shardable("s", strings)]
+    parts = {"2 0,1": np.array(["a"]), "2 1,1": np.array([b"bcd"], object)}
+    accepted(tensors, [{"s": parts}])
+
+
+def test_right_tasks() -> None:
+    told = SimpleNamespace(shape=(3,), dtype=V.dtype, device="/job:worker/task:1/cpu:0")
+    accepted([shardable("v", V, device=TASK_1)], [{"v": {"": told}}])
+    tensors = [shardable("v", V, device=TASK_1), shardable("w", W, device=TASK_2)]
+    accepted(tensors, [{"v": {"": V}}, {"w": {"": W}}])
+
+
+# ---- validate_shards: one rule broken after the other --------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("again", "also"),
+    [
+        ({"v": {"": V}}, ""),
+        ({"v": {"3 0,3": V}}, " (also as '')"),
+        ({"v": {"3 -": V}}, " (also as '')"),
+        ({"v": {" ": V}}, " (also as '')"),
+    ],
+)
+@pytest.mark.parametrize("same_shard", [False, True])
+def test_rule_1_nothing_twice(again: Any, also: str, same_shard: bool) -> None:
+    first: Any = {"w": {"": W}, "v": {"": V}}
+    if same_shard:
+        if not also:
+            return
+        first["v"].update(again["v"])
+    spec = next(iter(again["v"]))
+    refused(
+        both(),
+        [first] if same_shard else [first, again],
+        f"sharding callback 'a test's own' gave the same slice of a tensor twice{also}: checkpoint "
+        f"key 'v', slice spec '{spec}'",
+        "v",
+    )
+
+
+def test_rule_2_nothing_new() -> None:
+    refused(
+        both(),
+        [{"w": {"": W}, "v": {"": V}, "x": {"3 0,3": V}}],
+        "sharding callback 'a test's own' added a tensor that was not there: checkpoint key 'x', "
+        "slice spec '3 0,3'",
+        "x",
+    )
+
+
+def test_rule_3_nothing_lost() -> None:
+    refused(
+        both(),
+        [{"w": {"": W}}],
+        "sharding callback 'a test's own' lost a tensor: checkpoint key 'v', slice spec ''",
+        "v",
+    )
+    refused(
+        both(),
+        [],
+        "sharding callback 'a test's own' lost a tensor (and 1 more): checkpoint key 'w', slice "
+        "spec ''",
+        "w",
+    )
+    refused(
+        [shardable("w", W[:2], "4 6 0,2:0,6"), shardable("w", W[2:], "4 6 2,2:0,6")],
+        [{"w": {"4 6 0,2:0,6": W[:2]}}],
+        "sharding callback 'a test's own' lost a tensor: checkpoint key 'w', slice spec "
+        "'4 6 2,2:0,6'",
+        "w",
+    )
+    empty = np.zeros((0, 3))
+    refused(
+        [shardable("e", empty)],
+        [{"e": {}}],
+        "sharding callback 'a test's own' lost a tensor: checkpoint key 'e', slice spec ''",
+        "e",
+    )
+
+
+@pytest.mark.parametrize(
+    ("array", "told"),
+    [(V.astype(np.int32), "int32"), (V.astype("U"), "<U21"), ([0, 1, 2], "None"), (None, "None")],
+)
+def test_rule_4_same_dtype(array: Any, told: str) -> None:
+    refused(
+        both(),
+        [{"w": {"": W}, "v": {"3 0,3": array}}],
+        f"sharding callback 'a test's own' changed a tensor's dtype from int64 to {told}: "
+        "checkpoint key 'v', slice spec '3 0,3'",
+        "v",
+    )
+
+
+CHANGED = "sharding callback 'a test's own' changed a tensor's shape: "
+
+
+@pytest.mark.parametrize(
+    ("parts", "message", "spec"),
+    [
+        (
+            {"": W.reshape(6, 4)},
+            "an array of shape (6, 4) for a slice of shape (4, 6)",
+            "",
+        ),
+        ({"": W[:2]}, "an array of shape (2, 6) for a slice of shape (4, 6)", ""),
+        (
+            {"4 6 0,2:0,6": W[:, :2]},
+            "an array of shape (4, 2) for a slice of shape (2, 6)",
+            "4 6 0,2:0,6",
+        ),
+        (
+            {"6 4 0,6:0,4": W.reshape(6, 4)},
+            "the slice is inside none of those that it was given ('' of shape (4, 6))",
+            "6 4 0,6:0,4",
+        ),
+        (
+            {"24 0,24": W.reshape(24)},
+            "the slice is inside none of those that it was given ('' of shape (4, 6))",
+            "24 0,24",
+        ),
+        ({"4 6 0,2:0,6": W[:2]}, "its 1 pieces have 12 of its 24 elements", ""),
+        (
+            {"4 6 0,2:0,6": W[:2], "4 6 2,2:0,5": W[2:, :5]},
+            "its 2 pieces have 22 of its 24 elements",
+            "",
+        ),
+        (
+            {"4 6 0,3:0,6": W[:3], "4 6 2,2:0,6": W[2:]},
+            "its pieces '4 6 0,3:0,6' and '4 6 2,2:0,6' overlap",
+            "",
+        ),
+        (
+            # As many elements as there should be, some of them twice.
+            {"4 6 0,2:0,6": W[:2], "4 6 1,2:0,6": W[1:3]},
+            "its pieces '4 6 0,2:0,6' and '4 6 1,2:0,6' overlap",
+            "",
+        ),
+        (
+            {"4 6 0,2:0,6": W[:2], "4 6 2,2:0,3": W[2:, :3], "4 6 1,2:3,3": W[1:3, 3:]},
+            "its pieces '4 6 0,2:0,6' and '4 6 1,2:3,3' overlap",
+            "",
+        ),
+        ({"": W, "4 6 0,1:0,6": W[:1]}, "its pieces '' and '4 6 0,1:0,6' overlap", ""),
+    ],
+)
+def test_rule_5_same_shape(parts: Any, message: str, spec: str) -> None:
+    refused(
+        both(),
+        [{"w": parts, "v": {"": V}}],
+        f"{CHANGED}{message}: checkpoint key 'w', slice spec '{spec}'",
+        "w",
+    )
+
+
+def test_rule_5_pieces_of_slices() -> None:
+    tensors = [shardable("w", W[:2], "4 6 0,2:0,6"), shardable("w", W[2:], "4 6 2,2:0,6")]
+    none = f"{CHANGED}the slice is inside none of those that it was given "
+    given = "('4 6 0,2:0,6', '4 6 2,2:0,6' of shape (4, 6))"
+    for spec, array in (("", W), ("4 6 1,2:0,6", W[1:3])):
+        refused(
+            tensors,
+            [{"w": {spec: array}}],
+            f"{none}{given}: checkpoint key 'w', slice spec '{spec}'",
+            "w",
+        )
+    refused(
+        tensors,
+        [{"w": {"4 6 0,2:0,6": W[:2], "4 6 2,1:0,6": W[2:3]}}],
+        f"{CHANGED}its 1 pieces have 6 of its 12 elements: checkpoint key 'w', slice spec "
+        "'4 6 2,2:0,6'",
+        "w",
+    )
+
+
+def test_rule_5_specs_that_are_none() -> None:
+    for spec, why in (
+        ("4 6", 'TXT-5: neither "-" nor a pair of numbers'),
+        ("4 6 0,0:0,6", "TXT-6: a negative start or a length below 1"),
+        ("4 6 0,5:0,6", "TXT-6: a slice past the end of its dimension"),
+    ):
+        refused(
+            both(),
+            [{"w": {spec: W}, "v": {"": V}}],
+            "sharding callback 'a test's own' gave a slice spec that says no slice "
+            f"({why} in the slice spec \"{spec}\"): checkpoint key 'w', slice spec '{spec}'",
+            "w",
+        )
+    refused(
+        both(),
+        [{"w": {3: W}}],
+        "sharding callback 'a test's own' gave a slice spec that is a int: checkpoint key 'w', "
+        "slice spec '3'",
+        "w",
+    )
+
+
+@pytest.mark.parametrize("device", [TASK_1, ""])
+def test_rule_6_same_task(device: str) -> None:
+    told = SimpleNamespace(shape=(3,), dtype=V.dtype, device=TASK_2)
+    task = TASK_1.replace("GPU", "CPU") if device else ""
+    refused(
+        [shardable("v", V, device=device)],
+        [{"v": {"": told}}],
+        f"sharding callback 'a test's own' changed a tensor's task from '{task}' to "
+        "'/job:worker/task:2/device:CPU:0': checkpoint key 'v', slice spec ''",
+        "v",
+    )
+
+
+def test_rule_7_one_task_a_shard() -> None:
+    refused(
+        [shardable("v", V, device=TASK_1), shardable("w", W, device=TASK_2)],
+        [{"v": {"3 0,3": V}, "w": {"": W}}],
+        "sharding callback 'a test's own' put tensors of different tasks into one shard: "
+        "'/job:worker/task:1/device:CPU:0' (checkpoint key 'v', slice spec '3 0,3') and "
+        "'/job:worker/task:2/device:CPU:0': checkpoint key 'w', slice spec ''",
+        "w",
+    )
+
+
+@pytest.mark.parametrize(
+    ("shards", "what"),
+    [
+        (None, "gave a NoneType, not a sequence of shards"),
+        ({"w": {"": W}}, "gave a dict, not a sequence of shards"),
+        ("text", "gave a str, not a sequence of shards"),
+        ([W], "gave a ndarray among its shards, not a mapping"),
+        (
+            [{"w": W}],
+            "gave a ndarray for key 'w', not a mapping from slice specs to arrays",
+        ),
+    ],
+)
+def test_no_shards(shards: Any, what: str) -> None:
+    refused(both(), shards, f"sharding callback 'a test's own' {what}", None)
+
+
+def test_tensors_given_twice() -> None:
+    tensors = [shardable("w", W), shardable("w", W, "4 6 0,4:0,6")]
+    refused(
+        tensors,
+        [],
+        "Received multiple tensors with the same checkpoint key and slice spec: '4 6 0,4:0,6'",
+        "w",
+    )
+
+
+# ---- tilings -------------------------------------------------------------------------------------
+
+Extents = list[tuple[int, int]]
+
+
+def cut_at_random(rng: random.Random, box: Extents, cuts: int) -> list[Extents]:
+    found = [box]
+    for _ in range(cuts):
+        piece = found.pop(rng.randrange(len(found)))
+        axis = rng.randrange(len(piece)) if piece else 0
+        if not piece or piece[axis][1] < 2:
+            found.append(piece)
+            continue
+        start, size = piece[axis]
+        first = rng.randint(1, size - 1)
+        for part in ((start, first), (start + first, size - first)):
+            found.append([*piece[:axis], part, *piece[axis + 1 :]])
+    return found
+
+
+def test_random_tilings(seed: int) -> None:
+    """Against a count of every element: pieces that tile are right, and one change is not."""
+    rng = random.Random(seed)
+    outcomes = {True: 0, False: 0}
+    for case in range(1500):
+        shape = [rng.randint(1, 5) for _ in range(rng.randint(1, 4 if case % 50 else 10))]
+        array = np.zeros(shape, np.int8)
+        boxes = cut_at_random(rng, [(0, size) for size in shape], rng.randint(0, 8))
+        change = rng.choice(["none", "drop", "move", "add"])
+        row = rng.randrange(len(boxes))
+        if change == "drop":
+            del boxes[row]
+        elif change == "move":
+            axis = rng.randrange(len(shape))
+            start = rng.randrange(shape[axis])
+            boxes[row][axis] = (start, rng.randint(1, shape[axis] - start))
+        elif change == "add":
+            boxes.append(
+                [(at, rng.randint(1, size - at)) for size in shape for at in [rng.randrange(size)]]
+            )
+        counts = np.zeros(shape, int)
+        parts = {}
+        for box in boxes:
+            key = tuple(slice(start, start + size) for start, size in box)
+            counts[key] += 1
+            text = " ".join(map(str, shape)) + " " + ":".join(f"{at},{size}" for at, size in box)
+            parts[text] = array[key]
+        if len(parts) < len(boxes):
+            continue
+        right = bool((counts == 1).all())
+        outcomes[right] += 1
+        tensors = [shardable("w", array)]
+        try:
+            accepted(tensors, [{"w": parts}])
+        except InvalidError as error:
+            assert not right, (seed, shape, boxes, error)
+            assert error.tensor == "w"
+        else:
+            assert right, (seed, shape, boxes)
+    assert min(outcomes.values()) > 300, outcomes
+
+
+def test_many_cut_axes() -> None:
+    """More than have their corners counted."""
+    shape = (2,) * 9
+    array = np.zeros(shape, np.int8)
+    text = " ".join("2" * 9) + " "
+    parts = {
+        text + ":".join(f"{at},1" for at in corner): array[np.ix_(*([at] for at in corner))]
+        for corner in itertools.product((0, 1), repeat=9)
+    }
+    tensors = [shardable("w", array)]
+    accepted(tensors, [{"w": parts}])
+    spec, piece = parts.popitem()
+    refused(
+        tensors,
+        [{"w": parts}],
+        f"{CHANGED}its 511 pieces have 511 of its 512 elements: checkpoint key 'w', slice spec ''",
+        "w",
+    )
+    parts[spec.replace("1,1", "0,2", 1)] = np.zeros((2, *piece.shape[1:]), np.int8)
+    with pytest.raises(InvalidError, match="overlap"):
+        accepted(tensors, [{"w": parts}])
+
+
+@pytest.mark.parametrize("whole", ["", "2 3 0,2:0,3"])
+def test_100_000_tensors_take_about_a_second(whole: str) -> None:
+    array = np.zeros((2, 3), np.float32)
+    tensors = [shardable(f"layer_{row}/kernel", array) for row in range(100_000)]
+    shards: list[Shard] = [{tensor.checkpoint_key: {whole: array}} for tensor in tensors]
+    # The least of several: what else runs on the machine must not count.
+    seconds = min(_seconds(tensors, shards) for _ in range(2))
+    print(f"validated 100,000 tensors in {seconds:.2f} s")
+    assert seconds < 5
+
+
+def test_many_pieces_take_seconds() -> None:
+    """Neither many slices of one key nor a fine grid makes it quadratic."""
+    rows = np.zeros((20_000, 2), np.int8)
+    tensors = [shardable("w", rows[i : i + 1], f"20000 2 {i},1:0,2") for i in range(20_000)]
+    parts = {
+        f"20000 2 {i},1:{j},1": rows[i : i + 1, j : j + 1] for i in range(20_000) for j in (0, 1)
+    }
+    grid = np.zeros((150, 150), np.int8)
+    squares = {
+        f"150 150 {i},1:{j},1": grid[i : i + 1, j : j + 1] for i in range(150) for j in range(150)
+    }
+    assert _seconds(tensors, [{"w": parts}]) < 10
+    assert _seconds([shardable("g", grid)], [{"g": squares}]) < 10
+
+
+def _seconds(tensors: Sequence[ShardableTensor], shards: Any) -> float:
+    start = time.process_time()
+    accepted(tensors, shards)
+    return time.process_time() - start

@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: Apache-2.0
+"""SaveSpec, DSaveSpec and SaveableObject."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import ckptfmt
+from ckptfmt.errors import InvalidError
+from ckptfmt.saving.specs import DSaveSpec, SaveableObject, SaveSpec, as_array
+from ckptfmt.slices import SliceSpec
+
+QINT8 = np.dtype([("qint8", np.int8)])
+
+
+def refused(call: Any, message: str, tensor: str | None) -> None:
+    with pytest.raises(InvalidError) as caught:
+        call()
+    assert caught.value.message == message
+    assert caught.value.tensor == tensor
+
+
+def test_an_array() -> None:
+    array = np.zeros((2, 3), np.float32)
+    spec = SaveSpec(array, "4 3 0,2:0,3", "w")
+    assert spec.tensor is array
+    assert (spec.name, spec.slice_spec, spec.device) == ("w", "4 3 0,2:0,3", "")
+    assert spec.dtype == np.float32
+    assert spec.box == SliceSpec((4, 3), (0, 0), (2, 3), (2, 3))
+    assert repr(spec) == (
+        "SaveSpec(name='w', slice_spec='4 3 0,2:0,3', dtype='float32', device='')"
+    )
+
+
+@pytest.mark.parametrize("spec", ["", " "])
+def test_no_box_is_the_whole(spec: str) -> None:
+    assert SaveSpec(1.0, spec, "w").box is None
+
+
+def test_a_box_that_is_none() -> None:
+    spec = SaveSpec(np.zeros(3), "3 2,2", "w")
+    with pytest.raises(InvalidError) as caught:
+        _ = spec.box
+    assert caught.value.tensor == "w"
+    assert caught.value.message.startswith("TXT-")
+
+
+# ---- callables -----------------------------------------------------------------------------------
+
+
+def test_a_function_is_called_once_and_late() -> None:
+    calls = []
+
+    def make() -> Any:
+        calls.append(1)
+        return np.arange(3)
+
+    spec = SaveSpec(make, "", "w", dtype=np.int64, device="/cpu:0")
+    assert not calls
+    assert spec.tensor is spec.tensor
+    assert calls == [1]
+    assert spec.tensor.tolist() == [0, 1, 2]
+
+
+def test_a_function_is_dropped_with_what_it_holds() -> None:
+    class Held:
+        pass
+
+    import weakref  # noqa: PLC0415
+
+    held = Held()
+    spec = SaveSpec(lambda held=held: None, "", "w", dtype="float32", device="")
+    gone = weakref.ref(held)
+    del held
+    assert gone() is not None
+    assert spec.tensor is None
+    assert gone() is None
+
+
+def test_a_function_may_give_nothing() -> None:
+    assert SaveSpec(lambda: None, "", "w", dtype="float32", device="").tensor is None
+
+
+def test_a_function_that_failed_is_called_again() -> None:
+    answers: list[Any] = [RuntimeError("not yet"), 5]
+
+    def make() -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    spec = SaveSpec(make, "", "w", dtype="int64", device="")
+    with pytest.raises(RuntimeError, match="not yet"):
+        _ = spec.tensor
+    assert spec.tensor == 5
+
+
+@pytest.mark.parametrize("given", [{}, {"dtype": "float32"}, {"device": "/cpu:0"}])
+def test_a_function_needs_dtype_and_device(given: dict[str, Any]) -> None:
+    refused(
+        lambda: SaveSpec(lambda: 1.0, "", "w", **given),
+        "When passing a callable `tensor` to a SaveSpec, an explicit dtype and device must be "
+        "provided.",
+        "w",
+    )
+
+
+def test_nothing() -> None:
+    assert SaveSpec(None, "", "w", dtype="half").tensor is None
+    refused(lambda: SaveSpec(None, "", "w"), "a SaveSpec without a tensor needs a dtype", "w")
+
+
+# ---- dtypes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("tensor", "given", "dtype"),
+    [
+        (np.zeros(2, np.float16), None, np.dtype(np.float16)),
+        (np.zeros(2, ">i4"), None, np.dtype(np.int32)),
+        (np.zeros(2, ml_dtypes.bfloat16), None, np.dtype(ml_dtypes.bfloat16)),
+        (np.zeros(2, ml_dtypes.int4), None, np.dtype(ml_dtypes.int4)),
+        (np.zeros(2, np.int8), "qint8", QINT8),
+        (np.zeros(2, QINT8), None, QINT8),
+        (b"text", None, np.dtype(object)),
+        (["a", "bc"], None, np.dtype(object)),
+        (np.array([b"a"], "S1"), None, np.dtype(object)),
+        (b"payload", "variant", "variant"),
+        (3, None, np.dtype(np.int64)),
+        ([[1.0, 2.0]], None, np.dtype(np.float64)),
+        ([[1.0, 2.0]], "bfloat16", np.dtype(ml_dtypes.bfloat16)),
+        (None, "float", np.dtype(np.float32)),
+        (None, str, np.dtype(object)),
+        (None, 1, np.dtype(np.float32)),
+    ],
+)
+def test_dtypes(tensor: Any, given: Any, dtype: Any) -> None:
+    spec = SaveSpec(tensor, "", "w", dtype=given)
+    assert spec.dtype == dtype
+    assert type(spec.dtype) is type(dtype)
+
+
+def test_the_dtype_of_a_stored_tensor(tmp_path: Path) -> None:
+    """It is known without reading it, also where numpy cannot tell it."""
+    with ckptfmt.Writer(tmp_path / "ckpt") as writer:
+        writer.add("v", b"payload", dtype="variant")
+        writer.add("w", np.zeros(2, np.float32))
+    with ckptfmt.open(tmp_path / "ckpt") as reader:
+        assert SaveSpec(reader["v"], "", "v").dtype == "variant"
+        assert SaveSpec(reader["w"], "", "w").dtype == np.float32
+
+
+def test_an_array_elsewhere_is_not_fetched_for_its_dtype() -> None:
+    class Elsewhere:
+        dtype = np.dtype(np.float32)
+        shape = (2,)
+        device = "/job:far/task:9/device:GPU:0"
+
+        def __array__(self, *unused: Any) -> Any:
+            raise AssertionError
+
+    spec = SaveSpec(Elsewhere(), "", "w")
+    assert spec.dtype == np.float32
+    assert spec.device == "/job:far/task:9/device:GPU:0"
+
+
+def test_a_framework_with_dtypes_of_its_own() -> None:
+    class Theirs:
+        dtype = SimpleNamespace(name="their float32")
+        shape = (2,)
+
+        def __array__(self, *unused: Any, **options: Any) -> Any:
+            return np.zeros(2, np.float32)
+
+    assert SaveSpec(Theirs(), "", "w").dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "tensor"),
+    [
+        (
+            (np.zeros(2, "M8[s]"), "", "w"),
+            "dtype datetime64[s] cannot be stored",
+            "w",
+        ),
+        ((1.0, "", "w", "no such"), "'no such' is no dtype that a checkpoint can hold", "w"),
+        ((1.0, None, "w"), "a slice_spec is a str, not NoneType", "w"),
+        ((1.0, b"", "w"), "a slice_spec is a str, not bytes", "w"),
+        ((1.0, "", "w", None, 3), "a device is a str, not int", "w"),
+        ((1.0, "", 7), "a tensor name is str or bytes, not int", None),
+    ],
+)
+def test_refused(arguments: tuple[Any, ...], message: str, tensor: str | None) -> None:
+    refused(lambda: SaveSpec(*arguments), message, tensor)
+
+
+def test_names_of_bytes() -> None:
+    assert SaveSpec(1.0, "", b"a\xff").name == "a\udcff"  # type: ignore[arg-type]
+
+
+def test_as_array() -> None:
+    array = np.zeros((2, 3), np.float32)
+    assert as_array("w", array)[0] is array
+    assert as_array("w", array, np.dtype(np.float32))[0] is array
+    found, dtype = as_array("w", [1, 2], "float32")
+    assert found.dtype == dtype == np.float32
+    refused(
+        lambda: as_array("w", array, np.dtype(np.float64)),
+        'an array of dtype float32 is not of dtype float64 ("double")',
+        "w",
+    )
+
+
+# ---- DSaveSpec, SaveableObject -------------------------------------------------------------------
+
+
+def test_dsavespec() -> None:
+    layout = object()
+    spec = DSaveSpec(np.zeros(2), "4 0,2", "w", [4], layout, device="/cpu:0")
+    assert isinstance(spec, SaveSpec)
+    assert spec.global_shape == (4,)
+    assert spec.layout is layout
+    assert spec.device == "/cpu:0"
+    refused(
+        lambda: DSaveSpec(1.0, "", "w", "ab", layout),
+        "global_shape 'ab' is no sequence of integers",
+        "w",
+    )
+
+
+def test_saveable_objects() -> None:
+    specs = [SaveSpec(1.0, "", "a", device="/gpu:1"), SaveSpec(2, "", "b", device="/device:GPU:1")]
+    saveable = SaveableObject("op", specs, "both")
+    assert (saveable.op, saveable.specs, saveable.name) == ("op", specs, "both")
+    assert saveable.device in ("/gpu:1", "/device:GPU:1")
+    with pytest.raises(NotImplementedError) as caught:
+        saveable.restore([np.ones(())], None)
+    assert str(caught.value) == "SaveableObject cannot be restored"
+
+
+def test_saveable_objects_are_on_one_device() -> None:
+    specs = [SaveSpec(1.0, "", "a", device="/cpu:0"), SaveSpec(2, "", "b", device="/gpu:0")]
+    refused(
+        lambda: SaveableObject(None, specs, "both").device,
+        "the specs of a SaveableObject are on one device, not on "
+        "['/device:CPU:0', '/device:GPU:0']",
+        "both",
+    )
+    refused(
+        lambda: SaveableObject(None, [], "none").device,
+        "a SaveableObject without specs is on no device",
+        "none",
+    )
+
+
+def test_saveable_objects_refuse() -> None:
+    refused(
+        lambda: SaveableObject(None, [1.0], "s"),  # type: ignore[list-item]
+        "each of specs is a SaveSpec, not float",
+        "s",
+    )
+    refused(
+        lambda: SaveableObject(None, [], 3),  # type: ignore[arg-type]
+        "a SaveableObject's name is a str, not int",
+        None,
+    )
