@@ -4,6 +4,8 @@ framework."""
 
 from ckptfmt import tf
 from ckptfmt._core import version as _version
+from ckptfmt.distributed.coordinator import Coordinator, SingleProcess
+from ckptfmt.distributed.directory import DirectoryCoordinator
 from ckptfmt.dtypes import DtypeInfo
 from ckptfmt.errors import (
     BusyError,
@@ -24,6 +26,20 @@ from ckptfmt.load import load, restore_v2
 from ckptfmt.merge import merge, merge_v2_checkpoints
 from ckptfmt.names import sharded_filename
 from ckptfmt.reader import Header, Reader, open  # noqa: A004 (as gzip.open)
+from ckptfmt.saving.mesh import Layout, Mesh
+from ckptfmt.saving.options import CheckpointOptions
+from ckptfmt.saving.parallel import ParallelVariable, independent_buffers
+from ckptfmt.saving.policies import (
+    BalancedPolicy,
+    MaxShardSizePolicy,
+    ShardByDevicePolicy,
+    ShardByTaskPolicy,
+)
+from ckptfmt.saving.registration import register_checkpoint_saver
+from ckptfmt.saving.saver import Saver
+from ckptfmt.saving.sharded import sharded_restore, sharded_save
+from ckptfmt.saving.sharding import ShardableTensor, ShardingCallback, validate_shards
+from ckptfmt.saving.specs import DSaveSpec, SaveableObject, SaveSpec
 from ckptfmt.slices import SaveSliceInfo, SliceSpec, parse_spec
 from ckptfmt.tensor import StoredSlice, TensorHandle
 from ckptfmt.verify import Finding, Report, verify
@@ -32,22 +48,39 @@ from ckptfmt.writer import Writer, save, save_v2
 __version__ = _version()
 
 __all__ = [
+    "BalancedPolicy",
     "BusyError",
     "CheckpointNotFoundError",
+    "CheckpointOptions",
     "CkptfmtError",
+    "Coordinator",
     "CorruptError",
+    "DSaveSpec",
+    "DirectoryCoordinator",
     "DtypeInfo",
     "DurabilityUnknownError",
     "Finding",
     "GenerationGoneError",
     "Header",
     "InvalidError",
+    "Layout",
     "LimitError",
+    "MaxShardSizePolicy",
     "MergeConflictError",
+    "Mesh",
+    "ParallelVariable",
     "Reader",
     "Report",
     "SaveSliceInfo",
+    "SaveSpec",
+    "SaveableObject",
+    "Saver",
+    "ShardByDevicePolicy",
+    "ShardByTaskPolicy",
     "ShardMissingError",
+    "ShardableTensor",
+    "ShardingCallback",
+    "SingleProcess",
     "SliceSpec",
     "StorageError",
     "StoredSlice",
@@ -55,15 +88,20 @@ __all__ = [
     "TensorNotFoundError",
     "UnsupportedError",
     "Writer",
+    "independent_buffers",
     "load",
     "merge",
     "merge_v2_checkpoints",
     "open",
     "parse_spec",
+    "register_checkpoint_saver",
     "restore_v2",
     "save",
     "save_v2",
     "sharded_filename",
+    "sharded_restore",
+    "sharded_save",
     "tf",
+    "validate_shards",
     "verify",
 ]
