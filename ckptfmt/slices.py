@@ -28,6 +28,13 @@ class SliceSpec(NamedTuple):
     shape: tuple[int, ...]
     lengths: tuple[int, ...]
 
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """The box as an index into an array of the full shape."""
+        return tuple(
+            slice(first, first + size) for first, size in zip(self.start, self.shape, strict=True)
+        )
+
 
 def check_texts(
     tensor_names: Sequence[str | bytes], shape_and_slices: Sequence[str | bytes]
