@@ -183,13 +183,14 @@ class MaxShardSizePolicy(ShardingCallback):
       one shard;
     - arrays of strings of rank two and more are cut as those of rank one (TensorFlow raises).
 
-    Shards of their own come last. TensorFlow restores no cut tensor of a dtype that it cannot put
-    together from slices: half, the unsigned integers but uint8, float8, strings. This library does.
+    Shards of their own come last. TensorFlow itself does not restore a cut tensor of a dtype that
+    it cannot put together from slices: half, uint16, uint32, uint64, float8, strings. This library
+    does.
 
     Args:
         max_shard_size: bytes; 0 gives each tensor that has any a shard of its own. The object
-            graph and variants count as nothing, and so do the lengths of strings; all elements of
-            a cut array of strings count as its longest.
+            graph and variants count as nothing. Strings count without their lengths, and in a cut
+            array of them each element counts as much as the longest.
 
     Raises:
         InvalidError: `max_shard_size` is no integer, or negative.
@@ -264,8 +265,6 @@ class _Filler:
                 slab, rest = rest.cut(axis, count)
                 self.put(tensor, slab)
                 self.left -= math.prod(slab.shape) * unit
-                if self.left == 0:
-                    self.next_shard()
             elif unit > self.capacity:
                 self.put_alone(tensor, rest)
                 return
