@@ -53,7 +53,7 @@ FUZZERS := $(patsubst fuzz/%.c,$(B)/%,$(FUZZ_SRC))
 THREADED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -l 'pthread_create' $(TEST_SRC))))
 EMULATED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -L 'os_fault.h' $(TEST_SRC))))
 
-.PHONY: help demo test check interop asan tsan fuzz arm bigendian lib dist-check clean \
+.PHONY: help demo test check interop bench asan tsan fuzz arm bigendian lib dist-check clean \
 	needs-python needs-c c-programs fuzz-programs threaded-programs emulated-programs \
 	warn-objects c-test threaded-test emulated-test replay warnings lint python python-test
 .DEFAULT_GOAL := help
@@ -63,7 +63,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | \
 		while IFS="$$(printf '\t')" read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
 	@printf '%s\n' 'Variables: V=1, JOBS, PYTHON, CC, CFLAGS, FUZZ_SECONDS, CKPTFMT_TEST_SEED, CKPTFMT_CORPUS,' \
-		'  CKPTFMT_TF_PYTHON (a Python that has TensorFlow already)'
+		'  CKPTFMT_TF_PYTHON (a Python that has TensorFlow already), BENCH (options of the benchmark)'
 
 # ---- for everybody ----------------------------------------------------------------------------------------
 
@@ -92,6 +92,9 @@ interop: python ## differential tests against the real TensorFlow (installs it: 
 		$(PY) -m pip install --quiet -e '.[interop]')
 	@echo "seed: CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"
 	$(Q)$(PY) -m pytest -q -s tests/interop
+
+bench: python ## the benchmark: merging many bundles, beside TensorFlow's where there is one
+	$(Q)$(PY) bench/merge.py $(if $(CKPTFMT_TF_PYTHON),--tensorflow $(CKPTFMT_TF_PYTHON)) $(BENCH)
 
 asan: needs-c python ## C tests, corpus replay and Python tests under AddressSanitizer and UBSan
 	$(Q)$(MAKE) MODE=asan c-test
