@@ -144,7 +144,7 @@ def test_callbacks_get_the_path_if_they_take_one() -> None:
 def test_frozen_and_replaceable() -> None:
     options = CheckpointOptions(level="v2", alignment=512)
     with pytest.raises(dataclasses.FrozenInstanceError):
-        options.level = "v2+"  # type: ignore[misc]
+        options.level = "v2+"
     changed = dataclasses.replace(options, durability="rename")
     assert (changed.level, changed.alignment, changed.durability) == ("v2", 512, "rename")
     assert options.durability == "full"

@@ -312,14 +312,18 @@ def test_an_error_in_one_shard_is_raised_as_it_is_and_stops_the_others(
     stops: list[threading.Event] = []
     real_add, real_write = saving.writing.Writer._add, saving._write_shard
 
+    busy = threading.Event()
+
     def noted_write(*arguments: Any) -> None:
         stops.append(arguments[-1])
+        assert "part-00001" not in arguments[0] or busy.wait(30)
         real_write(*arguments)
 
     def slow_add(self: ckptfmt.Writer, *arguments: Any) -> None:
         real_add(self, *arguments)
         if "part-00002" in self.prefix:
             adds.append(arguments[1:])
+            busy.set()
             assert stops[0].wait(30)
 
     monkeypatch.setattr(saving, "_write_shard", noted_write)
@@ -426,6 +430,36 @@ def test_a_callable_that_raises(tmp_path: Path) -> None:
     with pytest.raises(ArithmeticError, match="device lost"):
         saver.save(tmp_path / "ckpt")
     assert files(tmp_path) == before
+
+
+def test_two_savers_of_one_prefix(tmp_path: Path) -> None:
+    start = threading.Barrier(2)
+    errors: list[BaseException] = []
+
+    def save(number: int) -> None:
+        tensors = {f"{key}": on(key, np.full(50, number), f"{key}") for key in range(number + 2)}
+        try:
+            for _ in range(15):
+                start.wait(30)
+                Saver({"all": tensors}).save(tmp_path / "ckpt", QUICK)
+        except BaseException as error:
+            start.abort()
+            errors.append(error)
+
+    threads = [threading.Thread(target=save, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    found = ckptfmt.load(tmp_path / "ckpt")
+    (winner,) = {int(value) for array in found.values() for value in array}
+    assert sorted(found) == [f"{key}" for key in range(winner + 2)]
+    # Of the other nothing is left; a data file without tensors may have made the names new.
+    with ckptfmt.open(tmp_path / "ckpt") as reader:
+        count = reader.header.num_shards
+    names = [f"ckpt.data-{shard:05d}-of-{count:05d}" for shard in range(count)]
+    assert files(tmp_path) == [*names, "ckpt.index"]
 
 
 # ---- construction --------------------------------------------------------------------------------

@@ -144,9 +144,10 @@ class Saver:
     def save(self, prefix: Path, options: CheckpointOptions | None = None) -> str:
         """Saves everything as one checkpoint, all or nothing, and returns its prefix as str.
 
-        After a failure the checkpoint that was at the prefix is still there, and no temporary
-        directory; what registered savers wrote stays where they wrote it. Savers that save to one
-        prefix at the same time leave the whole checkpoint of one of them.
+        After a failure the checkpoint that was at the prefix is still there (after a
+        DurabilityUnknownError or one of a write callback the new one), and no temporary directory;
+        what registered savers wrote stays where they wrote it. Savers that save to one prefix at
+        the same time leave the whole checkpoint of one of them.
 
         Raises:
             InvalidError: a tensor that is not what its spec says, a policy whose shards are not the
@@ -369,8 +370,9 @@ def _specs(tensors: Mapping[str, Any]) -> Iterator[tuple[str, str, SaveSpec]]:
             if not isinstance(slice_spec, str):
                 raise InvalidError(f"{slice_spec!r} is no slice text, a str", tensor=key)
             text = slice_spec.strip()
-            with about(key):
-                parse_spec(text)
+            if text:
+                with about(key):
+                    parse_spec(text)
             if not isinstance(value, SaveSpec):
                 with about(key):
                     yield key, text, SaveSpec(value, text, key)
