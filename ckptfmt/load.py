@@ -163,7 +163,7 @@ def _check_complete(reader: Reader, out: Mapping[str, Any], found: list[str]) ->
             raise reading.missing(name, reader.prefix)
 
 
-def _casts(batch: _Batch, cast: Any) -> dict[int, np.dtype[Any]]:
+def _casts(batch: Batch, cast: Any) -> dict[int, np.dtype[Any]]:
     """The dtypes that tensors are to be cast to, by position; none for those that keep their
     own."""
     if cast is None:
@@ -198,26 +198,26 @@ def _check_cast_target(handle: TensorHandle, target: Any, dtype: np.dtype[Any]) 
 # ---- the batch -----------------------------------------------------------------------------------
 
 
-def _batch(reader: Reader, wanted: Iterable[str | bytes] | None, strict: bool = True) -> _Batch:
+def _batch(reader: Reader, wanted: Iterable[str | bytes] | None, strict: bool = True) -> Batch:
     """The tensors of these names, repeats left out; all tensors for None. One lookup."""
     if wanted is None:
         listing = reader._listing()
-        return _Batch(reader, listing.selection, listing.visible_rows, listing.visible)
+        return Batch(reader, listing.selection, listing.visible_rows, listing.visible)
     raw_names = list(dict.fromkeys(map(names.tensor_bytes, wanted)))
     if not strict:
         raw_names = [name for name in raw_names if reader._handle.contains(name)]
-    return _selected(reader, raw_names)
+    return select_batch(reader, raw_names)
 
 
-def _selected(reader: Reader, raw_names: Sequence[bytes]) -> _Batch:
+def select_batch(reader: Reader, raw_names: Sequence[bytes]) -> Batch:
     selection = reader._handle.select(raw_names)
-    return _Batch(
+    return Batch(
         reader, selection, list(range(len(raw_names))), list(map(names.tensor_text, raw_names))
     )
 
 
 @dataclass
-class _Batch:
+class Batch:
     """Tensors of one selection to be read together; columns, because there may be a million of
     them.
 
@@ -237,10 +237,10 @@ class _Batch:
         self.codes: list[int] = self.records["dtype"].tolist()
         self.dtypes = list(map(dtypes.numpy_dtype, self.codes))
 
-    def only(self, positions: list[int]) -> _Batch:
+    def only(self, positions: list[int]) -> Batch:
         """A batch of some of the tensors of this one."""
         rows = [self.rows[position] for position in positions]
-        return _Batch(self.reader, self.selection, rows, [self.names[p] for p in positions])
+        return Batch(self.reader, self.selection, rows, [self.names[p] for p in positions])
 
     def handle(self, position: int) -> TensorHandle:
         """One of the tensors by itself."""
@@ -401,16 +401,16 @@ def restore_v2(
                 f"Got {len(tensor_names)} tensor names, but {len(dtypes)} expected dtypes."
             )
     with reading.open(prefix, verify=verify) as reader:
-        batch = _selected(reader, [names.tensor_bytes(name) for name in tensor_names])
+        batch = select_batch(reader, [names.tensor_bytes(name) for name in tensor_names])
         if dtypes is not None:
-            _check_dtypes(batch, dtypes)
+            check_dtypes(batch, dtypes)
         for position, spec in enumerate(shape_and_slices):
             if spec:
-                batch.boxes[position] = _box(batch.handle(position), spec)
+                batch.boxes[position] = box_of_text(batch.handle(position), spec)
         return batch.read(None)
 
 
-def _check_dtypes(batch: _Batch, expected: Sequence[Any]) -> None:
+def check_dtypes(batch: Batch, expected: Sequence[Any]) -> None:
     wrong: list[str] = []
     first = ""
     for name, stored, dtype in zip(batch.names, batch.codes, expected, strict=True):
@@ -428,7 +428,7 @@ def _check_dtypes(batch: _Batch, expected: Sequence[Any]) -> None:
         raise InvalidError("; ".join(wrong), tensor=first)
 
 
-def _box(handle: TensorHandle, spec: str | bytes) -> NDArray[np.int64]:
+def box_of_text(handle: TensorHandle, spec: str | bytes) -> NDArray[np.int64]:
     with about(handle.name):
         parsed = slices.parse_spec(spec)
     if parsed is None or parsed.full_shape != handle.shape:

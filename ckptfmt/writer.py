@@ -97,7 +97,7 @@ class Writer:
             StorageError: writing failed; the writer can then only be abandoned.
         """
         sources = Sources()
-        sources.add(_user_name(name), array, dtype)
+        sources.add(user_name(name), array, dtype)
         self._add(sources)
 
     def add_slice(
@@ -124,7 +124,7 @@ class Writer:
                 an earlier one on dtype or shape. Slices that overlap are refused by `commit`.
             StorageError: as in `add`.
         """
-        raw, sources = _user_name(name), Sources()
+        raw, sources = user_name(name), Sources()
         if spec is None:
             if shape is None or offset is None:
                 raise _invalid(raw, "a slice needs shape and offset, or spec")
@@ -132,7 +132,7 @@ class Writer:
             _set_slice(sources, shape, offset)
         elif shape is None and offset is None:
             sources.add(raw, array, dtype)
-            _set_spec(sources, spec)
+            set_spec(sources, spec)
         else:
             raise _invalid(raw, "give either spec or shape and offset")
         self._add(sources)
@@ -231,9 +231,9 @@ def save(
     sources = Sources()
     add = sources.add
     for name, array in items:
-        add(_user_name(name), array)
+        add(user_name(name), array)
     _check_names(sources.names)
-    _write(
+    write_sources(
         prefix,
         sources,
         progress,
@@ -293,11 +293,13 @@ def save_v2(
     for name, spec, tensor in zip(tensor_names, shape_and_slices, tensors, strict=True):
         sources.add(names.tensor_bytes(name), tensor)
         if spec:
-            _set_spec(sources, spec)
-    _write(prefix, sources, None, level="v2")
+            set_spec(sources, spec)
+    write_sources(prefix, sources, None, level="v2")
 
 
-def _write(prefix: Path, sources: Sources, progress: Progress | None, **options: Any) -> None:
+def write_sources(
+    prefix: Path, sources: Sources, progress: Progress | None, **options: Any
+) -> None:
     sizes, total = sources.sizes, sum(sources.sizes)
     limit = BATCH_BYTES if progress is None else WATCHED_BATCH_BYTES
     with Writer(prefix, **options) as writer:
@@ -313,7 +315,7 @@ def _write(prefix: Path, sources: Sources, progress: Progress | None, **options:
                 progress(done, total)
 
 
-def _set_spec(sources: Sources, spec: str | bytes) -> None:
+def set_spec(sources: Sources, spec: str | bytes) -> None:
     """Makes the last of the sources the slice that a shape_and_slice text describes."""
     with about(names.tensor_text(sources.names[-1])):
         parsed = slices.parse_spec(spec)
@@ -354,7 +356,7 @@ def _invalid(name: bytes, message: str) -> InvalidError:
     return InvalidError(message, tensor=names.tensor_text(name))
 
 
-def _user_name(name: str | bytes) -> bytes:
+def user_name(name: str | bytes) -> bytes:
     raw = names.tensor_bytes(name)
     if raw.startswith(_RESERVED):
         raise _invalid(raw, f"names beginning with {names.RESERVED} are reserved")

@@ -350,7 +350,7 @@ def test_the_error_of_the_first_shard_counts(
         barrier.wait(30)
         raise StorageError("full", path=part)
 
-    monkeypatch.setattr(saving.writing, "_write", fails)
+    monkeypatch.setattr(saving.writing, "write_sources", fails)
     tensors = {key: on(task, np.zeros(1), key) for task, key in enumerate("abc")}
     with pytest.raises(StorageError) as caught:
         Saver({"all": tensors}).save(tmp_path / "ckpt", QUICK)
@@ -377,7 +377,7 @@ def test_shards_are_written_by_a_bounded_number_of_threads(
 ) -> None:
     together = threading.Barrier(saving.WRITERS_MAX)
     threads = set()
-    real = saving.writing._write
+    real = saving.writing.write_sources
 
     def noted(part: str, *arguments: Any, **options: Any) -> None:
         assert options == {"level": "v2+", "alignment": None, "durability": "rename"}
@@ -385,7 +385,7 @@ def test_shards_are_written_by_a_bounded_number_of_threads(
         together.wait(30)
         real(part, *arguments, **options)
 
-    monkeypatch.setattr(saving.writing, "_write", noted)
+    monkeypatch.setattr(saving.writing, "write_sources", noted)
     count = 3 * saving.WRITERS_MAX
     policy = Given(one_each)
     tensors = {f"{i}": np.zeros(1) for i in range(count)}

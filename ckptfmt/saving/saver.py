@@ -33,7 +33,7 @@ from ckptfmt import writer as writing
 from ckptfmt.arguments import wrong
 from ckptfmt.arrays import Sources
 from ckptfmt.errors import InvalidError, about
-from ckptfmt.load import _box, _check_dtypes, _selected
+from ckptfmt.load import box_of_text, check_dtypes, select_batch
 from ckptfmt.locate import path_text
 from ckptfmt.merge import merge
 from ckptfmt.reader import Reader
@@ -359,7 +359,7 @@ def _functions(
 def _specs(tensors: Mapping[str, Any]) -> Iterator[tuple[str, str, SaveSpec]]:
     """(key, slice text, spec) of everything in the tensors of one object."""
     for raw_key, given in tensors.items():
-        key = names.tensor_text(writing._user_name(raw_key))
+        key = names.tensor_text(writing.user_name(raw_key))
         if not key:
             raise InvalidError("TAB-12: a tensor's name is empty", tensor=key)
         if isinstance(given, SaveSpec):
@@ -430,7 +430,7 @@ def _sources(shard: Shard, dtypes: Mapping[str, Any]) -> Sources:
                 dtype = None  # the quick way in
             sources.add(raw, array, dtype)
             if text := slice_spec.strip():
-                writing._set_spec(sources, text)
+                writing.set_spec(sources, text)
     return sources
 
 
@@ -464,7 +464,7 @@ def _write_shard(
 
     watch()
     # The merge syncs the data files, if the options ask for it.
-    writing._write(
+    writing.write_sources(
         part,
         sources,
         watch,
@@ -513,9 +513,9 @@ def _remove_emptied(inputs: Iterable[str], prefix: str) -> None:
 
 def _read(reader: Reader, items: Sequence[_Item]) -> list[Any]:
     """The arrays of these, in one batch, with RestoreV2's checks."""
-    batch = _selected(reader, [names.tensor_bytes(item.key) for item in items])
-    _check_dtypes(batch, [item.spec.dtype for item in items])
+    batch = select_batch(reader, [names.tensor_bytes(item.key) for item in items])
+    check_dtypes(batch, [item.spec.dtype for item in items])
     for position, item in enumerate(items):
         if item.slice_spec:
-            batch.boxes[position] = _box(batch.handle(position), item.slice_spec)
+            batch.boxes[position] = box_of_text(batch.handle(position), item.slice_spec)
     return batch.read(None)

@@ -35,7 +35,7 @@ from ckptfmt import reader as reading
 from ckptfmt.arguments import check_choice, listed, wrong
 from ckptfmt.arrays import Sources
 from ckptfmt.errors import CkptfmtError, GenerationGoneError, InvalidError, StorageError
-from ckptfmt.load import _Batch
+from ckptfmt.load import Batch
 from ckptfmt.locate import path_text
 from ckptfmt.merge import merge
 from ckptfmt.names import sharded_filename
@@ -470,7 +470,7 @@ def _read(reader: reading.Reader, wishes: _Wishes) -> tuple[dict[str, Any], byte
                 result[name].update(dict.fromkeys(box.devices, array))
             else:
                 places.add(row, box.extents, result[name], box.devices)
-    batch = _Batch(
+    batch = Batch(
         reader, selection, places.rows, [wanted[row] for row in places.rows], places.boxes
     )
     for (target, keys), array in zip(places.targets, batch.read(None), strict=True):
