@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One process of a job that saves and restores a model on a mesh: the program that tests with real
+processes start.
+
+    python job.py ENGINE PLACE RANK WORLD_SIZE ACTION...
+
+ENGINE and PLACE: "directory" and the run's directory and name with a colon between, or "torch" and
+a file for torch.distributed to meet at. Actions, in order:
+
+    save=PREFIX=MODEL     saves the model of this number
+    restore=PREFIX=MODEL  restores and compares every slice of this process
+    again=PREFIX          saves what was restored
+    barrier=DIRECTORY=N   waits for the processes of all jobs, N of them, numbered by `gate`
+    gate=NUMBER           this process's number at the next such barrier
+    timeout=SECONDS       of the coordinator's later operations
+    die=MOMENT            kills this process at a moment of the next save: see `die`
+    ready                 prints a line and goes on
+
+A process that failed prints the class of what was raised and its text, and ends with status 1.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from ckptfmt import CkptfmtError
+from ckptfmt.distributed.coordinator import Coordinator
+from ckptfmt.distributed.directory import DirectoryCoordinator
+from ckptfmt.saving import sharded
+from ckptfmt.saving.mesh import Layout, Mesh
+from ckptfmt.saving.sharded import sharded_restore, sharded_save
+
+# How each tensor lies on a mesh of ("x", one a process) and ("y", 2).
+SPECS: dict[str, list[str | None]] = {
+    "rows": ["x", None],
+    "columns": [None, "y"],
+    "both": ["x", "y"],
+    "turned": ["y", "x"],
+    "short": ["x"],
+    "words": ["x", None],
+    "half": ["y", None, "x"],
+    "brain": [None, "x"],
+    "bool": ["x"],
+    "everywhere": [None, None],
+    "scalar": [],
+    "nothing": ["x", None],
+}
+
+
+def model(number: int) -> dict[str, Any]:
+    """The tensors of one model. All differ from those of another number, element by element."""
+    count = np.arange(2000)
+    words = np.array([b"%d " % number * (one % 5 + 1) for one in range(28)], dtype=object)
+    return {
+        "rows": (count[:301] * 1000 + number).astype(np.int64).reshape(43, 7),
+        "columns": (count[:300] + number / 128).astype(np.float32).reshape(20, 15),
+        "both": (count[:1829] * 0.5 + number).astype(np.float64).reshape(31, 59),
+        "turned": ((count[:221] + number) % 256).astype(np.uint8).reshape(13, 17),
+        "short": (count[:2] + number).astype(np.int32),
+        "words": words.reshape(14, 2),
+        "half": (count[:1650] % 7 + number).astype(np.float16).reshape(11, 10, 15),
+        "brain": (count[:110] % 3 + number).astype(ml_dtypes.bfloat16).reshape(5, 22),
+        "bool": (count[:101] + number) % 2 == 0,
+        "everywhere": (count[:12] + number).astype(np.complex64).reshape(3, 4),
+        "scalar": np.array(number, np.uint16),
+        "nothing": np.zeros((0, 4), np.float32),
+    }
+
+
+def layouts(world_size: int) -> dict[str, Layout]:
+    mesh = Mesh({"x": world_size, "y": 2})
+    return {name: Layout(spec, mesh) for name, spec in SPECS.items()}
+
+
+def parts(number: int, rank: int, world_size: int) -> dict[str, dict[str, Any]]:
+    """What one process holds of a model."""
+    found = {}
+    for name, layout in layouts(world_size).items():
+        whole = model(number)[name]
+        found[name] = {
+            device: whole[_box(layout, whole.shape, device)]
+            for device in layout.mesh.local_devices(rank, world_size)
+        }
+    return found
+
+
+def _box(layout: Layout, shape: tuple[int, ...], device: str) -> tuple[slice, ...]:
+    box = layout.slice_of(shape, device)
+    return tuple(slice(s, s + n) for s, n in zip(box.start, box.shape, strict=True))
+
+
+def compare(found: dict[str, dict[str, Any]], wanted: dict[str, dict[str, Any]]) -> None:
+    assert found.keys() == wanted.keys()
+    for name, devices in wanted.items():
+        assert found[name].keys() == devices.keys(), name
+        for device, array in devices.items():
+            assert found[name][device].dtype == array.dtype, (name, device)
+            np.testing.assert_array_equal(found[name][device], array, f"{name} of {device}")
+
+
+def die(moment: str) -> None:
+    """Kills this process in the next save: "add:N" before it writes its tensor N (from 0),
+    "commit" when all its tensors are written, "gather:N", "broadcast:N" before operation N of the
+    kind, "gathered:N", "broadcasted:N" after it, "merge" before the merge and "merged" after it."""
+    kind, _, number = moment.partition(":")
+    left = [int(number or 0)]
+
+    def now() -> None:
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left[0] -= 1
+
+    def around(owner: Any, name: str, before: bool) -> None:
+        usual: Callable[..., Any] = getattr(owner, name)
+
+        def deadly(*arguments: Any, **options: Any) -> Any:
+            if before:
+                now()
+            result = usual(*arguments, **options)
+            if not before:
+                now()
+            return result
+
+        setattr(owner, name, deadly)
+
+    if kind == "add":
+        around(sharded.Writer, "_add", before=True)
+    elif kind == "commit":
+        around(sharded.Writer, "commit", before=True)
+    elif kind in ("merge", "merged"):
+        around(sharded, "merge", before=kind == "merge")
+    else:
+        name = "gather" if kind.startswith("gather") else "broadcast"
+        around(DirectoryCoordinator, name, before=kind == name)
+
+
+def connect(engine: str, place: str, rank: int, world_size: int) -> Coordinator:
+    if engine == "directory":
+        directory, _, run_id = place.rpartition(":")
+        return DirectoryCoordinator(directory, rank, world_size, run_id=run_id, timeout=60)
+    import torch.distributed  # noqa: PLC0415 (only this engine needs it)
+
+    from ckptfmt.distributed.torch import TorchCoordinator  # noqa: PLC0415
+
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{place}", rank=rank, world_size=world_size
+    )
+    return TorchCoordinator(timeout=60)
+
+
+def run(coordinator: Coordinator, actions: list[str]) -> None:
+    rank, world_size = coordinator.rank, coordinator.world_size
+    mine, restored, gate = layouts(world_size), {}, 0
+    for action in actions:
+        verb, *rest = action.split("=")
+        if verb == "save":
+            tensors = parts(int(rest[1]), rank, world_size)
+            sharded_save(rest[0], tensors, mine, coordinator, durability="rename")
+        elif verb == "restore":
+            restored = sharded_restore(rest[0], mine, coordinator)
+            compare(restored, parts(int(rest[1]), rank, world_size))
+        elif verb == "again":
+            sharded_save(rest[0], restored, mine, coordinator, durability="rename")
+        elif verb == "gate":
+            gate = int(rest[0])
+        elif verb == "barrier":
+            with DirectoryCoordinator(rest[0], gate, int(rest[1]), run_id="gate") as all_jobs:
+                all_jobs.barrier("all jobs")
+        elif verb == "timeout":
+            coordinator.barrier("all have started")
+            coordinator._timeout = float(rest[0])  # type: ignore[attr-defined]
+        elif verb == "die":
+            die(rest[0])
+        elif verb == "ready":
+            print("ready", flush=True)
+        else:
+            raise SystemExit(f"no action {action!r}")
+
+
+def main() -> int:
+    engine, place, rank, world_size, *actions = sys.argv[1:]
+    try:
+        with connect(engine, place, int(rank), int(world_size)) as coordinator:
+            run(coordinator, actions)
+    except CkptfmtError as error:
+        print(f"{type(error).__name__}: {error}", flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

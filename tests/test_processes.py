@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Jobs of real processes over the directory coordinator: saving and restoring on different numbers
+of them, being killed in the middle, and two jobs with one prefix."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import job
+
+import ckptfmt
+from ckptfmt import sharded_filename
+from ckptfmt.distributed.coordinator import SingleProcess
+from ckptfmt.saving.sharded import sharded_save
+
+Job = list["subprocess.Popen[str]"]
+
+
+def start(
+    where: Path,
+    run_id: str,
+    world_size: int,
+    *actions: str,
+    before_last: dict[int, list[str]] | None = None,
+) -> Job:
+    """A job whose processes all do these actions; some do something more before the last."""
+    started = []
+    for rank in range(world_size):
+        mine = [*actions[:-1], *(before_last or {}).get(rank, []), actions[-1]]
+        place = f"{where / 'runs'}:{run_id}"
+        command = [sys.executable, job.__file__, "directory", place, str(rank), str(world_size)]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen([*command, *mine], stdout=pipe, stderr=pipe, text=True)
+        started.append(process)
+    return started
+
+
+def finish(processes: Job) -> list[tuple[int, str]]:
+    """How each process ended: its status and what it printed."""
+    ended = []
+    for process in processes:
+        out, err = process.communicate(timeout=90)
+        assert "Traceback" not in err, err
+        ended.append((process.returncode, out))
+    return ended
+
+
+def good(processes: Job) -> None:
+    ended = finish(processes)
+    assert ended == [(0, "")] * len(processes)
+
+
+def loads_as(prefix: Path) -> int:
+    """The number of the model that stands at the prefix, whole."""
+    found = ckptfmt.load(prefix)
+    number = int(found["scalar"])
+    wanted = job.model(number)
+    assert found.keys() == wanted.keys()
+    for name, array in wanted.items():
+        assert found[name].dtype == array.dtype, name
+        np.testing.assert_array_equal(found[name], array, name)
+    report = ckptfmt.verify(prefix)
+    assert report.ok, report
+    return number
+
+
+def save_alone(prefix: Path, number: int) -> None:
+    """The next save, by a job of one process: this one."""
+    sharded_save(
+        prefix, job.parts(number, 0, 1), job.layouts(1), SingleProcess(), durability="rename"
+    )
+
+
+def files_of(prefix: Path) -> list[str]:
+    """The files that a checkpoint consists of."""
+    with ckptfmt.open(prefix) as reader:
+        count = reader.header.num_shards
+    data = [sharded_filename(f"{prefix.name}.data", shard, count) for shard in range(count)]
+    return sorted([*data, f"{prefix.name}.index"])
+
+
+def names(where: Path) -> list[str]:
+    return sorted(path.name for path in where.iterdir())
+
+
+def test_four_save_two_restore_and_save_three_restore(tmp_path: Path) -> None:
+    first, second = tmp_path / "ckpt" / "first", tmp_path / "ckpt" / "second"
+    good(start(tmp_path, "a", 4, f"save={first}=7"))
+    assert loads_as(first) == 7
+    good(start(tmp_path, "b", 2, f"restore={first}=7", f"again={second}"))
+    assert loads_as(second) == 7
+    good(start(tmp_path, "c", 3, f"restore={second}=7", f"restore={first}=7"))
+    # Every process wrote, nothing else is left, and the runs are over.
+    assert names(tmp_path / "ckpt") == [
+        *(f"first.data-0000{shard}-of-00004" for shard in range(4)),
+        "first.index",
+        *(f"second.data-0000{shard}-of-00002" for shard in range(2)),
+        "second.index",
+    ]
+    assert names(tmp_path / "runs") == []
+
+
+def others_learned(ended: list[tuple[int, str]], victim: int) -> int:
+    """How many of the others failed, all for the same reason."""
+    assert ended[victim] == (-signal.SIGKILL, "")
+    failed = [out for rank, (status, out) in enumerate(ended) if rank != victim and status]
+    for out in failed:
+        assert out.startswith("BusyError: PEERS_MISSING in "), out
+        assert " did not come within 2 s: " in out or " left before: " in out, out
+    return len(failed)
+
+
+# Who dies, when, and whether the new checkpoint is there then.
+KILLS = [
+    (1, "gather:0", False),
+    (0, "gathered:0", False),
+    (0, "broadcast:0", False),
+    (2, "broadcasted:0", False),
+    (1, "add:0", False),
+    (2, "add:3", False),
+    (0, "add:2", False),
+    (1, "commit", False),
+    (0, "commit", False),
+    (2, "gather:2", False),
+    (0, "gathered:2", False),
+    (0, "merge", False),
+    (0, "merged", True),
+    (0, "broadcasted:2", True),
+    (2, "broadcasted:2", True),
+]
+
+
+@pytest.mark.parametrize(("victim", "moment", "there"), KILLS)
+def test_killed_in_a_save(tmp_path: Path, victim: int, moment: str, there: bool) -> None:
+    """The checkpoint before stays readable until the new one stands in its place, the others learn
+    that somebody is missing, and the next save is as if nothing had been."""
+    prefix = tmp_path / "ckpt" / "model"
+    ckptfmt.save(prefix, job.model(1), durability="rename")
+    dying = {victim: [f"die={moment}"]}
+    # Where nobody waits for the dead one, nobody may lose patience with the living either.
+    timeout = "timeout=30" if moment == "broadcasted:2" else "timeout=2"
+    killed = start(tmp_path, "a", 3, timeout, f"save={prefix}=2", before_last=dying)
+    killed[victim].wait(timeout=60)
+    assert loads_as(prefix) == (2 if there else 1)
+    failed = others_learned(finish(killed), victim)
+    # The decision is the last thing that all have to hear.
+    assert failed == (0 if moment.startswith("broadcasted:2") else 2)
+    assert loads_as(prefix) == (2 if there else 1)
+    save_alone(prefix, 3)
+    assert loads_as(prefix) == 3
+    assert [name for name in names(prefix.parent) if "_temp_" not in name] == files_of(prefix)
+
+
+def test_killed_at_any_time(tmp_path: Path, seed: int) -> None:
+    prefix = tmp_path / "ckpt" / "model"
+    source = random.Random(seed)
+    ckptfmt.save(prefix, job.model(1), durability="rename")
+    seen = {1}
+    for case in range(4):
+        victim, number = source.randrange(2), 10 + case
+        actions = ["timeout=2", "ready", *[f"save={prefix}={number}"] * 8]
+        killed = start(tmp_path, f"case{case}", 2, *actions)
+        out = killed[victim].stdout
+        assert out is not None
+        assert out.readline() == "ready\n"
+        time.sleep(source.random() * 0.2)
+        killed[victim].kill()
+        killed[victim].wait()
+        seen.add(number)
+        # Whichever came last stands there whole, also while the other one still waits.
+        assert loads_as(prefix) in seen, (seed, case)
+        ended = finish(killed)
+        assert ended[1 - victim][0] in (0, 1)
+        assert loads_as(prefix) in seen, (seed, case)
+    save_alone(prefix, 99)
+    assert loads_as(prefix) == 99
+
+
+def test_two_jobs_with_one_prefix(tmp_path: Path) -> None:
+    """They never meet: each save is whole, and the last to commit stays."""
+    prefix = tmp_path / "ckpt" / "model"
+    gate = f"barrier={tmp_path / 'gate'}=4"
+    jobs = []
+    for which in (0, 1):
+        saves = [f"save={prefix}={10 * which + number}" for number in range(1, 7)]
+        before = {rank: [f"gate={2 * which + rank}", gate, *saves[:-1]] for rank in (0, 1)}
+        jobs.append(start(tmp_path, f"job{which}", 2, saves[-1], before_last=before))
+    for one in jobs:
+        good(one)
+    assert loads_as(prefix) in (6, 16)
+    assert names(prefix.parent) == files_of(prefix)
