@@ -53,7 +53,7 @@ FUZZERS := $(patsubst fuzz/%.c,$(B)/%,$(FUZZ_SRC))
 THREADED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -l 'pthread_create' $(TEST_SRC))))
 EMULATED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -L 'os_fault.h' $(TEST_SRC))))
 
-.PHONY: help demo test check interop bench asan tsan fuzz arm bigendian lib dist-check clean \
+.PHONY: help demo test check interop peers bench asan tsan fuzz arm bigendian lib dist-check clean \
 	needs-python needs-c c-programs fuzz-programs threaded-programs emulated-programs \
 	warn-objects c-test threaded-test emulated-test replay warnings lint python python-test
 .DEFAULT_GOAL := help
@@ -92,6 +92,12 @@ interop: python ## differential tests against the real TensorFlow (installs it: 
 		$(PY) -m pip install --quiet -e '.[interop]')
 	@echo "seed: CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"
 	$(Q)$(PY) -m pytest -q -s tests/interop
+
+peers: python ## tests of coordinators over the engines of others (installs torch)
+	$(Q)$(PY) -c 'import importlib.util as u; exit(not u.find_spec("torch"))' || \
+		$(PY) -m pip install --quiet -e '.[peers]'
+	@echo "seed: CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"
+	$(Q)$(PY) -m pytest -q tests/peers
 
 bench: python ## the benchmark: merging many bundles, beside TensorFlow's where there is one
 	$(Q)$(PY) bench/merge.py $(if $(CKPTFMT_TF_PYTHON),--tensorflow $(CKPTFMT_TF_PYTHON)) $(BENCH)
@@ -178,7 +184,7 @@ python: needs-python $(VENV)/.built
 
 python-test: python
 	@echo "seed: CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"
-	$(Q)$(PY) -m pytest -q -n 2 --ignore=tests/interop tests
+	$(Q)$(PY) -m pytest -q -n 2 --ignore=tests/interop --ignore=tests/peers tests
 
 $(PY): | needs-python
 	$(call say,venv,$(VENV))

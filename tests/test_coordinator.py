@@ -4,13 +4,15 @@ own."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from ckptfmt import InvalidError
+from ckptfmt import InvalidError, UnsupportedError
 from ckptfmt.distributed.coordinator import Coordinator, SingleProcess
 from ckptfmt.distributed.directory import DirectoryCoordinator
+from ckptfmt.distributed.torch import TorchCoordinator
 
 
 def test_engines_are_coordinators(tmp_path: Path) -> None:
@@ -59,3 +61,13 @@ def test_arguments(engine: str, tmp_path: Path) -> None:
                 use()
             assert caught.value.message == message
         assert coordinator.broadcast(memoryview(b"good")) == b"good"
+
+
+def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its module can be imported; what needs torch says so."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(UnsupportedError) as caught:
+        TorchCoordinator()
+    assert caught.value.message.startswith(
+        "TorchCoordinator needs torch (pip install ckptfmt[peers]): "
+    )

