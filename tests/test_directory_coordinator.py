@@ -381,6 +381,17 @@ def test_who_leaves_is_not_waited_for(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_who_may_still_come_is_not_blamed(tmp_path: Path) -> None:
+    make = on_rank(tmp_path, 3, timeout=60.0)
+    make(1).close()
+    with make(0) as coordinator, pytest.raises(BusyError) as caught:
+        coordinator.barrier("x")
+    assert caught.value.message == (
+        "operation 1, barrier 'x' of 3 ranks: 1 of 3 ranks left before: rank 1 (process "
+        f"{os.getpid()} on {socket.gethostname()}; closed after operation 0)"
+    )
+
+
 def test_a_rank_started_twice(tmp_path: Path) -> None:
     make = on_rank(tmp_path, 2)
     with make(0), make(1):

@@ -212,8 +212,9 @@ class DirectoryCoordinator:
             pending -= found.keys()
             if not pending:
                 return found
-            if any(view.closed.get(rank, step.number) < step.number for rank in pending):
-                raise self._missing(step, view, pending, None)
+            left = {rank for rank in pending if view.closed.get(rank, step.number) < step.number}
+            if left:
+                raise self._missing(step, view, left, None)
             waited = time.monotonic() - began
             if waited >= self._timeout:
                 raise self._missing(step, view, pending, self._timeout)
@@ -240,18 +241,16 @@ class DirectoryCoordinator:
                 os.unlink(self._folder.path_of(self._mine.popleft().name))
 
     def _missing(
-        self, step: _Step, view: _View, pending: set[int], timeout: float | None
+        self, step: _Step, view: _View, ranks: set[int], timeout: float | None
     ) -> BusyError:
-        """The error that names the ranks that did not come; without a timeout, because some have
+        """The error that names the ranks that did not come; without a timeout, because they have
         closed."""
-        if timeout is None:
-            pending = {rank for rank in pending if rank in view.closed}
-        told = [self._told(rank, step, view) for rank in sorted(pending)[:NAMED_RANKS_MAX]]
-        if len(pending) > NAMED_RANKS_MAX:
-            told.append(f"and {len(pending) - NAMED_RANKS_MAX} more")
+        told = [self._told(rank, step, view) for rank in sorted(ranks)[:NAMED_RANKS_MAX]]
+        if len(ranks) > NAMED_RANKS_MAX:
+            told.append(f"and {len(ranks) - NAMED_RANKS_MAX} more")
         what = "left before" if timeout is None else f"did not come within {timeout:g} s"
         return BusyError(
-            f"{step.told}: {len(pending)} of {self._world_size} ranks {what}: {', '.join(told)}",
+            f"{step.told}: {len(ranks)} of {self._world_size} ranks {what}: {', '.join(told)}",
             failure="PEERS_MISSING",
             path=self._folder.path,
         )
