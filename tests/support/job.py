@@ -131,6 +131,8 @@ def die(moment: str) -> None:
         setattr(owner, name, deadly)
 
     if kind == "add":
+        # Small tensors are written many at once: one at a time, then.
+        sharded.BATCH_BYTES = 0
         around(sharded.Writer, "_add", before=True)
     elif kind == "commit":
         around(sharded.Writer, "commit", before=True)
