@@ -79,7 +79,7 @@ class TorchCoordinator:
             raise InvalidError("this process is no member of the group")
         try:
             return self._backend(group) == "gloo"
-        except (TypeError, AttributeError):
+        except (TypeError, ValueError, AttributeError):
             raise wrong("group", "a group of torch.distributed", group) from None
 
     @property

@@ -84,6 +84,7 @@ with TorchCoordinator(timeout=60) as coordinator:
     print(repr(coordinator))
 print(refused(InvalidError, lambda: coordinator.barrier("late")))
 print(refused(InvalidError, lambda: TorchCoordinator(timeout=0)))
+print(refused(InvalidError, lambda: TorchCoordinator("all")))
 assert dist.is_initialized()
 dist.barrier()
 dist.destroy_process_group()
@@ -95,6 +96,7 @@ dist.destroy_process_group()
                 f"<ckptfmt TorchCoordinator rank {rank} of 3>",
                 "coordinator is closed",
                 "timeout 0 is not a positive number of seconds",
+                "group is a group of torch.distributed, not str",
             ],
         )
 
