@@ -450,7 +450,8 @@ def test_balance(seed: int) -> None:
         total = sum(sizes)
         assert len(shards) == min(count, total // 4), seed
         assert max(sizes) <= math.ceil(total / count) * 1.01 + 4, seed
-        assert piece_count(shards) - len(tensors) <= 4 * count, seed
+        # Where a shard ends within a tensor, there is at most a cut down and up each dimension.
+        assert piece_count(shards) - len(tensors) <= 2 * 3 * count, seed
         cut += piece_count(shards) > len(tensors)
         assert texts(shards) == texts(policy(list(tensors))), seed
         for shard in shards:

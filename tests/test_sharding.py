@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 from ckptfmt.errors import InvalidError
-from ckptfmt.saving.policies import MaxShardSizePolicy, ShardByDevicePolicy
+from ckptfmt.saving import sharding
+from ckptfmt.saving.policies import MaxShardSizePolicy, ShardByDevicePolicy, ShardByTaskPolicy
 from ckptfmt.saving.sharding import Shard, ShardableTensor, ShardingCallback, validate_shards
 from ckptfmt.saving.specs import SaveSpec
 
@@ -587,3 +588,34 @@ def _seconds(tensors: Sequence[ShardableTensor], shards: Any) -> float:
     start = time.process_time()
     accepted(tensors, shards)
     return time.process_time() - start
+
+
+@pytest.mark.parametrize("order", ["as given", "reversed", "random"])
+def test_many_slices_of_one_key(seed: int, order: str) -> None:
+    """In any order they are found among thousands without looking at all for each."""
+    count = 20_000
+    given = [
+        ShardableTensor.from_spec(
+            SaveSpec(np.zeros((1, 2), np.float32), f"{count} 2 {row},1:0,2", "k")
+        )
+        for row in range(count)
+    ]
+    tensors = [tensor for tensor in given if tensor is not None]
+    rows = list(range(count))
+    if order == "reversed":
+        rows.reverse()
+    elif order == "random":
+        random.Random(seed).shuffle(rows)
+    shard = {"k": {tensors[row].slice_spec: tensors[row].tensor for row in rows}}
+    looked = 0
+    inside = sharding._inside
+
+    def counted(box: Any, whole: Any) -> bool:
+        nonlocal looked
+        looked += 1
+        return inside(box, whole)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sharding, "_inside", counted)
+        validate_shards(ShardByTaskPolicy(), tensors, [shard])
+    assert count <= looked <= 5 * count

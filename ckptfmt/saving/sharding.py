@@ -13,11 +13,12 @@ multiplicity, exactly if the sums of their signed corners are.
 from __future__ import annotations
 
 import abc
+import bisect
 import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Hashable, Mapping, MutableMapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -299,20 +300,53 @@ class _Origin:
 
 
 class _Key:
-    """What a callback was given under one key. `hint` is where the last piece belonged: the next
-    one most likely belongs there too, or to the one after."""
+    """What a callback was given under one key, of which a piece may be a part.
 
-    __slots__ = ("hint", "origins", "seen")
+    Mostly a piece is of the origin of the piece before or of the next one, or it is an origin as it
+    was; else those are looked at that begin at or next before the piece, along the axis with the
+    most beginnings, and at last all.
+    """
+
+    __slots__ = ("axis", "exact", "groups", "hint", "origins", "seen", "starts")
 
     def __init__(self) -> None:
         self.origins: list[_Origin] = []
         self.seen: dict[_Box, str] = {}
         self.hint = 0
+        self.exact: dict[_Box, int] = {}
+        self.axis = 0
+        self.starts: list[int] = []
+        self.groups: dict[int, list[int]] = {}
+
+    def index(self) -> None:
+        """Once all origins are known."""
+        self.seen.clear()
+        if len(self.origins) < 3:
+            return
+        boxes = [origin.box for origin in self.origins]
+        self.exact = {box: row for row, box in enumerate(boxes)}
+        ranks = range(min(len(box.start) for box in boxes))
+        self.axis = max(ranks, key=lambda axis: len({box.start[axis] for box in boxes}), default=-1)
+        if self.axis < 0:
+            return
+        for row, box in enumerate(boxes):
+            self.groups.setdefault(box.start[self.axis], []).append(row)
+        self.starts = sorted(self.groups)
+
+    def candidates(self, box: _Box) -> Iterator[int]:
+        count = len(self.origins)
+        yield self.hint
+        yield (self.hint + 1) % count
+        if box in self.exact:
+            yield self.exact[box]
+        if self.starts and self.axis < len(box.start):
+            place = bisect.bisect_right(self.starts, box.start[self.axis])
+            if place > 0:
+                yield from self.groups[self.starts[place - 1]]
+        yield from range(count)
 
     def find(self, full_shape: tuple[int, ...], box: _Box) -> _Origin | None:
-        count = len(self.origins)
-        for step in range(count):
-            row = (self.hint + step) % count
+        for row in self.candidates(box):
             origin = self.origins[row]
             if origin.full_shape == full_shape and _inside(box, origin.box):
                 self.hint = row
@@ -376,7 +410,7 @@ def _indexed(shardable_tensors: Sequence[ShardableTensor]) -> dict[str, _Key]:
         key.seen[box] = tensor.slice_spec
         key.origins.append(_Origin(tensor, full_shape, box))
     for key in keys.values():
-        key.seen.clear()
+        key.index()
     return keys
 
 
