@@ -27,12 +27,14 @@ __all__ = ["describe_file", "locate", "parse_state_path", "state_checkpoint"]
 STATE_NAME = "checkpoint"
 STATE_BYTES_MAX = 64 << 20
 HEAD_BYTES = 512
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 TABLE_MAGIC = bytes.fromhex("57fb808b247547db")
 LISTED_MAX = 8
 
 
 def path_text(path: str | bytes | os.PathLike[Any]) -> str:
-    """A path as str (bytes that are not UTF-8 as surrogate escapes); a NUL byte is refused."""
+    """A path as str (bytes that are not UTF-8 as surrogate escapes); a NUL byte is refused, and so
+    is a URL, which would else become a directory of that name beside the program."""
     try:
         text = os.fsdecode(path)
     except TypeError:
@@ -41,6 +43,11 @@ def path_text(path: str | bytes | os.PathLike[Any]) -> str:
         ) from None
     if "\0" in text:
         raise InvalidError("a path cannot hold a NUL byte", failure="BAD_PATH")
+    if _URL.match(text):
+        raise UnsupportedError(
+            f"{text[:200]!r} is a URL, and this version keeps checkpoints in files; a path that looks "
+            "like one is written with ./ before it"
+        )
     return text
 
 

@@ -403,6 +403,18 @@ def test_a_nul_byte(path: str | bytes) -> None:
     assert caught.value.message == "a path cannot hold a NUL byte"
 
 
+@pytest.mark.parametrize("path", ["s3://bucket/model", b"gs://bucket/model", "file:///tmp/model"])
+def test_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str | bytes) -> None:
+    """Saving to it would make directories of these names, and look like success."""
+    monkeypatch.chdir(tmp_path)
+    for call in (ckptfmt.open, ckptfmt.load, lambda path: ckptfmt.save(path, {"x": [1]})):
+        with pytest.raises(ckptfmt.UnsupportedError, match=r"is a URL, and this version keeps"):
+            call(path)
+    assert os.listdir(tmp_path) == []
+    ckptfmt.save("./s3://m", {"x": [1]})
+    assert ckptfmt.load("./s3://m")["x"] == [1]
+
+
 @pytest.mark.parametrize("name", ["n" * 300, "n/" * 3000 + "n"])
 def test_paths_too_long(tmp_path: Path, name: str) -> None:
     not_found(f"{tmp_path}/{name}")

@@ -226,11 +226,14 @@ def test_names_on_object_stores(
         real(prefixes, destination, **options)
 
     monkeypatch.setattr(saving, "merge", spy)
+    # There are no stores yet: a directory stands for one.
+    assert f"{scheme}://" in saving.OBJECT_STORES
+    monkeypatch.setattr(saving, "OBJECT_STORES", (f"{scheme}/",))
     saver = Saver({"all": {"a": np.ones(1), "b": on(1, np.ones(1), "b")}})
-    prefix = f"{scheme}://bucket/ckpt"
+    prefix = f"{scheme}/bucket/ckpt"
     assert saver.save(prefix, CheckpointOptions(object_store_names=True)) == prefix
     assert seen.pop() == [f"{prefix}.part-00000-of-00002", f"{prefix}.part-00001-of-00002"]
-    here = tmp_path / f"{scheme}:" / "bucket"
+    here = tmp_path / scheme / "bucket"
     complete = ["ckpt.data-00000-of-00002", "ckpt.data-00001-of-00002", "ckpt.index"]
     assert files(here) == complete
     # Unasked, or elsewhere: a temporary directory.
