@@ -45,8 +45,8 @@ def path_text(path: str | bytes | os.PathLike[Any]) -> str:
         raise InvalidError("a path cannot hold a NUL byte", failure="BAD_PATH")
     if _URL.match(text):
         raise UnsupportedError(
-            f"{text[:200]!r} is a URL, and this version keeps checkpoints in files; a path that looks "
-            "like one is written with ./ before it"
+            f"{text[:200]!r} is a URL, and this version keeps checkpoints in files; a path that "
+            "looks like one is written with ./ before it"
         )
     return text
 
