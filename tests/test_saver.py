@@ -17,6 +17,7 @@ from support.saving import QUICK, TASK, Given, Thing, files, on, one_each, previ
 import ckptfmt
 from ckptfmt.errors import InvalidError, StorageError
 from ckptfmt.saving import saver as saving
+from ckptfmt.saving.mesh import Layout, Mesh
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.policies import BalancedPolicy, MaxShardSizePolicy, ShardByTaskPolicy
 from ckptfmt.saving.saver import Saver
@@ -165,6 +166,45 @@ def test_callables_are_asked_once_a_save(tmp_path: Path) -> None:
         assert ckptfmt.load(prefix)["a"].tolist() == [count, count]
     saver.restore(prefix)
     assert len(asked) == 2
+
+
+def test_a_callable_that_was_asked_before_is_asked_again(tmp_path: Path) -> None:
+    values = iter([1.0, 2.0, 3.0])
+    spec = SaveSpec(lambda: next(values), "", "a", np.float64, "")
+    saver = Saver({"all": {"a": spec}})
+    assert spec.tensor == 1
+    for count in (2, 3):
+        assert ckptfmt.load(saver.save(tmp_path / "ckpt", QUICK))["a"] == count
+
+
+def test_the_layout_says_what_is_saved_and_restored(tmp_path: Path) -> None:
+    mesh = Mesh([("x", 4)])
+    layout = Layout(["x"], mesh)
+    whole = np.arange(5.0)
+    pieces = [whole[0:2], whole[2:4], whole[4:5], whole[5:5]]
+    owners = [Thing() for _ in pieces]
+    specs = [
+        DSaveSpec(piece, "", "w", (5,), layout, device=device)
+        for piece, device in zip(pieces, mesh.devices, strict=True)
+    ]
+    saver = Saver({owner: {"w": spec} for owner, spec in zip(owners, specs, strict=True)})
+    prefix = saver.save(tmp_path / "ckpt", QUICK)
+    assert ckptfmt.load(prefix)["w"].tolist() == whole.tolist()
+    assert ckptfmt.verify(prefix).ok
+    saver.restore(prefix)
+    for owner, spec, piece in zip(owners, specs, pieces, strict=True):
+        ((restored,),) = (one["w"].values() for one in owner.restored)
+        assert list(owner.restored[0]["w"]) == [spec.slice_spec]
+        assert (restored.tolist(), restored.dtype) == (piece.tolist(), piece.dtype)
+
+
+def test_a_part_of_a_mesh_tensor_is_not_saved_as_the_whole(tmp_path: Path) -> None:
+    spec = DSaveSpec(np.ones(2), "", "w", (4,), Layout(["x"], Mesh([("x", 2)])))
+    with pytest.raises(InvalidError) as caught:
+        Saver({"m": {"w": spec}}).save(tmp_path / "ckpt", QUICK)
+    assert caught.value.tensor == "w"
+    assert caught.value.message.startswith("a tensor of shape (2,) on device '' is not of shape (4")
+    assert files(tmp_path) == []
 
 
 def test_arrays_are_saved_as_they_are_at_the_save(tmp_path: Path) -> None:
@@ -543,7 +583,7 @@ def test_options_must_be_options(tmp_path: Path) -> None:
 
 
 def test_io_device_and_a_mesh(tmp_path: Path) -> None:
-    spec = DSaveSpec(np.ones(2), "4 0,2", "m", (4,), layout="rows")
+    spec = DSaveSpec(np.ones(2), "4 0,2", "m", (4,), Layout(["x"], Mesh([("x", 2)])))
     saver = Saver({"all": {"a": np.ones(1), "m": spec}})
     options = CheckpointOptions(io_device="/job:localhost")
     for call in (saver.save, saver.restore):

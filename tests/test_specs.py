@@ -13,6 +13,7 @@ import pytest
 
 import ckptfmt
 from ckptfmt.errors import InvalidError
+from ckptfmt.saving.mesh import Layout, Mesh
 from ckptfmt.saving.specs import DSaveSpec, SaveableObject, SaveSpec, as_array
 from ckptfmt.slices import SliceSpec
 
@@ -68,19 +69,14 @@ def test_a_function_is_called_once_and_late() -> None:
     assert spec.tensor.tolist() == [0, 1, 2]
 
 
-def test_a_function_is_dropped_with_what_it_holds() -> None:
-    class Held:
-        pass
-
-    import weakref  # noqa: PLC0415
-
-    held = Held()
-    spec = SaveSpec(lambda held=held: None, "", "w", dtype="float32", device="")
-    gone = weakref.ref(held)
-    del held
-    assert gone() is not None
-    assert spec.tensor is None
-    assert gone() is None
+def test_a_fresh_spec_asks_again() -> None:
+    values = iter([1, 2, 3])
+    spec = SaveSpec(lambda: next(values), "", "w", dtype="int64", device="")
+    assert spec.tensor == 1
+    fresh = spec.fresh()
+    assert [fresh.tensor, fresh.tensor, spec.tensor, spec.fresh().tensor] == [2, 2, 1, 3]
+    array = np.ones(2)
+    assert SaveSpec(array, "", "w").fresh().tensor is array
 
 
 def test_a_function_may_give_nothing() -> None:
@@ -221,18 +217,90 @@ def test_as_array() -> None:
 # ---- DSaveSpec, SaveableObject -------------------------------------------------------------------
 
 
+MESH = Mesh([("x", 2)])
+ROWS = Layout(["x"], MESH)
+
+
 def test_dsavespec() -> None:
-    layout = object()
-    spec = DSaveSpec(np.zeros(2), "4 0,2", "w", [4], layout, device="/cpu:0")
+    spec = DSaveSpec(np.zeros(2), "4 0,2", "w", [4], ROWS, device="/cpu:0")
     assert isinstance(spec, SaveSpec)
     assert spec.global_shape == (4,)
-    assert spec.layout is layout
-    assert spec.device == "/cpu:0"
-    refused(
-        lambda: DSaveSpec(1.0, "", "w", "ab", layout),
-        "global_shape 'ab' is no sequence of integers",
-        "w",
-    )
+    assert spec.layout is ROWS
+    assert (spec.device, spec.slice_spec, spec.is_empty) == ("/cpu:0", "4 0,2", False)
+    assert spec.tensor.shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("global_shape", "axes", "device", "text", "shape"),
+    [
+        ((5,), ["x"], 0, "5 0,3", (3,)),
+        ((5,), ["x"], 1, "5 3,2", (2,)),
+        ((3, 4), [None, "x"], 1, "3 4 -:2,2", (3, 2)),
+        ((3, 4), [None, None], 1, "", (3, 4)),
+        ((1,), ["x"], 0, "", (1,)),
+        ((1,), ["x"], 1, "1 1,0", (0,)),
+        ((0, 4), [None, "x"], 0, "0 4 -:0,2", (0, 2)),
+        ((), [], 0, "", ()),
+        ((4,), ["x"], None, "", (4,)),
+    ],
+)
+def test_the_slice_of_a_layout(
+    global_shape: Any, axes: Any, device: int | None, text: str, shape: Any
+) -> None:
+    name = "" if device is None else MESH.devices[device]
+    layout = Layout(axes, MESH)
+    spec = DSaveSpec(np.zeros(shape), "", "w", global_shape, layout, device=name)
+    assert (spec.slice_spec, spec.block_shape) == (text, shape)
+    assert spec.is_empty == text.endswith(",0")
+    assert spec.tensor.shape == shape
+    wrong = DSaveSpec(np.zeros((*shape, 1)), "", "w", global_shape, layout, device=name)
+    with pytest.raises(InvalidError) as caught:
+        _ = wrong.tensor
+    assert caught.value.tensor == "w"
+    assert caught.value.message.startswith(f"a tensor of shape {(*shape, 1)} on device '{name}' is")
+    late = DSaveSpec(lambda: [9.0] * 9, "", "w", global_shape, layout, "float64", name)
+    with pytest.raises(InvalidError) as caught:
+        _ = late.tensor
+    assert caught.value.message.startswith("a tensor of shape (9,) on")
+
+
+def test_devices_of_a_mesh_in_another_spelling() -> None:
+    mesh = Mesh([("x", 2)], ["/job:a/task:0/device:CPU:0", "/job:a/task:1/device:CPU:0"])
+    spec = DSaveSpec(1.0, "", "w", (4,), Layout(["x"], mesh), device="/job:a/task:1/cpu:0")
+    assert spec.slice_spec == "4 2,2"
+
+
+@pytest.mark.parametrize(
+    ("slice_spec", "global_shape", "layout", "message"),
+    [
+        ("", "ab", ROWS, "global_shape 'ab' is no sequence of integers"),
+        ("", (4,), "rows", "layout is a Layout, not str"),
+        ("", (4, 2), ROWS, "a layout of rank 1 does not fit the shape (4, 2)"),
+        ("", (-4,), ROWS, "global_shape (-4,) is not in range"),
+        (
+            "6 0,2",
+            (4,),
+            ROWS,
+            "slice spec '6 0,2' is of a tensor of another shape than global_shape (4,)",
+        ),
+        (
+            "4 3,2",
+            (4,),
+            ROWS,
+            None,
+        ),
+    ],
+)
+def test_dsavespec_refuses(
+    slice_spec: str, global_shape: Any, layout: Any, message: str | None
+) -> None:
+    with pytest.raises(InvalidError) as caught:
+        DSaveSpec(np.zeros(2), slice_spec, "w", global_shape, layout)
+    assert caught.value.tensor == "w"
+    if message is None:
+        assert caught.value.message.startswith("TXT-")
+    else:
+        assert caught.value.message == message
 
 
 def test_saveable_objects() -> None:

@@ -17,7 +17,6 @@ A save is this sequence; everything before the merge happens beside the checkpoi
 from __future__ import annotations
 
 import contextlib
-import copy
 import os
 import secrets
 import shutil
@@ -26,6 +25,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ckptfmt import names
 from ckptfmt import reader as reading
@@ -105,13 +107,13 @@ class Saver:
             own = None if trackable is None else getattr(trackable, "restore", None)
             owner = _Owner(trackable, functions.get(trackable, own) if functions else own)
             for key, slice_spec, spec in _specs(tensors):
-                if (key, slice_spec) in seen:
+                item = _Item(key, slice_spec, spec, owner)
+                if (key, slice_spec) in seen and not item.is_empty:
                     raise InvalidError(
                         f"the slice '{slice_spec}' is given twice: one would overwrite the other",
                         tensor=key,
                     )
                 seen.add((key, slice_spec))
-                item = _Item(key, slice_spec, spec, owner)
                 self._tasks.setdefault(task_of(spec.device), []).append(item)
         self._registered = _registered(registered_savers)
 
@@ -297,9 +299,16 @@ class _Item:
 
     def shardable(self) -> ShardableTensor | None:
         """The tensor as a policy sees it; its callable is asked now. None if there is no value."""
+        if self.is_empty:
+            return None
         # A spec keeps what its callable gave: a copy is asked, so that the next save asks again and
         # nothing is kept meanwhile.
-        return ShardableTensor.from_spec(copy.copy(self.spec), self.key, self.owner.trackable)
+        return ShardableTensor.from_spec(self.spec.fresh(), self.key, self.owner.trackable)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is the block of a device that a layout leaves nothing for."""
+        return isinstance(self.spec, DSaveSpec) and self.spec.is_empty
 
     def is_wanted(self, reader: Reader) -> bool:
         """Whether a restore from this checkpoint reads it."""
@@ -370,7 +379,7 @@ def _specs(tensors: Mapping[str, Any]) -> Iterator[tuple[str, str, SaveSpec]]:
             if not isinstance(slice_spec, str):
                 raise InvalidError(f"{slice_spec!r} is no slice text, a str", tensor=key)
             text = slice_spec.strip()
-            if text:
+            if text and not (isinstance(value, DSaveSpec) and value.is_empty):
                 with about(key):
                     parse_spec(text)
             if not isinstance(value, SaveSpec):
@@ -513,9 +522,17 @@ def _remove_emptied(inputs: Iterable[str], prefix: str) -> None:
 
 def _read(reader: Reader, items: Sequence[_Item]) -> list[Any]:
     """The arrays of these, in one batch, with RestoreV2's checks."""
+    if any(item.is_empty for item in items):
+        found = iter(_read(reader, [item for item in items if not item.is_empty]))
+        return [_nothing(item.spec) if item.is_empty else next(found) for item in items]
     batch = select_batch(reader, [names.tensor_bytes(item.key) for item in items])
     check_dtypes(batch, [item.spec.dtype for item in items])
     for position, item in enumerate(items):
         if item.slice_spec:
             batch.boxes[position] = box_of_text(batch.handle(position), item.slice_spec)
     return batch.read(None)
+
+
+def _nothing(spec: SaveSpec) -> NDArray[Any]:
+    assert isinstance(spec, DSaveSpec)
+    return np.empty(spec.block_shape, object if isinstance(spec.dtype, str) else spec.dtype)

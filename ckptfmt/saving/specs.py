@@ -2,14 +2,16 @@
 """What is to be saved, before it is: SaveSpec and SaveableObject, as TensorFlow's.
 
 A SaveSpec names one tensor, or one slice of one, and may leave making it to a function that is
-called late: only one shard's tensors need to be in memory at a time.
+called late: a tensor need not be in memory before the save. (`Saver.save` asks for all tensors
+before it writes any of them: all are in memory at that time.)
 """
 
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +22,7 @@ from ckptfmt.arrays import Sources
 from ckptfmt.errors import InvalidError, about
 from ckptfmt.names import tensor_bytes, tensor_text
 from ckptfmt.saving.devices import canonical, device_of
+from ckptfmt.saving.mesh import Layout
 from ckptfmt.slices import SliceSpec, parse_spec
 
 __all__ = ["DSaveSpec", "Dtype", "SaveSpec", "SaveableObject", "as_array"]
@@ -34,8 +37,8 @@ class SaveSpec:
 
     Args:
         tensor: what `Writer.add` takes for an array, or a function without arguments that gives
-            one; or None: the object is recorded and no value saved. A function is called once,
-            when `tensor` is first asked for, and may give None.
+            one; or None: the object is recorded and no value saved. A function is called
+            when `tensor` is first asked for, and again by every `Saver.save`; it may give None.
         slice_spec: "" for a whole tensor, else the text of `SaveSliceInfo.spec` ("4 6 0,2:0,6").
         name: the tensor's name in the checkpoint.
         dtype: what `Writer.add` takes for a dtype. A function and None need it; otherwise it is
@@ -68,7 +71,9 @@ class SaveSpec:
         if device is not None and not isinstance(device, str):
             raise _named(wrong("a device", "a str", device), self.name)
         self._make: Callable[[], Any] | None = tensor if callable(tensor) else None
+        # What there is, or what the function gave when it was first asked.
         self._tensor: Any = None if self._make else tensor
+        self._asked = self._make is None
         if self._make is not None and (dtype is None or device is None):
             raise InvalidError(
                 "When passing a callable `tensor` to a SaveSpec, an explicit dtype and device must "
@@ -91,10 +96,18 @@ class SaveSpec:
             Exception: whatever the function raised that was given for it; it is called again when
                 the tensor is next asked for.
         """
-        if self._make is not None:
+        if self._make is not None and not self._asked:
             self._tensor = self._make()
-            self._make = None
+            self._asked = True
         return self._tensor
+
+    def fresh(self) -> Self:
+        """This spec as if its tensor had not been asked for yet. Asking the copy keeps nothing in
+        the original."""
+        spec = copy.copy(self)
+        if spec._make is not None:
+            spec._tensor, spec._asked = None, False
+        return spec
 
     @property
     def box(self) -> SliceSpec | None:
@@ -119,10 +132,26 @@ class SaveSpec:
 class DSaveSpec(SaveSpec):
     """A SaveSpec of a tensor that is spread over a mesh; as `tf.experimental.dtensor`'s DSaveSpec.
 
+    Where no slice is given it is the one that the layout gives the device. A device outside of the
+    mesh holds the whole tensor.
+
     Args:
-        tensor, slice_spec, name, dtype, device: as in SaveSpec.
+        tensor, name, dtype, device: as in SaveSpec. A tensor of another shape than that of its
+            slice is refused when it is asked for.
+        slice_spec: "" for the slice of the device by the layout, or the text of one of a tensor of
+            shape `global_shape`.
         global_shape: the shape of the tensor that all devices hold together.
         layout: the Layout by which they hold it.
+
+    Attributes:
+        slice_spec: the text of the slice, "" where it is the whole tensor.
+        global_shape, layout: as given.
+        is_empty: True if the layout leaves nothing for the device: nothing is saved, and a restore
+            gives an array without elements.
+
+    Raises:
+        InvalidError: as in SaveSpec; `layout` is no Layout, `global_shape` is no shape of its rank,
+            or `slice_spec` is malformed or a slice of a tensor of another shape.
     """
 
     def __init__(
@@ -131,7 +160,7 @@ class DSaveSpec(SaveSpec):
         slice_spec: str,
         name: str,
         global_shape: Sequence[int],
-        layout: Any,
+        layout: Layout,
         dtype: Any = None,
         device: str | None = None,
     ) -> None:
@@ -142,7 +171,75 @@ class DSaveSpec(SaveSpec):
             raise InvalidError(
                 f"global_shape {global_shape!r} is no sequence of integers", tensor=self.name
             ) from None
+        if not isinstance(layout, Layout):
+            raise _named(wrong("layout", "a Layout", layout), self.name)
         self.layout = layout
+        whole = (0,) * layout.rank, self.global_shape, (-1,) * layout.rank
+        with about(self.name):
+            # Any device of the mesh will do to have the shape checked.
+            place = _device_of_mesh(layout, self.device)
+            block = layout.slice_of(self.global_shape, place or layout.mesh.devices[0])
+        given = self.box
+        if given is not None:
+            if given.full_shape != self.global_shape:
+                raise InvalidError(
+                    f"slice spec '{slice_spec}' is of a tensor of another shape than global_shape "
+                    f"{self.global_shape}",
+                    tensor=self.name,
+                )
+            block = given
+        elif place is None:
+            block = SliceSpec(self.global_shape, *whole)
+        if given is None:
+            self.slice_spec = "" if block[1:] == whole else _text_of(block)
+        self._block = block
+        self.is_empty: bool = 0 in block.lengths
+
+    @property
+    def tensor(self) -> Any:
+        """As in SaveSpec.
+
+        Raises:
+            InvalidError: the tensor has not the shape of its slice.
+        """
+        tensor = super().tensor
+        shape = None if tensor is None else getattr(tensor, "shape", None)
+        if tensor is not None and shape is None:
+            with about(self.name):
+                shape = as_array(self.name, tensor, self.dtype)[0].shape
+        if shape is not None and tuple(shape) != self._block.shape:
+            raise InvalidError(
+                f"a tensor of shape {tuple(shape)} on device '{self.device}' is not of shape "
+                f"{self._block.shape}, as the layout {self.layout.text} of global_shape "
+                f"{self.global_shape} or the slice spec '{self.slice_spec}' says",
+                tensor=self.name,
+            )
+        return tensor
+
+    @property
+    def box(self) -> SliceSpec | None:
+        """As in SaveSpec; also one without elements."""
+        return self._block if getattr(self, "is_empty", False) else super().box
+
+    @property
+    def block_shape(self) -> tuple[int, ...]:
+        """The shape that the tensor is to have."""
+        return self._block.shape
+
+
+def _device_of_mesh(layout: Layout, device: str) -> str | None:
+    """The name that the mesh has for a device; None if it is none of its devices."""
+    devices = layout.mesh.devices
+    if device in devices or not device:
+        return device or None
+    wanted = canonical(device)
+    return next((name for name in devices if canonical(name) == wanted), None)
+
+
+def _text_of(box: SliceSpec) -> str:
+    pairs = zip(box.start, box.lengths, strict=True)
+    slices = ":".join("-" if size < 0 else f"{start},{size}" for start, size in pairs)
+    return f"{' '.join(map(str, box.full_shape))} {slices}"
 
 
 class SaveableObject:
