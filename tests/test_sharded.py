@@ -206,7 +206,7 @@ def test_handles_and_other_orders(tmp_path: Path) -> None:
         writer.add("v", np.array([b"payload"], object), dtype="variant")
     with ckptfmt.open(tmp_path / "from") as reader:
         tensors = {"q": reader["q"], "v": reader["v"], "big": {"a": np.arange(3, dtype=">i4")}}
-        all_good(save_team(tmp_path / "ck", lambda _: tensors, {}, 1))
+        all_good(save_team(tmp_path / "ck", lambda _: tensors, {"big": None}, 1))
     with ckptfmt.open(tmp_path / "ck") as reader:
         assert [handle.dtype_name for handle in reader.values()] == ["int32", "qint8", "variant"]
         assert reader["big"].read().tolist() == [0, 1, 2]
@@ -320,7 +320,7 @@ def test_a_process_that_fails(
     def give(rank: int) -> dict[str, Any]:
         return {"w": rows(GOOD, 0), f"own{rank}": value if rank == bad else 1}
 
-    outcomes = save_team(tmp_path / "ck", give, {}, 3)
+    outcomes = save_team(tmp_path / "ck", give, {"w": None}, 3)
     own = "an object array can hold bytes and str, not object"
     assert described(outcomes.pop(bad)) == (InvalidError, f"tensor 'own{bad}': {own}")
     told = f"tensor 'own{bad}': process {bad} of 3 failed: {own}"
@@ -501,7 +501,23 @@ def test_processes_that_disagree(
     ("tensors", "layouts", "message"),
     [
         ({"w": {"c": A}}, {"w": ROWS}, "tensor 'w': 'c' is no device of the mesh [x=2]"),
-        ({"w": {}}, {}, "tensor 'w': there is no array for any device"),
+        ({"w": {}}, {"w": None}, "tensor 'w': there is no array for any device"),
+        (
+            {"w": {"a": A}},
+            {"ww": ROWS},
+            "tensor 'w': there are local arrays, {device: array}, but it has no entry in layouts; "
+            "one that is replicated outside any mesh has the layout None",
+        ),
+        (
+            {"w": {"a": A, "b": A + 1}},
+            {"w": None},
+            "tensor 'w': a and b hold the same part of it, but their arrays differ",
+        ),
+        (
+            {"w": {"a": A, "b": A + 1}},
+            {"w": Layout.replicated(MESH, 2)},
+            "tensor 'w': a and b hold the same part of it, but their arrays differ",
+        ),
         (
             {"w": A},
             {"w": ROWS},
@@ -515,7 +531,7 @@ def test_processes_that_disagree(
         ),
         (
             {"w": {"a": A, "b": B}},
-            {},
+            {"w": None},
             "tensor 'w': without layout it is replicated, but the array of a has shape (2, 3), "
             "that of b (1, 3)",
         ),

@@ -89,9 +89,10 @@ def sharded_save(
             tensor's layout, the same devices for all tensors of one mesh. Local arrays are whatever
             `Writer.add` takes, of the shape that the layout gives (`Layout.slice_of`). A plain
             array, or a tensor without layout, is replicated: whole in every process that gives it
-            (all have the same, which is not checked). A process without devices in a tensor's mesh
-            gives {} or leaves it out.
-        layouts: name to Layout, the same in all processes; None, or no layout, is replicated.
+            (all have the same: compared up to 1 MiB, and between local numpy arrays of any size).
+            A process without devices in a tensor's mesh gives {} or leaves it out.
+        layouts: name to Layout, the same in all processes; None is replicated, and so is a plain
+            array without entry.
         coordinator: joins the processes.
         metadata: as in Writer; that of process 0 counts.
         level, alignment, durability: as in Writer. Data files are synced by the merge.

@@ -14,7 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ckptfmt import dtypes, names
+import numpy as np
+from numpy.typing import NDArray
+
+from ckptfmt import _core, dtypes, names
 from ckptfmt.arguments import wrong
 from ckptfmt.arrays import Sources
 from ckptfmt.errors import InvalidError
@@ -39,6 +42,8 @@ _Lengths = dict[int, tuple[int, int]]
 
 # What a string counts when work is spread: its size does not follow from a layout.
 STRING_BYTES = 16
+# Up to this size the processes compare checksums of what they all hold.
+SUMMED_BYTES = 1 << 20
 
 
 class Held(NamedTuple):
@@ -48,6 +53,7 @@ class Held(NamedTuple):
     layout: Layout | None
     shapes: dict[int, Shape]  # by position in the mesh
     arrays: dict[int, Any]
+    sum: int | None  # CRC-32C of a replicated tensor, where it is small
 
 
 @dataclass
@@ -77,7 +83,7 @@ class Description:
             shapes = list(one.shapes.values())
             told = shapes[:1] if len(set(shapes)) == 1 else shapes
             number = -1 if one.layout is None else layouts.setdefault(one.layout, len(layouts))
-            rows.append([name, one.code, number, told])
+            rows.append([name, one.code, number, told, one.sum])
         text = {
             "meshes": [_mesh_json(mesh) for mesh in self.placement],
             "layouts": [
@@ -175,6 +181,13 @@ def describe(tensors: Mapping[Any, Any], layouts: Mapping[Any, Any]) -> Descript
         given[name] = value
     for name in sorted(given):
         value, layout = given[name], by_name.get(name)
+        if isinstance(value, Mapping) and name not in by_name:
+            # Blocks taken for replicas would be lost, all but one.
+            raise InvalidError(
+                "there are local arrays, {device: array}, but it has no entry in layouts; one that "
+                "is replicated outside any mesh has the layout None",
+                tensor=name,
+            )
         if isinstance(value, Mapping) and not value and layout is not None:
             continue  # all of its devices are elsewhere
         one = _held(name, value, layout)
@@ -255,9 +268,78 @@ def _held(name: str, value: Any, layout: Layout | None) -> Held:
                 f"an array of shape {shapes[position]} does not fit the layout {layout.text}",
                 tensor=name,
             )
+    total = _sum_of_replicas(name, codes[first], layout, shapes, arrays, labels)
     if layout is None:
-        return Held(codes[first], None, {0: shapes[first]}, {0: arrays[first]})
-    return Held(codes[first], layout, shapes, arrays)
+        return Held(codes[first], None, {0: shapes[first]}, {0: arrays[first]}, total)
+    return Held(codes[first], layout, shapes, arrays, total)
+
+
+def _sum_of_replicas(
+    name: str,
+    code: int,
+    layout: Layout | None,
+    shapes: Mapping[int, Shape],
+    arrays: Mapping[int, Any],
+    labels: Mapping[int, str],
+) -> int | None:
+    """Compares the local arrays of each block, and gives the checksum of a replicated tensor that is
+    small; what numpy does not hold is looked at only where it is small."""
+    if dtypes.numpy_dtype(code) is None:
+        return None
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for position, shape in shapes.items():
+        block = () if layout is None else layout.block_of(position)
+        groups.setdefault((*block, *shape), []).append(position)
+    for first, *others in groups.values():
+        small = _size(code, shapes[first]) <= SUMMED_BYTES
+        for other in others:
+            pair = [arrays[first], arrays[other]]
+            if pair[0] is pair[1] or not (small or all(type(a) is np.ndarray for a in pair)):
+                continue
+            if _bytes_differ(*(_pieces(name, array) for array in pair)):
+                raise InvalidError(
+                    f"{labels[first]} and {labels[other]} hold the same part of it, but their "
+                    "arrays differ",
+                    tensor=name,
+                )
+    position = next(iter(shapes))
+    whole = layout is None or layout.is_replicated
+    if not whole or _size(code, shapes[position]) > SUMMED_BYTES:
+        return None
+    total = 0
+    for piece in _pieces(name, arrays[position]):
+        total = _core.crc32c(piece, total)
+    return total
+
+
+def _size(code: int, shape: Shape) -> int:
+    info = dtypes.info_of(code)
+    return math.prod(shape) * (info.size if info is not None and info.size else STRING_BYTES)
+
+
+def _pieces(name: str, data: Any) -> list[NDArray[np.uint8]]:
+    """The bytes of an array as they would be stored; those of strings after their sizes."""
+    sources = Sources()
+    sources.add(names.tensor_bytes(name), data)
+    if sources.elements:
+        elements = sources.elements[0]
+        sizes = np.fromiter(map(len, elements), np.uint64, len(elements)).view(np.uint8)
+        return [sizes, np.frombuffer(b"".join(elements), np.uint8)]
+    array = sources.arrays[0]
+    if sources.swapped:
+        array = array.astype(array.dtype.newbyteorder("="))
+    return [np.ascontiguousarray(array).reshape(-1).view(np.uint8)]
+
+
+def _bytes_differ(one: list[NDArray[np.uint8]], other: list[NDArray[np.uint8]]) -> bool:
+    return any(
+        left.size != right.size
+        or any(
+            not np.array_equal(left[at : at + SUMMED_BYTES], right[at : at + SUMMED_BYTES])
+            for at in range(0, left.size, SUMMED_BYTES)
+        )
+        for left, right in zip(one, other, strict=True)
+    )
 
 
 def _facts(name: str, data: Any) -> tuple[int, Shape, Any]:
@@ -298,11 +380,12 @@ def _check_placement(
 class _Claim:
     """What the processes say about one tensor."""
 
-    __slots__ = ("code", "holders", "layout", "lengths", "positions", "rank", "shape")
+    __slots__ = ("code", "holders", "layout", "lengths", "positions", "rank", "shape", "sums")
 
     def __init__(self, rank: int, code: int, layout: Layout | None, shape: Shape) -> None:
         self.rank, self.code, self.layout, self.shape = rank, code, layout, shape
         self.holders: list[int] = []
+        self.sums: dict[int | None, list[int]] = {}
         self.positions: set[int] = set()
         self.lengths: list[_Lengths] = [{} for _ in shape]
 
@@ -355,7 +438,7 @@ def join(descriptions: Sequence[bytes], placements: Sequence[Sequence[Sequence[i
         for number, mesh in enumerate(meshes):
             own[mesh] = placements[rank][number]
             by_mesh.setdefault(mesh, [()] * len(descriptions))[rank] = own[mesh]
-        for name, code, number, told in document["tensors"]:
+        for name, code, number, told, total in document["tensors"]:
             layout = None if number < 0 else layouts[number]
             positions = [0] if layout is None else own[layout.mesh]
             shapes = [tuple(shape) for shape in told]
@@ -366,6 +449,7 @@ def join(descriptions: Sequence[bytes], placements: Sequence[Sequence[Sequence[i
                 claim = claims[name] = _Claim(rank, code, layout, shapes[0])
             _compare(name, claim, rank, code, layout, shapes[0])
             claim.holders.append(rank)
+            claim.sums.setdefault(total, []).append(rank)
             if layout is not None:
                 told_here = (number, tuple(shapes))
                 if told_here not in known:
@@ -379,6 +463,7 @@ def join(descriptions: Sequence[bytes], placements: Sequence[Sequence[Sequence[i
     tensors = {}
     for name in sorted(claims):
         claim = claims[name]
+        _check_sums(name, claim)
         if claim.layout is None:
             tensors[name] = Planned(claim.code, None, claim.shape, tuple(claim.holders))
         else:
@@ -432,6 +517,14 @@ def _compare(
         raise differ("layout", *texts)
     if layout is None and shape != claim.shape:
         raise differ("shape", claim.shape, shape)
+
+
+def _check_sums(name: str, claim: _Claim) -> None:
+    if len(claim.sums) > 1:
+        groups = "; ".join(_some(ranks) for ranks in claim.sums.values())
+        raise InvalidError(
+            f"it is replicated, but these processes hold different elements: {groups}", tensor=name
+        )
 
 
 def _lengths(name: str, layout: Layout, local: Iterable[tuple[int, Shape]]) -> list[_Lengths]:
