@@ -12,9 +12,10 @@ import pytest
 from support.team import all_good, run_team
 
 import ckptfmt
-from ckptfmt.errors import InvalidError
+from ckptfmt import reader as reading
+from ckptfmt.errors import GenerationGoneError, InvalidError
 from ckptfmt.saving.mesh import Layout, Mesh
-from ckptfmt.saving.sharded import sharded_save
+from ckptfmt.saving.sharded import sharded_restore, sharded_save
 
 MESH = Mesh({"x": 2}, ["a", "b"])
 ROWS = Layout(["x", None], MESH)
@@ -95,3 +96,48 @@ def test_blocks_of_one_device_each_are_compared(tmp_path: Path) -> None:
     assert message_of(outcomes) == (
         "tensor 'w': b and d hold the same part of it, but their arrays differ"
     )
+
+
+# ---- restores ------------------------------------------------------------------------------------
+
+
+def test_restores_of_different_names_read_one_generation(tmp_path: Path) -> None:
+    prefix = tmp_path / "ck"
+    ckptfmt.save(prefix, {"a": [1], "b": [1]})
+
+    def restore(team: Any) -> Any:
+        if team.rank == 0:  # it has read all when the others begin
+            gather = team.gather
+
+            def replaced(data: bytes, root: int = 0) -> Any:
+                ckptfmt.save(prefix, {"a": [2], "b": [2]})
+                team.barrier("replaced")
+                return gather(data, root)
+
+            team.gather = replaced
+        else:
+            team.barrier("replaced")
+        return sharded_restore(prefix, {"ab"[team.rank]: None}, team)
+
+    assert message_of(run_team(2, restore), GenerationGoneError).endswith(
+        "/ck: process 0 and process 1 found different checkpoints here: it was replaced while it "
+        "was being restored; restore it again"
+    )
+
+
+def test_a_checkpoint_replaced_while_it_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was hashed and what was opened are one file."""
+    prefix = tmp_path / "ck"
+    ckptfmt.save(prefix, {"a": [1]})
+    opened = reading.Reader
+
+    def replacing(*rest: Any, **options: Any) -> Any:
+        ckptfmt.save(prefix, {"a": [2]})
+        return opened(*rest, **options)
+
+    monkeypatch.setattr(reading, "Reader", replacing)
+    [error] = run_team(1, lambda team: sharded_restore(prefix, {"a": None}, team))
+    assert isinstance(error, GenerationGoneError)
+    assert "replaced while it was being opened" in str(error)

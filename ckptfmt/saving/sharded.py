@@ -16,7 +16,9 @@ succeeded and read the same checkpoint.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import io
 import json
 import math
 import os
@@ -36,7 +38,7 @@ from ckptfmt.arguments import check_choice, listed, wrong
 from ckptfmt.arrays import Sources
 from ckptfmt.errors import CkptfmtError, GenerationGoneError, InvalidError, StorageError
 from ckptfmt.load import Batch
-from ckptfmt.locate import path_text
+from ckptfmt.locate import locate, path_text
 from ckptfmt.merge import merge
 from ckptfmt.names import sharded_filename
 from ckptfmt.saving.mesh import Layout, Mesh
@@ -192,10 +194,15 @@ def sharded_restore(
     seen = b""
     with team.guarded() as guard:
         wishes = _Wishes.of(layouts, devices, team)
-        with reading.open(
-            prefix, verify=verify, limits=limits, follow_symlinks=follow_symlinks
-        ) as reader:
-            result, seen = _read(reader, wishes)
+        path = locate(prefix)
+        with contextlib.ExitStack() as stack:
+            index = _Index(path, stack)
+            reader = reading.Reader(
+                path, verify=verify, limits=limits, follow_symlinks=follow_symlinks
+            )
+            stack.enter_context(reader)
+            seen = index.digest()
+            result = _read(reader, wishes)
     team.round(guard.error, seen, lambda answers: _compare_seen(answers, path_text(prefix)))
     return result
 
@@ -442,8 +449,35 @@ class _Places:
         self.targets.append((target, keys))
 
 
-def _read(reader: reading.Reader, wishes: _Wishes) -> tuple[dict[str, Any], bytes]:
-    """The arrays of this process, and what tells whether another process read the same."""
+class _Index:
+    """The index file, held open from before the reader opens it: what tells whether all processes
+    read the same, whichever tensors they want."""
+
+    def __init__(self, prefix: str, stack: contextlib.ExitStack) -> None:
+        self._path = names.index_name(prefix)
+        self._file: io.BufferedReader | None = None
+        # Where that fails the reader says why, better.
+        with contextlib.suppress(OSError):
+            self._file = stack.enter_context(open(self._path, "rb"))  # noqa: SIM115
+
+    def digest(self) -> bytes:
+        """SHA-256 of the file that the reader, open by now, has."""
+        try:
+            if self._file is not None:
+                held = os.fstat(self._file.fileno())
+                if os.path.samestat(held, os.stat(self._path)):
+                    return hashlib.file_digest(self._file, "sha256").digest()
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise StorageError(str(error), errno=error.errno, path=self._path) from error
+        raise GenerationGoneError(
+            "it was replaced while it was being opened; restore it again", path=self._path
+        )
+
+
+def _read(reader: reading.Reader, wishes: _Wishes) -> dict[str, Any]:
+    """The arrays of this process."""
     wanted = list(wishes.layouts)
     # All names are looked up, also those of which nothing is here: the others would fail alone.
     selection = reader._handle.select([names.tensor_bytes(name) for name in wanted])
@@ -476,7 +510,7 @@ def _read(reader: reading.Reader, wishes: _Wishes) -> tuple[dict[str, Any], byte
     )
     for (target, keys), array in zip(places.targets, batch.read(None), strict=True):
         target.update(dict.fromkeys(keys, array))
-    return result, _seen(wanted, selection, shapes)
+    return result
 
 
 class _LocalBox(NamedTuple):
@@ -510,29 +544,11 @@ def _local_boxes(
     return found
 
 
-def _seen(wanted: list[str], selection: _core.Selection, shapes: list[tuple[int, ...]]) -> bytes:
-    """Two digests: of the names, and of what the index says about the contents of these tensors."""
-    contents = hashlib.sha256(repr(shapes).encode())
-    for column in (
-        selection.rows["dtype"],
-        selection.rows["stored"]["size"],
-        selection.rows["stored"]["crc32c"],
-        selection.slice_rows["stored"]["size"],
-        selection.slice_rows["stored"]["crc32c"],
-    ):
-        contents.update(np.ascontiguousarray(column).tobytes())
-    asked = hashlib.sha256(b"\0".join(names.tensor_bytes(name) for name in wanted))
-    return asked.digest() + contents.digest()
-
-
 def _compare_seen(answers: list[bytes], path: str) -> bytes:
-    """Processes that asked for the same tensors must have seen the same contents."""
-    first: dict[bytes, int] = {}
     for rank, answer in enumerate(answers):
-        other = first.setdefault(answer[:32], rank)
-        if answers[other] != answer:
+        if answer != answers[0]:
             raise GenerationGoneError(
-                f"process {other} and process {rank} found different checkpoints here: it was "
+                f"process 0 and process {rank} found different checkpoints here: it was "
                 "replaced while it was being restored; restore it again",
                 path=path,
             )

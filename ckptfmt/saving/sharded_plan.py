@@ -282,7 +282,7 @@ def _sum_of_replicas(
     arrays: Mapping[int, Any],
     labels: Mapping[int, str],
 ) -> int | None:
-    """Compares the local arrays of each block, and gives the checksum of a replicated tensor that is
+    """Compares the local arrays of each block; gives the checksum of a replicated tensor that is
     small; what numpy does not hold is looked at only where it is small."""
     if dtypes.numpy_dtype(code) is None:
         return None
