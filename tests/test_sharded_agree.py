@@ -4,6 +4,10 @@ mixed silently, and everybody hears what differs."""
 
 from __future__ import annotations
 
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,7 @@ from ckptfmt import reader as reading
 from ckptfmt.errors import GenerationGoneError, InvalidError
 from ckptfmt.saving.mesh import Layout, Mesh
 from ckptfmt.saving.sharded import sharded_restore, sharded_save
+from ckptfmt.saving.sharded_plan import Plan, Planned, parts_of
 
 MESH = Mesh({"x": 2}, ["a", "b"])
 ROWS = Layout(["x", None], MESH)
@@ -141,3 +146,124 @@ def test_a_checkpoint_replaced_while_it_is_opened(
     [error] = run_team(1, lambda team: sharded_restore(prefix, {"a": None}, team))
     assert isinstance(error, GenerationGoneError)
     assert "replaced while it was being opened" in str(error)
+
+
+# ---- calls that do not belong together -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([{"level": "v2"}, {}, {"level": "v2"}], "levels: v2 (process 0, 2); v2+ (process 1)"),
+        ([{}, {}, {"alignment": 64}], "alignments: None (process 0, 1); 64 (process 2)"),
+        (
+            [{"durability": "none"}, {"durability": "rename"}, {"durability": "none"}],
+            "durabilities: none (process 0, 2); rename (process 1)",
+        ),
+    ],
+)
+def test_options_that_differ(tmp_path: Path, options: list[dict[str, Any]], message: str) -> None:
+    def work(team: Any) -> None:
+        sharded_save(tmp_path / "ck", {"w": 1}, {}, team, **options[team.rank])
+
+    assert message_of(run_team(3, work)) == f"the processes give different {message}"
+    assert not list(tmp_path.glob("*"))
+
+
+def test_prefixes_that_differ(tmp_path: Path) -> None:
+    def work(team: Any) -> None:
+        sharded_save(tmp_path / f"ck{team.rank}", {"w": part(team.rank)}, {"w": ROWS}, team)
+
+    assert message_of(run_team(2, work)) == (
+        f"the processes give different prefixes: {tmp_path}/ck0 (process 0); {tmp_path}/ck1 "
+        "(process 1)"
+    )
+    assert not list(tmp_path.glob("*"))
+
+
+ELSEWHERE = """
+import sys
+import numpy as np
+from ckptfmt.distributed.directory import DirectoryCoordinator
+from ckptfmt.errors import CheckpointNotFoundError
+from ckptfmt.saving.mesh import Layout, Mesh
+from ckptfmt.saving.sharded import sharded_save
+
+rank = int(sys.argv[2])
+layout = Layout(["x"], Mesh({"x": 2}, ["a", "b"]))
+with DirectoryCoordinator(sys.argv[1], rank, 2, run_id="run", timeout=30) as team:
+    try:
+        sharded_save("ck", {"w": {"ab"[rank]: np.zeros(2)}}, {"w": layout}, team)
+    except CheckpointNotFoundError as error:
+        print(error)
+"""
+
+
+def test_a_place_that_is_not_shared(tmp_path: Path) -> None:
+    """One relative prefix in two directories: each sees only what it wrote, and removes that."""
+    started = []
+    for rank in range(2):
+        (tmp_path / f"{rank}").mkdir()
+        command = [sys.executable, "-c", ELSEWHERE, f"{tmp_path}/runs", f"{rank}"]
+        where = tmp_path / f"{rank}"
+        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=where))
+    texts = [process.communicate(timeout=60)[0] for process in started]
+    for text in texts:
+        assert text.strip().endswith(
+            "process 1 wrote its part here, but process 0 does not see it: is ck on a file system "
+            "that all processes share?"
+        )
+    assert not list(tmp_path.glob("[01]/*"))
+
+
+def test_a_save_and_a_restore_at_once(tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "old", {"w": WHOLE})
+
+    def work(team: Any) -> Any:
+        if team.rank == saving:
+            return sharded_save(tmp_path / "ck", {"w": part(saving)}, {"w": ROWS}, team)
+        return sharded_restore(tmp_path / "old", {"w": ROWS}, team)
+
+    for saving in range(2):
+        calls = ["round 1 of sharded_restore (process {})", "round 1 of sharded_save (process {})"]
+        first, second = calls if saving else calls[::-1]
+        assert message_of(run_team(2, work)) == (
+            f"the processes are at different places: {first.format(0)}; {second.format(1)}"
+        )
+        assert not list(tmp_path.glob("ck*"))
+
+
+# ---- who writes what -----------------------------------------------------------------------------
+
+
+def test_the_least_loaded_process_writes(seed: int) -> None:
+    """As if all holders were compared for every slice, the largest first."""
+    chance = random.Random(seed)
+    holders = [tuple(sorted(chance.sample(range(9), chance.randint(2, 9)))) for _ in range(6)]
+    tensors = {
+        f"t{i:03}": Planned(4, None, (chance.randint(1, 40),), chance.choice(holders))
+        for i in range(300)
+    }
+    loads = [0] * 9
+    expected: list[list[str]] = [[] for _ in loads]
+    for name, one in sorted(tensors.items(), key=lambda item: (-item[1].size, item[0])):
+        chosen = min(one.holders, key=lambda rank: (loads[rank], rank))
+        loads[chosen] += one.size
+        expected[chosen].append(name)
+    plan = Plan(tensors, {})
+    found = [[part.name for part in parts_of(plan, rank)] for rank in range(9)]
+    assert found == [sorted(names) for names in expected]
+
+
+def test_not_all_holders_are_compared_for_every_slice() -> None:
+    visits = []
+
+    class Counted(tuple[int, ...]):
+        def __iter__(self) -> Iterator[int]:
+            visits.append(len(self))
+            return super().__iter__()
+
+    everybody = Counted(range(64))
+    tensors = {f"t{i}": Planned(4, None, (i,), everybody) for i in range(1, 500)}
+    assert parts_of(Plan(tensors, {}), 3)
+    assert len(visits) <= 2

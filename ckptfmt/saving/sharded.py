@@ -36,7 +36,13 @@ from ckptfmt import _core, dtypes, errors, names
 from ckptfmt import reader as reading
 from ckptfmt.arguments import check_choice, listed, wrong
 from ckptfmt.arrays import Sources
-from ckptfmt.errors import CkptfmtError, GenerationGoneError, InvalidError, StorageError
+from ckptfmt.errors import (
+    CheckpointNotFoundError,
+    CkptfmtError,
+    GenerationGoneError,
+    InvalidError,
+    StorageError,
+)
 from ckptfmt.load import Batch
 from ckptfmt.locate import locate, path_text
 from ckptfmt.merge import merge
@@ -51,6 +57,7 @@ from ckptfmt.saving.sharded_plan import (
     layouts_by_name,
     parts_of,
     plan_of_equals,
+    some,
 )
 from ckptfmt.slices import SliceSpec
 from ckptfmt.tensor import TensorHandle
@@ -100,9 +107,12 @@ def sharded_save(
         level, alignment, durability: as in Writer. Data files are synced by the merge.
 
     Raises:
-        InvalidError: the processes contradict each other about a tensor's dtype, layout or shape,
-            or what they hold does not make up the tensors; all processes raise it, and the tensor
-            and the processes are named.
+        InvalidError: the processes contradict each other about a tensor's dtype, layout, shape or
+            replicas or about the arguments, not all of them call this, or what they hold does not
+            make up the tensors; all processes raise it, and what it is about and the processes are
+            named.
+        CheckpointNotFoundError: process 0 does not see what another wrote: the prefix is on no
+            file system that they share.
         UnsupportedError, StorageError: as in Writer and `merge`. The process that failed raises its
             own error, all others one of the same class (StorageError for one that is none of
             ckptfmt) that names it. What was written is gone then, and an older checkpoint of this
@@ -110,13 +120,16 @@ def sharded_save(
         What the coordinator raises when a process is gone; some of the temporary files
             (`<prefix>_temp_<hex>`) may then remain. They are never taken for a later save's.
     """
-    team = _Team(coordinator)
+    team = _Team(coordinator, "sharded_save")
     with team.guarded() as guard:
         target = path_text(prefix)
         check_choice("level", level, ("v2", "v2+", "ckptfmt"))
         check_choice("durability", durability, _core.DURABILITY)
+        options = [target, level, str(alignment), durability]
         description = describe(tensors, layouts)
-    plan, token = _agree(team, guard.error, description if guard.error is None else None)
+    if guard.error is not None:
+        team.round(guard.error, b"", lambda _: b"")
+    plan, token = _agree(team, description, options)
 
     directory = f"{target}_temp_{token}"
 
@@ -140,6 +153,13 @@ def sharded_save(
 
     def join_bundles(answers: list[bytes]) -> bytes:
         written = [bundle_of(rank) for rank, answer in enumerate(answers) if answer == b"1"]
+        for rank, bundle in enumerate(map(bundle_of, range(team.world_size))):
+            if bundle in written and not os.path.isfile(names.index_name(bundle)):
+                raise CheckpointNotFoundError(
+                    f"process {rank} wrote its part here, but process 0 does not see it: is "
+                    f"{target} on a file system that all processes share?",
+                    path=names.index_name(bundle),
+                )
         merge(written, target, inputs="consume", durability=durability)
         return b""
 
@@ -189,7 +209,7 @@ def sharded_restore(
         What `ckptfmt.open` and reading raise. As in `sharded_save`, a process that fails makes all
         raise.
     """
-    team = _Team(coordinator)
+    team = _Team(coordinator, "sharded_restore")
     result: dict[str, Any] = {}
     seen = b""
     with team.guarded() as guard:
@@ -226,13 +246,14 @@ class _Guard:
 class _Team:
     """The processes of a save or restore."""
 
-    def __init__(self, coordinator: Coordinator) -> None:
+    def __init__(self, coordinator: Coordinator, operation: str) -> None:
         for what in ("rank", "world_size", "gather", "broadcast"):
             if not hasattr(coordinator, what):
                 raise wrong("coordinator", "a Coordinator", coordinator)
         self._coordinator = coordinator
         self.rank = coordinator.rank
         self.world_size = coordinator.world_size
+        self._operation, self._round = operation, 0
 
     def guarded(self) -> _Guard:
         """A block whose failure is handed to the next round instead of leaving the others alone."""
@@ -251,9 +272,12 @@ class _Team:
             error: why this process has no answer, or None.
             answer: of this process.
             decide: of the answers by rank; called in process 0, if all have answered.
-            clean: called in process 0 before the others go on, whatever happened.
+            clean: called in process 0 before the others go on, whatever happened; in these where
+                it failed. Not where the decision is lost: process 0 may still be at work.
         """
+        self._round += 1
         message = _GOOD + answer if error is None else _BAD + _told(error, self.rank)
+        message = f"round {self._round} of {self._operation}\n".encode() + message
         try:
             if self.rank == 0:
                 try:
@@ -264,8 +288,16 @@ class _Team:
                 error = error or failed
                 self._coordinator.broadcast(decision)
             else:
-                self._coordinator.gather(message)
+                try:
+                    self._coordinator.gather(message)
+                except BaseException:
+                    if clean is not None:
+                        clean()
+                    raise
                 decision = self._coordinator.broadcast(None)
+                # What process 0 could remove is gone; what it does not see is not.
+                if clean is not None and decision[:1] == _BAD:
+                    clean()
         except BaseException as lost:
             if error is not None and error is not lost:
                 raise error from lost
@@ -282,15 +314,34 @@ class _Team:
         answers = self._coordinator.gather(message)
         if answers is None:
             raise InvalidError("the coordinator's gather gave process 0 nothing")
-        for answer in answers:
-            if answer[:1] == _BAD:
-                return answer, None
         try:
+            answers = _untagged(answers)
+            for answer in answers:
+                if answer[:1] == _BAD:
+                    return answer, None
             return _GOOD + decide([answer[1:] for answer in answers]), None
         except BaseException as error:  # an interrupt too: the others must hear of it
             # What it found out about others is nobody's failure.
             rank = None if isinstance(error, _ABOUT_ALL) else 0
             return _BAD + _told(error, rank), error
+
+
+def _untagged(answers: list[bytes]) -> list[bytes]:
+    """The answers, if all processes are in the same round of the same operation."""
+    parts = [answer.partition(b"\n") for answer in answers]
+    tags = [tag.decode("ascii", "replace") if mark else "something else" for tag, mark, _ in parts]
+    _compare_all("are at different places", tags)
+    return [answer for _, _, answer in parts]
+
+
+def _compare_all(what: str, told: Sequence[Any]) -> None:
+    """InvalidError, with the processes that say each, unless all say the same."""
+    ranks: dict[Any, list[int]] = {}
+    for rank, one in enumerate(told):
+        ranks.setdefault(one, []).append(rank)
+    if len(ranks) > 1:
+        groups = "; ".join(f"{one} (process {some(who)})" for one, who in ranks.items())
+        raise InvalidError(f"the processes {what}: {groups}")
 
 
 # Errors of a decision that name the processes concerned themselves.
@@ -324,30 +375,29 @@ def _rebuilt(told: bytes, world_size: int) -> CkptfmtError:
 # ---- saving --------------------------------------------------------------------------------------
 
 
-def _agree(team: _Team, error: BaseException | None, mine: Description | None) -> tuple[Plan, str]:
+def _agree(team: _Team, mine: Description, options: list[str]) -> tuple[Plan, str]:
     """The plan that all processes share, and the random part of the temporary names.
 
     Where all say the same, as they do for even layouts, digests are all that travels.
     """
-    common, placement, uniform = b"", [], False
-    if mine is not None:
-        common, uniform = mine.common(), mine.uniform
-        placement = list(mine.placement.values())
+    common, placement = mine.common(), list(mine.placement.values())
     digest = hashlib.sha256(common).hexdigest()
     placements: list[list[list[int]]] = []
 
     def compare(answers: list[bytes]) -> bytes:
         told = [json.loads(answer) for answer in answers]
-        placements.extend(positions for _, positions in told)
+        placements.extend(positions for _, positions, _ in told)
+        for number, what in enumerate(("prefixes", "levels", "alignments", "durabilities")):
+            _compare_all(f"give different {what}", [given[number] for _, _, given in told])
         verdict: dict[str, Any] = {"token": secrets.token_hex(8)}
-        if uniform and all(other == digest for other, _ in told) and mine is not None:
+        if mine.uniform and all(other == digest for other, _, _ in told):
             plan = plan_of_equals(mine, placements)  # finds what the others need not look for
             verdict["placement"] = list(plan.placement.values())
         return _dumped(verdict)
 
-    verdict = json.loads(team.round(error, _dumped([digest, placement]), compare))
+    verdict = json.loads(team.round(None, _dumped([digest, placement, options]), compare))
     token = str(verdict["token"])
-    if "placement" in verdict and mine is not None:
+    if "placement" in verdict:
         owners = verdict["placement"]
         parts = [
             [[p for p, owner in enumerate(mesh) if owner == rank] for mesh in owners]

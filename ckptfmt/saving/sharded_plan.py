@@ -8,6 +8,7 @@ process knows what it has to write (`parts_of`). Nothing here does I/O or talks 
 
 from __future__ import annotations
 
+import heapq
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -34,6 +35,7 @@ __all__ = [
     "layouts_by_name",
     "parts_of",
     "plan_of_equals",
+    "some",
 ]
 
 Shape = tuple[int, ...]
@@ -521,7 +523,7 @@ def _compare(
 
 def _check_sums(name: str, claim: _Claim) -> None:
     if len(claim.sums) > 1:
-        groups = "; ".join(_some(ranks) for ranks in claim.sums.values())
+        groups = "; ".join(some(ranks) for ranks in claim.sums.values())
         raise InvalidError(
             f"it is replicated, but these processes hold different elements: {groups}", tensor=name
         )
@@ -566,15 +568,16 @@ def _global_shape(
         size = sum(lengths)
         if lengths != blocks(size, parts):
             raise InvalidError(
-                f"the blocks of dimension {axis} have {_some(lengths)} elements; a layout cuts "
-                f"{size} into {_some(blocks(size, parts))}",
+                f"the blocks of dimension {axis} have {some(lengths)} elements; a layout cuts "
+                f"{size} into {some(blocks(size, parts))}",
                 tensor=name,
             )
         sizes.append(size)
     return tuple(sizes)
 
 
-def _some(numbers: Sequence[int]) -> str:
+def some(numbers: Sequence[int]) -> str:
+    """The first few numbers, for a message."""
     shown = ", ".join(map(str, numbers[:8]))
     return f"{shown}, ..." if len(numbers) > 8 else shown
 
@@ -611,10 +614,14 @@ def parts_of(plan: Plan, rank: int) -> list[Part]:
     shared.sort()
     found: list[Part] = []
     loads: dict[int, int] = {}
+    queues: dict[tuple[int, ...], list[tuple[int, int]]] = {}
     for order, ranks, part, positions in shared:
         chosen = ranks[0]
         if len(ranks) > 1:
-            chosen = min(ranks, key=lambda r: (loads.get(r, 0), r))
+            queue = queues.setdefault(ranks, [])
+            if not queue:
+                queue.extend(sorted((loads.get(one, 0), one) for one in ranks))
+            chosen = _least(queue, loads)
             loads[chosen] = loads.get(chosen, 0) - order[0]
         if chosen != rank:
             continue
@@ -625,6 +632,20 @@ def parts_of(plan: Plan, rank: int) -> list[Part]:
             part = part._replace(position=first)  # noqa: PLW2901 (the array that is here)
         found.append(part)
     return sorted(found, key=lambda part: (part.name, part.box.start if part.box else ()))
+
+
+def _least(queue: list[tuple[int, int]], loads: Mapping[int, int]) -> int:
+    """The process of a heap of (load, process) that has the least load, the first of several.
+
+    Loads only grow, also by slices of other heaps: what the first says may be too little, and is
+    put right until it is not.
+    """
+    while True:
+        load, rank = queue[0]
+        now = loads.get(rank, 0)
+        if load == now:
+            return rank
+        heapq.heapreplace(queue, (now, rank))
 
 
 def _shared(plan: Plan, rank: int) -> list[_Shared]:
