@@ -50,6 +50,15 @@ def test_tensorflow_spellings() -> None:
     assert theirs == ours
     assert hash(theirs) == hash(ours)
     assert theirs != CheckpointOptions()
+    assert theirs.experimental_sharding_callback is policy
+    assert ours.experimental_io_device == "/job:localhost"
+    assert ours.experimental_write_callbacks == (print,)
+    assert ours.experimental_skip_slot_variables is True
+    assert ours.experimental_enable_async_checkpoint is True
+    with pytest.raises(AttributeError):
+        ours.experimental_io_device = "/cpu:0"
+    with pytest.raises(TypeError):
+        CheckpointOptions("/cpu:0")
 
 
 @pytest.mark.parametrize(

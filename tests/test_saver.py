@@ -524,6 +524,42 @@ def test_two_savers_of_one_prefix(tmp_path: Path) -> None:
             "a",
         ),
         (
+            {1: {"a": {"4 0,4": np.ones(4), "4 1,2": np.ones(2)}}},
+            "the slices '4 0,4' and '4 1,2' overlap: one element would be saved twice",
+            "a",
+        ),
+        (
+            {1: {"a": {"4 0,3": np.ones(3)}}, 2: {"a": {"4 2,2": np.ones(2)}}},
+            "the slices '4 0,3' and '4 2,2' overlap: one element would be saved twice",
+            "a",
+        ),
+        (
+            {1: {"a": np.ones(4)}, 2: {"a": {"4 0,4": np.ones(4)}}},
+            "the slices '' and '4 0,4' overlap: one element would be saved twice",
+            "a",
+        ),
+        (
+            {1: {"a": {"4 -": np.ones(4)}}, 2: {"a": {"4 0,4": np.ones(4)}}},
+            "the slices '4 -' and '4 0,4' overlap: one element would be saved twice",
+            "a",
+        ),
+        (
+            {1: {"a": {"0 4 -:0,2": np.ones((0, 2)), "0 4 -:0,2 ": np.ones((0, 2))}}},
+            "the slice '0 4 -:0,2' is given twice: one would overwrite the other",
+            "a",
+        ),
+        (
+            {1: {"a": {"4 0,2": np.ones(2), "5 2,2": np.ones(2)}}},
+            "the slices '4 0,2' and '5 2,2' are of tensors of different shapes",
+            "a",
+        ),
+        (
+            {1: {"a": {"4 0,2": np.ones(2), "4 2,2": np.ones(2, np.float32)}}},
+            "the slices '4 0,2' and '4 2,2' of one tensor are of different dtypes, float64 and "
+            "float32",
+            "a",
+        ),
+        (
             {1: {"a": {3: np.ones(2)}}},
             "3 is no slice text, a str",
             "a",
@@ -573,6 +609,42 @@ def test_restore_functions_are_checked() -> None:
         with pytest.raises(InvalidError) as caught:
             Saver(tensors, restore_fns=functions)
         assert caught.value.message == message
+
+
+def test_slices_of_one_dtype_in_two_byte_orders(tmp_path: Path) -> None:
+    tensors = {"a": {"4 0,2": np.ones(2, ">f4"), "4 2,2": np.ones(2, "<f4")}}
+    prefix = Saver({"all": tensors}).save(tmp_path / "ckpt", QUICK)
+    assert ckptfmt.load(prefix)["a"].tolist() == [1, 1, 1, 1]
+
+
+@pytest.mark.parametrize("prefix", ["", "folder/"])
+def test_a_prefix_has_a_last_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefix: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidError) as caught:
+        Saver({"all": {"a": np.ones(1)}}).save(prefix, QUICK)
+    assert caught.value.failure == "BAD_PATH"
+    assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("durability", "shards"), [("full", "rename"), ("rename", "rename"), ("none", "none")]
+)
+def test_the_durability_of_the_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str, shards: str
+) -> None:
+    seen: list[str] = []
+    real = saving.writing.write_sources
+
+    def spy(*given: Any, **options: Any) -> None:
+        seen.append(options["durability"])
+        real(*given, **options)
+
+    monkeypatch.setattr(saving.writing, "write_sources", spy)
+    options = CheckpointOptions(durability=durability)
+    Saver({"all": {"a": np.ones(1)}}).save(tmp_path / "ckpt", options)
+    assert seen == [shards]
 
 
 def test_options_must_be_options(tmp_path: Path) -> None:

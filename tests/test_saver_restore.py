@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import random
@@ -15,7 +16,14 @@ import pytest
 from support.saving import QUICK, TASK, Thing, files, on, previous
 
 import ckptfmt
-from ckptfmt.errors import InvalidError, MergeConflictError, TensorNotFoundError
+from ckptfmt.errors import (
+    BusyError,
+    CheckpointNotFoundError,
+    InvalidError,
+    MergeConflictError,
+    StorageError,
+    TensorNotFoundError,
+)
 from ckptfmt.saving import registration
 from ckptfmt.saving import saver as saving
 from ckptfmt.saving.registration import register_checkpoint_saver
@@ -231,7 +239,18 @@ def test_shapes_of_what_a_registered_saver_returns(tmp_path: Path, shape: str) -
 @pytest.mark.usefixtures("_own_registry")
 @pytest.mark.parametrize(
     "returned",
-    [3, [["a"], 3], [None], True, {"a": "b"}, ["a", object], "nul\0", [np.array("a")]],
+    [
+        "",
+        ["a", ""],
+        3,
+        [["a"], 3],
+        [None],
+        True,
+        {"a": "b"},
+        ["a", object],
+        "nul\0",
+        [np.array("a")],
+    ],
     ids=repr,
 )
 def test_what_a_registered_saver_must_not_return(tmp_path: Path, returned: Any) -> None:
@@ -244,6 +263,60 @@ def test_what_a_registered_saver_must_not_return(tmp_path: Path, returned: Any) 
         f"{returned!r}"
     )
     assert files(tmp_path) == before
+
+
+@pytest.mark.usefixtures("_own_registry")
+def test_a_registered_saver_without_a_checkpoint_is_named(tmp_path: Path) -> None:
+    before = previous(tmp_path)
+    register("Lost", lambda file_prefix, **_: [file_prefix])
+    with pytest.raises(CheckpointNotFoundError) as caught:
+        Saver({"all": {"a": np.ones(1)}}, {"Custom.Lost": {}}).save(tmp_path / "ckpt", QUICK)
+    assert "the registered saver 'Custom.Lost' returned a prefix" in caught.value.message
+    assert caught.value.path == str(tmp_path / "ckpt-Custom.Lost")
+    assert files(tmp_path) == before
+
+
+@pytest.mark.usefixtures("_own_registry")
+def test_one_registered_saver_at_a_prefix_at_a_time(tmp_path: Path) -> None:
+    """The second of two saves would overwrite what the first is about to merge."""
+    errors: list[BusyError] = []
+
+    def save(trackables: dict[str, Any], file_prefix: str) -> str:
+        ckptfmt.save(file_prefix, trackables)
+        if float(trackables["x"]) == 1:
+            with pytest.raises(BusyError) as caught:
+                saver(2).save(tmp_path / "sub" / "ckpt", QUICK)
+            errors.append(caught.value)
+            saver(2).save(tmp_path / "sub" / "other", QUICK)
+        return file_prefix
+
+    def saver(value: int) -> Saver:
+        number = np.float64(value)
+        return Saver({"all": {"a": number}}, {"Custom.Part": {"x": number}})
+
+    register("Part", save)
+    prefix = saver(1).save(tmp_path / "sub" / "ckpt", QUICK)
+    assert ckptfmt.load(prefix) == {"a": 1, "x": 1}
+    assert ckptfmt.load(tmp_path / "sub" / "other") == {"a": 2, "x": 2}
+    (error,) = errors
+    assert error.message == (
+        f"another save to '{prefix}' runs the registered saver 'Custom.Part' at this moment"
+    )
+    assert not [name for name in files(tmp_path) if "claim" in name or "temp" in name]
+    # What a killed process left does not count.
+    (tmp_path / "sub" / "ckpt-Custom.Part.claim").touch()
+    assert ckptfmt.load(saver(3).save(prefix, QUICK)) == {"a": 3, "x": 3}
+    assert not [name for name in files(tmp_path) if "claim" in name]
+
+
+@pytest.mark.usefixtures("_own_registry")
+def test_a_claim_that_cannot_be_made(tmp_path: Path) -> None:
+    register("Part", lambda **_: None)
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError) as caught:
+        Saver({}, {"Custom.Part": {}}).save(tmp_path / "file" / "ckpt", QUICK)
+    assert "cannot claim the files of the registered saver 'Custom.Part'" in caught.value.message
+    assert caught.value.errno in (errno.ENOTDIR, errno.EEXIST)
 
 
 @pytest.mark.usefixtures("_own_registry")
@@ -309,6 +382,21 @@ def test_from_saveables(tmp_path: Path) -> None:
     assert saver.restore(prefix) == {
         "first": ([[3.0], [1.0, 2.0], [7.0, 8.0]], None),
         "second": ([[5]], None),
+    }
+
+
+def test_the_slices_of_a_partitioned_variable_have_a_list_of_results(tmp_path: Path) -> None:
+    # Tasks in another order than the saveables.
+    parts = [
+        Held(None, [on(task, np.full(1, row), "w", slice_spec=f"3 {row},1")], "w")
+        for row, task in enumerate([1, 0, 1])
+    ]
+    single = Held(None, [SaveSpec(np.array([5]), "", "v")], "v")
+    saver = Saver.from_saveables([*parts, single])
+    prefix = saver.save(tmp_path / "ckpt", QUICK)
+    assert saver.restore(prefix) == {
+        "w": [([[0]], None), ([[1]], None), ([[2]], None)],
+        "v": ([[5]], None),
     }
 
 

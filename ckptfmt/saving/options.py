@@ -26,7 +26,8 @@ class CheckpointOptions:
 
     All arguments are keywords. TensorFlow's spellings are taken as well:
     `experimental_sharding_callback`, `experimental_io_device`, `experimental_write_callbacks`,
-    `experimental_skip_slot_variables`, `experimental_enable_async_checkpoint`.
+    `experimental_skip_slot_variables`, `experimental_enable_async_checkpoint`; they
+    are attributes as well.
 
     Attributes:
         sharding_callback: the policy that cuts the tensors of a task into shards; None is
@@ -112,6 +113,31 @@ class CheckpointOptions:
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+    @property
+    def experimental_sharding_callback(self) -> ShardingCallback | None:
+        """TensorFlow's name of `sharding_callback`."""
+        return self.sharding_callback
+
+    @property
+    def experimental_io_device(self) -> str | None:
+        """TensorFlow's name of `io_device`."""
+        return self.io_device
+
+    @property
+    def experimental_write_callbacks(self) -> tuple[PathCallback, ...]:
+        """TensorFlow's name of `write_callbacks`."""
+        return self.write_callbacks
+
+    @property
+    def experimental_skip_slot_variables(self) -> bool:
+        """TensorFlow's name of `skip_slot_variables`."""
+        return self.skip_slot_variables
+
+    @property
+    def experimental_enable_async_checkpoint(self) -> bool:
+        """TensorFlow's name of `enable_async`."""
+        return self.enable_async
 
     def before_save(self, prefix: str) -> None:
         """Calls the functions that go before a save; what one raises ends the save."""

@@ -5,7 +5,8 @@ TensorFlow's `functional_saver.MultiDeviceSaver`.
 A save is this sequence; everything before the merge happens beside the checkpoint that is there:
 
     1  callbacks that go before a save; io placement is checked before them
-    2  registered savers write their bundles; the prefixes that they return are collected
+    2  the names of registered savers are claimed, until 6; they write their bundles; the prefixes
+       that they return are collected
     3  callables give their tensors; the policy cuts those of each task into shards, which are
        validated
     4  the shards are written in parallel under <prefix>_temp_<hex>/part-SSSSS-of-NNNNN
@@ -29,22 +30,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import names
+from ckptfmt import dtypes, names
 from ckptfmt import reader as reading
 from ckptfmt import writer as writing
 from ckptfmt.arguments import wrong
 from ckptfmt.arrays import Sources
-from ckptfmt.errors import InvalidError, about
+from ckptfmt.errors import (
+    CheckpointNotFoundError,
+    InvalidError,
+    about,
+)
 from ckptfmt.load import box_of_text, check_dtypes, select_batch
-from ckptfmt.locate import path_text
+from ckptfmt.locate import locate, path_text
 from ckptfmt.merge import merge
 from ckptfmt.reader import Reader
+from ckptfmt.saving.claims import claimed
 from ckptfmt.saving.devices import task_of
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.policies import ShardByTaskPolicy
 from ckptfmt.saving.registration import RegisteredSaver, get_registered_saver
 from ckptfmt.saving.saveables import validate_and_slice_inputs
-from ckptfmt.saving.sharding import Shard, ShardableTensor, validate_shards
+from ckptfmt.saving.sharding import Shard, ShardableTensor, _Box, _overlapping, validate_shards
 from ckptfmt.saving.specs import DSaveSpec, SaveableObject, SaveSpec
 from ckptfmt.slices import parse_spec
 
@@ -63,7 +69,9 @@ class Saver:
 
     Tensors are grouped by the task of their device, and the sharding policy of the options cuts
     each group into shards (default: one a task). Every save asks the callables of the save specs
-    once; None leaves a tensor out of the checkpoint.
+    once; None leaves a tensor out of the checkpoint. It still belongs to its object: a restore asks
+    the checkpoint for it, and raises TensorNotFoundError if it is not there (but for
+    `may_be_missing` below).
 
     Args:
         serialized_tensors: object -> checkpoint key -> what is saved under it: an array, a
@@ -82,9 +90,10 @@ class Saver:
         restore_fns: object -> function to call instead of its `restore`.
 
     Raises:
-        InvalidError: a key that is empty or reserved, a key and slice given twice, a malformed
-            slice text, a save spec under another key or slice than its own, a saver that is not
-            registered, or an argument of another type.
+        InvalidError: a key that is empty or reserved, a key and slice given twice, slices of one
+            key that overlap or differ in dtype or full shape, a malformed slice text, a save spec
+            under another key or slice than its own, a saver that is not registered, or an argument
+            of another type.
     """
 
     def __init__(
@@ -115,6 +124,7 @@ class Saver:
                     )
                 seen.add((key, slice_spec))
                 self._tasks.setdefault(task_of(spec.device), []).append(item)
+        _check_slices(item for items in self._tasks.values() for item in items)
         self._registered = _registered(registered_savers)
 
     @classmethod
@@ -127,7 +137,9 @@ class Saver:
         `saveables.validate_and_slice_inputs` takes.
 
         Each is restored by its `restore(restored_tensors, restored_shapes)` with the arrays in the
-        order of its specs and None; what that returns is the result of its name.
+        order of its specs and None; what that returns is the result of its name. Of a name with
+        several saveables (the slices of a partitioned variable) the result is the list of theirs,
+        in the order given.
 
         Raises:
             InvalidError: as the constructor; something that is no SaveableObject.
@@ -136,11 +148,12 @@ class Saver:
             saveables = validate_and_slice_inputs(saveables)
         if isinstance(saveables, SaveableObject) or not hasattr(saveables, "__iter__"):
             raise wrong("saveables", "a list of SaveableObjects", saveables)
-        converted = []
+        converted: list[_Saveable] = []
+        named: dict[str, list[_Saveable]] = {}
         for saveable in saveables:
             if not isinstance(saveable, SaveableObject):
                 raise wrong("a saveable", "a SaveableObject", saveable)
-            converted.append(_Saveable(saveable))
+            converted.append(_Saveable(saveable, named.setdefault(saveable.name, [])))
         return cls({one: one.serialize() for one in converted}, registered_savers)
 
     def save(self, prefix: Path, options: CheckpointOptions | None = None) -> str:
@@ -149,19 +162,39 @@ class Saver:
         After a failure the checkpoint that was at the prefix is still there (after a
         DurabilityUnknownError or one of a write callback the new one), and no temporary directory;
         what registered savers wrote stays where they wrote it. Savers that save to one prefix at
-        the same time leave the whole checkpoint of one of them.
+        the same time leave the whole checkpoint of one of them; where they have a registered saver
+        in common, whose files have the same names for both, the second one raises BusyError. (The
+        claim is a lock on the file `<prefix>-<name>.claim`, which goes with the process.)
+
+        A save to a prefix that has a checkpoint never writes into its data files. Where the names
+        would be the same the new checkpoint has one data file more, without tensors: the number
+        alternates from save to save.
 
         Raises:
             InvalidError: a tensor that is not what its spec says, a policy whose shards are not the
                 tensors it was given, a registered saver that returned something else than
-                prefixes, or `io_device` for tensors on a mesh.
+                prefixes, a prefix without a last part, or `io_device` for tensors on a mesh.
+            BusyError: another save to this prefix runs one of the same registered savers.
+            CheckpointNotFoundError: a registered saver returned a prefix without a checkpoint.
             MergeConflictError: a registered saver saved a tensor that is saved here as well.
             StorageError, DurabilityUnknownError: as in Writer; that of one shard, as it is.
             What the callables, the policy, the registered savers and the callbacks raise.
         """
         options = self._options(options)
         path = path_text(prefix)
+        if not os.path.basename(path):
+            raise InvalidError(
+                f"a prefix ends with the beginning of the names of files; '{path}' has none",
+                failure="BAD_PATH",
+            )
         options.before_save(path)
+        with claimed(path, [saver.name for saver, _ in self._registered]):
+            self._save_claimed(path, options)
+        options.after_write(path)
+        return path
+
+    def _save_claimed(self, path: str, options: CheckpointOptions) -> None:
+        """Steps 2 to 6."""
         directory, part = _temporary(path, options)
         parts: list[str] = []
         try:
@@ -175,8 +208,6 @@ class Saver:
         finally:
             _remove(directory, parts)
         _remove_emptied(inputs, path)
-        options.after_write(path)
-        return path
 
     def restore(self, prefix: Path, options: CheckpointOptions | None = None) -> dict[str, Any]:
         """Reads the tensors of all objects, one batch a task, and hands them out.
@@ -191,7 +222,8 @@ class Saver:
 
         Returns:
             The results by name: what the `restore` of the objects returned in mappings, and the
-            arrays of objects without a `restore` by checkpoint key.
+            arrays of objects without a `restore` by checkpoint key. For saveables see
+            `from_saveables`.
 
         Raises:
             TensorNotFoundError: the checkpoint does not have a tensor.
@@ -243,12 +275,24 @@ class Saver:
             path = f"{prefix}-{saver.name}"
             returned = saver.save_fn(trackables=dict(trackables), file_prefix=path)
             try:
-                found += map(path_text, _flattened(returned))
+                prefixes = list(map(path_text, _flattened(returned)))
+                if "" in prefixes:
+                    raise InvalidError("an empty prefix")
             except InvalidError:
                 raise InvalidError(
                     f"the registered saver '{saver.name}' returns None, a prefix or a list of "
                     f"prefixes, not {returned!r}"
                 ) from None
+            for one in prefixes:
+                try:
+                    locate(one)
+                except CheckpointNotFoundError as error:
+                    raise CheckpointNotFoundError(
+                        f"the registered saver '{saver.name}' returned a prefix that has no "
+                        f"checkpoint: {error.message}",
+                        path=one,
+                    ) from None
+            found += prefixes
         return found
 
     def _shards(self, options: CheckpointOptions) -> list[Sources]:
@@ -261,8 +305,8 @@ class Saver:
                 continue
             shards = policy(tensors)
             validate_shards(policy, tensors, shards)
-            dtypes = {tensor.checkpoint_key: tensor.dtype for tensor in tensors}
-            found += [_sources(shard, dtypes) for shard in shards]
+            stored = {tensor.checkpoint_key: tensor.dtype for tensor in tensors}
+            found += [_sources(shard, stored) for shard in shards]
         return found
 
 
@@ -277,6 +321,9 @@ class _Owner:
     function: RestoreFn | None
 
     def restore(self, restored: dict[str, Any], results: dict[str, Any]) -> None:
+        if isinstance(self.trackable, _Saveable):
+            self.trackable.restore_into(results, restored)
+            return
         if self.function is not None:
             result = self.function(restored)
             results.update(result if isinstance(result, Mapping) else {})
@@ -326,10 +373,13 @@ class _Item:
 
 
 class _Saveable:
-    """A SaveableObject as an object with tensors."""
+    """A SaveableObject as an object with tensors. `namesakes` are all saveables of its name, which
+    it adds itself to."""
 
-    def __init__(self, saveable: SaveableObject) -> None:
+    def __init__(self, saveable: SaveableObject, namesakes: list[_Saveable]) -> None:
         self.saveable = saveable
+        self.row, self.namesakes = len(namesakes), namesakes
+        namesakes.append(self)
         self.places = [(names.tensor_text(s.name), s.slice_spec.strip()) for s in saveable.specs]
 
     def serialize(self) -> dict[str, dict[str, SaveSpec]]:
@@ -339,9 +389,13 @@ class _Saveable:
                 raise InvalidError(f"a saveable has two specs of the slice '{text}'", tensor=name)
         return found
 
-    def restore(self, restored: Mapping[str, Any]) -> dict[str, Any]:
+    def restore_into(self, results: dict[str, Any], restored: Mapping[str, Any]) -> None:
         arrays = [restored[name][text] if text else restored[name] for name, text in self.places]
-        return {self.saveable.name: self.saveable.restore(arrays, None)}
+        result, name = self.saveable.restore(arrays, None), self.saveable.name
+        if len(self.namesakes) == 1:
+            results[name] = result
+        else:
+            results.setdefault(name, [None] * len(self.namesakes))[self.row] = result
 
     def __repr__(self) -> str:
         return repr(self.saveable)
@@ -395,6 +449,68 @@ def _specs(tensors: Mapping[str, Any]) -> Iterator[tuple[str, str, SaveSpec]]:
             yield key, text, value
 
 
+def _check_slices(items: Iterable[_Item]) -> None:
+    """Refuses what cannot be one tensor: pieces that overlap, or differ in dtype or full shape."""
+    keys: dict[str, list[_Item]] = {}
+    for item in items:
+        keys.setdefault(item.key, []).append(item)
+    for key, pieces in keys.items():
+        first = pieces[0]
+        for item in pieces[1:]:
+            if _code(item.spec) != _code(first.spec):
+                raise InvalidError(
+                    f"the slices '{first.slice_spec}' and '{item.slice_spec}' of one tensor are of "
+                    f"different dtypes, {first.spec.dtype} and {item.spec.dtype}",
+                    tensor=key,
+                )
+        if len(pieces) > 1:
+            _check_boxes(key, [piece for piece in pieces if not piece.is_empty])
+
+
+def _check_boxes(key: str, pieces: Sequence[_Item]) -> None:
+    boxes: list[_Box] = []
+    first: tuple[int, ...] | None = None
+    for item in pieces:
+        spec = parse_spec(item.slice_spec)
+        if spec is None:
+            if len(pieces) == 1:
+                return
+            other = next(other for other in pieces if other is not item)
+            raise _overlap(key, item, other)
+        if first is not None and spec.full_shape != first:
+            raise InvalidError(
+                f"the slices '{pieces[0].slice_spec}' and '{item.slice_spec}' are of tensors of "
+                "different shapes",
+                tensor=key,
+            )
+        first = spec.full_shape
+        boxes.append(_Box(spec.start, spec.shape))
+    twice = _repeated(boxes) or _overlapping(boxes)
+    if twice is not None:
+        raise _overlap(key, *(pieces[row] for row in twice))
+
+
+def _repeated(boxes: Sequence[_Box]) -> tuple[int, int] | None:
+    """The rows of two equal boxes, if there are any: those without elements do not overlap."""
+    rows: dict[_Box, int] = {}
+    for row, box in enumerate(boxes):
+        if rows.setdefault(box, row) != row:
+            return rows[box], row
+    return None
+
+
+def _overlap(key: str, first: _Item, second: _Item) -> InvalidError:
+    return InvalidError(
+        f"the slices '{first.slice_spec}' and '{second.slice_spec}' overlap: one element would be "
+        "saved twice",
+        tensor=key,
+    )
+
+
+def _code(spec: SaveSpec) -> int:
+    return dtypes.code_of(spec.dtype)
+
+
 def _registered(
     given: Mapping[str, Mapping[str, Any]] | None,
 ) -> list[tuple[RegisteredSaver, Mapping[str, Any]]]:
@@ -428,13 +544,13 @@ class _StoppedError(Exception):
     """Another shard failed."""
 
 
-def _sources(shard: Shard, dtypes: Mapping[str, Any]) -> Sources:
+def _sources(shard: Shard, stored: Mapping[str, Any]) -> Sources:
     """A shard as the writer takes it. Everything is checked here, before anything is written."""
     sources = Sources()
     for key, pieces in shard.items():
         raw = names.tensor_bytes(key)
         for slice_spec, array in pieces.items():
-            dtype = dtypes[key]
+            dtype = stored[key]
             if getattr(array, "dtype", None) == dtype and array.dtype != object:
                 dtype = None  # the quick way in
             sources.add(raw, array, dtype)
@@ -479,7 +595,7 @@ def _write_shard(
         watch,
         level=options.level,
         alignment=options.alignment,
-        durability="rename",
+        durability="none" if options.durability == "none" else "rename",
     )
 
 
