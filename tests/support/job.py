@@ -194,6 +194,12 @@ def main() -> int:
     except CkptfmtError as error:
         print(f"{type(error).__name__}: {error}", flush=True)
         return 1
+    finally:
+        if engine == "torch":
+            import torch.distributed  # noqa: PLC0415 (only this engine needs it)
+
+            # Its threads must end before the process does.
+            torch.distributed.destroy_process_group()
     return 0
 
 
