@@ -12,6 +12,7 @@ import pytest
 
 import ckptfmt
 from ckptfmt.errors import InvalidError, TensorNotFoundError
+from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.parallel import ParallelVariable, independent_buffers
 from ckptfmt.saving.saver import Saver
 
@@ -77,6 +78,9 @@ def test_replicated() -> None:
     assert caught.value.message == "replicated needs devices outside of independent_buffers"
 
 
+SHARED = np.zeros(8)
+
+
 def read_only() -> np.ndarray:
     array = np.zeros(2)
     array.flags.writeable = False
@@ -105,6 +109,24 @@ def read_only() -> np.ndarray:
             None,
             "component 1 of a parallel variable is int8[2], component 0 is float64[2]",
         ),
+        (
+            [np.array([b"abc"])],
+            None,
+            "component 0 of a parallel variable is of dtype |S3, into which strings of other "
+            "lengths do not fit: it is an object array of bytes",
+        ),
+        (
+            [np.array(["abc"])],
+            None,
+            "component 0 of a parallel variable is of dtype <U3, into which strings of other "
+            "lengths do not fit: it is an object array of bytes",
+        ),
+        (
+            [SHARED[:4], np.zeros(4), SHARED[3:7]],
+            None,
+            "components 0 and 2 of a parallel variable share memory",
+        ),
+        ([SHARED] * 2, None, "components 0 and 1 of a parallel variable share memory"),
         ([np.zeros(2)], [], "devices are empty"),
         ([np.zeros(2)], "/cpu:0", "devices is a list of device names, not str"),
         ([np.zeros(2)], [0], "a device is a str, not int"),
@@ -188,6 +210,30 @@ def test_strings_and_views() -> None:
         "v",
     )
     assert whole.tolist() == [[1, 0, 2, 0], [3, 0, 4, 0]]
+
+
+def test_components_between_each_other() -> None:
+    whole = np.zeros((3, 2, 2))
+    assert len(ParallelVariable([whole[:, 0], whole[:, 1]]).components) == 2
+    assert len(ParallelVariable([whole[:0], whole[:0]]).components) == 2
+
+
+@pytest.mark.parametrize("dtypes", [(">f4", ">f4"), ("<f4", ">f4")])
+@pytest.mark.parametrize("way", ["reader", "saver"])
+def test_the_other_byte_order(tmp_path: Path, dtypes: tuple[str, str], way: str) -> None:
+    arrays = [np.arange(6, dtype=kind).reshape(2, 3) + i for i, kind in enumerate(dtypes)]
+    parallel = ParallelVariable(arrays)
+    saver = Saver({parallel: parallel.serialize("w")})
+    prefix = saver.save(tmp_path / "ckpt", CheckpointOptions(durability="none"))
+    expected = [array.tolist() for array in arrays]
+    for array in arrays:
+        array[:] = 9
+    if way == "saver":
+        saver.restore(prefix)
+    else:
+        with ckptfmt.open(prefix) as reader:
+            parallel.restore(reader, "w")
+    assert [array.tolist() for array in parallel.components] == expected
 
 
 KEYS = variable(4).keys("w")

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.exceptions import TooHardError
 from numpy.typing import NDArray
 
 from ckptfmt.arguments import wrong
@@ -30,6 +32,9 @@ __all__ = ["ParallelVariable", "independent_buffers"]
 ATTRIBUTES = "/.ATTRIBUTES/"
 FIRST = ATTRIBUTES + "VARIABLE_VALUE"
 OTHERS = ATTRIBUTES + "parallel_component_"
+
+# How long to look for memory that two components share.
+_WORK_MAX: Any = 100_000  # NumPy's annotations know two values only
 
 _devices: contextvars.ContextVar[tuple[str, ...] | None] = contextvars.ContextVar(
     "ckptfmt.saving.parallel.devices", default=None
@@ -70,7 +75,8 @@ class ParallelVariable:
 
     Args:
         components: the buffers, at least one: writable numpy arrays of one shape and dtype, which
-            are kept, not copied. A restore writes into them.
+            are kept, not copied. A restore writes into them. Strings are object arrays of bytes.
+            No two may share memory; the order of bytes does not matter.
         devices: the device of each. Default those of the `independent_buffers` around, else
             "/job:parallel/replica:0/task:<i>/device:CPU:0": a task, and so at least a data file,
             for each component.
@@ -80,7 +86,7 @@ class ParallelVariable:
 
     Raises:
         InvalidError: no component, one that is no writable array, different shapes or dtypes,
-            another number of devices.
+            NumPy's own strings (S and U), components that share memory, another number of devices.
     """
 
     def __init__(
@@ -93,6 +99,7 @@ class ParallelVariable:
             raise InvalidError("a parallel variable has at least one component")
         for index, component in enumerate(self.components):
             _check_component(index, component, self.components[0])
+        _check_apart(self.components)
         count = len(self.components)
         names = _devices.get() if devices is None else _device_names(devices)
         self.devices = tuple(map(_default_device, range(count))) if names is None else names
@@ -161,10 +168,10 @@ class ParallelVariable:
         for key, value, component in zip(keys, values, self.components, strict=False):
             _check_value(key, value, component)
         for value, component in zip(values, self.components, strict=False):
-            if isinstance(value, TensorHandle):
+            if isinstance(value, TensorHandle) and component.dtype.isnative:
                 value.read_into(component)
             else:
-                component[...] = value
+                component[...] = value.read() if isinstance(value, TensorHandle) else value
         for component in self.components[stored_count:]:
             component[...] = self.components[0]
 
@@ -201,24 +208,61 @@ def _check_component(index: int, component: Any, first: NDArray[Any]) -> None:
         raise wrong(what, "a numpy array", component)
     if not component.flags.writeable:
         raise InvalidError(f"{what} is read-only: a restore could not write into it")
-    if component.shape != first.shape or component.dtype != first.dtype:
+    if component.dtype.kind in "SU":
+        raise InvalidError(
+            f"{what} is of dtype {component.dtype}, into which strings of other lengths do not "
+            "fit: it is an object array of bytes"
+        )
+    if component.shape != first.shape or not _equivalent(component.dtype, first.dtype):
         raise InvalidError(
             f"{what} is {component.dtype}{list(component.shape)}, component 0 is "
             f"{first.dtype}{list(first.shape)}"
         )
 
 
+def _check_apart(components: Sequence[NDArray[Any]]) -> None:
+    """Refuses components of which one restore would overwrite the other."""
+    for (row, one), (other_row, other) in itertools.combinations(enumerate(components), 2):
+        if _shared(one, other):
+            raise InvalidError(
+                f"components {row} and {other_row} of a parallel variable share memory"
+            )
+
+
+def _shared(first: NDArray[Any], second: NDArray[Any]) -> bool:
+    try:
+        return np.shares_memory(first, second, max_work=_WORK_MAX)
+    except TooHardError:
+        return True  # no views that anybody would make on purpose
+
+
+def _equivalent(first: Any, second: Any) -> bool:
+    """Whether two dtypes are the same but for the order of bytes."""
+    return first is not None and np.can_cast(first, second, "equiv")
+
+
 def _check_value(key: str, value: Any, component: NDArray[Any]) -> None:
     if isinstance(value, TensorHandle):
-        value.check_target(component)
+        value.check_target(_native(component))
     elif isinstance(value, Mapping):
         raise InvalidError("a component of a parallel variable is no slice", tensor=key)
-    elif value.shape != component.shape or value.dtype != component.dtype:
+    elif value.shape != component.shape or not _equivalent(value.dtype, component.dtype):
         raise InvalidError(
             f"{value.dtype}{list(value.shape)} does not fit a component of "
             f"{component.dtype}{list(component.shape)}",
             tensor=key,
         )
+
+
+def _native(component: NDArray[Any]) -> NDArray[Any]:
+    """An array of the same shape in this machine's order of bytes; without memory of its own where
+    the order is another."""
+    if component.dtype.isnative:
+        return component
+    native = np.empty((), component.dtype.newbyteorder("="))
+    return np.lib.stride_tricks.as_strided(
+        native, component.shape, (0,) * component.ndim, writeable=True
+    )
 
 
 def _only_path(source: Mapping[str, Any]) -> str:
