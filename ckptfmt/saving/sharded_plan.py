@@ -15,14 +15,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from ckptfmt import _core, dtypes, names
+from ckptfmt import dtypes, names
 from ckptfmt.arguments import wrong
 from ckptfmt.arrays import Sources
 from ckptfmt.errors import InvalidError
 from ckptfmt.saving.mesh import Layout, Mesh, blocks
+from ckptfmt.saving.replicas import STRING_BYTES, sum_of_replicas
 from ckptfmt.slices import SliceSpec
 from ckptfmt.tensor import TensorHandle
 
@@ -41,11 +39,6 @@ __all__ = [
 Shape = tuple[int, ...]
 # For each block of a dimension its length, and the position of a device that says so.
 _Lengths = dict[int, tuple[int, int]]
-
-# What a string counts when work is spread: its size does not follow from a layout.
-STRING_BYTES = 16
-# Up to this size the processes compare checksums of what they all hold.
-SUMMED_BYTES = 1 << 20
 
 
 class Held(NamedTuple):
@@ -270,78 +263,10 @@ def _held(name: str, value: Any, layout: Layout | None) -> Held:
                 f"an array of shape {shapes[position]} does not fit the layout {layout.text}",
                 tensor=name,
             )
-    total = _sum_of_replicas(name, codes[first], layout, shapes, arrays, labels)
+    total = sum_of_replicas(name, codes[first], layout, shapes, arrays, labels)
     if layout is None:
         return Held(codes[first], None, {0: shapes[first]}, {0: arrays[first]}, total)
     return Held(codes[first], layout, shapes, arrays, total)
-
-
-def _sum_of_replicas(
-    name: str,
-    code: int,
-    layout: Layout | None,
-    shapes: Mapping[int, Shape],
-    arrays: Mapping[int, Any],
-    labels: Mapping[int, str],
-) -> int | None:
-    """Compares the local arrays of each block; gives the checksum of a replicated tensor that is
-    small; what numpy does not hold is looked at only where it is small."""
-    if dtypes.numpy_dtype(code) is None:
-        return None
-    groups: dict[tuple[int, ...], list[int]] = {}
-    for position, shape in shapes.items():
-        block = () if layout is None else layout.block_of(position)
-        groups.setdefault((*block, *shape), []).append(position)
-    for first, *others in groups.values():
-        small = _size(code, shapes[first]) <= SUMMED_BYTES
-        for other in others:
-            pair = [arrays[first], arrays[other]]
-            if pair[0] is pair[1] or not (small or all(type(a) is np.ndarray for a in pair)):
-                continue
-            if _bytes_differ(*(_pieces(name, array) for array in pair)):
-                raise InvalidError(
-                    f"{labels[first]} and {labels[other]} hold the same part of it, but their "
-                    "arrays differ",
-                    tensor=name,
-                )
-    position = next(iter(shapes))
-    whole = layout is None or layout.is_replicated
-    if not whole or _size(code, shapes[position]) > SUMMED_BYTES:
-        return None
-    total = 0
-    for piece in _pieces(name, arrays[position]):
-        total = _core.crc32c(piece, total)
-    return total
-
-
-def _size(code: int, shape: Shape) -> int:
-    info = dtypes.info_of(code)
-    return math.prod(shape) * (info.size if info is not None and info.size else STRING_BYTES)
-
-
-def _pieces(name: str, data: Any) -> list[NDArray[np.uint8]]:
-    """The bytes of an array as they would be stored; those of strings after their sizes."""
-    sources = Sources()
-    sources.add(names.tensor_bytes(name), data)
-    if sources.elements:
-        elements = sources.elements[0]
-        sizes = np.fromiter(map(len, elements), np.uint64, len(elements)).view(np.uint8)
-        return [sizes, np.frombuffer(b"".join(elements), np.uint8)]
-    array = sources.arrays[0]
-    if sources.swapped:
-        array = array.astype(array.dtype.newbyteorder("="))
-    return [np.ascontiguousarray(array).reshape(-1).view(np.uint8)]
-
-
-def _bytes_differ(one: list[NDArray[np.uint8]], other: list[NDArray[np.uint8]]) -> bool:
-    return any(
-        left.size != right.size
-        or any(
-            not np.array_equal(left[at : at + SUMMED_BYTES], right[at : at + SUMMED_BYTES])
-            for at in range(0, left.size, SUMMED_BYTES)
-        )
-        for left, right in zip(one, other, strict=True)
-    )
 
 
 def _facts(name: str, data: Any) -> tuple[int, Shape, Any]:
