@@ -404,10 +404,11 @@ def test_a_process_that_is_gone(tmp_path: Path, before: dict[str, bytes]) -> Non
         team.gather = counted
         sharded_save(tmp_path / "ck", {"w": rows(GOOD, team.rank)}, {"w": ROWS}, team)
 
-    first, second = run_team(2, save)
-    assert described(first) == (GoneError, "0")
-    # Process 0 removes the temporary directory at once, perhaps while the other still writes there.
-    assert isinstance(second, (GoneError, BusyError, StorageError))
+    outcomes = run_team(2, save)
+    # Whoever learns of it first removes the temporary directory, perhaps while the other still
+    # writes there, and then meets the same end.
+    assert any(isinstance(outcome, GoneError) for outcome in outcomes)
+    assert all(isinstance(outcome, (GoneError, BusyError, StorageError)) for outcome in outcomes)
     assert files(tmp_path) == before
 
 
