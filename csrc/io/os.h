@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The operating-system seam: everything the library asks of the system, and the only place that sees errno. os_posix.c
- * implements it; tests/c/os_fault.c stands in its place and fails on purpose. A port is a new os_*.c that keeps these
- * contracts.
+ * and os_posix_names.c implement it; tests/c/os_fault.c stands in their place and fails on purpose. A port is a new
+ * pair that keeps these contracts.
  *
  * Names are relative to an open directory, so that a directory renamed or replaced mid-way cannot redirect a call.
  * REQUIRES of every name: not empty, no '/'. Every call retries EINTR (close excepted, which must not be retried) and

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* os_posix.c under other names, its system calls led through the `system` plane, and around each of its functions one
- * with the name of io/os.h that asks the plan first. */
+/* os_posix.c and os_posix_names.c under other names, their system calls led through the `system` plane, and around each
+ * of their functions one with the name of io/os.h that asks the plan first. */
 #include "os_fault.h"
 
 #include "io/os.h"
@@ -237,6 +237,7 @@ void real_path(const cf_directory *directory, const char *name, char *to, uint64
 #define cf_os_random real_random
 
 #include "../../csrc/io/os_posix.c"
+#include "../../csrc/io/os_posix_names.c"
 
 #undef cf_os_path
 #undef cf_os_directory_open

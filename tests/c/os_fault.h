@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The operating-system seam, failing on purpose. Link tests/c/os_fault.c (with -pthread) in the place of
- * csrc/io/os_posix.c, which it contains: without a plan it is the real thing.
+ * csrc/io/os_posix.c and os_posix_names.c, which it contains: without a plan it is the real thing.
  *
  * Two planes:
  *   calls    the functions of io/os.h. The at-th one fails, is cut short, or is the moment of a crash.
- *   system   what os_posix.c calls below them, kind by kind: EINTR, ENOSPC, a file system without renameat2, short
- *            transfers. Here the loops and fall-backs of os_posix.c itself are tested.
+ *   system   what these two call below them, kind by kind: EINTR, ENOSPC, a file system without renameat2, short
+ *            transfers. Here their own loops and fall-backs are tested.
  *
  * The usual loop:
  *   for (n = 1, failed = true; failed; n++) {
