@@ -123,6 +123,10 @@ def sound_tables():
     yield "snappy", table([block([HEADER, *names(20)])], [b"m"], SNAPPY)
     yield "interval_1", table([block([HEADER, *names(20)], 1)], [b"m"])
     yield "unshared", table([block([HEADER, *names(20)], 1000, share=False)], [b"m"])
+    yield "interval_64", table([block([HEADER, *names(70)], 64)], [b"m"])
+    sparse = [block([HEADER, *names(70)], 65), block([(b"n%02d" % i, b"v") for i in range(66)], 99)]
+    yield "interval_65", table(sparse, [b"m", b"o"])
+    yield "interval_65_snappy", table(sparse, [b"m", b"o"], SNAPPY)
     yield "overlong", table([block([HEADER, *names(5)], varint_size=4)], [b"m"])
     alike = [block([(b"sa", b"1")]), block([(b"sb", b"2")])]
     yield "index_shared", table(alike, [b"sa", b"sb"], index_interval=9)
@@ -294,6 +298,8 @@ def main():
     write(root / "table", [("d02_unmasked", unmasked)])
     write(root / "table", [("d03_type", table([small], type=7))])
     write(root / "table", [("limits", table([block([HEADER, *names(60)])], [b"m"]))], b"\x1f\xff")
+    sparse = block([(bytes([32 + i]), b"") for i in range(70)], 70)
+    write(root / "table", [("limit_of_rebuilt", table([sparse]))], b"\x10\xff")
     write(root / "block", blocks.items(), b"\3\5")
     write(root / "snappy", snappy_streams(), b"")
     write(root / "slices", slice_lists(), b"")
