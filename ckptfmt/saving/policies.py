@@ -305,11 +305,11 @@ class BalancedPolicy(ShardingCallback):
     """A given number of shards of nearly equal bytes, with few cuts; TensorFlow has none such.
 
     The largest tensor goes to the emptiest shard, then the next one. Only a tensor that would make
-    that shard more than a hundredth larger than the mean is cut: what the shard still takes goes
-    there, in whole indexes of the tensor's first dimension (the first that has more than one, so
-    that pieces are consecutive bytes), and the rest is one more tensor. A single index that is
-    too large by itself is cut along the next dimension. So no shard is larger than the mean by
-    more than a hundredth and one element, and there are at most a few cuts a shard.
+    that shard more than a hundredth larger than the mean is cut: what brings the shard nearest to
+    the mean goes there, in whole indexes of the tensor's first dimension (the first that has more
+    than one, so that pieces are consecutive bytes), and the rest is one more tensor. A single index
+    that is too large by itself is cut along the next dimension. So no shard is larger than the mean
+    by more than a hundredth and one element, and there are at most a few cuts a shard.
 
     The same tensors give the same shards, on every machine. A shard lists its tensors in the order
     in which they were given.
@@ -398,8 +398,10 @@ def _spread(items: Sequence[_Item], count: int) -> list[list[_Item]]:
         load, held, number = loads[0]
         while (axis := item.axis) is not None and item.size > mean - load + slack:
             each = item.sized(_Part(item.part.start, _with(item.part.shape, axis, 1)))
-            # At least one index, for there must be progress; too large, it is cut in its turn.
-            indexes = max(1, min((mean - load) // max(each, 1), item.part.shape[axis] - 1))
+            # As near to the mean as may be: what stays below it takes another cut. At least one
+            # index, for there must be progress; too large, it is cut in its turn.
+            room = mean - load + min(slack, each // 2)
+            indexes = max(1, min(room // max(each, 1), item.part.shape[axis] - 1))
             item, rest = item.cut(axis, indexes)
             heapq.heappush(waiting, (rest.order, rest))
         shards[number].append(item)
