@@ -89,7 +89,26 @@ class Coordinator(Protocol):
     ) -> None: ...
 
 
-class SingleProcess:
+class Closing:
+    """What makes an engine a context manager: leaving it closes and nothing else."""
+
+    def close(self) -> None:
+        """Gives up what the engine holds; as `Coordinator.close`."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class SingleProcess(Closing):
     """The coordinator of a job that is one process: rank 0 of 1. Every operation returns at once.
 
     Raises:
@@ -133,17 +152,6 @@ class SingleProcess:
     def _check_open(self) -> None:
         if self._closed:
             raise InvalidError("coordinator is closed")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<ckptfmt SingleProcess coordinator{' closed' if self._closed else ''}>"

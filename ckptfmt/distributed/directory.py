@@ -35,11 +35,10 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from ckptfmt.arguments import wrong
-from ckptfmt.distributed.coordinator import check_data, check_name, check_root, whole
+from ckptfmt.distributed.coordinator import Closing, check_data, check_name, check_root, whole
 from ckptfmt.errors import BusyError, InvalidError, StorageError
 from ckptfmt.locate import path_text
 
@@ -58,7 +57,7 @@ _STEP = re.compile(r"([0-9]{8,18})\.([0-9]{5,10})\.(started|closed|[0-9a-f]{16})
 _NOT_YET = (errno.ENOENT, errno.ESTALE)
 
 
-class DirectoryCoordinator:
+class DirectoryCoordinator(Closing):
     """A Coordinator over a directory that all processes of the job see.
 
     Making one waits for nobody. Ranks may start in any order and at any time before the first
@@ -265,17 +264,6 @@ class DirectoryCoordinator:
 
     def _invalid(self, message: str) -> InvalidError:
         return InvalidError(message, path=self._folder.path)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "" if self._state == "open" else " closed" if self._state == "closed" else " failed"

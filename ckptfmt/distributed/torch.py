@@ -13,17 +13,16 @@ import datetime
 import hashlib
 import math
 from collections.abc import Iterator
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from ckptfmt.arguments import wrong
-from ckptfmt.distributed.coordinator import check_data, check_name, check_root
+from ckptfmt.distributed.coordinator import Closing, check_data, check_name, check_root
 from ckptfmt.errors import BusyError, InvalidError, UnsupportedError
 
 __all__ = ["TorchCoordinator"]
 
 
-class TorchCoordinator:
+class TorchCoordinator(Closing):
     """A Coordinator over a process group of torch.distributed that moves CPU tensors (gloo).
 
     Needs torch (`pip install ckptfmt[peers]`), which is imported when one is made. Making one is
@@ -182,17 +181,6 @@ class TorchCoordinator:
         if self._group is None:
             return rank
         return int(self._distributed.get_global_rank(self._group, rank))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         state = "" if self._state == "open" else " closed" if self._state == "closed" else " failed"
