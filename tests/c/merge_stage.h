@@ -3,40 +3,9 @@
 #ifndef CKPTFMT_TESTS_MERGE_STAGE_H
 #define CKPTFMT_TESTS_MERGE_STAGE_H
 
-#include "test.h"
+#include "scratch.h"
 
-#include <dirent.h>
-
-static char directory[256];
 static ckptfmt_error err;
-
-static inline const char *path_of(const char *name)
-{
-	static char paths[16][512];
-	static int next;
-	char *path = paths[next++ % 16];
-	snprintf(path, sizeof paths[0], "%s/%s", directory, name);
-	return path;
-}
-
-static inline void shell(const char *format)
-{
-	char command[2048];
-	snprintf(command, sizeof command, format, directory, directory, directory, directory);
-	CHECK_EQ(system(command), 0);
-}
-
-static inline int count_entries(const char *path)
-{
-	DIR *dir = opendir(path);
-	int count = 0;
-	if (dir == NULL)
-		return -1;
-	while (readdir(dir) != NULL)
-		count++;
-	closedir(dir);
-	return count;
-}
 
 /* ---- bundles --------------------------------------------------------------------------------------------- */
 
@@ -137,16 +106,6 @@ static inline void set_stage(int count, bool overwrite)
 		CHECK_OK(ckptfmt_merge(old, (uint64_t)count, path_of("out/m"), &consume, &err), err);
 	}
 	save_inputs(count);
-}
-
-static inline bool make_directory(void)
-{
-	const char *parent = getenv("TMPDIR");
-	snprintf(directory, sizeof directory, "%s/ckptfmt-test-XXXXXX", parent != NULL ? parent : "/tmp");
-	if (mkdtemp(directory) != NULL)
-		return true;
-	perror("mkdtemp");
-	return false;
 }
 
 #endif

@@ -9,7 +9,6 @@
 #include "memory_fault.h"
 #include "os_fault.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <ftw.h>
 #include <sys/stat.h>
@@ -39,18 +38,6 @@ static inline int remove_one(const char *path, const struct stat *info, int kind
 static inline void remove_tree(const char *path)
 {
 	(void)nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-}
-
-static inline int open_fds(void)
-{
-	int count = 0;
-	DIR *stream = opendir("/proc/self/fd");
-	if (stream == NULL)
-		return 0;
-	while (readdir(stream) != NULL)
-		count++;
-	closedir(stream);
-	return count;
 }
 
 static inline const char *in_root(const char *name)
@@ -96,7 +83,7 @@ static int fds_before;
 static inline void begin_tests(void)
 {
 	const char *base = getenv("TMPDIR");
-	fds_before = open_fds();
+	fds_before = test_open_fds();
 	(void)snprintf(root, sizeof root, "%s/ckptfmt-os-XXXXXX", base == NULL ? "/tmp" : base);
 	if (mkdtemp(root) == NULL) {
 		perror(root);
@@ -114,7 +101,7 @@ static inline int end_tests(const char *name)
 {
 	cf_os_directory_close(&here);
 	remove_tree(root);
-	CHECK_EQ(open_fds(), fds_before);
+	CHECK_EQ(test_open_fds(), fds_before);
 	CHECK_EQ(memory_fault_live(), 0);
 	return test_finish(name);
 }

@@ -5,6 +5,7 @@
 
 #include "ckptfmt.h"
 
+#include <dirent.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,6 +83,19 @@ static inline uint8_t *test_guarded_copy(const void *bytes, size_t size)
 	if (size != 0)
 		memcpy(copy, bytes, size);
 	return copy;
+}
+
+/* To compare: more while more files are open. 0 where there is no /proc. */
+static inline int test_open_fds(void)
+{
+	int count = 0;
+	DIR *stream = opendir("/proc/self/fd");
+	if (stream == NULL)
+		return 0;
+	while (readdir(stream) != NULL)
+		count++;
+	closedir(stream);
+	return count;
 }
 
 /* splitmix64; the seed is printed and taken back through CKPTFMT_TEST_SEED. */

@@ -1,25 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writing, reading, replacing and merging whole checkpoints through the public API, in a directory of its own. */
-#include "test.h"
+#include "scratch.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 
-static char directory[256];
-
-static const char *in_directory(const char *name)
-{
-	static char paths[8][512];
-	static int next;
-	char *path = paths[next++ % 8];
-	snprintf(path, sizeof paths[0], "%s/%s", directory, name);
-	return path;
-}
-
 static int file_exists(const char *name)
 {
-	return access(in_directory(name), F_OK) == 0;
+	return access(path_of(name), F_OK) == 0;
 }
 
 static int count_files(void)
@@ -32,13 +20,6 @@ static int count_files(void)
 		count += entry->d_name[0] != '.';
 	closedir(dir);
 	return count;
-}
-
-static void remove_all(void)
-{
-	char command[320];
-	snprintf(command, sizeof command, "rm -rf '%s'/*", directory);
-	CHECK_EQ(system(command), 0);
 }
 
 static ckptfmt_source float_source(const char *name, const float *data, int32_t rank, const int64_t *dims)
@@ -59,7 +40,7 @@ static void save_one(const char *prefix, const char *name, const float *data, in
 	ckptfmt_error err;
 	ckptfmt_writer *writer;
 	ckptfmt_source source = float_source(name, data, 1, &count);
-	CHECK_OK(ckptfmt_writer_open(in_directory(prefix), NULL, &writer, &err), err);
+	CHECK_OK(ckptfmt_writer_open(path_of(prefix), NULL, &writer, &err), err);
 	CHECK_OK(ckptfmt_writer_add(writer, &source, 1, &err), err);
 	CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
 }
@@ -70,7 +51,7 @@ static ckptfmt_status load_one(const char *prefix, const char *name, float *data
 	ckptfmt_selection *selection = NULL;
 	uint64_t name_size = strlen(name);
 	ckptfmt_request request;
-	ckptfmt_status status = ckptfmt_reader_open(in_directory(prefix), NULL, &reader, err);
+	ckptfmt_status status = ckptfmt_reader_open(path_of(prefix), NULL, &reader, err);
 	if (status != CKPTFMT_OK)
 		return status;
 	memset(&request, 0, sizeof request);
@@ -100,18 +81,18 @@ static void test_smallest(void)
 	ssize_t size;
 	int fd;
 	save_one("small", "x", values, 2);
-	fd = open(in_directory("small.index"), O_RDONLY);
+	fd = open(path_of("small.index"), O_RDONLY);
 	size = read(fd, bytes, sizeof bytes);
 	close(fd);
 	CHECK_EQ(size, 121);
 	CHECK(memcmp(bytes, expected, sizeof expected) == 0);
-	fd = open(in_directory("small.data-00000-of-00001"), O_RDONLY);
+	fd = open(path_of("small.data-00000-of-00001"), O_RDONLY);
 	size = read(fd, bytes, sizeof bytes);
 	close(fd);
 	CHECK_EQ(size, 8);
 	CHECK(memcmp(bytes, expected_data, sizeof expected_data) == 0);
 	CHECK_EQ(count_files(), 2);
-	remove_all();
+	shell("rm -rf '%s'/*");
 }
 
 /* Each new generation has data files of its own names; the old ones go. */
@@ -127,7 +108,7 @@ static void test_overwrite(void)
 		CHECK_EQ(file_exists("ck.data-00001-of-00002"), generation % 2 == 1);
 		CHECK_EQ(count_files(), generation % 2 == 0 ? 2 : 3);
 	}
-	remove_all();
+	shell("rm -rf '%s'/*");
 }
 
 static void test_reader_keeps_generation(void)
@@ -140,7 +121,7 @@ static void test_reader_keeps_generation(void)
 	uint64_t name_size = 1;
 	ckptfmt_request request = {0, NULL, (uint8_t *)got, sizeof got, 0, 0};
 	save_one("ck", "v", old_values, 2);
-	CHECK_OK(ckptfmt_reader_open(in_directory("ck"), NULL, &reader, &err), err);
+	CHECK_OK(ckptfmt_reader_open(path_of("ck"), NULL, &reader, &err), err);
 	save_one("ck", "v", new_values, 2);
 	CHECK_OK(ckptfmt_reader_select(reader, (const uint8_t *)"v", &name_size, 1, &selection, &err), err);
 	CHECK_OK(ckptfmt_reader_read(reader, selection, &request, 1, CKPTFMT_VERIFY_AUTO, &err), err);
@@ -148,7 +129,7 @@ static void test_reader_keeps_generation(void)
 	CHECK_EQ(request.verified, 1);
 	ckptfmt_selection_free(selection);
 	ckptfmt_reader_close(reader);
-	remove_all();
+	shell("rm -rf '%s'/*");
 }
 
 static void test_writer_refuses(void)
@@ -159,7 +140,7 @@ static void test_writer_refuses(void)
 	ckptfmt_error err;
 	ckptfmt_writer *writer;
 	ckptfmt_source good = float_source("a", values, 1, &count), bad = good, part = float_source("p", values, 1, &count);
-	CHECK_OK(ckptfmt_writer_open(in_directory("ck"), NULL, &writer, &err), err);
+	CHECK_OK(ckptfmt_writer_open(path_of("ck"), NULL, &writer, &err), err);
 	CHECK_OK(ckptfmt_writer_add(writer, &good, 1, &err), err);
 	CHECK_FAILS(ckptfmt_writer_add(writer, &good, 1, &err), err, CKPTFMT_FAIL_ARGUMENT, "the name is added twice");
 	CHECK(strcmp(err.tensor, "a") == 0);
@@ -189,7 +170,7 @@ static void test_writer_refuses(void)
 		CHECK_OK(load_one("ck", "p", got, 4, &err), err);
 		CHECK(got[0] == 1 && got[1] == 2 && got[2] == 1 && got[3] == 2);
 	}
-	remove_all();
+	shell("rm -rf '%s'/*");
 }
 
 static void test_abandon(void)
@@ -199,7 +180,7 @@ static void test_abandon(void)
 	ckptfmt_error err;
 	ckptfmt_writer *writer;
 	ckptfmt_source source = float_source("a", values, 1, &count);
-	CHECK_OK(ckptfmt_writer_open(in_directory("ck"), NULL, &writer, &err), err);
+	CHECK_OK(ckptfmt_writer_open(path_of("ck"), NULL, &writer, &err), err);
 	CHECK_OK(ckptfmt_writer_add(writer, &source, 1, &err), err);
 	ckptfmt_writer_abandon(writer);
 	CHECK_EQ(count_files(), 0);
@@ -225,22 +206,22 @@ static void test_merge_and_slices(void)
 			float_source(part == 0 ? "b" : "a", &scalar, 1, &scalar_count)};
 		ckptfmt_writer *writer;
 		sources[0].slice = slice;
-		CHECK_OK(ckptfmt_writer_open(in_directory(part == 0 ? "p0" : "p1"), NULL, &writer, &err), err);
+		CHECK_OK(ckptfmt_writer_open(path_of(part == 0 ? "p0" : "p1"), NULL, &writer, &err), err);
 		CHECK_OK(ckptfmt_writer_add(writer, sources, 2, &err), err);
 		CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
 	}
-	snprintf(first, sizeof first, "%s", in_directory("p0"));
-	snprintf(second, sizeof second, "%s", in_directory("p1"));
+	snprintf(first, sizeof first, "%s", path_of("p0"));
+	snprintf(second, sizeof second, "%s", path_of("p1"));
 	inputs[0] = first;
 	inputs[1] = second;
-	CHECK_OK(ckptfmt_merge(inputs, 2, in_directory("m"), &options, &err), err);
+	CHECK_OK(ckptfmt_merge(inputs, 2, path_of("m"), &options, &err), err);
 	CHECK_EQ(count_files(), 3);
 	CHECK(file_exists("m.data-00000-of-00002") && file_exists("m.data-00001-of-00002") && !file_exists("p0.index"));
 	{
 		ckptfmt_reader *reader;
 		ckptfmt_selection *selection;
 		ckptfmt_columns columns;
-		CHECK_OK(ckptfmt_reader_open(in_directory("m"), NULL, &reader, &err), err);
+		CHECK_OK(ckptfmt_reader_open(path_of("m"), NULL, &reader, &err), err);
 		CHECK_OK(ckptfmt_reader_list(reader, &selection, &err), err);
 		ckptfmt_selection_columns(selection, &columns);
 		CHECK_EQ(columns.row_count, 3);
@@ -261,7 +242,7 @@ static void test_merge_and_slices(void)
 		ckptfmt_selection_free(selection);
 		ckptfmt_reader_close(reader);
 	}
-	remove_all();
+	shell("rm -rf '%s'/*");
 }
 
 /* What only the writer may name, and options that readers could not live with. */
@@ -278,17 +259,17 @@ static void test_writer_reserves(void)
 	source.dims = dims;
 	source.rank = 1;
 	source.dtype = CKPTFMT_FLOAT;
-	CHECK_OK(ckptfmt_writer_open(in_directory("r"), NULL, &writer, &err), err);
+	CHECK_OK(ckptfmt_writer_open(path_of("r"), NULL, &writer, &err), err);
 	CHECK_FAILS(ckptfmt_writer_add(writer, &source, 1, &err), err, CKPTFMT_FAIL_ARGUMENT, "EXT-8");
 	source.name_size = 15;
 	CHECK_OK(ckptfmt_writer_add(writer, &source, 1, &err), err);
 	ckptfmt_writer_abandon(writer);
 	ckptfmt_write_options_default(&options);
 	options.chunk_size = 4080;
-	CHECK_FAILS(ckptfmt_writer_open(in_directory("r"), &options, &writer, &err), err, CKPTFMT_FAIL_ARGUMENT,
+	CHECK_FAILS(ckptfmt_writer_open(path_of("r"), &options, &writer, &err), err, CKPTFMT_FAIL_ARGUMENT,
 		"the chunk size 4080 is below 4096");
 	options.chunk_size = 4096;
-	CHECK_OK(ckptfmt_writer_open(in_directory("r"), &options, &writer, &err), err);
+	CHECK_OK(ckptfmt_writer_open(path_of("r"), &options, &writer, &err), err);
 	{
 		/* Nothing of it is read: it is too large to say so. */
 		static const int64_t large[1] = {(int64_t)1 << 36};
@@ -306,25 +287,25 @@ static void test_merge_refuses(void)
 	ckptfmt_merge_options options = {1, 0, CKPTFMT_DURABILITY_RENAME, 0, NULL};
 	char first[512], second[512], missing[512];
 	const char *same_tensor[2] = {first, second}, *twice[2] = {first, first}, *not_there[2] = {first, missing};
-	snprintf(first, sizeof first, "%s", in_directory("p0"));
-	snprintf(second, sizeof second, "%s", in_directory("p1"));
-	snprintf(missing, sizeof missing, "%s", in_directory("p2"));
+	snprintf(first, sizeof first, "%s", path_of("p0"));
+	snprintf(second, sizeof second, "%s", path_of("p1"));
+	snprintf(missing, sizeof missing, "%s", path_of("p2"));
 	save_one("p0", "v", values, 2);
 	save_one("p1", "v", values, 2);
-	CHECK_FAILS(ckptfmt_merge(same_tensor, 2, in_directory("m"), &options, &err), err, CKPTFMT_FAIL_MERGE_CONFLICT,
+	CHECK_FAILS(ckptfmt_merge(same_tensor, 2, path_of("m"), &options, &err), err, CKPTFMT_FAIL_MERGE_CONFLICT,
 		"MRG-3");
 	CHECK(strstr(err.message, "p0") != NULL && strstr(err.message, "p1") != NULL);
-	CHECK_FAILS(ckptfmt_merge(twice, 2, in_directory("m"), &options, &err), err, CKPTFMT_FAIL_ARGUMENT, "MRG-10");
-	CHECK_FAILS(ckptfmt_merge(not_there, 2, in_directory("m"), &options, &err), err,
+	CHECK_FAILS(ckptfmt_merge(twice, 2, path_of("m"), &options, &err), err, CKPTFMT_FAIL_ARGUMENT, "MRG-10");
+	CHECK_FAILS(ckptfmt_merge(not_there, 2, path_of("m"), &options, &err), err,
 		CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, "MRG-1");
 	CHECK_FAILS(ckptfmt_merge(same_tensor, 1, first, &options, &err), err, CKPTFMT_FAIL_ARGUMENT, "MRG-10");
-	CHECK_FAILS(ckptfmt_merge(same_tensor, 0, in_directory("m"), &options, &err), err,
+	CHECK_FAILS(ckptfmt_merge(same_tensor, 0, path_of("m"), &options, &err), err,
 		CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, "MRG-1");
 	CHECK_EQ(count_files(), 4);
 	options.allow_missing = 1;
-	CHECK_OK(ckptfmt_merge(not_there, 2, in_directory("m"), &options, &err), err);
+	CHECK_OK(ckptfmt_merge(not_there, 2, path_of("m"), &options, &err), err);
 	CHECK_EQ(count_files(), 4);
-	remove_all();
+	shell("rm -rf '%s'/*");
 }
 
 /* Only the bytes asked for are read of a large tensor, and chunk checksums cost a chunk at each end. */
@@ -344,10 +325,10 @@ static void test_partial_reads(void)
 		ckptfmt_selection *selection;
 		ckptfmt_counters before, after;
 		ckptfmt_request request = {0, box, (uint8_t *)got, 8 * 4096, 0, 0};
-		CHECK_OK(ckptfmt_writer_open(in_directory("ck"), &options, &writer, &err), err);
+		CHECK_OK(ckptfmt_writer_open(path_of("ck"), &options, &writer, &err), err);
 		CHECK_OK(ckptfmt_writer_add(writer, &source, 1, &err), err);
 		CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
-		CHECK_OK(ckptfmt_reader_open(in_directory("ck"), NULL, &reader, &err), err);
+		CHECK_OK(ckptfmt_reader_open(path_of("ck"), NULL, &reader, &err), err);
 		CHECK_OK(ckptfmt_reader_list(reader, &selection, &err), err);
 		ckptfmt_counters_get(&before);
 		CHECK_OK(ckptfmt_reader_read(reader, selection, &request, 1, CKPTFMT_VERIFY_AUTO, &err), err);
@@ -359,7 +340,7 @@ static void test_partial_reads(void)
 		CHECK_EQ(request.verified, 1);
 		ckptfmt_selection_free(selection);
 		ckptfmt_reader_close(reader);
-		remove_all();
+		shell("rm -rf '%s'/*");
 	}
 }
 
@@ -369,22 +350,18 @@ static void test_v1(void)
 	const float values[1] = {1};
 	ckptfmt_error err;
 	save_one("ck", "v", values, 1);
-	CHECK_EQ(rename(in_directory("ck.index"), in_directory("old")), 0);
+	CHECK_EQ(rename(path_of("ck.index"), path_of("old")), 0);
 	CHECK_FAILS(load_one("old", "v", NULL, 0, &err), err, CKPTFMT_FAIL_UNSUPPORTED, "NAM-9");
 	CHECK_FAILS(load_one("ck", "v", NULL, 0, &err), err, CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, "");
-	CHECK_EQ(mkdir(in_directory("directory"), 0700), 0);
+	CHECK_EQ(mkdir(path_of("directory"), 0700), 0);
 	CHECK_FAILS(load_one("directory", "v", NULL, 0, &err), err, CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, "");
-	remove_all();
+	shell("rm -rf '%s'/*");
 }
 
 int main(void)
 {
-	const char *parent = getenv("TMPDIR");
-	snprintf(directory, sizeof directory, "%s/ckptfmt-test-XXXXXX", parent != NULL ? parent : "/tmp");
-	if (mkdtemp(directory) == NULL) {
-		perror("mkdtemp");
+	if (!make_directory())
 		return 2;
-	}
 	test_smallest();
 	test_overwrite();
 	test_reader_keeps_generation();

@@ -4,26 +4,10 @@
 #include "codec/canonical.h"
 #include "codec/wire.h"
 
+#include "hex.h"
 #include "memory_fault.h"
-#include "test.h"
 
 enum { ORIGIN = 1000 };
-
-static cf_bytes_view hex(const char *text)
-{
-	size_t size = 0;
-	uint8_t bytes[512];
-	for (const char *at = text; *at != '\0'; at++) {
-		unsigned value;
-		if (*at == ' ')
-			continue;
-		if (sscanf(at, "%2x", &value) != 1)
-			abort();
-		bytes[size++] = (uint8_t)value;
-		at++;
-	}
-	return (cf_bytes_view){test_guarded_copy(bytes, size), size};
-}
 
 static void check_bytes(const cf_buffer *out, const char *expected, const char *input)
 {

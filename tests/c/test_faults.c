@@ -4,42 +4,9 @@
  * (other than a crash) could have cleaned up. Links os_fault.c and memory_fault.c in the place of the real ones. */
 #include "memory_fault.h"
 #include "os_fault.h"
-#include "test.h"
+#include "scratch.h"
 
-#include <dirent.h>
 #include <errno.h>
-
-static char directory[256];
-
-static const char *in_directory(const char *name)
-{
-	static char paths[8][512];
-	static int next;
-	char *path = paths[next++ % 8];
-	snprintf(path, sizeof paths[0], "%s/%s", directory, name);
-	return path;
-}
-
-static void shell(const char *format)
-{
-	char command[1024];
-	snprintf(command, sizeof command, format, directory, directory, directory);
-	if (system(command) != 0)
-		perror(command);
-}
-
-/* Entries of a directory; of /proc/self/fd the open files. */
-static int count_entries(const char *path)
-{
-	DIR *dir = opendir(path);
-	int count = 0;
-	if (dir == NULL)
-		return -1;
-	while (readdir(dir) != NULL)
-		count++;
-	closedir(dir);
-	return count;
-}
 
 static ckptfmt_status save(const char *prefix, float first, ckptfmt_error *err)
 {
@@ -60,7 +27,7 @@ static ckptfmt_status save(const char *prefix, float first, ckptfmt_error *err)
 		sources[i].data = i == 2 ? (const uint8_t *)texts : (const uint8_t *)values;
 	}
 	sources[1].slice = slice;
-	status = ckptfmt_writer_open(in_directory(prefix), NULL, &writer, err);
+	status = ckptfmt_writer_open(path_of(prefix), NULL, &writer, err);
 	if (status != CKPTFMT_OK)
 		return status;
 	status = ckptfmt_writer_add(writer, sources, 3, err);
@@ -79,7 +46,7 @@ static ckptfmt_status load(const char *prefix, float *first, ckptfmt_error *err)
 	ckptfmt_strings *strings = NULL;
 	uint64_t sizes[2] = {1, 4};
 	ckptfmt_request request = {0, NULL, (uint8_t *)values, sizeof values, 0, 0};
-	ckptfmt_status status = ckptfmt_reader_open(in_directory(prefix), NULL, &reader, err);
+	ckptfmt_status status = ckptfmt_reader_open(path_of(prefix), NULL, &reader, err);
 	if (status != CKPTFMT_OK)
 		return status;
 	status = ckptfmt_reader_list(reader, &all, err);
@@ -249,12 +216,8 @@ static void fail_allocations(bool forever)
 
 int main(void)
 {
-	const char *parent = getenv("TMPDIR");
-	snprintf(directory, sizeof directory, "%s/ckptfmt-test-XXXXXX", parent != NULL ? parent : "/tmp");
-	if (mkdtemp(directory) == NULL) {
-		perror("mkdtemp");
+	if (!make_directory())
 		return 2;
-	}
 	fail_saves(EIO, false);
 	fail_saves(ENOSPC, true);
 	crash_saves();

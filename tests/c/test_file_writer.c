@@ -32,18 +32,6 @@ static uint8_t *stored;     /* room for as many */
 		CHECK(strstr(error.path, part) != NULL);            \
 	} while (0)
 
-static int open_fds(void)
-{
-	int count = 0;
-	DIR *stream = opendir("/proc/self/fd");
-	if (stream == NULL)
-		return 0;
-	while (readdir(stream) != NULL)
-		count++;
-	closedir(stream);
-	return count;
-}
-
 /* Files in the directory whose names hold `part`. */
 static int count_files(const char *part)
 {
@@ -252,7 +240,7 @@ static void test_names(void)
 	cf_file_writer writer;
 	char name[256];
 	mode_t mask = umask(027);
-	int fds = open_fds();
+	int fds = test_open_fds();
 	bool exists, unknown;
 	CHECK_OK(cf_file_writer_open(&writer, &here, "x.index", &error), error);
 	CHECK_EQ(writer.state, CF_FILE_WRITER_WRITING);
@@ -264,7 +252,7 @@ static void test_names(void)
 	CHECK_OK(cf_file_writer_put(&writer, "new", 3, &error), error);
 	CHECK_OK(cf_file_writer_finish(&writer, true, &error), error);
 	CHECK_EQ(writer.state, CF_FILE_WRITER_FINISHED);
-	CHECK_EQ(open_fds(), fds);
+	CHECK_EQ(test_open_fds(), fds);
 	CHECK_EQ(memory_fault_live(), 0);
 	CHECK_EQ(count_files(""), 1);
 	CHECK(holds(writer.name, (const uint8_t *)"new", 3));
@@ -330,7 +318,7 @@ static void test_abandon(void)
 {
 	for (int stop = 0; stop < 5; stop++) {
 		cf_file_writer writer;
-		int fds = open_fds();
+		int fds = test_open_fds();
 		memset(&writer, 0, sizeof writer);
 		if (stop > 0)
 			CHECK_OK(cf_file_writer_open(&writer, &here, "a", &error), error);
@@ -346,7 +334,7 @@ static void test_abandon(void)
 		cf_file_writer_abandon(&writer);
 		CHECK_EQ(errno, 12345);
 		CHECK_EQ(count_files(""), 0);
-		CHECK_EQ(open_fds(), fds);
+		CHECK_EQ(test_open_fds(), fds);
 		CHECK_EQ(memory_fault_live(), 0);
 	}
 }
@@ -406,7 +394,7 @@ static void test_failure_stays(void)
 		uint32_t crc = 0;
 		uint8_t *to;
 		uint64_t room, records;
-		int fds = open_fds();
+		int fds = test_open_fds();
 		CHECK_OK(cf_file_writer_open(&writer, &here, "s", &error), error);
 		CHECK_OK(cf_file_writer_put(&writer, bytes, 10, &error), error);
 		os_fault_set(&(os_fault_plan){.kind = kinds[i], .at = 1, .os_errno = EDQUOT});
@@ -426,7 +414,7 @@ static void test_failure_stays(void)
 		CHECK_EQ(os_fault_log_count(), records);
 		cf_file_writer_abandon(&writer);
 		CHECK_EQ(count_files(""), 0);
-		CHECK_EQ(open_fds(), fds);
+		CHECK_EQ(test_open_fds(), fds);
 	}
 	os_fault_log_clear();
 	/* Too large to be meant: final as well, and nothing is read. */
@@ -526,7 +514,7 @@ static bool run_scenario(const os_fault_plan *plan)
 {
 	cf_file_writer writer;
 	ckptfmt_status status;
-	int fds = open_fds();
+	int fds = test_open_fds();
 	uint64_t hits;
 	memset(&writer, 0, sizeof writer);
 	memset(&error, 0, sizeof error);
@@ -536,7 +524,7 @@ static bool run_scenario(const os_fault_plan *plan)
 	cf_file_writer_abandon(&writer);
 	hits = os_fault_hits();
 	os_fault_clear();
-	CHECK_EQ(open_fds(), fds);
+	CHECK_EQ(test_open_fds(), fds);
 	CHECK_EQ(memory_fault_live(), 0);
 	CHECK_EQ(stat_of("taken").st_size, 0);
 	if (status == CKPTFMT_OK) {
@@ -596,7 +584,7 @@ static void test_memory_faults(void)
 		cf_file_writer writer;
 		ckptfmt_status status;
 		uint64_t hits;
-		int fds = open_fds();
+		int fds = test_open_fds();
 		memset(&writer, 0, sizeof writer);
 		CHECK_EQ(close(openat(here.fd, "taken", O_WRONLY | O_CREAT, 0600)), 0);
 		memory_fault_set(n, false);
@@ -609,7 +597,7 @@ static void test_memory_faults(void)
 		memory_fault_clear();
 		cf_file_writer_abandon(&writer);
 		CHECK_EQ(memory_fault_live(), 0);
-		CHECK_EQ(open_fds(), fds);
+		CHECK_EQ(test_open_fds(), fds);
 		CHECK_EQ(count_files("tempstate"), 0);
 		remove_files();
 		if (hits == 0)

@@ -3,23 +3,7 @@
 #include "codec/message.h"
 #include "codec/wire.h"
 
-#include "test.h"
-
-static cf_bytes_view hex(const char *text)
-{
-	size_t size = 0;
-	uint8_t bytes[512];
-	for (const char *at = text; *at != '\0'; at++) {
-		unsigned value;
-		if (*at == ' ')
-			continue;
-		if (sscanf(at, "%2x", &value) != 1)
-			abort();
-		bytes[size++] = (uint8_t)value;
-		at++;
-	}
-	return (cf_bytes_view){test_guarded_copy(bytes, size), size};
-}
+#include "hex.h"
 
 static ckptfmt_status decode(const char *text, cf_entry *entry, int64_t *dims, ckptfmt_error *err)
 {

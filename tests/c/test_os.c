@@ -76,7 +76,7 @@ static void test_open(void)
 	bool exists;
 	struct stat found;
 	cf_directory devices;
-	int fds = open_fds();
+	int fds = test_open_fds();
 	CHECK_OK(cf_os_open(&here, "five", false, &file, &info, &error), error);
 	CHECK_EQ(info.size, 5);
 	CHECK_EQ(info.link_count, 1);
@@ -109,7 +109,7 @@ static void test_open(void)
 	cf_os_directory_close(&devices);
 	CHECK_OK(cf_os_stat(&here, "folder", &info, &exists, &error), error);
 	CHECK(exists);
-	CHECK_EQ(open_fds(), fds);
+	CHECK_EQ(test_open_fds(), fds);
 }
 
 static void test_links(void)
@@ -412,7 +412,7 @@ static void test_random_bytes(void)
 {
 	uint8_t a[1000] = {0}, b[1000] = {0};
 	unsigned zeros = 0;
-	int fds = open_fds();
+	int fds = test_open_fds();
 	for (int way = 0; way < 3; way++) {
 		if (way == 1) {
 			os_system_transfer_max(7);
@@ -444,7 +444,7 @@ static void test_random_bytes(void)
 	os_system_set(OS_SYSTEM_READ, 2, 1, 0);
 	CHECK_OS(cf_os_random(a, 8, &error), CKPTFMT_FAIL_OS, EIO, "/dev/urandom");
 	os_fault_clear();
-	CHECK_EQ(open_fds(), fds);
+	CHECK_EQ(test_open_fds(), fds);
 }
 
 static void test_counters(void)

@@ -77,7 +77,7 @@ static void test_directory_open(void)
 static void test_directory_faults(void)
 {
 	cf_directory directory;
-	int fds = open_fds();
+	int fds = test_open_fds();
 	os_system_set(OS_SYSTEM_MKDIR, 2, 1, EROFS);
 	CHECK_OS(cf_os_directory_open(in_root("m1/n/o"), true, true, &directory, &error), CKPTFMT_FAIL_OS, EROFS,
 		"/m1/n");
@@ -114,7 +114,7 @@ static void test_directory_faults(void)
 	os_system_set(OS_SYSTEM_FSYNC, 1, 1, EINVAL);
 	CHECK_OS(cf_os_directory_sync(&here, &error), CKPTFMT_FAIL_OS, EINVAL, root);
 	os_fault_clear();
-	CHECK_EQ(open_fds(), fds);
+	CHECK_EQ(test_open_fds(), fds);
 }
 
 static void test_list(void)
@@ -122,7 +122,7 @@ static void test_list(void)
 	cf_directory directory;
 	cf_buffer names = CF_BUFFER_EMPTY;
 	unsigned seen = 0;
-	int fds = open_fds();
+	int fds = test_open_fds();
 	CHECK_OK(cf_os_directory_open(in_root("list"), true, false, &directory, &error), error);
 	cf_put_bytes(&names, "old", 4);
 	CHECK_OK(cf_os_directory_list(&directory, &names, &error), error);
@@ -162,7 +162,7 @@ static void test_list(void)
 	memory_fault_clear();
 	cf_buffer_free(&names);
 	cf_os_directory_close(&directory);
-	CHECK_EQ(open_fds(), fds);
+	CHECK_EQ(test_open_fds(), fds);
 }
 
 /* As a user who may not: root may everything, so it becomes nobody for a while. */
@@ -303,7 +303,7 @@ static void test_rename_new(void)
 {
 	for (int way = 0; way <= 3; way++) {
 		bool exists = true;
-		int fds = open_fds();
+		int fds = test_open_fds();
 		choose_way(way);
 		os_system_interrupt(way != 0);
 		put_file("n1", "1", 1);
@@ -321,7 +321,7 @@ static void test_rename_new(void)
 		os_fault_clear();
 		CHECK_OK(cf_os_unlink(&here, "n2", &error), error);
 		CHECK_OK(cf_os_unlink(&here, "n3", &error), error);
-		CHECK_EQ(open_fds(), fds);
+		CHECK_EQ(test_open_fds(), fds);
 	}
 	CHECK_EQ(os_system_calls(OS_SYSTEM_LINK), 0);
 }

@@ -3,9 +3,8 @@
  * that was touched or replaced, parts of values in large chunks. Links os_fault.c in the place of os_posix.c. */
 #include "bundle_maker.h"
 #include "os_fault.h"
-#include "test.h"
+#include "scratch.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -13,42 +12,14 @@
 
 enum { SHARDS = MAKER_SHARDS_MAX };
 
-static char directory[256];
 static bundle_maker m;
 static ckptfmt_error err;
-
-static const char *in_directory(const char *name)
-{
-	static char paths[8][512];
-	static int next;
-	char *path = paths[next++ % 8];
-	snprintf(path, sizeof paths[0], "%s/%s", directory, name);
-	return path;
-}
 
 static const char *data_file(int shard)
 {
 	char name[64];
 	snprintf(name, sizeof name, "ck.data-0000%d-of-0000%d", shard, SHARDS);
-	return in_directory(name);
-}
-
-static int open_descriptors(void)
-{
-	DIR *dir = opendir("/proc/self/fd");
-	int count = 0;
-	while (dir != NULL && readdir(dir) != NULL)
-		count++;
-	if (dir != NULL)
-		closedir(dir);
-	return count;
-}
-
-static void remove_all(void)
-{
-	char command[320];
-	snprintf(command, sizeof command, "rm -rf '%s'/*", directory);
-	CHECK_EQ(system(command), 0);
+	return path_of(name);
 }
 
 /* Tensors "t0" to "t3" of one float each, as many as there are data files, one in each; "t0" is `first`. */
@@ -72,7 +43,7 @@ static ckptfmt_reader *open_reader(uint32_t open_files_max, int32_t follow_symli
 	ckptfmt_open_options options = {&limits, follow_symlinks, 0};
 	ckptfmt_limits_default(&limits);
 	limits.open_files_max = open_files_max;
-	CHECK_OK(ckptfmt_reader_open(in_directory("ck"), &options, &reader, &err), err);
+	CHECK_OK(ckptfmt_reader_open(path_of("ck"), &options, &reader, &err), err);
 	return reader;
 }
 
@@ -101,7 +72,7 @@ static void end(ckptfmt_reader *reader, ckptfmt_selection *selection)
 {
 	ckptfmt_selection_free(selection);
 	ckptfmt_reader_close(reader);
-	remove_all();
+	shell("rm -rf '%s'/*");
 }
 
 /* ---- arguments ---- */
@@ -125,7 +96,7 @@ static void test_arguments(void)
 	maker_free(&m);
 	cf_buffer_free(&stored);
 	other = open_reader(128, 1);
-	CHECK_OK(ckptfmt_reader_open(in_directory("one"), NULL, &one, &err), err);
+	CHECK_OK(ckptfmt_reader_open(path_of("one"), NULL, &one, &err), err);
 	selection = list(other);
 	/* Row 3 is in data file 3 of 4; the other reader has one file. */
 	CHECK_FAILS(read_row(one, selection, 3, &value), err, CKPTFMT_FAIL_ARGUMENT, "the selection was made by another");
@@ -173,7 +144,7 @@ static void one_bad(const char *what, int32_t follow_symlinks, ckptfmt_failure f
 		ckptfmt_reader *reader = open_reader(open_files_max, follow_symlinks);
 		ckptfmt_selection *selection = list(reader);
 		float value;
-		int before = open_descriptors();
+		int before = test_open_fds();
 		for (uint64_t row = 0; row < SHARDS; row++)
 			if (row != 2)
 				check_row(reader, selection, row);
@@ -182,7 +153,7 @@ static void one_bad(const char *what, int32_t follow_symlinks, ckptfmt_failure f
 		CHECK(strcmp(err.path, data_file(2)) == 0);
 		CHECK(strcmp(err.tensor, "t2") == 0);
 		if (open_files_max == 128)
-			CHECK_EQ(open_descriptors(), before);
+			CHECK_EQ(test_open_fds(), before);
 		check_row(reader, selection, 3);
 		ckptfmt_selection_free(selection);
 		ckptfmt_reader_close(reader);
@@ -198,8 +169,8 @@ static void test_bad_data_file(void)
 	char aside[512], index[512];
 	float value;
 	save("ck", 10);
-	snprintf(aside, sizeof aside, "%s", in_directory("aside"));
-	snprintf(index, sizeof index, "%s", in_directory("ck.index"));
+	snprintf(aside, sizeof aside, "%s", path_of("aside"));
+	snprintf(index, sizeof index, "%s", path_of("ck.index"));
 	CHECK_EQ(rename(data_file(2), aside), 0);
 	CHECK_EQ(mkdir(data_file(2), 0700), 0);
 	one_bad("a directory", 1, CKPTFMT_FAIL_OS, EISDIR);
@@ -250,10 +221,10 @@ static void test_refused(void)
 	{
 		ckptfmt_reader *reader;
 		os_system_set(OS_SYSTEM_OPEN, 4, 1, ENOMEM);
-		CHECK_EQ(ckptfmt_reader_open(in_directory("ck"), NULL, &reader, &err), CKPTFMT_NO_MEMORY);
+		CHECK_EQ(ckptfmt_reader_open(path_of("ck"), NULL, &reader, &err), CKPTFMT_NO_MEMORY);
 		os_fault_clear();
 	}
-	remove_all();
+	shell("rm -rf '%s'/*");
 }
 
 static void test_out_of_descriptors(void)
@@ -262,7 +233,7 @@ static void test_out_of_descriptors(void)
 	save("ck", 10);
 	for (uint64_t shard = 0; shard < SHARDS; shard++)
 		for (size_t i = 0; i < CF_ARRAY_COUNT(errnos); i++) {
-			int before = open_descriptors();
+			int before = test_open_fds();
 			ckptfmt_reader *reader;
 			ckptfmt_selection *selection;
 			float value;
@@ -270,11 +241,11 @@ static void test_out_of_descriptors(void)
 			reader = open_reader(128, 1);
 			os_fault_clear();
 			/* Directory, index, and half of the data files opened. */
-			CHECK_EQ(open_descriptors() - before, 2 + (int)shard / 2 + (shard == 1));
+			CHECK_EQ(test_open_fds() - before, 2 + (int)shard / 2 + (shard == 1));
 			selection = list(reader);
 			for (uint64_t row = 0; row < 2 * SHARDS; row++)
 				check_row(reader, selection, row % SHARDS);
-			CHECK_EQ(open_descriptors() - before, 2 + (shard < 2 ? 1 : (int)shard / 2));
+			CHECK_EQ(test_open_fds() - before, 2 + (shard < 2 ? 1 : (int)shard / 2));
 			os_system_set(OS_SYSTEM_OPEN, 1, 100, errnos[i]);
 			CHECK_FAILS(read_row(reader, selection, 1, &value), err, CKPTFMT_FAIL_OS, "");
 			CHECK_EQ(err.os_errno, errnos[i]);
@@ -283,24 +254,24 @@ static void test_out_of_descriptors(void)
 			check_row(reader, selection, 1);
 			ckptfmt_selection_free(selection);
 			ckptfmt_reader_close(reader);
-			CHECK_EQ(open_descriptors(), before);
+			CHECK_EQ(test_open_fds(), before);
 		}
 	/* In use: what nobody uses makes room. */
 	{
 		ckptfmt_reader *reader = open_reader(3, 1);
 		ckptfmt_selection *selection = list(reader);
-		int before = open_descriptors();
+		int before = test_open_fds();
 		for (uint64_t row = 0; row < 3; row++)
 			check_row(reader, selection, row);
-		CHECK_EQ(open_descriptors() - before, 3);
+		CHECK_EQ(test_open_fds() - before, 3);
 		os_system_set(OS_SYSTEM_OPEN, 1, 2, EMFILE);
 		check_row(reader, selection, 3);
 		CHECK_EQ(os_system_calls(OS_SYSTEM_OPEN), 3);
 		os_fault_clear();
-		CHECK_EQ(open_descriptors() - before, 1);
+		CHECK_EQ(test_open_fds() - before, 1);
 		for (uint64_t row = 0; row < SHARDS; row++)
 			check_row(reader, selection, row);
-		CHECK_EQ(open_descriptors() - before, 3);
+		CHECK_EQ(test_open_fds() - before, 3);
 		ckptfmt_selection_free(selection);
 		ckptfmt_reader_close(reader);
 	}
@@ -313,7 +284,7 @@ static void test_out_of_descriptors(void)
 		reader = open_reader(128, 1);
 		os_fault_clear();
 		selection = list(reader);
-		CHECK_EQ(rename(in_directory("ck.index"), in_directory("gone.index")), 0);
+		CHECK_EQ(rename(path_of("ck.index"), path_of("gone.index")), 0);
 		check_row(reader, selection, 0);
 		CHECK_FAILS(read_row(reader, selection, 3, &value), err, CKPTFMT_FAIL_GENERATION_GONE, "");
 		end(reader, selection);
@@ -342,8 +313,8 @@ static void test_touched_index(void)
 	ckptfmt_selection *selection;
 	char index[512], other[512];
 	float value;
-	snprintf(index, sizeof index, "%s", in_directory("ck.index"));
-	snprintf(other, sizeof other, "%s", in_directory("other"));
+	snprintf(index, sizeof index, "%s", path_of("ck.index"));
+	snprintf(other, sizeof other, "%s", path_of("other"));
 	save("ck", 10);
 	reader = open_reader(1, 1);
 	selection = list(reader);
@@ -453,13 +424,8 @@ static void test_large_chunks(void)
 
 int main(void)
 {
-	const char *parent = getenv("TMPDIR");
-	test_seed();
-	snprintf(directory, sizeof directory, "%s/ckptfmt-test-XXXXXX", parent != NULL ? parent : "/tmp");
-	if (mkdtemp(directory) == NULL) {
-		perror("mkdtemp");
+	if (!make_directory())
 		return 2;
-	}
 	test_arguments();
 	test_bad_data_file();
 	test_refused();
