@@ -50,7 +50,7 @@ from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.policies import ShardByTaskPolicy
 from ckptfmt.saving.registration import RegisteredSaver, get_registered_saver
 from ckptfmt.saving.saveables import validate_and_slice_inputs
-from ckptfmt.saving.sharding import Shard, ShardableTensor, _Box, _overlapping, validate_shards
+from ckptfmt.saving.sharding import Box, Shard, ShardableTensor, overlapping, validate_shards
 from ckptfmt.saving.specs import DSaveSpec, SaveableObject, SaveSpec
 from ckptfmt.slices import parse_spec
 
@@ -468,7 +468,7 @@ def _check_slices(items: Iterable[_Item]) -> None:
 
 
 def _check_boxes(key: str, pieces: Sequence[_Item]) -> None:
-    boxes: list[_Box] = []
+    boxes: list[Box] = []
     first: tuple[int, ...] | None = None
     for item in pieces:
         spec = parse_spec(item.slice_spec)
@@ -484,15 +484,15 @@ def _check_boxes(key: str, pieces: Sequence[_Item]) -> None:
                 tensor=key,
             )
         first = spec.full_shape
-        boxes.append(_Box(spec.start, spec.shape))
-    twice = _repeated(boxes) or _overlapping(boxes)
+        boxes.append(Box(spec.start, spec.shape))
+    twice = _repeated(boxes) or overlapping(boxes)
     if twice is not None:
         raise _overlap(key, *(pieces[row] for row in twice))
 
 
-def _repeated(boxes: Sequence[_Box]) -> tuple[int, int] | None:
+def _repeated(boxes: Sequence[Box]) -> tuple[int, int] | None:
     """The rows of two equal boxes, if there are any: those without elements do not overlap."""
-    rows: dict[_Box, int] = {}
+    rows: dict[Box, int] = {}
     for row, box in enumerate(boxes):
         if rows.setdefault(box, row) != row:
             return rows[box], row

@@ -194,7 +194,7 @@ def _hashed(value: object) -> int:
 # ---- boxes ---------------------------------------------------------------------------------------
 
 
-class _Box(NamedTuple):
+class Box(NamedTuple):
     """Part of a tensor: first index and count of indexes in each dimension."""
 
     start: tuple[int, ...]
@@ -216,14 +216,14 @@ def _whole_text(shape: tuple[int, ...]) -> str:
     return SaveSliceInfo(None, shape, (0,) * len(shape), shape).stripped_spec
 
 
-def _inside(box: _Box, whole: _Box) -> bool:
+def _inside(box: Box, whole: Box) -> bool:
     return all(
         outer <= start and start + size <= outer + outer_size
         for start, size, outer, outer_size in zip(*box, *whole, strict=True)
     )
 
 
-def _overlap(first: _Box, second: _Box) -> bool:
+def _overlap(first: Box, second: Box) -> bool:
     return all(
         max(a, b) < min(a + a_size, b + b_size)
         for a, a_size, b, b_size in zip(*first, *second, strict=True)
@@ -235,7 +235,7 @@ def _overlap(first: _Box, second: _Box) -> bool:
 _CORNER_AXES_MAX = 8
 
 
-def _tile(pieces: Sequence[_Box], whole: _Box) -> bool:
+def _tile(pieces: Sequence[Box], whole: Box) -> bool:
     """True if every element of the whole is in exactly one of these boxes inside it."""
     axes = [
         axis
@@ -253,7 +253,7 @@ def _tile(pieces: Sequence[_Box], whole: _Box) -> bool:
         return edge == whole.start[axis] + whole.shape[axis]
     if len(axes) > _CORNER_AXES_MAX:
         elements = sum(math.prod(piece.shape) for piece in pieces)
-        return elements == math.prod(whole.shape) and _overlapping(pieces) is None
+        return elements == math.prod(whole.shape) and overlapping(pieces) is None
     sums: Counter[tuple[int, ...]] = Counter()
     for sign, boxes in ((1, pieces), (-1, [whole])):
         for start, shape in boxes:
@@ -264,7 +264,7 @@ def _tile(pieces: Sequence[_Box], whole: _Box) -> bool:
     return not any(sums.values())
 
 
-def _overlapping(pieces: Sequence[_Box]) -> tuple[int, int] | None:
+def overlapping(pieces: Sequence[Box]) -> tuple[int, int] | None:
     """The rows of two boxes that overlap, if there are any."""
     rank = len(pieces[0].start) if pieces else 0
     if rank == 0:
@@ -294,8 +294,8 @@ class _Origin:
 
     tensor: ShardableTensor
     full_shape: tuple[int, ...]
-    box: _Box
-    pieces: list[_Box] = field(default_factory=list)
+    box: Box
+    pieces: list[Box] = field(default_factory=list)
     specs: list[str] = field(default_factory=list)
 
 
@@ -311,9 +311,9 @@ class _Key:
 
     def __init__(self) -> None:
         self.origins: list[_Origin] = []
-        self.seen: dict[_Box, str] = {}
+        self.seen: dict[Box, str] = {}
         self.hint = 0
-        self.exact: dict[_Box, int] = {}
+        self.exact: dict[Box, int] = {}
         self.axis = 0
         self.starts: list[int] = []
         self.groups: dict[int, list[int]] = {}
@@ -333,7 +333,7 @@ class _Key:
             self.groups.setdefault(box.start[self.axis], []).append(row)
         self.starts = sorted(self.groups)
 
-    def candidates(self, box: _Box) -> Iterator[int]:
+    def candidates(self, box: Box) -> Iterator[int]:
         count = len(self.origins)
         yield self.hint
         yield (self.hint + 1) % count
@@ -345,7 +345,7 @@ class _Key:
                 yield from self.groups[self.starts[place - 1]]
         yield from range(count)
 
-    def find(self, full_shape: tuple[int, ...], box: _Box) -> _Origin | None:
+    def find(self, full_shape: tuple[int, ...], box: Box) -> _Origin | None:
         for row in self.candidates(box):
             origin = self.origins[row]
             if origin.full_shape == full_shape and _inside(box, origin.box):
@@ -397,7 +397,7 @@ def _indexed(shardable_tensors: Sequence[ShardableTensor]) -> dict[str, _Key]:
     keys: dict[str, _Key] = {}
     for tensor in shardable_tensors:
         full_shape, start, shape, _ = tensor.box
-        box = _Box(start, shape)
+        box = Box(start, shape)
         key = keys.get(tensor.checkpoint_key)
         if key is None:
             key = keys[tensor.checkpoint_key] = _Key()
@@ -490,7 +490,7 @@ class _Check:
         origin.specs.append(spec)
         return origin
 
-    def located(self, name: str, key: _Key, spec: str) -> tuple[_Origin, _Box]:
+    def located(self, name: str, key: _Key, spec: str) -> tuple[_Origin, Box]:
         """The box that a spec says, and the tensor that it is inside of."""
         if not isinstance(spec, str):
             raise self.broken(f"gave a slice spec that is a {type(spec).__name__}", name, spec)
@@ -504,7 +504,7 @@ class _Check:
             raise self.broken(
                 f"gave a slice spec that says no slice ({error.message})", name, spec
             ) from None
-        box = _Box(parsed.start, parsed.shape)
+        box = Box(parsed.start, parsed.shape)
         found = key.find(parsed.full_shape, box)
         if found is None:
             given = ", ".join(f"'{origin.tensor.slice_spec}'" for origin in key.origins[:3])
@@ -532,7 +532,7 @@ class _Check:
 
     def not_tiled(self, name: str, origin: _Origin) -> InvalidError:
         spec = origin.tensor.slice_spec
-        overlap = _overlapping(origin.pieces)
+        overlap = overlapping(origin.pieces)
         if overlap is not None:
             first, second = (origin.specs[row] for row in overlap)
             return self.broken(
