@@ -126,7 +126,8 @@ def test_other_spellings(spelling: Any, code: int) -> None:
     [
         *(RESOURCE, "resource", TensorFlowType(RESOURCE), TensorFlowType(101)),
         *("float31", "", np.longdouble, np.clongdouble, "datetime64[s]", "timedelta64[ns]", "V4"),
-        *([("a", np.int8)], [("qint8", np.int16)], True, 1.5, ml_dtypes.float8_e3m4),
+        *([("a", np.int8)], [("qint8", np.int16)], True, 1.5, object()),
+        ml_dtypes.float8_e3m4,
     ],
     ids=lambda spelling: type(spelling).__name__,
 )

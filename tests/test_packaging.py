@@ -45,7 +45,9 @@ def timeless(output: str) -> str:
 
 def test_readme(tmp_path: Path) -> None:
     """Its examples run, and its commands then print what it shows."""
-    ran = run_python(["-c", "\n".join(blocks("python"))], tmp_path)
+    examples = blocks("python")
+    assert len(examples) == 2
+    ran = run_python(["-c", "\n".join(examples)], tmp_path)
     assert ran.returncode == 0, ran.stderr
     shown = "".join(blocks("console"))
     commands = re.findall(r"^\$ ckptfmt (.*)\n((?:[^$\n].*\n|\n)*)", shown, re.M)
