@@ -1,0 +1,519 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The object graph of a checkpoint, and the keys that objects have in it.
+
+The tensor `_CHECKPOINTABLE_OBJECT_GRAPH` is a string: a TrackableObjectGraph in protobuf's wire
+format (numbers are field numbers, * is repeated):
+
+    graph:    1* node
+    node:     1* child {1 node id, 2 local name}
+              2* attribute {1 name, 2 full name, 3 checkpoint key}
+              3* slot variable {1 id of the original variable, 2 slot name, 3 id of the slot}
+              4 registered saver {1 name, 2 object name}
+              5 has checkpoint values {1 yes or no}
+              20001 kind
+
+`kind` is ours: what Python object a node was ("tuple", "int", ...). TensorFlow skips it. What is
+unknown to us is skipped as well, as protobuf does; a field that repeats counts once more where it
+is a list, is merged where it is a message, and replaces what was before it where it is a value.
+
+Pure bytes: nothing here opens a file.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from ckptfmt.errors import CorruptError, InvalidError, LimitError
+
+__all__ = [
+    "Attribute",
+    "Node",
+    "ObjectGraph",
+    "SlotVariable",
+    "attribute_key",
+    "decode_graph",
+    "encode_graph",
+    "escape",
+    "mark_checkpoint_values",
+    "object_path",
+    "slot_key",
+    "unescape",
+]
+
+OBJECT_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
+# The attribute names that TensorFlow gives to the value of a variable, to a Python object's state
+# as text, and to a Keras object's configuration.
+VARIABLE_VALUE = "VARIABLE_VALUE"
+PY_STATE = "py_state"
+OBJECT_CONFIG_JSON = "OBJECT_CONFIG_JSON"
+ATTRIBUTES = ".ATTRIBUTES"
+OPTIMIZER_SLOT = ".OPTIMIZER_SLOT"
+# Objects with one nameless group of tensors have this attribute; their keys end behind the slash.
+TENSORS = ".TENSORS"
+
+KIND_FIELD = 20001
+BYTES_MAX = 256 << 20
+NODES_MAX = 1 << 20
+ENTRIES_MAX = 1 << 22  # children, attributes and slot variables of all nodes together
+INT32_MAX = (1 << 31) - 1
+# As protobuf: groups may lie this deep in one another.
+GROUPS_MAX = 100
+# Characters of a name in a message.
+NAME_SHOWN = 200
+
+
+@dataclass(slots=True)
+class SlotVariable:
+    """A variable that an optimizer (the node that lists it) keeps for another variable."""
+
+    original_variable_node_id: int
+    slot_name: str
+    slot_variable_node_id: int
+
+
+@dataclass(slots=True)
+class Attribute:
+    """A tensor of a node: its name there, the variable's name in a name-based checkpoint ("" for
+    what is no variable), and its name in this checkpoint."""
+
+    name: str
+    full_name: str
+    checkpoint_key: str
+
+
+@dataclass(slots=True)
+class Node:
+    """One object.
+
+    Attributes:
+        children: local names and node ids.
+        attributes: its tensors.
+        slot_variables: those that this object, an optimizer, keeps.
+        registered_saver: the name of the saver and the object's name with it, or None.
+        has_checkpoint_values: whether it or a descendant has tensors, slot variables or a
+            registered saver; None where the writer was older than this field.
+        kind: what Python object this was; None in graphs that others wrote.
+    """
+
+    children: list[tuple[str, int]] = field(default_factory=list)
+    attributes: list[Attribute] = field(default_factory=list)
+    slot_variables: list[SlotVariable] = field(default_factory=list)
+    registered_saver: tuple[str, str] | None = None
+    has_checkpoint_values: bool | None = None
+    kind: str | None = None
+
+
+@dataclass(slots=True)
+class ObjectGraph:
+    """All objects; a node's id is its position, and node 0 is the root."""
+
+    nodes: list[Node] = field(default_factory=list)
+
+
+def mark_checkpoint_values(graph: ObjectGraph) -> None:
+    """Sets `has_checkpoint_values` of every node as TensorFlow's writer does."""
+    parents: list[list[int]] = [[] for _ in graph.nodes]
+    waiting = []
+    for node_id, node in enumerate(graph.nodes):
+        own = bool(node.attributes or node.slot_variables or node.registered_saver is not None)
+        node.has_checkpoint_values = own
+        if own:
+            waiting.append(node_id)
+        for _, child in node.children:
+            parents[child].append(node_id)
+    while waiting:
+        for parent in parents[waiting.pop()]:
+            if not graph.nodes[parent].has_checkpoint_values:
+                graph.nodes[parent].has_checkpoint_values = True
+                waiting.append(parent)
+
+
+# ---- keys ----------------------------------------------------------------------------------------
+
+_ESCAPED = re.compile(r"\.([.S])|\.|/")
+
+
+def escape(local_name: str) -> str:
+    """A local name as it stands in a path: `.` as `..`, `/` as `.S`.
+
+    >>> escape("a.b/c")
+    'a..b.Sc'
+    """
+    return local_name.replace(".", "..").replace("/", ".S")
+
+
+def unescape(text: str) -> str:
+    """The inverse of `escape`.
+
+    >>> unescape("a..b.Sc")
+    'a.b/c'
+
+    Raises:
+        InvalidError: no name is escaped so.
+    """
+
+    def single(match: re.Match[str]) -> str:
+        if match[1] is None:
+            raise InvalidError(f"{text!r} is no escaped name: '{match[0]}' at {match.start()}")
+        return "." if match[1] == "." else "/"
+
+    return _ESCAPED.sub(single, text)
+
+
+def object_path(names: Iterable[str]) -> str:
+    """The path of an object from the local names on the way to it, "" for the root.
+
+    >>> object_path(["model", "x/y", "0"])
+    'model/x.Sy/0'
+    """
+    return "/".join(map(escape, names))
+
+
+def attribute_key(path: str, attribute: str = VARIABLE_VALUE) -> str:
+    """The name of the tensor that is an attribute of the object at this path.
+
+    >>> attribute_key("model/kernel")
+    'model/kernel/.ATTRIBUTES/VARIABLE_VALUE'
+    """
+    suffix = "" if attribute == TENSORS else escape(attribute)
+    return f"{path}/{ATTRIBUTES}/{suffix}"
+
+
+def slot_key(variable_path: str, optimizer_path: str, slot_name: str) -> str:
+    """The path of a slot variable, which `attribute_key` makes a tensor's name of.
+
+    >>> slot_key("v", "o", "momentum")
+    'v/.OPTIMIZER_SLOT/o/momentum'
+    """
+    return f"{variable_path}/{OPTIMIZER_SLOT}/{optimizer_path}/{escape(slot_name)}"
+
+
+# ---- encoding ------------------------------------------------------------------------------------
+
+
+def _varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+_KIND_TAG = _varint(KIND_FIELD << 3 | 2)
+
+
+def _text(tag: int, value: str) -> bytes:
+    """A field of text; nothing for "", as proto3 does."""
+    if not value:
+        return b""
+    try:
+        content = value.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidError(
+            f"an object graph cannot hold the name {value!r}: {error.reason}"
+        ) from None
+    return bytes((tag,)) + _varint(len(content)) + content
+
+
+def _node_id(tag: int, node_id: int, count: int) -> bytes:
+    if not 0 <= node_id < count:
+        raise InvalidError(f"node {node_id} is none of the {count} of the object graph")
+    return bytes((tag,)) + _varint(node_id) if node_id else b""
+
+
+def _message(tag: int, content: bytes) -> bytes:
+    return bytes((tag,)) + _varint(len(content)) + content
+
+
+def encode_graph(graph: ObjectGraph) -> bytes:
+    """The bytes of the message, TensorFlow's own but for `kind`.
+
+    Raises:
+        InvalidError: no nodes, an id that is no node's, or a name that is not UTF-8.
+    """
+    count = len(graph.nodes)
+    if not 0 < count <= INT32_MAX:
+        raise InvalidError(f"an object graph of {count} nodes")
+    return b"".join(_message(0x0A, _encode_node(node, count)) for node in graph.nodes)
+
+
+def _encode_node(node: Node, count: int) -> bytes:
+    parts = [
+        _message(0x0A, _node_id(0x08, child, count) + _text(0x12, name))
+        for name, child in node.children
+    ]
+    parts += [
+        _message(
+            0x12, _text(0x0A, a.name) + _text(0x12, a.full_name) + _text(0x1A, a.checkpoint_key)
+        )
+        for a in node.attributes
+    ]
+    parts += [
+        _message(
+            0x1A,
+            _node_id(0x08, slot.original_variable_node_id, count)
+            + _text(0x12, slot.slot_name)
+            + _node_id(0x18, slot.slot_variable_node_id, count),
+        )
+        for slot in node.slot_variables
+    ]
+    if node.registered_saver is not None:
+        name, object_name = node.registered_saver
+        parts.append(_message(0x22, _text(0x0A, name) + _text(0x12, object_name)))
+    if node.has_checkpoint_values is not None:
+        parts.append(b"\x2a\x02\x08\x01" if node.has_checkpoint_values else b"\x2a\x00")
+    if node.kind is not None:
+        content = node.kind.encode()
+        parts += [_KIND_TAG, _varint(len(content)), content]
+    return b"".join(parts)
+
+
+# ---- decoding ------------------------------------------------------------------------------------
+
+# A field: its number, its wire type, and where its content begins and ends; of a number, its value
+# and where the field begins.
+_Field = tuple[int, int, int, int]
+_VARINT, _FIXED64, _BYTES, _GROUP, _GROUP_END, _FIXED32 = range(6)
+
+
+class _Decoder:
+    """A cursor over the message; every read compares with the bytes that are left."""
+
+    def __init__(self, content: bytes, path: str | None, nodes_max: int, entries_max: int) -> None:
+        self.content = content
+        self.path = path
+        self.nodes_max = nodes_max
+        self.entries_left = self.entries_max = entries_max
+        # Node ids wherever they stand, with the offsets of their fields, to be compared with the
+        # number of nodes when that is known.
+        self.largest_id = 0
+        self.largest_at = 0
+
+    def corrupt(self, offset: int, message: str) -> CorruptError:
+        return CorruptError(
+            f"{message}, at byte {offset} of the object graph",
+            failure="BAD_PROTO",
+            path=self.path,
+            tensor=OBJECT_GRAPH_KEY,
+        )
+
+    def varint(self, position: int, end: int) -> tuple[int, int]:
+        """A number, cut to 64 bits as protobuf does, and where it ends."""
+        value = shift = 0
+        start = position
+        while True:
+            if position == end:
+                raise self.corrupt(start, "a number that is cut off")
+            if shift == 70:
+                raise self.corrupt(start, "a number of more than 10 bytes")
+            byte = self.content[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value & 0xFFFFFFFFFFFFFFFF, position
+            shift += 7
+
+    def tag(self, position: int, end: int) -> tuple[int, int, int]:
+        """A field's number, its wire type, and where its content begins."""
+        start = position
+        tag, position = self.varint(position, end)
+        if tag > 0xFFFFFFFF:
+            raise self.corrupt(start, "a field number of more than 29 bits")
+        if tag < 8:
+            raise self.corrupt(start, "field number 0")
+        return tag >> 3, tag & 7, position
+
+    def size(self, position: int, end: int) -> tuple[int, int]:
+        """Where the content of a field of bytes begins and ends."""
+        size, start = self.varint(position, end)
+        self.check_left(position, size, end - start)
+        return start, start + size
+
+    def check_left(self, offset: int, size: int, left: int) -> None:
+        if size > left:
+            raise self.corrupt(offset, f"{size} bytes where {left} are left")
+
+    def past(self, wire: int, position: int, end: int) -> int:
+        """Where a field ends that nobody wants; groups have `past_group`."""
+        if wire == _VARINT:
+            return self.varint(position, end)[1]
+        if wire == _BYTES:
+            return self.size(position, end)[1]
+        if wire not in (_FIXED64, _FIXED32):
+            raise self.corrupt(position, f"wire type {wire} where no such field can be")
+        size = 8 if wire == _FIXED64 else 4
+        self.check_left(position, size, end - position)
+        return position + size
+
+    def past_group(self, number: int, position: int, end: int) -> int:
+        groups = [number]
+        while groups:
+            if position == end:
+                raise self.corrupt(end, f"group {groups[-1]} does not end")
+            start = position
+            number, wire, position = self.tag(position, end)
+            if wire == _GROUP:
+                if len(groups) == GROUPS_MAX:
+                    raise self.corrupt(start, f"groups more than {GROUPS_MAX} deep")
+                groups.append(number)
+            elif wire == _GROUP_END:
+                if groups.pop() != number:
+                    raise self.corrupt(start, f"the end of group {number}, which is not open")
+            else:
+                position = self.past(wire, position, end)
+        return position
+
+    def fields(self, position: int, end: int) -> Iterator[_Field]:
+        """The fields of one message that are numbers or bytes."""
+        while position < end:
+            start = position
+            number, wire, position = self.tag(position, end)
+            if wire == _BYTES:
+                first, position = self.size(position, end)
+                yield number, wire, first, position
+            elif wire == _VARINT:
+                value, position = self.varint(position, end)
+                yield number, wire, value, start
+            elif wire == _GROUP:
+                position = self.past_group(number, position, end)
+            else:
+                position = self.past(wire, position, end)
+
+    def text(self, start: int, end: int) -> str:
+        try:
+            return self.content[start:end].decode()
+        except UnicodeDecodeError:
+            raise self.corrupt(start, "a name that is not UTF-8") from None
+
+    def node_id(self, value: int, offset: int) -> int:
+        node_id = value & 0xFFFFFFFF  # int32: the upper half counts for nothing
+        if node_id > INT32_MAX:
+            raise self.corrupt(offset, f"node id {node_id - (1 << 32)}")
+        if node_id > self.largest_id:
+            self.largest_id, self.largest_at = node_id, offset
+        return node_id
+
+    def entry(self) -> None:
+        self.entries_left -= 1
+        if self.entries_left < 0:
+            raise self.limit(f"more than {self.entries_max} children, attributes and slots")
+
+    def limit(self, message: str) -> LimitError:
+        return LimitError(
+            f"the object graph has {message}", path=self.path, tensor=OBJECT_GRAPH_KEY
+        )
+
+    def graph(self) -> ObjectGraph:
+        nodes: list[Node] = []
+        for number, wire, start, end in self.fields(0, len(self.content)):
+            if number == 1 and wire == _BYTES:
+                if len(nodes) == self.nodes_max:
+                    raise self.limit(f"more than {self.nodes_max} nodes")
+                nodes.append(self.node(start, end))
+        if not nodes:
+            raise self.corrupt(0, "no nodes")
+        if self.largest_id >= len(nodes):
+            raise self.corrupt(
+                self.largest_at, f"node id {self.largest_id} where there are {len(nodes)} nodes"
+            )
+        return ObjectGraph(nodes)
+
+    def node(self, position: int, node_end: int) -> Node:
+        node = Node()
+        for number, wire, start, end in self.fields(position, node_end):
+            if wire != _BYTES:
+                continue
+            if number == 1:
+                self.entry()
+                node.children.append(self.child(start, end))
+            elif number == 2:
+                self.entry()
+                node.attributes.append(Attribute(*self.texts(start, end, 3)))
+            elif number == 3:
+                self.entry()
+                node.slot_variables.append(self.slot(start, end))
+            elif number == 4:
+                name, object_name = self.texts(start, end, 2)
+                old = node.registered_saver or ("", "")
+                node.registered_saver = (name or old[0], object_name or old[1])
+            elif number == 5:
+                node.has_checkpoint_values = node.has_checkpoint_values or False
+                for inner, inner_wire, value, _ in self.fields(start, end):
+                    if inner == 1 and inner_wire == _VARINT:
+                        node.has_checkpoint_values = value != 0
+            elif number == KIND_FIELD:
+                node.kind = self.text(start, end)
+        self.distinct(position, "children", [name for name, _ in node.children])
+        self.distinct(position, "attributes", [a.name for a in node.attributes])
+        slots = [(s.original_variable_node_id, s.slot_name) for s in node.slot_variables]
+        self.distinct(position, "slots", slots)
+        return node
+
+    def distinct(self, position: int, what: str, found: list[str] | list[tuple[int, str]]) -> None:
+        if len(found) < 2 or len(set(found)) == len(found):
+            return
+        seen = set()
+        for name in found:
+            if name in seen:
+                raise self.corrupt(position, f"a node with two {what} {str(name)[:NAME_SHOWN]!r}")
+            seen.add(name)
+
+    def child(self, position: int, child_end: int) -> tuple[str, int]:
+        node_id, name = 0, ""
+        for number, wire, start, end in self.fields(position, child_end):
+            if number == 1 and wire == _VARINT:
+                node_id = self.node_id(start, end)
+            elif number == 2 and wire == _BYTES:
+                name = self.text(start, end)
+        return name, node_id
+
+    def texts(self, position: int, message_end: int, count: int) -> list[str]:
+        """A message whose fields 1 to `count` are texts."""
+        found = [""] * count
+        for number, wire, start, end in self.fields(position, message_end):
+            if number <= count and wire == _BYTES:
+                found[number - 1] = self.text(start, end)
+        return found
+
+    def slot(self, position: int, slot_end: int) -> SlotVariable:
+        found = SlotVariable(0, "", 0)
+        for number, wire, start, end in self.fields(position, slot_end):
+            if number == 1 and wire == _VARINT:
+                found.original_variable_node_id = self.node_id(start, end)
+            elif number == 2 and wire == _BYTES:
+                found.slot_name = self.text(start, end)
+            elif number == 3 and wire == _VARINT:
+                found.slot_variable_node_id = self.node_id(start, end)
+        return found
+
+
+def decode_graph(
+    content: bytes,
+    path: str | None = None,
+    *,
+    bytes_max: int = BYTES_MAX,
+    nodes_max: int = NODES_MAX,
+    entries_max: int = ENTRIES_MAX,
+) -> ObjectGraph:
+    """Decodes an object graph, in time linear in its bytes.
+
+    Args:
+        content: the message.
+        path: the checkpoint it is of, for errors.
+        bytes_max: the largest message.
+        nodes_max: the most nodes.
+        entries_max: the most children, attributes and slot variables of all nodes together.
+
+    Raises:
+        CorruptError: it is no such message, has no nodes, an id that is no node's, a name twice
+            among a node's children, attributes or slots, or a text that is not UTF-8. The message
+            says at which byte.
+        LimitError: more than one of the three.
+    """
+    decoder = _Decoder(content, path, nodes_max, entries_max)
+    if len(content) > bytes_max:
+        raise decoder.limit(f"{len(content)} bytes, more than {bytes_max}")
+    return decoder.graph()
