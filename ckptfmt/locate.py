@@ -13,19 +13,17 @@ from collections.abc import Callable
 from typing import Any
 
 from ckptfmt import names
+from ckptfmt.checkpoint_state import STATE_BYTES_MAX, STATE_NAME, CheckpointState, parse_state
 from ckptfmt.errors import (
     CheckpointNotFoundError,
     CorruptError,
     InvalidError,
-    LimitError,
     StorageError,
     UnsupportedError,
 )
 
-__all__ = ["describe_file", "locate", "parse_state_path", "state_checkpoint"]
+__all__ = ["describe_file", "locate", "read_state", "state_checkpoint"]
 
-STATE_NAME = "checkpoint"
-STATE_BYTES_MAX = 64 << 20
 HEAD_BYTES = 512
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 TABLE_MAGIC = bytes.fromhex("57fb808b247547db")
@@ -239,6 +237,22 @@ def describe_file(path: str) -> str:
 # ---- the state file ------------------------------------------------------------------------------
 
 
+def read_state(path: str) -> CheckpointState:
+    """What the state file at `path` holds.
+
+    Raises:
+        StorageError: it cannot be read.
+        CorruptError, LimitError: it is none.
+    """
+    try:
+        with open(path, "rb") as stream:
+            content = stream.read(STATE_BYTES_MAX + 1)
+    except OSError as error:
+        reason = error.strerror or "it cannot be read"
+        raise StorageError(reason, path=path, errno=error.errno) from None
+    return parse_state(content, path)
+
+
 def state_checkpoint(directory: str) -> str | None:
     """The prefix that a directory's `checkpoint` file names as its newest; None without such a
     file.
@@ -250,16 +264,10 @@ def state_checkpoint(directory: str) -> str | None:
     path = os.path.join(directory, STATE_NAME)
     if not os.path.isfile(path):
         return None
-    try:
-        with open(path, "rb") as stream:
-            content = stream.read(STATE_BYTES_MAX + 1)
-    except OSError as error:
-        reason = error.strerror or "it cannot be read"
-        raise StorageError(reason, path=path, errno=error.errno) from None
-    if len(content) > STATE_BYTES_MAX:
-        raise LimitError(f"more than {STATE_BYTES_MAX} bytes", path=path)
-    named = parse_state_path(content, path)
-    target = os.path.join(directory, os.fsdecode(named))
+    named = read_state(path).model_checkpoint_path
+    if not named:
+        raise CorruptError("it names no model_checkpoint_path", failure="BAD_PROTO", path=path)
+    target = os.path.join(directory, named)
     if "\0" in target:
         raise InvalidError("model_checkpoint_path holds a NUL byte", failure="BAD_PATH", path=path)
     root = os.path.abspath(directory)
@@ -267,93 +275,8 @@ def state_checkpoint(directory: str) -> str | None:
         inside = os.path.join(directory, os.path.basename(target))
         hint = f"; '{inside}' is here" if os.path.isfile(names.index_name(inside)) else ""
         raise InvalidError(
-            f"model_checkpoint_path '{os.fsdecode(named)}' leads outside the directory{hint}",
+            f"model_checkpoint_path '{named}' leads outside the directory{hint}",
             failure="BAD_PATH",
             path=path,
         )
     return target
-
-
-_BLANK = re.compile(rb"(?:[ \t\r\n\f\v]+|#[^\n]*(?:\n|$))*")
-_FIELD = re.compile(rb"[A-Za-z_][A-Za-z0-9_]*")
-_STRING = re.compile(rb"\"((?:[^\"\\\n]|\\[^\n])*)\"|'((?:[^'\\\n]|\\[^\n])*)'")
-_NUMBER = re.compile(rb"-?[A-Za-z0-9.+][A-Za-z0-9.+-]*")
-_ESCAPE = re.compile(
-    rb"\\(?:([0-7]{1,3})|[xX]([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|([\s\S]))"
-)
-_ESCAPED = {
-    b"n": b"\n",
-    b"t": b"\t",
-    b"r": b"\r",
-    b"a": b"\a",
-    b"b": b"\b",
-    b"f": b"\f",
-    b"v": b"\v",
-}
-_STRING_FIELDS = (b"model_checkpoint_path", b"all_model_checkpoint_paths")
-_NUMBER_FIELDS = (b"all_model_checkpoint_timestamps", b"last_preserved_timestamp")
-
-
-def parse_state_path(content: bytes, path: str | None = None) -> bytes:
-    """The `model_checkpoint_path` of a CheckpointState in protobuf's text format, unescaped.
-
-    Raises:
-        CorruptError: it is no such text (an unknown field included, as for TensorFlow), or names no
-            checkpoint.
-    """
-    found = b""
-    position = _skip(content, 0)
-    while position < len(content):
-        field = _FIELD.match(content, position)
-        if field is None or field[0] not in (*_STRING_FIELDS, *_NUMBER_FIELDS):
-            raise CorruptError(
-                "no field of a CheckpointState", failure="BAD_PROTO", path=path, offset=position
-            )
-        colon = _skip(content, field.end())
-        if content[colon : colon + 1] != b":":
-            raise CorruptError(
-                "a field without a colon", failure="BAD_PROTO", path=path, offset=colon
-            )
-        start = _skip(content, colon + 1)
-        value, position = _value(content, start, field[0] in _STRING_FIELDS)
-        if position == start:
-            raise CorruptError(
-                "a field without its value", failure="BAD_PROTO", path=path, offset=start
-            )
-        if field[0] == b"model_checkpoint_path":
-            found = value
-        position = _skip(content, position)
-        if content[position : position + 1] in (b",", b";"):
-            position = _skip(content, position + 1)
-    if not found:
-        raise CorruptError("it names no model_checkpoint_path", failure="BAD_PROTO", path=path)
-    return found
-
-
-def _skip(content: bytes, position: int) -> int:
-    match = _BLANK.match(content, position)
-    return match.end() if match else position
-
-
-def _value(content: bytes, start: int, is_text: bool) -> tuple[bytes, int]:
-    """The value at `start` and the position behind it, which is `start` if there is none."""
-    if not is_text:
-        number = _NUMBER.match(content, start)
-        return b"", number.end() if number else start
-    pieces, end = [], start
-    while (match := _STRING.match(content, _skip(content, end))) is not None:
-        pieces.append(match[1] if match[1] is not None else match[2])
-        end = match.end()
-    return b"".join(_ESCAPE.sub(_unescaped, piece) for piece in pieces), end
-
-
-def _unescaped(match: re.Match[bytes]) -> bytes:
-    octal, hexadecimal, short, long, other = match.groups()
-    if octal is not None:
-        return bytes([int(octal, 8) & 0xFF])
-    if hexadecimal is not None:
-        return bytes([int(hexadecimal, 16)])
-    if short is not None or long is not None:
-        point = int(short or long, 16)
-        return chr(point).encode("utf-8", "surrogatepass") if point < 0x110000 else b"?"
-    return _ESCAPED.get(other, other)

@@ -19,7 +19,7 @@ import pytest
 from support import index
 
 import ckptfmt
-from ckptfmt.locate import describe_file, locate, parse_state_path
+from ckptfmt.locate import describe_file, locate
 
 VALUES = [3, 1, 4]
 
@@ -479,54 +479,18 @@ def test_a_name_that_is_not_there(ck: str) -> None:
     )
 
 
-NAME = b'model_checkpoint_path: "k" '
-
-
-@pytest.mark.parametrize(
-    ("content", "named"),
-    [
-        (b'model_checkpoint_path: "k"', b"k"),
-        (b"model_checkpoint_path:'k'", b"k"),
-        (b'\r\n\tmodel_checkpoint_path :\n"k" # a remark "x"', b"k"),
-        (b'# model_checkpoint_path: "x"\nmodel_checkpoint_path: "k"', b"k"),
-        (b'model_checkpoint_path: "a" "b"\n \'c\'', b"abc"),
-        (b'model_checkpoint_path: "x" model_checkpoint_path: "k"', b"k"),
-        (b'model_checkpoint_path: "k"; last_preserved_timestamp: 1.5e+3,', b"k"),
-        (b'all_model_checkpoint_paths: "x" model_checkpoint_path: "k"', b"k"),
-        (NAME + b"all_model_checkpoint_timestamps: -1 all_model_checkpoint_timestamps: inf", b"k"),
-        (rb'model_checkpoint_path: "a\"\'\\\n\t\r\a\b\f\v\?b"', b"a\"'\\\n\t\r\a\b\f\v?b"),
-        (rb'model_checkpoint_path: "\303\244\377\1x\0011"', b"\xc3\xa4\xff\x01x\x011"),
-        (rb'model_checkpoint_path: "\xc3\XA4\x9q"', b"\xc3\xa4\x09q"),
-        (rb'model_checkpoint_path: "\u00e4\U0001f600"', "ä😀".encode()),
-        ("model_checkpoint_path: 'größe'".encode(), "größe".encode()),
-    ],
-)
-def test_state_text(content: bytes, named: bytes) -> None:
-    assert parse_state_path(content) == named
-
-
 @pytest.mark.parametrize(
     ("content", "offset", "message"),
     [
         (b"", None, "it names no model_checkpoint_path"),
-        (b"# only a remark", None, "it names no model_checkpoint_path"),
         (b'model_checkpoint_path: ""', None, "it names no model_checkpoint_path"),
         (b'all_model_checkpoint_paths: "k"', None, "it names no model_checkpoint_path"),
-        (NAME + b"unknown: 1", 27, "no field of a CheckpointState"),
-        (NAME + b"\xff", 27, "no field of a CheckpointState"),
-        (b"\0", 0, "no field of a CheckpointState"),
-        (b'{"model_checkpoint_path": "k"}', 0, "no field of a CheckpointState"),
-        (b'model_checkpoint_path "k"', 22, "a field without a colon"),
+        (b'model_checkpoint_path: "k" unknown: 1', 27, "no field of a CheckpointState"),
+        (b'model_checkpoint_path: "k" # \xff', 29, "no UTF-8"),
         (b"model_checkpoint_path", 21, "a field without a colon"),
-        (b"model_checkpoint_path:", 22, "a field without its value"),
-        (b"model_checkpoint_path: k", 23, "a field without its value"),
-        (b"model_checkpoint_path: 5", 23, "a field without its value"),
-        (b'model_checkpoint_path: "k', 23, "a field without its value"),
-        (b'model_checkpoint_path: "k\n"', 23, "a field without its value"),
-        (NAME + b'last_preserved_timestamp: "1"', 53, "a field without its value"),
     ],
 )
-def test_state_text_that_is_none(
+def test_a_state_file_that_is_none(
     tmp_path: Path, content: bytes, offset: int | None, message: str
 ) -> None:
     directory = state(tmp_path / "d", content)
