@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -340,7 +341,7 @@ def test_failing_callbacks(tmp_path: Path) -> None:
 
 
 def fixed_hex(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(saving.secrets, "token_hex", lambda size: "ab" * size)
+    monkeypatch.setattr(secrets, "token_hex", lambda size: "ab" * size)
 
 
 def test_an_error_in_one_shard_is_raised_as_it_is_and_stops_the_others(

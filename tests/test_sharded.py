@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import secrets
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -277,7 +278,7 @@ def test_even_layouts_cost_digests(tmp_path: Path) -> None:
 
 def test_stale_files_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bundles of a save that crashed, even under the very name that this one draws."""
-    monkeypatch.setattr(sharded.secrets, "token_hex", lambda _: "f" * 16)
+    monkeypatch.setattr(secrets, "token_hex", lambda _: "f" * 16)
     for directory in ("ck_temp", "ck_temp_0123456789abcdef", "ck_temp_" + "f" * 16):
         ckptfmt.save(tmp_path / directory / "part-00001-of-00002", {"stale": [1]})
         ckptfmt.save(tmp_path / directory / "part-00000-of-00002", {"stale": [2]})

@@ -19,8 +19,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
-import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
@@ -52,6 +50,7 @@ from ckptfmt.saving.registration import RegisteredSaver, get_registered_saver
 from ckptfmt.saving.saveables import validate_and_slice_inputs
 from ckptfmt.saving.sharding import Box, Shard, ShardableTensor, overlapping, validate_shards
 from ckptfmt.saving.specs import DSaveSpec, SaveableObject, SaveSpec
+from ckptfmt.saving.temporary import TemporaryDirectory
 from ckptfmt.slices import parse_spec
 
 __all__ = ["Saver"]
@@ -195,9 +194,12 @@ class Saver:
 
     def _save_claimed(self, path: str, options: CheckpointOptions) -> None:
         """Steps 2 to 6."""
-        directory, part = _temporary(path, options)
+        directory = _temporary(path, options)
+        part = f"{path}.part" if directory is None else os.path.join(directory.path, "part")
         parts: list[str] = []
         try:
+            if directory is not None:
+                directory.make()
             inputs = self._save_registered(path)
             shards = self._shards(options)
             if not shards and not inputs:
@@ -599,19 +601,17 @@ def _write_shard(
     )
 
 
-def _temporary(prefix: str, options: CheckpointOptions) -> tuple[str | None, str]:
-    """The directory that shards are written to, if it is a temporary one, and their common
-    beginning."""
+def _temporary(prefix: str, options: CheckpointOptions) -> TemporaryDirectory | None:
+    """The directory that shards are written to, if it is a temporary one."""
     if options.object_store_names and prefix.startswith(OBJECT_STORES):
-        return None, f"{prefix}.part"
-    directory = f"{prefix}_temp_{secrets.token_hex(8)}"
-    return directory, os.path.join(directory, "part")
+        return None
+    return TemporaryDirectory(prefix)
 
 
-def _remove(directory: str | None, parts: Sequence[str]) -> None:
+def _remove(directory: TemporaryDirectory | None, parts: Sequence[str]) -> None:
     """Removes what a save leaves besides the checkpoint. What cannot be removed stays."""
     if directory is not None:
-        shutil.rmtree(directory, ignore_errors=True)
+        directory.remove()
         return
     bases = {os.path.basename(part) for part in parts}
     for where in {os.path.dirname(part) for part in parts}:

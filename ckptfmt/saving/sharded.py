@@ -22,8 +22,6 @@ import io
 import json
 import math
 import os
-import secrets
-import shutil
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -59,6 +57,7 @@ from ckptfmt.saving.sharded_plan import (
     plan_of_equals,
     some,
 )
+from ckptfmt.saving.temporary import TemporaryDirectory
 from ckptfmt.slices import SliceSpec
 from ckptfmt.tensor import TensorHandle
 from ckptfmt.writer import BATCH_BYTES, Writer
@@ -129,12 +128,10 @@ def sharded_save(
         description = describe(tensors, layouts)
     if guard.error is not None:
         team.round(guard.error, b"", lambda _: b"")
-    plan, token = _agree(team, description, options)
-
-    directory = f"{target}_temp_{token}"
+    plan, temporary = _agree(team, description, options)
 
     def bundle_of(rank: int) -> str:
-        return sharded_filename(f"{directory}/part", rank, team.world_size)
+        return sharded_filename(f"{temporary.path}/part", rank, team.world_size)
 
     wrote = False
     with team.guarded() as guard:
@@ -163,10 +160,7 @@ def sharded_save(
         merge(written, target, inputs="consume", durability=durability)
         return b""
 
-    def clean() -> None:
-        shutil.rmtree(directory, ignore_errors=True)
-
-    team.round(guard.error, b"1" if wrote else b"0", join_bundles, clean)
+    team.round(guard.error, b"1" if wrote else b"0", join_bundles, temporary.remove)
 
 
 def sharded_restore(
@@ -375,8 +369,21 @@ def _rebuilt(told: bytes, world_size: int) -> CkptfmtError:
 # ---- saving --------------------------------------------------------------------------------------
 
 
-def _agree(team: _Team, mine: Description, options: list[str]) -> tuple[Plan, str]:
-    """The plan that all processes share, and the random part of the temporary names.
+def _agree(team: _Team, mine: Description, options: list[str]) -> tuple[Plan, TemporaryDirectory]:
+    """The plan that all processes share, and the temporary directory, which process 0 has made."""
+    temporary = TemporaryDirectory(options[0])
+    try:
+        plan, token = _agree_on(team, mine, options, temporary)
+    except BaseException:
+        temporary.remove()  # that of process 0; no other has one of the name that it drew
+        raise
+    return plan, temporary if team.rank == 0 else TemporaryDirectory(options[0], token)
+
+
+def _agree_on(
+    team: _Team, mine: Description, options: list[str], temporary: TemporaryDirectory
+) -> tuple[Plan, str]:
+    """The plan, and the random part of the temporary names.
 
     Where all say the same, as they do for even layouts, digests are all that travels.
     """
@@ -389,7 +396,8 @@ def _agree(team: _Team, mine: Description, options: list[str]) -> tuple[Plan, st
         placements.extend(positions for _, positions, _ in told)
         for number, what in enumerate(("prefixes", "levels", "alignments", "durabilities")):
             _compare_all(f"give different {what}", [given[number] for _, _, given in told])
-        verdict: dict[str, Any] = {"token": secrets.token_hex(8)}
+        temporary.make()
+        verdict: dict[str, Any] = {"token": temporary.token}
         if mine.uniform and all(other == digest for other, _, _ in told):
             plan = plan_of_equals(mine, placements)  # finds what the others need not look for
             verdict["placement"] = list(plan.placement.values())

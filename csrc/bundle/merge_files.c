@@ -185,6 +185,16 @@ static ckptfmt_status copy_bytes(const cf_merge_source *source, const cf_file *f
 	return CKPTFMT_OK;
 }
 
+/* There may be more copies than descriptors. One that is held tells of the others. */
+static void hold_one(cf_merge_files *files, int32_t row)
+{
+	const cf_file_writer *holder = &files->copies[files->holder];
+	if (row == files->holder || holder->state == CF_FILE_WRITER_CLOSED)
+		files->holder = row;
+	else
+		cf_file_writer_let_go(&files->copies[row]);
+}
+
 static ckptfmt_status copy_file(cf_merge_files *files, int32_t row, ckptfmt_error *err)
 {
 	const cf_merge_source *source = &files->sources[row];
@@ -200,6 +210,8 @@ static ckptfmt_status copy_file(cf_merge_files *files, int32_t row, ckptfmt_erro
 		status = copy_bytes(source, &file, copy, err);
 	if (status == CKPTFMT_OK)
 		status = cf_file_writer_finish(copy, commit->durability == CKPTFMT_DURABILITY_FULL, err);
+	if (status == CKPTFMT_OK)
+		hold_one(files, row);
 	cf_os_close_quietly(&file);
 	return status;
 }

@@ -22,6 +22,7 @@ typedef struct cf_merge_files {
 	int32_t file_count;         /* those that are data files of inputs */
 	int32_t new_count;          /* with the empty ones; 0 until chosen */
 	int32_t room;
+	int32_t holder;             /* the copy that holds its lock for all (CMT-15) */
 	bool clears;                /* the number chosen has files of a killed merge, to be removed */
 } cf_merge_files;
 

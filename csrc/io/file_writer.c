@@ -24,8 +24,9 @@ CF_STATIC_ASSERT(CF_FILE_WRITER_STAGING_SIZE >= CF_FILE_WRITER_ROOM_MIN + 2 * AL
 
 static bool temporary_name(cf_file_writer *writer, const char *final_name, uint64_t chance)
 {
+	/* The first digit is a letter: TensorFlow's names are decimal. */
 	int size = snprintf(writer->name, sizeof writer->name, "%s.tempstate%016llx", final_name,
-		(unsigned long long)chance);
+		(unsigned long long)(chance | 0xaULL << 60));
 	return size > 0 && (size_t)size < sizeof writer->name;
 }
 
@@ -265,7 +266,7 @@ static ckptfmt_status finish_file(cf_file_writer *writer, bool sync, ckptfmt_err
 	if (info.size != writer->written)
 		return cf_fail_os(err, EIO, writer->path, "the file has %llu bytes after %llu were written",
 			(unsigned long long)info.size, (unsigned long long)writer->written);
-	return cf_os_close(&writer->file, writer->path, err);
+	return cf_os_close_held(&writer->file, writer->path, err);
 }
 
 ckptfmt_status cf_file_writer_finish(cf_file_writer *writer, bool sync, ckptfmt_error *err)
@@ -319,6 +320,12 @@ ckptfmt_status cf_file_writer_replace(cf_file_writer *writer, const char *target
 	}
 	writer->state = CF_FILE_WRITER_PUBLISHED;
 	return *unknown ? status : CKPTFMT_OK;
+}
+
+void cf_file_writer_let_go(cf_file_writer *writer)
+{
+	assert(writer->state == CF_FILE_WRITER_FINISHED || writer->state == CF_FILE_WRITER_PUBLISHED);
+	cf_os_close_quietly(&writer->file);
 }
 
 void cf_file_writer_abandon(cf_file_writer *writer)

@@ -8,6 +8,8 @@
  *
  * A failure while writing is final: whatever reached the file, the writer then repeats the failure until it is
  * abandoned. A file writer belongs to one thread at a time. Every failure names the temporary file, or the target.
+ *
+ * Until it is abandoned, under whatever name it stands, the file's lock says that its writer lives (CMT-15).
  */
 #ifndef CKPTFMT_IO_FILE_WRITER_H
 #define CKPTFMT_IO_FILE_WRITER_H
@@ -27,14 +29,14 @@ typedef enum cf_file_writer_state {
 	CF_FILE_WRITER_CLOSED = 0,     /* nothing owned, no file */
 	CF_FILE_WRITER_WRITING,
 	CF_FILE_WRITER_FAILED,         /* only abandon */
-	CF_FILE_WRITER_FINISHED,       /* complete and closed, still under its temporary name */
-	CF_FILE_WRITER_PUBLISHED       /* stands under a name of the caller's; nothing owned */
+	CF_FILE_WRITER_FINISHED,       /* complete and closed but for its lock, still under its temporary name */
+	CF_FILE_WRITER_PUBLISHED       /* stands under a name of the caller's; nothing owned but its lock */
 } cf_file_writer_state;
 
 /* All zero is closed. Read by callers: position through cf_file_writer_position, the rest only for messages. */
 typedef struct cf_file_writer {
 	cf_file_writer_state state;
-	cf_file file;
+	cf_file file;                   /* of a finished one only the lock counts; -1 when it was let go */
 	const cf_directory *directory;  /* borrowed */
 	uint8_t *memory;                /* NULL until the first byte is staged */
 	uint8_t *staging;               /* in `memory`, at a page boundary */
@@ -49,8 +51,8 @@ typedef struct cf_file_writer {
 	char path[sizeof((ckptfmt_error *)0)->path]; /* of `name`, for messages */
 } cf_file_writer;
 
-/* Makes `<final_name>.tempstate<16 hex digits>`, a name nobody else uses. `directory` must outlive the writer. On
- * failure *writer is closed. */
+/* Makes `<final_name>.tempstate<16 hex digits>`, the first of them a letter, a name nobody else uses. `directory` must
+ * outlive the writer. On failure *writer is closed. */
 CF_MUST_CHECK ckptfmt_status cf_file_writer_open(cf_file_writer *writer, const cf_directory *directory,
 	const char *final_name, ckptfmt_error *err);
 
@@ -80,7 +82,7 @@ void cf_file_writer_advance(cf_file_writer *writer, uint64_t size);
 
 /* Hands what is staged to the system. */
 CF_MUST_CHECK ckptfmt_status cf_file_writer_flush(cf_file_writer *writer, ckptfmt_error *err);
-/* Flushes, syncs if asked, closes. The file is complete, under its temporary name. */
+/* Flushes, syncs if asked, closes for writing. The file is complete, under its temporary name. */
 CF_MUST_CHECK ckptfmt_status cf_file_writer_finish(cf_file_writer *writer, bool sync, ckptfmt_error *err);
 
 /* Gives the finished file the name `target` if that is free; *exists (nothing done, another name may be tried) is no
@@ -91,6 +93,10 @@ CF_MUST_CHECK ckptfmt_status cf_file_writer_link_new(cf_file_writer *writer, con
  * stand under either name, nobody can tell, and is left alone from here on. REQUIRES: finished. */
 CF_MUST_CHECK ckptfmt_status cf_file_writer_replace(cf_file_writer *writer, const char *target, bool *unknown,
 	ckptfmt_error *err);
+
+/* Gives the descriptor back, and the lock with it: for who finishes many files. CMT-15 asks for one of them.
+ * REQUIRES: finished or published. */
+void cf_file_writer_let_go(cf_file_writer *writer);
 
 /* Closes, removes a file that was not published, frees. Leaves errno alone. What cannot be removed stays. */
 void cf_file_writer_abandon(cf_file_writer *writer);

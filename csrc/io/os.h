@@ -59,8 +59,10 @@ CF_MUST_CHECK ckptfmt_status cf_os_directory_list(const cf_directory *directory,
  * BAD_PATH. `info` may be NULL. */
 CF_MUST_CHECK ckptfmt_status cf_os_open(const cf_directory *directory, const char *name, bool follow_symlinks,
 	cf_file *out, cf_file_info *info, ckptfmt_error *err);
-/* Makes a new file for reading and writing, mode 0666 less the umask. *exists (then not opened) is no failure; a
- * symbolic link, wherever it leads, exists. */
+/* Makes a new file for reading and writing, mode 0666 less the umask, and takes its shared lock: until all opens of it
+ * are closed, whoever looks for files of dead writers sees that this one lives (CMT-15). Where the file system has no
+ * locks there is none. *exists (then not opened) is no failure; a symbolic link, wherever it leads, exists, and so does
+ * a file that such a look removes just now. */
 CF_MUST_CHECK ckptfmt_status cf_os_create(const cf_directory *directory, const char *name, cf_file *out, bool *exists,
 	ckptfmt_error *err);
 /* Of the file itself or, for a symbolic link, of what it leads to. *exists false is no failure. Of a directory or a
@@ -71,6 +73,9 @@ CF_MUST_CHECK ckptfmt_status cf_os_file_info(const cf_file *file, const char *pa
 	ckptfmt_error *err);
 /* Reports what closing reports (a write error on NFS). The file is closed whatever is returned. */
 CF_MUST_CHECK ckptfmt_status cf_os_close(cf_file *file, const char *path, ckptfmt_error *err);
+/* The same, but the file and its lock stay open: closed for what was written, held for who is to see it. After a
+ * failure it is closed, or still open where there was no descriptor for this. */
+CF_MUST_CHECK ckptfmt_status cf_os_close_held(cf_file *file, const char *path, ckptfmt_error *err);
 /* The same where nothing was written. */
 void cf_os_close_quietly(cf_file *file);
 

@@ -215,6 +215,10 @@ ckptfmt_status cf_os_create(const cf_directory *directory, const char *name, cf_
 	*exists = out->fd < 0 && errno == EEXIST;
 	if (out->fd < 0 && !*exists)
 		return cf_posix_fail(err, errno, directory, name, "cannot make the file");
+	if (out->fd >= 0 && cf_posix_is_taken_away(directory, name, out->fd)) {
+		cf_os_close_quietly(out);
+		*exists = true;
+	}
 	return CKPTFMT_OK;
 }
 
@@ -255,6 +259,19 @@ ckptfmt_status cf_os_close(cf_file *file, const char *path, ckptfmt_error *err)
 	if (close(fd) != 0 && errno != EINTR)
 		return cf_fail_os(err, errno, path, "cannot close");
 	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_os_close_held(cf_file *file, const char *path, ckptfmt_error *err)
+{
+	ckptfmt_status status;
+	int held = fcntl(file->fd, F_DUPFD_CLOEXEC, 0);
+	if (held < 0)
+		return cf_fail_os(err, errno, path, "cannot hold the file");
+	status = cf_os_close(file, path, err);
+	file->fd = held;
+	if (status != CKPTFMT_OK)
+		cf_os_close_quietly(file);
+	return status;
 }
 
 void cf_os_close_quietly(cf_file *file)

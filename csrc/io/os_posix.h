@@ -37,5 +37,8 @@ int cf_posix_open(int directory_fd, const char *name, int flags, mode_t mode);
 void cf_posix_close_quietly(int fd);
 int cf_posix_sync(int fd);
 int cf_posix_stat(int directory_fd, const char *name, struct stat *out, int flags);
+/* CMT-15. Takes the shared lock of a file just made; true if somebody has the exclusive one, to remove the file, or did
+ * remove it. */
+bool cf_posix_is_taken_away(const cf_directory *directory, const char *name, int fd);
 
 #endif

@@ -210,6 +210,18 @@ void cf_os_directory_unlock(const cf_directory *directory)
 	(void)flock(directory->fd, LOCK_UN);
 }
 
+bool cf_posix_is_taken_away(const cf_directory *directory, const char *name, int fd)
+{
+	struct stat found;
+	int result;
+	do
+		result = flock(fd, LOCK_SH | LOCK_NB);
+	while (result != 0 && errno == EINTR);
+	if (result != 0)
+		return errno == EWOULDBLOCK;
+	return cf_posix_stat(directory->fd, name, &found, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT;
+}
+
 ckptfmt_status cf_os_directory_sync(const cf_directory *directory, ckptfmt_error *err)
 {
 	if (cf_posix_sync(directory->fd) != 0)

@@ -123,6 +123,11 @@ static ssize_t system_pwrite(int fd, const void *from, size_t size, off_t offset
 	return pwrite(fd, from, transfer_size(size), offset);
 }
 
+static int system_flock(int fd, int operation)
+{
+	return system_fails(OS_SYSTEM_FLOCK) ? -1 : flock(fd, operation);
+}
+
 static int system_fsync(int fd)
 {
 	return system_fails(OS_SYSTEM_FSYNC) ? -1 : fsync(fd);
@@ -197,6 +202,7 @@ void real_path(const cf_directory *directory, const char *name, char *to, uint64
 #define close system_close
 #define pread system_pread
 #define pwrite system_pwrite
+#define flock system_flock
 #define fsync system_fsync
 #define fallocate system_fallocate
 #define ftruncate system_ftruncate
@@ -220,6 +226,7 @@ void real_path(const cf_directory *directory, const char *name, char *to, uint64
 #define cf_os_stat real_stat
 #define cf_os_file_info real_file_info
 #define cf_os_close real_close
+#define cf_os_close_held real_close_held
 #define cf_os_close_quietly real_close_quietly
 #define cf_os_read_at real_read_at
 #define cf_os_write_at real_write_at
@@ -249,6 +256,7 @@ void real_path(const cf_directory *directory, const char *name, char *to, uint64
 #undef cf_os_stat
 #undef cf_os_file_info
 #undef cf_os_close
+#undef cf_os_close_held
 #undef cf_os_close_quietly
 #undef cf_os_read_at
 #undef cf_os_write_at
@@ -519,6 +527,16 @@ ckptfmt_status cf_os_close(cf_file *file, const char *path, ckptfmt_error *err)
 		return refuse(&given, path, err);
 	}
 	return real_close(file, path, err);
+}
+
+ckptfmt_status cf_os_close_held(cf_file *file, const char *path, ckptfmt_error *err)
+{
+	verdict given = judge(OS_FAULT_CLOSE, path, "", 0, 0);
+	if (given.fails) {
+		real_close_quietly(file);
+		return refuse(&given, path, err);
+	}
+	return real_close_held(file, path, err);
 }
 
 void cf_os_close_quietly(cf_file *file)
