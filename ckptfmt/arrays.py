@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,12 +16,22 @@ from ckptfmt._core import BYTES, SOURCE
 from ckptfmt.errors import InvalidError, about
 from ckptfmt.tensor import TensorHandle
 
-__all__ = ["Sources"]
+__all__ = ["Columns", "Sources"]
 
 # Full shape, start, and lengths (-1: a full dimension) of a slice.
 Slice = tuple[Sequence[int], Sequence[int], Sequence[int]]
 
 _NOTHING = np.empty(1, np.uint8)
+
+
+class Columns(Protocol):
+    """Tensors and slices as the writer takes them: Sources, or copies of these."""
+
+    sizes: list[int]
+
+    def table(self, first: int = 0, last: int | None = None) -> tuple[NDArray[Any], list[Any]]:
+        """Some of them as an array of SOURCE, and what must outlive the call that takes it."""
+        ...
 
 
 class Sources:
@@ -86,6 +96,14 @@ class Sources:
 
     def table(self, first: int = 0, last: int | None = None) -> tuple[NDArray[Any], list[Any]]:
         """Some of them as an array of SOURCE, and what must outlive the call that takes it."""
+        table, lent, owners = self.described(first, last)
+        return table, lent + owners
+
+    def described(
+        self, first: int = 0, last: int | None = None
+    ) -> tuple[NDArray[Any], list[Any], list[Any]]:
+        """As `table`, with what must outlive the call in two parts: what keeps the data of the
+        arrays, but for strings, and the columns that all else is in."""
         last = len(self) if last is None else last
         count = last - first
         table = np.zeros(count, SOURCE)
@@ -105,8 +123,8 @@ class Sources:
         for row in elements:
             arrays[row] = _NOTHING
         dense = [array.flags.c_contiguous for array in arrays]
-        table["data"], owners = _core.addresses(arrays, dense)
-        owners += [blob, dims]
+        table["data"], lent = _core.addresses(arrays, dense)
+        owners: list[Any] = [blob, dims]
         for row, bytes_list in elements.items():
             pointers, joined = _pointers(bytes_list)
             owners += [pointers, joined]
@@ -123,7 +141,7 @@ class Sources:
                 box = _numbers([tuple(numbers) for numbers in part])
                 owners.append(box)
                 table["slice"][row - first] = _core.address(box)
-        return table, owners
+        return table, lent, owners
 
 
 def _numbers(rows: Sequence[tuple[int, ...]]) -> NDArray[np.int64]:

@@ -13,8 +13,9 @@ from typing import Any
 
 from ckptfmt import _core, names, slices
 from ckptfmt.arguments import check_choice, check_progress, check_sized, wrong
-from ckptfmt.arrays import Sources
+from ckptfmt.arrays import Columns, Sources
 from ckptfmt.errors import InvalidError, UnsupportedError, about
+from ckptfmt.line import MODULE_LINE
 from ckptfmt.locate import path_text
 
 __all__ = ["Writer", "save", "save_v2"]
@@ -61,19 +62,7 @@ class Writer:
         durability: str = "full",
     ) -> None:
         self._handle: _core.WriterHandle | None = None
-        if level == "ckptfmt":
-            raise UnsupportedError("this version writes the levels 'v2' and 'v2+'")
-        check_choice("level", level, ("v2", "v2+"))
-        check_choice("durability", durability, _core.DURABILITY)
-        if alignment is None:
-            alignment = 1 if level == "v2" else 64
-        try:
-            alignment = operator.index(alignment)
-        except TypeError:
-            raise wrong("alignment", "a whole number of bytes", alignment) from None
-        if not 1 <= alignment < 2**63:
-            raise InvalidError(f"alignment {alignment} is not a positive number of bytes")
-        self._metadata = _metadata_json(metadata, level)
+        alignment, self._metadata = check_options(metadata, level, alignment, durability)
         self.prefix = path_text(prefix)
         chunk_size = 0 if level == "v2" else CHUNK_SIZE
         self._handle = _core.WriterHandle(
@@ -137,7 +126,7 @@ class Writer:
             raise _invalid(raw, "give either spec or shape and offset")
         self._add(sources)
 
-    def _add(self, sources: Sources, first: int = 0, last: int | None = None) -> None:
+    def _add(self, sources: Columns, first: int = 0, last: int | None = None) -> None:
         handle = self._open_handle()
         table, owners = sources.table(first, last)
         handle.add(table)
@@ -216,6 +205,9 @@ def save(
 ) -> None:
     """Saves named arrays as one checkpoint of one data file, all or nothing, in the order given.
 
+    Waits first for a save that goes on in the background (`save_async`), and raises its error if
+    nobody has asked for it.
+
     Args:
         prefix, metadata, level, alignment, durability: as in Writer.
         tensors: name to array; see `Writer.add` for what is an array.
@@ -227,21 +219,29 @@ def save(
         UnsupportedError, StorageError: as in Writer.
     """
     check_progress(progress)
-    items = tensors.items() if isinstance(tensors, Mapping) else _pairs(tensors)
-    sources = Sources()
-    add = sources.add
-    for name, array in items:
-        add(user_name(name), array)
-    _check_names(sources.names)
+    MODULE_LINE.settle()
     write_sources(
         prefix,
-        sources,
+        collect(tensors),
         progress,
         metadata=metadata,
         level=level,
         alignment=alignment,
         durability=durability,
     )
+
+
+def collect(
+    tensors: Mapping[str, Any] | Mapping[bytes, Any] | Iterable[tuple[str | bytes, Any]],
+) -> Sources:
+    """Named arrays as the writer takes them, all checked."""
+    items = tensors.items() if isinstance(tensors, Mapping) else _pairs(tensors)
+    sources = Sources()
+    add = sources.add
+    for name, array in items:
+        add(user_name(name), array)
+    _check_names(sources.names)
+    return sources
 
 
 def _pairs(tensors: Iterable[tuple[str | bytes, Any]]) -> Iterator[tuple[str | bytes, Any]]:
@@ -294,11 +294,12 @@ def save_v2(
         sources.add(names.tensor_bytes(name), tensor)
         if spec:
             set_spec(sources, spec)
+    MODULE_LINE.settle()
     write_sources(prefix, sources, None, level="v2")
 
 
 def write_sources(
-    prefix: Path, sources: Sources, progress: Progress | None, **options: Any
+    prefix: Path, sources: Columns, progress: Progress | None, **options: Any
 ) -> None:
     sizes, total = sources.sizes, sum(sources.sizes)
     limit = BATCH_BYTES if progress is None else WATCHED_BATCH_BYTES
@@ -361,6 +362,25 @@ def user_name(name: str | bytes) -> bytes:
     if raw.startswith(_RESERVED):
         raise _invalid(raw, f"names beginning with {names.RESERVED} are reserved")
     return raw
+
+
+def check_options(
+    metadata: Mapping[str, Any] | None, level: str, alignment: int | None, durability: str
+) -> tuple[int, bytes | None]:
+    """The alignment in bytes, and the metadata as it is stored; raises what Writer does."""
+    if level == "ckptfmt":
+        raise UnsupportedError("this version writes the levels 'v2' and 'v2+'")
+    check_choice("level", level, ("v2", "v2+"))
+    check_choice("durability", durability, _core.DURABILITY)
+    if alignment is None:
+        alignment = 1 if level == "v2" else 64
+    try:
+        alignment = operator.index(alignment)
+    except TypeError:
+        raise wrong("alignment", "a whole number of bytes", alignment) from None
+    if not 1 <= alignment < 2**63:
+        raise InvalidError(f"alignment {alignment} is not a positive number of bytes")
+    return alignment, _metadata_json(metadata, level)
 
 
 def _metadata_json(metadata: Mapping[str, Any] | None, level: str) -> bytes | None:

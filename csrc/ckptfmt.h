@@ -420,6 +420,24 @@ CKPTFMT_API ckptfmt_status ckptfmt_writer_commit(ckptfmt_writer *writer, ckptfmt
 /* Removes what was written and frees the writer. */
 CKPTFMT_API void ckptfmt_writer_abandon(ckptfmt_writer *writer);
 
+/* ---- copies in memory ------------------------------------------------------------------------------------ */
+
+/* Memory for copies: `size` bytes at a multiple of 64, all zero and all of them there, so that a write to them does
+ * not wait for the system. Up to `threads` threads work on it. A forked child does not have it. INVALID: no size.
+ * NO_MEMORY. Given back with the same size; NULL is harmless. */
+CKPTFMT_API ckptfmt_status ckptfmt_memory_take(uint64_t size, int32_t threads, uint8_t **out, ckptfmt_error *err);
+CKPTFMT_API void ckptfmt_memory_give(uint8_t *data, uint64_t size);
+
+/* The bytes that copies of these sources take. All sources are checked, as by ckptfmt_writer_add one by one. */
+CKPTFMT_API ckptfmt_status ckptfmt_copy_size(const ckptfmt_source *sources, uint64_t count, uint64_t *out,
+	ckptfmt_error *err);
+/* Copies the data of the sources of FIXED storage to `to`, row-major without gaps and in the byte order it has, and
+ * makes `data` and `strides` of each say so. Other sources stay as they are. Each copy begins at a multiple of 64
+ * bytes, in the order of the sources. Up to `threads` threads work on it. INVALID: `size` is less than
+ * ckptfmt_copy_size says, `to` is not at a multiple of 64; nothing was done. */
+CKPTFMT_API ckptfmt_status ckptfmt_copy(ckptfmt_source *sources, uint64_t count, uint8_t *to, uint64_t size,
+	int32_t threads, ckptfmt_error *err);
+
 /* ---- merging --------------------------------------------------------------------------------------------- */
 
 typedef struct ckptfmt_merge_options {

@@ -17,7 +17,7 @@ from support.saving import QUICK, TASK, Given, Thing, files, on, one_each, previ
 
 import ckptfmt
 from ckptfmt.errors import InvalidError, StorageError
-from ckptfmt.saving import saver as saving
+from ckptfmt.saving import shards
 from ckptfmt.saving.mesh import Layout, Mesh
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.policies import BalancedPolicy, MaxShardSizePolicy, ShardByTaskPolicy
@@ -54,7 +54,7 @@ def test_one_data_file_a_task_in_order_of_appearance(tmp_path: Path) -> None:
 
 def test_names_of_the_temporary_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[list[str]] = []
-    real = saving.merge
+    real = shards.merge
 
     def spy(prefixes: Sequence[str], destination: str, **options: Any) -> None:
         seen.append([os.path.relpath(prefix, tmp_path) for prefix in prefixes])
@@ -65,7 +65,7 @@ def test_names_of_the_temporary_shards(tmp_path: Path, monkeypatch: pytest.Monke
         assert all(os.path.isfile(prefix + ".index") for prefix in prefixes)
         real(prefixes, destination, **options)
 
-    monkeypatch.setattr(saving, "merge", spy)
+    monkeypatch.setattr(shards, "merge", spy)
     tensors = {key: on(task, np.zeros(4), key) for task, key in enumerate("abc")}
     # Two shards for the first task, one for each other: numbered over all.
     policy = Given(
@@ -260,16 +260,16 @@ def test_names_on_object_stores(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     seen: list[list[str]] = []
-    real = saving.merge
+    real = shards.merge
 
     def spy(prefixes: list[str], destination: str, **options: Any) -> None:
         seen.append(prefixes)
         real(prefixes, destination, **options)
 
-    monkeypatch.setattr(saving, "merge", spy)
+    monkeypatch.setattr(shards, "merge", spy)
     # There are no stores yet: a directory stands for one.
-    assert f"{scheme}://" in saving.OBJECT_STORES
-    monkeypatch.setattr(saving, "OBJECT_STORES", (f"{scheme}/",))
+    assert f"{scheme}://" in shards.OBJECT_STORES
+    monkeypatch.setattr(shards, "OBJECT_STORES", (f"{scheme}/",))
     saver = Saver({"all": {"a": np.ones(1), "b": on(1, np.ones(1), "b")}})
     prefix = f"{scheme}/bucket/ckpt"
     assert saver.save(prefix, CheckpointOptions(object_store_names=True)) == prefix
@@ -290,7 +290,7 @@ def test_names_on_object_stores(
         raise StorageError("no")
 
     before = files(here)
-    monkeypatch.setattr(saving, "merge", fails)
+    monkeypatch.setattr(shards, "merge", fails)
     with pytest.raises(StorageError, match="no"):
         saver.save(prefix, CheckpointOptions(object_store_names=True))
     assert files(here) == before
@@ -354,7 +354,7 @@ def test_an_error_in_one_shard_is_raised_as_it_is_and_stops_the_others(
     (blocked / "full").mkdir(parents=True)
     adds: list[Any] = []
     stops: list[threading.Event] = []
-    real_add, real_write = saving.writing.Writer._add, saving._write_shard
+    real_add, real_write = shards.writing.Writer._add, shards._write_shard
 
     busy = threading.Event()
 
@@ -370,8 +370,8 @@ def test_an_error_in_one_shard_is_raised_as_it_is_and_stops_the_others(
             busy.set()
             assert stops[0].wait(30)
 
-    monkeypatch.setattr(saving, "_write_shard", noted_write)
-    monkeypatch.setattr(saving.writing.Writer, "_add", slow_add)
+    monkeypatch.setattr(shards, "_write_shard", noted_write)
+    monkeypatch.setattr(shards.writing.Writer, "_add", slow_add)
     # Two crossings at least: more bytes than a watched writer gives to C at once.
     big = {f"big{i}": on(2, np.zeros(5 << 20, np.float32), f"big{i}") for i in range(4)}
     tensors = {"a": on(0, np.zeros(1), "a"), "b": on(1, np.zeros(1), "b"), **big}
@@ -394,7 +394,7 @@ def test_the_error_of_the_first_shard_counts(
         barrier.wait(30)
         raise StorageError("full", path=part)
 
-    monkeypatch.setattr(saving.writing, "write_sources", fails)
+    monkeypatch.setattr(shards.writing, "write_sources", fails)
     tensors = {key: on(task, np.zeros(1), key) for task, key in enumerate("abc")}
     with pytest.raises(StorageError) as caught:
         Saver({"all": tensors}).save(tmp_path / "ckpt", QUICK)
@@ -404,11 +404,16 @@ def test_the_error_of_the_first_shard_counts(
 
 def test_interrupted_while_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = previous(tmp_path)
+    real, raised = shards.writing.write_sources, threading.Event()
 
-    def interrupted(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
+    def interrupted(*given: Any, **options: Any) -> None:
+        if threading.current_thread() is threading.main_thread():
+            raised.set()
+            raise KeyboardInterrupt
+        assert raised.wait(30)  # else they might have done it all before this thread had its turn
+        real(*given, **options)
 
-    monkeypatch.setattr(saving, "wait", interrupted)
+    monkeypatch.setattr(shards.writing, "write_sources", interrupted)
     tensors = {f"{i}": on(i, np.zeros(1 << 20), f"{i}") for i in range(20)}
     with pytest.raises(KeyboardInterrupt):
         Saver({"all": tensors}).save(tmp_path / "ckpt", QUICK)
@@ -419,22 +424,22 @@ def test_interrupted_while_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_shards_are_written_by_a_bounded_number_of_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    together = threading.Barrier(saving.WRITERS_MAX)
+    together = threading.Barrier(shards.WRITERS_MAX)
     threads = set()
-    real = saving.writing.write_sources
+    real = shards.writing.write_sources
 
     def noted(part: str, *arguments: Any, **options: Any) -> None:
         assert options == {"level": "v2+", "alignment": None, "durability": "rename"}
-        threads.add(threading.current_thread().name)
+        threads.add(threading.get_ident())
         together.wait(30)
         real(part, *arguments, **options)
 
-    monkeypatch.setattr(saving.writing, "write_sources", noted)
-    count = 3 * saving.WRITERS_MAX
+    monkeypatch.setattr(shards.writing, "write_sources", noted)
+    count = 3 * shards.WRITERS_MAX
     policy = Given(one_each)
     tensors = {f"{i}": np.zeros(1) for i in range(count)}
     prefix = Saver({"all": tensors}).save(tmp_path / "ckpt", with_policy(policy))
-    assert len(threads) == saving.WRITERS_MAX
+    assert len(threads) == shards.WRITERS_MAX
     with ckptfmt.open(prefix) as reader:
         assert reader.header.num_shards == count
 
@@ -630,22 +635,22 @@ def test_a_prefix_has_a_last_part(
 
 
 @pytest.mark.parametrize(
-    ("durability", "shards"), [("full", "rename"), ("rename", "rename"), ("none", "none")]
+    ("durability", "of_shards"), [("full", "rename"), ("rename", "rename"), ("none", "none")]
 )
 def test_the_durability_of_the_shards(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str, shards: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str, of_shards: str
 ) -> None:
     seen: list[str] = []
-    real = saving.writing.write_sources
+    real = shards.writing.write_sources
 
     def spy(*given: Any, **options: Any) -> None:
         seen.append(options["durability"])
         real(*given, **options)
 
-    monkeypatch.setattr(saving.writing, "write_sources", spy)
+    monkeypatch.setattr(shards.writing, "write_sources", spy)
     options = CheckpointOptions(durability=durability)
     Saver({"all": {"a": np.ones(1)}}).save(tmp_path / "ckpt", options)
-    assert seen == [shards]
+    assert seen == [of_shards]
 
 
 def test_options_must_be_options(tmp_path: Path) -> None:

@@ -39,11 +39,13 @@ class CheckpointOptions:
             "v2" 1.
         durability: "full" (synced), "rename" (atomic for other processes) or "none".
         level: "v2" for exactly what TensorFlow writes, "v2+" for checksums of chunks as well.
-        enable_async: whether whoever saves may do it in the background. `Saver.save` itself always
-            returns when the checkpoint is in place.
+        enable_async: whether a save returns a SaveFuture as soon as everything is copied, and goes
+            on in the background.
         write_callbacks: functions called in this order after the checkpoint is in place, with its
-            prefix, or with nothing if they take no argument. What they return is ignored.
-        before_save_callbacks: the same, before anything is saved or any tensor asked for.
+            prefix, or with nothing if they take no argument. What they return is ignored. They are
+            called where the save goes on: with `enable_async` in a thread in the background.
+        before_save_callbacks: the same, before anything is saved or any tensor asked for, and
+            always in the thread that saves.
         skip_slot_variables: whether a restore leaves out the slot variables of optimizers; for
             those who know which these are. A Saver restores what it was given.
         object_store_names: whether the shards of a save to an object store (a prefix that begins

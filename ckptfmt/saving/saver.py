@@ -2,7 +2,9 @@
 """Saver: saves the tensors of many objects and devices as one checkpoint and gives them back, as
 TensorFlow's `functional_saver.MultiDeviceSaver`.
 
-A save is this sequence; everything before the merge happens beside the checkpoint that is there:
+A save is this sequence; everything before the merge happens beside the checkpoint that is there.
+With `enable_async` the caller goes on after 3, when the shards are copied; 4 to 7 are done in the
+background:
 
     1  callbacks that go before a save; io placement is checked before them
     2  the names of registered savers are claimed, until 6; they write their bundles; the prefixes
@@ -19,9 +21,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,29 +38,27 @@ from ckptfmt.errors import (
     InvalidError,
     about,
 )
+from ckptfmt.line import Line, SaveFuture, Work
 from ckptfmt.load import box_of_text, check_dtypes, select_batch
 from ckptfmt.locate import locate, path_text
-from ckptfmt.merge import merge
 from ckptfmt.reader import Reader
+from ckptfmt.saving.background import anchored
 from ckptfmt.saving.claims import claimed
 from ckptfmt.saving.devices import task_of
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.policies import ShardByTaskPolicy
 from ckptfmt.saving.registration import RegisteredSaver, get_registered_saver
 from ckptfmt.saving.saveables import validate_and_slice_inputs
-from ckptfmt.saving.sharding import Box, Shard, ShardableTensor, overlapping, validate_shards
+from ckptfmt.saving.sharding import Box, ShardableTensor, overlapping, validate_shards
+from ckptfmt.saving.shards import Target, shard_sources
+from ckptfmt.saving.snapshot import Snapshot
 from ckptfmt.saving.specs import DSaveSpec, SaveableObject, SaveSpec
-from ckptfmt.saving.temporary import TemporaryDirectory
 from ckptfmt.slices import parse_spec
 
 __all__ = ["Saver"]
 
 Path = str | bytes | os.PathLike[Any]
 RestoreFn = Callable[[Mapping[str, Any]], Any]
-
-OBJECT_STORES = ("s3://", "gs://")
-# Shards written at once. Each thread checksums and writes; more than this wait for the disk.
-WRITERS_MAX = 8
 
 
 class Saver:
@@ -125,6 +123,7 @@ class Saver:
                 self._tasks.setdefault(task_of(spec.device), []).append(item)
         _check_slices(item for items in self._tasks.values() for item in items)
         self._registered = _registered(registered_savers)
+        self._line = Line()
 
     @classmethod
     def from_saveables(
@@ -155,8 +154,14 @@ class Saver:
             converted.append(_Saveable(saveable, named.setdefault(saveable.name, [])))
         return cls({one: one.serialize() for one in converted}, registered_savers)
 
-    def save(self, prefix: Path, options: CheckpointOptions | None = None) -> str:
+    def save(self, prefix: Path, options: CheckpointOptions | None = None) -> str | SaveFuture:
         """Saves everything as one checkpoint, all or nothing, and returns its prefix as str.
+
+        With `enable_async` it returns a SaveFuture when all is copied that will be written. The
+        callables, the policy, the registered savers and what goes before a save are called here and
+        before that, what goes after it in the background. Every save, and a restore by this saver,
+        waits for one that goes on in the background, and raises what ended the last one of this
+        saver, unless somebody has asked its future.
 
         After a failure the checkpoint that was at the prefix is still there (after a
         DurabilityUnknownError or one of a write callback the new one), and no temporary directory;
@@ -177,6 +182,7 @@ class Saver:
             CheckpointNotFoundError: a registered saver returned a prefix without a checkpoint.
             MergeConflictError: a registered saver saved a tensor that is saved here as well.
             StorageError, DurabilityUnknownError: as in Writer; that of one shard, as it is.
+            MemoryError: with `enable_async`, there is no memory for the copies.
             What the callables, the policy, the registered savers and the callbacks raise.
         """
         options = self._options(options)
@@ -186,30 +192,19 @@ class Saver:
                 f"a prefix ends with the beginning of the names of files; '{path}' has none",
                 failure="BAD_PATH",
             )
+        self._line.settle()
         options.before_save(path)
-        with claimed(path, [saver.name for saver, _ in self._registered]):
-            self._save_claimed(path, options)
-        options.after_write(path)
-        return path
-
-    def _save_claimed(self, path: str, options: CheckpointOptions) -> None:
-        """Steps 2 to 6."""
-        directory = _temporary(path, options)
-        part = f"{path}.part" if directory is None else os.path.join(directory.path, "part")
-        parts: list[str] = []
-        try:
-            if directory is not None:
-                directory.make()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(claimed(path, [saver.name for saver, _ in self._registered]))
             inputs = self._save_registered(path)
             shards = self._shards(options)
-            if not shards and not inputs:
-                shards = [Sources()]  # a checkpoint of nothing
-            parts = [names.sharded_filename(part, i, len(shards)) for i in range(len(shards))]
-            _write_shards(parts, shards, options)
-            merge([*inputs, *parts], path, inputs="consume", durability=options.durability)
-        finally:
-            _remove(directory, parts)
-        _remove_emptied(inputs, path)
+            if options.enable_async:
+                return self._line.begin(
+                    path, lambda: _in_background(path, options, inputs, shards, stack)
+                )
+            Target(path, options).write(inputs, shards)
+        options.after_write(path)
+        return path
 
     def restore(self, prefix: Path, options: CheckpointOptions | None = None) -> dict[str, Any]:
         """Reads the tensors of all objects, one batch a task, and hands them out.
@@ -234,6 +229,7 @@ class Saver:
             What `ckptfmt.open`, reading, and the objects' functions raise.
         """
         self._options(options)
+        self._line.settle()
         results: dict[str, Any] = {}
         with reading.open(prefix) as reader:
             batches = [
@@ -308,8 +304,29 @@ class Saver:
             shards = policy(tensors)
             validate_shards(policy, tensors, shards)
             stored = {tensor.checkpoint_key: tensor.dtype for tensor in tensors}
-            found += [_sources(shard, stored) for shard in shards]
+            found += [shard_sources(shard, stored) for shard in shards]
         return found
+
+
+def _in_background(
+    path: str,
+    options: CheckpointOptions,
+    inputs: Sequence[str],
+    shards: Sequence[Sources],
+    claims: contextlib.ExitStack,
+) -> Work:
+    """Copies the shards; what is left to do then, 4 to 7."""
+    target = Target(path, options, anchored(path))
+    bundles = list(map(anchored, inputs))
+    snapshot = Snapshot(shards)
+    held = claims.pop_all()
+
+    def work() -> None:
+        with held, snapshot:
+            target.write(bundles, snapshot.copied)
+        options.after_write(path)
+
+    return work
 
 
 # ---- what is saved -------------------------------------------------------------------------------
@@ -537,100 +554,6 @@ def _flattened(returned: Any) -> Iterator[Any]:
             yield from _flattened(one)
     elif returned is not None:
         yield returned
-
-
-# ---- writing -------------------------------------------------------------------------------------
-
-
-class _StoppedError(Exception):
-    """Another shard failed."""
-
-
-def _sources(shard: Shard, stored: Mapping[str, Any]) -> Sources:
-    """A shard as the writer takes it. Everything is checked here, before anything is written."""
-    sources = Sources()
-    for key, pieces in shard.items():
-        raw = names.tensor_bytes(key)
-        for slice_spec, array in pieces.items():
-            dtype = stored[key]
-            if getattr(array, "dtype", None) == dtype and array.dtype != object:
-                dtype = None  # the quick way in
-            sources.add(raw, array, dtype)
-            if text := slice_spec.strip():
-                writing.set_spec(sources, text)
-    return sources
-
-
-def _write_shards(
-    parts: Sequence[str], shards: Sequence[Sources], options: CheckpointOptions
-) -> None:
-    """Writes each shard as a bundle, some at once. The first error, in the order of the shards,
-    stops all and is raised."""
-    stop = threading.Event()
-    with ThreadPoolExecutor(min(len(parts), WRITERS_MAX) or 1, "ckptfmt-save") as pool:
-        try:
-            futures = [
-                pool.submit(_write_shard, part, sources, options, stop)
-                for part, sources in zip(parts, shards, strict=True)
-            ]
-            wait(futures, return_when=FIRST_EXCEPTION)
-        finally:
-            stop.set()  # the pool waits for its threads, which see this soon
-    errors = [error for future in futures if (error := future.exception()) is not None]
-    for error in errors:
-        if not isinstance(error, _StoppedError):
-            raise error
-
-
-def _write_shard(
-    part: str, sources: Sources, options: CheckpointOptions, stop: threading.Event
-) -> None:
-    def watch(*_: int) -> None:
-        if stop.is_set():
-            raise _StoppedError
-
-    watch()
-    # The merge syncs the data files, if the options ask for it.
-    writing.write_sources(
-        part,
-        sources,
-        watch,
-        level=options.level,
-        alignment=options.alignment,
-        durability="none" if options.durability == "none" else "rename",
-    )
-
-
-def _temporary(prefix: str, options: CheckpointOptions) -> TemporaryDirectory | None:
-    """The directory that shards are written to, if it is a temporary one."""
-    if options.object_store_names and prefix.startswith(OBJECT_STORES):
-        return None
-    return TemporaryDirectory(prefix)
-
-
-def _remove(directory: TemporaryDirectory | None, parts: Sequence[str]) -> None:
-    """Removes what a save leaves besides the checkpoint. What cannot be removed stays."""
-    if directory is not None:
-        directory.remove()
-        return
-    bases = {os.path.basename(part) for part in parts}
-    for where in {os.path.dirname(part) for part in parts}:
-        with contextlib.suppress(OSError):
-            for name in os.listdir(where or "."):
-                data = names.parse_data_name(name)
-                base = data.prefix if data is not None else name.removesuffix(".index")
-                if base in bases and base != name:
-                    os.unlink(os.path.join(where, name))
-
-
-def _remove_emptied(inputs: Iterable[str], prefix: str) -> None:
-    """Removes the directories of the bundles that registered savers wrote, where nothing is left
-    in them, as a merge with `delete_old_dirs` does."""
-    kept = os.path.abspath(os.path.dirname(prefix))
-    for directory in dict.fromkeys(map(os.path.dirname, inputs)):
-        if directory and os.path.abspath(directory) != kept:
-            with contextlib.suppress(OSError):
-                os.rmdir(directory)
 
 
 # ---- reading -------------------------------------------------------------------------------------

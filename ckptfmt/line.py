@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The line that saves stand in: one at a time is written in the background of a process, and those
+that are not wait for it.
+
+A background save has a thread of its own that ends with it. It is no daemon: an interpreter that
+exits, also by an exception or `sys.exit`, waits for it. A forked child has neither the thread nor
+the save.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+
+from ckptfmt.errors import InvalidError
+
+__all__ = ["MODULE_LINE", "Line", "SaveFuture", "wait_for_saves"]
+
+Work = Callable[[], None]
+
+
+class SaveFuture(Future[str]):
+    """A save that goes on in the background. `result()` is the prefix, once the checkpoint is in
+    place; a save cannot be cancelled.
+
+    An error that nobody has asked for, by `result` or `exception`, is raised by the next save of
+    the same owner as well, and logged if there is none.
+
+    Attributes:
+        prefix: of the checkpoint, known at once; `os.fspath` gives it too.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__()
+        self.prefix = prefix
+        self._pid = os.getpid()
+        self._heard = False  # somebody knows of the error, or waits to hear of it
+        self.set_running_or_notify_cancel()
+
+    def __fspath__(self) -> str:
+        return self.prefix
+
+    def result(self, timeout: float | None = None) -> str:
+        """The prefix, once the checkpoint is in place; raises what ended the save.
+
+        Raises:
+            TimeoutError: it was not over after so many seconds.
+            InvalidError: this is a forked child, and the save was not over before.
+        """
+        with self._hearing():
+            return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """What ended the save, once it is over; None if the checkpoint is in place.
+
+        Raises:
+            TimeoutError, InvalidError: as `result`.
+        """
+        with self._hearing():
+            return super().exception(timeout)
+
+    @contextmanager
+    def _hearing(self) -> Iterator[None]:
+        if self._foreign and self._state == "RUNNING":
+            raise InvalidError(
+                "the save was begun before a fork: only the process that began it hears of its end",
+                path=self.prefix,
+            )
+        self._heard = True
+        try:
+            yield
+        except BaseException:
+            self._heard = self.done()  # or the waiting has ended, and not the save
+            raise
+
+    @property
+    def _foreign(self) -> bool:
+        return self._pid != os.getpid()
+
+    def _unheard(self) -> BaseException | None:
+        """What ended the save, if nobody has heard of it. From now on somebody has."""
+        if self._heard or self._foreign or not self.done():
+            return None
+        return self.exception()
+
+    def __del__(self) -> None:
+        if getattr(self, "_heard", True):
+            return
+        error = self._unheard()
+        if error is not None:
+            logging.getLogger("ckptfmt").error(
+                "the checkpoint %s was not written, and nobody asked: %r", self.prefix, error
+            )
+
+
+class _Turn:
+    """Who is at work; all of a process share one."""
+
+    changed: threading.Condition
+    preparing: threading.RLock
+    current: SaveFuture | None
+    writer: int  # the thread that writes it
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Nobody is, as in a forked child."""
+        self.changed = threading.Condition()
+        self.preparing = threading.RLock()
+        self.current, self.writer = None, 0
+
+
+_turn = _Turn()
+os.register_at_fork(after_in_child=_turn.reset)
+
+# Those that ended with an error.
+_failed: weakref.WeakSet[SaveFuture] = weakref.WeakSet()
+
+
+@atexit.register
+def _log_unheard() -> None:
+    for future in list(_failed):
+        future.__del__()
+
+
+def wait_for_saves() -> None:
+    """Waits until no save is written in the background. Its errors are not raised.
+
+    In a callback of such a save it does not wait: that save is all but over.
+    """
+    with _turn.changed:
+        while _turn.current is not None and _turn.writer != threading.get_ident():
+            _turn.changed.wait()
+
+
+class Line:
+    """The saves of one owner. Whatever their owners are, saves wait for one that is written in the
+    background; its error is for its own."""
+
+    def __init__(self) -> None:
+        self._failed: SaveFuture | None = None
+
+    def settle(self) -> None:
+        """Waits for the save that is written in the background, and raises what ended the last one
+        of this owner, unless somebody has heard of it."""
+        wait_for_saves()
+        failed, self._failed = self._failed, None
+        error = None if failed is None else failed._unheard()
+        if error is not None:
+            raise error
+
+    def begin(self, prefix: str, prepare: Callable[[], Work]) -> SaveFuture:
+        """Begins a save in the background.
+
+        Args:
+            prefix: of the checkpoint, for the future.
+            prepare: called here once no save is written in the background; copies what is saved and
+                gives what is to be done in the background.
+        """
+        with _turn.preparing:
+            wait_for_saves()
+            work = prepare()
+            future = SaveFuture(prefix)
+            return future if self._started(future, work) else self._write(future, work)
+
+    def _started(self, future: SaveFuture, work: Work) -> bool:
+        """False where this thread must do the work: in a callback of a background save, while the
+        interpreter exits, or if the system has no more threads."""
+        with _turn.changed:
+            if _turn.current is not None and _turn.writer == threading.get_ident():
+                return False
+            # A signal handler may have begun one since.
+            wait_for_saves()
+            if not threading.main_thread().is_alive():
+                return False
+            thread = threading.Thread(
+                target=self._write_in_turn, args=(future, work), name="ckptfmt-background"
+            )
+            _turn.current = future
+            started = False
+            try:
+                thread.start()
+                started = True
+            except RuntimeError:
+                pass
+            finally:
+                # After Ctrl-C there may be a thread: it waits for the lock and is not wanted then.
+                if not started:
+                    _turn.current = None
+                    _turn.changed.notify_all()
+        return started
+
+    def _write_in_turn(self, future: SaveFuture, work: Work) -> None:
+        with _turn.changed:
+            if _turn.current is not future:
+                return
+            _turn.writer = threading.get_ident()
+        try:
+            self._write(future, work)
+        finally:
+            with _turn.changed:
+                _turn.current, _turn.writer = None, 0
+                _turn.changed.notify_all()
+
+    def _write(self, future: SaveFuture, work: Work) -> SaveFuture:
+        error = _outcome(work)
+        if error is None:
+            future.set_result(future.prefix)
+        else:
+            self._failed = future
+            _failed.add(future)
+            future.set_exception(error)
+        return future
+
+
+def _outcome(work: Work) -> BaseException | None:
+    try:
+        work()
+    except BaseException as error:
+        return error
+    finally:
+        del work  # what is raised keeps this frame
+    return None
+
+
+# That of `save`, `save_async` and all other functions that belong to no object.
+MODULE_LINE = Line()

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: Apache-2.0
+"""save_async: saves while the program goes on. The call returns when all arrays are copied.
+
+`SaveFuture` and the line that saves stand in are in `ckptfmt.line`, the memory of the copies in
+`ckptfmt.saving.snapshot`.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ckptfmt import _core
+from ckptfmt import writer as writing
+from ckptfmt.arguments import check_progress
+from ckptfmt.line import MODULE_LINE, SaveFuture, Work, wait_for_saves
+from ckptfmt.locate import path_text
+from ckptfmt.saving.snapshot import Snapshot, arena_size, limit_arena, release_arena
+
+__all__ = [
+    "SaveFuture",
+    "arena_size",
+    "limit_arena",
+    "release_arena",
+    "save_async",
+    "wait_for_saves",
+]
+
+Path = str | bytes | os.PathLike[Any]
+
+
+def save_async(
+    prefix: Path,
+    tensors: Mapping[str, Any] | Mapping[bytes, Any] | Iterable[tuple[str | bytes, Any]],
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    level: str = "v2+",
+    alignment: int | None = None,
+    durability: str = "full",
+    progress: writing.Progress | None = None,
+) -> SaveFuture:
+    """Saves as `save`, with the same bytes, but returns when all arrays are copied: what becomes of
+    them afterwards does not reach the checkpoint. It is written in the background.
+
+    One save goes on in the background of a process at a time: a second one waits for it before
+    anything is copied, as every other save does. The memory of the copies is kept for the next save
+    (`release_arena`, `limit_arena`). An interpreter that exits waits for the save; after
+    `os._exit` or a kill the older checkpoint is there, whole.
+
+    Args:
+        prefix, metadata, level, alignment, durability: as in Writer. A relative prefix is one of
+            the current directory of this call.
+        tensors: as in `save`.
+        progress: as in `save`, but called from the thread in the background.
+
+    Returns:
+        A future: its `result()` is the prefix, once the checkpoint is in place.
+
+    Raises:
+        InvalidError, UnsupportedError: as in `save`; nothing is written then.
+        MemoryError: there is no memory for the copies; nothing is written then.
+        What ended an earlier background save of the functions of this module, if nobody has asked
+            its future. What ends this one is in its future.
+    """
+    check_progress(progress)
+    writing.check_options(metadata, level, alignment, durability)
+    target = path_text(prefix)
+    place = anchored(target)
+    _core.path_bytes(place)
+    MODULE_LINE.settle()
+    sources = writing.collect(tensors)
+    options = {
+        "metadata": None if metadata is None else copy.deepcopy(dict(metadata)),
+        "level": level,
+        "alignment": alignment,
+        "durability": durability,
+    }
+
+    def prepare() -> Work:
+        snapshot = Snapshot([sources])
+
+        def work() -> None:
+            with snapshot:
+                writing.write_sources(place, snapshot.copied[0], progress, **options)
+
+        return work
+
+    return MODULE_LINE.begin(target, prepare)
+
+
+def anchored(path: str) -> str:
+    """The path as it is now, wherever the program goes meanwhile."""
+    return os.path.join(os.getcwd(), path)

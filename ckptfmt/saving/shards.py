@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writing the shards of a Saver: in parallel, beside the checkpoint that is there, then one merge.
+
+This is all that a save in the background does there: nothing of the user's is called.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ckptfmt import names
+from ckptfmt import writer as writing
+from ckptfmt.arrays import Columns, Sources
+from ckptfmt.merge import merge
+from ckptfmt.saving.options import CheckpointOptions
+from ckptfmt.saving.sharding import Shard
+from ckptfmt.saving.temporary import TemporaryDirectory
+
+__all__ = ["Target", "shard_sources"]
+
+OBJECT_STORES = ("s3://", "gs://")
+# Shards written at once. Each thread checksums and writes; more than this wait for the disk.
+WRITERS_MAX = 8
+
+
+def shard_sources(shard: Shard, stored: Mapping[str, Any]) -> Sources:
+    """A shard as the writer takes it. Everything is checked here, before anything is written.
+
+    Args:
+        shard: as a policy gives it.
+        stored: the dtype of each checkpoint key.
+    """
+    sources = Sources()
+    for key, pieces in shard.items():
+        raw = names.tensor_bytes(key)
+        for slice_spec, array in pieces.items():
+            dtype = stored[key]
+            if getattr(array, "dtype", None) == dtype and array.dtype != object:
+                dtype = None  # the quick way in
+            sources.add(raw, array, dtype)
+            if text := slice_spec.strip():
+                writing.set_spec(sources, text)
+    return sources
+
+
+class Target:
+    """Where a save writes: the prefix, and beside it the temporary place of the shards."""
+
+    def __init__(self, prefix: str, options: CheckpointOptions, place: str | None = None) -> None:
+        """`place`: the prefix as a path from anywhere, if not as given."""
+        self.prefix = prefix if place is None else place
+        self._options = options
+        self._directory: TemporaryDirectory | None = None
+        self._parts: list[str] = []
+        if options.object_store_names and prefix.startswith(OBJECT_STORES):
+            self._base = f"{self.prefix}.part"
+        else:
+            self._directory = TemporaryDirectory(self.prefix)
+            self._base = os.path.join(self._directory.path, "part")
+
+    def write(self, inputs: Sequence[str], shards: Sequence[Columns]) -> None:
+        """Makes one checkpoint of bundles that are there and of the shards, all or nothing."""
+        if not shards and not inputs:
+            shards = [Sources()]  # a checkpoint of nothing
+        count = len(shards)
+        self._parts = [names.sharded_filename(self._base, i, count) for i in range(count)]
+        try:
+            if self._directory is not None:
+                self._directory.make()
+            _write_shards(self._parts, shards, self._options)
+            prefixes = [*inputs, *self._parts]
+            merge(prefixes, self.prefix, inputs="consume", durability=self._options.durability)
+        finally:
+            self._remove()
+        _remove_emptied(inputs, self.prefix)
+
+    def _remove(self) -> None:
+        """Removes what a save leaves besides the checkpoint. What cannot be removed stays."""
+        if self._directory is not None:
+            self._directory.remove()
+            return
+        bases = {os.path.basename(part) for part in self._parts}
+        for where in {os.path.dirname(part) for part in self._parts}:
+            with contextlib.suppress(OSError):
+                for name in os.listdir(where or "."):
+                    data = names.parse_data_name(name)
+                    base = data.prefix if data is not None else name.removesuffix(".index")
+                    if base in bases and base != name:
+                        os.unlink(os.path.join(where, name))
+
+
+class _StoppedError(Exception):
+    """Another shard failed."""
+
+
+def _write_shards(
+    parts: Sequence[str], shards: Sequence[Columns], options: CheckpointOptions
+) -> None:
+    """Writes each shard as a bundle, some at once. The first error, in the order of the shards,
+    stops all and is raised.
+
+    This thread is one of those that write: a pool would take no work while the interpreter exits.
+    """
+    stop = threading.Event()
+    rows, lock = iter(range(len(parts))), threading.Lock()
+    errors: dict[int, BaseException] = {}
+
+    def work() -> None:
+        while True:
+            with lock:
+                row = next(rows, None)
+            if row is None:
+                return
+            try:
+                _write_shard(parts[row], shards[row], options, stop)
+            except BaseException as error:
+                errors[row] = error
+                stop.set()
+
+    threads: list[threading.Thread] = []
+    try:
+        for _ in range(min(len(parts), WRITERS_MAX) - 1):
+            thread = threading.Thread(target=work, name="ckptfmt-save")
+            with contextlib.suppress(RuntimeError):  # the system has no more
+                thread.start()
+                threads.append(thread)
+        work()
+    except BaseException:
+        stop.set()
+        raise
+    finally:
+        for thread in threads:
+            thread.join()
+    found = [errors[row] for row in sorted(errors)]
+    # Ctrl-C was no fault of a shard.
+    for error in sorted(found, key=lambda one: isinstance(one, Exception)):
+        if not isinstance(error, _StoppedError):
+            raise error
+
+
+def _write_shard(
+    part: str, sources: Columns, options: CheckpointOptions, stop: threading.Event
+) -> None:
+    def watch(*_: int) -> None:
+        if stop.is_set():
+            raise _StoppedError
+
+    watch()
+    # The merge syncs the data files, if the options ask for it.
+    writing.write_sources(
+        part,
+        sources,
+        watch,
+        level=options.level,
+        alignment=options.alignment,
+        durability="none" if options.durability == "none" else "rename",
+    )
+
+
+def _remove_emptied(inputs: Iterable[str], prefix: str) -> None:
+    """Removes the directories of the bundles that registered savers wrote, where nothing is left
+    in them, as a merge with `delete_old_dirs` does."""
+    kept = os.path.abspath(os.path.dirname(prefix))
+    for directory in dict.fromkeys(map(os.path.dirname, inputs)):
+        if directory and os.path.abspath(directory) != kept:
+            with contextlib.suppress(OSError):
+                os.rmdir(directory)

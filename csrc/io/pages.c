@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "io/pages.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+/* A wish: what the system cannot do it does without. */
+static void advise(void *data, uint64_t size, int advice)
+{
+	int result = madvise(data, (size_t)size, advice);
+	(void)result;
+}
+
+ckptfmt_status cf_pages_map(uint64_t size, uint8_t **out, ckptfmt_error *err)
+{
+	int kept = errno;
+	void *data;
+	*out = NULL;
+	assert(size > 0);
+	if (size > (uint64_t)PTRDIFF_MAX)
+		return cf_fail_memory(err);
+	data = mmap(NULL, (size_t)size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (data == MAP_FAILED) {
+		errno = kept;
+		return cf_fail_memory(err);
+	}
+#ifdef MADV_HUGEPAGE
+	advise(data, size, MADV_HUGEPAGE);
+#endif
+#ifdef MADV_DONTFORK
+	/* A child would copy each page that we write to, or we for it. */
+	advise(data, size, MADV_DONTFORK);
+#endif
+	errno = kept;
+	*out = data;
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_pages_populate(uint8_t *data, uint64_t size, ckptfmt_error *err)
+{
+	int kept = errno, result;
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+	do {
+		result = madvise(data, (size_t)size, MADV_POPULATE_WRITE);
+	} while (result != 0 && errno == EINTR);
+	if (result != 0 && errno != EINVAL && errno != ENOSYS) {
+		errno = kept;
+		return cf_fail_memory(err);
+	}
+	errno = kept;
+	/* A kernel before 5.14: where there is too little, the process ends here. */
+	for (uint64_t at = 0; result != 0 && at < size; at += page)
+		*(volatile uint8_t *)(data + at) = 0;
+	return CKPTFMT_OK;
+}
+
+void cf_pages_unmap(uint8_t *data, uint64_t size)
+{
+	int kept = errno;
+	int result;
+	if (data == NULL)
+		return;
+	result = munmap(data, (size_t)size);
+	assert(result == 0);
+	(void)result;
+	errno = kept;
+}
