@@ -4,6 +4,7 @@ framework."""
 
 from ckptfmt import tf
 from ckptfmt._core import version as _version
+from ckptfmt.checkpoint_state import CheckpointState
 from ckptfmt.distributed.coordinator import Coordinator, SingleProcess
 from ckptfmt.distributed.directory import DirectoryCoordinator
 from ckptfmt.dtypes import DtypeInfo
@@ -11,6 +12,7 @@ from ckptfmt.errors import (
     BusyError,
     CheckpointNotFoundError,
     CkptfmtError,
+    CkptfmtWarning,
     CorruptError,
     DurabilityUnknownError,
     GenerationGoneError,
@@ -21,6 +23,14 @@ from ckptfmt.errors import (
     StorageError,
     TensorNotFoundError,
     UnsupportedError,
+)
+from ckptfmt.lifecycle.latest import checkpoints_iterator, latest_checkpoint
+from ckptfmt.lifecycle.state import (
+    checkpoint_exists,
+    get_checkpoint_mtimes,
+    get_checkpoint_state,
+    remove_checkpoint,
+    update_checkpoint_state,
 )
 from ckptfmt.load import load, restore_v2
 from ckptfmt.merge import merge, merge_v2_checkpoints
@@ -52,7 +62,9 @@ __all__ = [
     "BusyError",
     "CheckpointNotFoundError",
     "CheckpointOptions",
+    "CheckpointState",
     "CkptfmtError",
+    "CkptfmtWarning",
     "Coordinator",
     "CorruptError",
     "DSaveSpec",
@@ -88,13 +100,19 @@ __all__ = [
     "TensorNotFoundError",
     "UnsupportedError",
     "Writer",
+    "checkpoint_exists",
+    "checkpoints_iterator",
+    "get_checkpoint_mtimes",
+    "get_checkpoint_state",
     "independent_buffers",
+    "latest_checkpoint",
     "load",
     "merge",
     "merge_v2_checkpoints",
     "open",
     "parse_spec",
     "register_checkpoint_saver",
+    "remove_checkpoint",
     "restore_v2",
     "save",
     "save_v2",
@@ -102,6 +120,7 @@ __all__ = [
     "sharded_restore",
     "sharded_save",
     "tf",
+    "update_checkpoint_state",
     "validate_shards",
     "verify",
 ]

@@ -17,6 +17,7 @@ __all__ = [
     "BusyError",
     "CheckpointNotFoundError",
     "CkptfmtError",
+    "CkptfmtWarning",
     "CorruptError",
     "DurabilityUnknownError",
     "GenerationGoneError",
@@ -90,6 +91,10 @@ class CkptfmtError(Exception):
         }
         notes = {"__notes__": list(self.__notes__)} if hasattr(self, "__notes__") else None
         return _rebuild, (type(self), self.message, details), notes
+
+
+class CkptfmtWarning(UserWarning):
+    """Something is not as it should be, and there is an answer all the same."""
 
 
 @contextlib.contextmanager

@@ -1,30 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tf.train`'s functions for looking into checkpoints, without TensorFlow: the same arguments and
-answers.
+"""`tf.train`'s functions for looking into checkpoints and the directories that they lie in, without
+TensorFlow: the same arguments and answers.
 
-Where TensorFlow answers with its own classes, these are numpy dtypes and the errors of this
-package. Deviations: paths are literal (TensorFlow treats them as patterns), and `has_tensor` knows
-only tensors, not the header (`""`) and the keys of slices.
+Where TensorFlow answers with its own classes, these are numpy dtypes, a CheckpointState and the
+errors of this package. Deviations: paths are literal (TensorFlow treats them as patterns), and
+`has_tensor` knows only tensors, not the header (`""`) and the keys of slices. Unlike
+`ckptfmt.latest_checkpoint`, the one here believes the state file or finds nothing.
 """
 
 from __future__ import annotations
 
 import os
+import warnings
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from ckptfmt import dtypes, names
-from ckptfmt.errors import InvalidError
+from ckptfmt.errors import CkptfmtWarning, InvalidError
+from ckptfmt.lifecycle.latest import check_waiting, iterate
+from ckptfmt.lifecycle.state import (
+    checkpoint_exists,
+    get_checkpoint_mtimes,
+    get_checkpoint_state,
+    remove_checkpoint,
+    update_checkpoint_state,
+)
 from ckptfmt.locate import path_text, state_checkpoint
 from ckptfmt.reader import Reader, missing
 
 __all__ = [
     "CheckpointReader",
     "checkpoint_exists",
+    "checkpoints_iterator",
+    "get_checkpoint_mtimes",
+    "get_checkpoint_state",
+    "latest_checkpoint",
     "list_variables",
     "load_checkpoint",
     "load_variable",
+    "remove_checkpoint",
+    "update_checkpoint_state",
 ]
 
 Path = str | bytes | os.PathLike[Any]
@@ -99,7 +116,33 @@ def load_variable(ckpt_dir_or_file: Path, name: str) -> Any:
     return load_checkpoint(ckpt_dir_or_file).get_tensor(text.removesuffix(":0"))
 
 
-def checkpoint_exists(checkpoint_prefix: Path) -> bool:
-    """True if `<prefix>.index` exists, or, as for TensorFlow, anything at the prefix itself."""
-    prefix = path_text(checkpoint_prefix)
-    return os.path.exists(names.index_name(prefix)) or os.path.exists(prefix)
+def latest_checkpoint(checkpoint_dir: Path, latest_filename: Path | None = None) -> str | None:
+    """The newest checkpoint that a directory's state file names, wherever that lies; None if there
+    is no state file, or (with a CkptfmtWarning) it cannot be read or the checkpoint is not there.
+
+    Raises:
+        InvalidError: the state names no newest checkpoint.
+    """
+    state = get_checkpoint_state(checkpoint_dir, latest_filename)
+    if state is None:
+        return None
+    if not checkpoint_exists(state.model_checkpoint_path):
+        warnings.warn(
+            f"Couldn't match files for checkpoint {state.model_checkpoint_path}",
+            CkptfmtWarning,
+            stacklevel=2,
+        )
+        return None
+    return state.model_checkpoint_path
+
+
+def checkpoints_iterator(
+    checkpoint_dir: Path,
+    min_interval_secs: float = 0,
+    timeout: float | None = None,
+    timeout_fn: Callable[[], object] | None = None,
+) -> Iterator[str]:
+    """`ckptfmt.checkpoints_iterator` over what this module's `latest_checkpoint` answers."""
+    check_waiting(min_interval_secs, timeout, timeout_fn)
+    directory = path_text(checkpoint_dir)
+    return iterate(lambda: latest_checkpoint(directory), min_interval_secs, timeout, timeout_fn)

@@ -70,9 +70,14 @@ def each_class() -> pytest.MarkDecorator:
 
 
 def test_the_table_is_complete() -> None:
-    public = set(errors.__all__) - {"CkptfmtError"}
+    public = set(errors.__all__) - {"CkptfmtError", "CkptfmtWarning"}
     assert {kind.__name__ for kind in CLASSES} == public
     assert all(getattr(ckptfmt, name) is getattr(errors, name) for name in errors.__all__)
+
+
+def test_a_warning_is_no_error() -> None:
+    assert issubclass(ckptfmt.CkptfmtWarning, UserWarning)
+    assert not issubclass(ckptfmt.CkptfmtWarning, ckptfmt.CkptfmtError)
 
 
 @pytest.mark.parametrize(("kind", "also", "status", "failures"), TABLE)
