@@ -1,0 +1,487 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which checkpoint of a directory is the newest, when the state file tells and when it lies."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import index
+
+import ckptfmt
+from ckptfmt import tf
+from ckptfmt.checkpoint_state import CheckpointState, format_state
+from ckptfmt.lifecycle import latest
+from ckptfmt.lifecycle.latest import why_incomplete
+
+SECOND = 10**9
+BEGUN = 1_700_000_000 * SECOND
+
+
+def save(directory: Path, name: str, at: int | None = None) -> str:
+    """A checkpoint, written `at` this many seconds after the first."""
+    (directory / name).parent.mkdir(parents=True, exist_ok=True)
+    ckptfmt.save(directory / name, {"x": np.arange(4)}, durability="rename")
+    if at is not None:
+        touch(directory / f"{name}.index", at)
+    return f"{directory}/{name}"
+
+
+def touch(path: Path, at: int) -> None:
+    os.utime(path, ns=(BEGUN, BEGUN + at * SECOND))
+
+
+def record(directory: Path, *oldest_first: str, at: int | None = None) -> None:
+    state = CheckpointState(oldest_first[-1], oldest_first)
+    (directory / "checkpoint").write_bytes(format_state(state))
+    if at is not None:
+        touch(directory / "checkpoint", at)
+
+
+def newest(directory: Path | str) -> str | None:
+    """What is found without a warning."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        return ckptfmt.latest_checkpoint(directory)
+
+
+def fallback(directory: Path | str) -> tuple[str | None, str]:
+    """The name that is found, and the warning without the path at its beginning."""
+    with pytest.warns(ckptfmt.CkptfmtWarning) as caught:
+        found = ckptfmt.latest_checkpoint(directory)
+    (warning,) = caught
+    assert warning.filename == __file__
+    begin = f"{os.path.join(directory, 'checkpoint')}: "
+    assert str(warning.message).startswith(begin)
+    message = str(warning.message).removeprefix(begin)
+    end = f"'{found}' is taken" if found else "no complete checkpoint is there"
+    assert message.endswith(f"; {end}")
+    name = None if found is None else os.path.relpath(found, directory)
+    return name, message.removesuffix(f"; {end}").replace(f"{directory}/", "")
+
+
+def damage_data(prefix: str) -> None:
+    os.truncate(f"{prefix}.data-00000-of-00001", 3)
+
+
+# ---- the state file is right ---------------------------------------------------------------------
+
+
+def test_the_newest_recorded(tmp_path: Path) -> None:
+    """Not the highest number, and not the youngest file."""
+    for number in (1, 2, 3):
+        save(tmp_path, f"ckpt-{number}", number)
+    record(tmp_path, "ckpt-3", "ckpt-2", at=0)
+    assert newest(tmp_path) == f"{tmp_path}/ckpt-2"
+    assert ckptfmt.latest_checkpoint(os.fsencode(tmp_path)) == f"{tmp_path}/ckpt-2"
+
+
+@pytest.mark.parametrize(
+    "named", ["ckpt-1", "./ckpt-1", "{d}/ckpt-1", "s/../ckpt-1", "s/ckpt-1", "../{n}/ckpt-1"]
+)
+def test_ways_to_name_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str) -> None:
+    directory = tmp_path / "d"
+    save(directory, "ckpt-1")
+    save(directory, "s/ckpt-1")
+    named = named.format(d=directory, n=directory.name)
+    record(directory, named)
+    assert newest(directory) == os.path.join(directory, named)
+    assert newest(f"{directory}/") == os.path.join(directory, named)
+    monkeypatch.chdir(directory)
+    assert newest("") == named
+    assert newest(".") == os.path.join(".", named)
+
+
+def test_another_state_file(tmp_path: Path) -> None:
+    save(tmp_path, "a")
+    save(tmp_path, "b")
+    record(tmp_path, "a")
+    os.rename(tmp_path / "checkpoint", tmp_path / "other")
+    record(tmp_path, "b")
+    assert ckptfmt.latest_checkpoint(tmp_path, "other") == f"{tmp_path}/a"
+    assert tf.latest_checkpoint(tmp_path, "other") == f"{tmp_path}/a"
+    assert newest(tmp_path) == f"{tmp_path}/b"
+
+
+def test_by_the_name_of_a_link(tmp_path: Path) -> None:
+    """The state file names the directory as it really is."""
+    save(tmp_path / "real", "a")
+    record(tmp_path / "real", f"{tmp_path}/real/a")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert newest(tmp_path / "link") == f"{tmp_path}/real/a"
+
+
+@pytest.mark.parametrize(
+    "name", ["ck*", "[a-z]", "ck?", "größe", "line\nbreak", "'", '"', "\udcff"]
+)
+def test_names_are_literal(tmp_path: Path, name: str) -> None:
+    save(tmp_path, "ck")
+    record(tmp_path, name)
+    assert fallback(tmp_path)[0] == "ck"
+    save(tmp_path, name)
+    assert newest(tmp_path) == f"{tmp_path}/{name}"
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    assert newest(tmp_path) is None
+    assert newest(tmp_path / "none") is None
+    (tmp_path / "file").touch()
+    assert newest(tmp_path / "file") is None
+
+
+# ---- the state file lies -------------------------------------------------------------------------
+
+
+def test_a_dead_name(tmp_path: Path) -> None:
+    save(tmp_path, "ckpt-1", 9)
+    save(tmp_path, "ckpt-2", 1)
+    record(tmp_path, "ckpt-2", "ckpt-1", "ckpt-3", at=20)
+    assert fallback(tmp_path) == (
+        "ckpt-1",
+        "'ckpt-3', the newest it names, is not complete: it has no index",
+    )
+    os.unlink(tmp_path / "ckpt-1.index")
+    assert fallback(tmp_path)[0] == "ckpt-2"
+    os.unlink(tmp_path / "ckpt-2.index")
+    assert fallback(tmp_path)[0] is None
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"", "it names no model_checkpoint_path"),
+        (b"\0" * 4096, "no field of a CheckpointState"),
+        (b"\xff", "no UTF-8"),
+        (b'model_checkpoint_path: "ckpt-1', "a field without its value"),
+        (b'model_checkpoint_path: "a\\0b"', "model_checkpoint_path 'a\0b' leads outside the "),
+        (b'model_checkpoint_path: "."', "model_checkpoint_path '.' leads outside the directory"),
+        (b'model_checkpoint_path: "s/"', "model_checkpoint_path 's/' leads outside the directory"),
+    ],
+)
+def test_a_damaged_state_file(tmp_path: Path, content: bytes, told: str) -> None:
+    """As a power cut leaves it behind, among others."""
+    save(tmp_path, "ckpt-1")
+    save(tmp_path, "ckpt-2")
+    (tmp_path / "checkpoint").write_bytes(content)
+    name, message = fallback(tmp_path)
+    assert name == "ckpt-2"
+    assert message.startswith(told)
+
+
+def test_a_state_file_of_a_gigabyte(tmp_path: Path) -> None:
+    save(tmp_path, "ckpt-1")
+    (tmp_path / "checkpoint").touch()
+    os.truncate(tmp_path / "checkpoint", 1 << 30)
+    assert fallback(tmp_path) == ("ckpt-1", "more than 67108864 bytes")
+
+
+@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
+def test_a_state_file_that_is_none(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    save(tmp_path, "ckpt-1")
+    make(tmp_path / "checkpoint")
+    assert fallback(tmp_path) == ("ckpt-1", "no regular file")
+
+
+def test_a_state_file_that_leads_nowhere(tmp_path: Path) -> None:
+    save(tmp_path, "ckpt-1")
+    (tmp_path / "checkpoint").symlink_to("none")
+    assert fallback(tmp_path) == ("ckpt-1", "No such file or directory")
+
+
+def test_no_state_file(tmp_path: Path) -> None:
+    save(tmp_path, "ckpt-1")
+    assert fallback(tmp_path) == ("ckpt-1", "there is no state file")
+
+
+def test_a_million_dead_names(tmp_path: Path) -> None:
+    """None of them is looked for in the file system."""
+    save(tmp_path, "alive")
+    names = [f"{tmp_path}/ckpt-{number}" for number in range(10**6 // 2)]
+    record(tmp_path, *(f"ckpt-{number}" for number in range(10**6 // 2)), *names)
+    assert fallback(tmp_path)[0] == "alive"
+
+
+# ---- outside -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The checkpoints that were looked at."""
+    seen: list[str] = []
+
+    def noted(prefix: str) -> str | None:
+        seen.append(prefix)
+        return why_incomplete(prefix)
+
+    monkeypatch.setattr(latest, "why_incomplete", noted)
+    return seen
+
+
+@pytest.mark.parametrize(
+    "named", ["../out", "s/../../out", "{t}/out", "{t}/d/../out", "{t}/dd/out", "link/out", "/out"]
+)
+@pytest.mark.parametrize("older", [False, True])
+def test_a_name_that_leads_outside(
+    tmp_path: Path, opened: list[str], named: str, older: bool
+) -> None:
+    """Though a checkpoint is there: neither as the newest nor as another is it looked at."""
+    directory = tmp_path / "d"
+    for place in ("", "dd", "elsewhere"):
+        save(tmp_path / place, "out")
+    save(directory, "s/x")
+    inside = save(directory, "ckpt-1")
+    (directory / "link").symlink_to(tmp_path / "elsewhere")
+    named = named.format(t=tmp_path)
+    if older:
+        record(directory, named, "dead")
+        reason = "'dead', the newest it names, is not complete: it has no index"
+    else:
+        record(directory, named)
+        reason = f"model_checkpoint_path '{named}' leads outside the directory"
+    name, message = fallback(directory)
+    assert name == "ckpt-1"
+    assert message == reason.replace(f"{directory}/", "")
+    assert opened == ([f"{directory}/dead"] if older else []) + [inside]
+
+
+def test_a_moved_directory(tmp_path: Path) -> None:
+    """Absolute names of the old place, and somebody else's checkpoints there now."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    for number in (1, 2):
+        save(old, f"ckpt-{number}", number)
+    record(old, f"{old}/ckpt-1", f"{old}/ckpt-2")
+    shutil.copytree(old, new)
+    assert fallback(new)[0] == "ckpt-2"
+    assert newest(old) == f"{old}/ckpt-2"
+
+
+# ---- complete or not -----------------------------------------------------------------------------
+
+
+def cut_index(prefix: str) -> None:
+    os.truncate(f"{prefix}.index", 20)
+
+
+def flip_index(prefix: str) -> None:
+    with open(f"{prefix}.index", "r+b") as stream:
+        content = bytearray(stream.read())
+        content[5] ^= 1
+        stream.seek(0)
+        stream.write(content)
+
+
+def no_data(prefix: str) -> None:
+    os.unlink(f"{prefix}.data-00000-of-00001")
+
+
+def only_data(prefix: str) -> None:
+    os.unlink(f"{prefix}.index")
+
+
+@pytest.mark.parametrize(
+    ("harm", "told"),
+    [
+        (cut_index, "TRUNCATED in {}.index"),
+        (flip_index, "CHECKSUM in {}.index"),
+        (no_data, "{}.data-00000-of-00001: No such file or directory"),
+        (damage_data, "{}.data-00000-of-00001 has 3 bytes of "),
+        (only_data, "it has no index"),
+    ],
+)
+def test_the_newest_is_damaged(tmp_path: Path, harm: Callable[[str], None], told: str) -> None:
+    for number in (1, 2, 3):
+        save(tmp_path, f"ckpt-{number}", number)
+    record(tmp_path, "ckpt-1", "ckpt-2", "ckpt-3", at=9)
+    prefix = f"{tmp_path}/ckpt-3"
+    assert why_incomplete(prefix) is None
+    harm(prefix)
+    why = why_incomplete(prefix)
+    assert why is not None and why.startswith(told.format(prefix))
+    name, message = fallback(tmp_path)
+    assert name == "ckpt-2"
+    assert message == (
+        f"'ckpt-3', the newest it names, is not complete: {why.replace(f'{tmp_path}/', '')}"
+    )
+    damage_data(f"{tmp_path}/ckpt-2")
+    assert fallback(tmp_path)[0] == "ckpt-1"
+
+
+def test_every_data_file_counts(tmp_path: Path) -> None:
+    for number in range(3):
+        with ckptfmt.Writer(tmp_path / f"p{number}", level="v2", alignment=1) as writer:
+            if number < 2:
+                writer.add(f"t{number}", np.arange(8 * (number + 1)))
+            else:
+                writer.add_slice("s", np.arange(4), shape=(8,), offset=(0,))
+    ckptfmt.merge([tmp_path / f"p{number}" for number in range(3)], tmp_path / "m")
+    prefix = f"{tmp_path}/m"
+    assert why_incomplete(prefix) is None
+    for number in range(3):
+        path = f"{prefix}.data-0000{number}-of-00003"
+        content = Path(path).read_bytes()
+        os.unlink(path)
+        assert why_incomplete(prefix) == f"{path}: No such file or directory"
+        Path(path).write_bytes(content[:-1])
+        assert why_incomplete(prefix) == f"{path} has {len(content) - 1} bytes of {len(content)}"
+        Path(path).write_bytes(content + b"more")
+        assert why_incomplete(prefix) is None
+
+
+def test_a_checkpoint_of_nothing(tmp_path: Path) -> None:
+    with ckptfmt.Writer(tmp_path / "m", durability="rename"):
+        pass
+    assert why_incomplete(f"{tmp_path}/m") is None
+
+
+def test_a_size_beyond_64_bits(tmp_path: Path) -> None:
+    built = index.index_of(
+        [
+            (b"", index.header()),
+            (b"x", index.stored_entry(index.UINT8, (4,), b"abcd", offset=2**63 - 2)),
+        ],
+    )
+    index.write(tmp_path / "m", built, b"abcd")
+    assert why_incomplete(f"{tmp_path}/m") is not None
+
+
+def test_a_checkpoint_replaced_while_it_is_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index is of one generation, the data files of the next: that is no fault."""
+    prefix = save(tmp_path, "m")
+    real = latest._missing_data
+    replaced: list[bool] = []
+
+    def judge(given: str) -> str | None:
+        if len(replaced) < times:
+            replaced.append(True)
+            save(tmp_path, "m")
+            return "a data file is gone"
+        return real(given)
+
+    monkeypatch.setattr(latest, "_missing_data", judge)
+    times = 2
+    assert why_incomplete(prefix) is None
+    times = 99
+    assert why_incomplete(prefix) == "it is being replaced"
+
+
+# ---- the order of those that no state file orders ------------------------------------------------
+
+
+def order(directory: Path) -> list[str]:
+    """The names found, each removed before the next look."""
+    found: list[str] = []
+    while True:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            prefix = ckptfmt.latest_checkpoint(directory)
+        if prefix is None:
+            return found
+        found.append(os.path.relpath(prefix, directory))
+        ckptfmt.remove_checkpoint(prefix)
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        # Numbers of one name go by number, not by time nor by letters.
+        ({"ckpt-9": 3, "ckpt-10": 2, "ckpt-100": 1}, ["ckpt-100", "ckpt-10", "ckpt-9"]),
+        # Names without numbers go by time.
+        ({"a": 2, "b": 3, "c": 1}, ["b", "a", "c"]),
+        # Several names: the time of each one's highest number.
+        (
+            {"a-1": 9, "a-2": 5, "b-1": 6, "b-7": 4, "c": 3},
+            ["a-2", "a-1", "b-7", "b-1", "c"],
+        ),
+        ({"m-5": 1, "m-6": 3, "m": 2}, ["m-6", "m", "m-5"]),
+        # Of equal numbers the younger.
+        ({"m-5": 1, "m-05": 2}, ["m-05", "m-5"]),
+        # What is no number.
+        ({"m--1": 2, "m-1x": 3, "-7": 1}, ["m-1x", "m--1", "-7"]),
+        ({"m-" + "9" * 200: 1, "m-8": 2}, ["m-" + "9" * 200, "m-8"]),
+    ],
+)
+def test_order(tmp_path: Path, written: dict[str, int], expected: list[str]) -> None:
+    for name, at in written.items():
+        save(tmp_path, name, at)
+    assert order(tmp_path) == expected
+
+
+def test_what_is_no_checkpoint(tmp_path: Path) -> None:
+    save(tmp_path, "m-1", 1)
+    (tmp_path / "m-9.index").mkdir()
+    (tmp_path / "m-8.index").touch()
+    (tmp_path / ".index").touch()
+    (tmp_path / "m-7.index.tmp").touch()
+    save(tmp_path, "s/m-10")
+    name, message = fallback(tmp_path)
+    assert name == "m-1"
+    assert message.startswith("there is no state file; 'm-8' is not complete: TRUNCATED in")
+
+
+def test_a_crash_before_the_state_file(tmp_path: Path) -> None:
+    """Saved and not recorded: the recorded one is the answer, and that one the next."""
+    for number in (1, 2, 3):
+        save(tmp_path, f"ckpt-{number}", number * 10)
+    record(tmp_path, "ckpt-1", "ckpt-2", at=25)
+    assert newest(tmp_path) == f"{tmp_path}/ckpt-2"
+    damage_data(f"{tmp_path}/ckpt-2")
+    assert fallback(tmp_path)[0] == "ckpt-3"
+
+
+def test_what_was_left_out_of_the_state_file(tmp_path: Path) -> None:
+    """Older ones that are kept for ever come after those recorded, whatever their numbers; so do
+    those that were there before the numbers began anew."""
+    save(tmp_path, "ckpt-3", 1)  # preserved
+    save(tmp_path, "ckpt-900", 2)  # of an earlier run
+    save(tmp_path, "ckpt-4", 50)  # written late, with a number that came before
+    save(tmp_path, "other-1000", 51)
+    for number in (8, 7, 9):
+        save(tmp_path, f"ckpt-{number}", 40 - number)
+    record(tmp_path, "ckpt-7", "ckpt-8", "ckpt-9", at=45)
+    assert order(tmp_path) == [
+        *("ckpt-9", "ckpt-8", "ckpt-7"),
+        *("other-1000", "ckpt-900", "ckpt-4", "ckpt-3"),
+    ]
+
+
+@pytest.mark.parametrize("times", [(float("nan"),) * 3, (-1.0, -5.0, -9.0), (9e99, 8e99, 7e99)])
+def test_times_in_the_state_file_are_not_believed(tmp_path: Path, times: tuple[float, ...]) -> None:
+    names = ("ckpt-1", "ckpt-2", "ckpt-3")
+    for name in names:
+        save(tmp_path, name)
+    state = CheckpointState("ckpt-3", names, times, times[0])
+    (tmp_path / "checkpoint").write_bytes(format_state(state))
+    assert order(tmp_path) == ["ckpt-3", "ckpt-2", "ckpt-1"]
+
+
+def test_every_complete_one_is_found_sometime(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    for round_number in range(20):
+        directory = tmp_path / str(round_number)
+        directory.mkdir()
+        names = [
+            *(f"a-{number}" for number in rng.sample(range(50), 4)),
+            *(f"b-{number}" for number in rng.sample(range(50), 2)),
+            *("c", "s/d-5"),
+        ]
+        sound = set()
+        for name in names:
+            prefix = save(directory, name, rng.randrange(5))
+            if rng.random() < 0.3:
+                damage_data(prefix)
+                sound.discard(name)
+            else:
+                sound.add(name)
+        recorded = rng.sample([*names, "dead", "../outside"], rng.randint(1, 6))
+        record(directory, *recorded, at=rng.randrange(5))
+        if "s/d-5" not in recorded:
+            sound.discard("s/d-5")
+        assert set(order(directory)) == sound
