@@ -32,6 +32,8 @@ from ckptfmt.lifecycle.state import (
     remove_checkpoint,
     update_checkpoint_state,
 )
+from ckptfmt.lifecycle.tree_nodes import TreeNode
+from ckptfmt.lifecycle.trees import load_tree, save_tree
 from ckptfmt.load import load, restore_v2
 from ckptfmt.merge import merge, merge_v2_checkpoints
 from ckptfmt.names import sharded_filename
@@ -98,6 +100,7 @@ __all__ = [
     "StoredSlice",
     "TensorHandle",
     "TensorNotFoundError",
+    "TreeNode",
     "UnsupportedError",
     "Writer",
     "checkpoint_exists",
@@ -107,6 +110,7 @@ __all__ = [
     "independent_buffers",
     "latest_checkpoint",
     "load",
+    "load_tree",
     "merge",
     "merge_v2_checkpoints",
     "open",
@@ -115,6 +119,7 @@ __all__ = [
     "remove_checkpoint",
     "restore_v2",
     "save",
+    "save_tree",
     "save_v2",
     "sharded_filename",
     "sharded_restore",

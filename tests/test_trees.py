@@ -1,0 +1,394 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trees come back as what they were: types, values, sharing, cycles; what cannot be saved is
+refused with its path."""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+from collections import OrderedDict, namedtuple
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.arrays import CODES, assert_same, random_array, random_shape
+from support.trees import assert_same_tree
+
+import ckptfmt
+from ckptfmt.errors import InvalidError, TensorNotFoundError, UnsupportedError
+from ckptfmt.lifecycle.graph import OBJECT_GRAPH_KEY, decode_graph
+from ckptfmt.lifecycle.tree_nodes import Slot, TreeNode
+from ckptfmt.lifecycle.trees import load_tree, save_tree
+from ckptfmt.saving.options import CheckpointOptions
+from ckptfmt.saving.parallel import ParallelVariable
+from ckptfmt.saving.policies import BalancedPolicy
+
+keys = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | st.text(max_size=8)
+    | st.binary(max_size=8)
+)
+arrays = st.builds(
+    lambda seed, code: random_array(
+        random.Random(seed), code, random_shape(random.Random(seed), 2, 3)
+    ),
+    st.integers(0, 2**32),
+    st.sampled_from(CODES),
+)
+# The empty name of the root's child would make the root's own key.
+trees = st.recursive(
+    scalars | arrays,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.lists(inner, max_size=3).map(tuple)
+        | st.dictionaries(keys, inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+def encodable(text: str) -> bool:
+    """Whether a str is UTF-8, or bytes that are none as surrogate escapes."""
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def round_trip(tree: Any, folder: Path, **options: Any) -> Any:
+    return load_tree(save_tree(folder / "ckpt", tree, durability="rename", **options))
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(trees, st.sampled_from(["v2", "v2+"]))
+def test_round_trips(tmp_path: Path, tree: Any, level: str) -> None:
+    assert_same_tree(round_trip(tree, tmp_path, level=level), tree)
+
+
+def test_every_dtype(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(f"trees {seed}")
+    tree = {str(code): random_array(chance, code, (3, 2)) for code in CODES}
+    found = round_trip(tree, tmp_path)
+    for name, array in tree.items():
+        assert_same(found[name], array)
+
+
+Point = namedtuple("Point", "x y")
+
+
+@dataclass
+class Settings:
+    rate: float
+    layers: list[int]
+
+
+def test_kinds(tmp_path: Path) -> None:
+    tree = {
+        "int": [0, -1, 2**63 - 1, -(2**63), 2**64 - 1],
+        "float": (0.5, math.inf, -0.0),
+        "bool": [True, False],
+        "text": ["", "ä\0b", "\udcff"],
+        "bytes": [b"", b"\xff\0"],
+        "none": None,
+        "empty": [[], (), {}],
+        "numbered": {"0": 1, "1": 2},
+        "array": np.array(3),
+    }
+    found = round_trip(tree, tmp_path)
+    assert_same_tree(found, tree)
+    found = round_trip(
+        OrderedDict(
+            point=Point(1, np.zeros(2)),
+            settings=Settings(0.5, [1]),
+            proxy=MappingProxyType({"a": 1}),
+            numpy=[np.float32(2), np.True_, np.True_],
+        ),
+        tmp_path,
+    )
+    expected = {
+        "point": {"x": 1, "y": np.zeros(2)},
+        "settings": {"rate": 0.5, "layers": [1]},
+        "proxy": {"a": 1},
+        "numpy": [np.array(2, np.float32), np.array(True), np.array(True)],
+    }
+    assert_same_tree(found, expected)
+
+
+@pytest.mark.parametrize("root", [5, "text", None, [], (), {}, (1, [2]), np.arange(3), [None]])
+def test_any_tree_may_be_the_root(tmp_path: Path, root: Any) -> None:
+    assert_same_tree(round_trip(root, tmp_path), root)
+
+
+def test_shared_objects_are_saved_once_under_the_shortest_path(tmp_path: Path) -> None:
+    array, inner = np.arange(4.0), {"x": np.ones(2)}
+    tree = {"deep": {"er": {"w": array}}, "list": [array, inner, inner], "tuple": (inner, [inner])}
+    found = round_trip(tree, tmp_path)
+    assert_same_tree(found, tree)
+    assert found["deep"]["er"]["w"] is found["list"][0]
+    with ckptfmt.open(tmp_path / "ckpt") as reader:
+        assert [name for name in reader if name != OBJECT_GRAPH_KEY] == [
+            "list/0/.ATTRIBUTES/VARIABLE_VALUE",
+            "list/1/x/.ATTRIBUTES/VARIABLE_VALUE",
+        ]
+
+
+def test_cycles(tmp_path: Path) -> None:
+    tree: dict[str, Any] = {"list": [1]}
+    tree["self"] = tree
+    tree["list"] += [tree["list"], (tree, (tree["list"],))]
+    found = round_trip(tree, tmp_path)
+    assert_same_tree(found, tree)
+    assert found["self"] is found
+    assert found["list"][2][1][0] is found["list"] is found["list"][1]
+
+
+def test_a_long_chain_needs_no_deep_stack(tmp_path: Path) -> None:
+    count = 100_000
+    assert count > sys.getrecursionlimit()
+    root: dict[str, Any] = {}
+    at: Any = root
+    for number in range(count):
+        inner: Any = {} if number % 2 else []
+        if isinstance(at, dict):
+            at["n"] = inner
+        else:
+            at.append(inner)
+        at = inner
+    at["end"] = 7
+    assert_same_tree(round_trip(root, tmp_path), root)
+
+
+def test_options_cut_and_call_back(tmp_path: Path) -> None:
+    heard: list[str] = []
+    options = CheckpointOptions(
+        sharding_callback=BalancedPolicy(3), durability="rename", write_callbacks=[heard.append]
+    )
+    tree = {"a": np.arange(30.0), "b": [np.arange(20), "x"], "step": 3}
+    prefix = save_tree(tmp_path / "ckpt", tree, options=options)
+    assert heard == [prefix] == [str(tmp_path / "ckpt")]
+    assert_same_tree(load_tree(prefix), tree)
+    with ckptfmt.open(prefix) as reader:
+        assert reader.header.num_shards == 3
+
+
+def test_metadata_and_progress(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    tree = {"a": np.arange(30.0)}
+    save_tree(tmp_path / "ckpt", tree, metadata={"epoch": 3}, progress=lambda *at: seen.append(at))
+    with ckptfmt.open(tmp_path / "ckpt") as reader:
+        assert reader.metadata == {"epoch": 3}
+        assert reader["a/.ATTRIBUTES/VARIABLE_VALUE"].offset == 0
+        assert seen[-1] == (240 + reader[OBJECT_GRAPH_KEY].read().item().__len__(),) * 2
+
+
+def test_parallel_variables(tmp_path: Path) -> None:
+    parts = [np.full(2, float(i)) for i in range(3)]
+    found = round_trip({"v": ParallelVariable(parts)}, tmp_path)["v"]
+    expected = dict(zip(ParallelVariable(parts).keys(""), parts, strict=True))
+    assert isinstance(found, TreeNode)
+    assert found.attributes.keys() == {key.rpartition("/")[2] for key in expected}
+    assert_same_tree(round_trip({"v": found}, tmp_path)["v"], found)
+
+
+def optimizer_tree() -> dict[str, Any]:
+    kernel = np.ones((2, 3))
+    value = TreeNode(
+        {"part": np.arange(3)},
+        attributes={"VARIABLE_VALUE": np.zeros(2), "py_state": np.array(b"{}", object)},
+    )
+    optimizer = TreeNode(
+        {"step": np.array(3), "kernel": kernel},
+        slots=[
+            Slot(kernel, "m", np.full((2, 3), 2.0)),
+            Slot(value, "m", np.full(2, 3.0)),
+            Slot(kernel, "a/b", TreeNode(attributes={"VARIABLE_VALUE": np.ones(1)})),
+        ],
+    )
+    return {"kernel": kernel, "optimizer": optimizer, "value": value}
+
+
+def test_nodes_with_attributes_and_slots(tmp_path: Path) -> None:
+    tree = optimizer_tree()
+    found = round_trip(tree, tmp_path)
+    # A node of nothing but a value is an array, and `TreeNode` where the tree has one.
+    expected = dict(tree)
+    expected["optimizer"].slots[2] = Slot(tree["kernel"], "a/b", np.ones(1))
+    assert_same_tree(found, expected)
+    assert_same_tree(round_trip(found, tmp_path), expected)
+    with ckptfmt.open(tmp_path / "ckpt") as reader:
+        assert "kernel/.OPTIMIZER_SLOT/optimizer/a.Sb/.ATTRIBUTES/VARIABLE_VALUE" in reader
+        assert "value/.OPTIMIZER_SLOT/optimizer/m/.ATTRIBUTES/VARIABLE_VALUE" in reader
+        stored = sorted(reader, key=lambda name: reader[name].offset or 0)
+        assert stored[-2:] == ["value/.ATTRIBUTES/py_state", OBJECT_GRAPH_KEY]
+        graph = decode_graph(reader[OBJECT_GRAPH_KEY].read().item())
+    slots = [slot.slot_variable_node_id for node in graph.nodes for slot in node.slot_variables]
+    assert slots == [len(graph.nodes) - 3 + i for i in range(3)]
+
+
+def test_slots_may_be_of_the_tree_itself(tmp_path: Path) -> None:
+    kernel, momentum = np.ones(2), np.zeros(2)
+    optimizer = TreeNode({"m": momentum}, slots=[Slot(kernel, "m", momentum)])
+    tree = {"kernel": kernel, "optimizer": optimizer}
+    assert_same_tree(round_trip(tree, tmp_path), tree)
+
+
+class Odd:
+    def __repr__(self) -> str:
+        return "odd"
+
+
+def slots_of(*slots: Any) -> Any:
+    return {"w": WEIGHT, "o": TreeNode(slots=slots)}
+
+
+WEIGHT = np.ones(2)
+REFUSED = {
+    "int key": ({"a": [{3: 1}]}, r"at 'a/0': the key 3 is no str"),
+    "int key of the root": ({3: 1}, r"at '': the key 3 is no str"),
+    "object": ({"a.b": {"c/d": Odd()}}, r"at 'a\.\.b/c\.Sd': a Odd is no part of a tree"),
+    "class": ({"a": Settings}, r"at 'a': a type is no part of a tree"),
+    "set": ({"a": {1, 2}}, r"at 'a': a set is no part of a tree"),
+    "complex": ({"a": 1j}, r"at 'a': a complex is no part of a tree"),
+    "large int": ({"a": 2**64}, r"tensor 'a/.ATTRIBUTES/VARIABLE_VALUE': an int of 65 bits"),
+    "small int": ({"a": -(2**63) - 1}, r"an int of 64 bits; 64 can be stored"),
+    "lone surrogate": ({"a": "\ud800"}, r"tensor 'a/.*': a str cannot be encoded"),
+    "surrogate in a key": ({"\udcff": 1}, r"an object graph cannot hold the name"),
+    "dtype": ({"a": np.array(["2020"], "M8[Y]")}, r"tensor 'a/.*': dtype datetime64\[Y\] cannot"),
+    "attribute": ({"a": TreeNode(attributes={3: WEIGHT})}, r"at 'a': the attribute 3 is no str"),
+    "foreign slot": (slots_of((np.ones(2), "m", WEIGHT)), r"at 'o': the slot 'm' is one of a var"),
+    "slot name": (slots_of((WEIGHT, 3, WEIGHT)), r"at 'o': the slot 3 is no str"),
+    "slot twice": (
+        slots_of((WEIGHT, "m", np.ones(1)), (WEIGHT, "m", np.ones(1))),
+        r"at 'o': two slots 'm' of the variable at 'w'",
+    ),
+    "slot with children": (
+        slots_of((WEIGHT, "m", {"a": 1})),
+        r"at 'w/\.OPTIMIZER_SLOT/o/m': a slot variable has no children",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_no_tree(tmp_path: Path, case: str) -> None:
+    tree, message = REFUSED[case]
+    with pytest.raises(InvalidError, match=message):
+        save_tree(tmp_path / "ckpt", tree)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_objects_of_one_key(tmp_path: Path) -> None:
+    root = TreeNode({"": np.ones(1)}, attributes={"VARIABLE_VALUE": np.ones(2)})
+    with pytest.raises(InvalidError, match=r"tensor '/.ATTRIBUTES/.*two objects of the tree have"):
+        save_tree(tmp_path / "ckpt", root)
+
+
+def test_registered_savers_are_refused(tmp_path: Path) -> None:
+    tree = {"a": [TreeNode(registered_saver=("pkg.one", "a"))]}
+    with pytest.raises(UnsupportedError, match=r"at 'a/0': .* registered saver 'pkg.one'"):
+        save_tree(tmp_path / "ckpt", tree)
+
+
+def test_arguments_that_do_not_go_together(tmp_path: Path) -> None:
+    options = CheckpointOptions()
+    for given_too, message in [
+        ({"options": options, "level": "v2"}, "options and level are given"),
+        ({"options": options, "progress": print}, "options and progress are given"),
+        ({"layouts": {}}, "layouts need a coordinator"),
+    ]:
+        with pytest.raises(InvalidError, match=message):
+            save_tree(tmp_path / "ckpt", {}, **given_too)
+    save_tree(tmp_path / "ckpt", {"a": 1})
+    with pytest.raises(InvalidError, match="layouts need a coordinator"):
+        load_tree(tmp_path / "ckpt", layouts={})
+    with pytest.raises(InvalidError, match="filter is a function of a name, not str"):
+        load_tree(tmp_path / "ckpt", filter="a")  # type: ignore[arg-type]
+
+
+# ---- what is loaded ------------------------------------------------------------------------------
+
+
+def test_cast_and_filter(tmp_path: Path) -> None:
+    tree = {
+        "a": np.arange(2.0),
+        "b": [np.arange(3.0), np.arange(3), 0.5],
+        "n": TreeNode({"c": 1}, attributes={"x": np.ones(1), "y": np.ones(1)}),
+    }
+    save_tree(tmp_path / "ckpt", tree)
+    found = load_tree(tmp_path / "ckpt", cast=np.float32)
+    assert [found["a"].dtype, *(one.dtype for one in found["b"][:2])] == ["f4", "f4", "i8"]
+    assert found["b"][2] == 0.5
+    assert type(found["b"][2]) is float
+    found = load_tree(tmp_path / "ckpt", cast={"b/0": "bfloat16", "b/2": np.int8})
+    assert found["b"][0].dtype == "bfloat16"
+    assert found["a"].dtype == "f8"
+    with pytest.raises(InvalidError, match="cast names a tensor that is not loaded"):
+        load_tree(tmp_path / "ckpt", cast={"c": np.float32})
+    asked: list[str] = []
+
+    def wanted(name: str) -> bool:
+        asked.append(name)
+        return name not in ("a", "b/1", "n/.ATTRIBUTES/x")
+
+    found = load_tree(tmp_path / "ckpt", filter=wanted)
+    assert sorted(asked) == sorted(
+        ["a", "b/0", "b/1", "b/2", "n/.ATTRIBUTES/x", "n/.ATTRIBUTES/y", "n/c"]
+    )
+    expected = {
+        "b": [tree["b"][0], None, 0.5],
+        "n": TreeNode({"c": 1}, attributes={"y": np.ones(1)}),
+    }
+    assert_same_tree(found, expected)
+    assert load_tree(tmp_path / "ckpt", filter=lambda name: False) == {"b": [None] * 3, "n": {}}
+
+
+def test_only_what_is_wanted_is_read(tmp_path: Path) -> None:
+    save_tree(tmp_path / "ckpt", {"a": np.arange(1000.0), "b": np.ones(3)}, durability="none")
+    data = tmp_path / "ckpt.data-00000-of-00001"
+    content = bytearray(data.read_bytes())
+    content[100] ^= 1
+    data.write_bytes(content)
+    assert_same(load_tree(tmp_path / "ckpt", filter=lambda name: name != "a")["b"], np.ones(3))
+    with pytest.raises(ckptfmt.CorruptError):
+        load_tree(tmp_path / "ckpt")
+
+
+def test_names_without_a_graph(tmp_path: Path) -> None:
+    a, b, c = (np.full(2, i) for i in range(3))
+    ckptfmt.save(tmp_path / "ckpt", {"m/0": a, "m/1": b, "/x": c, "m/1/Adam/v": c, "m/1!": a})
+    expected = {
+        "": {"x": c},
+        "m": {
+            "0": a,
+            "1": TreeNode({"Adam": {"v": c}}, attributes={"VARIABLE_VALUE": b}),
+            "1!": a.copy(),
+        },
+    }
+    found = load_tree(tmp_path / "ckpt")
+    assert_same_tree(found, {**expected, "": {"x": c.copy()}})
+    found = load_tree(tmp_path / "ckpt", filter=lambda name: name == "m/1!")
+    assert_same_tree(found, {"m": {"1!": a}})
+    found = load_tree(tmp_path / "ckpt")
+    assert_same_tree(round_trip(found, tmp_path / "again"), found)
+    ckptfmt.save(tmp_path / "deep", {"a" + "/" * 100_000: a})
+    assert load_tree(tmp_path / "deep").keys() == {"a"}
+
+
+def test_tensors_that_are_not_there(tmp_path: Path) -> None:
+    save_tree(tmp_path / "ckpt", {"a": [1, 2], "b": np.ones(2)})
+    tensors = ckptfmt.load(tmp_path / "ckpt")
+    del tensors["a/1/.ATTRIBUTES/VARIABLE_VALUE"]
+    ckptfmt.save(tmp_path / "part", tensors)
+    with pytest.raises(TensorNotFoundError, match="a/1/"):
+        load_tree(tmp_path / "part")
+    assert_same_tree(load_tree(tmp_path / "part", strict=False), {"a": [1, None], "b": np.ones(2)})
