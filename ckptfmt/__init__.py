@@ -18,12 +18,14 @@ from ckptfmt.errors import (
     GenerationGoneError,
     InvalidError,
     LimitError,
+    MatchError,
     MergeConflictError,
     ShardMissingError,
     StorageError,
     TensorNotFoundError,
     UnsupportedError,
 )
+from ckptfmt.lifecycle.checkpoint import Checkpoint
 from ckptfmt.lifecycle.latest import checkpoints_iterator, latest_checkpoint
 from ckptfmt.lifecycle.state import (
     checkpoint_exists,
@@ -32,6 +34,7 @@ from ckptfmt.lifecycle.state import (
     remove_checkpoint,
     update_checkpoint_state,
 )
+from ckptfmt.lifecycle.trackable import Trackable
 from ckptfmt.lifecycle.tree_nodes import TreeNode
 from ckptfmt.lifecycle.trees import load_tree, save_tree
 from ckptfmt.load import load, restore_v2
@@ -62,6 +65,7 @@ __version__ = _version()
 __all__ = [
     "BalancedPolicy",
     "BusyError",
+    "Checkpoint",
     "CheckpointNotFoundError",
     "CheckpointOptions",
     "CheckpointState",
@@ -79,6 +83,7 @@ __all__ = [
     "InvalidError",
     "Layout",
     "LimitError",
+    "MatchError",
     "MaxShardSizePolicy",
     "MergeConflictError",
     "Mesh",
@@ -100,6 +105,7 @@ __all__ = [
     "StoredSlice",
     "TensorHandle",
     "TensorNotFoundError",
+    "Trackable",
     "TreeNode",
     "UnsupportedError",
     "Writer",

@@ -23,6 +23,7 @@ __all__ = [
     "GenerationGoneError",
     "InvalidError",
     "LimitError",
+    "MatchError",
     "MergeConflictError",
     "ShardMissingError",
     "StorageError",
@@ -156,7 +157,14 @@ class InvalidError(CkptfmtError, ValueError):
     """The caller broke the contract: wrong argument, closed handle, unusable path."""
 
     default_status = "INVALID"
-    failures = ("ARGUMENT", "BAD_PATH")
+    failures: ClassVar[tuple[str, ...]] = ("ARGUMENT", "BAD_PATH")
+
+
+class MatchError(InvalidError, AssertionError):
+    """A checkpoint and the objects that it was restored into are not the same, and the caller
+    asserted that they are."""
+
+    failures = ("MATCH",)
 
 
 class TensorNotFoundError(CkptfmtError, KeyError):

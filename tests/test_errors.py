@@ -33,6 +33,7 @@ TABLE = [
     (ckptfmt.UnsupportedError, (), "UNSUPPORTED", ("UNSUPPORTED",)),
     (ckptfmt.LimitError, (), "LIMIT", ("LIMIT",)),
     (ckptfmt.InvalidError, (ValueError,), "INVALID", ("ARGUMENT", "BAD_PATH")),
+    (ckptfmt.MatchError, (ckptfmt.InvalidError, ValueError, AssertionError), "INVALID", ("MATCH",)),
     (ckptfmt.TensorNotFoundError, (LookupError, KeyError), "NOT_FOUND", ("TENSOR_NOT_FOUND",)),
     (ckptfmt.StorageError, (OSError,), "IO", ("OS",)),
     (ckptfmt.ShardMissingError, (ckptfmt.StorageError, OSError), "IO", ("SHARD_MISSING",)),
@@ -53,7 +54,8 @@ TABLE = [
     (ckptfmt.BusyError, (), "BUSY", ("BUSY",)),
 ]
 CLASSES = [row[0] for row in TABLE]
-BUILTINS = (ValueError, LookupError, KeyError, OSError, FileNotFoundError, ckptfmt.StorageError)
+BUILTINS = (ValueError, AssertionError, LookupError, KeyError, OSError, FileNotFoundError)
+BUILTINS += (ckptfmt.StorageError, ckptfmt.InvalidError)
 DETAILS = {"path": "/d/ck.index", "offset": 4097, "tensor": "layer/w", "errno": errno.EIO}
 
 
@@ -100,7 +102,7 @@ def test_every_failure_of_c_has_its_class() -> None:
     expected = {failure: kind for kind, _, _, failures in TABLE for failure in failures}
     listed = [_core.text(lib.ckptfmt_failure_name(number)) for number in range(25)]
     assert listed[0] == "NONE" and lib.CKPTFMT_FAIL_BUSY == 24
-    assert set(listed) - {"NONE", "NO_MEMORY"} == set(expected)
+    assert set(listed) - {"NONE", "NO_MEMORY"} == set(expected) - {"MATCH"}
     assert expected == _core.ERROR_BY_FAILURE
     statuses = {kind.default_status for kind in CLASSES}
     assert set(_core.ERROR_BY_STATUS) == statuses

@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Values of a checkpoint put into objects: all are checked first, then read in few batches, then
+written.
+
+    1  what each object takes is planned, and compared with what is stored
+    2  the states of Python objects are read and handed out
+    3  everything else is read in one batch; arrays that fit are read into where they lie
+    4  all others get their values: replaced in their places, or through their own methods
+    5  registered savers
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckptfmt import dtypes, names
+from ckptfmt.errors import InvalidError
+from ckptfmt.lifecycle.graph import PY_STATE, VARIABLE_VALUE, Node, escape
+from ckptfmt.lifecycle.serializing import own_tensors
+from ckptfmt.lifecycle.trackable import (
+    Local,
+    Role,
+    can_be_written,
+    cannot_replace,
+    described,
+    method_of,
+    replace_values,
+)
+from ckptfmt.load import Batch, box_of_text, select_batch
+from ckptfmt.reader import Reader
+from ckptfmt.saving.registration import get_registered_saver, validate_restore_function
+from ckptfmt.saving.specs import SaveSpec
+
+__all__ = ["Assignment", "plan", "run"]
+
+OBJECT = np.dtype(object)
+Done = Callable[[list[NDArray[Any]]], None]
+
+
+@dataclass(slots=True)
+class Wanted:
+    """One tensor to be read.
+
+    Attributes:
+        key: its name.
+        text: the slice wanted, "" for all.
+        shape, dtype: what it has to have; None for anything.
+        kinds: numpy's letters of the kinds of dtype that will do as well.
+        target: an array to read into.
+    """
+
+    key: str
+    text: str = ""
+    shape: tuple[int, ...] | None = None
+    dtype: np.dtype[Any] | None = None
+    kinds: str = ""
+    target: NDArray[Any] | None = None
+
+
+@dataclass(slots=True)
+class Assignment:
+    """What one object takes: the tensors to be read, and what is done with them.
+
+    Attributes:
+        used: the attributes of the node that it takes.
+        is_state: whether it comes before all tensors.
+        saver: a registered saver that restores it, and the object's name there.
+        places: where a value lies that is to be replaced; empty for what is not.
+        replaced: these places and the new value, when it was read.
+    """
+
+    local: Local
+    wanted: list[Wanted] = field(default_factory=list)
+    done: Done | None = None
+    used: list[str] = field(default_factory=list)
+    is_state: bool = False
+    saver: tuple[str, str] | None = None
+    places: list[Local] = field(default_factory=list)
+    replaced: list[tuple[Local, Any]] = field(default_factory=list)
+
+
+# ---- planning ------------------------------------------------------------------------------------
+
+
+def plan(local: Local, node: Node) -> Assignment | None:
+    """What an object takes of a node; None if there is nothing for it.
+
+    Raises:
+        InvalidError: the registered saver that saved it cannot restore it.
+    """
+    keys = {attribute.name: attribute.checkpoint_key for attribute in node.attributes}
+    if node.registered_saver is not None:
+        saver_name, object_name = node.registered_saver
+        try:
+            validate_restore_function(local.value, saver_name)
+        except InvalidError:
+            if _is_strict(saver_name):
+                raise
+            return None
+        return Assignment(local, used=list(keys), saver=(saver_name, object_name))
+    own_saver = local.saver_name if keys else None
+    if own_saver is not None:
+        return Assignment(local, used=list(keys), saver=(own_saver, next(iter(keys.values()))))
+    return plan_tensors(local, keys)
+
+
+def _is_strict(saver_name: str) -> bool:
+    try:
+        return get_registered_saver(saver_name).strict_predicate_restore
+    except InvalidError:
+        return True
+
+
+def plan_tensors(local: Local, keys: Mapping[str, str]) -> Assignment | None:
+    """What an object takes of the tensors that are there for it, attribute to key."""
+    value, role = local.value, local.role
+    if role is Role.PYTHON and PY_STATE in keys:
+        wanted = Wanted(keys[PY_STATE], shape=(), dtype=OBJECT)
+        return Assignment(
+            local,
+            [wanted],
+            lambda arrays: value.deserialize(arrays[0][()]),
+            [PY_STATE],
+            is_state=True,
+        )
+    if role is Role.TENSORS:
+        return _plan_own(local, keys)
+    if VARIABLE_VALUE not in keys:
+        return None
+    key = keys[VARIABLE_VALUE]
+    if role is Role.SCALAR:
+        return _plan_replaced(local, _wanted_scalar(key, value), _scalar_like(value))
+    if role is Role.ARRAY:
+        if can_be_written(value):
+            wanted = Wanted(key, shape=value.shape, dtype=value.dtype, target=value)
+            return Assignment(local, [wanted], None, [VARIABLE_VALUE])
+        dtype = OBJECT if value.dtype.kind in "SU" else value.dtype
+        wanted = Wanted(key, shape=value.shape, dtype=dtype)
+        return _plan_replaced(local, wanted, _array_like(value))
+    if role is Role.PARALLEL:
+        return _plan_parallel(local, keys)
+    return None
+
+
+def _plan_replaced(
+    local: Local, wanted: Wanted, convert: Callable[[NDArray[Any]], Any]
+) -> Assignment:
+    assignment = Assignment(local, [wanted], used=[VARIABLE_VALUE], places=[local])
+
+    def done(arrays: list[NDArray[Any]]) -> None:
+        value = convert(arrays[0])
+        assignment.replaced = [(place, value) for place in assignment.places]
+
+    assignment.done = done
+    return assignment
+
+
+def _wanted_scalar(key: str, value: Any) -> Wanted:
+    if isinstance(value, (str, bytes)):
+        return Wanted(key, shape=(), dtype=OBJECT)
+    if isinstance(value, np.generic):
+        return Wanted(key, shape=(), dtype=value.dtype)
+    if isinstance(value, bool):
+        return Wanted(key, shape=(), dtype=np.dtype(np.bool_))
+    if isinstance(value, int):
+        return Wanted(key, shape=(), dtype=np.dtype(np.int64), kinds="iu")
+    if isinstance(value, float):
+        return Wanted(key, shape=(), dtype=np.dtype(np.float64), kinds="f")
+    return Wanted(key, shape=(), dtype=np.dtype(np.complex128), kinds="c")
+
+
+def _scalar_like(value: Any) -> Callable[[NDArray[Any]], Any]:
+    kind = type(value)
+
+    def convert(array: NDArray[Any]) -> Any:
+        item: Any = array[()]
+        if isinstance(value, str):
+            return kind(item.decode("utf-8", "surrogateescape"))
+        if isinstance(value, np.generic) and not isinstance(value, bytes):
+            return array.astype(value.dtype)[()]
+        if isinstance(value, bytes):
+            return kind(item)
+        return kind(item.item() if hasattr(item, "item") else item)
+
+    return convert
+
+
+def _array_like(value: NDArray[Any]) -> Callable[[NDArray[Any]], Any]:
+    """Makes an array of what was read that is as the one there: read-only or of NumPy's texts."""
+
+    def convert(array: NDArray[Any]) -> Any:
+        if value.dtype.kind == "U":
+            items: list[bytes] = array.ravel().tolist()
+            texts = [item.decode("utf-8", "surrogateescape") for item in items]
+            array = np.array(texts, np.str_).reshape(array.shape)
+        else:
+            array = np.array(array, np.bytes_ if value.dtype.kind == "S" else value.dtype)
+        array.flags.writeable = value.flags.writeable
+        return array
+
+    return convert
+
+
+def _plan_parallel(local: Local, keys: Mapping[str, str]) -> Assignment:
+    variable = local.value
+    own = variable.keys("")
+    suffixes = [key.rpartition("/")[2] for key in own]
+    count = next((row for row, name in enumerate(suffixes) if name not in keys), len(suffixes))
+    first = variable.components[0]
+    wanted = [Wanted(keys[name], shape=first.shape, dtype=first.dtype) for name in suffixes[:count]]
+
+    def done(arrays: list[NDArray[Any]]) -> None:
+        variable.restore(dict(zip(own, arrays, strict=False)), "")
+
+    return Assignment(local, wanted, done, suffixes[:count])
+
+
+def _plan_own(local: Local, keys: Mapping[str, str]) -> Assignment | None:
+    """An object that has methods of its own takes what it would save now."""
+    wanted: list[Wanted] = []
+    places: list[tuple[str, str | None]] = []
+    used: list[str] = []
+    for name, given in own_tensors(local).items():
+        attribute = escape(name)
+        if attribute not in keys:
+            continue
+        used.append(attribute)
+        key = keys[attribute]
+        slices = given if isinstance(given, Mapping) else {None: given}
+        for text, value in slices.items():
+            spec = value if isinstance(value, SaveSpec) else None
+            where = text or (spec.slice_spec if spec is not None else "")
+            dtype = spec.dtype if spec is not None else getattr(value, "dtype", None)
+            known = dtype if isinstance(dtype, np.dtype) and dtype.kind not in "SU" else None
+            wanted.append(Wanted(key, where.strip(), dtype=known))
+            places.append((name, text))
+    if not used:
+        return None
+    restore = method_of(local.value, "restore_from_tensors")
+
+    def done(arrays: list[NDArray[Any]]) -> None:
+        restored: dict[str, Any] = {}
+        for (name, text), array in zip(places, arrays, strict=True):
+            if text is None:
+                restored[name] = array
+            else:
+                restored.setdefault(name, {})[text] = array
+        restore(restored)
+
+    return Assignment(local, wanted, done, used)
+
+
+# ---- checks --------------------------------------------------------------------------------------
+
+
+def _is_fit(stored: np.dtype[Any] | None, wanted: Wanted, cast: bool) -> bool:
+    if wanted.dtype is None or stored == wanted.dtype:
+        return True
+    if stored is None or (stored == OBJECT) != (wanted.dtype == OBJECT):
+        return False
+    if stored.kind in wanted.kinds or np.can_cast(stored, wanted.dtype, "equiv"):
+        return True
+    if "f" in wanted.kinds and dtypes.is_floating(dtypes.code_of(stored)):
+        return True
+    return cast and stored.names is None and wanted.dtype.names is None
+
+
+def _check(
+    batch: Batch, assignments: Sequence[Assignment], cast: bool, reader: Reader
+) -> list[NDArray[Any] | None]:
+    """Compares everything with what is stored, and sets the arrays to read into. Gives those that
+    need another dtype than the stored one."""
+    converted: list[NDArray[Any] | None] = []
+    shapes = batch.selection.shapes()
+    position = 0
+    for assignment in assignments:
+        for wanted in assignment.wanted:
+            stored = batch.dtypes[position]
+            shape = shapes[batch.rows[position]]
+            if wanted.text:
+                batch.boxes[position] = box_of_text(batch.handle(position), wanted.text)
+            bad_shape = wanted.shape is not None and shape != wanted.shape
+            if bad_shape or not _is_fit(stored, wanted, cast):
+                kind = dtypes.numpy_name_of(batch.codes[position])
+                hint = "" if bad_shape or cast else " (cast=True converts numbers)"
+                expected = "" if wanted.dtype is None else str(wanted.dtype)
+                expected += "" if wanted.shape is None else str(list(wanted.shape))
+                raise InvalidError(
+                    f"the checkpoint has {kind}{list(shape)}, {described(assignment.local.path)} "
+                    f"is {expected}{hint}",
+                    tensor=wanted.key,
+                    path=reader.prefix,
+                )
+            target = wanted.target
+            if target is not None and stored == target.dtype and target.dtype.isnative:
+                batch.targets[position] = target
+                target = None
+            converted.append(target)
+            position += 1
+    return converted
+
+
+# ---- running -------------------------------------------------------------------------------------
+
+
+def run(reader: Reader, assignments: Iterable[Assignment], *, cast: bool = False) -> None:
+    """Restores these objects.
+
+    Nothing is written if a tensor is not there, or one does not fit.
+
+    Raises:
+        TensorNotFoundError: a tensor that the graph promises is not there.
+        InvalidError: another shape or dtype than the object has, or a value in a place where it
+            cannot be replaced.
+        What reading raises (arrays then have unspecified contents), and what the objects' methods
+        and registered savers raise.
+    """
+    every = list(assignments)
+    for assignment in every:
+        for place in assignment.places:
+            if (why := cannot_replace(place)) is not None:
+                raise InvalidError(
+                    f"{described(place.path)} is a value that cannot be replaced: {why}",
+                    tensor=assignment.wanted[0].key,
+                    path=reader.prefix,
+                )
+    parts = [
+        [one for one in every if one.is_state],
+        [one for one in every if not one.is_state and one.saver is None],
+    ]
+    batches = [_batch(reader, part) for part in parts]
+    conversions = [
+        _check(batch, part, cast, reader) for batch, part in zip(batches, parts, strict=True)
+    ]
+    changes: list[tuple[Local, Any]] = []
+    for batch, part, targets in zip(batches, parts, conversions, strict=True):
+        arrays = batch.read(None)
+        for array, target in zip(arrays, targets, strict=True):
+            if target is not None:
+                target[...] = array
+        position = 0
+        for assignment in part:
+            count = len(assignment.wanted)
+            if assignment.done is not None:
+                found = arrays[position : position + count]
+                assignment.done(
+                    [_as_wanted(*one) for one in zip(found, assignment.wanted, strict=True)]
+                )
+            changes += assignment.replaced
+            position += count
+    replace_values(changes)
+    registered: dict[str, dict[str, Any]] = {}
+    for assignment in every:
+        if assignment.saver is not None:
+            name, object_name = assignment.saver
+            registered.setdefault(name, {})[object_name] = assignment.local.value
+    for name, objects in registered.items():
+        get_registered_saver(name).restore_fn(trackables=objects, merged_prefix=reader.prefix)
+
+
+def _batch(reader: Reader, part: Sequence[Assignment]) -> Batch:
+    keys = [names.tensor_bytes(wanted.key) for one in part for wanted in one.wanted]
+    return select_batch(reader, keys)
+
+
+def _as_wanted(array: NDArray[Any], wanted: Wanted) -> NDArray[Any]:
+    if wanted.dtype is None or array.dtype == wanted.dtype or wanted.kinds:
+        return array
+    return array.astype(wanted.dtype)

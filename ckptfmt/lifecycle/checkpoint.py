@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoint: saves and restores trees of Python objects, as `tf.train.Checkpoint`. Each reads what
+the other wrote."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import os
+import warnings
+import weakref
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckptfmt import reader as reading
+from ckptfmt.arguments import wrong
+from ckptfmt.errors import CkptfmtWarning, CorruptError, InvalidError
+from ckptfmt.lifecycle.graph import OBJECT_GRAPH_KEY, ObjectGraph, decode_graph
+from ckptfmt.lifecycle.restoring import NamedRestoration, Restoration, some
+from ckptfmt.lifecycle.serializing import saver_of
+from ckptfmt.lifecycle.state import update_checkpoint_state
+from ckptfmt.lifecycle.status import (
+    CheckpointLoadStatus,
+    InitializationOnlyStatus,
+    LoadStatus,
+    NameBasedSaverStatus,
+)
+from ckptfmt.lifecycle.trackable import (
+    Trackable,
+    View,
+    can_be_written,
+    children_of,
+    role_of,
+    taken,
+    waiting,
+)
+from ckptfmt.locate import path_text
+from ckptfmt.reader import Reader
+from ckptfmt.saving.options import CheckpointOptions
+
+__all__ = ["Checkpoint"]
+
+Path = str | bytes | os.PathLike[Any]
+
+COUNTER = "save_counter"
+
+
+class Checkpoint(Trackable):
+    """Saves and restores a tree of Python objects.
+
+    >>> weights = {"kernel": np.zeros((2, 3), np.float32), "bias": np.zeros(3, np.float32)}
+    >>> checkpoint = Checkpoint(model=weights, step=0)
+
+    What an object may be, and what is saved of it: `ckptfmt.lifecycle.trackable`. The objects are
+    those that are there when a save or a restore is called; attributes that are set later belong to
+    the checkpoint as well.
+
+    Args:
+        root: the root object, or a weak reference to it; default the Checkpoint itself. The other
+            objects are then saved as if they were children of the root.
+        objects: set as attributes, in the order of their names.
+
+    Attributes:
+        save_counter: a 0-d int64 array, made when it is first asked for (by `save` and `restore` as
+            well), and saved as an attribute. If the root has an array of that name, it is that.
+
+    Raises:
+        InvalidError: an object that cannot be saved, one named as a method is, or one whose name
+            the root has for another object.
+    """
+
+    __slots__ = ("_ckptfmt_last", "_ckptfmt_root", "_ckptfmt_writing")
+
+    _ckptfmt_root: Any
+    # The restore whose values may still be waiting, and the save that may still be running.
+    _ckptfmt_last: Restoration | NamedRestoration | None
+    _ckptfmt_writing: concurrent.futures.Future[Any] | None
+
+    def __init__(self, root: Any = None, **objects: Any) -> None:
+        self._ckptfmt_last = self._ckptfmt_writing = None
+        self._ckptfmt_root = root
+        if root is not None:
+            objects["root"] = root
+        for name in sorted(objects):
+            if objects[name] is None:
+                raise InvalidError(f"the object '{name}' is None, which cannot be saved")
+            setattr(self, name, objects[name])
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in Checkpoint.__slots__ or name == COUNTER:
+            object.__setattr__(self, name, value)
+            return
+        if name in _METHODS:
+            raise InvalidError(f"an object cannot be named '{name}', as the method is")
+        if name not in self.untracked and value is not None:
+            child = value() if isinstance(value, weakref.ref) else value
+            role_of(child, (name,))
+            if self._ckptfmt_root is not None:
+                own = {one.name: one.value for one in children_of(self._root())}
+                if name in own and own[name] is not child:
+                    raise taken(name)
+        super().__setattr__(name, value)
+
+    # ---- saving
+
+    @property
+    def save_counter(self) -> NDArray[Any]:
+        """How many times `save` was called; the number in the name of the newest checkpoint."""
+        counter = vars(self).get(COUNTER)
+        if counter is None:
+            own = [] if self._ckptfmt_root is None else children_of(self._root())
+            counter = next((child.value for child in own if child.name == COUNTER), None)
+            if counter is None:
+                counter = np.zeros((), np.int64)
+                vars(self)[COUNTER] = counter
+                waiting.attached(self, COUNTER, counter)
+        if not _is_counter(counter):
+            raise InvalidError("the root's 'save_counter' is no writable 0-d array of integers")
+        return counter
+
+    @save_counter.setter
+    def save_counter(self, value: Any) -> None:
+        self.save_counter[...] = value
+
+    def write(self, file_prefix: Path, options: CheckpointOptions | None = None) -> Any:
+        """Saves a checkpoint at exactly this prefix. Neither counts nor writes the state file of
+        the directory; for `read`.
+
+        Returns:
+            The prefix as str; with `enable_async` the SaveFuture of it.
+
+        Raises:
+            InvalidError: an object that cannot be saved; it names the object's path.
+            What `Saver.save` raises, and the objects' own methods.
+        """
+        path, options = path_text(file_prefix), _checked(options)
+        options.before_save(path)
+        return self._saved(saver_of(self._view()), path, options)
+
+    def save(self, file_prefix: Path, options: CheckpointOptions | None = None) -> Any:
+        """Saves a checkpoint at `<file_prefix>-<number>`, the number being that of `save_counter`
+        after it was counted up, and names it as the newest one in its directory's state file.
+
+        Returns:
+            The prefix with the number, as str; with `enable_async` the SaveFuture of it.
+
+        Raises:
+            InvalidError: an object that cannot be saved; nothing was counted.
+            What `write` and `update_checkpoint_state` raise.
+        """
+        path, options = path_text(file_prefix), _checked(options)
+        counter = self.save_counter
+        number = int(counter) + 1
+        path = f"{path}-{number}"
+        options.before_save(path)
+        saver = saver_of(self._view())
+        counter[...] = number
+        durability = options.durability
+
+        def record(saved: str) -> None:
+            directory = os.path.dirname(saved)
+            update_checkpoint_state(
+                directory, saved, save_relative_paths=True, durability=durability
+            )
+
+        callbacks = (*options.write_callbacks, record)
+        return self._saved(saver, path, dataclasses.replace(options, write_callbacks=callbacks))
+
+    def _saved(self, saver: Any, path: str, options: CheckpointOptions) -> Any:
+        self._warn_of_overlooked(path)
+        written = saver.save(path, dataclasses.replace(options, before_save_callbacks=()))
+        if isinstance(written, concurrent.futures.Future):
+            self._ckptfmt_writing = written
+        return written
+
+    def _warn_of_overlooked(self, path: str) -> None:
+        """Warns where values wait for objects that have come: they will never get them after
+        this, or lose what they have."""
+        last = self._ckptfmt_last
+        found = last.overlooked(self._view()) if isinstance(last, Restoration) else []
+        if found and last is not None:
+            _warn(
+                f"{path} is saved with the values that {some(found)} have now; "
+                f"{last.reader.prefix}, which was restored, has others, which retry() of the "
+                "status would have set"
+            )
+
+    def sync(self) -> None:
+        """Waits until the newest save with `enable_async` is over, and raises what it raised."""
+        writing, self._ckptfmt_writing = self._ckptfmt_writing, None
+        if writing is not None:
+            writing.result()
+
+    # ---- restoring
+
+    def read(
+        self,
+        save_path: Path | None,
+        options: CheckpointOptions | None = None,
+        *,
+        cast: bool = False,
+        partial: bool = False,
+    ) -> LoadStatus:
+        """Restores the objects from a checkpoint; one that `write` saved, which has no
+        `save_counter`.
+
+        Objects and checkpoint are matched by the names of children, from the root. Arrays are
+        restored in place; scalars and read-only arrays are replaced where they lie, and so are the
+        tuples and frozen dataclasses around them. Where the checkpoint has values for an attribute
+        that is not there, they wait for it: see `LoadStatus.retry`. All is checked before anything
+        is written. A checkpoint of TensorFlow 1, which has names only, is matched by them: see
+        `NamedRestoration`.
+
+        Args:
+            save_path: whatever `ckptfmt.open` takes; None restores nothing.
+            options: only `skip_slot_variables` is looked at.
+            cast: whether numbers of another dtype are converted.
+            partial: whether it is all right that values are not taken (`expect_partial`).
+
+        Returns:
+            The status, whose assertions say what was matched.
+
+        Raises:
+            InvalidError: an object of another shape or dtype than its tensor (it names the object,
+                the tensor, and both shapes), or a value that cannot be replaced where it lies.
+            TensorNotFoundError: a tensor that the object graph names is not there.
+            CorruptError, LimitError: the object graph is none, or too large.
+            What `ckptfmt.open` and reading raise (arrays then have unspecified contents), and the
+            objects' own methods.
+        """
+        return self._restored(save_path, _checked(options), cast, partial, ())
+
+    def restore(
+        self,
+        save_path: Path | None,
+        options: CheckpointOptions | None = None,
+        *,
+        cast: bool = False,
+        partial: bool = False,
+    ) -> LoadStatus:
+        """As `read`, for what `save` saved: `save_counter` is made, and restored."""
+        status = self._restored(save_path, _checked(options), cast, partial, (COUNTER,))
+        if save_path is not None:
+            self.save_counter  # noqa: B018 (made when it is asked for)
+        return status
+
+    def _restored(
+        self,
+        save_path: Path | None,
+        options: CheckpointOptions,
+        cast: bool,
+        partial: bool,
+        optional: tuple[str, ...],
+    ) -> LoadStatus:
+        for name, given in (("cast", cast), ("partial", partial)):
+            if not isinstance(given, bool):
+                raise wrong(name, "True or False", given)
+        if save_path is None:
+            return InitializationOnlyStatus()
+        if self._ckptfmt_writing is not None:
+            concurrent.futures.wait([self._ckptfmt_writing])
+        view = self._view()
+        reader = reading.open(save_path)
+        try:
+            graph = _graph_of(reader)
+            if graph is None:
+                named = NamedRestoration(reader, cast=cast)
+                named.restore(view)
+                self._ckptfmt_last = named
+                return NameBasedSaverStatus(named, view, optional)
+            skip = options.skip_slot_variables
+            restoration = Restoration(reader, graph, skip_slots=skip, cast=cast)
+            restoration.expect_partial = True
+            restoration.restore(view)
+            restoration.expect_partial = partial
+        except BaseException:
+            reader.close()
+            raise
+        self._ckptfmt_last = restoration
+        return CheckpointLoadStatus(restoration, view, skip_slots=skip)
+
+    # ---- objects
+
+    def _root(self) -> Any:
+        root = self._ckptfmt_root
+        if isinstance(root, weakref.ref):
+            root = root()
+            if root is None:
+                raise InvalidError("the root object of this Checkpoint is gone")
+        return root
+
+    def _view(self) -> View:
+        return View(self) if self._ckptfmt_root is None else View(self._root(), self)
+
+
+_METHODS = frozenset(
+    name for name in (*vars(Checkpoint), *vars(Trackable)) if not name.startswith("_")
+)
+
+
+def _is_counter(counter: Any) -> bool:
+    return (
+        isinstance(counter, np.ndarray)
+        and counter.shape == ()
+        and counter.dtype.kind in "iu"
+        and can_be_written(counter)
+    )
+
+
+def _checked(options: CheckpointOptions | None) -> CheckpointOptions:
+    if options is None:
+        return CheckpointOptions()
+    if not isinstance(options, CheckpointOptions):
+        raise wrong("options", "a CheckpointOptions", options)
+    return options
+
+
+def _graph_of(reader: Reader) -> ObjectGraph | None:
+    """The object graph of a checkpoint; None if it has none."""
+    if OBJECT_GRAPH_KEY not in reader:
+        return None
+    handle = reader[OBJECT_GRAPH_KEY]
+    if handle.dtype_name != "string" or handle.shape != ():
+        raise CorruptError(
+            f"the object graph is {handle.dtype_name}{list(handle.shape)}, no text",
+            failure="BAD_PROTO",
+            path=reader.prefix,
+            tensor=OBJECT_GRAPH_KEY,
+        )
+    content: Any = handle.read()
+    return decode_graph(content[()], reader.prefix)
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, CkptfmtWarning, stacklevel=4)

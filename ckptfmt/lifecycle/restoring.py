@@ -1,0 +1,502 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Restoring a checkpoint of objects: its nodes are matched with Python objects along the edges of
+the two graphs, and what was matched gets its values.
+
+A restoration lives on where values of the checkpoint found no object. It keeps the checkpoint open,
+so that these values are of the generation that was restored, and hands them out
+
+- when an attribute that was not there is set on a Trackable or a Checkpoint;
+- when it is asked to look again: there is no other way to learn of a new element of a dict or list.
+
+Of two restores the later one counts, whenever its values are handed out.
+"""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import warnings
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ckptfmt.errors import CkptfmtWarning
+from ckptfmt.lifecycle import assigning
+from ckptfmt.lifecycle.assigning import Assignment
+from ckptfmt.lifecycle.graph import VARIABLE_VALUE, Node, ObjectGraph
+from ckptfmt.lifecycle.serializing import slot_of
+from ckptfmt.lifecycle.trackable import (
+    Child,
+    Local,
+    Role,
+    Trackable,
+    View,
+    can_be_written,
+    described,
+    has_slots,
+    is_value,
+    waiting,
+)
+from ckptfmt.reader import Reader
+
+__all__ = ["Match", "NamedRestoration", "Restoration"]
+
+# More names than this are counted in a message.
+NAMED_MAX = 10
+
+_numbers = itertools.count(1)
+
+
+# ---- objects that are not kept alive -------------------------------------------------------------
+
+
+def _reference(value: Any) -> Callable[[], Any]:
+    """Gives the object as long as somebody else keeps it; one that cannot tell is kept."""
+    try:
+        return weakref.ref(value)
+    except TypeError:
+        return lambda: value
+
+
+class _Latest:
+    """The number of the restore that each object got its values from."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[weakref.ref[Any], int]] = {}
+
+    def of(self, value: Any) -> int:
+        """0 for an object that was never restored."""
+        found = self._found.get(id(value))
+        return 0 if found is None else found[1]
+
+    def set(self, value: Any, number: int) -> None:
+        """Keeps it for as long as the object lives, if that can be known."""
+        key = id(value)
+        try:
+            gone = weakref.ref(value, lambda _: self._found.pop(key, None))
+        except TypeError:
+            return
+        self._found[key] = gone, number
+
+
+_latest = _Latest()
+
+
+def _is_by_place(local: Local) -> bool:
+    """Whether a restore replaces the object where it lies."""
+    value = local.value
+    return is_value(value) or (isinstance(value, np.ndarray) and not can_be_written(value))
+
+
+class _Given:
+    """Where the values of one node went: to an object, or to places."""
+
+    def __init__(self) -> None:
+        self.paths: set[tuple[str, ...]] = set()
+        self.value: Callable[[], Any] = lambda: None
+
+    def add(self, local: Local) -> None:
+        if _is_by_place(local):
+            self.paths.add(local.path)
+        else:
+            self.value = _reference(local.value)
+
+    def __contains__(self, local: Local) -> bool:
+        return local.path in self.paths if _is_by_place(local) else self.value() is local.value
+
+
+# ---- matching ------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Match:
+    """What one walk along the edges of both graphs found.
+
+    Attributes:
+        bound: node to the object that was met for it first.
+        others: more places of values, which all get what their node has.
+        contradictions: objects that are two here and one in the checkpoint, as pairs.
+        absent: (holders, name, node, path) where the checkpoint has values and there is no object.
+    """
+
+    bound: dict[int, Local] = field(default_factory=dict)
+    others: list[tuple[int, Local]] = field(default_factory=list)
+    contradictions: list[tuple[Local, Local]] = field(default_factory=list)
+    absent: list[tuple[list[Any], str, int, tuple[str, ...]]] = field(default_factory=list)
+
+    def pairs(self) -> Iterator[tuple[int, Local]]:
+        """All nodes and objects."""
+        return itertools.chain(self.bound.items(), self.others)
+
+
+def _has_values(node: Node) -> bool:
+    if node.has_checkpoint_values is not None:
+        return node.has_checkpoint_values
+    return bool(node.children or node.attributes or node.slot_variables or node.registered_saver)
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What is to be handed out, which nodes are then done with, and the names of attributes that
+    stay behind, by node."""
+
+    assignments: list[Assignment] = field(default_factory=list)
+    given: list[tuple[int, Local]] = field(default_factory=list)
+    unused: dict[int, list[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Slot:
+    """A slot variable of the checkpoint: nodes of its optimizer, of the variable that it is for,
+    and its own."""
+
+    optimizer: int
+    original: int
+    name: str
+    node: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """A node that waits for an attribute."""
+
+    restoration: Restoration
+    node: int
+    path: tuple[str, ...]
+
+    def fill(self, holder: Any, name: str, value: Any) -> None:
+        self.restoration.fill(self.node, Local(holder, self.path[:-1]), name, value)
+
+
+class Restoration:
+    """A restore from a checkpoint with an object graph, until all its values are handed out.
+
+    Args:
+        reader: the checkpoint; closed when nothing more can be asked of it.
+        graph: its object graph.
+        skip_slots: whether to leave out slot variables.
+        cast: whether numbers may be converted.
+
+    Attributes:
+        unused: node to the names of its attributes that its object did not take.
+        expect_partial: whether it is all right that values stay behind.
+    """
+
+    def __init__(
+        self, reader: Reader, graph: ObjectGraph, *, skip_slots: bool = False, cast: bool = False
+    ) -> None:
+        self.reader = reader
+        self.graph = graph
+        self._number = next(_numbers)
+        self._cast = cast
+        self._closed = False
+        slots = [
+            _Slot(row, slot.original_variable_node_id, slot.slot_name, slot.slot_variable_node_id)
+            for row, node in enumerate(graph.nodes)
+            for slot in node.slot_variables
+        ]
+        self._slots = [] if skip_slots else slots
+        self._ends: dict[int, Callable[[], Any]] = {}
+        for slot in self._slots:
+            self._ends[slot.optimizer] = self._ends[slot.original] = lambda: None
+        skipped = {slot.node for slot in slots} if skip_slots else set()
+        # The nodes that have something to give.
+        self._full = {
+            row
+            for row, node in enumerate(graph.nodes)
+            if (node.attributes or node.registered_saver is not None) and row not in skipped
+        }
+        self._left = _Left(reader.prefix, graph, self._full)
+        self.unused = self._left.unused
+        weakref.finalize(self, self._left.warn)
+
+    @property
+    def expect_partial(self) -> bool:
+        """Whether it is all right that values stay behind."""
+        return self._left.expected
+
+    @expect_partial.setter
+    def expect_partial(self, expected: bool) -> None:
+        self._left.expected = expected
+
+    def match(self, view: View) -> Match:
+        """Matches the checkpoint with the objects as they are now, from the root."""
+        return self._match(0, view.start(), view)
+
+    def restore(self, view: View) -> Match:
+        """Hands out all values that have an object now and were not handed out before."""
+        match = self.match(view)
+        self._fill(match)
+        return match
+
+    def fill(self, node: int, holder: Local, name: str, value: Any) -> None:
+        """Hands out what an attribute that was just set has been waiting for."""
+        local = holder.child(Child(name, value, holder.value, name))
+        given = self._left.given.get(node)
+        other = None if given is None or _is_by_place(local) else given.value()
+        if other is not None and other is not value:
+            self._contradiction("another object", described(local.path))
+        self._fill(self._match(node, local, View(value)))
+
+    def has_given(self, node: int, local: Local) -> bool:
+        """Whether this object got the values of this node."""
+        return node in self._left.given and local in self._left.given[node]
+
+    def keys_left(self) -> list[str]:
+        """The tensors that nobody took."""
+        return self._left.keys()
+
+    def overlooked(self, view: View) -> list[str]:
+        """Paths of objects that have values here which were not handed out."""
+        return [
+            "/".join(local.path)
+            for node, local in self.match(view).bound.items()
+            if node in self._full
+            and node not in self._left.given
+            and node not in self.unused
+            and local.role is not Role.NOTHING
+        ]
+
+    def close(self) -> None:
+        """Hands out nothing any more."""
+        self._closed = True
+        self.reader.close()
+
+    # ---- how
+
+    def _match(self, node: int, start: Local, view: View) -> Match:
+        match = Match({node: start})
+        seen: set[tuple[int, Hashable]] = {(node, start.key)}
+        to_visit = collections.deque([(node, start)])
+        while to_visit:
+            node, local = to_visit.popleft()
+            if node in self._ends and match.bound[node] is local:
+                self._ends[node] = _reference(local.value)
+            children: dict[str, Child] = {}
+            for child in view.children(local):
+                children.setdefault(child.name, child)
+            for name, child_node in self.graph.nodes[node].children:
+                child_found = children.get(name)
+                if child_found is None:
+                    if child_node not in match.bound and _has_values(self.graph.nodes[child_node]):
+                        is_root = local.value is view.root and view.beside is not None
+                        holders = [local.value, view.beside] if is_root else [local.value]
+                        match.absent.append((holders, name, child_node, (*local.path, name)))
+                    continue
+                met = local.child(child_found)
+                # A read-only array is one object in all places, each of which is to be changed.
+                mark = child_node, met.path if _is_by_place(met) else met.key
+                if mark not in seen:
+                    seen.add(mark)
+                    if self._bind(match, child_node, met):
+                        to_visit.append((child_node, met))
+        self._match_slots(match)
+        return match
+
+    def _bind(self, match: Match, node: int, local: Local) -> bool:
+        """Binds an object to a node; whether its children are to be visited."""
+        first = match.bound.setdefault(node, local)
+        if first is local:
+            return True
+        if _is_by_place(local):
+            match.others.append((node, local))
+            return True
+        if node != 0 and first.value is not local.value:
+            # Node 0: whatever its name, an edge back to the root.
+            match.contradictions.append((first, local))
+        return False
+
+    def _match_slots(self, match: Match) -> None:
+        for slot in self._slots:
+            optimizer, original = self._ends[slot.optimizer](), self._ends[slot.original]()
+            if optimizer is None or original is None or not has_slots(optimizer):
+                continue
+            value = slot_of(optimizer, original, slot.name)
+            if value is None:
+                continue
+            ends = [match.bound.get(slot.original), match.bound.get(slot.optimizer)]
+            path = [name for local in ends if local is not None for name in local.path]
+            match.bound.setdefault(slot.node, Local(value, (*path, slot.name)))
+
+    def _fill(self, match: Match) -> None:
+        """Hands out what was matched and not handed out before."""
+        if self._closed:
+            return
+        planned = self._plan(match)
+        if planned.assignments:
+            assigning.run(self.reader, planned.assignments, cast=self._cast)
+        for node_id, local in planned.given:
+            self._left.given.setdefault(node_id, _Given()).add(local)
+            if not _is_by_place(local):
+                _latest.set(local.value, max(self._number, _latest.of(local.value)))
+        for node_id, names in planned.unused.items():
+            self.unused[node_id] = names
+            if not names:
+                del self.unused[node_id]
+        self._wait(match)
+        for first, second in match.contradictions:
+            self._contradiction(described(first.path), described(second.path))
+
+    def _plan(self, match: Match) -> _Plan:
+        plan = _Plan()
+        met: set[int] = set()
+        replaced: dict[tuple[int, int], Assignment] = {}
+        for node_id, local in match.pairs():
+            if node_id not in self._full or node_id in self._left.given:
+                continue
+            value = id(local.value)
+            if not _is_by_place(local):
+                # An object of two nodes gets the values of the first, one of two restores those of
+                # the later one.
+                if value in met or _latest.of(local.value) >= self._number:
+                    plan.given.append((node_id, local))
+                    continue
+            elif (node_id, value) in replaced:
+                replaced[node_id, value].places.append(local)
+                plan.given.append((node_id, local))
+                continue
+            node = self.graph.nodes[node_id]
+            assignment = assigning.plan(local, node)
+            used = [] if assignment is None else assignment.used
+            plan.unused[node_id] = [a.name for a in node.attributes if a.name not in used]
+            if assignment is not None:
+                met.add(value)
+                replaced[node_id, value] = assignment
+                plan.assignments.append(assignment)
+                plan.given.append((node_id, local))
+        return plan
+
+    def _wait(self, match: Match) -> None:
+        if self._left.is_empty():
+            self.reader.close()
+            return
+        for holders, name, node, path in match.absent:
+            for holder in holders:
+                if isinstance(holder, Trackable):
+                    waiting.wait(holder, name, self._number, _Expected(self, node, path))
+
+    def _contradiction(self, first: str, second: str) -> None:
+        warnings.warn(
+            f"inconsistent references: {first} and {second} are one object in "
+            f"{self.reader.prefix} and two here; the one that was met first is restored",
+            CkptfmtWarning,
+            stacklevel=2,
+        )
+
+
+class _Left:
+    """What a restoration has not handed out; it outlives it to tell of that."""
+
+    def __init__(self, prefix: str, graph: ObjectGraph, full: set[int]) -> None:
+        self.prefix = prefix
+        self.graph = graph
+        self.full = full
+        self.given: dict[int, _Given] = {}
+        self.unused: dict[int, list[str]] = {}
+        self.expected = False
+
+    def is_empty(self) -> bool:
+        return len(self.given) == len(self.full)
+
+    def keys(self) -> list[str]:
+        """The tensors that nobody took."""
+        return [
+            attribute.checkpoint_key
+            for row in sorted(self.full)
+            for attribute in self.graph.nodes[row].attributes
+            if row not in self.given or attribute.name in self.unused.get(row, ())
+        ]
+
+    def warn(self) -> None:
+        keys = [] if self.expected else self.keys()
+        if keys:
+            warnings.warn(
+                f"{self.prefix}: no object took {some(keys)}; expect_partial() of the status says "
+                "that this is all right",
+                CkptfmtWarning,
+                stacklevel=2,
+            )
+
+
+def some(found: Iterable[str]) -> str:
+    """Names in a message; not all, where there are many."""
+    every = [f"'{name}'" for name in found]
+    more = len(every) - NAMED_MAX
+    return ", ".join(every[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+
+
+# ---- a checkpoint without an object graph --------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _ExpectedNames:
+    """Names that wait for any new attribute of an object."""
+
+    restoration: NamedRestoration
+    path: tuple[str, ...]
+
+    def fill(self, holder: Any, name: str, value: Any) -> None:
+        local = Local(holder, self.path).child(Child(name, value, holder, name))
+        self.restoration.restore(View(value), local)
+
+
+class NamedRestoration:
+    """A restore from a checkpoint of names and no objects, as those of TensorFlow 1.
+
+    Every object gets the tensor of its full name: its `name`, or else its path joined by "/".
+
+    Args:
+        reader: the checkpoint.
+        cast: whether numbers may be converted.
+    """
+
+    def __init__(self, reader: Reader, *, cast: bool = False) -> None:
+        self.reader = reader
+        self._cast = cast
+        self._number = next(_numbers)
+        self._names = list(reader)
+        self._given: dict[str, _Given] = {}
+        self._closed = False
+
+    def restore(self, view: View, start: Local | None = None) -> None:
+        """Hands out the values of all objects that have any and did not get them before."""
+        if self._closed:
+            return
+        assignments: list[Assignment] = []
+        given: list[Local] = []
+        for local in view.walk(start)[0]:
+            if isinstance(local.value, Trackable):
+                waiting.wait(local.value, None, self._number, _ExpectedNames(self, local.path))
+            name = local.full_name
+            if self.has_given(local) or local.role is Role.NOTHING or name not in self.reader:
+                continue
+            if not _is_by_place(local) and _latest.of(local.value) > self._number:
+                given.append(local)
+                continue
+            assignment = assigning.plan_tensors(local, {VARIABLE_VALUE: name})
+            if assignment is not None:
+                assignments.append(assignment)
+                given.append(local)
+        if assignments:
+            assigning.run(self.reader, assignments, cast=self._cast)
+        for local in given:
+            self._given.setdefault(local.full_name, _Given()).add(local)
+            if not _is_by_place(local):
+                _latest.set(local.value, max(self._number, _latest.of(local.value)))
+
+    def has_given(self, local: Local) -> bool:
+        """Whether this object got its value."""
+        name = local.full_name
+        return name in self._given and local in self._given[name]
+
+    def keys_left(self) -> list[str]:
+        """The tensors that nobody took."""
+        return [name for name in self._names if name not in self._given]
+
+    def close(self) -> None:
+        """Hands out nothing any more."""
+        self._closed = True
+        self.reader.close()

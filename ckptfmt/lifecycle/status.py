@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a restore of a Checkpoint came to: status objects with TensorFlow's assertions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Self
+
+from ckptfmt.errors import MatchError
+from ckptfmt.lifecycle.restoring import NamedRestoration, Restoration, some
+from ckptfmt.lifecycle.serializing import own_tensors, slots_of
+from ckptfmt.lifecycle.trackable import Local, Role, View
+
+__all__ = [
+    "CheckpointLoadStatus",
+    "InitializationOnlyStatus",
+    "LoadStatus",
+    "NameBasedSaverStatus",
+    "RestoreReport",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreReport:
+    """How the objects and a checkpoint fit.
+
+    Attributes:
+        matched: paths of the objects that got their values from it.
+        missing: paths of the objects that have values and did not get them from it.
+        unexpected: its tensors that no object took.
+    """
+
+    matched: tuple[str, ...]
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+
+
+class LoadStatus:
+    """The state of a restore.
+
+    The assertions first hand out values to objects that came since (see `retry`). They raise
+    MatchError, an AssertionError, and return the status itself.
+    """
+
+    @property
+    def report(self) -> RestoreReport:
+        """How the objects and the checkpoint fit now. Hands out nothing."""
+        return self._report()
+
+    def retry(self) -> Self:
+        """Hands out values to objects that were not there before.
+
+        An attribute of a Trackable or a Checkpoint gets its value when it is set. Nobody is told of
+        a new element of a dict, a list or another object: these get theirs here, and lose what they
+        were set to before.
+
+        Raises:
+            What `Checkpoint.restore` raises.
+        """
+        self._retry()
+        return self
+
+    def expect_partial(self) -> Self:
+        """Says that it is all right if values of the checkpoint are never taken: no warning tells
+        of them."""
+        self._expect_partial()
+        return self
+
+    def close(self) -> None:
+        """Gives up the values that nobody took. Until then, or until nothing refers to the
+        Checkpoint, its objects and this status, the files of the checkpoint are open."""
+        self._close()
+
+    def assert_consumed(self) -> Self:
+        """Asserts that every value of the checkpoint was taken and every object got its values."""
+        self._retry()
+        self._check_objects()
+        self._check_values()
+        return self
+
+    def assert_existing_objects_matched(self) -> Self:
+        """Asserts that every object that has values got them from the checkpoint, or from a later
+        restore."""
+        self._retry()
+        self._check_objects()
+        return self
+
+    def assert_nontrivial_match(self) -> Self:
+        """Asserts that some object but the root is in the checkpoint."""
+        self._retry()
+        self._check_any()
+        return self
+
+    def _report(self) -> RestoreReport:
+        raise NotImplementedError
+
+    def _retry(self) -> None:
+        pass
+
+    def _expect_partial(self) -> None:
+        pass
+
+    def _close(self) -> None:
+        pass
+
+    def _check_objects(self) -> None:
+        raise NotImplementedError
+
+    def _check_values(self) -> None:
+        pass
+
+    def _check_any(self) -> None:
+        self._check_objects()
+
+
+def _with_values(view: View, skip_slots: bool) -> list[Local]:
+    """The objects that have something to be restored."""
+    found, _ = view.walk()
+    slots = [] if skip_slots else [slot.local for slot in slots_of(found)]
+    return [local for local in [*found, *slots] if _has_values(local)]
+
+
+def _has_values(local: Local) -> bool:
+    if local.role is Role.TENSORS:
+        return local.saver_name is not None or bool(own_tensors(local))
+    return local.role is not Role.NOTHING or local.saver_name is not None
+
+
+def _paths(found: Collection[Local]) -> tuple[str, ...]:
+    return tuple("/".join(local.path) for local in found)
+
+
+class CheckpointLoadStatus(LoadStatus):
+    """The state of a restore from a checkpoint of objects."""
+
+    def __init__(self, restoration: Restoration, view: View, *, skip_slots: bool = False) -> None:
+        self._restoration = restoration
+        self._view = view
+        self._skip_slots = skip_slots
+
+    def _compared(self) -> tuple[list[Local], list[Local]]:
+        """The objects with values that got them, and those that did not."""
+        match = self._restoration.match(self._view)
+        got = {
+            local.key for node, local in match.pairs() if self._restoration.has_given(node, local)
+        }
+        every = _with_values(self._view, self._skip_slots)
+        matched = [local for local in every if local.key in got]
+        return matched, [local for local in every if local.key not in got]
+
+    def _report(self) -> RestoreReport:
+        matched, missing = self._compared()
+        unexpected = tuple(self._restoration.keys_left())
+        return RestoreReport(_paths(matched), _paths(missing), unexpected)
+
+    def _retry(self) -> None:
+        self._restoration.restore(self._view)
+
+    def _expect_partial(self) -> None:
+        self._restoration.expect_partial = True
+
+    def _close(self) -> None:
+        self._restoration.close()
+
+    def _check_objects(self) -> None:
+        _, missing = self._compared()
+        if missing:
+            raise self._error(_no_value(missing))
+
+    def _check_values(self) -> None:
+        keys = self._restoration.keys_left()
+        if keys:
+            raise self._error(f"no object took {some(keys)}")
+
+    def _check_any(self) -> None:
+        if len(self._restoration.match(self._view).bound) <= 1:
+            every = some(_paths(_with_values(self._view, self._skip_slots)))
+            raise self._error(
+                f"nothing but the root object is in the checkpoint; its objects: {every or 'none'}"
+            )
+
+    def _error(self, message: str) -> MatchError:
+        return MatchError(message, path=self._restoration.reader.prefix)
+
+
+class NameBasedSaverStatus(LoadStatus):
+    """The state of a restore from a checkpoint of names, as those of TensorFlow 1. All assertions
+    say that every object got its value; what else the checkpoint holds is not looked at."""
+
+    def __init__(
+        self, restoration: NamedRestoration, view: View, optional: Collection[str] = ()
+    ) -> None:
+        self._restoration = restoration
+        self._view = view
+        self._optional = optional
+
+    def _report(self) -> RestoreReport:
+        every = _with_values(self._view, skip_slots=False)
+        matched = [local for local in every if self._restoration.has_given(local)]
+        unexpected = tuple(self._restoration.keys_left())
+        return RestoreReport(_paths(matched), _paths(self._missing()), unexpected)
+
+    def _missing(self) -> list[Local]:
+        return [
+            local
+            for local in _with_values(self._view, skip_slots=False)
+            if not self._restoration.has_given(local) and "/".join(local.path) not in self._optional
+        ]
+
+    def _retry(self) -> None:
+        self._restoration.restore(self._view)
+
+    def _close(self) -> None:
+        self._restoration.close()
+
+    def _check_objects(self) -> None:
+        missing = self._missing()
+        if missing:
+            raise MatchError(_no_value(missing), path=self._restoration.reader.prefix)
+
+
+class InitializationOnlyStatus(LoadStatus):
+    """The state after no checkpoint was given to a restore: every assertion fails."""
+
+    def _report(self) -> RestoreReport:
+        return RestoreReport((), (), ())
+
+    def _check_objects(self) -> None:
+        raise MatchError("no checkpoint was given, so nothing was restored")
+
+
+def _no_value(missing: Collection[Local]) -> str:
+    return f"these objects got no value from the checkpoint: {some(_paths(missing))}"
