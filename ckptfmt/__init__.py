@@ -37,10 +37,12 @@ from ckptfmt.lifecycle.state import (
 from ckptfmt.lifecycle.trackable import Trackable
 from ckptfmt.lifecycle.tree_nodes import TreeNode
 from ckptfmt.lifecycle.trees import load_tree, save_tree
+from ckptfmt.line import SaveFuture
 from ckptfmt.load import load, restore_v2
 from ckptfmt.merge import merge, merge_v2_checkpoints
 from ckptfmt.names import sharded_filename
 from ckptfmt.reader import Header, Reader, open  # noqa: A004 (as gzip.open)
+from ckptfmt.saving.background import save_async
 from ckptfmt.saving.mesh import Layout, Mesh
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.parallel import ParallelVariable, independent_buffers
@@ -52,7 +54,7 @@ from ckptfmt.saving.policies import (
 )
 from ckptfmt.saving.registration import register_checkpoint_saver
 from ckptfmt.saving.saver import Saver
-from ckptfmt.saving.sharded import sharded_restore, sharded_save
+from ckptfmt.saving.sharded import sharded_restore, sharded_save, sharded_save_async
 from ckptfmt.saving.sharding import ShardableTensor, ShardingCallback, validate_shards
 from ckptfmt.saving.specs import DSaveSpec, SaveableObject, SaveSpec
 from ckptfmt.slices import SaveSliceInfo, SliceSpec, parse_spec
@@ -90,6 +92,7 @@ __all__ = [
     "ParallelVariable",
     "Reader",
     "Report",
+    "SaveFuture",
     "SaveSliceInfo",
     "SaveSpec",
     "SaveableObject",
@@ -125,11 +128,13 @@ __all__ = [
     "remove_checkpoint",
     "restore_v2",
     "save",
+    "save_async",
     "save_tree",
     "save_v2",
     "sharded_filename",
     "sharded_restore",
     "sharded_save",
+    "sharded_save_async",
     "tf",
     "update_checkpoint_state",
     "validate_shards",

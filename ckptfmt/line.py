@@ -65,6 +65,10 @@ class SaveFuture(Future[str]):
         with self._hearing():
             return super().exception(timeout)
 
+    def know(self) -> None:
+        """Whoever began the save knows of its error already."""
+        self._heard = True
+
     @contextmanager
     def _hearing(self) -> Iterator[None]:
         if self._foreign and self._state == "RUNNING":

@@ -72,7 +72,7 @@ def save_async(
     MODULE_LINE.settle()
     sources = writing.collect(tensors)
     options = {
-        "metadata": None if metadata is None else copy.deepcopy(dict(metadata)),
+        "metadata": copy.deepcopy(metadata),
         "level": level,
         "alignment": alignment,
         "durability": durability,

@@ -17,35 +17,40 @@ succeeded and read the same checkpoint.
 from __future__ import annotations
 
 import contextlib
+import copy
+import functools
 import hashlib
 import io
 import json
 import math
 import os
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import _core, dtypes, errors, names
+from ckptfmt import _core, dtypes, names
 from ckptfmt import reader as reading
-from ckptfmt.arguments import check_choice, listed, wrong
+from ckptfmt import writer as writing
+from ckptfmt.arguments import check_choice, listed
 from ckptfmt.arrays import Sources
 from ckptfmt.errors import (
     CheckpointNotFoundError,
-    CkptfmtError,
     GenerationGoneError,
     InvalidError,
     StorageError,
 )
+from ckptfmt.line import MODULE_LINE, SaveFuture, Work
 from ckptfmt.load import Batch
 from ckptfmt.locate import locate, path_text
 from ckptfmt.merge import merge
 from ckptfmt.names import sharded_filename
+from ckptfmt.saving.background import anchored
 from ckptfmt.saving.mesh import Layout, Mesh
+from ckptfmt.saving.rounds import Team, compare_all
 from ckptfmt.saving.sharded_plan import (
     Description,
     Part,
@@ -55,8 +60,8 @@ from ckptfmt.saving.sharded_plan import (
     layouts_by_name,
     parts_of,
     plan_of_equals,
-    some,
 )
+from ckptfmt.saving.snapshot import Snapshot
 from ckptfmt.saving.temporary import TemporaryDirectory
 from ckptfmt.slices import SliceSpec
 from ckptfmt.tensor import TensorHandle
@@ -65,11 +70,9 @@ from ckptfmt.writer import BATCH_BYTES, Writer
 if TYPE_CHECKING:
     from ckptfmt.distributed.coordinator import Coordinator
 
-__all__ = ["sharded_restore", "sharded_save"]
+__all__ = ["sharded_restore", "sharded_save", "sharded_save_async"]
 
 Path = str | bytes | os.PathLike[Any]
-
-_GOOD, _BAD = b"+", b"-"
 
 
 def sharded_save(
@@ -119,48 +122,77 @@ def sharded_save(
         What the coordinator raises when a process is gone; some of the temporary files
             (`<prefix>_temp_<hex>`) may then remain. They are never taken for a later save's.
     """
-    team = _Team(coordinator, "sharded_save")
+    team = Team(coordinator, "sharded_save")
     with team.guarded() as guard:
+        MODULE_LINE.settle()
         target = path_text(prefix)
-        check_choice("level", level, ("v2", "v2+", "ckptfmt"))
-        check_choice("durability", durability, _core.DURABILITY)
-        options = [target, level, str(alignment), durability]
+        options = _Options.of(target, metadata, level, alignment, durability)
         description = describe(tensors, layouts)
     if guard.error is not None:
-        team.round(guard.error, b"", lambda _: b"")
-    plan, temporary = _agree(team, description, options)
+        _tell(team, guard.error)
+    _save(team, target, options, description)
 
-    def bundle_of(rank: int) -> str:
-        return sharded_filename(f"{temporary.path}/part", rank, team.world_size)
 
-    wrote = False
+def sharded_save_async(
+    prefix: Path,
+    tensors: Mapping[str, Any] | Mapping[bytes, Any],
+    layouts: Mapping[str, Layout | None] | Mapping[bytes, Layout | None],
+    coordinator: Coordinator,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    level: str = "v2+",
+    alignment: int | None = None,
+    durability: str = "full",
+) -> SaveFuture:
+    """As `sharded_save`, but returns when the arrays of this process are copied, one of the local
+    replicas each. All else, also what the processes have to agree on, is done in the background.
+
+    The coordinator belongs to the save until the future is done: nothing else may use it. The next
+    save waits for this one, and so does a `sharded_restore`; all processes make their saves in the
+    same order. Every process has its own future, which tells of the whole save.
+
+    Args:
+        As `sharded_save`.
+
+    Returns:
+        A future: its `result()` is the prefix, once the checkpoint is in place.
+
+    Raises:
+        InvalidError, UnsupportedError, MemoryError: what this process gives cannot be saved, or not
+            copied. The others are told of it in the background.
+        What ended an earlier background save, if nobody has asked its future; the others are told.
+        All else is in the future, as `sharded_save` raises it.
+    """
+    team = Team(coordinator, "sharded_save")
+    target, place = "", ""
     with team.guarded() as guard:
-        parts = parts_of(plan, team.rank)
-        # An empty save is a checkpoint too, and metadata needs a place.
-        if parts or (team.rank == 0 and (metadata is not None or not plan.tensors)):
-            with Writer(
-                bundle_of(team.rank),
-                metadata=metadata if team.rank == 0 else None,
-                level=level,
-                alignment=alignment,
-                durability="none" if durability == "none" else "rename",
-            ) as writer:
-                _write_parts(writer, parts, plan, description)
-            wrote = True
+        MODULE_LINE.settle()
+        target = path_text(prefix)
+        place = anchored(target)
+        own = metadata if team.rank == 0 else None
+        options = _Options.of(target, own, level, alignment, durability)
+        writing.check_options(own, level, alignment, durability)
+        options = replace(options, metadata=copy.deepcopy(own))
+        description = describe(tensors, layouts)
 
-    def join_bundles(answers: list[bytes]) -> bytes:
-        written = [bundle_of(rank) for rank, answer in enumerate(answers) if answer == b"1"]
-        for rank, bundle in enumerate(map(bundle_of, range(team.world_size))):
-            if bundle in written and not os.path.isfile(names.index_name(bundle)):
-                raise CheckpointNotFoundError(
-                    f"process {rank} wrote its part here, but process 0 does not see it: is "
-                    f"{target} on a file system that all processes share?",
-                    path=names.index_name(bundle),
-                )
-        merge(written, target, inputs="consume", durability=durability)
-        return b""
+    def prepare() -> Work:
+        if guard.error is None:
+            with guard:
+                snapshot, copies = _copied(description)
+        if guard.error is not None:
+            return functools.partial(_tell, team, guard.error)
 
-    team.round(guard.error, b"1" if wrote else b"0", join_bundles, temporary.remove)
+        def work() -> None:
+            with snapshot:
+                _save(team, place, options, copies)
+
+        return work
+
+    future = MODULE_LINE.begin(target, prepare)
+    if guard.error is not None:
+        future.know()
+        raise guard.error
+    return future
 
 
 def sharded_restore(
@@ -203,10 +235,11 @@ def sharded_restore(
         What `ckptfmt.open` and reading raise. As in `sharded_save`, a process that fails makes all
         raise.
     """
-    team = _Team(coordinator, "sharded_restore")
+    team = Team(coordinator, "sharded_restore")
     result: dict[str, Any] = {}
     seen = b""
     with team.guarded() as guard:
+        MODULE_LINE.settle()
         wishes = _Wishes.of(layouts, devices, team)
         path = locate(prefix)
         with contextlib.ExitStack() as stack:
@@ -221,167 +254,118 @@ def sharded_restore(
     return result
 
 
-# ---- rounds --------------------------------------------------------------------------------------
-
-
-class _Guard:
-    """Keeps what is raised inside, until the others have heard of it."""
-
-    error: BaseException | None = None
-
-    def __enter__(self) -> _Guard:
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
-        self.error = error
-        return error is not None
-
-
-class _Team:
-    """The processes of a save or restore."""
-
-    def __init__(self, coordinator: Coordinator, operation: str) -> None:
-        for what in ("rank", "world_size", "gather", "broadcast"):
-            if not hasattr(coordinator, what):
-                raise wrong("coordinator", "a Coordinator", coordinator)
-        self._coordinator = coordinator
-        self.rank = coordinator.rank
-        self.world_size = coordinator.world_size
-        self._operation, self._round = operation, 0
-
-    def guarded(self) -> _Guard:
-        """A block whose failure is handed to the next round instead of leaving the others alone."""
-        return _Guard()
-
-    def round(
-        self,
-        error: BaseException | None,
-        answer: bytes,
-        decide: Callable[[list[bytes]], bytes],
-        clean: Callable[[], None] | None = None,
-    ) -> bytes:
-        """Process 0 decides on the answers of all; every process gets the decision, or an error.
-
-        Args:
-            error: why this process has no answer, or None.
-            answer: of this process.
-            decide: of the answers by rank; called in process 0, if all have answered.
-            clean: called in process 0 before the others go on, whatever happened; in these where
-                it failed. Not where the decision is lost: process 0 may still be at work.
-        """
-        self._round += 1
-        message = _GOOD + answer if error is None else _BAD + _told(error, self.rank)
-        message = f"round {self._round} of {self._operation}\n".encode() + message
-        try:
-            if self.rank == 0:
-                try:
-                    decision, failed = self._decided(message, decide)
-                finally:
-                    if clean is not None:
-                        clean()
-                error = error or failed
-                self._coordinator.broadcast(decision)
-            else:
-                try:
-                    self._coordinator.gather(message)
-                except BaseException:
-                    if clean is not None:
-                        clean()
-                    raise
-                decision = self._coordinator.broadcast(None)
-                # What process 0 could remove is gone; what it does not see is not.
-                if clean is not None and decision[:1] == _BAD:
-                    clean()
-        except BaseException as lost:
-            if error is not None and error is not lost:
-                raise error from lost
-            raise
-        if error is not None:
-            raise error
-        if decision[:1] == _BAD:
-            raise _rebuilt(decision[1:], self.world_size)
-        return decision[1:]
-
-    def _decided(
-        self, message: bytes, decide: Callable[[list[bytes]], bytes]
-    ) -> tuple[bytes, BaseException | None]:
-        answers = self._coordinator.gather(message)
-        if answers is None:
-            raise InvalidError("the coordinator's gather gave process 0 nothing")
-        try:
-            answers = _untagged(answers)
-            for answer in answers:
-                if answer[:1] == _BAD:
-                    return answer, None
-            return _GOOD + decide([answer[1:] for answer in answers]), None
-        except BaseException as error:  # an interrupt too: the others must hear of it
-            # What it found out about others is nobody's failure.
-            rank = None if isinstance(error, _ABOUT_ALL) else 0
-            return _BAD + _told(error, rank), error
-
-
-def _untagged(answers: list[bytes]) -> list[bytes]:
-    """The answers, if all processes are in the same round of the same operation."""
-    parts = [answer.partition(b"\n") for answer in answers]
-    tags = [tag.decode("ascii", "replace") if mark else "something else" for tag, mark, _ in parts]
-    _compare_all("are at different places", tags)
-    return [answer for _, _, answer in parts]
-
-
-def _compare_all(what: str, told: Sequence[Any]) -> None:
-    """InvalidError, with the processes that say each, unless all say the same."""
-    ranks: dict[Any, list[int]] = {}
-    for rank, one in enumerate(told):
-        ranks.setdefault(one, []).append(rank)
-    if len(ranks) > 1:
-        groups = "; ".join(f"{one} (process {some(who)})" for one, who in ranks.items())
-        raise InvalidError(f"the processes {what}: {groups}")
-
-
-# Errors of a decision that name the processes concerned themselves.
-_ABOUT_ALL = (InvalidError, GenerationGoneError)
-
-
-def _told(error: BaseException, rank: int | None) -> bytes:
-    """An error as the others are told of it."""
-    kind, details = type(error).__name__, {}
-    if isinstance(error, CkptfmtError):
-        message = error.message
-        details = {
-            name: getattr(error, name) for name in ("failure", "path", "offset", "tensor", "errno")
-        }
-    else:
-        text = str(error)
-        kind, message = "", f"{kind}: {text}" if text else kind
-        if isinstance(error, OSError):
-            details["errno"] = error.errno
-    return json.dumps([kind, message, details, rank]).encode()
-
-
-def _rebuilt(told: bytes, world_size: int) -> CkptfmtError:
-    kind, message, details, rank = json.loads(told)
-    if rank is not None:
-        message = f"process {rank} of {world_size} failed: {message}"
-    found = {one.__name__: one for one in errors.classes()[0].values()}.get(kind, StorageError)
-    return found(message, **details)
-
-
 # ---- saving --------------------------------------------------------------------------------------
 
 
-def _agree(team: _Team, mine: Description, options: list[str]) -> tuple[Plan, TemporaryDirectory]:
+@dataclass(frozen=True)
+class _Options:
+    """What a save was asked for besides the tensors; `told` is what all processes must have the
+    same."""
+
+    metadata: Mapping[str, Any] | None
+    level: str
+    alignment: int | None
+    durability: str
+    told: list[str]
+
+    @classmethod
+    def of(
+        cls,
+        target: str,
+        metadata: Mapping[str, Any] | None,
+        level: str,
+        alignment: int | None,
+        durability: str,
+    ) -> _Options:
+        check_choice("level", level, ("v2", "v2+", "ckptfmt"))
+        check_choice("durability", durability, _core.DURABILITY)
+        told = [target, level, str(alignment), durability]
+        return cls(metadata, level, alignment, durability, told)
+
+
+def _tell(team: Team, error: BaseException) -> None:
+    """Raises the error, here and in all other processes."""
+    team.round(error, b"", lambda _: b"")
+
+
+def _save(team: Team, target: str, options: _Options, description: Description) -> None:
+    """The rounds of a save, and the writing between them."""
+    plan, temporary = _agree(team, target, description, options.told)
+
+    def bundle_of(rank: int) -> str:
+        return sharded_filename(f"{temporary.path}/part", rank, team.world_size)
+
+    wrote = False
+    with team.guarded() as guard:
+        metadata = options.metadata if team.rank == 0 else None
+        parts = parts_of(plan, team.rank)
+        # An empty save is a checkpoint too, and metadata needs a place.
+        if parts or (team.rank == 0 and (metadata is not None or not plan.tensors)):
+            with Writer(
+                bundle_of(team.rank),
+                metadata=metadata,
+                level=options.level,
+                alignment=options.alignment,
+                durability="none" if options.durability == "none" else "rename",
+            ) as writer:
+                _write_parts(writer, parts, plan, description)
+            wrote = True
+
+    def join_bundles(answers: list[bytes]) -> bytes:
+        written = [bundle_of(rank) for rank, answer in enumerate(answers) if answer == b"1"]
+        for rank, bundle in enumerate(map(bundle_of, range(team.world_size))):
+            if bundle in written and not os.path.isfile(names.index_name(bundle)):
+                raise CheckpointNotFoundError(
+                    f"process {rank} wrote its part here, but process 0 does not see it: is "
+                    f"{target} on a file system that all processes share?",
+                    path=names.index_name(bundle),
+                )
+        merge(written, target, inputs="consume", durability=options.durability)
+        return b""
+
+    team.round(guard.error, b"1" if wrote else b"0", join_bundles, temporary.remove)
+
+
+def _copied(description: Description) -> tuple[Snapshot, Description]:
+    """Copies of the arrays of this process, and the description of these."""
+    sources = Sources()
+    rows: dict[tuple[str, int], int] = {}
+    for name, one in description.held.items():
+        blocks: dict[Any, int] = {}
+        for position, array in one.arrays.items():
+            shape = one.shapes[position]
+            block = () if one.layout is None else one.layout.block_of(position)
+            # Local replicas are equal: which of them is written does not matter.
+            row = rows[name, position] = blocks.setdefault((block, shape), len(sources))
+            if row == len(sources):
+                sources.add(names.tensor_bytes(name), array)
+                _check_added(sources, name, shape, one.code)
+    snapshot = Snapshot([sources])
+    arrays = snapshot.arrays(sources)
+    held = {
+        name: one._replace(
+            arrays={position: arrays[rows[name, position]] for position in one.arrays}
+        )
+        for name, one in description.held.items()
+    }
+    return snapshot, replace(description, held=held, copied=True)
+
+
+def _agree(
+    team: Team, target: str, mine: Description, options: list[str]
+) -> tuple[Plan, TemporaryDirectory]:
     """The plan that all processes share, and the temporary directory, which process 0 has made."""
-    temporary = TemporaryDirectory(options[0])
+    temporary = TemporaryDirectory(target)
     try:
         plan, token = _agree_on(team, mine, options, temporary)
     except BaseException:
         temporary.remove()  # that of process 0; no other has one of the name that it drew
         raise
-    return plan, temporary if team.rank == 0 else TemporaryDirectory(options[0], token)
+    return plan, temporary if team.rank == 0 else TemporaryDirectory(target, token)
 
 
 def _agree_on(
-    team: _Team, mine: Description, options: list[str], temporary: TemporaryDirectory
+    team: Team, mine: Description, options: list[str], temporary: TemporaryDirectory
 ) -> tuple[Plan, str]:
     """The plan, and the random part of the temporary names.
 
@@ -395,7 +379,7 @@ def _agree_on(
         told = [json.loads(answer) for answer in answers]
         placements.extend(positions for _, positions, _ in told)
         for number, what in enumerate(("prefixes", "levels", "alignments", "durabilities")):
-            _compare_all(f"give different {what}", [given[number] for _, _, given in told])
+            compare_all(f"give different {what}", [given[number] for _, _, given in told])
         temporary.make()
         verdict: dict[str, Any] = {"token": temporary.token}
         if mine.uniform and all(other == digest for other, _, _ in told):
@@ -428,7 +412,9 @@ def _write_parts(
     sources, size = Sources(), 0
     for name, box, position in parts:
         one = plan.tensors[name]
-        array, dtype = description.held[name].arrays[position], None
+        array = description.held[name].arrays[position]
+        # A copy is a plain array, from which the dtype cannot always be told.
+        dtype = one.code if description.copied else None
         shape = one.shape if box is None else box.shape
         if one.layout is not None and one.size == 0:
             # The local block is not the whole of it, though neither has an element.
@@ -439,20 +425,24 @@ def _write_parts(
             dtype,
             None if box is None else (box.full_shape, box.start, box.lengths),
         )
-        # Not where it was described by its own words, but as numpy sees it.
-        if sources.arrays[-1].shape != shape or sources.codes[-1] != one.code:
-            raise InvalidError(
-                f"the array is one of shape {sources.arrays[-1].shape} and dtype "
-                f"{dtypes.numpy_name_of(sources.codes[-1])} now, and was described as "
-                f"{shape}, {dtypes.numpy_name_of(one.code)}",
-                tensor=name,
-            )
+        _check_added(sources, name, shape, one.code)
         size += sources.sizes[-1]
         if size >= BATCH_BYTES:
             writer._add(sources)
             sources, size = Sources(), 0
     if len(sources):
         writer._add(sources)
+
+
+def _check_added(sources: Sources, name: str, shape: tuple[int, ...], code: int) -> None:
+    """Refuses what is, as numpy sees it, not what it was described as by its own words."""
+    if sources.arrays[-1].shape != shape or sources.codes[-1] != code:
+        raise InvalidError(
+            f"the array is one of shape {sources.arrays[-1].shape} and dtype "
+            f"{dtypes.numpy_name_of(sources.codes[-1])} now, and was described as "
+            f"{shape}, {dtypes.numpy_name_of(code)}",
+            tensor=name,
+        )
 
 
 def _dumped(document: Any) -> bytes:
@@ -470,7 +460,7 @@ class _Wishes:
     local: dict[Mesh, list[str]]
 
     @classmethod
-    def of(cls, layouts: Any, devices: Iterable[str] | None, team: _Team) -> _Wishes:
+    def of(cls, layouts: Any, devices: Iterable[str] | None, team: Team) -> _Wishes:
         found = layouts_by_name(layouts)
         meshes = dict.fromkeys(one.mesh for one in found.values() if one is not None)
         if devices is None:

@@ -59,11 +59,13 @@ class Description:
         held: by name, sorted: two processes may go through their tensors in different orders.
         unused: names that have a layout, but nothing here.
         placement: for each mesh, the positions of the devices of this process.
+        copied: the arrays are copies of those described, as numpy has them.
     """
 
     held: dict[str, Held] = field(default_factory=dict)
     unused: list[str] = field(default_factory=list)
     placement: dict[Mesh, list[int]] = field(default_factory=dict)
+    copied: bool = False
 
     @property
     def uniform(self) -> bool:

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What holds a background save up, so that tests need no luck."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from ckptfmt import line, writer
+
+# Longer than any machine takes; a test that waits so long has failed.
+PATIENCE = 60
+
+
+class Gate:
+    """Saves in the background wait here before they write, until it is opened. Others pass."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.reached, self.opened = threading.Event(), threading.Event()
+        self.writers: list[str] = []
+        real = writer.write_sources
+        caller = threading.current_thread()
+
+        def write_sources(*given: Any, **options: Any) -> None:
+            thread = threading.current_thread()
+            if thread is not caller:
+                self.writers.append(thread.name)
+                self.reached.set()
+                assert self.opened.wait(PATIENCE)
+            real(*given, **options)
+
+        monkeypatch.setattr(writer, "write_sources", write_sources)
+
+    def open(self) -> None:
+        self.opened.set()
+
+
+@contextmanager
+def waiting_for(call: Callable[[], Any]) -> Iterator[list[Any]]:
+    """Runs `call` in a thread. Inside, it is waiting for a save in the background; afterwards, the
+    list has what it gave or raised."""
+    reached = threading.Event()
+    outcome: list[Any] = []
+    condition = line._turn.changed
+    real = condition.wait
+
+    def wait(timeout: float | None = None) -> bool:
+        reached.set()
+        return real(timeout)
+
+    def run() -> None:
+        try:
+            outcome.append(call())
+        except Exception as error:
+            outcome.append(error)
+
+    condition.wait = wait  # type: ignore[method-assign]
+    thread = threading.Thread(target=run)
+    try:
+        thread.start()
+        assert reached.wait(PATIENCE)
+        assert not outcome
+        yield outcome
+        thread.join(PATIENCE)
+        assert outcome
+    finally:
+        del condition.wait

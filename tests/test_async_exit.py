@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How a process ends that has a save in the background: by waiting for it, unless it is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ckptfmt
+
+# The background writes only once the interpreter has begun to exit; or never.
+HEAD = """
+import atexit, os, signal, sys, threading
+import numpy as np
+import ckptfmt
+from ckptfmt import save_async, writer
+prefix, real, reached = sys.argv[1], writer.write_sources, threading.Event()
+never = threading.Event()
+
+def held_up(*given, **options):
+    reached.set()
+    if threading.current_thread() is not threading.main_thread():
+        never.wait() if "never" in sys.argv else threading.main_thread().join()
+    real(*given, **options)
+
+writer.write_sources = held_up
+values = {"x": np.full(1000, 2.0), "y": np.arange(5)}
+"""
+
+SAVE = "future = save_async(prefix, values); reached.wait()\n"
+SAVER = """
+spec = lambda i: ckptfmt.SaveSpec(np.full(1000, 2.0), "", "x" if i == 0 else f"x{i}",
+    device=f"/job:w/task:{i}")
+saver = ckptfmt.Saver({"all": {"x" if i == 0 else f"x{i}": spec(i) for i in range(12)}})
+options = ckptfmt.CheckpointOptions(enable_async=True,
+    write_callbacks=[lambda: print("written", flush=True)])
+future = saver.save(prefix, options); reached.wait()
+"""
+
+
+def run(tmp_path: Path, program: str, *more: str) -> tuple[int, str, str]:
+    """How a process ends that runs the program: status, what it printed, and what it complained
+    of."""
+    command = [sys.executable, "-c", HEAD + program, str(tmp_path / "ck"), *more]
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, env=environment
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("save", [SAVE, SAVER])
+@pytest.mark.parametrize(
+    ("end", "status", "complaint"),
+    [
+        ("", 0, ""),
+        ("sys.exit(3)", 3, ""),
+        ("raise ValueError('mine')", 1, "ValueError: mine"),
+        ("raise KeyboardInterrupt", -signal.SIGINT, "KeyboardInterrupt"),
+    ],
+)
+def test_an_exit_waits(tmp_path: Path, save: str, end: str, status: int, complaint: str) -> None:
+    found, printed, told = run(tmp_path, save + end)
+    assert found == status
+    assert printed == ("written\n" if save is SAVER else "")
+    assert told.splitlines()[-1:] == ([complaint] if complaint else [])
+    assert set(ckptfmt.load(tmp_path / "ck")["x"].tolist()) == {2.0}
+    assert not [name for name in os.listdir(tmp_path) if "temp" in name]
+
+
+@pytest.mark.parametrize("end", ["os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"])
+@pytest.mark.parametrize("save", [SAVE, SAVER])
+def test_what_does_not_exit_but_stops_keeps_the_older_checkpoint(
+    tmp_path: Path, save: str, end: str
+) -> None:
+    ckptfmt.save(tmp_path / "ck", {"x": np.ones(3)})
+    found, _, told = run(tmp_path, save + end, "never")
+    assert (found, told) == (0 if "_exit" in end else -signal.SIGKILL, "")
+    assert ckptfmt.load(tmp_path / "ck")["x"].tolist() == [1, 1, 1]
+    assert ckptfmt.verify(tmp_path / "ck").ok
+
+
+@pytest.mark.parametrize("save", [SAVE, SAVER])
+def test_a_save_while_the_interpreter_exits(tmp_path: Path, save: str) -> None:
+    """There is no background any more: it is written at once."""
+    body = save.strip().replace("\n", "\n    ")
+    program = f"def late():\n    {body}\n    print(future.done())\natexit.register(late)\n"
+    found, printed, told = run(tmp_path, program)
+    assert (found, told) == (0, "")
+    assert printed.endswith("True\n")
+    assert set(ckptfmt.load(tmp_path / "ck")["x"].tolist()) == {2.0}
+
+
+def test_an_error_that_nobody_heard_of_is_logged_at_exit(tmp_path: Path) -> None:
+    (tmp_path / "ck.index").mkdir()
+    (tmp_path / "ck.index" / "full").mkdir()
+    found, printed, told = run(tmp_path, SAVE)
+    assert (found, printed) == (0, "")
+    assert told.startswith(f"the checkpoint {tmp_path / 'ck'} was not written, and nobody asked: ")
+    assert "StorageError" in told
+    # Who asked has heard of it.
+    found, printed, told = run(tmp_path, SAVE + "future.add_done_callback(lambda f: f.exception())")
+    assert (found, printed, told) == (0, "", "")
+
+
+def test_a_process_of_multiprocessing(tmp_path: Path) -> None:
+    program = """
+import multiprocessing
+def work():
+    save_async(prefix, values); reached.wait()
+if __name__ == "__main__":
+    child = multiprocessing.get_context("fork").Process(target=work)
+    child.start(); child.join(); print(child.exitcode)
+"""
+    found, printed, told = run(tmp_path, program)
+    assert (found, printed, told) == (0, "0\n", "")
+    assert set(ckptfmt.load(tmp_path / "ck")["x"].tolist()) == {2.0}
