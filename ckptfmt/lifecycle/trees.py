@@ -28,13 +28,15 @@ from ckptfmt.lifecycle.graph import (
 from ckptfmt.lifecycle.tree_build import build, from_names, reachable, wanted_keys
 from ckptfmt.lifecycle.tree_flatten import Flat, flatten, layouts_by_path
 from ckptfmt.lifecycle.tree_nodes import TreeNode, leaf_name
+from ckptfmt.line import SaveFuture
 from ckptfmt.load import _casts, _check_used, select_batch
 from ckptfmt.locate import path_text
 from ckptfmt.reader import Reader
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.options import CheckpointOptions
+from ckptfmt.saving.rounds import Team
 from ckptfmt.saving.saver import Saver
-from ckptfmt.saving.sharded import _Team, sharded_restore, sharded_save
+from ckptfmt.saving.sharded import sharded_restore, sharded_save
 
 if TYPE_CHECKING:
     from ckptfmt.distributed.coordinator import Coordinator
@@ -60,8 +62,9 @@ def save_tree(
     progress: Progress | None = None,
     layouts: Any = None,
     coordinator: Coordinator | None = None,
-) -> str:
-    """Saves a tree as one checkpoint, all or nothing, and returns its prefix.
+) -> str | SaveFuture:
+    """Saves a tree as one checkpoint, all or nothing, and returns its prefix (a SaveFuture, if the
+    options say `enable_async`).
 
     A tree is made of mappings, lists and tuples; of named tuples and dataclasses, which are saved
     as dicts of their fields; of arrays (whatever `Writer.add` takes that has a dtype and a shape),
@@ -124,7 +127,7 @@ def _scalar(content: bytes) -> Any:
 def _save_on_mesh(
     prefix: Path, tree: Any, layouts: Any, coordinator: Coordinator, given: Mapping[str, Any]
 ) -> None:
-    team = _Team(coordinator, "save_tree")
+    team = Team(coordinator, "save_tree")
     flat, content = Flat(ObjectGraph()), b""
     with team.guarded() as guard:
         flat = flatten(tree, None if layouts is None else layouts_by_path(layouts))
@@ -287,7 +290,7 @@ def _load_on_mesh(
     wanted: Callable[[str], object] | None,
     limits: Mapping[str, int] | None,
 ) -> Any:
-    team = _Team(coordinator, "load_tree")
+    team = Team(coordinator, "load_tree")
     stored: _Stored | None = None
     wishes: dict[str, Layout | None] = {}
     with team.guarded() as guard:
