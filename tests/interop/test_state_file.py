@@ -1,0 +1,390 @@
+# SPDX-License-Identifier: Apache-2.0
+"""State files of either side, read by the other; whatever TensorFlow refuses is refused.
+
+There are two differences, and both are looked for here: a path that is no UTF-8, written with
+escapes, is read by ckptfmt and refused by TensorFlow; and a state file with bytes that are no UTF-8
+is to ckptfmt as any other damaged one, where TensorFlow's UnicodeDecodeError goes up to the caller.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ckptfmt
+from ckptfmt import tf
+from ckptfmt.checkpoint_state import CheckpointState, format_state, parse_state
+
+from .generate import seed_from_environment
+from .oracle import interpreter
+
+STATES = int(os.environ.get("CKPTFMT_TEST_STATES", "500"))
+DAMAGES = 6000
+SECONDS = 400
+
+Question = dict[str, Any]
+
+
+def asked(questions: list[Question]) -> list[dict[str, Any]]:
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    environment.pop("PYTHONPATH", None)
+    worker = Path(__file__).with_name("tf_state.py")
+    found = subprocess.run(
+        [interpreter(), str(worker)],
+        input=json.dumps(questions).encode(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+        timeout=SECONDS,
+        check=True,
+    )
+    answers: list[dict[str, Any]] = json.loads(found.stdout)
+    assert len(answers) == len(questions)
+    return answers
+
+
+def described(state: CheckpointState | None) -> Any:
+    """As `described` in tf_state.py."""
+    if state is None:
+        return None
+    preserved = state.last_preserved_timestamp
+    return [
+        os.fsencode(state.model_checkpoint_path).hex(),
+        [os.fsencode(path).hex() for path in state.all_model_checkpoint_paths],
+        [float(value).hex() for value in state.all_model_checkpoint_timestamps],
+        (0.0 if preserved is None else preserved).hex(),
+    ]
+
+
+def ours(function: Any, *arguments: Any, **more: Any) -> dict[str, Any]:
+    """An answer as the worker gives one."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ckptfmt.CkptfmtWarning)
+            return {"value": function(*arguments, **more)}
+    except ckptfmt.CkptfmtError as error:
+        return {"error": type(error).__name__}
+
+
+# ---- random states -------------------------------------------------------------------------------
+
+PIECES = [
+    *("a", "Z", "0", "7", " ", "-", ".", "_", "#", "*", "?", "[", "]", "{", "%", ":", ",", ";"),
+    *('"', "'", "\\", "\\\\", "\\n", "\\x4", "\\u0041", "\\U0001f600", "\\101", "\\N{DASH}"),
+    *("\n", "\r", "\t", "\a", "\b", "\f", "\v", "\0", "\x01", "\x1b", "\x1f", "\x7f", "\x80"),
+    *("\x85", "\xa0", "\xad", "ä", "ß", "\u0301", "\u2028", "\ufeff", "\uffff", "日", "😀"),
+]
+NUMBERS = [
+    *(0.0, -0.0, 1.0, -1.5, 1e16, 1e17, 1e22, 123456789012345678.0, 5e-324, 1.7976931348623157e308),
+    *(1795212156.6255136, 0.1, 1e-5, 1e-4, 123456.7),
+]
+
+
+def random_path(rng: random.Random) -> str:
+    path = "".join(rng.choice(PIECES) for _ in range(rng.randint(1, 8)))
+    return "/" * (rng.random() < 0.3) + "s/" * (rng.random() < 0.3) + path
+
+
+def random_number(rng: random.Random) -> float:
+    return rng.choice(NUMBERS) if rng.random() < 0.5 else rng.uniform(0, 2e9)
+
+
+def random_update(rng: random.Random, root: Path, number: int) -> Question:
+    """The arguments of one update_checkpoint_state, in a directory of its own."""
+    name = f"d{number}"
+    (root / name).mkdir()
+    relative = rng.random() < 0.5
+    # TensorFlow takes an absolute path for a relative one when it has just made it one.
+    absolute_directory = relative or rng.random() < 0.5
+    paths = [random_path(rng) for _ in range(rng.choice((0, 1, 1, 2, 3)))]
+    newest = paths[-1] if paths and rng.random() < 0.7 else random_path(rng)
+    count = len(paths) + (not paths or paths[-1] != newest)
+    if rng.random() < 0.1:
+        count += 1
+    return {
+        "ask": "update",
+        "cwd": str(root),
+        "directory": str(root / name) if absolute_directory else name,
+        "newest": newest,
+        "all": paths,
+        "relative": relative,
+        "times": [random_number(rng) for _ in range(count)] if rng.random() < 0.6 else None,
+        "preserved": random_number(rng) if rng.random() < 0.6 else None,
+    }
+
+
+def test_both_write_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And each reads what the other wrote."""
+    rng = random.Random(f"states {seed_from_environment()}")
+    questions = [random_update(rng, tmp_path, number) for number in range(STATES)]
+    readings: list[Question] = []
+    answers = asked(questions)
+    monkeypatch.chdir(tmp_path)
+    refused = 0
+    for question, answer in zip(questions, answers, strict=True):
+        directory = Path(question["directory"])
+        theirs = directory / "checkpoint"
+        if "value" in answer:
+            state = ckptfmt.get_checkpoint_state(directory)
+            readings.append({"ask": "get", "directory": str(tmp_path / directory)})
+            readings[-1]["state"] = described(ckptfmt.get_checkpoint_state(tmp_path / directory))
+            assert state is not None
+            assert state.model_checkpoint_path == state.all_model_checkpoint_paths[-1]
+            assert format_state(parse_state(theirs.read_bytes())).hex() == answer["value"]
+            theirs.unlink()
+        found = ours(
+            ckptfmt.update_checkpoint_state,
+            directory,
+            question["newest"],
+            question["all"],
+            all_model_checkpoint_timestamps=question["times"],
+            last_preserved_timestamp=question["preserved"],
+            save_relative_paths=question["relative"],
+            durability="rename",
+        )
+        if "\0" in question["newest"] + "".join(question["all"]):
+            assert found == {"error": "InvalidError"}  # no file has such a name
+            (directory / "checkpoint").write_bytes(bytes.fromhex(answer.get("value", "")))
+        elif "error" in answer:
+            assert (found, answer) == ({"error": "InvalidError"}, {"error": "ValueError"})
+            refused += 1
+        else:
+            assert theirs.read_bytes().hex() == answer["value"]
+    for question, answer in zip(readings, asked(readings), strict=True):
+        assert answer == {"value": question["state"]}
+    assert refused > STATES / 100
+    assert len(readings) > STATES / 2
+
+
+# ---- texts ---------------------------------------------------------------------------------------
+
+TEXTS = [
+    "",
+    "# only a remark",
+    'model_checkpoint_path: "a" model_checkpoint_path: "b"',
+    'all_model_checkpoint_paths: ["a", "b" "c"], all_model_checkpoint_paths: "d"',
+    "all_model_checkpoint_paths: [], all_model_checkpoint_timestamps: [ ]",
+    'all_model_checkpoint_paths: ["a",]',
+    'all_model_checkpoint_paths: ["a" "b"; "c"]',
+    'model_checkpoint_path: ["a"]',
+    "all_model_checkpoint_timestamps: [1, 2f, 3.5F, inf, -inff, -INFINITYF, nan, nanf, -nan, 1_0]",
+    *(
+        f"last_preserved_timestamp: {number}"
+        for number in (
+            *(
+                "0",
+                "-0.0",
+                "+1",
+                "- 1",
+                "0x10",
+                "017",
+                "00.5",
+                "-01",
+                "1e999",
+                "1e-999",
+                ".5",
+                "5.",
+            ),
+            *(
+                "1.2.3",
+                "true",
+                '"1"',
+                "1ff",
+                "1fF",
+                "f",
+                "inffF",
+                "\uff15",
+                "1 1",
+                "0.0_1",
+                "1e+5-",
+            ),
+        )
+    ),
+    *(
+        f'model_checkpoint_path: "{text}"'
+        for text in (
+            *(
+                r"\?\q\X41\8\c",
+                r"\日",
+                r"\ä",
+                r"\😀",
+                r"\\日",
+                r"\777",
+                r"\377",
+                r"\303\244",
+                r"\xg",
+            ),
+            *(r"\xc3\xA4\x9q\x", r"\u12", r"\u00e4\U0001f600", r"\ud800", r"\ud83d\ude00", "\\"),
+            *(r"\U00110000", r"\u005cn\xf\u0041", r"\u005c", r"\1\12\123\1234\08", "tab\t", "a\0"),
+            *("line\nbreak", "\r", "\u2028", "\x85"),
+        )
+    ),
+    r"model_checkpoint_path: '\303' '\244'",
+    "model_checkpoint_path: 'a\\'",
+    "model_checkpoint_path: 'a\"",
+    'model_checkpoint_path "a"',
+    'model_checkpoint_path: "a",,',
+    ';model_checkpoint_path: "a"',
+    'Model_checkpoint_path: "a"',
+    '1: "a"',
+    '[tensorflow.x]: "a"',
+    '\ufeffmodel_checkpoint_path: "a"',
+    '\x1c\x85\xa0\u3000\v\fmodel_checkpoint_path\u2003:#x\n"a"',
+    'model_checkpoint_path: "a" # \r remark\x85 still',
+    "model_checkpoint_path { }",
+    "model_checkpoint_path: < >",
+]
+# What damage puts in: it must have a chance to make other sense.
+INSERTED = [
+    *b"\"'\\#[],;:\n\r\t 0x7fFuUnN_-+.\0\x80\xc3\xff",
+    *map(ord, "amt"),
+]
+
+
+def damaged(rng: random.Random, content: bytes) -> bytes:
+    changed = bytearray(content)
+    for _ in range(rng.choice((1, 1, 1, 2, 3))):
+        at = rng.randrange(len(changed) + 1)
+        kind = rng.randrange(4)
+        if kind == 0:
+            changed[at:at] = bytes([rng.choice(INSERTED)])
+        elif kind == 1:
+            del changed[at : at + rng.choice((1, 1, 2, 20))]
+        elif kind == 2 and at < len(changed):
+            changed[at] = rng.choice(INSERTED)
+        elif kind == 3 and at < len(changed):
+            changed[at] ^= 1 << rng.randrange(8)
+    return bytes(changed)
+
+
+def odd_state(rng: random.Random) -> bytes:
+    paths = [random_path(rng) for _ in range(rng.randint(0, 2))]
+    numbers = [random_number(rng) for _ in paths]
+    state = CheckpointState(random_path(rng), tuple(paths), tuple(numbers), random_number(rng))
+    content = format_state(state)
+    if rng.random() < 0.3:
+        content = content.replace(b"all_model_checkpoint_paths: ", b"all_model_checkpoint_paths: [")
+        content = content.replace(b'"\n', b'"]\n').replace(b'"]\n', b'"\n', 1)
+    return content
+
+
+def test_the_same_texts_are_refused() -> None:
+    rng = random.Random(f"texts {seed_from_environment()}")
+    contents = [text.encode("utf-8", "surrogateescape") for text in TEXTS]
+    contents += [damaged(rng, odd_state(rng)) for _ in range(DAMAGES)]
+    answers = asked([{"ask": "parse", "content": content.hex()} for content in contents])
+    kinds: Counter[str] = Counter()
+    for content, answer in zip(contents, answers, strict=True):
+        found = ours(lambda content=content: described(parse_state(content)))
+        if "error" in answer:
+            if "value" in found:  # the one difference: a path that is no UTF-8
+                state = parse_state(content)
+                texts = [state.model_checkpoint_path, *state.all_model_checkpoint_paths]
+                assert any("\udc80" <= letter <= "\udcff" for text in texts for letter in text)
+                kinds["no UTF-8"] += 1
+            else:
+                assert found == {"error": "CorruptError"}, content
+                assert answer["error"] in ("ParseError", "UnicodeDecodeError"), content
+                kinds[answer["error"]] += 1
+        else:
+            assert found == answer, content
+            kinds["same"] += 1
+    assert kinds["same"] > len(TEXTS) / 3
+    assert kinds["ParseError"] > len(TEXTS) / 3
+    assert kinds["no UTF-8"] >= 1
+
+
+# ---- the functions -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def directories(tmp_path: Path) -> list[Path]:
+    """Directories with state files of many kinds, and checkpoints for some of them."""
+    contents: list[bytes | None] = [
+        *(None, b"", b"# x", b"unknown: 1", b'model_checkpoint_path: ""', b"\xff"),
+        *(b'model_checkpoint_path: "ck-1"', b'model_checkpoint_path: "none"'),
+        *(b'model_checkpoint_path: "../out"', b'model_checkpoint_path: "old"'),
+        *(b'model_checkpoint_path: "./ck-1"', b'all_model_checkpoint_paths: "ck-1"'),
+        f'model_checkpoint_path: "{tmp_path}/out" all_model_checkpoint_paths: "/a/b"'.encode(),
+    ]
+    (tmp_path / "out.index").touch()
+    found = []
+    for number, content in enumerate(contents):
+        directory = tmp_path / f"d{number}"
+        directory.mkdir()
+        for name in ("ck-1.index", "ck-2.index", "old"):
+            (directory / name).touch()
+        if content is not None:
+            (directory / "checkpoint").write_bytes(content)
+        found.append(directory)
+    (directory / "s").mkdir()
+    (directory / "s" / "checkpoint").mkdir()
+    return [*found, directory / "s", tmp_path / "none"]
+
+
+@pytest.mark.parametrize("ask", ["get", "latest"])
+def test_get_and_latest(directories: list[Path], ask: str) -> None:
+    answers = asked([{"ask": ask, "directory": str(one)} for one in directories])
+    for directory, answer in zip(directories, answers, strict=True):
+        if ask == "get":
+            found = ours(lambda one=directory: described(tf.get_checkpoint_state(one)))
+        else:
+            found = ours(tf.latest_checkpoint, directory)
+        expected = {
+            "ValueError": {"error": "InvalidError"},
+            "UnicodeDecodeError": {"value": None},  # the other difference
+        }.get(answer.get("error", ""), answer)
+        assert found == expected
+
+
+def test_exists_and_mtimes(tmp_path: Path) -> None:
+    for number, name in enumerate(("ck-1.index", "old", "both", "both.index", "s")):
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, ns=(1, (1000 + number) * 10**9))
+    names = ["ck-1", "old", "both", "ck", "ck-1.index", "none", "s"]
+    prefixes = [f"{tmp_path}/{name}" for name in names]
+    *existing, times = asked(
+        [
+            *({"ask": "exists", "prefix": prefix} for prefix in prefixes),
+            {"ask": "mtimes", "prefixes": prefixes},
+        ]
+    )
+    assert [{"value": tf.checkpoint_exists(prefix)} for prefix in prefixes] == existing
+    assert {"value": tf.get_checkpoint_mtimes(prefixes)} == times
+
+
+@pytest.mark.parametrize("more", [[], [2, "graph"]])
+def test_remove(tmp_path: Path, more: list[Any]) -> None:
+    for base in ("m", "m-00001-of-00002", "m-1"):
+        folder = tmp_path / "theirs" / base
+        folder.mkdir(parents=True)
+        for stem in ("m", "m-00001-of-00002", "m-1", "mm"):
+            for end in (
+                "index",
+                "data-00000-of-00002",
+                "data-00001-of-00002",
+                "meta",
+                "graph",
+                "x",
+            ):
+                (folder / f"{stem}.{end}").touch()
+    shutil.copytree(tmp_path / "theirs", tmp_path / "ours")
+    bases = sorted(os.listdir(tmp_path / "theirs"))
+    answers = asked(
+        [
+            {"ask": "remove", "prefix": f"{tmp_path}/theirs/{base}/{base}", "more": more}
+            for base in bases
+        ]
+    )
+    for base, answer in zip(bases, answers, strict=True):
+        tf.remove_checkpoint(tmp_path / "ours" / base / base, *more)
+        assert sorted(os.listdir(tmp_path / "ours" / base)) == answer["value"]
