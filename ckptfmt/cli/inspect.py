@@ -2,8 +2,8 @@
 """`ckptfmt inspect`: what a checkpoint holds and how it lies in its files. Never changes anything.
 
 This file has the options and decides what is looked at; `contents.py` and `layout.py` look, and
-`inspect_text.py`, `inspect_tree.py`, `inspect_layout.py` and `inspect_json.py` print.
-`inspect_unopened.py` has what can be said where the index cannot be opened.
+`inspect_text.py`, `inspect_tree.py`, `inspect_graph.py`, `inspect_layout.py` and `inspect_json.py`
+print. `inspect_unopened.py` has what can be said where the index cannot be opened.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import ckptfmt
 from ckptfmt import Finding
 from ckptfmt.cli import (
     DAMAGE,
+    inspect_graph,
     inspect_json,
     inspect_layout,
     inspect_text,
@@ -28,6 +29,7 @@ from ckptfmt.cli import (
 )
 from ckptfmt.cli.contents import RESERVED, Contents, Tensors, finding_of, gather
 from ckptfmt.cli.output import COLORS, Output, colored
+from ckptfmt.lifecycle.graph import ObjectGraph
 from ckptfmt.locate import locate
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
@@ -38,9 +40,10 @@ EPILOG = r"""
 PATH is a prefix, an .index or data file, a directory with a `checkpoint` file or a single
 checkpoint, or a SavedModel directory. It is taken literally.
 
-The index is read, no tensor. A damaged checkpoint is shown as far as it can be read; what is wrong
-goes to standard error. Names are shown with everything escaped that is no plain character:
-\n, \x1b and \xff are bytes, \u202e is a character, \\ is a backslash.
+The index is read, no tensor (but, for --tree, the object graph). A damaged checkpoint is shown as
+far as it can be read; what is wrong goes to standard error. Names are shown with everything
+escaped that is no plain character: \n, \x1b and \xff are bytes, \u202e is a character, \\ is a
+backslash.
 
 examples:
   ckptfmt inspect model.ckpt-1000
@@ -84,7 +87,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help=f"list the format's own tensors ({RESERVED}*) as well",
     )
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--tree", action="store_true", help="names split at /, with sums per branch")
+    form.add_argument(
+        "--tree",
+        action="store_true",
+        help="the objects of the object graph, where there is one, else names split at /, with "
+        "sums per branch",
+    )
     form.add_argument(
         "--layout",
         action="store_true",
@@ -128,7 +136,10 @@ def run(options: argparse.Namespace) -> int:
         if options.layout or chosen is None:
             files, found = layout.layout_of(contents)
             contents.problems += found
-        _show(contents, chosen, files, options)
+        graph = None
+        if options.tree and not options.json and chosen is not None:
+            graph = inspect_graph.graph_of(reader, contents)
+        _show(contents, chosen, files, graph, options)
     _complain(contents.problems, options.color)
     return 1 if contents.problems else 0
 
@@ -163,6 +174,7 @@ def _show(
     contents: Contents,
     chosen: Tensors | None,
     files: list[layout.FileLayout] | None,
+    graph: ObjectGraph | None,
     options: argparse.Namespace,
 ) -> None:
     out = Output(options.color)
@@ -175,8 +187,13 @@ def _show(
         inspect_layout.show(out, contents, files or [])
     else:
         inspect_text.show_header(out, contents)
-        if options.tree:
-            inspect_tree.show(out, chosen, options.limit, by_size=options.sort == "size")
+        by_size = options.sort == "size"
+        if graph is not None:
+            inspect_graph.show(
+                out, graph, chosen, options.limit, by_size=by_size, filtered=bool(options.filter)
+            )
+        elif options.tree:
+            inspect_tree.show(out, chosen, options.limit, by_size=by_size)
         else:
             inspect_text.show_table(out, chosen, options.limit, slices=options.slices)
         candidates = None

@@ -3,18 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ckptfmt.cli import text
 from ckptfmt.cli.contents import Tensors
 from ckptfmt.cli.output import Output
 
-__all__ = ["show"]
+__all__ = ["show", "write_rows"]
 
 # Deeper names are not split any further; a name may have a slash in every byte.
 DEPTH_MAX = 40
-_LINES = ("├─ ", "└─ ", "│  ", "   ")
-_ASCII_LINES = ("|- ", "`- ", "|  ", "   ")
+LINES = ("├─ ", "└─ ", "│  ", "   ")
+ASCII_LINES = ("|- ", "`- ", "|  ", "   ")
 
 
 class _Node:
@@ -67,7 +67,7 @@ def _walk(
 
 def show(out: Output, tensors: Tensors, limit: int | None, *, by_size: bool) -> None:
     """One line a branch and one a tensor; `limit` counts the tensors."""
-    lines = _LINES if out.fits("".join(_LINES)) else _ASCII_LINES
+    lines = LINES if out.fits("".join(LINES)) else ASCII_LINES
     rows: list[tuple[str, str, str, str, str]] = []
     seen = 0
     for label, node in _walk(_grown(tensors), lines, by_size):
@@ -79,7 +79,14 @@ def show(out: Output, tensors: Tensors, limit: int | None, *, by_size: bool) -> 
             seen += 1
         count = f"{node.tensors:,}" if node.children else ""
         rows.append((label, count, text.size(node.nbytes), dtype, shape))
-    titles = ("name", "tensors", "bytes", "dtype", "shape")
+    write_rows(out, ("name", "tensors", "bytes", "dtype", "shape"), rows)
+    if seen < len(tensors):
+        out.line(f"... and {text.plural(len(tensors) - seen, 'tensor')} more")
+    out.line()
+
+
+def write_rows(out: Output, titles: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
+    """A table whose second and third columns are numbers."""
     cells = list(zip(*rows, strict=True)) or [()] * len(titles)
     columns = [
         text.Column(title, list(column), right=number in (1, 2))
@@ -89,6 +96,3 @@ def show(out: Output, tensors: Tensors, limit: int | None, *, by_size: bool) -> 
     out.write(out.paint(next(pieces).rstrip("\n"), "bold") + "\n")
     for piece in pieces:
         out.write(piece)
-    if seen < len(tensors):
-        out.line(f"... and {text.plural(len(tensors) - seen, 'tensor')} more")
-    out.line()

@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ckptfmt inspect --tree` shows the objects of the object graph, and names where it cannot."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cli.commands import Ran, data_file, flip
+
+import ckptfmt
+from ckptfmt.cli import main
+from ckptfmt.lifecycle.graph import (
+    OBJECT_GRAPH_KEY,
+    Attribute,
+    Node,
+    ObjectGraph,
+    SlotVariable,
+    encode_graph,
+)
+from ckptfmt.lifecycle.tree_nodes import Slot, TreeNode
+from ckptfmt.lifecycle.trees import save_tree
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    """Runs `ckptfmt inspect --tree` in this process."""
+
+    def run(*arguments: object) -> Ran:
+        status = main(["inspect", "--tree", *map(str, arguments)])
+        printed = capsys.readouterr()
+        return Ran(status, printed.out, printed.err)
+
+    return run
+
+
+def tree_in(ran: Ran) -> list[str]:
+    """The lines of the tree, without the header and the totals, its columns two blanks apart."""
+    lines = ran.out.split("\n\n")[1].splitlines()
+    return [re.sub(r"(?<=[^ │]) {2,}", "  ", line) for line in lines]
+
+
+def model() -> dict[str, Any]:
+    kernel = np.ones((8, 4), np.float32)
+    optimizer = TreeNode(
+        {"step": 3, "of": kernel},
+        attributes={"py_state": np.array(b"{}", object)},
+        slots=[Slot(kernel, "m/1", np.zeros((8, 4), np.float32))],
+    )
+    tree = {
+        "layers": [{"kernel": kernel, "b.s": np.zeros(4)}, ("x\n", None)],
+        "optimizer": optimizer,
+        "kernel": kernel,
+    }
+    tree["layers"].append(tree)  # type: ignore[attr-defined]
+    return tree
+
+
+def test_objects(tmp_path: Path, command: Callable[..., Ran]) -> None:
+    prefix = save_tree(tmp_path / "ckpt", model())
+    with ckptfmt.open(prefix) as reader:
+        size = reader[OBJECT_GRAPH_KEY].stored_nbytes
+    ran = command(prefix)
+    assert (ran.status, ran.err) == (0, "")
+    assert tree_in(ran) == [
+        "name  tensors  bytes  dtype  shape  kind",
+        "├─ kernel  128 B  float  [8, 4]",
+        "├─ layers/  2  39 B  list",
+        "│  ├─ 0/  1  32 B  dict",
+        "│  │  ├─ kernel -> kernel",
+        "│  │  └─ b..s  32 B  double  [4]",
+        "│  ├─ 1/  1  7 B  tuple",
+        "│  │  ├─ 0  7 B  string  []  str",
+        "│  │  └─ 1  0  0 B  none",
+        "│  └─ 2 -> (root)",
+        "├─ optimizer/  3  143 B",
+        "│  ├─ .ATTRIBUTES/py_state  7 B  string  []",
+        "│  ├─ step  8 B  int64  []  int",
+        "│  ├─ of -> kernel",
+        "│  └─ .OPTIMIZER_SLOT/m.S1 of kernel  128 B  float  [8, 4]",
+        f"└─ _CHECKPOINTABLE_OBJECT_GRAPH  {size} B  string  []",
+    ]
+    assert "\n7 tensors, " in ran.out
+
+
+def test_filter_sort_and_limit(tmp_path: Path, command: Callable[..., Ran]) -> None:
+    prefix = save_tree(tmp_path / "ckpt", model())
+    assert tree_in(command("--filter", "*b..s*", prefix)) == [
+        "name  tensors  bytes  dtype  shape  kind",
+        "└─ layers/  1  32 B  list",
+        "   └─ 0/  1  32 B  dict",
+        "      └─ b..s  32 B  double  [4]",
+    ]
+    assert tree_in(command("--sort", "size", "--limit", "2", prefix))[1:] == [
+        "├─ optimizer/  3  143 B",
+        "│  ├─ .OPTIMIZER_SLOT/m.S1 of kernel  128 B  float  [8, 4]",
+        "│  ├─ step  8 B  int64  []  int",
+        "... and 5 tensors more",
+    ]
+
+
+def write(prefix: Path, content: Any, **tensors: Any) -> Path:
+    if isinstance(content, ObjectGraph):
+        content = encode_graph(content)
+    ckptfmt.save(prefix, {**tensors, OBJECT_GRAPH_KEY: content}, level="v2")
+    return prefix
+
+
+def value(key: str) -> list[Attribute]:
+    return [Attribute("VARIABLE_VALUE", "", key)]
+
+
+def test_foreign_graphs(tmp_path: Path, command: Callable[..., Ran]) -> None:
+    nodes = [
+        Node([("a", 1), ("a/b", 1), ("\x1b[31m", 2), ("saved", 4)]),
+        Node([("up", 0)], value("v")),
+        Node([], value("v"), kind="new\n"),
+        Node([], [], [SlotVariable(3, "m", 3)]),
+        Node([], [], [SlotVariable(3, "m", 5)], registered_saver=("my.saver", "x")),
+        Node([], value("w")),
+    ]
+    prefix = write(tmp_path / "ckpt", ObjectGraph(nodes), v=np.ones(1), w=np.ones(1), z=np.ones(1))
+    ran = command(prefix, "--color", "never")
+    assert (ran.status, ran.err) == (0, "")
+    with ckptfmt.open(prefix) as reader:
+        size = reader[OBJECT_GRAPH_KEY].stored_nbytes
+    assert tree_in(ran)[1:] == [
+        "├─ a/  1  8 B",
+        "│  ├─ .ATTRIBUTES/VARIABLE_VALUE  8 B  double  [1]",
+        "│  └─ up -> (root)",
+        "├─ a.Sb -> a",
+        "├─ \\x1b[31m  8 B  double  [1]  new\\n",
+        "├─ saved/  1  8 B  saved by my.saver",
+        "│  └─ .OPTIMIZER_SLOT/m of (nothing that the root leads to)  8 B  double  [1]",
+        f"├─ _CHECKPOINTABLE_OBJECT_GRAPH  {size} B  string  []",
+        "└─ z  8 B  double  [1]",
+    ]
+
+
+def test_a_deep_graph_is_cut(tmp_path: Path, command: Callable[..., Ran]) -> None:
+    nodes = [Node([("n", number + 1)]) for number in range(50_000)]
+    prefix = write(tmp_path / "ckpt", ObjectGraph([*nodes, Node([], value("v"))]), v=np.ones(1))
+    lines = tree_in(command(prefix))
+    assert len(lines) == 1 + 41 + 2
+    assert lines[-3].lstrip("│ ").startswith("└─ n/ ...")
+    assert lines[-1] == "... and 1 tensor more"
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"\x0a", "a number that is cut off, at byte 1 of the object graph"),
+        (b"", "no nodes"),
+        (np.array(3), "the object graph is a tensor of dtype int64 and shape (), not one string"),
+    ],
+)
+def test_names_where_the_graph_is_damaged(
+    tmp_path: Path, command: Callable[..., Ran], content: Any, problem: str
+) -> None:
+    ran = command(write(tmp_path / "ckpt", content, **{"a/b": np.ones(1)}))
+    assert ran.status == 1
+    assert ran.err.startswith("problem: ")
+    assert problem in ran.err
+    assert "├─ a/b" in ran.out or "└─ a/b" in ran.out
+
+
+def test_damaged_bytes_of_the_graph(tmp_path: Path, command: Callable[..., Ran]) -> None:
+    prefix = save_tree(tmp_path / "ckpt", {"a": np.ones(2)}, level="v2")
+    flip(data_file(tmp_path / "ckpt"), 40)
+    ran = command(prefix)
+    assert ran.status == 1
+    assert "problem: CHECKSUM" in ran.err
+    assert "a/.ATTRIBUTES/VARIABLE_VALUE" in ran.out
+
+
+def test_tensors_that_are_missing(tmp_path: Path, command: Callable[..., Ran]) -> None:
+    nodes = [Node([(name, 1 + i) for i, name in enumerate("abc")])]
+    nodes += [Node([], value(key)) for key in ("x", "v", "y")]
+    ran = command(write(tmp_path / "ckpt", ObjectGraph(nodes), v=np.ones(1)))
+    assert ran.status == 1
+    assert "tensor 'x': the object graph names this tensor, which is not there, nor are 1 more" in (
+        ran.err
+    )
+    assert tree_in(ran)[1:4] == ["├─ a  missing", "├─ b  8 B  double  [1]", "├─ c  missing"]
+
+
+def test_json_and_other_forms_stay_as_they_are(tmp_path: Path) -> None:
+    prefix = write(tmp_path / "ckpt", b"\x0a", v=np.ones(1))
+    for options in (["--json"], ["--tree", "--json"], [], ["--layout"]):
+        assert main(["inspect", *options, str(prefix)]) == 0
