@@ -2,7 +2,7 @@
 """tf.train.Checkpoint does the jobs of test_checkpoint.py.
 
 Run as `tf_checkpoint.py FILE`: the file holds a list of jobs in JSON, and gets the list of their
-results. Trees of objects are described as in `trees.py`.
+results. Trees of objects are described as in `test_checkpoint.py`.
 """
 
 from __future__ import annotations

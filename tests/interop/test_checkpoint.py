@@ -1,0 +1,583 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ckptfmt.Checkpoint and tf.train.Checkpoint restore what the other saved, write the same graph,
+and come to the same status.
+
+Both build their objects from one description, a tree of dicts:
+
+    {"kind": "variable", "dtype": "float32", "shape": [2], "data": hexadecimal, "is": 3}
+    {"kind": "state", "text": "..."}
+    {"kind": "list" or "tuple", "items": [...]}
+    {"kind": "dict", "module", "checkpoint" or "optimizer", "items": {...}}
+
+"is" numbers objects that are the same wherever they stand; an optimizer has "slots" as well:
+[variable, name, slot variable].
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import ckptfmt
+from ckptfmt.lifecycle.graph import OBJECT_GRAPH_KEY, decode_graph, encode_graph
+
+from .generate import seed_from_environment
+from .oracle import interpreter
+
+Tree = dict[str, Any]
+
+ASSERTIONS = ("assert_consumed", "assert_existing_objects_matched", "assert_nontrivial_match")
+DTYPES = (
+    "float32",
+    "float64",
+    "int32",
+    "int64",
+    "bool",
+    "uint8",
+    "bfloat16",
+    "complex64",
+    "string",
+)
+ROUNDS = 12
+
+
+# ---- our side of tf_checkpoint.py ----------------------------------------------------------------
+
+
+class State:
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def serialize(self) -> str:
+        return self.text
+
+    def deserialize(self, value: bytes) -> None:
+        self.text = value.decode()
+
+
+class Optimizer(ckptfmt.Trackable):
+    untracked = ("slots", "names")
+
+    def __init__(self) -> None:
+        self.slots: dict[tuple[int, str], Any] = {}
+        self.names: list[str] = []
+
+    def add(self, variable: Any, name: str, slot: Any) -> None:
+        if name not in self.names:
+            self.names.append(name)
+        self.slots[id(variable), name] = slot
+
+    def get_slot_names(self) -> list[str]:
+        return self.names
+
+    def get_slot(self, variable: Any, name: str) -> Any:
+        return self.slots.get((id(variable), name))
+
+
+class Module(ckptfmt.Trackable):
+    pass
+
+
+class Builder:
+    def __init__(self) -> None:
+        self.shared: dict[int, Any] = {}
+
+    def build(self, tree: Tree) -> Any:
+        number = tree.get("is")
+        if number is None:
+            return self.made(tree)
+        if number not in self.shared:
+            self.shared[number] = self.made(tree)
+        return self.shared[number]
+
+    def made(self, tree: Tree) -> Any:
+        kind = tree["kind"]
+        if kind == "variable":
+            return value_of(tree)
+        if kind == "state":
+            return State(tree["text"])
+        if kind in ("list", "tuple"):
+            items = [self.build(item) for item in tree["items"]]
+            return items if kind == "list" else tuple(items)
+        named = {name: self.build(item) for name, item in tree["items"].items()}
+        if kind == "dict":
+            return named
+        if kind == "checkpoint":
+            return ckptfmt.Checkpoint(**named)
+        made: Any = Optimizer() if kind == "optimizer" else Module()
+        for name, item in named.items():
+            setattr(made, name, item)
+        for variable, name, slot in tree.get("slots", ()):
+            made.add(self.build(variable), name, self.build(slot))
+        return made
+
+    def checkpoint(self, job: Mapping[str, Any]) -> ckptfmt.Checkpoint:
+        objects = {name: self.build(tree) for name, tree in job["objects"].items()}
+        root = job.get("root")
+        return ckptfmt.Checkpoint(None if root is None else self.build(root), **objects)
+
+    def values(self) -> dict[str, Any]:
+        return {
+            str(number): value.text if isinstance(value, State) else described(value)
+            for number, value in self.shared.items()
+            if isinstance(value, (State, np.ndarray))
+        }
+
+
+def value_of(tree: Tree) -> np.ndarray[Any, Any]:
+    if tree["dtype"] == "string":
+        array = np.empty(len(tree["data"]), object)
+        array[:] = [text.encode("latin-1") for text in tree["data"]]
+        return array.reshape(tree["shape"])
+    dtype = np.dtype(getattr(ml_dtypes, tree["dtype"], tree["dtype"]))
+    return np.frombuffer(bytes.fromhex(tree["data"]), dtype).reshape(tree["shape"]).copy()
+
+
+def described(array: np.ndarray[Any, Any]) -> Any:
+    if array.dtype == object:
+        return [text.decode("latin-1") for text in array.ravel().tolist()]
+    return array.tobytes().hex()
+
+
+def variable(value: Any, number: int | None = None, dtype: str = "float32") -> Tree:
+    array = np.array(value, dtype)
+    tree = {
+        "kind": "variable",
+        "dtype": dtype,
+        "shape": list(array.shape),
+        "data": described(array),
+    }
+    return tree if number is None else {**tree, "is": number}
+
+
+def module(**items: Tree) -> Tree:
+    return {"kind": "module", "items": items}
+
+
+def dictionary(**items: Tree) -> Tree:
+    return {"kind": "dict", "items": items}
+
+
+def blank(tree: Any) -> Any:
+    """The same objects without their values."""
+    if isinstance(tree, list):
+        return [blank(item) for item in tree]
+    if not isinstance(tree, dict):
+        return tree
+    if tree.get("kind") == "state":
+        return {**tree, "text": ""}
+    if tree.get("kind") == "variable":
+        data = tree["data"]
+        empty = [""] * len(data) if isinstance(data, list) else "00" * (len(data) // 2)
+        return {**tree, "data": empty}
+    return {name: blank(item) for name, item in tree.items()}
+
+
+# ---- running both --------------------------------------------------------------------------------
+
+
+def tensorflow(folder: Path, jobs: list[dict[str, Any]]) -> list[Any]:
+    file = folder / "jobs.json"
+    file.write_text(json.dumps(jobs))
+    worker = Path(__file__).with_name("tf_checkpoint.py")
+    done = subprocess.run(
+        [interpreter(), str(worker), str(file)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    results: list[Any] = json.loads(file.read_text())
+    return results
+
+
+def reached(start: Any, path: list[str]) -> Any:
+    for name in path:
+        if isinstance(start, (list, tuple)):
+            start = start[int(name)]
+        else:
+            start = start[name] if isinstance(start, dict) else getattr(start, name)
+    return start
+
+
+def attach(holder: Any, name: str, value: Any) -> None:
+    if isinstance(holder, list):
+        holder.append(value)
+    elif isinstance(holder, dict):
+        holder[name] = value
+    else:
+        setattr(holder, name, value)
+
+
+def outcome(status: Any, assertion: str) -> str:
+    try:
+        assert getattr(status, assertion)() is status
+    except AssertionError as error:
+        assert isinstance(error, ckptfmt.MatchError)
+        return "AssertionError"
+    return "ok"
+
+
+def restored(job: Mapping[str, Any]) -> dict[str, Any]:
+    """What tf_checkpoint.py's `restore` does."""
+    builder = Builder()
+    checkpoint = builder.checkpoint(job)
+    options = ckptfmt.CheckpointOptions(skip_slot_variables=job.get("skip_slots", False))
+    try:
+        status = (checkpoint.read if job.get("read") else checkpoint.restore)(job["path"], options)
+    except ckptfmt.InvalidError:
+        return {"error": "InvalidError"}
+    for path, tree in job.get("later", ()):
+        attach(reached(checkpoint, path[:-1]), path[-1], builder.build(tree))
+    outcomes = [outcome(status, assertion) for assertion in ASSERTIONS]
+    status.expect_partial()
+    return {"outcomes": outcomes, "shared": builder.values()}
+
+
+def tensors_in_order(prefix: str) -> list[str]:
+    with ckptfmt.open(prefix) as reader:
+        return sorted(reader, key=lambda name: (reader[name].shard, reader[name].offset))
+
+
+def plain_graph(prefix: str) -> bytes:
+    """The object graph without what is another in ours."""
+    with ckptfmt.open(prefix) as reader:
+        content: Any = reader[OBJECT_GRAPH_KEY].read()
+    graph = decode_graph(content[()])
+    for node in graph.nodes:
+        node.kind = None
+        for attribute in node.attributes:
+            attribute.full_name = ""
+    return encode_graph(graph)
+
+
+# ---- structures ----------------------------------------------------------------------------------
+
+
+class Generator:
+    """Random trees of all kinds, with shared objects."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.count = 0
+        self.known: list[Tree] = []
+
+    def variable(self) -> Tree:
+        rng = self.rng
+        dtype = rng.choice(DTYPES)
+        shape = [rng.randint(0, 3) for _ in range(rng.randint(0, 2))]
+        size = int(np.prod(shape))
+        if dtype == "string":
+            data: Any = ["".join(rng.choices("ab\0\xff", k=rng.randint(0, 4))) for _ in range(size)]
+        elif dtype == "bool":
+            data = bytes(rng.randrange(2) for _ in range(size)).hex()
+        else:
+            kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
+            data = np.array([rng.randrange(100) for _ in range(size)]).astype(kind).tobytes().hex()
+        return {"kind": "variable", "dtype": dtype, "shape": shape, "data": data}
+
+    def leaf(self) -> Tree:
+        if self.known and self.rng.random() < 0.2:
+            return self.rng.choice(self.known)
+        self.count += 1
+        state = {"kind": "state", "text": f"state {self.count}"}
+        tree = state if self.rng.random() < 0.15 else self.variable()
+        self.known.append({**tree, "is": self.count})
+        return self.known[-1]
+
+    def tree(self, depth: int) -> Tree:
+        rng = self.rng
+        kind = rng.choice(("leaf", "dict", "list", "tuple", "module", "checkpoint"))
+        if depth == 0 or kind == "leaf":
+            return self.leaf()
+        if kind in ("list", "tuple"):
+            # TensorFlow tracks tuples only if there is something to track in them.
+            count = rng.randint(1 if kind == "tuple" else 0, 3)
+            return {"kind": kind, "items": [self.tree(depth - 1) for _ in range(count)]}
+        names = ["w", "b", "layer", "x"] + (["x/y", "k.1", "", "é"] if kind == "dict" else [])
+        chosen = rng.sample(names, rng.randint(0, 3))
+        return {"kind": kind, "items": {name: self.tree(depth - 1) for name in chosen}}
+
+    def objects(self) -> dict[str, Tree]:
+        names = self.rng.sample(["model", "opt", "a", "step", "zz"], self.rng.randint(1, 4))
+        return {name: self.tree(3) for name in names}
+
+
+def check_both_ways(tmp_path: Path, cases: list[dict[str, Any]]) -> None:
+    """Each side saves all cases, writes the same graph, and restores what the other saved."""
+    jobs = []
+    for number, case in enumerate(cases):
+        builder = Builder()
+        case["saved"] = builder.checkpoint(case).save(tmp_path / f"ours{number}")
+        case["values"] = builder.values()
+        jobs.append({**case, "do": "save", "path": str(tmp_path / f"theirs{number}")})
+        jobs.append({**blank(case), "do": "restore", "path": case["saved"], "values": None})
+    results = tensorflow(tmp_path, jobs)
+    for case, theirs, outcome_of_ours in zip(cases, results[::2], results[1::2], strict=True):
+        assert outcome_of_ours["shared"] == case["values"], case
+        assert outcome_of_ours["outcomes"] == ["ok"] * 3, case
+        ours = restored({**blank(case), "path": theirs})
+        assert ours["shared"] == case["values"], case
+        assert ours["outcomes"] == ["ok"] * 3, case
+        assert plain_graph(case["saved"]) == plain_graph(theirs), case
+        assert tensors_in_order(case["saved"]) == tensors_in_order(theirs), case
+
+
+def test_generated_structures_go_both_ways(tmp_path: Path) -> None:
+    seed = seed_from_environment()
+    cases = []
+    for number in range(ROUNDS):
+        generator = Generator(random.Random(f"checkpoint {seed} {number}"))
+        case: dict[str, Any] = {"objects": generator.objects()}
+        if number % 3 == 0:
+            case["root"] = module(w=generator.leaf(), sub=module(v=generator.leaf()))
+        cases.append(case)
+    check_both_ways(tmp_path, cases)
+
+
+def test_slot_variables_go_both_ways(tmp_path: Path) -> None:
+    v, w = variable([1.0, 2.0], 1), variable(3.0, 2)
+    optimizer = {
+        "kind": "optimizer",
+        "items": {"rate": variable(0.1, 3)},
+        "slots": [
+            [v, "momentum", variable([4.0, 5.0], 4)],
+            [w, "momentum", variable(6.0, 5)],
+            [w, "x/y", variable([[7.0]], 6)],
+        ],
+        "is": 7,
+    }
+    model = module(v=v, deep=dictionary(w=w))
+    cases = [
+        {"objects": {"o": optimizer, "model": model}},
+        {"objects": {"z": optimizer, "model": model, "a": optimizer}},
+    ]
+    check_both_ways(tmp_path, cases)
+
+
+# ---- what a status says --------------------------------------------------------------------------
+
+A, B = variable(1.0), variable(2.0)
+TWO = {"a": A, "b": B}
+NEW = variable(9.0, 1)
+OTHER = variable(8.0, 2)
+OPTIMIZER = {"kind": "optimizer", "items": {}, "slots": [[variable(1.0, 1), "m", variable(5.0, 2)]]}
+EMPTY_OPTIMIZER = {"kind": "optimizer", "items": {}}
+
+# name: (what is saved, how it is restored)
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "the same": ({"objects": TWO}, {"objects": {"a": NEW, "b": OTHER}}),
+    "less": ({"objects": TWO}, {"objects": {"a": NEW}}),
+    "more": ({"objects": TWO}, {"objects": {"a": NEW, "b": OTHER, "c": variable(0.0, 3)}}),
+    "another name": ({"objects": TWO}, {"objects": {"c": NEW}}),
+    "nothing": ({"objects": TWO}, {"objects": {}}),
+    "a dict for a variable": ({"objects": TWO}, {"objects": {"a": dictionary()}}),
+    "an empty dict more": ({"objects": TWO}, {"objects": {**TWO, "d": dictionary()}}),
+    "an empty module more": ({"objects": TWO}, {"objects": {**TWO, "d": module()}}),
+    "a list for a tuple": (
+        {"objects": {"a": {"kind": "list", "items": [A, B]}}},
+        {"objects": {"a": {"kind": "tuple", "items": [NEW, OTHER]}}},
+    ),
+    "a module for a dict": (
+        {"objects": {"a": dictionary(x=A)}},
+        {"objects": {"a": module(x=NEW)}},
+    ),
+    "one where there were two": ({"objects": TWO}, {"objects": {"a": NEW, "b": NEW}}),
+    "restore of write": ({"objects": TWO, "write": True}, {"objects": {"a": NEW, "b": OTHER}}),
+    "read of write": (
+        {"objects": TWO, "write": True},
+        {"objects": {"a": NEW, "b": OTHER}, "read": True},
+    ),
+    "read of save": ({"objects": TWO}, {"objects": {"a": NEW, "b": OTHER}, "read": True}),
+    "another shape": ({"objects": TWO}, {"objects": {"a": variable([1.0, 2.0], 1)}}),
+    "another dtype": ({"objects": TWO}, {"objects": {"a": variable(1, 1, "int64")}}),
+    "all later": (
+        {"objects": TWO},
+        {"objects": {}, "later": [[["a"], NEW], [["b"], OTHER]]},
+    ),
+    "half later": ({"objects": TWO}, {"objects": {}, "later": [[["a"], NEW]]}),
+    "set anew": (
+        {"objects": TWO},
+        {"objects": {}, "later": [[["a"], NEW], [["b"], OTHER], [["a"], variable(7.0, 3)]]},
+    ),
+    "into a module later": (
+        {"objects": {"m": module(x=A, y=module(z=B))}},
+        {"objects": {"m": module()}, "later": [[["m", "x"], NEW], [["m", "y"], module(z=OTHER)]]},
+    ),
+    "a module first, then what is in it": (
+        {"objects": {"m": module(x=A, y=module(z=B))}},
+        {
+            "objects": {},
+            "later": [[["m"], module(y=module())], [["m", "y", "z"], OTHER], [["m", "x"], NEW]],
+        },
+    ),
+    "into a dict later": (
+        {"objects": {"d": dictionary(x=A), "l": {"kind": "list", "items": [B]}}},
+        {
+            "objects": {"d": dictionary(), "l": {"kind": "list", "items": []}},
+            "later": [[["d", "x"], NEW], [["l", "0"], OTHER]],
+        },
+    ),
+    "a root, restored without": (
+        {"root": module(w=A), "objects": {"e": B}},
+        {"objects": {"w": NEW, "e": OTHER}},
+    ),
+    "no root, restored with one": (
+        {"objects": {"w": A, "e": B}},
+        {"root": module(w=NEW), "objects": {"e": OTHER}},
+    ),
+    "slots": (
+        {"objects": {"o": OPTIMIZER, "v": variable(1.0, 1)}},
+        {
+            "objects": {
+                "o": {**OPTIMIZER, "slots": [[NEW, "m", OTHER]]},
+                "v": NEW,
+            }
+        },
+    ),
+    "slots left out": (
+        {"objects": {"o": OPTIMIZER, "v": variable(1.0, 1)}},
+        {
+            "objects": {
+                "o": {**OPTIMIZER, "slots": [[NEW, "m", OTHER]]},
+                "v": NEW,
+            },
+            "skip_slots": True,
+        },
+    ),
+    "slots without an optimizer": (
+        {"objects": {"o": OPTIMIZER, "v": variable(1.0, 1)}},
+        {"objects": {"v": NEW}},
+    ),
+    "an optimizer without slots": (
+        {"objects": {"o": OPTIMIZER, "v": variable(1.0, 1)}},
+        {"objects": {"o": EMPTY_OPTIMIZER, "v": NEW}},
+    ),
+    "slots of a variable that comes later": (
+        {"objects": {"o": OPTIMIZER, "v": variable(1.0, 1)}},
+        {"objects": {"o": {**OPTIMIZER, "slots": [[NEW, "m", OTHER]]}}, "later": [[["v"], NEW]]},
+    ),
+    "slots of an optimizer that comes later": (
+        {"objects": {"o": OPTIMIZER, "v": variable(1.0, 1)}},
+        {"objects": {"v": NEW}, "later": [[["o"], {**OPTIMIZER, "slots": [[NEW, "m", OTHER]]}]]},
+    ),
+    "a state": (
+        {"objects": {"s": {"kind": "state", "text": "old"}}},
+        {"objects": {"s": {"kind": "state", "text": "new", "is": 1}}},
+    ),
+}
+
+
+def both(
+    tmp_path: Path, cases: dict[str, tuple[dict[str, Any], dict[str, Any]]]
+) -> dict[str, tuple[dict[str, Any], Any]]:
+    """Saves and restores with TensorFlow; name to the job of restoring and what it came to."""
+    jobs: list[dict[str, Any]] = []
+    for number, (saved, restoring) in enumerate(cases.values()):
+        path = str(tmp_path / f"case{number}")
+        jobs.append({**saved, "do": "save", "path": path})
+        jobs.append({**restoring, "do": "restore", "path": path + "-1" * ("write" not in saved)})
+    results = tensorflow(tmp_path, jobs)
+    return dict(zip(cases, zip(jobs[1::2], results[1::2], strict=True), strict=True))
+
+
+def test_both_come_to_the_same_status(tmp_path: Path) -> None:
+    results = both(tmp_path, CASES)
+    for name, (job, theirs) in results.items():
+        ours = restored(job)
+        if "error" in theirs:
+            assert ours == {"error": "InvalidError"}, name
+            continue
+        assert {key: theirs[key] for key in ours} == ours, name
+
+
+def test_what_got_no_value_is_not_matched(tmp_path: Path) -> None:
+    """TensorFlow calls a variable matched where the checkpoint has anything at all for it."""
+    cases = {"": ({"objects": {"a": dictionary(x=A)}}, {"objects": {"a": NEW}})}
+    job, theirs = both(tmp_path, cases)[""]
+    ours = restored(job)
+    assert theirs["outcomes"] == ["AssertionError", "ok", "ok"]
+    assert ours["outcomes"] == ["AssertionError", "AssertionError", "ok"]
+    assert ours["shared"] == theirs["shared"]
+
+
+def test_one_object_that_became_two(tmp_path: Path) -> None:
+    """TensorFlow restores the first one as well, and says nothing before its assertions."""
+    one = variable(1.0, 1)
+    cases = {"": ({"objects": {"a": one, "b": one}}, {"objects": {"a": NEW, "b": OTHER}})}
+    job, theirs = both(tmp_path, cases)[""]
+    with pytest.warns(ckptfmt.CkptfmtWarning, match="'a' and the object at 'b' are one object in"):
+        ours = restored(job)
+    assert {key: theirs[key] for key in ours} == ours
+    assert ours["outcomes"] == ["AssertionError", "AssertionError", "ok"]
+
+
+# ---- names ---------------------------------------------------------------------------------------
+
+
+def test_checkpoints_of_names_restore_by_full_names(tmp_path: Path) -> None:
+    tensors = {"dense/kernel": variable([1.0, 2.0]), "b": variable(3.0), "unused": variable(4.0)}
+    path = str(tmp_path / "names")
+
+    def named(value: Any, name: str, number: int) -> Tree:
+        return {**variable(value, number), "name": name}
+
+    kernel, bias = named([0.0, 0.0], "dense/kernel", 1), named(0.0, "b", 2)
+    cases = [
+        {"objects": {"dense": dictionary(kernel=kernel), "b": bias}},
+        {"objects": {"b": bias, "c": named(0.0, "c", 3)}},
+        {"objects": {}, "later": [[["b"], bias]]},
+        {"objects": {}, "later": [[["dense"], module()], [["dense", "kernel"], kernel]]},
+    ]
+    jobs = [{**case, "do": "restore", "path": path} for case in cases]
+    _, *results = tensorflow(tmp_path, [{"do": "names", "path": path, "tensors": tensors}, *jobs])
+    for job, theirs in zip(jobs, results, strict=True):
+        ours = restored(job)
+        assert {key: theirs[key] for key in ours} == ours, job["objects"]
+
+
+# ---- Keras ---------------------------------------------------------------------------------------
+
+
+def mirrored(prefix: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The objects of a checkpoint as dicts, and its variables by key."""
+    with ckptfmt.open(prefix) as reader:
+        content: Any = reader[OBJECT_GRAPH_KEY].read()
+        nodes = decode_graph(content[()]).nodes
+        made: list[Any] = []
+        found = {}
+        for node in nodes:
+            keys = [a.checkpoint_key for a in node.attributes if a.name == "VARIABLE_VALUE"]
+            made.append(np.array(reader[keys[0]].read()) if keys else {})
+            found.update(dict.fromkeys(keys, made[-1]))
+    for node, value in zip(nodes, made, strict=True):
+        if isinstance(value, dict):
+            value.update({name: made[child] for name, child in node.children})
+    return made[0], found
+
+
+def test_keras_models_go_both_ways(tmp_path: Path) -> None:
+    path = str(tmp_path / "keras")
+    weights = tensorflow(tmp_path, [{"do": "keras_save", "path": path}])[0]
+    root, variables = mirrored(path)
+    expected = {key: array.copy() for key, array in variables.items()}
+    for array in variables.values():
+        array[...] = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ckptfmt.Checkpoint(**root).read(path).assert_consumed()
+    for key, array in variables.items():
+        np.testing.assert_array_equal(array, expected[key])
+    ours = ckptfmt.Checkpoint(**root).write(tmp_path / "ours")
+    assert tensors_in_order(ours) == tensors_in_order(path)
+    assert tensorflow(tmp_path, [{"do": "keras_restore", "path": ours}])[0] == weights
