@@ -8,6 +8,8 @@ ENGINE and PLACE: "directory" and the run's directory and name with a colon betw
 a file for torch.distributed to meet at. Actions, in order:
 
     save=PREFIX=MODEL     saves the model of this number
+    async=PREFIX=MODEL    the same in the background, from arrays that it changes at once
+    finish                waits for that
     restore=PREFIX=MODEL  restores and compares every slice of this process
     again=PREFIX          saves what was restored
     barrier=DIRECTORY=N   waits for the processes of all jobs, N of them, numbered by `gate`
@@ -30,12 +32,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+import ckptfmt
 from ckptfmt import CkptfmtError
 from ckptfmt.distributed.coordinator import Coordinator
 from ckptfmt.distributed.directory import DirectoryCoordinator
 from ckptfmt.saving import sharded
 from ckptfmt.saving.mesh import Layout, Mesh
-from ckptfmt.saving.sharded import sharded_restore, sharded_save
+from ckptfmt.saving.sharded import sharded_restore, sharded_save, sharded_save_async
 
 # How each tensor lies on a mesh of ("x", one a process) and ("y", 2).
 SPECS: dict[str, list[str | None]] = {
@@ -157,6 +160,22 @@ def connect(engine: str, place: str, rank: int, world_size: int) -> Coordinator:
     return TorchCoordinator(timeout=60)
 
 
+def begin(
+    prefix: str, tensors: dict[str, dict[str, Any]], coordinator: Coordinator
+) -> ckptfmt.SaveFuture:
+    """Begins a save in the background, and changes the arrays."""
+    own = {
+        name: {device: np.array(array) for device, array in devices.items()}
+        for name, devices in tensors.items()
+    }
+    mine = layouts(coordinator.world_size)
+    future = sharded_save_async(prefix, own, mine, coordinator, durability="rename")
+    for devices in own.values():
+        for array in devices.values():
+            array[...] = b"" if array.dtype == object else 0
+    return future
+
+
 def run(coordinator: Coordinator, actions: list[str]) -> None:
     rank, world_size = coordinator.rank, coordinator.world_size
     mine, restored, gate = layouts(world_size), {}, 0
@@ -165,6 +184,10 @@ def run(coordinator: Coordinator, actions: list[str]) -> None:
         if verb == "save":
             tensors = parts(int(rest[1]), rank, world_size)
             sharded_save(rest[0], tensors, mine, coordinator, durability="rename")
+        elif verb == "async":
+            saving = begin(rest[0], parts(int(rest[1]), rank, world_size), coordinator)
+        elif verb == "finish":
+            saving.result(60)
         elif verb == "restore":
             restored = sharded_restore(rest[0], mine, coordinator)
             compare(restored, parts(int(rest[1]), rank, world_size))
