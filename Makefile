@@ -63,7 +63,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | \
 		while IFS="$$(printf '\t')" read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
 	@printf '%s\n' 'Variables: V=1, JOBS, PYTHON, CC, CFLAGS, FUZZ_SECONDS, CKPTFMT_TEST_SEED, CKPTFMT_CORPUS,' \
-		'  CKPTFMT_TF_PYTHON (a Python that has TensorFlow already), BENCH (options of the benchmark)'
+		'  CKPTFMT_TF_PYTHON (a Python that has TensorFlow already), BENCH (a benchmark and its options, or --smoke)'
 
 # ---- for everybody ----------------------------------------------------------------------------------------
 
@@ -99,8 +99,8 @@ peers: python ## tests of coordinators over the engines of others (installs torc
 	@echo "seed: CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"
 	$(Q)$(PY) -m pytest -q tests/peers
 
-bench: python ## the benchmark: merging many bundles, beside TensorFlow's where there is one
-	$(Q)$(PY) bench/merge.py $(if $(CKPTFMT_TF_PYTHON),--tensorflow $(CKPTFMT_TF_PYTHON)) $(BENCH)
+bench: python ## the benchmarks, or the one that BENCH names, beside TensorFlow where there is one
+	$(Q)$(PY) bench/run.py $(if $(CKPTFMT_TF_PYTHON),--tensorflow $(CKPTFMT_TF_PYTHON)) $(BENCH)
 
 asan: needs-c python ## C tests, corpus replay and Python tests under AddressSanitizer and UBSan
 	$(Q)$(MAKE) MODE=asan c-test
