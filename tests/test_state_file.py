@@ -8,6 +8,7 @@ import contextlib
 import errno
 import itertools
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -311,9 +312,8 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         real_sync(descriptor)
 
     def rename(source: str, target: str, **more: Any) -> None:
-        calls.append(f"{source[:14]} to {target}")
-        assert len(source) == len("checkpoint.tmp") + 32
-        int(source[14:], 16)
+        calls.append(f"{source[:20]} to {target}")
+        assert re.fullmatch(r"checkpoint\.tempstate[a-f][0-9a-f]{15}", source)
         real_rename(source, target, **more)
 
     monkeypatch.setattr(os, "fsync", sync)
@@ -325,7 +325,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_steps_of_a_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str) -> None:
     calls = watched(monkeypatch)
     ckptfmt.update_checkpoint_state(tmp_path, "m", durability=durability)
-    rename = ["checkpoint.tmp to checkpoint"]
+    rename = ["checkpoint.tempstate to checkpoint"]
     assert calls == (["file", *rename, "directory"] if durability == "full" else rename)
     assert os.listdir(tmp_path) == ["checkpoint"]
 

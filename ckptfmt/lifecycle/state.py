@@ -12,7 +12,6 @@ import contextlib
 import errno
 import os
 import re
-import secrets
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -31,6 +30,7 @@ from ckptfmt.errors import (
     UnsupportedError,
 )
 from ckptfmt.locate import path_text, read_state
+from ckptfmt.saving.temporary import make_file
 
 __all__ = [
     "checkpoint_exists",
@@ -215,10 +215,9 @@ def replace_file(directory_fd: int, path: str, content: bytes, durability: str) 
         DurabilityUnknownError: it is, but a power cut may bring the old one back.
     """
     name = os.path.basename(path)
-    temporary = f"{name}.tmp{secrets.token_hex(16)}"
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(temporary, flags, 0o666, dir_fd=directory_fd)
+        temporary, descriptor = make_file(name, directory_fd)
+        held = os.dup(descriptor)  # its lock, until it has its name
         try:
             with open(descriptor, "wb") as stream:
                 stream.write(content)
@@ -230,6 +229,8 @@ def replace_file(directory_fd: int, path: str, content: bytes, durability: str) 
             with contextlib.suppress(OSError):
                 os.unlink(temporary, dir_fd=directory_fd)
             raise
+        finally:
+            os.close(held)
     except OSError as error:
         raise_storage(error, path)
     if durability == "full":

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The temporary directory of a save, `<prefix>_temp_<16 hex digits>`, and the lock that says that
-its save is still at work (CMT-15)."""
+"""What is there only while something is written, and the lock that says that its writer is still at
+work (CMT-15): temporary files, and the directory `<prefix>_temp_<16 hex digits>` of a save."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
@@ -12,7 +13,7 @@ import shutil
 
 from ckptfmt.errors import StorageError
 
-__all__ = ["LOCK_NAME", "TemporaryDirectory"]
+__all__ = ["LOCK_NAME", "TemporaryDirectory", "make_file"]
 
 # The file in the directory whose lock is held. It is made first and removed last.
 LOCK_NAME = "writer.lock"
@@ -50,9 +51,12 @@ class TemporaryDirectory:
             for _ in range(TRIES):
                 os.makedirs(self.path, exist_ok=True)
                 # Somebody who cleans up may just have taken an empty directory for a dead one.
-                with contextlib.suppress(FileNotFoundError, BlockingIOError):
-                    self._lock = _locked(path)
-                    return
+                with contextlib.suppress(FileNotFoundError):
+                    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+                    if _hold(fd, path, fcntl.LOCK_EX):
+                        self._lock = fd
+                        return
+                    os.close(fd)
         except OSError as error:
             raise StorageError(
                 f"cannot make the temporary directory of the save: {error.strerror}",
@@ -80,20 +84,34 @@ class TemporaryDirectory:
             os.close(lock)
 
 
-def _locked(path: str) -> int:
-    """Makes the file and locks it; an OSError of FileNotFoundError or BlockingIOError if somebody
-    removes it just now. Where the file system has no locks it is only made."""
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-    try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise
-        except OSError:
-            return fd
-        if not os.path.samestat(os.fstat(fd), os.stat(path)):
-            raise FileNotFoundError
-    except BaseException:
+def make_file(name: str, directory_fd: int) -> tuple[str, int]:
+    """Makes a file that will become `name` in this directory: its temporary name and a descriptor,
+    which holds its lock.
+
+    Raises:
+        OSError.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    for _ in range(TRIES):
+        # The first digit is a letter: TensorFlow's names are decimal.
+        temporary = f"{name}.tempstate{secrets.choice('abcdef')}{secrets.token_hex(8)[1:]}"
+        fd = os.open(temporary, flags, 0o666, dir_fd=directory_fd)
+        if _hold(fd, temporary, fcntl.LOCK_SH, directory_fd):
+            return temporary, fd
         os.close(fd)
-        raise
-    return fd
+    raise FileExistsError(errno.EEXIST, "cannot find a free temporary name")
+
+
+def _hold(fd: int, name: str, kind: int, directory_fd: int | None = None) -> bool:
+    """Takes the lock of a file that was made; False if somebody takes it for one of a dead writer,
+    and removes it just now. Where the file system has no locks there is none to take."""
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(name, dir_fd=directory_fd))
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CheckpointDirectory: what its operations touch, and what they never touch."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.manager import files, there
+
+import ckptfmt
+from ckptfmt.errors import BusyError, InvalidError, StorageError
+from ckptfmt.lifecycle.directory import CheckpointDirectory
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[CheckpointDirectory]:
+    with CheckpointDirectory(tmp_path / "d", make=True, durability="none") as opened:
+        yield opened
+
+
+def save(directory: CheckpointDirectory, *names: str) -> None:
+    for name in names:
+        ckptfmt.save(os.path.join(directory.path, name), {"x": [1, 2]}, durability="none")
+
+
+def touch(directory: CheckpointDirectory, *names: str) -> list[str]:
+    for name in names:
+        Path(directory.path, name).write_bytes(b"somebody's")
+    return list(names)
+
+
+# ---- removing ------------------------------------------------------------------------------------
+
+OTHERS = [
+    *("ckpt-1", "ckpt-1.index2", "ckpt-1.indexed", "ckpt-1.data", "ckpt-1.data-00000-of-00001x"),
+    *("ckpt-1.data-000000-of-00001", "ckpt-1.data-0000-of-0001", "xckpt-1.index", "ckpt-1.meta"),
+    *("ckpt-1.data-00000-of-00001.tempstate0123456789", "ckpt-1.index.tempstatea123456789abcdef"),
+    *("ckpt-1.notes", "ckpt-11.index", "ckpt-1-a.index", "ckpt-1-a.data-00000-of-00001"),
+    *("CKPT-1.index", "ckpt-1.INDEX", "checkpoint", "ckpt-01.index", "ckpt-?.index", "ckpt-*"),
+]
+
+
+def test_remove_takes_one_checkpoint_and_nothing_else(directory: CheckpointDirectory) -> None:
+    save(directory, "ckpt-1", "ckpt-10", "ckpt-2")
+    others = touch(directory, *OTHERS)
+    ours = ["ckpt-1.data-00003-of-00007", "ckpt-1.data-100000-of-100001", "ckpt-1.merge-journal"]
+    touch(directory, *ours)
+    (Path(directory.path) / "ckpt-1.data-00001-of-00002").mkdir()
+    directory.remove("ckpt-1")
+    kept = [f"ckpt-{n}{end}" for n in (10, 2) for end in (".index", ".data-00000-of-00001")]
+    assert files(Path(directory.path)) == sorted([*others, *kept, "ckpt-1.data-00001-of-00002"])
+    directory.remove("ckpt-1")
+    directory.remove("ckpt-3")
+    assert ckptfmt.verify(os.path.join(directory.path, "ckpt-10")).ok
+
+
+@pytest.mark.parametrize("name", ["ckpt-*", "ckpt-?", "ckpt-[12]", "*", "ckpt-1\n", "ckpt-\udcff"])
+def test_names_are_literal(directory: CheckpointDirectory, name: str) -> None:
+    save(directory, "ckpt-1", "ckpt-2", name)
+    directory.remove(name)
+    assert there(Path(directory.path)) == ["ckpt-1", "ckpt-2"]
+    assert len(files(Path(directory.path))) == 4
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a/b", "../d/ckpt-1", "/ckpt-1", "a\0b", b"a", None]
+)
+def test_names_stay_in_the_directory(directory: CheckpointDirectory, name: Any) -> None:
+    operations: list[Callable[[], object]] = [
+        lambda: directory.remove(name),
+        lambda: directory.remove_all([name]),
+        lambda: directory.write_state(name, b""),
+        lambda: directory.read(name),
+    ]
+    for operation in operations:
+        with pytest.raises(InvalidError, match=re.escape(f"{name!r} is no name of a file")):
+            operation()
+
+
+def test_links_go_and_what_they_lead_to_stays(
+    directory: CheckpointDirectory, tmp_path: Path
+) -> None:
+    ckptfmt.save(tmp_path / "far", {"x": [1]})
+    for end in (".index", ".data-00000-of-00001"):
+        (Path(directory.path) / f"ckpt-1{end}").symlink_to(tmp_path / f"far{end}")
+    (Path(directory.path) / "ckpt-1.data-00001-of-00002").symlink_to(tmp_path)
+    directory.remove("ckpt-1")
+    assert files(Path(directory.path)) == []
+    assert ckptfmt.verify(tmp_path / "far").ok
+
+
+def unlinked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names that are unlinked, and the syncs between them, as it happens."""
+    calls: list[str] = []
+    unlink, sync = os.unlink, os.fsync
+    monkeypatch.setattr(os, "unlink", lambda n, **k: (calls.append(n), unlink(n, **k))[1])
+    monkeypatch.setattr(os, "fsync", lambda fd: (calls.append("sync"), sync(fd))[1])
+    return calls
+
+
+@pytest.mark.parametrize("durability", ["full", "none"])
+def test_indexes_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str) -> None:
+    with CheckpointDirectory(tmp_path, durability=durability) as directory:
+        save(directory, "a-1", "a-2")
+        touch(directory, "a-1.data-00000-of-00002", "a-1.data-00001-of-00002")
+        calls = unlinked(monkeypatch)
+        assert directory.remove_all(["a-1", "a-2"]) == {}
+    synced = ["sync"] if durability == "full" else []
+    assert calls == [
+        *("a-1.index", "a-2.index", *synced),
+        *("a-1.data-00001-of-00002", "a-1.data-00000-of-00002", "a-1.data-00000-of-00001"),
+        "a-2.data-00000-of-00001",
+    ]
+
+
+def refusing(monkeypatch: pytest.MonkeyPatch, part: str, number: int) -> None:
+    unlink = os.unlink
+
+    def refuse(name: Any, **more: Any) -> None:
+        if part in os.fspath(name):
+            raise OSError(number, os.strerror(number))
+        unlink(name, **more)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EBUSY, errno.EIO])
+def test_an_index_that_cannot_go_keeps_its_data(
+    directory: CheckpointDirectory, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    save(directory, "a-1", "a-2")
+    refusing(monkeypatch, "a-1.index", number)
+    with pytest.raises(StorageError, match=r"a-1\.index: the file cannot be removed") as caught:
+        directory.remove("a-1")
+    assert caught.value.errno == number
+    assert list(directory.remove_all(["a-1", "a-2"])) == ["a-1"]
+    assert files(Path(directory.path)) == ["a-1.data-00000-of-00001", "a-1.index"]
+
+
+def test_data_that_cannot_go(
+    directory: CheckpointDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest goes all the same."""
+    save(directory, "a-1")
+    touch(directory, "a-1.data-00000-of-00002", "a-1.data-00001-of-00002", "a-1.merge-journal")
+    refusing(monkeypatch, "of-00002", errno.EBUSY)
+    with pytest.raises(StorageError, match=r"a-1\.data-00001-of-00002: the file"):
+        directory.remove("a-1")
+    assert files(Path(directory.path)) == ["a-1.data-00000-of-00002", "a-1.data-00001-of-00002"]
+
+
+# ---- the directory -------------------------------------------------------------------------------
+
+
+def test_a_directory_replaced_meanwhile(directory: CheckpointDirectory, tmp_path: Path) -> None:
+    """Whatever stands at its path now: the one that was opened is meant."""
+    save(directory, "ckpt-1")
+    os.rename(tmp_path / "d", tmp_path / "moved")
+    (tmp_path / "trap").mkdir()
+    (tmp_path / "d").symlink_to(tmp_path / "trap")
+    ckptfmt.save(tmp_path / "trap" / "ckpt-1", {"x": [1]})
+    ckptfmt.save(tmp_path / "trap" / "ckpt-2", {"x": [1]})
+    (tmp_path / "trap" / "ckpt-2.index").unlink()
+    before = files(tmp_path / "trap")
+    directory.write_state("checkpoint", b"state")
+    assert [found.name for found in directory.checkpoints()] == ["ckpt-1"]
+    directory.remove("ckpt-1")
+    assert directory.sweep() == []
+    assert files(tmp_path / "moved") == ["checkpoint"]
+    assert files(tmp_path / "trap") == before
+
+
+def test_what_is_there(directory: CheckpointDirectory) -> None:
+    save(directory, "ckpt-7", "other")
+    save(directory, "ckpt-8")
+    (Path(directory.path) / "ckpt-8.index").unlink()
+    save(directory, "ckpt-9")
+    (Path(directory.path) / "ckpt-9.data-00000-of-00001").unlink()
+    touch(directory, "checkpoint", ".index", "ckpt-7.notes")
+    found = {one.name: one for one in directory.checkpoints()}
+    assert list(found) == ["ckpt-7", "ckpt-8", "ckpt-9", "other"]
+    assert [one.complete for one in found.values()] == [True, False, False, True]
+    assert [one.step for one in found.values()] == [7, 8, 9, None]
+    index = os.stat(os.path.join(directory.path, "ckpt-7.index"))
+    data = os.stat(os.path.join(directory.path, "ckpt-7.data-00000-of-00001"))
+    assert (found["ckpt-7"].mtime_ns, found["ckpt-7"].size) == (
+        index.st_mtime_ns,
+        index.st_size + data.st_size,
+    )
+    assert found["ckpt-8"].mtime_ns == 0
+
+
+def test_small_files(directory: CheckpointDirectory) -> None:
+    assert directory.read("checkpoint") is None
+    directory.write_state("checkpoint", b"one")
+    directory.write_state("checkpoint", b"other", "full")
+    assert directory.read("checkpoint") == b"other"
+    assert directory.read("checkpoint", 2) == b"oth"
+    assert files(Path(directory.path)) == ["checkpoint"]
+    os.mkfifo(os.path.join(directory.path, "pipe"))
+    with pytest.raises(StorageError, match="pipe: the file cannot be read: no regular file"):
+        directory.read("pipe")
+
+
+def test_what_is_no_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path, number in ((tmp_path / "none", errno.ENOENT), (tmp_path / "file", errno.ENOTDIR)):
+        with pytest.raises(StorageError, match="the directory cannot be opened") as caught:
+            CheckpointDirectory(path)
+        assert caught.value.errno == number
+    with pytest.raises(StorageError, match="the directory cannot be opened"):
+        CheckpointDirectory(tmp_path / "file" / "d", make=True)
+    opened = CheckpointDirectory(tmp_path / "a" / "b" / "c", make=True)
+    opened.close()
+    opened.close()
+    with pytest.raises(InvalidError, match="the directory is closed"):
+        opened.names()
+
+
+def test_a_new_directory_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.fstat(fd).st_ino))
+    CheckpointDirectory(tmp_path / "a" / "b", make=True, durability="none").close()
+    assert synced == []
+    CheckpointDirectory(tmp_path / "a" / "c" / "d", make=True).close()
+    above = [tmp_path / "a" / "c", tmp_path / "a"]
+    assert synced == [os.stat(path).st_ino for path in above]
+
+
+# ---- lock ----------------------------------------------------------------------------------------
+
+
+def test_the_lock_excludes_other_opens_and_threads(directory: CheckpointDirectory) -> None:
+    said: list[str] = []
+
+    def elsewhere(of: CheckpointDirectory) -> None:
+        try:
+            with of.lock(0.0):
+                said.append("got it")
+        except BusyError as error:
+            said.append(error.message)
+
+    with CheckpointDirectory(directory.path) as other:
+        with directory.lock(), directory.lock():
+            elsewhere(other)
+            thread = threading.Thread(target=elsewhere, args=[directory])
+            thread.start()
+            thread.join()
+            with directory.lock(0):
+                pass
+        assert said == ["somebody else has held the directory's lock for 0 seconds"] * 2
+        elsewhere(other)
+    assert said[2:] == ["got it"]
+
+
+def test_commits_wait_for_the_lock(directory: CheckpointDirectory) -> None:
+    done = threading.Event()
+
+    def work() -> None:
+        save(directory, "ckpt-1")
+        done.set()
+
+    thread = threading.Thread(target=work)
+    with directory.lock():
+        thread.start()
+        data = os.path.join(directory.path, "ckpt-1.data-00000-of-00001")
+        while not os.path.exists(data):
+            pass
+        assert not done.is_set()
+        assert not os.path.exists(os.path.join(directory.path, "ckpt-1.index"))
+    thread.join()
+    assert ckptfmt.verify(os.path.join(directory.path, "ckpt-1")).ok

@@ -1,0 +1,367 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CheckpointDirectory.sweep: what killed writers left goes, and nothing of those that live, nor of
+anybody else (CMT-15)."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.child import Child
+from support.manager import files
+
+import ckptfmt
+from ckptfmt.lifecycle import leftovers
+from ckptfmt.lifecycle.directory import CheckpointDirectory
+from ckptfmt.saving.temporary import LOCK_NAME, TemporaryDirectory
+
+HEX = "a123456789abcdef"
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[CheckpointDirectory]:
+    with CheckpointDirectory(tmp_path, durability="none") as opened:
+        yield opened
+
+
+def touch(directory: CheckpointDirectory, *names: str) -> None:
+    for name in names:
+        Path(directory.path, name).touch()
+
+
+def record(directory: CheckpointDirectory) -> None:
+    """A state file younger than all that is there."""
+    newest = max((os.stat(path).st_ctime_ns for path in Path(directory.path).iterdir()), default=0)
+    while True:
+        directory.write_state("checkpoint", b"")
+        if os.stat(os.path.join(directory.path, "checkpoint")).st_ctime_ns > newest:
+            return
+
+
+def save(directory: CheckpointDirectory, name: str) -> None:
+    ckptfmt.save(os.path.join(directory.path, name), {"x": [1]}, durability="none")
+
+
+# ---- by name -------------------------------------------------------------------------------------
+
+OURS = [
+    f"ckpt-1.index.tempstate{HEX}",
+    f"ckpt-1.data-00000-of-00001.tempstate{HEX}",
+    f"ckpt-12.merge-journal.tempstate{HEX}",
+    "ckpt-3.data-00000-of-00001",
+    "ckpt-3.data-00001-of-00002",
+    "ckpt-3.merge-journal",
+    "ckpt--4.data-00000-of-00001",
+    "ckpt-5-embedding.claim",
+    f"checkpoint.tempstate{HEX}",
+    f"checkpoint.ckptfmt.tempstate{HEX}",
+]
+OTHERS = [
+    # TensorFlow's, and temporary names of nobody.
+    *("ckpt-6.index.tempstate1234567890123456", "ckpt-7.data-00000-of-00001.tempstate123"),
+    *(f"ckpt-8.tempstate{HEX}", f"ckpt-8.index.tempstate{HEX}0", "ckpt-8.index.tempstateA"),
+    *(f"ckpt-8.index.tempstate{HEX.upper()}", "ckpt-8.index.tempstate0123456789abcdef"),
+    *("checkpoint.tmp0123456789abcdef0123456789abcdef", f"checkpoint2.tempstate{HEX}"),
+    # Of other checkpoints than the manager's.
+    *("model-3.data-00000-of-00001", f"model-3.index.tempstate{HEX}", "ckpt.data-00000-of-00001"),
+    *("ckpt-a.data-00000-of-00001", "ckpt-03.data-00000-of-00001", "xckpt-3.data-00000-of-00001"),
+    *("ckpt-3a.data-00000-of-00001", f"ckpt-b-3.data-00000-of-00001.tempstate{HEX}"),
+    # Not as writers name data files.
+    *("ckpt-3.data-00002-of-00002", "ckpt-3.data-0000-of-0001", "ckpt-3.data-00000-of-00001.txt"),
+    *("ckpt-3.notes", "ckpt-3", "ckpt-3.claim", "ckpt-3x.claim", "notes", ".merge-journal"),
+]
+
+
+def test_names(directory: CheckpointDirectory) -> None:
+    touch(directory, *OURS, *OTHERS)
+    record(directory)
+    assert sorted(directory.sweep()) == sorted(OURS)
+    assert files(Path(directory.path)) == sorted([*OTHERS, "checkpoint"])
+    assert directory.sweep() == []
+
+
+def test_other_checkpoint_names(directory: CheckpointDirectory) -> None:
+    touch(directory, "a*-3.data-00000-of-00001", "ab-3.data-00000-of-00001")
+    record(directory)
+    assert directory.sweep("a*") == ["a*-3.data-00000-of-00001"]
+    assert directory.sweep("ab") == ["ab-3.data-00000-of-00001"]
+
+
+def test_whole_checkpoints_stay(directory: CheckpointDirectory) -> None:
+    save(directory, "ckpt-1")
+    touch(directory, "ckpt-1.merge-journal", f"ckpt-1.index.tempstate{HEX}")
+    record(directory)
+    assert directory.sweep() == [f"ckpt-1.index.tempstate{HEX}"]
+    assert ckptfmt.verify(os.path.join(directory.path, "ckpt-1")).ok
+    assert "ckpt-1.merge-journal" in files(Path(directory.path))
+
+
+def test_generations_that_no_index_names(directory: CheckpointDirectory) -> None:
+    save(directory, "ckpt-1")
+    save(directory, "ckpt-1")
+    save(directory, "ckpt-2")
+    stale = ["ckpt-1.data-00000-of-00001", "ckpt-1.data-00002-of-00003"]
+    touch(directory, *stale)
+    touch(directory, "ckpt-2.data-00000-of-00004")
+    Path(directory.path, "ckpt-2.index").write_bytes(b"damaged")
+    record(directory)
+    assert sorted(directory.sweep()) == stale
+    assert ckptfmt.verify(os.path.join(directory.path, "ckpt-1")).ok
+    assert "ckpt-2.data-00000-of-00004" in files(Path(directory.path))
+
+
+def test_what_is_younger_than_the_state_stays(directory: CheckpointDirectory) -> None:
+    """It may be the beginning of a copy, or of a writer that takes no locks."""
+    touch(directory, "ckpt-1.data-00000-of-00001")
+    assert directory.sweep() == []
+    record(directory)
+    touch(directory, "ckpt-2.data-00000-of-00001")
+    os.utime(os.path.join(directory.path, "ckpt-2.data-00000-of-00001"), (0, 0))
+    assert directory.sweep() == ["ckpt-1.data-00000-of-00001"]
+    record(directory)
+    assert directory.sweep() == ["ckpt-2.data-00000-of-00001"]
+
+
+@pytest.mark.parametrize(
+    "sign", ["ckpt-1_temp", "ckpt-1.index.tempstate77", f"ckpt-1.index.tempstate{10**19}"]
+)
+def test_what_tensorflow_may_be_writing_stays(directory: CheckpointDirectory, sign: str) -> None:
+    data = [f"ckpt-{n}.data-00000-of-00001" for n in (1, 2)]
+    touch(directory, *data, f"ckpt-1.index.tempstate{HEX}")
+    if sign.endswith("_temp"):
+        Path(directory.path, sign).mkdir()
+    else:
+        touch(directory, sign)
+    record(directory)
+    assert directory.sweep() == data[1:]
+
+
+def test_what_is_no_file_stays(directory: CheckpointDirectory, tmp_path: Path) -> None:
+    far = tmp_path / "far"
+    far.mkdir()
+    (tmp_path / "ckpt-1.data-00000-of-00001").symlink_to(far)
+    (tmp_path / "ckpt-2.data-00000-of-00001").mkdir()
+    os.mkfifo(tmp_path / "ckpt-3.data-00000-of-00001")
+    (tmp_path / f"ckpt-4_temp_{HEX}").symlink_to(far)
+    (tmp_path / f"ckpt-5_temp_{HEX}").touch()
+    record(directory)
+    before = files(tmp_path)
+    assert directory.sweep() == []
+    assert files(tmp_path) == before
+
+
+def test_one_file_that_is_locked_keeps_all_of_its_checkpoint(
+    directory: CheckpointDirectory,
+) -> None:
+    names = [f"ckpt-1.index.tempstate{HEX}", "ckpt-1.data-00000-of-00001"]
+    touch(directory, *names, "ckpt-2.data-00000-of-00001")
+    record(directory)
+    for name in names:
+        with open(os.path.join(directory.path, name)) as stream:
+            fcntl.flock(stream, fcntl.LOCK_SH)
+            assert directory.sweep() in (["ckpt-2.data-00000-of-00001"], [])
+            assert set(names) <= set(files(Path(directory.path)))
+    assert sorted(directory.sweep()) == sorted(names)
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EBADF])
+def test_without_locks_nothing_goes(
+    directory: CheckpointDirectory, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Neither where the directory has none, nor where files have none."""
+    touch(directory, *OURS)
+    record(directory)
+    flock = fcntl.flock
+    for where in (os.path.isdir, os.path.isfile):
+
+        def refuse(fd: int, kind: int, where: Callable[[str], bool] = where) -> None:
+            if where(f"/proc/self/fd/{fd}"):
+                raise OSError(number, os.strerror(number))
+            flock(fd, kind)
+
+        monkeypatch.setattr(fcntl, "flock", refuse)
+        assert directory.sweep() == []
+        assert set(OURS) <= set(files(Path(directory.path)))
+
+
+def test_what_cannot_go_stays(
+    directory: CheckpointDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touch(directory, "ckpt-1.data-00000-of-00001", "ckpt-2.data-00000-of-00001")
+    record(directory)
+    unlink = os.unlink
+
+    def refuse(name: str, **more: int) -> None:
+        if name.startswith("ckpt-1"):
+            raise PermissionError(errno.EACCES, "no")
+        unlink(name, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", refuse)
+        assert directory.sweep() == ["ckpt-2.data-00000-of-00001"]
+    assert directory.sweep() == ["ckpt-1.data-00000-of-00001"]
+
+
+# ---- temporary directories -----------------------------------------------------------------------
+
+
+def part_files(path: Path) -> None:
+    ckptfmt.save(path / "part-00000-of-00002", {"x": [1]}, durability="none")
+    (path / f"part-00001-of-00002.index.tempstate{HEX}").touch()
+    (path / "part-00001-of-00002.merge-journal").touch()
+
+
+def test_temporary_directories(directory: CheckpointDirectory, tmp_path: Path) -> None:
+    alive, dead = TemporaryDirectory(str(tmp_path / "ckpt-1")), tmp_path / f"ckpt-2_temp_{HEX}"
+    alive.make()
+    for path in (Path(alive.path), dead):
+        part_files(path)
+    (dead / LOCK_NAME).touch()
+    empty, strange, unowned = (tmp_path / f"ckpt-{n}_temp_{HEX}" for n in (3, 4, 5))
+    for path in (empty, strange, unowned, tmp_path / "ckpt-6_temp", tmp_path / f"x-7_temp_{HEX}"):
+        path.mkdir()
+    for path in (strange, unowned):
+        part_files(path)
+    (strange / LOCK_NAME).touch()
+    (strange / "notes").touch()
+    before = files(strange)
+    gone = [dead.name, empty.name]
+    assert sorted(directory.sweep()) == gone
+    assert sorted(set(gone) & set(files(tmp_path))) == []
+    assert files(strange) == before
+    assert len(files(unowned)) == 4
+    assert len(files(Path(alive.path))) == 5
+    alive.remove()
+    assert not os.path.exists(alive.path)
+
+
+def test_a_part_that_is_being_written_keeps_its_directory(
+    directory: CheckpointDirectory, tmp_path: Path
+) -> None:
+    """Process 0 is dead, and another one of the save is not yet."""
+    path = tmp_path / f"ckpt-1_temp_{HEX}"
+    path.mkdir()
+    (path / LOCK_NAME).touch()
+    with ckptfmt.Writer(path / "part-00000-of-00001", durability="none") as writer:
+        writer.add("x", [1])
+        assert directory.sweep() == []
+    assert directory.sweep() == [path.name]
+
+
+# ---- writers -------------------------------------------------------------------------------------
+
+SAVE = """
+import sys, ckptfmt
+print("start", flush=True)
+ckptfmt.save(sys.argv[1], {"x": [7]}, durability="none")
+"""
+SAVER = """
+import sys, numpy, ckptfmt
+from ckptfmt.saving import saver, sharded
+def wait(prefixes, destination, **more):
+    print("parts", flush=True)
+    sys.stdin.readline()
+    real(prefixes, destination, **more)
+real, saver.merge, sharded.merge = saver.merge, wait, wait
+if sys.argv[2] == "saver":
+    ckptfmt.Saver({None: {"x": numpy.array([7])}}).save(sys.argv[1])
+else:
+    ckptfmt.sharded_save(sys.argv[1], {"x": numpy.array([7])}, {}, ckptfmt.SingleProcess())
+"""
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("old", [False, True])
+def test_a_commit_that_waits(
+    directory: CheckpointDirectory, tmp_path: Path, old: bool, killed: bool
+) -> None:
+    """Its data files have their final names, and no index names them yet."""
+    if old:
+        save(directory, "ckpt-1")
+    before = files(tmp_path)
+    with Child(SAVE, tmp_path / "ckpt-1") as child:
+        with directory.lock():
+            assert child.line() == "start"
+            while not any(name.startswith("ckpt-1.index.temp") for name in files(tmp_path)):
+                pass
+            record(directory)
+            new = [name for name in files(tmp_path) if name not in (*before, "checkpoint")]
+            assert [name for name in new if ".temp" not in name] == (
+                ["ckpt-1.data-00000-of-00002", "ckpt-1.data-00001-of-00002"]
+                if old
+                else ["ckpt-1.data-00000-of-00001"]
+            )
+            assert directory.sweep() == []
+            if killed:
+                child.kill()
+                assert sorted(directory.sweep()) == new
+                assert files(tmp_path) == sorted([*before, "checkpoint"])
+        if not killed:
+            assert child.end() == 0
+    if old or not killed:
+        assert ckptfmt.load(tmp_path / "ckpt-1")["x"] == [1 if killed else 7]
+    assert directory.sweep() == []
+
+
+@pytest.mark.parametrize("kind", ["saver", "sharded"])
+def test_the_directory_of_a_save(directory: CheckpointDirectory, tmp_path: Path, kind: str) -> None:
+    for killed in (True, False):
+        with Child(SAVER, tmp_path / "ckpt-1", kind) as child:
+            assert child.line() == "parts"
+            record(directory)
+            (temporary,) = (n for n in files(tmp_path) if "_temp_" in n)
+            assert directory.sweep() == []
+            if killed:
+                child.kill()
+                assert directory.sweep() == [temporary]
+                assert files(tmp_path) == ["checkpoint"]
+            else:
+                child.go_on()
+                assert child.end() == 0
+    assert ckptfmt.load(tmp_path / "ckpt-1")["x"] == [7]
+    assert not any("_temp" in name for name in files(tmp_path))
+
+
+def test_a_directory_swept_while_it_is_made(
+    directory: CheckpointDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between making it and locking it: it is made again."""
+    temporary = TemporaryDirectory(str(tmp_path / "ckpt-1"))
+    makedirs, flock, swept = os.makedirs, fcntl.flock, []
+
+    def made(path: str, exist_ok: bool) -> None:
+        makedirs(path, exist_ok=exist_ok)
+        if len(swept) == 0:
+            swept.append(directory.sweep())
+
+    def locked(fd: int, kind: int) -> None:
+        if len(swept) == 1:
+            swept.append([])
+            swept[1] += directory.sweep()
+        flock(fd, kind)
+
+    monkeypatch.setattr(os, "makedirs", made)
+    temporary.make()
+    assert swept == [[os.path.basename(temporary.path)]]
+    temporary.remove()
+    monkeypatch.setattr(fcntl, "flock", locked)
+    temporary.make()
+    assert swept[1] == [os.path.basename(temporary.path)]
+    assert directory.sweep() == []
+    temporary.remove()
+    assert files(tmp_path) == []
+
+
+def test_what_names_mean() -> None:
+    assert leftovers.number_of("ckpt-7", "ckpt") == 7
+    assert leftovers.number_of("ckpt--7", "ckpt") == -7
+    assert leftovers.number_of("ckpt-0", "ckpt") == 0
+    for name in ("ckpt-07", "ckpt--0", "ckpt-", "ckpt-7a", "ckpt", "a-7", "ckpt-٣", "ckpt-7\n"):
+        assert leftovers.number_of(name, "ckpt") is None, name
+    assert leftovers.is_part("part-00000-of-00003.index")
+    for name in ("part-00000-of-00003", "x.index", "xpart-00000-of-00003.index", LOCK_NAME):
+        assert not leftovers.is_part(name), name
