@@ -63,7 +63,6 @@ def version() -> str:
 
 # ---- errors --------------------------------------------------------------------------------------
 
-
 ERROR_BY_FAILURE, ERROR_BY_STATUS = errors.classes()
 
 
@@ -114,12 +113,12 @@ _SCALARS = {
 def _column_dtype(ctype: Any) -> Any:
     """The numpy dtype that has exactly the layout of a C type, from what cffi knows of it."""
     if ctype.kind == "struct":
-        fields = ctype.fields
+        fields = dict(ctype.fields)
         return np.dtype(
             {
-                "names": [name for name, _ in fields],
-                "formats": [_column_dtype(field.type) for _, field in fields],
-                "offsets": [field.offset for _, field in fields],
+                "names": list(fields),
+                "formats": [_column_dtype(field.type) for field in fields.values()],
+                "offsets": [field.offset for field in fields.values()],
                 "itemsize": ffi.sizeof(ctype),
             }
         )
@@ -194,12 +193,15 @@ def dtype_table() -> list[DtypeInfo]:
     """The dtypes that this version knows, in ascending code."""
     table: list[DtypeInfo] = []
     while (info := lib.ckptfmt_dtype_at(len(table))) != ffi.NULL:
-        table.append(
-            DtypeInfo(
-                text(info.name), info.code, info.storage, info.size, info.swap_size, info.used_bits
-            )
-        )
+        sizes = (info.size, info.swap_size, info.used_bits)
+        table.append(DtypeInfo(text(info.name), info.code, info.storage, *sizes))
     return table
+
+
+def _numbers(struct: Any) -> dict[str, int]:
+    """The fields of a struct of numbers."""
+    fields = [name for name, _ in ffi.typeof(struct[0]).fields if name != "reserved"]
+    return {name: int(getattr(struct, name)) for name in fields}
 
 
 def _limits(values: Mapping[str, int] | None) -> Any:
@@ -208,7 +210,7 @@ def _limits(values: Mapping[str, int] | None) -> Any:
         return ffi.NULL
     limits = ffi.new("ckptfmt_limits *")
     lib.ckptfmt_limits_default(limits)
-    known = [name for name, _ in ffi.typeof(limits[0]).fields if name != "reserved"]
+    known = _numbers(limits)
     for name, value in values.items():
         if name not in known:
             raise errors.InvalidError(f"no limit is called {name!r}; there are {', '.join(known)}")
@@ -223,11 +225,7 @@ def default_limits() -> dict[str, int]:
     """The limits in force unless others are given, in the units of their names."""
     limits = ffi.new("ckptfmt_limits *")
     lib.ckptfmt_limits_default(limits)
-    return {
-        name: int(getattr(limits, name))
-        for name, _ in ffi.typeof(limits[0]).fields
-        if name != "reserved"
-    }
+    return _numbers(limits)
 
 
 def crc32c(data: Any, crc: int = 0) -> int:
@@ -240,7 +238,7 @@ def counters() -> dict[str, int]:
     """What this process asked of the operating system so far."""
     values = ffi.new("ckptfmt_counters *")
     lib.ckptfmt_counters_get(values)
-    return {name: int(getattr(values, name)) for name, _ in ffi.typeof(values[0]).fields}
+    return _numbers(values)
 
 
 def parse_spec(spec: bytes) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
@@ -367,6 +365,14 @@ class _ExclusiveHandle(_Handle):
             if self._pointer is not _CLOSED:
                 self._pointer = _CLOSED
                 ffi.release(self._owned)
+
+
+def _call(handle: Any, function: Callable[..., int], *arguments: Any) -> None:
+    """Calls a function of C that takes the handle first and an error last, and raises that."""
+    error = new_error()
+    with handle as pointer:
+        status = function(pointer, *arguments, error)
+    check(status, error, handle.path)
 
 
 def _own(pointer: Any, free: Callable[[Any], None]) -> Any:
@@ -507,60 +513,62 @@ class ReaderHandle(_SharedHandle):
         header = ffi.new("ckptfmt_header *")
         with self as reader:
             lib.ckptfmt_reader_header(reader, header)
-        return {name: int(getattr(header, name)) for name, _ in ffi.typeof(header[0]).fields}
+        return _numbers(header)
 
     def list_all(self) -> Selection:
         """Every tensor, in key order."""
-        out, error = ffi.new("ckptfmt_selection **"), new_error()
-        with self as reader:
-            check(lib.ckptfmt_reader_list(reader, out, error), error, self.path)
+        out = ffi.new("ckptfmt_selection **")
+        _call(self, lib.ckptfmt_reader_list, out)
         return Selection(out[0])
 
     def select(self, names: Sequence[bytes]) -> Selection:
         """The named tensors, in this order."""
-        out, error = ffi.new("ckptfmt_selection **"), new_error()
-        blob = b"".join(names)
+        out = ffi.new("ckptfmt_selection **")
+        joined = ffi.from_buffer("uint8_t[]", b"".join(names))
         sizes = np.fromiter(map(len, names), np.uint64, len(names))
-        with self as reader, ffi.from_buffer("uint8_t[]", blob) as joined:
-            counts = ffi.from_buffer("uint64_t[]", sizes)
-            check(
-                lib.ckptfmt_reader_select(reader, joined, counts, len(names), out, error),
-                error,
-                self.path,
-            )
+        counts = ffi.from_buffer("uint64_t[]", sizes)
+        _call(self, lib.ckptfmt_reader_select, joined, counts, len(names), out)
         return Selection(out[0])
 
     def contains(self, name: bytes) -> bool:
         """True if there is a tensor of this name."""
-        found, error = ffi.new("int32_t *"), new_error()
-        with self as reader:
-            check(
-                lib.ckptfmt_reader_contains(reader, name, len(name), found, error), error, self.path
-            )
+        found = ffi.new("int32_t *")
+        _call(self, lib.ckptfmt_reader_contains, name, len(name), found)
         return bool(found[0])
 
     def read(self, selection: Selection, requests: NDArray[Any], verify: int) -> None:
         """Serves an array of REQUEST; the caller keeps alive what its addresses point to."""
-        error = new_error()
-        with self as reader, ffi.from_buffer("uint8_t[]", requests, require_writable=True) as raw:
-            array = ffi.cast("ckptfmt_request *", raw)
-            status = lib.ckptfmt_reader_read(
-                reader, selection.pointer, array, len(requests), verify, error
-            )
-        check(status, error, self.path)
+        raw = ffi.from_buffer("uint8_t[]", requests, require_writable=True)
+        array = ffi.cast("ckptfmt_request *", raw)
+        _call(self, lib.ckptfmt_reader_read, selection.pointer, array, len(requests), verify)
+
+    def compare(
+        self, selection: Selection, sources: NDArray[Any], rows: NDArray[np.uint64]
+    ) -> NDArray[np.bool_]:
+        """Whether each of these rows holds just what the SOURCE beside it would be stored as; the
+        caller keeps alive what the addresses of the sources point to."""
+        raw = ffi.from_buffer("uint8_t[]", sources)
+        array, numbers = ffi.cast("ckptfmt_source *", raw), ffi.from_buffer("uint64_t[]", rows)
+        same = np.zeros(len(rows), np.bool_)
+        answers = ffi.from_buffer("uint8_t[]", same, require_writable=True)
+        pointer = selection.pointer
+        _call(self, lib.ckptfmt_reader_compare, pointer, array, numbers, len(rows), answers)
+        return same
+
+    def data_size(self, shard: int) -> int:
+        """Bytes of a data file."""
+        size = ffi.new("uint64_t *")
+        _call(self, lib.ckptfmt_reader_data_size, shard, size)
+        return int(size[0])
 
     def read_strings(
         self, selection: Selection, row: int, box: NDArray[np.int64] | None, verify: int
     ) -> list[bytes]:
         """The elements of a string or variant tensor, or of a box of it (starts, then lengths),
         row-major."""
-        out, error = ffi.new("ckptfmt_strings **"), new_error()
+        out = ffi.new("ckptfmt_strings **")
         corner = ffi.NULL if box is None else ffi.from_buffer("int64_t[]", box)
-        with self as reader:
-            status = lib.ckptfmt_reader_read_strings(
-                reader, selection.pointer, row, corner, verify, out, error
-            )
-        check(status, error, self.path)
+        _call(self, lib.ckptfmt_reader_read_strings, selection.pointer, row, corner, verify, out)
         strings = ffi.gc(out[0], lib.ckptfmt_strings_free)
         view = ffi.new("ckptfmt_strings_view *")
         lib.ckptfmt_strings_get(strings, view)
@@ -573,13 +581,8 @@ class ReaderHandle(_SharedHandle):
     def map(self, selection: Selection, row: int, verify: int) -> NDArray[np.uint8]:
         """The stored bytes of a tensor, mapped read-only; unmapped when the last view of them
         dies."""
-        out, error = ffi.new("ckptfmt_mapping **"), new_error()
-        with self as reader:
-            check(
-                lib.ckptfmt_reader_map(reader, selection.pointer, row, verify, out, error),
-                error,
-                self.path,
-            )
+        out = ffi.new("ckptfmt_mapping **")
+        _call(self, lib.ckptfmt_reader_map, selection.pointer, row, verify, out)
         mapping = ffi.gc(out[0], lib.ckptfmt_mapping_close)
         size = ffi.new("uint64_t *")
         data = lib.ckptfmt_mapping_data(mapping, size)
@@ -587,16 +590,11 @@ class ReaderHandle(_SharedHandle):
 
     def regions(self) -> NDArray[Any]:
         """All regions of the index file, in file order, as an array of REGION."""
-        count, error = ffi.new("uint64_t *"), new_error()
-        with self as reader:
-            check(lib.ckptfmt_reader_regions(reader, ffi.NULL, 0, count, error), error, self.path)
-            regions = np.zeros(count[0], REGION)
-            raw = ffi.cast("ckptfmt_region *", ffi.from_buffer(regions))
-            check(
-                lib.ckptfmt_reader_regions(reader, raw, len(regions), count, error),
-                error,
-                self.path,
-            )
+        count = ffi.new("uint64_t *")
+        _call(self, lib.ckptfmt_reader_regions, ffi.NULL, 0, count)
+        regions = np.zeros(count[0], REGION)
+        raw = ffi.cast("ckptfmt_region *", ffi.from_buffer(regions))
+        _call(self, lib.ckptfmt_reader_regions, raw, len(regions), count)
         return regions
 
 
@@ -609,11 +607,8 @@ class WriterHandle(_ExclusiveHandle):
         raw = path_bytes(prefix)
         options = ffi.new("ckptfmt_write_options *")
         lib.ckptfmt_write_options_default(options)
-        options.alignment, options.chunk_size, options.durability = (
-            alignment,
-            chunk_size,
-            durability,
-        )
+        options.alignment, options.chunk_size = alignment, chunk_size
+        options.durability = durability
         out, error = ffi.new("ckptfmt_writer **"), new_error()
         check(lib.ckptfmt_writer_open(raw, options, out, error), error, prefix)
         super().__init__(_own(out[0], lib.ckptfmt_writer_abandon), "writer")
@@ -621,10 +616,21 @@ class WriterHandle(_ExclusiveHandle):
 
     def add(self, sources: NDArray[Any]) -> None:
         """Appends an array of SOURCE; the caller keeps alive what its addresses point to."""
-        error = new_error()
-        with self as writer, ffi.from_buffer("uint8_t[]", sources) as raw:
-            array = ffi.cast("ckptfmt_source *", raw)
-            check(lib.ckptfmt_writer_add(writer, array, len(sources), error), error, self.path)
+        raw = ffi.from_buffer("uint8_t[]", sources)
+        array = ffi.cast("ckptfmt_source *", raw)
+        _call(self, lib.ckptfmt_writer_add, array, len(sources))
+
+    def keep(
+        self, reader: ReaderHandle, selection: Selection, rows: NDArray[np.uint64]
+    ) -> NDArray[np.bool_]:
+        """Takes rows of another checkpoint over by links to its data files; False where that cannot
+        be done."""
+        kept = np.zeros(len(rows), np.bool_)
+        answers = ffi.from_buffer("uint8_t[]", kept, require_writable=True)
+        numbers, pointer = ffi.from_buffer("uint64_t[]", rows), selection.pointer
+        with reader as other:
+            _call(self, lib.ckptfmt_writer_keep, other, pointer, numbers, len(rows), answers)
+        return kept
 
     def commit(self) -> None:
         """Makes the checkpoint visible. The handle is closed afterwards, whatever happened."""
@@ -649,13 +655,9 @@ def merge(
     array = ffi.new("char *[]", owners)
     values = _limits(limits)
     options = ffi.new("ckptfmt_merge_options *", {"limits": values})
-    options.consume, options.allow_missing, options.durability = (
-        int(consume),
-        int(allow_missing),
-        durability,
-    )
-    error = new_error()
-    raw = path_bytes(destination)
+    options.consume, options.allow_missing = int(consume), int(allow_missing)
+    options.durability = durability
+    error, raw = new_error(), path_bytes(destination)
     check(lib.ckptfmt_merge(array, len(owners), raw, options, error), error, destination)
 
 
@@ -683,12 +685,9 @@ class VerifierHandle(_ExclusiveHandle):
 
     def step(self, byte_budget: int) -> dict[str, int]:
         """Works on for about this many bytes; the fields of `ckptfmt_progress`."""
-        progress, error = ffi.new("ckptfmt_progress *"), new_error()
-        with self as verifier:
-            check(
-                lib.ckptfmt_verifier_step(verifier, byte_budget, progress, error), error, self.path
-            )
-        return {name: int(getattr(progress, name)) for name, _ in ffi.typeof(progress[0]).fields}
+        progress = ffi.new("ckptfmt_progress *")
+        _call(self, lib.ckptfmt_verifier_step, byte_budget, progress)
+        return _numbers(progress)
 
     def findings(self, first: int = 0) -> Iterator[Finding]:
         """The findings so far, from number `first` on."""

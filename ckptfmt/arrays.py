@@ -27,6 +27,7 @@ _NOTHING = np.empty(1, np.uint8)
 class Columns(Protocol):
     """Tensors and slices as the writer takes them: Sources, or copies of these."""
 
+    names: list[bytes]
     sizes: list[int]
 
     def table(self, first: int = 0, last: int | None = None) -> tuple[NDArray[Any], list[Any]]:

@@ -8,13 +8,17 @@ import operator
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from ckptfmt import _core, names, slices
+import numpy as np
+
+from ckptfmt import _core, incremental, names, slices
 from ckptfmt.arguments import check_choice, check_progress, check_sized, wrong
 from ckptfmt.arrays import Columns, Sources
 from ckptfmt.errors import InvalidError, UnsupportedError, about
+from ckptfmt.incremental import CompactionLimits
 from ckptfmt.line import MODULE_LINE
 from ckptfmt.locate import path_text
 
@@ -201,9 +205,17 @@ def save(
     level: str = "v2+",
     alignment: int | None = None,
     durability: str = "full",
+    base: Path | None = None,
+    compaction: CompactionLimits | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Saves named arrays as one checkpoint of one data file, all or nothing, in the order given.
+
+    With `base` only what has changed since that checkpoint is written, into a data file of its own;
+    the data files of the base that hold the rest get a second name (hard link) in the new
+    checkpoint. It is complete, needs the base no longer, and holds what it would hold without
+    `base`. What cannot be linked, as on another file system, is written. Changed means other bytes:
+    all unchanged tensors are read from the base and compared.
 
     Waits first for a save that goes on in the background (`save_async`), and raises its error if
     nobody has asked for it.
@@ -211,11 +223,18 @@ def save(
     Args:
         prefix, metadata, level, alignment, durability: as in Writer.
         tensors: name to array; see `Writer.add` for what is an array.
+        base: an earlier checkpoint to save upon, whatever `ckptfmt.open` takes; it may be the one
+            at `prefix` that this one replaces. Tensors stay as the base stores them: upon one of
+            level "v2" they have no checksums of chunks.
+        compaction: when data files of the base are written anew rather than linked because of what
+            is dead in them, or because they are too many.
         progress: called as `progress(bytes_done, bytes_total)` from this thread, with bytes of
-            array data.
+            array data; unchanged ones are done once they have been compared.
 
     Raises:
         InvalidError: a name or an array that cannot be stored; checked before anything is written.
+        CheckpointNotFoundError: there is no base; CorruptError, LimitError: its index cannot be
+            read. (Damaged tensors of the base count as changed.)
         UnsupportedError, StorageError: as in Writer.
     """
     check_progress(progress)
@@ -228,6 +247,8 @@ def save(
         level=level,
         alignment=alignment,
         durability=durability,
+        base=base,
+        compaction=compaction,
     )
 
 
@@ -299,21 +320,61 @@ def save_v2(
 
 
 def write_sources(
-    prefix: Path, sources: Columns, progress: Progress | None, **options: Any
+    prefix: Path,
+    sources: Columns,
+    progress: Progress | None,
+    *,
+    base: Path | None = None,
+    compaction: CompactionLimits | None = None,
+    **options: Any,
 ) -> None:
-    sizes, total = sources.sizes, sum(sources.sizes)
-    limit = BATCH_BYTES if progress is None else WATCHED_BATCH_BYTES
-    with Writer(prefix, **options) as writer:
-        done = first = 0
-        while first < len(sizes):
-            last, size = first + 1, sizes[first]
-            while last < len(sizes) and size + sizes[last] <= limit:
-                size += sizes[last]
-                last += 1
-            writer._add(sources, first, last)
-            first, done = last, done + size
-            if progress is not None:
-                progress(done, total)
+    limits = incremental.check_limits(compaction)
+    meter = _Meter(progress, sum(sources.sizes))
+    if base is None:
+        with Writer(prefix, **options) as writer:
+            for first, last in _batches(sources.sizes, meter):
+                writer._add(sources, first, last)
+                meter.add(sum(sources.sizes[first:last]))
+        return
+    level = options.get("level", "v2+")
+    alignment, _ = check_options(None, level, options.get("alignment"), "none")
+    with incremental.Base(base, sources) as earlier:
+        same = earlier.compare(plain=level == "v2", tell=meter.add)
+        with Writer(prefix, **options) as writer:
+            kept = earlier.keep(writer._open_handle(), alignment, limits)
+            rest = np.flatnonzero(~kept)
+            sizes = np.array(sources.sizes, np.int64)[rest]
+            told = np.where(same[rest], 0, sizes)  # what has not changed was told of before
+            for first, last in _batches(sizes.tolist(), meter):
+                writer._open_handle().add(earlier.table[rest[first:last]])
+                meter.add(int(told[first:last].sum()))
+
+
+def _batches(sizes: list[int], meter: _Meter) -> Iterator[tuple[int, int]]:
+    """The rows of each crossing into C, first and last plus one."""
+    limit = BATCH_BYTES if meter.progress is None else WATCHED_BATCH_BYTES
+    first = 0
+    while first < len(sizes):
+        last, size = first + 1, sizes[first]
+        while last < len(sizes) and size + sizes[last] <= limit:
+            size += sizes[last]
+            last += 1
+        yield first, last
+        first = last
+
+
+@dataclass(slots=True)
+class _Meter:
+    """Tells whoever watches how far it is."""
+
+    progress: Progress | None
+    total: int
+    done: int = 0
+
+    def add(self, size: int) -> None:
+        self.done += size
+        if self.progress is not None:
+            self.progress(self.done, self.total)
 
 
 def set_spec(sources: Sources, spec: str | bytes) -> None:

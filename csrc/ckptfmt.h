@@ -420,6 +420,27 @@ CKPTFMT_API ckptfmt_status ckptfmt_writer_commit(ckptfmt_writer *writer, ckptfmt
 /* Removes what was written and frees the writer. */
 CKPTFMT_API void ckptfmt_writer_abandon(ckptfmt_writer *writer);
 
+/* ---- building on another checkpoint ---------------------------------------------------------------------- */
+
+/* Which tensors have not changed: same[i] is 1 if row rows[i] of the selection holds just what sources[i] would be
+ * stored as, byte for byte (dtype, shape and all bytes; names are not looked at). Checksums are compared first, so that
+ * little is read of what differs; then the bytes, so that no coincidence of checksums counts as the same. What is
+ * partitioned, damaged, missing or cannot be compared counts as changed. INVALID: a source that could not be written,
+ * a row that is none; NO_MEMORY. */
+CKPTFMT_API ckptfmt_status ckptfmt_reader_compare(ckptfmt_reader *reader, const ckptfmt_selection *selection,
+	const ckptfmt_source *sources, const uint64_t *rows, uint64_t count, uint8_t *same, ckptfmt_error *err);
+/* Bytes of a data file, those that no entry names included. IO where it is missing; INVALID: no such data file. */
+CKPTFMT_API ckptfmt_status ckptfmt_reader_data_size(ckptfmt_reader *reader, int32_t shard, uint64_t *size,
+	ckptfmt_error *err);
+/* Takes tensors of another checkpoint into the one being written, bytes and checksums as they are, by giving their data
+ * files a second name (a hard link). kept[i] is 0 where that cannot be done (partitioned or damaged values, another
+ * byte order, entries with extensions for a writer without chunks, other devices, file systems without links, a
+ * checkpoint that was replaced meanwhile): such a tensor is the caller's to add. The reader may be closed and the other
+ * checkpoint removed as soon as this returns. INVALID: a name that was added before; IO, CORRUPT (index), NO_MEMORY.
+ * Best called before the first ckptfmt_writer_add: the writer can then begin with fewer data files. */
+CKPTFMT_API ckptfmt_status ckptfmt_writer_keep(ckptfmt_writer *writer, ckptfmt_reader *reader,
+	const ckptfmt_selection *selection, const uint64_t *rows, uint64_t count, uint8_t *kept, ckptfmt_error *err);
+
 /* ---- copies in memory ------------------------------------------------------------------------------------ */
 
 /* Memory for copies: `size` bytes at a multiple of 64, all zero and all of them there, so that a write to them does

@@ -15,6 +15,7 @@ from typing import Any
 from ckptfmt import _core
 from ckptfmt import writer as writing
 from ckptfmt.arguments import check_progress
+from ckptfmt.incremental import CompactionLimits, check_limits
 from ckptfmt.line import MODULE_LINE, SaveFuture, Work, wait_for_saves
 from ckptfmt.locate import path_text
 from ckptfmt.saving.snapshot import Snapshot, arena_size, limit_arena, release_arena
@@ -39,6 +40,8 @@ def save_async(
     level: str = "v2+",
     alignment: int | None = None,
     durability: str = "full",
+    base: Path | None = None,
+    compaction: CompactionLimits | None = None,
     progress: writing.Progress | None = None,
 ) -> SaveFuture:
     """Saves as `save`, with the same bytes, but returns when all arrays are copied: what becomes of
@@ -52,7 +55,8 @@ def save_async(
     Args:
         prefix, metadata, level, alignment, durability: as in Writer. A relative prefix is one of
             the current directory of this call.
-        tensors: as in `save`.
+        tensors, compaction: as in `save`.
+        base: as in `save`; compared with in the background, and a relative path as `prefix`.
         progress: as in `save`, but called from the thread in the background.
 
     Returns:
@@ -69,13 +73,17 @@ def save_async(
     target = path_text(prefix)
     place = anchored(target)
     _core.path_bytes(place)
+    check_limits(compaction)
+    earlier = None if base is None else anchored(path_text(base))
     MODULE_LINE.settle()
     sources = writing.collect(tensors)
-    options = {
+    options: dict[str, Any] = {
         "metadata": copy.deepcopy(metadata),
         "level": level,
         "alignment": alignment,
         "durability": durability,
+        "base": earlier,
+        "compaction": compaction,
     }
 
     def prepare() -> Work:

@@ -19,6 +19,7 @@ from ckptfmt.merge import merge
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.sharding import Shard
 from ckptfmt.saving.temporary import TemporaryDirectory
+from ckptfmt.threads import StoppedError, share
 
 __all__ = ["Target", "shard_sources"]
 
@@ -93,53 +94,17 @@ class Target:
                         os.unlink(os.path.join(where, name))
 
 
-class _StoppedError(Exception):
-    """Another shard failed."""
-
-
 def _write_shards(
     parts: Sequence[str], shards: Sequence[Columns], options: CheckpointOptions
 ) -> None:
     """Writes each shard as a bundle, some at once. The first error, in the order of the shards,
-    stops all and is raised.
-
-    This thread is one of those that write: a pool would take no work while the interpreter exits.
-    """
+    stops all and is raised."""
     stop = threading.Event()
-    rows, lock = iter(range(len(parts))), threading.Lock()
-    errors: dict[int, BaseException] = {}
 
-    def work() -> None:
-        while True:
-            with lock:
-                row = next(rows, None)
-            if row is None:
-                return
-            try:
-                _write_shard(parts[row], shards[row], options, stop)
-            except BaseException as error:
-                errors[row] = error
-                stop.set()
+    def write(row: int) -> None:
+        _write_shard(parts[row], shards[row], options, stop)
 
-    threads: list[threading.Thread] = []
-    try:
-        for _ in range(min(len(parts), WRITERS_MAX) - 1):
-            thread = threading.Thread(target=work, name="ckptfmt-save")
-            with contextlib.suppress(RuntimeError):  # the system has no more
-                thread.start()
-                threads.append(thread)
-        work()
-    except BaseException:
-        stop.set()
-        raise
-    finally:
-        for thread in threads:
-            thread.join()
-    found = [errors[row] for row in sorted(errors)]
-    # Ctrl-C was no fault of a shard.
-    for error in sorted(found, key=lambda one: isinstance(one, Exception)):
-        if not isinstance(error, _StoppedError):
-            raise error
+    share(len(parts), write, WRITERS_MAX, "ckptfmt-save", stop)
 
 
 def _write_shard(
@@ -147,7 +112,7 @@ def _write_shard(
 ) -> None:
     def watch(*_: int) -> None:
         if stop.is_set():
-            raise _StoppedError
+            raise StoppedError
 
     watch()
     # The merge syncs the data files, if the options ask for it.

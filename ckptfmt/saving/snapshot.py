@@ -121,7 +121,7 @@ class Copied:
     """Some sources with data of their own: as a Sources to whoever writes them."""
 
     def __init__(self, sources: Sources, table: NDArray[Any], owners: list[Any]) -> None:
-        self.sizes = sources.sizes
+        self.names, self.sizes = sources.names, sources.sizes
         self._table, self._owners = table, owners
 
     def table(self, first: int = 0, last: int | None = None) -> tuple[NDArray[Any], list[Any]]:

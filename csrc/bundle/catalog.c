@@ -199,6 +199,24 @@ ckptfmt_status cf_catalog_add(cf_catalog *catalog, const ckptfmt_source *source,
 	return set_shape(catalog, cf_catalog_row_at(catalog, *row), source->dtype, source->rank, source->dims, err);
 }
 
+ckptfmt_status cf_catalog_add_entry(cf_catalog *catalog, cf_bytes_view name, const cf_entry *entry,
+	const int64_t *dims, uint64_t *row, ckptfmt_error *err)
+{
+	cf_catalog_row *added;
+	bool made;
+	cf_put_bytes(&catalog->keys, name.data, name.size);
+	CF_TRY(cf_buffer_status(&catalog->keys, err));
+	CF_TRY(find_or_make(catalog, name.size, row, &made, err));
+	if (!made)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the name is added twice");
+	added = cf_catalog_row_at(catalog, *row);
+	added->entry_offset = catalog->messages.size;
+	added->entry_size = entry->bytes.size;
+	cf_put_bytes(&catalog->messages, entry->bytes.data, entry->bytes.size);
+	CF_TRY(cf_buffer_status(&catalog->messages, err));
+	return set_shape(catalog, added, entry->dtype, entry->rank, dims, err);
+}
+
 /* ---- checking -------------------------------------------------------------------------------------------- */
 
 static ckptfmt_status check_disjoint(const cf_catalog *catalog, const cf_catalog_row *row, cf_buffer *extents,
@@ -277,6 +295,18 @@ static void sort_rows(const cf_catalog *catalog, cf_sort_key *keys, uint64_t cou
 	cf_sort_keys(keys, count);
 }
 
+/* As a merge does it (MRG-7). */
+static ckptfmt_status repeat_entry(const cf_catalog *catalog, const cf_catalog_row *row, cf_buffer *out,
+	ckptfmt_error *err)
+{
+	const cf_bytes_view bytes = {catalog->messages.data + row->entry_offset, row->entry_size}, none = {NULL, 0};
+	int64_t dims[CKPTFMT_RANK_MAX];
+	cf_entry entry;
+	cf_buffer_clear(out);
+	CF_TRY(cf_entry_decode(bytes, 0, 0, dims, &entry, err));
+	return cf_entry_reencode(out, &entry, dims, row->shard, none, err);
+}
+
 static void encode_row(const cf_catalog *catalog, const cf_catalog_row *row, uint32_t chunk_size, cf_buffer *slices,
 	cf_buffer *out)
 {
@@ -314,7 +344,11 @@ static ckptfmt_status write_sorted(const cf_catalog *catalog, const cf_sort_key 
 	cf_table_writer *table, cf_buffer *slices, cf_buffer *value, ckptfmt_error *err)
 {
 	for (uint64_t i = 0; i < cf_catalog_count(catalog); i++) {
-		encode_row(catalog, cf_catalog_row_at(catalog, keys[i].row), chunk_size, slices, value);
+		const cf_catalog_row *row = cf_catalog_row_at(catalog, keys[i].row);
+		if (row->entry_size != 0)
+			CF_TRY(repeat_entry(catalog, row, value, err));
+		else
+			encode_row(catalog, row, chunk_size, slices, value);
 		CF_TRY(cf_buffer_status(slices, err));
 		CF_TRY(cf_buffer_status(value, err));
 		/* BLK-14, as readers have it by default. So many slices, or chunks, are better met now than on reading. */

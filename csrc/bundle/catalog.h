@@ -21,6 +21,8 @@ typedef struct cf_catalog_row {
 	uint64_t offset;            /* where its bytes lie: set by the writer once they do */
 	uint64_t size;
 	uint64_t chunks_first;      /* in `chunk_crcs` */
+	uint64_t entry_offset;      /* in `messages`: the entry of another index that this one repeats in all but its shard */
+	uint64_t entry_size;        /* 0: none, the fields here say all */
 	uint32_t chunk_count;
 	uint32_t crc32c;            /* unmasked; of a partitioned tensor's own entry there is none */
 	int32_t dtype;
@@ -66,6 +68,11 @@ static inline cf_catalog_row *cf_catalog_row_at(const cf_catalog *catalog, uint6
  * tensor disagree on dtype or shape. After NO_MEMORY the catalog only takes free. */
 CF_MUST_CHECK ckptfmt_status cf_catalog_add(cf_catalog *catalog, const ckptfmt_source *source, uint64_t *row,
 	ckptfmt_error *err);
+
+/* Adds a tensor stored whole in a data file of another checkpoint, by its entry there, of which all is kept but the
+ * shard. INVALID: the name is taken. After NO_MEMORY the catalog only takes free. */
+CF_MUST_CHECK ckptfmt_status cf_catalog_add_entry(cf_catalog *catalog, cf_bytes_view name, const cf_entry *entry,
+	const int64_t *dims, uint64_t *row, ckptfmt_error *err);
 
 /* SLC-6: no two slices of a tensor share a cell. INVALID with the tensor, LIMIT, NO_MEMORY. */
 CF_MUST_CHECK ckptfmt_status cf_catalog_check_slices(const cf_catalog *catalog, ckptfmt_error *err);

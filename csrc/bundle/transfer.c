@@ -123,16 +123,24 @@ static ckptfmt_status fill_window(cf_transfer *transfer, uint64_t offset, uint64
 	return CKPTFMT_OK;
 }
 
+ckptfmt_status cf_transfer_show(cf_transfer *transfer, const ckptfmt_stored *stored, uint64_t done, uint64_t size,
+	uint64_t ahead, const uint8_t **bytes, ckptfmt_error *err)
+{
+	uint64_t offset = stored->offset + done;
+	CF_TRY(cf_transfer_open(transfer, stored, err));
+	if (!in_window(transfer, offset, size)) {
+		uint64_t end = cf_min_u64(cf_min_u64(ahead, transfer->use.size), offset + CF_WINDOW_SIZE);
+		CF_TRY(fill_window(transfer, offset, cf_max_u64(end, offset + size) - offset, err));
+	}
+	*bytes = transfer->staging + (offset - transfer->window_offset);
+	return CKPTFMT_OK;
+}
+
 static ckptfmt_status whole_from_window(cf_transfer *transfer, const ckptfmt_stored *stored, uint64_t ahead, bool check,
 	uint8_t *destination, ckptfmt_error *err)
 {
 	const uint8_t *source;
-	if (!in_window(transfer, stored->offset, stored->size)) {
-		uint64_t end = cf_min_u64(cf_min_u64(ahead, transfer->use.size), stored->offset + CF_WINDOW_SIZE);
-		end = cf_max_u64(end, stored->offset + stored->size);
-		CF_TRY(fill_window(transfer, stored->offset, end - stored->offset, err));
-	}
-	source = transfer->staging + (stored->offset - transfer->window_offset);
+	CF_TRY(cf_transfer_show(transfer, stored, 0, stored->size, ahead, &source, err));
 	if (!check) {
 		memcpy(destination, source, (size_t)stored->size);
 		return CKPTFMT_OK;

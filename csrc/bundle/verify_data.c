@@ -193,7 +193,8 @@ static bool take_piece(ckptfmt_verifier *v, const cf_verify_span *span, const ui
 		return true;
 	/* DAT-5 */
 	place.offset = span->offset + v->span_done + first;
-	cf_verify_note(v, CF_VERIFY_PADDING, &place, "DAT-5: padding that is not zero, %llu bytes from %llu on",
+	cf_verify_note(v, CF_VERIFY_PADDING, &place,
+		"DAT-5: padding that is not zero, or values that no entry names any more: %llu bytes from %llu on",
 		(unsigned long long)span->size, (unsigned long long)span->offset);
 	return false;
 }

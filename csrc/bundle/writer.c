@@ -2,9 +2,9 @@
 /* The writer: tensors go to data files under temporary names as they come, what the index will say of them is kept in a
  * catalog, and commit publishes both. A fresh prefix has one data file; a prefix that is being overwritten may need
  * more, because the number of data files tells generations apart (commit.h). Then each tensor goes to the emptiest. */
+#include "bundle/writer.h"
+
 #include "base/memory.h"
-#include "bundle/catalog.h"
-#include "bundle/commit.h"
 #include "bundle/value_writer.h"
 
 #include <stdio.h>
@@ -15,23 +15,6 @@ enum {
 	CHUNK_UNIT = 16,        /* chunks hold whole elements of every data type */
 	CHUNKS_MAX = 15 << 20,  /* of one tensor: 4 bytes each in a block of at most 64 MiB */
 	CHUNK_SIZE_MIN = 4096   /* less, and the checksums of a large tensor no longer fit an index block of a reader */
-};
-
-typedef struct data_file {
-	cf_file_writer file;
-	uint64_t tensor_count;
-	char name[CF_NAME_SIZE];    /* the one it has now, once it has a final one */
-} data_file;
-
-struct ckptfmt_writer {
-	cf_prefix prefix;
-	cf_directory directory;
-	ckptfmt_write_options options;
-	cf_commit commit;
-	cf_catalog catalog;
-	data_file *files;
-	int32_t file_count;
-	bool failed;
 };
 
 void ckptfmt_write_options_default(ckptfmt_write_options *options)
@@ -114,6 +97,7 @@ ckptfmt_status ckptfmt_writer_open(const char *prefix, const ckptfmt_write_optio
 
 static void free_writer(ckptfmt_writer *writer)
 {
+	cf_keep_abandon(writer);
 	cf_catalog_free(&writer->catalog);
 	cf_release(writer->files);
 	cf_os_directory_close(&writer->directory);
@@ -207,7 +191,7 @@ static ckptfmt_status write_source(ckptfmt_writer *writer, const ckptfmt_source 
 	ckptfmt_error *err)
 {
 	int32_t shard = emptiest_file(writer);
-	data_file *file = &writer->files[shard];
+	cf_data_file *file = &writer->files[shard];
 	cf_catalog_row *entry = cf_catalog_row_at(&writer->catalog, row);
 	uint64_t end, aligned;
 	CF_TRY(cf_value_write(&file->file, source, writer->options.chunk_size, entry, &writer->catalog.chunk_crcs, err));
@@ -280,25 +264,26 @@ static ckptfmt_status add_placeholder(ckptfmt_writer *writer, int32_t shard, ckp
 	return CKPTFMT_OK;
 }
 
-static ckptfmt_status finish_data_file(ckptfmt_writer *writer, data_file *file, ckptfmt_error *err)
+static ckptfmt_status finish_data_file(ckptfmt_writer *writer, cf_data_file *file, ckptfmt_error *err)
 {
-	CF_TRY(cf_file_writer_finish(&file->file, writer->options.durability == CKPTFMT_DURABILITY_FULL, err));
+	if (file->file.state != CF_FILE_WRITER_FINISHED)
+		CF_TRY(cf_file_writer_finish(&file->file, writer->options.durability == CKPTFMT_DURABILITY_FULL, err));
 	(void)snprintf(file->name, sizeof file->name, "%s", file->file.name);
 	return CKPTFMT_OK;
 }
 
-/* Another writer took the number meanwhile: takes the next free one, with empty data files to make it up. */
-static ckptfmt_status take_other_count(ckptfmt_writer *writer, ckptfmt_error *err)
+/* Takes the next free number, with empty data files to make it up. `look`: another writer took one meanwhile. */
+static ckptfmt_status take_count(ckptfmt_writer *writer, bool look, ckptfmt_error *err)
 {
 	int32_t count;
-	data_file *files;
-	CF_TRY(cf_commit_choose_count(&writer->commit, writer->file_count, true, &count, err));
+	cf_data_file *files;
+	CF_TRY(cf_commit_choose_count(&writer->commit, writer->file_count, look, &count, err));
 	files = cf_reallocate(writer->files, (uint64_t)count * sizeof *files);
 	if (files == NULL)
 		return cf_fail_memory(err);
 	writer->files = files;
 	while (writer->file_count < count) {
-		data_file *file = &files[writer->file_count];
+		cf_data_file *file = &files[writer->file_count];
 		char name[CF_NAME_SIZE];
 		memset(file, 0, sizeof *file);
 		cf_data_name(writer->prefix.base, writer->file_count, count, name);
@@ -312,7 +297,7 @@ static ckptfmt_status take_other_count(ckptfmt_writer *writer, ckptfmt_error *er
 static void remove_data_files(ckptfmt_writer *writer)
 {
 	for (int32_t i = 0; i < writer->file_count; i++) {
-		data_file *file = &writer->files[i];
+		cf_data_file *file = &writer->files[i];
 		if (file->file.state == CF_FILE_WRITER_PUBLISHED) {
 			ckptfmt_status ignored = cf_os_unlink(&writer->directory, file->name, NULL);
 			(void)ignored;
@@ -328,9 +313,9 @@ static ckptfmt_status name_data_files(ckptfmt_writer *writer, bool *taken, ckptf
 	char target[CF_NAME_SIZE];
 	*taken = false;
 	for (int32_t i = 0; i < writer->file_count && !*taken; i++) {
-		data_file *file = &writer->files[i];
+		cf_data_file *file = &writer->files[i];
 		cf_data_name(writer->prefix.base, i, writer->file_count, target);
-		if (file->file.state == CF_FILE_WRITER_FINISHED)
+		if (file->file.state == CF_FILE_WRITER_FINISHED || file->file.adopted)
 			CF_TRY(cf_file_writer_link_new(&file->file, target, taken, err));
 		else
 			CF_TRY(cf_os_rename_new(&writer->directory, file->name, &writer->directory, target, taken, err));
@@ -347,7 +332,7 @@ static ckptfmt_status publish_data_files(ckptfmt_writer *writer, ckptfmt_error *
 		CF_TRY(name_data_files(writer, &taken, err));
 		if (!taken)
 			return CKPTFMT_OK;
-		CF_TRY(take_other_count(writer, err));
+		CF_TRY(take_count(writer, true, err));
 	}
 	return cf_fail(err, CKPTFMT_FAIL_BUSY, CF_NO_OFFSET, "other writers took %d numbers of data files in a row",
 		COUNT_TRIES);
@@ -388,11 +373,15 @@ static ckptfmt_status commit_files(ckptfmt_writer *writer, cf_file_writer *index
 	uint64_t *sizes;
 	ckptfmt_status status;
 	CF_TRY(cf_catalog_check_slices(&writer->catalog, err));
+	if (writer->keeps)
+		CF_TRY(cf_keep_settle(writer, err));
 	for (int32_t i = 0; i < writer->file_count; i++) {
 		if (writer->files[i].tensor_count == 0)
 			CF_TRY(add_placeholder(writer, i, err));
 		CF_TRY(finish_data_file(writer, &writer->files[i], err));
 	}
+	if (writer->keeps)
+		CF_TRY(take_count(writer, false, err));
 	CF_TRY(publish_data_files(writer, err));
 	CF_TRY(write_index(writer, index, err));
 	sizes = cf_allocate((uint64_t)writer->file_count * sizeof *sizes);

@@ -30,20 +30,28 @@ static bool temporary_name(cf_file_writer *writer, const char *final_name, uint6
 	return size > 0 && (size_t)size < sizeof writer->name;
 }
 
+/* Puts a temporary name that nobody else is likely to use into the writer. */
+static ckptfmt_status choose_name(cf_file_writer *writer, const cf_directory *directory, const char *final_name,
+	ckptfmt_error *err)
+{
+	uint64_t chance;
+	CF_TRY(cf_os_random(&chance, sizeof chance, err));
+	if (!temporary_name(writer, final_name, chance)) {
+		cf_os_path(directory, final_name, writer->path, sizeof writer->path);
+		return cf_fail_os(err, ENAMETOOLONG, writer->path, "cannot make a temporary file beside it");
+	}
+	cf_os_path(directory, writer->name, writer->path, sizeof writer->path);
+	return CKPTFMT_OK;
+}
+
 ckptfmt_status cf_file_writer_open(cf_file_writer *writer, const cf_directory *directory, const char *final_name,
 	ckptfmt_error *err)
 {
 	memset(writer, 0, sizeof *writer);
 	writer->file.fd = -1;
 	for (int i = 0; i < NAME_TRIES; i++) {
-		uint64_t chance;
 		bool exists;
-		CF_TRY(cf_os_random(&chance, sizeof chance, err));
-		if (!temporary_name(writer, final_name, chance)) {
-			cf_os_path(directory, final_name, writer->path, sizeof writer->path);
-			return cf_fail_os(err, ENAMETOOLONG, writer->path, "cannot make a temporary file beside it");
-		}
-		cf_os_path(directory, writer->name, writer->path, sizeof writer->path);
+		CF_TRY(choose_name(writer, directory, final_name, err));
 		CF_TRY(cf_os_create(directory, writer->name, &writer->file, &exists, err));
 		if (!exists) {
 			writer->directory = directory;
@@ -52,6 +60,47 @@ ckptfmt_status cf_file_writer_open(cf_file_writer *writer, const cf_directory *d
 		}
 	}
 	return cf_fail_os(err, EEXIST, writer->path, "cannot find a free temporary name");
+}
+
+/* What was linked is told by the new name: the old one may have gone to another file meanwhile. The lock says that the
+ * name is in use, as that of a file which the writer made. */
+static ckptfmt_status hold_adopted(cf_file_writer *writer, const cf_directory *directory, const cf_file_info *wanted,
+	bool *same, ckptfmt_error *err)
+{
+	cf_file_info info;
+	*same = false;
+	CF_TRY(cf_os_open(directory, writer->name, true, &writer->file, &info, err));
+	*same = writer->file.fd >= 0 && info.device == wanted->device && info.inode == wanted->inode &&
+		info.size == wanted->size && cf_os_hold(directory, writer->name, &writer->file);
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_file_writer_adopt(cf_file_writer *writer, const cf_directory *directory, const char *final_name,
+	const cf_directory *from, const char *from_name, const cf_file_info *info, bool *adopted, ckptfmt_error *err)
+{
+	cf_link_result result = CF_LINK_EXISTS;
+	ckptfmt_status status;
+	memset(writer, 0, sizeof *writer);
+	writer->file.fd = -1;
+	*adopted = false;
+	for (int i = 0; i < NAME_TRIES && result == CF_LINK_EXISTS; i++) {
+		CF_TRY(choose_name(writer, directory, final_name, err));
+		CF_TRY(cf_os_link(from, from_name, directory, writer->name, &result, err));
+	}
+	if (result != CF_LINK_DONE)
+		return CKPTFMT_OK;
+	status = hold_adopted(writer, directory, info, adopted, err);
+	if (!*adopted) {
+		cf_os_close_quietly(&writer->file);
+		(void)!cf_os_unlink(directory, writer->name, NULL);
+		return status;
+	}
+	writer->directory = directory;
+	writer->adopted = true;
+	writer->info = *info;
+	writer->written = info->size;
+	writer->state = CF_FILE_WRITER_FINISHED;
+	return CKPTFMT_OK;
 }
 
 void cf_file_writer_reserve(cf_file_writer *writer, uint64_t size)
@@ -290,9 +339,32 @@ static whereabouts stands_at(const cf_file_writer *writer, const char *target)
 	return exists && info.device == writer->info.device && info.inode == writer->info.inode ? THERE : ELSEWHERE;
 }
 
+/* That `target` is the same file says nothing here: somebody else may have given it that name. So the name that is ours
+ * goes only when this call made the other. */
+static ckptfmt_status move_adopted(cf_file_writer *writer, const char *target, bool *exists, ckptfmt_error *err)
+{
+	cf_link_result result;
+	assert(writer->state == CF_FILE_WRITER_FINISHED || writer->state == CF_FILE_WRITER_PUBLISHED);
+	CF_TRY(cf_os_link(writer->directory, writer->name, writer->directory, target, &result, err));
+	*exists = result == CF_LINK_EXISTS;
+	if (*exists)
+		return CKPTFMT_OK;
+	if (result != CF_LINK_DONE)
+		return cf_fail_os(err, result == CF_LINK_NO_SOURCE ? ENOENT : EMLINK, writer->path,
+			"the file cannot be given another name");
+	(void)!cf_os_unlink(writer->directory, writer->name, NULL);
+	(void)snprintf(writer->name, sizeof writer->name, "%s", target);
+	cf_os_path(writer->directory, writer->name, writer->path, sizeof writer->path);
+	writer->state = CF_FILE_WRITER_PUBLISHED;
+	return CKPTFMT_OK;
+}
+
 ckptfmt_status cf_file_writer_link_new(cf_file_writer *writer, const char *target, bool *exists, ckptfmt_error *err)
 {
 	ckptfmt_status status;
+	*exists = false;
+	if (writer->adopted)
+		return move_adopted(writer, target, exists, err);
 	assert(writer->state == CF_FILE_WRITER_FINISHED);
 	status = cf_os_rename_new(writer->directory, writer->name, writer->directory, target, exists, err);
 	if (status != CKPTFMT_OK || *exists) {

@@ -4,6 +4,7 @@
  * file is made by one of these.
  *
  *   open -> put, put_crc, room + advance, zeros -> finish -> link_new or replace
+ *   adopt -> link_new
  *   abandon: from any of these states; removes the file if it still has its temporary name
  *
  * A failure while writing is final: whatever reached the file, the writer then repeats the failure until it is
@@ -45,6 +46,7 @@ typedef struct cf_file_writer {
 	uint64_t reserved;              /* bytes wished for */
 	uint64_t synced_ahead;          /* what lies before is on its way to the device */
 	bool sync_ahead;
+	bool adopted;                   /* the file has other names, which are none of ours */
 	int32_t os_errno;               /* of the failure that ended it */
 	cf_file_info info;              /* of the finished file */
 	char name[CF_FILE_WRITER_NAME_SIZE];         /* temporary */
@@ -55,6 +57,13 @@ typedef struct cf_file_writer {
  * outlive the writer. On failure *writer is closed. */
 CF_MUST_CHECK ckptfmt_status cf_file_writer_open(cf_file_writer *writer, const cf_directory *directory,
 	const char *final_name, ckptfmt_error *err);
+
+/* Instead of writing one: gives the file `from_name`, which must be the one that `info` is of and have its size, a second
+ * name, temporary as above, and takes it as finished. Its other names stay whatever becomes of this one. *adopted false
+ * (nothing done, *writer is closed): it is another file, or there are no links here. */
+CF_MUST_CHECK ckptfmt_status cf_file_writer_adopt(cf_file_writer *writer, const cf_directory *directory,
+	const char *final_name, const cf_directory *from, const char *from_name, const cf_file_info *info, bool *adopted,
+	ckptfmt_error *err);
 
 /* A wish: the file will have `size` bytes. What is reserved and not used is given back at the end. */
 void cf_file_writer_reserve(cf_file_writer *writer, uint64_t size);
@@ -86,7 +95,8 @@ CF_MUST_CHECK ckptfmt_status cf_file_writer_flush(cf_file_writer *writer, ckptfm
 CF_MUST_CHECK ckptfmt_status cf_file_writer_finish(cf_file_writer *writer, bool sync, ckptfmt_error *err);
 
 /* Gives the finished file the name `target` if that is free; *exists (nothing done, another name may be tried) is no
- * failure. After a failure too another call may be tried. REQUIRES: finished. */
+ * failure. After a failure too another call may be tried. REQUIRES: finished; of an adopted file published will do, it
+ * then loses the name it had. */
 CF_MUST_CHECK ckptfmt_status cf_file_writer_link_new(cf_file_writer *writer, const char *target, bool *exists,
 	ckptfmt_error *err);
 /* Gives the finished file the name `target`, in the place of the file that had it. *unknown, with a failure: it may

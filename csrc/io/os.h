@@ -65,6 +65,9 @@ CF_MUST_CHECK ckptfmt_status cf_os_open(const cf_directory *directory, const cha
  * a file that such a look removes just now. */
 CF_MUST_CHECK ckptfmt_status cf_os_create(const cf_directory *directory, const char *name, cf_file *out, bool *exists,
 	ckptfmt_error *err);
+/* Takes the shared lock that cf_os_create takes, of a file that stands at `name` and was opened since it does. False
+ * if somebody removes it just now; true also where there are no locks. */
+bool cf_os_hold(const cf_directory *directory, const char *name, const cf_file *file);
 /* Of the file itself or, for a symbolic link, of what it leads to. *exists false is no failure. Of a directory or a
  * device too. */
 CF_MUST_CHECK ckptfmt_status cf_os_stat(const cf_directory *directory, const char *name, cf_file_info *info,

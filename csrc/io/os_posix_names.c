@@ -222,6 +222,12 @@ bool cf_posix_is_taken_away(const cf_directory *directory, const char *name, int
 	return cf_posix_stat(directory->fd, name, &found, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT;
 }
 
+bool cf_os_hold(const cf_directory *directory, const char *name, const cf_file *file)
+{
+	assert(cf_posix_is_name(name));
+	return !cf_posix_is_taken_away(directory, name, file->fd);
+}
+
 ckptfmt_status cf_os_directory_sync(const cf_directory *directory, ckptfmt_error *err)
 {
 	if (cf_posix_sync(directory->fd) != 0)

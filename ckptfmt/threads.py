@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sharing work among threads of its own: a pool of the standard library takes no work while the
+interpreter exits, which is when a background save may still be writing."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+
+__all__ = ["StoppedError", "share"]
+
+
+class StoppedError(Exception):
+    """What work raises that has noticed that other work failed."""
+
+
+def share(
+    count: int, work: Callable[[int], None], threads_max: int, name: str, stop: threading.Event
+) -> None:
+    """Calls `work` with each row, 0 to `count - 1`, in some threads at once, of which this is one,
+    and returns when none works any more.
+
+    Args:
+        count: how many there are.
+        work: what is called; in the order of rows, as far as threads have an order.
+        threads_max: the most threads, this one included.
+        name: of the other threads.
+        stop: set once something has failed: rows that nobody has begun are left, and work that
+            takes long may look at it and raise StoppedError.
+
+    Raises:
+        What `work` raised, that of the first row of those that failed; Ctrl-C before all else.
+    """
+    rows, lock = iter(range(count)), threading.Lock()
+    errors: dict[int, BaseException] = {}
+
+    def take() -> None:
+        while not stop.is_set():
+            with lock:
+                row = next(rows, None)
+            if row is None:
+                return
+            try:
+                work(row)
+            except BaseException as error:
+                errors[row] = error
+                stop.set()
+
+    threads: list[threading.Thread] = []
+    try:
+        for _ in range(min(count, threads_max) - 1):
+            thread = threading.Thread(target=take, name=name)
+            with contextlib.suppress(RuntimeError):  # the system has no more
+                thread.start()
+                threads.append(thread)
+        take()
+    except BaseException:
+        stop.set()
+        raise
+    finally:
+        for thread in threads:
+            thread.join()
+    found = [errors[row] for row in sorted(errors)]
+    # Ctrl-C was no fault of a row.
+    for error in sorted(found, key=lambda one: isinstance(one, Exception)):
+        if not isinstance(error, StoppedError):
+            raise error

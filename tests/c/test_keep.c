@@ -1,0 +1,674 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Saving upon another checkpoint: what is linked, how the data files are numbered, what is left to be written, and that
+ * whatever fails, or is killed, the other checkpoint is whole and the new one is the old or the new one. Links os_fault.c
+ * and memory_fault.c. */
+#include "bundle/prefix.h"
+#include "bundle/table_reader.h"
+#include "bundle_maker.h"
+#include "memory_fault.h"
+#include "merge_stage.h"
+#include "os_fault.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+/* ---- saving upon ----------------------------------------------------------------------------------------- */
+
+enum { TENSORS = 4 };
+static const char *const names[TENSORS] = {"a", "b", "c", "d"};
+
+typedef struct upon {
+	ckptfmt_write_options options;
+	int kept;                   /* out: tensors taken over, */
+	int written;                /* and others */
+} upon;
+
+static upon upon_default(void)
+{
+	upon u = {.kept = 0};
+	ckptfmt_write_options_default(&u.options);
+	return u;
+}
+
+static void make_sources(ckptfmt_source *sources, const float *values)
+{
+	static const int64_t dims[1] = {1};
+	memset(sources, 0, TENSORS * sizeof *sources);
+	for (int i = 0; i < TENSORS; i++) {
+		sources[i].name = (const uint8_t *)names[i];
+		sources[i].name_size = 1;
+		sources[i].dims = dims;
+		sources[i].rank = 1;
+		sources[i].dtype = CKPTFMT_FLOAT;
+		sources[i].data = (const uint8_t *)&values[i];
+	}
+}
+
+/* The rows of those tensors that the base has; -1 for others. */
+static ckptfmt_status find_rows(ckptfmt_reader *reader, ckptfmt_selection **out, int *rows)
+{
+	ckptfmt_columns columns;
+	CF_TRY(ckptfmt_reader_list(reader, out, &err));
+	ckptfmt_selection_columns(*out, &columns);
+	for (int i = 0; i < TENSORS; i++) {
+		rows[i] = -1;
+		for (uint64_t k = 0; k < columns.row_count; k++)
+			if (columns.rows[k].name_size == 1 && columns.names[columns.rows[k].name_offset] == names[i][0])
+				rows[i] = (int)k;
+	}
+	return CKPTFMT_OK;
+}
+
+/* Keeps what is unchanged, adds the rest. */
+static ckptfmt_status fill(upon *u, ckptfmt_writer *writer, ckptfmt_reader *reader, const ckptfmt_selection *selection,
+	const int *all_rows, const ckptfmt_source *sources)
+{
+	ckptfmt_source there[TENSORS], rest[TENSORS];
+	uint64_t rows[TENSORS], rest_count = 0, same_count = 0, count = 0;
+	int number[TENSORS];
+	uint8_t same[TENSORS], kept[TENSORS] = {0}, done[TENSORS] = {0};
+	for (int i = 0; i < TENSORS; i++)
+		if (all_rows[i] >= 0) {
+			there[count] = sources[i];
+			number[count] = i;
+			rows[count++] = (uint64_t)all_rows[i];
+		}
+	CF_TRY(ckptfmt_reader_compare(reader, selection, there, rows, count, same, &err));
+	for (uint64_t i = 0; i < count; i++)
+		if (same[i]) {
+			number[same_count] = number[i];
+			rows[same_count++] = rows[i];
+		}
+	CF_TRY(ckptfmt_writer_keep(writer, reader, selection, rows, same_count, kept, &err));
+	for (uint64_t i = 0; i < same_count; i++)
+		done[number[i]] = kept[i];
+	for (int i = 0; i < TENSORS; i++)
+		if (!done[i])
+			rest[rest_count++] = sources[i];
+	u->kept = (int)(TENSORS - rest_count);
+	u->written = (int)rest_count;
+	return ckptfmt_writer_add(writer, rest, rest_count, &err);
+}
+
+static ckptfmt_status save_upon(upon *u, const char *base, const char *prefix, const float *values)
+{
+	ckptfmt_source sources[TENSORS];
+	ckptfmt_selection *selection = NULL;
+	ckptfmt_reader *reader;
+	ckptfmt_writer *writer = NULL;
+	ckptfmt_status status;
+	int rows[TENSORS];
+	make_sources(sources, values);
+	status = ckptfmt_reader_open(path_of(base), NULL, &reader, &err);
+	if (status == CKPTFMT_OK)
+		status = find_rows(reader, &selection, rows);
+	if (status == CKPTFMT_OK)
+		status = ckptfmt_writer_open(path_of(prefix), &u->options, &writer, &err);
+	if (status == CKPTFMT_OK)
+		status = fill(u, writer, reader, selection, rows, sources);
+	ckptfmt_selection_free(selection);
+	ckptfmt_reader_close(reader);
+	if (status == CKPTFMT_OK)
+		return ckptfmt_writer_commit(writer, &err);
+	ckptfmt_writer_abandon(writer);
+	return status;
+}
+
+static bool holds(const char *prefix, const float *values)
+{
+	for (int i = 0; i < TENSORS; i++)
+		if (!has(prefix, names[i], values[i]))
+			return false;
+	return true;
+}
+
+static void save_all(const char *prefix, const float *values)
+{
+	ckptfmt_source sources[TENSORS];
+	ckptfmt_writer *writer;
+	make_sources(sources, values);
+	CHECK_OK(ckptfmt_writer_open(path_of(prefix), NULL, &writer, &err), err);
+	CHECK_OK(ckptfmt_writer_add(writer, sources, TENSORS, &err), err);
+	CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
+}
+
+static const float old_values[TENSORS] = {1, 2, 3, 4}, some_new[TENSORS] = {1, 2, 3, 8}, all_new[TENSORS] = {5, 6, 7, 8};
+static const float older[TENSORS] = {9, 9, 9, 9};
+
+/* The base has two data files: "a" and "b" lie in one, "c" and "d" in the other. */
+static void make_base(const char *base)
+{
+	const ckptfmt_merge_options consume = {1, 0, CKPTFMT_DURABILITY_NONE, 0, NULL};
+	const char *parts[2] = {path_of("part/1"), path_of("part/2")};
+	ckptfmt_source sources[TENSORS];
+	make_sources(sources, old_values);
+	for (int i = 0; i < 2; i++) {
+		ckptfmt_writer *writer;
+		CHECK_OK(ckptfmt_writer_open(parts[i], NULL, &writer, &err), err);
+		CHECK_OK(ckptfmt_writer_add(writer, sources + 2 * i, 2, &err), err);
+		CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
+	}
+	CHECK_OK(ckptfmt_merge(parts, 2, path_of(base), &consume, &err), err);
+}
+
+static void set_scene(bool overwrite)
+{
+	shell("rm -rf '%s'/*");
+	make_base("in/base");
+	if (overwrite)
+		save_all("out/n", older);
+}
+
+static void remove_base(void)
+{
+	shell("rm -r '%s'/in");
+}
+
+static uint64_t links_of(const char *name)
+{
+	struct stat info;
+	return stat(path_of(name), &info) == 0 ? (uint64_t)info.st_nlink : 0;
+}
+
+static int32_t shards_of(const char *prefix)
+{
+	ckptfmt_reader *reader;
+	ckptfmt_header header;
+	CHECK_OK(ckptfmt_reader_open(path_of(prefix), NULL, &reader, &err), err);
+	ckptfmt_reader_header(reader, &header);
+	ckptfmt_reader_close(reader);
+	return header.num_shards;
+}
+
+/* ---- what becomes of the files --------------------------------------------------------------------------- */
+
+static void test_numbers(void)
+{
+	upon u = upon_default();
+	set_scene(false);
+	/* Nothing changed: no data file of its own. */
+	CHECK_OK(save_upon(&u, "in/base", "out/n", old_values), err);
+	CHECK(u.kept == 4 && u.written == 0 && shards_of("out/n") == 2);
+	CHECK(links_of("out/n.data-00000-of-00002") == 2 && links_of("out/n.data-00001-of-00002") == 2);
+	CHECK_EQ(count_entries(path_of("out")), 2 + 3);
+	/* Upon itself, twice: the number must be another one, and a placeholder makes it up. */
+	CHECK_OK(save_upon(&u, "out/n", "out/n", old_values), err);
+	CHECK(u.kept == 4 && shards_of("out/n") == 3 && links_of("out/n.data-00000-of-00003") == 2);
+	CHECK(has("out/n", "_CKPTFMT_SHARD_2", -1) == false && count_entries(path_of("out")) == 2 + 4);
+	CHECK_OK(save_upon(&u, "out/n", "out/n", some_new), err);
+	CHECK(u.kept == 3 && u.written == 1 && shards_of("out/n") == 4 && count_entries(path_of("out")) == 2 + 5);
+	CHECK(holds("out/n", some_new));
+	/* The files kept come first, in the order of the base. */
+	CHECK(links_of("out/n.data-00000-of-00004") == 2 && links_of("out/n.data-00001-of-00004") == 2 &&
+		links_of("out/n.data-00002-of-00004") == 1);
+	remove_base();
+	CHECK(holds("out/n", some_new));
+	/* A file in which nothing is left is not linked, */
+	CHECK_OK(save_upon(&u, "out/n", "out/m", all_new), err);
+	CHECK(u.kept == 1 && shards_of("out/m") == 2 && links_of("out/n.data-00000-of-00004") == 1);
+	/* and where nothing is, it is a save like any other. */
+	CHECK_OK(save_upon(&u, "out/m", "out/k", older), err);
+	CHECK(u.kept == 0 && shards_of("out/k") == 1 && holds("out/k", older) && holds("out/m", all_new));
+	/* Over another checkpoint, of one file: the new file and one that is kept. */
+	CHECK_OK(save_upon(&u, "out/m", "out/k", all_new), err);
+	CHECK(u.kept == 4 && shards_of("out/k") == 2 && holds("out/k", all_new));
+}
+
+/* The order in which rows are asked for decides nothing. */
+static void test_order(void)
+{
+	const uint64_t orders[2][TENSORS] = {{0, 1, 2, 3}, {3, 1, 0, 2}};
+	char paths[2][64] = {"out/x", "out/y"};
+	set_scene(false);
+	for (int i = 0; i < 2; i++) {
+		ckptfmt_reader *reader;
+		ckptfmt_selection *selection;
+		ckptfmt_writer *writer;
+		uint8_t kept[TENSORS];
+		CHECK_OK(ckptfmt_reader_open(path_of("in/base"), NULL, &reader, &err), err);
+		CHECK_OK(ckptfmt_reader_list(reader, &selection, &err), err);
+		CHECK_OK(ckptfmt_writer_open(path_of(paths[i]), NULL, &writer, &err), err);
+		CHECK_OK(ckptfmt_writer_keep(writer, reader, selection, orders[i], 2, kept, &err), err);
+		CHECK_OK(ckptfmt_writer_keep(writer, reader, selection, orders[i] + 2, 2, kept + 2, &err), err);
+		for (int k = 0; k < TENSORS; k++)
+			CHECK_EQ(kept[k], 1);
+		ckptfmt_selection_free(selection);
+		ckptfmt_reader_close(reader);
+		CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
+		CHECK(shards_of(paths[i]) == 2 && holds(paths[i], old_values));
+	}
+	shell("rm -rf '%s'/in");
+	CHECK(holds("out/x", old_values) && holds("out/y", old_values));
+}
+
+/* Two data files of the base that are one file stay one. */
+static void test_one_file_twice(void)
+{
+	const int64_t dims[1] = {1};
+	upon u = upon_default();
+	bundle_maker m;
+	shell("rm -rf '%s'/*");
+	maker_begin(&m, directory, "base", 2);
+	for (int i = 0; i < TENSORS; i++) {
+		maker_tensor(&m, names[i], CKPTFMT_FLOAT, 1, dims, 0, &old_values[i], 4);
+		m.entries[m.entry_count - 1].fields.shard = i % 2;
+	}
+	maker_build(&m);
+	maker_save(&m);
+	maker_free(&m);
+	shell("cd '%s' && ln -f base.data-00000-of-00002 base.data-00001-of-00002");
+	CHECK_OK(save_upon(&u, "base", "n", old_values), err);
+	CHECK(u.kept == 4 && shards_of("n") == 1 && links_of("n.data-00000-of-00001") == 3 && holds("n", old_values));
+}
+
+/* A file has only so many names. */
+static void test_many_links(void)
+{
+	upon u = upon_default();
+	char name[64];
+	set_scene(false);
+	for (int i = 1; i < 1000; i++) {
+		snprintf(name, sizeof name, "in/link%d", i);
+		CHECK_EQ(link(path_of("in/base.data-00000-of-00002"), path_of(name)), 0);
+	}
+	CHECK_OK(save_upon(&u, "in/base", "out/n", old_values), err);
+	CHECK(u.kept == 2 && u.written == 2 && holds("out/n", old_values));
+	CHECK(links_of("in/base.data-00000-of-00002") == 1000 && links_of("in/base.data-00001-of-00002") == 2);
+}
+
+/* ---- entries --------------------------------------------------------------------------------------------- */
+
+static bool has_entry(const char *prefix, const char *name, const void *end, uint64_t end_size)
+{
+	const cf_directory here = {open(directory, O_RDONLY | O_DIRECTORY), directory};
+	char index[CF_NAME_SIZE];
+	ckptfmt_limits limits;
+	cf_file file = {-1};
+	cf_file_info info;
+	cf_table *table = NULL;
+	cf_table_value value;
+	bool found = false;
+	ckptfmt_limits_default(&limits);
+	cf_index_name(prefix, index);
+	CHECK_OK(cf_os_open(&here, index, true, &file, &info, &err), err);
+	CHECK_OK(cf_table_open(&file, index, info.size, &limits, &table, &err), err);
+	CHECK_OK(cf_table_get(table, (const uint8_t *)name, strlen(name), &value, &found, &err), err);
+	found = found && value.size >= end_size && memcmp(value.data + value.size - end_size, end, (size_t)end_size) == 0;
+	cf_table_close(table);
+	cf_os_close_quietly(&file);
+	close(here.fd);
+	return found;
+}
+
+/* Extensions and fields that nobody knows are kept to the byte, by a writer that has extensions itself; one of level V2
+ * is left to write such tensors. */
+static void test_extensions(void)
+{
+	static const uint8_t unknown[] = {0xba, 0x3e, 0x03, 'x', 'y', 'z'};     /* field 999 */
+	const int64_t dims[1] = {8}, starts[1] = {0}, lengths[1] = {8};
+	const uint8_t bytes[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+	for (int big = 0; big < 2; big++)
+		for (int plain = 0; plain < 2; plain++) {
+			ckptfmt_write_options options;
+			ckptfmt_reader *reader;
+			ckptfmt_selection *selection;
+			ckptfmt_writer *writer;
+			const uint64_t rows[4] = {0, 1, 2, 3};
+			uint8_t kept[4] = {7, 7, 7, 7};
+			bundle_maker m;
+			maker_entry *entry;
+			shell("rm -rf '%s'/*");
+			maker_begin(&m, directory, "base", 1);
+			m.endianness = big;
+			maker_tensor(&m, "_CKPTFMT_SHARD_0", CKPTFMT_UINT8, 1, dims, 0, bytes, 8);
+			entry = maker_tensor(&m, "chunks", CKPTFMT_UINT8, 1, dims, 0, bytes, 8);
+			maker_chunks(entry, 4, bytes);
+			cf_put_bytes(&entry->more, unknown, sizeof unknown);
+			entry = maker_partitioned(&m, "cut", CKPTFMT_UINT8, 1, dims);
+			maker_slice(&m, entry, "cut", starts, lengths, 0, bytes, 8);
+			maker_tensor(&m, "plain", CKPTFMT_UINT8, 1, dims, 0, bytes, 8);
+			maker_build(&m);
+			maker_save(&m);
+			maker_free(&m);
+			ckptfmt_write_options_default(&options);
+			options.chunk_size = plain ? 0 : 1 << 18;
+			CHECK_OK(ckptfmt_reader_open(path_of("base"), NULL, &reader, &err), err);
+			CHECK_OK(ckptfmt_reader_list(reader, &selection, &err), err);
+			CHECK_OK(ckptfmt_writer_open(path_of("n"), &options, &writer, &err), err);
+			CHECK_OK(ckptfmt_writer_keep(writer, reader, selection, rows, 4, kept, &err), err);
+			ckptfmt_selection_free(selection);
+			ckptfmt_reader_close(reader);
+			CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
+			CHECK(kept[0] == 0 && kept[1] == (!big && !plain) && kept[2] == 0 && kept[3] == !big);
+			CHECK_EQ(has_entry("n", "chunks", unknown, sizeof unknown), !big && !plain);
+			CHECK_EQ(has_entry("n", "plain", "", 0), !big);
+		}
+}
+
+static void test_misuse(void)
+{
+	ckptfmt_source sources[TENSORS];
+	ckptfmt_reader *reader, *other;
+	ckptfmt_selection *selection;
+	ckptfmt_writer *writer;
+	uint64_t rows[2] = {0, 4};
+	uint8_t kept[2];
+	set_scene(false);
+	make_sources(sources, some_new);
+	CHECK_OK(ckptfmt_reader_open(path_of("in/base"), NULL, &reader, &err), err);
+	CHECK_OK(ckptfmt_reader_open(path_of("in/base"), NULL, &other, &err), err);
+	CHECK_OK(ckptfmt_reader_list(reader, &selection, &err), err);
+	CHECK_OK(ckptfmt_writer_open(path_of("out/n"), NULL, &writer, &err), err);
+	CHECK_FAILS(ckptfmt_writer_keep(writer, reader, selection, rows, 2, kept, &err), err, CKPTFMT_FAIL_ARGUMENT,
+		"row 4 of 4");
+	CHECK_FAILS(ckptfmt_writer_keep(writer, other, selection, rows, 1, kept, &err), err, CKPTFMT_FAIL_ARGUMENT,
+		"the selection was made by another reader");
+	rows[1] = 0;
+	CHECK_FAILS(ckptfmt_writer_keep(writer, reader, selection, rows, 2, kept, &err), err, CKPTFMT_FAIL_ARGUMENT,
+		"the name is added twice");
+	CHECK(kept[0] == 0 && kept[1] == 0 && strcmp(err.tensor, "a") == 0);
+	CHECK_OK(ckptfmt_writer_add(writer, sources + 1, 3, &err), err);
+	rows[0] = 1;
+	CHECK_FAILS(ckptfmt_writer_keep(writer, reader, selection, rows, 1, kept, &err), err, CKPTFMT_FAIL_ARGUMENT,
+		"the name is added twice");
+	rows[0] = 0;
+	CHECK_OK(ckptfmt_writer_keep(writer, reader, selection, NULL, 0, NULL, &err), err);
+	CHECK_OK(ckptfmt_writer_keep(writer, reader, selection, rows, 1, kept, &err), err);
+	CHECK_FAILS(ckptfmt_writer_add(writer, sources, 1, &err), err, CKPTFMT_FAIL_ARGUMENT, "the name is added twice");
+	CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
+	CHECK(holds("out/n", some_new) && shards_of("out/n") == 2 && count_entries(path_of("out")) == 2 + 3);
+	/* Kept and abandoned: no trace. */
+	CHECK_OK(ckptfmt_writer_open(path_of("out/k"), NULL, &writer, &err), err);
+	CHECK_OK(ckptfmt_writer_keep(writer, reader, selection, rows, 1, kept, &err), err);
+	CHECK_EQ(links_of("in/base.data-00000-of-00002"), 3);
+	ckptfmt_writer_abandon(writer);
+	CHECK_EQ(links_of("in/base.data-00000-of-00002"), 2);
+	CHECK_EQ(count_entries(path_of("out")), 2 + 3);
+	/* Nothing at all, after a call that kept nothing. */
+	CHECK_OK(ckptfmt_writer_open(path_of("out/n"), NULL, &writer, &err), err);
+	CHECK_OK(ckptfmt_writer_keep(writer, reader, selection, NULL, 0, NULL, &err), err);
+	CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
+	CHECK(shards_of("out/n") == 1 && count_entries(path_of("out")) == 2 + 2);
+	ckptfmt_selection_free(selection);
+	ckptfmt_reader_close(reader);
+	ckptfmt_reader_close(other);
+}
+
+/* ---- no links -------------------------------------------------------------------------------------------- */
+
+/* Where there are none, all is written. */
+static void test_no_links(void)
+{
+	static const int codes[] = {EXDEV, EPERM, EMLINK, EOPNOTSUPP, ENOSYS, ENOSPC, EIO};
+	for (size_t i = 0; i < sizeof codes / sizeof *codes; i++)
+		for (int overwrite = 0; overwrite < 2; overwrite++) {
+			upon u = upon_default();
+			set_scene(overwrite);
+			os_system_set(OS_SYSTEM_LINK, 1, 1000, codes[i]);
+			CHECK_OK(save_upon(&u, "in/base", "out/n", some_new), err);
+			os_fault_clear();
+			CHECK(u.kept == 0 && links_of("in/base.data-00000-of-00002") == 1);
+			CHECK(holds("out/n", some_new) && holds("in/base", old_values));
+			CHECK_EQ(count_entries(path_of("out")), 2 + 1 + shards_of("out/n"));
+		}
+}
+
+/* A file of the base that cannot be synced is not relied upon, and each that is linked is synced. */
+static void test_sync(void)
+{
+	upon u = upon_default();
+	int synced = 0;
+	set_scene(false);
+	os_fault_log_clear();
+	CHECK_OK(save_upon(&u, "in/base", "out/n", some_new), err);
+	CHECK_EQ(u.kept, 3);
+	for (uint64_t i = 0; i < os_fault_log_count(); i++)
+		synced += os_fault_log_at(i)->kind == OS_FAULT_SYNC && strstr(os_fault_log_at(i)->name, "base.data-") != NULL;
+	CHECK_EQ(synced, 2);
+	set_scene(false);
+	os_fault_set(&(os_fault_plan){.kind = OS_FAULT_SYNC, .at = 1});
+	CHECK_OK(save_upon(&u, "in/base", "out/n", some_new), err);
+	os_fault_clear();
+	CHECK(u.kept == 1 && holds("out/n", some_new) && links_of("in/base.data-00000-of-00002") == 1);
+	set_scene(false);
+	u.options.durability = CKPTFMT_DURABILITY_RENAME;
+	os_fault_log_clear();
+	CHECK_OK(save_upon(&u, "in/base", "out/n", some_new), err);
+	CHECK(u.kept == 3 && os_fault_log_count_of(OS_FAULT_SYNC) == 0);
+}
+
+/* ---- meanwhile ------------------------------------------------------------------------------------------- */
+
+static ckptfmt_error kept_error;
+
+static void replace_base(void)
+{
+	kept_error = err;
+	save_all("in/base", older);
+	err = kept_error;
+}
+
+static void drop_base(void)
+{
+	kept_error = err;
+	shell("rm -rf '%s'/in && mkdir '%s'/in");
+	err = kept_error;
+}
+
+static void swap_files(void)
+{
+	shell("cd '%s'/in && cp base.data-00000-of-00002 x && mv x base.data-00000-of-00002");
+}
+
+/* Whatever is done to the base while it is saved upon, what is saved is what was in memory. */
+static void test_base_changes(void)
+{
+	void (*const acts[3])(void) = {replace_base, drop_base, swap_files};
+	for (int act = 0; act < 3; act++) {
+		bool hit = true;
+		int kept[TENSORS + 1] = {0};
+		for (uint64_t n = 1; hit; n++) {
+			upon u = upon_default();
+			ckptfmt_status status;
+			set_scene(true);
+			os_fault_set(&(os_fault_plan){.at = n, .meanwhile = acts[act]});
+			status = save_upon(&u, "in/base", "out/n", some_new);
+			hit = os_fault_hits() != 0;
+			os_fault_clear();
+			if (status != CKPTFMT_OK) {
+				/* It was gone before it was open. */
+				CHECK(err.failure == CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND && act == 1);
+				CHECK(holds("out/n", older));
+				continue;
+			}
+			kept[u.kept]++;
+			CHECK(holds("out/n", some_new));
+			CHECK_EQ(count_entries(path_of("out")), 2 + 1 + shards_of("out/n"));
+		}
+		CHECK(kept[3] > 0 && kept[act == 2 ? 1 : 0] > 0);
+	}
+}
+
+/* Another process saves the same upon the same, to the same prefix. */
+static bool saved_meanwhile;
+
+static void save_meanwhile(void)
+{
+	upon u = upon_default();
+	int fd = open(path_of("out"), O_RDONLY | O_DIRECTORY);
+	kept_error = err;
+	saved_meanwhile = fd < 0 || flock(fd, LOCK_EX | LOCK_NB) == 0;
+	if (fd >= 0)
+		close(fd);
+	if (saved_meanwhile)
+		CHECK_OK(save_upon(&u, "in/base", "out/n", some_new), err);
+	err = kept_error;
+}
+
+static void test_twice_at_once(void)
+{
+	bool hit = true;
+	int twice = 0;
+	for (uint64_t n = 1; hit; n++) {
+		upon u = upon_default();
+		ckptfmt_status status;
+		set_scene(n % 2 == 0);
+		saved_meanwhile = false;
+		os_fault_set(&(os_fault_plan){.at = n, .meanwhile = save_meanwhile});
+		status = save_upon(&u, "in/base", "out/n", some_new);
+		hit = os_fault_hits() != 0;
+		os_fault_clear();
+		if (status != CKPTFMT_OK)
+			CHECK(err.failure == CKPTFMT_FAIL_BUSY && saved_meanwhile);
+		twice += saved_meanwhile;
+		CHECK(holds("out/n", some_new) && holds("in/base", old_values));
+	}
+	CHECK(twice > 10);
+}
+
+/* ---- failing --------------------------------------------------------------------------------------------- */
+
+static void fail_saves(int os_errno, bool forever, bool after, bool overwrite)
+{
+	bool hit = true;
+	for (uint64_t n = 1; hit; n++) {
+		upon u = upon_default();
+		ckptfmt_status status;
+		int files, fds = count_entries("/proc/self/fd");
+		set_scene(overwrite);
+		files = overwrite ? count_entries(path_of("out")) : 2;
+		os_fault_set(&(os_fault_plan){.at = n, .forever = forever, .after = after, .os_errno = os_errno});
+		status = save_upon(&u, "in/base", "out/n", some_new);
+		hit = os_fault_hits() != 0;
+		os_fault_clear();
+		CHECK_EQ(memory_fault_live(), 0);
+		CHECK_EQ(count_entries("/proc/self/fd"), fds);
+		CHECK(holds("in/base", old_values));
+		if (status == CKPTFMT_OK) {
+			remove_base();
+			CHECK(holds("out/n", some_new));
+			continue;
+		}
+		CHECK(err.message[0] != '\0' && err.path[0] != '\0');
+		if (overwrite)
+			CHECK(holds("out/n", older) ||
+				(err.failure == CKPTFMT_FAIL_DURABILITY_UNKNOWN && holds("out/n", some_new)));
+		/* One file that could not be removed. */
+		if (!forever && err.failure != CKPTFMT_FAIL_DURABILITY_UNKNOWN)
+			CHECK(count_entries(path_of("out")) <= files + 1);
+		CHECK_OK(save_upon(&u, "in/base", "out/n", some_new), err);
+		CHECK(u.kept == 3 && holds("out/n", some_new));
+	}
+}
+
+static uint64_t kill_saves(bool overwrite, int32_t durability)
+{
+	uint64_t points = 0;
+	bool hit = true;
+	for (uint64_t n = 1; hit; n++) {
+		upon u = upon_default();
+		u.options.durability = durability;
+		set_scene(overwrite);
+		os_fault_set(&(os_fault_plan){.at = n, .crash = true});
+		(void)!save_upon(&u, "in/base", "out/n", some_new);
+		hit = os_fault_hits() != 0;
+		os_fault_clear();
+		points += hit;
+		CHECK(holds("in/base", old_values));
+		CHECK(holds("out/n", some_new) || (overwrite ? holds("out/n", older) : access(path_of("out/n.index"), F_OK) != 0));
+		CHECK_OK(save_upon(&u, "in/base", "out/n", some_new), err);
+		remove_base();
+		CHECK(holds("out/n", some_new));
+	}
+	return points;
+}
+
+/* Upon itself. */
+static void kill_updates(void)
+{
+	bool hit = true;
+	for (uint64_t n = 1; hit; n++) {
+		upon u = upon_default();
+		shell("rm -rf '%s'/*");
+		make_base("n");
+		os_fault_set(&(os_fault_plan){.at = n, .crash = true});
+		(void)!save_upon(&u, "n", "n", some_new);
+		hit = os_fault_hits() != 0;
+		os_fault_clear();
+		CHECK(holds("n", some_new) || holds("n", old_values));
+		CHECK_OK(save_upon(&u, "n", "n", all_new), err);
+		CHECK(holds("n", all_new));
+	}
+}
+
+static void fail_allocations(bool forever)
+{
+	bool hit = true;
+	for (uint64_t n = 1; hit; n++) {
+		upon u = upon_default();
+		ckptfmt_status status;
+		int files;
+		set_scene(true);
+		memory_fault_set(n, forever);
+		status = save_upon(&u, "in/base", "out/n", some_new);
+		hit = memory_fault_hits() != 0;
+		memory_fault_clear();
+		CHECK_EQ(memory_fault_live(), 0);
+		if (status != CKPTFMT_OK)
+			CHECK_EQ(err.status, CKPTFMT_NO_MEMORY);
+		CHECK(holds("out/n", status == CKPTFMT_OK ? some_new : older) && holds("in/base", old_values));
+		/* Without memory the generation that was replaced may not be found to be removed. */
+		files = count_entries(path_of("out")) - (2 + 1 + shards_of("out/n"));
+		CHECK(files == 0 || (files == 1 && status == CKPTFMT_OK));
+	}
+}
+
+/* A merge takes the new names and no others. */
+static void test_merged(void)
+{
+	upon u = upon_default();
+	for (int consume = 0; consume < 2; consume++) {
+		const ckptfmt_merge_options options = {consume, 0, CKPTFMT_DURABILITY_FULL, 0, NULL};
+		const char *inputs[2] = {path_of("out/n"), path_of("other/e")};
+		set_scene(false);
+		CHECK_OK(save_upon(&u, "in/base", "out/n", some_new), err);
+		save_to("other/e", "e", 5, -1, 1);
+		CHECK_OK(ckptfmt_merge(inputs, 2, path_of("all/m"), &options, &err), err);
+		CHECK(holds("all/m", some_new) && has("all/m", "e", 5) && shards_of("all/m") == 4);
+		CHECK_EQ(holds("out/n", some_new), !consume);
+		CHECK(holds("in/base", old_values));
+		CHECK_EQ(links_of("in/base.data-00000-of-00002"), consume ? 2 : 3);
+	}
+}
+
+int main(void)
+{
+	if (!make_directory())
+		return 2;
+	test_numbers();
+	test_order();
+	test_one_file_twice();
+	test_many_links();
+	test_extensions();
+	test_misuse();
+	test_no_links();
+	test_sync();
+	test_base_changes();
+	test_twice_at_once();
+	fail_saves(EIO, false, false, false);
+	fail_saves(EIO, false, false, true);
+	fail_saves(ENOSPC, true, false, true);
+	fail_saves(EIO, false, true, true);
+	printf("kill points of a save upon another: %llu\n", (unsigned long long)kill_saves(false, CKPTFMT_DURABILITY_FULL));
+	kill_saves(true, CKPTFMT_DURABILITY_FULL);
+	kill_saves(true, CKPTFMT_DURABILITY_NONE);
+	kill_updates();
+	fail_allocations(false);
+	fail_allocations(true);
+	test_merged();
+	os_fault_log_clear();
+	shell("rm -rf '%s'");
+	return test_finish("keep");
+}
