@@ -21,7 +21,7 @@ typedef struct cf_catalog_row {
 	uint64_t offset;            /* where its bytes lie: set by the writer once they do */
 	uint64_t size;
 	uint64_t chunks_first;      /* in `chunk_crcs` */
-	uint64_t entry_offset;      /* in `messages`: the entry of another index that this one repeats in all but its shard */
+	uint64_t entry_offset;      /* in `messages`: another index's entry, which this one repeats but for the shard */
 	uint64_t entry_size;        /* 0: none, the fields here say all */
 	uint32_t chunk_count;
 	uint32_t crc32c;            /* unmasked; of a partitioned tensor's own entry there is none */

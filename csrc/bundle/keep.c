@@ -217,8 +217,8 @@ static ckptfmt_status list_wishes(const keeping *k, const uint64_t *rows, uint64
 	return CKPTFMT_OK;
 }
 
-/* An older checkpoint in place makes a writer begin several data files, to have a number of its own. With others to come
- * that is settled at the end. */
+/* An older checkpoint in place makes a writer begin several data files, to have a number of its own. With others to
+ * come that is settled at the end. */
 static void begin_keeping(ckptfmt_writer *writer)
 {
 	writer->keeps = true;

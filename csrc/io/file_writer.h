@@ -58,9 +58,9 @@ typedef struct cf_file_writer {
 CF_MUST_CHECK ckptfmt_status cf_file_writer_open(cf_file_writer *writer, const cf_directory *directory,
 	const char *final_name, ckptfmt_error *err);
 
-/* Instead of writing one: gives the file `from_name`, which must be the one that `info` is of and have its size, a second
- * name, temporary as above, and takes it as finished. Its other names stay whatever becomes of this one. *adopted false
- * (nothing done, *writer is closed): it is another file, or there are no links here. */
+/* Instead of writing one: gives the file `from_name`, which must be the one that `info` is of and have its size, a
+ * second name, temporary as above, and takes it as finished. Its other names stay whatever becomes of this one.
+ * *adopted false (nothing done, *writer is closed): it is another file, or there are no links here. */
 CF_MUST_CHECK ckptfmt_status cf_file_writer_adopt(cf_file_writer *writer, const cf_directory *directory,
 	const char *final_name, const cf_directory *from, const char *from_name, const cf_file_info *info, bool *adopted,
 	ckptfmt_error *err);

@@ -244,7 +244,7 @@ static void test_strings(void)
 {
 	const int64_t dims[1] = {3}, none[1] = {0};
 	const ckptfmt_bytes items[3] = {{(const uint8_t *)"one", 3}, {NULL, 0}, {(const uint8_t *)"three", 5}};
-	const ckptfmt_bytes shifted[3] = {{(const uint8_t *)"on", 2}, {(const uint8_t *)"e", 1}, {(const uint8_t *)"three", 5}};
+	const ckptfmt_bytes shifted[3] = {{(const uint8_t *)"on", 2}, {(const uint8_t *)"e", 1}, items[2]};
 	const ckptfmt_bytes other[3] = {{(const uint8_t *)"one", 3}, {NULL, 0}, {(const uint8_t *)"thref", 5}};
 	for (int variant = 0; variant < 2; variant++) {
 		int32_t dtype = variant ? CKPTFMT_VARIANT : CKPTFMT_STRING;
@@ -299,8 +299,8 @@ static void test_damage(void)
 	CHECK(compare(sources, 2, same) == CKPTFMT_CORRUPT);
 }
 
-/* A wrong checksum in an index that is sound otherwise, of the value or of a chunk; a partitioned tensor, a feature that
- * is not known; the other byte order. */
+/* A wrong checksum in an index that is sound otherwise, of the value or of a chunk; a partitioned tensor, a feature
+ * that is not known; the other byte order. */
 static void test_made_by_others(void)
 {
 	const int64_t dims[1] = {8}, starts[1] = {0}, lengths[1] = {4}, rest[1] = {4};

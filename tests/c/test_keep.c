@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Saving upon another checkpoint: what is linked, how the data files are numbered, what is left to be written, and that
- * whatever fails, or is killed, the other checkpoint is whole and the new one is the old or the new one. Links os_fault.c
- * and memory_fault.c. */
+/* Saving upon another checkpoint: what is linked, how the data files are numbered, what is left to be written, and
+ * that whatever fails, or is killed, the other checkpoint is whole and the one at the prefix the old or the new one.
+ * Links os_fault.c and memory_fault.c. */
 #include "bundle/prefix.h"
 #include "bundle/table_reader.h"
 #include "bundle_maker.h"
@@ -134,7 +134,8 @@ static void save_all(const char *prefix, const float *values)
 	CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
 }
 
-static const float old_values[TENSORS] = {1, 2, 3, 4}, some_new[TENSORS] = {1, 2, 3, 8}, all_new[TENSORS] = {5, 6, 7, 8};
+static const float old_values[TENSORS] = {1, 2, 3, 4}, some_new[TENSORS] = {1, 2, 3, 8};
+static const float all_new[TENSORS] = {5, 6, 7, 8};
 static const float older[TENSORS] = {9, 9, 9, 9};
 
 /* The base has two data files: "a" and "b" lie in one, "c" and "d" in the other. */
@@ -577,7 +578,8 @@ static uint64_t kill_saves(bool overwrite, int32_t durability)
 		os_fault_clear();
 		points += hit;
 		CHECK(holds("in/base", old_values));
-		CHECK(holds("out/n", some_new) || (overwrite ? holds("out/n", older) : access(path_of("out/n.index"), F_OK) != 0));
+		CHECK(holds("out/n", some_new) ||
+			(overwrite ? holds("out/n", older) : access(path_of("out/n.index"), F_OK) != 0));
 		CHECK_OK(save_upon(&u, "in/base", "out/n", some_new), err);
 		remove_base();
 		CHECK(holds("out/n", some_new));
@@ -661,7 +663,8 @@ int main(void)
 	fail_saves(EIO, false, false, true);
 	fail_saves(ENOSPC, true, false, true);
 	fail_saves(EIO, false, true, true);
-	printf("kill points of a save upon another: %llu\n", (unsigned long long)kill_saves(false, CKPTFMT_DURABILITY_FULL));
+	printf("kill points of a save upon another: %llu\n",
+		(unsigned long long)kill_saves(false, CKPTFMT_DURABILITY_FULL));
 	kill_saves(true, CKPTFMT_DURABILITY_FULL);
 	kill_saves(true, CKPTFMT_DURABILITY_NONE);
 	kill_updates();
