@@ -117,7 +117,10 @@ def main() -> None:
     )
     print("| side | median ms | least to most | MiB written | MiB read | of a full save's time |")
     print("| --- | --- | --- | --- | --- | --- |")
-    medians = {side: [statistics.median(column) for column in zip(*found[side])] for side in sides}
+    medians = {
+        side: [statistics.median(column) for column in zip(*found[side], strict=True)]
+        for side in sides
+    }
     for side in sides:
         seconds, written, read = medians[side]
         times = [run[0] * 1000 for run in found[side]]

@@ -560,8 +560,9 @@ def test_wrong_arguments(tmp_path: Path) -> None:
     for share, count in ((-0.1, 1), (1.1, 1), (0.5, 0), ("x", 1), (0.5, 1.5), (float("nan"), 1)):
         with pytest.raises(InvalidError, match="dead_share"):
             CompactionLimits(share, count)  # type: ignore[arg-type]
+    no_limits: Any = 0.5
     with pytest.raises(InvalidError, match="compaction is a CompactionLimits, not float"):
-        ckptfmt.save(tmp_path / "b", tensors, base=tmp_path / "a", compaction=0.5)  # type: ignore[arg-type]
+        ckptfmt.save(tmp_path / "b", tensors, base=tmp_path / "a", compaction=no_limits)
     with pytest.raises(InvalidError, match="level"):
         ckptfmt.save(tmp_path / "b", tensors, base=tmp_path / "a", level="v3")
     with pytest.raises(InvalidError, match="alignment"):

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Data files of a checkpoint that is open as the data files of one that is being written: a second name for each, and
- * the entries as they are but for the shard number (CMT-15 to CMT-17).
+ * the entries as they are but for the shard number (CMT-16 to CMT-18).
  *
  * The second name is made at once, under a temporary name, so that from then on it does not matter what becomes of the
  * other checkpoint. It may have been replaced already: the file that got the name counts only if it is the very one
@@ -70,7 +70,7 @@ static bool is_durable(const keeping *k, const cf_shard_use *use, const char *pa
 		cf_os_sync(&use->file, path, NULL) == CKPTFMT_OK;
 }
 
-/* CMT-16: the file that is open gets a name here. *place is its number among those kept, or NO_LINK. */
+/* CMT-17: the file that is open gets a name here. *place is its number among those kept, or NO_LINK. */
 static ckptfmt_status link_open(const keeping *k, int32_t shard, const cf_shard_use *use, int32_t *place,
 	ckptfmt_error *err)
 {
@@ -126,7 +126,7 @@ static bool is_reserved(const uint8_t *name, uint64_t size)
 	return size > prefix && memcmp(name, CF_PLACEHOLDER_PREFIX, (size_t)prefix) == 0;
 }
 
-/* CMT-17: a value stored whole, in a way that is known; and for a writer that adds no extensions, one without. */
+/* CMT-18: a value stored whole, in a way that is known; and for a writer that adds no extensions, one without. */
 static bool is_simple(const keeping *k, const ckptfmt_row *row, const cf_entry *entry)
 {
 	bool plain = k->writer->options.chunk_size == 0;
