@@ -39,6 +39,7 @@ from ckptfmt.lifecycle.tree_nodes import TreeNode
 from ckptfmt.lifecycle.trees import load_tree, save_tree
 from ckptfmt.line import SaveFuture
 from ckptfmt.load import load, restore_v2
+from ckptfmt.matching import MatchReport, load_into
 from ckptfmt.merge import merge, merge_v2_checkpoints
 from ckptfmt.names import sharded_filename
 from ckptfmt.reader import Header, Reader, open  # noqa: A004 (as gzip.open)
@@ -86,6 +87,7 @@ __all__ = [
     "Layout",
     "LimitError",
     "MatchError",
+    "MatchReport",
     "MaxShardSizePolicy",
     "MergeConflictError",
     "Mesh",
@@ -119,6 +121,7 @@ __all__ = [
     "independent_buffers",
     "latest_checkpoint",
     "load",
+    "load_into",
     "load_tree",
     "merge",
     "merge_v2_checkpoints",

@@ -46,10 +46,12 @@ class CkptfmtError(Exception):
         tensor: name of the tensor concerned (bytes that are not UTF-8 as surrogate escapes), or
             None.
         errno: what the operating system answered, or None.
+        report: the MatchReport, where `load_into` found that not everything matches; else None.
     """
 
     default_status: ClassVar[str] = ""
     failures: ClassVar[tuple[str, ...]] = ()
+    report: Any = None
 
     def __init__(
         self,
@@ -80,7 +82,7 @@ class CkptfmtError(Exception):
         if self.tensor is not None:
             head += f", tensor '{self.tensor}'"
         head = head.removeprefix(",").strip()
-        return _printable(f"{head}: {self.message}" if head else self.message)
+        return printable(f"{head}: {self.message}" if head else self.message)
 
     def __reduce__(self) -> tuple[Any, ...]:
         details = {
@@ -90,8 +92,12 @@ class CkptfmtError(Exception):
             "tensor": self.tensor,
             "errno": self.errno,
         }
-        notes = {"__notes__": list(self.__notes__)} if hasattr(self, "__notes__") else None
-        return _rebuild, (type(self), self.message, details), notes
+        state: dict[str, Any] = {}
+        if hasattr(self, "__notes__"):
+            state["__notes__"] = list(self.__notes__)
+        if self.report is not None:
+            state["report"] = self.report
+        return _rebuild, (type(self), self.message, details), state or None
 
 
 class CkptfmtWarning(UserWarning):
@@ -112,7 +118,7 @@ def _rebuild(kind: type[CkptfmtError], message: str, details: dict[str, Any]) ->
     return kind(message, **details)
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """The text with everything escaped that could drive a terminal or break a log line or its
     encoding."""
     if text.isprintable():

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,16 +15,24 @@ from numpy.typing import NDArray
 
 from ckptfmt import _core, dtypes, names, slices
 from ckptfmt import reader as reading
-from ckptfmt.arguments import check_progress, check_sized, listed, wrong
+from ckptfmt.arguments import check_progress, check_sized, listed
 from ckptfmt.errors import InvalidError, about
 from ckptfmt.reader import Reader
+from ckptfmt.selecting import (
+    Filter,
+    Rename,
+    by_text,
+    check_distinct,
+    filter_function,
+    renamed,
+    some,
+)
 from ckptfmt.tensor import TensorHandle
 
 __all__ = ["load", "restore_v2"]
 
 Path = str | bytes | os.PathLike[Any]
 Progress = Callable[[int, int], object]
-Rename = Mapping[str, str] | Callable[[str], str]
 
 OBJECT = np.dtype(object)
 # Arrays up to this size share one piece of memory: a tensor of a few bytes costs no allocation of
@@ -34,8 +42,6 @@ ARENA_ALIGNMENT = 64
 # Bytes of one crossing into C; fewer while somebody watches.
 BATCH_BYTES = 1 << 30
 WATCHED_BATCH_BYTES = 32 << 20
-# More names than this are counted in a message.
-NAMED_MAX = 8
 
 
 def load(
@@ -46,6 +52,7 @@ def load(
     verify: str = "auto",
     strict: bool = True,
     rename: Rename | None = None,
+    filter: Filter | None = None,  # noqa: A002 (as the built-in, it says which ones)
     cast: Any = None,
     progress: Progress | None = None,
     limits: Mapping[str, int] | None = None,
@@ -60,7 +67,12 @@ def load(
         verify, limits: as in `ckptfmt.open`.
         strict: True makes a name that the checkpoint does not have an error, and where `names` is
             given one in `out` or `rename` that is none of these; False leaves it out.
-        rename: stored name to name in the result, a mapping (names not in it stay) or a function.
+        rename: stored name to name in the result: a mapping (names not in it stay), a function
+            (None drops the tensor), or pairs (regular expression, replacement) that are applied to
+            every name one after the other, as `re.sub` does; one pair may stand alone.
+        filter: which of these tensors to load, by stored name: a glob pattern for the whole name
+            (`*` matches slashes as well), a compiled regular expression that is found anywhere in
+            it, or a function. The others are left out, and that is no error.
         cast: a dtype for all floating-point tensors, or a mapping from stored name to dtype for
             just these.
         progress: called as `progress(bytes_done, bytes_total)` from this thread, with bytes of
@@ -77,29 +89,29 @@ def load(
         What `ckptfmt.open` and reading raise.
     """
     check_progress(progress)
-    targets = None if out is None else _by_text("out", out)
-    if isinstance(rename, Mapping):
-        rename = _by_text("rename", rename)
-    elif rename is not None and not callable(rename):
-        raise wrong("rename", "a mapping from names to names, or a function", rename)
-    cast = _by_text("cast", cast) if isinstance(cast, Mapping) else cast
+    targets = None if out is None else by_text("out", out)
+    rename = by_text("rename", rename) if isinstance(rename, Mapping) else rename
+    renamed([], rename)  # refuses what is none before anything is read
+    passes = filter_function(filter)
+    cast = by_text("cast", cast) if isinstance(cast, Mapping) else cast
     names = None if names is None else listed("names", names, "names")
     with reading.open(path, verify=verify, limits=limits) as reader:
         wanted = targets if names is None and rename is None else names
-        batch = _batch(reader, wanted, strict)
-        result_names = _renamed(batch.names, rename)
+        batch = batch_of(reader, wanted, strict)
+        new_names = renamed(batch.names, rename)
+        if strict:
+            check_used("cast", cast, batch.names)
+            if names is not None:
+                check_used("rename", rename, batch.names)
+                check_used("out", targets, new_names)
+        batch, result_names = _meant(batch, new_names, passes)
         if targets is not None and names is None and rename is not None:
+            if strict:
+                _check_complete(reader, targets, new_names)
             kept = [position for position, name in enumerate(result_names) if name in targets]
             batch = batch.only(kept)
             result_names = [result_names[position] for position in kept]
-            if strict:
-                _check_complete(reader, targets, result_names)
-        if strict:
-            _check_used("cast", cast, batch.names)
-            if names is not None:
-                _check_used("rename", rename, batch.names)
-                _check_used("out", targets, result_names)
-        casts = _casts(batch, cast)
+        casts = casts_of(batch, cast)
         for position, name in enumerate(result_names if targets else ()):
             target = targets.get(name) if targets else None
             if target is None:
@@ -118,52 +130,39 @@ def load(
     return dict(zip(result_names, arrays, strict=True))
 
 
-def _check_used(what: str, wishes: Any, names_loaded: list[str]) -> None:
+def _meant(
+    batch: Batch, new_names: list[str | None], passes: Callable[[str], object] | None
+) -> tuple[Batch, list[str]]:
+    """The tensors that a filter and a function to rename leave, and their new names."""
+    pairs = enumerate(zip(batch.names, new_names, strict=True))
+    kept = {
+        position: new
+        for position, (old, new) in pairs
+        if new is not None and (passes is None or passes(old))
+    }
+    if len(kept) < len(new_names):
+        batch = batch.only(list(kept))
+    found = list(kept.values())
+    check_distinct(batch.names, found)
+    return batch, found
+
+
+def check_used(what: str, wishes: Any, names_loaded: Collection[str | None]) -> None:
     """A misspelt name is an error and not a wish that nobody hears."""
     if isinstance(wishes, Mapping) and (unused := set(wishes).difference(names_loaded)):
         name, *others = sorted(unused)
-        more = f", nor are {_some(others)}" if others else ""
+        more = f", nor are {some(others)}" if others else ""
         raise InvalidError(f"{what} names a tensor that is not loaded{more}", tensor=name)
 
 
-def _some(found: list[str]) -> str:
-    shown = ", ".join(f"'{name}'" for name in found[:NAMED_MAX])
-    return shown + (f" and {len(found) - NAMED_MAX} more" if len(found) > NAMED_MAX else "")
-
-
-def _by_text(what: str, given: Mapping[Any, Any]) -> dict[str, Any]:
-    if not isinstance(given, Mapping):
-        raise wrong(what, "a mapping by names", given)
-    return {names.tensor_text(names.tensor_bytes(name)): value for name, value in given.items()}
-
-
-def _renamed(stored: list[str], rename: Rename | None) -> list[str]:
-    if rename is None:
-        return stored
-    if isinstance(rename, Mapping):
-        renamed = [rename.get(name, name) for name in stored]
-    else:
-        renamed = [rename(name) for name in stored]
-    seen: dict[str, str] = {}
-    for old, new in zip(stored, renamed, strict=True):
-        if not isinstance(new, str):
-            raise InvalidError(f"rename gave {new!r}, which is no name", tensor=old)
-        if new in seen:
-            raise InvalidError(
-                f"rename gives the name '{new}' to '{seen[new]}' as well", tensor=old
-            )
-        seen[new] = old
-    return renamed
-
-
-def _check_complete(reader: Reader, out: Mapping[str, Any], found: list[str]) -> None:
+def _check_complete(reader: Reader, out: Mapping[str, Any], found: list[str | None]) -> None:
     present = set(found)
     for name in out:
         if name not in present:
             raise reading.missing(name, reader.prefix)
 
 
-def _casts(batch: Batch, cast: Any) -> dict[int, np.dtype[Any]]:
+def casts_of(batch: Batch, cast: Any) -> dict[int, np.dtype[Any]]:
     """The dtypes that tensors are to be cast to, by position; none for those that keep their
     own."""
     if cast is None:
@@ -198,7 +197,7 @@ def _check_cast_target(handle: TensorHandle, target: Any, dtype: np.dtype[Any]) 
 # ---- the batch -----------------------------------------------------------------------------------
 
 
-def _batch(reader: Reader, wanted: Iterable[str | bytes] | None, strict: bool = True) -> Batch:
+def batch_of(reader: Reader, wanted: Iterable[str | bytes] | None, strict: bool = True) -> Batch:
     """The tensors of these names, repeats left out; all tensors for None. One lookup."""
     if wanted is None:
         listing = reader._listing()

@@ -219,22 +219,34 @@ class TensorHandle:
     def check_target(self, target: Any) -> NDArray[Any]:
         """`target` as a numpy array that this tensor can be read into; InvalidError if it is
         none."""
-        try:
-            array: NDArray[Any] = target if isinstance(target, np.ndarray) else _borrowed(target)
-        except (TypeError, ValueError):
-            raise self._invalid(f"{type(target).__name__} is no array to read into") from None
-        known = self.dtype is not None
-        expected = self.dtype if known else np.dtype(np.uint8)
-        shape = self.shape if known else (self.stored_nbytes,)
+        array = self.borrow(target)
+        expected, shape = self.expected()
         if array.dtype != expected:
             raise self._invalid(
                 f"cannot read dtype {expected} into an array of dtype {array.dtype}"
             )
         if array.shape != shape:
             raise self._invalid(f"cannot read shape {shape} into an array of shape {array.shape}")
+        self.check_writeable(array)
+        return array
+
+    def borrow(self, target: Any) -> NDArray[Any]:
+        """`target` as a numpy array of whatever dtype and shape; InvalidError if it is none."""
+        try:
+            return target if isinstance(target, np.ndarray) else _borrowed(target)
+        except (TypeError, ValueError):
+            raise self._invalid(f"{type(target).__name__} is no array to read into") from None
+
+    def expected(self) -> tuple[np.dtype[Any], tuple[int, ...]]:
+        """Dtype and shape of an array that this tensor can be read into."""
+        if self.dtype is None:
+            return np.dtype(np.uint8), (self.stored_nbytes,)
+        return self.dtype, self.shape
+
+    def check_writeable(self, array: NDArray[Any]) -> None:
+        """Refuses an array that cannot be read into for that alone."""
         if not array.flags.writeable:
             raise self._invalid("cannot read into a read-only array")
-        return array
 
     def map(self, *, verify: str | None = None) -> NDArray[Any]:
         """The tensor as a read-only array over the data file itself, without a copy.

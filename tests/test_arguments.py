@@ -102,7 +102,8 @@ CASES: dict[str, tuple[Call, str]] = {
     "load out name": (lambda p: ckptfmt.load(p, out={5: ARRAY}), NAME),
     "load rename": (
         lambda p: ckptfmt.load(p, rename=5),
-        "rename is a mapping from names to names, or a function, not int",
+        "rename is a mapping from names to names, a function, or (regex, replacement) pairs, "
+        "not int",
     ),
     "load rename name": (lambda p: ckptfmt.load(p, rename={5: "a"}), NAME),
     "load cast name": (lambda p: ckptfmt.load(p, cast={5: "half"}), NAME),

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tensors of a checkpoint are meant, and by what names: the forms that `rename` and `filter`
+take."""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from ckptfmt import names
+from ckptfmt.arguments import wrong
+from ckptfmt.errors import InvalidError
+
+__all__ = ["Filter", "Rename", "by_text", "check_distinct", "filter_function", "renamed", "some"]
+
+Pair = tuple[str | re.Pattern[str], str]
+Rename = Mapping[str, str] | Callable[[str], str | None] | Pair | Sequence[Pair]
+Filter = str | re.Pattern[str] | Callable[[str], object]
+
+# More names than this are counted in a message.
+NAMED_MAX = 8
+
+
+def some(found: Collection[object], quote: str = "'") -> str:
+    """Names for a message."""
+    shown = ", ".join(f"{quote}{name}{quote}" for name in itertools.islice(found, NAMED_MAX))
+    return shown + (f" and {len(found) - NAMED_MAX} more" if len(found) > NAMED_MAX else "")
+
+
+def by_text(what: str, given: Mapping[Any, Any]) -> dict[str, Any]:
+    """A mapping by names, with these as str."""
+    if not isinstance(given, Mapping):
+        raise wrong(what, "a mapping by names", given)
+    return {names.tensor_text(names.tensor_bytes(name)): value for name, value in given.items()}
+
+
+# ---- filter --------------------------------------------------------------------------------------
+
+
+def filter_function(wish: Filter | None) -> Callable[[str], object] | None:
+    """Whether a stored name is meant; None means all of them.
+
+    Raises:
+        InvalidError: no filter.
+    """
+    if wish is None:
+        return None
+    if isinstance(wish, str):
+        return re.compile(fnmatch.translate(wish)).match
+    if isinstance(wish, re.Pattern):
+        return _text_pattern("filter", wish).search
+    if callable(wish):
+        return wish
+    raise wrong("filter", "a glob pattern, a compiled regular expression or a function", wish)
+
+
+def _text_pattern(what: str, pattern: str | re.Pattern[str]) -> re.Pattern[str]:
+    try:
+        compiled = re.compile(pattern)
+    except re.error as error:
+        raise InvalidError(f"{what}: {pattern!r} is no regular expression: {error}") from None
+    if not isinstance(compiled.pattern, str):
+        raise InvalidError(f"{what}: {pattern!r} is for bytes: names are str")
+    return compiled
+
+
+# ---- rename --------------------------------------------------------------------------------------
+
+
+def renamed(stored: list[str], rename: Rename | None) -> list[str | None]:
+    """The new names of stored tensors; None for those that a function drops.
+
+    Raises:
+        InvalidError: no way to rename, or one that gives what is no name.
+    """
+    if rename is None:
+        return list(stored)
+    function = _rename_function(rename)
+    found = []
+    for name in stored:
+        new = function(name)
+        # A function that says None drops the tensor; in a mapping None is a mistake.
+        if not isinstance(new, str) and (new is not None or isinstance(rename, Mapping)):
+            raise InvalidError(f"rename gave {new!r}, which is no name", tensor=name)
+        found.append(new)
+    return found
+
+
+def _rename_function(rename: Rename) -> Callable[[str], Any]:
+    if isinstance(rename, Mapping):
+        mapping = rename
+        return lambda name: mapping.get(name, name)
+    if callable(rename):
+        return rename
+    if isinstance(rename, Sequence) and not isinstance(rename, (str, bytes)):
+        pairs = [rename] if rename and isinstance(rename[0], (str, re.Pattern)) else rename
+        return _by_pairs([_checked_pair(pair) for pair in pairs])
+    raise wrong(
+        "rename", "a mapping from names to names, a function, or (regex, replacement) pairs", rename
+    )
+
+
+def _checked_pair(pair: Any) -> tuple[re.Pattern[str], str]:
+    if not isinstance(pair, Sequence) or isinstance(pair, (str, bytes)) or len(pair) != 2:
+        raise InvalidError(f"rename: {pair!r} is no pair of a regular expression and a replacement")
+    pattern, replacement = pair
+    if not isinstance(pattern, (str, re.Pattern)) or not isinstance(replacement, str):
+        raise InvalidError(f"rename: {pair!r} is no pair of a regular expression and a replacement")
+    return _text_pattern("rename", pattern), replacement
+
+
+def _by_pairs(pairs: Sequence[tuple[re.Pattern[str], str]]) -> Callable[[str], str]:
+    def replaced(name: str) -> str:
+        for pattern, replacement in pairs:
+            try:
+                name = pattern.sub(replacement, name)
+            except (re.error, IndexError) as error:
+                raise InvalidError(
+                    f"rename: {replacement!r} is no replacement for {pattern.pattern!r}: {error}"
+                ) from None
+        return name
+
+    return replaced
+
+
+def check_distinct(stored: Sequence[str], new_names: Sequence[str]) -> None:
+    """Refuses new names of which two are the same."""
+    seen: dict[str, str] = {}
+    for old, new in zip(stored, new_names, strict=True):
+        if new in seen:
+            raise InvalidError(
+                f"rename gives the name '{new}' to '{seen[new]}' as well", tensor=old
+            )
+        seen[new] = old

@@ -1,0 +1,368 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`load_into`: arrays that are there already, and the report of what did not match."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import re
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from support import index
+from support.arrays import CODES, NAMES, bits, random_array, random_shape
+
+import ckptfmt
+from ckptfmt import InvalidError, MatchReport, TensorNotFoundError, load_into
+from ckptfmt.matching import Mismatch
+
+TENSORS = {
+    "d": np.arange(4.0),
+    "h": np.arange(6, dtype=np.float16).reshape(2, 3) / 3,
+    "i": np.arange(3, dtype=np.int64),
+    "s": np.array([b"a", b"b\0"], object),
+}
+
+
+@pytest.fixture
+def prefix(tmp_path: Path) -> Path:
+    """A checkpoint of TENSORS."""
+    ckptfmt.save(tmp_path / "ck", TENSORS, durability="none")
+    return tmp_path / "ck"
+
+
+def blank(**changed: Any) -> dict[str, Any]:
+    """Arrays for TENSORS, with others in place of some; None leaves one out."""
+    arrays = {name: np.zeros_like(array) for name, array in TENSORS.items()} | changed
+    return {name: array for name, array in arrays.items() if array is not None}
+
+
+def untouched(arrays: dict[str, Any]) -> bool:
+    return all(not np.asarray(array).any() for array in arrays.values())
+
+
+def refusal(kind: type[ckptfmt.CkptfmtError], *arguments: Any, **options: Any) -> Any:
+    with pytest.raises(kind) as caught:
+        load_into(*arguments, **options)
+    assert type(caught.value) is kind
+    return caught.value
+
+
+# ---- everything matches --------------------------------------------------------------------------
+
+
+def test_into_arrays_of_the_caller(prefix: Path) -> None:
+    arrays = blank()
+    given = dict(arrays)
+    report = load_into(prefix, arrays)
+    assert report == MatchReport(matched=("d", "h", "i", "s"))
+    assert report.complete and report
+    assert str(report) == "matched: 4 of 4 arrays"
+    for name, array in TENSORS.items():
+        assert arrays[name] is given[name]
+        assert bits(arrays[name]) == bits(array)
+
+
+def test_every_dtype(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    tensors = {NAMES[code]: random_array(chance, code, random_shape(chance)) for code in CODES}
+    ckptfmt.save(tmp_path / "ck", tensors, durability="none")
+    arrays = {name: np.zeros_like(array) for name, array in reversed(tensors.items())}
+    assert load_into(tmp_path / "ck", arrays).matched == tuple(sorted(tensors))
+    for name, array in tensors.items():
+        assert bits(arrays[name]) == bits(array)
+
+
+def test_memory_of_every_kind(prefix: Path) -> None:
+    """Views with steps, buffers that are no arrays, names as bytes."""
+    whole = np.zeros((2, 6), np.float16)
+    buffer = bytearray(32)
+    arrays: dict[Any, Any] = {
+        b"h": whole[:, ::2],
+        "d": memoryview(buffer).cast("d"),
+        "i": np.zeros(6, np.int64)[::-2],
+    }
+    load_into(prefix, arrays, filter=re.compile("^[^s]"))
+    assert whole[:, ::2].tolist() == TENSORS["h"].tolist()
+    assert not whole[:, 1::2].any()
+    assert np.frombuffer(buffer).tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert arrays["i"].tolist() == [0, 1, 2]
+
+
+def test_nothing(tmp_path: Path, prefix: Path) -> None:
+    with ckptfmt.Writer(tmp_path / "empty", durability="none"):
+        pass
+    assert load_into(tmp_path / "empty", {}) == MatchReport()
+    assert load_into(prefix, {}, strict=False).unexpected == ("d", "h", "i", "s")
+
+
+def test_progress_and_limits(prefix: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    load_into(prefix, blank(), progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1][0] == seen[-1][1] > 0
+    refusal(ckptfmt.LimitError, prefix, blank(), limits={"tensor_bytes_max": 31})
+    refusal(ckptfmt.CheckpointNotFoundError, f"{prefix}x", blank())
+
+
+# ---- what does not match -------------------------------------------------------------------------
+
+MISSING = (
+    {"x": np.zeros(1), "y": np.zeros(1)},
+    MatchReport(matched=("d", "h", "i", "s"), missing=("x", "y")),
+    "missing in the checkpoint (2): 'x', 'y'",
+)
+UNEXPECTED = (
+    {"d": None, "i": None},
+    MatchReport(matched=("h", "s"), unexpected=("d", "i")),
+    "without an array (2): 'd', 'i'",
+)
+SHAPE = (
+    {"d": np.zeros((4, 1)), "i": np.array(0)},
+    MatchReport(
+        matched=("h", "s"),
+        shape_mismatch=(Mismatch("d", "d", (4,), (4, 1)), Mismatch("i", "i", (3,), ())),
+    ),
+    "of another shape (2): 'd' is (4,) and not (4, 1), 'i' is (3,) and not ()",
+)
+DTYPE = (
+    {"h": np.zeros((2, 3), ml_dtypes.bfloat16), "s": np.zeros(2, "S1"), "d": np.zeros(4, ">f8")},
+    MatchReport(
+        matched=("i",),
+        dtype_mismatch=(
+            Mismatch("d", "d", np.dtype("f8"), np.dtype(">f8")),
+            Mismatch("h", "h", np.dtype("f2"), np.dtype(ml_dtypes.bfloat16)),
+            Mismatch("s", "s", np.dtype(object), np.dtype("S1")),
+        ),
+    ),
+    "of another dtype (3): 'd' is float64 and not >f8, 'h' is float16 and not bfloat16, "
+    "'s' is object and not |S1",
+)
+BOTH = (
+    {"d": np.zeros(3, np.float32), "i": None, "x": np.zeros(1)},
+    MatchReport(
+        matched=("h", "s"),
+        missing=("x",),
+        unexpected=("i",),
+        shape_mismatch=(Mismatch("d", "d", (4,), (3,)),),
+        dtype_mismatch=(Mismatch("d", "d", np.dtype("f8"), np.dtype("f4")),),
+    ),
+    "missing in the checkpoint (1): 'x'; without an array (1): 'i'; of another shape (1): 'd' is "
+    "(4,) and not (3,); of another dtype (1): 'd' is float64 and not float32",
+)
+
+
+@pytest.mark.parametrize(
+    ("changed", "report", "message"),
+    [MISSING, UNEXPECTED, SHAPE, DTYPE, BOTH],
+    ids=["missing", "unexpected", "shape", "dtype", "all"],
+)
+def test_strict_and_not(
+    prefix: Path, changed: dict[str, Any], report: MatchReport, message: str
+) -> None:
+    arrays = blank(**changed)
+    kind = TensorNotFoundError if message == MISSING[2] else InvalidError
+    error = refusal(kind, prefix, arrays)
+    assert untouched(arrays)
+    assert error.report == report
+    assert (error.message, error.path) == (message, str(prefix))
+    assert error.tensor == ("x" if kind is TensorNotFoundError else None)
+    assert pickle.loads(pickle.dumps(error)).report == report
+
+    found = load_into(prefix, arrays, strict=False)
+    assert found == report
+    assert not found and not found.complete
+    for name in report.matched:
+        assert bits(arrays[name]) == bits(TENSORS[name])
+    assert untouched({name: a for name, a in arrays.items() if name not in report.matched})
+    total = len(arrays)
+    expected = [f"matched: {len(report.matched)} of {total} arrays", *message.split("; ")]
+    assert str(found).splitlines() == expected
+
+
+def test_long_lists_are_counted(tmp_path: Path) -> None:
+    tensors = {f"t{number:02d}": np.zeros(1) for number in range(20)}
+    ckptfmt.save(tmp_path / "ck", tensors, durability="none")
+    arrays = {name: np.zeros(2) for name in tensors} | {f"x{n}": np.zeros(1) for n in range(9)}
+    report = load_into(tmp_path / "ck", arrays, strict=False)
+    assert str(report) == (
+        "matched: 0 of 29 arrays\n"
+        "missing in the checkpoint (9): 'x0', 'x1', 'x2', 'x3', 'x4', 'x5', 'x6', 'x7' and 1 more\n"
+        "of another shape (20): "
+        + ", ".join(f"'t0{number}' is (1,) and not (2,)" for number in range(8))
+        + " and 12 more"
+    )
+
+
+def test_names_that_could_drive_a_terminal(tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "ck", {"a\n\x1b[2J": np.zeros(1)}, durability="none")
+    report = load_into(tmp_path / "ck", {}, strict=False)
+    assert str(report).splitlines()[1:] == ["without an array (1): 'a\\n\\x1b[2J'"]
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (5, "int is no array to read into"),
+        ([0.0] * 4, "list is no array to read into"),
+        (None, "NoneType is no array to read into"),
+        (b"\0" * 32, "cannot read into a read-only array"),
+        (np.broadcast_to(np.zeros(1), (4,)), "cannot read into a read-only array"),
+    ],
+)
+@pytest.mark.parametrize("strict", [False, True])
+def test_what_is_no_place_to_read_into(
+    prefix: Path, array: Any, message: str, strict: bool
+) -> None:
+    """A mistake of the caller's, whatever the checkpoint holds."""
+    arrays = {**blank(), "i": array}
+    error = refusal(InvalidError, prefix, arrays, strict=strict)
+    assert (error.message, error.tensor, error.report) == (message, "i", None)
+    del arrays["i"]
+    assert untouched(arrays)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        (5, "arrays is a mapping by names, not int"),
+        ([np.zeros(1)], "arrays is a mapping by names, not list"),
+        ({5: np.zeros(1)}, "a tensor name is str or bytes, not int"),
+    ],
+)
+def test_wrong_arguments(prefix: Path, arrays: Any, message: str) -> None:
+    assert refusal(InvalidError, prefix, arrays).message == message
+    assert refusal(InvalidError, prefix, {}, progress=5).message.startswith("progress is a")
+
+
+# ---- rename and filter ---------------------------------------------------------------------------
+
+
+def test_rename(prefix: Path) -> None:
+    """Reports name arrays as they are given, and tensors as they are stored."""
+    arrays = {"model/d": np.zeros(4), "model/h": np.zeros(1), "model/x": np.zeros(1)}
+    report = load_into(prefix, arrays, strict=False, rename=("^", "model/"))
+    assert report == MatchReport(
+        matched=("model/d",),
+        missing=("model/x",),
+        unexpected=("i", "s"),
+        shape_mismatch=(Mismatch("model/h", "h", (2, 3), (1,)),),
+        dtype_mismatch=(Mismatch("model/h", "h", np.dtype("f2"), np.dtype("f8")),),
+    )
+    told = "'model/h' (stored as 'h') is (2, 3) and not (1,)"
+    assert told in str(report)
+    assert arrays["model/d"].tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_dropped_tensors_are_not_expected(prefix: Path) -> None:
+    arrays = {"D": np.zeros(4)}
+    report = load_into(prefix, arrays, rename=lambda name: "D" if name == "d" else None)
+    assert report == MatchReport(matched=("D",))
+    arrays["i"] = np.zeros(3, np.int64)
+    error = refusal(
+        TensorNotFoundError, prefix, arrays, rename=lambda name: "D" if name == "d" else None
+    )
+    assert error.report.missing == ("i",)
+
+
+def test_two_tensors_for_one_array(prefix: Path) -> None:
+    for strict in (False, True):
+        error = refusal(InvalidError, prefix, {"x": 0}, rename=lambda _: "x", strict=strict)
+        assert error.message == "rename gives the name 'x' to 'd' as well"
+    # Names that nobody wants may be the same.
+    report = load_into(prefix, {}, rename=lambda _: "x", strict=False)
+    assert report.unexpected == ("d", "h", "i", "s")
+
+
+def test_filtered_arrays_are_left_alone(prefix: Path) -> None:
+    arrays = blank(h=None, s=np.full(2, None))
+    report = load_into(prefix, arrays, filter="[di]")
+    assert report == MatchReport(matched=("d", "i"), filtered=("s",))
+    assert report.complete
+    assert str(report) == "matched: 2 of 3 arrays\nleft out by the filter (1): 's'"
+    assert arrays["s"].tolist() == [None, None]
+    arrays["x"] = np.zeros(1)
+    assert refusal(TensorNotFoundError, prefix, arrays, filter="[di]").report.missing == ("x",)
+
+
+# ---- cast ----------------------------------------------------------------------------------------
+
+
+def test_cast_to_the_arrays(prefix: Path) -> None:
+    """Every number, and across layouts; the others as they are."""
+    arrays = blank(
+        d=np.zeros(4, np.float32),
+        h=np.zeros((3, 2), ml_dtypes.bfloat16).T,
+        i=np.zeros(3, ">i2"),
+    )
+    report = load_into(prefix, arrays, cast=True)
+    assert report == MatchReport(matched=("d", "h", "i", "s"))
+    assert arrays["d"].tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert arrays["h"].tolist() == TENSORS["h"].astype(ml_dtypes.bfloat16).tolist()
+    assert arrays["i"].tolist() == [0, 1, 2]
+    assert arrays["s"].tolist() == [b"a", b"b\0"]
+
+
+def test_strings_are_never_cast(prefix: Path) -> None:
+    arrays = blank(s=np.zeros(2), i=np.zeros(3, object))
+    report = load_into(prefix, arrays, cast=True, strict=False)
+    assert [mismatch.name for mismatch in report.dtype_mismatch] == ["i", "s"]
+    assert report.matched == ("d", "h")
+
+
+def test_shapes_are_never_cast(prefix: Path) -> None:
+    report = load_into(prefix, blank(d=np.zeros(1, np.float32)), cast=True, strict=False)
+    assert report.shape_mismatch == (Mismatch("d", "d", (4,), (1,)),)
+    assert report.dtype_mismatch == ()
+
+
+@pytest.mark.parametrize("cast", ["float32", np.float32, {"d": "float32", "h": np.float32}])
+def test_cast_as_in_load(prefix: Path, cast: Any) -> None:
+    arrays = blank(d=np.zeros(4, np.float32), h=np.zeros((2, 3), np.float32))
+    load_into(prefix, arrays, cast=cast)
+    assert arrays["d"].tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert arrays["h"].tolist() == TENSORS["h"].astype(np.float32).tolist()
+    error = refusal(InvalidError, prefix, blank(), cast=cast)
+    assert error.report.dtype_mismatch == (
+        Mismatch("d", "d", np.dtype("f4"), np.dtype("f8")),
+        Mismatch("h", "h", np.dtype("f4"), np.dtype("f2")),
+    )
+
+
+def test_a_wish_to_cast_what_is_not_there(prefix: Path) -> None:
+    error = refusal(InvalidError, prefix, blank(), cast={"D": "half"})
+    assert (error.message, error.tensor) == ("cast names a tensor that is not loaded", "D")
+    assert load_into(prefix, blank(), cast={"D": "half"}, strict=False)
+
+
+# ---- odd and damaged files -----------------------------------------------------------------------
+
+
+def test_a_dtype_that_nobody_knows(tmp_path: Path) -> None:
+    """As bytes, cast or not."""
+    built = index.index_of([(b"", index.header()), (b"x", index.stored_entry(99, (2,), b"abcd"))])
+    index.write(tmp_path / "ck", built, b"abcd")
+    for cast in (None, True):
+        array = np.zeros(4, np.uint8)
+        load_into(tmp_path / "ck", {"x": array}, cast=cast)
+        assert array.tobytes() == b"abcd"
+        report = load_into(tmp_path / "ck", {"x": np.zeros(2, "i2")}, strict=False, cast=cast)
+        assert report.shape_mismatch == (Mismatch("x", "x", (4,), (2,)),)
+
+
+def test_damaged_data(prefix: Path) -> None:
+    data = Path(f"{prefix}.data-00000-of-00001")
+    content = bytearray(data.read_bytes())
+    content[3] ^= 1
+    data.write_bytes(content)
+    error = refusal(ckptfmt.CorruptError, prefix, blank())
+    assert (error.failure, error.tensor) == ("CHECKSUM", "d")
+    # What does not match is told before anything is read.
+    assert refusal(InvalidError, prefix, blank(d=None)).report.unexpected == ("d",)
+
+
+def test_the_formats_own_tensors_are_not_unexpected(tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "ck", {"x": np.arange(3)}, metadata={"k": "v"})
+    assert load_into(tmp_path / "ck", {"x": np.zeros(3, np.int64)})

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The forms that `rename` and `filter` take, in `load` and in `load_into`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ckptfmt
+
+NAMES = ["a/bias", "a/kernel", "b/kernel", "step"]
+Selected = dict[str, str]
+
+
+@pytest.fixture
+def prefix(tmp_path: Path) -> Path:
+    tensors = {name: np.array(NAMES.index(name)) for name in NAMES}
+    ckptfmt.save(tmp_path / "ck", tensors, durability="none")
+    return tmp_path / "ck"
+
+
+def by_load(prefix: Path, **options: Any) -> Selected:
+    loaded = ckptfmt.load(prefix, **options)
+    return {new: NAMES[int(array)] for new, array in loaded.items()}
+
+
+def by_load_into(prefix: Path, **options: Any) -> Selected:
+    """Into arrays for all that the report says there could be."""
+    report = ckptfmt.load_into(prefix, {}, strict=False, **options)
+    names = list(ckptfmt.load(prefix, **options))
+    assert len(report.unexpected) == len(names)
+    arrays = {name: np.array(-1) for name in names}
+    assert ckptfmt.load_into(prefix, arrays, **options)
+    return {new: NAMES[int(array)] for new, array in arrays.items()}
+
+
+@pytest.fixture(params=[by_load, by_load_into])
+def select(request: pytest.FixtureRequest) -> Any:
+    return request.param
+
+
+def dropped(name: str) -> str | None:
+    return None if name.startswith("a/") else name.upper()
+
+
+@pytest.mark.parametrize(
+    ("rename", "expected"),
+    [
+        (None, NAMES),
+        ({}, NAMES),
+        ({"step": "s", b"a/bias": "b", "absent": "x"}, ["b", "a/kernel", "b/kernel", "s"]),
+        ({"a/kernel": "b/kernel", "b/kernel": "a/kernel"}, ["a/bias", *NAMES[2:0:-1], "step"]),
+        (str.upper, [name.upper() for name in NAMES]),
+        (dropped, [None, None, "B/KERNEL", "STEP"]),
+        (lambda _: None, [None] * 4),
+        (("/", "."), ["a.bias", "a.kernel", "b.kernel", "step"]),
+        ([("/", ".")], ["a.bias", "a.kernel", "b.kernel", "step"]),
+        ((("/", "."),), ["a.bias", "a.kernel", "b.kernel", "step"]),
+        ([], NAMES),
+        ([("^a/", "c/"), ("^c/(.*)", r"\1/d")], ["bias/d", "kernel/d", "b/kernel", "step"]),
+        ((re.compile("^[AB]/", re.I), "model/x/"), None),
+        ([["^", "model/"]], [f"model/{name}" for name in NAMES]),
+        ((r"(?P<first>\w)/", r"\g<first>-"), ["a-bias", "a-kernel", "b-kernel", "step"]),
+    ],
+)
+def test_rename(prefix: Path, select: Any, rename: Any, expected: list[str | None] | None) -> None:
+    if expected is None:
+        with pytest.raises(ckptfmt.InvalidError) as caught:
+            select(prefix, rename=rename)
+        message = "rename gives the name 'model/x/kernel' to 'a/kernel' as well"
+        assert (caught.value.message, caught.value.tensor) == (message, "b/kernel")
+    else:
+        wanted = {new: old for old, new in zip(NAMES, expected, strict=True) if new is not None}
+        assert select(prefix, rename=rename) == wanted
+
+
+@pytest.mark.parametrize(
+    ("rename", "message"),
+    [
+        (5, "rename is a mapping from names to names, a function, or (regex, replacement) pairs, "),
+        ("a", "rename is a mapping from names to names, a function, or (regex, replacement) pairs"),
+        (b"ab", "rename is a mapping from names to names, a function, or (regex, replacement) "),
+        (("a",), "rename: ('a',) is no pair of a regular expression and a replacement"),
+        (("a", None), "rename: ('a', None) is no pair of a regular expression and a replacement"),
+        ([("a", "b"), 5], "rename: 5 is no pair of a regular expression and a replacement"),
+        ([("a", "b"), "ab"], "rename: 'ab' is no pair of a regular expression and a replacement"),
+        ([(b"a", b"b")], "rename: (b'a', b'b') is no pair of a regular expression and a "),
+        ((re.compile(b"a"), "b"), "rename: re.compile(b'a') is for bytes: names are str"),
+        (("(", "b"), "rename: '(' is no regular expression: missing ), unterminated subpattern"),
+        (("a", r"\2"), r"rename: '\\2' is no replacement for 'a': invalid group reference 2"),
+        (("a", r"\g<x>"), r"rename: '\\g<x>' is no replacement for 'a': unknown group name 'x'"),
+        ({"step": 5}, "rename gave 5, which is no name"),
+        ({"step": None}, "rename gave None, which is no name"),
+        (lambda _: b"x", "rename gave b'x', which is no name"),
+        ({5: "x"}, "a tensor name is str or bytes, not int"),
+    ],
+)
+def test_rename_that_is_none(prefix: Path, rename: Any, message: str) -> None:
+    for load in (ckptfmt.load, lambda path, **more: ckptfmt.load_into(path, {}, **more)):
+        with pytest.raises(ckptfmt.InvalidError) as caught:
+            load(prefix, rename=rename)
+        assert caught.value.message.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("wish", "expected"),
+    [
+        (None, NAMES),
+        ("*", NAMES),
+        ("a/*", ["a/bias", "a/kernel"]),
+        ("*kernel", ["a/kernel", "b/kernel"]),
+        ("kernel", []),
+        ("[!a]*", ["b/kernel", "step"]),
+        ("STEP", []),
+        ("step", ["step"]),
+        (re.compile("kernel"), ["a/kernel", "b/kernel"]),
+        (re.compile("^B", re.I), ["b/kernel"]),
+        (lambda name: len(name) == 8, ["a/kernel", "b/kernel"]),
+        (lambda name: 0, []),
+    ],
+)
+def test_filter(prefix: Path, select: Any, wish: Any, expected: list[str]) -> None:
+    assert select(prefix, filter=wish) == {name: name for name in expected}
+
+
+@pytest.mark.parametrize(
+    ("wish", "message"),
+    [
+        (5, "filter is a glob pattern, a compiled regular expression or a function, not int"),
+        (b"a*", "filter is a glob pattern, a compiled regular expression or a function, not bytes"),
+        (["a*"], "filter is a glob pattern, a compiled regular expression or a function, not list"),
+        (re.compile(b"a"), "filter: re.compile(b'a') is for bytes: names are str"),
+    ],
+)
+def test_filter_that_is_none(prefix: Path, wish: Any, message: str) -> None:
+    for load in (ckptfmt.load, lambda path, **more: ckptfmt.load_into(path, {}, **more)):
+        with pytest.raises(ckptfmt.InvalidError) as caught:
+            load(prefix, filter=wish)
+        assert caught.value.message == message
+
+
+def test_filter_goes_by_stored_names(prefix: Path, select: Any) -> None:
+    renamed = select(prefix, filter="a/*", rename=("^./", "b/"))
+    assert renamed == {"b/bias": "a/bias", "b/kernel": "a/kernel"}
+
+
+# ---- with the other options of load --------------------------------------------------------------
+
+
+def test_filter_with_names(prefix: Path) -> None:
+    loaded = ckptfmt.load(prefix, ["step", "a/bias", "b/kernel"], filter="*/*")
+    assert list(loaded) == ["a/bias", "b/kernel"]
+    with pytest.raises(ckptfmt.TensorNotFoundError):
+        ckptfmt.load(prefix, ["absent", "a/bias"], filter="a/*")
+    # What is filtered out is not misspelt.
+    options: dict[str, Any] = {"out": {"STEP": np.array(7)}, "cast": {"step": "int32"}}
+    loaded = ckptfmt.load(prefix, ["step", "a/bias"], filter="a/*", rename=str.upper, **options)
+    assert list(loaded) == ["A/BIAS"]
+    assert options["out"]["STEP"] == 7
+
+
+@pytest.mark.parametrize("rename", [None, str.lower])
+def test_filter_with_out(prefix: Path, rename: Any) -> None:
+    """The arrays of the others stay as they are; those without any tensor are still missing."""
+    out = {"a/kernel": np.array(-1), "step": np.array(-1)}
+    loaded = ckptfmt.load(prefix, out=out, filter="a/*", rename=rename)
+    assert list(loaded) == ["a/kernel"]
+    assert (int(out["a/kernel"]), int(out["step"])) == (1, -1)
+    out["absent"] = np.array(-1)
+    with pytest.raises(ckptfmt.TensorNotFoundError) as caught:
+        ckptfmt.load(prefix, out=out, filter="a/*", rename=rename)
+    assert caught.value.tensor == "absent"
+
+
+def test_dropped_with_out(prefix: Path) -> None:
+    out = {"STEP": np.array(-1)}
+    assert list(ckptfmt.load(prefix, out=out, rename=dropped)) == ["STEP"]
+    assert int(out["STEP"]) == 3
+    with pytest.raises(ckptfmt.TensorNotFoundError) as caught:
+        ckptfmt.load(prefix, out={"a/bias": np.array(-1)}, rename=dropped)
+    assert caught.value.tensor == "a/bias"
