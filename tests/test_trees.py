@@ -21,8 +21,9 @@ from support.arrays import CODES, assert_same, random_array, random_shape
 from support.trees import assert_same_tree
 
 import ckptfmt
+from ckptfmt.distributed.coordinator import SingleProcess
 from ckptfmt.errors import InvalidError, TensorNotFoundError, UnsupportedError
-from ckptfmt.lifecycle.graph import OBJECT_GRAPH_KEY, decode_graph
+from ckptfmt.lifecycle.graph import OBJECT_GRAPH_KEY, attribute_key, decode_graph
 from ckptfmt.lifecycle.tree_nodes import Slot, TreeNode
 from ckptfmt.lifecycle.trees import load_tree, save_tree
 from ckptfmt.saving.options import CheckpointOptions
@@ -236,6 +237,54 @@ def test_nodes_with_attributes_and_slots(tmp_path: Path) -> None:
     assert slots == [len(graph.nodes) - 3 + i for i in range(3)]
 
 
+def test_attributes_of_several_tensors(tmp_path: Path) -> None:
+    table = {"-keys": np.array([b"a"], object), "-values": np.arange(1)}
+    tree = {
+        "t": TreeNode({"x": 1}, attributes={"table": table, "table-o": {"dd": np.ones(1)}}),
+        "v": TreeNode(attributes={"VARIABLE_VALUE": {"_0": np.ones(1), "_1": np.ones(2)}}),
+        "n": TreeNode(attributes={".TENSORS": {"one": np.ones(1)}}),
+    }
+    assert_same_tree(round_trip(tree, tmp_path), tree)
+    with ckptfmt.open(tmp_path / "ckpt") as reader:
+        assert [name for name in reader if name != OBJECT_GRAPH_KEY] == [
+            "n/.ATTRIBUTES/one",
+            "t/.ATTRIBUTES/table-keys",
+            "t/.ATTRIBUTES/table-odd",
+            "t/.ATTRIBUTES/table-values",
+            "t/x/.ATTRIBUTES/VARIABLE_VALUE",
+            "v/.ATTRIBUTES/VARIABLE_VALUE_0",
+            "v/.ATTRIBUTES/VARIABLE_VALUE_1",
+        ]
+    found = load_tree(tmp_path / "ckpt", filter=lambda name: "values" in name or name == "t/x")
+    assert_same_tree(
+        found,
+        {
+            "t": TreeNode({"x": 1}, attributes={"table": {"-values": np.arange(1)}}),
+            "v": TreeNode(),
+            "n": TreeNode(),
+        },
+    )
+
+
+@pytest.mark.parametrize("options", [None, CheckpointOptions(durability="none")])
+def test_variants_stay_variants(tmp_path: Path, options: CheckpointOptions | None) -> None:
+    payloads = np.array([b"one", b"two"], object)
+    with ckptfmt.Writer(tmp_path / "theirs") as writer:
+        writer.add("it", payloads, "variant")
+        writer.add("text", payloads)
+    tree = load_tree(tmp_path / "theirs")
+    assert_same_tree(tree, {"it": payloads, "text": payloads.copy()})
+    save_tree(tmp_path / "ours", tree, options=options)
+    with ckptfmt.open(tmp_path / "ours") as reader:
+        dtypes = [reader[attribute_key(name)].dtype_code for name in tree]
+        theirs = ckptfmt.open(tmp_path / "theirs")
+        assert dtypes == [theirs[name].dtype_code for name in tree]
+        theirs.close()
+    assert_same_tree(load_tree(tmp_path / "ours"), tree)
+    with pytest.raises(UnsupportedError, match=r"tensor 'it/.*': variants cannot be saved on mesh"):
+        save_tree(tmp_path / "mesh", tree, coordinator=SingleProcess())
+
+
 def test_slots_may_be_of_the_tree_itself(tmp_path: Path) -> None:
     kernel, momentum = np.ones(2), np.zeros(2)
     optimizer = TreeNode({"m": momentum}, slots=[Slot(kernel, "m", momentum)])
@@ -266,6 +315,10 @@ REFUSED = {
     "surrogate in a key": ({"\udcff": 1}, r"an object graph cannot hold the name"),
     "dtype": ({"a": np.array(["2020"], "M8[Y]")}, r"tensor 'a/.*': dtype datetime64\[Y\] cannot"),
     "attribute": ({"a": TreeNode(attributes={3: WEIGHT})}, r"at 'a': the attribute 3 is no str"),
+    "tensors of an attribute": (
+        {"a": TreeNode(attributes={"b": {"": WEIGHT}})},
+        r"at 'a': the attribute 'b' has a tensor ''",
+    ),
     "foreign slot": (slots_of((np.ones(2), "m", WEIGHT)), r"at 'o': the slot 'm' is one of a var"),
     "slot name": (slots_of((WEIGHT, 3, WEIGHT)), r"at 'o': the slot 3 is no str"),
     "slot twice": (
@@ -311,8 +364,8 @@ def test_arguments_that_do_not_go_together(tmp_path: Path) -> None:
     save_tree(tmp_path / "ckpt", {"a": 1})
     with pytest.raises(InvalidError, match="layouts need a coordinator"):
         load_tree(tmp_path / "ckpt", layouts={})
-    with pytest.raises(InvalidError, match="filter is a function of a name, not str"):
-        load_tree(tmp_path / "ckpt", filter="a")  # type: ignore[arg-type]
+    with pytest.raises(InvalidError, match=r"filter is a glob pattern, .*, not int"):
+        load_tree(tmp_path / "ckpt", filter=3)  # type: ignore[arg-type]
 
 
 # ---- what is loaded ------------------------------------------------------------------------------

@@ -226,7 +226,7 @@ def test_layouts_that_nothing_loaded_has(tmp_path: Path) -> None:
     ]:
         with pytest.raises(InvalidError, match=message):
             load_tree(tmp_path / "ckpt", layouts={name: LAYOUT}, coordinator=SingleProcess())
-    with pytest.raises(InvalidError, match="cast and coordinator are given"):
+    with pytest.raises(InvalidError, match="coordinator and cast are given"):
         load_tree(tmp_path / "ckpt", cast=np.float32, coordinator=SingleProcess())
 
 

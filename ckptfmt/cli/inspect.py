@@ -29,7 +29,6 @@ from ckptfmt.cli import (
 )
 from ckptfmt.cli.contents import RESERVED, Contents, Tensors, finding_of, gather
 from ckptfmt.cli.output import COLORS, Output, colored
-from ckptfmt.lifecycle.graph import ObjectGraph
 from ckptfmt.locate import locate
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
@@ -136,10 +135,10 @@ def run(options: argparse.Namespace) -> int:
         if options.layout or chosen is None:
             files, found = layout.layout_of(contents)
             contents.problems += found
-        graph = None
+        objects = None
         if options.tree and not options.json and chosen is not None:
-            graph = inspect_graph.graph_of(reader, contents)
-        _show(contents, chosen, files, graph, options)
+            objects = inspect_graph.objects_of(reader, contents)
+        _show(contents, chosen, files, objects, options)
     _complain(contents.problems, options.color)
     return 1 if contents.problems else 0
 
@@ -174,7 +173,7 @@ def _show(
     contents: Contents,
     chosen: Tensors | None,
     files: list[layout.FileLayout] | None,
-    graph: ObjectGraph | None,
+    objects: inspect_graph.Objects | None,
     options: argparse.Namespace,
 ) -> None:
     out = Output(options.color)
@@ -188,9 +187,9 @@ def _show(
     else:
         inspect_text.show_header(out, contents)
         by_size = options.sort == "size"
-        if graph is not None:
+        if objects is not None:
             inspect_graph.show(
-                out, graph, chosen, options.limit, by_size=by_size, filtered=bool(options.filter)
+                out, objects, chosen, options.limit, by_size=by_size, filtered=bool(options.filter)
             )
         elif options.tree:
             inspect_tree.show(out, chosen, options.limit, by_size=by_size)

@@ -25,15 +25,28 @@ from ckptfmt.lifecycle.graph import (
     decode_graph,
     escape,
 )
+from ckptfmt.lifecycle.tree_build import key_groups, read_graph_bytes
 from ckptfmt.lifecycle.tree_nodes import NONE
-from ckptfmt.lifecycle.trees import read_graph_bytes
 
-__all__ = ["graph_of", "show"]
+__all__ = ["Objects", "objects_of", "show"]
 
 MISSING = "missing"
 
 
-def graph_of(reader: Reader, contents: Contents) -> ObjectGraph | None:
+class Objects(NamedTuple):
+    """An object graph, and the tensors of attributes that are several, by their keys."""
+
+    graph: ObjectGraph
+    groups: dict[str, list[str]]
+
+    def tensors(self, node: Node) -> Iterator[tuple[str, str]]:
+        """The tensors of an object: what they are called there, and their names."""
+        for one in node.attributes:
+            for name in self.groups.get(one.checkpoint_key, [one.checkpoint_key]):
+                yield escape(one.name) + name.removeprefix(one.checkpoint_key), name
+
+
+def objects_of(reader: Reader, contents: Contents) -> Objects | None:
     """The object graph of a checkpoint; None if it has none, or one that cannot be read, which is a
     problem."""
     if OBJECT_GRAPH_KEY not in reader:
@@ -45,6 +58,8 @@ def graph_of(reader: Reader, contents: Contents) -> ObjectGraph | None:
         return None
     keys = [one.checkpoint_key for node in graph.nodes for one in node.attributes]
     missing = [key for key in dict.fromkeys(keys) if key not in reader]
+    groups = key_groups(missing, sorted(set(reader).difference(keys))) if missing else {}
+    missing = [key for key in missing if key not in groups]
     if missing:
         more = f", nor are {len(missing) - 1} more" if len(missing) > 1 else ""
         message = f"the object graph names this tensor, which is not there{more}"
@@ -53,7 +68,7 @@ def graph_of(reader: Reader, contents: Contents) -> ObjectGraph | None:
                 "problem", "CORRUPT", "BAD_ENTRY", message, contents.index_path, None, missing[0]
             )
         )
-    return graph
+    return Objects(graph, groups)
 
 
 class _Line(NamedTuple):
@@ -66,11 +81,12 @@ class _Line(NamedTuple):
     node: int | None = None
 
 
-class _Objects:
+class _Shown:
     """The objects that the root leads to, with the sums of the tensors that are shown."""
 
-    def __init__(self, graph: ObjectGraph, tensors: Tensors, *, filtered: bool) -> None:
-        self.nodes, self.tensors, self.filtered = graph.nodes, tensors, filtered
+    def __init__(self, objects: Objects, tensors: Tensors, *, filtered: bool) -> None:
+        self.objects, self.nodes = objects, objects.graph.nodes
+        self.tensors, self.filtered = tensors, filtered
         self.rows = {name: row for row, name in enumerate(tensors.names)}
         # Where each object was met first: the object that leads to it, and by which edge.
         self.owners: dict[int, tuple[int, str]] = {0: (0, "")}
@@ -109,8 +125,8 @@ class _Objects:
     def _sum_up(self, order: list[int]) -> None:
         self.counts, self.sizes = dict.fromkeys(order, 0), dict.fromkeys(order, 0)
         for node_id in reversed(order):
-            for one in self.nodes[node_id].attributes:
-                row = self.rows.get(one.checkpoint_key)
+            for _, key in self.objects.tensors(self.nodes[node_id]):
+                row = self.rows.get(key)
                 if row is not None:
                     self.counts[node_id] += 1
                     self.sizes[node_id] += self.tensors.nbytes[row]
@@ -135,10 +151,8 @@ class _Objects:
         """The lines right below an object: its tensors, its children, its slot variables."""
         node = self.nodes[node_id]
         found = [
-            _Line(
-                f"{ATTRIBUTES}/{escape(one.name)}", row=self.rows.get(one.checkpoint_key, MISSING)
-            )
-            for one in node.attributes
+            _Line(f"{ATTRIBUTES}/{label}", row=self.rows.get(key, MISSING))
+            for label, key in self.objects.tensors(node)
         ]
         found += [self._line(node_id, escape(name), child) for name, child in node.children]
         found += [self._line(node_id, label, child) for label, child in self._slots(node_id)]
@@ -153,9 +167,9 @@ class _Objects:
             return _Line(f"{label} -> {self.path(child)}")
         node = self.nodes[child]
         edges = node.children or node.slot_variables or node.registered_saver
-        if not edges and [one.name for one in node.attributes] == [VARIABLE_VALUE]:
-            key = node.attributes[0].checkpoint_key
-            return _Line(label, _kind(node), self.rows.get(key, MISSING))
+        own = list(self.objects.tensors(node))
+        if not edges and [name for name, _ in own] == [VARIABLE_VALUE]:
+            return _Line(label, _kind(node), self.rows.get(own[0][1], MISSING))
         return _Line(label if node.kind == NONE else f"{label}/", _kind(node), node=child)
 
     def nbytes(self, line: _Line) -> int:
@@ -171,20 +185,20 @@ def _kind(node: Node) -> str:
 
 
 def _walk(
-    objects: _Objects, outside: list[_Line], lines: tuple[str, str, str, str], by_size: bool
+    shown: _Shown, outside: list[_Line], lines: tuple[str, str, str, str], by_size: bool
 ) -> Iterator[tuple[str, _Line]]:
     """Every line, with its label behind the lines of the tree; without recursion."""
 
     def ordered(found: list[_Line]) -> list[_Line]:
-        return sorted(found, key=lambda line: -objects.nbytes(line)) if by_size else found
+        return sorted(found, key=lambda line: -shown.nbytes(line)) if by_size else found
 
     waiting = [("", number == 0, line) for number, line in enumerate(reversed(outside))]
-    top = ordered(objects.inside(0))
+    top = ordered(shown.inside(0))
     waiting += [("", not outside and line is top[-1], line) for line in reversed(top)]
     depth = len(lines[0])
     while waiting:
         indent, last, line = waiting.pop()
-        inner = [] if line.node is None else ordered(objects.inside(line.node))
+        inner = [] if line.node is None else ordered(shown.inside(line.node))
         cut = bool(inner) and len(indent) >= DEPTH_MAX * depth
         label = f"{indent}{lines[1 if last else 0]}{text.printable(line.label)}"
         yield f"{label} ..." if cut else label, line
@@ -195,7 +209,7 @@ def _walk(
 
 def show(
     out: Output,
-    graph: ObjectGraph,
+    objects: Objects,
     tensors: Tensors,
     limit: int | None,
     *,
@@ -205,14 +219,14 @@ def show(
     """One line an object and one a tensor; `limit` counts the tensors. Those that no object has
     come last, under their whole names."""
     lines = LINES if out.fits("".join(LINES)) else ASCII_LINES
-    objects = _Objects(graph, tensors, filtered=filtered)
+    shown = _Shown(objects, tensors, filtered=filtered)
     named = {
-        one.checkpoint_key for node_id in objects.owners for one in graph.nodes[node_id].attributes
+        key for node_id in shown.owners for _, key in objects.tensors(objects.graph.nodes[node_id])
     }
-    outside = [_Line(name, row=row) for name, row in objects.rows.items() if name not in named]
+    outside = [_Line(name, row=row) for name, row in shown.rows.items() if name not in named]
     rows: list[tuple[str, str, str, str, str, str]] = []
     seen: set[int] = set()
-    for label, line in _walk(objects, outside, lines, by_size):
+    for label, line in _walk(shown, outside, lines, by_size):
         if limit is not None and len(seen) >= limit:
             break
         count = nbytes = dtype = shape = ""
@@ -223,7 +237,7 @@ def show(
         elif line.row is not None:
             dtype = line.row
         elif line.node is not None:
-            count, nbytes = f"{objects.counts[line.node]:,}", text.size(objects.sizes[line.node])
+            count, nbytes = f"{shown.counts[line.node]:,}", text.size(shown.sizes[line.node])
         rows.append((label, count, nbytes, dtype, shape, line.kind))
     write_rows(out, ("name", "tensors", "bytes", "dtype", "shape", "kind"), rows)
     if len(seen) < len(tensors):

@@ -20,12 +20,23 @@ from ckptfmt.lifecycle.tree_nodes import (
     TreeNode,
     scalar_value,
 )
+from ckptfmt.reader import Reader
 
-__all__ = ["OMITTED", "build", "from_names", "kind_of", "reachable", "wanted_keys"]
+__all__ = [
+    "OMITTED",
+    "build",
+    "from_names",
+    "key_groups",
+    "reachable",
+    "read_graph_bytes",
+    "wanted_keys",
+]
 
 ARRAY, OBJECT = "array", "object"
 # Deeper names are not split any further; a name may have a slash in every byte.
 DEPTH_MAX = 1000
+# What the names of an attribute's tensors have behind its key is no longer than this.
+SUFFIX_MAX = 256
 
 
 class _Omitted:
@@ -33,6 +44,25 @@ class _Omitted:
 
 
 OMITTED = _Omitted()
+
+
+def read_graph_bytes(reader: Reader) -> bytes:
+    """The object graph of a checkpoint that has one, undecoded.
+
+    Raises:
+        CorruptError: the tensor of its name is no string.
+    """
+    array = reader[OBJECT_GRAPH_KEY].read()
+    content = array.item() if array.shape == () else None
+    if not isinstance(content, bytes):
+        raise CorruptError(
+            f"the object graph is a tensor of dtype {array.dtype} and shape {array.shape}, "
+            "not one string",
+            failure="BAD_ENTRY",
+            path=reader.prefix,
+            tensor=OBJECT_GRAPH_KEY,
+        )
+    return content
 
 
 def _is_numbered(node: Node) -> bool:
@@ -92,13 +122,33 @@ def reachable(graph: ObjectGraph) -> list[int]:
 
 
 def wanted_keys(graph: ObjectGraph, found: Iterable[int]) -> list[str]:
-    """The tensors of these nodes, each once."""
+    """The keys of these nodes, each once."""
     keys = (one.checkpoint_key for node_id in found for one in graph.nodes[node_id].attributes)
     return list(dict.fromkeys(keys))
 
 
+def key_groups(keys: Iterable[str], names: Iterable[str]) -> dict[str, list[str]]:
+    """The tensors of keys that are none themselves: those whose names go on behind the key, without
+    a slash, and behind no longer one of the keys.
+
+    TensorFlow's objects with several tensors have one key in the graph: the names in the checkpoint
+    are `<key>-keys` and `<key>-values` for a table.
+    """
+    found: dict[str, list[str]] = {key: [] for key in keys if "/" in key}
+    for name in names if found else ():
+        for cut in range(1, min(SUFFIX_MAX, len(name) - 1 - name.rfind("/")) + 1):
+            if name[:-cut] in found:
+                found[name[:-cut]].append(name)
+                break
+    return {key: group for key, group in found.items() if group}
+
+
 def build(
-    graph: ObjectGraph, found: list[int], tensors: Mapping[str, Any], path: str | None = None
+    graph: ObjectGraph,
+    found: list[int],
+    tensors: Mapping[str, Any],
+    groups: Mapping[str, list[str]],
+    path: str | None = None,
 ) -> Any:
     """The tree of a graph.
 
@@ -107,18 +157,25 @@ def build(
         found: the nodes that the root leads to.
         tensors: key to array; a key that is not there is left out of the tree: lists and tuples
             have None in its place.
+        groups: the tensors of keys that are several.
         path: the checkpoint, for errors.
 
     Raises:
         CorruptError: kinds that contradict the nodes or the tensors, or tuples in a cycle of their
             own.
     """
-    return _Builder(graph, tensors, path).build(found)
+    return _Builder(graph, tensors, groups, path).build(found)
 
 
 class _Builder:
-    def __init__(self, graph: ObjectGraph, tensors: Mapping[str, Any], path: str | None) -> None:
-        self.nodes, self.tensors, self.path = graph.nodes, tensors, path
+    def __init__(
+        self,
+        graph: ObjectGraph,
+        tensors: Mapping[str, Any],
+        groups: Mapping[str, list[str]],
+        path: str | None,
+    ) -> None:
+        self.nodes, self.tensors, self.groups, self.path = graph.nodes, tensors, groups, path
         self.objects: dict[int, Any] = {}
 
     def build(self, found: list[int]) -> Any:
@@ -137,6 +194,8 @@ class _Builder:
         if kind == ARRAY or kind in SCALARS:
             key = node.attributes[0].checkpoint_key
             array = self.tensors.get(key, OMITTED)
+            if kind == ARRAY and key in self.groups:
+                return self.object_of(node)
             if array is OMITTED or kind == ARRAY:
                 return array
             try:
@@ -151,12 +210,18 @@ class _Builder:
             return []
         if kind == "dict":
             return {}
-        attributes = {
-            one.name: self.tensors[one.checkpoint_key]
-            for one in node.attributes
-            if one.checkpoint_key in self.tensors
-        }
-        return TreeNode(attributes=attributes, registered_saver=node.registered_saver)
+        return self.object_of(node)
+
+    def object_of(self, node: Node) -> TreeNode:
+        made = TreeNode(registered_saver=node.registered_saver)
+        for one in node.attributes:
+            key = one.checkpoint_key
+            group = [name for name in self.groups.get(key, ()) if name in self.tensors]
+            if key in self.tensors:
+                made.attributes[one.name] = self.tensors[key]
+            elif group:
+                made.attributes[one.name] = {name[len(key) :]: self.tensors[name] for name in group}
+        return made
 
     def items(self, node: Node) -> list[Any]:
         """The elements of a list or tuple in their order."""

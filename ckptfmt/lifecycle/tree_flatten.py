@@ -219,15 +219,32 @@ class _Flattener:
         for name, array in value.attributes.items():
             if not isinstance(name, str):
                 raise self.invalid(node_id, f"the attribute {name!r} is no str")
-            self.add(node, name, attribute_key(self.path(node_id), name), array)
+            key = attribute_key(self.path(node_id), name)
+            if isinstance(array, Mapping):
+                self.several(node_id, node, name, key, array)
+            else:
+                self.add(node, name, key, array)
+
+    def several(
+        self, node_id: int, node: Node, name: str, key: str, tensors: Mapping[Any, Any]
+    ) -> None:
+        """An attribute of several tensors."""
+        node.attributes.append(Attribute(name, "", key))
+        for suffix, array in tensors.items():
+            if not isinstance(suffix, str) or not suffix:
+                raise self.invalid(node_id, f"the attribute {name!r} has a tensor {suffix!r}")
+            self.put(key + suffix, array)
 
     def add(self, node: Node, name: str, key: str, value: Any) -> None:
         node.attributes.append(Attribute(name, "", key))
+        self.put(key, value)
+        if name == PY_STATE:
+            self.late.append((key, value))
+
+    def put(self, key: str, value: Any) -> None:
         if key in self.flat.tensors:
             raise InvalidError("two objects of the tree have this key", tensor=key)
         self.flat.tensors[key] = value
-        if name == PY_STATE:
-            self.late.append((key, value))
 
     def add_slots(self) -> None:
         """The slot variables of all optimizers, after all that can be reached otherwise."""

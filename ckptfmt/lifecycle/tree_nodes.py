@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ckptfmt.dtypes import VARIANT
 from ckptfmt.errors import InvalidError
 from ckptfmt.lifecycle.graph import ATTRIBUTES, VARIABLE_VALUE
 
@@ -24,6 +25,8 @@ __all__ = ["Slot", "TreeNode"]
 CONTAINERS = frozenset({"dict", "list", "tuple"})
 SCALARS = frozenset({"int", "float", "bool", "str", "bytes"})
 NONE = "none"
+# Variant payloads are object arrays of bytes, as strings are; in a tree this tells them apart.
+VARIANTS = np.dtype(object, metadata={"ckptfmt": VARIANT})
 
 
 class Slot(NamedTuple):
@@ -41,7 +44,9 @@ class TreeNode(dict[str, Any]):
 
     Args:
         children: name to child, or pairs of these.
-        attributes: name to array; the value of a variable is `VARIABLE_VALUE`.
+        attributes: name to array; the value of a variable is `VARIABLE_VALUE`. Where an attribute
+            is several tensors (the keys and values of a table), a dict from what their names have
+            behind the attribute's key to array.
         slots: slot variables that this object, an optimizer, keeps.
         registered_saver: where the object was saved by a registered saver, whose tensors are not
             of this tree: the name of that saver, and the object's name with it.
@@ -83,6 +88,12 @@ def leaf_name(key: str) -> str:
     return key.removesuffix(f"/{ATTRIBUTES}/{VARIABLE_VALUE}")
 
 
+def is_variants(value: object) -> bool:
+    """Whether this is an array of variant payloads."""
+    metadata = getattr(getattr(value, "dtype", None), "metadata", None)
+    return metadata is not None and metadata.get("ckptfmt") == VARIANT
+
+
 def scalar_kind(value: object) -> str | None:
     """The kind of a Python scalar; None for everything else, numpy's scalars as well."""
     if value is None:
@@ -119,13 +130,18 @@ def scalar_array(kind: str, value: Any) -> NDArray[Any]:
 _STORED = {"int": "iu", "float": "f", "bool": "b", "str": "O", "bytes": "O"}
 
 
+def holds_scalar(kind: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
+    """Whether a scalar of this kind may be stored as such a tensor."""
+    return not shape and dtype.kind in _STORED[kind]
+
+
 def scalar_value(kind: str, array: NDArray[Any]) -> Any:
     """The Python scalar that is stored so.
 
     Raises:
         InvalidError: such a tensor holds no scalar of this kind.
     """
-    if array.shape or array.dtype.kind not in _STORED[kind]:
+    if not holds_scalar(kind, array.dtype, array.shape):
         raise InvalidError(
             f"a tensor of dtype {array.dtype} and shape {array.shape} for one {kind}"
         )

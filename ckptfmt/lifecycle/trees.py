@@ -15,21 +15,30 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ckptfmt import names, writer
+from ckptfmt import dtypes, names
 from ckptfmt import reader as reading
-from ckptfmt.arguments import wrong
-from ckptfmt.errors import CorruptError, GenerationGoneError, InvalidError
+from ckptfmt.arguments import check_progress
+from ckptfmt.arrays import Sources
+from ckptfmt.errors import GenerationGoneError, InvalidError, UnsupportedError
 from ckptfmt.lifecycle.graph import (
     OBJECT_GRAPH_KEY,
     ObjectGraph,
     decode_graph,
     encode_graph,
 )
-from ckptfmt.lifecycle.tree_build import build, from_names, reachable, wanted_keys
+from ckptfmt.lifecycle.tree_build import (
+    build,
+    from_names,
+    key_groups,
+    reachable,
+    read_graph_bytes,
+    wanted_keys,
+)
 from ckptfmt.lifecycle.tree_flatten import Flat, flatten, layouts_by_path
-from ckptfmt.lifecycle.tree_nodes import TreeNode, leaf_name
+from ckptfmt.lifecycle.tree_into import load_into_tree
+from ckptfmt.lifecycle.tree_nodes import VARIANTS, TreeNode, is_variants, leaf_name
 from ckptfmt.line import SaveFuture
-from ckptfmt.load import _casts, _check_used, select_batch
+from ckptfmt.load import Batch, casts_of, check_used, select_batch
 from ckptfmt.locate import path_text
 from ckptfmt.reader import Reader
 from ckptfmt.saving.mesh import Layout
@@ -37,6 +46,9 @@ from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.rounds import Team
 from ckptfmt.saving.saver import Saver
 from ckptfmt.saving.sharded import sharded_restore, sharded_save
+from ckptfmt.saving.specs import SaveSpec
+from ckptfmt.selecting import Filter, Rename, by_text, check_distinct, filter_function, renamed
+from ckptfmt.writer import user_name, write_sources
 
 if TYPE_CHECKING:
     from ckptfmt.distributed.coordinator import Coordinator
@@ -104,11 +116,17 @@ def save_tree(
     content = encode_graph(flat.graph)
     if options is not None:
         _check_together("options", options, {"progress": progress})
-        return Saver({None: {**flat.tensors, OBJECT_GRAPH_KEY: _scalar(content)}}).save(
-            prefix, options
-        )
-    tensors = [*flat.tensors.items(), (OBJECT_GRAPH_KEY, content)]
-    writer.save(prefix, tensors, progress=progress, **given)
+        tensors = {
+            key: SaveSpec(value, "", key, dtypes.VARIANT) if is_variants(value) else value
+            for key, value in flat.tensors.items()
+        }
+        return Saver({None: {**tensors, OBJECT_GRAPH_KEY: _scalar(content)}}).save(prefix, options)
+    check_progress(progress)
+    sources = Sources()
+    for key, value in flat.tensors.items():
+        sources.add(user_name(key), value, dtypes.VARIANT if is_variants(value) else None)
+    sources.add(OBJECT_GRAPH_KEY.encode(), content)
+    write_sources(prefix, sources, progress, **given)
     return path_text(prefix)
 
 
@@ -132,6 +150,8 @@ def _save_on_mesh(
     with team.guarded() as guard:
         flat = flatten(tree, None if layouts is None else layouts_by_path(layouts))
         content = encode_graph(flat.graph)
+        if variants := [key for key, value in flat.tensors.items() if is_variants(value)]:
+            raise UnsupportedError("variants cannot be saved on meshes", tensor=variants[0])
     digest = hashlib.sha256(content).digest()
     # What differs is looked for only where something does.
     same = team.round(guard.error, digest, lambda told: b"1" if len(set(told)) == 1 else b"0")
@@ -161,13 +181,15 @@ def _leaves(graph: ObjectGraph) -> dict[str, str]:
 
 def load_tree(
     path: Path,
+    into: Any = None,
     *,
     layouts: Any = None,
     coordinator: Coordinator | None = None,
     verify: str = "auto",
     strict: bool = True,
+    rename: Rename | None = None,
     cast: Any = None,
-    filter: Callable[[str], object] | None = None,  # noqa: A002 (as in `load_into`)
+    filter: Filter | None = None,  # noqa: A002 (as the built-in, it says which ones)
     limits: Mapping[str, int] | None = None,
 ) -> Any:
     """Loads a checkpoint as a tree, what `save_tree` saved as what it was.
@@ -181,52 +203,92 @@ def load_tree(
     Of a checkpoint without a graph the names are split at slashes. Where `w` and `w/Adam` are both
     names, `w` is a TreeNode with the tensor as its value.
 
-    A leaf has a name, for `cast`, `filter` and `layouts`: its path ("model/kernel"), of a tensor
-    that is not the value of a variable its key, without a graph its name.
+    With `into`, what is in that tree stays the same objects with new values, and a MatchReport is
+    the result. The tree and the graph are gone through side by side, from name to name, so that an
+    array finds its tensor whatever the path that the checkpoint has it under. Arrays must be
+    writable and have the tensor's shape and (after `cast`) dtype; Python's scalars are replaced in
+    what holds them. All is checked before anything is written.
+
+    A leaf has a name, for `rename`, `cast`, `filter` and `layouts`: its path ("model/kernel"), of a
+    tensor that is not the value of a variable its key, without a graph its name.
 
     Args:
         path: whatever `ckptfmt.open` takes.
+        into: a tree to load into; None makes a new one.
         layouts: with a coordinator, how leaves are to lie on meshes, as in `save_tree`; a leaf
             with a Layout is {device: array}.
         coordinator: joins the processes, each of which reads its own blocks.
         verify, limits: as in `ckptfmt.open`.
         strict: True makes a tensor that the graph names and the checkpoint does not have an error;
-            False leaves it out, as `filter` does.
-        cast: a dtype for all floating-point arrays, or a mapping from names of leaves to dtypes.
-            Python scalars stay what they are.
-        filter: called with the name of a leaf; false leaves it out, unread: containers do not have
-            it, lists and tuples None in its place.
+            False leaves it out, as `filter` does. With `into`, as in `load_into`.
+        rename: with `into` or without a graph: name of a leaf in the checkpoint to name in the
+            tree, in the forms that `ckptfmt.load` takes.
+        cast: a dtype for all floating-point arrays, or a mapping from names of leaves to dtypes;
+            with `into`, True for the dtype of each array. Python scalars stay what they are.
+        filter: which leaves to load, by name, in the forms that `ckptfmt.load` takes. The others
+            are not read: containers do not have them, lists and tuples None in their place. With
+            `into` they stay as they are.
 
     Raises:
-        TensorNotFoundError: the graph names a tensor that is not there (`strict`).
+        TensorNotFoundError: the graph names a tensor that is not there (`strict`); with `into`, as
+            in `load_into`.
         CorruptError, LimitError: a damaged or oversized graph, or one whose kinds contradict its
             nodes or tensors.
-        InvalidError: a layout or cast for what is no leaf, or an argument of another type.
-        GenerationGoneError: the checkpoint was replaced meanwhile (with a coordinator).
+        InvalidError: a layout or cast for what is no leaf, arguments that do not go together, or
+            one of another type; with `into`, as in `load_into`, and a scalar where it cannot be
+            replaced.
+        GenerationGoneError: the checkpoint was replaced meanwhile (with a coordinator or `into`).
         What `ckptfmt.open` and reading, with a coordinator `sharded_restore` raise.
     """
-    if filter is not None and not callable(filter):
-        raise wrong("filter", "a function of a name", filter)
+    passes = filter_function(filter)
     if coordinator is not None:
-        if cast is not None:
-            raise InvalidError("cast and coordinator are given; they do not go together")
-        return _load_on_mesh(path, layouts, coordinator, verify, strict, filter, limits)
+        others = {"into": into, "cast": cast, "rename": rename}
+        _check_together("coordinator", coordinator, others)
+        return _load_on_mesh(path, layouts, coordinator, verify, strict, passes, limits)
     if layouts is not None:
         raise InvalidError("layouts need a coordinator, which knows the processes")
+    if into is not None:
+        return load_into_tree(
+            path,
+            into,
+            strict=strict,
+            rename=rename,
+            cast=cast,
+            filter=filter,
+            verify=verify,
+            limits=limits,
+        )
     with reading.open(path, verify=verify, limits=limits) as reader:
-        stored = _Stored(reader, strict, filter)
-        batch = select_batch(reader, [names.tensor_bytes(key) for key in stored.keys])
+        stored = _Stored(reader, strict, passes)
+        new_names = stored.renamed(rename)
+        batch = _batch_of(reader, stored)
         by_key = cast
         if isinstance(cast, Mapping):
             keys = {leaf_name(key): key for key in stored.keys}
-            _check_used("cast", cast, list(keys))
+            check_used("cast", cast, list(keys))
             by_key = {keys[name]: wish for name, wish in cast.items()}
-        casts = _casts(batch, by_key)
-        arrays = batch.read(None)
+        casts = casts_of(batch, by_key)
+        tensors = dict(zip(stored.keys, batch.read(None), strict=True))
+    mark_variants(batch, tensors)
     for position, dtype in casts.items():
-        if stored.keys[position] not in stored.scalars:
-            arrays[position] = arrays[position].astype(dtype)
-    return stored.built(dict(zip(stored.keys, arrays, strict=True)))
+        key = stored.keys[position]
+        if key not in stored.scalars:
+            tensors[key] = tensors[key].astype(dtype)
+    if new_names is not None:
+        tensors = {new_names[key]: array for key, array in tensors.items()}
+    return stored.built(tensors)
+
+
+def mark_variants(batch: Batch, tensors: dict[str, Any]) -> None:
+    """Gives arrays of variant payloads the dtype by which they are known."""
+    code = dtypes.code_of(dtypes.VARIANT)
+    for name, found in zip(batch.names, batch.codes, strict=True):
+        if found == code and isinstance(tensors[name], np.ndarray):
+            tensors[name] = tensors[name].view(VARIANTS)
+
+
+def _batch_of(reader: Reader, stored: _Stored) -> Batch:
+    return select_batch(reader, [names.tensor_bytes(key) for key in stored.keys])
 
 
 class _Stored:
@@ -239,46 +301,53 @@ class _Stored:
         self.content = b""
         self.graph: ObjectGraph | None = None
         self.scalars: set[str] = set()
+        self.groups: dict[str, list[str]] = {}
         if OBJECT_GRAPH_KEY in reader:
             self.content = read_graph_bytes(reader)
             self.graph = decode_graph(self.content, reader.prefix)
             self.found = reachable(self.graph)
-            keys = wanted_keys(self.graph, self.found)
             nodes = (self.graph.nodes[node_id] for node_id in self.found)
             self.scalars = {
                 one.checkpoint_key for node in nodes if node.kind for one in node.attributes
             }
-            if not strict:
-                keys = [key for key in keys if key in reader]
+            keys = self._tensors(reader, strict)
         else:
             keys = list(reader)
         if wanted is not None:
             keys = [key for key in keys if wanted(leaf_name(key))]
         self.keys = keys
 
+    def _tensors(self, reader: Reader, strict: bool) -> list[str]:
+        assert self.graph is not None
+        keys = wanted_keys(self.graph, self.found)
+        missing = [key for key in keys if key not in reader]
+        if not missing:
+            return keys
+        known = set(keys)
+        self.groups = key_groups(missing, (name for name in reader if name not in known))
+        if not strict:
+            keys = [key for key in keys if key in reader or key in self.groups]
+        return [name for key in keys for name in self.groups.get(key, [key])]
+
+    def renamed(self, rename: Rename | None) -> dict[str, str] | None:
+        """New names by old; what is dropped is no longer wanted."""
+        if rename is None:
+            return None
+        if self.graph is not None:
+            raise InvalidError(
+                "rename is for checkpoints without an object graph, and for loading into a tree"
+            )
+        rename = by_text("rename", rename) if isinstance(rename, Mapping) else rename
+        pairs = zip(self.keys, renamed(self.keys, rename), strict=True)
+        found = {old: new for old, new in pairs if new is not None}
+        check_distinct(list(found), list(found.values()))
+        self.keys = list(found)
+        return found
+
     def built(self, tensors: Mapping[str, Any]) -> Any:
         if self.graph is None:
             return from_names(tensors)
-        return build(self.graph, self.found, tensors, self.prefix)
-
-
-def read_graph_bytes(reader: Reader) -> bytes:
-    """The object graph of a checkpoint that has one, undecoded.
-
-    Raises:
-        CorruptError: the tensor of its name is no string.
-    """
-    array = reader[OBJECT_GRAPH_KEY].read()
-    content = array.item() if array.shape == () else None
-    if not isinstance(content, bytes):
-        raise CorruptError(
-            f"the object graph is a tensor of dtype {array.dtype} and shape {array.shape}, "
-            "not one string",
-            failure="BAD_ENTRY",
-            path=reader.prefix,
-            tensor=OBJECT_GRAPH_KEY,
-        )
-    return content
+        return build(self.graph, self.found, tensors, self.groups, self.prefix)
 
 
 def _load_on_mesh(
@@ -292,11 +361,13 @@ def _load_on_mesh(
 ) -> Any:
     team = Team(coordinator, "load_tree")
     stored: _Stored | None = None
+    batch: Batch | None = None
     wishes: dict[str, Layout | None] = {}
     with team.guarded() as guard:
         by_name = {} if layouts is None else layouts_by_path(layouts)
         with reading.open(path, verify=verify, limits=limits) as reader:
             stored = _Stored(reader, strict, wanted)
+            batch = _batch_of(reader, stored)
         if unknown := sorted(set(by_name).difference(map(leaf_name, stored.keys))):
             raise InvalidError(f"layouts names {unknown[0]!r}, which is no leaf of the tree")
         wishes = {key: by_name.get(leaf_name(key)) for key in stored.keys}
@@ -308,9 +379,11 @@ def _load_on_mesh(
     digest = hashlib.sha256(b"" if stored is None else stored.content).digest()
     team.round(guard.error, digest, lambda told: _check_same(told, path))
     assert stored is not None
+    assert batch is not None
     tensors = sharded_restore(path, wishes, coordinator, verify=verify, limits=limits)
     if stored.graph is not None and tensors[OBJECT_GRAPH_KEY].item() != stored.content:
         raise _replaced(path)
+    mark_variants(batch, tensors)
     return stored.built(tensors)
 
 

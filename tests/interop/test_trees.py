@@ -124,6 +124,23 @@ def test_variables_of_a_layer_are_those_of_its_optimizer(models: tuple[Path, Any
     assert slots == {(id(variable), name) for variable in variables for name in ("m", "v")}
 
 
+def test_objects_that_are_no_variables(tmp_path: Path) -> None:
+    told = ask("tf_objects.py", "write", tmp_path)
+    tree = load_tree(tmp_path / "objects")
+    assert tree["table"].attributes["table"].keys() == {"-keys", "-values"}
+    assert tree["words"].attributes["py_state"].item() == "für".encode()
+    save_tree(tmp_path / "ours", tree)
+    assert ask("tf_objects.py", "read", tmp_path) == told
+
+    tree = load_tree(tmp_path / "registered")
+    assert tree["own"].registered_saver[0] == "tests.own"
+    with pytest.raises(
+        ckptfmt.UnsupportedError, match=r"at 'own': .* registered saver 'tests.own'"
+    ):
+        save_tree(tmp_path / "registered", tree)
+    np.testing.assert_array_equal(load_tree(tmp_path / "model")["v"], np.float32([1, 2]))
+
+
 def test_names_of_a_name_based_checkpoint(tmp_path: Path) -> None:
     ckptfmt.save(tmp_path / "ckpt", {"w": np.ones(2), "w/Adam": np.zeros(2), "b/x": np.ones(1)})
     assert_same_tree(
