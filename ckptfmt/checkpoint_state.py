@@ -289,6 +289,7 @@ def format_state(state: CheckpointState) -> bytes:
 
     Raises:
         InvalidError: a path with half of a surrogate pair, which no file can have.
+        LimitError: more than `STATE_BYTES_MAX` bytes, which nobody could read back.
     """
     lines = [_path_line(_PATH, state.model_checkpoint_path)] if state.model_checkpoint_path else []
     lines += [_path_line(_PATHS, path) for path in state.all_model_checkpoint_paths]
@@ -298,11 +299,14 @@ def format_state(state: CheckpointState) -> bytes:
     if preserved is not None and str(float(preserved)) != "0.0":
         lines.append(f"{_NUMBER}: {float(preserved)!r}\n")
     try:
-        return "".join(lines).encode()
+        content = "".join(lines).encode()
     except UnicodeEncodeError as error:
         raise InvalidError(
             f"a path with {error.object[error.start]!r}, which is no character", failure="BAD_PATH"
         ) from None
+    if len(content) > STATE_BYTES_MAX:
+        raise LimitError(f"more than {STATE_BYTES_MAX} bytes")
+    return content
 
 
 def _path_line(name: str, path: str) -> str:

@@ -314,6 +314,16 @@ def test_half_of_a_surrogate_pair() -> None:
         assert caught.value.failure == "BAD_PATH"
 
 
+def test_more_than_can_be_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = CheckpointState("k", ("j", "k"))
+    size = len(format_state(state))
+    monkeypatch.setattr(checkpoint_state, "STATE_BYTES_MAX", size)
+    assert parse_state(format_state(state)) == state
+    monkeypatch.setattr(checkpoint_state, "STATE_BYTES_MAX", size - 1)
+    with pytest.raises(ckptfmt.LimitError, match=f"more than {size - 1} bytes"):
+        format_state(state)
+
+
 def test_random_states_come_back(seed: int) -> None:
     rng = random.Random(seed)
 

@@ -9,6 +9,7 @@ import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -199,12 +200,22 @@ def test_no_state_file(tmp_path: Path) -> None:
     assert fallback(tmp_path) == ("ckpt-1", "there is no state file")
 
 
-def test_a_million_dead_names(tmp_path: Path) -> None:
+def test_a_million_dead_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """None of them is looked for in the file system."""
     save(tmp_path, "alive")
-    names = [f"{tmp_path}/ckpt-{number}" for number in range(10**6 // 2)]
-    record(tmp_path, *(f"ckpt-{number}" for number in range(10**6 // 2)), *names)
-    assert fallback(tmp_path)[0] == "alive"
+    record(tmp_path, *(f"ckpt-{number}" for number in range(10**6)))
+    real = os.stat
+    seen: list[Any] = []
+
+    def noted(path: Any, **more: Any) -> os.stat_result:
+        seen.append(path)
+        return real(path, **more)
+
+    monkeypatch.setattr(os, "stat", noted)
+    name, message = fallback(tmp_path)
+    assert name == "alive"
+    assert message == "'ckpt-999999', the newest it names, is not complete: it has no index"
+    assert len(seen) < 20
 
 
 # ---- outside -------------------------------------------------------------------------------------

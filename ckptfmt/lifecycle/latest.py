@@ -220,8 +220,9 @@ def _sort_out(found: _Recorded, directory: str, state: CheckpointState) -> None:
         found.newest = os.path.join(directory, newest)
     else:
         found.problem = f"model_checkpoint_path '{newest}' leads outside the directory"
+    begin = os.path.join(directory, "")
     targets = dict.fromkeys(
-        os.path.join(directory, named)
+        named if named.startswith("/") else begin + named
         for named in reversed(state.all_model_checkpoint_paths)
         if named != newest and inside(named)
     )
@@ -237,7 +238,7 @@ class _Inside:
         self._known: dict[str, bool] = {"": True}
 
     def __call__(self, named: str) -> bool:
-        parent, name = os.path.split(named)
+        parent, name = os.path.split(named) if "/" in named else ("", named)
         if "\0" in named or name in ("", ".", ".."):
             return False
         known = self._known.get(parent)
@@ -255,17 +256,18 @@ def _candidates(directory: str, recorded: _Recorded) -> Iterator[str]:
     known = dict.fromkeys([*([recorded.newest] if recorded.newest else []), *recorded.older])
     highest: dict[str, int] = {}
     for prefix in known:
-        match = _NUMBERED.fullmatch(os.path.basename(prefix))
+        match = _NUMBERED.fullmatch(prefix.rpartition("/")[2])
         if match is not None:
             highest[match[1]] = max(highest.get(match[1], -1), int(match[2]))
     rest = [found for path, found in by_path.items() if path not in known]
     newer = [found for found in rest if _is_newer(found, highest, recorded.mtime_ns)]
     for found in _ordered(newer):
         yield os.path.join(directory, found.name)
+    begin = os.path.join(directory, "")
     for prefix in recorded.older:
         # What the listing does not have is not there, and there may be a million of these.
         if prefix in by_path or (
-            os.path.dirname(prefix) != directory.rstrip("/")
+            (not prefix.startswith(begin) or "/" in prefix[len(begin) :])
             and os.path.isfile(names.index_name(prefix))
         ):
             yield prefix

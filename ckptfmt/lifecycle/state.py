@@ -130,6 +130,7 @@ def update_checkpoint_state(
     Raises:
         InvalidError: an empty path; another number of timestamps than of paths; the newest is the
             state file itself.
+        LimitError: more than a state file may hold.
         StorageError: it could not be written; the one that was there is untouched.
         DurabilityUnknownError: it is in place, but a power cut may bring the old one back.
     """
