@@ -230,9 +230,19 @@ def test_limits() -> None:
             decode_graph(content, None, **{**enough, name: enough[name] - 1})
 
 
+@pytest.mark.parametrize("limit", ["BYTES_MAX", "NODES_MAX", "ENTRIES_MAX"])
+def test_what_is_encoded_can_be_read_again(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    enough = {"BYTES_MAX": len(GOLDEN_BYTES), "NODES_MAX": 4, "ENTRIES_MAX": 5}[limit]
+    monkeypatch.setattr(graphs, limit, enough)
+    assert encode_graph(GOLDEN) == GOLDEN_BYTES
+    monkeypatch.setattr(graphs, limit, enough - 1)
+    with pytest.raises(LimitError, match="can be read again"):
+        encode_graph(GOLDEN)
+
+
 def test_what_cannot_be_encoded() -> None:
     for graph, message in [
-        (ObjectGraph([]), "an object graph of 0 nodes"),
+        (ObjectGraph([]), "an object graph of no nodes"),
         (ObjectGraph([Node([("a", 1)])]), "node 1 is none of the 1"),
         (ObjectGraph([Node([], [], [SlotVariable(-1, "m", 0)])]), "node -1 is none of the 1"),
         (ObjectGraph([Node([("\udcff", 0)])]), "cannot hold the name"),

@@ -55,8 +55,8 @@ TENSORS = ".TENSORS"
 
 KIND_FIELD = 20001
 BYTES_MAX = 256 << 20
-NODES_MAX = 1 << 20
-ENTRIES_MAX = 1 << 22  # children, attributes and slot variables of all nodes together
+NODES_MAX = 1 << 22
+ENTRIES_MAX = 1 << 23  # children, attributes and slot variables of all nodes together
 INT32_MAX = (1 << 31) - 1
 # As protobuf: groups may lie this deep in one another.
 GROUPS_MAX = 100
@@ -233,11 +233,23 @@ def encode_graph(graph: ObjectGraph) -> bytes:
 
     Raises:
         InvalidError: no nodes, an id that is no node's, or a name that is not UTF-8.
+        LimitError: more than `decode_graph` takes unless told otherwise.
     """
     count = len(graph.nodes)
-    if not 0 < count <= INT32_MAX:
-        raise InvalidError(f"an object graph of {count} nodes")
-    return b"".join(_message(0x0A, _encode_node(node, count)) for node in graph.nodes)
+    if not count:
+        raise InvalidError("an object graph of no nodes")
+    entries = sum(
+        len(node.children) + len(node.attributes) + len(node.slot_variables) for node in graph.nodes
+    )
+    if count > NODES_MAX or entries > ENTRIES_MAX:
+        raise LimitError(
+            f"an object graph of {count} nodes and {entries} children, attributes and slots; "
+            f"{NODES_MAX} and {ENTRIES_MAX} can be read again"
+        )
+    content = b"".join(_message(0x0A, _encode_node(node, count)) for node in graph.nodes)
+    if len(content) > BYTES_MAX:
+        raise LimitError(f"an object graph of {len(content)} bytes; {BYTES_MAX} can be read again")
+    return content
 
 
 def _encode_node(node: Node, count: int) -> bytes:
