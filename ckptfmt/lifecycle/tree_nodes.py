@@ -94,14 +94,22 @@ def is_variants(value: object) -> bool:
     return metadata is not None and metadata.get("ckptfmt") == VARIANT
 
 
+_TYPES = {"bool": bool, "int": int, "float": float, "str": str, "bytes": bytes}
+# Most of what there is; the others are asked for their base classes.
+_KNOWN: dict[type, str | None] = {
+    **{one: kind for kind, one in _TYPES.items()},
+    **dict.fromkeys((np.ndarray, dict, list, tuple, TreeNode)),
+    type(None): NONE,
+}
+
+
 def scalar_kind(value: object) -> str | None:
     """The kind of a Python scalar; None for everything else, numpy's scalars as well."""
-    if value is None:
-        return NONE
+    if type(value) in _KNOWN:
+        return _KNOWN[type(value)]
     if isinstance(value, np.generic):
         return None
-    types = {"bool": bool, "int": int, "float": float, "str": str, "bytes": bytes}
-    return next((kind for kind, one in types.items() if isinstance(value, one)), None)
+    return next((kind for kind, one in _TYPES.items() if isinstance(value, one)), None)
 
 
 def scalar_array(kind: str, value: Any) -> NDArray[Any]:

@@ -58,6 +58,9 @@ __all__ = ["TreeNode", "load_tree", "save_tree"]
 Path = str | bytes | os.PathLike[Any]
 Progress = Callable[[int, int], object]
 
+# Up to this many tensors are looked up one by one.
+LOOKUPS_MAX = 64
+
 
 # ---- saving --------------------------------------------------------------------------------------
 
@@ -320,13 +323,15 @@ class _Stored:
     def _tensors(self, reader: Reader, strict: bool) -> list[str]:
         assert self.graph is not None
         keys = wanted_keys(self.graph, self.found)
-        missing = [key for key in keys if key not in reader]
+        # For many one listing is faster.
+        stored = reader if len(keys) <= LOOKUPS_MAX else set(reader)
+        missing = [key for key in keys if key not in stored]
         if not missing:
             return keys
         known = set(keys)
         self.groups = key_groups(missing, (name for name in reader if name not in known))
         if not strict:
-            keys = [key for key in keys if key in reader or key in self.groups]
+            keys = [key for key in keys if key in stored or key in self.groups]
         return [name for key in keys for name in self.groups.get(key, [key])]
 
     def renamed(self, rename: Rename | None) -> dict[str, str] | None:
