@@ -32,6 +32,7 @@ from ckptfmt.lifecycle.trackable import (
     View,
     can_be_written,
     children_of,
+    is_value,
     role_of,
     taken,
     waiting,
@@ -82,6 +83,11 @@ class Checkpoint(Trackable):
         self._ckptfmt_last = self._ckptfmt_writing = None
         self._ckptfmt_root = root
         if root is not None:
+            if is_value(root):
+                raise InvalidError(
+                    f"the root is a {type(root).__name__}, which a restore replaces where it lies; "
+                    "it lies nowhere, unless it is given a name"
+                )
             objects["root"] = root
         for name in sorted(objects):
             if objects[name] is None:
@@ -158,11 +164,12 @@ class Checkpoint(Trackable):
         saver = saver_of(self._view())
         counter[...] = number
         durability = options.durability
+        # The working directory may be another one when a save in the background is over.
+        place = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
 
-        def record(saved: str) -> None:
-            directory = os.path.dirname(saved)
+        def record(_: str) -> None:
             update_checkpoint_state(
-                directory, saved, save_relative_paths=True, durability=durability
+                os.path.dirname(place), place, save_relative_paths=True, durability=durability
             )
 
         callbacks = (*options.write_callbacks, record)
@@ -176,15 +183,19 @@ class Checkpoint(Trackable):
         return written
 
     def _warn_of_overlooked(self, path: str) -> None:
-        """Warns where values wait for objects that have come: they will never get them after
-        this, or lose what they have."""
+        """Warns, once, where values wait for objects that have come and were not looked for."""
         last = self._ckptfmt_last
-        found = last.overlooked(self._view()) if isinstance(last, Restoration) else []
-        if found and last is not None:
-            _warn(
+        if not isinstance(last, Restoration) or last.expect_partial:
+            return
+        found = last.overlooked(self._view())
+        if found:
+            self._ckptfmt_last = None
+            warnings.warn(
                 f"{path} is saved with the values that {some(found)} have now; "
                 f"{last.reader.prefix}, which was restored, has others, which retry() of the "
-                "status would have set"
+                "status would have set",
+                CkptfmtWarning,
+                stacklevel=4,
             )
 
     def sync(self) -> None:
@@ -331,7 +342,3 @@ def _graph_of(reader: Reader) -> ObjectGraph | None:
         )
     content: Any = handle.read()
     return decode_graph(content[()], reader.prefix)
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, CkptfmtWarning, stacklevel=4)

@@ -193,6 +193,7 @@ class Restoration:
         self._number = next(_numbers)
         self._cast = cast
         self._closed = False
+        self._told: set[tuple[str, str]] = set()
         slots = [
             _Slot(row, slot.original_variable_node_id, slot.slot_name, slot.slot_variable_node_id)
             for row, node in enumerate(graph.nodes)
@@ -251,6 +252,8 @@ class Restoration:
 
     def overlooked(self, view: View) -> list[str]:
         """Paths of objects that have values here which were not handed out."""
+        if self._closed or self._left.is_empty():
+            return []
         return [
             "/".join(local.path)
             for node, local in self.match(view).bound.items()
@@ -379,6 +382,9 @@ class Restoration:
                     waiting.wait(holder, name, self._number, _Expected(self, node, path))
 
     def _contradiction(self, first: str, second: str) -> None:
+        if (first, second) in self._told:
+            return
+        self._told.add((first, second))
         warnings.warn(
             f"inconsistent references: {first} and {second} are one object in "
             f"{self.reader.prefix} and two here; the one that was met first is restored",

@@ -4,36 +4,20 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Self
 
 from ckptfmt.errors import MatchError
 from ckptfmt.lifecycle.restoring import NamedRestoration, Restoration, some
 from ckptfmt.lifecycle.serializing import own_tensors, slots_of
 from ckptfmt.lifecycle.trackable import Local, Role, View
+from ckptfmt.matching import MatchReport
 
 __all__ = [
     "CheckpointLoadStatus",
     "InitializationOnlyStatus",
     "LoadStatus",
     "NameBasedSaverStatus",
-    "RestoreReport",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class RestoreReport:
-    """How the objects and a checkpoint fit.
-
-    Attributes:
-        matched: paths of the objects that got their values from it.
-        missing: paths of the objects that have values and did not get them from it.
-        unexpected: its tensors that no object took.
-    """
-
-    matched: tuple[str, ...]
-    missing: tuple[str, ...]
-    unexpected: tuple[str, ...]
 
 
 class LoadStatus:
@@ -44,8 +28,10 @@ class LoadStatus:
     """
 
     @property
-    def report(self) -> RestoreReport:
-        """How the objects and the checkpoint fit now. Hands out nothing."""
+    def report(self) -> MatchReport:
+        """How the objects and the checkpoint fit now: `matched` and `missing` are the paths of the
+        objects that got their values and of those that did not, `unexpected` are the tensors that
+        no object took. Hands out nothing."""
         return self._report()
 
     def retry(self) -> Self:
@@ -92,7 +78,7 @@ class LoadStatus:
         self._check_any()
         return self
 
-    def _report(self) -> RestoreReport:
+    def _report(self) -> MatchReport:
         raise NotImplementedError
 
     def _retry(self) -> None:
@@ -149,10 +135,10 @@ class CheckpointLoadStatus(LoadStatus):
         matched = [local for local in every if local.key in got]
         return matched, [local for local in every if local.key not in got]
 
-    def _report(self) -> RestoreReport:
+    def _report(self) -> MatchReport:
         matched, missing = self._compared()
         unexpected = tuple(self._restoration.keys_left())
-        return RestoreReport(_paths(matched), _paths(missing), unexpected)
+        return MatchReport(_paths(matched), _paths(missing), unexpected)
 
     def _retry(self) -> None:
         self._restoration.restore(self._view)
@@ -195,11 +181,11 @@ class NameBasedSaverStatus(LoadStatus):
         self._view = view
         self._optional = optional
 
-    def _report(self) -> RestoreReport:
+    def _report(self) -> MatchReport:
         every = _with_values(self._view, skip_slots=False)
         matched = [local for local in every if self._restoration.has_given(local)]
         unexpected = tuple(self._restoration.keys_left())
-        return RestoreReport(_paths(matched), _paths(self._missing()), unexpected)
+        return MatchReport(_paths(matched), _paths(self._missing()), unexpected)
 
     def _missing(self) -> list[Local]:
         return [
@@ -223,8 +209,8 @@ class NameBasedSaverStatus(LoadStatus):
 class InitializationOnlyStatus(LoadStatus):
     """The state after no checkpoint was given to a restore: every assertion fails."""
 
-    def _report(self) -> RestoreReport:
-        return RestoreReport((), (), ())
+    def _report(self) -> MatchReport:
+        return MatchReport((), (), ())
 
     def _check_objects(self) -> None:
         raise MatchError("no checkpoint was given, so nothing was restored")

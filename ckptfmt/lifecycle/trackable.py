@@ -36,6 +36,7 @@ import collections
 import copy
 import dataclasses
 import enum
+import functools
 import weakref
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -137,11 +138,11 @@ class Trackable:
 # ---- one object ----------------------------------------------------------------------------------
 
 _SCALARS = (bool, int, float, complex, str, bytes, np.generic)
-_LEAVES = (*_SCALARS, np.ndarray, ParallelVariable)
+# Types that answers about are kept of.
+TYPES_KEPT = 512
 
 
-def _has(value: Any, *methods: str) -> bool:
-    kind = type(value)
+def _has(kind: type, *methods: str) -> bool:
     return all(callable(getattr(kind, method, None)) for method in methods)
 
 
@@ -155,34 +156,57 @@ def method_of(value: Any, name: str) -> Any:
     return None
 
 
-def _has_tensors(value: Any) -> bool:
+def _has_tensors(kind: type) -> bool:
     return any(
-        _has(value, f"{mark}serialize_to_tensors", f"{mark}restore_from_tensors")
+        _has(kind, f"{mark}serialize_to_tensors", f"{mark}restore_from_tensors")
         for mark in ("", "_")
     )
 
 
+def _type(value: Any) -> Any:
+    return type(value)  # for mypy, types are not hashable
+
+
+@functools.lru_cache(TYPES_KEPT)
+def _has_slots(kind: Any) -> bool:
+    return _has(kind, "get_slot_names", "get_slot")
+
+
 def has_slots(value: Any) -> bool:
     """Whether it keeps variables for other variables, as optimizers do."""
-    return _has(value, "get_slot_names", "get_slot")
+    return _has_slots(_type(value))
 
 
-_VALUES = (*_SCALARS, tuple)
+@functools.lru_cache(TYPES_KEPT)
+def _is_value(kind: Any) -> bool:
+    parameters = getattr(kind, "__dataclass_params__", None)
+    return issubclass(kind, (*_SCALARS, tuple)) or (parameters is not None and parameters.frozen)
 
 
 def is_value(value: Any) -> bool:
     """Whether it is what it is only in the place where it lies."""
-    return isinstance(value, _VALUES) or _is_frozen(value)
-
-
-def _is_frozen(value: Any) -> bool:
-    parameters = getattr(type(value), "__dataclass_params__", None)
-    return parameters is not None and parameters.frozen
+    return _is_value(_type(value))
 
 
 def can_be_written(array: np.ndarray[Any, Any]) -> bool:
     """Whether a restore can write into this array whatever the texts in it are."""
     return array.flags.writeable and array.dtype.kind not in "SU"
+
+
+@functools.lru_cache(TYPES_KEPT)
+def _role_of(kind: Any) -> Role | None:
+    """What is saved of objects of this type; None if that is not for the type to say."""
+    roles = (
+        (Role.ARRAY, issubclass(kind, np.ndarray)),
+        (Role.SCALAR, issubclass(kind, _SCALARS)),
+        (Role.PARALLEL, issubclass(kind, ParallelVariable)),
+        (Role.NOTHING, issubclass(kind, (dict, list, tuple))),
+        (Role.PYTHON, _has(kind, "serialize", "deserialize")),
+        (Role.TENSORS, _has_tensors(kind)),
+        (Role.NOTHING, _has(kind, "trackable_children") or _has_slots(kind)),
+        (Role.NOTHING, dataclasses.is_dataclass(kind)),
+    )
+    return next((role for role, is_it in roles if is_it), None)
 
 
 def role_of(value: Any, path: Iterable[str] = ()) -> Role:
@@ -191,24 +215,10 @@ def role_of(value: Any, path: Iterable[str] = ()) -> Role:
     Raises:
         InvalidError: nothing of this kind can be saved; it names the path.
     """
-    if isinstance(value, np.ndarray):
-        return Role.ARRAY
-    if isinstance(value, _SCALARS):
-        return Role.SCALAR
-    if isinstance(value, ParallelVariable):
-        return Role.PARALLEL
-    if isinstance(value, (dict, list, tuple)):
-        return Role.NOTHING
-    if _has(value, "serialize", "deserialize"):
-        return Role.PYTHON
-    if _has_tensors(value):
-        return Role.TENSORS
-    if (
-        _has(value, "trackable_children")
-        or has_slots(value)
-        or (dataclasses.is_dataclass(value) and not isinstance(value, type))
-        or get_registered_saver_name(value) is not None
-    ):
+    role = None if isinstance(value, type) else _role_of(_type(value))
+    if role is not None:
+        return role
+    if get_registered_saver_name(value) is not None:
         return Role.NOTHING
     raise InvalidError(
         f"{described(path)} is a {type(value).__name__}, which cannot be saved: it is no array, "
@@ -238,7 +248,8 @@ def children_of(value: Any, path: Iterable[str] = ()) -> list[Child]:
     Raises:
         InvalidError: a dict with a key that is no str, or children that are none.
     """
-    if isinstance(value, _LEAVES):
+    role = _role_of(_type(value))
+    if role in (Role.SCALAR, Role.ARRAY, Role.PARALLEL):
         return []
     if isinstance(value, dict):
         for key in value:
@@ -252,7 +263,7 @@ def children_of(value: Any, path: Iterable[str] = ()) -> list[Child]:
         named = [Child(name, value[row], value, row) for row, name in enumerate(fields)]
         rows = [Child(str(row), item, value, row) for row, item in enumerate(value)]
         return [child for child in [*named, *rows] if child.value is not None]
-    if _has(value, "trackable_children"):
+    if _has(type(value), "trackable_children"):
         found = value.trackable_children()
         if not isinstance(found, Mapping):
             raise InvalidError(
@@ -260,9 +271,7 @@ def children_of(value: Any, path: Iterable[str] = ()) -> list[Child]:
                 f"not {type(found).__name__}"
             )
         return _of_names(value, found, path)
-    if dataclasses.is_dataclass(value) and not (
-        _has(value, "serialize", "deserialize") or _has_tensors(value)
-    ):
+    if dataclasses.is_dataclass(value) and role is Role.NOTHING:
         names = [field.name for field in dataclasses.fields(value)]
         return _of_names(value, {name: getattr(value, name, None) for name in names}, path)
     return []
@@ -320,14 +329,14 @@ class Local:
     @property
     def saver_name(self) -> str | None:
         """The registered saver that saves it."""
-        if isinstance(self.value, _SCALARS) or self.role is Role.PYTHON:
+        if self.role in (Role.SCALAR, Role.PYTHON):
             return None
         return get_registered_saver_name(self.value)
 
     @property
     def full_name(self) -> str:
         """Its name in a name-based checkpoint."""
-        name = None if isinstance(self.value, _SCALARS) else getattr(self.value, "name", None)
+        name = None if self.role is Role.SCALAR else getattr(self.value, "name", None)
         return name if isinstance(name, str) and name else "/".join(self.path)
 
 

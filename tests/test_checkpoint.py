@@ -1,0 +1,476 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoint as it saves: names, order, counting, the state file, protocols, and what is
+refused."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import os
+import weakref
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ckptfmt
+from ckptfmt.lifecycle import checkpoint as module
+from ckptfmt.lifecycle.graph import OBJECT_GRAPH_KEY, ObjectGraph, decode_graph
+from ckptfmt.saving import registration
+from ckptfmt.saving.parallel import ParallelVariable
+from ckptfmt.saving.specs import SaveSpec
+
+VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+class Module(ckptfmt.Trackable):
+    def __init__(self, **attributes: Any) -> None:
+        for name, value in attributes.items():
+            setattr(self, name, value)
+
+
+class Table:
+    """An object with tensors of its own."""
+
+    def __init__(self, **tensors: Any) -> None:
+        self.tensors = tensors
+        self.restored: Mapping[str, Any] | None = None
+
+    def serialize_to_tensors(self) -> dict[str, Any]:
+        return self.tensors
+
+    def restore_from_tensors(self, tensors: Mapping[str, Any]) -> None:
+        self.restored = tensors
+
+
+class State:
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def serialize(self) -> Any:
+        return self.value
+
+    def deserialize(self, value: bytes) -> None:
+        self.value = value
+
+
+class Optimizer(Module):
+    untracked = ("slots",)
+
+    def __init__(self, slots: dict[str, list[tuple[Any, Any]]], **attributes: Any) -> None:
+        self.slots = slots
+        super().__init__(**attributes)
+
+    def get_slot_names(self) -> list[str]:
+        return list(self.slots)
+
+    def get_slot(self, variable: Any, name: str) -> Any:
+        for owner, slot in self.slots[name]:
+            if owner is variable:
+                return slot
+        raise KeyError(name)
+
+
+def in_order(path: str) -> list[str]:
+    """The tensors in the order in which they lie in the data file."""
+    with ckptfmt.open(path) as reader:
+        return sorted(reader, key=lambda name: (reader[name].shard, reader[name].offset))
+
+
+def graph_of(path: str) -> ObjectGraph:
+    with ckptfmt.open(path) as reader:
+        content: Any = reader[OBJECT_GRAPH_KEY].read()
+    return decode_graph(content[()])
+
+
+# ---- what lies where -----------------------------------------------------------------------------
+
+
+def test_keys_order_and_graph(tmp_path: Path) -> None:
+    shared = np.ones(2)
+    checkpoint = ckptfmt.Checkpoint(
+        z=shared, model=Module(w=shared, deep={"x/y": np.zeros(1), "k.1": (5, State("s"))})
+    )
+    path = checkpoint.save(tmp_path / "ck")
+    assert in_order(path) == [
+        f"z{VALUE}",
+        f"save_counter{VALUE}",
+        f"model/deep/x.Sy{VALUE}",
+        f"model/deep/k..1/0{VALUE}",
+        "model/deep/k..1/1/.ATTRIBUTES/py_state",
+        OBJECT_GRAPH_KEY,
+    ]
+    nodes = graph_of(path).nodes
+    assert [node.children for node in nodes] == [
+        [("model", 1), ("z", 2), ("save_counter", 3)],
+        [("w", 2), ("deep", 4)],
+        [],
+        [],
+        [("x/y", 5), ("k.1", 6)],
+        [],
+        [("0", 7), ("1", 8)],
+        [],
+        [],
+    ]
+    assert [node.kind for node in nodes] == [None] * 4 + ["dict", None, "tuple", "int", None]
+    assert [[attribute.full_name for attribute in node.attributes] for node in nodes] == [
+        *([], [], ["z"], ["save_counter"], [], ["model/deep/x/y"], [], ["model/deep/k.1/0"], [""])
+    ]
+    assert all(node.has_checkpoint_values for node in nodes)
+
+
+def test_scalars_as_they_are_stored(tmp_path: Path) -> None:
+    given = {"i": -3, "f": 0.1, "b": True, "s": "ä\udcff", "y": b"\0\xff", "n": np.uint16(9)}
+    path = ckptfmt.Checkpoint(**given).write(tmp_path / "ck")
+    loaded = ckptfmt.load(path)
+    found = {name: loaded[name + VALUE] for name in given}
+    assert {name: (array.shape, array.dtype.name) for name, array in found.items()} == {
+        "i": ((), "int64"),
+        "f": ((), "float64"),
+        "b": ((), "bool"),
+        "s": ((), "object"),
+        "y": ((), "object"),
+        "n": ((), "uint16"),
+    }
+    assert found["s"][()] == b"\xc3\xa4\xff" and found["y"][()] == b"\0\xff"
+    assert [found[name][()] for name in "ifbn"] == [-3, 0.1, True, 9]
+
+
+@pytest.mark.parametrize(("value", "words"), [(2**63, "beyond the 64 bits"), ("\ud800", "encoded")])
+def test_scalars_that_cannot_be_stored(tmp_path: Path, value: Any, words: str) -> None:
+    with pytest.raises(ckptfmt.InvalidError, match=words) as caught:
+        ckptfmt.Checkpoint(d={"n": value}).save(tmp_path / "ck")
+    assert caught.value.tensor == f"d/n{VALUE}"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_root_with_objects_beside_it(tmp_path: Path) -> None:
+    root = Module(w=np.zeros(1), k=np.zeros(2))
+    checkpoint = ckptfmt.Checkpoint(root, extra=np.ones(3), w=root.w)
+    checkpoint.later = np.ones(1)
+    path = checkpoint.save(tmp_path / "ck")
+    children = [("w", 1), ("k", 2), ("extra", 3), ("root", 0), ("later", 4), ("save_counter", 5)]
+    assert graph_of(path).nodes[0].children == children
+    nested = ckptfmt.Checkpoint(inner=checkpoint).write(tmp_path / "nested")
+    assert graph_of(nested).nodes[1].children == [
+        *(("extra", 2), ("root", 3), ("w", 4), ("later", 5), ("save_counter", 6))
+    ]
+
+
+def test_a_root_may_be_weak(tmp_path: Path) -> None:
+    root = Module(w=np.full(1, 5.0))
+    checkpoint = ckptfmt.Checkpoint(weakref.ref(root), b=np.zeros(1))
+    path = checkpoint.write(tmp_path / "ck")
+    assert in_order(path)[0] == f"w{VALUE}"
+    root.w[0] = 0
+    checkpoint.read(path).assert_consumed()
+    assert root.w[0] == 5.0
+    del root
+    with pytest.raises(ckptfmt.InvalidError, match="the root object of this Checkpoint is gone"):
+        checkpoint.write(tmp_path / "ck")
+
+
+def test_a_root_of_any_kind(tmp_path: Path) -> None:
+    array = np.full(2, 3.0)
+    path = ckptfmt.Checkpoint(array).write(tmp_path / "ck")
+    assert in_order(path) == [VALUE, OBJECT_GRAPH_KEY]
+    target = np.zeros(2)
+    ckptfmt.Checkpoint(target).read(path).assert_consumed()
+    assert target.tolist() == [3.0, 3.0]
+    ckptfmt.Checkpoint(root={"a": [array]}).read(path, partial=True)
+
+
+def test_names_that_two_objects_want() -> None:
+    root = Module(w=np.zeros(1))
+    with pytest.raises(ckptfmt.InvalidError, match="the root has another object as its own 'w'"):
+        ckptfmt.Checkpoint(root, w=np.zeros(1))
+    checkpoint = ckptfmt.Checkpoint(root)
+    checkpoint.v = np.zeros(1)
+    with pytest.raises(ckptfmt.InvalidError, match="as its own 'w'"):
+        checkpoint.w = np.zeros(1)
+    root.v = np.ones(1)
+    with pytest.raises(ckptfmt.InvalidError, match="as its own 'v'"):
+        checkpoint.write("nowhere")
+
+
+@pytest.mark.parametrize("value", [None, object(), len, {1, 2}])
+def test_objects_that_cannot_be_saved_are_refused_at_once(value: Any) -> None:
+    with pytest.raises(ckptfmt.InvalidError, match=r"object (at )?'a' is "):
+        ckptfmt.Checkpoint(a=value)
+
+
+@pytest.mark.parametrize("name", ["save", "write", "restore", "read", "sync", "untracked"])
+def test_names_of_methods_are_refused(name: str) -> None:
+    with pytest.raises(ckptfmt.InvalidError, match=f"cannot be named '{name}'"):
+        ckptfmt.Checkpoint(**{name: np.zeros(1)})
+
+
+# ---- counting and the state file -----------------------------------------------------------------
+
+
+def test_save_counts_and_names_the_newest(tmp_path: Path) -> None:
+    checkpoint = ckptfmt.Checkpoint(w=np.zeros(1))
+    first = checkpoint.save(tmp_path / "new" / "ck")
+    assert first == str(tmp_path / "new" / "ck-1")
+    assert checkpoint.save(tmp_path / "new" / "ck") == str(tmp_path / "new" / "ck-2")
+    assert (tmp_path / "new" / "checkpoint").read_text() == (
+        'model_checkpoint_path: "ck-2"\nall_model_checkpoint_paths: "ck-2"\n'
+    )
+    counter = checkpoint.save_counter
+    assert (counter.dtype, counter.shape, counter[()]) == (np.dtype(np.int64), (), 2)
+    assert ckptfmt.load(first)[f"save_counter{VALUE}"][()] == 1
+    checkpoint.save_counter[...] += 5
+    assert checkpoint.save(tmp_path / "ck").endswith("ck-8")
+    checkpoint.save_counter = 1
+    assert checkpoint.save_counter is counter and counter[()] == 1
+
+
+def test_write_neither_counts_nor_names(tmp_path: Path) -> None:
+    checkpoint = ckptfmt.Checkpoint(w=np.zeros(1))
+    assert checkpoint.write(tmp_path / "ck") == str(tmp_path / "ck")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        *("ck.data-00000-of-00001", "ck.index")
+    ]
+    assert in_order(str(tmp_path / "ck")) == [f"w{VALUE}", OBJECT_GRAPH_KEY]
+
+
+def test_the_counter_of_the_root_is_the_counter(tmp_path: Path) -> None:
+    inner = ckptfmt.Checkpoint(w=np.zeros(1))
+    assert inner.save_counter[()] == 0
+    outer = ckptfmt.Checkpoint(inner)
+    assert outer.save(tmp_path / "ck").endswith("ck-1")
+    assert outer.save_counter is inner.save_counter and inner.save_counter[()] == 1
+    odd = ckptfmt.Checkpoint({"save_counter": "text"})
+    with pytest.raises(ckptfmt.InvalidError, match="'save_counter' is no writable 0-d array"):
+        odd.save(tmp_path / "ck")
+
+
+def test_nothing_is_counted_where_nothing_can_be_saved(tmp_path: Path) -> None:
+    holder: dict[str, Any] = {"f": len}
+    checkpoint = ckptfmt.Checkpoint(d=holder)
+    with pytest.raises(ckptfmt.InvalidError, match="the object at 'd/f' is a builtin"):
+        checkpoint.save(tmp_path / "ck")
+    holder["f"] = 1
+    assert checkpoint.save(tmp_path / "ck").endswith("ck-1")
+
+
+def test_callbacks_and_options(tmp_path: Path) -> None:
+    seen: list[Any] = []
+    state = tmp_path / "checkpoint"
+
+    class Watched(State):
+        def serialize(self) -> Any:
+            seen.append("asked")
+            return super().serialize()
+
+    options = ckptfmt.CheckpointOptions(
+        write_callbacks=[lambda path: seen.append((path, state.exists()))],
+        before_save_callbacks=[lambda: seen.append("before")],
+        sharding_callback=ckptfmt.MaxShardSizePolicy(8),
+        level="v2",
+    )
+    checkpoint = ckptfmt.Checkpoint(s=Watched("text"), w=np.zeros(4))
+    path = checkpoint.save(tmp_path / "ck", options)
+    assert seen == ["before", "asked", (path, False)]
+    assert state.exists() and len(options.write_callbacks) == 1
+    with ckptfmt.open(path) as reader:
+        assert reader.header.num_shards > 2
+    for method in (checkpoint.save, checkpoint.write, checkpoint.restore, checkpoint.read):
+        with pytest.raises(ckptfmt.InvalidError, match="options is a CheckpointOptions, not dict"):
+            method(tmp_path / "ck", {})
+
+
+def test_a_relative_prefix_is_of_the_directory_at_the_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    monkeypatch.chdir(tmp_path)
+    options = ckptfmt.CheckpointOptions(write_callbacks=[lambda: os.chdir(other)])
+    checkpoint = ckptfmt.Checkpoint(w=np.zeros(1))
+    assert checkpoint.save("ck", options) == "ck-1"
+    assert b'model_checkpoint_path: "ck-1"' in (tmp_path / "checkpoint").read_bytes()
+    assert list(other.iterdir()) == []
+    os.chdir(tmp_path)
+    assert checkpoint.save("sub/ck") == "sub/ck-2"
+    assert b'model_checkpoint_path: "ck-2"' in (tmp_path / "sub" / "checkpoint").read_bytes()
+
+
+class Background:
+    """A Saver that saves in the background, as `enable_async` asks for."""
+
+    def __init__(self, saver: ckptfmt.Saver) -> None:
+        self.saver = saver
+        self.future: concurrent.futures.Future[str] = concurrent.futures.Future()
+
+    def save(self, path: str, options: ckptfmt.CheckpointOptions) -> Any:
+        self.run = lambda: self.future.set_result(
+            self.saver.save(path, dataclasses.replace(options, enable_async=False))
+        )
+        return self.future
+
+
+def test_a_save_in_the_background_names_the_newest_when_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    savers: list[Background] = []
+    real = module.saver_of
+
+    def in_background(view: Any) -> Any:
+        savers.append(Background(real(view)))
+        return savers[-1]
+
+    monkeypatch.setattr(module, "saver_of", in_background)
+    target = np.ones(1)
+    checkpoint = ckptfmt.Checkpoint(w=target)
+    future = checkpoint.save(tmp_path / "ck", ckptfmt.CheckpointOptions(enable_async=True))
+    assert not future.done() and not (tmp_path / "checkpoint").exists()
+    savers[0].run()
+    assert future.result() == str(tmp_path / "ck-1")
+    assert (tmp_path / "checkpoint").exists()
+    target[...] = 0
+    checkpoint.restore(future.result()).assert_consumed()
+    assert target[0] == 1
+    checkpoint.sync()
+    again = checkpoint.write(tmp_path / "ck")
+    again.set_exception(ckptfmt.BusyError("busy"))
+    with pytest.raises(ckptfmt.BusyError, match="busy"):
+        checkpoint.sync()
+    checkpoint.sync()
+
+
+# ---- protocols -----------------------------------------------------------------------------------
+
+
+def test_objects_with_tensors_of_their_own(tmp_path: Path) -> None:
+    slices = {"4 0,2": np.array([1.0, 2.0]), "4 2,2": SaveSpec(np.array([3.0, 4.0]), "4 2,2", "x")}
+    table = Table(
+        **{
+            "a.b/c": np.ones(2),
+            "part": slices,
+            "late": SaveSpec(
+                lambda: np.arange(3), "", "other", np.dtype(np.int64), "/job:w/task:1"
+            ),
+        }
+    )
+    path = ckptfmt.Checkpoint(t=table).write(tmp_path / "ck")
+    assert sorted(ckptfmt.load(path)) == [
+        OBJECT_GRAPH_KEY,
+        "t/.ATTRIBUTES/a....b..Sc",
+        "t/.ATTRIBUTES/late",
+        "t/.ATTRIBUTES/part",
+    ]
+    attributes = graph_of(path).nodes[1].attributes
+    assert [attribute.name for attribute in attributes] == ["a..b.Sc", "part", "late"]
+    ckptfmt.Checkpoint(t=table).read(path).assert_consumed()
+    assert table.restored is not None
+    assert table.restored["a.b/c"].tolist() == [1.0, 1.0]
+    assert table.restored["late"].tolist() == [0, 1, 2]
+    found = {text: array.tolist() for text, array in table.restored["part"].items()}
+    assert found == {"4 0,2": [1.0, 2.0], "4 2,2": [3.0, 4.0]}
+
+
+@pytest.mark.parametrize("tensors", [[1], {1: np.ones(1)}, {"": np.ones(1)}])
+def test_tensors_that_are_none(tmp_path: Path, tensors: Any) -> None:
+    table = Table()
+    table.tensors = tensors
+    with pytest.raises(
+        ckptfmt.InvalidError, match=r"serialize_to_tensors\(\) of the object at 't'"
+    ):
+        ckptfmt.Checkpoint(t=table).write(tmp_path / "ck")
+
+
+def test_a_state_is_a_text(tmp_path: Path) -> None:
+    path = ckptfmt.Checkpoint(a=State("ä"), b=State(b"\0")).write(tmp_path / "ck")
+    first, second = State(""), State("")
+    ckptfmt.Checkpoint(a=first, b=second).read(path).assert_consumed()
+    assert (first.value, second.value) == ("ä".encode(), b"\0")
+    with pytest.raises(ckptfmt.InvalidError, match=r"serialize\(\) of the object at 'a' is a str"):
+        ckptfmt.Checkpoint(a=State(3)).write(tmp_path / "ck")
+
+
+def test_parallel_variables(tmp_path: Path) -> None:
+    variable = ParallelVariable([np.full(2, 1.0), np.full(2, 2.0)])
+    path = ckptfmt.Checkpoint(v=variable).write(tmp_path / "ck")
+    assert f"v{VALUE}" in in_order(path)
+    assert "v/.ATTRIBUTES/parallel_component_1" in in_order(path)
+    target = ParallelVariable([np.zeros(2), np.zeros(2), np.zeros(2)])
+    ckptfmt.Checkpoint(v=target).read(path).assert_consumed()
+    assert [component[0] for component in target.components] == [1.0, 2.0, 1.0]
+    plain = np.zeros(2)
+    status = ckptfmt.Checkpoint(v=plain).read(path, partial=True)
+    assert plain[0] == 1.0
+    status.assert_existing_objects_matched()
+    with pytest.raises(ckptfmt.MatchError, match=r"no object took 'v/\.ATTRIBUTES/parallel_comp"):
+        status.assert_consumed()
+
+
+def test_slot_variables(tmp_path: Path) -> None:
+    v, w = np.zeros(1), np.zeros(2)
+    optimizer = Optimizer(
+        {"momentum": [(w, np.ones(2)), (v, np.ones(1))], "x/y": [(v, np.ones(3))]}
+    )
+    path = ckptfmt.Checkpoint(o=optimizer, m={"w": w}, v=v).write(tmp_path / "ck")
+    assert in_order(path) == [
+        f"v{VALUE}",
+        f"m/w{VALUE}",
+        f"v/.OPTIMIZER_SLOT/o/momentum{VALUE}",
+        f"m/w/.OPTIMIZER_SLOT/o/momentum{VALUE}",
+        f"v/.OPTIMIZER_SLOT/o/x.Sy{VALUE}",
+        OBJECT_GRAPH_KEY,
+    ]
+    slots = graph_of(path).nodes[2].slot_variables
+    found = [(s.slot_name, s.original_variable_node_id, s.slot_variable_node_id) for s in slots]
+    assert found == [("momentum", 3, 5), ("momentum", 4, 6), ("x/y", 3, 7)]
+
+
+@pytest.mark.parametrize(
+    ("slot", "words"),
+    [("itself", "in another place as well"), (3, "is a int, no variable"), ({}, "is a dict, no v")],
+)
+def test_slot_variables_that_cannot_be(tmp_path: Path, slot: Any, words: str) -> None:
+    v = np.zeros(1)
+    optimizer = Optimizer({"m": [(v, v if slot == "itself" else slot)]})
+    with pytest.raises(ckptfmt.InvalidError, match=words) as caught:
+        ckptfmt.Checkpoint(o=optimizer, v=v).write(tmp_path / "ck")
+    assert "the slot variable 'm' of the object at 'v'" in caught.value.message
+
+
+@pytest.fixture
+def registered(tmp_path: Path) -> Iterator[list[Any]]:
+    """A registered saver of Module; gives what was restored with it."""
+    restored: list[Any] = []
+
+    def save_fn(trackables: Mapping[str, Any], file_prefix: str) -> str:
+        ckptfmt.save(file_prefix, {f"own/{name}": one.w for name, one in trackables.items()})
+        return file_prefix
+
+    def restore_fn(trackables: Mapping[str, Any], merged_prefix: str) -> None:
+        loaded = ckptfmt.load(merged_prefix)
+        restored.extend((name, loaded[f"own/{name}"].tolist()) for name in trackables)
+
+    registration.register_checkpoint_saver(
+        "Tests",
+        tmp_path.name,
+        predicate=lambda one: isinstance(one, Module) and hasattr(one, "is_registered"),
+        save_fn=save_fn,
+        restore_fn=restore_fn,
+    )
+    yield restored
+    registration.unregister_checkpoint_saver(f"Tests.{tmp_path.name}")
+
+
+def test_registered_savers(tmp_path: Path, registered: list[Any]) -> None:
+    class Registered(Module):
+        is_registered = True
+
+    path = ckptfmt.Checkpoint(m=Registered(w=np.ones(2)), v=np.ones(1)).write(tmp_path / "ck")
+    assert in_order(path) == [*("own/m", f"v{VALUE}", f"m/w{VALUE}", OBJECT_GRAPH_KEY)]
+    assert graph_of(path).nodes[1].registered_saver == (f"Tests.{tmp_path.name}", "m")
+    target = ckptfmt.Checkpoint(m=Registered(w=np.zeros(2)), v=np.zeros(1))
+    target.read(path).assert_existing_objects_matched()
+    assert registered == [("m", [1.0, 1.0])]
+    with pytest.raises(ckptfmt.InvalidError, match="whose predicate is false for it"):
+        ckptfmt.Checkpoint(m=Module()).read(path)
