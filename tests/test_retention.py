@@ -18,7 +18,6 @@ from ckptfmt.errors import InvalidError
 from ckptfmt.lifecycle.retention import Decision, KeepBest, Policy, Queued, best_of, decide, recover
 
 HOUR = 3600.0
-NO_NAME: Any = 3
 times = st.floats(-1e5, 1e6) | st.sampled_from([0.0, HOUR, 2 * HOUR])
 
 
@@ -142,7 +141,7 @@ def test_scores(keep: KeepBest, metrics: dict[str, float] | None, score: float |
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: KeepBest(NO_NAME), "metric is the name of a metric or a function, not int"),
+        (lambda: KeepBest(3), "metric is the name of a metric or a function, not int"),  # type: ignore[arg-type]
         (lambda: KeepBest("a", "most"), "mode"),
         (lambda: KeepBest("a", number=0), "number 0 is not a positive number of checkpoints"),
         (lambda: KeepBest("a", number=True), "number True is not"),
