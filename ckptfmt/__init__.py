@@ -27,6 +27,8 @@ from ckptfmt.errors import (
 )
 from ckptfmt.lifecycle.checkpoint import Checkpoint
 from ckptfmt.lifecycle.latest import checkpoints_iterator, latest_checkpoint
+from ckptfmt.lifecycle.manager import CheckpointManager, Rejected, Restored
+from ckptfmt.lifecycle.retention import KeepBest
 from ckptfmt.lifecycle.state import (
     checkpoint_exists,
     get_checkpoint_mtimes,
@@ -69,6 +71,7 @@ __all__ = [
     "BalancedPolicy",
     "BusyError",
     "Checkpoint",
+    "CheckpointManager",
     "CheckpointNotFoundError",
     "CheckpointOptions",
     "CheckpointState",
@@ -84,6 +87,7 @@ __all__ = [
     "GenerationGoneError",
     "Header",
     "InvalidError",
+    "KeepBest",
     "Layout",
     "LimitError",
     "MatchError",
@@ -93,7 +97,9 @@ __all__ = [
     "Mesh",
     "ParallelVariable",
     "Reader",
+    "Rejected",
     "Report",
+    "Restored",
     "SaveFuture",
     "SaveSliceInfo",
     "SaveSpec",

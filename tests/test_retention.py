@@ -18,6 +18,7 @@ from ckptfmt.errors import InvalidError
 from ckptfmt.lifecycle.retention import Decision, KeepBest, Policy, Queued, best_of, decide, recover
 
 HOUR = 3600.0
+NUMBER: Any = 3
 times = st.floats(-1e5, 1e6) | st.sampled_from([0.0, HOUR, 2 * HOUR])
 
 
@@ -141,7 +142,7 @@ def test_scores(keep: KeepBest, metrics: dict[str, float] | None, score: float |
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: KeepBest(3), "metric is the name of a metric or a function, not int"),  # type: ignore[arg-type]
+        (lambda: KeepBest(NUMBER), "metric is the name of a metric or a function, not int"),
         (lambda: KeepBest("a", "most"), "mode"),
         (lambda: KeepBest("a", number=0), "number 0 is not a positive number of checkpoints"),
         (lambda: KeepBest("a", number=True), "number True is not"),

@@ -1,0 +1,642 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CheckpointManager: saves checkpoints under numbered names and removes old ones, as
+`tf.train.CheckpointManager`.
+
+After a checkpoint is in place, under the directory's lock:
+
+    1  the state file is read again: others may have saved meanwhile
+    2  metrics are written, then the state file, with the new checkpoint; both are synced
+    3  what retention decides goes: all indexes first, then the data files
+    4  the state file is written again, without what is gone
+    5  what killed writers left is swept
+
+Killed at any moment, the state file names a checkpoint that is there. What was to go and is still
+there goes after the next save.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import operator
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ckptfmt import _core
+from ckptfmt.arguments import check_choice, wrong
+from ckptfmt.checkpoint_state import STATE_NAME, CheckpointState, format_state, parse_state
+from ckptfmt.errors import (
+    CkptfmtError,
+    CkptfmtWarning,
+    CorruptError,
+    InvalidError,
+    LimitError,
+    StorageError,
+)
+from ckptfmt.lifecycle.directory import CheckpointDirectory
+from ckptfmt.lifecycle.latest import latest_checkpoint
+from ckptfmt.lifecycle.leftovers import METRICS_NAME, number_of
+from ckptfmt.lifecycle.metrics import Record, check_metrics, format_records, mark_of, parse_records
+from ckptfmt.lifecycle.retention import KeepBest, Policy, Queued, decide, recover
+from ckptfmt.locate import path_text
+from ckptfmt.names import index_name
+from ckptfmt.saving.options import CheckpointOptions
+from ckptfmt.verify import Finding, verify_prefix
+
+__all__ = ["CheckpointManager", "Rejected", "Restored"]
+
+Path = str | bytes | os.PathLike[Any]
+Metric = str | Callable[[Mapping[str, float]], float | None]
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A checkpoint that `CheckpointManager.restore_latest` passed over.
+
+    Attributes:
+        path: its prefix.
+        findings: what is wrong with it: files, offsets, messages.
+        error: what restoring it raised; None if it was not tried.
+    """
+
+    path: str
+    findings: list[Finding] = field(default_factory=list)
+    error: CkptfmtError | None = None
+
+    def __str__(self) -> str:
+        why = [str(finding) for finding in self.findings] or [str(self.error)]
+        return f"{self.path}: {'; '.join(why)}"
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What `CheckpointManager.restore_latest` restored.
+
+    Attributes:
+        path: the prefix; None if there was no checkpoint.
+        status: what the checkpoint's `restore` returned.
+        rejected: newer ones that are damaged, newest first.
+    """
+
+    path: str | None
+    status: Any = None
+    rejected: list[Rejected] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return self.path is not None
+
+
+class CheckpointManager:
+    """Keeps some checkpoints of a directory and removes others, by TensorFlow's rules and more.
+
+    The directory's state file is TensorFlow's, and managers of either kind go on where the other
+    left off. Several managers of ckptfmt, of any processes, may work in one directory: each sees in
+    the state file what the others did. TensorFlow's managers allow for no other beside them.
+
+    Only checkpoints that managers saved are removed, and only files of exactly their names. One
+    that cannot be removed stays in the list, with a warning, and is tried again after the next
+    save.
+
+    Args:
+        checkpoint: what is saved and restored: anything with `write(prefix, options=None)` and
+            `restore(path, options=None)`. With a `save_counter` (an array of one integer) that is
+            counted up and numbers the checkpoints.
+        directory: where. It is made by the first save.
+        max_to_keep: how many of the newest stay; None keeps all.
+        keep_checkpoint_every_n_hours: of those older than that, one stays for good if it is so many
+            hours younger than the last that did.
+        checkpoint_name: checkpoints are named `<checkpoint_name>-<number>`.
+        step_counter: the step that `checkpoint_interval` is about: a number, an array of one, or a
+            function that gives it.
+        checkpoint_interval: steps between two checkpoints at least.
+        init_fn: what `restore_or_initialize` calls where there is no checkpoint.
+        last_checkpoint_step: the step of the last checkpoint, for `checkpoint_interval`.
+        keep_best: a KeepBest, or a metric as it takes: the best stay as well, as long as they are.
+        keep_every_n_steps: of those older than the newest, the ones whose number is a multiple of
+            this stay for good.
+        durability: of the state file, of removals, and of checkpoints that are saved without
+            options: "full", "rename" or "none".
+
+    Raises:
+        InvalidError: an argument of another type or value.
+        StorageError: the directory cannot be opened or listed.
+    """
+
+    def __init__(
+        self,
+        checkpoint: Any,
+        directory: Path,
+        max_to_keep: int | None,
+        keep_checkpoint_every_n_hours: float | None = None,
+        checkpoint_name: str = "ckpt",
+        step_counter: Any = None,
+        checkpoint_interval: int | None = None,
+        init_fn: Callable[[], Any] | None = None,
+        last_checkpoint_step: int | None = None,
+        *,
+        keep_best: KeepBest | Metric | None = None,
+        keep_every_n_steps: int | None = None,
+        durability: str = "full",
+    ) -> None:
+        if max_to_keep is not None and operator.index(max_to_keep) <= 0:
+            raise InvalidError(
+                f"Expected a positive integer or `None` for `max_to_keep`, got {max_to_keep}."
+            )
+        if keep_every_n_steps is not None and operator.index(keep_every_n_steps) <= 0:
+            raise InvalidError(f"keep_every_n_steps {keep_every_n_steps} is not positive")
+        if checkpoint_interval is not None and step_counter is None:
+            raise InvalidError(
+                "`step_counter` should be passed if `checkpoint_interval` is not None."
+            )
+        if not isinstance(checkpoint_name, str) or not checkpoint_name or "/" in checkpoint_name:
+            raise InvalidError(
+                f"checkpoint_name {checkpoint_name!r} is no beginning of a file's name",
+                failure="BAD_PATH",
+            )
+        check_choice("durability", durability, _core.DURABILITY)
+        if keep_best is not None and not isinstance(keep_best, KeepBest):
+            keep_best = KeepBest(keep_best)
+        self._checkpoint = checkpoint
+        self._directory = path_text(directory)
+        self._name = checkpoint_name
+        self._init_fn = init_fn
+        self._step_counter = step_counter
+        self._checkpoint_interval = checkpoint_interval
+        self._last_checkpoint_step = last_checkpoint_step
+        self._best = keep_best
+        self._policy = Policy(
+            max_to_keep,
+            keep_checkpoint_every_n_hours,
+            keep_every_n_steps,
+            0 if keep_best is None else keep_best.number,
+        )
+        self._durability = durability
+        self._threads = threading.RLock()  # saves in the background record there
+        self._place: CheckpointDirectory | None = None
+        self._managed: dict[str, float] = {}  # names to timestamps, oldest first
+        self._records: dict[str, Record] = {}
+        self._known: bytes | None = None  # the state file's content as it was seen last
+        self._latest: str | None = None
+        self._counter: int | None = None  # for checkpoints that have none
+        # Back a little, so that a manager made anew at once manages what this one saves.
+        self._last_preserved = time.time() - 1.0
+        if os.path.isdir(self._directory or "."):
+            with self._open().lock():
+                self._start()
+
+    # ---- what there is -------------------------------------------------------------------------
+
+    @property
+    def checkpoint(self) -> Any:
+        """What is saved and restored."""
+        return self._checkpoint
+
+    @property
+    def directory(self) -> str:
+        """The directory."""
+        return self._directory
+
+    @property
+    def checkpoint_interval(self) -> int | None:
+        """Steps between two checkpoints at least."""
+        return self._checkpoint_interval
+
+    @property
+    def latest_checkpoint(self) -> str | None:
+        """The prefix of the newest checkpoint; None if there is none."""
+        return self._latest
+
+    @property
+    def checkpoints(self) -> list[str]:
+        """The prefixes of all managed checkpoints, oldest first. Those that are kept for good are
+        not among them."""
+        with self._threads:
+            return [self._path(name) for name in self._managed]
+
+    @property
+    def best_checkpoint(self) -> str | None:
+        """The prefix of the best checkpoint by `keep_best`, whether it is managed or kept for good;
+        None without one that has the metric."""
+        with self._threads:
+            scored = [
+                (score, self._managed.get(name, float("-inf")), name)
+                for name in self._records
+                if (score := self._score(name)) is not None
+            ]
+            return self._path(max(scored)[2]) if scored else None
+
+    # ---- saving --------------------------------------------------------------------------------
+
+    def save(
+        self,
+        checkpoint_number: Any = None,
+        check_interval: bool = True,
+        options: CheckpointOptions | None = None,
+        *,
+        metrics: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Saves a checkpoint, records it, and removes those that need not stay.
+
+        Args:
+            checkpoint_number: its number; default the checkpoint's `save_counter`, which is counted
+                up in any case. Without a `save_counter`, one more than the largest number so far.
+            check_interval: False saves however few steps have passed since the last checkpoint, but
+                for none.
+            options: how to save. Old checkpoints are removed as soon as the new one is as durable
+                as its `durability` says.
+            metrics: name to number, for `keep_best`; they are kept with the checkpoint.
+
+        Returns:
+            The prefix; None if the interval says that nothing is to be saved. If the options ask
+            for a save in the background, and the checkpoint does that, its future: all but the
+            copying is done there, removing as well.
+
+        Raises:
+            InvalidError: an argument of another type or value.
+            StorageError: the state file could not be written (the checkpoint is in place then, and
+                nothing was removed); the directory is not the one any more that it was.
+            BusyError: as in `Writer.commit`.
+            What `checkpoint.write` raises.
+        """
+        if options is not None and not isinstance(options, CheckpointOptions):
+            raise wrong("options", "a CheckpointOptions", options)
+        given = check_metrics(metrics)
+        if self._best is not None:
+            self._best.score(given)  # what it raises is raised before anything is saved
+        if not self._is_due(check_interval):
+            return None
+        with self._threads:
+            place = self._open(make=True)
+            number = self._number(checkpoint_number)
+        name = f"{self._name}-{number}"
+        prefix = self._path(name)
+        recorded = False
+
+        def record() -> None:
+            nonlocal recorded
+            with self._threads:
+                if not recorded:
+                    self._record(place, name, given)
+                recorded = True
+
+        options = options or CheckpointOptions(durability=self._durability)
+        options = dataclasses.replace(options, write_callbacks=(*options.write_callbacks, record))
+        written = self._checkpoint.write(prefix, options=options)
+        if isinstance(written, concurrent.futures.Future):
+            return written
+        record()  # where `write` does not call callbacks
+        return prefix
+
+    def _is_due(self, check_interval: bool) -> bool:
+        if self._checkpoint_interval is None:
+            return True
+        step, last = self._step(), self._last_checkpoint_step
+        if last is not None and (
+            step == last or (check_interval and step < last + self._checkpoint_interval)
+        ):
+            return False
+        self._last_checkpoint_step = step
+        return True
+
+    def _step(self) -> int:
+        counter = self._step_counter() if callable(self._step_counter) else self._step_counter
+        return _whole("step_counter", counter)
+
+    def _number(self, given: Any) -> int:
+        counter = getattr(self._checkpoint, "save_counter", None)
+        if counter is not None:
+            counter[...] += 1
+            count = int(counter)
+        else:
+            if self._counter is None:
+                self._counter = max(self._numbers(), default=0)
+            count = self._counter + 1
+        number = count if given is None else _whole("checkpoint_number", given)
+        if counter is None:
+            self._counter = max(count, number)
+        return number
+
+    def _numbers(self) -> Iterator[int]:
+        for found in self._open().checkpoints():
+            number = number_of(found.name, self._name)
+            if number is not None:
+                yield number
+
+    # ---- recording -----------------------------------------------------------------------------
+
+    def _record(
+        self, place: CheckpointDirectory, name: str, metrics: Mapping[str, float] | None
+    ) -> None:
+        """Steps 1 to 5."""
+        with place.lock():
+            if not place.exists(name):
+                raise StorageError(
+                    "the checkpoint was saved, but it is not in the directory that was opened: "
+                    "was that moved?",
+                    path=self._path(name),
+                )
+            self._read_again(place)
+            self._managed.pop(name, None)
+            self._managed[name] = time.time()
+            self._latest = self._path(name)
+            self._records.pop(name, None)
+            if metrics is not None:
+                self._records[name] = Record(metrics, _mark(place, name))
+            self._write_records(place)
+            self._write_state(place, name)
+            self._remove_old(place)
+            self._write_state(place, name)
+            for gone in [one for one in self._records if not place.exists(one)]:
+                del self._records[gone]
+            with contextlib.suppress(StorageError):
+                self._write_records(place, "rename")
+            with contextlib.suppress(StorageError):
+                place.sweep(self._name)
+
+    def _remove_old(self, place: CheckpointDirectory) -> None:
+        queue = [
+            Queued(name, moment, number_of(name, self._name), self._score(name))
+            for name, moment in self._managed.items()
+        ]
+        decided = decide(queue, self._last_preserved, self._policy)
+        self._last_preserved = decided.last_preserved
+        for one in decided.preserved:
+            del self._managed[one.name]
+        if not decided.deleted:
+            return
+        failed = place.remove_all(one.name for one in decided.deleted)
+        for one in decided.deleted:
+            # Of one that has lost its index the sweep takes the rest.
+            if one.name not in failed or not place.exists(one.name):
+                del self._managed[one.name]
+        for name, error in failed.items():
+            warnings.warn(
+                f"{error}; the checkpoint '{name}' is removed after a later save",
+                CkptfmtWarning,
+                stacklevel=2,
+            )
+
+    def _score(self, name: str) -> float | None:
+        record = self._records.get(name)
+        return None if self._best is None or record is None else self._best.score(record.metrics)
+
+    # ---- the files of the manager --------------------------------------------------------------
+
+    def _start(self) -> None:
+        """Takes over what the state file says, as TensorFlow's manager."""
+        place = self._open()
+        self._records = self._read_records(place)
+        state = self._read_state(place)
+        if state is not None:
+            self._take_over(place, state, warn=True)
+            self._latest = latest_checkpoint(self._directory)
+        else:
+            self._latest = next(map(self._path, self._complete(place)), None)
+        with contextlib.suppress(StorageError):
+            place.sweep(self._name)
+
+    def _take_over(
+        self, place: CheckpointDirectory, state: CheckpointState, *, warn: bool = False
+    ) -> None:
+        named = [self._in_directory(path) for path in state.all_model_checkpoint_paths]
+        here = {
+            name: moment
+            for name, moment in zip(named, state.all_model_checkpoint_timestamps, strict=False)
+            if name is not None
+        }
+        self._managed, self._last_preserved, behind = recover(
+            list(here),
+            list(here.values()),
+            state.last_preserved_timestamp,
+            time.time(),
+            lambda name: name in self._managed or name in self._records,
+        )
+        if warn and behind:
+            warnings.warn(
+                f"the clock is {behind:f} seconds behind the moment when a checkpoint of "
+                f"{self._directory} was preserved last",
+                CkptfmtWarning,
+                stacklevel=4,
+            )
+        self._forget_missing(place)
+
+    def _forget_missing(self, place: CheckpointDirectory) -> None:
+        there = set(place.names())
+        for name in [one for one in self._managed if index_name(one) not in there]:
+            del self._managed[name]
+
+    def _complete(self, place: CheckpointDirectory) -> list[str]:
+        """The complete checkpoints of this manager's name, the largest number first."""
+        numbered = [
+            (number, found.name)
+            for found in place.checkpoints()
+            if found.complete and (number := number_of(found.name, self._name)) is not None
+        ]
+        return [name for _, name in sorted(numbered, reverse=True)]
+
+    def _read_again(self, place: CheckpointDirectory) -> None:
+        """Takes over what others wrote since the state file was seen last.
+
+        A state without the moment of the last one kept for good is not by a manager, and changes
+        nothing of what is managed, as for TensorFlow.
+        """
+        before = self._known
+        state = self._read_state(place)
+        if self._known == before or state is None or state.last_preserved_timestamp is None:
+            self._forget_missing(place)
+        else:
+            self._records = {**self._read_records(place), **self._records}
+            self._take_over(place, state)
+
+    def _read_state(self, place: CheckpointDirectory) -> CheckpointState | None:
+        """What the state file says, if that is not what it said when it was read last."""
+        path = os.path.join(self._directory, STATE_NAME)
+        try:
+            before, self._known = self._known, place.read(STATE_NAME)
+            if self._known is None or self._known == before:
+                return None
+            state = parse_state(self._known, path)
+            if not state.model_checkpoint_path:
+                raise CorruptError(
+                    "it names no model_checkpoint_path", failure="BAD_PROTO", path=path
+                )
+        except (CorruptError, LimitError, StorageError) as error:
+            warnings.warn(f"{error}; the state file is ignored", CkptfmtWarning, stacklevel=4)
+            return None
+        return state
+
+    def _write_state(self, place: CheckpointDirectory, latest: str) -> None:
+        content = format_state(
+            CheckpointState(
+                latest,
+                tuple(self._managed),
+                tuple(self._managed.values()),
+                self._last_preserved,
+            )
+        )
+        if content != self._known:
+            place.write_state(STATE_NAME, content)
+            self._known = content
+
+    def _read_records(self, place: CheckpointDirectory) -> dict[str, Record]:
+        try:
+            content = place.read(METRICS_NAME)
+            records = {} if content is None else parse_records(content)
+        except (InvalidError, StorageError) as error:
+            path = os.path.join(self._directory, METRICS_NAME)
+            warnings.warn(f"{path}: {error}; the metrics are ignored", CkptfmtWarning, stacklevel=4)
+            return {}
+        return {
+            name: record
+            for name, record in records.items()
+            if self._in_directory(name) == name and _mark(place, name) == record.mark
+        }
+
+    def _write_records(self, place: CheckpointDirectory, durability: str | None = None) -> None:
+        content = format_records(self._records)
+        there = place.read(METRICS_NAME)
+        if content != there and (self._records or there is not None):
+            place.write_state(METRICS_NAME, content, durability)
+
+    # ---- restoring -----------------------------------------------------------------------------
+
+    def restore_or_initialize(self) -> str | None:
+        """Restores the newest checkpoint, or calls `init_fn` if there is none.
+
+        Returns:
+            The prefix that was restored; None if none was.
+        """
+        if self._latest is not None:
+            self._checkpoint.restore(self._latest)
+            self._after_restore()
+            return self._latest
+        if self._init_fn is not None:
+            self._init_fn()
+        return None
+
+    def restore_latest(self, verify: str = "full") -> Restored:
+        """Restores the newest checkpoint that is sound.
+
+        Args:
+            verify: "full" checks every byte of a checkpoint before anything of it is restored;
+                "auto" leaves it to the checks that restoring makes, and a damaged one may then have
+                been restored in part before an older one is.
+
+        Returns:
+            Which it is, and what is wrong with the newer ones. Without any checkpoint nothing is
+            restored.
+
+        Raises:
+            CorruptError: there are checkpoints, and all are damaged; the notes tell how.
+            InvalidError: another `verify`.
+            What `checkpoint.restore` raises of a sound checkpoint.
+        """
+        check_choice("verify", verify, ("full", "auto"))
+        rejected: list[Rejected] = []
+        for path in self._candidates():
+            findings = []
+            try:
+                if verify == "full":
+                    findings = verify_prefix(path).problems
+                if not findings:
+                    status = self._checkpoint.restore(path)
+                    self._after_restore()
+                    return Restored(path, status, rejected)
+            except (CorruptError, LimitError, StorageError) as error:
+                rejected.append(Rejected(path, error=error))
+            else:
+                rejected.append(Rejected(path, findings))
+            warnings.warn(f"not restored: {rejected[-1]}", CkptfmtWarning, stacklevel=2)
+        if not rejected:
+            return Restored(None)
+        damaged = CorruptError(
+            f"none of the {len(rejected)} checkpoints can be restored", path=self._directory
+        )
+        for one in rejected:
+            damaged.add_note(str(one))
+        raise damaged
+
+    def _candidates(self) -> list[str]:
+        """The prefixes of all checkpoints, the one to restore first at the beginning."""
+        with self._threads:
+            found = [] if self._latest is None else [self._latest]
+            found += [self._path(name) for name in reversed(self._managed)]
+            if self._place is not None:
+                found += [self._path(name) for name in self._complete(self._place)]
+        return list(dict.fromkeys(found))
+
+    def _after_restore(self) -> None:
+        if self._checkpoint_interval is not None:
+            self._last_checkpoint_step = self._step()
+
+    def sync(self) -> None:
+        """Waits for saves in the background, where the checkpoint can."""
+        if hasattr(self._checkpoint, "sync"):
+            self._checkpoint.sync()
+
+    # ---- the directory -------------------------------------------------------------------------
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._directory, name)
+
+    def _in_directory(self, path: str) -> str | None:
+        """The name of a path of a state file, if it lies right in the directory."""
+        if os.path.isabs(path):
+            where, name = os.path.split(path)
+            if os.path.abspath(where) != os.path.abspath(self._directory or "."):
+                return None
+        else:
+            name = path.removeprefix("./")
+        return name if name not in ("", ".", "..") and "/" not in name else None
+
+    def _open(self, *, make: bool = False) -> CheckpointDirectory:
+        """The directory, opened once.
+
+        Raises:
+            StorageError: another directory stands at its path now.
+        """
+        if self._place is not None and make:
+            try:
+                now = os.stat(self._directory or ".")
+            except OSError:
+                now = None
+            mine = self._place.info()
+            if mine.st_nlink == 0:  # removed: a new one will do
+                self._place.close()
+                self._place, self._managed, self._records, self._known = None, {}, {}, None
+            elif now is None or not os.path.samestat(now, mine):
+                raise StorageError(
+                    "the directory was moved or replaced since the manager opened it",
+                    path=self._directory,
+                )
+        if self._place is None:
+            self._place = CheckpointDirectory(
+                self._directory, make=make, durability=self._durability
+            )
+        return self._place
+
+
+def _mark(place: CheckpointDirectory, name: str) -> str:
+    """What the index of a checkpoint is known by; "" if it cannot be read."""
+    try:
+        return mark_of(place.read(index_name(name), 1 << 40) or b"")
+    except StorageError:
+        return ""
+
+
+def _whole(what: str, given: Any) -> int:
+    try:
+        array = np.asarray(given)
+        if array.size == 1 and array.dtype.kind in "iu":
+            return int(array.item())
+    except (TypeError, ValueError):
+        pass
+    raise wrong(what, "a whole number", given)

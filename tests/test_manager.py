@@ -1,0 +1,381 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CheckpointManager: the cases of TensorFlow's own tests of its manager, and what is like there."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.manager import Background, Checkpoint, Uncounted, files, number_names, there
+
+import ckptfmt
+from ckptfmt.errors import CkptfmtWarning, InvalidError
+from ckptfmt.lifecycle.manager import CheckpointManager
+from ckptfmt.saving.options import CheckpointOptions
+
+HOUR = 3600.0
+
+
+class Clock:
+    """What `time.time` gives in a test."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, now: float) -> None:
+        self.now = now
+        monkeypatch.setattr(time, "time", lambda: self.now)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch, 3.0)
+
+
+def manager_of(path: Path, max_to_keep: int | None = 3, **more: Any) -> CheckpointManager:
+    checkpoint = more.pop("checkpoint", None) or Checkpoint()
+    return CheckpointManager(checkpoint, path, max_to_keep, durability="none", **more)
+
+
+# ---- TensorFlow's cases --------------------------------------------------------------------------
+
+
+def test_deletion(tmp_path: Path) -> None:
+    manager = manager_of(tmp_path)
+    paths = [manager.save() for _ in range(4)]
+    assert paths == [str(tmp_path / f"ckpt-{n}") for n in (1, 2, 3, 4)]
+    assert manager.checkpoints == paths[1:]
+    assert there(tmp_path) == ["ckpt-2", "ckpt-3", "ckpt-4"]
+    assert manager.latest_checkpoint == paths[3] == ckptfmt.latest_checkpoint(tmp_path)
+    data = [f"ckpt-{n}.data-00000-of-00001" for n in (2, 3, 4)]
+    assert files(tmp_path) == sorted(
+        ["checkpoint", *data, "ckpt-2.index", "ckpt-3.index", "ckpt-4.index"]
+    )
+
+
+def test_keep_all(tmp_path: Path) -> None:
+    checkpoint = Checkpoint()
+    first = manager_of(tmp_path, None, checkpoint=checkpoint)
+    paths = [first.save() for _ in range(4)]
+    assert first.checkpoints == paths
+    second = manager_of(tmp_path, None, checkpoint=checkpoint)
+    assert second.checkpoints == paths
+    assert second.latest_checkpoint == paths[-1]
+    paths.append(second.save())
+    assert second.checkpoints == paths
+    assert there(tmp_path) == sorted(number_names(paths))
+    # One that keeps fewer cleans up, after its first save.
+    third = manager_of(tmp_path, 2, checkpoint=checkpoint)
+    assert third.checkpoints == paths
+    assert there(tmp_path) == sorted(number_names(paths))
+    paths.append(third.save())
+    assert third.checkpoints == paths[-2:]
+    assert there(tmp_path) == sorted(number_names(paths[-2:]))
+
+
+def test_the_state_survives(tmp_path: Path, clock: Clock) -> None:
+    checkpoint = Checkpoint()
+    first = manager_of(tmp_path, 2, checkpoint=checkpoint)
+    moments = [3.0 * HOUR, 4.0 * HOUR, 5.0 * HOUR, 5.5 * HOUR]
+    clock.now = 3.0 * HOUR
+    paths = []
+    for moment in moments:
+        clock.now = moment
+        paths.append(first.save(checkpoint_number=None))
+    assert first.checkpoints == paths[2:]
+    assert there(tmp_path) == ["ckpt-3", "ckpt-4"]
+    state = ckptfmt.get_checkpoint_state(tmp_path)
+    assert state is not None
+    assert state.model_checkpoint_path == paths[3]
+    assert state.all_model_checkpoint_paths == tuple(paths[2:])
+    assert state.all_model_checkpoint_timestamps == tuple(moments[2:])
+    assert state.last_preserved_timestamp == 3.0 - 1.0
+
+    # Now with an hour between those that stay for good: the third is hours younger than 2.0.
+    clock.now = 6.0 * HOUR
+    second = manager_of(tmp_path, 2, checkpoint=checkpoint, keep_checkpoint_every_n_hours=1.5)
+    assert second.checkpoints == paths[2:]
+    assert second.latest_checkpoint == paths[3]
+    paths.append(second.save())
+    assert second.checkpoints == paths[3:]
+    assert "ckpt-3" in there(tmp_path)
+    state = ckptfmt.get_checkpoint_state(tmp_path)
+    assert state is not None
+    assert state.last_preserved_timestamp == moments[2]
+    # The next goes: it is too young. What stays for good no manager knows of.
+    clock.now = 7.0 * HOUR
+    third = manager_of(tmp_path, 1, checkpoint=checkpoint, keep_checkpoint_every_n_hours=1.5)
+    assert third.checkpoints == paths[3:]
+    paths.append(third.save())
+    assert third.checkpoints == paths[5:]
+    assert there(tmp_path) == ["ckpt-3", "ckpt-6"]
+
+
+def test_hours_from_one_to_the_next(tmp_path: Path, clock: Clock) -> None:
+    clock.now = 100 * HOUR
+    manager = manager_of(tmp_path, 1, keep_checkpoint_every_n_hours=2)
+    for step in range(12):
+        clock.now = 100 * HOUR + step * HOUR
+        manager.save()
+    # The first is a second too young for the manager's start; those that stay are two hours apart.
+    assert there(tmp_path) == sorted(f"ckpt-{n}" for n in (3, 5, 7, 9, 11, 12))
+
+
+def test_continue_from_what_no_manager_saved(tmp_path: Path) -> None:
+    checkpoint = Checkpoint()
+    unmanaged = [checkpoint.save(tmp_path / "unusual") for _ in range(2)]
+    checkpoint = Checkpoint()
+    manager = manager_of(tmp_path, 2, checkpoint=checkpoint)
+    assert manager.latest_checkpoint == unmanaged[1]
+    assert manager.checkpoints == []
+    assert manager.restore_or_initialize() == unmanaged[1]
+    assert checkpoint.save_counter == 2
+    paths = [manager.save()]
+    assert manager.checkpoints == paths == [str(tmp_path / "ckpt-3")]
+    paths += [manager.save(), manager.save()]
+    assert manager.checkpoints == paths[1:]
+    assert there(tmp_path) == ["ckpt-4", "ckpt-5", "unusual-1", "unusual-2"]
+
+
+def test_saves_of_others_between(tmp_path: Path) -> None:
+    """`Checkpoint.save` beside a manager: the state file has only that one for a while."""
+    checkpoint = Checkpoint()
+    manager = manager_of(tmp_path, 2, checkpoint=checkpoint)
+    first = [manager.save(), manager.save()]
+    other = checkpoint.save(tmp_path / "other")
+    state = ckptfmt.get_checkpoint_state(tmp_path)
+    assert state is not None
+    assert state.all_model_checkpoint_paths == (other,)
+    path = manager.save()
+    assert manager.checkpoints == [first[1], path]
+    assert there(tmp_path) == ["ckpt-2", "ckpt-4", "other-3"]
+
+
+def test_clock_reset(tmp_path: Path, clock: Clock) -> None:
+    checkpoint = Checkpoint()
+    clock.now = 10 * HOUR
+    first = manager_of(tmp_path, 1, checkpoint=checkpoint, keep_checkpoint_every_n_hours=1)
+    paths = []
+    for hour in (10, 11, 12):
+        clock.now = hour * HOUR
+        paths.append(first.save())
+    state = ckptfmt.get_checkpoint_state(tmp_path)
+    assert state is not None
+    assert state.last_preserved_timestamp == 11 * HOUR
+    clock.now = 5 * HOUR
+    with pytest.warns(CkptfmtWarning, match=r"the clock is 21600\.000000 seconds behind") as caught:
+        second = manager_of(tmp_path, 1, checkpoint=checkpoint, keep_checkpoint_every_n_hours=1)
+    assert [one.filename for one in caught] == [__file__]
+    # What was saved in the future counts as saved now, and is not managed for once.
+    assert second.checkpoints == []
+    clock.now = 5.5 * HOUR
+    paths.append(second.save())
+    clock.now = 6.5 * HOUR
+    paths.append(second.save())
+    assert second.checkpoints == [paths[4]]
+    assert there(tmp_path) == ["ckpt-2", "ckpt-3", "ckpt-5"]
+
+
+def test_custom_numbers(tmp_path: Path) -> None:
+    checkpoint = Checkpoint()
+    manager = manager_of(tmp_path, 2, checkpoint=checkpoint)
+    step = np.array(0)
+    for number in range(5):
+        path = manager.save(checkpoint_number=step)
+        assert path == str(tmp_path / f"ckpt-{number}")
+        assert checkpoint.save_counter == number + 1
+        step += 1
+    assert there(tmp_path) == ["ckpt-3", "ckpt-4"]
+    # One that is saved again goes to the end of the queue.
+    assert manager.save(3) == str(tmp_path / "ckpt-3")
+    assert number_names(manager.checkpoints) == ["ckpt-4", "ckpt-3"]
+    assert manager.latest_checkpoint == str(tmp_path / "ckpt-3")
+    assert number_names([manager.save(np.int32(9)), manager.save(0)]) == ["ckpt-9", "ckpt-0"]
+    assert there(tmp_path) == ["ckpt-0", "ckpt-9"]
+    assert number_names([manager.save(-5)]) == ["ckpt--5"]
+
+
+def test_custom_names(tmp_path: Path) -> None:
+    manager = manager_of(tmp_path, 2, checkpoint_name="ckpt_name")
+    paths = [manager.save(checkpoint_number=5), manager.save(checkpoint_number=7)]
+    assert paths == [str(tmp_path / "ckpt_name-5"), str(tmp_path / "ckpt_name-7")]
+    assert manager.checkpoints == paths
+    assert manager.latest_checkpoint == paths[1]
+
+
+def test_restore_or_initialize(tmp_path: Path) -> None:
+    checkpoint, called = Checkpoint(5.0), []
+    manager = manager_of(
+        tmp_path / "new", 2, checkpoint=checkpoint, init_fn=lambda: called.append(1)
+    )
+    assert manager.restore_or_initialize() is None
+    assert (called, checkpoint.restored) == ([1], [])
+    path = manager.save()
+    checkpoint.value[...] = 6.0
+    assert manager.restore_or_initialize() == path
+    assert (called, checkpoint.restored) == ([1], [path])
+    assert checkpoint.value == 5.0
+    assert manager_of(tmp_path / "other").restore_or_initialize() is None
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("kind", [Path, str, lambda path: str(path).encode()])
+def test_directories_of_every_kind(tmp_path: Path, kind: Callable[[Path], Any]) -> None:
+    manager = CheckpointManager(Checkpoint(), kind(tmp_path / "a" / "b"), max_to_keep=1)
+    assert manager.directory == str(tmp_path / "a" / "b")
+    assert manager.save() == str(tmp_path / "a" / "b" / "ckpt-1")
+    assert manager.checkpoints == [manager.latest_checkpoint]
+
+
+def test_relative_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for directory in ("d", "./d/", "", "."):
+        manager = CheckpointManager(Checkpoint(), directory, 1, durability="none")
+        assert manager.save() == os.path.join(directory, "ckpt-1")
+        assert manager.latest_checkpoint == os.path.join(directory, "ckpt-1")
+        state = Path(directory, "checkpoint").read_text()
+        assert state.startswith('model_checkpoint_path: "ckpt-1"\n')
+        again = CheckpointManager(Checkpoint(), directory, 1, durability="none")
+        assert again.checkpoints == manager.checkpoints
+
+
+def test_checkpoint_interval(tmp_path: Path) -> None:
+    step = np.array(0)
+    manager = manager_of(tmp_path, None, step_counter=step, checkpoint_interval=2)
+    assert manager.checkpoint_interval == 2
+    assert number_names([manager.save()]) == ["ckpt-1"]
+    assert manager.save() is None
+    step += 1
+    assert manager.save() is None
+    assert manager.save(check_interval=False) == str(tmp_path / "ckpt-2")
+    assert manager.save(check_interval=False) is None
+    step += 1
+    assert manager.save() is None
+    step += 1
+    assert number_names([manager.save()]) == ["ckpt-3"]
+    assert manager.checkpoint.save_counter == 3
+
+
+def test_checkpoint_interval_from_a_step(tmp_path: Path) -> None:
+    step = [0]
+    manager = manager_of(
+        tmp_path,
+        step_counter=lambda: step[0],
+        checkpoint_interval=2,
+        last_checkpoint_step=-1,
+    )
+    assert manager.save() is None
+    step[0] = 1
+    assert manager.save() is not None
+    assert manager.save() is None
+
+
+def test_checkpoint_interval_and_restoring(tmp_path: Path) -> None:
+    step = np.array(0)
+    checkpoint = Checkpoint()
+    first = manager_of(tmp_path, checkpoint=checkpoint, step_counter=step, checkpoint_interval=2)
+    step += 5
+    path = first.save()
+    second = manager_of(tmp_path, checkpoint=checkpoint, step_counter=step, checkpoint_interval=2)
+    assert second.restore_or_initialize() == path
+    step += 1
+    assert second.save() is None
+    step += 1
+    assert second.save() is not None
+    third = manager_of(tmp_path, checkpoint=checkpoint, step_counter=step, checkpoint_interval=2)
+    assert third.restore_latest().path == second.latest_checkpoint
+    assert third.save() is None
+
+
+# ---- arguments -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"max_to_keep": 0}, "Expected a positive integer or `None` for `max_to_keep`, got 0."),
+        ({"max_to_keep": -1}, "Expected a positive integer or `None` for `max_to_keep`, got -1."),
+        ({"checkpoint_interval": 3}, "`step_counter` should be passed if `checkpoint_interval`"),
+        ({"checkpoint_name": "a/b"}, "checkpoint_name 'a/b' is no beginning of a file's name"),
+        ({"checkpoint_name": ""}, "checkpoint_name '' is no beginning of a file's name"),
+        ({"keep_every_n_steps": 0}, "keep_every_n_steps 0 is not positive"),
+        ({"durability": "some"}, "durability"),
+        ({"keep_best": 3}, "metric is the name of a metric or a function, not int"),
+    ],
+)
+def test_what_is_refused(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidError, match=re.escape(message)) as caught:
+        CheckpointManager(Checkpoint(), tmp_path, **{"max_to_keep": 3, **arguments})
+    assert isinstance(caught.value, ValueError)
+    assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"checkpoint_number": 1.5}, "checkpoint_number is a whole number, not float"),
+        ({"checkpoint_number": "7"}, "checkpoint_number is a whole number, not str"),
+        ({"checkpoint_number": [1, 2]}, "checkpoint_number is a whole number, not list"),
+        ({"options": {}}, "options is a CheckpointOptions, not dict"),
+        ({"metrics": [1]}, "metrics is a mapping from names to numbers, not list"),
+        ({"metrics": {"a": "1"}}, "the metric 'a' is a number, not str"),
+        ({"metrics": {1: 1}}, "the name of a metric is a str, not int"),
+    ],
+)
+def test_what_save_refuses(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
+    manager = manager_of(tmp_path)
+    with pytest.raises(InvalidError, match=re.escape(message)):
+        manager.save(**arguments)
+    assert files(tmp_path) == []
+
+
+def test_without_a_counter(tmp_path: Path) -> None:
+    """The manager counts by itself, from the largest number that there is."""
+    manager = manager_of(tmp_path, 2, checkpoint=Uncounted())
+    assert number_names([manager.save() for _ in range(3)]) == ["ckpt-1", "ckpt-2", "ckpt-3"]
+    assert number_names([manager.save(10), manager.save()]) == ["ckpt-10", "ckpt-11"]
+    assert there(tmp_path) == ["ckpt-10", "ckpt-11"]
+    ckptfmt.save(tmp_path / "ckpt-20", {"x": [1]})
+    again = manager_of(tmp_path, 2, checkpoint=Uncounted())
+    assert number_names([again.save()]) == ["ckpt-21"]
+
+
+def test_options_and_callbacks(tmp_path: Path) -> None:
+    """The caller's come first, and find nothing recorded yet; the options are not changed."""
+    seen: list[Any] = []
+    manager = manager_of(tmp_path)
+    options = CheckpointOptions(
+        write_callbacks=[lambda path: seen.append((path, manager.latest_checkpoint))]
+    )
+    path = manager.save(options=options)
+    assert seen == [(path, None)]
+    assert len(options.write_callbacks) == 1
+    assert manager.latest_checkpoint == path
+    assert manager.checkpoints == [path]
+
+
+def test_in_the_background(tmp_path: Path) -> None:
+    checkpoint = Background()
+    manager = manager_of(tmp_path, 2, checkpoint=checkpoint)
+    options = CheckpointOptions(enable_async=True, durability="none")
+    futures = [manager.save(options=options) for _ in range(5)]
+    assert [os.path.basename(one.result(60)) for one in futures] == [
+        f"ckpt-{n}" for n in (1, 2, 3, 4, 5)
+    ]
+    assert number_names(manager.checkpoints) == ["ckpt-4", "ckpt-5"]
+    assert there(tmp_path) == ["ckpt-4", "ckpt-5"]
+    checkpoint.pool.shutdown()
+
+
+def test_attributes(tmp_path: Path) -> None:
+    checkpoint = Checkpoint()
+    manager = manager_of(tmp_path, checkpoint=checkpoint)
+    assert manager.checkpoint is checkpoint
+    assert manager.checkpoint_interval is None
+    assert manager.checkpoints == []
+    assert manager.latest_checkpoint is None
+    assert manager.best_checkpoint is None
+    manager.sync()

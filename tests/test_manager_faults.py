@@ -1,0 +1,575 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CheckpointManager when something goes wrong: failures, crashes, damage, other managers, and what
+it keeps beyond TensorFlow's rules."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.manager import Checkpoint, files, number_names, there
+
+import ckptfmt
+from ckptfmt.errors import CkptfmtWarning, CorruptError, InvalidError, StorageError
+from ckptfmt.lifecycle import manager as managing
+from ckptfmt.lifecycle.directory import CheckpointDirectory
+from ckptfmt.lifecycle.manager import CheckpointManager
+from ckptfmt.lifecycle.retention import KeepBest
+
+
+def manager_of(path: Path, max_to_keep: int | None = 3, **more: Any) -> CheckpointManager:
+    checkpoint = more.pop("checkpoint", None) or Checkpoint()
+    more.setdefault("durability", "none")
+    return CheckpointManager(checkpoint, path, max_to_keep, **more)
+
+
+def state_names(path: Path) -> list[str]:
+    state = ckptfmt.get_checkpoint_state(path)
+    assert state is not None
+    return number_names(list(state.all_model_checkpoint_paths))
+
+
+class KilledError(BaseException):
+    """Stands for a kill: nothing may catch it and clean up."""
+
+
+# ---- what goes and what stays --------------------------------------------------------------------
+
+
+def test_retention_removes_files_of_exactly_its_names(tmp_path: Path) -> None:
+    """N07, N02"""
+    manager = manager_of(tmp_path, 1)
+    manager.save()
+    others = ["ckpt-1.meta", "ckpt-1.data-00000-of-00001x", "ckpt-1", "ckpt-10.index", "ckpt-*"]
+    for name in others:
+        (tmp_path / name).touch()
+    manager.save()
+    assert [name for name in files(tmp_path) if name.startswith("ckpt-1")] == sorted(others[:-1])
+    assert "ckpt-*" in files(tmp_path)
+
+
+def test_a_checkpoint_behind_links(tmp_path: Path) -> None:
+    """N08"""
+    manager = manager_of(tmp_path / "d", 1)
+    manager.save()
+    for end in (".index", ".data-00000-of-00001"):
+        os.rename(tmp_path / "d" / f"ckpt-1{end}", tmp_path / f"far{end}")
+        (tmp_path / "d" / f"ckpt-1{end}").symlink_to(tmp_path / f"far{end}")
+    manager.save()
+    assert there(tmp_path / "d") == ["ckpt-2"]
+    assert ckptfmt.verify(tmp_path / "far").ok
+
+
+def test_names_that_differ_in_case(tmp_path: Path) -> None:
+    """N09"""
+    upper = manager_of(tmp_path, 1, checkpoint_name="CKPT", checkpoint=Checkpoint())
+    upper.save()
+    (tmp_path / "checkpoint").unlink()
+    lower = manager_of(tmp_path, 1)
+    lower.save()
+    lower.save()
+    assert there(tmp_path) == ["CKPT-1", "ckpt-2"]
+
+
+def test_a_directory_replaced_by_a_link(tmp_path: Path) -> None:
+    """N10: nothing is saved, and nothing removed at either place."""
+    manager = manager_of(tmp_path / "d", 1)
+    manager.save()
+    os.rename(tmp_path / "d", tmp_path / "moved")
+    trap = manager_of(tmp_path / "trap", 1)
+    trap.save()
+    (tmp_path / "d").symlink_to(tmp_path / "trap")
+    before = files(tmp_path / "trap"), files(tmp_path / "moved")
+    with pytest.raises(StorageError, match="the directory was moved or replaced since"):
+        manager.save()
+    assert before == (files(tmp_path / "trap"), files(tmp_path / "moved"))
+
+
+def test_a_directory_replaced_during_a_save(tmp_path: Path) -> None:
+    checkpoint = Checkpoint()
+    manager = manager_of(tmp_path / "d", 1, checkpoint=checkpoint)
+    manager.save()
+    real = checkpoint.write
+
+    def write(prefix: str, options: Any = None) -> Any:
+        os.rename(tmp_path / "d", tmp_path / "moved")
+        return real(prefix, options)
+
+    checkpoint.write = write  # type: ignore[method-assign]
+    with pytest.raises(StorageError, match="it is not in the directory that was opened"):
+        manager.save()
+    assert there(tmp_path / "moved") == ["ckpt-1"]
+    assert state_names(tmp_path / "moved") == ["ckpt-1"]
+
+
+def test_a_directory_removed_and_made_again(tmp_path: Path) -> None:
+    manager = manager_of(tmp_path / "d", 2)
+    manager.save()
+    for name in files(tmp_path / "d"):
+        (tmp_path / "d" / name).unlink()
+    (tmp_path / "d").rmdir()
+    assert number_names([manager.save()]) == ["ckpt-2"]
+    assert number_names(manager.checkpoints) == ["ckpt-2"]
+
+
+@pytest.mark.parametrize("path", ["/elsewhere/ckpt-1", "../d2/ckpt-1", "sub/ckpt-1", ".."])
+def test_paths_out_of_the_directory_are_never_removed(tmp_path: Path, path: str) -> None:
+    """N01"""
+    path = path.replace("/elsewhere", str(tmp_path / "elsewhere"))
+    manager = manager_of(tmp_path / "d", 1)
+    manager.save()
+    for other in ("elsewhere", "d2", "d/sub"):
+        ckptfmt.save(tmp_path / other / "ckpt-1", {"x": [1]})
+    now = time.time()
+    state = ckptfmt.CheckpointState("ckpt-1", (path, "ckpt-1"), (now, now), now - 9)
+    (tmp_path / "d" / "checkpoint").write_bytes(managing.format_state(state))
+    again = manager_of(tmp_path / "d", 1)
+    assert number_names(again.checkpoints) == ["ckpt-1"]
+    again.save(7)
+    assert there(tmp_path / "d") == ["ckpt-7"]
+    for other in ("elsewhere", "d2", "d/sub"):
+        assert ckptfmt.verify(tmp_path / other / "ckpt-1").ok
+
+
+# ---- order and failures --------------------------------------------------------------------------
+
+
+def test_the_order_of_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """N13: the checkpoint, the state file with all, the indexes, the data files, the state file."""
+    manager = manager_of(tmp_path, 1, durability="full")
+    manager.save()
+    calls: list[str] = []
+    unlink, rename, sync = os.unlink, os.rename, os.fsync
+
+    def renamed(source: str, target: str, **more: Any) -> None:
+        rename(source, target, **more)
+        calls.append(f"state {' '.join(state_names(tmp_path))}")
+
+    def unlinked(name: str, **more: Any) -> None:
+        calls.append(name)
+        unlink(name, **more)
+
+    monkeypatch.setattr(os, "rename", renamed)
+    monkeypatch.setattr(os, "unlink", unlinked)
+    monkeypatch.setattr(os, "fsync", lambda fd: (calls.append("sync"), sync(fd))[1])
+    manager.save()
+    assert calls == [
+        *("sync", "state ckpt-1 ckpt-2", "sync"),
+        *("ckpt-1.index", "sync", "ckpt-1.data-00000-of-00001"),
+        *("sync", "state ckpt-2", "sync"),
+    ]
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EBUSY, errno.EIO])
+@pytest.mark.parametrize("part", ["ckpt-1.index", "ckpt-1.data"])
+def test_removals_that_fail_are_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, number: int
+) -> None:
+    """N15: the save succeeds; a later one, of another manager too, removes what stayed."""
+    manager = manager_of(tmp_path, 2)
+    manager.save()
+    manager.save()
+    unlink = os.unlink
+
+    def refuse(name: Any, **more: Any) -> None:
+        if str(name).startswith(part):
+            raise OSError(number, os.strerror(number))
+        unlink(name, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", refuse)
+        for one in (3, 4):
+            if part.endswith("index") or one == 3:
+                with pytest.warns(CkptfmtWarning, match="'ckpt-1' is removed after a later save"):
+                    assert number_names([manager.save(one) or ""]) == [f"ckpt-{one}"]
+            else:
+                manager.save(one)
+    stuck = ["ckpt-1"] if part.endswith("index") else []
+    assert there(tmp_path) == [*stuck, "ckpt-3", "ckpt-4"]
+    assert state_names(tmp_path) == [*stuck, "ckpt-3", "ckpt-4"]
+    assert any(name.startswith("ckpt-1.data") for name in files(tmp_path))
+    again = manager_of(tmp_path, 2)
+    again.save(5)
+    assert there(tmp_path) == ["ckpt-4", "ckpt-5"]
+    assert not any(name.startswith("ckpt-1") for name in files(tmp_path))
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
+def test_a_state_file_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """N19: the checkpoint is in place, and nothing was removed."""
+    manager = manager_of(tmp_path, 1)
+    manager.save()
+
+    def refuse(*_arguments: object, **_more: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", refuse)
+        with pytest.raises(StorageError) as caught:
+            manager.save()
+    assert caught.value.errno == number
+    assert there(tmp_path) == ["ckpt-1", "ckpt-2"]
+    assert state_names(tmp_path) == ["ckpt-1"]
+    manager.save()
+    assert there(tmp_path) == ["ckpt-3"]
+    assert state_names(tmp_path) == ["ckpt-3"]
+
+
+def test_a_save_that_fails_changes_nothing(tmp_path: Path) -> None:
+    checkpoint = Checkpoint()
+    manager = manager_of(tmp_path, 1, checkpoint=checkpoint)
+    path = manager.save()
+    before = {name: (tmp_path / name).read_bytes() for name in files(tmp_path)}
+    checkpoint.value = object()  # type: ignore[assignment]
+    with pytest.raises(InvalidError):
+        manager.save()
+    assert {name: (tmp_path / name).read_bytes() for name in files(tmp_path)} == before
+    assert manager.latest_checkpoint == path
+
+
+class Deadly:
+    """Ends whoever makes the `point`-th of these system calls, and all later ones."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, point: int) -> None:
+        self.left, self.hits = point, 0
+        for name in ("rename", "unlink", "fsync"):
+            patch.setattr(os, name, self.deadly(getattr(os, name)))
+
+    def deadly(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **more: Any) -> Any:
+            self.left -= 1
+            if self.left <= 0:
+                self.hits += 1
+                raise KilledError
+            return real(*arguments, **more)
+
+        return call
+
+
+def kill_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Ends a save at each of its renames, unlinks and syncs in turn; how many there are."""
+    for point in range(1, 100):
+        path = tmp_path / str(point)
+        manager_of(path, 2, durability="full").save(1)
+        manager = manager_of(path, 2, durability="full")
+        manager.save(2)
+        with monkeypatch.context() as patch:
+            deadly = Deadly(patch, point)
+            with contextlib.suppress(KilledError):
+                manager.save(3)
+        check_after_kill(path)
+        if not deadly.hits:
+            return point - 1
+    raise AssertionError("it does not end")
+
+
+def check_after_kill(path: Path) -> None:
+    """Whoever starts finds a whole checkpoint, and after the next save nothing that is left over.
+    (N11, N14)"""
+    latest = ckptfmt.latest_checkpoint(path)
+    assert latest is not None
+    assert ckptfmt.verify(latest).ok
+    checkpoint = Checkpoint()
+    manager = manager_of(path, 2, checkpoint=checkpoint)
+    assert manager.restore_or_initialize() == latest
+    assert os.path.basename(latest) in ("ckpt-2", "ckpt-3")
+    manager.save(7)
+    manager.save(8)
+    assert [n for n in there(path) if n != "ckpt-3"] == ["ckpt-7", "ckpt-8"]
+    for name in there(path):
+        assert ckptfmt.verify(path / name).ok
+    allowed = {f"{n}{e}" for n in there(path) for e in (".index", ".data-00000-of-00001")}
+    assert set(files(path)) == {*allowed, "checkpoint"}
+
+
+def test_crashes_between_any_two_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert kill_points(tmp_path, monkeypatch) > 8
+
+
+# ---- state files that are wrong ------------------------------------------------------------------
+
+
+def test_a_state_file_that_names_what_is_not_there(tmp_path: Path) -> None:
+    """N03"""
+    manager = manager_of(tmp_path, 3)
+    paths = [manager.save() for _ in range(3)]
+    (tmp_path / "ckpt-3.index").unlink()
+    with pytest.warns(CkptfmtWarning, match="'ckpt-3'|ckpt-3"):
+        again = manager_of(tmp_path, 3)
+    assert again.latest_checkpoint == paths[1]
+    assert again.checkpoints == paths[:2]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"garbage", b"model_checkpoint_path: 3", b'model_checkpoint_path: ""\n', b"\0" * 99],
+)
+def test_a_damaged_state_file(tmp_path: Path, content: bytes) -> None:
+    """N04, N12: what is there is found; nothing of it is managed, so nothing is removed."""
+    manager = manager_of(tmp_path, 2)
+    paths = [manager.save(), manager.save()]
+    (tmp_path / "checkpoint").write_bytes(content)
+    with pytest.warns(CkptfmtWarning, match="the state file is ignored"):
+        again = manager_of(tmp_path, 1)
+    assert again.latest_checkpoint == paths[1]
+    assert again.checkpoints == []
+    again.save(5)
+    assert there(tmp_path) == ["ckpt-1", "ckpt-2", "ckpt-5"]
+    # One that knew them goes on with them.
+    (tmp_path / "checkpoint").write_bytes(content)
+    with pytest.warns(CkptfmtWarning, match="the state file is ignored"):
+        manager.save(6)
+    assert there(tmp_path) == ["ckpt-2", "ckpt-5", "ckpt-6"]
+
+
+def test_a_state_file_that_is_gone(tmp_path: Path) -> None:
+    manager = manager_of(tmp_path, 2)
+    paths = [manager.save() for _ in range(2)]
+    (tmp_path / "checkpoint").unlink()
+    ckptfmt.save(tmp_path / "zzz-9", {"x": [1]})
+    assert manager_of(tmp_path).latest_checkpoint == paths[1]
+
+
+# ---- several managers ----------------------------------------------------------------------------
+
+
+def test_two_managers_take_turns(tmp_path: Path) -> None:
+    """N16: each sees what the other did; nothing is removed twice or comes back."""
+    checkpoint = Checkpoint()
+    first = manager_of(tmp_path, 3, checkpoint=checkpoint)
+    second = manager_of(tmp_path, 3, checkpoint=checkpoint)
+    for turn in range(10):
+        (first if turn % 3 else second).save()
+        expected = [f"ckpt-{n}" for n in range(max(1, turn - 1), turn + 2)]
+        assert state_names(tmp_path) == expected
+        assert there(tmp_path) == sorted(expected)
+    first.save()
+    second.save()
+    assert number_names(second.checkpoints) == ["ckpt-10", "ckpt-11", "ckpt-12"]
+
+
+def test_what_another_manager_keeps_for_good_stays(tmp_path: Path) -> None:
+    checkpoint = Checkpoint()
+    ours = manager_of(tmp_path, 2, checkpoint=checkpoint)
+    others = manager_of(tmp_path, 2, checkpoint=checkpoint, keep_every_n_steps=2)
+    for turn in range(8):
+        (others if turn in (3, 4, 5) else ours).save()
+    assert there(tmp_path) == sorted(["ckpt-2", "ckpt-4", "ckpt-7", "ckpt-8"])
+
+
+def test_managers_of_many_threads(tmp_path: Path) -> None:
+    def work(number: int) -> None:
+        manager = manager_of(tmp_path, 3)
+        for turn in range(10):
+            manager.save(10 * number + turn)
+
+    threads = [threading.Thread(target=work, args=[number]) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    names = state_names(tmp_path)
+    assert len(names) == 3
+    assert there(tmp_path) == sorted(names)
+    allowed = {f"{n}{e}" for n in names for e in (".index", ".data-00000-of-00001")}
+    assert set(files(tmp_path)) == {*allowed, "checkpoint"}
+
+
+def test_removing_while_somebody_reads(tmp_path: Path) -> None:
+    """N17"""
+    manager = manager_of(tmp_path, 1)
+    path = manager.save()
+    with ckptfmt.open(path) as reader:
+        manager.save()
+        assert there(tmp_path) == ["ckpt-2"]
+        assert reader["v/.ATTRIBUTES/VARIABLE_VALUE"].read() == 1.0
+
+
+# ---- best, steps ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keep", "best"),
+    [
+        ("accuracy", ["ckpt-2"]),
+        (KeepBest("accuracy", "max", 2), ["ckpt-2", "ckpt-5"]),
+        (KeepBest("accuracy", "min"), ["ckpt-3"]),
+        (KeepBest(lambda m: -abs(m["accuracy"] - 0.5), number=1), ["ckpt-4"]),
+    ],
+)
+def test_the_best_stay(tmp_path: Path, keep: Any, best: list[str]) -> None:
+    manager = manager_of(tmp_path, 2, keep_best=keep)
+    for accuracy in (0.3, 0.9, 0.1, 0.5, 0.8, 0.2, 0.3):
+        manager.save(metrics={"accuracy": accuracy, "loss": 1 - accuracy})
+    assert there(tmp_path) == sorted([*best, "ckpt-6", "ckpt-7"])
+    assert number_names(manager.checkpoints) == [*best, "ckpt-6", "ckpt-7"]
+    assert manager.best_checkpoint == str(tmp_path / best[0])
+    # A new manager knows it, and a better one takes its place.
+    again = manager_of(tmp_path, 2, keep_best=keep)
+    assert again.best_checkpoint == manager.best_checkpoint
+    assert again.checkpoints == manager.checkpoints
+    for number in (8, 9, 10):
+        again.save(number)
+    assert there(tmp_path) == sorted([*best, "ckpt-9", "ckpt-10"])
+
+
+def test_metrics_go_with_their_checkpoints(tmp_path: Path) -> None:
+    manager = manager_of(tmp_path, 2, keep_best="a")
+    manager.save(metrics={"a": 9})
+    for one in range(3):
+        manager.save(metrics={"a": one})
+    assert manager.best_checkpoint == str(tmp_path / "ckpt-1")
+    # Saved anew without metrics: those of the old one count no longer.
+    ckptfmt.save(tmp_path / "ckpt-1", {"v": [1]}, durability="none")
+    again = manager_of(tmp_path, 2, keep_best="a")
+    assert again.best_checkpoint == str(tmp_path / "ckpt-4")
+    again.save(9)
+    assert there(tmp_path) == ["ckpt-4", "ckpt-9"]
+    content = (tmp_path / "checkpoint.ckptfmt").read_text()
+    assert "ckpt-4" in content
+    assert "ckpt-1" not in content
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"ckptfmt_metrics": 2}',
+        b"[" * 10000,
+        b'{"ckptfmt_metrics": 1}',
+        b"\xff",
+        b'{"ckptfmt_metrics": 1, "checkpoints": {"ckpt-1": {"metrics": {"a": "x"}, "index": ""}}}',
+    ],
+)
+def test_damaged_metrics(tmp_path: Path, content: bytes) -> None:
+    manager = manager_of(tmp_path, 2, keep_best="a")
+    manager.save(metrics={"a": 1})
+    (tmp_path / "checkpoint.ckptfmt").write_bytes(content)
+    with pytest.warns(CkptfmtWarning, match="the metrics are ignored"):
+        again = manager_of(tmp_path, 2, keep_best="a")
+    assert again.best_checkpoint is None
+    assert number_names(again.checkpoints) == ["ckpt-1"]
+
+
+def test_steps_stay_for_good(tmp_path: Path) -> None:
+    manager = manager_of(tmp_path, 2, keep_every_n_steps=100)
+    for step in range(0, 600, 50):
+        manager.save(step)
+    kept = [f"ckpt-{n}" for n in (0, 100, 200, 300, 400, 500, 550)]
+    assert there(tmp_path) == sorted(kept)
+    assert number_names(manager.checkpoints) == kept[-2:]
+
+
+@pytest.mark.parametrize("max_to_keep", [1, 2, None])
+def test_max_to_keep(tmp_path: Path, max_to_keep: int | None) -> None:
+    """N18"""
+    manager = manager_of(tmp_path, max_to_keep)
+    for _ in range(4):
+        manager.save()
+    assert len(there(tmp_path)) == (max_to_keep or 4)
+
+
+# ---- damage --------------------------------------------------------------------------------------
+
+
+def flip(path: Path, offset: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 0x40
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("verify", ["full", "auto"])
+def test_restoring_falls_back_to_what_is_sound(tmp_path: Path, verify: str) -> None:
+    """N20"""
+    checkpoint = Checkpoint()
+    manager = manager_of(tmp_path, 4, checkpoint=checkpoint)
+    paths = []
+    for value in range(1, 5):
+        checkpoint.value[...] = value
+        paths.append(manager.save())
+    flip(tmp_path / "ckpt-4.data-00000-of-00001", 3)
+    (tmp_path / "ckpt-3.data-00000-of-00001").unlink()
+    with pytest.warns(CkptfmtWarning, match="not restored: ") as caught:
+        found = manager_of(tmp_path, 4, checkpoint=checkpoint).restore_latest(verify)
+    assert [one.filename for one in caught if "not restored" in str(one.message)] == [__file__] * 2
+    assert found
+    assert (found.path, found.status) == (paths[1], "status of ckpt-2")
+    assert (checkpoint.value, checkpoint.save_counter) == (2.0, 2)
+    assert [one.path for one in found.rejected] == [paths[3], paths[2]]
+    if verify == "full":
+        (finding,) = found.rejected[0].findings
+        assert (finding.failure, finding.tensor) == ("CHECKSUM", "v/.ATTRIBUTES/VARIABLE_VALUE")
+        assert finding.path is not None
+        assert finding.path.endswith("ckpt-4.data-00000-of-00001")
+        assert finding.offset is not None
+        assert "CHECKSUM" in str(found.rejected[0])
+        assert "SHARD_MISSING" in str(found.rejected[1])
+        assert checkpoint.restored == [paths[1]]
+    else:
+        assert isinstance(found.rejected[0].error, CorruptError)
+        assert isinstance(found.rejected[1].error, ckptfmt.ShardMissingError)
+
+
+def test_nothing_sound(tmp_path: Path) -> None:
+    manager = manager_of(tmp_path, 2)
+    for _ in range(2):
+        manager.save()
+    for number in (1, 2):
+        flip(tmp_path / f"ckpt-{number}.data-00000-of-00001", 3)
+    with (
+        pytest.warns(CkptfmtWarning, match="not restored"),
+        pytest.raises(CorruptError) as caught,
+    ):
+        manager.restore_latest()
+    assert caught.value.message == "none of the 2 checkpoints can be restored"
+    assert len(caught.value.__notes__) == 2
+
+
+def test_nothing_at_all(tmp_path: Path) -> None:
+    found = manager_of(tmp_path).restore_latest()
+    assert not found
+    assert (found.path, found.rejected) == (None, [])
+    assert not manager_of(tmp_path / "none").restore_latest()
+    with pytest.raises(InvalidError, match="verify"):
+        manager_of(tmp_path).restore_latest("some")
+
+
+def test_what_stays_for_good_is_a_way_out(tmp_path: Path) -> None:
+    """Checkpoints that no manager lists any more are tried last, the largest number first."""
+    manager = manager_of(tmp_path, 1, keep_every_n_steps=10)
+    for step in (10, 20, 30, 35):
+        manager.save(step)
+    flip(tmp_path / "ckpt-35.data-00000-of-00001", 3)
+    with pytest.warns(CkptfmtWarning, match="not restored"):
+        found = manager.restore_latest()
+    assert found.path == str(tmp_path / "ckpt-30")
+
+
+def test_a_state_of_a_million(tmp_path: Path) -> None:
+    """N05: paths whose checkpoints are gone are forgotten, and looked for in one listing."""
+    ckptfmt.save(tmp_path / "ckpt-1", {"v": [1]})
+    count, now = 20000, time.time()
+    state = ckptfmt.CheckpointState(
+        "ckpt-1", (*(f"ckpt-{n}" for n in range(2, count)), "ckpt-1"), (now,) * (count - 1), 1.0
+    )
+    (tmp_path / "checkpoint").write_bytes(managing.format_state(state))
+    manager = manager_of(tmp_path, 1)
+    assert number_names(manager.checkpoints) == ["ckpt-1"]
+
+
+def test_a_closed_directory_is_not_used(tmp_path: Path) -> None:
+    with CheckpointDirectory(tmp_path) as directory:
+        pass
+    with pytest.raises(InvalidError, match="closed"):
+        directory.sweep()
