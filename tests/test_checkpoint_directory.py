@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import re
 import threading
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 from support.manager import files, there
+from support.process import open_files
 
 import ckptfmt
 from ckptfmt.errors import BusyError, InvalidError, StorageError
@@ -222,6 +224,14 @@ def test_what_is_no_directory(tmp_path: Path) -> None:
     opened.close()
     with pytest.raises(InvalidError, match="the directory is closed"):
         opened.names()
+
+
+def test_descriptors_go_with_their_objects(tmp_path: Path) -> None:
+    before = open_files()
+    for _ in range(10):
+        CheckpointDirectory(tmp_path)
+    gc.collect()
+    assert open_files() == before
 
 
 def test_a_new_directory_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ anybody else (CMT-15)."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -15,6 +16,7 @@ from support.child import Child
 from support.manager import files
 
 import ckptfmt
+from ckptfmt.lifecycle import directory as directory_module
 from ckptfmt.lifecycle import leftovers
 from ckptfmt.lifecycle.directory import CheckpointDirectory
 from ckptfmt.saving.temporary import LOCK_NAME, TemporaryDirectory
@@ -261,12 +263,12 @@ ckptfmt.save(sys.argv[1], {"x": [7]}, durability="none")
 """
 SAVER = """
 import sys, numpy, ckptfmt
-from ckptfmt.saving import saver, sharded
+from ckptfmt.saving import sharded, shards
 def wait(prefixes, destination, **more):
     print("parts", flush=True)
     sys.stdin.readline()
     real(prefixes, destination, **more)
-real, saver.merge, sharded.merge = saver.merge, wait, wait
+real, shards.merge, sharded.merge = shards.merge, wait, wait
 if sys.argv[2] == "saver":
     ckptfmt.Saver({None: {"x": numpy.array([7])}}).save(sys.argv[1])
 else:
@@ -326,17 +328,53 @@ def test_the_directory_of_a_save(directory: CheckpointDirectory, tmp_path: Path,
     assert not any("_temp" in name for name in files(tmp_path))
 
 
+MANY = """
+import sys, numpy, ckptfmt
+prefix, kind = sys.argv[1:]
+options = ckptfmt.CheckpointOptions(durability="none")
+for turn in range(60):
+    path = f"{prefix}-{turn % 3}"
+    if kind == "saver":
+        ckptfmt.Saver({None: {"x": numpy.array([turn])}}).save(path, options)
+    else:
+        ckptfmt.save(path, {"x": [turn]}, durability="none")
+    assert ckptfmt.load(path)["x"].shape == (1,)
+print("done", flush=True)
+"""
+
+
+def test_writers_that_live_lose_nothing(directory: CheckpointDirectory, tmp_path: Path) -> None:
+    """Four of them, of one checkpoint at a time or of different ones, and somebody who sweeps."""
+    with contextlib.ExitStack() as stack:
+        kinds = ["save", "saver", "save", "saver"]
+        children = [stack.enter_context(Child(MANY, tmp_path / "ckpt", kind)) for kind in kinds]
+        sweeps = 0
+        while any(child.process.poll() is None for child in children):
+            directory.write_state("checkpoint", b"")
+            directory.sweep()
+            sweeps += 1
+        assert [(child.line(), child.end()) for child in children] == [("done", 0)] * 4
+    record(directory)
+    directory.sweep()
+    assert sweeps > 10
+    for number in range(3):
+        assert ckptfmt.verify(tmp_path / f"ckpt-{number}").ok
+    assert not [name for name in files(tmp_path) if "temp" in name]
+
+
 def test_a_directory_swept_while_it_is_made(
     directory: CheckpointDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between making it and locking it: it is made again."""
     temporary = TemporaryDirectory(str(tmp_path / "ckpt-1"))
-    makedirs, flock, swept = os.makedirs, fcntl.flock, []
+    makedirs, flock = os.makedirs, fcntl.flock
+    first, swept = os.path.basename(temporary.path), list[list[str]]()
 
     def made(path: str, exist_ok: bool) -> None:
         makedirs(path, exist_ok=exist_ok)
-        if len(swept) == 0:
-            swept.append(directory.sweep())
+        if not swept:
+            swept.append([])
+            swept[0] += directory.sweep()
 
     def locked(fd: int, kind: int) -> None:
         if len(swept) == 1:
@@ -344,16 +382,39 @@ def test_a_directory_swept_while_it_is_made(
             swept[1] += directory.sweep()
         flock(fd, kind)
 
-    monkeypatch.setattr(os, "makedirs", made)
-    temporary.make()
-    assert swept == [[os.path.basename(temporary.path)]]
-    temporary.remove()
-    monkeypatch.setattr(fcntl, "flock", locked)
-    temporary.make()
-    assert swept[1] == [os.path.basename(temporary.path)]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "makedirs", made)
+        temporary.make()
+    assert swept == [[first]]
+    second = os.path.basename(temporary.path)
+    assert second != first
     assert directory.sweep() == []
     temporary.remove()
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", locked)
+        temporary.make()
+    assert swept[1] == [second]
+    assert directory.sweep() == []
+    assert files(tmp_path) == [os.path.basename(temporary.path)]
+    temporary.remove()
     assert files(tmp_path) == []
+
+
+def test_other_machines(directory: CheckpointDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where their locks may not be seen here nothing goes."""
+    touch(directory, *OURS)
+    record(directory)
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    (mount,) = (
+        line.split()[1]
+        for line in Path(f"/proc/self/fdinfo/{directory._fd}").read_text().splitlines()
+        if line.startswith("mnt_id:")
+    )
+    (kind,) = (line.partition(" - ")[2].split()[0] for line in mounts if line.split()[0] == mount)
+    with monkeypatch.context() as patch:
+        patch.setattr(directory_module, "REMOTE", frozenset([kind]))
+        assert directory.sweep() == []
+    assert sorted(directory.sweep()) == sorted(OURS)
 
 
 def test_what_names_mean() -> None:

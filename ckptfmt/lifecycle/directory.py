@@ -37,6 +37,15 @@ LOCK_SECONDS = 300.0
 PAUSE_MIN, PAUSE_MAX = 0.001, 0.05
 SMALL_BYTES_MAX = 64 << 20
 
+# File systems of the network, by the names that Linux gives them.
+REMOTE = frozenset(
+    [
+        *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "gfs2", "glusterfs", "gpfs", "lustre"),
+        *("ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2", "smb2", "smb3", "smbfs"),
+        *("virtiofs", "wekafs"),
+    ]
+)
+
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
@@ -95,6 +104,10 @@ class CheckpointDirectory:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):
+            self.close()
 
     def __enter__(self) -> Self:
         return self
@@ -305,7 +318,8 @@ class CheckpointDirectory:
         """Removes what killed writers left of checkpoints named `<checkpoint_name>-<n>`, by the
         rule CMT-15: nothing of a writer that lives, nothing that may be somebody else's.
 
-        What cannot be removed stays for another time, and without locks everything does.
+        What cannot be removed stays for another time. Without locks everything does, and on file
+        systems of the network, where a lock may be seen by one machine only.
 
         Returns:
             The names of what is gone.
@@ -315,7 +329,7 @@ class CheckpointDirectory:
             BusyError: as in `lock`.
         """
         with self.lock():
-            if not self._locks:
+            if not self._locks or _is_remote(self._descriptor()):
                 return []
             names = self.names()
             gone: list[str] = []
@@ -334,13 +348,15 @@ class CheckpointDirectory:
         if files.foreign:
             return []
         empty = [file for file in files.claims if (info := self._stat(file)) and not info.st_size]
-        found = [*files.temporary, *empty]
-        settled: list[str] = []
+        # The journal of a merge without its name tells which data files are that merge's.
+        journals = [file for file in files.temporary if file.startswith(f"{name}{JOURNAL}.")]
+        found = [*(file for file in files.temporary if file not in journals), *empty]
+        settled = journals
         if not files.index:
-            settled = [file for data in files.data.values() for file in data]
+            settled += [file for data in files.data.values() for file in data]
             settled += [f"{name}{JOURNAL}"] if files.journal else []
         elif len(files.data) > 1 and (count := self._shards_of(name)) in files.data:
-            settled = [file for n, data in files.data.items() if n != count for file in data]
+            settled += [file for n, data in files.data.items() if n != count for file in data]
         for file in settled:
             info = self._stat(file)
             if info is not None and info.st_ctime_ns < since:
@@ -479,6 +495,20 @@ def _unlinked(where: int, name: str) -> bool:
     finally:
         os.close(fd)
     return True
+
+
+def _is_remote(fd: int) -> bool:
+    """Whether the directory is on a file system that other machines may write to, as far as Linux
+    tells: its locks need not be theirs."""
+    try:
+        with open(f"/proc/self/fdinfo/{fd}", "rb") as stream:
+            mount = next(line.split()[1] for line in stream if line.startswith(b"mnt_id:"))
+        with open("/proc/self/mountinfo", "rb") as stream:
+            line = next(line for line in stream if line.split(b" ", 1)[0] == mount)
+    except (OSError, StopIteration, IndexError):
+        return False
+    kind = line.partition(b" - ")[2].split(b" ")[0].decode(errors="replace")
+    return kind.startswith("fuse") or kind in REMOTE
 
 
 def _make(path: str, *, sync: bool) -> None:

@@ -57,21 +57,19 @@ class Target:
         self._options = options
         self._directory: TemporaryDirectory | None = None
         self._parts: list[str] = []
-        if options.object_store_names and prefix.startswith(OBJECT_STORES):
-            self._base = f"{self.prefix}.part"
-        else:
+        if not (options.object_store_names and prefix.startswith(OBJECT_STORES)):
             self._directory = TemporaryDirectory(self.prefix)
-            self._base = os.path.join(self._directory.path, "part")
 
     def write(self, inputs: Sequence[str], shards: Sequence[Columns]) -> None:
         """Makes one checkpoint of bundles that are there and of the shards, all or nothing."""
         if not shards and not inputs:
             shards = [Sources()]  # a checkpoint of nothing
-        count = len(shards)
-        self._parts = [names.sharded_filename(self._base, i, count) for i in range(count)]
+        base, count = f"{self.prefix}.part", len(shards)
         try:
             if self._directory is not None:
                 self._directory.make()
+                base = os.path.join(self._directory.path, "part")
+            self._parts = [names.sharded_filename(base, i, count) for i in range(count)]
             _write_shards(self._parts, shards, self._options)
             prefixes = [*inputs, *self._parts]
             merge(prefixes, self.prefix, inputs="consume", durability=self._options.durability)

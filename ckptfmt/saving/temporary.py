@@ -31,14 +31,17 @@ class TemporaryDirectory:
         token: the random part of its name, if somebody else has drawn it.
 
     Attributes:
-        token: the random part.
+        token: the random part, for certain once it was made.
         path: of the directory.
     """
 
     def __init__(self, prefix: str, token: str | None = None) -> None:
-        self.token = token or secrets.token_hex(8)
-        self.path = f"{prefix}_temp_{self.token}"
+        self._prefix = prefix
         self._lock: int | None = None
+        self._name(token or secrets.token_hex(8))
+
+    def _name(self, token: str) -> None:
+        self.token, self.path = token, f"{self._prefix}_temp_{token}"
 
     def make(self) -> None:
         """Makes it, and the directories above it that are missing.
@@ -46,17 +49,18 @@ class TemporaryDirectory:
         Raises:
             StorageError: it cannot be made.
         """
-        path = os.path.join(self.path, LOCK_NAME)
         try:
             for _ in range(TRIES):
                 os.makedirs(self.path, exist_ok=True)
-                # Somebody who cleans up may just have taken an empty directory for a dead one.
+                path = os.path.join(self.path, LOCK_NAME)
+                # Somebody who cleans up may take an empty directory for a dead one: another, then.
                 with contextlib.suppress(FileNotFoundError):
                     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
                     if _hold(fd, path, fcntl.LOCK_EX):
                         self._lock = fd
                         return
                     os.close(fd)
+                self._name(secrets.token_hex(8))
         except OSError as error:
             raise StorageError(
                 f"cannot make the temporary directory of the save: {error.strerror}",
