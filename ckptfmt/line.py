@@ -99,7 +99,7 @@ class SaveFuture(Future[str]):
         error = self._unheard()
         if error is not None:
             logging.getLogger("ckptfmt").error(
-                "the checkpoint %s was not written, and nobody asked: %r", self.prefix, error
+                "the save of %s failed, and nobody asked: %r", self.prefix, error
             )
 
 

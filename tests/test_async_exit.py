@@ -102,7 +102,7 @@ def test_an_error_that_nobody_heard_of_is_logged_at_exit(tmp_path: Path) -> None
     (tmp_path / "ck.index" / "full").mkdir()
     found, printed, told = run(tmp_path, SAVE)
     assert (found, printed) == (0, "")
-    assert told.startswith(f"the checkpoint {tmp_path / 'ck'} was not written, and nobody asked: ")
+    assert told.startswith(f"the save of {tmp_path / 'ck'} failed, and nobody asked: ")
     assert "StorageError" in told
     # Who asked has heard of it.
     found, printed, told = run(tmp_path, SAVE + "future.add_done_callback(lambda f: f.exception())")

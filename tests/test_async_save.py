@@ -410,8 +410,7 @@ def test_an_error_that_nobody_can_hear_of_any_more_is_logged(
         gc.collect()
     assert gone() is None
     assert [record.message for record in caplog.records] == [
-        f"the checkpoint {tmp_path / 'a'} was not written, and nobody asked: "
-        "StorageError('the disk is full')"
+        f"the save of {tmp_path / 'a'} failed, and nobody asked: StorageError('the disk is full')"
     ]
 
 
