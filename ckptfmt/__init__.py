@@ -25,6 +25,7 @@ from ckptfmt.errors import (
     TensorNotFoundError,
     UnsupportedError,
 )
+from ckptfmt.incremental import CompactionLimits
 from ckptfmt.lifecycle.checkpoint import Checkpoint
 from ckptfmt.lifecycle.latest import checkpoints_iterator, latest_checkpoint
 from ckptfmt.lifecycle.manager import CheckpointManager, Rejected, Restored
@@ -37,6 +38,7 @@ from ckptfmt.lifecycle.state import (
     update_checkpoint_state,
 )
 from ckptfmt.lifecycle.trackable import Trackable
+from ckptfmt.lifecycle.training_state import TrainingState
 from ckptfmt.lifecycle.tree_nodes import TreeNode
 from ckptfmt.lifecycle.trees import load_tree, save_tree
 from ckptfmt.line import SaveFuture
@@ -77,6 +79,7 @@ __all__ = [
     "CheckpointState",
     "CkptfmtError",
     "CkptfmtWarning",
+    "CompactionLimits",
     "Coordinator",
     "CorruptError",
     "DSaveSpec",
@@ -117,6 +120,7 @@ __all__ = [
     "TensorHandle",
     "TensorNotFoundError",
     "Trackable",
+    "TrainingState",
     "TreeNode",
     "UnsupportedError",
     "Writer",

@@ -307,6 +307,14 @@ class CheckpointDirectory:
                         failed.setdefault(name, error)
         return failed
 
+    def remove_file(self, name: str) -> None:
+        """Removes one file by its name. That it is not there is no error.
+
+        Raises:
+            StorageError: it could not be removed.
+        """
+        self._unlink(name)
+
     def sync(self) -> None:
         """Brings the names in the directory to the device, if it was opened with durability
         "full"."""
