@@ -19,7 +19,7 @@ import numpy as np
 
 from ckptfmt.arguments import check_choice, wrong
 from ckptfmt.checkpoint_state import STATE_NAME
-from ckptfmt.errors import CheckpointNotFoundError, InvalidError
+from ckptfmt.errors import InvalidError
 from ckptfmt.lifecycle.checkpoint import Checkpoint
 from ckptfmt.lifecycle.directory import CheckpointDirectory
 from ckptfmt.lifecycle.leftovers import METRICS_NAME, number_of
@@ -110,6 +110,7 @@ class TrainingState:
                 self._options, durability="none", enable_async=False
             )
             place = os.path.join(directory, f"workertemp_{task}")
+            _remove(place)  # what a killed worker left there
             self.write_checkpoint_manager = CheckpointManager(
                 self._checkpoint, place, 1, checkpoint_name=NAME, durability="none"
             )
