@@ -118,8 +118,8 @@ def main() -> None:
     print("| side | median ms | least to most | MiB written | MiB read | of a full save's time |")
     print("| --- | --- | --- | --- | --- | --- |")
     medians = {
-        side: [statistics.median(column) for column in zip(*found[side], strict=True)]
-        for side in sides
+        side: [statistics.median(column) for column in zip(*runs, strict=True)]
+        for side, runs in found.items()
     }
     for side in sides:
         seconds, written, read = medians[side]

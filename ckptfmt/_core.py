@@ -349,7 +349,7 @@ class _ExclusiveHandle(_Handle):
         self._lock.acquire()
         try:
             return self._usable()
-        except errors.InvalidError:
+        except BaseException:  # Ctrl-C too
             self._lock.release()
             raise
 

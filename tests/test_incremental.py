@@ -18,7 +18,9 @@ from support.arrays import CODES, bits, random_array, random_shape
 
 import ckptfmt
 from ckptfmt import CheckpointNotFoundError, CorruptError, InvalidError, UnsupportedError, _core
+from ckptfmt.arrays import Sources
 from ckptfmt.incremental import CompactionLimits
+from ckptfmt.writer import write_sources
 
 CHUNK = 262_144
 Tensors = dict[str, Any]
@@ -306,6 +308,23 @@ def test_a_partitioned_tensor_is_written_whole(tmp_path: Path) -> None:
     assert_holds(tmp_path / "b", tensors)
 
 
+def test_slices_are_written(tmp_path: Path) -> None:
+    """As savers of shards hand them in: what is a slice is written, what is whole may be kept."""
+    value, rest = np.arange(12.0).reshape(4, 3), np.ones(1000)
+    ckptfmt.save(tmp_path / "a", {"x": value, "rest": rest})
+    sources = Sources()
+    sources.add(b"s", np.array(["text"]))
+    sources.add(b"x", value[1:3], part=((4, 3), (1, 0), (2, -1)))
+    sources.add(b"rest", rest)
+    sources.add(b"x", value[3:].astype(">f8"), part=((4, 3), (3, 0), (1, -1)))
+    write_sources(tmp_path / "b", sources, None, base=tmp_path / "a")
+    assert links(tmp_path / "b") == [2, 1]
+    with ckptfmt.open(tmp_path / "b") as reader:
+        assert np.array_equal(reader["x"][1:], value[1:])
+        assert np.array_equal(reader["rest"].read(), rest)
+        assert reader["s"].read().tolist() == [b"text"]
+
+
 def test_names_of_any_bytes(tmp_path: Path) -> None:
     tensors = {b"\xff\x00x": np.ones(3), "ä/ö".encode(): np.ones(4), b"\x00": np.ones(5)}
     ckptfmt.save(tmp_path / "a", tensors)
@@ -538,6 +557,26 @@ def test_progress(tmp_path: Path) -> None:
         assert told[0] == (72_000, 80_000)
         assert told[-1] == (80_000, 80_000)
         assert [done for done, _ in told] == sorted(done for done, _ in told)
+
+
+def test_an_exception_leaves_nothing(tmp_path: Path) -> None:
+    tensors = {"x": np.ones(100), "y": np.zeros(100)}
+    ckptfmt.save(tmp_path / "a", tensors)
+    before = sorted(tmp_path.iterdir())
+    for number in (1, 2):
+        calls: list[int] = []
+
+        def stop(*_: int, calls: list[int] = calls, number: int = number) -> None:
+            calls.append(1)
+            if len(calls) == number:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            ckptfmt.save(
+                tmp_path / "b", {**tensors, "y": np.ones(5)}, base=tmp_path / "a", progress=stop
+            )
+        assert sorted(tmp_path.iterdir()) == before
+        assert links(tmp_path / "a") == [1]
 
 
 # ---- refused -------------------------------------------------------------------------------------

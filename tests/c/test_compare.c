@@ -299,17 +299,17 @@ static void test_damage(void)
 	CHECK(compare(sources, 2, same) == CKPTFMT_CORRUPT);
 }
 
-/* A wrong checksum in an index that is sound otherwise, of the value or of a chunk; a partitioned tensor, a feature
- * that is not known; the other byte order. */
+/* A wrong checksum in an index that is sound otherwise, of the value, of a chunk, or of a value whose chunks are right; a
+ * partitioned tensor, a feature that is not known; the other byte order. */
 static void test_made_by_others(void)
 {
 	const int64_t dims[1] = {8}, starts[1] = {0}, lengths[1] = {4}, rest[1] = {4};
 	const uint8_t bytes[8] = {1, 2, 3, 4, 5, 6, 7, 8};
-	const char *const names[5] = {"good", "sum", "chunk", "cut", "new"};
-	ckptfmt_source sources[5];
-	uint8_t same[5];
+	const char *const names[6] = {"good", "sum", "chunk", "cut", "new", "total"};
+	ckptfmt_source sources[6];
+	uint8_t same[6];
 	bundle_maker m;
-	for (int i = 0; i < 5; i++)
+	for (int i = 0; i < 6; i++)
 		sources[i] = source_of(names[i], CKPTFMT_UINT8, bytes, 1, dims);
 	for (int big = 0; big < 2; big++) {
 		maker_entry *entry;
@@ -327,11 +327,14 @@ static void test_made_by_others(void)
 		maker_slice(&m, entry, "cut", rest, lengths, 0, bytes + 4, 4);
 		entry = maker_tensor(&m, "new", CKPTFMT_UINT8, 1, dims, 0, bytes, 8);
 		cf_put_bytes(&entry->more, "\xa2\x06\x02\x08\x01", 5);     /* feature_flags 1 */
+		entry = maker_tensor(&m, "total", CKPTFMT_UINT8, 1, dims, 0, bytes, 8);
+		maker_chunks(entry, 4, bytes);
+		entry->fields.masked_crc ^= 1;
 		maker_build(&m);
 		maker_save(&m);
-		CHECK_OK(compare(sources, 5, same), err);
+		CHECK_OK(compare(sources, 6, same), err);
 		CHECK_EQ(same[0], !big);
-		for (int i = 1; i < 5; i++)
+		for (int i = 1; i < 6; i++)
 			CHECK_EQ(same[i], 0);
 		maker_free(&m);
 	}
