@@ -216,7 +216,8 @@ ckptfmt_status cf_os_create(const cf_directory *directory, const char *name, cf_
 	if (out->fd < 0 && !*exists)
 		return cf_posix_fail(err, errno, directory, name, "cannot make the file");
 	if (out->fd >= 0 && cf_posix_is_taken_away(directory, name, out->fd)) {
-		cf_os_close_quietly(out);
+		cf_posix_close_quietly(out->fd);
+		out->fd = -1;
 		*exists = true;
 	}
 	return CKPTFMT_OK;
@@ -261,6 +262,13 @@ ckptfmt_status cf_os_close(cf_file *file, const char *path, ckptfmt_error *err)
 	return CKPTFMT_OK;
 }
 
+void cf_os_close_quietly(cf_file *file)
+{
+	if (file->fd >= 0)
+		cf_posix_close_quietly(file->fd);
+	file->fd = -1;
+}
+
 ckptfmt_status cf_os_close_held(cf_file *file, const char *path, ckptfmt_error *err)
 {
 	ckptfmt_status status;
@@ -272,13 +280,6 @@ ckptfmt_status cf_os_close_held(cf_file *file, const char *path, ckptfmt_error *
 	if (status != CKPTFMT_OK)
 		cf_os_close_quietly(file);
 	return status;
-}
-
-void cf_os_close_quietly(cf_file *file)
-{
-	if (file->fd >= 0)
-		cf_posix_close_quietly(file->fd);
-	file->fd = -1;
 }
 
 /* ---- reading and writing ---- */
