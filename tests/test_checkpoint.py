@@ -5,8 +5,10 @@ refused."""
 from __future__ import annotations
 
 import concurrent.futures
+import copy
 import dataclasses
 import os
+import pickle
 import weakref
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -205,6 +207,20 @@ def test_objects_that_cannot_be_saved_are_refused_at_once(value: Any) -> None:
 def test_names_of_methods_are_refused(name: str) -> None:
     with pytest.raises(ckptfmt.InvalidError, match=f"cannot be named '{name}'"):
         ckptfmt.Checkpoint(**{name: np.zeros(1)})
+
+
+@pytest.mark.parametrize("how", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_copies_have_objects_of_their_own(tmp_path: Path, how: Any) -> None:
+    path = ckptfmt.Checkpoint({"w": np.full(1, 5.0)}, n=3, x=1).save(tmp_path / "ck")
+    checkpoint = ckptfmt.Checkpoint({"w": np.zeros(1)}, n=0)
+    checkpoint.restore(path, partial=True)
+    copied = how(checkpoint)
+    copied.root["w"][...] = 1
+    assert (checkpoint.root["w"][0], copied.n, copied.save_counter[()]) == (5.0, 3, 1)
+    copied.restore(path, partial=True)
+    assert copied.root["w"][0] == 5.0 and copied.save(tmp_path / "ck").endswith("ck-2")
+    copied.x = 0
+    assert copied.x == 1 and checkpoint.save_counter[()] == 1
 
 
 # ---- counting and the state file -----------------------------------------------------------------

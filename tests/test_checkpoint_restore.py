@@ -184,6 +184,13 @@ def test_two_objects_here_that_are_one_there(tmp_path: Path) -> None:
         status.assert_consumed()  # and no second warning
 
 
+def test_the_edge_back_to_the_root_is_no_contradiction(tmp_path: Path) -> None:
+    path = ckptfmt.Checkpoint(Module(w=np.ones(1)), a=np.ones(1)).write(tmp_path / "ck")
+    inner = ckptfmt.Checkpoint(Module(w=np.zeros(1)), a=np.zeros(1))
+    ckptfmt.Checkpoint(inner).read(path, partial=True)
+    assert inner.a[0] == 1.0 and inner.root.w[0] == 0.0
+
+
 def test_values_that_are_two_here_and_one_there_both_get_it(tmp_path: Path) -> None:
     one = np.array(5)
     path = written(tmp_path, a=one, d={"b": one})

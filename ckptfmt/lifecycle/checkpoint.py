@@ -109,6 +109,11 @@ class Checkpoint(Trackable):
                     raise taken(name)
         super().__setattr__(name, value)
 
+    def __getstate__(self) -> Any:
+        """What a copy has: neither values that wait nor a save that is still running."""
+        own = dict.fromkeys(Checkpoint.__slots__) | {"_ckptfmt_root": self._ckptfmt_root}
+        return dict(vars(self)), own
+
     # ---- saving
 
     @property
