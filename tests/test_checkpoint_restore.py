@@ -23,6 +23,7 @@ from ckptfmt.lifecycle.graph import (
     SlotVariable,
     encode_graph,
 )
+from ckptfmt.lifecycle.restoring import Restoration
 from ckptfmt.saving.parallel import ParallelVariable
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
@@ -306,13 +307,26 @@ def test_of_two_restores_the_later_one_counts(tmp_path: Path, newest: int, first
     roots[first_set].dep = dep
     roots[3 - first_set].dep = dep
     assert dep.w[0] == newest
-    late = Module()
+
+
+@pytest.mark.parametrize("newest", [1, 2])
+@pytest.mark.parametrize("first_set", [1, 2])
+def test_of_two_that_wait_for_one_attribute_the_later_one_counts(
+    tmp_path: Path, newest: int, first_set: int
+) -> None:
+    roots = {1: Module(), 2: Module()}
+    checkpoints = {number: ckptfmt.Checkpoint(m=root) for number, root in roots.items()}
     for number in (3 - newest, newest):
-        checkpoints[number].read(paths[number], partial=True)
-        roots[number].dep = dep
-    roots[1].dep = roots[2].dep = late
-    late.w = np.zeros(1)
-    assert late.w[0] == 0.0  # it was there at the restore
+        saved = ckptfmt.Checkpoint(m=Module(dep=Module(n=number)))
+        checkpoints[number].read(saved.write(tmp_path / f"ck{number}"))
+    dep = Module()
+    roots[first_set].dep = dep
+    roots[3 - first_set].dep = dep
+    dep.n = 0
+    assert dep.n == newest
+    for checkpoint in checkpoints.values():
+        assert isinstance(checkpoint._ckptfmt_last, Restoration)
+        checkpoint._ckptfmt_last.expect_partial = True
 
 
 def test_a_later_restore_is_not_undone_by_an_older_status(tmp_path: Path) -> None:

@@ -104,8 +104,9 @@ class Checkpoint(Trackable):
             child = value() if isinstance(value, weakref.ref) else value
             role_of(child, (name,))
             if self._ckptfmt_root is not None:
-                own = {one.name: one.value for one in children_of(self._root())}
-                if name in own and own[name] is not child:
+                root = self._root()
+                own = {one.name: one.value for one in children_of(root)}
+                if child is not root and own.get(name, child) is not child:
                     raise taken(name)
         super().__setattr__(name, value)
 

@@ -371,7 +371,7 @@ class View:
         for child in children_of(self.beside):
             if child.name not in own:
                 found.append(child)
-            elif own[child.name] is not child.value:
+            elif own[child.name] is not child.value and child.value is not self.root:
                 raise taken(child.name)
         return found
 
