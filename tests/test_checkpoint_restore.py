@@ -4,7 +4,9 @@ checkpoints that are damaged or of other kinds."""
 
 from __future__ import annotations
 
+import gc
 import os
+import random
 import shutil
 import warnings
 from collections.abc import Callable
@@ -183,6 +185,23 @@ def test_two_objects_here_that_are_one_there(tmp_path: Path) -> None:
     assert (first[0], second[0]) == (5.0, 0.0)
     with pytest.raises(ckptfmt.MatchError, match="got no value from the checkpoint: 'd/b'"):
         status.assert_consumed()  # and no second warning
+
+
+def test_two_objects_that_come_later_and_are_one_there(tmp_path: Path) -> None:
+    one = np.full(1, 5.0)
+    path = written(tmp_path, a=one, b=one)
+    checkpoint = ckptfmt.Checkpoint(a=np.zeros(1))
+    status = checkpoint.read(path)
+    checkpoint.b = np.zeros(1)  # nothing waits: the value has its object
+    assert checkpoint.b[0] == 0.0
+    with pytest.warns(ckptfmt.CkptfmtWarning, match="the object at 'a' and the object at 'b' are"):
+        status.retry()
+    checkpoint = ckptfmt.Checkpoint()
+    checkpoint.read(path)
+    checkpoint.b = np.zeros(1)
+    with pytest.warns(ckptfmt.CkptfmtWarning, match="another object and the object at 'a' are one"):
+        checkpoint.a = np.zeros(1)
+    assert (checkpoint.a[0], checkpoint.b[0]) == (0.0, 5.0)
 
 
 def test_the_edge_back_to_the_root_is_no_contradiction(tmp_path: Path) -> None:
@@ -470,6 +489,66 @@ def test_graphs_that_make_no_sense_end(tmp_path: Path, forge: Forge) -> None:
         status = checkpoint.read(path, partial=True)
     with pytest.raises(ckptfmt.MatchError):
         status.assert_consumed()
+
+
+def random_nodes(rng: random.Random) -> list[Node]:
+    count = rng.randint(1, 6)
+    nodes = []
+    for _ in range(count):
+        names = rng.sample(["a", "d", "n", "o", "s", "t", "x", "y", "0", "1"], rng.randint(0, 6))
+        kinds = rng.sample(["VARIABLE_VALUE", "py_state", "parallel_component_1", "q"], 2)
+        attributes = [
+            Attribute(kind, "", rng.choice(["f", "v", "s", "i", OBJECT_GRAPH_KEY, "gone"]))
+            for kind in kinds[: rng.choice((0, 1, 1, 2))]
+        ]
+        slots = [SlotVariable(rng.randrange(count), "m", rng.randrange(count))]
+        nodes.append(
+            Node(
+                [(name, rng.randrange(count)) for name in names],
+                attributes,
+                slots if rng.random() < 0.2 else [],
+                ("Nobody.knows", "a") if rng.random() < 0.03 else None,
+                rng.choice((None, True, False)),
+            )
+        )
+    return nodes
+
+
+def test_whatever_a_graph_says_there_is_an_answer(tmp_path: Path, seed: int) -> None:
+    class State:
+        def serialize(self) -> str:
+            return ""
+
+        def deserialize(self, value: bytes) -> None:
+            assert isinstance(value, bytes)
+
+    tensors = {"f": np.float64(2), "v": np.ones(2), "s": b"text", "i": np.int64(3)}
+    outcomes: set[str] = set()
+    for number in range(300):
+        path = forged(tmp_path, random_nodes(random.Random(f"graph {seed} {number}")), **tensors)
+        holder: dict[str, Any] = {"x": np.zeros(()), "0": 0}
+        holder["y"] = holder
+        array = np.zeros(2)
+        checkpoint = ckptfmt.Checkpoint(
+            a=array,
+            d=holder,
+            n=0,
+            o=Optimizer((array, "m", np.zeros(()))),
+            s=State(),
+            t=(0.0, [array], ParallelVariable([np.zeros(2), np.zeros(2)])),
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ckptfmt.CkptfmtWarning)
+            try:
+                status = checkpoint.read(path, partial=True)
+                checkpoint.x = Module(y=np.zeros(()))
+                status.assert_consumed()
+                outcomes.add("consumed")
+            except ckptfmt.CkptfmtError as error:
+                outcomes.add(type(error).__name__)
+            del checkpoint
+            gc.collect() if number % 50 == 0 else None
+    assert outcomes >= {"MatchError", "InvalidError", "TensorNotFoundError"}
 
 
 def test_values_of_other_kinds_than_their_objects(tmp_path: Path) -> None:
