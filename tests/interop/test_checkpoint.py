@@ -47,7 +47,7 @@ DTYPES = (
     "complex64",
     "string",
 )
-ROUNDS = 12
+ROUNDS = 40
 
 
 # ---- our side of tf_checkpoint.py ----------------------------------------------------------------
@@ -363,6 +363,43 @@ def test_slot_variables_go_both_ways(tmp_path: Path) -> None:
         {"objects": {"z": optimizer, "model": model, "a": optimizer}},
     ]
     check_both_ways(tmp_path, cases)
+
+
+def split(rng: random.Random, objects: dict[str, Tree]) -> dict[str, Any]:
+    """The same objects, of which some come later and some never."""
+    now: dict[str, Tree] = {}
+    later: list[list[Any]] = []
+    for name, tree in objects.items():
+        kept = tree
+        if "is" not in tree and tree["kind"] in ("dict", "module", "checkpoint"):
+            items = dict(tree["items"])
+            for child in [child for child in items if rng.random() < 0.4]:
+                moved = items.pop(child)
+                if rng.random() < 0.8:
+                    later.append([[name, child], moved])
+            kept = {**tree, "items": items}
+        if rng.random() < 0.4:
+            later.insert(0, [[name], kept])
+        elif rng.random() < 0.1:
+            later = [one for one in later if one[0][0] != name]
+        else:
+            now[name] = kept
+    return {"objects": now, "later": later}
+
+
+def test_generated_structures_that_come_later(tmp_path: Path) -> None:
+    seed = seed_from_environment()
+    cases = {}
+    for number in range(ROUNDS):
+        rng = random.Random(f"later {seed} {number}")
+        objects = Generator(rng).objects()
+        cases[str(number)] = ({"objects": objects}, blank(split(rng, objects)))
+    seen = set()
+    for name, (job, theirs) in both(tmp_path, cases).items():
+        ours = restored(job)
+        assert {key: theirs[key] for key in ours} == ours, cases[name]
+        seen.add(tuple(ours["outcomes"]))
+    assert len(seen) > 1
 
 
 # ---- what a status says --------------------------------------------------------------------------
