@@ -4,9 +4,7 @@ refused."""
 
 from __future__ import annotations
 
-import concurrent.futures
 import copy
-import dataclasses
 import os
 import pickle
 import weakref
@@ -16,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.background import PATIENCE, Gate
 
 import ckptfmt
-from ckptfmt.lifecycle import checkpoint as module
 from ckptfmt.lifecycle.graph import OBJECT_GRAPH_KEY, ObjectGraph, decode_graph
 from ckptfmt.saving import registration
 from ckptfmt.saving.parallel import ParallelVariable
@@ -314,47 +312,46 @@ def test_a_relative_prefix_is_of_the_directory_at_the_call(
     assert b'model_checkpoint_path: "ck-2"' in (tmp_path / "sub" / "checkpoint").read_bytes()
 
 
-class Background:
-    """A Saver that saves in the background, as `enable_async` asks for."""
-
-    def __init__(self, saver: ckptfmt.Saver) -> None:
-        self.saver = saver
-        self.future: concurrent.futures.Future[str] = concurrent.futures.Future()
-
-    def save(self, path: str, options: ckptfmt.CheckpointOptions) -> Any:
-        self.run = lambda: self.future.set_result(
-            self.saver.save(path, dataclasses.replace(options, enable_async=False))
-        )
-        return self.future
-
-
 def test_a_save_in_the_background_names_the_newest_when_it_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    savers: list[Background] = []
-    real = module.saver_of
-
-    def in_background(view: Any) -> Any:
-        savers.append(Background(real(view)))
-        return savers[-1]
-
-    monkeypatch.setattr(module, "saver_of", in_background)
+    gate = Gate(monkeypatch)
     target = np.ones(1)
     checkpoint = ckptfmt.Checkpoint(w=target)
-    future = checkpoint.save(tmp_path / "ck", ckptfmt.CheckpointOptions(enable_async=True))
-    assert not future.done() and not (tmp_path / "checkpoint").exists()
-    savers[0].run()
-    assert future.result() == str(tmp_path / "ck-1")
-    assert (tmp_path / "checkpoint").exists()
+    options = ckptfmt.CheckpointOptions(enable_async=True)
+    future = checkpoint.save(tmp_path / "ck", options)
+    assert isinstance(future, ckptfmt.SaveFuture)
+    assert future.prefix == str(tmp_path / "ck-1")
+    assert not future.done() and list(tmp_path.glob("checkpoint")) == []
     target[...] = 0
-    checkpoint.restore(future.result()).assert_consumed()
+    gate.open()
+    assert future.result(PATIENCE) == str(tmp_path / "ck-1")
+    assert (tmp_path / "checkpoint").exists()
+    checkpoint.restore(future).assert_consumed()
     assert target[0] == 1
     checkpoint.sync()
-    again = checkpoint.write(tmp_path / "ck")
-    again.set_exception(ckptfmt.BusyError("busy"))
+
+
+@pytest.mark.parametrize("next_call", ["save", "write", "read", "restore", "sync"])
+def test_what_ended_a_save_in_the_background_is_raised_by_the_next_call(
+    tmp_path: Path, next_call: str
+) -> None:
+    def fails(path: str) -> None:
+        raise ckptfmt.BusyError("busy")
+
+    checkpoint = ckptfmt.Checkpoint(w=np.ones(1))
+    options = ckptfmt.CheckpointOptions(enable_async=True, write_callbacks=[fails])
+    arguments = [] if next_call == "sync" else [tmp_path / "ck"]
+    future = checkpoint.write(tmp_path / "ck", options)
     with pytest.raises(ckptfmt.BusyError, match="busy"):
-        checkpoint.sync()
-    checkpoint.sync()
+        getattr(checkpoint, next_call)(*arguments)
+    getattr(checkpoint, next_call)(*arguments)
+    # Somebody has asked: it is nobody else's concern.
+    future = checkpoint.write(tmp_path / "ck", options)
+    assert isinstance(future, ckptfmt.SaveFuture)
+    with pytest.raises(ckptfmt.BusyError, match="busy"):
+        future.result(PATIENCE)
+    getattr(checkpoint, next_call)(*arguments)
 
 
 # ---- protocols -----------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ the other wrote."""
 
 from __future__ import annotations
 
-import concurrent.futures
 import dataclasses
 import os
 import warnings
@@ -37,9 +36,11 @@ from ckptfmt.lifecycle.trackable import (
     taken,
     waiting,
 )
+from ckptfmt.line import Line, SaveFuture
 from ckptfmt.locate import path_text
 from ckptfmt.reader import Reader
 from ckptfmt.saving.options import CheckpointOptions
+from ckptfmt.saving.saver import Saver
 
 __all__ = ["Checkpoint"]
 
@@ -72,15 +73,15 @@ class Checkpoint(Trackable):
             the root has for another object.
     """
 
-    __slots__ = ("_ckptfmt_last", "_ckptfmt_root", "_ckptfmt_writing")
+    __slots__ = ("_ckptfmt_last", "_ckptfmt_line", "_ckptfmt_root")
 
     _ckptfmt_root: Any
-    # The restore whose values may still be waiting, and the save that may still be running.
+    # The restore whose values may still be waiting.
     _ckptfmt_last: Restoration | NamedRestoration | None
-    _ckptfmt_writing: concurrent.futures.Future[Any] | None
+    _ckptfmt_line: Line
 
     def __init__(self, root: Any = None, **objects: Any) -> None:
-        self._ckptfmt_last = self._ckptfmt_writing = None
+        self._ckptfmt_last, self._ckptfmt_line = None, Line()
         self._ckptfmt_root = root
         if root is not None:
             if is_value(root):
@@ -112,8 +113,14 @@ class Checkpoint(Trackable):
 
     def __getstate__(self) -> Any:
         """What a copy has: neither values that wait nor a save that is still running."""
-        own = dict.fromkeys(Checkpoint.__slots__) | {"_ckptfmt_root": self._ckptfmt_root}
+        own = {"_ckptfmt_last": None, "_ckptfmt_root": self._ckptfmt_root}
         return dict(vars(self)), own
+
+    def __setstate__(self, state: Any) -> None:
+        attributes, own = state
+        vars(self).update(attributes)
+        for name, value in (*own.items(), ("_ckptfmt_line", Line())):
+            object.__setattr__(self, name, value)
 
     # ---- saving
 
@@ -136,7 +143,9 @@ class Checkpoint(Trackable):
     def save_counter(self, value: Any) -> None:
         self.save_counter[...] = value
 
-    def write(self, file_prefix: Path, options: CheckpointOptions | None = None) -> Any:
+    def write(
+        self, file_prefix: Path, options: CheckpointOptions | None = None
+    ) -> str | SaveFuture:
         """Saves a checkpoint at exactly this prefix. Neither counts nor writes the state file of
         the directory; for `read`.
 
@@ -148,10 +157,11 @@ class Checkpoint(Trackable):
             What `Saver.save` raises, and the objects' own methods.
         """
         path, options = path_text(file_prefix), _checked(options)
+        self._ckptfmt_line.settle()
         options.before_save(path)
-        return self._saved(saver_of(self._view()), path, options)
+        return self._saved(saver_of(self._view(), self._ckptfmt_line), path, options)
 
-    def save(self, file_prefix: Path, options: CheckpointOptions | None = None) -> Any:
+    def save(self, file_prefix: Path, options: CheckpointOptions | None = None) -> str | SaveFuture:
         """Saves a checkpoint at `<file_prefix>-<number>`, the number being that of `save_counter`
         after it was counted up, and names it as the newest one in its directory's state file.
 
@@ -163,11 +173,12 @@ class Checkpoint(Trackable):
             What `write` and `update_checkpoint_state` raise.
         """
         path, options = path_text(file_prefix), _checked(options)
+        self._ckptfmt_line.settle()
         counter = self.save_counter
         number = int(counter) + 1
         path = f"{path}-{number}"
         options.before_save(path)
-        saver = saver_of(self._view())
+        saver = saver_of(self._view(), self._ckptfmt_line)
         counter[...] = number
         durability = options.durability
         # The working directory may be another one when a save in the background is over.
@@ -181,12 +192,9 @@ class Checkpoint(Trackable):
         callbacks = (*options.write_callbacks, record)
         return self._saved(saver, path, dataclasses.replace(options, write_callbacks=callbacks))
 
-    def _saved(self, saver: Any, path: str, options: CheckpointOptions) -> Any:
+    def _saved(self, saver: Saver, path: str, options: CheckpointOptions) -> str | SaveFuture:
         self._warn_of_overlooked(path)
-        written = saver.save(path, dataclasses.replace(options, before_save_callbacks=()))
-        if isinstance(written, concurrent.futures.Future):
-            self._ckptfmt_writing = written
-        return written
+        return saver.save(path, dataclasses.replace(options, before_save_callbacks=()))
 
     def _warn_of_overlooked(self, path: str) -> None:
         """Warns, once, where values wait for objects that have come and were not looked for."""
@@ -205,10 +213,9 @@ class Checkpoint(Trackable):
             )
 
     def sync(self) -> None:
-        """Waits until the newest save with `enable_async` is over, and raises what it raised."""
-        writing, self._ckptfmt_writing = self._ckptfmt_writing, None
-        if writing is not None:
-            writing.result()
+        """Waits until saves with `enable_async` are over, and raises what ended the last one of
+        this Checkpoint, unless somebody has asked its future. So do all other methods here."""
+        self._ckptfmt_line.settle()
 
     # ---- restoring
 
@@ -276,8 +283,7 @@ class Checkpoint(Trackable):
                 raise wrong(name, "True or False", given)
         if save_path is None:
             return InitializationOnlyStatus()
-        if self._ckptfmt_writing is not None:
-            concurrent.futures.wait([self._ckptfmt_writing])
+        self._ckptfmt_line.settle()
         view = self._view()
         reader = reading.open(save_path)
         try:

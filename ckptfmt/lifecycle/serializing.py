@@ -41,6 +41,7 @@ from ckptfmt.lifecycle.trackable import (
     has_slots,
     method_of,
 )
+from ckptfmt.line import Line
 from ckptfmt.saving.saver import Saver
 from ckptfmt.saving.specs import SaveSpec
 
@@ -218,8 +219,12 @@ class _ByIdentity(Mapping[Any, Mapping[str, Any]]):
         return self._pairs
 
 
-def saver_of(view: View) -> Saver:
+def saver_of(view: View, line: Line) -> Saver:
     """A Saver of the objects of a checkpoint as they are now, their graph included.
+
+    Args:
+        view: the objects.
+        line: of the owner of its background saves.
 
     Raises:
         InvalidError: an object that cannot be saved; the message names its path or its tensor.
@@ -257,4 +262,5 @@ def saver_of(view: View) -> Saver:
     mark_checkpoint_values(graph)
     content = np.empty((), object)
     content[()] = encode_graph(graph)
-    return Saver(_ByIdentity([*pairs, *states, (None, {OBJECT_GRAPH_KEY: content})]), registered)
+    tensors_of = _ByIdentity([*pairs, *states, (None, {OBJECT_GRAPH_KEY: content})])
+    return Saver(tensors_of, registered, line=line)

@@ -85,6 +85,8 @@ class Saver:
         registered_savers: name of a registered saver -> name of an object -> object; see
             `register_checkpoint_saver`.
         restore_fns: object -> function to call instead of its `restore`.
+        line: whose background saves these are: the next save or restore of the same owner raises
+            an error that nobody has asked for. Default the Saver's own.
 
     Raises:
         InvalidError: a key that is empty or reserved, a key and slice given twice, slices of one
@@ -99,6 +101,7 @@ class Saver:
         registered_savers: Mapping[str, Mapping[str, Any]] | None = None,
         *,
         restore_fns: Mapping[Any, RestoreFn] | None = None,
+        line: Line | None = None,
     ) -> None:
         self._tasks: dict[str, list[_Item]] = {}
         if not isinstance(serialized_tensors, Mapping):
@@ -123,7 +126,7 @@ class Saver:
                 self._tasks.setdefault(task_of(spec.device), []).append(item)
         _check_slices(item for items in self._tasks.values() for item in items)
         self._registered = _registered(registered_savers)
-        self._line = Line()
+        self._line = line or Line()
 
     @classmethod
     def from_saveables(
