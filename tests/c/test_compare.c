@@ -299,8 +299,8 @@ static void test_damage(void)
 	CHECK(compare(sources, 2, same) == CKPTFMT_CORRUPT);
 }
 
-/* A wrong checksum in an index that is sound otherwise, of the value, of a chunk, or of a value whose chunks are right; a
- * partitioned tensor, a feature that is not known; the other byte order. */
+/* A wrong checksum in an index that is sound otherwise, of a value, of a chunk, or of a value whose chunks are right;
+ * a partitioned tensor, a feature that is not known; the other byte order. */
 static void test_made_by_others(void)
 {
 	const int64_t dims[1] = {8}, starts[1] = {0}, lengths[1] = {4}, rest[1] = {4};
