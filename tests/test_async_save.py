@@ -20,7 +20,7 @@ from support.process import SANITIZED, memory_limit
 from test_fork import in_child
 
 import ckptfmt
-from ckptfmt import _core_memory, line, save_async, writer
+from ckptfmt import _core, line, save_async, writer
 from ckptfmt.errors import InvalidError, StorageError, UnsupportedError
 from ckptfmt.line import SaveFuture
 from ckptfmt.saving import snapshot
@@ -419,13 +419,13 @@ def test_an_error_that_nobody_can_hear_of_any_more_is_logged(
 
 def test_the_memory_is_kept_and_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     taken: list[int] = []
-    real = _core_memory.Memory.__init__
+    real = _core.Memory.__init__
 
     def noted(self: Any, size: int, threads: int) -> None:
         taken.append(size)
         real(self, size, threads)
 
-    monkeypatch.setattr(_core_memory.Memory, "__init__", noted)
+    monkeypatch.setattr(_core.Memory, "__init__", noted)
     unit = snapshot.UNIT
     for size in (100, unit, 10, unit + 1, 3, 2 * unit):
         save_async(tmp_path / "ck", {"x": np.zeros(size, np.uint8)}, durability="none").result()
@@ -504,7 +504,7 @@ def test_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
     before = contents(tmp_path)
     with monkeypatch.context() as patch:
         if where == "copy":
-            patch.setattr(_core_memory.Memory, "copy", interrupt)
+            patch.setattr(_core.Memory, "copy", interrupt)
         else:
             patch.setattr(threading.Thread, "start", interrupt)
         with pytest.raises(KeyboardInterrupt):

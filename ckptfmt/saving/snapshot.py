@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import _core_memory, dtypes
-from ckptfmt._core import SOURCE
-from ckptfmt._core_memory import Memory
+from ckptfmt import _core, dtypes
+from ckptfmt._core import SOURCE, Memory
 from ckptfmt.arguments import wrong
 from ckptfmt.arrays import Sources
 from ckptfmt.errors import InvalidError
@@ -141,7 +140,7 @@ class Snapshot:
     def __init__(self, shards: Sequence[Sources]) -> None:
         described = [sources.described() for sources in shards]
         whole = np.concatenate([np.empty(0, SOURCE), *(table for table, _, _ in described)])
-        size = _core_memory.copy_size(whole) if len(whole) else 0
+        size = _core.copy_size(whole) if len(whole) else 0
         self._memory = _arena.take(size) if size else None
         if self._memory is not None:
             try:

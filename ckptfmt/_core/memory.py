@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt._ckptfmt import ffi, lib
-from ckptfmt._core import _own, _view, address, check, new_error
+from ckptfmt._core.border import check, new_error
+from ckptfmt._core.columns import address, array_at
+from ckptfmt._core.handles import own
 
 __all__ = ["Memory", "copy_size"]
 
@@ -27,9 +29,9 @@ class Memory:
         check(lib.ckptfmt_memory_take(size, threads, out, error), error)
         self.size = size
         # A forked child does not have this memory: there, nothing is given back.
-        pointer = _own(out[0], lambda data: lib.ckptfmt_memory_give(data, size))
+        pointer = own(out[0], lambda data: lib.ckptfmt_memory_give(data, size))
         self._pointer = pointer
-        self.bytes = _view(pointer, size, np.dtype(np.uint8), pointer)
+        self.bytes = array_at(pointer, size, np.dtype(np.uint8), pointer)
 
     @property
     def address(self) -> int:

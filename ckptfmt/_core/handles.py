@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Handles: objects of C that Python owns."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ckptfmt import errors
+from ckptfmt._ckptfmt import ffi
+from ckptfmt._core.border import check, new_error
+from ckptfmt._core.library import limits_of
+
+
+class _Closed:
+    """Stands for a closed handle. Not None: cffi on PyPy would pass that on as NULL."""
+
+
+CLOSED = _Closed()
+
+
+class _Handle:
+    """A C object that can be closed, in the process that made it."""
+
+    __slots__ = ("__weakref__", "_lock", "_name", "_owned", "_pid", "_pointer")
+
+    def __init__(self, pointer: Any, name: str) -> None:
+        self._owned = self._pointer = pointer
+        self._name = name
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+
+    @property
+    def closed(self) -> bool:
+        return self._pointer is CLOSED
+
+    @property
+    def foreign(self) -> bool:
+        """True in a process forked after the handle was made."""
+        return self._pid != os.getpid()
+
+    def _usable(self) -> Any:
+        if self._pointer is CLOSED:
+            raise errors.InvalidError(f"{self._name} is closed")
+        return self._pointer
+
+    def _refuse_after_fork(self) -> None:
+        # Before any lock is touched: a thread of the parent may have held it when the child was
+        # made.
+        if self.foreign:
+            raise errors.InvalidError(
+                f"{self._name} was opened before a fork: open it again in this process"
+            )
+
+
+class SharedHandle(_Handle):
+    """Used by many threads at once. `with handle as pointer:` marks a call; the last one out frees
+    a closed handle."""
+
+    __slots__ = ("_calls",)
+
+    def __init__(self, pointer: Any, name: str) -> None:
+        super().__init__(pointer, name)
+        self._calls = 0
+
+    def __enter__(self) -> Any:
+        self._refuse_after_fork()
+        with self._lock:
+            pointer = self._usable()
+            self._calls += 1
+        return pointer
+
+    def __exit__(self, *_exc: object) -> None:
+        with self._lock:
+            self._calls -= 1
+            last = self._pointer is CLOSED and not self._calls
+        if last:
+            ffi.release(self._owned)
+
+    def close(self) -> None:
+        """Closes, at once or when the last call under way returns. Harmless when closed already."""
+        if self.foreign:
+            self._pointer = CLOSED
+            return
+        with self._lock:
+            idle = self._pointer is not CLOSED and not self._calls
+            self._pointer = CLOSED
+        if idle:
+            ffi.release(self._owned)
+
+
+class ExclusiveHandle(_Handle):
+    """Used by one thread at a time: calls, and closing, wait for each other."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> Any:
+        self._refuse_after_fork()
+        self._lock.acquire()
+        try:
+            return self._usable()
+        except BaseException:  # Ctrl-C too
+            self._lock.release()
+            raise
+
+    def __exit__(self, *_exc: object) -> None:
+        self._lock.release()
+
+    def close(self) -> None:
+        """Closes when the call under way returns. Harmless when closed already."""
+        if self.foreign:
+            self._pointer = CLOSED
+            return
+        with self._lock:
+            if self._pointer is not CLOSED:
+                self._pointer = CLOSED
+                ffi.release(self._owned)
+
+
+def call(handle: Any, function: Callable[..., int], *arguments: Any) -> None:
+    """Calls a function of C that takes the handle first and an error last, and raises that."""
+    error = new_error()
+    with handle as pointer:
+        status = function(pointer, *arguments, error)
+    check(status, error, handle.path)
+
+
+def own(pointer: Any, free: Callable[[Any], None]) -> Any:
+    """Wraps a pointer so that `free` runs once, and only in the process that made it."""
+
+    def free_here(raw: Any, pid: int = os.getpid(), getpid: Callable[[], int] = os.getpid) -> None:
+        if getpid() == pid:
+            free(raw)
+
+    return ffi.gc(pointer, free_here)
+
+
+def open_options(limits: Mapping[str, int] | None, follow_symlinks: bool) -> tuple[Any, Any]:
+    """The options, and the limits that they point to."""
+    values = limits_of(limits)
+    return ffi.new(
+        "ckptfmt_open_options *", {"limits": values, "follow_symlinks": bool(follow_symlinks)}
+    ), values

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What belongs to no checkpoint: limits, dtypes, checksums, counters, slice texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from ckptfmt import errors
+from ckptfmt._ckptfmt import ffi, lib
+from ckptfmt._core.border import RANK_MAX, check, new_error, text
+
+
+class DtypeInfo(NamedTuple):
+    """One row of the dtype table: sizes in bytes an element."""
+
+    name: str
+    code: int
+    storage: int
+    size: int
+    swap_size: int
+    used_bits: int
+
+
+def dtype_table() -> list[DtypeInfo]:
+    """The dtypes that this version knows, in ascending code."""
+    table: list[DtypeInfo] = []
+    while (info := lib.ckptfmt_dtype_at(len(table))) != ffi.NULL:
+        sizes = (info.size, info.swap_size, info.used_bits)
+        table.append(DtypeInfo(text(info.name), info.code, info.storage, *sizes))
+    return table
+
+
+def fields_of(struct: Any) -> dict[str, int]:
+    """The fields of a struct of numbers."""
+    fields = [name for name, _ in ffi.typeof(struct[0]).fields if name != "reserved"]
+    return {name: int(getattr(struct, name)) for name in fields}
+
+
+def limits_of(values: Mapping[str, int] | None) -> Any:
+    """A `ckptfmt_limits` with the defaults, but for `values`; NULL for no values."""
+    if not values:
+        return ffi.NULL
+    limits = ffi.new("ckptfmt_limits *")
+    lib.ckptfmt_limits_default(limits)
+    known = fields_of(limits)
+    for name, value in values.items():
+        if name not in known:
+            raise errors.InvalidError(f"no limit is called {name!r}; there are {', '.join(known)}")
+        try:
+            setattr(limits, name, value)
+        except (OverflowError, TypeError) as error:
+            raise errors.InvalidError(f"limit {name!r}: {error}") from None
+    return limits
+
+
+def crc32c(data: Any, crc: int = 0) -> int:
+    """CRC-32C of the bytes of a contiguous buffer, continuing `crc`."""
+    with ffi.from_buffer("uint8_t[]", data) as pointer:
+        return int(lib.ckptfmt_crc32c(crc, pointer, len(pointer)))
+
+
+def counters() -> dict[str, int]:
+    """What this process asked of the operating system so far."""
+    values = ffi.new("ckptfmt_counters *")
+    lib.ckptfmt_counters_get(values)
+    return fields_of(values)
+
+
+def parse_spec(spec: bytes) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None:
+    """Dims, starts and lengths (-1: a full dimension) of a shape_and_slice text; None for the whole
+    tensor."""
+    rank = ffi.new("int32_t *")
+    numbers = ffi.new("int64_t[]", 3 * RANK_MAX)
+    dims, starts, lengths = numbers, numbers + RANK_MAX, numbers + 2 * RANK_MAX
+    error = new_error()
+    with ffi.from_buffer("uint8_t[]", spec) as pointer:
+        check(lib.ckptfmt_spec_parse(pointer, len(spec), rank, dims, starts, lengths, error), error)
+    if rank[0] < 0:
+        return None
+    return (
+        tuple(ffi.unpack(dims, rank[0])),
+        tuple(ffi.unpack(starts, rank[0])),
+        tuple(ffi.unpack(lengths, rank[0])),
+    )

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Readers, and the tensors that they list or select."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckptfmt._ckptfmt import ffi, lib
+from ckptfmt._core.border import check, new_error, path_bytes
+from ckptfmt._core.columns import REGION, ROW, SLICE_ROW, array_at
+from ckptfmt._core.handles import SharedHandle, call, open_options, own
+from ckptfmt._core.library import fields_of
+
+
+class Stored(NamedTuple):
+    """`ckptfmt_stored`: where the bytes of one value lie."""
+
+    shard: int
+    offset: int
+    size: int
+    crc32c: int
+    chunk_size: int
+    flags: int
+
+
+class Record(NamedTuple):
+    """`ckptfmt_row`: what the index says of one tensor."""
+
+    dtype: int
+    shape: tuple[int, ...]
+    element_count: int
+    slice_count: int
+    stored: Stored
+
+
+def _stored(raw: Any) -> Stored:
+    return Stored(raw.shard, raw.offset, raw.size, raw.crc32c, raw.chunk_size, raw.flags)
+
+
+class Selection:
+    """Tensors picked from an index, one by one or as columns. It needs no open reader.
+
+    The arrays of columns keep the C object alive, as the selection itself does.
+    """
+
+    def __init__(self, pointer: Any) -> None:
+        # Plain memory: freeing it in a forked child is harmless, so it needs no pid.
+        self.pointer = ffi.gc(pointer, lib.ckptfmt_selection_free)
+        self._columns = ffi.new("ckptfmt_columns *")
+        lib.ckptfmt_selection_columns(pointer, self._columns)
+
+    def record(self, row: int) -> Record:
+        """One tensor."""
+        raw = self._columns.rows[row]
+        dims = ffi.unpack(self._columns.dims + raw.dims_first, raw.rank) if raw.rank else ()
+        return Record(
+            raw.dtype, tuple(dims), raw.element_count, raw.slice_count, _stored(raw.stored)
+        )
+
+    def slices(self, row: int) -> list[tuple[list[int], Stored]]:
+        """The stored slices of one tensor: extents (starts, then lengths), and where they lie."""
+        columns, raw = self._columns, self._columns.rows[row]
+        found = []
+        for number in range(raw.slices_first, raw.slices_first + raw.slice_count):
+            part = columns.slices[number]
+            extents = (
+                ffi.unpack(columns.dims + part.extents_first, 2 * raw.rank) if raw.rank else []
+            )
+            found.append((extents, _stored(part.stored)))
+        return found
+
+    @cached_property
+    def rows(self) -> NDArray[Any]:
+        """All tensors, as an array of ROW."""
+        return array_at(self._columns.rows, self._columns.row_count, ROW, self.pointer)
+
+    @cached_property
+    def slice_rows(self) -> NDArray[Any]:
+        """All slices of all tensors, as an array of SLICE_ROW."""
+        return array_at(self._columns.slices, self._columns.slice_count, SLICE_ROW, self.pointer)
+
+    def names(self) -> list[str]:
+        """The names of all tensors; bytes that are not UTF-8 as surrogate escapes."""
+        blob = ffi.buffer(self._columns.names, self._columns.names_size)[:]
+        starts = self.rows["name_offset"].tolist()
+        ends = (self.rows["name_offset"] + self.rows["name_size"]).tolist()
+        if blob.isascii():  # then the bytes count as the characters do
+            joined = blob.decode()
+            return [joined[start:end] for start, end in zip(starts, ends, strict=True)]
+        return [
+            str(blob[start:end], "utf-8", "surrogateescape")
+            for start, end in zip(starts, ends, strict=True)
+        ]
+
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The shapes of all tensors."""
+        count = self._columns.dims_count
+        dims = ffi.unpack(self._columns.dims, count) if count else []
+        firsts = self.rows["dims_first"]
+        ends = (firsts + self.rows["rank"].astype(np.uint64)).tolist()
+        return [tuple(dims[a:b]) for a, b in zip(firsts.tolist(), ends, strict=True)]
+
+
+class ReaderHandle(SharedHandle):
+    """`ckptfmt_reader`."""
+
+    __slots__ = ("path",)
+
+    def __init__(
+        self, prefix: str, limits: Mapping[str, int] | None, follow_symlinks: bool
+    ) -> None:
+        raw = path_bytes(prefix)
+        options, _owned = open_options(limits, follow_symlinks)
+        out, error = ffi.new("ckptfmt_reader **"), new_error()
+        check(lib.ckptfmt_reader_open(raw, options, out, error), error, prefix)
+        super().__init__(own(out[0], lib.ckptfmt_reader_close), "checkpoint")
+        self.path = prefix
+
+    def header(self) -> dict[str, int]:
+        """The fields of `ckptfmt_header`."""
+        header = ffi.new("ckptfmt_header *")
+        with self as reader:
+            lib.ckptfmt_reader_header(reader, header)
+        return fields_of(header)
+
+    def list_all(self) -> Selection:
+        """Every tensor, in key order."""
+        out = ffi.new("ckptfmt_selection **")
+        call(self, lib.ckptfmt_reader_list, out)
+        return Selection(out[0])
+
+    def select(self, names: Sequence[bytes]) -> Selection:
+        """The named tensors, in this order."""
+        out = ffi.new("ckptfmt_selection **")
+        joined = ffi.from_buffer("uint8_t[]", b"".join(names))
+        sizes = np.fromiter(map(len, names), np.uint64, len(names))
+        counts = ffi.from_buffer("uint64_t[]", sizes)
+        call(self, lib.ckptfmt_reader_select, joined, counts, len(names), out)
+        return Selection(out[0])
+
+    def contains(self, name: bytes) -> bool:
+        """True if there is a tensor of this name."""
+        found = ffi.new("int32_t *")
+        call(self, lib.ckptfmt_reader_contains, name, len(name), found)
+        return bool(found[0])
+
+    def read(self, selection: Selection, requests: NDArray[Any], verify: int) -> None:
+        """Serves an array of REQUEST; the caller keeps alive what its addresses point to."""
+        raw = ffi.from_buffer("uint8_t[]", requests, require_writable=True)
+        array = ffi.cast("ckptfmt_request *", raw)
+        call(self, lib.ckptfmt_reader_read, selection.pointer, array, len(requests), verify)
+
+    def compare(
+        self, selection: Selection, sources: NDArray[Any], rows: NDArray[np.uint64]
+    ) -> NDArray[np.bool_]:
+        """Whether each of these rows holds just what the SOURCE beside it would be stored as; the
+        caller keeps alive what the addresses of the sources point to."""
+        raw = ffi.from_buffer("uint8_t[]", sources)
+        array, numbers = ffi.cast("ckptfmt_source *", raw), ffi.from_buffer("uint64_t[]", rows)
+        same = np.zeros(len(rows), np.bool_)
+        answers = ffi.from_buffer("uint8_t[]", same, require_writable=True)
+        pointer = selection.pointer
+        call(self, lib.ckptfmt_reader_compare, pointer, array, numbers, len(rows), answers)
+        return same
+
+    def data_size(self, shard: int) -> int:
+        """Bytes of a data file."""
+        size = ffi.new("uint64_t *")
+        call(self, lib.ckptfmt_reader_data_size, shard, size)
+        return int(size[0])
+
+    def read_strings(
+        self, selection: Selection, row: int, box: NDArray[np.int64] | None, verify: int
+    ) -> list[bytes]:
+        """The elements of a string or variant tensor, or of a box of it (starts, then lengths),
+        row-major."""
+        out = ffi.new("ckptfmt_strings **")
+        corner = ffi.NULL if box is None else ffi.from_buffer("int64_t[]", box)
+        call(self, lib.ckptfmt_reader_read_strings, selection.pointer, row, corner, verify, out)
+        strings = ffi.gc(out[0], lib.ckptfmt_strings_free)
+        view = ffi.new("ckptfmt_strings_view *")
+        lib.ckptfmt_strings_get(strings, view)
+        if not view.count:
+            return []
+        offsets = np.frombuffer(ffi.buffer(view.offsets, 8 * (view.count + 1)), np.uint64).tolist()
+        blob = ffi.buffer(view.bytes, offsets[-1])[:] if offsets[-1] else b""
+        return [blob[start:end] for start, end in itertools.pairwise(offsets)]
+
+    def map(self, selection: Selection, row: int, verify: int) -> NDArray[np.uint8]:
+        """The stored bytes of a tensor, mapped read-only; unmapped when the last view of them
+        dies."""
+        out = ffi.new("ckptfmt_mapping **")
+        call(self, lib.ckptfmt_reader_map, selection.pointer, row, verify, out)
+        mapping = ffi.gc(out[0], lib.ckptfmt_mapping_close)
+        size = ffi.new("uint64_t *")
+        data = lib.ckptfmt_mapping_data(mapping, size)
+        return array_at(data, size[0], np.dtype(np.uint8), mapping)
+
+    def regions(self) -> NDArray[Any]:
+        """All regions of the index file, in file order, as an array of REGION."""
+        count = ffi.new("uint64_t *")
+        call(self, lib.ckptfmt_reader_regions, ffi.NULL, 0, count)
+        regions = np.zeros(count[0], REGION)
+        raw = ffi.cast("ckptfmt_region *", ffi.from_buffer(regions))
+        call(self, lib.ckptfmt_reader_regions, raw, len(regions), count)
+        return regions

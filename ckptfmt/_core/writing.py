@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writers, and merges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckptfmt._ckptfmt import ffi, lib
+from ckptfmt._core.border import check, new_error, path_bytes
+from ckptfmt._core.handles import CLOSED, ExclusiveHandle, call, own
+from ckptfmt._core.library import limits_of
+from ckptfmt._core.reading import ReaderHandle, Selection
+
+
+class WriterHandle(ExclusiveHandle):
+    """`ckptfmt_writer`. Belongs to one thread at a time: calls queue up."""
+
+    __slots__ = ("path",)
+
+    def __init__(self, prefix: str, alignment: int, chunk_size: int, durability: int) -> None:
+        raw = path_bytes(prefix)
+        options = ffi.new("ckptfmt_write_options *")
+        lib.ckptfmt_write_options_default(options)
+        options.alignment, options.chunk_size = alignment, chunk_size
+        options.durability = durability
+        out, error = ffi.new("ckptfmt_writer **"), new_error()
+        check(lib.ckptfmt_writer_open(raw, options, out, error), error, prefix)
+        super().__init__(own(out[0], lib.ckptfmt_writer_abandon), "writer")
+        self.path = prefix
+
+    def add(self, sources: NDArray[Any]) -> None:
+        """Appends an array of SOURCE; the caller keeps alive what its addresses point to."""
+        raw = ffi.from_buffer("uint8_t[]", sources)
+        array = ffi.cast("ckptfmt_source *", raw)
+        call(self, lib.ckptfmt_writer_add, array, len(sources))
+
+    def keep(
+        self, reader: ReaderHandle, selection: Selection, rows: NDArray[np.uint64]
+    ) -> NDArray[np.bool_]:
+        """Takes rows of another checkpoint over by links to its data files; False where that cannot
+        be done."""
+        kept = np.zeros(len(rows), np.bool_)
+        answers = ffi.from_buffer("uint8_t[]", kept, require_writable=True)
+        numbers, pointer = ffi.from_buffer("uint64_t[]", rows), selection.pointer
+        with reader as other:
+            call(self, lib.ckptfmt_writer_keep, other, pointer, numbers, len(rows), answers)
+        return kept
+
+    def commit(self) -> None:
+        """Makes the checkpoint visible. The handle is closed afterwards, whatever happened."""
+        error = new_error()
+        with self as writer:
+            self._pointer = CLOSED
+            ffi.gc(writer, None)  # C frees it, whatever it returns
+            check(lib.ckptfmt_writer_commit(writer, error), error, self.path)
+
+
+def merge(
+    prefixes: Sequence[str],
+    destination: str,
+    *,
+    consume: bool,
+    allow_missing: bool,
+    durability: int,
+    limits: Mapping[str, int] | None,
+) -> None:
+    """`ckptfmt_merge`."""
+    owners = [ffi.from_buffer(path_bytes(prefix) + b"\0") for prefix in prefixes]
+    array = ffi.new("char *[]", owners)
+    values = limits_of(limits)
+    options = ffi.new("ckptfmt_merge_options *", {"limits": values})
+    options.consume, options.allow_missing = int(consume), int(allow_missing)
+    options.durability = durability
+    error, raw = new_error(), path_bytes(destination)
+    check(lib.ckptfmt_merge(array, len(owners), raw, options, error), error, destination)
