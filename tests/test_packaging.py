@@ -46,7 +46,7 @@ def timeless(output: str) -> str:
 def test_readme(tmp_path: Path) -> None:
     """Its examples run, and its commands then print what it shows."""
     examples = blocks("python")
-    assert len(examples) == 2
+    assert len(examples) == 3
     ran = run_python(["-c", "\n".join(examples)], tmp_path)
     assert ran.returncode == 0, ran.stderr
     shown = "".join(blocks("console"))
