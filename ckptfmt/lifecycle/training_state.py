@@ -19,11 +19,12 @@ import numpy as np
 
 from ckptfmt.arguments import check_choice, wrong
 from ckptfmt.checkpoint_state import STATE_NAME
-from ckptfmt.errors import InvalidError
+from ckptfmt.errors import CkptfmtError, InvalidError
 from ckptfmt.lifecycle.checkpoint import Checkpoint
 from ckptfmt.lifecycle.directory import CheckpointDirectory
-from ckptfmt.lifecycle.leftovers import METRICS_NAME, number_of
+from ckptfmt.lifecycle.leftovers import METRICS_NAME, of_managed
 from ckptfmt.lifecycle.manager import CheckpointManager
+from ckptfmt.line import wait_for_saves
 from ckptfmt.locate import path_text
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.rounds import Team
@@ -38,7 +39,9 @@ Path = str | bytes | os.PathLike[Any]
 TRAIN = "train"
 CHIEF = "chief"
 NAME = "ckpt"
+OPERATION = "TrainingState.restore"
 UNUSED = -1
+INT64_MAX = (1 << 63) - 1
 
 
 class TrainingState:
@@ -61,11 +64,12 @@ class TrainingState:
         task_id: which worker this is, without a coordinator.
         is_chief: whether this worker is the saver of record, without a coordinator; default
             `task_id == 0`.
-        options: how it is saved. With `enable_async` the chief's `back_up` returns a future.
+        options: how it is saved. With `enable_async` the chief's `back_up` returns a future; other
+            workers save at once in any case, and sync nothing.
         verify: how a checkpoint is checked before it is restored: "full" or "auto" (while read).
 
     Attributes:
-        read_checkpoint_manager: the manager of the chief's directory.
+        read_checkpoint_manager: the manager of the chief's directory; another one after `restore`.
         write_checkpoint_manager: the same for the chief; else that of the throw-away directory.
 
     Raises:
@@ -84,8 +88,9 @@ class TrainingState:
         options: CheckpointOptions | None = None,
         verify: str = "auto",
     ) -> None:
-        directory = path_text(checkpoint_dir)
+        self._directory = path_text(checkpoint_dir)
         if coordinator is not None:
+            Team(coordinator, OPERATION)
             if task_id is not None or is_chief is not None:
                 raise InvalidError("a coordinator says which worker is which: no task_id, is_chief")
             task_id, is_chief = coordinator.rank, coordinator.rank == 0
@@ -98,22 +103,32 @@ class TrainingState:
         self._is_chief = task == 0 if is_chief is None else is_chief
         self._coordinator, self._verify = coordinator, verify
         self._options = options or CheckpointOptions()
-        self._epoch, self._batch = np.array(UNUSED, np.int64), np.array(UNUSED, np.int64)
-        self._checkpoint = Checkpoint(
-            model=model, ckpt_saved_epoch=self._epoch, ckpt_saved_batch=self._batch
-        )
-        self.read_checkpoint_manager = self.write_checkpoint_manager = CheckpointManager(
-            self._checkpoint, os.path.join(directory, CHIEF), 1, checkpoint_name=NAME
-        )
         if not self._is_chief:
             self._options = dataclasses.replace(
                 self._options, durability="none", enable_async=False
             )
-            place = os.path.join(directory, f"workertemp_{task}")
-            _remove(place)  # what a killed worker left there
-            self.write_checkpoint_manager = CheckpointManager(
-                self._checkpoint, place, 1, checkpoint_name=NAME, durability="none"
-            )
+        self._epoch, self._batch = np.array(UNUSED, np.int64), np.array(UNUSED, np.int64)
+        self._checkpoint = Checkpoint(
+            model=model, ckpt_saved_epoch=self._epoch, ckpt_saved_batch=self._batch
+        )
+        self._place = CHIEF if self._is_chief else f"workertemp_{task}"
+        if not self._is_chief:
+            self._remove()  # what a killed worker left there
+        self._make_managers()
+
+    def _make_managers(self) -> None:
+        self.read_checkpoint_manager = self.write_checkpoint_manager = self._manager_of(CHIEF)
+        if not self._is_chief:
+            self.write_checkpoint_manager = self._manager_of(self._place)
+
+    def _manager_of(self, name: str) -> CheckpointManager:
+        return CheckpointManager(
+            self._checkpoint,
+            os.path.join(self._directory, name),
+            1,
+            checkpoint_name=NAME,
+            durability=self._options.durability,
+        )
 
     def back_up(self, epoch: int, batch: int | None = None) -> Any:
         """Saves the model and where the training is; the older backup goes.
@@ -128,8 +143,9 @@ class TrainingState:
             workers other than the chief.
 
         Raises:
-            InvalidError: a negative number, or none.
-            What `CheckpointManager.save` raises; the older backup is then still there.
+            InvalidError: a number that is negative or no int64, or none.
+            What `CheckpointManager.save` raises; the older backup is then still there, and the
+            position is the one before.
         """
         before = int(self._epoch), int(self._batch)
         now = _whole("epoch", epoch), UNUSED if batch is None else _whole("batch", batch)
@@ -138,10 +154,13 @@ class TrainingState:
             saved = self.write_checkpoint_manager.save(options=self._options)
         except BaseException:
             self._epoch[...], self._batch[...] = before
+            if not self._is_chief:
+                with contextlib.suppress(CkptfmtError):
+                    self._remove()
             raise
         if self._is_chief:
             return saved
-        _remove(self.write_checkpoint_manager.directory)
+        self._remove()
         return None
 
     def restore(self) -> bool:
@@ -149,29 +168,45 @@ class TrainingState:
         all restore the same one, and return when all have.
 
         Returns:
-            Whether there was one. If not, the model is as it was.
+            Whether there was one. If not, the model is as it was, and no position is saved.
 
         Raises:
             CorruptError: there are backups, and all are damaged.
             What `Checkpoint.restore` raises. With a coordinator, in all workers.
         """
         self._epoch[...] = self._batch[...] = UNUSED
-        manager = self.read_checkpoint_manager
+        try:
+            return self._restored()
+        except BaseException:
+            # It may have come with half a model.
+            self._epoch[...] = self._batch[...] = UNUSED
+            raise
+
+    def _restored(self) -> bool:
         if self._coordinator is None:
-            return bool(manager.restore_latest(self._verify))
-        team = Team(self._coordinator, "TrainingState.restore")
+            return self._restore_newest() is not None
+        team = Team(self._coordinator, OPERATION)
         name = b""
         with team.guarded() as guard:
             if team.rank == 0:
-                path = manager.restore_latest(self._verify).path
+                path = self._restore_newest()
                 name = b"" if path is None else os.fsencode(os.path.basename(path))
         name = team.round(guard.error, name, lambda names: names[0])
         with team.guarded() as guard:
             if name and team.rank != 0:
-                self._checkpoint.restore(os.path.join(manager.directory, os.fsdecode(name)))
+                place = self.read_checkpoint_manager.directory
+                self._checkpoint.restore(os.path.join(place, os.fsdecode(name)))
         # The chief may remove this backup only when all have it.
         team.round(guard.error, b"", lambda _: b"")
         return name != b""
+
+    def _restore_newest(self) -> str | None:
+        """Restores what is there now: its prefix."""
+        # A save in the background removes the backup before it.
+        wait_for_saves()
+        # Managers know what there was when they were made, and what they did.
+        self._make_managers()
+        return self.read_checkpoint_manager.restore_latest(self._verify).path
 
     def maybe_load_initial_epoch_from_ckpt(self, initial_epoch: int, mode: str) -> int:
         """The epoch to begin with, after `restore`: the one behind the saved one (or the saved one
@@ -185,8 +220,8 @@ class TrainingState:
         Raises:
             InvalidError: arguments of another type.
         """
-        epoch, batch = self._saved(mode)
         initial_epoch = _whole("initial_epoch", initial_epoch)
+        epoch, batch = self._saved(mode)
         if epoch == UNUSED:
             return initial_epoch
         return epoch + 1 if batch == UNUSED else epoch
@@ -206,46 +241,50 @@ class TrainingState:
             InvalidError: arguments of another type.
         """
         steps = _whole("steps_per_epoch", steps_per_epoch)
+        initial_epoch = _whole("initial_epoch", initial_epoch)
         epoch, batch = self._saved(mode)
         if epoch == UNUSED:
-            return _whole("initial_epoch", initial_epoch), 0
+            return initial_epoch, 0
         if batch == UNUSED or batch + 1 >= steps:
             return epoch + 1, 0
         return epoch, batch + 1
 
     def delete_backup(self) -> None:
         """Removes the backups after a training that is over: the chief's checkpoints by their exact
-        names, then its directory if nothing else is in it. Other workers have nothing to remove.
+        names, then its directory if nothing else is in it. Other workers remove what a killed one
+        left in the directory that they throw away.
 
         Raises:
             StorageError: something could not be removed.
-            What ended a save in the background that nobody has asked for.
+            What ended a save in the background, if nobody has asked its future; nothing is removed
+            then, but by the next call.
         """
-        if self._is_chief:
-            self._checkpoint.sync()
-            _remove(self.read_checkpoint_manager.directory)
+        self._checkpoint.sync()
+        self._remove()
+
+    def _remove(self) -> None:
+        """Removes what the managers of this worker made in its directory, and the directory if it
+        is empty then."""
+        path = os.path.join(self._directory, self._place)
+        if not os.path.isdir(path):
+            return
+        with CheckpointDirectory(path, durability=self._options.durability) as place, place.lock():
+            for error in place.remove_all(of_managed(place.names(), NAME)).values():
+                raise error
+            for name in (STATE_NAME, METRICS_NAME):
+                place.remove_file(name)
+            place.sweep(NAME)
+        # Not if somebody keeps something of his own there.
+        with contextlib.suppress(OSError):
+            os.rmdir(path)
 
     def _saved(self, mode: str) -> tuple[int, int]:
-        """The saved epoch and batch, as far as they count in this mode."""
+        """The saved epoch and batch, as far as they count in this mode; else UNUSED."""
         if not isinstance(mode, str):
             raise wrong("mode", "a str", mode)
-        return (int(self._epoch), int(self._batch)) if mode == TRAIN else (UNUSED, UNUSED)
-
-
-def _remove(path: str) -> None:
-    """Removes what managers made in a directory, and the directory if it is empty then."""
-    if not os.path.isdir(path):
-        return
-    with CheckpointDirectory(path) as place, place.lock():
-        found = [one.name for one in place.checkpoints() if number_of(one.name, NAME) is not None]
-        for error in place.remove_all(found).values():
-            raise error
-        for name in (STATE_NAME, METRICS_NAME):
-            place.remove_file(name)
-        place.sweep(NAME)
-    # Not if somebody keeps something of his own there.
-    with contextlib.suppress(OSError):
-        os.rmdir(path)
+        if mode != TRAIN or self._epoch < 0:
+            return UNUSED, UNUSED
+        return int(self._epoch), max(int(self._batch), UNUSED)
 
 
 def _whole(what: str, given: object) -> int:
@@ -255,4 +294,6 @@ def _whole(what: str, given: object) -> int:
         raise wrong(what, "a whole number", given) from None
     if number < 0:
         raise InvalidError(f"{what} {number} is negative")
+    if number > INT64_MAX:
+        raise InvalidError(f"{what} {number} is no int64")
     return number
