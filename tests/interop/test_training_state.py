@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The legacy Keras class that keeps the state of a training, and TrainingState: each goes on from
+what the other backed up, in the same directories."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.manager import files
+
+import ckptfmt
+from ckptfmt.lifecycle.training_state import TrainingState
+from ckptfmt.saving.options import CheckpointOptions
+
+from .oracle import interpreter
+
+VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+class Theirs:
+    """Their class, in a process of its own."""
+
+    def __init__(self) -> None:
+        worker = Path(__file__).with_name("tf_training_state.py")
+        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+        environment.pop("PYTHONPATH", None)
+        self.process = subprocess.Popen(
+            [interpreter(), str(worker)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            text=True,
+        )
+
+    def __call__(self, op: str, **arguments: Any) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps({"op": op, **arguments}) + "\n")
+        self.process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return answer
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.wait(60)
+        self.process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def theirs() -> Iterator[Theirs]:
+    worker = Theirs()
+    yield worker
+    worker.close()
+
+
+class Ours:
+    """A model as theirs, and its state."""
+
+    def __init__(self, path: Path, level: str = "v2+", **more: Any) -> None:
+        self.weights, self.steps = np.zeros(3, np.float32), np.array(0, np.int64)
+        options = CheckpointOptions(durability="none", level=level)
+        model = {"w": self.weights, "layers": [self.steps]}
+        self.state = TrainingState(model, path, options=options, **more)
+
+    def back_up(self, value: float, steps: int, epoch: int, batch: int | None = None) -> Any:
+        self.weights[...], self.steps[...] = value, steps
+        return self.state.back_up(epoch, batch)
+
+    @property
+    def values(self) -> tuple[list[float], int]:
+        return self.weights.tolist(), int(self.steps)
+
+    @property
+    def epoch(self) -> int:
+        return self.state.maybe_load_initial_epoch_from_ckpt(100, "train")
+
+
+def backup(number: int) -> list[str]:
+    return ["checkpoint", f"ckpt-{number}.data-00000-of-00001", f"ckpt-{number}.index"]
+
+
+@pytest.mark.parametrize("verify", ["auto", "full"])
+def test_ours_goes_on_from_theirs(tmp_path: Path, theirs: Theirs, verify: str) -> None:
+    theirs("make", directory=str(tmp_path))
+    for epoch in range(4):
+        theirs("back_up", value=2.0 * epoch, steps=epoch, epoch=epoch)
+    assert files(tmp_path / "chief") == backup(4)
+    ours = Ours(tmp_path, verify=verify)
+    assert ours.state.restore() is True
+    assert ours.values == ([6.0] * 3, 3)
+    assert ours.epoch == 4
+    assert ours.state.maybe_load_initial_epoch_from_ckpt(100, "test") == 100
+    assert ours.state.maybe_load_initial_counters_from_ckpt(10, 100, "train") == (4, 0)
+    assert ours.back_up(7.0, 4, 4) == str(tmp_path / "chief" / "ckpt-5")
+    assert files(tmp_path / "chief") == backup(5)
+    ours.state.delete_backup()
+    assert files(tmp_path) == []
+
+
+@pytest.mark.parametrize("level", ["v2", "v2+"])
+def test_theirs_goes_on_from_ours(tmp_path: Path, theirs: Theirs, level: str) -> None:
+    ours = Ours(tmp_path, level)
+    for epoch in range(4):
+        ours.back_up(2.0 * epoch, epoch, epoch)
+    theirs("make", directory=str(tmp_path))
+    answer = theirs("restore")
+    assert (answer["w"], answer["steps"]) == ([6.0] * 3, 3)
+    assert (answer["epoch"], answer["test"]) == (4, 100)
+    theirs("back_up", value=7.0, steps=4, epoch=4)
+    assert files(tmp_path / "chief") == backup(5)
+    theirs("delete_backup")
+    assert files(tmp_path) == []
+
+
+def test_back_and_forth(tmp_path: Path, theirs: Theirs) -> None:
+    for number in range(1, 9):
+        ours = Ours(tmp_path)
+        theirs("make", directory=str(tmp_path))
+        expected = ([float(number - 1)] * 3, number - 1)
+        assert ours.state.restore() is (number > 1)
+        answer = theirs("restore")
+        assert ours.values == expected == (answer["w"], answer["steps"])
+        assert ours.epoch == answer["epoch"] == (number + 9 if number > 1 else 100)
+        if number % 2:
+            ours.back_up(float(number), number, number + 9)
+        else:
+            theirs("back_up", value=float(number), steps=number, epoch=number + 9)
+        assert files(tmp_path) == ["chief"]
+        assert files(tmp_path / "chief") == backup(number)
+        assert ckptfmt.verify(tmp_path / "chief" / f"ckpt-{number}").ok
+
+
+def test_theirs_knows_of_no_batches(tmp_path: Path, theirs: Theirs) -> None:
+    """The position within an epoch is left alone; to it the epoch is over."""
+    ours = Ours(tmp_path)
+    ours.back_up(1.0, 1, 6, batch=2)
+    theirs("make", directory=str(tmp_path))
+    answer = theirs("restore")
+    assert (answer["w"], answer["epoch"]) == ([1.0] * 3, 7)
+    again = Ours(tmp_path)
+    assert again.state.restore()
+    assert again.epoch == 6
+
+
+def test_the_same_keys(tmp_path: Path, theirs: Theirs) -> None:
+    theirs("make", directory=str(tmp_path / "theirs"))
+    theirs("back_up", value=1.0, steps=2, epoch=3)
+    Ours(tmp_path / "ours").back_up(1.0, 2, 3)
+    found = [ckptfmt.load(tmp_path / who / "chief" / "ckpt-1") for who in ("theirs", "ours")]
+    batch = found[1].pop(f"ckpt_saved_batch{VALUE}")
+    assert (batch, batch.dtype) == (-1, np.int64)
+    assert list(found[0]) == list(found[1])
+    for name, array in found[0].items():
+        if name != "_CHECKPOINTABLE_OBJECT_GRAPH":
+            same = found[1][name]
+            assert (array.dtype, array.shape, array.tolist()) == (
+                same.dtype,
+                same.shape,
+                same.tolist(),
+            )
+
+
+def test_other_workers_use_the_same_directories(tmp_path: Path, theirs: Theirs) -> None:
+    theirs("make", directory=str(tmp_path))
+    theirs("back_up", value=1.0, steps=2, epoch=3)
+    answer = theirs("make", directory=str(tmp_path), task=2)
+    ours = Ours(tmp_path, task_id=2)
+    assert answer["writes_to"] == ours.state.write_checkpoint_manager.directory
+    for number in range(3):
+        answer = theirs("restore")
+        assert ours.state.restore() is True
+        assert ours.values == (answer["w"], answer["steps"]) == ([1.0] * 3, 2)
+        theirs("back_up", value=9.0, steps=9, epoch=number)
+        assert ours.back_up(9.0, 9, number) is None
+        assert files(tmp_path) == ["chief"]
+        assert files(tmp_path / "chief") == backup(1)
+    theirs("delete_backup")
+    ours.state.delete_backup()
+    assert files(tmp_path / "chief") == backup(1)
