@@ -409,6 +409,7 @@ def test_parallel_variables(tmp_path: Path) -> None:
     path = ckptfmt.Checkpoint(v=variable).write(tmp_path / "ck")
     assert f"v{VALUE}" in in_order(path)
     assert "v/.ATTRIBUTES/parallel_component_1" in in_order(path)
+    assert [one.full_name for one in graph_of(path).nodes[1].attributes] == ["v", ""]
     target = ParallelVariable([np.zeros(2), np.zeros(2), np.zeros(2)])
     ckptfmt.Checkpoint(v=target).read(path).assert_consumed()
     assert [component[0] for component in target.components] == [1.0, 2.0, 1.0]

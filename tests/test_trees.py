@@ -237,6 +237,30 @@ def test_nodes_with_attributes_and_slots(tmp_path: Path) -> None:
     assert slots == [len(graph.nodes) - 3 + i for i in range(3)]
 
 
+def test_values_have_names_for_readers_of_names(tmp_path: Path) -> None:
+    variable = np.zeros(1)
+    optimizer = TreeNode(
+        attributes={"VARIABLE_VALUE": np.zeros(2), "py_state": b"s"},
+        slots=[Slot(variable, "m.1", np.ones(1))],
+    )
+    parallel = ParallelVariable([np.ones(1), np.zeros(1)])
+    save_tree(tmp_path / "ckpt", {"o": optimizer, "d": {"x/y": [7, variable], "p": parallel}})
+    graph = decode_graph(ckptfmt.load(tmp_path / "ckpt")[OBJECT_GRAPH_KEY].item())
+    found = {a.checkpoint_key: a.full_name for node in graph.nodes for a in node.attributes}
+    value = "/.ATTRIBUTES/VARIABLE_VALUE"
+    assert {key: found.pop(key) for key in parallel.keys("d/p")[1:]} == {
+        "d/p/.ATTRIBUTES/parallel_component_1": ""
+    }
+    assert found == {
+        f"d/x.Sy/0{value}": "d/x/y/0",
+        f"d/x.Sy/1{value}": "d/x/y/1",
+        f"d/p{value}": "d/p",
+        f"o{value}": "o",
+        "o/.ATTRIBUTES/py_state": "",
+        f"d/x.Sy/1/.OPTIMIZER_SLOT/o/m..1{value}": "d/x/y/1/o/m.1",
+    }
+
+
 def test_attributes_of_several_tensors(tmp_path: Path) -> None:
     table = {"-keys": np.array([b"a"], object), "-values": np.arange(1)}
     tree = {

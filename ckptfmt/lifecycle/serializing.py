@@ -255,8 +255,11 @@ def saver_of(view: View, line: Line) -> Saver:
         if not tensors:
             continue
         is_state = local.role is Role.PYTHON
-        full_name = "" if is_state else local.full_name
-        node.attributes = [Attribute(name, full_name, key) for name, key, _ in tensors]
+        # Readers that know names only take one tensor for a name, so one attribute has it.
+        node.attributes = [
+            Attribute(name, local.full_name if name == VARIABLE_VALUE else "", key)
+            for name, key, _ in tensors
+        ]
         given = {key: value for _, key, value in tensors}
         (states if is_state else pairs).append((local.value, given))
     mark_checkpoint_values(graph)

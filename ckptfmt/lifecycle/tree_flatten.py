@@ -18,6 +18,7 @@ import numpy as np
 from ckptfmt.arguments import wrong
 from ckptfmt.errors import InvalidError, UnsupportedError, about
 from ckptfmt.lifecycle.graph import (
+    OPTIMIZER_SLOT,
     PY_STATE,
     VARIABLE_VALUE,
     Attribute,
@@ -30,7 +31,7 @@ from ckptfmt.lifecycle.graph import (
     slot_key,
     unescape,
 )
-from ckptfmt.lifecycle.tree_nodes import NONE, TreeNode, scalar_array, scalar_kind
+from ckptfmt.lifecycle.tree_nodes import NONE, TreeNode, leaf_name, scalar_array, scalar_kind
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.parallel import ParallelVariable
 
@@ -236,7 +237,8 @@ class _Flattener:
             self.put(key + suffix, array)
 
     def add(self, node: Node, name: str, key: str, value: Any) -> None:
-        node.attributes.append(Attribute(name, "", key))
+        full_name = _full_name(leaf_name(key)) if name == VARIABLE_VALUE else ""
+        node.attributes.append(Attribute(name, full_name, key))
         self.put(key, value)
         if name == PY_STATE:
             self.late.append((key, value))
@@ -288,6 +290,13 @@ class _Flattener:
             self.flat.tensors[key] = value
         mark_checkpoint_values(self.flat.graph)
         return self.flat
+
+
+def _full_name(path: str) -> str:
+    """What a value at a path is called by those who know names only, as TensorFlow 1's Saver."""
+    if "." not in path:
+        return path
+    return "/".join(unescape(name) for name in path.split("/") if name != OPTIMIZER_SLOT)
 
 
 def _as_root(pairs: Iterable[tuple[Any, Any]]) -> Iterable[tuple[Any, Any]]:
