@@ -123,6 +123,7 @@ def test_keys_order_and_graph(tmp_path: Path) -> None:
 
 def test_scalars_as_they_are_stored(tmp_path: Path) -> None:
     given = {"i": -3, "f": 0.1, "b": True, "s": "ä\udcff", "y": b"\0\xff", "n": np.uint16(9)}
+    given.update(u=2**64 - 1, c=1j, d=np.float64(0.2), t=np.bytes_(b"\xff\0"))
     path = ckptfmt.Checkpoint(**given).write(tmp_path / "ck")
     loaded = ckptfmt.load(path)
     found = {name: loaded[name + VALUE] for name in given}
@@ -133,12 +134,17 @@ def test_scalars_as_they_are_stored(tmp_path: Path) -> None:
         "s": ((), "object"),
         "y": ((), "object"),
         "n": ((), "uint16"),
+        "u": ((), "uint64"),
+        "c": ((), "complex128"),
+        "d": ((), "float64"),
+        "t": ((), "object"),
     }
     assert found["s"][()] == b"\xc3\xa4\xff" and found["y"][()] == b"\0\xff"
-    assert [found[name][()] for name in "ifbn"] == [-3, 0.1, True, 9]
+    assert found["t"][()] == b"\xff\0"
+    assert [found[name][()] for name in "ifbnucd"] == [-3, 0.1, True, 9, 2**64 - 1, 1j, 0.2]
 
 
-@pytest.mark.parametrize(("value", "words"), [(2**63, "beyond the 64 bits"), ("\ud800", "encoded")])
+@pytest.mark.parametrize(("value", "words"), [(2**64, "an int of 65 bits"), ("\ud800", "encoded")])
 def test_scalars_that_cannot_be_stored(tmp_path: Path, value: Any, words: str) -> None:
     with pytest.raises(ckptfmt.InvalidError, match=words) as caught:
         ckptfmt.Checkpoint(d={"n": value}).save(tmp_path / "ck")

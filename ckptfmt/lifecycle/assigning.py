@@ -3,10 +3,12 @@
 written.
 
     1  what each object takes is planned, and compared with what is stored
-    2  the states of Python objects are read and handed out
-    3  everything else is read in one batch; arrays that fit are read into where they lie
-    4  all others get their values: replaced in their places, or through their own methods
-    5  registered savers
+    2  values that are to be replaced are read and made
+    3  the states of Python objects are handed out
+    4  everything else is read in one batch, arrays that fit into where they lie, and handed out to
+       the objects' own methods
+    5  values are replaced in their places
+    6  registered savers
 """
 
 from __future__ import annotations
@@ -153,7 +155,14 @@ def _plan_replaced(
     assignment = Assignment(local, [wanted], used=[VARIABLE_VALUE], places=[local])
 
     def done(arrays: list[NDArray[Any]]) -> None:
-        value = convert(arrays[0])
+        try:
+            value = convert(arrays[0])
+        except (ValueError, TypeError, ArithmeticError) as error:
+            kind = type(local.value).__name__
+            raise InvalidError(
+                f"{described(local.path)} is a {kind}, which cannot be made of the value: {error}",
+                tensor=wanted.key,
+            ) from error
         assignment.replaced = [(place, value) for place in assignment.places]
 
     assignment.done = done
@@ -311,7 +320,8 @@ def _check(
 def run(reader: Reader, assignments: Iterable[Assignment], *, cast: bool = False) -> None:
     """Restores these objects.
 
-    Nothing is written if a tensor is not there, or one does not fit.
+    Nothing is written if a tensor is not there, or one does not fit, or gives no value of a kind
+    that is to be replaced.
 
     Raises:
         TensorNotFoundError: a tensor that the graph promises is not there.
@@ -331,29 +341,20 @@ def run(reader: Reader, assignments: Iterable[Assignment], *, cast: bool = False
                 )
     parts = [
         [one for one in every if one.is_state],
-        [one for one in every if not one.is_state and one.saver is None],
+        [one for one in every if one.places],
+        [one for one in every if not one.is_state and not one.places and one.saver is None],
     ]
     batches = [_batch(reader, part) for part in parts]
     conversions = [
         _check(batch, part, cast, reader) for batch, part in zip(batches, parts, strict=True)
     ]
-    changes: list[tuple[Local, Any]] = []
-    for batch, part, targets in zip(batches, parts, conversions, strict=True):
-        arrays = batch.read(None)
-        for array, target in zip(arrays, targets, strict=True):
-            if target is not None:
-                target[...] = array
-        position = 0
-        for assignment in part:
-            count = len(assignment.wanted)
-            if assignment.done is not None:
-                found = arrays[position : position + count]
-                assignment.done(
-                    [_as_wanted(*one) for one in zip(found, assignment.wanted, strict=True)]
-                )
-            changes += assignment.replaced
-            position += count
-    replace_values(changes)
+    states, values, others = zip(parts, batches, conversions, strict=True)
+    # What may be found to be no such value comes before all that writes.
+    found = [_read(*states), _read(*values)]
+    _hand_out(values[0], found[1])
+    _hand_out(states[0], found[0])
+    _hand_out(others[0], _read(*others))
+    replace_values([change for one in every for change in one.replaced])
     registered: dict[str, dict[str, Any]] = {}
     for assignment in every:
         if assignment.saver is not None:
@@ -361,6 +362,27 @@ def run(reader: Reader, assignments: Iterable[Assignment], *, cast: bool = False
             registered.setdefault(name, {})[object_name] = assignment.local.value
     for name, objects in registered.items():
         get_registered_saver(name).restore_fn(trackables=objects, merged_prefix=reader.prefix)
+
+
+def _read(
+    part: Sequence[Assignment], batch: Batch, targets: list[NDArray[Any] | None]
+) -> list[NDArray[Any]]:
+    """Reads the tensors of these objects, and writes them into arrays of other dtypes."""
+    arrays = batch.read(None) if part else []
+    for array, target in zip(arrays, targets, strict=True):
+        if target is not None:
+            target[...] = array
+    return arrays
+
+
+def _hand_out(part: Sequence[Assignment], arrays: Sequence[NDArray[Any]]) -> None:
+    position = 0
+    for assignment in part:
+        count = len(assignment.wanted)
+        if assignment.done is not None:
+            pairs = zip(arrays[position : position + count], assignment.wanted, strict=True)
+            assignment.done([_as_wanted(*one) for one in pairs])
+        position += count
 
 
 def _batch(reader: Reader, part: Sequence[Assignment]) -> Batch:

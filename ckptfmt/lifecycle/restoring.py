@@ -473,9 +473,8 @@ class NamedRestoration:
             return
         assignments: list[Assignment] = []
         given: list[Local] = []
-        for local in view.walk(start)[0]:
-            if isinstance(local.value, Trackable):
-                waiting.wait(local.value, None, self._number, _ExpectedNames(self, local.path))
+        found = view.walk(start)[0]
+        for local in found:
             name = local.full_name
             if self.has_given(local) or local.role is Role.NOTHING or name not in self.reader:
                 continue
@@ -488,6 +487,9 @@ class NamedRestoration:
                 given.append(local)
         if assignments:
             assigning.run(self.reader, assignments, cast=self._cast)
+        for local in found:
+            if isinstance(local.value, Trackable):
+                waiting.wait(local.value, None, self._number, _ExpectedNames(self, local.path))
         for local in given:
             self._given.setdefault(local.full_name, _Given()).add(local)
             if not _is_by_place(local):

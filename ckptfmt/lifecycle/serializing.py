@@ -41,6 +41,7 @@ from ckptfmt.lifecycle.trackable import (
     has_slots,
     method_of,
 )
+from ckptfmt.lifecycle.tree_nodes import scalar_array, scalar_kind
 from ckptfmt.line import Line
 from ckptfmt.saving.saver import Saver
 from ckptfmt.saving.specs import SaveSpec
@@ -110,34 +111,16 @@ def _is_variable(local: Local) -> bool:
 # ---- tensors of one object -----------------------------------------------------------------------
 
 
-def scalar_array(value: Any) -> NDArray[Any]:
+def stored_scalar(value: Any) -> NDArray[Any]:
     """A scalar as it is stored.
 
     Raises:
         InvalidError: an int beyond 64 bits, or a text that cannot be encoded.
     """
-    if isinstance(value, np.generic) and not isinstance(value, (str, bytes)):
-        return np.array(value)
-    if isinstance(value, bool):
-        return np.array(value, np.bool_)
-    if isinstance(value, int):
-        try:
-            return np.array(int(value), np.int64)
-        except OverflowError:
-            raise InvalidError(f"{value} is beyond the 64 bits of an int64") from None
-    if isinstance(value, (float, complex)):
-        return np.array(value)
-    return _text_array(value)
-
-
-def _text_array(value: str | bytes) -> NDArray[Any]:
-    array = np.empty((), object)
-    try:
-        array[()] = value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
-    except UnicodeEncodeError as error:
-        raise InvalidError(f"a text that cannot be encoded: {error.reason}") from None
-    array[()] = bytes(array[()])
-    return array
+    if isinstance(value, (str, bytes)):  # numpy's as well
+        return scalar_array("str" if isinstance(value, str) else "bytes", value)
+    kind = scalar_kind(value)
+    return np.array(value) if kind is None else scalar_array(kind, value)
 
 
 def own_tensors(local: Local) -> dict[str, Any]:
@@ -164,7 +147,7 @@ def _tensors(local: Local, path: str) -> list[tuple[str, str, Any]]:
     key = attribute_key(path)
     if role is Role.SCALAR:
         with about(key):
-            return [(VARIABLE_VALUE, key, scalar_array(value))]
+            return [(VARIABLE_VALUE, key, stored_scalar(value))]
     if role is Role.ARRAY:
         return [(VARIABLE_VALUE, key, value)]
     if role is Role.PARALLEL:
@@ -176,7 +159,7 @@ def _tensors(local: Local, path: str) -> list[tuple[str, str, Any]]:
             raise wrong(f"serialize() of {described(local.path)}", "a str or bytes", state)
         key = attribute_key(path, PY_STATE)
         with about(key):
-            return [(PY_STATE, key, _text_array(state))]
+            return [(PY_STATE, key, stored_scalar(state))]
     if role is Role.TENSORS:
         # The name is escaped, and once more in the key.
         found = [(escape(name), given) for name, given in own_tensors(local).items()]

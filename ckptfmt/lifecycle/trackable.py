@@ -37,6 +37,7 @@ import copy
 import dataclasses
 import enum
 import functools
+import inspect
 import weakref
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -94,12 +95,15 @@ class _Waiting:
         if id(holder) not in self._found or value is None:
             return
         names = self._found[id(holder)][1]
-        found = sorted(
-            (one for one in (names.pop(name, None), names.get(None)) if one is not None),
-            key=lambda one: one[0],
-        )
-        for _, expected in found:
-            expected.fill(holder, name, value)
+        own, any_name = names.pop(name, None), names.get(None)
+        found = sorted((one for one in (own, any_name) if one is not None), key=lambda one: one[0])
+        for one in found:
+            try:
+                one[1].fill(holder, name, value)
+            except BaseException:
+                if one is own:  # it waits for the next one, which may fit
+                    names.setdefault(name, one)
+                raise
 
 
 waiting = _Waiting()
@@ -420,9 +424,14 @@ def cannot_replace(local: Local) -> str | None:
         local = local.parent
     if local.holder is None:
         return "it does not lie in an object that can be changed"
-    if isinstance(local.holder, (dict, list, Trackable)) or hasattr(local.holder, local.slot):
+    if isinstance(local.holder, (dict, list, Trackable)):
         return None
-    return f"a {type(local.holder).__name__} has no attribute '{local.slot}'"
+    if not hasattr(local.holder, local.slot):
+        return f"a {type(local.holder).__name__} has no attribute '{local.slot}'"
+    found = inspect.getattr_static(type(local.holder), local.slot, None)
+    if isinstance(found, property) and found.fset is None:
+        return f"the attribute '{local.slot}' of a {type(local.holder).__name__} is read-only"
+    return None
 
 
 def replace_child(holder: Any, slot: Any, value: Any) -> None:
@@ -457,8 +466,12 @@ def replace_values(changes: Iterable[tuple[Local, Any]]) -> None:
 
 def _changed(value: Any, values: Mapping[Any, Any]) -> Any:
     if isinstance(value, tuple):
-        items = [values.get(row, item) for row, item in enumerate(value)]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+        # Past the constructors of subclasses, which may want other arguments.
+        items = (values.get(row, item) for row, item in enumerate(value))
+        again = tuple.__new__(type(value), items)
+        if hasattr(value, "__dict__"):
+            vars(again).update(vars(value))
+        return again
     changed = copy.copy(value)
     for name, item in values.items():
         object.__setattr__(changed, name, item)

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Restores that cannot be done: nothing is half restored, and a better object gets what waits."""
+
+from __future__ import annotations
+
+import enum
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ckptfmt
+
+Pair = namedtuple("Pair", "first second")
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 2
+
+
+class Module(ckptfmt.Trackable):
+    pass
+
+
+class State:
+    """Notes whether it was restored."""
+
+    def __init__(self) -> None:
+        self.text = "old"
+
+    def serialize(self) -> str:
+        return "saved"
+
+    def deserialize(self, value: bytes) -> None:
+        self.text = value.decode()
+
+
+class Short(str):
+    """Takes no longer texts."""
+
+    def __new__(cls, text: str) -> Short:
+        if len(text) > 3:
+            raise ValueError(f"{text!r} is too long")
+        return super().__new__(cls, text)
+
+
+def written(tmp_path: Path, **objects: Any) -> str:
+    path: str = ckptfmt.Checkpoint(**objects).write(tmp_path / "ck")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("stored", "target", "words"),
+    [
+        (7, Level.HIGH, "the object at 'n/0' is a Level, which cannot be made of .*: 7 is not a"),
+        ("longer", Short("abc"), "'n/0' is a Short, .*: 'longer' is too long"),
+        (np.uint64(2**63), np.int8(0), "int8"),
+    ],
+)
+def test_values_that_cannot_be_made(tmp_path: Path, stored: Any, target: Any, words: str) -> None:
+    path = written(tmp_path, n=[stored], a=np.ones(2), s=State(), m=[3])
+    array, state, numbers = np.zeros(2), State(), [0]
+    checkpoint = ckptfmt.Checkpoint(n=[target], a=array, s=state, m=numbers)
+    with pytest.raises(ckptfmt.InvalidError, match=words) as caught:
+        checkpoint.read(path)
+    assert caught.value.tensor == "n/0/.ATTRIBUTES/VARIABLE_VALUE"
+    assert array.tolist() == [0.0, 0.0] and state.text == "old" and numbers == [0]
+    assert checkpoint.n == [target]
+
+
+def test_a_property_without_a_setter(tmp_path: Path) -> None:
+    class Fixed:
+        def __init__(self) -> None:
+            self.array = np.zeros(1)
+
+        @property
+        def count(self) -> int:
+            return 1
+
+        def trackable_children(self) -> dict[str, Any]:
+            return {"array": self.array, "count": self.count}
+
+    path = written(tmp_path, f={"array": np.ones(1), "count": 2})
+    fixed = Fixed()
+    with pytest.raises(ckptfmt.InvalidError, match="attribute 'count' of a Fixed is read-only"):
+        ckptfmt.Checkpoint(f=fixed).read(path)
+    assert fixed.array.tolist() == [0.0]
+
+
+def test_an_attribute_that_does_not_fit_leaves_the_value_waiting(tmp_path: Path) -> None:
+    path = written(tmp_path, m=Module(), x=np.ones(2))
+    checkpoint = ckptfmt.Checkpoint()
+    checkpoint.read(path)
+    with pytest.raises(ckptfmt.InvalidError, match=r"the object at 'x' is float64\[3\]"):
+        checkpoint.x = np.zeros(3)
+    checkpoint.x = np.zeros(2)
+    assert checkpoint.x.tolist() == [1.0, 1.0]
+
+
+def test_nothing_waits_after_a_restore_by_names_that_failed(tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "names", {"w": np.ones(2), "later": np.ones(1)})
+    checkpoint = ckptfmt.Checkpoint(w=np.zeros(3))
+    with pytest.raises(ckptfmt.InvalidError, match="the object at 'w' is"):
+        checkpoint.read(tmp_path / "names")
+    checkpoint.later = np.zeros(1)
+    assert checkpoint.later.tolist() == [0.0]
+
+
+def test_tuples_whose_constructors_want_other_arguments(tmp_path: Path) -> None:
+    class Twice(Pair):
+        def __new__(cls, value: Any) -> Twice:
+            return super().__new__(cls, value, value)
+
+    class Noted(tuple):
+        note = ""
+
+    path = written(tmp_path, x=[Twice(3), (1, 2)])
+    noted = Noted((0, 0))
+    noted.note = "kept"
+    checkpoint = ckptfmt.Checkpoint(x=[Twice(0), noted])
+    checkpoint.read(path).assert_consumed()
+    assert checkpoint.x == [(3, 3), (1, 2)]
+    assert type(checkpoint.x[0]) is Twice and checkpoint.x[1].note == "kept"
