@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import enum
+import tracemalloc
 from collections import namedtuple
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import ckptfmt
+from ckptfmt.lifecycle.graph import OBJECT_GRAPH_KEY, Attribute, Node, ObjectGraph, encode_graph
 
 Pair = namedtuple("Pair", "first second")
 
@@ -124,3 +126,45 @@ def test_tuples_whose_constructors_want_other_arguments(tmp_path: Path) -> None:
     checkpoint.read(path).assert_consumed()
     assert checkpoint.x == [(3, 3), (1, 2)]
     assert type(checkpoint.x[0]) is Twice and checkpoint.x[1].note == "kept"
+
+
+# ---- graphs that are larger than the objects -----------------------------------------------------
+
+
+def forged(tmp_path: Path, nodes: list[Node], **tensors: Any) -> str:
+    """A checkpoint with this object graph."""
+    content = np.empty((), object)
+    content[()] = encode_graph(ObjectGraph(nodes))
+    ckptfmt.save(tmp_path / "forged", {**tensors, OBJECT_GRAPH_KEY: content})
+    return str(tmp_path / "forged")
+
+
+def value(key: str) -> Node:
+    return Node(attributes=[Attribute("VARIABLE_VALUE", "", key)])
+
+
+def test_a_long_chain_of_nodes_around_one_cycle_costs_no_memory_squared(tmp_path: Path) -> None:
+    """Every node is met with the object that holds itself, under a path that grows."""
+    count = 4000
+    nodes = [Node([("a", row + 1), ("b", row + 1), ("gone", count)]) for row in range(count)]
+    path = forged(tmp_path, [*nodes, value("x")], x=np.ones(1))
+    around: dict[str, Any] = {"n": 0, "t": (0,)}
+    around.update(a=around, b=[])
+    checkpoint = ckptfmt.Checkpoint(around)
+    tracemalloc.start()
+    with pytest.warns(ckptfmt.CkptfmtWarning, match="inconsistent references") as told:
+        checkpoint.read(path, partial=True)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 16 << 20
+    assert len(told) == 11
+    assert f"{count - 10} more objects" in str(told[-1].message)
+
+
+def test_a_place_of_two_nodes_gets_the_value_of_the_first(tmp_path: Path) -> None:
+    nodes = [Node([("n", 1), ("a", 2)]), value("x"), Node([("n", 3)]), value("y")]
+    path = forged(tmp_path, nodes, x=np.int64(1), y=np.int64(2))
+    around: dict[str, Any] = {"n": 0}
+    around["a"] = around
+    ckptfmt.Checkpoint(around).read(path).assert_consumed()
+    assert around["n"] == 1

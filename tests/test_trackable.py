@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import ckptfmt
-from ckptfmt.lifecycle.trackable import Local, Role, View, children_of, role_of, waiting
+from ckptfmt.lifecycle.trackable import Local, Role, View, children_of, role_of, trail_of, waiting
 from ckptfmt.saving.parallel import ParallelVariable
 
 
@@ -235,9 +235,9 @@ def test_full_names() -> None:
     class Named(ckptfmt.Trackable):
         name = "dense"
 
-    assert Local(Named(), ("a", "b")).full_name == "dense"
-    assert Local(np.zeros(1), ("a", "x/y")).full_name == "a/x/y"
-    assert Local("text", ("t",)).full_name == "t"
+    assert Local(Named(), trail_of(("a", "b"))).full_name == "dense"
+    assert Local(np.zeros(1), trail_of(("a", "x/y"))).full_name == "a/x/y"
+    assert Local("text", trail_of(("t",))).full_name == "t"
 
 
 # ---- values in their places ----------------------------------------------------------------------

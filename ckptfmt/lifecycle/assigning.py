@@ -160,7 +160,7 @@ def _plan_replaced(
         except (ValueError, TypeError, ArithmeticError) as error:
             kind = type(local.value).__name__
             raise InvalidError(
-                f"{described(local.path)} is a {kind}, which cannot be made of the value: {error}",
+                f"{described(local)} is a {kind}, which cannot be made of the value: {error}",
                 tensor=wanted.key,
             ) from error
         assignment.replaced = [(place, value) for place in assignment.places]
@@ -300,7 +300,7 @@ def _check(
                 expected = "" if wanted.dtype is None else str(wanted.dtype)
                 expected += "" if wanted.shape is None else str(list(wanted.shape))
                 raise InvalidError(
-                    f"the checkpoint has {kind}{list(shape)}, {described(assignment.local.path)} "
+                    f"the checkpoint has {kind}{list(shape)}, {described(assignment.local)} "
                     f"is {expected}{hint}",
                     tensor=wanted.key,
                     path=reader.prefix,
@@ -335,7 +335,7 @@ def run(reader: Reader, assignments: Iterable[Assignment], *, cast: bool = False
         for place in assignment.places:
             if (why := cannot_replace(place)) is not None:
                 raise InvalidError(
-                    f"{described(place.path)} is a value that cannot be replaced: {why}",
+                    f"{described(place)} is a value that cannot be replaced: {why}",
                     tensor=assignment.wanted[0].key,
                     path=reader.prefix,
                 )

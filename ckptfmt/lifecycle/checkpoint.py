@@ -17,7 +17,7 @@ from ckptfmt import reader as reading
 from ckptfmt.arguments import wrong
 from ckptfmt.errors import CkptfmtWarning, CorruptError, InvalidError
 from ckptfmt.lifecycle.graph import OBJECT_GRAPH_KEY, ObjectGraph, decode_graph
-from ckptfmt.lifecycle.restoring import NamedRestoration, Restoration, some
+from ckptfmt.lifecycle.restoring import NamedRestoration, Restoration
 from ckptfmt.lifecycle.serializing import saver_of
 from ckptfmt.lifecycle.state import update_checkpoint_state
 from ckptfmt.lifecycle.status import (
@@ -41,6 +41,7 @@ from ckptfmt.locate import path_text
 from ckptfmt.reader import Reader
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.saver import Saver
+from ckptfmt.selecting import some
 
 __all__ = ["Checkpoint"]
 

@@ -17,7 +17,7 @@ import collections
 import itertools
 import warnings
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,7 @@ from ckptfmt.lifecycle.trackable import (
     Local,
     Role,
     Trackable,
+    Trail,
     View,
     can_be_written,
     described,
@@ -41,11 +42,12 @@ from ckptfmt.lifecycle.trackable import (
     waiting,
 )
 from ckptfmt.reader import Reader
+from ckptfmt.selecting import some
 
 __all__ = ["Match", "NamedRestoration", "Restoration"]
 
-# More names than this are counted in a message.
-NAMED_MAX = 10
+# More warnings than this of objects that are two here are counted in one.
+WARNINGS_MAX = 10
 
 _numbers = itertools.count(1)
 
@@ -94,18 +96,20 @@ def _is_by_place(local: Local) -> bool:
 class _Given:
     """Where the values of one node went: to an object, or to places."""
 
+    __slots__ = ("places", "value")
+
     def __init__(self) -> None:
-        self.paths: set[tuple[str, ...]] = set()
+        self.places: set[Hashable] = set()
         self.value: Callable[[], Any] = lambda: None
 
     def add(self, local: Local) -> None:
         if _is_by_place(local):
-            self.paths.add(local.path)
+            self.places.add(local.place)
         else:
             self.value = _reference(local.value)
 
     def __contains__(self, local: Local) -> bool:
-        return local.path in self.paths if _is_by_place(local) else self.value() is local.value
+        return local.place in self.places if _is_by_place(local) else self.value() is local.value
 
 
 # ---- matching ------------------------------------------------------------------------------------
@@ -119,13 +123,13 @@ class Match:
         bound: node to the object that was met for it first.
         others: more places of values, which all get what their node has.
         contradictions: objects that are two here and one in the checkpoint, as pairs.
-        absent: (holders, name, node, path) where the checkpoint has values and there is no object.
+        absent: (holders, trail, node) where the checkpoint has values and there is no object.
     """
 
     bound: dict[int, Local] = field(default_factory=dict)
     others: list[tuple[int, Local]] = field(default_factory=list)
     contradictions: list[tuple[Local, Local]] = field(default_factory=list)
-    absent: list[tuple[list[Any], str, int, tuple[str, ...]]] = field(default_factory=list)
+    absent: list[tuple[list[Any], tuple[Trail, str], int]] = field(default_factory=list)
 
     def pairs(self) -> Iterator[tuple[int, Local]]:
         """All nodes and objects."""
@@ -165,10 +169,10 @@ class _Expected:
 
     restoration: Restoration
     node: int
-    path: tuple[str, ...]
+    trail: Trail
 
     def fill(self, holder: Any, name: str, value: Any) -> None:
-        self.restoration.fill(self.node, Local(holder, self.path[:-1]), name, value)
+        self.restoration.fill(self.node, Local(holder, self.trail), name, value)
 
 
 class Restoration:
@@ -239,7 +243,7 @@ class Restoration:
         given = self._left.given.get(node)
         other = None if given is None or _is_by_place(local) else given.value()
         if other is not None and other is not value:
-            self._contradiction("another object", described(local.path))
+            self._contradiction("another object", described(local))
         self._fill(self._match(node, local, View(value)))
 
     def has_given(self, node: int, local: Local) -> bool:
@@ -250,12 +254,12 @@ class Restoration:
         """The tensors that nobody took."""
         return self._left.keys()
 
-    def overlooked(self, view: View) -> list[str]:
-        """Paths of objects that have values here which were not handed out."""
+    def overlooked(self, view: View) -> list[Local]:
+        """Objects that have values here which were not handed out."""
         if self._closed or self._left.is_empty():
             return []
         return [
-            "/".join(local.path)
+            local
             for node, local in self.match(view).bound.items()
             if node in self._full
             and node not in self._left.given
@@ -274,24 +278,28 @@ class Restoration:
         match = Match({node: start})
         seen: set[tuple[int, Hashable]] = {(node, start.key)}
         to_visit = collections.deque([(node, start)])
+        # An object may be met for many nodes.
+        children_by_key: dict[Hashable, dict[str, Child]] = {}
         while to_visit:
             node, local = to_visit.popleft()
             if node in self._ends and match.bound[node] is local:
                 self._ends[node] = _reference(local.value)
-            children: dict[str, Child] = {}
-            for child in view.children(local):
-                children.setdefault(child.name, child)
+            children = children_by_key.get(local.key)
+            if children is None:
+                children = children_by_key[local.key] = {}
+                for child in view.children(local):
+                    children.setdefault(child.name, child)
             for name, child_node in self.graph.nodes[node].children:
                 child_found = children.get(name)
                 if child_found is None:
                     if child_node not in match.bound and _has_values(self.graph.nodes[child_node]):
                         is_root = local.value is view.root and view.beside is not None
                         holders = [local.value, view.beside] if is_root else [local.value]
-                        match.absent.append((holders, name, child_node, (*local.path, name)))
+                        match.absent.append((holders, (local.trail, name), child_node))
                     continue
                 met = local.child(child_found)
                 # A read-only array is one object in all places, each of which is to be changed.
-                mark = child_node, met.path if _is_by_place(met) else met.key
+                mark = child_node, met.place if _is_by_place(met) else met.key
                 if mark not in seen:
                     seen.add(mark)
                     if self._bind(match, child_node, met):
@@ -321,8 +329,10 @@ class Restoration:
             if value is None:
                 continue
             ends = [match.bound.get(slot.original), match.bound.get(slot.optimizer)]
-            path = [name for local in ends if local is not None for name in local.path]
-            match.bound.setdefault(slot.node, Local(value, (*path, slot.name)))
+            trail = ends[0].trail if ends[0] is not None else None
+            if ends[1] is not None and ends[1].trail is not None:
+                trail = trail, ends[1].trail[1]
+            match.bound.setdefault(slot.node, Local(value, (trail, slot.name)))
 
     def _fill(self, match: Match) -> None:
         """Hands out what was matched and not handed out before."""
@@ -340,24 +350,29 @@ class Restoration:
             if not names:
                 del self.unused[node_id]
         self._wait(match)
-        for first, second in match.contradictions:
-            self._contradiction(described(first.path), described(second.path))
+        for first, second in match.contradictions[:WARNINGS_MAX]:
+            self._contradiction(described(first), described(second))
+        more = len(match.contradictions) - WARNINGS_MAX
+        if more > 0:
+            self._contradiction(f"{more} more objects", "others")
 
     def _plan(self, match: Match) -> _Plan:
         plan = _Plan()
-        met: set[int] = set()
+        met: set[Hashable] = set()
         replaced: dict[tuple[int, int], Assignment] = {}
         for node_id, local in match.pairs():
             if node_id not in self._full or node_id in self._left.given:
                 continue
+            by_place = _is_by_place(local)
+            mark = local.place if by_place else local.key
+            # What is of two nodes gets the values of the first, of two restores those of the later
+            # one.
+            if mark in met or (not by_place and _latest.of(local.value) >= self._number):
+                plan.given.append((node_id, local))
+                continue
             value = id(local.value)
-            if not _is_by_place(local):
-                # An object of two nodes gets the values of the first, one of two restores those of
-                # the later one.
-                if value in met or _latest.of(local.value) >= self._number:
-                    plan.given.append((node_id, local))
-                    continue
-            elif (node_id, value) in replaced:
+            if by_place and (node_id, value) in replaced:
+                met.add(mark)
                 replaced[node_id, value].places.append(local)
                 plan.given.append((node_id, local))
                 continue
@@ -366,7 +381,7 @@ class Restoration:
             used = [] if assignment is None else assignment.used
             plan.unused[node_id] = [a.name for a in node.attributes if a.name not in used]
             if assignment is not None:
-                met.add(value)
+                met.add(mark)
                 replaced[node_id, value] = assignment
                 plan.assignments.append(assignment)
                 plan.given.append((node_id, local))
@@ -376,10 +391,10 @@ class Restoration:
         if self._left.is_empty():
             self.reader.close()
             return
-        for holders, name, node, path in match.absent:
+        for holders, (trail, name), node in match.absent:
             for holder in holders:
                 if isinstance(holder, Trackable):
-                    waiting.wait(holder, name, self._number, _Expected(self, node, path))
+                    waiting.wait(holder, name, self._number, _Expected(self, node, trail))
 
     def _contradiction(self, first: str, second: str) -> None:
         if (first, second) in self._told:
@@ -427,13 +442,6 @@ class _Left:
             )
 
 
-def some(found: Iterable[str]) -> str:
-    """Names in a message; not all, where there are many."""
-    every = [f"'{name}'" for name in found]
-    more = len(every) - NAMED_MAX
-    return ", ".join(every[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
-
-
 # ---- a checkpoint without an object graph --------------------------------------------------------
 
 
@@ -442,10 +450,10 @@ class _ExpectedNames:
     """Names that wait for any new attribute of an object."""
 
     restoration: NamedRestoration
-    path: tuple[str, ...]
+    trail: Trail
 
     def fill(self, holder: Any, name: str, value: Any) -> None:
-        local = Local(holder, self.path).child(Child(name, value, holder, name))
+        local = Local(holder, self.trail).child(Child(name, value, holder, name))
         self.restoration.restore(View(value), local)
 
 
@@ -489,7 +497,7 @@ class NamedRestoration:
             assigning.run(self.reader, assignments, cast=self._cast)
         for local in found:
             if isinstance(local.value, Trackable):
-                waiting.wait(local.value, None, self._number, _ExpectedNames(self, local.path))
+                waiting.wait(local.value, None, self._number, _ExpectedNames(self, local.trail))
         for local in given:
             self._given.setdefault(local.full_name, _Given()).add(local)
             if not _is_by_place(local):

@@ -8,7 +8,7 @@ nodes, the states of Python objects behind them, the graph itself last.
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,6 @@ from ckptfmt.lifecycle.graph import (
     encode_graph,
     escape,
     mark_checkpoint_values,
-    object_path,
     slot_key,
 )
 from ckptfmt.lifecycle.trackable import (
@@ -40,6 +39,7 @@ from ckptfmt.lifecycle.trackable import (
     described,
     has_slots,
     method_of,
+    trail_of,
 )
 from ckptfmt.lifecycle.tree_nodes import scalar_array, scalar_kind
 from ckptfmt.line import Line
@@ -89,15 +89,15 @@ def slots_of(found: list[Local]) -> Iterator[Slot]:
                 value = slot_of(optimizer.value, variable.value, name)
                 if value is None:
                     continue
-                local = Local(value, (*variable.path, *optimizer.path, name))
+                local = Local(value, trail_of((*variable, *optimizer, name)))
                 if not _is_variable(local) or children_of(value):
                     raise InvalidError(
-                        f"the slot variable '{name}' of {described(variable.path)} is a "
+                        f"the slot variable '{name}' of {described(variable)} is a "
                         f"{type(value).__name__}, no variable without children"
                     )
                 if local.key in known:
                     raise InvalidError(
-                        f"the slot variable '{name}' of {described(variable.path)} is an object of "
+                        f"the slot variable '{name}' of {described(variable)} is an object of "
                         "the checkpoint in another place as well, which is not supported"
                     )
                 known[local.key] = value
@@ -131,11 +131,11 @@ def own_tensors(local: Local) -> dict[str, Any]:
     """
     tensors = method_of(local.value, "serialize_to_tensors")()
     if not isinstance(tensors, Mapping):
-        raise wrong(f"serialize_to_tensors() of {described(local.path)}", "a mapping", tensors)
+        raise wrong(f"serialize_to_tensors() of {described(local)}", "a mapping", tensors)
     for name in tensors:
         if not isinstance(name, str) or not name:
             raise InvalidError(
-                f"serialize_to_tensors() of {described(local.path)} has the name {name!r}, which "
+                f"serialize_to_tensors() of {described(local)} has the name {name!r}, which "
                 "is no text"
             )
     return dict(tensors)
@@ -156,7 +156,7 @@ def _tensors(local: Local, path: str) -> list[tuple[str, str, Any]]:
     if role is Role.PYTHON:
         state = value.serialize()
         if not isinstance(state, (str, bytes)):
-            raise wrong(f"serialize() of {described(local.path)}", "a str or bytes", state)
+            raise wrong(f"serialize() of {described(local)}", "a str or bytes", state)
         key = attribute_key(path, PY_STATE)
         with about(key):
             return [(PY_STATE, key, stored_scalar(state))]
@@ -202,6 +202,17 @@ class _ByIdentity(Mapping[Any, Mapping[str, Any]]):
         return self._pairs
 
 
+def _paths(found: Iterable[Local]) -> list[str]:
+    """The paths of all objects of a walk as they stand in keys."""
+    paths: dict[Local | None, str] = {None: ""}
+    for local in found:
+        head = paths[local.parent]
+        name = "" if local.trail is None else escape(local.trail[1])
+        paths[local] = f"{head}/{name}" if local.parent is not None and local.parent.trail else name
+    del paths[None]
+    return list(paths.values())
+
+
 def saver_of(view: View, line: Line) -> Saver:
     """A Saver of the objects of a checkpoint as they are now, their graph included.
 
@@ -214,7 +225,7 @@ def saver_of(view: View, line: Line) -> Saver:
     """
     found, edges = view.walk()
     slots = list(slots_of(found))
-    paths = [object_path(local.path) for local in found]
+    paths = _paths(found)
     graph = ObjectGraph([Node(children=named) for named in edges])
     for slot in slots:
         graph.nodes[slot.optimizer].slot_variables.append(

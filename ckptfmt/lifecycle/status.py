@@ -7,10 +7,11 @@ from collections.abc import Collection
 from typing import Self
 
 from ckptfmt.errors import MatchError
-from ckptfmt.lifecycle.restoring import NamedRestoration, Restoration, some
+from ckptfmt.lifecycle.restoring import NamedRestoration, Restoration
 from ckptfmt.lifecycle.serializing import own_tensors, slots_of
 from ckptfmt.lifecycle.trackable import Local, Role, View
 from ckptfmt.matching import MatchReport
+from ckptfmt.selecting import some
 
 __all__ = [
     "CheckpointLoadStatus",
@@ -114,7 +115,7 @@ def _has_values(local: Local) -> bool:
 
 
 def _paths(found: Collection[Local]) -> tuple[str, ...]:
-    return tuple("/".join(local.path) for local in found)
+    return tuple(map(str, found))
 
 
 class CheckpointLoadStatus(LoadStatus):
@@ -161,7 +162,7 @@ class CheckpointLoadStatus(LoadStatus):
 
     def _check_any(self) -> None:
         if len(self._restoration.match(self._view).bound) <= 1:
-            every = some(_paths(_with_values(self._view, self._skip_slots)))
+            every = some(_with_values(self._view, self._skip_slots))
             raise self._error(
                 f"nothing but the root object is in the checkpoint; its objects: {every or 'none'}"
             )
@@ -191,7 +192,7 @@ class NameBasedSaverStatus(LoadStatus):
         return [
             local
             for local in _with_values(self._view, skip_slots=False)
-            if not self._restoration.has_given(local) and "/".join(local.path) not in self._optional
+            if not self._restoration.has_given(local) and str(local) not in self._optional
         ]
 
     def _retry(self) -> None:
@@ -217,4 +218,4 @@ class InitializationOnlyStatus(LoadStatus):
 
 
 def _no_value(missing: Collection[Local]) -> str:
-    return f"these objects got no value from the checkpoint: {some(_paths(missing))}"
+    return f"these objects got no value from the checkpoint: {some(missing)}"

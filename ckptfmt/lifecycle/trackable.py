@@ -39,7 +39,7 @@ import enum
 import functools
 import inspect
 import weakref
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -295,40 +295,80 @@ def _of_names(holder: Any, found: Mapping[Any, Any], path: Iterable[str]) -> lis
 # ---- a walk over all -----------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(slots=True, eq=False)
+# The names on the way to an object, from the last one to the first: shared by all that lie behind
+# one another, and none of the objects is kept.
+Trail = tuple[Any, str] | None
+
+
+def trail_of(names: Iterable[str]) -> Trail:
+    """The trail of these names."""
+    trail: Trail = None
+    for name in names:
+        trail = trail, name
+    return trail
+
+
 class Local:
-    """An object where a walk met it.
+    """An object where a walk met it. As text, and when iterated over, its path.
 
     Attributes:
         value: the object.
-        path: the local names on the way to it from the root.
+        trail: the local names on the way to it from the root.
         parent: whose child it is; None for the root and slot variables.
         holder, slot: where it lies; a None for the holder if it cannot be replaced.
         key: what it is the same as, within one walk.
     """
 
-    value: Any
-    path: tuple[str, ...]
-    parent: Local | None = None
-    holder: Any = None
-    slot: Any = None
-    key: Hashable = None
+    __slots__ = ("holder", "key", "parent", "slot", "trail", "value")
 
-    def __post_init__(self) -> None:
-        if is_value(self.value) and self.parent is not None:
-            self.key = self.parent.key, self.slot
-        else:
-            self.key = id(self.value)
+    def __init__(
+        self,
+        value: Any,
+        trail: Trail = None,
+        parent: Local | None = None,
+        holder: Any = None,
+        slot: Any = None,
+    ) -> None:
+        self.value = value
+        self.trail = trail
+        self.parent = parent
+        self.holder = holder
+        self.slot = slot
+        self.key: Hashable = self.place if _is_value(_type(value)) else id(value)
 
     def child(self, child: Child) -> Local:
         """The child as an object of the same walk."""
-        path = (*self.path, child.name)
-        return Local(child.value, path, self, child.holder, child.slot)
+        return Local(child.value, (self.trail, child.name), self, child.holder, child.slot)
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The local names on the way to it from the root."""
+        names = []
+        trail = self.trail
+        while trail is not None:
+            trail, name = trail
+            names.append(name)
+        return tuple(reversed(names))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.path)
+
+    def __str__(self) -> str:
+        return "/".join(self.path)
+
+    @property
+    def place(self) -> Hashable:
+        """Where it lies, whatever lies there: the same for one that replaced it."""
+        if self.parent is None:
+            return id(self.value)
+        # What lies in a value lies where that lies.
+        around = self.parent.key if _is_value(_type(self.holder)) else id(self.holder)
+        return around, self.slot
 
     @property
     def role(self) -> Role:
         """What is saved of it."""
-        return role_of(self.value, self.path)
+        return role_of(self.value, self)
 
     @property
     def saver_name(self) -> str | None:
@@ -341,7 +381,7 @@ class Local:
     def full_name(self) -> str:
         """Its name in a name-based checkpoint."""
         name = None if self.role is Role.SCALAR else getattr(self.value, "name", None)
-        return name if isinstance(name, str) and name else "/".join(self.path)
+        return name if isinstance(name, str) and name else str(self)
 
 
 class View:
@@ -359,7 +399,7 @@ class View:
 
     def start(self) -> Local:
         """The root, with which every walk begins."""
-        return Local(self.root, ())
+        return Local(self.root)
 
     def children(self, local: Local) -> list[Child]:
         """The children of an object in TensorFlow's order.
@@ -368,7 +408,7 @@ class View:
             InvalidError: as `children_of`; two objects of one name, one of the root's own and one
                 beside it.
         """
-        found = children_of(local.value, local.path)
+        found = children_of(local.value, local)
         if self.beside is None or local.value is not self.root:
             return found
         own = {child.name: child.value for child in found}
@@ -393,7 +433,7 @@ class View:
         to_visit = collections.deque([start])
         while to_visit:
             local = to_visit.popleft()
-            role_of(local.value, local.path)
+            role_of(local.value, local)
             named = []
             for child in self.children(local):
                 met = local.child(child)
