@@ -13,8 +13,8 @@ written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,7 @@ from ckptfmt.saving.specs import SaveSpec
 __all__ = ["Assignment", "plan", "run"]
 
 OBJECT = np.dtype(object)
+_VALUE = (VARIABLE_VALUE,)
 Done = Callable[[list[NDArray[Any]]], None]
 
 
@@ -72,18 +73,18 @@ class Assignment:
         used: the attributes of the node that it takes.
         is_state: whether it comes before all tensors.
         saver: a registered saver that restores it, and the object's name there.
-        places: where a value lies that is to be replaced; empty for what is not.
+        places: where a value lies that is to be replaced; None for what is not.
         replaced: these places and the new value, when it was read.
     """
 
     local: Local
-    wanted: list[Wanted] = field(default_factory=list)
+    wanted: Sequence[Wanted] = ()
     done: Done | None = None
-    used: list[str] = field(default_factory=list)
+    used: Collection[str] = ()
     is_state: bool = False
     saver: tuple[str, str] | None = None
-    places: list[Local] = field(default_factory=list)
-    replaced: list[tuple[Local, Any]] = field(default_factory=list)
+    places: list[Local] | None = None
+    replaced: Sequence[tuple[Local, Any]] = ()
 
 
 # ---- planning ------------------------------------------------------------------------------------
@@ -140,7 +141,7 @@ def plan_tensors(local: Local, keys: Mapping[str, str]) -> Assignment | None:
     if role is Role.ARRAY:
         if can_be_written(value):
             wanted = Wanted(key, shape=value.shape, dtype=value.dtype, target=value)
-            return Assignment(local, [wanted], None, [VARIABLE_VALUE])
+            return Assignment(local, (wanted,), None, _VALUE)
         dtype = OBJECT if value.dtype.kind in "SU" else value.dtype
         wanted = Wanted(key, shape=value.shape, dtype=dtype)
         return _plan_replaced(local, wanted, _array_like(value))
@@ -152,7 +153,7 @@ def plan_tensors(local: Local, keys: Mapping[str, str]) -> Assignment | None:
 def _plan_replaced(
     local: Local, wanted: Wanted, convert: Callable[[NDArray[Any]], Any]
 ) -> Assignment:
-    assignment = Assignment(local, [wanted], used=[VARIABLE_VALUE], places=[local])
+    assignment = Assignment(local, (wanted,), used=_VALUE, places=[local])
 
     def done(arrays: list[NDArray[Any]]) -> None:
         try:
@@ -163,7 +164,7 @@ def _plan_replaced(
                 f"{described(local)} is a {kind}, which cannot be made of the value: {error}",
                 tensor=wanted.key,
             ) from error
-        assignment.replaced = [(place, value) for place in assignment.places]
+        assignment.replaced = [(place, value) for place in assignment.places or ()]
 
     assignment.done = done
     return assignment
@@ -332,7 +333,7 @@ def run(reader: Reader, assignments: Iterable[Assignment], *, cast: bool = False
     """
     every = list(assignments)
     for assignment in every:
-        for place in assignment.places:
+        for place in assignment.places or ():
             if (why := cannot_replace(place)) is not None:
                 raise InvalidError(
                     f"{described(place)} is a value that cannot be replaced: {why}",

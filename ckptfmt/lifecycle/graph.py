@@ -193,7 +193,12 @@ def slot_key(variable_path: str, optimizer_path: str, slot_name: str) -> str:
 # ---- encoding ------------------------------------------------------------------------------------
 
 
+_SHORT = [bytes((number,)) for number in range(0x80)]
+
+
 def _varint(number: int) -> bytes:
+    if number < 0x80:
+        return _SHORT[number]
     encoded = bytearray()
     while number > 0x7F:
         encoded.append(number & 0x7F | 0x80)
@@ -215,17 +220,17 @@ def _text(tag: int, value: str) -> bytes:
         raise InvalidError(
             f"an object graph cannot hold the name {value!r}: {error.reason}"
         ) from None
-    return bytes((tag,)) + _varint(len(content)) + content
+    return _SHORT[tag] + _varint(len(content)) + content
 
 
 def _node_id(tag: int, node_id: int, count: int) -> bytes:
     if not 0 <= node_id < count:
         raise InvalidError(f"node {node_id} is none of the {count} of the object graph")
-    return bytes((tag,)) + _varint(node_id) if node_id else b""
+    return _SHORT[tag] + _varint(node_id) if node_id else b""
 
 
 def _message(tag: int, content: bytes) -> bytes:
-    return bytes((tag,)) + _varint(len(content)) + content
+    return _SHORT[tag] + _varint(len(content)) + content
 
 
 def encode_graph(graph: ObjectGraph) -> bytes:
@@ -289,6 +294,7 @@ def _encode_node(node: Node, count: int) -> bytes:
 # and where the field begins.
 _Field = tuple[int, int, int, int]
 _VARINT, _FIXED64, _BYTES, _GROUP, _GROUP_END, _FIXED32 = range(6)
+_TEXT_TAGS = b"\x0a\x12\x1a"
 
 
 class _Decoder:
@@ -314,6 +320,8 @@ class _Decoder:
 
     def varint(self, position: int, end: int) -> tuple[int, int]:
         """A number, cut to 64 bits as protobuf does, and where it ends."""
+        if position < end and self.content[position] < 0x80:
+            return self.content[position], position + 1
         value = shift = 0
         start = position
         while True:
@@ -380,11 +388,22 @@ class _Decoder:
 
     def fields(self, position: int, end: int) -> Iterator[_Field]:
         """The fields of one message that are numbers or bytes."""
+        content = self.content
         while position < end:
             start = position
-            number, wire, position = self.tag(position, end)
+            # Mostly a tag and a size are one byte each.
+            tag = content[position]
+            if 8 <= tag < 0x80:
+                number, wire, position = tag >> 3, tag & 7, position + 1
+            else:
+                number, wire, position = self.tag(position, end)
             if wire == _BYTES:
-                first, position = self.size(position, end)
+                size = content[position] if position < end else 0x80
+                if size < 0x80 and size < end - position:
+                    first = position + 1
+                    position = first + size
+                else:
+                    first, position = self.size(position, end)
                 yield number, wire, first, position
             elif wire == _VARINT:
                 value, position = self.varint(position, end)
@@ -458,14 +477,15 @@ class _Decoder:
                         node.has_checkpoint_values = value != 0
             elif number == KIND_FIELD:
                 node.kind = self.text(start, end)
-        self.distinct(position, "children", [name for name, _ in node.children])
-        self.distinct(position, "attributes", [a.name for a in node.attributes])
-        slots = [(s.original_variable_node_id, s.slot_name) for s in node.slot_variables]
-        self.distinct(position, "slots", slots)
+        if len(node.children) > 1 or len(node.attributes) > 1 or len(node.slot_variables) > 1:
+            self.distinct(position, "children", [name for name, _ in node.children])
+            self.distinct(position, "attributes", [a.name for a in node.attributes])
+            slots = [(s.original_variable_node_id, s.slot_name) for s in node.slot_variables]
+            self.distinct(position, "slots", slots)
         return node
 
     def distinct(self, position: int, what: str, found: list[str] | list[tuple[int, str]]) -> None:
-        if len(found) < 2 or len(set(found)) == len(found):
+        if len(set(found)) == len(found):
             return
         seen = set()
         for name in found:
@@ -475,6 +495,14 @@ class _Decoder:
 
     def child(self, position: int, child_end: int) -> tuple[str, int]:
         node_id, name = 0, ""
+        content = self.content
+        # As it is mostly written: both fields in order, the name short.
+        if child_end - position > 3 and content[position] == 0x08:
+            node_id, at = self.varint(position + 1, child_end)
+            size = child_end - at - 2
+            if 0 <= size < 0x80 and content[at] == 0x12 and content[at + 1] == size:
+                return self.text(at + 2, child_end), self.node_id(node_id, position)
+            node_id = 0
         for number, wire, start, end in self.fields(position, child_end):
             if number == 1 and wire == _VARINT:
                 node_id = self.node_id(start, end)
@@ -485,6 +513,14 @@ class _Decoder:
     def texts(self, position: int, message_end: int, count: int) -> list[str]:
         """A message whose fields 1 to `count` are texts."""
         found = [""] * count
+        content, tags = self.content, _TEXT_TAGS[:count]
+        # As they are mostly written: nothing but texts.
+        while message_end - position > 1 and (tag := content[position]) in tags:
+            start = position + 2
+            position = start + content[position + 1]
+            if content[start - 1] >= 0x80 or position > message_end:
+                start, position = self.size(start - 1, message_end)
+            found[(tag >> 3) - 1] = self.text(start, position)
         for number, wire, start, end in self.fields(position, message_end):
             if number <= count and wire == _BYTES:
                 found[number - 1] = self.text(start, end)

@@ -94,22 +94,35 @@ def _is_by_place(local: Local) -> bool:
 
 
 class _Given:
-    """Where the values of one node went: to an object, or to places."""
-
-    __slots__ = ("places", "value")
+    """Where the values of nodes went: to objects, or to places."""
 
     def __init__(self) -> None:
-        self.places: set[Hashable] = set()
-        self.value: Callable[[], Any] = lambda: None
+        # Most go to one object; there may be very many.
+        self._objects: dict[Any, Callable[[], Any]] = {}
+        self._places: dict[Any, set[Hashable]] = {}
 
-    def add(self, local: Local) -> None:
+    def add(self, node: Any, local: Local) -> None:
+        """Notes that this object got the values of this node."""
         if _is_by_place(local):
-            self.places.add(local.place)
+            self._places.setdefault(node, set()).add(local.place)
         else:
-            self.value = _reference(local.value)
+            self._objects[node] = _reference(local.value)
 
-    def __contains__(self, local: Local) -> bool:
-        return local.place in self.places if _is_by_place(local) else self.value() is local.value
+    def object_of(self, node: Any) -> Any:
+        """The object that got the values of a node, if it is none that lies in places."""
+        return self._objects[node]() if node in self._objects else None
+
+    def has(self, node: Any, local: Local) -> bool:
+        """Whether this object got the values of this node."""
+        if _is_by_place(local):
+            return local.place in self._places.get(node, ())
+        return node in self._objects and self._objects[node]() is local.value
+
+    def __contains__(self, node: Any) -> bool:
+        return node in self._objects or node in self._places
+
+    def __len__(self) -> int:
+        return len(self._objects) + sum(node not in self._objects for node in self._places)
 
 
 # ---- matching ------------------------------------------------------------------------------------
@@ -240,15 +253,14 @@ class Restoration:
     def fill(self, node: int, holder: Local, name: str, value: Any) -> None:
         """Hands out what an attribute that was just set has been waiting for."""
         local = holder.child(Child(name, value, holder.value, name))
-        given = self._left.given.get(node)
-        other = None if given is None or _is_by_place(local) else given.value()
+        other = None if _is_by_place(local) else self._left.given.object_of(node)
         if other is not None and other is not value:
             self._contradiction("another object", described(local))
         self._fill(self._match(node, local, View(value)))
 
     def has_given(self, node: int, local: Local) -> bool:
         """Whether this object got the values of this node."""
-        return node in self._left.given and local in self._left.given[node]
+        return self._left.given.has(node, local)
 
     def keys_left(self) -> list[str]:
         """The tensors that nobody took."""
@@ -342,7 +354,7 @@ class Restoration:
         if planned.assignments:
             assigning.run(self.reader, planned.assignments, cast=self._cast)
         for node_id, local in planned.given:
-            self._left.given.setdefault(node_id, _Given()).add(local)
+            self._left.given.add(node_id, local)
             if not _is_by_place(local):
                 _latest.set(local.value, max(self._number, _latest.of(local.value)))
         for node_id, names in planned.unused.items():
@@ -359,7 +371,7 @@ class Restoration:
     def _plan(self, match: Match) -> _Plan:
         plan = _Plan()
         met: set[Hashable] = set()
-        replaced: dict[tuple[int, int], Assignment] = {}
+        replaced: dict[tuple[int, int], list[Local]] = {}
         for node_id, local in match.pairs():
             if node_id not in self._full or node_id in self._left.given:
                 continue
@@ -371,9 +383,10 @@ class Restoration:
                 plan.given.append((node_id, local))
                 continue
             value = id(local.value)
-            if by_place and (node_id, value) in replaced:
+            places = replaced.get((node_id, value)) if by_place else None
+            if places is not None:
                 met.add(mark)
-                replaced[node_id, value].places.append(local)
+                places.append(local)
                 plan.given.append((node_id, local))
                 continue
             node = self.graph.nodes[node_id]
@@ -382,7 +395,8 @@ class Restoration:
             plan.unused[node_id] = [a.name for a in node.attributes if a.name not in used]
             if assignment is not None:
                 met.add(mark)
-                replaced[node_id, value] = assignment
+                if assignment.places is not None:
+                    replaced[node_id, value] = assignment.places
                 plan.assignments.append(assignment)
                 plan.given.append((node_id, local))
         return plan
@@ -415,7 +429,7 @@ class _Left:
         self.prefix = prefix
         self.graph = graph
         self.full = full
-        self.given: dict[int, _Given] = {}
+        self.given = _Given()
         self.unused: dict[int, list[str]] = {}
         self.expected = False
 
@@ -472,7 +486,7 @@ class NamedRestoration:
         self._cast = cast
         self._number = next(_numbers)
         self._names = list(reader)
-        self._given: dict[str, _Given] = {}
+        self._given = _Given()
         self._closed = False
 
     def restore(self, view: View, start: Local | None = None) -> None:
@@ -499,14 +513,13 @@ class NamedRestoration:
             if isinstance(local.value, Trackable):
                 waiting.wait(local.value, None, self._number, _ExpectedNames(self, local.trail))
         for local in given:
-            self._given.setdefault(local.full_name, _Given()).add(local)
+            self._given.add(local.full_name, local)
             if not _is_by_place(local):
                 _latest.set(local.value, max(self._number, _latest.of(local.value)))
 
     def has_given(self, local: Local) -> bool:
         """Whether this object got its value."""
-        name = local.full_name
-        return name in self._given and local in self._given[name]
+        return self._given.has(local.full_name, local)
 
     def keys_left(self) -> list[str]:
         """The tensors that nobody took."""

@@ -122,6 +122,8 @@ def get_registered_saver(registered_name: str) -> RegisteredSaver:
 def get_registered_saver_name(trackable: Any) -> str | None:
     """The name of the saver whose predicate is true for this object, the one registered last; None
     if there is none."""
+    if not _registry:
+        return None
     with _lock:
         savers = list(_registry.values())
     return next((saver.name for saver in reversed(savers) if saver.predicate(trackable)), None)

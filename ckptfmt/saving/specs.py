@@ -102,11 +102,12 @@ class SaveSpec:
         return self._tensor
 
     def fresh(self) -> Self:
-        """This spec as if its tensor had not been asked for yet. Asking the copy keeps nothing in
-        the original."""
+        """This spec as if its tensor had not been asked for yet. Asking it keeps nothing in the
+        original."""
+        if self._make is None:
+            return self
         spec = copy.copy(self)
-        if spec._make is not None:
-            spec._tensor, spec._asked = None, False
+        spec._tensor, spec._asked = None, False
         return spec
 
     @property
