@@ -40,7 +40,9 @@ class SaveFuture(Future[str]):
         super().__init__()
         self.prefix = prefix
         self._pid = os.getpid()
-        self._heard = False  # somebody knows of the error, or waits to hear of it
+        self._heard = False  # somebody knows of the error
+        self._asking = 0  # how many wait to hear of it
+        self._unwanted = False
         self.set_running_or_notify_cancel()
 
     def __fspath__(self) -> str:
@@ -51,7 +53,8 @@ class SaveFuture(Future[str]):
 
         Raises:
             TimeoutError: it was not over after so many seconds.
-            InvalidError: this is a forked child, and the save was not over before.
+            InvalidError: this is a callback of the save, or a forked child, and the save was not
+                over before.
         """
         with self._hearing():
             return super().result(timeout)
@@ -71,17 +74,27 @@ class SaveFuture(Future[str]):
 
     @contextmanager
     def _hearing(self) -> Iterator[None]:
+        if _turn.current is self and _turn.is_mine and not self.done():
+            raise InvalidError("the save itself waits for this callback", path=self.prefix)
         if self._foreign and self._state == "RUNNING":
             raise InvalidError(
                 "the save was begun before a fork: only the process that began it hears of its end",
                 path=self.prefix,
             )
-        self._heard = True
+        self._count_asking(1)
         try:
             yield
-        except BaseException:
-            self._heard = self.done()  # or the waiting has ended, and not the save
+            self._heard = True
+        except BaseException as error:
+            # Or the waiting has ended, and not the save.
+            self._heard = self._heard or error is self._exception
             raise
+        finally:
+            self._count_asking(-1)
+
+    def _count_asking(self, more: int) -> None:
+        with self._condition:
+            self._asking += more
 
     @property
     def _foreign(self) -> bool:
@@ -89,7 +102,7 @@ class SaveFuture(Future[str]):
 
     def _unheard(self) -> BaseException | None:
         """What ended the save, if nobody has heard of it. From now on somebody has."""
-        if self._heard or self._foreign or not self.done():
+        if self._heard or self._asking or self._foreign or not self.done():
             return None
         return self.exception()
 
@@ -120,6 +133,52 @@ class _Turn:
         self.preparing = threading.RLock()
         self.current, self.writer = None, 0
 
+    @property
+    def is_mine(self) -> bool:
+        """Whether this thread writes a save in the background: it is in a callback of it."""
+        return self.current is not None and self.writer == threading.get_ident()
+
+    def wait(self) -> None:
+        """Waits until nobody is; in a callback not at all."""
+        with self.changed:
+            # A handler of signals waits here, perhaps, in the middle of `take`.
+            self.changed.notify_all()
+            while self.current is not None and not self.is_mine:
+                self.changed.wait()
+
+    def take(self, future: SaveFuture) -> None:
+        """Waits until nobody is at work, and lets the thread of this save begin."""
+        with self.changed:
+            while True:
+                # A handler of signals that saves may run between any two calls; here is none.
+                if self.current is None:
+                    self.current = future
+                    break
+                self.changed.wait()
+            self.changed.notify_all()
+
+    def wait_for_start(self, future: SaveFuture) -> bool:
+        """Waits until it is this save's turn, in its thread. False if the save is not wanted."""
+        with self.changed:
+            while self.current is not future:
+                if future._unwanted:
+                    return False
+                self.changed.wait()
+            self.writer = threading.get_ident()
+            return True
+
+    def dismiss(self, future: SaveFuture) -> None:
+        """The call that wanted this save has failed: it is not begun, unless it has been."""
+        with self.changed:
+            future._unwanted = True
+            self.changed.notify_all()
+
+    def give(self) -> None:
+        """The save is over."""
+        with self.changed:
+            self.current, self.writer = None, 0
+            self.changed.notify_all()
+
 
 _turn = _Turn()
 os.register_at_fork(after_in_child=_turn.reset)
@@ -139,9 +198,7 @@ def wait_for_saves() -> None:
 
     In a callback of such a save it does not wait: that save is all but over.
     """
-    with _turn.changed:
-        while _turn.current is not None and _turn.writer != threading.get_ident():
-            _turn.changed.wait()
+    _turn.wait()
 
 
 class Line:
@@ -168,50 +225,43 @@ class Line:
             prepare: called here once no save is written in the background; copies what is saved and
                 gives what is to be done in the background.
         """
+        if _turn.is_mine:
+            # Whoever prepares waits for this thread: nothing is taken here.
+            return self._write(SaveFuture(prefix), prepare())
         with _turn.preparing:
             wait_for_saves()
             work = prepare()
             future = SaveFuture(prefix)
-            return future if self._started(future, work) else self._write(future, work)
+            started = self._started(future, work)
+        return future if started else self._write(future, work)
 
     def _started(self, future: SaveFuture, work: Work) -> bool:
-        """False where this thread must do the work: in a callback of a background save, while the
-        interpreter exits, or if the system has no more threads."""
-        with _turn.changed:
-            if _turn.current is not None and _turn.writer == threading.get_ident():
+        """False where this thread must do the work: while the interpreter exits, or if the system
+        has no more threads."""
+        if not threading.main_thread().is_alive():
+            return False
+        thread = threading.Thread(
+            target=self._write_in_turn, args=(future, work), name="ckptfmt-background"
+        )
+        # There first, and then in turn: a handler of signals that waits for the save, in this very
+        # thread, must not wait for what only this thread can begin.
+        try:
+            thread.start()
+            _turn.take(future)
+        except BaseException as error:
+            _turn.dismiss(future)
+            if isinstance(error, RuntimeError) and thread.ident is None:
                 return False
-            # A signal handler may have begun one since.
-            wait_for_saves()
-            if not threading.main_thread().is_alive():
-                return False
-            thread = threading.Thread(
-                target=self._write_in_turn, args=(future, work), name="ckptfmt-background"
-            )
-            _turn.current = future
-            started = False
-            try:
-                thread.start()
-                started = True
-            except RuntimeError:
-                pass
-            finally:
-                # After Ctrl-C there may be a thread: it waits for the lock and is not wanted then.
-                if not started:
-                    _turn.current = None
-                    _turn.changed.notify_all()
-        return started
+            raise
+        return True
 
     def _write_in_turn(self, future: SaveFuture, work: Work) -> None:
-        with _turn.changed:
-            if _turn.current is not future:
-                return
-            _turn.writer = threading.get_ident()
+        if not _turn.wait_for_start(future):
+            return
         try:
             self._write(future, work)
         finally:
-            with _turn.changed:
-                _turn.current, _turn.writer = None, 0
-                _turn.changed.notify_all()
+            _turn.give()
 
     def _write(self, future: SaveFuture, work: Work) -> SaveFuture:
         error = _outcome(work)

@@ -40,7 +40,7 @@ class _Arena:
 
     def reset(self) -> None:
         """Nothing is kept, as in a forked child, which does not have the memory of its parent."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a handler of signals may save as well
         self._kept: Memory | None = None
 
     def release(self) -> None:
