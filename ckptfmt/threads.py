@@ -32,12 +32,13 @@ def share(
     Raises:
         What `work` raised, that of the first row of those that failed; Ctrl-C before all else.
     """
-    rows, lock = iter(range(count)), threading.Lock()
+    rows, changed = iter(range(count)), threading.Condition()
     errors: dict[int, BaseException] = {}
+    running: set[int] = set()
 
     def take() -> None:
         while not stop.is_set():
-            with lock:
+            with changed:
                 row = next(rows, None)
             if row is None:
                 return
@@ -47,22 +48,53 @@ def share(
                 errors[row] = error
                 stop.set()
 
+    def run() -> None:
+        with changed:
+            if stop.is_set():
+                return
+            running.add(threading.get_ident())
+        try:
+            take()
+        finally:
+            with changed:
+                running.discard(threading.get_ident())
+                changed.notify_all()
+
     threads: list[threading.Thread] = []
+    interrupt: BaseException | None = None
     try:
         for _ in range(min(count, threads_max) - 1):
-            thread = threading.Thread(target=take, name=name)
+            thread = threading.Thread(target=run, name=name)
             with contextlib.suppress(RuntimeError):  # the system has no more
                 thread.start()
                 threads.append(thread)
         take()
-    except BaseException:
+    except BaseException as raised:
+        interrupt = raised
         stop.set()
-        raise
-    finally:
-        for thread in threads:
-            thread.join()
+    # Interrupted or not: what the others work on is not the caller's before they are done.
+    while (error := _waited(running, threads, changed)) is not None:
+        interrupt = interrupt or error
+        stop.set()
+    if interrupt is not None:
+        raise interrupt
     found = [errors[row] for row in sorted(errors)]
     # Ctrl-C was no fault of a row.
     for error in sorted(found, key=lambda one: isinstance(one, Exception)):
         if not isinstance(error, StoppedError):
             raise error
+
+
+def _waited(
+    running: set[int], threads: list[threading.Thread], changed: threading.Condition
+) -> BaseException | None:
+    """Waits until nobody works any more; what has interrupted that, if something has."""
+    try:
+        with changed:
+            while running:
+                changed.wait()
+        for thread in threads:
+            thread.join()
+    except BaseException as error:
+        return error
+    return None
