@@ -5,7 +5,8 @@ bytes objects."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,12 +17,19 @@ from ckptfmt._core import BYTES, SOURCE
 from ckptfmt.errors import InvalidError, about
 from ckptfmt.tensor import TensorHandle
 
-__all__ = ["Columns", "Sources"]
+__all__ = ["BATCH", "Columns", "Sources", "batches"]
 
 # Full shape, start, and lengths (-1: a full dimension) of a slice.
 Slice = tuple[Sequence[int], Sequence[int], Sequence[int]]
 
 _NOTHING = np.empty(1, np.uint8)
+
+# Arrays whose addresses are asked for at once: what is made for that stays in the cache.
+BATCH = 512
+_DTYPE, _NBYTES = operator.attrgetter("dtype"), operator.attrgetter("nbytes")
+_RANK, _SHAPE = operator.attrgetter("ndim"), operator.attrgetter("shape")
+_DENSE = operator.attrgetter("flags.c_contiguous")
+_flat = itertools.chain.from_iterable
 
 
 class Columns(Protocol):
@@ -85,6 +93,19 @@ class Sources:
             self.swapped.add(len(self))
         self._append(name, data, code, data.nbytes, part)
 
+    def extend(self, names: Iterable[bytes], values: Sequence[Any]) -> None:
+        """As `add` of each name and value; many plain arrays at once."""
+        if set(map(type, values)) == {np.ndarray}:
+            codes = list(map(dtypes.CODES.get, map(_DTYPE, values)))
+            if None not in codes:
+                self.names += names
+                self.arrays += values
+                self.codes += codes  # type: ignore[arg-type]
+                self.sizes += map(_NBYTES, values)
+                return
+        for name, value in zip(names, values, strict=True):
+            self.add(name, value)
+
     def _append(
         self, name: bytes, array: NDArray[Any], code: int, size: int, part: Slice | None
     ) -> None:
@@ -109,45 +130,64 @@ class Sources:
         count = last - first
         table = np.zeros(count, SOURCE)
         raw_names, arrays = self.names[first:last], self.arrays[first:last]
-        shapes = [array.shape for array in arrays]
-        ranks = np.fromiter(map(len, shapes), np.int64, count)
-        dims = _numbers(shapes)
         blob = np.frombuffer(b"".join(raw_names) or b"\0", np.uint8)
         name_sizes = np.fromiter(map(len, raw_names), np.uint64, count)
         table["name"] = _starts(name_sizes) + np.uint64(_core.address(blob))
         table["name_size"] = name_sizes
-        table["dims"] = _starts(ranks) * np.uint64(8) + np.uint64(_core.address(dims))
-        table["dtype"] = self.codes[first:last]
-        table["rank"] = ranks
+        table["dtype"] = np.fromiter(self.codes[first:last], np.int32, count)
 
         elements = {row - first: self.elements[row] for row in self.elements if first <= row < last}
+        lent = arrays.copy() if elements else arrays
         for row in elements:
-            arrays[row] = _NOTHING
-        dense = [array.flags.c_contiguous for array in arrays]
-        table["data"], lent = _core.addresses(arrays, dense)
+            lent[row] = _NOTHING
+        ranks, dense = table["rank"], np.empty(count, np.bool_)
+        data, shapes = table["data"], list[NDArray[np.int64]]()
+        for start in range(0, count, BATCH):
+            part = slice(start, start + BATCH)
+            some = arrays[part]
+            ranks[part] = np.fromiter(map(_RANK, some), np.int32, len(some))
+            shapes.append(np.fromiter(_flat(map(_SHAPE, some)), np.int64))
+            is_dense = list(map(_DENSE, lent[part]))
+            dense[part] = is_dense
+            # What lends the addresses is dropped at once: the arrays keep what they are of.
+            data[part] = _core.addresses(lent[part], is_dense)[0]
+        dims = np.concatenate([*shapes, np.zeros(1, np.int64)])  # never empty: it has an address
+        table["dims"] = _starts(ranks) * np.uint64(8) + np.uint64(_core.address(dims))
         owners: list[Any] = [blob, dims]
         for row, bytes_list in elements.items():
             pointers, joined = _pointers(bytes_list)
             owners += [pointers, joined]
-            table["data"][row] = _core.address(pointers)
-        for row in itertools.compress(range(count), (not d for d in dense)):
-            strides = _numbers([arrays[row].strides])
+            data[row] = _core.address(pointers)
+        for row in np.flatnonzero(~dense).tolist():
+            strides = _numbers([lent[row].strides])
             owners.append(strides)
             table["strides"][row] = _core.address(strides)
         for row in self.swapped:
             if first <= row < last:
                 table["swapped"][row - first] = 1
-        for row, part in self.slices.items():
+        for row, slice_ in self.slices.items():
             if first <= row < last:
-                box = _numbers([tuple(numbers) for numbers in part])
+                box = _numbers(slice_)
                 owners.append(box)
                 table["slice"][row - first] = _core.address(box)
         return table, lent, owners
 
 
-def _numbers(rows: Sequence[tuple[int, ...]]) -> NDArray[np.int64]:
+def batches(sizes: NDArray[np.int64], limit: int) -> list[slice]:
+    """Consecutive runs of at most so many bytes, or of one."""
+    ends = np.cumsum(sizes)
+    found = []
+    first = done = 0
+    while first < len(sizes):
+        last = max(int(np.searchsorted(ends, done + limit, "right")), first + 1)
+        found.append(slice(first, last))
+        first, done = last, int(ends[last - 1])
+    return found
+
+
+def _numbers(rows: Iterable[Sequence[int]]) -> NDArray[np.int64]:
     """All numbers one after the other; never empty, so that they have an address."""
-    found = np.fromiter(itertools.chain.from_iterable(rows), np.int64)
+    found = np.fromiter(_flat(rows), np.int64)
     return found if found.size else np.zeros(1, np.int64)
 
 

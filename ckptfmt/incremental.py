@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from ckptfmt import _core, names
 from ckptfmt import reader as reading
 from ckptfmt.arguments import wrong
-from ckptfmt.arrays import Columns
+from ckptfmt.arrays import Columns, batches
 from ckptfmt.errors import InvalidError, StorageError
 from ckptfmt.threads import share
 
@@ -132,19 +132,19 @@ class Base:
         positions, rows = positions[order], rows[order]
         same = np.zeros(len(positions), np.bool_)
         sizes = np.array(self._sources.sizes, np.int64)[positions]
-        batches = _batches(sizes)
+        work = batches(sizes, BATCH_BYTES)
         told, caller = 0, threading.current_thread()
 
         def compare(number: int) -> None:
             nonlocal told
-            batch = batches[number]
+            batch = work[number]
             table, chosen = self.table[positions[batch]], rows[batch].astype(np.uint64)
             same[batch] = self._reader._handle.compare(self._selection, table, chosen)
             if threading.current_thread() is caller:
                 told = self._tell(tell, int(sizes[same].sum()), told)
 
         threads = min(len(os.sched_getaffinity(0)), THREADS_MAX)
-        share(len(batches), compare, threads, "ckptfmt-compare", threading.Event())
+        share(len(work), compare, threads, "ckptfmt-compare", threading.Event())
         self._tell(tell, int(sizes[same].sum()), told)
         self._positions, self._rows = positions[same], rows[same]
         return self._of_sources(self._positions)
@@ -218,15 +218,3 @@ class Base:
             return self._reader._handle.data_size(shard)
         except StorageError:
             return -1
-
-
-def _batches(sizes: NDArray[np.int64]) -> list[slice]:
-    """Runs of about BATCH_BYTES, of one at least."""
-    ends = np.cumsum(sizes)
-    batches = []
-    first = done = 0
-    while first < len(sizes):
-        last = max(int(np.searchsorted(ends, done + BATCH_BYTES, "right")), first + 1)
-        batches.append(slice(first, last))
-        first, done = last, int(ends[last - 1])
-    return batches

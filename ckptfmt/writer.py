@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import operator
 import os
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -16,7 +18,7 @@ import numpy as np
 
 from ckptfmt import _core, incremental, names, slices
 from ckptfmt.arguments import check_choice, check_progress, check_sized, wrong
-from ckptfmt.arrays import Columns, Sources
+from ckptfmt.arrays import BATCH, Columns, Sources, batches
 from ckptfmt.errors import InvalidError, UnsupportedError, about
 from ckptfmt.incremental import CompactionLimits
 from ckptfmt.line import MODULE_LINE
@@ -256,13 +258,27 @@ def collect(
     tensors: Mapping[str, Any] | Mapping[bytes, Any] | Iterable[tuple[str | bytes, Any]],
 ) -> Sources:
     """Named arrays as the writer takes them, all checked."""
-    items = tensors.items() if isinstance(tensors, Mapping) else _pairs(tensors)
+    if type(tensors) is dict:
+        given, arrays = list(tensors), list(tensors.values())
+    else:
+        items = list(tensors.items() if isinstance(tensors, Mapping) else _pairs(tensors))
+        given, arrays = [name for name, _ in items], [array for _, array in items]
     sources = Sources()
-    add = sources.add
-    for name, array in items:
-        add(user_name(name), array)
+    for start in range(0, len(given), BATCH):
+        part = slice(start, start + BATCH)
+        sources.extend(_user_names(given[part]), arrays[part])
     _check_names(sources.names)
     return sources
+
+
+def _user_names(given: list[str | bytes]) -> Iterable[bytes]:
+    """As `user_name` of each, which names that need a closer look get one by one."""
+    if set(map(type, given)) == {str}:
+        with contextlib.suppress(UnicodeEncodeError):
+            found = list(map(str.encode, given))  # type: ignore[arg-type]
+            if _RESERVED not in b"\0".join(found):
+                return found
+    return map(user_name, given)
 
 
 def _pairs(tensors: Iterable[tuple[str | bytes, Any]]) -> Iterator[tuple[str | bytes, Any]]:
@@ -277,10 +293,11 @@ def _pairs(tensors: Iterable[tuple[str | bytes, Any]]) -> Iterator[tuple[str | b
 
 def _check_names(given: list[bytes]) -> None:
     """What the C library would find only once earlier tensors are written."""
-    if b"" in given:
+    different = set(given)
+    if b"" in different:
         raise _invalid(b"", "TAB-12: a tensor's name is empty")
-    if len(set(given)) != len(given):
-        twice = next(name for at, name in enumerate(given) if name in given[:at])
+    if len(different) != len(given):
+        twice = max(different, key=Counter(given).__getitem__)
         raise _invalid(twice, "the name is added twice")
 
 
@@ -329,12 +346,14 @@ def write_sources(
     **options: Any,
 ) -> None:
     limits = incremental.check_limits(compaction)
+    sizes = np.array(sources.sizes, np.int64)
     meter = _Meter(progress, sum(sources.sizes))
+    most = BATCH_BYTES if progress is None else WATCHED_BATCH_BYTES
     if base is None:
         with Writer(prefix, **options) as writer:
-            for first, last in _batches(sources.sizes, meter):
-                writer._add(sources, first, last)
-                meter.add(sum(sources.sizes[first:last]))
+            for batch in batches(sizes, most):
+                writer._add(sources, batch.start, batch.stop)
+                meter.add(int(sizes[batch].sum()))
         return
     level = options.get("level", "v2+")
     alignment, _ = check_options(None, level, options.get("alignment"), "none")
@@ -343,24 +362,11 @@ def write_sources(
         with Writer(prefix, **options) as writer:
             kept = earlier.keep(writer._open_handle(), alignment, limits)
             rest = np.flatnonzero(~kept)
-            sizes = np.array(sources.sizes, np.int64)[rest]
+            sizes = sizes[rest]
             told = np.where(same[rest], 0, sizes)  # what has not changed was told of before
-            for first, last in _batches(sizes.tolist(), meter):
-                writer._open_handle().add(earlier.table[rest[first:last]])
-                meter.add(int(told[first:last].sum()))
-
-
-def _batches(sizes: list[int], meter: _Meter) -> Iterator[tuple[int, int]]:
-    """The rows of each crossing into C, first and last plus one."""
-    limit = BATCH_BYTES if meter.progress is None else WATCHED_BATCH_BYTES
-    first = 0
-    while first < len(sizes):
-        last, size = first + 1, sizes[first]
-        while last < len(sizes) and size + sizes[last] <= limit:
-            size += sizes[last]
-            last += 1
-        yield first, last
-        first = last
+            for batch in batches(sizes, most):
+                writer._open_handle().add(earlier.table[rest[batch]])
+                meter.add(int(told[batch].sum()))
 
 
 @dataclass(slots=True)
