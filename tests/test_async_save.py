@@ -173,6 +173,7 @@ def test_what_cannot_be_told_from_an_array(tmp_path: Path, gate: Gate) -> None:
 
 
 def test_nothing_at_all(tmp_path: Path) -> None:
+    release_arena()  # other tests of this process may have left one
     assert save_async(tmp_path / "ck", {}).result(PATIENCE) == str(tmp_path / "ck")
     assert ckptfmt.load(tmp_path / "ck") == {}
     save_async(tmp_path / "ck", {"s": b"only text", "e": np.zeros(0)}).result(PATIENCE)
