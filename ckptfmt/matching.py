@@ -24,7 +24,7 @@ from ckptfmt.selecting import (
     some,
 )
 
-__all__ = ["MatchReport", "Mismatch", "load_into"]
+__all__ = ["MatchReport", "Mismatch", "load_into", "refuse"]
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def load_into(
             tuple(name for name in targets if name in present and name not in loaded),
         )
         if strict and not report:
-            _refuse(reader.prefix, report)
+            refuse(reader.prefix, report)
         chosen = batch.only(list(fits))
         casts = {}
         for position, (array, dtype) in enumerate(fits.values()):
@@ -214,7 +214,8 @@ def _compared(
     return fits, shapes, dtypes
 
 
-def _refuse(prefix: str, report: MatchReport) -> NoReturn:
+def refuse(prefix: str, report: MatchReport) -> NoReturn:
+    """Raises what says that not everything matches."""
     faults = list(report._faults())
     message = "; ".join(faults)
     error: CkptfmtError

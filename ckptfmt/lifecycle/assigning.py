@@ -33,12 +33,14 @@ from ckptfmt.lifecycle.trackable import (
     method_of,
     replace_values,
 )
-from ckptfmt.load import Batch, box_of_text, select_batch
+from ckptfmt.lifecycle.tree_nodes import leaf_name
+from ckptfmt.load import box_of_text, casts_of, select_batch
+from ckptfmt.matching import Mismatch
 from ckptfmt.reader import Reader
 from ckptfmt.saving.registration import get_registered_saver, validate_restore_function
 from ckptfmt.saving.specs import SaveSpec
 
-__all__ = ["Assignment", "plan", "run"]
+__all__ = ["Assignment", "Misfit", "misfits", "plan", "run"]
 
 OBJECT = np.dtype(object)
 _VALUE = (VARIABLE_VALUE,)
@@ -280,45 +282,118 @@ def _is_fit(stored: np.dtype[Any] | None, wanted: Wanted, cast: bool) -> bool:
     return cast and stored.names is None and wanted.dtype.names is None
 
 
-def _check(
-    batch: Batch, assignments: Sequence[Assignment], cast: bool, reader: Reader
-) -> list[NDArray[Any] | None]:
-    """Compares everything with what is stored, and sets the arrays to read into. Gives those that
-    need another dtype than the stored one."""
-    converted: list[NDArray[Any] | None] = []
-    shapes = batch.selection.shapes()
-    position = 0
-    for assignment in assignments:
-        for wanted in assignment.wanted:
-            stored = batch.dtypes[position]
-            shape = shapes[batch.rows[position]]
-            if wanted.text:
-                batch.boxes[position] = box_of_text(batch.handle(position), wanted.text)
-            bad_shape = wanted.shape is not None and shape != wanted.shape
-            if bad_shape or not _is_fit(stored, wanted, cast):
-                kind = dtypes.numpy_name_of(batch.codes[position])
-                hint = "" if bad_shape or cast else " (cast=True converts numbers)"
-                expected = "" if wanted.dtype is None else str(wanted.dtype)
-                expected += "" if wanted.shape is None else str(list(wanted.shape))
-                raise InvalidError(
-                    f"the checkpoint has {kind}{list(shape)}, {described(assignment.local)} "
-                    f"is {expected}{hint}",
-                    tensor=wanted.key,
-                    path=reader.prefix,
-                )
-            target = wanted.target
-            if target is not None and stored == target.dtype and target.dtype.isnative:
-                batch.targets[position] = target
-                target = None
-            converted.append(target)
-            position += 1
-    return converted
+@dataclass(slots=True)
+class Misfit:
+    """A tensor that its object cannot take: of another shape, or else of another dtype."""
+
+    assignment: Assignment
+    key: str
+    mismatch: Mismatch
+    is_shape: bool
+    message: str
+
+
+class _Part:
+    """Objects whose tensors are read together.
+
+    Attributes:
+        targets: by tensor, the array that gets what was read; None where it is read into its place
+            or handed out.
+        misfits: the tensors that cannot be taken.
+    """
+
+    def __init__(self, reader: Reader, assignments: Sequence[Assignment], cast: Any) -> None:
+        self.reader = reader
+        self.assignments = assignments
+        keys = [names.tensor_bytes(wanted.key) for one in assignments for wanted in one.wanted]
+        self.batch = select_batch(reader, keys)
+        self.targets: list[NDArray[Any] | None] = []
+        self.misfits: list[Misfit] = []
+        self._casts_all = cast is True
+        self._casts = self._dtypes_to_cast_to(cast)
+        self._compare()
+
+    def _dtypes_to_cast_to(self, cast: Any) -> dict[int, np.dtype[Any]]:
+        if cast is None or cast is True:
+            return {}
+        if isinstance(cast, Mapping):
+            leaves = {key: leaf_name(key) for key in self.batch.names}
+            return casts_of(
+                self.batch, {k: cast[leaf] for k, leaf in leaves.items() if leaf in cast}
+            )
+        roles = [one.local.role for one in self.assignments for _ in one.wanted]
+        found = casts_of(self.batch, cast)
+        return {row: dtype for row, dtype in found.items() if roles[row] is not Role.SCALAR}
+
+    def _compare(self) -> None:
+        batch, shapes = self.batch, self.batch.selection.shapes()
+        position = 0
+        for assignment in self.assignments:
+            for wanted in assignment.wanted:
+                stored = batch.dtypes[position]
+                shape = shapes[batch.rows[position]]
+                if wanted.text:
+                    batch.boxes[position] = box_of_text(batch.handle(position), wanted.text)
+                bad_shape = wanted.shape is not None and shape != wanted.shape
+                given = self._casts.get(position, stored)
+                if bad_shape or not _is_fit(given, wanted, self._casts_all):
+                    self._misfit(position, assignment, wanted, bad_shape)
+                target = wanted.target
+                if target is not None and stored == target.dtype and target.dtype.isnative:
+                    batch.targets[position] = target
+                    target = None
+                self.targets.append(target)
+                position += 1
+
+    def _misfit(self, position: int, assignment: Assignment, wanted: Wanted, shape: bool) -> None:
+        handle = self.batch.handle(position)
+        kind = dtypes.numpy_name_of(self.batch.codes[position])
+        hint = "" if shape or self._casts_all else " (cast=True converts numbers)"
+        expected = "" if wanted.dtype is None else str(wanted.dtype)
+        expected += "" if wanted.shape is None else str(list(wanted.shape))
+        message = (
+            f"the checkpoint has {kind}{list(handle.shape)}, {described(assignment.local)} is "
+            f"{expected}{hint}"
+        )
+        pair = (handle.shape, wanted.shape) if shape else (kind, wanted.dtype)
+        mismatch = Mismatch(str(assignment.local), leaf_name(wanted.key), *pair)
+        self.misfits.append(Misfit(assignment, wanted.key, mismatch, shape, message))
+
+    def read(self) -> list[NDArray[Any]]:
+        """Reads the tensors, and writes them into arrays of other dtypes."""
+        arrays = self.batch.read(None) if self.assignments else []
+        for array, target in zip(arrays, self.targets, strict=True):
+            if target is not None:
+                target[...] = array
+        return arrays
+
+    def hand_out(self, arrays: Sequence[NDArray[Any]]) -> None:
+        """Gives what was read to those that take it themselves."""
+        position = 0
+        for assignment in self.assignments:
+            end = position + len(assignment.wanted)
+            if assignment.done is not None:
+                rows = zip(range(position, end), assignment.wanted, strict=True)
+                assignment.done([self._as_wanted(arrays[row], row, one) for row, one in rows])
+            position = end
+
+    def _as_wanted(self, array: NDArray[Any], position: int, wanted: Wanted) -> NDArray[Any]:
+        if position in self._casts:
+            array = array.astype(self._casts[position])
+        if wanted.dtype is None or array.dtype == wanted.dtype or wanted.kinds:
+            return array
+        return array.astype(wanted.dtype)
+
+
+def misfits(reader: Reader, assignments: Iterable[Assignment], cast: Any) -> list[Misfit]:
+    """The tensors that their objects cannot take."""
+    return _Part(reader, [one for one in assignments if one.saver is None], cast).misfits
 
 
 # ---- running -------------------------------------------------------------------------------------
 
 
-def run(reader: Reader, assignments: Iterable[Assignment], *, cast: bool = False) -> None:
+def run(reader: Reader, assignments: Iterable[Assignment], *, cast: Any = None) -> None:
     """Restores these objects.
 
     Nothing is written if a tensor is not there, or one does not fit, or gives no value of a kind
@@ -345,16 +420,15 @@ def run(reader: Reader, assignments: Iterable[Assignment], *, cast: bool = False
         [one for one in every if one.places],
         [one for one in every if not one.is_state and not one.places and one.saver is None],
     ]
-    batches = [_batch(reader, part) for part in parts]
-    conversions = [
-        _check(batch, part, cast, reader) for batch, part in zip(batches, parts, strict=True)
-    ]
-    states, values, others = zip(parts, batches, conversions, strict=True)
+    states, values, others = (_Part(reader, part, cast) for part in parts)
+    for part in (states, values, others):
+        for misfit in part.misfits:
+            raise InvalidError(misfit.message, tensor=misfit.key, path=reader.prefix)
     # What may be found to be no such value comes before all that writes.
-    found = [_read(*states), _read(*values)]
-    _hand_out(values[0], found[1])
-    _hand_out(states[0], found[0])
-    _hand_out(others[0], _read(*others))
+    found = [states.read(), values.read()]
+    values.hand_out(found[1])
+    states.hand_out(found[0])
+    others.hand_out(others.read())
     replace_values([change for one in every for change in one.replaced])
     registered: dict[str, dict[str, Any]] = {}
     for assignment in every:
@@ -363,35 +437,3 @@ def run(reader: Reader, assignments: Iterable[Assignment], *, cast: bool = False
             registered.setdefault(name, {})[object_name] = assignment.local.value
     for name, objects in registered.items():
         get_registered_saver(name).restore_fn(trackables=objects, merged_prefix=reader.prefix)
-
-
-def _read(
-    part: Sequence[Assignment], batch: Batch, targets: list[NDArray[Any] | None]
-) -> list[NDArray[Any]]:
-    """Reads the tensors of these objects, and writes them into arrays of other dtypes."""
-    arrays = batch.read(None) if part else []
-    for array, target in zip(arrays, targets, strict=True):
-        if target is not None:
-            target[...] = array
-    return arrays
-
-
-def _hand_out(part: Sequence[Assignment], arrays: Sequence[NDArray[Any]]) -> None:
-    position = 0
-    for assignment in part:
-        count = len(assignment.wanted)
-        if assignment.done is not None:
-            pairs = zip(arrays[position : position + count], assignment.wanted, strict=True)
-            assignment.done([_as_wanted(*one) for one in pairs])
-        position += count
-
-
-def _batch(reader: Reader, part: Sequence[Assignment]) -> Batch:
-    keys = [names.tensor_bytes(wanted.key) for one in part for wanted in one.wanted]
-    return select_batch(reader, keys)
-
-
-def _as_wanted(array: NDArray[Any], wanted: Wanted) -> NDArray[Any]:
-    if wanted.dtype is None or array.dtype == wanted.dtype or wanted.kinds:
-        return array
-    return array.astype(wanted.dtype)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ckptfmt import reader as reading
 from ckptfmt.arguments import wrong
 from ckptfmt.errors import CkptfmtWarning, CorruptError, InvalidError
+from ckptfmt.lifecycle.choosing import Choice
 from ckptfmt.lifecycle.graph import OBJECT_GRAPH_KEY, ObjectGraph, decode_graph
 from ckptfmt.lifecycle.restoring import NamedRestoration, Restoration
 from ckptfmt.lifecycle.serializing import saver_of
@@ -41,7 +42,7 @@ from ckptfmt.locate import path_text
 from ckptfmt.reader import Reader
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.saver import Saver
-from ckptfmt.selecting import some
+from ckptfmt.selecting import Filter, Rename, some
 
 __all__ = ["Checkpoint"]
 
@@ -225,8 +226,11 @@ class Checkpoint(Trackable):
         save_path: Path | None,
         options: CheckpointOptions | None = None,
         *,
-        cast: bool = False,
+        cast: Any = None,
         partial: bool = False,
+        strict: bool | None = None,
+        rename: Rename | None = None,
+        filter: Filter | None = None,  # noqa: A002 (as in `load_into`)
     ) -> LoadStatus:
         """Restores the objects from a checkpoint; one that `write` saved, which has no
         `save_counter`.
@@ -241,32 +245,54 @@ class Checkpoint(Trackable):
         Args:
             save_path: whatever `ckptfmt.open` takes; None restores nothing.
             options: only `skip_slot_variables` is looked at.
-            cast: whether numbers of another dtype are converted.
+            cast: True converts numbers to the dtypes of their objects; or a dtype or mapping as in
+                `load_tree`.
             partial: whether it is all right that values are not taken (`expect_partial`).
+            strict: True makes anything that does not match an error, as in `load_into`, before
+                anything is written; False restores what is there and fits, and leaves the rest as
+                it is. None is what TensorFlow does: what is there must fit, and the assertions of
+                the status tell of the rest.
+            rename: name of a value in the checkpoint to name here, in the forms that
+                `ckptfmt.load` takes. The name of a value is the path of its object
+                ("model/kernel"), of what is not the value of a variable its key; in a checkpoint of
+                names the name.
+            filter: which values to restore, by name in the checkpoint, in the forms that
+                `ckptfmt.load` takes. The objects of the others stay as they are, and that is no
+                fault.
 
         Returns:
             The status, whose assertions say what was matched.
 
         Raises:
             InvalidError: an object of another shape or dtype than its tensor (it names the object,
-                the tensor, and both shapes), or a value that cannot be replaced where it lies.
-            TensorNotFoundError: a tensor that the object graph names is not there.
+                the tensor, and both shapes), or a value that cannot be replaced where it lies; with
+                `strict` as `load_into`; two values of one name after `rename`; a wish in `cast` for
+                what is not there, or an argument of another type.
+            TensorNotFoundError: a tensor that the object graph names is not there; with `strict`
+                as `load_into`.
             CorruptError, LimitError: the object graph is none, or too large.
             What `ckptfmt.open` and reading raise (arrays then have unspecified contents), and the
             objects' own methods.
         """
-        return self._restored(save_path, _checked(options), cast, partial, ())
+        choice = Choice.of(cast, strict, rename, filter)
+        return self._restored(save_path, _checked(options), choice, partial, ())
 
     def restore(
         self,
         save_path: Path | None,
         options: CheckpointOptions | None = None,
         *,
-        cast: bool = False,
+        cast: Any = None,
         partial: bool = False,
+        strict: bool | None = None,
+        rename: Rename | None = None,
+        filter: Filter | None = None,  # noqa: A002 (as in `load_into`)
     ) -> LoadStatus:
         """As `read`, for what `save` saved: `save_counter` is made, and restored."""
-        status = self._restored(save_path, _checked(options), cast, partial, (COUNTER,))
+        choice = Choice.of(cast, strict, rename, filter)
+        if strict and save_path is not None:
+            self.save_counter  # noqa: B018 (made when it is asked for)
+        status = self._restored(save_path, _checked(options), choice, partial, (COUNTER,))
         if save_path is not None:
             self.save_counter  # noqa: B018 (made when it is asked for)
         return status
@@ -275,13 +301,12 @@ class Checkpoint(Trackable):
         self,
         save_path: Path | None,
         options: CheckpointOptions,
-        cast: bool,
+        choice: Choice,
         partial: bool,
         optional: tuple[str, ...],
     ) -> LoadStatus:
-        for name, given in (("cast", cast), ("partial", partial)):
-            if not isinstance(given, bool):
-                raise wrong(name, "True or False", given)
+        if not isinstance(partial, bool):
+            raise wrong("partial", "True or False", partial)
         if save_path is None:
             return InitializationOnlyStatus()
         self._ckptfmt_line.settle()
@@ -289,21 +314,27 @@ class Checkpoint(Trackable):
         reader = reading.open(save_path)
         try:
             graph = _graph_of(reader)
+            choice.check_casts(graph, reader)
+            status: CheckpointLoadStatus | NameBasedSaverStatus
+            restoration: Restoration | NamedRestoration
             if graph is None:
-                named = NamedRestoration(reader, cast=cast)
-                named.restore(view)
-                self._ckptfmt_last = named
-                return NameBasedSaverStatus(named, view, optional)
-            skip = options.skip_slot_variables
-            restoration = Restoration(reader, graph, skip_slots=skip, cast=cast)
-            restoration.expect_partial = True
+                restoration = NamedRestoration(reader, choice)
+                status = NameBasedSaverStatus(restoration, view, optional)
+            else:
+                skip = options.skip_slot_variables
+                restoration = Restoration(reader, graph, choice, skip_slots=skip)
+                restoration.expect_partial = True
+                status = CheckpointLoadStatus(restoration, view, skip_slots=skip)
+            if choice.strict:
+                status.refuse()
             restoration.restore(view)
-            restoration.expect_partial = partial
+            if isinstance(restoration, Restoration):
+                restoration.expect_partial = partial
         except BaseException:
             reader.close()
             raise
         self._ckptfmt_last = restoration
-        return CheckpointLoadStatus(restoration, view, skip_slots=skip)
+        return status
 
     # ---- objects
 

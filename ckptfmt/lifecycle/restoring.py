@@ -17,7 +17,7 @@ import collections
 import itertools
 import warnings
 import weakref
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,8 @@ import numpy as np
 
 from ckptfmt.errors import CkptfmtWarning
 from ckptfmt.lifecycle import assigning
-from ckptfmt.lifecycle.assigning import Assignment
+from ckptfmt.lifecycle.assigning import Assignment, Misfit
+from ckptfmt.lifecycle.choosing import Choice
 from ckptfmt.lifecycle.graph import VARIABLE_VALUE, Node, ObjectGraph
 from ckptfmt.lifecycle.serializing import slot_of
 from ckptfmt.lifecycle.trackable import (
@@ -91,6 +92,11 @@ def _is_by_place(local: Local) -> bool:
     """Whether a restore replaces the object where it lies."""
     value = local.value
     return is_value(value) or (isinstance(value, np.ndarray) and not can_be_written(value))
+
+
+def _mark(local: Local) -> Hashable:
+    """What is restored once: an object, or a place."""
+    return local.place if _is_by_place(local) else local.key
 
 
 class _Given:
@@ -195,20 +201,24 @@ class Restoration:
         reader: the checkpoint; closed when nothing more can be asked of it.
         graph: its object graph.
         skip_slots: whether to leave out slot variables.
-        cast: whether numbers may be converted.
+        choice: which values are wanted, under what names and as what dtypes.
 
     Attributes:
+        filtered: the nodes that the filter leaves out.
+        misfits: where `strict` is False, what did not fit and was left as it is, by place.
         unused: node to the names of its attributes that its object did not take.
         expect_partial: whether it is all right that values stay behind.
     """
 
     def __init__(
-        self, reader: Reader, graph: ObjectGraph, *, skip_slots: bool = False, cast: bool = False
+        self, reader: Reader, graph: ObjectGraph, choice: Choice, *, skip_slots: bool = False
     ) -> None:
         self.reader = reader
         self.graph = graph
+        self.filtered = choice.applied(graph)
+        self.misfits: dict[Hashable, Misfit] = {}
         self._number = next(_numbers)
-        self._cast = cast
+        self._cast, self._strict = choice.cast, choice.strict
         self._closed = False
         self._told: set[tuple[str, str]] = set()
         slots = [
@@ -249,6 +259,16 @@ class Restoration:
         match = self.match(view)
         self._fill(match)
         return match
+
+    def expected(self, view: View) -> tuple[list[tuple[int, Local]], list[str], list[Misfit]]:
+        """What `restore` would hand out, the tensors that nobody would take, and what would not
+        fit."""
+        planned = self._plan(self.match(view))
+        given = _Given()
+        for node, local in planned.given:
+            given.add(node, local)
+        keys = _keys_left(self.graph, self._full, given, planned.unused)
+        return planned.given, keys, assigning.misfits(self.reader, planned.assignments, self._cast)
 
     def fill(self, node: int, holder: Local, name: str, value: Any) -> None:
         """Hands out what an attribute that was just set has been waiting for."""
@@ -351,6 +371,8 @@ class Restoration:
         if self._closed:
             return
         planned = self._plan(match)
+        if self._strict is False:
+            self._leave_out(planned)
         if planned.assignments:
             assigning.run(self.reader, planned.assignments, cast=self._cast)
         for node_id, local in planned.given:
@@ -376,7 +398,7 @@ class Restoration:
             if node_id not in self._full or node_id in self._left.given:
                 continue
             by_place = _is_by_place(local)
-            mark = local.place if by_place else local.key
+            mark = _mark(local)
             # What is of two nodes gets the values of the first, of two restores those of the later
             # one.
             if mark in met or (not by_place and _latest.of(local.value) >= self._number):
@@ -401,6 +423,29 @@ class Restoration:
                 plan.given.append((node_id, local))
         return plan
 
+    def _leave_out(self, planned: _Plan) -> None:
+        """Takes from a plan what is not there or does not fit."""
+        stored = [
+            one
+            for one in planned.assignments
+            if one.saver is not None or all(wanted.key in self.reader for wanted in one.wanted)
+        ]
+        found = assigning.misfits(self.reader, stored, self._cast)
+        wrong = {id(one.assignment) for one in found}
+        kept = [one for one in stored if id(one) not in wrong]
+        for assignment in kept:
+            self.misfits.pop(assignment.local.place, None)
+        self.misfits.update({one.assignment.local.place: one for one in found})
+        taken = {id(one) for one in kept}
+        left_out = {
+            _mark(local)
+            for one in planned.assignments
+            if id(one) not in taken
+            for local in one.places or [one.local]
+        }
+        planned.assignments = kept
+        planned.given = [pair for pair in planned.given if _mark(pair[1]) not in left_out]
+
     def _wait(self, match: Match) -> None:
         if self._left.is_empty():
             self.reader.close()
@@ -422,6 +467,23 @@ class Restoration:
         )
 
 
+def _keys_left(
+    graph: ObjectGraph, full: set[int], given: _Given, unused: Mapping[int, Collection[str]]
+) -> list[str]:
+    """The tensors that nobody took, and the objects of registered savers."""
+    found = []
+    for row in sorted(full):
+        node = graph.nodes[row]
+        if node.registered_saver is not None and row not in given:
+            found.append(node.registered_saver[1])
+        found += [
+            one.checkpoint_key
+            for one in node.attributes
+            if row not in given or one.name in unused.get(row, ())
+        ]
+    return found
+
+
 class _Left:
     """What a restoration has not handed out; it outlives it to tell of that."""
 
@@ -438,12 +500,7 @@ class _Left:
 
     def keys(self) -> list[str]:
         """The tensors that nobody took."""
-        return [
-            attribute.checkpoint_key
-            for row in sorted(self.full)
-            for attribute in self.graph.nodes[row].attributes
-            if row not in self.given or attribute.name in self.unused.get(row, ())
-        ]
+        return _keys_left(self.graph, self.full, self.given, self.unused)
 
     def warn(self) -> None:
         keys = [] if self.expected else self.keys()
@@ -478,14 +535,23 @@ class NamedRestoration:
 
     Args:
         reader: the checkpoint.
-        cast: whether numbers may be converted.
+        choice: which values are wanted, under what names and as what dtypes.
+
+    Attributes:
+        misfits: where `strict` is False, what did not fit and was left as it is, by place.
     """
 
-    def __init__(self, reader: Reader, *, cast: bool = False) -> None:
+    def __init__(self, reader: Reader, choice: Choice) -> None:
         self.reader = reader
-        self._cast = cast
+        self.misfits: dict[Hashable, Misfit] = {}
+        self._cast, self._strict = choice.cast, choice.strict
         self._number = next(_numbers)
-        self._names = list(reader)
+        every = choice.names(list(reader))
+        self._names = {
+            new: old for old, new in every.items() if choice.passes is None or choice.passes(old)
+        }
+        # Names of what the filter leaves out.
+        self._filtered = set(every.values()) - self._names.keys()
         self._given = _Given()
         self._closed = False
 
@@ -493,20 +559,16 @@ class NamedRestoration:
         """Hands out the values of all objects that have any and did not get them before."""
         if self._closed:
             return
-        assignments: list[Assignment] = []
-        given: list[Local] = []
         found = view.walk(start)[0]
-        for local in found:
-            name = local.full_name
-            if self.has_given(local) or local.role is Role.NOTHING or name not in self.reader:
-                continue
-            if not _is_by_place(local) and _latest.of(local.value) > self._number:
-                given.append(local)
-                continue
-            assignment = assigning.plan_tensors(local, {VARIABLE_VALUE: name})
-            if assignment is not None:
-                assignments.append(assignment)
-                given.append(local)
+        assignments, given = self._plan(found)
+        if self._strict is False:
+            self.misfits = {
+                one.assignment.local.place: one
+                for one in assigning.misfits(self.reader, assignments, self._cast)
+            }
+            wrong = {id(one.assignment) for one in self.misfits.values()}
+            assignments = [one for one in assignments if id(one) not in wrong]
+            given = [local for local in given if local.place not in self.misfits]
         if assignments:
             assigning.run(self.reader, assignments, cast=self._cast)
         for local in found:
@@ -517,13 +579,42 @@ class NamedRestoration:
             if not _is_by_place(local):
                 _latest.set(local.value, max(self._number, _latest.of(local.value)))
 
+    def _plan(self, found: Iterable[Local]) -> tuple[list[Assignment], list[Local]]:
+        """What of these objects takes something, and which are then done with."""
+        assignments: list[Assignment] = []
+        given: list[Local] = []
+        for local in found:
+            name = local.full_name
+            if local.role is Role.NOTHING or name not in self._names or self.has_given(local):
+                continue
+            if not _is_by_place(local) and _latest.of(local.value) > self._number:
+                given.append(local)
+                continue
+            assignment = assigning.plan_tensors(local, {VARIABLE_VALUE: self._names[name]})
+            if assignment is not None:
+                assignments.append(assignment)
+                given.append(local)
+        return assignments, given
+
+    def expected(self, view: View) -> tuple[list[Local], list[str], list[Misfit]]:
+        """What `restore` would give a value, the tensors that nobody would take, and what would not
+        fit."""
+        assignments, given = self._plan(view.walk()[0])
+        names = {local.full_name for local in given}
+        keys = [old for new, old in self._names.items() if new not in names]
+        return given, keys, assigning.misfits(self.reader, assignments, self._cast)
+
+    def is_filtered(self, local: Local) -> bool:
+        """Whether the filter leaves out what the checkpoint has for this object."""
+        return local.full_name in self._filtered
+
     def has_given(self, local: Local) -> bool:
         """Whether this object got its value."""
         return self._given.has(local.full_name, local)
 
     def keys_left(self) -> list[str]:
         """The tensors that nobody took."""
-        return [name for name in self._names if name not in self._given]
+        return [old for new, old in self._names.items() if new not in self._given]
 
     def close(self) -> None:
         """Hands out nothing any more."""

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Hashable
 from typing import Self
 
 from ckptfmt.errors import MatchError
+from ckptfmt.lifecycle.assigning import Misfit
 from ckptfmt.lifecycle.restoring import NamedRestoration, Restoration
 from ckptfmt.lifecycle.serializing import own_tensors, slots_of
 from ckptfmt.lifecycle.trackable import Local, Role, View
-from ckptfmt.matching import MatchReport
+from ckptfmt.matching import MatchReport, refuse
 from ckptfmt.selecting import some
 
 __all__ = [
@@ -30,9 +31,10 @@ class LoadStatus:
 
     @property
     def report(self) -> MatchReport:
-        """How the objects and the checkpoint fit now: `matched` and `missing` are the paths of the
-        objects that got their values and of those that did not, `unexpected` are the tensors that
-        no object took. Hands out nothing."""
+        """How the objects and the checkpoint fit now: `matched`, `missing` and `filtered` are the
+        paths of the objects that got their values, of those that did not, and of those whose values
+        the filter leaves out; `unexpected` are the tensors that no object took. Hands out
+        nothing."""
         return self._report()
 
     def retry(self) -> Self:
@@ -114,8 +116,26 @@ def _has_values(local: Local) -> bool:
     return local.role is not Role.NOTHING or local.saver_name is not None
 
 
-def _paths(found: Collection[Local]) -> tuple[str, ...]:
-    return tuple(map(str, found))
+def _told(
+    every: Collection[Local],
+    got: Collection[Hashable],
+    filtered: Collection[Hashable],
+    keys: Collection[str],
+    misfits: Collection[Misfit],
+) -> MatchReport:
+    """The report on objects, of which some got their values; the tensors that nobody took; and what
+    does not fit, which is neither missing nor unexpected."""
+    wrong = {one.assignment.local.key for one in misfits}
+    wrong_keys = {one.key for one in misfits}
+    others = [local for local in every if local.key not in got or local.key in wrong]
+    return MatchReport(
+        tuple(str(local) for local in every if local.key in got and local.key not in wrong),
+        tuple(str(one) for one in others if one.key not in filtered and one.key not in wrong),
+        tuple(key for key in keys if key not in wrong_keys),
+        tuple(one.mismatch for one in misfits if one.is_shape),
+        tuple(one.mismatch for one in misfits if not one.is_shape),
+        tuple(str(local) for local in others if local.key in filtered),
+    )
 
 
 class CheckpointLoadStatus(LoadStatus):
@@ -126,20 +146,30 @@ class CheckpointLoadStatus(LoadStatus):
         self._view = view
         self._skip_slots = skip_slots
 
-    def _compared(self) -> tuple[list[Local], list[Local]]:
-        """The objects with values that got them, and those that did not."""
-        match = self._restoration.match(self._view)
-        got = {
-            local.key for node, local in match.pairs() if self._restoration.has_given(node, local)
-        }
-        every = _with_values(self._view, self._skip_slots)
-        matched = [local for local in every if local.key in got]
-        return matched, [local for local in every if local.key not in got]
+    def refuse(self) -> None:
+        """Raises what `load_into` raises if a restore would leave anything out."""
+        given, keys, misfits = self._restoration.expected(self._view)
+        got = {local.key for _, local in given}
+        report = _told(self._every(), got, self._filtered(self._pairs()), keys, misfits)
+        if not report:
+            refuse(self._restoration.reader.prefix, report)
 
     def _report(self) -> MatchReport:
-        matched, missing = self._compared()
-        unexpected = tuple(self._restoration.keys_left())
-        return MatchReport(_paths(matched), _paths(missing), unexpected)
+        pairs = self._pairs()
+        keys, misfits = self._restoration.keys_left(), self._restoration.misfits.values()
+        return _told(self._every(), self._got(pairs), self._filtered(pairs), keys, misfits)
+
+    def _every(self) -> list[Local]:
+        return _with_values(self._view, self._skip_slots)
+
+    def _pairs(self) -> list[tuple[int, Local]]:
+        return list(self._restoration.match(self._view).pairs())
+
+    def _got(self, pairs: list[tuple[int, Local]]) -> set[Hashable]:
+        return {local.key for node, local in pairs if self._restoration.has_given(node, local)}
+
+    def _filtered(self, pairs: list[tuple[int, Local]]) -> set[Hashable]:
+        return {local.key for node, local in pairs if node in self._restoration.filtered}
 
     def _retry(self) -> None:
         self._restoration.restore(self._view)
@@ -151,7 +181,9 @@ class CheckpointLoadStatus(LoadStatus):
         self._restoration.close()
 
     def _check_objects(self) -> None:
-        _, missing = self._compared()
+        pairs = self._pairs()
+        known = self._got(pairs) | self._filtered(pairs)
+        missing = [local for local in self._every() if local.key not in known]
         if missing:
             raise self._error(_no_value(missing))
 
@@ -162,7 +194,7 @@ class CheckpointLoadStatus(LoadStatus):
 
     def _check_any(self) -> None:
         if len(self._restoration.match(self._view).bound) <= 1:
-            every = some(_with_values(self._view, self._skip_slots))
+            every = some(self._every())
             raise self._error(
                 f"nothing but the root object is in the checkpoint; its objects: {every or 'none'}"
             )
@@ -182,17 +214,34 @@ class NameBasedSaverStatus(LoadStatus):
         self._view = view
         self._optional = optional
 
+    def refuse(self) -> None:
+        """Raises what `load_into` raises if a restore would leave anything out."""
+        given, keys, misfits = self._restoration.expected(self._view)
+        report = self._told({local.key for local in given}, keys, misfits)
+        if not report:
+            refuse(self._restoration.reader.prefix, report)
+
     def _report(self) -> MatchReport:
-        every = _with_values(self._view, skip_slots=False)
-        matched = [local for local in every if self._restoration.has_given(local)]
-        unexpected = tuple(self._restoration.keys_left())
-        return MatchReport(_paths(matched), _paths(self._missing()), unexpected)
+        got = {local.key for local in self._every() if self._restoration.has_given(local)}
+        return self._told(got, self._restoration.keys_left(), self._restoration.misfits.values())
+
+    def _told(
+        self, got: Collection[Hashable], keys: Collection[str], misfits: Collection[Misfit]
+    ) -> MatchReport:
+        every = [one for one in self._every() if one.key in got or str(one) not in self._optional]
+        filtered = {local.key for local in every if self._restoration.is_filtered(local)}
+        return _told(every, got, filtered, keys, misfits)
+
+    def _every(self) -> list[Local]:
+        return _with_values(self._view, skip_slots=False)
 
     def _missing(self) -> list[Local]:
         return [
             local
-            for local in _with_values(self._view, skip_slots=False)
-            if not self._restoration.has_given(local) and str(local) not in self._optional
+            for local in self._every()
+            if not self._restoration.has_given(local)
+            and not self._restoration.is_filtered(local)
+            and str(local) not in self._optional
         ]
 
     def _retry(self) -> None:

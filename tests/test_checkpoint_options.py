@@ -1,0 +1,336 @@
+# SPDX-License-Identifier: Apache-2.0
+"""strict, rename, filter and cast of Checkpoint.read and restore: as in the other loads into arrays
+that exist."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ckptfmt
+from ckptfmt.errors import InvalidError, TensorNotFoundError
+from ckptfmt.matching import MatchReport
+from ckptfmt.saving import registration
+
+VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+class Module(ckptfmt.Trackable):
+    def __init__(self, **items: Any) -> None:
+        for name, item in items.items():
+            setattr(self, name, item)
+
+
+class Optimizer(Module):
+    untracked = ("slots",)
+
+    def __init__(self, *slots: tuple[Any, str, Any]) -> None:
+        self.slots = list(slots)
+
+    def get_slot_names(self) -> list[str]:
+        return sorted({name for _, name, _ in self.slots})
+
+    def get_slot(self, variable: Any, name: str) -> Any:
+        found = (slot for owner, key, slot in self.slots if owner is variable and key == name)
+        return next(found, None)
+
+
+class State:
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    def serialize(self) -> str:
+        return self.text
+
+    def deserialize(self, value: bytes) -> None:
+        self.text = value.decode()
+
+
+@pytest.fixture(params=["objects", "names"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """enc: w 1 1, b 2; dec: w 3 3; n 7; as objects and as names."""
+    values = {"enc/w": np.ones(2), "enc/b": np.full(1, 2.0), "dec/w": np.full(2, 3.0)}
+    if request.param == "names":
+        ckptfmt.save(tmp_path / "ck", {**values, "n": np.int64(7)})
+        return str(tmp_path / "ck")
+    enc = {"w": values["enc/w"], "b": values["enc/b"]}
+    made: str = ckptfmt.Checkpoint(enc=enc, dec={"w": values["dec/w"]}, n=7).write(tmp_path / "ck")
+    return made
+
+
+def key(path: str, name: str) -> str:
+    """The key of a value in this checkpoint."""
+    with ckptfmt.open(path) as reader:
+        return name if name in reader else name + VALUE
+
+
+def blank() -> dict[str, Any]:
+    return {"enc": {"w": np.zeros(2), "b": np.zeros(1)}, "dec": {"w": np.zeros(2)}, "n": 0}
+
+
+# ---- strict --------------------------------------------------------------------------------------
+
+
+def test_strict_takes_what_matches_in_every_part(path: str) -> None:
+    objects = blank()
+    checkpoint = ckptfmt.Checkpoint(**objects)
+    assert checkpoint.read(path, strict=True).report.complete
+    assert objects["dec"]["w"].tolist() == [3, 3] and checkpoint.n == 7
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "field", "told"),
+    [
+        (lambda o: o["dec"].update(x=np.zeros(1)), TensorNotFoundError, "missing", ["dec/x"]),
+        (lambda o: o["dec"].pop("w"), InvalidError, "unexpected", ["dec/w"]),
+        (lambda o: o["dec"].update(w=np.zeros(3)), InvalidError, "shape_mismatch", ["dec/w"]),
+        (lambda o: o["dec"].update(w=np.zeros(2, "i4")), InvalidError, "dtype_mismatch", ["dec/w"]),
+    ],
+)
+def test_strict_refuses_what_does_not(
+    path: str, change: Callable[[Any], Any], error: type[Exception], field: str, told: list[str]
+) -> None:
+    objects = blank()
+    change(objects)
+    checkpoint = ckptfmt.Checkpoint(**objects)
+    with pytest.raises(error) as caught:
+        checkpoint.read(path, strict=True)
+    assert objects["enc"]["w"].tolist() == [0, 0] and checkpoint.n == 0
+    # What is not strict says the same and restores the rest.
+    status = checkpoint.read(path, strict=False, partial=True)
+    assert objects["enc"]["w"].tolist() == [1, 1] and checkpoint.n == 7
+    assert (
+        "dec" not in objects
+        or not any(np.any(one) for one in objects["dec"].values())
+        or (field == "missing")
+    )
+    for report in (caught.value.report, status.report):  # type: ignore[attr-defined]
+        found = getattr(report, field)
+        names = [getattr(one, "name", one) for one in found]
+        assert names == [key(path, one) if field == "unexpected" else one for one in told]
+        assert not any(
+            getattr(report, other)
+            for other in ("missing", "unexpected", "shape_mismatch", "dtype_mismatch")
+            if other != field
+        )
+        assert len(report.matched) == (4 if field == "missing" else 3)
+
+
+def test_strict_counts_the_counter(tmp_path: Path) -> None:
+    saved = ckptfmt.Checkpoint(a=np.ones(1)).save(tmp_path / "ck")
+    checkpoint = ckptfmt.Checkpoint(a=np.zeros(1))
+    assert checkpoint.restore(saved, strict=True).assert_consumed().report
+    assert int(checkpoint.save_counter) == 1
+    written = ckptfmt.Checkpoint(a=np.ones(1)).write(tmp_path / "written")
+    with pytest.raises(TensorNotFoundError, match="'save_counter'"):
+        checkpoint.restore(written, strict=True)
+    ckptfmt.save(tmp_path / "names", {"a": np.full(1, 5.0)})
+    assert checkpoint.restore(tmp_path / "names", strict=True).report.matched == ("a",)
+
+
+def test_what_does_not_fit_may_be_replaced_by_what_does(path: str) -> None:
+    module = Module(w=np.zeros(3))
+    checkpoint = ckptfmt.Checkpoint(dec=module)
+    status = checkpoint.read(path, strict=False, partial=True)
+    assert [one.name for one in status.report.shape_mismatch] == ["dec/w"]
+    with pytest.raises(ckptfmt.MatchError, match="'dec/w'"):
+        status.assert_existing_objects_matched()
+    module.w = np.zeros(2)
+    status.assert_existing_objects_matched()
+    assert module.w.tolist() == [3, 3] and status.report.shape_mismatch == ()
+
+
+def test_a_tensor_that_is_promised_and_not_there(tmp_path: Path) -> None:
+    saved = ckptfmt.Checkpoint(a=np.ones(1), b=np.ones(1)).write(tmp_path / "ck")
+    tensors = ckptfmt.load(saved)
+    del tensors[f"b{VALUE}"]
+    ckptfmt.save(tmp_path / "less", tensors)
+    a, b = np.zeros(1), np.zeros(1)
+    checkpoint = ckptfmt.Checkpoint(a=a, b=b)
+    for strict in (True, None):
+        with pytest.raises(TensorNotFoundError):
+            checkpoint.read(tmp_path / "less", strict=strict)
+    assert a[0] == 0
+    report = checkpoint.read(tmp_path / "less", strict=False, partial=True).report
+    assert (a[0], b[0], report.matched, report.missing) == (1, 0, ("a",), ("b",))
+
+
+# ---- rename --------------------------------------------------------------------------------------
+
+RENAMES = [
+    {"enc/w": "dec/w", "dec/w": "enc/w"},
+    lambda name: {"enc/w": "dec/w", "dec/w": "enc/w"}.get(name, name),
+    [("^enc/w$", "X"), ("^dec/w$", "enc/w"), (re.compile("^X$"), "dec/w")],
+]
+
+
+@pytest.mark.parametrize("rename", RENAMES, ids=["mapping", "function", "pairs"])
+def test_values_change_their_places(path: str, rename: Any) -> None:
+    objects = blank()
+    checkpoint = ckptfmt.Checkpoint(**objects)
+    checkpoint.read(path, rename=rename, strict=True).assert_consumed()
+    assert objects["enc"]["w"].tolist() == [3, 3] and objects["enc"]["b"].tolist() == [2]
+    assert objects["dec"]["w"].tolist() == [1, 1] and checkpoint.n == 7
+
+
+def test_values_go_where_the_checkpoint_has_nothing(path: str) -> None:
+    module = Module()
+    checkpoint = ckptfmt.Checkpoint(net=module, n=0)
+    status = checkpoint.read(path, rename=("^(enc|dec)/", r"net/\1/"), partial=True)
+    assert checkpoint.n == 7
+    module.enc = Module(w=np.zeros(2), b=np.zeros(1))
+    module.dec = {"w": np.zeros(2)}
+    assert module.enc.w.tolist() == [1, 1] and module.dec["w"].tolist() == [3, 3]
+    status.assert_consumed()
+
+
+def test_what_a_function_drops_is_not_expected(path: str) -> None:
+    objects = blank()
+    del objects["enc"]["b"]
+    checkpoint = ckptfmt.Checkpoint(**objects)
+    status = checkpoint.read(path, rename=lambda name: None if "b" in name else name, strict=True)
+    assert status.assert_consumed().report
+
+
+@pytest.mark.parametrize(
+    ("rename", "words"),
+    [
+        ({"enc/w": "dec/w"}, "rename gives the name 'dec/w' to '(enc|dec)/w' as well"),
+        ({"enc/w": 3}, "rename gave 3, which is no name"),
+        (3, "rename is a mapping from names to names, a function"),
+    ],
+)
+def test_renames_that_cannot_be(path: str, rename: Any, words: str) -> None:
+    objects = blank()
+    with pytest.raises(InvalidError, match=words):
+        ckptfmt.Checkpoint(**objects).read(path, rename=rename)
+    assert objects["enc"]["w"].tolist() == [0, 0]
+
+
+def test_slots_and_states_change_their_places(tmp_path: Path) -> None:
+    variable = np.ones(2)
+    optimizer = Optimizer((variable, "m", np.full(2, 4.0)))
+    saved = ckptfmt.Checkpoint(v=variable, o=optimizer, s=State("saved")).write(tmp_path / "ck")
+    target, slot, state = np.zeros(2), np.zeros(2), State("")
+    checkpoint = ckptfmt.Checkpoint(
+        model={"v": target}, adam=Optimizer((target, "first", slot)), t={"s": state}
+    )
+    rename = {
+        "v": "model/v",
+        "v/.OPTIMIZER_SLOT/o/m": "model/v/.OPTIMIZER_SLOT/adam/first",
+        "s/.ATTRIBUTES/py_state": "t/s/.ATTRIBUTES/py_state",
+    }
+    checkpoint.read(saved, rename=rename, strict=True).assert_consumed()
+    assert target.tolist() == [1, 1] and slot.tolist() == [4, 4] and state.text == "saved"
+
+
+# ---- filter and cast -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wish", ["enc/*", re.compile("^enc"), lambda name: name[0] == "e"])
+def test_what_the_filter_leaves_out_stays(path: str, wish: Any) -> None:
+    objects = blank()
+    checkpoint = ckptfmt.Checkpoint(**objects)
+    status = checkpoint.read(path, filter=wish, strict=True)
+    status.assert_consumed().assert_existing_objects_matched()
+    assert objects["enc"]["w"].tolist() == [1, 1]
+    assert objects["dec"]["w"].tolist() == [0, 0] and checkpoint.n == 0
+    report = status.report
+    assert sorted(report.matched) == ["enc/b", "enc/w"]
+    assert (sorted(report.filtered), bool(report)) == (["dec/w", "n"], True)
+
+
+def test_the_filter_goes_by_names_in_the_checkpoint(path: str) -> None:
+    objects = blank()
+    checkpoint = ckptfmt.Checkpoint(**objects)
+    report = checkpoint.read(path, filter="dec/*", rename=RENAMES[0], partial=True).report
+    assert objects["enc"]["w"].tolist() == [3, 3] and objects["dec"]["w"].tolist() == [0, 0]
+    assert report.matched == ("enc/w",)
+    assert sorted(report.filtered) == ["dec/w", "enc/b", "n"]
+
+
+@pytest.mark.parametrize("cast", [True, "float32", {"enc/w": np.float32, "enc/b": "float32"}])
+def test_cast(path: str, cast: Any) -> None:
+    enc = {"w": np.zeros(2, np.float32), "b": np.zeros(1, np.float32)}
+    checkpoint = ckptfmt.Checkpoint(enc=enc, n=0)
+    with pytest.raises(InvalidError, match=r"the object at 'enc/[bw]' is float32"):
+        checkpoint.read(path)
+    checkpoint.read(path, cast=cast, partial=True)
+    assert enc["w"].tolist() == [1, 1] and enc["b"].tolist() == [2] and checkpoint.n == 7
+    if cast is not True:
+        with pytest.raises(InvalidError, match=r"the object at 'enc/[bw]' is float64"):
+            ckptfmt.Checkpoint(enc={"w": np.zeros(2), "b": np.zeros(1)}).read(path, cast=cast)
+
+
+def test_a_wish_to_cast_what_is_not_there(path: str) -> None:
+    checkpoint = ckptfmt.Checkpoint(**blank())
+    with pytest.raises(InvalidError, match="cast names a tensor that is not loaded") as caught:
+        checkpoint.read(path, cast={"w": np.float32})
+    assert caught.value.tensor == "w"
+    checkpoint.read(path, cast={"w": np.float32}, strict=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"strict": 1}, "strict is True, False or None, not int"),
+        ({"filter": 1}, "filter is a glob pattern"),
+        ({"cast": "no"}, "'no' is no dtype"),
+    ],
+)
+def test_wrong_arguments(path: str, options: Any, words: str) -> None:
+    with pytest.raises(InvalidError, match=words):
+        ckptfmt.Checkpoint(**blank()).read(path, **options)
+    with pytest.raises(InvalidError, match=words):
+        ckptfmt.Checkpoint(**blank()).restore(None, **options)
+
+
+# ---- registered savers ---------------------------------------------------------------------------
+
+
+class Own:
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+@pytest.fixture
+def registered(tmp_path: Path) -> Iterator[dict[str, Any]]:
+    """A saver of Own; and what it restored, by the name of the object with it."""
+    kept: dict[str, Any] = {}
+
+    def save(trackables: dict[str, Any], file_prefix: str) -> list[str]:
+        tensors = {f"own/{name}": np.array(one.text) for name, one in trackables.items()}
+        ckptfmt.save(file_prefix, tensors)
+        return [file_prefix]
+
+    def restore(trackables: dict[str, Any], merged_prefix: str) -> None:
+        kept.update(trackables)
+        for name, one in trackables.items():
+            one.text = ckptfmt.load(merged_prefix, [f"own/{name}"])[f"own/{name}"].item().decode()
+
+    registration.register_checkpoint_saver(
+        "tests",
+        tmp_path.name,
+        predicate=lambda value: isinstance(value, Own),
+        save_fn=save,
+        restore_fn=restore,
+    )
+    yield kept
+    registration.unregister_checkpoint_saver(f"tests.{tmp_path.name}")
+
+
+def test_objects_of_registered_savers(tmp_path: Path, registered: dict[str, Any]) -> None:
+    saved = ckptfmt.Checkpoint(a=Own("a"), b=Own("b")).write(tmp_path / "ck")
+    one, other = Own(""), Own("")
+    checkpoint = ckptfmt.Checkpoint(c={"x": one}, b=other)
+    checkpoint.read(saved, rename={"a": "c/x"}, filter="a", strict=True).assert_consumed()
+    assert (one.text, other.text) == ("a", "") and list(registered) == ["a"]
+    status = ckptfmt.Checkpoint(b=other).read(saved, partial=True)
+    assert status.report == MatchReport(("b",), (), ("a",))
+    with pytest.raises(ckptfmt.MatchError, match="no object took 'a'"):
+        status.assert_consumed()
