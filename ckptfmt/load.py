@@ -74,7 +74,8 @@ def load(
             (`*` matches slashes as well), a compiled regular expression that is found anywhere in
             it, or a function. The others are left out, and that is no error.
         cast: a dtype for all floating-point tensors, or a mapping from stored name to dtype for
-            just these.
+            just these; with `out`, True for the dtype of each of its arrays, as in
+            `ckptfmt.load_into`.
         progress: called as `progress(bytes_done, bytes_total)` from this thread, with bytes of
             the arrays; strings count as stored.
 
@@ -111,7 +112,10 @@ def load(
             kept = [position for position, name in enumerate(result_names) if name in targets]
             batch = batch.only(kept)
             result_names = [result_names[position] for position in kept]
-        casts = casts_of(batch, cast)
+        if cast is True and targets is not None:
+            casts = _casts_to(batch, [targets.get(name) for name in result_names])
+        else:
+            casts = casts_of(batch, cast)
         for position, name in enumerate(result_names if targets else ()):
             target = targets.get(name) if targets else None
             if target is None:
@@ -184,6 +188,24 @@ def casts_of(batch: Batch, cast: Any) -> dict[int, np.dtype[Any]]:
         if new != old:
             found[position] = new
     return found
+
+
+def can_cast(stored: np.dtype[Any] | None, wanted: Any) -> bool:
+    """Whether `cast=True` makes one dtype of the other: both are numbers, quantized ones too."""
+    return all(
+        isinstance(one, np.dtype) and one.kind not in "OSUMm" and len(one.names or "1") == 1
+        for one in (stored, wanted)
+    )
+
+
+def _casts_to(batch: Batch, targets: Sequence[Any]) -> dict[int, np.dtype[Any]]:
+    """The dtypes of the arrays to read into, by position, where these are others than stored."""
+    pairs = zip(batch.dtypes, (getattr(target, "dtype", None) for target in targets), strict=True)
+    return {
+        position: wanted
+        for position, (stored, wanted) in enumerate(pairs)
+        if wanted is not None and wanted != stored and can_cast(stored, wanted)
+    }
 
 
 def _check_cast_target(handle: TensorHandle, target: Any, dtype: np.dtype[Any]) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ckptfmt import reader as reading
 from ckptfmt.arguments import check_progress
 from ckptfmt.errors import CkptfmtError, InvalidError, TensorNotFoundError, printable
-from ckptfmt.load import OBJECT, Batch, Path, Progress, batch_of, casts_of, check_used
+from ckptfmt.load import Batch, Path, Progress, batch_of, can_cast, casts_of, check_used
 from ckptfmt.selecting import (
     Filter,
     Rename,
@@ -118,7 +118,7 @@ def load_into(
         rename: stored name to name in `arrays`, as in `ckptfmt.load`. It is asked for every tensor;
             one that a function drops is not expected to have an array.
         cast: True casts each tensor to its array's dtype, as numpy's `astype` does; or a dtype or
-            mapping as in `ckptfmt.load`. Strings are never cast.
+            mapping as in `ckptfmt.load`. Only numbers are cast, and only to numbers.
         filter: which tensors to load, by stored name, as in `ckptfmt.load`. The arrays of the
             others stay as they are, and that is no error.
         verify, limits: as in `ckptfmt.open`.
@@ -203,7 +203,7 @@ def _compared(
         handle.check_writeable(array)
         stored, shape = handle.expected()
         result = casts.get(position, stored)
-        if cast is True and handle.dtype is not None and OBJECT not in (stored, array.dtype):
+        if cast is True and handle.dtype is not None and can_cast(stored, array.dtype):
             result = array.dtype
         if array.shape != shape:
             shapes.append(Mismatch(name, handle.name, shape, array.shape))

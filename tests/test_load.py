@@ -289,6 +289,19 @@ def test_cast_with_out(prefix: Path) -> None:
         assert other.tolist() == [-1] * 3
 
 
+def test_cast_to_the_arrays_of_out(prefix: Path) -> None:
+    out = {"d": np.zeros(4, np.float32), "i": np.zeros(3, ">i2"), "s": np.full(2, b"", object)}
+    loaded = ckptfmt.load(prefix, out=out, cast=True)
+    assert all(loaded[name] is array for name, array in out.items())
+    assert_same(out["d"], TENSORS["d"].astype(np.float32))
+    assert out["i"].tolist() == TENSORS["i"].tolist()
+    assert out["s"].tolist() == TENSORS["s"].tolist()
+    with pytest.raises(InvalidError, match="cannot read dtype float64 into an array of dtype <U1"):
+        ckptfmt.load(prefix, out={"d": np.full(4, "x", "U1")}, cast=True)
+    with pytest.raises(InvalidError, match="True is no dtype"):
+        ckptfmt.load(prefix, cast=True)
+
+
 @pytest.mark.parametrize(
     ("cast", "tensor", "message"),
     [

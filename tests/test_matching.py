@@ -17,6 +17,7 @@ from support.arrays import CODES, NAMES, bits, random_array, random_shape
 
 import ckptfmt
 from ckptfmt import InvalidError, MatchReport, TensorNotFoundError, load_into
+from ckptfmt.dtypes import code_of, numpy_dtype
 from ckptfmt.matching import Mismatch
 
 TENSORS = {
@@ -305,11 +306,19 @@ def test_cast_to_the_arrays(prefix: Path) -> None:
     assert arrays["s"].tolist() == [b"a", b"b\0"]
 
 
-def test_strings_are_never_cast(prefix: Path) -> None:
-    arrays = blank(s=np.zeros(2), i=np.zeros(3, object))
+def test_only_numbers_are_cast_and_only_to_numbers(tmp_path: Path, prefix: Path) -> None:
+    arrays = blank(s=np.zeros(2), i=np.zeros(3, object), d=np.full(4, "x", "U1"))
     report = load_into(prefix, arrays, cast=True, strict=False)
-    assert [mismatch.name for mismatch in report.dtype_mismatch] == ["i", "s"]
-    assert report.matched == ("d", "h")
+    assert [mismatch.name for mismatch in report.dtype_mismatch] == ["d", "i", "s"]
+    assert report.matched == ("h",) and arrays["d"].tolist() == ["x"] * 4
+    quantized = np.array([(1,), (2,)], numpy_dtype(code_of("qint8")))
+    ckptfmt.save(tmp_path / "quantized", {"q": quantized})
+    numbers = np.zeros(2)
+    assert load_into(tmp_path / "quantized", {"q": numbers}, cast=True)
+    assert numbers.tolist() == [1, 2]
+    pairs = {"q": np.zeros(2, [("x", "f4"), ("y", "f4")])}
+    with pytest.raises(InvalidError, match="of another dtype"):
+        load_into(tmp_path / "quantized", pairs, cast=True)
 
 
 def test_shapes_are_never_cast(prefix: Path) -> None:

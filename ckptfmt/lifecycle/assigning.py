@@ -34,7 +34,7 @@ from ckptfmt.lifecycle.trackable import (
     replace_values,
 )
 from ckptfmt.lifecycle.tree_nodes import leaf_name
-from ckptfmt.load import box_of_text, casts_of, select_batch
+from ckptfmt.load import box_of_text, can_cast, casts_of, select_batch
 from ckptfmt.matching import Mismatch
 from ckptfmt.reader import Reader
 from ckptfmt.saving.registration import get_registered_saver, validate_restore_function
@@ -279,7 +279,7 @@ def _is_fit(stored: np.dtype[Any] | None, wanted: Wanted, cast: bool) -> bool:
         return True
     if "f" in wanted.kinds and dtypes.is_floating(dtypes.code_of(stored)):
         return True
-    return cast and stored.names is None and wanted.dtype.names is None
+    return cast and can_cast(stored, wanted.dtype)
 
 
 @dataclass(slots=True)
