@@ -10,6 +10,7 @@ that no tensor of the new checkpoint names; where these are too many, its tensor
 
 from __future__ import annotations
 
+import itertools
 import operator
 import os
 import threading
@@ -21,12 +22,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import _core, names
+from ckptfmt import _core
 from ckptfmt import reader as reading
 from ckptfmt.arguments import wrong
 from ckptfmt.arrays import Columns, batches
 from ckptfmt.errors import InvalidError, StorageError
-from ckptfmt.threads import share
+from ckptfmt.threads import Stop, share
 
 __all__ = ["CompactionLimits"]
 
@@ -34,6 +35,8 @@ Path = str | bytes | os.PathLike[Any]
 
 # Bytes of arrays that one thread compares in one crossing into C.
 BATCH_BYTES = 32 << 20
+# As names.tensor_text, for many.
+_TEXT = operator.methodcaller("decode", "utf-8", "surrogateescape")
 # More threads than this wait for memory rather than work.
 THREADS_MAX = 8
 
@@ -144,7 +147,7 @@ class Base:
                 told = self._tell(tell, int(sizes[same].sum()), told)
 
         threads = min(len(os.sched_getaffinity(0)), THREADS_MAX)
-        share(len(work), compare, threads, "ckptfmt-compare", threading.Event())
+        share(len(work), compare, threads, "ckptfmt-compare", Stop())
         self._tell(tell, int(sizes[same].sum()), told)
         self._positions, self._rows = positions[same], rows[same]
         return self._of_sources(self._positions)
@@ -182,9 +185,10 @@ class Base:
 
     def _counterparts(self, plain: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The sources for which the base has a tensor stored whole, and its rows of these."""
-        of_name = {name: row for row, name in enumerate(self._selection.names())}
-        wanted = map(names.tensor_text, self._sources.names)
-        rows = np.fromiter((of_name.get(name, -1) for name in wanted), np.int64)
+        held = self._selection.names()
+        of_name = dict(zip(held, range(len(held)), strict=True))
+        wanted = map(_TEXT, self._sources.names)
+        rows = np.fromiter(map(of_name.get, wanted, itertools.repeat(-1)), np.int64)
         rows[self.table["slice"] != 0] = -1
         positions = np.flatnonzero(rows >= 0)
         rows = rows[positions]

@@ -40,6 +40,7 @@ class SaveFuture(Future[str]):
         super().__init__()
         self.prefix = prefix
         self._pid = os.getpid()
+        self._lock = threading.RLock()
         self._heard = False  # somebody knows of the error
         self._asking = 0  # how many wait to hear of it
         self._unwanted = False
@@ -93,7 +94,7 @@ class SaveFuture(Future[str]):
             self._count_asking(-1)
 
     def _count_asking(self, more: int) -> None:
-        with self._condition:
+        with self._lock:
             self._asking += more
 
     @property
@@ -117,8 +118,13 @@ class SaveFuture(Future[str]):
 
 
 class _Turn:
-    """Who is at work; all of a process share one."""
+    """Who is at work; all of a process share one.
 
+    What is held is the lock, never the condition as such: that is entered by a function of Python,
+    which Ctrl-C can leave with the lock taken.
+    """
+
+    lock: threading.RLock
     changed: threading.Condition
     preparing: threading.RLock
     current: SaveFuture | None
@@ -129,7 +135,8 @@ class _Turn:
 
     def reset(self) -> None:
         """Nobody is, as in a forked child."""
-        self.changed = threading.Condition()
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
         self.preparing = threading.RLock()
         self.current, self.writer = None, 0
 
@@ -140,7 +147,7 @@ class _Turn:
 
     def wait(self) -> None:
         """Waits until nobody is; in a callback not at all."""
-        with self.changed:
+        with self.lock:
             # A handler of signals waits here, perhaps, in the middle of `take`.
             self.changed.notify_all()
             while self.current is not None and not self.is_mine:
@@ -148,7 +155,7 @@ class _Turn:
 
     def take(self, future: SaveFuture) -> None:
         """Waits until nobody is at work, and lets the thread of this save begin."""
-        with self.changed:
+        with self.lock:
             while True:
                 # A handler of signals that saves may run between any two calls; here is none.
                 if self.current is None:
@@ -159,7 +166,7 @@ class _Turn:
 
     def wait_for_start(self, future: SaveFuture) -> bool:
         """Waits until it is this save's turn, in its thread. False if the save is not wanted."""
-        with self.changed:
+        with self.lock:
             while self.current is not future:
                 if future._unwanted:
                     return False
@@ -169,13 +176,13 @@ class _Turn:
 
     def dismiss(self, future: SaveFuture) -> None:
         """The call that wanted this save has failed: it is not begun, unless it has been."""
-        with self.changed:
+        with self.lock:
             future._unwanted = True
             self.changed.notify_all()
 
     def give(self) -> None:
         """The save is over."""
-        with self.changed:
+        with self.lock:
             self.current, self.writer = None, 0
             self.changed.notify_all()
 

@@ -8,16 +8,24 @@ import contextlib
 import threading
 from collections.abc import Callable
 
-__all__ = ["StoppedError", "share"]
+__all__ = ["Stop", "StoppedError", "share"]
 
 
 class StoppedError(Exception):
     """What work raises that has noticed that other work failed."""
 
 
-def share(
-    count: int, work: Callable[[int], None], threads_max: int, name: str, stop: threading.Event
-) -> None:
+class Stop:
+    """Whether work that is shared should end. No Event: Ctrl-C can leave the lock of one taken.
+
+    Attributes:
+        asked: set to True, by anybody, at any time.
+    """
+
+    asked = False
+
+
+def share(count: int, work: Callable[[int], None], threads_max: int, name: str, stop: Stop) -> None:
     """Calls `work` with each row, 0 to `count - 1`, in some threads at once, of which this is one,
     and returns when none works any more.
 
@@ -26,19 +34,22 @@ def share(
         work: what is called; in the order of rows, as far as threads have an order.
         threads_max: the most threads, this one included.
         name: of the other threads.
-        stop: set once something has failed: rows that nobody has begun are left, and work that
-            takes long may look at it and raise StoppedError.
+        stop: asked for once something has failed: rows that nobody has begun are left, and work
+            that takes long may look at it and raise StoppedError.
 
     Raises:
         What `work` raised, that of the first row of those that failed; Ctrl-C before all else.
     """
-    rows, changed = iter(range(count)), threading.Condition()
+    rows, lock = iter(range(count)), threading.RLock()
+    # What is held is the lock: the condition as such is entered by a function of Python, which
+    # Ctrl-C can leave with the lock taken.
+    changed = threading.Condition(lock)
     errors: dict[int, BaseException] = {}
     running: set[int] = set()
 
     def take() -> None:
-        while not stop.is_set():
-            with changed:
+        while not stop.asked:
+            with lock:
                 row = next(rows, None)
             if row is None:
                 return
@@ -46,17 +57,17 @@ def share(
                 work(row)
             except BaseException as error:
                 errors[row] = error
-                stop.set()
+                stop.asked = True
 
     def run() -> None:
-        with changed:
-            if stop.is_set():
+        with lock:
+            if stop.asked:
                 return
             running.add(threading.get_ident())
         try:
             take()
         finally:
-            with changed:
+            with lock:
                 running.discard(threading.get_ident())
                 changed.notify_all()
 
@@ -71,11 +82,11 @@ def share(
         take()
     except BaseException as raised:
         interrupt = raised
-        stop.set()
+        stop.asked = True
     # Interrupted or not: what the others work on is not the caller's before they are done.
-    while (error := _waited(running, threads, changed)) is not None:
+    while (error := _waited(running, threads, lock, changed)) is not None:
         interrupt = interrupt or error
-        stop.set()
+        stop.asked = True
     if interrupt is not None:
         raise interrupt
     found = [errors[row] for row in sorted(errors)]
@@ -86,11 +97,14 @@ def share(
 
 
 def _waited(
-    running: set[int], threads: list[threading.Thread], changed: threading.Condition
+    running: set[int],
+    threads: list[threading.Thread],
+    lock: threading.RLock,
+    changed: threading.Condition,
 ) -> BaseException | None:
     """Waits until nobody works any more; what has interrupted that, if something has."""
     try:
-        with changed:
+        with lock:
             while running:
                 changed.wait()
         for thread in threads:

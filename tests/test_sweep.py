@@ -241,6 +241,24 @@ def test_temporary_directories(directory: CheckpointDirectory, tmp_path: Path) -
     assert not os.path.exists(alive.path)
 
 
+def test_a_removal_that_was_interrupted_lets_go(
+    directory: CheckpointDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Ctrl-C left goes with the next look, not only with the process."""
+    temporary = TemporaryDirectory(str(tmp_path / "ckpt-1"))
+    temporary.make()
+
+    def interrupt(_path: str) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "unlink", interrupt)
+        temporary.remove()
+    name = os.path.basename(temporary.path)
+    assert os.listdir(tmp_path) == [name]
+    assert directory.sweep() == [name]
+
+
 def test_a_part_that_is_being_written_keeps_its_directory(
     directory: CheckpointDirectory, tmp_path: Path
 ) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +18,7 @@ from ckptfmt.merge import merge
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.sharding import Shard
 from ckptfmt.saving.temporary import TemporaryDirectory
-from ckptfmt.threads import StoppedError, share
+from ckptfmt.threads import Stop, StoppedError, share
 
 __all__ = ["Target", "shard_sources"]
 
@@ -97,7 +96,7 @@ def _write_shards(
 ) -> None:
     """Writes each shard as a bundle, some at once. The first error, in the order of the shards,
     stops all and is raised."""
-    stop = threading.Event()
+    stop = Stop()
 
     def write(row: int) -> None:
         _write_shard(parts[row], shards[row], options, stop)
@@ -105,11 +104,9 @@ def _write_shards(
     share(len(parts), write, WRITERS_MAX, "ckptfmt-save", stop)
 
 
-def _write_shard(
-    part: str, sources: Columns, options: CheckpointOptions, stop: threading.Event
-) -> None:
+def _write_shard(part: str, sources: Columns, options: CheckpointOptions, stop: Stop) -> None:
     def watch(*_: int) -> None:
-        if stop.is_set():
+        if stop.asked:
             raise StoppedError
 
     watch()

@@ -71,21 +71,27 @@ class TemporaryDirectory:
 
     def remove(self) -> None:
         """Removes it with everything in it. What cannot be removed stays."""
-        with contextlib.suppress(OSError):
-            for entry in os.scandir(self.path):
-                if entry.name == LOCK_NAME:
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry.path, ignore_errors=True)
-                else:
-                    with contextlib.suppress(OSError):
-                        os.unlink(entry.path)
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(os.path.join(self.path, LOCK_NAME))
-            os.rmdir(self.path)
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            os.close(lock)
+        try:
+            with contextlib.suppress(OSError):
+                self._clear()
+                os.rmdir(self.path)
+        finally:
+            # After Ctrl-C too: what is left is a dead writer's then.
+            lock, self._lock = self._lock, None
+            if lock is not None:
+                os.close(lock)
+
+    def _clear(self) -> None:
+        for entry in os.scandir(self.path):
+            if entry.name == LOCK_NAME:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+            else:
+                with contextlib.suppress(OSError):
+                    os.unlink(entry.path)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(os.path.join(self.path, LOCK_NAME))
 
 
 def make_file(name: str, directory_fd: int) -> tuple[str, int]:
