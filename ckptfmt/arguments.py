@@ -4,12 +4,25 @@ something of the wrong type gets an InvalidError that says what was expected."""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from ckptfmt.errors import InvalidError
 
-__all__ = ["check_choice", "check_limits", "check_progress", "check_sized", "listed", "wrong"]
+__all__ = [
+    "check_choice",
+    "check_limits",
+    "check_number",
+    "check_progress",
+    "check_sized",
+    "is_positive",
+    "listed",
+    "whole",
+    "wrong",
+]
 
 
 def wrong(what: str, wanted: str, given: object) -> InvalidError:
@@ -21,6 +34,31 @@ def check_choice(what: str, given: object, choices: Collection[str]) -> None:
     """Refuses what is none of these words."""
     if not isinstance(given, str) or given not in choices:
         raise InvalidError(f"{what} {given!r} is none of {', '.join(map(repr, choices))}")
+
+
+def check_number(what: str, given: object) -> None:
+    """Refuses what is no number, and NaN."""
+    if not isinstance(given, (int, float, np.number)) or np.isnan(given):
+        raise wrong(what, "a number", given)
+
+
+def is_positive(given: Any) -> bool:
+    """Whether something is a whole number above zero."""
+    try:
+        return operator.index(given) > 0
+    except TypeError:
+        return False
+
+
+def whole(what: str, given: Any) -> int:
+    """A whole number, or the one in an array of one."""
+    try:
+        array = np.asarray(given)
+        if array.size == 1 and array.dtype.kind in "iu":
+            return int(array.item())
+    except (TypeError, ValueError):
+        pass
+    raise wrong(what, "a whole number", given)
 
 
 def check_progress(progress: object) -> None:

@@ -303,6 +303,18 @@ def test_checkpoint_interval_and_restoring(tmp_path: Path) -> None:
         ({"checkpoint_name": ""}, "checkpoint_name '' is no beginning of a file's name"),
         ({"keep_every_n_steps": 0}, "keep_every_n_steps 0 is not positive"),
         ({"durability": "some"}, "durability"),
+        ({"max_to_keep": "3"}, "Expected a positive integer or `None` for `max_to_keep`, got '3'."),
+        ({"keep_every_n_steps": 1.5}, "keep_every_n_steps 1.5 is not positive"),
+        (
+            {"keep_checkpoint_every_n_hours": "1"},
+            "keep_checkpoint_every_n_hours is a number, not str",
+        ),
+        (
+            {"checkpoint_interval": [5], "step_counter": 1},
+            "checkpoint_interval is a number, not list",
+        ),
+        ({"last_checkpoint_step": "1"}, "last_checkpoint_step is a whole number, not str"),
+        ({"init_fn": 3}, "init_fn is a function, not int"),
         ({"keep_best": 3}, "metric is the name of a metric or a function, not int"),
     ],
 )

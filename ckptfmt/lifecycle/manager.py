@@ -19,22 +19,18 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import dataclasses
-import operator
 import os
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
 from ckptfmt import _core
-from ckptfmt.arguments import check_choice, wrong
+from ckptfmt.arguments import check_choice, check_number, is_positive, whole, wrong
 from ckptfmt.checkpoint_state import STATE_NAME, CheckpointState, format_state, parse_state
 from ckptfmt.errors import (
-    CkptfmtError,
+    BusyError,
     CkptfmtWarning,
     CorruptError,
     InvalidError,
@@ -42,56 +38,20 @@ from ckptfmt.errors import (
     StorageError,
 )
 from ckptfmt.lifecycle.directory import CheckpointDirectory
-from ckptfmt.lifecycle.latest import latest_checkpoint
-from ckptfmt.lifecycle.leftovers import METRICS_NAME, number_of
+from ckptfmt.lifecycle.latest import latest_checkpoint, why_incomplete
+from ckptfmt.lifecycle.leftovers import METRICS_NAME, number_of, of_managed
 from ckptfmt.lifecycle.metrics import Record, check_metrics, format_records, mark_of, parse_records
+from ckptfmt.lifecycle.restored import Rejected, Restored
 from ckptfmt.lifecycle.retention import KeepBest, Policy, Queued, decide, recover
 from ckptfmt.locate import path_text
 from ckptfmt.names import index_name
 from ckptfmt.saving.options import CheckpointOptions
-from ckptfmt.verify import Finding, verify_prefix
+from ckptfmt.verify import verify_prefix
 
 __all__ = ["CheckpointManager", "Rejected", "Restored"]
 
 Path = str | bytes | os.PathLike[Any]
 Metric = str | Callable[[Mapping[str, float]], float | None]
-
-
-@dataclass(frozen=True)
-class Rejected:
-    """A checkpoint that `CheckpointManager.restore_latest` passed over.
-
-    Attributes:
-        path: its prefix.
-        findings: what is wrong with it: files, offsets, messages.
-        error: what restoring it raised; None if it was not tried.
-    """
-
-    path: str
-    findings: list[Finding] = field(default_factory=list)
-    error: CkptfmtError | None = None
-
-    def __str__(self) -> str:
-        why = [str(finding) for finding in self.findings] or [str(self.error)]
-        return f"{self.path}: {'; '.join(why)}"
-
-
-@dataclass(frozen=True)
-class Restored:
-    """What `CheckpointManager.restore_latest` restored.
-
-    Attributes:
-        path: the prefix; None if there was no checkpoint.
-        status: what the checkpoint's `restore` returned.
-        rejected: newer ones that are damaged, newest first.
-    """
-
-    path: str | None
-    status: Any = None
-    rejected: list[Rejected] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return self.path is not None
 
 
 class CheckpointManager:
@@ -103,14 +63,17 @@ class CheckpointManager:
 
     Only checkpoints that managers saved are removed, and only files of exactly their names. One
     that cannot be removed stays in the list, with a warning, and is tried again after the next
-    save.
+    save. What killed writers left goes as well: data files without an index that were there before
+    the last save are taken for that. So do not bring a checkpoint of this `checkpoint_name` into
+    the directory file by file, nor take only the index of one away, while a manager is at work.
 
     Args:
         checkpoint: what is saved and restored: anything with `write(prefix, options=None)` and
             `restore(path, options=None)`. With a `save_counter` (an array of one integer) that is
             counted up and numbers the checkpoints.
         directory: where. It is made by the first save.
-        max_to_keep: how many of the newest stay; None keeps all.
+        max_to_keep: how many of the newest stay, of all that managers of this directory save; None
+            keeps all.
         keep_checkpoint_every_n_hours: of those older than that, one stays for good if it is so many
             hours younger than the last that did.
         checkpoint_name: checkpoints are named `<checkpoint_name>-<number>`.
@@ -146,12 +109,20 @@ class CheckpointManager:
         keep_every_n_steps: int | None = None,
         durability: str = "full",
     ) -> None:
-        if max_to_keep is not None and operator.index(max_to_keep) <= 0:
+        if max_to_keep is not None and not is_positive(max_to_keep):
             raise InvalidError(
-                f"Expected a positive integer or `None` for `max_to_keep`, got {max_to_keep}."
+                f"Expected a positive integer or `None` for `max_to_keep`, got {max_to_keep!r}."
             )
-        if keep_every_n_steps is not None and operator.index(keep_every_n_steps) <= 0:
-            raise InvalidError(f"keep_every_n_steps {keep_every_n_steps} is not positive")
+        if keep_every_n_steps is not None and not is_positive(keep_every_n_steps):
+            raise InvalidError(f"keep_every_n_steps {keep_every_n_steps!r} is not positive")
+        if keep_checkpoint_every_n_hours is not None:
+            check_number("keep_checkpoint_every_n_hours", keep_checkpoint_every_n_hours)
+        if checkpoint_interval is not None:
+            check_number("checkpoint_interval", checkpoint_interval)
+        if last_checkpoint_step is not None:
+            last_checkpoint_step = whole("last_checkpoint_step", last_checkpoint_step)
+        if init_fn is not None and not callable(init_fn):
+            raise wrong("init_fn", "a function", init_fn)
         if checkpoint_interval is not None and step_counter is None:
             raise InvalidError(
                 "`step_counter` should be passed if `checkpoint_interval` is not None."
@@ -186,6 +157,9 @@ class CheckpointManager:
         self._known: bytes | None = None  # the state file's content as it was seen last
         self._latest: str | None = None
         self._counter: int | None = None  # for checkpoints that have none
+        self._recording = False
+        # A save in the background, and the step before it, which counts again should it fail.
+        self._begun: tuple[concurrent.futures.Future[Any], int | None] | None = None
         # Back a little, so that a manager made anew at once manages what this one saves.
         self._last_preserved = time.time() - 1.0
         if os.path.isdir(self._directory or "."):
@@ -211,7 +185,8 @@ class CheckpointManager:
 
     @property
     def latest_checkpoint(self) -> str | None:
-        """The prefix of the newest checkpoint; None if there is none."""
+        """The prefix of the newest checkpoint, as the directory was when this manager was made,
+        saved or restored last; None if there is none."""
         return self._latest
 
     @property
@@ -255,15 +230,16 @@ class CheckpointManager:
             metrics: name to number, for `keep_best`; they are kept with the checkpoint.
 
         Returns:
-            The prefix; None if the interval says that nothing is to be saved. If the options ask
-            for a save in the background, and the checkpoint does that, its future: all but the
-            copying is done there, removing as well.
+            The prefix; None if the interval says that nothing is to be saved, for which a save that
+            failed does not count. If the options ask for a save in the background, and the
+            checkpoint does that, its future: all but the copying is done there, removing as well.
 
         Raises:
             InvalidError: an argument of another type or value.
             StorageError: the state file could not be written (the checkpoint is in place then, and
                 nothing was removed); the directory is not the one any more that it was.
-            BusyError: as in `Writer.commit`.
+            BusyError: as in `Writer.commit`; a signal handler saves where it has interrupted this
+                manager just after a checkpoint got into place.
             What `checkpoint.write` raises.
         """
         if options is not None and not isinstance(options, CheckpointOptions):
@@ -271,9 +247,31 @@ class CheckpointManager:
         given = check_metrics(metrics)
         if self._best is not None:
             self._best.score(given)  # what it raises is raised before anything is saved
-        if not self._is_due(check_interval):
+        before = self._last_step()
+        if not self._is_due(check_interval, before):
             return None
+        try:
+            written = self._write(checkpoint_number, options, given)
+        except BaseException:
+            self._last_checkpoint_step = before
+            raise
+        if isinstance(written, concurrent.futures.Future):
+            self._begun = written, before
+        return written
+
+    def _write(
+        self,
+        checkpoint_number: Any,
+        options: CheckpointOptions | None,
+        metrics: Mapping[str, float] | None,
+    ) -> Any:
         with self._threads:
+            if self._recording:
+                # Its commit would wait for the lock of the directory, which this thread has.
+                raise BusyError(
+                    "the manager is interrupted while it records a checkpoint that it has saved",
+                    path=self._latest,
+                )
             place = self._open(make=True)
             number = self._number(checkpoint_number)
         name = f"{self._name}-{number}"
@@ -283,8 +281,13 @@ class CheckpointManager:
         def record() -> None:
             nonlocal recorded
             with self._threads:
-                if not recorded:
-                    self._record(place, name, given)
+                if recorded:
+                    return
+                self._recording = True
+                try:
+                    self._record(place, name, metrics)
+                finally:
+                    self._recording = False
                 recorded = True
 
         options = options or CheckpointOptions(durability=self._durability)
@@ -295,10 +298,20 @@ class CheckpointManager:
         record()  # where `write` does not call callbacks
         return prefix
 
-    def _is_due(self, check_interval: bool) -> bool:
+    def _last_step(self) -> int | None:
+        """The step of the last checkpoint, as far as is known now."""
+        if self._begun is not None and self._begun[0].done():
+            future, before = self._begun
+            self._begun = None
+            # To ask the future itself would be to have heard of its error.
+            if future.cancelled() or concurrent.futures.Future.exception(future) is not None:
+                self._last_checkpoint_step = before
+        return self._last_checkpoint_step
+
+    def _is_due(self, check_interval: bool, last: int | None) -> bool:
         if self._checkpoint_interval is None:
             return True
-        step, last = self._step(), self._last_checkpoint_step
+        step = self._step()
         if last is not None and (
             step == last or (check_interval and step < last + self._checkpoint_interval)
         ):
@@ -308,27 +321,26 @@ class CheckpointManager:
 
     def _step(self) -> int:
         counter = self._step_counter() if callable(self._step_counter) else self._step_counter
-        return _whole("step_counter", counter)
+        return whole("step_counter", counter)
 
     def _number(self, given: Any) -> int:
         counter = getattr(self._checkpoint, "save_counter", None)
+        number = None if given is None else whole("checkpoint_number", given)
         if counter is not None:
-            counter[...] += 1
-            count = int(counter)
-        else:
-            if self._counter is None:
-                self._counter = max(self._numbers(), default=0)
-            count = self._counter + 1
-        number = count if given is None else _whole("checkpoint_number", given)
-        if counter is None:
-            self._counter = max(count, number)
+            count = whole("save_counter", counter) + 1
+            try:
+                counter[...] = count
+            except TypeError:
+                raise wrong("save_counter", "an array of one whole number", counter) from None
+            return count if number is None else number
+        # Others save as well, or do so just now.
+        numbers = [] if self._counter is None else [self._counter]
+        names = of_managed(self._open().names(), self._name)
+        numbers += [found for name in names if (found := number_of(name, self._name)) is not None]
+        count = max(numbers, default=0) + 1
+        number = count if number is None else number
+        self._counter = max(count, number)
         return number
-
-    def _numbers(self) -> Iterator[int]:
-        for found in self._open().checkpoints():
-            number = number_of(found.name, self._name)
-            if number is not None:
-                yield number
 
     # ---- recording -----------------------------------------------------------------------------
 
@@ -386,7 +398,18 @@ class CheckpointManager:
 
     def _score(self, name: str) -> float | None:
         record = self._records.get(name)
-        return None if self._best is None or record is None else self._best.score(record.metrics)
+        if self._best is None or record is None:
+            return None
+        try:
+            return self._best.score(record.metrics)
+        except Exception as error:
+            # A function that cannot do with metrics that others gave must not stop all removing.
+            warnings.warn(
+                f"the checkpoint '{name}' cannot be compared by keep_best: {error!r}",
+                CkptfmtWarning,
+                stacklevel=2,
+            )
+            return None
 
     # ---- the files of the manager --------------------------------------------------------------
 
@@ -399,9 +422,28 @@ class CheckpointManager:
             self._take_over(place, state, warn=True)
             self._latest = latest_checkpoint(self._directory)
         else:
-            self._latest = next(map(self._path, self._complete(place)), None)
+            self._latest = self._highest(place)
         with contextlib.suppress(StorageError):
             place.sweep(self._name)
+
+    def _look_again(self) -> None:
+        """Learns of what others saved and removed since."""
+        with self._threads:
+            if self._place is not None and self._place.info().st_nlink == 0:
+                self._leave(self._place)
+            if self._place is None:
+                if os.path.isdir(self._directory or "."):
+                    with self._open().lock():
+                        self._start()
+                return
+            before = self._known
+            state = self._read_again(self._place)
+            if state is not None:
+                self._latest = latest_checkpoint(self._directory)
+            elif self._known != before and not (
+                self._latest and self._place.exists(os.path.basename(self._latest))
+            ):
+                self._latest = self._highest(self._place)
 
     def _take_over(
         self, place: CheckpointDirectory, state: CheckpointState, *, warn: bool = False
@@ -442,8 +484,13 @@ class CheckpointManager:
         ]
         return [name for _, name in sorted(numbered, reverse=True)]
 
-    def _read_again(self, place: CheckpointDirectory) -> None:
-        """Takes over what others wrote since the state file was seen last.
+    def _highest(self, place: CheckpointDirectory) -> str | None:
+        """The complete checkpoint of this manager's name with the largest number."""
+        prefixes = map(self._path, self._complete(place))
+        return next((one for one in prefixes if why_incomplete(one) is None), None)
+
+    def _read_again(self, place: CheckpointDirectory) -> CheckpointState | None:
+        """Takes over what others wrote since the state file was seen last, and gives it.
 
         A state without the moment of the last one kept for good is not by a manager, and changes
         nothing of what is managed, as for TensorFlow.
@@ -455,6 +502,7 @@ class CheckpointManager:
         else:
             self._records = {**self._read_records(place), **self._records}
             self._take_over(place, state)
+        return state
 
     def _read_state(self, place: CheckpointDirectory) -> CheckpointState | None:
         """What the state file says, if that is not what it said when it was read last."""
@@ -494,10 +542,11 @@ class CheckpointManager:
             path = os.path.join(self._directory, METRICS_NAME)
             warnings.warn(f"{path}: {error}; the metrics are ignored", CkptfmtWarning, stacklevel=4)
             return {}
+        there = set(place.names()) if records else set()
         return {
             name: record
             for name, record in records.items()
-            if self._in_directory(name) == name and _mark(place, name) == record.mark
+            if index_name(name) in there and _mark(place, name) == record.mark
         }
 
     def _write_records(self, place: CheckpointDirectory, durability: str | None = None) -> None:
@@ -514,6 +563,7 @@ class CheckpointManager:
         Returns:
             The prefix that was restored; None if none was.
         """
+        self._look_again()
         if self._latest is not None:
             self._checkpoint.restore(self._latest)
             self._after_restore()
@@ -541,6 +591,7 @@ class CheckpointManager:
         """
         check_choice("verify", verify, ("full", "auto"))
         rejected: list[Rejected] = []
+        self._look_again()
         for path in self._candidates():
             findings = []
             try:
@@ -575,7 +626,7 @@ class CheckpointManager:
 
     def _after_restore(self) -> None:
         if self._checkpoint_interval is not None:
-            self._last_checkpoint_step = self._step()
+            self._last_checkpoint_step, self._begun = self._step(), None
 
     def sync(self) -> None:
         """Waits for saves in the background, where the checkpoint can."""
@@ -610,8 +661,7 @@ class CheckpointManager:
                 now = None
             mine = self._place.info()
             if mine.st_nlink == 0:  # removed: a new one will do
-                self._place.close()
-                self._place, self._managed, self._records, self._known = None, {}, {}, None
+                self._leave(self._place)
             elif now is None or not os.path.samestat(now, mine):
                 raise StorageError(
                     "the directory was moved or replaced since the manager opened it",
@@ -623,6 +673,12 @@ class CheckpointManager:
             )
         return self._place
 
+    def _leave(self, place: CheckpointDirectory) -> None:
+        """Forgets a directory that is no more."""
+        place.close()
+        self._place, self._managed, self._records = None, {}, {}
+        self._known = self._latest = None
+
 
 def _mark(place: CheckpointDirectory, name: str) -> str:
     """What the index of a checkpoint is known by; "" if it cannot be read."""
@@ -630,13 +686,3 @@ def _mark(place: CheckpointDirectory, name: str) -> str:
         return mark_of(place.read(index_name(name), 1 << 40) or b"")
     except StorageError:
         return ""
-
-
-def _whole(what: str, given: Any) -> int:
-    try:
-        array = np.asarray(given)
-        if array.size == 1 and array.dtype.kind in "iu":
-            return int(array.item())
-    except (TypeError, ValueError):
-        pass
-    raise wrong(what, "a whole number", given)

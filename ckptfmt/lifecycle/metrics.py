@@ -87,7 +87,14 @@ def parse_records(content: bytes) -> dict[str, Record]:
         if found[_HEAD] != _VERSION:
             raise InvalidError(f"version {found[_HEAD]!r} of the metrics is not known")
         return {name: _record(one) for name, one in found["checkpoints"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         if isinstance(error, InvalidError):
             raise
         raise InvalidError(f"no metrics of checkpoints ({type(error).__name__})") from None

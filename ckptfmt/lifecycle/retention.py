@@ -57,9 +57,15 @@ class KeepBest:
         if metrics is None:
             return None
         value = metrics.get(self.metric) if isinstance(self.metric, str) else self.metric(metrics)
-        if value is None or math.isnan(value):
+        if value is None:
             return None
-        return float(value) if self.mode == "max" else -float(value)
+        try:
+            number = float(value)
+        except (TypeError, ValueError, OverflowError):
+            raise wrong("what keep_best compares", "a number or None", value) from None
+        if math.isnan(number):
+            return None
+        return number if self.mode == "max" else -number
 
 
 @dataclass(frozen=True, slots=True)

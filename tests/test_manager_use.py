@@ -1,0 +1,244 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CheckpointManager in a directory that others change, in signal handlers and forked children, and
+after saves that failed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.manager import Background, Checkpoint, Uncounted, files, number_names, there
+
+import ckptfmt
+from ckptfmt.errors import BusyError, CkptfmtWarning, InvalidError, StorageError
+from ckptfmt.lifecycle.directory import CheckpointDirectory
+from ckptfmt.lifecycle.manager import CheckpointManager
+from ckptfmt.line import wait_for_saves
+from ckptfmt.saving.options import CheckpointOptions
+
+
+def manager_of(path: Path, max_to_keep: int | None = 3, **more: Any) -> CheckpointManager:
+    checkpoint = more.pop("checkpoint", None) or Checkpoint()
+    return CheckpointManager(checkpoint, path, max_to_keep, durability="none", **more)
+
+
+class Failing(Background):
+    """Fails as long as it is told to."""
+
+    fails = True
+
+    def write(self, prefix: str, options: CheckpointOptions | None = None) -> Any:
+        if not self.fails:
+            return super().write(prefix, options)
+        if options is not None and options.enable_async:
+            return self.pool.submit(self.fail)
+        return self.fail()
+
+    def fail(self) -> str:
+        raise StorageError("full")
+
+
+# ---- saves that fail -----------------------------------------------------------------------------
+
+
+def test_a_save_that_failed_is_no_step(tmp_path: Path) -> None:
+    """It may be tried again at once, whatever the interval."""
+    checkpoint, step = Failing(), np.array(3)
+    manager = manager_of(tmp_path, checkpoint=checkpoint, step_counter=step, checkpoint_interval=5)
+    for _ in range(2):
+        with pytest.raises(StorageError, match="full"):
+            manager.save()
+    checkpoint.fails = False
+    assert manager.save() is not None
+    checkpoint.fails = True
+    step += 4
+    assert manager.save() is None
+    step += 1
+    with pytest.raises(StorageError, match="full"):
+        manager.save()
+    checkpoint.fails = False
+    assert manager.save() is not None
+    assert manager.save() is None
+
+
+def test_nor_is_one_that_failed_in_the_background(tmp_path: Path) -> None:
+    checkpoint = Failing()
+    manager = manager_of(
+        tmp_path, checkpoint=checkpoint, step_counter=lambda: 3, checkpoint_interval=5
+    )
+    options = CheckpointOptions(enable_async=True, durability="none")
+    failed = manager.save(options=options)
+    checkpoint.pool.shutdown()
+    with pytest.raises(StorageError, match="full"):
+        failed.result()
+    checkpoint.fails = False
+    assert manager.save() is not None
+    assert manager.save() is None
+
+
+def test_the_manager_does_not_hear_of_an_error_for_others(tmp_path: Path) -> None:
+    """A SaveFuture keeps its error for the next save, though the manager looks at it."""
+    manager = CheckpointManager(
+        ckptfmt.Checkpoint(w=np.zeros(3)),
+        tmp_path,
+        3,
+        step_counter=lambda: 1,
+        checkpoint_interval=5,
+    )
+
+    def fail() -> None:
+        raise StorageError("full")
+
+    manager.save(options=CheckpointOptions(enable_async=True, write_callbacks=[fail]))
+    wait_for_saves()
+    with pytest.raises(StorageError, match="full"):
+        manager.save()
+    assert manager.save() is not None
+
+
+def test_a_refused_number_is_not_counted(tmp_path: Path) -> None:
+    checkpoint = Checkpoint()
+    manager = manager_of(tmp_path, checkpoint=checkpoint)
+    with pytest.raises(InvalidError, match="checkpoint_number"):
+        manager.save("7")
+    assert checkpoint.save_counter == 0
+    checkpoint.save_counter = 5  # type: ignore[assignment]
+    with pytest.raises(InvalidError, match="save_counter is an array of one whole number, not int"):
+        manager.save()
+
+
+# ---- others in the directory ---------------------------------------------------------------------
+
+
+def test_numbers_that_others_took(tmp_path: Path) -> None:
+    """Two that count by themselves never replace what the other one saved, or is writing."""
+    managers = [manager_of(tmp_path, 9, checkpoint=Uncounted()) for _ in range(2)]
+    saved = number_names([managers[turn % 2].save() for turn in range(4)])
+    assert saved == [f"ckpt-{number}" for number in range(1, 5)]
+    with ckptfmt.Writer(tmp_path / "ckpt-5", durability="none") as writer:
+        writer.add("x", [1])
+        assert number_names([managers[0].save()]) == ["ckpt-6"]
+
+
+def test_restoring_what_others_saved(tmp_path: Path) -> None:
+    mine, other = (manager_of(tmp_path, 1, checkpoint=Checkpoint(n)) for n in (1, 2))
+    assert not mine.restore_latest()
+    other.save()
+    other.save()
+    assert there(tmp_path) == ["ckpt-2"]
+    found = mine.restore_latest()
+    assert (found.path, found.rejected) == (str(tmp_path / "ckpt-2"), [])
+    assert mine.checkpoint.value == 2
+    other.save()
+    assert mine.restore_or_initialize() == str(tmp_path / "ckpt-3")
+    assert mine.latest_checkpoint == str(tmp_path / "ckpt-3")
+
+
+def test_restoring_in_a_directory_that_is_no_more(tmp_path: Path) -> None:
+    manager = manager_of(tmp_path / "d")
+    manager.save()
+    for name in files(tmp_path / "d"):
+        (tmp_path / "d" / name).unlink()
+    (tmp_path / "d").rmdir()
+    assert not manager.restore_latest()
+    assert manager.restore_or_initialize() is None
+    assert manager.save() == str(tmp_path / "d" / "ckpt-2")
+
+
+def test_a_backup_that_was_deleted_is_not_looked_for(tmp_path: Path) -> None:
+    state = ckptfmt.TrainingState({"w": np.zeros(3)}, tmp_path)
+    late = ckptfmt.TrainingState({"w": np.ones(3)}, tmp_path, task_id=1)
+    state.back_up(4)
+    assert late.restore()
+    assert late.maybe_load_initial_epoch_from_ckpt(0, "train") == 5
+    (tmp_path / "chief" / "notes").touch()
+    state.delete_backup()
+    assert not state.restore()
+    (tmp_path / "chief" / "notes").unlink()
+    (tmp_path / "chief").rmdir()
+    assert not late.restore()
+
+
+def test_without_a_state_file_a_damaged_one_is_not_the_newest(tmp_path: Path) -> None:
+    manager = manager_of(tmp_path)
+    manager.save()
+    manager.save()
+    (tmp_path / "checkpoint").unlink()
+    os.truncate(tmp_path / "ckpt-2.index", 10)
+    assert manager_of(tmp_path).restore_or_initialize() == str(tmp_path / "ckpt-1")
+
+
+# ---- metrics of others ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("ckpt-1", "9" * 400), ("\ud800", "1"), ("a\0b", "1"), ("a" * 300, "1"), ("../x", "1")],
+)
+def test_hostile_metrics(tmp_path: Path, name: str, value: str) -> None:
+    manager_of(tmp_path).save()
+    (tmp_path / "checkpoint.ckptfmt").write_text(
+        f'{{"ckptfmt_metrics": 1, "checkpoints": {{{json.dumps(name)}: '
+        f'{{"metrics": {{"loss": {value}}}, "index": ""}}}}}}'
+    )
+    if name == "ckpt-1":
+        with pytest.warns(CkptfmtWarning, match="the metrics are ignored"):
+            manager = manager_of(tmp_path, keep_best="loss")
+    else:
+        manager = manager_of(tmp_path, keep_best="loss")
+    assert manager.best_checkpoint is None
+    manager.save(metrics={"loss": 2})
+    assert manager.best_checkpoint == str(tmp_path / "ckpt-1")
+
+
+def test_metrics_that_a_function_cannot_do_with(tmp_path: Path) -> None:
+    """Removing goes on."""
+    manager_of(tmp_path, 1).save(metrics={"loss": 1})
+    manager = manager_of(
+        tmp_path, 1, checkpoint_name="other", keep_best=lambda metrics: metrics["accuracy"]
+    )
+    with pytest.warns(CkptfmtWarning, match="'ckpt-1' cannot be compared by keep_best: KeyError"):
+        manager.save(metrics={"accuracy": 1})
+    assert there(tmp_path) == ["other-1"]
+    strange = manager_of(tmp_path, 1, keep_best=lambda _: "best")
+    with pytest.raises(InvalidError, match="what keep_best compares is a number or None, not str"):
+        strange.save(metrics={"accuracy": 1})
+
+
+# ---- signals and forks ---------------------------------------------------------------------------
+
+
+def test_a_signal_handler_that_saves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it interrupts what needs the directory's lock it hears so, and does not wait for it."""
+    manager = manager_of(tmp_path, 1)
+    manager.save()
+    heard: list[BaseException] = []
+
+    def handle(*_: object) -> None:
+        try:
+            manager.save()
+        except BusyError as error:
+            heard.append(error)
+
+    sweep = CheckpointDirectory.sweep
+
+    def interrupted(place: CheckpointDirectory, name: str) -> list[str]:
+        os.kill(os.getpid(), signal.SIGUSR1)
+        return sweep(place, name)
+
+    old = signal.signal(signal.SIGUSR1, handle)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(CheckpointDirectory, "sweep", interrupted)
+            assert number_names([manager.save()]) == ["ckpt-2"]
+    finally:
+        signal.signal(signal.SIGUSR1, old)
+    (error,) = heard
+    assert "interrupted while it records a checkpoint" in str(error)
+    assert number_names([manager.save()]) == ["ckpt-3"]
+    assert there(tmp_path) == ["ckpt-3"]
