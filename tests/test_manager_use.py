@@ -242,3 +242,39 @@ def test_a_signal_handler_that_saves(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "interrupted while it records a checkpoint" in str(error)
     assert number_names([manager.save()]) == ["ckpt-3"]
     assert there(tmp_path) == ["ckpt-3"]
+
+
+def test_a_forked_child_excludes_its_parent(tmp_path: Path) -> None:
+    ready, told = os.pipe()
+    go, ended = os.pipe()
+    with CheckpointDirectory(tmp_path) as place:
+        closed = CheckpointDirectory(tmp_path)
+        closed.close()
+        with place.lock():
+            child = os.fork()
+            if not child:
+                status = 1
+                try:
+                    try:
+                        with place.lock(0):
+                            pass
+                    except BusyError:
+                        os.write(told, b"b")
+                    os.read(go, 1)
+                    with place.lock():
+                        os.write(told, b"l")
+                        os.read(go, 1)
+                        status = 0 if closed._fd == -1 else 2
+                finally:
+                    os._exit(status)
+            assert os.read(ready, 1) == b"b"
+        os.write(ended, b"x")
+        assert os.read(ready, 1) == b"l"
+        with pytest.raises(BusyError), place.lock(0):
+            pass
+        os.write(ended, b"x")
+        assert os.waitpid(child, 0)[1] == 0
+        with place.lock(0):
+            pass
+    for fd in (ready, told, go, ended):
+        os.close(fd)

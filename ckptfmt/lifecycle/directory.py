@@ -16,6 +16,7 @@ import os
 import stat
 import threading
 import time
+import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import TracebackType
@@ -46,6 +47,9 @@ REMOTE = frozenset(
     ]
 )
 
+# Those that are open, for a forked child to open anew.
+_opened: weakref.WeakSet[CheckpointDirectory] = weakref.WeakSet()
+
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
@@ -72,7 +76,8 @@ class Found:
 class CheckpointDirectory:
     """A directory of checkpoints, open. A context manager; `close` at the latest.
 
-    Threads may share it. Those of one process exclude each other by its lock as processes do.
+    Threads may share it. Those of one process exclude each other by its lock as processes do, and a
+    forked child, which gets an open of its own, excludes its parent.
 
     Args:
         path: the directory.
@@ -98,6 +103,7 @@ class CheckpointDirectory:
             if make:
                 _make(self.path or ".", sync=self._full)
             self._fd = os.open(self.path or ".", _DIRECTORY_FLAGS)
+        _opened.add(self)
 
     def close(self) -> None:
         """Gives the descriptor back; the object cannot be used any more."""
@@ -457,6 +463,22 @@ class CheckpointDirectory:
             raise StorageError(
                 f"{message}: {error.strerror}", path=path, errno=error.errno
             ) from None
+
+
+def _open_anew() -> None:
+    """In a forked child: a lock belongs to the open, and that is the parent's."""
+    for place in list(_opened):
+        if place._fd < 0:
+            continue
+        old, place._fd = place._fd, -1
+        place._threads, place._depth = threading.RLock(), 0
+        # Without a new one it is closed.
+        with contextlib.suppress(OSError):
+            place._fd = os.open(".", _DIRECTORY_FLAGS, dir_fd=old)
+        os.close(old)
+
+
+os.register_at_fork(after_in_child=_open_anew)
 
 
 def _checked(name: str) -> str:
