@@ -15,7 +15,14 @@ import pytest
 from support.manager import Background, Checkpoint, Uncounted, files, number_names, there
 
 import ckptfmt
-from ckptfmt.errors import BusyError, CkptfmtWarning, InvalidError, StorageError
+from ckptfmt.errors import (
+    BusyError,
+    CheckpointNotFoundError,
+    CkptfmtWarning,
+    InvalidError,
+    StorageError,
+)
+from ckptfmt.lifecycle import latest
 from ckptfmt.lifecycle.directory import CheckpointDirectory
 from ckptfmt.lifecycle.manager import CheckpointManager
 from ckptfmt.line import wait_for_saves
@@ -137,6 +144,56 @@ def test_restoring_what_others_saved(tmp_path: Path) -> None:
     other.save()
     assert mine.restore_or_initialize() == str(tmp_path / "ckpt-3")
     assert mine.latest_checkpoint == str(tmp_path / "ckpt-3")
+
+
+class Overtaken(Checkpoint):
+    """One of which another manager saves the next, and removes the last, just before a restore."""
+
+    def __init__(self, other: CheckpointManager, times: int) -> None:
+        super().__init__()
+        self.other, self.times = other, times
+
+    def restore(self, path: str, options: CheckpointOptions | None = None) -> str:
+        if self.times > 0:
+            self.times -= 1
+            self.other.save()
+        return super().restore(path, options)
+
+
+@pytest.mark.parametrize("times", [1, 5])
+def test_restoring_while_others_save_and_remove(tmp_path: Path, times: int) -> None:
+    """Nothing is said to be damaged that was only removed."""
+    other = manager_of(tmp_path, 1)
+    other.save()
+    checkpoint = Overtaken(other, times)
+    manager = manager_of(tmp_path, 1, checkpoint=checkpoint)
+    assert manager.restore_or_initialize() == str(tmp_path / f"ckpt-{1 + times}")
+    checkpoint.times = times
+    found = manager.restore_latest("auto")
+    assert (found.path, found.rejected) == (str(tmp_path / f"ckpt-{1 + 2 * times}"), [])
+    (tmp_path / f"ckpt-{1 + 2 * times}.index").unlink()
+    with pytest.raises(CheckpointNotFoundError):
+        manager.restore_or_initialize()
+
+
+def test_the_newest_while_others_save_and_remove(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = manager_of(tmp_path, 1)
+    other.save()
+    real, left = latest.why_incomplete, 5
+
+    def look(prefix: str) -> str | None:
+        nonlocal left
+        if left > 0:
+            left -= 1
+            other.save()
+        return real(prefix)
+
+    monkeypatch.setattr(latest, "why_incomplete", look)
+    assert (
+        ckptfmt.latest_checkpoint(tmp_path) == other.latest_checkpoint == str(tmp_path / "ckpt-6")
+    )
 
 
 def test_restoring_in_a_directory_that_is_no_more(tmp_path: Path) -> None:

@@ -42,8 +42,9 @@ Path = str | bytes | os.PathLike[Any]
 PAUSE = 1.0
 # A directory changed less than this many seconds ago may change again without a new time.
 RECENT = 5.0
-# How often a checkpoint is looked at that is replaced meanwhile.
+# How often a checkpoint is looked at that is replaced meanwhile; a directory whose state file is.
 LOOKS_MAX = 3
+STATES_MAX = 100
 
 _NUMBERED = re.compile(r"(.*)-([0-9]+)", re.DOTALL)
 
@@ -162,6 +163,16 @@ class _Recorded:
 
 def _look(directory: str, latest_filename: Path | None) -> _Look:
     path = state_path(directory, latest_filename)
+    for _ in range(STATES_MAX):
+        before = _identity(path)
+        look = _look_once(directory, path)
+        # What the state file named may have gone for a newer one, which that names now.
+        if look.problem is None or _identity(path) == before:
+            break
+    return look
+
+
+def _look_once(directory: str, path: str) -> _Look:
     recorded = _recorded(directory, path)
     look = _Look()
     if recorded.newest is not None:

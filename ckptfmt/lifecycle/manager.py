@@ -238,8 +238,7 @@ class CheckpointManager:
             InvalidError: an argument of another type or value.
             StorageError: the state file could not be written (the checkpoint is in place then, and
                 nothing was removed); the directory is not the one any more that it was.
-            BusyError: as in `Writer.commit`; a signal handler saves where it has interrupted this
-                manager just after a checkpoint got into place.
+            BusyError: as in `Writer.commit`; in a signal handler, that interrupted just this.
             What `checkpoint.write` raises.
         """
         if options is not None and not isinstance(options, CheckpointOptions):
@@ -564,10 +563,16 @@ class CheckpointManager:
             The prefix that was restored; None if none was.
         """
         self._look_again()
-        if self._latest is not None:
-            self._checkpoint.restore(self._latest)
-            self._after_restore()
-            return self._latest
+        while (path := self._latest) is not None:
+            try:
+                self._checkpoint.restore(path)
+            except StorageError:
+                self._look_again()  # another manager may have removed it for a newer one
+                if self._latest == path:
+                    raise
+            else:
+                self._after_restore()
+                return path
         if self._init_fn is not None:
             self._init_fn()
         return None
@@ -591,9 +596,10 @@ class CheckpointManager:
         """
         check_choice("verify", verify, ("full", "auto"))
         rejected: list[Rejected] = []
+        tried: set[str] = set()
         self._look_again()
-        for path in self._candidates():
-            findings = []
+        while (path := self._next_candidate(tried)) is not None:
+            findings, known = [], self._known
             try:
                 if verify == "full":
                     findings = verify_prefix(path).problems
@@ -602,9 +608,13 @@ class CheckpointManager:
                     self._after_restore()
                     return Restored(path, status, rejected)
             except (CorruptError, LimitError, StorageError) as error:
-                rejected.append(Rejected(path, error=error))
+                why = Rejected(path, error=error)
             else:
-                rejected.append(Rejected(path, findings))
+                why = Rejected(path, findings)
+            self._look_again()
+            if self._known != known and not os.path.exists(index_name(path)):
+                continue  # another manager removed it for a newer one
+            rejected.append(why)
             warnings.warn(f"not restored: {rejected[-1]}", CkptfmtWarning, stacklevel=2)
         if not rejected:
             return Restored(None)
@@ -615,14 +625,16 @@ class CheckpointManager:
             damaged.add_note(str(one))
         raise damaged
 
-    def _candidates(self) -> list[str]:
-        """The prefixes of all checkpoints, the one to restore first at the beginning."""
+    def _next_candidate(self, tried: set[str]) -> str | None:
+        """The prefix of the newest checkpoint that was not tried yet; it is then."""
         with self._threads:
             found = [] if self._latest is None else [self._latest]
             found += [self._path(name) for name in reversed(self._managed)]
             if self._place is not None:
                 found += [self._path(name) for name in self._complete(self._place)]
-        return list(dict.fromkeys(found))
+        path = next((one for one in found if one not in tried), None)
+        tried.update([] if path is None else [path])
+        return path
 
     def _after_restore(self) -> None:
         if self._checkpoint_interval is not None:
