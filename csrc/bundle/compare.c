@@ -15,8 +15,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Small enough that source and stored bytes stay in the cache of the core; a multiple of every element. */
-enum { PIECE_SIZE = 256 << 10 };
+/* Multiples of every element. */
+enum {
+	PIECE_SIZE = 256 << 10,         /* so that source and stored bytes stay in the cache of the core */
+	GATHERED_SIZE = 1 << 20         /* transposed arrays need some rows at once: measured */
+};
+
+CF_STATIC_ASSERT((int)GATHERED_SIZE <= (int)CF_WINDOW_SIZE, "cf_transfer_show shows no more");
 
 typedef struct pair {
 	const ckptfmt_source *source;
@@ -29,7 +34,7 @@ typedef struct comparison {
 	ckptfmt_reader *reader;
 	const ckptfmt_selection *selection;
 	cf_transfer transfer;
-	uint8_t *gathered;          /* PIECE_SIZE bytes, made when first needed */
+	uint8_t *gathered;          /* GATHERED_SIZE bytes, made when first needed */
 } comparison;
 
 /* ---- the bytes of a source ------------------------------------------------------------------------------- */
@@ -55,7 +60,7 @@ static ckptfmt_status begin_walk(comparison *c, const pair *p, walk *w, ckptfmt_
 		return CKPTFMT_OK;
 	w->data = NULL;
 	if (c->gathered == NULL)
-		c->gathered = cf_allocate(PIECE_SIZE);
+		c->gathered = cf_allocate(GATHERED_SIZE);
 	return c->gathered == NULL ? cf_fail_memory(err) : CKPTFMT_OK;
 }
 
@@ -63,7 +68,7 @@ static ckptfmt_status begin_walk(comparison *c, const pair *p, walk *w, ckptfmt_
 static const uint8_t *next_piece(const comparison *c, walk *w, uint64_t *size)
 {
 	const uint8_t *piece = c->gathered;
-	*size = cf_min_u64(PIECE_SIZE, w->size - w->done);
+	*size = cf_min_u64(w->data != NULL ? PIECE_SIZE : GATHERED_SIZE, w->size - w->done);
 	if (w->data != NULL)
 		piece = w->data + w->done;
 	else

@@ -146,12 +146,14 @@ static void test_large(void)
 {
 	enum { SIZE = (1 << 20) + 12345 };
 	uint8_t *bytes = test_guarded(SIZE);
-	const int64_t dims[1] = {SIZE};
+	const int64_t dims[1] = {SIZE}, backwards[1] = {-1};
 	ckptfmt_source source = source_of("x", CKPTFMT_UINT8, bytes, 1, dims);
 	for (int i = 0; i < SIZE; i++)
 		bytes[i] = (uint8_t)test_random();
-	for (int chunked = 0; chunked < 3; chunked++) {
-		save(&source, 1, (uint32_t[]){0, 4096, 48 * 1024}[chunked]);
+	for (int round = 0; round < 6; round++) {
+		source.data = round < 3 ? bytes : bytes + SIZE - 1;
+		source.strides = round < 3 ? NULL : backwards;
+		save(&source, 1, (uint32_t[]){0, 4096, 48 * 1024}[round % 3]);
 		CHECK(is_same(&source));
 		for (int i = 0; i < 12; i++) {
 			uint64_t at = i == 0 ? 0 : i == 1 ? SIZE - 1 : test_random_below(SIZE);
