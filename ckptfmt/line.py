@@ -24,6 +24,10 @@ __all__ = ["MODULE_LINE", "Line", "SaveFuture", "wait_for_saves"]
 
 Work = Callable[[], None]
 
+# A handler of signals that waits may run between a look at whose turn it is and the wait that
+# follows, and hear what was meant for that one.
+RECHECK_SECONDS = 0.5
+
 
 class SaveFuture(Future[str]):
     """A save that goes on in the background. `result()` is the prefix, once the checkpoint is in
@@ -151,7 +155,7 @@ class _Turn:
             # A handler of signals waits here, perhaps, in the middle of `take`.
             self.changed.notify_all()
             while self.current is not None and not self.is_mine:
-                self.changed.wait()
+                self.changed.wait(RECHECK_SECONDS)
 
     def take(self, future: SaveFuture) -> None:
         """Waits until nobody is at work, and lets the thread of this save begin."""
@@ -161,7 +165,7 @@ class _Turn:
                 if self.current is None:
                     self.current = future
                     break
-                self.changed.wait()
+                self.changed.wait(RECHECK_SECONDS)
             self.changed.notify_all()
 
     def wait_for_start(self, future: SaveFuture) -> bool:
@@ -170,7 +174,7 @@ class _Turn:
             while self.current is not future:
                 if future._unwanted:
                     return False
-                self.changed.wait()
+                self.changed.wait(RECHECK_SECONDS)
             self.writer = threading.get_ident()
             return True
 

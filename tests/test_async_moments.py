@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.background import PATIENCE, waiting_for
+from support.background import PATIENCE, Gate, waiting_for
 
 import ckptfmt
 from ckptfmt import line, save_async
@@ -99,6 +99,29 @@ def test_a_handler_of_signals_that_saves(
     if call != "wait_for_saves":
         assert futures[0] is None or futures[0].result(PATIENCE)
         assert ckptfmt.load(tmp_path / "b")["x"] == 2
+
+
+def test_a_handler_that_hears_of_the_end_before_the_wait_it_interrupts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch)
+    condition = line._turn.changed
+    real, handlers = condition.wait, [1]
+
+    def wait(timeout: float | None = None) -> bool:
+        if handlers and threading.current_thread().name == "waits":
+            handlers.pop()
+            gate.open()
+            wait_for_saves()
+        return real(timeout)
+
+    save_async(tmp_path / "a", {"x": 1})
+    assert gate.reached.wait(PATIENCE)
+    monkeypatch.setattr(condition, "wait", wait)
+    waiting = threading.Thread(target=wait_for_saves, name="waits", daemon=True)
+    waiting.start()
+    waiting.join(PATIENCE)
+    assert not waiting.is_alive() and not handlers
 
 
 def test_a_callback_that_saves_while_another_save_waits(tmp_path: Path) -> None:
