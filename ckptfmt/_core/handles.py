@@ -30,7 +30,7 @@ class _Handle:
         self._owned = self._pointer = pointer
         self._name = name
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._lock: Any = threading.Lock()
 
     @property
     def closed(self) -> bool:
@@ -63,6 +63,7 @@ class SharedHandle(_Handle):
 
     def __init__(self, pointer: Any, name: str) -> None:
         super().__init__(pointer, name)
+        self._lock = threading.RLock()  # a signal handler may use what its thread is just using
         self._calls = 0
 
     def __enter__(self) -> Any:
