@@ -360,6 +360,31 @@ def test_untracked_attributes_are_neither_saved_nor_filled(tmp_path: Path) -> No
         assert [key for key in reader if key.startswith("m")] == ["m/w/.ATTRIBUTES/VARIABLE_VALUE"]
 
 
+def test_attributes_in_slots_are_saved_as_well(tmp_path: Path) -> None:
+    class Base(ckptfmt.Trackable):
+        __slots__ = ("a", "cache")
+        untracked = ("cache",)
+
+    class Slotted(Base):
+        __slots__ = ("__b", "late")
+
+        def __init__(self, value: float) -> None:
+            self.free = np.full(1, value)
+            self.a, self.__b, self.cache = np.full(2, value), value, object()
+
+        @property
+        def b(self) -> float:
+            return self.__b
+
+    path = saved(tmp_path, m=Slotted(1.0))
+    with ckptfmt.open(path) as reader:
+        names = [key.split("/")[1] for key in reader if key.startswith("m/")]
+    assert names == ["_Slotted__b", "a", "free"]
+    module = Slotted(0.0)
+    ckptfmt.Checkpoint(m=module).read(path).assert_consumed()
+    assert module.a.tolist() == [1, 1] and module.b == 1 and module.free.tolist() == [1]
+
+
 def test_an_attribute_that_cannot_be_saved_is_named_with_its_path(tmp_path: Path) -> None:
     module = Module(inner=[Module(function=len)])
     with pytest.raises(ckptfmt.InvalidError, match=r"^the object at 'm/inner/0/function' is a "):

@@ -130,8 +130,11 @@ class Trackable:
     untracked: ClassVar[Collection[str]] = ()
 
     def trackable_children(self) -> Mapping[str, Any]:
-        """The attributes that are saved, in the order in which they were first set."""
-        return {name: value for name, value in vars(self).items() if name not in self.untracked}
+        """The attributes that are saved, in the order in which they were first set; before them
+        those in `__slots__`."""
+        found = {name: getattr(self, name, None) for name in _slot_names(_type(self))}
+        found.update(vars(self))
+        return {name: value for name, value in found.items() if name not in self.untracked}
 
     def __setattr__(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
@@ -169,6 +172,19 @@ def _has_tensors(kind: type) -> bool:
 
 def _type(value: Any) -> Any:
     return type(value)  # for mypy, types are not hashable
+
+
+@functools.lru_cache(TYPES_KEPT)
+def _slot_names(kind: Any) -> tuple[str, ...]:
+    """The names in `__slots__` of a type and its bases, but for our own."""
+    found = []
+    for base in reversed(kind.__mro__):
+        slots = vars(base).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            is_private = name.startswith("__") and not name.endswith("__")
+            found.append(f"_{base.__name__.lstrip('_')}{name}" if is_private else name)
+    own = ("_ckptfmt_", "__")
+    return tuple(name for name in found if not name.startswith(own))
 
 
 @functools.lru_cache(TYPES_KEPT)
