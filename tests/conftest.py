@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 
 import pytest
 
@@ -23,6 +24,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: needs gigabytes or minutes; runs with --slow")
     seed = os.environ.setdefault(VARIABLE, str(secrets.randbits(32)))
+    # Whoever was started in the background of a script has Ctrl-C ignored, and its children too.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if getattr(config.option, "hypothesis_seed", "") is None:
         config.option.hypothesis_seed = int(seed, 0)
 
