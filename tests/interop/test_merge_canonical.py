@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A merge writes every entry anew as TensorFlow does, however oddly it was spelled (MRG-7, MRG-2).
 
-Left out is what TensorFlow accepts and the specification does not (its section 23), such as an
+Left out is what TensorFlow accepts and the specification does not (spec/rationale.md), such as an
 int32 of -1 in five bytes, and what TensorFlow dies of.
 """
 
