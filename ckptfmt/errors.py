@@ -142,6 +142,7 @@ class CorruptError(CkptfmtError):
         "BAD_SHAPE",
         "BAD_SLICE",
         "BAD_ENTRY",
+        "BAD_CHUNK",
     )
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ckptfmt import _core, dtypes, names, slices
 from ckptfmt import reader as reading
 from ckptfmt.arguments import check_progress, check_sized, listed
+from ckptfmt.compression.fetching import fetch
 from ckptfmt.errors import InvalidError, about
 from ckptfmt.reader import Reader
 from ckptfmt.selecting import (
@@ -320,7 +321,7 @@ class Batch:
         others = np.flatnonzero(~direct).tolist()
         if progress is not None:
             for position in np.flatnonzero(itemsizes == 0).tolist():
-                sizes[position] = min(self.handle(position).stored_nbytes, 1 << 62)
+                sizes[position] = min(self.handle(position).nbytes, 1 << 62)
         meter = _Meter(progress, sum(sizes.tolist()) if progress is not None else 0)
         self._read_direct(np.flatnonzero(direct), sizes, destinations, meter)
         for position in others:
@@ -357,7 +358,7 @@ class Batch:
         while first < len(requests):
             last = max(int(np.searchsorted(ends, done + limit, "right")), first + 1)
             chosen, mode = requests[first:last], self.reader._default_mode
-            self.reader._handle.read(self.selection, chosen, mode)
+            fetch(self.reader._handle, self.selection, chosen, mode)
             meter.add(int(ends[last - 1]) - done)
             first, done = last, int(ends[last - 1])
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt import _core, dtypes, indexing
+from ckptfmt.compression.fetching import fetch, fetch_strings, is_compressed
 from ckptfmt.errors import InvalidError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -35,7 +36,9 @@ class StoredSlice:
         start, shape: the box of the tensor that it holds.
         shard, offset, nbytes: where its bytes lie: number of the data file, first byte in it, size.
         crc32c: CRC-32C of these bytes, unmasked.
-        chunk_size: bytes that one chunk checksum covers; 0 if there are none.
+        chunk_size: bytes, uncompressed, of a chunk that has a checksum; 0 if there are none.
+        raw_nbytes: bytes uncompressed; the same as `nbytes` where they are not compressed.
+        compressed: whether they are.
         missing: the tensor lists the slice, but the index does not hold it.
     """
 
@@ -46,6 +49,8 @@ class StoredSlice:
     nbytes: int
     crc32c: int
     chunk_size: int
+    raw_nbytes: int
+    compressed: bool
     missing: bool
 
 
@@ -58,7 +63,8 @@ class TensorHandle:
         dtype: numpy dtype; None for a dtype that numpy cannot hold. Strings are `object` (arrays of
             bytes).
         dtype_code, dtype_name: TensorFlow's number and name of the dtype.
-        nbytes: bytes of the array; for strings and unknown dtypes bytes in the data files.
+        nbytes: bytes of the array; of strings and unknown dtypes those that uncompressed data files
+            would hold.
     """
 
     def __init__(self, reader: Reader, selection: _core.Selection, row: int, name: str) -> None:
@@ -124,6 +130,8 @@ class TensorHandle:
                     nbytes=stored.size,
                     crc32c=stored.crc32c,
                     chunk_size=stored.chunk_size,
+                    raw_nbytes=stored.raw_size,
+                    compressed=bool(stored.flags & _core.STORED_COMPRESSED),
                     missing=bool(stored.flags & _core.STORED_MISSING),
                 )
             )
@@ -155,6 +163,11 @@ class TensorHandle:
         return None if self.partitioned else self._record.stored.chunk_size
 
     @property
+    def compressed(self) -> bool:
+        """True if it is compressed, or one of its slices is."""
+        return is_compressed(self._selection, self._row)
+
+    @property
     def stored_nbytes(self) -> int:
         """Bytes in the data files."""
         if self.partitioned:
@@ -163,9 +176,14 @@ class TensorHandle:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the array; for strings and unknown dtypes bytes in the data files."""
+        """Bytes of the array; of strings and unknown dtypes those that uncompressed data files
+        would hold."""
         info = dtypes.info_of(self.dtype_code)
-        return self.size * info.size if info and info.size else self.stored_nbytes
+        if info and info.size:
+            return self.size * info.size
+        if self.partitioned:
+            return sum(part.raw_nbytes for part in self.slices)
+        return self._record.stored.raw_size
 
     @property
     def partial_reads_verified(self) -> bool:
@@ -256,8 +274,8 @@ class TensorHandle:
         files that are left alone. Unless `verify` is "off" the bytes are checked once, now.
 
         Raises:
-            InvalidError: a partitioned tensor, strings, or the other byte order: these cannot be
-                mapped.
+            InvalidError: a partitioned or compressed tensor, strings, or the other byte order:
+                these cannot be mapped.
             CorruptError, StorageError.
         """
         self.check_rank()
@@ -297,7 +315,7 @@ class TensorHandle:
         info = dtypes.info_of(self.dtype_code)
         if info is not None and info.storage in (_core.STORAGE_STRING, _core.STORAGE_VARIANT):
             mode = self._reader._verify_mode(verify)
-            elements = self._reader._handle.read_strings(self._selection, self._row, box, mode)
+            elements = fetch_strings(self._reader._handle, self._selection, self._row, box, mode)
             strings = np.empty(len(elements), object)
             strings[:] = elements
             return strings.reshape(shape)
@@ -322,7 +340,10 @@ class TensorHandle:
             raise self.unsupported(f"shape {shape}: {error}") from None
 
     def _probe(self) -> None:
-        """Reads one element of each stored value, which fails where the value is not all there."""
+        """Reads one element of each stored value, which fails where the value is not all there. Of
+        compressed ones what the index says is enough."""
+        if self.compressed:
+            self._reader._handle.plan_chunks(self._selection, self._row, None, 1 << 62)
         corners = [[dim - 1 for dim in self.shape]]
         if self.partitioned:
             corners = [
@@ -343,7 +364,8 @@ class TensorHandle:
         request["box"] = 0 if box is None else _core.address(box)
         request["destination"] = _core.address(array)
         request["destination_size"] = array.nbytes
-        self._reader._handle.read(self._selection, request, self._reader._verify_mode(verify))
+        mode = self._reader._verify_mode(verify)
+        fetch(self._reader._handle, self._selection, request, mode)
 
     def check_rank(self) -> None:
         """Refuses a rank that numpy cannot hold."""

@@ -15,11 +15,13 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ckptfmt import _core, incremental, names, slices
 from ckptfmt.arguments import check_choice, check_progress, check_sized, wrong
 from ckptfmt.arrays import BATCH, Columns, Sources, batches
-from ckptfmt.errors import InvalidError, UnsupportedError, about
+from ckptfmt.compression import Compression, compression_of
+from ckptfmt.errors import InvalidError, about
 from ckptfmt.incremental import CompactionLimits
 from ckptfmt.line import MODULE_LINE
 from ckptfmt.locate import path_text
@@ -48,14 +50,17 @@ class Writer:
         metadata: a JSON object to store with it (read back as `Reader.metadata`); needs level
             "v2+".
         level: "v2" for exactly what TensorFlow writes, "v2+" for checksums of chunks as well, which
-            TensorFlow skips.
+            TensorFlow skips, "ckptfmt" for compressed values, which TensorFlow refuses.
         alignment: bytes; every tensor starts at a multiple, and the data file's size is one.
             Default 64, for "v2" 1.
         durability: "full" (synced), "rename" (atomic for other processes) or "none" (nor read
             back).
+        compression: "zstd", or "zstd:3" for another level of zstd than 1, stores every tensor that
+            gets smaller by it compressed, which makes the level "ckptfmt"; that level alone means
+            "zstd". A checkpoint of which no tensor gets smaller is one of level "v2+".
 
     Raises:
-        InvalidError, UnsupportedError, StorageError.
+        InvalidError, StorageError.
     """
 
     def __init__(
@@ -66,9 +71,11 @@ class Writer:
         level: str = "v2+",
         alignment: int | None = None,
         durability: str = "full",
+        compression: str | None = None,
     ) -> None:
         self._handle: _core.WriterHandle | None = None
-        alignment, self._metadata = check_options(metadata, level, alignment, durability)
+        asked = check_options(metadata, level, alignment, durability, compression)
+        alignment, self._metadata, self._compression = asked
         self.prefix = path_text(prefix)
         chunk_size = 0 if level == "v2" else CHUNK_SIZE
         self._handle = _core.WriterHandle(
@@ -132,11 +139,35 @@ class Writer:
             raise _invalid(raw, "give either spec or shape and offset")
         self._add(sources)
 
-    def _add(self, sources: Columns, first: int = 0, last: int | None = None) -> None:
+    def _add(
+        self,
+        sources: Columns,
+        first: int = 0,
+        last: int | None = None,
+        tell: Callable[[int], None] | None = None,
+    ) -> None:
+        """Appends some of the sources; `tell` is called with the bytes of data that are done."""
         handle = self._open_handle()
         table, owners = sources.table(first, last)
-        handle.add(table)
+        self._add_table(handle, table, sources.names[first:last], sources.sizes[first:last], tell)
         del owners
+
+    def _add_table(
+        self,
+        handle: _core.WriterHandle,
+        table: NDArray[Any],
+        raw_names: list[bytes],
+        sizes: list[int],
+        tell: Callable[[int], None] | None,
+    ) -> None:
+        if self._compression is not None:
+            from ckptfmt.compression import encoding  # noqa: PLC0415 (most saves need none)
+
+            encoding.add(handle, table, raw_names, sizes, self._compression, tell)
+            return
+        handle.add(table)
+        if tell is not None:
+            tell(sum(sizes))
 
     def _open_handle(self) -> _core.WriterHandle:
         if self._handle is None:
@@ -210,6 +241,7 @@ def save(
     base: Path | None = None,
     compaction: CompactionLimits | None = None,
     progress: Progress | None = None,
+    compression: str | None = None,
 ) -> None:
     """Saves named arrays as one checkpoint of one data file, all or nothing, in the order given.
 
@@ -223,7 +255,7 @@ def save(
     nobody has asked for it.
 
     Args:
-        prefix, metadata, level, alignment, durability: as in Writer.
+        prefix, metadata, level, alignment, durability, compression: as in Writer.
         tensors: name to array; see `Writer.add` for what is an array.
         base: an earlier checkpoint to save upon, whatever `ckptfmt.open` takes; it may be the one
             at `prefix` that this one replaces. Tensors stay as the base stores them: upon one of
@@ -235,9 +267,9 @@ def save(
 
     Raises:
         InvalidError: a name or an array that cannot be stored; checked before anything is written.
-        CheckpointNotFoundError: there is no base; CorruptError, LimitError: its index cannot be
-            read. (Damaged tensors of the base count as changed.)
-        UnsupportedError, StorageError: as in Writer.
+        CheckpointNotFoundError: there is no base; CorruptError, UnsupportedError, LimitError: its
+            index cannot be read. (Damaged tensors of the base count as changed.)
+        StorageError: as in Writer.
     """
     check_progress(progress)
     MODULE_LINE.settle()
@@ -251,6 +283,7 @@ def save(
         durability=durability,
         base=base,
         compaction=compaction,
+        compression=compression,
     )
 
 
@@ -352,11 +385,11 @@ def write_sources(
     if base is None:
         with Writer(prefix, **options) as writer:
             for batch in batches(sizes, most):
-                writer._add(sources, batch.start, batch.stop)
-                meter.add(int(sizes[batch].sum()))
+                writer._add(sources, batch.start, batch.stop, meter.add)
         return
     level = options.get("level", "v2+")
-    alignment, _ = check_options(None, level, options.get("alignment"), "none")
+    asked = options.get("compression")
+    alignment, _, _ = check_options(None, level, options.get("alignment"), "none", asked)
     with incremental.Base(base, sources) as earlier:
         same = earlier.compare(plain=level == "v2", tell=meter.add)
         with Writer(prefix, **options) as writer:
@@ -365,7 +398,14 @@ def write_sources(
             sizes = sizes[rest]
             told = np.where(same[rest], 0, sizes)  # what has not changed was told of before
             for batch in batches(sizes, most):
-                writer._open_handle().add(earlier.table[rest[batch]])
+                chosen = rest[batch]
+                writer._add_table(
+                    writer._open_handle(),
+                    earlier.table[chosen],
+                    [sources.names[row] for row in chosen.tolist()],
+                    sizes[batch].tolist(),
+                    None,
+                )
                 meter.add(int(told[batch].sum()))
 
 
@@ -432,13 +472,17 @@ def user_name(name: str | bytes) -> bytes:
 
 
 def check_options(
-    metadata: Mapping[str, Any] | None, level: str, alignment: int | None, durability: str
-) -> tuple[int, bytes | None]:
-    """The alignment in bytes, and the metadata as it is stored; raises what Writer does."""
-    if level == "ckptfmt":
-        raise UnsupportedError("this version writes the levels 'v2' and 'v2+'")
-    check_choice("level", level, ("v2", "v2+"))
+    metadata: Mapping[str, Any] | None,
+    level: str,
+    alignment: int | None,
+    durability: str,
+    compression: str | None = None,
+) -> tuple[int, bytes | None, Compression | None]:
+    """The alignment in bytes, the metadata as it is stored, and how to compress; raises what Writer
+    does."""
+    check_choice("level", level, ("v2", "v2+", "ckptfmt"))
     check_choice("durability", durability, _core.DURABILITY)
+    packing = compression_of(compression, level)
     if alignment is None:
         alignment = 1 if level == "v2" else 64
     try:
@@ -447,7 +491,7 @@ def check_options(
         raise wrong("alignment", "a whole number of bytes", alignment) from None
     if not 1 <= alignment < 2**63:
         raise InvalidError(f"alignment {alignment} is not a positive number of bytes")
-    return alignment, _metadata_json(metadata, level)
+    return alignment, _metadata_json(metadata, level), packing
 
 
 def _metadata_json(metadata: Mapping[str, Any] | None, level: str) -> bytes | None:

@@ -80,7 +80,8 @@ typedef enum ckptfmt_failure {
 	CKPTFMT_FAIL_LIMIT = 21,
 	CKPTFMT_FAIL_NO_MEMORY = 22,
 	CKPTFMT_FAIL_MERGE_CONFLICT = 23,
-	CKPTFMT_FAIL_BUSY = 24
+	CKPTFMT_FAIL_BUSY = 24,
+	CKPTFMT_FAIL_BAD_CHUNK = 25
 } ckptfmt_failure;
 
 /* One failure. `offset` is a byte offset in the file `path`, UINT64_MAX where there is none. `path` and `tensor`
@@ -117,6 +118,7 @@ typedef struct ckptfmt_limits {
 	uint64_t entries_max;         /* entries of an index; 2^24 */
 	uint64_t slices_max;          /* slices of one tensor; 2^20 */
 	uint64_t tensor_bytes_max;    /* one value read; UINT64_MAX */
+	uint64_t expansion_max;       /* raw bytes of a compressed value for each byte stored of it; 65536 */
 	uint32_t open_files_max;      /* data files a reader keeps open; 128 */
 	uint32_t reserved;
 } ckptfmt_limits;
@@ -245,9 +247,13 @@ typedef struct ckptfmt_stored {
 	uint64_t size;
 	int32_t shard;
 	uint32_t crc32c;        /* of all its bytes, unmasked */
-	uint64_t chunks_first;  /* in `chunk_crcs`: ceil(size / chunk_size) checksums, unmasked */
-	uint32_t chunk_size;    /* bytes a chunk that has a checksum of its own; 0: there are none */
+	uint64_t chunks_first;  /* in `chunk_crcs`: ceil(raw_size / chunk_size) checksums of stored bytes, unmasked */
+	uint64_t ends_first;    /* of a COMPRESSED value in `chunk_ends`, as many: where each ends, from `offset` on */
+	uint64_t raw_size;      /* bytes of the value; of one that is not COMPRESSED `size` */
+	uint32_t raw_crc32c;    /* of these, by the rules of the data type, unmasked */
+	uint32_t chunk_size;    /* raw bytes a chunk that has a checksum of its own; 0: there are none */
 	uint32_t flags;         /* ckptfmt_stored_flags */
+	uint32_t broken_rule;   /* of a COMPRESSED value with BAD_CHUNKS: number of the rule CMP, or 0: EXT-2 */
 } ckptfmt_stored;
 
 typedef enum ckptfmt_stored_flags {
@@ -256,7 +262,9 @@ typedef enum ckptfmt_stored_flags {
 	CKPTFMT_STORED_OTHER_SHAPE = 32,  /* or another shape than its extents */
 	CKPTFMT_STORED_FEATURES = 4,      /* stored in a way that this version does not know */
 	CKPTFMT_STORED_BAD_CHUNKS = 8,    /* chunk checksums that do not fit the size */
-	CKPTFMT_STORED_ONE_CHUNK = 16     /* chunk checksums of a value that is a single chunk */
+	CKPTFMT_STORED_ONE_CHUNK = 16,    /* chunk checksums of a value that is a single chunk */
+	CKPTFMT_STORED_COMPRESSED = 64,   /* in chunks that are compressed one by one */
+	CKPTFMT_STORED_EXPANDS = 128      /* to more than limits.expansion_max allows */
 } ckptfmt_stored_flags;
 
 /* One tensor of a selection. Arrays stand in the selection's shared columns, from the given position on.
@@ -287,7 +295,8 @@ typedef struct ckptfmt_columns {
 	const int64_t *dims;
 	const uint8_t *names;
 	const uint32_t *chunk_crcs;
-	uint64_t row_count, slice_count, dims_count, names_size, chunk_count;
+	const uint64_t *chunk_ends;
+	uint64_t row_count, slice_count, dims_count, names_size, chunk_count, end_count;
 } ckptfmt_columns;
 
 /* Every tensor of the checkpoint in key order, each partitioned tensor once. CORRUPT, LIMIT, IO, NO_MEMORY. */
@@ -311,18 +320,27 @@ typedef struct ckptfmt_request {
 	uint8_t *destination;       /* row-major, host byte order */
 	uint64_t destination_size;  /* must be what the box needs; of an unknown dtype all stored bytes, box NULL */
 	uint32_t verified;          /* out: 1 if every byte delivered was checked */
-	uint32_t reserved;
+	int32_t compressed;         /* in: 1: leave out what is compressed. Out: how many stored values were left out */
 } ckptfmt_request;
 
 /* Reads tensors of FIXED storage (and the raw bytes of unknown dtypes). The requests are served in the order of
  * the data files, whatever their order here. On failure the destinations hold unspecified bytes. `verify` is a
- * ckptfmt_verify_mode. CORRUPT, IO, NOT_FOUND (data file), INVALID, LIMIT, NO_MEMORY. */
+ * ckptfmt_verify_mode. CORRUPT, IO, NOT_FOUND (data file), INVALID, LIMIT, NO_MEMORY; UNSUPPORTED: a compressed value
+ * that is not left out. */
 CKPTFMT_API ckptfmt_status ckptfmt_reader_read(ckptfmt_reader *reader, const ckptfmt_selection *selection,
 	ckptfmt_request *requests, uint64_t count, int32_t verify, ckptfmt_error *err);
 
-/* Reads the elements of a STRING or VARIANT tensor (variant: the payloads as they are); box as in ckptfmt_request. */
+typedef struct ckptfmt_bytes {
+	const uint8_t *data;
+	uint64_t size;
+} ckptfmt_bytes;
+
+/* Reads the elements of a STRING or VARIANT tensor (variant: the payloads as they are); box as in ckptfmt_request.
+ * `raws`: the raw bytes of compressed values, one for each slice of the tensor (one alone where it is stored whole),
+ * with data NULL for those that are not; NULL: there are none. */
 CKPTFMT_API ckptfmt_status ckptfmt_reader_read_strings(ckptfmt_reader *reader, const ckptfmt_selection *selection,
-	uint64_t row, const int64_t *box, int32_t verify, ckptfmt_strings **out, ckptfmt_error *err);
+	uint64_t row, const int64_t *box, const ckptfmt_bytes *raws, int32_t verify, ckptfmt_strings **out,
+	ckptfmt_error *err);
 
 /* Views, valid until ckptfmt_strings_free: element i is bytes[offsets[i] .. offsets[i + 1]). */
 typedef struct ckptfmt_strings_view {
@@ -341,6 +359,66 @@ CKPTFMT_API ckptfmt_status ckptfmt_reader_map(ckptfmt_reader *reader, const ckpt
 	uint64_t row, int32_t verify, ckptfmt_mapping **out, ckptfmt_error *err);
 CKPTFMT_API const uint8_t *ckptfmt_mapping_data(const ckptfmt_mapping *mapping, uint64_t *size);
 CKPTFMT_API void ckptfmt_mapping_close(ckptfmt_mapping *mapping);
+
+/* ---- compressed values ------------------------------------------------------------------------------------ */
+
+/* The library takes chunks apart and puts them together; coding and decoding of zstd frames is the caller's. A stored
+ * value is named by its row and, of a partitioned tensor, the number of its slice, else CKPTFMT_WHOLE. */
+
+#define CKPTFMT_WHOLE 18446744073709551615u
+
+typedef enum ckptfmt_chunk_method {
+	CKPTFMT_CHUNK_RAW = 0,
+	CKPTFMT_CHUNK_ZSTD = 1,            /* one zstd frame */
+	CKPTFMT_CHUNK_PLANES = 2,          /* byte planes, each a zstd frame or raw */
+	CKPTFMT_CHUNK_ROTATED_PLANES = 3   /* of units that were rotated left by one bit */
+} ckptfmt_chunk_method;
+
+/* Some chunks of a stored value, one after the other. */
+typedef struct ckptfmt_chunk_run {
+	uint64_t slice;             /* CKPTFMT_WHOLE: of a tensor stored whole */
+	uint64_t first;
+	uint64_t count;
+	uint64_t stored_size;
+	uint64_t raw_size;
+} ckptfmt_chunk_run;
+
+/* What a box (NULL: all) of a tensor needs of its compressed values, in runs of about `bytes_max` raw bytes. All that
+ * can be checked before memory for the values is taken has been. Writes at most `capacity` runs and the full number to
+ * *count. Of strings a box needs all of each value that it meets. CORRUPT, LIMIT, IO, UNSUPPORTED, INVALID. */
+CKPTFMT_API ckptfmt_status ckptfmt_reader_plan_chunks(ckptfmt_reader *reader, const ckptfmt_selection *selection,
+	uint64_t row, const int64_t *box, uint64_t bytes_max, ckptfmt_chunk_run *runs, uint64_t capacity,
+	uint64_t *count, ckptfmt_error *err);
+
+/* A zstd frame in the stored bytes of a run. */
+typedef struct ckptfmt_frame {
+	uint64_t offset;            /* in the bytes of the run */
+	uint64_t size;
+	uint64_t raw_size;          /* what it decodes to */
+	uint64_t chunk;             /* of the value */
+} ckptfmt_frame;
+
+/* Reads the stored bytes of a run and checks them: the checksum of each chunk, unless `verify` is OFF, and then its
+ * structure. Writes the frames, at most 8 a chunk, which there must be room for. CORRUPT, IO, INVALID, NO_MEMORY. */
+CKPTFMT_API ckptfmt_status ckptfmt_reader_read_chunks(ckptfmt_reader *reader, const ckptfmt_selection *selection,
+	uint64_t row, const ckptfmt_chunk_run *run, int32_t verify, uint8_t *stored, ckptfmt_frame *frames,
+	uint64_t *frame_count, ckptfmt_error *err);
+/* Puts the raw bytes of a run together and delivers them: to `destination`, laid out as the box (NULL: all) of the
+ * tensor asks; of strings, the raw bytes of the stored value. `decoded` holds for each frame what it decodes to.
+ * crcs[i], unless NULL, becomes the CRC-32C of the raw bytes of chunk i of the run. `stored` is as
+ * ckptfmt_reader_read_chunks left it. CORRUPT, INVALID, NO_MEMORY. */
+CKPTFMT_API ckptfmt_status ckptfmt_reader_place_chunks(ckptfmt_reader *reader, const ckptfmt_selection *selection,
+	uint64_t row, const ckptfmt_chunk_run *run, const uint8_t *stored, const uint8_t *const *decoded,
+	uint64_t frame_count, const int64_t *box, uint8_t *destination, uint64_t destination_size, uint32_t *crcs,
+	ckptfmt_error *err);
+/* Compares the checksums of all chunks of a stored value's raw bytes, in order, with the one of the value. CHECKSUM. */
+CKPTFMT_API ckptfmt_status ckptfmt_reader_check_raw(ckptfmt_reader *reader, const ckptfmt_selection *selection,
+	uint64_t row, uint64_t slice, const uint32_t *crcs, uint64_t count, ckptfmt_error *err);
+/* The failure for a frame that does not decode to what it says: BAD_CHUNK with its place. Always fails. */
+CKPTFMT_API ckptfmt_status ckptfmt_reader_bad_frame(ckptfmt_reader *reader, const ckptfmt_selection *selection,
+	uint64_t row, uint64_t slice, uint64_t chunk, ckptfmt_error *err);
+
+/* ---- the index, as it lies there ------------------------------------------------------------------------- */
 
 /* One region of the index file, for people who read hex dumps. */
 typedef struct ckptfmt_region {
@@ -382,11 +460,6 @@ typedef struct ckptfmt_write_options {
 /* What SaveV2 writes: alignment 1, no chunks, durability full. */
 CKPTFMT_API void ckptfmt_write_options_default(ckptfmt_write_options *options);
 
-typedef struct ckptfmt_bytes {
-	const uint8_t *data;
-	uint64_t size;
-} ckptfmt_bytes;
-
 /* One tensor, or one slice of one, to write. Everything it points to must stay as it is during the call. */
 typedef struct ckptfmt_source {
 	const uint8_t *name;
@@ -412,6 +485,17 @@ CKPTFMT_API ckptfmt_status ckptfmt_writer_open(const char *prefix, const ckptfmt
  * name or a number of chunks that readers would refuse. */
 CKPTFMT_API ckptfmt_status ckptfmt_writer_add(ckptfmt_writer *writer, const ckptfmt_source *sources, uint64_t count,
 	ckptfmt_error *err);
+/* Begins a value whose bytes come as chunks that the caller has made; `source` says all but the data. Chunks are of
+ * options.chunk_size raw bytes. Until ckptfmt_writer_end_value the writer takes nothing but chunks. INVALID: as
+ * ckptfmt_writer_add; a writer without chunks or with chunks above 16 MiB. */
+CKPTFMT_API ckptfmt_status ckptfmt_writer_begin_value(ckptfmt_writer *writer, const ckptfmt_source *source,
+	ckptfmt_error *err);
+/* Appends `count` stored chunks, which lie one after the other in `bytes`, with their sizes and checksums. */
+CKPTFMT_API ckptfmt_status ckptfmt_writer_put_chunks(ckptfmt_writer *writer, const uint8_t *bytes,
+	const uint64_t *sizes, const uint32_t *crcs, uint64_t count, ckptfmt_error *err);
+/* Ends it. INVALID: the number of chunks is not that of `raw_size` bytes. */
+CKPTFMT_API ckptfmt_status ckptfmt_writer_end_value(ckptfmt_writer *writer, uint64_t raw_size, uint32_t raw_crc32c,
+	ckptfmt_error *err);
 /* Makes the checkpoint visible, all or nothing, and frees the writer whatever is returned. An older checkpoint of
  * this prefix is replaced by one rename, then its data files are removed. INVALID: slices of a tensor overlap. IO with
  * failure DURABILITY_UNKNOWN: the new checkpoint is in place but the final sync failed, so a power cut may bring the
@@ -419,6 +503,40 @@ CKPTFMT_API ckptfmt_status ckptfmt_writer_add(ckptfmt_writer *writer, const ckpt
 CKPTFMT_API ckptfmt_status ckptfmt_writer_commit(ckptfmt_writer *writer, ckptfmt_error *err);
 /* Removes what was written and frees the writer. */
 CKPTFMT_API void ckptfmt_writer_abandon(ckptfmt_writer *writer);
+
+/* ---- compressing -------------------------------------------------------------------------------------------- */
+
+typedef struct ckptfmt_packer ckptfmt_packer;
+
+typedef struct ckptfmt_pack_info {
+	uint64_t raw_size;
+	const uint8_t *data;        /* the raw bytes, where they lie in memory as they are; else NULL */
+	uint32_t raw_crc32c;        /* of strings and variants; else 0, that of the bytes */
+	uint32_t unit;              /* bytes of a unit of byte order; 1 for strings */
+	int32_t rotates;            /* 1: floating-point numbers with the sign in the highest bit of a unit */
+	int32_t storage;            /* ckptfmt_storage */
+} ckptfmt_pack_info;
+
+/* The raw bytes of a source, all of it checked, piece by piece. What the source points to must stay. INVALID, LIMIT,
+ * NO_MEMORY. */
+CKPTFMT_API ckptfmt_status ckptfmt_packer_open(const ckptfmt_source *source, ckptfmt_packer **out, ckptfmt_error *err);
+CKPTFMT_API void ckptfmt_packer_info(const ckptfmt_packer *packer, ckptfmt_pack_info *out);
+/* The next `size` bytes. INVALID: there are not as many left, or `size` is neither all of them nor a multiple of 16. */
+CKPTFMT_API ckptfmt_status ckptfmt_packer_take(ckptfmt_packer *packer, uint8_t *to, uint64_t size, ckptfmt_error *err);
+CKPTFMT_API void ckptfmt_packer_close(ckptfmt_packer *packer);
+
+/* Splits raw bytes, chunk by chunk, to planes in the place that the chunk has in the raw bytes, and sums each chunk.
+ * entropies[i * unit + p] becomes 256 times the bits that a byte of plane p of chunk i takes by itself, of a sample.
+ * A method without planes copies nothing: `planes` is then not touched, and entropies[i] is that of chunk i. */
+CKPTFMT_API ckptfmt_status ckptfmt_chunks_split(const uint8_t *raw, uint64_t raw_size, uint64_t chunk_size,
+	uint32_t unit, int32_t method, uint8_t *planes, uint32_t *crcs, uint32_t *entropies, ckptfmt_error *err);
+/* The most that ckptfmt_chunks_build writes. */
+CKPTFMT_API uint64_t ckptfmt_chunks_capacity(uint64_t raw_size, uint64_t chunk_size);
+/* Builds the stored chunks of raw bytes that were split, of the frames that gain: frames[i * unit + p] (frames[i]
+ * where the method has no planes), data NULL where nobody tried. Gives the size and the checksum of each chunk. */
+CKPTFMT_API ckptfmt_status ckptfmt_chunks_build(const uint8_t *raw, uint64_t raw_size, uint64_t chunk_size,
+	uint32_t unit, int32_t method, const uint8_t *planes, const ckptfmt_bytes *frames, uint8_t *to, uint64_t capacity,
+	uint64_t *sizes, uint32_t *crcs, ckptfmt_error *err);
 
 /* ---- building on another checkpoint ---------------------------------------------------------------------- */
 

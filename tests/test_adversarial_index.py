@@ -282,7 +282,7 @@ def versions_good(directory: Path) -> Iterator[Trial]:
         ("producer 2^31 - 1", ix.number(1, 2**31 - 1)),
         ("min_consumer 1", ix.number(1, 9) + ix.number(2, 1)),
         ("min_consumer -1", ix.number(2, -1)),
-        ("bad_consumers 2, 3", ix.nested(3, b"\2\3")),
+        ("bad_consumers 1, 3", ix.nested(3, b"\1\3")),
     ):
         yield Trial(label, everything(files(with_header(ix.header(version=version)))), SOUND)
     yield Trial("no version", everything(files(with_header(ix.number(1, 1)))), SOUND)
@@ -292,16 +292,16 @@ def versions_good(directory: Path) -> Iterator[Trial]:
 def versions_bad(directory: Path) -> Iterator[Trial]:
     files = Files(directory)
     for label, version, rule, names in (
-        ("min_consumer 2", ix.number(2, 2), "HDR-8", "version 2 .* version 1"),
-        ("min_consumer 2^31 - 1", ix.number(2, 2**31 - 1), "HDR-8", "2147483647 .* version 1"),
-        ("banned, packed", ix.nested(3, b"\5\1"), "HDR-9", "version 1"),
-        ("banned, one by one", ix.number(3, 5) + ix.number(3, 1), "HDR-9", "version 1"),
+        ("min_consumer 3", ix.number(2, 3), "HDR-8", "version 3 .* version 2"),
+        ("min_consumer 2^31 - 1", ix.number(2, 2**31 - 1), "HDR-8", "2147483647 .* version 2"),
+        ("banned, packed", ix.nested(3, b"\5\2"), "HDR-9", "version 2"),
+        ("banned, one by one", ix.number(3, 5) + ix.number(3, 2), "HDR-9", "version 2"),
         ("producer -1", ix.number(1, -1), "HDR-7", "-1"),
     ):
         made = with_header(ix.header(version=version))
         expected = Refused("UNSUPPORTED", rule, HEADER_AT, names=names)
         yield Trial(label, listed(files(made)), expected)
-    later = with_header(ix.header(0, endianness=7, version=ix.number(2, 2)))
+    later = with_header(ix.header(0, endianness=7, version=ix.number(2, 3)))
     expected = Refused("UNSUPPORTED", "HDR-8", HEADER_AT)
     yield Trial("the version is looked at first", listed(files(later)), expected)
 

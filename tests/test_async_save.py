@@ -21,7 +21,7 @@ from test_fork import in_child
 
 import ckptfmt
 from ckptfmt import _core, line, save_async, writer
-from ckptfmt.errors import InvalidError, StorageError, UnsupportedError
+from ckptfmt.errors import InvalidError, StorageError
 from ckptfmt.line import SaveFuture
 from ckptfmt.saving import snapshot
 from ckptfmt.saving.background import (
@@ -322,7 +322,7 @@ def test_many_threads(tmp_path: Path) -> None:
         ({"metadata": {"a": {1}}}, InvalidError, "metadata cannot be written as JSON"),
         ({"metadata": [1]}, InvalidError, "metadata is a JSON object, not list"),
         ({"level": "v2", "metadata": {}}, InvalidError, "level 'v2' has no place for metadata"),
-        ({"level": "ckptfmt"}, UnsupportedError, "this version writes"),
+        ({"compression": "gzip"}, InvalidError, "compression 'gzip' is neither 'zstd' nor"),
         ({"alignment": 0}, InvalidError, "alignment 0 is not a positive number"),
         ({"durability": "maybe"}, InvalidError, "durability"),
         ({"progress": 1}, InvalidError, "progress is a function of two numbers, not int"),

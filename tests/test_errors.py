@@ -28,6 +28,7 @@ TABLE = [
         (
             *("BAD_MAGIC", "TRUNCATED", "CHECKSUM", "BAD_BLOCK", "BAD_ORDER", "BAD_PROTO"),
             *("BAD_HEADER", "BAD_DTYPE", "BAD_SHAPE", "BAD_SLICE", "BAD_ENTRY"),
+            "BAD_CHUNK",
         ),
     ),
     (ckptfmt.UnsupportedError, (), "UNSUPPORTED", ("UNSUPPORTED",)),
@@ -100,8 +101,8 @@ def test_bases_status_and_failures(
 def test_every_failure_of_c_has_its_class() -> None:
     """No failure of the C core falls through to the base class."""
     expected = {failure: kind for kind, _, _, failures in TABLE for failure in failures}
-    listed = [_core.text(lib.ckptfmt_failure_name(number)) for number in range(25)]
-    assert listed[0] == "NONE" and lib.CKPTFMT_FAIL_BUSY == 24
+    listed = [_core.text(lib.ckptfmt_failure_name(number)) for number in range(26)]
+    assert listed[0] == "NONE" and lib.CKPTFMT_FAIL_BAD_CHUNK == 25
     assert set(listed) - {"NONE", "NO_MEMORY"} == set(expected) - {"MATCH"}
     assert expected == _core.ERROR_BY_FAILURE
     statuses = {kind.default_status for kind in CLASSES}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ckptfmt.errors import InvalidError, UnsupportedError
+from ckptfmt.errors import InvalidError
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.policies import MaxShardSizePolicy, ShardByTaskPolicy
 
@@ -23,6 +23,7 @@ def test_defaults() -> None:
         "alignment": None,
         "durability": "full",
         "level": "v2+",
+        "compression": None,
         "enable_async": False,
         "write_callbacks": (),
         "before_save_callbacks": (),
@@ -106,10 +107,12 @@ def test_refused(arguments: dict[str, Any], message: str) -> None:
     assert caught.value.message.startswith(message)
 
 
-def test_a_later_level_is_unsupported() -> None:
-    with pytest.raises(UnsupportedError) as caught:
-        CheckpointOptions(level="ckptfmt")
-    assert caught.value.message == "this version writes the levels 'v2' and 'v2+'"
+def test_compression_and_level_go_together() -> None:
+    assert CheckpointOptions(level="ckptfmt").compression is None
+    assert CheckpointOptions(compression="zstd:3").compression == "zstd:3"
+    with pytest.raises(InvalidError) as caught:
+        CheckpointOptions(level="v2", compression="zstd")
+    assert caught.value.message == "level 'v2' has no place for compressed values"
 
 
 @pytest.mark.parametrize("name", ["write_callbacks", "before_save_callbacks"])

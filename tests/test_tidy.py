@@ -35,6 +35,7 @@ C_WIDTH, TAB_WIDTH, PYTHON_WIDTH = 120, 4, 100
 COVERED_BY = {
     "base/crc32c_arm": "test_crc32c",
     "base/crc32c_x86": "test_crc32c",
+    "base/planes_x86": "test_planes",
     "base/memory": "test_os",
     "base/buffer": "test_slice_key",
     "base/dtype": "test_bundle",
@@ -57,6 +58,7 @@ COVERED_BY = {
     "bundle/merge_join": "test_merge",
     "bundle/merge_journal": "test_merge",
     "bundle/merge_walk": "test_merge",
+    "bundle/pack": "test_unpack",
     "bundle/prefix": "test_bundle",
     "bundle/read": "test_bundle",
     "bundle/read_strings": "test_bundle",

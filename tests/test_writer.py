@@ -18,7 +18,7 @@ from support.arrays import NAMES, NUMERIC, assert_same, bits, random_array
 from support.process import Spent
 
 import ckptfmt
-from ckptfmt import InvalidError, UnsupportedError, Writer
+from ckptfmt import InvalidError, Writer
 
 CHUNK = 262_144
 
@@ -407,8 +407,17 @@ def test_repeated_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "kind", "message"),
     [
-        ({"level": "v3"}, InvalidError, "level 'v3' is none of 'v2', 'v2+'"),
-        ({"level": "ckptfmt"}, UnsupportedError, "this version writes the levels 'v2' and 'v2+'"),
+        ({"level": "v3"}, InvalidError, "level 'v3' is none of 'v2', 'v2+', 'ckptfmt'"),
+        (
+            {"level": "v2", "compression": "zstd"},
+            InvalidError,
+            "level 'v2' has no place for compressed values",
+        ),
+        (
+            {"compression": "zstd:23"},
+            InvalidError,
+            "compression 'zstd:23' is neither 'zstd' nor 'zstd:1' to 'zstd:22'",
+        ),
         (
             {"durability": "some"},
             InvalidError,

@@ -15,6 +15,9 @@ Three kinds of things cross:
 """
 
 from ckptfmt._core.border import (
+    CHUNK_PLANES,
+    CHUNK_ROTATED_PLANES,
+    CHUNK_ZSTD,
     DURABILITY,
     ERROR_BY_FAILURE,
     ERROR_BY_STATUS,
@@ -26,22 +29,28 @@ from ckptfmt._core.border import (
     STORAGE_NONE,
     STORAGE_STRING,
     STORAGE_VARIANT,
+    STORED_COMPRESSED,
     STORED_MISSING,
     VERIFY,
+    WHOLE,
     error_of,
     path_bytes,
     text,
     version,
 )
-from ckptfmt._core.columns import BYTES, REQUEST, SOURCE, address, addresses
+from ckptfmt._core.columns import BYTES, REQUEST, SOURCE, address, addresses, numbers_at
 from ckptfmt._core.library import DtypeInfo, counters, crc32c, dtype_table, parse_spec
 from ckptfmt._core.memory import Memory, copy_size
+from ckptfmt._core.packing import Packer, PackInfo, chunks_build, chunks_split, combine
 from ckptfmt._core.reading import ReaderHandle, Record, Selection
 from ckptfmt._core.verifying import Finding, VerifierHandle
 from ckptfmt._core.writing import WriterHandle, merge
 
 __all__ = [
     "BYTES",
+    "CHUNK_PLANES",
+    "CHUNK_ROTATED_PLANES",
+    "CHUNK_ZSTD",
     "DURABILITY",
     "ERROR_BY_FAILURE",
     "ERROR_BY_STATUS",
@@ -55,11 +64,15 @@ __all__ = [
     "STORAGE_NONE",
     "STORAGE_STRING",
     "STORAGE_VARIANT",
+    "STORED_COMPRESSED",
     "STORED_MISSING",
     "VERIFY",
+    "WHOLE",
     "DtypeInfo",
     "Finding",
     "Memory",
+    "PackInfo",
+    "Packer",
     "ReaderHandle",
     "Record",
     "Selection",
@@ -67,12 +80,16 @@ __all__ = [
     "WriterHandle",
     "address",
     "addresses",
+    "chunks_build",
+    "chunks_split",
+    "combine",
     "copy_size",
     "counters",
     "crc32c",
     "dtype_table",
     "error_of",
     "merge",
+    "numbers_at",
     "parse_spec",
     "path_bytes",
     "text",

@@ -42,6 +42,8 @@ REQUEST = _column_dtype(ffi.typeof("ckptfmt_request"))
 SOURCE = _column_dtype(ffi.typeof("ckptfmt_source"))
 BYTES = _column_dtype(ffi.typeof("ckptfmt_bytes"))
 REGION = _column_dtype(ffi.typeof("ckptfmt_region"))
+CHUNK_RUN = _column_dtype(ffi.typeof("ckptfmt_chunk_run"))
+FRAME = _column_dtype(ffi.typeof("ckptfmt_frame"))
 
 
 def address(array: NDArray[Any]) -> int:
@@ -67,6 +69,11 @@ def addresses(
     for row in [row for row, d in enumerate(dense) if not d]:
         column[row] = address(arrays[row])
     return column, owners
+
+
+def numbers_at(place: int, count: int) -> NDArray[np.int64]:
+    """int64 numbers at an address, which the caller keeps alive."""
+    return np.frombuffer(ffi.buffer(ffi.cast("int64_t *", place), 8 * count), np.int64)
 
 
 def array_at(pointer: Any, count: int, dtype: np.dtype[Any], owner: Any) -> NDArray[Any]:

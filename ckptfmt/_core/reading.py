@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ckptfmt._ckptfmt import ffi, lib
 from ckptfmt._core.border import check, new_error, path_bytes
-from ckptfmt._core.columns import REGION, ROW, SLICE_ROW, array_at
+from ckptfmt._core.columns import CHUNK_RUN, FRAME, REGION, ROW, SLICE_ROW, array_at
 from ckptfmt._core.handles import SharedHandle, call, open_options, own
 from ckptfmt._core.library import fields_of
 
@@ -27,6 +27,8 @@ class Stored(NamedTuple):
     crc32c: int
     chunk_size: int
     flags: int
+    raw_size: int
+    raw_crc32c: int
 
 
 class Record(NamedTuple):
@@ -40,7 +42,16 @@ class Record(NamedTuple):
 
 
 def _stored(raw: Any) -> Stored:
-    return Stored(raw.shard, raw.offset, raw.size, raw.crc32c, raw.chunk_size, raw.flags)
+    return Stored(
+        raw.shard,
+        raw.offset,
+        raw.size,
+        raw.crc32c,
+        raw.chunk_size,
+        raw.flags,
+        raw.raw_size,
+        raw.raw_crc32c,
+    )
 
 
 class Selection:
@@ -105,6 +116,16 @@ class Selection:
         firsts = self.rows["dims_first"]
         ends = (firsts + self.rows["rank"].astype(np.uint64)).tolist()
         return [tuple(dims[a:b]) for a, b in zip(firsts.tolist(), ends, strict=True)]
+
+
+def _corner(box: NDArray[np.int64] | None) -> Any:
+    """Starts, then lengths; NULL for all."""
+    return ffi.NULL if box is None else ffi.from_buffer("int64_t[]", box)
+
+
+def _run(run: NDArray[Any]) -> Any:
+    """An array of one CHUNK_RUN as C takes it."""
+    return ffi.cast("ckptfmt_chunk_run *", ffi.from_buffer("uint8_t[]", run))
 
 
 class ReaderHandle(SharedHandle):
@@ -176,13 +197,22 @@ class ReaderHandle(SharedHandle):
         return int(size[0])
 
     def read_strings(
-        self, selection: Selection, row: int, box: NDArray[np.int64] | None, verify: int
+        self,
+        selection: Selection,
+        row: int,
+        box: NDArray[np.int64] | None,
+        verify: int,
+        raws: NDArray[Any] | None = None,
     ) -> list[bytes]:
         """The elements of a string or variant tensor, or of a box of it (starts, then lengths),
-        row-major."""
+        row-major. `raws`, an array of BYTES, is the raw bytes of its compressed values by slice."""
         out = ffi.new("ckptfmt_strings **")
-        corner = ffi.NULL if box is None else ffi.from_buffer("int64_t[]", box)
-        call(self, lib.ckptfmt_reader_read_strings, selection.pointer, row, corner, verify, out)
+        corner = _corner(box)
+        given = ffi.NULL
+        if raws is not None:
+            given = ffi.cast("ckptfmt_bytes *", ffi.from_buffer("uint8_t[]", raws))
+        read = lib.ckptfmt_reader_read_strings
+        call(self, read, selection.pointer, row, corner, given, verify, out)
         strings = ffi.gc(out[0], lib.ckptfmt_strings_free)
         view = ffi.new("ckptfmt_strings_view *")
         lib.ckptfmt_strings_get(strings, view)
@@ -191,6 +221,77 @@ class ReaderHandle(SharedHandle):
         offsets = np.frombuffer(ffi.buffer(view.offsets, 8 * (view.count + 1)), np.uint64).tolist()
         blob = ffi.buffer(view.bytes, offsets[-1])[:] if offsets[-1] else b""
         return [blob[start:end] for start, end in itertools.pairwise(offsets)]
+
+    def plan_chunks(
+        self, selection: Selection, row: int, box: NDArray[np.int64] | None, bytes_max: int
+    ) -> NDArray[Any]:
+        """What a box of a tensor (None: all) needs of its compressed values, as an array of
+        CHUNK_RUN of about `bytes_max` raw bytes each."""
+        count, corner, plan = ffi.new("uint64_t *"), _corner(box), lib.ckptfmt_reader_plan_chunks
+        runs = np.zeros(16, CHUNK_RUN)
+        while True:
+            raw = ffi.cast("ckptfmt_chunk_run *", ffi.from_buffer("uint8_t[]", runs))
+            pointer = selection.pointer
+            call(self, plan, pointer, row, corner, bytes_max, raw, len(runs), count)
+            if count[0] <= len(runs):
+                return runs[: count[0]]
+            runs = np.zeros(count[0], CHUNK_RUN)
+
+    def read_chunks(
+        self, selection: Selection, row: int, run: NDArray[Any], verify: int
+    ) -> tuple[NDArray[np.uint8], NDArray[Any]]:
+        """The stored bytes of a run, checked, and the zstd frames in them as an array of FRAME."""
+        stored = np.empty(int(run["stored_size"][0]), np.uint8)
+        frames = np.empty(8 * int(run["count"][0]), FRAME)
+        count = ffi.new("uint64_t *")
+        to = ffi.from_buffer("uint8_t[]", stored, require_writable=True)
+        found = ffi.cast("ckptfmt_frame *", ffi.from_buffer("uint8_t[]", frames))
+        read = lib.ckptfmt_reader_read_chunks
+        call(self, read, selection.pointer, row, _run(run), verify, to, found, count)
+        return stored, frames[: count[0]]
+
+    def place_chunks(
+        self,
+        selection: Selection,
+        row: int,
+        run: NDArray[Any],
+        stored: NDArray[np.uint8],
+        decoded: Sequence[Any],
+        box: NDArray[np.int64] | None,
+        destination: tuple[int, int],
+        crcs: NDArray[np.uint32] | None,
+    ) -> None:
+        """Delivers the raw bytes of a run to a destination (address and size), of its stored bytes
+        and what the frames in them decode to (buffers, of just the sizes that they say)."""
+        owners = [ffi.from_buffer("uint8_t[]", content) for content in decoded]
+        contents = ffi.new("uint8_t *[]", owners)
+        sums = ffi.NULL if crcs is None else ffi.from_buffer("uint32_t[]", crcs)
+        to = ffi.cast("uint8_t *", destination[0])
+        call(
+            self,
+            lib.ckptfmt_reader_place_chunks,
+            selection.pointer,
+            row,
+            _run(run),
+            ffi.from_buffer("uint8_t[]", stored),
+            ffi.cast("uint8_t **", contents),
+            len(owners),
+            _corner(box),
+            to,
+            destination[1],
+            sums,
+        )
+
+    def check_raw(
+        self, selection: Selection, row: int, part: int, crcs: NDArray[np.uint32]
+    ) -> None:
+        """Compares the checksums of the chunks of a value's raw bytes with its own."""
+        sums, check_raw = ffi.from_buffer("uint32_t[]", crcs), lib.ckptfmt_reader_check_raw
+        call(self, check_raw, selection.pointer, row, part, sums, len(crcs))
+
+    def bad_frame(self, selection: Selection, row: int, part: int, chunk: int) -> None:
+        """Raises the error for a frame of this chunk that does not decode to what it says."""
+        call(self, lib.ckptfmt_reader_bad_frame, selection.pointer, row, part, chunk)
 
     def map(self, selection: Selection, row: int, verify: int) -> NDArray[np.uint8]:
         """The stored bytes of a tensor, mapped read-only; unmapped when the last view of them

@@ -38,6 +38,28 @@ class WriterHandle(ExclusiveHandle):
         array = ffi.cast("ckptfmt_source *", raw)
         call(self, lib.ckptfmt_writer_add, array, len(sources))
 
+    def begin_value(self, source: NDArray[Any]) -> None:
+        """Begins a value, an array of one SOURCE, whose bytes come as chunks."""
+        raw = ffi.cast("ckptfmt_source *", ffi.from_buffer("uint8_t[]", source))
+        call(self, lib.ckptfmt_writer_begin_value, raw)
+
+    def put_chunks(
+        self, chunks: NDArray[np.uint8], sizes: NDArray[np.uint64], crcs: NDArray[np.uint32]
+    ) -> None:
+        """Appends stored chunks, one after the other, with their sizes and checksums."""
+        call(
+            self,
+            lib.ckptfmt_writer_put_chunks,
+            ffi.from_buffer("uint8_t[]", chunks),
+            ffi.from_buffer("uint64_t[]", sizes),
+            ffi.from_buffer("uint32_t[]", crcs),
+            len(sizes),
+        )
+
+    def end_value(self, raw_size: int, raw_crc32c: int) -> None:
+        """Ends the value that was begun."""
+        call(self, lib.ckptfmt_writer_end_value, raw_size, raw_crc32c)
+
     def keep(
         self, reader: ReaderHandle, selection: Selection, rows: NDArray[np.uint64]
     ) -> NDArray[np.bool_]:

@@ -77,6 +77,7 @@ def save_tree(
     progress: Progress | None = None,
     layouts: Any = None,
     coordinator: Coordinator | None = None,
+    compression: str | None = None,
 ) -> str | SaveFuture:
     """Saves a tree as one checkpoint, all or nothing, and returns its prefix (a SaveFuture, if the
     options say `enable_async`).
@@ -92,7 +93,7 @@ def save_tree(
         prefix: the checkpoint's prefix.
         tree: the tree.
         options: how it is saved, with a sharding policy and callbacks, instead of the next four.
-        metadata, level, alignment, durability, progress: as in `ckptfmt.save`.
+        metadata, level, alignment, durability, progress, compression: as in `ckptfmt.save`.
         layouts: with a coordinator, how leaves lie on meshes: a tree of Layout and None of the
             shape of this tree, or a mapping from paths ("model/kernel") to these. A leaf with a
             Layout is {device: array}, for the devices of this process. All others are replicated:
@@ -106,7 +107,13 @@ def save_tree(
         UnsupportedError: an object that was saved by a registered saver.
         What `ckptfmt.save`, with `options` `Saver.save`, with a coordinator `sharded_save` raise.
     """
-    asked = {"metadata": metadata, "level": level, "alignment": alignment, "durability": durability}
+    asked = {
+        "metadata": metadata,
+        "level": level,
+        "alignment": alignment,
+        "durability": durability,
+        "compression": compression,
+    }
     given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     _check_together("options", options, given)
     if coordinator is not None:

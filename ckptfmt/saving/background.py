@@ -43,6 +43,7 @@ def save_async(
     base: Path | None = None,
     compaction: CompactionLimits | None = None,
     progress: writing.Progress | None = None,
+    compression: str | None = None,
 ) -> SaveFuture:
     """Saves as `save`, with the same bytes, but returns when all arrays are copied: what becomes of
     them afterwards does not reach the checkpoint. It is written in the background.
@@ -53,8 +54,8 @@ def save_async(
     `os._exit` or a kill the older checkpoint is there, whole.
 
     Args:
-        prefix, metadata, level, alignment, durability: as in Writer. A relative prefix is one of
-            the current directory of this call.
+        prefix, metadata, level, alignment, durability, compression: as in Writer. A relative prefix
+            is one of the current directory of this call.
         tensors, compaction: as in `save`.
         base: as in `save`; compared with in the background, and a relative path as `prefix`.
         progress: as in `save`, but called from the thread in the background.
@@ -69,7 +70,7 @@ def save_async(
             its future. What ends this one is in its future.
     """
     check_progress(progress)
-    writing.check_options(metadata, level, alignment, durability)
+    writing.check_options(metadata, level, alignment, durability, compression)
     target = path_text(prefix)
     place = anchored(target)
     _core.path_bytes(place)
@@ -84,6 +85,7 @@ def save_async(
         "durability": durability,
         "base": earlier,
         "compaction": compaction,
+        "compression": compression,
     }
 
     def prepare() -> Work:

@@ -11,7 +11,8 @@ from typing import Any
 
 from ckptfmt import _core
 from ckptfmt.arguments import check_choice, wrong
-from ckptfmt.errors import InvalidError, UnsupportedError
+from ckptfmt.compression import compression_of
+from ckptfmt.errors import InvalidError
 from ckptfmt.saving.sharding import ShardingCallback
 
 __all__ = ["CheckpointOptions"]
@@ -38,7 +39,9 @@ class CheckpointOptions:
         alignment: bytes; every tensor of a data file starts at a multiple. None is 64, for level
             "v2" 1.
         durability: "full" (synced), "rename" (atomic for other processes) or "none".
-        level: "v2" for exactly what TensorFlow writes, "v2+" for checksums of chunks as well.
+        level: "v2" for exactly what TensorFlow writes, "v2+" for checksums of chunks as well,
+            "ckptfmt" for compressed tensors, which TensorFlow refuses.
+        compression: None, "zstd" or "zstd:3", as in Writer.
         enable_async: whether a save returns a SaveFuture as soon as everything is copied, and goes
             on in the background.
         write_callbacks: functions called in this order after the checkpoint is in place, with its
@@ -55,7 +58,6 @@ class CheckpointOptions:
 
     Raises:
         InvalidError: an argument of another type or value, or given in both spellings.
-        UnsupportedError: level "ckptfmt".
     """
 
     sharding_callback: ShardingCallback | None
@@ -63,6 +65,7 @@ class CheckpointOptions:
     alignment: int | None
     durability: str
     level: str
+    compression: str | None
     enable_async: bool
     write_callbacks: tuple[PathCallback, ...]
     before_save_callbacks: tuple[PathCallback, ...]
@@ -77,6 +80,7 @@ class CheckpointOptions:
         alignment: int | None = None,
         durability: str = "full",
         level: str = "v2+",
+        compression: str | None = None,
         enable_async: bool = False,
         write_callbacks: Sequence[PathCallback] | None = None,
         before_save_callbacks: Sequence[PathCallback] | None = None,
@@ -94,9 +98,8 @@ class CheckpointOptions:
         device = _one("io_device", io_device, experimental_io_device)
         if device is not None and not isinstance(device, str):
             raise wrong("io_device", "a device's name, a str", device)
-        if level == "ckptfmt":
-            raise UnsupportedError("this version writes the levels 'v2' and 'v2+'")
-        check_choice("level", level, ("v2", "v2+"))
+        check_choice("level", level, ("v2", "v2+", "ckptfmt"))
+        compression_of(compression, level)
         check_choice("durability", durability, _core.DURABILITY)
         written = _one("write_callbacks", write_callbacks, experimental_write_callbacks)
         values = {
@@ -105,6 +108,7 @@ class CheckpointOptions:
             "alignment": _alignment(alignment),
             "durability": durability,
             "level": level,
+            "compression": compression,
             "enable_async": _switch("enable_async", enable_async)
             | _switch("experimental_enable_async_checkpoint", experimental_enable_async_checkpoint),
             "write_callbacks": _callbacks("write_callbacks", written),

@@ -85,6 +85,7 @@ def sharded_save(
     level: str = "v2+",
     alignment: int | None = None,
     durability: str = "full",
+    compression: str | None = None,
 ) -> None:
     """Saves tensors that lie on the devices of many processes as one checkpoint, all or nothing.
 
@@ -106,7 +107,7 @@ def sharded_save(
             array without entry.
         coordinator: joins the processes.
         metadata: as in Writer; that of process 0 counts.
-        level, alignment, durability: as in Writer. Data files are synced by the merge.
+        level, alignment, durability, compression: as in Writer. Data files are synced by the merge.
 
     Raises:
         InvalidError: the processes contradict each other about a tensor's dtype, layout, shape or
@@ -126,7 +127,7 @@ def sharded_save(
     with team.guarded() as guard:
         MODULE_LINE.settle()
         target = path_text(prefix)
-        options = _Options.of(target, metadata, level, alignment, durability)
+        options = _Options.of(target, metadata, level, alignment, durability, compression)
         description = describe(tensors, layouts)
     if guard.error is not None:
         _tell(team, guard.error)
@@ -143,6 +144,7 @@ def sharded_save_async(
     level: str = "v2+",
     alignment: int | None = None,
     durability: str = "full",
+    compression: str | None = None,
 ) -> SaveFuture:
     """As `sharded_save`, but returns when the arrays of this process are copied, one of the local
     replicas each. All else, also what the processes have to agree on, is done in the background.
@@ -170,8 +172,8 @@ def sharded_save_async(
         target = path_text(prefix)
         place = anchored(target)
         own = metadata if team.rank == 0 else None
-        options = _Options.of(target, own, level, alignment, durability)
-        writing.check_options(own, level, alignment, durability)
+        options = _Options.of(target, own, level, alignment, durability, compression)
+        writing.check_options(own, level, alignment, durability, compression)
         options = replace(options, metadata=copy.deepcopy(own))
         description = describe(tensors, layouts)
 
@@ -266,6 +268,7 @@ class _Options:
     level: str
     alignment: int | None
     durability: str
+    compression: str | None
     told: list[str]
 
     @classmethod
@@ -276,11 +279,12 @@ class _Options:
         level: str,
         alignment: int | None,
         durability: str,
+        compression: str | None,
     ) -> _Options:
         check_choice("level", level, ("v2", "v2+", "ckptfmt"))
         check_choice("durability", durability, _core.DURABILITY)
-        told = [target, level, str(alignment), durability]
-        return cls(metadata, level, alignment, durability, told)
+        told = [target, level, str(alignment), durability, str(compression)]
+        return cls(metadata, level, alignment, durability, compression, told)
 
 
 def _tell(team: Team, error: BaseException) -> None:
@@ -305,6 +309,7 @@ def _save(team: Team, target: str, options: _Options, description: Description) 
                 bundle_of(team.rank),
                 metadata=metadata,
                 level=options.level,
+                compression=options.compression,
                 alignment=options.alignment,
                 durability="none" if options.durability == "none" else "rename",
             ) as writer:

@@ -116,6 +116,7 @@ def _write_shard(part: str, sources: Columns, options: CheckpointOptions, stop: 
         sources,
         watch,
         level=options.level,
+        compression=options.compression,
         alignment=options.alignment,
         durability="none" if options.durability == "none" else "rename",
     )

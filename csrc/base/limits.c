@@ -11,6 +11,7 @@ void ckptfmt_limits_default(ckptfmt_limits *limits)
 	limits->entries_max = (uint64_t)1 << 24;
 	limits->slices_max = (uint64_t)1 << 20;
 	limits->tensor_bytes_max = UINT64_MAX;
+	limits->expansion_max = 65536;
 	limits->open_files_max = 128;
 	limits->reserved = 0;
 }

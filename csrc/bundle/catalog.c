@@ -25,6 +25,7 @@ void cf_catalog_free(cf_catalog *catalog)
 	cf_buffer_free(&catalog->slices);
 	cf_buffer_free(&catalog->messages);
 	cf_buffer_free(&catalog->chunk_crcs);
+	cf_buffer_free(&catalog->chunk_sizes);
 	cf_release(catalog->buckets);
 	memset(catalog, 0, sizeof *catalog);
 }
@@ -212,6 +213,7 @@ ckptfmt_status cf_catalog_add_entry(cf_catalog *catalog, cf_bytes_view name, con
 	added = cf_catalog_row_at(catalog, *row);
 	added->entry_offset = catalog->messages.size;
 	added->entry_size = entry->bytes.size;
+	catalog->compressed = catalog->compressed || (entry->feature_flags & CF_FEATURE_COMPRESSED) != 0;
 	cf_put_bytes(&catalog->messages, entry->bytes.data, entry->bytes.size);
 	CF_TRY(cf_buffer_status(&catalog->messages, err));
 	return set_shape(catalog, added, entry->dtype, entry->rank, dims, err);
@@ -331,6 +333,12 @@ static void encode_row(const cf_catalog *catalog, const cf_catalog_row *row, uin
 		fields.chunk_crcs = (const uint32_t *)(const void *)catalog->chunk_crcs.data + row->chunks_first;
 		fields.chunk_count = row->chunk_count;
 	}
+	if (row->compressed) {
+		fields.compressed = true;
+		fields.raw_size = row->raw_size;
+		fields.raw_crc32c = row->raw_crc32c;
+		fields.chunk_sizes = (const uint64_t *)(const void *)catalog->chunk_sizes.data + row->sizes_first;
+	}
 	cf_buffer_clear(out);
 	cf_entry_encode(out, &fields);
 }
@@ -373,7 +381,7 @@ ckptfmt_status cf_catalog_write(const cf_catalog *catalog, int32_t num_shards, u
 	if (keys == NULL)
 		return cf_fail_memory(err);
 	sort_rows(catalog, keys, cf_catalog_count(catalog));
-	cf_header_encode(&value, num_shards, 0, 0);
+	cf_header_encode(&value, num_shards, 0, catalog->compressed ? CF_COMPRESSED_VERSION : 0);
 	status = cf_buffer_status(&value, err);
 	if (status == CKPTFMT_OK)
 		status = cf_table_writer_add(table, (const uint8_t *)"", 0, value.data, value.size, err);

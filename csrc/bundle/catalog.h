@@ -23,6 +23,10 @@ typedef struct cf_catalog_row {
 	uint64_t chunks_first;      /* in `chunk_crcs` */
 	uint64_t entry_offset;      /* in `messages`: another index's entry, which this one repeats but for the shard */
 	uint64_t entry_size;        /* 0: none, the fields here say all */
+	uint64_t sizes_first;       /* in `chunk_sizes`, of a compressed value */
+	uint64_t raw_size;
+	uint32_t raw_crc32c;
+	bool compressed;
 	uint32_t chunk_count;
 	uint32_t crc32c;            /* unmasked; of a partitioned tensor's own entry there is none */
 	int32_t dtype;
@@ -46,6 +50,8 @@ typedef struct cf_catalog {
 	cf_buffer slices;
 	cf_buffer messages;
 	cf_buffer chunk_crcs;
+	cf_buffer chunk_sizes;      /* uint64_t */
+	bool compressed;            /* some value is, here or in an entry taken over */
 	uint64_t *buckets;          /* row + 1, 0: empty; linear probing */
 	uint64_t bucket_count;      /* a power of two, or 0 */
 } cf_catalog;

@@ -216,7 +216,7 @@ static ckptfmt_status compare_strings(comparison *c, const pair *p, bool *same, 
 	measure_strings(p, &size, &crc);
 	if (size != p->row->stored.size || crc != p->row->stored.crc32c)
 		return CKPTFMT_OK;
-	CF_TRY(ckptfmt_reader_read_strings(c->reader, c->selection, row, NULL, CKPTFMT_VERIFY_FULL, &strings, err));
+	CF_TRY(ckptfmt_reader_read_strings(c->reader, c->selection, row, NULL, NULL, CKPTFMT_VERIFY_FULL, &strings, err));
 	ckptfmt_strings_get(strings, &view);
 	*same = same_elements(p, &view);
 	ckptfmt_strings_free(strings);
@@ -235,6 +235,7 @@ static bool is_comparable(const comparison *c, const pair *p)
 		source->dtype == row->dtype && source->rank == row->rank &&
 		(row->rank == 0 || memcmp(source->dims, cf_selection_dims(c->selection, row->dims_first),
 			(size_t)row->rank * sizeof *source->dims) == 0) &&
+		(row->stored.flags & CKPTFMT_STORED_COMPRESSED) == 0 &&
 		cf_geometry_check_value(c->selection, row, CF_WHOLE_TENSOR, p->dtype->size, NULL) == CKPTFMT_OK;
 }
 

@@ -26,9 +26,10 @@ ckptfmt_status cf_geometry_check_size(const ckptfmt_stored *stored, int64_t coun
 		return CKPTFMT_OK;
 	if (!cf_mul_u64((uint64_t)count, itemsize, &expected))
 		return cf_fail(err, CKPTFMT_FAIL_BAD_SHAPE, CF_NO_OFFSET, "ENT-5: the size in bytes does not fit 64 bits");
-	if (stored->size != expected)
+	if (stored->raw_size != expected)
 		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, CF_NO_OFFSET,
-			"ENT-5: %lld bytes are stored, dtype and shape take %llu", (long long)stored->size,
+			"%s: %lld bytes are stored, dtype and shape take %llu",
+			stored->flags & CKPTFMT_STORED_COMPRESSED ? "CMP-6" : "ENT-5", (long long)stored->raw_size,
 			(unsigned long long)expected);
 	return CKPTFMT_OK;
 }
@@ -259,12 +260,38 @@ ckptfmt_status cf_geometry_check_storage(const ckptfmt_stored *stored, ckptfmt_e
 	if (stored->flags & CKPTFMT_STORED_FEATURES)
 		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, CF_NO_OFFSET,
 			"EXT-3: the value is stored in a way that a newer version knows");
+	if ((stored->flags & CKPTFMT_STORED_COMPRESSED) && (stored->flags & CKPTFMT_STORED_BAD_CHUNKS))
+		return cf_entry_broken_chunks(stored->broken_rule, CF_NO_OFFSET, err);
 	if (stored->flags & CKPTFMT_STORED_BAD_CHUNKS)
 		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, CF_NO_OFFSET,
 			"EXT-4: the chunk checksums do not fit %lld stored bytes", (long long)stored->size);
 	if (stored->flags & CKPTFMT_STORED_ONE_CHUNK)
 		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, CF_NO_OFFSET,
 			"EXT-5: chunk checksums of %lld bytes in a single chunk", (long long)stored->size);
+	return CKPTFMT_OK;
+}
+
+/* Before anybody makes room for the raw bytes. */
+ckptfmt_status cf_geometry_check_expansion(const ckptfmt_stored *stored, ckptfmt_error *err)
+{
+	if (stored->flags & CKPTFMT_STORED_EXPANDS)
+		return cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET,
+			"CMP-20: %llu stored bytes claim to be %llu, more than limit expansion_max allows",
+			(unsigned long long)stored->size, (unsigned long long)stored->raw_size);
+	return CKPTFMT_OK;
+}
+
+/* CMP-9, CMP-8 */
+ckptfmt_status cf_geometry_check_decodable(const ckptfmt_selection *selection, const ckptfmt_row *row,
+	const ckptfmt_stored *stored, ckptfmt_error *err)
+{
+	if ((stored->flags & CKPTFMT_STORED_COMPRESSED) == 0)
+		return CKPTFMT_OK;
+	if (selection->big_endian)
+		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, CF_NO_OFFSET, "CMP-9: compressed values of a big-endian bundle");
+	if (ckptfmt_dtype_find(row->dtype) == NULL)
+		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, CF_NO_OFFSET,
+			"CMP-8: a compressed value of data type %d, which is not known", (int)row->dtype);
 	return CKPTFMT_OK;
 }
 
@@ -283,6 +310,7 @@ ckptfmt_status cf_geometry_check_value(const ckptfmt_selection *selection, const
 	if (stored->flags & CKPTFMT_STORED_OTHER_SHAPE)
 		return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET,
 			"SLC-9: the entry of slice %llu has another shape than the slice", (unsigned long long)slice);
+	CF_TRY(cf_geometry_check_decodable(selection, row, stored, err));
 	CF_TRY(cf_geometry_check_storage(stored, err));
 	/* ENT-3, ENT-4: the fields are signed, and nobody writes negative ones. */
 	if (stored->shard < 0 || stored->shard >= selection->num_shards)
@@ -292,7 +320,8 @@ ckptfmt_status cf_geometry_check_value(const ckptfmt_selection *selection, const
 		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, CF_NO_OFFSET, "ENT-4: offset %lld, size %lld",
 			(long long)stored->offset, (long long)stored->size);
 	resolve(selection, row, slice, starts, lengths);
-	return cf_geometry_check_size(stored, cf_box_count(row->rank, lengths), itemsize, err);
+	CF_TRY(cf_geometry_check_size(stored, cf_box_count(row->rank, lengths), itemsize, err));
+	return cf_geometry_check_expansion(stored, err);
 }
 
 ckptfmt_status cf_geometry_plan(const ckptfmt_selection *selection, const ckptfmt_row *row, uint64_t slice,

@@ -17,6 +17,10 @@ CF_MUST_CHECK ckptfmt_status cf_geometry_check_value(const ckptfmt_selection *se
 
 /* EXT-3 to EXT-5 alone: the value is stored in a way that this version knows. BAD_ENTRY, UNSUPPORTED. */
 CF_MUST_CHECK ckptfmt_status cf_geometry_check_storage(const ckptfmt_stored *stored, ckptfmt_error *err);
+/* CMP-9 and CMP-8, and CMP-20 alone. UNSUPPORTED; LIMIT. */
+CF_MUST_CHECK ckptfmt_status cf_geometry_check_decodable(const ckptfmt_selection *selection, const ckptfmt_row *row,
+	const ckptfmt_stored *stored, ckptfmt_error *err);
+CF_MUST_CHECK ckptfmt_status cf_geometry_check_expansion(const ckptfmt_stored *stored, ckptfmt_error *err);
 /* ENT-5 alone, of a stored value of `count` elements. BAD_ENTRY, BAD_SHAPE. */
 CF_MUST_CHECK ckptfmt_status cf_geometry_check_size(const ckptfmt_stored *stored, int64_t count, uint64_t itemsize,
 	ckptfmt_error *err);

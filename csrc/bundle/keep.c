@@ -130,7 +130,8 @@ static bool is_reserved(const uint8_t *name, uint64_t size)
 static bool is_simple(const keeping *k, const ckptfmt_row *row, const cf_entry *entry)
 {
 	bool plain = k->writer->options.chunk_size == 0;
-	return entry->slice_count == 0 && entry->feature_flags == 0 && row->stored.flags == 0 &&
+	return entry->slice_count == 0 && (entry->feature_flags & ~CF_FEATURE_COMPRESSED) == 0 &&
+		(row->stored.flags & ~(uint32_t)CKPTFMT_STORED_COMPRESSED) == 0 &&
 		entry->shard == row->stored.shard && !(plain && entry->has_extension) &&
 		!is_reserved(cf_selection_name(k->selection, row), row->name_size);
 }

@@ -25,6 +25,8 @@ static ckptfmt_status check_mappable(const ckptfmt_reader *reader, const ckptfmt
 	if (cf_reader_swaps(reader) && dtype->swap_size > 1)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET,
 			"the tensor is in another byte order than this machine's and cannot be mapped");
+	if (row->stored.flags & CKPTFMT_STORED_COMPRESSED)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "a compressed tensor cannot be mapped");
 	return cf_geometry_check_value(selection, row, CF_WHOLE_TENSOR, dtype->size, err);
 }
 

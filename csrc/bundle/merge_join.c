@@ -392,8 +392,15 @@ static ckptfmt_status put_header(const cf_merge_inputs *inputs, int32_t new_coun
 	ckptfmt_error *err)
 {
 	cf_buffer header = CF_BUFFER_EMPTY;
+	int32_t producer = inputs->rows[0].header.producer, min_consumer = inputs->rows[0].header.min_consumer;
 	ckptfmt_status status;
-	status = cf_header_reencode(&header, &inputs->rows[0].header, new_count, err);
+	/* With and without compressed values: whoever cannot read one cannot read the result. */
+	for (uint64_t i = 1; i < inputs->count; i++) {
+		const cf_header *other = &inputs->rows[i].header;
+		producer = other->producer > producer ? other->producer : producer;
+		min_consumer = other->min_consumer > min_consumer ? other->min_consumer : min_consumer;
+	}
+	status = cf_header_reencode(&header, &inputs->rows[0].header, new_count, producer, min_consumer, err);
 	if (status == CKPTFMT_OK)
 		status = cf_buffer_status(&header, err);
 	if (status == CKPTFMT_OK)

@@ -63,7 +63,7 @@ static ckptfmt_status check_raw_request(const ckptfmt_row *row, const ckptfmt_re
 	if (row->slice_count != 0 || request->box != NULL)
 		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, CF_NO_OFFSET,
 			"DTY-6: data type %d is not known, so that only all stored bytes can be read", (int)row->dtype);
-	if (request->destination_size != row->stored.size)
+	if ((row->stored.flags & CKPTFMT_STORED_COMPRESSED) == 0 && request->destination_size != row->stored.size)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET,
 			"the destination has %llu bytes, the stored value %llu",
 			(unsigned long long)request->destination_size, (unsigned long long)row->stored.size);
@@ -92,6 +92,18 @@ static ckptfmt_status check_request(const batch *b, const ckptfmt_row *row, cons
 	return CKPTFMT_OK;
 }
 
+static ckptfmt_status add_job(batch *b, const job *next, bool leaves, ckptfmt_error *err)
+{
+	if ((next->stored->flags & CKPTFMT_STORED_COMPRESSED) == 0)
+		cf_put_bytes(&b->jobs, next, sizeof *next);
+	else if (leaves && next->request->compressed < INT32_MAX)
+		next->request->compressed++;
+	else
+		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, CF_NO_OFFSET,
+			"the value is compressed, and this call has nothing to decode zstd with");
+	return CKPTFMT_OK;
+}
+
 static ckptfmt_status add_jobs(batch *b, const ckptfmt_row *row, ckptfmt_request *request, uint64_t itemsize,
 	ckptfmt_error *err)
 {
@@ -99,10 +111,11 @@ static ckptfmt_status add_jobs(batch *b, const ckptfmt_row *row, ckptfmt_request
 	job next = {&row->stored, request, CF_WHOLE_TENSOR};
 	cf_geometry_walk walk;
 	uint64_t i;
+	bool leaves = request->compressed == 1;
+	request->compressed = 0;
 	if (row->slice_count == 0) {
 		CF_TRY(cf_geometry_check_value(b->selection, row, CF_WHOLE_TENSOR, itemsize, err));
-		cf_put_bytes(&b->jobs, &next, sizeof next);
-		return CKPTFMT_OK;
+		return add_job(b, &next, leaves, err);
 	}
 	CF_TRY(cf_geometry_check_cover(b->selection, row, request->box, err));
 	walk = cf_geometry_walk_begin(b->selection, row, request->box);
@@ -110,7 +123,7 @@ static ckptfmt_status add_jobs(batch *b, const ckptfmt_row *row, ckptfmt_request
 		CF_TRY(cf_geometry_check_value(b->selection, row, i, itemsize, err));
 		next.stored = &slices[i].stored;
 		next.slice = i;
-		cf_put_bytes(&b->jobs, &next, sizeof next);
+		CF_TRY(add_job(b, &next, leaves, err));
 	}
 	return CKPTFMT_OK;
 }

@@ -30,6 +30,7 @@ typedef struct strings_read {
 	const ckptfmt_selection *selection;
 	const ckptfmt_row *row;
 	const int64_t *box;
+	const ckptfmt_bytes *raws;  /* by slice; NULL: nothing is compressed */
 	int32_t storage;
 	cf_transfer transfer;
 	cf_buffer values;           /* value */
@@ -55,7 +56,7 @@ static void free_value(value *v)
 
 static ckptfmt_status decode_value(const strings_read *r, const ckptfmt_stored *stored, value *v, ckptfmt_error *err)
 {
-	cf_stored_value raw = {v->bytes, stored->size, stored->offset, v->count, stored->crc32c,
+	cf_stored_value raw = {v->bytes, stored->raw_size, stored->offset, v->count, stored->raw_crc32c,
 		r->reader->header.endianness == 1, r->transfer.verify != CKPTFMT_VERIFY_OFF};
 	if (r->storage == CKPTFMT_STORAGE_STRING)
 		return cf_string_tensor_decode(&raw, v->starts, v->sizes, err);
@@ -64,18 +65,29 @@ static ckptfmt_status decode_value(const strings_read *r, const ckptfmt_stored *
 
 static ckptfmt_status load_value(strings_read *r, const ckptfmt_stored *stored, value *v, ckptfmt_error *err)
 {
+	bool compressed = (stored->flags & CKPTFMT_STORED_COMPRESSED) != 0;
+	const ckptfmt_bytes *given = r->raws == NULL ? NULL : &r->raws[v->slice == CF_WHOLE_TENSOR ? 0 : v->slice];
 	/* The file is known to hold the bytes, and the bytes to have room for the elements, before memory is taken. */
 	CF_TRY(cf_transfer_open(&r->transfer, stored, err));
-	CF_TRY(cf_string_tensor_check_count(r->storage, v->count, stored->size, stored->offset, err));
-	if (stored->size > r->reader->limits.tensor_bytes_max)
+	CF_TRY(cf_string_tensor_check_count(r->storage, v->count, stored->raw_size, stored->offset, err));
+	if (stored->raw_size > r->reader->limits.tensor_bytes_max)
 		return cf_fail(err, CKPTFMT_FAIL_LIMIT, stored->offset, "a value of %llu bytes",
-			(unsigned long long)stored->size);
-	v->bytes = cf_allocate(stored->size);
+			(unsigned long long)stored->raw_size);
+	if (compressed && (given == NULL || given->data == NULL))
+		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, stored->offset,
+			"the value is compressed, and this call has nothing to decode zstd with");
+	if (compressed && given->size != stored->raw_size)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "%llu raw bytes of a value of %llu",
+			(unsigned long long)given->size, (unsigned long long)stored->raw_size);
+	v->bytes = cf_allocate(stored->raw_size);
 	v->starts = cf_allocate_zero(v->count, sizeof *v->starts);
 	v->sizes = cf_allocate_zero(v->count, sizeof *v->sizes);
 	if (v->bytes == NULL || v->starts == NULL || v->sizes == NULL)
 		return cf_fail_memory(err);
-	CF_TRY(cf_transfer_whole(&r->transfer, stored, 0, false, v->bytes, err));
+	if (compressed)
+		memcpy(v->bytes, given->data, (size_t)stored->raw_size);
+	else
+		CF_TRY(cf_transfer_whole(&r->transfer, stored, 0, false, v->bytes, err));
 	return decode_value(r, stored, v, err);
 }
 
@@ -237,7 +249,7 @@ static ckptfmt_status check_strings_request(strings_read *r, ckptfmt_error *err)
 }
 
 ckptfmt_status ckptfmt_reader_read_strings(ckptfmt_reader *reader, const ckptfmt_selection *selection, uint64_t row,
-	const int64_t *box, int32_t verify, ckptfmt_strings **out, ckptfmt_error *err)
+	const int64_t *box, const ckptfmt_bytes *raws, int32_t verify, ckptfmt_strings **out, ckptfmt_error *err)
 {
 	strings_read r;
 	ckptfmt_status status;
@@ -251,6 +263,7 @@ ckptfmt_status ckptfmt_reader_read_strings(ckptfmt_reader *reader, const ckptfmt
 	r.selection = selection;
 	r.row = cf_selection_row(selection, row);
 	r.box = box;
+	r.raws = raws;
 	cf_transfer_begin(&r.transfer, reader, selection, verify);
 	status = check_strings_request(&r, err);
 	if (status == CKPTFMT_OK)

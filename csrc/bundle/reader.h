@@ -46,7 +46,9 @@ struct ckptfmt_selection {
 	cf_buffer dims;             /* int64_t */
 	cf_buffer names;
 	cf_buffer chunk_crcs;       /* uint32_t */
+	cf_buffer chunk_ends;       /* uint64_t */
 	int32_t num_shards;         /* of the checkpoint */
+	bool big_endian;
 	/* One a row: 1 once its slices were found disjoint. Allocated when the selection is complete. */
 	_Atomic uint8_t *disjoint;
 	/* One a row: NULL until a box of a tensor of many slices was read. Allocated with it. */

@@ -20,6 +20,7 @@ ckptfmt_selection *cf_selection_new(const ckptfmt_reader *reader)
 	if (selection != NULL) {
 		selection->reader_id = reader->id;
 		selection->num_shards = reader->header.num_shards;
+		selection->big_endian = reader->header.endianness == 1;
 	}
 	return selection;
 }
@@ -34,15 +35,52 @@ static bool chunks_fit(const cf_entry *entry)
 		entry->chunk_crcs.size / 4 == size / chunk + (size % chunk != 0);
 }
 
-static void set_stored(ckptfmt_selection *selection, const cf_entry *entry, ckptfmt_stored *out)
+static void add_chunk_crcs(ckptfmt_selection *selection, const cf_entry *entry, ckptfmt_stored *out)
+{
+	out->chunk_size = (uint32_t)entry->chunk_size;
+	out->chunks_first = selection->chunk_crcs.size / sizeof(uint32_t);
+	for (uint64_t i = 0; i < entry->chunk_crcs.size; i += 4) {
+		uint32_t crc = cf_load_u32(entry->chunk_crcs.data + i);
+		cf_put_bytes(&selection->chunk_crcs, &crc, sizeof crc);
+	}
+}
+
+static void set_compressed(ckptfmt_selection *selection, const ckptfmt_limits *limits, const cf_entry *entry,
+	ckptfmt_stored *out)
+{
+	uint64_t allowed;
+	uint32_t rule;
+	out->flags |= CKPTFMT_STORED_COMPRESSED;
+	out->raw_size = entry->raw_size;
+	out->raw_crc32c = entry->raw_crc32c;
+	out->ends_first = selection->chunk_ends.size / sizeof(uint64_t);
+	if (cf_entry_check_chunks(entry, &selection->chunk_ends, &rule, NULL) != CKPTFMT_OK) {
+		out->flags |= CKPTFMT_STORED_BAD_CHUNKS;
+		out->broken_rule = rule;
+		return;
+	}
+	add_chunk_crcs(selection, entry, out);
+	/* CMP-20 */
+	if (cf_mul_u64(limits->expansion_max, out->size + entry->bytes.size, &allowed) && out->raw_size > allowed)
+		out->flags |= CKPTFMT_STORED_EXPANDS;
+}
+
+static void set_stored(ckptfmt_selection *selection, const ckptfmt_limits *limits, const cf_entry *entry,
+	ckptfmt_stored *out)
 {
 	out->offset = (uint64_t)entry->offset;
-	out->size = (uint64_t)entry->size;
+	out->size = out->raw_size = (uint64_t)entry->size;
 	out->shard = entry->shard;
-	out->crc32c = ckptfmt_crc32c_unmask(entry->masked_crc);
+	out->crc32c = out->raw_crc32c = ckptfmt_crc32c_unmask(entry->masked_crc);
 	/* What cannot be read is noted here and refused there: the other tensors, and the listing, are none the worse. */
-	if (entry->feature_flags != 0)
+	if (entry->feature_flags & ~CF_FEATURE_COMPRESSED) {
 		out->flags |= CKPTFMT_STORED_FEATURES;
+		return;
+	}
+	if (entry->feature_flags & CF_FEATURE_COMPRESSED) {
+		set_compressed(selection, limits, entry, out);
+		return;
+	}
 	if (entry->chunk_size == 0 && entry->chunk_crcs.size == 0)
 		return;
 	/* EXT-5, EXT-4 */
@@ -50,14 +88,8 @@ static void set_stored(ckptfmt_selection *selection, const cf_entry *entry, ckpt
 		out->flags |= CKPTFMT_STORED_ONE_CHUNK;
 	else if (!chunks_fit(entry))
 		out->flags |= CKPTFMT_STORED_BAD_CHUNKS;
-	if (out->flags & (CKPTFMT_STORED_ONE_CHUNK | CKPTFMT_STORED_BAD_CHUNKS))
-		return;
-	out->chunk_size = (uint32_t)entry->chunk_size;
-	out->chunks_first = selection->chunk_crcs.size / sizeof(uint32_t);
-	for (uint64_t i = 0; i < entry->chunk_crcs.size; i += 4) {
-		uint32_t crc = cf_load_u32(entry->chunk_crcs.data + i);
-		cf_put_bytes(&selection->chunk_crcs, &crc, sizeof crc);
-	}
+	if ((out->flags & (CKPTFMT_STORED_ONE_CHUNK | CKPTFMT_STORED_BAD_CHUNKS)) == 0)
+		add_chunk_crcs(selection, entry, out);
 }
 
 static ckptfmt_status add_slices(ckptfmt_selection *selection, const cf_entry *entry, ckptfmt_error *err)
@@ -89,8 +121,8 @@ static int64_t element_count(int32_t rank, const int64_t *dims)
 	return count;
 }
 
-static ckptfmt_status add_row(ckptfmt_selection *selection, const cf_entry *entry, const int64_t *dims,
-	cf_bytes_view name, ckptfmt_error *err)
+static ckptfmt_status add_row(ckptfmt_selection *selection, const ckptfmt_limits *limits, const cf_entry *entry,
+	const int64_t *dims, cf_bytes_view name, ckptfmt_error *err)
 {
 	ckptfmt_row row;
 	memset(&row, 0, sizeof row);
@@ -106,7 +138,7 @@ static ckptfmt_status add_row(ckptfmt_selection *selection, const cf_entry *entr
 	cf_put_bytes(&selection->names, name.data, name.size);
 	cf_put_bytes(&selection->dims, dims, (uint64_t)entry->rank * sizeof(int64_t));
 	if (entry->slice_count == 0)
-		set_stored(selection, entry, &row.stored);
+		set_stored(selection, limits, entry, &row.stored);
 	else
 		CF_TRY(add_slices(selection, entry, err));
 	cf_put_bytes(&selection->rows, &row, sizeof row);
@@ -120,8 +152,9 @@ ckptfmt_status cf_selection_add(ckptfmt_selection *selection, const ckptfmt_read
 	cf_entry entry;
 	ckptfmt_status status = cf_entry_decode(value, origin, reader->limits.slices_max, dims, &entry, err);
 	selection->num_shards = reader->header.num_shards;
+	selection->big_endian = reader->header.endianness == 1;
 	if (status == CKPTFMT_OK)
-		status = add_row(selection, &entry, dims, name, err);
+		status = add_row(selection, &reader->limits, &entry, dims, name, err);
 	if (status != CKPTFMT_OK) {
 		cf_error_tensor(err, name.data, name.size);
 		cf_error_path(err, reader->prefix.index_path);
@@ -184,7 +217,7 @@ ckptfmt_status cf_selection_fill_slice(ckptfmt_selection *selection, const ckptf
 	ckptfmt_status status = cf_entry_decode(value, origin, reader->limits.slices_max, dims, &entry, err);
 	if (status == CKPTFMT_OK) {
 		part->stored.flags = slice_flags(selection, tensor, part, &entry, dims);
-		set_stored(selection, &entry, &part->stored);
+		set_stored(selection, &reader->limits, &entry, &part->stored);
 	}
 	if (status != CKPTFMT_OK) {
 		cf_error_tensor(err, cf_selection_name(selection, tensor), tensor->name_size);
@@ -200,6 +233,7 @@ ckptfmt_status cf_selection_finish(ckptfmt_selection *selection, ckptfmt_error *
 	CF_TRY(cf_buffer_status(&selection->dims, err));
 	CF_TRY(cf_buffer_status(&selection->names, err));
 	CF_TRY(cf_buffer_status(&selection->chunk_crcs, err));
+	CF_TRY(cf_buffer_status(&selection->chunk_ends, err));
 	selection->disjoint = cf_allocate_zero(cf_selection_count(selection), sizeof *selection->disjoint);
 	selection->orders = cf_allocate_zero(cf_selection_count(selection), sizeof *selection->orders);
 	return selection->disjoint == NULL || selection->orders == NULL ? cf_fail_memory(err) : CKPTFMT_OK;
@@ -212,11 +246,13 @@ void ckptfmt_selection_columns(const ckptfmt_selection *selection, ckptfmt_colum
 	out->dims = (const int64_t *)(const void *)selection->dims.data;
 	out->names = selection->names.data;
 	out->chunk_crcs = (const uint32_t *)(const void *)selection->chunk_crcs.data;
+	out->chunk_ends = (const uint64_t *)(const void *)selection->chunk_ends.data;
 	out->row_count = cf_selection_count(selection);
 	out->slice_count = selection->slices.size / sizeof(ckptfmt_slice_row);
 	out->dims_count = selection->dims.size / sizeof(int64_t);
 	out->names_size = selection->names.size;
 	out->chunk_count = selection->chunk_crcs.size / sizeof(uint32_t);
+	out->end_count = selection->chunk_ends.size / sizeof(uint64_t);
 }
 
 void ckptfmt_selection_free(ckptfmt_selection *selection)
@@ -231,6 +267,7 @@ void ckptfmt_selection_free(ckptfmt_selection *selection)
 	cf_buffer_free(&selection->dims);
 	cf_buffer_free(&selection->names);
 	cf_buffer_free(&selection->chunk_crcs);
+	cf_buffer_free(&selection->chunk_ends);
 	cf_release((void *)selection->disjoint);
 	cf_release(selection);
 }

@@ -172,6 +172,13 @@ ckptfmt_status cf_transfer_whole(cf_transfer *transfer, const ckptfmt_stored *st
 	return check ? check_crc(stored->offset, stored->crc32c, crc, err) : CKPTFMT_OK;
 }
 
+ckptfmt_status cf_transfer_range(cf_transfer *transfer, const ckptfmt_stored *stored, uint64_t done, uint64_t size,
+	uint8_t *destination, ckptfmt_error *err)
+{
+	CF_TRY(cf_transfer_open(transfer, stored, err));
+	return read_exactly(transfer, destination, size, stored->offset + done, err);
+}
+
 /* ---- part ------------------------------------------------------------------------------------------------ */
 
 /* Copies what the plan wants of the stored bytes [begin, begin + size), which lie at `from`. *run is the run being

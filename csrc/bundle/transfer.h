@@ -45,6 +45,10 @@ CF_MUST_CHECK ckptfmt_status cf_transfer_whole(cf_transfer *transfer, const ckpt
 CF_MUST_CHECK ckptfmt_status cf_transfer_show(cf_transfer *transfer, const ckptfmt_stored *stored, uint64_t done,
 	uint64_t size, uint64_t ahead, const uint8_t **bytes, ckptfmt_error *err);
 
+/* Reads `size` of the stored bytes, from `done` on, unchecked. REQUIRES: done + size <= stored->size. */
+CF_MUST_CHECK ckptfmt_status cf_transfer_range(cf_transfer *transfer, const ckptfmt_stored *stored, uint64_t done,
+	uint64_t size, uint8_t *destination, ckptfmt_error *err);
+
 /* Reads what the plan wants of the stored value. *verified: all delivered bytes were checked. */
 CF_MUST_CHECK ckptfmt_status cf_transfer_part(cf_transfer *transfer, const ckptfmt_stored *stored, cf_plan *plan,
 	uint8_t *destination, bool *verified, ckptfmt_error *err);

@@ -144,6 +144,7 @@ struct ckptfmt_verifier {
 	uint8_t *whole;             /* its bytes, of a string or variant */
 	uint32_t crc;
 	uint32_t chunk_crc;
+	uint64_t chunk_row;         /* the chunk that it is of */
 	uint64_t bad_chunks, first_bad_chunk;
 };
 
@@ -204,6 +205,14 @@ static inline cf_verify_value *cf_verify_value_at(const ckptfmt_verifier *v, uin
 static inline cf_verify_span *cf_verify_span_at(const ckptfmt_verifier *v, uint64_t span)
 {
 	return (cf_verify_span *)(void *)v->spans.data + span;
+}
+
+/* Where a chunk of a value ends in its stored bytes. */
+static inline uint64_t cf_verify_chunk_end(const ckptfmt_verifier *v, const ckptfmt_stored *stored, uint64_t chunk)
+{
+	if (stored->flags & CKPTFMT_STORED_COMPRESSED)
+		return ((const uint64_t *)(const void *)v->selection->chunk_ends.data)[stored->ends_first + chunk];
+	return cf_min_u64((chunk + 1) * stored->chunk_size, stored->size);
 }
 
 static inline void cf_verify_enter(ckptfmt_verifier *v, cf_verify_stage stage)

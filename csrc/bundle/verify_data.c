@@ -55,13 +55,14 @@ static ckptfmt_status fetch(ckptfmt_verifier *v, uint64_t offset, const uint8_t 
 
 /* ---- values ---------------------------------------------------------------------------------------------- */
 
-/* EXT-4 */
-static void end_chunk(ckptfmt_verifier *v, const ckptfmt_stored *stored, uint64_t chunk)
+/* EXT-4, CMP-11 */
+static void end_chunk(ckptfmt_verifier *v, const ckptfmt_stored *stored)
 {
 	const uint32_t *crcs = (const uint32_t *)(const void *)v->selection->chunk_crcs.data + stored->chunks_first;
-	if (v->chunk_crc != crcs[chunk] && v->bad_chunks++ == 0)
-		v->first_bad_chunk = chunk;
+	if (v->chunk_crc != crcs[v->chunk_row] && v->bad_chunks++ == 0)
+		v->first_bad_chunk = v->chunk_row;
 	v->chunk_crc = 0;
+	v->chunk_row++;
 }
 
 /* Sums the next bytes of the value into the checksums of its chunks. `done` bytes came before. */
@@ -69,14 +70,14 @@ static void take_chunks(ckptfmt_verifier *v, const ckptfmt_stored *stored, const
 	uint64_t done)
 {
 	while (size != 0) {
-		uint64_t left = stored->chunk_size - done % stored->chunk_size;
-		uint64_t count = cf_min_u64(size, cf_min_u64(left, stored->size - done));
+		uint64_t left = cf_verify_chunk_end(v, stored, v->chunk_row) - done;
+		uint64_t count = cf_min_u64(size, left);
 		v->chunk_crc = ckptfmt_crc32c(v->chunk_crc, bytes, count);
 		done += count;
 		bytes += count;
 		size -= count;
-		if (count == left || done == stored->size)
-			end_chunk(v, stored, (done - 1) / stored->chunk_size);
+		if (count == left)
+			end_chunk(v, stored);
 	}
 }
 
@@ -93,11 +94,19 @@ static void take_value(ckptfmt_verifier *v, const cf_verify_value *value, const 
 /* Where a value with a wrong checksum is wrong, as far as its chunks tell. */
 static uint64_t damage_offset(const ckptfmt_verifier *v, const ckptfmt_stored *stored)
 {
-	return stored->offset + (v->bad_chunks == 0 ? 0 : v->first_bad_chunk * stored->chunk_size);
+	uint64_t before = v->bad_chunks == 0 || v->first_bad_chunk == 0 ? 0
+		: cf_verify_chunk_end(v, stored, v->first_bad_chunk - 1);
+	return stored->offset + before;
 }
 
 static ckptfmt_status check_fixed(const ckptfmt_verifier *v, const ckptfmt_stored *stored, ckptfmt_error *err)
 {
+	/* CMP-11; what the chunks have to do with the value was checked with the entry (EXT-6). */
+	if ((stored->flags & CKPTFMT_STORED_COMPRESSED) && stored->chunk_size != 0)
+		return v->bad_chunks == 0 ? CKPTFMT_OK
+			: cf_fail(err, CKPTFMT_FAIL_CHECKSUM, damage_offset(v, stored),
+				"CMP-11: %llu chunks do not match their checksums; the first is chunk %llu",
+				(unsigned long long)v->bad_chunks, (unsigned long long)v->first_bad_chunk);
 	/* ENT-6, DAT-6 */
 	if (v->crc != stored->crc32c)
 		return cf_fail(err, CKPTFMT_FAIL_CHECKSUM, damage_offset(v, stored),
@@ -151,6 +160,7 @@ static void end_span(ckptfmt_verifier *v)
 	v->next++;
 	v->span_done = 0;
 	v->crc = v->chunk_crc = 0;
+	v->chunk_row = 0;
 	v->bad_chunks = 0;
 	cf_release(v->whole);
 	v->whole = NULL;

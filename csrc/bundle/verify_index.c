@@ -107,9 +107,16 @@ static ckptfmt_status check_extension(const cf_entry *entry, ckptfmt_error *err)
 {
 	uint64_t size = (uint64_t)entry->size, chunk = entry->chunk_size;
 	/* EXT-3 */
-	if (entry->feature_flags != 0)
+	if (entry->feature_flags & ~CF_FEATURE_COMPRESSED)
 		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, entry->origin, "EXT-3: unknown feature flags 0x%llx",
-			(unsigned long long)entry->feature_flags);
+			(unsigned long long)(entry->feature_flags & ~CF_FEATURE_COMPRESSED));
+	if (entry->feature_flags & CF_FEATURE_COMPRESSED) {
+		uint32_t rule;
+		if (entry->slice_count != 0)
+			return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, entry->origin,
+				"EXT-5: chunks of an entry that owns no bytes");
+		return cf_entry_check_chunks(entry, NULL, &rule, err);
+	}
 	/* A size below zero is a problem of its own. */
 	if ((chunk == 0 && entry->chunk_crcs.size == 0) || entry->size < 0)
 		return CKPTFMT_OK;

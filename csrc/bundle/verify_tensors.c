@@ -148,12 +148,12 @@ uint64_t cf_verify_late_step(ckptfmt_verifier *v)
 static ckptfmt_status check_combination(const ckptfmt_verifier *v, const ckptfmt_stored *stored, ckptfmt_error *err)
 {
 	const uint32_t *crcs = (const uint32_t *)(const void *)v->selection->chunk_crcs.data + stored->chunks_first;
-	uint64_t chunk_size = stored->chunk_size, row = 0;
+	uint64_t row = 0;
 	uint32_t crc = 0;
 	for (uint64_t done = 0; done < stored->size; row++) {
-		uint64_t size = cf_min_u64(chunk_size, stored->size - done);
-		crc = ckptfmt_crc32c_combine(crc, crcs[row], size);
-		done += size;
+		uint64_t end = cf_verify_chunk_end(v, stored, row);
+		crc = ckptfmt_crc32c_combine(crc, crcs[row], end - done);
+		done = end;
 	}
 	if (crc != stored->crc32c)
 		return cf_fail(err, CKPTFMT_FAIL_CHECKSUM, CF_NO_OFFSET,
@@ -171,10 +171,11 @@ static ckptfmt_status check_value(const ckptfmt_verifier *v, const ckptfmt_store
 		if (storage == CKPTFMT_STORAGE_VARIANT && v->header_known && v->reader->header.endianness == 1)
 			return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, origin, "VAR-6: variants of a big-endian bundle");
 		/* STR-2, VAR-2: before anybody makes room for the elements. */
-		CF_TRY(cf_string_tensor_check_count(storage, (uint64_t)count, stored->size, origin, err));
+		CF_TRY(cf_string_tensor_check_count(storage, (uint64_t)count, stored->raw_size, origin, err));
 	} else if (dtype != NULL && storage == CKPTFMT_STORAGE_FIXED) {
 		CF_TRY(cf_geometry_check_size(stored, count, dtype->size, err));
 	}
+	CF_TRY(cf_geometry_check_expansion(stored, err));
 	/* ENT-8 */
 	if (stored->size == 0 && stored->crc32c != 0)
 		return cf_fail(err, CKPTFMT_FAIL_CHECKSUM, origin, "ENT-8: stored 0x%08x, of no bytes it is 0",
@@ -190,20 +191,26 @@ static void add_value(ckptfmt_verifier *v, uint64_t row_number, const ckptfmt_st
 	cf_verify_place place = {cf_verify_index_path(v), name_of(v, row), origin};
 	cf_verify_value value = {*stored, row_number, (uint64_t)count, CKPTFMT_STORAGE_FIXED};
 	ckptfmt_error error;
-	bool known = (stored->flags & CKPTFMT_STORED_FEATURES) == 0;
+	bool compressed = (stored->flags & CKPTFMT_STORED_COMPRESSED) != 0;
+	bool broken = compressed && (stored->flags & CKPTFMT_STORED_BAD_CHUNKS) != 0;
+	bool known = (stored->flags & CKPTFMT_STORED_FEATURES) == 0 && !broken &&
+		cf_verify_ok(v, cf_geometry_check_decodable(v->selection, row, stored, &error), &error, &place);
 	if (known && !cf_verify_ok(v, check_value(v, stored, count, dtype, origin, &error), &error, &place)) {
 		v->uncertain = true;
 		return;
 	}
 	if (dtype != NULL)
 		value.storage = dtype->storage;
+	/* The stored chunks are summed; who has a decoder checks what they decode to. */
+	if (compressed)
+		value.storage = CKPTFMT_STORAGE_FIXED;
 	/* What these say is wrong was reported with the entry. Of features that we do not know nothing can be checked;
 	 * chunk checksums that do not fit are done without. */
 	if (cf_verify_dtype_impossible(row->dtype) || !known)
 		value.storage = CKPTFMT_STORAGE_NONE;
 	if (stored->flags & CKPTFMT_STORED_BAD_CHUNKS)
 		value.stored.chunk_size = 0;
-	if (dtype != NULL && value.storage == CKPTFMT_STORAGE_FIXED && value.stored.chunk_size != 0)
+	if ((dtype != NULL || compressed) && value.storage == CKPTFMT_STORAGE_FIXED && value.stored.chunk_size != 0)
 		(void)cf_verify_ok(v, check_combination(v, stored, &error), &error, &place);
 	if (stored->size == 0 || !v->header_known)
 		return;

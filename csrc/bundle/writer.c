@@ -6,6 +6,7 @@
 
 #include "base/memory.h"
 #include "bundle/value_writer.h"
+#include "codec/chunk.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -187,21 +188,27 @@ static int32_t emptiest_file(const ckptfmt_writer *writer)
 	return best;
 }
 
-static ckptfmt_status write_source(ckptfmt_writer *writer, const ckptfmt_source *source, uint64_t row,
-	ckptfmt_error *err)
+/* The value of this row lies at the end of the data file now. */
+static ckptfmt_status end_value(ckptfmt_writer *writer, uint64_t row, int32_t shard, ckptfmt_error *err)
 {
-	int32_t shard = emptiest_file(writer);
 	cf_data_file *file = &writer->files[shard];
-	cf_catalog_row *entry = cf_catalog_row_at(&writer->catalog, row);
 	uint64_t end, aligned;
-	CF_TRY(cf_value_write(&file->file, source, writer->options.chunk_size, entry, &writer->catalog.chunk_crcs, err));
-	entry->shard = shard;
+	cf_catalog_row_at(&writer->catalog, row)->shard = shard;
 	file->tensor_count++;
 	/* DAT-5: the padding follows the value, the last one's too. */
 	end = cf_file_writer_position(&file->file);
 	if (!cf_align_u64(end, writer->options.alignment, &aligned) || aligned > INT64_MAX)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the data file would not fit 63 bits");
 	return cf_file_writer_zeros(&file->file, aligned - end, err);
+}
+
+static ckptfmt_status write_source(ckptfmt_writer *writer, const ckptfmt_source *source, uint64_t row,
+	ckptfmt_error *err)
+{
+	int32_t shard = emptiest_file(writer);
+	CF_TRY(cf_value_write(&writer->files[shard].file, source, writer->options.chunk_size,
+		cf_catalog_row_at(&writer->catalog, row), &writer->catalog.chunk_crcs, err));
+	return end_value(writer, row, shard, err);
 }
 
 static void reserve(ckptfmt_writer *writer, const ckptfmt_source *sources, uint64_t count)
@@ -217,13 +224,22 @@ static void reserve(ckptfmt_writer *writer, const ckptfmt_source *sources, uint6
 	cf_file_writer_reserve(&writer->files[0].file, cf_file_writer_position(&writer->files[0].file) + total);
 }
 
+static ckptfmt_status check_state(const ckptfmt_writer *writer, bool value_open, ckptfmt_error *err)
+{
+	if (writer->failed)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the writer failed before and takes no more");
+	if (writer->value_open != value_open)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET,
+			value_open ? "no value was begun" : "a value was begun and not ended");
+	return CKPTFMT_OK;
+}
+
 ckptfmt_status ckptfmt_writer_add(ckptfmt_writer *writer, const ckptfmt_source *sources, uint64_t count,
 	ckptfmt_error *err)
 {
 	uint64_t *rows;
 	ckptfmt_status status;
-	if (writer->failed)
-		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the writer failed before and takes no more");
+	CF_TRY(check_state(writer, false, err));
 	rows = cf_allocate(count * sizeof *rows);
 	if (rows == NULL)
 		return cf_fail_memory(err);
@@ -240,6 +256,83 @@ ckptfmt_status ckptfmt_writer_add(ckptfmt_writer *writer, const ckptfmt_source *
 	}
 out:
 	cf_release(rows);
+	return status;
+}
+
+/* ---- compressed values ----------------------------------------------------------------------------------- */
+
+/* The sizes of all chunks stand in the entry as well: at most three bytes each by CMP-2 and CMP-5, seldom four. */
+enum { COMPRESSED_CHUNKS_MAX = CHUNKS_MAX / 2 };
+
+ckptfmt_status ckptfmt_writer_begin_value(ckptfmt_writer *writer, const ckptfmt_source *source, ckptfmt_error *err)
+{
+	uint32_t chunk_size = writer->options.chunk_size;
+	cf_catalog_row *row;
+	CF_TRY(check_state(writer, false, err));
+	/* CMP-2 */
+	if (chunk_size < CF_CHUNK_SIZE_MIN || chunk_size > CF_CHUNK_SIZE_MAX)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "chunks of %lu bytes are not compressed",
+			(unsigned long)chunk_size);
+	CF_TRY(enter_sources(writer, source, 1, &writer->value_row, err));
+	row = cf_catalog_row_at(&writer->catalog, writer->value_row);
+	writer->value_shard = emptiest_file(writer);
+	row->compressed = true;
+	row->chunks_first = writer->catalog.chunk_crcs.size / sizeof(uint32_t);
+	row->sizes_first = writer->catalog.chunk_sizes.size / sizeof(uint64_t);
+	row->offset = cf_file_writer_position(&writer->files[writer->value_shard].file);
+	writer->catalog.compressed = true;
+	writer->value_open = true;
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status put_chunks(ckptfmt_writer *writer, const uint8_t *bytes, const uint64_t *sizes,
+	const uint32_t *crcs, uint64_t count, ckptfmt_error *err)
+{
+	cf_catalog_row *row = cf_catalog_row_at(&writer->catalog, writer->value_row);
+	uint64_t size = 0;
+	if (count > COMPRESSED_CHUNKS_MAX - cf_min_u64(row->chunk_count, COMPRESSED_CHUNKS_MAX))
+		return cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET,
+			"BLK-14: the tensor has more than %d chunks of %lu bytes", COMPRESSED_CHUNKS_MAX,
+			(unsigned long)writer->options.chunk_size);
+	for (uint64_t i = 0; i < count; i++) {
+		row->crc32c = ckptfmt_crc32c_combine(row->crc32c, crcs[i], sizes[i]);
+		size += sizes[i];
+	}
+	cf_put_bytes(&writer->catalog.chunk_crcs, crcs, count * sizeof *crcs);
+	cf_put_bytes(&writer->catalog.chunk_sizes, sizes, count * sizeof *sizes);
+	CF_TRY(cf_buffer_status(&writer->catalog.chunk_crcs, err));
+	CF_TRY(cf_buffer_status(&writer->catalog.chunk_sizes, err));
+	row->chunk_count += (uint32_t)count;
+	row->size += size;
+	return cf_file_writer_put(&writer->files[writer->value_shard].file, bytes, size, err);
+}
+
+ckptfmt_status ckptfmt_writer_put_chunks(ckptfmt_writer *writer, const uint8_t *bytes, const uint64_t *sizes,
+	const uint32_t *crcs, uint64_t count, ckptfmt_error *err)
+{
+	ckptfmt_status status;
+	CF_TRY(check_state(writer, true, err));
+	status = put_chunks(writer, bytes, sizes, crcs, count, err);
+	writer->failed = status != CKPTFMT_OK;
+	return status;
+}
+
+ckptfmt_status ckptfmt_writer_end_value(ckptfmt_writer *writer, uint64_t raw_size, uint32_t raw_crc32c,
+	ckptfmt_error *err)
+{
+	cf_catalog_row *row;
+	uint64_t chunk_size = writer->options.chunk_size;
+	ckptfmt_status status;
+	CF_TRY(check_state(writer, true, err));
+	row = cf_catalog_row_at(&writer->catalog, writer->value_row);
+	if (raw_size == 0 || row->chunk_count != raw_size / chunk_size + (raw_size % chunk_size != 0))
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "%lu chunks for %llu bytes",
+			(unsigned long)row->chunk_count, (unsigned long long)raw_size);
+	row->raw_size = raw_size;
+	row->raw_crc32c = raw_crc32c;
+	writer->value_open = false;
+	status = end_value(writer, writer->value_row, writer->value_shard, err);
+	writer->failed = status != CKPTFMT_OK;
 	return status;
 }
 
@@ -400,9 +493,8 @@ ckptfmt_status ckptfmt_writer_commit(ckptfmt_writer *writer, ckptfmt_error *err)
 	bool committed = false;
 	ckptfmt_status status;
 	memset(&index, 0, sizeof index);
-	if (writer->failed)
-		status = cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the writer failed before");
-	else
+	status = check_state(writer, false, err);
+	if (status == CKPTFMT_OK)
 		status = commit_files(writer, &index, &committed, err);
 	if (status != CKPTFMT_OK)
 		cf_error_path(err, writer->prefix.index_path);

@@ -25,6 +25,9 @@ struct ckptfmt_writer {
 	cf_data_file *kept;
 	int32_t kept_count;
 	bool keeps;                 /* the number of data files is settled at the end */
+	bool value_open;            /* between ckptfmt_writer_begin_value and _end_value: */
+	uint64_t value_row;
+	int32_t value_shard;
 	bool failed;
 };
 

@@ -2,9 +2,10 @@
 /*
  * entry   1 dtype  2 shape { 2 dim[] { 1 size int64  2 name }  3 unknown_rank }  3 shard_id  4 offset  5 size
  *         6 crc32c fixed32  7 slices[] { 1 extent[] { 1 start  2 length } }  100 extension { 1 flags  2 chunk_size
- *         3 chunk_crcs packed fixed32 }
+ *         3 chunk_crcs packed fixed32  4 chunk_sizes packed  5 raw_size  6 raw_crc32c fixed32 }
  */
 #include "codec/canonical.h"
+#include "codec/chunk.h"
 #include "codec/message.h"
 #include "codec/wire.h"
 
@@ -26,7 +27,10 @@ enum {
 	EXTENT_LENGTH = 2,
 	EXTENSION_FLAGS = 1,
 	EXTENSION_CHUNK_SIZE = 2,
-	EXTENSION_CHUNK_CRCS = 3
+	EXTENSION_CHUNK_CRCS = 3,
+	EXTENSION_CHUNK_SIZES = 4,
+	EXTENSION_RAW_SIZE = 5,
+	EXTENSION_RAW_CRC = 6
 };
 
 /* ---- shape ----------------------------------------------------------------------------------------------- */
@@ -124,6 +128,12 @@ static ckptfmt_status decode_extension(cf_cursor *message, cf_entry *out, ckptfm
 			out->chunk_size = f.value;
 		else if (f.number == EXTENSION_CHUNK_CRCS && f.wire == CF_WIRE_BYTES) /* EXT-2: packed */
 			out->chunk_crcs = (cf_bytes_view){f.content.base, f.content.size};
+		else if (f.number == EXTENSION_CHUNK_SIZES && f.wire == CF_WIRE_BYTES)
+			out->chunk_sizes = (cf_bytes_view){f.content.base, f.content.size};
+		else if (f.number == EXTENSION_RAW_SIZE && f.wire == CF_WIRE_VARINT)
+			out->raw_size = f.value;
+		else if (f.number == EXTENSION_RAW_CRC && f.wire == CF_WIRE_FIXED32)
+			out->raw_crc32c = (uint32_t)f.value;
 		else
 			out->oddities |= CF_ODD_UNKNOWN_FIELD;
 	}
@@ -267,6 +277,75 @@ ckptfmt_status cf_entry_decode(cf_bytes_view bytes, uint64_t origin, uint64_t sl
 	}
 	return decode_any(bytes, origin, slices_max, dims, out, err);
 }
+
+/* ---- compressed values ----------------------------------------------------------------------------------- */
+
+ckptfmt_status cf_entry_broken_chunks(uint32_t rule, uint64_t origin, ckptfmt_error *err)
+{
+	static const char *const texts[] = {
+		[0] = "EXT-2: the chunk checksums are not of 4 bytes each",
+		[1] = "CMP-1: the stored chunks together have another size than the value",
+		[2] = "CMP-2: the chunk size is no multiple of 16 within 4096 and 2^24",
+		[3] = "CMP-3: the raw size is not within 1 and 2^63 - 1",
+		[4] = "CMP-4: there are not as many chunk checksums and sizes as there are chunks",
+		[5] = "CMP-5: a stored chunk is empty, or larger than its raw bytes and one",
+	};
+	return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, origin, "%s", texts[rule]);
+}
+
+/* CMP-4: as many varints as there are chunks, and nothing else. */
+static bool count_sizes(const cf_entry *entry, uint64_t count)
+{
+	cf_cursor sizes = cf_cursor_over(entry->chunk_sizes.data, (size_t)entry->chunk_sizes.size, CF_NO_OFFSET);
+	uint64_t size, found = 0;
+	if (entry->chunk_crcs.size / 4 != count || entry->chunk_sizes.size < count)
+		return false;
+	for (; cf_cursor_left(&sizes) > 0; found++)
+		if (!cf_take_varint64(&sizes, &size))
+			return false;
+	return found == count;
+}
+
+/* CMP-5 and CMP-1; each of the sizes is known to be a varint. */
+static uint32_t sum_sizes(const cf_entry *entry, cf_buffer *ends)
+{
+	cf_cursor sizes = cf_cursor_over(entry->chunk_sizes.data, (size_t)entry->chunk_sizes.size, CF_NO_OFFSET);
+	uint64_t left = entry->raw_size, end = 0, size;
+	for (; left > 0; left -= cf_min_u64(entry->chunk_size, left)) {
+		if (!cf_take_varint64(&sizes, &size) || size == 0 || size > 1 + cf_min_u64(entry->chunk_size, left))
+			return 5;
+		/* No overflow: no chunk is above 2^24, and there are no more of them than bytes in an index. */
+		end += size;
+		if (ends != NULL)
+			cf_put_bytes(ends, &end, sizeof end);
+	}
+	return entry->size < 0 || end != (uint64_t)entry->size ? 1 : UINT32_MAX;
+}
+
+static uint32_t find_broken_rule(const cf_entry *entry, cf_buffer *ends)
+{
+	uint64_t chunk = entry->chunk_size, raw = entry->raw_size;
+	if (chunk < CF_CHUNK_SIZE_MIN || chunk > CF_CHUNK_SIZE_MAX || chunk % CF_CHUNK_SIZE_UNIT != 0)
+		return 2;
+	if (raw == 0 || raw > INT64_MAX)
+		return 3;
+	if (entry->chunk_crcs.size % 4 != 0)
+		return 0;
+	return count_sizes(entry, raw / chunk + (raw % chunk != 0)) ? sum_sizes(entry, ends) : 4;
+}
+
+ckptfmt_status cf_entry_check_chunks(const cf_entry *entry, cf_buffer *ends, uint32_t *rule, ckptfmt_error *err)
+{
+	uint64_t before = ends == NULL ? 0 : ends->size;
+	*rule = find_broken_rule(entry, ends);
+	if (*rule == UINT32_MAX)
+		return CKPTFMT_OK;
+	if (ends != NULL)
+		ends->size = before;
+	return cf_entry_broken_chunks(*rule, entry->origin, err);
+}
+
+/* ---- slices ---------------------------------------------------------------------------------------------- */
 
 static ckptfmt_status decode_extent(cf_cursor *message, int64_t *start, int64_t *length, ckptfmt_error *err)
 {
@@ -437,15 +516,33 @@ static void put_location(cf_buffer *out, int32_t shard, int64_t offset, int64_t 
 
 static void put_extension(cf_buffer *out, const cf_entry_fields *fields)
 {
-	uint64_t crcs_size = 4 * fields->chunk_count;
+	uint64_t crcs_size = 4 * fields->chunk_count, sizes_size = 0;
 	uint64_t size = 1 + cf_varint_size(fields->chunk_size) + 1 + cf_varint_size(crcs_size) + crcs_size;
+	for (uint64_t i = 0; fields->compressed && i < fields->chunk_count; i++)
+		sizes_size += cf_varint_size(fields->chunk_sizes[i]);
+	if (fields->compressed)
+		size += 2 + 1 + cf_varint_size(sizes_size) + sizes_size + 1 + cf_varint_size(fields->raw_size) +
+			(fields->raw_crc32c == 0 ? 0 : CRC_SIZE);
 	cf_put_tag(out, ENTRY_EXTENSION, CF_WIRE_BYTES);
 	cf_put_varint(out, size);
+	if (fields->compressed)
+		cf_put_number(out, EXTENSION_FLAGS, CF_FEATURE_COMPRESSED);
 	cf_put_number(out, EXTENSION_CHUNK_SIZE, fields->chunk_size);
 	cf_put_tag(out, EXTENSION_CHUNK_CRCS, CF_WIRE_BYTES);
 	cf_put_varint(out, crcs_size);
 	for (uint64_t i = 0; i < fields->chunk_count; i++)
 		cf_put_u32(out, fields->chunk_crcs[i]);
+	if (!fields->compressed)
+		return;
+	cf_put_tag(out, EXTENSION_CHUNK_SIZES, CF_WIRE_BYTES);
+	cf_put_varint(out, sizes_size);
+	for (uint64_t i = 0; i < fields->chunk_count; i++)
+		cf_put_varint(out, fields->chunk_sizes[i]);
+	cf_put_number(out, EXTENSION_RAW_SIZE, (int64_t)fields->raw_size);
+	if (fields->raw_crc32c != 0) {
+		cf_put_tag(out, EXTENSION_RAW_CRC, CF_WIRE_FIXED32);
+		cf_put_u32(out, fields->raw_crc32c);
+	}
 }
 
 void cf_entry_encode(cf_buffer *out, const cf_entry_fields *fields)

@@ -108,7 +108,8 @@ void cf_header_encode(cf_buffer *out, int32_t num_shards, int32_t endianness, in
 	cf_put_number(out, HEADER_NUM_SHARDS, num_shards);
 	cf_put_number(out, HEADER_ENDIANNESS, endianness);
 	own[size++] = VERSION_PRODUCER << 3 | CF_WIRE_VARINT;
-	size += cf_store_varint(own + size, CF_FORMAT_VERSION);
+	size += cf_store_varint(own + size,
+		min_consumer >= CF_COMPRESSED_VERSION ? CF_COMPRESSED_VERSION : CF_FORMAT_VERSION);
 	if (min_consumer != 0) {
 		own[size++] = VERSION_MIN_CONSUMER << 3 | CF_WIRE_VARINT;
 		size += cf_store_varint(own + size, (uint64_t)min_consumer);
@@ -126,27 +127,62 @@ static ckptfmt_status put_version(cf_buffer *out, const cf_header *header, ckptf
 	return CKPTFMT_OK;
 }
 
-ckptfmt_status cf_header_reencode(cf_buffer *out, const cf_header *like, int32_t num_shards, ckptfmt_error *err)
+/* The canonical form of a version, from min_consumer on. The view points into `scratch`. */
+static ckptfmt_status version_rest(cf_buffer *scratch, const cf_header *header, cf_bytes_view *rest,
+	ckptfmt_error *err)
 {
+	cf_cursor field, version;
+	cf_field f;
+	cf_buffer_clear(scratch);
+	CF_TRY(put_version(scratch, header, err));
+	CF_TRY(cf_buffer_status(scratch, err));
+	field = cf_cursor_over(scratch->data, (size_t)scratch->size, header->origin);
+	CF_TRY(cf_take_field(&field, &f, err));
+	version = f.content;
+	*rest = (cf_bytes_view){version.base, version.size};
+	while (cf_cursor_left(&version) > 0) {
+		CF_TRY(cf_take_field(&version, &f, err));
+		if (f.wire != CF_WIRE_VARINT || f.number > VERSION_MIN_CONSUMER)
+			return CKPTFMT_OK;
+		*rest = (cf_bytes_view){version.base + version.position, cf_cursor_left(&version)};
+	}
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_header_reencode(cf_buffer *out, const cf_header *like, int32_t num_shards, int32_t producer,
+	int32_t min_consumer, ckptfmt_error *err)
+{
+	cf_buffer scratch = CF_BUFFER_EMPTY, version = CF_BUFFER_EMPTY;
+	cf_bytes_view rest;
+	ckptfmt_status status = version_rest(&scratch, like, &rest, err);
 	cf_put_number(out, HEADER_NUM_SHARDS, num_shards);
 	cf_put_number(out, HEADER_ENDIANNESS, like->endianness);
-	return put_version(out, like, err);
+	if (status == CKPTFMT_OK) {
+		cf_put_number(&version, VERSION_PRODUCER, producer);
+		cf_put_number(&version, VERSION_MIN_CONSUMER, min_consumer);
+		cf_put_bytes(&version, rest.data, rest.size);
+		cf_put_content(out, HEADER_VERSION, version.data, version.size);
+		status = cf_buffer_status(&version, err);
+	}
+	cf_buffer_free(&scratch);
+	cf_buffer_free(&version);
+	return status;
 }
 
 ckptfmt_status cf_header_same_version(const cf_header *a, const cf_header *b, bool *same, ckptfmt_error *err)
 {
-	cf_buffer both = CF_BUFFER_EMPTY;
-	uint64_t half = 0;
-	ckptfmt_status status = put_version(&both, a, err);
+	bool apart = a->min_consumer == CF_COMPRESSED_VERSION || b->min_consumer == CF_COMPRESSED_VERSION;
+	cf_buffer scratch_a = CF_BUFFER_EMPTY, scratch_b = CF_BUFFER_EMPTY;
+	cf_bytes_view rest_a = {NULL, 0}, rest_b = {NULL, 0};
+	ckptfmt_status status = version_rest(&scratch_a, a, &rest_a, err);
 	*same = false;
-	if (status == CKPTFMT_OK) {
-		half = both.size;
-		status = put_version(&both, b, err);
-	}
 	if (status == CKPTFMT_OK)
-		status = cf_buffer_status(&both, err);
+		status = version_rest(&scratch_b, b, &rest_b, err);
 	if (status == CKPTFMT_OK)
-		*same = both.size == 2 * half && memcmp(both.data, both.data + half, (size_t)half) == 0;
-	cf_buffer_free(&both);
+		*same = (apart || (a->producer == b->producer && a->min_consumer == b->min_consumer)) &&
+			rest_a.size == rest_b.size &&
+			(rest_a.size == 0 || memcmp(rest_a.data, rest_b.data, (size_t)rest_a.size) == 0);
+	cf_buffer_free(&scratch_a);
+	cf_buffer_free(&scratch_b);
 	return status;
 }

@@ -9,9 +9,13 @@
 #include "ckptfmt.h"
 
 enum {
-	CF_FORMAT_VERSION = 1,      /* what we write as producer, and what we are as consumer of plain bundles */
-	CF_CONSUMER_VERSION = 1
+	CF_FORMAT_VERSION = 1,      /* what we write as producer */
+	CF_COMPRESSED_VERSION = 2,  /* the same, and min_consumer, where a value is compressed */
+	CF_CONSUMER_VERSION = 2
 };
+
+/* EXT-3 */
+#define CF_FEATURE_COMPRESSED UINT64_C(1)
 
 /* EXT-7, EXT-8 */
 #define CF_METADATA_NAME "_CKPTFMT_METADATA"
@@ -47,6 +51,9 @@ typedef struct cf_entry {
 	uint64_t feature_flags;     /* of the extension field */
 	uint64_t chunk_size;        /* 0: no chunk checksums */
 	cf_bytes_view chunk_crcs;   /* 4 bytes each, if EXT-2 is kept */
+	cf_bytes_view chunk_sizes;  /* varints; these three of compressed values */
+	uint64_t raw_size;
+	uint32_t raw_crc32c;        /* unmasked */
 	cf_bytes_view bytes;        /* the whole message, for cf_entry_next_slice and merging */
 	uint32_t oddities;
 	uint64_t origin;            /* file offset of the message */
@@ -55,13 +62,15 @@ typedef struct cf_entry {
 /* Parses and checks versions and endianness (HDR rules). BAD_HEADER, BAD_PROTO, UNSUPPORTED. */
 CF_MUST_CHECK ckptfmt_status cf_header_decode(cf_bytes_view bytes, uint64_t origin, cf_header *out,
 	ckptfmt_error *err);
-/* The header of a new bundle: producer 1 and this min_consumer. */
+/* The header of a new bundle: this min_consumer, and the producer that goes with it. */
 void cf_header_encode(cf_buffer *out, int32_t num_shards, int32_t endianness, int32_t min_consumer);
-/* The header of a merged bundle: endianness and version, canonical, of `like`, and no unknown fields (MRG-8).
+/* The header of a merged bundle: endianness and version, canonical, of `like`, and no unknown fields (MRG-8) but for
+ * producer and min_consumer.
  * REQUIRES of this and the next: the decoded bytes of the headers are still there. BAD_PROTO, NO_MEMORY. */
 CF_MUST_CHECK ckptfmt_status cf_header_reencode(cf_buffer *out, const cf_header *like, int32_t num_shards,
-	ckptfmt_error *err);
-/* Whether the canonical forms of two versions are the same bytes (MRG-2). No version is an empty one. */
+	int32_t producer, int32_t min_consumer, ckptfmt_error *err);
+/* Whether the canonical forms of two versions are the same bytes (MRG-2); where one has compressed values, producer and
+ * min_consumer apart. No version is an empty one. */
 CF_MUST_CHECK ckptfmt_status cf_header_same_version(const cf_header *a, const cf_header *b, bool *same,
 	ckptfmt_error *err);
 
@@ -69,6 +78,14 @@ CF_MUST_CHECK ckptfmt_status cf_header_same_version(const cf_header *a, const cf
  * the message (the size of the value, the number of shards) is the caller's to check. BAD_PROTO, BAD_SHAPE, LIMIT. */
 CF_MUST_CHECK ckptfmt_status cf_entry_decode(cf_bytes_view bytes, uint64_t origin, uint64_t slices_max, int64_t *dims,
 	cf_entry *out, ckptfmt_error *err);
+
+/* Checks the chunks of a COMPRESSED entry: CMP-2, CMP-3, EXT-2, CMP-4, CMP-5 and CMP-1 in this order. Where they are
+ * sound the ends of the stored chunks, from the entry's offset on, are appended to `ends` (unless NULL); its status is
+ * the caller's to check. *rule: the number of the rule CMP that is broken (0: EXT-2). BAD_ENTRY. */
+CF_MUST_CHECK ckptfmt_status cf_entry_check_chunks(const cf_entry *entry, cf_buffer *ends, uint32_t *rule,
+	ckptfmt_error *err);
+/* The failure for a broken rule, which cf_entry_check_chunks told. Always fails. */
+CF_MUST_CHECK ckptfmt_status cf_entry_broken_chunks(uint32_t rule, uint64_t origin, ckptfmt_error *err);
 
 /* DAT-2: whether the bytes that the entry owns lie within a data file of `size` bytes. No bytes lie anywhere. */
 static inline bool cf_entry_fits(const cf_entry *entry, uint64_t size)
@@ -101,6 +118,10 @@ typedef struct cf_entry_fields {
 	uint32_t chunk_size;        /* 0: no extension field */
 	const uint32_t *chunk_crcs; /* unmasked */
 	uint64_t chunk_count;
+	bool compressed;
+	uint64_t raw_size;          /* these three of compressed values */
+	uint32_t raw_crc32c;        /* unmasked */
+	const uint64_t *chunk_sizes;
 } cf_entry_fields;
 
 void cf_entry_encode(cf_buffer *out, const cf_entry_fields *fields);

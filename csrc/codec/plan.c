@@ -101,6 +101,31 @@ void cf_plan_reset(cf_plan *plan)
 		plan->loops[i].index = 0;
 }
 
+/* From the outside in: of each loop the last step that begins at or before the offset, since a step ends before the
+ * next one begins. What then ends before the offset is left by one step more. */
+void cf_plan_seek(cf_plan *plan, uint64_t stored_offset)
+{
+	uint64_t left, number = 0;
+	cf_run skipped;
+	cf_plan_reset(plan);
+	if (plan->run_count == 0 || stored_offset <= plan->first_byte)
+		return;
+	left = stored_offset - plan->first_byte;
+	for (uint32_t i = plan->loop_count; i-- > 0;) {
+		cf_plan_loop *loop = &plan->loops[i];
+		loop->index = left / loop->stored_stride;
+		if (loop->index >= loop->count)
+			loop->index = loop->count - 1;
+		left -= loop->index * loop->stored_stride;
+		plan->next.stored_offset += loop->index * loop->stored_stride;
+		plan->next.destination_offset += loop->index * loop->destination_stride;
+		number = number * loop->count + loop->index;
+	}
+	plan->runs_left = plan->run_count - number;
+	if (left >= plan->next.size)
+		(void)cf_plan_next(plan, &skipped);
+}
+
 bool cf_plan_next(cf_plan *plan, cf_run *run)
 {
 	if (plan->runs_left == 0)

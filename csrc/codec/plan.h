@@ -45,6 +45,9 @@ CF_MUST_CHECK ckptfmt_status cf_plan_init(cf_plan *plan, int32_t rank, const int
 /* The next run, in ascending order of stored_offset (and of destination_offset); false when there are no more. */
 bool cf_plan_next(cf_plan *plan, cf_run *run);
 
+/* To the first run that has a byte at or after this stored offset. */
+void cf_plan_seek(cf_plan *plan, uint64_t stored_offset);
+
 /* Back to the first run. */
 void cf_plan_reset(cf_plan *plan);
 

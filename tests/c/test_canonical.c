@@ -230,7 +230,7 @@ static void test_headers(void)
 		/* The parts of one given twice, bad consumers packed, negative ones in ten bytes. */
 		{"08 01 1a 02 08 05 1a 02 18 05", "08 09 1a 05 08 05 1a 01 05"},
 		{"08 01 1a 06 08 05 10 01 78 01 1a 04 10 00 08 06", "08 09 1a 04 08 06 78 01"},
-		{"08 01 1a 0b 18 02 1a 03 83 00 04 18 05 08 07", "08 09 1a 08 08 07 1a 04 02 03 04 05"},
+		{"08 01 1a 0b 18 01 1a 03 83 00 04 18 05 08 07", "08 09 1a 08 08 07 1a 04 01 03 04 05"},
 		{"08 01 1a 02 1a 00", "08 09 1a 00"},
 		{"08 01 1a 0b 18 fe ff ff ff ff ff ff ff ff 01", "08 09 1a 0c 1a 0a fe ff ff ff ff ff ff ff ff 01"},
 		{"08 01 1a 05 1d 01 02 03 04", "08 09 1a 05 1d 01 02 03 04"},
@@ -240,7 +240,7 @@ static void test_headers(void)
 		ckptfmt_error err;
 		cf_header header;
 		CHECK_OK(cf_header_decode(hex(cases[i].input), 0, &header, &err), err);
-		CHECK_OK(cf_header_reencode(&out, &header, 9, &err), err);
+		CHECK_OK(cf_header_reencode(&out, &header, 9, header.producer, header.min_consumer, &err), err);
 		check_bytes(&out, cases[i].expected, cases[i].input);
 		cf_buffer_free(&out);
 	}
@@ -263,6 +263,12 @@ static void test_versions(void)
 		{"08 01 1a 06 18 05 18 06 08 01", "08 01 1a 06 08 01 1a 02 05 06", true},
 		{"08 01 1a 02 08 01 1a 02 18 05", "08 01 1a 04 18 05 08 01", true},
 		{"08 01 1a 06 08 01 1a 02 06 05", "08 01 1a 06 08 01 1a 02 05 06", false},
+		/* Bundles with and without compressed values; the rest must agree all the same. */
+		{"08 01 1a 04 08 02 10 02", "08 01 1a 02 08 01", true},
+		{"08 01 1a 04 08 02 10 02", "08 01", true},
+		{"08 01 1a 04 08 02 10 01", "08 01 1a 02 08 01", false},
+		{"08 01 1a 06 08 02 10 02 18 05", "08 01 1a 02 08 01", false},
+		{"08 01 1a 06 08 02 10 02 78 01", "08 01 1a 04 08 01 78 01", true},
 	};
 	for (size_t i = 0; i < CF_ARRAY_COUNT(cases); i++) {
 		ckptfmt_error err;

@@ -328,7 +328,7 @@ static void test_made_by_others(void)
 		entry = maker_find(&m, "cut");
 		maker_slice(&m, entry, "cut", rest, lengths, 0, bytes + 4, 4);
 		entry = maker_tensor(&m, "new", CKPTFMT_UINT8, 1, dims, 0, bytes, 8);
-		cf_put_bytes(&entry->more, "\xa2\x06\x02\x08\x01", 5);     /* feature_flags 1 */
+		cf_put_bytes(&entry->more, "\xa2\x06\x02\x08\x02", 5);     /* feature_flags 2 */
 		entry = maker_tensor(&m, "total", CKPTFMT_UINT8, 1, dims, 0, bytes, 8);
 		maker_chunks(entry, 4, bytes);
 		entry->fields.masked_crc ^= 1;

@@ -222,10 +222,10 @@ static void test_header(void)
 	put(&m.header, "\x08\x02\x10\x02\x1a\x02\x08\x01", 8);
 	expect_no_data("HDR-4", CKPTFMT_FAIL_BAD_HEADER);
 	make();
-	put(&m.header, "\x08\x02\x1a\x04\x08\x01\x10\x02", 8);
+	put(&m.header, "\x08\x02\x1a\x04\x08\x01\x10\x03", 8);
 	expect_no_data("HDR-8", CKPTFMT_FAIL_UNSUPPORTED);
 	make();
-	put(&m.header, "\x08\x02\x1a\x05\x08\x01\x1a\x01\x01", 9);
+	put(&m.header, "\x08\x02\x1a\x05\x08\x01\x1a\x01\x02", 9);
 	expect_no_data("HDR-9", CKPTFMT_FAIL_UNSUPPORTED);
 	make();
 	put(&m.header, "\x08", 1);
@@ -381,7 +381,7 @@ static void test_extensions(void)
 	expect_data(CKPTFMT_FAIL_CHECKSUM, "DAT-6", "x", data_1, X);
 	run("chunk checksums that do not fit, and damage");
 	make();
-	put(more_of("a"), "\xa2\x06\x02\x08\x01", 5);
+	put(more_of("a"), "\xa2\x06\x02\x08\x02", 5);
 	entry_problem("a", CKPTFMT_FAIL_UNSUPPORTED, "EXT-3");
 }
 

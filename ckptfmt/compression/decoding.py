@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading compressed values: threads share the runs of chunks that the requests need."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckptfmt import _core
+from ckptfmt.compression import coding
+from ckptfmt.threads import share
+
+__all__ = ["finish", "read_runs", "read_strings"]
+
+# Raw bytes of a run: what a thread holds three times over, as stored, decoded and on its way.
+RUN_BYTES = 2 << 20
+
+
+class Target(NamedTuple):
+    """Where the raw bytes of a tensor's compressed values go: to memory of this address and size,
+    laid out as the box asks."""
+
+    row: int
+    box: NDArray[np.int64] | None
+    address: int
+    size: int
+
+
+class _Value:
+    """A stored value that is read whole, with the checksums of the raw chunks as they come."""
+
+    __slots__ = ("crcs", "left", "part", "row")
+
+    def __init__(self, row: int, part: int, count: int) -> None:
+        self.row, self.part = row, part
+        self.crcs = np.zeros(count, np.uint32)
+        self.left = count
+
+
+class _Job(NamedTuple):
+    target: Target
+    run: NDArray[Any]
+    value: _Value | None
+
+
+def finish(
+    handle: _core.ReaderHandle, selection: _core.Selection, requests: NDArray[Any], verify: int
+) -> None:
+    """Serves what of an array of REQUEST is compressed."""
+    targets = []
+    for request in requests:
+        box = None
+        if request["box"]:
+            rank = int(selection.rows["rank"][request["row"]])
+            box = _core.numbers_at(int(request["box"]), 2 * rank + 1)
+        numbers = [int(request[name]) for name in ("row", "destination", "destination_size")]
+        targets.append(Target(numbers[0], box, numbers[1], numbers[2]))
+    read_runs(handle, selection, targets, verify)
+
+
+def read_strings(
+    handle: _core.ReaderHandle,
+    selection: _core.Selection,
+    row: int,
+    box: NDArray[np.int64] | None,
+    verify: int,
+) -> list[bytes]:
+    """The elements of a string or variant tensor, or of a box of it, compressed values included."""
+    runs = handle.plan_chunks(selection, row, box, RUN_BYTES)
+    record = selection.rows[row]
+    raws = np.zeros(max(int(record["slice_count"]), 1), _core.BYTES)
+    owners: dict[int, NDArray[np.uint8]] = {}
+    jobs: list[_Job] = []
+    for part in np.unique(runs["slice"]).tolist():
+        chosen = runs[runs["slice"] == part]
+        raw = np.empty(int(chosen["raw_size"].sum()), np.uint8)
+        place = 0 if part == _core.WHOLE else part
+        owners[place] = raw
+        raws["data"][place], raws["size"][place] = _core.address(raw), len(raw)
+        target = Target(row, None, _core.address(raw), len(raw))
+        jobs += [_Job(target, chosen[at : at + 1], None) for at in range(len(chosen))]
+    _work_off(handle, selection, jobs, verify)
+    return handle.read_strings(selection, row, box, verify, raws)
+
+
+def read_runs(
+    handle: _core.ReaderHandle,
+    selection: _core.Selection,
+    targets: Sequence[Target],
+    verify: int,
+) -> None:
+    """Reads what the targets need of compressed values; checks those that are read whole."""
+    jobs: list[_Job] = []
+    values: list[_Value] = []
+    for target in targets:
+        runs = handle.plan_chunks(selection, target.row, target.box, RUN_BYTES)
+        whole: dict[int, _Value] = {}
+        if verify != _core.VERIFY["off"]:
+            whole = _whole_values(selection, target, runs)
+            values += whole.values()
+        parts = runs["slice"].tolist()
+        jobs += [_Job(target, runs[at : at + 1], whole.get(part)) for at, part in enumerate(parts)]
+    _work_off(handle, selection, jobs, verify)
+    for value in values:
+        handle.check_raw(selection, value.row, value.part, value.crcs)
+
+
+def _whole_values(
+    selection: _core.Selection, target: Target, runs: NDArray[Any]
+) -> dict[int, _Value]:
+    """The stored values of which the runs are all, by number of the slice."""
+    record, found = selection.rows[target.row], {}
+    parts, inverse = np.unique(runs["slice"], return_inverse=True)
+    counts = np.bincount(inverse, runs["count"].astype(np.int64), len(parts))
+    for part, count in zip(parts.tolist(), counts.tolist(), strict=True):
+        stored = record["stored"]
+        if part != _core.WHOLE:
+            stored = selection.slice_rows[int(record["slices_first"]) + part]["stored"]
+        if int(count) == -(-int(stored["raw_size"]) // int(stored["chunk_size"])):
+            found[part] = _Value(target.row, part, int(count))
+    return found
+
+
+def _work_off(
+    handle: _core.ReaderHandle, selection: _core.Selection, jobs: Sequence[_Job], verify: int
+) -> None:
+    def work(number: int) -> None:
+        _serve(handle, selection, jobs[number], verify)
+
+    share(len(jobs), work, coding.threads(), "ckptfmt-decode", threading.Event())
+
+
+def _serve(handle: _core.ReaderHandle, selection: _core.Selection, job: _Job, verify: int) -> None:
+    target, run, value = job
+    stored, frames = handle.read_chunks(selection, target.row, run, verify)
+    contents: Any = ()
+    if len(frames):
+        pieces = np.column_stack((frames["offset"], frames["size"]))
+        contents = coding.decompress(stored, pieces, frames["raw_size"].tolist())
+        if isinstance(contents, int):
+            chunk = int(frames["chunk"][contents])
+            handle.bad_frame(selection, target.row, int(run["slice"][0]), chunk)
+            return
+    crcs = None
+    if value is not None:
+        first = int(run["first"][0])
+        crcs = value.crcs[first : first + int(run["count"][0])]
+    where = (target.address, target.size)
+    handle.place_chunks(selection, target.row, run, stored, contents, target.box, where, crcs)

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Sources as raw bytes, and raw bytes as stored chunks, but for the coding of zstd, which is the caller's. What may pay
+ * is told by the entropy of a sample of each plane.
+ */
+#include "base/memory.h"
+#include "bundle/value_writer.h"
+#include "codec/chunk.h"
+#include "codec/gather.h"
+#include "codec/string_tensor.h"
+
+struct ckptfmt_packer {
+	ckptfmt_pack_info info;
+	cf_gather gather;           /* of FIXED storage */
+	cf_buffer strings;          /* of the others: all raw bytes */
+	uint64_t taken;
+};
+
+/* ---- raw bytes ------------------------------------------------------------------------------------------- */
+
+static uint64_t element_count(const ckptfmt_source *source)
+{
+	uint64_t count = 1;
+	for (int32_t d = 0; d < source->rank; d++)
+		count *= (uint64_t)source->dims[d];
+	return count;
+}
+
+/* As value_writer.c puts them into a file. */
+static uint32_t put_strings(cf_buffer *out, const ckptfmt_bytes *items, uint64_t count)
+{
+	uint32_t crc = 0;
+	uint8_t sum[4];
+	for (uint64_t i = 0; i < count; i++) {
+		cf_put_varint(out, items[i].size);
+		crc = cf_string_length_crc(crc, items[i].size);
+	}
+	cf_store_u32(sum, ckptfmt_crc32c_mask(crc));
+	cf_put_bytes(out, sum, sizeof sum);
+	crc = ckptfmt_crc32c(crc, sum, sizeof sum);
+	for (uint64_t i = 0; i < count; i++) {
+		cf_put_bytes(out, items[i].data, items[i].size);
+		crc = ckptfmt_crc32c(crc, items[i].data, items[i].size);
+	}
+	return crc;
+}
+
+static uint32_t put_variants(cf_buffer *out, const ckptfmt_bytes *items, uint64_t count)
+{
+	uint32_t crc = 0;
+	uint8_t sum[4];
+	for (uint64_t i = 0; i < count; i++) {
+		cf_put_varint(out, items[i].size);
+		crc = cf_variant_length_crc(crc, items[i].size);
+		cf_put_bytes(out, items[i].data, items[i].size);
+		crc = ckptfmt_crc32c(crc, items[i].data, items[i].size);
+		cf_store_u32(sum, ckptfmt_crc32c_mask(crc));
+		cf_put_bytes(out, sum, sizeof sum);
+		crc = ckptfmt_crc32c(crc, sum, sizeof sum);
+	}
+	return crc;
+}
+
+/* Floating-point types of more than a byte; of the others no sign stands in the way. */
+static bool rotates(int32_t dtype)
+{
+	switch (dtype) {
+	case CKPTFMT_FLOAT:
+	case CKPTFMT_DOUBLE:
+	case CKPTFMT_COMPLEX64:
+	case CKPTFMT_COMPLEX128:
+	case CKPTFMT_BFLOAT16:
+	case CKPTFMT_HALF: return true;
+	default: return false;
+	}
+}
+
+static ckptfmt_status open_packer(const ckptfmt_source *source, ckptfmt_packer *packer, ckptfmt_error *err)
+{
+	const ckptfmt_dtype_info *dtype = ckptfmt_dtype_find(source->dtype);
+	const ckptfmt_bytes *items = (const ckptfmt_bytes *)(const void *)source->data;
+	bool swap = (source->swapped != 0) != (CF_HOST_BIG_ENDIAN == 1);
+	uint8_t mask = (uint8_t)(dtype->used_bits < 8 ? (1u << dtype->used_bits) - 1 : CF_MASK_NONE);
+	uint64_t size;
+	packer->info.storage = dtype->storage;
+	packer->info.rotates = rotates(source->dtype);
+	packer->info.unit = 1;
+	if (dtype->storage == CKPTFMT_STORAGE_FIXED) {
+		packer->info.unit = dtype->swap_size;
+		CF_TRY(cf_gather_init(&packer->gather, source->data, source->rank, source->dims, source->strides, dtype->size,
+			swap ? dtype->swap_size : 1, mask, err));
+		packer->info.raw_size = cf_gather_size(&packer->gather);
+		if (!cf_gather_contiguous(&packer->gather, &packer->info.data, &size))
+			packer->info.data = NULL;
+		return CKPTFMT_OK;
+	}
+	if (dtype->storage == CKPTFMT_STORAGE_STRING)
+		packer->info.raw_crc32c = put_strings(&packer->strings, items, element_count(source));
+	else
+		packer->info.raw_crc32c = put_variants(&packer->strings, items, element_count(source));
+	packer->info.raw_size = packer->strings.size;
+	packer->info.data = packer->strings.data;
+	return cf_buffer_status(&packer->strings, err);
+}
+
+ckptfmt_status ckptfmt_packer_open(const ckptfmt_source *source, ckptfmt_packer **out, ckptfmt_error *err)
+{
+	ckptfmt_packer *packer;
+	ckptfmt_status status = cf_source_check(source, err);
+	*out = NULL;
+	if (status != CKPTFMT_OK) {
+		cf_error_tensor(err, source->name, source->name_size);
+		return status;
+	}
+	packer = cf_allocate_zero(1, sizeof *packer);
+	if (packer == NULL)
+		return cf_fail_memory(err);
+	status = open_packer(source, packer, err);
+	if (status != CKPTFMT_OK) {
+		cf_error_tensor(err, source->name, source->name_size);
+		ckptfmt_packer_close(packer);
+		return status;
+	}
+	*out = packer;
+	return CKPTFMT_OK;
+}
+
+void ckptfmt_packer_info(const ckptfmt_packer *packer, ckptfmt_pack_info *out)
+{
+	*out = packer->info;
+}
+
+ckptfmt_status ckptfmt_packer_take(ckptfmt_packer *packer, uint8_t *to, uint64_t size, ckptfmt_error *err)
+{
+	uint64_t left = packer->info.raw_size - packer->taken;
+	if (size > left || (size != left && size % CF_CHUNK_SIZE_UNIT != 0))
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "%llu of %llu bytes left", (unsigned long long)size,
+			(unsigned long long)left);
+	if (packer->info.storage == CKPTFMT_STORAGE_FIXED)
+		cf_gather_take(&packer->gather, to, size);
+	else if (size != 0)
+		memcpy(to, packer->strings.data + packer->taken, (size_t)size);
+	packer->taken += size;
+	return CKPTFMT_OK;
+}
+
+void ckptfmt_packer_close(ckptfmt_packer *packer)
+{
+	if (packer == NULL)
+		return;
+	cf_buffer_free(&packer->strings);
+	cf_release(packer);
+}
+
+/* ---- chunks ---------------------------------------------------------------------------------------------- */
+
+enum {
+	SAMPLES = 4,
+	SAMPLE_SIZE = 512,
+	SAMPLE_MAX = SAMPLES * SAMPLE_SIZE
+};
+
+/* 256 times the logarithm of a number of at most SAMPLE_MAX to the base of 2, to within a hundredth. */
+static uint32_t log_256(uint32_t value)
+{
+	uint32_t whole = 31 - (uint32_t)__builtin_clz(value), rest = ((value << 8) >> whole) - 256;
+	/* log2(1 + x) is nearly x + 0.34 x (1 - x) */
+	return (whole << 8) + rest + (rest * (256 - rest) * 88 >> 16);
+}
+
+/* 256 times the entropy of a byte, from samples spread evenly. */
+static uint32_t entropy_of(const uint8_t *bytes, uint64_t size)
+{
+	uint16_t counts[256];
+	uint64_t step = size <= SAMPLE_MAX ? size : (size - SAMPLE_SIZE) / (SAMPLES - 1), sum = 0;
+	uint32_t total = (uint32_t)cf_min_u64(size, SAMPLE_MAX), distinct = 0;
+	if (total == 0)
+		return 0;
+	memset(counts, 0, sizeof counts);
+	if (size <= SAMPLE_MAX)
+		for (uint64_t i = 0; i < size; i++)
+			counts[bytes[i]]++;
+	else
+		for (uint64_t s = 0; s < SAMPLES; s++)
+			for (uint64_t i = 0; i < SAMPLE_SIZE; i++)
+				counts[bytes[s * step + i]]++;
+	for (uint32_t i = 0; i < 256; i++)
+		if (counts[i] != 0) {
+			sum += (uint64_t)counts[i] * log_256(counts[i]);
+			distinct++;
+		}
+	/* A sample shows less than there is: half a bit of information a value, over the sample (Miller and Madow). */
+	return log_256(total) - (uint32_t)(sum / total) + (distinct - 1) * 185 / total;
+}
+
+static ckptfmt_status check_chunking(uint64_t raw_size, uint64_t chunk_size, uint32_t unit, int32_t method,
+	ckptfmt_error *err)
+{
+	if (chunk_size < CF_CHUNK_SIZE_MIN || chunk_size > CF_CHUNK_SIZE_MAX || chunk_size % CF_CHUNK_SIZE_UNIT != 0 ||
+		(unit != 1 && unit != 2 && unit != 4 && unit != 8) || raw_size % unit != 0 ||
+		method < CKPTFMT_CHUNK_RAW || method > CKPTFMT_CHUNK_ROTATED_PLANES)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET,
+			"%llu bytes in units of %lu and chunks of %llu by method %d", (unsigned long long)raw_size,
+			(unsigned long)unit, (unsigned long long)chunk_size, (int)method);
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status ckptfmt_chunks_split(const uint8_t *raw, uint64_t raw_size, uint64_t chunk_size, uint32_t unit,
+	int32_t method, uint8_t *planes, uint32_t *crcs, uint32_t *entropies, ckptfmt_error *err)
+{
+	bool whole = method == CKPTFMT_CHUNK_RAW || method == CKPTFMT_CHUNK_ZSTD;
+	uint64_t done = 0;
+	CF_TRY(check_chunking(raw_size, chunk_size, unit, method, err));
+	for (uint64_t chunk = 0; done < raw_size; chunk++) {
+		uint64_t size = cf_min_u64(chunk_size, raw_size - done), count = size / unit;
+		uint8_t *to[CF_PLANES_MAX];
+		crcs[chunk] = ckptfmt_crc32c(0, raw + done, size);
+		if (whole) {
+			entropies[chunk] = entropy_of(raw + done, size);
+		} else {
+			for (uint32_t p = 0; p < unit; p++)
+				to[p] = planes + done + p * count;
+			cf_planes_split(raw + done, count, unit, method == CKPTFMT_CHUNK_ROTATED_PLANES, to);
+			for (uint32_t p = 0; p < unit; p++)
+				entropies[chunk * unit + p] = entropy_of(to[p], count);
+		}
+		done += size;
+	}
+	return CKPTFMT_OK;
+}
+
+uint64_t ckptfmt_chunks_capacity(uint64_t raw_size, uint64_t chunk_size)
+{
+	return raw_size + (raw_size / chunk_size + 1) * CF_CHUNK_HEAD_MAX;
+}
+
+ckptfmt_status ckptfmt_chunks_build(const uint8_t *raw, uint64_t raw_size, uint64_t chunk_size, uint32_t unit,
+	int32_t method, const uint8_t *planes, const ckptfmt_bytes *frames, uint8_t *to, uint64_t capacity,
+	uint64_t *sizes, uint32_t *crcs, ckptfmt_error *err)
+{
+	bool whole = method == CKPTFMT_CHUNK_RAW || method == CKPTFMT_CHUNK_ZSTD;
+	uint64_t done = 0;
+	CF_TRY(check_chunking(raw_size, chunk_size, unit, method, err));
+	if (capacity < ckptfmt_chunks_capacity(raw_size, chunk_size))
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "room for %llu bytes of chunks, not %llu",
+			(unsigned long long)capacity, (unsigned long long)ckptfmt_chunks_capacity(raw_size, chunk_size));
+	for (uint64_t chunk = 0; done < raw_size; chunk++) {
+		uint64_t size = cf_min_u64(chunk_size, raw_size - done);
+		sizes[chunk] = cf_chunk_build(method, raw + done, whole ? raw + done : planes + done, size, unit,
+			frames + (whole ? chunk : chunk * unit), to);
+		crcs[chunk] = ckptfmt_crc32c(0, to, sizes[chunk]);
+		to += sizes[chunk];
+		done += size;
+	}
+	return CKPTFMT_OK;
+}
