@@ -227,7 +227,7 @@ class Reader(Mapping[str, TensorHandle]):
             table["nbytes"][chosen] = (
                 records["element_count"][chosen] * info.size
                 if info and info.size
-                else stored["size"][chosen]
+                else stored["raw_size"][chosen]
             )
         whole = records["slice_count"] == 0
         table["shard"] = np.where(whole, stored["shard"], -1)

@@ -343,7 +343,8 @@ class TensorHandle:
         """Reads one element of each stored value, which fails where the value is not all there. Of
         compressed ones what the index says is enough."""
         if self.compressed:
-            self._reader._handle.plan_chunks(self._selection, self._row, None, 1 << 62)
+            mode = _core.VERIFY["auto"]
+            self._reader._handle.plan_chunks(self._selection, self._row, None, mode, 1 << 62)
         corners = [[dim - 1 for dim in self.shape]]
         if self.partitioned:
             corners = [

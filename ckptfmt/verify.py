@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from typing import Any
 
 from ckptfmt import _core
 from ckptfmt.arguments import check_limits, check_progress
+from ckptfmt.compression.fetching import check_values
 from ckptfmt.errors import CkptfmtError
 from ckptfmt.locate import locate
 
@@ -138,6 +140,22 @@ def verify_prefix(
         findings = [_finding(found) for found in verifier.findings()]
     finally:
         verifier.close()
+    done = state["bytes_done"]
+
+    def tell(size: int) -> None:
+        nonlocal done
+        done += size
+        if progress is not None:
+            progress(done, max(done, state["bytes_total"]))
+
+    damaged = {finding.tensor for finding in findings if finding.severity == "problem"}
+    with contextlib.suppress(CkptfmtError):  # what cannot be opened has been found out
+        handle = _core.ReaderHandle(prefix, limits, follow_symlinks)
+        try:
+            for error in check_values(handle, damaged, tell):
+                findings.append(_problem(error))
+        finally:
+            handle.close()
     return Report(prefix, findings, state["bytes_done"], state["tensors_done"], strict)
 
 
@@ -146,6 +164,10 @@ def _finding(found: _core.Finding) -> Finding:
     error = found.error
     if not isinstance(error, CkptfmtError):
         return Finding(severity, "NO_MEMORY", "NO_MEMORY", str(error), None, None, None)
+    return _problem(error, severity)
+
+
+def _problem(error: CkptfmtError, severity: str = "problem") -> Finding:
     return Finding(
         severity, error.status, error.failure, error.message, error.path, error.offset, error.tensor
     )

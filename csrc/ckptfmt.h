@@ -385,9 +385,10 @@ typedef struct ckptfmt_chunk_run {
 
 /* What a box (NULL: all) of a tensor needs of its compressed values, in runs of about `bytes_max` raw bytes. All that
  * can be checked before memory for the values is taken has been. Writes at most `capacity` runs and the full number to
- * *count. Of strings a box needs all of each value that it meets. CORRUPT, LIMIT, IO, UNSUPPORTED, INVALID. */
+ * *count. Of strings, and with `verify` FULL, a box needs all of each value that it meets. CORRUPT, LIMIT, IO,
+ * UNSUPPORTED, INVALID. */
 CKPTFMT_API ckptfmt_status ckptfmt_reader_plan_chunks(ckptfmt_reader *reader, const ckptfmt_selection *selection,
-	uint64_t row, const int64_t *box, uint64_t bytes_max, ckptfmt_chunk_run *runs, uint64_t capacity,
+	uint64_t row, const int64_t *box, int32_t verify, uint64_t bytes_max, ckptfmt_chunk_run *runs, uint64_t capacity,
 	uint64_t *count, ckptfmt_error *err);
 
 /* A zstd frame in the stored bytes of a run. */
@@ -404,7 +405,7 @@ CKPTFMT_API ckptfmt_status ckptfmt_reader_read_chunks(ckptfmt_reader *reader, co
 	uint64_t row, const ckptfmt_chunk_run *run, int32_t verify, uint8_t *stored, ckptfmt_frame *frames,
 	uint64_t *frame_count, ckptfmt_error *err);
 /* Puts the raw bytes of a run together and delivers them: to `destination`, laid out as the box (NULL: all) of the
- * tensor asks; of strings, the raw bytes of the stored value. `decoded` holds for each frame what it decodes to.
+ * tensor asks; of strings, the raw bytes of the stored value; nowhere if it is NULL. `decoded` holds for each frame what it decodes to.
  * crcs[i], unless NULL, becomes the CRC-32C of the raw bytes of chunk i of the run. `stored` is as
  * ckptfmt_reader_read_chunks left it. CORRUPT, INVALID, NO_MEMORY. */
 CKPTFMT_API ckptfmt_status ckptfmt_reader_place_chunks(ckptfmt_reader *reader, const ckptfmt_selection *selection,

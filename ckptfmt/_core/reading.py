@@ -223,7 +223,12 @@ class ReaderHandle(SharedHandle):
         return [blob[start:end] for start, end in itertools.pairwise(offsets)]
 
     def plan_chunks(
-        self, selection: Selection, row: int, box: NDArray[np.int64] | None, bytes_max: int
+        self,
+        selection: Selection,
+        row: int,
+        box: NDArray[np.int64] | None,
+        verify: int,
+        bytes_max: int,
     ) -> NDArray[Any]:
         """What a box of a tensor (None: all) needs of its compressed values, as an array of
         CHUNK_RUN of about `bytes_max` raw bytes each."""
@@ -232,7 +237,7 @@ class ReaderHandle(SharedHandle):
         while True:
             raw = ffi.cast("ckptfmt_chunk_run *", ffi.from_buffer("uint8_t[]", runs))
             pointer = selection.pointer
-            call(self, plan, pointer, row, corner, bytes_max, raw, len(runs), count)
+            call(self, plan, pointer, row, corner, verify, bytes_max, raw, len(runs), count)
             if count[0] <= len(runs):
                 return runs[: count[0]]
             runs = np.zeros(count[0], CHUNK_RUN)

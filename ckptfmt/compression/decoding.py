@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import _core
+from ckptfmt import _core, dtypes
 from ckptfmt.compression import coding
 from ckptfmt.threads import share
 
-__all__ = ["finish", "read_runs", "read_strings"]
+__all__ = ["check", "finish", "read_runs", "read_strings"]
 
 # Raw bytes of a run: what a thread holds three times over, as stored, decoded and on its way.
 RUN_BYTES = 2 << 20
@@ -33,12 +33,11 @@ class Target(NamedTuple):
 class _Value:
     """A stored value that is read whole, with the checksums of the raw chunks as they come."""
 
-    __slots__ = ("crcs", "left", "part", "row")
+    __slots__ = ("crcs", "part", "row")
 
     def __init__(self, row: int, part: int, count: int) -> None:
         self.row, self.part = row, part
         self.crcs = np.zeros(count, np.uint32)
-        self.left = count
 
 
 class _Job(NamedTuple):
@@ -70,7 +69,7 @@ def read_strings(
     verify: int,
 ) -> list[bytes]:
     """The elements of a string or variant tensor, or of a box of it, compressed values included."""
-    runs = handle.plan_chunks(selection, row, box, RUN_BYTES)
+    runs = handle.plan_chunks(selection, row, box, verify, RUN_BYTES)
     record = selection.rows[row]
     raws = np.zeros(max(int(record["slice_count"]), 1), _core.BYTES)
     owners: dict[int, NDArray[np.uint8]] = {}
@@ -87,6 +86,16 @@ def read_strings(
     return handle.read_strings(selection, row, box, verify, raws)
 
 
+def check(handle: _core.ReaderHandle, selection: _core.Selection, row: int) -> None:
+    """Decodes all compressed values of a tensor and raises what is wrong with them."""
+    mode = _core.VERIFY["full"]
+    info = dtypes.info_of(int(selection.rows["dtype"][row]))
+    if info is not None and info.storage != _core.STORAGE_FIXED:
+        read_strings(handle, selection, row, None, mode)
+    else:
+        read_runs(handle, selection, [Target(row, None, 0, 0)], mode)
+
+
 def read_runs(
     handle: _core.ReaderHandle,
     selection: _core.Selection,
@@ -97,10 +106,10 @@ def read_runs(
     jobs: list[_Job] = []
     values: list[_Value] = []
     for target in targets:
-        runs = handle.plan_chunks(selection, target.row, target.box, RUN_BYTES)
+        runs = handle.plan_chunks(selection, target.row, target.box, verify, RUN_BYTES)
         whole: dict[int, _Value] = {}
-        if verify != _core.VERIFY["off"]:
-            whole = _whole_values(selection, target, runs)
+        if verify == _core.VERIFY["full"] or (target.box is None and verify != _core.VERIFY["off"]):
+            whole = _whole_values(target.row, runs)
             values += whole.values()
         parts = runs["slice"].tolist()
         jobs += [_Job(target, runs[at : at + 1], whole.get(part)) for at, part in enumerate(parts)]
@@ -109,20 +118,12 @@ def read_runs(
         handle.check_raw(selection, value.row, value.part, value.crcs)
 
 
-def _whole_values(
-    selection: _core.Selection, target: Target, runs: NDArray[Any]
-) -> dict[int, _Value]:
+def _whole_values(row: int, runs: NDArray[Any]) -> dict[int, _Value]:
     """The stored values of which the runs are all, by number of the slice."""
-    record, found = selection.rows[target.row], {}
     parts, inverse = np.unique(runs["slice"], return_inverse=True)
-    counts = np.bincount(inverse, runs["count"].astype(np.int64), len(parts))
-    for part, count in zip(parts.tolist(), counts.tolist(), strict=True):
-        stored = record["stored"]
-        if part != _core.WHOLE:
-            stored = selection.slice_rows[int(record["slices_first"]) + part]["stored"]
-        if int(count) == -(-int(stored["raw_size"]) // int(stored["chunk_size"])):
-            found[part] = _Value(target.row, part, int(count))
-    return found
+    counts = np.bincount(inverse, runs["count"].astype(np.int64), len(parts)).astype(np.int64)
+    pairs = zip(parts.tolist(), counts.tolist(), strict=True)
+    return {part: _Value(row, part, count) for part, count in pairs}
 
 
 def _work_off(

@@ -3,25 +3,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt import _core
+from ckptfmt.errors import CkptfmtError
 
-__all__ = ["fetch", "fetch_strings", "is_compressed"]
+__all__ = ["check_values", "fetch", "fetch_strings", "is_compressed"]
 
 
 def is_compressed(selection: _core.Selection, row: int) -> bool:
     """Whether a stored value of this tensor is."""
-    record = selection.rows[row]
-    flags = record["stored"]["flags"]
-    if record["slice_count"]:
-        first = int(record["slices_first"])
-        parts = selection.slice_rows[first : first + int(record["slice_count"])]
-        flags = np.bitwise_or.reduce(parts["stored"]["flags"])
-    return bool(flags & _core.STORED_COMPRESSED)
+    stored = stored_values(selection, row)
+    return any(int(value["flags"]) & _core.STORED_COMPRESSED for value in stored)
 
 
 def fetch(
@@ -50,3 +47,41 @@ def fetch_strings(
     from ckptfmt.compression import decoding  # noqa: PLC0415 (as above)
 
     return decoding.read_strings(handle, selection, row, box, verify)
+
+
+def check_values(
+    handle: _core.ReaderHandle, damaged: Collection[str | None], tell: Callable[[int], None]
+) -> list[CkptfmtError]:
+    """What verifying adds for compressed values: that they decode, and to what was saved.
+
+    Args:
+        handle: a checkpoint of which the C core has checked all that needs no decoder.
+        damaged: names of tensors that are known to be damaged; they are left out.
+        tell: called with the stored bytes of each compressed tensor once it is done.
+
+    Returns:
+        What is wrong, one error a tensor.
+    """
+    selection = handle.list_all()
+    found: list[CkptfmtError] = []
+    for row, name in enumerate(selection.names()):
+        if not is_compressed(selection, row):
+            continue
+        from ckptfmt.compression import decoding  # noqa: PLC0415 (as above)
+
+        if name not in damaged:
+            try:
+                decoding.check(handle, selection, row)
+            except CkptfmtError as error:
+                found.append(error)
+        tell(sum(int(stored["size"]) for stored in stored_values(selection, row)))
+    return found
+
+
+def stored_values(selection: _core.Selection, row: int) -> list[Any]:
+    """The stored values of a tensor, as the columns have them."""
+    record = selection.rows[row]
+    if not record["slice_count"]:
+        return [record["stored"]]
+    first = int(record["slices_first"])
+    return list(selection.slice_rows[first : first + int(record["slice_count"])]["stored"])

@@ -139,6 +139,10 @@ static ckptfmt_status plan_boxed(planning *p, const packed *v, const int64_t *bo
 	cf_plan plan;
 	cf_run run;
 	CF_TRY(cf_geometry_plan(v->selection, v->row, v->slice, box, v->dtype->size, &plan, err));
+	if (p->transfer.verify == CKPTFMT_VERIFY_FULL) {
+		add_run(p, v, 0, cf_plan_run_count(&plan) == 0 ? 0 : v->chunk_count);
+		return CKPTFMT_OK;
+	}
 	while (cf_plan_next(&plan, &run)) {
 		uint64_t begin = run.stored_offset / v->stored->chunk_size;
 		uint64_t end = (run.stored_offset + run.size - 1) / v->stored->chunk_size + 1;
@@ -217,14 +221,15 @@ static ckptfmt_status plan_row(planning *p, const ckptfmt_selection *selection, 
 }
 
 ckptfmt_status ckptfmt_reader_plan_chunks(ckptfmt_reader *reader, const ckptfmt_selection *selection, uint64_t row,
-	const int64_t *box, uint64_t bytes_max, ckptfmt_chunk_run *runs, uint64_t capacity, uint64_t *count,
+	const int64_t *box, int32_t verify, uint64_t bytes_max, ckptfmt_chunk_run *runs, uint64_t capacity, uint64_t *count,
 	ckptfmt_error *err)
 {
 	planning p = {reader, {0}, bytes_max, runs, capacity, 0};
 	ckptfmt_status status;
 	*count = 0;
 	CF_TRY(check_row(reader, selection, row, err));
-	cf_transfer_begin(&p.transfer, reader, selection, CKPTFMT_VERIFY_AUTO);
+	CF_TRY(cf_reader_check_call(reader, selection, verify, err));
+	cf_transfer_begin(&p.transfer, reader, selection, verify);
 	status = plan_row(&p, selection, row, box, err);
 	cf_transfer_end(&p.transfer);
 	*count = status == CKPTFMT_OK ? p.count : 0;
@@ -301,6 +306,7 @@ ckptfmt_status ckptfmt_reader_read_chunks(ckptfmt_reader *reader, const ckptfmt_
 typedef struct placing {
 	const packed *v;
 	bool straight;              /* one after the other, from `destination` on: a whole tensor, or strings */
+	bool nowhere;               /* they are only summed */
 	cf_plan plan;
 	uint8_t *destination;
 	uint8_t *scratch;           /* of a chunk; NULL while `straight` */
@@ -319,7 +325,7 @@ static void place_chunk(placing *p, uint64_t chunk, const cf_chunk *parts, const
 		*crc = ckptfmt_crc32c(0, to, size);
 	if (p->swap)
 		cf_swap_bytes(to, size, unit_of(p->v));
-	if (p->straight)
+	if (p->straight || p->nowhere)
 		return;
 	cf_plan_seek(&p->plan, begin);
 	while (cf_plan_next(&p->plan, &run) && run.stored_offset < end) {
@@ -334,7 +340,15 @@ static ckptfmt_status prepare_place(placing *p, const int64_t *box, uint64_t des
 	const packed *v = p->v;
 	bool fixed = v->dtype->storage == CKPTFMT_STORAGE_FIXED;
 	uint64_t needed = v->stored->raw_size;
-	p->straight = !fixed || (box == NULL && v->slice == CF_WHOLE_TENSOR);
+	p->nowhere = p->destination == NULL;
+	p->straight = !p->nowhere && (!fixed || (box == NULL && v->slice == CF_WHOLE_TENSOR));
+	if (!p->straight) {
+		p->scratch = cf_allocate(v->stored->chunk_size);
+		if (p->scratch == NULL)
+			return cf_fail_memory(err);
+	}
+	if (p->nowhere)
+		return CKPTFMT_OK;
 	if (!p->straight) {
 		const int64_t *dims = cf_selection_dims(v->selection, v->row->dims_first);
 		int64_t count = v->row->element_count;
@@ -345,9 +359,6 @@ static ckptfmt_status prepare_place(placing *p, const int64_t *box, uint64_t des
 		if (!cf_mul_u64((uint64_t)count, v->dtype->size, &needed))
 			return cf_fail(err, CKPTFMT_FAIL_BAD_SHAPE, CF_NO_OFFSET, "ENT-5: the size in bytes does not fit 64 bits");
 		CF_TRY(cf_geometry_plan(v->selection, v->row, v->slice, box, v->dtype->size, &p->plan, err));
-		p->scratch = cf_allocate(v->stored->chunk_size);
-		if (p->scratch == NULL)
-			return cf_fail_memory(err);
 	}
 	if (needed != destination_size)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the destination has %llu bytes, the value %llu",
