@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from ckptfmt import _core, dtypes
 from ckptfmt.compression import coding
-from ckptfmt.threads import share
+from ckptfmt.threads import Stop, share
 
 __all__ = ["check", "finish", "read_runs", "read_strings"]
 
@@ -132,7 +131,7 @@ def _work_off(
     def work(number: int) -> None:
         _serve(handle, selection, jobs[number], verify)
 
-    share(len(jobs), work, coding.threads(), "ckptfmt-decode", threading.Event())
+    share(len(jobs), work, coding.threads(), "ckptfmt-decode", Stop())
 
 
 def _serve(handle: _core.ReaderHandle, selection: _core.Selection, job: _Job, verify: int) -> None:

@@ -4,7 +4,6 @@ threads; into the file in the order given."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ from ckptfmt import _core, names
 from ckptfmt.compression import coding
 from ckptfmt.compression.choosing import RAW, Choice, choose, efforts_of
 from ckptfmt.compression.settings import Compression
-from ckptfmt.threads import share
+from ckptfmt.threads import Stop, share
 
 __all__ = ["add"]
 
@@ -226,7 +225,7 @@ class _Adding:
 
     @staticmethod
     def _share(count: int, work: Callable[[int], None]) -> None:
-        share(count, work, coding.threads(), "ckptfmt-encode", threading.Event())
+        share(count, work, coding.threads(), "ckptfmt-encode", Stop())
 
 
 def _raw_bytes(value: _Value) -> NDArray[np.uint8]:
