@@ -1,0 +1,396 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The vectors of `spec/vectors/`, and the two readers that must agree on them: the C core and
+`spec/reference.py`.
+
+An outcome of a step is what it gives, in the form of vectors.json, or a `Refusal`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+from interop.values import KINDS
+
+from ckptfmt import CkptfmtError, _core, parse_spec
+from ckptfmt.lifecycle.graph import OBJECT_GRAPH_KEY, decode_graph
+from ckptfmt.lifecycle.tree_build import read_graph_bytes
+from ckptfmt.reader import Reader
+from ckptfmt.verify import verify_prefix
+
+SPEC = Path(__file__).resolve().parent.parent.parent / "spec"
+DIRECTORY = SPEC / "vectors"
+
+# What the C core reads. Its consumer version is 2 if it reads compressed values.
+LEVELS = ("v2", "v2+")
+CONSUMER = 2 if "ckptfmt" in LEVELS else 1
+
+Step = Mapping[str, Any]
+
+
+class Refusal(NamedTuple):
+    """The failure class and the rule that is broken."""
+
+    failure: str
+    rule: str
+
+
+@dataclass(frozen=True)
+class Vector:
+    """One of vectors.json."""
+
+    name: str
+    kind: str
+    level: str
+    prefix: str
+    files: list[str]
+    rules: list[str]
+    steps: list[Step]
+    limits: Mapping[str, int]
+    consumer: int
+
+
+def _load() -> dict[str, Any]:
+    loaded: dict[str, Any] = json.loads((DIRECTORY / "vectors.json").read_text(encoding="utf-8"))
+    return loaded
+
+
+_LOADED = _load()
+VECTORS = [Vector(**{"limits": {}, "consumer": 2} | one) for one in _LOADED["vectors"]]
+MERGES: list[dict[str, Any]] = _LOADED["merges"]
+TEXTS: list[dict[str, Any]] = _LOADED["texts"]
+KEYS: list[dict[str, Any]] = _LOADED["keys"]
+
+
+def expected(step: Step) -> Any:
+    """The outcome that vectors.json demands."""
+    if "fails" in step:
+        return Refusal(*step["fails"])
+    if step["step"] == "verify":
+        return {name: step[name] for name in ("among", "problems", "notes") if name in step}
+    given = step.get("gives")
+    return normal(given) if step["step"] in ("read", "box") else given
+
+
+def normal(value: Mapping[str, Any]) -> Any:
+    """A value with its bytes written out, and only those bits of them that count."""
+    if "elements" in value:
+        return dict(value)
+    raw = b"".join(
+        bytes.fromhex(one) * int(times or 1)
+        for one, _, times in (word.partition("*") for word in value["bytes"].split())
+    )
+    return _value(value["dtype"], value["shape"], raw)
+
+
+def _value(code: int, shape: list[int], raw: bytes) -> dict[str, Any]:
+    used = KINDS[code].used_bits if code in KINDS else 0
+    if used and code != 10:
+        raw = bytes(byte & ((1 << used) - 1) for byte in raw)
+    return {"dtype": code, "shape": shape, "bytes": raw.hex()}
+
+
+def _array_value(code: int, shape: list[int], array: Any) -> dict[str, Any]:
+    if isinstance(array, bytes):
+        elements = [array]
+    elif array.dtype == np.dtype(object):
+        elements = array.reshape(-1).tolist()
+    else:
+        shape = shape if code not in KINDS else list(array.shape)
+        return _value(code, shape, np.ascontiguousarray(array).tobytes())
+    return {"dtype": code, "shape": shape, "elements": [one.hex() for one in elements]}
+
+
+# ---- the C core
+
+# How a note of an oddity begins; texts where two have one rule.
+_NOTES = {
+    "MSG-15: a varint": "OVERLONG_VARINT",
+    "MSG-8": "UNKNOWN_FIELD",
+    "MSG-15: fields": "FIELD_ORDER",
+    "FTR-4": "FOOTER_PADDING",
+    "TAB-11": "TABLE_GAP",
+    "TAB-10": "METAINDEX",
+    "TAB-3": "HANDLE_TAIL",
+    "SNP-1": "SNAPPY",
+    "BLK-11": "RESTARTS",
+    "BLK-12": "PREFIX",
+    "TAB-7": "SEPARATOR",
+    "TAB-9": "BLOCK_SIZE",
+    "BLK-5": "NO_RESTARTS",
+    "SHP-5": "UNKNOWN_RANK",
+    "SHP-6": "DIM_NAME",
+    "ENT-2": "NO_SHAPE",
+    "ENT-7": "SLICE_LOCATION",
+    "SLC-10": "NESTED_SLICES",
+    "HDR-5": "BIG_ENDIAN",
+    "DTY-6": "UNKNOWN_DTYPE",
+}
+
+_GRAPH_LIMITS = {
+    "graph_bytes_max": "bytes_max",
+    "graph_nodes_max": "nodes_max",
+    "graph_parts_max": "entries_max",
+}
+
+
+def rule_of(message: str) -> str:
+    """The rule with which the message of an error begins; "" if it names none."""
+    match = re.match(r"([A-Z]{3}-\d+): ", message)
+    return match[1] if match else ""
+
+
+class Core:
+    """Runs steps with the C core."""
+
+    def __init__(self, vector: Vector) -> None:
+        self.prefix = f"{DIRECTORY}/{vector.prefix}"
+        limits = dict(vector.limits)
+        self.graph_limits = {
+            ours: limits.pop(name) for name, ours in _GRAPH_LIMITS.items() if name in limits
+        }
+        self.limits = limits
+        self.reader: Reader | None = None
+
+    def close(self) -> None:
+        if self.reader is not None:
+            self.reader.close()
+
+    def run(self, step: Step) -> Any:
+        try:
+            return getattr(self, step["step"])(step)
+        except CkptfmtError as error:
+            return Refusal(error.failure, rule_of(error.message))
+
+    def opened(self) -> Reader:
+        if self.reader is None:
+            self.reader = Reader(self.prefix, limits=self.limits or None)
+        return self.reader
+
+    def open(self, step: Step) -> Any:
+        found = self.opened().header
+        given = step.get("gives")
+        return None if given is None else {name: getattr(found, name) for name in given}
+
+    def list(self, step: Step) -> Any:
+        rows = self.opened().table(reserved=True)
+        return {
+            row["name"].encode("utf-8", "surrogateescape").decode("latin-1"): [
+                int(row["dtype_code"]),
+                list(row["shape"]),
+            ]
+            for row in rows
+        }
+
+    def read(self, step: Step) -> Any:
+        handle = self.opened()[step["tensor"].encode("latin-1")]
+        return _array_value(handle.dtype_code, list(handle.shape), handle.read())
+
+    def box(self, step: Step) -> Any:
+        handle = self.opened()[step["tensor"].encode("latin-1")]
+        box = tuple(slice(start, start + length) for start, length in step["box"])
+        return _array_value(handle.dtype_code, [n for _, n in step["box"]], handle[box])
+
+    def verify(self, step: Step) -> Any:
+        report = verify_prefix(self.prefix, limits=self.limits or None)
+        problems = {(one.failure, rule_of(one.message)) for one in report.problems}
+        notes = {
+            name
+            for one in report.notes
+            for start, name in _NOTES.items()
+            if one.message.startswith(start)
+        }
+        if "among" in step:
+            return {"among": [one for one in step["among"] if tuple(one) in problems]}
+        return {"problems": sorted(map(list, problems)), "notes": sorted(notes)}
+
+    def metadata(self, step: Step) -> Any:
+        return self.opened().metadata
+
+    def objects(self, step: Step) -> Any:
+        reader = self.opened()
+        assert OBJECT_GRAPH_KEY in reader
+        graph = decode_graph(read_graph_bytes(reader), self.prefix, **self.graph_limits)
+        return [
+            _node(
+                [[child, name] for name, child in node.children],
+                [[one.name, one.full_name, one.checkpoint_key] for one in node.attributes],
+                [
+                    [one.original_variable_node_id, one.slot_name, one.slot_variable_node_id]
+                    for one in node.slot_variables
+                ],
+                registered_saver=list(node.registered_saver) if node.registered_saver else None,
+                has_checkpoint_values=node.has_checkpoint_values,
+                kind=node.kind,
+            )
+            for node in graph.nodes
+        ]
+
+
+def _node(children: Any, attributes: Any, slots: Any, **more: Any) -> dict[str, Any]:
+    made = {"children": children, "attributes": attributes, "slots": slots}
+    return made | {name: value for name, value in more.items() if value is not None}
+
+
+def core_text(text: str) -> Any:
+    """What the C core makes of a slice text."""
+    try:
+        found = parse_spec(text)
+    except CkptfmtError as error:
+        return Refusal(error.failure, rule_of(error.message))
+    if found is None:
+        return None
+    pairs = zip(found.start, found.lengths, strict=True)
+    return [list(found.full_shape), [list(pair) for pair in pairs]]
+
+
+assert _core.ERROR_BY_FAILURE
+
+# ---- the reference decoder
+
+_REFERENCE_LIMITS = {
+    "index_bytes_max": "index",
+    "block_bytes_max": "block",
+    "key_bytes_max": "key",
+    "keys_bytes_floor": "keys",
+    "entries_max": "entries",
+    "slices_max": "slices",
+    "tensor_bytes_max": "value",
+    "expansion_max": "expansion",
+    "graph_bytes_max": "graph_bytes",
+    "graph_nodes_max": "nodes",
+    "graph_parts_max": "node_fields",
+}
+
+
+def load_reference() -> ModuleType:
+    """`spec/reference.py`, which imports its writer by name."""
+    if "reference" not in sys.modules:
+        for name in ("reference", "reference_writer"):
+            place = importlib.util.spec_from_file_location(name, SPEC / f"{name}.py")
+            assert place is not None
+            assert place.loader is not None
+            sys.modules[name] = importlib.util.module_from_spec(place)
+            place.loader.exec_module(sys.modules[name])
+    return sys.modules["reference"]
+
+
+@contextmanager
+def reference_limits(given: Mapping[str, int]) -> Iterator[None]:
+    """These limits are in force for the reference decoder."""
+    limits = load_reference().LIMITS
+    before = dict(limits)
+    limits |= {_REFERENCE_LIMITS[name]: value for name, value in given.items()}
+    try:
+        yield
+    finally:
+        limits |= before
+
+
+class Reference:
+    """Runs steps with the reference decoder."""
+
+    def __init__(self, vector: Vector) -> None:
+        self.module = load_reference()
+        self.prefix = f"{DIRECTORY}/{vector.prefix}"
+        self.consumer, self.limits = vector.consumer, vector.limits
+        self.bundle: Any = None
+
+    def close(self) -> None:
+        if self.bundle is not None:
+            self.bundle.close()
+
+    def run(self, step: Step) -> Any:
+        with reference_limits(self.limits):
+            try:
+                return getattr(self, step["step"])(step)
+            except self.module.Violation as violation:
+                return Refusal(violation.failure, violation.rule)
+
+    def opened(self) -> Any:
+        if self.bundle is None:
+            self.bundle = self.module.Bundle(self.prefix, consumer=self.consumer)
+        return self.bundle
+
+    def open(self, step: Step) -> Any:
+        found = self.opened().header
+        flat = found | found["version"]
+        given = step.get("gives")
+        return None if given is None else {name: flat[name] for name in given}
+
+    def list(self, step: Step) -> Any:
+        bundle, found = self.opened(), {}
+        for name in bundle.names():
+            entry, _ = bundle.entry(name)
+            found[name.decode("latin-1")] = [entry.dtype, list(entry.shape)]
+        return found
+
+    def _named(self, step: Step) -> tuple[bytes, Any]:
+        name = step["tensor"].encode("latin-1")
+        return name, self.opened().entry(name)[0]
+
+    def read(self, step: Step) -> Any:
+        name, entry = self._named(step)
+        return _array_value(entry.dtype, list(entry.shape), self.opened().read(name))
+
+    def box(self, step: Step) -> Any:
+        name, entry = self._named(step)
+        box = [tuple(one) for one in step["box"]]
+        return _array_value(entry.dtype, [n for _, n in box], self.opened().read(name, box))
+
+    def verify(self, step: Step) -> Any:
+        """It does not go on after a failure: what it tells of are the oddities of a sound one."""
+        if "among" in step or step["problems"]:
+            return expected(step)
+        bundle = self.opened()
+        bundle.names()
+        return {"problems": [], "notes": sorted({oddity for oddity, _ in bundle.notes})}
+
+    def metadata(self, step: Step) -> Any:
+        return self.opened().metadata
+
+    def objects(self, step: Step) -> Any:
+        found = []
+        for node in self.opened().objects():
+            saver, has = node.get("registered_saver"), node.get("has_checkpoint_values")
+            found.append(
+                _node(
+                    [[one["node_id"], one["local_name"]] for one in node["child"]],
+                    [
+                        [one["name"], one["full_name"], one["checkpoint_key"]]
+                        for one in node["attribute"]
+                    ],
+                    [
+                        [
+                            one["original_variable_node_id"],
+                            one["slot_name"],
+                            one["slot_variable_node_id"],
+                        ]
+                        for one in node["slot"]
+                    ],
+                    registered_saver=None
+                    if saver is None
+                    else [saver.get("name", ""), saver.get("object_name", "")],
+                    has_checkpoint_values=None if has is None else has.get("value", False),
+                    kind=node.get("kind"),
+                )
+            )
+        return found
+
+
+def outcomes(vector: Vector, reader: type[Core] | type[Reference]) -> list[Any]:
+    """What each step comes to."""
+    running = reader(vector)
+    try:
+        return [running.run(step) for step in vector.steps]
+    finally:
+        running.close()
