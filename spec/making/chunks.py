@@ -103,9 +103,20 @@ def chunk_checksums(out: Vectors) -> None:
     bad("ext-4-many", "EXT-4", num(2, 4) + msg(3, crcs + bytes(4)))
     bad("ext-4-no-size", "EXT-4", msg(3, crcs))
     bad("ext-4-no-crcs", "EXT-4", num(2, 4))
-    large = entry(UINT8, [2**33], 2**33, 0, offset=2, tail=extension(num(2, 2**32) + msg(3, bytes(8))))
+    large = entry(
+        UINT8, [2**33], 2**33, 0, offset=2, tail=extension(num(2, 2**32) + msg(3, bytes(8)))
+    )
     listed_large = (UINT8, [2**33])
-    out.at_read("ext-4-chunk-size", large, b"", listed_large, "BAD_ENTRY", "EXT-4", more_problems=True, level="v2+")
+    out.at_read(
+        "ext-4-chunk-size",
+        large,
+        b"",
+        listed_large,
+        "BAD_ENTRY",
+        "EXT-4",
+        more_problems=True,
+        level="v2+",
+    )
     bad("ext-5", "EXT-5", num(2, 10) + msg(3, crcs_of(data, 10)))
     bad("ext-5-size-0", "EXT-5", num(2, 4), value=u8(dims=[0]))
     wrong = num(2, 4) + msg(3, crcs[:4] + bytes(4) + crcs[8:])
@@ -137,7 +148,9 @@ def chunk_checksums(out: Vectors) -> None:
         ("msg-5-extension", b"\x1a\5", "MSG-5"),
     ):
         message = with_extension(TEN, content)
-        out.at_entry(name, message, "BAD_PROTO", rule, data=data, level="v2+", rules=f"{rule} EXT-1")
+        out.at_entry(
+            name, message, "BAD_PROTO", rule, data=data, level="v2+", rules=f"{rule} EXT-1"
+        )
 
 
 def store_of(out: Vectors) -> None:
@@ -372,14 +385,23 @@ def damaged(out: Vectors) -> None:
     bad("cmp-4-cut", "CMP-4", sizes=b"\x8b")
     bad("ext-2-compressed", "EXT-2", crcs=[parts.crc32c(chunk)], tail=msg(3, b"\0\0\0"))
     unpacked = Value(UINT8, (16,), SEVENS.raw)
-    bad("cmp-4-number", "CMP-4", value=unpacked, sizes=b"", tail=num(4, len(chunk)), notes="UNKNOWN_FIELD")
+    bad(
+        "cmp-4-number",
+        "CMP-4",
+        value=unpacked,
+        sizes=b"",
+        tail=num(4, len(chunk)),
+        notes="UNKNOWN_FIELD",
+    )
     bad("cmp-5-zero", "CMP-5", chunks=[b""])
     bad("cmp-5-large", "CMP-5", chunks=[b"\0" + bytes(17)])
     wide = Value(UINT8, (8192,), b"\5" * 8192)
     runs = [b"\1" + parts.run_frame(5, 4096)] * 2
     bad("cmp-1-sum", "CMP-1", value=wide, chunks=runs, sizes=[len(runs[0]), len(runs[0]) - 1])
     bad("cmp-6-fixed", "ENT-5", raw_size=17, rules="CMP-6 ENT-5")
-    bad("cmp-6-uncompressed-size", "ENT-5", value=u8(*[7] * 12), raw=SEVENS.raw, rules="CMP-6 ENT-5")
+    bad(
+        "cmp-6-uncompressed-size", "ENT-5", value=u8(*[7] * 12), raw=SEVENS.raw, rules="CMP-6 ENT-5"
+    )
     unknown = Value(34, (16,), SEVENS.raw)
     notes = "UNKNOWN_DTYPE"
     bad("cmp-8", "DTY-6", "UNSUPPORTED", unknown, notes=notes, rules="CMP-8 DTY-6")
@@ -401,7 +423,15 @@ def damaged(out: Vectors) -> None:
     listed = (UINT8, THREE.dims)
     given: dict[str, Any] = {"level": "ckptfmt", "head": COMPRESSED_HEADER}
     out.at_read(
-        "cmp-21", message, bytes(damage), listed, "CHECKSUM", "CMP-11", *steps, rules="CMP-11 CMP-21", **given
+        "cmp-21",
+        message,
+        bytes(damage),
+        listed,
+        "CHECKSUM",
+        "CMP-11",
+        *steps,
+        rules="CMP-11 CMP-21",
+        **given,
     )
     chunk_rules: list[tuple[str, str, Value, bytes]] = [
         ("cmp-12", "CMP-12", SEVENS, b"\4" + SEVENS.raw),
@@ -455,7 +485,9 @@ def damaged(out: Vectors) -> None:
     raw = words.stored()[0]
     listed = (STRING, [3])
 
-    def of_strings(name: str, rule: str, raw: bytes, failure: str = "BAD_ENTRY", **more: Any) -> None:
+    def of_strings(
+        name: str, rule: str, raw: bytes, failure: str = "BAD_ENTRY", **more: Any
+    ) -> None:
         more.setdefault("raw_crc", words.stored()[1])
         chunk = b"\0" + raw
         message, stored = compressed(words, [chunk], raw=raw, **more)
@@ -469,7 +501,9 @@ def damaged(out: Vectors) -> None:
     blobs = Value(VARIANT, (1,), elements=(b"one",))
     message, stored = compressed(blobs, [b"\0" + blobs.stored()[0]], raw_crc=1)
     listed = (VARIANT, [1])
-    out.at_read("cmp-var-4", message, stored, listed, "CHECKSUM", "VAR-4", rules="CMP-6 VAR-4", **given)
+    out.at_read(
+        "cmp-var-4", message, stored, listed, "CHECKSUM", "VAR-4", rules="CMP-6 VAR-4", **given
+    )
     many = Value(UINT8, (2**24,))
     message, stored = compressed(
         many, [b"\1" + parts.run_frame(7, 16)], raw=b"", raw_size=2**24, chunk_size=2**24

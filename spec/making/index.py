@@ -29,7 +29,7 @@ ROWS, DATA = store(MORE)
 def names(out: Vectors) -> None:
     index, data = parts.table(A), b"\1\2"
     good = files_of(index, data)
-    out.plain("minimal", "NAM-2 NAM-3 NAM-4 FTR-2 TAB-8", {b"x": FLOATS})
+    out.plain("minimal", "NAM-2 NAM-3 NAM-4 FTR-2 BLK-1 ENT-1 TAB-8", {b"x": FLOATS})
     out.sound("header-only", "TAB-8 BLK-13 SHP-1", files_of(parts.table(), b""), {})
     out.add("nam-1-nul", "NAM-1", {}, opens(fails=("BAD_PATH", "NAM-1")), suffix="\0")
     out.sound("nam-1-empty", "NAM-1", good, ONE, suffix="/")

@@ -55,7 +55,11 @@ def add(out: Vectors) -> None:
     conflict = ["MERGE_CONFLICT", "MRG-3"]
     same = made.bundle("same", [(b"a", u8(9).entry())], b"\x09")
     made.add("mrg-3", "MRG-3", [one, same], fails=conflict)
-    made.add("mrg-1", "MRG-1", [one, "merge/none"], fails=["CHECKPOINT_NOT_FOUND", "MRG-1"])
+    made.add("mrg-1", "MRG-1", [one, "merge/none"], fails=["CHECKPOINT_NOT_FOUND", ""])
+    allow: dict[str, object] = {"allow_missing": True}
+    none_left = ["CHECKPOINT_NOT_FOUND", "MRG-1"]
+    made.add("mrg-1-none-left", "MRG-1", ["merge/none"], fails=none_left, **allow)
+    made.add("mrg-1-allowed", "MRG-1", ["merge/none", one, two], gives=both, **allow)
     made.add("mrg-10-twice", "MRG-10", [one, one], fails=["ARGUMENT", "MRG-10"])
     big = made.bundle("big", [(b"d", c.entry())], c.raw, header(endianness=1))
     made.add("mrg-2-order", "MRG-2", [one, big], fails=["MERGE_CONFLICT", "MRG-2"])
@@ -89,6 +93,13 @@ def add(out: Vectors) -> None:
         ]
         third = made.bundle(name, rows, piece.raw)
         made.add(name, rule, [slices[0], third], fails=["MERGE_CONFLICT", rule])
+    made.bundle("spare", [(b"d", c.entry(shard=1))], b"none", header(2))
+    for shard, content in ((0, b"none"), (1, c.raw)):
+        made.files[f"merge/spare.data-{shard:05d}-of-00002"] = content
+    del made.files["merge/spare.data-00000-of-00001"]
+    rows = [(b"a", a.entry()), (b"d", c.entry(shard=1))]
+    result = made.index("one-spare", rows, header(2))
+    made.add("mrg-9", "MRG-9", [one, "merge/spare"], gives=result)
     unknown = num(99, 5) + msg(98, b"kept")
     odd = num(1, 9) + num(1, 4, 3) + msg(2, parts.shape([2])) + num(5, 2)
     odd += parts.fixed(6, parts.mask(parts.crc32c(b.raw))) + unknown
@@ -109,8 +120,11 @@ def add(out: Vectors) -> None:
     made.add("mrg-15", "MRG-15", [one, zipped], gives=result, level="ckptfmt")
     texts = [strings(one, dims=[]) for one in (b'{"a":1}', b'{"a":1}', b'{"a":2}')]
     told = [
-        made.bundle(f"metadata-{number}", [(METADATA, one.entry()), (name, c.entry(12))],
-                    one.stored()[0] + c.raw)
+        made.bundle(
+            f"metadata-{number}",
+            [(METADATA, one.entry()), (name, c.entry(12))],
+            one.stored()[0] + c.raw,
+        )
         for number, (one, name) in enumerate(zip(texts, (b"a", b"b", b"c"), strict=True))
     ]
     rows = [(METADATA, texts[0].entry()), (b"a", c.entry(12)), (b"b", c.entry(12, shard=1))]

@@ -66,7 +66,9 @@ def add(out: Vectors) -> None:
     def good(name: str, rules: str, content: bytes, nodes: list[Json]) -> None:
         whole(name, rules, content, objects(nodes))
 
-    def bad(name: str, rule: str, content: bytes | Value, failure: str = "BAD_PROTO", **more: Any) -> None:
+    def bad(
+        name: str, rule: str, content: bytes | Value, failure: str = "BAD_PROTO", **more: Any
+    ) -> None:
         whole(name, rule, content, objects(fails=(failure, rule)), **more)
 
     values = {KEY_M.encode(): u8(2), KEY_V.encode(): u8(1), GRAPH: strings(graph(*NODES), dims=[])}

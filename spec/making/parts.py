@@ -431,18 +431,14 @@ def runs_frame(data: bytes) -> bytes:
 def planes_of(data: bytes, unit: int, *, rotate: bool = False) -> list[bytes]:
     """CMP-15, CMP-17."""
     bits = 8 * unit
-    units = [
-        int.from_bytes(data[at : at + unit], "little") for at in range(0, len(data), unit)
-    ]
+    units = [int.from_bytes(data[at : at + unit], "little") for at in range(0, len(data), unit)]
     if rotate:
         units = [(one << 1 | one >> (bits - 1)) & ((1 << bits) - 1) for one in units]
     turned = [one.to_bytes(unit, "little") for one in units]
     return [bytes(one[plane] for one in turned) for plane in range(unit)]
 
 
-def planes_chunk(
-    data: bytes, unit: int, frames: Sequence[bool], *, rotate: bool = False
-) -> bytes:
+def planes_chunk(data: bytes, unit: int, frames: Sequence[bool], *, rotate: bool = False) -> bytes:
     """A chunk of method PLANES or ROTATED; the planes for which `frames` is true as frames."""
     stored = [
         runs_frame(plane) if framed else plane

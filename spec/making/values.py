@@ -38,7 +38,9 @@ def pieces(
     entry, theirs, and the bytes."""
     rows, data = [], b""
     for one in boxes_of:
-        shape = tuple(dim if length == -1 else length for (_, length), dim in zip(one, dims, strict=True))
+        shape = tuple(
+            dim if length == -1 else length for (_, length), dim in zip(one, dims, strict=True)
+        )
         count = 1
         for size in shape:
             count *= size
@@ -62,7 +64,9 @@ def slices(out: Vectors) -> None:
         boxes(b"x", [(1, 0), (0, 2)], u8(dims=[0, 2])),
     ]
     rules = "SLC-1 SLC-2 SLC-3 SLC-4 SLC-11 KEY-1 KEY-5 KEY-6"
+    own = reads(rows[0][0], fails=("TENSOR_NOT_FOUND", "KEY-6"))
     out.beside("slices", rules, whole, data, x, *parts_of_x, extra_rows=rows)
+    out.add("key-6", "KEY-6", out[-1].files, opens(), own, reads(b"x", x))
     whole, rows, data = pieces([4, 2], [[(2, 2), (0, 2)], [(0, 2), (0, -1)]])
     mixed = u8(*EIGHT[4:], *EIGHT[:4], dims=[4, 2])
     out.beside("slc-13-order", "SLC-13 KEY-5", whole, data, mixed, extra_rows=rows)
@@ -70,7 +74,9 @@ def slices(out: Vectors) -> None:
     whole, rows, data = pieces([2, 2], grid)
     out.beside("slc-grid", "SLC-6", whole, data, u8(*EIGHT[:4], dims=[2, 2]), extra_rows=rows)
 
-    def in_entry(name: str, content: bytes, failure: str = "BAD_SLICE", rule: str = "SLC-2") -> None:
+    def in_entry(
+        name: str, content: bytes, failure: str = "BAD_SLICE", rule: str = "SLC-2"
+    ) -> None:
         bad = parts.partitioned(UINT8, [4, 2], content)
         out.at_entry(name, bad, failure, rule, data=EIGHT)
 
@@ -111,7 +117,9 @@ def slices(out: Vectors) -> None:
 
     def malformed(name: str, rule: str, *extents: bytes) -> None:
         """A slice that no key can be written for as it stands."""
-        at_read(name, rule, [4, 2], [], content=b"".join(extents), extra_rows=[], more_problems=True)
+        at_read(
+            name, rule, [4, 2], [], content=b"".join(extents), extra_rows=[], more_problems=True
+        )
 
     malformed("slc-3", "SLC-3", msg(1, num(1, 1)), parts.extent(0, 2))
     malformed("slc-4-start", "SLC-4", parts.extent(-1, 2), parts.extent(0, -1))
@@ -133,7 +141,9 @@ def slices(out: Vectors) -> None:
     needs = boxes(b"x", [(1, 2), (0, 2)], fails=("BAD_SLICE", "SLC-7"))
     at_read("slc-7", "SLC-7", [4, 2], ROWS_OF_2, first, needs, extra_rows=rows[:1])
 
-    def second(name: str, rule: str, message: bytes, failure: str = "BAD_SLICE", **more: object) -> None:
+    def second(
+        name: str, rule: str, message: bytes, failure: str = "BAD_SLICE", **more: object
+    ) -> None:
         """The second slice has this entry."""
         changed = [rows[0], (rows[1][0], message)]
         needed = boxes(b"x", [(1, 2), (0, 2)], fails=(failure, rule))
@@ -205,11 +215,12 @@ def keys(out: Vectors) -> None:
         opens(),
         lists({b"a": GOOD, b"x": Value(UINT8, tuple(dims))}),
         *(boxes(b"x", one, u8(number)) for number, one in enumerate(extents)),
-        reads(b"x", fails=("BAD_SLICE", "SLC-11")),
         reads(b"a", GOOD),
         verifies(("BAD_SLICE", "SLC-11")),
     ]
     index = parts.table(*sorted([(b"a", GOOD.entry()), (b"x", whole), *rows]))
+    hole = [opens(), reads(b"x", fails=("BAD_SLICE", "SLC-11")), reads(b"a", GOOD)]
+    out.add("slc-11-huge", "SLC-11", files_of(index, b"\1\2" + data), *hole)
     out.add("key-4-numbers", "KEY-2 KEY-4", files_of(index, b"\1\2" + data), *steps)
     name = b"a\0b\xffc"
     value = u8(1, 2, 3, 4)
@@ -320,7 +331,13 @@ def string_tensors(out: Vectors) -> None:
     out.sound("str-7", "STR-7", files_of(index, big), {b"x": value}, notes="BIG_ENDIAN")
 
     def bad(
-        name: str, raw: bytes, rule: str, failure: str = "BAD_ENTRY", *, crc: int = crc, count: int = 3
+        name: str,
+        raw: bytes,
+        rule: str,
+        failure: str = "BAD_ENTRY",
+        *,
+        crc: int = crc,
+        count: int = 3,
     ) -> None:
         message = entry(STRING, [count], len(raw), crc, offset=2)
         step = boxes(b"x", [(0, 1)], fails=(failure, rule))

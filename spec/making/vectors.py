@@ -131,7 +131,9 @@ class Vectors(list[Vector]):
         self.merges, self.texts, self.keys = [], [], []
         self.merge_files = {}
 
-    def add(self, name: str, rules: str, files: dict[str, bytes], *steps: Step, **more: Any) -> None:
+    def add(
+        self, name: str, rules: str, files: dict[str, bytes], *steps: Step, **more: Any
+    ) -> None:
         assert all(name != one.name for one in self), name
         self.append(Vector(name, rules.split(), files, list(steps), **more))
 
@@ -163,7 +165,7 @@ class Vectors(list[Vector]):
         """The index breaks a rule that opening checks."""
         found = (failure, rule)
         steps = [opens(fails=found), verifies(found, more=True)]
-        self.add(name, rule, files_of(index, b"\1\2"), *steps, **more)
+        self.add(name, more.pop("rules", rule), files_of(index, b"\1\2"), *steps, **more)
 
     def at_list(self, name: str, index: bytes, failure: str, rule: str, **more: Any) -> None:
         """It opens, and the listing breaks a rule."""
@@ -225,7 +227,14 @@ class Vectors(list[Vector]):
         self.add(name, rules or rule, files, *every, **more)
 
     def beside(
-        self, name: str, rules: str, message: bytes, data: bytes, value: Value, *steps: Step, **more: Any
+        self,
+        name: str,
+        rules: str,
+        message: bytes,
+        data: bytes,
+        value: Value,
+        *steps: Step,
+        **more: Any,
     ) -> None:
         """A sound `x`, whose bytes begin at 2, beside `a`."""
         rows = more.pop("extra_rows", ())

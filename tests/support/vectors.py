@@ -143,6 +143,10 @@ _GRAPH_LIMITS = {
 }
 
 
+def _has(problems: set[tuple[str, str]], failure: str, rule: str) -> bool:
+    return any(one[0] == failure and rule in ("", one[1]) for one in problems)
+
+
 def rule_of(message: str) -> str:
     """The rule with which the message of an error begins; "" if it names none."""
     match = re.match(r"([A-Z]{3}-\d+): ", message)
@@ -210,7 +214,8 @@ class Core:
             if one.message.startswith(start)
         }
         if "among" in step:
-            return {"among": [one for one in step["among"] if tuple(one) in problems]}
+            found = [one for one in step["among"] if _has(problems, *one)]
+            return {"among": found}
         return {"problems": sorted(map(list, problems)), "notes": sorted(notes)}
 
     def metadata(self, step: Step) -> Any:
@@ -273,7 +278,7 @@ _REFERENCE_LIMITS = {
 
 
 def load_reference() -> ModuleType:
-    """`spec/reference.py`, which imports its writer by name."""
+    """`spec/reference.py`; beside it, as a module of its own name, `reference_writer`."""
     if "reference" not in sys.modules:
         for name in ("reference", "reference_writer"):
             place = importlib.util.spec_from_file_location(name, SPEC / f"{name}.py")
@@ -282,6 +287,13 @@ def load_reference() -> ModuleType:
             sys.modules[name] = importlib.util.module_from_spec(place)
             place.loader.exec_module(sys.modules[name])
     return sys.modules["reference"]
+
+
+def reference_function(name: str) -> Any:
+    """What the reference decoder or its writer has under this name."""
+    reader = load_reference()
+    holder = reader if name in vars(reader) else sys.modules["reference_writer"]
+    return getattr(holder, name)
 
 
 @contextmanager

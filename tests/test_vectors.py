@@ -1,0 +1,337 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The test vectors of the format: made again to the same bytes, and read alike by the C core and by
+the reference decoder, value for value or with the same rule broken."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import vectors
+from support.vectors import CONSUMER, LEVELS, SPEC, VECTORS, Core, Reference, Refusal, Vector
+
+import ckptfmt
+
+Merge = Callable[[list[str], Path, bool], Refusal | None]
+
+# What the C core does otherwise than the text: by vector, and why. Empty when it is mended.
+CORE_DIFFERS: dict[str, str] = {
+    "ent-5-wraps": "ENT-5 is BAD_ENTRY, the core says BAD_SHAPE",
+    "ent-8": "a checksum of no bytes is ENT-8, the core says DAT-6",
+    "ext-2": "the core takes chunk_crcs of a size that is no multiple of 4 for EXT-4",
+    "ext-6": "a chunk's checksum is EXT-9, the core says DAT-6",
+    "ext-9": "a chunk's checksum is EXT-9, the core says DAT-6",
+    "ext-7-bad-nan": "NaN is no JSON",
+    "merge-mrg-16-differs": "metadata that differ are MRG-16, the core says MRG-3",
+    "obj-2-twice": "the last of two ids counts, whatever the first was",
+    "slc-11-huge": "memory for the whole is asked for before SLC-11 is checked",
+    "str-8-checksum": "a checksum of no bytes is ENT-8, the core says STR-6",
+}
+
+# Rules of the reference decoder that no vector can show.
+UNREACHABLE: dict[str, str] = {
+    "CMP-8": "DTY-6 comes first in the order of section 26",
+    "TXT-9": "takes an array to compare the text with",
+    "CMT-12": "takes a writer that replaces the index between opening and reading",
+}
+
+# Rules that no vector names, and why.
+WRITER = "binds writers only: what they write is compared with TensorFlow's in tests/interop"
+COMMIT = "how files are put in place, which no file shows"
+UNNAMED: dict[str, str] = {
+    "BLK-15": "what a lookup need not check: a reader may refuse more or less there",
+    "CMP-10": WRITER,
+    "DAT-9": "what it says of bytes is DAT-3",
+    "DTY-7": WRITER,
+    "EXT-10": WRITER,
+    "EXT-12": WRITER,
+    "HDR-10": WRITER,
+    "MRG-11": COMMIT,
+    "MRG-12": COMMIT,
+    "MRG-14": COMMIT,
+    "NAM-7": "a reader may or may not",
+    "OBJ-14": WRITER,
+    "SLC-12": WRITER,
+    "SLC-14": WRITER,
+    "TXT-8": "printing, of which the C core has no call of its own",
+    "TXT-9": "what a text is compared with, not the text",
+    **{f"CMT-{number}": COMMIT for number in range(1, 22)},
+}
+
+
+def rules_of_text() -> dict[str, str]:
+    """The rules of spec/format.md with their texts."""
+    text = (SPEC / "format.md").read_text(encoding="utf-8")
+    found = re.findall(r"^- \*\*\[([A-Z]{3}-\d+)\]\*\* (.*?)(?=^\S|\Z)", text, re.M | re.S)
+    return dict(found)
+
+
+def named(*lists: list[Any]) -> set[str]:
+    return {
+        rule
+        for one in lists
+        for vector in one
+        for rule in (vector.rules if isinstance(vector, Vector) else vector["rules"])
+    }
+
+
+# ---- the files
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(directory).as_posix(): path.read_bytes()
+        for path in directory.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_made_again(tmp_path: Path) -> None:
+    """Running the script gives what is committed, nothing more and nothing less."""
+    script = SPEC / "build_vectors.py"
+    subprocess.run([sys.executable, "-B", str(script), str(tmp_path)], check=True)
+    made, kept = contents(tmp_path), contents(vectors.DIRECTORY)
+    assert sorted(made) == sorted(kept)
+    assert [name for name in made if made[name] != kept[name]] == []
+
+
+def test_script_uses_no_decoder() -> None:
+    for path in [SPEC / "build_vectors.py", *(SPEC / "making").glob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            roots = {name.partition(".")[0] for name in names}
+            assert not roots & {"ckptfmt", "reference", "reference_writer", "zstandard", "numpy"}
+
+
+def test_files_are_listed_and_small() -> None:
+    kept = contents(vectors.DIRECTORY)
+    listed = {name for vector in VECTORS for name in vector.files}
+    merged = {name for name in kept if name.startswith("merge/")}
+    assert sorted(listed | merged | {"vectors.json"}) == sorted(kept)
+    assert sum(map(len, kept.values())) < 600_000
+    assert all(name.startswith(vector.kind + "/") for vector in VECTORS for name in vector.files)
+
+
+def test_names_are_distinct() -> None:
+    names = [vector.name for vector in VECTORS]
+    assert sorted(set(names)) == sorted(names)
+    assert {vector.kind for vector in VECTORS} == {"good", "odd", "bad"}
+
+
+# ---- the two readers
+
+
+def compare(vector: Vector, reader: type[Core] | type[Reference]) -> None:
+    for step, outcome in zip(vector.steps, vectors.outcomes(vector, reader), strict=True):
+        wanted = vectors.expected(step)
+        where = f"{vector.name}, {step['step']} {step.get('tensor', '')}: {outcome!r:.500}"
+        if isinstance(wanted, Refusal) and isinstance(outcome, Refusal):
+            # The messages of the library's object layer do not begin with a rule.
+            unruled = step["step"] == "objects" and reader is Core and not outcome.rule
+            assert agree(wanted, Refusal(outcome.failure, wanted.rule) if unruled else outcome), (
+                where
+            )
+        else:
+            assert outcome == wanted, where
+
+
+def agree(wanted: Refusal, found: Refusal) -> bool:
+    """The same failure and the same rule. Where the text names none, any; and what is no damage
+    need not be told with its rule."""
+    if not wanted.rule:
+        return found.failure == wanted.failure
+    if not found.rule and found.failure not in ckptfmt.CorruptError.failures:
+        return found.failure == wanted.failure
+    return found == wanted
+
+
+def marked(every: list[Any]) -> list[Any]:
+    """Parameters by their names; those of which the C core differs from the text fail."""
+    made = []
+    for one in every:
+        name = one.name if isinstance(one, Vector) else "merge-" + one["name"]
+        marks = [pytest.mark.xfail(reason=CORE_DIFFERS[name])] if name in CORE_DIFFERS else []
+        made.append(pytest.param(one, id=name, marks=marks))
+    return made
+
+
+def of_core() -> list[Vector]:
+    """Vectors of the levels that the C core reads, for readers of its consumer version."""
+    return [one for one in VECTORS if one.level in LEVELS and one.consumer in (2, CONSUMER)]
+
+
+@pytest.mark.parametrize("vector", marked(of_core()))
+def test_core(vector: Vector) -> None:
+    compare(vector, Core)
+
+
+def test_differences_are_of_vectors() -> None:
+    names = {one.name for one in VECTORS} | {"merge-" + one["name"] for one in vectors.MERGES}
+    assert set(CORE_DIFFERS) <= names
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
+def test_reference(vector: Vector) -> None:
+    compare(vector, Reference)
+
+
+def reference_text(text: str) -> Any:
+    found = vectors.reference_function("parse_slice_text")(text)
+    return found and [list(found[0]), pairs(found[1])]
+
+
+def reference_key(key: str) -> Any:
+    name, extents = vectors.reference_function("decode_slice_key")(bytes.fromhex(key))
+    return [name.hex(), pairs(extents)]
+
+
+def pairs(extents: Any) -> list[list[int]]:
+    return [[start, -1 if length is None else length] for start, length in extents]
+
+
+def of_reference(call: Callable[[], Any]) -> Any:
+    """What the call gives, or how the reference decoder refuses."""
+    try:
+        return call()
+    except vectors.load_reference().Violation as violation:
+        return Refusal(violation.failure, violation.rule)
+
+
+def demanded(one: dict[str, Any]) -> Any:
+    return Refusal(*one["fails"]) if "fails" in one else one["gives"]
+
+
+def test_slice_texts() -> None:
+    for one in vectors.TEXTS:
+        assert vectors.core_text(one["text"]) == demanded(one), one
+        assert of_reference(partial(reference_text, one["text"])) == demanded(one), one
+
+
+def test_slice_keys() -> None:
+    for one in vectors.KEYS:
+        assert of_reference(partial(reference_key, one["key"])) == demanded(one), one
+
+
+# ---- merges
+
+
+def merged_by_core(inputs: list[str], target: Path, allow_missing: bool) -> Refusal | None:
+    try:
+        if allow_missing:
+            ckptfmt.merge_v2_checkpoints(inputs, target, False, True)
+        else:
+            ckptfmt.merge(inputs, target)
+    except ckptfmt.CkptfmtError as error:
+        return Refusal(error.failure, vectors.rule_of(error.message))
+    return None
+
+
+def merged_by_reference(inputs: list[str], target: Path, allow_missing: bool) -> Refusal | None:
+    merge = partial(vectors.reference_function("merge"), allow_missing=allow_missing)
+    found: Refusal | None = of_reference(partial(merge, inputs, str(target)))
+    return found
+
+
+def merged(one: dict[str, Any], directory: Path, merge: Merge) -> bytes | Refusal:
+    """The index that merging gives, or the failure."""
+    shutil.copytree(vectors.DIRECTORY / "merge", directory / "merge")
+    inputs = [str(directory / name) for name in one["inputs"]]
+    refused = merge(inputs, directory / "merged", one.get("allow_missing", False))
+    if refused:
+        assert not list(directory.glob("merged*"))
+        return refused
+    return (directory / "merged.index").read_bytes()
+
+
+def merges_of_core() -> list[Any]:
+    return [one for one in vectors.MERGES if one.get("level", "v2") in LEVELS]
+
+
+def check_merge(one: dict[str, Any], found: bytes | Refusal) -> None:
+    if "fails" in one:
+        assert isinstance(found, Refusal)
+        assert agree(Refusal(*one["fails"]), found), found
+    else:
+        assert found == (vectors.DIRECTORY / one["gives"]).read_bytes()
+
+
+@pytest.mark.parametrize("one", marked(merges_of_core()))
+def test_core_merges(one: dict[str, Any], tmp_path: Path) -> None:
+    check_merge(one, merged(one, tmp_path, merged_by_core))
+
+
+@pytest.mark.parametrize("one", vectors.MERGES, ids=lambda one: str(one["name"]))
+def test_reference_merges(one: dict[str, Any], tmp_path: Path) -> None:
+    check_merge(one, merged(one, tmp_path, merged_by_reference))
+
+
+# ---- rules
+
+
+def checked_rules() -> list[str]:
+    """The rules of the checks of the reference decoder, and of its merge and its slice texts."""
+    reader, writer = (
+        set(re.findall(r'"([A-Z]{3}-\d+)"', (SPEC / name).read_text(encoding="utf-8")))
+        for name in ("reference.py", "reference_writer.py")
+    )
+    return sorted(reader | {rule for rule in writer if rule[:3] in ("MRG", "TXT")})
+
+
+def concerned(rule: str, directory: Path) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """What tells of the rule: its name, and a call that gives its outcome."""
+    for vector in VECTORS:
+        refused = any(rule in step.get("fails", ()) for step in vector.steps)
+        if refused or rule in vector.rules:
+            yield vector.name, partial(vectors.outcomes, vector, Reference)
+    for one in vectors.TEXTS:
+        if rule in one["rules"]:
+            yield one["text"], partial(of_reference, partial(reference_text, one["text"]))
+    for one in vectors.KEYS:
+        if rule in one["rules"]:
+            yield one["key"], partial(of_reference, partial(reference_key, one["key"]))
+    for number, one in enumerate(vectors.MERGES):
+        if rule in one["rules"]:
+            places = (directory / f"{number}-{attempt}" for attempt in itertools.count())
+            yield (
+                one["name"],
+                lambda one=one, places=places: merged(one, next(places), merged_by_reference),
+            )
+
+
+@pytest.mark.parametrize("rule", checked_rules())
+def test_every_check_is_shown(rule: str, tmp_path: Path) -> None:
+    """Without the check behind a rule, a vector has another outcome."""
+    disabled = vectors.load_reference().DISABLED
+    changed = []
+    for name, run in concerned(rule, tmp_path):
+        with_check = run()
+        disabled.add(rule)
+        try:
+            without = run()
+        except Exception as error:  # whatever comes of what the check kept out
+            without = error
+        finally:
+            disabled.clear()
+        if without != with_check:
+            changed.append(name)
+    assert bool(changed) != (rule in UNREACHABLE), changed
+
+
+def test_every_rule_is_named() -> None:
+    rules = rules_of_text()
+    assert len(rules) > 200
+    known = named(VECTORS, vectors.MERGES, vectors.TEXTS, vectors.KEYS)
+    assert known <= set(rules)
+    assert set(UNNAMED) <= set(rules)
+    assert not set(UNNAMED) & known
+    assert sorted(set(rules) - known - set(UNNAMED)) == []
