@@ -17,7 +17,7 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SKIPPED = {".git", "build", "dist", "corpus", "golden", "__pycache__"}
+SKIPPED = {".git", "build", "dist", "corpus", "golden", "vectors", "__pycache__"}
 TEXT = {".c", ".h", ".py", ".pyi", ".sh", ".md", ".toml", ".in", ".txt", ""}
 
 # A folder of csrc and what it may include besides itself.

@@ -21,7 +21,7 @@ from making.vectors import (
 HEAD: Row = (b"", header())
 A: Row = (b"a", GOOD.entry())
 ONE = {b"a": GOOD}
-MORE = {name: GOOD for name in (b"a", b"ab", b"b")}
+MORE = dict.fromkeys((b"a", b"ab", b"b"), GOOD)
 # Entries that share all their bytes would overlap: these own bytes of their own.
 ROWS, DATA = store(MORE)
 

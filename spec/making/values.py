@@ -13,7 +13,6 @@ from making.vectors import (
     STRING,
     UINT8,
     VARIANT,
-    Refusal,
     Step,
     Value,
     Vectors,
