@@ -17,14 +17,14 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from making import chunks, index, joined, messages, objects, values  # noqa: E402
+from making import chunks, examples, index, joined, messages, objects, values  # noqa: E402
 from making.vectors import Vectors  # noqa: E402
 
 
 def vectors() -> Vectors:
     """All of them."""
     made = Vectors()
-    for module in (index, messages, values, chunks, objects, joined):
+    for module in (index, messages, values, chunks, objects, joined, examples):
         module.add(made)
     return made
 

@@ -338,6 +338,12 @@ def tables(out: Vectors) -> None:
         ("file", {"index_bytes_max": 100}, out.at_open),
     ):
         step(f"tab-13-{name}", parts.table(*ROWS), "LIMIT", "TAB-13", limits=limit)
+    many = [parts.slice_((number, 1)) for number in range(60)]
+    name = b"n" * 600
+    made = parts.table((name, parts.partitioned(4, [60], *many)))
+    out.at_list("tab-13-slices", made, "LIMIT", "TAB-13", limits={"keys_bytes_floor": 1000})
+    made = parts.table((b"n" * 20, parts.partitioned(4, [60], *many)))
+    out.at_list("tab-13-slice-key", made, "LIMIT", "TAB-13", limits={"key_bytes_max": 20})
     files = files_of(parts.table(*ROWS), DATA)
     exactly = {"key_bytes_max": 2, "entries_max": 4, "index_bytes_max": len(files[".index"])}
     long = [(b"k" * 1000 + b"%02d" % number, GOOD.entry()) for number in range(60)]

@@ -213,6 +213,19 @@ def entries(out: Vectors) -> None:
     out.at_read("ent-6-absent", bad, DATA, listed, "CHECKSUM", found, rules="ENT-6 DAT-6")
     bad = entry(4, [0], 0, 1, offset=2)
     out.at_read("ent-8", bad, b"", (4, [0]), "CHECKSUM", "ENT-8")
+    bad = entry(21, [0], 0, 1, offset=2)
+    problem = [("CHECKSUM", "ENT-8")]
+    listed_none = (21, [0])
+    out.at_read(
+        "ent-8-variant",
+        bad,
+        b"",
+        listed_none,
+        "CHECKSUM",
+        "",
+        problems=problem,
+        rules="ENT-8 VAR-4",
+    )
     no_shape = entry(4, None, 1, parts.crc32c(b"\5"), offset=2)
     out.beside("ent-2", "ENT-2 SHP-1", no_shape, b"\5", u8(5, dims=[]), notes="NO_SHAPE")
     out.beside("ent-empty", "ENT-8 SHP-7", u8(dims=[0, 3]).entry(5), DATA, u8(dims=[0, 3]))

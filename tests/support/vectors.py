@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from interop.values import KINDS
 
-from ckptfmt import CkptfmtError, _core, parse_spec
+from ckptfmt import CkptfmtError, parse_spec
 from ckptfmt.lifecycle.graph import OBJECT_GRAPH_KEY, decode_graph
 from ckptfmt.lifecycle.tree_build import read_graph_bytes
 from ckptfmt.reader import Reader
@@ -99,7 +99,8 @@ def _value(code: int, shape: list[int], raw: bytes) -> dict[str, Any]:
     return {"dtype": code, "shape": shape, "bytes": raw.hex()}
 
 
-def _array_value(code: int, shape: list[int], array: Any) -> dict[str, Any]:
+def array_value(code: int, shape: list[int], array: Any) -> dict[str, Any]:
+    """What vectors.json would have of an array that a reader gave."""
     if isinstance(array, bytes):
         elements = [array]
     elif array.dtype == np.dtype(object):
@@ -197,12 +198,12 @@ class Core:
 
     def read(self, step: Step) -> Any:
         handle = self.opened()[step["tensor"].encode("latin-1")]
-        return _array_value(handle.dtype_code, list(handle.shape), handle.read())
+        return array_value(handle.dtype_code, list(handle.shape), handle.read())
 
     def box(self, step: Step) -> Any:
         handle = self.opened()[step["tensor"].encode("latin-1")]
         box = tuple(slice(start, start + length) for start, length in step["box"])
-        return _array_value(handle.dtype_code, [n for _, n in step["box"]], handle[box])
+        return array_value(handle.dtype_code, [n for _, n in step["box"]], handle[box])
 
     def verify(self, step: Step) -> Any:
         report = verify_prefix(self.prefix, limits=self.limits or None)
@@ -257,8 +258,6 @@ def core_text(text: str) -> Any:
     pairs = zip(found.start, found.lengths, strict=True)
     return [list(found.full_shape), [list(pair) for pair in pairs]]
 
-
-assert _core.ERROR_BY_FAILURE
 
 # ---- the reference decoder
 
@@ -352,12 +351,12 @@ class Reference:
 
     def read(self, step: Step) -> Any:
         name, entry = self._named(step)
-        return _array_value(entry.dtype, list(entry.shape), self.opened().read(name))
+        return array_value(entry.dtype, list(entry.shape), self.opened().read(name))
 
     def box(self, step: Step) -> Any:
         name, entry = self._named(step)
         box = [tuple(one) for one in step["box"]]
-        return _array_value(entry.dtype, [n for _, n in box], self.opened().read(name, box))
+        return array_value(entry.dtype, [n for _, n in box], self.opened().read(name, box))
 
     def verify(self, step: Step) -> Any:
         """It does not go on after a failure: what it tells of are the oddities of a sound one."""
