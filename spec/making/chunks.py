@@ -361,7 +361,9 @@ def damaged(out: Vectors) -> None:
         data: bytes | None = None,
         **more: Any,
     ) -> None:
-        outer = {key: more.pop(key) for key in ("problems", "notes", "limits") if key in more}
+        outer: dict[str, Any] = {
+            key: more.pop(key) for key in ("problems", "notes", "limits") if key in more
+        }
         head = more.pop("header", COMPRESSED_HEADER)
         message, stored = compressed(value, chunks, **more)
         steps = [boxes(b"x", [(0, 1)], fails=(failure, rule))] if box else []
@@ -420,7 +422,7 @@ def damaged(out: Vectors) -> None:
     message, stored = compressed(THREE, THREE_CHUNKS)
     damage = bytearray(stored)
     damage[len(THREE_CHUNKS[0]) + 9] ^= 1
-    listed = (UINT8, THREE.dims)
+    listed: tuple[int, Sequence[int]] = (UINT8, THREE.dims)
     given: dict[str, Any] = {"level": "ckptfmt", "head": COMPRESSED_HEADER}
     out.at_read(
         "cmp-21",

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from making import parts
 from making.parts import EMPTY_BLOCK, Row, Table, block, handle, header, literal, u32, varint
 from making.vectors import (
@@ -153,7 +156,7 @@ def blocks(out: Vectors) -> None:
     ):
         one(f"blk-9-{name}", entries + b"".join(map(u32, restarts)) + u32(len(restarts)), "BLK-9")
     empty = u32(4) + u32(1)
-    groups = [[HEAD, A], empty]
+    groups: list[Sequence[Row] | bytes] = [[HEAD, A], empty]
     made = Table(groups, keys=[b"a", b"b"]).build()
     out.at_list("blk-9-empty-block", made, "BAD_BLOCK", "BLK-9")
     groups = [[HEAD, A], u32(0) + u32(4) + u32(2)]
@@ -304,14 +307,15 @@ def tables(out: Vectors) -> None:
     out.at_open("tab-4-index", made, "BAD_BLOCK", "TAB-4")
     files = files_of(Table(two).build(), DATA)
     out.sound("tab-9-two-blocks", "TAB-2 TAB-5 TAB-7 TAB-9", files, MORE, notes="BLOCK_SIZE")
-    for name, rules, more, notes in (
+    knobs: list[tuple[str, str, dict[str, Any], str]] = [
         ("tab-3", "TAB-3", {"handle_tail": b"\0"}, "HANDLE_TAIL"),
         ("tab-7", "TAB-7", {"keys": [b"aa", b"c"]}, "SEPARATOR"),
         ("tab-8", "TAB-8", {"keys": [b"a", b"zz"]}, "SEPARATOR"),
         ("tab-11-gap", "TAB-11", {"gap": b"\0"}, "TABLE_GAP"),
         ("tab-10", "TAB-10", {"metaindex": block([(b"k", b"v")])}, "METAINDEX"),
-    ):
-        files = files_of(Table(two, **more).build(), DATA)  # type: ignore[arg-type]
+    ]
+    for name, rules, more, notes in knobs:
+        files = files_of(Table(two, **more).build(), DATA)
         out.sound(name, rules, files, MORE, notes=f"BLOCK_SIZE {notes}")
     for name, names_of in (
         ("separators", [b"a", b"kkk"]),
@@ -339,8 +343,7 @@ def tables(out: Vectors) -> None:
     ):
         step(f"tab-13-{name}", parts.table(*ROWS), "LIMIT", "TAB-13", limits=limit)
     many = [parts.slice_((number, 1)) for number in range(60)]
-    name = b"n" * 600
-    made = parts.table((name, parts.partitioned(4, [60], *many)))
+    made = parts.table((b"n" * 600, parts.partitioned(4, [60], *many)))
     out.at_list("tab-13-slices", made, "LIMIT", "TAB-13", limits={"keys_bytes_floor": 1000})
     made = parts.table((b"n" * 20, parts.partitioned(4, [60], *many)))
     out.at_list("tab-13-slice-key", made, "LIMIT", "TAB-13", limits={"key_bytes_max": 20})
@@ -349,6 +352,7 @@ def tables(out: Vectors) -> None:
     long = [(b"k" * 1000 + b"%02d" % number, GOOD.entry()) for number in range(60)]
     made = parts.table(*long, interval=100)
     out.at_list("tab-13-keys", made, "LIMIT", "TAB-13", limits={"keys_bytes_floor": 1000})
+    del out[-1].steps[0]  # whether opening counts the keys of the first block is up to the reader
     out.sound("tab-13-exactly", "TAB-13", files, MORE, limits=exactly)
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from making import parts
 from making.parts import Extent, Row, entry, fixed, header, msg, num, slice_, slice_key, varint
@@ -141,7 +142,7 @@ def slices(out: Vectors) -> None:
     at_read("slc-7", "SLC-7", [4, 2], ROWS_OF_2, first, needs, extra_rows=rows[:1])
 
     def second(
-        name: str, rule: str, message: bytes, failure: str = "BAD_SLICE", **more: object
+        name: str, rule: str, message: bytes, failure: str = "BAD_SLICE", **more: Any
     ) -> None:
         """The second slice has this entry."""
         changed = [rows[0], (rows[1][0], message)]
@@ -176,8 +177,8 @@ def slices(out: Vectors) -> None:
     long = parts.partitioned(UINT8, [4, 2], written, slice_((2, 2), (0, -1)))
     out.beside("slc-3-minus-1", "SLC-3", long, data, x, extra_rows=rows, notes="FIELD_ORDER")
     located = parts.partitioned(UINT8, [4, 2], *(slice_(*one) for one in ROWS_OF_2))
-    own = located.replace(b"\x3a", num(4, 1) + num(5, 5) + fixed(6, 9) + b"\x3a", 1)
-    out.beside("ent-7", "ENT-7", own, data, x, extra_rows=rows, notes="SLICE_LOCATION")
+    with_place = located.replace(b"\x3a", num(4, 1) + num(5, 5) + fixed(6, 9) + b"\x3a", 1)
+    out.beside("ent-7", "ENT-7", with_place, data, x, extra_rows=rows, notes="SLICE_LOCATION")
     limited = {"slices_max": 1}
     out.at_entry("slices-limit", whole, "LIMIT", "", *rows, data=data, limits=limited)
 
