@@ -41,6 +41,8 @@ def names(out: Vectors) -> None:
     out.add("nam-2", "NAM-2", {"": b"text"}, opens(fails=("CHECKPOINT_NOT_FOUND", "NAM-2")))
     v1 = {"": bytes(40) + parts.MAGIC}
     out.add("nam-9-v1", "NAM-9", v1, opens(fails=("UNSUPPORTED", "NAM-9")))
+    short = {"": b"text" + parts.MAGIC}
+    out.add("nam-9-no-footer", "NAM-9", short, opens(fails=("CHECKPOINT_NOT_FOUND", "NAM-2")))
     out.sound("nam-9-and-index", "NAM-2 NAM-9", good | v1, ONE)
     many = GOOD.entry(shard=3)
     files = files_of(parts.table((b"a", many), head=header(100000)))
@@ -345,8 +347,13 @@ def tables(out: Vectors) -> None:
     many = [parts.slice_((number, 1)) for number in range(60)]
     made = parts.table((b"n" * 600, parts.partitioned(4, [60], *many)))
     out.at_list("tab-13-slices", made, "LIMIT", "TAB-13", limits={"keys_bytes_floor": 1000})
-    made = parts.table((b"n" * 20, parts.partitioned(4, [60], *many)))
-    out.at_list("tab-13-slice-key", made, "LIMIT", "TAB-13", limits={"key_bytes_max": 20})
+    out[-1].steps.insert(2, reads(b"n" * 600, fails=("LIMIT", "TAB-13")))
+    long_name = b"n" * 20
+    files = files_of(parts.table((long_name, parts.partitioned(4, [60], *many))), b"")
+    missing = ("BAD_SLICE", "SLC-7")
+    steps = [opens(), lists({long_name: u8(dims=[60])}), reads(long_name, fails=missing)]
+    limit = {"key_bytes_max": 20}
+    out.add("tab-13-slice-key", "TAB-13 SLC-7", files, *steps, limits=limit)
     files = files_of(parts.table(*ROWS), DATA)
     exactly = {"key_bytes_max": 2, "entries_max": 4, "index_bytes_max": len(files[".index"])}
     long = [(b"k" * 1000 + b"%02d" % number, GOOD.entry()) for number in range(60)]

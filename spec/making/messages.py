@@ -83,7 +83,7 @@ def wire(out: Vectors) -> None:
     bad = parts.table(head=header(version=num(1, 1) + msg(3, varint(2**31))))
     out.at_open("msg-11-bad-consumers", bad, "BAD_PROTO", "MSG-11")
     bad = parts.table(head=header(version=num(1, 1) + msg(3, b"\7\x80")))
-    out.at_open("msg-14-cut", bad, "BAD_PROTO", "", rules="MSG-14")
+    out.at_open("msg-14-cut", bad, "BAD_PROTO", "MSG-14")
     for name, raw in (
         ("alone", b"\x80"),
         ("cut", b"\xe2\x82"),
@@ -229,6 +229,9 @@ def entries(out: Vectors) -> None:
     no_shape = entry(4, None, 1, parts.crc32c(b"\5"), offset=2)
     out.beside("ent-2", "ENT-2 SHP-1", no_shape, b"\5", u8(5, dims=[]), notes="NO_SHAPE")
     out.beside("ent-empty", "ENT-8 SHP-7", u8(dims=[0, 3]).entry(5), DATA, u8(dims=[0, 3]))
+    limit = {"tensor_bytes_max": 2}
+    out.at_read("tab-13-value", MESSAGE, DATA, listed, "LIMIT", "TAB-13", limits=limit)
+    out[-1].steps.pop()
     two = header(2)
     rows, values = [(b"a", GOOD.entry()), (b"x", X.entry(shard=1))], {b"a": GOOD, b"x": X}
     files = files_of(parts.table(*rows, head=two), {0: b"\1\2", 1: DATA}, 2)
@@ -330,6 +333,10 @@ def dtypes(out: Vectors) -> None:
         step = boxes(b"x", [(0, 1)], fails=("UNSUPPORTED", "DTY-6"))
         label, notes = f"dty-6-{code}", "UNKNOWN_DTYPE"
         out.beside(label, "DTY-6", unknown.entry(2), unknown.raw, unknown, step, notes=notes)
+    unknown = Value(34, (3,), DATA + b"\xaa")
+    step = boxes(b"x", [(0, 3)], unknown)
+    given = [unknown.entry(2), unknown.raw]
+    out.beside("dty-6-box-of-all", "DTY-6", *given, unknown, step, notes="UNKNOWN_DTYPE")
     first, second = Value(34, (1,), b"\5"), Value(34, (2,), b"\6\7")
     pieces = [parts.slice_((0, 1)), parts.slice_((1, 2))]
     extra = [

@@ -110,6 +110,8 @@ def add(out: Vectors) -> None:
     bad("obj-5-slot", "OBJ-5", graph(slot(0, "m", 0) + slot(0, "m", 1), b""))
     for name, content, rule in (
         ("tag", b"\x00\x01", "MSG-2"),
+        ("tag-long", b"\xb8\x80\x80\x80\x80\x00\x01", "MSG-2"),
+        ("size-long", b"\x0a\x80\x80\x80\x80\x80\x00", "MSG-5"),
         ("varint", b"\x38\x80", "MSG-3"),
         ("fixed", b"\x3d\0", "MSG-4"),
         ("size", b"\x0a\x05", "MSG-5"),

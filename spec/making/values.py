@@ -169,6 +169,20 @@ def slices(out: Vectors) -> None:
     x = u8(*EIGHT, dims=[4, 2])
     extra = [rows[0], (rows[1][0], nested)]
     out.beside("slc-10", "SLC-10", whole, data, x, extra_rows=extra, notes="NESTED_SLICES")
+    bad = entry(UINT8, [2, 2], 4, crc, offset=6, slices=[slice_((0, 1)), b"\x7e"])
+    extra = [rows[0], (rows[1][0], bad)]
+    out.beside("slc-10-any", "SLC-10", whole, data, x, extra_rows=extra, notes="NESTED_SLICES")
+    broken = reads(rows[0][0], fails=("BAD_PROTO", "MSG-6"))
+    out.at_entry("key-6-broken", whole + b"\x7e", "BAD_PROTO", "MSG-6", *rows, rules="KEY-6 MSG-6")
+    out[-1].steps.insert(3, broken)
+    full = [slice_((0, -1), (0, 3)), slice_((0, -1), (2, 2))]
+    empty = [
+        (slice_key(b"x", (0, -1), (0, 3)), u8(dims=[0, 3]).entry(2)),
+        (slice_key(b"x", (0, -1), (2, 2)), u8(dims=[0, 2]).entry(2)),
+    ]
+    message = parts.partitioned(UINT8, [0, 4], *full)
+    listed = (UINT8, [0, 4])
+    out.at_read("slc-6-empty", message, b"", listed, "BAD_SLICE", "SLC-6", extra_rows=empty)
     covered = boxes(b"x", [(2, 2), (0, 2)], u8(*EIGHT[:4], dims=[2, 2]))
     hole = boxes(b"x", [(1, 2), (0, 2)], fails=("BAD_SLICE", "SLC-11"))
     nothing = boxes(b"x", [(0, 0), (0, 2)], u8(dims=[0, 2]))
@@ -180,7 +194,7 @@ def slices(out: Vectors) -> None:
     with_place = located.replace(b"\x3a", num(4, 1) + num(5, 5) + fixed(6, 9) + b"\x3a", 1)
     out.beside("ent-7", "ENT-7", with_place, data, x, extra_rows=rows, notes="SLICE_LOCATION")
     limited = {"slices_max": 1}
-    out.at_entry("slices-limit", whole, "LIMIT", "", *rows, data=data, limits=limited)
+    out.at_entry("slices-limit", whole, "LIMIT", "TAB-13", *rows, data=data, limits=limited)
 
 
 # Names that begin with 0 and are no slice keys.

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from interop.values import KINDS
 
-from ckptfmt import CkptfmtError, parse_spec
+from ckptfmt import CkptfmtError, CorruptError, parse_spec
 from ckptfmt.lifecycle.graph import OBJECT_GRAPH_KEY, decode_graph
 from ckptfmt.lifecycle.tree_build import read_graph_bytes
 from ckptfmt.reader import Reader
@@ -145,7 +145,10 @@ _GRAPH_LIMITS = {
 
 
 def _has(problems: set[tuple[str, str]], failure: str, rule: str) -> bool:
-    return any(one[0] == failure and rule in ("", one[1]) for one in problems)
+    unruled = failure not in CorruptError.failures
+    return any(
+        one[0] == failure and (rule in ("", one[1]) or (unruled and not one[1])) for one in problems
+    )
 
 
 def rule_of(message: str) -> str:
