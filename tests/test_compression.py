@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compressed checkpoints: what is saved comes back bit for bit, whole and in parts, and a part costs
-the chunks that it touches."""
+"""Compressed checkpoints: what is saved comes back bit for bit, whole and in parts, and a part
+costs the chunks that it touches."""
 
 from __future__ import annotations
 

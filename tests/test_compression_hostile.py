@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compressed values that nobody wrote in good faith, made by hand: what is refused, with which rule,
-and how much memory that takes (checklist L01 to L12); and files of versions to come."""
+"""Compressed values that nobody wrote in good faith, made by hand: what is refused, with which
+rule, and how much memory that takes (checklist L01 to L12); and files of versions to come."""
 
 from __future__ import annotations
 
@@ -163,7 +163,8 @@ def test_sound(tmp_path: Path) -> None:
     ],
 )
 def test_sizes_that_do_not_fit(tmp_path: Path, rule: str, changes: dict[str, object]) -> None:
-    error = refused(Packed(zstd_chunks(), **changes).write(tmp_path / "a"), CorruptError, rule)  # type: ignore[arg-type]
+    packed = Packed(zstd_chunks(), **changes)  # type: ignore[arg-type]
+    error = refused(packed.write(tmp_path / "a"), CorruptError, rule)
     assert error.failure == "BAD_ENTRY"
     found = ckptfmt.verify(tmp_path / "a").problems
     assert any(one.message.startswith(rule) for one in found)

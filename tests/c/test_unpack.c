@@ -208,7 +208,8 @@ static void test_arguments(void)
 	uint8_t stored[2 * CHUNK];
 	uint64_t count;
 	open_it();
-	CHECK_OK(ckptfmt_reader_plan_chunks(reader, selection, 1, NULL, CKPTFMT_VERIFY_AUTO, CHUNK, &run, 1, &count, &err), err);
+	CHECK_OK(ckptfmt_reader_plan_chunks(reader, selection, 1, NULL, CKPTFMT_VERIFY_AUTO, CHUNK, &run, 1,
+		&count, &err), err);
 	CHECK_EQ(count, CHUNKS);
 	CHECK_OK(ckptfmt_reader_read_chunks(reader, selection, 1, &run, CKPTFMT_VERIFY_AUTO, stored, frames, &count, &err),
 		err);
