@@ -405,9 +405,8 @@ CKPTFMT_API ckptfmt_status ckptfmt_reader_read_chunks(ckptfmt_reader *reader, co
 	uint64_t row, const ckptfmt_chunk_run *run, int32_t verify, uint8_t *stored, ckptfmt_frame *frames,
 	uint64_t *frame_count, ckptfmt_error *err);
 /* Puts the raw bytes of a run together and delivers them: to `destination`, laid out as the box (NULL: all) of the
- * tensor asks; of strings, the raw bytes of the stored value; nowhere if it is NULL. `decoded` holds for each frame what
- * it decodes to.
- * crcs[i], unless NULL, becomes the CRC-32C of the raw bytes of chunk i of the run. `stored` is as
+ * tensor asks; of strings, the raw bytes of the stored value; nowhere if it is NULL. `decoded` holds for each frame
+ * what it decodes to. crcs[i], unless NULL, becomes the CRC-32C of the raw bytes of chunk i of the run. `stored` is as
  * ckptfmt_reader_read_chunks left it. CORRUPT, INVALID, NO_MEMORY. */
 CKPTFMT_API ckptfmt_status ckptfmt_reader_place_chunks(ckptfmt_reader *reader, const ckptfmt_selection *selection,
 	uint64_t row, const ckptfmt_chunk_run *run, const uint8_t *stored, const uint8_t *const *decoded,

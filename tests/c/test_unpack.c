@@ -226,8 +226,8 @@ static void test_arguments(void)
 		&err), err, CKPTFMT_FAIL_ARGUMENT, "slice 1 of 0");
 	CHECK_FAILS(ckptfmt_reader_read_chunks(reader, selection, 0, &run, CKPTFMT_VERIFY_AUTO, stored, frames, &count,
 		&err), err, CKPTFMT_FAIL_ARGUMENT, "the value is not compressed");
-	CHECK_FAILS(ckptfmt_reader_plan_chunks(reader, selection, 2, NULL, CKPTFMT_VERIFY_AUTO, CHUNK, &run, 1, &count, &err),
-		err, CKPTFMT_FAIL_ARGUMENT, "row 2 of 2");
+	CHECK_FAILS(ckptfmt_reader_plan_chunks(reader, selection, 2, NULL, CKPTFMT_VERIFY_AUTO, CHUNK, &run, 1, &count,
+		&err), err, CKPTFMT_FAIL_ARGUMENT, "row 2 of 2");
 	close_it();
 }
 
