@@ -127,7 +127,7 @@ def chunk_checksums(out: Vectors) -> None:
         boxes(b"x", [(3, 2)], fails=("CHECKSUM", "EXT-9")),
     ]
     out.beside("ext-6", "EXT-6 EXT-9", message, data, TEN, *files_steps, level="v2+")
-    out[-1].steps[-1] = verifies(("CHECKSUM", "EXT-6"), more=True)
+    out[-1].steps[-1] = verifies(("CHECKSUM", "EXT-6"), ("CHECKSUM", "EXT-9"))
     flipped = bytearray(data)
     flipped[5] ^= 1
     message = with_extension(TEN, sound)
@@ -406,7 +406,7 @@ def damaged(out: Vectors) -> None:
     )
     unknown = Value(34, (16,), SEVENS.raw)
     notes = "UNKNOWN_DTYPE"
-    bad("cmp-8", "DTY-6", "UNSUPPORTED", unknown, notes=notes, rules="CMP-8 DTY-6")
+    bad("cmp-8", "DTY-6", "UNSUPPORTED", unknown, notes=notes, problems=[], rules="CMP-8 DTY-6")
     big = header(endianness=1, producer=2, min_consumer=2)
     bad("cmp-9", "CMP-9", "UNSUPPORTED", header=big, notes="BIG_ENDIAN")
     flipped = bytearray(chunk)

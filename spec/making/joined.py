@@ -55,7 +55,7 @@ def add(out: Vectors) -> None:
     conflict = ["MERGE_CONFLICT", "MRG-3"]
     same = made.bundle("same", [(b"a", u8(9).entry())], b"\x09")
     made.add("mrg-3", "MRG-3", [one, same], fails=conflict)
-    made.add("mrg-1", "MRG-1", [one, "merge/none"], fails=["CHECKPOINT_NOT_FOUND", ""])
+    made.add("mrg-1", "MRG-1", [one, "merge/none"], fails=["CHECKPOINT_NOT_FOUND", "NAM-2"])
     allow: dict[str, object] = {"allow_missing": True}
     none_left = ["CHECKPOINT_NOT_FOUND", "MRG-1"]
     made.add("mrg-1-none-left", "MRG-1", ["merge/none"], fails=none_left, **allow)

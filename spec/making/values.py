@@ -181,8 +181,8 @@ def slices(out: Vectors) -> None:
         (slice_key(b"x", (0, -1), (2, 2)), u8(dims=[0, 2]).entry(2)),
     ]
     message = parts.partitioned(UINT8, [0, 4], *full)
-    listed = (UINT8, [0, 4])
-    out.at_read("slc-6-empty", message, b"", listed, "BAD_SLICE", "SLC-6", extra_rows=empty)
+    none = (UINT8, [0, 4])
+    out.at_read("slc-6-empty", message, b"", none, "BAD_SLICE", "SLC-6", extra_rows=empty)
     covered = boxes(b"x", [(2, 2), (0, 2)], u8(*EIGHT[:4], dims=[2, 2]))
     hole = boxes(b"x", [(1, 2), (0, 2)], fails=("BAD_SLICE", "SLC-11"))
     nothing = boxes(b"x", [(0, 0), (0, 2)], u8(dims=[0, 2]))
@@ -384,11 +384,8 @@ def string_tensors(out: Vectors) -> None:
     listed = (STRING, [0])
     out.at_read("str-6-none", message, raw, listed, "CHECKSUM", "STR-6")
     message = entry(STRING, [0], 0, 1, offset=2)
-    problem = [("CHECKSUM", "ENT-8")]
-    given = "STR-8 ENT-8 STR-6"
-    out.at_read(
-        "str-8-checksum", message, b"", listed, "CHECKSUM", "", problems=problem, rules=given
-    )
+    given = "STR-8 ENT-8"
+    out.at_read("str-8-checksum", message, b"", listed, "CHECKSUM", "ENT-8", rules=given)
     halves = [strings(b"p", b"qq"), strings(b"", dims=[1])]
     rows, offset, stored = [], 2, b""
     for one, extents in zip(halves, ([(0, 2)], [(2, 1)]), strict=True):

@@ -222,7 +222,9 @@ class Vectors(list[Vector]):
             reads(b"x", fails=found),
             *steps,
             reads(b"a", GOOD),
-            verifies(*(problems or (found,)), notes=notes, more=more_problems),
+            verifies(
+                *((found,) if problems is None else problems), notes=notes, more=more_problems
+            ),
         ]
         self.add(name, rules or rule, files, *every, **more)
 

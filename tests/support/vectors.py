@@ -145,10 +145,9 @@ _GRAPH_LIMITS = {
 
 
 def _has(problems: set[tuple[str, str]], failure: str, rule: str) -> bool:
-    unruled = failure not in CorruptError.failures
-    return any(
-        one[0] == failure and (rule in ("", one[1]) or (unruled and not one[1])) for one in problems
-    )
+    """Whether it is among them; what is no damage need not be told with its rule."""
+    ruled = failure in CorruptError.failures
+    return (failure, rule) in problems or (not ruled and (failure, "") in problems)
 
 
 def rule_of(message: str) -> str:
