@@ -5,6 +5,7 @@ framework."""
 from ckptfmt import tf
 from ckptfmt._core import version as _version
 from ckptfmt.checkpoint_state import CheckpointState
+from ckptfmt.convert import convert
 from ckptfmt.distributed.coordinator import Coordinator, SingleProcess
 from ckptfmt.distributed.directory import DirectoryCoordinator
 from ckptfmt.dtypes import DtypeInfo
@@ -126,6 +127,7 @@ __all__ = [
     "Writer",
     "checkpoint_exists",
     "checkpoints_iterator",
+    "convert",
     "get_checkpoint_mtimes",
     "get_checkpoint_state",
     "independent_buffers",

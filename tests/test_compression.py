@@ -113,7 +113,7 @@ def _digest_plain(directory: Path, reader: ckptfmt.Reader) -> str:
         for name, handle in reader.items():
             writer.add(name, handle.read(), handle.dtype_name)
     with ckptfmt.open(directory / "plain") as plain:
-        assert plain.level == "v2+" or plain.level == "v2"
+        assert plain.level in {"v2+", "v2"}
         return plain.digest()
 
 

@@ -163,7 +163,9 @@ def test_sound(tmp_path: Path) -> None:
     ],
 )
 def test_sizes_that_do_not_fit(tmp_path: Path, rule: str, changes: dict[str, object]) -> None:
-    packed = Packed(zstd_chunks(), **changes)  # type: ignore[arg-type]
+    packed = Packed(zstd_chunks())
+    for name, value in changes.items():
+        setattr(packed, name, value)
     error = refused(packed.write(tmp_path / "a"), CorruptError, rule)
     assert error.failure == "BAD_ENTRY"
     found = ckptfmt.verify(tmp_path / "a").problems

@@ -35,7 +35,7 @@ GOOD, PROBLEMS, TROUBLE, INTERRUPTED = 0, 1, 2, 130
 DAMAGE = (CorruptError, LimitError, ShardMissingError, GenerationGoneError, MergeConflictError)
 
 # Modules of this package: SUMMARY, EPILOG, add_options(parser), run(options) -> exit status.
-COMMANDS = ("inspect", "show", "verify", "diff", "merge")
+COMMANDS = ("inspect", "show", "verify", "diff", "merge", "convert")
 
 LAYOUT: dict[str, Any] = {
     "formatter_class": argparse.RawDescriptionHelpFormatter,
@@ -43,8 +43,8 @@ LAYOUT: dict[str, Any] = {
 }
 
 DESCRIPTION = (
-    "Look into TensorFlow V2 checkpoints (an .index file and .data files), check, compare and "
-    "merge them."
+    "Look into TensorFlow V2 checkpoints (an .index file and .data files), check, compare, merge "
+    "and convert them."
 )
 
 EPILOG = """
@@ -55,6 +55,7 @@ examples:
   ckptfmt verify model.ckpt-1000             check every byte
   ckptfmt diff before after                  what has changed
   ckptfmt merge part-0 part-1 model          join checkpoints
+  ckptfmt convert --level v2 model other     write it at another level
   ckptfmt COMMAND --help                     more about a command
 
 exit status:

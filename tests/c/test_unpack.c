@@ -190,7 +190,8 @@ static void test_boxes(void)
 			}
 		CHECK_EQ(fetch(1, box, (uint8_t *)got, (uint64_t)(4 * box[2] * box[3]), CKPTFMT_VERIFY_AUTO, NULL), touched);
 		if (touched != 0)
-			CHECK_EQ(fetch(1, box, (uint8_t *)got, (uint64_t)(4 * box[2] * box[3]), CKPTFMT_VERIFY_FULL, NULL), CHUNKS);
+			CHECK_EQ(fetch(1, box, (uint8_t *)got, (uint64_t)(4 * box[2] * box[3]), CKPTFMT_VERIFY_FULL, NULL),
+				CHUNKS);
 		for (int64_t r = 0; r < box[2]; r++)
 			same = same && memcmp(got + r * box[3], numbers + (box[0] + r) * COLUMNS + box[1],
 					       (size_t)(4 * box[3])) == 0;
@@ -208,8 +209,8 @@ static void test_arguments(void)
 	uint8_t stored[2 * CHUNK];
 	uint64_t count;
 	open_it();
-	CHECK_OK(ckptfmt_reader_plan_chunks(reader, selection, 1, NULL, CKPTFMT_VERIFY_AUTO, CHUNK, &run, 1,
-		&count, &err), err);
+	CHECK_OK(ckptfmt_reader_plan_chunks(reader, selection, 1, NULL, CKPTFMT_VERIFY_AUTO, CHUNK, &run, 1, &count, &err),
+		err);
 	CHECK_EQ(count, CHUNKS);
 	CHECK_OK(ckptfmt_reader_read_chunks(reader, selection, 1, &run, CKPTFMT_VERIFY_AUTO, stored, frames, &count, &err),
 		err);
@@ -226,8 +227,9 @@ static void test_arguments(void)
 		&err), err, CKPTFMT_FAIL_ARGUMENT, "slice 1 of 0");
 	CHECK_FAILS(ckptfmt_reader_read_chunks(reader, selection, 0, &run, CKPTFMT_VERIFY_AUTO, stored, frames, &count,
 		&err), err, CKPTFMT_FAIL_ARGUMENT, "the value is not compressed");
-	CHECK_FAILS(ckptfmt_reader_plan_chunks(reader, selection, 2, NULL, CKPTFMT_VERIFY_AUTO, CHUNK, &run, 1, &count,
-		&err), err, CKPTFMT_FAIL_ARGUMENT, "row 2 of 2");
+	CHECK_FAILS(ckptfmt_reader_plan_chunks(reader, selection, 2, NULL, CKPTFMT_VERIFY_AUTO, CHUNK, &run,
+		1, &count, &err),
+		err, CKPTFMT_FAIL_ARGUMENT, "row 2 of 2");
 	close_it();
 }
 

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ckptfmt convert`: writes a checkpoint anew at another level of the format."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+import ckptfmt
+from ckptfmt import InvalidError
+from ckptfmt.cli import text
+from ckptfmt.cli.output import Output
+from ckptfmt.cli.progress import Progress
+from ckptfmt.locate import locate
+from ckptfmt.names import index_name
+
+__all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
+
+SUMMARY = "write a checkpoint anew at another level of the format"
+
+EPILOG = """
+SOURCE is whatever `ckptfmt inspect` takes; DESTINATION is a prefix, taken literally. The source is
+checked while it is read, and the result is read back before it appears.
+
+  v2       exactly what TensorFlow writes
+  v2+      the same with checksums of chunks and metadata, which TensorFlow skips
+  ckptfmt  compressed tensors; TensorFlow refuses the checkpoint
+
+examples:
+  ckptfmt convert --level ckptfmt model.ckpt-1000 archive/model
+  ckptfmt convert --level v2 archive/model for-tensorflow/model
+
+exit status:
+  0  converted
+  1  the source is damaged; nothing has changed
+  2  wrong usage, no checkpoint at SOURCE, or the result could not be written
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Describes the options of this command."""
+    add = parser.add_argument
+    add("source", metavar="SOURCE", help="a checkpoint")
+    add("destination", metavar="DESTINATION", help="prefix of the result")
+    add("--level", choices=["v2", "v2+", "ckptfmt"], default="v2+", help="of the result")
+    add(
+        "--compression",
+        metavar="zstd[:N]",
+        help="compress with this level of zstd, 1 to 22; makes the level ckptfmt",
+    )
+    add(
+        "--drop-metadata",
+        action="store_true",
+        help="leave out metadata where the level has no place for them",
+    )
+    add(
+        "--overwrite",
+        action="store_true",
+        help="replace a checkpoint that DESTINATION holds already, be it the SOURCE",
+    )
+    add("--no-verify", action="store_true", help="do not read the result back")
+    add("-q", "--quiet", action="store_true", help="print nothing where all is well")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Converts; the exit status.
+
+    Raises:
+        CkptfmtError: nothing was converted (after a DurabilityUnknownError: it was).
+    """
+    source = locate(options.source)
+    if os.path.lexists(index_name(options.destination)) and not options.overwrite:
+        raise InvalidError(
+            "DESTINATION holds a checkpoint already (--overwrite replaces it)",
+            path=options.destination,
+        )
+    with Progress("converting", quiet=options.quiet) as progress:
+        ckptfmt.convert(
+            source,
+            options.destination,
+            level=options.level,
+            compression=options.compression,
+            drop_metadata=options.drop_metadata,
+            verify="off" if options.no_verify else "full",
+            progress=progress.update,
+        )
+    if not options.quiet:
+        Output().line(
+            f"converted {text.printable(source)} into {text.printable(options.destination)}"
+        )
+    return 0

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Converting between levels: the same tensors, the bytes that a plain save has, all or nothing."""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import index as ix
+from support.arrays import CODES, NAMES, assert_same, random_array
+
+import ckptfmt
+from ckptfmt import CorruptError, InvalidError, UnsupportedError
+from ckptfmt.cli import main
+
+# `ckptfmt.convert` is the function.
+converting = sys.modules["ckptfmt.convert"]
+LEVELS = ("v2", "v2+", "ckptfmt")
+
+
+def tensors(seed: int) -> dict[str, Any]:
+    """A tensor of every dtype, and some that are worth compressing."""
+    chance = random.Random(seed)
+    found: dict[str, Any] = {
+        f"d/{NAMES[code]}": random_array(chance, code, (3, 5)) for code in CODES
+    }
+    numbers = np.random.default_rng(seed)
+    found["w"] = numbers.normal(0, 0.02, (700, 600)).astype("f4")
+    found["zeros"] = np.zeros((300, 300), "i8")
+    found["empty"] = np.zeros((0, 4), "f4")
+    found["words"] = np.array([b"layer", b"norm", b""] * 4000, object)
+    return found
+
+
+def files(prefix: Path) -> dict[str, bytes]:
+    size = len(prefix.name)
+    return {path.name[size:]: path.read_bytes() for path in prefix.parent.glob(f"{prefix.name}.*")}
+
+
+def save_plain(prefix: Path, values: dict[str, Any]) -> None:
+    """As `save_v2` of these in the order of their names."""
+    with ckptfmt.Writer(prefix, level="v2") as writer:
+        for name in sorted(values):
+            code = name.removeprefix("d/") if name.startswith("d/") else None
+            writer.add(name, values[name], code)
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("source", LEVELS)
+def test_levels(tmp_path: Path, source: str, level: str, seed: int) -> None:
+    values = tensors(seed)
+    with ckptfmt.Writer(tmp_path / "a", level=source) as writer:
+        for name, value in random.Random(seed).sample(list(values.items()), len(values)):
+            code = name.removeprefix("d/") if name.startswith("d/") else None
+            writer.add(name, value, code)
+    ckptfmt.convert(tmp_path / "a", tmp_path / "b", level=level)
+    save_plain(tmp_path / "plain", values)
+    if level == "v2":
+        assert files(tmp_path / "b") == files(tmp_path / "plain")
+    with ckptfmt.open(tmp_path / "b") as reader, ckptfmt.open(tmp_path / "plain") as plain:
+        assert reader.level == level
+        assert reader.digest() == plain.digest()
+        assert reader["w"].compressed == (level == "ckptfmt")
+    assert sorted(path.name.split(".")[0] for path in tmp_path.iterdir() if path.is_dir()) == []
+
+
+def test_slices_stay(tmp_path: Path, seed: int) -> None:
+    array = np.random.default_rng(seed).normal(0, 0.02, (400, 300)).astype("f4")
+    words = np.array([b"a", b"bc"] * 5000, object)
+    names = ["p", "p", "s", "s"]
+    specs = ["400 300 0,150:-", "400 300 150,250:0,300", "10000 5000,5000", "10000 0,5000"]
+    parts = [array[:150], array[150:], words[5000:], words[:5000]]
+    ckptfmt.save_v2(tmp_path / "a", names, specs, parts)
+    ckptfmt.convert(tmp_path / "a", tmp_path / "b", compression="zstd:3")
+    with ckptfmt.open(tmp_path / "b") as reader:
+        assert [part.compressed for part in reader["p"].slices] == [True, True]
+        assert all(part.compressed for part in reader["s"].slices)
+        assert_same(reader["p"].read(), array)
+        assert_same(reader["s"].read(), words)
+    ckptfmt.convert(tmp_path / "b", tmp_path / "c", level="v2")
+    assert files(tmp_path / "c") == files(tmp_path / "a")
+
+
+def test_metadata(tmp_path: Path) -> None:
+    told = {"step": 7, "note": "é"}
+    ckptfmt.save(tmp_path / "a", {"x": np.ones(3)}, metadata=told)
+    for level in ("v2+", "ckptfmt"):
+        ckptfmt.convert(tmp_path / "a", tmp_path / level, level=level)
+        with ckptfmt.open(tmp_path / level) as reader:
+            assert reader.metadata == told
+    with pytest.raises(InvalidError, match="level 'v2' has no place for the metadata"):
+        ckptfmt.convert(tmp_path / "a", tmp_path / "b", level="v2")
+    assert not files(tmp_path / "b")
+    ckptfmt.convert(tmp_path / "a", tmp_path / "b", level="v2", drop_metadata=True)
+    ckptfmt.save_v2(tmp_path / "c", ["x"], [""], [np.ones(3)])
+    assert files(tmp_path / "b") == files(tmp_path / "c")
+
+
+def test_large_values_go_through_a_file(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(converting, "HELD_MAX", 1 << 20)
+    monkeypatch.setattr(converting, "BATCH_BYTES", 1 << 19)
+    numbers = np.random.default_rng(seed)
+    values = {f"w{row}": numbers.normal(0, 1, (row * 200, 500)).astype("f4") for row in range(5)}
+    ckptfmt.save(tmp_path / "a", values, compression="zstd")
+    told: list[tuple[int, int]] = []
+    ckptfmt.convert(
+        tmp_path / "a",
+        tmp_path / "b",
+        level="v2",
+        progress=lambda done, total: told.append((done, total)),
+    )
+    save_plain(tmp_path / "plain", values)
+    assert files(tmp_path / "b") == files(tmp_path / "plain")
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert told[-1] == (4_000_000, 4_000_000)
+
+
+def test_in_place(tmp_path: Path, seed: int) -> None:
+    values = tensors(seed)
+    save_plain(tmp_path / "a", values)
+    with ckptfmt.open(tmp_path / "a") as reader:
+        digest = reader.digest()
+        ckptfmt.convert(tmp_path / "a", tmp_path / "a", level="ckptfmt")
+        assert_same(reader["zeros"].read(), values["zeros"])  # the one that was opened
+    with ckptfmt.open(tmp_path / "a") as reader:
+        assert reader.level == "ckptfmt" and reader.digest() == digest
+
+
+def test_a_damaged_source_changes_nothing(tmp_path: Path, seed: int) -> None:
+    ckptfmt.save(tmp_path / "a", tensors(seed), compression="zstd")
+    ckptfmt.save(tmp_path / "b", {"x": np.ones(3)})
+    with ckptfmt.open(tmp_path / "a") as reader:
+        where = (reader["w"].offset or 0) + 5000
+    data = tmp_path / "a.data-00000-of-00001"
+    content = bytearray(data.read_bytes())
+    content[where] ^= 1
+    data.write_bytes(bytes(content))
+    before = files(tmp_path / "b")
+    with pytest.raises(CorruptError, match="CMP-11") as caught:
+        ckptfmt.convert(tmp_path / "a", tmp_path / "b", level="v2")
+    assert caught.value.tensor == "w"
+    assert files(tmp_path / "b") == before
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_a_result_that_is_not_right_does_not_appear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ckptfmt.save(tmp_path / "a", {"x": np.arange(100_000)})
+    take = converting._take
+
+    def wrong(sources: Any, piece: Any, folder: str) -> None:
+        take(sources, piece, folder)
+        sources.arrays[-1] = sources.arrays[-1] + 1
+
+    monkeypatch.setattr(converting, "_take", wrong)
+    with pytest.raises(CorruptError, match="the result does not hold what the source does"):
+        ckptfmt.convert(tmp_path / "a", tmp_path / "b")
+    assert not files(tmp_path / "b")
+
+
+def test_unknown_dtypes_are_refused(tmp_path: Path) -> None:
+    row = b"x", ix.stored_entry(77, [2], b"12345678")
+    ix.write(tmp_path / "a", ix.index_of([(b"", ix.header()), row]), b"12345678")
+    with pytest.raises(UnsupportedError, match="are not known"):
+        ckptfmt.convert(tmp_path / "a", tmp_path / "b")
+    assert not files(tmp_path / "b")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"level": "v3"}, "level 'v3' is none of"),
+        ({"level": "v2", "compression": "zstd"}, "level 'v2' has no place for compressed values"),
+        ({"verify": "auto"}, "verify 'auto' is none of 'full', 'off'"),
+        ({"progress": 1}, "progress is a function of two numbers"),
+    ],
+)
+def test_arguments(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    ckptfmt.save(tmp_path / "a", {"x": np.ones(3)})
+    with pytest.raises(InvalidError, match=message):
+        ckptfmt.convert(tmp_path / "a", tmp_path / "b", **options)
+
+
+def test_command(tmp_path: Path, seed: int, capsys: pytest.CaptureFixture[str]) -> None:
+    ckptfmt.save(tmp_path / "a", tensors(seed), metadata={"step": 1})
+    source, target = os.fspath(tmp_path / "a"), os.fspath(tmp_path / "b")
+    assert main(["convert", "--level", "ckptfmt", source, target]) == 0
+    assert capsys.readouterr().out == f"converted {source} into {target}\n"
+    with ckptfmt.open(target) as reader:
+        assert reader.level == "ckptfmt"
+    assert main(["convert", "-q", target, source]) == 2
+    assert "--overwrite replaces it" in capsys.readouterr().err
+    assert main(["convert", "-q", "--overwrite", "--level", "v2", target, source]) == 2
+    assert "has no place for the metadata" in capsys.readouterr().err
+    arguments = ["--overwrite", "--level", "v2", "--drop-metadata", "--no-verify"]
+    assert main(["convert", "-q", *arguments, target, source]) == 0
+    assert capsys.readouterr() == ("", "")
+    with ckptfmt.open(source) as reader:
+        assert reader.level == "v2"
