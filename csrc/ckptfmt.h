@@ -531,6 +531,9 @@ CKPTFMT_API void ckptfmt_packer_close(ckptfmt_packer *packer);
  * A method without planes copies nothing: `planes` is then not touched, and entropies[i] is that of chunk i. */
 CKPTFMT_API ckptfmt_status ckptfmt_chunks_split(const uint8_t *raw, uint64_t raw_size, uint64_t chunk_size,
 	uint32_t unit, int32_t method, uint8_t *planes, uint32_t *crcs, uint32_t *entropies, ckptfmt_error *err);
+/* The other way round, of a method with planes. */
+CKPTFMT_API ckptfmt_status ckptfmt_chunks_join(const uint8_t *planes, uint64_t raw_size, uint64_t chunk_size,
+	uint32_t unit, int32_t method, uint8_t *raw, ckptfmt_error *err);
 /* The most that ckptfmt_chunks_build writes. */
 CKPTFMT_API uint64_t ckptfmt_chunks_capacity(uint64_t raw_size, uint64_t chunk_size);
 /* Builds the stored chunks of raw bytes that were split, of the frames that gain: frames[i * unit + p] (frames[i]

@@ -41,7 +41,14 @@ from ckptfmt._core.border import (
 from ckptfmt._core.columns import BYTES, REQUEST, SOURCE, address, addresses, numbers_at
 from ckptfmt._core.library import DtypeInfo, counters, crc32c, dtype_table, parse_spec
 from ckptfmt._core.memory import Memory, copy_size
-from ckptfmt._core.packing import Packer, PackInfo, chunks_build, chunks_split, combine
+from ckptfmt._core.packing import (
+    Packer,
+    PackInfo,
+    chunks_build,
+    chunks_join,
+    chunks_split,
+    combine,
+)
 from ckptfmt._core.reading import ReaderHandle, Record, Selection
 from ckptfmt._core.verifying import Finding, VerifierHandle
 from ckptfmt._core.writing import WriterHandle, merge
@@ -81,6 +88,7 @@ __all__ = [
     "address",
     "addresses",
     "chunks_build",
+    "chunks_join",
     "chunks_split",
     "combine",
     "copy_size",

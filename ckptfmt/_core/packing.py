@@ -89,6 +89,16 @@ def chunks_split(
     return crcs, entropies
 
 
+def chunks_join(
+    planes: Any, chunk_size: int, unit: int, method: int, raw: NDArray[np.uint8]
+) -> None:
+    """`ckptfmt_chunks_join`: what `chunks_split` gave, put together again."""
+    error = new_error()
+    to = ffi.from_buffer("uint8_t[]", raw, require_writable=True)
+    cut = ffi.from_buffer("uint8_t[]", planes)
+    check(lib.ckptfmt_chunks_join(cut, len(raw), chunk_size, unit, method, to, error), error)
+
+
 def chunks_build(
     raw: NDArray[np.uint8],
     chunk_size: int,

@@ -243,17 +243,24 @@ class ReaderHandle(SharedHandle):
             runs = np.zeros(count[0], CHUNK_RUN)
 
     def read_chunks(
-        self, selection: Selection, row: int, run: NDArray[Any], verify: int
-    ) -> tuple[NDArray[np.uint8], NDArray[Any]]:
-        """The stored bytes of a run, checked, and the zstd frames in them as an array of FRAME."""
-        stored = np.empty(int(run["stored_size"][0]), np.uint8)
+        self,
+        selection: Selection,
+        row: int,
+        run: NDArray[Any],
+        verify: int,
+        stored: NDArray[np.uint8],
+    ) -> NDArray[Any]:
+        """Reads the stored bytes of a run, which there must be room for, and checks them; the zstd
+        frames in them as an array of FRAME."""
+        if len(stored) < int(run["stored_size"][0]):
+            raise ValueError("no room for the run")
         frames = np.empty(8 * int(run["count"][0]), FRAME)
         count = ffi.new("uint64_t *")
         to = ffi.from_buffer("uint8_t[]", stored, require_writable=True)
         found = ffi.cast("ckptfmt_frame *", ffi.from_buffer("uint8_t[]", frames))
         read = lib.ckptfmt_reader_read_chunks
         call(self, read, selection.pointer, row, _run(run), verify, to, found, count)
-        return stored, frames[: count[0]]
+        return frames[: count[0]]
 
     def place_chunks(
         self,

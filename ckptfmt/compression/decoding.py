@@ -19,6 +19,10 @@ __all__ = ["check", "finish", "read_runs", "read_strings"]
 RUN_BYTES = 2 << 20
 
 
+# New memory costs more than what is done with it: each thread keeps what it has.
+_mine = threading.local()
+
+
 class Target(NamedTuple):
     """Where the raw bytes of a tensor's compressed values go: to memory of this address and size,
     laid out as the box asks."""
@@ -134,9 +138,18 @@ def _work_off(
     share(len(jobs), work, coding.threads(), "ckptfmt-decode", Stop())
 
 
+def _staging(size: int) -> NDArray[np.uint8]:
+    """Memory of this thread for the stored bytes of a run, until the next call."""
+    staging: NDArray[np.uint8] | None = getattr(_mine, "staging", None)
+    if staging is None or len(staging) < size:
+        staging = _mine.staging = np.empty(max(size, 2 * RUN_BYTES), np.uint8)
+    return staging
+
+
 def _serve(handle: _core.ReaderHandle, selection: _core.Selection, job: _Job, verify: int) -> None:
     target, run, value = job
-    stored, frames = handle.read_chunks(selection, target.row, run, verify)
+    stored = _staging(int(run["stored_size"][0]))
+    frames = handle.read_chunks(selection, target.row, run, verify, stored)
     contents: Any = ()
     if len(frames):
         pieces = np.column_stack((frames["offset"], frames["size"]))

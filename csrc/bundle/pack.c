@@ -229,6 +229,21 @@ ckptfmt_status ckptfmt_chunks_split(const uint8_t *raw, uint64_t raw_size, uint6
 	return CKPTFMT_OK;
 }
 
+ckptfmt_status ckptfmt_chunks_join(const uint8_t *planes, uint64_t raw_size, uint64_t chunk_size, uint32_t unit,
+	int32_t method, uint8_t *raw, ckptfmt_error *err)
+{
+	CF_TRY(check_chunking(raw_size, chunk_size, unit, method, err));
+	for (uint64_t done = 0; done < raw_size;) {
+		uint64_t size = cf_min_u64(chunk_size, raw_size - done), count = size / unit;
+		const uint8_t *from[CF_PLANES_MAX];
+		for (uint32_t p = 0; p < unit; p++)
+			from[p] = planes + done + p * count;
+		cf_planes_join(raw + done, count, unit, method == CKPTFMT_CHUNK_ROTATED_PLANES, from);
+		done += size;
+	}
+	return CKPTFMT_OK;
+}
+
 uint64_t ckptfmt_chunks_capacity(uint64_t raw_size, uint64_t chunk_size)
 {
 	return raw_size + (raw_size / chunk_size + 1) * CF_CHUNK_HEAD_MAX;

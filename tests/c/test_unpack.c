@@ -43,6 +43,10 @@ static void put_value(ckptfmt_writer *writer, const char *name, const int64_t *s
 		cf_store_u32(raw + (size_t)i * 4, numbers[i]);
 	CHECK_OK(ckptfmt_chunks_split(raw, SIZE, CHUNK, 4, CKPTFMT_CHUNK_PLANES, planes, raw_crcs, entropies, &err), err);
 	CHECK(entropies[0] > 7 * 256 && entropies[1] == 0);
+	CHECK_OK(ckptfmt_chunks_join(planes, SIZE, CHUNK, 4, CKPTFMT_CHUNK_PLANES, stored, &err), err);
+	CHECK(memcmp(stored, raw, SIZE) == 0);
+	CHECK_FAILS(ckptfmt_chunks_join(planes, SIZE, 100, 4, CKPTFMT_CHUNK_PLANES, stored, &err), err,
+		CKPTFMT_FAIL_ARGUMENT, "24000 bytes in units of 4 and chunks of 100 by method 2");
 	for (int i = 0; i < CHUNKS - 1; i++)
 		for (int p = 1; p < 4; p++)
 			frames[4 * i + p] = (ckptfmt_bytes){run, sizeof frame};

@@ -1,0 +1,405 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compression: ratio and speed of coding and decoding, beside zstd alone and others.
+
+    python bench/compression.py [--mib 64] [--runs 5] [--threads 1] [--kinds bf16,fp32,...]
+                                [--weights FILE] [--folder FOLDER] [--tensorflow PYTHON]
+
+All sides work on the same chunks of 256 KiB, in memory, with the same number of threads, in turn in
+one process, so that whatever slows the machine slows all of them:
+
+  ckptfmt        what a checkpoint of level "ckptfmt" stores, chooser and checksums included
+  zstd 1         each chunk as it is, level 1
+  shuffle+zstd   byte planes (by the same code, nothing rotated), one frame a chunk, level 1
+  blosc2, zipnn  where they are installed
+
+Data: synthetic weights, normal with log-normal scales for each row, cast to each type; Adam's
+moments made of such gradients; `--weights`, a .safetensors or .npz file, gives real ones. Then
+whole saves and loads of data that does and does not compress, with and without compression. Prints
+Markdown tables of medians; the spread is that of the middle half. Speeds are GB/s of raw bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import zstandard
+
+import ckptfmt
+from ckptfmt import _core
+from ckptfmt.arrays import Sources
+from ckptfmt.compression import coding, encoding
+from ckptfmt.compression.choosing import choose
+from ckptfmt.threads import share
+
+CHUNK = encoding.CHUNK_SIZE
+JOB = encoding.JOB_BYTES
+Job = Callable[[int], Any]
+
+
+def weights(count: int, seed: int) -> np.ndarray:
+    """Normal numbers, each row of 4096 on a scale of its own."""
+    rng = np.random.Generator(np.random.SFC64(seed))
+    rows = -(-count // 4096)
+    scales = np.exp(rng.normal(0, 0.5, (rows, 1))).astype("f4")
+    return (rng.standard_normal((rows, 4096), np.float32) * scales * 0.02).reshape(-1)[:count]
+
+
+def kinds(size: int, given: np.ndarray | None) -> dict[str, np.ndarray]:
+    """The data of each kind, as many bytes of each."""
+    base = weights(size, 7) if given is None else np.resize(given, size)
+    other = weights(size // 4, 8)
+    words = b"the of and to in is that model layer attention norm bias kernel weight ".split()
+    picks = np.random.default_rng(3).zipf(1.4, size // 5) % len(words)
+    text = b" ".join(words[pick] for pick in picks.tolist())[:size]
+    moments = base[: size // 4] * 0.1 + other * 0.03
+    return {
+        "bf16": base[: size // 2].astype(ml_dtypes.bfloat16),
+        "fp16": base[: size // 2].astype(np.float16),
+        "fp32": base[: size // 4],
+        "Adam m": moments,
+        "Adam v": np.square(moments) * np.float32(0.001) + np.square(other) * np.float32(0.01),
+        "fp8": base.astype(ml_dtypes.float8_e4m3fn),
+        "int8": np.clip(np.round(base * 600), -127, 127).astype(np.int8),
+        "text": np.frombuffer(text, np.uint8),
+        "noise": np.random.default_rng(5).integers(0, 256, size, np.uint8),
+    }
+
+
+def real_weights(path: str) -> np.ndarray:
+    """All numbers of a file, as float32."""
+    if path.endswith(".npz"):
+        with np.load(path) as loaded:
+            return np.concatenate([loaded[name].astype("f4").reshape(-1) for name in loaded])
+    content = Path(path).read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    types = {"F32": "f4", "F16": "f2", "BF16": ml_dtypes.bfloat16}
+    found = []
+    for name, told in json.loads(content[8 : 8 + size]).items():
+        if name != "__metadata__" and told["dtype"] in types:
+            first, last = told["data_offsets"]
+            raw = content[8 + size + first : 8 + size + last]
+            found.append(np.frombuffer(raw, types[told["dtype"]]).astype("f4"))
+    return np.concatenate(found)
+
+
+# ---- sides: a coder gives what it made of the data; a decoder fills a destination ---------------
+
+
+class Side:
+    """One way to compress: `encode` a stretch of raw bytes, `decode` what came of it."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        sources = Sources()
+        sources.add(b"x", np.ascontiguousarray(array))
+        self.table, self.owners = sources.table()
+        self.packer = _core.Packer(self.table)
+        data = self.packer.data
+        assert data is not None
+        self.raw, self.info = data, self.packer.info
+        self.stretches = [self.raw[at : at + JOB] for at in range(0, len(self.raw), JOB)]
+        self.made: list[Any] = [None] * len(self.stretches)
+        self.out = np.zeros(len(self.raw), np.uint8)
+
+    def prepare(self) -> None:
+        """What is done once a value."""
+
+    def encode(self, number: int) -> None:
+        raise NotImplementedError
+
+    def decode(self, number: int) -> None:
+        raise NotImplementedError
+
+    def size(self) -> int:
+        raise NotImplementedError
+
+
+class Ours(Side):
+    """As a save and a load do it, but for the files."""
+
+    def prepare(self) -> None:
+        self.choice = choose(self.raw, self.info, 1)
+
+    def encode(self, number: int) -> None:
+        raw = self.stretches[number]
+        if self.choice is None:
+            _core.crc32c(raw)
+            return
+        self.made[number] = encoding._coded(raw, self.info.unit, self.choice, 1)
+
+    def size(self) -> int:
+        if self.choice is None:
+            return len(self.raw)
+        return sum(len(part.chunks) + 8 * len(part.sizes) for part in self.made)
+
+    def save(self, folder: Path) -> None:
+        """A checkpoint with what was coded, to decode from."""
+        handle = _core.WriterHandle(str(folder / "side"), 64, CHUNK, _core.DURABILITY["none"])
+        if self.choice is None:
+            handle.add(self.table)
+        else:
+            handle.begin_value(self.table)
+            for part in self.made:
+                handle.put_chunks(part.chunks, part.sizes, part.crcs)
+            handle.end_value(len(self.raw), _core.crc32c(self.raw))
+        handle.commit()
+        self.reader = ckptfmt.open(folder / "side")
+        self.handle = self.reader["x"]
+
+        self.read = []
+        if self.choice is None:
+            return
+        reader, selection = self.reader._handle, self.handle._selection
+        runs = reader.plan_chunks(selection, 0, None, 0, JOB)
+        for number in range(len(runs)):
+            run = runs[number : number + 1]
+            stored = np.empty(int(run["stored_size"][0]), np.uint8)
+            self.read.append((run, stored, reader.read_chunks(selection, 0, run, 0, stored)))
+
+    def decode(self, number: int) -> None:
+        """As a load does it once the chunks are read and their checksums compared."""
+        if self.choice is None:
+            at = number * JOB
+            self.out[at : at + JOB] = self.raw[at : at + JOB]
+            return
+        run, stored, frames = self.read[number]
+        pieces = np.column_stack((frames["offset"], frames["size"]))
+        contents = coding.decompress(stored, pieces, frames["raw_size"].tolist())
+        assert not isinstance(contents, int)
+        where = (_core.address(self.out), len(self.out))
+        self.reader._handle.place_chunks(
+            self.handle._selection, 0, run, stored, contents, None, where, None
+        )
+
+
+class Plain(Side):
+    """zstd level 1 of each chunk as it is."""
+
+    def _pieces(self, size: int) -> np.ndarray:
+        begins = np.arange(0, size, CHUNK, dtype=np.uint64)
+        return np.column_stack((begins, np.minimum(CHUNK, size - begins.astype(np.int64))))
+
+    def encode(self, number: int) -> None:
+        raw = self.stretches[number]
+        made = coding.compress(raw, self._pieces(len(raw)).astype(np.uint64), 1)
+        self.made[number] = b"".join(memoryview(frame) for frame in made), list(map(len, made))
+
+    def _decoded(self, number: int) -> list[Any]:
+        stored, sizes = self.made[number]
+        ends = np.cumsum(sizes)
+        pieces = np.column_stack((ends - sizes, sizes)).astype(np.uint64)
+        raw = self.stretches[number]
+        lengths = self._pieces(len(raw))[:, 1].astype(int).tolist()
+        contents = coding.decompress(np.frombuffer(stored, np.uint8), pieces, lengths)
+        assert not isinstance(contents, int)
+        return list(contents)
+
+    def decode(self, number: int) -> None:
+        at = number * JOB
+        for content in self._decoded(number):
+            self.out[at : at + len(content)] = np.frombuffer(content, np.uint8)
+            at += len(content)
+
+    def size(self) -> int:
+        return sum(len(stored) for stored, _ in self.made)
+
+
+class Shuffled(Plain):
+    """zstd level 1 of the byte planes of each chunk, all in one frame."""
+
+    def encode(self, number: int) -> None:
+        raw = self.stretches[number]
+        planes = np.empty_like(raw)
+        _core.chunks_split(raw, CHUNK, self.info.unit, _core.CHUNK_PLANES, planes)
+        made = coding.compress(planes, self._pieces(len(raw)).astype(np.uint64), 1)
+        self.made[number] = b"".join(memoryview(frame) for frame in made), list(map(len, made))
+
+    def decode(self, number: int) -> None:
+        at = number * JOB
+        for content in self._decoded(number):
+            to = self.out[at : at + len(content)]
+            _core.chunks_join(content, CHUNK, self.info.unit, _core.CHUNK_PLANES, to)
+            at += len(content)
+
+
+class Blosc(Side):
+    """blosc2 with shuffle and zstd level 1."""
+
+    def prepare(self) -> None:
+        import blosc2  # noqa: PLC0415
+
+        self.library = blosc2
+        blosc2.set_nthreads(1)
+
+    def encode(self, number: int) -> None:
+        raw = self.stretches[number].tobytes()
+        self.made[number] = self.library.compress(
+            raw, typesize=self.info.unit, clevel=1, codec=self.library.Codec.ZSTD
+        )
+
+    def decode(self, number: int) -> None:
+        content = self.library.decompress(self.made[number])
+        self.out[number * JOB : number * JOB + len(content)] = np.frombuffer(content, np.uint8)
+
+    def size(self) -> int:
+        return sum(map(len, self.made))
+
+
+class Zipnn(Side):
+    """zipnn by bytes, for the types that it knows."""
+
+    def prepare(self) -> None:
+        import zipnn  # noqa: PLC0415
+
+        names = {2: "bfloat16", 4: "float32", 1: "float8_e4m3fn"}
+        kind = names.get(self.info.unit, "float32")
+        self.coder = zipnn.ZipNN(input_format="byte", bytearray_dtype=kind, threads=1)
+
+    def encode(self, number: int) -> None:
+        self.made[number] = self.coder.compress(bytearray(self.stretches[number].tobytes()))
+
+    def decode(self, number: int) -> None:
+        content = self.coder.decompress(self.made[number])
+        self.out[number * JOB : number * JOB + len(content)] = np.frombuffer(content, np.uint8)
+
+    def size(self) -> int:
+        return sum(map(len, self.made))
+
+
+def sides() -> dict[str, type[Side]]:
+    found: dict[str, type[Side]] = {"ckptfmt": Ours, "zstd 1": Plain, "shuffle+zstd 1": Shuffled}
+    for name, side in (("blosc2", Blosc), ("zipnn", Zipnn)):
+        if importlib.util.find_spec(name):
+            found[name] = side
+    return found
+
+
+# ---- measuring -----------------------------------------------------------------------------------
+
+
+def timed(call: Callable[[], None]) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def spread(values: list[float]) -> str:
+    middle = statistics.median(values)
+    if len(values) < 4:
+        return f"{middle:.2f}"
+    low, _, high = statistics.quantiles(values, n=4)
+    return f"{middle:.2f} ({low:.2f} .. {high:.2f})"
+
+
+def measure_kind(name: str, array: np.ndarray, runs: int, threads: int, folder: Path) -> None:
+    made = {label: side(array) for label, side in sides().items()}
+    times: dict[str, tuple[list[float], list[float]]] = {label: ([], []) for label in made}
+    raw = next(iter(made.values())).raw
+
+    def work(side: Side, job: Job) -> None:
+        share(len(side.stretches), job, threads, "bench", threading.Event())
+
+    for run in range(runs + 1):
+        for label, side in made.items():
+            seconds = timed(lambda side=side: (side.prepare(), work(side, side.encode)))  # type: ignore[misc]
+            if run:
+                times[label][0].append(len(raw) / seconds / 1e9)
+        ours = made["ckptfmt"]
+        assert isinstance(ours, Ours)
+        if not run:
+            ours.save(folder)
+        for label, side in made.items():
+            seconds = timed(lambda side=side: work(side, side.decode))  # type: ignore[misc]
+            assert np.array_equal(side.out, raw), f"{label} lost something"
+            if run:
+                times[label][1].append(len(raw) / seconds / 1e9)
+            side.out[:: 1 << 12] = 0
+    base = times["shuffle+zstd 1"]
+    for label, side in made.items():
+        encoded, decoded = times[label]
+        against = [
+            statistics.median(a) / statistics.median(b)
+            for a, b in ((encoded, base[0]), (decoded, base[1]))
+        ]
+        print(
+            f"| {name} | {label} | {len(raw) / side.size():.3f} | {spread(encoded)} | "
+            f"{spread(decoded)} | {against[0]:.2f} | {against[1]:.2f} |",
+            flush=True,
+        )
+
+
+def measure_files(data: dict[str, np.ndarray], runs: int, folder: Path) -> None:
+    """Whole saves, not synced, and verified loads into memory that is there."""
+    print("\n| data | what | plain ms | compressed ms | time | bytes |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for name, array in data.items():
+        saves: dict[bool, list[float]] = {False: [], True: []}
+        loads: dict[bool, list[float]] = {False: [], True: []}
+        sizes: dict[bool, int] = {}
+        out = {"x": np.zeros_like(array)}
+        for run in range(4 * runs + 1):
+            for compressed in (False, True):
+                prefix = folder / f"save-{compressed}"
+                options: dict[str, Any] = {"compression": "zstd"} if compressed else {}
+                began = time.perf_counter()
+                ckptfmt.save(prefix, {"x": array}, durability="none", **options)
+                saved = time.perf_counter()
+                ckptfmt.load(prefix, out=out)
+                loaded = time.perf_counter()
+                if run:
+                    saves[compressed].append(1e3 * (saved - began))
+                    loads[compressed].append(1e3 * (loaded - saved))
+                files = list(folder.glob(f"{prefix.name}.*"))
+                sizes[compressed] = sum(path.stat().st_size for path in files)
+                for path in files:
+                    path.unlink()
+        gained = f"{100 * (sizes[True] / sizes[False] - 1):+.3f} %"
+        for what, times in (("save", saves), ("load", loads)):
+            plain, packed = (statistics.median(times[key]) for key in (False, True))
+            print(
+                f"| {name} | {what} | {spread(times[False])} | {spread(times[True])} | "
+                f"{100 * (packed / plain - 1):+.1f} % | {gained} |",
+                flush=True,
+            )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--mib", type=int, default=64, help="raw bytes of each kind")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--kinds", help="some of them, with commas between")
+    parser.add_argument("--weights", help="a .safetensors or .npz file with real weights")
+    parser.add_argument("--folder", help="where to save; default: that of temporary files")
+    parser.add_argument("--tensorflow", help="not used: TensorFlow does not compress")
+    given = parser.parse_args()
+    coding.threads = lambda: given.threads  # type: ignore[assignment]
+    real = real_weights(given.weights) if given.weights else None
+    data = kinds(given.mib << 20, real)
+    if given.kinds:
+        data = {name: data[name] for name in given.kinds.split(",")}
+    print(
+        f"{given.mib} MiB of each kind, {given.threads} thread(s), zstd "
+        f"{'.'.join(map(str, zstandard.ZSTD_VERSION))}\n"
+    )
+    print("| data | side | ratio | coding GB/s | decoding GB/s | coding x | decoding x |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    with tempfile.TemporaryDirectory(dir=given.folder) as name:
+        for kind, array in data.items():
+            measure_kind(kind, array, given.runs, given.threads, Path(name))
+        chosen = {kind: array for kind, array in data.items() if kind in ("bf16", "noise")}
+        measure_files(chosen, given.runs, Path(name))
+
+
+if __name__ == "__main__":
+    main()
