@@ -19,7 +19,7 @@ RAW = -1
 GAIN = 0.05
 # Bytes of a sample, of which there are several, spread evenly; and of all of them.
 SAMPLE_BYTES = 16 << 10
-SAMPLES_MAX = 8
+SAMPLES_MAX = 4
 # The samples of a small value are this part of it, but no less than the bytes.
 SAMPLED_PART = 16
 SAMPLED_MIN = 4 << 10

@@ -33,6 +33,9 @@ _RESERVED = names.RESERVED.encode()
 
 Tell = Callable[[int], None]
 
+# New memory costs more than what is done with it: each thread keeps what it has.
+_mine = threading.local()
+
 
 class _Coded(NamedTuple):
     """Chunks one after the other as they are stored."""
@@ -243,10 +246,18 @@ def _gains(value: _Value, size: int) -> bool:
     return saved > CHUNK_COST * -(-size // CHUNK_SIZE) + ENTRY_COST
 
 
+def _staging(size: int) -> NDArray[np.uint8]:
+    """Memory of this thread for the planes of a job, until the next call."""
+    staging: NDArray[np.uint8] | None = getattr(_mine, "planes", None)
+    if staging is None or len(staging) < size:
+        staging = _mine.planes = np.empty(max(size, JOB_BYTES), np.uint8)
+    return staging[:size]
+
+
 def _coded(raw: NDArray[np.uint8], unit: int, choice: Choice, effort: int) -> _Coded:
     """The stored chunks of raw bytes, the last of which may be shorter."""
     whole = choice.method == _core.CHUNK_ZSTD
-    planes = raw if whole else np.empty_like(raw)
+    planes = raw if whole else _staging(len(raw))
     raw_crcs, entropies = _core.chunks_split(raw, CHUNK_SIZE, unit, choice.method, planes)
     efforts = efforts_of(choice, entropies, effort)
     begins = np.arange(len(raw_crcs), dtype=np.int64) * CHUNK_SIZE
