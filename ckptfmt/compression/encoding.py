@@ -4,6 +4,7 @@ threads; into the file in the order given."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
