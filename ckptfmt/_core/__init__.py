@@ -36,7 +36,7 @@ from ckptfmt._core.border import (
 from ckptfmt._core.columns import BYTES, REQUEST, SOURCE, address, addresses
 from ckptfmt._core.library import DtypeInfo, counters, crc32c, dtype_table, parse_spec
 from ckptfmt._core.memory import Memory, copy_size
-from ckptfmt._core.reading import ReaderHandle, Record, Selection
+from ckptfmt._core.reading import ReaderHandle, Record, Selection, index_count
 from ckptfmt._core.verifying import Finding, VerifierHandle
 from ckptfmt._core.writing import WriterHandle, merge
 
@@ -72,6 +72,7 @@ __all__ = [
     "crc32c",
     "dtype_table",
     "error_of",
+    "index_count",
     "merge",
     "parse_spec",
     "path_bytes",

@@ -107,6 +107,13 @@ class Selection:
         return [tuple(dims[a:b]) for a, b in zip(firsts.tolist(), ends, strict=True)]
 
 
+def index_count(path: str) -> int:
+    """`ckptfmt_index_count`."""
+    out, error = ffi.new("int32_t *"), new_error()
+    check(lib.ckptfmt_index_count(path_bytes(path), out, error), error, path)
+    return int(out[0])
+
+
 class ReaderHandle(SharedHandle):
     """`ckptfmt_reader`."""
 
