@@ -363,16 +363,29 @@ static ckptfmt_status write_index(ckptfmt_writer *writer, index_tries *tries, ck
 	return cf_file_writer_finish(index, writer->options.durability == CKPTFMT_DURABILITY_FULL, err);
 }
 
+/* Whether one of ours has a name of the number that is tried. */
+static bool has_named(const ckptfmt_writer *writer)
+{
+	char name[CF_NAME_SIZE];
+	cf_data_name(writer->prefix.base, 0, writer->file_count, name);
+	return strcmp(writer->files[0].name, name) == 0;
+}
+
 /* CMT-15: who removes what killed writers left goes by an index under a temporary name. So the one of a number is there
- * before the first data file has a name of that number, and stays until the end. */
+ * before the first data file has a name of that number, and as long as one has. */
 static ckptfmt_status publish_data_files(ckptfmt_writer *writer, index_tries *tries, ckptfmt_error *err)
 {
 	for (int i = 0; i < COUNT_TRIES; i++) {
 		bool taken;
 		CF_TRY(write_index(writer, tries, err));
 		CF_TRY(name_data_files(writer, &taken, err));
+		for (int32_t k = 0; !taken && k < tries->count - 1; k++)
+			cf_file_writer_abandon(&tries->files[k]);
 		if (!taken)
 			return CKPTFMT_OK;
+		/* The files of this number are somebody else's. */
+		if (!has_named(writer))
+			cf_file_writer_abandon(&tries->files[tries->count - 1]);
 		CF_TRY(take_count(writer, true, err));
 	}
 	return cf_fail(err, CKPTFMT_FAIL_BUSY, CF_NO_OFFSET, "other writers took %d numbers of data files in a row",
