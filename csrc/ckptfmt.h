@@ -241,6 +241,10 @@ CKPTFMT_API ckptfmt_status ckptfmt_reader_open(const char *prefix, const ckptfmt
 CKPTFMT_API void ckptfmt_reader_close(ckptfmt_reader *reader);
 CKPTFMT_API void ckptfmt_reader_header(const ckptfmt_reader *reader, ckptfmt_header *out);
 
+/* The number of data files that the index file `path` names, whatever its own name is; 0 if there is no such file, or
+ * it cannot be read as an index. NOT_FOUND, IO (its directory), NO_MEMORY. */
+CKPTFMT_API ckptfmt_status ckptfmt_index_count(const char *path, int32_t *count, ckptfmt_error *err);
+
 /* One stored value: where its bytes lie. */
 typedef struct ckptfmt_stored {
 	uint64_t offset;

@@ -99,10 +99,23 @@ def test_links_go_and_what_they_lead_to_stays(
 
 
 def unlinked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names that are unlinked, and the syncs between them, as it happens."""
+    """The names that go, and the syncs between them, as it happens; in brackets the temporary
+    ones."""
     calls: list[str] = []
-    unlink, sync = os.unlink, os.fsync
-    monkeypatch.setattr(os, "unlink", lambda n, **k: (calls.append(n), unlink(n, **k))[1])
+    unlink, rename, sync = os.unlink, os.rename, os.fsync
+
+    def gone(name: str, **more: Any) -> None:
+        whole, temporary, _ = name.partition(".tempstate")
+        calls.append(f"({whole})" if temporary else name)
+        unlink(name, **more)
+
+    def renamed(source: str, target: str, **more: Any) -> None:
+        assert re.fullmatch(re.escape(source) + r"\.tempstate[a-f][0-9a-f]{15}", target)
+        calls.append(source)
+        rename(source, target, **more)
+
+    monkeypatch.setattr(os, "unlink", gone)
+    monkeypatch.setattr(os, "rename", renamed)
     monkeypatch.setattr(os, "fsync", lambda fd: (calls.append("sync"), sync(fd))[1])
     return calls
 
@@ -118,19 +131,36 @@ def test_indexes_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durab
     assert calls == [
         *("a-1.index", "a-2.index", *synced),
         *("a-1.data-00001-of-00002", "a-1.data-00000-of-00002", "a-1.data-00000-of-00001"),
-        "a-2.data-00000-of-00001",
+        *("(a-1.index)", "a-2.data-00000-of-00001", "(a-2.index)"),
     ]
 
 
+def test_an_index_that_cannot_be_renamed(
+    directory: CheckpointDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is unlinked: one with a long name, a symbolic link."""
+    where, long = Path(directory.path), "a" * 230 + "-1"
+    save(directory, "b-1", "c-1")
+    for end in (".index", ".data-00000-of-00001"):
+        (where / f"b-1{end}").rename(where / f"{long}{end}")
+    (where / "c-1.index").rename(where / "far")
+    (where / "c-1.index").symlink_to("far")
+    calls = unlinked(monkeypatch)
+    assert directory.remove_all([long, "c-1"]) == {}
+    assert f"({long}.index)" not in calls
+    assert "(c-1.index)" not in calls
+    assert files(where) == ["far"]
+
+
 def refusing(monkeypatch: pytest.MonkeyPatch, part: str, number: int) -> None:
-    unlink = os.unlink
+    unlink, rename = os.unlink, os.rename
 
-    def refuse(name: Any, **more: Any) -> None:
-        if part in os.fspath(name):
+    def check(name: str) -> None:
+        if part in name:
             raise OSError(number, os.strerror(number))
-        unlink(name, **more)
 
-    monkeypatch.setattr(os, "unlink", refuse)
+    monkeypatch.setattr(os, "unlink", lambda n, **k: (check(n), unlink(n, **k))[1])
+    monkeypatch.setattr(os, "rename", lambda n, t, **k: (check(n), rename(n, t, **k))[1])
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EBUSY, errno.EIO])
@@ -155,7 +185,9 @@ def test_data_that_cannot_go(
     refusing(monkeypatch, "of-00002", errno.EBUSY)
     with pytest.raises(StorageError, match=r"a-1\.data-00001-of-00002: the file"):
         directory.remove("a-1")
-    assert files(Path(directory.path)) == ["a-1.data-00000-of-00002", "a-1.data-00001-of-00002"]
+    data = ["a-1.data-00000-of-00002", "a-1.data-00001-of-00002"]
+    assert files(Path(directory.path))[:-1] == data
+    assert files(Path(directory.path))[-1].startswith("a-1.index.tempstate")
 
 
 # ---- the directory -------------------------------------------------------------------------------

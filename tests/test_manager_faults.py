@@ -150,10 +150,10 @@ def test_the_order_of_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     def renamed(source: str, target: str, **more: Any) -> None:
         rename(source, target, **more)
-        calls.append(f"state {' '.join(state_names(tmp_path))}")
+        calls.append(source if ".index" in source else f"state {' '.join(state_names(tmp_path))}")
 
     def unlinked(name: str, **more: Any) -> None:
-        calls.append(name)
+        calls.append(name.partition(".tempstate")[0])
         unlink(name, **more)
 
     monkeypatch.setattr(os, "rename", renamed)
@@ -162,7 +162,7 @@ def test_the_order_of_a_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     manager.save()
     assert calls == [
         *("sync", "state ckpt-1 ckpt-2", "sync"),
-        *("ckpt-1.index", "sync", "ckpt-1.data-00000-of-00001"),
+        *("ckpt-1.index", "sync", "ckpt-1.data-00000-of-00001", "ckpt-1.index"),
         *("sync", "state ckpt-2", "sync"),
     ]
 
@@ -176,15 +176,15 @@ def test_removals_that_fail_are_tried_again(
     manager = manager_of(tmp_path, 2)
     manager.save()
     manager.save()
-    unlink = os.unlink
+    unlink, rename = os.unlink, os.rename
 
-    def refuse(name: Any, **more: Any) -> None:
-        if str(name).startswith(part):
+    def check(name: str) -> None:
+        if name.startswith(part):
             raise OSError(number, os.strerror(number))
-        unlink(name, **more)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "unlink", refuse)
+        patch.setattr(os, "unlink", lambda n, **k: (check(n), unlink(n, **k))[1])
+        patch.setattr(os, "rename", lambda n, t, **k: (check(n), rename(n, t, **k))[1])
         for one in (3, 4):
             if part.endswith("index") or one == 3:
                 with pytest.warns(CkptfmtWarning, match="'ckpt-1' is removed after a later save"):

@@ -48,16 +48,23 @@ def save(directory: CheckpointDirectory, name: str) -> None:
     ckptfmt.save(os.path.join(directory.path, name), {"x": [1]}, durability="none")
 
 
+def leave(directory: CheckpointDirectory, *names: str) -> list[str]:
+    """What writers that were killed before their commit leave of these checkpoints."""
+    left = []
+    for name in names:
+        save(directory, name)
+        path = Path(directory.path, f"{name}.index")
+        path.rename(f"{path}.tempstate{HEX}")
+        left += [f"{name}.data-00000-of-00001", f"{name}.index.tempstate{HEX}"]
+    return left
+
+
 # ---- by name -------------------------------------------------------------------------------------
 
 OURS = [
     f"ckpt-1.index.tempstate{HEX}",
     f"ckpt-1.data-00000-of-00001.tempstate{HEX}",
     f"ckpt-12.merge-journal.tempstate{HEX}",
-    "ckpt-3.data-00000-of-00001",
-    "ckpt-3.data-00001-of-00002",
-    "ckpt-3.merge-journal",
-    "ckpt--4.data-00000-of-00001",
     "ckpt-5-embedding.claim",
     f"checkpoint.tempstate{HEX}",
     f"checkpoint.ckptfmt.tempstate{HEX}",
@@ -72,6 +79,8 @@ OTHERS = [
     *("model-3.data-00000-of-00001", f"model-3.index.tempstate{HEX}", "ckpt.data-00000-of-00001"),
     *("ckpt-a.data-00000-of-00001", "ckpt-03.data-00000-of-00001", "xckpt-3.data-00000-of-00001"),
     *("ckpt-3a.data-00000-of-00001", f"ckpt-b-3.data-00000-of-00001.tempstate{HEX}"),
+    # Of nobody knows whom.
+    *("ckpt-9.data-00000-of-00001", "ckpt-10.data-00001-of-00002", "ckpt-9.merge-journal"),
     # Not as writers name data files.
     *("ckpt-3.data-00002-of-00002", "ckpt-3.data-0000-of-0001", "ckpt-3.data-00000-of-00001.txt"),
     *("ckpt-3.notes", "ckpt-3", "ckpt-3.claim", "ckpt-3x.claim", "notes", ".merge-journal"),
@@ -79,18 +88,20 @@ OTHERS = [
 
 
 def test_names(directory: CheckpointDirectory) -> None:
-    touch(directory, *OURS, *OTHERS)
+    ours = [*OURS, *leave(directory, "ckpt-3", "ckpt--4"), "ckpt--4.merge-journal"]
+    leave(directory, "model-4", "ckpt-04")
+    others = [name for name in files(Path(directory.path)) if name not in ours]
+    touch(directory, *OURS, *OTHERS, "ckpt--4.merge-journal")
     record(directory)
-    assert sorted(directory.sweep()) == sorted(OURS)
-    assert files(Path(directory.path)) == sorted([*OTHERS, "checkpoint"])
+    assert sorted(directory.sweep()) == sorted(ours)
+    assert files(Path(directory.path)) == sorted([*OTHERS, *others, "checkpoint"])
     assert directory.sweep() == []
 
 
 def test_other_checkpoint_names(directory: CheckpointDirectory) -> None:
-    touch(directory, "a*-3.data-00000-of-00001", "ab-3.data-00000-of-00001")
-    record(directory)
-    assert directory.sweep("a*") == ["a*-3.data-00000-of-00001"]
-    assert directory.sweep("ab") == ["ab-3.data-00000-of-00001"]
+    left = [leave(directory, name) for name in ("a*-3", "ab-3")]
+    assert directory.sweep("a*") == left[0]
+    assert directory.sweep("ab") == left[1]
 
 
 def test_whole_checkpoints_stay(directory: CheckpointDirectory) -> None:
@@ -102,44 +113,79 @@ def test_whole_checkpoints_stay(directory: CheckpointDirectory) -> None:
     assert "ckpt-1.merge-journal" in files(Path(directory.path))
 
 
-def test_generations_that_no_index_names(directory: CheckpointDirectory) -> None:
-    save(directory, "ckpt-1")
-    save(directory, "ckpt-1")
-    save(directory, "ckpt-2")
-    stale = ["ckpt-1.data-00000-of-00001", "ckpt-1.data-00002-of-00003"]
-    touch(directory, *stale)
-    touch(directory, "ckpt-2.data-00000-of-00004")
-    Path(directory.path, "ckpt-2.index").write_bytes(b"damaged")
-    record(directory)
-    assert sorted(directory.sweep()) == stale
-    assert ckptfmt.verify(os.path.join(directory.path, "ckpt-1")).ok
-    assert "ckpt-2.data-00000-of-00004" in files(Path(directory.path))
-
-
-def test_what_is_younger_than_the_state_stays(directory: CheckpointDirectory) -> None:
-    """It may be the beginning of a copy, or of a writer that takes no locks."""
-    touch(directory, "ckpt-1.data-00000-of-00001")
+def test_generations_that_no_index_names(directory: CheckpointDirectory, tmp_path: Path) -> None:
+    """Those go that an index under a temporary name names, if that is not the one in force."""
+    for name in ("ckpt-1", "ckpt-2", "ckpt-3"):
+        save(directory, name)
+        (tmp_path / f"{name}.index").rename(tmp_path / f"{name}.index.tempstate{HEX}")
+        save(directory, name)
+    touch(directory, "ckpt-1.data-00002-of-00003")
+    (tmp_path / "ckpt-2.index").write_bytes(b"damaged")
+    (tmp_path / f"ckpt-3.index.tempstate{HEX}").unlink()
+    before = files(tmp_path)
+    gone = ["ckpt-1.data-00000-of-00001", f"ckpt-1.index.tempstate{HEX}"]
+    assert directory.sweep() == gone
+    assert files(tmp_path) == [name for name in before if name not in gone]
+    assert ckptfmt.verify(tmp_path / "ckpt-1").ok
     assert directory.sweep() == []
-    record(directory)
-    touch(directory, "ckpt-2.data-00000-of-00001")
-    os.utime(os.path.join(directory.path, "ckpt-2.data-00000-of-00001"), (0, 0))
-    assert directory.sweep() == ["ckpt-1.data-00000-of-00001"]
-    record(directory)
-    assert directory.sweep() == ["ckpt-2.data-00000-of-00001"]
+
+
+def test_an_index_that_has_two_names(directory: CheckpointDirectory, tmp_path: Path) -> None:
+    """A writer was killed just before it replaced it; and then somebody moves it away."""
+    save(directory, "ckpt-1")
+    index, temporary = tmp_path / "ckpt-1.index", f"ckpt-1.index.tempstate{HEX}"
+    (tmp_path / temporary).hardlink_to(index)
+    index.rename(tmp_path / "away")
+    assert directory.sweep() == []
+    (tmp_path / "away").rename(index)
+    assert directory.sweep() == [temporary]
+    assert ckptfmt.verify(tmp_path / "ckpt-1").ok
+
+
+def test_what_was_changed_since_stays(directory: CheckpointDirectory, tmp_path: Path) -> None:
+    """Somebody put a file of his own in the place of what a killed writer left."""
+    data, temporary = leave(directory, "ckpt-1")
+    since = os.stat(tmp_path / temporary).st_mtime_ns
+    os.utime(tmp_path / data, ns=(since + 1, since + 1))
+    assert directory.sweep() == [temporary]
+    assert files(tmp_path) == [data]
+
+
+def test_a_sweep_that_was_interrupted_is_resumed(
+    directory: CheckpointDirectory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlink, left_to_do = os.unlink, [0]
+
+    def stop(name: str, **more: int) -> None:
+        if left_to_do[0] == 0:
+            raise KeyboardInterrupt
+        left_to_do[0] -= 1
+        unlink(name, **more)
+
+    for at in (0, 1, 2):
+        left_to_do[0] = at
+        left = leave(directory, "ckpt-1")
+        touch(directory, "ckpt-1.merge-journal")
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(os, "unlink", stop)
+            directory.sweep()
+        assert left[1] in files(tmp_path)
+        directory.sweep()
+        assert files(tmp_path) == []
 
 
 @pytest.mark.parametrize(
     "sign", ["ckpt-1_temp", "ckpt-1.index.tempstate77", f"ckpt-1.index.tempstate{10**19}"]
 )
 def test_what_tensorflow_may_be_writing_stays(directory: CheckpointDirectory, sign: str) -> None:
-    data = [f"ckpt-{n}.data-00000-of-00001" for n in (1, 2)]
-    touch(directory, *data, f"ckpt-1.index.tempstate{HEX}")
+    leave(directory, "ckpt-1")
+    data = leave(directory, "ckpt-2")
     if sign.endswith("_temp"):
         Path(directory.path, sign).mkdir()
     else:
         touch(directory, sign)
     record(directory)
-    assert directory.sweep() == data[1:]
+    assert directory.sweep() == data
 
 
 def test_what_is_no_file_stays(directory: CheckpointDirectory, tmp_path: Path) -> None:
@@ -159,13 +205,12 @@ def test_what_is_no_file_stays(directory: CheckpointDirectory, tmp_path: Path) -
 def test_one_file_that_is_locked_keeps_all_of_its_checkpoint(
     directory: CheckpointDirectory,
 ) -> None:
-    names = [f"ckpt-1.index.tempstate{HEX}", "ckpt-1.data-00000-of-00001"]
-    touch(directory, *names, "ckpt-2.data-00000-of-00001")
-    record(directory)
+    names = leave(directory, "ckpt-1")
+    other = leave(directory, "ckpt-2")
     for name in names:
         with open(os.path.join(directory.path, name)) as stream:
             fcntl.flock(stream, fcntl.LOCK_SH)
-            assert directory.sweep() in (["ckpt-2.data-00000-of-00001"], [])
+            assert directory.sweep() in (other, [])
             assert set(names) <= set(files(Path(directory.path)))
     assert sorted(directory.sweep()) == sorted(names)
 
@@ -193,8 +238,8 @@ def test_without_locks_nothing_goes(
 def test_what_cannot_go_stays(
     directory: CheckpointDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    touch(directory, "ckpt-1.data-00000-of-00001", "ckpt-2.data-00000-of-00001")
-    record(directory)
+    stuck = leave(directory, "ckpt-1")
+    goes = leave(directory, "ckpt-2")
     unlink = os.unlink
 
     def refuse(name: str, **more: int) -> None:
@@ -204,8 +249,8 @@ def test_what_cannot_go_stays(
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "unlink", refuse)
-        assert directory.sweep() == ["ckpt-2.data-00000-of-00001"]
-    assert directory.sweep() == ["ckpt-1.data-00000-of-00001"]
+        assert directory.sweep() == goes
+    assert directory.sweep() == stuck
 
 
 # ---- temporary directories -----------------------------------------------------------------------

@@ -49,7 +49,7 @@ from ckptfmt._core.packing import (
     chunks_split,
     combine,
 )
-from ckptfmt._core.reading import ReaderHandle, Record, Selection
+from ckptfmt._core.reading import ReaderHandle, Record, Selection, index_count
 from ckptfmt._core.verifying import Finding, VerifierHandle
 from ckptfmt._core.writing import WriterHandle, merge
 
@@ -96,6 +96,7 @@ __all__ = [
     "crc32c",
     "dtype_table",
     "error_of",
+    "index_count",
     "merge",
     "numbers_at",
     "parse_spec",

@@ -128,6 +128,13 @@ def _run(run: NDArray[Any]) -> Any:
     return ffi.cast("ckptfmt_chunk_run *", ffi.from_buffer("uint8_t[]", run))
 
 
+def index_count(path: str) -> int:
+    """`ckptfmt_index_count`."""
+    out, error = ffi.new("int32_t *"), new_error()
+    check(lib.ckptfmt_index_count(path_bytes(path), out, error), error, path)
+    return int(out[0])
+
+
 class ReaderHandle(SharedHandle):
     """`ckptfmt_reader`."""
 

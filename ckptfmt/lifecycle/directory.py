@@ -13,6 +13,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import secrets
 import stat
 import threading
 import time
@@ -272,6 +273,9 @@ class CheckpointDirectory:
         """Removes one checkpoint: its index, then the data files whose names are exactly those of
         this checkpoint, then what a merge noted beside it. What is not there is no error.
 
+        Meanwhile the index has a temporary name, by which `sweep` goes on with a removal that was
+        interrupted or could not remove all.
+
         Raises:
             StorageError: something could not be removed. If that was the index, nothing was.
             BusyError: as in `lock`.
@@ -291,10 +295,11 @@ class CheckpointDirectory:
         """
         going = {_checked(name): [f"{name}{JOURNAL}"] for name in names}
         failed: dict[str, StorageError] = {}
+        aside: dict[str, str | None] = {}
         with self.lock():
             for name in list(going):
                 try:
-                    self._unlink(index_name(name))
+                    aside[name] = self._put_aside(index_name(name))
                 except StorageError as error:
                     failed[name] = error
                     del going[name]
@@ -311,6 +316,11 @@ class CheckpointDirectory:
                         self._unlink(file)
                     except StorageError as error:
                         failed.setdefault(name, error)
+                if name not in failed and (index := aside[name]) is not None:
+                    try:
+                        self._unlink(index)
+                    except StorageError as error:
+                        failed[name] = error
         return failed
 
     def remove_file(self, name: str) -> None:
@@ -332,6 +342,9 @@ class CheckpointDirectory:
         """Removes what killed writers left of checkpoints named `<checkpoint_name>-<n>`, by the
         rule CMT-15: nothing of a writer that lives, nothing that may be somebody else's.
 
+        Data files go only where an index that names them stands beside them under a temporary name,
+        which writers and removals leave that were killed.
+
         What cannot be removed stays for another time. Without locks everything does, and on file
         systems of the network, where a lock may be seen by one machine only.
 
@@ -339,7 +352,7 @@ class CheckpointDirectory:
             The names of what is gone.
 
         Raises:
-            StorageError: the directory cannot be listed.
+            StorageError: the directory cannot be listed or synced.
             BusyError: as in `lock`.
         """
         with self.lock():
@@ -350,46 +363,84 @@ class CheckpointDirectory:
             state = self._stat(STATE_NAME)
             since = 0 if state is None else state.st_ctime_ns
             for name, files in of_managed(names, checkpoint_name).items():
-                gone += self._remove_dead(self._orphans(name, files, since))
+                gone += self._sweep_files(name, files, since)
                 for directory in files.directories:
                     gone += self._remove_directory(directory)
             for name in state_temporaries(names):
                 gone += self._remove_dead([name])
             return gone
 
-    def _orphans(self, name: str, files: Files, since: int) -> list[str]:
-        """Files of a checkpoint that its killed writers left, if they are not alive."""
+    def _sweep_files(self, name: str, files: Files, since: int) -> list[str]:
+        """Removes what killed writers of a checkpoint left, if none of them lives."""
         if files.foreign:
             return []
         empty = [file for file in files.claims if (info := self._stat(file)) and not info.st_size]
-        # The journal of a merge without its name tells which data files are that merge's.
-        journals = [file for file in files.temporary if file.startswith(f"{name}{JOURNAL}.")]
-        found = [*(file for file in files.temporary if file not in journals), *empty]
-        settled = journals
-        if not files.index:
-            settled += [file for data in files.data.values() for file in data]
-            settled += [f"{name}{JOURNAL}"] if files.journal else []
-        elif len(files.data) > 1 and (count := self._shards_of(name)) in files.data:
-            settled += [file for n, data in files.data.items() if n != count for file in data]
-        for file in settled:
-            info = self._stat(file)
-            if info is not None and info.st_ctime_ns < since:
-                found.append(file)
-        return found
+        # The journal of a merge without its name is what the merge, made again, goes by.
+        young = [
+            file
+            for file in files.temporary
+            if file.startswith(f"{name}{JOURNAL}.")
+            and not ((info := self._stat(file)) and info.st_ctime_ns < since)
+        ]
+        proofs = self._proofs(name, files)
+        kept = [file for found in proofs.values() for file in found]
+        going = [file for file in files.temporary if file not in (*young, *kept)] + empty
+        data, last = self._proven(name, files, proofs)
+        if any(_is_held(self._descriptor(), file) for file in (*files.temporary, *going, *data)):
+            return []
+        if data:
+            # A power cut must not bring back an index whose data files are gone.
+            self.sync()
+        gone = self._remove_dead([*going, *data])
+        # While they are there, another sweep goes on.
+        return gone + self._remove_dead(last) if set(data) <= set(gone) else gone
 
-    def _shards_of(self, name: str) -> int | None:
-        """The number of data files by the index in force; None if it cannot be told."""
+    def _proofs(self, name: str, files: Files) -> dict[int, list[str]]:
+        """The indexes under temporary names, by the number of data files that they name."""
+        proofs: dict[int, list[str]] = {}
+        for file in files.temporary:
+            if file.startswith(f"{index_name(name)}.") and (count := self._count_of(file)):
+                proofs.setdefault(count, []).append(file)
+        return proofs
+
+    def _proven(
+        self, name: str, files: Files, proofs: dict[int, list[str]]
+    ) -> tuple[list[str], list[str]]:
+        """The data files that killed writers or removals left, as these indexes prove, and what
+        goes after them."""
+        index = files.index or self.exists(name)
+        in_force = self._count_of(index_name(name)) if index else 0
+        data: list[str] = []
+        last: list[str] = []
+        for count, found in proofs.items():
+            there = files.data.get(count, [])
+            if there and count != in_force:
+                infos = [info for file in found if (info := self._stat(file)) is not None]
+                # One of two names is of an index that is still in force, if it was not moved away.
+                whole = [info.st_mtime_ns for info in infos if info.st_nlink == 1]
+                if not whole or (index and not in_force):
+                    continue
+                # What was changed since the index was written is of somebody else.
+                data += [file for file in there if self._is_unchanged(file, max(whole))]
+            last += found
+        others = {file for group in files.data.values() for file in group} - set(data)
+        if files.journal and last and not index and not others:
+            data.append(f"{name}{JOURNAL}")
+        return sorted(data, reverse=True), last
+
+    def _is_unchanged(self, name: str, since: int) -> bool:
+        info = self._stat(name)
+        return info is not None and info.st_mtime_ns <= since
+
+    def _count_of(self, index: str) -> int:
+        """The number of data files that an index names; 0 if it cannot be told."""
         here = f"/proc/self/fd/{self._descriptor()}"
         try:
             if not os.path.samestat(os.stat(here), os.fstat(self._descriptor())):
-                return None
-            reader = _core.ReaderHandle(f"{here}/{name}", None, False)
+                return 0
+            return _core.index_count(f"{here}/{index}")
         except (OSError, CkptfmtError):
-            return None
-        try:
-            return reader.header()["num_shards"]
-        finally:
-            reader.close()
+            return 0
 
     def _remove_dead(self, names: list[str], where: int | None = None) -> list[str]:
         """Removes these files, if no lock of any of them is held; the names of those that went.
@@ -398,11 +449,8 @@ class CheckpointDirectory:
         directory's lock: looking at one after the other is enough.
         """
         where = self._descriptor() if where is None else where
-        for name in names:
-            fd = _locked(where, name)
-            if fd is None:
-                return []
-            os.close(fd)
+        if any(_is_held(where, name) for name in names):
+            return []
         return [name for name in names if _unlinked(where, name)]
 
     def _remove_directory(self, name: str) -> list[str]:
@@ -440,6 +488,17 @@ class CheckpointDirectory:
             return os.stat(name, dir_fd=self._descriptor(), follow_symlinks=False)
         except OSError:
             return None
+
+    def _put_aside(self, index: str) -> str | None:
+        """Takes an index away, its name at least; the temporary one that it has then."""
+        info = self._stat(index)
+        if info is not None and stat.S_ISREG(info.st_mode):
+            aside, fd = f"{index}.tempstate{secrets.randbits(64) | 0xA << 60:016x}", self._fd
+            with contextlib.suppress(OSError):
+                os.rename(index, aside, src_dir_fd=fd, dst_dir_fd=fd)
+                return aside
+        self._unlink(index)
+        return None
 
     def _unlink(self, name: str) -> None:
         """Removes a file or a symbolic link. A directory of this name is nothing of ours."""
@@ -507,6 +566,14 @@ def _locked(where: int, name: str) -> int | None:
         pass
     os.close(fd)
     return None
+
+
+def _is_held(where: int, name: str) -> bool:
+    """Whether the exclusive lock of a file cannot be had."""
+    fd = _locked(where, name)
+    if fd is not None:
+        os.close(fd)
+    return fd is None
 
 
 def _unlinked(where: int, name: str) -> bool:

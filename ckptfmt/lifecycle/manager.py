@@ -63,9 +63,7 @@ class CheckpointManager:
 
     Only checkpoints that managers saved are removed, and only files of exactly their names. One
     that cannot be removed stays in the list, with a warning, and is tried again after the next
-    save. What killed writers left goes as well: data files without an index that were there before
-    the last save are taken for that. So do not bring a checkpoint of this `checkpoint_name` into
-    the directory file by file, nor take only the index of one away, while a manager is at work.
+    save. What killed writers left goes as well, where it is proved to be theirs.
 
     Args:
         checkpoint: what is saved and restored: anything with `write(prefix, options=None)` and

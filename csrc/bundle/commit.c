@@ -9,7 +9,7 @@
 /* ---- what is there --------------------------------------------------------------------------------------- */
 
 /* The number of data files that the index `name` says there are; 0 if there is none or it cannot be read. */
-static ckptfmt_status count_of_index(const cf_commit *commit, const char *name, int32_t *out, ckptfmt_error *err)
+static ckptfmt_status count_of_index(const cf_directory *directory, const char *name, int32_t *out, ckptfmt_error *err)
 {
 	ckptfmt_limits limits;
 	cf_file file = {-1};
@@ -21,9 +21,9 @@ static ckptfmt_status count_of_index(const cf_commit *commit, const char *name, 
 	bool found = false;
 	*out = 0;
 	ckptfmt_limits_default(&limits);
-	status = cf_os_open(commit->directory, name, true, &file, &info, NULL);
+	status = cf_os_open(directory, name, true, &file, &info, NULL);
 	if (status == CKPTFMT_OK && file.fd >= 0)
-		status = cf_table_open(&file, commit->prefix->index_path, info.size, &limits, &table, NULL);
+		status = cf_table_open(&file, name, info.size, &limits, &table, NULL);
 	if (status == CKPTFMT_OK && file.fd >= 0)
 		status = cf_table_get(table, (const uint8_t *)"", 0, &value, &found, NULL);
 	if (status == CKPTFMT_OK && found &&
@@ -39,7 +39,22 @@ ckptfmt_status cf_commit_observe(cf_commit *commit, ckptfmt_error *err)
 {
 	char name[CF_NAME_SIZE];
 	cf_index_name(commit->prefix->base, name);
-	return count_of_index(commit, name, &commit->old_count, err);
+	return count_of_index(commit->directory, name, &commit->old_count, err);
+}
+
+ckptfmt_status ckptfmt_index_count(const char *path, int32_t *count, ckptfmt_error *err)
+{
+	cf_prefix parts;
+	cf_directory directory = {-1, NULL};
+	ckptfmt_status status;
+	*count = 0;
+	CF_TRY(cf_prefix_split(path, &parts, err));
+	status = cf_os_directory_open(parts.directory, false, false, &directory, err);
+	if (status == CKPTFMT_OK)
+		status = count_of_index(&directory, parts.base, count, err);
+	cf_os_directory_close(&directory);
+	cf_prefix_free(&parts);
+	return status;
 }
 
 ckptfmt_status cf_commit_choose_count(const cf_commit *commit, int32_t at_least, bool look, int32_t *out,
@@ -194,18 +209,27 @@ static ckptfmt_status unknown(const cf_commit *commit, const char *text, const c
 	return status;
 }
 
-ckptfmt_status cf_commit_replace(cf_commit *commit, cf_file_writer *index, int32_t count, const uint64_t *data_sizes,
+/* CMT-15: the index that is about to be replaced gets a second name, by which those who come after a kill know what its
+ * data files are. Where that cannot be, they would stay then. */
+static void keep_old_index(const cf_commit *commit, int32_t count, const char *name, cf_file_writer *old)
+{
+	cf_file_info info;
+	bool exists, ignored;
+	if (commit->old_count == 0 || commit->old_count == count)
+		return;
+	if (cf_os_stat(commit->directory, name, &info, &exists, NULL) == CKPTFMT_OK && exists)
+		(void)!cf_file_writer_adopt(old, commit->directory, name, commit->directory, name, &info, &ignored, NULL);
+}
+
+static ckptfmt_status replace(cf_commit *commit, cf_file_writer *index, int32_t count, cf_file_writer *old,
 	bool *committed, ckptfmt_error *err)
 {
 	char name[CF_NAME_SIZE];
 	ckptfmt_error why;
 	ckptfmt_status status;
 	bool lost;
-	*committed = false;
-	/* Another writer may have committed since this one began: its generation is the one that is replaced. */
-	CF_TRY(cf_commit_observe(commit, err));
-	CF_TRY(check_data_files(commit, count, data_sizes, err));
 	cf_index_name(commit->prefix->base, name);
+	keep_old_index(commit, count, name, old);
 	if (commit->durability == CKPTFMT_DURABILITY_FULL)
 		CF_TRY(cf_os_directory_sync(commit->directory, err));
 	status = cf_file_writer_replace(index, name, &lost, &why);
@@ -222,4 +246,19 @@ ckptfmt_status cf_commit_replace(cf_commit *commit, cf_file_writer *index, int32
 	if (commit->old_count != 0 && commit->old_count != count)
 		cf_commit_remove_generation(commit, commit->old_count);
 	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_commit_replace(cf_commit *commit, cf_file_writer *index, int32_t count, const uint64_t *data_sizes,
+	bool *committed, ckptfmt_error *err)
+{
+	cf_file_writer old;
+	ckptfmt_status status;
+	memset(&old, 0, sizeof old);
+	*committed = false;
+	/* Another writer may have committed since this one began: its generation is the one that is replaced. */
+	CF_TRY(cf_commit_observe(commit, err));
+	CF_TRY(check_data_files(commit, count, data_sizes, err));
+	status = replace(commit, index, count, &old, committed, err);
+	cf_file_writer_abandon(&old);
+	return status;
 }

@@ -3,21 +3,22 @@
  * How a checkpoint becomes visible (rules CMT). Everything is prepared under names that no index refers to; the one
  * rename of the index is the commit point:
  *
- *   1 data files are written under temporary names and synced;
- *   2 each gets its final name, never over another file; N of "-of-N" is one that no data file of the prefix has, so
- *     old and new data files never share a name, and the old checkpoint stays whole;
- *   3 the index is written under a temporary name, synced, read back and compared with the files it names;
+ *   1 data files are written under temporary names and synced, and so is the index that will name them;
+ *   2 each data file gets its final name, never over another file; N of "-of-N" is one that no data file of the prefix
+ *     has, so old and new data files never share a name, and the old checkpoint stays whole;
+ *   3 the index is read back and compared with the files it names;
  *   4 the directory is synced: all of the above is on the device;
- *   5 the index is renamed over the old one;
+ *   5 the index is renamed over the old one, which got a second, temporary name before if it names a generation;
  *   6 the directory is synced: the rename is on the device, and "saved" may be said;
- *   7 the data files of the generation that the old index named are removed.
+ *   7 the data files of the generation that the old index named are removed, and then its second name.
  *
  * 4 to 7 are done under the directory's lock, so that what 7 removes is what 5 replaced, however many write. Under it
  * the data files are looked at once more: where an index is damaged or its data files are gone, other writers may have
  * chosen the same number.
  *
  * A crash before 5 leaves the old checkpoint and files nobody refers to; after 5 the new one. A power cut between 5 and
- * 6 leaves either.
+ * 6 leaves either. Data files that a crash leaves have an index of theirs beside them under a temporary name, by which
+ * they can be told from somebody else's (CMT-15).
  */
 #ifndef CKPTFMT_BUNDLE_COMMIT_H
 #define CKPTFMT_BUNDLE_COMMIT_H

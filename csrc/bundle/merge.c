@@ -124,6 +124,7 @@ static ckptfmt_status prepare(merge *m, int32_t count, ckptfmt_error *err)
 	cf_file_writer_abandon(&m->journal);
 	m->files.new_count = count;
 	CF_TRY(describe_results(m, err));
+	CF_TRY(cf_merge_files_fill(&m->files, err));
 	CF_TRY(write_index(m, err));
 	if (m->options.durability != CKPTFMT_DURABILITY_NONE)
 		CF_TRY(cf_commit_read_back(&m->commit, &m->index, count, m->sizes, err));

@@ -37,10 +37,18 @@ ckptfmt_status cf_merge_files_open(cf_merge_files *files, cf_merge_inputs *input
 	return CKPTFMT_OK;
 }
 
+static void abandon_empties(cf_merge_files *files)
+{
+	for (; files->empty_count > 0; files->empty_count--)
+		cf_file_writer_abandon(&files->empties[files->empty_count - 1]);
+}
+
 void cf_merge_files_close(cf_merge_files *files)
 {
 	for (int32_t i = 0; files->copies != NULL && i < files->file_count; i++)
 		cf_file_writer_abandon(&files->copies[i]);
+	abandon_empties(files);
+	cf_release(files->empties);
 	cf_release(files->copies);
 	cf_release(files->sources);
 	memset(files, 0, sizeof *files);
@@ -235,6 +243,31 @@ ckptfmt_status cf_merge_files_copy(cf_merge_files *files, bool all, ckptfmt_erro
 	return CKPTFMT_OK;
 }
 
+ckptfmt_status cf_merge_files_fill(cf_merge_files *files, ckptfmt_error *err)
+{
+	const cf_commit *commit = files->commit;
+	cf_file_writer *empties;
+	abandon_empties(files);
+	if (files->new_count <= files->file_count)
+		return CKPTFMT_OK;
+	empties = cf_reallocate(files->empties, (uint64_t)(files->new_count - files->file_count) * sizeof *empties);
+	if (empties == NULL)
+		return cf_fail_memory(err);
+	files->empties = empties;
+	for (int32_t row = files->file_count; row < files->new_count; row++) {
+		cf_file_writer *file = &empties[files->empty_count];
+		char name[CF_NAME_SIZE];
+		cf_data_name(commit->prefix->base, row, files->new_count, name);
+		CF_TRY(cf_file_writer_open(file, commit->directory, name, err));
+		files->empty_count++;
+		CF_TRY(cf_file_writer_finish(file, commit->durability == CKPTFMT_DURABILITY_FULL, err));
+		/* There may be more than descriptors; the index is held as well, once it is there. */
+		if (files->empty_count > 1)
+			cf_file_writer_let_go(file);
+	}
+	return CKPTFMT_OK;
+}
+
 /* ---- names ----------------------------------------------------------------------------------------------- */
 
 static ckptfmt_status link_file(cf_merge_files *files, int32_t row, const char *target, cf_naming *out,
@@ -267,25 +300,16 @@ static ckptfmt_status link_file(cf_merge_files *files, int32_t row, const char *
 	return CKPTFMT_OK;
 }
 
-static ckptfmt_status make_empty(cf_merge_files *files, int32_t row, const char *target, cf_naming *out,
+static ckptfmt_status name_empty(cf_merge_files *files, int32_t row, const char *target, cf_naming *out,
 	ckptfmt_error *err)
 {
-	const cf_commit *commit = files->commit;
-	cf_file file;
 	cf_file_info info;
 	bool exists;
-	CF_TRY(cf_os_create(commit->directory, target, &file, &exists, err));
-	if (!exists) {
-		ckptfmt_status status = CKPTFMT_OK;
-		files->sources[row].made = true;
-		if (commit->durability == CKPTFMT_DURABILITY_FULL)
-			status = cf_os_sync(&file, target, err);
-		if (status == CKPTFMT_OK)
-			return cf_os_close(&file, target, err);
-		cf_os_close_quietly(&file);
-		return status;
-	}
-	CF_TRY(cf_os_stat(commit->directory, target, &info, &exists, err));
+	CF_TRY(cf_file_writer_link_new(&files->empties[row - files->file_count], target, &exists, err));
+	files->sources[row].made = !exists;
+	if (!exists)
+		return CKPTFMT_OK;
+	CF_TRY(cf_os_stat(files->commit->directory, target, &info, &exists, err));
 	if (!exists || !info.regular || info.size != 0)
 		*out = CF_NAMES_TAKEN;
 	return CKPTFMT_OK;
@@ -297,7 +321,7 @@ static ckptfmt_status name_file(cf_merge_files *files, int32_t row, cf_naming *o
 	bool exists;
 	cf_data_name(files->commit->prefix->base, row, files->new_count, target);
 	if (row >= files->file_count)
-		return make_empty(files, row, target, out, err);
+		return name_empty(files, row, target, out, err);
 	if (files->copies == NULL || files->copies[row].state == CF_FILE_WRITER_CLOSED)
 		return link_file(files, row, target, out, err);
 	CF_TRY(cf_file_writer_link_new(&files->copies[row], target, &exists, err));

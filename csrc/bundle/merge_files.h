@@ -19,6 +19,8 @@ typedef struct cf_merge_files {
 	const cf_commit *commit;
 	cf_merge_source *sources;   /* by number in the result; `room` of them */
 	cf_file_writer *copies;     /* NULL unless copying; one a source, closed where it is not needed */
+	cf_file_writer *empties;    /* those beyond file_count; */
+	int32_t empty_count;        /* so many are open */
 	int32_t file_count;         /* those that are data files of inputs */
 	int32_t new_count;          /* with the empty ones; 0 until chosen */
 	int32_t room;
@@ -40,6 +42,10 @@ CF_MUST_CHECK ckptfmt_status cf_merge_files_sync(cf_merge_files *files, ckptfmt_
 /* Copies, under temporary names, what cannot be linked: all if `all`, else what lies on another device. */
 CF_MUST_CHECK ckptfmt_status cf_merge_files_copy(cf_merge_files *files, bool all, ckptfmt_error *err);
 
+/* Makes the empty data files of new_count, under temporary names, anew: before the index is written, since what it
+ * proves is not younger (CMT-15). */
+CF_MUST_CHECK ckptfmt_status cf_merge_files_fill(cf_merge_files *files, ckptfmt_error *err);
+
 typedef enum cf_naming {
 	CF_NAMED,
 	CF_NAMES_TAKEN,         /* one belongs to somebody else: another number must be chosen */
@@ -47,7 +53,7 @@ typedef enum cf_naming {
 } cf_naming;
 
 /* Gives all files their names, if *out says so; otherwise, and after a failure, nothing was made. BUSY: an input was
- * changed. REQUIRES: new_count is set; cf_commit_lock. */
+ * changed. REQUIRES: cf_merge_files_fill; cf_commit_lock. */
 CF_MUST_CHECK ckptfmt_status cf_merge_files_name(cf_merge_files *files, cf_naming *out, ckptfmt_error *err);
 /* Takes back the names that cf_merge_files_name gave, copies included. What cannot be removed stays.
  * REQUIRES: cf_commit_lock, and no index in force names them. */

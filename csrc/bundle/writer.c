@@ -418,27 +418,35 @@ static ckptfmt_status name_data_files(ckptfmt_writer *writer, bool *taken, ckptf
 	return CKPTFMT_OK;
 }
 
-static ckptfmt_status publish_data_files(ckptfmt_writer *writer, ckptfmt_error *err)
+/* An index for each number of data files that was tried; the last one counts. */
+typedef struct index_tries {
+	cf_file_writer *files;
+	int32_t count;
+} index_tries;
+
+static void abandon_tries(index_tries *tries)
 {
-	for (int tries = 0; tries < COUNT_TRIES; tries++) {
-		bool taken;
-		CF_TRY(name_data_files(writer, &taken, err));
-		if (!taken)
-			return CKPTFMT_OK;
-		CF_TRY(take_count(writer, true, err));
-	}
-	return cf_fail(err, CKPTFMT_FAIL_BUSY, CF_NO_OFFSET, "other writers took %d numbers of data files in a row",
-		COUNT_TRIES);
+	for (int32_t i = 0; i < tries->count; i++)
+		cf_file_writer_abandon(&tries->files[i]);
+	cf_release(tries->files);
 }
 
-static ckptfmt_status write_index(ckptfmt_writer *writer, cf_file_writer *index, ckptfmt_error *err)
+/* The index of the number of data files that there are now, one more under a temporary name. */
+static ckptfmt_status write_index(ckptfmt_writer *writer, index_tries *tries, ckptfmt_error *err)
 {
 	char name[CF_NAME_SIZE];
 	cf_table_writer table;
 	uint64_t size;
 	ckptfmt_status status;
+	cf_file_writer *index;
+	cf_file_writer *files = cf_reallocate(tries->files, ((uint64_t)tries->count + 1) * sizeof *files);
+	if (files == NULL)
+		return cf_fail_memory(err);
+	tries->files = files;
+	index = &files[tries->count];
 	cf_index_name(writer->prefix.base, name);
 	CF_TRY(cf_file_writer_open(index, &writer->directory, name, err));
+	tries->count++;
 	cf_table_writer_open(&table, cf_commit_sink(index));
 	status = cf_catalog_write(&writer->catalog, writer->file_count, writer->options.chunk_size, &table, err);
 	if (status == CKPTFMT_OK)
@@ -446,6 +454,35 @@ static ckptfmt_status write_index(ckptfmt_writer *writer, cf_file_writer *index,
 	cf_table_writer_free(&table);
 	CF_TRY(status);
 	return cf_file_writer_finish(index, writer->options.durability == CKPTFMT_DURABILITY_FULL, err);
+}
+
+/* Whether one of ours has a name of the number that is tried. */
+static bool has_named(const ckptfmt_writer *writer)
+{
+	char name[CF_NAME_SIZE];
+	cf_data_name(writer->prefix.base, 0, writer->file_count, name);
+	return strcmp(writer->files[0].name, name) == 0;
+}
+
+/* CMT-15: who removes what killed writers left goes by an index under a temporary name. So the one of a number is there
+ * before the first data file has a name of that number, and as long as one has. */
+static ckptfmt_status publish_data_files(ckptfmt_writer *writer, index_tries *tries, ckptfmt_error *err)
+{
+	for (int i = 0; i < COUNT_TRIES; i++) {
+		bool taken;
+		CF_TRY(write_index(writer, tries, err));
+		CF_TRY(name_data_files(writer, &taken, err));
+		for (int32_t k = 0; !taken && k < tries->count - 1; k++)
+			cf_file_writer_abandon(&tries->files[k]);
+		if (!taken)
+			return CKPTFMT_OK;
+		/* The files of this number are somebody else's. */
+		if (!has_named(writer))
+			cf_file_writer_abandon(&tries->files[tries->count - 1]);
+		CF_TRY(take_count(writer, true, err));
+	}
+	return cf_fail(err, CKPTFMT_FAIL_BUSY, CF_NO_OFFSET, "other writers took %d numbers of data files in a row",
+		COUNT_TRIES);
 }
 
 static ckptfmt_status put_in_force(ckptfmt_writer *writer, cf_file_writer *index, const uint64_t *sizes,
@@ -461,7 +498,7 @@ static ckptfmt_status put_in_force(ckptfmt_writer *writer, cf_file_writer *index
 	return status;
 }
 
-static ckptfmt_status commit_files(ckptfmt_writer *writer, cf_file_writer *index, bool *committed, ckptfmt_error *err)
+static ckptfmt_status commit_files(ckptfmt_writer *writer, index_tries *tries, bool *committed, ckptfmt_error *err)
 {
 	uint64_t *sizes;
 	ckptfmt_status status;
@@ -475,32 +512,30 @@ static ckptfmt_status commit_files(ckptfmt_writer *writer, cf_file_writer *index
 	}
 	if (writer->keeps)
 		CF_TRY(take_count(writer, false, err));
-	CF_TRY(publish_data_files(writer, err));
-	CF_TRY(write_index(writer, index, err));
+	CF_TRY(publish_data_files(writer, tries, err));
 	sizes = cf_allocate((uint64_t)writer->file_count * sizeof *sizes);
 	if (sizes == NULL)
 		return cf_fail_memory(err);
 	for (int32_t i = 0; i < writer->file_count; i++)
 		sizes[i] = cf_file_writer_position(&writer->files[i].file);
-	status = put_in_force(writer, index, sizes, committed, err);
+	status = put_in_force(writer, &tries->files[tries->count - 1], sizes, committed, err);
 	cf_release(sizes);
 	return status;
 }
 
 ckptfmt_status ckptfmt_writer_commit(ckptfmt_writer *writer, ckptfmt_error *err)
 {
-	cf_file_writer index;
+	index_tries tries = {NULL, 0};
 	bool committed = false;
 	ckptfmt_status status;
-	memset(&index, 0, sizeof index);
 	status = check_state(writer, false, err);
 	if (status == CKPTFMT_OK)
-		status = commit_files(writer, &index, &committed, err);
+		status = commit_files(writer, &tries, &committed, err);
 	if (status != CKPTFMT_OK)
 		cf_error_path(err, writer->prefix.index_path);
 	if (!committed)
 		remove_data_files(writer);
-	cf_file_writer_abandon(&index);
+	abandon_tries(&tries);
 	for (int32_t i = 0; i < writer->file_count; i++)
 		cf_file_writer_abandon(&writer->files[i].file);
 	free_writer(writer);

@@ -4,6 +4,7 @@
  * (other than a crash) could have cleaned up. Links os_fault.c and memory_fault.c in the place of the real ones. */
 #include "memory_fault.h"
 #include "os_fault.h"
+#include "proofs.h"
 #include "scratch.h"
 
 #include <errno.h>
@@ -130,9 +131,60 @@ static void crash_saves(void)
 		hit = os_fault_hits() != 0;
 		os_fault_clear();
 		check_checkpoint("ck", 1, 2);
+		check_proofs(directory, "ck");
 		CHECK_OK(save("ck", 3, &err), err);
 		check_checkpoint("ck", 3, 3);
+		shell("rm -rf '%s'/*");
+		os_fault_set(&(os_fault_plan){.at = n, .crash = true});
+		(void)!save("ck", 2, &err);
+		hit = hit || os_fault_hits() != 0;
+		os_fault_clear();
+		check_proofs(directory, "ck");
 	}
+}
+
+/* Another writer takes a number that this one has begun to give names of: it goes on with the next, and then with the
+ * one after. */
+static void crash_where_numbers_are_taken(void)
+{
+	bool hit = true;
+	for (uint64_t n = 1; hit; n++) {
+		ckptfmt_error err;
+		ckptfmt_writer *writer;
+		shell("rm -rf '%s'/*");
+		CHECK_OK(save("ck", 1, &err), err);
+		CHECK_OK(ckptfmt_writer_open(path_of("ck"), NULL, &writer, &err), err);
+		CHECK_OK(save("other", 2, &err), err);
+		shell("cd '%s' && cp other.data-00000-of-00001 ck.data-00001-of-00002");
+		os_fault_set(&(os_fault_plan){.at = n, .crash = true});
+		(void)!ckptfmt_writer_commit(writer, &err);
+		hit = os_fault_hits() != 0;
+		os_fault_clear();
+		shell("rm '%s'/ck.data-00001-of-00002");
+		check_proofs(directory, "ck");
+		if (!hit)
+			CHECK_EQ(count_entries(directory), 2 + 2 + 1 + 3);
+	}
+}
+
+/* The number that an index names, whatever the name of its file. */
+static void count_of_indexes(void)
+{
+	ckptfmt_error err;
+	int32_t count = 7;
+	shell("rm -rf '%s'/*");
+	CHECK_OK(save("ck", 1, &err), err);
+	CHECK_OK(save("ck", 2, &err), err);
+	shell("cd '%s' && mv ck.index ck.index.tempstatea && echo no > damaged && mkdir place");
+	CHECK_OK(ckptfmt_index_count(path_of("ck.index.tempstatea"), &count, &err), err);
+	CHECK_EQ(count, 2);
+	for (int i = 0; i < 3; i++) {
+		static const char *const names[3] = {"ck.index", "damaged", "place"};
+		count = 7;
+		CHECK_OK(ckptfmt_index_count(path_of(names[i]), &count, &err), err);
+		CHECK_EQ(count, 0);
+	}
+	CHECK_EQ(ckptfmt_index_count(path_of("none/ck.index"), &count, &err), CKPTFMT_NOT_FOUND);
 }
 
 static void fail_loads(int os_errno)
@@ -221,6 +273,8 @@ int main(void)
 	fail_saves(EIO, false);
 	fail_saves(ENOSPC, true);
 	crash_saves();
+	crash_where_numbers_are_taken();
+	count_of_indexes();
 	fail_loads(EIO);
 	truncate_reads();
 	fail_allocations(false);

@@ -4,6 +4,7 @@
 #include "keep_stage.h"
 #include "memory_fault.h"
 #include "os_fault.h"
+#include "proofs.h"
 
 #include <errno.h>
 
@@ -54,6 +55,7 @@ static uint64_t kill_saves(bool overwrite, int32_t durability)
 		os_fault_clear();
 		points += hit;
 		CHECK(holds("in/base", old_values));
+		check_proofs(path_of("out"), "n");
 		CHECK(holds("out/n", some_new) ||
 			(overwrite ? holds("out/n", older) : access(path_of("out/n.index"), F_OK) != 0));
 		CHECK_OK(save_upon(&u, "in/base", "out/n", some_new), err);
@@ -76,6 +78,7 @@ static void kill_updates(void)
 		hit = os_fault_hits() != 0;
 		os_fault_clear();
 		CHECK(holds("n", some_new) || holds("n", old_values));
+		check_proofs(directory, "n");
 		CHECK_OK(save_upon(&u, "n", "n", all_new), err);
 		CHECK(holds("n", all_new));
 	}

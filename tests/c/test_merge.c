@@ -4,6 +4,7 @@
 #include "memory_fault.h"
 #include "merge_stage.h"
 #include "os_fault.h"
+#include "proofs.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -41,6 +42,7 @@ static uint64_t kill_merges(int count, bool consume, bool overwrite, int32_t dur
 		CHECK_EQ(memory_fault_live(), 0);
 		points += hit;
 		CHECK(has_result(count) || has_inputs(count));
+		check_proofs(path_of("out"), "m");
 		if (overwrite)
 			CHECK(has("out/m", "o0", 9) || has_result(count));
 		/* After the last call all is done, and a merge of inputs that are gone is a mistake. */
@@ -131,6 +133,7 @@ static uint64_t kill_saves(bool overwrite)
 		hit = os_fault_hits() != 0;
 		os_fault_clear();
 		points += hit;
+		check_proofs(path_of("out"), "s");
 		CHECK(has_save(2) || (overwrite ? has_save(1) : access(path_of("out/s.index"), F_OK) != 0));
 		/* The next save, under other temporary names, is the one that was not killed: bytes and all, if the killed one
 		 * had not come to the commit. */
