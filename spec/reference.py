@@ -8,6 +8,7 @@ gives a Violation with the rule's id and the failure class; no other exception c
 
 import bisect
 import contextlib
+import importlib
 import itertools
 import json
 import math
@@ -32,7 +33,7 @@ LIMITS = {  # section 25
 }  # fmt: skip
 
 
-class Violation(Exception):
+class Violation(Exception):  # noqa: N818
     """A rule that does not hold: its id, the failure class, and where."""
 
     def __init__(self, rule, failure, message=""):
@@ -160,6 +161,17 @@ def footer(data, note):
     return (meta_offset, meta_size), (offset, size)
 
 
+def is_v1(prefix):
+    """Whether the prefix itself is a V1 checkpoint: a file with a readable footer (NAM-9)."""
+    with contextlib.suppress(Violation, OSError):
+        fd = None if prefix.endswith(".index") else open_regular(prefix)
+        if fd is not None:
+            with open(fd, "rb") as file:
+                file.seek(max(os.fstat(fd).st_size - 48, 0))
+                return bool(footer(file.read(48), silent))
+    return False
+
+
 def in_file(offset, size, data):
     need(offset + size + 5 <= len(data) - 48, "FTR-5", "TRUNCATED", f"block at {offset}, {size}")
 
@@ -176,11 +188,14 @@ def block_contents(data, offset, size, note):
         return stored, lambda oddity, pos: note(oddity, offset + pos)
     note("SNAPPY", offset)
     inside = lambda oddity, _: note(oddity, offset)  # noqa: E731
-    return snappy(stored, inside), inside
+    return snappy(stored), inside
 
 
 def block_entries(contents, index, note):
-    """Yields key, start and end of value, and offset of each entry; checks as in section 26."""
+    """Yields key, start and end of value, offset, and number of restarts before it, of each entry.
+
+    The checks are those of section 26, in its order.
+    """
     s = len(contents)
     need(s >= 4, "BLK-4", "BAD_BLOCK", f"{s} bytes")
     r = u32.unpack_from(contents, s - 4)[0]
@@ -212,7 +227,7 @@ def block_entries(contents, index, note):
         if not restart and unshared and shared < len(last) and last[shared] == contents[pos]:
             note("PREFIX", start)  # BLK-12
         pos += unshared
-        yield key, pos, pos + size, start
+        yield key, pos, pos + size, start, used
         pos += size
         used += restart
         count += 1
@@ -221,9 +236,9 @@ def block_entries(contents, index, note):
 
 
 # --- 7. SNP: Snappy ---
-def snappy(stream, note=silent):
+def snappy(stream):
     end = len(stream)
-    size, pos = varint(stream, 0, end, 32, "SNP-2", "BAD_BLOCK", note)
+    size, pos = varint(stream, 0, end, 32, "SNP-2", "BAD_BLOCK")
     q, s = divmod(end - pos - 2, 3)
     most = 1 + 64 * q + (0, 1, 11)[s] if end - pos >= 2 else 0
     need(size <= most, "SNP-3", "BAD_BLOCK", f"decoded size {size} of {end - pos} bytes")
@@ -256,8 +271,14 @@ def snappy(stream, note=silent):
 
 
 # --- 8. TAB: the table ---
+def common(a, b):
+    """The number of bytes that both begin with."""
+    least = min(len(a), len(b))
+    return next((i for i in range(least) if a[i] != b[i]), least)
+
+
 def separator(last, following):  # TAB-7
-    d = len(os.path.commonprefix((last, following)))
+    d = common(last, following)
     if d < len(last) and d < len(following) and last[d] < 255 and last[d] + 1 < following[d]:
         return last[:d] + bytes([last[d] + 1])
     return last
@@ -342,7 +363,7 @@ def decode(data, pos, end, schema, note, out=None, loose=False):
             at_number, stop = value
             while at_number < stop:
                 element, at_number = varint(
-                    data, at_number, stop, 64, "MSG-14", "BAD_PROTO", note, loose
+                    data, at_number, stop, 64, "MSG-14", "BAD_PROTO", loose=loose
                 )
                 out.setdefault(name, []).append(scalar(element, kind, loose))
             continue
@@ -453,8 +474,8 @@ class Entry:
         return bool(self.ext.get("feature_flags", 0) & 1)
 
 
-def read_entry(data, pos, end, note):
-    """The step *Entry* of section 26, without the slices' own entries."""
+def read_entry(data, pos, end, note, own=False):
+    """The step *Entry* of section 26, without the slices' own entries; own: this is such a one."""
     message = decode(data, pos, end, ENTRY, note)
     extension = message.get("extension", {})
     for name in ("chunk_crcs", "chunk_sizes"):
@@ -479,9 +500,11 @@ def read_entry(data, pos, end, note):
         need(product < 1 << 63, "SHP-4", "BAD_SHAPE", f"{entry.shape} has too many elements")
     if entry.dtype not in TYPES and not no_value(entry.dtype):
         note("UNKNOWN_DTYPE", pos)  # DTY-6
-    entry.slices = [
-        read_slice(data, *place, len(entry.shape), note) for place in message.get("slices", [])
-    ]
+    slices = message.get("slices", [])
+    if own and slices:
+        note("NESTED_SLICES", pos)  # SLC-10
+    elif slices:
+        entry.slices = [read_slice(data, *place, len(entry.shape), note) for place in slices]
     return entry
 
 
@@ -516,7 +539,7 @@ def no_value(code):  # DTY-5
 
 def to_array(flat, code, shape):
     """A numpy array; flat where numpy has no such shape (it takes 64 dimensions at most)."""
-    name, element, _, kind = TYPES.get(code, ("", 1, 1, np.uint8))
+    name, _, _, kind = TYPES.get(code, ("", 1, 1, np.uint8))
     if name in ("string", "variant"):
         array = np.empty(len(flat), object)
         array[:] = flat
@@ -531,19 +554,13 @@ def to_array(flat, code, shape):
 
 # --- 14. SLC: partitioned tensors ---
 def read_slice(data, pos, end, rank, note):
-    inside = []
-    message = decode(data, pos, end, SLICE, lambda *odd: inside.append(odd))
-    others = [odd for odd in inside if odd[0] != "FIELD_ORDER"]
-    for odd in others:
-        note(*odd)
-    extents = [
-        (extent.get("start", 0), extent.get("length")) for extent in message.get("extent", [])
-    ]
-    plain = data[pos:end] == put_slice(extents) and all(length != -1 for _, length in extents)
-    if not plain and not others:
-        note("FIELD_ORDER", pos)  # MSG-15, SLC-3
+    message = decode(data, pos, end, SLICE, silent)
+    extents = [(one.get("start", 0), one.get("length")) for one in message.get("extent", [])]
+    extents = [(start, None if length == -1 else length) for start, length in extents]
+    if data[pos:end] != put_slice(extents):
+        note("FIELD_ORDER", pos)  # MSG-15, SLC-3: the only oddity of a slice message
     need(len(extents) == rank, "SLC-2", "BAD_SLICE", f"{len(extents)} extents for rank {rank}")
-    return [(start, None if length == -1 else length) for start, length in extents]
+    return extents
 
 
 def put_field(number, payload):
@@ -655,8 +672,7 @@ def slice_key(name, extents):
     out = b"\0" + re.sub(rb"[\0\xff]", lambda m: escape[m[0]], name) + b"\0\1"  # KEY-3
     out += put_number(len(extents))
     for start, length in extents:  # KEY-5
-        start, length = (0, -1) if length is None else (start, length)
-        out += put_signed(start) + put_signed(length)
+        out += b"\x80\x7f" if length is None else put_signed(start) + put_signed(length)
     return out
 
 
@@ -907,11 +923,7 @@ class Bundle:
     def _load_index(self):
         fd = open_regular(self.path)
         if fd is None:
-            old = open_regular(self.prefix) if os.path.isfile(self.prefix) else None
-            if old is not None:
-                with open(old, "rb") as file:
-                    file.seek(max(os.fstat(old).st_size - 8, 0))
-                    need(file.read(8) != u64.pack(MAGIC), "NAM-9", "UNSUPPORTED", "a V1 checkpoint")
+            need(not is_v1(self.prefix), "NAM-9", "UNSUPPORTED", "a V1 checkpoint")
             need(False, "NAM-2", "CHECKPOINT_NOT_FOUND", "no index file")
         with open(fd, "rb") as file:
             self._stat = os.fstat(fd)
@@ -930,8 +942,8 @@ class Bundle:
         with at(f"index block at {offset}"):
             contents, inside = block_contents(data, offset, size, note)
             self._index, end, gap = [], 0, False  # index key, offset, size of each data block
-            for key, pos, stop, _ in block_entries(contents, True, inside):
-                begin, length, pos = handle(contents, pos, stop, "TAB-2", inside)
+            for key, start, stop, _, _ in block_entries(contents, True, inside):
+                begin, length, pos = handle(contents, start, stop, "TAB-2", inside)
                 if pos != stop:
                     inside("HANDLE_TAIL", pos)  # TAB-3
                 in_file(begin, length, data)
@@ -960,23 +972,22 @@ class Bundle:
         if i in self._blocks:
             return self._blocks[i]
         top, offset, size = self._index[i]
-        out, first, position = {}, None, 0
+        out, first, position, before = {}, None, 0, 0
         with at(f"block at {offset}"):
             contents, note = block_contents(self.data, offset, size, self._note)
-            for key, start, stop, position in block_entries(contents, False, note):
+            for key, start, stop, position, restarts in block_entries(contents, False, note):
                 self._keys += len(key)
-                most = max(LIMITS["keys"], 16 * len(self.data))
-                need(self._keys <= most, "TAB-13", "LIMIT", "keys of too many bytes")
+                self._check_listed(self._keys)
                 if out and len(key) + stop - start >= 524288:
                     note("BLOCK_SIZE", position)  # TAB-9
                 first = key if first is None else first
+                before = position + 4 * restarts + 4 if out else 0
                 out[key] = (contents, start, stop, note)
             if out:
                 low = self._index[i - 1][0] if i else None
                 need(low is None or first > low, "TAB-5", "BAD_ORDER", f"first key {first[:80]!r}")
                 need(key <= top, "TAB-5", "BAD_ORDER", f"last key {key[:80]!r}")
-            restarts = (len(out) + 14) // 16  # before the last entry
-            if not out or (len(out) > 1 and position + 4 * restarts + 4 >= 262144):
+            if not out or before >= 262144:
                 note("BLOCK_SIZE", position)  # TAB-9: the block should have ended before
         self._blocks[i] = out
         return out
@@ -987,45 +998,40 @@ class Bundle:
         i = bisect.bisect_left(self._index, key, key=lambda block: block[0])
         return self._block(i).get(key) if i < len(self._index) else None
 
-    def _find(self, key):
-        """The entry under a key, or None (TAB-12)."""
-        if key in self._entries:
-            return self._entries[key]
-        place = self._place(key)
-        if place is None:
-            return None
-        with at(f"entry of {key[:80]!r}"):
-            entry = self._entries[key] = read_entry(*place)
-        return entry
+    def _find(self, key, own=False):
+        """The entry under a key, or None (TAB-12); own: the key is that of a slice."""
+        if key not in self._entries:
+            place = self._place(key)
+            if place is None:
+                return None
+            with at(f"entry of {key[:80]!r}"):
+                self._entries[key] = read_entry(*place, own)
+        return self._entries[key]
 
     def _is_slice(self, key):
         """Whether some tensor's entry lists the key (KEY-6)."""
-        found = key_name(key)
-        parent = self._find(found[0]) if found and found[0] else None
-        if parent is None or not parent.slices or self._is_slice(found[0]):
-            return False
-        return any(slice_key(found[0], extents) == key for extents in parent.slices)
+        name, _ = key_name(key) or (b"", 0)
+        parent = self._find(name) if name and not self._is_slice(name) else None
+        return bool(parent) and any(slice_key(name, extents) == key for extents in parent.slices)
 
     def entry(self, name):
         """The decoded entry of a tensor, and its slices' own (None where missing)."""
-        entry = self._find(name) if name else None
-        found = entry is not None and not self._is_slice(name)
-        need(found, "KEY-6" if entry else "TAB-12", "TENSOR_NOT_FOUND", f"{name!r}")
+        own = self._is_slice(name)
+        need(not own, "KEY-6", "TENSOR_NOT_FOUND", f"{name!r} is the key of a slice")
+        entry = self._find(name, own) if name else None
+        need(entry, "TAB-12", "TENSOR_NOT_FOUND", f"{name!r}")
         if not entry.slices:
             return entry, []
         if entry.offset or entry.size or entry.crc32c:
             entry.at[3]("SLICE_LOCATION", entry.at[1])  # ENT-7
-        most = max(LIMITS["keys"], 16 * len(self.data))
-        need(len(name) * len(entry.slices) <= most, "TAB-13", "LIMIT", "size of slice keys")
-        return entry, [self._slice_entry(name, extents) for extents in entry.slices]
+        self._check_listed(len(name) * len(entry.slices))
+        keys = (slice_key(name, extents) for extents in entry.slices)
+        # TAB-13: a key above the limit is in no index.
+        return entry, [self._find(k, True) if len(k) <= LIMITS["key"] else None for k in keys]
 
-    def _slice_entry(self, name, extents):
-        key = slice_key(name, extents)
-        need(len(key) <= LIMITS["key"], "TAB-13", "LIMIT", f"slice key of {len(key)} bytes")
-        own = self._find(key)
-        if own and own.slices:
-            own.at[3]("NESTED_SLICES", own.at[1])  # SLC-10
-        return own
+    def _check_listed(self, size):
+        """The limit of decoded keys (TAB-13)."""
+        need(size <= max(LIMITS["keys"], 16 * len(self.data)), "TAB-13", "LIMIT", "size of keys")
 
     # List
 
@@ -1039,11 +1045,10 @@ class Bundle:
             self._note_blocks()
             hidden, listed = set(), 0
             for key in sorted(keys[1:], key=len):  # a slice key is longer than the tensor's name
-                entry = self._find(key)
-                if entry.slices and key not in hidden:
+                entry = self._find(key, key in hidden)
+                if entry.slices:
                     listed += len(key) * len(entry.slices)
-                    most = max(LIMITS["keys"], 16 * len(self.data))
-                    need(listed <= most, "TAB-13", "LIMIT", "slice keys of too many bytes")
+                    self._check_listed(listed)
                     hidden.update(slice_key(key, extents) for extents in entry.slices)
                     self.entry(key)
             return [key for key in keys[1:] if key not in hidden]
@@ -1084,7 +1089,7 @@ class Bundle:
             if entry.slices:
                 flat = self._read_slices(entry, parts, box or [(0, n) for n in entry.shape])
             else:
-                flat = self._read_value(entry, box)
+                flat = self._read_value(entry, box, entry.count if box is None else elements(box))
             return to_array(flat, code, entry.shape if box is None else [n for _, n in box])
 
     def _read_slices(self, entry, parts, box):
@@ -1107,7 +1112,8 @@ class Bundle:
                 inside = [
                     (s - origin, n) for (s, n), (origin, _) in zip(wanted, place, strict=True)
                 ]
-                pieces.append((wanted, self._read_value(own, check_box(inside, own.shape))))
+                own_box = check_box(inside, own.shape)
+                pieces.append((wanted, self._read_value(own, own_box, elements(box))))
         size = TYPES[entry.dtype][1] or 1
         out = bytearray(elements(box) * size) if TYPES[entry.dtype][1] else [b""] * elements(box)
         for wanted, flat in pieces:
@@ -1118,8 +1124,11 @@ class Bundle:
                 pos += n * size
         return out
 
-    def _read_value(self, entry, box):
-        """The step *Value*: flat bytes, or a list of bytes, of a whole value or a box of it."""
+    def _read_value(self, entry, box, given):
+        """The step *Value*: flat bytes, or a list of bytes, of a whole value or a box of it.
+
+        given is the number of elements that the whole request gives (TAB-13).
+        """
         with at(self.path):
             check_extension(entry, self._big, self.consumer)
             shards = self.header["num_shards"]
@@ -1132,8 +1141,10 @@ class Bundle:
                 need(raw == entry.count * element, "ENT-5", "BAD_ENTRY", f"{raw} for {entry.shape}")
             if entry.compressed:
                 most = LIMITS["expansion"] * (entry.size + entry.bytes)
-                need(raw <= most, "CMP-20", "LIMIT", f"{raw} bytes from {entry.size}")
-            need(raw <= LIMITS["value"], "CMP-20", "LIMIT", f"value of {raw} bytes")
+                good = raw <= most and raw <= LIMITS["value"]
+                need(good, "CMP-20", "LIMIT", f"{raw} bytes from {entry.size}")
+            total = given * element if element else raw
+            need(total <= LIMITS["value"], "TAB-13", "LIMIT", f"{total} bytes")
         path = data_name(self.prefix, entry.shard_id, shards)
         with at(f"{path} at {entry.offset}"):
             fd = self._file(entry.shard_id, path)
@@ -1282,9 +1293,7 @@ def __getattr__(name):
     """What reference_writer.py has."""
     if name not in MORE:
         raise AttributeError(name)
-    import reference_writer
-
-    return getattr(reference_writer, name)
+    return getattr(importlib.import_module("reference_writer"), name)
 
 
 def main(path):

@@ -125,7 +125,7 @@ class Block:
         if self.count % self.interval == 0:
             self.restarts.append(len(self.contents))
         else:
-            shared = len(os.path.commonprefix((self.last, key)))
+            shared = ref.common(self.last, key)
         self.contents += put_varint(shared) + put_varint(len(key) - shared) + put_varint(len(value))
         self.contents += key[shared:] + value
         self.count, self.last = self.count + 1, key
@@ -269,22 +269,22 @@ def stored_value(raw, crc, code, level, chunk_size, plain):
 
 
 # --- the writer ---
-def put_metadata(value):  # EXT-12
+def put_metadata(value):
+    """The JSON of metadata (EXT-12), with nothing that a reader may refuse (EXT-7)."""
 
-    def good(item, top=False):
-        if isinstance(item, dict):
-            return top and all(
-                isinstance(name, str) and good(inner) for name, inner in item.items()
-            )
-        if isinstance(item, list | tuple):
-            return all(map(good, item))
+    def good(item, depth):
+        if isinstance(item, str):
+            return not re.search("[\ud800-\udfff]", item)
         if isinstance(item, float):
             return item - item == 0
-        return isinstance(item, str | int) and (
-            not isinstance(item, str) or not re.search("[\ud800-\udfff]", item)
-        )
+        if isinstance(item, list | tuple):
+            return depth < 100 and all(good(inner, depth + 1) for inner in item)
+        return isinstance(item, int) and abs(item) < 10**4300
 
-    need(isinstance(value, dict) and good(value, top=True), "EXT-12", "ARGUMENT", "metadata")
+    sound = isinstance(value, dict) and all(
+        isinstance(name, str) and good(name, 1) and good(item, 1) for name, item in value.items()
+    )
+    need(sound, "EXT-12", "ARGUMENT", "metadata")
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -303,8 +303,7 @@ def write(prefix, tensors, *, level="v2", alignment=None, metadata=None, chunk_s
     items = [(name.encode() if isinstance(name, str) else name, value) for name, value in tensors]
     for name, _ in items:
         need(name, "TAB-12", "ARGUMENT", "a tensor without name")
-        reserved = re.match(rb"_CKPTFMT_(SHARD_|METADATA$)", name)
-        need(not reserved, "EXT-8", "ARGUMENT", f"{name!r} is reserved")
+        need(not name.startswith(b"_CKPTFMT_"), "EXT-8", "ARGUMENT", f"{name!r} is reserved")
         need(len(name) <= ref.LIMITS["key"], "TAB-13", "LIMIT", "name")
     if metadata is not None:
         items.append((b"_CKPTFMT_METADATA", np.array(put_metadata(metadata), object)))
@@ -423,7 +422,7 @@ def is_placeholder(name, entry):  # EXT-8
     return (
         bool(match)
         and (entry.dtype, entry.shape, entry.shard_id) == (1, [0], int(match[1]))
-        and not entry.slices
+        and not (entry.offset or entry.size or entry.slices)
     )
 
 
@@ -514,9 +513,10 @@ def merge(prefixes, destination, *, allow_missing=False):
         table.append(
             (key, put_merged(message, source, [text for texts, _ in more for text in texts]))
         )
-    makers = [linker(bundles[number], shard) for number, shard in ids] or [
-        lambda path: put_file(path, b"")
-    ]
+    makers = [linker(bundles[number], shard) for number, shard in ids]
+    if not makers:  # MRG-8: a placeholder with an empty file
+        table.append((b"_CKPTFMT_SHARD_0", put_entry(1, [0], crc=mask(0))))
+        makers = [lambda path: put_file(path, b"")]
     commit(destination, makers, put_table(table))
 
 
