@@ -435,9 +435,8 @@ ENTRY = schema(
 # --- 10. HDR: the header ---
 def read_header(data, pos, end, consumer, note):
     header = {"num_shards": 0, "endianness": 0} | decode(data, pos, end, HEADER, note)
-    version = {"producer": 0, "min_consumer": 0, "bad_consumers": []} | header.get(
-        "version", {}
-    )  # HDR-6
+    version = {"producer": 0, "min_consumer": 0, "bad_consumers": []}  # HDR-6
+    version |= header.get("version", {})
     need(version["producer"] >= 0, "HDR-7", "UNSUPPORTED", f"producer {version['producer']}")
     least = version["min_consumer"]
     need(least <= consumer, "HDR-8", "UNSUPPORTED", f"min_consumer {least}, here {consumer}")
@@ -481,9 +480,8 @@ def read_entry(data, pos, end, note, own=False):
     for name in ("chunk_crcs", "chunk_sizes"):
         if name in extension:
             extension[name] = data[slice(*extension[name])]
-    plain = {
-        n: message[n] for n in ("dtype", "shard_id", "offset", "size", "crc32c") if n in message
-    }
+    known = ("dtype", "shard_id", "offset", "size", "crc32c")
+    plain = {name: message[name] for name in known if name in message}
     entry = Entry(**plain, ext=extension, bytes=end - pos, at=(data, pos, end, note))
     if "shape" not in message:
         note("NO_SHAPE", pos)  # ENT-2
@@ -733,9 +731,7 @@ def read_variants(value, n, checksum):
 
 # --- 18. DAT: data files ---
 def swap(value, unit):  # DAT-7
-    return (
-        np.frombuffer(value, np.uint8).reshape(-1, unit)[:, ::-1].tobytes() if unit > 1 else value
-    )
+    return np.frombuffer(value, np.uint8).reshape(-1, unit)[:, ::-1].tobytes()
 
 
 # --- 19. EXT: the extension ---
@@ -837,10 +833,9 @@ def read_frame(frame, n):
     base = 1 << (10 + (frame[5] >> 3))
     window = size if single else base + base // 8 * (frame[5] & 7)
     good(window <= 1 << 24, f"window of {window}")
+    decompress = zstandard.ZstdDecompressor().decompress
     try:
-        out = zstandard.ZstdDecompressor().decompress(
-            frame, max_output_size=n, allow_extra_data=False
-        )
+        out = decompress(frame, max_output_size=n, allow_extra_data=False)
     except zstandard.ZstdError as error:
         good(False, str(error))
         out = bytes(n)
@@ -884,11 +879,8 @@ def decode_graph(message):
     need(nodes, "OBJ-4", "BAD_PROTO", "no node")
     for i, node in enumerate(nodes):
         ids = [child["node_id"] for child in node["child"]]
-        ids += [
-            slot[n]
-            for slot in node["slot"]
-            for n in ("original_variable_node_id", "slot_variable_node_id")
-        ]
+        ids += [slot["original_variable_node_id"] for slot in node["slot"]]
+        ids += [slot["slot_variable_node_id"] for slot in node["slot"]]
         need(all(0 <= x < len(nodes) for x in ids), "OBJ-4", "BAD_PROTO", f"node {i}: an id")
         for names in (
             [child["local_name"] for child in node["child"]],
@@ -954,12 +946,8 @@ class Bundle:
                 self._index.append((key, begin, length))
         if data[meta[0] : meta[0] + 13] != EMPTY_BLOCK or meta[1] != 8:
             note("METAINDEX", meta[0])  # TAB-10
-        if (
-            gap
-            or meta[0] != end
-            or end + meta[1] + 5 != offset
-            or offset + size + 5 != len(data) - 48
-        ):
+        ends = (meta[0], end + meta[1] + 5, offset + size + 5)
+        if gap or ends != (end, offset, len(data) - 48):
             note("TABLE_GAP", end)  # TAB-11
         first = self._block(0) if self._index else {}
         need(next(iter(first), None) == b"", "HDR-1", "BAD_HEADER", "no header")
@@ -1170,11 +1158,9 @@ class Bundle:
                 rule = "CMP-19" if entry.compressed else "DAT-6" if entry.size else "ENT-8"
                 need(mask(crc32c(value)) == checksum, rule, "CHECKSUM", "value")
                 return swap(value, unit) if self._big else value
-            return (
-                flat
-                if box is None
-                else [x for first, n in runs(entry.shape, box) for x in flat[first : first + n]]
-            )
+            if box is None:
+                return flat
+            return [x for first, n in runs(entry.shape, box) for x in flat[first : first + n]]
 
     def _chunk(self, fd, entry, i, raw):
         """The raw bytes of chunk i, compared with its checksum (EXT-9, CMP-11)."""
@@ -1182,11 +1168,9 @@ class Bundle:
         if sizes is not None and "starts" not in entry.ext:
             entry.ext["starts"] = list(itertools.accumulate(sizes, initial=entry.offset))  # CMP-7
         n = min(size, raw - i * size)
-        start, length = (
-            (entry.ext["starts"][i], sizes[i])
-            if sizes is not None
-            else (entry.offset + i * size, n)
-        )
+        start, length = entry.offset + i * size, n
+        if sizes is not None:
+            start, length = entry.ext["starts"][i], sizes[i]
         chunk = pread(fd, start, length)
         need(len(chunk) == length, "DAT-2", "TRUNCATED", f"chunk {i}")
         stored = u32.unpack_from(entry.ext["chunk_crcs"], 4 * i)[0]
@@ -1309,13 +1293,8 @@ def main(path):
                 state = "ok"
             except Violation as violation:
                 state = str(violation)
-            print(
-                name.decode("utf-8", "backslashreplace"),
-                kind,
-                entry.shape,
-                len(entry.slices) or "whole",
-                state,
-            )
+            shown = name.decode("utf-8", "backslashreplace")
+            print(shown, kind, entry.shape, len(entry.slices) or "whole", state)
         for oddity, offset in bundle.notes:
             print(f"odd: {oddity} at {offset}")
     except Violation as violation:

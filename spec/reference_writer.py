@@ -443,8 +443,8 @@ def same_version(data, version):
 def merge(prefixes, destination, *, allow_missing=False):
     """Merges bundles into one under a prefix without files; the inputs stay."""
     prefixes, destination = [os.fspath(p) for p in prefixes], os.fspath(destination)
-    given = [os.path.abspath(p) for p in [*prefixes, destination]]
-    need(len(set(given)) == len(given), "MRG-10", "ARGUMENT", "a prefix twice")
+    distinct = {os.path.abspath(p) for p in [*prefixes, destination]}
+    need(len(distinct) == len(prefixes) + 1, "MRG-10", "ARGUMENT", "a prefix twice")
     bundles = []
     for prefix in prefixes:
         try:
@@ -453,20 +453,16 @@ def merge(prefixes, destination, *, allow_missing=False):
             if not (allow_missing and violation.rule == "NAM-2"):
                 raise
     need(bundles, "MRG-1", "CHECKPOINT_NOT_FOUND", "no input")
-    data, version = version_of(bundles[0])
     versions = [version_of(bundle) for bundle in bundles]
+    data, version = versions[0]
     highest = {
         name: max(v.get(name, 0) for _, v in versions) for name in ("producer", "min_consumer")
     }
     compare = (
         same_version if highest["min_consumer"] >= 2 else lambda d, v: rewrite(d, v, ref.VERSION)
     )  # MRG-15
-    same = (
-        len({(b.header["endianness"], compare(*v)) for b, v in zip(bundles, versions, strict=True)})
-        == 1
-    )
-    need(same, "MRG-2", "MERGE_CONFLICT", "headers differ")
-    version = version | highest if highest["min_consumer"] >= 2 else version
+    kinds = {(b.header["endianness"], compare(*v)) for b, v in zip(bundles, versions, strict=True)}
+    need(len(kinds) == 1, "MRG-2", "MERGE_CONFLICT", "headers differ")
     merged, ids = {}, {}
     for number, bundle in enumerate(bundles):
         bundle.names()
@@ -489,30 +485,20 @@ def merge(prefixes, destination, *, allow_missing=False):
                 need(same and not entry.slices, "MRG-16", "MERGE_CONFLICT", "metadata differ")
                 continue
             need(entry.slices and earlier[1].slices, "MRG-3", "MERGE_CONFLICT", f"{key!r} twice")
-            same = (entry.dtype, entry.shape) == (earlier[1].dtype, earlier[1].shape)
-            need(same, "MRG-4", "MERGE_CONFLICT", f"{key!r}: data types or shapes differ")
+            need(
+                (entry.dtype, entry.shape) == (earlier[1].dtype, earlier[1].shape),
+                "MRG-4", "MERGE_CONFLICT", f"{key!r}: data types or shapes differ",
+            )  # fmt: skip
             texts = [rewrite(source, item, ref.SLICE) for item in message["slices"]]
             earlier.append((texts, entry.slices))
-    table = [
-        (
-            b"",
-            put_header(
-                max(len(ids), 1),
-                rewrite(data, version, ref.VERSION),
-                bundles[0].header["endianness"],
-            ),
-        )
-    ]
+    version |= highest if highest["min_consumer"] >= 2 else {}
+    version = rewrite(data, version, ref.VERSION)
+    table = [(b"", put_header(max(len(ids), 1), version, bundles[0].header["endianness"]))]
     for key, (message, entry, source, *more) in sorted(merged.items(), key=lambda item: item[0]):
         if more:
-            ref.check_overlaps(
-                [*entry.slices, *(x for _, slices in more for x in slices)],
-                "MRG-5",
-                "MERGE_CONFLICT",
-            )
-        table.append(
-            (key, put_merged(message, source, [text for texts, _ in more for text in texts]))
-        )
+            slices = [*entry.slices, *(x for _, later in more for x in later)]
+            ref.check_overlaps(slices, "MRG-5", "MERGE_CONFLICT")
+        table.append((key, put_merged(message, source, more)))
     makers = [linker(bundles[number], shard) for number, shard in ids]
     if not makers:  # MRG-8: a placeholder with an empty file
         table.append((b"_CKPTFMT_SHARD_0", put_entry(1, [0], crc=mask(0))))
@@ -523,7 +509,7 @@ def merge(prefixes, destination, *, allow_missing=False):
 def put_merged(message, source, more):
     """An entry, with the slices of later inputs after its own."""
     unknown = {"": message.pop("", [])}
-    extra = b"".join(put_field(7, text) for text in more)
+    extra = b"".join(put_field(7, text) for texts, _ in more for text in texts)
     return rewrite(source, message, CANONICAL) + extra + rewrite(source, unknown, {})
 
 
