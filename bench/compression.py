@@ -311,7 +311,12 @@ def measure_kind(name: str, array: np.ndarray, runs: int, threads: int, folder: 
 
     for run in range(runs + 1):
         for label, side in made.items():
-            seconds = timed(lambda side=side: (side.prepare(), work(side, side.encode)))  # type: ignore[misc]
+
+            def encode(side: Any = side) -> None:
+                side.prepare()
+                work(side, side.encode)
+
+            seconds = timed(encode)
             if run:
                 times[label][0].append(len(raw) / seconds / 1e9)
         ours = made["ckptfmt"]

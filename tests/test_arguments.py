@@ -131,7 +131,10 @@ CASES: dict[str, tuple[Call, str]] = {
         "dtypes is a sequence of dtypes, not one",
     ),
     "writer path": (lambda _: ckptfmt.Writer(5), PATH),
-    "writer level": (lambda p: written(p, len, level=[]), "level [] is none of 'v2', 'v2+'"),
+    "writer level": (
+        lambda p: written(p, len, level=[]),
+        "level [] is none of 'v2', 'v2+', 'ckptfmt'",
+    ),
     "writer durability": (
         lambda p: written(p, len, durability=[]),
         "durability [] is none of 'full', 'rename', 'none'",

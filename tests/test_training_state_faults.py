@@ -203,15 +203,13 @@ def test_the_first_backup_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_what_cannot_be_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(tmp_path)
     job.back_up(1.0, 0)
-    real = os.unlink
 
-    def unlink(path: Any, **more: Any) -> None:
-        if str(path).endswith(".index"):
-            raise PermissionError(13, "Permission denied")
-        real(path, **more)
+    def refuse(*paths: Any, **more: Any) -> None:
+        raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "unlink", unlink)
+        patch.setattr(os, "rename", refuse)
+        patch.setattr(os, "unlink", refuse)
         with pytest.raises(StorageError, match="the file cannot be removed: Permission denied"):
             job.state.delete_backup()
     assert files(tmp_path / "chief") == backup(1)

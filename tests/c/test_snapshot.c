@@ -60,7 +60,11 @@ static ckptfmt_source *add(set *to, int32_t dtype, int32_t rank, const int64_t *
 		order[other] = dense ? order[other] : kept;
 	}
 	for (int32_t i = rank - 1; i >= 0; i--) {
-		int64_t step = reach * (dense ? 1 : 1 + (int64_t)test_random_below(2));
+		/* Gaps only as long as what is left of the axes still fits the pool. */
+		int64_t span = reach, step;
+		for (int32_t j = i; j >= 0; j--)
+			span *= dims[order[j]];
+		step = reach * (dense || (uint64_t)span > pool_size / 2 ? 1 : 1 + (int64_t)test_random_below(2));
 		int64_t sign = !dense && test_random_below(3) == 0 ? -1 : 1;
 		own->strides[order[i]] = sign * step;
 		low += sign < 0 ? (dims[order[i]] - 1) * -step : 0;
