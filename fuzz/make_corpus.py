@@ -243,6 +243,52 @@ def snappy_streams():
     yield "size_cut", b"\x80\x80"
 
 
+def chunks():
+    """Inputs of fuzz_chunk: a stored chunk, and the raw size and unit that the top says."""
+
+    def frame(contents, run=False, last=1, flags=0x20, more=b""):
+        kind = 1 if run else 0
+        head = struct.pack("<I", 0xFD2FB528) + bytes([flags, len(contents)]) + more
+        header = (len(contents) << 3 | kind << 1 | last).to_bytes(3, "little")
+        return head + header + (contents[:1] if run else contents)
+
+    def case(stored, size, unit):
+        return stored + struct.pack("<HB", size, unit)
+
+    def planes(method, *parts):
+        sizes = b"".join(varint(2 * len(part) + is_frame) for part, is_frame in parts)
+        return bytes([method]) + sizes + b"".join(part for part, _ in parts)
+
+    text, sevens = b"0123456789abcdef", b"\7" * 16
+    yield "raw", case(b"\0" + text, 16, 0)
+    yield "raw_short", case(b"\0" + text, 17, 0)
+    yield "zstd", case(b"\1" + frame(text), 16, 0)
+    yield "zstd_run", case(b"\1" + frame(sevens, run=True), 16, 0)
+    yield "zstd_other_size", case(b"\1" + frame(text), 15, 0)
+    yield "zstd_two", case(b"\1" + frame(text) + frame(text), 32, 0)
+    yield "zstd_behind", case(b"\1" + frame(text) + b"\0", 16, 0)
+    yield "zstd_cut", case(b"\1" + frame(text)[:-1], 16, 0)
+    yield "zstd_not_last", case(b"\1" + frame(text, last=0), 16, 0)
+    yield "zstd_dictionary", case(b"\1" + frame(text, flags=0x21, more=b"\7"), 16, 0)
+    yield "zstd_reserved", case(b"\1" + frame(text, flags=0x28), 16, 0)
+    yield "zstd_checksum", case(b"\1" + frame(text, flags=0x24) + b"sums", 16, 0)
+    window = bytes.fromhex("28b52ffd80f8") + struct.pack("<I", 16) + b"\x81\0\0" + text
+    yield "zstd_window", case(b"\1" + window, 16, 0)
+    yield "zstd_skippable", case(b"\1" + struct.pack("<II", 0x184D2A50, 0) + frame(text), 16, 0)
+    run = frame(sevens, run=True)
+    yield "planes_2", case(planes(2, (text, 0), (run, 1)), 32, 1)
+    yield "rotated_2", case(planes(3, (text, 0), (run, 1)), 32, 1)
+    yield "planes_4", case(planes(2, (text, 0), (run, 1), (run, 1), (text, 0)), 64, 2)
+    yield "rotated_8", case(planes(3, *[(run, 1)] * 8), 128, 3)
+    yield "planes_1", case(planes(2, (run, 1)), 16, 0)
+    yield "planes_behind", case(planes(2, (text, 0), (run, 1)) + b"\0", 32, 1)
+    yield "planes_cut", case(planes(2, (text, 0), (run, 1))[:-1], 32, 1)
+    yield "planes_uneven", case(planes(2, (text, 0), (run, 1)), 33, 1)
+    yield "planes_huge", case(b"\2" + varint(2**64 - 1) + varint(2**64 - 2) + text, 32, 1)
+    yield "method_4", case(b"\4" + text, 16, 0)
+    yield "empty", case(b"", 16, 0)
+
+
 def slice_lists():
     """Inputs of fuzz_slices: dims, item size, slices and a query, as the top of that file says."""
 
@@ -302,6 +348,7 @@ def main():
     write(root / "table", [("limit_of_rebuilt", table([sparse]))], b"\x10\xff")
     write(root / "block", blocks.items(), b"\3\5")
     write(root / "snappy", snappy_streams(), b"")
+    write(root / "chunk", chunks(), b"")
     write(root / "slices", slice_lists(), b"")
     write(root / "canary", [("must_fail", b"canary")], b"")
 
