@@ -287,12 +287,6 @@ def sides() -> dict[str, type[Side]]:
 # ---- measuring -----------------------------------------------------------------------------------
 
 
-def timed(call: Callable[[], None]) -> float:
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began
-
-
 def spread(values: list[float]) -> str:
     middle = statistics.median(values)
     if len(values) < 4:
@@ -311,12 +305,10 @@ def measure_kind(name: str, array: np.ndarray, runs: int, threads: int, folder: 
 
     for run in range(runs + 1):
         for label, side in made.items():
-
-            def encode(side: Any = side) -> None:
-                side.prepare()
-                work(side, side.encode)
-
-            seconds = timed(encode)
+            began = time.perf_counter()
+            side.prepare()
+            work(side, side.encode)
+            seconds = time.perf_counter() - began
             if run:
                 times[label][0].append(len(raw) / seconds / 1e9)
         ours = made["ckptfmt"]
@@ -324,7 +316,9 @@ def measure_kind(name: str, array: np.ndarray, runs: int, threads: int, folder: 
         if not run:
             ours.save(folder)
         for label, side in made.items():
-            seconds = timed(lambda side=side: work(side, side.decode))  # type: ignore[misc]
+            began = time.perf_counter()
+            work(side, side.decode)
+            seconds = time.perf_counter() - began
             assert np.array_equal(side.out, raw), f"{label} lost something"
             if run:
                 times[label][1].append(len(raw) / seconds / 1e9)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Property: any bytes as a stored chunk, of a raw size and a unit that the last three bytes give, either are parsed or
  * fail as BAD_CHUNK within them. What is parsed fills the chunk, in order; its parts are of the size that the raw bytes
- * make them, and frames pass for frames by themselves and with nothing before or behind. Joined with whatever the frames
- * might decode to, the raw bytes split to these planes again. */
+ * make them, and frames pass for frames by themselves and not when they are cut. Joined with whatever the frames might
+ * decode to, the raw bytes split to these planes again. */
 #include "repair.h"
 
 #include "base/planes.h"

@@ -135,6 +135,10 @@ CASES: dict[str, tuple[Call, str]] = {
         lambda p: written(p, len, level=[]),
         "level [] is none of 'v2', 'v2+', 'ckptfmt'",
     ),
+    "writer compression": (
+        lambda p: written(p, len, compression=1),
+        "compression is 'zstd', 'zstd:<level>' or None, not int",
+    ),
     "writer durability": (
         lambda p: written(p, len, durability=[]),
         "durability [] is none of 'full', 'rename', 'none'",

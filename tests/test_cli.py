@@ -194,12 +194,13 @@ def test_json_document(made: str, command: Callable[..., Ran], tmp_path: Path) -
         for tensor, row in zip(document["tensors"], table, strict=True):
             handle = reader[row["name"]]
             place = dict.fromkeys(WHOLE_TENSOR, NONE) if handle.slices else WHOLE_TENSOR
-            check_types(tensor, name=str, dtype=str, shape=list, nbytes=int, **place, slices=list)
-            for key in ("name", "nbytes", "shard", "offset", "crc32c"):
+            sizes = {"nbytes": int, "stored_nbytes": int}
+            check_types(tensor, name=str, dtype=str, shape=list, **sizes, **place, slices=list)
+            for key in ("name", "nbytes", "stored_nbytes", "shard", "offset", "crc32c"):
                 assert tensor[key] == getattr(handle, key)
             assert tuple(tensor["shape"]) == handle.shape
             for given, part in zip(tensor["slices"], handle.slices, strict=True):
-                for key in ("nbytes", "shard", "offset", "crc32c", "missing"):
+                for key in ("nbytes", "raw_nbytes", "shard", "offset", "crc32c", "missing"):
                     assert given[key] == getattr(part, key)
                 assert (given["start"], given["shape"]) == ([*part.start], [*part.shape])
     totals = document["totals"]

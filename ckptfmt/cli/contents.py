@@ -91,8 +91,13 @@ class Tensors:
 
     @cached_property
     def nbytes(self) -> list[int]:
-        """Bytes of the arrays; for strings bytes in the data files."""
+        """Bytes of the arrays; of strings those that uncompressed data files would hold."""
         return self._list("nbytes")
+
+    @cached_property
+    def stored_nbytes(self) -> list[int]:
+        """Bytes in the data files."""
+        return self._list("stored_nbytes")
 
     @cached_property
     def shards(self) -> list[int]:
