@@ -98,7 +98,7 @@ def make_inputs(
         for home, starts in homes.items():
             rows[home] += sliced_rows(rng, speller, b"cut%d" % number, 1 + number, starts)
     producer = rng.choice((0, 0, 1, 1, 2, 2**31 - 1))
-    bad = rng.choice(((), (), (2, -1, 2**31 - 1)))
+    bad = rng.choice(((), (), (3, -1, 2**31 - 1)))
     unknown = speller.unknown(VERSION, "version")
     if rng.random() < 0.2:
         producer, bad, unknown = 0, (), []
