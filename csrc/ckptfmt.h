@@ -257,7 +257,7 @@ typedef struct ckptfmt_stored {
 	uint32_t raw_crc32c;    /* of these, by the rules of the data type, unmasked */
 	uint32_t chunk_size;    /* raw bytes a chunk that has a checksum of its own; 0: there are none */
 	uint32_t flags;         /* ckptfmt_stored_flags */
-	uint32_t broken_rule;   /* of a COMPRESSED value with BAD_CHUNKS: number of the rule CMP, or 0: EXT-2 */
+	uint32_t broken_rule;   /* with BAD_CHUNKS: 0, EXT-2; else the number of the rule CMP, or EXT-4 */
 } ckptfmt_stored;
 
 typedef enum ckptfmt_stored_flags {

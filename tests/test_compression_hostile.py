@@ -157,9 +157,9 @@ def test_sound(tmp_path: Path) -> None:
         ("CMP-5", {"sizes": [9, 9, 2050]}),
         ("CMP-1", {"sizes": [9, 9, 9]}),
         ("CMP-1", {"size": 7}),
-        ("CMP-6", {"shape": (10241,)}),
-        ("CMP-6", {"shape": (10239,)}),
-        ("CMP-6", {"shape": (10240,), "dtype": UINT16}),
+        ("ENT-5", {"shape": (10241,)}),
+        ("ENT-5", {"shape": (10239,)}),
+        ("ENT-5", {"shape": (10240,), "dtype": UINT16}),
     ],
 )
 def test_sizes_that_do_not_fit(tmp_path: Path, rule: str, changes: dict[str, object]) -> None:
@@ -179,7 +179,7 @@ def test_strings_that_cannot_lie_there(tmp_path: Path) -> None:
 
 def test_unknown_dtype_and_byte_order(tmp_path: Path) -> None:
     error = refused(
-        Packed(zstd_chunks(), dtype=77).write(tmp_path / "a"), UnsupportedError, "CMP-8"
+        Packed(zstd_chunks(), dtype=77).write(tmp_path / "a"), UnsupportedError, "DTY-6"
     )
     assert "data type 77" in error.message
     refused(Packed(zstd_chunks(), endianness=1).write(tmp_path / "b"), UnsupportedError, "CMP-9")

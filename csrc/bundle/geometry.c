@@ -25,11 +25,10 @@ ckptfmt_status cf_geometry_check_size(const ckptfmt_stored *stored, int64_t coun
 	if (itemsize == 0)
 		return CKPTFMT_OK;
 	if (!cf_mul_u64((uint64_t)count, itemsize, &expected))
-		return cf_fail(err, CKPTFMT_FAIL_BAD_SHAPE, CF_NO_OFFSET, "ENT-5: the size in bytes does not fit 64 bits");
+		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, CF_NO_OFFSET, "ENT-5: the size in bytes does not fit 64 bits");
 	if (stored->raw_size != expected)
 		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, CF_NO_OFFSET,
-			"%s: %lld bytes are stored, dtype and shape take %llu",
-			stored->flags & CKPTFMT_STORED_COMPRESSED ? "CMP-6" : "ENT-5", (long long)stored->raw_size,
+			"ENT-5: %lld bytes are stored, dtype and shape take %llu", (long long)stored->raw_size,
 			(unsigned long long)expected);
 	return CKPTFMT_OK;
 }
@@ -260,7 +259,8 @@ ckptfmt_status cf_geometry_check_storage(const ckptfmt_stored *stored, ckptfmt_e
 	if (stored->flags & CKPTFMT_STORED_FEATURES)
 		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, CF_NO_OFFSET,
 			"EXT-3: the value is stored in a way that a newer version knows");
-	if ((stored->flags & CKPTFMT_STORED_COMPRESSED) && (stored->flags & CKPTFMT_STORED_BAD_CHUNKS))
+	if ((stored->flags & CKPTFMT_STORED_BAD_CHUNKS) &&
+		((stored->flags & CKPTFMT_STORED_COMPRESSED) || stored->broken_rule == 0))
 		return cf_entry_broken_chunks(stored->broken_rule, CF_NO_OFFSET, err);
 	if (stored->flags & CKPTFMT_STORED_BAD_CHUNKS)
 		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, CF_NO_OFFSET,
@@ -281,7 +281,7 @@ ckptfmt_status cf_geometry_check_expansion(const ckptfmt_stored *stored, ckptfmt
 	return CKPTFMT_OK;
 }
 
-/* CMP-9, CMP-8 */
+/* CMP-9; CMP-8, of which DTY-6 says the same. */
 ckptfmt_status cf_geometry_check_decodable(const ckptfmt_selection *selection, const ckptfmt_row *row,
 	const ckptfmt_stored *stored, ckptfmt_error *err)
 {
@@ -291,7 +291,7 @@ ckptfmt_status cf_geometry_check_decodable(const ckptfmt_selection *selection, c
 		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, CF_NO_OFFSET, "CMP-9: compressed values of a big-endian bundle");
 	if (ckptfmt_dtype_find(row->dtype) == NULL)
 		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, CF_NO_OFFSET,
-			"CMP-8: a compressed value of data type %d, which is not known", (int)row->dtype);
+			"DTY-6: a compressed value of data type %d, which is not known", (int)row->dtype);
 	return CKPTFMT_OK;
 }
 

@@ -58,7 +58,17 @@ static ckptfmt_status item_size(const ckptfmt_row *row, uint64_t *out, ckptfmt_e
 	return CKPTFMT_OK;
 }
 
-static ckptfmt_status check_raw_request(const ckptfmt_row *row, const ckptfmt_request *request, ckptfmt_error *err)
+static ckptfmt_status check_limit(const batch *b, const ckptfmt_row *row, uint64_t size, ckptfmt_error *err)
+{
+	bool compressed = row->slice_count == 0 && (row->stored.flags & CKPTFMT_STORED_COMPRESSED) != 0;
+	if (size > b->reader->limits.tensor_bytes_max)
+		return cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET, "%s: a value of %llu bytes",
+			compressed ? "CMP-20" : "TAB-13", (unsigned long long)size);
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status check_raw_request(const batch *b, const ckptfmt_row *row, const ckptfmt_request *request,
+	ckptfmt_error *err)
 {
 	if (row->slice_count != 0 || request->box != NULL)
 		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, CF_NO_OFFSET,
@@ -67,7 +77,7 @@ static ckptfmt_status check_raw_request(const ckptfmt_row *row, const ckptfmt_re
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET,
 			"the destination has %llu bytes, the stored value %llu",
 			(unsigned long long)request->destination_size, (unsigned long long)row->stored.size);
-	return CKPTFMT_OK;
+	return check_limit(b, row, row->stored.size, err);
 }
 
 static ckptfmt_status check_request(const batch *b, const ckptfmt_row *row, const ckptfmt_request *request,
@@ -76,20 +86,18 @@ static ckptfmt_status check_request(const batch *b, const ckptfmt_row *row, cons
 	const int64_t *dims = cf_selection_dims(b->selection, row->dims_first);
 	uint64_t count = (uint64_t)row->element_count, size;
 	if (itemsize == 0)
-		return check_raw_request(row, request, err);
+		return check_raw_request(b, row, request, err);
 	if (request->box != NULL) {
 		CF_TRY(cf_box_check_request(row->rank, dims, request->box, request->box + row->rank, err));
 		count = (uint64_t)cf_box_count(row->rank, request->box + row->rank);
 	}
 	/* ENT-5 */
 	if (!cf_mul_u64(count, itemsize, &size))
-		return cf_fail(err, CKPTFMT_FAIL_BAD_SHAPE, CF_NO_OFFSET, "ENT-5: the size in bytes does not fit 64 bits");
+		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, CF_NO_OFFSET, "ENT-5: the size in bytes does not fit 64 bits");
 	if (size != request->destination_size)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the destination has %llu bytes, the value %llu",
 			(unsigned long long)request->destination_size, (unsigned long long)size);
-	if (size > b->reader->limits.tensor_bytes_max)
-		return cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET, "a value of %llu bytes", (unsigned long long)size);
-	return CKPTFMT_OK;
+	return check_limit(b, row, size, err);
 }
 
 static ckptfmt_status add_job(batch *b, const job *next, bool leaves, ckptfmt_error *err)

@@ -71,8 +71,8 @@ static ckptfmt_status load_value(strings_read *r, const ckptfmt_stored *stored, 
 	CF_TRY(cf_transfer_open(&r->transfer, stored, err));
 	CF_TRY(cf_string_tensor_check_count(r->storage, v->count, stored->raw_size, stored->offset, err));
 	if (stored->raw_size > r->reader->limits.tensor_bytes_max)
-		return cf_fail(err, CKPTFMT_FAIL_LIMIT, stored->offset, "a value of %llu bytes",
-			(unsigned long long)stored->raw_size);
+		return cf_fail(err, CKPTFMT_FAIL_LIMIT, stored->offset, "%s: a value of %llu bytes",
+			compressed ? "CMP-20" : "TAB-13", (unsigned long long)stored->raw_size);
 	if (compressed && (given == NULL || given->data == NULL))
 		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, stored->offset,
 			"the value is compressed, and this call has nothing to decode zstd with");

@@ -31,7 +31,7 @@ ckptfmt_selection *cf_selection_new(const ckptfmt_reader *reader)
 static bool chunks_fit(const cf_entry *entry)
 {
 	uint64_t size = (uint64_t)entry->size, chunk = entry->chunk_size;
-	return entry->size >= 0 && chunk != 0 && chunk <= UINT32_MAX && entry->chunk_crcs.size % 4 == 0 &&
+	return entry->size >= 0 && chunk != 0 && chunk <= UINT32_MAX &&
 		entry->chunk_crcs.size / 4 == size / chunk + (size % chunk != 0);
 }
 
@@ -83,11 +83,15 @@ static void set_stored(ckptfmt_selection *selection, const ckptfmt_limits *limit
 	}
 	if (entry->chunk_size == 0 && entry->chunk_crcs.size == 0)
 		return;
-	/* EXT-5, EXT-4 */
-	if (entry->size >= 0 && entry->chunk_size >= (uint64_t)entry->size)
-		out->flags |= CKPTFMT_STORED_ONE_CHUNK;
-	else if (!chunks_fit(entry))
+	/* EXT-2, EXT-5, EXT-4 */
+	if (entry->chunk_crcs.size % 4 != 0)
 		out->flags |= CKPTFMT_STORED_BAD_CHUNKS;
+	else if (entry->size >= 0 && entry->chunk_size >= (uint64_t)entry->size)
+		out->flags |= CKPTFMT_STORED_ONE_CHUNK;
+	else if (!chunks_fit(entry)) {
+		out->flags |= CKPTFMT_STORED_BAD_CHUNKS;
+		out->broken_rule = 4;
+	}
 	if ((out->flags & (CKPTFMT_STORED_ONE_CHUNK | CKPTFMT_STORED_BAD_CHUNKS)) == 0)
 		add_chunk_crcs(selection, entry, out);
 }

@@ -105,6 +105,23 @@ static ckptfmt_status check_crc(uint64_t offset, uint32_t stored, uint32_t compu
 		"DAT-6: the bytes do not match their checksum: stored 0x%08x, computed 0x%08x", stored, computed);
 }
 
+static ckptfmt_status check_chunk_crc(uint64_t offset, uint32_t stored, uint32_t computed, ckptfmt_error *err)
+{
+	if (CF_LIKELY(stored == computed))
+		return CKPTFMT_OK;
+	return cf_fail(err, CKPTFMT_FAIL_CHECKSUM, offset,
+		"EXT-9: the bytes of a chunk do not match its checksum: stored 0x%08x, computed 0x%08x", stored, computed);
+}
+
+/* Of no bytes it is 0. */
+static ckptfmt_status check_empty_crc(const ckptfmt_stored *stored, ckptfmt_error *err)
+{
+	if (CF_LIKELY(stored->crc32c == 0))
+		return CKPTFMT_OK;
+	return cf_fail(err, CKPTFMT_FAIL_CHECKSUM, stored->offset,
+		"ENT-8: the checksum of no bytes is 0, not 0x%08x", stored->crc32c);
+}
+
 /* ---- whole ----------------------------------------------------------------------------------------------- */
 
 static bool in_window(const cf_transfer *transfer, uint64_t offset, uint64_t size)
@@ -157,7 +174,7 @@ ckptfmt_status cf_transfer_whole(cf_transfer *transfer, const ckptfmt_stored *st
 	check = check && transfer->verify != CKPTFMT_VERIFY_OFF;
 	CF_TRY(cf_transfer_open(transfer, stored, err));
 	if (stored->size == 0)
-		return check ? check_crc(stored->offset, stored->crc32c, 0, err) : CKPTFMT_OK;
+		return check ? check_empty_crc(stored, err) : CKPTFMT_OK;
 	if (stored->size <= CF_SMALL_VALUE && ahead > stored->offset + stored->size)
 		return whole_from_window(transfer, stored, ahead, check, destination, err);
 	if (in_window(transfer, stored->offset, stored->size))
@@ -223,7 +240,7 @@ static ckptfmt_status check_chunks(const cf_transfer *transfer, const ckptfmt_st
 	const uint32_t *crcs = (const uint32_t *)(const void *)transfer->selection->chunk_crcs.data + stored->chunks_first;
 	for (uint64_t done = 0; done < size; done += stored->chunk_size) {
 		uint64_t count = cf_min_u64(stored->chunk_size, size - done);
-		CF_TRY(check_crc(stored->offset + begin + done, crcs[(begin + done) / stored->chunk_size],
+		CF_TRY(check_chunk_crc(stored->offset + begin + done, crcs[(begin + done) / stored->chunk_size],
 			ckptfmt_crc32c(0, transfer->staging + done, count), err));
 	}
 	return CKPTFMT_OK;
@@ -264,7 +281,7 @@ static ckptfmt_status part_by_large_chunks(cf_transfer *transfer, const ckptfmt_
 			scatter(plan, &run, &left, transfer->staging, at, size, destination);
 			at += size;
 		}
-		CF_TRY(check_crc(stored->offset + begin, crcs[row], crc, err));
+		CF_TRY(check_chunk_crc(stored->offset + begin, crcs[row], crc, err));
 	}
 	return CKPTFMT_OK;
 }

@@ -55,7 +55,7 @@ static ckptfmt_status fetch(ckptfmt_verifier *v, uint64_t offset, const uint8_t 
 
 /* ---- values ---------------------------------------------------------------------------------------------- */
 
-/* EXT-4, CMP-11 */
+/* EXT-9, CMP-11 */
 static void end_chunk(ckptfmt_verifier *v, const ckptfmt_stored *stored)
 {
 	const uint32_t *crcs = (const uint32_t *)(const void *)v->selection->chunk_crcs.data + stored->chunks_first;
@@ -142,10 +142,10 @@ static void end_value(ckptfmt_verifier *v, const cf_verify_value *value)
 	bool good = cf_verify_ok(v, v->whole != NULL ? decode_whole(v, value, &error) : check_fixed(v, stored, &error),
 		&error, &place);
 	place.offset = damage_offset(v, stored);
-	/* EXT-4: where the value itself is wrong, its chunks are as well. */
+	/* EXT-9: where the value itself is wrong, its chunks are as well. */
 	if (good && v->bad_chunks != 0)
 		cf_verify_problem(v, CKPTFMT_FAIL_CHECKSUM, &place,
-			"EXT-4: %llu chunks differ from their checksums, though the whole value does not",
+			"EXT-9: %llu chunks differ from their checksums, though the whole value does not",
 			(unsigned long long)v->bad_chunks);
 }
 
@@ -177,7 +177,7 @@ static ckptfmt_status begin_value(ckptfmt_verifier *v, const cf_verify_value *va
 		v->whole = cf_allocate(size);
 	if (v->whole == NULL)
 		return cf_fail(err, CKPTFMT_FAIL_LIMIT, value->stored.offset,
-			"%llu bytes of strings or variants are more than may be held in memory to be checked",
+			"TAB-13: %llu bytes of strings or variants are more than may be held in memory to be checked",
 			(unsigned long long)size);
 	return CKPTFMT_OK;
 }

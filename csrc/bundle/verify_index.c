@@ -120,12 +120,15 @@ static ckptfmt_status check_extension(const cf_entry *entry, ckptfmt_error *err)
 	/* A size below zero is a problem of its own. */
 	if ((chunk == 0 && entry->chunk_crcs.size == 0) || entry->size < 0)
 		return CKPTFMT_OK;
+	/* EXT-2 */
+	if (entry->chunk_crcs.size % 4 != 0)
+		return cf_entry_broken_chunks(0, entry->origin, err);
 	/* EXT-5 */
-	if (entry->slice_count != 0 || (chunk != 0 && size <= chunk))
+	if (entry->slice_count != 0 || size <= chunk)
 		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, entry->origin,
 			"EXT-5: chunk checksums of an entry that has not more than one chunk");
 	/* EXT-4 */
-	if (chunk == 0 || chunk > UINT32_MAX || entry->chunk_crcs.size % 4 != 0 ||
+	if (chunk == 0 || chunk > UINT32_MAX ||
 		entry->chunk_crcs.size / 4 != size / chunk + (size % chunk != 0))
 		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, entry->origin,
 			"EXT-4: %llu bytes of chunk checksums for %llu stored bytes in chunks of %llu",

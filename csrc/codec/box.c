@@ -81,7 +81,7 @@ ckptfmt_status cf_box_check_request(int32_t rank, const int64_t *dims, const int
 	for (int32_t d = 0; d < rank; d++)
 		if (starts[d] < 0 || lengths[d] < 0 || starts[d] > dims[d] || lengths[d] > dims[d] - starts[d])
 			return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET,
-				"dimension %d of the box has start %lld and length %lld in a size of %lld", d,
+				"TXT-6: dimension %d of the box has start %lld and length %lld in a size of %lld", d,
 				(long long)starts[d], (long long)lengths[d], (long long)dims[d]);
 	return CKPTFMT_OK;
 }

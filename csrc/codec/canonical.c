@@ -191,7 +191,7 @@ static ckptfmt_status put_packed(cf_buffer *out, const cf_field_rule *rule, cf_c
 		while (f.wire == CF_WIRE_VARINT || cf_cursor_left(&f.content) > 0) {
 			uint64_t value = f.value;
 			if (f.wire == CF_WIRE_BYTES && !cf_take_varint64(&f.content, &value))
-				return cf_bad_message(&f.content, "MSG-3: a malformed varint", err);
+				return cf_bad_message(&f.content, "MSG-14: packed numbers do not fill their field", err);
 			if (!any) {
 				cf_put_tag(out, rule->number, CF_WIRE_BYTES);
 				start = out->size;

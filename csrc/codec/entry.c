@@ -180,7 +180,7 @@ static ckptfmt_status decode_any(cf_bytes_view bytes, uint64_t origin, uint64_t 
 			known = true;
 		} else if (f.wire == CF_WIRE_BYTES && f.number == ENTRY_SLICES) {
 			if (++out->slice_count > slices_max)
-				return cf_fail(err, CKPTFMT_FAIL_LIMIT, origin, "more than %llu slices of one tensor",
+				return cf_fail(err, CKPTFMT_FAIL_LIMIT, origin, "TAB-13: more than %llu slices of one tensor",
 					(unsigned long long)slices_max);
 			known = true;
 		} else if (f.wire == CF_WIRE_BYTES && f.number == ENTRY_EXTENSION) {

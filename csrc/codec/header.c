@@ -41,7 +41,7 @@ static ckptfmt_status decode_version(cf_cursor *message, cf_header *out, ckptfmt
 			while (cf_cursor_left(&f.content) > 0) {
 				uint64_t value;
 				if (!cf_take_varint64(&f.content, &value))
-					return cf_bad_message(&f.content, "MSG-3: a malformed varint", err);
+					return cf_bad_message(&f.content, "MSG-14: packed numbers do not fill their field", err);
 				CF_TRY(take_bad_consumer(out, &f.content, value, err));
 			}
 		} else {

@@ -71,7 +71,7 @@ ckptfmt_status cf_string_tensor_decode(const cf_stored_value *value, uint64_t *s
 	if (value->size == 0 && value->count == 0 && (!value->verify || value->crc32c == 0))
 		return CKPTFMT_OK;
 	if (value->size == 0 && value->count == 0)
-		return checksum_differs(value->origin, value->crc32c, 0, "STR-6: checksum of the tensor", err);
+		return checksum_differs(value->origin, value->crc32c, 0, "ENT-8: checksum of no bytes", err);
 	for (uint64_t i = 0; i < value->count; i++) {
 		if (!cf_take_varint64(&in, &sizes[i]))
 			return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, cf_cursor_offset(&in),
@@ -129,6 +129,7 @@ ckptfmt_status cf_variant_tensor_decode(const cf_stored_value *value, uint64_t *
 		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, cf_cursor_offset(&in),
 			"VAR-2: %llu bytes are left after the last element", (unsigned long long)cf_cursor_left(&in));
 	if (value->verify && crc != value->crc32c)
-		return checksum_differs(value->origin, value->crc32c, crc, "VAR-4: checksum of the tensor", err);
+		return checksum_differs(value->origin, value->crc32c, crc,
+			value->size == 0 ? "ENT-8: checksum of no bytes" : "VAR-4: checksum of the tensor", err);
 	return CKPTFMT_OK;
 }

@@ -153,7 +153,8 @@ ckptfmt_status cf_os_directory_open(const char *path, bool make, bool sync_paren
 	if (fd < 0 && errno == EACCES && !make)
 		fd = cf_posix_open(AT_FDCWD, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
 #endif
-	if (fd < 0 && errno == ENOENT && !make) {
+	/* NAM-2: what is no directory counts as none. */
+	if (fd < 0 && (errno == ENOENT || errno == ENOTDIR) && !make) {
 		ckptfmt_status status = cf_fail(err, CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, CF_NO_OFFSET,
 			"the directory does not exist");
 		cf_error_path(err, path);

@@ -79,15 +79,15 @@ static void test_request(void)
 	CHECK_OK(cf_box_check_request(2, dims, (int64_t[]){4, 0}, (int64_t[]){0, 0}, &err), err);
 	CHECK_OK(cf_box_check_request(2, dims, (int64_t[]){1, 0}, (int64_t[]){3, 0}, &err), err);
 	CHECK_FAILS(cf_box_check_request(2, dims, (int64_t[]){1, 0}, (int64_t[]){4, 0}, &err), err,
-		CKPTFMT_FAIL_ARGUMENT, "dimension 0 ");
+		CKPTFMT_FAIL_ARGUMENT, "TXT-6: dimension 0 ");
 	CHECK_FAILS(cf_box_check_request(2, dims, (int64_t[]){-1, 0}, (int64_t[]){1, 0}, &err), err,
-		CKPTFMT_FAIL_ARGUMENT, "dimension 0 ");
+		CKPTFMT_FAIL_ARGUMENT, "TXT-6: dimension 0 ");
 	CHECK_FAILS(cf_box_check_request(2, dims, (int64_t[]){0, 0}, (int64_t[]){0, -1}, &err), err,
-		CKPTFMT_FAIL_ARGUMENT, "dimension 1 ");
+		CKPTFMT_FAIL_ARGUMENT, "TXT-6: dimension 1 ");
 	CHECK_FAILS(cf_box_check_request(2, dims, (int64_t[]){0, 1}, (int64_t[]){0, 0}, &err), err,
-		CKPTFMT_FAIL_ARGUMENT, "dimension 1 ");
+		CKPTFMT_FAIL_ARGUMENT, "TXT-6: dimension 1 ");
 	CHECK_FAILS(cf_box_check_request(1, dims, (int64_t[]){INT64_MAX}, (int64_t[]){INT64_MAX}, &err), err,
-		CKPTFMT_FAIL_ARGUMENT, "dimension 0 ");
+		CKPTFMT_FAIL_ARGUMENT, "TXT-6: dimension 0 ");
 }
 
 /* ---- a layout and its cells ---- */

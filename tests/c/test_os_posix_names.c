@@ -58,8 +58,8 @@ static void test_directory_open(void)
 	(void)umask(mask);
 
 	put_file("plain", "x", 1);
-	CHECK_OS(cf_os_directory_open(in_root("plain"), false, false, &directory, &error), CKPTFMT_FAIL_OS, ENOTDIR,
-		"/plain");
+	CHECK_FAILS(cf_os_directory_open(in_root("plain"), false, false, &directory, &error), error,
+		CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, "the directory does not exist");
 	CHECK_OS(cf_os_directory_open(in_root("plain"), true, false, &directory, &error), CKPTFMT_FAIL_OS, ENOTDIR,
 		"/plain");
 	CHECK_OS(cf_os_directory_open(in_root("plain/a/b"), true, false, &directory, &error), CKPTFMT_FAIL_OS, ENOTDIR,

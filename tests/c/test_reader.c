@@ -416,9 +416,9 @@ static void test_large_chunks(void)
 	selection = list(reader);
 	check_box(reader, selection, boxes[0]);
 	check_box(reader, selection, boxes[2]);
-	CHECK_FAILS(read_box(reader, selection, boxes[1]), err, CKPTFMT_FAIL_CHECKSUM, "DAT-6");
+	CHECK_FAILS(read_box(reader, selection, boxes[1]), err, CKPTFMT_FAIL_CHECKSUM, "EXT-9");
 	CHECK_EQ(err.offset, 64 + LARGE_CHUNK);
-	CHECK_FAILS(read_box(reader, selection, boxes[4]), err, CKPTFMT_FAIL_CHECKSUM, "DAT-6");
+	CHECK_FAILS(read_box(reader, selection, boxes[4]), err, CKPTFMT_FAIL_CHECKSUM, "EXT-9");
 	end(reader, selection);
 }
 

@@ -355,7 +355,7 @@ static void test_extensions(void)
 	maker_find(&m, "x")->chunk_crcs[1] ^= 1;
 	maker_build(&m);
 	expect_problem(CKPTFMT_FAIL_CHECKSUM, "EXT-6", "x", at("x"));
-	expect_data(CKPTFMT_FAIL_CHECKSUM, "EXT-4", "x", data_1, X + 4);
+	expect_data(CKPTFMT_FAIL_CHECKSUM, "EXT-9", "x", data_1, X + 4);
 	run("one chunk checksum");
 	make();
 	fields_of("x")->masked_crc ^= 1;
