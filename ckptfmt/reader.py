@@ -90,6 +90,10 @@ def open(  # noqa: A001 (as gzip.open and its like: used with the name of the mo
     return Reader(locate(path), verify=verify, limits=limits, follow_symlinks=follow_symlinks)
 
 
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
 class Reader(Mapping[str, TensorHandle]):
     """An open checkpoint: a mapping from tensor names to handles, in key order.
 
@@ -250,8 +254,9 @@ class Reader(Mapping[str, TensorHandle]):
         handle = self[names.METADATA]
         text = handle.read()
         try:
-            value = json.loads(text.item()) if text.ndim == 0 else None
-        except (ValueError, TypeError, RecursionError):
+            held = text.item().decode() if text.ndim == 0 else ""
+            value = json.loads(held, parse_constant=_no_number)
+        except (AttributeError, ValueError, TypeError, RecursionError):
             value = None
         if not isinstance(value, dict):
             raise CorruptError(

@@ -340,7 +340,7 @@ class _Decoder:
         """A field's number, its wire type, and where its content begins."""
         start = position
         tag, position = self.varint(position, end)
-        if tag > 0xFFFFFFFF:
+        if position - start > 5 or tag > 0xFFFFFFFF:
             raise self.corrupt(start, "a field number of more than 29 bits")
         if tag < 8:
             raise self.corrupt(start, "field number 0")
@@ -349,6 +349,8 @@ class _Decoder:
     def size(self, position: int, end: int) -> tuple[int, int]:
         """Where the content of a field of bytes begins and ends."""
         size, start = self.varint(position, end)
+        if start - position > 5:
+            raise self.corrupt(position, "a size of more than 5 bytes")
         self.check_left(position, size, end - start)
         return start, start + size
 
@@ -503,12 +505,13 @@ class _Decoder:
             if 0 <= size < 0x80 and content[at] == 0x12 and content[at + 1] == size:
                 return self.text(at + 2, child_end), self.node_id(node_id, position)
             node_id = 0
+        id_at = position
         for number, wire, start, end in self.fields(position, child_end):
             if number == 1 and wire == _VARINT:
-                node_id = self.node_id(start, end)
+                node_id, id_at = start, end  # of two the last counts
             elif number == 2 and wire == _BYTES:
                 name = self.text(start, end)
-        return name, node_id
+        return name, self.node_id(node_id, id_at)
 
     def texts(self, position: int, message_end: int, count: int) -> list[str]:
         """A message whose fields 1 to `count` are texts."""
@@ -528,13 +531,14 @@ class _Decoder:
 
     def slot(self, position: int, slot_end: int) -> SlotVariable:
         found = SlotVariable(0, "", 0)
+        ids = {1: (0, position), 3: (0, position)}
         for number, wire, start, end in self.fields(position, slot_end):
-            if number == 1 and wire == _VARINT:
-                found.original_variable_node_id = self.node_id(start, end)
+            if number in ids and wire == _VARINT:
+                ids[number] = start, end  # of two the last counts
             elif number == 2 and wire == _BYTES:
                 found.slot_name = self.text(start, end)
-            elif number == 3 and wire == _VARINT:
-                found.slot_variable_node_id = self.node_id(start, end)
+        found.original_variable_node_id = self.node_id(*ids[1])
+        found.slot_variable_node_id = self.node_id(*ids[3])
         return found
 
 
