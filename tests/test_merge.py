@@ -192,7 +192,7 @@ def test_metadata(tmp_path: Path) -> None:
     with pytest.raises(MergeConflictError) as caught:
         ckptfmt.merge([a, c, other], tmp_path / "m")
     assert caught.value.tensor == "_CKPTFMT_METADATA"
-    assert caught.value.message == f"MRG-3: the metadata differ in {a} and {other}"
+    assert caught.value.message == f"MRG-16: the metadata differ in {a} and {other}"
     assert contents(tmp_path) == before
 
 

@@ -85,16 +85,20 @@ static ckptfmt_status begin_group(group *g, uint32_t input, const cf_table_itera
 }
 
 /* EXT-7: metadata stand in one data file and may be said by many. */
-static bool is_metadata(const group *g, const cf_table_iterator *at)
+static bool is_metadata(const cf_table_iterator *at)
 {
 	return at->key_size == sizeof CF_METADATA_NAME - 1 &&
-		memcmp(at->key, CF_METADATA_NAME, sizeof CF_METADATA_NAME - 1) == 0 && g->entry.dtype == CKPTFMT_STRING &&
-		g->entry.rank == 0;
+		memcmp(at->key, CF_METADATA_NAME, sizeof CF_METADATA_NAME - 1) == 0;
+}
+
+static bool is_scalar_string(const cf_entry *entry)
+{
+	return entry->dtype == CKPTFMT_STRING && entry->rank == 0 && entry->slice_count == 0;
 }
 
 static bool same_metadata(const group *g, const cf_entry *other)
 {
-	return other->dtype == g->entry.dtype && other->rank == 0 && other->size == g->entry.size &&
+	return is_scalar_string(&g->entry) && is_scalar_string(other) && other->size == g->entry.size &&
 		other->masked_crc == g->entry.masked_crc;
 }
 
@@ -120,9 +124,9 @@ static ckptfmt_status add_to_group(group *g, uint32_t input, const cf_table_iter
 	const int64_t *dims, ckptfmt_error *err)
 {
 	cf_bytes_view key = {at->key, at->key_size};
-	if (is_metadata(g, at))
+	if (is_metadata(at))
 		return same_metadata(g, other) ? CKPTFMT_OK
-			: conflict(g, g->owner, input, key, "MRG-3: the metadata differ", err);
+			: conflict(g, g->owner, input, key, "MRG-16: the metadata differ", err);
 	/* MRG-3, MRG-4 */
 	if (g->entry.slice_count == 0 || other->slice_count == 0)
 		return conflict(g, g->owner, input, key, "MRG-3: the tensor is", err);

@@ -322,6 +322,7 @@ typedef struct key_test {
 	ckptfmt_selection *tensor;      /* the last one asked for; without a row where there is none; NULL at first */
 	cf_buffer tensor_name;
 	cf_sort_key *slices;            /* by their extents; NULL: not yet */
+	bool known, nested;             /* whether the last one is itself a slice (SLC-10), once that was asked */
 } key_test;
 
 static void forget_tensor(key_test *test)
@@ -330,6 +331,7 @@ static void forget_tensor(key_test *test)
 	test->tensor = NULL;
 	cf_release(test->slices);
 	test->slices = NULL;
+	test->known = false;
 }
 
 static void free_key_test(key_test *test)
@@ -398,8 +400,8 @@ static bool find_slice(const key_test *test, const ckptfmt_row *row, const cf_so
 	return false;
 }
 
-/* KEY-6: whether a key is that of a slice which its tensor lists. */
-static ckptfmt_status is_slice(key_test *test, cf_bytes_view key, bool *slice, ckptfmt_error *err)
+/* Whether a key is that of a slice which the entry of the name in it lists. */
+static ckptfmt_status is_listed(key_test *test, cf_bytes_view key, bool *slice, ckptfmt_error *err)
 {
 	int64_t extents[2 * CKPTFMT_RANK_MAX], lengths[CKPTFMT_RANK_MAX];
 	int32_t rank;
@@ -424,6 +426,42 @@ static ckptfmt_status is_slice(key_test *test, cf_bytes_view key, bool *slice, c
 	row = cf_selection_row(test->tensor, 0);
 	wanted = (cf_sort_key){(const uint8_t *)extents, 2 * (uint64_t)rank * sizeof *extents, 0};
 	*slice = rank == row->rank && find_slice(test, row, &wanted);
+	return CKPTFMT_OK;
+}
+
+/* Whether the last tensor is a slice. Each name that is a slice's key holds a shorter one; what the shortest that is
+ * listed nowhere lists is a slice, what that lists is not, and so on. */
+static ckptfmt_status check_nested(key_test *test, ckptfmt_error *err)
+{
+	key_test up = {.reader = test->reader};
+	cf_buffer name = CF_BUFFER_EMPTY;
+	bool listed = true;
+	ckptfmt_status status;
+	cf_put_bytes(&name, test->tensor_name.data, test->tensor_name.size);
+	status = cf_buffer_status(&name, err);
+	test->nested = false;
+	while (status == CKPTFMT_OK && listed) {
+		status = is_listed(&up, (cf_bytes_view){name.data, name.size}, &listed, err);
+		if (status != CKPTFMT_OK || !listed)
+			break;
+		test->nested = !test->nested;
+		cf_buffer_clear(&name);
+		cf_put_bytes(&name, up.tensor_name.data, up.tensor_name.size);
+		status = cf_buffer_status(&name, err);
+	}
+	test->known = status == CKPTFMT_OK;
+	cf_buffer_free(&name);
+	free_key_test(&up);
+	return status;
+}
+
+/* KEY-6, SLC-10: whether a key is that of a slice which its tensor lists; what a slice's entry lists is ignored. */
+static ckptfmt_status is_slice(key_test *test, cf_bytes_view key, bool *slice, ckptfmt_error *err)
+{
+	CF_TRY(is_listed(test, key, slice, err));
+	if (*slice && !test->known)
+		CF_TRY(check_nested(test, err));
+	*slice = *slice && !test->nested;
 	return CKPTFMT_OK;
 }
 

@@ -226,8 +226,8 @@ void cf_verify_add_row(ckptfmt_verifier *v, cf_bytes_view key, cf_bytes_view val
 /* Shard, offset and size of an entry (verify_index.c): ENT-3 and, where it owns bytes, ENT-4. BAD_ENTRY. */
 CF_MUST_CHECK ckptfmt_status cf_verify_check_placement(const ckptfmt_verifier *v, const cf_entry *entry,
 	bool owns_bytes, ckptfmt_error *err);
-/* ENT-7: CF_ODD_SLICE_LOCATION or 0, for an entry under a tensor's name (verify_index.c). */
-uint32_t cf_verify_location_oddity(const cf_entry *entry);
+/* What is odd in the slices of an entry under a tensor's name, and ENT-7 (verify_index.c). */
+uint32_t cf_verify_slices_oddities(ckptfmt_verifier *v, const cf_entry *entry);
 /* One value of the row less to read. */
 void cf_verify_value_done(ckptfmt_verifier *v, uint64_t row);
 /* Where a value lies in its data file, which is the open one. */

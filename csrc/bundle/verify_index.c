@@ -96,12 +96,6 @@ ckptfmt_status cf_verify_check_placement(const ckptfmt_verifier *v, const cf_ent
 	return CKPTFMT_OK;
 }
 
-uint32_t cf_verify_location_oddity(const cf_entry *entry)
-{
-	bool names_bytes = entry->offset != 0 || entry->size != 0 || entry->masked_crc != 0;
-	return entry->slice_count != 0 && names_bytes ? CF_ODD_SLICE_LOCATION : 0;
-}
-
 /* A selection only marks what these rules forbid. */
 static ckptfmt_status check_extension(const cf_entry *entry, ckptfmt_error *err)
 {
@@ -158,6 +152,13 @@ static uint32_t slice_oddities(ckptfmt_verifier *v, const cf_entry *entry)
 		: CF_ODD_FIELD_ORDER;
 }
 
+uint32_t cf_verify_slices_oddities(ckptfmt_verifier *v, const cf_entry *entry)
+{
+	bool names_bytes = entry->offset != 0 || entry->size != 0 || entry->masked_crc != 0;
+	/* ENT-7 */
+	return slice_oddities(v, entry) | (names_bytes ? CF_ODD_SLICE_LOCATION : 0);
+}
+
 /* Neighbours mostly lie in the same data file, so that the list stays short. */
 static void name_shard(ckptfmt_verifier *v, int32_t shard)
 {
@@ -180,11 +181,9 @@ static bool check_entry(ckptfmt_verifier *v, const cf_verify_place *place, cf_by
 	oddities = entry.oddities;
 	(void)cf_verify_ok(v, check_dtype(&entry, &oddities, &error), &error, place);
 	(void)cf_verify_ok(v, check_extension(&entry, &error), &error, place);
-	if (entry.slice_count != 0)
-		oddities |= slice_oddities(v, &entry);
-	/* ENT-7. An entry that is held may yet be found to be a slice's, which owns bytes whatever it lists (SLC-10). */
-	if (!cf_slice_key_looks_like(place->key.data, place->key.size))
-		oddities |= cf_verify_location_oddity(&entry);
+	/* An entry that is held may yet be found to be a slice's, which owns bytes whatever it lists (SLC-10). */
+	if (entry.slice_count != 0 && !cf_slice_key_looks_like(place->key.data, place->key.size))
+		oddities |= cf_verify_slices_oddities(v, &entry);
 	cf_verify_oddities(v, oddities, place);
 	*placed = cf_verify_ok(v, cf_verify_check_placement(v, &entry, entry.slice_count == 0, &error), &error, place);
 	if (*placed)

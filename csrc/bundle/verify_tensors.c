@@ -135,7 +135,7 @@ uint64_t cf_verify_late_step(ckptfmt_verifier *v)
 	held->claimed = true;
 	place = (cf_verify_place){cf_verify_index_path(v), key, held->origin};
 	if (partitioned)
-		cf_verify_oddities(v, cf_verify_location_oddity(&entry), &place);
+		cf_verify_oddities(v, cf_verify_slices_oddities(v, &entry), &place);
 	else
 		check_orphan(v, &place);
 	cf_verify_add_row(v, key, value, held->origin, !held->broken);
