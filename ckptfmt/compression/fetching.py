@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import _core
+from ckptfmt import _core, dtypes
 from ckptfmt.errors import CkptfmtError
 
 __all__ = ["check_values", "fetch", "fetch_strings", "is_compressed"]
@@ -64,8 +64,14 @@ def check_values(
     """
     selection = handle.list_all()
     found: list[CkptfmtError] = []
-    for row, name in enumerate(selection.names()):
-        if not is_compressed(selection, row):
+    flags, cut = selection.rows["stored"]["flags"], selection.rows["slice_count"] > 0
+    likely = np.flatnonzero(cut | (flags & _core.STORED_COMPRESSED != 0)).tolist()
+    names = selection.names() if likely else []
+    for row in likely:
+        name = names[row]
+        # A type that is not known is no problem, and nothing can be said of what it decodes to.
+        known = dtypes.info_of(int(selection.rows[row]["dtype"])) is not None
+        if not known or not is_compressed(selection, row):
             continue
         from ckptfmt.compression import decoding  # noqa: PLC0415 (as above)
 
