@@ -25,7 +25,6 @@ import importlib.util
 import json
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -40,7 +39,7 @@ from ckptfmt import _core
 from ckptfmt.arrays import Sources
 from ckptfmt.compression import coding, encoding
 from ckptfmt.compression.choosing import choose
-from ckptfmt.threads import share
+from ckptfmt.threads import Stop, share
 
 CHUNK = encoding.CHUNK_SIZE
 JOB = encoding.JOB_BYTES
@@ -301,7 +300,7 @@ def measure_kind(name: str, array: np.ndarray, runs: int, threads: int, folder: 
     raw = next(iter(made.values())).raw
 
     def work(side: Side, job: Job) -> None:
-        share(len(side.stretches), job, threads, "bench", threading.Event())
+        share(len(side.stretches), job, threads, "bench", Stop())
 
     for run in range(runs + 1):
         for label, side in made.items():
