@@ -182,7 +182,7 @@ def _take(sources: Sources, piece: _Piece, folder: str) -> None:
 def _spooled(piece: _Piece, size: int, folder: str) -> NDArray[Any]:
     """The value in a file without a name, mapped."""
     handle = piece.handle
-    handle._probe()
+    handle.probe()
     with tempfile.TemporaryFile(dir=folder) as file:
         file.truncate(size)
         mapped = mmap.mmap(file.fileno(), size)

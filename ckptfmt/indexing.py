@@ -57,6 +57,15 @@ def box_of(key: Any, shape: tuple[int, ...]) -> Box:
     return Box(tuple(start), tuple(lengths), tuple(rest))
 
 
+def is_all(key: Any, shape: tuple[int, ...]) -> bool:
+    """Whether a key that `box_of` takes gives all of the tensor, as it is."""
+    box = box_of(key, shape)
+    as_it_is = all(
+        one is Ellipsis or one in (slice(None), slice(None, None, 1)) for one in box.rest
+    )
+    return box.shape == shape and as_it_is
+
+
 def _slice_box(one: slice, size: int) -> tuple[int, int, Any]:
     try:
         first, stop, step = one.indices(size)

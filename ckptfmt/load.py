@@ -315,7 +315,9 @@ class Batch:
         for position in np.flatnonzero(direct & (destinations == 0)).tolist():
             if arrays[position] is None:
                 dtype = self.dtypes[position] or OBJECT
-                arrays[position] = self.handle(position).new_array(shapes[position], dtype)
+                arrays[position] = self.handle(position).new_array(
+                    shapes[position], dtype, self.boxes.get(position)
+                )
             destinations[position] = _core.address(arrays[position])
 
         others = np.flatnonzero(~direct).tolist()

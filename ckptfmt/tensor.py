@@ -295,6 +295,8 @@ class TensorHandle:
         for other kinds of indexing (masks, arrays, None), and what `read` raises.
         """
         if self.dtype is None:
+            if indexing.is_all(key, self.shape):
+                return self.read()
             raise self.unsupported(
                 f"elements of {self.dtype_name} are not known; read() gives the bytes"
             )
@@ -323,28 +325,34 @@ class TensorHandle:
         array = (
             np.empty(self.stored_nbytes, np.uint8)
             if dtype is None
-            else self.new_array(shape, dtype)
+            else self.new_array(shape, dtype, box)
         )
         self._fetch(box, array, verify)
         return array
 
-    def new_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Memory for a box of this shape, taken only where the data files hold what the index
-        claims."""
+    def new_array(
+        self,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        box: NDArray[np.int64] | None = None,
+    ) -> NDArray[Any]:
+        """Memory for a box (None: all) of this shape, taken only where the data files hold what the
+        index claims."""
         self.check_rank()
         if math.prod(shape) * dtype.itemsize > PROBED_BYTES:
-            self._probe()
+            self.probe(box)
         try:
             return np.empty(shape, dtype)
         except ValueError as error:  # an empty array with sizes whose product numpy cannot hold
             raise self.unsupported(f"shape {shape}: {error}") from None
 
-    def _probe(self) -> None:
+    def probe(self, box: NDArray[np.int64] | None = None) -> None:
         """Reads one element of each stored value, which fails where the value is not all there. Of
-        compressed ones what the index says is enough."""
-        if self.compressed:
+        compressed ones what the index says is enough. Slices that leave gaps in the box fail
+        first: they can claim a tensor of any size."""
+        if self.compressed or self.partitioned:
             mode = _core.VERIFY["auto"]
-            self._reader._handle.plan_chunks(self._selection, self._row, None, mode, 1 << 62)
+            self._reader._handle.plan_chunks(self._selection, self._row, box, mode, 1 << 62)
         corners = [[dim - 1 for dim in self.shape]]
         if self.partitioned:
             corners = [
@@ -354,8 +362,8 @@ class TensorHandle:
             ]
         element = np.empty((), self.dtype)
         for corner in corners:
-            box = np.array([*corner, *[1] * len(corner), 0], np.int64)
-            self._fetch(box, element, "off")
+            place = np.array([*corner, *[1] * len(corner), 0], np.int64)
+            self._fetch(place, element, "off")
 
     def _fetch(
         self, box: NDArray[np.int64] | None, array: NDArray[Any], verify: str | None

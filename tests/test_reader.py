@@ -20,7 +20,7 @@ from support.arrays import CODES, NAMES, assert_same, bits, random_array, random
 from support.process import Spent
 
 import ckptfmt
-from ckptfmt import CorruptError, InvalidError, TensorNotFoundError
+from ckptfmt import CorruptError, InvalidError, TensorNotFoundError, tensor
 
 CHUNK = 262_144
 MIB = 1 << 20
@@ -660,8 +660,12 @@ def test_rank_above_numpys(tmp_path: Path) -> None:
             assert caught.value.message == "rank 65 is more than the 64 dimensions of numpy"
 
 
-def test_holes(tmp_path: Path) -> None:
-    """A part that the slices hold can be read; what reaches into a hole cannot."""
+@pytest.mark.parametrize("large", [False, True])
+def test_holes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool) -> None:
+    """A part that the slices hold can be read; what reaches into a hole cannot. Of what is large
+    that is found out before memory is taken."""
+    if large:
+        monkeypatch.setattr(tensor, "PROBED_BYTES", 0)
     with ckptfmt.Writer(tmp_path / "ck") as writer:
         writer.add_slice("x", [[1, 2]], (3, 2), (0, 0))
         writer.add_slice("x", [[5, 6]], (3, 2), (2, 0))

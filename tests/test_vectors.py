@@ -24,12 +24,6 @@ from ckptfmt.cli import main
 
 Merge = Callable[[list[str], Path, bool], Refusal | None]
 
-# What the C core does otherwise than the text: by vector, and why. Empty when it is mended.
-CORE_DIFFERS: dict[str, str] = {
-    "dty-6-box-of-all": "a box that is all of a value is refused as others are",
-    "slc-11-huge": "memory for the whole is asked for before SLC-11 is checked",
-}
-
 # Rules of the reference decoder that no vector can show.
 UNREACHABLE: dict[str, str] = {
     "CMP-8": "DTY-6 comes first in the order of section 26",
@@ -158,14 +152,12 @@ def agree(wanted: Refusal, found: Refusal) -> bool:
     return found == wanted
 
 
-def marked(every: list[Any]) -> list[Any]:
-    """Parameters by their names; those of which the C core differs from the text fail."""
-    made = []
-    for one in every:
-        name = one.name if isinstance(one, Vector) else "merge-" + one["name"]
-        marks = [pytest.mark.xfail(reason=CORE_DIFFERS[name])] if name in CORE_DIFFERS else []
-        made.append(pytest.param(one, id=name, marks=marks))
-    return made
+def by_name(every: list[Any]) -> list[Any]:
+    """Parameters by their names."""
+    return [
+        pytest.param(one, id=one.name if isinstance(one, Vector) else "merge-" + one["name"])
+        for one in every
+    ]
 
 
 def of_core() -> list[Vector]:
@@ -173,7 +165,7 @@ def of_core() -> list[Vector]:
     return [one for one in VECTORS if one.level in LEVELS and one.consumer == CONSUMER]
 
 
-@pytest.mark.parametrize("vector", marked(of_core()))
+@pytest.mark.parametrize("vector", by_name(of_core()))
 def test_core(vector: Vector) -> None:
     compare(vector, Core)
 
@@ -211,11 +203,6 @@ def test_command(vector: Vector, capsys: pytest.CaptureFixture[str]) -> None:
         if not bad and step["notes"]:
             assert main(["verify", "--strict", path]) != 0
         capsys.readouterr()
-
-
-def test_differences_are_of_vectors() -> None:
-    names = {one.name for one in VECTORS} | {"merge-" + one["name"] for one in vectors.MERGES}
-    assert set(CORE_DIFFERS) <= names
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
@@ -303,7 +290,7 @@ def check_merge(one: dict[str, Any], found: bytes | Refusal) -> None:
         assert found == (vectors.DIRECTORY / one["gives"]).read_bytes()
 
 
-@pytest.mark.parametrize("one", marked(merges_of_core()))
+@pytest.mark.parametrize("one", by_name(merges_of_core()))
 def test_core_merges(one: dict[str, Any], tmp_path: Path) -> None:
     check_merge(one, merged(one, tmp_path, merged_by_core))
 
