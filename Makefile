@@ -53,7 +53,7 @@ FUZZERS := $(patsubst fuzz/%.c,$(B)/%,$(FUZZ_SRC))
 THREADED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -l 'pthread_create' $(TEST_SRC))))
 EMULATED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -L 'os_fault.h' $(TEST_SRC))))
 
-.PHONY: help demo test check interop peers bench asan tsan fuzz arm bigendian lib dist-check clean \
+.PHONY: help demo test check slow interop peers bench asan tsan fuzz arm bigendian lib dist-check clean \
 	needs-python needs-c c-programs fuzz-programs threaded-programs emulated-programs \
 	warn-objects c-test threaded-test emulated-test replay warnings lint python python-test
 .DEFAULT_GOAL := help
@@ -98,6 +98,9 @@ peers: python ## tests of coordinators over the engines of others (installs torc
 		$(PY) -m pip install --quiet -e '.[peers]'
 	@echo "seed: CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"
 	$(Q)$(PY) -m pytest -q tests/peers
+
+slow: python ## the tests that need gigabytes or minutes (13 GiB of memory, 7 of disk)
+	$(Q)$(PY) -m pytest -q -m slow --slow tests
 
 bench: python ## the benchmarks, or the one that BENCH names, beside TensorFlow where there is one
 	$(Q)$(PY) bench/run.py $(if $(CKPTFMT_TF_PYTHON),--tensorflow $(CKPTFMT_TF_PYTHON)) $(BENCH)

@@ -21,7 +21,7 @@ from support.manager import Checkpoint, files, there
 import ckptfmt
 from ckptfmt.lifecycle.manager import CheckpointManager
 
-KILLS, KILLS_SLOW = 60, 1000
+KILLS, KILLS_SLOW = 30, 500
 KEPT = 2
 
 # What the child is at; it says so in a byte of a file that both have mapped, and beside it whether
@@ -192,8 +192,8 @@ def run(tmp_path: Path, kind: str, kills: int, seed: int) -> Counter[str]:
 
 
 @pytest.mark.parametrize("kind", ["save", "saver"])
-def test_kills(tmp_path: Path, seed: int, kind: str, pytestconfig: pytest.Config) -> None:
-    kills = (KILLS_SLOW if pytestconfig.getoption("--slow") else KILLS) // 2
+@pytest.mark.parametrize("kills", [KILLS, pytest.param(KILLS_SLOW, marks=pytest.mark.slow)])
+def test_kills(tmp_path: Path, seed: int, kind: str, kills: int) -> None:
     began = time.monotonic()
     deaths = run(tmp_path, kind, kills, seed)
     inside = kills - deaths["other"]
