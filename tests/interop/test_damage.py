@@ -258,7 +258,8 @@ def markdown(tables: dict[tuple[str, str], Counter[tuple[str, str, str]]]) -> st
         "tensor whole and every stored slice; where no checksum is repaired ckptfmt also reads all",
         "that it lists. `same` and `different` are about the values read (two `different` of a row",
         "are the same values), `died:N` is the end of the process by signal N; an error is named",
-        "by its class.",
+        "by its class. `same, as consumer 2`: the header bans readers of consumer version 1, as",
+        "TensorFlow is one, and ckptfmt is of version 2.",
     ]
     for (checkpoint, file), counts in tables.items():
         lines += ["", f"## {checkpoint}, {file}", ""]
