@@ -24,8 +24,8 @@ from .generate import seed_from_environment
 from .oracle import Mutation, Oracle
 from .values import STRING, Value, digest_of, element_count
 
-# The header that bans readers of consumer version 1: TensorFlow's is one, ours is of version 2. It is
-# one byte away from what is written, and starts behind the first entry's three sizes.
+# The header that bans readers of consumer version 1: TensorFlow's is one, ours is of version 2. It
+# is one byte away from what is written, and starts behind the first entry's three sizes.
 BANS_CONSUMER_1 = bytes.fromhex("08 01 1a 02 18 01")
 BANNED = ("error:InvalidArgumentError", "same, as consumer 2")
 
