@@ -26,7 +26,7 @@ import zstandard
 
 # Rules whose checks are skipped, for tests; what such a check guarded may then fail in any way.
 DISABLED: set[str] = set()
-LIMITS = {  # section 25
+LIMITS = {  # section 23
     "index": 4 << 30, "block": 64 << 20, "key": 16 << 20, "keys": 64 << 20, "entries": 1 << 24,
     "slices": 1 << 20, "value": 1 << 63, "expansion": 65536, "graph_bytes": 256 << 20,
     "nodes": 1 << 22, "node_fields": 1 << 23,
@@ -194,7 +194,7 @@ def block_contents(data, offset, size, note):
 def block_entries(contents, index, note):
     """Yields key, start and end of value, offset, and number of restarts before it, of each entry.
 
-    The checks are those of section 26, in its order.
+    The checks are those of section 24, in its order.
     """
     s = len(contents)
     need(s >= 4, "BLK-4", "BAD_BLOCK", f"{s} bytes")
@@ -474,7 +474,7 @@ class Entry:
 
 
 def read_entry(data, pos, end, note, own=False):
-    """The step *Entry* of section 26, without the slices' own entries; own: this is such a one."""
+    """The step *Entry* of section 24, without the slices' own entries; own: this is such a one."""
     message = decode(data, pos, end, ENTRY, note)
     extension = message.get("extension", {})
     for name in ("chunk_crcs", "chunk_sizes"):
@@ -843,7 +843,7 @@ def read_frame(frame, n):
     return out
 
 
-# --- 23. OBJ: the object graph ---
+# --- lifecycle.md, 5. OBJ: the object graph ---
 CHILD = schema("1 node_id int32, 2 local_name string")
 ATTRIBUTE = schema("1 name string, 2 full_name string, 3 checkpoint_key string")
 SLOT = schema(
@@ -891,7 +891,7 @@ def decode_graph(message):
     return nodes
 
 
-# --- 26. What a reader does ---
+# --- 24. What a reader does ---
 class Bundle:
     """An open checkpoint: the index is checked now; blocks, entries and values when asked for.
 

@@ -193,7 +193,7 @@ static void add_value(ckptfmt_verifier *v, uint64_t row_number, const ckptfmt_st
 	ckptfmt_error error;
 	bool compressed = (stored->flags & CKPTFMT_STORED_COMPRESSED) != 0;
 	bool broken = compressed && (stored->flags & CKPTFMT_STORED_BAD_CHUNKS) != 0;
-	/* A type that is not known is no problem (section 26): the stored bytes are summed all the same. */
+	/* A type that is not known is no problem (section 24): the stored bytes are summed all the same. */
 	bool known = (stored->flags & CKPTFMT_STORED_FEATURES) == 0 && !broken && !(compressed && dtype == NULL) &&
 		cf_verify_ok(v, cf_geometry_check_decodable(v->selection, row, stored, &error), &error, &place);
 	if (known && !cf_verify_ok(v, check_value(v, stored, count, dtype, origin, &error), &error, &place)) {

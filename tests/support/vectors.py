@@ -65,6 +65,7 @@ def _load() -> dict[str, Any]:
 
 
 _LOADED = _load()
+FORMAT: str = _LOADED["format"]
 VECTORS = [Vector(**{"limits": {}, "consumer": 2} | one) for one in _LOADED["vectors"]]
 MERGES: list[dict[str, Any]] = _LOADED["merges"]
 TEXTS: list[dict[str, Any]] = _LOADED["texts"]
