@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The vectors of `spec/vectors/`, and the two readers that must agree on them: the C core and
-`spec/reference.py`.
+`spec/reference/`.
 
 An outcome of a step is what it gives, in the form of vectors.json, or a `Refusal`.
 """
@@ -280,22 +280,15 @@ _REFERENCE_LIMITS = {
 
 
 def load_reference() -> ModuleType:
-    """`spec/reference.py`; beside it, as a module of its own name, `reference_writer`."""
+    """The package `spec/reference/`, under the name `reference`."""
     if "reference" not in sys.modules:
-        for name in ("reference", "reference_writer"):
-            place = importlib.util.spec_from_file_location(name, SPEC / f"{name}.py")
-            assert place is not None
-            assert place.loader is not None
-            sys.modules[name] = importlib.util.module_from_spec(place)
-            place.loader.exec_module(sys.modules[name])
+        home = SPEC / "reference"
+        place = importlib.util.spec_from_file_location("reference", home / "__init__.py")
+        assert place is not None
+        assert place.loader is not None
+        sys.modules["reference"] = importlib.util.module_from_spec(place)
+        place.loader.exec_module(sys.modules["reference"])
     return sys.modules["reference"]
-
-
-def reference_function(name: str) -> Any:
-    """What the reference decoder or its writer has under this name."""
-    reader = load_reference()
-    holder = reader if name in vars(reader) else sys.modules["reference_writer"]
-    return getattr(holder, name)
 
 
 @contextmanager
