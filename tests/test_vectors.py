@@ -11,23 +11,26 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import pytest
 from support import vectors
 from support.vectors import CONSUMER, LEVELS, SPEC, VECTORS, Core, Reference, Refusal, Vector
 
 import ckptfmt
 from ckptfmt.cli import main
+from ckptfmt.verify import verify_prefix
 
 REFERENCE = SPEC / "reference"
 Merge = Callable[[list[str], Path, bool], Refusal | None]
 
 # Rules of the reference decoder that no vector can show.
 UNREACHABLE: dict[str, str] = {
-    "CMP-8": "DTY-6 comes first in the order of section 24",
     "CMT-12": "takes a writer that replaces the index between opening and reading",
 }
 
@@ -220,6 +223,56 @@ def test_reference(vector: Vector) -> None:
     compare(vector, Reference)
 
 
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector.name)
+def test_reference_verifies(vector: Vector) -> None:
+    """Nothing is wrong with what is sound; what is bad has a problem, or a step that is refused."""
+    with vectors.reference_limits(vector.limits):
+        prefix = f"{vectors.DIRECTORY}/{vector.prefix}"
+        problems, _ = vectors.load_reference().verify(prefix, vector.consumer)
+    asked = replace(vector, steps=[one for one in vector.steps if one["step"] != "verify"])
+    refused = [one for one in vectors.outcomes(asked, Reference) if isinstance(one, Refusal)]
+    if vector.kind == "bad":
+        assert problems or refused
+    else:
+        assert problems == []
+
+
+# A whole tensor, strings, variants, slices, checksums of chunks, and compressed values.
+DAMAGED = [
+    *("minimal", "str-1", "var-1", "slices", "ext-4", "hdr-11-old-header"),
+    *("cmp-17-rotated", "cmp-16-one-raw", "cmp-strings", "cmp-slices"),
+]
+
+
+@pytest.mark.parametrize(
+    "vector", [one for one in VECTORS if one.name in DAMAGED], ids=lambda one: one.name
+)
+def test_no_byte_changes_unseen(vector: Vector, tmp_path: Path) -> None:
+    """Both readers tell of any byte of the index or of a value that has another bit."""
+    module = vectors.load_reference()
+    bundle = module.Bundle(f"{vectors.DIRECTORY}/{vector.prefix}")
+    bundle.names()
+    values = {
+        (Path(bundle.data_path(entry)).name, pos)
+        for entry in bundle.entries.values()
+        for pos in range(entry.offset, entry.offset + entry.size)
+    }
+    for name in vector.files:
+        shutil.copy(vectors.DIRECTORY / name, tmp_path)
+    copied = str(tmp_path / Path(vector.prefix).name)
+    sound = module.verify(copied)
+    for path in sorted(tmp_path.iterdir()):
+        content = path.read_bytes()
+        for pos, byte in enumerate(content):
+            if path.suffix == ".index" or (path.name, pos) in values:
+                changed = bytes([byte ^ 1 << pos % 8])
+                path.write_bytes(content[:pos] + changed + content[pos + 1 :])
+                assert module.verify(copied) != sound, (path.name, pos)
+                report = verify_prefix(copied)
+                assert report.problems or report.notes, (path.name, pos)
+        path.write_bytes(content)
+
+
 def reference_text(text: str) -> Any:
     found = vectors.load_reference().parse_slice_text(text)
     return found and [list(found[0]), pairs(found[1])]
@@ -247,14 +300,65 @@ def demanded(one: dict[str, Any]) -> Any:
 
 
 def test_slice_texts() -> None:
+    module = vectors.load_reference()
     for one in vectors.TEXTS:
         assert vectors.core_text(one["text"]) == demanded(one), one
         assert of_reference(partial(reference_text, one["text"])) == demanded(one), one
+        if one.get("gives"):
+            found = module.parse_slice_text(one["text"])
+            assert module.parse_slice_text(module.print_slice_text(*found)) == found
 
 
 def test_slice_keys() -> None:
     for one in vectors.KEYS:
         assert of_reference(partial(reference_key, one["key"])) == demanded(one), one
+
+
+# ---- the writer of the reference
+
+
+NUMBERS = np.arange(3 * 70000).reshape(3, 70000)  # more bytes than a chunk
+WRITTEN: list[tuple[str, Any, str, str]] = [  # name, array, slice, what numpy cannot tell
+    ("z", NUMBERS.astype(np.float32), "", ""),
+    ("cut", NUMBERS.astype(np.int16), "3 140000 -:0,70000", ""),
+    ("a", np.array([b"one", b"", b"three"], object), "", ""),
+    ("cut", NUMBERS.astype(np.int16), "3 140000 -:70000,70000", ""),
+    ("one", np.array(7, np.int64), "", ""),
+    ("none", np.zeros((0, 3), bool), "", ""),
+    ("small", np.array([-1, -8, 7], ml_dtypes.int4), "", ""),
+    ("quantized", np.arange(4, dtype=np.int8), "", "qint8"),
+    ("variant", np.array([b"payload", b""], object), "", "variant"),
+]
+
+
+@pytest.mark.parametrize("level", ["v2", "v2+", "ckptfmt"])
+def test_reference_writes(level: str, tmp_path: Path) -> None:
+    """What the reference writes the C core reads; but for compression both write the same bytes."""
+    module, codes = vectors.load_reference(), {"qint8": 11, "variant": 21, "": 0}
+    metadata = None if level == "v2" else {"step": 3, "name": "\u00e9"}
+    pieces = [(name, module.Piece(array, text, codes[kind])) for name, array, text, kind in WRITTEN]
+    module.write(tmp_path / "reference", pieces, level=level, metadata=metadata)
+    with ckptfmt.Writer(tmp_path / "core", level=level, metadata=metadata) as writer:
+        for name, array, text, kind in WRITTEN:
+            writer.add_slice(name, array, spec=text, dtype=kind or None)
+    if level != "ckptfmt":
+        for suffix in (".index", ".data-00000-of-00001"):
+            made = (tmp_path / f"reference{suffix}").read_bytes()
+            assert made == (tmp_path / f"core{suffix}").read_bytes()
+    expected = {name: array for name, array, text, _ in WRITTEN if not text}
+    expected["cut"] = np.concatenate([expected["z"].astype(np.int16)] * 2, 1)
+    for prefix in ("core", "reference"):
+        assert module.verify(tmp_path / prefix) == ([], [])
+        assert not verify_prefix(str(tmp_path / prefix)).problems
+        assert module.Bundle(tmp_path / prefix).metadata == (metadata or {})
+        loaded = ckptfmt.load(tmp_path / prefix)
+        read = {one.decode(): array for one, array in module.read_all(tmp_path / prefix).items()}
+        read.pop("_CKPTFMT_METADATA", None)
+        for found in (loaded, read):
+            assert set(found) == set(expected)
+            for name, array in expected.items():
+                one = found[name] if array.dtype == object else found[name].view(array.dtype)
+                assert np.array_equal(one, array), name
 
 
 # ---- merges

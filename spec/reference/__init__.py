@@ -11,6 +11,7 @@ from .bundle import Bundle, read_all
 from .merge import merge
 from .rules import DISABLED, LIMITS, Violation
 from .slices import decode_slice_key, parse_slice_text, print_slice_text
+from .verify import verify
 from .writer import Piece, write
 
 __all__ = [
@@ -24,5 +25,6 @@ __all__ = [
     "parse_slice_text",
     "print_slice_text",
     "read_all",
+    "verify",
     "write",
 ]

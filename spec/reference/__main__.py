@@ -1,35 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints what is in a checkpoint: `python -m reference PREFIX`."""
+"""Prints what is in a checkpoint and what is wrong with it: `python -m reference PREFIX`."""
+
+from __future__ import annotations
 
 import sys
 
 from .bundle import Bundle
-from .entries import TYPES
 from .rules import Violation
+from .verify import verify
 
 
-def main(path):
-    """Prints a listing; returns the exit status."""
+def main(prefix: str) -> int:
+    """Returns the exit status: 1 if something is wrong."""
     try:
-        bundle = Bundle(path.removesuffix(".index"))
+        bundle = Bundle(prefix)
         print(bundle.header)
         for name in bundle.names():
-            entry, _ = bundle.entry(name)
-            kind = TYPES.get(entry.dtype, (entry.dtype,))[0]
-            try:
-                bundle.read(name)
-                state = "ok"
-            except Violation as violation:
-                state = str(violation)
+            entry, parts = bundle.entry(name)
             shown = name.decode("utf-8", "backslashreplace")
-            print(shown, kind, entry.shape, len(entry.slices) or "whole", state)
-        for oddity, offset in bundle.notes:
-            print(f"odd: {oddity} at {offset}")
-    except Violation as violation:
-        print(violation, file=sys.stderr)
-        return 1
-    return 0
+            slices = f"{len(parts)} slices" if parts else "whole"
+            print(shown, entry.type.name or entry.dtype, entry.shape, slices)
+    except Violation:
+        pass  # told of below
+    problems, oddities = verify(prefix)
+    for line in (*problems, *(f"odd: {oddity}" for oddity in oddities)):
+        print(line)
+    return 1 if problems else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1].removesuffix(".index")))

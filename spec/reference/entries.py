@@ -1,24 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sections 10 to 13: the header, entries, shapes and data types."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import ml_dtypes as ml
 import numpy as np
 
-from .messages import decode, schema
+from .index import Place
+from .messages import Message, decode, schema
 from .rules import need
-from .slices import read_slice
+from .slices import Extents, read_slice
 
 # --- 10. HDR: the header ---
 VERSION = schema("1 producer int32, 2 min_consumer int32, 3 bad_consumers int32*")
 HEADER = schema("1 num_shards int32, 2 endianness int32, 3 version VERSION", VERSION=VERSION)
 
 
-def read_header(data, pos, end, consumer, note):
-    header = {"num_shards": 0, "endianness": 0} | decode(data, pos, end, HEADER, note)
-    version = {"producer": 0, "min_consumer": 0, "bad_consumers": []}  # HDR-6
+def read_header(place: Place, consumer: int) -> Message:
+    data, pos, end, note = place
+    header: Message = {"num_shards": 0, "endianness": 0} | decode(data, pos, end, HEADER, note)
+    version: Message = {"producer": 0, "min_consumer": 0, "bad_consumers": []}  # HDR-6
     version |= header.get("version", {})
     need(version["producer"] >= 0, "HDR-7", "UNSUPPORTED", f"producer {version['producer']}")
     least = version["min_consumer"]
@@ -50,28 +55,36 @@ ENTRY = schema(
 class Entry:
     """A decoded entry; slices hold (start, length) for each dimension, length None if full."""
 
+    at: Place  # of its message
     dtype: int = 0
-    shape: list = field(default_factory=list)
+    shape: list[int] = field(default_factory=list)
     shard_id: int = 0
     offset: int = 0
     size: int = 0
     crc32c: int = 0
-    slices: list = field(default_factory=list)
-    ext: dict = field(default_factory=dict)
-    bytes: int = 0  # of its message
-    at: tuple = ()  # contents, start, end and note
+    slices: list[Extents] = field(default_factory=list)
+    ext: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def count(self):
+    def count(self) -> int:
         return math.prod(self.shape)
 
     @property
-    def compressed(self):
+    def compressed(self) -> bool:
         return bool(self.ext.get("feature_flags", 0) & 1)
 
+    @property
+    def raw_size(self) -> int:
+        return self.ext.get("raw_size", 0) if self.compressed else self.size
 
-def read_entry(data, pos, end, note, own=False):
+    @property
+    def type(self) -> Type:
+        return Type(*TYPES.get(self.dtype, UNKNOWN))
+
+
+def read_entry(place: Place, own: bool = False) -> Entry:
     """The step *Entry* of section 24, without the slices' own entries; own: this is such a one."""
+    data, pos, end, note = place
     message = decode(data, pos, end, ENTRY, note)
     extension = message.get("extension", {})
     for name in ("chunk_crcs", "chunk_sizes"):
@@ -79,7 +92,7 @@ def read_entry(data, pos, end, note, own=False):
             extension[name] = data[slice(*extension[name])]
     known = ("dtype", "shard_id", "offset", "size", "crc32c")
     plain = {name: message[name] for name in known if name in message}
-    entry = Entry(**plain, ext=extension, bytes=end - pos, at=(data, pos, end, note))
+    entry = Entry(place, **plain, ext=extension)
     if "shape" not in message:
         note("NO_SHAPE", pos)  # ENT-2
     shape = message.get("shape", {})
@@ -99,13 +112,25 @@ def read_entry(data, pos, end, note, own=False):
     if own and slices:
         note("NESTED_SLICES", pos)  # SLC-10
     elif slices:
-        entry.slices = [read_slice(data, *place, len(entry.shape), note) for place in slices]
+        entry.slices = [
+            read_slice(data, start, stop, len(entry.shape), note) for start, stop in slices
+        ]
     return entry
 
 
 # --- 13. DTY: data types ---
+class Type(NamedTuple):
+    """A row of the table; the size is 0 if not FIXED, the swap size is that of a unit."""
+
+    name: str
+    size: int
+    unit: int
+    kind: Any  # numpy's
+
+
 STRING, VARIANT = 7, 21
-TYPES = {  # code: name, element size (0: STRING, VARIANT), swap size, numpy type
+UNKNOWN = ("", 0, 1, np.uint8)  # the stored bytes (DTY-6)
+TYPES: dict[int, tuple[str, int, int, Any]] = {
     1: ("float", 4, 4, np.float32), 2: ("double", 8, 8, np.float64), 3: ("int32", 4, 4, np.int32),
     4: ("uint8", 1, 1, np.uint8), 5: ("int16", 2, 2, np.int16), 6: ("int8", 1, 1, np.int8),
     7: ("string", 0, 1, object), 8: ("complex64", 8, 4, np.complex64), 9: ("int64", 8, 8, np.int64),
@@ -124,5 +149,5 @@ TYPES = {  # code: name, element size (0: STRING, VARIANT), swap size, numpy typ
 }  # fmt: skip
 
 
-def no_value(code):  # DTY-5
+def no_value(code: int) -> bool:  # DTY-5
     return code < 1 or code == 20 or 101 <= code <= 133

@@ -1,20 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sections 4 to 8: the index file, from its name to the keys in its blocks."""
 
+from __future__ import annotations
+
 import contextlib
 import os
 import stat
 import struct
+from collections.abc import Iterator
+from typing import NamedTuple
 
-from .rules import LIMITS, Violation, crc32c, mask, need, silent, u32, u64, varint
+from .rules import LIMITS, Note, Violation, crc32c, mask, need, silent, u32, u64, varint
 
 
 # --- 4. NAM: file names and prefix ---
-def data_name(prefix, shard, shards):  # NAM-3, NAM-4
+def data_name(prefix: str, shard: int, shards: int) -> str:  # NAM-3, NAM-4
     return f"{prefix}.data-{shard:05d}-of-{shards:05d}"
 
 
-def open_regular(path):
+def open_regular(path: str) -> int | None:
     """A descriptor of a regular file, or None where nothing has the name (NAM-6)."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -30,11 +34,12 @@ def open_regular(path):
     return fd if regular else None
 
 
-def pread(fd, offset, size):
-    """The bytes, or fewer where the file ends."""
+def read_at(fd: int, offset: int, size: int) -> bytes:
+    """The bytes of a data file, which was seen to have them."""
     out = bytearray()
     while len(out) < size:
         piece = os.pread(fd, min(size - len(out), 1 << 30), offset + len(out))
+        need(piece, "DAT-2", "TRUNCATED", "the file shrank")
         if not piece:
             break
         out += piece
@@ -46,13 +51,14 @@ MAGIC = 0xDB4775248B80FB57
 ROCKSDB = (0x88E241B785F4CFF7, 0x8242229663BF9564, 0x4F3418EB7A8F13B8)
 
 
-def handle(data, pos, end, rule, note):
+def handle(data: bytes, pos: int, end: int, rule: str, note: Note) -> tuple[int, int, int]:
+    """Offset, size and the position after it."""
     offset, pos = varint(data, pos, end, 64, rule, "BAD_BLOCK", note)
     size, pos = varint(data, pos, end, 64, rule, "BAD_BLOCK", note)
     return offset, size, pos
 
 
-def footer(data, note):
+def footer(data: bytes, note: Note) -> tuple[tuple[int, int], tuple[int, int]]:
     """The two handles of an index file."""
     need(len(data) >= 48, "FTR-1", "TRUNCATED", f"{len(data)} bytes")
     start = len(data) - 48
@@ -66,7 +72,7 @@ def footer(data, note):
     return (meta_offset, meta_size), (offset, size)
 
 
-def is_v1(prefix):
+def is_v1(prefix: str) -> bool:
     """Whether the prefix itself is a V1 checkpoint: a file with a readable footer (NAM-9)."""
     with contextlib.suppress(Violation, OSError):
         fd = None if prefix.endswith(".index") else open_regular(prefix)
@@ -77,12 +83,21 @@ def is_v1(prefix):
     return False
 
 
-def in_file(offset, size, data):
+def in_file(offset: int, size: int, data: bytes) -> None:
     need(offset + size + 5 <= len(data) - 48, "FTR-5", "TRUNCATED", f"block at {offset}, {size}")
 
 
 # --- 6. BLK: blocks ---
-def block_contents(data, offset, size, note):
+class Place(NamedTuple):
+    """Where a value stands, and what takes the oddities in it."""
+
+    contents: bytes
+    start: int
+    stop: int
+    note: Note
+
+
+def block_contents(data: bytes, offset: int, size: int, note: Note) -> tuple[bytes, Note]:
     """Checks the trailer; returns the contents and a note for positions in them."""
     need(size <= LIMITS["block"], "BLK-14", "LIMIT", f"block of {size} bytes")
     stored, kind = data[offset : offset + size], data[offset + size]
@@ -92,11 +107,12 @@ def block_contents(data, offset, size, note):
     if kind != 1:
         return stored, lambda oddity, pos: note(oddity, offset + pos)
     note("SNAPPY", offset)
-    inside = lambda oddity, _: note(oddity, offset)  # noqa: E731
-    return snappy(stored), inside
+    return snappy(stored), lambda oddity, _: note(oddity, offset)
 
 
-def block_entries(contents, index, note):
+def block_entries(
+    contents: bytes, index: bool, note: Note
+) -> Iterator[tuple[bytes, int, int, int, int]]:
     """Yields key, start and end of value, offset, and number of restarts before it, of each entry.
 
     The checks are those of section 24, in its order.
@@ -141,7 +157,7 @@ def block_entries(contents, index, note):
 
 
 # --- 7. SNP: Snappy ---
-def snappy(stream):
+def snappy(stream: bytes) -> bytes:
     end = len(stream)
     size, pos = varint(stream, 0, end, 32, "SNP-2", "BAD_BLOCK")
     q, s = divmod(end - pos - 2, 3)
@@ -176,20 +192,20 @@ def snappy(stream):
 
 
 # --- 8. TAB: the table ---
-def common(a, b):
+def common(a: bytes, b: bytes) -> int:
     """The number of bytes that both begin with."""
     least = min(len(a), len(b))
     return next((i for i in range(least) if a[i] != b[i]), least)
 
 
-def separator(last, following):  # TAB-7
+def separator(last: bytes, following: bytes) -> bytes:  # TAB-7
     d = common(last, following)
     if d < len(last) and d < len(following) and last[d] < 255 and last[d] + 1 < following[d]:
         return last[:d] + bytes([last[d] + 1])
     return last
 
 
-def successor(last):  # TAB-8
+def successor(last: bytes) -> bytes:  # TAB-8
     for i, byte in enumerate(last):
         if byte != 255:
             return last[:i] + bytes([byte + 1])

@@ -1,42 +1,47 @@
 # SPDX-License-Identifier: Apache-2.0
 """Section 22: merge."""
 
+from __future__ import annotations
+
 import os
 import re
 import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from .bundle import Bundle
-from .entries import ENTRY, HEADER, VERSION
-from .index import data_name
-from .messages import decode, one_field, put_field
+from .bundle import Bundle, Path
+from .entries import ENTRY, HEADER, STRING, VERSION, Entry
+from .messages import Message, Schema, decode, one_field, put_field
 from .rules import Violation, mask, need, put_varint, silent, u32
-from .slices import SLICE, check_overlaps
-from .writer import commit, put_entry, put_file, put_header, put_table
+from .slices import SLICE, Extents, check_overlaps
+from .writer import Maker, commit, put_entry, put_file, put_header, put_table
 
-CANONICAL = ENTRY | {7: ("slices", SLICE, True)}
-CANONICAL.pop(100)  # an unknown field here (MRG-7)
+# An unknown field here is the extension, too (MRG-7).
+CANONICAL: Schema = {n: one for n, one in ENTRY.items() if n != 100} | {7: ("slices", SLICE, True)}
 
 
-def rewrite_fields(data, pos, end):
-    """Fields with tags, sizes and varints in the fewest bytes, groups kept."""
+def rewrite_fields(data: bytes, pos: int, end: int) -> bytes:
+    """The fields of a group, with tags, sizes and varints in the fewest bytes."""
     out = b""
     while pos < end:
         number, wire, value, pos = one_field(data, pos, end, silent, group=True)
-        out += put_varint(number << 3 | wire) + put_payload(data, wire, value, groups=False)
+        out += put_varint(number << 3 | wire)
+        out += put_payload(data, wire, value) if wire not in (3, 4) else b""
     return out
 
 
-def put_payload(data, wire, value, number=0, groups=True):
+def put_payload(data: bytes, wire: int, value: Any, number: int = 0) -> bytes:
     if wire == 0:
         return put_varint(value)
     if wire in (1, 5):
-        return value.to_bytes(8 if wire == 1 else 4, "little")
+        return bytes(value.to_bytes(8 if wire == 1 else 4, "little"))
     if wire == 2:
         return put_varint(value[1] - value[0]) + data[slice(*value)]
-    return rewrite_fields(data, *value) + put_varint(number << 3 | 4) if groups else b""
+    return rewrite_fields(data, *value) + put_varint(number << 3 | 4)
 
 
-def rewrite(data, message, schema):
+def rewrite(data: bytes, message: Message, schema: Schema) -> bytes:
     """A decoded message in canonical form (MRG-7)."""
     out = b""
     for number, (name, kind, repeated) in sorted(schema.items()):
@@ -59,111 +64,112 @@ def rewrite(data, message, schema):
     return out
 
 
-def is_placeholder(name, entry):  # EXT-8
+def is_placeholder(name: bytes, entry: Entry) -> bool:  # EXT-8
     match = re.fullmatch(rb"_CKPTFMT_SHARD_(0|[1-9][0-9]*)", name)
     return (
-        bool(match)
-        and (entry.dtype, entry.shape, entry.shard_id) == (1, [0], int(match[1]))
+        bool(match and entry.shard_id == int(match[1]))
+        and (entry.dtype, entry.shape) == (1, [0])
         and not (entry.offset or entry.size or entry.slices)
     )
 
 
-def version_of(bundle):
-    """The version message, decoded, and the bytes in which its unknown fields lie."""
-    data, start, stop, _ = bundle._block(0)[b""]
-    return data, decode(data, start, stop, HEADER, silent).get("version", {})
+def put_versions(bundles: Sequence[Bundle]) -> bytes:
+    """The one version message of all inputs (MRG-2, MRG-15)."""
+    headers = [bundle.block(0)[b""] for bundle in bundles]
+    versions = [decode(*one[:3], HEADER, silent).get("version", {}) for one in headers]
+    numbers = ("producer", "min_consumer")
+    highest = {name: max(version.get(name, 0) for version in versions) for name in numbers}
+    if highest["min_consumer"] >= 2:  # MRG-15
+        versions = [version | highest for version in versions]
+    texts = [
+        rewrite(one.contents, version, VERSION)
+        for one, version in zip(headers, versions, strict=True)
+    ]
+    same = len(set(texts)) == len({bundle.big for bundle in bundles}) == 1
+    need(same, "MRG-2", "MERGE_CONFLICT", "headers differ")
+    return texts[0]
 
 
-def same_version(data, version):
-    """What MRG-2 and MRG-15 compare."""
-    rest = {
-        name: value for name, value in version.items() if name not in ("producer", "min_consumer")
-    }
-    return rewrite(data, rest, VERSION)
+@dataclass
+class Merged:
+    """An entry of the result: that of its first input, with the slices of later ones."""
+
+    entry: Entry
+    message: Message
+    texts: list[bytes] = field(default_factory=list)  # of those slices
+    slices: list[Extents] = field(default_factory=list)
+
+    def stored(self) -> bytes:
+        if self.slices:
+            check_overlaps([*self.entry.slices, *self.slices], "MRG-5", "MERGE_CONFLICT")
+        source = self.entry.at.contents
+        unknown = {"": self.message.pop("", [])}
+        later = b"".join(put_field(7, text) for text in self.texts)
+        return rewrite(source, self.message, CANONICAL) + later + rewrite(source, unknown, {})
 
 
-def merge(prefixes, destination, *, allow_missing=False):
+def merge(prefixes: Iterable[Path], destination: Path, *, allow_missing: bool = False) -> None:
     """Merges bundles into one under a prefix without files; the inputs stay."""
-    prefixes, destination = [os.fspath(p) for p in prefixes], os.fspath(destination)
-    distinct = {os.path.abspath(p) for p in [*prefixes, destination]}
-    need(len(distinct) == len(prefixes) + 1, "MRG-10", "ARGUMENT", "a prefix twice")
-    bundles = []
-    for prefix in prefixes:
+    inputs, target = [os.fspath(one) for one in prefixes], os.fspath(destination)
+    distinct = {os.path.abspath(one) for one in [*inputs, target]}
+    need(len(distinct) == len(inputs) + 1, "MRG-10", "ARGUMENT", "a prefix twice")
+    bundles: list[Bundle] = []
+    for prefix in inputs:
         try:
             bundles.append(Bundle(prefix))
         except Violation as violation:
             if not (allow_missing and violation.rule == "NAM-2"):
                 raise
     need(bundles, "MRG-1", "CHECKPOINT_NOT_FOUND", "no input")
-    versions = [version_of(bundle) for bundle in bundles]
-    data, version = versions[0]
-    highest = {
-        name: max(v.get(name, 0) for _, v in versions) for name in ("producer", "min_consumer")
-    }
-    compare = (
-        same_version if highest["min_consumer"] >= 2 else lambda d, v: rewrite(d, v, VERSION)
-    )  # MRG-15
-    kinds = {(b.header["endianness"], compare(*v)) for b, v in zip(bundles, versions, strict=True)}
-    need(len(kinds) == 1, "MRG-2", "MERGE_CONFLICT", "headers differ")
-    merged, ids = {}, {}
+    version = put_versions(bundles)
+    merged: dict[bytes, Merged] = {}
+    ids: dict[tuple[int, int], int] = {}
     for number, bundle in enumerate(bundles):
         bundle.names()
-        for key in [key for i in range(len(bundle._index)) for key in bundle._block(i)][1:]:
-            entry, earlier = bundle._find(key), merged.get(key)
-            shards = bundle.header["num_shards"]
-            need(0 <= entry.shard_id < shards, "ENT-3", "BAD_ENTRY", f"{key!r}")
+        for key in bundle.keys()[1:]:
+            entry = bundle.entries[key]
+            good = 0 <= entry.shard_id < bundle.shards
+            need(good, "ENT-3", "BAD_ENTRY", f"{key!r}: shard_id {entry.shard_id}")
             if is_placeholder(key, entry):
                 continue
-            source, start, stop, _ = bundle._place(key)
-            message = decode(source, start, stop, CANONICAL, silent)
-            if earlier is None:  # MRG-6
-                message["shard_id"] = ids.setdefault((number, entry.shard_id), len(ids))
-                merged[key] = [message, entry, source]
+            message = decode(*entry.at[:3], CANONICAL, silent)
+            if key in merged:
+                join(key, merged[key], entry, message)
                 continue
-            if key == b"_CKPTFMT_METADATA" and all(
-                e.dtype == 7 and not e.shape for e in (entry, earlier[1])
-            ):  # MRG-16
-                same = (entry.size, entry.crc32c) == (earlier[1].size, earlier[1].crc32c)
-                need(same and not entry.slices, "MRG-16", "MERGE_CONFLICT", "metadata differ")
-                continue
-            need(entry.slices and earlier[1].slices, "MRG-3", "MERGE_CONFLICT", f"{key!r} twice")
-            need(
-                (entry.dtype, entry.shape) == (earlier[1].dtype, earlier[1].shape),
-                "MRG-4", "MERGE_CONFLICT", f"{key!r}: data types or shapes differ",
-            )  # fmt: skip
-            texts = [rewrite(source, item, SLICE) for item in message["slices"]]
-            earlier.append((texts, entry.slices))
-    version |= highest if highest["min_consumer"] >= 2 else {}
-    version = rewrite(data, version, VERSION)
-    table = [(b"", put_header(max(len(ids), 1), version, bundles[0].header["endianness"]))]
-    for key, (message, entry, source, *more) in sorted(merged.items(), key=lambda item: item[0]):
-        if more:
-            slices = [*entry.slices, *(x for _, later in more for x in later)]
-            check_overlaps(slices, "MRG-5", "MERGE_CONFLICT")
-        table.append((key, put_merged(message, source, more)))
+            message["shard_id"] = ids.setdefault((number, entry.shard_id), len(ids))  # MRG-6
+            merged[key] = Merged(entry, message)
+    table = [(key, one.stored()) for key, one in merged.items()]
     makers = [linker(bundles[number], shard) for number, shard in ids]
     if not makers:  # MRG-8: a placeholder with an empty file
         table.append((b"_CKPTFMT_SHARD_0", put_entry(1, [0], crc=mask(0))))
         makers = [lambda path: put_file(path, b"")]
-    commit(destination, makers, put_table(table))
+    table.append((b"", put_header(len(makers), version, int(bundles[0].big))))
+    commit(target, makers, put_table(sorted(table)))
 
 
-def put_merged(message, source, more):
-    """An entry, with the slices of later inputs after its own."""
-    unknown = {"": message.pop("", [])}
-    extra = b"".join(put_field(7, text) for texts, _ in more for text in texts)
-    return rewrite(source, message, CANONICAL) + extra + rewrite(source, unknown, {})
+def join(key: bytes, earlier: Merged, entry: Entry, message: Message) -> None:
+    """A key of two inputs: MRG-3, MRG-4, MRG-16."""
+    one, other = earlier.entry, entry
+    strings = all(e.dtype == STRING and not e.shape for e in (one, other))
+    if key == b"_CKPTFMT_METADATA" and strings:
+        same = (one.size, one.crc32c) == (other.size, other.crc32c) and not other.slices
+        need(same, "MRG-16", "MERGE_CONFLICT", "metadata differ")
+        return
+    need(one.slices and other.slices, "MRG-3", "MERGE_CONFLICT", f"{key!r} twice")
+    same = (one.dtype, one.shape) == (other.dtype, other.shape)
+    need(same, "MRG-4", "MERGE_CONFLICT", f"{key!r}: data types or shapes differ")
+    earlier.texts += [rewrite(other.at.contents, item, SLICE) for item in message["slices"]]
+    earlier.slices += other.slices
 
 
-def linker(bundle, shard):
+def linker(bundle: Bundle, shard: int) -> Maker:
     """Puts a data file under another name (MRG-12)."""
-    path = data_name(bundle.prefix, shard, bundle.header["num_shards"])
-    size = os.fstat(bundle._file(shard, path)).st_size
-    for entry in bundle._entries.values():
-        if entry.shard_id == shard and not entry.slices and entry.size:
-            need(size >= entry.offset + entry.size, "DAT-2", "TRUNCATED", path)
+    owners = [entry for entry in bundle.entries.values() if entry.shard_id == shard]
+    for entry in owners:
+        bundle.data_file(entry)
+    path = bundle.data_path(owners[0])
 
-    def make(name):
+    def make(name: str) -> None:
         try:
             os.link(path, name)
         except OSError:

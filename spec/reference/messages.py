@@ -1,22 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """Section 9: messages, of any kind."""
 
+from __future__ import annotations
+
 import contextlib
+from typing import Any, TypeAlias
 
-from .rules import LIMITS, need, put_varint, varint
+from .rules import LIMITS, Note, need, put_varint, varint
+
+# Fields by number: name, kind (a scalar's, "string", "range" or a schema), whether repeated.
+Schema: TypeAlias = "dict[int, tuple[str, str | Schema, bool]]"
+Message: TypeAlias = dict[str, Any]
 
 
-def one_field(data, pos, end, note, loose=False, group=False):
+def one_field(
+    data: bytes, pos: int, end: int, note: Note, loose: bool = False, group: bool = False
+) -> tuple[int, int, Any, int]:
     """Returns number, wire type, payload (number, or start and end) and the position after it."""
 
-    def rule(own):
+    def rule(own: str) -> str:
         return "MSG-7" if group else own
 
     start = pos
     tag, pos = varint(data, pos, end, 32, rule("MSG-2"), "BAD_PROTO", note)
     number, wire = tag >> 3, tag & 7
     need(number > 0, rule("MSG-2"), "BAD_PROTO", f"field number 0 at {start}")
-    value = 0
+    value: Any = 0
     if wire == 0:
         value, pos = varint(data, pos, end, 64, rule("MSG-3"), "BAD_PROTO", note, loose)
     elif wire in (1, 5):
@@ -48,11 +57,19 @@ def one_field(data, pos, end, note, loose=False, group=False):
 WIRE = {"int32": 0, "int64": 0, "uint64": 0, "bool": 0, "fixed32": 5}
 
 
-def decode(data, pos, end, schema, note, out=None, loose=False):
+def decode(
+    data: bytes,
+    pos: int,
+    end: int,
+    schema: Schema,
+    note: Note,
+    out: Message | None = None,
+    loose: bool = False,
+) -> Message:
     """Decodes a message to a dict of the fields that occur.
 
-    A kind of a field is a scalar's, a schema, "string" or "range" (start and end of the last one,
-    or of all). Unknown fields are listed under "" as number, wire type, payload.
+    A "range" is start and end of the last one, or of all. Unknown fields are listed under "" as
+    number, wire type, payload.
     """
     out = {} if out is None else out  # MSG-10: parts of one message are decoded into one dict
     before = 0
@@ -76,12 +93,12 @@ def decode(data, pos, end, schema, note, out=None, loose=False):
                 element, at_number = varint(
                     data, at_number, stop, 64, "MSG-14", "BAD_PROTO", loose=loose
                 )
-                out.setdefault(name, []).append(scalar(element, kind, loose))
+                out.setdefault(name, []).append(scalar(element, "int32", loose))
             continue
         if isinstance(kind, dict):
             into = {} if repeated else out.get(name)
             inside = without_order(note) if name == "extension" else note
-            value = decode(data, *value, kind, inside, into, loose)
+            value = decode(data, value[0], value[1], kind, inside, into, loose)
         elif kind == "string":
             text = data[value[0] : value[1]]
             need(is_utf8(text), "MSG-16", "BAD_PROTO", f"{name} at {start} is not UTF-8")
@@ -98,11 +115,11 @@ def decode(data, pos, end, schema, note, out=None, loose=False):
     return out
 
 
-def without_order(note):
+def without_order(note: Note) -> Note:
     return lambda oddity, pos: None if oddity == "FIELD_ORDER" else note(oddity, pos)
 
 
-def scalar(value, kind, loose):
+def scalar(value: Any, kind: str, loose: bool) -> Any:
     if kind == "bool":  # MSG-13
         return value != 0
     if kind in ("int32", "int64"):  # MSG-11, MSG-12
@@ -114,13 +131,13 @@ def scalar(value, kind, loose):
     return value
 
 
-def is_utf8(text):
+def is_utf8(text: bytes) -> bool:
     with contextlib.suppress(UnicodeDecodeError):
         return text.decode("utf-8") is not None
     return False
 
 
-def schema(text, **inner):
+def schema(text: str, **inner: Schema) -> Schema:
     """Fields written as "number name kind", with * if repeated."""
     fields = (part.split() for part in text.split(","))
     return {
@@ -129,5 +146,5 @@ def schema(text, **inner):
     }
 
 
-def put_field(number, payload):
+def put_field(number: int, payload: bytes) -> bytes:
     return put_varint(number << 3 | 2) + put_varint(len(payload)) + payload

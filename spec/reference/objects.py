@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Section 5 of lifecycle.md: the object graph."""
 
-from .messages import decode, one_field, schema
+from __future__ import annotations
+
+from .messages import Message, decode, one_field, schema
 from .rules import LIMITS, need, silent
 
 CHILD = schema("1 node_id int32, 2 local_name string")
@@ -20,16 +22,17 @@ NODE = schema(
 )
 
 
-def decode_graph(message):
+def decode_graph(message: bytes) -> list[Message]:
     """The nodes of an object graph: dicts of the fields that occur, lists always there."""
     need(len(message) <= LIMITS["graph_bytes"], "OBJ-3", "LIMIT", f"graph of {len(message)} bytes")
-    nodes, inner, pos = [], 0, 0
+    nodes: list[Message] = []
+    inner = pos = 0
     while pos < len(message):
         number, wire, value, pos = one_field(message, pos, len(message), silent, loose=True)
         if (number, wire) != (1, 2):
             continue
         need(len(nodes) < LIMITS["nodes"], "OBJ-3", "LIMIT", "too many nodes")
-        node = decode(message, *value, NODE, silent, loose=True)
+        node = decode(message, value[0], value[1], NODE, silent, loose=True)
         for name, kind in (("child", CHILD), ("attribute", ATTRIBUTE), ("slot", SLOT)):
             blank = {n: 0 if k == "int32" else "" for n, k, _ in kind.values()}
             node[name] = [blank | item for item in node.get(name, [])]

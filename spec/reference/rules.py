@@ -1,62 +1,90 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules that do not hold, the limits, and section 1: varints and checksums."""
+"""How a rule fails, the limits (section 23), and section 1: varints and checksums."""
+
+from __future__ import annotations
 
 import contextlib
 import struct
+from collections.abc import Callable, Iterator
+from typing import TypeVar, cast
 
 import crcmod.predefined
 
 # Rules whose checks are skipped, for tests; what such a check guarded may then fail in any way.
 DISABLED: set[str] = set()
-LIMITS = {  # section 23
+LIMITS = {  # section 23, and OBJ-3
     "index": 4 << 30, "block": 64 << 20, "key": 16 << 20, "keys": 64 << 20, "entries": 1 << 24,
     "slices": 1 << 20, "value": 1 << 63, "expansion": 65536, "graph_bytes": 256 << 20,
     "nodes": 1 << 22, "node_fields": 1 << 23,
 }  # fmt: skip
 
+T = TypeVar("T")
+Note = Callable[[str, int], None]  # takes an oddity and its offset
+
 
 class Violation(Exception):  # noqa: N818
     """A rule that does not hold: its id, the failure class, and where."""
 
-    def __init__(self, rule, failure, message=""):
+    def __init__(self, rule: str, failure: str, message: str = "") -> None:
         super().__init__(rule, failure, message)
         self.rule, self.failure, self.message, self.place = rule, failure, message, ""
 
-    def __str__(self):
+    def __str__(self) -> str:
         return f"{self.rule} {self.failure}: {self.message} ({self.place})"
 
 
-def need(condition, rule, failure, message=""):
+def need(condition: object, rule: str, failure: str, message: str = "") -> None:
     """The only way that a Violation comes about."""
     if not condition and rule not in DISABLED:
         raise Violation(rule, failure, message)
 
 
+def found(value: T | None, rule: str, failure: str, message: str = "") -> T:
+    """The value, which must not be None."""
+    need(value is not None, rule, failure, message)
+    return cast(T, value)
+
+
 @contextlib.contextmanager
-def at(place):
+def at(place: str) -> Iterator[None]:
     """Names the file, and the offset or tensor, in a Violation from inside."""
     try:
         yield
     except Violation as violation:
-        violation.place = f"{place}, {violation.place}" if violation.place else place
+        violation.place = ", ".join(filter(None, (place, violation.place)))
         raise
 
 
 # --- 1. Conventions ---
-crc32c = crcmod.predefined.mkCrcFun("crc-32c")  # crc32c(data, earlier) continues
+crc32c: Callable[..., int] = crcmod.predefined.mkCrcFun("crc-32c")  # crc32c(data, earlier)
 u32 = struct.Struct("<I")
 u64 = struct.Struct("<Q")
 
 
-def mask(crc):
+def mask(crc: int) -> int:
     return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def silent(_oddity, _position):
+def combine(first: int, second: int, size: int) -> int:
+    """The checksum of bytes and of `size` bytes after them, from those of both."""
+    zeros = bytes(size)
+    return crc32c(zeros, first) ^ crc32c(zeros) ^ second
+
+
+def silent(_oddity: str, _offset: int) -> None:
     """Notes nothing."""
 
 
-def varint(data, pos, end, bits, rule, failure, note=silent, loose=False):
+def varint(
+    data: bytes,
+    pos: int,
+    end: int,
+    bits: int,
+    rule: str,
+    failure: str,
+    note: Note = silent,
+    loose: bool = False,
+) -> tuple[int, int]:
     """Returns the value and the position after it; loose is OBJ-2."""
     value, start = 0, pos
     for shift in range(0, 35 if bits == 32 else 70, 7):
@@ -75,7 +103,7 @@ def varint(data, pos, end, bits, rule, failure, note=silent, loose=False):
     return value, pos
 
 
-def put_varint(value):
+def put_varint(value: int) -> bytes:
     """A varint; negative numbers are of 64 bits."""
     value &= (1 << 64) - 1
     out = bytearray()

@@ -1,19 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sections 14 to 16: slices, their keys and their texts."""
 
+from __future__ import annotations
+
 import itertools
 import math
 import re
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
 
 from .messages import decode, put_field, schema
-from .rules import need, put_varint, silent
+from .rules import Note, found, need, put_varint, silent
+
+# Start and length for each dimension; the length of a full extent is None.
+Extents: TypeAlias = Sequence[tuple[int, int | None]]
+Box: TypeAlias = Sequence[tuple[int, int]]
+Shape: TypeAlias = Sequence[int]
 
 # --- 14. SLC: partitioned tensors ---
 EXTENT = schema("1 start int64, 2 length int64")
 SLICE = schema("1 extent EXTENT*", EXTENT=EXTENT)
 
 
-def read_slice(data, pos, end, rank, note):
+def read_slice(data: bytes, pos: int, end: int, rank: int, note: Note) -> Extents:
     message = decode(data, pos, end, SLICE, silent)
     extents = [(one.get("start", 0), one.get("length")) for one in message.get("extent", [])]
     extents = [(start, None if length == -1 else length) for start, length in extents]
@@ -23,7 +32,7 @@ def read_slice(data, pos, end, rank, note):
     return extents
 
 
-def put_slice(extents):
+def put_slice(extents: Extents) -> bytes:
     out = b""
     for start, length in extents:
         message = b"\x08" + put_varint(start) if start else b""
@@ -32,7 +41,7 @@ def put_slice(extents):
     return out
 
 
-def check_extents(extents, shape):
+def check_extents(extents: Extents, shape: Shape) -> None:
     for (start, length), size in zip(extents, shape, strict=True):
         if length is None:
             need(start == 0, "SLC-3", "BAD_SLICE", f"full extent from {start}")
@@ -42,7 +51,9 @@ def check_extents(extents, shape):
     need(any(length is not None for _, length in extents), "SLC-5", "BAD_SLICE", "all extents full")
 
 
-def check_overlaps(slices, rule="SLC-6", failure="BAD_SLICE"):
+def check_overlaps(
+    slices: Sequence[Extents], rule: str = "SLC-6", failure: str = "BAD_SLICE"
+) -> None:
     """Sweeps along the dimension with the most starts; LIMIT where that would not be enough."""
     if len(slices) < 2:
         return
@@ -52,7 +63,8 @@ def check_overlaps(slices, rule="SLC-6", failure="BAD_SLICE"):
     ]
     axis = max(range(len(boxes[0])), key=lambda d: len({box[d][0] for box in boxes}))
     boxes.sort(key=lambda box: box[axis])
-    active, work = [], 0
+    active: list[list[tuple[int, int]]] = []
+    work = 0
     for box in boxes:
         active = [other for other in active if other[axis][1] > box[axis][0]]
         work += len(active)
@@ -63,7 +75,7 @@ def check_overlaps(slices, rule="SLC-6", failure="BAD_SLICE"):
         active.append(box)
 
 
-def slice_box(extents, shape):
+def slice_box(extents: Extents, shape: Shape) -> Box:
     """A slice as (start, length) of every dimension, none of them full."""
     return [
         (0, size) if length is None else (s, length)
@@ -71,17 +83,17 @@ def slice_box(extents, shape):
     ]
 
 
-def intersection(one, other):
+def intersection(one: Box, other: Box) -> Box:
     starts = [max(a, b) for (a, _), (b, _) in zip(one, other, strict=True)]
     ends = [min(a + n, b + m) for (a, n), (b, m) in zip(one, other, strict=True)]
     return [(start, max(end - start, 0)) for start, end in zip(starts, ends, strict=True)]
 
 
-def elements(box):
+def elements(box: Box) -> int:
     return math.prod(length for _, length in box)
 
 
-def missing_box(box, boxes):
+def missing_box(box: Box, boxes: Sequence[Box]) -> Box:
     """A box of which no element is in the boxes (SLC-11); the request itself if they are many."""
     boxes = [part for part in (intersection(box, other) for other in boxes) if elements(part)]
     if not boxes or len(boxes) > 500:
@@ -95,7 +107,7 @@ def missing_box(box, boxes):
     return box
 
 
-def runs(shape, box):
+def runs(shape: Shape, box: Box) -> Iterator[tuple[int, int]]:
     """The runs of consecutive elements of a box, ascending: first element and number."""
     if not shape:
         yield 0, 1
@@ -112,18 +124,18 @@ def runs(shape, box):
 
 
 # --- 15. KEY: slice keys ---
-def put_number(value):  # KEY-2
+def put_number(value: int) -> bytes:  # KEY-2
     size = (value.bit_length() + 7) // 8
     return bytes([size]) + value.to_bytes(size, "big")
 
 
-def put_signed(v):  # KEY-4
+def put_signed(v: int) -> bytes:  # KEY-4
     n = 1 + (v if v >= 0 else -1 - v).bit_length() // 7
     leading = ((1 << n) - 1) << (8 * n - n)
     return ((v & (1 << 8 * n) - 1) ^ leading).to_bytes(n, "big")
 
 
-def slice_key(name, extents):
+def slice_key(name: bytes, extents: Extents) -> bytes:
     escape = {b"\0": b"\0\xff", b"\xff": b"\xff\0"}
     out = b"\0" + re.sub(rb"[\0\xff]", lambda m: escape[m[0]], name) + b"\0\1"  # KEY-3
     out += put_number(len(extents))
@@ -132,7 +144,7 @@ def slice_key(name, extents):
     return out
 
 
-def key_name(key):
+def key_name(key: bytes) -> tuple[bytes, int] | None:
     """The tensor's name in what may be a slice key, and the position after it; else None."""
     pos, name = 1, bytearray()
     while key[:1] == b"\0" and pos < len(key):
@@ -146,23 +158,21 @@ def key_name(key):
     return None
 
 
-def signed_size(first, second):
+def signed_size(first: int, second: int) -> int:
     """n of an encoded signed number from its first two bytes."""
     word = first << 8 | second
     word = word if word >> 15 else word ^ 0xFFFF
     return 16 - (word ^ 0xFFFF).bit_length()
 
 
-def decode_slice_key(key):
+def decode_slice_key(key: bytes) -> tuple[bytes, Extents]:
     """Name and extents of exactly the keys that the rules write (KEY-8)."""
-    found = key_name(key)
-    need(found is not None, "KEY-8", "BAD_SLICE", "no name")
-    name, pos = found
+    name, pos = found(key_name(key), "KEY-8", "BAD_SLICE", "no name")
     width = key[pos] if pos < len(key) else 9
     rank = int.from_bytes(key[pos + 1 : pos + 1 + width], "big")
     need(width <= 8 and 1 <= rank <= 254, "KEY-8", "BAD_SLICE", f"rank {rank}")
     pos += 1 + width
-    numbers = []
+    numbers: list[int] = []
     while pos < len(key) and len(numbers) < 2 * rank:
         n = signed_size(key[pos], key[pos + 1] if pos + 1 < len(key) else 0)
         raw = key[pos : pos + n]
@@ -172,13 +182,11 @@ def decode_slice_key(key):
         need(-(1 << 63) <= value < 1 << 63, "KEY-8", "BAD_SLICE", f"number at {pos}")
         numbers.append(value)
         pos += n
-    extents = [
-        (start, None if n == -1 else n)
-        for start, n in zip(numbers[::2], numbers[1::2], strict=False)
-    ]
-    for start, n in extents:
-        good = start == 0 if n is None else start >= 0 and n >= 1 and start + n < 1 << 63
+    pairs = list(zip(numbers[::2], numbers[1::2], strict=False))
+    for start, n in pairs:
+        good = start == 0 if n == -1 else start >= 0 and n >= 1 and start + n < 1 << 63
         need(good, "KEY-8", "BAD_SLICE", f"extent {start},{n}")
+    extents = [(start, None if n == -1 else n) for start, n in pairs]
     full = all(n is None for _, n in extents)
     need(not full and slice_key(name, extents) == key, "KEY-8", "BAD_SLICE", "another spelling")
     return name, extents
@@ -188,12 +196,12 @@ def decode_slice_key(key):
 NUMBER = re.compile(r"[\t\n\v\f\r]*[+-]?[0-9]+[\t\n\v\f\r]*")
 
 
-def parse_slice_text(text):
+def parse_slice_text(text: str) -> tuple[Shape, Extents] | None:
     """Dimensions and extents of a slice text; None of the empty one (TXT-1)."""
     if text == "":
         return None
 
-    def number(part, rule):
+    def number(part: str, rule: str) -> int:
         need(NUMBER.fullmatch(part), rule, "ARGUMENT", f"{part!r} is no number")
         value = int(part.strip("\t\n\v\f\r"))
         need(-(1 << 63) <= value < 1 << 63, rule, "ARGUMENT", f"{part!r} does not fit int64")
@@ -205,7 +213,7 @@ def parse_slice_text(text):
     need(all(size >= 0 for size in shape), "TXT-3", "ARGUMENT", "negative dimension")
     pieces = [piece for piece in last.split(":") if piece]
     need(len(pieces) == len(shape), "TXT-4", "ARGUMENT", f"{len(pieces)} pieces")
-    extents = []
+    extents: list[tuple[int, int | None]] = []
     for piece, size in zip(pieces, shape, strict=True):
         if piece == "-":
             extents.append((0, None))
@@ -221,6 +229,6 @@ def parse_slice_text(text):
     return shape, extents
 
 
-def print_slice_text(shape, extents):  # TXT-8
+def print_slice_text(shape: Shape, extents: Extents) -> str:  # TXT-8
     pieces = ("-" if length is None else f"{start},{length}" for start, length in extents)
     return " ".join([*map(str, shape), ":".join(pieces)])

@@ -1,32 +1,57 @@
 # SPDX-License-Identifier: Apache-2.0
 """The writer: canonical tables, values at each level, the commit of a fresh prefix."""
 
+from __future__ import annotations
+
 import json
+import math
 import os
 import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import zstandard
 
+from .bundle import Path
 from .entries import STRING, TYPES, VARIANT
 from .index import EMPTY_BLOCK, MAGIC, common, data_name, separator, successor
 from .messages import put_field
 from .rules import LIMITS, crc32c, mask, need, put_varint, u32, u64
-from .slices import check_overlaps, parse_slice_text, put_slice, slice_box, slice_key
+from .slices import (
+    Extents,
+    Shape,
+    check_overlaps,
+    parse_slice_text,
+    put_slice,
+    slice_box,
+    slice_key,
+)
+from .values import Array
+
+Maker = Callable[[str], None]  # writes the file of that name
 
 
 # --- 9 to 13: messages, header, entries ---
-def put(number, value):
+def put(number: int, value: int) -> bytes:
     """A field of wire type 0, left out if 0 (MSG-15)."""
     return put_varint(number << 3) + put_varint(value) if value else b""
 
 
-def put_header(num_shards, version=b"\x08\x01", endianness=0):  # HDR
+def put_header(num_shards: int, version: bytes, endianness: int = 0) -> bytes:  # HDR
     return put(1, num_shards) + put(2, endianness) + put_field(3, version)
 
 
-def put_entry(code, shape, offset=0, size=0, crc=0, slices=(), extension=b""):  # ENT, SHP, SLC-13
+def put_entry(
+    code: int,
+    shape: Shape,
+    offset: int = 0,
+    size: int = 0,
+    crc: int = 0,
+    slices: Sequence[Extents] = (),
+    extension: bytes = b"",
+) -> bytes:  # ENT, SHP, SLC-13
     dims = b"".join(put_field(2, put(1, n)) for n in shape)
     out = put(1, code) + put_field(2, dims) + put(4, offset) + put(5, size)
     out += b"\x35" + u32.pack(crc) if crc else b""
@@ -38,11 +63,12 @@ def put_entry(code, shape, offset=0, size=0, crc=0, slices=(), extension=b""):  
 class Block:
     """A block under construction (BLK-11, BLK-12)."""
 
-    def __init__(self, interval):
+    def __init__(self, interval: int) -> None:
         self.interval, self.count, self.last = interval, 0, b""
-        self.contents, self.restarts = bytearray(), []
+        self.contents = bytearray()
+        self.restarts: list[int] = []
 
-    def add(self, key, value):
+    def add(self, key: bytes, value: bytes) -> None:
         shared = 0
         if self.count % self.interval == 0:
             self.restarts.append(len(self.contents))
@@ -52,21 +78,22 @@ class Block:
         self.contents += key[shared:] + value
         self.count, self.last = self.count + 1, key
 
-    def size(self):
+    def size(self) -> int:
         return len(self.contents) + 4 * len(self.restarts) + 4
 
-    def stored(self):
+    def stored(self) -> bytes:
         """The contents with the trailer."""
         restarts = self.restarts or [0]  # BLK-13
         raw = bytes(self.contents) + b"".join(map(u32.pack, [*restarts, len(restarts)])) + b"\0"
         return raw + u32.pack(mask(crc32c(raw)))
 
 
-def put_table(entries):
+def put_table(entries: Iterable[tuple[bytes, bytes]]) -> bytes:
     """The index file of entries in key order, the header first."""
-    out, block, index, pending = bytearray(), Block(16), Block(1), None
+    out, block, index = bytearray(), Block(16), Block(1)
+    pending: tuple[bytes, bytes] | None = None
 
-    def end():
+    def end() -> tuple[bytes, bytes]:
         nonlocal block
         stored = block.stored()
         place = put_varint(len(out)) + put_varint(len(stored) - 5)
@@ -83,8 +110,8 @@ def put_table(entries):
         block.add(key, value)
         if block.size() >= 262144:
             pending = end()
-    pending = end() if block.count else pending
-    index.add(successor(pending[0]), pending[1])
+    last, place = pending or end()
+    index.add(successor(last), place)
     handles = put_varint(len(out)) + put_varint(8)
     out += EMPTY_BLOCK
     stored = index.stored()
@@ -103,12 +130,12 @@ CODES = {
 class Piece:
     """A slice, by its text (TXT), or an array of a type that numpy has not (quantized, variant)."""
 
-    array: object
+    array: Any
     text: str = ""
     dtype: int = 0
 
 
-def put_strings(items):  # STR
+def put_strings(items: list[bytes]) -> tuple[bytes, int]:  # STR
     crc = 0
     for item in items:
         crc = crc32c(u32.pack(len(item)) if len(item) < 1 << 32 else u64.pack(len(item)), crc)
@@ -119,7 +146,7 @@ def put_strings(items):  # STR
     return b"".join(put_varint(len(item)) for item in items) + stored + b"".join(items), crc
 
 
-def put_variants(items):  # VAR
+def put_variants(items: list[bytes]) -> tuple[bytes, int]:  # VAR
     out, crc = bytearray(), 0
     for item in items:
         crc = crc32c(item, crc32c(u64.pack(len(item)), crc))
@@ -129,7 +156,7 @@ def put_variants(items):  # VAR
     return bytes(out), crc
 
 
-def put_value(array, code):
+def put_value(array: Array, code: int) -> tuple[bytes, int]:
     """The raw value and its checksum, not masked."""
     if code in (STRING, VARIANT):
         items = [
@@ -142,23 +169,30 @@ def put_value(array, code):
     return raw, crc32c(raw)
 
 
-def put_extension(size, crcs, flags=0, sizes=(), raw_size=0, raw_crc=0):
+def put_extension(
+    size: int,
+    crcs: Iterable[int],
+    flags: int = 0,
+    sizes: Iterable[int] = (),
+    raw_size: int = 0,
+    raw_crc: int = 0,
+) -> bytes:
     packed = b"".join(map(put_varint, sizes))
     out = put(1, flags) + put(2, size) + put_field(3, b"".join(map(u32.pack, crcs)))
     out += put_field(4, packed) if packed else b""
     return out + put(5, raw_size) + (b"\x35" + u32.pack(raw_crc) if raw_crc else b"")
 
 
-def chunks_of(value, size):
+def chunks_of(value: bytes, size: int) -> list[bytes]:
     return [value[i : i + size] for i in range(0, len(value), size)]
 
 
-def put_chunk(raw, unit):
+def put_chunk(raw: bytes, unit: int) -> bytes:
     """The smallest of the forms of a chunk (CMP-12)."""
     frame = zstandard.ZstdCompressor(level=3).compress
     forms = [b"\x00" + raw, b"\x01" + frame(raw)]
     for method in (2, 3) if unit > 1 else ():
-        units = np.frombuffer(raw, f"<u{unit}")
+        units: Array = np.frombuffer(raw, f"<u{unit}")
         if method == 3:
             units = (units << 1) | (units >> (8 * unit - 1))
         numbers, body = b"", b""
@@ -171,14 +205,16 @@ def put_chunk(raw, unit):
     return min(forms, key=len)
 
 
-def stored_value(raw, crc, code, level, chunk_size, plain):
+def stored_value(
+    raw: bytes, crc: int, code: int, level: str, chunk_size: int
+) -> tuple[bytes, int, bytes]:
     """Stored bytes, their checksum and the extension of a value, by its level (EXT-10, CMP-10)."""
     fixed, unit = code not in (STRING, VARIANT), TYPES[code][2]
     extension = b""
     if level != "v2" and fixed and len(raw) > chunk_size:
         extension = put_extension(chunk_size, map(crc32c, chunks_of(raw, chunk_size)))
     need(len(raw) <= 15 * 2**20 * chunk_size or level == "v2", "EXT-10", "LIMIT", "too many chunks")
-    if level == "ckptfmt" and raw and not plain:
+    if level == "ckptfmt" and raw:
         chunks = [put_chunk(chunk, unit) for chunk in chunks_of(raw, chunk_size)]
         stored = b"".join(chunks)
         sizes = [len(chunk) for chunk in chunks]
@@ -189,14 +225,14 @@ def stored_value(raw, crc, code, level, chunk_size, plain):
 
 
 # --- the writer ---
-def put_metadata(value):
+def put_metadata(value: Any) -> bytes:
     """The JSON of metadata (EXT-12), with nothing that a reader may refuse (EXT-7)."""
 
-    def good(item, depth):
+    def good(item: Any, depth: int) -> bool:
         if isinstance(item, str):
             return not re.search("[\ud800-\udfff]", item)
         if isinstance(item, float):
-            return item - item == 0
+            return math.isfinite(item)
         if isinstance(item, list | tuple):
             return depth < 100 and all(good(inner, depth + 1) for inner in item)
         return isinstance(item, int) and abs(item) < 10**4300
@@ -208,7 +244,15 @@ def put_metadata(value):
     return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
 
 
-def write(prefix, tensors, *, level="v2", alignment=None, metadata=None, chunk_size=262144):
+def write(
+    prefix: Path,
+    tensors: Iterable[tuple[bytes | str, Any]],
+    *,
+    level: str = "v2",
+    alignment: int | None = None,
+    metadata: Any = None,
+    chunk_size: int = 262144,
+) -> None:
     """Writes a checkpoint of one shard under a prefix that has no files.
 
     tensors are pairs of a name (bytes or str) and an array or Piece, in the order of their values.
@@ -227,7 +271,9 @@ def write(prefix, tensors, *, level="v2", alignment=None, metadata=None, chunk_s
         need(len(name) <= LIMITS["key"], "TAB-13", "LIMIT", "name")
     if metadata is not None:
         items.append((b"_CKPTFMT_METADATA", np.array(put_metadata(metadata), object)))
-    table, partitioned, data, compressed = {}, {}, bytearray(), False
+    table: dict[bytes, bytes] = {}
+    partitioned: dict[bytes, tuple[int, Shape, list[Extents]]] = {}
+    data, compressed = bytearray(), False
     for name, value in items:
         piece = value if isinstance(value, Piece) else Piece(value)
         array = np.asarray(piece.array)
@@ -248,8 +294,8 @@ def write(prefix, tensors, *, level="v2", alignment=None, metadata=None, chunk_s
         good = key not in table and (key != name or name not in partitioned)
         need(good, "SLC-14", "ARGUMENT", f"{name!r} twice")
         raw, crc = put_value(array, code)
-        plain = name == b"_CKPTFMT_METADATA"
-        stored, crc, extension = stored_value(raw, crc, code, level, chunk_size, plain)
+        own = "v2" if name == b"_CKPTFMT_METADATA" else level
+        stored, crc, extension = stored_value(raw, crc, code, own, chunk_size)
         compressed |= extension[:2] == b"\x08\x01"
         table[key] = put_entry(code, array.shape, len(data), len(stored), mask(crc), (), extension)
         data += stored
@@ -258,22 +304,22 @@ def write(prefix, tensors, *, level="v2", alignment=None, metadata=None, chunk_s
         check_overlaps(slices, "SLC-6", "ARGUMENT")
         table[name] = put_entry(code, shape, slices=slices)
     table[b""] = put_header(1, b"\x08\x02\x10\x02" if compressed else b"\x08\x01")  # HDR-10, HDR-11
-    commit(prefix, [lambda path: put_file(path, data)], put_table(sorted(table.items())))
+    commit(prefix, [lambda path: put_file(path, bytes(data))], put_table(sorted(table.items())))
 
 
-def put_file(path, contents):
+def put_file(path: str, contents: bytes) -> None:
     with open(path, "xb") as file:
         file.write(contents)
         file.flush()
         os.fsync(file.fileno())
 
 
-def commit(prefix, makers, index):
+def commit(prefix: str, makers: Sequence[Maker], index: bytes) -> None:
     """CMT for a prefix without files: the one case here."""
     names = [data_name(prefix, i, len(makers)) for i in range(len(makers))] + [prefix + ".index"]
     makers = [*makers, lambda path: put_file(path, index)]
     need(not any(map(os.path.lexists, names)), "CMT-5", "ARGUMENT", f"{prefix} has files")
-    made = []
+    made: list[str] = []
     try:
         for name, make in zip(names, makers, strict=True):
             made.append(f"{name}.tempstate{'a' + os.urandom(8).hex()[1:]}")  # CMT-2

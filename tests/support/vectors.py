@@ -355,12 +355,11 @@ class Reference:
         return array_value(entry.dtype, [n for _, n in box], self.opened().read(name, box))
 
     def verify(self, step: Step) -> Any:
-        """It does not go on after a failure: what it tells of are the oddities of a sound one."""
-        if "among" in step or step["problems"]:
-            return expected(step)
-        bundle = self.opened()
-        bundle.names()
-        return {"problems": [], "notes": sorted({oddity for oddity, _ in bundle.notes})}
+        found, notes = self.module.verify(self.prefix, self.consumer)
+        problems = {(one.failure, one.rule) for one in found}
+        if "among" in step:
+            return {"among": [one for one in step["among"] if tuple(one) in problems]}
+        return {"problems": sorted(map(list, problems)), "notes": notes}
 
     def metadata(self, step: Step) -> Any:
         return self.opened().metadata
