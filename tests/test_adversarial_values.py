@@ -189,6 +189,22 @@ def slice_keys_damaged(directory: Path) -> Iterator[Trial]:
         yield Trial(label, loaded(prefix), Refused("BAD_SLICE", "SLC-7", ..., file=None))
         text = key.decode("utf-8", "surrogateescape")
         yield Trial(f"{label}, listed", listed(prefix), {text: (2,), "x": (4,)})
+    for label, extent, keyed in (
+        ("listed below 0", (-1, 2), (-1, 2)),
+        ("listed with no elements", (1, 0), (1, 0)),
+        ("listed with length -2", (0, -2), (0, -2)),
+        ("listed full from 1 on", (1, -1), (0, -1)),
+    ):
+        full = ix.entry(1, [4], slices=[ix.slice_message([extent]), ix.slice_message([(2, 2)])])
+        key = ix.slice_key(b"x", [keyed])
+        rows = [
+            (key, ix.stored_entry(1, [2], FOUR[:8])),
+            (second, ix.stored_entry(1, [2], FOUR[8:], 8)),
+        ]
+        prefix = files(table(*sorted(rows), (b"x", full)), FOUR)
+        yield Trial(label, listed(prefix), {"x": (4,)})
+        absent = Refused("TENSOR_NOT_FOUND", None)
+        yield Trial(f"{label}, looked up", loaded(prefix, key), absent)
     for start in (63, 64, 8191, 8192, 2**20, 2**34, 2**55):
         dims = [start + 2]
         extents = [[(start, 2)]]

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bundle/held.h"
 
+#include "base/memory.h"
 #include "codec/block.h"
+
+#include <stdlib.h>
 
 ckptfmt_status cf_held_add(cf_held *held, cf_bytes_view key, cf_bytes_view value, uint64_t origin, ckptfmt_error *err)
 {
@@ -29,6 +32,29 @@ cf_held_entry *cf_held_find(const cf_held *held, const uint8_t *key, uint64_t ke
 			high = middle;
 	}
 	return NULL;
+}
+
+static int compare_places(const void *left, const void *right)
+{
+	const cf_held_place *a = left, *b = right;
+	if (a->key_size != b->key_size)
+		return a->key_size < b->key_size ? -1 : 1;
+	return (a->row > b->row) - (a->row < b->row);
+}
+
+ckptfmt_status cf_held_by_size(const cf_held *held, cf_held_place **out, ckptfmt_error *err)
+{
+	uint64_t count = cf_held_count(held);
+	*out = NULL;
+	if (count == 0)
+		return CKPTFMT_OK;
+	*out = cf_allocate(count * sizeof **out);
+	if (*out == NULL)
+		return cf_fail_memory(err);
+	for (uint64_t row = 0; row < count; row++)
+		(*out)[row] = (cf_held_place){cf_held_at(held, row)->key_size, row};
+	qsort(*out, (size_t)count, sizeof **out, compare_places);
+	return CKPTFMT_OK;
 }
 
 void cf_held_free(cf_held *held)

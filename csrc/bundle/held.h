@@ -15,6 +15,12 @@ typedef struct cf_held_entry {
 	bool broken;                        /* cannot be used; only a verifier keeps such */
 } cf_held_entry;
 
+/* Orders entries by the size of their keys. */
+typedef struct cf_held_place {
+	uint64_t key_size;
+	uint64_t row;
+} cf_held_place;
+
 typedef struct cf_held {
 	cf_buffer entries;                  /* cf_held_entry, in key order */
 	cf_buffer bytes;                    /* their keys and values */
@@ -25,6 +31,10 @@ CF_MUST_CHECK ckptfmt_status cf_held_add(cf_held *held, cf_bytes_view key, cf_by
 	ckptfmt_error *err);
 /* The entry with this key; NULL if there is none. Valid, as the views below, until the next add. */
 cf_held_entry *cf_held_find(const cf_held *held, const uint8_t *key, uint64_t key_size);
+/* The entries by the size of their keys, in key order where it is the same: what lists a slice has a shorter key, so in
+ * this order it is known of each entry, when its turn comes, whether it is a slice's (KEY-6, SLC-10). The caller
+ * releases *out, which is NULL if there are none. NO_MEMORY. */
+CF_MUST_CHECK ckptfmt_status cf_held_by_size(const cf_held *held, cf_held_place **out, ckptfmt_error *err);
 void cf_held_free(cf_held *held);
 
 static inline uint64_t cf_held_count(const cf_held *held)

@@ -4,6 +4,7 @@
 #include "base/memory.h"
 #include "bundle/held.h"
 #include "bundle/reader.h"
+#include "bundle/sorted_keys.h"
 #include "codec/slice_key.h"
 
 #include <string.h>
@@ -62,76 +63,68 @@ static ckptfmt_status scan(listing *list, ckptfmt_error *err)
 	return status;
 }
 
-/* A partitioned tensor may itself have a name that begins with a zero byte. */
-static ckptfmt_status add_candidates(listing *list, bool partitioned, ckptfmt_error *err)
+/* KEY-6, KEY-7, SLC-10: a tensor's name may itself begin with a zero byte, and look like a slice's key. */
+static ckptfmt_status add_unclaimed(listing *list, const cf_held_place *places, ckptfmt_error *err)
 {
 	for (uint64_t i = 0; i < cf_held_count(&list->held); i++) {
-		cf_held_entry *c = cf_held_at(&list->held, i);
-		int64_t dims[CKPTFMT_RANK_MAX];
-		cf_entry entry;
+		cf_held_entry *c = cf_held_at(&list->held, places[i].row);
 		uint64_t row = cf_selection_count(list->selection);
-		cf_bytes_view name = cf_held_key(&list->held, c), value = cf_held_value(&list->held, c);
-		ckptfmt_status status;
 		if (c->claimed)
 			continue;
-		status = cf_entry_decode(value, c->origin, list->reader->limits.slices_max, dims, &entry, err);
-		if (status != CKPTFMT_OK) {
-			cf_error_tensor(err, name.data, name.size);
-			return status;
-		}
-		if ((entry.slice_count != 0) != partitioned)
-			continue;
 		c->claimed = true;
-		/* KEY-7: whatever its key looks like. */
-		CF_TRY(cf_selection_add(list->selection, list->reader, name, value, c->origin, err));
-		CF_TRY(claim(list, row, cf_selection_count(list->selection), err));
+		CF_TRY(cf_selection_add(list->selection, list->reader, cf_held_key(&list->held, c),
+			cf_held_value(&list->held, c), c->origin, err));
+		CF_TRY(cf_buffer_status(&list->selection->rows, err));
+		CF_TRY(claim(list, row, row + 1, err));
 	}
 	return CKPTFMT_OK;
 }
 
-static int compare_rows(const ckptfmt_selection *selection, const ckptfmt_row *a, const ckptfmt_row *b)
-{
-	uint32_t common = a->name_size < b->name_size ? a->name_size : b->name_size;
-	int order = memcmp(cf_selection_name(selection, a), cf_selection_name(selection, b), common);
-	return order != 0 ? order : (a->name_size > b->name_size) - (a->name_size < b->name_size);
-}
-
-/* Names that begin with a zero byte were added last, partitioned ones and then whole ones, each run in order. They
- * belong first, merged. There are hardly ever any. */
-static ckptfmt_status restore_order(ckptfmt_selection *selection, uint64_t late_first, uint64_t whole_first,
-	ckptfmt_error *err)
+/* Names that begin with a zero byte were added last, by size. They belong first, in order. There are hardly ever
+ * any. */
+static ckptfmt_status restore_order(ckptfmt_selection *selection, uint64_t late_first, ckptfmt_error *err)
 {
 	ckptfmt_row *rows = (ckptfmt_row *)(void *)selection->rows.data;
 	uint64_t late_count = cf_selection_count(selection) - late_first;
-	uint64_t a = 0, a_end = whole_first - late_first, b = a_end;
+	cf_sort_key *names;
 	ckptfmt_row *late;
 	if (late_count == 0)
 		return CKPTFMT_OK;
+	names = cf_allocate(late_count * sizeof *names);
 	late = cf_allocate(late_count * sizeof *late);
-	if (late == NULL)
+	if (names == NULL || late == NULL) {
+		cf_release(names);
+		cf_release(late);
 		return cf_fail_memory(err);
-	memcpy(late, rows + late_first, (size_t)late_count * sizeof *late);
-	memmove(rows + late_count, rows, (size_t)late_first * sizeof *rows);
-	for (uint64_t i = 0; i < late_count; i++) {
-		bool from_a = b == late_count || (a < a_end && compare_rows(selection, &late[a], &late[b]) < 0);
-		rows[i] = from_a ? late[a++] : late[b++];
 	}
+	memcpy(late, rows + late_first, (size_t)late_count * sizeof *late);
+	for (uint64_t i = 0; i < late_count; i++)
+		names[i] = (cf_sort_key){cf_selection_name(selection, &late[i]), late[i].name_size, i};
+	cf_sort_keys(names, late_count);
+	memmove(rows + late_count, rows, (size_t)late_first * sizeof *rows);
+	for (uint64_t i = 0; i < late_count; i++)
+		rows[i] = late[names[i].row];
+	cf_release(names);
 	cf_release(late);
 	return CKPTFMT_OK;
 }
 
 static ckptfmt_status list_all(listing *list, ckptfmt_error *err)
 {
-	uint64_t late_first, whole_first;
+	cf_held_place *places;
+	uint64_t late_first;
+	ckptfmt_status status;
 	CF_TRY(scan(list, err));
 	late_first = cf_selection_count(list->selection);
 	CF_TRY(cf_buffer_status(&list->selection->rows, err));
 	CF_TRY(claim(list, 0, late_first, err));
-	CF_TRY(add_candidates(list, true, err));
-	whole_first = cf_selection_count(list->selection);
-	CF_TRY(add_candidates(list, false, err));
+	CF_TRY(cf_held_by_size(&list->held, &places, err));
+	status = add_unclaimed(list, places, err);
+	cf_release(places);
+	if (status != CKPTFMT_OK)
+		return status;
 	CF_TRY(cf_selection_finish(list->selection, err));
-	return restore_order(list->selection, late_first, whole_first, err);
+	return restore_order(list->selection, late_first, err);
 }
 
 ckptfmt_status ckptfmt_reader_list(ckptfmt_reader *reader, ckptfmt_selection **out, ckptfmt_error *err)

@@ -185,12 +185,21 @@ ckptfmt_status cf_selection_check_slice_keys(const ckptfmt_selection *selection,
 	return CKPTFMT_OK;
 }
 
+/* KEY-5: a full dimension starts at 0 in the key, wherever the message says that it does. */
+static void starts_in_key(int32_t rank, const int64_t *extents, int64_t *starts)
+{
+	for (int32_t d = 0; d < rank; d++)
+		starts[d] = extents[rank + d] == -1 ? 0 : extents[d];
+}
+
 void cf_selection_slice_key(const ckptfmt_selection *selection, uint64_t row, uint64_t slice, cf_buffer *key)
 {
 	const ckptfmt_row *tensor = cf_selection_row(selection, row);
 	const ckptfmt_slice_row *part = cf_selection_slices(selection, tensor) + slice;
 	const int64_t *extents = cf_selection_dims(selection, part->extents_first);
-	cf_slice_key_encode(key, cf_selection_name(selection, tensor), tensor->name_size, tensor->rank, extents,
+	int64_t starts[CKPTFMT_RANK_MAX];
+	starts_in_key(tensor->rank, extents, starts);
+	cf_slice_key_encode(key, cf_selection_name(selection, tensor), tensor->name_size, tensor->rank, starts,
 		extents + tensor->rank);
 }
 
@@ -341,6 +350,17 @@ static void free_key_test(key_test *test)
 	cf_buffer_free(&test->tensor_name);
 }
 
+/* So that the extents of what it lists are found by those of a key. */
+static void take_starts_of_keys(const ckptfmt_selection *tensor)
+{
+	const ckptfmt_row *row = cf_selection_row(tensor, 0);
+	for (uint64_t i = 0; i < row->slice_count; i++) {
+		int64_t *extents = (int64_t *)(void *)tensor->dims.data +
+			cf_selection_slices(tensor, row)[i].extents_first;
+		starts_in_key(row->rank, extents, extents);
+	}
+}
+
 static ckptfmt_status take_tensor(key_test *test, ckptfmt_error *err)
 {
 	bool found;
@@ -355,6 +375,8 @@ static ckptfmt_status take_tensor(key_test *test, ckptfmt_error *err)
 	status = add_by_name(test->reader, test->tensor, (cf_bytes_view){test->name.data, test->name.size}, &found, err);
 	if (status != CKPTFMT_OK)
 		forget_tensor(test);
+	else if (found)
+		take_starts_of_keys(test->tensor);
 	return status;
 }
 
@@ -400,7 +422,7 @@ static bool find_slice(const key_test *test, const ckptfmt_row *row, const cf_so
 	return false;
 }
 
-/* Whether a key is that of a slice which the entry of the name in it lists. */
+/* Whether a key is that of a slice which the entry of the name in it lists, be it one that cannot be. */
 static ckptfmt_status is_listed(key_test *test, cf_bytes_view key, bool *slice, ckptfmt_error *err)
 {
 	int64_t extents[2 * CKPTFMT_RANK_MAX], lengths[CKPTFMT_RANK_MAX];
@@ -411,7 +433,7 @@ static ckptfmt_status is_listed(key_test *test, cf_bytes_view key, bool *slice, 
 	*slice = false;
 	if (!cf_slice_key_looks_like(key.data, key.size))
 		return CKPTFMT_OK;
-	status = cf_slice_key_decode(key.data, key.size, &test->name, &rank, extents, lengths, NULL);
+	status = cf_slice_key_split(key.data, key.size, &test->name, &rank, extents, lengths, NULL);
 	if (status != CKPTFMT_OK)
 		return status == CKPTFMT_NO_MEMORY ? cf_fail_memory(err) : CKPTFMT_OK;
 	memcpy(extents + rank, lengths, (size_t)rank * sizeof *lengths);

@@ -69,6 +69,7 @@ void ckptfmt_verifier_close(ckptfmt_verifier *v)
 	cf_buffer_free(&v->rows);
 	cf_buffer_free(&v->parts);
 	cf_held_free(&v->held);
+	cf_release(v->places);
 	cf_buffer_free(&v->named);
 	cf_buffer_free(&v->key);
 	cf_buffer_free(&v->values);
@@ -84,8 +85,7 @@ static uint64_t run_stage(ckptfmt_verifier *v)
 	switch (v->stage) {
 	case CF_VERIFY_INDEX: return cf_verify_index_step(v);
 	case CF_VERIFY_CLAIM: return cf_verify_claim_step(v);
-	case CF_VERIFY_LATE_PARTS:
-	case CF_VERIFY_LATE_WHOLES: return cf_verify_late_step(v);
+	case CF_VERIFY_LATE: return cf_verify_late_step(v);
 	case CF_VERIFY_TENSORS: return cf_verify_tensors_step(v);
 	case CF_VERIFY_PLAN: return cf_verify_plan_step(v);
 	case CF_VERIFY_DATA: return cf_verify_data_step(v);

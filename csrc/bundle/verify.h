@@ -4,8 +4,7 @@
  *
  *   INDEX         blocks of the index, and the entries of each that is sound             verify_index.c
  *   CLAIM         tensors find the entries of their slices                               verify_tensors.c
- *   LATE_PARTS    partitioned tensors whose names begin with a zero byte, likewise
- *   LATE_WHOLES   what then is left of such keys: orphans, and whole tensors
+ *   LATE          what is left of entries whose keys begin with a zero byte: tensors, which find theirs, and orphans
  *   TENSORS       sizes and slices of each tensor; which values there are to read
  *   PLAN          where the values lie in each data file: overlaps, gaps                 verify_plan.c
  *   DATA          their bytes                                                            verify_data.c
@@ -25,8 +24,7 @@
 typedef enum cf_verify_stage {
 	CF_VERIFY_INDEX,
 	CF_VERIFY_CLAIM,
-	CF_VERIFY_LATE_PARTS,
-	CF_VERIFY_LATE_WHOLES,
+	CF_VERIFY_LATE,
 	CF_VERIFY_TENSORS,
 	CF_VERIFY_PLAN,
 	CF_VERIFY_DATA,
@@ -125,6 +123,7 @@ struct ckptfmt_verifier {
 	cf_buffer rows;             /* cf_verify_row */
 	cf_buffer parts;            /* cf_verify_part */
 	cf_held held;
+	cf_held_place *places;      /* of these, by size */
 	cf_buffer named;            /* int32_t: shards that entries name */
 	cf_buffer key;              /* scratch */
 
@@ -226,6 +225,9 @@ void cf_verify_add_row(ckptfmt_verifier *v, cf_bytes_view key, cf_bytes_view val
 /* Shard, offset and size of an entry (verify_index.c): ENT-3 and, where it owns bytes, ENT-4. BAD_ENTRY. */
 CF_MUST_CHECK ckptfmt_status cf_verify_check_placement(const ckptfmt_verifier *v, const cf_entry *entry,
 	bool owns_bytes, ckptfmt_error *err);
+/* What an entry's extension says of its value: EXT-3, and EXT-5 of one that owns no bytes, else EXT-2, EXT-4, EXT-5 and
+ * the rules of compressed chunks (verify_index.c). BAD_ENTRY, UNSUPPORTED. */
+CF_MUST_CHECK ckptfmt_status cf_verify_check_extension(const cf_entry *entry, bool owns_bytes, ckptfmt_error *err);
 /* What is odd in the slices of an entry under a tensor's name, and ENT-7 (verify_index.c). */
 uint32_t cf_verify_slices_oddities(ckptfmt_verifier *v, const cf_entry *entry);
 /* One value of the row less to read. */

@@ -97,18 +97,18 @@ ckptfmt_status cf_verify_check_placement(const ckptfmt_verifier *v, const cf_ent
 }
 
 /* A selection only marks what these rules forbid. */
-static ckptfmt_status check_extension(const cf_entry *entry, ckptfmt_error *err)
+ckptfmt_status cf_verify_check_extension(const cf_entry *entry, bool owns_bytes, ckptfmt_error *err)
 {
 	uint64_t size = (uint64_t)entry->size, chunk = entry->chunk_size;
 	/* EXT-3 */
 	if (entry->feature_flags & ~CF_FEATURE_COMPRESSED)
 		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, entry->origin, "EXT-3: unknown feature flags 0x%llx",
 			(unsigned long long)(entry->feature_flags & ~CF_FEATURE_COMPRESSED));
+	/* EXT-5 */
+	if (!owns_bytes && (entry->feature_flags != 0 || chunk != 0 || entry->chunk_crcs.size != 0))
+		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, entry->origin, "EXT-5: chunks of an entry that owns no bytes");
 	if (entry->feature_flags & CF_FEATURE_COMPRESSED) {
 		uint32_t rule;
-		if (entry->slice_count != 0)
-			return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, entry->origin,
-				"EXT-5: chunks of an entry that owns no bytes");
 		return cf_entry_check_chunks(entry, NULL, &rule, err);
 	}
 	/* A size below zero is a problem of its own. */
@@ -118,7 +118,7 @@ static ckptfmt_status check_extension(const cf_entry *entry, ckptfmt_error *err)
 	if (entry->chunk_crcs.size % 4 != 0)
 		return cf_entry_broken_chunks(0, entry->origin, err);
 	/* EXT-5 */
-	if (entry->slice_count != 0 || size <= chunk)
+	if (size <= chunk)
 		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, entry->origin,
 			"EXT-5: chunk checksums of an entry that has not more than one chunk");
 	/* EXT-4 */
@@ -174,18 +174,22 @@ static bool check_entry(ckptfmt_verifier *v, const cf_verify_place *place, cf_by
 	cf_entry entry;
 	ckptfmt_error error;
 	uint32_t oddities;
+	bool lists_slices, held;
 	*placed = false;
 	if (!cf_verify_ok(v, cf_entry_decode(value, place->offset, v->reader->limits.slices_max, dims, &entry, &error),
 		&error, place))
 		return false;
 	oddities = entry.oddities;
+	lists_slices = entry.slice_count != 0;
+	held = cf_slice_key_looks_like(place->key.data, place->key.size);
 	(void)cf_verify_ok(v, check_dtype(&entry, &oddities, &error), &error, place);
-	(void)cf_verify_ok(v, check_extension(&entry, &error), &error, place);
 	/* An entry that is held may yet be found to be a slice's, which owns bytes whatever it lists (SLC-10). */
-	if (entry.slice_count != 0 && !cf_slice_key_looks_like(place->key.data, place->key.size))
+	if (!lists_slices || !held)
+		(void)cf_verify_ok(v, cf_verify_check_extension(&entry, !lists_slices, &error), &error, place);
+	if (lists_slices && !held)
 		oddities |= cf_verify_slices_oddities(v, &entry);
 	cf_verify_oddities(v, oddities, place);
-	*placed = cf_verify_ok(v, cf_verify_check_placement(v, &entry, entry.slice_count == 0, &error), &error, place);
+	*placed = cf_verify_ok(v, cf_verify_check_placement(v, &entry, !lists_slices, &error), &error, place);
 	if (*placed)
 		name_shard(v, entry.shard);
 	return true;

@@ -32,6 +32,7 @@ static ckptfmt_status check_part(ckptfmt_verifier *v, const ckptfmt_row *row, ui
 	if (entry.slice_count != 0) {
 		cf_verify_oddities(v, CF_ODD_NESTED_SLICES, place);
 		CF_TRY(cf_verify_check_placement(v, &entry, true, err));
+		(void)cf_verify_ok(v, cf_verify_check_extension(&entry, true, err), err, place);
 	}
 	if (entry.dtype != row->dtype)
 		return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, place->offset,
@@ -93,7 +94,7 @@ uint64_t cf_verify_claim_step(ckptfmt_verifier *v)
 {
 	if (v->next < cf_selection_count(v->selection))
 		return claim(v, v->next++);
-	cf_verify_enter(v, CF_VERIFY_LATE_PARTS);
+	cf_verify_enter(v, CF_VERIFY_LATE);
 	return 0;
 }
 
@@ -109,37 +110,42 @@ static void check_orphan(ckptfmt_verifier *v, const cf_verify_place *place)
 			(int)rank);
 }
 
-/* What a listing takes for tensors, in its order: first what is partitioned, then the rest that nobody has claimed. */
-uint64_t cf_verify_late_step(ckptfmt_verifier *v)
+static uint64_t add_unclaimed(ckptfmt_verifier *v, cf_held_entry *held)
 {
-	bool partitioned = v->stage == CF_VERIFY_LATE_PARTS;
 	int64_t dims[CKPTFMT_RANK_MAX];
-	cf_held_entry *held;
-	cf_bytes_view key, value;
-	cf_verify_place place;
-	cf_entry entry;
+	cf_bytes_view key = cf_held_key(&v->held, held), value = cf_held_value(&v->held, held);
+	cf_verify_place place = {cf_verify_index_path(v), key, held->origin};
 	uint64_t row = cf_selection_count(v->selection);
-	if (v->next == cf_held_count(&v->held)) {
-		cf_verify_enter(v, partitioned ? CF_VERIFY_LATE_WHOLES : CF_VERIFY_TENSORS);
-		return 0;
-	}
-	held = cf_held_at(&v->held, v->next++);
-	if (held->claimed)
-		return CF_VERIFY_ROW_COST;
-	key = cf_held_key(&v->held, held);
-	value = cf_held_value(&v->held, held);
+	ckptfmt_error error;
+	cf_entry entry;
 	/* An entry that cannot be decoded has been reported. */
-	if (cf_entry_decode(value, held->origin, v->reader->limits.slices_max, dims, &entry, NULL) != CKPTFMT_OK ||
-		(entry.slice_count != 0) != partitioned)
+	if (cf_entry_decode(value, held->origin, v->reader->limits.slices_max, dims, &entry, NULL) != CKPTFMT_OK)
 		return CF_VERIFY_ROW_COST;
 	held->claimed = true;
-	place = (cf_verify_place){cf_verify_index_path(v), key, held->origin};
-	if (partitioned)
+	if (entry.slice_count != 0) {
 		cf_verify_oddities(v, cf_verify_slices_oddities(v, &entry), &place);
-	else
+		(void)cf_verify_ok(v, cf_verify_check_extension(&entry, false, &error), &error, &place);
+	} else {
 		check_orphan(v, &place);
+	}
 	cf_verify_add_row(v, key, value, held->origin, !held->broken);
 	return row < cf_selection_count(v->selection) && !cf_verify_failed(v) ? claim(v, row) : CF_VERIFY_ROW_COST;
+}
+
+/* What a listing takes for tensors, in its order: by size of their names. */
+uint64_t cf_verify_late_step(ckptfmt_verifier *v)
+{
+	cf_verify_place place = {cf_verify_index_path(v), {NULL, 0}, CF_NO_OFFSET};
+	cf_held_entry *held;
+	ckptfmt_error error;
+	if (v->next == 0 && !cf_verify_ok(v, cf_held_by_size(&v->held, &v->places, &error), &error, &place))
+		return 0;
+	if (v->next == cf_held_count(&v->held)) {
+		cf_verify_enter(v, CF_VERIFY_TENSORS);
+		return 0;
+	}
+	held = cf_held_at(&v->held, v->places[v->next++].row);
+	return held->claimed ? CF_VERIFY_ROW_COST : add_unclaimed(v, held);
 }
 
 /* ---- values ---------------------------------------------------------------------------------------------- */

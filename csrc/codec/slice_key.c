@@ -187,14 +187,15 @@ static CF_MUST_CHECK ckptfmt_status take_signed(cf_cursor *in, int64_t *out, ckp
 	return CKPTFMT_OK;
 }
 
-/* One dimension: two numbers and what they may be. */
-static CF_MUST_CHECK ckptfmt_status take_extent(cf_cursor *in, int64_t *start, int64_t *length, ckptfmt_error *err)
+/* One dimension: two numbers and, unless any will do, what they may be. */
+static CF_MUST_CHECK ckptfmt_status take_extent(cf_cursor *in, bool any, int64_t *start, int64_t *length,
+	ckptfmt_error *err)
 {
 	size_t position = in->position;
 	int64_t end;
 	CF_TRY(take_signed(in, start, err));
 	CF_TRY(take_signed(in, length, err));
-	if (*start == 0 && *length == -1)
+	if (any || (*start == 0 && *length == -1))
 		return CKPTFMT_OK;
 	if (*start < 0 || *length < 1 || !cf_add_i64(*start, *length, &end))
 		return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET,
@@ -203,7 +204,7 @@ static CF_MUST_CHECK ckptfmt_status take_extent(cf_cursor *in, int64_t *start, i
 	return CKPTFMT_OK;
 }
 
-ckptfmt_status cf_slice_key_decode(const uint8_t *key, uint64_t key_size, cf_buffer *name_out, int32_t *rank,
+static ckptfmt_status take_key(const uint8_t *key, uint64_t key_size, bool any, cf_buffer *name_out, int32_t *rank,
 	int64_t *starts, int64_t *lengths, ckptfmt_error *err)
 {
 	cf_cursor in = cf_cursor_over(key, (size_t)key_size, CF_NO_OFFSET);
@@ -215,13 +216,25 @@ ckptfmt_status cf_slice_key_decode(const uint8_t *key, uint64_t key_size, cf_buf
 		return bad_code(err, "KEY-1", 0, "does not begin with the number 0");
 	CF_TRY(take_text(&in, name_out, err));
 	CF_TRY(take_number(&in, &number, err));
-	if (number < 1 || number > CKPTFMT_RANK_MAX)
+	if ((number < 1 && !any) || number > CKPTFMT_RANK_MAX)
 		return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET,
 			"KEY-1: a slice key of rank %llu, not 1 to %d", (unsigned long long)number, CKPTFMT_RANK_MAX);
 	for (uint64_t d = 0; d < number; d++)
-		CF_TRY(take_extent(&in, &starts[d], &lengths[d], err));
+		CF_TRY(take_extent(&in, any, &starts[d], &lengths[d], err));
 	if (cf_cursor_left(&in) != 0)
 		return bad_code(err, "KEY-1", in.position, "more bytes after the last dimension");
 	*rank = (int32_t)number;
 	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_slice_key_decode(const uint8_t *key, uint64_t key_size, cf_buffer *name_out, int32_t *rank,
+	int64_t *starts, int64_t *lengths, ckptfmt_error *err)
+{
+	return take_key(key, key_size, false, name_out, rank, starts, lengths, err);
+}
+
+ckptfmt_status cf_slice_key_split(const uint8_t *key, uint64_t key_size, cf_buffer *name_out, int32_t *rank,
+	int64_t *starts, int64_t *lengths, ckptfmt_error *err)
+{
+	return take_key(key, key_size, true, name_out, rank, starts, lengths, err);
 }

@@ -22,6 +22,10 @@ void cf_slice_key_encode(cf_buffer *out, const uint8_t *name, uint64_t name_size
 CF_MUST_CHECK ckptfmt_status cf_slice_key_decode(const uint8_t *key, uint64_t key_size, cf_buffer *name_out,
 	int32_t *rank, int64_t *starts, int64_t *lengths, ckptfmt_error *err);
 
+/* The same for whatever cf_slice_key_encode writes: rank 0 too, and any start and length. */
+CF_MUST_CHECK ckptfmt_status cf_slice_key_split(const uint8_t *key, uint64_t key_size, cf_buffer *name_out,
+	int32_t *rank, int64_t *starts, int64_t *lengths, ckptfmt_error *err);
+
 /* Every slice key begins with a zero byte. So may, oddly, a tensor's name: only a tensor that lists the slice proves
  * the key to be one. */
 static inline bool cf_slice_key_looks_like(const uint8_t *key, uint64_t key_size)

@@ -8,6 +8,7 @@ from typing import Any
 
 from making import parts
 from making.parts import COMPRESSED_HEADER, entry, extension, fixed, frame, header, msg, num, packed
+from making.values import EIGHT, ROWS_OF_2, pieces
 from making.vectors import (
     BFLOAT16,
     FLOAT,
@@ -119,6 +120,26 @@ def chunk_checksums(out: Vectors) -> None:
     )
     bad("ext-5", "EXT-5", num(2, 10) + msg(3, crcs_of(data, 10)))
     bad("ext-5-size-0", "EXT-5", num(2, 4), value=u8(dims=[0]))
+    # Of a partitioned tensor's own entry only verifying looks at it.
+    for name, content, problem in (
+        ("ext-5-partitioned", num(2, 4), ("BAD_ENTRY", "EXT-5")),
+        ("ext-5-partitioned-crcs", msg(3, crcs + b"\0"), ("BAD_ENTRY", "EXT-5")),
+        ("ext-5-partitioned-compressed", num(1, 1), ("BAD_ENTRY", "EXT-5")),
+        ("ext-3-partitioned", num(1, 3), ("UNSUPPORTED", "EXT-3")),
+        ("ext-5-partitioned-size", num(2, 4), ("BAD_ENTRY", "EXT-5")),
+        ("ext-5-partitioned-without", num(5, 4), None),
+    ):
+        tail = extension(content)
+        whole, rows, given = pieces([4, 2], ROWS_OF_2, tail)
+        notes = ""
+        if name.endswith("size"):
+            whole = whole.replace(b"\x3a", num(5, -1) + b"\x3a", 1)
+            notes = "SLICE_LOCATION"
+        found = u8(*EIGHT, dims=[4, 2])
+        rules = "EXT-3 EXT-5" if problem else "EXT-5"
+        out.beside(name, rules, whole, given, found, extra_rows=rows, level="v2+", notes=notes)
+        if problem:
+            out[-1].steps[-1] = verifies(problem, notes=notes)
     wrong = num(2, 4) + msg(3, crcs[:4] + bytes(4) + crcs[8:])
     message = with_extension(TEN, wrong)
     files_steps = [

@@ -172,6 +172,11 @@ def slices(out: Vectors) -> None:
     bad = entry(UINT8, [2, 2], 4, crc, offset=6, slices=[slice_((0, 1))])
     extra = [rows[0], (rows[1][0], bad)]
     out.beside("slc-10-any", "SLC-10", whole, data, x, extra_rows=extra, notes="NESTED_SLICES")
+    crcs = parts.chunked(EIGHT[4:], 2)
+    nested = entry(UINT8, [2, 2], 4, crc, offset=6, slices=[slice_((0, 1), (0, -1))], tail=crcs)
+    extra = [rows[0], (rows[1][0], nested)]
+    more = {"extra_rows": extra, "notes": "NESTED_SLICES", "level": "v2+"}
+    out.beside("slc-10-chunks", "SLC-10 EXT-5", whole, data, x, **more)
     broken = reads(rows[0][0], fails=("BAD_PROTO", "MSG-6"))
     out.at_entry("key-6-broken", whole + b"\x7e", "BAD_PROTO", "MSG-6", *rows, rules="KEY-6 MSG-6")
     out[-1].steps.insert(3, broken)
@@ -193,8 +198,52 @@ def slices(out: Vectors) -> None:
     located = parts.partitioned(UINT8, [4, 2], *(slice_(*one) for one in ROWS_OF_2))
     with_place = located.replace(b"\x3a", num(4, 1) + num(5, 5) + fixed(6, 9) + b"\x3a", 1)
     out.beside("ent-7", "ENT-7", with_place, data, x, extra_rows=rows, notes="SLICE_LOCATION")
+    misplaced = parts.partitioned(UINT8, [2], msg(1, num(1, 1)), slice_((0, 2)))
+    hidden = slice_key(b"x", (0, -1))
+    row = (hidden, u8(8, 9).entry(2))
+    hides = reads(hidden, fails=("TENSOR_NOT_FOUND", "KEY-6"))
+    found = ("BAD_SLICE", "SLC-3")
+    more = {"extra_rows": [row], "more_problems": True, "rules": "SLC-3 KEY-5 KEY-6"}
+    out.at_read("key-5-full", misplaced, b"\10\11", (UINT8, [2]), *found, hides, **more)
     limited = {"slices_max": 1}
     out.at_entry("slices-limit", whole, "LIMIT", "TAB-13", *rows, data=data, limits=limited)
+
+
+def names_like_keys(out: Vectors) -> None:
+    """A tensor under a name that begins with 0, whose slices stand before it, and what their
+    entries list."""
+    name, halves = b"\0b", [(0, 2), (2, 2)]
+    first, second = (slice_key(name, one) for one in halves)
+    tensor = (name, parts.partitioned(UINT8, [4], *(slice_(one) for one in halves)))
+    below = slice_key(first, (0, 1))
+    deepest = slice_key(below, (0, 1))
+    ones = [slice_((0, 1)), slice_((1, 1))]
+
+    def slices_of(value: Value, keys: Sequence[bytes], offset: int) -> list[Row]:
+        """The whole value by single elements."""
+        return [(key, u8(value.raw[at]).entry(offset + at)) for at, key in enumerate(keys)]
+
+    value = u8(1, 2, 3, 4)
+    lists_more = u8(1, 2).entry()
+    lists_more += b"".join(msg(7, one) for one in ones)
+    rows = [tensor, (first, lists_more), (second, u8(3, 4).entry(2))]
+    files = files_of(parts.table(*sorted(rows)), value.raw)
+    rules = "KEY-6 KEY-7 SLC-10"
+    hidden = [reads(one, fails=("TENSOR_NOT_FOUND", "KEY-6")) for one in (first, second)]
+    out.sound("key-6-before", rules, files, {name: value}, *hidden, notes="NESTED_SLICES")
+    # What the slice lists is no slice, but a tensor; what that lists again is.
+    more = u8(8, 9)
+    files = files_of(parts.table(*sorted([*rows, (below, more.entry(4))])), value.raw + more.raw)
+    found = {below: more, name: value}
+    steps = [opens(), lists(found), *(reads(one, found[one]) for one in found), *hidden]
+    orphan = ("BAD_SLICE", "KEY-7")
+    out.add("key-6-nested", rules, files, *steps, verifies(orphan, notes="NESTED_SLICES"))
+    pair = (below, parts.partitioned(UINT8, [2], *ones))
+    lowest = slices_of(more, [deepest, slice_key(below, (1, 1))], 4)
+    table = parts.table(*sorted([*rows, pair, *lowest]))
+    files = files_of(table, value.raw + more.raw)
+    hidden.append(reads(deepest, fails=("TENSOR_NOT_FOUND", "KEY-6")))
+    out.sound("key-6-deep", rules, files, found, *hidden, notes="NESTED_SLICES")
 
 
 # Names that begin with 0 and are no slice keys.
@@ -465,6 +514,7 @@ def data_files(out: Vectors) -> None:
 
 def add(out: Vectors) -> None:
     slices(out)
+    names_like_keys(out)
     keys(out)
     decoded_keys(out)
     texts(out)
