@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ from support.adversarial import (
 from support.arrays import bits
 from support.process import Spent
 
+import ckptfmt
 from ckptfmt.reader import Reader
 
 case = Cases()
@@ -514,6 +515,18 @@ def snappy(contents: bytes) -> bytes:
     return ix.varint(len(contents)) + b"\xf4" + size.to_bytes(2, "little") + contents
 
 
+def offsets(prefix: Path) -> Callable[[], set[int | None]]:
+    """Where the problems and oddities lie that verifying finds."""
+
+    def act() -> set[int | None]:
+        report = ckptfmt.verify(prefix)
+        assert report.problems
+        about = (*report.problems, *report.notes)
+        return {one.offset for one in about if one.path and one.path.endswith(".index")}
+
+    return act
+
+
 @case("L11")
 def snappy_blocks(directory: Path) -> Iterator[Trial]:
     files = Files(directory)
@@ -542,6 +555,31 @@ def snappy_blocks(directory: Path) -> Iterator[Trial]:
     ):
         where = range(len(stream) + 1)
         yield Trial(label, listed(files(made(stream))), Refused("BAD_BLOCK", rule, where))
+
+
+@case("SNP-1")
+def offsets_in_snappy_blocks(directory: Path) -> Iterator[Trial]:
+    """What breaks a rule in a block that was compressed has the offset of the block."""
+    files = Files(directory)
+    for label, message, failure, rule in (
+        ("entry", GOOD + b"\x7e", "BAD_PROTO", "MSG-6"),
+        ("shape", ix.entry(1, shape_content=b"\x12\5\x08"), "BAD_PROTO", "MSG-5"),
+        ("negative dimension", ix.entry(1, [-1]), "BAD_SHAPE", "SHP-2"),
+        ("extension", GOOD + ix.nested(100, b"\x08\1\x18"), "BAD_PROTO", "MSG-3"),
+        ("slice", ix.entry(1, [4], slices=[b"\x0a\0\x0a\0"]), "BAD_SLICE", "SLC-2"),
+    ):
+        made = ix.index_of([(b"", ix.header())], [(b"x", message)], kinds={1: 1})
+        made.blocks[1] = ix.Block(snappy(made.blocks[1].contents))
+        prefix = files(made)
+        expected = Refused(failure, rule, made.offsets[1])
+        assert made.offsets[1] > 0
+        yield Trial(f"{label}, listed", listed(prefix), expected)
+        yield Trial(f"{label}, looked up", loaded(prefix), expected)
+        yield Trial(f"{label}, verified", offsets(prefix), {made.offsets[1]})
+    made = ix.index_of([(b"", ix.header() + b"\x7e")], [(b"x", GOOD)], kinds={0: 1})
+    made.gap_before = b"gap"
+    made.blocks[0] = ix.Block(snappy(made.blocks[0].contents))
+    yield Trial("header", listed(files(made)), Refused("BAD_PROTO", "MSG-6", 3))
 
 
 @case("L12")

@@ -6,13 +6,14 @@
 
 #include "base/arith.h"
 #include "base/bytes.h"
+#include "base/error.h"
 #include "base/oddity.h"
 
 typedef struct cf_cursor {
 	const uint8_t *base;
 	size_t size;
 	size_t position;       /* Invariant: position <= size. */
-	uint64_t origin;       /* file offset of base[0], CF_NO_OFFSET where bytes have none (decompressed) */
+	uint64_t origin;       /* file offset of base[0]; CF_NO_OFFSET where bytes have none, or CF_ONE_OFFSET with it */
 	uint32_t oddities;     /* cf_oddity bits met so far */
 } cf_cursor;
 
@@ -27,10 +28,10 @@ static inline size_t cf_cursor_left(const cf_cursor *cursor)
 	return cursor->size - cursor->position;
 }
 
-/* File offset of the next byte, for error messages. */
+/* Where the next byte lies, for error messages. */
 static inline uint64_t cf_cursor_offset(const cf_cursor *cursor)
 {
-	return cursor->origin == UINT64_MAX ? UINT64_MAX : cursor->origin + cursor->position;
+	return cursor->origin & CF_ONE_OFFSET ? cursor->origin : cursor->origin + cursor->position;
 }
 
 static inline CF_MUST_CHECK bool cf_take_bytes(cf_cursor *cursor, uint64_t size, const uint8_t **out)

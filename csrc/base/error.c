@@ -58,7 +58,7 @@ static void begin(ckptfmt_error *err, ckptfmt_failure failure, uint64_t offset)
 	err->failure = (int32_t)failure;
 	err->os_errno = 0;
 	err->tensor_size = 0;
-	err->offset = offset;
+	err->offset = cf_plain_offset(offset);
 	err->message[0] = '\0';
 	err->tensor[0] = '\0';
 	err->path[0] = '\0';
@@ -141,5 +141,5 @@ void cf_error_tensor(ckptfmt_error *err, const uint8_t *name, uint64_t name_size
 void cf_error_offset(ckptfmt_error *err, uint64_t offset)
 {
 	if (err != NULL && err->offset == CF_NO_OFFSET)
-		err->offset = offset;
+		err->offset = cf_plain_offset(offset);
 }

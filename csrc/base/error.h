@@ -6,11 +6,19 @@
 #include "base/arith.h"
 #include "ckptfmt.h"
 
+/* With this bit an offset, below 2^62, stands for all the bytes behind it: they were decompressed, and lie nowhere
+ * themselves. Errors and findings tell it without. */
+#define CF_ONE_OFFSET ((uint64_t)1 << 63)
 #define CF_NO_OFFSET UINT64_MAX
 
-/* Fills *err (if not NULL) and returns the status that belongs to `failure`. `offset` is a file offset or
- * CF_NO_OFFSET. The message starts with the rule of spec/format.md for a broken file ("BLK-4: ..."); text from a
- * file never goes into it by %s: names go into `tensor`. */
+static inline uint64_t cf_plain_offset(uint64_t offset)
+{
+	return offset >> 62 == 2 ? offset & ~CF_ONE_OFFSET : offset;
+}
+
+/* Fills *err (if not NULL) and returns the status that belongs to `failure`. `offset` is a file offset, perhaps with
+ * CF_ONE_OFFSET, or CF_NO_OFFSET. The message starts with the rule of spec/format.md for a broken file ("BLK-4: ...");
+ * text from a file never goes into it by %s: names go into `tensor`. */
 CF_MUST_CHECK ckptfmt_status cf_fail(ckptfmt_error *err, ckptfmt_failure failure, uint64_t offset,
 	const char *format, ...) CF_PRINTF(4, 5);
 

@@ -138,7 +138,7 @@ static ckptfmt_status add_row(ckptfmt_selection *selection, const ckptfmt_limits
 	row.dtype = entry->dtype;
 	row.rank = entry->rank;
 	row.element_count = element_count(entry->rank, dims);
-	row.entry_offset = entry->origin;
+	row.entry_offset = cf_plain_offset(entry->origin);
 	cf_put_bytes(&selection->names, name.data, name.size);
 	cf_put_bytes(&selection->dims, dims, (uint64_t)entry->rank * sizeof(int64_t));
 	if (entry->slice_count == 0)

@@ -42,8 +42,8 @@ uint32_t cf_table_oddities(const cf_table *table);
 /* The limit on the bytes of all decoded keys (TAB-13). */
 uint64_t cf_table_keys_bytes_max(const cf_table *table);
 
-/* A value, valid until cf_table_close. `offset` is where it stands in the file (of a value in a compressed block, or
- * in one that was rebuilt because it has too few restarts, where the block stands). */
+/* A value, valid until cf_table_close. `offset` is where it stands in the file; of a value in a compressed block, or in
+ * one that was rebuilt because it has too few restarts, where the block stands, with CF_ONE_OFFSET. */
 typedef struct cf_table_value {
 	const uint8_t *data;
 	uint64_t size;

@@ -176,7 +176,7 @@ static ckptfmt_status get(cf_table *table, const uint8_t *key, uint64_t key_size
 		cf_key_compare(entry.key.data, entry.key.size, key, key_size) == 0) {
 		out->data = entry.value;
 		out->size = entry.value_size;
-		out->offset = cf_block_offset(&block->block, entry.value_position);
+		out->offset = cf_block_origin(&block->block, entry.value_position);
 		*found = true;
 	}
 	cf_block_iterator_free(&entry);
@@ -269,7 +269,7 @@ static ckptfmt_status show_entry(cf_table_iterator *iterator, ckptfmt_error *err
 	iterator->key_size = entry->key.size;
 	iterator->value = entry->value;
 	iterator->value_size = entry->value_size;
-	iterator->value_offset = cf_block_offset(entry->block, entry->value_position);
+	iterator->value_offset = cf_block_origin(entry->block, entry->value_position);
 	return CKPTFMT_OK;
 }
 

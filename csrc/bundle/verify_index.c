@@ -243,7 +243,7 @@ static uint64_t take_block(ckptfmt_verifier *v)
 	cf_block_iterator_open(at, block);
 	for (status = cf_block_first(at, &error); status == CKPTFMT_OK && at->valid;
 		status = cf_block_next(at, &error)) {
-		uint64_t origin = cf_block_offset(block, at->value_position);
+		uint64_t origin = cf_block_origin(block, at->value_position);
 		cf_bytes_view value = {at->value, at->value_size};
 		count++;
 		if (!within_limits(v, at->key.size, origin))

@@ -27,6 +27,11 @@ uint64_t cf_block_offset(const cf_block *block, uint64_t position)
 	return block->decompressed ? block->origin : block->origin + position;
 }
 
+uint64_t cf_block_origin(const cf_block *block, uint64_t position)
+{
+	return cf_block_offset(block, position) | (block->decompressed ? CF_ONE_OFFSET : 0);
+}
+
 static ckptfmt_status bad(const cf_block *block, uint64_t position, const char *text, ckptfmt_error *err)
 {
 	return cf_fail(err, CKPTFMT_FAIL_BAD_BLOCK, cf_block_offset(block, position), "%s", text);

@@ -71,6 +71,8 @@ CF_MUST_CHECK ckptfmt_status cf_block_open(const uint8_t *bytes, uint64_t size, 
 	uint64_t key_bytes_max, cf_block *out, ckptfmt_error *err);
 /* The file offset to report for a position in the block: that of the block, if it was compressed. */
 uint64_t cf_block_offset(const cf_block *block, uint64_t position);
+/* The same as the origin of a cursor over bytes that begin there. */
+uint64_t cf_block_origin(const cf_block *block, uint64_t position);
 
 /* A position in a block. Every step checks what it walks over (sizes, restarts, order), in time linear in the bytes
  * walked over. After a failure the iterator takes only open and free. */

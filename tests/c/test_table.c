@@ -280,7 +280,7 @@ static void test_snappy(void)
 	CHECK(found);
 	/* Only the block has an offset. */
 	CHECK_OK(cf_table_get(table, (const uint8_t *)"ab", 2, &value, &found, &err), err);
-	CHECK(found && value.offset == 3);
+	CHECK(found && value.offset == (CF_ONE_OFFSET | 3));
 	CHECK_OK(cf_table_regions(table, regions, 5, &count, &err), err);
 	CHECK_EQ(count, 5);
 	CHECK(regions[0].kind == CKPTFMT_REGION_GAP && regions[0].size == 3 && regions[0].compression == -1);
@@ -469,8 +469,9 @@ static void test_sparse_restarts(void)
 			if (!found)
 				continue;
 			wrong += value.size != strlen(expected) || memcmp(value.data, expected, strlen(expected)) != 0;
-			at_block += value.offset == 0;
-			wrong += value.offset != 0 && memcmp(file.data + value.offset, expected, strlen(expected)) != 0;
+			at_block += value.offset == CF_ONE_OFFSET;
+			wrong += value.offset != CF_ONE_OFFSET &&
+				memcmp(file.data + value.offset, expected, strlen(expected)) != 0;
 		}
 		CHECK_EQ(wrong, 0);
 		CHECK_EQ(at_block, cases[c].rebuilt ? ENTRIES : 0);
