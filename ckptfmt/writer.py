@@ -186,9 +186,7 @@ class Writer:
         handle = self._open_handle()
         if self._metadata is not None:
             text, self._metadata = self._metadata, None
-            sources = Sources()
-            sources.add(names.METADATA.encode(), text)
-            self._add(sources)
+            handle.add_metadata(text)
         self._handle = None
         handle.commit()
 
@@ -351,7 +349,7 @@ def save_v2(
 
     Raises:
         InvalidError: the three have different lengths or are empty, a text is malformed or does not
-            fit its array.
+            fit its array, a name is empty or reserved.
         StorageError: writing failed.
     """
     slices.check_texts(tensor_names, shape_and_slices)
@@ -362,7 +360,7 @@ def save_v2(
         raise InvalidError("save_v2 needs at least one tensor, as SaveV2 does")
     sources = Sources()
     for name, spec, tensor in zip(tensor_names, shape_and_slices, tensors, strict=True):
-        sources.add(names.tensor_bytes(name), tensor)
+        sources.add(user_name(name), tensor)
         if spec:
             set_spec(sources, spec)
     MODULE_LINE.settle()

@@ -486,9 +486,13 @@ CKPTFMT_API ckptfmt_status ckptfmt_writer_open(const char *prefix, const ckptfmt
 	ckptfmt_writer **out, ckptfmt_error *err);
 /* Appends tensors in the order given. All sources are checked before a byte of the first is written; after an IO or
  * NO_MEMORY failure the writer only takes ckptfmt_writer_abandon. Slices that cover the whole tensor are stored as
- * whole tensors. INVALID: empty, repeated or reserved name, bad dtype, shape or slice, parts that disagree. LIMIT: a
- * name or a number of chunks that readers would refuse. */
+ * whole tensors. INVALID: empty, repeated or reserved name (those that begin with "_CKPTFMT_"), bad dtype, shape or
+ * slice, parts that disagree. LIMIT: a name or a number of chunks that readers would refuse. */
 CKPTFMT_API ckptfmt_status ckptfmt_writer_add(ckptfmt_writer *writer, const ckptfmt_source *sources, uint64_t count,
+	ckptfmt_error *err);
+/* Appends metadata: a JSON object in the form of EXT-12, which is not checked. Best called last, right before
+ * ckptfmt_writer_commit. INVALID: there are metadata already. */
+CKPTFMT_API ckptfmt_status ckptfmt_writer_add_metadata(ckptfmt_writer *writer, const uint8_t *text, uint64_t size,
 	ckptfmt_error *err);
 /* Begins a value whose bytes come as chunks that the caller has made; `source` says all but the data. Chunks are of
  * options.chunk_size raw bytes. Until ckptfmt_writer_end_value the writer takes nothing but chunks. INVALID: as

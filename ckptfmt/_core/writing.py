@@ -38,6 +38,10 @@ class WriterHandle(ExclusiveHandle):
         array = ffi.cast("ckptfmt_source *", raw)
         call(self, lib.ckptfmt_writer_add, array, len(sources))
 
+    def add_metadata(self, text: bytes) -> None:
+        """Appends the metadata, a JSON object."""
+        call(self, lib.ckptfmt_writer_add_metadata, ffi.from_buffer("uint8_t[]", text), len(text))
+
     def begin_value(self, source: NDArray[Any]) -> None:
         """Begins a value, an array of one SOURCE, whose bytes come as chunks."""
         raw = ffi.cast("ckptfmt_source *", ffi.from_buffer("uint8_t[]", source))

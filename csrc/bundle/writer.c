@@ -137,18 +137,19 @@ static ckptfmt_status check_chunks(const ckptfmt_writer *writer, const ckptfmt_s
 	return CKPTFMT_OK;
 }
 
-/* EXT-8: the writer makes these itself, where a data file has nothing else. */
+/* EXT-8: what has such a name the writer makes itself. */
 static ckptfmt_status check_reserved(const ckptfmt_source *source, ckptfmt_error *err)
 {
-	size_t size = sizeof CF_PLACEHOLDER_PREFIX - 1;
-	if (source->name_size > size && memcmp(source->name, CF_PLACEHOLDER_PREFIX, size) == 0)
+	size_t size = sizeof CF_RESERVED_PREFIX - 1;
+	if (source->name_size >= size && memcmp(source->name, CF_RESERVED_PREFIX, size) == 0)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "EXT-8: names that begin with %s are reserved",
-			CF_PLACEHOLDER_PREFIX);
+			CF_RESERVED_PREFIX);
 	return CKPTFMT_OK;
 }
 
-/* Enters all sources, so that every conflict shows before a byte is written; their rows are put into `rows`. */
-static ckptfmt_status enter_sources(ckptfmt_writer *writer, const ckptfmt_source *sources, uint64_t count,
+/* Enters all sources, so that every conflict shows before a byte is written; their rows are put into `rows`. `own`:
+ * names of the format itself are allowed. */
+static ckptfmt_status enter_sources(ckptfmt_writer *writer, const ckptfmt_source *sources, uint64_t count, bool own,
 	uint64_t *rows, ckptfmt_error *err)
 {
 	cf_catalog_mark mark = cf_catalog_here(&writer->catalog);
@@ -156,7 +157,7 @@ static ckptfmt_status enter_sources(ckptfmt_writer *writer, const ckptfmt_source
 		ckptfmt_status status = cf_source_check(&sources[i], err);
 		if (status == CKPTFMT_OK)
 			status = check_chunks(writer, &sources[i], err);
-		if (status == CKPTFMT_OK)
+		if (status == CKPTFMT_OK && !own)
 			status = check_reserved(&sources[i], err);
 		if (status == CKPTFMT_OK) {
 			ckptfmt_source source = normal_source(&sources[i]);
@@ -234,7 +235,7 @@ static ckptfmt_status check_state(const ckptfmt_writer *writer, bool value_open,
 	return CKPTFMT_OK;
 }
 
-ckptfmt_status ckptfmt_writer_add(ckptfmt_writer *writer, const ckptfmt_source *sources, uint64_t count,
+static ckptfmt_status add_sources(ckptfmt_writer *writer, const ckptfmt_source *sources, uint64_t count, bool own,
 	ckptfmt_error *err)
 {
 	uint64_t *rows;
@@ -243,7 +244,7 @@ ckptfmt_status ckptfmt_writer_add(ckptfmt_writer *writer, const ckptfmt_source *
 	rows = cf_allocate(count * sizeof *rows);
 	if (rows == NULL)
 		return cf_fail_memory(err);
-	status = enter_sources(writer, sources, count, rows, err);
+	status = enter_sources(writer, sources, count, own, rows, err);
 	if (status != CKPTFMT_OK)
 		goto out;
 	reserve(writer, sources, count);
@@ -257,6 +258,25 @@ ckptfmt_status ckptfmt_writer_add(ckptfmt_writer *writer, const ckptfmt_source *
 out:
 	cf_release(rows);
 	return status;
+}
+
+ckptfmt_status ckptfmt_writer_add(ckptfmt_writer *writer, const ckptfmt_source *sources, uint64_t count,
+	ckptfmt_error *err)
+{
+	return add_sources(writer, sources, count, false, err);
+}
+
+ckptfmt_status ckptfmt_writer_add_metadata(ckptfmt_writer *writer, const uint8_t *text, uint64_t size,
+	ckptfmt_error *err)
+{
+	const ckptfmt_bytes element = {text, size};
+	ckptfmt_source source;
+	memset(&source, 0, sizeof source);
+	source.name = (const uint8_t *)CF_METADATA_NAME;
+	source.name_size = sizeof CF_METADATA_NAME - 1;
+	source.data = (const uint8_t *)&element;
+	source.dtype = CKPTFMT_STRING;
+	return add_sources(writer, &source, 1, true, err);
 }
 
 /* ---- compressed values ----------------------------------------------------------------------------------- */
@@ -273,7 +293,7 @@ ckptfmt_status ckptfmt_writer_begin_value(ckptfmt_writer *writer, const ckptfmt_
 	if (chunk_size < CF_CHUNK_SIZE_MIN || chunk_size > CF_CHUNK_SIZE_MAX)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "chunks of %lu bytes are not compressed",
 			(unsigned long)chunk_size);
-	CF_TRY(enter_sources(writer, source, 1, &writer->value_row, err));
+	CF_TRY(enter_sources(writer, source, 1, false, &writer->value_row, err));
 	row = cf_catalog_row_at(&writer->catalog, writer->value_row);
 	writer->value_shard = emptiest_file(writer);
 	row->compressed = true;

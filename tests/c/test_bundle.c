@@ -252,18 +252,27 @@ static void test_writer_reserves(void)
 	ckptfmt_write_options options;
 	ckptfmt_source source;
 	ckptfmt_writer *writer;
+	ckptfmt_reader *reader;
 	ckptfmt_error err;
+	int32_t found;
 	memset(&source, 0, sizeof source);
-	source.name = (const uint8_t *)"_CKPTFMT_SHARD_0";
-	source.name_size = 16;
+	source.name = (const uint8_t *)"_CKPTFMT_METADATA";
 	source.dims = dims;
 	source.rank = 1;
 	source.dtype = CKPTFMT_FLOAT;
 	CHECK_OK(ckptfmt_writer_open(path_of("r"), NULL, &writer, &err), err);
-	CHECK_FAILS(ckptfmt_writer_add(writer, &source, 1, &err), err, CKPTFMT_FAIL_ARGUMENT, "EXT-8");
-	source.name_size = 15;
+	for (source.name_size = 17; source.name_size >= 9; source.name_size--)
+		CHECK_FAILS(ckptfmt_writer_add(writer, &source, 1, &err), err, CKPTFMT_FAIL_ARGUMENT, "EXT-8");
 	CHECK_OK(ckptfmt_writer_add(writer, &source, 1, &err), err);
-	ckptfmt_writer_abandon(writer);
+	CHECK_OK(ckptfmt_writer_add_metadata(writer, (const uint8_t *)"{}", 2, &err), err);
+	CHECK_FAILS(ckptfmt_writer_add_metadata(writer, (const uint8_t *)"{}", 2, &err), err, CKPTFMT_FAIL_ARGUMENT,
+		"the name is added twice");
+	CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
+	CHECK_OK(ckptfmt_reader_open(path_of("r"), NULL, &reader, &err), err);
+	CHECK_OK(ckptfmt_reader_contains(reader, (const uint8_t *)"_CKPTFMT_METADATA", 17, &found, &err), err);
+	CHECK(found);
+	ckptfmt_reader_close(reader);
+	shell("rm -rf '%s'/r.*");
 	ckptfmt_write_options_default(&options);
 	options.chunk_size = 4080;
 	CHECK_FAILS(ckptfmt_writer_open(path_of("r"), &options, &writer, &err), err, CKPTFMT_FAIL_ARGUMENT,
