@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of the format itself: nobody writes them but the library (EXT-8)."""
+"""Names of the format itself: nobody writes them but the library (EXT-8), and it writes no more of
+them than are needed (CMT-6)."""
 
 from __future__ import annotations
 
@@ -82,3 +83,60 @@ def test_a_merge_keeps_them(tmp_path: Path) -> None:
         assert list(reader) == ["a"]
         assert list(reader.table(reserved=True)["name"]) == ["_CKPTFMT_LATER", "a"]
         assert reader["_CKPTFMT_LATER"].read().tolist() == [1, 2]
+
+
+# ---- checkpoints of nothing ----------------------------------------------------------------------
+
+HEADER_ONLY = (VECTORS / "good" / "header-only.index").read_bytes()
+
+
+def all_names(prefix: Path) -> list[str]:
+    with ckptfmt.open(prefix) as reader:
+        return list(reader.table(reserved=True)["name"])
+
+
+@pytest.mark.parametrize("level", ["v2", "v2+", "ckptfmt"])
+def test_nothing_on_a_fresh_prefix(tmp_path: Path, level: str) -> None:
+    """A header and no more: what merging such bundles and TensorFlow's writer of them gives."""
+    ckptfmt.save(tmp_path / "ck", {}, level=level)
+    assert (tmp_path / "ck.index").read_bytes() == HEADER_ONLY
+    assert listing(tmp_path) == ["ck.data-00000-of-00001", "ck.index"]
+    assert (tmp_path / "ck.data-00000-of-00001").read_bytes() == b""
+    assert ckptfmt.load(tmp_path / "ck") == {}
+    assert ckptfmt.verify(tmp_path / "ck").ok
+
+
+def test_nothing_upon_nothing(tmp_path: Path) -> None:
+    """With `base` too, where the number of data files is settled last."""
+    ckptfmt.save(tmp_path / "a", {})
+    ckptfmt.save(tmp_path / "b", {}, base=tmp_path / "a")
+    assert (tmp_path / "b.index").read_bytes() == HEADER_ONLY
+
+
+def test_nothing_where_there_was_something(tmp_path: Path) -> None:
+    """The new data files are told from the old by their number; each has its placeholder."""
+    ckptfmt.save(tmp_path / "ck", {"x": [1]})
+    ckptfmt.save(tmp_path / "ck", {}, level="v2")
+    assert all_names(tmp_path / "ck") == ["_CKPTFMT_SHARD_0", "_CKPTFMT_SHARD_1"]
+    ckptfmt.save(tmp_path / "ck", {}, level="v2")
+    assert all_names(tmp_path / "ck") == ["_CKPTFMT_SHARD_0"]
+    assert listing(tmp_path) == ["ck.data-00000-of-00001", "ck.index"]
+
+
+@pytest.mark.parametrize("left", ["ck.index", "ck.data-00001-of-00004", "ck.data-00000-of-00001"])
+def test_nothing_where_something_was_left(tmp_path: Path, left: str) -> None:
+    """Files of any kind, an index that cannot be read among them, make the prefix no fresh one."""
+    (tmp_path / left).write_bytes(b"left")
+    ckptfmt.save(tmp_path / "ck", {}, level="v2")
+    shards = ["_CKPTFMT_SHARD_0", "_CKPTFMT_SHARD_1"]
+    assert all_names(tmp_path / "ck") == shards[: 2 if left.endswith("00000-of-00001") else 1]
+
+
+def test_a_number_taken_meanwhile(tmp_path: Path) -> None:
+    """Another number than it began with: then every data file needs a placeholder."""
+    writer = ckptfmt.Writer(tmp_path / "ck")
+    name = "ck.data-00000-of-00001"
+    with writer:
+        (tmp_path / name).write_bytes(b"another's")
+    assert all_names(tmp_path / "ck") == ["_CKPTFMT_SHARD_0", "_CKPTFMT_SHARD_1"]
+    assert (tmp_path / name).read_bytes() == b"another's"

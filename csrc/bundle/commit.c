@@ -86,6 +86,25 @@ ckptfmt_status cf_commit_choose_count(const cf_commit *commit, int32_t at_least,
 	return CKPTFMT_OK;
 }
 
+ckptfmt_status cf_commit_is_fresh(const cf_commit *commit, bool *fresh, ckptfmt_error *err)
+{
+	char name[CF_NAME_SIZE];
+	cf_file_info info;
+	cf_generations there;
+	ckptfmt_status status;
+	bool exists;
+	*fresh = false;
+	cf_index_name(commit->prefix->base, name);
+	if (cf_os_stat(commit->directory, name, &info, &exists, NULL) != CKPTFMT_OK || exists)
+		return CKPTFMT_OK;
+	status = cf_generations_list(&there, commit->directory, commit->prefix->base, NULL);
+	if (status != CKPTFMT_OK)
+		return status == CKPTFMT_NO_MEMORY ? cf_fail_memory(err) : CKPTFMT_OK;
+	*fresh = there.files.size == 0;
+	cf_generations_free(&there);
+	return CKPTFMT_OK;
+}
+
 /* ---- the index ------------------------------------------------------------------------------------------- */
 
 static ckptfmt_status put_to_file(void *state, const uint8_t *bytes, uint64_t size, ckptfmt_error *err)

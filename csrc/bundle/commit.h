@@ -49,6 +49,9 @@ CF_MUST_CHECK ckptfmt_status cf_commit_observe(cf_commit *commit, ckptfmt_error 
 CF_MUST_CHECK ckptfmt_status cf_commit_choose_count(const cf_commit *commit, int32_t at_least, bool look, int32_t *out,
 	ckptfmt_error *err);
 
+/* Whether the prefix has neither an index nor data files (CMT-6); no where that cannot be seen. NO_MEMORY. */
+CF_MUST_CHECK ckptfmt_status cf_commit_is_fresh(const cf_commit *commit, bool *fresh, ckptfmt_error *err);
+
 /* Where the table of an index goes: into its file. */
 cf_sink cf_commit_sink(cf_file_writer *index);
 

@@ -401,6 +401,9 @@ static ckptfmt_status take_count(ckptfmt_writer *writer, bool look, ckptfmt_erro
 		memset(file, 0, sizeof *file);
 		cf_data_name(writer->prefix.base, writer->file_count, count, name);
 		CF_TRY(cf_file_writer_open(&file->file, &writer->directory, name, err));
+		/* The prefix is no longer fresh: that of no tensors was left without one. */
+		if (cf_catalog_count(&writer->catalog) == 0)
+			CF_TRY(add_placeholder(writer, 0, err));
 		CF_TRY(add_placeholder(writer, writer->file_count++, err));
 		CF_TRY(finish_data_file(writer, file, err));
 	}
@@ -521,12 +524,16 @@ static ckptfmt_status put_in_force(ckptfmt_writer *writer, cf_file_writer *index
 static ckptfmt_status commit_files(ckptfmt_writer *writer, index_tries *tries, bool *committed, ckptfmt_error *err)
 {
 	uint64_t *sizes;
+	bool bare = false;
 	ckptfmt_status status;
 	CF_TRY(cf_catalog_check_slices(&writer->catalog, err));
 	if (writer->keeps)
 		CF_TRY(cf_keep_settle(writer, err));
+	/* CMT-6: one data file that nothing refers to, where there are no files of others to tell it from. */
+	if (cf_catalog_count(&writer->catalog) == 0 && writer->file_count == 1)
+		CF_TRY(cf_commit_is_fresh(&writer->commit, &bare, err));
 	for (int32_t i = 0; i < writer->file_count; i++) {
-		if (writer->files[i].tensor_count == 0)
+		if (writer->files[i].tensor_count == 0 && !bare)
 			CF_TRY(add_placeholder(writer, i, err));
 		CF_TRY(finish_data_file(writer, &writer->files[i], err));
 	}
