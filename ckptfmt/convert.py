@@ -73,7 +73,8 @@ def convert(
         destination: prefix of the result. It may be that of the source, which is then replaced in
             one step once the result is complete.
         level, compression, alignment, durability: as in Writer.
-        drop_metadata: True leaves out metadata where the level has no place for them.
+        drop_metadata: True leaves out metadata that the level has no place for, or that others
+            wrote in a form that is only read (nested objects, null).
         verify: "full" reads all of the result back before it appears and compares the checksums of
             all values with those of the source; "off" does not. The source is always checked.
         progress: called as `progress(bytes_done, bytes_total)` from this thread, with bytes of
@@ -81,7 +82,7 @@ def convert(
         limits: as in `ckptfmt.open`.
 
     Raises:
-        InvalidError: the source has metadata that level "v2" cannot hold; an argument.
+        InvalidError: the source has metadata that cannot be written (drop_metadata); an argument.
         CheckpointNotFoundError, CorruptError, LimitError: of the source.
         UnsupportedError: a tensor of a dtype that is not known, or of more than 64 dimensions.
         CorruptError: the result is not what was written.
@@ -101,6 +102,12 @@ def convert(
                     "level 'v2' has no place for the metadata of the source (drop_metadata)",
                     path=reader.prefix,
                 )
+            metadata = None
+        try:
+            check_options(metadata, level, alignment, durability, compression)
+        except InvalidError as error:
+            if not drop_metadata:
+                raise InvalidError(f"{error.message} (drop_metadata)", path=reader.prefix) from None
             metadata = None
         try:
             directory.make()

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import operator
 import os
+import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,6 +38,9 @@ CHUNK_SIZE = 256 << 10
 BATCH_BYTES = 256 << 20
 WATCHED_BATCH_BYTES = 32 << 20
 _RESERVED = names.RESERVED.encode()
+# More than a reader need take of metadata (EXT-7).
+_DEPTH_MAX, _NUMBER_MAX = 100, 10**4300
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Writer:
@@ -47,8 +52,8 @@ class Writer:
 
     Args:
         prefix: the checkpoint's prefix, taken literally; missing directories are made.
-        metadata: a JSON object to store with it (read back as `Reader.metadata`); needs level
-            "v2+".
+        metadata: named texts, finite numbers, bools and lists of these and of lists, to store with
+            it as a JSON object (read back as `Reader.metadata`); needs level "v2+".
         level: "v2" for exactly what TensorFlow writes, "v2+" for checksums of chunks as well, which
             TensorFlow skips, "ckptfmt" for compressed values, which TensorFlow refuses.
         alignment: bytes; every tensor starts at a multiple, and the data file's size is one.
@@ -493,16 +498,40 @@ def check_options(
 
 
 def _metadata_json(metadata: Mapping[str, Any] | None, level: str) -> bytes | None:
-    """The metadata as it is stored: canonical JSON (sorted keys, no blanks, ASCII)."""
+    """The metadata as they are stored: the canonical JSON of EXT-12."""
     if metadata is None:
         return None
     if level == "v2":
         raise InvalidError("level 'v2' has no place for metadata")
     if not isinstance(metadata, Mapping):
         raise wrong("metadata", "a JSON object", metadata)
+    members = dict(metadata)
+    for name, value in members.items():
+        if not isinstance(name, str):
+            raise wrong("a name in the metadata", "a text", name)
+        fault = _metadata_fault(name, 1) or _metadata_fault(value, 1)
+        if fault:
+            raise InvalidError(f"metadata {name!r} cannot be stored: {fault}")
     try:
-        return json.dumps(
-            dict(metadata), sort_keys=True, separators=(",", ":"), allow_nan=False
-        ).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InvalidError(f"metadata cannot be written as JSON: {error}") from None
+        return json.dumps(members, sort_keys=True, separators=(",", ":")).encode()
+    except ValueError as error:  # Python's own limit of digits may be set lower
+        raise InvalidError(f"metadata cannot be stored: {error}") from None
+
+
+def _metadata_fault(value: Any, depth: int) -> str:
+    """Why a value cannot be one of the metadata; empty if it can. `depth`: of objects and lists
+    around it."""
+    if isinstance(value, str):
+        return "a text with half a surrogate pair" if _SURROGATE.search(value) else ""
+    if isinstance(value, bool):
+        return ""
+    if isinstance(value, int):
+        return "" if abs(value) < _NUMBER_MAX else "a number of more than 4300 digits"
+    if isinstance(value, float):
+        return "" if math.isfinite(value) else f"{float(value)!r} is no JSON"
+    if isinstance(value, (list, tuple)):
+        if depth == _DEPTH_MAX:
+            return f"more than {_DEPTH_MAX} lists deep"
+        return next(filter(None, (_metadata_fault(one, depth + 1) for one in value)), "")
+    kind = "None" if value is None else f"a {type(value).__name__}"
+    return f"{kind} is no text, number or bool, nor a list of these"

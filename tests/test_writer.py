@@ -430,21 +430,6 @@ def test_repeated_names(tmp_path: Path) -> None:
         ({"level": "v2", "metadata": {}}, InvalidError, "level 'v2' has no place for metadata"),
         ({"metadata": [1]}, InvalidError, "metadata is a JSON object, not list"),
         ({"metadata": "text"}, InvalidError, "metadata is a JSON object, not str"),
-        (
-            {"metadata": {"a": float("nan")}},
-            InvalidError,
-            "metadata cannot be written as JSON: Out of range float values",
-        ),
-        (
-            {"metadata": {"a": {1}}},
-            InvalidError,
-            "metadata cannot be written as JSON: Object of type set is not JSON serializable",
-        ),
-        (
-            {"metadata": {(1,): 1}},
-            InvalidError,
-            "metadata cannot be written as JSON: keys must be str, int, float, bool or None",
-        ),
     ],
 )
 def test_refused_options(
@@ -551,7 +536,7 @@ def test_a_closed_writer(tmp_path: Path) -> None:
     assert ckptfmt.load(tmp_path / "ck")["x"].tolist() == [1]
 
 
-# ---- level, alignment, metadata ------------------------------------------------------------------
+# ---- level and alignment -------------------------------------------------------------------------
 
 
 def test_levels(tmp_path: Path) -> None:
@@ -592,41 +577,6 @@ def test_alignment(tmp_path: Path, seed: int, alignment: int, level: str) -> Non
             expected += value.tobytes()
             expected += bytes(-len(expected) % alignment)
     assert data == bytes(expected)
-
-
-@pytest.mark.parametrize(
-    "metadata",
-    [
-        {},
-        {"step": 12345678901234567890, "loss": 0.1, "done": False, "note": None},
-        {"b": [1, {"c": []}], "a": '\u00e9\U0001f600\0\n"\\'},
-    ],
-)
-def test_metadata(tmp_path: Path, metadata: dict[str, Any]) -> None:
-    ckptfmt.save(tmp_path / "ck", {"x": [1]}, metadata=metadata)
-    with ckptfmt.open(tmp_path / "ck") as reader:
-        assert reader.metadata == metadata
-        assert reader.level == "v2+"
-        assert list(reader) == ["x"] and len(reader) == 1
-        assert reader["_CKPTFMT_METADATA"].dtype_name == "string"
-        assert list(reader.table(reserved=True)["name"]) == ["_CKPTFMT_METADATA", "x"]
-    assert list(ckptfmt.load(tmp_path / "ck")) == ["x"]
-    assert ckptfmt.verify(tmp_path / "ck", strict=True).ok
-
-
-def test_metadata_is_canonical(tmp_path: Path) -> None:
-    for number, metadata in enumerate([{"b": 1, "a": "\u00e9"}, {"a": "\u00e9", "b": 1}]):
-        ckptfmt.save(tmp_path / f"ck{number}", {}, metadata=metadata)
-        with ckptfmt.open(tmp_path / f"ck{number}") as reader:
-            text = reader["_CKPTFMT_METADATA"].read().item()
-        assert text == b'{"a":"\\u00e9","b":1}'
-    assert (tmp_path / "ck0.index").read_bytes() == (tmp_path / "ck1.index").read_bytes()
-
-
-def test_no_metadata(tmp_path: Path) -> None:
-    ckptfmt.save(tmp_path / "ck", {"x": [1]})
-    with ckptfmt.open(tmp_path / "ck") as reader:
-        assert reader.metadata == {} and "_CKPTFMT_METADATA" not in reader
 
 
 # ---- progress and save_v2 ------------------------------------------------------------------------

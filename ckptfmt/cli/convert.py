@@ -51,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--drop-metadata",
         action="store_true",
-        help="leave out metadata where the level has no place for them",
+        help="leave out metadata that the level has no place for or that cannot be written",
     )
     add(
         "--overwrite",

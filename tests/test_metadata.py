@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Metadata: what may be stored, the form in which it is, and what is only read (EXT-7, EXT-12)."""
+
+from __future__ import annotations
+
+import enum
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support import index as ix
+
+import ckptfmt
+from ckptfmt import InvalidError
+from ckptfmt.distributed.coordinator import SingleProcess
+
+Save = Callable[[Path, Any], object]
+
+
+def listing(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def nested(depth: int, value: Any = 1) -> Any:
+    """The value in so many lists."""
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def stored(prefix: Path) -> bytes:
+    with ckptfmt.open(prefix) as reader:
+        text: bytes = reader["_CKPTFMT_METADATA"].read().item()
+    return text
+
+
+def written_by_others(prefix: Path, text: bytes) -> None:
+    value, masked = ix.string_value([text])
+    entry = ix.entry(ix.STRING, [], size=len(value), masked_crc=masked)
+    ix.write(prefix, ix.index_of([(b"", ix.header()), (b"_CKPTFMT_METADATA", entry)]), value)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "text"),
+    [
+        ({}, b"{}"),
+        (
+            {"step": 12345678901234567890, "loss": 0.1, "done": False},
+            b'{"done":false,"loss":0.1,"step":12345678901234567890}',
+        ),
+        (
+            {"b": [1, ["c", []]], "a": '\u00e9\U0001f600\0\n"\\\x7f'},
+            b'{"a":"\\u00e9\\ud83d\\ude00\\u0000\\n\\"\\\\\\u007f","b":[1,["c",[]]]}',
+        ),
+        (
+            {"n": [0.0, -0.0, 1e16, 1e15, 1e-4, 1.5e-7, 1e100], "i": -(2**70)},
+            b'{"i":-1180591620717411303424,'
+            b'"n":[0.0,-0.0,1e+16,1000000000000000.0,0.0001,1.5e-07,1e+100]}',
+        ),
+        ({"\uffff": 1, "\U00010000": 2}, b'{"\\uffff":1,"\\ud800\\udc00":2}'),
+        ({"deep": nested(99)}, b'{"deep":' + b"[" * 99 + b"1" + b"]" * 99 + b"}"),
+        ({"long": 10**4300 - 1}, b'{"long":' + b"9" * 4300 + b"}"),
+    ],
+)
+def test_round_trip(tmp_path: Path, metadata: dict[str, Any], text: bytes) -> None:
+    ckptfmt.save(tmp_path / "ck", {"x": [1]}, metadata=metadata)
+    assert stored(tmp_path / "ck") == text
+    with ckptfmt.open(tmp_path / "ck") as reader:
+        assert reader.metadata == metadata
+        assert reader.level == "v2+"
+        assert list(reader) == ["x"] and len(reader) == 1
+        assert reader["_CKPTFMT_METADATA"].dtype_name == "string"
+        assert list(reader.table(reserved=True)["name"]) == ["_CKPTFMT_METADATA", "x"]
+    assert list(ckptfmt.load(tmp_path / "ck")) == ["x"]
+    assert ckptfmt.verify(tmp_path / "ck", strict=True).ok
+
+
+def test_is_canonical(tmp_path: Path) -> None:
+    for number, metadata in enumerate([{"b": 1, "a": "\u00e9"}, {"a": "\u00e9", "b": 1}]):
+        ckptfmt.save(tmp_path / f"ck{number}", {}, metadata=metadata)
+        assert stored(tmp_path / f"ck{number}") == b'{"a":"\\u00e9","b":1}'
+    assert (tmp_path / "ck0.index").read_bytes() == (tmp_path / "ck1.index").read_bytes()
+
+
+def test_values_of_other_classes(tmp_path: Path) -> None:
+    """Subclasses count as what they are; a tuple is a list."""
+
+    class Word(str):
+        __slots__ = ()
+
+    metadata = {
+        Word("a"): Word("b"),
+        "n": enum.IntEnum("E", "ONE").ONE,  # type: ignore[attr-defined]
+        "f": np.float64(0.5),
+        "t": (1, (2,)),
+    }
+    ckptfmt.save(tmp_path / "ck", {}, metadata=metadata)
+    assert stored(tmp_path / "ck") == b'{"a":"b","f":0.5,"n":1,"t":[1,[2]]}'
+
+
+def test_none(tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "ck", {"x": [1]})
+    with ckptfmt.open(tmp_path / "ck") as reader:
+        assert reader.metadata == {} and "_CKPTFMT_METADATA" not in reader
+
+
+NO_VALUE = "is no text, number or bool, nor a list of these"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"a": None}, f"metadata 'a' cannot be stored: None {NO_VALUE}"),
+        ({"a": {"b": 1}}, f"metadata 'a' cannot be stored: a dict {NO_VALUE}"),
+        ({"a": [1, [{}]]}, f"metadata 'a' cannot be stored: a dict {NO_VALUE}"),
+        ({"a": {1}}, f"metadata 'a' cannot be stored: a set {NO_VALUE}"),
+        ({"a": b"b"}, f"metadata 'a' cannot be stored: a bytes {NO_VALUE}"),
+        ({"a": np.int64(1)}, f"metadata 'a' cannot be stored: a int64 {NO_VALUE}"),
+        ({"a": float("nan")}, "metadata 'a' cannot be stored: nan is no JSON"),
+        ({"a": [-float("inf")]}, "metadata 'a' cannot be stored: -inf is no JSON"),
+        ({"a": "\ud800"}, "metadata 'a' cannot be stored: a text with half a surrogate pair"),
+        ({"\udfff": 1}, "metadata '\\udfff' cannot be stored: a text with half a surrogate pair"),
+        ({"a": nested(100)}, "metadata 'a' cannot be stored: more than 100 lists deep"),
+        ({"a": -(10**4300)}, "metadata 'a' cannot be stored: a number of more than 4300 digits"),
+        ({1: 1}, "a name in the metadata is a text, not int"),
+        ({(1,): 1}, "a name in the metadata is a text, not tuple"),
+        ([("a", 1)], "metadata is a JSON object, not list"),
+    ],
+)
+@pytest.mark.parametrize(
+    "save",
+    [
+        lambda p, m: ckptfmt.Writer(p, metadata=m),
+        lambda p, m: ckptfmt.save(p, {"x": [1]}, metadata=m),
+        lambda p, m: ckptfmt.save_async(p, {"x": [1]}, metadata=m),
+        lambda p, m: ckptfmt.save_tree(p, {"x": 1}, metadata=m),
+        lambda p, m: ckptfmt.sharded_save(
+            p, {"x": np.ones(1)}, {"x": None}, SingleProcess(), metadata=m
+        ),
+    ],
+    ids=["Writer", "save", "save_async", "save_tree", "sharded_save"],
+)
+def test_refused(tmp_path: Path, save: Save, metadata: Any, message: str) -> None:
+    """Before anything is written."""
+    with pytest.raises(InvalidError) as caught:
+        save(tmp_path / "ck", metadata)
+    assert caught.value.message == message
+    assert listing(tmp_path) == []
+
+
+def test_a_lower_limit_of_digits(tmp_path: Path) -> None:
+    before = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(1000)
+    try:
+        with pytest.raises(InvalidError, match="metadata cannot be stored: "):
+            ckptfmt.save(tmp_path / "ck", {}, metadata={"a": 10**2000})
+    finally:
+        sys.set_int_max_str_digits(before)
+    assert listing(tmp_path) == []
+
+
+def test_what_is_only_read(tmp_path: Path) -> None:
+    """Another form is given as it is; a conversion writes it no more."""
+    written_by_others(tmp_path / "a", b' {"a": {"b": null}, "s": "\\ud800"} ')
+    with ckptfmt.open(tmp_path / "a") as reader:
+        assert reader.metadata == {"a": {"b": None}, "s": "\ud800"}
+    before = listing(tmp_path)
+    with pytest.raises(InvalidError) as caught:
+        ckptfmt.convert(tmp_path / "a", tmp_path / "b", level="ckptfmt")
+    assert caught.value.message == (
+        f"metadata 'a' cannot be stored: a dict {NO_VALUE} (drop_metadata)"
+    )
+    assert caught.value.path == str(tmp_path / "a")
+    assert listing(tmp_path) == before
+    ckptfmt.convert(tmp_path / "a", tmp_path / "b", drop_metadata=True)
+    with ckptfmt.open(tmp_path / "b") as reader:
+        assert reader.metadata == {}
