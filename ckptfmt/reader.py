@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import hashlib
 import json
@@ -252,12 +253,11 @@ class Reader(Mapping[str, TensorHandle]):
         if names.METADATA not in self:
             return {}
         handle = self[names.METADATA]
-        text = handle.read()
-        try:
-            held = text.item().decode() if text.ndim == 0 else ""
-            value = json.loads(held, parse_constant=_no_number)
-        except (AttributeError, ValueError, TypeError, RecursionError):
-            value = None
+        value = None
+        if handle.dtype_name == dtypes.STRING and not handle.shape:
+            text = handle.read().item()
+            with contextlib.suppress(ValueError, RecursionError):
+                value = json.loads(text.decode(), parse_constant=_no_number)
         if not isinstance(value, dict):
             raise CorruptError(
                 "EXT-7: the metadata is not a JSON object",

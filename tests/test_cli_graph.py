@@ -155,7 +155,7 @@ def test_a_deep_graph_is_cut(tmp_path: Path, command: Callable[..., Ran]) -> Non
     [
         (b"\x0a", "a number that is cut off, at byte 1 of the object graph"),
         (b"", "no nodes"),
-        (np.array(3), "the object graph is a tensor of dtype int64 and shape (), not one string"),
+        (np.array(3), "OBJ-1: the object graph is int64[], not one string"),
     ],
 )
 def test_names_where_the_graph_is_damaged(

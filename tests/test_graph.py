@@ -158,39 +158,66 @@ def test_numbers_may_be_longer_than_needed() -> None:
 
 
 BAD = {
-    "empty": (b"", "no nodes, at byte 0"),
-    "no nodes": (b"\x10\x01", "no nodes, at byte 0"),
-    "cut off": (b"\x0a", "a number that is cut off, at byte 1"),
-    "too few bytes": (b"\x0a\x05\x0a\x00", "5 bytes where 2 are left, at byte 1"),
-    "inner beyond outer": (b"\x0a\x02\x0a\x01\x10\x00", "1 bytes where 0 are left, at byte 3"),
-    "huge size": (b"\x0a\xff\xff\xff\xff\x0f", "4294967295 bytes where 0 are left"),
-    "long size": (b"\x0a" + b"\xff" * 9 + b"\x01", "a size of more than 5 bytes, at byte 1"),
-    "long tag": (b"\x8a" + b"\x80" * 4 + b"\x00\x00", "a field number of more than 29 bits"),
-    "endless number": (b"\x10" + b"\x80" * 10 + b"\x01", "a number of more than 10 bytes"),
-    "field 0": (b"\x0a\x02\x02\x00", "field number 0, at byte 2"),
-    "large field": (b"\xff\xff\xff\xff\x7f\x00", "a field number of more than 29 bits, at byte 0"),
-    "wire type 6": (b"\x0a\x01\x0e", "wire type 6 where no such field can be, at byte 3"),
-    "group that ends only": (b"\x0a\x01\x0c", "wire type 4 where no such field can be"),
-    "group that begins only": (b"\x0a\x01\x0b", "group 1 does not end, at byte 3"),
-    "groups crossed": (b"\x0a\x04\x0b\x13\x0c\x14", "the end of group 1, which is not open"),
-    "deep groups": (b"\x0b" * 101, "groups more than 100 deep, at byte 100"),
-    "cut fixed": (b"\x0d\x00\x00", "4 bytes where 2 are left, at byte 1"),
-    "id beyond": (b"\x0a\x04\x0a\x02\x08\x01", "node id 1 where there are 1 nodes, at byte 4"),
-    "id below 0": (b"\x0a\x0d\x0a\x0b\x08" + b"\xff" * 9 + b"\x01", "node id -1, at byte 4"),
-    "slot beyond": (b"\x0a\x04\x1a\x02\x18\x02", "node id 2 where there are 1 nodes, at byte 4"),
-    "not UTF-8": (b"\x0a\x05\x0a\x03\x12\x01\xff", "a name that is not UTF-8, at byte 6"),
-    "not UTF-8 kind": (field(1, b"\x8a\xe2\x09\x01\xff"), "a name that is not UTF-8, at byte 6"),
-    "child twice": (b"\x0a\x04\x0a\x00\x0a\x00", "two children '', at byte 2"),
-    "attribute twice": (field(1, 2 * field(2, field(1, b"a"))), "two attributes 'a', at byte 2"),
-    "slot twice": (field(1, 2 * field(3, field(2, b"m"))), r"two slots \"\(0, 'm'\)\", at byte 2"),
+    "empty": (b"", "OBJ-4: no nodes, at byte 0"),
+    "no nodes": (b"\x10\x01", "OBJ-4: no nodes, at byte 0"),
+    "cut off": (b"\x0a", "MSG-5: a number that is cut off, at byte 1"),
+    "too few bytes": (b"\x0a\x05\x0a\x00", "MSG-5: 5 bytes where 2 are left, at byte 1"),
+    "inner beyond outer": (
+        b"\x0a\x02\x0a\x01\x10\x00",
+        "MSG-5: 1 bytes where 0 are left, at byte 3",
+    ),
+    "huge size": (b"\x0a\xff\xff\xff\xff\x0f", "MSG-5: 4294967295 bytes where 0 are left"),
+    "long size": (b"\x0a" + b"\xff" * 9 + b"\x01", "MSG-5: a size of more than 5 bytes, at byte 1"),
+    "long tag": (b"\x8a" + b"\x80" * 4 + b"\x00\x00", "MSG-2: a field number of more than 29 bits"),
+    "endless number": (b"\x10" + b"\x80" * 10 + b"\x01", "MSG-3: a number of more than 10 bytes"),
+    "field 0": (b"\x0a\x02\x02\x00", "MSG-2: field number 0, at byte 2"),
+    "large field": (
+        b"\xff\xff\xff\xff\x7f\x00",
+        "MSG-2: a field number of more than 29 bits, at byte 0",
+    ),
+    "wire type 6": (b"\x0a\x01\x0e", "MSG-6: wire type 6 where no such field can be, at byte 3"),
+    "group that ends only": (b"\x0a\x01\x0c", "MSG-6: wire type 4 where no such field can be"),
+    "group that begins only": (b"\x0a\x01\x0b", "MSG-7: group 1 does not end, at byte 3"),
+    "groups crossed": (b"\x0a\x04\x0b\x13\x0c\x14", "MSG-7: the end of group 1, which is not open"),
+    "tag in a group": (b"\x0b\x80", "MSG-7: a number that is cut off, at byte 1"),
+    "number in a group": (b"\x0b\x08\x80", "MSG-7: a number that is cut off, at byte 2"),
+    "size in a group": (b"\x0b\x0a\x05", "MSG-7: 5 bytes where 0 are left, at byte 2"),
+    "fixed in a group": (b"\x0b\x0d\x05", "MSG-7: 4 bytes where 1 are left, at byte 2"),
+    "wire type in a group": (b"\x0b\x0e", "MSG-7: wire type 6 where no such field"),
+    "deep groups": (b"\x0b" * 101, "MSG-7: groups more than 100 deep, at byte 100"),
+    "cut fixed": (b"\x0d\x00\x00", "MSG-4: 4 bytes where 2 are left, at byte 1"),
+    "id beyond": (
+        b"\x0a\x04\x0a\x02\x08\x01",
+        "OBJ-4: node id 1 where there are 1 nodes, at byte 4",
+    ),
+    "id below 0": (b"\x0a\x0d\x0a\x0b\x08" + b"\xff" * 9 + b"\x01", "OBJ-4: node id -1, at byte 4"),
+    "slot beyond": (
+        b"\x0a\x04\x1a\x02\x18\x02",
+        "OBJ-4: node id 2 where there are 1 nodes, at byte 4",
+    ),
+    "not UTF-8": (b"\x0a\x05\x0a\x03\x12\x01\xff", "MSG-16: a name that is not UTF-8, at byte 6"),
+    "not UTF-8 kind": (
+        field(1, b"\x8a\xe2\x09\x01\xff"),
+        "MSG-16: a name that is not UTF-8, at byte 6",
+    ),
+    "child twice": (b"\x0a\x04\x0a\x00\x0a\x00", "OBJ-5: a node with two children '', at byte 2"),
+    "attribute twice": (
+        field(1, 2 * field(2, field(1, b"a"))),
+        "OBJ-5: a node with two attributes 'a', at byte 2",
+    ),
+    "slot twice": (
+        field(1, 2 * field(3, field(2, b"m"))),
+        r"OBJ-5: a node with two slots \"\(0, 'm'\)\", at byte 2",
+    ),
 }
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_damaged_graphs(case: str) -> None:
     content, message = BAD[case]
-    with pytest.raises(CorruptError, match=message) as caught:
+    with pytest.raises(CorruptError, match=f": {message}") as caught:
         decode_graph(content, "some/ckpt")
+    assert caught.value.message.startswith(message[:4])
     assert caught.value.failure == "BAD_PROTO"
     assert caught.value.path == "some/ckpt"
     assert caught.value.tensor == "_CHECKPOINTABLE_OBJECT_GRAPH"
@@ -228,7 +255,7 @@ def test_limits() -> None:
         ("nodes_max", "more than 3 nodes"),
         ("entries_max", "more than 4 children, attributes and slots"),
     ]:
-        with pytest.raises(LimitError, match=message):
+        with pytest.raises(LimitError, match=f"OBJ-3: the object graph has {message}"):
             decode_graph(content, None, **{**enough, name: enough[name] - 1})
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,7 @@ def test_kinds_that_contradict_their_nodes(tmp_path: Path, case: str) -> None:
     write(tmp_path / "ckpt", *nodes)
     with pytest.raises(CorruptError, match=f"is said to be an? {nodes[0].kind}") as caught:
         load_tree(tmp_path / "ckpt")
+    assert caught.value.message.startswith("OBJ-13: ") and caught.value.failure == "BAD_PROTO"
     assert caught.value.tensor == OBJECT_GRAPH_KEY
     assert caught.value.path == str(tmp_path / "ckpt")
 
@@ -132,6 +134,7 @@ def test_kinds_that_contradict_their_tensors(tmp_path: Path, kind: str, key: str
     write(tmp_path / "ckpt", leaf(key, kind))
     with pytest.raises(CorruptError, match=f"a tensor of dtype .* for one {kind}") as caught:
         load_tree(tmp_path / "ckpt")
+    assert caught.value.message.startswith("OBJ-13: ") and caught.value.failure == "BAD_PROTO"
     assert caught.value.tensor == key
 
 
@@ -146,11 +149,32 @@ def test_scalars_of_other_widths_and_texts_of_other_bytes(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    "value", [np.array(3), np.array([b"a"], object), np.array([], object), np.zeros(2, np.uint8)]
+    ("value", "found"),
+    [
+        (np.array(3), r"int64\[\]"),
+        (np.array([b"a"], object), r"string\[1\]"),
+        (np.array([], object), r"string\[0\]"),
+        (np.zeros(2, np.uint8), r"uint8\[2\]"),
+    ],
 )
-def test_a_graph_that_is_no_string(tmp_path: Path, value: Any) -> None:
+def test_a_graph_that_is_no_string(tmp_path: Path, value: Any, found: str) -> None:
     ckptfmt.save(tmp_path / "ckpt", {OBJECT_GRAPH_KEY: value})
-    with pytest.raises(CorruptError, match=r"the object graph is a tensor of dtype .* not one str"):
+    message = f"^OBJ-1: the object graph is {found}, not one string$"
+    for read in (load_tree, ckptfmt.Checkpoint().restore):
+        with pytest.raises(CorruptError) as caught:
+            read(tmp_path / "ckpt")
+        assert re.match(message, caught.value.message)
+        assert (caught.value.failure, caught.value.tensor) == ("BAD_ENTRY", OBJECT_GRAPH_KEY)
+
+
+def test_a_graph_in_a_variant(tmp_path: Path) -> None:
+    with ckptfmt.Writer(tmp_path / "ckpt") as writer:
+        writer.add(
+            OBJECT_GRAPH_KEY, np.array(encode_graph(ObjectGraph([Node()])), object), "variant"
+        )
+    with pytest.raises(
+        CorruptError, match=r"^BAD_ENTRY.*OBJ-1: the object graph is variant\[\], not"
+    ):
         load_tree(tmp_path / "ckpt")
 
 

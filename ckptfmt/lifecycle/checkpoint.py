@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ckptfmt import reader as reading
 from ckptfmt.arguments import wrong
-from ckptfmt.errors import CkptfmtWarning, CorruptError, InvalidError
+from ckptfmt.errors import CkptfmtWarning, InvalidError
 from ckptfmt.lifecycle.choosing import Choice
 from ckptfmt.lifecycle.graph import OBJECT_GRAPH_KEY, ObjectGraph, decode_graph
 from ckptfmt.lifecycle.restoring import NamedRestoration, Restoration
@@ -37,6 +37,7 @@ from ckptfmt.lifecycle.trackable import (
     taken,
     waiting,
 )
+from ckptfmt.lifecycle.tree_build import read_graph_bytes
 from ckptfmt.line import Line, SaveFuture
 from ckptfmt.locate import path_text
 from ckptfmt.reader import Reader
@@ -376,13 +377,4 @@ def _graph_of(reader: Reader) -> ObjectGraph | None:
     """The object graph of a checkpoint; None if it has none."""
     if OBJECT_GRAPH_KEY not in reader:
         return None
-    handle = reader[OBJECT_GRAPH_KEY]
-    if handle.dtype_name != "string" or handle.shape != ():
-        raise CorruptError(
-            f"the object graph is {handle.dtype_name}{list(handle.shape)}, no text",
-            failure="BAD_PROTO",
-            path=reader.prefix,
-            tensor=OBJECT_GRAPH_KEY,
-        )
-    content: Any = handle.read()
-    return decode_graph(content[()], reader.prefix)
+    return decode_graph(read_graph_bytes(reader), reader.prefix)

@@ -298,7 +298,11 @@ _TEXT_TAGS = b"\x0a\x12\x1a"
 
 
 class _Decoder:
-    """A cursor over the message; every read compares with the bytes that are left."""
+    """A cursor over the message; every read compares with the bytes that are left.
+
+    Where a rule is an argument, it is the one that what is wrong breaks there: inside of a group
+    all is MSG-7.
+    """
 
     def __init__(self, content: bytes, path: str | None, nodes_max: int, entries_max: int) -> None:
         self.content = content
@@ -310,15 +314,15 @@ class _Decoder:
         self.largest_id = 0
         self.largest_at = 0
 
-    def corrupt(self, offset: int, message: str) -> CorruptError:
+    def corrupt(self, rule: str, offset: int, message: str) -> CorruptError:
         return CorruptError(
-            f"{message}, at byte {offset} of the object graph",
+            f"{rule}: {message}, at byte {offset} of the object graph",
             failure="BAD_PROTO",
             path=self.path,
             tensor=OBJECT_GRAPH_KEY,
         )
 
-    def varint(self, position: int, end: int) -> tuple[int, int]:
+    def varint(self, position: int, end: int, rule: str = "MSG-3") -> tuple[int, int]:
         """A number, cut to 64 bits as protobuf does, and where it ends."""
         if position < end and self.content[position] < 0x80:
             return self.content[position], position + 1
@@ -326,9 +330,9 @@ class _Decoder:
         start = position
         while True:
             if position == end:
-                raise self.corrupt(start, "a number that is cut off")
+                raise self.corrupt(rule, start, "a number that is cut off")
             if shift == 70:
-                raise self.corrupt(start, "a number of more than 10 bytes")
+                raise self.corrupt(rule, start, "a number of more than 10 bytes")
             byte = self.content[position]
             position += 1
             value |= (byte & 0x7F) << shift
@@ -336,56 +340,58 @@ class _Decoder:
                 return value & 0xFFFFFFFFFFFFFFFF, position
             shift += 7
 
-    def tag(self, position: int, end: int) -> tuple[int, int, int]:
+    def tag(self, position: int, end: int, rule: str = "MSG-2") -> tuple[int, int, int]:
         """A field's number, its wire type, and where its content begins."""
         start = position
-        tag, position = self.varint(position, end)
+        tag, position = self.varint(position, end, rule)
         if position - start > 5 or tag > 0xFFFFFFFF:
-            raise self.corrupt(start, "a field number of more than 29 bits")
+            raise self.corrupt(rule, start, "a field number of more than 29 bits")
         if tag < 8:
-            raise self.corrupt(start, "field number 0")
+            raise self.corrupt(rule, start, "field number 0")
         return tag >> 3, tag & 7, position
 
-    def size(self, position: int, end: int) -> tuple[int, int]:
+    def size(self, position: int, end: int, rule: str = "MSG-5") -> tuple[int, int]:
         """Where the content of a field of bytes begins and ends."""
-        size, start = self.varint(position, end)
+        size, start = self.varint(position, end, rule)
         if start - position > 5:
-            raise self.corrupt(position, "a size of more than 5 bytes")
-        self.check_left(position, size, end - start)
+            raise self.corrupt(rule, position, "a size of more than 5 bytes")
+        self.check_left(rule, position, size, end - start)
         return start, start + size
 
-    def check_left(self, offset: int, size: int, left: int) -> None:
+    def check_left(self, rule: str, offset: int, size: int, left: int) -> None:
         if size > left:
-            raise self.corrupt(offset, f"{size} bytes where {left} are left")
+            raise self.corrupt(rule, offset, f"{size} bytes where {left} are left")
 
-    def past(self, wire: int, position: int, end: int) -> int:
+    def past(self, wire: int, position: int, end: int, rule: str = "") -> int:
         """Where a field ends that nobody wants; groups have `past_group`."""
         if wire == _VARINT:
-            return self.varint(position, end)[1]
+            return self.varint(position, end, rule or "MSG-3")[1]
         if wire == _BYTES:
-            return self.size(position, end)[1]
+            return self.size(position, end, rule or "MSG-5")[1]
         if wire not in (_FIXED64, _FIXED32):
-            raise self.corrupt(position, f"wire type {wire} where no such field can be")
+            found = f"wire type {wire} where no such field can be"
+            raise self.corrupt(rule or "MSG-6", position, found)
         size = 8 if wire == _FIXED64 else 4
-        self.check_left(position, size, end - position)
+        self.check_left(rule or "MSG-4", position, size, end - position)
         return position + size
 
     def past_group(self, number: int, position: int, end: int) -> int:
         groups = [number]
         while groups:
             if position == end:
-                raise self.corrupt(end, f"group {groups[-1]} does not end")
+                raise self.corrupt("MSG-7", end, f"group {groups[-1]} does not end")
             start = position
-            number, wire, position = self.tag(position, end)
+            number, wire, position = self.tag(position, end, "MSG-7")
             if wire == _GROUP:
                 if len(groups) == GROUPS_MAX:
-                    raise self.corrupt(start, f"groups more than {GROUPS_MAX} deep")
+                    raise self.corrupt("MSG-7", start, f"groups more than {GROUPS_MAX} deep")
                 groups.append(number)
             elif wire == _GROUP_END:
                 if groups.pop() != number:
-                    raise self.corrupt(start, f"the end of group {number}, which is not open")
+                    found = f"the end of group {number}, which is not open"
+                    raise self.corrupt("MSG-7", start, found)
             else:
-                position = self.past(wire, position, end)
+                position = self.past(wire, position, end, "MSG-7")
         return position
 
     def fields(self, position: int, end: int) -> Iterator[_Field]:
@@ -419,12 +425,12 @@ class _Decoder:
         try:
             return self.content[start:end].decode()
         except UnicodeDecodeError:
-            raise self.corrupt(start, "a name that is not UTF-8") from None
+            raise self.corrupt("MSG-16", start, "a name that is not UTF-8") from None
 
     def node_id(self, value: int, offset: int) -> int:
         node_id = value & 0xFFFFFFFF  # int32: the upper half counts for nothing
         if node_id > INT32_MAX:
-            raise self.corrupt(offset, f"node id {node_id - (1 << 32)}")
+            raise self.corrupt("OBJ-4", offset, f"node id {node_id - (1 << 32)}")
         if node_id > self.largest_id:
             self.largest_id, self.largest_at = node_id, offset
         return node_id
@@ -436,7 +442,7 @@ class _Decoder:
 
     def limit(self, message: str) -> LimitError:
         return LimitError(
-            f"the object graph has {message}", path=self.path, tensor=OBJECT_GRAPH_KEY
+            f"OBJ-3: the object graph has {message}", path=self.path, tensor=OBJECT_GRAPH_KEY
         )
 
     def graph(self) -> ObjectGraph:
@@ -447,11 +453,10 @@ class _Decoder:
                     raise self.limit(f"more than {self.nodes_max} nodes")
                 nodes.append(self.node(start, end))
         if not nodes:
-            raise self.corrupt(0, "no nodes")
+            raise self.corrupt("OBJ-4", 0, "no nodes")
         if self.largest_id >= len(nodes):
-            raise self.corrupt(
-                self.largest_at, f"node id {self.largest_id} where there are {len(nodes)} nodes"
-            )
+            found = f"node id {self.largest_id} where there are {len(nodes)} nodes"
+            raise self.corrupt("OBJ-4", self.largest_at, found)
         return ObjectGraph(nodes)
 
     def node(self, position: int, node_end: int) -> Node:
@@ -492,7 +497,8 @@ class _Decoder:
         seen = set()
         for name in found:
             if name in seen:
-                raise self.corrupt(position, f"a node with two {what} {str(name)[:NAME_SHOWN]!r}")
+                shown = str(name)[:NAME_SHOWN]
+                raise self.corrupt("OBJ-5", position, f"a node with two {what} {shown!r}")
             seen.add(name)
 
     def child(self, position: int, child_end: int) -> tuple[str, int]:
@@ -562,7 +568,7 @@ def decode_graph(
     Raises:
         CorruptError: it is no such message, has no nodes, an id that is no node's, a name twice
             among a node's children, attributes or slots, or a text that is not UTF-8. The message
-            says at which byte.
+            begins with the rule and says at which byte.
         LimitError: more than one of the three.
     """
     decoder = _Decoder(content, path, nodes_max, entries_max)

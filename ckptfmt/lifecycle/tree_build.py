@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ckptfmt.dtypes import STRING
 from ckptfmt.errors import CorruptError, InvalidError
 from ckptfmt.lifecycle.graph import OBJECT_GRAPH_KEY, VARIABLE_VALUE, Node, ObjectGraph
 from ckptfmt.lifecycle.tree_nodes import (
@@ -52,16 +53,15 @@ def read_graph_bytes(reader: Reader) -> bytes:
     Raises:
         CorruptError: the tensor of its name is no string.
     """
-    array = reader[OBJECT_GRAPH_KEY].read()
-    content = array.item() if array.shape == () else None
-    if not isinstance(content, bytes):
+    handle = reader[OBJECT_GRAPH_KEY]
+    if handle.dtype_name != STRING or handle.shape:
         raise CorruptError(
-            f"the object graph is a tensor of dtype {array.dtype} and shape {array.shape}, "
-            "not one string",
+            f"OBJ-1: the object graph is {handle.dtype_name}{list(handle.shape)}, not one string",
             failure="BAD_ENTRY",
             path=reader.prefix,
             tensor=OBJECT_GRAPH_KEY,
         )
+    content: bytes = handle.read().item()
     return content
 
 
@@ -91,7 +91,7 @@ def kind_of(node: Node, node_id: int, path: str | None = None) -> str:
         )
         if not sound:
             raise CorruptError(
-                f"node {node_id} of the object graph is said to be a {kind}, and is none",
+                f"OBJ-13: node {node_id} of the object graph is said to be a {kind}, and is none",
                 failure="BAD_PROTO",
                 path=path,
                 tensor=OBJECT_GRAPH_KEY,
@@ -201,8 +201,9 @@ class _Builder:
             try:
                 return scalar_value(kind, array)
             except InvalidError as error:
+                message = f"OBJ-13: {error.message}"
                 raise CorruptError(
-                    error.message, failure="BAD_ENTRY", path=self.path, tensor=key
+                    message, failure="BAD_PROTO", path=self.path, tensor=key
                 ) from None
         if kind == NONE:
             return None
@@ -251,7 +252,7 @@ class _Builder:
         if len(ready) < len(tuples):
             lost = next(node_id for node_id in tuples if node_id not in self.objects)
             raise CorruptError(
-                f"node {lost} of the object graph is said to be a tuple that holds itself",
+                f"OBJ-13: node {lost} of the object graph is said to be a tuple that holds itself",
                 failure="BAD_PROTO",
                 path=self.path,
                 tensor=OBJECT_GRAPH_KEY,

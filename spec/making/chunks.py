@@ -194,6 +194,7 @@ def store_of(out: Vectors) -> None:
         ("two", strings(b"{}{}", dims=[])),
         ("nan", strings(b'{"a":NaN}', dims=[])),
         ("no-string", u8(123, dims=[])),
+        ("variant", Value(VARIANT, (), elements=(b"{}",))),
     ):
         tensors = {b"_CKPTFMT_METADATA": bad, b"x": u8(1)}
         fails = metadata(fails=("BAD_ENTRY", "EXT-7"))

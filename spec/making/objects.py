@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from making.parts import fixed, msg, num, varint
-from making.vectors import Value, Vectors, objects, strings, u8
+from making.vectors import VARIANT, Value, Vectors, objects, strings, u8
 
 GRAPH = b"_CHECKPOINTABLE_OBJECT_GRAPH"
 Json = dict[str, Any]
@@ -100,6 +100,7 @@ def add(out: Vectors) -> None:
     good("obj-2-joined", "OBJ-2 MSG-10", graph(joined), [node(registered_saver=["s", "o"])])
     bad("obj-1-vector", "OBJ-1", strings(graph(b"")), "BAD_ENTRY")
     bad("obj-1-number", "OBJ-1", u8(10, 0), "BAD_ENTRY")
+    bad("obj-1-variant", "OBJ-1", Value(VARIANT, (), elements=(graph(b""),)), "BAD_ENTRY")
     bad("obj-4-none", "OBJ-4", b"")
     bad("obj-4-child", "OBJ-4", graph(child(1, "a")))
     bad("obj-4-negative", "OBJ-4", graph(child(-1, "a")))
