@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.background import PATIENCE, Gate, waiting_for
+from support.background import PATIENCE, Gate, forget, waiting_for
 
 import ckptfmt
 from ckptfmt import line, save_async
@@ -23,8 +23,7 @@ from ckptfmt.line import Line, wait_for_saves
 @pytest.fixture(autouse=True)
 def _clean() -> Iterator[None]:
     yield
-    wait_for_saves()
-    line.MODULE_LINE._failed = None
+    forget()
 
 
 def in_time(call: Callable[[], Any]) -> Any:

@@ -15,7 +15,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from support.background import PATIENCE, Gate, waiting_for
+from support.background import PATIENCE, Gate, forget, waiting_for
+from support.files import contents
 from support.process import SANITIZED, memory_limit
 from test_fork import in_child
 
@@ -34,20 +35,14 @@ from ckptfmt.saving.background import (
 
 @pytest.fixture(autouse=True)
 def _clean() -> Iterator[None]:
-    """No memory, no limit and no error of one test reaches another."""
     yield
-    wait_for_saves()
-    line.MODULE_LINE._failed = None
-    limit_arena(None)
-    release_arena()
+    forget()
 
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    found = Gate(monkeypatch)
-    yield found
-    found.open()
-    wait_for_saves()
+    with Gate(monkeypatch) as found:
+        yield found
 
 
 def fail_in_background(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,10 +57,6 @@ def fail_in_background(monkeypatch: pytest.MonkeyPatch) -> None:
         real(*given, **options)
 
     monkeypatch.setattr(writer, "write_sources", write_sources)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 class Foreign:

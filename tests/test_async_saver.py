@@ -12,18 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 from support import job
-from support.background import PATIENCE, Gate, waiting_for
+from support.background import PATIENCE, Gate, forget, waiting_for
 from support.saving import Given, files, on, one_each, previous
 from support.team import Member, Shared
 from test_processes import finish, good, loads_as, start
 
 import ckptfmt
-from ckptfmt import line, sharded_save_async
+from ckptfmt import sharded_save_async
 from ckptfmt.distributed.coordinator import SingleProcess
 from ckptfmt.errors import BusyError, InvalidError, StorageError
 from ckptfmt.line import SaveFuture, wait_for_saves
 from ckptfmt.saving import registration, shards
-from ckptfmt.saving.background import arena_size, limit_arena, release_arena
+from ckptfmt.saving.background import arena_size, limit_arena
 from ckptfmt.saving.claims import claimed
 from ckptfmt.saving.mesh import Layout, Mesh
 from ckptfmt.saving.options import CheckpointOptions
@@ -37,18 +37,13 @@ ASYNC = CheckpointOptions(durability="rename", enable_async=True)
 @pytest.fixture(autouse=True)
 def _clean() -> Iterator[None]:
     yield
-    wait_for_saves()
-    line.MODULE_LINE._failed = None
-    limit_arena(None)
-    release_arena()
+    forget()
 
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    found = Gate(monkeypatch)
-    yield found
-    found.open()
-    wait_for_saves()
+    with Gate(monkeypatch) as found:
+        yield found
 
 
 def failing_merge(monkeypatch: pytest.MonkeyPatch) -> None:

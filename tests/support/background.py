@@ -6,18 +6,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
 from ckptfmt import line, writer
+from ckptfmt.saving import background
 
 # Longer than any machine takes; a test that waits so long has failed.
 PATIENCE = 60
 
 
 class Gate:
-    """Saves in the background wait here before they write, until it is opened. Others pass."""
+    """Saves in the background wait here before they write, until it is opened. Others pass. As a
+    context manager it is open in the end, and all has been saved."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reached, self.opened = threading.Event(), threading.Event()
@@ -37,6 +39,21 @@ class Gate:
 
     def open(self) -> None:
         self.opened.set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.open()
+        line.wait_for_saves()
+
+
+def forget() -> None:
+    """No memory, no limit and no error of one test reaches another."""
+    line.wait_for_saves()
+    line.MODULE_LINE._failed = None
+    background.limit_arena(None)
+    background.release_arena()
 
 
 @contextmanager
