@@ -10,6 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from support.files import contents
 
 import ckptfmt
 from ckptfmt import arrays as taken
@@ -42,10 +43,6 @@ def many(seed: int) -> dict[Any, Any]:
             name = [b"", name.encode() + b"\xff", f"{number}\udcfe\0"][number % 3]
         found[name] = some[number % len(some)](number)
     return found
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def test_as_one_by_one(tmp_path: Path, seed: int) -> None:

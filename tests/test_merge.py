@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.arrays import assert_same, bits
+from support.files import contents
 from support.process import Spent
 
 import ckptfmt
@@ -36,14 +37,6 @@ def save_part(prefix: Path, part: Any, full: Any, start: Any, name: str = "cut")
 def names_of(prefix: Path) -> list[str]:
     with ckptfmt.open(prefix) as reader:
         return list(reader)
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
 
 
 def all_bits(tensors: Any) -> dict[str, Any]:

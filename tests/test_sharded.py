@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.arrays import bits
+from support.files import contents
 from support.team import Shared, all_good, run_team
 
 import ckptfmt
@@ -35,14 +36,6 @@ from ckptfmt.saving.sharded import sharded_restore, sharded_save
 MESH = Mesh({"x": 2}, ["a", "b"])
 ROWS = Layout(["x", None], MESH)
 DEVICES = "ab"
-
-
-def files(directory: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(directory)): path.read_bytes()
-        for path in directory.rglob("*")
-        if path.is_file()
-    }
 
 
 def rows(whole: Any, rank: int) -> dict[str, Any]:
@@ -88,7 +81,7 @@ def test_bytes_are_those_of_save_v2(tmp_path: Path) -> None:
         ["", "", "", "4 6 0,2:-", "4 6 2,2:-"],
         [whole[:1], other, other, whole[:2], whole[2:]],
     )
-    assert files(tmp_path / "s") == files(tmp_path / "v")
+    assert contents(tmp_path / "s") == contents(tmp_path / "v")
 
 
 def test_replicas_are_spread(tmp_path: Path, seed: int) -> None:
@@ -115,7 +108,7 @@ def test_replicas_are_spread(tmp_path: Path, seed: int) -> None:
     assert sum(sizes) == sum(array.nbytes for array in whole.values())
     assert max(sizes) - min(sizes) <= largest
     save(tmp_path / "2" / "ck")
-    assert files(tmp_path / "1") == files(tmp_path / "2")
+    assert contents(tmp_path / "1") == contents(tmp_path / "2")
 
 
 def test_slices_of_two_processes_each(tmp_path: Path) -> None:
@@ -149,7 +142,7 @@ def test_slices_of_two_processes_each(tmp_path: Path) -> None:
 
 def test_a_process_with_nothing_to_write_writes_no_bundle(tmp_path: Path) -> None:
     all_good(save_team(tmp_path / "ck", lambda _: {"step": 7}, {}, 3))
-    assert sorted(files(tmp_path)) == ["ck.data-00000-of-00001", "ck.index"]
+    assert sorted(contents(tmp_path)) == ["ck.data-00000-of-00001", "ck.index"]
     assert ckptfmt.load(tmp_path / "ck")["step"] == 7
 
 
@@ -225,7 +218,7 @@ def test_arrays_go_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             return {name: rows(array, rank) for name, array in whole.items()}
 
         all_good(save_team(tmp_path / f"{size}" / "ck", give, layouts))
-        found.append(files(tmp_path / f"{size}"))
+        found.append(contents(tmp_path / f"{size}"))
     assert found[0] == found[1] == found[2]
 
 
@@ -310,7 +303,7 @@ GOOD = np.arange(4, dtype=np.float32).reshape(2, 2)
 def before(tmp_path: Path) -> dict[str, bytes]:
     """A checkpoint that must survive; the files of the directory."""
     ckptfmt.save(tmp_path / "ck", {"old": GOOD})
-    return files(tmp_path)
+    return contents(tmp_path)
 
 
 @pytest.mark.parametrize("bad", [0, 1, 2])
@@ -328,7 +321,7 @@ def test_a_process_that_fails(
     assert described(outcomes.pop(bad)) == (InvalidError, f"tensor 'own{bad}': {own}")
     told = f"tensor 'own{bad}': process {bad} of 3 failed: {own}"
     assert [described(error) for error in outcomes] == [(InvalidError, told)] * 2
-    assert files(tmp_path) == before
+    assert contents(tmp_path) == before
     assert not list(tmp_path.glob("*_temp_*"))
 
 
@@ -366,7 +359,7 @@ def test_other_failures_while_writing(
     assert described(outcomes[1 - bad]) == (kind, expected)
     if isinstance(error, OSError):
         assert outcomes[1 - bad].errno == error.errno
-    assert files(tmp_path) == before
+    assert contents(tmp_path) == before
     assert not list(tmp_path.glob("*_temp_*"))
 
 
@@ -385,7 +378,7 @@ def test_a_merge_that_fails(
     assert [type(error) for error in outcomes] == [CheckpointNotFoundError] * 2
     assert outcomes[1].message == f"process 0 of 2 failed: {outcomes[0].message}"
     assert outcomes[1].path == outcomes[0].path
-    assert files(tmp_path) == before
+    assert contents(tmp_path) == before
     assert not list(tmp_path.glob("*_temp_*"))
 
 
@@ -410,7 +403,7 @@ def test_a_process_that_is_gone(tmp_path: Path, before: dict[str, bytes]) -> Non
         sharded_save(tmp_path / "ck", {"w": rows(GOOD, team.rank)}, {"w": ROWS}, team)
 
     assert [described(error) for error in run_team(2, save)] == [(GoneError, "0"), (GoneError, "1")]
-    assert files(tmp_path) == before
+    assert contents(tmp_path) == before
 
 
 def disagreement(tmp_path: Path, given: list[dict[str, Any]], layouts: list[dict[str, Any]]) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from interop.values import KINDS
 from support.arrays import NAMES, NUMERIC, assert_same, bits, random_array
+from support.files import contents
 from support.process import Spent
 
 import ckptfmt
@@ -25,10 +26,6 @@ CHUNK = 262_144
 
 def listing(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def stored(prefix: Path, data: Any, dtype: Any = None) -> Any:

@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The files that there are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files in a folder and below, by their paths from it."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
