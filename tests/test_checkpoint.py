@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.background import PATIENCE, Gate
+from support.objects import Module
 
 import ckptfmt
 from ckptfmt.lifecycle.graph import OBJECT_GRAPH_KEY, ObjectGraph, decode_graph
@@ -23,12 +24,6 @@ from ckptfmt.saving.parallel import ParallelVariable
 from ckptfmt.saving.specs import SaveSpec
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-
-
-class Module(ckptfmt.Trackable):
-    def __init__(self, **attributes: Any) -> None:
-        for name, value in attributes.items():
-            setattr(self, name, value)
 
 
 class Table:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.objects import Module, Optimizer, State
 
 import ckptfmt
 from ckptfmt.errors import InvalidError, TensorNotFoundError
@@ -18,37 +19,6 @@ from ckptfmt.matching import MatchReport
 from ckptfmt.saving import registration
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-
-
-class Module(ckptfmt.Trackable):
-    def __init__(self, **items: Any) -> None:
-        for name, item in items.items():
-            setattr(self, name, item)
-
-
-class Optimizer(Module):
-    untracked = ("slots",)
-
-    def __init__(self, *slots: tuple[Any, str, Any]) -> None:
-        self.slots = list(slots)
-
-    def get_slot_names(self) -> list[str]:
-        return sorted({name for _, name, _ in self.slots})
-
-    def get_slot(self, variable: Any, name: str) -> Any:
-        found = (slot for owner, key, slot in self.slots if owner is variable and key == name)
-        return next(found, None)
-
-
-class State:
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def serialize(self) -> str:
-        return self.text
-
-    def deserialize(self, value: bytes) -> None:
-        self.text = value.decode()
 
 
 @pytest.fixture(params=["objects", "names"])

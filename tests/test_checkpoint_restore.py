@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.objects import Module, Optimizer
 
 import ckptfmt
 from ckptfmt.lifecycle.graph import (
@@ -29,26 +30,6 @@ from ckptfmt.lifecycle.restoring import Restoration
 from ckptfmt.saving.parallel import ParallelVariable
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-
-
-class Module(ckptfmt.Trackable):
-    def __init__(self, **attributes: Any) -> None:
-        for name, value in attributes.items():
-            setattr(self, name, value)
-
-
-class Optimizer(Module):
-    untracked = ("slots",)
-
-    def __init__(self, *slots: tuple[Any, str, Any]) -> None:
-        self.slots = list(slots)
-
-    def get_slot_names(self) -> list[str]:
-        return sorted({name for _, name, _ in self.slots})
-
-    def get_slot(self, variable: Any, name: str) -> Any:
-        found = (slot for owner, key, slot in self.slots if owner is variable and key == name)
-        return next(found, None)
 
 
 def text(content: bytes) -> Any:

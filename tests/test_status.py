@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.objects import Module
 
 import ckptfmt
 from ckptfmt.lifecycle.status import (
@@ -22,12 +23,6 @@ from ckptfmt.lifecycle.status import (
 from ckptfmt.matching import MatchReport
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
-
-
-class Module(ckptfmt.Trackable):
-    def __init__(self, **attributes: Any) -> None:
-        for name, value in attributes.items():
-            setattr(self, name, value)
 
 
 def written(tmp_path: Path, **objects: Any) -> str:

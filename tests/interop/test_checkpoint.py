@@ -26,6 +26,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from support.objects import Module, State
 
 import ckptfmt
 from ckptfmt.lifecycle.graph import OBJECT_GRAPH_KEY, decode_graph, encode_graph
@@ -53,17 +54,6 @@ ROUNDS = 40
 # ---- our side of tf_checkpoint.py ----------------------------------------------------------------
 
 
-class State:
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def serialize(self) -> str:
-        return self.text
-
-    def deserialize(self, value: bytes) -> None:
-        self.text = value.decode()
-
-
 class Optimizer(ckptfmt.Trackable):
     untracked = ("slots", "names")
 
@@ -81,10 +71,6 @@ class Optimizer(ckptfmt.Trackable):
 
     def get_slot(self, variable: Any, name: str) -> Any:
         return self.slots.get((id(variable), name))
-
-
-class Module(ckptfmt.Trackable):
-    pass
 
 
 class Builder:
