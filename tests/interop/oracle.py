@@ -44,6 +44,13 @@ def interpreter() -> str:
     return os.environ.get("CKPTFMT_TF_PYTHON", sys.executable)
 
 
+def environment() -> dict[str, str]:
+    """What TensorFlow runs with: nothing of ckptfmt on its path, nothing left in the sources."""
+    found = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    found.pop("PYTHONPATH", None)
+    return found
+
+
 def missing() -> str | None:
     """Why there is no oracle here; None if there is one."""
     probe = "import importlib.util, sys; sys.exit(importlib.util.find_spec('tensorflow') is None)"
@@ -237,14 +244,12 @@ class Oracle:
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None:
             worker = Path(__file__).with_name("tf_worker.py")
-            environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-            environment.pop("PYTHONPATH", None)
             self._process = subprocess.Popen(
                 [interpreter(), str(worker), str(self.memory_limit)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
-                env=environment,
+                env=environment(),
                 bufsize=0,
             )
             self.starts += 1

@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import subprocess
 import time
 import warnings
 from collections.abc import Iterator
@@ -20,49 +17,17 @@ import ckptfmt
 from ckptfmt.lifecycle.manager import CheckpointManager
 from ckptfmt.saving.options import CheckpointOptions
 
-from .oracle import interpreter
+from .workers import Worker
 
 GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 HOUR = 3600.0
 
 
-class Theirs:
-    """TensorFlow's manager, in a process of its own."""
-
-    def __init__(self) -> None:
-        worker = Path(__file__).with_name("tf_manager.py")
-        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-        environment.pop("PYTHONPATH", None)
-        self.process = subprocess.Popen(
-            [interpreter(), str(worker)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-            text=True,
-        )
-
-    def __call__(self, op: str, now: float, **arguments: Any) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps({"op": op, "now": now, **arguments}) + "\n")
-        self.process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
-        return answer
-
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.close()
-        self.process.wait(60)
-        self.process.stdout.close()
-
-
 @pytest.fixture(scope="module")
-def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Theirs]:
-    worker = Theirs()
-    worker("manager", 1.0, directory=str(tmp_path_factory.mktemp("graph")), max_to_keep=1)
-    worker("save", 2.0, value=1.0)
+def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    worker = Worker("tf_manager.py")
+    worker("manager", now=1.0, directory=str(tmp_path_factory.mktemp("graph")), max_to_keep=1)
+    worker("save", now=2.0, value=1.0)
     yield worker
     worker.close()
 
@@ -70,10 +35,10 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Theirs]:
 class Ours(Checkpoint):
     """A checkpoint with the object graph that TensorFlow asks for."""
 
-    def __init__(self, theirs: Theirs) -> None:
+    def __init__(self, theirs: Worker) -> None:
         super().__init__(0.0)
         if not hasattr(theirs, "graph"):
-            found = theirs("restore", 3.0)["latest"]
+            found = theirs("restore", now=3.0)["latest"]
             theirs.graph = ckptfmt.load(found)[GRAPH]  # type: ignore[attr-defined]
         self.graph = theirs.graph  # type: ignore[attr-defined]
 
@@ -114,23 +79,25 @@ def same_state(directory: Path, answer: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("first", ["theirs", "ours"])
 def test_one_directory_back_and_forth(
-    tmp_path: Path, theirs: Theirs, clock: Clock, first: str
+    tmp_path: Path, theirs: Worker, clock: Clock, first: str
 ) -> None:
     checkpoint = Ours(theirs)
-    theirs("manager", clock.later(1), directory=str(tmp_path / "none"), max_to_keep=3, fresh=True)
+    theirs(
+        "manager", now=clock.later(1), directory=str(tmp_path / "none"), max_to_keep=3, fresh=True
+    )
     count = 0
     for turn in range(6):
         if (turn % 2 == 0) == (first == "theirs"):
             answer = theirs(
-                "manager", clock.later(60), directory=str(tmp_path), max_to_keep=3, fresh=True
+                "manager", now=clock.later(60), directory=str(tmp_path), max_to_keep=3, fresh=True
             )
             expected = answer["checkpoints"]
             if count:
-                answer = theirs("restore", clock.now)
+                answer = theirs("restore", now=clock.now)
                 assert (answer["value"], answer["counter"]) == (10.0 * count, count)
             for _ in range(2):
                 count += 1
-                answer = theirs("save", clock.later(60), value=10.0 * count)
+                answer = theirs("save", now=clock.later(60), value=10.0 * count)
             managed, latest = answer["checkpoints"], answer["latest"]
         else:
             checkpoint = Ours(theirs)
@@ -146,7 +113,7 @@ def test_one_directory_back_and_forth(
                 clock.later(60)
                 manager.save()
             managed, latest = manager.checkpoints, manager.latest_checkpoint
-            answer = theirs("manager", clock.now, directory=str(tmp_path), max_to_keep=3)
+            answer = theirs("manager", now=clock.now, directory=str(tmp_path), max_to_keep=3)
         newest = [f"ckpt-{n}" for n in range(max(1, count - 2), count + 1)]
         assert number_names(expected) == [f"ckpt-{n}" for n in range(max(1, count - 4), count - 1)]
         assert number_names(managed) == newest
@@ -163,7 +130,7 @@ def test_one_directory_back_and_forth(
 class Pair:
     """The same done to a manager of each kind, each in its directory, by one clock."""
 
-    def __init__(self, path: Path, theirs: Theirs, clock: Clock, chance: random.Random) -> None:
+    def __init__(self, path: Path, theirs: Worker, clock: Clock, chance: random.Random) -> None:
         self.theirs, self.clock, self.chance = theirs, clock, chance
         self.there, self.here = path / "theirs", path / "ours"
         for directory in (self.there, self.here):
@@ -178,7 +145,7 @@ class Pair:
             "checkpoint_name": self.chance.choice(["ckpt", "ckpt", "model"]),
         }
         self.answer = self.theirs(
-            "manager", self.clock.now, directory=str(self.there), fresh=fresh, **arguments
+            "manager", now=self.clock.now, directory=str(self.there), fresh=fresh, **arguments
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of the clock
@@ -188,12 +155,12 @@ class Pair:
 
     def save(self) -> None:
         number = self.chance.choice([None, None, None, self.chance.randrange(4)])
-        self.answer = self.theirs("save", self.clock.now, value=1.0, number=number)
+        self.answer = self.theirs("save", now=self.clock.now, value=1.0, number=number)
         self.manager.save(number)
 
     def foreign(self) -> None:
         name = self.chance.choice(["ckpt", "other"])
-        self.answer = self.theirs("foreign", self.clock.now, name=name)
+        self.answer = self.theirs("foreign", now=self.clock.now, name=name)
         self.checkpoint.save(self.here / name)
 
     def step(self) -> str:
@@ -218,7 +185,7 @@ class Pair:
             assert (self.here / "checkpoint").read_bytes() == state.read_bytes()
 
 
-def test_the_same_decisions(tmp_path: Path, theirs: Theirs, clock: Clock, seed: int) -> None:
+def test_the_same_decisions(tmp_path: Path, theirs: Worker, clock: Clock, seed: int) -> None:
     """Random schedules of saves, restarts with other settings, saves without a manager, and a clock
     that goes back now and then: the state files are equal byte for byte after every step."""
     chance = random.Random(seed)

@@ -14,7 +14,7 @@ from support.trees import assert_same_tree
 
 import ckptfmt
 
-from .trees import ask
+from .workers import ask
 
 Named = tuple[Path, dict[str, np.ndarray]]
 

@@ -12,7 +12,7 @@ import pytest
 import ckptfmt
 from ckptfmt.saving import registration
 
-from .trees import ask
+from .workers import ask
 
 ASSERTIONS = ["assert_consumed", "assert_existing_objects_matched", "assert_nontrivial_match"]
 

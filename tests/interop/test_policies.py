@@ -8,14 +8,11 @@ end, or drops what has no elements, ours must keep every tensor.
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import os
 import random
-import subprocess
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,32 +24,15 @@ from ckptfmt.saving.specs import SaveSpec
 
 from . import values
 from .generate import seed_from_environment
-from .oracle import interpreter
+from .workers import ask
 
 SETS = int(os.environ.get("CKPTFMT_TEST_PARTITIONS", "600"))
 DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 # One to sixteen bytes an element.
 CODES = (1, 2, 3, 4, 5, 6, 8, 9, 10, 14, 17, 18, 19, 22, 23)
-SECONDS = 400
 
 Case = dict[str, Any]
-
-
-def asked(partitions: Sequence[Case], devices: Sequence[str]) -> dict[str, Any]:
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    environment.pop("PYTHONPATH", None)
-    worker = Path(__file__).with_name("tf_policies.py")
-    found = subprocess.run(
-        [interpreter(), str(worker)],
-        input=json.dumps({"partitions": partitions, "devices": devices}).encode(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=environment,
-        timeout=SECONDS,
-        check=True,
-    )
-    return json.loads(found.stdout)
 
 
 # ---- sets of tensors -----------------------------------------------------------------------------
@@ -211,7 +191,8 @@ def answers() -> tuple[list[Case], dict[str, Any]]:
     rng = random.Random(seed)
     cases = [{"max_shard_size": size, "tensors": tensors} for size, tensors in KNOWN]
     cases += [random_set(rng) for _ in range(SETS)]
-    return cases, asked(cases, DEVICES)
+    question = {"partitions": cases, "devices": DEVICES}
+    return cases, ask("tf_policies.py", question=question)
 
 
 def test_partitions(answers: tuple[list[Case], dict[str, Any]]) -> None:

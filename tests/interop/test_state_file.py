@@ -8,11 +8,9 @@ is to ckptfmt as any other damaged one, where TensorFlow's UnicodeDecodeError go
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
-import subprocess
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -25,29 +23,16 @@ from ckptfmt import tf
 from ckptfmt.checkpoint_state import CheckpointState, format_state, parse_state
 
 from .generate import seed_from_environment
-from .oracle import interpreter
+from .workers import ask
 
 STATES = int(os.environ.get("CKPTFMT_TEST_STATES", "500"))
 DAMAGES = 6000
-SECONDS = 400
 
 Question = dict[str, Any]
 
 
 def asked(questions: list[Question]) -> list[dict[str, Any]]:
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    environment.pop("PYTHONPATH", None)
-    worker = Path(__file__).with_name("tf_state.py")
-    found = subprocess.run(
-        [interpreter(), str(worker)],
-        input=json.dumps(questions).encode(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=environment,
-        timeout=SECONDS,
-        check=True,
-    )
-    answers: list[dict[str, Any]] = json.loads(found.stdout)
+    answers: list[dict[str, Any]] = ask("tf_state.py", question=questions)
     assert len(answers) == len(questions)
     return answers
 

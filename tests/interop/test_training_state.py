@@ -4,9 +4,6 @@ what the other backed up, in the same directories."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,46 +16,14 @@ import ckptfmt
 from ckptfmt.lifecycle.training_state import TrainingState
 from ckptfmt.saving.options import CheckpointOptions
 
-from .oracle import interpreter
+from .workers import Worker
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
-class Theirs:
-    """Their class, in a process of its own."""
-
-    def __init__(self) -> None:
-        worker = Path(__file__).with_name("tf_training_state.py")
-        environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-        environment.pop("PYTHONPATH", None)
-        self.process = subprocess.Popen(
-            [interpreter(), str(worker)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment,
-            text=True,
-        )
-
-    def __call__(self, op: str, **arguments: Any) -> dict[str, Any]:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps({"op": op, **arguments}) + "\n")
-        self.process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
-        return answer
-
-    def close(self) -> None:
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.close()
-        self.process.wait(60)
-        self.process.stdout.close()
-
-
 @pytest.fixture(scope="module")
-def theirs() -> Iterator[Theirs]:
-    worker = Theirs()
+def theirs() -> Iterator[Worker]:
+    worker = Worker("tf_training_state.py")
     yield worker
     worker.close()
 
@@ -90,7 +55,7 @@ def backup(number: int) -> list[str]:
 
 
 @pytest.mark.parametrize("verify", ["auto", "full"])
-def test_ours_goes_on_from_theirs(tmp_path: Path, theirs: Theirs, verify: str) -> None:
+def test_ours_goes_on_from_theirs(tmp_path: Path, theirs: Worker, verify: str) -> None:
     theirs("make", directory=str(tmp_path))
     for epoch in range(4):
         theirs("back_up", value=2.0 * epoch, steps=epoch, epoch=epoch)
@@ -108,7 +73,7 @@ def test_ours_goes_on_from_theirs(tmp_path: Path, theirs: Theirs, verify: str) -
 
 
 @pytest.mark.parametrize("level", ["v2", "v2+"])
-def test_theirs_goes_on_from_ours(tmp_path: Path, theirs: Theirs, level: str) -> None:
+def test_theirs_goes_on_from_ours(tmp_path: Path, theirs: Worker, level: str) -> None:
     ours = Ours(tmp_path, level)
     for epoch in range(4):
         ours.back_up(2.0 * epoch, epoch, epoch)
@@ -122,7 +87,7 @@ def test_theirs_goes_on_from_ours(tmp_path: Path, theirs: Theirs, level: str) ->
     assert files(tmp_path) == []
 
 
-def test_back_and_forth(tmp_path: Path, theirs: Theirs) -> None:
+def test_back_and_forth(tmp_path: Path, theirs: Worker) -> None:
     for number in range(1, 9):
         ours = Ours(tmp_path)
         theirs("make", directory=str(tmp_path))
@@ -140,7 +105,7 @@ def test_back_and_forth(tmp_path: Path, theirs: Theirs) -> None:
         assert ckptfmt.verify(tmp_path / "chief" / f"ckpt-{number}").ok
 
 
-def test_theirs_knows_of_no_batches(tmp_path: Path, theirs: Theirs) -> None:
+def test_theirs_knows_of_no_batches(tmp_path: Path, theirs: Worker) -> None:
     """The position within an epoch is left alone; to it the epoch is over."""
     ours = Ours(tmp_path)
     ours.back_up(1.0, 1, 6, batch=2)
@@ -152,7 +117,7 @@ def test_theirs_knows_of_no_batches(tmp_path: Path, theirs: Theirs) -> None:
     assert again.epoch == 6
 
 
-def test_the_same_keys(tmp_path: Path, theirs: Theirs) -> None:
+def test_the_same_keys(tmp_path: Path, theirs: Worker) -> None:
     theirs("make", directory=str(tmp_path / "theirs"))
     theirs("back_up", value=1.0, steps=2, epoch=3)
     Ours(tmp_path / "ours").back_up(1.0, 2, 3)
@@ -170,7 +135,7 @@ def test_the_same_keys(tmp_path: Path, theirs: Theirs) -> None:
             )
 
 
-def test_other_workers_use_the_same_directories(tmp_path: Path, theirs: Theirs) -> None:
+def test_other_workers_use_the_same_directories(tmp_path: Path, theirs: Worker) -> None:
     theirs("make", directory=str(tmp_path))
     theirs("back_up", value=1.0, steps=2, epoch=3)
     answer = theirs("make", directory=str(tmp_path), task=2)

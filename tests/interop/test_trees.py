@@ -17,7 +17,8 @@ from ckptfmt.lifecycle.tree_nodes import TreeNode
 from ckptfmt.lifecycle.trees import load_tree, save_tree
 
 from .generate import seed_from_environment
-from .trees import Nodes, Ours, ask, ask_about, random_tree
+from .trees import Nodes, Ours, ask_about, random_tree
+from .workers import ask
 
 COUNT = 60
 MODELS = [

@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +12,11 @@ import numpy as np
 
 from ckptfmt.lifecycle.tree_nodes import Slot, TreeNode
 
-from .oracle import interpreter
+from .workers import ask
 
-SECONDS = 400
 Nodes = list[dict[str, Any]]
 NAMES = ["a", "b.c", "d/e", "kernel", "0", "1", "ä", "x" * 30, "S.S", "_v"]
 MODULE_NAMES = ["a", "b", "kernel", "zeta", "_v", "ä"]
-
-
-def ask(worker: str, command: str, folder: Path) -> Any:
-    """What a worker of this folder printed, as JSON."""
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
-    environment.pop("PYTHONPATH", None)
-    found = subprocess.run(
-        [interpreter(), str(Path(__file__).with_name(worker)), command, str(folder)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=environment,
-        timeout=SECONDS,
-        check=True,
-    )
-    return json.loads(found.stdout)
 
 
 def ask_about(trees: dict[str, Nodes], command: str, folder: Path) -> Any:

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs of this folder, run by the Python that has TensorFlow, which answer in JSON."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from .oracle import environment, interpreter
+
+SECONDS = 400
+
+
+def command(worker: str, *arguments: str | Path) -> list[str]:
+    """What runs a program of this folder."""
+    program = str(Path(__file__).with_name(worker))
+    return [interpreter(), program, *map(str, arguments)]
+
+
+def ask(worker: str, *arguments: str | Path, question: Any = None) -> Any:
+    """What a program printed that was given these arguments, and the question on its input."""
+    found = subprocess.run(
+        command(worker, *arguments),
+        input=json.dumps(question).encode(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment(),
+        timeout=SECONDS,
+        check=True,
+    )
+    return json.loads(found.stdout)
+
+
+class Worker:
+    """A program that goes on: it is told what to do in a line, and answers in one."""
+
+    def __init__(self, worker: str) -> None:
+        self.process = subprocess.Popen(
+            command(worker),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment(),
+            text=True,
+        )
+
+    def __call__(self, op: str, **arguments: Any) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps({"op": op, **arguments}) + "\n")
+        self.process.stdin.flush()
+        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return answer
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.wait(60)
+        self.process.stdout.close()
