@@ -7,7 +7,7 @@ import math
 import mmap
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from ckptfmt.errors import CorruptError, InvalidError
 from ckptfmt.line import MODULE_LINE
 from ckptfmt.locate import locate, path_text
 from ckptfmt.merge import merge
+from ckptfmt.progress import Progress
 from ckptfmt.reader import Reader
 from ckptfmt.saving.temporary import TemporaryDirectory
 from ckptfmt.tensor import TensorHandle
@@ -30,7 +31,6 @@ from ckptfmt.writer import Writer, check_options
 __all__ = ["convert"]
 
 Path = str | bytes | os.PathLike[Any]
-Progress = Callable[[int, int], object]
 
 # Bytes of arrays that are held before they are written.
 BATCH_BYTES = 64 << 20

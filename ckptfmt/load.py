@@ -18,6 +18,7 @@ from ckptfmt import reader as reading
 from ckptfmt.arguments import check_progress, check_sized, listed
 from ckptfmt.compression.fetching import fetch
 from ckptfmt.errors import InvalidError, about
+from ckptfmt.progress import Meter, Progress
 from ckptfmt.reader import Reader
 from ckptfmt.selecting import (
     Filter,
@@ -33,7 +34,6 @@ from ckptfmt.tensor import TensorHandle
 __all__ = ["load", "restore_v2"]
 
 Path = str | bytes | os.PathLike[Any]
-Progress = Callable[[int, int], object]
 
 OBJECT = np.dtype(object)
 # Arrays up to this size share one piece of memory: a tensor of a few bytes costs no allocation of
@@ -324,7 +324,7 @@ class Batch:
         if progress is not None:
             for position in np.flatnonzero(itemsizes == 0).tolist():
                 sizes[position] = min(self.handle(position).nbytes, 1 << 62)
-        meter = _Meter(progress, sum(sizes.tolist()) if progress is not None else 0)
+        meter = Meter(progress, sum(sizes.tolist()) if progress is not None else 0)
         self._read_direct(np.flatnonzero(direct), sizes, destinations, meter)
         for position in others:
             array = self.handle(position).read_box(self.boxes.get(position), shapes[position], None)
@@ -340,7 +340,7 @@ class Batch:
         positions: NDArray[np.int64],
         sizes: NDArray[np.int64],
         destinations: NDArray[np.int64],
-        meter: _Meter,
+        meter: Meter,
     ) -> None:
         requests = np.zeros(len(positions), _core.REQUEST)
         requests["row"] = np.array(self.rows, np.int64)[positions]
@@ -363,20 +363,6 @@ class Batch:
             fetch(self.reader._handle, self.selection, chosen, mode)
             meter.add(int(ends[last - 1]) - done)
             first, done = last, int(ends[last - 1])
-
-
-@dataclass(slots=True)
-class _Meter:
-    """Tells whoever watches how far it is."""
-
-    progress: Progress | None
-    total: int
-    done: int = 0
-
-    def add(self, size: int) -> None:
-        self.done += size
-        if self.progress is not None:
-            self.progress(self.done, self.total)
 
 
 def _aligned(size: int) -> NDArray[np.uint8]:

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from ckptfmt import reader as reading
 from ckptfmt.arguments import check_progress
 from ckptfmt.errors import CkptfmtError, InvalidError, TensorNotFoundError, printable
-from ckptfmt.load import Batch, Path, Progress, batch_of, can_cast, casts_of, check_used
+from ckptfmt.load import Batch, Path, batch_of, can_cast, casts_of, check_used
+from ckptfmt.progress import Progress
 from ckptfmt.selecting import (
     Filter,
     Rename,

@@ -12,7 +12,6 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
@@ -27,11 +26,11 @@ from ckptfmt.errors import InvalidError, about
 from ckptfmt.incremental import CompactionLimits
 from ckptfmt.line import MODULE_LINE
 from ckptfmt.locate import path_text
+from ckptfmt.progress import Meter, Progress
 
 __all__ = ["Writer", "save", "save_v2"]
 
 Path = str | bytes | os.PathLike[Any]
-Progress = Callable[[int, int], object]
 
 CHUNK_SIZE = 256 << 10
 # Bytes of one crossing into C: many keep its threads busy, few let Ctrl-C and progress through.
@@ -383,7 +382,7 @@ def write_sources(
 ) -> None:
     limits = incremental.check_limits(compaction)
     sizes = np.array(sources.sizes, np.int64)
-    meter = _Meter(progress, sum(sources.sizes))
+    meter = Meter(progress, sum(sources.sizes))
     most = BATCH_BYTES if progress is None else WATCHED_BATCH_BYTES
     if base is None:
         with Writer(prefix, **options) as writer:
@@ -410,20 +409,6 @@ def write_sources(
                     None,
                 )
                 meter.add(int(told[batch].sum()))
-
-
-@dataclass(slots=True)
-class _Meter:
-    """Tells whoever watches how far it is."""
-
-    progress: Progress | None
-    total: int
-    done: int = 0
-
-    def add(self, size: int) -> None:
-        self.done += size
-        if self.progress is not None:
-            self.progress(self.done, self.total)
 
 
 def set_spec(sources: Sources, spec: str | bytes) -> None:

@@ -40,6 +40,7 @@ from ckptfmt.lifecycle.tree_nodes import VARIANTS, TreeNode, is_variants, leaf_n
 from ckptfmt.line import SaveFuture
 from ckptfmt.load import Batch, casts_of, check_used, select_batch
 from ckptfmt.locate import path_text
+from ckptfmt.progress import Progress
 from ckptfmt.reader import Reader
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.options import CheckpointOptions
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
 __all__ = ["TreeNode", "load_tree", "save_tree"]
 
 Path = str | bytes | os.PathLike[Any]
-Progress = Callable[[int, int], object]
 
 # Up to this many tensors are looked up one by one.
 LOOKUPS_MAX = 64

@@ -18,6 +18,7 @@ from ckptfmt.arguments import check_progress
 from ckptfmt.incremental import CompactionLimits, check_limits
 from ckptfmt.line import MODULE_LINE, SaveFuture, Work, wait_for_saves
 from ckptfmt.locate import path_text
+from ckptfmt.progress import Progress
 from ckptfmt.saving.snapshot import Snapshot, arena_size, limit_arena, release_arena
 
 __all__ = [
@@ -42,7 +43,7 @@ def save_async(
     durability: str = "full",
     base: Path | None = None,
     compaction: CompactionLimits | None = None,
-    progress: writing.Progress | None = None,
+    progress: Progress | None = None,
     compression: str | None = None,
 ) -> SaveFuture:
     """Saves as `save`, with the same bytes, but returns when all arrays are copied: what becomes of
