@@ -10,7 +10,7 @@ from typing import Any
 
 from ckptfmt import errors
 from ckptfmt._ckptfmt import ffi
-from ckptfmt._core.border import check, new_error
+from ckptfmt._core.border import check, new_error, path_bytes
 from ckptfmt._core.library import limits_of
 
 
@@ -138,9 +138,19 @@ def own(pointer: Any, free: Callable[[Any], None]) -> Any:
     return ffi.gc(pointer, free_here)
 
 
-def open_options(limits: Mapping[str, int] | None, follow_symlinks: bool) -> tuple[Any, Any]:
-    """The options, and the limits that they point to."""
-    values = limits_of(limits)
-    return ffi.new(
+def open_checkpoint(
+    kind: str,
+    functions: tuple[Callable[..., int], Callable[[Any], None]],
+    prefix: str,
+    limits: Mapping[str, int] | None,
+    follow_symlinks: bool,
+) -> Any:
+    """What the first of these functions opens, a `kind`, for the second to close."""
+    raw, values = path_bytes(prefix), limits_of(limits)
+    options = ffi.new(
         "ckptfmt_open_options *", {"limits": values, "follow_symlinks": bool(follow_symlinks)}
-    ), values
+    )
+    out, error = ffi.new(f"{kind} **"), new_error()
+    opening, closing = functions
+    check(opening(raw, options, out, error), error, prefix)
+    return own(out[0], closing)

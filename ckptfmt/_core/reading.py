@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ckptfmt._ckptfmt import ffi, lib
 from ckptfmt._core.border import check, new_error, path_bytes
 from ckptfmt._core.columns import CHUNK_RUN, FRAME, REGION, ROW, SLICE_ROW, array_at
-from ckptfmt._core.handles import SharedHandle, call, open_options, own
+from ckptfmt._core.handles import SharedHandle, call, open_checkpoint
 from ckptfmt._core.library import fields_of
 
 
@@ -143,11 +143,9 @@ class ReaderHandle(SharedHandle):
     def __init__(
         self, prefix: str, limits: Mapping[str, int] | None, follow_symlinks: bool
     ) -> None:
-        raw = path_bytes(prefix)
-        options, _owned = open_options(limits, follow_symlinks)
-        out, error = ffi.new("ckptfmt_reader **"), new_error()
-        check(lib.ckptfmt_reader_open(raw, options, out, error), error, prefix)
-        super().__init__(own(out[0], lib.ckptfmt_reader_close), "checkpoint")
+        functions = lib.ckptfmt_reader_open, lib.ckptfmt_reader_close
+        pointer = open_checkpoint("ckptfmt_reader", functions, prefix, limits, follow_symlinks)
+        super().__init__(pointer, "checkpoint")
         self.path = prefix
 
     def header(self) -> dict[str, int]:

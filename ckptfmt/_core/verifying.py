@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from ckptfmt._ckptfmt import ffi, lib
-from ckptfmt._core.border import check, error_of, new_error, path_bytes
-from ckptfmt._core.handles import ExclusiveHandle, call, open_options, own
+from ckptfmt._core.border import error_of
+from ckptfmt._core.handles import ExclusiveHandle, call, open_checkpoint
 from ckptfmt._core.library import fields_of
 
 
@@ -27,11 +27,9 @@ class VerifierHandle(ExclusiveHandle):
     def __init__(
         self, prefix: str, limits: Mapping[str, int] | None, follow_symlinks: bool
     ) -> None:
-        raw = path_bytes(prefix)
-        options, _owned = open_options(limits, follow_symlinks)
-        out, error = ffi.new("ckptfmt_verifier **"), new_error()
-        check(lib.ckptfmt_verifier_open(raw, options, out, error), error, prefix)
-        super().__init__(own(out[0], lib.ckptfmt_verifier_close), "verifier")
+        functions = lib.ckptfmt_verifier_open, lib.ckptfmt_verifier_close
+        pointer = open_checkpoint("ckptfmt_verifier", functions, prefix, limits, follow_symlinks)
+        super().__init__(pointer, "verifier")
         self.path = prefix
 
     def step(self, byte_budget: int) -> dict[str, int]:
