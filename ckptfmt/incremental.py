@@ -16,7 +16,6 @@ import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -110,12 +109,7 @@ class Base:
     def __enter__(self) -> Base:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_exc: object) -> None:
         self._reader.close()
 
     def compare(self, *, plain: bool, tell: Callable[[int], None]) -> NDArray[np.bool_]:
