@@ -381,7 +381,7 @@ def main() -> None:
     parser.add_argument("--folder", help="where to save; default: that of temporary files")
     parser.add_argument("--tensorflow", help="not used: TensorFlow does not compress")
     given = parser.parse_args()
-    coding.threads = lambda: given.threads  # type: ignore[assignment]
+    coding.THREADS_MAX = given.threads
     real = real_weights(given.weights) if given.weights else None
     data = kinds(given.mib << 20, real)
     if given.kinds:

@@ -26,7 +26,7 @@ from ckptfmt import reader as reading
 from ckptfmt.arguments import wrong
 from ckptfmt.arrays import Columns, batches
 from ckptfmt.errors import InvalidError, StorageError
-from ckptfmt.threads import Stop, share
+from ckptfmt.threads import Stop, share, thread_count
 
 __all__ = ["CompactionLimits"]
 
@@ -140,8 +140,7 @@ class Base:
             if threading.current_thread() is caller:
                 told = self._tell(tell, int(sizes[same].sum()), told)
 
-        threads = min(len(os.sched_getaffinity(0)), THREADS_MAX)
-        share(len(work), compare, threads, "ckptfmt-compare", Stop())
+        share(len(work), compare, thread_count(THREADS_MAX), "ckptfmt-compare", Stop())
         self._tell(tell, int(sizes[same].sum()), told)
         self._positions, self._rows = positions[same], rows[same]
         return self._of_sources(self._positions)

@@ -5,10 +5,11 @@ interpreter exits, which is when a background save may still be writing."""
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable
 
-__all__ = ["Stop", "StoppedError", "share"]
+__all__ = ["Stop", "StoppedError", "share", "thread_count"]
 
 
 class StoppedError(Exception):
@@ -23,6 +24,11 @@ class Stop:
     """
 
     asked = False
+
+
+def thread_count(most: int) -> int:
+    """As many threads as there are processors for this process, up to `most`."""
+    return min(len(os.sched_getaffinity(0)), most)
 
 
 def share(count: int, work: Callable[[int], None], threads_max: int, name: str, stop: Stop) -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-__all__ = ["THREADS_MAX", "compress", "decompress", "threads"]
+__all__ = ["THREADS_MAX", "compress", "decompress"]
 
 # More threads than this wait for memory rather than work.
 THREADS_MAX = 16
@@ -24,11 +23,6 @@ _MANY = {"buffer_types", "multi_compress_to_buffer", "multi_decompress_to_buffer
 )
 # Coders belong to one thread at a time.
 _mine = threading.local()
-
-
-def threads() -> int:
-    """How many threads share the work."""
-    return min(len(os.sched_getaffinity(0)), THREADS_MAX)
 
 
 def _parameters(effort: int) -> zstandard.ZstdCompressionParameters:

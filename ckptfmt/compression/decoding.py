@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ckptfmt import _core, dtypes
 from ckptfmt.compression import coding
-from ckptfmt.threads import Stop, share
+from ckptfmt.threads import Stop, share, thread_count
 
 __all__ = ["check", "finish", "read_runs", "read_strings"]
 
@@ -136,7 +136,7 @@ def _work_off(
     def work(number: int) -> None:
         _serve(handle, selection, jobs[number], verify)
 
-    share(len(jobs), work, coding.threads(), "ckptfmt-decode", Stop())
+    share(len(jobs), work, thread_count(coding.THREADS_MAX), "ckptfmt-decode", Stop())
 
 
 def _staging(size: int) -> NDArray[np.uint8]:

@@ -15,7 +15,7 @@ from ckptfmt import _core, names
 from ckptfmt.compression import coding
 from ckptfmt.compression.choosing import RAW, Choice, choose, efforts_of
 from ckptfmt.compression.settings import Compression
-from ckptfmt.threads import Stop, share
+from ckptfmt.threads import Stop, share, thread_count
 
 __all__ = ["add"]
 
@@ -229,7 +229,7 @@ class _Adding:
 
     @staticmethod
     def _share(count: int, work: Callable[[int], None]) -> None:
-        share(count, work, coding.threads(), "ckptfmt-encode", Stop())
+        share(count, work, thread_count(coding.THREADS_MAX), "ckptfmt-encode", Stop())
 
 
 def _raw_bytes(value: _Value) -> NDArray[np.uint8]:

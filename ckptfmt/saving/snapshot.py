@@ -21,6 +21,7 @@ from ckptfmt._core import SOURCE, Memory
 from ckptfmt.arguments import wrong
 from ckptfmt.arrays import Sources
 from ckptfmt.errors import InvalidError
+from ckptfmt.threads import thread_count
 
 __all__ = ["Copied", "Snapshot", "arena_size", "limit_arena", "release_arena"]
 
@@ -72,7 +73,7 @@ class _Arena:
                 f"a copy of {size} bytes does not fit the memory: {available} is left"
             )
         try:
-            return Memory(size, _threads())
+            return Memory(size, thread_count(THREADS_MAX))
         except MemoryError:
             raise MemoryError(f"there is no memory for a copy of {size} bytes") from None
 
@@ -144,7 +145,7 @@ class Snapshot:
         self._memory = _arena.take(size) if size else None
         if self._memory is not None:
             try:
-                self._memory.copy(whole, _threads())
+                self._memory.copy(whole, thread_count(THREADS_MAX))
             except BaseException:
                 self.__exit__()
                 raise
@@ -184,10 +185,6 @@ class Snapshot:
                 at = addresses[row] - self._memory.address
                 found.append(np.ndarray(array.shape, dtype, self._memory.bytes, at))
         return found
-
-
-def _threads() -> int:
-    return min(len(os.sched_getaffinity(0)), THREADS_MAX)
 
 
 def _available() -> int | None:
