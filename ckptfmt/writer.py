@@ -52,7 +52,7 @@ class Writer:
     Args:
         prefix: the checkpoint's prefix, taken literally; missing directories are made.
         metadata: named texts, finite numbers, bools and lists of these and of lists, to store with
-            it as a JSON object (read back as `Reader.metadata`); needs level "v2+".
+            it as a JSON object (read back as `Reader.metadata`); level "v2" has no place for it.
         level: "v2" for exactly what TensorFlow writes, "v2+" for checksums of chunks as well, which
             TensorFlow skips, "ckptfmt" for compressed values, which TensorFlow refuses.
         alignment: bytes; every tensor starts at a multiple, and the data file's size is one.
@@ -474,12 +474,14 @@ def check_options(
     if alignment is None:
         alignment = 1 if level == "v2" else 64
     try:
-        alignment = operator.index(alignment)
+        size = operator.index(alignment)
     except TypeError:
-        raise wrong("alignment", "a whole number of bytes", alignment) from None
-    if not 1 <= alignment < 2**63:
+        size = None
+    if size is None or isinstance(alignment, bool):
+        raise wrong("alignment", "a whole number of bytes", alignment)
+    if not 1 <= size < 2**63:
         raise InvalidError(f"alignment {alignment} is not a positive number of bytes")
-    return alignment, _metadata_json(metadata, level), packing
+    return size, _metadata_json(metadata, level), packing
 
 
 def _metadata_json(metadata: Mapping[str, Any] | None, level: str) -> bytes | None:

@@ -147,6 +147,10 @@ CASES: dict[str, tuple[Call, str]] = {
         lambda p: written(p, len, alignment=64.0),
         "alignment is a whole number of bytes, not float",
     ),
+    "writer alignment that is a truth": (
+        lambda p: written(p, len, alignment=True),
+        "alignment is a whole number of bytes, not bool",
+    ),
     "writer metadata": (
         lambda p: written(p, len, metadata=[("step", 1)]),
         "metadata is a JSON object, not list",

@@ -65,7 +65,7 @@ def save_async(
         A future: its `result()` is the prefix, once the checkpoint is in place.
 
     Raises:
-        InvalidError, UnsupportedError: as in `save`; nothing is written then.
+        InvalidError: as in `save`; nothing is written then.
         MemoryError: there is no memory for the copies; nothing is written then.
         What ended an earlier background save of the functions of this module, if nobody has asked
             its future. What ends this one is in its future.

@@ -4,16 +4,14 @@
 from __future__ import annotations
 
 import inspect
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ckptfmt import _core
-from ckptfmt.arguments import check_choice, wrong
-from ckptfmt.compression import compression_of
+from ckptfmt.arguments import wrong
 from ckptfmt.errors import InvalidError
 from ckptfmt.saving.sharding import ShardingCallback
+from ckptfmt.writer import check_options
 
 __all__ = ["CheckpointOptions"]
 
@@ -38,9 +36,9 @@ class CheckpointOptions:
             TensorFlow does.
         alignment: bytes; every tensor of a data file starts at a multiple. None is 64, for level
             "v2" 1.
-        durability: "full" (synced), "rename" (atomic for other processes) or "none".
+        durability: as in Writer: "full", "rename" or "none".
         level: "v2" for exactly what TensorFlow writes, "v2+" for checksums of chunks as well,
-            "ckptfmt" for compressed tensors, which TensorFlow refuses.
+            "ckptfmt" for compressed values, which TensorFlow refuses.
         compression: None, "zstd" or "zstd:3", as in Writer.
         enable_async: whether a save returns a SaveFuture as soon as everything is copied, and goes
             on in the background.
@@ -98,14 +96,12 @@ class CheckpointOptions:
         device = _one("io_device", io_device, experimental_io_device)
         if device is not None and not isinstance(device, str):
             raise wrong("io_device", "a device's name, a str", device)
-        check_choice("level", level, ("v2", "v2+", "ckptfmt"))
-        compression_of(compression, level)
-        check_choice("durability", durability, _core.DURABILITY)
+        size, _, _ = check_options(None, level, alignment, durability, compression)
         written = _one("write_callbacks", write_callbacks, experimental_write_callbacks)
         values = {
             "sharding_callback": policy,
             "io_device": device,
-            "alignment": _alignment(alignment),
+            "alignment": None if alignment is None else size,
             "durability": durability,
             "level": level,
             "compression": compression,
@@ -165,20 +161,6 @@ def _switch(name: str, given: Any) -> bool:
     if not isinstance(given, bool):
         raise wrong(name, "True or False", given)
     return given
-
-
-def _alignment(given: Any) -> int | None:
-    if given is None:
-        return None
-    try:
-        alignment = operator.index(given)
-    except TypeError:
-        raise wrong("alignment", "a whole number of bytes", given) from None
-    if isinstance(given, bool):
-        raise wrong("alignment", "a whole number of bytes", given)
-    if not 1 <= alignment < 2**63:
-        raise InvalidError(f"alignment {alignment} is not a positive number of bytes")
-    return alignment
 
 
 def _callbacks(name: str, given: Any) -> tuple[PathCallback, ...]:

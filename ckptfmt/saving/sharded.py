@@ -32,10 +32,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import _core, dtypes, names
+from ckptfmt import dtypes, names
 from ckptfmt import reader as reading
 from ckptfmt import writer as writing
-from ckptfmt.arguments import check_choice, listed
+from ckptfmt.arguments import listed
 from ckptfmt.arrays import Sources
 from ckptfmt.errors import (
     CheckpointNotFoundError,
@@ -116,10 +116,10 @@ def sharded_save(
             named.
         CheckpointNotFoundError: process 0 does not see what another wrote: the prefix is on no
             file system that they share.
-        UnsupportedError, StorageError: as in Writer and `merge`. The process that failed raises its
-            own error, all others one of the same class (StorageError for one that is none of
-            ckptfmt) that names it. What was written is gone then, and an older checkpoint of this
-            prefix is still there (but for DurabilityUnknownError).
+        StorageError, BusyError: as in Writer and `merge`. The process that failed raises its own
+            error, all others one of the same class (StorageError for one that is none of ckptfmt)
+            that names it. What was written is gone then, and an older checkpoint of this prefix is
+            still there (but for DurabilityUnknownError).
         What the coordinator raises when a process is gone; some of the temporary files
             (`<prefix>_temp_<hex>`) may then remain. They are never taken for a later save's.
     """
@@ -127,7 +127,7 @@ def sharded_save(
     with team.guarded() as guard:
         MODULE_LINE.settle()
         target = path_text(prefix)
-        options = _Options.of(target, metadata, level, alignment, durability, compression)
+        options = _Options.of(team, target, metadata, level, alignment, durability, compression)
         description = describe(tensors, layouts)
     if guard.error is not None:
         _tell(team, guard.error)
@@ -160,8 +160,8 @@ def sharded_save_async(
         A future: its `result()` is the prefix, once the checkpoint is in place.
 
     Raises:
-        InvalidError, UnsupportedError, MemoryError: what this process gives cannot be saved, or not
-            copied. The others are told of it in the background.
+        InvalidError, MemoryError: what this process gives cannot be saved, or not copied. The
+            others are told of it in the background.
         What ended an earlier background save, if nobody has asked its future; the others are told.
         All else is in the future, as `sharded_save` raises it.
     """
@@ -171,10 +171,8 @@ def sharded_save_async(
         MODULE_LINE.settle()
         target = path_text(prefix)
         place = anchored(target)
-        own = metadata if team.rank == 0 else None
-        options = _Options.of(target, own, level, alignment, durability, compression)
-        writing.check_options(own, level, alignment, durability, compression)
-        options = replace(options, metadata=copy.deepcopy(own))
+        options = _Options.of(team, target, metadata, level, alignment, durability, compression)
+        options = replace(options, metadata=copy.deepcopy(options.metadata))
         description = describe(tensors, layouts)
 
     def prepare() -> Work:
@@ -261,8 +259,8 @@ def sharded_restore(
 
 @dataclass(frozen=True)
 class _Options:
-    """What a save was asked for besides the tensors; `told` is what all processes must have the
-    same."""
+    """What a save was asked for besides the tensors. The metadata are those of process 0, None in
+    the others; `told` is what all processes must have the same."""
 
     metadata: Mapping[str, Any] | None
     level: str
@@ -274,6 +272,7 @@ class _Options:
     @classmethod
     def of(
         cls,
+        team: Team,
         target: str,
         metadata: Mapping[str, Any] | None,
         level: str,
@@ -281,10 +280,10 @@ class _Options:
         durability: str,
         compression: str | None,
     ) -> _Options:
-        check_choice("level", level, ("v2", "v2+", "ckptfmt"))
-        check_choice("durability", durability, _core.DURABILITY)
+        own = metadata if team.rank == 0 else None
+        writing.check_options(own, level, alignment, durability, compression)
         told = [target, level, str(alignment), durability, str(compression)]
-        return cls(metadata, level, alignment, durability, compression, told)
+        return cls(own, level, alignment, durability, compression, told)
 
 
 def _tell(team: Team, error: BaseException) -> None:
@@ -301,13 +300,12 @@ def _save(team: Team, target: str, options: _Options, description: Description) 
 
     wrote = False
     with team.guarded() as guard:
-        metadata = options.metadata if team.rank == 0 else None
         parts = parts_of(plan, team.rank)
         # An empty save is a checkpoint too, and metadata needs a place.
-        if parts or (team.rank == 0 and (metadata is not None or not plan.tensors)):
+        if parts or (team.rank == 0 and (options.metadata is not None or not plan.tensors)):
             with Writer(
                 bundle_of(team.rank),
-                metadata=metadata,
+                metadata=options.metadata,
                 level=options.level,
                 compression=options.compression,
                 alignment=options.alignment,
