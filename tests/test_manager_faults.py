@@ -17,8 +17,8 @@ import pytest
 from support.manager import Checkpoint, files, number_names, there
 
 import ckptfmt
+from ckptfmt.checkpoint_state import format_state
 from ckptfmt.errors import CkptfmtWarning, CorruptError, InvalidError, StorageError
-from ckptfmt.lifecycle import manager as managing
 from ckptfmt.lifecycle.directory import CheckpointDirectory
 from ckptfmt.lifecycle.manager import CheckpointManager
 from ckptfmt.lifecycle.retention import KeepBest
@@ -129,7 +129,7 @@ def test_paths_out_of_the_directory_are_never_removed(tmp_path: Path, path: str)
         ckptfmt.save(tmp_path / other / "ckpt-1", {"x": [1]})
     now = time.time()
     state = ckptfmt.CheckpointState("ckpt-1", (path, "ckpt-1"), (now, now), now - 9)
-    (tmp_path / "d" / "checkpoint").write_bytes(managing.format_state(state))
+    (tmp_path / "d" / "checkpoint").write_bytes(format_state(state))
     again = manager_of(tmp_path / "d", 1)
     assert number_names(again.checkpoints) == ["ckpt-1"]
     again.save(7)
@@ -563,7 +563,7 @@ def test_a_state_of_a_million(tmp_path: Path) -> None:
     state = ckptfmt.CheckpointState(
         "ckpt-1", (*(f"ckpt-{n}" for n in range(2, count)), "ckpt-1"), (now,) * (count - 1), 1.0
     )
-    (tmp_path / "checkpoint").write_bytes(managing.format_state(state))
+    (tmp_path / "checkpoint").write_bytes(format_state(state))
     manager = manager_of(tmp_path, 1)
     assert number_names(manager.checkpoints) == ["ckpt-1"]
 

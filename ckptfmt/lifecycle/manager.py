@@ -28,7 +28,7 @@ from typing import Any
 
 from ckptfmt import _core
 from ckptfmt.arguments import check_choice, check_number, is_positive, whole, wrong
-from ckptfmt.checkpoint_state import STATE_NAME, CheckpointState, format_state, parse_state
+from ckptfmt.checkpoint_state import CheckpointState
 from ckptfmt.errors import (
     BusyError,
     CkptfmtWarning,
@@ -37,10 +37,11 @@ from ckptfmt.errors import (
     LimitError,
     StorageError,
 )
+from ckptfmt.lifecycle.books import Books, mark
 from ckptfmt.lifecycle.directory import CheckpointDirectory
 from ckptfmt.lifecycle.latest import latest_checkpoint, why_incomplete
-from ckptfmt.lifecycle.leftovers import METRICS_NAME, number_of, of_managed
-from ckptfmt.lifecycle.metrics import Record, check_metrics, format_records, mark_of, parse_records
+from ckptfmt.lifecycle.leftovers import number_of, of_managed
+from ckptfmt.lifecycle.metrics import Record, check_metrics
 from ckptfmt.lifecycle.restored import Rejected, Restored
 from ckptfmt.lifecycle.retention import KeepBest, Policy, Queued, decide, recover
 from ckptfmt.locate import path_text
@@ -152,7 +153,7 @@ class CheckpointManager:
         self._place: CheckpointDirectory | None = None
         self._managed: dict[str, float] = {}  # names to timestamps, oldest first
         self._records: dict[str, Record] = {}
-        self._known: bytes | None = None  # the state file's content as it was seen last
+        self._books = Books(self._directory)
         self._latest: str | None = None
         self._counter: int | None = None  # for checkpoints that have none
         self._recording = False
@@ -358,15 +359,15 @@ class CheckpointManager:
             self._latest = self._path(name)
             self._records.pop(name, None)
             if metrics is not None:
-                self._records[name] = Record(metrics, _mark(place, name))
-            self._write_records(place)
+                self._records[name] = Record(metrics, mark(place, name))
+            self._books.write_records(place, self._records)
             self._write_state(place, name)
             self._remove_old(place)
             self._write_state(place, name)
             for gone in [one for one in self._records if not place.exists(one)]:
                 del self._records[gone]
             with contextlib.suppress(StorageError):
-                self._write_records(place, "rename")
+                self._books.write_records(place, self._records, "rename")
             with contextlib.suppress(StorageError):
                 place.sweep(self._name)
 
@@ -408,13 +409,13 @@ class CheckpointManager:
             )
             return None
 
-    # ---- the files of the manager --------------------------------------------------------------
+    # ---- what the directory says ---------------------------------------------------------------
 
     def _start(self) -> None:
         """Takes over what the state file says, as TensorFlow's manager."""
         place = self._open()
-        self._records = self._read_records(place)
-        state = self._read_state(place)
+        self._records = self._books.read_records(place)
+        state = self._books.read_state(place)
         if state is not None:
             self._take_over(place, state, warn=True)
             self._latest = latest_checkpoint(self._directory)
@@ -433,11 +434,11 @@ class CheckpointManager:
                     with self._open().lock():
                         self._start()
                 return
-            before = self._known
+            before = self._books.state
             state = self._read_again(self._place)
             if state is not None:
                 self._latest = latest_checkpoint(self._directory)
-            elif self._known != before and not (
+            elif self._books.state != before and not (
                 self._latest and self._place.exists(os.path.basename(self._latest))
             ):
                 self._latest = self._highest(self._place)
@@ -492,65 +493,19 @@ class CheckpointManager:
         A state without the moment of the last one kept for good is not by a manager, and changes
         nothing of what is managed, as for TensorFlow.
         """
-        before = self._known
-        state = self._read_state(place)
-        if self._known == before or state is None or state.last_preserved_timestamp is None:
+        before = self._books.state
+        state = self._books.read_state(place)
+        if self._books.state == before or state is None or state.last_preserved_timestamp is None:
             self._forget_missing(place)
         else:
-            self._records = {**self._read_records(place), **self._records}
+            self._records = {**self._books.read_records(place), **self._records}
             self._take_over(place, state)
         return state
 
-    def _read_state(self, place: CheckpointDirectory) -> CheckpointState | None:
-        """What the state file says, if that is not what it said when it was read last."""
-        path = os.path.join(self._directory, STATE_NAME)
-        try:
-            before, self._known = self._known, place.read(STATE_NAME)
-            if self._known is None or self._known == before:
-                return None
-            state = parse_state(self._known, path)
-            if not state.model_checkpoint_path:
-                raise CorruptError(
-                    "it names no model_checkpoint_path", failure="BAD_PROTO", path=path
-                )
-        except (CorruptError, LimitError, StorageError) as error:
-            warnings.warn(f"{error}; the state file is ignored", CkptfmtWarning, stacklevel=4)
-            return None
-        return state
-
     def _write_state(self, place: CheckpointDirectory, latest: str) -> None:
-        content = format_state(
-            CheckpointState(
-                latest,
-                tuple(self._managed),
-                tuple(self._managed.values()),
-                self._last_preserved,
-            )
-        )
-        if content != self._known:
-            place.write_state(STATE_NAME, content)
-            self._known = content
-
-    def _read_records(self, place: CheckpointDirectory) -> dict[str, Record]:
-        try:
-            content = place.read(METRICS_NAME)
-            records = {} if content is None else parse_records(content)
-        except (InvalidError, StorageError) as error:
-            path = os.path.join(self._directory, METRICS_NAME)
-            warnings.warn(f"{path}: {error}; the metrics are ignored", CkptfmtWarning, stacklevel=4)
-            return {}
-        there = set(place.names()) if records else set()
-        return {
-            name: record
-            for name, record in records.items()
-            if index_name(name) in there and _mark(place, name) == record.mark
-        }
-
-    def _write_records(self, place: CheckpointDirectory, durability: str | None = None) -> None:
-        content = format_records(self._records)
-        there = place.read(METRICS_NAME)
-        if content != there and (self._records or there is not None):
-            place.write_state(METRICS_NAME, content, durability)
+        names, timestamps = tuple(self._managed), tuple(self._managed.values())
+        state = CheckpointState(latest, names, timestamps, self._last_preserved)
+        self._books.write_state(place, state)
 
     # ---- restoring -----------------------------------------------------------------------------
 
@@ -597,7 +552,7 @@ class CheckpointManager:
         tried: set[str] = set()
         self._look_again()
         while (path := self._next_candidate(tried)) is not None:
-            findings, known = [], self._known
+            findings, known = [], self._books.state
             try:
                 if verify == "full":
                     findings = verify_prefix(path).problems
@@ -610,7 +565,7 @@ class CheckpointManager:
             else:
                 why = Rejected(path, findings)
             self._look_again()
-            if self._known != known and not os.path.exists(index_name(path)):
+            if self._books.state != known and not os.path.exists(index_name(path)):
                 continue  # another manager removed it for a newer one
             rejected.append(why)
             warnings.warn(f"not restored: {rejected[-1]}", CkptfmtWarning, stacklevel=2)
@@ -687,12 +642,4 @@ class CheckpointManager:
         """Forgets a directory that is no more."""
         place.close()
         self._place, self._managed, self._records = None, {}, {}
-        self._known = self._latest = None
-
-
-def _mark(place: CheckpointDirectory, name: str) -> str:
-    """What the index of a checkpoint is known by; "" if it cannot be read."""
-    try:
-        return mark_of(place.read(index_name(name), 1 << 40) or b"")
-    except StorageError:
-        return ""
+        self._books, self._latest = Books(self._directory), None
