@@ -506,9 +506,9 @@ CKPTFMT_API ckptfmt_status ckptfmt_writer_put_chunks(ckptfmt_writer *writer, con
 CKPTFMT_API ckptfmt_status ckptfmt_writer_end_value(ckptfmt_writer *writer, uint64_t raw_size, uint32_t raw_crc32c,
 	ckptfmt_error *err);
 /* Makes the checkpoint visible, all or nothing, and frees the writer whatever is returned. An older checkpoint of
- * this prefix is replaced by one rename, then its data files are removed. INVALID: slices of a tensor overlap. IO with
- * failure DURABILITY_UNKNOWN: the new checkpoint is in place but the final sync failed, so a power cut may bring the
- * old one back, whole. */
+ * this prefix is replaced by one rename, then its data files are removed. INVALID: slices of a tensor overlap, or a
+ * value was begun and not ended. IO with failure DURABILITY_UNKNOWN: the new checkpoint is in place but the final sync
+ * failed, so a power cut may bring the old one back, whole. */
 CKPTFMT_API ckptfmt_status ckptfmt_writer_commit(ckptfmt_writer *writer, ckptfmt_error *err);
 /* Removes what was written and frees the writer. */
 CKPTFMT_API void ckptfmt_writer_abandon(ckptfmt_writer *writer);
@@ -566,7 +566,8 @@ CKPTFMT_API ckptfmt_status ckptfmt_reader_data_size(ckptfmt_reader *reader, int3
  * files a second name (a hard link). kept[i] is 0 where that cannot be done (partitioned or damaged values, another
  * byte order, entries with extensions for a writer without chunks, other devices, file systems without links, a
  * checkpoint that was replaced meanwhile): such a tensor is the caller's to add. The reader may be closed and the other
- * checkpoint removed as soon as this returns. INVALID: a name that was added before; IO, CORRUPT (index), NO_MEMORY.
+ * checkpoint removed as soon as this returns. INVALID: a name that was added before, or a value was begun and not
+ * ended; IO, CORRUPT (index), NO_MEMORY.
  * Best called before the first ckptfmt_writer_add: the writer can then begin with fewer data files. */
 CKPTFMT_API ckptfmt_status ckptfmt_writer_keep(ckptfmt_writer *writer, ckptfmt_reader *reader,
 	const ckptfmt_selection *selection, const uint64_t *rows, uint64_t count, uint8_t *kept, ckptfmt_error *err);

@@ -225,7 +225,7 @@ static void reserve(ckptfmt_writer *writer, const ckptfmt_source *sources, uint6
 	cf_file_writer_reserve(&writer->files[0].file, cf_file_writer_position(&writer->files[0].file) + total);
 }
 
-static ckptfmt_status check_state(const ckptfmt_writer *writer, bool value_open, ckptfmt_error *err)
+ckptfmt_status cf_writer_check_state(const ckptfmt_writer *writer, bool value_open, ckptfmt_error *err)
 {
 	if (writer->failed)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the writer failed before and takes no more");
@@ -240,7 +240,7 @@ static ckptfmt_status add_sources(ckptfmt_writer *writer, const ckptfmt_source *
 {
 	uint64_t *rows;
 	ckptfmt_status status;
-	CF_TRY(check_state(writer, false, err));
+	CF_TRY(cf_writer_check_state(writer, false, err));
 	rows = cf_allocate(count * sizeof *rows);
 	if (rows == NULL)
 		return cf_fail_memory(err);
@@ -288,7 +288,7 @@ ckptfmt_status ckptfmt_writer_begin_value(ckptfmt_writer *writer, const ckptfmt_
 {
 	uint32_t chunk_size = writer->options.chunk_size;
 	cf_catalog_row *row;
-	CF_TRY(check_state(writer, false, err));
+	CF_TRY(cf_writer_check_state(writer, false, err));
 	/* CMP-2 */
 	if (chunk_size < CF_CHUNK_SIZE_MIN || chunk_size > CF_CHUNK_SIZE_MAX)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "chunks of %lu bytes are not compressed",
@@ -331,7 +331,7 @@ ckptfmt_status ckptfmt_writer_put_chunks(ckptfmt_writer *writer, const uint8_t *
 	const uint32_t *crcs, uint64_t count, ckptfmt_error *err)
 {
 	ckptfmt_status status;
-	CF_TRY(check_state(writer, true, err));
+	CF_TRY(cf_writer_check_state(writer, true, err));
 	status = put_chunks(writer, bytes, sizes, crcs, count, err);
 	writer->failed = status != CKPTFMT_OK;
 	return status;
@@ -343,7 +343,7 @@ ckptfmt_status ckptfmt_writer_end_value(ckptfmt_writer *writer, uint64_t raw_siz
 	cf_catalog_row *row;
 	uint64_t chunk_size = writer->options.chunk_size;
 	ckptfmt_status status;
-	CF_TRY(check_state(writer, true, err));
+	CF_TRY(cf_writer_check_state(writer, true, err));
 	row = cf_catalog_row_at(&writer->catalog, writer->value_row);
 	if (raw_size == 0 || row->chunk_count != raw_size / chunk_size + (raw_size % chunk_size != 0))
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "%lu chunks for %llu bytes",
@@ -555,7 +555,7 @@ ckptfmt_status ckptfmt_writer_commit(ckptfmt_writer *writer, ckptfmt_error *err)
 	index_tries tries = {NULL, 0};
 	bool committed = false;
 	ckptfmt_status status;
-	status = check_state(writer, false, err);
+	status = cf_writer_check_state(writer, false, err);
 	if (status == CKPTFMT_OK)
 		status = commit_files(writer, &tries, &committed, err);
 	if (status != CKPTFMT_OK)

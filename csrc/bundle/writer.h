@@ -31,6 +31,12 @@ struct ckptfmt_writer {
 	bool failed;
 };
 
+/* ---- writer.c ---- */
+
+/* Whether the writer takes anything yet: chunks of the value that was begun, if `value_open`, else all but these.
+ * INVALID. */
+CF_MUST_CHECK ckptfmt_status cf_writer_check_state(const ckptfmt_writer *writer, bool value_open, ckptfmt_error *err);
+
 /* ---- keep.c ---- */
 
 /* Joins the files written and those kept that have a tensor, the kept ones first, and numbers them. There is one at
