@@ -33,14 +33,6 @@ static inline uint64_t cf_load_u64(const uint8_t *from)
 	return CF_HOST_BIG_ENDIAN ? __builtin_bswap64(value) : value;
 }
 
-/* Big-endian: compares as the bytes do. */
-static inline uint64_t cf_load_big_u64(const uint8_t *from)
-{
-	uint64_t value;
-	memcpy(&value, from, sizeof value);
-	return CF_HOST_BIG_ENDIAN ? value : __builtin_bswap64(value);
-}
-
 static inline void cf_store_u32(uint8_t *to, uint32_t value)
 {
 	value = CF_HOST_BIG_ENDIAN ? __builtin_bswap32(value) : value;

@@ -9,7 +9,6 @@
 #include "bundle/geometry.h"
 #include "bundle/transfer.h"
 #include "bundle/value_writer.h"
-#include "codec/gather.h"
 #include "codec/string_tensor.h"
 
 #include <stdlib.h>
@@ -49,11 +48,7 @@ typedef struct walk {
 
 static ckptfmt_status begin_walk(comparison *c, const pair *p, walk *w, ckptfmt_error *err)
 {
-	const ckptfmt_source *source = p->source;
-	bool swap = (source->swapped != 0) != (CF_HOST_BIG_ENDIAN == 1);
-	uint8_t mask = (uint8_t)(p->dtype->used_bits < 8 ? (1u << p->dtype->used_bits) - 1 : CF_MASK_NONE);
-	CF_TRY(cf_gather_init(&w->gather, source->data, source->rank, source->dims, source->strides, p->dtype->size,
-		swap ? p->dtype->swap_size : 1, mask, err));
+	CF_TRY(cf_source_gather(p->source, &w->gather, err));
 	w->size = cf_gather_size(&w->gather);
 	w->done = 0;
 	if (cf_gather_contiguous(&w->gather, &w->data, &w->size))

@@ -6,7 +6,6 @@
 #include "base/memory.h"
 #include "bundle/value_writer.h"
 #include "codec/chunk.h"
-#include "codec/gather.h"
 #include "codec/string_tensor.h"
 
 struct ckptfmt_packer {
@@ -17,14 +16,6 @@ struct ckptfmt_packer {
 };
 
 /* ---- raw bytes ------------------------------------------------------------------------------------------- */
-
-static uint64_t element_count(const ckptfmt_source *source)
-{
-	uint64_t count = 1;
-	for (int32_t d = 0; d < source->rank; d++)
-		count *= (uint64_t)source->dims[d];
-	return count;
-}
 
 /* As value_writer.c puts them into a file. */
 static uint32_t put_strings(cf_buffer *out, const ckptfmt_bytes *items, uint64_t count)
@@ -79,25 +70,22 @@ static ckptfmt_status open_packer(const ckptfmt_source *source, ckptfmt_packer *
 {
 	const ckptfmt_dtype_info *dtype = ckptfmt_dtype_find(source->dtype);
 	const ckptfmt_bytes *items = (const ckptfmt_bytes *)(const void *)source->data;
-	bool swap = (source->swapped != 0) != (CF_HOST_BIG_ENDIAN == 1);
-	uint8_t mask = (uint8_t)(dtype->used_bits < 8 ? (1u << dtype->used_bits) - 1 : CF_MASK_NONE);
 	uint64_t size;
 	packer->info.storage = dtype->storage;
 	packer->info.rotates = rotates(source->dtype);
 	packer->info.unit = 1;
 	if (dtype->storage == CKPTFMT_STORAGE_FIXED) {
 		packer->info.unit = dtype->swap_size;
-		CF_TRY(cf_gather_init(&packer->gather, source->data, source->rank, source->dims, source->strides, dtype->size,
-			swap ? dtype->swap_size : 1, mask, err));
+		CF_TRY(cf_source_gather(source, &packer->gather, err));
 		packer->info.raw_size = cf_gather_size(&packer->gather);
 		if (!cf_gather_contiguous(&packer->gather, &packer->info.data, &size))
 			packer->info.data = NULL;
 		return CKPTFMT_OK;
 	}
 	if (dtype->storage == CKPTFMT_STORAGE_STRING)
-		packer->info.raw_crc32c = put_strings(&packer->strings, items, element_count(source));
+		packer->info.raw_crc32c = put_strings(&packer->strings, items, cf_source_count(source));
 	else
-		packer->info.raw_crc32c = put_variants(&packer->strings, items, element_count(source));
+		packer->info.raw_crc32c = put_variants(&packer->strings, items, cf_source_count(source));
 	packer->info.raw_size = packer->strings.size;
 	packer->info.data = packer->strings.data;
 	return cf_buffer_status(&packer->strings, err);

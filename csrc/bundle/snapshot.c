@@ -8,7 +8,6 @@
  */
 #include "base/memory.h"
 #include "bundle/value_writer.h"
-#include "codec/gather.h"
 #include "io/pages.h"
 
 #include <assert.h>

@@ -3,7 +3,6 @@
 
 #include "base/bytes.h"
 #include "codec/box.h"
-#include "codec/gather.h"
 #include "codec/string_tensor.h"
 
 enum {
@@ -77,7 +76,7 @@ bool cf_source_is_whole(const ckptfmt_source *source)
 	return true;
 }
 
-static uint64_t element_count(const ckptfmt_source *source)
+uint64_t cf_source_count(const ckptfmt_source *source)
 {
 	uint64_t count = 1;
 	for (int32_t d = 0; d < source->rank; d++)
@@ -85,10 +84,19 @@ static uint64_t element_count(const ckptfmt_source *source)
 	return count;
 }
 
+ckptfmt_status cf_source_gather(const ckptfmt_source *source, cf_gather *gather, ckptfmt_error *err)
+{
+	const ckptfmt_dtype_info *dtype = ckptfmt_dtype_find(source->dtype);
+	bool swap = (source->swapped != 0) != (CF_HOST_BIG_ENDIAN == 1);
+	uint8_t mask = (uint8_t)(dtype->used_bits < 8 ? (1u << dtype->used_bits) - 1 : CF_MASK_NONE);
+	return cf_gather_init(gather, source->data, source->rank, source->dims, source->strides, dtype->size,
+		swap ? dtype->swap_size : 1, mask, err);
+}
+
 uint64_t cf_source_size(const ckptfmt_source *source)
 {
 	const ckptfmt_dtype_info *dtype = ckptfmt_dtype_find(source->dtype);
-	uint64_t count = element_count(source), size = 4;
+	uint64_t count = cf_source_count(source), size = 4;
 	const ckptfmt_bytes *items = (const ckptfmt_bytes *)(const void *)source->data;
 	if (dtype->storage == CKPTFMT_STORAGE_FIXED)
 		return count * dtype->size;
@@ -159,14 +167,11 @@ static ckptfmt_status put_gathered(cf_file_writer *file, cf_gather *gather, uint
 static ckptfmt_status write_fixed(cf_file_writer *file, const ckptfmt_source *source, const ckptfmt_dtype_info *dtype,
 	uint32_t chunk_size, cf_catalog_row *row, cf_buffer *chunk_crcs, ckptfmt_error *err)
 {
-	bool swap = (source->swapped != 0) != (CF_HOST_BIG_ENDIAN == 1);
-	uint8_t mask = (uint8_t)(dtype->used_bits < 8 ? (1u << dtype->used_bits) - 1 : CF_MASK_NONE);
 	checksum sum = {0, 0, UINT64_MAX, UINT64_MAX, NULL};
 	const uint8_t *data;
 	uint64_t size;
 	cf_gather gather;
-	CF_TRY(cf_gather_init(&gather, source->data, source->rank, source->dims, source->strides, dtype->size,
-		swap ? dtype->swap_size : 1, mask, err));
+	CF_TRY(cf_source_gather(source, &gather, err));
 	/* EXT-5: the checksum of a single chunk is the value's own. */
 	if (chunk_size != 0 && cf_gather_size(&gather) > chunk_size) {
 		sum.chunk_size = sum.chunk_left = chunk_size;
@@ -192,7 +197,7 @@ static ckptfmt_status write_strings(cf_file_writer *file, const ckptfmt_source *
 	ckptfmt_error *err)
 {
 	const ckptfmt_bytes *items = (const ckptfmt_bytes *)(const void *)source->data;
-	uint64_t count = element_count(source);
+	uint64_t count = cf_source_count(source);
 	uint8_t bytes[CF_VARINT64_SIZE_MAX];
 	uint32_t crc = 0;
 	for (uint64_t i = 0; i < count; i++) {
@@ -211,7 +216,7 @@ static ckptfmt_status write_variants(cf_file_writer *file, const ckptfmt_source 
 	ckptfmt_error *err)
 {
 	const ckptfmt_bytes *items = (const ckptfmt_bytes *)(const void *)source->data;
-	uint64_t count = element_count(source);
+	uint64_t count = cf_source_count(source);
 	uint8_t bytes[CF_VARINT64_SIZE_MAX];
 	uint32_t crc = 0;
 	for (uint64_t i = 0; i < count; i++) {

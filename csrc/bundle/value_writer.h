@@ -4,12 +4,18 @@
 #define CKPTFMT_BUNDLE_VALUE_WRITER_H
 
 #include "bundle/catalog.h"
+#include "codec/gather.h"
 #include "io/file_writer.h"
 
 /* Checks what can be checked of a source by itself: name, dtype, shape, slice. INVALID, LIMIT. */
 CF_MUST_CHECK ckptfmt_status cf_source_check(const ckptfmt_source *source, ckptfmt_error *err);
 /* Whether the slice of a source (if it has one) is all of the tensor. REQUIRES: cf_source_check passed. */
 bool cf_source_is_whole(const ckptfmt_source *source);
+/* Elements of the data given. REQUIRES: as above. */
+uint64_t cf_source_count(const ckptfmt_source *source);
+/* Begins at the bytes of a source of FIXED storage as they are stored. REQUIRES: as above. INVALID as cf_gather_init
+ * says. */
+CF_MUST_CHECK ckptfmt_status cf_source_gather(const ckptfmt_source *source, cf_gather *gather, ckptfmt_error *err);
 /* What the value takes in the file, at most: for placing and reserving. REQUIRES: cf_source_check passed. */
 uint64_t cf_source_size(const ckptfmt_source *source);
 
