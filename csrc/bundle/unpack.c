@@ -357,7 +357,7 @@ static ckptfmt_status prepare_place(placing *p, const int64_t *box, uint64_t des
 			count = cf_box_count(v->row->rank, box + v->row->rank);
 		}
 		if (!cf_mul_u64((uint64_t)count, v->dtype->size, &needed))
-			return cf_fail(err, CKPTFMT_FAIL_BAD_SHAPE, CF_NO_OFFSET, "ENT-5: the size in bytes does not fit 64 bits");
+			return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, CF_NO_OFFSET, "ENT-5: the size in bytes does not fit 64 bits");
 		CF_TRY(cf_geometry_plan(v->selection, v->row, v->slice, box, v->dtype->size, &p->plan, err));
 	}
 	if (needed != destination_size)
