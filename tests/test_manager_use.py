@@ -119,6 +119,87 @@ def test_a_refused_number_is_not_counted(tmp_path: Path) -> None:
         manager.save()
 
 
+# ---- callbacks that raise ------------------------------------------------------------------------
+
+
+def refuse() -> None:
+    raise StorageError("no")
+
+
+REFUSED = CheckpointOptions(write_callbacks=[refuse])
+
+
+def managed(manager: CheckpointManager) -> list[str]:
+    return number_names(manager.checkpoints)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_next_save_records_what_a_callback_kept(tmp_path: Path, asynchronous: bool) -> None:
+    checkpoint = ckptfmt.Checkpoint(w=np.zeros(3)) if asynchronous else Checkpoint()
+    manager = manager_of(tmp_path, 2, checkpoint=checkpoint, keep_best="good")
+    options = CheckpointOptions(write_callbacks=[refuse], enable_async=asynchronous)
+    manager.save(1)
+    future = None
+    with pytest.raises(StorageError, match="no"):
+        future = manager.save(2, options=options, metrics={"good": 9.0})
+        future.result()
+    assert (there(tmp_path), managed(manager)) == (["ckpt-1", "ckpt-2"], ["ckpt-1"])
+    manager.save(3)
+    assert there(tmp_path) == managed(manager) == ["ckpt-2", "ckpt-3"]
+    assert manager.best_checkpoint == str(tmp_path / "ckpt-2")
+    # Others know as well.
+    assert managed(manager_of(tmp_path, 2)) == ["ckpt-2", "ckpt-3"]
+    manager.save(4)
+    manager.save(5)
+    assert there(tmp_path) == managed(manager) == ["ckpt-2", "ckpt-4", "ckpt-5"]
+
+
+def test_kept_in_the_order_of_saving(tmp_path: Path) -> None:
+    manager, other = manager_of(tmp_path, None), manager_of(tmp_path, None)
+    for number in (1, 2):
+        with pytest.raises(StorageError):
+            manager.save(number, options=REFUSED)
+    other.save(3)
+    with pytest.raises(StorageError):
+        manager.save(4, options=REFUSED)
+    manager.save(2)
+    assert managed(manager) == ["ckpt-1", "ckpt-3", "ckpt-4", "ckpt-2"]
+
+
+@pytest.mark.parametrize("what", ["saved again", "touched", "linked", "gone", "a folder"])
+def test_what_is_not_the_one_that_was_saved_is_not_managed(tmp_path: Path, what: str) -> None:
+    manager, index = manager_of(tmp_path, 1), tmp_path / "ckpt-1.index"
+    with pytest.raises(StorageError):
+        manager.save(1, options=REFUSED)
+    if what == "saved again":
+        Checkpoint().write(str(tmp_path / "ckpt-1"))
+    elif what == "touched":
+        os.utime(index, ns=(1, 1))
+    elif what == "linked":
+        os.link(index, tmp_path / "mine")
+    else:
+        index.unlink()
+        if what == "a folder":
+            index.mkdir()
+    before = set(files(tmp_path))
+    manager.save(2)
+    manager.save(3)
+    assert managed(manager) == ["ckpt-3"]
+    assert before <= set(files(tmp_path))
+
+
+def test_what_was_not_saved_is_not_managed(tmp_path: Path) -> None:
+    """A checkpoint of somebody else stands where a save failed before it was in place."""
+    checkpoint = Checkpoint()
+    checkpoint.write(str(tmp_path / "ckpt-1"))
+    manager = manager_of(tmp_path, 1, checkpoint=checkpoint)
+    with pytest.raises(StorageError):
+        manager.save(1, options=CheckpointOptions(before_save_callbacks=[refuse]))
+    manager.save(2)
+    manager.save(3)
+    assert there(tmp_path) == ["ckpt-1", "ckpt-3"]
+
+
 # ---- others in the directory ---------------------------------------------------------------------
 
 

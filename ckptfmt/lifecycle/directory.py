@@ -196,6 +196,14 @@ class CheckpointDirectory:
         except OSError as error:
             return error.errno not in (errno.ENOENT, errno.ENOTDIR)
 
+    def seal(self, name: str) -> tuple[int, ...] | None:
+        """What the index of a checkpoint is known by as long as nobody replaces, writes or renames
+        it; None if there is none."""
+        info = self._stat(_checked(index_name(name)))
+        if info is None or not stat.S_ISREG(info.st_mode):
+            return None
+        return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
+
     def read(self, name: str, limit: int = SMALL_BYTES_MAX) -> bytes | None:
         """The content of a small file, at most `limit` bytes and one; None if there is none.
 

@@ -24,7 +24,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from ckptfmt import _core
 from ckptfmt.arguments import check_choice, check_number, is_positive, whole, wrong
@@ -53,6 +53,14 @@ __all__ = ["CheckpointManager", "Rejected", "Restored"]
 
 Path = str | bytes | os.PathLike[Any]
 Metric = str | Callable[[Mapping[str, float]], float | None]
+
+
+class _Unrecorded(NamedTuple):
+    """A checkpoint that was saved and is not recorded because a callback raised."""
+
+    moment: float
+    seal: tuple[int, ...] | None  # of its index, as it was then
+    metrics: Mapping[str, float] | None
 
 
 class CheckpointManager:
@@ -157,6 +165,7 @@ class CheckpointManager:
         self._latest: str | None = None
         self._counter: int | None = None  # for checkpoints that have none
         self._recording = False
+        self._unrecorded: dict[str, _Unrecorded] = {}
         # A save in the background, and the step before it, which counts again should it fail.
         self._begun: tuple[concurrent.futures.Future[Any], int | None] | None = None
         # Back a little, so that a manager made anew at once manages what this one saves.
@@ -238,7 +247,8 @@ class CheckpointManager:
             StorageError: the state file could not be written (the checkpoint is in place then, and
                 nothing was removed); the directory is not the one any more that it was.
             BusyError: as in `Writer.commit`; in a signal handler, that interrupted just this.
-            What `checkpoint.write` raises.
+            What `checkpoint.write` raises. If that was one of the `write_callbacks`, the checkpoint
+            is in place, and the next save records it as well.
         """
         if options is not None and not isinstance(options, CheckpointOptions):
             raise wrong("options", "a CheckpointOptions", options)
@@ -274,24 +284,40 @@ class CheckpointManager:
             number = self._number(checkpoint_number)
         name = f"{self._name}-{number}"
         prefix = self._path(name)
-        recorded = False
+        placed: _Unrecorded | None = None
+        begun = recorded = False
+
+        def note() -> None:
+            nonlocal placed
+            placed = _Unrecorded(time.time(), place.seal(name), metrics)
 
         def record() -> None:
-            nonlocal recorded
+            nonlocal begun, recorded
             with self._threads:
                 if recorded:
                     return
-                self._recording = True
+                begun = self._recording = True
                 try:
                     self._record(place, name, metrics)
                 finally:
                     self._recording = False
                 recorded = True
 
+        def leave(_: object = None) -> None:
+            with self._threads:
+                if placed is not None and not begun:
+                    self._unrecorded[name] = placed
+
         options = options or CheckpointOptions(durability=self._durability)
-        options = dataclasses.replace(options, write_callbacks=(*options.write_callbacks, record))
-        written = self._checkpoint.write(prefix, options=options)
+        callbacks = (note, *options.write_callbacks, record)
+        options = dataclasses.replace(options, write_callbacks=callbacks)
+        try:
+            written = self._checkpoint.write(prefix, options=options)
+        except BaseException:
+            leave()
+            raise
         if isinstance(written, concurrent.futures.Future):
+            written.add_done_callback(leave)
             return written
         record()  # where `write` does not call callbacks
         return prefix
@@ -354,12 +380,12 @@ class CheckpointManager:
                     path=self._path(name),
                 )
             self._read_again(place)
+            self._unrecorded.pop(name, None)
+            self._take_up(place)
             self._managed.pop(name, None)
             self._managed[name] = time.time()
             self._latest = self._path(name)
-            self._records.pop(name, None)
-            if metrics is not None:
-                self._records[name] = Record(metrics, mark(place, name))
+            self._note_metrics(place, name, metrics)
             self._books.write_records(place, self._records)
             self._write_state(place, name)
             self._remove_old(place)
@@ -370,6 +396,26 @@ class CheckpointManager:
                 self._books.write_records(place, self._records, "rename")
             with contextlib.suppress(StorageError):
                 place.sweep(self._name)
+
+    def _take_up(self, place: CheckpointDirectory) -> None:
+        """Manages what callbacks kept from being recorded, where it is still the very one that was
+        saved then."""
+        left, self._unrecorded = self._unrecorded, {}
+        for name, (moment, seal, metrics) in left.items():
+            if name in self._managed or seal is None or place.seal(name) != seal:
+                continue
+            queue = list(self._managed.items())
+            older = [row for row, (_, then) in enumerate(queue) if then <= moment]
+            queue.insert(older[-1] + 1 if older else 0, (name, moment))
+            self._managed = dict(queue)
+            self._note_metrics(place, name, metrics)
+
+    def _note_metrics(
+        self, place: CheckpointDirectory, name: str, metrics: Mapping[str, float] | None
+    ) -> None:
+        self._records.pop(name, None)
+        if metrics is not None:
+            self._records[name] = Record(metrics, mark(place, name))
 
     def _remove_old(self, place: CheckpointDirectory) -> None:
         queue = [
@@ -641,5 +687,5 @@ class CheckpointManager:
     def _leave(self, place: CheckpointDirectory) -> None:
         """Forgets a directory that is no more."""
         place.close()
-        self._place, self._managed, self._records = None, {}, {}
+        self._place, self._managed, self._records, self._unrecorded = None, {}, {}, {}
         self._books, self._latest = Books(self._directory), None
