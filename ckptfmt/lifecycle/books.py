@@ -24,7 +24,7 @@ class Books:
     """The state file and the metrics of a directory, as they were seen last.
 
     Args:
-        path: of the directory, for messages.
+        path: of the directory.
 
     Attributes:
         state: the state file's content, as it was read or written last; None if there was none.
@@ -57,6 +57,16 @@ class Books:
         if content != self.state:
             place.write_state(STATE_NAME, content)
             self.state = content
+
+    def name_of(self, path: str) -> str | None:
+        """The name of a path of the state file, if it lies right in the directory."""
+        if os.path.isabs(path):
+            where, name = os.path.split(path)
+            if os.path.abspath(where) != os.path.abspath(self._path or "."):
+                return None
+        else:
+            name = path.removeprefix("./")
+        return name if name not in ("", ".", "..") and "/" not in name else None
 
     def read_records(self, place: CheckpointDirectory) -> dict[str, Record]:
         """The metrics of the checkpoints that are there, and are those that they were written

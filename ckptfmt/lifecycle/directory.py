@@ -26,7 +26,14 @@ from ckptfmt import _core
 from ckptfmt.arguments import check_choice
 from ckptfmt.checkpoint_state import STATE_NAME
 from ckptfmt.errors import BusyError, CkptfmtError, InvalidError, StorageError
-from ckptfmt.lifecycle.leftovers import JOURNAL, Files, is_part, of_managed, state_temporaries
+from ckptfmt.lifecycle.leftovers import (
+    JOURNAL,
+    Files,
+    is_part,
+    number_of,
+    of_managed,
+    state_temporaries,
+)
 from ckptfmt.lifecycle.state import replace_file
 from ckptfmt.locate import path_text
 from ckptfmt.names import index_name, parse_data_name
@@ -268,6 +275,15 @@ class CheckpointDirectory:
                 )
             )
         return found
+
+    def numbered(self, checkpoint_name: str) -> list[str]:
+        """The complete checkpoints named `<checkpoint_name>-<n>`, the largest number first."""
+        found = [
+            (number, one.name)
+            for one in self.checkpoints()
+            if one.complete and (number := number_of(one.name, checkpoint_name)) is not None
+        ]
+        return [name for _, name in sorted(found, reverse=True)]
 
     # ---- removing ------------------------------------------------------------------------------
 

@@ -492,7 +492,7 @@ class CheckpointManager:
     def _take_over(
         self, place: CheckpointDirectory, state: CheckpointState, *, warn: bool = False
     ) -> None:
-        named = [self._in_directory(path) for path in state.all_model_checkpoint_paths]
+        named = [self._books.name_of(path) for path in state.all_model_checkpoint_paths]
         here = {
             name: moment
             for name, moment in zip(named, state.all_model_checkpoint_timestamps, strict=False)
@@ -519,18 +519,9 @@ class CheckpointManager:
         for name in [one for one in self._managed if index_name(one) not in there]:
             del self._managed[name]
 
-    def _complete(self, place: CheckpointDirectory) -> list[str]:
-        """The complete checkpoints of this manager's name, the largest number first."""
-        numbered = [
-            (number, found.name)
-            for found in place.checkpoints()
-            if found.complete and (number := number_of(found.name, self._name)) is not None
-        ]
-        return [name for _, name in sorted(numbered, reverse=True)]
-
     def _highest(self, place: CheckpointDirectory) -> str | None:
         """The complete checkpoint of this manager's name with the largest number."""
-        prefixes = map(self._path, self._complete(place))
+        prefixes = map(self._path, place.numbered(self._name))
         return next((one for one in prefixes if why_incomplete(one) is None), None)
 
     def _read_again(self, place: CheckpointDirectory) -> CheckpointState | None:
@@ -630,7 +621,7 @@ class CheckpointManager:
             found = [] if self._latest is None else [self._latest]
             found += [self._path(name) for name in reversed(self._managed)]
             if self._place is not None:
-                found += [self._path(name) for name in self._complete(self._place)]
+                found += [self._path(name) for name in self._place.numbered(self._name)]
         path = next((one for one in found if one not in tried), None)
         tried.update([] if path is None else [path])
         return path
@@ -648,16 +639,6 @@ class CheckpointManager:
 
     def _path(self, name: str) -> str:
         return os.path.join(self._directory, name)
-
-    def _in_directory(self, path: str) -> str | None:
-        """The name of a path of a state file, if it lies right in the directory."""
-        if os.path.isabs(path):
-            where, name = os.path.split(path)
-            if os.path.abspath(where) != os.path.abspath(self._directory or "."):
-                return None
-        else:
-            name = path.removeprefix("./")
-        return name if name not in ("", ".", "..") and "/" not in name else None
 
     def _open(self, *, make: bool = False) -> CheckpointDirectory:
         """The directory, opened once.
