@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -202,9 +203,9 @@ def slices(out: Vectors) -> None:
     hidden = slice_key(b"x", (0, -1))
     row = (hidden, u8(8, 9).entry(2))
     hides = reads(hidden, fails=("TENSOR_NOT_FOUND", "KEY-6"))
-    found = ("BAD_SLICE", "SLC-3")
-    more = {"extra_rows": [row], "more_problems": True, "rules": "SLC-3 KEY-5 KEY-6"}
-    out.at_read("key-5-full", misplaced, b"\10\11", (UINT8, [2]), *found, hides, **more)
+    hiding = functools.partial(out.at_read, extra_rows=[row], more_problems=True)
+    told = ((UINT8, [2]), "BAD_SLICE", "SLC-3", hides)
+    hiding("key-5-full", misplaced, b"\10\11", *told, rules="SLC-3 KEY-5 KEY-6")
     limited = {"slices_max": 1}
     out.at_entry("slices-limit", whole, "LIMIT", "TAB-13", *rows, data=data, limits=limited)
 

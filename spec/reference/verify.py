@@ -57,12 +57,13 @@ def verify(prefix: Path, consumer: int = 2) -> tuple[list[Violation], list[str]]
 
 def check_tensor(bundle: Bundle, name: bytes, entry: Entry) -> None:
     """What reading does not look at in the entry under a tensor's name."""
-    check_place(entry, bundle.shards)
-    if entry.slices:
+    need(0 <= entry.shard_id < bundle.shards, "ENT-3", "BAD_ENTRY", f"shard_id {entry.shard_id}")
+    if entry.slices:  # ENT-7: its offset and size are ignored
         check_flags(entry, bundle.consumer)
         chunks = entry.compressed or entry.ext.get("chunk_size") or entry.ext.get("chunk_crcs")
         need(not chunks, "EXT-5", "BAD_ENTRY", "chunks in an entry that owns no bytes")
         return
+    check_place(entry, bundle.shards)
     try:
         decode_slice_key(name)
     except Violation:
