@@ -206,6 +206,40 @@ def test_a_slice_costs_the_chunks_that_it_touches(
         assert decoded == []
 
 
+@pytest.mark.parametrize("mib", [16, pytest.param(1024, marks=pytest.mark.slow)])
+def test_a_mebibyte_of_a_large_tensor_costs_two_chunks_more_at_most(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch, mib: int
+) -> None:
+    columns, frames = 2048, 0  # a row is 4 KiB
+    decompress = coding.decompress
+
+    def counting(stored: Any, pieces: Any, sizes: Any) -> Any:
+        nonlocal frames
+        frames += len(sizes)
+        return decompress(stored, pieces, sizes)
+
+    few = weights(seed, 2048, columns).astype(ml_dtypes.bfloat16)
+    array = np.tile(few, (mib // 8, 1))
+    assert array.nbytes == mib << 20
+    ckptfmt.save(tmp_path / "a", {"w": array}, compression="zstd", durability="none")
+    monkeypatch.setattr(coding, "decompress", counting)
+    with ckptfmt.open(tmp_path / "a") as reader:
+        handle = reader["w"]
+        stored_chunk = handle.stored_nbytes * CHUNK / array.nbytes
+        chance = random.Random(seed)
+        ends = [0, 1, 63, 64, len(array) - 257, len(array) - 256]
+        for start in [*ends, *(chance.randrange(len(array) - 256) for _ in range(50))]:
+            frames, before = 0, counters()["bytes_read"]
+            found = handle[start : start + 256]
+            # One frame a chunk: the exponents.
+            assert 4 <= frames <= 6
+            assert counters()["bytes_read"] - before <= 6 * stored_chunk * 1.05
+            assert_same(found, array[start : start + 256])
+        frames = 0
+        assert_same(handle[len(array) // 2, 5:9], array[len(array) // 2, 5:9])
+        assert frames == 1
+
+
 def test_a_flipped_bit_is_found_where_it_is_read(tmp_path: Path, seed: int) -> None:
     array = weights(seed, 1280, 512)  # ten chunks of 128 rows
     ckptfmt.save(tmp_path / "a", {"w": array}, compression="zstd")
