@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from .oracle import Oracle, missing
+from .readings import LEAST, READINGS
 
 HERE = Path(__file__).parent
 
@@ -30,5 +32,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def oracle() -> Iterator[Oracle]:
-    with Oracle() as running:
+    with Oracle(written=READINGS.read) as running:
         yield running
+
+
+@pytest.fixture(scope="session", autouse=True)
+def readings(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Where all of these tests ran, and in one process, the reference decoder must have read many
+    bundles."""
+    yield
+    files = {item.path for item in request.session.items}
+    chosen = request.config.option.keyword or request.config.option.markexpr
+    if (
+        files >= set(HERE.glob("test_*.py"))
+        and not chosen
+        and "PYTEST_XDIST_WORKER" not in os.environ
+    ):
+        assert READINGS.bundles >= LEAST, READINGS.summary()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if READINGS.bundles:
+        terminalreporter.write_line(READINGS.summary())

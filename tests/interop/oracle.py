@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,10 +72,24 @@ def text(items: Iterable[bytes | str]) -> list[str]:
     return [item.decode("latin-1") for item in encoded]
 
 
-class Oracle:
-    """TensorFlow's operations; they raise OracleError, or OracleDiedError and start anew then."""
+def _nothing(_prefix: Path | str) -> None:
+    pass
 
-    def __init__(self, *, memory_limit: int = MEMORY_LIMIT, time_limit: float = TIME_LIMIT) -> None:
+
+class Oracle:
+    """TensorFlow's operations; they raise OracleError, or OracleDiedError and start anew then.
+
+    `written` is called with the prefix of each bundle that they wrote.
+    """
+
+    def __init__(
+        self,
+        *,
+        memory_limit: int = MEMORY_LIMIT,
+        time_limit: float = TIME_LIMIT,
+        written: Callable[[Path | str], None] = _nothing,
+    ) -> None:
+        self.written = written
         self.memory_limit = memory_limit
         self.time_limit = time_limit
         self.seconds = 0.0
@@ -143,6 +157,7 @@ class Oracle:
             values=[value.describe() for value in tensors],
             isolated=isolated,
         )
+        self.written(prefix)
 
     def restore_v2(
         self,
@@ -171,7 +186,9 @@ class Oracle:
         delete_old_dirs: bool = True,
         allow_missing_files: bool = False,
         isolated: bool = False,
+        sound: bool = True,
     ) -> None:
+        """`sound`: the inputs have values behind their entries, so the result can be read."""
         self.call(
             "merge_v2_checkpoints",
             prefixes=[str(prefix) for prefix in prefixes],
@@ -180,6 +197,8 @@ class Oracle:
             allow_missing_files=allow_missing_files,
             isolated=isolated,
         )
+        if sound:
+            self.written(destination)
 
     def list_variables(
         self, prefix: Path | str, *, isolated: bool = False
@@ -205,6 +224,7 @@ class Oracle:
             names=list(tensors),
             values=[value.describe() for value in tensors.values()],
         )
+        self.written(prefix)
 
     def damage(
         self,

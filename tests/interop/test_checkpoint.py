@@ -33,6 +33,7 @@ from ckptfmt.lifecycle.graph import OBJECT_GRAPH_KEY, decode_graph, encode_graph
 
 from .generate import seed_from_environment
 from .oracle import interpreter
+from .readings import written
 
 Tree = dict[str, Any]
 
@@ -175,13 +176,14 @@ def tensorflow(folder: Path, jobs: list[dict[str, Any]]) -> list[Any]:
     file = folder / "jobs.json"
     file.write_text(json.dumps(jobs))
     worker = Path(__file__).with_name("tf_checkpoint.py")
-    done = subprocess.run(
-        [interpreter(), str(worker), str(file)],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    with written(folder):
+        done = subprocess.run(
+            [interpreter(), str(worker), str(file)],
+            capture_output=True,
+            text=True,
+            timeout=600,
+            check=False,
+        )
     assert done.returncode == 0, done.stderr[-3000:]
     results: list[Any] = json.loads(file.read_text())
     return results

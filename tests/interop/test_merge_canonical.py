@@ -149,7 +149,8 @@ def check_merge(
         with pytest.raises(ckptfmt.MergeConflictError, match="MRG-2"):
             ckptfmt.merge_v2_checkpoints([str(mine / name) for name in names], str(mine / "p"))
         return
-    oracle.merge_v2_checkpoints([theirs / name for name in names], theirs / "p")
+    # No sound one: the entries tell of values that are nowhere.
+    oracle.merge_v2_checkpoints([theirs / name for name in names], theirs / "p", sound=False)
     ckptfmt.merge_v2_checkpoints([str(mine / name) for name in names], str(mine / "p"))
     if (theirs / "p.index").read_bytes() != (mine / "p.index").read_bytes():
         raise AssertionError(differences(theirs / "p.index", mine / "p.index", inputs))

@@ -23,6 +23,7 @@ from ckptfmt.saving.specs import SaveSpec
 
 from .generate import random_value, seed_from_environment
 from .oracle import Oracle, interpreter
+from .readings import written
 from .test_ours_in_tf import listing, user_variables
 from .values import KINDS, STRING, Value
 
@@ -140,12 +141,13 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, np
     }
     np.savez(folder / "tensors.npz", **arrays)
     worker = Path(__file__).with_name("tf_saver.py")
-    subprocess.run(
-        [interpreter(), str(worker), str(folder), *POLICIES],
-        check=True,
-        timeout=120,
-        stderr=subprocess.DEVNULL,
-    )
+    with written(folder):
+        subprocess.run(
+            [interpreter(), str(worker), str(folder), *POLICIES],
+            check=True,
+            timeout=120,
+            stderr=subprocess.DEVNULL,
+        )
     arrays["text"] = np.array([b"a" * 40, b"", b"\0b\0", b"c" * 39], object)
     return folder, arrays
 

@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs of this folder, run by the Python that has TensorFlow, which answer in JSON."""
+"""Programs of this folder, run by the Python that has TensorFlow, which answer in JSON. What they
+write meanwhile is read by both decoders."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 from pathlib import Path
 from typing import Any
 
 from .oracle import environment, interpreter
+from .readings import written
 
 SECONDS = 400
 
@@ -21,22 +24,28 @@ def command(worker: str, *arguments: str | Path) -> list[str]:
 
 def ask(worker: str, *arguments: str | Path, question: Any = None) -> Any:
     """What a program printed that was given these arguments, and the question on its input."""
-    found = subprocess.run(
-        command(worker, *arguments),
-        input=json.dumps(question).encode(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=environment(),
-        timeout=SECONDS,
-        check=True,
-    )
+    with contextlib.ExitStack() as folders:
+        for folder in arguments:
+            if isinstance(folder, Path):
+                folders.enter_context(written(folder))
+        found = subprocess.run(
+            command(worker, *arguments),
+            input=json.dumps(question).encode(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment(),
+            timeout=SECONDS,
+            check=True,
+        )
     return json.loads(found.stdout)
 
 
 class Worker:
-    """A program that goes on: it is told what to do in a line, and answers in one."""
+    """A program that goes on: it is told what to do in a line, and answers in one. It writes to the
+    directory that it was told last."""
 
     def __init__(self, worker: str) -> None:
+        self.directory = ""
         self.process = subprocess.Popen(
             command(worker),
             stdin=subprocess.PIPE,
@@ -49,9 +58,11 @@ class Worker:
     def __call__(self, op: str, **arguments: Any) -> dict[str, Any]:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(json.dumps({"op": op, **arguments}) + "\n")
-        self.process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self.process.stdout.readline())
+        self.directory = arguments.get("directory", self.directory)
+        with written(self.directory):
+            self.process.stdin.write(json.dumps({"op": op, **arguments}) + "\n")
+            self.process.stdin.flush()
+            answer: dict[str, Any] = json.loads(self.process.stdout.readline())
         return answer
 
     def close(self) -> None:
