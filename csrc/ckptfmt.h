@@ -534,6 +534,10 @@ CKPTFMT_API void ckptfmt_packer_info(const ckptfmt_packer *packer, ckptfmt_pack_
 CKPTFMT_API ckptfmt_status ckptfmt_packer_take(ckptfmt_packer *packer, uint8_t *to, uint64_t size, ckptfmt_error *err);
 CKPTFMT_API void ckptfmt_packer_close(ckptfmt_packer *packer);
 
+/* dense[i] becomes 1 where samples of source i tell within microseconds that compressing it gains nothing; 0 where it
+ * may, where that takes more than a look, and where the source is bad. */
+CKPTFMT_API void ckptfmt_sources_dense(const ckptfmt_source *sources, uint64_t count, uint8_t *dense);
+
 /* Splits raw bytes, chunk by chunk, to planes in the place that the chunk has in the raw bytes, and sums each chunk.
  * entropies[i * unit + p] becomes 256 times the bits that a byte of plane p of chunk i takes by itself, of a sample.
  * A method without planes copies nothing: `planes` is then not touched, and entropies[i] is that of chunk i. */

@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 from support.arrays import CODES, assert_same, narrow_bits, random_array, random_key
 
 import ckptfmt
-from ckptfmt import CorruptError, InvalidError
+from ckptfmt import CorruptError, InvalidError, _core
 from ckptfmt._core import counters
+from ckptfmt.arrays import Sources
 from ckptfmt.compression import choosing, coding
 
 CHUNK = 256 << 10
@@ -159,6 +160,67 @@ def test_what_gains_nothing_is_stored_as_it_is(tmp_path: Path, seed: int) -> Non
     ckptfmt.save(tmp_path / "b", tensors)
     for suffix in (".index", ".data-00000-of-00001"):
         assert (tmp_path / f"a{suffix}").read_bytes() == (tmp_path / f"b{suffix}").read_bytes()
+
+
+def _samples(seed: int) -> dict[str, Any]:
+    """Bytes that can and that cannot be compressed, and what is between. What repeats itself does
+    so within 8 KiB: samples cannot tell of more."""
+    generator = np.random.default_rng(seed)
+    noise = generator.integers(0, 256, 1 << 19, np.uint8)
+    found = {
+        f"below {top}": generator.integers(0, top, 1 << 19, np.uint8) for top in range(96, 257, 8)
+    }
+    for count in (50, 300, 1000, 2000, 4000):
+        for size in [size for size in (2, 4, 8, 16, 24, 100) if count * size <= 8192]:
+            few = generator.integers(0, 256, (count, size), np.uint8)
+            picks = generator.integers(0, count, (1 << 19) // size)
+            found[f"{count} of {size}"] = few[picks].reshape(-1)[: 1 << 18]
+    for part in (2, 3, 5, 10, 20, 100):
+        found[f"zeros in {part}"] = np.where(np.arange(1 << 19) % part, noise, 0).astype(np.uint8)
+        found[f"rows of zeros in {part}"] = np.where(
+            np.arange(1 << 19) // 1000 % part, noise, 0
+        ).astype(np.uint8)
+    for period in (3, 100, 1001, 4000):
+        found[f"period {period}"] = np.tile(noise[:period], (1 << 19) // period)[: 1 << 18]
+    for kind in ("f4", "f2", "f8", ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn):
+        found[f"normal {kind}"] = weights(seed, 256, 256).astype(kind).view(np.uint8).reshape(-1)
+    found["noise"] = noise
+    return found
+
+
+@pytest.mark.parametrize("kind", ["u1", "u2", "f4", "f8"])
+def test_what_counts_as_dense_gains_nothing(seed: int, kind: str) -> None:
+    """Found without coding anything; the coders agree."""
+    dense = set()
+    for name, raw in _samples(seed).items():
+        array = raw[: len(raw) // 8 * 8].view(kind)
+        sources = Sources()
+        sources.add(b"x", array)
+        table, _ = sources.table()
+        if not _core.sources_dense(table)[0]:
+            continue
+        dense.add(name)
+        info = _core.Packer(table).info
+        planes = np.empty_like(raw)
+        _core.chunks_split(raw, CHUNK, info.unit, _core.CHUNK_ROTATED_PLANES, planes)
+        for cut in (raw, planes):
+            whole = np.array([[at, CHUNK] for at in range(0, len(raw), CHUNK)], np.uint64)
+            for effort in (0, 1):
+                coded = sum(map(len, coding.compress(cut, whole, effort)))
+                assert coded > len(raw) * (1 - choosing.GAIN), (name, effort)
+    assert "noise" in dense
+
+
+def test_of_what_is_not_dense_nothing_is_said(seed: int) -> None:
+    """Text, what has gaps or another byte order, what is small."""
+    noise = np.random.default_rng(seed).integers(0, 256, 1 << 18, np.uint8)
+    text = np.array([noise.tobytes()], object)
+    arrays = [noise[::2], noise.view(">f4"), noise[:4095], text, noise.view(ml_dtypes.int4)]
+    sources = Sources()
+    for row, array in enumerate([noise, *arrays, noise.view("f8")]):
+        sources.add(b"%d" % row, array)
+    table, _owners = sources.table()
+    assert _core.sources_dense(table).tolist() == [1, *[0] * len(arrays), 1]
 
 
 @pytest.mark.parametrize(

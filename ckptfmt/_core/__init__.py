@@ -48,6 +48,7 @@ from ckptfmt._core.packing import (
     chunks_join,
     chunks_split,
     combine,
+    sources_dense,
 )
 from ckptfmt._core.reading import ReaderHandle, Record, Selection, index_count
 from ckptfmt._core.verifying import Finding, VerifierHandle
@@ -101,6 +102,7 @@ __all__ = [
     "numbers_at",
     "parse_spec",
     "path_bytes",
+    "sources_dense",
     "text",
     "version",
 ]

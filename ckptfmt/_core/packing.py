@@ -65,6 +65,15 @@ class Packer:
         check(lib.ckptfmt_packer_take(self._pointer, raw, len(to), error), error)
 
 
+def sources_dense(sources: NDArray[Any]) -> NDArray[np.uint8]:
+    """`ckptfmt_sources_dense`: 1 for each of an array of SOURCE of which samples show nothing to
+    gain."""
+    dense = np.zeros(len(sources), np.uint8)
+    raw = ffi.cast("ckptfmt_source *", ffi.from_buffer("uint8_t[]", sources))
+    lib.ckptfmt_sources_dense(raw, len(sources), ffi.from_buffer("uint8_t[]", dense))
+    return dense
+
+
 def chunks_split(
     raw: NDArray[np.uint8], chunk_size: int, unit: int, method: int, planes: NDArray[np.uint8]
 ) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:

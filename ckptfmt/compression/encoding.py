@@ -85,8 +85,9 @@ def add(
         What the writer raises.
     """
     adding = _Adding(handle, table, sizes, settings, tell)
+    dense = _core.sources_dense(table).tolist()
     for row, (name, size) in enumerate(zip(raw_names, sizes, strict=True)):
-        if size < VALUE_MIN or name.startswith(_RESERVED):
+        if size < VALUE_MIN or dense[row] or name.startswith(_RESERVED):
             adding.pass_by(row)
         else:
             adding.take(_Value(row, _core.Packer(table[row : row + 1])))
@@ -129,6 +130,9 @@ class _Adding:
 
     def flush(self) -> None:
         """Codes and writes all that waits."""
+        if not self.waiting:
+            self._add_plain(self.last)
+            return
         values, self.waiting, self.held = self.waiting, [], 0
         raws: list[NDArray[np.uint8]] = [np.empty(0, np.uint8)] * len(values)
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sources as raw bytes, and raw bytes as stored chunks, but for the coding of zstd, which is the caller's. What may pay
- * is told by the entropy of a sample of each plane.
+ * Sources as raw bytes, and raw bytes as stored chunks, but for the coding of zstd, which is the caller's.
  */
+#include "base/entropy.h"
 #include "base/memory.h"
 #include "bundle/value_writer.h"
 #include "codec/chunk.h"
@@ -140,46 +140,30 @@ void ckptfmt_packer_close(ckptfmt_packer *packer)
 	cf_release(packer);
 }
 
+static bool source_dense(const ckptfmt_source *source)
+{
+	const ckptfmt_dtype_info *dtype = ckptfmt_dtype_find(source->dtype);
+	const uint8_t *data;
+	cf_gather gather;
+	uint64_t size;
+	ckptfmt_error ignored;
+	if (dtype == NULL || dtype->storage != CKPTFMT_STORAGE_FIXED || cf_source_check(source, &ignored) != CKPTFMT_OK)
+		return false;
+	if ((source->swapped != 0) != (CF_HOST_BIG_ENDIAN == 1) || dtype->used_bits < 8)
+		return false;
+	if (cf_gather_init(&gather, source->data, source->rank, source->dims, source->strides, dtype->size, 1, CF_MASK_NONE,
+			&ignored) != CKPTFMT_OK || !cf_gather_contiguous(&gather, &data, &size))
+		return false;
+	return cf_is_dense(data, size, dtype->swap_size, rotates(source->dtype));
+}
+
+void ckptfmt_sources_dense(const ckptfmt_source *sources, uint64_t count, uint8_t *dense)
+{
+	for (uint64_t i = 0; i < count; i++)
+		dense[i] = source_dense(&sources[i]);
+}
+
 /* ---- chunks ---------------------------------------------------------------------------------------------- */
-
-enum {
-	SAMPLES = 4,
-	SAMPLE_SIZE = 512,
-	SAMPLE_MAX = SAMPLES * SAMPLE_SIZE
-};
-
-/* 256 times the logarithm of a number of at most SAMPLE_MAX to the base of 2, to within a hundredth. */
-static uint32_t log_256(uint32_t value)
-{
-	uint32_t whole = 31 - (uint32_t)__builtin_clz(value), rest = ((value << 8) >> whole) - 256;
-	/* log2(1 + x) is nearly x + 0.34 x (1 - x) */
-	return (whole << 8) + rest + (rest * (256 - rest) * 88 >> 16);
-}
-
-/* 256 times the entropy of a byte, from samples spread evenly. */
-static uint32_t entropy_of(const uint8_t *bytes, uint64_t size)
-{
-	uint16_t counts[256];
-	uint64_t step = size <= SAMPLE_MAX ? size : (size - SAMPLE_SIZE) / (SAMPLES - 1), sum = 0;
-	uint32_t total = (uint32_t)cf_min_u64(size, SAMPLE_MAX), distinct = 0;
-	if (total == 0)
-		return 0;
-	memset(counts, 0, sizeof counts);
-	if (size <= SAMPLE_MAX)
-		for (uint64_t i = 0; i < size; i++)
-			counts[bytes[i]]++;
-	else
-		for (uint64_t s = 0; s < SAMPLES; s++)
-			for (uint64_t i = 0; i < SAMPLE_SIZE; i++)
-				counts[bytes[s * step + i]]++;
-	for (uint32_t i = 0; i < 256; i++)
-		if (counts[i] != 0) {
-			sum += (uint64_t)counts[i] * log_256(counts[i]);
-			distinct++;
-		}
-	/* A sample shows less than there is: half a bit of information a value, over the sample (Miller and Madow). */
-	return log_256(total) - (uint32_t)(sum / total) + (distinct - 1) * 185 / total;
-}
 
 static ckptfmt_status check_chunking(uint64_t raw_size, uint64_t chunk_size, uint32_t unit, int32_t method,
 	ckptfmt_error *err)
@@ -204,13 +188,13 @@ ckptfmt_status ckptfmt_chunks_split(const uint8_t *raw, uint64_t raw_size, uint6
 		uint8_t *to[CF_PLANES_MAX];
 		crcs[chunk] = ckptfmt_crc32c(0, raw + done, size);
 		if (whole) {
-			entropies[chunk] = entropy_of(raw + done, size);
+			entropies[chunk] = cf_entropy(raw + done, size);
 		} else {
 			for (uint32_t p = 0; p < unit; p++)
 				to[p] = planes + done + p * count;
 			cf_planes_split(raw + done, count, unit, method == CKPTFMT_CHUNK_ROTATED_PLANES, to);
 			for (uint32_t p = 0; p < unit; p++)
-				entropies[chunk * unit + p] = entropy_of(to[p], count);
+				entropies[chunk * unit + p] = cf_entropy(to[p], count);
 		}
 		done += size;
 	}
