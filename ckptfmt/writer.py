@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ckptfmt import _core, incremental, names, slices
 from ckptfmt.arguments import check_choice, check_progress, check_sized, wrong
 from ckptfmt.arrays import BATCH, Columns, Sources, batches
-from ckptfmt.compression import Compression, compression_of
+from ckptfmt.compression import CHUNK_SIZE, Compression, compression_of
 from ckptfmt.errors import InvalidError, about
 from ckptfmt.incremental import CompactionLimits
 from ckptfmt.line import MODULE_LINE
@@ -32,7 +32,6 @@ __all__ = ["Writer", "save", "save_v2"]
 
 Path = str | bytes | os.PathLike[Any]
 
-CHUNK_SIZE = 256 << 10
 # Bytes of one crossing into C: many keep its threads busy, few let Ctrl-C and progress through.
 BATCH_BYTES = 256 << 20
 WATCHED_BATCH_BYTES = 32 << 20

@@ -12,6 +12,6 @@ The C core cuts, joins, sums, checks and places; coding and decoding of zstd is 
 threads that do not hold the interpreter's lock.
 """
 
-from ckptfmt.compression.settings import Compression, compression_of
+from ckptfmt.compression.settings import CHUNK_SIZE, Compression, compression_of
 
-__all__ = ["Compression", "compression_of"]
+__all__ = ["CHUNK_SIZE", "Compression", "compression_of"]

@@ -14,13 +14,11 @@ from numpy.typing import NDArray
 from ckptfmt import _core, names
 from ckptfmt.compression import coding
 from ckptfmt.compression.choosing import RAW, Choice, choose, efforts_of
-from ckptfmt.compression.settings import Compression
+from ckptfmt.compression.settings import CHUNK_SIZE, Compression
 from ckptfmt.threads import Stop, share, thread_count
 
 __all__ = ["add"]
 
-# Raw bytes of a chunk (CMP-2).
-CHUNK_SIZE = 256 << 10
 # Less is not worth the entry's extension.
 VALUE_MIN = 4 << 10
 # Raw bytes that one thread codes in one go.

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from ckptfmt.arguments import wrong
 from ckptfmt.errors import InvalidError
 
-__all__ = ["Compression", "compression_of"]
+__all__ = ["CHUNK_SIZE", "Compression", "compression_of"]
 
+# Bytes of the raw value that a chunk stands for, as writers do by default (CMP-2).
+CHUNK_SIZE = 256 << 10
 LEVEL_MAX = 22
 
 

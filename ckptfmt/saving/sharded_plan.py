@@ -23,6 +23,7 @@ from ckptfmt.saving.mesh import Layout, Mesh, blocks
 from ckptfmt.saving.replicas import STRING_BYTES, sum_of_replicas
 from ckptfmt.slices import SliceSpec
 from ckptfmt.tensor import TensorHandle
+from ckptfmt.writer import user_name
 
 __all__ = [
     "Description",
@@ -211,11 +212,9 @@ def layouts_by_name(layouts: Mapping[Any, Any]) -> dict[str, Layout | None]:
 
 
 def _name(name: Any) -> str:
-    text = names.tensor_text(names.tensor_bytes(name))
+    text = names.tensor_text(user_name(name))
     if not text:
         raise InvalidError("TAB-12: a tensor's name is empty", tensor="")
-    if text.startswith(names.RESERVED):
-        raise InvalidError(f"names beginning with {names.RESERVED} are reserved", tensor=text)
     return text
 
 

@@ -45,12 +45,6 @@ CF_MUST_CHECK ckptfmt_status cf_chunk_parse(const uint8_t *bytes, uint64_t size,
 void cf_chunk_join(const cf_chunk *chunk, const uint8_t *bytes, const uint8_t *const *decoded, uint32_t unit,
 	uint8_t *to, uint64_t raw_size);
 
-/* The most that cf_chunk_build writes. */
-static inline uint64_t cf_chunk_capacity(uint64_t raw_size)
-{
-	return raw_size + CF_CHUNK_HEAD_MAX;
-}
-
 /* Writes a stored chunk: of the zstd frames, one a part (data NULL: there is none), those that gain enough, and the
  * rest raw. `planes` holds the planes one after the other (of ZSTD the raw bytes). Returns its size. */
 uint64_t cf_chunk_build(int32_t method, const uint8_t *raw, const uint8_t *planes, uint64_t raw_size, uint32_t unit,
