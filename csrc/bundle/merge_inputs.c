@@ -208,19 +208,26 @@ static ckptfmt_status read_header(cf_merge_input *in, ckptfmt_error *err)
 	return cf_buffer_status(&in->header_bytes, err);
 }
 
-/* MRG-2 and MRG-10, against the inputs before it. */
+/* MRG-10, against the inputs before it. */
 static ckptfmt_status check_input(const cf_merge_input *in, ckptfmt_error *err)
 {
-	const cf_merge_input *first = in->all->rows;
-	bool same;
-	for (const cf_merge_input *other = first; other < in; other++)
+	for (const cf_merge_input *other = in->all->rows; other < in; other++)
 		if (cf_same_file(&other->info, &in->info))
 			return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "MRG-10: %s and %s are one index",
 				cf_merge_name(other->name), cf_merge_name(in->name));
+	return CKPTFMT_OK;
+}
+
+/* MRG-2. To be the same is transitive, so the first one stands for all; whether producer and min_consumer count
+ * (MRG-15) is settled for all of them. */
+static ckptfmt_status check_header(const cf_merge_input *in, bool compressed, ckptfmt_error *err)
+{
+	const cf_merge_input *first = in->all->rows;
+	bool same;
 	if (in->header.endianness != first->header.endianness)
 		return cf_fail(err, CKPTFMT_FAIL_MERGE_CONFLICT, CF_NO_OFFSET,
 			"MRG-2: %s and %s differ in byte order", cf_merge_name(first->name), cf_merge_name(in->name));
-	CF_TRY(cf_header_same_version(&in->header, &first->header, &same, err));
+	CF_TRY(cf_header_same_version(&in->header, &first->header, compressed, &same, err));
 	if (!same)
 		return cf_fail(err, CKPTFMT_FAIL_MERGE_CONFLICT, CF_NO_OFFSET,
 			"MRG-2: %s and %s differ in version", cf_merge_name(first->name), cf_merge_name(in->name));
@@ -265,6 +272,28 @@ static ckptfmt_status open_input(cf_merge_inputs *inputs, const char *name, bool
 	return status;
 }
 
+/* HDR-11: bundles with compressed values say so by their min_consumer. */
+static bool has_compressed(const cf_merge_inputs *inputs)
+{
+	for (uint64_t i = 0; i < inputs->count; i++)
+		if (inputs->rows[i].header.min_consumer >= CF_COMPRESSED_VERSION)
+			return true;
+	return false;
+}
+
+static ckptfmt_status check_headers(const cf_merge_inputs *inputs, ckptfmt_error *err)
+{
+	bool compressed = has_compressed(inputs);
+	for (uint64_t i = 1; i < inputs->count; i++) {
+		ckptfmt_status status = check_header(&inputs->rows[i], compressed, err);
+		if (status != CKPTFMT_OK) {
+			cf_error_path(err, inputs->rows[i].prefix.index_path);
+			return status;
+		}
+	}
+	return CKPTFMT_OK;
+}
+
 ckptfmt_status cf_merge_inputs_open(cf_merge_inputs *inputs, const char *const *prefixes, uint64_t count,
 	bool allow_missing, ckptfmt_error *err)
 {
@@ -281,7 +310,7 @@ ckptfmt_status cf_merge_inputs_open(cf_merge_inputs *inputs, const char *const *
 		cf_error_path(err, count == 0 ? NULL : prefixes[0]);
 		return status;
 	}
-	return CKPTFMT_OK;
+	return check_headers(inputs, err);
 }
 
 void cf_merge_inputs_close(cf_merge_inputs *inputs)

@@ -398,7 +398,7 @@ static ckptfmt_status put_header(const cf_merge_inputs *inputs, int32_t new_coun
 	cf_buffer header = CF_BUFFER_EMPTY;
 	int32_t producer = inputs->rows[0].header.producer, min_consumer = inputs->rows[0].header.min_consumer;
 	ckptfmt_status status;
-	/* With and without compressed values: whoever cannot read one cannot read the result. */
+	/* MRG-15: whoever cannot read an input with compressed values cannot read the result. All others are the same. */
 	for (uint64_t i = 1; i < inputs->count; i++) {
 		const cf_header *other = &inputs->rows[i].header;
 		producer = other->producer > producer ? other->producer : producer;

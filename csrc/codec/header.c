@@ -169,9 +169,9 @@ ckptfmt_status cf_header_reencode(cf_buffer *out, const cf_header *like, int32_t
 	return status;
 }
 
-ckptfmt_status cf_header_same_version(const cf_header *a, const cf_header *b, bool *same, ckptfmt_error *err)
+ckptfmt_status cf_header_same_version(const cf_header *a, const cf_header *b, bool compressed, bool *same,
+	ckptfmt_error *err)
 {
-	bool apart = a->min_consumer == CF_COMPRESSED_VERSION || b->min_consumer == CF_COMPRESSED_VERSION;
 	cf_buffer scratch_a = CF_BUFFER_EMPTY, scratch_b = CF_BUFFER_EMPTY;
 	cf_bytes_view rest_a = {NULL, 0}, rest_b = {NULL, 0};
 	ckptfmt_status status = version_rest(&scratch_a, a, &rest_a, err);
@@ -179,7 +179,7 @@ ckptfmt_status cf_header_same_version(const cf_header *a, const cf_header *b, bo
 	if (status == CKPTFMT_OK)
 		status = version_rest(&scratch_b, b, &rest_b, err);
 	if (status == CKPTFMT_OK)
-		*same = (apart || (a->producer == b->producer && a->min_consumer == b->min_consumer)) &&
+		*same = (compressed || (a->producer == b->producer && a->min_consumer == b->min_consumer)) &&
 			rest_a.size == rest_b.size &&
 			(rest_a.size == 0 || memcmp(rest_a.data, rest_b.data, (size_t)rest_a.size) == 0);
 	cf_buffer_free(&scratch_a);

@@ -100,6 +100,13 @@ def add(out: Vectors) -> None:
     rows = [(b"a", a.entry()), (b"d", c.entry(shard=1))]
     result = made.index("one-spare", rows, header(2))
     made.add("mrg-9", "MRG-9", [one, "merge/spare"], gives=result)
+    none = [made.bundle(f"nothing-{number}", [], b"") for number in range(2)]
+    place = (b"_CKPTFMT_SHARD_0", floats(dims=[0]).entry())
+    result = made.index("nothing", [place], header())
+    made.add("mrg-8-nothing", "MRG-8 MRG-9 EXT-8", none, gives=result)
+    rows = [(b"a", a.entry())]
+    result = made.index("one-nothing", rows, header())
+    made.add("mrg-9-nothing", "MRG-9", [none[0], one, none[1]], gives=result)
     unknown = num(99, 5) + msg(98, b"kept")
     odd = num(1, 9) + num(1, 4, 3) + msg(2, parts.shape([2])) + num(5, 2)
     odd += parts.fixed(6, parts.mask(parts.crc32c(b.raw))) + unknown
@@ -118,6 +125,32 @@ def add(out: Vectors) -> None:
     rows = [(b"a", a.entry()), (b"d", c.entry(shard=1))]
     result = made.index("one-zipped", rows, header(2, producer=2, min_consumer=2))
     made.add("mrg-15", "MRG-15", [one, zipped], gives=result, level="ckptfmt")
+    # Whether producer and min_consumer count is settled for all inputs, whichever comes first.
+    third = made.bundle("third", [(b"e", c.entry())], c.raw, header(producer=3, min_consumer=1))
+    for name, inputs in (
+        ("last", [one, third, zipped]),
+        ("middle", [third, zipped, one]),
+        ("first", [zipped, one, third]),
+    ):
+        shard = {inputs[number]: number for number in range(3)}
+        rows = [
+            (b"a", a.entry(shard=shard[one])),
+            (b"d", c.entry(shard=shard[zipped])),
+            (b"e", c.entry(shard=shard[third])),
+        ]
+        result = made.index(f"zipped-{name}", rows, header(3, producer=3, min_consumer=2))
+        made.add(f"mrg-15-{name}", "MRG-15 MRG-2", inputs, gives=result, level="ckptfmt")
+    differ = ["MERGE_CONFLICT", "MRG-2"]
+    made.add("mrg-15-none", "MRG-15 MRG-2", [one, third], fails=differ)
+    banning = header(version=num(1, 1) + msg(3, b"\5"))
+    fourth = made.bundle("banning", [(b"f", c.entry())], c.raw, banning)
+    made.add("mrg-15-rest", "MRG-15 MRG-2", [one, zipped, fourth], fails=differ, level="ckptfmt")
+    lowest = header(version=num(1, 1) + num(2, -1))
+    fifth = made.bundle("negative", [(b"g", c.entry())], c.raw, lowest)
+    rows = [(b"d", c.entry()), (b"g", c.entry(shard=1))]
+    result = made.index("zipped-negative", rows, header(2, producer=2, min_consumer=2))
+    made.add("mrg-15-negative", "MRG-15", [zipped, fifth], gives=result, level="ckptfmt")
+    made.add("mrg-2-negative", "MRG-2", [one, fifth], fails=differ)
     texts = [strings(one, dims=[]) for one in (b'{"a":1}', b'{"a":1}', b'{"a":2}')]
     told = [
         made.bundle(

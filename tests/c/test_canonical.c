@@ -251,24 +251,25 @@ static void test_versions(void)
 	static const struct {
 		const char *a, *b;
 		bool same;
+		bool same_apart;        /* from producer and min_consumer */
 	} cases[] = {
-		{"08 01 1a 02 08 01", "08 02 1a 02 08 01", true},
-		{"08 01 1a 02 08 01", "08 01 1a 03 88 00 01", true},
-		{"08 01 1a 02 08 01", "08 01 1a 02 08 02", false},
-		{"08 01 1a 02 08 01", "08 01 1a 04 08 01 78 01", false},
-		{"08 01 1a 02 08 01", "08 01", false},
-		{"08 01 1a 00", "08 01", true},
-		{"08 01", "08 01", true},
-		{"08 01 1a 04 10 00 08 00", "08 01", true},
-		{"08 01 1a 06 18 05 18 06 08 01", "08 01 1a 06 08 01 1a 02 05 06", true},
-		{"08 01 1a 02 08 01 1a 02 18 05", "08 01 1a 04 18 05 08 01", true},
-		{"08 01 1a 06 08 01 1a 02 06 05", "08 01 1a 06 08 01 1a 02 05 06", false},
+		{"08 01 1a 02 08 01", "08 02 1a 02 08 01", true, true},
+		{"08 01 1a 02 08 01", "08 01 1a 03 88 00 01", true, true},
+		{"08 01 1a 02 08 01", "08 01 1a 02 08 02", false, true},
+		{"08 01 1a 02 08 01", "08 01 1a 04 08 01 78 01", false, false},
+		{"08 01 1a 02 08 01", "08 01", false, true},
+		{"08 01 1a 00", "08 01", true, true},
+		{"08 01", "08 01", true, true},
+		{"08 01 1a 04 10 00 08 00", "08 01", true, true},
+		{"08 01 1a 06 18 05 18 06 08 01", "08 01 1a 06 08 01 1a 02 05 06", true, true},
+		{"08 01 1a 02 08 01 1a 02 18 05", "08 01 1a 04 18 05 08 01", true, true},
+		{"08 01 1a 06 08 01 1a 02 06 05", "08 01 1a 06 08 01 1a 02 05 06", false, false},
 		/* Bundles with and without compressed values; the rest must agree all the same. */
-		{"08 01 1a 04 08 02 10 02", "08 01 1a 02 08 01", true},
-		{"08 01 1a 04 08 02 10 02", "08 01", true},
-		{"08 01 1a 04 08 02 10 01", "08 01 1a 02 08 01", false},
-		{"08 01 1a 06 08 02 10 02 18 05", "08 01 1a 02 08 01", false},
-		{"08 01 1a 06 08 02 10 02 78 01", "08 01 1a 04 08 01 78 01", true},
+		{"08 01 1a 04 08 02 10 02", "08 01 1a 02 08 01", false, true},
+		{"08 01 1a 04 08 02 10 02", "08 01", false, true},
+		{"08 01 1a 04 08 02 10 01", "08 01 1a 02 08 01", false, true},
+		{"08 01 1a 06 08 02 10 02 18 05", "08 01 1a 02 08 01", false, false},
+		{"08 01 1a 06 08 02 10 02 78 01", "08 01 1a 04 08 01 78 01", false, true},
 	};
 	for (size_t i = 0; i < CF_ARRAY_COUNT(cases); i++) {
 		ckptfmt_error err;
@@ -276,10 +277,14 @@ static void test_versions(void)
 		bool same;
 		CHECK_OK(cf_header_decode(hex(cases[i].a), 0, &a, &err), err);
 		CHECK_OK(cf_header_decode(hex(cases[i].b), 0, &b, &err), err);
-		CHECK_OK(cf_header_same_version(&a, &b, &same, &err), err);
+		CHECK_OK(cf_header_same_version(&a, &b, false, &same, &err), err);
 		CHECK_EQ(same, cases[i].same);
-		CHECK_OK(cf_header_same_version(&b, &a, &same, &err), err);
+		CHECK_OK(cf_header_same_version(&b, &a, false, &same, &err), err);
 		CHECK_EQ(same, cases[i].same);
+		CHECK_OK(cf_header_same_version(&a, &b, true, &same, &err), err);
+		CHECK_EQ(same, cases[i].same_apart);
+		CHECK_OK(cf_header_same_version(&b, &a, true, &same, &err), err);
+		CHECK_EQ(same, cases[i].same_apart);
 	}
 }
 
@@ -320,7 +325,7 @@ static void test_memory(void)
 		ckptfmt_status status;
 		CHECK_OK(cf_header_decode(header, 0, &decoded, &err), err);
 		memory_fault_set(n, true);
-		status = cf_header_same_version(&decoded, &decoded, &same, &err);
+		status = cf_header_same_version(&decoded, &decoded, false, &same, &err);
 		failed = status != CKPTFMT_OK;
 		CHECK_EQ(failed, memory_fault_hits() != 0);
 		CHECK(failed ? status == CKPTFMT_NO_MEMORY && !same : same);
