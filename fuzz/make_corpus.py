@@ -289,6 +289,94 @@ def chunks():
     yield "empty", case(b"", 16, 0)
 
 
+def number(tag, value, size=0):
+    """A field of wire type 0."""
+    return varint(tag << 3) + varint(value & 2**64 - 1, size)
+
+
+def fixed(tag, value):
+    """A field of wire type 5."""
+    return varint(tag << 3 | 5) + struct.pack("<I", value)
+
+
+def nested(tag, contents):
+    """A field of wire type 2."""
+    return varint(tag << 3 | 2) + varint(len(contents)) + contents
+
+
+def entries():
+    """Inputs of fuzz_entry: the value of a tensor's key."""
+
+    def extent(start, length):
+        return nested(1, number(1, start) + number(2, length))
+
+    plain = ENTRY_X[1]
+    chunked = number(2, 4096) + nested(3, b"12345678")
+    slices = nested(7, extent(0, 2) + nested(1, b"")) + nested(7, extent(2, 2) + nested(1, b""))
+    shape = nested(2, nested(2, number(1, 4)) + nested(2, number(1, 6)))
+    yield "plain", plain
+    yield "none", b""
+    yield "scalar", number(1, 1) + nested(2, b"") + number(3, 5) + number(4, 48) + number(5, 4)
+    yield "partitioned", number(1, 1) + shape + slices
+    yield "partitioned_extension", number(1, 1) + shape + slices + nested(100, chunked)
+    yield "slices_odd", number(1, 1) + shape + nested(7, extent(-1, -1) + number(9, 1)) + slices
+    yield "slices_few", number(1, 1) + shape + nested(7, extent(0, 2))
+    yield "slices_cut", number(1, 1) + shape + nested(7, b"\x0a\5")
+    yield "shape_twice", plain + nested(2, nested(2, number(1, 3)) + number(3, 1))
+    yield "shape_named", number(1, 1) + nested(2, nested(2, number(1, 3) + nested(2, b"rows")))
+    yield "shape_negative", number(1, 1) + nested(2, nested(2, number(1, -1)))
+    yield "shape_large", number(1, 1) + nested(2, nested(2, number(1, 2**62)) * 2)
+    yield "rank_255", number(1, 1) + nested(2, nested(2, b"") * 255)
+    yield (
+        "unknown",
+        plain + number(15, 7) + nested(16, b"text") + fixed(17, 1) + b"\x91\1" + bytes(8),
+    )
+    yield "groups", b"\x7b\x0b\x08\1\x0c\x7c" + plain + b"\x7b\x7c"
+    yield "group_open", plain + b"\x7b\x08\1"
+    yield "overlong", number(1, 1, 5) + nested(2, number(1, 0, 9)) + number(5, 8, 4)
+    yield "backwards", fixed(6, 1) + number(5, 8) + nested(2, b"") + number(1, 2) + number(1, 1)
+    yield "negative", number(1, -5) + number(3, -1) + number(4, -(2**63)) + number(5, -1)
+    yield "wide", number(1, 2**31) + plain
+
+
+def extended_entries():
+    """Inputs of fuzz_entry with an extension."""
+
+    def compressed(*sizes, chunk=4096, raw=None, crcs=None):
+        crcs = crcs if crcs is not None else b"abcd" * len(sizes)
+        packed = b"".join(map(varint, sizes))
+        contents = number(1, 1) + number(2, chunk) + nested(3, crcs) + nested(4, packed)
+        return nested(100, contents + number(5, raw or 4096 * len(sizes)) + fixed(6, 7))
+
+    chunked = number(2, 4096) + nested(3, b"12345678")
+    value = number(1, 4) + nested(2, nested(2, number(1, 8192))) + number(5, 8192) + fixed(6, 9)
+    small = number(1, 4) + nested(2, nested(2, number(1, 8192))) + number(5, 300) + fixed(6, 9)
+    yield "chunked", value + nested(100, chunked)
+    yield "chunked_spread", value + nested(100, chunked[:3]) + nested(100, chunked[3:])
+    yield "chunked_twice", value + nested(100, nested(3, b"old!") + chunked + number(2, 4096))
+    yield "chunked_uneven", value + nested(100, number(2, 4096) + nested(3, b"1234567"))
+    yield "chunked_unpacked", value + nested(100, chunked + fixed(3, 9))
+    yield "chunked_wide", value + nested(100, number(2, 2**64 - 1) + nested(3, b"1234"))
+    yield "extension_empty", value + nested(100, b"")
+    yield "extension_number", value + number(100, 1)
+    yield "extension_group", value + varint(100 << 3 | 3) + chunked + varint(100 << 3 | 4)
+    yield "extension_later", value + nested(100, number(1, 1 << 40) + nested(99, b"later"))
+    yield "extension_inner_group", value + nested(100, b"\x0b\x10\5\x0c" + chunked)
+    yield "extension_overlong", value + nested(100, number(2, 4096, 6) + nested(3, b"12345678"))
+    for name, bad in (("tag", b"\0\1"), ("cut", b"\x08"), ("size", b"\x1a\5"), ("wire", b"\x7e")):
+        yield f"extension_{name}", value + nested(100, bad)
+    yield "compressed", small + compressed(100, 200)
+    yield "compressed_last", small + compressed(200, 100, raw=4097 + 98)
+    yield "compressed_sum", small + compressed(100, 201)
+    yield "compressed_none", small + compressed(0, 300)
+    yield "compressed_large", small + compressed(300, 4098)
+    yield "compressed_few", small + compressed(300, raw=8192)
+    yield "compressed_many", small + compressed(100, 100, 100, raw=8192)
+    yield "compressed_crcs", small + compressed(100, 200, crcs=b"1234567")
+    yield "compressed_chunk", small + compressed(100, 200, chunk=4095)
+    yield "compressed_raw", small + compressed(100, 200, raw=2**63)
+
+
 def slice_lists():
     """Inputs of fuzz_slices: dims, item size, slices and a query, as the top of that file says."""
 
@@ -349,6 +437,9 @@ def main():
     write(root / "block", blocks.items(), b"\3\5")
     write(root / "snappy", snappy_streams(), b"")
     write(root / "chunk", chunks(), b"")
+    write(root / "entry", entries(), b"\0")
+    write(root / "entry", extended_entries(), b"\0")
+    write(root / "entry", [("slices_limit", b"\x3a\0" * 3)], b"\2")
     write(root / "slices", slice_lists(), b"")
     write(root / "canary", [("must_fail", b"canary")], b"")
 
