@@ -70,8 +70,8 @@ void cf_header_encode(cf_buffer *out, int32_t num_shards, int32_t endianness, in
  * REQUIRES of this and the next: the decoded bytes of the headers are still there. BAD_PROTO, NO_MEMORY. */
 CF_MUST_CHECK ckptfmt_status cf_header_reencode(cf_buffer *out, const cf_header *like, int32_t num_shards,
 	int32_t producer, int32_t min_consumer, ckptfmt_error *err);
-/* Whether the canonical forms of two versions are the same bytes (MRG-2), producer and min_consumer apart if an input of
- * the merge has compressed values (MRG-15). No version is an empty one. */
+/* Whether the canonical forms of two versions are the same bytes (MRG-2), producer and min_consumer apart if an input
+ * of the merge has compressed values (MRG-15). No version is an empty one. */
 CF_MUST_CHECK ckptfmt_status cf_header_same_version(const cf_header *a, const cf_header *b, bool compressed,
 	bool *same, ckptfmt_error *err);
 
