@@ -132,11 +132,11 @@ def add(out: Vectors) -> None:
         ("middle", [third, zipped, one]),
         ("first", [zipped, one, third]),
     ):
-        shard = {inputs[number]: number for number in range(3)}
+        places = {inputs[number]: number for number in range(3)}
         rows = [
-            (b"a", a.entry(shard=shard[one])),
-            (b"d", c.entry(shard=shard[zipped])),
-            (b"e", c.entry(shard=shard[third])),
+            (b"a", a.entry(shard=places[one])),
+            (b"d", c.entry(shard=places[zipped])),
+            (b"e", c.entry(shard=places[third])),
         ]
         result = made.index(f"zipped-{name}", rows, header(3, producer=3, min_consumer=2))
         made.add(f"mrg-15-{name}", "MRG-15 MRG-2", inputs, gives=result, level="ckptfmt")

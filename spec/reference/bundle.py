@@ -26,18 +26,18 @@ from .index import (
 )
 from .messages import Message
 from .objects import decode_graph
-from .rules import LIMITS, at, crc32c, found, need, u32
+from .rules import LIMITS, Violation, at, crc32c, found, need, u32
 from .slices import (
     Box,
     check_extents,
     check_overlaps,
     elements,
     intersection,
-    key_name,
     missing_box,
     runs,
     slice_box,
     slice_key,
+    split_slice_key,
 )
 from .values import (
     Array,
@@ -172,7 +172,10 @@ class Bundle:
 
     def _is_slice(self, key: bytes) -> bool:
         """Whether some tensor's entry lists the key (KEY-6)."""
-        name, _ = key_name(key) or (b"", 0)
+        try:
+            name, _ = split_slice_key(key)
+        except Violation:
+            return False
         parent = self.find(name) if name and not self._is_slice(name) else None
         slices = parent.slices if parent else ()
         return any(slice_key(name, extents) == key for extents in slices)

@@ -165,12 +165,12 @@ def signed_size(first: int, second: int) -> int:
     return 16 - (word ^ 0xFFFF).bit_length()
 
 
-def decode_slice_key(key: bytes) -> tuple[bytes, Extents]:
-    """Name and extents of exactly the keys that the rules write (KEY-8)."""
+def split_slice_key(key: bytes) -> tuple[bytes, Extents]:
+    """Name and extents of a key in the one spelling, of slices too that cannot be (KEY-6)."""
     name, pos = found(key_name(key), "KEY-8", "BAD_SLICE", "no name")
     width = key[pos] if pos < len(key) else 9
     rank = int.from_bytes(key[pos + 1 : pos + 1 + width], "big")
-    need(width <= 8 and 1 <= rank <= 254, "KEY-8", "BAD_SLICE", f"rank {rank}")
+    need(width <= 8 and rank <= 254, "KEY-8", "BAD_SLICE", f"rank {rank}")
     pos += 1 + width
     numbers: list[int] = []
     while pos < len(key) and len(numbers) < 2 * rank:
@@ -182,13 +182,19 @@ def decode_slice_key(key: bytes) -> tuple[bytes, Extents]:
         need(-(1 << 63) <= value < 1 << 63, "KEY-8", "BAD_SLICE", f"number at {pos}")
         numbers.append(value)
         pos += n
-    pairs = list(zip(numbers[::2], numbers[1::2], strict=False))
-    for start, n in pairs:
-        good = start == 0 if n == -1 else start >= 0 and n >= 1 and start + n < 1 << 63
+    pairs = zip(numbers[::2], numbers[1::2], strict=False)
+    extents = [(start, None if (start, n) == (0, -1) else n) for start, n in pairs]
+    need(slice_key(name, extents) == key, "KEY-8", "BAD_SLICE", "another spelling")
+    return name, extents
+
+
+def decode_slice_key(key: bytes) -> tuple[bytes, Extents]:
+    """Name and extents of exactly the keys that the rules write (KEY-8)."""
+    name, extents = split_slice_key(key)
+    need(extents, "KEY-8", "BAD_SLICE", "rank 0")
+    for start, n in extents:
+        good = n is None or (start >= 0 and n >= 1 and start + n < 1 << 63)
         need(good, "KEY-8", "BAD_SLICE", f"extent {start},{n}")
-    extents = [(start, None if n == -1 else n) for start, n in pairs]
-    full = all(n is None for _, n in extents)
-    need(not full and slice_key(name, extents) == key, "KEY-8", "BAD_SLICE", "another spelling")
     return name, extents
 
 
