@@ -2,7 +2,8 @@
 """Compression: ratio and speed of coding and decoding, beside zstd alone and others.
 
     python bench/compression.py [--mib 64] [--runs 5] [--threads 1] [--kinds bf16,fp32,...]
-                                [--weights FILE] [--folder FOLDER] [--tensorflow PYTHON]
+                                [--weights FILE] [--save-mib 2,32,256] [--folder FOLDER]
+                                [--tensorflow PYTHON]
 
 All sides work on the same chunks of 256 KiB, in memory, with the same number of threads, in turn in
 one process, so that whatever slows the machine slows all of them:
@@ -14,8 +15,13 @@ one process, so that whatever slows the machine slows all of them:
 
 Data: synthetic weights, normal with log-normal scales for each row, cast to each type; Adam's
 moments made of such gradients; `--weights`, a .safetensors or .npz file, gives real ones. Then
-whole saves and loads of data that does and does not compress, with and without compression. Prints
-Markdown tables of medians; the spread is that of the middle half. Speeds are GB/s of raw bytes.
+whole saves and loads, into and from the page cache, with and without compression, of arrays of
+several sizes that do and do not compress: pairs right after one another, now one first and now the
+other, many of small arrays.
+
+Prints Markdown tables of medians, and in brackets the middle half. What is compared, as times as
+fast or longer by a part, is the median of the quotients of each run or pair: whatever else the
+machine does slows both. Speeds are GB/s of raw bytes.
 """
 
 from __future__ import annotations
@@ -296,7 +302,7 @@ def spread(values: list[float]) -> str:
 
 def measure_kind(name: str, array: np.ndarray, runs: int, threads: int, folder: Path) -> None:
     made = {label: side(array) for label, side in sides().items()}
-    times: dict[str, tuple[list[float], list[float]]] = {label: ([], []) for label in made}
+    speeds: dict[str, tuple[list[float], list[float]]] = {label: ([], []) for label in made}
     raw = next(iter(made.values())).raw
 
     def work(side: Side, job: Job) -> None:
@@ -309,7 +315,7 @@ def measure_kind(name: str, array: np.ndarray, runs: int, threads: int, folder: 
             work(side, side.encode)
             seconds = time.perf_counter() - began
             if run:
-                times[label][0].append(len(raw) / seconds / 1e9)
+                speeds[label][0].append(len(raw) / seconds / 1e9)
         ours = made["ckptfmt"]
         assert isinstance(ours, Ours)
         if not run:
@@ -320,55 +326,52 @@ def measure_kind(name: str, array: np.ndarray, runs: int, threads: int, folder: 
             seconds = time.perf_counter() - began
             assert np.array_equal(side.out, raw), f"{label} lost something"
             if run:
-                times[label][1].append(len(raw) / seconds / 1e9)
+                speeds[label][1].append(len(raw) / seconds / 1e9)
             side.out[:: 1 << 12] = 0
-    base = times["shuffle+zstd 1"]
+    base = speeds["shuffle+zstd 1"]
     for label, side in made.items():
-        encoded, decoded = times[label]
+        encoded, decoded = speeds[label]
         against = [
-            statistics.median(a) / statistics.median(b)
-            for a, b in ((encoded, base[0]), (decoded, base[1]))
+            spread([a / b for a, b in zip(mine, theirs, strict=True)])
+            for mine, theirs in ((encoded, base[0]), (decoded, base[1]))
         ]
         print(
             f"| {name} | {label} | {len(raw) / side.size():.3f} | {spread(encoded)} | "
-            f"{spread(decoded)} | {against[0]:.2f} | {against[1]:.2f} |",
+            f"{spread(decoded)} | {against[0]} | {against[1]} |",
             flush=True,
         )
 
 
-def measure_files(data: dict[str, np.ndarray], runs: int, folder: Path) -> None:
+def measure_files(name: str, array: np.ndarray, pairs: int, folder: Path) -> None:
     """Whole saves, not synced, and verified loads into memory that is there."""
-    print("\n| data | what | plain ms | compressed ms | time | bytes |")
-    print("| --- | --- | --- | --- | --- | --- |")
-    for name, array in data.items():
-        saves: dict[bool, list[float]] = {False: [], True: []}
-        loads: dict[bool, list[float]] = {False: [], True: []}
-        sizes: dict[bool, int] = {}
-        out = {"x": np.zeros_like(array)}
-        for run in range(4 * runs + 1):
-            for compressed in (False, True):
-                prefix = folder / f"save-{compressed}"
-                options: dict[str, Any] = {"compression": "zstd"} if compressed else {}
-                began = time.perf_counter()
-                ckptfmt.save(prefix, {"x": array}, durability="none", **options)
-                saved = time.perf_counter()
-                ckptfmt.load(prefix, out=out)
-                loaded = time.perf_counter()
-                if run:
-                    saves[compressed].append(1e3 * (saved - began))
-                    loads[compressed].append(1e3 * (loaded - saved))
-                files = list(folder.glob(f"{prefix.name}.*"))
-                sizes[compressed] = sum(path.stat().st_size for path in files)
-                for path in files:
-                    path.unlink()
-        gained = f"{100 * (sizes[True] / sizes[False] - 1):+.3f} %"
-        for what, times in (("save", saves), ("load", loads)):
-            plain, packed = (statistics.median(times[key]) for key in (False, True))
-            print(
-                f"| {name} | {what} | {spread(times[False])} | {spread(times[True])} | "
-                f"{100 * (packed / plain - 1):+.1f} % | {gained} |",
-                flush=True,
-            )
+    saves: dict[bool, list[float]] = {False: [], True: []}
+    loads: dict[bool, list[float]] = {False: [], True: []}
+    sizes: dict[bool, int] = {}
+    out = {"x": np.zeros_like(array)}
+    for pair in range(pairs + 1):
+        for compressed in (pair % 2 == 0, pair % 2 == 1):
+            prefix = folder / "save"
+            options: dict[str, Any] = {"compression": "zstd"} if compressed else {}
+            began = time.perf_counter()
+            ckptfmt.save(prefix, {"x": array}, durability="none", **options)
+            saved = time.perf_counter()
+            ckptfmt.load(prefix, out=out)
+            loaded = time.perf_counter()
+            if pair:
+                saves[compressed].append(1e3 * (saved - began))
+                loads[compressed].append(1e3 * (loaded - saved))
+            files = list(folder.glob(f"{prefix.name}.*"))
+            sizes[compressed] = sum(path.stat().st_size for path in files)
+            for path in files:
+                path.unlink()
+    gained = f"{100 * (sizes[True] / sizes[False] - 1):+.3f} %"
+    for what, times in (("save", saves), ("load", loads)):
+        longer = [100 * (b / a - 1) for a, b in zip(times[False], times[True], strict=True)]
+        print(
+            f"| {name} | {array.nbytes >> 20} | {what} | {pairs} | {spread(times[False])} | "
+            f"{spread(times[True])} | {spread(longer)} | {gained} |",
+            flush=True,
+        )
 
 
 def main() -> None:
@@ -378,6 +381,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--kinds", help="some of them, with commas between")
     parser.add_argument("--weights", help="a .safetensors or .npz file with real weights")
+    parser.add_argument("--save-mib", default="2,32,256", help="sizes of arrays saved and loaded")
     parser.add_argument("--folder", help="where to save; default: that of temporary files")
     parser.add_argument("--tensorflow", help="not used: TensorFlow does not compress")
     given = parser.parse_args()
@@ -395,8 +399,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=given.folder) as name:
         for kind, array in data.items():
             measure_kind(kind, array, given.runs, given.threads, Path(name))
-        chosen = {kind: array for kind, array in data.items() if kind in ("bf16", "noise")}
-        measure_files(chosen, given.runs, Path(name))
+        print("\n| data | MiB | what | pairs | plain ms | compressed ms | longer % | bytes |")
+        print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+        for mib in map(int, given.save_mib.split(",")):
+            noise = np.random.default_rng(5).integers(0, 256, mib << 20, np.uint8)
+            saved = {"noise": noise, "noise as fp32": noise.view(np.float32)}
+            saved["bf16"] = kinds(mib << 20, real)["bf16"]
+            for kind, array in saved.items():
+                pairs = given.runs * max(4, 128 // mib)
+                measure_files(kind, array, pairs, Path(name))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from pathlib import Path
 BENCHES = {
     "merge": ["--inputs", "20", "--keys", "20", "--runs", "1"],
     "async_save": ["--mib", "8", "--arrays", "10", "--calls", "2", "--runs", "1"],
-    "compression": ["--mib", "2", "--runs", "1"],
+    "compression": ["--mib", "2", "--runs", "1", "--save-mib", "2"],
     "incremental": ["--mib", "8", "--tensors", "20", "--runs", "1"],
 }
 

@@ -82,8 +82,12 @@ def add(
     Raises:
         What the writer raises.
     """
-    adding = _Adding(handle, table, sizes, settings, tell)
     dense = _core.sources_dense(table).tolist()
+    adding = _Adding(handle, table, sizes, settings, tell)
+    if all(dense):
+        adding.pass_by(len(dense) - 1)
+        adding.flush()
+        return
     for row, (name, size) in enumerate(zip(raw_names, sizes, strict=True)):
         if size < VALUE_MIN or dense[row] or name.startswith(_RESERVED):
             adding.pass_by(row)
