@@ -13,8 +13,9 @@ enum {
 	SAMPLES = 4,
 	SAMPLE_SIZE = 512,
 	SAMPLE_MAX = SAMPLES * SAMPLE_SIZE,
-	/* Units of which the planes are counted, and which part of all pairs of bytes may be pairs of like ones: of noise it
-	 * is one in 256. No coder takes a twentieth from bytes of which it is less than one in 194, 2 to the power of 7.6. */
+	/* Units of which the planes are counted, and which part of all pairs of bytes may be pairs of like ones: of noise
+	 * it is one in 256. No coder takes a twentieth from bytes of which it is less than one in 194, 2 to the power of
+	 * 7.6. */
 	UNITS = 512,
 	PAIRS = 208,
 	DENSE_MIN = 4096,
