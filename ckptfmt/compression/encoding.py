@@ -83,11 +83,12 @@ def add(
         What the writer raises.
     """
     dense = _core.sources_dense(table).tolist()
-    adding = _Adding(handle, table, sizes, settings, tell)
     if all(dense):
-        adding.pass_by(len(dense) - 1)
-        adding.flush()
+        handle.add(table)
+        if tell is not None:
+            tell(sum(sizes))
         return
+    adding = _Adding(handle, table, sizes, settings, tell)
     for row, (name, size) in enumerate(zip(raw_names, sizes, strict=True)):
         if size < VALUE_MIN or dense[row] or name.startswith(_RESERVED):
             adding.pass_by(row)
