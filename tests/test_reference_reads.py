@@ -234,4 +234,6 @@ def test_reads_all(tmp_path: Path, seed: int, level: str, way: Any) -> None:
         if level != "v2" and way is not save_objects:
             odd = {oddity for oddity, _ in bundle.notes}
             assert not odd, (number, odd)
-    assert (compressed > 0) == (level == "ckptfmt" and way is not save_objects)
+    # Of the objects few are large enough to be worth it.
+    assert compressed == 0 or level == "ckptfmt"
+    assert compressed > 0 or level != "ckptfmt" or way is save_objects
