@@ -130,18 +130,22 @@ class Base:
         same = np.zeros(len(positions), np.bool_)
         sizes = np.array(self._sources.sizes, np.int64)[positions]
         work = batches(sizes, BATCH_BYTES)
+        # By batch: numpy must not select by an array that another thread writes to meanwhile.
+        found = [0] * len(work)
         told, caller = 0, threading.current_thread()
 
         def compare(number: int) -> None:
             nonlocal told
             batch = work[number]
             table, chosen = self.table[positions[batch]], rows[batch].astype(np.uint64)
-            same[batch] = self._reader._handle.compare(self._selection, table, chosen)
+            mine = self._reader._handle.compare(self._selection, table, chosen)
+            same[batch] = mine
+            found[number] = int(sizes[batch][mine].sum())
             if threading.current_thread() is caller:
-                told = self._tell(tell, int(sizes[same].sum()), told)
+                told = self._tell(tell, sum(found), told)
 
         share(len(work), compare, thread_count(THREADS_MAX), "ckptfmt-compare", Stop())
-        self._tell(tell, int(sizes[same].sum()), told)
+        self._tell(tell, sum(found), told)
         self._positions, self._rows = positions[same], rows[same]
         return self._of_sources(self._positions)
 

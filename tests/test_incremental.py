@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,14 @@ from hypothesis import strategies as st
 from support.arrays import CODES, bits, random_array, random_shape
 
 import ckptfmt
-from ckptfmt import CheckpointNotFoundError, CorruptError, InvalidError, UnsupportedError, _core
+from ckptfmt import (
+    CheckpointNotFoundError,
+    CorruptError,
+    InvalidError,
+    UnsupportedError,
+    _core,
+    incremental,
+)
 from ckptfmt.arrays import Sources
 from ckptfmt.incremental import CompactionLimits
 from ckptfmt.writer import write_sources
@@ -608,3 +616,26 @@ def test_wrong_arguments(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError):
         ckptfmt.save(tmp_path / "b", tensors, base="gs://bucket/a")
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_comparing_in_many_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counting what was compared, while other threads go on, once wrote beyond an array."""
+    monkeypatch.setattr(incremental, "BATCH_BYTES", 1)
+    arrays = {f"t{i:05d}": np.full(8, i, np.int32) for i in range(8000)}
+    ckptfmt.save(tmp_path / "a", arrays, durability="none")
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        told: list[int] = []
+        ckptfmt.save(
+            tmp_path / "b",
+            arrays,
+            base=tmp_path / "a",
+            durability="none",
+            progress=lambda done, _total: told.append(done),
+        )
+    finally:
+        sys.setswitchinterval(interval)
+    assert told == sorted(told)
+    assert told[-1] == 8000 * 32
+    assert ckptfmt.verify(tmp_path / "b").ok
