@@ -621,7 +621,7 @@ def test_wrong_arguments(tmp_path: Path) -> None:
 def test_comparing_in_many_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counting what was compared, while other threads go on, once wrote beyond an array."""
     monkeypatch.setattr(incremental, "BATCH_BYTES", 1)
-    arrays = {f"t{i:05d}": np.full(8, i, np.int32) for i in range(8000)}
+    arrays = {f"t{i:05d}": np.full(8, i, np.int32) for i in range(20000)}
     ckptfmt.save(tmp_path / "a", arrays, durability="none")
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -637,5 +637,5 @@ def test_comparing_in_many_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     finally:
         sys.setswitchinterval(interval)
     assert told == sorted(told)
-    assert told[-1] == 8000 * 32
+    assert told[-1] == 20000 * 32
     assert ckptfmt.verify(tmp_path / "b").ok
