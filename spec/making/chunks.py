@@ -493,12 +493,21 @@ def damaged(out: Vectors) -> None:
     }
     for name, made in frames.items():
         chunk_rules.append((f"cmp-18-bad-{name}", "CMP-18", SEVENS, b"\1" + made))
+    wide = u8(*[7] * 2025)
+    after = parts.zstd_block(1, 1000, b"\7")
+    for name, kind, content in (("run", 1, b"\7"), ("raw", 0, b"\7" * 1025)):
+        narrow = frame(parts.zstd_block(kind, 1025, content, last=False) + after, 2025, window=0)
+        chunk_rules.append((f"cmp-18-bad-{name}-window", "CMP-18", wide, b"\1" + narrow))
     plane = parts.run_frame(7, 15)
     chunk_rules.append(
         ("cmp-18-plane", "CMP-18", SEVENS, b"\2" + parts.varint(2 * len(plane) + 1) + plane)
     )
     for name, rule, value, stored_chunk in chunk_rules:
         bad(name, rule, "BAD_CHUNK", value, [stored_chunk])
+    size = (1 << 17) + 1
+    large = b"\1" + frame(parts.zstd_block(1, size, b"\7"), size)
+    value = Value(UINT8, (size,), b"\7" * size)
+    bad("cmp-18-run-block", "CMP-18", "BAD_CHUNK", value, [large], chunk_size=1 << 18)
     two_frames = b"\1" + parts.run_frame(7, 40) * 2
     bad("cmp-18-second", "CMP-18", "BAD_CHUNK", u8(*[7] * 40), [two_frames])
     message, stored = compressed(SEVENS, [chunk], raw_crc=1)

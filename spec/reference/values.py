@@ -245,6 +245,16 @@ def read_frame(frame: bytes, n: int) -> bytes:
     base = 1 << (10 + (frame[5] >> 3))
     window = size if single else base + base // 8 * (frame[5] & 7)
     good(window <= 1 << 24, f"window of {window}")
+    pos += content
+    last = False
+    while not last:
+        head = int.from_bytes(frame[pos : pos + 3], "little")
+        last, kind, size = bool(head & 1), head >> 1 & 3, head >> 3
+        good(pos + 3 <= len(frame) and kind < 3, "no block")
+        good(size <= min(window, 1 << 17), f"block of {size} with a window of {window}")
+        if pos + 3 > len(frame):
+            break
+        pos += 3 + (1 if kind == 1 else size)
     decompress = zstandard.ZstdDecompressor().decompress
     try:
         out = decompress(frame, max_output_size=n, allow_extra_data=False)
