@@ -5,6 +5,7 @@ the reference decoder, value for value or with the same rule broken."""
 from __future__ import annotations
 
 import ast
+import importlib
 import itertools
 import re
 import shutil
@@ -129,16 +130,46 @@ def test_names_are_distinct() -> None:
     assert {vector.kind for vector in VECTORS} == {"good", "odd", "bad"}
 
 
-def test_hex_examples_are_of_vectors() -> None:
-    """Every example of the text stands in a file of the vectors; numbers of keys, in a key."""
+def number_of(text: str) -> int:
+    """`-3`, `2^34 + 5` and their like."""
+    total = 0
+    for sign, power, plain in re.findall(r"(-?) ?(?:2\^(\d+)|(\d+))", text.replace("+ ", "")):
+        size = 2 ** int(power) if power else int(plain)
+        total += -size if sign else size
+    return total
+
+
+def test_hex_examples_are_of_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every example of the text stands in a file of the vectors. Short ones, that stand there by
+    chance as well, are what the rules give."""
+    monkeypatch.syspath_prepend(str(SPEC))
+    parts = importlib.import_module("making.parts")
+    short = {
+        "varint-300": parts.varint(300),
+        "masked-crc-of-nothing": parts.u32(parts.mask(parts.crc32c(b""))),
+        "data-int4": bytes(number & 15 for number in (-1, -8, 7)),
+        "string-value-empty-scalar": parts.string_value([b""])[0],
+        "header-one-shard": parts.header(),
+        "header-three-shards": parts.header(3),
+        "header-big-endian": parts.header(endianness=1),
+        "header-compressed": parts.COMPRESSED_HEADER,
+    }
     kept = [one for name, one in contents(vectors.DIRECTORY).items() if name != "vectors.json"]
     keys = [bytes.fromhex(one["key"]) for one in vectors.KEYS]
     blocks = re.findall(r"^```hex name=(\S+)\n(.*?)^```$", specification(), re.M | re.S)
     assert len(blocks) > 40
+    assert {"signed-numbers", *short} <= {name for name, _ in blocks}
     for name, body in blocks:
-        lines = [bytes.fromhex(line.partition("#")[0]) for line in body.splitlines()]
-        for example in lines if name == "signed-numbers" else [b"".join(lines)]:
-            assert any(example in one for one in kept + keys), (name, example.hex())
+        lines = [line.partition("#") for line in body.splitlines()]
+        example = b"".join(bytes.fromhex(line[0]) for line in lines)
+        if name == "signed-numbers":
+            for code, _, number in lines:
+                assert parts.key_signed(number_of(number)) == bytes.fromhex(code), number
+                assert any(bytes.fromhex(code) in key for key in keys), number
+        else:
+            assert example == short.get(name, example), name
+            assert len(example) > 7 or name in short, name
+            assert any(example in one for one in kept + keys), name
 
 
 # ---- the two readers
