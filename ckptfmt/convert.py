@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -13,11 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import dtypes, names
+from ckptfmt import _core, dtypes, names
 from ckptfmt.arguments import check_choice, check_progress
 from ckptfmt.arrays import Slice, Sources
 from ckptfmt.compression.fetching import stored_values
-from ckptfmt.errors import CorruptError, InvalidError
+from ckptfmt.errors import CorruptError, InvalidError, StorageError
 from ckptfmt.line import MODULE_LINE
 from ckptfmt.locate import locate, path_text
 from ckptfmt.merge import merge
@@ -28,7 +29,7 @@ from ckptfmt.tensor import TensorHandle
 from ckptfmt.verify import verify_prefix
 from ckptfmt.writer import Writer, check_options
 
-__all__ = ["convert"]
+__all__ = ["DROPPING", "convert"]
 
 Path = str | bytes | os.PathLike[Any]
 
@@ -36,6 +37,12 @@ Path = str | bytes | os.PathLike[Any]
 BATCH_BYTES = 64 << 20
 # Values above go through a file: the system may write it out and read it again.
 HELD_MAX = 256 << 20
+# Bytes of two values that are compared at once.
+STEP_BYTES = 4 << 20
+# What an error says of metadata that stand in the way.
+DROPPING = "drop_metadata=True leaves the metadata out"
+
+_STAND_IN = re.compile(re.escape(names.SHARD_STAND_IN) + "[0-9]+")
 
 
 class _Piece(NamedTuple):
@@ -64,26 +71,32 @@ def convert(
     """Writes a checkpoint anew at another level, all or nothing, with the same tensors in the order
     of their names. The slices of partitioned tensors stay as they are.
 
-    Memory is bounded but for string tensors: values above 256 MiB go through an unnamed temporary
-    file beside the destination. A result of level "v2" has the bytes that `save_v2` of the same
-    tensors in this order has.
+    Everything that only the source can be blamed for is found before anything is written, but for
+    damage to the values. Memory is bounded but for string tensors: values above 256 MiB go through
+    an unnamed temporary file beside the destination. A result of level "v2" has, on a fresh prefix,
+    the bytes that `save_v2` of the same tensors in this order has; where it replaces a checkpoint
+    its data files may be numbered otherwise. What a writer normalises is normalised: unused bits of
+    narrow integers, and the sizes in string and variant values.
 
     Args:
         source: whatever `ckptfmt.open` takes.
         destination: prefix of the result. It may be that of the source, which is then replaced in
             one step once the result is complete.
         level, compression, alignment, durability: as in Writer.
-        drop_metadata: True leaves out metadata that the level has no place for, or that others
-            wrote in a form that is only read (nested objects, null).
+        drop_metadata: True leaves out metadata that the level has no place for, that others wrote
+            in a form that is only read (nested objects, null), or that are none.
         verify: "full" reads all of the result back before it appears and compares the checksums of
-            all values with those of the source; "off" does not. The source is always checked.
+            all values with those of the source, or the values where these differ; "off" does not.
+            The source is always checked.
         progress: called as `progress(bytes_done, bytes_total)` from this thread, with bytes of
             arrays.
         limits: as in `ckptfmt.open`.
 
     Raises:
-        InvalidError: the source has metadata that cannot be written (drop_metadata); an argument.
-        CheckpointNotFoundError, CorruptError, LimitError: of the source.
+        InvalidError: the source has metadata that cannot be written (drop_metadata), or a tensor of
+            a reserved name; an argument.
+        CheckpointNotFoundError, CorruptError, LimitError: of the source; of a part of a checkpoint
+            as well, in which slices of a tensor are missing.
         UnsupportedError: a tensor of a dtype that is not known, or of more than 64 dimensions.
         CorruptError: the result is not what was written.
         StorageError, BusyError, DurabilityUnknownError: as in Writer and `merge`.
@@ -95,23 +108,12 @@ def convert(
     MODULE_LINE.settle()
     directory = TemporaryDirectory(target)
     with Reader(locate(source), verify="full", limits=limits) as reader:
-        metadata: dict[str, Any] | None = reader.metadata if names.METADATA in reader else None
-        if metadata is not None and level == "v2":
-            if not drop_metadata:
-                raise InvalidError(
-                    "level 'v2' has no place for the metadata of the source (drop_metadata)",
-                    path=reader.prefix,
-                )
-            metadata = None
-        try:
-            check_options(metadata, level, alignment, durability, compression)
-        except InvalidError as error:
-            if not drop_metadata:
-                raise InvalidError(f"{error.message} (drop_metadata)", path=reader.prefix) from None
-            metadata = None
+        _check_source(reader)
+        metadata = _metadata(reader, level, drop_metadata)
         try:
             directory.make()
-            part = os.path.join(directory.path, "part")
+            # As savers name theirs: who sweeps after a kill knows it (CMT-15).
+            part = names.sharded_filename(os.path.join(directory.path, "part"), 0, 1)
             with Writer(
                 part,
                 metadata=metadata,
@@ -122,10 +124,78 @@ def convert(
             ) as writer:
                 _write(reader, writer, directory.path, progress)
             if verify == "full":
-                _check(reader, part, limits)
+                _check(reader, part, directory.path, limits)
             merge([part], target, inputs="consume", durability=durability, limits=limits)
         finally:
             directory.remove()
+
+
+def _check_source(reader: Reader) -> None:
+    """Refuses what can be read, but not written again."""
+    listing = reader._listing()
+    selection = listing.selection
+    for row, name in enumerate(listing.names):
+        if not name.startswith(names.RESERVED) or name == names.METADATA:
+            continue
+        handle = TensorHandle(reader, selection, row, name)
+        if not _stands_in(handle):
+            raise InvalidError(
+                f"EXT-8: names beginning with {names.RESERVED} are reserved: the tensor can be "
+                "read, but not written under its name",
+                path=reader.prefix,
+                tensor=name,
+            )
+    mode = _core.VERIFY["auto"]
+    for row in np.flatnonzero(selection.rows["slice_count"]).tolist():
+        reader._handle.plan_chunks(selection, row, None, mode, 1 << 62)
+    if not any(name.startswith("\0") for name in listing.names):
+        return
+    # Perhaps a slice of nothing, which makes the result one too, and only verifying tells.
+    for finding in reader.verify().problems:
+        if finding.message.startswith("KEY-7"):
+            raise CorruptError(
+                finding.message,
+                failure=finding.failure,
+                path=finding.path,
+                offset=finding.offset,
+                tensor=finding.tensor,
+            )
+
+
+def _stands_in(handle: TensorHandle) -> bool:
+    """Whether it only makes a data file referenced (EXT-8), as a merge judges it: that of others
+    gives it another shard_id. The writer makes its own."""
+    return (
+        _STAND_IN.fullmatch(handle.name) is not None
+        and handle.dtype == np.dtype(np.float32)
+        and handle.shape == (0,)
+        and not handle.partitioned
+        and handle.stored_nbytes == 0
+    )
+
+
+def _metadata(reader: Reader, level: str, drop: bool) -> dict[str, Any] | None:
+    """What the result has as its metadata; None if it has none."""
+    if names.METADATA not in reader:
+        return None
+    try:
+        metadata = reader.metadata
+    except CorruptError as error:
+        if not error.message.startswith("EXT-7"):
+            raise
+        if not drop:
+            error.message += f" ({DROPPING})"
+            raise
+        return None
+    try:
+        if level == "v2":
+            raise InvalidError("level 'v2' has no place for the metadata of the source")
+        check_options(metadata, level, None, "none")
+    except InvalidError as error:
+        if not drop:
+            raise InvalidError(f"{error.message} ({DROPPING})", path=reader.prefix) from None
+        return None
+    return metadata
 
 
 def _write(reader: Reader, writer: Writer, folder: str, progress: Progress | None) -> None:
@@ -156,15 +226,19 @@ def _pieces(reader: Reader) -> Iterator[_Piece]:
         handle.check_rank()
         if handle.dtype is None:
             raise handle.unsupported(f"the elements of {handle.dtype_name} are not known")
-        if not handle.partitioned:
-            yield _Piece(handle, handle.shape, None, None)
-            continue
-        rank = len(handle.shape)
-        extents = [numbers for numbers, _ in handle._selection.slices(handle._row)]
-        for numbers, part in zip(extents, handle.slices, strict=True):
-            box = np.array([*part.start, *part.shape, 0], np.int64)
-            slice_ = (handle.shape, numbers[:rank], numbers[rank:])
-            yield _Piece(handle, part.shape, box, slice_)
+        yield from _pieces_of(handle)
+
+
+def _pieces_of(handle: TensorHandle) -> Iterator[_Piece]:
+    if not handle.partitioned:
+        yield _Piece(handle, handle.shape, None, None)
+        return
+    rank = len(handle.shape)
+    extents = [numbers for numbers, _ in handle._selection.slices(handle._row)]
+    for numbers, part in zip(extents, handle.slices, strict=True):
+        box = np.array([*part.start, *part.shape, 0], np.int64)
+        slice_ = (handle.shape, numbers[:rank], numbers[rank:])
+        yield _Piece(handle, part.shape, box, slice_)
 
 
 def _size(piece: _Piece) -> int:
@@ -177,29 +251,40 @@ def _size(piece: _Piece) -> int:
 def _take(sources: Sources, piece: _Piece, folder: str) -> None:
     """Reads a stored value and makes it the next to be written."""
     handle = piece.handle
-    name, code = handle.raw_name, handle.dtype_code
-    size = _size(piece)
+    sources.add(handle.raw_name, _value(piece, folder), handle.dtype_code, piece.part)
+
+
+def _value(piece: _Piece, folder: str) -> NDArray[Any]:
+    handle, size = piece.handle, _size(piece)
     if size > HELD_MAX and handle.dtype != np.dtype(object):
-        array = _spooled(piece, size, folder)
-    else:
-        array = handle.read_box(piece.box, piece.shape, "full")
-    sources.add(name, array, code, piece.part)
+        return _spooled(piece, size, folder)
+    return handle.read_box(piece.box, piece.shape, "full")
 
 
 def _spooled(piece: _Piece, size: int, folder: str) -> NDArray[Any]:
     """The value in a file without a name, mapped."""
     handle = piece.handle
     handle.probe()
-    with tempfile.TemporaryFile(dir=folder) as file:
-        file.truncate(size)
-        mapped = mmap.mmap(file.fileno(), size)
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            # To write through the map where the disk has no room would kill the process.
+            os.posix_fallocate(file.fileno(), 0, size)
+            mapped = mmap.mmap(file.fileno(), size)
+    except OSError as error:
+        raise StorageError(
+            f"cannot make a file of {size} bytes for the value: {error.strerror}",
+            path=folder,
+            tensor=handle.name,
+            errno=error.errno,
+        ) from None
     array: NDArray[Any] = np.ndarray(piece.shape, handle.dtype, mapped)
     handle._fetch(piece.box, array, "full")
     return array
 
 
-def _check(reader: Reader, part: str, limits: Mapping[str, int] | None) -> None:
-    """Reads the result back, and compares the checksums of its values with those of the source."""
+def _check(reader: Reader, part: str, folder: str, limits: Mapping[str, int] | None) -> None:
+    """Reads the result back, and compares its values with those of the source: the checksums, and
+    where these differ the values."""
     report = verify_prefix(part, limits=limits)
     for finding in report.problems:
         raise CorruptError(
@@ -210,22 +295,62 @@ def _check(reader: Reader, part: str, limits: Mapping[str, int] | None) -> None:
             tensor=finding.tensor,
         )
     with Reader(part, limits=limits) as result:
-        # Of the other byte order the checksums are others as well.
-        if not reader.header.big_endian and _sums(reader) != _sums(result):
-            raise CorruptError("the result does not hold what the source does", failure="CHECKSUM")
+        ours, theirs = _sums(result), _sums(reader)
+        if ours.keys() != theirs.keys():
+            raise _other(None)
+        # Other checksums of the same values: those of the other byte order, and what the writer
+        # writes in a form of its own.
+        for name in (name for name, sums in theirs.items() if ours[name] != sums):
+            before, after = reader[name], result[name]
+            if (before.dtype_code, before.shape) != (after.dtype_code, after.shape):
+                raise _other(name)
+            pieces, written = list(_pieces_of(before)), list(_pieces_of(after))
+            if [piece.shape for piece in pieces] != [piece.shape for piece in written]:
+                raise _other(name)
+            for one, other in zip(pieces, written, strict=True):
+                if not _same(one, other, folder):
+                    raise _other(name)
 
 
-def _sums(reader: Reader) -> list[tuple[str, list[tuple[int, int]]]]:
-    """The size and checksum of the raw bytes of all values, by name."""
-    selection = reader._listing().selection
-    numbers = selection.names()
-    return [
-        (
-            numbers[row],
+def _other(name: str | None) -> CorruptError:
+    return CorruptError(
+        "the result does not hold what the source does", failure="CHECKSUM", tensor=name
+    )
+
+
+_Sums = tuple[int, tuple[int, ...], list[tuple[int, int]]]
+
+
+def _sums(reader: Reader) -> dict[str, _Sums]:
+    """Dtype and shape of all tensors, and the sizes and checksums of the raw bytes of their
+    values."""
+    listing = reader._listing()
+    selection = listing.selection
+    codes, shapes = selection.rows["dtype"].tolist(), selection.shapes()
+    return {
+        listing.names[row]: (
+            codes[row],
+            shapes[row],
             [
                 (int(stored["raw_size"]), int(stored["raw_crc32c"]))
                 for stored in stored_values(selection, row)
             ],
         )
-        for row in reader._listing().visible_rows
-    ]
+        for row in listing.visible_rows
+    }
+
+
+def _same(piece: _Piece, other: _Piece, folder: str) -> bool:
+    """Whether two stored values of one dtype and shape are the same, in the bits that count."""
+    one, two = _value(piece, folder), _value(other, folder)
+    if one.dtype == np.dtype(object):
+        return bool(one.reshape(-1).tolist() == two.reshape(-1).tolist())
+    code = piece.handle.dtype_code
+    info = dtypes.info_of(code)
+    assert info is not None
+    used = (1 << min(info.used_bits, 8)) - 1
+    left, right = dtypes.little_endian(one, code), dtypes.little_endian(two, code)
+    return not any(
+        ((left[at : at + STEP_BYTES] ^ right[at : at + STEP_BYTES]) & np.uint8(used)).any()
+        for at in range(0, len(left), STEP_BYTES)
+    )

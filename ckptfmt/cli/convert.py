@@ -7,10 +7,11 @@ import argparse
 import os
 
 import ckptfmt
-from ckptfmt import InvalidError
+from ckptfmt import CkptfmtError, InvalidError
 from ckptfmt.cli import text
 from ckptfmt.cli.output import Output
 from ckptfmt.cli.progress import Progress
+from ckptfmt.convert import DROPPING
 from ckptfmt.locate import locate
 from ckptfmt.names import index_name
 
@@ -69,21 +70,32 @@ def run(options: argparse.Namespace) -> int:
         CkptfmtError: nothing was converted (after a DurabilityUnknownError: it was).
     """
     source = locate(options.source)
-    if os.path.lexists(index_name(options.destination)) and not options.overwrite:
+    if not os.path.lexists(index_name(options.destination)):
+        # The format allows it, but nobody wants hidden files.
+        if os.path.basename(options.destination) in ("", ".", ".."):
+            raise InvalidError(
+                f"DESTINATION is a prefix, to which .index is added: {options.destination!r} has "
+                "no name of its own",
+            )
+    elif not options.overwrite:
         raise InvalidError(
             "DESTINATION holds a checkpoint already (--overwrite replaces it)",
             path=options.destination,
         )
     with Progress("converting", quiet=options.quiet) as progress:
-        ckptfmt.convert(
-            source,
-            options.destination,
-            level=options.level,
-            compression=options.compression,
-            drop_metadata=options.drop_metadata,
-            verify="off" if options.no_verify else "full",
-            progress=progress.update,
-        )
+        try:
+            ckptfmt.convert(
+                source,
+                options.destination,
+                level=options.level,
+                compression=options.compression,
+                drop_metadata=options.drop_metadata,
+                verify="off" if options.no_verify else "full",
+                progress=progress.update,
+            )
+        except CkptfmtError as error:
+            error.message = error.message.replace(DROPPING, "--drop-metadata leaves them out")
+            raise
     if not options.quiet:
         Output().line(
             f"converted {text.printable(source)} into {text.printable(options.destination)}"
