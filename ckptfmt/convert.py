@@ -71,12 +71,12 @@ def convert(
     """Writes a checkpoint anew at another level, all or nothing, with the same tensors in the order
     of their names. The slices of partitioned tensors stay as they are.
 
-    Everything that only the source can be blamed for is found before anything is written, but for
-    damage to the values. Memory is bounded but for string tensors: values above 256 MiB go through
-    an unnamed temporary file beside the destination. A result of level "v2" has, on a fresh prefix,
-    the bytes that `save_v2` of the same tensors in this order has; where it replaces a checkpoint
-    its data files may be numbered otherwise. What a writer normalises is normalised: unused bits of
-    narrow integers, and the sizes in string and variant values.
+    A source that cannot be written again is refused before anything is written. Memory is bounded
+    but for string tensors: values above 256 MiB go through an unnamed temporary file beside the
+    destination. A result of level "v2" has, on a fresh prefix, the bytes that `save_v2` of the same
+    tensors in this order has; one that replaces a checkpoint, be it the source, may number its data
+    files otherwise. What a writer normalises is normalised: the unused bits of narrow types, and
+    the sizes in string and variant values.
 
     Args:
         source: whatever `ckptfmt.open` takes.
@@ -134,17 +134,25 @@ def _check_source(reader: Reader) -> None:
     """Refuses what can be read, but not written again."""
     listing = reader._listing()
     selection = listing.selection
+    rows = selection.rows
+    unknown = [code for code in np.unique(rows["dtype"]) if dtypes.numpy_dtype(int(code)) is None]
+    odd = np.isin(rows["dtype"], unknown) | (rows["rank"] > _core.NUMPY_RANK_MAX)
     for row, name in enumerate(listing.names):
-        if not name.startswith(names.RESERVED) or name == names.METADATA:
+        reserved = name.startswith(names.RESERVED)
+        if not (reserved or odd[row]) or name == names.METADATA:
             continue
         handle = TensorHandle(reader, selection, row, name)
-        if not _stands_in(handle):
+        if reserved and not _stands_in(handle):
             raise InvalidError(
                 f"EXT-8: names beginning with {names.RESERVED} are reserved: the tensor can be "
                 "read, but not written under its name",
                 path=reader.prefix,
                 tensor=name,
             )
+        handle.check_rank()
+        if handle.dtype is None:
+            raise handle.unsupported(f"the elements of {handle.dtype_name} are not known")
+    # Of partitioned tensors, whether their slices leave a hole.
     mode = _core.VERIFY["auto"]
     for row in np.flatnonzero(selection.rows["slice_count"]).tolist():
         reader._handle.plan_chunks(selection, row, None, mode, 1 << 62)
@@ -223,9 +231,6 @@ def _pieces(reader: Reader) -> Iterator[_Piece]:
     """All stored values in the order of the names, those of a tensor in the order in which it lists
     them."""
     for handle in reader.values():
-        handle.check_rank()
-        if handle.dtype is None:
-            raise handle.unsupported(f"the elements of {handle.dtype_name} are not known")
         yield from _pieces_of(handle)
 
 

@@ -166,11 +166,22 @@ def test_a_result_that_is_not_right_does_not_appear(
     assert not files(tmp_path / "b")
 
 
-def test_unknown_dtypes_are_refused(tmp_path: Path) -> None:
-    row = b"x", ix.stored_entry(77, [2], b"12345678")
+@pytest.mark.parametrize(
+    ("code", "dims", "message"),
+    [
+        (77, [2], "the elements of dtype 77 are not known"),
+        (1, [1] * 64 + [2], "rank 65 is more than the 64 dimensions of numpy"),
+    ],
+)
+def test_what_numpy_cannot_hold_is_refused_before_anything_is_written(
+    tmp_path: Path, code: int, dims: list[int], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = b"x", ix.stored_entry(code, dims, b"12345678")
     ix.write(tmp_path / "a", ix.index_of([(b"", ix.header()), row]), b"12345678")
-    with pytest.raises(UnsupportedError, match="are not known"):
+    monkeypatch.setattr(converting, "TemporaryDirectory", lambda target: None)
+    with pytest.raises(UnsupportedError, match=message) as caught:
         ckptfmt.convert(tmp_path / "a", tmp_path / "b")
+    assert caught.value.tensor == "x"
     assert not files(tmp_path / "b")
 
 
