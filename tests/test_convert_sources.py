@@ -293,16 +293,18 @@ def test_metadata_that_are_damaged_are_not_dropped(tmp_path: Path) -> None:
 # ---- the destination of the command
 
 
+@pytest.mark.parametrize("command", ["convert", "merge"])
 @pytest.mark.parametrize("destination", ["", ".", "..", "in/", "in/.", "./"])
-def test_the_command_wants_a_name_for_the_result(
+def test_commands_want_a_name_for_the_result(
     tmp_path: Path,
+    command: str,
     destination: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     ckptfmt.save("a", {"x": np.ones(3)})
-    assert main(["convert", "--overwrite", "a", destination]) == 2
+    assert main([command, "--overwrite", "a", destination]) == 2
     assert "has no name of its own" in capsys.readouterr().err
     assert len(list(tmp_path.iterdir())) == 2
 

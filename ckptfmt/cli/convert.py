@@ -4,16 +4,15 @@
 from __future__ import annotations
 
 import argparse
-import os
 
 import ckptfmt
-from ckptfmt import CkptfmtError, InvalidError
+from ckptfmt import CkptfmtError
 from ckptfmt.cli import text
+from ckptfmt.cli.destination import check_destination
 from ckptfmt.cli.output import Output
 from ckptfmt.cli.progress import Progress
 from ckptfmt.convert import DROPPING
 from ckptfmt.locate import locate
-from ckptfmt.names import index_name
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 
@@ -70,18 +69,7 @@ def run(options: argparse.Namespace) -> int:
         CkptfmtError: nothing was converted (after a DurabilityUnknownError: it was).
     """
     source = locate(options.source)
-    if not os.path.lexists(index_name(options.destination)):
-        # The format allows it, but nobody wants hidden files.
-        if os.path.basename(options.destination) in ("", ".", ".."):
-            raise InvalidError(
-                f"DESTINATION is a prefix, to which .index is added: {options.destination!r} has "
-                "no name of its own",
-            )
-    elif not options.overwrite:
-        raise InvalidError(
-            "DESTINATION holds a checkpoint already (--overwrite replaces it)",
-            path=options.destination,
-        )
+    check_destination(options.destination, overwrite=options.overwrite)
     with Progress("converting", quiet=options.quiet) as progress:
         try:
             ckptfmt.convert(

@@ -4,15 +4,14 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 
 import ckptfmt
-from ckptfmt import CheckpointNotFoundError, InvalidError
+from ckptfmt import CheckpointNotFoundError
 from ckptfmt.cli import text
+from ckptfmt.cli.destination import check_destination
 from ckptfmt.cli.output import Output
 from ckptfmt.locate import locate
-from ckptfmt.names import index_name
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 
@@ -72,11 +71,7 @@ def run(options: argparse.Namespace) -> int:
     """
     prefixes = _found(options)
     # The last of the inputs where DESTINATION was forgotten, as like as not.
-    if os.path.lexists(index_name(options.destination)) and not options.overwrite:
-        raise InvalidError(
-            "DESTINATION holds a checkpoint already (--overwrite replaces it)",
-            path=options.destination,
-        )
+    check_destination(options.destination, overwrite=options.overwrite)
     ckptfmt.merge(
         prefixes,
         options.destination,
