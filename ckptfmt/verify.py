@@ -148,11 +148,15 @@ def verify_prefix(
         if progress is not None:
             progress(done, max(done, state["bytes_total"]))
 
-    damaged = {finding.tensor for finding in findings if finding.severity == "problem"}
+    known = {
+        (finding.tensor, finding.message.partition(":")[0])
+        for finding in findings
+        if finding.severity == "problem"
+    }
     with contextlib.suppress(CkptfmtError):  # what cannot be opened has been found out
         handle = _core.ReaderHandle(prefix, limits, follow_symlinks)
         try:
-            for error in check_values(handle, damaged, tell):
+            for error in check_values(handle, known, done, tell):
                 findings.append(_problem(error))
         finally:
             handle.close()

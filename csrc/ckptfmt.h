@@ -403,13 +403,19 @@ typedef struct ckptfmt_frame {
 	uint64_t chunk;             /* of the value */
 } ckptfmt_frame;
 
+/* What checking one compressed value needs, whatever the other slices of its tensor are: all its chunks. `slice` is its
+ * number, or CKPTFMT_WHOLE. Fails as ckptfmt_reader_plan_chunks. */
+CKPTFMT_API ckptfmt_status ckptfmt_reader_plan_value(ckptfmt_reader *reader, const ckptfmt_selection *selection,
+	uint64_t row, uint64_t slice, uint64_t bytes_max, ckptfmt_chunk_run *runs, uint64_t capacity, uint64_t *count,
+	ckptfmt_error *err);
 /* Reads the stored bytes of a run and checks them: the checksum of each chunk, unless `verify` is OFF, and then its
  * structure. Writes the frames, at most 8 a chunk, which there must be room for. CORRUPT, IO, INVALID, NO_MEMORY. */
 CKPTFMT_API ckptfmt_status ckptfmt_reader_read_chunks(ckptfmt_reader *reader, const ckptfmt_selection *selection,
 	uint64_t row, const ckptfmt_chunk_run *run, int32_t verify, uint8_t *stored, ckptfmt_frame *frames,
 	uint64_t *frame_count, ckptfmt_error *err);
 /* Puts the raw bytes of a run together and delivers them: to `destination`, laid out as the box (NULL: all) of the
- * tensor asks; of strings, the raw bytes of the stored value; nowhere if it is NULL. `decoded` holds for each frame
+ * tensor asks; of strings, the raw bytes of the stored value, or of the run if it has just the size of these; nowhere
+ * if it is NULL. `decoded` holds for each frame
  * what it decodes to. crcs[i], unless NULL, becomes the CRC-32C of the raw bytes of chunk i of the run. `stored` is as
  * ckptfmt_reader_read_chunks left it. CORRUPT, INVALID, NO_MEMORY. */
 CKPTFMT_API ckptfmt_status ckptfmt_reader_place_chunks(ckptfmt_reader *reader, const ckptfmt_selection *selection,
@@ -419,6 +425,17 @@ CKPTFMT_API ckptfmt_status ckptfmt_reader_place_chunks(ckptfmt_reader *reader, c
 /* Compares the checksums of all chunks of a stored value's raw bytes, in order, with the one of the value. CHECKSUM. */
 CKPTFMT_API ckptfmt_status ckptfmt_reader_check_raw(ckptfmt_reader *reader, const ckptfmt_selection *selection,
 	uint64_t row, uint64_t slice, const uint32_t *crcs, uint64_t count, ckptfmt_error *err);
+typedef struct ckptfmt_strings_scan ckptfmt_strings_scan;
+
+/* Checks a compressed value of strings or variants (STR, VAR) without holding it: its raw bytes are given piece by
+ * piece, in order, and the last ones end the check. A scan that has failed is of no more use. CORRUPT, INVALID,
+ * UNSUPPORTED, NO_MEMORY. */
+CKPTFMT_API ckptfmt_status ckptfmt_reader_scan_open(ckptfmt_reader *reader, const ckptfmt_selection *selection,
+	uint64_t row, uint64_t slice, ckptfmt_strings_scan **out, ckptfmt_error *err);
+CKPTFMT_API ckptfmt_status ckptfmt_reader_scan_take(ckptfmt_reader *reader, const ckptfmt_selection *selection,
+	ckptfmt_strings_scan *scan, const uint8_t *bytes, uint64_t size, ckptfmt_error *err);
+CKPTFMT_API void ckptfmt_strings_scan_free(ckptfmt_strings_scan *scan);
+
 /* The failure for a frame that does not decode to what it says: BAD_CHUNK with its place. Always fails. */
 CKPTFMT_API ckptfmt_status ckptfmt_reader_bad_frame(ckptfmt_reader *reader, const ckptfmt_selection *selection,
 	uint64_t row, uint64_t slice, uint64_t chunk, ckptfmt_error *err);

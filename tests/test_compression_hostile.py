@@ -14,9 +14,11 @@ import pytest
 import zstandard
 from support import index as ix
 from support.arrays import assert_same
+from support.process import memory_limit
 
 import ckptfmt
 from ckptfmt import CorruptError, LimitError, UnsupportedError
+from ckptfmt.compression import coding
 
 UINT8, UINT16, FLOAT, STRING = 4, 17, 1, 7
 CHUNK = 4096
@@ -54,7 +56,7 @@ class Packed:
     endianness: int = 0
     others: list[tuple[bytes, bytes]] = field(default_factory=list)
 
-    def write(self, prefix: Path) -> Path:
+    def entry(self, offset: int = 0) -> bytes:
         data = b"".join(self.chunks)
         sizes = [len(chunk) for chunk in self.chunks] if self.sizes is None else self.sizes
         crcs = [ix.crc32c(chunk) for chunk in self.chunks] if self.crcs is None else self.crcs
@@ -69,16 +71,19 @@ class Packed:
             + ix.fixed32(6, ix.crc32c(self.raw) if self.raw_crc is None else self.raw_crc)
             + self.extra
         )
-        entry = ix.entry(
+        return ix.entry(
             self.dtype,
             self.shape,
+            offset=offset,
             size=len(data) if self.size is None else self.size,
             masked_crc=ix.mask(ix.crc32c(data)),
             extra=ix.nested(100, content),
         )
+
+    def write(self, prefix: Path) -> Path:
         head = ix.header(version=self.version, endianness=self.endianness)
-        rows = sorted([(b"x", entry), *self.others])
-        return ix.write(prefix, ix.index_of([(b"", head), *rows]), data)
+        rows = sorted([(b"x", self.entry()), *self.others])
+        return ix.write(prefix, ix.index_of([(b"", head), *rows]), b"".join(self.chunks))
 
 
 def zstd_chunks(raw: bytes = RAW) -> list[bytes]:
@@ -222,6 +227,41 @@ def test_a_bomb_within_the_limits_is_just_a_tensor(tmp_path: Path) -> None:
     refused(prefix, LimitError, "CMP-20", limits={"expansion_max": 100})
 
 
+def claimed_strings(prefix: Path, count: int) -> Path:
+    """So many strings, all empty, of which the checksum of the lengths is wrong."""
+    size = 16 << 20
+    chunk = b"\1" + frame(bytes(size))
+    packed = Packed([chunk] * (count // size), raw=bytes(4), dtype=STRING, shape=(count - 4,))
+    packed.chunk_size, packed.raw_size = size, count
+    return packed.write(prefix)
+
+
+def test_claimed_strings_cost_little_to_check(tmp_path: Path) -> None:
+    """Nothing is held of a value that is checked; reading it takes no room for its elements before
+    their lengths are found right."""
+    prefix = claimed_strings(tmp_path / "a", 128 << 20)
+    with memory_limit(192 << 20):
+        found = ckptfmt.verify(prefix).problems
+    assert [(one.message[:5], one.tensor) for one in found] == [("STR-5", "x")]
+    with memory_limit(400 << 20):
+        assert refused(prefix, CorruptError, "STR-5").failure == "CHECKSUM"
+
+
+def test_too_little_memory_is_told_with_the_tensor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exhausted(*_arguments: object) -> None:
+        raise MemoryError
+
+    prefix = claimed_strings(tmp_path / "a", 16 << 20)
+    monkeypatch.setattr(coding, "decompress", exhausted)
+    (found,) = ckptfmt.verify(prefix).problems
+    with ckptfmt.open(prefix) as reader, pytest.raises(LimitError) as caught:
+        reader["x"].read()
+    assert (found.failure, found.tensor) == ("LIMIT", "x") and "no memory" in found.message
+    assert caught.value.tensor == "x" and "no memory" in caught.value.message
+
+
 # ---- the chunks ----------------------------------------------------------------------------------
 
 
@@ -319,6 +359,25 @@ def test_strings_are_checked_by_their_rules(tmp_path: Path) -> None:
     prefix = good.write(tmp_path / "b")
     refused(prefix, CorruptError, "STR-6")
     assert [one.message[:5] for one in ckptfmt.verify(prefix).problems] == ["STR-6"]
+
+
+def test_each_problem_of_a_slice_is_told_once(tmp_path: Path) -> None:
+    """The C core and the decoder look at the same values."""
+    rows, data = [], b""
+    for number in range(4):
+        raw = bytes([number]) * 5000
+        chunks = zstd_chunks(raw)
+        damage = {0: {"crcs": [1, 2]}, 1: {"raw_crc": 5}, 3: {"raw_crc": 6}}.get(number, {})
+        half = Packed(chunks, raw=raw, shape=(1, 5000), **damage)  # type: ignore[arg-type]
+        extents = [(number, 1), (0, -1)]
+        rows.append((ix.slice_key(b"x", extents), half.entry(len(data))))
+        data += b"".join(chunks)
+    listed = [ix.slice_message([(number, 1), (0, -1)]) for number in range(4)]
+    whole = ix.entry(UINT8, (4, 5000), slices=listed)
+    head = ix.header(version=VERSION)
+    ix.write(tmp_path / "a", ix.index_of([(b"", head), *sorted([(b"x", whole), *rows])]), data)
+    found = [one.message[:6] for one in ckptfmt.verify(tmp_path / "a").problems]
+    assert sorted(found) == ["CMP-11", "CMP-19", "CMP-19", "EXT-6:"]
 
 
 def test_cut_short(tmp_path: Path) -> None:

@@ -96,6 +96,16 @@ class Selection:
         """All slices of all tensors, as an array of SLICE_ROW."""
         return array_at(self._columns.slices, self._columns.slice_count, SLICE_ROW, self.pointer)
 
+    def dims(self, first: int, count: int) -> NDArray[np.int64]:
+        """Some of the sizes and extents, which rows and slices name by their first."""
+        return self._dims[first : first + count]
+
+    @cached_property
+    def _dims(self) -> NDArray[np.int64]:
+        return array_at(
+            self._columns.dims, self._columns.dims_count, np.dtype(np.int64), self.pointer
+        )
+
     def names(self) -> list[str]:
         """The names of all tensors; bytes that are not UTF-8 as surrogate escapes."""
         blob = ffi.buffer(self._columns.names, self._columns.names_size)[:]
@@ -108,6 +118,12 @@ class Selection:
             str(blob[start:end], "utf-8", "surrogateescape")
             for start, end in zip(starts, ends, strict=True)
         ]
+
+    def name(self, row: int) -> str:
+        """The name of one tensor, as in `names`."""
+        raw = self._columns.rows[row]
+        named = ffi.buffer(self._columns.names + raw.name_offset, raw.name_size)[:]
+        return str(named, "utf-8", "surrogateescape")
 
     def shapes(self) -> list[tuple[int, ...]]:
         """The shapes of all tensors."""
@@ -237,12 +253,20 @@ class ReaderHandle(SharedHandle):
     ) -> NDArray[Any]:
         """What a box of a tensor (None: all) needs of its compressed values, as an array of
         CHUNK_RUN of about `bytes_max` raw bytes each."""
-        count, corner, plan = ffi.new("uint64_t *"), _corner(box), lib.ckptfmt_reader_plan_chunks
-        runs = np.zeros(16, CHUNK_RUN)
+        plan = lib.ckptfmt_reader_plan_chunks
+        return self._plan(plan, selection.pointer, row, _corner(box), verify, bytes_max)
+
+    def plan_value(self, selection: Selection, row: int, part: int, bytes_max: int) -> NDArray[Any]:
+        """What checking one compressed value takes, as an array of CHUNK_RUN: all of it, whatever
+        the other slices of its tensor are."""
+        plan = lib.ckptfmt_reader_plan_value
+        return self._plan(plan, selection.pointer, row, part, bytes_max)
+
+    def _plan(self, plan: Any, *arguments: Any) -> NDArray[Any]:
+        runs, count = np.zeros(16, CHUNK_RUN), ffi.new("uint64_t *")
         while True:
             raw = ffi.cast("ckptfmt_chunk_run *", ffi.from_buffer("uint8_t[]", runs))
-            pointer = selection.pointer
-            call(self, plan, pointer, row, corner, verify, bytes_max, raw, len(runs), count)
+            call(self, plan, *arguments, raw, len(runs), count)
             if count[0] <= len(runs):
                 return runs[: count[0]]
             runs = np.zeros(count[0], CHUNK_RUN)
@@ -305,6 +329,18 @@ class ReaderHandle(SharedHandle):
         """Compares the checksums of the chunks of a value's raw bytes with its own."""
         sums, check_raw = ffi.from_buffer("uint32_t[]", crcs), lib.ckptfmt_reader_check_raw
         call(self, check_raw, selection.pointer, row, part, sums, len(crcs))
+
+    def scan_open(self, selection: Selection, row: int, part: int) -> Any:
+        """A `ckptfmt_strings_scan`, for `scan_take`: checks one compressed value of strings or
+        variants without holding it."""
+        out = ffi.new("ckptfmt_strings_scan **")
+        call(self, lib.ckptfmt_reader_scan_open, selection.pointer, row, part, out)
+        return ffi.gc(out[0], lib.ckptfmt_strings_scan_free)
+
+    def scan_take(self, selection: Selection, scan: Any, raw: NDArray[np.uint8]) -> None:
+        """The next raw bytes of the value; the last ones end the check."""
+        take, bytes_ = lib.ckptfmt_reader_scan_take, ffi.from_buffer("uint8_t[]", raw)
+        call(self, take, selection.pointer, scan, bytes_, len(raw))
 
     def bad_frame(self, selection: Selection, row: int, part: int, chunk: int) -> None:
         """Raises the error for a frame of this chunk that does not decode to what it says."""

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from ckptfmt import _core, dtypes
 from ckptfmt.compression import coding
+from ckptfmt.errors import LimitError
 from ckptfmt.threads import Stop, share, thread_count
 
-__all__ = ["check", "finish", "read_runs", "read_strings"]
+__all__ = ["check", "finish", "plan", "read_runs", "read_strings"]
 
 # Raw bytes of a run: what a thread holds three times over, as stored, decoded and on its way.
 RUN_BYTES = 2 << 20
@@ -78,26 +79,55 @@ def read_strings(
     raws = np.zeros(max(int(record["slice_count"]), 1), _core.BYTES)
     owners: dict[int, NDArray[np.uint8]] = {}
     jobs: list[_Job] = []
-    for part in np.unique(runs["slice"]).tolist():
-        chosen = runs[runs["slice"] == part]
-        raw = np.empty(int(chosen["raw_size"].sum()), np.uint8)
-        place = 0 if part == _core.WHOLE else part
-        owners[place] = raw
-        raws["data"][place], raws["size"][place] = _core.address(raw), len(raw)
-        target = Target(row, None, _core.address(raw), len(raw))
-        jobs += [_Job(target, chosen[at : at + 1], None) for at in range(len(chosen))]
-    _work_off(handle, selection, jobs, verify)
-    return handle.read_strings(selection, row, box, verify, raws)
+    try:
+        for part in np.unique(runs["slice"]).tolist():
+            chosen = runs[runs["slice"] == part]
+            raw = np.empty(int(chosen["raw_size"].sum()), np.uint8)
+            place = 0 if part == _core.WHOLE else part
+            owners[place] = raw
+            raws["data"][place], raws["size"][place] = _core.address(raw), len(raw)
+            target = Target(row, None, _core.address(raw), len(raw))
+            jobs += [_Job(target, chosen[at : at + 1], None) for at in range(len(chosen))]
+        _work_off(handle, selection, jobs, verify)
+        return handle.read_strings(selection, row, box, verify, raws)
+    except MemoryError:
+        size = sum(map(len, owners.values()))
+        message = f"there is no memory for strings that take {size} bytes, or more"
+        raise LimitError(message, tensor=selection.name(row), path=handle.path) from None
 
 
-def check(handle: _core.ReaderHandle, selection: _core.Selection, row: int) -> None:
-    """Decodes all compressed values of a tensor and raises what is wrong with them."""
-    mode = _core.VERIFY["full"]
+def plan(
+    handle: _core.ReaderHandle, selection: _core.Selection, row: int, part: int
+) -> NDArray[Any]:
+    """The runs of all chunks of one compressed value; what is wrong with it before that is raised.
+
+    Args:
+        part: number of its slice; WHOLE.
+    """
+    return handle.plan_value(selection, row, part, RUN_BYTES)
+
+
+def check(
+    handle: _core.ReaderHandle, selection: _core.Selection, row: int, runs: NDArray[Any]
+) -> None:
+    """Decodes a compressed value, of which these runs are all, and raises what is wrong with it.
+    However large it is, little of it is held."""
+    part, mode = int(runs["slice"][0]), _core.VERIFY["full"]
     info = dtypes.info_of(int(selection.rows["dtype"][row]))
-    if info is not None and info.storage != _core.STORAGE_FIXED:
-        read_strings(handle, selection, row, None, mode)
-    else:
-        read_runs(handle, selection, [Target(row, None, 0, 0)], mode)
+    if info is not None and info.storage == _core.STORAGE_FIXED:
+        value = _Value(row, part, int(runs["count"].sum()))
+        target = Target(row, None, 0, 0)
+        jobs = [_Job(target, runs[at : at + 1], value) for at in range(len(runs))]
+        _work_off(handle, selection, jobs, mode)
+        handle.check_raw(selection, row, part, value.crcs)
+        return
+    scan = handle.scan_open(selection, row, part)
+    raw = np.empty(int(runs["raw_size"].max()), np.uint8)
+    for at in range(len(runs)):
+        piece = raw[: int(runs["raw_size"][at])]
+        target = Target(row, None, _core.address(piece), len(piece))
+        _serve(handle, selection, _Job(target, runs[at : at + 1], None), mode)
+        handle.scan_take(selection, scan, piece)
 
 
 def read_runs(
@@ -112,14 +142,39 @@ def read_runs(
     for target in targets:
         runs = handle.plan_chunks(selection, target.row, target.box, verify, RUN_BYTES)
         whole: dict[int, _Value] = {}
-        if verify == _core.VERIFY["full"] or (target.box is None and verify != _core.VERIFY["off"]):
-            whole = _whole_values(target.row, runs)
+        if verify != _core.VERIFY["off"]:
+            taken = runs
+            if target.box is not None and verify != _core.VERIFY["full"]:
+                taken = runs[_inside(selection, target.row, target.box, runs["slice"])]
+            whole = _whole_values(target.row, taken)
             values += whole.values()
         parts = runs["slice"].tolist()
         jobs += [_Job(target, runs[at : at + 1], whole.get(part)) for at, part in enumerate(parts)]
     _work_off(handle, selection, jobs, verify)
     for value in values:
         handle.check_raw(selection, value.row, value.part, value.crcs)
+
+
+def _inside(
+    selection: _core.Selection, row: int, box: NDArray[np.int64], parts: NDArray[np.uint64]
+) -> NDArray[np.bool_]:
+    """Which of these slices of a tensor (WHOLE: all of it) lie in the box with all that they
+    have."""
+    record = selection.rows[row]
+    rank = int(record["rank"])
+    starts, ends = box[:rank], box[:rank] + box[rank : 2 * rank]
+    shape = selection.dims(int(record["dims_first"]), rank)
+    if not record["slice_count"]:
+        return np.full(len(parts), bool((starts <= 0).all() and (ends >= shape).all()))
+    numbers, inverse = np.unique(parts, return_inverse=True)
+    firsts = selection.slice_rows["extents_first"][int(record["slices_first"]) + numbers]
+    inside = []
+    for first in firsts.tolist():
+        extents = selection.dims(first, 2 * rank)
+        lengths = np.where(extents[rank:] < 0, shape, extents[rank:])
+        begins = extents[:rank]
+        inside.append(bool((starts <= begins).all() and (begins + lengths <= ends).all()))
+    return np.array(inside, np.bool_)[inverse]
 
 
 def _whole_values(row: int, runs: NDArray[Any]) -> dict[int, _Value]:

@@ -254,11 +254,17 @@ ckptfmt_status cf_geometry_check_cover(const ckptfmt_selection *selection, const
 	return cf_boxes_cover(&boxes, starts, lengths, NULL, NULL, err);
 }
 
-ckptfmt_status cf_geometry_check_storage(const ckptfmt_stored *stored, ckptfmt_error *err)
+static ckptfmt_status check_features(const ckptfmt_stored *stored, ckptfmt_error *err)
 {
 	if (stored->flags & CKPTFMT_STORED_FEATURES)
 		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, CF_NO_OFFSET,
 			"EXT-3: the value is stored in a way that a newer version knows");
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_geometry_check_storage(const ckptfmt_stored *stored, ckptfmt_error *err)
+{
+	CF_TRY(check_features(stored, err));
 	if ((stored->flags & CKPTFMT_STORED_BAD_CHUNKS) &&
 		((stored->flags & CKPTFMT_STORED_COMPRESSED) || stored->broken_rule == 0))
 		return cf_entry_broken_chunks(stored->broken_rule, CF_NO_OFFSET, err);
@@ -281,18 +287,28 @@ ckptfmt_status cf_geometry_check_expansion(const ckptfmt_stored *stored, ckptfmt
 	return CKPTFMT_OK;
 }
 
-/* CMP-9; CMP-8, of which DTY-6 says the same. */
+ckptfmt_status cf_geometry_check_byte_order(const ckptfmt_selection *selection, const ckptfmt_stored *stored,
+	ckptfmt_error *err)
+{
+	if ((stored->flags & CKPTFMT_STORED_COMPRESSED) && selection->big_endian)
+		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, CF_NO_OFFSET, "CMP-9: compressed values of a big-endian bundle");
+	return CKPTFMT_OK;
+}
+
 ckptfmt_status cf_geometry_check_decodable(const ckptfmt_selection *selection, const ckptfmt_row *row,
 	const ckptfmt_stored *stored, ckptfmt_error *err)
 {
+	const ckptfmt_dtype_info *dtype = ckptfmt_dtype_find(row->dtype);
 	if ((stored->flags & CKPTFMT_STORED_COMPRESSED) == 0)
 		return CKPTFMT_OK;
-	if (selection->big_endian)
-		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, CF_NO_OFFSET, "CMP-9: compressed values of a big-endian bundle");
-	if (ckptfmt_dtype_find(row->dtype) == NULL)
+	/* CMP-8 */
+	if (dtype == NULL)
 		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, CF_NO_OFFSET,
 			"DTY-6: a compressed value of data type %d, which is not known", (int)row->dtype);
-	return CKPTFMT_OK;
+	if (dtype->storage == CKPTFMT_STORAGE_VARIANT && selection->big_endian)
+		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, CF_NO_OFFSET, "VAR-6: variants of a big-endian bundle");
+	CF_TRY(check_features(stored, err));
+	return cf_geometry_check_byte_order(selection, stored, err);
 }
 
 ckptfmt_status cf_geometry_check_value(const ckptfmt_selection *selection, const ckptfmt_row *row, uint64_t slice,

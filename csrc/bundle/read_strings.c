@@ -5,7 +5,7 @@
 #include "bundle/geometry.h"
 #include "bundle/transfer.h"
 #include "codec/box.h"
-#include "codec/string_tensor.h"
+#include "codec/string_scan.h"
 
 #include <string.h>
 
@@ -54,10 +54,22 @@ static void free_value(value *v)
 	memset(v, 0, sizeof *v);
 }
 
+/* A few stored bytes may claim any number of elements: these are checked before there is room for them. */
+static ckptfmt_status check_given(const strings_read *r, const ckptfmt_stored *stored, const value *v,
+	const ckptfmt_bytes *given, ckptfmt_error *err)
+{
+	cf_stored_value raw = {NULL, stored->raw_size, stored->offset, v->count, stored->raw_crc32c, false,
+		r->transfer.verify != CKPTFMT_VERIFY_OFF};
+	cf_string_scan scan = cf_string_scan_begin(r->storage, &raw);
+	return cf_string_scan_take(&scan, given->data, given->size, err);
+}
+
+/* Finds the elements; of a compressed value these were checked. */
 static ckptfmt_status decode_value(const strings_read *r, const ckptfmt_stored *stored, value *v, ckptfmt_error *err)
 {
+	bool compressed = (stored->flags & CKPTFMT_STORED_COMPRESSED) != 0;
 	cf_stored_value raw = {v->bytes, stored->raw_size, stored->offset, v->count, stored->raw_crc32c,
-		r->reader->header.endianness == 1, r->transfer.verify != CKPTFMT_VERIFY_OFF};
+		r->reader->header.endianness == 1, !compressed && r->transfer.verify != CKPTFMT_VERIFY_OFF};
 	if (r->storage == CKPTFMT_STORAGE_STRING)
 		return cf_string_tensor_decode(&raw, v->starts, v->sizes, err);
 	return cf_variant_tensor_decode(&raw, v->starts, v->sizes, err);
@@ -79,6 +91,8 @@ static ckptfmt_status load_value(strings_read *r, const ckptfmt_stored *stored, 
 	if (compressed && given->size != stored->raw_size)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "%llu raw bytes of a value of %llu",
 			(unsigned long long)given->size, (unsigned long long)stored->raw_size);
+	if (compressed)
+		CF_TRY(check_given(r, stored, v, given, err));
 	v->bytes = cf_allocate(stored->raw_size);
 	v->starts = cf_allocate_zero(v->count, sizeof *v->starts);
 	v->sizes = cf_allocate_zero(v->count, sizeof *v->sizes);

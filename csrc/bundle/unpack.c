@@ -12,7 +12,7 @@
 #include "codec/box.h"
 #include "codec/chunk.h"
 #include "codec/gather.h"
-#include "codec/string_tensor.h"
+#include "codec/string_scan.h"
 
 CF_STATIC_ASSERT(CKPTFMT_WHOLE == CF_WHOLE_TENSOR, "one number for a tensor stored whole");
 
@@ -107,6 +107,17 @@ static ckptfmt_status tell(const ckptfmt_reader *reader, const ckptfmt_selection
 		cf_error_entry(err, row);
 	}
 	return status;
+}
+
+/* find_value of a slice whose tensor's slices nobody has looked at. */
+static ckptfmt_status find_placed(const ckptfmt_selection *selection, uint64_t row_number, uint64_t slice, packed *out,
+	ckptfmt_error *err)
+{
+	const ckptfmt_row *row = cf_selection_row(selection, row_number);
+	int64_t count;
+	if (slice < row->slice_count)
+		CF_TRY(cf_geometry_check_extents(selection, row, slice, &count, err));
+	return find_value(selection, row_number, slice, out, err);
 }
 
 /* ---- planning -------------------------------------------------------------------------------------------- */
@@ -236,6 +247,24 @@ ckptfmt_status ckptfmt_reader_plan_chunks(ckptfmt_reader *reader, const ckptfmt_
 	return tell(reader, selection, row, NULL, status, err);
 }
 
+ckptfmt_status ckptfmt_reader_plan_value(ckptfmt_reader *reader, const ckptfmt_selection *selection, uint64_t row,
+	uint64_t slice, uint64_t bytes_max, ckptfmt_chunk_run *runs, uint64_t capacity, uint64_t *count,
+	ckptfmt_error *err)
+{
+	planning p = {reader, {0}, bytes_max, runs, capacity, 0};
+	ckptfmt_status status;
+	packed v;
+	*count = 0;
+	CF_TRY(check_row(reader, selection, row, err));
+	cf_transfer_begin(&p.transfer, reader, selection, CKPTFMT_VERIFY_FULL);
+	status = find_placed(selection, row, slice, &v, err);
+	if (status == CKPTFMT_OK)
+		status = plan_value(&p, &v, NULL, err);
+	cf_transfer_end(&p.transfer);
+	*count = status == CKPTFMT_OK ? p.count : 0;
+	return tell(reader, selection, row, NULL, status, err);
+}
+
 /* ---- reading --------------------------------------------------------------------------------------------- */
 
 /* The run is one that ckptfmt_reader_plan_chunks could have given. */
@@ -305,7 +334,8 @@ ckptfmt_status ckptfmt_reader_read_chunks(ckptfmt_reader *reader, const ckptfmt_
 /* Where the raw bytes of a run go. */
 typedef struct placing {
 	const packed *v;
-	bool straight;              /* one after the other, from `destination` on: a whole tensor, or strings */
+	bool straight;              /* one after the other: a whole tensor, or strings */
+	uint64_t base;              /* the byte of the raw value that goes to the start of `destination` */
 	bool nowhere;               /* they are only summed */
 	cf_plan plan;
 	uint8_t *destination;
@@ -318,7 +348,7 @@ static void place_chunk(placing *p, uint64_t chunk, const cf_chunk *parts, const
 	const uint8_t *const *decoded, uint32_t *crc)
 {
 	uint64_t begin = raw_begin(p->v, chunk), size = raw_size_of(p->v, chunk), end = begin + size;
-	uint8_t *to = p->straight ? p->destination + begin : p->scratch;
+	uint8_t *to = p->straight ? p->destination + (begin - p->base) : p->scratch;
 	cf_run run;
 	cf_chunk_join(parts, bytes, decoded, unit_of(p->v), to, size);
 	if (crc != NULL)
@@ -335,7 +365,8 @@ static void place_chunk(placing *p, uint64_t chunk, const cf_chunk *parts, const
 	}
 }
 
-static ckptfmt_status prepare_place(placing *p, const int64_t *box, uint64_t destination_size, ckptfmt_error *err)
+static ckptfmt_status prepare_place(placing *p, const ckptfmt_chunk_run *run, const int64_t *box,
+	uint64_t destination_size, ckptfmt_error *err)
 {
 	const packed *v = p->v;
 	bool fixed = v->dtype->storage == CKPTFMT_STORAGE_FIXED;
@@ -349,6 +380,10 @@ static ckptfmt_status prepare_place(placing *p, const int64_t *box, uint64_t des
 	}
 	if (p->nowhere)
 		return CKPTFMT_OK;
+	if (!fixed && destination_size == run->raw_size) {
+		p->base = raw_begin(v, run->first);
+		return CKPTFMT_OK;
+	}
 	if (!p->straight) {
 		const int64_t *dims = cf_selection_dims(v->selection, v->row->dims_first);
 		int64_t count = v->row->element_count;
@@ -398,7 +433,7 @@ ckptfmt_status ckptfmt_reader_place_chunks(ckptfmt_reader *reader, const ckptfmt
 	CF_TRY(tell(reader, selection, row, NULL, find_value(selection, row, run->slice, &v, err), err));
 	CF_TRY(check_run(&v, run, err));
 	p.swap = CF_HOST_BIG_ENDIAN == 1 && unit_of(&v) > 1;
-	status = prepare_place(&p, box, destination_size, err);
+	status = prepare_place(&p, run, box, destination_size, err);
 	if (status == CKPTFMT_OK)
 		status = place_run(&p, run, stored, decoded, frame_count, err);
 	cf_release(p.scratch);
@@ -428,6 +463,65 @@ ckptfmt_status ckptfmt_reader_check_raw(ckptfmt_reader *reader, const ckptfmt_se
 			"CMP-19: the raw bytes do not match their checksum: stored 0x%08x, computed 0x%08x",
 			v.stored->raw_crc32c, crc);
 	return tell(reader, selection, row, v.stored, status, err);
+}
+
+struct ckptfmt_strings_scan {
+	cf_string_scan scan;
+	uint64_t row, slice;
+};
+
+static ckptfmt_status begin_scan(const packed *v, ckptfmt_strings_scan *scan, ckptfmt_error *err)
+{
+	cf_stored_value value = {NULL, v->stored->raw_size, v->stored->offset, (uint64_t)v->row->element_count,
+		v->stored->raw_crc32c, false, true};
+	int64_t count;
+	if (v->dtype->storage != CKPTFMT_STORAGE_STRING && v->dtype->storage != CKPTFMT_STORAGE_VARIANT)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "data type %d holds no strings", (int)v->row->dtype);
+	if (v->slice != CF_WHOLE_TENSOR) {
+		CF_TRY(cf_geometry_check_extents(v->selection, v->row, v->slice, &count, err));
+		value.count = (uint64_t)count;
+	}
+	CF_TRY(cf_string_tensor_check_count(v->dtype->storage, value.count, value.size, value.origin, err));
+	scan->scan = cf_string_scan_begin(v->dtype->storage, &value);
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status ckptfmt_reader_scan_open(ckptfmt_reader *reader, const ckptfmt_selection *selection, uint64_t row,
+	uint64_t slice, ckptfmt_strings_scan **out, ckptfmt_error *err)
+{
+	ckptfmt_strings_scan *scan;
+	ckptfmt_status status;
+	packed v;
+	*out = NULL;
+	CF_TRY(check_row(reader, selection, row, err));
+	CF_TRY(tell(reader, selection, row, NULL, find_placed(selection, row, slice, &v, err), err));
+	scan = cf_allocate_zero(1, sizeof *scan);
+	if (scan == NULL)
+		return cf_fail_memory(err);
+	scan->row = row;
+	scan->slice = slice;
+	status = begin_scan(&v, scan, err);
+	if (status == CKPTFMT_OK)
+		*out = scan;
+	else
+		ckptfmt_strings_scan_free(scan);
+	return tell(reader, selection, row, v.stored, status, err);
+}
+
+ckptfmt_status ckptfmt_reader_scan_take(ckptfmt_reader *reader, const ckptfmt_selection *selection,
+	ckptfmt_strings_scan *scan, const uint8_t *bytes, uint64_t size, ckptfmt_error *err)
+{
+	CF_TRY(check_row(reader, selection, scan->row, err));
+	if (size > scan->scan.value.size - scan->scan.taken)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "%llu of %llu bytes left", (unsigned long long)size,
+			(unsigned long long)(scan->scan.value.size - scan->scan.taken));
+	return tell(reader, selection, scan->row, stored_of(selection, cf_selection_row(selection, scan->row), scan->slice),
+		cf_string_scan_take(&scan->scan, bytes, size, err), err);
+}
+
+void ckptfmt_strings_scan_free(ckptfmt_strings_scan *scan)
+{
+	cf_release(scan);
 }
 
 ckptfmt_status ckptfmt_reader_bad_frame(ckptfmt_reader *reader, const ckptfmt_selection *selection, uint64_t row,

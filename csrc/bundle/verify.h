@@ -227,7 +227,8 @@ CF_MUST_CHECK ckptfmt_status cf_verify_check_placement(const ckptfmt_verifier *v
 	bool owns_bytes, ckptfmt_error *err);
 /* What an entry's extension says of its value: EXT-3, and EXT-5 of one that owns no bytes, else EXT-2, EXT-4, EXT-5 and
  * the rules of compressed chunks (verify_index.c). BAD_ENTRY, UNSUPPORTED. */
-CF_MUST_CHECK ckptfmt_status cf_verify_check_extension(const cf_entry *entry, bool owns_bytes, ckptfmt_error *err);
+CF_MUST_CHECK ckptfmt_status cf_verify_check_extension(const ckptfmt_verifier *v, const cf_entry *entry,
+	bool owns_bytes, ckptfmt_error *err);
 /* What is odd in the slices of an entry under a tensor's name, and ENT-7 (verify_index.c). */
 uint32_t cf_verify_slices_oddities(ckptfmt_verifier *v, const cf_entry *entry);
 /* One value of the row less to read. */

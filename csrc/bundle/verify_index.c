@@ -97,7 +97,8 @@ ckptfmt_status cf_verify_check_placement(const ckptfmt_verifier *v, const cf_ent
 }
 
 /* A selection only marks what these rules forbid. */
-ckptfmt_status cf_verify_check_extension(const cf_entry *entry, bool owns_bytes, ckptfmt_error *err)
+ckptfmt_status cf_verify_check_extension(const ckptfmt_verifier *v, const cf_entry *entry, bool owns_bytes,
+	ckptfmt_error *err)
 {
 	uint64_t size = (uint64_t)entry->size, chunk = entry->chunk_size;
 	/* EXT-3 */
@@ -109,6 +110,9 @@ ckptfmt_status cf_verify_check_extension(const cf_entry *entry, bool owns_bytes,
 		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, entry->origin, "EXT-5: chunks of an entry that owns no bytes");
 	if (entry->feature_flags & CF_FEATURE_COMPRESSED) {
 		uint32_t rule;
+		/* CMP-9, which is reported with the value */
+		if (v->header_known && v->reader->header.endianness == 1)
+			return CKPTFMT_OK;
 		return cf_entry_check_chunks(entry, NULL, &rule, err);
 	}
 	/* A size below zero is a problem of its own. */
@@ -185,7 +189,7 @@ static bool check_entry(ckptfmt_verifier *v, const cf_verify_place *place, cf_by
 	(void)cf_verify_ok(v, check_dtype(&entry, &oddities, &error), &error, place);
 	/* An entry that is held may yet be found to be a slice's, which owns bytes whatever it lists (SLC-10). */
 	if (!lists_slices || !held)
-		(void)cf_verify_ok(v, cf_verify_check_extension(&entry, !lists_slices, &error), &error, place);
+		(void)cf_verify_ok(v, cf_verify_check_extension(v, &entry, !lists_slices, &error), &error, place);
 	if (lists_slices && !held)
 		oddities |= cf_verify_slices_oddities(v, &entry);
 	cf_verify_oddities(v, oddities, place);

@@ -32,7 +32,7 @@ static ckptfmt_status check_part(ckptfmt_verifier *v, const ckptfmt_row *row, ui
 	if (entry.slice_count != 0) {
 		cf_verify_oddities(v, CF_ODD_NESTED_SLICES, place);
 		CF_TRY(cf_verify_check_placement(v, &entry, true, err));
-		(void)cf_verify_ok(v, cf_verify_check_extension(&entry, true, err), err, place);
+		(void)cf_verify_ok(v, cf_verify_check_extension(v, &entry, true, err), err, place);
 	}
 	if (entry.dtype != row->dtype)
 		return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, place->offset,
@@ -124,7 +124,7 @@ static uint64_t add_unclaimed(ckptfmt_verifier *v, cf_held_entry *held)
 	held->claimed = true;
 	if (entry.slice_count != 0) {
 		cf_verify_oddities(v, cf_verify_slices_oddities(v, &entry), &place);
-		(void)cf_verify_ok(v, cf_verify_check_extension(&entry, false, &error), &error, &place);
+		(void)cf_verify_ok(v, cf_verify_check_extension(v, &entry, false, &error), &error, &place);
 	} else {
 		check_orphan(v, &place);
 	}
@@ -200,8 +200,10 @@ static void add_value(ckptfmt_verifier *v, uint64_t row_number, const ckptfmt_st
 	bool compressed = (stored->flags & CKPTFMT_STORED_COMPRESSED) != 0;
 	bool broken = compressed && (stored->flags & CKPTFMT_STORED_BAD_CHUNKS) != 0;
 	/* A type that is not known is no problem (section 24): the stored bytes are summed all the same. */
-	bool known = (stored->flags & CKPTFMT_STORED_FEATURES) == 0 && !broken && !(compressed && dtype == NULL) &&
-		cf_verify_ok(v, cf_geometry_check_decodable(v->selection, row, stored, &error), &error, &place);
+	bool known = (stored->flags & CKPTFMT_STORED_FEATURES) == 0 && cf_verify_ok(v, dtype == NULL
+		? cf_geometry_check_byte_order(v->selection, stored, &error)
+		: cf_geometry_check_decodable(v->selection, row, stored, &error), &error, &place) &&
+		!broken && !(compressed && dtype == NULL);
 	if (known && !cf_verify_ok(v, check_value(v, stored, count, dtype, origin, &error), &error, &place)) {
 		v->uncertain = true;
 		return;

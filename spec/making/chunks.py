@@ -337,19 +337,27 @@ def methods(out: Vectors) -> None:
     good("cmp-4-overlong", "CMP-4", SEVENS, [sevens], sizes=overlong)
     stored = b"\2" + parts.varint(0x15, 4) + parts.run_frame(7, 32)
     good("cmp-15-overlong", "CMP-15", u8(*[7] * 32), [stored])
-    halves = [Value(UINT8, (2, 16), b"\3" * 32), Value(UINT8, (2, 16), b"\4" * 32)]
-    rows, data = [], b""
-    for number, half in enumerate(halves):
-        chunk = b"\1" + parts.run_frame(3 + number, 32)
-        message, stored_half = compressed(half, [chunk], offset=2 + len(data))
-        rows.append((parts.slice_key(b"x", (2 * number, 2), (0, -1)), message))
-        data += stored_half
-    slices = [parts.slice_((0, 2), (0, -1)), parts.slice_((2, 2), (0, -1))]
-    whole = parts.partitioned(UINT8, [4, 16], *slices)
+    whole, rows, data = halves({}, {})
     value = Value(UINT8, (4, 16), b"\3" * 32 + b"\4" * 32)
     part = boxes(b"x", [(1, 2), (15, 1)], u8(3, 4, dims=[2, 1]))
     given: dict[str, Any] = {"level": "ckptfmt", "extra_rows": rows, "header": COMPRESSED_HEADER}
     out.beside("cmp-slices", "CMP-7 CMP-21 SLC-1", whole, data, value, part, **given)
+
+
+def halves(*changes: dict[str, Any] | None) -> tuple[bytes, list[parts.Row], bytes]:
+    """A uint8 [4, 16] tensor of two compressed slices of two rows each, as far as they are given:
+    its entry, theirs and their bytes. None: a slice without an entry."""
+    rows, data, listed = [], b"", []
+    for number, change in enumerate(changes):
+        listed.append(parts.slice_((2 * number, 2), (0, -1)))
+        if change is None:
+            continue
+        half = Value(UINT8, (2, 16), bytes([3 + number]) * 32)
+        chunk = b"\1" + parts.run_frame(3 + number, 32)
+        message, stored = compressed(half, [chunk], **{"offset": 2 + len(data)} | change)
+        rows.append((parts.slice_key(b"x", (2 * number, 2), (0, -1)), message))
+        data += stored
+    return parts.partitioned(UINT8, [4, 16], *listed), rows, data
 
 
 def eight_byte_size(blocks: bytes, size: int) -> bytes:
@@ -429,8 +437,23 @@ def damaged(out: Vectors) -> None:
     unknown = Value(34, (16,), SEVENS.raw)
     notes = "UNKNOWN_DTYPE"
     bad("cmp-8", "DTY-6", "UNSUPPORTED", unknown, notes=notes, problems=[], rules="CMP-8 DTY-6")
-    big = header(endianness=1, producer=2, min_consumer=2)
+    big, by_order = header(endianness=1, producer=2, min_consumer=2), ("UNSUPPORTED", "CMP-9")
     bad("cmp-9", "CMP-9", "UNSUPPORTED", header=big, notes="BIG_ENDIAN")
+    for name, change in (
+        ("cmp-1", {"size": len(chunk) + 1, "data": chunk + b"\0"}),
+        ("cmp-2", {"chunk_size": 4080}),
+        ("cmp-3", {"raw_size": 0}),
+        ("cmp-4", {"crcs": []}),
+        ("cmp-5", {"chunks": [b""]}),
+    ):
+        more: dict[str, Any] = change
+        bad(f"cmp-9-{name}", "CMP-9", "UNSUPPORTED", header=big, notes="BIG_ENDIAN", **more)
+    payload = Value(VARIANT, (1,), elements=(b"one",))
+    stored_payload = [b"\0" + payload.stored()[0]]
+    given_big: dict[str, Any] = {"header": big, "notes": "BIG_ENDIAN", "rules": "VAR-6 CMP-9"}
+    bad("cmp-9-var-6", "VAR-6", "UNSUPPORTED", payload, stored_payload, **given_big)
+    given_big = {"header": big, "notes": "BIG_ENDIAN UNKNOWN_DTYPE", "rules": "CMP-8 CMP-9"}
+    bad("cmp-9-cmp-8", "DTY-6", "UNSUPPORTED", unknown, problems=[by_order], **given_big)
     flipped = bytearray(chunk)
     flipped[-1] ^= 1
     bad("cmp-11", "CMP-11", "CHECKSUM", data=bytes(flipped))
@@ -565,7 +588,51 @@ def damaged(out: Vectors) -> None:
     out.add("cmp-consumer-1", "HDR-8 HDR-11", files, opens(fails=fails), consumer=1)
 
 
+def slices(out: Vectors) -> None:
+    """What is wrong with one slice hides nothing in another (section 24)."""
+    wrong: dict[str, Any] = {"raw_crc": 5}
+    listed = (UINT8, [4, 16])
+    given: dict[str, Any] = {"level": "ckptfmt", "head": COMPRESSED_HEADER}
+    found = ("CHECKSUM", "CMP-19")
+    second = Value(UINT8, (1, 16), b"\4" * 16)
+    whole, rows, data = halves(wrong, {})
+    steps = [
+        boxes(b"x", [(0, 2), (0, 16)], fails=found),
+        boxes(b"x", [(0, 3), (0, 16)], fails=found),
+        boxes(b"x", [(1, 1), (0, 16)], Value(UINT8, (1, 16), b"\3" * 16)),
+        boxes(b"x", [(0, 2), (0, 15)], Value(UINT8, (2, 15), b"\3" * 30)),
+        boxes(b"x", [(3, 1), (0, 16)], second),
+    ]
+    rules = "CMP-19 CMP-21"
+    out.at_read(
+        "cmp-19-slice", whole, data, listed, *found, *steps, extra_rows=rows, rules=rules, **given
+    )
+    cases: list[tuple[str, dict[str, Any] | None, tuple[tuple[str, str], ...]]] = [
+        ("cmp-11", {"crcs": [1]}, (("CHECKSUM", "CMP-11"), ("CHECKSUM", "EXT-6"))),
+        ("cmp-19", {"raw_crc": 6}, (found,)),
+        ("ext-3", {"flags": 3}, (("UNSUPPORTED", "EXT-3"),)),
+        ("dat-2", {"offset": 99}, (("TRUNCATED", "DAT-2"),)),
+        ("cmp-3", {"raw_size": 0}, (("BAD_ENTRY", "CMP-3"),)),
+        ("slc-7", None, (("BAD_SLICE", "SLC-7"),)),
+    ]
+    for rule, change, problems in cases:
+        whole, rows, data = halves(change, wrong)
+        every = sorted({*problems, found})
+        more = {"extra_rows": rows, "problems": every, "rules": f"CMP-22 {rule.upper()}", **given}
+        out.at_read(f"cmp-22-beside-{rule}", whole, data, listed, *problems[0], **more)
+    # Wrong for verifying alone: reading all of it meets the other slice first.
+    whole, rows, data = halves({"crc": 1}, wrong)
+    problems = (found, ("CHECKSUM", "EXT-6"))
+    more = {"extra_rows": rows, "problems": problems, "rules": "CMP-22 EXT-6", **given}
+    out.at_read("cmp-22-beside-ext-6", whole, data, listed, *found, **more)
+    whole, rows, data = halves(wrong)
+    problems = (("BAD_SLICE", "SLC-11"), found)
+    more = {"extra_rows": rows, "problems": problems, "rules": "CMP-22 SLC-11", **given}
+    out.at_read("cmp-22-beside-slc-11", whole, data, listed, *problems[0], **more)
+
+
 def add(out: Vectors) -> None:
+    slices(out)
     chunk_checksums(out)
     store_of(out)
     methods(out)

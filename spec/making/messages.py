@@ -316,7 +316,8 @@ def dtypes(out: Vectors) -> None:
     for code in (0, -1, 20, 101, 133):
         label = f"dty-5-{code}" if code >= 0 else "dty-5-negative"
         bad = entry(code, [3], 3, CRC, offset=2)
-        out.at_read(label, bad, DATA, (code, [3]), "BAD_DTYPE", "DTY-5")
+        step = boxes(b"x", [(0, 1)], fails=("BAD_DTYPE", "DTY-5"))
+        out.at_read(label, bad, DATA, (code, [3]), "BAD_DTYPE", "DTY-5", step)
     for code in (34, 100, 134, 2**31 - 1):
         unknown = Value(code, (3,), DATA + b"\xaa")
         step = boxes(b"x", [(0, 1)], fails=("UNSUPPORTED", "DTY-6"))
