@@ -554,6 +554,9 @@ CKPTFMT_API void ckptfmt_packer_close(ckptfmt_packer *packer);
 /* dense[i] becomes 1 where samples of source i tell within microseconds that compressing it gains nothing; 0 where it
  * may, where that takes more than a look, and where the source is bad. */
 CKPTFMT_API void ckptfmt_sources_dense(const ckptfmt_source *sources, uint64_t count, uint8_t *dense);
+/* The same of each chunk of raw bytes, at a glance; of one below 4096 bytes 0. INVALID: these cannot be chunks. */
+CKPTFMT_API ckptfmt_status ckptfmt_chunks_dense(const uint8_t *raw, uint64_t raw_size, uint64_t chunk_size,
+	uint32_t unit, int32_t rotate, uint8_t *dense, ckptfmt_error *err);
 
 /* Splits raw bytes, chunk by chunk, to planes in the place that the chunk has in the raw bytes, and sums each chunk.
  * entropies[i * unit + p] becomes 256 times the bits that a byte of plane p of chunk i takes by itself, of a sample.

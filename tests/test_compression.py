@@ -20,7 +20,7 @@ import ckptfmt
 from ckptfmt import CorruptError, InvalidError, _core
 from ckptfmt._core import counters
 from ckptfmt.arrays import Sources
-from ckptfmt.compression import choosing, coding
+from ckptfmt.compression import choosing, coding, encoding
 
 CHUNK = 256 << 10
 ROUND = settings(
@@ -374,6 +374,66 @@ def test_values_of_two_kinds_of_chunks(tmp_path: Path, seed: int) -> None:
             assert reader["w"].compressed
             assert_same(reader["w"].read(), array)
             assert reader["w"].stored_nbytes < array.nbytes * 0.95
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["together", "apart"])
+@pytest.mark.parametrize("order", ["first", "last", "amid"])
+def test_each_stretch_is_judged_by_itself(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch, apart: bool, order: str
+) -> None:
+    """Noise, several stretches of it, and what gains, lying together in memory and not."""
+    monkeypatch.setattr(encoding, "STRETCH_BYTES", 1 << 20)
+    noise = np.random.default_rng(seed).integers(0, 2**32, 700_000, np.uint32).view("f4")
+    ordered = weights(seed, 1000, 1024).reshape(-1)
+    array = {
+        "first": np.r_[ordered, noise],
+        "last": np.r_[noise, ordered],
+        "amid": np.r_[noise, ordered, noise],
+    }[order]
+    if apart:
+        array = np.repeat(array, 2)[::2]
+    told: list[int] = []
+    ckptfmt.save(
+        tmp_path / "a",
+        {"w": array},
+        compression="zstd",
+        durability="rename",
+        progress=lambda done, total: told.append(done * 1000 // total),
+    )
+    assert told == sorted(told) and told[-1] == 1000
+    with ckptfmt.open(tmp_path / "a") as reader:
+        assert reader["w"].compressed
+        assert_same(reader["w"].read(), array)
+        assert array.nbytes - reader["w"].stored_nbytes > 0.13 * ordered.nbytes
+
+
+@pytest.mark.parametrize("stretch", [1 << 20, 32 << 20])
+def test_some_zeros_in_much_noise_are_found(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch, stretch: int
+) -> None:
+    monkeypatch.setattr(encoding, "STRETCH_BYTES", stretch)
+    noise = np.random.default_rng(seed).integers(0, 256, 8 << 20, np.uint8)
+    array = np.r_[noise, np.zeros(1 << 20, np.uint8), noise]
+    ckptfmt.save(tmp_path / "a", {"w": array}, compression="zstd")
+    with ckptfmt.open(tmp_path / "a") as reader:
+        assert reader["w"].compressed
+        assert_same(reader["w"].read(), array)
+        assert reader["w"].stored_nbytes < 2 * len(noise) + 1000
+
+
+def test_stretches_of_noise_are_stored_as_they_are(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is gained at some place does not pay for the chunks of all."""
+    monkeypatch.setattr(encoding, "STRETCH_BYTES", 1 << 20)
+    noise = np.random.default_rng(seed).integers(0, 256, 5 << 20, np.uint8)
+    noise[-5000:-4800] = 0
+    for case, array in (("together", noise), ("apart", np.repeat(noise, 2)[::2])):
+        ckptfmt.save(tmp_path / case / "a", {"w": array}, compression="zstd")
+        ckptfmt.save(tmp_path / case / "b", {"w": array})
+        for suffix in (".index", ".data-00000-of-00001"):
+            saved, plain = (tmp_path / case / f"{name}{suffix}" for name in "ab")
+            assert saved.read_bytes() == plain.read_bytes()
 
 
 def test_choices() -> None:

@@ -74,6 +74,24 @@ def sources_dense(sources: NDArray[Any]) -> NDArray[np.uint8]:
     return dense
 
 
+def chunks_dense(
+    raw: NDArray[np.uint8], chunk_size: int, unit: int, rotates: bool
+) -> NDArray[np.bool_]:
+    """`ckptfmt_chunks_dense`: of which chunks samples show nothing to gain."""
+    dense, error = np.zeros(-(-len(raw) // chunk_size), np.bool_), new_error()
+    status = lib.ckptfmt_chunks_dense(
+        ffi.from_buffer("uint8_t[]", raw),
+        len(raw),
+        chunk_size,
+        unit,
+        rotates,
+        ffi.cast("uint8_t *", address(dense)),
+        error,
+    )
+    check(status, error)
+    return dense
+
+
 def chunks_split(
     raw: NDArray[np.uint8], chunk_size: int, unit: int, method: int, planes: NDArray[np.uint8]
 ) -> tuple[NDArray[np.uint32], NDArray[np.uint32]]:

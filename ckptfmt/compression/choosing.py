@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ckptfmt import _core
 from ckptfmt.compression import coding
+from ckptfmt.compression.settings import CHUNK_SIZE
 
 __all__ = ["RAW", "Choice", "choose", "efforts_of"]
 
@@ -43,15 +44,23 @@ class Choice(NamedTuple):
     efforts: tuple[int, ...]
 
 
-def choose(raw: NDArray[np.uint8], info: _core.PackInfo, effort: int) -> Choice | None:
-    """The best way for a value of which `raw` is a beginning or all; None: none gains anything.
+def choose(
+    raw: NDArray[np.uint8],
+    info: _core.PackInfo,
+    effort: int,
+    dense: NDArray[np.bool_] | None = None,
+) -> Choice | None:
+    """The best way for a value of which `raw` is a stretch or all; None: none gains anything.
 
     Args:
         raw: bytes in whole units.
         info: what they are.
         effort: of zstd for what repeats itself.
+        dense: chunks of CHUNK_SIZE of them that are left as they are; no sample is taken of these.
     """
-    sample = _sample(raw)
+    if dense is not None and dense.all():
+        return None
+    sample = _sample(raw) if dense is None or not dense.any() else _sample_of(raw, ~dense)
     whole = _sizes(sample, np.array([[0, len(sample)]], np.uint64), (0, effort))[0]
     best: Choice | None = None
     candidate, least = _cheapest(whole, len(sample))
@@ -80,6 +89,19 @@ def _sample(raw: NDArray[np.uint8]) -> NDArray[np.uint8]:
     piece = size // count // 16 * 16
     starts = np.linspace(0, len(raw) - piece, count).astype(np.int64) // 16 * 16
     return np.concatenate([raw[start : start + piece] for start in starts.tolist()])
+
+
+def _sample_of(raw: NDArray[np.uint8], chosen: NDArray[np.bool_]) -> NDArray[np.uint8]:
+    """Some of the bytes of the chosen chunks, of which there is one, as `_sample` takes them."""
+    numbers = np.flatnonzero(chosen)
+    picks = np.unique(np.linspace(0, len(numbers) - 1, SAMPLES_MAX).round().astype(np.int64))
+    pieces = []
+    for number in numbers[picks].tolist():
+        chunk = raw[number * CHUNK_SIZE : (number + 1) * CHUNK_SIZE]
+        piece = min(SAMPLES_MAX * SAMPLE_BYTES // len(picks) // 16 * 16, len(chunk))
+        start = (len(chunk) - piece) // 32 * 16
+        pieces.append(chunk[start : start + piece])
+    return np.concatenate(pieces)
 
 
 def _rounded(size: int) -> int:

@@ -5,7 +5,7 @@ threads; into the file in the order given."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +25,8 @@ VALUE_MIN = 4 << 10
 JOB_BYTES = 2 << 20
 # Raw bytes that are held, coded, before they are written.
 STRETCH_BYTES = 32 << 20
+# For chunks of which nothing is expected: planes are not cut, and what their bytes show decides.
+NOTHING = Choice(_core.CHUNK_ZSTD, (RAW,))
 # What the index says more of a chunk that is compressed: its checksum and size, the method.
 CHUNK_COST = 9
 ENTRY_COST = 32
@@ -47,19 +49,33 @@ class _Coded(NamedTuple):
 
 
 class _Value:
-    """One value on its way: its row in the table of sources, its raw bytes, how they are coded."""
+    """One value on its way: its row in the table of sources, its raw bytes, which chunks of them
+    gain nothing, and how the others are coded."""
 
-    __slots__ = ("choice", "coded", "packer", "row")
+    __slots__ = ("choice", "coded", "dense", "packer", "row")
 
     def __init__(self, row: int, packer: _core.Packer) -> None:
         self.row = row
         self.packer = packer
         self.choice: Choice | None = None
         self.coded: list[_Coded | None] = []
+        self.dense = np.empty(0, np.bool_)
 
     @property
     def size(self) -> int:
         return self.packer.info.raw_size
+
+
+class _Parts:
+    """What was written of a large value: its chunks, but for their bytes, raw bytes, and those of
+    which the caller was told."""
+
+    __slots__ = ("begun", "coded", "done", "told")
+
+    def __init__(self) -> None:
+        self.begun = False
+        self.coded: list[_Coded] = []
+        self.done = self.told = 0
 
 
 def add(
@@ -141,14 +157,13 @@ class _Adding:
 
         def prepare(number: int) -> None:
             raws[number] = _raw_bytes(values[number])
-            value = values[number]
-            value.choice = choose(raws[number], value.packer.info, self.settings.effort)
+            self._choose(values[number], raws[number])
 
         self._share(len(values), prepare)
         chosen = [number for number, value in enumerate(values) if value.choice is not None]
         self._code([(values[number], raws[number]) for number in chosen])
         for value in values:
-            if value.choice is None or not _gains(value, value.size):
+            if value.choice is None or _saved(value) <= _cost(value.size):
                 continue
             self._add_plain(value.row)
             self.handle.begin_value(self.table[value.row : value.row + 1])
@@ -165,35 +180,70 @@ class _Adding:
         self.first = max(self.first, until)
 
     def _add_large(self, value: _Value) -> None:
-        """Codes and writes a value stretch by stretch. Nothing else waits."""
-        data, done, told = value.packer.data, 0, 0
-        staging = np.empty(STRETCH_BYTES if data is None else 0, np.uint8)
-        parts: list[_Coded] = []
-        while done < value.size:
-            size = min(STRETCH_BYTES, value.size - done)
+        """Codes and writes a value stretch by stretch. Nothing else waits.
+
+        It is begun once what is coded saves more than all its chunks cost (CMP-10). What came
+        before that is not held, but coded again.
+        """
+        saved, choices, parts = 0, [], _Parts()
+        for done, raw in self._stretches(value, value.size):
+            self._choose(value, raw)
+            choices.append(value.choice)
+            if value.choice is not None:
+                self._code([(value, raw)])
+                saved += _saved(value)
+            if not parts.begun and saved > _cost(value.size):
+                parts.begun = True
+                self.handle.begin_value(self.table[value.row : value.row + 1])
+                again = _Value(value.row, _core.Packer(self.table[value.row : value.row + 1]))
+                for number, (_, before) in enumerate(self._stretches(again, done)):
+                    again.dense = _dense(again, before)
+                    again.choice = choices[number] or NOTHING
+                    self._code([(again, before)])
+                    self._write(again, before, parts)
+            if parts.begun:
+                if value.choice is None:
+                    value.choice = NOTHING
+                    self._code([(value, raw)])
+                self._write(value, raw, parts)
+        if parts.begun:
+            self._end(value, parts.coded, parts.told)
+        else:
+            self.last = value.row + 1
+
+    @staticmethod
+    def _stretches(value: _Value, until: int) -> Iterator[tuple[int, NDArray[np.uint8]]]:
+        """The raw bytes of a value up to a place between two of them: where each begins, and the
+        bytes, until the next are asked for."""
+        data = value.packer.data
+        staging = np.empty(min(STRETCH_BYTES, until) if data is None else 0, np.uint8)
+        for done in range(0, until, STRETCH_BYTES):
+            size = min(STRETCH_BYTES, until - done)
             raw = staging[:size]
             if data is None:
                 value.packer.take(raw)
             else:
                 raw = data[done : done + size]
-            if not done:
-                sampled = raw if data is None else data
-                value.choice = choose(sampled, value.packer.info, self.settings.effort)
-                if value.choice is not None:
-                    self._code([(value, raw)])
-                if value.choice is None or not _gains(value, value.size):
-                    self.last = value.row + 1
-                    return
-                self.handle.begin_value(self.table[value.row : value.row + 1])
-            else:
-                self._code([(value, raw)])
-            self._put(value)
-            parts += [part._replace(chunks=part.chunks[:0].copy()) for part in value.coded if part]
-            done += size
-            if self.tell is not None and value.packer.info.storage == _core.STORAGE_FIXED:
-                told += size if done < value.size else 0
-                self.tell(size if done < value.size else 0)
-        self._end(value, parts, told)
+            yield done, raw
+
+    def _choose(self, value: _Value, raw: NDArray[np.uint8]) -> None:
+        """Finds how to code these raw bytes of a value."""
+        value.dense = _dense(value, raw)
+        value.choice = choose(raw, value.packer.info, self.settings.effort, value.dense)
+        # Samples may have missed a chunk that gains.
+        if value.choice is None and len(value.dense) > 1 and not value.dense.all():
+            value.choice = NOTHING
+
+    def _write(self, value: _Value, raw: NDArray[np.uint8], parts: _Parts) -> None:
+        """Writes what the raw bytes were coded to."""
+        self._put(value)
+        coded = [part for part in value.coded if part is not None]
+        parts.coded += [part._replace(chunks=part.chunks[:0].copy()) for part in coded]
+        parts.done += len(raw)
+        if self.tell is not None and value.packer.info.storage == _core.STORAGE_FIXED:
+            size = len(raw) if parts.done < value.size else 0
+            parts.told += size
+            self.tell(size)
 
     def _put(self, value: _Value) -> None:
         for part in value.coded:
@@ -228,9 +278,9 @@ class _Adding:
         def code(at: int) -> None:
             value, number, raw = jobs[at]
             assert value.choice is not None
-            value.coded[number] = _coded(
-                raw, value.packer.info.unit, value.choice, self.settings.effort
-            )
+            first, unit = number * JOB_BYTES // CHUNK_SIZE, value.packer.info.unit
+            dense = value.dense[first : first + JOB_BYTES // CHUNK_SIZE]
+            value.coded[number] = _coded(raw, unit, value.choice, self.settings.effort, dense)
 
         self._share(len(jobs), code)
 
@@ -247,11 +297,21 @@ def _raw_bytes(value: _Value) -> NDArray[np.uint8]:
     return raw
 
 
-def _gains(value: _Value, size: int) -> bool:
-    """Whether what is coded so far saves more than all chunks of the value cost (CMP-10)."""
+def _dense(value: _Value, raw: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Which chunks of these raw bytes of a value gain nothing, as far as a glance tells."""
+    info = value.packer.info
+    return _core.chunks_dense(raw, CHUNK_SIZE, info.unit, info.rotates)
+
+
+def _saved(value: _Value) -> int:
+    """The bytes that what was coded last is smaller."""
     parts = [part for part in value.coded if part is not None]
-    saved = sum(part.raw_size for part in parts) - sum(len(part.chunks) for part in parts)
-    return saved > CHUNK_COST * -(-size // CHUNK_SIZE) + ENTRY_COST
+    return sum(part.raw_size for part in parts) - sum(len(part.chunks) for part in parts)
+
+
+def _cost(size: int) -> int:
+    """What compressing a value of these raw bytes costs at least, chunks and index (CMP-10)."""
+    return CHUNK_COST * -(-size // CHUNK_SIZE) + ENTRY_COST
 
 
 def _staging(size: int) -> NDArray[np.uint8]:
@@ -262,12 +322,23 @@ def _staging(size: int) -> NDArray[np.uint8]:
     return staging[:size]
 
 
-def _coded(raw: NDArray[np.uint8], unit: int, choice: Choice, effort: int) -> _Coded:
-    """The stored chunks of raw bytes, the last of which may be shorter."""
+def _coded(
+    raw: NDArray[np.uint8],
+    unit: int,
+    choice: Choice,
+    effort: int,
+    dense: NDArray[np.bool_] | None = None,
+) -> _Coded:
+    """The stored chunks of raw bytes, the last of which may be shorter; those that are dense as
+    they are."""
+    if dense is not None and dense.all():
+        choice = NOTHING
     whole = choice.method == _core.CHUNK_ZSTD
     planes = raw if whole else _staging(len(raw))
     raw_crcs, entropies = _core.chunks_split(raw, CHUNK_SIZE, unit, choice.method, planes)
     efforts = efforts_of(choice, entropies, effort)
+    if dense is not None:
+        efforts[dense] = RAW
     begins = np.arange(len(raw_crcs), dtype=np.int64) * CHUNK_SIZE
     ends = np.minimum(begins + CHUNK_SIZE, len(raw))
     columns = entropies.shape[1]

@@ -113,10 +113,11 @@ static inline uint32_t tag_of(uint64_t hash)
 	return (uint32_t)(hash >> 16) | 1;
 }
 
-static bool comes_again(const uint8_t *raw, uint64_t size)
+/* `most`: bytes that are looked at. */
+static bool comes_again(const uint8_t *raw, uint64_t size, uint64_t most)
 {
 	uint32_t tags[1 << SLOT_BITS];
-	uint64_t looked = cf_max_u64(cf_min_u64(size / LOOKED_PART, LOOKED_MAX), LOOKED_MIN);
+	uint64_t looked = cf_max_u64(cf_min_u64(size / LOOKED_PART, most), LOOKED_MIN);
 	uint64_t piece = looked >= size ? size : looked / SAMPLES / WINDOW * WINDOW;
 	uint64_t pieces = looked >= size ? 1 : SAMPLES, words = 0, again = 0, windows = 0, found = 0;
 	memset(tags, 0, sizeof tags);
@@ -143,5 +144,11 @@ static bool comes_again(const uint8_t *raw, uint64_t size)
 
 bool cf_is_dense(const uint8_t *raw, uint64_t size, uint32_t unit, bool rotate)
 {
-	return size >= DENSE_MIN && planes_dense(raw, size, unit, rotate) && !comes_again(raw, size);
+	return size >= DENSE_MIN && planes_dense(raw, size, unit, rotate) &&
+		!comes_again(raw, size, LOOKED_MAX);
+}
+
+bool cf_seems_dense(const uint8_t *raw, uint64_t size, uint32_t unit, bool rotate)
+{
+	return size >= DENSE_MIN && planes_dense(raw, size, unit, rotate) && !comes_again(raw, size, LOOKED_MIN);
 }

@@ -8,6 +8,9 @@
 #include "codec/chunk.h"
 #include "codec/string_tensor.h"
 
+/* Dense data is looked at piece by piece, so that what differs for a mebibyte is met. */
+enum { PIECE_SIZE = 512 << 10 };
+
 struct ckptfmt_packer {
 	ckptfmt_pack_info info;
 	cf_gather gather;           /* of FIXED storage */
@@ -140,6 +143,15 @@ void ckptfmt_packer_close(ckptfmt_packer *packer)
 	cf_release(packer);
 }
 
+/* Piece by piece; a tail too short to be judged says nothing. */
+static bool pieces_dense(const uint8_t *data, uint64_t size, uint32_t unit, bool rotate)
+{
+	for (uint64_t done = 0; size - done >= CF_CHUNK_SIZE_MIN; done += cf_min_u64(PIECE_SIZE, size - done))
+		if (!cf_seems_dense(data + done, cf_min_u64(PIECE_SIZE, size - done), unit, rotate))
+			return false;
+	return true;
+}
+
 static bool source_dense(const ckptfmt_source *source)
 {
 	const ckptfmt_dtype_info *dtype = ckptfmt_dtype_find(source->dtype);
@@ -154,7 +166,8 @@ static bool source_dense(const ckptfmt_source *source)
 	if (cf_gather_init(&gather, source->data, source->rank, source->dims, source->strides, dtype->size, 1, CF_MASK_NONE,
 			&ignored) != CKPTFMT_OK || !cf_gather_contiguous(&gather, &data, &size))
 		return false;
-	return cf_is_dense(data, size, dtype->swap_size, rotates(source->dtype));
+	return cf_is_dense(data, size, dtype->swap_size, rotates(source->dtype)) &&
+		(size <= PIECE_SIZE || pieces_dense(data, size, dtype->swap_size, rotates(source->dtype)));
 }
 
 void ckptfmt_sources_dense(const ckptfmt_source *sources, uint64_t count, uint8_t *dense)
@@ -174,6 +187,15 @@ static ckptfmt_status check_chunking(uint64_t raw_size, uint64_t chunk_size, uin
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET,
 			"%llu bytes in units of %lu and chunks of %llu by method %d", (unsigned long long)raw_size,
 			(unsigned long)unit, (unsigned long long)chunk_size, (int)method);
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status ckptfmt_chunks_dense(const uint8_t *raw, uint64_t raw_size, uint64_t chunk_size, uint32_t unit,
+	int32_t rotate, uint8_t *dense, ckptfmt_error *err)
+{
+	CF_TRY(check_chunking(raw_size, chunk_size, unit, CKPTFMT_CHUNK_RAW, err));
+	for (uint64_t done = 0; done < raw_size; done += cf_min_u64(chunk_size, raw_size - done))
+		*dense++ = cf_seems_dense(raw + done, cf_min_u64(chunk_size, raw_size - done), unit, rotate != 0);
 	return CKPTFMT_OK;
 }
 

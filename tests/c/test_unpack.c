@@ -260,6 +260,34 @@ static void test_damage(void)
 	close_it();
 }
 
+/* One value by itself, and chunks that are looked at. */
+static void test_values(void)
+{
+	static uint8_t noise[3 * CHUNK];
+	ckptfmt_chunk_run runs[CHUNKS];
+	ckptfmt_strings_scan *scan;
+	uint64_t count;
+	uint8_t dense[3] = {9, 9, 9};
+	open_it();
+	CHECK_OK(ckptfmt_reader_plan_value(reader, selection, 1, CKPTFMT_WHOLE, CHUNK, runs, CHUNKS, &count, &err), err);
+	CHECK_EQ(count, CHUNKS);
+	CHECK_FAILS(ckptfmt_reader_plan_value(reader, selection, 1, 3, CHUNK, runs, CHUNKS, &count, &err), err,
+		CKPTFMT_FAIL_ARGUMENT, "slice 3 of 0");
+	CHECK_FAILS(ckptfmt_reader_plan_value(reader, selection, 9, 3, CHUNK, runs, CHUNKS, &count, &err), err,
+		CKPTFMT_FAIL_ARGUMENT, "row 9 of 2");
+	CHECK_FAILS(ckptfmt_reader_scan_open(reader, selection, 1, CKPTFMT_WHOLE, &scan, &err), err,
+		CKPTFMT_FAIL_ARGUMENT, "data type");
+	CHECK(scan == NULL);
+	close_it();
+	for (size_t i = 0; i < sizeof noise; i++)
+		noise[i] = (uint8_t)test_random_below(256);
+	memset(noise + CHUNK, 7, CHUNK);
+	CHECK_OK(ckptfmt_chunks_dense(noise, sizeof noise - 1, CHUNK, 1, 0, dense, &err), err);
+	CHECK(dense[0] == 1 && dense[1] == 0 && dense[2] == 0);
+	CHECK_FAILS(ckptfmt_chunks_dense(noise, sizeof noise, CHUNK, 3, 0, dense, &err), err, CKPTFMT_FAIL_ARGUMENT,
+		"12288 bytes in units of 3");
+}
+
 static void test_packer(void)
 {
 	static const int64_t dims[2] = {COLUMNS, ROWS}, strides[2] = {4, 4 * COLUMNS}, three[1] = {3};
@@ -304,6 +332,7 @@ int main(void)
 	test_whole();
 	test_boxes();
 	test_arguments();
+	test_values();
 	test_packer();
 	test_damage();
 	shell("rm -r '%s'");
