@@ -1,17 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compression: ratio and speed of coding and decoding, beside zstd alone and others.
 
-    python bench/compression.py [--mib 64] [--runs 5] [--threads 1] [--kinds bf16,fp32,...]
-                                [--weights FILE] [--save-mib 2,32,256] [--folder FOLDER]
-                                [--tensorflow PYTHON]
+    python bench/compression.py [--mib 64] [--runs 5] [--threads 1] [--clock cpu]
+                                [--kinds bf16,fp32,...] [--weights FILE] [--save-mib 2,32,256]
+                                [--folder FOLDER] [--tensorflow PYTHON]
 
 All sides work on the same chunks of 256 KiB, in memory, with the same number of threads, in turn in
 one process, so that whatever slows the machine slows all of them:
 
-  ckptfmt        what a checkpoint of level "ckptfmt" stores, chooser and checksums included
-  zstd 1         each chunk as it is, level 1
-  shuffle+zstd   byte planes (by the same code, nothing rotated), one frame a chunk, level 1
-  blosc2, zipnn  where they are installed
+  ckptfmt         what a checkpoint of level "ckptfmt" stores. Coding is that of a save: it always
+                  chooses, and sums both raw and stored chunks. Decoding is the codec alone
+  zstd 1          each chunk as it is, level 1; no checksums
+  shuffle+zstd 1  byte planes (by the same code, nothing rotated), one frame a chunk, level 1; no
+                  checksums
+  ckptfmt +sums, shuffle+zstd 1 +sums
+                  the same with the checksums of both sides: a CRC-32C of each stored and of each
+                  raw chunk, by one function, taken when coding and compared when decoding
+  blosc2, zipnn   where they are installed (extra `peers`); no checksums
+
+Quotients are against shuffle+zstd 1, of a side with checksums against that with checksums.
 
 Data: synthetic weights, normal with log-normal scales for each row, cast to each type; Adam's
 moments made of such gradients; `--weights`, a .safetensors or .npz file, gives real ones. Then
@@ -21,14 +28,19 @@ other, many of small arrays.
 
 Prints Markdown tables of medians, and in brackets the middle half. What is compared, as times as
 fast or longer by a part, is the median of the quotients of each run or pair: whatever else the
-machine does slows both. Speeds are GB/s of raw bytes.
+machine does slows both. Speeds are GB/s of raw bytes; of `--clock cpu` by the time that this
+process had a processor, all threads together, which others on the machine hardly change, of
+`--clock wall` by the time that went by. Saves and loads are by the latter.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import importlib.metadata
 import importlib.util
 import json
+import platform
 import statistics
 import tempfile
 import time
@@ -50,6 +62,7 @@ from ckptfmt.threads import Stop, share
 CHUNK = encoding.CHUNK_SIZE
 JOB = encoding.JOB_BYTES
 Job = Callable[[int], Any]
+Clock = Callable[[], float]
 
 
 def weights(count: int, seed: int) -> np.ndarray:
@@ -129,18 +142,30 @@ class Side:
         raise NotImplementedError
 
 
+def sums(data: np.ndarray, sizes: Any) -> list[int]:
+    """The CRC-32C of each of the pieces of these sizes."""
+    ends = np.cumsum(np.asarray(sizes, np.int64)).tolist()
+    starts = [0, *ends[:-1]]
+    return [_core.crc32c(data[at:end]) for at, end in zip(starts, ends, strict=True)]
+
+
 class Ours(Side):
     """As a save and a load do it, but for the files."""
 
     def prepare(self) -> None:
-        self.choice = choose(self.raw, self.info, 1)
+        self.choice = None
+        if _core.sources_dense(self.table)[0]:
+            return
+        self.dense = _core.chunks_dense(self.raw, CHUNK, self.info.unit, self.info.rotates)
+        self.choice = choose(self.raw, self.info, 1, self.dense)
 
     def encode(self, number: int) -> None:
         raw = self.stretches[number]
         if self.choice is None:
             _core.crc32c(raw)
             return
-        self.made[number] = encoding._coded(raw, self.info.unit, self.choice, 1)
+        dense = self.dense[number * JOB // CHUNK :][: JOB // CHUNK]
+        self.made[number] = encoding._coded(raw, self.info.unit, self.choice, 1, dense)
 
     def size(self) -> int:
         if self.choice is None:
@@ -173,6 +198,10 @@ class Ours(Side):
 
     def decode(self, number: int) -> None:
         """As a load does it once the chunks are read and their checksums compared."""
+        self.place(number, None)
+
+    def place(self, number: int, crcs: np.ndarray | None) -> None:
+        """Decodes, with the checksums of the raw chunks where there is room for them."""
         if self.choice is None:
             at = number * JOB
             self.out[at : at + JOB] = self.raw[at : at + JOB]
@@ -183,8 +212,23 @@ class Ours(Side):
         assert not isinstance(contents, int)
         where = (_core.address(self.out), len(self.out))
         self.reader._handle.place_chunks(
-            self.handle._selection, 0, run, stored, contents, None, where, None
+            self.handle._selection, 0, run, stored, contents, None, where, crcs
         )
+
+
+class OursSummed(Ours):
+    """The same, with the checksums of both sides compared: coding has taken them."""
+
+    def decode(self, number: int) -> None:
+        if self.choice is None:
+            self.place(number, None)
+            _core.crc32c(self.out[number * JOB : (number + 1) * JOB])
+            return
+        part, (_, stored, _) = self.made[number], self.read[number]
+        assert sums(stored, part.sizes) == part.crcs.tolist()
+        raw_crcs = np.zeros(len(part.sizes), np.uint32)
+        self.place(number, raw_crcs)
+        assert np.array_equal(raw_crcs, part.raw_crcs)
 
 
 class Plain(Side):
@@ -237,6 +281,29 @@ class Shuffled(Plain):
             at += len(content)
 
 
+class ShuffledSummed(Shuffled):
+    """The same, with the checksums of both sides."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        super().__init__(array)
+        self.crcs: list[Any] = [None] * len(self.stretches)
+
+    def _sums(self, number: int, raw: np.ndarray) -> Any:
+        stored, sizes = self.made[number]
+        pieces = self._pieces(len(raw))[:, 1].astype(int).tolist()
+        return sums(np.frombuffer(stored, np.uint8), sizes), sums(raw, pieces)
+
+    def encode(self, number: int) -> None:
+        super().encode(number)
+        self.crcs[number] = self._sums(number, self.stretches[number])
+
+    def decode(self, number: int) -> None:
+        super().decode(number)
+        size = len(self.stretches[number])
+        found = self._sums(number, self.out[number * JOB : number * JOB + size])
+        assert found == self.crcs[number]
+
+
 class Blosc(Side):
     """blosc2 with shuffle and zstd level 1."""
 
@@ -282,11 +349,33 @@ class Zipnn(Side):
 
 
 def sides() -> dict[str, type[Side]]:
-    found: dict[str, type[Side]] = {"ckptfmt": Ours, "zstd 1": Plain, "shuffle+zstd 1": Shuffled}
+    found: dict[str, type[Side]] = {
+        "ckptfmt": Ours,
+        "shuffle+zstd 1": Shuffled,
+        "ckptfmt +sums": OursSummed,
+        "shuffle+zstd 1 +sums": ShuffledSummed,
+        "zstd 1": Plain,
+    }
     for name, side in (("blosc2", Blosc), ("zipnn", Zipnn)):
         if importlib.util.find_spec(name):
             found[name] = side
     return found
+
+
+def versions() -> str:
+    """The processor, and what takes part."""
+    told = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    names = [line.partition(":")[2].strip() for line in told if line.startswith("model name")]
+    found = [
+        *(names[:1] or [platform.machine()]),
+        f"Python {platform.python_version()}",
+        f"numpy {np.__version__}",
+        f"zstd {'.'.join(map(str, zstandard.ZSTD_VERSION))}",
+    ]
+    for name in ("blosc2", "zipnn"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found.append(f"{name} {importlib.metadata.version(name)}")
+    return ", ".join(found)
 
 
 # ---- measuring -----------------------------------------------------------------------------------
@@ -300,7 +389,9 @@ def spread(values: list[float]) -> str:
     return f"{middle:.2f} ({low:.2f} .. {high:.2f})"
 
 
-def measure_kind(name: str, array: np.ndarray, runs: int, threads: int, folder: Path) -> None:
+def measure_kind(
+    name: str, array: np.ndarray, runs: int, threads: int, folder: Path, clock: Clock
+) -> None:
     made = {label: side(array) for label, side in sides().items()}
     speeds: dict[str, tuple[list[float], list[float]]] = {label: ([], []) for label in made}
     raw = next(iter(made.values())).raw
@@ -310,26 +401,25 @@ def measure_kind(name: str, array: np.ndarray, runs: int, threads: int, folder: 
 
     for run in range(runs + 1):
         for label, side in made.items():
-            began = time.perf_counter()
+            began = clock()
             side.prepare()
             work(side, side.encode)
-            seconds = time.perf_counter() - began
+            seconds = clock() - began
             if run:
                 speeds[label][0].append(len(raw) / seconds / 1e9)
-        ours = made["ckptfmt"]
-        assert isinstance(ours, Ours)
-        if not run:
-            ours.save(folder)
+        for side in made.values():
+            if not run and isinstance(side, Ours):
+                side.save(Path(tempfile.mkdtemp(dir=folder)))
         for label, side in made.items():
-            began = time.perf_counter()
+            began = clock()
             work(side, side.decode)
-            seconds = time.perf_counter() - began
+            seconds = clock() - began
             assert np.array_equal(side.out, raw), f"{label} lost something"
             if run:
                 speeds[label][1].append(len(raw) / seconds / 1e9)
             side.out[:: 1 << 12] = 0
-    base = speeds["shuffle+zstd 1"]
     for label, side in made.items():
+        base = speeds["shuffle+zstd 1 +sums" if label.endswith("+sums") else "shuffle+zstd 1"]
         encoded, decoded = speeds[label]
         against = [
             spread([a / b for a, b in zip(mine, theirs, strict=True)])
@@ -379,6 +469,7 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=64, help="raw bytes of each kind")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--clock", choices=["cpu", "wall"], default="cpu")
     parser.add_argument("--kinds", help="some of them, with commas between")
     parser.add_argument("--weights", help="a .safetensors or .npz file with real weights")
     parser.add_argument("--save-mib", default="2,32,256", help="sizes of arrays saved and loaded")
@@ -390,15 +481,16 @@ def main() -> None:
     data = kinds(given.mib << 20, real)
     if given.kinds:
         data = {name: data[name] for name in given.kinds.split(",")}
+    clock = time.process_time if given.clock == "cpu" else time.perf_counter
     print(
-        f"{given.mib} MiB of each kind, {given.threads} thread(s), zstd "
-        f"{'.'.join(map(str, zstandard.ZSTD_VERSION))}\n"
+        f"{given.mib} MiB of each kind, {'real' if given.weights else 'synthetic'} weights, "
+        f"{given.threads} thread(s), {given.runs} runs, {given.clock} time; {versions()}\n"
     )
     print("| data | side | ratio | coding GB/s | decoding GB/s | coding x | decoding x |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory(dir=given.folder) as name:
         for kind, array in data.items():
-            measure_kind(kind, array, given.runs, given.threads, Path(name))
+            measure_kind(kind, array, given.runs, given.threads, Path(name), clock)
         print("\n| data | MiB | what | pairs | plain ms | compressed ms | longer % | bytes |")
         print("| --- | --- | --- | --- | --- | --- | --- | --- |")
         for mib in map(int, given.save_mib.split(",")):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -138,8 +138,21 @@ def verify_prefix(
             if state["finished"]:
                 break
         findings = [_finding(found) for found in verifier.findings()]
+        findings += _decoded(verifier, findings, state, limits, follow_symlinks, progress)
     finally:
         verifier.close()
+    return Report(prefix, findings, state["bytes_done"], state["tensors_done"], strict)
+
+
+def _decoded(
+    verifier: _core.VerifierHandle,
+    findings: Sequence[Finding],
+    state: Mapping[str, int],
+    limits: Mapping[str, int] | None,
+    follow_symlinks: bool,
+    progress: Callable[[int, int], object] | None,
+) -> list[Finding]:
+    """What decoding compressed values finds beyond these findings."""
     done = state["bytes_done"]
 
     def tell(size: int) -> None:
@@ -154,13 +167,14 @@ def verify_prefix(
         if finding.severity == "problem"
     }
     with contextlib.suppress(CkptfmtError):  # what cannot be opened has been found out
-        handle = _core.ReaderHandle(prefix, limits, follow_symlinks)
+        handle = _core.ReaderHandle(verifier.path, limits, follow_symlinks)
         try:
-            for error in check_values(handle, known, done, tell):
-                findings.append(_problem(error))
+            return [
+                _problem(one) for one in check_values(handle, known, done, verifier.names, tell)
+            ]
         finally:
             handle.close()
-    return Report(prefix, findings, state["bytes_done"], state["tensors_done"], strict)
+    return []
 
 
 def _finding(found: _core.Finding) -> Finding:

@@ -663,6 +663,8 @@ CKPTFMT_API ckptfmt_status ckptfmt_verifier_step(ckptfmt_verifier *verifier, uin
 	ckptfmt_progress *progress, ckptfmt_error *err);
 /* Finding number `row`, a view valid until the next step or close; NULL past the last. */
 CKPTFMT_API const ckptfmt_finding *ckptfmt_verifier_finding(const ckptfmt_verifier *verifier, uint64_t row);
+/* The tensors found so far, of an index that cannot be listed too; valid until the next step or close. */
+CKPTFMT_API void ckptfmt_verifier_columns(const ckptfmt_verifier *verifier, ckptfmt_columns *out);
 CKPTFMT_API void ckptfmt_verifier_close(ckptfmt_verifier *verifier);
 
 /* cffi: end */

@@ -46,3 +46,12 @@ class VerifierHandle(ExclusiveHandle):
             while (finding := look(verifier, first + len(found))) != ffi.NULL:
                 found.append(Finding(int(finding.severity), error_of(finding.error, self.path)))
         return iter(found)
+
+    def names(self) -> list[bytes]:
+        """The names of the tensors found, of an index that cannot be listed too."""
+        columns = ffi.new("ckptfmt_columns *")
+        with self as verifier:
+            lib.ckptfmt_verifier_columns(verifier, columns)
+            blob = ffi.buffer(columns.names, columns.names_size)[:] if columns.names_size else b""
+            rows = [columns.rows[number] for number in range(columns.row_count)]
+            return [blob[row.name_offset : row.name_offset + row.name_size] for row in rows]

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,7 @@ def check_values(
     handle: _core.ReaderHandle,
     known: Collection[tuple[str | None, str]],
     again: int,
+    names: Callable[[], Sequence[bytes]],
     tell: Callable[[int], None],
 ) -> list[CkptfmtError]:
     """What verifying adds for compressed values: that they decode, and to what was saved. Each
@@ -62,28 +64,48 @@ def check_values(
         handle: a checkpoint of which the C core has checked all that needs no decoder.
         known: tensor (None: not told) and rule of the problems that the C core found.
         again: stored bytes that are decoded, at most, of tensors whose values overlap others.
+        names: gives those of all tensors, where they cannot be listed.
         tell: called with the stored bytes of each compressed tensor once it is done.
 
     Returns:
         What is wrong beyond that, one error a value.
     """
-    selection = handle.list_all()
     found: list[CkptfmtError] = []
+    for selection in _selections(handle, names):
+        for row, name in _compressed(selection):
+            size = sum(int(stored["size"]) for stored in stored_values(selection, row))
+            overlaps = (name, "DAT-8") in known
+            if not overlaps or size <= again:
+                again -= size if overlaps else 0
+                found += _check_tensor(handle, selection, row, name, known)
+            tell(size)
+    return found
+
+
+def _selections(
+    handle: _core.ReaderHandle, names: Callable[[], Sequence[bytes]]
+) -> Iterator[_core.Selection]:
+    """All tensors; one by one those that can be looked up, where an entry is broken."""
+    try:
+        yield handle.list_all()
+        return
+    except CkptfmtError:
+        pass
+    for name in names():
+        with contextlib.suppress(CkptfmtError):
+            yield handle.select([name])
+
+
+def _compressed(selection: _core.Selection) -> Iterator[tuple[int, str]]:
+    """Row and name of each tensor that has a compressed value to decode."""
     flags, cut = selection.rows["stored"]["flags"], selection.rows["slice_count"] > 0
     likely = np.flatnonzero(cut | (flags & _core.STORED_COMPRESSED != 0)).tolist()
     names = selection.names() if likely else []
     for row in likely:
         # A type that is not known is no problem, and nothing can be said of what it decodes to.
         known_type = dtypes.info_of(int(selection.rows[row]["dtype"])) is not None
-        if not known_type or not is_compressed(selection, row):
-            continue
-        size = sum(int(stored["size"]) for stored in stored_values(selection, row))
-        overlaps = (names[row], "DAT-8") in known
-        if not overlaps or size <= again:
-            again -= size if overlaps else 0
-            found += _check_tensor(handle, selection, row, names[row], known)
-        tell(size)
-    return found
+        if known_type and is_compressed(selection, row):
+            yield row, names[row]
 
 
 def _check_tensor(

@@ -9,7 +9,7 @@
 #include "codec/string_tensor.h"
 
 /* Dense data is looked at piece by piece, so that what differs for a mebibyte is met. */
-enum { PIECE_SIZE = 512 << 10 };
+enum { PIECE_SIZE = 1 << 20 };
 
 struct ckptfmt_packer {
 	ckptfmt_pack_info info;

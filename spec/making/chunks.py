@@ -22,6 +22,7 @@ from making.vectors import (
     boxes,
     metadata,
     opens,
+    reads,
     strings,
     u8,
     verifies,
@@ -625,6 +626,14 @@ def slices(out: Vectors) -> None:
     problems = (found, ("CHECKSUM", "EXT-6"))
     more = {"extra_rows": rows, "problems": problems, "rules": "CMP-22 EXT-6", **given}
     out.at_read("cmp-22-beside-ext-6", whole, data, listed, *found, **more)
+    # An entry that cannot be decoded breaks the listing.
+    message, data = compressed(SEVENS, [b"\1" + parts.run_frame(7, 16)], raw_crc=5)
+    rows = [(b"w", b"\x7e"), (b"x", message)]
+    files = {".index": parts.table(*rows, head=COMPRESSED_HEADER)}
+    files[".data-00000-of-00001"] = b"\0\0" + data
+    broken = ("BAD_PROTO", "MSG-6")
+    checks = [opens(), reads(b"x", fails=found), verifies(broken, found)]
+    out.add("cmp-22-beside-msg-6", "CMP-22 MSG-6", files, *checks, level="ckptfmt")
     whole, rows, data = halves(wrong)
     problems = (("BAD_SLICE", "SLC-11"), found)
     more = {"extra_rows": rows, "problems": problems, "rules": "CMP-22 SLC-11", **given}
