@@ -172,7 +172,7 @@ static void check_written(const cf_buffer *written)
 	uint64_t total;
 	limits.index_bytes_max = limits.block_bytes_max = UINT64_MAX;
 	limits.keys_bytes_floor = UINT64_MAX;
-	FUZZ_CHECK(cf_table_open_memory(written->data, written->size, &limits, &table, &err) == CKPTFMT_OK);
+	FUZZ_CHECK(cf_table_open_memory(written->data, NULL, written->size, &limits, &table, &err) == CKPTFMT_OK);
 	FUZZ_CHECK(check_steps(table, &oddities) && oddities == 0);
 	cf_table_writer_open(&again, (cf_sink){put, &twice});
 	FUZZ_CHECK(check_entries(table, &again, &limited));
@@ -196,7 +196,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		return 0;
 	size -= FUZZ_PARAMETERS_SIZE;
 	limits = limits_of(data[size + 1] < 128 ? 0 : data[size]);
-	if (cf_table_open_memory(data, size, &limits, &table, &err) != CKPTFMT_OK) {
+	if (cf_table_open_memory(data, NULL, size, &limits, &table, &err) != CKPTFMT_OK) {
 		check_typed(&err);
 		FUZZ_CHECK(table == NULL);
 		return 0;

@@ -79,6 +79,15 @@ static ckptfmt_status put_to_index(void *state, const uint8_t *bytes, uint64_t s
 	return cf_file_writer_put(&m->index, bytes, size, err);
 }
 
+static ckptfmt_status write_draft(merge *m, ckptfmt_error *err)
+{
+	const cf_bytes_view *pieces = (const cf_bytes_view *)(const void *)m->draft.pieces.data;
+	cf_file_writer_reserve(&m->index, m->draft.size);
+	for (uint64_t i = 0; i < m->draft.pieces.size / sizeof *pieces; i++)
+		CF_TRY(put_to_index(m, pieces[i].data, pieces[i].size, err));
+	return CKPTFMT_OK;
+}
+
 static ckptfmt_status write_index(merge *m, ckptfmt_error *err)
 {
 	char name[CF_NAME_SIZE];
@@ -89,7 +98,7 @@ static ckptfmt_status write_index(merge *m, ckptfmt_error *err)
 	cf_index_name(m->prefix.base, name);
 	CF_TRY(cf_file_writer_open(&m->index, &m->directory, name, err));
 	if (m->draft.good && m->files.new_count == m->file_count) {
-		CF_TRY(put_to_index(m, m->draft.bytes.data, m->draft.bytes.size, err));
+		CF_TRY(write_draft(m, err));
 	} else {
 		cf_table_writer_open(&table, (cf_sink){put_to_index, m});
 		status = cf_merge_write(&m->inputs, m->file_count, m->files.new_count, &table, err);
@@ -267,7 +276,7 @@ ckptfmt_status ckptfmt_merge(const char *const *prefixes, uint64_t count, const 
 	cf_file_writer_abandon(&m.journal);
 	cf_merge_files_close(&m.files);
 	cf_merge_inputs_close(&m.inputs);
-	cf_buffer_free(&m.draft.bytes);
+	cf_merge_draft_free(&m.draft);
 	cf_release(m.results);
 	cf_release(m.sizes);
 	cf_os_directory_close(&m.directory);

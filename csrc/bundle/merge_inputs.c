@@ -7,6 +7,7 @@
 
 enum {
 	SHARDS_MAX = 1 << 20,   /* data files of one input */
+	WHOLE_MAX = 320 << 10,  /* bytes of an index that is read at once: about what a block of a larger one has */
 	REST_MAX = 1024         /* data files without an entry are looked for up to this number */
 };
 
@@ -234,10 +235,24 @@ static ckptfmt_status check_header(const cf_merge_input *in, bool compressed, ck
 	return CKPTFMT_OK;
 }
 
+static ckptfmt_status open_table(cf_merge_input *in, ckptfmt_error *err)
+{
+	const char *path = in->prefix.index_path;
+	const ckptfmt_limits *limits = &in->all->limits;
+	uint64_t size = in->info.size, got;
+	uint8_t *bytes;
+	if (size > WHOLE_MAX)
+		return cf_table_open_source(read_index, in, path, size, limits, &in->table, err);
+	bytes = cf_arena_take(&in->all->memory, size);
+	if (bytes == NULL)
+		return cf_fail_memory(err);
+	CF_TRY(cf_os_read_at(&in->index, path, bytes, size, 0, &got, err));
+	return got < size ? changed(in, err) : cf_table_open_memory(bytes, path, size, limits, &in->table, err);
+}
+
 static ckptfmt_status load_input(cf_merge_input *in, ckptfmt_error *err)
 {
-	CF_TRY(cf_table_open_source(read_index, in, in->prefix.index_path, in->info.size, &in->all->limits, &in->table,
-		err));
+	CF_TRY(open_table(in, err));
 	CF_TRY(read_header(in, err));
 	return check_input(in, err);
 }
@@ -298,6 +313,7 @@ ckptfmt_status cf_merge_inputs_open(cf_merge_inputs *inputs, const char *const *
 	bool allow_missing, ckptfmt_error *err)
 {
 	inputs->count = 0;
+	inputs->memory = CF_ARENA_EMPTY;
 	inputs->directory.fd = -1;
 	inputs->rows = cf_allocate_zero(count, sizeof *inputs->rows);
 	if (inputs->rows == NULL)
@@ -317,6 +333,7 @@ void cf_merge_inputs_close(cf_merge_inputs *inputs)
 {
 	for (uint64_t i = 0; i < inputs->count; i++)
 		close_input(&inputs->rows[i]);
+	cf_arena_free(&inputs->memory);
 	cf_os_directory_close(&inputs->directory);
 	cf_release(inputs->rows);
 	inputs->rows = NULL;

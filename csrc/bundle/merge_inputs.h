@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The inputs of a merge: their indexes, which the walk reads block by block, and their data files. No file of an input
- * stays open between two calls, and of the directories only the one used last, so that any number can be merged. What
- * an index was is known by its inode, size and time; an input that is saved again meanwhile is BUSY. */
+/* The inputs of a merge: their indexes, which the walk reads block by block unless they are small, and their data
+ * files. No file of an input stays open between two calls, and of the directories only the one used last, so that any
+ * number can be merged. What an index was is known by its inode, size and time; an input that is saved again meanwhile
+ * is BUSY. */
 #ifndef CKPTFMT_BUNDLE_MERGE_INPUTS_H
 #define CKPTFMT_BUNDLE_MERGE_INPUTS_H
 
@@ -9,6 +10,7 @@
 #include "bundle/table_reader.h"
 #include "ckptfmt.h"
 #include "codec/message.h"
+#include "io/arena.h"
 #include "io/os.h"
 
 /* A data file of an input. */
@@ -20,7 +22,7 @@ typedef struct cf_merge_file {
 } cf_merge_file;
 
 /* Numbers are claims, so there is memory only near those whose files were found. */
-enum { CF_MERGE_PAGE_SIZE = 64 };
+enum { CF_MERGE_PAGE_SIZE = 16 };
 typedef struct cf_merge_page {
 	cf_merge_file files[CF_MERGE_PAGE_SIZE];
 } cf_merge_page;
@@ -46,6 +48,7 @@ struct cf_merge_inputs {
 	cf_merge_input *rows;
 	uint64_t count;
 	ckptfmt_limits limits;
+	cf_arena memory;            /* of indexes that were read whole */
 	cf_directory directory;     /* of the input used last, */
 	cf_file_info place;         /* and what it is */
 };

@@ -450,15 +450,30 @@ ckptfmt_status cf_merge_write(cf_merge_inputs *inputs, int32_t file_count, int32
 
 /* ---- both at once ---------------------------------------------------------------------------------------- */
 
-enum { DRAFT_SIZE_MAX = 64 << 20 };
+enum { DRAFT_SIZE_MAX = 256 << 20 };
 
 static ckptfmt_status put_to_draft(void *state, const uint8_t *bytes, uint64_t size, ckptfmt_error *err)
 {
-	cf_buffer *draft = state;
+	cf_merge_draft *draft = state;
+	cf_bytes_view piece;
+	uint8_t *to;
 	if (size > DRAFT_SIZE_MAX - draft->size)
 		return cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET, "too large for a draft");
-	cf_put_bytes(draft, bytes, size);
-	return cf_buffer_status(draft, err);
+	to = cf_arena_take(&draft->memory, size);
+	if (to == NULL)
+		return cf_fail_memory(err);
+	memcpy(to, bytes, (size_t)size);
+	piece = (cf_bytes_view){to, size};
+	cf_put_bytes(&draft->pieces, &piece, sizeof piece);
+	draft->size += size;
+	return cf_buffer_status(&draft->pieces, err);
+}
+
+void cf_merge_draft_free(cf_merge_draft *draft)
+{
+	cf_arena_free(&draft->memory);
+	cf_buffer_free(&draft->pieces);
+	draft->size = 0;
 }
 
 /* A number for the data file of each input, which has one if it has entries at all; 0 if an input has more. */
@@ -480,7 +495,7 @@ static int32_t guess_numbers(const cf_merge_walk *walk)
 static void drop_draft(writing *w, cf_merge_draft *draft)
 {
 	w->g.writes = false;
-	cf_buffer_free(&draft->bytes);
+	cf_merge_draft_free(draft);
 }
 
 static ckptfmt_status check_and_draft(writing *w, const cf_merge_walk *walk, cf_merge_draft *draft, ckptfmt_error *err)
@@ -526,11 +541,11 @@ ckptfmt_status cf_merge_check(cf_merge_inputs *inputs, int32_t *file_count, cf_m
 	cf_table_writer table;
 	writing w = {.g = {.inputs = inputs, .checks = true}, .table = &table};
 	ckptfmt_status status;
-	draft->bytes = CF_BUFFER_EMPTY;
-	cf_table_writer_open(&table, (cf_sink){put_to_draft, &draft->bytes});
+	*draft = (cf_merge_draft){CF_ARENA_EMPTY, CF_BUFFER_EMPTY, 0, false};
+	cf_table_writer_open(&table, (cf_sink){put_to_draft, draft});
 	status = check_entries(&w, draft, file_count, err);
 	if (!draft->good)
-		cf_buffer_free(&draft->bytes);
+		cf_merge_draft_free(draft);
 	cf_table_writer_free(&table);
 	free_group(&w.g);
 	cf_buffer_free(&w.value);

@@ -10,7 +10,9 @@
 
 /* An index of the result in memory, made while checking, with a data file an input as nearly all inputs have. */
 typedef struct cf_merge_draft {
-	cf_buffer bytes;
+	cf_arena memory;
+	cf_buffer pieces;           /* cf_bytes_view */
+	uint64_t size;              /* of all */
 	bool good;                  /* it came out as the result is to be, for as many data files as are referenced */
 } cf_merge_draft;
 
@@ -18,6 +20,7 @@ typedef struct cf_merge_draft {
  * MERGE_CONFLICT names both inputs; else what entries, slices, tables and data files fail with. */
 CF_MUST_CHECK ckptfmt_status cf_merge_check(cf_merge_inputs *inputs, int32_t *file_count, cf_merge_draft *draft,
 	ckptfmt_error *err);
+void cf_merge_draft_free(cf_merge_draft *draft);
 
 /* Writes header and entries of the result, which has `new_count` data files; those from `file_count` on get
  * placeholders (EXT-8). REQUIRES: cf_merge_check passed. MERGE_CONFLICT where an input has a tensor of a placeholder's

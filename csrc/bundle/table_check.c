@@ -63,9 +63,9 @@ static ckptfmt_status list_block(region_list *list, cf_handle handle, ckptfmt_re
 		return CKPTFMT_OK;
 	region = &list->regions[list->count - 1];
 	CF_TRY(cf_table_block_read(list->table, handle, memory, err));
-	region->compression = memory->stored.data[handle.size];
-	region->crc32c = cf_trailer_crc(memory->stored.data, handle.size);
-	region->crc_good = region->crc32c == cf_trailer_crc_wanted(memory->stored.data, handle.size);
+	region->compression = memory->stored[handle.size];
+	region->crc32c = cf_trailer_crc(memory->stored, handle.size);
+	region->crc_good = region->crc32c == cf_trailer_crc_wanted(memory->stored, handle.size);
 	status = cf_table_block_decode(list->table, handle, memory, err);
 	if (status == CKPTFMT_OK) {
 		status = cf_block_check(&list->entries, &memory->block, CF_TABLE_RESTART_INTERVAL, &report, err);
@@ -213,7 +213,7 @@ static ckptfmt_status check_metaindex(cf_table_check *check, ckptfmt_error *err)
 	if (status == CKPTFMT_NO_MEMORY)
 		return status;
 	if (status == CKPTFMT_OK && memory->compression == CF_COMPRESSION_RAW &&
-		memcmp(memory->stored.data, empty, sizeof empty) == 0)
+		memcmp(memory->stored, empty, sizeof empty) == 0)
 		check->oddities = 0;
 	return CKPTFMT_OK;
 }

@@ -16,12 +16,13 @@ typedef struct cf_table_row {
 } cf_table_row;
 
 struct cf_table {
-	cf_table_read read;
+	const uint8_t *bytes;          /* the file in memory, or NULL: */
+	cf_table_read read;            /* then where the bytes come from */
 	const void *state;
-	const char *path;              /* NULL: memory */
+	const char *path;              /* for errors, or NULL */
 	uint64_t size;
 	ckptfmt_limits limits;
-	cf_buffer tail;                /* the last bytes of the file, read at once with the footer */
+	cf_buffer tail;                /* the last bytes of a file, read at once with the footer */
 	uint64_t tail_offset;
 	cf_footer footer;
 	cf_table_block index;

@@ -24,25 +24,10 @@ static ckptfmt_status read_file(const void *state, const char *path, uint8_t *to
 	return cf_os_read_at(state, path, to, size, offset, got, err);
 }
 
-static ckptfmt_status read_memory(const void *state, const char *path, uint8_t *to, uint64_t size, uint64_t offset,
-	uint64_t *got, ckptfmt_error *err)
-{
-	(void)path;
-	(void)err;
-	memcpy(to, (const uint8_t *)state + offset, (size_t)size);
-	*got = size;
-	return CKPTFMT_OK;
-}
-
 /* REQUIRES: the range lies in the file as it was when opened. */
 static ckptfmt_status read_at(const cf_table *table, uint8_t *to, uint64_t size, uint64_t offset, ckptfmt_error *err)
 {
 	uint64_t got;
-	assert(cf_range_fits(offset, size, table->size));
-	if (offset >= table->tail_offset && cf_range_fits(offset - table->tail_offset, size, table->tail.size)) {
-		memcpy(to, table->tail.data + (offset - table->tail_offset), (size_t)size);
-		return CKPTFMT_OK;
-	}
 	CF_TRY(table->read(table->state, table->path, to, size, offset, &got, err));
 	/* FTR-5 */
 	if (got < size)
@@ -56,13 +41,14 @@ static ckptfmt_status read_at(const cf_table *table, uint8_t *to, uint64_t size,
 void cf_table_block_init(cf_table_block *block)
 {
 	memset(block, 0, sizeof *block);
-	block->stored = CF_BUFFER_EMPTY;
+	block->own = CF_BUFFER_EMPTY;
 	block->decoded = CF_BUFFER_EMPTY;
 }
 
 void cf_table_block_free(cf_table_block *block)
 {
-	cf_buffer_free(&block->stored);
+	block->stored = NULL;
+	cf_buffer_free(&block->own);
 	cf_buffer_free(&block->decoded);
 }
 
@@ -75,21 +61,32 @@ static ckptfmt_status block_too_large(const cf_table *table, uint64_t size, uint
 ckptfmt_status cf_table_block_read(const cf_table *table, cf_handle handle, cf_table_block *block,
 	ckptfmt_error *err)
 {
+	uint64_t size = handle.size + CF_TRAILER_SIZE;
 	uint8_t *to;
 	/* BLK-14 */
 	if (handle.size > table->limits.block_bytes_max)
 		return block_too_large(table, handle.size, handle.offset, err);
-	cf_buffer_clear(&block->stored);
-	to = cf_buffer_extend(&block->stored, handle.size + CF_TRAILER_SIZE);
+	assert(cf_range_fits(handle.offset, size, table->size));
+	if (table->bytes != NULL) {
+		block->stored = table->bytes + handle.offset;
+		return CKPTFMT_OK;
+	}
+	if (handle.offset >= table->tail_offset) {
+		block->stored = table->tail.data + (handle.offset - table->tail_offset);
+		return CKPTFMT_OK;
+	}
+	cf_buffer_clear(&block->own);
+	to = cf_buffer_extend(&block->own, size);
 	if (to == NULL)
 		return cf_fail_memory(err);
-	return read_at(table, to, handle.size + CF_TRAILER_SIZE, handle.offset, err);
+	block->stored = to;
+	return read_at(table, to, size, handle.offset, err);
 }
 
 static ckptfmt_status decompress(const cf_table *table, cf_handle handle, cf_table_block *block, ckptfmt_error *err)
 {
 	uint64_t size;
-	CF_TRY(cf_snappy_size(block->stored.data, handle.size, handle.offset, &size, err));
+	CF_TRY(cf_snappy_size(block->stored, handle.size, handle.offset, &size, err));
 	/* BLK-14 */
 	if (size > table->limits.block_bytes_max)
 		return block_too_large(table, size, handle.offset, err);
@@ -98,7 +95,7 @@ static ckptfmt_status decompress(const cf_table *table, cf_handle handle, cf_tab
 	if (!cf_buffer_reserve(&block->decoded, size + 1))
 		return cf_fail_memory(err);
 	block->decoded.size = size;
-	CF_TRY(cf_snappy_decode(block->stored.data, handle.size, handle.offset, block->decoded.data, size, err));
+	CF_TRY(cf_snappy_decode(block->stored, handle.size, handle.offset, block->decoded.data, size, err));
 	CF_TRY(cf_block_open(block->decoded.data, size, handle.offset, true, table->limits.key_bytes_max, &block->block,
 		err));
 	/* SNP-1 */
@@ -109,19 +106,29 @@ static ckptfmt_status decompress(const cf_table *table, cf_handle handle, cf_tab
 ckptfmt_status cf_table_block_decode(const cf_table *table, cf_handle handle, cf_table_block *block,
 	ckptfmt_error *err)
 {
-	CF_TRY(cf_trailer_check(block->stored.data, handle.size, handle.offset, &block->compression, err));
+	CF_TRY(cf_trailer_check(block->stored, handle.size, handle.offset, &block->compression, err));
 	if (block->compression == CF_COMPRESSION_SNAPPY)
 		return decompress(table, handle, block, err);
-	return cf_block_open(block->stored.data, handle.size, handle.offset, false, table->limits.key_bytes_max,
+	return cf_block_open(block->stored, handle.size, handle.offset, false, table->limits.key_bytes_max,
 		&block->block, err);
 }
 
 /* ---- opening ---- */
 
+static ckptfmt_status read_tail(cf_table *table, ckptfmt_error *err)
+{
+	uint64_t size = table->bytes != NULL ? 0 : cf_min_u64(table->size, TAIL_SIZE);
+	uint8_t *to = cf_buffer_extend(&table->tail, size);
+	table->tail_offset = table->size - size;
+	if (size == 0)
+		return CKPTFMT_OK;
+	return to == NULL ? cf_fail_memory(err) : read_at(table, to, size, table->tail_offset, err);
+}
+
 static ckptfmt_status read_footer(cf_table *table, ckptfmt_error *err)
 {
-	uint64_t tail_size = cf_min_u64(table->size, TAIL_SIZE), footer_offset;
-	uint8_t *to;
+	uint64_t footer_offset;
+	const uint8_t *footer;
 	/* TAB-13 */
 	if (table->size > table->limits.index_bytes_max)
 		return cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET,
@@ -132,15 +139,10 @@ static ckptfmt_status read_footer(cf_table *table, ckptfmt_error *err)
 		return cf_fail(err, CKPTFMT_FAIL_TRUNCATED, table->size,
 			"FTR-1: an index file of %" PRIu64 " bytes is too short for its footer", table->size);
 	footer_offset = table->size - CF_FOOTER_SIZE;
-	table->tail_offset = table->size;
-	to = cf_buffer_extend(&table->tail, tail_size);
-	if (to == NULL)
-		return cf_fail_memory(err);
-	table->tail.size = 0;
-	CF_TRY(read_at(table, to, tail_size, table->size - tail_size, err));
-	table->tail.size = tail_size;
-	table->tail_offset = table->size - tail_size;
-	CF_TRY(cf_footer_decode(to + tail_size - CF_FOOTER_SIZE, footer_offset, &table->footer, err));
+	CF_TRY(read_tail(table, err));
+	footer = table->bytes != NULL ? table->bytes + footer_offset
+		: table->tail.data + (footer_offset - table->tail_offset);
+	CF_TRY(cf_footer_decode(footer, footer_offset, &table->footer, err));
 	table->oddities |= table->footer.oddities;
 	return cf_handle_check(table->footer.index, footer_offset, footer_offset, err);
 }
@@ -256,19 +258,20 @@ static ckptfmt_status read_index(cf_table *table, ckptfmt_error *err)
 	return table->blocks == NULL ? cf_fail_memory(err) : CKPTFMT_OK;
 }
 
-ckptfmt_status cf_table_open_source(cf_table_read read, const void *state, const char *path, uint64_t size,
-	const ckptfmt_limits *limits, cf_table **out, ckptfmt_error *err)
+/* Of `how`: where the bytes are, path, size and limits. */
+static ckptfmt_status open_table(const cf_table *how, cf_table **out, ckptfmt_error *err)
 {
 	ckptfmt_status status;
 	cf_table *table = cf_allocate_zero(1, sizeof *table);
 	*out = NULL;
 	if (table == NULL)
 		return cf_fail_memory(err);
-	table->read = read;
-	table->state = state;
-	table->path = path;
-	table->size = size;
-	table->limits = *limits;
+	table->bytes = how->bytes;
+	table->read = how->read;
+	table->state = how->state;
+	table->path = how->path;
+	table->size = how->size;
+	table->limits = how->limits;
 	table->tail = CF_BUFFER_EMPTY;
 	table->separators = CF_BUFFER_EMPTY;
 	cf_table_block_init(&table->index);
@@ -276,12 +279,19 @@ ckptfmt_status cf_table_open_source(cf_table_read read, const void *state, const
 	if (status == CKPTFMT_OK)
 		status = read_index(table, err);
 	if (status != CKPTFMT_OK) {
-		cf_error_path(err, path);
+		cf_error_path(err, table->path);
 		cf_table_close(table);
 		return status;
 	}
 	*out = table;
 	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_table_open_source(cf_table_read read, const void *state, const char *path, uint64_t size,
+	const ckptfmt_limits *limits, cf_table **out, ckptfmt_error *err)
+{
+	cf_table how = {.read = read, .state = state, .path = path, .size = size, .limits = *limits};
+	return open_table(&how, out, err);
 }
 
 ckptfmt_status cf_table_open(const cf_file *file, const char *path, uint64_t file_size, const ckptfmt_limits *limits,
@@ -290,10 +300,11 @@ ckptfmt_status cf_table_open(const cf_file *file, const char *path, uint64_t fil
 	return cf_table_open_source(read_file, file, path, file_size, limits, out, err);
 }
 
-ckptfmt_status cf_table_open_memory(const uint8_t *bytes, uint64_t size, const ckptfmt_limits *limits,
-	cf_table **out, ckptfmt_error *err)
+ckptfmt_status cf_table_open_memory(const uint8_t *bytes, const char *path, uint64_t size,
+	const ckptfmt_limits *limits, cf_table **out, ckptfmt_error *err)
 {
-	return cf_table_open_source(read_memory, bytes, NULL, size, limits, out, err);
+	cf_table how = {.bytes = bytes, .path = path, .size = size, .limits = *limits};
+	return open_table(&how, out, err);
 }
 
 void cf_table_close(cf_table *table)
@@ -317,14 +328,14 @@ void cf_table_close(cf_table *table)
 }
 
 /* *same stays as it is where the bytes are those at `offset`. */
-static ckptfmt_status compare_bytes(const cf_table *table, const cf_file *file, const cf_buffer *bytes,
+static ckptfmt_status compare_bytes(const cf_table *table, const cf_file *file, const uint8_t *bytes, uint64_t count,
 	uint64_t offset, bool *same, ckptfmt_error *err)
 {
 	uint8_t piece[4096];
-	for (uint64_t done = 0; done < bytes->size && *same;) {
-		uint64_t size = cf_min_u64(sizeof piece, bytes->size - done), got;
+	for (uint64_t done = 0; done < count && *same;) {
+		uint64_t size = cf_min_u64(sizeof piece, count - done), got;
 		CF_TRY(cf_os_read_at(file, table->path, piece, size, offset + done, &got, err));
-		*same = got == size && memcmp(piece, bytes->data + done, (size_t)size) == 0;
+		*same = got == size && memcmp(piece, bytes + done, (size_t)size) == 0;
 		done += size;
 	}
 	return CKPTFMT_OK;
@@ -333,8 +344,9 @@ static ckptfmt_status compare_bytes(const cf_table *table, const cf_file *file, 
 ckptfmt_status cf_table_same_end(const cf_table *table, const cf_file *file, bool *same, ckptfmt_error *err)
 {
 	*same = true;
-	CF_TRY(compare_bytes(table, file, &table->tail, table->tail_offset, same, err));
-	return compare_bytes(table, file, &table->index.stored, table->footer.index.offset, same, err);
+	CF_TRY(compare_bytes(table, file, table->tail.data, table->tail.size, table->tail_offset, same, err));
+	return compare_bytes(table, file, table->index.stored, table->footer.index.size + CF_TRAILER_SIZE,
+		table->footer.index.offset, same, err);
 }
 
 uint64_t cf_table_size(const cf_table *table)

@@ -24,9 +24,10 @@ CF_MUST_CHECK ckptfmt_status cf_table_open(const cf_file *file, const char *path
 /* The same over bytes that `read` gives; `state` must outlive the table. */
 CF_MUST_CHECK ckptfmt_status cf_table_open_source(cf_table_read read, const void *state, const char *path,
 	uint64_t size, const ckptfmt_limits *limits, cf_table **out, ckptfmt_error *err);
-/* The same over bytes in memory, which must outlive the table and not change. */
-CF_MUST_CHECK ckptfmt_status cf_table_open_memory(const uint8_t *bytes, uint64_t size, const ckptfmt_limits *limits,
-	cf_table **out, ckptfmt_error *err);
+/* The same over bytes in memory, which must outlive the table and not change; blocks are used where they stand there.
+ * `path` is for errors and may be NULL. */
+CF_MUST_CHECK ckptfmt_status cf_table_open_memory(const uint8_t *bytes, const char *path, uint64_t size,
+	const ckptfmt_limits *limits, cf_table **out, ckptfmt_error *err);
 void cf_table_close(cf_table *table);
 
 /* Whether this file ends as the table did when it was opened: footer, index block, and what more was read with them
@@ -60,7 +61,8 @@ CF_MUST_CHECK ckptfmt_status cf_table_get(cf_table *table, const uint8_t *key, u
 /* What a block's stored bytes are read and decoded into, and the view of it. */
 typedef struct cf_table_block {
 	cf_block block;
-	cf_buffer stored;          /* with the trailer */
+	const uint8_t *stored;     /* with the trailer: in `own`, or among bytes that the table has */
+	cf_buffer own;
 	cf_buffer decoded;         /* of a compressed block, or as rebuilt */
 	uint64_t rebuilt_bytes;    /* its keys, if it was rebuilt */
 	uint8_t compression;

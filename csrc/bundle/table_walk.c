@@ -106,7 +106,7 @@ static ckptfmt_status load(const cf_table *table, uint64_t row, cf_table_block *
 	CF_TRY(cf_table_block_read(table, handle, block, err));
 	CF_TRY(cf_table_block_decode(table, handle, block, err));
 	if (block->compression != CF_COMPRESSION_RAW)
-		cf_buffer_free(&block->stored);
+		cf_buffer_free(&block->own);
 	cf_block_iterator_init(&entries);
 	status = cf_block_check(&entries, &block->block, CF_TABLE_RESTART_INTERVAL, &report, err);
 	if (status == CKPTFMT_OK && report.entry_count != 0)

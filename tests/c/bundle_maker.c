@@ -277,7 +277,7 @@ uint64_t maker_origin(const bundle_maker *m, const cf_buffer *key)
 	cf_table_value value;
 	bool found;
 	ckptfmt_limits_default(&limits);
-	must(cf_table_open_memory(m->index.data, m->index.size, &limits, &table, NULL) == CKPTFMT_OK &&
+	must(cf_table_open_memory(m->index.data, NULL, m->index.size, &limits, &table, NULL) == CKPTFMT_OK &&
 		cf_table_get(table, key->data, key->size, &value, &found, NULL) == CKPTFMT_OK, "a sound index");
 	cf_table_close(table);
 	return found ? value.offset : UINT64_MAX;

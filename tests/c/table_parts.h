@@ -34,7 +34,7 @@ static inline ckptfmt_status put(void *to, const uint8_t *bytes, uint64_t size, 
 
 static inline ckptfmt_status open_copy(const cf_buffer *file, cf_table **table)
 {
-	return cf_table_open_memory(test_guarded_copy(file->data, file->size), file->size, &limits, table, &err);
+	return cf_table_open_memory(test_guarded_copy(file->data, file->size), NULL, file->size, &limits, table, &err);
 }
 
 /* A block of these keys, each NUL-terminated, the last followed by an empty one; each value is the key. */

@@ -246,7 +246,7 @@ static void test_threads(void)
 	for (int round = 0; round < 20; round++) {
 		reader_thread threads[4];
 		cf_table *table;
-		CHECK_OK(cf_table_open_memory(file.data, file.size, &limits, &table, &err), err);
+		CHECK_OK(cf_table_open_memory(file.data, NULL, file.size, &limits, &table, &err), err);
 		for (size_t i = 0; i < CF_ARRAY_COUNT(threads); i++) {
 			threads[i].table = table;
 			CHECK_EQ(pthread_create(&threads[i].thread, NULL, look_up, &threads[i]), 0);

@@ -16,15 +16,16 @@ static void test_sizes(void)
 	for (uint64_t size = 0; size < sizeof real_one; size++) {
 		const uint8_t *cut = test_guarded_copy(real_one, size);
 		bool short_file = size < CF_FOOTER_SIZE;
-		CHECK_FAILS(cf_table_open_memory(cut, size, &limits, &table, &err), err,
+		CHECK_FAILS(cf_table_open_memory(cut, NULL, size, &limits, &table, &err), err,
 			short_file ? CKPTFMT_FAIL_TRUNCATED : CKPTFMT_FAIL_BAD_MAGIC, short_file ? "FTR-1: " : "FTR-2: ");
 		CHECK_EQ(err.offset, short_file ? size : size - 8);
 		CHECK(table == NULL);
 	}
 	for (uint64_t cut = 1; cut <= sizeof real_one - CF_FOOTER_SIZE; cut++) {
 		uint64_t size = sizeof real_one - cut;
-		CHECK_FAILS(cf_table_open_memory(test_guarded_copy(real_one + cut, size), size, &limits, &table, &err), err,
-			CKPTFMT_FAIL_TRUNCATED, "FTR-5: ");
+		const uint8_t *copy = test_guarded_copy(real_one + cut, size);
+		CHECK_FAILS(cf_table_open_memory(copy, NULL, size, &limits, &table, &err), err, CKPTFMT_FAIL_TRUNCATED,
+			"FTR-5: ");
 	}
 	cf_put_u8(&file, 0);
 	CHECK_FAILS(open_copy(&file, &table), err, CKPTFMT_FAIL_BAD_MAGIC, "FTR-2: ");
@@ -40,7 +41,7 @@ static void test_every_bit(void)
 		uint64_t count = 0, failures = 0;
 		uint32_t oddities = 0;
 		bytes[i / 8] ^= (uint8_t)(1 << i % 8);
-		ckptfmt_status status = cf_table_open_memory(bytes, sizeof real_one, &limits, &table, &err);
+		ckptfmt_status status = cf_table_open_memory(bytes, NULL, sizeof real_one, &limits, &table, &err);
 		if (status == CKPTFMT_OK) {
 			oddities = check_all(table, &failures);
 			status = iterate(table, &count);
@@ -241,8 +242,8 @@ static void test_limits(void)
 	CHECK_FAILS(open_copy(&p.file, &table), err, CKPTFMT_FAIL_LIMIT, "TAB-13: ");
 	/* A huge file is refused by its size alone: there are no such bytes here. */
 	ckptfmt_limits_default(&limits);
-	CHECK_FAILS(cf_table_open_memory(p.file.data, (uint64_t)8 << 40, &limits, &table, &err), err, CKPTFMT_FAIL_LIMIT,
-		"TAB-13: ");
+	CHECK_FAILS(cf_table_open_memory(p.file.data, NULL, (uint64_t)8 << 40, &limits, &table, &err), err,
+		CKPTFMT_FAIL_LIMIT, "TAB-13: ");
 	limits.block_bytes_max = 20;
 	CHECK_OK(open_copy(&p.file, &table), err);
 	CHECK_FAILS(get(table, "keya", &found), err, CKPTFMT_FAIL_LIMIT, "BLK-14: ");
@@ -287,7 +288,7 @@ static ckptfmt_status use_all(const cf_buffer *file, cf_buffer *written)
 	ckptfmt_region regions[8];
 	uint64_t count, total;
 	bool more = true, found;
-	ckptfmt_status status = cf_table_open_memory(file->data, file->size, &limits, &table, &err);
+	ckptfmt_status status = cf_table_open_memory(file->data, NULL, file->size, &limits, &table, &err);
 	if (status != CKPTFMT_OK)
 		return status;
 	cf_table_writer_open(&writer, (cf_sink){put, written});
