@@ -53,7 +53,7 @@ FUZZERS := $(patsubst fuzz/%.c,$(B)/%,$(FUZZ_SRC))
 THREADED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -l 'pthread_create' $(TEST_SRC))))
 EMULATED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -L 'os_fault.h' $(TEST_SRC))))
 
-.PHONY: help demo test check slow interop peers bench asan tsan fuzz arm bigendian lib dist-check clean \
+.PHONY: help demo test check slow interop peers bench bench-full asan tsan fuzz arm bigendian lib dist-check clean \
 	needs-python needs-c c-programs fuzz-programs threaded-programs emulated-programs \
 	warn-objects c-test threaded-test emulated-test replay warnings lint python python-test
 .DEFAULT_GOAL := help
@@ -63,7 +63,8 @@ help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | \
 		while IFS="$$(printf '\t')" read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
 	@printf '%s\n' 'Variables: V=1, JOBS, PYTHON, CC, CFLAGS, FUZZ_SECONDS, CKPTFMT_TEST_SEED, CKPTFMT_CORPUS,' \
-		'  CKPTFMT_TF_PYTHON (a Python that has TensorFlow already), BENCH (a benchmark and its options, or --smoke)'
+		'  CKPTFMT_TF_PYTHON (a Python that has TensorFlow already), CKPTFMT_PEERS_PYTHON (one that has the extra peers),' \
+		'  BENCH (cases such as B7 B8, compression, or --smoke)'
 
 # ---- for everybody ----------------------------------------------------------------------------------------
 
@@ -102,8 +103,14 @@ peers: python ## tests of coordinators over the engines of others (installs torc
 slow: python ## the tests that need gigabytes or minutes (13 GiB of memory, 7 of disk)
 	$(Q)$(PY) -m pytest -q -m slow --slow tests
 
-bench: python ## the benchmarks, or the one that BENCH names, beside TensorFlow where there is one
-	$(Q)$(PY) bench/run.py $(if $(CKPTFMT_TF_PYTHON),--tensorflow $(CKPTFMT_TF_PYTHON)) $(BENCH)
+bench: python ## the benchmark (ten minutes), or the cases that BENCH names, beside what is installed of others
+	$(Q)$(PY) bench/run.py $(BENCH_SIDES) $(BENCH)
+
+bench-full: python ## the same with more samples and all settings (an hour)
+	$(Q)$(PY) bench/run.py --full $(BENCH_SIDES) $(BENCH)
+
+BENCH_SIDES = $(if $(CKPTFMT_TF_PYTHON),--tensorflow $(CKPTFMT_TF_PYTHON)) \
+	$(if $(CKPTFMT_PEERS_PYTHON),--peers $(CKPTFMT_PEERS_PYTHON))
 
 asan: needs-c python ## C tests, corpus replay and Python tests under AddressSanitizer and UBSan
 	$(Q)$(MAKE) MODE=asan c-test

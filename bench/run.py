@@ -1,9 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the benchmarks, in turn or one.
+"""The benchmark: ckptfmt beside TensorFlow and other libraries, and beside what the machine can do.
 
-    python bench/run.py [--smoke] [--tensorflow PYTHON] [NAME [options of that one]]
+    python bench/run.py [--full | --smoke] [--tensorflow PYTHON] [--peers PYTHON]
+                        [--folder FOLDER] [--results FOLDER] [--seed SEED] [CASE ...]
+    python bench/run.py [--smoke] compression [options of bench/compression.py]
 
-With `--smoke` each does as little as shows that it works.
+CASE is one of B1 to B14, or a row such as B2-P; default all. Writes latest.md, latest.svg and
+latest.json: a run of all cases into bench/results, any other into build/bench. Ends with status 1
+where a side has read other values than were saved, or ours has failed. bench/README.md tells how it
+measures.
 """
 
 from __future__ import annotations
@@ -11,32 +16,110 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
-# What each does for `--smoke`.
-BENCHES = {
-    "merge": ["--inputs", "20", "--keys", "20", "--runs", "1"],
-    "async_save": ["--mib", "8", "--arrays", "10", "--calls", "2", "--runs", "1"],
-    "compression": ["--mib", "2", "--runs", "1", "--save-mib", "2"],
-    "incremental": ["--mib", "8", "--tensors", "20", "--runs", "1"],
-}
+import cases
+import report
+from limits import Limits
+from measure import Measurer, Plan
+from session import Sides
+
+HERE = Path(__file__).resolve().parent
+ROUNDS = {"smoke": 2, "quick": 5, "full": 9}
+BUDGET_SECONDS = {"smoke": 0.0, "quick": 4.0, "full": 60.0}
+LIMIT_BYTES = {"smoke": 8 << 20, "quick": 1 << 30, "full": 1 << 30}
+LIMIT_ROUNDS = {"smoke": 1, "quick": 3, "full": 5}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--smoke", action="store_true")
-    parser.add_argument("--tensorflow", help="a Python that has TensorFlow; without it only ours")
-    parser.add_argument("name", nargs="?", choices=BENCHES)
-    parser.add_argument("options", nargs=argparse.REMAINDER)
-    given = parser.parse_args()
-    for name in [given.name] if given.name else BENCHES:
-        command = [sys.executable, str(Path(__file__).with_name(f"{name}.py"))]
-        command += BENCHES[name] if given.smoke else []
-        command += ["--tensorflow", given.tensorflow] if given.tensorflow else []
-        print(f"## {name}\n", flush=True)
-        subprocess.run([*command, *given.options], check=True)
-        print(flush=True)
+def compression(smoke: bool, tensorflow: str | None, options: list[str]) -> int:
+    """The benchmark of compression, which stands on its own."""
+    command = [sys.executable, str(HERE / "compression.py")]
+    command += ["--mib", "2", "--runs", "1"] if smoke else []
+    command += ["--tensorflow", tensorflow] if tensorflow else []
+    return subprocess.run([*command, *options], check=False).returncode
+
+
+def chosen(wanted: list[str], profile: str) -> list[cases.Row]:
+    """The rows asked for."""
+    rows = cases.rows(profile)
+    known = {row.key for row in rows} | {row.case for row in rows}
+    for name in wanted:
+        if name not in known:
+            sys.exit(f"{name} is no case; there are {', '.join(sorted(known))} and compression")
+    return [row for row in rows if not wanted or {row.key, row.case} & set(wanted)]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--full", action="store_true", help="more samples, all settings")
+    size.add_argument("--smoke", action="store_true", help="only whether everything works")
+    parser.add_argument("--tensorflow", help="a Python that has TensorFlow; default this one")
+    parser.add_argument("--peers", help="a Python that has the other libraries; default this one")
+    parser.add_argument(
+        "--folder", type=Path, help="where files are saved; default a temporary one"
+    )
+    parser.add_argument("--results", type=Path, help="where the report goes")
+    parser.add_argument("--seed", type=int, default=20)
+    parser.add_argument("--rounds", type=int, help="samples of each side, where time allows it")
+    parser.add_argument("cases", nargs="*", metavar="CASE")
+    given, rest = parser.parse_known_args()
+    if given.cases[:1] == ["compression"]:
+        return compression(given.smoke, given.tensorflow, [*given.cases[1:], *rest])
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    profile = "smoke" if given.smoke else "full" if given.full else "quick"
+    rows = chosen(given.cases, profile)
+    plan = Plan(
+        profile,
+        given.rounds or ROUNDS[profile],
+        BUDGET_SECONDS[profile],
+        1 if given.smoke else 5,
+        given.seed,
+    )
+    pythons = {
+        cases.OURS: sys.executable,
+        cases.TENSORFLOW: given.tensorflow or sys.executable,
+        **dict.fromkeys(cases.PEERS, given.peers or sys.executable),
+    }
+    whole = not given.cases and not given.smoke
+    results = given.results or (HERE / "results" if whole else HERE.parent / "build" / "bench")
+    print(f"{profile}, seed {given.seed}", flush=True)
+    with tempfile.TemporaryDirectory(dir=given.folder, prefix="bench-") as scratch:
+        folder = Path(scratch)
+        limits = Limits(folder, LIMIT_BYTES[profile])
+        sides = Sides(pythons, folder)
+        measurer = Measurer(plan, sides, folder)
+        found = report.Run(plan, limits, folder)
+        try:
+            for _ in range(LIMIT_ROUNDS[profile]):
+                limits.measure()
+            for row in rows:
+                began = time.perf_counter()
+                entries = measurer.row(row)
+                found.add(row, entries)
+                print(
+                    f"{row.key:16} {time.perf_counter() - began:6.1f} s  {found.brief(row.key)}",
+                    flush=True,
+                )
+            limits.measure()
+        finally:
+            sides.close()
+        found.wrong = measurer.wrong
+        found.versions = sides.versions()
+        found.write(results)
+    print(f"\n{found.summary()}")
+    for wrong in found.wrong:
+        print(f"OTHER VALUES: {wrong}", file=sys.stderr)
+    status = 1 if found.wrong or not found.complete() else 0
+    if given.smoke and not given.cases:
+        status = compression(True, given.tensorflow, []) or status
+    return status
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

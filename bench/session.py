@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The processes that the benchmark measures in, and the state of their files in the page cache."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+
+# What the documentation of the sides advises, beside what their modules do when tuned. Huge pages
+# for what malloc gives is for all of them.
+TUNED = {
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+    "TF_TABLE_INDEX_CACHE_SIZE_IN_MB": "64",
+}
+
+
+class BenchError(Exception):
+    """A side did not do what it was asked for."""
+
+
+class UnsupportedError(BenchError):
+    """The library has no such thing."""
+
+
+def environment(tuned: bool) -> dict[str, str]:
+    """That of a side's process."""
+    found = {key: value for key, value in os.environ.items() if key not in TUNED}
+    found |= {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONHASHSEED": "0", "CUDA_VISIBLE_DEVICES": ""}
+    return found | TUNED if tuned else found
+
+
+class Process:
+    """A worker for one side."""
+
+    def __init__(self, python: str, side: str, tuned: bool, log: Path) -> None:
+        self.label = f"{side}{', tuned' if tuned else ''}"
+        self.log = log
+        with log.open("ab") as errors:
+            self.process = subprocess.Popen(
+                [python, str(HERE / "worker.py"), side, *(["tuned"] if tuned else [])],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=environment(tuned),
+                text=True,
+            )
+        hello = self._answer()
+        self.missing: str = hello.get("missing", "")
+        self.version: str = hello.get("version", "")
+        self.verbs: list[str] = hello.get("verbs", [])
+        self.held: tuple[Any, ...] = ()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            told = self.log.read_text(errors="replace").splitlines()[-5:]
+            raise BenchError("\n".join([f"{self.label}: the process has ended", *told]))
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
+        """One request and its answer."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
+        self.process.stdin.flush()
+        found = self._answer()
+        if "unsupported" in found:
+            raise UnsupportedError("not offered")
+        if "failed" in found:
+            raise BenchError(f"{self.label}: {found['failed']}")
+        return found
+
+    def hold(self, count: int, shape: tuple[int, ...], arrays: bool) -> None:
+        """Lets it make that data, unless it has it."""
+        wish = (count, shape, arrays)
+        if self.held != wish:
+            self.ask("hold", count=count, shape=shape, arrays=arrays)
+            self.held = wish
+
+    def drop(self) -> None:
+        """Lets it forget its data."""
+        if self.held:
+            self.ask("drop")
+            self.held = ()
+
+    def close(self) -> None:
+        """Ends it."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.stdout.close()
+        self.process.wait()
+
+
+@dataclass
+class Sides:
+    """The workers, begun when first asked for; one that is not installed is None."""
+
+    pythons: dict[str, str]
+    folder: Path
+    workers: dict[tuple[str, bool], Process] = field(default_factory=dict)
+
+    def __call__(self, side: str, tuned: bool = False) -> Process | None:
+        key = (side, tuned)
+        if not self.pythons.get(side):
+            return None
+        if key not in self.workers:
+            log = self.folder / f"{side}{'-tuned' if tuned else ''}.log"
+            self.workers[key] = Process(self.pythons[side], side, tuned, log)
+        found = self.workers[key]
+        return None if found.missing else found
+
+    def versions(self) -> dict[str, str]:
+        """What was met, by side; empty for one that is not installed."""
+        return {side: worker.version for (side, _), worker in self.workers.items()}
+
+    def drop_others(self, kept: set[tuple[str, bool]]) -> None:
+        """Frees the memory of those that do not take part."""
+        for key, worker in self.workers.items():
+            if key not in kept and not worker.missing:
+                worker.drop()
+
+    def close(self) -> None:
+        for worker in self.workers.values():
+            if worker.process.poll() is None:
+                worker.close()
+
+
+def in_new_process(python: str, side: str, tuned: bool, folder: str, name: str) -> dict[str, Any]:
+    """Import, open, first tensor: from the start of the process to its end."""
+    command = [python, str(HERE / "first.py"), side, folder, name]
+    began = time.perf_counter()
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment(tuned),
+        text=True,
+    )
+    assert process.stdout is not None
+    told = process.stdout.readline()
+    seconds = time.perf_counter() - began
+    process.stdout.close()
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode or not told:
+        raise BenchError(f"{side}: the first tensor did not come")
+    return {"seconds": seconds, "sum": told.strip(), "peak_kib": used.ru_maxrss}
+
+
+# ---- files in the page cache ---------------------------------------------------------------------
+
+
+def all_files(folder: Path) -> Iterator[Path]:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            yield path
+
+
+def resident(path: Path) -> float:
+    """The share of a file that the page cache holds."""
+    size = path.stat().st_size
+    if not size:
+        return 0.0
+    libc = ctypes.CDLL(None, use_errno=True)
+    with path.open("rb") as file:
+        mapped = mmap.mmap(
+            file.fileno(), size, prot=mmap.PROT_READ | mmap.PROT_WRITE, flags=mmap.MAP_PRIVATE
+        )
+    pages = -(-size // mmap.PAGESIZE)
+    found = (ctypes.c_ubyte * pages)()
+    first = ctypes.c_char.from_buffer(mapped)
+    try:
+        if libc.mincore(ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(size), found):
+            raise OSError(ctypes.get_errno(), "mincore")
+    finally:
+        del first
+        mapped.close()
+    return sum(byte & 1 for byte in found) / pages
+
+
+def evict(folder: Path) -> float:
+    """Syncs the files and drops them from the page cache; the largest share that stayed."""
+    for path in all_files(folder):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    return max(map(resident, all_files(folder)), default=0.0)
+
+
+def warm(folder: Path) -> None:
+    """Brings the files into the page cache where they are not."""
+    for path in all_files(folder):
+        if resident(path) < 1:
+            with path.open("rb", buffering=0) as file:
+                while file.read(1 << 23):
+                    pass

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ours. Checksums are written and verified, except where a verb says that it is lazy."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+import ckptfmt
+from ckptfmt import _core
+from sides import Call, Side, key_of
+
+
+def version() -> str:
+    return ckptfmt.__version__
+
+
+def first(folder: str, name: str) -> Any:
+    with ckptfmt.open(f"{folder}/ck") as reader:
+        return reader[name].read()
+
+
+class Here(Side):
+    def save(self, folder: str, durable: bool, level: str = "v2+") -> Call:
+        durability = "full" if durable else "none"
+        return lambda: ckptfmt.save(f"{folder}/ck", self.data, durability=durability, level=level)
+
+    def load(self, folder: str) -> Call:
+        return lambda: ckptfmt.load(f"{folder}/ck")
+
+    def load_out(self, folder: str) -> Call:
+        out = {name: np.ones(self.shape, np.float32) for name in self.names}
+        return lambda: ckptfmt.load(f"{folder}/ck", out=out)
+
+    def _map(self, folder: str, verify: str) -> dict[str, Any]:
+        with ckptfmt.open(f"{folder}/ck", verify=verify) as reader:
+            return {name: handle.map() for name, handle in reader.items()}
+
+    def load_map(self, folder: str) -> Call:
+        return lambda: self._map(folder, "auto")
+
+    def load_lazy(self, folder: str) -> Call:
+        return lambda: self._map(folder, "off")
+
+    def box(self, folder: str, name: str, box: list[list[int]], opened: bool) -> Call:
+        key = key_of(box)
+        if opened:
+            handle = ckptfmt.open(f"{folder}/ck")[name]
+            return lambda: handle[key]
+
+        def call() -> Any:
+            with ckptfmt.open(f"{folder}/ck") as reader:
+                return reader[name][key]
+
+        return call
+
+    def gets(self, folder: str, names: list[str], together: bool) -> Call:
+        if together:
+            return lambda: list(ckptfmt.load(f"{folder}/ck", names).values())
+        reader = ckptfmt.open(f"{folder}/ck")
+        return lambda: [reader[name].read() for name in names]
+
+    def list_names(self, folder: str) -> Call:
+        def call() -> list[str]:
+            with ckptfmt.open(f"{folder}/ck") as reader:
+                return list(reader)
+
+        return call
+
+    def list_shapes(self, folder: str) -> Call:
+        def call() -> Any:
+            with ckptfmt.open(f"{folder}/ck") as reader:
+                return reader.table()
+
+        return call
+
+    def one(self, folder: str, name: str) -> Call:
+        return lambda: first(folder, name)
+
+    def list_prefix(self, folder: str, prefix: str) -> Call:
+        def call() -> list[str]:
+            with ckptfmt.open(f"{folder}/ck") as reader:
+                return list(reader.keys(prefix=prefix))
+
+        return call
+
+    def make_shards(self, folder: str, inputs: int, keys: int, blocked: bool) -> Call:
+        """The inputs of a merge, whose names follow one another in one of two orders."""
+
+        def call() -> None:
+            for i in range(inputs):
+                prefix = f"{folder}/part-{i:05d}"
+                with ckptfmt.Writer(prefix, level="v2", durability="none") as writer:
+                    for k in range(keys):
+                        layer, variable = (i, k) if blocked else (k, i)
+                        name = f"model/layer_{layer:05d}/variable_{variable:05d}"
+                        writer.add(f"{name}/.ATTRIBUTES/VARIABLE_VALUE", np.float32(i * keys + k))
+
+        return call
+
+    def merge(self, folder: str, inputs: int, durable: bool) -> Call:
+        prefixes = [f"{folder}/part-{i:05d}" for i in range(inputs)]
+        durability = "full" if durable else "none"
+        return lambda: ckptfmt.merge(
+            prefixes, f"{folder}/ck", inputs="consume", durability=durability
+        )
+
+    def merged(self, folder: str, name: str, count: int) -> Call:
+        """One value of a merged checkpoint that must hold so many."""
+
+        def call() -> Any:
+            with ckptfmt.open(f"{folder}/ck") as reader:
+                if len(reader) != count:
+                    raise RuntimeError(f"{len(reader)} names, not {count}")
+                return reader[name].read()
+
+        return call
+
+    def loop(self, folder: str, mode: str, durable: bool) -> dict[str, Any]:
+        """The parts of a training loop, for `stall.measure`."""
+        ones = np.ones(self.shape, np.float32)
+        held = list(self.data.values())
+
+        def update() -> None:
+            for array in held:
+                np.add(array, ones, out=array)
+
+        save = ckptfmt.save_async if mode == "async" else ckptfmt.save
+        durability = "full" if durable else "rename"
+        return {
+            "update": update,
+            "save": lambda: save(f"{folder}/ck", self.data, durability=durability),
+            "in_place": lambda _result: os.path.exists(f"{folder}/ck.index"),
+            "finish": lambda result: result.result() if mode == "async" else None,
+        }
+
+    def save_changed(self, folder: str, durable: bool, changed: int, base: str = "") -> Call:
+        """A save of arrays of which every so many-th has changed since the base was saved."""
+        changes = {name: self.data[name] + 1 for name in self.names[::changed]}
+        arrays = {**self.data, **changes}
+        options: dict[str, Any] = {"base": f"{base}/ck"} if base else {}
+        durability = "full" if durable else "none"
+        written = _core.counters()["bytes_written"]
+
+        def call() -> dict[str, int]:
+            ckptfmt.save(f"{folder}/ck", arrays, durability=durability, **options)
+            return {"written": _core.counters()["bytes_written"] - written}
+
+        return call

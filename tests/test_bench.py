@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmark runs with what is installed, and its report has its form. Never its times."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from xml.etree import ElementTree
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "bench" / "run.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def module(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"bench_{name}", ROOT / "bench" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = found  # where dataclasses look
+    spec.loader.exec_module(found)
+    return found
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def tables(text: str) -> dict[str, list[list[str]]]:
+    """The rows of each table, by the first two cells of its head."""
+    found: dict[str, list[list[str]]] = {}
+    rows: list[list[str]] = []
+    for line in text.splitlines():
+        if not line.startswith("|"):
+            rows = []
+            continue
+        rows.append(cells(line))
+        if len(rows) == 3:
+            found[" ".join(rows[0][:2])] = rows
+    return found
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Of a smoke run of all rows."""
+    folder = tmp_path_factory.mktemp("bench")
+    names = sorted({row.key for row in module("cases").rows("smoke")})
+    ran = bench(
+        *("--smoke", "--folder", str(folder), "--results", str(folder / "results")),
+        *("--seed", os.environ["CKPTFMT_TEST_SEED"], *names),
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "OTHER VALUES" not in ran.stdout + ran.stderr
+    assert [path.name for path in folder.iterdir()] == ["results"], "files left behind"
+    return folder / "results"
+
+
+def test_every_row_is_in_the_report(results: Path) -> None:
+    cases = module("cases")
+    wanted = {row.key for row in cases.rows("smoke")}
+    wanted |= {key for row in cases.rows("smoke") for key in row.also}
+    everything = tables((results / "latest.md").read_text())["row side"]
+    assert {row[0] for row in everything[2:] if not row[0].startswith("**")} == wanted
+    samples = json.loads((results / "latest.json").read_text())
+    assert samples["wrong"] == []
+    for key, entries in samples["rows"].items():
+        ours = [entry for entry in entries if entry["side"].startswith("ckptfmt")]
+        assert ours, key
+        for entry in ours:
+            assert entry["word"] == "", key
+            assert len(entry["samples"]) == 2, key
+            assert all(sample["seconds"] > 0 for sample in entry["samples"]), key
+
+
+def test_a_side_that_is_not_installed_is_named(results: Path) -> None:
+    samples = json.loads((results / "latest.json").read_text())
+    missing = {side for side, version in samples["versions"].items() if not version}
+    assert "ckptfmt" not in missing
+    assert "numpy" not in missing
+    for entries in samples["rows"].values():
+        for entry in entries:
+            side = entry["side"].split(",")[0]
+            assert bool(entry["samples"]) or entry["word"] in ("not installed", "not offered")
+            assert (entry["word"] == "not installed") == (side in missing), entry["side"]
+
+
+def test_every_target_has_its_row(results: Path) -> None:
+    cases = module("cases")
+    text = (results / "latest.md").read_text()
+    head, _, *rows = tables(text)["row case"]
+    assert head[:5] == ["row", "case", "ours", "x TensorFlow (95%)", "x TensorFlow tuned"]
+    assert [row[0] for row in rows] == [target.key for target in cases.TARGETS]
+    assert all(len(row) == len(head) for row in rows)
+    for row, target in zip(rows, cases.TARGETS, strict=True):
+        assert row[5].startswith(f"{target.must:g} / {target.moonshot:g}")
+        assert row[6].split(",")[0] in ("yes", "no", "moonshot", "?")
+    limits = {row[0] for row in tables(text)["limit what"][2:]}
+    assert limits >= {"memcpy", "write", "pread fresh", "pread reused", "crc"}
+
+
+def test_the_report_names_no_place(results: Path) -> None:
+    for path in results.iterdir():
+        text = path.read_text()
+        assert str(results.parent) not in text
+        assert os.uname().nodename not in text
+        assert str(ROOT) not in text
+
+
+def test_the_picture_is_svg(results: Path) -> None:
+    root = ElementTree.fromstring((results / "latest.svg").read_text())  # of our own making
+    names = [element.tag.rpartition("}")[2] for element in root.iter()]
+    assert names.count("rect") > 5
+
+
+def test_an_unknown_case_is_refused() -> None:
+    ran = bench("--smoke", "B99")
+    assert ran.returncode == 1
+    assert ran.stderr.startswith("B99 is no case; there are B1, ")
+
+
+def test_digests_tell_values_apart() -> None:
+    data = module("data")
+    few = data.arrays(3, [8])
+    assert data.digest(few) == data.digest(dict(reversed(few.items())))
+    name = data.names(3)[1]
+    assert data.digest({**few, name: few[name][::-1].copy()}) != data.digest(few)
+    large = data.one([300, 1000], 5)
+    assert data.digest(large) == data.digest(data.one([300, 1000], 5))
+    for i, j in ((0, 1), (0, 1000), (7, 299_999)):
+        other = large.reshape(-1).copy()
+        other[[i, j]] = other[[j, i]]
+        assert data.digest(other.reshape(large.shape)) != data.digest(large), (i, j)
+    assert data.digest(large.reshape(1000, 300)) != data.digest(large)
+
+
+def test_ratio_has_an_interval() -> None:
+    stats = module("stats")
+    found = stats.ratio([2.0, 2.2, 2.1], [1.0, 1.0, 1.1], 7)
+    assert found == stats.ratio([2.0, 2.2, 2.1], [1.0, 1.0, 1.1], 7)
+    assert found.value == pytest.approx(2.1)
+    assert 2.0 / 1.1 - 1e-9 <= found.low <= found.value <= found.high <= 2.2 + 1e-9
+    assert stats.ratio([3.0], [1.5], 7) == (2.0, 2.0, 2.0)
