@@ -154,7 +154,7 @@ def rows(profile: str) -> list[Row]:
             "save 100,000 x 1 KiB, page cache",
             "save",
             "small",
-            parts(profile, small),
+            parts(profile, small, ()),
             "new",
             {"durable": False},
             limit="write",
@@ -174,7 +174,7 @@ def rows(profile: str) -> list[Row]:
             "restore 100,000 x 1 KiB",
             "load",
             "small",
-            parts(profile, small),
+            parts(profile, small, ()),
             limit="pread fresh",
         ),
         Row(

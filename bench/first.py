@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first tensor in a new process: `PYTHON bench/first.py SIDE FOLDER NAME` prints its sum."""
+"""The first tensor in a new process: `PYTHON bench/first.py SIDE FOLDER NAME` prints a sum."""
 
 import importlib
 import sys
 
-print(float(importlib.import_module(f"sides.{sys.argv[1]}").first(*sys.argv[2:4]).sum()))
+print(importlib.import_module(f"sides.{sys.argv[1]}").first(*sys.argv[2:4]).view("u4").sum())

@@ -153,7 +153,10 @@ class Measurer:
             self._worker(part)
             name, folder = data.names(count)[count // 3], str(self._saved(row, part))
             python = self.sides.pythons[part.side]
-            return in_new_process(python, part.side, part.tuned, folder, name)
+            found = in_new_process(python, part.side, part.tuned, folder, name)
+            wanted = data.some(count, list(self._shape(row)), [name])[name].view("u4").sum()
+            self._same(f"{row.key}, {part.name()}", found["sum"], str(wanted))
+            return found
         worker = self._worker(part)
         if {"stall": "loop"}.get(verb, verb) not in worker.verbs:
             raise UnsupportedError("not offered")

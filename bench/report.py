@@ -91,6 +91,19 @@ class Result:
         ]
         return stats.ratio(self.times(entry), ours or self.times(self.ours), seed)
 
+    def cpu_ratio(self, entry: Entry | None) -> float | None:
+        """The same of processor time, which a busy machine does not change as much."""
+        if entry is None or self.measure != "seconds":
+            return None
+        found = [
+            [sample["cpu"] for sample in side.samples if "cpu" in sample]
+            for side in (entry, self.ours)
+        ]
+        if not all(found):
+            return None
+        theirs, ours = map(stats.median, found)
+        return theirs / ours if ours > 0 else None
+
     def of_limit(self, entry: Entry, rates: dict[str, float]) -> float | None:
         """Bytes a second as a share of what the machine can."""
         rate = rates.get(self.row.limit) if self.measure == "seconds" else None
@@ -158,6 +171,7 @@ class Run:
         seed, ours = self.plan.seed, result.ours
         plain = result.ratio(result.of(TENSORFLOW, False), seed)
         tuned = result.ratio(result.of(TENSORFLOW, True), seed)
+        cpu = result.cpu_ratio(result.of(TENSORFLOW, False))
         peer = result.best_peer()
         beside = result.ratio(peer, seed)
         share = result.of_limit(ours, self.limits.rates)
@@ -176,6 +190,7 @@ class Run:
             duration(stats.median(result.times(ours))) if ours.samples else ours.word,
             told(plain),
             told(tuned),
+            "-" if cpu is None else times(cpu),
             f"{target.must:g} / {target.moonshot:g}" + (f" ({target.note})" if target.note else ""),
             met,
             f"{peer.part.name()}: {told(beside)}" if peer else "-",
@@ -185,7 +200,7 @@ class Run:
     def summary(self) -> str:
         """The rows that have a target."""
         lines = head(
-            *("row", "case", "ours", "x TensorFlow (95%)", "x TensorFlow tuned"),
+            *("row", "case", "ours", "x TensorFlow (95%)", "x TensorFlow tuned", "x its CPU"),
             *("must / moonshot", "met", "best other peer: x", "of the limit"),
         )
         lines += [self._target(target) for target in TARGETS if target.key in self.results]

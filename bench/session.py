@@ -156,7 +156,13 @@ def in_new_process(python: str, side: str, tuned: bool, folder: str, name: str) 
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode or not told:
         raise BenchError(f"{side}: the first tensor did not come")
-    return {"seconds": seconds, "sum": told.strip(), "peak_kib": used.ru_maxrss}
+    return {
+        "seconds": seconds,
+        "cpu": used.ru_utime + used.ru_stime,
+        "minor": used.ru_minflt,
+        "sum": told.strip(),
+        "peak_kib": used.ru_maxrss,
+    }
 
 
 # ---- files in the page cache ---------------------------------------------------------------------
