@@ -153,7 +153,9 @@ class Measurer:
             self._worker(part)
             name, folder = data.names(count)[count // 3], str(self._saved(row, part))
             python = self.sides.pythons[part.side]
-            found = in_new_process(python, part.side, part.tuned, folder, name)
+            # What was installed is compiled; ours, run from its sources, may not be.
+            compiled = self.folder / "bytecode" if part.side == OURS else None
+            found = in_new_process(python, part.side, part.tuned, folder, name, compiled)
             wanted = data.some(count, list(self._shape(row)), [name])[name].view("u4").sum()
             self._same(f"{row.key}, {part.name()}", found["sum"], str(wanted))
             return found

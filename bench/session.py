@@ -32,9 +32,12 @@ class UnsupportedError(BenchError):
     """The library has no such thing."""
 
 
-def environment(tuned: bool) -> dict[str, str]:
-    """That of a side's process."""
-    found = {key: value for key, value in os.environ.items() if key not in TUNED}
+def environment(tuned: bool, bytecode: Path | None = None) -> dict[str, str]:
+    """That of a side's process; `bytecode` is where it keeps what it has compiled, if elsewhere."""
+    dropped = {*TUNED, "PYTHONDONTWRITEBYTECODE"} if bytecode else set(TUNED)
+    found = {key: value for key, value in os.environ.items() if key not in dropped}
+    if bytecode:
+        found["PYTHONPYCACHEPREFIX"] = str(bytecode)
     found |= {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONHASHSEED": "0", "CUDA_VISIBLE_DEVICES": ""}
     return found | TUNED if tuned else found
 
@@ -137,15 +140,17 @@ class Sides:
                 worker.close()
 
 
-def in_new_process(python: str, side: str, tuned: bool, folder: str, name: str) -> dict[str, Any]:
-    """Import, open, first tensor: from the start of the process to its end."""
+def in_new_process(
+    python: str, side: str, tuned: bool, folder: str, name: str, bytecode: Path | None
+) -> dict[str, Any]:
+    """Import, open, first tensor: from the start of the process until it tells the value."""
     command = [python, str(HERE / "first.py"), side, folder, name]
     began = time.perf_counter()
     process = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env=environment(tuned),
+        env=environment(tuned, bytecode),
         text=True,
     )
     assert process.stdout is not None

@@ -12,6 +12,8 @@ import ckptfmt
 from ckptfmt import _core
 from sides import Call, Side, key_of
 
+ENDING = "/.ATTRIBUTES/VARIABLE_VALUE"
+
 
 def version() -> str:
     return ckptfmt.__version__
@@ -91,12 +93,15 @@ class Here(Side):
 
         def call() -> None:
             for i in range(inputs):
+                places = [(i, k) if blocked else (k, i) for k in range(keys)]
+                tensors = {
+                    f"model/layer_{layer:05d}/variable_{variable:05d}{ENDING}": np.float32(
+                        i * keys + k
+                    )
+                    for k, (layer, variable) in enumerate(places)
+                }
                 prefix = f"{folder}/part-{i:05d}"
-                with ckptfmt.Writer(prefix, level="v2", durability="none") as writer:
-                    for k in range(keys):
-                        layer, variable = (i, k) if blocked else (k, i)
-                        name = f"model/layer_{layer:05d}/variable_{variable:05d}"
-                        writer.add(f"{name}/.ATTRIBUTES/VARIABLE_VALUE", np.float32(i * keys + k))
+                ckptfmt.save(prefix, tensors, level="v2", durability="none")
 
         return call
 
