@@ -9,7 +9,7 @@ and the table says so.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 OURS, TENSORFLOW = "ckptfmt", "tensorflow"
@@ -124,6 +124,12 @@ def parts(
         if side in tuned or (profile == "full" and side != OURS):
             found.append(Part(side, tuned=True, share=share))
     return tuple(found)
+
+
+def only(row: Row, sides: set[str]) -> Row:
+    """The row with some of its sides; those that are tuned if `sides` has "tuned"."""
+    kept = [part for part in row.parts if part.side in sides]
+    return replace(row, parts=tuple(p for p in kept if "tuned" in sides or not p.tuned))
 
 
 def rows(profile: str) -> list[Row]:

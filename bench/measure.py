@@ -22,8 +22,8 @@ from session import BenchError, Process, Sides, UnsupportedError, evict, in_new_
 
 # Whose tuned form stores something else, so that it needs files of its own.
 OTHER_LAYOUT = {"dcp", "h5py"}
-# A sample shorter than this is one of several at a turn.
-SHORT_SECONDS = 0.02
+# A sample is of so many calls that it takes about as long.
+SAMPLE_SECONDS, CALLS_MAX = 0.02, 50
 HOLDING = {"save", "save_changed", "stall"}
 
 
@@ -52,7 +52,6 @@ class Plan:
     profile: str
     rounds: int
     budget_seconds: float  # of one side in one row, after two samples
-    calls: int  # in a row, where one is short
     seed: int
 
 
@@ -146,7 +145,7 @@ class Measurer:
             found["usual_seconds"] = 0.05 if self.plan.profile == "smoke" else 0.5
         return found
 
-    def _call(self, row: Row, part: Part, check: bool) -> dict[str, Any]:
+    def _call(self, row: Row, part: Part, check: bool, calls: int = 1) -> dict[str, Any]:
         verb, count = part.verb or row.verb, self._count(row, part)
         arguments = self._arguments(row, part)
         if verb == "first":
@@ -177,7 +176,9 @@ class Measurer:
                 found = worker.ask("stall", **arguments)
             else:
                 wish = check and verb != "list_shapes"
-                found = worker.ask("sample", verb=verb, arguments=arguments, check=wish)
+                found = worker.ask(
+                    "sample", verb=verb, arguments=arguments, check=wish, calls=calls
+                )
             found["resident"] = left
             if check:
                 self._check(row, part, found, target)
@@ -297,9 +298,9 @@ class Measurer:
     def _sample(self, row: Row, group: list[Entry], number: int) -> None:
         spent: dict[int, float] = {}
 
-        def once(entry: Entry, check: bool) -> dict[str, Any] | None:
+        def once(entry: Entry, check: bool, calls: int = 1) -> dict[str, Any] | None:
             try:
-                return self._call(row, entry.part, check)
+                return self._call(row, entry.part, check, calls)
             except UnsupportedError as error:
                 entry.word = str(error)
             except BenchError as error:
@@ -321,11 +322,10 @@ class Measurer:
                 late = turn >= 2 and spent.get(id(entry), 0.0) > self.plan.budget_seconds
                 if entry.word or (late and not ours):
                     continue
-                short = entry.first.get("seconds", 1.0) < SHORT_SECONDS
-                for _ in range(self.plan.calls if short and row.files != "new" else 1):
-                    found = once(entry, False)
-                    if found is None:
-                        break
+                repeats = row.files in ("own", "keys") and not row.cold
+                calls = int(SAMPLE_SECONDS / entry.first["seconds"]) if repeats else 1
+                found = once(entry, False, min(max(calls, 1), CALLS_MAX))
+                if found is not None:
                     found["group"] = number
                     entry.samples.append(found)
-                    spent[id(entry)] += found["seconds"]
+                    spent[id(entry)] += found["seconds"] * found.get("calls", 1)

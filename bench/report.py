@@ -287,6 +287,10 @@ class Run:
             *self._everything(),
             "",
         ]
+        if self.plan.profile == "smoke":
+            lines.insert(
+                2, "Everything is tiny here, whatever titles say: the figures mean nothing.\n"
+            )
         lines += [f"OTHER VALUES: {wrong}" for wrong in self.wrong]
         return "\n".join(lines)
 

@@ -2,7 +2,8 @@
 """The benchmark: ckptfmt beside TensorFlow and other libraries, and beside what the machine can do.
 
     python bench/run.py [--full | --smoke] [--tensorflow PYTHON] [--peers PYTHON]
-                        [--folder FOLDER] [--results FOLDER] [--seed SEED] [CASE ...]
+                        [--folder FOLDER] [--results FOLDER] [--seed SEED] [--rounds N]
+                        [--sides SIDE,...] [CASE ...]
     python bench/run.py [--smoke] compression [options of bench/compression.py]
 
 CASE is one of B1 to B14, or a row such as B2-P; default all. Writes latest.md, latest.svg and
@@ -41,9 +42,11 @@ def compression(smoke: bool, tensorflow: str | None, options: list[str]) -> int:
     return subprocess.run([*command, *options], check=False).returncode
 
 
-def chosen(wanted: list[str], profile: str) -> list[cases.Row]:
-    """The rows asked for."""
+def chosen(wanted: list[str], profile: str, sides: str | None) -> list[cases.Row]:
+    """The rows asked for, with the sides asked for."""
     rows = cases.rows(profile)
+    if sides:
+        rows = [cases.only(row, {cases.OURS, *sides.split(",")}) for row in rows]
     known = {row.key for row in rows} | {row.case for row in rows}
     for name in wanted:
         if name not in known:
@@ -73,12 +76,11 @@ def main() -> int:
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     profile = "smoke" if given.smoke else "full" if given.full else "quick"
-    rows = chosen(given.cases, profile)
+    rows = chosen(given.cases, profile, given.sides)
     plan = Plan(
         profile,
         given.rounds or ROUNDS[profile],
         BUDGET_SECONDS[profile],
-        1 if given.smoke else 5,
         given.seed,
     )
     pythons = {
@@ -86,7 +88,7 @@ def main() -> int:
         cases.TENSORFLOW: given.tensorflow or sys.executable,
         **dict.fromkeys(cases.PEERS, given.peers or sys.executable),
     }
-    whole = not given.cases and not given.smoke
+    whole = not (given.cases or given.smoke or given.sides)
     results = given.results or (HERE / "results" if whole else HERE.parent / "build" / "bench")
     print(f"{profile}, seed {given.seed}", flush=True)
     with tempfile.TemporaryDirectory(dir=given.folder, prefix="bench-") as scratch:
@@ -102,16 +104,13 @@ def main() -> int:
                 began = time.perf_counter()
                 entries = measurer.row(row)
                 found.add(row, entries)
-                print(
-                    f"{row.key:16} {time.perf_counter() - began:6.1f} s  {found.brief(row.key)}",
-                    flush=True,
-                )
+                took = time.perf_counter() - began
+                print(f"{row.key:16} {took:6.1f} s  {found.brief(row.key)}", flush=True)
             limits.measure()
-        finally:
+        finally:  # of a run that was interrupted there is a report too
             sides.close()
-        found.wrong = measurer.wrong
-        found.versions = sides.versions()
-        found.write(results)
+            found.wrong, found.versions = measurer.wrong, sides.versions()
+            found.write(results)
     print(f"\n{found.summary()}")
     for wrong in found.wrong:
         print(f"OTHER VALUES: {wrong}", file=sys.stderr)

@@ -45,21 +45,23 @@ def forget_peak() -> None:
         file.write("5")
 
 
-def timed(call: Any) -> tuple[Any, dict[str, Any]]:
-    """The call's result, and what it took."""
+def timed(call: Any, calls: int = 1) -> tuple[Any, dict[str, Any]]:
+    """The call's result, and what it took, of several calls on average."""
     gc.collect()
     forget_peak()
     resident = number("/proc/self/status", "VmRSS:")
-    used = resource.getrusage(resource.RUSAGE_SELF)
     read, wrote = number("/proc/self/io", "rchar:"), number("/proc/self/io", "wchar:")
-    reported, began = number(REPORTED), time.perf_counter()
+    reported = number(REPORTED)
+    used, began = resource.getrusage(resource.RUSAGE_SELF), time.perf_counter()
+    for _ in range(calls - 1):
+        call()
     result = call()
-    seconds = time.perf_counter() - began
-    after = resource.getrusage(resource.RUSAGE_SELF)
+    seconds, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF)
     return result, {
-        "seconds": seconds,
+        "seconds": seconds / calls,
+        "calls": calls,
         "reported_kib": number(REPORTED) - reported,
-        "cpu": after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime,
+        "cpu": (after.ru_utime + after.ru_stime - used.ru_utime - used.ru_stime) / calls,
         "minor": after.ru_minflt - used.ru_minflt,
         "major": after.ru_majflt - used.ru_majflt,
         "read": number("/proc/self/io", "rchar:") - read,
@@ -102,10 +104,12 @@ class Worker:
         result, found = timed(lambda: stall.measure(**parts, usual_seconds=usual_seconds))
         return {**found, **result}
 
-    def sample(self, verb: str, arguments: dict[str, Any], check: bool) -> dict[str, Any]:
-        """One call of a verb of the side."""
+    def sample(
+        self, verb: str, arguments: dict[str, Any], check: bool, calls: int = 1
+    ) -> dict[str, Any]:
+        """One call of a verb of the side, or several."""
         call = getattr(self.side, verb)(**arguments)
-        result, found = timed(call)
+        result, found = timed(call, calls)
         del call
         if isinstance(result, dict) and "written" in result:
             found.update(result)
