@@ -63,6 +63,7 @@ def main() -> int:
     size.add_argument("--smoke", action="store_true", help="only whether everything works")
     parser.add_argument("--tensorflow", help="a Python that has TensorFlow; default this one")
     parser.add_argument("--peers", help="a Python that has the other libraries; default this one")
+    parser.add_argument("--sides", help="some, with commas between; and tuned, if those are wanted")
     parser.add_argument(
         "--folder", type=Path, help="where files are saved; default a temporary one"
     )
