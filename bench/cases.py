@@ -55,6 +55,7 @@ class Row:
 
     `files` says what the verb finds: "new" an empty folder that it saves into, "own" what the side
     saved itself, "keys" the same but TensorFlow what we saved, "shards" the inputs of a merge.
+    With `new_process` every sample is the first call of a process that has imported its library.
     `limit` is the one of `limits.TEXT` that applies. `also` are rows made of other numbers of the
     same samples.
     """
@@ -67,6 +68,7 @@ class Row:
     files: str = "own"
     arguments: dict[str, Any] = field(default_factory=dict)
     cold: bool = False
+    new_process: bool = False
     limit: str = ""
     also: dict[str, tuple[str, str]] = field(default_factory=dict)
 
@@ -90,7 +92,7 @@ TARGETS = (
     Target("B2-P", 3, 6, "and not slower than np.save"),
     Target("B3-D", 3, 9, "moonshot with recycling"),
     Target("B4-W", 15, 38),
-    Target("B5-fresh", 1.2, 1.9),
+    Target("B5-fresh", 1.2, 1.9, "TensorFlow uses its freed memory again"),
     Target("B5-out", 1.8, 2.6),
     Target("B5-map", 3.5, 5.5),
     Target("B6-C", 1.25, 1.4),
@@ -220,8 +222,17 @@ def rows(profile: str) -> list[Row]:
             limit="direct write",
         ),
         Row(
+            "B5-first",
+            "restore 4 x 256 MiB, the first load of a process",
+            "load",
+            "large",
+            tuple(map(Part, (OURS, TENSORFLOW, "numpy", "safetensors", "torch"))),
+            new_process=True,
+            limit="pread fresh",
+        ),
+        Row(
             "B5-fresh",
-            "restore 4 x 256 MiB, fresh memory",
+            "restore 4 x 256 MiB, new arrays",
             "load",
             "large",
             parts(profile, tuned=large_tuned),
@@ -252,7 +263,7 @@ def rows(profile: str) -> list[Row]:
         ),
         Row(
             "B6-C",
-            "restore 4 x 256 MiB, cold, fresh memory",
+            "restore 4 x 256 MiB, cold, new arrays",
             "load",
             "large",
             parts(profile, tuned=("tensorflow",)),

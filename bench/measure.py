@@ -168,6 +168,9 @@ class Measurer:
             target, left = self._target(row, part, worker, arguments)
         else:
             target = self._saved(row, part)
+            if row.new_process:
+                self.sides.renew(part.side, part.tuned)
+                worker = self._worker(part)
             worker.hold(count, self._shape(row), False)
             left = self._cache(row, target)
         try:
@@ -316,13 +319,14 @@ class Measurer:
                 spent[id(entry)] = 0.0
                 if time.perf_counter() - began > 60:
                     print(f"{row.key}: {entry.part.name()} is slow", file=sys.stderr)
-        for turn in range(self.plan.rounds):
+        starts = row.new_process or row.verb == "first"
+        for turn in range(1 if starts and self.plan.profile == "smoke" else self.plan.rounds):
             for entry in group if turn % 2 == 0 else reversed(group):
                 ours = entry is group[0]
                 late = turn >= 2 and spent.get(id(entry), 0.0) > self.plan.budget_seconds
                 if entry.word or (late and not ours):
                     continue
-                repeats = row.files in ("own", "keys") and not row.cold
+                repeats = row.files in ("own", "keys") and not (row.cold or row.new_process)
                 calls = int(SAMPLE_SECONDS / entry.first["seconds"]) if repeats else 1
                 found = once(entry, False, min(max(calls, 1), CALLS_MAX))
                 if found is not None:

@@ -134,6 +134,13 @@ class Sides:
             if key not in kept and not worker.missing:
                 worker.drop()
 
+    def renew(self, side: str, tuned: bool) -> None:
+        """Ends a worker; the next one is a new process."""
+        worker = self.workers.get((side, tuned))
+        if worker is not None and not worker.missing:
+            worker.close()
+            del self.workers[side, tuned]
+
     def close(self) -> None:
         for worker in self.workers.values():
             if worker.process.poll() is None:

@@ -78,7 +78,7 @@ def test_every_row_is_in_the_report(results: Path) -> None:
         assert ours, key
         for entry in ours:
             assert entry["word"] == "", key
-            assert len(entry["samples"]) == 2, key
+            assert len(entry["samples"]) in (1, 2), key
             assert all(sample["seconds"] > 0 for sample in entry["samples"]), key
 
 
