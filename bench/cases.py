@@ -107,7 +107,7 @@ TARGETS = (
 )
 # MiB above the arrays, while saving and restoring.
 PEAK_MIB = 64
-PEAK_ROWS = ("B2-P", "B5-fresh")
+PEAK_ROWS = ("B2-P", "B5-first")
 
 
 def parts(
