@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import mmap
@@ -67,7 +68,7 @@ class Process:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            told = self.log.read_text(errors="replace").splitlines()[-5:]
+            told = self.log.read_text(errors="replace").splitlines()[-20:]
             raise BenchError("\n".join([f"{self.label}: the process has ended", *told]))
         found: dict[str, Any] = json.loads(line)
         return found
@@ -75,8 +76,9 @@ class Process:
     def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
         """One request and its answer."""
         assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
-        self.process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # of one that has ended; the answer tells so
+            self.process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
+            self.process.stdin.flush()
         found = self._answer()
         if "unsupported" in found:
             raise UnsupportedError("not offered")
@@ -118,6 +120,9 @@ class Sides:
         key = (side, tuned)
         if not self.pythons.get(side):
             return None
+        broken = self.workers.get(key)
+        if broken is not None and not broken.missing and broken.process.poll() is not None:
+            del self.workers[key]  # its end is in the report; the next row begins with a new one
         if key not in self.workers:
             log = self.folder / f"{side}{'-tuned' if tuned else ''}.log"
             self.workers[key] = Process(self.pythons[side], side, tuned, log)
@@ -131,13 +136,13 @@ class Sides:
     def drop_others(self, kept: set[tuple[str, bool]]) -> None:
         """Frees the memory of those that do not take part."""
         for key, worker in self.workers.items():
-            if key not in kept and not worker.missing:
+            if key not in kept and not worker.missing and worker.process.poll() is None:
                 worker.drop()
 
     def renew(self, side: str, tuned: bool) -> None:
         """Ends a worker; the next one is a new process."""
         worker = self.workers.get((side, tuned))
-        if worker is not None and not worker.missing:
+        if worker is not None and not worker.missing and worker.process.poll() is None:
             worker.close()
             del self.workers[side, tuned]
 

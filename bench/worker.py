@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import gc
 import importlib
 import json
@@ -119,6 +120,7 @@ class Worker:
 
 
 def main() -> None:
+    faulthandler.enable()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints is no answer
 
