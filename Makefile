@@ -41,6 +41,7 @@ ALL_LDFLAGS := -pthread $(filter -fsanitize=%,$(MODE_FLAGS)) $(link_$(MODE)) $(L
 
 LIB_SRC := $(sort $(wildcard csrc/*/*.c))
 TEST_SRC := $(sort $(wildcard tests/c/test_*.c))
+MEASURE_SRC := $(sort $(wildcard tests/c/measure_*.c))
 SUPPORT_SRC := $(filter-out $(TEST_SRC),$(sort $(wildcard tests/c/*.c)))
 FUZZ_SRC := $(sort $(wildcard fuzz/fuzz_*.c))
 FUZZ_SUPPORT_SRC := $(filter-out $(FUZZ_SRC),$(sort $(wildcard fuzz/*.c)))
@@ -48,13 +49,14 @@ objects = $(patsubst %.c,$(B)/%.o,$(1))
 
 LIB_OBJ := $(call objects,$(LIB_SRC))
 TESTS := $(patsubst tests/c/%.c,$(B)/%,$(TEST_SRC))
+MEASURES := $(patsubst tests/c/%.c,$(B)/%,$(MEASURE_SRC))
 FUZZERS := $(patsubst fuzz/%.c,$(B)/%,$(FUZZ_SRC))
 # Programs that start threads, and those that emulators can run: what needs no file system of its own.
 THREADED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -l 'pthread_create' $(TEST_SRC))))
 EMULATED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -L 'os_fault.h' $(TEST_SRC))))
 
-.PHONY: help demo test check slow interop peers bench bench-full asan tsan fuzz arm bigendian lib dist-check clean \
-	needs-python needs-c c-programs fuzz-programs threaded-programs emulated-programs \
+.PHONY: help demo test check slow interop peers budgets bench bench-full asan tsan fuzz arm bigendian lib dist-check \
+	clean needs-python needs-c c-programs measure-programs fuzz-programs threaded-programs emulated-programs \
 	warn-objects c-test threaded-test emulated-test replay warnings lint python python-test
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -102,6 +104,11 @@ peers: python ## tests of coordinators over the engines of others (installs torc
 
 slow: python ## the tests that need gigabytes or minutes (13 GiB of memory, 7 of disk)
 	$(Q)$(PY) -m pytest -q -m slow --slow tests
+
+budgets: python ## instructions, system calls and allocations of the hot paths (valgrind, strace; x86-64)
+	$(Q)sh tools/need.sh valgrind strace
+	$(Q)$(MAKE) -j$(JOBS) measure-programs
+	$(Q)$(PY) -m pytest -q tests/budgets
 
 bench: python ## the benchmark (ten minutes), or the cases that BENCH names, beside what is installed of others
 	$(Q)$(PY) bench/run.py $(BENCH_SIDES) $(BENCH)
@@ -155,10 +162,11 @@ needs-c:
 	@sh tools/need.sh cc:$(CC)
 
 c-programs: $(TESTS)
+measure-programs: $(MEASURES)
 fuzz-programs: $(FUZZERS)
 threaded-programs: $(THREADED)
 emulated-programs: $(EMULATED)
-c-programs fuzz-programs threaded-programs emulated-programs warn-objects: ; @:
+c-programs measure-programs fuzz-programs threaded-programs emulated-programs warn-objects: ; @:
 
 # Each program in turn; its last line tells its checks.
 run_each = for program in $(1); do $(RUN) $$program || { echo "FAILED: $(RUN) $$program" \
@@ -194,7 +202,8 @@ python: needs-python $(VENV)/.built
 
 python-test: python
 	@echo "seed: CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"
-	$(Q)$(PY) -m pytest -q -n 2 --ignore=tests/interop --ignore=tests/peers tests
+	$(Q)$(PY) -m pytest -q -n 2 --ignore=tests/interop --ignore=tests/peers \
+		--ignore=tests/budgets tests
 
 $(PY): | needs-python
 	$(call say,venv,$(VENV))
@@ -232,7 +241,7 @@ $(B)/$(1): $(B)/tests/c/$(1).o $(patsubst %,$(B)/tests/c/%.o,$(2)) $(B)/libinter
 	$(Q)$(CC) -o $$@ $$^ $(ALL_LDFLAGS)
 endef
 support = $(foreach one,$(SUPPORT_SRC:tests/c/%.c=%),$(if $(shell grep -l '"$(one).h"' tests/c/$(1).c),$(one)))
-$(foreach one,$(TEST_SRC:tests/c/%.c=%),$(eval $(call test_program,$(one),$(call support,$(one)))))
+$(foreach one,$(patsubst tests/c/%.c,%,$(TEST_SRC) $(MEASURE_SRC)),$(eval $(call test_program,$(one),$(call support,$(one)))))
 
 FUZZ_PARTS := $(call objects,$(if $(filter fuzz,$(MODE)),$(filter-out fuzz/standalone.c,$(FUZZ_SUPPORT_SRC)),$(FUZZ_SUPPORT_SRC)))
 $(FUZZERS): $(B)/fuzz_%: $(B)/fuzz/fuzz_%.o $(FUZZ_PARTS) $(B)/libinternal.a

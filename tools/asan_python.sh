@@ -35,5 +35,5 @@ import sys, ckptfmt._core
 where = sys.modules["ckptfmt._ckptfmt"].__file__
 assert "build/asan/python" in where, where
 print("asan: Python tests with", where.partition("build/")[2])'
-exec "$python" -P -m pytest -q -n 2 --ignore=tests/interop --ignore=tests/peers --ignore=tests/test_tidy.py \
-	--ignore=tests/test_packaging.py tests
+exec "$python" -P -m pytest -q -n 2 --ignore=tests/interop --ignore=tests/peers --ignore=tests/budgets \
+	--ignore=tests/test_tidy.py --ignore=tests/test_packaging.py tests
