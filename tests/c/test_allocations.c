@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* How often the hot paths ask for memory: a few times each, however many keys, names or tensors. Links memory_fault.c,
+ * where a buffer that grows counts each time. */
+#include "hot_paths.h"
+#include "memory_fault.h"
+#include "test.h"
+
+enum { FEW = 500, MANY = 8000 };
+
+typedef struct budget {
+	const char *name;
+	uint64_t few, many;     /* allocations for so many units */
+} budget;
+
+/* As counted. A buffer that grows by doubling asks once more for each doubling, of which there are four between FEW and
+ * MANY. A budget only ever comes down. */
+static const budget budgets[] = {
+	{"catalog", 31, 47},
+	{"index", 19, 27},
+	{"index-shuffled", 19, 27},
+	{"open", 8500, 136000},   /* 17 an open */
+	{"list", 31, 43},
+	{"lookup", 3500, 56000},   /* 7 a call */
+	{"select", 529, 8041},   /* one a name, where there ought to be none */
+	{"merge", 140, 1513},   /* 18 an input, of which there are 5 and 80 */
+	{"add-256", 33, 49},
+	{"add-1024", 33, 49},
+	{"save", 61, 86},
+	{"read", 10, 14},
+	{"slice", 1000, 16000},   /* 2 a call */
+	{"columns", 1000, 16000},
+};
+
+static uint64_t allocations(const hot_path *path, uint64_t count)
+{
+	uint64_t calls;
+	hot_path_prepare(path, count);
+	memory_fault_set(0, false);
+	hot_path_run(path);
+	calls = memory_fault_calls();
+	hot_path_finish(path);
+	CHECK_EQ(memory_fault_live(), 0);
+	return calls;
+}
+
+static void check(const hot_path *path, uint64_t count, uint64_t most)
+{
+	uint64_t calls = allocations(path, count);
+	test_checks++;
+	if (calls <= most)
+		return;
+	test_failures++;
+	fprintf(stderr, "%s of %" PRIu64 ": %" PRIu64 " allocations, and the budget is %" PRIu64 "\n", path->name, count,
+		calls, most);
+}
+
+int main(void)
+{
+	const hot_path *path;
+	uint32_t row = 0;
+	for (; (path = hot_path_at(row)) != NULL && row < sizeof budgets / sizeof budgets[0]; row++) {
+		CHECK(strcmp(path->name, budgets[row].name) == 0);
+		check(path, FEW, budgets[row].few);
+		check(path, MANY, budgets[row].many);
+	}
+	CHECK(path == NULL && row == sizeof budgets / sizeof budgets[0]);
+	return test_finish("allocations");
+}
