@@ -4,10 +4,12 @@ order."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -40,6 +42,8 @@ OBJECT = np.dtype(object)
 # its own.
 SMALL_BYTES = 64 << 10
 ARENA_ALIGNMENT = 64
+# Arrays of one shape from this many on are made all at once.
+BULK_MIN = 8
 # Bytes of one crossing into C; fewer while somebody watches.
 BATCH_BYTES = 1 << 30
 WATCHED_BATCH_BYTES = 32 << 20
@@ -106,7 +110,7 @@ def load(
             if names is not None:
                 check_used("rename", rename, batch.names)
                 check_used("out", targets, new_names)
-        batch, result_names = _meant(batch, new_names, passes)
+        batch, result_names = _meant(batch, new_names, passes, rename is not None)
         if targets is not None and names is None and rename is not None:
             if strict:
                 _check_complete(reader, targets, new_names)
@@ -136,9 +140,15 @@ def load(
 
 
 def _meant(
-    batch: Batch, new_names: list[str | None], passes: Callable[[str], object] | None
+    batch: Batch,
+    new_names: list[str | None],
+    passes: Callable[[str], object] | None,
+    are_new: bool,
 ) -> tuple[Batch, list[str]]:
-    """The tensors that a filter and a function to rename leave, and their new names."""
+    """The tensors that a filter and a function to rename leave, and their new names; where none
+    are, the names are those of the batch, which has each just once."""
+    if not are_new and passes is None:
+        return batch, batch.names
     pairs = enumerate(zip(batch.names, new_names, strict=True))
     kept = {
         position: new
@@ -148,7 +158,8 @@ def _meant(
     if len(kept) < len(new_names):
         batch = batch.only(list(kept))
     found = list(kept.values())
-    check_distinct(batch.names, found)
+    if are_new:
+        check_distinct(batch.names, found)
     return batch, found
 
 
@@ -233,9 +244,7 @@ def batch_of(reader: Reader, wanted: Iterable[str | bytes] | None, strict: bool 
 
 def select_batch(reader: Reader, raw_names: Sequence[bytes]) -> Batch:
     selection = reader._handle.select(raw_names)
-    return Batch(
-        reader, selection, list(range(len(raw_names))), list(map(names.tensor_text, raw_names))
-    )
+    return Batch(reader, selection, range(len(raw_names)), list(map(names.tensor_text, raw_names)))
 
 
 @dataclass
@@ -243,80 +252,108 @@ class Batch:
     """Tensors of one selection to be read together; columns, because there may be a million of
     them.
 
-    `boxes` holds what is wanted of a tensor (starts, then lengths) where that is not all of it;
-    `targets` the arrays to read into where these are the caller's. Both by position.
+    `rows` is an array, or a range of all rows. `boxes` holds what is wanted of a tensor (starts,
+    then lengths) where that is not all of it; `targets` the arrays to read into where these are the
+    caller's. Both by position.
     """
 
     reader: Reader
     selection: _core.Selection
-    rows: list[int]
+    rows: Sequence[int] | NDArray[np.intp]
     names: list[str]
     boxes: dict[int, NDArray[np.int64]] = field(default_factory=dict)
     targets: dict[int, NDArray[Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.records = self.selection.rows[self.rows]
-        self.codes: list[int] = self.records["dtype"].tolist()
-        self.dtypes = list(map(dtypes.numpy_dtype, self.codes))
+        if isinstance(self.rows, range) and len(self.rows) == len(self.selection.rows):
+            self._chosen: Any = slice(None)
+        else:
+            self.rows = self._chosen = np.asarray(self.rows, np.intp)
+
+    def _rows_at(self, positions: NDArray[np.intp]) -> NDArray[np.intp]:
+        # As an array a range would be a number object a row.
+        return positions if isinstance(self.rows, range) else np.asarray(self.rows)[positions]
+
+    def _column(self, *names: str) -> NDArray[Any]:
+        """A field of what the index says, by position."""
+        column: Any = self.selection.rows
+        for name in names:
+            column = column[name]
+        chosen: NDArray[Any] = column[self._chosen]
+        return chosen
+
+    @cached_property
+    def codes(self) -> list[int]:
+        """The codes of the dtypes."""
+        codes: list[int] = self._column("dtype").tolist()
+        return codes
+
+    @cached_property
+    def dtypes(self) -> list[np.dtype[Any] | None]:
+        """The dtypes; None for those that numpy does not have."""
+        return list(map(dtypes.numpy_dtype, self.codes))
 
     def only(self, positions: list[int]) -> Batch:
         """A batch of some of the tensors of this one."""
-        rows = [self.rows[position] for position in positions]
+        rows = self._rows_at(np.asarray(positions, np.intp))
         return Batch(self.reader, self.selection, rows, [self.names[p] for p in positions])
 
     def handle(self, position: int) -> TensorHandle:
         """One of the tensors by itself."""
-        return TensorHandle(self.reader, self.selection, self.rows[position], self.names[position])
+        row = int(self.rows[position])
+        return TensorHandle(self.reader, self.selection, row, self.names[position])
 
-    def _shapes(self) -> list[tuple[int, ...]]:
-        """The shapes of what is wanted."""
-        for position in np.flatnonzero(self.records["rank"] > _core.NUMPY_RANK_MAX).tolist():
+    def _kinds(self) -> _Kinds:
+        """What kind of array is wanted of each."""
+        for position in np.flatnonzero(self._column("rank") > _core.NUMPY_RANK_MAX).tolist():
             self.handle(position).check_rank()
-        all_shapes = self.selection.shapes()
-        shapes = [all_shapes[row] for row in self.rows]
-        for position, box in self.boxes.items():
-            rank = len(shapes[position])
-            shapes[position] = tuple(box[rank : 2 * rank].tolist())
-        return shapes
+        kinds, firsts = self.selection.kinds
+        rows = self.selection.rows[firsts]
+        codes: list[int] = rows["dtype"].tolist()
+        shapes = self.selection.shapes_of(firsts.tolist())
+        elements: list[int] = rows["element_count"].tolist()
+        of_position = kinds[self._chosen]
+        if self.boxes:
+            known: dict[tuple[int, tuple[int, ...]], int] = {}
+            of_position = of_position.copy()
+            for position, box in self.boxes.items():
+                kind = int(of_position[position])
+                rank = len(shapes[kind])
+                shape = tuple(box[rank : 2 * rank].tolist())
+                if (kind, shape) not in known:
+                    known[kind, shape] = len(codes)
+                    codes.append(codes[kind])
+                    shapes.append(shape)
+                    elements.append(math.prod(shape))
+                of_position[position] = known[kind, shape]
+        return _Kinds(of_position, list(map(dtypes.numpy_dtype, codes)), shapes, elements)
 
     def read(self, progress: Progress | None) -> list[NDArray[Any]]:
         """Reads everything; what C can write where it lies, in few crossings."""
-        shapes = self._shapes()
-        count = len(shapes)
-        itemsizes = np.array(
-            [0 if dtype is None or dtype == OBJECT else dtype.itemsize for dtype in self.dtypes],
-            np.int64,
-        )
-        elements = self.records["element_count"].copy()
-        for position in self.boxes:
-            elements[position] = math.prod(shapes[position])
-        # A claim beyond 64 bits counts as large, and is refused where memory for it is asked.
-        sizes = np.where(elements < 1 << 56, elements * itemsizes, 1 << 62)
+        kinds = self._kinds()
+        count = len(kinds.of_position)
+        itemsizes, sizes = kinds.itemsizes[kinds.of_position], kinds.sizes[kinds.of_position]
         own = np.ones(count, np.bool_)
         own[list(self.targets)] = False
         direct = itemsizes > 0
-        arrays: list[Any] = [None] * count
         for position, target in self.targets.items():
-            arrays[position] = target
             direct[position] &= target.flags.c_contiguous
         destinations = np.zeros(count, np.int64)
 
         small = np.flatnonzero(direct & own & (sizes <= SMALL_BYTES))
-        padded = (sizes[small] + (ARENA_ALIGNMENT - 1)) & -ARENA_ALIGNMENT
-        starts = np.cumsum(padded) - padded
-        arena = _aligned(int(padded.sum()))
-        destinations[small] = starts + _core.address(arena)
-        view, dtype_of = np.ndarray, self.dtypes
-        for position, start in zip(small.tolist(), starts.tolist(), strict=True):
-            try:
-                arrays[position] = view(shapes[position], dtype_of[position], arena, start)
-            except ValueError as error:  # no elements, but sizes that numpy cannot hold
-                raise self.handle(position).unsupported(f"{shapes[position]}: {error}") from None
+        arrays, destinations[small] = self._small_arrays(kinds, small)
+        if len(small) < count:
+            placed: list[Any] = [None] * count
+            for position, array in zip(small.tolist(), arrays, strict=True):
+                placed[position] = array
+            arrays = placed
+        for position, target in self.targets.items():
+            arrays[position] = target
         for position in np.flatnonzero(direct & (destinations == 0)).tolist():
             if arrays[position] is None:
-                dtype = self.dtypes[position] or OBJECT
+                dtype, shape = kinds.of(position)
                 arrays[position] = self.handle(position).new_array(
-                    shapes[position], dtype, self.boxes.get(position)
+                    shape, dtype or OBJECT, self.boxes.get(position)
                 )
             destinations[position] = _core.address(arrays[position])
 
@@ -327,13 +364,49 @@ class Batch:
         meter = Meter(progress, sum(sizes.tolist()) if progress is not None else 0)
         self._read_direct(np.flatnonzero(direct), sizes, destinations, meter)
         for position in others:
-            array = self.handle(position).read_box(self.boxes.get(position), shapes[position], None)
+            shape = kinds.of(position)[1]
+            array = self.handle(position).read_box(self.boxes.get(position), shape, None)
             if arrays[position] is None:
                 arrays[position] = array
             else:
                 arrays[position][...] = array
             meter.add(int(sizes[position]))
         return arrays
+
+    def _small_arrays(
+        self, kinds: _Kinds, positions: NDArray[np.intp]
+    ) -> tuple[list[Any], NDArray[np.int64]]:
+        """Arrays in one piece of memory for the tensors at these positions, and their addresses.
+
+        Those of one kind lie together, so that numpy makes them from one array of them all.
+        """
+        if not len(positions):
+            return [], np.empty(0, np.int64)
+        wanted = kinds.of_position[positions]
+        order = None
+        if (wanted[1:] < wanted[:-1]).any():
+            order = np.argsort(wanted, kind="stable")
+            wanted = wanted[order]
+        sizes = kinds.sizes[wanted]
+        padded = (sizes + (ARENA_ALIGNMENT - 1)) & -ARENA_ALIGNMENT
+        starts = np.cumsum(padded) - padded
+        arena = _aligned(int(padded.sum()))
+        arrays: list[Any] = []
+        borders = np.flatnonzero(np.diff(wanted)) + 1
+        for first, end in itertools.pairwise([0, *borders.tolist(), len(wanted)]):
+            kind = int(wanted[first])
+            try:
+                arrays += kinds.views(kind, arena, starts[first:end])
+            except ValueError as error:  # no elements, but sizes that numpy cannot hold
+                position = int(positions[first if order is None else order[first]])
+                shape = kinds.shapes[kind]
+                raise self.handle(position).unsupported(f"{shape}: {error}") from None
+        places = starts + _core.address(arena)
+        if order is None:
+            return arrays, places
+        back = np.empty_like(order)
+        back[order] = np.arange(len(order))
+        return list(map(arrays.__getitem__, back.tolist())), places[back]
 
     def _read_direct(
         self,
@@ -343,7 +416,7 @@ class Batch:
         meter: Meter,
     ) -> None:
         requests = np.zeros(len(positions), _core.REQUEST)
-        requests["row"] = np.array(self.rows, np.int64)[positions]
+        requests["row"] = self._rows_at(positions)
         requests["destination"] = destinations[positions]
         requests["destination_size"] = sizes[positions]
         if self.boxes:
@@ -352,8 +425,10 @@ class Batch:
                 corners[position] = _core.address(box)
             requests["box"] = corners[positions]
         # Batches follow the files, so that each is one sweep.
-        stored = self.records["stored"][positions]
-        requests = requests[np.lexsort((stored["offset"], stored["shard"]))]
+        shards = self._column("stored", "shard")[positions]
+        offsets = self._column("stored", "offset")[positions]
+        if (shards[1:] != shards[:-1]).any() or (offsets[1:] < offsets[:-1]).any():
+            requests = requests[np.lexsort((offsets, shards))]
         ends = np.cumsum(requests["destination_size"].astype(np.int64))
         limit = BATCH_BYTES if meter.progress is None else WATCHED_BATCH_BYTES
         first = done = 0
@@ -363,6 +438,51 @@ class Batch:
             fetch(self.reader._handle, self.selection, chosen, mode)
             meter.add(int(ends[last - 1]) - done)
             first, done = last, int(ends[last - 1])
+
+
+class _Kinds:
+    """The kinds of arrays that a batch is read as.
+
+    Attributes:
+        of_position: the number of each tensor's kind.
+        shapes, itemsizes, sizes: of each kind; sizes in bytes.
+    """
+
+    def __init__(
+        self,
+        of_position: NDArray[np.int64],
+        kinds_dtypes: list[np.dtype[Any] | None],
+        shapes: list[tuple[int, ...]],
+        elements: list[int],
+    ) -> None:
+        self.of_position, self.shapes, self._dtypes = of_position, shapes, kinds_dtypes
+        itemsizes = [
+            0 if dtype is None or dtype == OBJECT else dtype.itemsize for dtype in kinds_dtypes
+        ]
+        # A claim beyond 64 bits counts as large, and is refused where memory for it is asked.
+        sizes = [
+            count * size if count < 1 << 56 else 1 << 62
+            for count, size in zip(elements, itemsizes, strict=True)
+        ]
+        self.itemsizes, self.sizes = np.array(itemsizes, np.int64), np.array(sizes, np.int64)
+
+    def of(self, position: int) -> tuple[np.dtype[Any] | None, tuple[int, ...]]:
+        """The dtype and the shape of a tensor."""
+        kind = int(self.of_position[position])
+        return self._dtypes[kind], self.shapes[kind]
+
+    def views(
+        self, kind: int, arena: NDArray[np.uint8], starts: NDArray[np.int64]
+    ) -> list[NDArray[Any]]:
+        """Arrays of one kind in the arena, one after the other from these places on."""
+        shape, dtype, size = self.shapes[kind], self._dtypes[kind], int(self.sizes[kind])
+        view, count = np.ndarray, len(starts)
+        # Of an array without dimensions numpy would give the elements, and no arrays of one.
+        if count < BULK_MIN or not size or not 0 < len(shape) < _core.NUMPY_RANK_MAX:
+            return [view(shape, dtype, arena, start) for start in starts.tolist()]
+        step = int(starts[1] - starts[0])
+        whole: NDArray[Any] = view(shape, dtype, arena)
+        return list(view((count, *shape), dtype, arena, int(starts[0]), (step, *whole.strides)))
 
 
 def _aligned(size: int) -> NDArray[np.uint8]:

@@ -6,12 +6,14 @@ from __future__ import annotations
 import contextlib
 import fnmatch
 import hashlib
+import itertools
 import json
 import os
 import re
 import threading
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +31,10 @@ if TYPE_CHECKING:
 __all__ = ["Header", "Reader", "open"]
 
 Path = str | bytes | os.PathLike[Any]
+
+RESERVED = names.RESERVED.encode()
+# Names that `keys` looks at at a time.
+NAMES_PIECE = 4096
 
 TABLE_DTYPE = np.dtype(
     [
@@ -153,7 +159,7 @@ class Reader(Mapping[str, TensorHandle]):
         return iter(self._listing().visible)
 
     def __len__(self) -> int:
-        return len(self._listing().visible)
+        return len(self._listing().visible_rows)
 
     def keys(
         self,
@@ -174,17 +180,11 @@ class Reader(Mapping[str, TensorHandle]):
         """
         if prefix is None and glob is None and regex is None:
             return KeysView(self)
-        tests: list[Callable[[str], object]] = []
-        if prefix is not None:
-            text = names.tensor_text(names.tensor_bytes(prefix))
-            tests.append(lambda name: name.startswith(text))
-        if glob is not None:
-            if not isinstance(glob, str):
-                raise wrong("glob", "a str", glob)
-            tests.append(re.compile(fnmatch.translate(glob)).match)
-        if regex is not None:
-            tests.append(_searcher(regex))
-        return _Names([name for name in self if all(test(name) for test in tests)])
+        raw_prefix = b"" if prefix is None else names.tensor_bytes(prefix)
+        if glob is not None and not isinstance(glob, str):
+            raise wrong("glob", "a str", glob)
+        search = None if regex is None else _searcher(regex)
+        return _Names(list(self._found(raw_prefix, glob, search)))
 
     def items(self) -> ItemsView[str, TensorHandle]:
         """(name, handle) in key order."""
@@ -194,10 +194,41 @@ class Reader(Mapping[str, TensorHandle]):
         """The handles in key order."""
         return _Values(self)
 
+    def _found(
+        self, prefix: bytes, glob: str | None, search: Callable[[str], object] | None
+    ) -> Iterator[str]:
+        """The names that `keys` is asked for. What C can tell it tells: no object is made of a name
+        that it refuses."""
+        literal = _literal_start(glob)
+        start, other = (literal, prefix) if len(literal) > len(prefix) else (prefix, literal)
+        if not start.startswith(other):
+            return
+        if self._listed is None and start and start[0]:
+            selection = self._handle.list_prefix(start)
+            rows = range(len(selection.rows))
+        else:
+            selection = self._listing().selection
+            rows = selection.rows_with_prefix(start)
+        pattern = None if glob is None else _core.Glob(glob)
+        tests = [] if search is None else [search]
+        if pattern is not None and not pattern.exact:
+            tests.append(re.compile(fnmatch.translate(glob or "")).match)
+        text = names.tensor_text(prefix)
+        if any("\udc80" <= character <= "\udcff" for character in text):
+            # Not UTF-8: a name may begin with these bytes and not with these characters.
+            tests.append(lambda name: name.startswith(text))
+        for part in _without_reserved(selection, rows):
+            for first in range(part.start, part.stop, NAMES_PIECE):
+                piece = range(first, min(first + NAMES_PIECE, part.stop))
+                found = _names_of(selection, piece, pattern)
+                for test in tests:
+                    found = list(filter(test, found))
+                yield from found
+
     def _handles(self) -> Iterator[TensorHandle]:
         listing = self._listing()
-        for row in listing.visible_rows:
-            yield TensorHandle(self, listing.selection, row, listing.names[row])
+        for row, name in zip(listing.visible_rows, listing.visible, strict=True):
+            yield TensorHandle(self, listing.selection, int(row), name)
 
     def _listing(self) -> _Listing:
         """All tensors; listed once, when first needed."""
@@ -217,22 +248,29 @@ class Reader(Mapping[str, TensorHandle]):
         stored whole), dtype_code. `reserved` includes the names that belong to the format.
         """
         listing = self._listing()
-        rows = list(range(len(listing.names))) if reserved else listing.visible_rows
-        records, shapes = listing.selection.rows[rows], listing.selection.shapes()
+        selection = listing.selection
+        rows: range | NDArray[np.intp] = range(len(selection.rows))
+        found = listing.names
+        if not reserved:
+            rows, found = listing.visible_rows, listing.visible
+        chosen: Any = slice(None) if isinstance(rows, range) else rows
+        records, (kinds, firsts) = selection.rows[chosen], selection.kinds
         codes, stored = records["dtype"], records["stored"]
-        table = np.zeros(len(rows), TABLE_DTYPE)
-        table["name"] = [listing.names[row] for row in rows]
-        column = table["shape"]
-        for position, row in enumerate(rows):
-            column[position] = shapes[row]
-        for code in np.unique(codes).tolist():
+        table = np.empty(len(rows), TABLE_DTYPE)
+        table["name"] = found
+        shapes = np.empty(len(firsts), np.object_)
+        for kind, shape in enumerate(selection.shapes_of(firsts.tolist())):
+            shapes[kind] = shape
+        table["shape"] = shapes[kinds[chosen]]
+        for code in np.unique(selection.rows["dtype"][firsts]).tolist():
             info = dtypes.info_of(code)
-            chosen = codes == code
-            table["dtype"][chosen] = dtypes.name_of(code)
-            table["nbytes"][chosen] = (
-                records["element_count"][chosen] * info.size
+            alike: Any = codes == code
+            alike = slice(None) if alike.all() else alike
+            table["dtype"][alike] = dtypes.name_of(code)
+            table["nbytes"][alike] = (
+                records["element_count"][alike] * info.size
                 if info and info.size
-                else stored["raw_size"][chosen]
+                else stored["raw_size"][alike]
             )
         whole = records["slice_count"] == 0
         table["shard"] = np.where(whole, stored["shard"], -1)
@@ -240,8 +278,7 @@ class Reader(Mapping[str, TensorHandle]):
         table["crc32c"], table["chunk_size"] = stored["crc32c"], stored["chunk_size"]
         table["slices"], table["dtype_code"] = records["slice_count"], codes
         for position in np.flatnonzero(~whole).tolist():
-            row = rows[position]
-            handle = TensorHandle(self, listing.selection, row, listing.names[row])
+            handle = TensorHandle(self, selection, int(rows[position]), found[position])
             table["stored_nbytes"][position] = handle.stored_nbytes
             table["nbytes"][position] = handle.nbytes
         return table
@@ -376,16 +413,61 @@ def _searcher(regex: str | re.Pattern[str]) -> Callable[[str], object]:
     return pattern.search
 
 
+def _literal_start(glob: str | None) -> bytes:
+    """What all names begin with that a pattern matches, or some of it."""
+    match = re.match(r"[^*?\[\ud800-\udfff]*", glob or "")
+    return match.group().encode() if match else b""
+
+
+def _without_reserved(selection: _core.Selection, rows: range) -> tuple[range, range]:
+    """These rows of a listing but for the names that belong to the format, which stand together."""
+    reserved = selection.rows_with_prefix(RESERVED)
+    return (
+        range(rows.start, max(rows.start, min(rows.stop, reserved.start))),
+        range(min(rows.stop, max(rows.start, reserved.stop)), rows.stop),
+    )
+
+
+def _names_of(selection: _core.Selection, rows: range, pattern: _core.Glob | None) -> list[str]:
+    if pattern is None:
+        return selection.names(rows.start, rows.stop)
+    matched = selection.matching(rows, pattern)
+    found = np.flatnonzero(matched)
+    if 4 * len(found) < len(rows):  # fewer than are worth to be made all at once
+        return list(map(selection.name, (found + rows.start).tolist()))
+    return list(itertools.compress(selection.names(rows.start, rows.stop), matched.tolist()))
+
+
 class _Listing:
-    """All tensors of a checkpoint, with their names as str."""
+    """All tensors of a checkpoint, with their names as str.
+
+    Attributes:
+        visible_rows: those whose names do not belong to the format.
+        visible: their names.
+    """
 
     def __init__(self, selection: _core.Selection) -> None:
         self.selection = selection
-        self.names = selection.names()
-        self.visible_rows = [
-            row for row, name in enumerate(self.names) if not name.startswith(names.RESERVED)
-        ]
-        self.visible = [self.names[row] for row in self.visible_rows]
+        everything = range(len(selection.rows))
+        self._parts = _without_reserved(selection, everything)
+        whole = len(self._parts[0]) + len(self._parts[1]) == len(everything)
+        self.visible_rows: range | NDArray[np.intp] = (
+            everything
+            if whole
+            else np.concatenate([np.arange(p.start, p.stop) for p in self._parts])
+        )
+
+    @cached_property
+    def names(self) -> list[str]:
+        """All names."""
+        return self.visible if isinstance(self.visible_rows, range) else self.selection.names()
+
+    @cached_property
+    def visible(self) -> list[str]:
+        found = []
+        for part in self._parts:
+            found += self.selection.names(part.start, part.stop)
+        return found
 
 
 class _Names(KeysView[str]):

@@ -128,6 +128,8 @@ def _by_pairs(pairs: Sequence[tuple[re.Pattern[str], str]]) -> Callable[[str], s
 
 def check_distinct(stored: Sequence[str], new_names: Sequence[str]) -> None:
     """Refuses new names of which two are the same."""
+    if len(set(new_names)) == len(new_names):
+        return
     seen: dict[str, str] = {}
     for old, new in zip(stored, new_names, strict=True):
         if new in seen:

@@ -292,7 +292,8 @@ typedef struct ckptfmt_slice_row {
 	ckptfmt_stored stored;
 } ckptfmt_slice_row;
 
-/* Views of a selection's columns, valid until ckptfmt_selection_free. */
+/* Views of a selection's columns, valid until ckptfmt_selection_free. The names stand in the order of the rows, each
+ * followed by a zero byte; names may hold zero bytes themselves. */
 typedef struct ckptfmt_columns {
 	const ckptfmt_row *rows;
 	const ckptfmt_slice_row *slices;
@@ -305,6 +306,10 @@ typedef struct ckptfmt_columns {
 
 /* Every tensor of the checkpoint in key order, each partitioned tensor once. CORRUPT, LIMIT, IO, NO_MEMORY. */
 CKPTFMT_API ckptfmt_status ckptfmt_reader_list(ckptfmt_reader *reader, ckptfmt_selection **out, ckptfmt_error *err);
+/* The tensors whose names begin with `prefix`, in key order; reads just the part of the index where they stand. INVALID
+ * for a prefix that is empty or begins with a zero byte, else as ckptfmt_reader_list. */
+CKPTFMT_API ckptfmt_status ckptfmt_reader_list_prefix(ckptfmt_reader *reader, const uint8_t *prefix,
+	uint64_t prefix_size, ckptfmt_selection **out, ckptfmt_error *err);
 /* The named tensors, in the order given, repeats allowed. `names` holds the names one after the other.
  * As ckptfmt_reader_list, and NOT_FOUND (the error names the first that is missing). */
 CKPTFMT_API ckptfmt_status ckptfmt_reader_select(ckptfmt_reader *reader, const uint8_t *names,
@@ -313,6 +318,29 @@ CKPTFMT_API ckptfmt_status ckptfmt_reader_select(ckptfmt_reader *reader, const u
 CKPTFMT_API ckptfmt_status ckptfmt_reader_contains(ckptfmt_reader *reader, const uint8_t *name, uint64_t name_size,
 	int32_t *found, ckptfmt_error *err);
 CKPTFMT_API void ckptfmt_selection_columns(const ckptfmt_selection *selection, ckptfmt_columns *out);
+/* Numbers the rows by data type and shape, in kinds[row]: rows of one number have the same ones. Those of different
+ * numbers mostly do not, but they may. firsts[number] is the first row of that number, of which there are *count;
+ * there must be room for one a row. NO_MEMORY. */
+CKPTFMT_API ckptfmt_status ckptfmt_selection_kinds(const ckptfmt_selection *selection, int64_t *kinds, int64_t *firsts,
+	uint64_t *count, ckptfmt_error *err);
+
+typedef enum ckptfmt_glob_kind {
+	CKPTFMT_GLOB_CHARACTER = 0,
+	CKPTFMT_GLOB_ANY = 1,       /* any one character */
+	CKPTFMT_GLOB_SET = 2,       /* one of the characters of `ascii`, or any that is not ASCII */
+	CKPTFMT_GLOB_RUN = 3        /* any characters, or none */
+} ckptfmt_glob_kind;
+
+/* One step of a pattern. Names count as UTF-8; a byte b that is part of no character is the character 0xdc00 + b. */
+typedef struct ckptfmt_glob_step {
+	uint64_t ascii[2];          /* of a SET: bit c % 64 of number c / 64 for the character c */
+	uint32_t kind;
+	uint32_t character;
+} ckptfmt_glob_step;
+
+/* Whether the steps take all of the names of rows [first, end): 1 or 0 in matched[row - first]. */
+CKPTFMT_API void ckptfmt_selection_match(const ckptfmt_selection *selection, uint64_t first, uint64_t end,
+	const ckptfmt_glob_step *steps, uint64_t count, uint8_t *matched);
 /* A selection does not need its reader to stay open; reading with it does, and takes that very reader: INVALID with
  * any other. */
 CKPTFMT_API void ckptfmt_selection_free(ckptfmt_selection *selection);

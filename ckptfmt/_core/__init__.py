@@ -51,7 +51,7 @@ from ckptfmt._core.packing import (
     combine,
     sources_dense,
 )
-from ckptfmt._core.reading import ReaderHandle, Record, Selection, index_count
+from ckptfmt._core.reading import Glob, ReaderHandle, Record, Selection, index_count
 from ckptfmt._core.verifying import Finding, VerifierHandle
 from ckptfmt._core.writing import WriterHandle, merge
 
@@ -79,6 +79,7 @@ __all__ = [
     "WHOLE",
     "DtypeInfo",
     "Finding",
+    "Glob",
     "Memory",
     "PackInfo",
     "Packer",

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import bisect
+import fnmatch
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -16,6 +19,9 @@ from ckptfmt._core.border import check, new_error, path_bytes
 from ckptfmt._core.columns import CHUNK_RUN, FRAME, REGION, ROW, SLICE_ROW, array_at
 from ckptfmt._core.handles import SharedHandle, call, open_checkpoint
 from ckptfmt._core.library import fields_of
+
+# Rows whose names are made at a time.
+NAMES_PIECE = 4096
 
 
 class Stored(NamedTuple):
@@ -106,18 +112,77 @@ class Selection:
             self._columns.dims, self._columns.dims_count, np.dtype(np.int64), self.pointer
         )
 
-    def names(self) -> list[str]:
-        """The names of all tensors; bytes that are not UTF-8 as surrogate escapes."""
-        blob = ffi.buffer(self._columns.names, self._columns.names_size)[:]
-        starts = self.rows["name_offset"].tolist()
-        ends = (self.rows["name_offset"] + self.rows["name_size"]).tolist()
-        if blob.isascii():  # then the bytes count as the characters do
-            joined = blob.decode()
-            return [joined[start:end] for start, end in zip(starts, ends, strict=True)]
-        return [
-            str(blob[start:end], "utf-8", "surrogateescape")
-            for start, end in zip(starts, ends, strict=True)
-        ]
+    def name(self, row: int) -> str:
+        """The name of one tensor."""
+        return str(self.raw_name(row), "utf-8", "surrogateescape")
+
+    def raw_name(self, row: int) -> bytes:
+        """The same as it is stored."""
+        raw = self._columns.rows[row]
+        return bytes(ffi.buffer(self._columns.names + raw.name_offset, raw.name_size))
+
+    def names(self, first: int = 0, end: int | None = None) -> list[str]:
+        """The names of the tensors of these rows, by default of all; bytes that are not UTF-8 as
+        surrogate escapes."""
+        end = self._columns.row_count if end is None else end
+        if first >= end:
+            return []
+        text = memoryview(ffi.buffer(self._columns.names, self._columns.names_size))
+        # Piece by piece, while the bytes are in the cache, and so that one character that is none
+        # of ASCII makes just a piece wide. In the order of the rows the names stand, and each ends
+        # with a zero byte: as many of these as there are rows are no part of a name.
+        starts = self.rows["name_offset"][first:end:NAMES_PIECE].tolist()
+        last = self._columns.rows[end - 1]
+        starts.append(last.name_offset + last.name_size + 1)
+        found: list[str] = []
+        for begin, limit in itertools.pairwise(starts):
+            row = first + len(found)
+            count = min(NAMES_PIECE, end - row)
+            piece = str(text[begin : limit - 1], "utf-8", "surrogateescape").split("\0")
+            if len(piece) != count:
+                piece = [self.name(one) for one in range(row, row + count)]
+            found += piece
+        return found
+
+    def rows_with_prefix(self, prefix: bytes) -> range:
+        """The rows whose names begin so; of a listing, which has them in key order."""
+        everything = range(self._columns.row_count)
+        size = len(prefix)
+        first = bisect.bisect_left(everything, prefix, key=self.raw_name)
+        end = bisect.bisect_right(
+            everything, prefix, lo=first, key=lambda row: self.raw_name(row)[:size]
+        )
+        return range(first, end)
+
+    def matching(self, rows: range, glob: Glob) -> NDArray[np.bool_]:
+        """Which of these rows, one after the other, have names that match a pattern."""
+        matched = np.zeros(len(rows), np.bool_)
+        steps = ffi.new("ckptfmt_glob_step[]", glob.steps)
+        out = ffi.from_buffer("uint8_t[]", matched, require_writable=True)
+        lib.ckptfmt_selection_match(
+            self.pointer, rows.start, rows.stop, steps, len(glob.steps), out
+        )
+        return matched
+
+    @cached_property
+    def kinds(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """What data type and shape each tensor has, as a number that stands for both (others may
+        stand for the same), and the first row of each number."""
+        kinds, firsts = (np.empty(self._columns.row_count, np.int64) for _ in range(2))
+        count, error = ffi.new("uint64_t *"), new_error()
+        columns = (ffi.from_buffer("int64_t[]", column) for column in (kinds, firsts))
+        check(lib.ckptfmt_selection_kinds(self.pointer, *columns, count, error), error)
+        return kinds, firsts[: count[0]].copy()
+
+    def shapes_of(self, rows: Sequence[int]) -> list[tuple[int, ...]]:
+        """The shapes of some tensors."""
+        columns, unpack = self._columns, ffi.unpack
+        found = []
+        for row in rows:
+            raw = columns.rows[row]
+            dims = unpack(columns.dims + raw.dims_first, raw.rank) if raw.rank else ()
+            found.append(tuple(dims))
+        return found
 
     def name(self, row: int) -> str:
         """The name of one tensor, as in `names`."""
@@ -127,11 +192,52 @@ class Selection:
 
     def shapes(self) -> list[tuple[int, ...]]:
         """The shapes of all tensors."""
-        count = self._columns.dims_count
-        dims = ffi.unpack(self._columns.dims, count) if count else []
-        firsts = self.rows["dims_first"]
-        ends = (firsts + self.rows["rank"].astype(np.uint64)).tolist()
-        return [tuple(dims[a:b]) for a, b in zip(firsts.tolist(), ends, strict=True)]
+        kinds, firsts = self.kinds
+        return list(map(self.shapes_of(firsts.tolist()).__getitem__, kinds.tolist()))
+
+
+class Glob:
+    """A shell pattern as C takes it: of sets of characters those beyond ASCII are not looked at.
+
+    Attributes:
+        steps: `ckptfmt_glob_step`.
+        exact: whether all that matches in C matches; else a closer look is for the caller.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        self.steps: list[dict[str, Any]] = []
+        self.exact = True
+        position = 0
+        while position < len(pattern):
+            character, position = pattern[position], position + 1
+            end = _set_end(pattern, position) if character == "[" else 0
+            if end:
+                self.exact = False
+                ascii_set = _ascii_of(pattern[position - 1 : end])
+                self.steps.append({"kind": lib.CKPTFMT_GLOB_SET, "ascii": ascii_set})
+                position = end
+            elif character == "*":
+                if not self.steps or self.steps[-1]["kind"] != lib.CKPTFMT_GLOB_RUN:
+                    self.steps.append({"kind": lib.CKPTFMT_GLOB_RUN})
+            elif character == "?":
+                self.steps.append({"kind": lib.CKPTFMT_GLOB_ANY})
+            else:
+                step = {"kind": lib.CKPTFMT_GLOB_CHARACTER, "character": ord(character)}
+                self.steps.append(step)
+
+
+def _set_end(pattern: str, position: int) -> int:
+    """Where the set ends whose bracket stands before this position; 0 if it is none."""
+    position += pattern.startswith("!", position)
+    position += pattern.startswith("]", position)
+    return pattern.find("]", position) + 1
+
+
+def _ascii_of(bracket: str) -> list[int]:
+    """The ASCII characters of a set, as C takes them."""
+    test = re.compile(fnmatch.translate(bracket)).match
+    found = sum(1 << code for code in range(128) if test(chr(code)))
+    return [found & (1 << 64) - 1, found >> 64]
 
 
 def _corner(box: NDArray[np.int64] | None) -> Any:
@@ -175,6 +281,13 @@ class ReaderHandle(SharedHandle):
         """Every tensor, in key order."""
         out = ffi.new("ckptfmt_selection **")
         call(self, lib.ckptfmt_reader_list, out)
+        return Selection(out[0])
+
+    def list_prefix(self, prefix: bytes) -> Selection:
+        """Every tensor whose name begins so, in key order; of the index just that part is read. The
+        prefix is not empty and begins with no zero byte."""
+        out = ffi.new("ckptfmt_selection **")
+        call(self, lib.ckptfmt_reader_list_prefix, prefix, len(prefix), out)
         return Selection(out[0])
 
     def select(self, names: Sequence[bytes]) -> Selection:

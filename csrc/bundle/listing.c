@@ -1,13 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every tensor of a checkpoint in one pass over the index. See the top of selection.c for how slices are told from
- * tensors. */
+/* Every tensor of a checkpoint in one pass over the index, or those whose names begin alike in one over a part of it.
+ * See the top of selection.c for how slices are told from tensors. */
 #include "base/memory.h"
 #include "bundle/held.h"
 #include "bundle/reader.h"
 #include "bundle/sorted_keys.h"
 #include "codec/slice_key.h"
+#include "io/pages.h"
 
 #include <string.h>
+
+enum {
+	/* Columns of this size are worth large pages: a listing writes each page once, and is longer in getting it. */
+	LARGE_BYTES = 8 << 20,
+	/* No usual entry takes less of an index. */
+	ENTRY_BYTES_MIN = 16,
+};
 
 typedef struct listing {
 	ckptfmt_reader *reader;
@@ -39,17 +47,53 @@ static ckptfmt_status claim(listing *list, uint64_t first, uint64_t end, ckptfmt
 	return CKPTFMT_OK;
 }
 
+/* Whether all of what the rows point to is there. */
+static ckptfmt_status check_columns(const ckptfmt_selection *selection, ckptfmt_error *err)
+{
+	CF_TRY(cf_buffer_status(&selection->rows, err));
+	CF_TRY(cf_buffer_status(&selection->slices, err));
+	CF_TRY(cf_buffer_status(&selection->dims, err));
+	return cf_buffer_status(&selection->names, err);
+}
+
+/* Room for a column of which `size` bytes were filled from one block of `count`, at most `max`. It is no failure if
+ * there is none: the column grows as it must. */
+static void expect(cf_buffer *column, uint64_t count, uint64_t max)
+{
+	uint64_t size = column->size > max / count ? max : column->size * count;
+	size += size / 16;
+	if (column->failed || size < LARGE_BYTES || size <= column->size)
+		return;
+	column->failed = !cf_buffer_reserve(column, size - column->size);
+	if (!column->failed)
+		cf_pages_want_large(column->data, column->capacity);
+	column->failed = false;
+}
+
+/* By the rows of the first block, and by no more than the file could hold of them. */
+static void expect_columns(const listing *list)
+{
+	uint64_t size = cf_table_size(list->reader->table), count = cf_table_block_count(list->reader->table);
+	expect(&list->selection->rows, count, size / ENTRY_BYTES_MIN * sizeof(ckptfmt_row));
+	expect(&list->selection->names, count, 2 * size);
+	expect(&list->selection->dims, count, size);
+}
+
 static ckptfmt_status scan(listing *list, ckptfmt_error *err)
 {
 	cf_table_iterator entries;
 	ckptfmt_status status = CKPTFMT_OK;
-	bool more = true;
+	bool more = true, expected = false;
 	cf_table_iterator_open(&entries, list->reader->table);
 	while (status == CKPTFMT_OK) {
 		cf_bytes_view key, value;
 		status = cf_table_iterator_next(&entries, &more, err);
 		if (status != CKPTFMT_OK || !more)
 			break;
+		if (CF_UNLIKELY(!expected && entries.next_block > 1)) {
+			expect_columns(list);
+			expected = true;
+		}
 		key = (cf_bytes_view){entries.key, entries.key_size};
 		value = (cf_bytes_view){entries.value, entries.value_size};
 		if (key.size == 0)
@@ -74,10 +118,28 @@ static ckptfmt_status add_unclaimed(listing *list, const cf_held_place *places, 
 		c->claimed = true;
 		CF_TRY(cf_selection_add(list->selection, list->reader, cf_held_key(&list->held, c),
 			cf_held_value(&list->held, c), c->origin, err));
-		CF_TRY(cf_buffer_status(&list->selection->rows, err));
+		CF_TRY(check_columns(list->selection, err));
 		CF_TRY(claim(list, row, row + 1, err));
 	}
 	return CKPTFMT_OK;
+}
+
+/* The names in the order of the rows, each followed by a zero byte. */
+static ckptfmt_status restore_names(ckptfmt_selection *selection, ckptfmt_error *err)
+{
+	ckptfmt_row *rows = (ckptfmt_row *)(void *)selection->rows.data;
+	cf_buffer names = CF_BUFFER_EMPTY;
+	ckptfmt_status status;
+	for (uint64_t i = 0; i < cf_selection_count(selection); i++) {
+		uint64_t offset = names.size;
+		cf_put_bytes(&names, cf_selection_name(selection, &rows[i]), rows[i].name_size);
+		cf_put_u8(&names, 0);
+		rows[i].name_offset = offset;
+	}
+	status = cf_buffer_status(&names, err);
+	cf_buffer_free(&selection->names);
+	selection->names = names;
+	return status;
 }
 
 /* Names that begin with a zero byte were added last, by size. They belong first, in order. There are hardly ever
@@ -106,7 +168,7 @@ static ckptfmt_status restore_order(ckptfmt_selection *selection, uint64_t late_
 		rows[i] = late[names[i].row];
 	cf_release(names);
 	cf_release(late);
-	return CKPTFMT_OK;
+	return restore_names(selection, err);
 }
 
 static ckptfmt_status list_all(listing *list, ckptfmt_error *err)
@@ -116,7 +178,7 @@ static ckptfmt_status list_all(listing *list, ckptfmt_error *err)
 	ckptfmt_status status;
 	CF_TRY(scan(list, err));
 	late_first = cf_selection_count(list->selection);
-	CF_TRY(cf_buffer_status(&list->selection->rows, err));
+	CF_TRY(check_columns(list->selection, err));
 	CF_TRY(claim(list, 0, late_first, err));
 	CF_TRY(cf_held_by_size(&list->held, &places, err));
 	status = add_unclaimed(list, places, err);
@@ -127,7 +189,42 @@ static ckptfmt_status list_all(listing *list, ckptfmt_error *err)
 	return restore_order(list->selection, late_first, err);
 }
 
-ckptfmt_status ckptfmt_reader_list(ckptfmt_reader *reader, ckptfmt_selection **out, ckptfmt_error *err)
+/* Adds the tensors whose names begin so. None of the keys is that of a slice. */
+static ckptfmt_status scan_prefix(listing *list, cf_bytes_view prefix, ckptfmt_error *err)
+{
+	cf_table_iterator entries;
+	ckptfmt_status status = CKPTFMT_OK;
+	cf_table_iterator_open_at(&entries, list->reader->table, prefix.data, prefix.size);
+	while (status == CKPTFMT_OK) {
+		uint64_t common;
+		bool more;
+		status = cf_table_iterator_next(&entries, &more, err);
+		if (status != CKPTFMT_OK || !more)
+			break;
+		common = cf_key_common(entries.key, entries.key_size, prefix.data, prefix.size);
+		if (common == prefix.size)
+			status = cf_selection_add(list->selection, list->reader,
+				(cf_bytes_view){entries.key, entries.key_size},
+				(cf_bytes_view){entries.value, entries.value_size}, entries.value_offset, err);
+		else if (common < entries.key_size && entries.key[common] > prefix.data[common])
+			break;
+	}
+	cf_table_iterator_close(&entries);
+	return status;
+}
+
+static ckptfmt_status list_prefix(listing *list, cf_bytes_view prefix, ckptfmt_error *err)
+{
+	CF_TRY(scan_prefix(list, prefix, err));
+	CF_TRY(check_columns(list->selection, err));
+	for (uint64_t row = 0; row < cf_selection_count(list->selection); row++)
+		CF_TRY(cf_selection_fill_by_key(list->selection, list->reader, row, &list->key_bytes, &list->key, err));
+	return cf_selection_finish(list->selection, err);
+}
+
+/* All tensors for an empty prefix. */
+static ckptfmt_status make_listing(ckptfmt_reader *reader, cf_bytes_view prefix, ckptfmt_selection **out,
+	ckptfmt_error *err)
 {
 	listing list;
 	ckptfmt_status status;
@@ -137,7 +234,7 @@ ckptfmt_status ckptfmt_reader_list(ckptfmt_reader *reader, ckptfmt_selection **o
 	list.selection = cf_selection_new(reader);
 	if (list.selection == NULL)
 		return cf_fail_memory(err);
-	status = list_all(&list, err);
+	status = prefix.size == 0 ? list_all(&list, err) : list_prefix(&list, prefix, err);
 	cf_held_free(&list.held);
 	cf_buffer_free(&list.key);
 	if (status != CKPTFMT_OK) {
@@ -147,4 +244,19 @@ ckptfmt_status ckptfmt_reader_list(ckptfmt_reader *reader, ckptfmt_selection **o
 	}
 	*out = list.selection;
 	return CKPTFMT_OK;
+}
+
+ckptfmt_status ckptfmt_reader_list(ckptfmt_reader *reader, ckptfmt_selection **out, ckptfmt_error *err)
+{
+	return make_listing(reader, (cf_bytes_view){NULL, 0}, out, err);
+}
+
+ckptfmt_status ckptfmt_reader_list_prefix(ckptfmt_reader *reader, const uint8_t *prefix, uint64_t prefix_size,
+	ckptfmt_selection **out, ckptfmt_error *err)
+{
+	*out = NULL;
+	/* Among keys that begin with a zero byte only a listing of all tells names from slices. */
+	if (prefix_size == 0 || prefix[0] == 0)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "a prefix is not empty and begins with no zero byte");
+	return make_listing(reader, (cf_bytes_view){prefix, prefix_size}, out, err);
 }

@@ -131,6 +131,10 @@ CF_MUST_CHECK ckptfmt_status cf_selection_fill_slice(ckptfmt_selection *selectio
  * sound table. LIMIT. */
 CF_MUST_CHECK ckptfmt_status cf_selection_check_slice_keys(const ckptfmt_selection *selection,
 	const ckptfmt_reader *reader, uint64_t row, uint64_t *key_bytes, ckptfmt_error *err);
+/* Looks for the slices of the row by their keys, and fills in those that there are; `key` is scratch. Counts their keys
+ * as cf_selection_check_slice_keys. */
+CF_MUST_CHECK ckptfmt_status cf_selection_fill_by_key(ckptfmt_selection *selection, ckptfmt_reader *reader,
+	uint64_t row, uint64_t *key_bytes, cf_buffer *key, ckptfmt_error *err);
 /* The key of that slice's entry, appended to `key`. */
 void cf_selection_slice_key(const ckptfmt_selection *selection, uint64_t row, uint64_t slice, cf_buffer *key);
 CF_MUST_CHECK ckptfmt_status cf_selection_finish(ckptfmt_selection *selection, ckptfmt_error *err);

@@ -140,6 +140,7 @@ static ckptfmt_status add_row(ckptfmt_selection *selection, const ckptfmt_limits
 	row.element_count = element_count(entry->rank, dims);
 	row.entry_offset = cf_plain_offset(entry->origin);
 	cf_put_bytes(&selection->names, name.data, name.size);
+	cf_put_u8(&selection->names, 0);
 	cf_put_bytes(&selection->dims, dims, (uint64_t)entry->rank * sizeof(int64_t));
 	if (entry->slice_count == 0)
 		set_stored(selection, limits, entry, &row.stored);
@@ -287,12 +288,11 @@ void ckptfmt_selection_free(ckptfmt_selection *selection)
 
 /* ---- by name --------------------------------------------------------------------------------------------- */
 
-static ckptfmt_status fill_by_key(ckptfmt_reader *reader, ckptfmt_selection *selection, uint64_t row, cf_buffer *key,
-	ckptfmt_error *err)
+ckptfmt_status cf_selection_fill_by_key(ckptfmt_selection *selection, ckptfmt_reader *reader, uint64_t row,
+	uint64_t *key_bytes, cf_buffer *key, ckptfmt_error *err)
 {
 	uint32_t slice_count = cf_selection_row(selection, row)->slice_count;
-	uint64_t key_bytes = 0;
-	CF_TRY(cf_selection_check_slice_keys(selection, reader, row, &key_bytes, err));
+	CF_TRY(cf_selection_check_slice_keys(selection, reader, row, key_bytes, err));
 	for (uint64_t i = 0; i < slice_count; i++) {
 		cf_table_value value;
 		bool found;
@@ -491,12 +491,14 @@ static ckptfmt_status select_one(key_test *test, ckptfmt_selection *selection, c
 	ckptfmt_error *err)
 {
 	bool found = false, slice;
+	uint64_t key_bytes = 0;
 	ckptfmt_status status;
 	CF_TRY(is_slice(test, name, &slice, err));
 	if (!slice)
 		CF_TRY(add_by_name(test->reader, selection, name, &found, err));
 	if (found)
-		return fill_by_key(test->reader, selection, cf_selection_count(selection) - 1, key, err);
+		return cf_selection_fill_by_key(selection, test->reader, cf_selection_count(selection) - 1, &key_bytes, key,
+			err);
 	status = cf_fail(err, CKPTFMT_FAIL_TENSOR_NOT_FOUND, CF_NO_OFFSET, "there is no such tensor");
 	cf_error_tensor(err, name.data, name.size);
 	cf_error_path(err, test->reader->prefix.index_path);

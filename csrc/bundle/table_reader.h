@@ -91,6 +91,8 @@ typedef struct cf_table_iterator {
 
 /* Allocates nothing. The table must outlive the iterator. */
 void cf_table_iterator_open(cf_table_iterator *iterator, cf_table *table);
+/* The same, to begin with the only block that may hold the key: entries that come before it stand before the key. */
+void cf_table_iterator_open_at(cf_table_iterator *iterator, cf_table *table, const uint8_t *key, uint64_t key_size);
 /* To the next entry, at first to the first one; *more is false past the last. Checks order within and across blocks,
  * the separators (TAB-1, TAB-5), limits.entries_max and the limit on all key bytes (TAB-13). Failures as cf_table_get;
  * after one the iterator only takes close. */

@@ -207,6 +207,12 @@ void cf_table_iterator_open(cf_table_iterator *iterator, cf_table *table)
 	cf_table_block_init(&iterator->memory);
 }
 
+void cf_table_iterator_open_at(cf_table_iterator *iterator, cf_table *table, const uint8_t *key, uint64_t key_size)
+{
+	cf_table_iterator_open(iterator, table);
+	iterator->next_block = find_row(table, key, key_size);
+}
+
 void cf_table_iterator_rewind(cf_table_iterator *iterator)
 {
 	iterator->entry_count = iterator->next_block = iterator->key_bytes = 0;

@@ -42,6 +42,20 @@ ckptfmt_status cf_pages_map(uint64_t size, uint8_t **out, ckptfmt_error *err)
 	return CKPTFMT_OK;
 }
 
+void cf_pages_want_large(void *data, uint64_t size)
+{
+#ifdef MADV_HUGEPAGE
+	int kept = errno;
+	uint64_t skipped = -(uint64_t)(uintptr_t)data % CF_PAGES_UNIT;
+	if (size > skipped && size - skipped >= CF_PAGES_UNIT)
+		advise((uint8_t *)data + skipped, (size - skipped) / CF_PAGES_UNIT * CF_PAGES_UNIT, MADV_HUGEPAGE);
+	errno = kept;
+#else
+	(void)data;
+	(void)size;
+#endif
+}
+
 ckptfmt_status cf_pages_populate(uint8_t *data, uint64_t size, ckptfmt_error *err)
 {
 	int kept = errno, result;
