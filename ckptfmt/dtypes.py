@@ -58,9 +58,9 @@ def _numpy_of(info: DtypeInfo) -> np.dtype[Any] | None:
     return np.dtype(name) if scalar is None else np.dtype(scalar)
 
 
-_NUMPY = {code: _numpy_of(info) for code, info in _TABLE.items()}
+NUMPY = {code: _numpy_of(info) for code, info in _TABLE.items()}
 CODES = {
-    dtype: code for code, dtype in _NUMPY.items() if dtype is not None and dtype != np.dtype(object)
+    dtype: code for code, dtype in NUMPY.items() if dtype is not None and dtype != np.dtype(object)
 }
 
 
@@ -85,7 +85,7 @@ def numpy_name_of(code: int) -> str:
 
 def numpy_dtype(code: int) -> np.dtype[Any] | None:
     """The numpy dtype of a code; None where there is none (unknown codes, resources)."""
-    return _NUMPY.get(code)
+    return NUMPY.get(code)
 
 
 def code_of_array(dtype: np.dtype[Any]) -> tuple[int, bool] | None:

@@ -142,8 +142,8 @@ class Reader(Mapping[str, TensorHandle]):
 
     def __getitem__(self, name: str | bytes) -> TensorHandle:
         """The handle of a tensor; reads the index only. Raises TensorNotFoundError."""
-        selection = self._handle.select([names.tensor_bytes(name)])
-        return TensorHandle(self, selection, 0, names.tensor_text(name))
+        place = self._handle.find(names.tensor_bytes(name))
+        return TensorHandle(self, place, 0, names.tensor_text(name))
 
     def __contains__(self, name: object) -> bool:
         if not isinstance(name, (str, bytes)):

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt import _core, dtypes, indexing
-from ckptfmt.compression.fetching import fetch, fetch_strings, is_compressed
+from ckptfmt.compression.fetching import fetch_one, fetch_strings, is_compressed
 from ckptfmt.errors import InvalidError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -68,16 +68,33 @@ class TensorHandle:
             would hold.
     """
 
-    def __init__(self, reader: Reader, selection: _core.Selection, row: int, name: str) -> None:
+    # A plain tensor is known by itself; of any other, a row of a selection tells.
+    _found: _core.Found | None
+    _selected: _core.Selection | None
+
+    def __init__(
+        self, reader: Reader, place: _core.Selection | _core.Found, row: int, name: str
+    ) -> None:
         self._reader = reader
-        self._selection = selection
+        if isinstance(place, _core.Selection):
+            self._found, self._selected = None, place
+        else:
+            self._found, self._selected = place, None
         self._row = row
         self.name = name
 
     # ---- what the index says
 
+    @property
+    def _selection(self) -> _core.Selection:
+        if self._selected is None:
+            self._selected = self._reader._handle.select([self.raw_name])
+        return self._selected
+
     @cached_property
     def _record(self) -> _core.Record:
+        if self._found is not None:
+            return _core.record_of(self._found)
         return self._selection.record(self._row)
 
     @property
@@ -118,6 +135,8 @@ class TensorHandle:
     @cached_property
     def slices(self) -> tuple[StoredSlice, ...]:
         """The stored slices of a partitioned tensor; empty for one stored whole."""
+        if not self.partitioned:
+            return ()
         rank = len(self.shape)
         found = []
         for extents, stored in self._selection.slices(self._row):
@@ -166,7 +185,7 @@ class TensorHandle:
     @property
     def compressed(self) -> bool:
         """True if it is compressed, or one of its slices is."""
-        return is_compressed(self._selection, self._row)
+        return self._found is None and is_compressed(self._selection, self._row)
 
     @property
     def stored_nbytes(self) -> int:
@@ -213,6 +232,13 @@ class TensorHandle:
             UnsupportedError: rank above 64, which numpy cannot hold.
             StorageError, LimitError.
         """
+        if self._found is not None:
+            reader = self._reader
+            mode = reader._verify_mode(verify)
+            array = reader._handle.read_plain(self._found, dtypes.NUMPY, mode)
+            if array is not None:
+                return array
+        # The long way, which also says what is wrong.
         return self.read_box(None, self.shape, verify)
 
     def read_into(self, array: Any, *, verify: str | None = None) -> NDArray[Any]:
@@ -371,13 +397,9 @@ class TensorHandle:
     def _fetch(
         self, box: NDArray[np.int64] | None, array: NDArray[Any], verify: str | None
     ) -> None:
-        request = np.zeros(1, _core.REQUEST)
-        request["row"] = self._row
-        request["box"] = 0 if box is None else _core.address(box)
-        request["destination"] = _core.address(array)
-        request["destination_size"] = array.nbytes
-        mode = self._reader._verify_mode(verify)
-        fetch(self._reader._handle, self._selection, request, mode)
+        handle, mode = self._reader._handle, self._reader._verify_mode(verify)
+        if self._found is None or not handle.read_plain_into(self._found, box, array, mode):
+            fetch_one(handle, self._selection, self._row, box, array, mode)
 
     def check_rank(self) -> None:
         """Refuses a rank that numpy cannot hold."""

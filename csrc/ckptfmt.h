@@ -362,6 +362,24 @@ typedef struct ckptfmt_request {
 CKPTFMT_API ckptfmt_status ckptfmt_reader_read(ckptfmt_reader *reader, const ckptfmt_selection *selection,
 	ckptfmt_request *requests, uint64_t count, int32_t verify, ckptfmt_error *err);
 
+/* One tensor by itself, for those who ask for tensors one by one: no columns, no memory of its own. */
+typedef struct ckptfmt_found {
+	ckptfmt_selection *selection;   /* NULL for a plain tensor; else the tensor as row 0 of it, and all else is zero */
+	uint64_t reader_id;
+	ckptfmt_row row;                /* positions in columns are 0 */
+	int64_t dims[8];
+} ckptfmt_found;
+
+/* The tensor of this name. Plain is one of FIXED storage, at most 8 dimensions and 1 byte to 64 MiB, as many as its
+ * shape asks for, that is stored whole and not compressed, without chunk checksums. Any other comes as a selection,
+ * which is the caller's to free. As ckptfmt_reader_select. */
+CKPTFMT_API ckptfmt_status ckptfmt_reader_find(ckptfmt_reader *reader, const uint8_t *name, uint64_t name_size,
+	ckptfmt_found *out, ckptfmt_error *err);
+/* Reads a plain tensor or a box of it, as ckptfmt_reader_read does. The error does not name the tensor. INVALID: it is
+ * not plain, or was found by another reader. */
+CKPTFMT_API ckptfmt_status ckptfmt_reader_read_found(ckptfmt_reader *reader, const ckptfmt_found *found,
+	const int64_t *box, uint8_t *destination, uint64_t destination_size, int32_t verify, ckptfmt_error *err);
+
 typedef struct ckptfmt_bytes {
 	const uint8_t *data;
 	uint64_t size;

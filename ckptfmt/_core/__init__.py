@@ -51,7 +51,15 @@ from ckptfmt._core.packing import (
     combine,
     sources_dense,
 )
-from ckptfmt._core.reading import Glob, ReaderHandle, Record, Selection, index_count
+from ckptfmt._core.reading import (
+    Found,
+    Glob,
+    ReaderHandle,
+    Record,
+    Selection,
+    index_count,
+    record_of,
+)
 from ckptfmt._core.verifying import Finding, VerifierHandle
 from ckptfmt._core.writing import WriterHandle, merge
 
@@ -79,6 +87,7 @@ __all__ = [
     "WHOLE",
     "DtypeInfo",
     "Finding",
+    "Found",
     "Glob",
     "Memory",
     "PackInfo",
@@ -105,6 +114,7 @@ __all__ = [
     "numbers_at",
     "parse_spec",
     "path_bytes",
+    "record_of",
     "sources_dense",
     "text",
     "version",

@@ -13,6 +13,17 @@ from ckptfmt._ckptfmt import ffi
 from ckptfmt._core.border import check, new_error, path_bytes
 from ckptfmt._core.library import limits_of
 
+# The process that runs this; asking the system each time would cost as much as a small read.
+_process = os.getpid()
+
+
+def _note_fork() -> None:
+    global _process  # noqa: PLW0603 (there is one process)
+    _process = os.getpid()
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
 
 class _Closed:
     """Stands for a closed handle. Not None: cffi on PyPy would pass that on as NULL."""
@@ -24,13 +35,12 @@ CLOSED = _Closed()
 class _Handle:
     """A C object that can be closed, in the process that made it."""
 
-    __slots__ = ("__weakref__", "_lock", "_name", "_owned", "_pid", "_pointer")
+    __slots__ = ("__weakref__", "_name", "_pid", "_pointer")
 
     def __init__(self, pointer: Any, name: str) -> None:
-        self._owned = self._pointer = pointer
+        self._pointer = pointer
         self._name = name
         self._pid = os.getpid()
-        self._lock: Any = threading.Lock()
 
     @property
     def closed(self) -> bool:
@@ -57,45 +67,43 @@ class _Handle:
 
 class SharedHandle(_Handle):
     """Used by many threads at once. `with handle as pointer:` marks a call; the last one out frees
-    a closed handle."""
+    a closed handle.
 
-    __slots__ = ("_calls",)
+    A reference to the pointer is what marks a call: taking one needs no lock, so that nothing can
+    be left locked by a signal or a fork, and the last one that goes frees the object. So nobody
+    keeps one in a variable while an error is raised: its traceback would hold the object.
+    """
 
-    def __init__(self, pointer: Any, name: str) -> None:
-        super().__init__(pointer, name)
-        self._lock = threading.RLock()  # a signal handler may use what its thread is just using
-        self._calls = 0
+    __slots__ = ()
 
-    def __enter__(self) -> Any:
-        self._refuse_after_fork()
-        with self._lock:
+    def use(self) -> Any:
+        """The pointer, for the call in whose arguments this stands."""
+        pointer = self._pointer
+        if pointer is CLOSED or self._pid != _process:
+            self._refuse_after_fork()
             pointer = self._usable()
-            self._calls += 1
         return pointer
 
+    def __enter__(self) -> Any:
+        return self.use()
+
     def __exit__(self, *_exc: object) -> None:
-        with self._lock:
-            self._calls -= 1
-            last = self._pointer is CLOSED and not self._calls
-        if last:
-            ffi.release(self._owned)
+        """The variable of the `with` statement is what goes."""
 
     def close(self) -> None:
         """Closes, at once or when the last call under way returns. Harmless when closed already."""
-        if self.foreign:
-            self._pointer = CLOSED
-            return
-        with self._lock:
-            idle = self._pointer is not CLOSED and not self._calls
-            self._pointer = CLOSED
-        if idle:
-            ffi.release(self._owned)
+        self._pointer = CLOSED
 
 
 class ExclusiveHandle(_Handle):
     """Used by one thread at a time: calls, and closing, wait for each other."""
 
-    __slots__ = ()
+    __slots__ = ("_lock", "_owned")
+
+    def __init__(self, pointer: Any, name: str) -> None:
+        super().__init__(pointer, name)
+        self._owned = pointer
+        self._lock = threading.Lock()
 
     def __enter__(self) -> Any:
         self._refuse_after_fork()
@@ -125,6 +133,7 @@ def call(handle: Any, function: Callable[..., int], *arguments: Any) -> None:
     error = new_error()
     with handle as pointer:
         status = function(pointer, *arguments, error)
+    del pointer, arguments  # the traceback of an error would hold what closing is to free
     check(status, error, handle.path)
 
 

@@ -9,7 +9,7 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NewType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from ckptfmt._core.library import fields_of
 
 # Rows whose names are made at a time.
 NAMES_PIECE = 4096
+OK = lib.CKPTFMT_OK
 
 
 class Stored(NamedTuple):
@@ -47,6 +48,21 @@ class Record(NamedTuple):
     stored: Stored
 
 
+# A plain tensor by itself, a `ckptfmt_found`: opaque beyond this package.
+Found = NewType("Found", object)
+
+# What every small tensor needs: looking them up takes longer than using them.
+_find, _read_found = lib.ckptfmt_reader_find, lib.ckptfmt_reader_read_found
+_NULL = ffi.NULL
+_FOUND = ffi.typeof("ckptfmt_found *")
+_REQUEST = ffi.typeof("ckptfmt_request *")
+_SELECTIONS = ffi.typeof("ckptfmt_selection **")
+_COLUMNS = ffi.typeof("ckptfmt_columns *")
+_BYTES = ffi.typeof("uint8_t[]")
+_SIZES = ffi.typeof("uint64_t[]")
+_NUMBERS = ffi.typeof("int64_t[]")
+
+
 def _stored(raw: Any) -> Stored:
     return Stored(
         raw.shard,
@@ -60,6 +76,16 @@ def _stored(raw: Any) -> Stored:
     )
 
 
+def record_of(found: Any) -> Record:
+    """What the index says of a plain tensor."""
+    return _record(found.row, found.dims)
+
+
+def _record(raw: Any, dims: Any) -> Record:
+    shape = tuple(ffi.unpack(dims, raw.rank)) if raw.rank else ()
+    return Record(raw.dtype, shape, raw.element_count, raw.slice_count, _stored(raw.stored))
+
+
 class Selection:
     """Tensors picked from an index, one by one or as columns. It needs no open reader.
 
@@ -69,16 +95,13 @@ class Selection:
     def __init__(self, pointer: Any) -> None:
         # Plain memory: freeing it in a forked child is harmless, so it needs no pid.
         self.pointer = ffi.gc(pointer, lib.ckptfmt_selection_free)
-        self._columns = ffi.new("ckptfmt_columns *")
+        self._columns = ffi.new(_COLUMNS)
         lib.ckptfmt_selection_columns(pointer, self._columns)
 
     def record(self, row: int) -> Record:
         """One tensor."""
         raw = self._columns.rows[row]
-        dims = ffi.unpack(self._columns.dims + raw.dims_first, raw.rank) if raw.rank else ()
-        return Record(
-            raw.dtype, tuple(dims), raw.element_count, raw.slice_count, _stored(raw.stored)
-        )
+        return _record(raw, self._columns.dims + raw.dims_first if raw.rank else ffi.NULL)
 
     def slices(self, row: int) -> list[tuple[list[int], Stored]]:
         """The stored slices of one tensor: extents (starts, then lengths), and where they lie."""
@@ -184,12 +207,6 @@ class Selection:
             found.append(tuple(dims))
         return found
 
-    def name(self, row: int) -> str:
-        """The name of one tensor, as in `names`."""
-        raw = self._columns.rows[row]
-        named = ffi.buffer(self._columns.names + raw.name_offset, raw.name_size)[:]
-        return str(named, "utf-8", "surrogateescape")
-
     def shapes(self) -> list[tuple[int, ...]]:
         """The shapes of all tensors."""
         kinds, firsts = self.kinds
@@ -242,7 +259,7 @@ def _ascii_of(bracket: str) -> list[int]:
 
 def _corner(box: NDArray[np.int64] | None) -> Any:
     """Starts, then lengths; NULL for all."""
-    return ffi.NULL if box is None else ffi.from_buffer("int64_t[]", box)
+    return ffi.NULL if box is None else ffi.from_buffer(_NUMBERS, box)
 
 
 def _run(run: NDArray[Any]) -> Any:
@@ -273,8 +290,7 @@ class ReaderHandle(SharedHandle):
     def header(self) -> dict[str, int]:
         """The fields of `ckptfmt_header`."""
         header = ffi.new("ckptfmt_header *")
-        with self as reader:
-            lib.ckptfmt_reader_header(reader, header)
+        lib.ckptfmt_reader_header(self.use(), header)
         return fields_of(header)
 
     def list_all(self) -> Selection:
@@ -292,12 +308,21 @@ class ReaderHandle(SharedHandle):
 
     def select(self, names: Sequence[bytes]) -> Selection:
         """The named tensors, in this order."""
-        out = ffi.new("ckptfmt_selection **")
-        joined = ffi.from_buffer("uint8_t[]", b"".join(names))
+        out = ffi.new(_SELECTIONS)
+        joined = ffi.from_buffer(_BYTES, b"".join(names))
         sizes = np.fromiter(map(len, names), np.uint64, len(names))
-        counts = ffi.from_buffer("uint64_t[]", sizes)
+        counts = ffi.from_buffer(_SIZES, sizes)
         call(self, lib.ckptfmt_reader_select, joined, counts, len(names), out)
         return Selection(out[0])
+
+    def find(self, name: bytes) -> Found | Selection:
+        """The tensor of this name: by itself if it is plain, else as the only row of a
+        selection."""
+        found = ffi.new(_FOUND)
+        if _find(self.use(), name, len(name), found, _NULL) != OK:
+            return self.select([name])  # which tells what is wrong
+        listed = found.selection
+        return Selection(listed) if listed else found
 
     def contains(self, name: bytes) -> bool:
         """True if there is a tensor of this name."""
@@ -310,6 +335,40 @@ class ReaderHandle(SharedHandle):
         raw = ffi.from_buffer("uint8_t[]", requests, require_writable=True)
         array = ffi.cast("ckptfmt_request *", raw)
         call(self, lib.ckptfmt_reader_read, selection.pointer, array, len(requests), verify)
+
+    def read_plain(self, found: Any, dtypes: Mapping[int, Any], verify: int) -> NDArray[Any] | None:
+        """A plain tensor as a new array, of the dtype that its code stands for. None if that fails:
+        reading it as part of a selection tells why."""
+        row = found.row
+        array = np.empty(ffi.unpack(found.dims, row.rank), dtypes[row.dtype])
+        to = ffi.from_buffer(_BYTES, array)
+        status = _read_found(self.use(), found, _NULL, to, array.nbytes, verify, _NULL)
+        return array if status == OK else None
+
+    def read_plain_into(
+        self, found: Any, box: NDArray[np.int64] | None, array: NDArray[Any], verify: int
+    ) -> bool:
+        """Reads a plain tensor, or a box of it, into a C-contiguous array; False as above."""
+        to, corner = ffi.from_buffer(_BYTES, array), _corner(box)
+        status = _read_found(self.use(), found, corner, to, array.nbytes, verify, _NULL)
+        return bool(status == OK)
+
+    def read_one(
+        self,
+        selection: Selection,
+        row: int,
+        box: NDArray[np.int64] | None,
+        array: NDArray[Any],
+        verify: int,
+    ) -> bool:
+        """Reads one tensor, or a box of it, into a C-contiguous array, but for what is compressed;
+        False if some is."""
+        to, corner = ffi.from_buffer(_BYTES, array), _corner(box)
+        request = ffi.new(_REQUEST)
+        request.row, request.box, request.compressed = row, corner, 1
+        request.destination, request.destination_size = to, array.nbytes
+        call(self, lib.ckptfmt_reader_read, selection.pointer, request, 1, verify)
+        return not request.compressed
 
     def compare(
         self, selection: Selection, sources: NDArray[Any], rows: NDArray[np.uint64]

@@ -72,8 +72,8 @@ class WriterHandle(ExclusiveHandle):
         kept = np.zeros(len(rows), np.bool_)
         answers = ffi.from_buffer("uint8_t[]", kept, require_writable=True)
         numbers, pointer = ffi.from_buffer("uint64_t[]", rows), selection.pointer
-        with reader as other:
-            call(self, lib.ckptfmt_writer_keep, other, pointer, numbers, len(rows), answers)
+        keep = lib.ckptfmt_writer_keep
+        call(self, keep, reader.use(), pointer, numbers, len(rows), answers)
         return kept
 
     def commit(self) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ckptfmt import _core, dtypes
 from ckptfmt.errors import CkptfmtError, LimitError
 
-__all__ = ["check_values", "fetch", "fetch_strings", "is_compressed"]
+__all__ = ["check_values", "fetch", "fetch_one", "fetch_strings", "is_compressed"]
 
 
 def is_compressed(selection: _core.Selection, row: int) -> bool:
@@ -33,6 +33,25 @@ def fetch(
         from ckptfmt.compression import decoding  # noqa: PLC0415 (most checkpoints need none)
 
         decoding.finish(handle, selection, requests[left], verify)
+
+
+def fetch_one(
+    handle: _core.ReaderHandle,
+    selection: _core.Selection,
+    row: int,
+    box: NDArray[np.int64] | None,
+    array: NDArray[Any],
+    verify: int,
+) -> None:
+    """Reads one tensor, or a box of it, into a C-contiguous array."""
+    if handle.read_one(selection, row, box, array, verify):
+        return
+    request = np.zeros(1, _core.REQUEST)
+    request["row"] = row
+    request["box"] = 0 if box is None else _core.address(box)
+    request["destination"] = _core.address(array)
+    request["destination_size"] = array.nbytes
+    fetch(handle, selection, request, verify)
 
 
 def fetch_strings(

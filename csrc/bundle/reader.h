@@ -117,6 +117,11 @@ static inline void cf_error_entry(ckptfmt_error *err, const ckptfmt_row *row)
 
 /* ---- building a selection (selection.c) ---- */
 
+/* What an entry says by itself: no positions in columns, and `stored` zero. */
+ckptfmt_row cf_row_of(const cf_entry *entry, const int64_t *dims);
+/* Where an entry says that its bytes lie, as if they were stored plainly. */
+void cf_stored_place(const cf_entry *entry, ckptfmt_stored *out);
+
 /* An empty one, to be used with this reader; NULL: no memory. */
 ckptfmt_selection *cf_selection_new(const ckptfmt_reader *reader);
 

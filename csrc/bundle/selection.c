@@ -65,13 +65,18 @@ static void set_compressed(ckptfmt_selection *selection, const ckptfmt_limits *l
 		out->flags |= CKPTFMT_STORED_EXPANDS;
 }
 
-static void set_stored(ckptfmt_selection *selection, const ckptfmt_limits *limits, const cf_entry *entry,
-	ckptfmt_stored *out)
+void cf_stored_place(const cf_entry *entry, ckptfmt_stored *out)
 {
 	out->offset = (uint64_t)entry->offset;
 	out->size = out->raw_size = (uint64_t)entry->size;
 	out->shard = entry->shard;
 	out->crc32c = out->raw_crc32c = ckptfmt_crc32c_unmask(entry->masked_crc);
+}
+
+static void set_stored(ckptfmt_selection *selection, const ckptfmt_limits *limits, const cf_entry *entry,
+	ckptfmt_stored *out)
+{
+	cf_stored_place(entry, out);
 	/* What cannot be read is noted here and refused there: the other tensors, and the listing, are none the worse. */
 	if (entry->feature_flags & ~CF_FEATURE_COMPRESSED) {
 		out->flags |= CKPTFMT_STORED_FEATURES;
@@ -125,20 +130,26 @@ static int64_t element_count(int32_t rank, const int64_t *dims)
 	return count;
 }
 
-static ckptfmt_status add_row(ckptfmt_selection *selection, const ckptfmt_limits *limits, const cf_entry *entry,
-	const int64_t *dims, cf_bytes_view name, ckptfmt_error *err)
+ckptfmt_row cf_row_of(const cf_entry *entry, const int64_t *dims)
 {
 	ckptfmt_row row;
 	memset(&row, 0, sizeof row);
-	row.name_offset = selection->names.size;
-	row.name_size = (uint32_t)name.size;
-	row.dims_first = selection->dims.size / sizeof(int64_t);
-	row.slices_first = selection->slices.size / sizeof(ckptfmt_slice_row);
 	row.slice_count = (uint32_t)entry->slice_count;
 	row.dtype = entry->dtype;
 	row.rank = entry->rank;
 	row.element_count = element_count(entry->rank, dims);
 	row.entry_offset = cf_plain_offset(entry->origin);
+	return row;
+}
+
+static ckptfmt_status add_row(ckptfmt_selection *selection, const ckptfmt_limits *limits, const cf_entry *entry,
+	const int64_t *dims, cf_bytes_view name, ckptfmt_error *err)
+{
+	ckptfmt_row row = cf_row_of(entry, dims);
+	row.name_offset = selection->names.size;
+	row.name_size = (uint32_t)name.size;
+	row.dims_first = selection->dims.size / sizeof(int64_t);
+	row.slices_first = selection->slices.size / sizeof(ckptfmt_slice_row);
 	cf_put_bytes(&selection->names, name.data, name.size);
 	cf_put_u8(&selection->names, 0);
 	cf_put_bytes(&selection->dims, dims, (uint64_t)entry->rank * sizeof(int64_t));

@@ -1,0 +1,145 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tensors found one by one: which are plain, and that a plain one is read as one of a selection is. */
+#include "scratch.h"
+
+static const float values[] = {1, 2, 3, 4, 5, 6};
+
+static ckptfmt_source source_of(const char *name, int32_t dtype, int32_t rank, const int64_t *dims, const void *data)
+{
+	ckptfmt_source source;
+	memset(&source, 0, sizeof source);
+	source.name = (const uint8_t *)name;
+	source.name_size = strlen(name);
+	source.data = data;
+	source.dtype = dtype;
+	source.rank = rank;
+	source.dims = dims;
+	return source;
+}
+
+static ckptfmt_reader *saved(const ckptfmt_source *sources, uint64_t count, const ckptfmt_write_options *options)
+{
+	ckptfmt_error err;
+	ckptfmt_writer *writer;
+	ckptfmt_reader *reader = NULL;
+	CHECK_OK(ckptfmt_writer_open(path_of("ck"), options, &writer, &err), err);
+	CHECK_OK(ckptfmt_writer_add(writer, sources, count, &err), err);
+	CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
+	CHECK_OK(ckptfmt_reader_open(path_of("ck"), NULL, &reader, &err), err);
+	return reader;
+}
+
+static ckptfmt_status find(ckptfmt_reader *reader, const char *name, ckptfmt_found *out, ckptfmt_error *err)
+{
+	return ckptfmt_reader_find(reader, (const uint8_t *)name, strlen(name), out, err);
+}
+
+static void test_plain(void)
+{
+	const int64_t dims[2] = {2, 3}, box[4] = {1, 0, 1, 2}, outside[4] = {1, 0, 2, 2};
+	ckptfmt_source source = source_of("w", CKPTFMT_FLOAT, 2, dims, values);
+	ckptfmt_reader *reader = saved(&source, 1, NULL), *other;
+	ckptfmt_error err;
+	ckptfmt_found found;
+	float got[6] = {0};
+	CHECK_OK(find(reader, "w", &found, &err), err);
+	CHECK(found.selection == NULL);
+	CHECK_EQ(found.row.dtype, CKPTFMT_FLOAT);
+	CHECK_EQ(found.row.rank, 2);
+	CHECK_EQ(found.row.element_count, 6);
+	CHECK_EQ(found.row.slice_count, 0);
+	CHECK_EQ(found.row.stored.size, sizeof values);
+	CHECK_EQ(found.row.stored.raw_size, sizeof values);
+	CHECK_EQ(found.row.stored.crc32c, ckptfmt_crc32c(0, (const uint8_t *)values, sizeof values));
+	CHECK_EQ(found.dims[0], 2);
+	CHECK_EQ(found.dims[1], 3);
+	CHECK_OK(ckptfmt_reader_read_found(reader, &found, NULL, (uint8_t *)got, sizeof got, CKPTFMT_VERIFY_AUTO, &err),
+		err);
+	CHECK(memcmp(got, values, sizeof got) == 0);
+	CHECK_OK(ckptfmt_reader_read_found(reader, &found, box, (uint8_t *)got, 8, CKPTFMT_VERIFY_AUTO, &err), err);
+	CHECK(got[0] == 4 && got[1] == 5 && got[2] == 3);
+	/* What the caller asks for wrongly. */
+	CHECK_FAILS(ckptfmt_reader_read_found(reader, &found, NULL, (uint8_t *)got, 8, CKPTFMT_VERIFY_AUTO, &err), err,
+		CKPTFMT_FAIL_ARGUMENT, "the destination has 8 bytes, the value 24");
+	CHECK_FAILS(ckptfmt_reader_read_found(reader, &found, outside, (uint8_t *)got, 16, CKPTFMT_VERIFY_AUTO, &err),
+		err, CKPTFMT_FAIL_ARGUMENT, "");
+	CHECK_FAILS(ckptfmt_reader_read_found(reader, &found, NULL, (uint8_t *)got, sizeof got, 9, &err), err,
+		CKPTFMT_FAIL_ARGUMENT, "");
+	CHECK_OK(ckptfmt_reader_open(path_of("ck"), NULL, &other, &err), err);
+	CHECK_FAILS(ckptfmt_reader_read_found(other, &found, NULL, (uint8_t *)got, sizeof got, CKPTFMT_VERIFY_AUTO,
+		&err), err, CKPTFMT_FAIL_ARGUMENT, "the selection was made by another reader");
+	ckptfmt_reader_close(other);
+	ckptfmt_reader_close(reader);
+	shell("rm -rf '%s'/*");
+}
+
+/* Strings, chunk checksums, no bytes, many dimensions: each comes as the only row of a selection. */
+static void test_not_plain(void)
+{
+	static float large[4096];
+	const int64_t one = 1, none = 0, count = 4096, many[9] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
+	const ckptfmt_bytes text = {(const uint8_t *)"abc", 3};
+	const char *const names[] = {"chunks", "empty", "nine", "text"};
+	ckptfmt_write_options options = {64, 4096, CKPTFMT_DURABILITY_RENAME};
+	ckptfmt_source sources[5] = {
+		source_of("chunks", CKPTFMT_FLOAT, 1, &count, large),
+		source_of("eight", CKPTFMT_FLOAT, 8, many, values),
+		source_of("empty", CKPTFMT_FLOAT, 1, &none, values),
+		source_of("nine", CKPTFMT_FLOAT, 9, many, values),
+		source_of("text", CKPTFMT_STRING, 1, &one, &text),
+	};
+	ckptfmt_error err;
+	ckptfmt_found found;
+	ckptfmt_reader *reader;
+	float got = 0;
+	reader = saved(sources, 5, &options);
+	for (int i = 0; i < 4; i++) {
+		ckptfmt_columns columns;
+		CHECK_OK(find(reader, names[i], &found, &err), err);
+		CHECK(found.selection != NULL);
+		ckptfmt_selection_columns(found.selection, &columns);
+		CHECK_EQ(columns.row_count, 1);
+		CHECK_EQ(columns.names_size, strlen(names[i]));
+		CHECK_FAILS(ckptfmt_reader_read_found(reader, &found, NULL, (uint8_t *)&got, 4, CKPTFMT_VERIFY_AUTO,
+			&err), err, CKPTFMT_FAIL_ARGUMENT, "the tensor is not plain");
+		ckptfmt_selection_free(found.selection);
+	}
+	CHECK_OK(find(reader, "eight", &found, &err), err);
+	CHECK(found.selection == NULL);
+	CHECK_OK(ckptfmt_reader_read_found(reader, &found, NULL, (uint8_t *)&got, 4, CKPTFMT_VERIFY_AUTO, &err), err);
+	CHECK(got == 1);
+	ckptfmt_reader_close(reader);
+	shell("rm -rf '%s'/*");
+}
+
+static void test_what_fails(void)
+{
+	const int64_t count = 6;
+	ckptfmt_source source = source_of("w", CKPTFMT_FLOAT, 1, &count, values);
+	ckptfmt_reader *reader = saved(&source, 1, NULL);
+	ckptfmt_error err;
+	ckptfmt_found found;
+	float got[6];
+	memset(&found, 1, sizeof found);
+	CHECK_FAILS(find(reader, "x", &found, &err), err, CKPTFMT_FAIL_TENSOR_NOT_FOUND, "there is no such tensor");
+	CHECK(found.selection == NULL);
+	CHECK_FAILS(find(reader, "", &found, &err), err, CKPTFMT_FAIL_TENSOR_NOT_FOUND, "there is no such tensor");
+	CHECK_OK(find(reader, "w", &found, &err), err);
+	CHECK_EQ(truncate(path_of("ck.data-00000-of-00001"), 23), 0);
+	CHECK_FAILS(ckptfmt_reader_read_found(reader, &found, NULL, (uint8_t *)got, sizeof got, CKPTFMT_VERIFY_AUTO,
+		&err), err, CKPTFMT_FAIL_TRUNCATED, "DAT-2");
+	CHECK_EQ(err.tensor_size, 0);
+	ckptfmt_reader_close(reader);
+	shell("rm -rf '%s'/*");
+}
+
+int main(void)
+{
+	if (!make_directory())
+		return 2;
+	test_plain();
+	test_not_plain();
+	test_what_fails();
+	rmdir(directory);
+	return test_finish("find");
+}

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors asked for one by one: the short way says and reads what the long way does, and what goes
+wrong is told as there."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.arrays import CODES, assert_same, random_array, random_key
+from support.process import Spent, open_files
+
+import ckptfmt
+from ckptfmt import TensorHandle, _core
+
+TOLD = (
+    *("name", "raw_name", "shape", "dtype_code", "dtype", "dtype_name", "ndim", "size", "nbytes"),
+    *("slices", "partitioned", "shard", "offset", "crc32c", "chunk_size", "compressed"),
+    *("stored_nbytes", "partial_reads_verified"),
+)
+
+
+def told(handle: TensorHandle) -> dict[str, Any]:
+    """All that a handle says of its tensor."""
+    return {name: getattr(handle, name) for name in TOLD}
+
+
+def is_plain(handle: TensorHandle) -> bool:
+    """Whether it goes the short way."""
+    return handle._found is not None
+
+
+@pytest.mark.parametrize("options", [{"level": "v2"}, {}, {"compression": "zstd"}])
+def test_found_and_listed_are_the_same(tmp_path: Path, seed: int, options: dict[str, Any]) -> None:
+    chance = random.Random(seed)
+    shapes = [(), (3,), (2, 3), (0, 4), (1,) * 8, (2,) * 9, (30, 20)]
+    tensors = {
+        f"{code}/{number}": random_array(chance, code, shape)
+        for code, (number, shape) in itertools.product(CODES, enumerate(shapes))
+    }
+    tensors["long"] = np.arange(300_000, dtype=np.uint8).reshape(3, -1)
+    ckptfmt.save(tmp_path / "ck", tensors, durability="none", **options)
+    plain = 0
+    with ckptfmt.open(tmp_path / "ck") as reader:
+        for listed in reader.values():
+            name = listed.name
+            found = reader[name]
+            plain += is_plain(found)
+            assert not is_plain(listed)
+            assert told(found) == told(listed)
+            for handle in (found, listed):
+                assert_same(handle.read(), tensors[name])
+                assert_same(handle.read(verify="full"), tensors[name])
+                into = np.empty(handle.shape, handle.dtype)
+                assert handle.read_into(into) is into
+                assert_same(into, tensors[name])
+            for _ in range(3):
+                key = random_key(chance, found.shape)
+                assert_same(found[key], tensors[name][key])
+    # All numbers but those of no elements, of nine dimensions, and with chunk checksums.
+    assert plain == (len(CODES) - 1) * 5 + (options == {"level": "v2"})
+
+
+def test_map_of_a_plain_tensor(tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "ck", {"x": np.arange(6.0).reshape(2, 3)})
+    with ckptfmt.open(tmp_path / "ck") as reader:
+        assert is_plain(reader["x"])
+        mapped = reader["x"].map()
+    assert mapped.tolist() == [[0, 1, 2], [3, 4, 5]] and mapped.shape == (2, 3)
+
+
+def test_a_read_is_one_system_call(tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "ck", {f"t{i}": np.full(256, i, np.float32) for i in range(100)})
+    with ckptfmt.open(tmp_path / "ck") as reader:
+        reader["t0"].read()
+        with Spent() as spent:
+            for i in range(100):
+                assert reader[f"t{i}"].read()[255] == i
+        assert (spent.reads, spent.bytes_read, spent.opens) == (100, 100 * 1024, 0)
+
+
+def test_damage_is_told_in_full(tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "ck", {"a": np.arange(8.0), "b": np.arange(8.0)})
+    data = tmp_path / "ck.data-00000-of-00001"
+    with ckptfmt.open(tmp_path / "ck") as reader:
+        handle, place = reader["b"], int(reader["b"].offset or 0)
+        with open(data, "r+b") as stream:
+            stream.seek(place + 9)
+            stream.write(b"\xff")
+        assert is_plain(handle)
+        into = np.empty(8)
+        for read in (handle.read, lambda: handle.read_into(into), lambda: handle[1:3]):
+            with pytest.raises(ckptfmt.CorruptError, match="DAT-6") as caught:
+                read()
+            assert (caught.value.tensor, caught.value.offset) == ("b", place)
+            assert caught.value.path == str(data)
+        assert np.array_equal(handle.read(verify="off")[2:], np.arange(2.0, 8.0))
+        assert np.array_equal(reader["a"].read(), np.arange(8.0))
+        with pytest.raises(ckptfmt.InvalidError, match="verify"):
+            handle.read(verify="some")
+
+
+def test_a_limit_holds(tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "ck", {"x": np.arange(8.0)})
+    with ckptfmt.open(tmp_path / "ck", limits={"tensor_bytes_max": 63}) as reader:
+        with pytest.raises(ckptfmt.LimitError, match="a value of 64 bytes") as caught:
+            reader["x"].read()
+        assert caught.value.tensor == "x"
+
+
+def test_missing(tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "ck", {"x": np.arange(8.0)})
+    with ckptfmt.open(tmp_path / "ck") as reader:
+        for name in ("y", "", b"\xff"):
+            with pytest.raises(ckptfmt.TensorNotFoundError, match="no such tensor"):
+                reader[name]
+
+
+# ---- closing -------------------------------------------------------------------------------------
+
+
+def test_closing_frees_at_once(tmp_path: Path) -> None:
+    """Whatever handles, arrays and errors are still about."""
+    ckptfmt.save(tmp_path / "ck", {"x": np.arange(8.0), "s": np.array([b"a"], object)})
+    gc.disable()
+    try:
+        before = open_files()
+        reader = ckptfmt.open(tmp_path / "ck")
+        kept: list[Any] = [reader["x"], reader["s"], reader["x"].read(), list(reader)]
+        number: Any = 3
+        wrongs = (lambda: reader["y"], reader["s"].map, lambda: reader[number])
+        for wrong in wrongs:
+            with pytest.raises((KeyError, ckptfmt.InvalidError)) as caught:
+                wrong()
+            kept.append(caught.value)
+        assert open_files() > before
+        reader.close()
+        assert open_files() == before
+        told(kept[0])
+        for use in (kept[0].read, lambda: kept[0][1:2], kept[1].read, lambda: reader["x"]):
+            with pytest.raises(ckptfmt.InvalidError, match="checkpoint is closed"):
+                use()
+        assert len(kept) == 7
+    finally:
+        gc.enable()
+
+
+def test_the_last_call_frees_what_was_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read that is under way when the reader is closed ends well, and its files close with it."""
+    ckptfmt.save(tmp_path / "ck", {"x": np.arange(8.0)})
+    before, reader = open_files(), ckptfmt.open(tmp_path / "ck")
+    handle, inside, closed = reader["x"], threading.Event(), threading.Event()
+    read = _core.reading._read_found
+
+    def slow(pointer: Any, *rest: Any) -> Any:
+        inside.set()
+        assert closed.wait(60)
+        return read(pointer, *rest)
+
+    monkeypatch.setattr(_core.reading, "_read_found", slow)
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(handle.read)
+        assert inside.wait(60)
+        reader.close()
+        assert open_files() > before
+        closed.set()
+        assert reading.result(60).tolist() == list(range(8))
+    assert open_files() == before
+
+
+def test_many_threads_read_small_tensors(tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "ck", {f"t{i}": np.full(256, i, np.float32) for i in range(64)})
+    with ckptfmt.open(tmp_path / "ck") as reader, ThreadPoolExecutor(4) as pool:
+
+        def work(first: int) -> bool:
+            order = [(first + 7 * i) % 64 for i in range(500)]
+            return all((reader[f"t{i}"].read() == i).all() for i in order)
+
+        assert all(pool.map(work, range(8)))
