@@ -1,74 +1,84 @@
 # SPDX-License-Identifier: Apache-2.0
 """ckptfmt: read and write TensorFlow V2 checkpoints, and a better checkpoint format, without any
-framework."""
+framework.
 
-from ckptfmt import tf
-from ckptfmt._core import version as _version
-from ckptfmt.checkpoint_state import CheckpointState
-from ckptfmt.convert import convert
-from ckptfmt.distributed.coordinator import Coordinator, SingleProcess
-from ckptfmt.distributed.directory import DirectoryCoordinator
-from ckptfmt.dtypes import DtypeInfo
-from ckptfmt.errors import (
-    BusyError,
-    CheckpointNotFoundError,
-    CkptfmtError,
-    CkptfmtWarning,
-    CorruptError,
-    DurabilityUnknownError,
-    GenerationGoneError,
-    InvalidError,
-    LimitError,
-    MatchError,
-    MergeConflictError,
-    ShardMissingError,
-    StorageError,
-    TensorNotFoundError,
-    UnsupportedError,
-)
-from ckptfmt.incremental import CompactionLimits
-from ckptfmt.lifecycle.checkpoint import Checkpoint
-from ckptfmt.lifecycle.latest import checkpoints_iterator, latest_checkpoint
-from ckptfmt.lifecycle.manager import CheckpointManager, Rejected, Restored
-from ckptfmt.lifecycle.retention import KeepBest
-from ckptfmt.lifecycle.state import (
-    checkpoint_exists,
-    get_checkpoint_mtimes,
-    get_checkpoint_state,
-    remove_checkpoint,
-    update_checkpoint_state,
-)
-from ckptfmt.lifecycle.trackable import Trackable
-from ckptfmt.lifecycle.training_state import TrainingState
-from ckptfmt.lifecycle.tree_nodes import TreeNode
-from ckptfmt.lifecycle.trees import load_tree, save_tree
-from ckptfmt.line import SaveFuture
-from ckptfmt.load import load, restore_v2
-from ckptfmt.matching import MatchReport, load_into
-from ckptfmt.merge import merge, merge_v2_checkpoints
-from ckptfmt.names import sharded_filename
-from ckptfmt.reader import Header, Reader, open  # noqa: A004 (as gzip.open)
-from ckptfmt.saving.background import save_async
-from ckptfmt.saving.mesh import Layout, Mesh
-from ckptfmt.saving.options import CheckpointOptions
-from ckptfmt.saving.parallel import ParallelVariable, independent_buffers
-from ckptfmt.saving.policies import (
-    BalancedPolicy,
-    MaxShardSizePolicy,
-    ShardByDevicePolicy,
-    ShardByTaskPolicy,
-)
-from ckptfmt.saving.registration import register_checkpoint_saver
-from ckptfmt.saving.saver import Saver
-from ckptfmt.saving.sharded import sharded_restore, sharded_save, sharded_save_async
-from ckptfmt.saving.sharding import ShardableTensor, ShardingCallback, validate_shards
-from ckptfmt.saving.specs import DSaveSpec, SaveableObject, SaveSpec
-from ckptfmt.slices import SaveSliceInfo, SliceSpec, parse_spec
-from ckptfmt.tensor import StoredSlice, TensorHandle
-from ckptfmt.verify import Finding, Report, verify
-from ckptfmt.writer import Writer, save, save_v2
+Importing this loads next to nothing; a name is loaded, with what it needs, when it is first used.
+"""
 
-__version__ = _version()
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ckptfmt import tf
+    from ckptfmt.checkpoint_state import CheckpointState
+    from ckptfmt.convert import convert
+    from ckptfmt.distributed.coordinator import Coordinator, SingleProcess
+    from ckptfmt.distributed.directory import DirectoryCoordinator
+    from ckptfmt.dtypes import DtypeInfo
+    from ckptfmt.errors import (
+        BusyError,
+        CheckpointNotFoundError,
+        CkptfmtError,
+        CkptfmtWarning,
+        CorruptError,
+        DurabilityUnknownError,
+        GenerationGoneError,
+        InvalidError,
+        LimitError,
+        MatchError,
+        MergeConflictError,
+        ShardMissingError,
+        StorageError,
+        TensorNotFoundError,
+        UnsupportedError,
+    )
+    from ckptfmt.incremental import CompactionLimits
+    from ckptfmt.lifecycle.checkpoint import Checkpoint
+    from ckptfmt.lifecycle.latest import checkpoints_iterator, latest_checkpoint
+    from ckptfmt.lifecycle.manager import CheckpointManager, Rejected, Restored
+    from ckptfmt.lifecycle.retention import KeepBest
+    from ckptfmt.lifecycle.state import (
+        checkpoint_exists,
+        get_checkpoint_mtimes,
+        get_checkpoint_state,
+        remove_checkpoint,
+        update_checkpoint_state,
+    )
+    from ckptfmt.lifecycle.trackable import Trackable
+    from ckptfmt.lifecycle.training_state import TrainingState
+    from ckptfmt.lifecycle.tree_nodes import TreeNode
+    from ckptfmt.lifecycle.trees import load_tree, save_tree
+    from ckptfmt.line import SaveFuture
+    from ckptfmt.load import load, restore_v2
+    from ckptfmt.matching import MatchReport, load_into
+    from ckptfmt.merge import merge, merge_v2_checkpoints
+    from ckptfmt.names import sharded_filename
+    from ckptfmt.reader import Header, Reader, open  # noqa: A004 (as gzip.open)
+    from ckptfmt.saving.background import save_async
+    from ckptfmt.saving.mesh import Layout, Mesh
+    from ckptfmt.saving.options import CheckpointOptions
+    from ckptfmt.saving.parallel import ParallelVariable, independent_buffers
+    from ckptfmt.saving.policies import (
+        BalancedPolicy,
+        MaxShardSizePolicy,
+        ShardByDevicePolicy,
+        ShardByTaskPolicy,
+    )
+    from ckptfmt.saving.registration import register_checkpoint_saver
+    from ckptfmt.saving.saver import Saver
+    from ckptfmt.saving.sharded import sharded_restore, sharded_save, sharded_save_async
+    from ckptfmt.saving.sharding import ShardableTensor, ShardingCallback, validate_shards
+    from ckptfmt.saving.specs import DSaveSpec, SaveableObject, SaveSpec
+    from ckptfmt.slices import SaveSliceInfo, SliceSpec, parse_spec
+    from ckptfmt.tensor import StoredSlice, TensorHandle
+    from ckptfmt.verify import Finding, Report, verify
+    from ckptfmt.writer import Writer, save, save_v2
+
+    __version__: str
 
 __all__ = [
     "BalancedPolicy",
@@ -155,3 +165,96 @@ __all__ = [
     "validate_shards",
     "verify",
 ]
+
+# Where each name lives.
+_HOMES = {
+    name: module
+    for module, names in {
+        "checkpoint_state": "CheckpointState",
+        "convert": "convert",
+        "distributed.coordinator": "Coordinator SingleProcess",
+        "distributed.directory": "DirectoryCoordinator",
+        "dtypes": "DtypeInfo",
+        "errors": (
+            "BusyError CheckpointNotFoundError CkptfmtError CkptfmtWarning CorruptError "
+            "DurabilityUnknownError GenerationGoneError InvalidError LimitError MatchError "
+            "MergeConflictError ShardMissingError StorageError TensorNotFoundError "
+            "UnsupportedError"
+        ),
+        "incremental": "CompactionLimits",
+        "lifecycle.checkpoint": "Checkpoint",
+        "lifecycle.latest": "checkpoints_iterator latest_checkpoint",
+        "lifecycle.manager": "CheckpointManager Rejected Restored",
+        "lifecycle.retention": "KeepBest",
+        "lifecycle.state": (
+            "checkpoint_exists get_checkpoint_mtimes get_checkpoint_state "
+            "remove_checkpoint update_checkpoint_state"
+        ),
+        "lifecycle.trackable": "Trackable",
+        "lifecycle.training_state": "TrainingState",
+        "lifecycle.tree_nodes": "TreeNode",
+        "lifecycle.trees": "load_tree save_tree",
+        "line": "SaveFuture",
+        "load": "load restore_v2",
+        "matching": "MatchReport load_into",
+        "merge": "merge merge_v2_checkpoints",
+        "names": "sharded_filename",
+        "reader": "Header Reader open",
+        "saving.background": "save_async",
+        "saving.mesh": "Layout Mesh",
+        "saving.options": "CheckpointOptions",
+        "saving.parallel": "ParallelVariable independent_buffers",
+        "saving.policies": (
+            "BalancedPolicy MaxShardSizePolicy ShardByDevicePolicy ShardByTaskPolicy"
+        ),
+        "saving.registration": "register_checkpoint_saver",
+        "saving.saver": "Saver",
+        "saving.sharded": "sharded_restore sharded_save sharded_save_async",
+        "saving.sharding": "ShardableTensor ShardingCallback validate_shards",
+        "saving.specs": "DSaveSpec SaveableObject SaveSpec",
+        "slices": "SaveSliceInfo SliceSpec parse_spec",
+        "tensor": "StoredSlice TensorHandle",
+        "verify": "Finding Report verify",
+        "writer": "Writer save save_v2",
+    }.items()
+    for name in names.split()
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        value: Any = importlib.import_module("ckptfmt._core").version()
+    elif name in _HOMES:
+        value = getattr(importlib.import_module(f"ckptfmt.{_HOMES[name]}"), name)
+    else:
+        value = _submodule(name)
+    globals()[name] = value
+    return value
+
+
+def _submodule(name: str) -> ModuleType:
+    whole = f"{__name__}.{name}"
+    try:
+        if not name.startswith("_"):
+            return importlib.import_module(whole)
+    except ModuleNotFoundError as error:
+        if error.name != whole:
+            raise
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})
+
+
+class _Package(ModuleType):
+    """Some functions have the name of the module that they live in. Importing that module sets the
+    name to it; here it is the function, whoever imports what first."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, ModuleType) and _HOMES.get(name) == name:
+            value = getattr(value, name)
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-import hashlib
 import itertools
 import json
 import os
@@ -339,6 +338,8 @@ class Reader(Mapping[str, TensorHandle]):
         and bytes. All numbers are little-endian. Every byte is verified on the way; memory is that
         of the largest tensor.
         """
+        import hashlib  # noqa: PLC0415 (it loads a library of a megabyte)
+
         total = hashlib.sha256(b"ckptfmt digest 1\n")
         listing = self._listing()
         for row, name in enumerate(listing.names):

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ckptfmt import dtypes, names
-from ckptfmt.errors import CkptfmtWarning, InvalidError
+from ckptfmt.errors import CkptfmtWarning, InvalidError, TensorNotFoundError
 from ckptfmt.lifecycle.latest import check_waiting, iterate
 from ckptfmt.lifecycle.state import (
     checkpoint_exists,
@@ -60,9 +60,13 @@ class CheckpointReader:
         Raises:
             TensorNotFoundError: there is none of this name.
         """
-        if tensor_str not in self._reader:
-            raise missing(tensor_str, self._reader.prefix)
-        return dtypes.plain_quantized(self._reader[tensor_str].read())[()]
+        try:
+            handle = self._reader[tensor_str]
+        except (TensorNotFoundError, InvalidError):  # not text, or text that no name can be
+            if tensor_str in self._reader:
+                raise
+            raise missing(tensor_str, self._reader.prefix) from None
+        return dtypes.plain_quantized(handle.read())[()]
 
     def has_tensor(self, tensor_str: str | bytes) -> bool:
         """True if there is a tensor of this name."""

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What importing the package loads, and that its names are the same whatever is imported first."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ckptfmt
+
+# Functions that have the name of the module they live in.
+TWICE = ("convert", "load", "merge", "verify")
+
+
+def run(code: str) -> str:
+    """What a fresh process prints that runs this."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def loaded_by(code: str) -> set[str]:
+    """The modules that this loads in a fresh process."""
+    return set(
+        run(f"import sys; before = set(sys.modules)\n{code}\nprint(*set(sys.modules) - before)")
+        .strip()
+        .split()
+    )
+
+
+# ---- what is loaded ------------------------------------------------------------------------------
+
+
+def test_importing_loads_next_to_nothing() -> None:
+    loaded = loaded_by("import ckptfmt")
+    assert {name for name in loaded if name.startswith("ckptfmt")} == {"ckptfmt"}
+    heavy = "numpy ml_dtypes inspect logging hashlib socket dataclasses json threading tempfile"
+    assert not loaded & {*heavy.split(), "concurrent.futures", "_cffi_backend"}
+
+
+def test_reading_a_tensor_loads_what_reads(tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "ck", {"x": np.arange(5)})
+    prefix = str(tmp_path / "ck")
+    loaded = loaded_by(
+        f"import numpy, ckptfmt\nassert ckptfmt.open({prefix!r})['x'].read()[4] == 4"
+    )
+    ours = {name for name in loaded if name.startswith("ckptfmt.")}
+    assert "ckptfmt.tensor" in ours
+    parts = ("lifecycle", "saving", "distributed", "writer", "line", "load", "tf", "verify")
+    assert not [name for name in ours if name.split(".")[1] in parts]
+    assert not loaded & {"hashlib", "logging", "socket", "tempfile", "zstandard", "atexit"}
+    assert not loaded & {"concurrent.futures", "compression.zstd", "shutil", "random", "selectors"}
+
+
+# ---- names ---------------------------------------------------------------------------------------
+
+
+def test_every_name_is_there() -> None:
+    assert ckptfmt.__all__ == sorted(set(ckptfmt.__all__))
+    assert set(ckptfmt.__all__) <= set(dir(ckptfmt))
+    found: dict[str, Any] = {}
+    exec("from ckptfmt import *", found)
+    for name in ckptfmt.__all__:
+        assert found[name] is getattr(ckptfmt, name)
+    assert isinstance(ckptfmt.__version__, str) and "__version__" in dir(ckptfmt)
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    """The imports that only they read, the table that only Python reads, and `__all__`."""
+    tree = ast.parse(Path(ckptfmt.__file__).read_text(encoding="utf-8"))
+    seen = {
+        alias.asname or alias.name: node.module
+        for block in tree.body
+        if isinstance(block, ast.If)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen.pop("tf") == "ckptfmt"
+    assert seen == {name: f"ckptfmt.{home}" for name, home in ckptfmt._HOMES.items()}
+    assert {*seen, "tf"} == set(ckptfmt.__all__)
+    for name, home in seen.items():
+        assert home is not None
+        assert getattr(ckptfmt, name) is getattr(importlib.import_module(home), name)
+
+
+def test_what_is_not_there() -> None:
+    nothing = "nothing"
+    for name in (nothing, "_nothing", "__path_", "__wrapped__"):
+        assert not hasattr(ckptfmt, name)
+    with pytest.raises(AttributeError, match=r"^module 'ckptfmt' has no attribute 'nothing'$"):
+        getattr(ckptfmt, nothing)
+    with pytest.raises(ImportError, match="cannot import name 'nothing' from 'ckptfmt'"):
+        exec("from ckptfmt import nothing")
+
+
+def test_modules_are_attributes() -> None:
+    code = "import ckptfmt; print(ckptfmt.errors.__name__, ckptfmt.lifecycle.__name__)"
+    assert run(code) == "ckptfmt.errors ckptfmt.lifecycle"
+
+
+@pytest.mark.parametrize("name", TWICE)
+@pytest.mark.parametrize(
+    "first",
+    [
+        "import ckptfmt.{0}",
+        "from ckptfmt.{0} import {0}",
+        "from ckptfmt import {0}",
+        "import importlib; importlib.import_module('ckptfmt.{0}')",
+        "import ckptfmt; ckptfmt.{0}",
+        "from ckptfmt import *",
+        "import ckptfmt.lifecycle.manager, ckptfmt.cli",
+    ],
+)
+def test_a_function_of_the_name_of_its_module(name: str, first: str) -> None:
+    code = (
+        f"{first.format(name)}\nimport ckptfmt, importlib, sys\n"
+        f"module = importlib.import_module('ckptfmt.{name}')\n"
+        f"from ckptfmt import {name} as imported\n"
+        f"print(type(module).__name__, ckptfmt.{name} is module.{name}, "
+        f"imported is module.{name}, callable(ckptfmt.{name}))"
+    )
+    assert run(code) == "module True True True"
+
+
+def test_one_of_these_can_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    def other() -> None:
+        """Stands for it."""
+
+    for name in TWICE:
+        with monkeypatch.context() as patch:
+            patch.setattr(ckptfmt, name, other)
+            assert getattr(ckptfmt, name) is other
+        assert getattr(ckptfmt, name) is not other
+
+
+def test_names_pickle() -> None:
+    for name in ckptfmt.__all__:
+        value = getattr(ckptfmt, name)
+        if callable(value):
+            assert pickle.loads(pickle.dumps(value)) is value
+    code = (
+        "import pickle, sys; data = bytes.fromhex(sys.stdin.readline())"
+        "; print(pickle.loads(data).__name__)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input=pickle.dumps(ckptfmt.Reader).hex() + "\n",
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert done.stdout == "Reader\n"
+
+
+def test_many_threads_ask_at_once() -> None:
+    code = (
+        "from concurrent.futures import ThreadPoolExecutor\n"
+        "import threading, ckptfmt\n"
+        "begun = threading.Barrier(8)\n"
+        "def ask(number):\n"
+        "    begun.wait()\n"
+        "    names = ckptfmt.__all__[number:] + ckptfmt.__all__[:number]\n"
+        "    return [(name, getattr(ckptfmt, name)) for name in names]\n"
+        "with ThreadPoolExecutor(8) as pool:\n"
+        "    found = list(pool.map(ask, range(0, 80, 10)))\n"
+        "print(all(dict(one) == dict(found[0]) for one in found))"
+    )
+    assert run(code) == "True"
