@@ -39,7 +39,8 @@ ALL_CFLAGS := -std=c11 -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 $(WARNINGS) -fvisibi
 	$(MODE_FLAGS) $(CFLAGS)
 ALL_LDFLAGS := -pthread $(filter -fsanitize=%,$(MODE_FLAGS)) $(link_$(MODE)) $(LDFLAGS)
 
-LIB_SRC := $(sort $(wildcard csrc/*/*.c))
+# csrc/python/ is part of the Python extension alone.
+LIB_SRC := $(filter-out csrc/python/%,$(sort $(wildcard csrc/*/*.c)))
 TEST_SRC := $(sort $(wildcard tests/c/test_*.c))
 MEASURE_SRC := $(sort $(wildcard tests/c/measure_*.c))
 SUPPORT_SRC := $(filter-out $(TEST_SRC),$(sort $(wildcard tests/c/*.c)))
@@ -210,7 +211,8 @@ $(PY): | needs-python
 	$(Q)$(PYTHON) -m venv $(VENV)
 
 # Installs when what is asked for has changed, and only rebuilds the extension when the sources have.
-$(VENV)/.built: pyproject.toml setup.py build_ffi.py $(wildcard csrc/*.h csrc/*/*.h) $(LIB_SRC) | $(PY)
+$(VENV)/.built: pyproject.toml setup.py build_ffi.py $(wildcard csrc/*.h csrc/*/*.h) $(LIB_SRC) \
+		$(wildcard csrc/python/*.c) | $(PY)
 	$(call say,py,ckptfmt with its extension)
 	$(Q)$(if $(filter pyproject.toml setup.py,$?),\
 		$(PY) -m pip install --quiet 'setuptools>=68' wheel && $(PY) -m pip install --quiet -e '.[test$(,)cli]',\

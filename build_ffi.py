@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds `ckptfmt._ckptfmt`, the cffi module: all of csrc/ plus one generated file.
 
-The declarations come from csrc/ckptfmt.h itself, from the lines between its two cffi markers. A
-copy kept by hand would drift: cffi converts a size_t that was declared uint32_t without a word. The
-version comes from pyproject.toml.
+The declarations come from csrc/ckptfmt.h and csrc/python/arrays.h themselves, from the lines
+between their two cffi markers. A copy kept by hand would drift: cffi converts a size_t that was
+declared uint32_t without a word. The version comes from pyproject.toml.
 """
 
 import re
@@ -14,14 +14,15 @@ from cffi import FFI
 
 HERE = Path(__file__).resolve().parent
 HEADER = HERE / "csrc" / "ckptfmt.h"
+OWN_HEADER = HERE / "csrc" / "python" / "arrays.h"
 
 
-def declarations() -> str:
-    """The public declarations, as cffi parses them."""
-    text = HEADER.read_text(encoding="utf-8")
+def declarations(header: Path = HEADER) -> str:
+    """The declarations of a header, as cffi parses them."""
+    text = header.read_text(encoding="utf-8")
     begin, end = "/* cffi: begin */", "/* cffi: end */"
     if text.count(begin) != 1 or text.count(end) != 1:
-        raise SystemExit(f"{HEADER}: expected exactly one '{begin}' and one '{end}'")
+        raise SystemExit(f"{header}: expected exactly one '{begin}' and one '{end}'")
     region = text[text.index(begin) + len(begin) : text.index(end)]
     return re.sub(r"\bCKPTFMT_API\b", "", region)
 
@@ -38,10 +39,10 @@ def relative(paths: list[Path]) -> list[str]:
 
 
 ffi = FFI()
-ffi.cdef(declarations())
+ffi.cdef(declarations() + declarations(OWN_HEADER))
 ffi.set_source(
     "ckptfmt._ckptfmt",
-    '#include "ckptfmt.h"',
+    '#include "ckptfmt.h"\n#include "python/arrays.h"',
     sources=relative(list((HERE / "csrc").glob("*/*.c"))),
     depends=relative(
         [*(HERE / "csrc").glob("*.h"), *(HERE / "csrc").glob("*/*.h"), HERE / "pyproject.toml"]

@@ -35,8 +35,15 @@ _flat = itertools.chain.from_iterable
 class Columns(Protocol):
     """Tensors and slices as the writer takes them: Sources, or copies of these."""
 
-    names: list[bytes]
-    sizes: list[int]
+    @property
+    def names(self) -> list[bytes]:
+        """One each."""
+        ...
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of data, without what the format adds to strings."""
+        ...
 
     def table(self, first: int = 0, last: int | None = None) -> tuple[NDArray[Any], list[Any]]:
         """Some of them as an array of SOURCE, and what must outlive the call that takes it."""
@@ -44,19 +51,64 @@ class Columns(Protocol):
 
 
 class Sources:
-    """Tensors and slices to write, collected in columns, because there may be a million of them."""
+    """Tensors and slices to write, collected in columns, because there may be a million of them.
+
+    Attributes:
+        arrays: one each; of strings only their shape counts.
+        swapped: rows in the other byte order.
+        elements: what rows of strings hold.
+        slices: rows that are slices.
+    """
 
     def __init__(self) -> None:
-        self.names: list[bytes] = []
-        self.arrays: list[NDArray[Any]] = []  # of strings only their shape counts
-        self.codes: list[int] = []
-        self.sizes: list[int] = []  # bytes of data, without what the format adds to strings
+        self.arrays: list[NDArray[Any]] = []
         self.swapped: set[int] = set()
         self.elements: dict[int, list[bytes]] = {}
         self.slices: dict[int, Slice] = {}
+        # Rows that came as plain arrays, many at once, with the first of each run. The lists get
+        # those once they are asked for; what they lack is always of runs.
+        self._runs: list[tuple[int, _core.PlainArrays]] = []
+        self._listed = 0  # runs that the lists have all of
+        self._names: list[bytes] = []
+        self._codes: list[int] = []
+        self._sizes: list[int] = []
 
     def __len__(self) -> int:
-        return len(self.names)
+        return len(self.arrays)
+
+    @property
+    def names(self) -> list[bytes]:
+        """One each."""
+        self._list_runs()
+        return self._names
+
+    @property
+    def codes(self) -> list[int]:
+        """That of the dtype of each."""
+        self._list_runs()
+        return self._codes
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of data, without what the format adds to strings."""
+        self._list_runs()
+        return self._sizes
+
+    def size_column(self) -> NDArray[np.int64]:
+        """As `sizes`."""
+        if len(self._runs) == 1 and len(self._runs[0][1]) == len(self):
+            return self._runs[0][1].sizes[: len(self)]
+        return np.array(self.sizes, np.int64)
+
+    def _list_runs(self) -> None:
+        """Makes the lists as long as all rows."""
+        for first, run in self._runs[self._listed :]:
+            start = len(self._names) - first
+            if start < len(run):
+                self._names += run.names()[start:]
+                self._codes += run.table["dtype"][start : len(run)].tolist()
+                self._sizes += run.sizes[start : len(run)].tolist()
+        self._listed = max(len(self._runs) - 1, 0)  # the last one may get longer
 
     def add(self, name: bytes, data: Any, dtype: Any = None, part: Slice | None = None) -> None:
         """Takes in a tensor, or the slice `part` of one; numeric numpy arrays are never copied.
@@ -93,33 +145,46 @@ class Sources:
             self.swapped.add(len(self))
         self._append(name, data, code, data.nbytes, part)
 
-    def extend(self, names: Iterable[bytes], values: Sequence[Any]) -> None:
-        """As `add` of each name and value; many plain arrays at once."""
-        if set(map(type, values)) == {np.ndarray}:
-            codes = list(map(dtypes.CODES.get, map(_DTYPE, values)))
-            if None not in codes:
-                self.names += names
-                self.arrays += values
-                self.codes += codes  # type: ignore[arg-type]
-                self.sizes += map(_NBYTES, values)
-                return
-        for name, value in zip(names, values, strict=True):
-            self.add(name, value)
+    def extend(self, given: list[Any], values: list[Any], more: int = 0) -> None:
+        """As `add` of each name and value; many plain arrays at once.
+
+        Args:
+            given: the names, bytes or str that is all ASCII.
+            values: as many.
+            more: how many are likely to follow.
+        """
+        run = self._run_for(len(values), more)
+        done = run.take(given, values)
+        self.arrays += values[:done]
+        for name, value in zip(given[done:], values[done:], strict=True):
+            self.add(names.tensor_bytes(name), value)
+
+    def _run_for(self, count: int, more: int) -> _core.PlainArrays:
+        """The last run, if it ends with the last row and has room for so many, or a new one."""
+        if self._runs:
+            first, run = self._runs[-1]
+            if first + len(run) == len(self) and len(run) + count <= len(run.table):
+                return run
+            more = 0  # other kinds are among them: runs are short
+        run = _core.PlainArrays(count + more, dtypes.CODES)
+        self._runs.append((len(self), run))
+        return run
 
     def _append(
         self, name: bytes, array: NDArray[Any], code: int, size: int, part: Slice | None
     ) -> None:
         if part is not None:
             self.slices[len(self)] = part
-        self.names.append(name)
+        self._list_runs()
+        self._names.append(name)
+        self._codes.append(code)
+        self._sizes.append(size)
         self.arrays.append(array)
-        self.codes.append(code)
-        self.sizes.append(size)
 
     def table(self, first: int = 0, last: int | None = None) -> tuple[NDArray[Any], list[Any]]:
         """Some of them as an array of SOURCE, and what must outlive the call that takes it."""
-        table, lent, owners = self.described(first, last)
-        return table, lent + owners
+        table, *owners = self.described(first, last)
+        return table, owners
 
     def described(
         self, first: int = 0, last: int | None = None
@@ -127,6 +192,35 @@ class Sources:
         """As `table`, with what must outlive the call in two parts: what keeps the data of the
         arrays, but for strings, and the columns that all else is in."""
         last = len(self) if last is None else last
+        tables, owners, at = list[NDArray[Any]](), list[Any](), first
+        for start, run in self._runs:
+            begin, end = max(start, at), min(start + len(run), last)
+            if begin >= end:
+                continue
+            if at < begin:
+                tables.append(self._described_now(at, begin, owners))
+            tables.append(run.table[begin - start : end - start])
+            owners.append(run)
+            at = end
+        if at < last or not tables:
+            tables.append(self._described_now(at, last, owners))
+        table = tables[0] if len(tables) == 1 else np.concatenate(tables)
+        lent = self.arrays[first:last] if self.elements or last - first < len(self) else self.arrays
+        for row in self.elements:
+            if first <= row < last:
+                lent[row - first] = _NOTHING
+        slices = {row - first: s for row, s in self.slices.items() if first <= row < last}
+        if slices:
+            table = table.copy()
+        for row, slice_ in slices.items():
+            box = _numbers(slice_)
+            owners.append(box)
+            table["slice"][row] = _core.address(box)
+        return table, lent, owners
+
+    def _described_now(self, first: int, last: int, owners: list[Any]) -> NDArray[Any]:
+        """Rows that came one by one, without their slices; `owners` gets what must outlive the
+        table, but for the arrays."""
         count = last - first
         table = np.zeros(count, SOURCE)
         raw_names, arrays = self.names[first:last], self.arrays[first:last]
@@ -137,40 +231,29 @@ class Sources:
         table["dtype"] = np.fromiter(self.codes[first:last], np.int32, count)
 
         elements = {row - first: self.elements[row] for row in self.elements if first <= row < last}
-        lent = arrays.copy() if elements else arrays
         for row in elements:
-            lent[row] = _NOTHING
-        ranks, dense = table["rank"], np.empty(count, np.bool_)
-        data, shapes = table["data"], list[NDArray[np.int64]]()
-        for start in range(0, count, BATCH):
-            part = slice(start, start + BATCH)
-            some = arrays[part]
-            ranks[part] = np.fromiter(map(_RANK, some), np.int32, len(some))
-            shapes.append(np.fromiter(_flat(map(_SHAPE, some)), np.int64))
-            is_dense = list(map(_DENSE, lent[part]))
-            dense[part] = is_dense
-            # What lends the addresses is dropped at once: the arrays keep what they are of.
-            data[part] = _core.addresses(lent[part], is_dense)[0]
-        dims = np.concatenate([*shapes, np.zeros(1, np.int64)])  # never empty: it has an address
+            arrays[row] = _NOTHING
+        shapes = list(map(_SHAPE, self.arrays[first:last]))
+        ranks = table["rank"] = np.fromiter(map(len, shapes), np.int32, count)
+        dims = _numbers(shapes)
         table["dims"] = _starts(ranks) * np.uint64(8) + np.uint64(_core.address(dims))
-        owners: list[Any] = [blob, dims]
+        dense = list(map(_DENSE, arrays))
+        data = table["data"]
+        # What lends the addresses is dropped at once: the arrays keep what they are of.
+        data[:] = _core.addresses(arrays, dense)[0]
+        owners += [blob, dims]
         for row, bytes_list in elements.items():
             pointers, joined = _pointers(bytes_list)
             owners += [pointers, joined]
             data[row] = _core.address(pointers)
-        for row in np.flatnonzero(~dense).tolist():
-            strides = _numbers([lent[row].strides])
+        for row in (row for row, is_dense in enumerate(dense) if not is_dense):
+            strides = _numbers([arrays[row].strides])
             owners.append(strides)
             table["strides"][row] = _core.address(strides)
         for row in self.swapped:
             if first <= row < last:
                 table["swapped"][row - first] = 1
-        for row, slice_ in self.slices.items():
-            if first <= row < last:
-                box = _numbers(slice_)
-                owners.append(box)
-                table["slice"][row - first] = _core.address(box)
-        return table, lent, owners
+        return table
 
 
 def batches(sizes: NDArray[np.int64], limit: int) -> list[slice]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import json
 import math
 import operator
@@ -36,6 +36,7 @@ Path = str | bytes | os.PathLike[Any]
 BATCH_BYTES = 256 << 20
 WATCHED_BATCH_BYTES = 32 << 20
 _RESERVED = names.RESERVED.encode()
+_NAME, _ARRAY = operator.itemgetter(0), operator.itemgetter(1)
 # More than a reader need take of metadata (EXT-7).
 _DEPTH_MAX, _NUMBER_MAX = 100, 10**4300
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -152,7 +153,11 @@ class Writer:
         """Appends some of the sources; `tell` is called with the bytes of data that are done."""
         handle = self._open_handle()
         table, owners = sources.table(first, last)
-        self._add_table(handle, table, sources.names[first:last], sources.sizes[first:last], tell)
+        if self._compression is None and tell is None:
+            handle.add(table)
+        else:
+            part = slice(first, last)
+            self._add_table(handle, table, sources.names[part], sources.sizes[part], tell)
         del owners
 
     def _add_table(
@@ -292,27 +297,55 @@ def collect(
     tensors: Mapping[str, Any] | Mapping[bytes, Any] | Iterable[tuple[str | bytes, Any]],
 ) -> Sources:
     """Named arrays as the writer takes them, all checked."""
+    sources, names_differ = Sources(), False
     if type(tensors) is dict:
-        given, arrays = list(tensors), list(tensors.values())
+        texts_only = _take_in(sources, iter(tensors), iter(tensors.values()), len(tensors))
+        names_differ = texts_only and "" not in tensors
     else:
         items = list(tensors.items() if isinstance(tensors, Mapping) else _pairs(tensors))
-        given, arrays = [name for name, _ in items], [array for _, array in items]
-    sources = Sources()
-    for start in range(0, len(given), BATCH):
-        part = slice(start, start + BATCH)
-        sources.extend(_user_names(given[part]), arrays[part])
-    _check_names(sources.names)
+        _take_in(sources, map(_NAME, items), map(_ARRAY, items), len(items))
+    if not names_differ:
+        _check_names(sources.names)
     return sources
 
 
-def _user_names(given: list[str | bytes]) -> Iterable[bytes]:
-    """As `user_name` of each, which names that need a closer look get one by one."""
-    if set(map(type, given)) == {str}:
-        with contextlib.suppress(UnicodeEncodeError):
-            found = list(map(str.encode, given))  # type: ignore[arg-type]
-            if _RESERVED not in b"\0".join(found):
-                return found
-    return map(user_name, given)
+def _take_in(
+    sources: Sources, given: Iterator[str | bytes], arrays: Iterator[Any], count: int
+) -> bool:
+    """Adds so many arrays; True if all names are texts, of which different ones stay different."""
+    texts_only = True
+    for start in range(0, count, BATCH):
+        some, values = list(itertools.islice(given, BATCH)), list(itertools.islice(arrays, BATCH))
+        found = _plain_names(some)
+        texts_only = texts_only and found is not None
+        if found is None:
+            try:
+                found = list(map(user_name, some))
+            except InvalidError:
+                # An array before that name may be wrong, too.
+                for name, value in zip(some, values, strict=True):
+                    sources.add(user_name(name), value)
+                raise
+        sources.extend(found, values, count - start - len(some))
+    return texts_only
+
+
+def _plain_names(given: list[Any]) -> list[Any] | None:
+    """As `user_name` of each, or the names themselves where all are ASCII; None for what needs a
+    closer look."""
+    try:
+        joined = "".join(given)
+    except TypeError:
+        return None
+    # At worst it is made of the end of one and the start of the next.
+    if names.RESERVED in joined:
+        return None
+    if joined.isascii():
+        return given
+    try:
+        return list(map(str.encode, given))
+    except UnicodeEncodeError:
+        return None
 
 
 def _pairs(tensors: Iterable[tuple[str | bytes, Any]]) -> Iterator[tuple[str | bytes, Any]]:
@@ -380,13 +413,17 @@ def write_sources(
     **options: Any,
 ) -> None:
     limits = incremental.check_limits(compaction)
-    sizes = np.array(sources.sizes, np.int64)
-    meter = Meter(progress, sum(sources.sizes))
+    if isinstance(sources, Sources):
+        sizes = sources.size_column()
+    else:
+        sizes = np.array(sources.sizes, np.int64)
+    meter = Meter(progress, int(sizes.sum()))
     most = BATCH_BYTES if progress is None else WATCHED_BATCH_BYTES
     if base is None:
         with Writer(prefix, **options) as writer:
             for batch in batches(sizes, most):
-                writer._add(sources, batch.start, batch.stop, meter.add)
+                tell = None if progress is None else meter.add
+                writer._add(sources, batch.start, batch.stop, tell)
         return
     level = options.get("level", "v2+")
     asked = options.get("compression")

@@ -21,7 +21,7 @@ SKIPPED = {".git", "build", "dist", "corpus", "golden", "vectors", "__pycache__"
 TEXT = {".c", ".h", ".py", ".pyi", ".sh", ".md", ".toml", ".in", ".txt", ""}
 
 # A folder of csrc and what it may include besides itself.
-LAYERS = ["base", "codec", "io", "bundle"]
+LAYERS = ["base", "codec", "io", "bundle", "python"]
 
 # Lines that a file may have. Those listed may shrink and must not grow.
 FILE_LINES_MAX = 700
@@ -236,7 +236,7 @@ def test_every_module_has_a_test() -> None:
     modules = {
         f"{path.parent.name}/{path.stem}": path.stem
         for path in c_files()
-        if path.suffix == ".c" and path.parent.name in LAYERS
+        if path.suffix == ".c" and path.parent.name in LAYERS[:-1]  # the last one Python tests
     }
     found = [
         f"csrc/{module}.c has no test: write tests/c/test_{stem}.c, or name the test that covers "

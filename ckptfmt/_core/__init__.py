@@ -38,7 +38,15 @@ from ckptfmt._core.border import (
     text,
     version,
 )
-from ckptfmt._core.columns import BYTES, REQUEST, SOURCE, address, addresses, numbers_at
+from ckptfmt._core.columns import (
+    BYTES,
+    REQUEST,
+    SOURCE,
+    PlainArrays,
+    address,
+    addresses,
+    numbers_at,
+)
 from ckptfmt._core.library import DtypeInfo, counters, crc32c, dtype_table, parse_spec
 from ckptfmt._core.memory import Memory, copy_size
 from ckptfmt._core.packing import (
@@ -92,6 +100,7 @@ __all__ = [
     "Memory",
     "PackInfo",
     "Packer",
+    "PlainArrays",
     "ReaderHandle",
     "Record",
     "Selection",

@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt._ckptfmt import ffi
+from ckptfmt._ckptfmt import ffi, lib
+from ckptfmt._core.border import NUMPY_RANK_MAX
 
 _SCALARS = {
     "int32_t": np.dtype(np.int32),
@@ -17,6 +19,9 @@ _SCALARS = {
     "int64_t": np.dtype(np.int64),
     "uint64_t": np.dtype(np.uint64),
 }
+
+# Dims and strides of an array of the most dimensions that numpy has; of many arrays at once.
+_NUMBERS_EACH, _NUMBERS_MAX = 2 * NUMPY_RANK_MAX, 1 << 16
 
 
 def _column_dtype(ctype: Any) -> Any:
@@ -69,6 +74,77 @@ def addresses(
     for row in [row for row, d in enumerate(dense) if not d]:
         column[row] = address(arrays[row])
     return column, owners
+
+
+class PlainArrays:
+    """Plain numpy arrays, of exactly that type, described as they come: each is looked at once.
+
+    Args:
+        count: how many there may be.
+        codes: the code of each dtype that is stored as it lies in memory, a dict.
+
+    Attributes:
+        table: an array of SOURCE, of which the first len(self) say something.
+        sizes: their bytes of data.
+
+    What `table` points to this object keeps alive, but for the data: that is the arrays' own.
+    """
+
+    def __init__(self, count: int, codes: Mapping[np.dtype[Any], int]) -> None:
+        self.table, self.sizes = np.empty(count, SOURCE), np.empty(count, np.int64)
+        self._count = 0
+        self._codes, self._owners = codes, list[Any]()
+        self._names, self._ends = list[bytes](), list[int]()  # joined names and the row they end at
+        self._taker = ffi.new("cf_arrays_taker *", {"array_type": id(np.ndarray)})
+        self._taker.codes = id(codes)
+        self._sources = ffi.cast("ckptfmt_source *", ffi.from_buffer("uint8_t[]", self.table))
+        self._sizes = ffi.from_buffer("int64_t[]", self.sizes)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def take(self, given: list[Any], arrays: list[Any]) -> int:
+        """Describes arrays up to the first that is not plain.
+
+        Args:
+            given: a name each, bytes or str that is all ASCII.
+
+        Returns:
+            how many are described.
+        """
+        taker, first, done = self._taker, self._count, 0
+        assert len(arrays) <= len(self.table) - first
+        texts = bool(given) and isinstance(given[0], str)
+        joined = "".join(given).encode() if texts else b"".join(given)
+        taker.name = ffi.from_buffer("uint8_t[]", joined)
+        self._names.append(joined)
+        while done < len(arrays):
+            if taker.numbers_left < _NUMBERS_EACH:
+                self._make_room()
+            sources, sizes = self._sources + first + done, self._sizes + first + done
+            some = lib.cf_arrays_describe(taker, id(given), id(arrays), done, sources, sizes)
+            done += some
+            if not some:
+                break
+        self._count += done
+        self._ends.append(self._count)
+        return done
+
+    def names(self) -> list[bytes]:
+        """The names of all that are described."""
+        found, first = list[bytes](), 0
+        for joined, end in zip(self._names, self._ends, strict=True):
+            ends = list(itertools.accumulate(self.table["name_size"][first:end].tolist()))
+            found += [joined[a:b] for a, b in zip([0, *ends], ends, strict=False)]
+            first = end
+        return found
+
+    def _make_room(self) -> None:
+        """Room for the dims and strides of those that are still to come, or some of them."""
+        left = len(self.table) - self._count
+        numbers = ffi.new("int64_t[]", min(4 * left, _NUMBERS_MAX) + _NUMBERS_EACH)
+        self._owners.append(numbers)
+        self._taker.numbers, self._taker.numbers_left = numbers, len(numbers)
 
 
 def numbers_at(place: int, count: int) -> NDArray[np.int64]:

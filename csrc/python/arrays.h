@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * For the Python binding alone, and built into nothing else: numpy arrays as sources, any number in one call. Python
+ * objects come as the numbers that id() gives of them; the caller keeps them alive, and takes the interpreter's lock
+ * off as around every call (it is taken again in here).
+ */
+#ifndef CKPTFMT_PYTHON_ARRAYS_H
+#define CKPTFMT_PYTHON_ARRAYS_H
+
+#include "ckptfmt.h"
+
+/* cffi: begin */
+
+/* Who describes arrays, one list after the other. */
+typedef struct cf_arrays_taker {
+	uint64_t array_type;        /* numpy.ndarray */
+	uint64_t codes;             /* a dict: the code of a dtype, for each that is stored as it lies in memory */
+	const uint8_t *name;        /* where the bytes of the next name are; moves on */
+	int64_t *numbers;           /* room for what sources point to: their dims and strides; moves on */
+	uint64_t numbers_left;
+} cf_arrays_taker;
+
+/* Describes arrays[first] and those that follow as `sources` and their bytes of data as `sizes`, up to the end of the
+ * list or the first that is not plain: an array of another type, even a derived one, of a dtype that `codes` does not
+ * have, that lends no buffer, or for whose dims and strides there is no room. Gives how many were described.
+ * `names` is a list beside `arrays` of what is named: bytes, or str all of ASCII. What keeps the data of an array alive
+ * is the array. */
+uint64_t cf_arrays_describe(cf_arrays_taker *taker, uint64_t names, uint64_t arrays, uint64_t first,
+	ckptfmt_source *sources, int64_t *sizes);
+
+/* cffi: end */
+
+#endif

@@ -1,0 +1,170 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plain arrays described by the batch: what is taken so, what is not, and what that must not
+change."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from support.files import contents
+
+import ckptfmt
+from ckptfmt import _core, dtypes, writer
+from ckptfmt import arrays as taken
+from ckptfmt._core import PlainArrays
+from ckptfmt.arrays import Sources
+
+
+class Derived(np.ndarray):
+    """Not exactly a numpy array."""
+
+
+class Named(str):
+    """Not exactly a text."""
+
+    __slots__ = ()
+
+
+def of_rank(rank: int) -> np.ndarray[Any, Any]:
+    return np.ones((1,) * (rank - 1) + (3,), np.int16)
+
+
+PLAIN: list[np.ndarray[Any, Any]] = [
+    np.array(7.5),
+    np.arange(12, dtype=np.uint8).reshape(3, 4)[::2, ::-1],
+    np.asfortranarray(np.arange(12.0).reshape(3, 4)),
+    np.zeros((3, 0, 2), np.complex64),
+    np.broadcast_to(np.float32(1), (4, 5)),
+    np.ones(3, ml_dtypes.bfloat16),
+    np.frombuffer(b"read only bytes."),
+    of_rank(_core.NUMPY_RANK_MAX),
+    of_rank(_core.NUMPY_RANK_MAX)[..., ::2],
+    np.zeros(2, [("qint8", np.int8)]),
+]
+OTHER: list[Any] = [
+    np.ones(3, ">f4"),
+    np.array(["a", b"b"], object),
+    np.ones(3).view(Derived),
+    np.float32(1),
+    5,
+    memoryview(b"abc"),
+]
+
+
+def one_by_one(given: dict[Any, Any]) -> Sources:
+    sources = Sources()
+    for name, array in given.items():
+        sources.add(writer.user_name(name), array)
+    return sources
+
+
+def saved(path: Path, sources: Sources) -> dict[str, bytes]:
+    writer.write_sources(path / "ck", sources, None, durability="none")
+    return contents(path)
+
+
+@pytest.mark.parametrize("other", [None, *range(len(OTHER))])
+def test_as_described_one_by_one(other: int | None, tmp_path: Path) -> None:
+    """Also where a batch is left at any place, and gone on with after it."""
+    for at in range(len(PLAIN) + 1) if other is not None else [0]:
+        some = PLAIN if other is None else [*PLAIN[:at], OTHER[other], *PLAIN[at:]]
+        given = {f"{n}": array for n, array in enumerate(some)}
+        together, apart = Sources(), one_by_one(given)
+        together.extend(list(given), list(given.values()))
+        together.extend([b"more"], [PLAIN[1]])
+        together.add(b"last", PLAIN[2])
+        apart.add(b"more", PLAIN[1])
+        apart.add(b"last", PLAIN[2])
+        assert (together.names, together.codes, together.sizes) == (
+            apart.names,
+            apart.codes,
+            apart.sizes,
+        )
+        assert together.size_column().tolist() == together.sizes
+        assert all(a is b for a, b in zip(together.arrays[:at], some, strict=False))
+        assert saved(tmp_path / f"a{at}", together) == saved(tmp_path / f"b{at}", apart)
+
+
+def test_how_many_are_plain() -> None:
+    plain = PlainArrays(len(PLAIN), dtypes.CODES)
+    assert plain.take([str(n) for n in range(len(PLAIN))], PLAIN) == len(PLAIN)
+    assert plain.names() == [b"%d" % n for n in range(len(PLAIN))]
+    for other in OTHER:
+        plain = PlainArrays(3, dtypes.CODES)
+        assert plain.take(["a", "b", "c"], [PLAIN[0], other, PLAIN[0]]) == 1
+        assert plain.names() == [b"a"]
+        assert plain.table["data"][0] == PLAIN[0].ctypes.data
+    assert PlainArrays(1, dtypes.CODES).take([Named("a")], [PLAIN[0]]) == 0
+    assert PlainArrays(1, {}).take(["a"], [PLAIN[0]]) == 0
+    assert PlainArrays(0, dtypes.CODES).take([], []) == 0
+
+
+def test_the_table_says_what_numpy_does(seed: int) -> None:
+    """For more dims and strides than there is room for at once."""
+    chance = np.random.default_rng(seed)
+    arrays: list[Any] = []
+    for _ in range(3000):
+        shape = chance.integers(0, 3, chance.integers(0, 40))
+        one = np.broadcast_to(np.int8(1), shape)
+        arrays.append(one if chance.integers(2) else np.ones(min(one.size, 3), np.float16))
+    plain = PlainArrays(len(arrays), dtypes.CODES)
+    assert plain.take([f"{n}" for n in range(len(arrays))], arrays) == len(arrays)
+    for row, array in zip(plain.table, arrays, strict=True):
+        rank = array.ndim
+        assert (row["rank"], row["slice"], row["swapped"]) == (rank, 0, 0)
+        assert _core.numbers_at(int(row["dims"]), rank).tolist() == list(array.shape)
+        assert (row["strides"] == 0) == array.flags.c_contiguous
+        if row["strides"]:
+            assert _core.numbers_at(int(row["strides"]), rank).tolist() == list(array.strides)
+    assert plain.sizes.tolist() == [array.nbytes for array in arrays]
+
+
+def test_parts_of_what_came_in_turns() -> None:
+    """A part of the table is that part of the whole one, wherever it is cut."""
+    sources = Sources()
+    for number, (first, other) in enumerate(itertools.product(range(3), range(3))):
+        sources.extend([f"{number}a{n}" for n in range(first)], PLAIN[:first])
+        for n in range(other):
+            sources.add(b"%db%d" % (number, n), OTHER[n])
+    fields = ["name_size", "dtype", "rank", "swapped"]
+    whole = sources.table()[0][fields].tolist()
+    assert len(whole) == len(sources.names) == len(sources)
+    for first, last in itertools.combinations_with_replacement(range(len(whole) + 1), 2):
+        table, _owners = sources.table(first, last)
+        assert table[fields].tolist() == whole[first:last]
+
+
+@pytest.mark.parametrize("batch", [1, 3, taken.BATCH])
+def test_slices_of_arrays_that_came_together(batch: int, tmp_path: Path) -> None:
+    sources = Sources()
+    sources.extend(["a", "b"], [np.arange(4), np.arange(4)])
+    sources.slices[1] = ([8], [4], [4])
+    for start in range(0, 2, batch):
+        table, _owners = sources.table(start, min(start + batch, 2))
+        assert (table["slice"] != 0).tolist() == [n == 1 for n in range(start, start + len(table))]
+    writer.write_sources(tmp_path / "ck", sources, None)
+    with ckptfmt.open(tmp_path / "ck") as reader:
+        assert reader["b"].shape == (8,)
+
+
+def test_nothing_is_held_afterwards(tmp_path: Path) -> None:
+    given = {f"{n}": np.full(3, n) for n in range(2 * taken.BATCH + 1)}
+    objects = [*given, *given.values(), np.dtype(np.int64), dtypes.CODES]
+    before = [sys.getrefcount(one) for one in objects]
+    ckptfmt.save(tmp_path / "ck", given, durability="none")
+    ckptfmt.save(tmp_path / "ck", {**given, "0": 5, "x": [1]}, durability="none")
+    assert [sys.getrefcount(one) for one in objects] == before
+
+
+def test_names_that_hold_a_reserved_one_across_their_border(tmp_path: Path) -> None:
+    """Joined they look as if one were reserved."""
+    half = len(ckptfmt.names.RESERVED) // 2
+    given = [ckptfmt.names.RESERVED[:half], ckptfmt.names.RESERVED[half:] + "x"]
+    ckptfmt.save(tmp_path / "ck", dict.fromkeys(given, np.ones(1)))
+    assert sorted(ckptfmt.load(tmp_path / "ck")) == sorted(given)
