@@ -37,6 +37,16 @@ static const uint8_t *key_of(const cf_catalog *catalog, const cf_catalog_row *ro
 
 /* ---- keys ------------------------------------------------------------------------------------------------ */
 
+/* A bucket: so many low bits are the row and one, the others those of the hash. Two keys whose bits are the same are
+ * compared, and hardly ever any others. */
+enum { ROW_BITS = 40 };
+#define ROW_MASK (((uint64_t)1 << ROW_BITS) - 1)
+
+static uint64_t bucket_of(uint64_t hash, uint64_t row)
+{
+	return (hash & ~ROW_MASK) | (row + 1);
+}
+
 /* The bucket that holds the key, or the empty one where it belongs. REQUIRES: there are empty ones. */
 static uint64_t *find_bucket(const cf_catalog *catalog, uint64_t hash, const uint8_t *key, uint64_t key_size)
 {
@@ -46,7 +56,9 @@ static uint64_t *find_bucket(const cf_catalog *catalog, uint64_t hash, const uin
 		const cf_catalog_row *row;
 		if (*bucket == 0)
 			return bucket;
-		row = cf_catalog_row_at(catalog, *bucket - 1);
+		if (((*bucket ^ hash) & ~ROW_MASK) != 0)
+			continue;
+		row = cf_catalog_row_at(catalog, (*bucket & ROW_MASK) - 1);
 		if (row->hash == hash && row->key_size == key_size &&
 			memcmp(key_of(catalog, row), key, (size_t)key_size) == 0)
 			return bucket;
@@ -58,19 +70,21 @@ static void refill_buckets(cf_catalog *catalog)
 	uint64_t mask = catalog->bucket_count - 1;
 	memset(catalog->buckets, 0, (size_t)catalog->bucket_count * sizeof *catalog->buckets);
 	for (uint64_t i = 0; i < cf_catalog_count(catalog); i++) {
-		uint64_t at = cf_catalog_row_at(catalog, i)->hash & mask;
+		uint64_t hash = cf_catalog_row_at(catalog, i)->hash, at = hash & mask;
 		while (catalog->buckets[at] != 0)
 			at = (at + 1) & mask;
-		catalog->buckets[at] = i + 1;
+		catalog->buckets[at] = bucket_of(hash, i);
 	}
 }
 
-/* At most half of the buckets are ever full. */
-static ckptfmt_status make_room(cf_catalog *catalog, ckptfmt_error *err)
+/* Buckets of which at most half are ever full, for so many rows at least. */
+static ckptfmt_status make_buckets(cf_catalog *catalog, uint64_t rows, ckptfmt_error *err)
 {
-	uint64_t count = catalog->bucket_count == 0 ? FIRST_BUCKETS : 2 * catalog->bucket_count;
+	uint64_t count = cf_max_u64(catalog->bucket_count, FIRST_BUCKETS);
 	uint64_t *buckets;
-	if (2 * (cf_catalog_count(catalog) + 1) <= catalog->bucket_count)
+	while (count < 2 * rows)
+		count *= 2;
+	if (count == catalog->bucket_count)
 		return CKPTFMT_OK;
 	buckets = cf_allocate_zero(count, sizeof *buckets);
 	if (buckets == NULL)
@@ -82,33 +96,75 @@ static ckptfmt_status make_room(cf_catalog *catalog, ckptfmt_error *err)
 	return CKPTFMT_OK;
 }
 
+/* The first buckets: until now each key was above the one before. */
+static ckptfmt_status begin_buckets(cf_catalog *catalog, ckptfmt_error *err)
+{
+	for (uint64_t i = 0; i < cf_catalog_count(catalog); i++) {
+		cf_catalog_row *row = cf_catalog_row_at(catalog, i);
+		row->hash = cf_hash(&catalog->hash_key, key_of(catalog, row), row->key_size);
+	}
+	return make_buckets(catalog, catalog->rows.capacity / sizeof(cf_catalog_row) + 1, err);
+}
+
+static bool is_above_all(const cf_catalog *catalog, const uint8_t *key, uint64_t key_size)
+{
+	const cf_catalog_row *last;
+	if (cf_catalog_count(catalog) == 0)
+		return true;
+	last = cf_catalog_row_at(catalog, cf_catalog_count(catalog) - 1);
+	return cf_key_compare(key_of(catalog, last), last->key_size, key, key_size) < 0;
+}
+
 /* Finds the key's row, or makes one whose key is the last key_size bytes of `keys` and the rest zero. */
 static ckptfmt_status find_or_make(cf_catalog *catalog, uint64_t key_size, uint64_t *row, bool *made,
 	ckptfmt_error *err)
 {
-	uint64_t key_offset = catalog->keys.size - key_size, hash;
-	cf_catalog_row fresh;
-	uint64_t *bucket;
-	CF_TRY(make_room(catalog, err));
-	hash = cf_hash(&catalog->hash_key, catalog->keys.data + key_offset, key_size);
-	bucket = find_bucket(catalog, hash, catalog->keys.data + key_offset, key_size);
-	*made = *bucket == 0;
-	if (!*made) {
-		catalog->keys.size = key_offset;
-		*row = *bucket - 1;
-		return CKPTFMT_OK;
-	}
-	memset(&fresh, 0, sizeof fresh);
-	fresh.hash = hash;
-	fresh.key_offset = key_offset;
-	fresh.key_size = key_size;
-	fresh.first_slice = CF_NO_SLICE;
-	fresh.last_slice = CF_NO_SLICE;
+	uint64_t key_offset = catalog->keys.size - key_size, hash = 0, *bucket = NULL;
+	const uint8_t *key = catalog->keys.data + key_offset;
+	cf_catalog_row *fresh;
 	*row = cf_catalog_count(catalog);
-	cf_put_bytes(&catalog->rows, &fresh, sizeof fresh);
-	CF_TRY(cf_buffer_status(&catalog->rows, err));
-	*bucket = *row + 1;
+	if (catalog->buckets == NULL && !is_above_all(catalog, key, key_size))
+		CF_TRY(begin_buckets(catalog, err));
+	if (catalog->buckets != NULL) {
+		CF_TRY(make_buckets(catalog, *row + 1, err));
+		hash = cf_hash(&catalog->hash_key, key, key_size);
+		bucket = find_bucket(catalog, hash, key, key_size);
+		if (*bucket != 0) {
+			catalog->keys.size = key_offset;
+			*row = (*bucket & ROW_MASK) - 1;
+			*made = false;
+			return CKPTFMT_OK;
+		}
+	}
+	*made = true;
+	fresh = cf_buffer_extend(&catalog->rows, sizeof *fresh);
+	if (fresh == NULL)
+		return cf_fail_memory(err);
+	memset(fresh, 0, sizeof *fresh);
+	fresh->hash = hash;
+	fresh->key_offset = key_offset;
+	fresh->key_size = key_size;
+	fresh->first_slice = CF_NO_SLICE;
+	fresh->last_slice = CF_NO_SLICE;
+	if (bucket != NULL)
+		*bucket = bucket_of(hash, *row);
 	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_catalog_reserve(cf_catalog *catalog, uint64_t rows, uint64_t key_bytes, ckptfmt_error *err)
+{
+	uint64_t row_bytes;
+	if (!cf_mul_u64(rows, sizeof(cf_catalog_row), &row_bytes) || !cf_buffer_reserve(&catalog->rows, row_bytes) ||
+		!cf_buffer_reserve(&catalog->keys, key_bytes))
+		return cf_fail_memory(err);
+	return catalog->buckets == NULL ? CKPTFMT_OK : make_buckets(catalog, cf_catalog_count(catalog) + rows, err);
+}
+
+void cf_catalog_expect(const cf_catalog *catalog, const uint8_t *key, uint64_t key_size)
+{
+	if (catalog->buckets != NULL)
+		__builtin_prefetch(&catalog->buckets[cf_hash(&catalog->hash_key, key, key_size) &
+			(catalog->bucket_count - 1)], 1);
 }
 
 /* ---- adding ---------------------------------------------------------------------------------------------- */
@@ -247,6 +303,8 @@ ckptfmt_status cf_catalog_check_slices(const cf_catalog *catalog, ckptfmt_error 
 {
 	cf_buffer extents = CF_BUFFER_EMPTY;
 	ckptfmt_status status = CKPTFMT_OK;
+	if (catalog->slices.size == 0)
+		return CKPTFMT_OK;
 	for (uint64_t i = 0; i < cf_catalog_count(catalog) && status == CKPTFMT_OK; i++)
 		if (cf_catalog_row_at(catalog, i)->first_slice != CF_NO_SLICE)
 			status = check_disjoint(catalog, cf_catalog_row_at(catalog, i), &extents, err);
@@ -282,7 +340,7 @@ void cf_catalog_rollback(cf_catalog *catalog, const cf_catalog_mark *mark)
 			row->last_slice = slices[row->last_slice].next;
 		slices[row->last_slice].next = CF_NO_SLICE;
 	}
-	if (catalog->bucket_count != 0)
+	if (catalog->buckets != NULL)
 		refill_buckets(catalog);
 }
 
@@ -294,7 +352,8 @@ static void sort_rows(const cf_catalog *catalog, cf_sort_key *keys, uint64_t cou
 		const cf_catalog_row *r = cf_catalog_row_at(catalog, row);
 		keys[row] = (cf_sort_key){key_of(catalog, r), r->key_size, row};
 	}
-	cf_sort_keys(keys, count);
+	if (catalog->buckets != NULL)
+		cf_sort_keys(keys, count);
 }
 
 /* As a merge does it (MRG-7). */

@@ -12,7 +12,7 @@
 #define CF_NO_SLICE UINT64_MAX
 
 typedef struct cf_catalog_row {
-	uint64_t hash;
+	uint64_t hash;              /* once there are buckets */
 	uint64_t key_offset;        /* in `keys` */
 	uint64_t key_size;
 	uint64_t dims_first;        /* in `dims` */
@@ -52,7 +52,8 @@ typedef struct cf_catalog {
 	cf_buffer chunk_crcs;
 	cf_buffer chunk_sizes;      /* uint64_t */
 	bool compressed;            /* some value is, here or in an entry taken over */
-	uint64_t *buckets;          /* row + 1, 0: empty; linear probing */
+	/* Keys that come in ascending order need no table to be told apart; the first that does not brings it about. */
+	uint64_t *buckets;          /* some bits of the hash over row + 1, 0: empty; linear probing. NULL: all ascend */
 	uint64_t bucket_count;      /* a power of two, or 0 */
 } cf_catalog;
 
@@ -68,6 +69,12 @@ static inline cf_catalog_row *cf_catalog_row_at(const cf_catalog *catalog, uint6
 {
 	return (cf_catalog_row *)(void *)catalog->rows.data + row;
 }
+
+/* Makes room for so many rows more with so many bytes of keys, which saves moving them as they come. NO_MEMORY. */
+CF_MUST_CHECK ckptfmt_status cf_catalog_reserve(cf_catalog *catalog, uint64_t rows, uint64_t key_bytes,
+	ckptfmt_error *err);
+/* Says that this key is about to be added, which lets memory be fetched meanwhile. */
+void cf_catalog_expect(const cf_catalog *catalog, const uint8_t *key, uint64_t key_size);
 
 /* Adds a tensor stored whole (`slice` NULL) or one slice of a tensor with all that it takes; *row is the row that owns
  * the bytes. `slice` as in ckptfmt_source, checked by the caller. INVALID: the name is taken, or the slices of one

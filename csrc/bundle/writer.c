@@ -13,6 +13,8 @@
 
 enum {
 	COUNT_TRIES = 16,
+	LOOK_AHEAD = 8,         /* sources */
+	USUAL_NAME_MAX = 1024,
 	CHUNK_UNIT = 16,        /* chunks hold whole elements of every data type */
 	CHUNKS_MAX = 15 << 20,  /* of one tensor: 4 bytes each in a block of at most 64 MiB */
 	CHUNK_SIZE_MIN = 4096   /* less, and the checksums of a large tensor no longer fit an index block of a reader */
@@ -147,14 +149,31 @@ static ckptfmt_status check_reserved(const ckptfmt_source *source, ckptfmt_error
 	return CKPTFMT_OK;
 }
 
+/* As much memory as names of a usual size take: a row each, and no guess for those that are to be refused. */
+static ckptfmt_status reserve_rows(ckptfmt_writer *writer, const ckptfmt_source *sources, uint64_t count,
+	ckptfmt_error *err)
+{
+	uint64_t key_bytes = 0;
+	ckptfmt_status status;
+	for (uint64_t i = 0; i < count; i++)
+		key_bytes += cf_min_u64(sources[i].name_size, USUAL_NAME_MAX);
+	status = cf_catalog_reserve(&writer->catalog, count, key_bytes, err);
+	writer->failed = status != CKPTFMT_OK;
+	return status;
+}
+
 /* Enters all sources, so that every conflict shows before a byte is written; their rows are put into `rows`. `own`:
  * names of the format itself are allowed. */
 static ckptfmt_status enter_sources(ckptfmt_writer *writer, const ckptfmt_source *sources, uint64_t count, bool own,
 	uint64_t *rows, ckptfmt_error *err)
 {
 	cf_catalog_mark mark = cf_catalog_here(&writer->catalog);
+	CF_TRY(reserve_rows(writer, sources, count, err));
 	for (uint64_t i = 0; i < count; i++) {
 		ckptfmt_status status = cf_source_check(&sources[i], err);
+		if (i + LOOK_AHEAD < count && sources[i + LOOK_AHEAD].name_size <= USUAL_NAME_MAX)
+			cf_catalog_expect(&writer->catalog, sources[i + LOOK_AHEAD].name,
+				sources[i + LOOK_AHEAD].name_size);
 		if (status == CKPTFMT_OK)
 			status = check_chunks(writer, &sources[i], err);
 		if (status == CKPTFMT_OK && !own)

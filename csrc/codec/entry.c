@@ -443,18 +443,19 @@ enum {
 CF_STATIC_ASSERT(PLAIN_RANK_MAX * DIM_SIZE_MAX < 0x80, "one byte");
 
 /* All of an entry without slices and extension. */
-static void put_plain(cf_buffer *out, const cf_entry *entry, const int64_t *dims, int32_t shard)
+static void put_plain(cf_buffer *out, int32_t dtype, int32_t rank, const int64_t *dims, int32_t shard, int64_t offset,
+	int64_t size, uint32_t masked_crc)
 {
-	uint8_t bytes[PLAIN_SIZE_MAX], *to = store_number(bytes, ENTRY_DTYPE, entry->dtype), *size = to + 1;
+	uint8_t bytes[PLAIN_SIZE_MAX], *to = store_number(bytes, ENTRY_DTYPE, dtype), *shape_size = to + 1;
 	*to = ENTRY_SHAPE << 3 | CF_WIRE_BYTES;
-	to = store_dims(to + 2, entry->rank, dims);
-	*size = (uint8_t)(to - size - 1);
+	to = store_dims(to + 2, rank, dims);
+	*shape_size = (uint8_t)(to - shape_size - 1);
 	to = store_number(to, ENTRY_SHARD, shard);
-	to = store_number(to, ENTRY_OFFSET, entry->offset);
-	to = store_number(to, ENTRY_SIZE, entry->size);
-	if (entry->masked_crc != 0) {
+	to = store_number(to, ENTRY_OFFSET, offset);
+	to = store_number(to, ENTRY_SIZE, size);
+	if (masked_crc != 0) {
 		*to++ = ENTRY_CRC << 3 | CF_WIRE_FIXED32;
-		cf_store_u32(to, entry->masked_crc);
+		cf_store_u32(to, masked_crc);
 		to += 4;
 	}
 	cf_put_bytes(out, bytes, (uint64_t)(to - bytes));
@@ -547,6 +548,11 @@ static void put_extension(cf_buffer *out, const cf_entry_fields *fields)
 
 void cf_entry_encode(cf_buffer *out, const cf_entry_fields *fields)
 {
+	if (CF_LIKELY(fields->slices.size == 0 && fields->chunk_size == 0 && fields->rank <= PLAIN_RANK_MAX)) {
+		put_plain(out, fields->dtype, fields->rank, fields->dims, fields->shard, (int64_t)fields->offset,
+			(int64_t)fields->size, fields->masked_crc);
+		return;
+	}
 	cf_put_number(out, ENTRY_DTYPE, fields->dtype);
 	put_shape(out, fields->rank, fields->dims);
 	put_location(out, fields->shard, (int64_t)fields->offset, (int64_t)fields->size, fields->masked_crc);
@@ -586,7 +592,7 @@ ckptfmt_status cf_entry_reencode(cf_buffer *out, const cf_entry *entry, const in
 {
 	bool plain = is_plain(entry);
 	if (CF_LIKELY(plain && entry->rank <= PLAIN_RANK_MAX && more_slices.size == 0)) {
-		put_plain(out, entry, dims, shard);
+		put_plain(out, entry->dtype, entry->rank, dims, shard, entry->offset, entry->size, entry->masked_crc);
 		return CKPTFMT_OK;
 	}
 	cf_put_number(out, ENTRY_DTYPE, entry->dtype);
