@@ -346,14 +346,24 @@ void cf_catalog_rollback(cf_catalog *catalog, const cf_catalog_mark *mark)
 
 /* ---- writing --------------------------------------------------------------------------------------------- */
 
-static void sort_rows(const cf_catalog *catalog, cf_sort_key *keys, uint64_t count)
+/* *out is NULL where the rows are in order already. */
+static ckptfmt_status sort_rows(const cf_catalog *catalog, cf_sort_key **out, ckptfmt_error *err)
 {
+	uint64_t count = cf_catalog_count(catalog);
+	cf_sort_key *keys;
+	*out = NULL;
+	if (catalog->buckets == NULL)
+		return CKPTFMT_OK;
+	keys = cf_allocate(count * sizeof *keys);
+	if (keys == NULL)
+		return cf_fail_memory(err);
 	for (uint64_t row = 0; row < count; row++) {
 		const cf_catalog_row *r = cf_catalog_row_at(catalog, row);
 		keys[row] = (cf_sort_key){key_of(catalog, r), r->key_size, row};
 	}
-	if (catalog->buckets != NULL)
-		cf_sort_keys(keys, count);
+	cf_sort_keys(keys, count);
+	*out = keys;
+	return CKPTFMT_OK;
 }
 
 /* As a merge does it (MRG-7). */
@@ -411,7 +421,8 @@ static ckptfmt_status write_sorted(const cf_catalog *catalog, const cf_sort_key 
 	cf_table_writer *table, cf_buffer *slices, cf_buffer *value, ckptfmt_error *err)
 {
 	for (uint64_t i = 0; i < cf_catalog_count(catalog); i++) {
-		const cf_catalog_row *row = cf_catalog_row_at(catalog, keys[i].row);
+		const cf_catalog_row *row = cf_catalog_row_at(catalog, keys == NULL ? i : keys[i].row);
+		const uint8_t *key = key_of(catalog, row);
 		if (row->entry_size != 0)
 			CF_TRY(repeat_entry(catalog, row, value, err));
 		else
@@ -419,14 +430,14 @@ static ckptfmt_status write_sorted(const cf_catalog *catalog, const cf_sort_key 
 		CF_TRY(cf_buffer_status(slices, err));
 		CF_TRY(cf_buffer_status(value, err));
 		/* BLK-14, as readers have it by default. So many slices, or chunks, are better met now than on reading. */
-		if (value->size > ENTRY_SIZE_MAX - cf_min_u64(keys[i].key_size, ENTRY_SIZE_MAX)) {
+		if (value->size > ENTRY_SIZE_MAX - cf_min_u64(row->key_size, ENTRY_SIZE_MAX)) {
 			ckptfmt_status status = cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET,
 				"BLK-14: the entry of a tensor takes %llu bytes, and readers refuse blocks above %d",
 				(unsigned long long)value->size, BLOCK_SIZE_MAX);
-			cf_error_tensor(err, keys[i].key, keys[i].key_size);
+			cf_error_tensor(err, key, row->key_size);
 			return status;
 		}
-		CF_TRY(cf_table_writer_add(table, keys[i].key, keys[i].key_size, value->data, value->size, err));
+		CF_TRY(cf_table_writer_add(table, key, row->key_size, value->data, value->size, err));
 	}
 	return CKPTFMT_OK;
 }
@@ -435,11 +446,9 @@ ckptfmt_status cf_catalog_write(const cf_catalog *catalog, int32_t num_shards, u
 	cf_table_writer *table, ckptfmt_error *err)
 {
 	cf_buffer slices = CF_BUFFER_EMPTY, value = CF_BUFFER_EMPTY;
-	cf_sort_key *keys = cf_allocate(cf_catalog_count(catalog) * sizeof *keys);
+	cf_sort_key *keys;
 	ckptfmt_status status;
-	if (keys == NULL)
-		return cf_fail_memory(err);
-	sort_rows(catalog, keys, cf_catalog_count(catalog));
+	CF_TRY(sort_rows(catalog, &keys, err));
 	cf_header_encode(&value, num_shards, 0, catalog->compressed ? CF_COMPRESSED_VERSION : 0);
 	status = cf_buffer_status(&value, err);
 	if (status == CKPTFMT_OK)

@@ -6,6 +6,11 @@
 #include <stdbool.h>
 #include <string.h>
 
+enum {
+	LOOK_AHEAD = 8,     /* arrays */
+	CACHE_LINE = 64     /* an array of numpy takes two */
+};
+
 /* The dtype of the last array: the next one mostly has the same. */
 typedef struct last_dtype {
 	PyObject *attribute;        /* "dtype" */
@@ -105,10 +110,16 @@ uint64_t cf_arrays_describe(cf_arrays_taker *taker, uint64_t names, uint64_t arr
 	last_dtype last = {PyUnicode_InternFromString("dtype"), NULL, 0};
 	uint64_t done = 0;
 	if (PyList_Size(name_list) == count && last.attribute != NULL)
-		for (; at < count; at++, done++)
+		for (; at < count; at++, done++) {
+			if (at + LOOK_AHEAD < count) {
+				const char *later = (const char *)PyList_GetItem(array_list, at + LOOK_AHEAD);
+				__builtin_prefetch(later);
+				__builtin_prefetch(later + CACHE_LINE);
+			}
 			if (!describe(taker, PyList_GetItem(name_list, at), PyList_GetItem(array_list, at), &last,
 				    &sources[done], &sizes[done]))
 				break;
+		}
 	PyErr_Clear();
 	Py_XDECREF(last.dtype);
 	Py_XDECREF(last.attribute);
