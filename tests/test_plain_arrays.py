@@ -168,3 +168,33 @@ def test_names_that_hold_a_reserved_one_across_their_border(tmp_path: Path) -> N
     given = [ckptfmt.names.RESERVED[:half], ckptfmt.names.RESERVED[half:] + "x"]
     ckptfmt.save(tmp_path / "ck", dict.fromkeys(given, np.ones(1)))
     assert sorted(ckptfmt.load(tmp_path / "ck")) == sorted(given)
+
+
+@pytest.mark.parametrize("count", [3, 40_000])
+@pytest.mark.parametrize("order", ["up", "down", "one late", "in turns"])
+def test_names_in_any_order(order: str, count: int, tmp_path: Path) -> None:
+    """Those in ascending order are told apart without a table; so many are kept elsewhere."""
+    given = [f"n{number:06d}" for number in range(count)]
+    if order == "down":
+        given.reverse()
+    elif order == "one late":
+        given.append("a")
+    elif order == "in turns":
+        given = given[::2] + given[1::2]
+    array = np.ones(1, np.int8)
+    with ckptfmt.Writer(tmp_path / "ck", level="v2", durability="none") as one:
+        sources = Sources()
+        sources.extend(given, [array] * len(given))
+        half = len(given) // 2
+        one._add(sources, 0, half)
+        again = Sources()
+        again.extend(["new", given[0]], [array] * 2)  # all or nothing: "new" goes again
+        with pytest.raises(ckptfmt.errors.InvalidError, match="the name is added twice") as caught:
+            one._add(again)
+        assert caught.value.tensor == given[0]
+        one._add(sources, half, len(given))
+        one.add("new", array)
+        with pytest.raises(ckptfmt.errors.InvalidError, match="the name is added twice"):
+            one.add(given[-1], array)
+    with ckptfmt.open(tmp_path / "ck") as reader:
+        assert list(reader) == sorted([*given, "new"])

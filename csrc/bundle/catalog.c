@@ -6,10 +6,15 @@
 #include "codec/box.h"
 #include "codec/slice_key.h"
 #include "io/os.h"
+#include "io/pages.h"
 
 #include <string.h>
 
-enum { FIRST_BUCKETS = 64 };
+enum {
+	FIRST_ROWS = 16,
+	FIRST_BUCKETS = 64,
+	MAPPED_FROM = 2 * CF_PAGES_UNIT     /* bytes of rows; so many small pages cost more than all else here */
+};
 
 ckptfmt_status cf_catalog_open(cf_catalog *catalog, ckptfmt_error *err)
 {
@@ -17,9 +22,17 @@ ckptfmt_status cf_catalog_open(cf_catalog *catalog, ckptfmt_error *err)
 	return cf_os_random(&catalog->hash_key, sizeof catalog->hash_key, err);
 }
 
+static void release_rows(cf_catalog *catalog)
+{
+	if (catalog->rows_mapped)
+		cf_pages_unmap(catalog->rows.data, catalog->rows.capacity);
+	else
+		cf_release(catalog->rows.data);
+}
+
 void cf_catalog_free(cf_catalog *catalog)
 {
-	cf_buffer_free(&catalog->rows);
+	release_rows(catalog);
 	cf_buffer_free(&catalog->keys);
 	cf_buffer_free(&catalog->dims);
 	cf_buffer_free(&catalog->slices);
@@ -36,6 +49,35 @@ static const uint8_t *key_of(const cf_catalog *catalog, const cf_catalog_row *ro
 }
 
 /* ---- keys ------------------------------------------------------------------------------------------------ */
+
+/* Room for so many more. */
+static ckptfmt_status grow_rows(cf_catalog *catalog, uint64_t count, ckptfmt_error *err)
+{
+	cf_buffer *rows = &catalog->rows;
+	uint64_t size, wanted;
+	uint8_t *data;
+	if (!cf_mul_u64(count, sizeof(cf_catalog_row), &size) || !cf_add_u64(rows->size, size, &wanted) ||
+		wanted > INT64_MAX / 2)
+		return cf_fail_memory(err);
+	if (wanted <= rows->capacity)
+		return CKPTFMT_OK;
+	wanted = cf_max_u64(cf_max_u64(wanted, 2 * rows->capacity), FIRST_ROWS * sizeof(cf_catalog_row));
+	if (wanted >= MAPPED_FROM) {
+		wanted += CF_PAGES_UNIT - wanted % CF_PAGES_UNIT;
+		CF_TRY(cf_pages_map(wanted, &data, err));
+		if (rows->size != 0)
+			memcpy(data, rows->data, (size_t)rows->size);
+		release_rows(catalog);
+		catalog->rows_mapped = true;
+	} else {
+		data = cf_reallocate(rows->data, wanted);
+		if (data == NULL)
+			return cf_fail_memory(err);
+	}
+	rows->data = data;
+	rows->capacity = wanted;
+	return CKPTFMT_OK;
+}
 
 /* A bucket: so many low bits are the row and one, the others those of the hash. Two keys whose bits are the same are
  * compared, and hardly ever any others. */
@@ -137,9 +179,9 @@ static ckptfmt_status find_or_make(cf_catalog *catalog, uint64_t key_size, uint6
 		}
 	}
 	*made = true;
-	fresh = cf_buffer_extend(&catalog->rows, sizeof *fresh);
-	if (fresh == NULL)
-		return cf_fail_memory(err);
+	CF_TRY(grow_rows(catalog, 1, err));
+	fresh = cf_catalog_row_at(catalog, *row);
+	catalog->rows.size += sizeof *fresh;
 	memset(fresh, 0, sizeof *fresh);
 	fresh->hash = hash;
 	fresh->key_offset = key_offset;
@@ -153,9 +195,8 @@ static ckptfmt_status find_or_make(cf_catalog *catalog, uint64_t key_size, uint6
 
 ckptfmt_status cf_catalog_reserve(cf_catalog *catalog, uint64_t rows, uint64_t key_bytes, ckptfmt_error *err)
 {
-	uint64_t row_bytes;
-	if (!cf_mul_u64(rows, sizeof(cf_catalog_row), &row_bytes) || !cf_buffer_reserve(&catalog->rows, row_bytes) ||
-		!cf_buffer_reserve(&catalog->keys, key_bytes))
+	CF_TRY(grow_rows(catalog, rows, err));
+	if (!cf_buffer_reserve(&catalog->keys, key_bytes))
 		return cf_fail_memory(err);
 	return catalog->buckets == NULL ? CKPTFMT_OK : make_buckets(catalog, cf_catalog_count(catalog) + rows, err);
 }

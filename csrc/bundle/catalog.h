@@ -44,7 +44,8 @@ typedef struct cf_catalog_slice {
 
 typedef struct cf_catalog {
 	cf_hash_key hash_key;
-	cf_buffer rows;
+	cf_buffer rows;             /* grown by the catalog alone: see rows_mapped */
+	bool rows_mapped;           /* many rows lie in large pages, not on the heap */
 	cf_buffer keys;
 	cf_buffer dims;
 	cf_buffer slices;
