@@ -42,46 +42,22 @@ extern "C" {
 /* Who must act: the programmer (INVALID), the operator (IO, BUSY, NO_MEMORY), whoever made or kept the file
  * (CORRUPT, CONFLICT, NOT_FOUND), whoever sets the limits (LIMIT), or an upgrade (UNSUPPORTED). Frozen numbers. */
 typedef enum ckptfmt_status {
-	CKPTFMT_OK = 0,
-	CKPTFMT_INVALID = 1,
-	CKPTFMT_IO = 2,
-	CKPTFMT_CORRUPT = 3,
-	CKPTFMT_UNSUPPORTED = 4,
-	CKPTFMT_NOT_FOUND = 5,
-	CKPTFMT_LIMIT = 6,
-	CKPTFMT_NO_MEMORY = 7,
-	CKPTFMT_CONFLICT = 8,
-	CKPTFMT_BUSY = 9
+	CKPTFMT_OK = 0, CKPTFMT_INVALID = 1, CKPTFMT_IO = 2, CKPTFMT_CORRUPT = 3,
+	CKPTFMT_UNSUPPORTED = 4, CKPTFMT_NOT_FOUND = 5, CKPTFMT_LIMIT = 6, CKPTFMT_NO_MEMORY = 7,
+	CKPTFMT_CONFLICT = 8, CKPTFMT_BUSY = 9
 } ckptfmt_status;
 
 /* What exactly was wrong; finer than the status. Frozen numbers. */
 typedef enum ckptfmt_failure {
-	CKPTFMT_FAIL_NONE = 0,
-	CKPTFMT_FAIL_ARGUMENT = 1,
-	CKPTFMT_FAIL_BAD_PATH = 2,
-	CKPTFMT_FAIL_OS = 3,
-	CKPTFMT_FAIL_BAD_MAGIC = 4,
-	CKPTFMT_FAIL_TRUNCATED = 5,
-	CKPTFMT_FAIL_CHECKSUM = 6,
-	CKPTFMT_FAIL_BAD_BLOCK = 7,
-	CKPTFMT_FAIL_BAD_ORDER = 8,
-	CKPTFMT_FAIL_BAD_PROTO = 9,
-	CKPTFMT_FAIL_BAD_HEADER = 10,
-	CKPTFMT_FAIL_BAD_DTYPE = 11,
-	CKPTFMT_FAIL_BAD_SHAPE = 12,
-	CKPTFMT_FAIL_BAD_SLICE = 13,
-	CKPTFMT_FAIL_BAD_ENTRY = 14,
-	CKPTFMT_FAIL_SHARD_MISSING = 15,
-	CKPTFMT_FAIL_GENERATION_GONE = 16,
-	CKPTFMT_FAIL_DURABILITY_UNKNOWN = 17,
-	CKPTFMT_FAIL_UNSUPPORTED = 18,
-	CKPTFMT_FAIL_TENSOR_NOT_FOUND = 19,
-	CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND = 20,
-	CKPTFMT_FAIL_LIMIT = 21,
-	CKPTFMT_FAIL_NO_MEMORY = 22,
-	CKPTFMT_FAIL_MERGE_CONFLICT = 23,
-	CKPTFMT_FAIL_BUSY = 24,
-	CKPTFMT_FAIL_BAD_CHUNK = 25
+	CKPTFMT_FAIL_NONE = 0, CKPTFMT_FAIL_ARGUMENT = 1, CKPTFMT_FAIL_BAD_PATH = 2,
+	CKPTFMT_FAIL_OS = 3, CKPTFMT_FAIL_BAD_MAGIC = 4, CKPTFMT_FAIL_TRUNCATED = 5,
+	CKPTFMT_FAIL_CHECKSUM = 6, CKPTFMT_FAIL_BAD_BLOCK = 7, CKPTFMT_FAIL_BAD_ORDER = 8,
+	CKPTFMT_FAIL_BAD_PROTO = 9, CKPTFMT_FAIL_BAD_HEADER = 10, CKPTFMT_FAIL_BAD_DTYPE = 11,
+	CKPTFMT_FAIL_BAD_SHAPE = 12, CKPTFMT_FAIL_BAD_SLICE = 13, CKPTFMT_FAIL_BAD_ENTRY = 14,
+	CKPTFMT_FAIL_SHARD_MISSING = 15, CKPTFMT_FAIL_GENERATION_GONE = 16, CKPTFMT_FAIL_DURABILITY_UNKNOWN = 17,
+	CKPTFMT_FAIL_UNSUPPORTED = 18, CKPTFMT_FAIL_TENSOR_NOT_FOUND = 19, CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND = 20,
+	CKPTFMT_FAIL_LIMIT = 21, CKPTFMT_FAIL_NO_MEMORY = 22, CKPTFMT_FAIL_MERGE_CONFLICT = 23,
+	CKPTFMT_FAIL_BUSY = 24, CKPTFMT_FAIL_BAD_CHUNK = 25
 } ckptfmt_failure;
 
 /* One failure. `offset` is a byte offset in the file `path`, UINT64_MAX where there is none. `path` and `tensor`
@@ -461,9 +437,8 @@ CKPTFMT_API ckptfmt_status ckptfmt_reader_read_chunks(ckptfmt_reader *reader, co
 	uint64_t *frame_count, ckptfmt_error *err);
 /* Puts the raw bytes of a run together and delivers them: to `destination`, laid out as the box (NULL: all) of the
  * tensor asks; of strings, the raw bytes of the stored value, or of the run if it has just the size of these; nowhere
- * if it is NULL. `decoded` holds for each frame
- * what it decodes to. crcs[i], unless NULL, becomes the CRC-32C of the raw bytes of chunk i of the run. `stored` is as
- * ckptfmt_reader_read_chunks left it. CORRUPT, INVALID, NO_MEMORY. */
+ * if it is NULL. `decoded` holds for each frame what it decodes to. crcs[i], unless NULL, becomes the CRC-32C of the
+ * raw bytes of chunk i of the run. `stored` is as ckptfmt_reader_read_chunks left it. CORRUPT, INVALID, NO_MEMORY. */
 CKPTFMT_API ckptfmt_status ckptfmt_reader_place_chunks(ckptfmt_reader *reader, const ckptfmt_selection *selection,
 	uint64_t row, const ckptfmt_chunk_run *run, const uint8_t *stored, const uint8_t *const *decoded,
 	uint64_t frame_count, const int64_t *box, uint8_t *destination, uint64_t destination_size, uint32_t *crcs,
