@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A value is delivered in one of four ways:
+ * A value is delivered in one of five ways:
  *   whole, straight into the caller's memory, checksummed while the bytes are in cache;
+ *   whole and large, past the page cache where it is not in there, several reads under way while one is copied and
+ *   checksummed;
  *   whole, out of a window read for several small neighbours at once;
  *   in part with all of it read and checked through the staging memory (small values, or when asked);
  *   in part with only the chunks read that it touches, each checked, several at once or, where one does not fit the
@@ -31,6 +33,9 @@ static void leave_shard(cf_transfer *transfer)
 {
 	if (transfer->shard_open)
 		cf_shards_done(&transfer->reader->shards, &transfer->use);
+	cf_os_direct_end(transfer->direct);
+	transfer->direct = NULL;
+	transfer->direct_tried = false;
 	transfer->shard_open = false;
 	transfer->window_size = 0;
 }
@@ -70,6 +75,11 @@ ckptfmt_status cf_transfer_open(cf_transfer *transfer, const ckptfmt_stored *sto
 	return CKPTFMT_OK;
 }
 
+static ckptfmt_status fail_short(uint64_t end, ckptfmt_error *err)
+{
+	return cf_fail(err, CKPTFMT_FAIL_TRUNCATED, end, "DAT-2: the data file ended while it was read");
+}
+
 static ckptfmt_status read_exactly(cf_transfer *transfer, uint8_t *to, uint64_t size, uint64_t offset,
 	ckptfmt_error *err)
 {
@@ -83,10 +93,7 @@ static ckptfmt_status read_exactly(cf_transfer *transfer, uint8_t *to, uint64_t 
 		cf_error_offset(err, offset);
 		return status;
 	}
-	if (got < size)
-		return cf_fail(err, CKPTFMT_FAIL_TRUNCATED, offset + got,
-			"DAT-2: the data file ended while it was read");
-	return CKPTFMT_OK;
+	return got < size ? fail_short(offset + got, err) : CKPTFMT_OK;
 }
 
 static ckptfmt_status need_staging(cf_transfer *transfer, ckptfmt_error *err)
@@ -166,6 +173,71 @@ static ckptfmt_status whole_from_window(cf_transfer *transfer, const ckptfmt_sto
 		ckptfmt_crc32c_copy(0, destination, source, stored->size), err);
 }
 
+/* Whether the value is better read past the page cache; then there is what it takes. */
+static bool goes_direct(cf_transfer *transfer, const ckptfmt_stored *stored)
+{
+	const ckptfmt_reader *reader = transfer->reader;
+	if (stored->size < CF_DIRECT_VALUE || (transfer->direct_tried && transfer->direct == NULL) ||
+		cf_os_is_cached(&transfer->use.file, stored->offset, stored->size))
+		return false;
+	if (!transfer->direct_tried) {
+		char name[CF_NAME_SIZE];
+		cf_data_name(reader->prefix.base, transfer->shard, reader->header.num_shards, name);
+		transfer->direct = cf_os_direct_read(&reader->directory, name, reader->follow_symlinks, &transfer->use.file);
+		transfer->direct_tried = true;
+	}
+	return transfer->direct != NULL;
+}
+
+/* Blocks from `at` on, as many as a slot takes; returns where they end. */
+static uint64_t start_blocks(cf_transfer *transfer, unsigned slot, uint64_t at, uint64_t end)
+{
+	uint64_t blocks = (end - at + CF_DIRECT_ALIGNMENT - 1) / CF_DIRECT_ALIGNMENT * CF_DIRECT_ALIGNMENT;
+	uint64_t size = cf_min_u64(blocks, CF_DIRECT_SLOT_SIZE);
+	cf_os_direct_start(transfer->direct, slot, size, at);
+	return at + size;
+}
+
+/* REQUIRES: the value lies inside the file, and goes_direct. */
+static ckptfmt_status read_direct(cf_transfer *transfer, const ckptfmt_stored *stored, bool check, uint8_t *destination,
+	uint32_t *crc, ckptfmt_error *err)
+{
+	uint64_t end = stored->offset + stored->size;
+	uint64_t at = stored->offset - stored->offset % CF_DIRECT_ALIGNMENT, ahead = at;
+	for (unsigned slot = 0; slot < CF_DIRECT_SLOTS && ahead < end; slot++)
+		ahead = start_blocks(transfer, slot, ahead, end);
+	for (unsigned slot = 0; at < end; slot = (slot + 1) % CF_DIRECT_SLOTS) {
+		uint64_t from = cf_max_u64(at, stored->offset), to = cf_min_u64(at + CF_DIRECT_SLOT_SIZE, end), got;
+		const uint8_t *bytes = cf_os_direct_memory(transfer->direct, slot) + (from - at);
+		ckptfmt_status status = cf_os_direct_wait(transfer->direct, slot, "", &got, err);
+		if (status == CKPTFMT_OK && got < to - at)
+			status = fail_short(cf_max_u64(at + got, stored->offset), err);
+		CF_TRY(status);
+		if (check)
+			*crc = ckptfmt_crc32c_copy(*crc, destination + (from - stored->offset), bytes, to - from);
+		else
+			memcpy(destination + (from - stored->offset), bytes, (size_t)(to - from));
+		at += CF_DIRECT_SLOT_SIZE;
+		if (ahead < end)
+			ahead = start_blocks(transfer, slot, ahead, end);
+	}
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status whole_direct(cf_transfer *transfer, const ckptfmt_stored *stored, bool check, uint8_t *destination,
+	ckptfmt_error *err)
+{
+	uint32_t crc = 0;
+	ckptfmt_status status = read_direct(transfer, stored, check, destination, &crc, err);
+	if (status != CKPTFMT_OK) {
+		/* Slots are under way. */
+		cf_os_direct_end(transfer->direct);
+		transfer->direct = NULL;
+		return status;
+	}
+	return check ? check_crc(stored->offset, stored->crc32c, crc, err) : CKPTFMT_OK;
+}
+
 ckptfmt_status cf_transfer_whole(cf_transfer *transfer, const ckptfmt_stored *stored, uint64_t ahead, bool check,
 	uint8_t *destination, ckptfmt_error *err)
 {
@@ -179,6 +251,8 @@ ckptfmt_status cf_transfer_whole(cf_transfer *transfer, const ckptfmt_stored *st
 		return whole_from_window(transfer, stored, ahead, check, destination, err);
 	if (in_window(transfer, stored->offset, stored->size))
 		return whole_from_window(transfer, stored, 0, check, destination, err);
+	if (goes_direct(transfer, stored))
+		return whole_direct(transfer, stored, check, destination, err);
 	for (uint64_t done = 0; done < stored->size;) {
 		uint64_t size = cf_min_u64(step, stored->size - done);
 		CF_TRY(read_exactly(transfer, destination + done, size, stored->offset + done, err));

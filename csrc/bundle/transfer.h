@@ -11,6 +11,7 @@ enum {
 	CF_SMALL_VALUE = 64 << 10,      /* values up to this share reads with their neighbours */
 	CF_WINDOW_SIZE = 1 << 20,       /* staging memory, and the largest shared read */
 	CF_GAP_MAX = 4 << 10,           /* unwanted bytes read through rather than started anew after */
+	CF_DIRECT_VALUE = 8 << 20,      /* values from this on are read past the page cache where they are not in it */
 	CF_WHOLE_CHECK_MAX = 1 << 20    /* partial reads of stored values up to this read and check all of it */
 };
 
@@ -24,6 +25,8 @@ typedef struct cf_transfer {
 	uint8_t *staging;               /* CF_WINDOW_SIZE bytes, made when first needed */
 	uint64_t window_offset;         /* what of the open shard lies in staging */
 	uint64_t window_size;
+	cf_direct *direct;              /* of the open shard; NULL: none yet, or none to be had */
+	bool direct_tried;
 } cf_transfer;
 
 void cf_transfer_begin(cf_transfer *transfer, ckptfmt_reader *reader, const ckptfmt_selection *selection,

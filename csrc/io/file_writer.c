@@ -3,6 +3,10 @@
  * The file is [0, written) in the hands of the system and [written, written + staged) in staging. `written` is a
  * multiple of the page size except after a flush that was asked for; the staging then ends earlier, once, so that
  * later writes begin at page boundaries again.
+ *
+ * Large files that will be synced go past the page cache (`direct`): [0, written) is then in the hands of the system or
+ * under way to it, and staging is the slot that is filled meanwhile. That ends with a flush, which writes what is less
+ * than a block in the ordinary way.
  */
 #include "io/file_writer.h"
 
@@ -20,6 +24,8 @@ enum {
 };
 
 CF_STATIC_ASSERT(CF_FILE_WRITER_STAGING_SIZE % ALIGNMENT == 0, "whole pages");
+CF_STATIC_ASSERT((int)ALIGNMENT == (int)CF_DIRECT_ALIGNMENT, "one kind of block");
+CF_STATIC_ASSERT((int)CF_DIRECT_SLOT_SIZE >= (int)CF_FILE_WRITER_STAGING_SIZE, "what is staged fits a slot");
 CF_STATIC_ASSERT(CF_FILE_WRITER_STAGING_SIZE >= CF_FILE_WRITER_ROOM_MIN + 2 * ALIGNMENT, "a spill makes room");
 
 static bool temporary_name(cf_file_writer *writer, const char *final_name, uint64_t chance)
@@ -103,12 +109,43 @@ ckptfmt_status cf_file_writer_adopt(cf_file_writer *writer, const cf_directory *
 	return CKPTFMT_OK;
 }
 
+static void release_staging(cf_file_writer *writer)
+{
+	cf_release(writer->memory);
+	writer->memory = NULL;
+	writer->staging = NULL;
+	writer->staged = 0;
+}
+
+/* What is staged moves to the first slot. */
+static void begin_direct(cf_file_writer *writer)
+{
+	uint64_t staged = writer->staged;
+	uint8_t *slot;
+	writer->direct = cf_os_direct_write(&writer->file);
+	if (writer->direct == NULL)
+		return;
+	slot = cf_os_direct_memory(writer->direct, 0);
+	if (staged != 0)
+		memcpy(slot, writer->staging, (size_t)staged);
+	release_staging(writer);
+	writer->slot = 0;
+	writer->staging = slot;
+	writer->staged = staged;
+}
+
 void cf_file_writer_reserve(cf_file_writer *writer, uint64_t size)
 {
 	if (writer->state != CF_FILE_WRITER_WRITING || size <= writer->reserved)
 		return;
 	cf_os_reserve(&writer->file, size);
 	writer->reserved = size;
+	if (writer->direct == NULL && writer->sync_ahead && writer->written % ALIGNMENT == 0 &&
+		size > writer->written && size - writer->written >= CF_FILE_WRITER_DIRECT_MIN)
+		begin_direct(writer);
+	/* A write that makes the file longer keeps all others waiting. */
+	if (writer->direct != NULL)
+		cf_os_trim(&writer->file, size);
 }
 
 void cf_file_writer_sync_ahead(cf_file_writer *writer)
@@ -148,6 +185,8 @@ static ckptfmt_status check_writing(const cf_file_writer *writer, ckptfmt_error 
 /* Bytes that staging takes before it must be written. */
 static uint64_t staging_limit(const cf_file_writer *writer)
 {
+	if (writer->direct != NULL)
+		return CF_DIRECT_SLOT_SIZE;
 	return CF_FILE_WRITER_STAGING_SIZE - writer->written % ALIGNMENT;
 }
 
@@ -174,12 +213,48 @@ static ckptfmt_status write_out(cf_file_writer *writer, const uint8_t *bytes, ui
 	return CKPTFMT_OK;
 }
 
+/* Begins to write the first `size` staged bytes and moves the rest to the next slot. REQUIRES: whole blocks. */
+static ckptfmt_status spill_direct(cf_file_writer *writer, uint64_t size, ckptfmt_error *err)
+{
+	const uint8_t *rest = writer->staging + size;
+	unsigned next = (writer->slot + 1) % CF_DIRECT_SLOTS;
+	uint64_t ignored;
+	cf_os_direct_start(writer->direct, writer->slot, size, writer->written);
+	writer->written += size;
+	writer->staged -= size;
+	writer->slot = next;
+	writer->staging = cf_os_direct_memory(writer->direct, next);
+	CF_TRY(settle(writer, cf_os_direct_wait(writer->direct, next, writer->path, &ignored, err), err));
+	memcpy(writer->staging, rest, (size_t)writer->staged);
+	return CKPTFMT_OK;
+}
+
+/* Everything is in the hands of the system, and staging as at the beginning. */
+static ckptfmt_status end_direct(cf_file_writer *writer, ckptfmt_error *err)
+{
+	uint8_t tail[ALIGNMENT];
+	uint64_t tail_size = writer->staged % ALIGNMENT, ignored;
+	if (writer->staged > tail_size)
+		CF_TRY(spill_direct(writer, writer->staged - tail_size, err));
+	for (unsigned i = 1; i < CF_DIRECT_SLOTS; i++)
+		CF_TRY(settle(writer, cf_os_direct_wait(writer->direct, (writer->slot + i) % CF_DIRECT_SLOTS,
+			writer->path, &ignored, err), err));
+	memcpy(tail, writer->staging, (size_t)tail_size);
+	cf_os_direct_end(writer->direct);
+	writer->direct = NULL;
+	release_staging(writer);
+	writer->synced_ahead = writer->written;
+	return tail_size == 0 ? CKPTFMT_OK : write_out(writer, tail, tail_size, err);
+}
+
 /* Writes the first `size` staged bytes and moves the rest to the front. */
 static ckptfmt_status spill(cf_file_writer *writer, uint64_t size, ckptfmt_error *err)
 {
 	if (size == 0)
 		return CKPTFMT_OK;
 	assert(size <= writer->staged);
+	if (writer->direct != NULL)
+		return spill_direct(writer, size, err);
 	CF_TRY(write_out(writer, writer->staging, size, err));
 	writer->staged -= size;
 	memmove(writer->staging, writer->staging + size, (size_t)writer->staged);
@@ -189,6 +264,8 @@ static ckptfmt_status spill(cf_file_writer *writer, uint64_t size, ckptfmt_error
 ckptfmt_status cf_file_writer_flush(cf_file_writer *writer, ckptfmt_error *err)
 {
 	CF_TRY(check_writing(writer, err));
+	if (writer->direct != NULL)
+		return end_direct(writer, err);
 	return spill(writer, writer->staged, err);
 }
 
@@ -220,7 +297,7 @@ ckptfmt_status cf_file_writer_put(cf_file_writer *writer, const void *bytes, uin
 	CF_TRY(check_size(writer, size, err));
 	while (size > 0) {
 		uint64_t part, room;
-		if (writer->staged == 0 && size >= CF_FILE_WRITER_STAGING_SIZE) {
+		if (writer->direct == NULL && writer->staged == 0 && size >= CF_FILE_WRITER_STAGING_SIZE) {
 			part = size - (writer->written + size) % ALIGNMENT;
 			CF_TRY(write_out(writer, from, part, err));
 		} else {
@@ -294,14 +371,6 @@ void cf_file_writer_advance(cf_file_writer *writer, uint64_t size)
 }
 
 /* ---- ending ---- */
-
-static void release_staging(cf_file_writer *writer)
-{
-	cf_release(writer->memory);
-	writer->memory = NULL;
-	writer->staging = NULL;
-	writer->staged = 0;
-}
 
 static ckptfmt_status finish_file(cf_file_writer *writer, bool sync, ckptfmt_error *err)
 {
@@ -405,6 +474,9 @@ void cf_file_writer_abandon(cf_file_writer *writer)
 	int kept = errno;
 	if (writer->state == CF_FILE_WRITER_CLOSED)
 		return;
+	/* First, for it may still write to the file. */
+	cf_os_direct_end(writer->direct);
+	writer->direct = NULL;
 	cf_os_close_quietly(&writer->file);
 	release_staging(writer);
 	if (writer->state != CF_FILE_WRITER_PUBLISHED)

@@ -21,6 +21,8 @@ enum {
 	/* As fast as 4 and 8 MiB where the file goes to the page cache (measured), and it stays in the L2 cache
 	 * between the copy with its checksum and the write. */
 	CF_FILE_WRITER_STAGING_SIZE = 1 << 20,
+	/* From this size on a file that will be synced goes past the page cache, where that works. */
+	CF_FILE_WRITER_DIRECT_MIN = 64 << 20,
 	/* cf_file_writer_room never gives less. */
 	CF_FILE_WRITER_ROOM_MIN = 4096,
 	CF_FILE_WRITER_NAME_SIZE = 256
@@ -40,9 +42,11 @@ typedef struct cf_file_writer {
 	cf_file file;                   /* of a finished one only the lock counts; -1 when it was let go */
 	const cf_directory *directory;  /* borrowed */
 	uint8_t *memory;                /* NULL until the first byte is staged */
-	uint8_t *staging;               /* in `memory`, at a page boundary */
-	uint64_t staged;                /* bytes in staging, at most CF_FILE_WRITER_STAGING_SIZE */
-	uint64_t written;               /* bytes in the file: where staging[0] goes */
+	uint8_t *staging;               /* in `memory`, at a page boundary, or the memory of a slot */
+	uint64_t staged;                /* bytes in staging */
+	uint64_t written;               /* bytes in the file, or on their way: where staging[0] goes */
+	cf_direct *direct;              /* NULL unless the file goes past the page cache */
+	unsigned slot;                  /* of `direct`: the one that is staging */
 	uint64_t reserved;              /* bytes wished for */
 	uint64_t synced_ahead;          /* what lies before is on its way to the device */
 	bool sync_ahead;
@@ -65,9 +69,10 @@ CF_MUST_CHECK ckptfmt_status cf_file_writer_adopt(cf_file_writer *writer, const 
 	const char *final_name, const cf_directory *from, const char *from_name, const cf_file_info *info, bool *adopted,
 	ckptfmt_error *err);
 
-/* A wish: the file will have `size` bytes. What is reserved and not used is given back at the end. */
+/* A wish: the file will have `size` bytes. What is reserved and not used is given back at the end. Takes up to 32 MiB of
+ * memory for a file to be synced from CF_FILE_WRITER_DIRECT_MIN bytes on. */
 void cf_file_writer_reserve(cf_file_writer *writer, uint64_t size);
-/* A wish, for files that will be synced: begins to write to the device while more is put. */
+/* A wish, for files that will be synced: begins to write to the device while more is put. To be told before the size. */
 void cf_file_writer_sync_ahead(cf_file_writer *writer);
 
 /* Bytes put so far: the offset of the next. */

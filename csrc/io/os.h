@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The operating-system seam: everything the library asks of the system, and the only place that sees errno. os_posix.c
- * and os_posix_names.c implement it; tests/c/os_fault.c stands in their place and fails on purpose. A port is a new
- * pair that keeps these contracts.
+ * The operating-system seam: everything the library asks of the system, and the only place that sees errno. os_posix.c,
+ * os_posix_names.c and os_posix_direct.c implement it; tests/c/os_fault.c stands in their place and fails on purpose. A
+ * port is new ones that keep these contracts.
  *
  * Names are relative to an open directory, so that a directory renamed or replaced mid-way cannot redirect a call.
  * REQUIRES of every name: not empty, no '/'. Every call retries EINTR (close excepted, which must not be retried) and
@@ -90,7 +90,7 @@ CF_MUST_CHECK ckptfmt_status cf_os_write_at(const cf_file *file, const char *pat
 	uint64_t offset, ckptfmt_error *err);
 /* Tells the file system how long the file will be; a wish, never a failure. The size does not change. */
 void cf_os_reserve(const cf_file *file, uint64_t size);
-/* Gives back what was reserved beyond the file's size, which is `size`; a wish. */
+/* Makes this the file's size; a wish: to give back what was reserved beyond, or so that writes need not do it. */
 void cf_os_trim(const cf_file *file, uint64_t size);
 /* Begins to write these bytes to the device and does not wait: a later cf_os_sync has less to do. A wish, no sync. */
 void cf_os_sync_ahead(const cf_file *file, uint64_t offset, uint64_t size);
@@ -124,6 +124,38 @@ CF_MUST_CHECK ckptfmt_status cf_os_map(const cf_file *file, const char *path, ui
 	const uint8_t **out, ckptfmt_error *err);
 void cf_os_unmap(const uint8_t *data, uint64_t size);
 uint64_t cf_os_page_size(void);
+
+/* ---- past the page cache ---- */
+
+enum {
+	CF_DIRECT_ALIGNMENT = 4096,      /* of offsets and sizes */
+	CF_DIRECT_SLOTS = 8,             /* with this many under way a disk is busy throughout (measured) */
+	CF_DIRECT_SLOT_SIZE = 4 << 20
+};
+
+/* Transfers between a file and memory that comes with it, without a copy in the page cache and several at once, each by
+ * a slot. What cannot be done so is done in the ordinary way, without notice: there is no failure of its own. Belongs to
+ * one thread at a time. */
+typedef struct cf_direct cf_direct;
+
+/* For writing a file that nobody else has open; until cf_os_direct_end all goes through this. NULL: it does not work
+ * here, or the process has enough of these (memory is bounded); nothing has changed. */
+cf_direct *cf_os_direct_write(const cf_file *file);
+/* For reading the file `name` if that is still the one that is open as `file`; NULL as above. */
+cf_direct *cf_os_direct_read(const cf_directory *directory, const char *name, bool follow_symlinks, const cf_file *file);
+/* CF_DIRECT_SLOT_SIZE bytes, not to be touched between start and wait. REQUIRES: slot < CF_DIRECT_SLOTS. */
+uint8_t *cf_os_direct_memory(cf_direct *direct, unsigned slot);
+/* Begins to move the first `size` bytes of the slot to or from the file. REQUIRES: the slot was waited for. */
+void cf_os_direct_start(cf_direct *direct, unsigned slot, uint64_t size, uint64_t offset);
+/* Waits for what was started last, if anything was. *got, when reading, below the size means that the file ended. A
+ * failure is told as by cf_os_read_at and cf_os_write_at. */
+CF_MUST_CHECK ckptfmt_status cf_os_direct_wait(cf_direct *direct, unsigned slot, const char *path, uint64_t *got,
+	ckptfmt_error *err);
+/* Waits for everything; what was not waited for before may not have been moved. NULL is no failure. */
+void cf_os_direct_end(cf_direct *direct);
+
+/* Whether most of this part of the file is in memory, by a look at some of its pages. True also where nobody can tell. */
+bool cf_os_is_cached(const cf_file *file, uint64_t offset, uint64_t size);
 
 /* Bytes nobody can guess. */
 CF_MUST_CHECK ckptfmt_status cf_os_random(void *to, uint64_t size, ckptfmt_error *err);
