@@ -183,7 +183,8 @@ static bool goes_direct(cf_transfer *transfer, const ckptfmt_stored *stored)
 	if (!transfer->direct_tried) {
 		char name[CF_NAME_SIZE];
 		cf_data_name(reader->prefix.base, transfer->shard, reader->header.num_shards, name);
-		transfer->direct = cf_os_direct_read(&reader->directory, name, reader->follow_symlinks, &transfer->use.file);
+		transfer->direct = cf_os_direct_read(&reader->directory, name, reader->follow_symlinks,
+			&transfer->use.file);
 		transfer->direct_tried = true;
 	}
 	return transfer->direct != NULL;
@@ -224,8 +225,8 @@ static ckptfmt_status read_direct(cf_transfer *transfer, const ckptfmt_stored *s
 	return CKPTFMT_OK;
 }
 
-static ckptfmt_status whole_direct(cf_transfer *transfer, const ckptfmt_stored *stored, bool check, uint8_t *destination,
-	ckptfmt_error *err)
+static ckptfmt_status whole_direct(cf_transfer *transfer, const ckptfmt_stored *stored, bool check,
+	uint8_t *destination, ckptfmt_error *err)
 {
 	uint32_t crc = 0;
 	ckptfmt_status status = read_direct(transfer, stored, check, destination, &crc, err);

@@ -69,10 +69,11 @@ CF_MUST_CHECK ckptfmt_status cf_file_writer_adopt(cf_file_writer *writer, const 
 	const char *final_name, const cf_directory *from, const char *from_name, const cf_file_info *info, bool *adopted,
 	ckptfmt_error *err);
 
-/* A wish: the file will have `size` bytes. What is reserved and not used is given back at the end. Takes up to 32 MiB of
- * memory for a file to be synced from CF_FILE_WRITER_DIRECT_MIN bytes on. */
+/* A wish: the file will have `size` bytes. What is reserved and not used is given back at the end. Takes up to 32 MiB
+ * of memory for a file to be synced from CF_FILE_WRITER_DIRECT_MIN bytes on. */
 void cf_file_writer_reserve(cf_file_writer *writer, uint64_t size);
-/* A wish, for files that will be synced: begins to write to the device while more is put. To be told before the size. */
+/* A wish, for files that will be synced: begins to write to the device while more is put. To be told before the
+ * size. */
 void cf_file_writer_sync_ahead(cf_file_writer *writer);
 
 /* Bytes put so far: the offset of the next. */

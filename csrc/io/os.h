@@ -133,16 +133,17 @@ enum {
 	CF_DIRECT_SLOT_SIZE = 4 << 20
 };
 
-/* Transfers between a file and memory that comes with it, without a copy in the page cache and several at once, each by
- * a slot. What cannot be done so is done in the ordinary way, without notice: there is no failure of its own. Belongs to
- * one thread at a time. */
+/* Transfers between a file and memory that comes with it, without a copy in the page cache and several at once, each
+ * by a slot. What cannot be done so is done in the ordinary way, without notice: there is no failure of its own.
+ * Belongs to one thread at a time. */
 typedef struct cf_direct cf_direct;
 
 /* For writing a file that nobody else has open; until cf_os_direct_end all goes through this. NULL: it does not work
  * here, or the process has enough of these (memory is bounded); nothing has changed. */
 cf_direct *cf_os_direct_write(const cf_file *file);
 /* For reading the file `name` if that is still the one that is open as `file`; NULL as above. */
-cf_direct *cf_os_direct_read(const cf_directory *directory, const char *name, bool follow_symlinks, const cf_file *file);
+cf_direct *cf_os_direct_read(const cf_directory *directory, const char *name, bool follow_symlinks,
+	const cf_file *file);
 /* CF_DIRECT_SLOT_SIZE bytes, not to be touched between start and wait. REQUIRES: slot < CF_DIRECT_SLOTS. */
 uint8_t *cf_os_direct_memory(cf_direct *direct, unsigned slot);
 /* Begins to move the first `size` bytes of the slot to or from the file. REQUIRES: the slot was waited for. */
@@ -154,7 +155,8 @@ CF_MUST_CHECK ckptfmt_status cf_os_direct_wait(cf_direct *direct, unsigned slot,
 /* Waits for everything; what was not waited for before may not have been moved. NULL is no failure. */
 void cf_os_direct_end(cf_direct *direct);
 
-/* Whether most of this part of the file is in memory, by a look at some of its pages. True also where nobody can tell. */
+/* Whether most of this part of the file is in memory, by a look at some of its pages. True also where nobody can
+ * tell. */
 bool cf_os_is_cached(const cf_file *file, uint64_t offset, uint64_t size);
 
 /* Bytes nobody can guess. */

@@ -163,7 +163,8 @@ static bool open_same(cf_direct *direct, const cf_directory *directory, const ch
 		found.inode == wanted.inode && found.device == wanted.device;
 }
 
-cf_direct *cf_os_direct_read(const cf_directory *directory, const char *name, bool follow_symlinks, const cf_file *file)
+cf_direct *cf_os_direct_read(const cf_directory *directory, const char *name, bool follow_symlinks,
+	const cf_file *file)
 {
 	int kept = errno;
 	cf_direct *direct = begin(false);
@@ -257,7 +258,8 @@ static ckptfmt_status move_rest(cf_direct *direct, unsigned slot, uint64_t done,
 		(void)set_direct(direct->file.fd, false);
 	direct->refused = true;
 	if (!direct->writes) {
-		ckptfmt_status status = cf_os_read_at(&direct->file, path, memory, at->size - done, at->offset + done, got, err);
+		ckptfmt_status status = cf_os_read_at(&direct->file, path, memory, at->size - done, at->offset + done,
+			got, err);
 		*got += done;
 		return status;
 	}
@@ -299,7 +301,8 @@ cf_direct *cf_os_direct_write(const cf_file *file)
 	return NULL;
 }
 
-cf_direct *cf_os_direct_read(const cf_directory *directory, const char *name, bool follow_symlinks, const cf_file *file)
+cf_direct *cf_os_direct_read(const cf_directory *directory, const char *name, bool follow_symlinks,
+	const cf_file *file)
 {
 	(void)directory;
 	(void)name;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* os_posix.c and os_posix_names.c under other names, their system calls led through the `system` plane, and around each
- * of their functions one with the name of io/os.h that asks the plan first. */
+/* os_posix.c, os_posix_names.c and os_posix_direct.c under other names, their system calls led through the `system`
+ * plane, and around each of their functions one with the name of io/os.h that asks the plan first. */
 #include "os_fault.h"
 
 #include "io/os.h"
@@ -243,9 +243,20 @@ void real_path(const cf_directory *directory, const char *name, char *to, uint64
 #define cf_os_unmap real_unmap
 #define cf_os_page_size real_page_size
 #define cf_os_random real_random
+#define cf_os_direct_write real_direct_write
+#define cf_os_direct_read real_direct_read
+#define cf_os_direct_memory real_direct_memory
+#define cf_os_direct_start real_direct_start
+#define cf_os_direct_wait real_direct_wait
+#define cf_os_direct_end real_direct_end
+#define cf_os_is_cached real_is_cached
 
 #include "../../csrc/io/os_posix.c"
 #include "../../csrc/io/os_posix_names.c"
+#undef syscall
+#include "os_fault_direct.h"
+#define syscall system_io
+#include "../../csrc/io/os_posix_direct.c"
 
 #undef cf_os_path
 #undef cf_os_directory_open
@@ -273,6 +284,13 @@ void real_path(const cf_directory *directory, const char *name, char *to, uint64
 #undef cf_os_unmap
 #undef cf_os_page_size
 #undef cf_os_random
+#undef cf_os_direct_write
+#undef cf_os_direct_read
+#undef cf_os_direct_memory
+#undef cf_os_direct_start
+#undef cf_os_direct_wait
+#undef cf_os_direct_end
+#undef cf_os_is_cached
 
 /* ---- plan and log ---- */
 
@@ -346,7 +364,7 @@ const char *os_fault_kind_name(os_fault_kind kind)
 	static const char *const names[OS_FAULT_KIND_COUNT] = {
 		"any", "directory_open", "directory_sync", "directory_list", "open", "create", "stat", "file_info",
 		"close", "read", "write", "reserve", "trim", "sync_ahead", "sync", "rename", "link", "rename_new",
-		"unlink", "map", "random",
+		"unlink", "map", "random", "direct",
 	};
 	return (unsigned)kind < OS_FAULT_KIND_COUNT ? names[kind] : "unknown";
 }
@@ -660,3 +678,5 @@ ckptfmt_status cf_os_random(void *to, uint64_t size, ckptfmt_error *err)
 		return refuse(&given, "", err);
 	return real_random(to, size, err);
 }
+
+#include "os_fault_direct.h"

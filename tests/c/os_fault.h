@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The operating-system seam, failing on purpose. Link tests/c/os_fault.c (with -pthread) in the place of
- * csrc/io/os_posix.c and os_posix_names.c, which it contains: without a plan it is the real thing.
+ * csrc/io/os_posix*.c, which it contains: without a plan it is the real thing.
  *
  * Two planes:
  *   calls    the functions of io/os.h. The at-th one fails, is cut short, or is the moment of a crash.
- *   system   what these two call below them, kind by kind: EINTR, ENOSPC, a file system without renameat2, short
+ *   system   what these call below them, kind by kind: EINTR, ENOSPC, a file system without renameat2, short
  *            transfers. Here their own loops and fall-backs are tested.
  *
  * The usual loop:
@@ -23,12 +23,13 @@
 #include <stdint.h>
 
 /* The functions of io/os.h that can fail, and those with an effect on the disk. Closing what was only read, unmapping
- * and page size always work and are not counted. */
+ * and page size always work and are not counted. DIRECT: beginning what cf_os_direct_write and _read begin;
+ * what is started there counts as WRITE and READ. */
 typedef enum os_fault_kind {
 	OS_FAULT_ANY = 0, OS_FAULT_DIRECTORY_OPEN, OS_FAULT_DIRECTORY_SYNC, OS_FAULT_DIRECTORY_LIST, OS_FAULT_OPEN,
 	OS_FAULT_CREATE, OS_FAULT_STAT, OS_FAULT_FILE_INFO, OS_FAULT_CLOSE, OS_FAULT_READ, OS_FAULT_WRITE,
 	OS_FAULT_RESERVE, OS_FAULT_TRIM, OS_FAULT_SYNC_AHEAD, OS_FAULT_SYNC, OS_FAULT_RENAME, OS_FAULT_LINK,
-	OS_FAULT_RENAME_NEW, OS_FAULT_UNLINK, OS_FAULT_MAP, OS_FAULT_RANDOM, OS_FAULT_KIND_COUNT
+	OS_FAULT_RENAME_NEW, OS_FAULT_UNLINK, OS_FAULT_MAP, OS_FAULT_RANDOM, OS_FAULT_DIRECT, OS_FAULT_KIND_COUNT
 } os_fault_kind;
 
 typedef struct os_fault_plan {
@@ -80,7 +81,8 @@ typedef enum os_system_kind {
 	OS_SYSTEM_OPEN = 0, OS_SYSTEM_MKDIR, OS_SYSTEM_FSTAT, OS_SYSTEM_FSTATAT, OS_SYSTEM_CLOSE, OS_SYSTEM_PREAD,
 	OS_SYSTEM_PWRITE, OS_SYSTEM_FSYNC, OS_SYSTEM_FALLOCATE, OS_SYSTEM_FTRUNCATE, OS_SYSTEM_RENAME,
 	OS_SYSTEM_RENAME_NOREPLACE, OS_SYSTEM_LINK, OS_SYSTEM_UNLINK, OS_SYSTEM_MMAP, OS_SYSTEM_OPENDIR,
-	OS_SYSTEM_READDIR, OS_SYSTEM_RANDOM, OS_SYSTEM_READ, OS_SYSTEM_FLOCK, OS_SYSTEM_KIND_COUNT
+	OS_SYSTEM_READDIR, OS_SYSTEM_RANDOM, OS_SYSTEM_READ, OS_SYSTEM_FLOCK, OS_SYSTEM_IO_SETUP,
+	OS_SYSTEM_IO_SUBMIT, OS_SYSTEM_IO_EVENTS, OS_SYSTEM_IO_RESULT, OS_SYSTEM_KIND_COUNT
 } os_system_kind;
 
 /* The at-th system call of the kind from now (1: the next) and the `count` - 1 after it fail with `os_errno`; 0 as
@@ -91,5 +93,7 @@ uint64_t os_system_calls(os_system_kind kind);
 void os_system_transfer_max(uint64_t bytes);
 /* Every other system call (close and fdopendir excepted) fails with EINTR. */
 void os_system_interrupt(bool on);
+/* No file is cached, whatever the system says. */
+void os_fault_uncached(bool on);
 
 #endif

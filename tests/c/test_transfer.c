@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Large values that are not cached, read past the page cache: the same bytes and the same failures as otherwise,
+ * wherever they begin and end. What else a transfer does is the matter of test_reader and test_bundle. */
+#include "bundle_maker.h"
+#include "io/os.h"
+#include "os_fault.h"
+#include "scratch.h"
+
+#include <errno.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+	SLOT = CF_DIRECT_SLOT_SIZE,
+	RING = CF_DIRECT_SLOTS * SLOT,
+	TENSORS = 5
+};
+
+/* The first is small and leaves the others where no block begins. */
+static const int64_t sizes[TENSORS] = {5, 2 * SLOT, RING + SLOT + 3, 2 * SLOT - 1, 2 * SLOT + 4096};
+
+static ckptfmt_error err;
+static uint8_t *bytes;      /* of all tensors in turn */
+static uint8_t *found;
+
+static uint64_t start_of(int row)
+{
+	uint64_t start = 0;
+	for (int i = 0; i < row; i++)
+		start += (uint64_t)sizes[i];
+	return start;
+}
+
+static void save(void)
+{
+	static bundle_maker m;
+	maker_begin(&m, directory, "ck", 1);
+	for (int i = 0; i < TENSORS; i++) {
+		const char name[] = {'t', (char)('0' + i), '\0'};
+		maker_tensor(&m, name, CKPTFMT_UINT8, 1, &sizes[i], 0, bytes + start_of(i), (uint64_t)sizes[i]);
+	}
+	maker_build(&m);
+	maker_save(&m);
+	maker_free(&m);
+}
+
+/* Reads the tensors from `first` on, in one call. */
+static ckptfmt_status read_from(ckptfmt_reader *reader, int first, int32_t verify)
+{
+	ckptfmt_selection *selection;
+	ckptfmt_request requests[TENSORS];
+	ckptfmt_status status;
+	CHECK_OK(ckptfmt_reader_list(reader, &selection, &err), err);
+	memset(requests, 0, sizeof requests);
+	memset(found, 0xee, start_of(TENSORS));
+	for (int i = first; i < TENSORS; i++) {
+		requests[i].row = (uint64_t)i;
+		requests[i].destination = found + start_of(i);
+		requests[i].destination_size = (uint64_t)sizes[i];
+	}
+	memset(&err, 0, sizeof err);
+	status = ckptfmt_reader_read(reader, selection, requests + first, (uint64_t)(TENSORS - first), verify, &err);
+	for (int i = first; status == CKPTFMT_OK && i < TENSORS; i++)
+		CHECK_EQ(requests[i].verified, verify != CKPTFMT_VERIFY_OFF);
+	ckptfmt_selection_free(selection);
+	return status;
+}
+
+static bool all_found(int first)
+{
+	uint64_t start = start_of(first);
+	return memcmp(found + start, bytes + start, start_of(TENSORS) - start) == 0;
+}
+
+static ckptfmt_reader *open_reader(void)
+{
+	ckptfmt_reader *reader;
+	CHECK_OK(ckptfmt_reader_open(path_of("ck"), NULL, &reader, &err), err);
+	return reader;
+}
+
+static void test_bytes(void)
+{
+	ckptfmt_reader *reader = open_reader();
+	int fds = test_open_fds();
+	for (int first = 0; first < TENSORS; first++)
+		for (int verify = 0; verify < 2; verify++) {
+			os_fault_log_clear();
+			CHECK_OK(read_from(reader, first, verify == 0 ? CKPTFMT_VERIFY_AUTO : CKPTFMT_VERIFY_OFF), err);
+			CHECK(all_found(first));
+			CHECK_EQ(os_fault_log_count_of(OS_FAULT_DIRECT), 1);
+			CHECK_EQ(test_open_fds(), fds);
+		}
+	/* What is cached is copied from there. */
+	os_fault_uncached(false);
+	CHECK_OK(read_from(reader, 0, CKPTFMT_VERIFY_AUTO), err);
+	os_fault_log_clear();
+	CHECK_OK(read_from(reader, 0, CKPTFMT_VERIFY_AUTO), err);
+	CHECK(all_found(0));
+	os_fault_uncached(true);
+	ckptfmt_reader_close(reader);
+}
+
+/* What the system refuses is read in the ordinary way. */
+static void test_refusals(void)
+{
+	static const os_system_kind kinds[] = {OS_SYSTEM_IO_SETUP, OS_SYSTEM_IO_SUBMIT, OS_SYSTEM_IO_EVENTS,
+		OS_SYSTEM_IO_RESULT};
+	ckptfmt_reader *reader = open_reader();
+	int fds = test_open_fds();
+	for (size_t i = 0; i < CF_ARRAY_COUNT(kinds); i++)
+		for (uint64_t at = 1; at < 12; at += 5) {
+			os_system_set(kinds[i], at, 2, EINVAL);
+			CHECK_OK(read_from(reader, 1, CKPTFMT_VERIFY_AUTO), err);
+			CHECK(all_found(1));
+			os_fault_clear();
+			CHECK_EQ(test_open_fds(), fds);
+		}
+	os_system_set(OS_SYSTEM_IO_RESULT, 2, 1, 0);
+	CHECK_OK(read_from(reader, 1, CKPTFMT_VERIFY_AUTO), err);
+	CHECK(all_found(1));
+	os_fault_set(&(os_fault_plan){.kind = OS_FAULT_DIRECT, .at = 1});
+	CHECK_OK(read_from(reader, 1, CKPTFMT_VERIFY_AUTO), err);
+	CHECK(all_found(1));
+	os_fault_clear();
+	/* Another file has the name by now: the open one is read. */
+	CHECK_EQ(rename(path_of("ck.data-00000-of-00001"), path_of("old")), 0);
+	shell("printf x > '%s/ck.data-00000-of-00001'");
+	CHECK_OK(read_from(reader, 1, CKPTFMT_VERIFY_AUTO), err);
+	CHECK(all_found(1));
+	CHECK_EQ(rename(path_of("old"), path_of("ck.data-00000-of-00001")), 0);
+	ckptfmt_reader_close(reader);
+}
+
+static void test_failures_of_reads(void)
+{
+	ckptfmt_reader *reader = open_reader();
+	int fds = test_open_fds();
+	for (uint64_t at = 1;; at++) {
+		ckptfmt_status status;
+		uint64_t hits;
+		os_fault_set(&(os_fault_plan){.kind = OS_FAULT_READ, .at = at, .os_errno = EIO});
+		status = read_from(reader, 1, CKPTFMT_VERIFY_AUTO);
+		hits = os_fault_hits();
+		os_fault_clear();
+		CHECK_EQ(test_open_fds(), fds);
+		if (hits == 0)
+			break;
+		CHECK_EQ(status, CKPTFMT_IO);
+		CHECK_EQ(err.os_errno, EIO);
+		CHECK(strstr(err.path, "ck.data-00000-of-00001") != NULL);
+		CHECK(err.tensor[0] == 't');
+		CHECK(at < 100);
+	}
+	for (uint64_t at = 2; at < 10; at += 3) {
+		os_fault_set(&(os_fault_plan){.kind = OS_FAULT_READ, .at = at, .partial = 12345});
+		CHECK_FAILS(read_from(reader, 1, CKPTFMT_VERIFY_AUTO), err, CKPTFMT_FAIL_TRUNCATED, "DAT-2");
+		os_fault_clear();
+	}
+	CHECK_OK(read_from(reader, 1, CKPTFMT_VERIFY_AUTO), err);
+	CHECK(all_found(1));
+	ckptfmt_reader_close(reader);
+}
+
+/* One byte anywhere, the first and the last included. */
+static void test_damage(void)
+{
+	static const uint64_t places[] = {0, SLOT, RING, RING + SLOT + 2};
+	for (size_t i = 0; i < CF_ARRAY_COUNT(places); i++) {
+		uint64_t at = start_of(2) + places[i];
+		FILE *file = fopen(path_of("ck.data-00000-of-00001"), "r+b");
+		ckptfmt_reader *reader = open_reader();
+		CHECK_EQ(fseek(file, (long)at, SEEK_SET), 0);
+		CHECK(fputc(bytes[at] ^ 1, file) != EOF);
+		CHECK_EQ(fflush(file), 0);
+		CHECK_FAILS(read_from(reader, 2, CKPTFMT_VERIFY_AUTO), err, CKPTFMT_FAIL_CHECKSUM, "DAT-6");
+		CHECK_EQ(err.offset, start_of(2));
+		CHECK(strcmp(err.tensor, "t2") == 0);
+		CHECK_OK(read_from(reader, 2, CKPTFMT_VERIFY_OFF), err);
+		CHECK_EQ(fseek(file, (long)at, SEEK_SET), 0);
+		CHECK(fputc(bytes[at], file) != EOF);
+		CHECK_EQ(fclose(file), 0);
+		CHECK_OK(read_from(reader, 2, CKPTFMT_VERIFY_AUTO), err);
+		CHECK(all_found(2));
+		ckptfmt_reader_close(reader);
+	}
+	/* Cut after it was opened. */
+	ckptfmt_reader *reader = open_reader();
+	CHECK_EQ(truncate(path_of("ck.data-00000-of-00001"), (off_t)start_of(TENSORS) - 1), 0);
+	CHECK_FAILS(read_from(reader, 4, CKPTFMT_VERIFY_AUTO), err, CKPTFMT_FAIL_TRUNCATED, "DAT-2");
+	CHECK_EQ(truncate(path_of("ck.data-00000-of-00001"), (off_t)start_of(3) - 2 * SLOT), 0);
+	CHECK_FAILS(read_from(reader, 2, CKPTFMT_VERIFY_OFF), err, CKPTFMT_FAIL_TRUNCATED, "DAT-2");
+	ckptfmt_reader_close(reader);
+}
+
+int main(void)
+{
+	test_seed();
+	if (!make_directory())
+		return 2;
+	bytes = malloc(start_of(TENSORS) + 8);
+	found = malloc(start_of(TENSORS));
+	for (uint64_t i = 0; i < start_of(TENSORS); i += 8) {
+		uint64_t word = test_random();
+		memcpy(bytes + i, &word, 8);
+	}
+	save();
+	os_fault_uncached(true);
+	test_bytes();
+	test_refusals();
+	test_failures_of_reads();
+	test_damage();
+	os_fault_uncached(false);
+	free(bytes);
+	free(found);
+	os_fault_log_clear();
+	shell("rm -rf '%s'");
+	return test_finish("test_transfer");
+}
