@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from ckptfmt import CorruptError, InvalidError, UnsupportedError
 from ckptfmt.cli import main
 
 # `ckptfmt.convert` is the function.
-converting = sys.modules["ckptfmt.convert"]
+converting = importlib.import_module("ckptfmt.convert")
 LEVELS = ("v2", "v2+", "ckptfmt")
 
 

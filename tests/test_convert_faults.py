@@ -5,6 +5,7 @@ destination is as it was, and nothing is left behind, or what is left can be swe
 from __future__ import annotations
 
 import errno
+import importlib
 import os
 import re
 import signal
@@ -24,12 +25,12 @@ from ckptfmt.lifecycle.directory import CheckpointDirectory
 from ckptfmt.saving.temporary import LOCK_NAME
 
 # `ckptfmt.convert` is the function.
-converting = sys.modules["ckptfmt.convert"]
+converting = importlib.import_module("ckptfmt.convert")
 
 CONVERT = """
-import os, resource, signal, sys
+import importlib, os, resource, signal, sys
 from ckptfmt.cli import main
-converting = sys.modules["ckptfmt.convert"]
+converting = importlib.import_module("ckptfmt.convert")
 
 folder, limit, held = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 converting.HELD_MAX = held
