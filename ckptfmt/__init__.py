@@ -249,11 +249,11 @@ def __dir__() -> list[str]:
 
 class _Package(ModuleType):
     """Some functions have the name of the module that they live in. Importing that module sets the
-    name to it; here it is the function, whoever imports what first."""
+    name to it; here it stays the function, or what a user has set, whoever imports what first."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, ModuleType) and _HOMES.get(name) == name:
-            value = getattr(value, name)
+            value = vars(self).get(name, getattr(value, name))
         super().__setattr__(name, value)
 
 

@@ -144,6 +144,12 @@ def test_one_of_these_can_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
         assert getattr(ckptfmt, name) is not other
 
 
+@pytest.mark.parametrize("name", TWICE)
+def test_what_a_user_sets_stays(name: str) -> None:
+    code = f"import ckptfmt, importlib\nckptfmt.{name} = 3\n"
+    assert run(f"{code}importlib.import_module('ckptfmt.{name}'); print(ckptfmt.{name})") == "3"
+
+
 def test_names_pickle() -> None:
     for name in ckptfmt.__all__:
         value = getattr(ckptfmt, name)
