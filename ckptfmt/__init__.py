@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import threading
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -221,15 +222,31 @@ _HOMES = {
 }
 
 
+# Threads that begin with modules which need each other would see one that is half made: they take
+# turns. Who imports a module by its own name holds Python's lock of that and may want this one, so
+# that nobody waits for it for ever.
+_TURN = threading.RLock()
+_TURN_SECONDS = 5.0
+
+
 def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        value: Any = importlib.import_module("ckptfmt._core").version()
-    elif name in _HOMES:
-        value = getattr(importlib.import_module(f"ckptfmt.{_HOMES[name]}"), name)
+    if name == "__version__" or name in _HOMES:
+        mine = _TURN.acquire(timeout=_TURN_SECONDS)
+        try:
+            value = _value(name)
+        finally:
+            if mine:
+                _TURN.release()
     else:
         value = _submodule(name)
     globals()[name] = value
     return value
+
+
+def _value(name: str) -> Any:
+    if name == "__version__":
+        return importlib.import_module("ckptfmt._core").version()
+    return getattr(importlib.import_module(f"ckptfmt.{_HOMES[name]}"), name)
 
 
 def _submodule(name: str) -> ModuleType:

@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from ckptfmt.saving.policies import BalancedPolicy, MaxShardSizePolicy, ShardByT
 from ckptfmt.saving.saver import Saver
 from ckptfmt.saving.sharding import Shard, ShardingCallback
 from ckptfmt.saving.specs import DSaveSpec, SaveSpec
+from ckptfmt.threads import Stop
 
 # ---- saving --------------------------------------------------------------------------------------
 
@@ -353,7 +355,7 @@ def test_an_error_in_one_shard_is_raised_as_it_is_and_stops_the_others(
     blocked = tmp_path / f"ckpt_temp_{'ab' * 8}" / "part-00001-of-00003.index"
     (blocked / "full").mkdir(parents=True)
     adds: list[Any] = []
-    stops: list[threading.Event] = []
+    stops: list[Stop] = []
     real_add, real_write = shards.writing.Writer._add, shards._write_shard
 
     busy = threading.Event()
@@ -368,7 +370,10 @@ def test_an_error_in_one_shard_is_raised_as_it_is_and_stops_the_others(
         if "part-00002" in self.prefix:
             adds.append(arguments[1:])
             busy.set()
-            assert stops[0].wait(30)
+            deadline = time.monotonic() + 30
+            while not stops[0].asked:
+                assert time.monotonic() < deadline
+                time.sleep(0.001)
 
     monkeypatch.setattr(shards, "_write_shard", noted_write)
     monkeypatch.setattr(shards.writing.Writer, "_add", slow_add)
