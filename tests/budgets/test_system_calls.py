@@ -30,14 +30,14 @@ BUDGETS: dict[str, tuple[int, int | None]] = {
     "save-64-mib": (97, 12 + 8),
     "save-100000": (61, 12 + 25_600_000 // (8 << 20)),
     "replace": (72, None),  # a checkpoint of one data file, by another
-    "open": (17, 6),
-    "open-and-read": (20, None),
-    "load-1000": (22, None),
-    "load-100000": (58, None),  # 25.6 MB of data and an index of 5 MB
-    "rows": (2, 1),
-    "rows-v2": (2, 1),
-    "merge-20": (325, None),
-    "link-20": (229, None),
+    "open": (15, 6),
+    "open-and-read": (16, None),
+    "load-1000": (17, None),
+    "load-100000": (53, None),  # 25.6 MB of data and an index of 5 MB
+    "rows": (1, 1),
+    "rows-v2": (1, 1),
+    "merge-20": (326, None),
+    "link-20": (230, None),
     "manager-save": (145, None),  # with its state file, and the removal of the oldest checkpoint
 }
 # What one input more takes.
