@@ -99,7 +99,7 @@ static void test_not_plain(void)
 		CHECK(found.selection != NULL);
 		ckptfmt_selection_columns(found.selection, &columns);
 		CHECK_EQ(columns.row_count, 1);
-		CHECK_EQ(columns.names_size, strlen(names[i]));
+		CHECK_EQ(columns.names_size, strlen(names[i]) + 1);
 		CHECK_FAILS(ckptfmt_reader_read_found(reader, &found, NULL, (uint8_t *)&got, 4, CKPTFMT_VERIFY_AUTO,
 			&err), err, CKPTFMT_FAIL_ARGUMENT, "the tensor is not plain");
 		ckptfmt_selection_free(found.selection);
