@@ -7,9 +7,9 @@ Importing this loads next to nothing; a name is loaded, with what it needs, when
 
 from __future__ import annotations
 
+import _thread
 import importlib
 import sys
-import threading
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -225,7 +225,7 @@ _HOMES = {
 # Threads that begin with modules which need each other would see one that is half made: they take
 # turns. Who imports a module by its own name holds Python's lock of that and may want this one, so
 # that nobody waits for it for ever.
-_TURN = threading.RLock()
+_TURN = _thread.RLock()
 _TURN_SECONDS = 5.0
 
 

@@ -171,7 +171,8 @@ def test_what_is_only_read(tmp_path: Path) -> None:
     with pytest.raises(InvalidError) as caught:
         ckptfmt.convert(tmp_path / "a", tmp_path / "b", level="ckptfmt")
     assert caught.value.message == (
-        f"metadata 'a' cannot be stored: a dict {NO_VALUE} (drop_metadata)"
+        f"metadata 'a' cannot be stored: a dict {NO_VALUE} "
+        "(drop_metadata=True leaves the metadata out)"
     )
     assert caught.value.path == str(tmp_path / "a")
     assert listing(tmp_path) == before
