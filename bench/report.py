@@ -40,6 +40,10 @@ def told(found: stats.Ratio | None) -> str:
     return f"{times(found.value)} ({times(found.low)} to {times(found.high)})"
 
 
+def _as_long(found: stats.Ratio | None) -> str:
+    return "-" if found is None else f"{times(found.value)} x"
+
+
 def line(*cells: str) -> str:
     return "| " + " | ".join(cells) + " |"
 
@@ -206,6 +210,27 @@ class Run:
         lines += [self._target(target) for target in TARGETS if target.key in self.results]
         return "\n".join(lines)
 
+    def short(self) -> str:
+        """What README quotes: the same rows in few columns."""
+        lines = head("case", "ours", "TensorFlow takes", "the best other takes", "of the limit")
+        for target in TARGETS:
+            result = self.results.get(target.key)
+            if result is None or not result.ours.samples:
+                continue
+            plain, peer = result.of(TENSORFLOW, False), result.best_peer()
+            beside = result.ratio(peer, self.plan.seed)
+            share = result.of_limit(result.ours, self.limits.rates)
+            lines.append(
+                line(
+                    result.title,
+                    duration(stats.median(result.times(result.ours))),
+                    _as_long(result.ratio(plain, self.plan.seed)),
+                    f"{_as_long(beside)} ({peer.part.name()})" if peer else "-",
+                    f"{share:.0%}" if share is not None else "-",
+                )
+            )
+        return "\n".join(lines)
+
     def _peaks(self) -> Iterator[str]:
         yield from head("row", "side", "MiB above the arrays", f"at most {PEAK_MIB}")
         for key in PEAK_ROWS:
@@ -267,6 +292,10 @@ class Run:
             "TensorFlow do, unless a row says that nothing is read).",
             "",
             self.summary(),
+            "",
+            "## In short",
+            "",
+            self.short(),
             "",
             "![bars against the limit](latest.svg)",
             "",

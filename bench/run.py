@@ -3,7 +3,7 @@
 
     python bench/run.py [--full | --smoke] [--tensorflow PYTHON] [--peers PYTHON]
                         [--folder FOLDER] [--results FOLDER] [--seed SEED] [--rounds N]
-                        [--sides SIDE,...] [CASE ...]
+                        [--sides SIDE,...] [--cores N] [CASE ...]
     python bench/run.py [--smoke] compression [options of bench/compression.py]
 
 CASE is one of B1 to B14, or a row such as B2-P; default all. Writes latest.md, latest.svg and
@@ -15,6 +15,7 @@ measures.
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -70,12 +71,15 @@ def main() -> int:
     parser.add_argument("--results", type=Path, help="where the report goes")
     parser.add_argument("--seed", type=int, default=20)
     parser.add_argument("--rounds", type=int, help="samples of each side, where time allows it")
+    parser.add_argument("--cores", type=int, help="on so many of the processors, all sides")
     parser.add_argument("cases", nargs="*", metavar="CASE")
     given, rest = parser.parse_known_args()
     if given.cases[:1] == ["compression"]:
         return compression(given.smoke, given.tensorflow, [*given.cases[1:], *rest])
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if given.cores is not None:  # for the workers as well: all of them are children
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: max(given.cores, 1)])
     profile = "smoke" if given.smoke else "full" if given.full else "quick"
     rows = chosen(given.cases, profile, given.sides)
     plan = Plan(
@@ -89,7 +93,7 @@ def main() -> int:
         cases.TENSORFLOW: given.tensorflow or sys.executable,
         **dict.fromkeys(cases.PEERS, given.peers or sys.executable),
     }
-    whole = not (given.cases or given.smoke or given.sides)
+    whole = not (given.cases or given.smoke or given.sides or given.cores)
     results = given.results or (HERE / "results" if whole else HERE.parent / "build" / "bench")
     print(f"{profile}, seed {given.seed}", flush=True)
     with tempfile.TemporaryDirectory(dir=given.folder, prefix="bench-") as scratch:

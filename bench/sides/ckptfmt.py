@@ -25,6 +25,12 @@ def first(folder: str, name: str) -> Any:
 
 
 class Here(Side):
+    def __init__(self, tuned: bool) -> None:
+        super().__init__(tuned)
+        # A name of the package brings its module when it is first used: that is part of importing.
+        for name in ckptfmt.__all__:
+            getattr(ckptfmt, name)
+
     def save(self, folder: str, durable: bool, level: str = "v2+") -> Call:
         durability = "full" if durable else "none"
         return lambda: ckptfmt.save(f"{folder}/ck", self.data, durability=durability, level=level)
