@@ -39,7 +39,10 @@ ALL_CFLAGS := -std=c11 -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 $(WARNINGS) -fvisibi
 	$(MODE_FLAGS) $(CFLAGS)
 ALL_LDFLAGS := -pthread $(filter -fsanitize=%,$(MODE_FLAGS)) $(link_$(MODE)) $(LDFLAGS)
 
-# csrc/python/ is part of the Python extension alone.
+# csrc/python/ is part of the Python extension alone; here it is only compiled, for its warnings.
+PYTHON_SRC := $(sort $(wildcard csrc/python/*.c))
+PYTHON_FLAGS = -DPy_LIMITED_API=0x030b0000 -isystem \
+	$(shell $(if $(wildcard $(PY)),$(PY),$(PYTHON)) -c 'import sysconfig; print(sysconfig.get_path("include"))')
 LIB_SRC := $(filter-out csrc/python/%,$(sort $(wildcard csrc/*/*.c)))
 TEST_SRC := $(sort $(wildcard tests/c/test_*.c))
 MEASURE_SRC := $(sort $(wildcard tests/c/measure_*.c))
@@ -191,7 +194,8 @@ replay:
 warnings:
 	$(Q)$(MAKE) MODE=warn -j$(JOBS) warn-objects
 
-warn-objects: $(call objects,$(LIB_SRC) $(TEST_SRC) $(SUPPORT_SRC) $(FUZZ_SRC) $(FUZZ_SUPPORT_SRC) examples/plain_c.c)
+warn-objects: $(call objects,$(LIB_SRC) $(PYTHON_SRC) $(TEST_SRC) $(SUPPORT_SRC) $(FUZZ_SRC) $(FUZZ_SUPPORT_SRC) \
+	examples/plain_c.c)
 
 lint: python
 	$(Q)$(PY) -c 'import ruff, mypy' 2>/dev/null || $(PY) -m pip install --quiet -e '.[dev]'
@@ -229,6 +233,7 @@ $(B)/%.o: %.c
 
 $(B)/csrc/base/limits.o: ALL_CFLAGS += -DCKPTFMT_VERSION='"$(VERSION)"'
 $(B)/csrc/base/limits.o: pyproject.toml
+$(call objects,$(PYTHON_SRC)): ALL_CFLAGS += $(PYTHON_FLAGS)
 $(call objects,$(TEST_SRC) $(SUPPORT_SRC)): ALL_CFLAGS += -Itests/c
 
 # Every symbol, for tests. An object that stands before it (memory_fault, os_fault) takes the place of a member.
