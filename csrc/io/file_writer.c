@@ -143,8 +143,8 @@ void cf_file_writer_reserve(cf_file_writer *writer, uint64_t size)
 	if (writer->direct == NULL && writer->sync_ahead && writer->written % ALIGNMENT == 0 &&
 		size > writer->written && size - writer->written >= CF_FILE_WRITER_DIRECT_MIN)
 		begin_direct(writer);
-	/* A write that makes the file longer keeps all others waiting. */
-	if (writer->direct != NULL)
+	/* A write that makes the file longer keeps all others waiting. What was written is not to go by a wrong wish. */
+	if (writer->direct != NULL && size > writer->written)
 		cf_os_trim(&writer->file, size);
 }
 

@@ -32,6 +32,22 @@ static bool has(const char *name, uint64_t size)
 	return got == size && memcmp(stored, bytes, (size_t)size) == 0;
 }
 
+/* The file holds the first of the bytes, so many, several times. */
+static bool has_times(const char *name, uint64_t size, int times)
+{
+	cf_file file;
+	uint64_t got = 0;
+	bool same = true;
+	CHECK_OK(cf_os_open(&here, name, true, &file, NULL, &error), error);
+	for (int i = 0; i < times && same; i++) {
+		CHECK_OK(cf_os_read_at(&file, "", stored, size, (uint64_t)i * size, &got, &error), error);
+		same = got == size && memcmp(stored, bytes, (size_t)size) == 0;
+	}
+	CHECK_OK(cf_os_read_at(&file, "", stored, 1, (uint64_t)times * size, &got, &error), error);
+	cf_os_close_quietly(&file);
+	return same && got == 0;
+}
+
 static int count_files(void)
 {
 	int count = 0;
@@ -153,6 +169,18 @@ static void test_writes(void)
 	CHECK_OK(put_some(&writer, 2 * SLOT, 1, &error), error);
 	CHECK_OK(cf_file_writer_finish(&writer, true, &error), error);
 	CHECK(has(writer.name, 6 * SLOT + 4096 + 77));
+	cf_file_writer_abandon(&writer);
+	/* The wish for less than what was written already takes none of it away. */
+	CHECK_OK(cf_file_writer_open(&writer, &here, "big", &error), error);
+	cf_file_writer_sync_ahead(&writer);
+	cf_file_writer_reserve(&writer, MIN);
+	for (int i = 0; i < 4; i++) {
+		CHECK_OK(cf_file_writer_put(&writer, bytes, 5 * SLOT, &error), error);
+		if (i == 3)
+			cf_file_writer_reserve(&writer, MIN + 1);
+	}
+	CHECK_OK(cf_file_writer_finish(&writer, true, &error), error);
+	CHECK(has_times(writer.name, 5 * SLOT, 4));
 	cf_file_writer_abandon(&writer);
 	CHECK_EQ(count_files(), 0);
 }
