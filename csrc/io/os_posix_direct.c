@@ -19,7 +19,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#if defined(__linux__) && defined(O_DIRECT) && defined(SYS_io_submit)
+#if defined(__linux__) && defined(O_DIRECT) && defined(SYS_io_submit) && defined(SYS_io_getevents)
 #include <linux/aio_abi.h>
 #define HAVE_DIRECT 1
 #else
@@ -253,7 +253,11 @@ static ckptfmt_status move_rest(cf_direct *direct, unsigned slot, uint64_t done,
 {
 	const direct_slot *at = &direct->slots[slot];
 	uint8_t *memory = cf_os_direct_memory(direct, slot) + done;
-	/* What is under way stays direct. */
+	/* Where a page of the cache, or a block of the file system, is larger than ours, an ordinary write of a part of it
+	 * may write the rest as it was before what is under way beside it. */
+	for (unsigned i = 0; direct->writes && i < CF_DIRECT_SLOTS; i++)
+		while (direct->slots[i].state == STARTED)
+			take_results(direct);
 	if (!direct->refused)
 		(void)set_direct(direct->file.fd, false);
 	direct->refused = true;

@@ -119,6 +119,31 @@ static void test_refusals(void)
 		}
 }
 
+/* An ordinary write waits for those that are under way, which it may meet in one page of the cache. */
+static void test_order(void)
+{
+	cf_file file = make_file("w");
+	cf_direct *direct = there ? cf_os_direct_write(&file) : NULL;
+	uint64_t got, calls;
+	if (direct != NULL) {
+		os_system_set(OS_SYSTEM_IO_SUBMIT, 2, 1, EAGAIN);
+		for (unsigned slot = 0; slot < 3; slot++) {
+			memcpy(cf_os_direct_memory(direct, slot), bytes + slot * (uint64_t)SLOT, SLOT);
+			cf_os_direct_start(direct, slot, SLOT, slot * (uint64_t)SLOT);
+		}
+		CHECK_OK(cf_os_direct_wait(direct, 1, "w", &got, &error), error);
+		calls = os_system_calls(OS_SYSTEM_IO_EVENTS);
+		CHECK(calls > 0);
+		CHECK_OK(cf_os_direct_wait(direct, 0, "w", &got, &error), error);
+		CHECK_OK(cf_os_direct_wait(direct, 2, "w", &got, &error), error);
+		CHECK_EQ(os_system_calls(OS_SYSTEM_IO_EVENTS), calls);
+		os_fault_clear();
+		cf_os_direct_end(direct);
+		CHECK(file_holds(&file, 3 * SLOT));
+	}
+	end_file(&file, "w");
+}
+
 /* What cannot be written in the ordinary way either is a failure, told as there. */
 static void test_full_disk(void)
 {
@@ -251,6 +276,7 @@ int main(void)
 	}
 	test_write();
 	test_refusals();
+	test_order();
 	test_full_disk();
 	test_none();
 	test_read();
