@@ -84,6 +84,10 @@ class SharedHandle(_Handle):
             pointer = self._usable()
         return pointer
 
+    def run(self, function: Callable[..., int], *arguments: Any) -> int:
+        """Calls a function of C that takes the handle first."""
+        return function(self.use(), *arguments)
+
     def __enter__(self) -> Any:
         return self.use()
 
@@ -105,17 +109,23 @@ class ExclusiveHandle(_Handle):
         self._owned = pointer
         self._lock = threading.Lock()
 
-    def __enter__(self) -> Any:
-        self._refuse_after_fork()
-        self._lock.acquire()
-        try:
-            return self._usable()
-        except BaseException:  # Ctrl-C too
-            self._lock.release()
-            raise
+    def turn(self) -> threading.Lock:
+        """The lock: `with handle.turn():` marks a call, in which `use` gives the pointer.
 
-    def __exit__(self, *_exc: object) -> None:
-        self._lock.release()
+        It is the lock's own `with` that takes it and gives it back, which Ctrl-C cannot part from
+        what is in between: a lock left behind would hold up closing for ever.
+        """
+        self._refuse_after_fork()
+        return self._lock
+
+    def use(self) -> Any:
+        """The pointer."""
+        return self._usable()
+
+    def run(self, function: Callable[..., int], *arguments: Any) -> int:
+        """Calls a function of C that takes the handle first."""
+        with self.turn():
+            return function(self._usable(), *arguments)
 
     def close(self) -> None:
         """Closes when the call under way returns. Harmless when closed already."""
@@ -131,9 +141,8 @@ class ExclusiveHandle(_Handle):
 def call(handle: Any, function: Callable[..., int], *arguments: Any) -> None:
     """Calls a function of C that takes the handle first and an error last, and raises that."""
     error = new_error()
-    with handle as pointer:
-        status = function(pointer, *arguments, error)
-    del pointer, arguments  # the traceback of an error would hold what closing is to free
+    status = handle.run(function, *arguments, error)
+    del arguments  # the traceback of an error would hold what closing is to free
     check(status, error, handle.path)
 
 

@@ -41,7 +41,8 @@ class VerifierHandle(ExclusiveHandle):
     def findings(self, first: int = 0) -> Iterator[Finding]:
         """The findings so far, from number `first` on."""
         found: list[Finding] = []
-        with self as verifier:
+        with self.turn():
+            verifier = self.use()
             look = lib.ckptfmt_verifier_finding
             while (finding := look(verifier, first + len(found))) != ffi.NULL:
                 found.append(Finding(int(finding.severity), error_of(finding.error, self.path)))
@@ -50,7 +51,8 @@ class VerifierHandle(ExclusiveHandle):
     def names(self) -> list[bytes]:
         """The names of the tensors found, of an index that cannot be listed too."""
         columns = ffi.new("ckptfmt_columns *")
-        with self as verifier:
+        with self.turn():
+            verifier = self.use()
             lib.ckptfmt_verifier_columns(verifier, columns)
             blob = ffi.buffer(columns.names, columns.names_size)[:] if columns.names_size else b""
             rows = [columns.rows[number] for number in range(columns.row_count)]

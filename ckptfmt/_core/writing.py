@@ -79,7 +79,8 @@ class WriterHandle(ExclusiveHandle):
     def commit(self) -> None:
         """Makes the checkpoint visible. The handle is closed afterwards, whatever happened."""
         error = new_error()
-        with self as writer:
+        with self.turn():
+            writer = self.use()
             self._pointer = CLOSED
             ffi.gc(writer, None)  # C frees it, whatever it returns
             check(lib.ckptfmt_writer_commit(writer, error), error, self.path)
