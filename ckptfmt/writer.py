@@ -299,6 +299,8 @@ def collect(
     """Named arrays as the writer takes them, all checked."""
     sources, names_differ = Sources(), False
     if type(tensors) is dict:
+        # Names and arrays are taken apart: those of another thread's changes would not be paired.
+        tensors = tensors.copy()
         texts_only = _take_in(sources, iter(tensors), iter(tensors.values()), len(tensors))
         names_differ = texts_only and "" not in tensors
     else:

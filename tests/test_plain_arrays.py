@@ -125,6 +125,25 @@ def test_the_table_says_what_numpy_does(seed: int) -> None:
     assert plain.sizes.tolist() == [array.nbytes for array in arrays]
 
 
+def test_a_dict_that_changes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may put other tensors into it at any moment: a name keeps its array."""
+    given = {f"t{n}": np.array(n) for n in range(5)}
+    real = itertools.islice
+
+    def islice(*arguments: Any) -> list[Any]:
+        found = list(real(*arguments))
+        if given.pop("t0", None) is not None:
+            given["t9"] = np.array(9)
+        return found
+
+    monkeypatch.setattr(itertools, "islice", islice)
+    sources = writer.collect(given)
+    monkeypatch.undo()
+    assert "t9" in given
+    assert sources.names == [b"t%d" % n for n in range(5)]
+    assert [int(array) for array in sources.arrays] == list(range(5))
+
+
 def test_parts_of_what_came_in_turns() -> None:
     """A part of the table is that part of the whole one, wherever it is cut."""
     sources = Sources()
