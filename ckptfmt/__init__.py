@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import _thread
 import importlib
+import os
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -229,18 +230,29 @@ _TURN = _thread.RLock()
 _TURN_SECONDS = 5.0
 
 
-def __getattr__(name: str) -> Any:
-    if name == "__version__" or name in _HOMES:
-        mine = _TURN.acquire(timeout=_TURN_SECONDS)
-        try:
-            value = _value(name)
-        finally:
-            if mine:
-                _TURN.release()
-    else:
-        value = _submodule(name)
-    globals()[name] = value
-    return value
+def _begin_turns_again() -> None:
+    """In a forked child: nobody is left to give back a turn that a thread of the parent had."""
+    global _TURN  # noqa: PLW0603 (there is one package)
+    _TURN = _thread.RLock()
+
+
+os.register_at_fork(after_in_child=_begin_turns_again)
+
+if not TYPE_CHECKING:  # to type checkers it would mean that there is every name
+
+    def __getattr__(name: str) -> Any:
+        if name == "__version__" or name in _HOMES:
+            turn = _TURN
+            mine = turn.acquire(timeout=_TURN_SECONDS)
+            try:
+                value = _value(name)
+            finally:
+                if mine:
+                    turn.release()
+        else:
+            value = _submodule(name)
+        globals()[name] = value
+        return value
 
 
 def _value(name: str) -> Any:
@@ -252,7 +264,7 @@ def _value(name: str) -> Any:
 def _submodule(name: str) -> ModuleType:
     whole = f"{__name__}.{name}"
     try:
-        if not name.startswith("_"):
+        if name.isidentifier() and not name.startswith("_"):
             return importlib.import_module(whole)
     except ModuleNotFoundError as error:
         if error.name != whole:

@@ -94,9 +94,23 @@ def test_type_checkers_see_the_same_names() -> None:
         assert getattr(ckptfmt, name) is getattr(importlib.import_module(home), name)
 
 
+def test_type_checkers_see_no_other_names() -> None:
+    """A `__getattr__` that they see gives a misspelt name the type Any."""
+    tree = ast.parse(Path(ckptfmt.__file__).read_text(encoding="utf-8"))
+    hidden = [
+        node.name
+        for block in tree.body
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "not TYPE_CHECKING"
+        for node in block.body
+        if isinstance(node, ast.FunctionDef)
+    ]
+    seen = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
+    assert hidden == ["__getattr__"] and "__getattr__" not in seen
+
+
 def test_what_is_not_there() -> None:
     nothing = "nothing"
-    for name in (nothing, "_nothing", "__path_", "__wrapped__"):
+    for name in (nothing, "_nothing", "__path_", "__wrapped__", "", "a.b", "errors.b", "a\0b"):
         assert not hasattr(ckptfmt, name)
     with pytest.raises(AttributeError, match=r"^module 'ckptfmt' has no attribute 'nothing'$"):
         getattr(ckptfmt, nothing)
