@@ -125,6 +125,15 @@ def test_the_table_says_what_numpy_does(seed: int) -> None:
     assert plain.sizes.tolist() == [array.nbytes for array in arrays]
 
 
+def test_other_pythons(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {f"{n}": array for n, array in enumerate(PLAIN)}
+    wanted = writer.collect(given)
+    monkeypatch.setattr(_core.columns, "_LENDS_OBJECTS", False)
+    monkeypatch.setattr(_core.columns, "id", lambda _: 1, raising=False)
+    found = writer.collect(given)
+    assert (found.names, found.codes, found.sizes) == (wanted.names, wanted.codes, wanted.sizes)
+
+
 def test_a_dict_that_changes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another thread may put other tensors into it at any moment: a name keeps its array."""
     given = {f"t{n}": np.array(n) for n in range(5)}

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,8 @@ _SCALARS = {
 
 # Dims and strides of an array of the most dimensions that numpy has; of many arrays at once.
 _NUMBERS_EACH, _NUMBERS_MAX = 2 * NUMPY_RANK_MAX, 1 << 16
+# Of other Pythons id() is no address of an object that C could look at.
+_LENDS_OBJECTS = sys.implementation.name == "cpython"
 
 
 def _column_dtype(ctype: Any) -> Any:
@@ -104,7 +107,8 @@ class PlainArrays:
         return self._count
 
     def take(self, given: list[Any], arrays: list[Any]) -> int:
-        """Describes arrays up to the first that is not plain.
+        """Describes arrays up to the first that is not plain, or none in a Python other than
+        CPython.
 
         Args:
             given: a name each, bytes or str that is all ASCII.
@@ -118,7 +122,7 @@ class PlainArrays:
         joined = "".join(given).encode() if texts else b"".join(given)
         taker.name = ffi.from_buffer("uint8_t[]", joined)
         self._names.append(joined)
-        while done < len(arrays):
+        while _LENDS_OBJECTS and done < len(arrays):
             if taker.numbers_left < _NUMBERS_EACH:
                 self._make_room()
             sources, sizes = self._sources + first + done, self._sizes + first + done
