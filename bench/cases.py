@@ -143,8 +143,8 @@ def rows(profile: str) -> list[Row]:
     if not scaled:
         small, many = {"dcp": 0.2, "tensorstore": 0.05}, {"h5py": 0.1}
     # What loads in some way of its own, and TensorFlow in the only one that it has.
-    only = Part(TENSORFLOW, verb="load")
-    tuned_only = Part(TENSORFLOW, tuned=True, verb="load")
+    only = Part(TENSORFLOW, label="loads all into new memory", verb="load")
+    tuned_only = replace(only, tuned=True)
     count, shape = KINDS["large"][profile]
     name = f"layer_00000.variable_{count - 2:02d}"
     start, middle = shape[0] // 3, shape[1] // 2
@@ -300,7 +300,11 @@ def rows(profile: str) -> list[Row]:
             "8 rows of a 256 MiB tensor, already open",
             "box",
             "large",
-            (Part(OURS), Part(TENSORFLOW, arguments={"opened": False}), *map(Part, PEERS)),
+            (
+                Part(OURS),
+                Part(TENSORFLOW, label="opens it every time", arguments={"opened": False}),
+                *map(Part, PEERS),
+            ),
             arguments={"name": name, "box": box["rows"], "opened": True},
         ),
         Row(

@@ -82,6 +82,14 @@ def test_every_row_is_in_the_report(results: Path) -> None:
             assert all(sample["seconds"] > 0 for sample in entry["samples"]), key
 
 
+def test_who_does_something_else_is_named_so() -> None:
+    cases = module("cases")
+    for profile in ("smoke", "quick", "full"):
+        for row in cases.rows(profile):
+            for part in row.parts:
+                assert part.label or not (part.verb or part.arguments) or part is row.parts[0], row
+
+
 def test_a_side_that_is_not_installed_is_named(results: Path) -> None:
     samples = json.loads((results / "latest.json").read_text())
     missing = {side for side, version in samples["versions"].items() if not version}
