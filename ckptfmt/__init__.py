@@ -8,6 +8,7 @@ Importing this loads next to nothing; a name is loaded, with what it needs, when
 from __future__ import annotations
 
 import _thread
+import atexit
 import importlib
 import os
 import sys
@@ -270,6 +271,14 @@ def _submodule(name: str) -> ModuleType:
         if error.name != whole:
             raise
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+@atexit.register
+def _end() -> None:
+    # From here, because what is registered first runs last: a handler of the user's may save.
+    line = sys.modules.get(f"{__name__}.line")
+    if line is not None:
+        line.end()
 
 
 def __dir__() -> list[str]:

@@ -9,7 +9,6 @@ the save.
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import threading
@@ -198,8 +197,13 @@ os.register_at_fork(after_in_child=_turn.reset)
 _failed: weakref.WeakSet[SaveFuture] = weakref.WeakSet()
 
 
-@atexit.register
-def _log_unheard() -> None:
+def end() -> None:
+    """What the package does when the interpreter exits: logs the errors that nobody has asked for.
+
+    A handler of exits that was the first to load this, and `threading` with it, may have begun a
+    save that nothing else waits for.
+    """
+    wait_for_saves()
     for future in list(_failed):
         future.__del__()
 

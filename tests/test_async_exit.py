@@ -109,6 +109,56 @@ def test_an_error_that_nobody_heard_of_is_logged_at_exit(tmp_path: Path) -> None
     assert (found, printed, told) == (0, "", "")
 
 
+@pytest.mark.parametrize("before", ["", "ckptfmt.save_async(sys.argv[2], values).result()"])
+def test_an_error_of_a_handler_of_exits_is_logged(tmp_path: Path, before: str) -> None:
+    """Whatever is loaded only once it is needed, in the handler or behind it."""
+    (tmp_path / "ck.index").mkdir()
+    (tmp_path / "ck.index" / "full").mkdir()
+    program = f"""
+import atexit, sys
+import ckptfmt, numpy as np
+values = {{"x": np.arange(3)}}
+atexit.register(lambda: ckptfmt.save_async(sys.argv[1], values))
+{before}
+"""
+    paths = [str(tmp_path / "ck"), str(tmp_path / "other")]
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
+    command = [sys.executable, "-c", program, *paths]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, env=environment
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr.startswith(f"the save of {paths[0]} failed, and nobody asked: ")
+
+
+def test_a_handler_of_exits_is_the_first_to_save(tmp_path: Path) -> None:
+    """Nothing of Python's waits for threads that are begun by a module loaded so late."""
+    program = """
+import atexit, sys
+import ckptfmt
+
+def last():
+    import numpy as np
+    from ckptfmt import writer
+    import threading
+    real, prefix = writer.write_sources, sys.argv[1]
+    def late(*given, **options):
+        threading.Event().wait(1)  # the rest of the exit would take no time
+        real(*given, **options)
+    writer.write_sources = late
+    ckptfmt.save_async(prefix, {"x": np.arange(3)})
+
+atexit.register(last)
+"""
+    environment = dict(os.environ, PYTHONPATH=os.pathsep.join(sys.path))
+    command = [sys.executable, "-c", program, str(tmp_path / "ck")]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, env=environment
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert ckptfmt.load(tmp_path / "ck")["x"].tolist() == [0, 1, 2]
+
+
 def test_a_process_of_multiprocessing(tmp_path: Path) -> None:
     program = """
 import multiprocessing
