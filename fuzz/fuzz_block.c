@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Property: any bytes as a block either walk to the end or fail with a typed error at an offset inside them. Another
  * decoder, written as plainly as can be, agrees on which blocks are good and on every entry. In a good block each key
- * is found by seeking, so is the entry after each key, and what the builder makes of the entries reads back the same,
+ * is found by searching, what stands nowhere is not, and what the builder makes of the entries reads back the same,
  * and is the very block if that was without oddity. */
 #include "repair.h"
 
@@ -103,28 +103,28 @@ static int plain_read(const uint8_t *block, uint64_t size, uint64_t key_max, ent
 	return next == restart_count;
 }
 
-static void check_seeks(const cf_block *block, const entry *entries, size_t count)
+static void check_searches(const cf_block *block, const entry *entries, size_t count)
 {
-	cf_block_iterator it;
 	ckptfmt_error err;
 	cf_buffer after = CF_BUFFER_EMPTY;
-	cf_block_iterator_init(&it);
-	cf_block_iterator_open(&it, block);
+	uint64_t position, size;
+	bool found;
 	for (size_t i = 0; i < count; i++) {
-		FUZZ_CHECK(cf_block_seek(&it, entries[i].key, entries[i].key_size, &err) == CKPTFMT_OK);
-		FUZZ_CHECK(it.valid && it.value == entries[i].value && it.key.size == entries[i].key_size);
-		/* The least key above this one leads to the next. */
+		FUZZ_CHECK(cf_block_find(block, entries[i].key, entries[i].key_size, &position, &size, &found, &err) ==
+			CKPTFMT_OK);
+		FUZZ_CHECK(found && block->bytes + position == entries[i].value);
+		/* The least key above this one is the next, or none. */
 		cf_buffer_clear(&after);
 		cf_put_bytes(&after, entries[i].key, entries[i].key_size);
 		cf_put_u8(&after, 0);
-		FUZZ_CHECK(cf_block_seek(&it, after.data, after.size, &err) == CKPTFMT_OK);
-		FUZZ_CHECK(it.valid == (i + 1 < count));
-		if (it.valid)
-			FUZZ_CHECK(it.value == entries[i + 1].value);
+		FUZZ_CHECK(cf_block_find(block, after.data, after.size, &position, &size, &found, &err) == CKPTFMT_OK);
+		FUZZ_CHECK(found == (i + 1 < count && entries[i + 1].key_size == after.size &&
+			memcmp(entries[i + 1].key, after.data, after.size) == 0));
+		FUZZ_CHECK(!found || block->bytes + position == entries[i + 1].value);
 	}
-	FUZZ_CHECK(cf_block_seek(&it, NULL, 0, &err) == CKPTFMT_OK && it.valid == (count != 0));
+	FUZZ_CHECK(cf_block_find(block, (const uint8_t *)"", 0, &position, &size, &found, &err) == CKPTFMT_OK);
+	FUZZ_CHECK(found == (count != 0 && entries[0].key_size == 0));
 	cf_buffer_free(&after);
-	cf_block_iterator_free(&it);
 }
 
 static void check_rebuild(const cf_block *block, const entry *entries, size_t count, uint32_t oddities)
@@ -199,15 +199,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 			good = check_walk(&block, entries, count, &oddities);
 		FUZZ_CHECK(good == plain);
 		if (good && count <= 512) {
-			check_seeks(&block, entries, count);
+			check_searches(&block, entries, count);
 			check_rebuild(&block, entries, count, oddities);
 		} else if (data[size + 1] != 0 && cf_block_open(data, size, ORIGIN, false, key_max, &block, &err) == 0) {
 			/* In a bad one, a search may end in anything but harm. */
-			cf_block_iterator it;
-			cf_block_iterator_init(&it);
-			cf_block_iterator_open(&it, &block);
-			(void)!cf_block_seek(&it, data, data[size + 1] < size ? data[size + 1] : size, &err);
-			cf_block_iterator_free(&it);
+			uint64_t position, value_size;
+			bool found;
+			(void)!cf_block_find(&block, data, data[size + 1] < size ? data[size + 1] : size, &position,
+				&value_size, &found, &err);
 		}
 	}
 	for (size_t i = 0; i < count; i++)

@@ -30,6 +30,8 @@ static ckptfmt_status claim(listing *list, uint64_t first, uint64_t end, ckptfmt
 {
 	for (uint64_t row = first; row < end; row++) {
 		uint32_t slice_count = cf_selection_row(list->selection, row)->slice_count;
+		if (slice_count == 0)
+			continue;
 		CF_TRY(cf_selection_check_slice_keys(list->selection, list->reader, row, &list->key_bytes, err));
 		for (uint32_t i = 0; i < slice_count; i++) {
 			cf_held_entry *c;

@@ -122,6 +122,15 @@ static ckptfmt_status add_slices(ckptfmt_selection *selection, const cf_entry *e
 	}
 }
 
+/* As cf_buffer_extend, most often without a call. */
+static inline void *extend(cf_buffer *column, uint64_t size)
+{
+	if (CF_UNLIKELY(column->failed || size > column->capacity - column->size))
+		return cf_buffer_extend(column, size);
+	column->size += size;
+	return column->data + column->size - size;
+}
+
 static int64_t element_count(int32_t rank, const int64_t *dims)
 {
 	int64_t count = 1;
@@ -145,19 +154,25 @@ ckptfmt_row cf_row_of(const cf_entry *entry, const int64_t *dims)
 static ckptfmt_status add_row(ckptfmt_selection *selection, const ckptfmt_limits *limits, const cf_entry *entry,
 	const int64_t *dims, cf_bytes_view name, ckptfmt_error *err)
 {
-	ckptfmt_row row = cf_row_of(entry, dims);
-	row.name_offset = selection->names.size;
-	row.name_size = (uint32_t)name.size;
-	row.dims_first = selection->dims.size / sizeof(int64_t);
-	row.slices_first = selection->slices.size / sizeof(ckptfmt_slice_row);
-	cf_put_bytes(&selection->names, name.data, name.size);
-	cf_put_u8(&selection->names, 0);
-	cf_put_bytes(&selection->dims, dims, (uint64_t)entry->rank * sizeof(int64_t));
-	if (entry->slice_count == 0)
-		set_stored(selection, limits, entry, &row.stored);
-	else
-		CF_TRY(add_slices(selection, entry, err));
-	cf_put_bytes(&selection->rows, &row, sizeof row);
+	uint64_t name_offset = selection->names.size, dims_first = selection->dims.size / sizeof(int64_t);
+	uint8_t *text = extend(&selection->names, name.size + 1);
+	int64_t *shape = entry->rank == 0 ? NULL
+		: extend(&selection->dims, (uint64_t)entry->rank * sizeof(int64_t));
+	ckptfmt_row *row = extend(&selection->rows, sizeof *row);
+	if (text == NULL || row == NULL || (shape == NULL && entry->rank != 0))
+		return cf_fail_memory(err);
+	memcpy(text, name.data, (size_t)name.size);
+	text[name.size] = 0;
+	for (int32_t d = 0; d < entry->rank; d++)
+		shape[d] = dims[d];
+	*row = cf_row_of(entry, dims);
+	row->name_offset = name_offset;
+	row->name_size = (uint32_t)name.size;
+	row->dims_first = dims_first;
+	row->slices_first = selection->slices.size / sizeof(ckptfmt_slice_row);
+	if (entry->slice_count != 0)
+		return add_slices(selection, entry, err);
+	set_stored(selection, limits, entry, &row->stored);
 	return CKPTFMT_OK;
 }
 

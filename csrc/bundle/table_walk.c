@@ -162,25 +162,17 @@ static uint64_t find_row(const cf_table *table, const uint8_t *key, uint64_t key
 static ckptfmt_status get(cf_table *table, const uint8_t *key, uint64_t key_size, cf_table_value *out, bool *found,
 	ckptfmt_error *err)
 {
-	uint64_t row = find_row(table, key, key_size);
+	uint64_t row = find_row(table, key, key_size), position;
 	const cf_table_block *block;
-	cf_block_iterator entry;
-	ckptfmt_status status;
 	if (row == table->row_count)
 		return CKPTFMT_OK;
 	CF_TRY(hold(table, row, &block, err));
-	cf_block_iterator_init(&entry);
-	cf_block_iterator_open(&entry, &block->block);
-	status = cf_block_seek(&entry, key, key_size, err);
-	if (status == CKPTFMT_OK && entry.valid &&
-		cf_key_compare(entry.key.data, entry.key.size, key, key_size) == 0) {
-		out->data = entry.value;
-		out->size = entry.value_size;
-		out->offset = cf_block_origin(&block->block, entry.value_position);
-		*found = true;
+	CF_TRY(cf_block_find(&block->block, key, key_size, &position, &out->size, found, err));
+	if (*found) {
+		out->data = block->block.bytes + position;
+		out->offset = cf_block_origin(&block->block, position);
 	}
-	cf_block_iterator_free(&entry);
-	return status;
+	return CKPTFMT_OK;
 }
 
 ckptfmt_status cf_table_get(cf_table *table, const uint8_t *key, uint64_t key_size, cf_table_value *out, bool *found,

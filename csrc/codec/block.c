@@ -14,7 +14,11 @@
 #include <assert.h>
 #include <inttypes.h>
 
-enum { PREFETCH_DISTANCE = 64 };
+enum {
+	PREFETCH_DISTANCE = 64,
+	/* So many bytes of a key are copied at once where there is room for them, whether it has as many or not. */
+	KEY_PIECE = 16
+};
 
 typedef struct entry_head {
 	uint64_t shared;
@@ -96,8 +100,21 @@ void cf_block_iterator_free(cf_block_iterator *iterator)
 	cf_buffer_free(&iterator->key);
 }
 
+/* BLK-6 */
+static ckptfmt_status take_long_head(const cf_block *block, cf_cursor *entries, entry_head *out,
+	ckptfmt_error *err)
+{
+	uint64_t start = entries->position;
+	uint32_t shared, unshared, value_size;
+	if (!cf_take_varint32(entries, &shared) || !cf_take_varint32(entries, &unshared) ||
+		!cf_take_varint32(entries, &value_size))
+		return bad(block, start, "BLK-6: the sizes of an entry cannot be read", err);
+	*out = (entry_head){shared, unshared, value_size};
+	return CKPTFMT_OK;
+}
+
 /* Takes an entry's three sizes and checks that its bytes are there. */
-static ckptfmt_status take_head(const cf_block *block, cf_cursor *entries, entry_head *out, ckptfmt_error *err)
+static inline ckptfmt_status take_head(const cf_block *block, cf_cursor *entries, entry_head *out, ckptfmt_error *err)
 {
 	uint64_t start = entries->position, left;
 	const uint8_t *fast = entries->base + start;
@@ -105,12 +122,7 @@ static ckptfmt_status take_head(const cf_block *block, cf_cursor *entries, entry
 		*out = (entry_head){fast[0], fast[1], fast[2]};
 		entries->position += 3;
 	} else {
-		uint32_t shared, unshared, value_size;
-		/* BLK-6 */
-		if (!cf_take_varint32(entries, &shared) || !cf_take_varint32(entries, &unshared) ||
-			!cf_take_varint32(entries, &value_size))
-			return bad(block, start, "BLK-6: the sizes of an entry cannot be read", err);
-		*out = (entry_head){shared, unshared, value_size};
+		CF_TRY(take_long_head(block, entries, out, err));
 	}
 	left = cf_cursor_left(entries);
 	/* BLK-8 */
@@ -119,23 +131,22 @@ static ckptfmt_status take_head(const cf_block *block, cf_cursor *entries, entry
 	return CKPTFMT_OK;
 }
 
+static void see_restart(cf_block_iterator *iterator, uint32_t row)
+{
+	iterator->restart = row;
+	iterator->restart_at = row == iterator->block->restart_count ? UINT64_MAX : restart_at(iterator->block, row);
+}
+
 /* Sets `at_restart` for an entry that begins at `start`. */
 static ckptfmt_status meet_restart(cf_block_iterator *iterator, uint64_t start, ckptfmt_error *err)
 {
-	const cf_block *block = iterator->block;
-	uint64_t restart;
-	iterator->at_restart = false;
-	if (iterator->restart == block->restart_count)
-		return CKPTFMT_OK;
-	restart = restart_at(block, iterator->restart);
 	/* BLK-9 */
-	if (restart < start)
-		return bad(block, restart_position(block, iterator->restart),
+	if (iterator->restart_at < start)
+		return bad(iterator->block, restart_position(iterator->block, iterator->restart),
 			"BLK-9: a restart is not the offset of an entry after that of the restart before", err);
-	if (restart == start) {
-		iterator->at_restart = true;
-		iterator->restart++;
-	}
+	iterator->at_restart = iterator->restart_at == start;
+	if (iterator->at_restart)
+		see_restart(iterator, iterator->restart + 1);
 	return CKPTFMT_OK;
 }
 
@@ -206,11 +217,48 @@ static ckptfmt_status take_key(cf_block_iterator *iterator, const entry_head *he
 	}
 	iterator->key.size = head->shared;
 	cf_put_bytes(&iterator->key, unshared, head->unshared);
+	(void)cf_buffer_reserve(&iterator->key, KEY_PIECE);     /* for the next */
 	return cf_buffer_status(&iterator->key, err);
 }
 
-/* Takes the entry at the cursor. */
-static ckptfmt_status take_entry(cf_block_iterator *iterator, ckptfmt_error *err)
+/* What all but a few entries are: sizes of a byte each, no restart, and a key that differs from the one before right
+ * after what it shares with that, as it must where nobody shared less than he could. False: it is another, and nothing
+ * was taken. */
+static inline bool take_usual(cf_block_iterator *iterator)
+{
+	uint64_t start = iterator->entries.position, left = cf_cursor_left(&iterator->entries), shared, unshared, value_size;
+	const uint8_t *head = iterator->entries.base + start, *rest = head + 3;
+	cf_buffer *key = &iterator->key;
+	if (start >= iterator->restart_at || left < 3 + KEY_PIECE || (head[0] | head[1] | head[2]) >= 0x80)
+		return false;
+	shared = head[0];
+	unshared = head[1];
+	value_size = head[2];
+	if (unshared == 0 || unshared + value_size > left - 3 || shared > key->size ||
+		shared + unshared > iterator->block->key_bytes_max ||
+		key->capacity - shared < (unshared > KEY_PIECE ? unshared : KEY_PIECE) ||
+		(shared < key->size && key->data[shared] >= rest[0]))
+		return false;
+	assert(iterator->walking);  /* a walk begins at a restart */
+	if (unshared > KEY_PIECE)
+		memcpy(key->data + shared, rest, (size_t)unshared);
+	else
+		memcpy(key->data + shared, rest, KEY_PIECE);
+	key->size = shared + unshared;
+	iterator->at_restart = false;
+	iterator->common = iterator->shared = shared;
+	iterator->entry_position = start;
+	iterator->value = rest + unshared;
+	iterator->value_position = start + 3 + unshared;
+	iterator->value_size = value_size;
+	iterator->entries.position = (size_t)(iterator->value_position + value_size);
+	iterator->row++;
+	iterator->valid = true;
+	return true;
+}
+
+/* Takes the entry at the cursor, whatever it is. */
+static ckptfmt_status take_any(cf_block_iterator *iterator, ckptfmt_error *err)
 {
 	uint64_t start = iterator->entries.position;
 	entry_head head;
@@ -230,23 +278,24 @@ static ckptfmt_status take_entry(cf_block_iterator *iterator, ckptfmt_error *err
 	iterator->oddities |= iterator->entries.oddities;
 	iterator->walking = true;
 	iterator->valid = true;
-	/* Where many blocks are walked through in turn, as in a merge, no hardware sees the pattern. */
-	__builtin_prefetch((const void *)((uintptr_t)iterator->value + head.value_size + PREFETCH_DISTANCE));
 	return CKPTFMT_OK;
 }
 
-/* Goes to before the entry of a restart. */
-static void begin_walk(cf_block_iterator *iterator, uint32_t restart, uint64_t position)
+static inline ckptfmt_status take_entry(cf_block_iterator *iterator, ckptfmt_error *err)
 {
-	iterator->restart = restart;
-	iterator->entries.position = (size_t)position;
-	iterator->walking = false;
-	cf_buffer_clear(&iterator->key);
+	if (CF_UNLIKELY(!take_usual(iterator)))
+		CF_TRY(take_any(iterator, err));
+	/* Where many blocks are walked through in turn, as in a merge, no hardware sees the pattern. */
+	__builtin_prefetch((const void *)((uintptr_t)iterator->value + iterator->value_size + PREFETCH_DISTANCE));
+	return CKPTFMT_OK;
 }
 
 ckptfmt_status cf_block_first(cf_block_iterator *iterator, ckptfmt_error *err)
 {
-	begin_walk(iterator, 0, 0);
+	see_restart(iterator, 0);
+	iterator->entries.position = 0;
+	iterator->walking = false;
+	cf_buffer_clear(&iterator->key);
 	return take_entry(iterator, err);
 }
 
@@ -256,14 +305,15 @@ ckptfmt_status cf_block_next(cf_block_iterator *iterator, ckptfmt_error *err)
 	return take_entry(iterator, err);
 }
 
+/* ---- search ---------------------------------------------------------------------------------------------- */
+
 /* The key of a restart's entry, which stands whole in the block. The restart must lie strictly between two others that
  * the search has met, or the entries' end. */
-static ckptfmt_status restart_key(cf_block_iterator *iterator, uint32_t row, uint64_t after, uint64_t before,
+static ckptfmt_status restart_key(const cf_block *block, uint32_t row, uint64_t after, uint64_t before,
 	const uint8_t **key, uint64_t *key_size, ckptfmt_error *err)
 {
-	const cf_block *block = iterator->block;
 	uint64_t start = restart_at(block, row);
-	cf_cursor entries = iterator->entries;
+	cf_cursor entries = cf_cursor_over(block->bytes, (size_t)block->entries_size, block->origin);
 	entry_head head;
 	/* BLK-9 */
 	if (start <= after || start >= before)
@@ -279,55 +329,66 @@ static ckptfmt_status restart_key(cf_block_iterator *iterator, uint32_t row, uin
 	return CKPTFMT_OK;
 }
 
-/* Goes to before the entry of the last restart whose key is less than the target, or of the first one. */
-static ckptfmt_status find_restart(cf_block_iterator *iterator, const uint8_t *target, uint64_t target_size,
-	ckptfmt_error *err)
+/* *position: where the entry of the last restart stands whose key is less than the target, or that of the first. */
+static ckptfmt_status find_restart(const cf_block *block, const uint8_t *target, uint64_t target_size,
+	uint64_t *position, ckptfmt_error *err)
 {
-	const cf_block *block = iterator->block;
 	uint32_t low = 0, high = block->restart_count - 1;
-	uint64_t low_position = 0, end = block->entries_size;
+	uint64_t end = block->entries_size;
+	*position = 0;
 	while (low < high) {
 		uint32_t middle = low + (high - low + 1) / 2;
 		const uint8_t *key = NULL;
 		uint64_t key_size = 0;
-		CF_TRY(restart_key(iterator, middle, low_position, end, &key, &key_size, err));
+		CF_TRY(restart_key(block, middle, *position, end, &key, &key_size, err));
 		if (cf_key_compare(key, key_size, target, target_size) < 0) {
 			low = middle;
-			low_position = restart_at(block, middle);
+			*position = restart_at(block, middle);
 		} else {
 			high = middle - 1;
 			end = restart_at(block, middle);
 		}
 	}
-	begin_walk(iterator, low, low_position);
 	return CKPTFMT_OK;
 }
 
-ckptfmt_status cf_block_seek(cf_block_iterator *iterator, const uint8_t *target, uint64_t target_size,
-	ckptfmt_error *err)
+ckptfmt_status cf_block_find(const cf_block *block, const uint8_t *target, uint64_t target_size,
+	uint64_t *value_position, uint64_t *value_size, bool *found, ckptfmt_error *err)
 {
-	uint64_t matched = 0;
-	iterator->valid = false;
-	if (iterator->block->restart_count == 0)
+	cf_cursor entries = cf_cursor_over(block->bytes, (size_t)block->entries_size, block->origin);
+	uint64_t start, matched = 0;
+	*found = false;
+	if (block->restart_count == 0)
 		return CKPTFMT_OK;
-	CF_TRY(find_restart(iterator, target, target_size, err));
-	for (;;) {
-		const cf_buffer *key = &iterator->key;
-		CF_TRY(take_entry(iterator, err));
-		if (!iterator->valid)
-			return CKPTFMT_OK;
+	CF_TRY(find_restart(block, target, target_size, &start, err));
+	entries.position = (size_t)start;
+	while (cf_cursor_left(&entries) != 0) {
+		const uint8_t *rest;
+		uint64_t key_size;
+		entry_head head;
+		CF_TRY(take_head(block, &entries, &head, err));
+		rest = entries.base + entries.position;
+		key_size = head.shared + head.unshared;
+		entries.position += (size_t)(head.unshared + head.value_size);
 		/* Every key so far was less than the target and began with `matched` bytes of it. One that shares more than
 		 * those with its predecessor differs from the target at the same byte, so is less as well. */
-		if (iterator->shared > matched)
+		if (head.shared > matched)
 			continue;
-		matched = iterator->shared;
-		if (matched < cf_min_u64(key->size, target_size))
-			matched += cf_key_common(key->data + matched, key->size - matched, target + matched,
-				target_size - matched);
-		if (matched == target_size || (matched < key->size && key->data[matched] > target[matched]))
+		matched = head.shared +
+			cf_key_common(rest, head.unshared, target + head.shared, target_size - head.shared);
+		if (matched == target_size && key_size == target_size) {
+			*found = true;
+			*value_position = entries.position - head.value_size;
+			*value_size = head.value_size;
+			return CKPTFMT_OK;
+		}
+		if (matched == target_size || (matched < key_size && rest[matched - head.shared] > target[matched]))
 			return CKPTFMT_OK;
 	}
+	return CKPTFMT_OK;
 }
+
+/* ---- checking -------------------------------------------------------------------------------------------- */
 
 ckptfmt_status cf_block_check(cf_block_iterator *iterator, const cf_block *block, uint32_t restart_interval,
 	cf_block_report *out, ckptfmt_error *err)

@@ -90,6 +90,7 @@ typedef struct cf_block_iterator {
 	uint64_t first_key_size;
 	cf_cursor entries;             /* at the next entry */
 	uint32_t restart;              /* first restart that lies at or after the next entry */
+	uint64_t restart_at;           /* and where; UINT64_MAX: there is none */
 	uint32_t oddities;             /* met so far, the tail's included */
 	bool at_restart;               /* the current entry is one */
 	bool walking;                  /* there was an entry before in this walk */
@@ -100,13 +101,17 @@ typedef struct cf_block_iterator {
 void cf_block_iterator_init(cf_block_iterator *iterator);
 /* Goes to another block, which must outlive the iteration, keeping the memory. Not yet at an entry. */
 void cf_block_iterator_open(cf_block_iterator *iterator, const cf_block *block);
-/* To the first entry; to the one after; to the first one whose key is not less than the target (from anywhere).
- * Past the last, `valid` is false. BAD_BLOCK, BAD_ORDER, LIMIT (a key above key_bytes_max), NO_MEMORY. */
+/* To the first entry; to the one after. Past the last, `valid` is false. BAD_BLOCK, BAD_ORDER, LIMIT (a key above
+ * key_bytes_max), NO_MEMORY. */
 CF_MUST_CHECK ckptfmt_status cf_block_first(cf_block_iterator *iterator, ckptfmt_error *err);
 CF_MUST_CHECK ckptfmt_status cf_block_next(cf_block_iterator *iterator, ckptfmt_error *err);
-CF_MUST_CHECK ckptfmt_status cf_block_seek(cf_block_iterator *iterator, const uint8_t *target, uint64_t target_size,
-	ckptfmt_error *err);
 void cf_block_iterator_free(cf_block_iterator *iterator);
+
+/* Finds the value of a key. In a block that cf_block_check found sound that is what iterating would find; of any other
+ * no more is certain than that nothing is read beyond it. *found false: there is no such key, and the rest is as it was.
+ * Allocates nothing. BAD_BLOCK. */
+CF_MUST_CHECK ckptfmt_status cf_block_find(const cf_block *block, const uint8_t *target, uint64_t target_size,
+	uint64_t *value_position, uint64_t *value_size, bool *found, ckptfmt_error *err);
 
 /* What a walk over a whole block found. */
 typedef struct cf_block_report {

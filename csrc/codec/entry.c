@@ -202,6 +202,11 @@ static inline bool take_plain(const uint8_t **at, const uint8_t *end, uint64_t *
 {
 	const uint8_t *from = *at;
 	uint64_t value = 0;
+	if (CF_LIKELY(from < end && *from < 0x80)) {
+		*at = from + 1;
+		*out = *from;
+		return *from != 0;
+	}
 	for (unsigned shift = 0; from < end && shift < 63; shift += 7) {
 		uint8_t byte = *from++;
 		value |= (uint64_t)(byte & 0x7f) << shift;

@@ -49,18 +49,24 @@ static ckptfmt_status walk(const cf_buffer *bytes, cf_block_report *report)
 	return status;
 }
 
-static ckptfmt_status seek(const cf_buffer *bytes, const char *target)
+static ckptfmt_status find(const cf_buffer *bytes, const char *target)
 {
 	cf_block block;
-	cf_block_iterator it;
+	uint64_t position, size;
+	bool found;
 	ckptfmt_status status = open_copy(bytes, &block);
-	if (status != CKPTFMT_OK)
-		return status;
-	cf_block_iterator_init(&it);
-	cf_block_iterator_open(&it, &block);
-	status = cf_block_seek(&it, (const uint8_t *)target, strlen(target), &err);
-	cf_block_iterator_free(&it);
-	return status;
+	return status != CKPTFMT_OK ? status
+		: cf_block_find(&block, (const uint8_t *)target, strlen(target), &position, &size, &found, &err);
+}
+
+/* Whether the key is found, with a value of this size; one above UINT32_MAX: it is not. */
+static bool finds(const cf_block *block, const uint8_t *key, uint64_t key_size, uint64_t value_size)
+{
+	uint64_t position = UINT64_MAX, size = UINT64_MAX;
+	bool found;
+	CHECK_OK(cf_block_find(block, key, key_size, &position, &size, &found, &err), err);
+	return found ? size == value_size && position <= block->entries_size - size
+		: position == UINT64_MAX && size == UINT64_MAX && value_size > UINT32_MAX;
 }
 
 /* The walk fails so, at this position of the block; frees the block. */
@@ -214,19 +220,20 @@ static void test_round_trip(void)
 		}
 		CHECK(!it.valid);
 		for (size_t i = 0; i < count; i++) {
-			CHECK_OK(cf_block_seek(&it, keys[i], 8, &err), err);
-			CHECK(it.valid && memcmp(it.key.data, keys[i], 8) == 0 && it.value_size == i % 10);
-			/* Just above a key is the next one, just below the same. */
-			uint8_t above[9];
-			memcpy(above, keys[i], 8);
-			above[8] = 0;
-			CHECK_OK(cf_block_seek(&it, above, 9, &err), err);
-			CHECK(it.valid == (i + 1 < count) && (!it.valid || memcmp(it.key.data, keys[i + 1], 8) == 0));
-			CHECK_OK(cf_block_seek(&it, keys[i], 7, &err), err);
-			CHECK(it.valid && memcmp(it.key.data, keys[i], 7) >= 0);
-			CHECK(i == 0 || memcmp(it.key.data, keys[i], 7) != 0 || memcmp(keys[i - 1], keys[i], 7) == 0 ||
-				memcmp(it.key.data, keys[i], 8) == 0);
+			uint64_t position, size;
+			bool found;
+			CHECK_OK(cf_block_find(&block, keys[i], 8, &position, &size, &found, &err), err);
+			CHECK(found && size == i % 10 && memcmp(block.bytes + position, value, size) == 0);
+			/* Nothing is as near a key as what begins with it and what it begins with. */
+			uint8_t near[9];
+			memcpy(near, keys[i], 8);
+			near[8] = 0;
+			CHECK(finds(&block, near, 9, UINT64_MAX));
+			CHECK(finds(&block, near, 7, UINT64_MAX));
+			near[7]--;
+			CHECK(finds(&block, near, 8, i > 0 && memcmp(near, keys[i - 1], 8) == 0 ? (i - 1) % 10 : UINT64_MAX));
 		}
+		CHECK(finds(&block, (const uint8_t *)"", 0, UINT64_MAX));
 		cf_block_iterator_free(&it);
 		cf_block_builder_free(&builder);
 	}
@@ -333,19 +340,19 @@ static void test_restarts(void)
 }
 
 /* A search uses the restarts itself, and checks those that it meets. */
-static void test_restarts_in_seek(void)
+static void test_restarts_in_find(void)
 {
 	cf_buffer bytes = CF_BUFFER_EMPTY;
 	put_entry(&bytes, 0, "aa", "");
 	put_entry(&bytes, 1, "b", "");
 	put_entry(&bytes, 0, "c", "");
 	put_tail(&bytes, RESTARTS(0, 5));
-	CHECK_FAILS(seek(&bytes, "c"), err, CKPTFMT_FAIL_BAD_BLOCK, "BLK-10: ");
+	CHECK_FAILS(find(&bytes, "c"), err, CKPTFMT_FAIL_BAD_BLOCK, "BLK-10: ");
 	CHECK_EQ(err.offset, AT + 5);
 	static const uint32_t wrong[] = {0, 13, 14, UINT32_MAX};
 	for (size_t i = 0; i < CF_ARRAY_COUNT(wrong); i++) {
 		cf_store_u32(bytes.data + 17, wrong[i]);
-		CHECK_FAILS(seek(&bytes, "c"), err, CKPTFMT_FAIL_BAD_BLOCK, "BLK-9: ");
+		CHECK_FAILS(find(&bytes, "c"), err, CKPTFMT_FAIL_BAD_BLOCK, "BLK-9: ");
 		CHECK_EQ(err.offset, AT + 17);
 	}
 	cf_buffer_free(&bytes);
@@ -449,8 +456,7 @@ static void test_prefix_bomb(void)
 	CHECK(report.key_bytes > 5000000000);
 	memset(cf_buffer_extend(&first, COUNT), 0, COUNT);
 	for (int i = 0; i < 50; i++) {
-		CHECK_OK(cf_block_seek(&it, first.data, first.size, &err), err);
-		CHECK(it.valid && it.key.size == FIRST + COUNT);
+		CHECK(finds(&block, first.data, first.size, 0));
 	}
 	cf_block_iterator_free(&it);
 	cf_buffer_free(&bytes);
@@ -473,15 +479,16 @@ static void test_flips(void)
 		cf_block block;
 		cf_block_iterator it;
 		cf_block_report report;
+		uint64_t position, size;
+		bool found;
 		copy[i / 8] ^= (uint8_t)(1 << i % 8);
 		ckptfmt_status status = cf_block_open(copy, builder.bytes.size, AT, false, KEY_MAX, &block, &err);
 		if (status == CKPTFMT_OK) {
 			cf_block_iterator_init(&it);
 			status = cf_block_check(&it, &block, INTERVAL, &report, &err);
 			good += status == CKPTFMT_OK;
-			cf_block_iterator_open(&it, &block);
-			(void)!cf_block_seek(&it, (const uint8_t *)"kkd", 3, &err);
 			cf_block_iterator_free(&it);
+			(void)!cf_block_find(&block, (const uint8_t *)"kkd", 3, &position, &size, &found, &err);
 		}
 		CHECK(status == CKPTFMT_OK || status == CKPTFMT_CORRUPT || status == CKPTFMT_LIMIT);
 		copy[i / 8] ^= (uint8_t)(1 << i % 8);
@@ -511,7 +518,7 @@ static void test_memory(void)
 			status = cf_block_open(builder.bytes.data, builder.bytes.size, AT, false, KEY_MAX, &block, &err);
 		if (status == CKPTFMT_OK) {
 			cf_block_iterator_open(&it, &block);
-			status = cf_block_seek(&it, (const uint8_t *)"\7", 1, &err);
+			status = cf_block_first(&it, &err);
 		}
 		failed = memory_fault_hits() != 0;
 		CHECK_EQ(status, failed ? CKPTFMT_NO_MEMORY : CKPTFMT_OK);
@@ -534,7 +541,7 @@ int main(void)
 	test_oddities();
 	test_tail();
 	test_restarts();
-	test_restarts_in_seek();
+	test_restarts_in_find();
 	test_entries();
 	test_decompressed();
 	test_key_limit();
