@@ -399,6 +399,52 @@ static void test_entries(void)
 	}
 }
 
+/* The same of entries that more than a few bytes follow, which the iterator takes in fewer steps. */
+static void test_followed_entries(void)
+{
+	static const struct {
+		const char *bytes;
+		size_t size;
+		ckptfmt_failure failure;
+		const char *rule;
+	} cases[] = {
+		{"\1\1\0b", 4, CKPTFMT_FAIL_BAD_ORDER, "TAB-1: "},       /* "ab" again, */
+		{"\1\1\0a", 4, CKPTFMT_FAIL_BAD_ORDER, "TAB-1: "},       /* less, */
+		{"\0\1\0a", 4, CKPTFMT_FAIL_BAD_ORDER, "TAB-1: "},       /* a prefix of it, */
+		{"\2\0\0", 3, CKPTFMT_FAIL_BAD_ORDER, "TAB-1: "},        /* and the same by sharing it */
+		{"\3\1\0c", 4, CKPTFMT_FAIL_BAD_BLOCK, "BLK-7: "},
+		{"\1\1\x7f" "c", 4, CKPTFMT_FAIL_BAD_BLOCK, "BLK-8: "},
+		{"\1\x7f\0" "c", 4, CKPTFMT_FAIL_BAD_BLOCK, "BLK-8: "},
+	};
+	const char *rest = "a key that is longer than what is copied at once", *value = "and a value as long as that key";
+	cf_buffer bytes = CF_BUFFER_EMPTY;
+	for (size_t i = 0; i < CF_ARRAY_COUNT(cases); i++) {
+		put_entry(&bytes, 0, "ab", "");
+		cf_put_bytes(&bytes, cases[i].bytes, cases[i].size);
+		put_entry(&bytes, 0, rest, value);
+		put_tail(&bytes, RESTARTS(0));
+		check_walk_fails(&bytes, cases[i].failure, cases[i].rule, 5);
+	}
+	/* A key limit of KEY_MAX bytes is passed by the second entry; sharing less than it could is only odd. */
+	char key[KEY_MAX + 1] = {0};
+	memset(key, 'k', KEY_MAX);
+	put_entry(&bytes, 0, key, "");
+	put_entry(&bytes, KEY_MAX, "l", "");
+	put_entry(&bytes, 0, "l", value);
+	put_tail(&bytes, RESTARTS(0));
+	check_walk_fails(&bytes, CKPTFMT_FAIL_LIMIT, "TAB-13: ", KEY_MAX + 3);
+	put_entry(&bytes, 0, "ab", "");
+	put_entry(&bytes, 0, "ac", value);
+	put_entry(&bytes, 0, "b", value);
+	put_tail(&bytes, RESTARTS(0));
+	check_oddities(&bytes, 3, CF_ODD_PREFIX);
+	put_entry(&bytes, 0, "ab", "");
+	put_entry(&bytes, 1, "c", value);
+	put_entry(&bytes, 0, "b", value);
+	put_tail(&bytes, RESTARTS(0, 6));
+	check_walk_fails(&bytes, CKPTFMT_FAIL_BAD_BLOCK, "BLK-9: a restart is not the offset of an entry after", bytes.size - 8);
+}
+
 /* In a block that was compressed there is no better offset than its own. */
 static void test_decompressed(void)
 {
@@ -543,6 +589,7 @@ int main(void)
 	test_restarts();
 	test_restarts_in_find();
 	test_entries();
+	test_followed_entries();
 	test_decompressed();
 	test_key_limit();
 	test_prefix_bomb();
