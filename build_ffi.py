@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds `ckptfmt._ckptfmt`, the cffi module: all of csrc/ plus one generated file.
 
-The declarations come from csrc/ckptfmt.h and csrc/python/arrays.h themselves, from the lines
+The declarations come from csrc/ckptfmt.h and the headers in csrc/python/ themselves, from the lines
 between their two cffi markers. A copy kept by hand would drift: cffi converts a size_t that was
 declared uint32_t without a word. The version comes from pyproject.toml.
 """
@@ -14,7 +14,7 @@ from cffi import FFI
 
 HERE = Path(__file__).resolve().parent
 HEADER = HERE / "csrc" / "ckptfmt.h"
-OWN_HEADER = HERE / "csrc" / "python" / "arrays.h"
+OWN_HEADERS = [HERE / "csrc" / "python" / name for name in ("arrays.h", "reading.h")]
 
 
 def declarations(header: Path = HEADER) -> str:
@@ -39,10 +39,10 @@ def relative(paths: list[Path]) -> list[str]:
 
 
 ffi = FFI()
-ffi.cdef(declarations() + declarations(OWN_HEADER))
+ffi.cdef("".join(map(declarations, [HEADER, *OWN_HEADERS])))
 ffi.set_source(
     "ckptfmt._ckptfmt",
-    '#include "ckptfmt.h"\n#include "python/arrays.h"',
+    '#include "ckptfmt.h"\n#include "python/arrays.h"\n#include "python/reading.h"',
     sources=relative(list((HERE / "csrc").glob("*/*.c"))),
     depends=relative(
         [*(HERE / "csrc").glob("*.h"), *(HERE / "csrc").glob("*/*.h"), HERE / "pyproject.toml"]

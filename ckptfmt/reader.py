@@ -130,6 +130,7 @@ class Reader(Mapping[str, TensorHandle]):
         self._default_mode = self._verify_mode(verify)
         self._lock = threading.Lock()
         self._listed: _Listing | None = None
+        self._named: list[str] | None = None
         try:
             self._handle = _core.ReaderHandle(prefix, limits, follow_symlinks)
         except CorruptError as error:
@@ -141,7 +142,9 @@ class Reader(Mapping[str, TensorHandle]):
 
     def __getitem__(self, name: str | bytes) -> TensorHandle:
         """The handle of a tensor; reads the index only. Raises TensorNotFoundError."""
-        place = self._handle.find(names.tensor_bytes(name))
+        place: _core.Found | _core.Selection | None = _core.find_plain(self._handle.live, name)
+        if place is None:  # another one, or it tells what is wrong
+            place = self._handle.select([names.tensor_bytes(name)])
         return TensorHandle(self, place, 0, names.tensor_text(name))
 
     def __contains__(self, name: object) -> bool:
@@ -155,10 +158,10 @@ class Reader(Mapping[str, TensorHandle]):
             return False
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._listing().visible)
+        return iter(self._names())
 
     def __len__(self) -> int:
-        return len(self._listing().visible_rows)
+        return len(self._names())
 
     def keys(
         self,
@@ -233,8 +236,18 @@ class Reader(Mapping[str, TensorHandle]):
         """All tensors; listed once, when first needed."""
         with self._handle, self._lock:
             if self._listed is None:
-                self._listed = _Listing(self._handle.list_all())
+                self._listed = _Listing(self._handle.list_all(), self._named)
             return self._listed
+
+    def _names(self) -> list[str]:
+        """The names but for those that belong to the format: where nothing else was needed yet, they
+        come without a listing."""
+        with self._handle, self._lock:
+            if self._listed is None and self._named is None:
+                self._named = self._handle.names()
+            if self._named is not None:
+                return self._named
+        return self._listing().visible
 
     # ---- the whole
 
@@ -447,8 +460,10 @@ class _Listing:
         visible: their names.
     """
 
-    def __init__(self, selection: _core.Selection) -> None:
+    def __init__(self, selection: _core.Selection, visible: list[str] | None = None) -> None:
         self.selection = selection
+        if visible is not None:
+            self.visible = visible
         everything = range(len(selection.rows))
         self._parts = _without_reserved(selection, everything)
         whole = len(self._parts[0]) + len(self._parts[1]) == len(everything)

@@ -76,10 +76,10 @@ class TensorHandle:
         self, reader: Reader, place: _core.Selection | _core.Found, row: int, name: str
     ) -> None:
         self._reader = reader
-        if isinstance(place, _core.Selection):
-            self._found, self._selected = None, place
-        else:
+        if isinstance(place, bytes):
             self._found, self._selected = place, None
+        else:
+            self._found, self._selected = None, place
         self._row = row
         self.name = name
 
@@ -234,8 +234,8 @@ class TensorHandle:
         """
         if self._found is not None:
             reader = self._reader
-            mode = reader._verify_mode(verify)
-            array = reader._handle.read_plain(self._found, dtypes.NUMPY, mode)
+            mode = reader._default_mode if verify is None else reader._verify_mode(verify)
+            array = _core.read_plain(reader._handle.live, self._found, mode, np.empty, dtypes.NUMPY)
             if array is not None:
                 return array
         # The long way, which also says what is wrong.

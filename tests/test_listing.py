@@ -16,6 +16,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from support import index as ix
 from support.arrays import assert_same
 
 import ckptfmt
@@ -86,11 +87,90 @@ def test_odd_names(tmp_path: Path) -> None:
         assert list(ckptfmt.load(tmp_path / "p")) == list(opened)
 
 
+PLAIN = [raw for raw in ODD if not raw.startswith(b"\0")]
+
+
+def listing_names(prefix: Path) -> list[str]:
+    """What a listing has for names."""
+    with ckptfmt.open(prefix) as opened:
+        selection = opened._handle.list_all()
+        names = map(selection.name, range(len(selection.rows)))
+        return [name for name in names if not name.startswith("_CKPTFMT_")]
+
+
+@pytest.mark.parametrize("metadata", [None, {"step": 1}])
+def test_names_without_a_listing(tmp_path: Path, metadata: dict[str, int] | None) -> None:
+    with saved(tmp_path, PLAIN, metadata=metadata) as opened:
+        assert opened._handle.names() == listing_names(tmp_path / "p") == expected(PLAIN)
+        assert (list(opened), len(opened)) == (expected(PLAIN), len(PLAIN))
+        assert opened._listed is None
+        assert list(opened.items())[3][0] == list(opened)[3]
+        assert opened.table()["name"].tolist() == list(opened)
+        assert opened.table(reserved=True).size == len(PLAIN) + (metadata is not None)
+    with ckptfmt.open(tmp_path / "p") as opened:  # the other way round
+        assert list(opened.items())[3][0] == list(opened)[3]
+        assert (list(opened), len(opened)) == (expected(PLAIN), len(PLAIN))
+
+
+@pytest.mark.parametrize("zero", [False, True])
+def test_names_that_only_a_listing_tells(tmp_path: Path, zero: bool) -> None:
+    """Of a partitioned tensor, whose slices have names of their own, and of one named like these."""
+    with ckptfmt.Writer(tmp_path / "p", durability="none") as writer:
+        writer.add("a", ONE)
+        if zero:
+            writer.add(b"\0z", ONE)
+        else:
+            writer.add_slice("m", np.ones((1, 2)), (2, 2), (0, 0))
+            writer.add_slice("m", np.ones((1, 2)), (2, 2), (1, 0))
+        writer.add("z", ONE)
+    with ckptfmt.open(tmp_path / "p") as opened:
+        assert opened._handle.names() is None
+        assert list(opened) == (["\0z", "a", "z"] if zero else ["a", "m", "z"])
+
+
+def test_many_names_come_in_pieces(tmp_path: Path) -> None:
+    many = [b"%06d" % number for number in range(3 * (1 << 14) + 5)]
+    for count in ((1 << 14) - 1, 1 << 14, (1 << 14) + 1, len(many)):
+        with saved(tmp_path, many[:count]) as opened:
+            assert list(opened) == list(map(bytes.decode, many[:count]))
+
+
+def test_names_of_a_damaged_index_fail_as_its_listing(tmp_path: Path) -> None:
+    """With every byte of a block changed, behind a repaired checksum."""
+    with saved(tmp_path, [b"first", *(b"layer/%02d/kernel" % i for i in range(8))], level="v2"):
+        pass
+    path = tmp_path / "p.index"
+    sound = path.read_bytes()
+    ((offset, size),) = ix.regions(sound).data_blocks
+    failed = 0
+    for position, value in itertools.product(range(offset, offset + size), (0x00, 0x7F, 0xFF)):
+        changed = bytearray(sound)
+        changed[position] = value
+        crc = ix.crc32c(bytes(changed[offset : offset + size + 1]))
+        changed[offset + size + 1 : offset + size + 5] = ix.u32(ix.mask(crc))
+        path.write_bytes(changed)
+        told = []
+        for way in (lambda: names_of(tmp_path / "p"), lambda: listing_names(tmp_path / "p")):
+            try:
+                told.append(way())
+            except ckptfmt.CkptfmtError as error:
+                told.append((type(error), str(error), error.offset, error.tensor, error.path))
+        assert told[0] == told[1], (position, value)
+        failed += isinstance(told[0], tuple)
+    assert failed > size
+
+
+def names_of(prefix: Path) -> list[str]:
+    """What `keys` says."""
+    with ckptfmt.open(prefix) as opened:
+        return list(opened)
+
+
 @pytest.mark.parametrize("listed", [False, True])
 def test_prefixes(tmp_path: Path, listed: bool) -> None:
     with saved(tmp_path, ODD) as opened:
         if listed:
-            assert len(opened) == len(ODD)
+            assert len(list(opened.items())) == len(ODD)
         starts = {raw[:size] for raw in ODD for size in range(len(raw) + 1)}
         for prefix in sorted(starts | {b"b", b"zz", b"\xfe", b"_CKPTFMT_", b"\xff" * 4}):
             with ckptfmt.open(tmp_path / "p") as fresh:

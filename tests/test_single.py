@@ -123,6 +123,62 @@ def test_missing(tmp_path: Path) -> None:
                 reader[name]
 
 
+@pytest.mark.parametrize("name", ["x", "é€😀", "a\udcff", "", "\ud800", b"\xff\xfe", 7, None])
+def test_names_of_any_kind(tmp_path: Path, name: Any) -> None:
+    """Every name is found, or refused, as a selection does it."""
+    ckptfmt.save(
+        tmp_path / "ck", {"é€😀": np.ones(2), "a\udcff": np.ones(3), b"\xff\xfe": np.ones(4)}
+    )
+    with ckptfmt.open(tmp_path / "ck") as reader:
+        try:
+            raw = ckptfmt.names.tensor_bytes(name)
+            wanted: Any = reader._handle.select([raw]).record(0).shape
+        except ckptfmt.CkptfmtError as error:
+            with pytest.raises(type(error)) as caught:
+                reader[name]
+            assert str(caught.value) == str(error)
+        else:
+            assert is_plain(reader[raw])
+            assert (reader[name].shape, reader[name].raw_name) == (wanted, raw)
+            assert_same(reader[name].read(), np.ones(wanted))
+
+
+def test_what_is_no_reader_finds_nothing(tmp_path: Path) -> None:
+    """The functions of C take what they are given, and say None to all but what is for them."""
+    ckptfmt.save(tmp_path / "ck", {"x": np.arange(3.0), "s": np.array([b"a"], object)})
+    with ckptfmt.open(tmp_path / "ck") as reader, ckptfmt.open(tmp_path / "ck") as other:
+        live, found = reader._handle.live, reader["x"]._found
+        assert found is not None
+        arguments: list[Any] = [live, found, 0, np.empty, ckptfmt.dtypes.NUMPY]
+        read: Any = _core.read_plain
+        assert_same(read(*arguments), np.arange(3.0))
+        stranger = (live[0], live[1], live[2] + 1)  # as after a fork
+        closed = (None, 0, live[2])
+        for number, wrong in [
+            *((0, value) for value in (stranger, closed, other._handle.live, (), None, 5)),
+            *((1, value) for value in (found[:-1], found + b"x", b"", "x", None)),
+            *((2, value) for value in (9, -1, "auto", None)),
+            *((3, value) for value in (None, lambda *_: None, lambda *_: np.empty(4), np.float64)),
+            *((3, value) for value in (lambda *_: b"24 bytes that none writes", lambda *_: 1 / 0)),
+            *((4, value) for value in ({}, None, [])),
+        ]:
+            given = [*arguments[:number], wrong, *arguments[number + 1 :]]
+            assert read(*given) is None, (number, wrong)
+        assert read(*arguments[:4]) is None
+        find: Any = _core.find_plain
+        assert find(live, "x") == found
+        for given in (
+            (stranger, "x"),
+            (closed, "x"),
+            (live, "s"),
+            (live, 5),
+            (live,),
+            (),
+            (5, "x"),
+        ):
+            assert find(*given) is None
+
+
 # ---- closing -------------------------------------------------------------------------------------
 
 
@@ -159,14 +215,14 @@ def test_the_last_call_frees_what_was_closed(
     ckptfmt.save(tmp_path / "ck", {"x": np.arange(8.0)})
     before, reader = open_files(), ckptfmt.open(tmp_path / "ck")
     handle, inside, closed = reader["x"], threading.Event(), threading.Event()
-    read = _core.reading._read_found
+    read = _core.read_plain
 
-    def slow(pointer: Any, *rest: Any) -> Any:
+    def slow(live: Any, *rest: Any) -> Any:
         inside.set()
         assert closed.wait(60)
-        return read(pointer, *rest)
+        return read(live, *rest)
 
-    monkeypatch.setattr(_core.reading, "_read_found", slow)
+    monkeypatch.setattr(_core, "read_plain", slow)
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(handle.read)
         assert inside.wait(60)

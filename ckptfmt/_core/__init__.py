@@ -65,7 +65,9 @@ from ckptfmt._core.reading import (
     ReaderHandle,
     Record,
     Selection,
+    find_plain,
     index_count,
+    read_plain,
     record_of,
 )
 from ckptfmt._core.verifying import Finding, VerifierHandle
@@ -118,11 +120,13 @@ __all__ = [
     "crc32c",
     "dtype_table",
     "error_of",
+    "find_plain",
     "index_count",
     "merge",
     "numbers_at",
     "parse_spec",
     "path_bytes",
+    "read_plain",
     "record_of",
     "sources_dense",
     "text",

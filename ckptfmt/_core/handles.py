@@ -9,20 +9,22 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ckptfmt import errors
-from ckptfmt._ckptfmt import ffi
+from ckptfmt._ckptfmt import ffi, lib
 from ckptfmt._core.border import check, new_error, path_bytes
 from ckptfmt._core.library import limits_of
 
 # The process that runs this; asking the system each time would cost as much as a small read.
-_process = os.getpid()
+_process = 0
 
 
-def _note_fork() -> None:
+def _note_process() -> None:
     global _process  # noqa: PLW0603 (there is one process)
     _process = os.getpid()
+    lib.cf_reading_process(_process)
 
 
-os.register_at_fork(after_in_child=_note_fork)
+_note_process()
+os.register_at_fork(after_in_child=_note_process)
 
 
 class _Closed:

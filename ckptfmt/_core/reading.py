@@ -6,8 +6,9 @@ from __future__ import annotations
 import bisect
 import fnmatch
 import itertools
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple, NewType
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from ckptfmt._ckptfmt import ffi, lib
 from ckptfmt._core.border import check, new_error, path_bytes
 from ckptfmt._core.columns import CHUNK_RUN, FRAME, REGION, ROW, SLICE_ROW, array_at
-from ckptfmt._core.handles import SharedHandle, call, open_checkpoint
+from ckptfmt._core.handles import CLOSED, SharedHandle, call, open_checkpoint
 from ckptfmt._core.library import fields_of
 
 # Rows whose names are made at a time.
@@ -48,11 +49,23 @@ class Record(NamedTuple):
     stored: Stored
 
 
-# A plain tensor by itself, a `ckptfmt_found`: opaque beyond this package.
-Found = NewType("Found", object)
+# A plain tensor by itself, the bytes of a `ckptfmt_found`: opaque beyond this package.
+Found = NewType("Found", bytes)
+
+
+def _functions() -> list[Any]:
+    functions: list[Any] = []
+    lib.cf_reading_functions(id(functions))
+    return functions
+
+
+# For every small tensor; `csrc/python/reading.h` says what they do. The reader is `ReaderHandle.live`.
+find_plain: Callable[[Any, Any], Found | None]
+read_plain: Callable[[Any, Found, int, Any, Any], NDArray[Any] | None]
+find_plain, read_plain = _functions()
 
 # What every small tensor needs: looking them up takes longer than using them.
-_find, _read_found = lib.ckptfmt_reader_find, lib.ckptfmt_reader_read_found
+_read_found = lib.ckptfmt_reader_read_found
 _NULL = ffi.NULL
 _FOUND = ffi.typeof("ckptfmt_found *")
 _REQUEST = ffi.typeof("ckptfmt_request *")
@@ -76,9 +89,10 @@ def _stored(raw: Any) -> Stored:
     )
 
 
-def record_of(found: Any) -> Record:
+def record_of(found: Found) -> Record:
     """What the index says of a plain tensor."""
-    return _record(found.row, found.dims)
+    raw = ffi.from_buffer(_FOUND, found)
+    return _record(raw.row, raw.dims)
 
 
 def _record(raw: Any, dims: Any) -> Record:
@@ -277,7 +291,7 @@ def index_count(path: str) -> int:
 class ReaderHandle(SharedHandle):
     """`ckptfmt_reader`."""
 
-    __slots__ = ("path",)
+    __slots__ = ("live", "path")
 
     def __init__(
         self, prefix: str, limits: Mapping[str, int] | None, follow_symlinks: bool
@@ -286,6 +300,12 @@ class ReaderHandle(SharedHandle):
         pointer = open_checkpoint("ckptfmt_reader", functions, prefix, limits, follow_symlinks)
         super().__init__(pointer, "checkpoint")
         self.path = prefix
+        # As `use`, for the call in whose arguments it stands: there the process is looked at.
+        self.live = pointer, int(ffi.cast("uintptr_t", pointer)), os.getpid()
+
+    def close(self) -> None:
+        self.live = CLOSED, 0, 0
+        super().close()
 
     def header(self) -> dict[str, int]:
         """The fields of `ckptfmt_header`."""
@@ -315,14 +335,12 @@ class ReaderHandle(SharedHandle):
         call(self, lib.ckptfmt_reader_select, joined, counts, len(names), out)
         return Selection(out[0])
 
-    def find(self, name: bytes) -> Found | Selection:
-        """The tensor of this name: by itself if it is plain, else as the only row of a
-        selection."""
-        found = ffi.new(_FOUND)
-        if _find(self.use(), name, len(name), found, _NULL) != OK:
-            return self.select([name])  # which tells what is wrong
-        listed = found.selection
-        return Selection(listed) if listed else found
+    def names(self) -> list[str] | None:
+        """The names of all tensors in key order, but for those that belong to the format; None if
+        there are partitioned tensors, of which only a listing tells."""
+        found, partitioned = list[str](), ffi.new("int32_t *")
+        call(self, lib.cf_reading_names, id(found), partitioned)
+        return None if partitioned[0] else found
 
     def contains(self, name: bytes) -> bool:
         """True if there is a tensor of this name."""
@@ -336,21 +354,17 @@ class ReaderHandle(SharedHandle):
         array = ffi.cast("ckptfmt_request *", raw)
         call(self, lib.ckptfmt_reader_read, selection.pointer, array, len(requests), verify)
 
-    def read_plain(self, found: Any, dtypes: Mapping[int, Any], verify: int) -> NDArray[Any] | None:
-        """A plain tensor as a new array, of the dtype that its code stands for. None if that fails:
-        reading it as part of a selection tells why."""
-        row = found.row
-        array = np.empty(ffi.unpack(found.dims, row.rank), dtypes[row.dtype])
-        to = ffi.from_buffer(_BYTES, array)
-        status = _read_found(self.use(), found, _NULL, to, array.nbytes, verify, _NULL)
-        return array if status == OK else None
-
     def read_plain_into(
-        self, found: Any, box: NDArray[np.int64] | None, array: NDArray[Any], verify: int
+        self, found: Found, box: NDArray[np.int64] | None, array: NDArray[Any], verify: int
     ) -> bool:
-        """Reads a plain tensor, or a box of it, into a C-contiguous array; False as above."""
-        to, corner = ffi.from_buffer(_BYTES, array), _corner(box)
-        status = _read_found(self.use(), found, corner, to, array.nbytes, verify, _NULL)
+        """Reads a plain tensor, or a box of it, into a C-contiguous array. False if that fails:
+        reading it as part of a selection tells why."""
+        to, corner, raw = (
+            ffi.from_buffer(_BYTES, array),
+            _corner(box),
+            ffi.from_buffer(_FOUND, found),
+        )
+        status = _read_found(self.use(), raw, corner, to, array.nbytes, verify, _NULL)
         return bool(status == OK)
 
     def read_one(

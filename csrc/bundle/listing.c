@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every tensor of a checkpoint in one pass over the index, or those whose names begin alike in one over a part of it.
+/* Every tensor of a checkpoint in one pass over the index, or those whose names begin alike in one over a part of it, or
+ * nothing but the names.
  * See the top of selection.c for how slices are told from tensors. */
 #include "base/memory.h"
 #include "bundle/held.h"
@@ -261,4 +262,73 @@ ckptfmt_status ckptfmt_reader_list_prefix(ckptfmt_reader *reader, const uint8_t 
 	if (prefix_size == 0 || prefix[0] == 0)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "a prefix is not empty and begins with no zero byte");
 	return make_listing(reader, (cf_bytes_view){prefix, prefix_size}, out, err);
+}
+
+/* ---- names alone ----------------------------------------------------------------------------------------- */
+
+void cf_name_walk_open(cf_name_walk *walk, ckptfmt_reader *reader)
+{
+	memset(walk, 0, sizeof *walk);
+	walk->reader = reader;
+	walk->names = CF_BUFFER_EMPTY;
+	walk->ends = CF_BUFFER_EMPTY;
+	cf_table_iterator_open(&walk->entries, reader->table);
+}
+
+void cf_name_walk_close(cf_name_walk *walk)
+{
+	cf_table_iterator_close(&walk->entries);
+	cf_buffer_free(&walk->names);
+	cf_buffer_free(&walk->ends);
+}
+
+/* EXT-7 */
+static bool is_reserved(const cf_table_iterator *entry)
+{
+	static const char prefix[] = CF_RESERVED_PREFIX;
+	return entry->key_size >= sizeof prefix - 1 && memcmp(entry->key, prefix, sizeof prefix - 1) == 0;
+}
+
+/* Checks the entry and takes its name. */
+static ckptfmt_status take_name(cf_name_walk *walk, ckptfmt_error *err)
+{
+	const cf_table_iterator *at = &walk->entries;
+	int64_t dims[CKPTFMT_RANK_MAX];
+	cf_entry entry;
+	ckptfmt_status status = cf_entry_decode((cf_bytes_view){at->value, at->value_size}, at->value_offset,
+		walk->reader->limits.slices_max, dims, &entry, err);
+	if (status != CKPTFMT_OK) {
+		cf_error_tensor(err, at->key, at->key_size);
+		return status;
+	}
+	walk->partitioned = entry.slice_count != 0;
+	if (is_reserved(at))
+		return CKPTFMT_OK;
+	cf_put_bytes(&walk->names, at->key, at->key_size);
+	cf_put_bytes(&walk->ends, &walk->names.size, sizeof walk->names.size);
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_name_walk_next(cf_name_walk *walk, uint64_t count, ckptfmt_error *err)
+{
+	ckptfmt_status status = CKPTFMT_OK;
+	bool more = true;
+	cf_buffer_clear(&walk->names);
+	cf_buffer_clear(&walk->ends);
+	while (status == CKPTFMT_OK && !walk->partitioned && walk->ends.size < count * sizeof(uint64_t)) {
+		status = cf_table_iterator_next(&walk->entries, &more, err);
+		if (status != CKPTFMT_OK || !more)
+			break;
+		if (cf_slice_key_looks_like(walk->entries.key, walk->entries.key_size))
+			walk->partitioned = true;
+		else if (walk->entries.key_size != 0)
+			status = take_name(walk, err);
+	}
+	if (status == CKPTFMT_OK)
+		status = cf_buffer_status(&walk->names, err);
+	if (status == CKPTFMT_OK)
+		status = cf_buffer_status(&walk->ends, err);
+	if (status != CKPTFMT_OK)
+		cf_error_path(err, walk->reader->prefix.index_path);
+	return status;
 }

@@ -115,6 +115,29 @@ static inline void cf_error_entry(ckptfmt_error *err, const ckptfmt_row *row)
 		cf_error_offset(err, row->entry_offset);
 }
 
+/* ---- one tensor (find.c) ---- */
+
+/* ckptfmt_reader_find of a plain tensor. False, and unspecified *out: it is another, there is none, or that failed. */
+bool cf_reader_find_plain(ckptfmt_reader *reader, const uint8_t *name, uint64_t name_size, ckptfmt_found *out);
+
+/* ---- names alone (listing.c) ---- */
+
+/* The names of the tensors in key order, some at a time, but for those that belong to the format (EXT-7). Every entry
+ * is checked as by a listing, and nothing else is kept of it. */
+typedef struct cf_name_walk {
+	ckptfmt_reader *reader;
+	cf_table_iterator entries;
+	cf_buffer names;            /* those of this step, one after the other, */
+	cf_buffer ends;             /* and where each ends in them: uint64_t */
+	bool partitioned;           /* only a listing can tell: there is a partitioned tensor, or what may be a slice */
+} cf_name_walk;
+
+/* Allocates nothing. The reader must outlive the walk. */
+void cf_name_walk_open(cf_name_walk *walk, ckptfmt_reader *reader);
+/* At most `count` names more; none are left when it gives none. Failures as ckptfmt_reader_list. */
+CF_MUST_CHECK ckptfmt_status cf_name_walk_next(cf_name_walk *walk, uint64_t count, ckptfmt_error *err);
+void cf_name_walk_close(cf_name_walk *walk);
+
 /* ---- building a selection (selection.c) ---- */
 
 /* What an entry says by itself: no positions in columns, and `stored` zero. */

@@ -442,7 +442,8 @@ static void test_followed_entries(void)
 	put_entry(&bytes, 1, "c", value);
 	put_entry(&bytes, 0, "b", value);
 	put_tail(&bytes, RESTARTS(0, 6));
-	check_walk_fails(&bytes, CKPTFMT_FAIL_BAD_BLOCK, "BLK-9: a restart is not the offset of an entry after", bytes.size - 8);
+	check_walk_fails(&bytes, CKPTFMT_FAIL_BAD_BLOCK,
+		"BLK-9: a restart is not the offset of an entry after", bytes.size - 8);
 }
 
 /* In a block that was compressed there is no better offset than its own. */
