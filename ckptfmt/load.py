@@ -7,7 +7,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -129,6 +129,8 @@ def load(
                 _check_cast_target(batch.handle(position), target, casts[position])
             else:
                 batch.targets[position] = batch.handle(position).check_target(target)
+        if not casts:
+            return dict(zip(result_names, batch.read_each(progress), strict=True))
         arrays = batch.read(progress)
     for position, dtype in casts.items():
         arrays[position] = arrays[position].astype(dtype)
@@ -330,6 +332,11 @@ class Batch:
 
     def read(self, progress: Progress | None) -> list[NDArray[Any]]:
         """Reads everything; what C can write where it lies, in few crossings."""
+        return list(self.read_each(progress))
+
+    def read_each(self, progress: Progress | None) -> Iterable[NDArray[Any]]:
+        """As `read`, for one who goes over the arrays once: many small ones are made as they come,
+        while whoever takes them still finds them in the cache."""
         kinds = self._kinds()
         count = len(kinds.of_position)
         itemsizes, sizes = kinds.itemsizes[kinds.of_position], kinds.sizes[kinds.of_position]
@@ -341,12 +348,14 @@ class Batch:
         destinations = np.zeros(count, np.int64)
 
         small = np.flatnonzero(direct & own & (sizes <= SMALL_BYTES))
-        arrays, destinations[small] = self._small_arrays(kinds, small)
-        if len(small) < count:
-            placed: list[Any] = [None] * count
-            for position, array in zip(small.tolist(), arrays, strict=True):
-                placed[position] = array
-            arrays = placed
+        made, destinations[small] = self._small_arrays(kinds, small)
+        if len(small) == count:
+            meter = Meter(progress, int(sizes.sum()) if progress is not None else 0)
+            self._read_direct(small, sizes, destinations, meter)
+            return made
+        arrays: list[Any] = [None] * count
+        for position, array in zip(small.tolist(), made, strict=True):
+            arrays[position] = array
         for position, target in self.targets.items():
             arrays[position] = target
         for position in np.flatnonzero(direct & (destinations == 0)).tolist():
@@ -375,13 +384,13 @@ class Batch:
 
     def _small_arrays(
         self, kinds: _Kinds, positions: NDArray[np.intp]
-    ) -> tuple[list[Any], NDArray[np.int64]]:
+    ) -> tuple[Iterable[Any], NDArray[np.int64]]:
         """Arrays in one piece of memory for the tensors at these positions, and their addresses.
 
         Those of one kind lie together, so that numpy makes them from one array of them all.
         """
         if not len(positions):
-            return [], np.empty(0, np.int64)
+            return (), np.empty(0, np.int64)
         wanted = kinds.of_position[positions]
         order = None
         if (wanted[1:] < wanted[:-1]).any():
@@ -391,22 +400,31 @@ class Batch:
         padded = (sizes + (ARENA_ALIGNMENT - 1)) & -ARENA_ALIGNMENT
         starts = np.cumsum(padded) - padded
         arena = _aligned(int(padded.sum()))
-        arrays: list[Any] = []
+        places = starts + _core.address(arena)
+        if order is None:
+            return self._views(kinds, wanted, arena, starts, positions), places
+        arrays = list(self._views(kinds, wanted, arena, starts, positions[order]))
+        back = np.empty_like(order)
+        back[order] = np.arange(len(order))
+        return list(map(arrays.__getitem__, back.tolist())), places[back]
+
+    def _views(
+        self,
+        kinds: _Kinds,
+        wanted: NDArray[np.int64],
+        arena: NDArray[np.uint8],
+        starts: NDArray[np.int64],
+        positions: NDArray[np.intp],
+    ) -> Iterator[Any]:
+        """The arrays of these kinds at these places of the arena; `positions` is for errors."""
         borders = np.flatnonzero(np.diff(wanted)) + 1
         for first, end in itertools.pairwise([0, *borders.tolist(), len(wanted)]):
             kind = int(wanted[first])
             try:
-                arrays += kinds.views(kind, arena, starts[first:end])
+                yield from kinds.views(kind, arena, starts[first:end])
             except ValueError as error:  # no elements, but sizes that numpy cannot hold
-                position = int(positions[first if order is None else order[first]])
-                shape = kinds.shapes[kind]
-                raise self.handle(position).unsupported(f"{shape}: {error}") from None
-        places = starts + _core.address(arena)
-        if order is None:
-            return arrays, places
-        back = np.empty_like(order)
-        back[order] = np.arange(len(order))
-        return list(map(arrays.__getitem__, back.tolist())), places[back]
+                shape, handle = kinds.shapes[kind], self.handle(int(positions[first]))
+                raise handle.unsupported(f"{shape}: {error}") from None
 
     def _read_direct(
         self,
@@ -473,7 +491,7 @@ class _Kinds:
 
     def views(
         self, kind: int, arena: NDArray[np.uint8], starts: NDArray[np.int64]
-    ) -> list[NDArray[Any]]:
+    ) -> Iterable[NDArray[Any]]:
         """Arrays of one kind in the arena, one after the other from these places on."""
         shape, dtype, size = self.shapes[kind], self._dtypes[kind], int(self.sizes[kind])
         view, count = np.ndarray, len(starts)
@@ -482,7 +500,7 @@ class _Kinds:
             return [view(shape, dtype, arena, start) for start in starts.tolist()]
         step = int(starts[1] - starts[0])
         whole: NDArray[Any] = view(shape, dtype, arena)
-        return list(view((count, *shape), dtype, arena, int(starts[0]), (step, *whole.strides)))
+        return view((count, *shape), dtype, arena, int(starts[0]), (step, *whole.strides))
 
 
 def _aligned(size: int) -> NDArray[np.uint8]:
