@@ -196,7 +196,7 @@ typedef enum ckptfmt_verify_mode {
 typedef struct ckptfmt_open_options {
 	const ckptfmt_limits *limits;   /* NULL: the defaults */
 	int32_t follow_symlinks;        /* 0: a symbolic link as index or data file is BAD_PATH */
-	int32_t reserved;
+	int32_t threads;                /* at most so many read for one call; 0: the processors it may use, up to 4 */
 } ckptfmt_open_options;
 
 typedef struct ckptfmt_header {
@@ -332,7 +332,8 @@ typedef struct ckptfmt_request {
 } ckptfmt_request;
 
 /* Reads tensors of FIXED storage (and the raw bytes of unknown dtypes). The requests are served in the order of
- * the data files, whatever their order here. On failure the destinations hold unspecified bytes. `verify` is a
+ * the data files, whatever their order here; of many bytes several threads read parts, and the failure told is
+ * that of the first in this order. On failure the destinations hold unspecified bytes. `verify` is a
  * ckptfmt_verify_mode. CORRUPT, IO, NOT_FOUND (data file), INVALID, LIMIT, NO_MEMORY; UNSUPPORTED: a compressed value
  * that is not left out. */
 CKPTFMT_API ckptfmt_status ckptfmt_reader_read(ckptfmt_reader *reader, const ckptfmt_selection *selection,

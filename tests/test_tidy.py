@@ -47,6 +47,7 @@ COVERED_BY = {
     "codec/wire": "test_message",
     "io/os_posix": "test_os",
     "io/pages": "test_snapshot",
+    "io/workers": "test_read_jobs",
     "bundle/catalog": "test_bundle",
     "bundle/commit": "test_faults",
     "bundle/generations": "test_merge",

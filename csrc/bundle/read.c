@@ -7,34 +7,29 @@
 
 #include "base/memory.h"
 #include "bundle/geometry.h"
-#include "bundle/transfer.h"
+#include "bundle/read_jobs.h"
 #include "codec/box.h"
 #include "codec/gather.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct job {
-	const ckptfmt_stored *stored;
-	ckptfmt_request *request;
-	uint64_t slice;             /* of a partitioned tensor; CF_WHOLE_TENSOR for one stored whole */
-} job;
-
 typedef struct batch {
 	ckptfmt_reader *reader;
 	const ckptfmt_selection *selection;
-	cf_buffer jobs;             /* job */
-	cf_transfer transfer;
+	cf_buffer jobs;             /* cf_read_job */
+	uint64_t bytes;             /* what they will move, about */
+	int32_t verify;
 } batch;
 
-static const job *job_at(const batch *b, uint64_t row)
+static const cf_read_job *job_at(const batch *b, uint64_t row)
 {
-	return (const job *)(const void *)b->jobs.data + row;
+	return (const cf_read_job *)(const void *)b->jobs.data + row;
 }
 
 static uint64_t job_count(const batch *b)
 {
-	return b->jobs.size / sizeof(job);
+	return b->jobs.size / sizeof(cf_read_job);
 }
 
 /* ---- requests -------------------------------------------------------------------------------------------- */
@@ -100,10 +95,13 @@ static ckptfmt_status check_request(const batch *b, const ckptfmt_row *row, cons
 	return check_limit(b, row, size, err);
 }
 
-static ckptfmt_status add_job(batch *b, const job *next, bool leaves, ckptfmt_error *err)
+static ckptfmt_status add_job(batch *b, const cf_read_job *next, bool leaves, ckptfmt_error *err)
 {
-	if ((next->stored->flags & CKPTFMT_STORED_COMPRESSED) == 0)
+	if ((next->stored->flags & CKPTFMT_STORED_COMPRESSED) == 0) {
+		/* Each is memory that there is, or less. */
+		b->bytes += cf_min_u64(next->stored->size, next->request->destination_size);
 		cf_put_bytes(&b->jobs, next, sizeof *next);
+	}
 	else if (leaves && next->request->compressed < INT32_MAX)
 		next->request->compressed++;
 	else
@@ -116,7 +114,7 @@ static ckptfmt_status add_jobs(batch *b, const ckptfmt_row *row, ckptfmt_request
 	ckptfmt_error *err)
 {
 	const ckptfmt_slice_row *slices = cf_selection_slices(b->selection, row);
-	job next = {&row->stored, request, CF_WHOLE_TENSOR};
+	cf_read_job next = {&row->stored, request, CF_WHOLE_TENSOR};
 	cf_geometry_walk walk;
 	uint64_t i;
 	bool leaves = request->compressed == 1;
@@ -138,7 +136,7 @@ static ckptfmt_status add_jobs(batch *b, const ckptfmt_row *row, ckptfmt_request
 
 static int compare_jobs(const void *a, const void *b)
 {
-	const ckptfmt_stored *x = ((const job *)a)->stored, *y = ((const job *)b)->stored;
+	const ckptfmt_stored *x = ((const cf_read_job *)a)->stored, *y = ((const cf_read_job *)b)->stored;
 	if (x->shard != y->shard)
 		return x->shard < y->shard ? -1 : 1;
 	return (x->offset > y->offset) - (x->offset < y->offset);
@@ -151,79 +149,10 @@ static void sort_jobs(batch *b)
 	while (i < count && compare_jobs(job_at(b, i - 1), job_at(b, i)) <= 0)
 		i++;
 	if (i < count)
-		qsort(b->jobs.data, (size_t)count, sizeof(job), compare_jobs);
+		qsort(b->jobs.data, (size_t)count, sizeof(cf_read_job), compare_jobs);
 }
 
-/* ---- jobs ------------------------------------------------------------------------------------------------ */
-
-static bool is_small(const job *j)
-{
-	return j->slice == CF_WHOLE_TENSOR && j->request->box == NULL && j->stored->size <= CF_SMALL_VALUE;
-}
-
-/* The end of the small whole values that follow closely: what a shared read should take in. */
-static uint64_t look_ahead(const batch *b, uint64_t row)
-{
-	const job *first = job_at(b, row);
-	uint64_t end = first->stored->offset + first->stored->size;
-	for (uint64_t i = row + 1; i < job_count(b); i++) {
-		const job *next = job_at(b, i);
-		if (!is_small(next) || next->stored->shard != first->stored->shard || next->stored->offset < end ||
-			next->stored->offset - end > CF_GAP_MAX ||
-			next->stored->offset + next->stored->size - first->stored->offset > CF_WINDOW_SIZE)
-			break;
-		end = next->stored->offset + next->stored->size;
-	}
-	return end;
-}
-
-static ckptfmt_status run_job(batch *b, const job *j, uint64_t ahead, ckptfmt_error *err)
-{
-	const ckptfmt_row *row = cf_selection_row(b->selection, j->request->row);
-	const ckptfmt_dtype_info *dtype = ckptfmt_dtype_find(row->dtype);
-	bool checked = b->transfer.verify != CKPTFMT_VERIFY_OFF, verified;
-	cf_plan plan;
-	if (j->slice == CF_WHOLE_TENSOR && j->request->box == NULL) {
-		CF_TRY(cf_transfer_whole(&b->transfer, j->stored, ahead, true, j->request->destination, err));
-		j->request->verified &= checked;
-		return CKPTFMT_OK;
-	}
-	CF_TRY(cf_geometry_plan(b->selection, row, j->slice, j->request->box, dtype->size, &plan, err));
-	if (cf_plan_run_count(&plan) == 0)
-		return CKPTFMT_OK;
-	if (cf_plan_run_count(&plan) == 1 && cf_plan_run_size(&plan) == j->stored->size) {
-		CF_TRY(cf_transfer_whole(&b->transfer, j->stored, 0, true,
-			j->request->destination + plan.first_destination, err));
-		j->request->verified &= checked;
-		return CKPTFMT_OK;
-	}
-	CF_TRY(cf_transfer_part(&b->transfer, j->stored, &plan, j->request->destination, &verified, err));
-	j->request->verified &= verified;
-	return CKPTFMT_OK;
-}
-
-static ckptfmt_status run_jobs(batch *b, ckptfmt_error *err)
-{
-	uint64_t ahead = 0;
-	for (uint64_t i = 0; i < job_count(b); i++) {
-		const job *j = job_at(b, i);
-		const ckptfmt_row *row = cf_selection_row(b->selection, j->request->row);
-		ckptfmt_status status;
-		/* A look ahead is good until its end is passed. */
-		if (!is_small(j))
-			ahead = 0;
-		else if (i == 0 || job_at(b, i - 1)->stored->shard != j->stored->shard ||
-			j->stored->offset + j->stored->size > ahead)
-			ahead = look_ahead(b, i);
-		status = run_job(b, j, ahead, err);
-		if (status != CKPTFMT_OK) {
-			cf_transfer_error(&b->transfer, j->stored, err);
-			cf_error_tensor(err, cf_selection_name(b->selection, row), row->name_size);
-			return status;
-		}
-	}
-	return CKPTFMT_OK;
-}
+/* ---- reading --------------------------------------------------------------------------------------------- */
 
 static void swap_results(const batch *b, const ckptfmt_request *requests, uint64_t count)
 {
@@ -245,7 +174,7 @@ static ckptfmt_status prepare(batch *b, ckptfmt_request *requests, uint64_t coun
 				(unsigned long long)i, (unsigned long long)requests[i].row,
 				(unsigned long long)cf_selection_count(b->selection));
 		row = cf_selection_row(b->selection, requests[i].row);
-		requests[i].verified = 1;
+		requests[i].verified = b->verify != CKPTFMT_VERIFY_OFF;
 		status = item_size(row, &itemsize, err);
 		if (status == CKPTFMT_OK)
 			status = check_request(b, row, &requests[i], itemsize, err);
@@ -266,16 +195,16 @@ static ckptfmt_status prepare(batch *b, ckptfmt_request *requests, uint64_t coun
 ckptfmt_status ckptfmt_reader_read(ckptfmt_reader *reader, const ckptfmt_selection *selection,
 	ckptfmt_request *requests, uint64_t count, int32_t verify, ckptfmt_error *err)
 {
-	batch b = {reader, selection, CF_BUFFER_EMPTY, {0}};
+	batch b = {reader, selection, CF_BUFFER_EMPTY, 0, verify};
 	ckptfmt_status status;
 	CF_TRY(cf_reader_check_call(reader, selection, verify, err));
-	cf_transfer_begin(&b.transfer, reader, selection, verify);
 	status = prepare(&b, requests, count, err);
-	if (status == CKPTFMT_OK)
-		status = run_jobs(&b, err);
+	if (status == CKPTFMT_OK) {
+		cf_read_work work = {reader, selection, verify, job_at(&b, 0), job_count(&b), b.bytes};
+		status = cf_read_run(&work, err);
+	}
 	if (status == CKPTFMT_OK && cf_reader_swaps(reader))
 		swap_results(&b, requests, count);
-	cf_transfer_end(&b.transfer);
 	cf_buffer_free(&b.jobs);
 	return status;
 }

@@ -173,6 +173,7 @@ ckptfmt_status cf_reader_new(const char *prefix, const ckptfmt_open_options *opt
 	reader->directory.fd = -1;
 	reader->index.fd = -1;
 	reader->follow_symlinks = options == NULL || options->follow_symlinks != 0;
+	reader->threads = options == NULL ? 0 : options->threads;
 	if (options != NULL && options->limits != NULL)
 		reader->limits = *options->limits;
 	else

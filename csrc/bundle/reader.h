@@ -25,6 +25,7 @@ struct ckptfmt_reader {
 	cf_header header;           /* its `bytes` view points into the table's first block */
 	cf_shards shards;
 	bool follow_symlinks;
+	int32_t threads;            /* as in ckptfmt_open_options */
 };
 
 /* The slices of one tensor by where they start in one dimension, for boxes that meet few of them (geometry.c). */

@@ -9,10 +9,10 @@
 #include "base/memory.h"
 #include "bundle/value_writer.h"
 #include "io/pages.h"
+#include "io/workers.h"
 
 #include <assert.h>
 #include <pthread.h>
-#include <signal.h>
 #include <string.h>
 #ifdef __SSE2__
 #include <emmintrin.h>
@@ -22,28 +22,8 @@ enum {
 	ALIGNMENT = 64,                 /* of each copy: a cache line */
 	PIECE_SIZE = 4 << 20,
 	PIECE_ROWS = 64,                /* gathering transposed arrays needs some rows at once */
-	STREAM_SIZE_MIN = 16 << 10,     /* measured: below it the cache is the faster way */
-	THREADS_MAX = 64
+	STREAM_SIZE_MIN = 16 << 10      /* measured: below it the cache is the faster way */
 };
-
-/* ---- threads --------------------------------------------------------------------------------------------- */
-
-/* Runs `work(job)` in this thread and in as many more as there can be, up to `threads` in all. */
-static void run_in_threads(int32_t threads, void *(*work)(void *), void *job)
-{
-	pthread_t started[THREADS_MAX];
-	int32_t count = 0;
-	sigset_t all, before;
-	/* Signals are for the threads of the program, which may wait for them. */
-	(void)sigfillset(&all);
-	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
-	while (count + 1 < threads && count < THREADS_MAX && pthread_create(&started[count], NULL, work, job) == 0)
-		count++;
-	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
-	(void)work(job);
-	while (count > 0)
-		(void)pthread_join(started[--count], NULL);
-}
 
 /* ---- memory ---------------------------------------------------------------------------------------------- */
 
@@ -84,7 +64,7 @@ ckptfmt_status ckptfmt_memory_take(uint64_t size, int32_t threads, uint8_t **out
 		cf_pages_unmap(job.data, size);
 		return cf_fail_memory(err);
 	}
-	run_in_threads(threads, populate, &job);
+	cf_workers_run(threads, populate, &job);
 	(void)pthread_mutex_destroy(&job.lock);
 	if (job.failed) {
 		cf_pages_unmap(job.data, size);
@@ -313,7 +293,7 @@ ckptfmt_status ckptfmt_copy(ckptfmt_source *sources, uint64_t count, uint8_t *to
 	if (pthread_mutex_init(&job.lock, NULL) != 0)
 		return cf_fail_memory(err);
 	/* No more threads than pieces. */
-	run_in_threads((int32_t)cf_min_u64(threads < 1 ? 1 : (uint64_t)threads, needed / PIECE_SIZE + 1), copy_pieces,
+	cf_workers_run((int32_t)cf_min_u64(threads < 1 ? 1 : (uint64_t)threads, needed / PIECE_SIZE + 1), copy_pieces,
 		&job);
 	(void)pthread_mutex_destroy(&job.lock);
 	for (uint64_t i = 0; i < count; i++) {

@@ -14,6 +14,7 @@
 
 #include "base/memory.h"
 
+#include <assert.h>
 #include <string.h>
 
 /* Checksummed piece by piece so that each piece is still in the cache of the core that read it. */
@@ -190,11 +191,43 @@ static bool goes_direct(cf_transfer *transfer, const ckptfmt_stored *stored)
 	return transfer->direct != NULL;
 }
 
-/* Blocks from `at` on, as many as a slot takes; returns where they end. */
-static uint64_t start_blocks(cf_transfer *transfer, unsigned slot, uint64_t at, uint64_t end)
+/* A value that is read past the page cache: blocks that are part of it alone straight to where they belong, the others
+ * by the memory of the slots. Where the addresses do not fit, all of them are. */
+typedef struct direct_value {
+	uint64_t offset, end;
+	uint8_t *destination;
+	bool straight;
+} direct_value;
+
+static bool is_inner(const direct_value *v, uint64_t at)
 {
-	uint64_t blocks = (end - at + CF_DIRECT_ALIGNMENT - 1) / CF_DIRECT_ALIGNMENT * CF_DIRECT_ALIGNMENT;
-	uint64_t size = cf_min_u64(blocks, CF_DIRECT_SLOT_SIZE);
+	return v->straight && at >= v->offset && v->end - at >= CF_DIRECT_ALIGNMENT;
+}
+
+/* Bytes of the blocks from `at` on that go in one transfer. */
+static uint64_t blocks_size(const direct_value *v, uint64_t at)
+{
+	uint64_t left = v->end - at;
+	if (is_inner(v, at))
+		return cf_min_u64(left / CF_DIRECT_ALIGNMENT * CF_DIRECT_ALIGNMENT, CF_DIRECT_SLOT_SIZE);
+	if (v->straight)
+		return CF_DIRECT_ALIGNMENT;
+	return cf_min_u64((left + CF_DIRECT_ALIGNMENT - 1) / CF_DIRECT_ALIGNMENT * CF_DIRECT_ALIGNMENT,
+		CF_DIRECT_SLOT_SIZE);
+}
+
+/* Returns where they end. */
+static uint64_t start_blocks(cf_transfer *transfer, const direct_value *v, unsigned slot, uint64_t at)
+{
+	uint64_t size = blocks_size(v, at);
+	uint8_t *to = is_inner(v, at) ? v->destination + (at - v->offset) : NULL;
+	bool placed = cf_os_direct_place(transfer->direct, slot, to);
+	assert(placed);
+	(void)placed;
+	/* Pages that the system may take away (MADV_FREE) are written to first: kernels before 5.18 take them even
+	 * while a file is read into them. */
+	for (uint64_t i = 0; to != NULL && i < size; i += CF_DIRECT_ALIGNMENT)
+		((volatile uint8_t *)to)[i] = 0;
 	cf_os_direct_start(transfer->direct, slot, size, at);
 	return at + size;
 }
@@ -203,24 +236,29 @@ static uint64_t start_blocks(cf_transfer *transfer, unsigned slot, uint64_t at, 
 static ckptfmt_status read_direct(cf_transfer *transfer, const ckptfmt_stored *stored, bool check, uint8_t *destination,
 	uint32_t *crc, ckptfmt_error *err)
 {
-	uint64_t end = stored->offset + stored->size;
-	uint64_t at = stored->offset - stored->offset % CF_DIRECT_ALIGNMENT, ahead = at;
-	for (unsigned slot = 0; slot < CF_DIRECT_SLOTS && ahead < end; slot++)
-		ahead = start_blocks(transfer, slot, ahead, end);
-	for (unsigned slot = 0; at < end; slot = (slot + 1) % CF_DIRECT_SLOTS) {
-		uint64_t from = cf_max_u64(at, stored->offset), to = cf_min_u64(at + CF_DIRECT_SLOT_SIZE, end), got;
+	direct_value v = {stored->offset, stored->offset + stored->size, destination, false};
+	uint64_t at = v.offset - v.offset % CF_DIRECT_ALIGNMENT, ahead = at;
+	v.straight = cf_os_direct_place(transfer->direct, 0,
+		destination + (CF_DIRECT_ALIGNMENT - v.offset % CF_DIRECT_ALIGNMENT) % CF_DIRECT_ALIGNMENT);
+	for (unsigned slot = 0; slot < CF_DIRECT_SLOTS && ahead < v.end; slot++)
+		ahead = start_blocks(transfer, &v, slot, ahead);
+	for (unsigned slot = 0; at < v.end; slot = (slot + 1) % CF_DIRECT_SLOTS) {
+		uint64_t size = blocks_size(&v, at), from = cf_max_u64(at, v.offset), to = cf_min_u64(at + size, v.end), got;
+		uint8_t *place = destination + (from - v.offset);
 		const uint8_t *bytes = cf_os_direct_memory(transfer->direct, slot) + (from - at);
 		ckptfmt_status status = cf_os_direct_wait(transfer->direct, slot, "", &got, err);
 		if (status == CKPTFMT_OK && got < to - at)
-			status = fail_short(cf_max_u64(at + got, stored->offset), err);
+			status = fail_short(cf_max_u64(at + got, v.offset), err);
 		CF_TRY(status);
-		if (check)
-			*crc = ckptfmt_crc32c_copy(*crc, destination + (from - stored->offset), bytes, to - from);
+		if (bytes == place)
+			*crc = check ? ckptfmt_crc32c(*crc, place, to - from) : 0;
+		else if (check)
+			*crc = ckptfmt_crc32c_copy(*crc, place, bytes, to - from);
 		else
-			memcpy(destination + (from - stored->offset), bytes, (size_t)(to - from));
-		at += CF_DIRECT_SLOT_SIZE;
-		if (ahead < end)
-			ahead = start_blocks(transfer, slot, ahead, end);
+			memcpy(place, bytes, (size_t)(to - from));
+		at += size;
+		if (ahead < v.end)
+			ahead = start_blocks(transfer, &v, slot, ahead);
 	}
 	return CKPTFMT_OK;
 }
@@ -239,6 +277,20 @@ static ckptfmt_status whole_direct(cf_transfer *transfer, const ckptfmt_stored *
 	return check ? check_crc(stored->offset, stored->crc32c, crc, err) : CKPTFMT_OK;
 }
 
+/* In steps of so many bytes; crc may be NULL. */
+static ckptfmt_status read_steps(cf_transfer *transfer, uint64_t offset, uint64_t size, uint64_t step,
+	uint8_t *destination, uint32_t *crc, ckptfmt_error *err)
+{
+	for (uint64_t done = 0; done < size;) {
+		uint64_t part = cf_min_u64(step, size - done);
+		CF_TRY(read_exactly(transfer, destination + done, part, offset + done, err));
+		if (crc != NULL)
+			*crc = ckptfmt_crc32c(*crc, destination + done, part);
+		done += part;
+	}
+	return CKPTFMT_OK;
+}
+
 ckptfmt_status cf_transfer_whole(cf_transfer *transfer, const ckptfmt_stored *stored, uint64_t ahead, bool check,
 	uint8_t *destination, ckptfmt_error *err)
 {
@@ -254,14 +306,27 @@ ckptfmt_status cf_transfer_whole(cf_transfer *transfer, const ckptfmt_stored *st
 		return whole_from_window(transfer, stored, 0, check, destination, err);
 	if (goes_direct(transfer, stored))
 		return whole_direct(transfer, stored, check, destination, err);
-	for (uint64_t done = 0; done < stored->size;) {
-		uint64_t size = cf_min_u64(step, stored->size - done);
-		CF_TRY(read_exactly(transfer, destination + done, size, stored->offset + done, err));
-		if (check)
-			crc = ckptfmt_crc32c(crc, destination + done, size);
-		done += size;
-	}
+	CF_TRY(read_steps(transfer, stored->offset, stored->size, step, destination, check ? &crc : NULL, err));
 	return check ? check_crc(stored->offset, stored->crc32c, crc, err) : CKPTFMT_OK;
+}
+
+bool cf_transfer_is_direct(cf_transfer *transfer, const ckptfmt_stored *stored)
+{
+	return cf_transfer_open(transfer, stored, NULL) == CKPTFMT_OK && goes_direct(transfer, stored);
+}
+
+ckptfmt_status cf_transfer_piece(cf_transfer *transfer, const ckptfmt_stored *stored, uint64_t done, uint64_t size,
+	uint8_t *destination, uint32_t *crc, ckptfmt_error *err)
+{
+	*crc = 0;
+	CF_TRY(cf_transfer_open(transfer, stored, err));
+	return read_steps(transfer, stored->offset + done, size, PIECE_SIZE, destination,
+		transfer->verify == CKPTFMT_VERIFY_OFF ? NULL : crc, err);
+}
+
+ckptfmt_status cf_transfer_check(const ckptfmt_stored *stored, uint32_t crc, ckptfmt_error *err)
+{
+	return check_crc(stored->offset, stored->crc32c, crc, err);
 }
 
 ckptfmt_status cf_transfer_range(cf_transfer *transfer, const ckptfmt_stored *stored, uint64_t done, uint64_t size,

@@ -43,6 +43,15 @@ CF_MUST_CHECK ckptfmt_status cf_transfer_open(cf_transfer *transfer, const ckptf
 CF_MUST_CHECK ckptfmt_status cf_transfer_whole(cf_transfer *transfer, const ckptfmt_stored *stored, uint64_t ahead,
 	bool check, uint8_t *destination, ckptfmt_error *err);
 
+/* Whether the value is better read past the page cache, by cf_transfer_whole; false also where its data file does not
+ * open. Else any number of transfers may share it: pieces in any order, then the checksum of all of it. */
+bool cf_transfer_is_direct(cf_transfer *transfer, const ckptfmt_stored *stored);
+/* Reads `size` of the stored bytes, from `done` on; *crc is their checksum, if anything is verified.
+ * REQUIRES: done + size <= stored->size. */
+CF_MUST_CHECK ckptfmt_status cf_transfer_piece(cf_transfer *transfer, const ckptfmt_stored *stored, uint64_t done,
+	uint64_t size, uint8_t *destination, uint32_t *crc, ckptfmt_error *err);
+CF_MUST_CHECK ckptfmt_status cf_transfer_check(const ckptfmt_stored *stored, uint32_t crc, ckptfmt_error *err);
+
 /* Shows `size` of the stored bytes, from `done` on, until the next call, unchecked. `ahead` as above.
  * REQUIRES: size <= CF_WINDOW_SIZE, done + size <= stored->size. */
 CF_MUST_CHECK ckptfmt_status cf_transfer_show(cf_transfer *transfer, const ckptfmt_stored *stored, uint64_t done,

@@ -146,6 +146,10 @@ cf_direct *cf_os_direct_read(const cf_directory *directory, const char *name, bo
 	const cf_file *file);
 /* CF_DIRECT_SLOT_SIZE bytes, not to be touched between start and wait. REQUIRES: slot < CF_DIRECT_SLOTS. */
 uint8_t *cf_os_direct_memory(cf_direct *direct, unsigned slot);
+/* Until it is called again the slot is this memory of the caller, CF_DIRECT_SLOT_SIZE bytes or as many as are moved;
+ * NULL: the memory that comes with it. False, and nothing is changed, where the file system wants other addresses.
+ * REQUIRES: the slot was waited for. */
+bool cf_os_direct_place(cf_direct *direct, unsigned slot, uint8_t *memory);
 /* Begins to move the first `size` bytes of the slot to or from the file. REQUIRES: the slot was waited for. */
 void cf_os_direct_start(cf_direct *direct, unsigned slot, uint64_t size, uint64_t offset);
 /* Waits for what was started last, if anything was. *got, when reading, below the size means that the file ended. A

@@ -49,6 +49,7 @@ typedef struct direct_slot {
 	uint64_t size;
 	uint64_t offset;
 	int64_t result;                /* bytes moved, or an errno less than 0 */
+	uint8_t *place;                /* NULL: in `memory` */
 } direct_slot;
 
 struct cf_direct {
@@ -56,6 +57,7 @@ struct cf_direct {
 	bool writes;                   /* the file is the caller's */
 	bool refused;                  /* O_DIRECT is off, for good */
 	aio_context_t context;         /* 0: none */
+	uint32_t memory_alignment;     /* of what is moved from and to */
 	uint8_t *memory;
 	direct_slot slots[CF_DIRECT_SLOTS];
 };
@@ -71,15 +73,18 @@ static bool set_direct(int fd, bool on)
 }
 
 /* Kernels from 6.1 on say what they ask for; the others are tried. */
-static bool alignment_fits(int fd)
+static bool alignment_fits(int fd, uint32_t *memory)
 {
+	*memory = CF_DIRECT_ALIGNMENT;
 #if defined(STATX_DIOALIGN)
 	struct statx found;
 	memset(&found, 0, sizeof found);
-	if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &found) == 0 && (found.stx_mask & STATX_DIOALIGN) != 0)
+	if (statx(fd, "", AT_EMPTY_PATH, STATX_DIOALIGN, &found) == 0 && (found.stx_mask & STATX_DIOALIGN) != 0) {
+		*memory = found.stx_dio_mem_align;
 		return found.stx_dio_mem_align != 0 && found.stx_dio_offset_align != 0 &&
 			CF_DIRECT_ALIGNMENT % found.stx_dio_mem_align == 0 &&
 			CF_DIRECT_ALIGNMENT % found.stx_dio_offset_align == 0;
+	}
 #else
 	(void)fd;
 #endif
@@ -137,9 +142,11 @@ static cf_direct *begin(bool writes)
 cf_direct *cf_os_direct_write(const cf_file *file)
 {
 	int kept = errno;
-	cf_direct *direct = alignment_fits(file->fd) ? begin(true) : NULL;
+	uint32_t alignment;
+	cf_direct *direct = alignment_fits(file->fd, &alignment) ? begin(true) : NULL;
 	if (direct != NULL) {
 		direct->file = *file;
+		direct->memory_alignment = alignment;
 		direct->refused = !set_direct(file->fd, true);
 		if (direct->refused) {
 			cf_os_direct_end(direct);
@@ -157,7 +164,7 @@ static bool open_same(cf_direct *direct, const cf_directory *directory, const ch
 	cf_file_info wanted, found;
 	int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_DIRECT | (follow_symlinks ? 0 : O_NOFOLLOW);
 	direct->file.fd = cf_posix_open(directory->fd, name, flags, 0);
-	return direct->file.fd >= 0 && alignment_fits(direct->file.fd) &&
+	return direct->file.fd >= 0 && alignment_fits(direct->file.fd, &direct->memory_alignment) &&
 		cf_os_file_info(file, "", &wanted, NULL) == CKPTFMT_OK &&
 		cf_os_file_info(&direct->file, "", &found, NULL) == CKPTFMT_OK && found.regular &&
 		found.inode == wanted.inode && found.device == wanted.device;
@@ -182,7 +189,18 @@ cf_direct *cf_os_direct_read(const cf_directory *directory, const char *name, bo
 uint8_t *cf_os_direct_memory(cf_direct *direct, unsigned slot)
 {
 	assert(slot < CF_DIRECT_SLOTS);
+	if (direct->slots[slot].place != NULL)
+		return direct->slots[slot].place;
 	return direct->memory + (uint64_t)slot * CF_DIRECT_SLOT_SIZE;
+}
+
+bool cf_os_direct_place(cf_direct *direct, unsigned slot, uint8_t *memory)
+{
+	assert(slot < CF_DIRECT_SLOTS && direct->slots[slot].state == IDLE);
+	if ((uintptr_t)memory % direct->memory_alignment != 0)
+		return false;
+	direct->slots[slot].place = memory;
+	return true;
 }
 
 static bool submit(cf_direct *direct, unsigned slot)
@@ -320,6 +338,14 @@ uint8_t *cf_os_direct_memory(cf_direct *direct, unsigned slot)
 	(void)direct;
 	(void)slot;
 	return NULL;
+}
+
+bool cf_os_direct_place(cf_direct *direct, unsigned slot, uint8_t *memory)
+{
+	(void)direct;
+	(void)slot;
+	(void)memory;
+	return false;
 }
 
 void cf_os_direct_start(cf_direct *direct, unsigned slot, uint64_t size, uint64_t offset)

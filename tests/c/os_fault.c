@@ -246,6 +246,7 @@ void real_path(const cf_directory *directory, const char *name, char *to, uint64
 #define cf_os_direct_write real_direct_write
 #define cf_os_direct_read real_direct_read
 #define cf_os_direct_memory real_direct_memory
+#define cf_os_direct_place real_direct_place
 #define cf_os_direct_start real_direct_start
 #define cf_os_direct_wait real_direct_wait
 #define cf_os_direct_end real_direct_end
@@ -287,6 +288,7 @@ void real_path(const cf_directory *directory, const char *name, char *to, uint64
 #undef cf_os_direct_write
 #undef cf_os_direct_read
 #undef cf_os_direct_memory
+#undef cf_os_direct_place
 #undef cf_os_direct_start
 #undef cf_os_direct_wait
 #undef cf_os_direct_end

@@ -95,6 +95,11 @@ uint8_t *cf_os_direct_memory(cf_direct *direct, unsigned slot)
 	return real_direct_memory(direct, slot);
 }
 
+bool cf_os_direct_place(cf_direct *direct, unsigned slot, uint8_t *memory)
+{
+	return real_direct_place(direct, slot, memory);
+}
+
 void cf_os_direct_start(cf_direct *direct, unsigned slot, uint64_t size, uint64_t offset)
 {
 	unsigned row = direct_row(direct);

@@ -21,7 +21,8 @@ static const int64_t sizes[TENSORS] = {5, 2 * SLOT, RING + SLOT + 3, 2 * SLOT - 
 
 static ckptfmt_error err;
 static uint8_t *bytes;      /* of all tensors in turn */
-static uint8_t *found;
+static uint8_t *found;      /* where addresses are as offsets in the file, or one byte further on */
+static int32_t threads;
 
 static uint64_t start_of(int row)
 {
@@ -74,8 +75,9 @@ static bool all_found(int first)
 
 static ckptfmt_reader *open_reader(void)
 {
+	ckptfmt_open_options options = {NULL, 1, threads};
 	ckptfmt_reader *reader;
-	CHECK_OK(ckptfmt_reader_open(path_of("ck"), NULL, &reader, &err), err);
+	CHECK_OK(ckptfmt_reader_open(path_of("ck"), &options, &reader, &err), err);
 	return reader;
 }
 
@@ -88,7 +90,8 @@ static void test_bytes(void)
 			os_fault_log_clear();
 			CHECK_OK(read_from(reader, first, verify == 0 ? CKPTFMT_VERIFY_AUTO : CKPTFMT_VERIFY_OFF), err);
 			CHECK(all_found(first));
-			CHECK_EQ(os_fault_log_count_of(OS_FAULT_DIRECT), 1);
+			CHECK(os_fault_log_count_of(OS_FAULT_DIRECT) >= 1);
+			CHECK(os_fault_log_count_of(OS_FAULT_DIRECT) <= (uint64_t)threads);
 			CHECK_EQ(test_open_fds(), fds);
 		}
 	/* What is cached is copied from there. */
@@ -153,7 +156,7 @@ static void test_failures_of_reads(void)
 		CHECK(at < 100);
 	}
 	for (uint64_t at = 2; at < 10; at += 3) {
-		os_fault_set(&(os_fault_plan){.kind = OS_FAULT_READ, .at = at, .partial = 12345});
+		os_fault_set(&(os_fault_plan){.kind = OS_FAULT_READ, .at = at, .partial = 1});
 		CHECK_FAILS(read_from(reader, 1, CKPTFMT_VERIFY_AUTO), err, CKPTFMT_FAIL_TRUNCATED, "DAT-2");
 		os_fault_clear();
 	}
@@ -199,20 +202,24 @@ int main(void)
 	if (!make_directory())
 		return 2;
 	bytes = malloc(start_of(TENSORS) + 8);
-	found = malloc(start_of(TENSORS));
+	uint8_t *room = aligned_alloc(4096, (start_of(TENSORS) + 8192) / 4096 * 4096);
 	for (uint64_t i = 0; i < start_of(TENSORS); i += 8) {
 		uint64_t word = test_random();
 		memcpy(bytes + i, &word, 8);
 	}
-	save();
 	os_fault_uncached(true);
-	test_bytes();
-	test_refusals();
-	test_failures_of_reads();
-	test_damage();
+	for (int turn = 0; turn < 2; turn++) {
+		threads = 1 + turn;
+		found = room + turn;
+		save();
+		test_bytes();
+		test_refusals();
+		test_failures_of_reads();
+		test_damage();
+	}
 	os_fault_uncached(false);
 	free(bytes);
-	free(found);
+	free(room);
 	os_fault_log_clear();
 	shell("rm -rf '%s'");
 	return test_finish("test_transfer");

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Threads for the time of one call: nothing of them is left when it returns, so that a forked child lacks none. */
+#ifndef CKPTFMT_IO_WORKERS_H
+#define CKPTFMT_IO_WORKERS_H
+
+#include <stdint.h>
+
+enum { CF_WORKERS_MAX = 64 };
+
+/* The processors that this process may run on, at most `most`; 1 where nobody can tell. */
+int32_t cf_workers_count(int32_t most);
+/* Runs `work(job)` in this thread and in as many more as there can be, up to `threads` in all, and waits for them.
+ * Where the system has no thread to give, those that there are do it all: `work` takes pieces until there is none. The
+ * others get no signals. */
+void cf_workers_run(int32_t threads, void *(*work)(void *), void *job);
+
+#endif

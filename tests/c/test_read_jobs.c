@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads shared by threads: the same bytes, the same answers and the same first failure as of one thread alone. */
+#include "bundle_maker.h"
+#include "scratch.h"
+
+#include <pthread.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+enum {
+	MEGABYTE = 1 << 20,
+	SHARDS = 3,
+	ROWS = 15,
+	COLUMNS = 1000003,
+	TENSORS = 24,
+	THREADS = 3,
+	HELD = 64
+};
+
+/* "a" and "z" are partitioned; the others of these sizes, one behind the other in data file i % SHARDS. */
+static const int64_t sizes[TENSORS] = {100, 9 * MEGABYTE + 1, 0, 5, 4 * MEGABYTE, 4 * MEGABYTE + 1, 70000, 3 * MEGABYTE,
+	1, 12 * MEGABYTE, 2, 3, 4, 5 * MEGABYTE, 900000, 65536, 8 * MEGABYTE, 0, 33, 1000, 2000, 3000, 4000, 6 * MEGABYTE};
+static const int64_t dims[2] = {ROWS, COLUMNS};
+
+static bundle_maker m;
+static ckptfmt_error err;
+static uint8_t *bytes;      /* of the partitioned tensors; the others begin with them */
+static uint8_t *found;      /* of all requests, one behind the other */
+
+static uint64_t total_size(void)
+{
+	uint64_t size = 2 * (uint64_t)ROWS * COLUMNS;
+	for (int i = 0; i < TENSORS; i++)
+		size += (uint64_t)sizes[i];
+	return size;
+}
+
+/* "a" in three slices of rows, which are one run each; "z" in two of columns. */
+static void save(void)
+{
+	maker_entry *entry;
+	uint8_t *part = malloc((size_t)ROWS * COLUMNS);
+	maker_begin(&m, directory, "ck", SHARDS);
+	entry = maker_partitioned(&m, "a", CKPTFMT_UINT8, 2, dims);
+	for (int64_t row = 0; row < ROWS; row += 5)
+		maker_slice(&m, entry, "a", (int64_t[]){row, 0}, (int64_t[]){5, -1}, (int32_t)(row / 5),
+			bytes + row * COLUMNS, 5 * (uint64_t)COLUMNS);
+	for (int i = 0; i < TENSORS; i++) {
+		const char name[] = {'t', (char)('a' + i), '\0'};
+		maker_tensor(&m, name, CKPTFMT_UINT8, 1, &sizes[i], i % SHARDS, bytes, (uint64_t)sizes[i]);
+	}
+	entry = maker_partitioned(&m, "z", CKPTFMT_UINT8, 2, dims);
+	for (int64_t column = 0, count = 400000; column < COLUMNS; column += count, count = COLUMNS - column) {
+		for (int64_t row = 0; row < ROWS; row++)
+			memcpy(part + row * count, bytes + row * COLUMNS + column, (size_t)count);
+		maker_slice(&m, entry, "z", (int64_t[]){0, column}, (int64_t[]){-1, count}, 1, part,
+			ROWS * (uint64_t)count);
+	}
+	maker_build(&m);
+	maker_save(&m);
+	maker_free(&m);
+	free(part);
+}
+
+static ckptfmt_reader *open_reader(int32_t threads, uint32_t open_files_max)
+{
+	ckptfmt_reader *reader;
+	ckptfmt_limits limits;
+	ckptfmt_open_options options = {&limits, 1, threads};
+	ckptfmt_limits_default(&limits);
+	limits.open_files_max = open_files_max;
+	CHECK_OK(ckptfmt_reader_open(path_of("ck"), &options, &reader, &err), err);
+	return reader;
+}
+
+/* Reads everything at once; `boxes`: the partitioned ones by a box that is all of them. */
+static ckptfmt_status read_all(ckptfmt_reader *reader, int32_t verify, bool boxes, ckptfmt_request *requests)
+{
+	static const int64_t box[] = {0, 0, ROWS, COLUMNS};
+	ckptfmt_selection *selection;
+	ckptfmt_status status;
+	uint64_t at = 0;
+	CHECK_OK(ckptfmt_reader_list(reader, &selection, &err), err);
+	memset(requests, 0, (TENSORS + 2) * sizeof *requests);
+	for (uint64_t i = 0; i < TENSORS + 2; i++) {
+		bool whole = i > 0 && i <= TENSORS;
+		requests[i].row = i;
+		requests[i].box = boxes && !whole ? box : NULL;
+		requests[i].destination = found + at;
+		requests[i].destination_size = whole ? (uint64_t)sizes[i - 1] : (uint64_t)ROWS * COLUMNS;
+		at += requests[i].destination_size;
+	}
+	memset(found, 0xee, total_size());
+	memset(&err, 0, sizeof err);
+	status = ckptfmt_reader_read(reader, selection, requests, TENSORS + 2, verify, &err);
+	ckptfmt_selection_free(selection);
+	return status;
+}
+
+static void check_all(ckptfmt_reader *reader)
+{
+	ckptfmt_request requests[TENSORS + 2];
+	for (int turn = 0; turn < 4; turn++) {
+		int32_t verify = turn % 2 == 0 ? CKPTFMT_VERIFY_AUTO : CKPTFMT_VERIFY_OFF;
+		CHECK_OK(read_all(reader, verify, turn / 2 == 1, requests), err);
+		for (uint64_t i = 0; i < TENSORS + 2; i++) {
+			/* Columns of values without chunk checksums are read by themselves. */
+			CHECK_EQ(requests[i].verified, verify != CKPTFMT_VERIFY_OFF && i <= TENSORS);
+			CHECK(memcmp(requests[i].destination, bytes, requests[i].destination_size) == 0);
+		}
+	}
+}
+
+static void test_bytes(void)
+{
+	int fds = test_open_fds();
+	for (int32_t threads = -1; threads <= THREADS; threads++) {
+		/* One descriptor for three data files: some threads open one of their own. */
+		ckptfmt_reader *reader = open_reader(threads, threads == THREADS ? 1 : SHARDS);
+		check_all(reader);
+		ckptfmt_reader_close(reader);
+		CHECK_EQ(test_open_fds(), fds);
+	}
+}
+
+/* Where several threads find no descriptor, one does. */
+static void test_few_descriptors(void)
+{
+	ckptfmt_reader *reader = open_reader(THREADS, 1);
+	struct rlimit kept, few;
+	int held[HELD], count = 0;
+	ckptfmt_request requests[TENSORS + 2];
+	CHECK_OK(read_all(reader, CKPTFMT_VERIFY_AUTO, false, requests), err);
+	CHECK_EQ(getrlimit(RLIMIT_NOFILE, &kept), 0);
+	few = kept;
+	few.rlim_cur = HELD;
+	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+	while (count < HELD && (held[count] = dup(0)) >= 0)
+		count++;
+	CHECK_OK(read_all(reader, CKPTFMT_VERIFY_AUTO, false, requests), err);
+	CHECK(memcmp(found, bytes, (size_t)ROWS * COLUMNS) == 0);
+	while (count > 0)
+		close(held[--count]);
+	CHECK_EQ(setrlimit(RLIMIT_NOFILE, &kept), 0);
+	ckptfmt_reader_close(reader);
+}
+
+/* Some bytes of a data file, wrong until undone. */
+static void turn_byte(int shard, uint64_t offset)
+{
+	char name[64];
+	FILE *file;
+	int byte;
+	snprintf(name, sizeof name, "ck.data-0000%d-of-0000%d", shard, SHARDS);
+	file = fopen(path_of(name), "r+b");
+	CHECK_EQ(fseek(file, (long)offset, SEEK_SET), 0);
+	byte = fgetc(file);
+	CHECK_EQ(fseek(file, (long)offset, SEEK_SET), 0);
+	CHECK(fputc(byte ^ 1, file) != EOF);
+	CHECK_EQ(fclose(file), 0);
+}
+
+static bool same_failure(const ckptfmt_error *a, const ckptfmt_error *b)
+{
+	return a->status == b->status && a->failure == b->failure && a->offset == b->offset &&
+		a->os_errno == b->os_errno && strcmp(a->message, b->message) == 0 && strcmp(a->path, b->path) == 0 &&
+		strcmp(a->tensor, b->tensor) == 0;
+}
+
+/* The same failure whoever comes upon one first. */
+static void check_failure(void)
+{
+	ckptfmt_request requests[TENSORS + 2];
+	ckptfmt_error alone;
+	for (int32_t threads = 1; threads <= THREADS; threads++) {
+		ckptfmt_reader *reader = open_reader(threads, SHARDS);
+		for (int turn = 0; turn < (threads == 1 ? 1 : 4); turn++) {
+			CHECK_EQ(read_all(reader, CKPTFMT_VERIFY_AUTO, false, requests), CKPTFMT_CORRUPT);
+			if (threads == 1)
+				alone = err;
+			CHECK(same_failure(&alone, &err));
+		}
+		ckptfmt_reader_close(reader);
+	}
+}
+
+static void test_damage(void)
+{
+	for (int turn = 0; turn < 4; turn++) {
+		/* In each data file two, somewhere: mostly in large values. */
+		uint64_t places[SHARDS][2];
+		for (int shard = 0; shard < SHARDS; shard++)
+			for (int i = 0; i < 2; i++) {
+				places[shard][i] = test_random_below(12 * MEGABYTE);
+				if (shard >= turn % SHARDS)
+					turn_byte(shard, places[shard][i]);
+			}
+		check_failure();
+		for (int shard = turn % SHARDS; shard < SHARDS; shard++)
+			for (int i = 0; i < 2; i++)
+				turn_byte(shard, places[shard][i]);
+	}
+	/* Cut after it was opened: a wrong byte before that is told, one behind it is not. */
+	for (int turn = 0; turn < 2; turn++) {
+		ckptfmt_request requests[TENSORS + 2];
+		turn_byte(2, turn == 0 ? 8 * MEGABYTE : 12 * MEGABYTE);
+		for (int32_t threads = 1; threads <= THREADS; threads += 2) {
+			ckptfmt_reader *reader = open_reader(threads, SHARDS);
+			CHECK_EQ(truncate(path_of("ck.data-00002-of-00003"), 10 * MEGABYTE), 0);
+			CHECK_FAILS(read_all(reader, CKPTFMT_VERIFY_AUTO, false, requests), err,
+				turn == 0 ? CKPTFMT_FAIL_CHECKSUM : CKPTFMT_FAIL_TRUNCATED, turn == 0 ? "DAT-6" : "DAT-2");
+			ckptfmt_reader_close(reader);
+			save();
+			turn_byte(2, turn == 0 ? 8 * MEGABYTE : 12 * MEGABYTE);
+		}
+		save();
+	}
+}
+
+/* Several threads of the caller, each of which gets help. */
+static void *read_in_thread(void *argument)
+{
+	ckptfmt_reader *reader = argument;
+	ckptfmt_selection *selection;
+	ckptfmt_error own;
+	uint8_t *to = malloc((size_t)ROWS * COLUMNS);
+	ckptfmt_request request = {0, NULL, to, (uint64_t)ROWS * COLUMNS, 0, 0};
+	if (ckptfmt_reader_list(reader, &selection, &own) != CKPTFMT_OK)
+		return NULL;
+	if (ckptfmt_reader_read(reader, selection, &request, 1, CKPTFMT_VERIFY_AUTO, &own) != CKPTFMT_OK ||
+		memcmp(to, bytes, (size_t)ROWS * COLUMNS) != 0)
+		reader = NULL;
+	ckptfmt_selection_free(selection);
+	free(to);
+	return reader;
+}
+
+static void test_callers(void)
+{
+	ckptfmt_reader *reader = open_reader(2, 1);
+	pthread_t threads[3];
+	for (int i = 0; i < 3; i++)
+		CHECK_EQ(pthread_create(&threads[i], NULL, read_in_thread, reader), 0);
+	for (int i = 0; i < 3; i++) {
+		void *result;
+		CHECK_EQ(pthread_join(threads[i], &result), 0);
+		CHECK(result == reader);
+	}
+	ckptfmt_reader_close(reader);
+}
+
+int main(void)
+{
+	test_seed();
+	if (!make_directory())
+		return 2;
+	bytes = malloc((size_t)ROWS * COLUMNS + 8);
+	found = malloc(total_size());
+	for (size_t i = 0; i < (size_t)ROWS * COLUMNS; i += 8) {
+		uint64_t word = test_random();
+		memcpy(bytes + i, &word, 8);
+	}
+	save();
+	test_bytes();
+	test_few_descriptors();
+	test_damage();
+	test_callers();
+	free(bytes);
+	free(found);
+	shell("rm -rf '%s'");
+	return test_finish("test_read_jobs");
+}
