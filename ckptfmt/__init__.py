@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from ckptfmt.line import SaveFuture
     from ckptfmt.load import load, restore_v2
     from ckptfmt.matching import MatchReport, load_into
+    from ckptfmt.memory import release_memory
     from ckptfmt.merge import merge, merge_v2_checkpoints
     from ckptfmt.names import sharded_filename
     from ckptfmt.reader import Header, Reader, open  # noqa: A004 (as gzip.open)
@@ -153,6 +154,7 @@ __all__ = [
     "open",
     "parse_spec",
     "register_checkpoint_saver",
+    "release_memory",
     "remove_checkpoint",
     "restore_v2",
     "save",
@@ -200,6 +202,7 @@ _HOMES = {
         "line": "SaveFuture",
         "load": "load restore_v2",
         "matching": "MatchReport load_into",
+        "memory": "release_memory",
         "merge": "merge merge_v2_checkpoints",
         "names": "sharded_filename",
         "reader": "Header Reader open",

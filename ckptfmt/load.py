@@ -85,7 +85,10 @@ def load(
             the arrays; strings count as stored.
 
     Returns:
-        Name to array. Small arrays are views of one common piece of memory.
+        Name to array. Small arrays are views of one common piece of memory. That of arrays of 4 MiB
+        and more is kept when they die, for those loaded next, until the system or
+        `ckptfmt.release_memory` takes it; numpy calls such arrays no owners of their data, and
+        `resize` does not work on them.
 
     Raises:
         TensorNotFoundError: a name is not there (`strict`).

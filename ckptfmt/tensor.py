@@ -371,7 +371,7 @@ class TensorHandle:
         if math.prod(shape) * dtype.itemsize > PROBED_BYTES:
             self.probe(box)
         try:
-            return np.empty(shape, dtype)
+            return _core.new_array(shape, dtype, self.offset if box is None else None)
         except ValueError as error:  # an empty array with sizes whose product numpy cannot hold
             raise self.unsupported(f"shape {shape}: {error}") from None
 

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The border to C for copies in memory: `ckptfmt_memory_take` and `ckptfmt_copy`."""
+"""The border to C for memory: of copies (`ckptfmt_memory_take`, `ckptfmt_copy`) and of large arrays
+that are read into."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +16,13 @@ from ckptfmt._core.border import check, new_error
 from ckptfmt._core.columns import address, array_at
 from ckptfmt._core.handles import own
 
-__all__ = ["Memory", "copy_size"]
+__all__ = ["Memory", "copy_size", "new_array", "release_memory"]
+
+LARGE_BYTES = int(lib.CF_ARRAYS_LARGE)
+# Data read past the page cache goes straight to an array that begins in its page where it does in
+# the file, as long as the array is still as well aligned as any.
+BLOCK_BYTES = 4096
+ALIGNMENT = 64
 
 
 class Memory:
@@ -55,3 +64,39 @@ def copy_size(sources: NDArray[Any]) -> int:
         array = ffi.cast("ckptfmt_source *", raw)
         check(lib.ckptfmt_copy_size(array, len(sources), out, error), error)
     return int(out[0])
+
+
+def new_array(
+    shape: tuple[int, ...], dtype: np.dtype[Any], offset: int | None = None
+) -> NDArray[Any]:
+    """As `np.empty`; the memory of a large array is kept when its last view dies, for the next.
+
+    Args:
+        shape: its shape.
+        dtype: its dtype.
+        offset: where in a file stands what will be read into it.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    if size < LARGE_BYTES or dtype.hasobject:
+        return np.empty(shape, dtype)
+    start = 0 if offset is None or offset % ALIGNMENT else offset % BLOCK_BYTES
+    out, error = ffi.new("uint8_t **"), new_error()
+    if size > 1 << 62:
+        raise MemoryError(f"no array can have {size} bytes")
+    check(lib.cf_arrays_take(start + size, out, error), error)
+
+    def give(
+        data: Any,
+        size: int = start + size,
+        free: Callable[[Any, int], None] = lib.cf_arrays_give,
+    ) -> None:
+        """The arguments are there also while the interpreter exits and forgets its modules."""
+        free(data, size)
+
+    held = ffi.gc(out[0], give)
+    return np.ndarray(shape, dtype, ffi.buffer(held, start + size), start)
+
+
+def release_memory() -> int:
+    """Gives back all that is kept; its bytes."""
+    return int(lib.cf_arrays_release())

@@ -17,16 +17,22 @@ static void advise(void *data, uint64_t size, int advice)
 	(void)result;
 }
 
+static uint8_t *map_pages(uint64_t size)
+{
+	void *data = mmap(NULL, (size_t)size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	return data == MAP_FAILED ? NULL : data;
+}
+
 ckptfmt_status cf_pages_map(uint64_t size, uint8_t **out, ckptfmt_error *err)
 {
 	int kept = errno;
-	void *data;
+	uint8_t *data;
 	*out = NULL;
 	assert(size > 0);
 	if (size > (uint64_t)PTRDIFF_MAX)
 		return cf_fail_memory(err);
-	data = mmap(NULL, (size_t)size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (data == MAP_FAILED) {
+	data = map_pages(size);
+	if (data == NULL) {
 		errno = kept;
 		return cf_fail_memory(err);
 	}
@@ -40,6 +46,39 @@ ckptfmt_status cf_pages_map(uint64_t size, uint8_t **out, ckptfmt_error *err)
 	errno = kept;
 	*out = data;
 	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_pages_map_aligned(uint64_t size, uint8_t **out, ckptfmt_error *err)
+{
+	int kept = errno;
+	uint8_t *data = NULL;
+	uint64_t before;
+	*out = NULL;
+	assert(size > 0);
+	if (size <= (uint64_t)PTRDIFF_MAX - CF_PAGES_UNIT)
+		data = map_pages(size + CF_PAGES_UNIT);
+	errno = kept;
+	if (data == NULL)
+		return cf_fail_memory(err);
+	before = -(uint64_t)(uintptr_t)data % CF_PAGES_UNIT;
+	if (before != 0)
+		cf_pages_unmap(data, before);
+	cf_pages_unmap(data + before + size, CF_PAGES_UNIT - before);
+	*out = data + before;
+	cf_pages_want_large(*out, size);
+	return CKPTFMT_OK;
+}
+
+void cf_pages_lend(uint8_t *data, uint64_t size)
+{
+#ifdef MADV_FREE
+	int kept = errno;
+	advise(data, size, MADV_FREE);
+	errno = kept;
+#else
+	(void)data;
+	(void)size;
+#endif
 }
 
 void cf_pages_want_large(void *data, uint64_t size)

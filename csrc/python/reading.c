@@ -4,6 +4,7 @@
 #include "python/reading.h"
 
 #include "bundle/reader.h"
+#include "python/arrays.h"
 
 #include <string.h>
 
@@ -150,6 +151,8 @@ static PyObject *read_tensor(PyObject *self, PyObject *const *arguments, Py_ssiz
 	if (reader == NULL || PyBytes_AsStringAndSize(arguments[1], &bytes, &size) != 0 || size != sizeof found)
 		return none();
 	memcpy(&found, bytes, sizeof found);
+	if (found.row.stored.size >= CF_ARRAYS_LARGE)
+		return none();
 	array = new_array(&found, arguments[3], arguments[4]);
 	if (array == NULL || !read_into(reader, &found, array, (int32_t)PyLong_AsLong(arguments[2]))) {
 		Py_XDECREF(array);
