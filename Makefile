@@ -55,8 +55,9 @@ LIB_OBJ := $(call objects,$(LIB_SRC))
 TESTS := $(patsubst tests/c/%.c,$(B)/%,$(TEST_SRC))
 MEASURES := $(patsubst tests/c/%.c,$(B)/%,$(MEASURE_SRC))
 FUZZERS := $(patsubst fuzz/%.c,$(B)/%,$(FUZZ_SRC))
-# Programs that start threads, and those that emulators can run: what needs no file system of its own.
-THREADED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -l 'pthread_create' $(TEST_SRC))))
+# Programs that start threads, or have the library start one, and those that emulators can run: what needs no file
+# system of its own.
+THREADED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -l -e 'pthread_create' -e 'CF_BEHIND_' $(TEST_SRC))))
 EMULATED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -L -e 'os_fault.h' -e 'hot_paths.h' $(TEST_SRC))))
 
 .PHONY: help demo test check slow interop peers budgets bench bench-full asan tsan fuzz arm bigendian lib dist-check \

@@ -125,23 +125,28 @@ CF_MUST_CHECK ckptfmt_status cf_os_map(const cf_file *file, const char *path, ui
 void cf_os_unmap(const uint8_t *data, uint64_t size);
 uint64_t cf_os_page_size(void);
 
-/* ---- past the page cache ---- */
+/* ---- several transfers under way ---- */
 
 enum {
 	CF_DIRECT_ALIGNMENT = 4096,      /* of offsets and sizes */
 	CF_DIRECT_SLOTS = 8,             /* with this many under way a disk is busy throughout (measured) */
-	CF_DIRECT_SLOT_SIZE = 4 << 20
+	CF_DIRECT_SLOT_SIZE = 4 << 20,
+	CF_BEHIND_SLOTS = 4,             /* of cf_os_write_behind: more, or larger ones, leave the cache of a core */
+	CF_BEHIND_SLOT_SIZE = 1 << 20    /* between one thread and the other, and cost more than they gain (measured) */
 };
 
-/* Transfers between a file and memory that comes with it, without a copy in the page cache and several at once, each
- * by a slot. What cannot be done so is done in the ordinary way, without notice: there is no failure of its own.
- * Belongs to one thread at a time. */
+/* Transfers between a file and memory that comes with it, several at once, each by a slot: past the page cache, or
+ * behind the caller. What cannot be done so is done in the ordinary way, without notice: there is no failure of its
+ * own. Belongs to one thread at a time. */
 typedef struct cf_direct cf_direct;
 
-/* For writing a file that nobody else has open; until cf_os_direct_end all goes through this. NULL: it does not work
+/* For writing past the page cache a file that nobody else has open; until cf_os_direct_end all goes through this. NULL: it does not work
  * here, or the process has enough of these (memory is bounded); nothing has changed. */
 cf_direct *cf_os_direct_write(const cf_file *file);
-/* For reading the file `name` if that is still the one that is open as `file`; NULL as above. */
+/* The same through the page cache: a thread writes what is started, in that order, while the caller goes on. It has
+ * CF_BEHIND_SLOTS slots of CF_BEHIND_SLOT_SIZE, and so for what follows. */
+cf_direct *cf_os_write_behind(const cf_file *file);
+/* For reading past the page cache the file `name` if that is still the one that is open as `file`; NULL as above. */
 cf_direct *cf_os_direct_read(const cf_directory *directory, const char *name, bool follow_symlinks,
 	const cf_file *file);
 /* CF_DIRECT_SLOT_SIZE bytes, not to be touched between start and wait. REQUIRES: slot < CF_DIRECT_SLOTS. */
@@ -156,7 +161,9 @@ void cf_os_direct_start(cf_direct *direct, unsigned slot, uint64_t size, uint64_
  * failure is told as by cf_os_read_at and cf_os_write_at. */
 CF_MUST_CHECK ckptfmt_status cf_os_direct_wait(cf_direct *direct, unsigned slot, const char *path, uint64_t *got,
 	ckptfmt_error *err);
-/* Waits for everything; what was not waited for before may not have been moved. NULL is no failure. */
+/* Waits for what is being moved; what was not waited for before may not have been moved. NULL is no failure. In a
+ * process forked since the beginning this only gives up what that process has of it, and nothing else is to be called
+ * there. */
 void cf_os_direct_end(cf_direct *direct);
 
 /* Whether most of this part of the file is in memory, by a look at some of its pages. True also where nobody can

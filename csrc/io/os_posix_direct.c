@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What io/os.h says of transfers past the page cache: O_DIRECT and the asynchronous requests that the Linux kernel has
- * had for it from the beginning (io_submit). A single thread then prepares one slot while the disk works on others.
+ * What io/os.h says of transfers by slots. Past the page cache: O_DIRECT and the asynchronous requests that the Linux
+ * kernel has had for it from the beginning (io_submit). A single thread then prepares one slot while the disk works on
+ * others. Behind the caller: a thread of ours, which writes one slot after the other to the page cache.
  * What either refuses, wholly or for one transfer, is moved by read_at and write_at, O_DIRECT taken off; they tell
  * the failure as well, so that it reads the same.
  *
- * Elsewhere there is none of it, and all of it may be missing on Linux: in sandboxes, and in file systems.
+ * Asynchronous requests are there on Linux alone, and may be missing there too: in sandboxes, and in file systems.
  */
 #include "io/os_posix.h"
 
@@ -15,6 +16,8 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -31,17 +34,15 @@ enum {
 	LOOKS = 16                     /* pages looked at to tell whether a file is cached */
 };
 
-#define MEMORY_SIZE ((uint64_t)CF_DIRECT_SLOTS * CF_DIRECT_SLOT_SIZE)
-
 CF_STATIC_ASSERT(CF_DIRECT_SLOT_SIZE % CF_DIRECT_ALIGNMENT == 0, "whole blocks");
-
-#if HAVE_DIRECT
+CF_STATIC_ASSERT(CF_BEHIND_SLOT_SIZE % CF_DIRECT_ALIGNMENT == 0, "whole blocks");
+CF_STATIC_ASSERT((int)CF_BEHIND_SLOTS <= (int)CF_DIRECT_SLOTS, "there are as many at most");
 
 typedef enum slot_state {
 	IDLE = 0,
-	STARTED,                       /* the kernel has it */
+	STARTED,                       /* the kernel has it, or the thread */
 	ENDED,                         /* and has done with it, `result` says how */
-	LEFT                           /* the kernel did not take it */
+	LEFT                           /* it was not taken */
 } slot_state;
 
 typedef struct direct_slot {
@@ -55,14 +56,45 @@ typedef struct direct_slot {
 struct cf_direct {
 	cf_file file;
 	bool writes;                   /* the file is the caller's */
-	bool refused;                  /* O_DIRECT is off, for good */
-	aio_context_t context;         /* 0: none */
-	uint32_t memory_alignment;     /* of what is moved from and to */
-	uint8_t *memory;
-	direct_slot slots[CF_DIRECT_SLOTS];
+	bool refused;                  /* O_DIRECT is off, and nothing is started any more */
+	unsigned long context;         /* of the kernel; 0: none */
+	bool threaded;                 /* there is a thread; then `lock` is for what it shares with the caller: */
+	bool leaving;
+	unsigned queued, taken;        /* slots put into the queue, and taken from it, since the beginning */
+	unsigned queue[CF_DIRECT_SLOTS];
+	direct_slot slots[CF_DIRECT_SLOTS];    /* those in the queue */
+	pthread_mutex_t lock;
+	pthread_cond_t begun, ended;
+	pthread_t thread;
+	pid_t process;                 /* that has the thread */
+	unsigned slot_count;
+	uint64_t slot_size;
+	uint32_t memory_alignment;     /* of what is moved from and to past the page cache */
+	uint8_t *memory;               /* of all slots */
 };
 
 static _Atomic unsigned live;
+
+uint8_t *cf_os_direct_memory(cf_direct *direct, unsigned slot)
+{
+	assert(slot < direct->slot_count);
+	if (direct->slots[slot].place != NULL)
+		return direct->slots[slot].place;
+	return direct->memory + slot * direct->slot_size;
+}
+
+bool cf_os_direct_place(cf_direct *direct, unsigned slot, uint8_t *memory)
+{
+	assert(slot < direct->slot_count && direct->slots[slot].state == IDLE);
+	if ((uintptr_t)memory % direct->memory_alignment != 0)
+		return false;
+	direct->slots[slot].place = memory;
+	return true;
+}
+
+/* ---- asynchronous requests ---- */
+
+#if HAVE_DIRECT
 
 static bool set_direct(int fd, bool on)
 {
@@ -91,9 +123,16 @@ static bool alignment_fits(int fd, uint32_t *memory)
 	return true;
 }
 
-/* ---- beginning and ending ---- */
+static bool make_context(cf_direct *direct)
+{
+	aio_context_t context = 0;
+	if (syscall(SYS_io_setup, (long)CF_DIRECT_SLOTS, &context) != 0)
+		return false;
+	direct->context = context;
+	return true;
+}
 
-static void stop(cf_direct *direct)
+static void stop_context(cf_direct *direct)
 {
 	long result = 0;
 	if (direct->context != 0)
@@ -101,106 +140,6 @@ static void stop(cf_direct *direct)
 		result = syscall(SYS_io_destroy, direct->context);
 	(void)result;
 	direct->context = 0;
-}
-
-void cf_os_direct_end(cf_direct *direct)
-{
-	int kept = errno;
-	if (direct == NULL)
-		return;
-	stop(direct);
-	if (!direct->writes)
-		cf_os_close_quietly(&direct->file);
-	else if (!direct->refused)
-		(void)set_direct(direct->file.fd, false);
-	cf_pages_unmap(direct->memory, MEMORY_SIZE);
-	cf_release(direct);
-	(void)atomic_fetch_sub_explicit(&live, 1, memory_order_relaxed);
-	errno = kept;
-}
-
-/* All but the file. */
-static cf_direct *begin(bool writes)
-{
-	cf_direct *direct = NULL;
-	if (atomic_fetch_add_explicit(&live, 1, memory_order_relaxed) < LIVE_MAX)
-		direct = cf_allocate_zero(1, sizeof *direct);
-	if (direct == NULL) {
-		(void)atomic_fetch_sub_explicit(&live, 1, memory_order_relaxed);
-		return NULL;
-	}
-	direct->file.fd = -1;
-	direct->writes = writes;
-	if (cf_pages_map(MEMORY_SIZE, &direct->memory, NULL) == CKPTFMT_OK &&
-		syscall(SYS_io_setup, (long)CF_DIRECT_SLOTS, &direct->context) == 0)
-		return direct;
-	direct->refused = true;
-	cf_os_direct_end(direct);
-	return NULL;
-}
-
-cf_direct *cf_os_direct_write(const cf_file *file)
-{
-	int kept = errno;
-	uint32_t alignment;
-	cf_direct *direct = alignment_fits(file->fd, &alignment) ? begin(true) : NULL;
-	if (direct != NULL) {
-		direct->file = *file;
-		direct->memory_alignment = alignment;
-		direct->refused = !set_direct(file->fd, true);
-		if (direct->refused) {
-			cf_os_direct_end(direct);
-			direct = NULL;
-		}
-	}
-	errno = kept;
-	return direct;
-}
-
-/* Whether what the name leads to, opened, is the same file and can be read so. */
-static bool open_same(cf_direct *direct, const cf_directory *directory, const char *name, bool follow_symlinks,
-	const cf_file *file)
-{
-	cf_file_info wanted, found;
-	int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_DIRECT | (follow_symlinks ? 0 : O_NOFOLLOW);
-	direct->file.fd = cf_posix_open(directory->fd, name, flags, 0);
-	return direct->file.fd >= 0 && alignment_fits(direct->file.fd, &direct->memory_alignment) &&
-		cf_os_file_info(file, "", &wanted, NULL) == CKPTFMT_OK &&
-		cf_os_file_info(&direct->file, "", &found, NULL) == CKPTFMT_OK && found.regular &&
-		found.inode == wanted.inode && found.device == wanted.device;
-}
-
-cf_direct *cf_os_direct_read(const cf_directory *directory, const char *name, bool follow_symlinks,
-	const cf_file *file)
-{
-	int kept = errno;
-	cf_direct *direct = begin(false);
-	assert(cf_posix_is_name(name));
-	if (direct != NULL && !open_same(direct, directory, name, follow_symlinks, file)) {
-		cf_os_direct_end(direct);
-		direct = NULL;
-	}
-	errno = kept;
-	return direct;
-}
-
-/* ---- moving ---- */
-
-uint8_t *cf_os_direct_memory(cf_direct *direct, unsigned slot)
-{
-	assert(slot < CF_DIRECT_SLOTS);
-	if (direct->slots[slot].place != NULL)
-		return direct->slots[slot].place;
-	return direct->memory + (uint64_t)slot * CF_DIRECT_SLOT_SIZE;
-}
-
-bool cf_os_direct_place(cf_direct *direct, unsigned slot, uint8_t *memory)
-{
-	assert(slot < CF_DIRECT_SLOTS && direct->slots[slot].state == IDLE);
-	if ((uintptr_t)memory % direct->memory_alignment != 0)
-		return false;
-	direct->slots[slot].place = memory;
-	return true;
 }
 
 static bool submit(cf_direct *direct, unsigned slot)
@@ -218,27 +157,10 @@ static bool submit(cf_direct *direct, unsigned slot)
 	do
 		taken = syscall(SYS_io_submit, direct->context, 1L, requests);
 	while (taken < 0 && errno == EINTR);
-	return taken == 1;
-}
-
-void cf_os_direct_start(cf_direct *direct, unsigned slot, uint64_t size, uint64_t offset)
-{
-	int kept = errno;
-	direct_slot *at = &direct->slots[slot];
-	assert(slot < CF_DIRECT_SLOTS && at->state == IDLE);
-	assert(size > 0 && size <= CF_DIRECT_SLOT_SIZE && size % CF_DIRECT_ALIGNMENT == 0);
-	assert(offset % CF_DIRECT_ALIGNMENT == 0);
-	at->size = size;
-	at->offset = offset;
-	at->state = LEFT;
-	if (!direct->refused && cf_range_fits(offset, size, (uint64_t)INT64_MAX) && submit(direct, slot)) {
-		at->state = STARTED;
-		if (direct->writes)
-			CF_COUNT(writes, 1);
-		else
-			CF_COUNT(reads, 1);
-	}
-	errno = kept;
+	if (taken != 1)
+		return false;
+	at->state = STARTED;
+	return true;
 }
 
 /* Waits for some of what was started. */
@@ -257,12 +179,276 @@ static void take_results(cf_direct *direct)
 	if (count > 0)
 		return;
 	/* Never seen. Nothing is under way once the requests are given up, and all of it is done again. */
-	stop(direct);
+	stop_context(direct);
 	direct->refused = true;
 	(void)set_direct(direct->file.fd, false);
 	for (unsigned i = 0; i < CF_DIRECT_SLOTS; i++)
 		if (direct->slots[i].state == STARTED)
 			direct->slots[i].state = LEFT;
+}
+
+/* Whether what the name leads to, opened, is the same file and can be read so. */
+static bool open_same(cf_direct *direct, const cf_directory *directory, const char *name, bool follow_symlinks,
+	const cf_file *file)
+{
+	cf_file_info wanted, found;
+	int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | O_DIRECT | (follow_symlinks ? 0 : O_NOFOLLOW);
+	direct->file.fd = cf_posix_open(directory->fd, name, flags, 0);
+	return direct->file.fd >= 0 && alignment_fits(direct->file.fd, &direct->memory_alignment) &&
+		cf_os_file_info(file, "", &wanted, NULL) == CKPTFMT_OK &&
+		cf_os_file_info(&direct->file, "", &found, NULL) == CKPTFMT_OK && found.regular &&
+		found.inode == wanted.inode && found.device == wanted.device;
+}
+
+#else
+
+static bool set_direct(int fd, bool on)
+{
+	(void)fd;
+	(void)on;
+	return false;
+}
+
+static bool alignment_fits(int fd, uint32_t *memory)
+{
+	(void)fd;
+	(void)memory;
+	return false;
+}
+
+static bool make_context(cf_direct *direct)
+{
+	(void)direct;
+	return false;
+}
+
+static void stop_context(cf_direct *direct)
+{
+	(void)direct;
+}
+
+static bool submit(cf_direct *direct, unsigned slot)
+{
+	(void)direct;
+	(void)slot;
+	return false;
+}
+
+static void take_results(cf_direct *direct)
+{
+	(void)direct;
+}
+
+static bool open_same(cf_direct *direct, const cf_directory *directory, const char *name, bool follow_symlinks,
+	const cf_file *file)
+{
+	(void)direct;
+	(void)directory;
+	(void)name;
+	(void)follow_symlinks;
+	(void)file;
+	return false;
+}
+
+#endif
+
+/* ---- a thread ---- */
+
+/* Writes what is in the queue, until it is to leave. A call a slot: for what that leaves the caller sees. */
+static void *write_queued(void *state)
+{
+	cf_direct *direct = state;
+	(void)pthread_mutex_lock(&direct->lock);
+	for (;;) {
+		direct_slot *at;
+		unsigned slot;
+		ssize_t written;
+		while (direct->taken == direct->queued && !direct->leaving)
+			(void)pthread_cond_wait(&direct->begun, &direct->lock);
+		if (direct->leaving)
+			break;
+		slot = direct->queue[direct->taken++ % CF_DIRECT_SLOTS];
+		at = &direct->slots[slot];
+		(void)pthread_mutex_unlock(&direct->lock);
+		written = pwrite(direct->file.fd, cf_os_direct_memory(direct, slot), (size_t)at->size, (off_t)at->offset);
+		(void)pthread_mutex_lock(&direct->lock);
+		at->result = written;
+		at->state = ENDED;
+		(void)pthread_cond_signal(&direct->ended);
+	}
+	(void)pthread_mutex_unlock(&direct->lock);
+	return NULL;
+}
+
+/* Signals are for threads that know of them. */
+static bool start_thread(cf_direct *direct)
+{
+	sigset_t all, before;
+	int failed;
+	(void)sigfillset(&all);
+	(void)pthread_mutex_init(&direct->lock, NULL);
+	(void)pthread_cond_init(&direct->begun, NULL);
+	(void)pthread_cond_init(&direct->ended, NULL);
+	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
+	direct->process = getpid();
+	failed = pthread_create(&direct->thread, NULL, write_queued, direct);
+	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+	direct->threaded = failed == 0;
+	if (failed == 0)
+		return true;
+	(void)pthread_cond_destroy(&direct->ended);
+	(void)pthread_cond_destroy(&direct->begun);
+	(void)pthread_mutex_destroy(&direct->lock);
+	return false;
+}
+
+/* A process forked meanwhile has no such thread, and its lock may be as that thread left it. */
+static void stop_thread(cf_direct *direct)
+{
+	if (!direct->threaded || direct->process != getpid())
+		return;
+	(void)pthread_mutex_lock(&direct->lock);
+	direct->leaving = true;
+	(void)pthread_cond_signal(&direct->begun);
+	(void)pthread_mutex_unlock(&direct->lock);
+	(void)pthread_join(direct->thread, NULL);
+	(void)pthread_cond_destroy(&direct->ended);
+	(void)pthread_cond_destroy(&direct->begun);
+	(void)pthread_mutex_destroy(&direct->lock);
+}
+
+static bool enqueue(cf_direct *direct, unsigned slot)
+{
+	(void)pthread_mutex_lock(&direct->lock);
+	direct->slots[slot].state = STARTED;
+	direct->queue[direct->queued++ % CF_DIRECT_SLOTS] = slot;
+	(void)pthread_cond_signal(&direct->begun);
+	(void)pthread_mutex_unlock(&direct->lock);
+	return true;
+}
+
+/* ---- beginning and ending ---- */
+
+void cf_os_direct_end(cf_direct *direct)
+{
+	int kept = errno;
+	if (direct == NULL)
+		return;
+	stop_thread(direct);
+	stop_context(direct);
+	if (!direct->writes)
+		cf_os_close_quietly(&direct->file);
+	else if (!direct->refused && !direct->threaded)
+		(void)set_direct(direct->file.fd, false);
+	cf_pages_unmap(direct->memory, direct->slot_count * direct->slot_size);
+	cf_release(direct);
+	(void)atomic_fetch_sub_explicit(&live, 1, memory_order_relaxed);
+	errno = kept;
+}
+
+/* All but the file, and who moves. */
+static cf_direct *begin(bool writes, unsigned slot_count, uint64_t slot_size)
+{
+	cf_direct *direct = NULL;
+	if (atomic_fetch_add_explicit(&live, 1, memory_order_relaxed) < LIVE_MAX)
+		direct = cf_allocate_zero(1, sizeof *direct);
+	if (direct == NULL) {
+		(void)atomic_fetch_sub_explicit(&live, 1, memory_order_relaxed);
+		return NULL;
+	}
+	direct->file.fd = -1;
+	direct->writes = writes;
+	direct->slot_count = slot_count;
+	direct->slot_size = slot_size;
+	if (cf_pages_map(slot_count * slot_size, &direct->memory, NULL) == CKPTFMT_OK)
+		return direct;
+	direct->refused = true;
+	cf_os_direct_end(direct);
+	return NULL;
+}
+
+/* `direct`, or NULL and nothing is left of it. */
+static cf_direct *begun_if(bool good, cf_direct *direct)
+{
+	if (good || direct == NULL)
+		return direct;
+	direct->refused = true;
+	cf_os_direct_end(direct);
+	return NULL;
+}
+
+cf_direct *cf_os_direct_write(const cf_file *file)
+{
+	int kept = errno;
+	uint32_t alignment;
+	bool fits = alignment_fits(file->fd, &alignment);
+	cf_direct *direct = fits ? begin(true, CF_DIRECT_SLOTS, CF_DIRECT_SLOT_SIZE) : NULL;
+	if (direct != NULL) {
+		direct->file = *file;
+		direct->memory_alignment = alignment;
+		direct = begun_if(make_context(direct) && set_direct(file->fd, true), direct);
+	}
+	errno = kept;
+	return direct;
+}
+
+cf_direct *cf_os_write_behind(const cf_file *file)
+{
+	int kept = errno;
+	cf_direct *direct = begin(true, CF_BEHIND_SLOTS, CF_BEHIND_SLOT_SIZE);
+	if (direct != NULL) {
+		direct->file = *file;
+		direct = begun_if(start_thread(direct), direct);
+	}
+	errno = kept;
+	return direct;
+}
+
+cf_direct *cf_os_direct_read(const cf_directory *directory, const char *name, bool follow_symlinks,
+	const cf_file *file)
+{
+	int kept = errno;
+	cf_direct *direct = begin(false, CF_DIRECT_SLOTS, CF_DIRECT_SLOT_SIZE);
+	assert(cf_posix_is_name(name));
+	direct = begun_if(direct != NULL && make_context(direct) &&
+		open_same(direct, directory, name, follow_symlinks, file), direct);
+	errno = kept;
+	return direct;
+}
+
+/* ---- moving ---- */
+
+void cf_os_direct_start(cf_direct *direct, unsigned slot, uint64_t size, uint64_t offset)
+{
+	int kept = errno;
+	direct_slot *at = &direct->slots[slot];
+	assert(slot < direct->slot_count && at->state == IDLE);
+	assert(size > 0 && size <= direct->slot_size && size % CF_DIRECT_ALIGNMENT == 0);
+	assert(offset % CF_DIRECT_ALIGNMENT == 0);
+	at->size = size;
+	at->offset = offset;
+	at->state = LEFT;
+	if (!direct->refused && cf_range_fits(offset, size, (uint64_t)INT64_MAX) &&
+		(direct->threaded ? enqueue(direct, slot) : submit(direct, slot))) {
+		if (direct->writes)
+			CF_COUNT(writes, 1);
+		else
+			CF_COUNT(reads, 1);
+	}
+	errno = kept;
+}
+
+static void await(cf_direct *direct, const direct_slot *at)
+{
+	if (direct->threaded)
+		(void)pthread_mutex_lock(&direct->lock);
+	while (at->state == STARTED)
+		if (direct->threaded)
+			(void)pthread_cond_wait(&direct->ended, &direct->lock);
+		else
+			take_results(direct);
+	if (direct->threaded)
+		(void)pthread_mutex_unlock(&direct->lock);
 }
 
 /* From `done` on. */
@@ -273,10 +459,10 @@ static ckptfmt_status move_rest(cf_direct *direct, unsigned slot, uint64_t done,
 	uint8_t *memory = cf_os_direct_memory(direct, slot) + done;
 	/* Where a page of the cache, or a block of the file system, is larger than ours, an ordinary write of a part of it
 	 * may write the rest as it was before what is under way beside it. */
-	for (unsigned i = 0; direct->writes && i < CF_DIRECT_SLOTS; i++)
+	for (unsigned i = 0; direct->writes && !direct->threaded && i < CF_DIRECT_SLOTS; i++)
 		while (direct->slots[i].state == STARTED)
 			take_results(direct);
-	if (!direct->refused)
+	if (!direct->refused && !direct->threaded)
 		(void)set_direct(direct->file.fd, false);
 	direct->refused = true;
 	if (!direct->writes) {
@@ -295,10 +481,9 @@ ckptfmt_status cf_os_direct_wait(cf_direct *direct, unsigned slot, const char *p
 	direct_slot *at = &direct->slots[slot];
 	ckptfmt_status status = CKPTFMT_OK;
 	uint64_t done = 0;
-	assert(slot < CF_DIRECT_SLOTS);
+	assert(slot < direct->slot_count);
 	*got = 0;
-	while (at->state == STARTED)
-		take_results(direct);
+	await(direct, at);
 	if (at->state == IDLE)
 		return CKPTFMT_OK;
 	if (at->state == ENDED && at->result > 0)
@@ -314,62 +499,6 @@ ckptfmt_status cf_os_direct_wait(cf_direct *direct, unsigned slot, const char *p
 	errno = kept;
 	return status;
 }
-
-#else
-
-cf_direct *cf_os_direct_write(const cf_file *file)
-{
-	(void)file;
-	return NULL;
-}
-
-cf_direct *cf_os_direct_read(const cf_directory *directory, const char *name, bool follow_symlinks,
-	const cf_file *file)
-{
-	(void)directory;
-	(void)name;
-	(void)follow_symlinks;
-	(void)file;
-	return NULL;
-}
-
-uint8_t *cf_os_direct_memory(cf_direct *direct, unsigned slot)
-{
-	(void)direct;
-	(void)slot;
-	return NULL;
-}
-
-bool cf_os_direct_place(cf_direct *direct, unsigned slot, uint8_t *memory)
-{
-	(void)direct;
-	(void)slot;
-	(void)memory;
-	return false;
-}
-
-void cf_os_direct_start(cf_direct *direct, unsigned slot, uint64_t size, uint64_t offset)
-{
-	(void)direct;
-	(void)slot;
-	(void)size;
-	(void)offset;
-}
-
-ckptfmt_status cf_os_direct_wait(cf_direct *direct, unsigned slot, const char *path, uint64_t *got, ckptfmt_error *err)
-{
-	(void)direct;
-	(void)slot;
-	*got = 0;
-	return cf_fail_os(err, ENOSYS, path, "cannot move past the page cache");
-}
-
-void cf_os_direct_end(cf_direct *direct)
-{
-	(void)direct;
-}
-
-#endif
 
 /* ---- what is cached ---- */
 

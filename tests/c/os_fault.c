@@ -245,6 +245,7 @@ void real_path(const cf_directory *directory, const char *name, char *to, uint64
 #define cf_os_random real_random
 #define cf_os_direct_write real_direct_write
 #define cf_os_direct_read real_direct_read
+#define cf_os_write_behind real_write_behind
 #define cf_os_direct_memory real_direct_memory
 #define cf_os_direct_place real_direct_place
 #define cf_os_direct_start real_direct_start
@@ -257,6 +258,7 @@ void real_path(const cf_directory *directory, const char *name, char *to, uint64
 #undef syscall
 #include "os_fault_direct.h"
 #define syscall system_io
+#define pthread_create system_pthread_create
 #include "../../csrc/io/os_posix_direct.c"
 
 #undef cf_os_path
@@ -287,6 +289,7 @@ void real_path(const cf_directory *directory, const char *name, char *to, uint64
 #undef cf_os_random
 #undef cf_os_direct_write
 #undef cf_os_direct_read
+#undef cf_os_write_behind
 #undef cf_os_direct_memory
 #undef cf_os_direct_place
 #undef cf_os_direct_start

@@ -37,6 +37,11 @@ static long system_io(long number, ...)
 	return result;
 }
 
+static int system_pthread_create(pthread_t *thread, const pthread_attr_t *how, void *(*what)(void *), void *state)
+{
+	return system_fails(OS_SYSTEM_THREAD) ? errno : pthread_create(thread, how, what, state);
+}
+
 #else
 
 static struct {
@@ -80,6 +85,13 @@ cf_direct *cf_os_direct_write(const cf_file *file)
 	if (judge(OS_FAULT_DIRECT, "", "", 0, 0).fails)
 		return NULL;
 	return remember(real_direct_write(file), file, true);
+}
+
+cf_direct *cf_os_write_behind(const cf_file *file)
+{
+	if (judge(OS_FAULT_DIRECT, "", "", 0, 0).fails)
+		return NULL;
+	return remember(real_write_behind(file), file, true);
 }
 
 cf_direct *cf_os_direct_read(const cf_directory *directory, const char *name, bool follow_symlinks,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* io/file_writer.h, large files that will be synced: the same bytes as otherwise, past the page cache or not, and
+/* io/file_writer.h, large files: the same bytes as otherwise, past the page cache, behind the caller or neither, and
  * nothing left behind whatever fails. */
 #include "os_stage.h"
 
@@ -8,6 +8,7 @@
 #include "os_fault.h"
 
 #include <errno.h>
+#include <sys/wait.h>
 
 enum {
 	SLOT = CF_DIRECT_SLOT_SIZE,
@@ -16,6 +17,7 @@ enum {
 	BYTES_MAX = RING + 2 * SLOT
 };
 
+static bool behind;         /* the files are not to be synced: a thread writes them */
 static uint8_t *bytes;      /* BYTES_MAX of them, random */
 static uint8_t *stored;     /* room for one more */
 
@@ -89,13 +91,14 @@ static ckptfmt_status write_big(cf_file_writer *writer, uint64_t size, uint64_t 
 {
 	bool exists;
 	CF_TRY(cf_file_writer_open(writer, &here, "big", err));
-	cf_file_writer_sync_ahead(writer);
+	if (!behind)
+		cf_file_writer_sync_ahead(writer);
 	if (size > 5 && way != 0)
 		CF_TRY(put_some(writer, 5, way, err));
 	cf_file_writer_reserve(writer, MIN + 5);
 	while (cf_file_writer_position(writer) < size)
 		CF_TRY(put_some(writer, cf_min_u64(piece, size - cf_file_writer_position(writer)), way, err));
-	CF_TRY(cf_file_writer_finish(writer, true, err));
+	CF_TRY(cf_file_writer_finish(writer, !behind, err));
 	return cf_file_writer_link_new(writer, "big", &exists, err);
 }
 
@@ -132,23 +135,23 @@ static void test_writes(void)
 	os_fault_log_clear();
 	CHECK_OK(write_big(&writer, 3 * SLOT + 4096 + 7, BYTES_MAX, 1, &error), error);
 	CHECK_EQ(os_fault_log_count_of(OS_FAULT_DIRECT), 1);
-	CHECK_EQ(os_fault_log_count_of(OS_FAULT_SYNC_AHEAD) == 0, os_fault_log_count_of(OS_FAULT_WRITE) == 5);
-	CHECK_EQ(os_fault_log_count_of(OS_FAULT_SYNC), 1);
+	CHECK_EQ(os_fault_log_count_of(OS_FAULT_WRITE), behind ? 3 * SLOT / CF_BEHIND_SLOT_SIZE + 2 : 5);
+	CHECK_EQ(os_fault_log_count_of(OS_FAULT_SYNC), !behind);
 	for (uint64_t row = 0; row < os_fault_log_count(); row++)
 		if (os_fault_log_at(row)->kind == OS_FAULT_WRITE)
 			CHECK_EQ(os_fault_log_at(row)->offset % 4096, 0);
 	cf_file_writer_abandon(&writer);
 	CHECK_OK(cf_os_unlink(&here, "big", &error), error);
-	/* Not for a file that is not to be synced, nor for one whose size is small or unknown. */
-	for (int what = 0; what < 3; what++) {
+	/* Not for a file whose size is small or unknown. */
+	for (int what = 0; what < 2; what++) {
 		os_fault_log_clear();
 		CHECK_OK(cf_file_writer_open(&writer, &here, "big", &error), error);
-		if (what != 0)
+		if (!behind)
 			cf_file_writer_sync_ahead(&writer);
-		if (what != 1)
-			cf_file_writer_reserve(&writer, what == 0 ? MIN : MIN - 1);
+		if (what != 0)
+			cf_file_writer_reserve(&writer, CF_FILE_WRITER_BEHIND_MIN - 1);
 		CHECK_OK(cf_file_writer_put(&writer, bytes, SLOT, &error), error);
-		CHECK_OK(cf_file_writer_finish(&writer, what != 0, &error), error);
+		CHECK_OK(cf_file_writer_finish(&writer, !behind, &error), error);
 		CHECK(has(writer.name, SLOT));
 		CHECK_EQ(os_fault_log_count_of(OS_FAULT_DIRECT), 0);
 		cf_file_writer_abandon(&writer);
@@ -185,7 +188,89 @@ static void test_writes(void)
 	CHECK_EQ(count_files(), 0);
 }
 
+/* Too small to go past the page cache, or nobody lets it: begun on the device while it is written behind. */
+static void test_sync_ahead(void)
+{
+	cf_file_writer writer;
+	uint64_t end = 0;
+	for (int what = 0; what < 2; what++) {
+		os_fault_log_clear();
+		CHECK_OK(cf_file_writer_open(&writer, &here, "big", &error), error);
+		cf_file_writer_sync_ahead(&writer);
+		os_fault_set(&(os_fault_plan){.kind = OS_FAULT_DIRECT, .at = (uint64_t)what});
+		cf_file_writer_reserve(&writer, what == 0 ? MIN - 1 : MIN);
+		os_fault_clear();
+		CHECK_EQ(os_fault_log_count_of(OS_FAULT_DIRECT), 1 + what);
+		CHECK_OK(put_some(&writer, RING, 1, &error), error);
+		CHECK(os_fault_log_count_of(OS_FAULT_SYNC_AHEAD) >= 2);
+		CHECK_OK(cf_file_writer_finish(&writer, true, &error), error);
+		for (uint64_t row = 0; row < os_fault_log_count(); row++) {
+			const os_fault_record *at = os_fault_log_at(row);
+			if (at->kind != OS_FAULT_SYNC_AHEAD)
+				continue;
+			CHECK_EQ(at->offset, end);
+			end = at->offset + at->size;
+		}
+		CHECK(end <= RING);
+		CHECK(has(writer.name, RING));
+		cf_file_writer_abandon(&writer);
+		end = 0;
+	}
+	os_fault_log_clear();
+	CHECK_EQ(count_files(), 0);
+}
+
+/* A process forked in the middle has no thread and none of the memory: it can give the writer up, and the first one
+ * goes on. */
+static void test_fork(void)
+{
+	cf_file_writer writer;
+	int status = -1;
+	pid_t child;
+	CHECK_OK(cf_file_writer_open(&writer, &here, "big", &error), error);
+	cf_file_writer_reserve(&writer, MIN);
+	CHECK_OK(put_some(&writer, RING, 1, &error), error);
+	child = fork();
+	if (child == 0) {
+		alarm(60);
+		cf_os_direct_end(writer.direct);
+		_exit(writer.direct == NULL);
+	}
+	CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+	CHECK_OK(put_some(&writer, SLOT + 5, 1, &error), error);
+	CHECK_OK(cf_file_writer_finish(&writer, false, &error), error);
+	CHECK(has(writer.name, RING + SLOT + 5));
+	cf_file_writer_abandon(&writer);
+	CHECK_EQ(count_files(), 0);
+}
+
+/* Files of the process beyond those that have slots are written without. */
+static void test_many(void)
+{
+	enum { FILES = 4 };
+	cf_file_writer writers[FILES];
+	int by_slots = 0;
+	for (int i = 0; i < FILES; i++) {
+		CHECK_OK(cf_file_writer_open(&writers[i], &here, "big", &error), error);
+		if (!behind)
+			cf_file_writer_sync_ahead(&writers[i]);
+		cf_file_writer_reserve(&writers[i], MIN);
+		by_slots += writers[i].direct != NULL;
+	}
+	CHECK_EQ(by_slots, 2);
+	for (int i = 0; i < FILES; i++)
+		CHECK_OK(put_some(&writers[i], SLOT + 77, i % 3, &error), error);
+	for (int i = 0; i < FILES; i++) {
+		CHECK_OK(cf_file_writer_finish(&writers[i], !behind, &error), error);
+		CHECK(has(writers[i].name, SLOT + 77));
+		cf_file_writer_abandon(&writers[i]);
+	}
+	CHECK_EQ(count_files(), 0);
+}
+
 enum { SCENARIO_SIZE = 2 * SLOT + 4096 + 3 };
+
+CF_STATIC_ASSERT(SCENARIO_SIZE > (CF_BEHIND_SLOTS + 1) * CF_BEHIND_SLOT_SIZE, "all slots are met again");
 
 /* Runs it under the plan; true if the plan had nothing left to spoil. */
 static bool run_scenario(const os_fault_plan *plan)
@@ -228,7 +313,7 @@ static void test_faults(void)
 	uint64_t n;
 	for (n = 1; !run_scenario(&(os_fault_plan){.at = n, .os_errno = ENOSPC}); n++)
 		CHECK(n < 100);
-	CHECK(n > 8);
+	CHECK(n > (behind ? 7 : 8));
 	for (size_t i = 0; i < CF_ARRAY_COUNT(kinds); i++) {
 		os_fault_plan forever = {.kind = kinds[i], .at = 1, .forever = true, .os_errno = ENOSPC};
 		os_fault_plan once = {.kind = kinds[i], .at = 1, .partial = 4099, .os_errno = EDQUOT};
@@ -268,7 +353,7 @@ static void test_crashes(void)
 static void test_refusals(void)
 {
 	static const os_system_kind kinds[] = {OS_SYSTEM_IO_SETUP, OS_SYSTEM_IO_SUBMIT, OS_SYSTEM_IO_EVENTS,
-		OS_SYSTEM_IO_RESULT};
+		OS_SYSTEM_IO_RESULT, OS_SYSTEM_THREAD};
 	for (size_t i = 0; i < CF_ARRAY_COUNT(kinds); i++)
 		for (uint64_t at = 1; at <= 3; at++)
 			for (int part = 0; part < 2; part++) {
@@ -278,6 +363,16 @@ static void test_refusals(void)
 				check_big(SCENARIO_SIZE, SLOT / 3, 1);
 				os_fault_clear();
 			}
+	/* A write of the thread that fails once is done again, and so is what it lacked. */
+	for (uint64_t at = 1; behind && at <= 3; at++)
+		for (int kind = 0; kind < 2; kind++) {
+			os_system_set(OS_SYSTEM_PWRITE, at, 1, kind == 0 ? ENOMEM : 0);
+			check_big(SCENARIO_SIZE, SLOT / 3, 1);
+			os_fault_clear();
+		}
+	os_system_transfer_max(SLOT / 4 + 5);
+	check_big(SCENARIO_SIZE, SLOT, 1);
+	os_fault_clear();
 	os_system_interrupt(true);
 	check_big(SCENARIO_SIZE, SLOT, 2);
 	os_fault_clear();
@@ -310,11 +405,17 @@ int main(void)
 		uint64_t word = test_random();
 		memcpy(bytes + i, &word, 8);
 	}
-	test_sizes();
-	test_writes();
-	test_faults();
-	test_crashes();
-	test_refusals();
+	for (int mode = 0; mode < 2; mode++) {
+		behind = mode == 1;
+		test_sizes();
+		test_writes();
+		test_many();
+		test_faults();
+		test_crashes();
+		test_refusals();
+	}
+	test_sync_ahead();
+	test_fork();
 	free(bytes);
 	free(stored);
 	os_fault_log_clear();
