@@ -13,6 +13,8 @@
 enum {
 	FIRST_ROWS = 16,
 	FIRST_BUCKETS = 64,
+	LOOK_AHEAD = 8,                     /* rows */
+	CACHE_LINE = 64,
 	MAPPED_FROM = 2 * CF_PAGES_UNIT     /* bytes of rows; so many small pages cost more than all else here */
 };
 
@@ -138,9 +140,10 @@ static ckptfmt_status make_buckets(cf_catalog *catalog, uint64_t rows, ckptfmt_e
 	return CKPTFMT_OK;
 }
 
-/* The first buckets: until now each key was above the one before. */
+/* The first buckets: until now each key was above the one before, but for a late one. */
 static ckptfmt_status begin_buckets(cf_catalog *catalog, ckptfmt_error *err)
 {
+	catalog->has_late = false;
 	for (uint64_t i = 0; i < cf_catalog_count(catalog); i++) {
 		cf_catalog_row *row = cf_catalog_row_at(catalog, i);
 		row->hash = cf_hash(&catalog->hash_key, key_of(catalog, row), row->key_size);
@@ -157,6 +160,21 @@ static bool is_above_all(const cf_catalog *catalog, const uint8_t *key, uint64_t
 	return cf_key_compare(key_of(catalog, last), last->key_size, key, key_size) < 0;
 }
 
+/* The first row whose key is not below this one. REQUIRES: all ascend. */
+static uint64_t find_place(const cf_catalog *catalog, const uint8_t *key, uint64_t key_size)
+{
+	uint64_t first = 0, last = cf_catalog_count(catalog);
+	while (first < last) {
+		uint64_t middle = first + (last - first) / 2;
+		const cf_catalog_row *row = cf_catalog_row_at(catalog, middle);
+		if (cf_key_compare(key_of(catalog, row), row->key_size, key, key_size) < 0)
+			first = middle + 1;
+		else
+			last = middle;
+	}
+	return first;
+}
+
 /* Finds the key's row, or makes one whose key is the last key_size bytes of `keys` and the rest zero. */
 static ckptfmt_status find_or_make(cf_catalog *catalog, uint64_t key_size, uint64_t *row, bool *made,
 	ckptfmt_error *err)
@@ -164,9 +182,22 @@ static ckptfmt_status find_or_make(cf_catalog *catalog, uint64_t key_size, uint6
 	uint64_t key_offset = catalog->keys.size - key_size, hash = 0, *bucket = NULL;
 	const uint8_t *key = catalog->keys.data + key_offset;
 	cf_catalog_row *fresh;
+	bool late = false;
 	*row = cf_catalog_count(catalog);
-	if (catalog->buckets == NULL && !is_above_all(catalog, key, key_size))
+	*made = false;
+	if (catalog->buckets == NULL && catalog->has_late) {
 		CF_TRY(begin_buckets(catalog, err));
+	} else if (catalog->buckets == NULL && !is_above_all(catalog, key, key_size)) {
+		uint64_t place = find_place(catalog, key, key_size);
+		const cf_catalog_row *there = cf_catalog_row_at(catalog, place);
+		if (cf_key_compare(key_of(catalog, there), there->key_size, key, key_size) == 0) {
+			catalog->keys.size = key_offset;
+			*row = place;
+			return CKPTFMT_OK;
+		}
+		late = true;
+		catalog->late_place = place;
+	}
 	if (catalog->buckets != NULL) {
 		CF_TRY(make_buckets(catalog, *row + 1, err));
 		hash = cf_hash(&catalog->hash_key, key, key_size);
@@ -174,12 +205,12 @@ static ckptfmt_status find_or_make(cf_catalog *catalog, uint64_t key_size, uint6
 		if (*bucket != 0) {
 			catalog->keys.size = key_offset;
 			*row = (*bucket & ROW_MASK) - 1;
-			*made = false;
 			return CKPTFMT_OK;
 		}
 	}
 	*made = true;
 	CF_TRY(grow_rows(catalog, 1, err));
+	catalog->has_late = late;
 	fresh = cf_catalog_row_at(catalog, *row);
 	catalog->rows.size += sizeof *fresh;
 	memset(fresh, 0, sizeof *fresh);
@@ -365,6 +396,8 @@ void cf_catalog_rollback(cf_catalog *catalog, const cf_catalog_mark *mark)
 {
 	uint64_t slices_kept = mark->slices / sizeof(cf_catalog_slice);
 	cf_catalog_slice *slices = (cf_catalog_slice *)(void *)catalog->slices.data;
+	if (mark->rows < catalog->rows.size)
+		catalog->has_late = false;
 	catalog->rows.size = mark->rows;
 	catalog->keys.size = mark->keys;
 	catalog->dims.size = mark->dims;
@@ -387,7 +420,7 @@ void cf_catalog_rollback(cf_catalog *catalog, const cf_catalog_mark *mark)
 
 /* ---- writing --------------------------------------------------------------------------------------------- */
 
-/* *out is NULL where the rows are in order already. */
+/* *out is NULL where the rows are in order already, but for a late one. */
 static ckptfmt_status sort_rows(const cf_catalog *catalog, cf_sort_key **out, ckptfmt_error *err)
 {
 	uint64_t count = cf_catalog_count(catalog);
@@ -405,6 +438,25 @@ static ckptfmt_status sort_rows(const cf_catalog *catalog, cf_sort_key **out, ck
 	cf_sort_keys(keys, count);
 	*out = keys;
 	return CKPTFMT_OK;
+}
+
+/* The row of the i-th key in order. */
+static uint64_t row_of_rank(const cf_catalog *catalog, const cf_sort_key *keys, uint64_t i)
+{
+	if (keys != NULL)
+		return keys[i].row;
+	if (!catalog->has_late || i < catalog->late_place)
+		return i;
+	return i == catalog->late_place ? cf_catalog_count(catalog) - 1 : i - 1;
+}
+
+/* Rows that are met in no order are not in the cache, nor are their keys. */
+static void expect_row(const cf_catalog *catalog, const cf_sort_key *key)
+{
+	const uint8_t *row = (const uint8_t *)cf_catalog_row_at(catalog, key->row);
+	for (uint64_t at = 0; at < sizeof(cf_catalog_row); at += CACHE_LINE)
+		__builtin_prefetch(row + at);
+	__builtin_prefetch(key->key);
 }
 
 /* As a merge does it (MRG-7). */
@@ -462,8 +514,10 @@ static ckptfmt_status write_sorted(const cf_catalog *catalog, const cf_sort_key 
 	cf_table_writer *table, cf_buffer *slices, cf_buffer *value, ckptfmt_error *err)
 {
 	for (uint64_t i = 0; i < cf_catalog_count(catalog); i++) {
-		const cf_catalog_row *row = cf_catalog_row_at(catalog, keys == NULL ? i : keys[i].row);
+		const cf_catalog_row *row = cf_catalog_row_at(catalog, row_of_rank(catalog, keys, i));
 		const uint8_t *key = key_of(catalog, row);
+		if (keys != NULL && i + LOOK_AHEAD < cf_catalog_count(catalog))
+			expect_row(catalog, &keys[i + LOOK_AHEAD]);
 		if (row->entry_size != 0)
 			CF_TRY(repeat_entry(catalog, row, value, err));
 		else

@@ -53,8 +53,11 @@ typedef struct cf_catalog {
 	cf_buffer chunk_crcs;
 	cf_buffer chunk_sizes;      /* uint64_t */
 	bool compressed;            /* some value is, here or in an entry taken over */
-	/* Keys that come in ascending order need no table to be told apart; the first that does not brings it about. */
-	uint64_t *buckets;          /* some bits of the hash over row + 1, 0: empty; linear probing. NULL: all ascend */
+	/* Keys that come in ascending order need no table to be told apart, nor does one after them that belongs among
+	 * them, as that of the metadata: it is the last row. The next key brings the table about. */
+	bool has_late;              /* there is such a row; REQUIRES: no buckets */
+	uint64_t late_place;        /* its rank in the order of all keys */
+	uint64_t *buckets;          /* some bits of the hash over row + 1, 0: empty; linear probing. NULL: all ascend but for the late one */
 	uint64_t bucket_count;      /* a power of two, or 0 */
 } cf_catalog;
 

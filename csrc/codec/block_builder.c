@@ -18,8 +18,12 @@ int cf_key_compare(const uint8_t *a, uint64_t a_size, const uint8_t *b, uint64_t
 uint64_t cf_key_common(const uint8_t *a, uint64_t a_size, const uint8_t *b, uint64_t b_size)
 {
 	uint64_t size = cf_min_u64(a_size, b_size), common = 0;
-	while (size - common >= 8 && cf_load_u64(a + common) == cf_load_u64(b + common))
+	while (size - common >= 8) {
+		uint64_t differing = cf_load_u64(a + common) ^ cf_load_u64(b + common);
+		if (differing != 0)
+			return common + (uint64_t)__builtin_ctzll(differing) / 8;
 		common += 8;
+	}
 	while (common < size && a[common] == b[common])
 		common++;
 	return common;
@@ -83,9 +87,8 @@ static ckptfmt_status sizes_check(const cf_block_builder *builder, uint64_t key_
 ckptfmt_status cf_block_builder_add(cf_block_builder *builder, const uint8_t *key, uint64_t key_size,
 	const uint8_t *value, uint64_t value_size, ckptfmt_error *err)
 {
-	uint64_t shared = 0;
-	uint8_t *head;
-	size_t head_size = 0;
+	uint64_t shared = 0, rest;
+	uint8_t *to;
 	assert(builder->entry_count == 0 ||
 		cf_key_compare(builder->last_key.data, builder->last_key.size, key, key_size) < 0);
 	CF_TRY(sizes_check(builder, key_size, value_size, err));
@@ -95,26 +98,26 @@ ckptfmt_status cf_block_builder_add(cf_block_builder *builder, const uint8_t *ke
 	} else {
 		shared = cf_key_common(builder->last_key.data, builder->last_key.size, key, key_size);
 	}
-	if (cf_buffer_reserve(&builder->bytes, 3 * CF_VARINT32_SIZE_MAX)) {
-		head = builder->bytes.data + builder->bytes.size;
-		head_size += cf_store_varint(head, shared);
-		head_size += cf_store_varint(head + head_size, key_size - shared);
-		head_size += cf_store_varint(head + head_size, value_size);
-		builder->bytes.size += head_size;
+	rest = key_size - shared;
+	builder->last_key.size = shared;
+	if (!cf_buffer_reserve(&builder->bytes, 3 * CF_VARINT32_SIZE_MAX + rest + value_size) ||
+		!cf_buffer_reserve(&builder->last_key, rest) || builder->restarts.failed)
+		return cf_fail_memory(err);
+	to = builder->bytes.data + builder->bytes.size;
+	to += cf_store_varint(to, shared);
+	to += cf_store_varint(to, rest);
+	to += cf_store_varint(to, value_size);
+	if (rest != 0) {
+		memcpy(to, key + shared, (size_t)rest);
+		memcpy(builder->last_key.data + shared, key + shared, (size_t)rest);
 	}
-	if (key_size > shared) {
-		cf_put_bytes(&builder->bytes, key + shared, key_size - shared);
-		builder->last_key.size = shared;
-		cf_put_bytes(&builder->last_key, key + shared, key_size - shared);
-	} else {
-		builder->last_key.size = key_size;
-	}
-	cf_put_bytes(&builder->bytes, value, value_size);
+	if (value_size != 0)
+		memcpy(to + rest, value, (size_t)value_size);
+	builder->bytes.size = (uint64_t)(to - builder->bytes.data) + rest + value_size;
+	builder->last_key.size = key_size;
 	builder->since_restart++;
 	builder->entry_count++;
-	CF_TRY(cf_buffer_status(&builder->restarts, err));
-	CF_TRY(cf_buffer_status(&builder->last_key, err));
-	return cf_buffer_status(&builder->bytes, err);
+	return CKPTFMT_OK;
 }
 
 ckptfmt_status cf_block_builder_finish(cf_block_builder *builder, ckptfmt_error *err)

@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bundle/catalog.h: the same table in whatever order the keys came, no key twice, and a way back. */
+#include "bundle/catalog.h"
+
+#include "memory_fault.h"
+#include "test.h"
+
+enum { COUNT_MAX = 80, NAME_SIZE = 16 };
+
+static ckptfmt_error error;
+static char names[COUNT_MAX][NAME_SIZE];    /* ascending */
+
+static ckptfmt_status put_to_buffer(void *state, const uint8_t *bytes, uint64_t size, ckptfmt_error *err)
+{
+	cf_put_bytes(state, bytes, size);
+	return cf_buffer_status(state, err);
+}
+
+static ckptfmt_status add(cf_catalog *catalog, uint64_t number, ckptfmt_error *err)
+{
+	const int64_t dims[1] = {(int64_t)number};
+	ckptfmt_source source;
+	uint64_t row = UINT64_MAX;
+	memset(&source, 0, sizeof source);
+	source.name = (const uint8_t *)names[number];
+	source.name_size = strlen(names[number]);
+	source.dims = dims;
+	source.rank = 1;
+	source.dtype = CKPTFMT_FLOAT;
+	CF_TRY(cf_catalog_add(catalog, &source, &row, err));
+	CHECK_EQ(row, cf_catalog_count(catalog) - 1);
+	cf_catalog_row_at(catalog, row)->offset = number;
+	return CKPTFMT_OK;
+}
+
+static void write_table(const cf_catalog *catalog, cf_buffer *out)
+{
+	cf_table_writer table;
+	uint64_t size;
+	cf_buffer_clear(out);
+	cf_table_writer_open(&table, (cf_sink){put_to_buffer, out});
+	CHECK_OK(cf_catalog_write(catalog, 1, 0, &table, &error), error);
+	CHECK_OK(cf_table_writer_finish(&table, &size, &error), error);
+	CHECK_EQ(size, out->size);
+	cf_table_writer_free(&table);
+}
+
+/* The numbers are those of all names below `count`, in this order; `early` of them before a point to go back to. */
+static void check_order(const uint64_t *numbers, uint64_t count, uint64_t early, const cf_buffer *wanted)
+{
+	cf_catalog catalog;
+	cf_catalog_mark mark;
+	cf_buffer table = CF_BUFFER_EMPTY;
+	CHECK_OK(cf_catalog_open(&catalog, &error), error);
+	for (int turn = 0; turn < 2; turn++) {
+		for (uint64_t i = turn == 0 ? 0 : early; i < count; i++) {
+			if (turn == 0 && i == early)
+				mark = cf_catalog_here(&catalog);
+			CHECK_OK(add(&catalog, numbers[i], &error), error);
+		}
+		if (turn == 0 && early < count)
+			cf_catalog_rollback(&catalog, &mark);
+		CHECK_EQ(cf_catalog_count(&catalog), turn == 0 ? early : count);
+	}
+	write_table(&catalog, &table);
+	CHECK(table.size == wanted->size && memcmp(table.data, wanted->data, (size_t)table.size) == 0);
+	for (uint64_t i = 0; i < count; i++) {
+		mark = cf_catalog_here(&catalog);
+		CHECK_FAILS(add(&catalog, numbers[i], &error), error, CKPTFMT_FAIL_ARGUMENT, "the name is added twice");
+		cf_catalog_rollback(&catalog, &mark);
+	}
+	write_table(&catalog, &table);
+	CHECK(table.size == wanted->size && memcmp(table.data, wanted->data, (size_t)table.size) == 0);
+	cf_buffer_free(&table);
+	cf_catalog_free(&catalog);
+}
+
+/* All in order but one, which comes after `before` others. */
+static void check_late(uint64_t count, uint64_t late, uint64_t before, const cf_buffer *wanted)
+{
+	uint64_t numbers[COUNT_MAX], at = 0;
+	for (uint64_t i = 0; i < count; i++) {
+		if (at == before)
+			numbers[at++] = late;
+		if (i != late)
+			numbers[at++] = i;
+	}
+	if (at < count)
+		numbers[at] = late;
+	check_order(numbers, count, before, wanted);
+	check_order(numbers, count, count - (count > 1), wanted);
+	check_order(numbers, count, count, wanted);
+}
+
+static void test_orders(void)
+{
+	static const uint64_t counts[] = {1, 2, 3, 17, COUNT_MAX};
+	for (size_t c = 0; c < CF_ARRAY_COUNT(counts); c++) {
+		uint64_t count = counts[c], numbers[COUNT_MAX];
+		cf_buffer wanted = CF_BUFFER_EMPTY;
+		cf_catalog catalog;
+		CHECK_OK(cf_catalog_open(&catalog, &error), error);
+		for (uint64_t i = 0; i < count; i++)
+			CHECK_OK(add(&catalog, numbers[i] = i, &error), error);
+		CHECK(catalog.buckets == NULL);
+		write_table(&catalog, &wanted);
+		cf_catalog_free(&catalog);
+		for (uint64_t late = 0; late < count; late++) {
+			check_late(count, late, count - 1, &wanted);
+			check_late(count, late, test_random_below(count), &wanted);
+		}
+		for (int turn = 0; turn < 20; turn++) {
+			for (uint64_t i = count - 1; i > 0; i--) {
+				uint64_t other = test_random_below(i + 1), kept = numbers[i];
+				numbers[i] = numbers[other];
+				numbers[other] = kept;
+			}
+			check_order(numbers, count, test_random_below(count + 1), &wanted);
+		}
+		cf_buffer_free(&wanted);
+	}
+}
+
+/* One that comes late, as the metadata do, costs no table. */
+static void test_one_late(void)
+{
+	cf_catalog catalog;
+	CHECK_OK(cf_catalog_open(&catalog, &error), error);
+	for (uint64_t i = 0; i < COUNT_MAX; i++)
+		if (i != 7)
+			CHECK_OK(add(&catalog, i, &error), error);
+	CHECK_OK(add(&catalog, 7, &error), error);
+	CHECK(catalog.buckets == NULL);
+	cf_catalog_free(&catalog);
+}
+
+int main(void)
+{
+	test_seed();
+	for (uint64_t i = 0; i < COUNT_MAX; i++)
+		(void)snprintf(names[i], NAME_SIZE, "layer/%03u", (unsigned)i);
+	test_orders();
+	test_one_late();
+	CHECK_EQ(memory_fault_live(), 0);
+	return test_finish("catalog");
+}
