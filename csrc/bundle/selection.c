@@ -170,8 +170,12 @@ static ckptfmt_status add_row(ckptfmt_selection *selection, const ckptfmt_limits
 	row->name_size = (uint32_t)name.size;
 	row->dims_first = dims_first;
 	row->slices_first = selection->slices.size / sizeof(ckptfmt_slice_row);
-	if (entry->slice_count != 0)
-		return add_slices(selection, entry, err);
+	if (entry->slice_count != 0) {
+		ckptfmt_status status = add_slices(selection, entry, err);
+		if (status != CKPTFMT_OK)
+			selection->rows.size -= sizeof *row;
+		return status;
+	}
 	set_stored(selection, limits, entry, &row->stored);
 	return CKPTFMT_OK;
 }
