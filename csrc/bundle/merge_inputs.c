@@ -77,13 +77,6 @@ static ckptfmt_status read_index(const void *state, const char *path, uint8_t *t
 	return status;
 }
 
-cf_merge_file *cf_merge_input_known_file(const cf_merge_input *in, int32_t shard)
-{
-	cf_merge_page *page = in->pages[shard / CF_MERGE_PAGE_SIZE];
-	cf_merge_file *file = page == NULL ? NULL : &page->files[shard % CF_MERGE_PAGE_SIZE];
-	return file != NULL && file->known ? file : NULL;
-}
-
 cf_merge_file *cf_merge_input_next_file(const cf_merge_input *in, int32_t *shard)
 {
 	while (*shard < in->header.num_shards) {

@@ -37,6 +37,7 @@ typedef struct cf_merge_input {
 	cf_file_info info;          /* of the index */
 	cf_table *table;            /* NULL: not opened */
 	cf_table_iterator at;       /* over the table; every pass goes over it once */
+	bool is_empty;              /* it has a header and nothing else, as the last pass saw when it began */
 	cf_header header;           /* its bytes are in `header_bytes` */
 	cf_buffer header_bytes;
 	struct cf_merge_page **pages;   /* of the data files, by shard number: those that were met */
@@ -70,7 +71,12 @@ CF_MUST_CHECK ckptfmt_status cf_merge_input_directory(cf_merge_input *in, const 
 CF_MUST_CHECK ckptfmt_status cf_merge_input_file(cf_merge_input *in, int32_t shard, cf_merge_file **out,
 	ckptfmt_error *err);
 /* The same, without looking: NULL if it was not met. REQUIRES: 0 <= shard < num_shards. */
-cf_merge_file *cf_merge_input_known_file(const cf_merge_input *in, int32_t shard);
+static inline cf_merge_file *cf_merge_input_known_file(const cf_merge_input *in, int32_t shard)
+{
+	cf_merge_page *page = in->pages[shard / CF_MERGE_PAGE_SIZE];
+	cf_merge_file *file = page == NULL ? NULL : &page->files[shard % CF_MERGE_PAGE_SIZE];
+	return file != NULL && file->known ? file : NULL;
+}
 /* The next of those that were met, from *shard on: moves *shard to it; NULL if there is none. */
 cf_merge_file *cf_merge_input_next_file(const cf_merge_input *in, int32_t *shard);
 /* Looks for data files that no entry is in, so that they can go with the input. */

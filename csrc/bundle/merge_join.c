@@ -15,6 +15,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { RESERVED = '_' };        /* which the keys of metadata and placeholders begin with */
+
 typedef struct group {
 	cf_merge_inputs *inputs;
 	cf_entry entry;             /* the owner's; what it points to is there only while it has slices */
@@ -244,13 +246,16 @@ static ckptfmt_status check_entry(group *g, const cf_merge_walk *walk, ckptfmt_e
 /* To the next entry that is no placeholder. */
 static ckptfmt_status next_entry(cf_merge_walk *walk, bool *more, ckptfmt_error *err)
 {
+	uint64_t common = UINT64_MAX;
 	bool same_key = true;
 	do {
 		CF_TRY(cf_merge_walk_next(walk, more, err));
 		/* Of three entries of a key the second may be left out. */
 		same_key = same_key && walk->same_key;
-	} while (*more && is_placeholder(walk->at));
+		common = cf_min_u64(common, walk->common);
+	} while (*more && walk->at->key_size != 0 && walk->at->key[0] == RESERVED && is_placeholder(walk->at));
 	walk->same_key = same_key;
+	walk->common = common;
 	return CKPTFMT_OK;
 }
 
@@ -289,6 +294,7 @@ typedef struct writing {
 	placeholders places;
 	cf_table_writer *table;
 	cf_buffer value;
+	bool follows;               /* what was written last is the entry that the walk gave before this one */
 } writing;
 
 static ckptfmt_status open_placeholders(placeholders *p, int32_t first, int32_t end, ckptfmt_error *err)
@@ -317,6 +323,7 @@ static ckptfmt_status put_placeholder(writing *w, const cf_sort_key *place, ckpt
 	fields.dims = dims;
 	fields.masked_crc = ckptfmt_crc32c_mask(0);
 	fields.shard = w->places.first + (int32_t)place->row;
+	w->follows = false;
 	cf_buffer_clear(&w->value);
 	cf_entry_encode(&w->value, &fields);
 	CF_TRY(cf_buffer_status(&w->value, err));
@@ -374,12 +381,50 @@ static ckptfmt_status finish_writing(writing *w, ckptfmt_error *err)
 	return write_group(w, (cf_bytes_view){g->key.data, g->key.size}, err);
 }
 
+/* What nearly all entries are: the only one of its key so far, of a value stored whole, in a data file that entries
+ * before it were in. Then all is checked that there is to check, and the group begins. */
+static bool begin_plain(group *g, const cf_merge_walk *walk, cf_plain_entry *plain, const cf_merge_file **file)
+{
+	const cf_table_iterator *at = walk->at;
+	const cf_merge_input *in = &g->inputs->rows[walk->input];
+	if (walk->same_key || g->entry.slice_count != 0 || at->key[0] == RESERVED ||
+		!cf_entry_scan_plain((cf_bytes_view){at->value, at->value_size}, plain) || plain->shard >= in->header.num_shards)
+		return false;
+	*file = cf_merge_input_known_file(in, plain->shard);
+	if (*file == NULL || !(*file)->referenced || !cf_range_fits(plain->offset, plain->size, (*file)->info.size))
+		return false;
+	/* Another entry of this key, which is no key of metadata, is a conflict whatever else the two are. */
+	g->owner = walk->input;
+	g->member_count = 1;
+	return true;
+}
+
+/* Only the number of the data file changes. */
+static ckptfmt_status write_plain(writing *w, const cf_merge_walk *walk, const cf_plain_entry *plain, int32_t shard,
+	ckptfmt_error *err)
+{
+	const cf_table_iterator *at = walk->at;
+	uint8_t value[CF_PLAIN_SIZE_MAX];
+	uint64_t size = cf_entry_store_plain(value, (cf_bytes_view){at->value, at->value_size}, plain, shard);
+	if (CF_UNLIKELY(w->places.next < w->places.count))
+		CF_TRY(put_placeholders(w, &(cf_bytes_view){at->key, at->key_size}, err));
+	if (CF_LIKELY(w->follows))
+		return cf_table_writer_add_after(w->table, at->key, at->key_size, walk->common, value, size, err);
+	w->follows = true;
+	return cf_table_writer_add(w->table, at->key, at->key_size, value, size, err);
+}
+
 static ckptfmt_status write_entry(writing *w, const cf_merge_walk *walk, ckptfmt_error *err)
 {
 	group *g = &w->g;
 	const cf_table_iterator *at = walk->at;
+	const cf_merge_file *file;
 	int64_t dims[CKPTFMT_RANK_MAX];
+	cf_plain_entry plain;
 	cf_entry other;
+	if (CF_LIKELY(begin_plain(g, walk, &plain, &file)))
+		return write_plain(w, walk, &plain, file->new_shard, err);
+	w->follows = false;
 	if (!walk->same_key) {
 		CF_TRY(finish_writing(w, err));
 		CF_TRY(begin_group(g, walk->input, at, err));
@@ -483,7 +528,7 @@ static int32_t guess_numbers(const cf_merge_walk *walk)
 	for (uint64_t i = 0; i < walk->inputs->count; i++) {
 		cf_merge_input *in = &walk->inputs->rows[i];
 		in->guess = -1;
-		if (cf_merge_walk_is_done(walk, (uint32_t)i))
+		if (in->is_empty)
 			continue;
 		if (in->header.num_shards != 1)
 			return 0;
@@ -501,6 +546,14 @@ static void drop_draft(writing *w, cf_merge_draft *draft)
 static ckptfmt_status check_and_draft(writing *w, const cf_merge_walk *walk, cf_merge_draft *draft, ckptfmt_error *err)
 {
 	group *g = &w->g;
+	const cf_merge_file *file;
+	cf_plain_entry plain;
+	if (CF_LIKELY(begin_plain(g, walk, &plain, &file))) {
+		if (g->writes && write_plain(w, walk, &plain, file->new_shard, NULL) != CKPTFMT_OK)
+			drop_draft(w, draft);
+		return CKPTFMT_OK;
+	}
+	w->follows = false;
 	if (g->writes && !walk->same_key && finish_writing(w, NULL) != CKPTFMT_OK)
 		drop_draft(w, draft);
 	CF_TRY(check_entry(g, walk, err));

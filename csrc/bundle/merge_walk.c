@@ -19,6 +19,12 @@
 #define DONE UINT64_MAX
 #define SAME UINT64_C(0)        /* the key is its base */
 
+/* An input in the tree, with the code of its current key. */
+typedef struct cf_merge_node {
+	uint64_t code;
+	uint32_t input;
+} node;
+
 /* The code of a key that has `common` bytes in common with its base. A key that ends there is the base. */
 static uint64_t code_of(const cf_table_iterator *at, uint64_t common)
 {
@@ -27,115 +33,127 @@ static uint64_t code_of(const cf_table_iterator *at, uint64_t common)
 	return (UINT32_MAX - common) << 8 | at->key[common];
 }
 
-/* The match where the codes are one. */
-static bool beats_by_key(cf_merge_walk *walk, uint32_t a, uint32_t b)
+static uint64_t common_of(uint64_t code)
 {
-	uint64_t *codes = walk->codes, common;
+	return UINT32_MAX - (code >> 8);
+}
+
+/* The match where the codes are one. */
+static bool beats_by_key(const cf_merge_walk *walk, node *a, node *b)
+{
+	uint64_t common;
 	const cf_table_iterator *x, *y;
-	if (codes[a] == SAME || codes[a] == DONE)
-		return a < b;
-	x = &walk->inputs->rows[a].at;
-	y = &walk->inputs->rows[b].at;
-	common = UINT32_MAX - (codes[a] >> 8) + 1;
+	if (a->code == SAME || a->code == DONE)
+		return a->input < b->input;
+	x = &walk->inputs->rows[a->input].at;
+	y = &walk->inputs->rows[b->input].at;
+	common = common_of(a->code) + 1;
 	common += cf_key_common(x->key + common, x->key_size - common, y->key + common, y->key_size - common);
 	if (common == x->key_size || common == y->key_size ? x->key_size < y->key_size ||
-		(x->key_size == y->key_size && a < b) : x->key[common] < y->key[common]) {
-		codes[b] = code_of(y, common);
+		(x->key_size == y->key_size && a->input < b->input) : x->key[common] < y->key[common]) {
+		b->code = code_of(y, common);
 		return true;
 	}
-	codes[a] = code_of(x, common);
+	a->code = code_of(x, common);
 	return false;
 }
 
 /* Whether a's key comes before b's; the other one's code is set to have it as base. */
-static inline bool beats(cf_merge_walk *walk, uint32_t a, uint32_t b)
+static inline bool beats(const cf_merge_walk *walk, node *a, node *b)
 {
-	uint64_t x = walk->codes[a], y = walk->codes[b];
-	return CF_LIKELY(x != y) ? x < y : beats_by_key(walk, a, b);
+	return CF_LIKELY(a->code != b->code) ? a->code < b->code : beats_by_key(walk, a, b);
 }
 
-static ckptfmt_status step(cf_merge_walk *walk, uint32_t input, ckptfmt_error *err)
+static ckptfmt_status step(cf_merge_walk *walk, node *winner, ckptfmt_error *err)
 {
-	cf_table_iterator *at = &walk->inputs->rows[input].at;
+	cf_table_iterator *at = &walk->inputs->rows[winner->input].at;
 	bool more;
 	CF_TRY(cf_table_iterator_next(at, &more, err));
-	walk->codes[input] = more ? code_of(at, at->common) : DONE;
+	winner->code = more ? code_of(at, at->common) : DONE;
 	return CKPTFMT_OK;
 }
 
-/* Plays all matches below `node` and leaves their losers; returns the winner. */
-static uint32_t play(cf_merge_walk *walk, uint64_t node)
+/* Plays all matches below node `row` and leaves their losers; returns the winner. */
+static node play(cf_merge_walk *walk, const node *leaves, uint64_t row)
 {
 	uint64_t count = walk->inputs->count;
-	uint32_t left, right;
-	if (node >= count)
-		return (uint32_t)(node - count);
-	left = play(walk, 2 * node);
-	right = play(walk, 2 * node + 1);
-	if (beats(walk, right, left)) {
-		walk->losers[node] = left;
+	node left, right;
+	if (row >= count)
+		return leaves[row - count];
+	left = play(walk, leaves, 2 * row);
+	right = play(walk, leaves, 2 * row + 1);
+	if (beats(walk, &right, &left)) {
+		walk->nodes[row] = left;
 		return right;
 	}
-	walk->losers[node] = right;
+	walk->nodes[row] = right;
 	return left;
 }
 
 static void replay(cf_merge_walk *walk)
 {
-	uint32_t winner = walk->losers[0];
-	for (uint64_t node = (walk->inputs->count + winner) / 2; node >= 1; node /= 2) {
-		uint32_t loser = walk->losers[node];
-		if (beats(walk, loser, winner)) {
-			walk->losers[node] = winner;
-			winner = loser;
+	node *nodes = walk->nodes, winner = nodes[0];
+	uint64_t least = UINT64_MAX;
+	for (uint64_t row = (walk->inputs->count + winner.input) / 2; row >= 1; row /= 2) {
+		if (beats(walk, &nodes[row], &winner)) {
+			node loser = winner;
+			winner = nodes[row];
+			nodes[row] = loser;
 		}
+		least = cf_min_u64(least, nodes[row].code);
 	}
-	walk->losers[0] = winner;
+	/* Who won again stays the winner as long as its code is below those on its way up. */
+	walk->rivals = winner.input == nodes[0].input ? least : 0;
+	nodes[0] = winner;
+}
+
+static ckptfmt_status open_leaves(cf_merge_walk *walk, node *leaves, ckptfmt_error *err)
+{
+	for (uint32_t i = 0; i < walk->inputs->count; i++) {
+		leaves[i].input = i;
+		/* The header, which every input was seen to begin with, and the first entry. The header's key is empty: it
+		 * can be everybody's base. */
+		cf_table_iterator_rewind(&walk->inputs->rows[i].at);
+		CF_TRY(step(walk, &leaves[i], err));
+		CF_TRY(step(walk, &leaves[i], err));
+		walk->inputs->rows[i].is_empty = leaves[i].code == DONE;
+	}
+	walk->nodes[0] = play(walk, leaves, 1);
+	return CKPTFMT_OK;
 }
 
 ckptfmt_status cf_merge_walk_open(cf_merge_walk *walk, cf_merge_inputs *inputs, ckptfmt_error *err)
 {
+	node *leaves = cf_allocate_zero(inputs->count, sizeof *leaves);
+	ckptfmt_status status;
 	memset(walk, 0, sizeof *walk);
 	walk->inputs = inputs;
-	walk->codes = cf_allocate_zero(inputs->count, sizeof *walk->codes);
-	walk->losers = cf_allocate_zero(inputs->count, sizeof *walk->losers);
-	if (walk->codes == NULL || walk->losers == NULL)
-		return cf_fail_memory(err);
-	for (uint32_t i = 0; i < inputs->count; i++) {
-		/* The header, which every input was seen to begin with, and the first entry. The header's key is empty: it
-		 * can be everybody's base. */
-		cf_table_iterator_rewind(&inputs->rows[i].at);
-		CF_TRY(step(walk, i, err));
-		CF_TRY(step(walk, i, err));
-	}
-	walk->losers[0] = play(walk, 1);
-	return CKPTFMT_OK;
+	walk->nodes = cf_allocate_zero(inputs->count, sizeof *walk->nodes);
+	status = leaves == NULL || walk->nodes == NULL ? cf_fail_memory(err) : open_leaves(walk, leaves, err);
+	cf_release(leaves);
+	return status;
 }
 
 ckptfmt_status cf_merge_walk_next(cf_merge_walk *walk, bool *more, ckptfmt_error *err)
 {
+	node *winner = &walk->nodes[0];
 	*more = false;
 	if (walk->begun) {
-		CF_TRY(step(walk, walk->losers[0], err));
-		replay(walk);
+		CF_TRY(step(walk, winner, err));
+		if (winner->code >= walk->rivals)
+			replay(walk);
 	}
-	walk->input = walk->losers[0];
+	walk->input = winner->input;
 	walk->at = &walk->inputs->rows[walk->input].at;
-	walk->same_key = walk->begun && walk->codes[walk->input] == SAME;
+	walk->same_key = walk->begun && winner->code == SAME;
+	walk->common = winner->code == SAME ? walk->at->key_size : common_of(winner->code);
 	walk->begun = true;
-	*more = walk->codes[walk->input] != DONE;
+	*more = winner->code != DONE;
 	return CKPTFMT_OK;
-}
-
-bool cf_merge_walk_is_done(const cf_merge_walk *walk, uint32_t input)
-{
-	return walk->codes[input] == DONE;
 }
 
 void cf_merge_walk_close(cf_merge_walk *walk)
 {
-	cf_release(walk->codes);
-	cf_release(walk->losers);
-	walk->codes = NULL;
-	walk->losers = NULL;
+	cf_release(walk->nodes);
+	walk->nodes = NULL;
 }

@@ -6,13 +6,16 @@
 
 #include "bundle/merge_inputs.h"
 
+struct cf_merge_node;
+
 typedef struct cf_merge_walk {
 	cf_merge_inputs *inputs;
-	uint64_t *codes;            /* of each input's current key: see merge_walk.c */
-	uint32_t *losers;           /* [0] is the winner */
-	uint32_t input;             /* these three: of the current entry. Its input, */
+	struct cf_merge_node *nodes;        /* the tree: see merge_walk.c */
+	uint64_t rivals;            /* the least code that the winner can meet, if it won twice in a row; else 0 */
+	uint32_t input;             /* these four: of the current entry. Its input, */
 	const cf_table_iterator *at;        /* the entry, a view until the next step, */
-	bool same_key;              /* and whether its key is that of the entry before */
+	uint64_t common;            /* the bytes that its key has in common with the one of the entry before, */
+	bool same_key;              /* and whether that is all of it: the keys are one */
 	bool begun;
 } cf_merge_walk;
 
@@ -20,8 +23,6 @@ typedef struct cf_merge_walk {
 CF_MUST_CHECK ckptfmt_status cf_merge_walk_open(cf_merge_walk *walk, cf_merge_inputs *inputs, ckptfmt_error *err);
 /* To the next entry, headers left out; *more is false past the last. Failures as cf_table_iterator_next. */
 CF_MUST_CHECK ckptfmt_status cf_merge_walk_next(cf_merge_walk *walk, bool *more, ckptfmt_error *err);
-/* Whether the input has no more entries. */
-bool cf_merge_walk_is_done(const cf_merge_walk *walk, uint32_t input);
 void cf_merge_walk_close(cf_merge_walk *walk);
 
 #endif

@@ -75,19 +75,28 @@ static ckptfmt_status add_pending(cf_table_writer *writer, const uint8_t *next, 
 	return CKPTFMT_OK;
 }
 
-ckptfmt_status cf_table_writer_add(cf_table_writer *writer, const uint8_t *key, uint64_t key_size,
-	const uint8_t *value, uint64_t value_size, ckptfmt_error *err)
+ckptfmt_status cf_table_writer_add_after(cf_table_writer *writer, const uint8_t *key, uint64_t key_size,
+	uint64_t common, const uint8_t *value, uint64_t value_size, ckptfmt_error *err)
 {
-	assert(!writer->has_pending ||
-		cf_key_compare(writer->last_key.data, writer->last_key.size, key, key_size) < 0);
 	/* TAB-9. Compared part by part: no sum of the caller's sizes can wrap. */
 	if (key_size >= CF_TABLE_LARGE_ENTRY || value_size >= CF_TABLE_LARGE_ENTRY - key_size)
 		CF_TRY(flush(writer, err));
-	CF_TRY(add_pending(writer, key, key_size, false, err));
-	CF_TRY(cf_block_builder_add(&writer->data, key, key_size, value, value_size, err));
-	if (cf_block_builder_size(&writer->data) >= CF_TABLE_BLOCK_SIZE)
+	if (CF_UNLIKELY(writer->has_pending)) {
+		assert(cf_key_compare(writer->last_key.data, writer->last_key.size, key, key_size) < 0);
+		CF_TRY(add_pending(writer, key, key_size, false, err));
+	}
+	CF_TRY(cf_block_builder_add_after(&writer->data, key, key_size, common, value, value_size, err));
+	if (CF_UNLIKELY(cf_block_builder_size(&writer->data) >= CF_TABLE_BLOCK_SIZE))
 		CF_TRY(flush(writer, err));
 	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_table_writer_add(cf_table_writer *writer, const uint8_t *key, uint64_t key_size,
+	const uint8_t *value, uint64_t value_size, ckptfmt_error *err)
+{
+	const cf_buffer *last = &writer->data.last_key;
+	uint64_t common = writer->data.entry_count == 0 ? 0 : cf_key_common(last->data, last->size, key, key_size);
+	return cf_table_writer_add_after(writer, key, key_size, common, value, value_size, err);
 }
 
 ckptfmt_status cf_table_writer_finish(cf_table_writer *writer, uint64_t *total_size, ckptfmt_error *err)

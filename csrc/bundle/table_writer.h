@@ -37,6 +37,9 @@ void cf_table_writer_open(cf_table_writer *writer, cf_sink sink);
  * what the sink returns. After a failure the writer only takes free. */
 CF_MUST_CHECK ckptfmt_status cf_table_writer_add(cf_table_writer *writer, const uint8_t *key, uint64_t key_size,
 	const uint8_t *value, uint64_t value_size, ckptfmt_error *err);
+/* The same where the caller knows how many bytes the key has in common with the last one. */
+CF_MUST_CHECK ckptfmt_status cf_table_writer_add_after(cf_table_writer *writer, const uint8_t *key, uint64_t key_size,
+	uint64_t common, const uint8_t *value, uint64_t value_size, ckptfmt_error *err);
 /* Puts the rest; *total_size is the size of the file. Then the writer only takes free. */
 CF_MUST_CHECK ckptfmt_status cf_table_writer_finish(cf_table_writer *writer, uint64_t *total_size,
 	ckptfmt_error *err);

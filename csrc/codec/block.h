@@ -42,8 +42,16 @@ void cf_block_builder_init(cf_block_builder *builder, uint32_t restart_interval)
  * after a failure only reset and free. */
 CF_MUST_CHECK ckptfmt_status cf_block_builder_add(cf_block_builder *builder, const uint8_t *key, uint64_t key_size,
 	const uint8_t *value, uint64_t value_size, ckptfmt_error *err);
+/* The same where the caller knows how many bytes the key has in common with the last one; of the first entry of a block
+ * that does not count. */
+CF_MUST_CHECK ckptfmt_status cf_block_builder_add_after(cf_block_builder *builder, const uint8_t *key, uint64_t key_size,
+	uint64_t common, const uint8_t *value, uint64_t value_size, ckptfmt_error *err);
 /* What the block would take if it were finished now. */
-uint64_t cf_block_builder_size(const cf_block_builder *builder);
+static inline uint64_t cf_block_builder_size(const cf_block_builder *builder)
+{
+	/* The first restart is only written with the first entry, but counts from the start. */
+	return builder->bytes.size + cf_max_u64(builder->restarts.size, CF_RESTART_SIZE) + CF_RESTART_SIZE;
+}
 /* Appends the restarts: builder->bytes then holds the block, until reset or free. LIMIT, NO_MEMORY. */
 CF_MUST_CHECK ckptfmt_status cf_block_builder_finish(cf_block_builder *builder, ckptfmt_error *err);
 /* Starts the next block, keeping the memory. */

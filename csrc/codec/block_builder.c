@@ -6,6 +6,8 @@
 #include <assert.h>
 #include <inttypes.h>
 
+enum { SURE_SIZE = 1 << 28 };   /* where nothing is larger, nothing can leave the format's 32 bits */
+
 int cf_key_compare(const uint8_t *a, uint64_t a_size, const uint8_t *b, uint64_t b_size)
 {
 	uint64_t common = cf_min_u64(a_size, b_size);
@@ -58,12 +60,6 @@ void cf_block_builder_init(cf_block_builder *builder, uint32_t restart_interval)
 	*builder = (cf_block_builder){CF_BUFFER_EMPTY, CF_BUFFER_EMPTY, CF_BUFFER_EMPTY, 0, restart_interval, 0};
 }
 
-uint64_t cf_block_builder_size(const cf_block_builder *builder)
-{
-	/* The first restart is only written with the first entry, but counts from the start. */
-	return builder->bytes.size + cf_max_u64(builder->restarts.size, CF_RESTART_SIZE) + CF_RESTART_SIZE;
-}
-
 static ckptfmt_status too_large(const char *what, uint64_t size, ckptfmt_error *err)
 {
 	return cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET,
@@ -84,40 +80,62 @@ static ckptfmt_status sizes_check(const cf_block_builder *builder, uint64_t key_
 	return CKPTFMT_OK;
 }
 
-ckptfmt_status cf_block_builder_add(cf_block_builder *builder, const uint8_t *key, uint64_t key_size,
-	const uint8_t *value, uint64_t value_size, ckptfmt_error *err)
+/* Room for `size` more bytes, which nearly always is there. */
+static inline bool has_room(cf_buffer *buffer, uint64_t size)
 {
-	uint64_t shared = 0, rest;
+	return CF_LIKELY(size <= buffer->capacity - buffer->size && !buffer->failed) || cf_buffer_reserve(buffer, size);
+}
+
+ckptfmt_status cf_block_builder_add_after(cf_block_builder *builder, const uint8_t *key, uint64_t key_size,
+	uint64_t common, const uint8_t *value, uint64_t value_size, ckptfmt_error *err)
+{
+	uint64_t shared = common, unshared;
 	uint8_t *to;
-	assert(builder->entry_count == 0 ||
-		cf_key_compare(builder->last_key.data, builder->last_key.size, key, key_size) < 0);
-	CF_TRY(sizes_check(builder, key_size, value_size, err));
+	if (CF_UNLIKELY(key_size > SURE_SIZE || value_size > SURE_SIZE || builder->bytes.size > SURE_SIZE))
+		CF_TRY(sizes_check(builder, key_size, value_size, err));
 	if (builder->entry_count == 0 || builder->since_restart == builder->restart_interval) {
 		cf_put_u32(&builder->restarts, (uint32_t)builder->bytes.size);
+		CF_TRY(cf_buffer_status(&builder->restarts, err));
 		builder->since_restart = 0;
-	} else {
-		shared = cf_key_common(builder->last_key.data, builder->last_key.size, key, key_size);
+		shared = 0;
 	}
-	rest = key_size - shared;
+	assert(builder->entry_count == 0 || (common < key_size && (common == builder->last_key.size ||
+		(common < builder->last_key.size && builder->last_key.data[common] < key[common]))));
+	unshared = key_size - shared;
 	builder->last_key.size = shared;
-	if (!cf_buffer_reserve(&builder->bytes, 3 * CF_VARINT32_SIZE_MAX + rest + value_size) ||
-		!cf_buffer_reserve(&builder->last_key, rest) || builder->restarts.failed)
+	if (!has_room(&builder->bytes, 3 * CF_VARINT32_SIZE_MAX + unshared + value_size) ||
+		!has_room(&builder->last_key, unshared))
 		return cf_fail_memory(err);
 	to = builder->bytes.data + builder->bytes.size;
-	to += cf_store_varint(to, shared);
-	to += cf_store_varint(to, rest);
-	to += cf_store_varint(to, value_size);
-	if (rest != 0) {
-		memcpy(to, key + shared, (size_t)rest);
-		memcpy(builder->last_key.data + shared, key + shared, (size_t)rest);
+	if (CF_LIKELY((shared | unshared | value_size) < 0x80)) {
+		*to++ = (uint8_t)shared;
+		*to++ = (uint8_t)unshared;
+		*to++ = (uint8_t)value_size;
+	} else {
+		to += cf_store_varint(to, shared);
+		to += cf_store_varint(to, unshared);
+		to += cf_store_varint(to, value_size);
+	}
+	if (unshared != 0) {
+		memcpy(to, key + shared, (size_t)unshared);
+		memcpy(builder->last_key.data + shared, key + shared, (size_t)unshared);
+		to += unshared;
 	}
 	if (value_size != 0)
-		memcpy(to + rest, value, (size_t)value_size);
-	builder->bytes.size = (uint64_t)(to - builder->bytes.data) + rest + value_size;
+		memcpy(to, value, (size_t)value_size);
+	builder->bytes.size = (uint64_t)(to - builder->bytes.data) + value_size;
 	builder->last_key.size = key_size;
 	builder->since_restart++;
 	builder->entry_count++;
 	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_block_builder_add(cf_block_builder *builder, const uint8_t *key, uint64_t key_size,
+	const uint8_t *value, uint64_t value_size, ckptfmt_error *err)
+{
+	uint64_t common = builder->entry_count == 0 ? 0
+		: cf_key_common(builder->last_key.data, builder->last_key.size, key, key_size);
+	return cf_block_builder_add_after(builder, key, key_size, common, value, value_size, err);
 }
 
 ckptfmt_status cf_block_builder_finish(cf_block_builder *builder, ckptfmt_error *err)

@@ -197,6 +197,11 @@ static ckptfmt_status decode_any(cf_bytes_view bytes, uint64_t origin, uint64_t 
 	return check_shape(out, dims, err);
 }
 
+/* The size of a plain entry's shape takes one byte, and each of its dimensions two or more. */
+enum { PLAIN_SHAPE_MAX = 0x80 };
+CF_STATIC_ASSERT(2 * (1 + 5) + 2 + PLAIN_SHAPE_MAX + 2 * (1 + 9) + 5 <= CF_PLAIN_SIZE_MAX, "an entry without the shape");
+CF_STATIC_ASSERT(PLAIN_SHAPE_MAX / 2 <= CKPTFMT_RANK_MAX, "room for the dimensions");
+
 /* A varint as canonical writers put it: shortest, and not 0, which is left out. */
 static inline bool take_plain(const uint8_t **at, const uint8_t *end, uint64_t *out)
 {
@@ -244,31 +249,60 @@ static inline bool take_plain_shape(const uint8_t *at, const uint8_t *end, int64
 	return true;
 }
 
-/* Decodes an entry that is just what a canonical writer puts for a value stored whole, without extension, which nearly
- * all are; false, and unspecified outputs, for any other. */
-static bool decode_plain(cf_bytes_view bytes, int64_t *dims, cf_entry *out)
+/* False, and unspecified outputs, for what is no plain entry. Shapes are not checked. */
+static inline bool take_plain_entry(cf_bytes_view bytes, int64_t *dims, cf_plain_entry *out)
 {
 	const uint8_t *at = bytes.data, *end = at + bytes.size, *shape;
-	uint64_t dtype, shard, offset, size;
+	uint64_t dtype, shard;
 	if (!take_plain_field(&at, end, ENTRY_DTYPE, &dtype) || dtype > INT32_MAX || end - at < 2 ||
-		at[0] != (ENTRY_SHAPE << 3 | CF_WIRE_BYTES) || at[1] >= 0x80 || at[1] > end - at - 2)
+		at[0] != (ENTRY_SHAPE << 3 | CF_WIRE_BYTES) || at[1] >= PLAIN_SHAPE_MAX || at[1] > end - at - 2)
 		return false;
 	shape = at + 2;
 	at = shape + at[1];
-	out->has_shape = true;
-	if (!take_plain_shape(shape, at, dims, &out->rank) || !take_plain_field(&at, end, ENTRY_SHARD, &shard) ||
-		shard > INT32_MAX || !take_plain_field(&at, end, ENTRY_OFFSET, &offset) ||
-		!take_plain_field(&at, end, ENTRY_SIZE, &size))
+	out->rank = 0;
+	if (!take_plain_shape(shape, at, dims, &out->rank))
 		return false;
+	out->shard_begin = (uint64_t)(at - bytes.data);
+	if (!take_plain_field(&at, end, ENTRY_SHARD, &shard) || shard > INT32_MAX)
+		return false;
+	out->shard_end = (uint64_t)(at - bytes.data);
+	if (!take_plain_field(&at, end, ENTRY_OFFSET, &out->offset) || !take_plain_field(&at, end, ENTRY_SIZE, &out->size))
+		return false;
+	out->masked_crc = 0;
 	if (end - at == 5 && at[0] == (ENTRY_CRC << 3 | CF_WIRE_FIXED32)) {
 		out->masked_crc = cf_load_u32(at + 1);
 		at = end;
 	}
 	out->dtype = (int32_t)dtype;
 	out->shard = (int32_t)shard;
-	out->offset = (int64_t)offset;
-	out->size = (int64_t)size;
 	return at == end;
+}
+
+static bool decode_plain(cf_bytes_view bytes, int64_t *dims, cf_entry *out)
+{
+	cf_plain_entry plain;
+	if (!take_plain_entry(bytes, dims, &plain))
+		return false;
+	out->has_shape = true;
+	out->dtype = plain.dtype;
+	out->rank = plain.rank;
+	out->shard = plain.shard;
+	out->offset = (int64_t)plain.offset;
+	out->size = (int64_t)plain.size;
+	out->masked_crc = plain.masked_crc;
+	return true;
+}
+
+bool cf_entry_scan_plain(cf_bytes_view bytes, cf_plain_entry *out)
+{
+	int64_t dims[PLAIN_SHAPE_MAX / 2], count = 1;
+	if (bytes.size == 0 || !take_plain_entry(bytes, dims, out))
+		return false;
+	/* SHP-4; none is negative. */
+	for (int32_t d = 0; d < out->rank; d++)
+		if (!cf_mul_i64(count, dims[d], &count))
+			return false;
+	return true;
 }
 
 ckptfmt_status cf_entry_decode(cf_bytes_view bytes, uint64_t origin, uint64_t slices_max, int64_t *dims, cf_entry *out,
@@ -464,6 +498,16 @@ static void put_plain(cf_buffer *out, int32_t dtype, int32_t rank, const int64_t
 		to += 4;
 	}
 	cf_put_bytes(out, bytes, (uint64_t)(to - bytes));
+}
+
+uint64_t cf_entry_store_plain(uint8_t *to, cf_bytes_view bytes, const cf_plain_entry *plain, int32_t shard)
+{
+	uint64_t rest = bytes.size - plain->shard_end;
+	uint8_t *at = to + plain->shard_begin;
+	memcpy(to, bytes.data, (size_t)plain->shard_begin);
+	at = store_number(at, ENTRY_SHARD, shard);
+	memcpy(at, bytes.data + plain->shard_end, (size_t)rest);
+	return (uint64_t)(at - to) + rest;
 }
 
 static void put_shape(cf_buffer *out, int32_t rank, const int64_t *dims)

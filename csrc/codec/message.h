@@ -80,6 +80,24 @@ CF_MUST_CHECK ckptfmt_status cf_header_same_version(const cf_header *a, const cf
 CF_MUST_CHECK ckptfmt_status cf_entry_decode(cf_bytes_view bytes, uint64_t origin, uint64_t slices_max, int64_t *dims,
 	cf_entry *out, ckptfmt_error *err);
 
+/* An entry that is just what a canonical writer puts for a value stored whole, without extension, as nearly all are. */
+typedef struct cf_plain_entry {
+	int32_t dtype;
+	int32_t rank;
+	int32_t shard;
+	uint32_t masked_crc;
+	uint64_t offset, size;      /* both within int64 */
+	uint64_t shard_begin, shard_end;    /* the field in the message; an id of 0 has none */
+} cf_plain_entry;
+
+enum { CF_PLAIN_SIZE_MAX = 192 };   /* of one with whatever shard id */
+
+/* False where the entry is not such, or has a shape that cf_entry_decode refuses. */
+bool cf_entry_scan_plain(cf_bytes_view bytes, cf_plain_entry *out);
+/* Writes the entry that was scanned with another shard id, which is its canonical form (MRG-7); returns its size.
+ * REQUIRES: room for CF_PLAIN_SIZE_MAX. */
+uint64_t cf_entry_store_plain(uint8_t *to, cf_bytes_view bytes, const cf_plain_entry *plain, int32_t shard);
+
 /* Checks the chunks of a COMPRESSED entry: CMP-2, CMP-3, EXT-2, CMP-4, CMP-5 and CMP-1 in this order. Where they are
  * sound the ends of the stored chunks, from the entry's offset on, are appended to `ends` (unless NULL); its status is
  * the caller's to check. *rule: the number of the rule CMP that is broken (0: EXT-2). BAD_ENTRY. */
