@@ -244,7 +244,7 @@ static ckptfmt_status check_entry(group *g, const cf_merge_walk *walk, ckptfmt_e
 }
 
 /* To the next entry that is no placeholder. */
-static ckptfmt_status next_entry(cf_merge_walk *walk, bool *more, ckptfmt_error *err)
+static inline ckptfmt_status next_entry(cf_merge_walk *walk, bool *more, ckptfmt_error *err)
 {
 	uint64_t common = UINT64_MAX;
 	bool same_key = true;
@@ -383,7 +383,7 @@ static ckptfmt_status finish_writing(writing *w, ckptfmt_error *err)
 
 /* What nearly all entries are: the only one of its key so far, of a value stored whole, in a data file that entries
  * before it were in. Then all is checked that there is to check, and the group begins. */
-static bool begin_plain(group *g, const cf_merge_walk *walk, cf_plain_entry *plain, const cf_merge_file **file)
+static inline bool begin_plain(group *g, const cf_merge_walk *walk, cf_plain_entry *plain, const cf_merge_file **file)
 {
 	const cf_table_iterator *at = walk->at;
 	const cf_merge_input *in = &g->inputs->rows[walk->input];
@@ -400,7 +400,7 @@ static bool begin_plain(group *g, const cf_merge_walk *walk, cf_plain_entry *pla
 }
 
 /* Only the number of the data file changes. */
-static ckptfmt_status write_plain(writing *w, const cf_merge_walk *walk, const cf_plain_entry *plain, int32_t shard,
+static inline ckptfmt_status write_plain(writing *w, const cf_merge_walk *walk, const cf_plain_entry *plain, int32_t shard,
 	ckptfmt_error *err)
 {
 	const cf_table_iterator *at = walk->at;

@@ -254,13 +254,13 @@ static ckptfmt_status leave_block(cf_table_iterator *iterator, ckptfmt_error *er
 static ckptfmt_status show_entry(cf_table_iterator *iterator, ckptfmt_error *err)
 {
 	const cf_block_iterator *entry = &iterator->entries;
-	uint64_t offset = cf_block_offset(entry->block, entry->entry_position);
 	/* TAB-13 */
 	if (iterator->entry_count == iterator->table->limits.entries_max)
-		return cf_fail(err, CKPTFMT_FAIL_LIMIT, offset, "TAB-13: more than %" PRIu64 " entries",
-			iterator->table->limits.entries_max);
+		return cf_fail(err, CKPTFMT_FAIL_LIMIT, cf_block_offset(entry->block, entry->entry_position),
+			"TAB-13: more than %" PRIu64 " entries", iterator->table->limits.entries_max);
 	if (entry->key.size > iterator->key_bytes_max - iterator->key_bytes)
-		return cf_table_too_many_key_bytes(iterator->key_bytes_max, offset, err);
+		return cf_table_too_many_key_bytes(iterator->key_bytes_max,
+			cf_block_offset(entry->block, entry->entry_position), err);
 	iterator->entry_count++;
 	iterator->key_bytes += entry->key.size;
 	iterator->key = entry->key.data;
