@@ -647,7 +647,8 @@ typedef struct ckptfmt_merge_options {
 } ckptfmt_merge_options;
 
 /* Joins the bundles at `prefixes` into one at `destination`, moving no tensor bytes. Everything is checked before
- * the first change on disk. CONFLICT names both inputs. */
+ * the first change on disk. CONFLICT names both inputs. Where they are many, a second thread takes part until it
+ * returns. */
 CKPTFMT_API ckptfmt_status ckptfmt_merge(const char *const *prefixes, uint64_t count, const char *destination,
 	const ckptfmt_merge_options *options, ckptfmt_error *err);
 

@@ -2,10 +2,13 @@
 #include "bundle/merge_inputs.h"
 
 #include "base/memory.h"
+#include "io/workers.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 enum {
+	SHARED_MIN = 64,        /* so many inputs are worth a second thread */
 	SHARDS_MAX = 1 << 20,   /* data files of one input */
 	WHOLE_MAX = 320 << 10,  /* bytes of an index that is read at once: about what a block of a larger one has */
 	REST_MAX = 1024         /* data files without an entry are looked for up to this number */
@@ -13,16 +16,22 @@ enum {
 
 /* ---- files ----------------------------------------------------------------------------------------------- */
 
-ckptfmt_status cf_merge_input_directory(cf_merge_input *in, const cf_directory **out, ckptfmt_error *err)
+/* Has *directory be the one that the input stands in, and *place what that is. */
+static ckptfmt_status enter_directory(const cf_merge_input *in, cf_directory *directory, cf_file_info *place,
+	ckptfmt_error *err)
 {
-	cf_directory *directory = &in->all->directory;
 	bool exists;
-	*out = directory;
 	if (directory->fd >= 0 && strcmp(directory->path, in->prefix.directory) == 0)
 		return CKPTFMT_OK;
 	cf_os_directory_close(directory);
 	CF_TRY(cf_os_directory_open(in->prefix.directory, false, false, directory, err));
-	return cf_os_stat(directory, ".", &in->all->place, &exists, err);
+	return cf_os_stat(directory, ".", place, &exists, err);
+}
+
+ckptfmt_status cf_merge_input_directory(cf_merge_input *in, const cf_directory **out, ckptfmt_error *err)
+{
+	*out = &in->all->directory;
+	return enter_directory(in, &in->all->directory, &in->all->place, err);
 }
 
 const char *cf_merge_name(const char *name)
@@ -169,17 +178,23 @@ static void close_input(cf_merge_input *in)
 	cf_buffer_free(&in->order);
 }
 
+/* What a thread that opens inputs has to itself. */
+typedef struct opener {
+	cf_directory *directory;    /* of the input opened last, */
+	cf_file_info *place;        /* and what it is */
+	cf_arena *memory;
+} opener;
+
 /* Opens the index file; in->index.fd < 0: there is none. */
-static ckptfmt_status open_index(cf_merge_input *in, ckptfmt_error *err)
+static ckptfmt_status open_index(const opener *by, cf_merge_input *in, ckptfmt_error *err)
 {
 	char name[CF_NAME_SIZE];
-	const cf_directory *directory;
-	ckptfmt_status status = cf_merge_input_directory(in, &directory, err);
+	ckptfmt_status status = enter_directory(in, by->directory, by->place, err);
 	if (status == CKPTFMT_NOT_FOUND)
 		return CKPTFMT_OK;
 	CF_TRY(status);
 	cf_index_name(in->prefix.base, name);
-	return cf_os_open(directory, name, true, &in->index, &in->info, err);
+	return cf_os_open(by->directory, name, true, &in->index, &in->info, err);
 }
 
 static ckptfmt_status read_header(cf_merge_input *in, ckptfmt_error *err)
@@ -228,7 +243,7 @@ static ckptfmt_status check_header(const cf_merge_input *in, bool compressed, ck
 	return CKPTFMT_OK;
 }
 
-static ckptfmt_status open_table(cf_merge_input *in, ckptfmt_error *err)
+static ckptfmt_status open_table(const opener *by, cf_merge_input *in, ckptfmt_error *err)
 {
 	const char *path = in->prefix.index_path;
 	const ckptfmt_limits *limits = &in->all->limits;
@@ -236,23 +251,17 @@ static ckptfmt_status open_table(cf_merge_input *in, ckptfmt_error *err)
 	uint8_t *bytes;
 	if (size > WHOLE_MAX)
 		return cf_table_open_source(read_index, in, path, size, limits, &in->table, err);
-	bytes = cf_arena_take(&in->all->memory, size);
+	bytes = cf_arena_take(by->memory, size);
 	if (bytes == NULL)
 		return cf_fail_memory(err);
 	CF_TRY(cf_os_read_at(&in->index, path, bytes, size, 0, &got, err));
 	return got < size ? changed(in, err) : cf_table_open_memory(bytes, path, size, limits, &in->table, err);
 }
 
-static ckptfmt_status load_input(cf_merge_input *in, ckptfmt_error *err)
+/* What can be said of an input alone. It is not opened where there is none, which is no failure. */
+static ckptfmt_status open_alone(const opener *by, cf_merge_inputs *inputs, cf_merge_input *in, const char *name,
+	ckptfmt_error *err)
 {
-	CF_TRY(open_table(in, err));
-	CF_TRY(read_header(in, err));
-	return check_input(in, err);
-}
-
-static ckptfmt_status open_input(cf_merge_inputs *inputs, const char *name, bool allow_missing, ckptfmt_error *err)
-{
-	cf_merge_input *in = &inputs->rows[inputs->count];
 	ckptfmt_status status;
 	memset(in, 0, sizeof *in);
 	in->all = inputs;
@@ -261,23 +270,92 @@ static ckptfmt_status open_input(cf_merge_inputs *inputs, const char *name, bool
 	in->header_bytes = in->order = CF_BUFFER_EMPTY;
 	status = cf_prefix_split(name, &in->prefix, err);
 	if (status == CKPTFMT_OK)
-		status = open_index(in, err);
-	if (status != CKPTFMT_OK || in->index.fd < 0) {
-		close_input(in);
-		/* The directory's path was the input's. */
-		cf_os_directory_close(&inputs->directory);
-		if (status == CKPTFMT_OK && !allow_missing)
-			status = cf_fail(err, CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, CF_NO_OFFSET,
-				"MRG-1: an input of the merge does not exist");
-		cf_error_path(err, name);
-		return status;
+		status = open_index(by, in, err);
+	if (status == CKPTFMT_OK && in->index.fd >= 0) {
+		status = open_table(by, in, err);
+		if (status == CKPTFMT_OK)
+			status = read_header(in, err);
+		cf_error_path(err, in->prefix.index_path);
+		cf_os_close_quietly(&in->index);
+		in->opened = status == CKPTFMT_OK;
 	}
-	inputs->count++;
-	status = load_input(in, err);
-	cf_error_path(err, in->prefix.index_path);
-	cf_os_close_quietly(&in->index);
-	in->index.fd = -1;
+	if (!in->opened) {
+		close_input(in);
+		memset(in, 0, sizeof *in);
+		/* The directory's path was the input's. */
+		cf_os_directory_close(by->directory);
+	}
 	return status;
+}
+
+/* Opens the input, if that is not done, and compares it with those before it. */
+static ckptfmt_status open_input(cf_merge_inputs *inputs, const char *name, bool allow_missing, ckptfmt_error *err)
+{
+	const opener by = {&inputs->directory, &inputs->place, &inputs->memory[0]};
+	cf_merge_input *in = &inputs->rows[inputs->count];
+	ckptfmt_status status = in->opened ? CKPTFMT_OK : open_alone(&by, inputs, in, name, err);
+	if (status == CKPTFMT_OK && !in->opened && !allow_missing)
+		status = cf_fail(err, CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, CF_NO_OFFSET,
+			"MRG-1: an input of the merge does not exist");
+	cf_error_path(err, name);
+	if (!in->opened)
+		return status;
+	inputs->count++;
+	status = check_input(in, err);
+	cf_error_path(err, in->prefix.index_path);
+	return status;
+}
+
+/* ---- by two threads ---- */
+
+typedef struct opening {
+	cf_merge_inputs *inputs;
+	const char *const *prefixes;
+	uint64_t count;
+	_Atomic uint64_t next;      /* the first that nobody has taken; beyond the last after a failure */
+	_Atomic uint32_t openers;   /* how many have begun */
+	cf_directory directory;     /* these two: of the second */
+	cf_file_info place;
+} opening;
+
+static void *open_some(void *argument)
+{
+	opening *job = argument;
+	cf_merge_inputs *inputs = job->inputs;
+	uint32_t row = atomic_fetch_add(&job->openers, 1);
+	opener by = {&job->directory, &job->place, &inputs->memory[row]};
+	uint64_t at;
+	if (row == 0) {
+		by.directory = &inputs->directory;
+		by.place = &inputs->place;
+	}
+	while ((at = atomic_fetch_add(&job->next, 1)) < job->count) {
+		if (open_alone(&by, inputs, &inputs->rows[at], job->prefixes[at], NULL) != CKPTFMT_OK ||
+			!inputs->rows[at].opened)
+			atomic_store(&job->next, job->count);
+	}
+	return NULL;
+}
+
+/* Opens inputs ahead: all, or those before the first one that cannot be opened, which then is tried again to say
+ * why. */
+static void open_ahead(cf_merge_inputs *inputs, const char *const *prefixes, uint64_t count)
+{
+	opening job = {.inputs = inputs, .prefixes = prefixes, .count = count, .directory = {-1, NULL}};
+	uint64_t good = 0;
+	cf_workers_run(CF_MERGE_OPENERS, open_some, &job);
+	cf_os_directory_close(&job.directory);
+	while (good < count && inputs->rows[good].opened)
+		good++;
+	if (good == count)
+		return;
+	/* Those behind it move up where it may be left out. The directory's path may be one of theirs. */
+	cf_os_directory_close(&inputs->directory);
+	for (uint64_t i = good; i < count; i++) {
+		if (inputs->rows[i].opened)
+			close_input(&inputs->rows[i]);
+		memset(&inputs->rows[i], 0, sizeof inputs->rows[i]);
+	}
 }
 
 /* HDR-11: bundles with compressed values say so by their min_consumer. */
@@ -306,11 +384,14 @@ ckptfmt_status cf_merge_inputs_open(cf_merge_inputs *inputs, const char *const *
 	bool allow_missing, ckptfmt_error *err)
 {
 	inputs->count = 0;
-	inputs->memory = CF_ARENA_EMPTY;
+	for (int i = 0; i < CF_MERGE_OPENERS; i++)
+		inputs->memory[i] = CF_ARENA_EMPTY;
 	inputs->directory.fd = -1;
 	inputs->rows = cf_allocate_zero(count, sizeof *inputs->rows);
 	if (inputs->rows == NULL)
 		return cf_fail_memory(err);
+	if (count >= SHARED_MIN)
+		open_ahead(inputs, prefixes, count);
 	for (uint64_t i = 0; i < count; i++)
 		CF_TRY(open_input(inputs, prefixes[i], allow_missing, err));
 	if (inputs->count == 0) {
@@ -326,7 +407,8 @@ void cf_merge_inputs_close(cf_merge_inputs *inputs)
 {
 	for (uint64_t i = 0; i < inputs->count; i++)
 		close_input(&inputs->rows[i]);
-	cf_arena_free(&inputs->memory);
+	for (int i = 0; i < CF_MERGE_OPENERS; i++)
+		cf_arena_free(&inputs->memory[i]);
 	cf_os_directory_close(&inputs->directory);
 	cf_release(inputs->rows);
 	inputs->rows = NULL;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The inputs of a merge: their indexes, which the walk reads block by block unless they are small, and their data
  * files. No file of an input stays open between two calls, and of the directories only the one used last, so that any
- * number can be merged. What an index was is known by its inode, size and time; an input that is saved again meanwhile
+ * number can be merged; many are opened by two threads. What an index was is known by its inode, size and time; an input that is saved again meanwhile
  * is BUSY. */
 #ifndef CKPTFMT_BUNDLE_MERGE_INPUTS_H
 #define CKPTFMT_BUNDLE_MERGE_INPUTS_H
@@ -34,6 +34,7 @@ typedef struct cf_merge_input {
 	const char *name;           /* the prefix as given */
 	cf_prefix prefix;
 	cf_file index;              /* while the input is being opened */
+	bool opened;                /* all below is there */
 	cf_file_info info;          /* of the index */
 	cf_table *table;            /* NULL: not opened */
 	cf_table_iterator at;       /* over the table; every pass goes over it once */
@@ -45,11 +46,13 @@ typedef struct cf_merge_input {
 	cf_buffer order;            /* int32_t: shard numbers in the order in which entries of the result need them */
 } cf_merge_input;
 
+enum { CF_MERGE_OPENERS = 2 };
+
 struct cf_merge_inputs {
 	cf_merge_input *rows;
 	uint64_t count;
 	ckptfmt_limits limits;
-	cf_arena memory;            /* of indexes that were read whole */
+	cf_arena memory[CF_MERGE_OPENERS];  /* of indexes that were read whole, by the thread that read them */
 	cf_directory directory;     /* of the input used last, */
 	cf_file_info place;         /* and what it is */
 };

@@ -13,7 +13,9 @@
 
 #include "base/cursor.h"
 #include "base/memory.h"
+#include "io/workers.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -23,6 +25,7 @@ enum {
 	INPUT_SIZE_MIN = FILE_SIZE + 8 + 4 + 4 + 8,
 	JOURNAL_SIZE_MAX = 1 << 26,         /* some hundred thousand inputs */
 	LOCKED_MAX = 256,                   /* inputs removed under one lock: not for long */
+	SHARED_MIN = 64,                    /* so many are worth a second thread */
 	READ_SIZE = 1 << 18
 };
 static const char magic[MAGIC_SIZE + 1] = "ckptfmt merge 1\n";
@@ -389,6 +392,30 @@ static void remove_open_input(const cf_directory *directory, const cf_merge_inpu
 	}
 }
 
+/* Inputs of one directory, which threads take one by one. */
+typedef struct removal {
+	const cf_directory *directory;
+	const cf_merge_input *rows;
+	uint64_t count;
+	_Atomic uint64_t next;
+} removal;
+
+static void *remove_some(void *argument)
+{
+	removal *job = argument;
+	uint64_t row;
+	while ((row = atomic_fetch_add(&job->next, 1)) < job->count)
+		remove_open_input(job->directory, &job->rows[row]);
+	return NULL;
+}
+
+static void remove_open_inputs(const cf_directory *directory, const cf_merge_input *rows, uint64_t count)
+{
+	removal job = {.directory = directory, .rows = rows, .count = count};
+	/* Most of the time goes into giving back what the files had, which needs no lock of the file system's. */
+	cf_workers_run(count < SHARED_MIN ? 1 : 2, remove_some, &job);
+}
+
 static void remove_listed_input(const cf_directory *directory, const char *base, const listed_input *listed)
 {
 	char name[CF_NAME_SIZE];
@@ -455,8 +482,7 @@ ckptfmt_status cf_merge_remove_inputs(const cf_commit *commit, cf_merge_inputs *
 		/* Who holds a lock so long holds it longer. The journal stays, and the inputs can go another time. */
 		if (cf_os_directory_lock(directory, CF_COMMIT_LOCK_MS, NULL) != CKPTFMT_OK)
 			return CKPTFMT_OK;
-		for (uint64_t k = i; k < end; k++)
-			remove_open_input(directory, &inputs->rows[k]);
+		remove_open_inputs(directory, in, end - i);
 		cf_os_directory_unlock(directory);
 		/* All removals are on the device before the journal goes. */
 		if (full)

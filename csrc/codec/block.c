@@ -299,45 +299,9 @@ ckptfmt_status cf_block_first(cf_block_iterator *iterator, ckptfmt_error *err)
 	return take_entry(iterator, err);
 }
 
-/* Takes an entry as nearly all are: between two restarts, with sizes of one byte each, and sharing all that its key has
- * in common with the one before. False, and nothing done, for any other, a bad one among them. */
-static inline bool take_usual_entry(cf_block_iterator *iterator)
-{
-	const cf_block *block = iterator->block;
-	uint64_t start = iterator->entries.position, left = cf_cursor_left(&iterator->entries);
-	const uint8_t *head = iterator->entries.base + start, *unshared = head + 3;
-	cf_buffer *key = &iterator->key;
-	uint64_t shared, unshared_size, key_size, value_size;
-	if (left < 4 || (head[0] | head[1] | head[2]) >= 0x80)
-		return false;
-	shared = head[0];
-	unshared_size = head[1];
-	value_size = head[2];
-	key_size = shared + unshared_size;
-	if (unshared_size == 0 || unshared_size + value_size > left - 3 || shared > key->size || key_size > key->capacity ||
-		key_size > block->key_bytes_max || (shared < key->size && key->data[shared] >= unshared[0]))
-		return false;
-	if (iterator->restart != block->restart_count && restart_at(block, iterator->restart) <= start)
-		return false;
-	memcpy(key->data + shared, unshared, (size_t)unshared_size);
-	key->size = key_size;
-	iterator->common = iterator->shared = shared;
-	iterator->value = unshared + unshared_size;
-	iterator->value_size = value_size;
-	iterator->value_position = start + 3 + unshared_size;
-	iterator->entry_position = start;
-	iterator->entries.position = (size_t)(iterator->value_position + value_size);
-	iterator->row++;
-	iterator->at_restart = false;
-	__builtin_prefetch((const void *)((uintptr_t)iterator->value + value_size + PREFETCH_DISTANCE));
-	return true;
-}
-
 ckptfmt_status cf_block_next(cf_block_iterator *iterator, ckptfmt_error *err)
 {
 	assert(iterator->valid);
-	if (CF_LIKELY(take_usual_entry(iterator)))
-		return CKPTFMT_OK;
 	return take_entry(iterator, err);
 }
 

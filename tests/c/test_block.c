@@ -196,7 +196,7 @@ static void test_round_trip(void)
 		static const uint8_t value[9] = "somevalue";
 		uint32_t interval = (uint32_t)test_random_below(20) + 1;
 		size_t count = test_random_below(300), made = 0;
-		cf_block_builder builder;
+		cf_block_builder builder, knowing;
 		cf_block block;
 		cf_block_iterator it;
 		/* Numbers that rise by small random steps, as big-endian bytes of an alphabet of four. */
@@ -207,6 +207,16 @@ static void test_round_trip(void)
 		for (size_t i = 0; i < count; i++)
 			CHECK_OK(cf_block_builder_add(&builder, keys[i], 8, value, i % 10, &err), err);
 		CHECK_OK(cf_block_builder_finish(&builder, &err), err);
+		/* The same where the caller knows what is shared; of the first key that does not count. */
+		cf_block_builder_init(&knowing, interval);
+		for (size_t i = 0; i < count; i++) {
+			uint64_t common = i == 0 ? 5 : cf_key_common(keys[i - 1], 8, keys[i], 8);
+			CHECK_OK(cf_block_builder_add_after(&knowing, keys[i], 8, common, value, i % 10, &err), err);
+		}
+		CHECK_OK(cf_block_builder_finish(&knowing, &err), err);
+		CHECK_EQ(knowing.bytes.size, builder.bytes.size);
+		CHECK_EQ(memcmp(knowing.bytes.data, builder.bytes.data, (size_t)builder.bytes.size), 0);
+		cf_block_builder_free(&knowing);
 		uint8_t *copy = test_guarded_copy(builder.bytes.data, builder.bytes.size);
 		CHECK_OK(cf_block_open(copy, builder.bytes.size, AT, false, KEY_MAX, &block, &err), err);
 		cf_block_iterator_init(&it);

@@ -186,6 +186,53 @@ static void test_descriptors(void)
 	CHECK_EQ(count_entries(path_of("out")), 2 + 1 + COUNT);
 }
 
+/* As many inputs as two threads open: what is wrong with one of them is told as of a few, and who may be left out is. */
+static void test_many_inputs(void)
+{
+	enum { COUNT = 150, ONE = 70 };
+	static char texts[COUNT][512];
+	const char *prefixes[COUNT];
+	char tensor[16], name[64];
+	for (int turn = 0; turn < 6; turn++) {
+		const bool missing = turn == 1 || turn == 2, damaged = turn == 3, twice = turn == 4, other_place = turn == 5;
+		const ckptfmt_merge_options options = {1, turn == 2, CKPTFMT_DURABILITY_NONE, 0, NULL};
+		ckptfmt_status status;
+		shell("rm -rf '%s'/in '%s'/out");
+		for (int i = 0; i < COUNT; i++) {
+			snprintf(tensor, sizeof tensor, "t%03d", (i * 7) % COUNT);
+			snprintf(name, sizeof name, "in/%d/p%03d", other_place ? i % 3 : 0, i);
+			snprintf(texts[i], sizeof texts[i], "%s", path_of(name));
+			if (!(missing && i == ONE))
+				save_to(name, tensor, (float)i, -1, 1);
+			prefixes[i] = texts[twice && i == ONE ? 3 : i];
+		}
+		if (damaged)
+			shell("echo garbage > '%s'/in/0/p070.index");
+		status = ckptfmt_merge(prefixes, COUNT, path_of("out/m"), &options, &err);
+		if (turn == 1)
+			CHECK_FAILS(status, err, CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, "MRG-1");
+		else if (damaged)
+			CHECK_EQ(err.failure, CKPTFMT_FAIL_TRUNCATED);
+		else if (twice)
+			CHECK_FAILS(status, err, CKPTFMT_FAIL_ARGUMENT, "MRG-10");
+		else
+			CHECK_OK(status, err);
+		if (turn == 1 || damaged)
+			CHECK(strstr(err.path, "/p070") != NULL);
+		if (status != CKPTFMT_OK) {
+			CHECK(has("in/0/p000", "t000", 0) && has("in/0/p149", "t143", 149));
+			CHECK(access(path_of("out"), F_OK) != 0);
+			continue;
+		}
+		for (int i = 0; i < COUNT; i++) {
+			snprintf(tensor, sizeof tensor, "t%03d", (i * 7) % COUNT);
+			CHECK_EQ(has("out/m", tensor, (float)i), !(missing && i == ONE));
+		}
+		CHECK_EQ(count_entries(path_of("out")), 2 + 1 + COUNT - missing);
+		CHECK_EQ(count_entries(path_of("in/0")), 2);
+	}
+}
+
 /* Indexes of many blocks, which are read again for each pass. */
 static void save_many(const char *prefix, int first, int step, int count)
 {
@@ -261,6 +308,7 @@ int main(void)
 	test_changed_inputs();
 	test_without_links();
 	kill_copies();
+	test_many_inputs();
 	test_descriptors();
 	test_many_blocks();
 	test_links_of_inputs();

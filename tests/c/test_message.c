@@ -257,6 +257,68 @@ static void test_extension(void)
 }
 
 /* Random bytes: a result or a failure, and never a byte too far (the bytes end at a guard page). */
+/* An entry that is copied but for its shard id is the one that is decoded and written anew. */
+static void check_plain(cf_bytes_view bytes, bool is)
+{
+	int64_t dims[CKPTFMT_RANK_MAX];
+	uint8_t stored[CF_PLAIN_SIZE_MAX];
+	cf_buffer out = CF_BUFFER_EMPTY;
+	cf_plain_entry plain;
+	cf_entry entry;
+	ckptfmt_error err;
+	bool found = cf_entry_scan_plain(bytes, &plain);
+	CHECK_EQ(found, is);
+	if (found && is) {
+		static const int32_t shards[] = {0, 1, 127, 128, INT32_MAX};
+		CHECK_OK(cf_entry_decode(bytes, 0, 4, dims, &entry, &err), err);
+		CHECK(plain.dtype == entry.dtype && plain.rank == entry.rank && plain.shard == entry.shard);
+		CHECK(plain.offset == (uint64_t)entry.offset && plain.size == (uint64_t)entry.size);
+		CHECK_EQ(plain.masked_crc, entry.masked_crc);
+		for (size_t i = 0; i < CF_ARRAY_COUNT(shards); i++) {
+			uint64_t size = cf_entry_store_plain(stored, bytes, &plain, shards[i]);
+			cf_buffer_clear(&out);
+			CHECK_OK(cf_entry_reencode(&out, &entry, dims, shards[i], (cf_bytes_view){NULL, 0}, &err), err);
+			CHECK(size <= sizeof stored && size == out.size && memcmp(stored, out.data, (size_t)size) == 0);
+		}
+	}
+	cf_buffer_free(&out);
+}
+
+static void test_plain(void)
+{
+	static const char *const odd[] = {
+		"08 01", "08 01 12 00 18 00", "12 00 08 01", "08 81 00 12 00", "08 01 12 00 12 00", "08 01 12 00 38 01",
+		"08 01 12 04 12 02 08 00", "08 01 12 06 12 04 08 01 12 00", "08 01 12 02 18 01", "08 01 12 00 3a 00",
+		"08 01 12 00 a2 06 00", "08 01 12 00 35 01 02 03 04 08 01", "08 01 12 00 35 01 02 03", "08 01 12 01",
+		"08 01 12 00 28 ff ff ff ff ff ff ff ff ff 01", "08 01 12 00 18 80 80 80 80 08",
+		/* SHP-2, SHP-4 */
+		"08 01 12 0d 12 0b 08 ff ff ff ff ff ff ff ff ff 01",
+		"08 01 12 14 12 08 08 80 80 80 80 80 80 01 12 08 08 80 80 80 80 80 80 01 28 01",
+	};
+	cf_buffer out = CF_BUFFER_EMPTY;
+	for (size_t i = 0; i < CF_ARRAY_COUNT(odd); i++)
+		check_plain(hex(odd[i]), false);
+	check_plain((cf_bytes_view){NULL, 0}, false);
+	for (int round = 0; round < 3000; round++) {
+		int64_t dims[20];
+		cf_entry_fields fields;
+		memset(&fields, 0, sizeof fields);
+		fields.dtype = (int32_t)test_random_below(3);
+		fields.shard = (int32_t)(test_random_below(UINT64_C(1) << 31) >> test_random_below(32));
+		fields.offset = test_random_below(UINT64_C(1) << 63) >> test_random_below(64);
+		fields.size = test_random_below(UINT64_C(1) << 63) >> test_random_below(64);
+		fields.masked_crc = (uint32_t)test_random_below(3);
+		fields.rank = (int32_t)test_random_below(20);
+		fields.dims = dims;
+		for (int32_t d = 0; d < fields.rank; d++)
+			dims[d] = (int64_t)test_random_below(d < 7 ? 200 : 2);
+		cf_buffer_clear(&out);
+		cf_entry_encode(&out, &fields);
+		check_plain((cf_bytes_view){out.data, out.size}, true);
+	}
+	cf_buffer_free(&out);
+}
+
 static void test_random_bytes(void)
 {
 	uint8_t *bytes = test_guarded(64);
@@ -309,6 +371,7 @@ int main(void)
 	test_refused();
 	test_bounds();
 	test_extension();
+	test_plain();
 	test_random_bytes();
 	return test_finish("message");
 }
