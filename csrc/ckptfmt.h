@@ -42,22 +42,20 @@ extern "C" {
 /* Who must act: the programmer (INVALID), the operator (IO, BUSY, NO_MEMORY), whoever made or kept the file
  * (CORRUPT, CONFLICT, NOT_FOUND), whoever sets the limits (LIMIT), or an upgrade (UNSUPPORTED). Frozen numbers. */
 typedef enum ckptfmt_status {
-	CKPTFMT_OK = 0, CKPTFMT_INVALID = 1, CKPTFMT_IO = 2, CKPTFMT_CORRUPT = 3,
-	CKPTFMT_UNSUPPORTED = 4, CKPTFMT_NOT_FOUND = 5, CKPTFMT_LIMIT = 6, CKPTFMT_NO_MEMORY = 7,
-	CKPTFMT_CONFLICT = 8, CKPTFMT_BUSY = 9
+	CKPTFMT_OK = 0, CKPTFMT_INVALID = 1, CKPTFMT_IO = 2, CKPTFMT_CORRUPT = 3, CKPTFMT_UNSUPPORTED = 4,
+	CKPTFMT_NOT_FOUND = 5, CKPTFMT_LIMIT = 6, CKPTFMT_NO_MEMORY = 7, CKPTFMT_CONFLICT = 8, CKPTFMT_BUSY = 9
 } ckptfmt_status;
 
 /* What exactly was wrong; finer than the status. Frozen numbers. */
 typedef enum ckptfmt_failure {
-	CKPTFMT_FAIL_NONE = 0, CKPTFMT_FAIL_ARGUMENT = 1, CKPTFMT_FAIL_BAD_PATH = 2,
-	CKPTFMT_FAIL_OS = 3, CKPTFMT_FAIL_BAD_MAGIC = 4, CKPTFMT_FAIL_TRUNCATED = 5,
-	CKPTFMT_FAIL_CHECKSUM = 6, CKPTFMT_FAIL_BAD_BLOCK = 7, CKPTFMT_FAIL_BAD_ORDER = 8,
-	CKPTFMT_FAIL_BAD_PROTO = 9, CKPTFMT_FAIL_BAD_HEADER = 10, CKPTFMT_FAIL_BAD_DTYPE = 11,
+	CKPTFMT_FAIL_NONE = 0, CKPTFMT_FAIL_ARGUMENT = 1, CKPTFMT_FAIL_BAD_PATH = 2, CKPTFMT_FAIL_OS = 3,
+	CKPTFMT_FAIL_BAD_MAGIC = 4, CKPTFMT_FAIL_TRUNCATED = 5, CKPTFMT_FAIL_CHECKSUM = 6, CKPTFMT_FAIL_BAD_BLOCK = 7,
+	CKPTFMT_FAIL_BAD_ORDER = 8, CKPTFMT_FAIL_BAD_PROTO = 9, CKPTFMT_FAIL_BAD_HEADER = 10, CKPTFMT_FAIL_BAD_DTYPE = 11,
 	CKPTFMT_FAIL_BAD_SHAPE = 12, CKPTFMT_FAIL_BAD_SLICE = 13, CKPTFMT_FAIL_BAD_ENTRY = 14,
 	CKPTFMT_FAIL_SHARD_MISSING = 15, CKPTFMT_FAIL_GENERATION_GONE = 16, CKPTFMT_FAIL_DURABILITY_UNKNOWN = 17,
 	CKPTFMT_FAIL_UNSUPPORTED = 18, CKPTFMT_FAIL_TENSOR_NOT_FOUND = 19, CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND = 20,
-	CKPTFMT_FAIL_LIMIT = 21, CKPTFMT_FAIL_NO_MEMORY = 22, CKPTFMT_FAIL_MERGE_CONFLICT = 23,
-	CKPTFMT_FAIL_BUSY = 24, CKPTFMT_FAIL_BAD_CHUNK = 25
+	CKPTFMT_FAIL_LIMIT = 21, CKPTFMT_FAIL_NO_MEMORY = 22, CKPTFMT_FAIL_MERGE_CONFLICT = 23, CKPTFMT_FAIL_BUSY = 24,
+	CKPTFMT_FAIL_BAD_CHUNK = 25
 } ckptfmt_failure;
 
 /* One failure. `offset` is a byte offset in the file `path`, UINT64_MAX where there is none. `path` and `tensor`
@@ -98,20 +96,18 @@ typedef struct ckptfmt_limits {
 	uint32_t open_files_max;      /* data files a reader keeps open; 128 */
 	uint32_t reserved;
 } ckptfmt_limits;
-
 CKPTFMT_API void ckptfmt_limits_default(ckptfmt_limits *limits);
 
 /* ---- data types ------------------------------------------------------------------------------------------ */
 
 typedef enum ckptfmt_dtype {
-	CKPTFMT_FLOAT = 1, CKPTFMT_DOUBLE = 2, CKPTFMT_INT32 = 3, CKPTFMT_UINT8 = 4, CKPTFMT_INT16 = 5,
-	CKPTFMT_INT8 = 6, CKPTFMT_STRING = 7, CKPTFMT_COMPLEX64 = 8, CKPTFMT_INT64 = 9, CKPTFMT_BOOL = 10,
-	CKPTFMT_QINT8 = 11, CKPTFMT_QUINT8 = 12, CKPTFMT_QINT32 = 13, CKPTFMT_BFLOAT16 = 14, CKPTFMT_QINT16 = 15,
-	CKPTFMT_QUINT16 = 16, CKPTFMT_UINT16 = 17, CKPTFMT_COMPLEX128 = 18, CKPTFMT_HALF = 19,
-	CKPTFMT_RESOURCE = 20, CKPTFMT_VARIANT = 21, CKPTFMT_UINT32 = 22, CKPTFMT_UINT64 = 23,
-	CKPTFMT_FLOAT8_E5M2 = 24, CKPTFMT_FLOAT8_E4M3FN = 25, CKPTFMT_FLOAT8_E4M3FNUZ = 26,
-	CKPTFMT_FLOAT8_E4M3B11FNUZ = 27, CKPTFMT_FLOAT8_E5M2FNUZ = 28, CKPTFMT_INT4 = 29, CKPTFMT_UINT4 = 30,
-	CKPTFMT_INT2 = 31, CKPTFMT_UINT2 = 32, CKPTFMT_FLOAT4_E2M1FN = 33
+	CKPTFMT_FLOAT = 1, CKPTFMT_DOUBLE = 2, CKPTFMT_INT32 = 3, CKPTFMT_UINT8 = 4, CKPTFMT_INT16 = 5, CKPTFMT_INT8 = 6,
+	CKPTFMT_STRING = 7, CKPTFMT_COMPLEX64 = 8, CKPTFMT_INT64 = 9, CKPTFMT_BOOL = 10, CKPTFMT_QINT8 = 11,
+	CKPTFMT_QUINT8 = 12, CKPTFMT_QINT32 = 13, CKPTFMT_BFLOAT16 = 14, CKPTFMT_QINT16 = 15, CKPTFMT_QUINT16 = 16,
+	CKPTFMT_UINT16 = 17, CKPTFMT_COMPLEX128 = 18, CKPTFMT_HALF = 19, CKPTFMT_RESOURCE = 20, CKPTFMT_VARIANT = 21,
+	CKPTFMT_UINT32 = 22, CKPTFMT_UINT64 = 23, CKPTFMT_FLOAT8_E5M2 = 24, CKPTFMT_FLOAT8_E4M3FN = 25,
+	CKPTFMT_FLOAT8_E4M3FNUZ = 26, CKPTFMT_FLOAT8_E4M3B11FNUZ = 27, CKPTFMT_FLOAT8_E5M2FNUZ = 28, CKPTFMT_INT4 = 29,
+	CKPTFMT_UINT4 = 30, CKPTFMT_INT2 = 31, CKPTFMT_UINT2 = 32, CKPTFMT_FLOAT4_E2M1FN = 33
 } ckptfmt_dtype;
 
 /* How a value of the type lies in a data file. */
@@ -186,7 +182,6 @@ typedef struct ckptfmt_reader ckptfmt_reader;
 typedef struct ckptfmt_selection ckptfmt_selection;
 typedef struct ckptfmt_strings ckptfmt_strings;
 typedef struct ckptfmt_mapping ckptfmt_mapping;
-
 typedef enum ckptfmt_verify_mode {
 	CKPTFMT_VERIFY_AUTO = 0,   /* whole reads always; partial ones by chunk checksums, or if stored in <= 1 MiB */
 	CKPTFMT_VERIFY_FULL = 1,   /* a partial read reads and checks all of each stored slice that it touches */
@@ -448,7 +443,6 @@ CKPTFMT_API ckptfmt_status ckptfmt_reader_place_chunks(ckptfmt_reader *reader, c
 CKPTFMT_API ckptfmt_status ckptfmt_reader_check_raw(ckptfmt_reader *reader, const ckptfmt_selection *selection,
 	uint64_t row, uint64_t slice, const uint32_t *crcs, uint64_t count, ckptfmt_error *err);
 typedef struct ckptfmt_strings_scan ckptfmt_strings_scan;
-
 /* Checks a compressed value of strings or variants (STR, VAR) without holding it: its raw bytes are given piece by
  * piece, in order, and the last ones end the check. A scan that has failed is of no more use. CORRUPT, INVALID,
  * UNSUPPORTED, NO_MEMORY. */
@@ -474,7 +468,6 @@ typedef struct ckptfmt_region {
 	uint32_t crc32c;            /* stored, unmasked; 0 for other regions */
 	uint32_t crc_good;          /* 1 if it matches */
 } ckptfmt_region;
-
 typedef enum ckptfmt_region_kind {
 	CKPTFMT_REGION_DATA = 1, CKPTFMT_REGION_METAINDEX = 2, CKPTFMT_REGION_INDEX = 3, CKPTFMT_REGION_FOOTER = 4,
 	CKPTFMT_REGION_GAP = 5
@@ -487,13 +480,11 @@ CKPTFMT_API ckptfmt_status ckptfmt_reader_regions(ckptfmt_reader *reader, ckptfm
 /* ---- writing --------------------------------------------------------------------------------------------- */
 
 typedef struct ckptfmt_writer ckptfmt_writer;
-
 typedef enum ckptfmt_durability {
 	CKPTFMT_DURABILITY_FULL = 0,     /* synced: when commit returns, a power cut cannot lose it */
 	CKPTFMT_DURABILITY_RENAME = 1,   /* atomic for other processes, not synced */
 	CKPTFMT_DURABILITY_NONE = 2      /* as RENAME, and without reading the index back */
 } ckptfmt_durability;
-
 typedef struct ckptfmt_write_options {
 	uint64_t alignment;        /* every tensor starts at a multiple; 1: no padding. Zero bytes after each tensor */
 	uint32_t chunk_size;       /* bytes a chunk checksum covers, a multiple of 16 and at least 4096; 0: none. Tensors of
@@ -551,11 +542,22 @@ CKPTFMT_API ckptfmt_status ckptfmt_writer_end_value(ckptfmt_writer *writer, uint
 CKPTFMT_API ckptfmt_status ckptfmt_writer_commit(ckptfmt_writer *writer, ckptfmt_error *err);
 /* Removes what was written and frees the writer. */
 CKPTFMT_API void ckptfmt_writer_abandon(ckptfmt_writer *writer);
+/* A data file of a checkpoint whose index is gone, to be written over, which is quicker than making one. */
+typedef struct ckptfmt_spare ckptfmt_spare;
+/* Takes the file `path`: it gets a temporary name, and what it has beyond `size_max` bytes is given back. *out NULL: it
+ * has other names, is somebody else's, or nobody can prove that it is neither open nor mapped. Then it is as it was, or
+ * removed. */
+CKPTFMT_API ckptfmt_status ckptfmt_spare_take(const char *path, uint64_t size_max, ckptfmt_spare **out,
+	ckptfmt_error *err);
+/* Frees the spare; with `removes` the file goes. Without, it is left alone: in a forked child it is the parent's. */
+CKPTFMT_API void ckptfmt_spare_close(ckptfmt_spare *spare, int32_t removes);
+/* Has the writer write over it instead of its first data file, if nothing is in that yet and the proof can be made once
+ * more; else it is removed. Frees the spare whatever is returned. Best called before the first ckptfmt_writer_add. */
+CKPTFMT_API ckptfmt_status ckptfmt_writer_recycle(ckptfmt_writer *writer, ckptfmt_spare *spare, ckptfmt_error *err);
 
 /* ---- compressing -------------------------------------------------------------------------------------------- */
 
 typedef struct ckptfmt_packer ckptfmt_packer;
-
 typedef struct ckptfmt_pack_info {
 	uint64_t raw_size;
 	const uint8_t *data;        /* the raw bytes, where they lie in memory as they are; else NULL */
@@ -655,7 +657,6 @@ CKPTFMT_API ckptfmt_status ckptfmt_merge(const char *const *prefixes, uint64_t c
 /* ---- verifying ------------------------------------------------------------------------------------------- */
 
 typedef struct ckptfmt_verifier ckptfmt_verifier;
-
 typedef enum ckptfmt_severity {
 	CKPTFMT_SEVERITY_NOTE = 1,      /* sound, but not what a canonical writer writes */
 	CKPTFMT_SEVERITY_PROBLEM = 2    /* damaged, incomplete or contradictory */

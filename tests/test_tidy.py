@@ -98,9 +98,9 @@ BANNED = {
 }
 BANNED_BUILTINS = {"eval", "exec", "compile", "__import__"}
 HEAP = ["malloc", "calloc", "realloc", "reallocarray", "free", "strdup", "strndup", "aligned_alloc"]
-# What the system offers, and the one file that may ask for it: the seam is three files, for files,
-# for names and for transfers past the page cache. Memory from the system is a
-# fourth, and like mapped files it comes from mmap.
+# What the system offers, and the one file that may ask for it: the seam is four files, for files,
+# for names, for leases and for transfers past the page cache. Memory from the system is a
+# fifth, and like mapped files it comes from mmap.
 SYSTEM = {
     "csrc/io/os_posix.c": [
         *("openat", "close", "read", "pread", "pwrite", "fsync", "sync_file_range"),
@@ -111,6 +111,7 @@ SYSTEM = {
         *("mkdir", "fdopendir", "readdir", "closedir", "flock", "renameat", "linkat", "unlinkat"),
         *("syscall", "nanosleep"),
     ],
+    "csrc/io/os_posix_lease.c": ["fstatfs"],
     "csrc/io/os_posix_direct.c": ["statx", "mincore", "mmap", "munmap", "syscall"],
     "no file": [
         *("open", "fopen", "write", "readv", "writev", "fdatasync", "rename", "renameat2", "link"),
