@@ -35,8 +35,10 @@ import numpy as np
 from ckptfmt.lifecycle import manager as managing
 from ckptfmt.lifecycle.directory import CheckpointDirectory
 from ckptfmt.saving.options import CheckpointOptions
+from ckptfmt import spares
 import ckptfmt
 
+spares.BYTES_MIN = 4096
 directory, board, kept, kind = sys.argv[1:]
 with open(board, "r+b") as file:
     shared = mmap.mmap(file.fileno(), 16)
@@ -64,10 +66,11 @@ class Model:
         return {"a": self.value, "b": self.value[::-1], "n": self.save_counter}
     def write(self, prefix, options=None):
         self.value[...] = self.save_counter
-        if kind == "saver":
+        if kind.startswith("saver"):
             ckptfmt.Saver({None: self.tensors()}).save(prefix, options)
         else:
-            ckptfmt.save(prefix, self.tensors(), durability=options.durability)
+            how = {"durability": options.durability, "spares": options.spares}
+            ckptfmt.save(prefix, self.tensors(), **how)
         return prefix
     def restore(self, path, options=None):
         found = ckptfmt.load(path)
@@ -75,7 +78,10 @@ class Model:
         assert (found["a"] == found["n"]).all() and (found["b"] == found["n"]).all()
 
 def work():
-    manager = managing.CheckpointManager(Model(), directory, int(kept), durability="rename")
+    recycle = kind.endswith("recycle")
+    manager = managing.CheckpointManager(
+        Model(), directory, int(kept), durability="rename", recycle=recycle
+    )
     manager.restore_or_initialize()
     shared[1] = 1
     while True:
@@ -191,7 +197,7 @@ def run(tmp_path: Path, kind: str, kills: int, seed: int) -> Counter[str]:
     return deaths
 
 
-@pytest.mark.parametrize("kind", ["save", "saver"])
+@pytest.mark.parametrize("kind", ["save", "saver", "save-recycle", "saver-recycle"])
 @pytest.mark.parametrize("kills", [KILLS, pytest.param(KILLS_SLOW, marks=pytest.mark.slow)])
 def test_kills(tmp_path: Path, seed: int, kind: str, kills: int) -> None:
     began = time.monotonic()

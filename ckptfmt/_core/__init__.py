@@ -71,7 +71,7 @@ from ckptfmt._core.reading import (
     record_of,
 )
 from ckptfmt._core.verifying import Finding, VerifierHandle
-from ckptfmt._core.writing import WriterHandle, merge
+from ckptfmt._core.writing import SpareHandle, WriterHandle, merge
 
 __all__ = [
     "BYTES",
@@ -106,6 +106,7 @@ __all__ = [
     "ReaderHandle",
     "Record",
     "Selection",
+    "SpareHandle",
     "VerifierHandle",
     "WriterHandle",
     "address",

@@ -38,6 +38,7 @@ from ckptfmt.lifecycle.state import replace_file
 from ckptfmt.locate import path_text
 from ckptfmt.names import index_name, parse_data_name
 from ckptfmt.saving.temporary import LOCK_NAME
+from ckptfmt.spares import Spares
 
 __all__ = ["CheckpointDirectory", "Found"]
 
@@ -301,8 +302,14 @@ class CheckpointDirectory:
         for error in self.remove_all([name]).values():
             raise error
 
-    def remove_all(self, names: Iterable[str]) -> dict[str, StorageError]:
+    def remove_all(
+        self, names: Iterable[str], spares: Spares | None = None
+    ) -> dict[str, StorageError]:
         """Removes checkpoints as `remove` does, all indexes before the first data file.
+
+        Args:
+            names: of the checkpoints.
+            spares: may keep data files instead (CMT-22).
 
         Returns:
             The first error of each that could not be removed, wholly or at all.
@@ -314,6 +321,7 @@ class CheckpointDirectory:
         going = {_checked(name): [f"{name}{JOURNAL}"] for name in names}
         failed: dict[str, StorageError] = {}
         aside: dict[str, str | None] = {}
+        kept = False
         with self.lock():
             for name in list(going):
                 try:
@@ -331,7 +339,10 @@ class CheckpointDirectory:
                 # The first one last: while it is there, writers see the number as taken.
                 for file in sorted(files, reverse=True):
                     try:
-                        self._unlink(file)
+                        if self._is_kept(file, spares):
+                            kept = True
+                        else:
+                            self._unlink(file)
                     except StorageError as error:
                         failed.setdefault(name, error)
                 if name not in failed and (index := aside[name]) is not None:
@@ -339,7 +350,22 @@ class CheckpointDirectory:
                         self._unlink(index)
                     except StorageError as error:
                         failed[name] = error
+            if kept:
+                # A power cut must not bring back the name of a file that was written over.
+                self.sync()
         return failed
+
+    def _is_kept(self, file: str, spares: Spares | None) -> bool:
+        if spares is None or parse_data_name(file) is None:
+            return False
+        info, here = self._stat(file), self._path_here()
+        return info is not None and here is not None and spares.keep(f"{here}/{file}", info)
+
+    def data_files(self, name: str) -> list[os.stat_result]:
+        """What the system says of the data files of a checkpoint."""
+        parsed = {file: parse_data_name(file) for file in self.names()}
+        files = [file for file, data in parsed.items() if data is not None and data.prefix == name]
+        return [info for file in files if (info := self._stat(file)) is not None]
 
     def remove_file(self, name: str) -> None:
         """Removes one file by its name. That it is not there is no error.
@@ -452,12 +478,10 @@ class CheckpointDirectory:
 
     def _count_of(self, index: str) -> int:
         """The number of data files that an index names; 0 if it cannot be told."""
-        here = f"/proc/self/fd/{self._descriptor()}"
+        here = self._path_here()
         try:
-            if not os.path.samestat(os.stat(here), os.fstat(self._descriptor())):
-                return 0
-            return _core.index_count(f"{here}/{index}")
-        except (OSError, CkptfmtError):
+            return 0 if here is None else _core.index_count(f"{here}/{index}")
+        except CkptfmtError:
             return 0
 
     def _remove_dead(self, names: list[str], where: int | None = None) -> list[str]:
@@ -499,6 +523,14 @@ class CheckpointDirectory:
         if self._fd < 0:
             raise InvalidError("the directory is closed", path=self.path)
         return self._fd
+
+    def _path_here(self) -> str | None:
+        """A path of the directory that was opened, wherever it is; None where there is none."""
+        here = f"/proc/self/fd/{self._descriptor()}"
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.stat(here), os.fstat(self._descriptor())):
+                return here
+        return None
 
     def _stat(self, name: str) -> os.stat_result | None:
         """Of the file itself; None of one that is gone or cannot be asked for."""

@@ -119,6 +119,7 @@ def _write_shard(part: str, sources: Columns, options: CheckpointOptions, stop: 
         compression=options.compression,
         alignment=options.alignment,
         durability="none" if options.durability == "none" else "rename",
+        spares=options.spares,
     )
 
 

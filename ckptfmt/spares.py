@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Spares: data files of checkpoints that were removed, for the next save to write over (CMT-22 and
+CMT-23). Whether a file may be had at all is decided in C, at `ckptfmt_spare_take`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import weakref
+from collections.abc import Iterable
+
+from ckptfmt import _core
+from ckptfmt.errors import CkptfmtError
+
+__all__ = ["Spares"]
+
+# Only files that would go past the page cache are worth it: `CF_FILE_WRITER_DIRECT_MIN`.
+BYTES_MIN = 64 << 20
+
+_made: weakref.WeakSet[Spares] = weakref.WeakSet()
+
+
+class Spares:
+    """The files that one manager keeps between two saves. Threads may share it; a forked child has
+    none of its parent's."""
+
+    def __init__(self) -> None:
+        self._reset()
+        _made.add(self)
+
+    def _reset(self) -> None:
+        # A handler of signals may save.
+        self._lock = threading.RLock()
+        self._files: list[_core.SpareHandle] = []
+        self._wanted: list[os.stat_result] = []
+
+    def __repr__(self) -> str:
+        return f"<ckptfmt Spares of {len(self._files)} files>"
+
+    def want(self, made: Iterable[os.stat_result]) -> None:
+        """After a save whose data files these are: the next one can use files like them, each in
+        the place of one. What this save left goes."""
+        with self._lock:
+            self.clear()
+            # A file of several names was not written by that save.
+            self._wanted = [one for one in made if _is_worth_it(one)]
+
+    def keep(self, path: str, info: os.stat_result) -> bool:
+        """Takes a data file of a checkpoint that is being removed, if the next save can use it. If
+        not, it is to be removed."""
+        with self._lock:
+            like = [one for one in self._wanted if _is_worth_it(info) and _kind(one) == _kind(info)]
+            if not like:
+                return False
+            place = min(like, key=lambda one: abs(one.st_size - info.st_size))
+            spare = None
+            with contextlib.suppress(CkptfmtError, MemoryError):
+                spare = _core.SpareHandle.take(path, info.st_size, place.st_size)
+            if spare is None:
+                return False
+            self._wanted.remove(place)
+            self._files.append(spare)
+            return True
+
+    def take(self, size: int) -> _core.SpareHandle | None:
+        """The file that fits a data file of so many bytes best; None if there is none, or the data
+        file is too small."""
+        with self._lock:
+            if size < BYTES_MIN or not self._files:
+                return None
+            found = min(self._files, key=lambda one: abs(one.size - size))
+            self._files.remove(found)
+            return found
+
+    def clear(self) -> None:
+        """Removes all files."""
+        with self._lock:
+            self._wanted = []
+            while self._files:
+                self._files.pop().close()
+
+    def _forget(self) -> None:
+        files = self._files
+        self._reset()
+        for one in files:
+            one.forget()
+
+
+def _forget_all() -> None:
+    for one in list(_made):
+        one._forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
+
+
+def _is_worth_it(info: os.stat_result) -> bool:
+    return info.st_nlink == 1 and info.st_size >= BYTES_MIN
+
+
+def _kind(info: os.stat_result) -> tuple[int, ...]:
+    """What a file written over has as it was, and must have as a new one would."""
+    return info.st_dev, info.st_mode, info.st_uid, info.st_gid
