@@ -19,9 +19,11 @@ from support.manager import files, there
 
 import ckptfmt
 from ckptfmt import spares as spares_module
+from ckptfmt import writer as writing
 from ckptfmt.errors import InvalidError, StorageError
 from ckptfmt.lifecycle.directory import CheckpointDirectory
 from ckptfmt.lifecycle.manager import CheckpointManager
+from ckptfmt.saving import shards
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.spares import Spares
 
@@ -467,3 +469,24 @@ def test_a_power_cut_finds_no_old_name(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(seen) == 2
     assert "ckpt-1.index" not in seen[0] and "ckpt-1.data-00000-of-00001" in seen[0]
     assert "ckpt-1.data-00000-of-00001" not in seen[1] and spare_files(tmp_path)[0].name in seen[1]
+
+
+@pytest.mark.parametrize("durability", ["full", "rename", "none"])
+@pytest.mark.parametrize("size", [SMALLEST - 1, SMALLEST])
+def test_large_shards_are_synced_as_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str, size: int
+) -> None:
+    """Past the page cache, that is, and not by the merge."""
+    asked: list[str] = []
+    write = writing.write_sources
+
+    def watch(*arguments: Any, **options: Any) -> None:
+        asked.append(options["durability"])
+        write(*arguments, **options)
+
+    monkeypatch.setattr(shards, "BYTES_MIN", SMALLEST)
+    monkeypatch.setattr(writing, "write_sources", watch)
+    saver = ckptfmt.Saver({None: {"v": np.zeros(size, np.uint8)}})
+    saver.save(tmp_path / "ck", CheckpointOptions(durability=durability))
+    synced = durability == "full" and size == SMALLEST
+    assert asked == ["full" if synced else "none" if durability == "none" else "rename"]

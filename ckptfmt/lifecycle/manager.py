@@ -98,8 +98,9 @@ class CheckpointManager:
             removed, which is quicker (of at least 64 MiB each; Linux, local file systems). Only
             files of one name that nobody has open or mapped, which a lease proves. Between saves
             the disk then holds up to one checkpoint more, under temporary names, until this manager
-            goes. Not for directories that other machines read over a network: nobody here sees what
-            they have open.
+            goes. A `checkpoint` of another class hands `options.spares` on to `ckptfmt.save`. Not
+            for directories that other machines read over a network: what they have open nobody sees
+            here.
         durability: of the state file, of removals, and of checkpoints that are saved without
             options: "full", "rename" or "none".
 

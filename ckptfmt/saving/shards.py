@@ -18,6 +18,7 @@ from ckptfmt.merge import merge
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.sharding import Shard
 from ckptfmt.saving.temporary import TemporaryDirectory
+from ckptfmt.spares import BYTES_MIN
 from ckptfmt.threads import Stop, StoppedError, share
 
 __all__ = ["Target", "shard_sources"]
@@ -110,7 +111,10 @@ def _write_shard(part: str, sources: Columns, options: CheckpointOptions, stop: 
             raise StoppedError
 
     watch()
-    # The merge syncs the data files, if the options ask for it.
+    # The merge syncs the data files, if the options ask for it. Large ones go there at once.
+    durability = "none" if options.durability == "none" else "rename"
+    if options.durability == "full" and sum(sources.sizes) >= BYTES_MIN:
+        durability = "full"
     writing.write_sources(
         part,
         sources,
@@ -118,7 +122,7 @@ def _write_shard(part: str, sources: Columns, options: CheckpointOptions, stop: 
         level=options.level,
         compression=options.compression,
         alignment=options.alignment,
-        durability="none" if options.durability == "none" else "rename",
+        durability=durability,
         spares=options.spares,
     )
 
