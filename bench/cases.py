@@ -223,6 +223,16 @@ def rows(profile: str) -> list[Row]:
             limit="direct write",
         ),
         Row(
+            "B3-recycled",
+            "save 4 x 256 MiB, durable, over retired files",
+            "save_over",
+            "large",
+            (Part(OURS), Part(TENSORFLOW), Part(OURS, verb="save", label="new files")),
+            "new",
+            {"durable": True},
+            limit="direct write",
+        ),
+        Row(
             "B5-first",
             "restore 4 x 256 MiB, the first load of a process",
             "load",

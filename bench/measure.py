@@ -24,7 +24,7 @@ from session import BenchError, Process, Sides, UnsupportedError, evict, in_new_
 OTHER_LAYOUT = {"dcp", "h5py"}
 # A sample is of so many calls that it takes about as long.
 SAMPLE_SECONDS, CALLS_MAX = 0.02, 50
-HOLDING = {"save", "save_changed", "stall"}
+HOLDING = {"save", "save_changed", "save_over", "stall"}
 
 
 @dataclass
@@ -221,7 +221,7 @@ class Measurer:
         readers = [part.side]
         if part.side in (OURS, TENSORFLOW) and self.sides(TENSORFLOW) is not None:
             readers = [OURS, TENSORFLOW]
-        if verb in ("save", "save_changed"):
+        if verb in ("save", "save_changed", "save_over"):
             # TensorFlow saves all, and the arrays as they are.
             changed = verb == "save_changed" and part.side == OURS
             what = {"changed": row.arguments["changed"]} if changed else {}
