@@ -348,11 +348,12 @@ def test_they_go_with_the_manager(tmp_path: Path) -> None:
 
 
 PROGRAM = """
-import os, signal, sys, numpy as np, ckptfmt
+import ctypes, os, signal, sys, numpy as np, ckptfmt
 from ckptfmt import spares
 spares.BYTES_MIN = 4096
 arrays = ckptfmt.Checkpoint(v=np.zeros(100000, np.uint8))
 manager = ckptfmt.CheckpointManager(arrays, sys.argv[1], 1, recycle=True)
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(manager))  # nobody collects it
 background = ckptfmt.CheckpointOptions(enable_async=sys.argv[2] == "async")
 for _ in range(3):
     manager.save(options=background)
@@ -379,12 +380,19 @@ def test_a_failed_save_gives_the_disk_back(tmp_path: Path) -> None:
     save(manager)
     save(manager)
 
-    def fail(*_: object) -> None:
+    def fail(*_: object, **_more: object) -> None:
         raise StorageError("no space")
 
     with pytest.raises(StorageError, match="no space"):
         manager.save(options=CheckpointOptions(write_callbacks=[fail], durability="none"))
     assert spare_files(tmp_path) == []
+    save(manager)
+    assert len(spare_files(tmp_path)) == 1
+    write, manager.checkpoint.write = manager.checkpoint.write, fail
+    with pytest.raises(StorageError, match="no space"):
+        manager.save()
+    assert spare_files(tmp_path) == []
+    manager.checkpoint.write = write
     save(manager)
     assert np.array_equal(ckptfmt.load(manager.latest_checkpoint)["v"], manager.checkpoint.value)
 
