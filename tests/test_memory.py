@@ -55,7 +55,7 @@ def test_used_again(path: Path) -> None:
     with ckptfmt.open(path) as reader:
         for read in (
             lambda: ckptfmt.load(path)["large"],
-            lambda: reader["large"].read(),
+            reader["large"].read,
             lambda: reader["large"][:1000],
             lambda: ckptfmt.restore_v2(path, ["large"], [""])[0],
         ):

@@ -2,9 +2,15 @@
 /* Read-only views of stored values, without a copy. */
 #include "base/memory.h"
 #include "bundle/geometry.h"
+#include "bundle/read_jobs.h"
 #include "bundle/transfer.h"
+#include "io/pages.h"
+#include "io/workers.h"
 
+#include <pthread.h>
 #include <string.h>
+
+enum { AHEAD = 4 * CF_READ_UNIT };  /* of what is not cached, this much is asked for before it is looked at */
 
 struct ckptfmt_mapping {
 	const uint8_t *pages;       /* NULL for a value of no bytes */
@@ -30,6 +36,53 @@ static ckptfmt_status check_mappable(const ckptfmt_reader *reader, const ckptfmt
 	return cf_geometry_check_value(selection, row, CF_WHOLE_TENSOR, dtype->size, err);
 }
 
+/* ---- checksums ------------------------------------------------------------------------------------------- */
+
+typedef struct summing {
+	const uint8_t *data;
+	uint64_t size;
+	bool ahead;                 /* not cached */
+	pthread_mutex_t lock;       /* over what follows */
+	uint64_t next;              /* where the part begins that nobody has taken */
+	uint32_t crc;               /* sum of what the parts contribute */
+} summing;
+
+static void *sum_parts(void *argument)
+{
+	summing *s = argument;
+	uint32_t moved = 0;
+	for (;;) {
+		uint64_t at, size;
+		(void)pthread_mutex_lock(&s->lock);
+		s->crc ^= moved;
+		at = s->next;
+		size = cf_min_u64(s->size - at, CF_READ_UNIT);
+		s->next = at + size;
+		(void)pthread_mutex_unlock(&s->lock);
+		if (size == 0)
+			return NULL;
+		if (s->ahead && at < s->size - cf_min_u64(s->size, AHEAD))
+			cf_pages_want_soon(s->data + at + AHEAD, cf_min_u64(s->size - at - AHEAD, CF_READ_UNIT));
+		moved = ckptfmt_crc32c_combine(ckptfmt_crc32c(0, s->data + at, size), 0, s->size - at - size);
+	}
+}
+
+/* REQUIRES: size > 0. */
+static uint32_t sum_mapped(const cf_transfer *transfer, const ckptfmt_stored *stored, const uint8_t *data)
+{
+	summing s = {.data = data, .size = stored->size};
+	if (s.size < 2 * CF_READ_UNIT || pthread_mutex_init(&s.lock, NULL) != 0)
+		return ckptfmt_crc32c(0, data, s.size);
+	s.ahead = !cf_os_is_cached(&transfer->use.file, stored->offset, s.size);
+	if (s.ahead)
+		cf_pages_want_soon(data, cf_min_u64(s.size, AHEAD));
+	cf_workers_run(cf_read_threads(transfer->reader, s.size), sum_parts, &s);
+	(void)pthread_mutex_destroy(&s.lock);
+	return s.crc;
+}
+
+/* ---- mapping --------------------------------------------------------------------------------------------- */
+
 static ckptfmt_status map_value(cf_transfer *transfer, const ckptfmt_stored *stored, ckptfmt_mapping *mapping,
 	ckptfmt_error *err)
 {
@@ -44,14 +97,7 @@ static ckptfmt_status map_value(cf_transfer *transfer, const ckptfmt_stored *sto
 	mapping->data = mapping->pages + (stored->offset - first);
 	if (transfer->verify == CKPTFMT_VERIFY_OFF)
 		return CKPTFMT_OK;
-	{
-		uint32_t crc = ckptfmt_crc32c(0, mapping->data, stored->size);
-		if (crc != stored->crc32c)
-			return cf_fail(err, CKPTFMT_FAIL_CHECKSUM, stored->offset,
-				"DAT-6: the bytes do not match their checksum: stored 0x%08x, computed 0x%08x",
-				stored->crc32c, crc);
-	}
-	return CKPTFMT_OK;
+	return cf_transfer_check(stored, sum_mapped(transfer, stored, mapping->data), err);
 }
 
 ckptfmt_status ckptfmt_reader_map(ckptfmt_reader *reader, const ckptfmt_selection *selection, uint64_t row,

@@ -17,7 +17,7 @@
 #include <pthread.h>
 
 enum {
-	UNIT_SIZE = 4 << 20,        /* a thread takes as long to start as reading a tenth of it */
+	UNIT_SIZE = CF_READ_UNIT,
 	THREADS_MAX = 4             /* measured: memory gives no more to more */
 };
 
@@ -284,16 +284,23 @@ static ckptfmt_status run_shared(const cf_read_work *w, int32_t threads, bool *s
 	return s.status;
 }
 
-static int32_t threads_for(const cf_read_work *w)
+int32_t cf_read_threads(const ckptfmt_reader *reader, uint64_t bytes)
 {
-	uint64_t units = w->bytes / UNIT_SIZE;
-	int32_t most = w->reader->threads;
-	uint8_t *to;
-	if (units < 2 || (w->count == 1 && !is_large_whole(w, w->jobs, &to)))
+	uint64_t units = bytes / UNIT_SIZE;
+	int32_t most = reader->threads;
+	if (units < 2)
 		return 1;
 	if (most == 0)
 		most = cf_workers_count(THREADS_MAX);
 	return most < 1 ? 1 : (int32_t)cf_min_u64(cf_min_u64((uint64_t)most, units), CF_WORKERS_MAX);
+}
+
+static int32_t threads_for(const cf_read_work *w)
+{
+	uint8_t *to;
+	if (w->count == 1 && !is_large_whole(w, w->jobs, &to))
+		return 1;
+	return cf_read_threads(w->reader, w->bytes);
 }
 
 ckptfmt_status cf_read_run(const cf_read_work *work, ckptfmt_error *err)

@@ -6,6 +6,11 @@
 
 #include "bundle/reader.h"
 
+enum { CF_READ_UNIT = 4 << 20 };    /* a thread takes as long to start as reading a tenth of it */
+
+/* As many threads as may work on so many bytes that can be cut anywhere. */
+int32_t cf_read_threads(const ckptfmt_reader *reader, uint64_t bytes);
+
 typedef struct cf_read_job {
 	const ckptfmt_stored *stored;
 	ckptfmt_request *request;   /* `verified` says whether anything is, and is taken back for what was not */

@@ -95,6 +95,14 @@ void cf_pages_want_large(void *data, uint64_t size)
 #endif
 }
 
+void cf_pages_want_soon(const uint8_t *data, uint64_t size)
+{
+	int kept = errno;
+	uint64_t skipped = (uint64_t)(uintptr_t)data % (uint64_t)sysconf(_SC_PAGESIZE);
+	advise((uint8_t *)(uintptr_t)data - skipped, size + skipped, MADV_WILLNEED);
+	errno = kept;
+}
+
 ckptfmt_status cf_pages_populate(uint8_t *data, uint64_t size, ckptfmt_error *err)
 {
 	int kept = errno, result;

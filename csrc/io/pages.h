@@ -18,6 +18,8 @@ void cf_pages_want_large(void *data, uint64_t size);
  * threads may work on different parts. NO_MEMORY: there is not enough.
  * REQUIRES: nothing was written to the part. `data` is at a multiple of CF_PAGES_UNIT from the start. */
 CF_MUST_CHECK ckptfmt_status cf_pages_populate(uint8_t *data, uint64_t size, ckptfmt_error *err);
+/* Has the system read a part of a mapped file and does not wait; a wish. */
+void cf_pages_want_soon(const uint8_t *data, uint64_t size);
 /* `size` as it was mapped; NULL is no failure. */
 void cf_pages_unmap(uint8_t *data, uint64_t size);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads shared by threads: the same bytes, the same answers and the same first failure as of one thread alone. */
+/* Reads, and looks at what is mapped, shared by threads: the same bytes, the same answers and the same first failure as of one thread alone. */
 #include "bundle_maker.h"
 #include "scratch.h"
 
@@ -97,6 +97,26 @@ static ckptfmt_status read_all(ckptfmt_reader *reader, int32_t verify, bool boxe
 	return status;
 }
 
+/* Maps one of the tensors that are not partitioned. */
+static ckptfmt_status map_one(ckptfmt_reader *reader, uint64_t row)
+{
+	ckptfmt_selection *selection;
+	ckptfmt_mapping *mapping;
+	ckptfmt_status status;
+	CHECK_OK(ckptfmt_reader_list(reader, &selection, &err), err);
+	memset(&err, 0, sizeof err);
+	status = ckptfmt_reader_map(reader, selection, row, CKPTFMT_VERIFY_AUTO, &mapping, &err);
+	if (status == CKPTFMT_OK) {
+		uint64_t size;
+		const uint8_t *data = ckptfmt_mapping_data(mapping, &size);
+		CHECK_EQ(size, sizes[row - 1]);
+		CHECK(memcmp(data, bytes, size) == 0);
+	}
+	ckptfmt_mapping_close(mapping);
+	ckptfmt_selection_free(selection);
+	return status;
+}
+
 static void check_all(ckptfmt_reader *reader)
 {
 	ckptfmt_request requests[TENSORS + 2];
@@ -118,6 +138,8 @@ static void test_bytes(void)
 		/* One descriptor for three data files: some threads open one of their own. */
 		ckptfmt_reader *reader = open_reader(threads, threads == THREADS ? 1 : SHARDS);
 		check_all(reader);
+		for (uint64_t row = 1; row <= TENSORS; row++)
+			CHECK_OK(map_one(reader, row), err);
 		ckptfmt_reader_close(reader);
 		CHECK_EQ(test_open_fds(), fds);
 	}
@@ -181,6 +203,30 @@ static void check_failure(void)
 			CHECK(same_failure(&alone, &err));
 		}
 		ckptfmt_reader_close(reader);
+	}
+}
+
+/* One byte anywhere in a mapped tensor, the first and the last included. */
+static void test_damaged_map(void)
+{
+	static const uint64_t places[] = {0, 4 * MEGABYTE - 1, 8 * MEGABYTE, 12 * MEGABYTE - 1};
+	const uint64_t row = 10;    /* "tj", in the first data file behind a slice of "a" and five others */
+	uint64_t start = 5 * (uint64_t)COLUMNS;
+	CHECK_EQ(sizes[row - 1], 12 * MEGABYTE);
+	for (uint64_t i = 0; i < row - 1; i += SHARDS)
+		start += (uint64_t)sizes[i];
+	for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+		turn_byte(0, start + places[i]);
+		for (int32_t threads = 1; threads <= THREADS; threads++) {
+			ckptfmt_reader *reader = open_reader(threads, SHARDS);
+			CHECK_FAILS(map_one(reader, row), err, CKPTFMT_FAIL_CHECKSUM, "DAT-6");
+			CHECK_EQ(err.offset, start);
+			CHECK(strcmp(err.tensor, "tj") == 0);
+			CHECK(strstr(err.path, "ck.data-00000-of-00003") != NULL);
+			CHECK_OK(map_one(reader, row - 1), err);
+			ckptfmt_reader_close(reader);
+		}
+		turn_byte(0, start + places[i]);
 	}
 }
 
@@ -264,6 +310,7 @@ int main(void)
 	test_bytes();
 	test_few_descriptors();
 	test_damage();
+	test_damaged_map();
 	test_callers();
 	free(bytes);
 	free(found);

@@ -104,6 +104,23 @@ static void test_bytes(void)
 	ckptfmt_reader_close(reader);
 }
 
+/* A mapped file that is not cached is asked for before it is looked at. */
+static void test_map(void)
+{
+	ckptfmt_reader *reader = open_reader();
+	ckptfmt_selection *selection;
+	CHECK_OK(ckptfmt_reader_list(reader, &selection, &err), err);
+	for (uint64_t row = 0; row < TENSORS; row++) {
+		ckptfmt_mapping *mapping;
+		uint64_t size;
+		CHECK_OK(ckptfmt_reader_map(reader, selection, row, CKPTFMT_VERIFY_AUTO, &mapping, &err), err);
+		CHECK(memcmp(ckptfmt_mapping_data(mapping, &size), bytes + start_of((int)row), (size_t)sizes[row]) == 0);
+		ckptfmt_mapping_close(mapping);
+	}
+	ckptfmt_selection_free(selection);
+	ckptfmt_reader_close(reader);
+}
+
 /* What the system refuses is read in the ordinary way. */
 static void test_refusals(void)
 {
@@ -213,6 +230,7 @@ int main(void)
 		found = room + turn;
 		save();
 		test_bytes();
+		test_map();
 		test_refusals();
 		test_failures_of_reads();
 		test_damage();
