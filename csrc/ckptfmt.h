@@ -375,8 +375,8 @@ CKPTFMT_API void ckptfmt_strings_get(const ckptfmt_strings *strings, ckptfmt_str
 CKPTFMT_API void ckptfmt_strings_free(ckptfmt_strings *strings);
 
 /* Maps the stored bytes of a tensor that is stored whole, in the host's byte order and of FIXED storage, read-only.
- * `verify` other than OFF checks them once, now (threads as for a read). INVALID for any other tensor. The mapping outlives its reader; a
- * file truncated by others under a mapping kills the process that touches it (SIGBUS). */
+ * `verify` other than OFF checks them once, now, with threads as for a read. INVALID for any other tensor. The mapping
+ * outlives its reader; a file truncated by others under a mapping kills the process that touches it (SIGBUS). */
 CKPTFMT_API ckptfmt_status ckptfmt_reader_map(ckptfmt_reader *reader, const ckptfmt_selection *selection,
 	uint64_t row, int32_t verify, ckptfmt_mapping **out, ckptfmt_error *err);
 CKPTFMT_API const uint8_t *ckptfmt_mapping_data(const ckptfmt_mapping *mapping, uint64_t *size);

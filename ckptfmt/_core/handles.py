@@ -42,7 +42,7 @@ class _Handle:
     def __init__(self, pointer: Any, name: str) -> None:
         self._pointer = pointer
         self._name = name
-        self._pid = os.getpid()
+        self._pid = _process
 
     @property
     def closed(self) -> bool:

@@ -297,10 +297,9 @@ int32_t cf_read_threads(const ckptfmt_reader *reader, uint64_t bytes)
 
 static int32_t threads_for(const cf_read_work *w)
 {
+	int32_t threads = cf_read_threads(w->reader, w->bytes);
 	uint8_t *to;
-	if (w->count == 1 && !is_large_whole(w, w->jobs, &to))
-		return 1;
-	return cf_read_threads(w->reader, w->bytes);
+	return threads > 1 && w->count == 1 && !is_large_whole(w, w->jobs, &to) ? 1 : threads;
 }
 
 ckptfmt_status cf_read_run(const cf_read_work *work, ckptfmt_error *err)
