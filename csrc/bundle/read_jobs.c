@@ -18,7 +18,7 @@
 
 enum {
 	UNIT_SIZE = CF_READ_UNIT,
-	THREADS_MAX = 4             /* measured: memory gives no more to more */
+	THREADS_MAX = 4             /* where nobody says how many: the rest of the program needs some too */
 };
 
 /* ---- one job after the other ----------------------------------------------------------------------------- */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads, and looks at what is mapped, shared by threads: the same bytes, the same answers and the same first failure as of one thread alone. */
+/* Reads, and looks at what is mapped, shared by threads: the same bytes, the same answers and the same first failure as
+ * of one thread alone. */
 #include "bundle_maker.h"
 #include "scratch.h"
 
