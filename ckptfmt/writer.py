@@ -83,9 +83,13 @@ class Writer:
         alignment, self._metadata, self._compression = asked
         self.prefix = path_text(prefix)
         chunk_size = 0 if level == "v2" else CHUNK_SIZE
-        self._handle = _core.WriterHandle(
-            self.prefix, alignment, chunk_size, _core.DURABILITY[durability]
-        )
+        synced = _core.DURABILITY[durability]
+        size = self._data_size(alignment)
+        self._handle = _core.WriterHandle(self.prefix, alignment, chunk_size, synced, size)
+
+    def _data_size(self, alignment: int) -> int:
+        """Bytes that all values will take with their padding; 0: nobody knows."""
+        return 0
 
     def add(self, name: str | bytes, array: Any, dtype: Any = None) -> None:
         """Appends a whole tensor; returns when its bytes are no longer needed.
@@ -241,6 +245,19 @@ class Writer:
 
     def __repr__(self) -> str:
         return f"<ckptfmt.Writer {self.prefix!r}{' closed' if self._handle is None else ''}>"
+
+
+class _SizedWriter(Writer):
+    """A Writer of which is known what will be added: room for it is made at once."""
+
+    def __init__(self, prefix: Path, sizes: NDArray[np.int64], **options: Any) -> None:
+        self._sizes = sizes
+        super().__init__(prefix, **options)
+
+    def _data_size(self, alignment: int) -> int:
+        if self._compression is not None or alignment > 1 << 30:
+            return 0
+        return int((-(-self._sizes // alignment) * alignment).sum())
 
 
 def save(
@@ -435,7 +452,7 @@ def write_sources(
     meter = Meter(progress, int(sizes.sum()))
     most = BATCH_BYTES if progress is None else WATCHED_BATCH_BYTES
     if base is None:
-        with Writer(prefix, **options) as writer:
+        with _SizedWriter(prefix, sizes, **options) as writer:
             writer._recycle(spares, int(sizes.sum()))
             for batch in batches(sizes, most):
                 tell = None if progress is None else meter.add

@@ -490,9 +490,10 @@ typedef struct ckptfmt_write_options {
 	uint32_t chunk_size;       /* bytes a chunk checksum covers, a multiple of 16 and at least 4096; 0: none. Tensors of
 	                            * one chunk get none */
 	int32_t durability;        /* ckptfmt_durability */
+	uint64_t data_size;        /* a wish: room for so many bytes of data and padding is made at once; 0: as they come */
 } ckptfmt_write_options;
 
-/* What SaveV2 writes: alignment 1, no chunks, durability full. */
+/* What SaveV2 writes: alignment 1, no chunks, durability full. No wish. */
 CKPTFMT_API void ckptfmt_write_options_default(ckptfmt_write_options *options);
 
 /* One tensor, or one slice of one, to write. Everything it points to must stay as it is during the call. */

@@ -68,12 +68,14 @@ class WriterHandle(ExclusiveHandle):
 
     __slots__ = ("path",)
 
-    def __init__(self, prefix: str, alignment: int, chunk_size: int, durability: int) -> None:
+    def __init__(
+        self, prefix: str, alignment: int, chunk_size: int, durability: int, data_size: int = 0
+    ) -> None:
         raw = path_bytes(prefix)
         options = ffi.new("ckptfmt_write_options *")
         lib.ckptfmt_write_options_default(options)
         options.alignment, options.chunk_size = alignment, chunk_size
-        options.durability = durability
+        options.durability, options.data_size = durability, data_size
         out, error = ffi.new("ckptfmt_writer **"), new_error()
         check(lib.ckptfmt_writer_open(raw, options, out, error), error, prefix)
         super().__init__(own(out[0], lib.ckptfmt_writer_abandon), "writer")

@@ -57,7 +57,7 @@ typedef struct cf_catalog {
 	 * them, as that of the metadata: it is the last row. The next key brings the table about. */
 	bool has_late;              /* there is such a row; REQUIRES: no buckets */
 	uint64_t late_place;        /* its rank in the order of all keys */
-	uint64_t *buckets;          /* some bits of the hash over row + 1, 0: empty; linear probing. NULL: all ascend but for the late one */
+	uint64_t *buckets;          /* some bits of the hash over row + 1, 0: empty; linear probing. NULL: none yet */
 	uint64_t bucket_count;      /* a power of two, or 0 */
 } cf_catalog;
 

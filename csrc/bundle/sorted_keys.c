@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Many keys are sorted by a radix of eight bytes at a time, the bytes in which they all agree left out: names of tensors
- * begin alike and differ in digits, so that hardly any byte counts. Keys with the same eight bytes are then sorted by
- * what follows, few of them by comparing.
+ * Many keys are sorted by a radix of eight bytes at a time, the bytes in which they all agree left out: names of
+ * tensors begin alike and differ in digits, so that hardly any byte counts. Keys with the same eight bytes are then
+ * sorted by what follows, few of them by comparing.
  */
 #include "bundle/sorted_keys.h"
 

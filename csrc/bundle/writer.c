@@ -25,6 +25,7 @@ void ckptfmt_write_options_default(ckptfmt_write_options *options)
 	options->alignment = 1;
 	options->chunk_size = 0;
 	options->durability = CKPTFMT_DURABILITY_FULL;
+	options->data_size = 0;
 }
 
 static ckptfmt_status check_options(const ckptfmt_write_options *options, ckptfmt_error *err)
@@ -58,6 +59,8 @@ static ckptfmt_status open_data_files(ckptfmt_writer *writer, ckptfmt_error *err
 		CF_TRY(cf_file_writer_open(file, &writer->directory, name, err));
 		if (writer->options.durability == CKPTFMT_DURABILITY_FULL)
 			cf_file_writer_sync_ahead(file);
+		if (writer->options.data_size <= INT64_MAX)
+			cf_file_writer_reserve(file, writer->options.data_size / (uint64_t)count);
 	}
 	return CKPTFMT_OK;
 }
@@ -231,17 +234,19 @@ static ckptfmt_status write_source(ckptfmt_writer *writer, const ckptfmt_source 
 	return end_value(writer, row, shard, err);
 }
 
+/* Of a single file to the byte. Of several each gets its part, which is about what it will have. */
 static void reserve(ckptfmt_writer *writer, const ckptfmt_source *sources, uint64_t count)
 {
 	uint64_t total = 0;
-	if (writer->file_count != 1)
-		return;
+	for (int32_t i = 0; i < writer->file_count; i++)
+		total += cf_file_writer_position(&writer->files[i].file);
 	for (uint64_t i = 0; i < count; i++) {
 		uint64_t size = cf_source_size(&sources[i]);
 		if (!cf_align_u64(size, writer->options.alignment, &size) || !cf_add_u64(total, size, &total))
 			return;
 	}
-	cf_file_writer_reserve(&writer->files[0].file, cf_file_writer_position(&writer->files[0].file) + total);
+	for (int32_t i = 0; i < writer->file_count && total <= INT64_MAX; i++)
+		cf_file_writer_reserve(&writer->files[i].file, total / (uint64_t)writer->file_count);
 }
 
 ckptfmt_status cf_writer_check_state(const ckptfmt_writer *writer, bool value_open, ckptfmt_error *err)

@@ -4,9 +4,9 @@
  * multiple of the page size except after a flush that was asked for; the staging then ends earlier, once, so that
  * later writes begin at page boundaries again.
  *
- * Large files go by slots (`direct`), past the page cache if they will be synced and that works, else behind the caller:
- * [0, written) is then in the hands of the system or under way to it, and staging is the slot that is filled meanwhile.
- * That ends with a flush, which writes what is less than a block in the ordinary way.
+ * Large files go by slots (`direct`), past the page cache if they will be synced and that works, else behind the
+ * caller: [0, written) is then in the hands of the system or under way to it, and staging is the slot that is filled
+ * meanwhile. That ends with a flush, which writes what is less than a block in the ordinary way.
  */
 #include "io/file_writer.h"
 

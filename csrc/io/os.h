@@ -148,8 +148,8 @@ enum {
  * own. Belongs to one thread at a time. */
 typedef struct cf_direct cf_direct;
 
-/* For writing past the page cache a file that nobody else has open; until cf_os_direct_end all goes through this. NULL: it does not work
- * here, or the process has enough of these (memory is bounded); nothing has changed. */
+/* For writing past the page cache a file that nobody else has open; until cf_os_direct_end all goes through this. NULL:
+ * it does not work here, or the process has enough of these (memory is bounded); nothing has changed. */
 cf_direct *cf_os_direct_write(const cf_file *file);
 /* The same through the page cache: a thread writes what is started, in that order, while the caller goes on. It has
  * CF_BEHIND_SLOTS slots of CF_BEHIND_SLOT_SIZE, and so for what follows. */

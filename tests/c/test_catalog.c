@@ -124,13 +124,23 @@ static void test_orders(void)
 /* One that comes late, as the metadata do, costs no table. */
 static void test_one_late(void)
 {
+	cf_buffer before = CF_BUFFER_EMPTY, after = CF_BUFFER_EMPTY;
 	cf_catalog catalog;
+	cf_catalog_mark mark;
 	CHECK_OK(cf_catalog_open(&catalog, &error), error);
 	for (uint64_t i = 0; i < COUNT_MAX; i++)
 		if (i != 7)
 			CHECK_OK(add(&catalog, i, &error), error);
+	mark = cf_catalog_here(&catalog);
+	write_table(&catalog, &before);
 	CHECK_OK(add(&catalog, 7, &error), error);
 	CHECK(catalog.buckets == NULL);
+	/* As if it had not come. */
+	cf_catalog_rollback(&catalog, &mark);
+	write_table(&catalog, &after);
+	CHECK(after.size == before.size && memcmp(after.data, before.data, (size_t)after.size) == 0);
+	cf_buffer_free(&before);
+	cf_buffer_free(&after);
 	cf_catalog_free(&catalog);
 }
 

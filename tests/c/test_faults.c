@@ -118,6 +118,39 @@ static void fail_saves(int os_errno, bool forever)
 	}
 }
 
+/* Room for all is asked for once where all is known, of each data file, else as the data come. */
+static void reserve_room(void)
+{
+	static const uint8_t values[64] = {0};
+	static const int64_t dims[1] = {sizeof values};
+	shell("rm -rf '%s'/*");
+	for (int told = 0; told < 2; told++)
+		for (uint64_t files = 1; files <= 2; files++) {
+			ckptfmt_error err;
+			ckptfmt_write_options options;
+			ckptfmt_writer *writer;
+			ckptfmt_write_options_default(&options);
+			options.data_size = told ? 3 * sizeof values : 0;
+			os_fault_log_clear();
+			CHECK_OK(ckptfmt_writer_open(path_of("room"), &options, &writer, &err), err);
+			for (uint64_t i = 0; i < 3; i++) {
+				ckptfmt_source source;
+				memset(&source, 0, sizeof source);
+				source.name = (const uint8_t *)"abc" + i;
+				source.name_size = 1;
+				source.dims = dims;
+				source.rank = 1;
+				source.data = values;
+				source.dtype = CKPTFMT_UINT8;
+				CHECK_OK(ckptfmt_writer_add(writer, &source, 1, &err), err);
+			}
+			CHECK_EQ(os_fault_log_count_of(OS_FAULT_RESERVE), (told ? 1 : 3) * files);
+			CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
+			if (files == 2)
+				shell("rm -rf '%s'/*");
+		}
+}
+
 /* Nothing reaches the disk after the n-th call: what a killed process leaves. */
 static void crash_saves(void)
 {
@@ -275,6 +308,7 @@ int main(void)
 	crash_saves();
 	crash_where_numbers_are_taken();
 	count_of_indexes();
+	reserve_room();
 	fail_loads(EIO);
 	truncate_reads();
 	fail_allocations(false);

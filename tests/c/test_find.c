@@ -93,7 +93,7 @@ static void test_not_plain(void)
 	const int64_t one = 1, none = 0, count = 4096, many[9] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
 	const ckptfmt_bytes text = {(const uint8_t *)"abc", 3};
 	const char *const names[] = {"chunks", "empty", "nine", "text"};
-	ckptfmt_write_options options = {64, 4096, CKPTFMT_DURABILITY_RENAME};
+	ckptfmt_write_options options = {64, 4096, CKPTFMT_DURABILITY_RENAME, 0};
 	ckptfmt_source sources[5] = {
 		source_of("chunks", CKPTFMT_FLOAT, 1, &count, large),
 		source_of("eight", CKPTFMT_FLOAT, 8, many, values),
