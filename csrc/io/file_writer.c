@@ -217,7 +217,8 @@ static void begin_direct(cf_file_writer *writer, uint64_t size)
 
 void cf_file_writer_reserve(cf_file_writer *writer, uint64_t size)
 {
-	if (writer->state != CF_FILE_WRITER_WRITING || size <= writer->reserved)
+	/* What goes in one write needs none. */
+	if (writer->state != CF_FILE_WRITER_WRITING || size <= writer->reserved || size <= CF_FILE_WRITER_STAGING_SIZE)
 		return;
 	if (size > writer->existing)
 		cf_os_reserve(&writer->file, size);

@@ -66,7 +66,7 @@ struct cf_direct {
 	pthread_mutex_t lock;
 	pthread_cond_t begun, ended;
 	pthread_t thread;
-	pid_t process;                 /* that has the thread */
+	unsigned forks;                /* of the process that has the thread */
 	unsigned slot_count;
 	uint64_t slot_size;
 	uint32_t memory_alignment;     /* of what is moved from and to past the page cache */
@@ -254,6 +254,21 @@ static bool open_same(cf_direct *direct, const cf_directory *directory, const ch
 
 /* ---- a thread ---- */
 
+/* Forks that led to this process, counted since the first thread; asking for its number would be a call each time. */
+static _Atomic unsigned forks;
+static pthread_once_t counting = PTHREAD_ONCE_INIT;
+static bool counted;
+
+static void count_fork(void)
+{
+	(void)atomic_fetch_add_explicit(&forks, 1, memory_order_relaxed);
+}
+
+static void count_forks(void)
+{
+	counted = pthread_atfork(NULL, NULL, count_fork) == 0;
+}
+
 /* Writes what is in the queue, until it is to leave. A call a slot: for what that leaves the caller sees. */
 static void *write_queued(void *state)
 {
@@ -285,12 +300,14 @@ static bool start_thread(cf_direct *direct)
 {
 	sigset_t all, before;
 	int failed;
+	if (pthread_once(&counting, count_forks) != 0 || !counted)
+		return false;
 	(void)sigfillset(&all);
 	(void)pthread_mutex_init(&direct->lock, NULL);
 	(void)pthread_cond_init(&direct->begun, NULL);
 	(void)pthread_cond_init(&direct->ended, NULL);
 	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
-	direct->process = getpid();
+	direct->forks = atomic_load_explicit(&forks, memory_order_relaxed);
 	failed = pthread_create(&direct->thread, NULL, write_queued, direct);
 	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
 	direct->threaded = failed == 0;
@@ -305,7 +322,7 @@ static bool start_thread(cf_direct *direct)
 /* A process forked meanwhile has no such thread, and its lock may be as that thread left it. */
 static void stop_thread(cf_direct *direct)
 {
-	if (!direct->threaded || direct->process != getpid())
+	if (!direct->threaded || direct->forks != atomic_load_explicit(&forks, memory_order_relaxed))
 		return;
 	(void)pthread_mutex_lock(&direct->lock);
 	direct->leaving = true;

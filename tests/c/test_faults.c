@@ -121,7 +121,7 @@ static void fail_saves(int os_errno, bool forever)
 /* Room for all is asked for once where all is known, of each data file, else as the data come. */
 static void reserve_room(void)
 {
-	static const uint8_t values[64] = {0};
+	static const uint8_t values[3 << 20] = {0};
 	static const int64_t dims[1] = {sizeof values};
 	shell("rm -rf '%s'/*");
 	for (int told = 0; told < 2; told++)
