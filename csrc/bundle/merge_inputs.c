@@ -383,13 +383,14 @@ static ckptfmt_status check_headers(const cf_merge_inputs *inputs, ckptfmt_error
 ckptfmt_status cf_merge_inputs_open(cf_merge_inputs *inputs, const char *const *prefixes, uint64_t count,
 	bool allow_missing, ckptfmt_error *err)
 {
-	inputs->count = 0;
+	inputs->count = inputs->room = 0;
 	for (int i = 0; i < CF_MERGE_OPENERS; i++)
 		inputs->memory[i] = CF_ARENA_EMPTY;
 	inputs->directory.fd = -1;
 	inputs->rows = cf_allocate_zero(count, sizeof *inputs->rows);
 	if (inputs->rows == NULL)
 		return cf_fail_memory(err);
+	inputs->room = count;
 	if (count >= SHARED_MIN)
 		open_ahead(inputs, prefixes, count);
 	for (uint64_t i = 0; i < count; i++)
@@ -405,12 +406,14 @@ ckptfmt_status cf_merge_inputs_open(cf_merge_inputs *inputs, const char *const *
 
 void cf_merge_inputs_close(cf_merge_inputs *inputs)
 {
-	for (uint64_t i = 0; i < inputs->count; i++)
-		close_input(&inputs->rows[i]);
+	/* After a failure more of them may be open than count. */
+	for (uint64_t i = 0; i < inputs->room; i++)
+		if (inputs->rows[i].opened)
+			close_input(&inputs->rows[i]);
 	for (int i = 0; i < CF_MERGE_OPENERS; i++)
 		cf_arena_free(&inputs->memory[i]);
 	cf_os_directory_close(&inputs->directory);
 	cf_release(inputs->rows);
 	inputs->rows = NULL;
-	inputs->count = 0;
+	inputs->count = inputs->room = 0;
 }

@@ -49,8 +49,8 @@ typedef struct cf_merge_input {
 enum { CF_MERGE_OPENERS = 2 };
 
 struct cf_merge_inputs {
-	cf_merge_input *rows;
-	uint64_t count;
+	cf_merge_input *rows;       /* all zero where there is none */
+	uint64_t count, room;
 	ckptfmt_limits limits;
 	cf_arena memory[CF_MERGE_OPENERS];  /* of indexes that were read whole, by the thread that read them */
 	cf_directory directory;     /* of the input used last, */

@@ -10,7 +10,9 @@
 
 /* An index of the result in memory, made while checking, with a data file an input as nearly all inputs have. */
 typedef struct cf_merge_draft {
-	cf_arena memory;
+	uint8_t *pages;             /* for about as much as the inputs have, where that is a lot, */
+	uint64_t pages_size, pages_used;
+	cf_arena memory;            /* and what more it takes */
 	cf_buffer pieces;           /* cf_bytes_view */
 	uint64_t size;              /* of all */
 	bool good;                  /* it came out as the result is to be, for as many data files as are referenced */

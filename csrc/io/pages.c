@@ -103,13 +103,27 @@ void cf_pages_want_soon(const uint8_t *data, uint64_t size)
 	errno = kept;
 }
 
-ckptfmt_status cf_pages_populate(uint8_t *data, uint64_t size, ckptfmt_error *err)
+/* 0, or -1 with errno. What was written there stays. */
+static int populate(uint8_t *data, uint64_t size)
 {
-	int kept = errno, result;
-	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+	int result;
 	do {
 		result = madvise(data, (size_t)size, MADV_POPULATE_WRITE);
 	} while (result != 0 && errno == EINTR);
+	return result;
+}
+
+bool cf_pages_populate_ahead(uint8_t *data, uint64_t size)
+{
+	int kept = errno, result = populate(data, size);
+	errno = kept;
+	return result == 0;
+}
+
+ckptfmt_status cf_pages_populate(uint8_t *data, uint64_t size, ckptfmt_error *err)
+{
+	int kept = errno, result = populate(data, size);
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
 	if (result != 0 && errno != EINVAL && errno != ENOSYS) {
 		errno = kept;
 		return cf_fail_memory(err);

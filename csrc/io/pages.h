@@ -5,6 +5,8 @@
 
 #include "base/error.h"
 
+#include <stdbool.h>
+
 /* Address space that nothing stands behind yet; large pages are asked for, and a forked child does not get it.
  * REQUIRES: size > 0. */
 CF_MUST_CHECK ckptfmt_status cf_pages_map(uint64_t size, uint8_t **out, ckptfmt_error *err);
@@ -20,6 +22,8 @@ void cf_pages_want_large(void *data, uint64_t size);
 CF_MUST_CHECK ckptfmt_status cf_pages_populate(uint8_t *data, uint64_t size, ckptfmt_error *err);
 /* Has the system read a part of a mapped file and does not wait; a wish. */
 void cf_pages_want_soon(const uint8_t *data, uint64_t size);
+/* The same ahead of others who are writing there already, as far as the system can; false where it cannot. */
+bool cf_pages_populate_ahead(uint8_t *data, uint64_t size);
 /* `size` as it was mapped; NULL is no failure. */
 void cf_pages_unmap(uint8_t *data, uint64_t size);
 

@@ -219,6 +219,7 @@ static void test_many_inputs(void)
 			CHECK_OK(status, err);
 		if (turn == 1 || damaged)
 			CHECK(strstr(err.path, "/p070") != NULL);
+		CHECK_EQ(memory_fault_live(), 0);
 		if (status != CKPTFMT_OK) {
 			CHECK(has("in/0/p000", "t000", 0) && has("in/0/p149", "t143", 149));
 			CHECK(access(path_of("out"), F_OK) != 0);
@@ -233,8 +234,18 @@ static void test_many_inputs(void)
 	}
 }
 
-/* Indexes of many blocks, which are read again for each pass. */
-static void save_many(const char *prefix, int first, int step, int count)
+/* ---- indexes of many blocks, which are read again for each pass ---- */
+
+static void name_one(char *name, size_t size, int number, bool early)
+{
+	/* Keys share much or little with the one before. */
+	if (early)
+		snprintf(name, size, "%05d%0145d", number, 0);
+	else
+		snprintf(name, size, "%0150d", number);
+}
+
+static void save_many(const char *prefix, int first, int step, int count, bool early)
 {
 	ckptfmt_write_options options;
 	ckptfmt_writer *writer;
@@ -247,7 +258,7 @@ static void save_many(const char *prefix, int first, int step, int count)
 		const float value = (float)(first + i * step);
 		ckptfmt_source source;
 		memset(&source, 0, sizeof source);
-		snprintf(name, sizeof name, "%0150d", first + i * step);
+		name_one(name, sizeof name, first + i * step, early);
 		source.name = (const uint8_t *)name;
 		source.name_size = strlen(name);
 		source.dims = dims;
@@ -259,18 +270,25 @@ static void save_many(const char *prefix, int first, int step, int count)
 	CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
 }
 
-static void test_many_blocks(void)
+static void test_many_blocks(bool early)
 {
 	enum { COUNT = 12000 };
 	const ckptfmt_merge_options options = {1, 0, CKPTFMT_DURABILITY_NONE, 0, NULL};
 	char name[200];
 	shell("rm -rf '%s'/in '%s'/other '%s'/out '%s'/whole");
 	for (int i = 0; i < 3; i++)
-		save_many(input_names[i], i, 3, COUNT);
-	save_many("one/m", 0, 1, 3 * COUNT);
+		save_many(input_names[i], i, 3, COUNT, early);
+	/* The last key of all is the last input's as well. */
+	save_many("one/m", 3 * COUNT - 1, 1, 1, early);
+	{
+		const char *prefixes[2] = {path_of(input_names[2]), path_of("one/m")};
+		CHECK_FAILS(ckptfmt_merge(prefixes, 2, path_of("out/m"), &options, &err), err,
+			CKPTFMT_FAIL_MERGE_CONFLICT, "MRG-3");
+		CHECK(access(path_of("out"), F_OK) != 0);
+	}
 	CHECK_OK(merge(3, &options), err);
 	for (int i = 0; i < 3 * COUNT; i += 999) {
-		snprintf(name, sizeof name, "%0150d", i);
+		name_one(name, sizeof name, i, early);
 		CHECK(has("out/m", name, (float)i));
 	}
 	{
@@ -310,7 +328,8 @@ int main(void)
 	kill_copies();
 	test_many_inputs();
 	test_descriptors();
-	test_many_blocks();
+	test_many_blocks(false);
+	test_many_blocks(true);
 	test_links_of_inputs();
 	os_fault_log_clear();
 	shell("rm -rf '%s'");
