@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
+import itertools
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,11 +14,13 @@ from ckptfmt import _core
 from ckptfmt.arguments import check_choice, check_limits, listed
 from ckptfmt.errors import CheckpointNotFoundError, InvalidError
 from ckptfmt.locate import locate, path_text
-from ckptfmt.names import parse_data_name
+from ckptfmt.names import index_name, parse_data_name
 
 __all__ = ["merge", "merge_v2_checkpoints"]
 
 Path = str | bytes | os.PathLike[Any]
+
+LISTED_MIN = 16
 
 
 def merge(
@@ -58,7 +62,9 @@ def merge(
     check_limits(limits)
     consume = inputs == "consume"
     missing: list[CheckpointNotFoundError] = []
-    located = [_locate(prefix, missing) for prefix in _listed(prefixes, "prefixes")]
+    listed = _listed(prefixes, "prefixes")
+    there = _indexes(listed)
+    located = [_locate(prefix, there, missing) for prefix in listed]
     if missing and not consume:
         raise missing[0]
     try:
@@ -117,12 +123,31 @@ def merge_v2_checkpoints(
                     os.rmdir(directory)
 
 
-def _locate(prefix: Path, missing: list[CheckpointNotFoundError]) -> str:
+def _indexes(paths: list[Path]) -> set[str]:
+    """Index files in the directories that many of the prefixes stand in: to list such a directory
+    is less than to look for each. What is not found here is looked for."""
+    counts = collections.Counter(os.path.dirname(path_text(path)) for path in paths)
+    found: set[str] = set()
+    for directory, count in counts.items():
+        if count < LISTED_MIN:
+            continue
+        with contextlib.suppress(OSError), os.scandir(directory or ".") as entries:
+            # An input is two files. One where most are others' is not gone through.
+            for entry in itertools.islice(entries, 4 * count):
+                if entry.name.endswith(".index") and entry.is_file():
+                    found.add(os.path.join(directory, entry.name))
+    return found
+
+
+def _locate(prefix: Path, there: set[str], missing: list[CheckpointNotFoundError]) -> str:
+    text = path_text(prefix)
+    if index_name(text) in there:
+        return text
     try:
         return locate(prefix)
     except CheckpointNotFoundError as error:
         missing.append(error)
-        text = path_text(prefix).removesuffix(".index")
+        text = text.removesuffix(".index")
         data = parse_data_name(text)
         return text if data is None else data.prefix
 

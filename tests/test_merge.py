@@ -117,6 +117,24 @@ def test_any_form_of_path(tmp_path: Path, inputs: list[Path]) -> None:
     assert all_bits(ckptfmt.load(tmp_path / "m")) == all_bits(MERGED)
 
 
+def test_many_inputs_in_any_form(tmp_path: Path) -> None:
+    """Directories of many inputs are listed; what is found otherwise is still found."""
+    prefixes: list[str] = []
+    for row in range(20):
+        prefix = tmp_path / "many" / f"part-{row:02d}"
+        ckptfmt.save(prefix, {f"x{row}": np.float32(row)}, durability="none")
+        prefixes.append(f"{prefix}")
+    (tmp_path / "many" / "folder.index").mkdir()
+    prefixes[3] += ".index"
+    prefixes[4] = prefixes[4].replace("/part", "//part")
+    prefixes[5] += ".data-00000-of-00001"
+    ckptfmt.merge(prefixes, tmp_path / "all")
+    with ckptfmt.open(tmp_path / "all") as reader:
+        assert sorted(reader) == sorted(f"x{row}" for row in range(20))
+    with pytest.raises(ckptfmt.CheckpointNotFoundError):
+        ckptfmt.merge([*prefixes, f"{tmp_path}/many/folder"], tmp_path / "more")
+
+
 def test_merging_merged(tmp_path: Path, inputs: list[Path]) -> None:
     ckptfmt.merge(inputs[:2], tmp_path / "m1", durability="none")
     ckptfmt.merge([inputs[2], tmp_path / "m1"], tmp_path / "m2", durability="none")

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The inputs of a merge: their indexes, which the walk reads block by block unless they are small, and their data
  * files. No file of an input stays open between two calls, and of the directories only the one used last, so that any
- * number can be merged; many are opened by two threads. What an index was is known by its inode, size and time; an input that is saved again meanwhile
- * is BUSY. */
+ * number can be merged; many are opened by two threads. What an index was is known by its inode, size and time; an
+ * input that is saved again meanwhile is BUSY. */
 #ifndef CKPTFMT_BUNDLE_MERGE_INPUTS_H
 #define CKPTFMT_BUNDLE_MERGE_INPUTS_H
 

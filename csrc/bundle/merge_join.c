@@ -392,7 +392,8 @@ static inline bool begin_plain(group *g, const cf_merge_walk *walk, cf_plain_ent
 	const cf_table_iterator *at = walk->at;
 	const cf_merge_input *in = &g->inputs->rows[walk->input];
 	if (walk->same_key || g->entry.slice_count != 0 || at->key[0] == RESERVED ||
-		!cf_entry_scan_plain((cf_bytes_view){at->value, at->value_size}, plain) || plain->shard >= in->header.num_shards)
+		!cf_entry_scan_plain((cf_bytes_view){at->value, at->value_size}, plain) ||
+		plain->shard >= in->header.num_shards)
 		return false;
 	*file = cf_merge_input_known_file(in, plain->shard);
 	if (*file == NULL || !(*file)->referenced || !cf_range_fits(plain->offset, plain->size, (*file)->info.size))
@@ -404,8 +405,8 @@ static inline bool begin_plain(group *g, const cf_merge_walk *walk, cf_plain_ent
 }
 
 /* Only the number of the data file changes. */
-static inline ckptfmt_status write_plain(writing *w, const cf_merge_walk *walk, const cf_plain_entry *plain, int32_t shard,
-	ckptfmt_error *err)
+static inline ckptfmt_status write_plain(writing *w, const cf_merge_walk *walk, const cf_plain_entry *plain,
+	int32_t shard, ckptfmt_error *err)
 {
 	const cf_table_iterator *at = walk->at;
 	uint8_t value[CF_PLAIN_SIZE_MAX];

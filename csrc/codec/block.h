@@ -44,8 +44,8 @@ CF_MUST_CHECK ckptfmt_status cf_block_builder_add(cf_block_builder *builder, con
 	const uint8_t *value, uint64_t value_size, ckptfmt_error *err);
 /* The same where the caller knows how many bytes the key has in common with the last one; of the first entry of a block
  * that does not count. */
-CF_MUST_CHECK ckptfmt_status cf_block_builder_add_after(cf_block_builder *builder, const uint8_t *key, uint64_t key_size,
-	uint64_t common, const uint8_t *value, uint64_t value_size, ckptfmt_error *err);
+CF_MUST_CHECK ckptfmt_status cf_block_builder_add_after(cf_block_builder *builder, const uint8_t *key,
+	uint64_t key_size, uint64_t common, const uint8_t *value, uint64_t value_size, ckptfmt_error *err);
 /* What the block would take if it were finished now. */
 static inline uint64_t cf_block_builder_size(const cf_block_builder *builder)
 {

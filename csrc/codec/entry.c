@@ -199,7 +199,7 @@ static ckptfmt_status decode_any(cf_bytes_view bytes, uint64_t origin, uint64_t 
 
 /* The size of a plain entry's shape takes one byte, and each of its dimensions two or more. */
 enum { PLAIN_SHAPE_MAX = 0x80 };
-CF_STATIC_ASSERT(2 * (1 + 5) + 2 + PLAIN_SHAPE_MAX + 2 * (1 + 9) + 5 <= CF_PLAIN_SIZE_MAX, "an entry without the shape");
+CF_STATIC_ASSERT(2 * (1 + 5) + 2 + PLAIN_SHAPE_MAX + 2 * (1 + 9) + 5 <= CF_PLAIN_SIZE_MAX, "all its fields");
 CF_STATIC_ASSERT(PLAIN_SHAPE_MAX / 2 <= CKPTFMT_RANK_MAX, "room for the dimensions");
 
 /* A varint as canonical writers put it: shortest, and not 0, which is left out. */
@@ -266,7 +266,8 @@ static inline bool take_plain_entry(cf_bytes_view bytes, int64_t *dims, cf_plain
 	if (!take_plain_field(&at, end, ENTRY_SHARD, &shard) || shard > INT32_MAX)
 		return false;
 	out->shard_end = (uint64_t)(at - bytes.data);
-	if (!take_plain_field(&at, end, ENTRY_OFFSET, &out->offset) || !take_plain_field(&at, end, ENTRY_SIZE, &out->size))
+	if (!take_plain_field(&at, end, ENTRY_OFFSET, &out->offset) ||
+		!take_plain_field(&at, end, ENTRY_SIZE, &out->size))
 		return false;
 	out->masked_crc = 0;
 	if (end - at == 5 && at[0] == (ENTRY_CRC << 3 | CF_WIRE_FIXED32)) {

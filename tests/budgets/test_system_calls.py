@@ -36,8 +36,8 @@ BUDGETS: dict[str, tuple[int, int | None]] = {
     "load-100000": (53, None),  # 25.6 MB of data and an index of 5 MB
     "rows": (1, 1),
     "rows-v2": (1, 1),
-    "merge-20": (325, None),
-    "link-20": (230, None),
+    "merge-20": (310, None),
+    "link-20": (215, None),
     "manager-save": (144, None),  # with its state file, and the removal of the oldest checkpoint
 }
 # What one input more takes.

@@ -186,7 +186,7 @@ static void test_descriptors(void)
 	CHECK_EQ(count_entries(path_of("out")), 2 + 1 + COUNT);
 }
 
-/* As many inputs as two threads open: what is wrong with one of them is told as of a few, and who may be left out is. */
+/* As many inputs as two threads open: what is wrong with one is told as of a few, and who may be left out is. */
 static void test_many_inputs(void)
 {
 	enum { COUNT = 150, ONE = 70 };
@@ -194,7 +194,8 @@ static void test_many_inputs(void)
 	const char *prefixes[COUNT];
 	char tensor[16], name[64];
 	for (int turn = 0; turn < 6; turn++) {
-		const bool missing = turn == 1 || turn == 2, damaged = turn == 3, twice = turn == 4, other_place = turn == 5;
+		const bool missing = turn == 1 || turn == 2, damaged = turn == 3, twice = turn == 4;
+		const bool other_place = turn == 5;
 		const ckptfmt_merge_options options = {1, turn == 2, CKPTFMT_DURABILITY_NONE, 0, NULL};
 		ckptfmt_status status;
 		shell("rm -rf '%s'/in '%s'/out");
