@@ -10,9 +10,9 @@ alike, the value in the low bits.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -47,6 +47,7 @@ _QUANTIZED = {
 
 
 def _numpy_of(info: DtypeInfo) -> np.dtype[Any] | None:
+    """Raises TypeError for one that numpy does not have by itself."""
     name = _NUMPY_NAMES.get(info.name, info.name)
     if info.storage in (_core.STORAGE_STRING, _core.STORAGE_VARIANT):
         return np.dtype(object)
@@ -54,14 +55,48 @@ def _numpy_of(info: DtypeInfo) -> np.dtype[Any] | None:
         return None
     if name in _QUANTIZED:
         return np.dtype([(name, _QUANTIZED[name])])
-    scalar = getattr(ml_dtypes, name, None)
-    return np.dtype(name) if scalar is None else np.dtype(scalar)
+    return np.dtype(name)
 
 
-NUMPY = {code: _numpy_of(info) for code, info in _TABLE.items()}
-CODES = {
-    dtype: code for code, dtype in NUMPY.items() if dtype is not None and dtype != np.dtype(object)
-}
+# Those of numpy itself, and all once one of the others was asked for: ml_dtypes takes as long to
+# load as opening a checkpoint.
+NUMPY: dict[int, np.dtype[Any] | None] = {}
+CODES: dict[np.dtype[Any], int]  # by dtype, all of them
+
+
+def _take_dtypes() -> list[DtypeInfo]:
+    """Enters those of numpy itself; the others."""
+    others = []
+    for code, info in _TABLE.items():
+        try:
+            NUMPY[code] = _numpy_of(info)
+        except TypeError:
+            others.append(info)
+    return others
+
+
+_OTHERS = _take_dtypes()
+
+
+def _take_others() -> None:
+    import ml_dtypes  # noqa: PLC0415 (see NUMPY)
+
+    for info in _OTHERS:
+        NUMPY[info.code] = np.dtype(getattr(ml_dtypes, info.name))
+
+
+@functools.cache
+def _codes() -> dict[np.dtype[Any], int]:
+    _take_others()
+    known = {code: dtype for code, dtype in NUMPY.items() if dtype is not None}
+    return {dtype: code for code, dtype in known.items() if dtype != np.dtype(object)}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "CODES":
+        globals()[name] = _codes()
+        return _codes()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def info_of(code: int) -> DtypeInfo | None:
@@ -85,17 +120,20 @@ def numpy_name_of(code: int) -> str:
 
 def numpy_dtype(code: int) -> np.dtype[Any] | None:
     """The numpy dtype of a code; None where there is none (unknown codes, resources)."""
+    if code not in NUMPY and code in _TABLE:
+        _take_others()
     return NUMPY.get(code)
 
 
 def code_of_array(dtype: np.dtype[Any]) -> tuple[int, bool] | None:
     """Code of a numeric numpy dtype and whether its bytes are in the other order; None if it cannot
     be stored."""
-    code = CODES.get(dtype)
+    codes = _codes()
+    code = codes.get(dtype)
     if code is not None:
         return code, False
     if not dtype.isnative:
-        code = CODES.get(dtype.newbyteorder("="))
+        code = codes.get(dtype.newbyteorder("="))
     return None if code is None else (code, True)
 
 
@@ -126,8 +164,10 @@ def code_of(dtype: Any) -> int:
 
 
 def _info_of_numpy(dtype: Any) -> DtypeInfo | None:
-    if isinstance(dtype, str) and hasattr(ml_dtypes, dtype):
-        dtype = getattr(ml_dtypes, dtype)
+    if isinstance(dtype, str):
+        import ml_dtypes  # noqa: PLC0415 (see NUMPY)
+
+        dtype = getattr(ml_dtypes, dtype, dtype)
     try:
         parsed = np.dtype(dtype)
     except TypeError:

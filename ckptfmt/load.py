@@ -132,9 +132,7 @@ def load(
                 _check_cast_target(batch.handle(position), target, casts[position])
             else:
                 batch.targets[position] = batch.handle(position).check_target(target)
-        if not casts:
-            return dict(zip(result_names, batch.read_each(progress), strict=True))
-        arrays = batch.read(progress)
+        arrays: Any = batch.read(progress) if casts else batch.read_each(progress)
     for position, dtype in casts.items():
         arrays[position] = arrays[position].astype(dtype)
         target = targets.get(result_names[position]) if targets else None

@@ -10,10 +10,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ckptfmt import names
-from ckptfmt.checkpoint_state import STATE_BYTES_MAX, STATE_NAME, CheckpointState, parse_state
 from ckptfmt.errors import (
     CheckpointNotFoundError,
     CorruptError,
@@ -21,6 +20,9 @@ from ckptfmt.errors import (
     StorageError,
     UnsupportedError,
 )
+
+if TYPE_CHECKING:
+    from ckptfmt.checkpoint_state import CheckpointState
 
 __all__ = ["describe_file", "locate", "read_state", "state_checkpoint"]
 
@@ -244,13 +246,15 @@ def read_state(path: str) -> CheckpointState:
         StorageError: it cannot be read.
         CorruptError, LimitError: it is none.
     """
+    from ckptfmt import checkpoint_state  # noqa: PLC0415 (a prefix needs none)
+
     try:
         with open(path, "rb") as stream:
-            content = stream.read(STATE_BYTES_MAX + 1)
+            content = stream.read(checkpoint_state.STATE_BYTES_MAX + 1)
     except OSError as error:
         reason = error.strerror or "it cannot be read"
         raise StorageError(reason, path=path, errno=error.errno) from None
-    return parse_state(content, path)
+    return checkpoint_state.parse_state(content, path)
 
 
 def state_checkpoint(directory: str) -> str | None:
@@ -261,6 +265,8 @@ def state_checkpoint(directory: str) -> str | None:
         InvalidError: the prefix lies outside the directory (failure BAD_PATH).
         CorruptError, LimitError: the file is none.
     """
+    from ckptfmt.checkpoint_state import STATE_NAME  # noqa: PLC0415 (as above)
+
     path = os.path.join(directory, STATE_NAME)
     if not os.path.isfile(path):
         return None

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
+import _thread
 import contextlib
 import fnmatch
 import itertools
-import json
 import os
 import re
-import threading
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from dataclasses import dataclass
 from functools import cached_property
@@ -128,7 +127,7 @@ class Reader(Mapping[str, TensorHandle]):
         self._limits = dict(limits) if limits else None
         self._follow_symlinks = follow_symlinks
         self._default_mode = self._verify_mode(verify)
-        self._lock = threading.Lock()
+        self._lock = _thread.allocate_lock()
         self._listed: _Listing | None = None
         self._named: list[str] | None = None
         try:
@@ -240,8 +239,8 @@ class Reader(Mapping[str, TensorHandle]):
             return self._listed
 
     def _names(self) -> list[str]:
-        """The names but for those that belong to the format: where nothing else was needed yet, they
-        come without a listing."""
+        """The names but for those that belong to the format; where nothing else was needed yet, by
+        themselves."""
         with self._handle, self._lock:
             if self._listed is None and self._named is None:
                 self._named = self._handle.names()
@@ -301,6 +300,8 @@ class Reader(Mapping[str, TensorHandle]):
         if it is none."""
         if names.METADATA not in self:
             return {}
+        import json  # noqa: PLC0415 (most readers need none)
+
         handle = self[names.METADATA]
         value = None
         if handle.dtype_name == dtypes.STRING and not handle.shape:

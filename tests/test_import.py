@@ -60,6 +60,24 @@ def test_reading_a_tensor_loads_what_reads(tmp_path: Path) -> None:
     assert not [name for name in ours if name.split(".")[1] in parts]
     assert not loaded & {"hashlib", "logging", "socket", "tempfile", "zstandard"}
     assert not loaded & {"concurrent.futures", "compression.zstd", "shutil", "random", "selectors"}
+    assert not loaded & {"json", "ml_dtypes", "threading", "ckptfmt.checkpoint_state"}
+
+
+def test_narrow_dtypes_are_there_when_asked_for(tmp_path: Path) -> None:
+    """In any way of asking first, though nothing has loaded what has them."""
+    ckptfmt.save(tmp_path / "ck", {"x": np.arange(5).astype(ckptfmt.dtypes.numpy_dtype(14))})
+    prefix = str(tmp_path / "ck")
+    for ask in (
+        f"ckptfmt.open({prefix!r})['x'].dtype.name",
+        f"ckptfmt.open({prefix!r})['x'].read().dtype.name",
+        f"ckptfmt.open({prefix!r})['x'][1:2].dtype.name",
+        f"ckptfmt.load({prefix!r})['x'].dtype.name",
+        "{code: dtype.name for dtype, code in dtypes.CODES.items()}[14]",
+        "dtypes.numpy_dtype(dtypes.code_of('bfloat16')).name",
+        "dtypes.numpy_dtype(14).name",
+    ):
+        assert run(f"import ckptfmt\nfrom ckptfmt import dtypes\nprint({ask})") == "bfloat16", ask
+    assert run("from ckptfmt import dtypes\nprint(hasattr(dtypes, 'CODE'))") == "False"
 
 
 # ---- names ---------------------------------------------------------------------------------------

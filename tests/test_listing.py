@@ -114,7 +114,7 @@ def test_names_without_a_listing(tmp_path: Path, metadata: dict[str, int] | None
 
 @pytest.mark.parametrize("zero", [False, True])
 def test_names_that_only_a_listing_tells(tmp_path: Path, zero: bool) -> None:
-    """Of a partitioned tensor, whose slices have names of their own, and of one named like these."""
+    """Of a partitioned tensor, whose slices have keys of their own, and of one named like them."""
     with ckptfmt.Writer(tmp_path / "p", durability="none") as writer:
         writer.add("a", ONE)
         if zero:

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+import _thread
 import os
-import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -109,7 +109,7 @@ class ExclusiveHandle(_Handle):
     def __init__(self, pointer: Any, name: str) -> None:
         super().__init__(pointer, name)
         self._owned = pointer
-        self._lock = threading.Lock()
+        self._lock = _thread.allocate_lock()
 
     def turn(self) -> threading.Lock:
         """The lock: `with handle.turn():` marks a call, in which `use` gives the pointer.

@@ -59,7 +59,7 @@ def _functions() -> list[Any]:
     return functions
 
 
-# For every small tensor; `csrc/python/reading.h` says what they do. The reader is `ReaderHandle.live`.
+# For every small tensor; `csrc/python/reading.h` says what they do. Theirs is `ReaderHandle.live`.
 find_plain: Callable[[Any, Any], Found | None]
 read_plain: Callable[[Any, Found, int, Any, Any], NDArray[Any] | None]
 find_plain, read_plain = _functions()
