@@ -139,15 +139,26 @@ static int64_t element_count(int32_t rank, const int64_t *dims)
 	return count;
 }
 
+/* Field by field, as a plain entry is decoded: no string instruction. */
+static inline void fill_row(ckptfmt_row *row, const cf_entry *entry, const int64_t *dims)
+{
+	ckptfmt_stored *stored = &row->stored;
+	row->name_offset = row->dims_first = row->slices_first = 0;
+	row->name_size = 0;
+	row->slice_count = (uint32_t)entry->slice_count;
+	row->dtype = entry->dtype;
+	row->rank = entry->rank;
+	row->element_count = element_count(entry->rank, dims);
+	row->entry_offset = cf_plain_offset(entry->origin);
+	stored->offset = stored->size = stored->chunks_first = stored->ends_first = stored->raw_size = 0;
+	stored->shard = 0;
+	stored->crc32c = stored->raw_crc32c = stored->chunk_size = stored->flags = stored->broken_rule = 0;
+}
+
 ckptfmt_row cf_row_of(const cf_entry *entry, const int64_t *dims)
 {
 	ckptfmt_row row;
-	memset(&row, 0, sizeof row);
-	row.slice_count = (uint32_t)entry->slice_count;
-	row.dtype = entry->dtype;
-	row.rank = entry->rank;
-	row.element_count = element_count(entry->rank, dims);
-	row.entry_offset = cf_plain_offset(entry->origin);
+	fill_row(&row, entry, dims);
 	return row;
 }
 
@@ -165,7 +176,7 @@ static ckptfmt_status add_row(ckptfmt_selection *selection, const ckptfmt_limits
 	text[name.size] = 0;
 	for (int32_t d = 0; d < entry->rank; d++)
 		shape[d] = dims[d];
-	*row = cf_row_of(entry, dims);
+	fill_row(row, entry, dims);
 	row->name_offset = name_offset;
 	row->name_size = (uint32_t)name.size;
 	row->dims_first = dims_first;

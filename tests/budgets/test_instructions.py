@@ -28,10 +28,12 @@ BUDGETS: dict[str, tuple[int, int | None]] = {
     "catalog": (360, None),  # a key entered in the catalog of a writer
     "index": (598, 150),  # a key of an index that is built, all being in order already
     "index-shuffled": (981, None),  # and where they are to be sorted
-    "open": (2_660_000, None),  # an open of an index of 100,000 keys, and its close
-    "list": (1085, 120),  # a key of a listing
-    "lookup": (7670, 3000),  # a name looked up by itself among 100,000
-    "select": (5580, None),  # one of 10,000 names looked up at once
+    "open": (1_290_000, None),  # an open of an index of 100,000 keys, and its close
+    "list": (691, 120),  # a key of a listing
+    "names": (572, 120),  # a key whose name is all that is listed
+    "lookup": (4790, 3000),  # a name selected by itself among 100,000
+    "find": (2380, None),  # one that is found as a plain tensor
+    "select": (2610, None),  # one of 10,000 names looked up at once
     "merge": (1236, 500),  # a key of a merge of bundles of 100 keys each
     "add-256": (1750, 400 + 256 // 16),  # a tensor of 256 bytes, handed over with 10,000
     "add-1024": (2340, 400 + 1024 // 16),
