@@ -169,8 +169,12 @@ static ckptfmt_status add_row(ckptfmt_selection *selection, const ckptfmt_limits
 	uint8_t *text = extend(&selection->names, name.size + 1);
 	int64_t *shape = entry->rank == 0 ? NULL
 		: extend(&selection->dims, (uint64_t)entry->rank * sizeof(int64_t));
-	ckptfmt_row *row = extend(&selection->rows, sizeof *row);
-	if (text == NULL || row == NULL || (shape == NULL && entry->rank != 0))
+	ckptfmt_row *row;
+	ckptfmt_status status;
+	if (text == NULL || (shape == NULL && entry->rank != 0))
+		return cf_fail_memory(err);
+	row = extend(&selection->rows, sizeof *row);
+	if (row == NULL)
 		return cf_fail_memory(err);
 	memcpy(text, name.data, (size_t)name.size);
 	text[name.size] = 0;
@@ -181,14 +185,15 @@ static ckptfmt_status add_row(ckptfmt_selection *selection, const ckptfmt_limits
 	row->name_size = (uint32_t)name.size;
 	row->dims_first = dims_first;
 	row->slices_first = selection->slices.size / sizeof(ckptfmt_slice_row);
-	if (entry->slice_count != 0) {
-		ckptfmt_status status = add_slices(selection, entry, err);
-		if (status != CKPTFMT_OK)
-			selection->rows.size -= sizeof *row;
-		return status;
+	if (entry->slice_count == 0) {
+		set_stored(selection, limits, entry, &row->stored);
+		return CKPTFMT_OK;
 	}
-	set_stored(selection, limits, entry, &row->stored);
-	return CKPTFMT_OK;
+	status = add_slices(selection, entry, err);
+	/* A verifier goes on, and what failed is no row. */
+	if (status != CKPTFMT_OK)
+		selection->rows.size -= sizeof *row;
+	return status;
 }
 
 ckptfmt_status cf_selection_add(ckptfmt_selection *selection, const ckptfmt_reader *reader, cf_bytes_view name,
