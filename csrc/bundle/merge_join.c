@@ -12,7 +12,7 @@
 #include "codec/box.h"
 #include "codec/slice_key.h"
 #include "io/pages.h"
-#include "io/threads.h"
+#include "io/workers.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -659,7 +659,7 @@ ckptfmt_status cf_merge_check(cf_merge_inputs *inputs, int32_t *file_count, cf_m
 	*draft = (cf_merge_draft){.memory = CF_ARENA_EMPTY, .pieces = CF_BUFFER_EMPTY};
 	map_pages(draft, inputs);
 	cf_table_writer_open(&table, (cf_sink){put_to_draft, draft});
-	cf_run_in_threads(draft->pages_size == 0 ? 1 : 2, check_or_go_ahead, &job);
+	cf_workers_run(draft->pages_size == 0 ? 1 : 2, check_or_go_ahead, &job);
 	if (!draft->good)
 		cf_merge_draft_free(draft);
 	cf_table_writer_free(&table);
