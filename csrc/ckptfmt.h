@@ -96,6 +96,7 @@ typedef struct ckptfmt_limits {
 	uint32_t open_files_max;      /* data files a reader keeps open; 128 */
 	uint32_t reserved;
 } ckptfmt_limits;
+
 CKPTFMT_API void ckptfmt_limits_default(ckptfmt_limits *limits);
 
 /* ---- data types ------------------------------------------------------------------------------------------ */
@@ -182,6 +183,7 @@ typedef struct ckptfmt_reader ckptfmt_reader;
 typedef struct ckptfmt_selection ckptfmt_selection;
 typedef struct ckptfmt_strings ckptfmt_strings;
 typedef struct ckptfmt_mapping ckptfmt_mapping;
+
 typedef enum ckptfmt_verify_mode {
 	CKPTFMT_VERIFY_AUTO = 0,   /* whole reads always; partial ones by chunk checksums, or if stored in <= 1 MiB */
 	CKPTFMT_VERIFY_FULL = 1,   /* a partial read reads and checks all of each stored slice that it touches */
@@ -443,6 +445,7 @@ CKPTFMT_API ckptfmt_status ckptfmt_reader_place_chunks(ckptfmt_reader *reader, c
 CKPTFMT_API ckptfmt_status ckptfmt_reader_check_raw(ckptfmt_reader *reader, const ckptfmt_selection *selection,
 	uint64_t row, uint64_t slice, const uint32_t *crcs, uint64_t count, ckptfmt_error *err);
 typedef struct ckptfmt_strings_scan ckptfmt_strings_scan;
+
 /* Checks a compressed value of strings or variants (STR, VAR) without holding it: its raw bytes are given piece by
  * piece, in order, and the last ones end the check. A scan that has failed is of no more use. CORRUPT, INVALID,
  * UNSUPPORTED, NO_MEMORY. */
@@ -468,6 +471,7 @@ typedef struct ckptfmt_region {
 	uint32_t crc32c;            /* stored, unmasked; 0 for other regions */
 	uint32_t crc_good;          /* 1 if it matches */
 } ckptfmt_region;
+
 typedef enum ckptfmt_region_kind {
 	CKPTFMT_REGION_DATA = 1, CKPTFMT_REGION_METAINDEX = 2, CKPTFMT_REGION_INDEX = 3, CKPTFMT_REGION_FOOTER = 4,
 	CKPTFMT_REGION_GAP = 5
@@ -480,11 +484,13 @@ CKPTFMT_API ckptfmt_status ckptfmt_reader_regions(ckptfmt_reader *reader, ckptfm
 /* ---- writing --------------------------------------------------------------------------------------------- */
 
 typedef struct ckptfmt_writer ckptfmt_writer;
+
 typedef enum ckptfmt_durability {
 	CKPTFMT_DURABILITY_FULL = 0,     /* synced: when commit returns, a power cut cannot lose it */
 	CKPTFMT_DURABILITY_RENAME = 1,   /* atomic for other processes, not synced */
 	CKPTFMT_DURABILITY_NONE = 2      /* as RENAME, and without reading the index back */
 } ckptfmt_durability;
+
 typedef struct ckptfmt_write_options {
 	uint64_t alignment;        /* every tensor starts at a multiple; 1: no padding. Zero bytes after each tensor */
 	uint32_t chunk_size;       /* bytes a chunk checksum covers, a multiple of 16 and at least 4096; 0: none. Tensors of
@@ -543,6 +549,7 @@ CKPTFMT_API ckptfmt_status ckptfmt_writer_end_value(ckptfmt_writer *writer, uint
 CKPTFMT_API ckptfmt_status ckptfmt_writer_commit(ckptfmt_writer *writer, ckptfmt_error *err);
 /* Removes what was written and frees the writer. */
 CKPTFMT_API void ckptfmt_writer_abandon(ckptfmt_writer *writer);
+
 /* A data file of a checkpoint whose index is gone, to be written over, which is quicker than making one. */
 typedef struct ckptfmt_spare ckptfmt_spare;
 /* Takes the file `path`: it gets a temporary name, and what it has beyond `size_max` bytes is given back. *out NULL: it
@@ -559,6 +566,7 @@ CKPTFMT_API ckptfmt_status ckptfmt_writer_recycle(ckptfmt_writer *writer, ckptfm
 /* ---- compressing -------------------------------------------------------------------------------------------- */
 
 typedef struct ckptfmt_packer ckptfmt_packer;
+
 typedef struct ckptfmt_pack_info {
 	uint64_t raw_size;
 	const uint8_t *data;        /* the raw bytes, where they lie in memory as they are; else NULL */
@@ -658,6 +666,7 @@ CKPTFMT_API ckptfmt_status ckptfmt_merge(const char *const *prefixes, uint64_t c
 /* ---- verifying ------------------------------------------------------------------------------------------- */
 
 typedef struct ckptfmt_verifier ckptfmt_verifier;
+
 typedef enum ckptfmt_severity {
 	CKPTFMT_SEVERITY_NOTE = 1,      /* sound, but not what a canonical writer writes */
 	CKPTFMT_SEVERITY_PROBLEM = 2    /* damaged, incomplete or contradictory */

@@ -27,6 +27,7 @@ LAYERS = ["base", "codec", "io", "bundle", "python"]
 FILE_LINES_MAX = 700
 LONG_FILES = {
     "csrc/base/crc32c_tables.h": 1000,  # generated
+    "csrc/ckptfmt.h": 760,  # there is one public header
     "spec/format.md": 1200,
 }
 C_WIDTH, TAB_WIDTH, PYTHON_WIDTH = 120, 4, 100

@@ -111,7 +111,7 @@ class ExclusiveHandle(_Handle):
         self._owned = pointer
         self._lock = _thread.allocate_lock()
 
-    def turn(self) -> threading.Lock:
+    def turn(self) -> _thread.LockType:
         """The lock: `with handle.turn():` marks a call, in which `use` gives the pointer.
 
         It is the lock's own `with` that takes it and gives it back, which Ctrl-C cannot part from

@@ -129,8 +129,8 @@ class WriterHandle(ExclusiveHandle):
         """Has the data file written over this one. Whatever happens, it is no longer the
         caller's."""
         error = new_error()
-        with self as writer:
-            status = lib.ckptfmt_writer_recycle(writer, spare.give(), error)
+        with self.turn():
+            status = lib.ckptfmt_writer_recycle(self.use(), spare.give(), error)
         check(status, error, self.path)
 
     def commit(self) -> None:

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every tensor of a checkpoint in one pass over the index, or those whose names begin alike in one over a part of it, or
- * nothing but the names.
- * See the top of selection.c for how slices are told from tensors. */
+/*
+ * Every tensor of a checkpoint in one pass over the index, or those whose names begin alike in one over a part of it,
+ * or nothing but the names. See the top of selection.c for how slices are told from tensors.
+ */
 #include "base/memory.h"
 #include "bundle/held.h"
 #include "bundle/reader.h"

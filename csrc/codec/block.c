@@ -226,7 +226,8 @@ static ckptfmt_status take_key(cf_block_iterator *iterator, const entry_head *he
  * was taken. */
 static inline bool take_usual(cf_block_iterator *iterator)
 {
-	uint64_t start = iterator->entries.position, left = cf_cursor_left(&iterator->entries), shared, unshared, value_size;
+	uint64_t start = iterator->entries.position, left = cf_cursor_left(&iterator->entries);
+	uint64_t shared, unshared, value_size;
 	const uint8_t *head = iterator->entries.base + start, *rest = head + 3;
 	cf_buffer *key = &iterator->key;
 	if (start >= iterator->restart_at || left < 3 + KEY_PIECE || (head[0] | head[1] | head[2]) >= 0x80)

@@ -116,8 +116,8 @@ CF_MUST_CHECK ckptfmt_status cf_block_next(cf_block_iterator *iterator, ckptfmt_
 void cf_block_iterator_free(cf_block_iterator *iterator);
 
 /* Finds the value of a key. In a block that cf_block_check found sound that is what iterating would find; of any other
- * no more is certain than that nothing is read beyond it. *found false: there is no such key, and the rest is as it was.
- * Allocates nothing. BAD_BLOCK. */
+ * no more is certain than that nothing is read beyond it. *found false: there is no such key, and the rest is as it
+ * was. Allocates nothing. BAD_BLOCK. */
 CF_MUST_CHECK ckptfmt_status cf_block_find(const cf_block *block, const uint8_t *target, uint64_t target_size,
 	uint64_t *value_position, uint64_t *value_size, bool *found, ckptfmt_error *err);
 

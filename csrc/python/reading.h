@@ -24,8 +24,8 @@ ckptfmt_status cf_reading_names(ckptfmt_reader *reader, uint64_t list, int32_t *
  *       All of such a tensor, in what `empty` makes of its shape and of dtypes[code]; none that is large
  *       (CF_ARRAYS_LARGE).
  *
- * None: it went wrong, or is not for them, which the long way tells. `live` is a reader for the time of a call: a tuple of
- * what owns it, its address and its process.
+ * None: it went wrong, or is not for them, which the long way tells. `live` is a reader for the time of a call: a
+ * tuple of what owns it, its address and its process.
  */
 void cf_reading_functions(uint64_t list);
 
