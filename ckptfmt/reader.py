@@ -184,8 +184,9 @@ class Reader(Mapping[str, TensorHandle]):
         raw_prefix = b"" if prefix is None else names.tensor_bytes(prefix)
         if glob is not None and not isinstance(glob, str):
             raise wrong("glob", "a str", glob)
-        search = None if regex is None else _searcher(regex)
-        return _Names(list(self._found(raw_prefix, glob, search)))
+        return _Names(
+            list(self._found(raw_prefix, glob, None if regex is None else _compiled(regex)))
+        )
 
     def items(self) -> ItemsView[str, TensorHandle]:
         """(name, handle) in key order."""
@@ -196,10 +197,10 @@ class Reader(Mapping[str, TensorHandle]):
         return _Values(self)
 
     def _found(
-        self, prefix: bytes, glob: str | None, search: Callable[[str], object] | None
+        self, prefix: bytes, glob: str | None, regex: re.Pattern[str] | None
     ) -> Iterator[str]:
-        """The names that `keys` is asked for. What C can tell it tells: no object is made of a name
-        that it refuses."""
+        """The names that `keys` is asked for. What C can tell it tells, and most regular
+        expressions go over all names at once: no object is made of a name that these refuse."""
         literal = _literal_start(glob)
         start, other = (literal, prefix) if len(literal) > len(prefix) else (prefix, literal)
         if not start.startswith(other):
@@ -211,16 +212,25 @@ class Reader(Mapping[str, TensorHandle]):
             selection = self._listing().selection
             rows = selection.rows_with_prefix(start)
         pattern = None if glob is None else _core.Glob(glob)
-        tests = [] if search is None else [search]
+        tests: list[Callable[[str], object]] = [] if regex is None else [regex.search]
         if pattern is not None and not pattern.exact:
             tests.append(re.compile(fnmatch.translate(glob or "")).match)
         text = names.tensor_text(prefix)
         if any("\udc80" <= character <= "\udcff" for character in text):
             # Not UTF-8: a name may begin with these bytes and not with these characters.
             tests.append(lambda name: name.startswith(text))
+        lines = None
+        if regex is not None and glob is None and len(tests) == 1:
+            from ckptfmt import searching  # noqa: PLC0415 (most readers never search)
+
+            lines = searching.line_pattern(regex)
         for part in _without_reserved(selection, rows):
             for first in range(part.start, part.stop, NAMES_PIECE):
                 piece = range(first, min(first + NAMES_PIECE, part.stop))
+                joined = selection.lines(piece.start, piece.stop) if lines is not None else None
+                if joined is not None and lines is not None:
+                    yield from searching.lines_found(lines, joined)
+                    continue
                 found = _names_of(selection, piece, pattern)
                 for test in tests:
                     found = list(filter(test, found))
@@ -418,14 +428,14 @@ def _reopen(
     return Reader(prefix, verify=verify, limits=limits, follow_symlinks=follow_symlinks)
 
 
-def _searcher(regex: str | re.Pattern[str]) -> Callable[[str], object]:
+def _compiled(regex: str | re.Pattern[str]) -> re.Pattern[str]:
     try:
         pattern = re.compile(regex)
     except (re.error, TypeError) as error:
         raise InvalidError(f"regex {regex!r} is no regular expression: {error}") from None
     if not isinstance(pattern.pattern, str):
         raise InvalidError(f"regex {regex!r} is for bytes: names are str")
-    return pattern.search
+    return pattern
 
 
 def _literal_start(glob: str | None) -> bytes:

@@ -20,7 +20,7 @@ from support import index as ix
 from support.arrays import assert_same
 
 import ckptfmt
-from ckptfmt import reader
+from ckptfmt import _core, reader
 
 PIECE = reader.NAMES_PIECE
 ONE = np.zeros(1, np.int8)
@@ -253,6 +253,19 @@ def test_globs_pieces(tmp_path: Path) -> None:
         for glob in ("*", "*7", "*[!7]", "n0*", "*7?", "*\0"):
             assert list(opened.keys(glob=glob)) == expected(raw_names, glob=glob)
         assert list(opened.keys(regex="77$")) == [n for n in opened if n.endswith("77")]
+
+
+@pytest.mark.parametrize("odd", [b"", b"77\n", b"a\0b77", b"\xc3\xa977", b"\xc377"])
+def test_regex_pieces(odd: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names that are lines are searched without being made; a piece with one that is none, is."""
+    raw_names = [b"n%05d%s" % (i, odd if i == PIECE + 5 else b"") for i in range(2 * PIECE + 9)]
+    with saved(tmp_path, raw_names) as opened:
+        for regex in ("77$", "^n.*[^7]77", "\xe9", "[^\\w]", "5|(?<=7)7"):
+            found = [name for name in opened if re.search(regex, name)]
+            assert list(opened.keys(regex=regex)) == found
+        if b"\n" not in odd and b"\0" not in odd:
+            monkeypatch.delattr(_core.Selection, "names")
+            assert len(opened.keys(regex="77(?:.77)?$")) > 70
 
 
 def test_glob_is_str(tmp_path: Path) -> None:

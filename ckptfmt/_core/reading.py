@@ -181,6 +181,16 @@ class Selection:
             found += piece
         return found
 
+    def lines(self, first: int, end: int) -> str | None:
+        """The names of the tensors of these rows, there being some, a line each and no end of the
+        last; None if one of them is no line."""
+        last = self._columns.rows[end - 1]
+        begin, limit = self._columns.rows[first].name_offset, last.name_offset + last.name_size
+        text = ffi.buffer(self._columns.names, self._columns.names_size)[begin:limit]
+        if b"\n" in text or text.count(b"\0") != end - first - 1:
+            return None
+        return str(text.replace(b"\0", b"\n"), "utf-8", "surrogateescape")
+
     def rows_with_prefix(self, prefix: bytes) -> range:
         """The rows whose names begin so; of a listing, which has them in key order."""
         everything = range(self._columns.row_count)
