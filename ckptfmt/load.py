@@ -506,7 +506,7 @@ class _Kinds:
 
 def _aligned(size: int) -> NDArray[np.uint8]:
     """Memory whose first byte is aligned; at least one byte, so that it has an address."""
-    raw = np.empty(size + ARENA_ALIGNMENT, np.uint8)
+    raw = _core.new_array((size + ARENA_ALIGNMENT,), np.dtype(np.uint8))
     start = -_core.address(raw) % ARENA_ALIGNMENT
     return raw[start : start + max(size, 1)]
 
