@@ -6,7 +6,6 @@ from __future__ import annotations
 import bisect
 import fnmatch
 import itertools
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -311,7 +310,7 @@ class ReaderHandle(SharedHandle):
         super().__init__(pointer, "checkpoint")
         self.path = prefix
         # As `use`, for the call in whose arguments it stands: there the process is looked at.
-        self.live = pointer, int(ffi.cast("uintptr_t", pointer)), os.getpid()
+        self.live = pointer, int(ffi.cast("uintptr_t", pointer)), self._pid
 
     def close(self) -> None:
         self.live = CLOSED, 0, 0
