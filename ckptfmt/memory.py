@@ -18,6 +18,6 @@ def release_memory() -> int:
     is kept counts in the size of the process.
 
     Returns:
-        The bytes that were kept.
+        The bytes that were given back: 0 also where another thread is just taking or giving some.
     """
     return _core.release_memory()

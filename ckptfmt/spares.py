@@ -34,15 +34,20 @@ class Spares:
         self._lock = threading.RLock()
         self._files: list[_core.SpareHandle] = []
         self._wanted: list[os.stat_result] = []
+        self._used = True  # whether saves take what there is
 
     def __repr__(self) -> str:
         return f"<ckptfmt Spares of {len(self._files)} files>"
 
     def want(self, made: Iterable[os.stat_result]) -> None:
         """After a save whose data files these are: the next one can use files like them, each in
-        the place of one. What this save left goes."""
+        the place of one. What this save left goes; if it left all, no more are kept, which only
+        filled the disk."""
         with self._lock:
+            self._used = self._used and not self._files
             self.clear()
+            if not self._used:
+                return
             # A file of several names was not written by that save.
             self._wanted = [one for one in made if _is_worth_it(one)]
 
@@ -56,7 +61,7 @@ class Spares:
             place = min(like, key=lambda one: abs(one.st_size - info.st_size))
             spare = None
             with contextlib.suppress(CkptfmtError, MemoryError):
-                spare = _core.SpareHandle.take(path, info.st_size, place.st_size)
+                spare = _core.SpareHandle.take(path, info.st_size, place.st_size * 9 // 8)
             if spare is None:
                 return False
             self._wanted.remove(place)
@@ -69,8 +74,11 @@ class Spares:
         with self._lock:
             if size < BYTES_MIN or not self._files:
                 return None
-            found = min(self._files, key=lambda one: abs(one.size - size))
-            self._files.remove(found)
+            # In one step: the save of a handler of signals must not find the same.
+            files, self._files = self._files, []
+            files.sort(key=lambda one: abs(one.size - size), reverse=True)
+            found = files.pop()
+            self._files += files
             return found
 
     def clear(self) -> None:

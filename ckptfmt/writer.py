@@ -187,9 +187,8 @@ class Writer:
             raise InvalidError("writer is closed")
         return self._handle
 
-    def _recycle(self, spares: Spares | None, size: int) -> None:
-        """Before so many bytes are added: has them written over a file, if there is one."""
-        spare = None if spares is None else spares.take(size)
+    def _recycle(self, spare: _core.SpareHandle | None) -> None:
+        """Has the data written over this file, if there is one. Before any are added."""
         if spare is not None:
             self._open_handle().recycle(spare)
 
@@ -452,8 +451,12 @@ def write_sources(
     meter = Meter(progress, int(sizes.sum()))
     most = BATCH_BYTES if progress is None else WATCHED_BATCH_BYTES
     if base is None:
-        with _SizedWriter(prefix, sizes, **options) as writer:
-            writer._recycle(spares, int(sizes.sum()))
+        spare = None if spares is None else spares.take(int(sizes.sum()))
+        # Room for a new file would be made in vain.
+        sized = spare is None
+        opened = _SizedWriter(prefix, sizes, **options) if sized else Writer(prefix, **options)
+        with opened as writer:
+            writer._recycle(spare)
             for batch in batches(sizes, most):
                 tell = None if progress is None else meter.add
                 writer._add(sources, batch.start, batch.stop, tell)
@@ -468,7 +471,7 @@ def write_sources(
             rest = np.flatnonzero(~kept)
             sizes = sizes[rest]
             told = np.where(same[rest], 0, sizes)  # what has not changed was told of before
-            writer._recycle(spares, int(sizes.sum()))
+            writer._recycle(None if spares is None else spares.take(int(sizes.sum())))
             for batch in batches(sizes, most):
                 chosen = rest[batch]
                 writer._add_table(

@@ -552,9 +552,8 @@ CKPTFMT_API void ckptfmt_writer_abandon(ckptfmt_writer *writer);
 
 /* A data file of a checkpoint whose index is gone, to be written over, which is quicker than making one. */
 typedef struct ckptfmt_spare ckptfmt_spare;
-/* Takes the file `path`: it gets a temporary name, and what it has beyond `size_max` bytes is given back. *out NULL: it
- * has other names, is somebody else's, or nobody can prove that it is neither open nor mapped. Then it is as it was, or
- * removed. */
+/* Takes the file `path`: it gets a temporary name. *out NULL: it has more than `size_max` bytes or other names, is
+ * somebody else's, or nobody can prove that it is neither open nor mapped. Then it is as it was, or removed. */
 CKPTFMT_API ckptfmt_status ckptfmt_spare_take(const char *path, uint64_t size_max, ckptfmt_spare **out,
 	ckptfmt_error *err);
 /* Frees the spare; with `removes` the file goes. Without, it is left alone: in a forked child it is the parent's. */

@@ -128,7 +128,7 @@ def test_the_table_says_what_numpy_does(seed: int) -> None:
 def test_other_pythons(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {f"{n}": array for n, array in enumerate(PLAIN)}
     wanted = writer.collect(given)
-    monkeypatch.setattr(_core.columns, "_LENDS_OBJECTS", False)
+    monkeypatch.setattr(_core.columns, "LENDS_OBJECTS", False)
     monkeypatch.setattr(_core.columns, "id", lambda _: 1, raising=False)
     found = writer.collect(given)
     assert (found.names, found.codes, found.sizes) == (wanted.names, wanted.codes, wanted.sizes)

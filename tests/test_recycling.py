@@ -461,6 +461,67 @@ def test_in_the_background(tmp_path: Path) -> None:
     assert again >= 4
 
 
+def test_no_room_is_made_for_a_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would stand beside the one that is written over, and go unused."""
+    seen: list[int] = []
+    recycle = writing.Writer._recycle
+
+    def watch(self: Any, spare: Any) -> None:
+        if spare is not None:
+            blocks = [one.stat().st_blocks for one in spare_files(tmp_path) if "ckpt-3" in one.name]
+            seen.extend(blocks)
+        recycle(self, spare)
+
+    monkeypatch.setattr(writing.Writer, "_recycle", watch)
+    manager = manager_of(Model(size=32 * SIZE), tmp_path)
+    for _ in range(3):
+        save(manager)
+    assert seen == [0]
+
+
+def test_nothing_is_kept_that_no_save_takes(tmp_path: Path) -> None:
+    class Ignores(Model):
+        def write(self, prefix: str, options: CheckpointOptions | None = None) -> Any:
+            assert options is not None
+            ckptfmt.save(prefix, {"v": self.value, "n": self.save_counter}, durability="none")
+            options.after_write(prefix)
+            return prefix
+
+    manager = manager_of(Ignores(), tmp_path)
+    for number in range(1, 6):
+        save(manager)
+        assert len(spare_files(tmp_path)) == (1 if number == 2 else 0)
+
+
+def test_a_record_that_fails_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the manager itself does what callbacks do: its names may not be on the device."""
+
+    class NoCallbacks(Model):
+        def write(self, prefix: str, options: CheckpointOptions | None = None) -> Any:
+            assert options is not None
+            tensors = {"v": self.value, "n": self.save_counter}
+            ckptfmt.save(prefix, tensors, durability="none", spares=options.spares)
+            return prefix
+
+    manager = manager_of(NoCallbacks(), tmp_path)
+    save(manager)
+    save(manager)
+    assert len(spare_files(tmp_path)) == 1
+
+    remove_all = CheckpointDirectory.remove_all
+
+    def fail(self: CheckpointDirectory, *arguments: Any) -> None:
+        remove_all(self, *arguments)
+        assert len(spare_files(tmp_path)) == 1
+        raise StorageError("sync failed", path=str(tmp_path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CheckpointDirectory, "remove_all", fail)
+        with pytest.raises(StorageError):
+            manager.save()
+    assert spare_files(tmp_path) == []
+
+
 def test_a_power_cut_finds_no_old_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With durability "full" the names are on the device before anything is written."""
     seen: list[list[str]] = []

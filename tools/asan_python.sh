@@ -28,7 +28,8 @@ cp -r "$target"/package/. "$target/ckptfmt/"
 rm -rf "$target/package"
 
 export LD_PRELOAD="$runtime $ubsan"
-export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1
+# What was freed is held back up to a bound that a run reaches early: only then does memory settle.
+export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=64
 export PYTHONPATH="$PWD/$target"
 "$python" -P -c '
 import sys, ckptfmt._core

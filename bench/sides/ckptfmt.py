@@ -60,9 +60,13 @@ class Here(Side):
         manager.save()
         manager.save()
         os.sync()
+        (spare,) = (one for one in os.scandir(folder) if ".tempstate" in one.name)
+        inode = spare.inode()
 
         def call() -> None:
             prefix = manager.save()
+            if os.stat(f"{prefix}.data-00000-of-00001").st_ino != inode:
+                raise RuntimeError("the file was not written over")
             # Under the name that readers here look for.
             for ending in (".data-00000-of-00001", ".index"):
                 os.link(prefix + ending, f"{folder}/ck{ending}")

@@ -24,7 +24,7 @@ _SCALARS = {
 # Dims and strides of an array of the most dimensions that numpy has; of many arrays at once.
 _NUMBERS_EACH, _NUMBERS_MAX = 2 * NUMPY_RANK_MAX, 1 << 16
 # Of other Pythons id() is no address of an object that C could look at.
-_LENDS_OBJECTS = sys.implementation.name == "cpython"
+LENDS_OBJECTS = sys.implementation.name == "cpython"
 
 
 def _column_dtype(ctype: Any) -> Any:
@@ -122,7 +122,7 @@ class PlainArrays:
         joined = "".join(given).encode() if texts else b"".join(given)
         taker.name = ffi.from_buffer("uint8_t[]", joined)
         self._names.append(joined)
-        while _LENDS_OBJECTS and done < len(arrays):
+        while LENDS_OBJECTS and done < len(arrays):
             if taker.numbers_left < _NUMBERS_EACH:
                 self._make_room()
             sources, sizes = self._sources + first + done, self._sizes + first + done

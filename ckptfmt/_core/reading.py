@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ckptfmt._ckptfmt import ffi, lib
 from ckptfmt._core.border import check, new_error, path_bytes
-from ckptfmt._core.columns import CHUNK_RUN, FRAME, REGION, ROW, SLICE_ROW, array_at
+from ckptfmt._core.columns import CHUNK_RUN, FRAME, LENDS_OBJECTS, REGION, ROW, SLICE_ROW, array_at
 from ckptfmt._core.handles import CLOSED, SharedHandle, call, open_checkpoint
 from ckptfmt._core.library import fields_of
 
@@ -54,8 +54,14 @@ Found = NewType("Found", bytes)
 
 def _functions() -> list[Any]:
     functions: list[Any] = []
-    lib.cf_reading_functions(id(functions))
-    return functions
+    if LENDS_OBJECTS:
+        lib.cf_reading_functions(id(functions))
+        return functions
+
+    def neither(*_arguments: Any) -> None:
+        """The long way does it all."""
+
+    return [neither, neither]
 
 
 # For every small tensor; `csrc/python/reading.h` says what they do. Theirs is `ReaderHandle.live`.
@@ -345,8 +351,10 @@ class ReaderHandle(SharedHandle):
         return Selection(out[0])
 
     def names(self) -> list[str] | None:
-        """The names of all tensors in key order, but for those that belong to the format; None if
-        there are partitioned tensors, of which only a listing tells."""
+        """The names of all tensors in key order, but for those that belong to the format; None
+        where only a listing tells them: there are partitioned tensors, or Python lends no lists."""
+        if not LENDS_OBJECTS:
+            return None
         found, partitioned = list[str](), ffi.new("int32_t *")
         call(self, lib.cf_reading_names, id(found), partitioned)
         return None if partitioned[0] else found

@@ -33,11 +33,11 @@ class SpareHandle:
 
     @classmethod
     def take(cls, path: str, size: int, size_max: int) -> SpareHandle | None:
-        """Takes the file at this path, of so many bytes, of which so many at most stay; None if it
+        """Takes the file at this path, of so many bytes; None if it has more than `size_max` or
         cannot be had."""
         out, error = ffi.new("ckptfmt_spare **"), new_error()
         check(lib.ckptfmt_spare_take(path_bytes(path), size_max, out, error), error, path)
-        return cls(out[0], min(size, size_max)) if out[0] != ffi.NULL else None
+        return cls(out[0], size) if out[0] != ffi.NULL else None
 
     def give(self) -> Any:
         """The pointer, for a function of C that frees it."""

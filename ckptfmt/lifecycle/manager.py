@@ -97,10 +97,11 @@ class CheckpointManager:
         recycle: whether the next save may write over the data files of checkpoints that are
             removed, which is quicker (of at least 64 MiB each; Linux, local file systems). Only
             files of one name that nobody has open or mapped, which a lease proves. Between saves
-            the disk then holds up to one checkpoint more, under temporary names, until this manager
-            goes. A `checkpoint` of another class hands `options.spares` on to `ckptfmt.save`. Not
-            for directories that other machines read over a network: what they have open nobody sees
-            here.
+            the disk then holds up to about one checkpoint more, under temporary names, until this
+            manager goes. A `checkpoint` of another class hands `options.spares` on to
+            `ckptfmt.save`; after a save that took none of them no more are kept. Not for
+            directories that other machines read over a network, nor where files are sent by
+            sendfile or splice: what they still have to send nobody sees here.
         durability: of the state file, of removals, and of checkpoints that are saved without
             options: "full", "rename" or "none".
 
@@ -330,14 +331,14 @@ class CheckpointManager:
         options = dataclasses.replace(options, write_callbacks=callbacks, spares=self._spares)
         try:
             written = self._checkpoint.write(prefix, options=options)
+            if not isinstance(written, concurrent.futures.Future):
+                record()  # where `write` does not call callbacks
+                return prefix
         except BaseException:
             leave()
             raise
-        if isinstance(written, concurrent.futures.Future):
-            written.add_done_callback(leave)
-            return written
-        record()  # where `write` does not call callbacks
-        return prefix
+        written.add_done_callback(leave)
+        return written
 
     def _last_step(self) -> int | None:
         """The step of the last checkpoint, as far as is known now."""

@@ -5,6 +5,7 @@
 #include "bundle/sorted_keys.h"
 #include "codec/box.h"
 #include "codec/slice_key.h"
+#include "io/kept.h"
 #include "io/os.h"
 #include "io/pages.h"
 
@@ -27,7 +28,7 @@ ckptfmt_status cf_catalog_open(cf_catalog *catalog, ckptfmt_error *err)
 static void release_rows(cf_catalog *catalog)
 {
 	if (catalog->rows_mapped)
-		cf_pages_unmap(catalog->rows.data, catalog->rows.capacity);
+		cf_kept_give(catalog->rows.data, catalog->rows.capacity);
 	else
 		cf_release(catalog->rows.data);
 }
@@ -66,7 +67,7 @@ static ckptfmt_status grow_rows(cf_catalog *catalog, uint64_t count, ckptfmt_err
 	wanted = cf_max_u64(cf_max_u64(wanted, 2 * rows->capacity), FIRST_ROWS * sizeof(cf_catalog_row));
 	if (wanted >= MAPPED_FROM) {
 		wanted += CF_PAGES_UNIT - wanted % CF_PAGES_UNIT;
-		CF_TRY(cf_pages_map(wanted, &data, err));
+		CF_TRY(cf_kept_take(wanted, &data, err));
 		if (rows->size != 0)
 			memcpy(data, rows->data, (size_t)rows->size);
 		release_rows(catalog);

@@ -275,7 +275,8 @@ static ckptfmt_status open_alone(const opener *by, cf_merge_inputs *inputs, cf_m
 		status = open_table(by, in, err);
 		if (status == CKPTFMT_OK)
 			status = read_header(in, err);
-		cf_error_path(err, in->prefix.index_path);
+		if (status != CKPTFMT_OK)
+			cf_error_path(err, in->prefix.index_path);
 		cf_os_close_quietly(&in->index);
 		in->opened = status == CKPTFMT_OK;
 	}
@@ -297,12 +298,14 @@ static ckptfmt_status open_input(cf_merge_inputs *inputs, const char *name, bool
 	if (status == CKPTFMT_OK && !in->opened && !allow_missing)
 		status = cf_fail(err, CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, CF_NO_OFFSET,
 			"MRG-1: an input of the merge does not exist");
-	cf_error_path(err, name);
+	if (status != CKPTFMT_OK)
+		cf_error_path(err, name);
 	if (!in->opened)
 		return status;
 	inputs->count++;
 	status = check_input(in, err);
-	cf_error_path(err, in->prefix.index_path);
+	if (status != CKPTFMT_OK)
+		cf_error_path(err, in->prefix.index_path);
 	return status;
 }
 

@@ -11,6 +11,7 @@
 #include "bundle/sorted_keys.h"
 #include "codec/box.h"
 #include "codec/slice_key.h"
+#include "io/kept.h"
 #include "io/pages.h"
 #include "io/workers.h"
 
@@ -536,7 +537,8 @@ static ckptfmt_status put_to_draft(void *state, const uint8_t *bytes, uint64_t s
 
 void cf_merge_draft_free(cf_merge_draft *draft)
 {
-	cf_pages_unmap(draft->pages, draft->pages_size);
+	if (draft->pages != NULL)
+		cf_kept_give(draft->pages, draft->pages_size);
 	cf_arena_free(&draft->memory);
 	cf_buffer_free(&draft->pieces);
 	*draft = (cf_merge_draft){.memory = CF_ARENA_EMPTY, .pieces = CF_BUFFER_EMPTY};
@@ -645,9 +647,13 @@ static void *check_or_go_ahead(void *argument)
 static void map_pages(cf_merge_draft *draft, const cf_merge_inputs *inputs)
 {
 	uint64_t size = 0;
-	for (uint64_t i = 0; i < inputs->count && size <= DRAFT_SIZE_MAX; i++)
+	for (uint64_t i = 0; i < inputs->count && size <= DRAFT_SIZE_MAX; i++) {
+		/* There is no draft of these. */
+		if (inputs->rows[i].header.num_shards != 1)
+			return;
 		size += cf_min_u64(inputs->rows[i].info.size, DRAFT_SIZE_MAX);
-	if (size >= PAGES_SIZE_MIN && size <= DRAFT_SIZE_MAX && cf_pages_map(size, &draft->pages, NULL) == CKPTFMT_OK)
+	}
+	if (size >= PAGES_SIZE_MIN && size <= DRAFT_SIZE_MAX && cf_kept_take(size, &draft->pages, NULL) == CKPTFMT_OK)
 		draft->pages_size = size;
 }
 

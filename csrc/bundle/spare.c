@@ -29,9 +29,7 @@ static ckptfmt_status take(ckptfmt_spare *spare, const char *path, uint64_t size
 	if (spare->place.base[0] == '\0')
 		return CKPTFMT_OK;
 	CF_TRY(cf_os_directory_open(spare->place.directory, false, false, &spare->directory, err));
-	*taken = cf_file_writer_take(&spare->file, &spare->directory, spare->place.base);
-	if (*taken)
-		cf_file_writer_cut(&spare->file, size_max);
+	*taken = cf_file_writer_take(&spare->file, &spare->directory, spare->place.base, size_max);
 	return CKPTFMT_OK;
 }
 

@@ -284,6 +284,9 @@ static inline bool take_plain_entry(cf_bytes_view bytes, int64_t *dims, cf_plain
 	out->masked_crc = 0;
 	if (end - at == 5 && at[0] == (ENTRY_CRC << 3 | CF_WIRE_FIXED32)) {
 		out->masked_crc = cf_load_u32(at + 1);
+		/* MSG-15: canonical writers leave it out. */
+		if (out->masked_crc == 0)
+			return false;
 		at = end;
 	}
 	out->dtype = (int32_t)dtype;

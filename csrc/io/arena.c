@@ -3,19 +3,19 @@
 
 #include "base/arith.h"
 #include "base/memory.h"
-#include "io/pages.h"
+#include "io/kept.h"
 
 #include <stdalign.h>
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { FIRST_SIZE = 16 << 10, PAGES_SIZE = 4 << 20, LAST_SIZE = 64 << 20 };
+enum { FIRST_SIZE = 16 << 10, LARGE_SIZE = 4 << 20, LAST_SIZE = 64 << 20 };
 
 struct cf_arena_chunk {
 	cf_arena_chunk *before;
 	uint64_t size;              /* all of it, this struct included, */
 	uint64_t used;
-	bool pages;                 /* and whether it came from cf_pages_map */
+	bool large;                 /* and whether it came from cf_kept_take */
 };
 
 static uint64_t aligned(uint64_t size)
@@ -26,14 +26,14 @@ static uint64_t aligned(uint64_t size)
 static cf_arena_chunk *new_chunk(uint64_t size)
 {
 	cf_arena_chunk *chunk = NULL;
-	bool pages = size >= PAGES_SIZE;
+	bool large = size >= LARGE_SIZE;
 	uint8_t *memory;
-	if (!pages)
+	if (!large)
 		chunk = cf_allocate(size);
-	else if (cf_pages_map(size, &memory, NULL) == CKPTFMT_OK)
+	else if (cf_kept_take(size, &memory, NULL) == CKPTFMT_OK)
 		chunk = (cf_arena_chunk *)(void *)memory;
 	if (chunk != NULL)
-		*chunk = (cf_arena_chunk){.size = size, .used = aligned(sizeof *chunk), .pages = pages};
+		*chunk = (cf_arena_chunk){.size = size, .used = aligned(sizeof *chunk), .large = large};
 	return chunk;
 }
 
@@ -73,8 +73,8 @@ void cf_arena_free(cf_arena *arena)
 	while (arena->last != NULL) {
 		cf_arena_chunk *chunk = arena->last;
 		arena->last = chunk->before;
-		if (chunk->pages)
-			cf_pages_unmap((uint8_t *)chunk, chunk->size);
+		if (chunk->large)
+			cf_kept_give((uint8_t *)chunk, chunk->size);
 		else
 			cf_release(chunk);
 	}

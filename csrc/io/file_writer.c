@@ -135,14 +135,14 @@ static bool rename_taken(cf_file_writer *writer, const cf_directory *from, const
 	return true;
 }
 
-bool cf_file_writer_take(cf_file_writer *writer, const cf_directory *directory, const char *name)
+bool cf_file_writer_take(cf_file_writer *writer, const cf_directory *directory, const char *name, uint64_t size_max)
 {
 	cf_file_info info;
 	memset(writer, 0, sizeof *writer);
 	if (!cf_os_open_own(directory, name, &writer->file, &info))
 		return false;
 	writer->existing = info.size;
-	if (info.link_count != 1 || !rename_taken(writer, directory, name, directory, name))
+	if (info.link_count != 1 || info.size > size_max || !rename_taken(writer, directory, name, directory, name))
 		cf_os_close_quietly(&writer->file);
 	else if (is_ours_alone(writer))
 		return true;
@@ -150,18 +150,8 @@ bool cf_file_writer_take(cf_file_writer *writer, const cf_directory *directory, 
 	return false;
 }
 
-void cf_file_writer_cut(cf_file_writer *writer, uint64_t size)
-{
-	cf_file_info info;
-	assert(writer->state == CF_FILE_WRITER_WRITING && cf_file_writer_position(writer) == 0);
-	if (size >= writer->existing)
-		return;
-	cf_os_trim(&writer->file, size);
-	if (cf_os_file_info(&writer->file, writer->path, &info, NULL) == CKPTFMT_OK)
-		writer->existing = info.size;
-}
-
-/* An open that was on its way when the file was taken has come to its end, so the proof is made once more. */
+/* A call that was on its way with the old name when the file was taken, an open or a link, has come to its end, so the
+ * proof is made once more. Until then the file is as it was. */
 bool cf_file_writer_move(cf_file_writer *writer, cf_file_writer *taken, const cf_directory *directory,
 	const char *final_name)
 {

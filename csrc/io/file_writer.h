@@ -69,11 +69,10 @@ CF_MUST_CHECK ckptfmt_status cf_file_writer_open(cf_file_writer *writer, const c
 	const char *final_name, ckptfmt_error *err);
 
 /* Instead of making a file: takes `name`, which nobody needs any longer, to be written over from the front; its blocks
- * are there already. It gets a temporary name like that of a new one. False (*writer is closed; the file has its name,
- * or is gone): it has other names, or somebody has it open or mapped, or nobody can prove that it is not so. */
-bool cf_file_writer_take(cf_file_writer *writer, const cf_directory *directory, const char *name);
-/* Gives back what a taken file has beyond `size` bytes. REQUIRES: nothing was put. */
-void cf_file_writer_cut(cf_file_writer *writer, uint64_t size);
+ * are there already. It gets a temporary name like that of a new one, and stays as it is until cf_file_writer_move.
+ * False (*writer is closed; the file has its name, or is gone): it has more than `size_max` bytes or other names, or
+ * somebody has it open or mapped, or nobody can prove that it is not so. */
+bool cf_file_writer_take(cf_file_writer *writer, const cf_directory *directory, const char *name, uint64_t size_max);
 /* A file that was taken some time ago becomes one to be written as `final_name` in `directory`, if the proof can be
  * made again; else it is removed, and *writer is closed. `taken` is closed in any case. REQUIRES: nothing was put. */
 bool cf_file_writer_move(cf_file_writer *writer, cf_file_writer *taken, const cf_directory *directory,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Memory for large arrays that is kept when they die, for the next ones: to get pages from the system and to clear them
- * takes longer than to read a cached file into them.
+ * Memory for large arrays, and for what saves and merges of many tensors need while they last, that is kept afterwards
+ * for the next: to get pages from the system and to clear them takes longer than to read a cached file into them.
  *
  * What is kept is given to the system at the same time, to take as soon as it lacks memory (MADV_FREE): it swaps
  * nothing out for it, and kills nobody. The pages that it did not take cost nothing to use again; this was measured to

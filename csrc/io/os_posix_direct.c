@@ -12,6 +12,7 @@
 
 #include "base/memory.h"
 #include "io/pages.h"
+#include "io/workers.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -66,7 +67,7 @@ struct cf_direct {
 	pthread_mutex_t lock;
 	pthread_cond_t begun, ended;
 	pthread_t thread;
-	unsigned forks;                /* of the process that has the thread */
+	unsigned forks;                /* of the process that has all this */
 	unsigned slot_count;
 	uint64_t slot_size;
 	uint32_t memory_alignment;     /* of what is moved from and to past the page cache */
@@ -86,7 +87,10 @@ uint8_t *cf_os_direct_memory(cf_direct *direct, unsigned slot)
 bool cf_os_direct_place(cf_direct *direct, unsigned slot, uint8_t *memory)
 {
 	assert(slot < direct->slot_count && direct->slots[slot].state == IDLE);
-	if ((uintptr_t)memory % direct->memory_alignment != 0)
+	/* What the caller may write to meanwhile must not share a page with it: in a process that forks, the page that is
+	 * written to may then be another. */
+	if (memory != NULL && ((uintptr_t)memory % direct->memory_alignment != 0 ||
+		(uintptr_t)memory % CF_DIRECT_ALIGNMENT != 0 || cf_os_page_size() > CF_DIRECT_ALIGNMENT))
 		return false;
 	direct->slots[slot].place = memory;
 	return true;
@@ -254,7 +258,7 @@ static bool open_same(cf_direct *direct, const cf_directory *directory, const ch
 
 /* ---- a thread ---- */
 
-/* Forks that led to this process, counted since the first thread; asking for its number would be a call each time. */
+/* Forks that led to this process, counted since the first transfer; asking for its number would be a call each time. */
 static _Atomic unsigned forks;
 static pthread_once_t counting = PTHREAD_ONCE_INIT;
 static bool counted;
@@ -262,6 +266,7 @@ static bool counted;
 static void count_fork(void)
 {
 	(void)atomic_fetch_add_explicit(&forks, 1, memory_order_relaxed);
+	atomic_store_explicit(&live, 0, memory_order_relaxed);
 }
 
 static void count_forks(void)
@@ -300,14 +305,11 @@ static bool start_thread(cf_direct *direct)
 {
 	sigset_t all, before;
 	int failed;
-	if (pthread_once(&counting, count_forks) != 0 || !counted)
-		return false;
-	(void)sigfillset(&all);
+	cf_workers_signals(&all);
 	(void)pthread_mutex_init(&direct->lock, NULL);
 	(void)pthread_cond_init(&direct->begun, NULL);
 	(void)pthread_cond_init(&direct->ended, NULL);
 	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
-	direct->forks = atomic_load_explicit(&forks, memory_order_relaxed);
 	failed = pthread_create(&direct->thread, NULL, write_queued, direct);
 	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
 	direct->threaded = failed == 0;
@@ -319,10 +321,9 @@ static bool start_thread(cf_direct *direct)
 	return false;
 }
 
-/* A process forked meanwhile has no such thread, and its lock may be as that thread left it. */
 static void stop_thread(cf_direct *direct)
 {
-	if (!direct->threaded || direct->forks != atomic_load_explicit(&forks, memory_order_relaxed))
+	if (!direct->threaded)
 		return;
 	(void)pthread_mutex_lock(&direct->lock);
 	direct->leaving = true;
@@ -351,6 +352,14 @@ void cf_os_direct_end(cf_direct *direct)
 	int kept = errno;
 	if (direct == NULL)
 		return;
+	/* A process forked meanwhile has neither thread nor requests nor memory of it, and the file's flags are shared. */
+	if (direct->forks != atomic_load_explicit(&forks, memory_order_relaxed)) {
+		if (!direct->writes)
+			cf_os_close_quietly(&direct->file);
+		cf_release(direct);
+		errno = kept;
+		return;
+	}
 	stop_thread(direct);
 	stop_context(direct);
 	if (!direct->writes)
@@ -367,6 +376,8 @@ void cf_os_direct_end(cf_direct *direct)
 static cf_direct *begin(bool writes, unsigned slot_count, uint64_t slot_size)
 {
 	cf_direct *direct = NULL;
+	if (pthread_once(&counting, count_forks) != 0 || !counted)
+		return NULL;
 	if (atomic_fetch_add_explicit(&live, 1, memory_order_relaxed) < LIVE_MAX)
 		direct = cf_allocate_zero(1, sizeof *direct);
 	if (direct == NULL) {
@@ -374,6 +385,7 @@ static cf_direct *begin(bool writes, unsigned slot_count, uint64_t slot_size)
 		return NULL;
 	}
 	direct->file.fd = -1;
+	direct->forks = atomic_load_explicit(&forks, memory_order_relaxed);
 	direct->writes = writes;
 	direct->slot_count = slot_count;
 	direct->slot_size = slot_size;

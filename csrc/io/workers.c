@@ -29,14 +29,22 @@ int32_t cf_workers_count(int32_t most)
 	return count < most ? count : most;
 }
 
+void cf_workers_signals(sigset_t *blocked)
+{
+	(void)sigfillset(blocked);
+	(void)sigdelset(blocked, SIGBUS);
+	(void)sigdelset(blocked, SIGSEGV);
+	(void)sigdelset(blocked, SIGFPE);
+	(void)sigdelset(blocked, SIGILL);
+}
+
 void cf_workers_run(int32_t threads, void *(*work)(void *), void *job)
 {
 	pthread_t started[CF_WORKERS_MAX];
 	int32_t count = 0;
 	sigset_t all, before;
 	if (threads > 1) {
-		/* Signals are for the threads of the program, which may wait for them. */
-		(void)sigfillset(&all);
+		cf_workers_signals(&all);
 		(void)pthread_sigmask(SIG_SETMASK, &all, &before);
 		while (count + 1 < threads && count < CF_WORKERS_MAX &&
 			pthread_create(&started[count], NULL, work, job) == 0)

@@ -3,12 +3,16 @@
 #ifndef CKPTFMT_IO_WORKERS_H
 #define CKPTFMT_IO_WORKERS_H
 
+#include <signal.h>
 #include <stdint.h>
 
 enum { CF_WORKERS_MAX = 64 };
 
 /* The processors that this process may run on, at most `most`; 1 where nobody can tell. */
 int32_t cf_workers_count(int32_t most);
+/* The signals that a thread of ours must not get: they are for the threads of the program, which may wait for them.
+ * Those for its own faults it gets, as whoever handles them expects. */
+void cf_workers_signals(sigset_t *blocked);
 /* Runs `work(job)` in this thread and in as many more as there can be, up to `threads` in all, and waits for them.
  * Where the system has no thread to give, those that there are do it all: `work` takes pieces until there is none. The
  * others get no signals. */

@@ -8,6 +8,7 @@
 #include "os_fault.h"
 
 #include <errno.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 
 enum {
@@ -228,12 +229,17 @@ static void test_fork(void)
 	int status = -1;
 	pid_t child;
 	CHECK_OK(cf_file_writer_open(&writer, &here, "big", &error), error);
+	if (!behind)
+		cf_file_writer_sync_ahead(&writer);
 	cf_file_writer_reserve(&writer, MIN);
 	CHECK_OK(put_some(&writer, RING, 1, &error), error);
 	child = fork();
 	if (child == 0) {
+		/* Likely to lie where the memory of the slots would be. */
+		uint8_t *own = mmap(NULL, RING, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 		alarm(60);
 		cf_os_direct_end(writer.direct);
+		memset(own, 1, RING);
 		_exit(writer.direct == NULL);
 	}
 	CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);

@@ -256,7 +256,6 @@ static void test_extension(void)
 	cf_buffer_free(&again);
 }
 
-/* Random bytes: a result or a failure, and never a byte too far (the bytes end at a guard page). */
 /* An entry that is copied but for its shard id is the one that is decoded and written anew. */
 static void check_plain(cf_bytes_view bytes, bool is)
 {
@@ -290,6 +289,8 @@ static void test_plain(void)
 		"08 01", "08 01 12 00 18 00", "12 00 08 01", "08 81 00 12 00", "08 01 12 00 12 00", "08 01 12 00 38 01",
 		"08 01 12 04 12 02 08 00", "08 01 12 06 12 04 08 01 12 00", "08 01 12 02 18 01", "08 01 12 00 3a 00",
 		"08 01 12 00 a2 06 00", "08 01 12 00 35 01 02 03 04 08 01", "08 01 12 00 35 01 02 03", "08 01 12 01",
+		/* MSG-15 */
+		"08 01 12 00 35 00 00 00 00",
 		"08 01 12 00 28 ff ff ff ff ff ff ff ff ff 01", "08 01 12 00 18 80 80 80 80 08",
 		/* SHP-2, SHP-4 */
 		"08 01 12 0d 12 0b 08 ff ff ff ff ff ff ff ff ff 01",
@@ -319,6 +320,7 @@ static void test_plain(void)
 	cf_buffer_free(&out);
 }
 
+/* Random bytes: a result or a failure, and never a byte too far (the bytes end at a guard page). */
 static void test_random_bytes(void)
 {
 	uint8_t *bytes = test_guarded(64);
