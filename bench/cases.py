@@ -138,7 +138,7 @@ def only(row: Row, sides: set[str]) -> Row:
 def rows(profile: str) -> list[Row]:
     """All rows, those with the same data together."""
     scaled = profile == "quick"
-    small = {"dcp": 0.02, "tensorstore": 0.01, "h5py": 0.04, "torch": 0.1, "numpy": 0.15}
+    small = {"dcp": 0.02, "tensorstore": 0.02, "h5py": 0.04, "torch": 0.1, "numpy": 0.15}
     many = {"safetensors": 0.2, "h5py": 0.02}
     if not scaled:
         small, many = {"dcp": 0.2, "tensorstore": 0.05}, {"h5py": 0.1}

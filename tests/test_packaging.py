@@ -57,6 +57,17 @@ def test_readme(tmp_path: Path) -> None:
         assert timeless(printed.stdout) == timeless(expected), command
 
 
+def test_readme_quotes_the_benchmark() -> None:
+    """Its table is that of the report, with the day and the machine."""
+    report = (ROOT / "bench" / "results" / "latest.md").read_text(encoding="utf-8")
+    quoted = report.split("## In short\n\n")[1].split("\n\n![")[0]
+    assert quoted.count("\n") > 10
+    assert quoted in README
+    for told in ("date", "CPU", "file system"):
+        (value,) = re.findall(rf"\b{told}: ([^;.]+)", report)
+        assert value in README, told
+
+
 def test_changelog_knows_this_version() -> None:
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     sections = re.split(r"^## ", changelog, flags=re.M)[1:]

@@ -66,13 +66,24 @@ static void keep_within(uint64_t most)
 		drop_oldest();
 }
 
+/* A quarter of the machine's memory; asking takes a call of the system, so it is asked once. */
+static uint64_t part_of_memory(void)
+{
+	static _Atomic uint64_t known;
+	uint64_t part = atomic_load_explicit(&known, memory_order_relaxed);
+	if (part == 0) {
+		long pages = sysconf(_SC_PHYS_PAGES);
+		part = pages < 0 ? 0 : (uint64_t)pages / 4 * (uint64_t)sysconf(_SC_PAGESIZE);
+		atomic_store_explicit(&known, part, memory_order_relaxed);
+	}
+	return part;
+}
+
 /* What may be kept beside what is in use. */
 static uint64_t kept_max(void)
 {
-	long pages = sysconf(_SC_PHYS_PAGES);
-	uint64_t part = pages < 0 ? 0 : (uint64_t)pages / 4 * (uint64_t)sysconf(_SC_PAGESIZE);
 	uint64_t used = atomic_load_explicit(&live, memory_order_relaxed);
-	return used >= live_max ? 0 : cf_min_u64(live_max - used, part);
+	return used >= live_max ? 0 : cf_min_u64(live_max - used, part_of_memory());
 }
 
 /* The smallest that has room without much to spare; of the same size the latest, which the system has had the least
