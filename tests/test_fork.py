@@ -3,31 +3,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
-import warnings
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from support.forking import in_child
 
 import ckptfmt
-
-
-def in_child(work: Callable[[], None]) -> int:
-    """Exit status of a child that ran `work`; 0 if nothing was raised."""
-    with warnings.catch_warnings():
-        # Python 3.12 warns of any fork in a process with threads, which xdist makes.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            work()
-            status = 0
-        finally:
-            os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def test_reader_of_the_parent_is_refused(tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ import mmap
 import os
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support.forking import in_child
 from support.manager import files, there
 
 import ckptfmt
@@ -241,8 +241,6 @@ def test_upon_a_base(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("more", [{"compression": "zstd"}, {"level": "v2"}])
 def test_levels(tmp_path: Path, more: dict[str, str]) -> None:
-    if "compression" in more:
-        pytest.importorskip("zstandard")
     manager = manager_of(Model(**more), tmp_path)
     for _ in range(4):
         save(manager)
@@ -397,21 +395,6 @@ def test_a_failed_save_gives_the_disk_back(tmp_path: Path) -> None:
     assert np.array_equal(ckptfmt.load(manager.latest_checkpoint)["v"], manager.checkpoint.value)
 
 
-def forked(work: Any) -> int:
-    """How a child that does this ended."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
-        pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
 def test_a_forked_child_has_none(tmp_path: Path) -> None:
     manager = manager_of(Model(), tmp_path)
     save(manager)
@@ -428,7 +411,7 @@ def test_a_forked_child_has_none(tmp_path: Path) -> None:
         gc.collect()
         assert spare.exists()
 
-    assert forked(work) == 0
+    assert in_child(work) == 0
     assert spare.stat().st_ino == inode
     # Whoever waits for the parent to end is not kept waiting by a child.
     save(manager)
