@@ -146,6 +146,18 @@ class Reader(Mapping[str, TensorHandle]):
             place = self._handle.select([names.tensor_bytes(name)])
         return TensorHandle(self, place, 0, names.tensor_text(name))
 
+    def read(self, name: str | bytes, *, verify: str | None = None) -> NDArray[Any]:
+        """The whole tensor of this name as a new array: `reader[name].read()`, for less.
+
+        Raises:
+            TensorNotFoundError: there is none.
+            CorruptError, UnsupportedError, StorageError, LimitError: as `TensorHandle.read`.
+        """
+        mode = self._default_mode if verify is None else self._verify_mode(verify)
+        array = _core.read_named(self._handle.live, name, mode, np.empty, dtypes.NUMPY)
+        # The long way, which also says what is wrong.
+        return self[name].read(verify=verify) if array is None else array
+
     def __contains__(self, name: object) -> bool:
         if not isinstance(name, (str, bytes)):
             return False

@@ -61,12 +61,12 @@ class CheckpointReader:
             TensorNotFoundError: there is none of this name.
         """
         try:
-            handle = self._reader[tensor_str]
+            array = self._reader.read(tensor_str)
         except (TensorNotFoundError, InvalidError):  # not text, or text that no name can be
             if tensor_str in self._reader:
                 raise
             raise missing(tensor_str, self._reader.prefix) from None
-        return dtypes.plain_quantized(handle.read())[()]
+        return dtypes.plain_quantized(array)[()]
 
     def has_tensor(self, tensor_str: str | bytes) -> bool:
         """True if there is a tensor of this name."""

@@ -4,6 +4,7 @@ wrong is told as there."""
 
 from __future__ import annotations
 
+import functools
 import gc
 import itertools
 import random
@@ -58,6 +59,9 @@ def test_found_and_listed_are_the_same(tmp_path: Path, seed: int, options: dict[
             for handle in (found, listed):
                 assert_same(handle.read(), tensors[name])
                 assert_same(handle.read(verify="full"), tensors[name])
+            assert_same(reader.read(name), tensors[name])
+            assert_same(reader.read(listed.raw_name, verify="off"), tensors[name])
+            for handle in (found, listed):
                 into = np.empty(handle.shape, handle.dtype)
                 assert handle.read_into(into) is into
                 assert_same(into, tensors[name])
@@ -84,6 +88,14 @@ def test_a_read_is_one_system_call(tmp_path: Path) -> None:
             for i in range(100):
                 assert reader[f"t{i}"].read()[255] == i
         assert (spent.reads, spent.bytes_read, spent.opens) == (100, 100 * 1024, 0)
+        with Spent() as spent:
+            for i in range(100):
+                assert reader.read(f"t{i}")[255] == i
+        assert (spent.reads, spent.bytes_read, spent.opens) == (100, 100 * 1024, 0)
+        with Spent() as spent:
+            for i in range(100):
+                assert reader.read(f"t{i}")[255] == i
+        assert (spent.reads, spent.bytes_read, spent.opens) == (100, 100 * 1024, 0)
 
 
 def test_damage_is_told_in_full(tmp_path: Path) -> None:
@@ -96,31 +108,40 @@ def test_damage_is_told_in_full(tmp_path: Path) -> None:
             stream.write(b"\xff")
         assert is_plain(handle)
         into = np.empty(8)
-        for read in (handle.read, lambda: handle.read_into(into), lambda: handle[1:3]):
+        for read in (
+            handle.read,
+            lambda: handle.read_into(into),
+            lambda: handle[1:3],
+            lambda: reader.read("b"),
+        ):
             with pytest.raises(ckptfmt.CorruptError, match="DAT-6") as caught:
                 read()
             assert (caught.value.tensor, caught.value.offset) == ("b", place)
             assert caught.value.path == str(data)
         assert np.array_equal(handle.read(verify="off")[2:], np.arange(2.0, 8.0))
         assert np.array_equal(reader["a"].read(), np.arange(8.0))
-        with pytest.raises(ckptfmt.InvalidError, match="verify"):
-            handle.read(verify="some")
+        assert np.array_equal(reader.read("b", verify="off"), handle.read(verify="off"))
+        for read in (handle.read, functools.partial(reader.read, "b")):
+            with pytest.raises(ckptfmt.InvalidError, match="verify"):
+                read(verify="some")
 
 
 def test_a_limit_holds(tmp_path: Path) -> None:
     ckptfmt.save(tmp_path / "ck", {"x": np.arange(8.0)})
     with ckptfmt.open(tmp_path / "ck", limits={"tensor_bytes_max": 63}) as reader:
-        with pytest.raises(ckptfmt.LimitError, match="a value of 64 bytes") as caught:
-            reader["x"].read()
-        assert caught.value.tensor == "x"
+        for read in (reader["x"].read, functools.partial(reader.read, "x")):
+            with pytest.raises(ckptfmt.LimitError, match="a value of 64 bytes") as caught:
+                read()
+            assert caught.value.tensor == "x"
 
 
 def test_missing(tmp_path: Path) -> None:
     ckptfmt.save(tmp_path / "ck", {"x": np.arange(8.0)})
     with ckptfmt.open(tmp_path / "ck") as reader:
         for name in ("y", "", b"\xff"):
-            with pytest.raises(ckptfmt.TensorNotFoundError, match="no such tensor"):
-                reader[name]
+            for get in (reader.__getitem__, reader.read):
+                with pytest.raises(ckptfmt.TensorNotFoundError, match="no such tensor"):
+                    get(name)
 
 
 @pytest.mark.parametrize("name", ["x", "é€😀", "a\udcff", "", "\ud800", b"\xff\xfe", 7, None])
@@ -134,39 +155,51 @@ def test_names_of_any_kind(tmp_path: Path, name: Any) -> None:
             raw = ckptfmt.names.tensor_bytes(name)
             wanted: Any = reader._handle.select([raw]).record(0).shape
         except ckptfmt.CkptfmtError as error:
-            with pytest.raises(type(error)) as caught:
-                reader[name]
-            assert str(caught.value) == str(error)
+            for get in (reader.__getitem__, reader.read):
+                with pytest.raises(type(error)) as caught:
+                    get(name)
+                assert str(caught.value) == str(error)
         else:
             assert is_plain(reader[raw])
             assert (reader[name].shape, reader[name].raw_name) == (wanted, raw)
             assert_same(reader[name].read(), np.ones(wanted))
+            assert_same(reader.read(name), np.ones(wanted))
 
 
 def test_what_is_no_reader_finds_nothing(tmp_path: Path) -> None:
     """The functions of C take what they are given, and say None to all but what is for them."""
-    ckptfmt.save(tmp_path / "ck", {"x": np.arange(3.0), "s": np.array([b"a"], object)})
+    # The second is too large to be read before it has an array.
+    tensors = {"x": np.arange(3.0), "y": np.arange(700.0)}
+    ckptfmt.save(tmp_path / "ck", {**tensors, "s": np.array([b"a"], object)}, level="v2")
     with ckptfmt.open(tmp_path / "ck") as reader, ckptfmt.open(tmp_path / "ck") as other:
-        live, found = reader._handle.live, reader["x"]._found
-        assert found is not None
-        arguments: list[Any] = [live, found, 0, np.empty, ckptfmt.dtypes.NUMPY]
-        read: Any = _core.read_plain
-        assert_same(read(*arguments), np.arange(3.0))
+        live = reader._handle.live
         stranger = (live[0], live[1], live[2] + 1)  # as after a fork
         closed = (None, 0, live[2])
-        for number, wrong in [
-            *((0, value) for value in (stranger, closed, other._handle.live, (), None, 5)),
-            *((1, value) for value in (found[:-1], found + b"x", b"", "x", None)),
-            *((2, value) for value in (9, -1, "auto", None)),
-            *((3, value) for value in (None, lambda *_: None, lambda *_: np.empty(4), np.float64)),
-            *((3, value) for value in (lambda *_: b"24 bytes that none writes", lambda *_: 1 / 0)),
-            *((4, value) for value in ({}, None, [])),
-        ]:
-            given = [*arguments[:number], wrong, *arguments[number + 1 :]]
-            assert read(*given) is None, (number, wrong)
-        assert read(*arguments[:4]) is None
+        for name, array in tensors.items():
+            found = reader[name]._found
+            assert found is not None
+            of_another = [(1, value) for value in (found[:-1], found + b"x", b"", None)]
+            no_name = [(1, value) for value in ("z", b"", "s", 5, None)]
+            plain, named = _core.read_plain, _core.read_named
+            for read, first, wrongs in ((plain, found, of_another), (named, name, no_name)):
+                arguments: list[Any] = [live, first, 0, np.empty, ckptfmt.dtypes.NUMPY]
+                ask: Any = read
+                assert_same(ask(*arguments), array)
+                for number, wrong in [
+                    *((0, value) for value in (stranger, closed, (), None, 5)),
+                    *([(0, other._handle.live)] if read is plain else []),
+                    *wrongs,
+                    *((2, value) for value in (9, -1, "auto", None)),
+                    *((3, value) for value in (None, lambda *_: None, lambda *_: np.empty(4))),
+                    *((3, value) for value in (lambda *_: bytes(24), lambda *_: 1 / 0)),
+                    (3, np.float64),
+                    *((4, value) for value in ({}, None, [])),
+                ]:
+                    given = [*arguments[:number], wrong, *arguments[number + 1 :]]
+                    assert ask(*given) is None, (read, number, wrong)
+                assert ask(*arguments[:4]) is None
         find: Any = _core.find_plain
-        assert find(live, "x") == found
+        assert find(live, "x") == reader["x"]._found
         for given in (
             (stranger, "x"),
             (closed, "x"),
@@ -200,7 +233,8 @@ def test_closing_frees_at_once(tmp_path: Path) -> None:
         reader.close()
         assert open_files() == before
         told(kept[0])
-        for use in (kept[0].read, lambda: kept[0][1:2], kept[1].read, lambda: reader["x"]):
+        uses = kept[0].read, lambda: kept[0][1:2], kept[1].read, lambda: reader["x"]
+        for use in (*uses, lambda: reader.read("x"), lambda: reader.read("s")):
             with pytest.raises(ckptfmt.InvalidError, match="checkpoint is closed"):
                 use()
         assert len(kept) == 7
@@ -239,6 +273,6 @@ def test_many_threads_read_small_tensors(tmp_path: Path) -> None:
 
         def work(first: int) -> bool:
             order = [(first + 7 * i) % 64 for i in range(500)]
-            return all((reader[f"t{i}"].read() == i).all() for i in order)
+            return all((reader[f"t{i}"].read() == reader.read(f"t{i}")).all() for i in order)
 
         assert all(pool.map(work, range(8)))

@@ -21,7 +21,7 @@ def version() -> str:
 
 def first(folder: str, name: str) -> Any:
     with ckptfmt.open(f"{folder}/ck") as reader:
-        return reader[name].read()
+        return reader.read(name)
 
 
 class Model:
@@ -108,7 +108,7 @@ class Here(Side):
         if together:
             return lambda: list(ckptfmt.load(f"{folder}/ck", names).values())
         reader = ckptfmt.open(f"{folder}/ck")
-        return lambda: [reader[name].read() for name in names]
+        return lambda: [reader.read(name) for name in names]
 
     def list_names(self, folder: str) -> Call:
         def call() -> list[str]:
@@ -165,7 +165,7 @@ class Here(Side):
             with ckptfmt.open(f"{folder}/ck") as reader:
                 if len(reader) != count:
                     raise RuntimeError(f"{len(reader)} names, not {count}")
-                return reader[name].read()
+                return reader.read(name)
 
         return call
 

@@ -67,6 +67,7 @@ from ckptfmt._core.reading import (
     Selection,
     find_plain,
     index_count,
+    read_named,
     read_plain,
     record_of,
 )
@@ -128,6 +129,7 @@ __all__ = [
     "numbers_at",
     "parse_spec",
     "path_bytes",
+    "read_named",
     "read_plain",
     "record_of",
     "release_memory",

@@ -61,13 +61,14 @@ def _functions() -> list[Any]:
     def neither(*_arguments: Any) -> None:
         """The long way does it all."""
 
-    return [neither, neither]
+    return [neither] * 3
 
 
 # For every small tensor; `csrc/python/reading.h` says what they do. Theirs is `ReaderHandle.live`.
 find_plain: Callable[[Any, Any], Found | None]
 read_plain: Callable[[Any, Found, int, Any, Any], NDArray[Any] | None]
-find_plain, read_plain = _functions()
+read_named: Callable[[Any, Any, int, Any, Any], NDArray[Any] | None]
+find_plain, read_plain, read_named = _functions()
 
 # What every small tensor needs: looking them up takes longer than using them.
 _read_found = lib.ckptfmt_reader_read_found

@@ -10,6 +10,8 @@
 
 /* Names made for one taking of the interpreter's lock: few enough that others get their turn. */
 enum { NAMES_PIECE = 1 << 14 };
+/* Bytes of a tensor that is read before it has an array. */
+enum { SMALL_MAX = 4096 };
 
 static PyObject *object_of(uint64_t id)
 {
@@ -127,45 +129,88 @@ static PyObject *new_array(const ckptfmt_found *found, PyObject *empty, PyObject
 	return array;
 }
 
-static bool read_into(ckptfmt_reader *reader, const ckptfmt_found *found, PyObject *array, int32_t verify)
+/* The tensor as an array: of one small enough to be read before there is one, its bytes. False: it failed. */
+static bool fill(ckptfmt_reader *reader, const ckptfmt_found *found, const uint8_t *bytes, PyObject *array,
+	int32_t verify)
 {
 	Py_buffer view;
-	ckptfmt_status status;
+	bool filled = true;
 	if (PyObject_GetBuffer(array, &view, PyBUF_WRITABLE) != 0)
 		return false;
-	Py_BEGIN_ALLOW_THREADS
-	status = ckptfmt_reader_read_found(reader, found, NULL, view.buf, (uint64_t)view.len, verify, NULL);
-	Py_END_ALLOW_THREADS
+	if (bytes != NULL && (uint64_t)view.len == found->row.stored.size) {
+		memcpy(view.buf, bytes, (size_t)view.len);
+	} else {
+		Py_BEGIN_ALLOW_THREADS
+		filled = ckptfmt_reader_read_found(reader, found, NULL, view.buf, (uint64_t)view.len, verify, NULL) ==
+			CKPTFMT_OK;
+		Py_END_ALLOW_THREADS
+	}
 	PyBuffer_Release(&view);
-	return status == CKPTFMT_OK;
+	return filled;
 }
 
-static PyObject *read_tensor(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+static PyObject *array_of(ckptfmt_reader *reader, const ckptfmt_found *found, const uint8_t *bytes, int32_t verify,
+	PyObject *empty, PyObject *dtypes)
 {
-	ckptfmt_reader *reader = count == 5 ? reader_of(arguments[0]) : NULL;
-	ckptfmt_found found;
-	PyObject *array;
-	char *bytes;
-	Py_ssize_t size;
-	(void)self;
-	if (reader == NULL || PyBytes_AsStringAndSize(arguments[1], &bytes, &size) != 0 || size != sizeof found)
-		return none();
-	memcpy(&found, bytes, sizeof found);
-	if (found.row.stored.size >= CF_ARRAYS_LARGE)
-		return none();
-	array = new_array(&found, arguments[3], arguments[4]);
-	if (array == NULL || !read_into(reader, &found, array, (int32_t)PyLong_AsLong(arguments[2]))) {
+	PyObject *array = new_array(found, empty, dtypes);
+	if (array == NULL || !fill(reader, found, bytes, array, verify)) {
 		Py_XDECREF(array);
 		return none();
 	}
 	return array;
 }
 
+/* Reads a tensor that is found, and finds one that is named before, without the interpreter's lock. What is small is
+ * read right here, so that the lock is taken off once for all of it. */
+static PyObject *read_tensor(ckptfmt_reader *reader, const char *name, Py_ssize_t name_size, ckptfmt_found *found,
+	PyObject *const *rest)
+{
+	uint8_t small[SMALL_MAX];
+	int32_t verify = (int32_t)PyLong_AsLong(rest[0]);
+	bool there = true, read = false;
+	if (verify < 0)
+		return none();
+	Py_BEGIN_ALLOW_THREADS
+	if (name != NULL)
+		there = cf_reader_find_plain(reader, (const uint8_t *)name, (uint64_t)name_size, found);
+	if (there && found->row.stored.size <= sizeof small)
+		read = there = ckptfmt_reader_read_found(reader, found, NULL, small, found->row.stored.size, verify,
+				       NULL) == CKPTFMT_OK;
+	Py_END_ALLOW_THREADS
+	if (!there || found->row.stored.size >= CF_ARRAYS_LARGE)
+		return none();
+	return array_of(reader, found, read ? small : NULL, verify, rest[1], rest[2]);
+}
+
+static PyObject *read_found(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+	ckptfmt_reader *reader = count == 5 ? reader_of(arguments[0]) : NULL;
+	ckptfmt_found found;
+	char *bytes;
+	Py_ssize_t size;
+	(void)self;
+	if (reader == NULL || PyBytes_AsStringAndSize(arguments[1], &bytes, &size) != 0 || size != sizeof found)
+		return none();
+	memcpy(&found, bytes, sizeof found);
+	return read_tensor(reader, NULL, 0, &found, arguments + 2);
+}
+
+static PyObject *read_named(PyObject *self, PyObject *const *arguments, Py_ssize_t count)
+{
+	ckptfmt_reader *reader = count == 5 ? reader_of(arguments[0]) : NULL;
+	ckptfmt_found found;
+	Py_ssize_t size = 0;
+	const char *name = reader == NULL ? NULL : name_bytes(arguments[1], &size);
+	(void)self;
+	return name == NULL ? none() : read_tensor(reader, name, size, &found, arguments + 2);
+}
+
 void cf_reading_functions(uint64_t list)
 {
 	static PyMethodDef functions[] = {
 		{"find", (PyCFunction)(void (*)(void))find_tensor, METH_FASTCALL, NULL},
-		{"read", (PyCFunction)(void (*)(void))read_tensor, METH_FASTCALL, NULL},
+		{"read", (PyCFunction)(void (*)(void))read_found, METH_FASTCALL, NULL},
+		{"read_named", (PyCFunction)(void (*)(void))read_named, METH_FASTCALL, NULL},
 	};
 	PyGILState_STATE state = PyGILState_Ensure();
 	for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {

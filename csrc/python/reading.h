@@ -16,13 +16,15 @@
 ckptfmt_status cf_reading_names(ckptfmt_reader *reader, uint64_t list, int32_t *partitioned, ckptfmt_error *err);
 
 /*
- * Appends two functions to a list, which call as any built-in function does and so cost less than what cffi wraps:
+ * Appends three functions to a list, which call as any built-in function does and so cost less than what cffi wraps:
  *
  *   find(live, name) -> bytes | None
  *       The bytes of the ckptfmt_found of a plain tensor; `name` is str or bytes.
  *   read(live, found, verify, empty, dtypes) -> array | None
  *       All of such a tensor, in what `empty` makes of its shape and of dtypes[code]; none that is large
  *       (CF_ARRAYS_LARGE).
+ *   read_named(live, name, verify, empty, dtypes) -> array | None
+ *       Both in one.
  *
  * None: it went wrong, or is not for them, which the long way tells. `live` is a reader for the time of a call: a
  * tuple of what owns it, its address and its process.
