@@ -23,8 +23,37 @@ _SCALARS = {
 
 # Dims and strides of an array of the most dimensions that numpy has; of many arrays at once.
 _NUMBERS_EACH, _NUMBERS_MAX = 2 * NUMPY_RANK_MAX, 1 << 16
-# Of other Pythons id() is no address of an object that C could look at.
-LENDS_OBJECTS = sys.implementation.name == "cpython"
+
+
+def _lends_objects() -> bool:
+    """Whether C can look at the objects of this Python, and into the arrays of this numpy. Of other
+    Pythons than CPython, id() is no address."""
+    if sys.implementation.name != "cpython":
+        return False
+    dense = np.empty((2, 3, 5))
+    other = dense[:, ::-2, 1:]
+    other.flags.writeable = False
+    numbers = [
+        ffi.new("int64_t[]", values) for a in (dense, other) for values in (a.shape, a.strides)
+    ]
+    probes = [
+        {
+            "array": id(array),
+            "dtype": id(array.dtype),
+            "data": array.__array_interface__["data"][0],
+            "rank": array.ndim,
+            "dims": dims,
+            "strides": strides,
+            "dense": array.flags.c_contiguous,
+            "writeable": array.flags.writeable,
+        }
+        for array, dims, strides in zip((dense, other), numbers[::2], numbers[1::2], strict=True)
+    ]
+    raw = ffi.new("cf_arrays_probe[]", probes)
+    return bool(lib.cf_arrays_layout(id(np.ndarray), raw, len(probes)))
+
+
+LENDS_OBJECTS = _lends_objects()
 
 
 def _column_dtype(ctype: Any) -> Any:
@@ -98,7 +127,7 @@ class PlainArrays:
         self._count = 0
         self._codes, self._owners = codes, list[Any]()
         self._names, self._ends = list[bytes](), list[int]()  # joined names and the row they end at
-        self._taker = ffi.new("cf_arrays_taker *", {"array_type": id(np.ndarray)})
+        self._taker = ffi.new("cf_arrays_taker *")
         self._taker.codes = id(codes)
         self._sources = ffi.cast("ckptfmt_source *", ffi.from_buffer("uint8_t[]", self.table))
         self._sizes = ffi.from_buffer("int64_t[]", self.sizes)

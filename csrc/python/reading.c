@@ -5,6 +5,7 @@
 
 #include "bundle/reader.h"
 #include "python/arrays.h"
+#include "python/numpy_array.h"
 
 #include <string.h>
 
@@ -118,42 +119,48 @@ static PyObject *shape_of(const ckptfmt_found *found)
 	return shape;
 }
 
-static PyObject *new_array(const ckptfmt_found *found, PyObject *empty, PyObject *dtypes)
+/* Where the bytes of the tensor go in an array that was made for it; NULL if it is not that. */
+static uint8_t *room_in(PyObject *object, const ckptfmt_found *found, PyObject *dtype)
 {
-	PyObject *code = PyLong_FromLong(found->row.dtype), *shape = shape_of(found), *array = NULL;
-	PyObject *dtype = code == NULL ? NULL : PyDict_GetItemWithError(dtypes, code);
-	if (dtype != NULL && shape != NULL)
-		array = PyObject_CallFunctionObjArgs(empty, shape, dtype, NULL);
-	Py_XDECREF(code);
-	Py_XDECREF(shape);
-	return array;
+	const cf_numpy_array *array = cf_numpy_array_of(object);
+	const int wanted = CF_NUMPY_DENSE | CF_NUMPY_WRITEABLE;
+	if (array == NULL || (array->flags & wanted) != wanted || array->dtype != dtype ||
+		array->rank != found->row.rank)
+		return NULL;
+	for (int d = 0; d < array->rank; d++)
+		if (array->dims[d] != found->dims[d])
+			return NULL;
+	return array->data;
 }
 
-/* The tensor as an array: of one small enough to be read before there is one, its bytes. False: it failed. */
-static bool fill(ckptfmt_reader *reader, const ckptfmt_found *found, const uint8_t *bytes, PyObject *array,
+/* Fills it with the bytes if they are read already, and else reads them. */
+static bool fill(ckptfmt_reader *reader, const ckptfmt_found *found, const uint8_t *bytes, uint8_t *room,
 	int32_t verify)
 {
-	Py_buffer view;
 	bool filled = true;
-	if (PyObject_GetBuffer(array, &view, PyBUF_WRITABLE) != 0)
-		return false;
-	if (bytes != NULL && (uint64_t)view.len == found->row.stored.size) {
-		memcpy(view.buf, bytes, (size_t)view.len);
-	} else {
-		Py_BEGIN_ALLOW_THREADS
-		filled = ckptfmt_reader_read_found(reader, found, NULL, view.buf, (uint64_t)view.len, verify, NULL) ==
-			CKPTFMT_OK;
-		Py_END_ALLOW_THREADS
+	if (bytes != NULL) {
+		memcpy(room, bytes, found->row.stored.size);
+		return true;
 	}
-	PyBuffer_Release(&view);
+	Py_BEGIN_ALLOW_THREADS
+	filled = ckptfmt_reader_read_found(reader, found, NULL, room, found->row.stored.size, verify, NULL) == CKPTFMT_OK;
+	Py_END_ALLOW_THREADS
 	return filled;
 }
 
 static PyObject *array_of(ckptfmt_reader *reader, const ckptfmt_found *found, const uint8_t *bytes, int32_t verify,
 	PyObject *empty, PyObject *dtypes)
 {
-	PyObject *array = new_array(found, empty, dtypes);
-	if (array == NULL || !fill(reader, found, bytes, array, verify)) {
+	PyObject *code = PyLong_FromLong(found->row.dtype), *shape = shape_of(found), *array = NULL;
+	PyObject *dtype = code == NULL ? NULL : PyDict_GetItemWithError(dtypes, code);
+	uint8_t *room = NULL;
+	if (dtype != NULL && shape != NULL)
+		array = PyObject_CallFunctionObjArgs(empty, shape, dtype, NULL);
+	if (array != NULL)
+		room = room_in(array, found, dtype);
+	Py_XDECREF(code);
+	Py_XDECREF(shape);
+	if (room == NULL || !fill(reader, found, bytes, room, verify)) {
 		Py_XDECREF(array);
 		return none();
 	}
