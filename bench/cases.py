@@ -57,7 +57,7 @@ class Row:
     saved itself, "keys" the same but TensorFlow what we saved, "shards" the inputs of a merge.
     With `new_process` every sample is the first call of a process that has imported its library.
     `limit` is the one of `limits.TEXT` that applies. `also` are rows made of other numbers of the
-    same samples.
+    same samples. `extra` ones are for a full run, and for who names them.
     """
 
     key: str
@@ -71,6 +71,7 @@ class Row:
     new_process: bool = False
     limit: str = ""
     also: dict[str, tuple[str, str]] = field(default_factory=dict)
+    extra: bool = False
 
     @property
     def case(self) -> str:
@@ -177,6 +178,7 @@ def rows(profile: str) -> list[Row]:
             "new",
             {"durable": True},
             limit="direct write",
+            extra=True,
         ),
         Row(
             "B4-W",
@@ -201,6 +203,7 @@ def rows(profile: str) -> list[Row]:
             "small",
             parts(profile, small, scaled=False),
             arguments={"together": True, **gets},
+            extra=True,
         ),
         Row(
             "B2-P",
@@ -289,6 +292,7 @@ def rows(profile: str) -> list[Row]:
             (Part(OURS), only, Part("dcp"), Part("h5py")),
             cold=True,
             limit="direct read",
+            extra=True,
         ),
         *(
             Row(
@@ -298,6 +302,7 @@ def rows(profile: str) -> list[Row]:
                 "large",
                 everyone,
                 arguments={"name": name, "box": box[which], "opened": False},
+                extra=which != "rows",
             )
             for which, text in (
                 ("rows", "8 rows"),
@@ -316,6 +321,7 @@ def rows(profile: str) -> list[Row]:
                 *map(Part, PEERS),
             ),
             arguments={"name": name, "box": box["rows"], "opened": True},
+            extra=True,
         ),
         Row(
             "B9-list",
@@ -332,6 +338,7 @@ def rows(profile: str) -> list[Row]:
             "keys",
             (Part(OURS), Part(TENSORFLOW)),
             "keys",
+            extra=True,
         ),
         Row(
             "B9-one",
@@ -348,6 +355,7 @@ def rows(profile: str) -> list[Row]:
             "keys",
             parts(profile, many),
             "keys",
+            extra=True,
         ),
         *(
             Row(
@@ -407,6 +415,7 @@ def rows(profile: str) -> list[Row]:
                 "new",
                 {"durable": durable, "changed": 100},
                 cold=cold,
+                extra=key != "P",
             )
             for key, text, durable, cold in (
                 ("P", "page cache", False, False),

@@ -50,8 +50,9 @@ class Plan:
     """How much is done."""
 
     profile: str
-    rounds: int
-    budget_seconds: float  # of one side in one row, after two samples
+    rounds: int  # of ours and of TensorFlow
+    peer_rounds: int
+    budget_seconds: float  # of one side in one row, after the first few samples
     seed: int
 
 
@@ -298,6 +299,11 @@ class Measurer:
             self._sample(row, group, number)
         return entries
 
+    @staticmethod
+    def _least(entry: Entry) -> int:
+        """Samples that one who takes long gets."""
+        return 3 if entry.part.side == TENSORFLOW and not entry.part.tuned else 2
+
     def _sample(self, row: Row, group: list[Entry], number: int) -> None:
         spent: dict[int, float] = {}
 
@@ -323,7 +329,8 @@ class Measurer:
         for turn in range(1 if starts and self.plan.profile == "smoke" else self.plan.rounds):
             for entry in group if turn % 2 == 0 else reversed(group):
                 ours = entry is group[0]
-                late = turn >= 2 and spent.get(id(entry), 0.0) > self.plan.budget_seconds
+                late = turn >= self._least(entry) and spent[id(entry)] > self.plan.budget_seconds
+                late = late or (entry.part.side in cases.PEERS and turn >= self.plan.peer_rounds)
                 if entry.word or (late and not ours):
                     continue
                 repeats = row.files in ("own", "keys") and not (row.cold or row.new_process)
