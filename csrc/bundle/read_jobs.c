@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Jobs are cut into units of some megabytes: many small jobs, one job, or a piece of a large value. Threads take the
- * next unit until there is none. The checksum of a value read in pieces is put together of theirs.
+ * Jobs are cut into units of some megabytes: many small jobs, one job, a piece of a large value, or what a box wants of
+ * some of its chunks. Threads take the next unit until there is none. The checksum of a value read in pieces is put
+ * together of theirs.
  *
  * Units are taken in order and every unit that was taken is finished. So when one fails, all before it were taken, no
  * more are given out, and of the failures the one of the first unit counts: it is the one that a single thread would
@@ -80,6 +81,15 @@ static void tell(const cf_read_work *w, const cf_transfer *transfer, const cf_re
 	cf_error_tensor(err, cf_selection_name(w->selection, row), row->name_size);
 }
 
+static void unverify(const cf_read_job *j, pthread_mutex_t *lock)
+{
+	if (lock != NULL)
+		(void)pthread_mutex_lock(lock);
+	j->request->verified = 0;
+	if (lock != NULL)
+		(void)pthread_mutex_unlock(lock);
+}
+
 /* Jobs [first, end). `lock` is over what jobs of one request share; NULL: nobody else works on them. */
 static ckptfmt_status run_jobs(const cf_read_work *w, cf_transfer *transfer, uint64_t first, uint64_t end,
 	pthread_mutex_t *lock, ckptfmt_error *err)
@@ -100,13 +110,8 @@ static ckptfmt_status run_jobs(const cf_read_work *w, cf_transfer *transfer, uin
 			tell(w, transfer, j, err);
 			return status;
 		}
-		if (CF_LIKELY(checked))
-			continue;
-		if (lock != NULL)
-			(void)pthread_mutex_lock(lock);
-		j->request->verified = 0;
-		if (lock != NULL)
-			(void)pthread_mutex_unlock(lock);
+		if (CF_UNLIKELY(!checked))
+			unverify(j, lock);
 	}
 	return CKPTFMT_OK;
 }
@@ -121,12 +126,19 @@ typedef struct split {
 	uint32_t crc;               /* sum of what the pieces contribute */
 } split;
 
+/* The stored bytes of a job that is done in pieces. */
+typedef struct cut {
+	uint64_t next, end;         /* those that nobody has taken */
+	uint64_t step;              /* bytes of a piece */
+	split *split;               /* NULL: of a box */
+} cut;
+
 typedef struct sharing {
 	const cf_read_work *work;
 	pthread_mutex_t lock;       /* over all that follows */
 	/* What nobody has taken begins here. */
 	uint64_t row;
-	uint64_t part;              /* bytes of that job's value */
+	cut cut;                    /* of that job */
 	uint64_t taken;             /* units */
 	split *splits;              /* room for those that there can be */
 	uint64_t split_count;
@@ -139,8 +151,8 @@ typedef struct sharing {
 typedef struct unit {
 	uint64_t number;
 	uint64_t first, end;        /* jobs */
-	split *split;               /* NULL: the jobs as they are; else a piece of the value of the only one */
-	uint64_t part, part_size;
+	split *split;               /* NULL: not a piece of a whole value */
+	uint64_t part, part_size;   /* stored bytes of a piece of the only one; size 0: the jobs as they are */
 } unit;
 
 /* Whether the job is all of a large value, to one place. */
@@ -158,12 +170,47 @@ static bool is_large_whole(const cf_read_work *w, const cf_read_job *j, uint8_t 
 	return true;
 }
 
+/* Whether the job is a box of many bytes of a larger value, of which any chunks can be read by themselves. */
+static bool is_wide_box(const cf_read_work *w, const cf_read_job *j, cf_plan *plan)
+{
+	return j->request->box != NULL && j->stored->size > UNIT_SIZE && w->verify != CKPTFMT_VERIFY_FULL &&
+		plan_of(w, j, plan, NULL) == CKPTFMT_OK && !is_one_run(j, plan) &&
+		cf_plan_run_count(plan) * cf_plan_run_size(plan) / UNIT_SIZE >= 2;
+}
+
+/* Pieces end where chunks do, so that none is read twice. */
+static cut cut_of_box(const cf_read_job *j, const cf_plan *plan)
+{
+	uint64_t chunk = cf_max_u64(j->stored->chunk_size, 1), end = cf_plan_last_byte(plan) + 1;
+	uint64_t begin = cf_plan_first_byte(plan) / chunk * chunk;
+	uint64_t step = (end - begin) / (cf_plan_run_count(plan) * cf_plan_run_size(plan) / UNIT_SIZE);
+	return (cut){begin, end, (step + chunk - 1) / chunk * chunk, NULL};
+}
+
+/* Whether the next job is done in pieces; then they are there to be taken. */
+static bool begin_cut(sharing *s, cf_transfer *transfer, const cf_read_job *j)
+{
+	cf_plan plan;
+	uint8_t *to;
+	if (is_large_whole(s->work, j, &to)) {
+		/* What goes past the page cache keeps the disk busy by itself. */
+		if (cf_transfer_is_direct(transfer, j->stored))
+			return false;
+		s->cut = (cut){0, j->stored->size, UNIT_SIZE, &s->splits[s->split_count]};
+		s->splits[s->split_count++] = (split){to, j->stored->size, 0, 0};
+		return true;
+	}
+	if (!is_wide_box(s->work, j, &plan))
+		return false;
+	s->cut = cut_of_box(j, &plan);
+	return true;
+}
+
 /* The lock is held, and there is a next one. */
 static void take_unit(sharing *s, cf_transfer *transfer, unit *out)
 {
 	const cf_read_work *w = s->work;
 	const cf_read_job *j = &w->jobs[s->row];
-	uint8_t *to;
 	*out = (unit){.number = s->taken++, .first = s->row};
 	if (j->stored->size <= UNIT_SIZE) {
 		for (uint64_t left = UNIT_SIZE; s->row < w->count && w->jobs[s->row].stored->size <= left; s->row++)
@@ -171,24 +218,19 @@ static void take_unit(sharing *s, cf_transfer *transfer, unit *out)
 		out->end = s->row;
 		return;
 	}
-	if (s->part == 0) {
-		/* What goes past the page cache keeps the disk busy by itself. */
-		if (!is_large_whole(w, j, &to) || cf_transfer_is_direct(transfer, j->stored)) {
-			out->end = ++s->row;
-			return;
-		}
-		s->splits[s->split_count++] = (split){to, j->stored->size, 0, 0};
+	if (s->cut.next == s->cut.end && !begin_cut(s, transfer, j)) {
+		out->end = ++s->row;
+		return;
 	}
-	out->split = &s->splits[s->split_count - 1];
-	out->split->last = out->number;
-	out->part = s->part;
-	out->part_size = cf_min_u64(UNIT_SIZE, j->stored->size - s->part);
+	out->split = s->cut.split;
+	if (out->split != NULL)
+		out->split->last = out->number;
+	out->part = s->cut.next;
+	out->part_size = cf_min_u64(s->cut.step, s->cut.end - s->cut.next);
 	out->end = s->row + 1;
-	s->part += out->part_size;
-	if (s->part == j->stored->size) {
-		s->part = 0;
+	s->cut.next += out->part_size;
+	if (s->cut.next == s->cut.end)
 		s->row++;
-	}
 }
 
 static bool next_unit(sharing *s, cf_transfer *transfer, unit *out)
@@ -235,6 +277,32 @@ static void end_piece(sharing *s, const cf_transfer *transfer, const unit *mine,
 	}
 }
 
+static ckptfmt_status run_piece(sharing *s, cf_transfer *transfer, const unit *mine, ckptfmt_error *err)
+{
+	const cf_read_job *j = &s->work->jobs[mine->first];
+	bool checked = true;
+	uint32_t crc = 0;
+	ckptfmt_status status;
+	if (mine->split != NULL) {
+		status = cf_transfer_piece(transfer, j->stored, mine->part, mine->part_size, mine->split->to + mine->part,
+			&crc, err);
+	} else {
+		cf_plan plan;
+		status = plan_of(s->work, j, &plan, err);
+		if (status == CKPTFMT_OK) {
+			cf_plan_limit(&plan, mine->part, mine->part + mine->part_size);
+			status = cf_transfer_part(transfer, j->stored, &plan, j->request->destination, &checked, err);
+		}
+	}
+	if (status != CKPTFMT_OK)
+		tell(s->work, transfer, j, err);
+	else if (mine->split != NULL)
+		end_piece(s, transfer, mine, crc);
+	else if (!checked)
+		unverify(j, &s->lock);
+	return status;
+}
+
 static void *read_units(void *argument)
 {
 	sharing *s = argument;
@@ -243,20 +311,10 @@ static void *read_units(void *argument)
 	unit mine;
 	cf_transfer_begin(&transfer, w->reader, w->selection, w->verify);
 	while (next_unit(s, &transfer, &mine)) {
-		const cf_read_job *j = &w->jobs[mine.first];
 		ckptfmt_error err;
-		ckptfmt_status status;
-		uint32_t crc;
-		if (mine.split == NULL) {
-			status = run_jobs(w, &transfer, mine.first, mine.end, &s->lock, &err);
-		} else {
-			status = cf_transfer_piece(&transfer, j->stored, mine.part, mine.part_size,
-				mine.split->to + mine.part, &crc, &err);
-			if (status != CKPTFMT_OK)
-				tell(w, &transfer, j, &err);
-			else
-				end_piece(s, &transfer, &mine, crc);
-		}
+		ckptfmt_status status = mine.part_size == 0
+			? run_jobs(w, &transfer, mine.first, mine.end, &s->lock, &err)
+			: run_piece(s, &transfer, &mine, &err);
 		if (status != CKPTFMT_OK)
 			fail(s, mine.number, status, &err);
 	}
@@ -298,8 +356,10 @@ int32_t cf_read_threads(const ckptfmt_reader *reader, uint64_t bytes)
 static int32_t threads_for(const cf_read_work *w)
 {
 	int32_t threads = cf_read_threads(w->reader, w->bytes);
+	cf_plan plan;
 	uint8_t *to;
-	return threads > 1 && w->count == 1 && !is_large_whole(w, w->jobs, &to) ? 1 : threads;
+	return threads > 1 && w->count == 1 && !is_large_whole(w, w->jobs, &to) && !is_wide_box(w, w->jobs, &plan) ? 1
+		: threads;
 }
 
 ckptfmt_status cf_read_run(const cf_read_work *work, ckptfmt_error *err)

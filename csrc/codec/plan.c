@@ -68,6 +68,8 @@ ckptfmt_status cf_plan_init(cf_plan *plan, int32_t rank, const int64_t *stored_s
 	plan->loop_count = 0;
 	plan->run_count = 0;
 	plan->runs_left = 0;
+	plan->stored_begin = 0;
+	plan->stored_end = UINT64_MAX;
 	plan->next = (cf_run){0, 0, 0};
 	plan->first_byte = 0;
 	plan->first_destination = 0;
@@ -97,6 +99,8 @@ void cf_plan_reset(cf_plan *plan)
 	plan->next.stored_offset = plan->first_byte;
 	plan->next.destination_offset = plan->first_destination;
 	plan->runs_left = plan->run_count;
+	plan->stored_begin = 0;
+	plan->stored_end = UINT64_MAX;
 	for (uint32_t i = 0; i < plan->loop_count; i++)
 		plan->loops[i].index = 0;
 }
@@ -126,11 +130,28 @@ void cf_plan_seek(cf_plan *plan, uint64_t stored_offset)
 		(void)cf_plan_next(plan, &skipped);
 }
 
+void cf_plan_limit(cf_plan *plan, uint64_t stored_begin, uint64_t stored_end)
+{
+	cf_plan_seek(plan, stored_begin);
+	plan->stored_begin = stored_begin;
+	plan->stored_end = stored_end;
+}
+
+static void cut_run(const cf_plan *plan, cf_run *run)
+{
+	uint64_t before = run->stored_offset < plan->stored_begin ? plan->stored_begin - run->stored_offset : 0;
+	run->stored_offset += before;
+	run->destination_offset += before;
+	run->size = cf_min_u64(run->size - before, plan->stored_end - run->stored_offset);
+}
+
 bool cf_plan_next(cf_plan *plan, cf_run *run)
 {
-	if (plan->runs_left == 0)
+	if (plan->runs_left == 0 || plan->next.stored_offset >= plan->stored_end)
 		return false;
 	*run = plan->next;
+	if (run->stored_offset < plan->stored_begin || run->size > plan->stored_end - run->stored_offset)
+		cut_run(plan, run);
 	plan->runs_left--;
 	for (uint32_t i = 0; i < plan->loop_count; i++) {
 		cf_plan_loop *loop = &plan->loops[i];

@@ -31,6 +31,8 @@ typedef struct cf_plan {
 	uint64_t first_destination;
 	uint64_t run_count;
 	uint64_t runs_left;
+	uint64_t stored_begin;                  /* what lies outside is left out of the runs */
+	uint64_t stored_end;
 	uint32_t loop_count;
 	cf_plan_loop loops[CF_LOOPS_MAX];       /* innermost first */
 } cf_plan;
@@ -45,13 +47,16 @@ CF_MUST_CHECK ckptfmt_status cf_plan_init(cf_plan *plan, int32_t rank, const int
 /* The next run, in ascending order of stored_offset (and of destination_offset); false when there are no more. */
 bool cf_plan_next(cf_plan *plan, cf_run *run);
 
-/* To the first run that has a byte at or after this stored offset. */
+/* To the first run that has a byte at or after this stored offset; without a limit. */
 void cf_plan_seek(cf_plan *plan, uint64_t stored_offset);
 
-/* Back to the first run. */
+/* From now on only what lies in these stored bytes, [begin, end): runs that reach beyond are cut. */
+void cf_plan_limit(cf_plan *plan, uint64_t stored_begin, uint64_t stored_end);
+
+/* Back to the first run, and without a limit. */
 void cf_plan_reset(cf_plan *plan);
 
-/* Runs in all, and bytes in each: they are all of one size. Both 0 when nothing is shared. */
+/* Runs in all, and bytes in each: they are all of one size, whatever the limit. Both 0 when nothing is shared. */
 static inline uint64_t cf_plan_run_count(const cf_plan *plan)
 {
 	return plan->run_count;

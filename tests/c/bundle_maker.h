@@ -7,7 +7,7 @@
 #include "codec/footer.h"
 #include "codec/message.h"
 
-enum { MAKER_ENTRIES_MAX = 64, MAKER_SHARDS_MAX = 4, MAKER_RANK_MAX = 4, MAKER_CHUNKS_MAX = 8 };
+enum { MAKER_ENTRIES_MAX = 64, MAKER_SHARDS_MAX = 4, MAKER_RANK_MAX = 4, MAKER_CHUNKS_MAX = 64 };
 
 typedef struct maker_entry {
 	cf_buffer key;

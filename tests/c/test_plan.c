@@ -114,6 +114,39 @@ static void check_plan(int64_t itemsize)
 	}
 }
 
+/* Pieces of the stored bytes, one after the other: together all of it, and each by itself nothing else. */
+static void check_limits(int64_t itemsize)
+{
+	cf_plan plan, before;
+	cf_run run;
+	ckptfmt_error err;
+	int64_t request_size = volume(&request) * itemsize;
+	uint64_t stored_size = (uint64_t)(volume(&stored) * itemsize), at = 0;
+	(void)fill_origin(itemsize);
+	CHECK_OK(cf_plan_init(&plan, rank, stored.starts, stored.lengths, request.starts, request.lengths,
+		(uint64_t)itemsize, &err), err);
+	before = plan;
+	for (int64_t i = 0; i < request_size; i++)
+		planned[i] = -1;
+	while (at < stored_size) {
+		uint64_t end = at + 1 + test_random_below(stored_size - at + 3), left_at = at;
+		cf_plan_limit(&plan, at, end);
+		while (cf_plan_next(&plan, &run)) {
+			CHECK(run.size > 0 && run.stored_offset >= left_at && run.stored_offset + run.size <= end);
+			CHECK(run.destination_offset + run.size <= (uint64_t)request_size);
+			for (uint64_t b = 0; b < run.size; b++)
+				planned[run.destination_offset + b] = (int64_t)(run.stored_offset + b);
+			left_at = run.stored_offset + run.size;
+		}
+		CHECK(!cf_plan_next(&plan, &run));
+		at = end;
+	}
+	CHECK(memcmp(planned, origin, (size_t)request_size * sizeof *origin) == 0);
+	cf_plan_reset(&plan);
+	CHECK_EQ(plan.stored_end, before.stored_end);
+	CHECK_EQ(plan.runs_left, before.runs_left);
+}
+
 static void random_boxes(void)
 {
 	int64_t most = rank > 3 ? 3 : 7;
@@ -138,6 +171,7 @@ static void test_random_boxes(void)
 		rank = (int32_t)test_random_below(AXES_MAX + 1);
 		random_boxes();
 		check_plan(itemsizes[test_random_below(CF_ARRAY_COUNT(itemsizes))]);
+		check_limits(itemsizes[test_random_below(CF_ARRAY_COUNT(itemsizes))]);
 	}
 }
 

@@ -264,6 +264,100 @@ static void test_damage(void)
 	}
 }
 
+/* ---- boxes of a large value ------------------------------------------------------------------------------ */
+
+enum { WIDE = 12 * MEGABYTE, WIDE_KINDS = 3 };
+
+static const int64_t wide_dims[3] = {12, 1024, 1024};
+
+/* By chunks that fit the staging memory, by chunks that do not, and without. */
+static void save_wide(void)
+{
+	static const uint32_t chunk_sizes[WIDE_KINDS] = {MEGABYTE / 4, 2 * MEGABYTE + 5, 0};
+	maker_begin(&m, directory, "wide", 1);
+	for (int i = 0; i < WIDE_KINDS; i++) {
+		const char name[] = {(char)('a' + i), '\0'};
+		maker_entry *entry = maker_tensor(&m, name, CKPTFMT_UINT8, 3, wide_dims, 0, bytes, WIDE);
+		if (chunk_sizes[i] != 0)
+			maker_chunks(entry, chunk_sizes[i], bytes);
+	}
+	maker_build(&m);
+	maker_save(&m);
+	maker_free(&m);
+}
+
+static ckptfmt_status read_wide(int32_t threads, uint64_t row, const int64_t *box, int32_t verify, bool *verified)
+{
+	ckptfmt_open_options options = {NULL, 1, threads};
+	ckptfmt_reader *reader;
+	ckptfmt_selection *selection;
+	ckptfmt_status status;
+	ckptfmt_request request = {row, box, found, (uint64_t)(box[3] * box[4] * box[5]), 0, 0};
+	CHECK_OK(ckptfmt_reader_open(path_of("wide"), &options, &reader, &err), err);
+	CHECK_OK(ckptfmt_reader_list(reader, &selection, &err), err);
+	memset(found, 0xee, request.destination_size);
+	memset(&err, 0, sizeof err);
+	status = ckptfmt_reader_read(reader, selection, &request, 1, verify, &err);
+	*verified = request.verified != 0;
+	ckptfmt_selection_free(selection);
+	ckptfmt_reader_close(reader);
+	return status;
+}
+
+static bool is_the_box(const int64_t *box)
+{
+	const uint8_t *next = found;
+	for (int64_t i = box[0]; i < box[0] + box[3]; i++)
+		for (int64_t k = box[1]; k < box[1] + box[4]; k++, next += box[5])
+			if (memcmp(next, bytes + (i * wide_dims[1] + k) * wide_dims[2] + box[2], (size_t)box[5]) != 0)
+				return false;
+	return true;
+}
+
+static void test_wide_boxes(void)
+{
+	/* Rows in one run; runs of many sizes; all but a corner. */
+	static const int64_t boxes[][6] = {{1, 0, 0, 10, 1024, 1024}, {0, 3, 0, 12, 1000, 1024}, {0, 0, 7, 12, 1024, 800},
+		{0, 0, 0, 12, 1024, 1023}, {2, 100, 20, 10, 900, 1000}};
+	static const int32_t modes[] = {CKPTFMT_VERIFY_AUTO, CKPTFMT_VERIFY_FULL, CKPTFMT_VERIFY_OFF};
+	for (int32_t threads = 0; threads <= THREADS; threads++)
+		for (size_t b = 0; b < CF_ARRAY_COUNT(boxes); b++)
+			for (uint64_t row = 0; row < WIDE_KINDS; row++)
+				for (size_t i = 0; i < CF_ARRAY_COUNT(modes); i++) {
+					bool verified, chunked = row < 2;
+					CHECK_OK(read_wide(threads, row, boxes[b], modes[i], &verified), err);
+					CHECK(is_the_box(boxes[b]));
+					CHECK_EQ(verified, modes[i] == CKPTFMT_VERIFY_FULL ||
+							(modes[i] == CKPTFMT_VERIFY_AUTO && chunked));
+				}
+}
+
+/* Two wrong bytes: the one that one thread meets first is told, whoever does. */
+static void test_damaged_boxes(void)
+{
+	static const int64_t box[] = {0, 3, 0, 12, 1000, 1024};
+	FILE *file;
+	ckptfmt_error alone;
+	bool verified;
+	uint64_t first = test_random_below(WIDE / 2) + 4096, second = first + test_random_below(WIDE / 2 - 4096);
+	for (uint64_t row = 0; row < WIDE_KINDS - 1; row++) {
+		for (int i = 0; i < 2; i++) {
+			uint64_t at = row * WIDE + (i == 0 ? first : second);
+			file = fopen(path_of("wide.data-00000-of-00001"), "r+b");
+			CHECK_EQ(fseek(file, (long)at, SEEK_SET), 0);
+			CHECK(fputc(bytes[at % WIDE] ^ 1, file) != EOF);
+			CHECK_EQ(fclose(file), 0);
+		}
+		for (int32_t threads = 1; threads <= THREADS; threads++) {
+			CHECK_FAILS(read_wide(threads, row, box, CKPTFMT_VERIFY_AUTO, &verified), err, CKPTFMT_FAIL_CHECKSUM,
+				"EXT-9");
+			if (threads == 1)
+				alone = err;
+			CHECK(same_failure(&alone, &err));
+		}
+	}
+}
+
 /* Several threads of the caller, each of which gets help. */
 static void *read_in_thread(void *argument)
 {
@@ -313,6 +407,9 @@ int main(void)
 	test_damage();
 	test_damaged_map();
 	test_callers();
+	save_wide();
+	test_wide_boxes();
+	test_damaged_boxes();
 	free(bytes);
 	free(found);
 	shell("rm -rf '%s'");
