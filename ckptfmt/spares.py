@@ -34,6 +34,7 @@ class Spares:
         self._lock = threading.RLock()
         self._files: list[_core.SpareHandle] = []
         self._wanted: list[os.stat_result] = []
+        self._taken = False  # whether a save took one since the last was done
         self._used = True  # whether saves take what there is
 
     def __repr__(self) -> str:
@@ -44,7 +45,8 @@ class Spares:
         the place of one. What this save left goes; if it left all, no more are kept, which only
         filled the disk."""
         with self._lock:
-            self._used = self._used and not self._files
+            self._used = self._used and (self._taken or not self._files)
+            self._taken = False
             self.clear()
             if not self._used:
                 return
@@ -79,6 +81,7 @@ class Spares:
             files.sort(key=lambda one: abs(one.size - size), reverse=True)
             found = files.pop()
             self._files += files
+            self._taken = True
             return found
 
     def clear(self) -> None:
@@ -87,6 +90,12 @@ class Spares:
             self._wanted = []
             while self._files:
                 self._files.pop().close()
+
+    def close(self) -> None:
+        """Removes all files, and keeps none from now on: a handler of exits may save after it."""
+        with self._lock:
+            self._used = False
+            self.clear()
 
     def _forget(self) -> None:
         files = self._files

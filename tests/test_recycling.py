@@ -373,6 +373,25 @@ def test_they_go_with_the_process(tmp_path: Path, way: str) -> None:
     assert there(tmp_path) == ["ckpt-3"]
 
 
+AT_EXIT = """
+import atexit, ctypes, sys
+atexit.register(lambda: manager.save())
+import numpy as np, ckptfmt
+from ckptfmt import spares
+spares.BYTES_MIN = 4096
+arrays = ckptfmt.Checkpoint(v=np.zeros(100000, np.uint8))
+manager = ckptfmt.CheckpointManager(arrays, sys.argv[1], 1, recycle=True, durability="none")
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(manager))  # nobody collects it
+manager.save()
+"""
+
+
+def test_they_go_with_a_process_that_saves_as_it_exits(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", AT_EXIT, tmp_path], check=True)
+    assert spare_files(tmp_path) == []
+    assert there(tmp_path) == ["ckpt-2"]
+
+
 def test_a_failed_save_gives_the_disk_back(tmp_path: Path) -> None:
     manager = manager_of(Model(), tmp_path)
     save(manager)
@@ -474,6 +493,26 @@ def test_nothing_is_kept_that_no_save_takes(tmp_path: Path) -> None:
     for number in range(1, 6):
         save(manager)
         assert len(spare_files(tmp_path)) == (1 if number == 2 else 0)
+
+
+def test_a_save_of_fewer_files_takes_some(tmp_path: Path) -> None:
+    """What it leaves goes, but the saves after it use files again."""
+
+    class Parts(Model):
+        count = 3
+
+        def write(self, prefix: str, options: CheckpointOptions | None = None) -> Any:
+            tensors = {f"v{i}": np.full(SIZE, i, np.uint8) for i in range(self.count)}
+            return ckptfmt.Saver({None: tensors}).save(prefix, options)
+
+    manager = manager_of(Parts(), tmp_path)
+    policy = ckptfmt.MaxShardSizePolicy(SIZE + 1000)
+    options = CheckpointOptions(sharding_callback=policy, durability="none")
+    kept = []
+    for manager.checkpoint.count in (3, 3, 2, 2, 2):
+        assert ckptfmt.verify(manager.save(options=options)).ok
+        kept.append(len(spare_files(tmp_path)))
+    assert kept == [0, 3, 2, 2, 2]
 
 
 def test_a_record_that_fails_leaves_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -172,7 +172,7 @@ class CheckpointManager:
         self._durability = durability
         self._spares = Spares() if recycle else None
         if self._spares is not None:
-            weakref.finalize(self, self._spares.clear)  # when the interpreter exits as well
+            weakref.finalize(self, self._spares.close)  # when the interpreter exits as well
         self._threads = threading.RLock()  # saves in the background record there
         self._place: CheckpointDirectory | None = None
         self._managed: dict[str, float] = {}  # names to timestamps, oldest first
