@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gc
 import mmap
-import os
 import pickle
 import threading
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.forking import in_child
 from support.process import SANITIZED
 
 import ckptfmt
@@ -107,16 +107,12 @@ def test_no_more_than_was_in_use(path: Path) -> None:
 def test_after_a_fork(path: Path) -> None:
     kept, held = (ckptfmt.load(path)["large"] for _ in range(2))
     del kept
-    child = os.fork()
-    if child == 0:
-        good = False
-        try:
-            good = np.array_equal(held, LARGE) and np.array_equal(
-                ckptfmt.load(path)["large"], LARGE
-            )
-        finally:
-            os._exit(0 if good else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def child() -> None:
+        assert np.array_equal(held, LARGE)
+        assert np.array_equal(ckptfmt.load(path)["large"], LARGE)
+
+    assert in_child(child) == 0
     assert np.array_equal(held, LARGE)
 
 
