@@ -127,7 +127,7 @@ class Reader(Mapping[str, TensorHandle]):
         self._limits = dict(limits) if limits else None
         self._follow_symlinks = follow_symlinks
         self._default_mode = self._verify_mode(verify)
-        self._lock = _thread.allocate_lock()
+        self._lock = _thread.RLock()  # a handler of signals may list meanwhile
         self._listed: _Listing | None = None
         self._named: list[str] | None = None
         try:

@@ -8,6 +8,7 @@ import fnmatch
 import itertools
 import random
 import re
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -253,6 +254,27 @@ def test_globs_pieces(tmp_path: Path) -> None:
         for glob in ("*", "*7", "*[!7]", "n0*", "*7?", "*\0"):
             assert list(opened.keys(glob=glob)) == expected(raw_names, glob=glob)
         assert list(opened.keys(regex="77$")) == [n for n in opened if n.endswith("77")]
+
+
+def test_a_handler_of_signals_lists_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the thread that lists, in the middle of it: it cannot wait for that."""
+    found: list[list[str]] = []
+
+    class Interrupted(reader._Listing):
+        def __init__(self, *given: Any) -> None:
+            monkeypatch.undo()
+            found.append(list(opened))
+            super().__init__(*given)
+
+    with saved(tmp_path, PLAIN) as opened:
+        monkeypatch.setattr(reader, "_Listing", Interrupted)
+        thread = threading.Thread(target=lambda: found.append(list(dict(opened.items()))))
+        thread.daemon = True
+        thread.start()
+        thread.join(60)
+        assert found == [expected(PLAIN)] * 2
 
 
 @pytest.mark.parametrize("odd", [b"", b"77\n", b"a\0b77", b"\xc3\xa977", b"\xc377"])
