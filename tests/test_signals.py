@@ -1,13 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ctrl-C in the middle of a save: the temporary files go, the old checkpoint stays, and nothing is
-left locked."""
+left locked. A handler may as well close what it interrupts."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import FrameType
@@ -75,26 +78,36 @@ class Interrupt(BaseException):
     """What Ctrl-C raises, but at a place of our choice."""
 
 
-def interrupt_at(number: int, work: Any) -> bool:
-    """Runs it; True if it was interrupted where a signal may be seen: at the so-manieth function
-    that our border to C enters, or that returns to it."""
+def at_border(number: int, work: Any, act: Any) -> None:
+    """Runs it; where a signal may be seen, `act` is called: at the so-manieth function that our
+    border to C enters, or that returns to it."""
     border, count = os.path.dirname(_core.__file__), 0
 
     def look(frame: FrameType, event: str, _argument: Any) -> None:
         nonlocal count
         ours = frame.f_code.co_filename.startswith(border)
         count += ours and event in ("call", "c_return")
-        if count == number:
+        if ours and count == number:
             sys.setprofile(None)
-            raise Interrupt
+            act()
 
     sys.setprofile(look)
     try:
         work()
-    except Interrupt:
-        return True
     finally:
         sys.setprofile(None)
+
+
+def interrupt_at(number: int, work: Any) -> bool:
+    """Runs it; True if it was interrupted, `at_border`."""
+
+    def interrupt() -> None:
+        raise Interrupt
+
+    try:
+        at_border(number, work, interrupt)
+    except Interrupt:
+        return True
     return False
 
 
@@ -105,7 +118,7 @@ def test_interrupted_anywhere_nothing_stays_locked(tmp_path: Path) -> None:
         writer = ckptfmt.Writer(tmp_path / "ck", durability="none")
         handle = writer._open_handle()
         interrupted = interrupt_at(number, lambda to=writer: to.add("x", array))
-        assert not handle._lock.locked()
+        assert not handle._lock._is_owned()
         writer.abandon()
         assert handle.closed
     assert number > 5
@@ -115,6 +128,53 @@ def test_interrupted_anywhere_nothing_stays_locked(tmp_path: Path) -> None:
         number += 1
         verifier = _core.VerifierHandle(str(tmp_path / "ck"), None, True)
         interrupted = interrupt_at(number, lambda of=verifier: (of.step(1 << 20), of.findings()))
-        assert not verifier._lock.locked()
+        assert not verifier._lock._is_owned()
         verifier.close()
     assert number > 5
+
+
+@pytest.mark.parametrize("call", ["add", "commit", "step", "findings", "names"])
+def test_closed_by_a_handler_that_interrupts_a_call(tmp_path: Path, call: str) -> None:
+    """At every place where one may run: nobody waits for himself, and nothing is freed that the
+    call still uses."""
+    array, number, met = np.arange(3), 0, True
+    while met:
+        number += 1
+        prefix = tmp_path / f"ck-{number}"
+        if call in ("add", "commit"):
+            writer = ckptfmt.Writer(prefix, durability="none")
+            work, close = functools.partial(writer.add, "x", array), writer.abandon
+            if call == "commit":
+                work()
+                work = functools.partial(writer.commit)
+        else:
+            ckptfmt.save(prefix, {"x": array}, durability="none")
+            verifier = _core.VerifierHandle(str(prefix), None, True)
+            verifier.step(1 << 20)
+            arguments = (1 << 20,) if call == "step" else ()
+            work, close = functools.partial(getattr(verifier, call), *arguments), verifier.close
+        told: list[bool] = []
+        thread = threading.Thread(target=closed_at, args=(number, work, close, told), daemon=True)
+        thread.start()
+        thread.join(60)
+        assert told, number
+        (met,) = told
+        assert not list(tmp_path.glob("*.tempstate*"))
+    assert number > 3
+
+
+def closed_at(number: int, work: Any, close: Any, told: list[bool]) -> None:
+    """As `interrupt_at`, but there it is closed, and nothing raised."""
+    met = []
+
+    def run() -> None:
+        with contextlib.suppress(ckptfmt.InvalidError):
+            work()
+
+    def look() -> None:
+        met.append(True)
+        close()
+
+    at_border(number, run, look)
+    close()
+    told.append(bool(met))

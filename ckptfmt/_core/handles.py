@@ -102,16 +102,17 @@ class SharedHandle(_Handle):
 
 
 class ExclusiveHandle(_Handle):
-    """Used by one thread at a time: calls, and closing, wait for each other."""
+    """Used by one thread at a time: calls, and closing, wait for each other. A handler of signals
+    that meets a call of its own thread does not."""
 
     __slots__ = ("_lock", "_owned")
 
     def __init__(self, pointer: Any, name: str) -> None:
         super().__init__(pointer, name)
         self._owned = pointer
-        self._lock = _thread.allocate_lock()
+        self._lock = _thread.RLock()
 
-    def turn(self) -> _thread.LockType:
+    def turn(self) -> _thread.RLock:
         """The lock: `with handle.turn():` marks a call, in which `use` gives the pointer.
 
         It is the lock's own `with` that takes it and gives it back, which Ctrl-C cannot part from
@@ -134,10 +135,15 @@ class ExclusiveHandle(_Handle):
         if self.foreign:
             self._pointer = CLOSED
             return
+        # In a handler of signals: the call that it interrupts has the object, and frees it at its
+        # end.
+        interrupts = self._lock._is_owned()  # type: ignore[attr-defined]
         with self._lock:
             if self._pointer is not CLOSED:
                 self._pointer = CLOSED
-                ffi.release(self._owned)
+                owned, self._owned = self._owned, None
+                if not interrupts:
+                    ffi.release(owned)
 
 
 def call(handle: Any, function: Callable[..., int], *arguments: Any) -> None:
