@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What this machine can do, measured in the same run: bytes a second of single things.
 
-Each is taken several times, before and after the cases, and the best one counts: a limit is what
-was possible.
+Each is taken several times, before and after the cases, by one thread and by as many as a side may
+have, and the best one counts: a limit is what was possible.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,8 @@ import numpy as np
 
 BLOCK = 8 << 20
 TEXT = {
-    "memcpy": "copy in memory, one thread",
-    "write": "page-cache write: fallocate, 8 MiB writes",
+    "memcpy": "copy in memory",
+    "write": "page-cache write: fallocate, 8 MiB writes, one thread",
     "direct write": "O_DIRECT write of a new file, two threads of 8 MiB, synced",
     "direct read": "O_DIRECT read, two threads of 8 MiB",
     "pread fresh": "pread of a cached file into fresh huge pages",
@@ -36,6 +37,10 @@ def huge(size: int) -> mmap.mmap:
     if hasattr(mmap, "MADV_HUGEPAGE"):
         found.madvise(mmap.MADV_HUGEPAGE)
     return found
+
+
+def _threads() -> int:
+    return min(len(os.sched_getaffinity(0)), 4)
 
 
 def _spread(size: int, work: Callable[[int, int], Any], threads: int = 2) -> None:
@@ -70,11 +75,15 @@ class Limits:
         self.all.setdefault(name, []).append(rate)
         self.rates[name] = max(self.rates.get(name, 0.0), rate)
 
-    def _copy(self) -> None:
-        ctypes.memmove(
-            ctypes.addressof(ctypes.c_char.from_buffer(self.target)),
-            ctypes.addressof(ctypes.c_char.from_buffer(self.source)),
+    def _copy(self, threads: int) -> None:
+        target, source = (
+            ctypes.addressof(ctypes.c_char.from_buffer(memory))
+            for memory in (self.target, self.source)
+        )
+        _spread(
             self.size,
+            lambda start, size: ctypes.memmove(target + start, source + start, size),
+            threads,
         )
 
     def _write(self) -> None:
@@ -98,28 +107,35 @@ class Limits:
         finally:
             os.close(descriptor)
 
-    def _read(self, target: mmap.mmap) -> None:
+    def _read(self, target: mmap.mmap, threads: int) -> None:
         view = memoryview(target)
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
-            for start in range(0, self.size, BLOCK):
-                os.preadv(descriptor, [view[start : start + BLOCK]], start)
+            _spread(
+                self.size,
+                lambda start, size: os.preadv(descriptor, [view[start : start + size]], start),
+                threads,
+            )
         finally:
             os.close(descriptor)
 
-    def _fresh(self) -> None:
-        self._read(huge(self.size))
-
-    def _sum(self, mapped: mmap.mmap) -> None:
+    def _sum(self, mapped: mmap.mmap, threads: int) -> None:
         from ckptfmt import _core  # noqa: PLC0415 (a side that may not be there)
 
-        _core.crc32c(mapped)
+        with memoryview(mapped) as view:
+            _spread(
+                self.size,
+                lambda start, size: _core.crc32c(view[start : start + size]),
+                threads,
+            )
 
     def measure(self) -> None:
         """All of them once."""
         source, target = memoryview(self.source), memoryview(self.target)
-        self._copy()
-        self._took("memcpy", self._copy)
+        counts = sorted({1, _threads()})
+        self._copy(1)
+        for threads in counts:
+            self._took("memcpy", partial(self._copy, threads))
         self.path.unlink(missing_ok=True)
         try:
             self._took(
@@ -142,11 +158,13 @@ class Limits:
             pass
         self.path.unlink(missing_ok=True)
         self._took("write", self._write)
-        self._took("pread fresh", self._fresh)
-        self._took("pread reused", lambda: self._read(self.target))
+        for threads in counts:
+            self._took("pread fresh", lambda count=threads: self._read(huge(self.size), count))
+            self._took("pread reused", partial(self._read, self.target, threads))
         with self.path.open("rb") as file:
             mapped = mmap.mmap(file.fileno(), self.size, prot=mmap.PROT_READ)
-        self._took("crc", lambda: self._sum(mapped))
-        self._took("crc", lambda: self._sum(mapped))
+        self._sum(mapped, 1)
+        for threads in counts:
+            self._took("crc", partial(self._sum, mapped, threads))
         mapped.close()
         self.path.unlink()
