@@ -220,11 +220,13 @@ class Run:
             plain, peer = result.of(TENSORFLOW, False), result.best_peer()
             beside = result.ratio(peer, self.plan.seed)
             share = result.of_limit(result.ours, self.limits.rates)
+            # What it does instead, where it has no way to do the same.
+            other = f" ({plain.part.label})" if plain and plain.part.label else ""
             lines.append(
                 line(
                     result.title,
                     duration(stats.median(result.times(result.ours))),
-                    _as_long(result.ratio(plain, self.plan.seed)),
+                    _as_long(result.ratio(plain, self.plan.seed)) + other,
                     f"{_as_long(beside)} ({peer.part.name()})" if peer else "-",
                     f"{share:.0%}" if share is not None else "-",
                 )
@@ -243,7 +245,10 @@ class Run:
                 peak = max(s["peak_kib"] for s in [entry.first, *entry.samples]) / 1024
                 peak -= entry.size / MIB if result.row.verb == "load" else 0
                 met = ("yes" if peak <= PEAK_MIB else "no") if entry.part.side == OURS else ""
-                yield line(key, entry.part.name(), f"{peak:.0f}", met)
+                if peak < -1:  # the process had kept memory of an earlier row
+                    yield line(key, entry.part.name(), "not seen", "?" if met else "")
+                else:
+                    yield line(key, entry.part.name(), f"{peak:.0f}", met)
 
     def _everything(self) -> Iterator[str]:
         yield from head(
