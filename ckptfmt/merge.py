@@ -62,9 +62,9 @@ def merge(
     check_limits(limits)
     consume = inputs == "consume"
     missing: list[CheckpointNotFoundError] = []
-    listed = _listed(prefixes, "prefixes")
-    there = _indexes(listed)
-    located = [_locate(prefix, there, missing) for prefix in listed]
+    given = _listed(prefixes, "prefixes")
+    there = _indexes(given)
+    located = [_locate(prefix, there, missing) for prefix in given]
     if missing and not consume:
         raise missing[0]
     try:
