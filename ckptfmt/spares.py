@@ -5,6 +5,7 @@ CMT-23). Whether a file may be had at all is decided in C, at `ckptfmt_spare_tak
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 import weakref
@@ -58,7 +59,7 @@ class Spares:
         not, it is to be removed."""
         with self._lock:
             like = [one for one in self._wanted if _is_worth_it(info) and _kind(one) == _kind(info)]
-            if not like:
+            if not like or _has_attributes(path):
                 return False
             place = min(like, key=lambda one: abs(one.st_size - info.st_size))
             spare = None
@@ -114,6 +115,16 @@ os.register_at_fork(after_in_child=_forget_all)
 
 def _is_worth_it(info: os.stat_result) -> bool:
     return info.st_nlink == 1 and info.st_size >= BYTES_MIN
+
+
+def _has_attributes(path: str) -> bool:
+    """Whether somebody noted something of the old bytes that would be said of the new ones as well:
+    an access list, say, or that they have been archived."""
+    try:
+        names = os.listxattr(path, follow_symlinks=False)
+    except OSError as error:
+        return error.errno != errno.ENOTSUP
+    return not all(name.startswith("security.") for name in names)
 
 
 def _kind(info: os.stat_result) -> tuple[int, ...]:

@@ -317,6 +317,20 @@ def test_a_file_of_other_rights_is_not_written_over(tmp_path: Path) -> None:
     assert not data(tmp_path, "ckpt-1").exists()
 
 
+def test_a_file_of_which_somebody_noted_something_is_not_written_over(tmp_path: Path) -> None:
+    manager = manager_of(Model(), tmp_path)
+    save(manager)
+    try:
+        os.setxattr(data(tmp_path, "ckpt-1"), "user.archived", b"yes")
+    except OSError:
+        pytest.skip("no extended attributes here")
+    save(manager)
+    assert spare_files(tmp_path) == []
+    assert not data(tmp_path, "ckpt-1").exists()
+    save(manager)
+    assert len(spare_files(tmp_path)) == 1
+
+
 def test_two_managers(tmp_path: Path) -> None:
     """Another one neither removes nor uses what this one keeps."""
     manager = manager_of(Model(), tmp_path)

@@ -96,12 +96,13 @@ class CheckpointManager:
             this stay for good.
         recycle: whether the next save may write over the data files of checkpoints that are
             removed, which is quicker (of at least 64 MiB each; Linux, local file systems). Only
-            files of one name that nobody has open or mapped, which a lease proves. Between saves
-            the disk then holds up to about one checkpoint more, under temporary names, until this
-            manager goes. A `checkpoint` of another class hands `options.spares` on to
-            `ckptfmt.save`; after a save that took none of them no more are kept. Not for
-            directories that other machines read over a network, nor where files are sent by
-            sendfile or splice: what they still have to send nobody sees here.
+            files of one name that nobody has open or mapped, which a lease proves, and without
+            access lists or other extended attributes. Between saves the disk then holds up to about
+            one checkpoint more, under temporary names, until this manager goes. A `checkpoint` of
+            another class hands `options.spares` on to `ckptfmt.save`; after a save that took none
+            of them no more are kept. Not for directories that other machines read over a network,
+            nor where files are sent by sendfile or splice: what they still have to send nobody sees
+            here.
         durability: of the state file, of removals, and of checkpoints that are saved without
             options: "full", "rename" or "none".
 
