@@ -178,3 +178,28 @@ def closed_at(number: int, work: Any, close: Any, told: list[bool]) -> None:
     at_border(number, run, look)
     close()
     told.append(bool(met))
+
+
+@pytest.mark.parametrize("act", ["add", "commit"])
+def test_a_handler_goes_on_with_no_writer_that_it_interrupts(tmp_path: Path, act: str) -> None:
+    """At no place: what the handler frees, the call would still use."""
+    array, number, refused, met = np.arange(3), 0, 0, True
+    while met:
+        number += 1
+        writer = ckptfmt.Writer(tmp_path / f"ck-{number}", durability="none")
+        work = {"add": functools.partial(writer.add, "y", array), "commit": writer.commit}[act]
+        seen: list[str] = []
+
+        def look(do: Any = work, tell: list[str] = seen) -> None:
+            tell.append("")
+            try:
+                do()
+            except ckptfmt.InvalidError as error:
+                tell[0] = str(error)
+
+        with contextlib.suppress(ckptfmt.InvalidError):  # the handler has closed it
+            at_border(number, functools.partial(writer.add, "x", array), look)
+        writer.abandon()
+        met = bool(seen)
+        refused += any("interrupted just now" in told for told in seen)
+    assert refused > 1

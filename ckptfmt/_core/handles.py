@@ -103,7 +103,7 @@ class SharedHandle(_Handle):
 
 class ExclusiveHandle(_Handle):
     """Used by one thread at a time: calls, and closing, wait for each other. A handler of signals
-    that meets a call of its own thread does not."""
+    that interrupts a call cannot: it may close, and nothing else."""
 
     __slots__ = ("_lock", "_owned")
 
@@ -119,7 +119,13 @@ class ExclusiveHandle(_Handle):
         what is in between: a lock left behind would hold up closing for ever.
         """
         self._refuse_after_fork()
+        if self._is_interrupted():
+            raise errors.InvalidError(f"{self._name} is in the call that is interrupted just now")
         return self._lock
+
+    def _is_interrupted(self) -> bool:
+        """Whether this is a handler of signals in the middle of a call."""
+        return bool(self._lock._is_owned())  # type: ignore[attr-defined]
 
     def use(self) -> Any:
         """The pointer."""
@@ -135,9 +141,8 @@ class ExclusiveHandle(_Handle):
         if self.foreign:
             self._pointer = CLOSED
             return
-        # In a handler of signals: the call that it interrupts has the object, and frees it at its
-        # end.
-        interrupts = self._lock._is_owned()  # type: ignore[attr-defined]
+        # The call that is interrupted has the object, and frees it by its end.
+        interrupts = self._is_interrupted()
         with self._lock:
             if self._pointer is not CLOSED:
                 self._pointer = CLOSED
