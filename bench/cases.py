@@ -230,7 +230,11 @@ def rows(profile: str) -> list[Row]:
             "save 4 x 256 MiB, durable, over retired files",
             "save_over",
             "large",
-            (Part(OURS), Part(TENSORFLOW), Part(OURS, verb="save", label="new files")),
+            (
+                Part(OURS),
+                Part(TENSORFLOW, verb="save", label="new files"),
+                Part(OURS, verb="save", label="new files"),
+            ),
             "new",
             {"durable": True},
             limit="direct write",
@@ -250,7 +254,7 @@ def rows(profile: str) -> list[Row]:
             "load",
             "large",
             parts(profile, tuned=large_tuned),
-            limit="pread fresh",
+            limit="pread reused",
         ),
         Row(
             "B5-out",

@@ -24,6 +24,7 @@ from session import BenchError, Process, Sides, UnsupportedError, evict, in_new_
 OTHER_LAYOUT = {"dcp", "h5py"}
 # A sample is of so many calls that it takes about as long.
 SAMPLE_SECONDS, CALLS_MAX = 0.02, 50
+FLOAT = 1  # TensorFlow's number of the dtype of all data
 HOLDING = {"save", "save_changed", "save_over", "stall"}
 
 
@@ -63,6 +64,8 @@ def _expected(verb: str, count: int, shape: tuple[int, ...], what: str = "{}") -
     if verb in ("list_names", "list_prefix"):
         prefix = told.get("prefix", "")
         return data.digest([name for name in names if name.startswith(prefix)])
+    if verb == "list_shapes":
+        return data.digest([f"{name} {list(shape)} {FLOAT}" for name in names])
     if verb in ("box", "one", "gets"):
         wanted = told.get("names") or [told["name"]]
         found = list(data.some(count, list(shape), wanted).values())
@@ -179,9 +182,8 @@ class Measurer:
             if verb == "stall":
                 found = worker.ask("stall", **arguments)
             else:
-                wish = check and verb != "list_shapes"
                 found = worker.ask(
-                    "sample", verb=verb, arguments=arguments, check=wish, calls=calls
+                    "sample", verb=verb, arguments=arguments, check=check, calls=calls
                 )
             found["resident"] = left
             if check:
@@ -231,9 +233,9 @@ class Measurer:
                 self._loads(side, part, count, shape, target, wanted)
         elif verb == "stall":
             # Updates went on meanwhile: the readers must agree.
-            if part.side == OURS and len(readers) == 2:
-                wanted = self._loads(OURS, part, count, shape, target, "")
-                self._loads(TENSORFLOW, part, count, shape, target, wanted)
+            wanted = ""
+            for side in readers if part.side == OURS else []:
+                wanted = self._loads(side, part, count, shape, target, wanted)
         elif verb == "merge":
             inputs, each = cases.MERGE[self.plan.profile]
             i, k = inputs // 2, each // 3

@@ -41,6 +41,10 @@ class Spares:
     def __repr__(self) -> str:
         return f"<ckptfmt Spares of {len(self._files)} files>"
 
+    def __deepcopy__(self, _memo: object) -> Spares:
+        # With the options of a save, which a manager's `checkpoint` may copy: the files are these.
+        return self
+
     def want(self, made: Iterable[os.stat_result]) -> None:
         """After a save whose data files these are: the next one can use files like them, each in
         the place of one. What this save left goes; if it left all, no more are kept, which only

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -82,6 +83,10 @@ class TensorHandle:
             self._found, self._selected = None, place
         self._row = row
         self.name = name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By name: where the tensor lies may have changed when its checkpoint is opened again.
+        return operator.getitem, (self._reader, self.raw_name)
 
     # ---- what the index says
 

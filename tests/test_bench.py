@@ -142,7 +142,7 @@ def run_of(report: ModuleType, key: str, peaks: dict[str, int]) -> Any:
         sample["peak_kib"] = peaks[part.side]
         entries.append(measure.Entry(part, 4, 1 << 30, samples=[sample], first=sample))
     limits = SimpleNamespace(rates={}, all={})
-    found = report.Run(measure.Plan("quick", 1, 0.0, 1), limits, ROOT)
+    found = report.Run(measure.Plan("quick", 1, 1, 0.0, 1), limits, ROOT)
     found.add(row, entries)
     return found
 

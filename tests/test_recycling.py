@@ -4,6 +4,7 @@ has one of them sees anything of it. What a lease proves, and when there is none
 
 from __future__ import annotations
 
+import copy
 import gc
 import mmap
 import os
@@ -120,6 +121,11 @@ def test_the_file_of_a_removed_checkpoint_becomes_that_of_the_next(
             continue  # the counter went on
         assert (usual / name).stat().st_size == (tmp_path / "d" / name).stat().st_size
     assert there(tmp_path / "d") == ["ckpt-6"]
+
+
+def test_copied_options_have_the_same_files() -> None:
+    options = CheckpointOptions(spares=Spares())
+    assert copy.deepcopy(options).spares is options.spares
 
 
 def test_same_bytes(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import functools
 import gc
 import itertools
+import pickle
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -133,6 +134,23 @@ def test_a_limit_holds(tmp_path: Path) -> None:
             with pytest.raises(ckptfmt.LimitError, match="a value of 64 bytes") as caught:
                 read()
             assert caught.value.tensor == "x"
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_handles_pickle_by_name(listed: bool, tmp_path: Path) -> None:
+    """Before a read and after one, whatever it took; what is saved there since is what is found."""
+    tensors = {"a": np.arange(8.0), "large": np.arange(600_000.0), b"\xff": np.ones(3)}
+    ckptfmt.save(tmp_path / "ck", tensors, durability="none")
+    with ckptfmt.open(tmp_path / "ck", verify="off") as reader:
+        handles = list(reader.values()) if listed else [reader[name] for name in tensors]
+        for handle in handles:
+            before = pickle.dumps(handle)
+            value = handle.read()
+            for again in (pickle.loads(before), pickle.loads(pickle.dumps(handle))):
+                assert_same(again.read(), value)
+        kept = pickle.dumps(reader["a"])
+    ckptfmt.save(tmp_path / "ck", {"0": np.ones(80), "a": np.zeros(9)}, durability="none")
+    assert_same(pickle.loads(kept).read(), np.zeros(9))
 
 
 def test_missing(tmp_path: Path) -> None:

