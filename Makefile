@@ -115,7 +115,7 @@ budgets: python ## instructions, system calls and allocations of the hot paths (
 	$(Q)$(MAKE) -j$(JOBS) measure-programs
 	$(Q)$(PY) -m pytest -q tests/budgets
 
-bench: python ## the benchmark (half an hour), or the cases that BENCH names, beside what is installed of others
+bench: python ## the benchmark (a quarter of an hour), or the cases that BENCH names, beside what is installed of others
 	$(Q)$(PY) bench/run.py $(BENCH_SIDES) $(BENCH)
 
 bench-full: python ## the same with more samples and all settings (an hour)
