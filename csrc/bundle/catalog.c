@@ -144,12 +144,13 @@ static ckptfmt_status make_buckets(cf_catalog *catalog, uint64_t rows, ckptfmt_e
 /* The first buckets: until now each key was above the one before, but for a late one. */
 static ckptfmt_status begin_buckets(cf_catalog *catalog, ckptfmt_error *err)
 {
-	catalog->has_late = false;
 	for (uint64_t i = 0; i < cf_catalog_count(catalog); i++) {
 		cf_catalog_row *row = cf_catalog_row_at(catalog, i);
 		row->hash = cf_hash(&catalog->hash_key, key_of(catalog, row), row->key_size);
 	}
-	return make_buckets(catalog, catalog->rows.capacity / sizeof(cf_catalog_row) + 1, err);
+	CF_TRY(make_buckets(catalog, catalog->rows.capacity / sizeof(cf_catalog_row) + 1, err));
+	catalog->has_late = false;
+	return CKPTFMT_OK;
 }
 
 static bool is_above_all(const cf_catalog *catalog, const uint8_t *key, uint64_t key_size)

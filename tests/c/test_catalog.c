@@ -144,6 +144,31 @@ static void test_one_late(void)
 	cf_catalog_free(&catalog);
 }
 
+/* Where there is no memory for a table to tell keys apart, all is as it was. */
+static void test_no_memory(void)
+{
+	cf_buffer before = CF_BUFFER_EMPTY, after = CF_BUFFER_EMPTY;
+	cf_catalog catalog;
+	cf_catalog_mark mark;
+	CHECK_OK(cf_catalog_open(&catalog, &error), error);
+	for (uint64_t i = 0; i < 8; i++)
+		if (i != 3)
+			CHECK_OK(add(&catalog, i, &error), error);
+	CHECK_OK(add(&catalog, 3, &error), error);
+	write_table(&catalog, &before);
+	mark = cf_catalog_here(&catalog);
+	memory_fault_set(1, false);
+	CHECK_EQ(add(&catalog, 5, &error), CKPTFMT_NO_MEMORY);
+	memory_fault_clear();
+	cf_catalog_rollback(&catalog, &mark);
+	write_table(&catalog, &after);
+	CHECK(after.size == before.size && memcmp(after.data, before.data, (size_t)after.size) == 0);
+	CHECK_FAILS(add(&catalog, 5, &error), error, CKPTFMT_FAIL_ARGUMENT, "the name is added twice");
+	cf_buffer_free(&before);
+	cf_buffer_free(&after);
+	cf_catalog_free(&catalog);
+}
+
 int main(void)
 {
 	test_seed();
@@ -151,6 +176,7 @@ int main(void)
 		(void)snprintf(names[i], NAME_SIZE, "layer/%03u", (unsigned)i);
 	test_orders();
 	test_one_late();
+	test_no_memory();
 	CHECK_EQ(memory_fault_live(), 0);
 	return test_finish("catalog");
 }
