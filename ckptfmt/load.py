@@ -9,7 +9,6 @@ import math
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from ckptfmt.compression.fetching import fetch
 from ckptfmt.errors import InvalidError, about
 from ckptfmt.progress import Meter, Progress
 from ckptfmt.reader import Reader
+from ckptfmt.remembering import cached_property
 from ckptfmt.selecting import (
     Filter,
     Rename,

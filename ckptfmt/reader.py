@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from ckptfmt import _core, dtypes, names
 from ckptfmt.arguments import check_choice, check_limits, wrong
 from ckptfmt.errors import CkptfmtError, CorruptError, InvalidError, TensorNotFoundError
 from ckptfmt.locate import describe_file, locate
+from ckptfmt.remembering import cached_property
 from ckptfmt.tensor import TensorHandle
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ import math
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from ckptfmt import _core, dtypes, indexing
 from ckptfmt.compression.fetching import fetch_one, fetch_strings, is_compressed
 from ckptfmt.errors import InvalidError, UnsupportedError
+from ckptfmt.remembering import cached_property
 
 if TYPE_CHECKING:
     from ckptfmt.reader import Reader

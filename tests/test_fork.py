@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 from support.forking import in_child
 
 import ckptfmt
+from ckptfmt._core import reading
 
 
 def test_reader_of_the_parent_is_refused(tmp_path: Path) -> None:
@@ -69,6 +73,34 @@ def test_names_of_the_package_need_no_thread_of_the_parent() -> None:
     try:
         assert in_child(child) == 0
         assert not ckptfmt._TURN.acquire(blocking=False)
+    finally:
+        over.set()
+        thread.join()
+
+
+def test_what_is_remembered_needs_no_thread_of_the_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of one object, which another thread was just working out, and the child asks of another."""
+    ckptfmt.save(tmp_path / "ck", {"x": np.arange(10)})
+    taken, over, array_at = threading.Event(), threading.Event(), reading.array_at
+
+    def slow(*arguments: Any) -> Any:
+        if threading.current_thread() is thread:
+            taken.set()
+            over.wait(60)
+        return array_at(*arguments)
+
+    def child() -> None:
+        signal.alarm(30)
+        assert ckptfmt.load(tmp_path / "ck")["x"][9] == 9
+
+    monkeypatch.setattr(reading, "array_at", slow)
+    thread = threading.Thread(target=ckptfmt.load, args=(tmp_path / "ck",))
+    thread.start()
+    assert taken.wait(60)
+    try:
+        assert in_child(child) == 0
     finally:
         over.set()
         thread.join()

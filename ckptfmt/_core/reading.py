@@ -8,7 +8,6 @@ import fnmatch
 import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from typing import Any, NamedTuple, NewType
 
 import numpy as np
@@ -19,6 +18,7 @@ from ckptfmt._core.border import check, new_error, path_bytes
 from ckptfmt._core.columns import CHUNK_RUN, FRAME, LENDS_OBJECTS, REGION, ROW, SLICE_ROW, array_at
 from ckptfmt._core.handles import CLOSED, SharedHandle, call, open_checkpoint
 from ckptfmt._core.library import fields_of
+from ckptfmt.remembering import cached_property
 
 # Rows whose names are made at a time.
 NAMES_PIECE = 4096
