@@ -8,6 +8,7 @@ is taken once.
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Callable
@@ -40,8 +41,17 @@ class RegisteredSaver:
     strict_predicate_restore: bool
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a handler of signals may save as well
 _registry: dict[str, RegisteredSaver] = {}
+
+
+def _begin_again() -> None:
+    """In a forked child: a thread of the parent may have had the lock."""
+    global _lock  # noqa: PLW0603 (there is one registry)
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_begin_again)
 
 
 def register_checkpoint_saver(
