@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What os_posix.c lends os_posix_names.c. Nobody else includes this.
+ * What the files os_posix*.c lend each other. Nobody else includes this.
  *
  * What gives an int gives what the system call gives, -1 with errno set, and has asked again after EINTR.
  */

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * For the Python binding alone, and built into nothing else: numpy arrays as sources, any number in one call, and
- * the memory of large new ones. Python
- * objects come as the numbers that id() gives of them; the caller keeps them alive, and takes the interpreter's lock
- * off as around every call (it is taken again in here).
+ * For the Python binding alone, and built into nothing else: numpy arrays as sources, any number in one call, and the
+ * memory of large new ones. Python objects come as the numbers that id() gives of them; the caller keeps them alive,
+ * and takes the interpreter's lock off as around every call (it is taken again in here).
  */
 #ifndef CKPTFMT_PYTHON_ARRAYS_H
 #define CKPTFMT_PYTHON_ARRAYS_H
