@@ -392,8 +392,9 @@ static inline bool begin_plain(group *g, const cf_merge_walk *walk, cf_plain_ent
 {
 	const cf_table_iterator *at = walk->at;
 	const cf_merge_input *in = &g->inputs->rows[walk->input];
+	int64_t dims[CF_PLAIN_RANK_MAX];
 	if (walk->same_key || g->entry.slice_count != 0 || at->key[0] == RESERVED ||
-		!cf_entry_scan_plain((cf_bytes_view){at->value, at->value_size}, plain) ||
+		!cf_entry_scan_plain((cf_bytes_view){at->value, at->value_size}, dims, plain) ||
 		plain->shard >= in->header.num_shards)
 		return false;
 	*file = cf_merge_input_known_file(in, plain->shard);

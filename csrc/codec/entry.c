@@ -200,137 +200,151 @@ static ckptfmt_status decode_any(cf_bytes_view bytes, uint64_t origin, uint64_t 
 /* The size of a plain entry's shape takes one byte, and each of its dimensions two or more. */
 enum { PLAIN_SHAPE_MAX = 0x80 };
 CF_STATIC_ASSERT(2 * (1 + 5) + 2 + PLAIN_SHAPE_MAX + 2 * (1 + 9) + 5 <= CF_PLAIN_SIZE_MAX, "all its fields");
-CF_STATIC_ASSERT(PLAIN_SHAPE_MAX / 2 <= CKPTFMT_RANK_MAX, "room for the dimensions");
+CF_STATIC_ASSERT(PLAIN_SHAPE_MAX / 2 <= CF_PLAIN_RANK_MAX, "room for the dimensions");
 
-/* Field by field: compilers clear a struct of this size by a string instruction, which takes longer than all that a
- * plain entry needs else. */
-static inline void clear_entry(cf_entry *out)
+enum {
+	HEAD_SIZE = 4,              /* a dtype of one byte, and the size of the shape */
+	CRC_TAG = ENTRY_CRC << 3 | CF_WIRE_FIXED32,
+	CRC_SIZE = 1 + 4
+};
+
+/* The rest of a number of more bytes than one, with `value` the first of them. NULL as below. */
+static inline const uint8_t *take_plain_rest(const uint8_t *at, const uint8_t *crc, uint64_t value, uint64_t *out)
 {
-	out->dtype = out->rank = out->shard = 0;
-	out->offset = out->size = 0;
-	out->masked_crc = out->raw_crc32c = out->oddities = 0;
-	out->has_shape = out->has_extension = false;
-	out->slice_count = out->feature_flags = out->chunk_size = out->raw_size = out->origin = 0;
-	out->chunk_crcs = out->chunk_sizes = out->bytes = (cf_bytes_view){NULL, 0};
+	/* Each byte but the last counts 0x80 too much, which the next takes away. */
+	uint64_t byte = at[0];
+	value += (byte - 1) << 7;
+	if (byte >= 0x80) {
+		byte = at[1];
+		value += (byte - 1) << 14;
+		at++;
+	}
+	if (byte >= 0x80) {
+		byte = at[1];
+		value += (byte - 1) << 21;
+		at++;
+	}
+	if (byte >= 0x80) {
+		byte = at[1];
+		value += (byte - 1) << 28;
+		at++;
+	}
+	for (unsigned shift = 35; byte >= 0x80 && shift < 63 && at < crc; shift += 7) {
+		byte = at[1];
+		value += (byte - 1) << shift;
+		at++;
+	}
+	*out = value;
+	return byte - 1 < 0x7f && at < crc ? at + 1 : NULL;
 }
 
-/* A varint as canonical writers put it: shortest, and not 0, which is left out. */
-static inline bool take_plain(const uint8_t **at, const uint8_t *end, uint64_t *out)
+/* A number as canonical writers put it: shortest, and left out if it is 0. NULL: it is not such. What may be read needs
+ * no other bounds: a field before the checksum's tag, which is none of a number, has that and its four bytes behind. */
+static inline const uint8_t *take_plain_number(const uint8_t *at, const uint8_t *crc, uint32_t number, uint64_t *out)
 {
-	const uint8_t *from = *at;
-	uint64_t value = 0;
-	if (CF_LIKELY(from < end && *from < 0x80)) {
-		*at = from + 1;
-		*out = *from;
-		return *from != 0;
-	}
-	for (unsigned shift = 0; from < end && shift < 63; shift += 7) {
-		uint8_t byte = *from++;
-		value |= (uint64_t)(byte & 0x7f) << shift;
-		if (byte < 0x80) {
-			*at = from;
-			*out = value;
-			return byte != 0;
-		}
-	}
-	return false;
-}
-
-static inline bool take_plain_field(const uint8_t **at, const uint8_t *end, uint32_t number, uint64_t *out)
-{
+	uint64_t value;
 	*out = 0;
-	if (*at == end || **at != (number << 3 | CF_WIRE_VARINT))
-		return true;
-	(*at)++;
-	return take_plain(at, end, out);
+	if (*at != (number << 3 | CF_WIRE_VARINT))
+		return at;
+	value = at[1];
+	if (CF_UNLIKELY(value >= 0x80))
+		return take_plain_rest(at + 2, crc, value, out);
+	*out = value;
+	return value != 0 && at + 2 <= crc ? at + 2 : NULL;
 }
 
-static inline bool take_plain_shape(const uint8_t *at, const uint8_t *end, int64_t *dims, int32_t *rank)
+/* The dimensions in [at, end), and their product, which must not leave int64 (SHP-4; none is negative). */
+static inline bool take_plain_shape(const uint8_t *at, const uint8_t *end, const uint8_t *crc, int64_t *dims,
+	cf_plain_entry *out)
 {
-	for (; at < end; (*rank)++) {
-		const uint8_t *dim_end;
-		uint64_t size;
-		if (end - at < 2 || at[0] != (SHAPE_DIM << 3 | CF_WIRE_BYTES) || at[1] > end - at - 2)
+	int64_t count = 1;
+	int32_t rank = 0;
+	for (; at < end; rank++) {
+		/* A dimension below 128 takes four bytes; of others, or fewer bytes, those of the checksum follow. */
+		uint32_t dim = cf_load_u32(at);
+		uint64_t size = dim >> 24;
+		if (CF_LIKELY((dim & 0xffffff) == (DIM_SIZE << 19 | 2 << 8 | SHAPE_DIM << 3 | CF_WIRE_BYTES) &&
+			size - 1 < 0x7f)) {
+			at += 4;
+		} else {
+			const uint8_t *dim_end;
+			if (at[0] != (SHAPE_DIM << 3 | CF_WIRE_BYTES) || at[1] > end - at - 2)
+				return false;
+			dim_end = at + 2 + at[1];
+			if (take_plain_number(at + 2, crc, DIM_SIZE, &size) != dim_end)
+				return false;
+			at = dim_end;
+		}
+		dims[rank] = (int64_t)size;
+		if (!cf_mul_i64(count, (int64_t)size, &count))
 			return false;
-		dim_end = at + 2 + at[1];
-		at += 2;
-		if (!take_plain_field(&at, dim_end, DIM_SIZE, &size) || at != dim_end)
-			return false;
-		dims[*rank] = (int64_t)size;
 	}
-	return true;
-}
-
-/* False, and unspecified outputs, for what is no plain entry. Shapes are not checked. */
-static inline bool take_plain_entry(cf_bytes_view bytes, int64_t *dims, cf_plain_entry *out)
-{
-	const uint8_t *at = bytes.data, *end = at + bytes.size, *shape;
-	uint64_t dtype, shard;
-	if (!take_plain_field(&at, end, ENTRY_DTYPE, &dtype) || dtype > INT32_MAX || end - at < 2 ||
-		at[0] != (ENTRY_SHAPE << 3 | CF_WIRE_BYTES) || at[1] >= PLAIN_SHAPE_MAX || at[1] > end - at - 2)
-		return false;
-	shape = at + 2;
-	at = shape + at[1];
-	out->rank = 0;
-	if (!take_plain_shape(shape, at, dims, &out->rank))
-		return false;
-	out->shard_begin = (uint64_t)(at - bytes.data);
-	if (!take_plain_field(&at, end, ENTRY_SHARD, &shard) || shard > INT32_MAX)
-		return false;
-	out->shard_end = (uint64_t)(at - bytes.data);
-	if (!take_plain_field(&at, end, ENTRY_OFFSET, &out->offset) ||
-		!take_plain_field(&at, end, ENTRY_SIZE, &out->size))
-		return false;
-	out->masked_crc = 0;
-	if (end - at == 5 && at[0] == (ENTRY_CRC << 3 | CF_WIRE_FIXED32)) {
-		out->masked_crc = cf_load_u32(at + 1);
-		/* MSG-15: canonical writers leave it out. */
-		if (out->masked_crc == 0)
-			return false;
-		at = end;
-	}
-	out->dtype = (int32_t)dtype;
-	out->shard = (int32_t)shard;
+	out->rank = rank;
+	out->element_count = count;
 	return at == end;
 }
 
-static bool decode_plain(cf_bytes_view bytes, int64_t *dims, cf_entry *out)
+bool cf_entry_scan_plain(cf_bytes_view bytes, int64_t *dims, cf_plain_entry *out)
 {
-	cf_plain_entry plain;
-	if (!take_plain_entry(bytes, dims, &plain))
+	const uint8_t *at = bytes.data, *crc, *shape;
+	uint32_t head;
+	uint64_t shard;
+	if (bytes.size < HEAD_SIZE + CRC_SIZE)
 		return false;
-	out->has_shape = true;
-	out->dtype = plain.dtype;
-	out->rank = plain.rank;
-	out->shard = plain.shard;
-	out->offset = (int64_t)plain.offset;
-	out->size = (int64_t)plain.size;
-	out->masked_crc = plain.masked_crc;
-	return true;
+	crc = at + bytes.size - CRC_SIZE;
+	out->masked_crc = cf_load_u32(crc + 1);
+	/* MSG-15: canonical writers leave one of 0 out. */
+	if (*crc != CRC_TAG || out->masked_crc == 0)
+		return false;
+	head = cf_load_u32(at);
+	out->dtype = (int32_t)(head >> 8 & 0xff);
+	if ((head & 0x80ff80ff) != ((ENTRY_SHAPE << 3 | CF_WIRE_BYTES) << 16 | ENTRY_DTYPE << 3) || out->dtype == 0 ||
+		head >> 24 > crc - at - HEAD_SIZE)
+		return false;
+	shape = at + HEAD_SIZE;
+	at = shape + (head >> 24);
+	if (!take_plain_shape(shape, at, crc, dims, out))
+		return false;
+	out->shard_begin = (uint32_t)(at - bytes.data);
+	at = take_plain_number(at, crc, ENTRY_SHARD, &shard);
+	if (at == NULL || shard > INT32_MAX)
+		return false;
+	out->shard_end = (uint32_t)(at - bytes.data);
+	at = take_plain_number(at, crc, ENTRY_OFFSET, &out->offset);
+	if (at == NULL)
+		return false;
+	at = take_plain_number(at, crc, ENTRY_SIZE, &out->size);
+	out->shard = (int32_t)shard;
+	return at == crc;
 }
 
-bool cf_entry_scan_plain(cf_bytes_view bytes, cf_plain_entry *out)
+/* Field by field: compilers clear a struct of this size by a string instruction, which takes longer than all that a
+ * plain entry needs else. */
+static inline void set_plain(cf_entry *out, cf_bytes_view bytes, uint64_t origin, const cf_plain_entry *plain)
 {
-	int64_t dims[PLAIN_SHAPE_MAX / 2], count = 1;
-	if (bytes.size == 0 || !take_plain_entry(bytes, dims, out))
-		return false;
-	/* SHP-4; none is negative. */
-	for (int32_t d = 0; d < out->rank; d++)
-		if (!cf_mul_i64(count, dims[d], &count))
-			return false;
-	return true;
+	out->dtype = plain->dtype;
+	out->rank = plain->rank;
+	out->shard = plain->shard;
+	out->offset = (int64_t)plain->offset;
+	out->size = (int64_t)plain->size;
+	out->masked_crc = plain->masked_crc;
+	out->raw_crc32c = out->oddities = 0;
+	out->has_shape = true;
+	out->has_extension = false;
+	out->slice_count = out->feature_flags = out->chunk_size = out->raw_size = 0;
+	out->chunk_crcs = out->chunk_sizes = (cf_bytes_view){NULL, 0};
+	out->bytes = bytes;
+	out->origin = origin;
 }
 
 ckptfmt_status cf_entry_decode(cf_bytes_view bytes, uint64_t origin, uint64_t slices_max, int64_t *dims, cf_entry *out,
 	ckptfmt_error *err)
 {
-	clear_entry(out);
-	if (CF_LIKELY(bytes.size != 0 && decode_plain(bytes, dims, out))) {
-		out->bytes = bytes;
-		out->origin = origin;
-		return check_shape(out, dims, err);
-	}
-	return decode_any(bytes, origin, slices_max, dims, out, err);
+	cf_plain_entry plain;
+	if (CF_UNLIKELY(!cf_entry_scan_plain(bytes, dims, &plain)))
+		return decode_any(bytes, origin, slices_max, dims, out, err);
+	set_plain(out, bytes, origin, &plain);
+	return CKPTFMT_OK;
 }
 
 /* ---- compressed values ----------------------------------------------------------------------------------- */
@@ -490,7 +504,6 @@ static inline uint8_t *store_dims(uint8_t *to, int32_t rank, const int64_t *dims
 enum {
 	NUMBER_SIZE_MAX = 1 + CF_VARINT64_SIZE_MAX,
 	DIM_SIZE_MAX = 2 + NUMBER_SIZE_MAX,
-	CRC_SIZE = 1 + 4,
 	/* Its dimensions take one byte to say how long they are, and all of it stands on the stack. */
 	PLAIN_RANK_MAX = 9,
 	PLAIN_SIZE_MAX = 4 * NUMBER_SIZE_MAX + 2 + PLAIN_RANK_MAX * DIM_SIZE_MAX + CRC_SIZE

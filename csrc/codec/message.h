@@ -85,15 +85,20 @@ typedef struct cf_plain_entry {
 	int32_t dtype;
 	int32_t rank;
 	int32_t shard;
-	uint32_t masked_crc;
+	uint32_t masked_crc;        /* not 0 */
 	uint64_t offset, size;      /* both within int64 */
-	uint64_t shard_begin, shard_end;    /* the field in the message; an id of 0 has none */
+	int64_t element_count;
+	uint32_t shard_begin, shard_end;    /* the field in the message; an id of 0 has none */
 } cf_plain_entry;
 
-enum { CF_PLAIN_SIZE_MAX = 192 };   /* of one with whatever shard id */
+enum {
+	CF_PLAIN_SIZE_MAX = 192,    /* of one with whatever shard id */
+	CF_PLAIN_RANK_MAX = 64
+};
 
-/* False where the entry is not such, or has a shape that cf_entry_decode refuses. */
-bool cf_entry_scan_plain(cf_bytes_view bytes, cf_plain_entry *out);
+/* False, and unspecified outputs, where the entry is not such, or has a shape that cf_entry_decode refuses. `dims` has
+ * room for CF_PLAIN_RANK_MAX. */
+bool cf_entry_scan_plain(cf_bytes_view bytes, int64_t *dims, cf_plain_entry *out);
 /* Writes the entry that was scanned with another shard id, which is its canonical form (MRG-7); returns its size.
  * REQUIRES: room for CF_PLAIN_SIZE_MAX. */
 uint64_t cf_entry_store_plain(uint8_t *to, cf_bytes_view bytes, const cf_plain_entry *plain, int32_t shard);

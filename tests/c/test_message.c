@@ -256,23 +256,47 @@ static void test_extension(void)
 	cf_buffer_free(&again);
 }
 
+/* What was found plain is what the decoder of all entries finds: behind a field that is not known the entry is one for
+ * that. */
+static void check_plain_decoded(cf_bytes_view bytes, const cf_plain_entry *plain, const int64_t *plain_dims)
+{
+	static const uint8_t unknown[2] = {15 << 3, 1};
+	int64_t dims[CKPTFMT_RANK_MAX], count = 1;
+	cf_buffer more = CF_BUFFER_EMPTY;
+	cf_entry entry;
+	ckptfmt_error err;
+	cf_put_bytes(&more, bytes.data, bytes.size);
+	cf_put_bytes(&more, unknown, sizeof unknown);
+	CHECK_OK(cf_entry_decode((cf_bytes_view){more.data, more.size}, 0, 4, dims, &entry, &err), err);
+	CHECK(entry.oddities == CF_ODD_UNKNOWN_FIELD && entry.has_shape && !entry.has_extension && entry.slice_count == 0);
+	CHECK(plain->dtype == entry.dtype && plain->rank == entry.rank && plain->shard == entry.shard);
+	CHECK(plain->offset == (uint64_t)entry.offset && plain->size == (uint64_t)entry.size);
+	CHECK(entry.offset >= 0 && entry.size >= 0);
+	CHECK_EQ(plain->masked_crc, entry.masked_crc);
+	for (int32_t d = 0; d < entry.rank; d++) {
+		CHECK(plain_dims[d] == dims[d]);
+		count *= dims[d];
+	}
+	CHECK(plain->element_count == count);
+	cf_buffer_free(&more);
+}
+
 /* An entry that is copied but for its shard id is the one that is decoded and written anew. */
 static void check_plain(cf_bytes_view bytes, bool is)
 {
-	int64_t dims[CKPTFMT_RANK_MAX];
+	int64_t dims[CKPTFMT_RANK_MAX], plain_dims[CF_PLAIN_RANK_MAX];
 	uint8_t stored[CF_PLAIN_SIZE_MAX];
 	cf_buffer out = CF_BUFFER_EMPTY;
 	cf_plain_entry plain;
 	cf_entry entry;
 	ckptfmt_error err;
-	bool found = cf_entry_scan_plain(bytes, &plain);
+	bool found = cf_entry_scan_plain(bytes, plain_dims, &plain);
 	CHECK_EQ(found, is);
 	if (found && is) {
 		static const int32_t shards[] = {0, 1, 127, 128, INT32_MAX};
+		check_plain_decoded(bytes, &plain, plain_dims);
 		CHECK_OK(cf_entry_decode(bytes, 0, 4, dims, &entry, &err), err);
-		CHECK(plain.dtype == entry.dtype && plain.rank == entry.rank && plain.shard == entry.shard);
-		CHECK(plain.offset == (uint64_t)entry.offset && plain.size == (uint64_t)entry.size);
-		CHECK_EQ(plain.masked_crc, entry.masked_crc);
+		CHECK(entry.oddities == 0 && entry.bytes.data == bytes.data && entry.bytes.size == bytes.size);
 		for (size_t i = 0; i < CF_ARRAY_COUNT(shards); i++) {
 			uint64_t size = cf_entry_store_plain(stored, bytes, &plain, shards[i]);
 			cf_buffer_clear(&out);
@@ -283,6 +307,25 @@ static void check_plain(cf_bytes_view bytes, bool is)
 	cf_buffer_free(&out);
 }
 
+/* Of plain entries that are damaged, where what may be read ends, those that still are such. */
+static void check_damaged(cf_bytes_view bytes, uint8_t *room)
+{
+	for (int i = 0; i < 40; i++) {
+		uint64_t size = bytes.size - (test_random_below(4) == 0 ? test_random_below(bytes.size) : 0);
+		uint8_t *start = room + CF_PLAIN_SIZE_MAX - size;
+		int64_t dims[CF_PLAIN_RANK_MAX];
+		cf_plain_entry plain;
+		memcpy(start, bytes.data + (bytes.size - size) * test_random_below(2), (size_t)size);
+		for (uint64_t n = 1 + test_random_below(3); n > 0; n--) {
+			static const uint8_t tags[] = {0, 1, 8, 0x12, 0x18, 0x20, 0x28, 0x35, 0x7f, 0x80, 0xff};
+			start[test_random_below(size)] = test_random_below(2) == 0 ? (uint8_t)test_random_below(256)
+				: tags[test_random_below(sizeof tags)];
+		}
+		if (cf_entry_scan_plain((cf_bytes_view){start, size}, dims, &plain))
+			check_plain_decoded((cf_bytes_view){start, size}, &plain, dims);
+	}
+}
+
 static void test_plain(void)
 {
 	static const char *const odd[] = {
@@ -291,12 +334,17 @@ static void test_plain(void)
 		"08 01 12 00 a2 06 00", "08 01 12 00 35 01 02 03 04 08 01", "08 01 12 00 35 01 02 03", "08 01 12 01",
 		/* MSG-15 */
 		"08 01 12 00 35 00 00 00 00",
+		/* A number that takes the place of the checksum. */
+		"08 01 12 00 28 35 01 02 03 04", "08 01 12 00 28 81 35 01 02 03 04", "08 01 12 00 20 81 35 01 02 03 04",
+		"12 04 12 02 08 35 01 02 03 04", "08 35 01 02 03 04", "12 04 12 02 35 01 02 03 04",
+		"12 03 12 02 08 01 35 01 02 03 04",
 		"08 01 12 00 28 ff ff ff ff ff ff ff ff ff 01", "08 01 12 00 18 80 80 80 80 08",
 		/* SHP-2, SHP-4 */
 		"08 01 12 0d 12 0b 08 ff ff ff ff ff ff ff ff ff 01",
 		"08 01 12 14 12 08 08 80 80 80 80 80 80 01 12 08 08 80 80 80 80 80 80 01 28 01",
 	};
 	cf_buffer out = CF_BUFFER_EMPTY;
+	uint8_t *room = test_guarded(CF_PLAIN_SIZE_MAX);
 	for (size_t i = 0; i < CF_ARRAY_COUNT(odd); i++)
 		check_plain(hex(odd[i]), false);
 	check_plain((cf_bytes_view){NULL, 0}, false);
@@ -315,7 +363,8 @@ static void test_plain(void)
 			dims[d] = (int64_t)test_random_below(d < 7 ? 200 : 2);
 		cf_buffer_clear(&out);
 		cf_entry_encode(&out, &fields);
-		check_plain((cf_bytes_view){out.data, out.size}, true);
+		check_plain((cf_bytes_view){out.data, out.size}, fields.masked_crc != 0 && fields.dtype != 0);
+		check_damaged((cf_bytes_view){out.data, out.size}, room);
 	}
 	cf_buffer_free(&out);
 }
