@@ -45,6 +45,27 @@ static inline void cf_store_u64(uint8_t *to, uint64_t value)
 	memcpy(to, &value, sizeof value);
 }
 
+/* Copies few bytes, mostly, without a call: those at the end overlap those before. The two do not overlap. */
+static inline void cf_copy_few(uint8_t *to, const uint8_t *from, uint64_t size)
+{
+	if (size > 32) {
+		memcpy(to, from, (size_t)size);
+	} else if (size >= 16) {
+		memcpy(to, from, 16);
+		memcpy(to + size - 16, from + size - 16, 16);
+	} else if (size >= 8) {
+		memcpy(to, from, 8);
+		memcpy(to + size - 8, from + size - 8, 8);
+	} else if (size >= 4) {
+		memcpy(to, from, 4);
+		memcpy(to + size - 4, from + size - 4, 4);
+	} else if (size != 0) {
+		to[0] = from[0];
+		to[size / 2] = from[size / 2];
+		to[size - 1] = from[size - 1];
+	}
+}
+
 /* Writes the shortest varint and returns its size. REQUIRES: room for CF_VARINT64_SIZE_MAX. */
 static inline size_t cf_store_varint(uint8_t *to, uint64_t value)
 {

@@ -207,7 +207,7 @@ void cf_table_iterator_open_at(cf_table_iterator *iterator, cf_table *table, con
 
 void cf_table_iterator_rewind(cf_table_iterator *iterator)
 {
-	iterator->entry_count = iterator->next_block = iterator->key_bytes = 0;
+	iterator->entry_count = iterator->next_block = iterator->key_bytes = iterator->entries_sure = 0;
 	iterator->in_block = false;
 	cf_buffer_clear(&iterator->last_key);
 }
@@ -261,14 +261,16 @@ static ckptfmt_status show_entry(cf_table_iterator *iterator, ckptfmt_error *err
 	if (entry->key.size > iterator->key_bytes_max - iterator->key_bytes)
 		return cf_table_too_many_key_bytes(iterator->key_bytes_max,
 			cf_block_offset(entry->block, entry->entry_position), err);
-	iterator->entry_count++;
-	iterator->key_bytes += entry->key.size;
-	iterator->key = entry->key.data;
-	iterator->key_size = entry->key.size;
-	iterator->value = entry->value;
-	iterator->value_size = entry->value_size;
-	iterator->value_offset = cf_block_origin(entry->block, entry->value_position);
+	cf_table_iterator_show(iterator);
 	return CKPTFMT_OK;
+}
+
+/* How many entries may come before a limit has to be looked at: of those that are usual none has a longer key. */
+static void see_sure(cf_table_iterator *iterator)
+{
+	uint64_t most = (iterator->key_bytes_max - iterator->key_bytes) / CF_USUAL_KEY_MAX;
+	uint64_t left = iterator->table->limits.entries_max - iterator->entry_count;
+	iterator->entries_sure = iterator->entry_count + cf_min_u64(most, left);
 }
 
 static ckptfmt_status step(cf_table_iterator *iterator, bool *more, ckptfmt_error *err)
@@ -284,14 +286,16 @@ static ckptfmt_status step(cf_table_iterator *iterator, bool *more, ckptfmt_erro
 		}
 		if (iterator->entries.valid) {
 			CF_TRY(show_entry(iterator, err));
+			see_sure(iterator);
 			*more = true;
 			return CKPTFMT_OK;
 		}
+		iterator->entries_sure = 0;
 		CF_TRY(leave_block(iterator, err));
 	}
 }
 
-ckptfmt_status cf_table_iterator_next(cf_table_iterator *iterator, bool *more, ckptfmt_error *err)
+ckptfmt_status cf_table_iterator_next_any(cf_table_iterator *iterator, bool *more, ckptfmt_error *err)
 {
 	ckptfmt_status status;
 	*more = false;

@@ -39,7 +39,7 @@ static ckptfmt_status put_block(cf_table_writer *writer, cf_block_builder *build
 	return CKPTFMT_OK;
 }
 
-static ckptfmt_status flush(cf_table_writer *writer, ckptfmt_error *err)
+ckptfmt_status cf_table_writer_flush(cf_table_writer *writer, ckptfmt_error *err)
 {
 	if (writer->data.entry_count == 0)
 		return CKPTFMT_OK;
@@ -75,20 +75,18 @@ static ckptfmt_status add_pending(cf_table_writer *writer, const uint8_t *next, 
 	return CKPTFMT_OK;
 }
 
-ckptfmt_status cf_table_writer_add_after(cf_table_writer *writer, const uint8_t *key, uint64_t key_size,
+ckptfmt_status cf_table_writer_add_any(cf_table_writer *writer, const uint8_t *key, uint64_t key_size,
 	uint64_t common, const uint8_t *value, uint64_t value_size, ckptfmt_error *err)
 {
 	/* TAB-9. Compared part by part: no sum of the caller's sizes can wrap. */
 	if (key_size >= CF_TABLE_LARGE_ENTRY || value_size >= CF_TABLE_LARGE_ENTRY - key_size)
-		CF_TRY(flush(writer, err));
+		CF_TRY(cf_table_writer_flush(writer, err));
 	if (CF_UNLIKELY(writer->has_pending)) {
 		assert(cf_key_compare(writer->last_key.data, writer->last_key.size, key, key_size) < 0);
 		CF_TRY(add_pending(writer, key, key_size, false, err));
 	}
 	CF_TRY(cf_block_builder_add_after(&writer->data, key, key_size, common, value, value_size, err));
-	if (CF_UNLIKELY(cf_block_builder_size(&writer->data) >= CF_TABLE_BLOCK_SIZE))
-		CF_TRY(flush(writer, err));
-	return CKPTFMT_OK;
+	return cf_table_writer_placed(writer, err);
 }
 
 ckptfmt_status cf_table_writer_add(cf_table_writer *writer, const uint8_t *key, uint64_t key_size,
@@ -103,7 +101,7 @@ ckptfmt_status cf_table_writer_finish(cf_table_writer *writer, uint64_t *total_s
 {
 	cf_handle metaindex, index;
 	*total_size = 0;
-	CF_TRY(flush(writer, err));
+	CF_TRY(cf_table_writer_flush(writer, err));
 	CF_TRY(add_pending(writer, NULL, 0, true, err));
 	/* TAB-10: the data builder is empty now, and so is the metaindex. */
 	CF_TRY(put_block(writer, &writer->data, &metaindex, err));

@@ -37,9 +37,32 @@ void cf_table_writer_open(cf_table_writer *writer, cf_sink sink);
  * what the sink returns. After a failure the writer only takes free. */
 CF_MUST_CHECK ckptfmt_status cf_table_writer_add(cf_table_writer *writer, const uint8_t *key, uint64_t key_size,
 	const uint8_t *value, uint64_t value_size, ckptfmt_error *err);
-/* The same where the caller knows how many bytes the key has in common with the last one. */
-CF_MUST_CHECK ckptfmt_status cf_table_writer_add_after(cf_table_writer *writer, const uint8_t *key, uint64_t key_size,
+/* The same of any entry where the caller knows how many bytes the key has in common with the last one. */
+CF_MUST_CHECK ckptfmt_status cf_table_writer_add_any(cf_table_writer *writer, const uint8_t *key, uint64_t key_size,
 	uint64_t common, const uint8_t *value, uint64_t value_size, ckptfmt_error *err);
+/* Puts the block; and only if it is full, as it has to be seen to after each entry. */
+CF_MUST_CHECK ckptfmt_status cf_table_writer_flush(cf_table_writer *writer, ckptfmt_error *err);
+static inline CF_MUST_CHECK ckptfmt_status cf_table_writer_placed(cf_table_writer *writer, ckptfmt_error *err)
+{
+	return CF_LIKELY(cf_block_builder_size(&writer->data) < CF_TABLE_BLOCK_SIZE) ? CKPTFMT_OK
+		: cf_table_writer_flush(writer, err);
+}
+/* As cf_block_builder_place: after the value cf_table_writer_placed follows. The first entry of a block, which a block
+ * before it waits for, is none of these. */
+static inline uint8_t *cf_table_writer_place(cf_table_writer *writer, const uint8_t *key, uint64_t key_size,
+	uint64_t common, uint64_t value_size)
+{
+	return cf_block_builder_place(&writer->data, key, key_size, common, value_size);
+}
+static inline CF_MUST_CHECK ckptfmt_status cf_table_writer_add_after(cf_table_writer *writer, const uint8_t *key,
+	uint64_t key_size, uint64_t common, const uint8_t *value, uint64_t value_size, ckptfmt_error *err)
+{
+	uint8_t *to = cf_table_writer_place(writer, key, key_size, common, value_size);
+	if (CF_UNLIKELY(to == NULL))
+		return cf_table_writer_add_any(writer, key, key_size, common, value, value_size, err);
+	cf_copy_few(to, value, value_size);
+	return cf_table_writer_placed(writer, err);
+}
 /* Puts the rest; *total_size is the size of the file. Then the writer only takes free. */
 CF_MUST_CHECK ckptfmt_status cf_table_writer_finish(cf_table_writer *writer, uint64_t *total_size,
 	ckptfmt_error *err);

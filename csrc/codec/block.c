@@ -14,27 +14,11 @@
 #include <assert.h>
 #include <inttypes.h>
 
-enum {
-	PREFETCH_DISTANCE = 64,
-	/* So many bytes of a key are copied at once where there is room for them, whether it has as many or not. */
-	KEY_PIECE = 16
-};
-
 typedef struct entry_head {
 	uint64_t shared;
 	uint64_t unshared;
 	uint64_t value_size;
 } entry_head;
-
-uint64_t cf_block_offset(const cf_block *block, uint64_t position)
-{
-	return block->decompressed ? block->origin : block->origin + position;
-}
-
-uint64_t cf_block_origin(const cf_block *block, uint64_t position)
-{
-	return cf_block_offset(block, position) | (block->decompressed ? CF_ONE_OFFSET : 0);
-}
 
 static ckptfmt_status bad(const cf_block *block, uint64_t position, const char *text, ckptfmt_error *err)
 {
@@ -137,6 +121,16 @@ static void see_restart(cf_block_iterator *iterator, uint32_t row)
 	iterator->restart_at = row == iterator->block->restart_count ? UINT64_MAX : restart_at(iterator->block, row);
 }
 
+/* Not at the first entry, which is a restart: at 0. */
+static void see_usual(cf_block_iterator *iterator)
+{
+	const uint64_t least = CF_USUAL_HEAD_SIZE + CF_USUAL_PIECE;
+	uint64_t size = iterator->block->entries_size;
+	iterator->usual_before = 0;
+	if (size > least && iterator->block->key_bytes_max >= CF_USUAL_KEY_MAX && iterator->key.capacity >= CF_USUAL_ROOM)
+		iterator->usual_before = cf_min_u64(iterator->restart_at, size - least + 1);
+}
+
 /* Sets `at_restart` for an entry that begins at `start`. */
 static ckptfmt_status meet_restart(cf_block_iterator *iterator, uint64_t start, ckptfmt_error *err)
 {
@@ -217,45 +211,9 @@ static ckptfmt_status take_key(cf_block_iterator *iterator, const entry_head *he
 	}
 	iterator->key.size = head->shared;
 	cf_put_bytes(&iterator->key, unshared, head->unshared);
-	(void)cf_buffer_reserve(&iterator->key, KEY_PIECE);     /* for the next */
+	if (iterator->key.capacity < CF_USUAL_ROOM)
+		(void)cf_buffer_reserve(&iterator->key, CF_USUAL_ROOM - iterator->key.size);    /* for the next */
 	return cf_buffer_status(&iterator->key, err);
-}
-
-/* What all but a few entries are: sizes of a byte each, no restart, and a key that differs from the one before right
- * after what it shares with that, as it must where nobody shared less than he could. False: it is another, and nothing
- * was taken. */
-static inline bool take_usual(cf_block_iterator *iterator)
-{
-	uint64_t start = iterator->entries.position, left = cf_cursor_left(&iterator->entries);
-	uint64_t shared, unshared, value_size;
-	const uint8_t *head = iterator->entries.base + start, *rest = head + 3;
-	cf_buffer *key = &iterator->key;
-	if (start >= iterator->restart_at || left < 3 + KEY_PIECE || (head[0] | head[1] | head[2]) >= 0x80)
-		return false;
-	shared = head[0];
-	unshared = head[1];
-	value_size = head[2];
-	if (unshared == 0 || unshared + value_size > left - 3 || shared > key->size ||
-		shared + unshared > iterator->block->key_bytes_max ||
-		key->capacity - shared < (unshared > KEY_PIECE ? unshared : KEY_PIECE) ||
-		(shared < key->size && key->data[shared] >= rest[0]))
-		return false;
-	assert(iterator->walking);  /* a walk begins at a restart */
-	if (unshared > KEY_PIECE)
-		memcpy(key->data + shared, rest, (size_t)unshared);
-	else
-		memcpy(key->data + shared, rest, KEY_PIECE);
-	key->size = shared + unshared;
-	iterator->at_restart = false;
-	iterator->common = iterator->shared = shared;
-	iterator->entry_position = start;
-	iterator->value = rest + unshared;
-	iterator->value_position = start + 3 + unshared;
-	iterator->value_size = value_size;
-	iterator->entries.position = (size_t)(iterator->value_position + value_size);
-	iterator->row++;
-	iterator->valid = true;
-	return true;
 }
 
 /* Takes the entry at the cursor, whatever it is. */
@@ -279,31 +237,25 @@ static ckptfmt_status take_any(cf_block_iterator *iterator, ckptfmt_error *err)
 	iterator->oddities |= iterator->entries.oddities;
 	iterator->walking = true;
 	iterator->valid = true;
-	return CKPTFMT_OK;
-}
-
-static inline ckptfmt_status take_entry(cf_block_iterator *iterator, ckptfmt_error *err)
-{
-	if (CF_UNLIKELY(!take_usual(iterator)))
-		CF_TRY(take_any(iterator, err));
-	/* Where many blocks are walked through in turn, as in a merge, no hardware sees the pattern. */
-	__builtin_prefetch((const void *)((uintptr_t)iterator->value + iterator->value_size + PREFETCH_DISTANCE));
+	see_usual(iterator);
+	cf_block_expect(iterator);
 	return CKPTFMT_OK;
 }
 
 ckptfmt_status cf_block_first(cf_block_iterator *iterator, ckptfmt_error *err)
 {
 	see_restart(iterator, 0);
+	iterator->usual_before = 0;
 	iterator->entries.position = 0;
 	iterator->walking = false;
 	cf_buffer_clear(&iterator->key);
-	return take_entry(iterator, err);
+	return take_any(iterator, err);
 }
 
-ckptfmt_status cf_block_next(cf_block_iterator *iterator, ckptfmt_error *err)
+ckptfmt_status cf_block_next_any(cf_block_iterator *iterator, ckptfmt_error *err)
 {
 	assert(iterator->valid);
-	return take_entry(iterator, err);
+	return take_any(iterator, err);
 }
 
 /* ---- search ---------------------------------------------------------------------------------------------- */

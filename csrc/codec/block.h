@@ -8,9 +8,13 @@
 #include "base/cursor.h"
 #include "base/error.h"
 
+#include <assert.h>
+
 enum {
 	CF_BLOCK_SIZE_MIN = 4,
-	CF_RESTART_SIZE = 4
+	CF_RESTART_SIZE = 4,
+	CF_USUAL_HEAD_SIZE = 3,        /* of nearly all entries: three sizes of a byte each */
+	CF_USUAL_SIZE_MAX = 0x7f
 };
 
 /* ---- keys: unsigned bytes, a prefix before what it begins ---- */
@@ -34,6 +38,7 @@ typedef struct cf_block_builder {
 	uint64_t entry_count;
 	uint32_t restart_interval;
 	uint32_t since_restart;
+	uint32_t usual_until;          /* while since_restart is below, there is room for another usual entry */
 } cf_block_builder;
 
 /* REQUIRES: restart_interval >= 1. Allocates nothing. */
@@ -46,6 +51,32 @@ CF_MUST_CHECK ckptfmt_status cf_block_builder_add(cf_block_builder *builder, con
  * that does not count. */
 CF_MUST_CHECK ckptfmt_status cf_block_builder_add_after(cf_block_builder *builder, const uint8_t *key,
 	uint64_t key_size, uint64_t common, const uint8_t *value, uint64_t value_size, ckptfmt_error *err);
+
+/* The same of what all but a few entries are, with sizes of a byte each and no restart: returns where the value's bytes
+ * go, which the caller puts there before anything else. NULL: it is another, and nothing was done. */
+static inline uint8_t *cf_block_builder_place(cf_block_builder *builder, const uint8_t *key, uint64_t key_size,
+	uint64_t common, uint64_t value_size)
+{
+	uint64_t unshared = key_size - common;
+	uint8_t *to = builder->bytes.data + builder->bytes.size;
+	if (CF_UNLIKELY(builder->since_restart >= builder->usual_until ||
+		(common | unshared | value_size) > CF_USUAL_SIZE_MAX))
+		return NULL;
+	assert(common < key_size && (common == builder->last_key.size ||
+		(common < builder->last_key.size && builder->last_key.data[common] < key[common])));
+	to[0] = (uint8_t)common;
+	to[1] = (uint8_t)unshared;
+	to[2] = (uint8_t)value_size;
+	to += CF_USUAL_HEAD_SIZE;
+	cf_copy_few(to, key + common, unshared);
+	cf_copy_few(builder->last_key.data + common, key + common, unshared);
+	builder->bytes.size += CF_USUAL_HEAD_SIZE + unshared + value_size;
+	builder->last_key.size = key_size;
+	builder->since_restart++;
+	builder->entry_count++;
+	return to + unshared;
+}
+
 /* What the block would take if it were finished now. */
 static inline uint64_t cf_block_builder_size(const cf_block_builder *builder)
 {
@@ -78,9 +109,16 @@ typedef struct cf_block {
 CF_MUST_CHECK ckptfmt_status cf_block_open(const uint8_t *bytes, uint64_t size, uint64_t origin, bool decompressed,
 	uint64_t key_bytes_max, cf_block *out, ckptfmt_error *err);
 /* The file offset to report for a position in the block: that of the block, if it was compressed. */
-uint64_t cf_block_offset(const cf_block *block, uint64_t position);
+static inline uint64_t cf_block_offset(const cf_block *block, uint64_t position)
+{
+	return block->decompressed ? block->origin : block->origin + position;
+}
+
 /* The same as the origin of a cursor over bytes that begin there. */
-uint64_t cf_block_origin(const cf_block *block, uint64_t position);
+static inline uint64_t cf_block_origin(const cf_block *block, uint64_t position)
+{
+	return block->decompressed ? block->origin | CF_ONE_OFFSET : block->origin + position;
+}
 
 /* A position in a block. Every step checks what it walks over (sizes, restarts, order), in time linear in the bytes
  * walked over. After a failure the iterator takes only open and free. */
@@ -99,6 +137,7 @@ typedef struct cf_block_iterator {
 	cf_cursor entries;             /* at the next entry */
 	uint32_t restart;              /* first restart that lies at or after the next entry */
 	uint64_t restart_at;           /* and where; UINT64_MAX: there is none */
+	uint64_t usual_before;         /* entries that begin before it may be taken as usual ones; 0: none may */
 	uint32_t oddities;             /* met so far, the tail's included */
 	bool at_restart;               /* the current entry is one */
 	bool walking;                  /* there was an entry before in this walk */
@@ -112,8 +151,67 @@ void cf_block_iterator_open(cf_block_iterator *iterator, const cf_block *block);
 /* To the first entry; to the one after. Past the last, `valid` is false. BAD_BLOCK, BAD_ORDER, LIMIT (a key above
  * key_bytes_max), NO_MEMORY. */
 CF_MUST_CHECK ckptfmt_status cf_block_first(cf_block_iterator *iterator, ckptfmt_error *err);
-CF_MUST_CHECK ckptfmt_status cf_block_next(cf_block_iterator *iterator, ckptfmt_error *err);
+static inline CF_MUST_CHECK ckptfmt_status cf_block_next(cf_block_iterator *iterator, ckptfmt_error *err);
 void cf_block_iterator_free(cf_block_iterator *iterator);
+
+enum {
+	CF_USUAL_KEY_MAX = 2 * CF_USUAL_SIZE_MAX,
+	/* So many bytes of a key are copied at once, whether it has as many or not. */
+	CF_USUAL_PIECE = 16,
+	CF_USUAL_ROOM = CF_USUAL_KEY_MAX + CF_USUAL_PIECE,
+	CF_BLOCK_PREFETCH = 64
+};
+
+/* Where many blocks are walked through in turn, as in a merge, no hardware sees the pattern. */
+static inline void cf_block_expect(const cf_block_iterator *iterator)
+{
+	__builtin_prefetch((const void *)((uintptr_t)iterator->value + iterator->value_size + CF_BLOCK_PREFETCH));
+}
+
+/* The step to what all but a few entries are: sizes of a byte each, no restart, and a key that differs from the one
+ * before right after what it shares with that, as it must where nobody shared less than he could. False: it is another,
+ * and nothing was taken. `usual_before` says that a walk is on, that the next restart comes later, that so many bytes
+ * are there, that no limit forbids such a key and that there is room for it. */
+static inline bool cf_block_take_usual(cf_block_iterator *iterator)
+{
+	uint64_t start = iterator->entries.position, shared, unshared, value_size;
+	const uint8_t *rest = iterator->entries.base + start + CF_USUAL_HEAD_SIZE;
+	cf_buffer *key = &iterator->key;
+	uint32_t head;
+	if (CF_UNLIKELY(start >= iterator->usual_before))
+		return false;
+	head = cf_load_u32(rest - CF_USUAL_HEAD_SIZE);
+	shared = head & 0xff;
+	unshared = head >> 8 & 0xff;
+	value_size = head >> 16 & 0xff;
+	if ((head & 0x808080) != 0 || unshared == 0 ||
+		unshared + value_size > iterator->entries.size - start - CF_USUAL_HEAD_SIZE || shared > key->size ||
+		(shared < key->size && key->data[shared] >= rest[0]))
+		return false;
+	if (CF_UNLIKELY(unshared > CF_USUAL_PIECE))
+		memcpy(key->data + shared, rest, (size_t)unshared);
+	else
+		memcpy(key->data + shared, rest, CF_USUAL_PIECE);
+	key->size = shared + unshared;
+	iterator->at_restart = false;
+	iterator->common = iterator->shared = shared;
+	iterator->entry_position = start;
+	iterator->value = rest + unshared;
+	iterator->value_position = start + CF_USUAL_HEAD_SIZE + unshared;
+	iterator->value_size = value_size;
+	iterator->entries.position = (size_t)(iterator->value_position + value_size);
+	iterator->row++;
+	cf_block_expect(iterator);
+	return true;
+}
+
+/* The step to any entry, or past the last. */
+CF_MUST_CHECK ckptfmt_status cf_block_next_any(cf_block_iterator *iterator, ckptfmt_error *err);
+
+static inline ckptfmt_status cf_block_next(cf_block_iterator *iterator, ckptfmt_error *err)
+{
+	return CF_LIKELY(cf_block_take_usual(iterator)) ? CKPTFMT_OK : cf_block_next_any(iterator, err);
+}
 
 /* Finds the value of a key. In a block that cf_block_check found sound that is what iterating would find; of any other
  * no more is certain than that nothing is read beyond it. *found false: there is no such key, and the rest is as it

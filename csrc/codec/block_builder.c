@@ -57,7 +57,7 @@ void cf_separator_after(const uint8_t *last, uint64_t last_size, cf_buffer *out)
 void cf_block_builder_init(cf_block_builder *builder, uint32_t restart_interval)
 {
 	assert(restart_interval >= 1);
-	*builder = (cf_block_builder){CF_BUFFER_EMPTY, CF_BUFFER_EMPTY, CF_BUFFER_EMPTY, 0, restart_interval, 0};
+	*builder = (cf_block_builder){CF_BUFFER_EMPTY, CF_BUFFER_EMPTY, CF_BUFFER_EMPTY, 0, restart_interval, 0, 0};
 }
 
 static ckptfmt_status too_large(const char *what, uint64_t size, ckptfmt_error *err)
@@ -86,11 +86,29 @@ static inline bool has_room(cf_buffer *buffer, uint64_t size)
 	return CF_LIKELY(size <= buffer->capacity - buffer->size && !buffer->failed) || cf_buffer_reserve(buffer, size);
 }
 
+/* Room for the entries to come before the next restart, if they are usual ones. */
+static ckptfmt_status make_usual_room(cf_block_builder *builder, ckptfmt_error *err)
+{
+	const uint64_t most = CF_USUAL_HEAD_SIZE + 2 * CF_USUAL_SIZE_MAX;
+	builder->usual_until = 0;
+	if (builder->bytes.size > SURE_SIZE || builder->since_restart >= builder->restart_interval)
+		return CKPTFMT_OK;
+	if (!has_room(&builder->bytes, (builder->restart_interval - builder->since_restart) * most) ||
+		!has_room(&builder->last_key, 2 * CF_USUAL_SIZE_MAX))
+		return cf_fail_memory(err);
+	builder->usual_until = builder->restart_interval;
+	return CKPTFMT_OK;
+}
+
 ckptfmt_status cf_block_builder_add_after(cf_block_builder *builder, const uint8_t *key, uint64_t key_size,
 	uint64_t common, const uint8_t *value, uint64_t value_size, ckptfmt_error *err)
 {
 	uint64_t shared = common, unshared;
-	uint8_t *to;
+	uint8_t *to = cf_block_builder_place(builder, key, key_size, common, value_size);
+	if (CF_LIKELY(to != NULL)) {
+		cf_copy_few(to, value, value_size);
+		return CKPTFMT_OK;
+	}
 	if (CF_UNLIKELY(key_size > SURE_SIZE || value_size > SURE_SIZE || builder->bytes.size > SURE_SIZE))
 		CF_TRY(sizes_check(builder, key_size, value_size, err));
 	if (builder->entry_count == 0 || builder->since_restart == builder->restart_interval) {
@@ -107,15 +125,9 @@ ckptfmt_status cf_block_builder_add_after(cf_block_builder *builder, const uint8
 		!has_room(&builder->last_key, unshared))
 		return cf_fail_memory(err);
 	to = builder->bytes.data + builder->bytes.size;
-	if (CF_LIKELY((shared | unshared | value_size) < 0x80)) {
-		*to++ = (uint8_t)shared;
-		*to++ = (uint8_t)unshared;
-		*to++ = (uint8_t)value_size;
-	} else {
-		to += cf_store_varint(to, shared);
-		to += cf_store_varint(to, unshared);
-		to += cf_store_varint(to, value_size);
-	}
+	to += cf_store_varint(to, shared);
+	to += cf_store_varint(to, unshared);
+	to += cf_store_varint(to, value_size);
 	if (unshared != 0) {
 		memcpy(to, key + shared, (size_t)unshared);
 		memcpy(builder->last_key.data + shared, key + shared, (size_t)unshared);
@@ -127,7 +139,7 @@ ckptfmt_status cf_block_builder_add_after(cf_block_builder *builder, const uint8
 	builder->last_key.size = key_size;
 	builder->since_restart++;
 	builder->entry_count++;
-	return CKPTFMT_OK;
+	return make_usual_room(builder, err);
 }
 
 ckptfmt_status cf_block_builder_add(cf_block_builder *builder, const uint8_t *key, uint64_t key_size,
@@ -155,7 +167,7 @@ void cf_block_builder_reset(cf_block_builder *builder)
 	cf_buffer_clear(&builder->restarts);
 	cf_buffer_clear(&builder->last_key);
 	builder->entry_count = 0;
-	builder->since_restart = 0;
+	builder->since_restart = builder->usual_until = 0;
 }
 
 void cf_block_builder_free(cf_block_builder *builder)
