@@ -33,6 +33,9 @@ typedef struct group {
 	cf_buffer extents;          /* int64_t: starts and lengths of all slices, */
 	cf_buffer holders;          /* uint32_t: and the input of each; only when checking, and with two members */
 	bool checks, writes;        /* what this pass is for */
+	const cf_merge_file *file;  /* of the last plain entry, known and referenced; NULL: none yet. */
+	uint32_t file_input;        /* The input it is one of, */
+	int32_t file_shard;         /* and its number there */
 } group;
 
 static void free_group(group *g)
@@ -386,19 +389,30 @@ static ckptfmt_status finish_writing(writing *w, ckptfmt_error *err)
 	return write_group(w, (cf_bytes_view){g->key.data, g->key.size}, err);
 }
 
+/* The data file of a plain entry, if entries before it were in that. */
+static inline bool find_plain_file(group *g, uint32_t input, int32_t shard)
+{
+	const cf_merge_input *in = &g->inputs->rows[input];
+	if (CF_LIKELY(g->file != NULL && g->file_input == input && g->file_shard == shard))
+		return true;
+	g->file = shard < in->header.num_shards ? cf_merge_input_known_file(in, shard) : NULL;
+	if (g->file != NULL && !g->file->referenced)
+		g->file = NULL;
+	g->file_input = input;
+	g->file_shard = shard;
+	return g->file != NULL;
+}
+
 /* What nearly all entries are: the only one of its key so far, of a value stored whole, in a data file that entries
  * before it were in. Then all is checked that there is to check, and the group begins. */
-static inline bool begin_plain(group *g, const cf_merge_walk *walk, cf_plain_entry *plain, const cf_merge_file **file)
+static inline bool begin_plain(group *g, const cf_merge_walk *walk, cf_plain_entry *plain)
 {
 	const cf_table_iterator *at = walk->at;
-	const cf_merge_input *in = &g->inputs->rows[walk->input];
 	int64_t dims[CF_PLAIN_RANK_MAX];
 	if (walk->same_key || g->entry.slice_count != 0 || at->key[0] == RESERVED ||
 		!cf_entry_scan_plain((cf_bytes_view){at->value, at->value_size}, dims, plain) ||
-		plain->shard >= in->header.num_shards)
-		return false;
-	*file = cf_merge_input_known_file(in, plain->shard);
-	if (*file == NULL || !(*file)->referenced || !cf_range_fits(plain->offset, plain->size, (*file)->info.size))
+		!find_plain_file(g, walk->input, plain->shard) ||
+		!cf_range_fits(plain->offset, plain->size, g->file->info.size))
 		return false;
 	/* Another entry of this key, which is no key of metadata, is a conflict whatever else the two are. */
 	g->owner = walk->input;
@@ -408,15 +422,25 @@ static inline bool begin_plain(group *g, const cf_merge_walk *walk, cf_plain_ent
 
 /* Only the number of the data file changes. */
 static inline ckptfmt_status write_plain(writing *w, const cf_merge_walk *walk, const cf_plain_entry *plain,
-	int32_t shard, ckptfmt_error *err)
+	ckptfmt_error *err)
 {
 	const cf_table_iterator *at = walk->at;
-	uint8_t value[CF_PLAIN_SIZE_MAX];
-	uint64_t size = cf_entry_store_plain(value, (cf_bytes_view){at->value, at->value_size}, plain, shard);
+	const cf_bytes_view bytes = {at->value, at->value_size};
+	const int32_t shard = w->g.file->new_shard;
+	uint8_t value[CF_PLAIN_SIZE_MAX], *to;
+	uint64_t size = cf_entry_plain_size(bytes, plain, shard);
 	if (CF_UNLIKELY(w->places.next < w->places.count))
 		CF_TRY(put_placeholders(w, &(cf_bytes_view){at->key, at->key_size}, err));
-	if (CF_LIKELY(w->follows))
-		return cf_table_writer_add_after(w->table, at->key, at->key_size, walk->common, value, size, err);
+	if (CF_LIKELY(w->follows)) {
+		to = cf_table_writer_place(w->table, at->key, at->key_size, walk->common, size);
+		if (CF_LIKELY(to != NULL)) {
+			cf_entry_store_plain(to, bytes, plain, shard);
+			return cf_table_writer_placed(w->table, err);
+		}
+	}
+	cf_entry_store_plain(value, bytes, plain, shard);
+	if (w->follows)
+		return cf_table_writer_add_any(w->table, at->key, at->key_size, walk->common, value, size, err);
 	w->follows = true;
 	return cf_table_writer_add(w->table, at->key, at->key_size, value, size, err);
 }
@@ -425,12 +449,11 @@ static ckptfmt_status write_entry(writing *w, const cf_merge_walk *walk, ckptfmt
 {
 	group *g = &w->g;
 	const cf_table_iterator *at = walk->at;
-	const cf_merge_file *file;
 	int64_t dims[CKPTFMT_RANK_MAX];
 	cf_plain_entry plain;
 	cf_entry other;
-	if (CF_LIKELY(begin_plain(g, walk, &plain, &file)))
-		return write_plain(w, walk, &plain, file->new_shard, err);
+	if (CF_LIKELY(begin_plain(g, walk, &plain)))
+		return write_plain(w, walk, &plain, err);
 	w->follows = false;
 	if (!walk->same_key) {
 		CF_TRY(finish_writing(w, err));
@@ -572,10 +595,9 @@ static void drop_draft(writing *w, cf_merge_draft *draft)
 static ckptfmt_status check_and_draft(writing *w, const cf_merge_walk *walk, cf_merge_draft *draft, ckptfmt_error *err)
 {
 	group *g = &w->g;
-	const cf_merge_file *file;
 	cf_plain_entry plain;
-	if (CF_LIKELY(begin_plain(g, walk, &plain, &file))) {
-		if (g->writes && write_plain(w, walk, &plain, file->new_shard, NULL) != CKPTFMT_OK)
+	if (CF_LIKELY(begin_plain(g, walk, &plain))) {
+		if (g->writes && write_plain(w, walk, &plain, NULL) != CKPTFMT_OK)
 			drop_draft(w, draft);
 		return CKPTFMT_OK;
 	}

@@ -16,22 +16,10 @@
 
 #include <string.h>
 
-#define DONE UINT64_MAX
-#define SAME UINT64_C(0)        /* the key is its base */
+#define DONE CF_MERGE_DONE
+#define SAME CF_MERGE_SAME
 
-/* An input in the tree, with the code of its current key. */
-typedef struct cf_merge_node {
-	uint64_t code;
-	uint32_t input;
-} node;
-
-/* The code of a key that has `common` bytes in common with its base. A key that ends there is the base. */
-static uint64_t code_of(const cf_table_iterator *at, uint64_t common)
-{
-	if (common == at->key_size)
-		return SAME;
-	return (UINT32_MAX - common) << 8 | at->key[common];
-}
+typedef cf_merge_node node;
 
 static uint64_t common_of(uint64_t code)
 {
@@ -51,10 +39,10 @@ static bool beats_by_key(const cf_merge_walk *walk, node *a, node *b)
 	common += cf_key_common(x->key + common, x->key_size - common, y->key + common, y->key_size - common);
 	if (common == x->key_size || common == y->key_size ? x->key_size < y->key_size ||
 		(x->key_size == y->key_size && a->input < b->input) : x->key[common] < y->key[common]) {
-		b->code = code_of(y, common);
+		b->code = cf_merge_code_of(y, common);
 		return true;
 	}
-	a->code = code_of(x, common);
+	a->code = cf_merge_code_of(x, common);
 	return false;
 }
 
@@ -69,7 +57,7 @@ static ckptfmt_status step(cf_merge_walk *walk, node *winner, ckptfmt_error *err
 	cf_table_iterator *at = &walk->inputs->rows[winner->input].at;
 	bool more;
 	CF_TRY(cf_table_iterator_next(at, &more, err));
-	winner->code = more ? code_of(at, at->common) : DONE;
+	winner->code = more ? cf_merge_code_of(at, at->common) : DONE;
 	return CKPTFMT_OK;
 }
 
@@ -134,22 +122,17 @@ ckptfmt_status cf_merge_walk_open(cf_merge_walk *walk, cf_merge_inputs *inputs, 
 	return status;
 }
 
-ckptfmt_status cf_merge_walk_next(cf_merge_walk *walk, bool *more, ckptfmt_error *err)
+void cf_merge_walk_replay(cf_merge_walk *walk, bool *more)
 {
-	node *winner = &walk->nodes[0];
-	*more = false;
-	if (walk->begun) {
-		CF_TRY(step(walk, winner, err));
-		if (winner->code >= walk->rivals)
-			replay(walk);
-	}
+	const node *winner = &walk->nodes[0];
+	if (walk->begun && winner->code >= walk->rivals)
+		replay(walk);
 	walk->input = winner->input;
 	walk->at = &walk->inputs->rows[walk->input].at;
 	walk->same_key = walk->begun && winner->code == SAME;
 	walk->common = winner->code == SAME ? walk->at->key_size : common_of(winner->code);
 	walk->begun = true;
 	*more = winner->code != DONE;
-	return CKPTFMT_OK;
 }
 
 void cf_merge_walk_close(cf_merge_walk *walk)

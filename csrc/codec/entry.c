@@ -201,6 +201,7 @@ static ckptfmt_status decode_any(cf_bytes_view bytes, uint64_t origin, uint64_t 
 enum { PLAIN_SHAPE_MAX = 0x80 };
 CF_STATIC_ASSERT(2 * (1 + 5) + 2 + PLAIN_SHAPE_MAX + 2 * (1 + 9) + 5 <= CF_PLAIN_SIZE_MAX, "all its fields");
 CF_STATIC_ASSERT(PLAIN_SHAPE_MAX / 2 <= CF_PLAIN_RANK_MAX, "room for the dimensions");
+CF_STATIC_ASSERT(CF_ENTRY_SHARD_TAG == (ENTRY_SHARD << 3 | CF_WIRE_VARINT), "one tag");
 
 enum {
 	HEAD_SIZE = 4,              /* a dtype of one byte, and the size of the shape */
@@ -527,16 +528,6 @@ static void put_plain(cf_buffer *out, int32_t dtype, int32_t rank, const int64_t
 		to += 4;
 	}
 	cf_put_bytes(out, bytes, (uint64_t)(to - bytes));
-}
-
-uint64_t cf_entry_store_plain(uint8_t *to, cf_bytes_view bytes, const cf_plain_entry *plain, int32_t shard)
-{
-	uint64_t rest = bytes.size - plain->shard_end;
-	uint8_t *at = to + plain->shard_begin;
-	memcpy(to, bytes.data, (size_t)plain->shard_begin);
-	at = store_number(at, ENTRY_SHARD, shard);
-	memcpy(at, bytes.data + plain->shard_end, (size_t)rest);
-	return (uint64_t)(at - to) + rest;
 }
 
 static void put_shape(cf_buffer *out, int32_t rank, const int64_t *dims)

@@ -93,15 +93,29 @@ typedef struct cf_plain_entry {
 
 enum {
 	CF_PLAIN_SIZE_MAX = 192,    /* of one with whatever shard id */
-	CF_PLAIN_RANK_MAX = 64
+	CF_PLAIN_RANK_MAX = 64,
+	CF_ENTRY_SHARD_TAG = 3 << 3
 };
 
 /* False, and unspecified outputs, where the entry is not such, or has a shape that cf_entry_decode refuses. `dims` has
  * room for CF_PLAIN_RANK_MAX. */
 bool cf_entry_scan_plain(cf_bytes_view bytes, int64_t *dims, cf_plain_entry *out);
-/* Writes the entry that was scanned with another shard id, which is its canonical form (MRG-7); returns its size.
- * REQUIRES: room for CF_PLAIN_SIZE_MAX. */
-uint64_t cf_entry_store_plain(uint8_t *to, cf_bytes_view bytes, const cf_plain_entry *plain, int32_t shard);
+/* The entry that was scanned with another shard id, which is its canonical form (MRG-7): its size, and the bytes. */
+static inline uint64_t cf_entry_plain_size(cf_bytes_view bytes, const cf_plain_entry *plain, int32_t shard)
+{
+	uint64_t field = shard == 0 ? 0 : 1 + cf_varint_size((uint64_t)shard);
+	return bytes.size - (plain->shard_end - plain->shard_begin) + field;
+}
+static inline void cf_entry_store_plain(uint8_t *to, cf_bytes_view bytes, const cf_plain_entry *plain, int32_t shard)
+{
+	uint8_t *at = to + plain->shard_begin;
+	cf_copy_few(to, bytes.data, plain->shard_begin);
+	if (shard != 0) {
+		*at++ = CF_ENTRY_SHARD_TAG;
+		at += cf_store_varint(at, (uint64_t)shard);
+	}
+	cf_copy_few(at, bytes.data + plain->shard_end, bytes.size - plain->shard_end);
+}
 
 /* Checks the chunks of a COMPRESSED entry: CMP-2, CMP-3, EXT-2, CMP-4, CMP-5 and CMP-1 in this order. Where they are
  * sound the ends of the stored chunks, from the entry's offset on, are appended to `ends` (unless NULL); its status is
