@@ -3,6 +3,7 @@
 
 #include "base/memory.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -51,15 +52,43 @@ void cf_prefix_free(cf_prefix *prefix)
 	memset(prefix, 0, sizeof *prefix);
 }
 
+/* By hand: a merge makes several names for each of its inputs, and formatted output costs more than all else there. */
+
+static char *store_base(char *name, const char *base)
+{
+	size_t size = strlen(base);
+	assert(size <= CF_BASE_SIZE_MAX);
+	memcpy(name, base, size);
+	return name + size;
+}
+
+/* At least five digits. */
+static char *store_shard(char *to, int32_t number)
+{
+	char digits[10];
+	int count = 0;
+	assert(number >= 0);
+	for (uint32_t left = (uint32_t)number; left != 0 || count < 5; left /= 10)
+		digits[count++] = (char)('0' + left % 10);
+	while (count > 0)
+		*to++ = digits[--count];
+	return to;
+}
+
 /* NAM-2 */
 void cf_index_name(const char *base, char *name)
 {
-	(void)snprintf(name, CF_NAME_SIZE, "%s.index", base);
+	memcpy(store_base(name, base), ".index", sizeof ".index");
 }
 
 void cf_data_name(const char *base, int32_t shard, int32_t shard_count, char *name)
 {
-	(void)snprintf(name, CF_NAME_SIZE, "%s.data-%05d-of-%05d", base, (int)shard, (int)shard_count);
+	char *to = store_base(name, base);
+	memcpy(to, ".data-", 6);
+	to = store_shard(to + 6, shard);
+	memcpy(to, "-of-", 4);
+	to = store_shard(to + 4, shard_count);
+	*to = '\0';
 }
 
 void cf_join_path(const char *directory, const char *name, char *path, size_t size)

@@ -21,7 +21,7 @@ typedef struct cf_prefix {
 CF_MUST_CHECK ckptfmt_status cf_prefix_split(const char *prefix, cf_prefix *out, ckptfmt_error *err);
 void cf_prefix_free(cf_prefix *prefix);
 
-/* NAM-2 to NAM-4. `name` has room for CF_NAME_SIZE bytes. */
+/* NAM-2 to NAM-4. `name` has room for CF_NAME_SIZE bytes. REQUIRES: the base of a prefix, and no negative number. */
 void cf_index_name(const char *base, char *name);
 void cf_data_name(const char *base, int32_t shard, int32_t shard_count, char *name);
 /* "<directory>/<name>", the end kept where `path` (of `size` bytes) is too small. For messages. */

@@ -210,9 +210,9 @@ static ckptfmt_status take_key(cf_block_iterator *iterator, const entry_head *he
 		iterator->first_key_size = head->unshared;
 	}
 	iterator->key.size = head->shared;
+	if (CF_UNLIKELY(iterator->key.capacity < CF_USUAL_ROOM))
+		(void)cf_buffer_reserve(&iterator->key, CF_USUAL_ROOM - iterator->key.size);    /* for the next, too */
 	cf_put_bytes(&iterator->key, unshared, head->unshared);
-	if (iterator->key.capacity < CF_USUAL_ROOM)
-		(void)cf_buffer_reserve(&iterator->key, CF_USUAL_ROOM - iterator->key.size);    /* for the next */
 	return cf_buffer_status(&iterator->key, err);
 }
 
