@@ -443,7 +443,7 @@ static ckptfmt_status sort_rows(const cf_catalog *catalog, cf_sort_key **out, ck
 }
 
 /* The row of the i-th key in order. */
-static uint64_t row_of_rank(const cf_catalog *catalog, const cf_sort_key *keys, uint64_t i)
+static inline uint64_t row_of_rank(const cf_catalog *catalog, const cf_sort_key *keys, uint64_t i)
 {
 	if (keys != NULL)
 		return keys[i].row;
@@ -509,32 +509,64 @@ static void encode_row(const cf_catalog *catalog, const cf_catalog_row *row, uin
 
 enum {
 	BLOCK_SIZE_MAX = 64 << 20,
-	ENTRY_SIZE_MAX = BLOCK_SIZE_MAX - 4096      /* the rest of its block */
+	ENTRY_SIZE_MAX = BLOCK_SIZE_MAX - 4096,     /* the rest of its block */
+	WHOLE_KEY_MAX = 1 << 16
 };
 
+/* What nearly all rows are: nothing but a value stored whole, under no name that the limits could mean. */
+static inline bool is_whole(const cf_catalog_row *row)
+{
+	return row->first_slice == CF_NO_SLICE && row->entry_size == 0 && row->chunk_count == 0 && !row->compressed &&
+		row->rank <= CF_WHOLE_RANK_MAX && row->key_size <= WHOLE_KEY_MAX;
+}
+
+/* `common` is what the key has in common with the one before. */
+static inline ckptfmt_status write_whole(const cf_catalog *catalog, const cf_catalog_row *row, uint64_t common,
+	cf_table_writer *table, ckptfmt_error *err)
+{
+	uint8_t value[CF_WHOLE_SIZE_MAX];
+	uint64_t size = cf_entry_store_whole(value, row->dtype, row->rank, dims_of(catalog, row), row->shard,
+		(int64_t)row->offset, (int64_t)row->size, ckptfmt_crc32c_mask(row->crc32c));
+	return cf_table_writer_add_after(table, key_of(catalog, row), row->key_size, common, value, size, err);
+}
+
+static ckptfmt_status write_any(const cf_catalog *catalog, const cf_catalog_row *row, uint64_t common,
+	uint32_t chunk_size, cf_table_writer *table, cf_buffer *slices, cf_buffer *value, ckptfmt_error *err)
+{
+	const uint8_t *key = key_of(catalog, row);
+	if (row->entry_size != 0)
+		CF_TRY(repeat_entry(catalog, row, value, err));
+	else
+		encode_row(catalog, row, chunk_size, slices, value);
+	CF_TRY(cf_buffer_status(slices, err));
+	CF_TRY(cf_buffer_status(value, err));
+	/* BLK-14, as readers have it by default. So many slices, or chunks, are better met now than on reading. */
+	if (value->size > ENTRY_SIZE_MAX - cf_min_u64(row->key_size, ENTRY_SIZE_MAX)) {
+		ckptfmt_status status = cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET,
+			"BLK-14: the entry of a tensor takes %llu bytes, and readers refuse blocks above %d",
+			(unsigned long long)value->size, BLOCK_SIZE_MAX);
+		cf_error_tensor(err, key, row->key_size);
+		return status;
+	}
+	return cf_table_writer_add_after(table, key, row->key_size, common, value->data, value->size, err);
+}
+
+/* After the header, whose key is empty. */
 static ckptfmt_status write_sorted(const cf_catalog *catalog, const cf_sort_key *keys, uint32_t chunk_size,
 	cf_table_writer *table, cf_buffer *slices, cf_buffer *value, ckptfmt_error *err)
 {
-	for (uint64_t i = 0; i < cf_catalog_count(catalog); i++) {
+	const uint8_t *before = NULL;
+	uint64_t before_size = 0, count = cf_catalog_count(catalog);
+	for (uint64_t i = 0; i < count; i++) {
 		const cf_catalog_row *row = cf_catalog_row_at(catalog, row_of_rank(catalog, keys, i));
 		const uint8_t *key = key_of(catalog, row);
-		if (keys != NULL && i + LOOK_AHEAD < cf_catalog_count(catalog))
+		uint64_t common = cf_key_common(before, before_size, key, row->key_size);
+		if (keys != NULL && i + LOOK_AHEAD < count)
 			expect_row(catalog, &keys[i + LOOK_AHEAD]);
-		if (row->entry_size != 0)
-			CF_TRY(repeat_entry(catalog, row, value, err));
-		else
-			encode_row(catalog, row, chunk_size, slices, value);
-		CF_TRY(cf_buffer_status(slices, err));
-		CF_TRY(cf_buffer_status(value, err));
-		/* BLK-14, as readers have it by default. So many slices, or chunks, are better met now than on reading. */
-		if (value->size > ENTRY_SIZE_MAX - cf_min_u64(row->key_size, ENTRY_SIZE_MAX)) {
-			ckptfmt_status status = cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET,
-				"BLK-14: the entry of a tensor takes %llu bytes, and readers refuse blocks above %d",
-				(unsigned long long)value->size, BLOCK_SIZE_MAX);
-			cf_error_tensor(err, key, row->key_size);
-			return status;
-		}
-		CF_TRY(cf_table_writer_add(table, key, row->key_size, value->data, value->size, err));
+		CF_TRY(CF_LIKELY(is_whole(row)) ? write_whole(catalog, row, common, table, err)
+			: write_any(catalog, row, common, chunk_size, table, slices, value, err));
+		before = key;
+		before_size = row->key_size;
 	}
 	return CKPTFMT_OK;
 }

@@ -504,18 +504,17 @@ static inline uint8_t *store_dims(uint8_t *to, int32_t rank, const int64_t *dims
 
 enum {
 	NUMBER_SIZE_MAX = 1 + CF_VARINT64_SIZE_MAX,
-	DIM_SIZE_MAX = 2 + NUMBER_SIZE_MAX,
-	/* Its dimensions take one byte to say how long they are, and all of it stands on the stack. */
-	PLAIN_RANK_MAX = 9,
-	PLAIN_SIZE_MAX = 4 * NUMBER_SIZE_MAX + 2 + PLAIN_RANK_MAX * DIM_SIZE_MAX + CRC_SIZE
+	DIM_SIZE_MAX = 2 + NUMBER_SIZE_MAX
 };
-CF_STATIC_ASSERT(PLAIN_RANK_MAX * DIM_SIZE_MAX < 0x80, "one byte");
+/* Its dimensions take one byte to say how long they are, and all of it stands on the stack. */
+CF_STATIC_ASSERT(CF_WHOLE_RANK_MAX * DIM_SIZE_MAX < 0x80, "one byte");
+CF_STATIC_ASSERT(4 * NUMBER_SIZE_MAX + 2 + CF_WHOLE_RANK_MAX * DIM_SIZE_MAX + CRC_SIZE <= CF_WHOLE_SIZE_MAX,
+	"all of it");
 
-/* All of an entry without slices and extension. */
-static void put_plain(cf_buffer *out, int32_t dtype, int32_t rank, const int64_t *dims, int32_t shard, int64_t offset,
-	int64_t size, uint32_t masked_crc)
+uint64_t cf_entry_store_whole(uint8_t *bytes, int32_t dtype, int32_t rank, const int64_t *dims, int32_t shard,
+	int64_t offset, int64_t size, uint32_t masked_crc)
 {
-	uint8_t bytes[PLAIN_SIZE_MAX], *to = store_number(bytes, ENTRY_DTYPE, dtype), *shape_size = to + 1;
+	uint8_t *to = store_number(bytes, ENTRY_DTYPE, dtype), *shape_size = to + 1;
 	*to = ENTRY_SHAPE << 3 | CF_WIRE_BYTES;
 	to = store_dims(to + 2, rank, dims);
 	*shape_size = (uint8_t)(to - shape_size - 1);
@@ -527,7 +526,14 @@ static void put_plain(cf_buffer *out, int32_t dtype, int32_t rank, const int64_t
 		cf_store_u32(to, masked_crc);
 		to += 4;
 	}
-	cf_put_bytes(out, bytes, (uint64_t)(to - bytes));
+	return (uint64_t)(to - bytes);
+}
+
+static void put_plain(cf_buffer *out, int32_t dtype, int32_t rank, const int64_t *dims, int32_t shard, int64_t offset,
+	int64_t size, uint32_t masked_crc)
+{
+	uint8_t bytes[CF_WHOLE_SIZE_MAX];
+	cf_put_bytes(out, bytes, cf_entry_store_whole(bytes, dtype, rank, dims, shard, offset, size, masked_crc));
 }
 
 static void put_shape(cf_buffer *out, int32_t rank, const int64_t *dims)
@@ -617,7 +623,7 @@ static void put_extension(cf_buffer *out, const cf_entry_fields *fields)
 
 void cf_entry_encode(cf_buffer *out, const cf_entry_fields *fields)
 {
-	if (CF_LIKELY(fields->slices.size == 0 && fields->chunk_size == 0 && fields->rank <= PLAIN_RANK_MAX)) {
+	if (CF_LIKELY(fields->slices.size == 0 && fields->chunk_size == 0 && fields->rank <= CF_WHOLE_RANK_MAX)) {
 		put_plain(out, fields->dtype, fields->rank, fields->dims, fields->shard, (int64_t)fields->offset,
 			(int64_t)fields->size, fields->masked_crc);
 		return;
@@ -660,7 +666,7 @@ ckptfmt_status cf_entry_reencode(cf_buffer *out, const cf_entry *entry, const in
 	cf_bytes_view more_slices, ckptfmt_error *err)
 {
 	bool plain = is_plain(entry);
-	if (CF_LIKELY(plain && entry->rank <= PLAIN_RANK_MAX && more_slices.size == 0)) {
+	if (CF_LIKELY(plain && entry->rank <= CF_WHOLE_RANK_MAX && more_slices.size == 0)) {
 		put_plain(out, entry->dtype, entry->rank, dims, shard, entry->offset, entry->size, entry->masked_crc);
 		return CKPTFMT_OK;
 	}

@@ -163,6 +163,10 @@ typedef struct cf_entry_fields {
 } cf_entry_fields;
 
 void cf_entry_encode(cf_buffer *out, const cf_entry_fields *fields);
+/* The same of an entry without slices and extension, where it stands: returns its size. */
+enum { CF_WHOLE_RANK_MAX = 9, CF_WHOLE_SIZE_MAX = 4 * (1 + 10) + 2 + CF_WHOLE_RANK_MAX * (2 + 1 + 10) + 1 + 4 };
+uint64_t cf_entry_store_whole(uint8_t *to, int32_t dtype, int32_t rank, const int64_t *dims, int32_t shard,
+	int64_t offset, int64_t size, uint32_t masked_crc);
 /* Appends one slice as a field of an entry. A length of -1 is a full dimension. */
 void cf_put_slice(cf_buffer *out, int32_t rank, const int64_t *starts, const int64_t *lengths);
 
