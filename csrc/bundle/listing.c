@@ -290,23 +290,42 @@ static bool is_reserved(const cf_table_iterator *entry)
 	return entry->key_size >= sizeof prefix - 1 && memcmp(entry->key, prefix, sizeof prefix - 1) == 0;
 }
 
-/* Checks the entry and takes its name. */
-static ckptfmt_status take_name(cf_name_walk *walk, ckptfmt_error *err)
+/* Takes the name. */
+static inline void put_name(cf_name_walk *walk)
 {
 	const cf_table_iterator *at = &walk->entries;
-	int64_t dims[CKPTFMT_RANK_MAX];
-	cf_entry entry;
-	ckptfmt_status status = cf_entry_decode((cf_bytes_view){at->value, at->value_size}, at->value_offset,
-		walk->reader->limits.slices_max, dims, &entry, err);
-	if (status != CKPTFMT_OK) {
-		cf_error_tensor(err, at->key, at->key_size);
-		return status;
+	cf_buffer *names = &walk->names, *ends = &walk->ends;
+	if (CF_UNLIKELY(at->key[0] == CF_RESERVED_PREFIX[0]) && is_reserved(at))
+		return;
+	if (CF_LIKELY(names->capacity - names->size >= at->key_size && ends->capacity - ends->size >= sizeof names->size)) {
+		cf_copy_few(names->data + names->size, at->key, at->key_size);
+		names->size += at->key_size;
+		memcpy(ends->data + ends->size, &names->size, sizeof names->size);
+		ends->size += sizeof names->size;
+		return;
 	}
-	walk->partitioned = entry.slice_count != 0;
-	if (is_reserved(at))
-		return CKPTFMT_OK;
-	cf_put_bytes(&walk->names, at->key, at->key_size);
-	cf_put_bytes(&walk->ends, &walk->names.size, sizeof walk->names.size);
+	cf_put_bytes(names, at->key, at->key_size);
+	cf_put_bytes(ends, &names->size, sizeof names->size);
+}
+
+/* Checks the entry and takes its name. */
+static inline ckptfmt_status take_name(cf_name_walk *walk, ckptfmt_error *err)
+{
+	const cf_table_iterator *at = &walk->entries;
+	const cf_bytes_view value = {at->value, at->value_size};
+	int64_t dims[CKPTFMT_RANK_MAX];
+	cf_plain_entry plain;
+	cf_entry entry;
+	ckptfmt_status status;
+	if (CF_UNLIKELY(!cf_entry_scan_plain(value, dims, &plain))) {
+		status = cf_entry_decode(value, at->value_offset, walk->reader->limits.slices_max, dims, &entry, err);
+		if (status != CKPTFMT_OK) {
+			cf_error_tensor(err, at->key, at->key_size);
+			return status;
+		}
+		walk->partitioned = entry.slice_count != 0;
+	}
+	put_name(walk);
 	return CKPTFMT_OK;
 }
 

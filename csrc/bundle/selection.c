@@ -196,14 +196,50 @@ static ckptfmt_status add_row(ckptfmt_selection *selection, const ckptfmt_limits
 	return status;
 }
 
-ckptfmt_status cf_selection_add(ckptfmt_selection *selection, const ckptfmt_reader *reader, cf_bytes_view name,
+/* Adds a row of a plain entry. False: it is none, or there is no room without looking for some, and nothing was
+ * added. */
+static inline bool add_plain(ckptfmt_selection *selection, cf_bytes_view name, cf_bytes_view value, uint64_t origin)
+{
+	cf_buffer *names = &selection->names, *dims = &selection->dims, *rows = &selection->rows;
+	cf_plain_entry plain;
+	ckptfmt_row *row;
+	uint8_t *text;
+	if (CF_UNLIKELY(names->capacity - names->size <= name.size || rows->capacity - rows->size < sizeof *row ||
+		dims->capacity - dims->size < CF_PLAIN_RANK_MAX * sizeof(int64_t)))
+		return false;
+	if (CF_UNLIKELY(!cf_entry_scan_plain(value, (int64_t *)(void *)(dims->data + dims->size), &plain)))
+		return false;
+	text = names->data + names->size;
+	cf_copy_few(text, name.data, name.size);
+	text[name.size] = 0;
+	row = (ckptfmt_row *)(void *)(rows->data + rows->size);
+	row->name_offset = names->size;
+	row->name_size = (uint32_t)name.size;
+	row->dims_first = dims->size / sizeof(int64_t);
+	row->slices_first = selection->slices.size / sizeof(ckptfmt_slice_row);
+	row->slice_count = 0;
+	row->dtype = plain.dtype;
+	row->rank = plain.rank;
+	row->element_count = plain.element_count;
+	row->entry_offset = cf_plain_offset(origin);
+	row->stored.offset = plain.offset;
+	row->stored.size = row->stored.raw_size = plain.size;
+	row->stored.shard = plain.shard;
+	row->stored.crc32c = row->stored.raw_crc32c = ckptfmt_crc32c_unmask(plain.masked_crc);
+	row->stored.chunks_first = row->stored.ends_first = 0;
+	row->stored.chunk_size = row->stored.flags = row->stored.broken_rule = 0;
+	names->size += name.size + 1;
+	dims->size += (uint64_t)plain.rank * sizeof(int64_t);
+	rows->size += sizeof *row;
+	return true;
+}
+
+static ckptfmt_status add_any(ckptfmt_selection *selection, const ckptfmt_reader *reader, cf_bytes_view name,
 	cf_bytes_view value, uint64_t origin, ckptfmt_error *err)
 {
 	int64_t dims[CKPTFMT_RANK_MAX];
 	cf_entry entry;
 	ckptfmt_status status = cf_entry_decode(value, origin, reader->limits.slices_max, dims, &entry, err);
-	selection->num_shards = reader->header.num_shards;
-	selection->big_endian = reader->header.endianness == 1;
 	if (status == CKPTFMT_OK)
 		status = add_row(selection, &reader->limits, &entry, dims, name, err);
 	if (status != CKPTFMT_OK) {
@@ -211,6 +247,16 @@ ckptfmt_status cf_selection_add(ckptfmt_selection *selection, const ckptfmt_read
 		cf_error_path(err, reader->prefix.index_path);
 	}
 	return status;
+}
+
+ckptfmt_status cf_selection_add(ckptfmt_selection *selection, const ckptfmt_reader *reader, cf_bytes_view name,
+	cf_bytes_view value, uint64_t origin, ckptfmt_error *err)
+{
+	selection->num_shards = reader->header.num_shards;
+	selection->big_endian = reader->header.endianness == 1;
+	if (CF_LIKELY(add_plain(selection, name, value, origin)))
+		return CKPTFMT_OK;
+	return add_any(selection, reader, name, value, origin, err);
 }
 
 ckptfmt_status cf_selection_check_slice_keys(const ckptfmt_selection *selection, const ckptfmt_reader *reader,
