@@ -260,26 +260,58 @@ ckptfmt_status cf_block_next_any(cf_block_iterator *iterator, ckptfmt_error *err
 
 /* ---- search ---------------------------------------------------------------------------------------------- */
 
+/* Takes the sizes of the entry at *at, which is moved to its key, and checks that its bytes are there. REQUIRES: *at is
+ * before the entries' end, behind which a restart and their count stand. */
+static inline ckptfmt_status find_head(const cf_block *block, uint64_t *at, entry_head *out, ckptfmt_error *err)
+{
+	uint32_t sizes = cf_load_u32(block->bytes + *at);
+	ckptfmt_status status;
+	entry_head slow;
+	cf_cursor entries;
+	*out = (entry_head){sizes & 0xff, sizes >> 8 & 0xff, sizes >> 16 & 0xff};
+	*at += CF_USUAL_HEAD_SIZE;
+	if (CF_LIKELY((sizes & 0x808080) == 0 && *at + out->unshared + out->value_size <= block->entries_size))
+		return CKPTFMT_OK;
+	entries = cf_cursor_over(block->bytes, (size_t)block->entries_size, block->origin);
+	entries.position = (size_t)(*at - CF_USUAL_HEAD_SIZE);
+	status = take_head(block, &entries, &slow, err);
+	*at = entries.position;
+	*out = slow;
+	return status;
+}
+
 /* The key of a restart's entry, which stands whole in the block. The restart must lie strictly between two others that
  * the search has met, or the entries' end. */
-static ckptfmt_status restart_key(const cf_block *block, uint32_t row, uint64_t after, uint64_t before,
+static inline ckptfmt_status restart_key(const cf_block *block, uint32_t row, uint64_t after, uint64_t before,
 	const uint8_t **key, uint64_t *key_size, ckptfmt_error *err)
 {
-	uint64_t start = restart_at(block, row);
-	cf_cursor entries = cf_cursor_over(block->bytes, (size_t)block->entries_size, block->origin);
+	uint64_t start = restart_at(block, row), at = start;
 	entry_head head;
 	/* BLK-9 */
 	if (start <= after || start >= before)
 		return bad(block, restart_position(block, row),
 			"BLK-9: a restart lies beyond the entries or not after the restart before", err);
-	entries.position = (size_t)start;
-	CF_TRY(take_head(block, &entries, &head, err));
+	CF_TRY(find_head(block, &at, &head, err));
 	/* BLK-10 */
 	if (head.shared != 0)
 		return bad(block, start, "BLK-10: the entry at a restart shares key bytes with the one before", err);
-	*key = entries.base + entries.position;
+	*key = block->bytes + at;
 	*key_size = head.unshared;
 	return CKPTFMT_OK;
+}
+
+/* As cf_key_common, of keys whose first `known` bytes are the same. */
+static inline uint64_t common_from(const uint8_t *a, uint64_t a_size, const uint8_t *b, uint64_t b_size, uint64_t known)
+{
+	uint64_t size = cf_min_u64(a_size, b_size), differing;
+	/* Of a block that is not sound they need not be there. */
+	known = cf_min_u64(known, size);
+	if (CF_LIKELY(size - known >= sizeof differing)) {
+		differing = cf_load_u64(a + known) ^ cf_load_u64(b + known);
+		if (CF_LIKELY(differing != 0))
+			return known + (uint64_t)__builtin_ctzll(differing) / 8;
+	}
+	return known + cf_key_common(a + known, size - known, b + known, size - known);
 }
 
 /* *position: where the entry of the last restart stands whose key is less than the target, or that of the first. */
@@ -288,17 +320,22 @@ static ckptfmt_status find_restart(const cf_block *block, const uint8_t *target,
 {
 	uint32_t low = 0, high = block->restart_count - 1;
 	uint64_t end = block->entries_size;
+	/* What the keys at both ends have in common with the target, all keys between have. */
+	uint64_t low_common = 0, high_common = 0;
 	*position = 0;
 	while (low < high) {
 		uint32_t middle = low + (high - low + 1) / 2;
 		const uint8_t *key = NULL;
-		uint64_t key_size = 0;
+		uint64_t key_size = 0, common;
 		CF_TRY(restart_key(block, middle, *position, end, &key, &key_size, err));
-		if (cf_key_compare(key, key_size, target, target_size) < 0) {
+		common = common_from(key, key_size, target, target_size, cf_min_u64(low_common, high_common));
+		if (common < target_size && (common == key_size || key[common] < target[common])) {
 			low = middle;
+			low_common = common;
 			*position = restart_at(block, middle);
 		} else {
 			high = middle - 1;
+			high_common = common;
 			end = restart_at(block, middle);
 		}
 	}
@@ -308,30 +345,28 @@ static ckptfmt_status find_restart(const cf_block *block, const uint8_t *target,
 ckptfmt_status cf_block_find(const cf_block *block, const uint8_t *target, uint64_t target_size,
 	uint64_t *value_position, uint64_t *value_size, bool *found, ckptfmt_error *err)
 {
-	cf_cursor entries = cf_cursor_over(block->bytes, (size_t)block->entries_size, block->origin);
-	uint64_t start, matched = 0;
+	uint64_t at, matched = 0;
 	*found = false;
 	if (block->restart_count == 0)
 		return CKPTFMT_OK;
-	CF_TRY(find_restart(block, target, target_size, &start, err));
-	entries.position = (size_t)start;
-	while (cf_cursor_left(&entries) != 0) {
+	CF_TRY(find_restart(block, target, target_size, &at, err));
+	while (at < block->entries_size) {
 		const uint8_t *rest;
 		uint64_t key_size;
 		entry_head head;
-		CF_TRY(take_head(block, &entries, &head, err));
-		rest = entries.base + entries.position;
-		key_size = head.shared + head.unshared;
-		entries.position += (size_t)(head.unshared + head.value_size);
+		CF_TRY(find_head(block, &at, &head, err));
+		rest = block->bytes + at;
+		at += head.unshared + head.value_size;
 		/* Every key so far was less than the target and began with `matched` bytes of it. One that shares more than
 		 * those with its predecessor differs from the target at the same byte, so is less as well. */
 		if (head.shared > matched)
 			continue;
+		key_size = head.shared + head.unshared;
 		matched = head.shared +
 			cf_key_common(rest, head.unshared, target + head.shared, target_size - head.shared);
 		if (matched == target_size && key_size == target_size) {
 			*found = true;
-			*value_position = entries.position - head.value_size;
+			*value_position = at - head.value_size;
 			*value_size = head.value_size;
 			return CKPTFMT_OK;
 		}
