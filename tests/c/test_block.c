@@ -6,7 +6,7 @@
 #include "codec/block.h"
 #include "memory_fault.h"
 
-enum { AT = 7000, INTERVAL = 16, KEY_MAX = 100 };
+enum { AT = 7000, INTERVAL = 16, KEY_MAX = 1000 };
 
 static ckptfmt_error err;
 
@@ -249,6 +249,84 @@ static void test_round_trip(void)
 	}
 }
 
+/* A key above the one before, which begins as that does. */
+static size_t next_key(uint8_t *key, size_t size, size_t room)
+{
+	static const size_t tails[] = {0, 1, 7, 8, 15, 16, 17, 33, 126, 127, 128, 200};
+	size_t same = test_random_below(size + 1), tail = tails[test_random_below(CF_ARRAY_COUNT(tails))];
+	while (same < size && key[same] == 0xff)
+		same++;
+	if (same < size)
+		key[same] = (uint8_t)(key[same] + 1 + test_random_below(0xffU - key[same]));
+	else
+		key[same] = (uint8_t)test_random_below(256);
+	if (++same + tail > room - 1)
+		tail = 0;
+	for (size_t i = 0; i < tail; i++)
+		key[same + i] = (uint8_t)test_random_below(256);
+	return same + tail;
+}
+
+/* Keys and values of all sizes about those where an entry's sizes take a byte each, and keys are copied by pieces: the
+ * builder's bytes are those of the grammar, and the iterator and the search find what was put. */
+static void test_all_sizes(void)
+{
+	enum { COUNT = 120, ROOM = 1000 };
+	static uint8_t keys[COUNT][ROOM], value[300];
+	size_t sizes[COUNT], value_sizes[COUNT];
+	for (int round = 0; round < 100; round++) {
+		static const size_t few[] = {0, 3, 8, 31, 126, 127, 128, 299};
+		uint32_t interval = round % 4 == 0 ? (uint32_t)test_random_below(40) + 1 : 16;
+		cf_buffer plain = CF_BUFFER_EMPTY, restarts = CF_BUFFER_EMPTY;
+		cf_block_builder builder;
+		cf_block block;
+		cf_block_iterator it;
+		for (size_t i = 0; i < sizeof value; i++)
+			value[i] = (uint8_t)test_random_below(256);
+		cf_block_builder_init(&builder, interval);
+		for (size_t i = 0; i < COUNT; i++) {
+			size_t shared = 0;
+			if (i != 0)
+				memcpy(keys[i], keys[i - 1], sizes[i - 1]);
+			sizes[i] = i == 0 ? test_random_below(3) : next_key(keys[i], sizes[i - 1], ROOM);
+			value_sizes[i] = round % 3 == 0 ? few[test_random_below(CF_ARRAY_COUNT(few))] : 20;
+			if (i % interval == 0)
+				cf_put_u32(&restarts, (uint32_t)plain.size);
+			else
+				while (shared < sizes[i - 1] && shared < sizes[i] && keys[i - 1][shared] == keys[i][shared])
+					shared++;
+			cf_put_varint(&plain, shared);
+			cf_put_varint(&plain, sizes[i] - shared);
+			cf_put_varint(&plain, value_sizes[i]);
+			cf_put_bytes(&plain, keys[i] + shared, sizes[i] - shared);
+			cf_put_bytes(&plain, value, value_sizes[i]);
+			CHECK_OK(cf_block_builder_add(&builder, keys[i], sizes[i], value, value_sizes[i], &err), err);
+		}
+		cf_put_bytes(&plain, restarts.data, restarts.size);
+		cf_put_u32(&plain, (uint32_t)(restarts.size / 4));
+		CHECK_OK(cf_block_builder_finish(&builder, &err), err);
+		CHECK(builder.bytes.size == plain.size && memcmp(builder.bytes.data, plain.data, (size_t)plain.size) == 0);
+		uint8_t *copy = test_guarded_copy(plain.data, (size_t)plain.size);
+		CHECK_OK(cf_block_open(copy, plain.size, AT, false, KEY_MAX, &block, &err), err);
+		cf_block_iterator_init(&it);
+		cf_block_iterator_open(&it, &block);
+		CHECK_OK(cf_block_first(&it, &err), err);
+		for (size_t i = 0; i < COUNT && it.valid; i++) {
+			uint64_t common = i == 0 ? 0 : cf_key_common(keys[i - 1], sizes[i - 1], keys[i], sizes[i]);
+			CHECK(it.row == i && it.key.size == sizes[i] && memcmp(it.key.data, keys[i], sizes[i]) == 0);
+			CHECK(it.common == common && it.at_restart == (i % interval == 0));
+			CHECK(it.value_size == value_sizes[i] && memcmp(it.value, value, value_sizes[i]) == 0);
+			CHECK(finds(&block, keys[i], sizes[i], value_sizes[i]));
+			CHECK_OK(cf_block_next(&it, &err), err);
+		}
+		CHECK(!it.valid && it.oddities == 0);
+		cf_block_iterator_free(&it);
+		cf_block_builder_free(&builder);
+		cf_buffer_free(&plain);
+		cf_buffer_free(&restarts);
+	}
+}
+
 static void test_report(void)
 {
 	cf_buffer bytes = CF_BUFFER_EMPTY;
@@ -442,7 +520,7 @@ static void test_followed_entries(void)
 	put_entry(&bytes, KEY_MAX, "l", "");
 	put_entry(&bytes, 0, "l", value);
 	put_tail(&bytes, RESTARTS(0));
-	check_walk_fails(&bytes, CKPTFMT_FAIL_LIMIT, "TAB-13: ", KEY_MAX + 3);
+	check_walk_fails(&bytes, CKPTFMT_FAIL_LIMIT, "TAB-13: ", KEY_MAX + 4);
 	put_entry(&bytes, 0, "ab", "");
 	put_entry(&bytes, 0, "ac", value);
 	put_entry(&bytes, 0, "b", value);
@@ -484,7 +562,7 @@ static void test_key_limit(void)
 	put_entry(&bytes, 0, key, "");
 	put_entry(&bytes, KEY_MAX, "l", "");
 	put_tail(&bytes, RESTARTS(0));
-	check_walk_fails(&bytes, CKPTFMT_FAIL_LIMIT, "TAB-13: ", KEY_MAX + 3);
+	check_walk_fails(&bytes, CKPTFMT_FAIL_LIMIT, "TAB-13: ", KEY_MAX + 4);
 }
 
 /* 64 KiB of entries that share all but a byte spell a gigabyte of keys. Walking and searching them costs what the bytes
@@ -594,6 +672,7 @@ int main(void)
 	test_restart_interval();
 	test_builder_limits();
 	test_round_trip();
+	test_all_sizes();
 	test_report();
 	test_oddities();
 	test_tail();

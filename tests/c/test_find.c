@@ -146,6 +146,58 @@ static void test_what_fails(void)
 	shell("rm -rf '%s'/*");
 }
 
+static void check_same_row(const ckptfmt_columns *a, const ckptfmt_row *x, const ckptfmt_columns *b,
+	const ckptfmt_row *y)
+{
+	CHECK(x->name_size == y->name_size && memcmp(a->names + x->name_offset, b->names + y->name_offset,
+		x->name_size + 1) == 0);
+	CHECK(x->rank == y->rank && memcmp(a->dims + x->dims_first, b->dims + y->dims_first,
+		(size_t)x->rank * sizeof *a->dims) == 0);
+	CHECK(x->dtype == y->dtype && x->slice_count == y->slice_count && x->element_count == y->element_count);
+	CHECK(x->entry_offset == y->entry_offset);
+	CHECK(x->stored.offset == y->stored.offset && x->stored.size == y->stored.size);
+	CHECK(x->stored.raw_size == y->stored.raw_size && x->stored.shard == y->stored.shard);
+	CHECK(x->stored.crc32c == y->stored.crc32c && x->stored.raw_crc32c == y->stored.raw_crc32c);
+	CHECK(x->stored.chunk_size == y->stored.chunk_size && x->stored.flags == y->stored.flags);
+	CHECK(x->stored.broken_rule == y->stored.broken_rule);
+}
+
+/* Rows of plain entries go straight to the columns where these have room, as all but the first have in a listing. The
+ * first and only one of a selection is made the long way. */
+static void test_rows_of_a_listing(void)
+{
+	enum { COUNT = 300 };
+	static char names[COUNT][100];
+	static int64_t dims[COUNT][4];
+	static const uint8_t data[4 * 3 * 3 * 3 * 3];
+	ckptfmt_source sources[COUNT];
+	ckptfmt_reader *reader;
+	ckptfmt_selection *all, *one;
+	ckptfmt_columns columns, alone;
+	ckptfmt_error err;
+	for (int i = 0; i < COUNT; i++) {
+		snprintf(names[i], sizeof names[i], "%03d%.*s", i, (int)test_random_below(90),
+			"/a/name/of/any/size/from/none/at/all/to/what/does/not/fit/into/pieces/that/are/copied/at/once");
+		for (int d = 0; d < 4; d++)
+			dims[i][d] = (int64_t)test_random_below(20) == 0 ? 0 : 1 + (int64_t)test_random_below(3);
+		sources[i] = source_of(names[i], i % 2 == 0 ? CKPTFMT_FLOAT : CKPTFMT_UINT8,
+			(int32_t)test_random_below(5), dims[i], data);
+	}
+	reader = saved(sources, COUNT, NULL);
+	CHECK_OK(ckptfmt_reader_list(reader, &all, &err), err);
+	ckptfmt_selection_columns(all, &columns);
+	CHECK_EQ(columns.row_count, COUNT);
+	for (uint64_t i = 0; i < columns.row_count; i++) {
+		CHECK_OK(ckptfmt_reader_select(reader, sources[i].name, &sources[i].name_size, 1, &one, &err), err);
+		ckptfmt_selection_columns(one, &alone);
+		check_same_row(&columns, &columns.rows[i], &alone, &alone.rows[0]);
+		ckptfmt_selection_free(one);
+	}
+	ckptfmt_selection_free(all);
+	ckptfmt_reader_close(reader);
+	shell("rm -rf '%s'/*");
+}
+
 int main(void)
 {
 	if (!make_directory())
@@ -153,6 +205,7 @@ int main(void)
 	test_plain();
 	test_not_plain();
 	test_what_fails();
+	test_rows_of_a_listing();
 	rmdir(directory);
 	return test_finish("find");
 }

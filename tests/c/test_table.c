@@ -509,6 +509,56 @@ static void test_sparse_restarts(void)
 	}
 }
 
+static ckptfmt_status put_to_buffer(void *state, const uint8_t *bytes, uint64_t size, ckptfmt_error *error)
+{
+	cf_put_bytes(state, bytes, size);
+	return cf_buffer_status(state, error);
+}
+
+/* TAB-13: whatever stands between, a listing stops at the very entry that passes a limit. */
+static void test_limits_of_iteration(void)
+{
+	enum { COUNT = 90, LONG = 300 };
+	uint8_t key[LONG];
+	uint64_t sizes[COUNT], all = 0, count, size;
+	cf_buffer file = CF_BUFFER_EMPTY;
+	cf_table_writer writer;
+	cf_table_writer_open(&writer, (cf_sink){put_to_buffer, &file});
+	memset(key, 'k', sizeof key);
+	for (uint64_t i = 0; i < COUNT; i++) {
+		key[4] = (uint8_t)('0' + i / 10);
+		key[5] = (uint8_t)('0' + i % 10);
+		sizes[i] = i % 11 == 5 ? LONG : i % 40 < 20 ? 6 + i % 7 : 120;
+		all += sizes[i];
+		CHECK_OK(cf_table_writer_add(&writer, key, sizes[i], (const uint8_t *)"value", 5, &err), err);
+	}
+	CHECK_OK(cf_table_writer_finish(&writer, &size, &err), err);
+	cf_table_writer_free(&writer);
+	for (uint64_t most = 0; most <= COUNT; most++) {
+		cf_table *table;
+		limits.entries_max = most;
+		CHECK_OK(open_copy(&file, &table), err);
+		CHECK_EQ(iterate(table, &count) == CKPTFMT_OK, most == COUNT);
+		CHECK_EQ(count, most);
+		cf_table_close(table);
+	}
+	ckptfmt_limits_default(&limits);
+	limits.keys_bytes_factor = 0;
+	for (uint64_t most = 400; most <= all; most++) {
+		uint64_t expected = 0, sum = 0;
+		cf_table *table;
+		while (expected < COUNT && sum + sizes[expected] <= most)
+			sum += sizes[expected++];
+		limits.keys_bytes_floor = most;
+		CHECK_OK(open_copy(&file, &table), err);
+		CHECK_EQ(iterate(table, &count) == CKPTFMT_OK, expected == COUNT);
+		CHECK_EQ(count, expected);
+		cf_table_close(table);
+	}
+	ckptfmt_limits_default(&limits);
+	cf_buffer_free(&file);
+}
+
 static void test_file(void)
 {
 	char path[] = "/tmp/test_table_XXXXXX";
@@ -556,6 +606,7 @@ int main(void)
 	test_late_flush();
 	test_shared_separators();
 	test_sparse_restarts();
+	test_limits_of_iteration();
 	test_file();
 	return test_finish("test_table");
 }
