@@ -58,12 +58,13 @@ static inline uint8_t *cf_block_builder_place(cf_block_builder *builder, const u
 	uint64_t common, uint64_t value_size)
 {
 	uint64_t unshared = key_size - common;
-	uint8_t *to = builder->bytes.data + builder->bytes.size;
+	uint8_t *to;
 	if (CF_UNLIKELY(builder->since_restart >= builder->usual_until ||
 		(common | unshared | value_size) > CF_USUAL_SIZE_MAX))
 		return NULL;
 	assert(common < key_size && (common == builder->last_key.size ||
 		(common < builder->last_key.size && builder->last_key.data[common] < key[common])));
+	to = builder->bytes.data + builder->bytes.size;
 	to[0] = (uint8_t)common;
 	to[1] = (uint8_t)unshared;
 	to[2] = (uint8_t)value_size;
@@ -175,11 +176,12 @@ static inline void cf_block_expect(const cf_block_iterator *iterator)
 static inline bool cf_block_take_usual(cf_block_iterator *iterator)
 {
 	uint64_t start = iterator->entries.position, shared, unshared, value_size;
-	const uint8_t *rest = iterator->entries.base + start + CF_USUAL_HEAD_SIZE;
+	const uint8_t *rest;
 	cf_buffer *key = &iterator->key;
 	uint32_t head;
 	if (CF_UNLIKELY(start >= iterator->usual_before))
 		return false;
+	rest = iterator->entries.base + start + CF_USUAL_HEAD_SIZE;
 	head = cf_load_u32(rest - CF_USUAL_HEAD_SIZE);
 	shared = head & 0xff;
 	unshared = head >> 8 & 0xff;
