@@ -23,7 +23,7 @@ from session import BenchError, Process, Sides, UnsupportedError, evict, in_new_
 # Whose tuned form stores something else, so that it needs files of its own.
 OTHER_LAYOUT = {"dcp", "h5py"}
 # A sample is of so many calls that it takes about as long.
-SAMPLE_SECONDS, CALLS_MAX = 0.02, 50
+SAMPLE_SECONDS, CALLS_MAX = 0.1, 50
 FLOAT = 1  # TensorFlow's number of the dtype of all data
 HOLDING = {"save", "save_changed", "save_over", "stall"}
 

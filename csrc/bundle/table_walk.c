@@ -16,6 +16,8 @@
 
 /* Other writers choose other intervals than the usual one; this much is no trouble. */
 enum { RESTART_GAP_MAX = 64 };
+/* Making a map takes about as long as it saves in so many lookups. */
+enum { GETS_PART = 32, GETS_MIN = 64 };
 
 /* ---- separators ---- */
 
@@ -116,10 +118,11 @@ static ckptfmt_status load(const cf_table *table, uint64_t row, cf_table_block *
 	cf_block_iterator_free(&entries);
 	if (status == CKPTFMT_OK && report.restart_gap_max > RESTART_GAP_MAX)
 		status = rebuild(table, report.key_bytes, block, err);
+	block->entry_count = report.entry_count;
 	return status;
 }
 
-static ckptfmt_status hold(cf_table *table, uint64_t row, const cf_table_block **out, ckptfmt_error *err)
+static ckptfmt_status hold(cf_table *table, uint64_t row, cf_table_block **out, ckptfmt_error *err)
 {
 	cf_table_block *held = atomic_load_explicit(&table->blocks[row], memory_order_acquire);
 	cf_table_block *mine;
@@ -159,15 +162,37 @@ static uint64_t find_row(const cf_table *table, const uint8_t *key, uint64_t key
 	return low;
 }
 
+/* Makes the map once as many keys were asked for as pay for it. Of threads that ask at once one does. */
+static void count_get(cf_table_block *block)
+{
+	uint64_t enough = block->entry_count / GETS_PART + GETS_MIN;
+	if (atomic_load_explicit(&block->gets, memory_order_relaxed) < enough &&
+		atomic_fetch_add_explicit(&block->gets, 1, memory_order_relaxed) == enough - 1) {
+		cf_block_map *map;
+		cf_block_map_make(&block->block, block->entry_count, &map);
+		atomic_store_explicit(&block->map, map, memory_order_release);
+	}
+}
+
+static ckptfmt_status find_in(cf_table_block *block, const uint8_t *key, uint64_t key_size, uint64_t *position,
+	uint64_t *size, bool *found, ckptfmt_error *err)
+{
+	const cf_block_map *map = atomic_load_explicit(&block->map, memory_order_acquire);
+	if (map != NULL)
+		return cf_block_map_find(map, &block->block, key, key_size, position, size, found, err);
+	count_get(block);
+	return cf_block_find(&block->block, key, key_size, position, size, found, err);
+}
+
 static ckptfmt_status get(cf_table *table, const uint8_t *key, uint64_t key_size, cf_table_value *out, bool *found,
 	ckptfmt_error *err)
 {
 	uint64_t row = find_row(table, key, key_size), position;
-	const cf_table_block *block;
+	cf_table_block *block;
 	if (row == table->row_count)
 		return CKPTFMT_OK;
 	CF_TRY(hold(table, row, &block, err));
-	CF_TRY(cf_block_find(&block->block, key, key_size, &position, &out->size, found, err));
+	CF_TRY(find_in(block, key, key_size, &position, &out->size, found, err));
 	if (*found) {
 		out->data = block->block.bytes + position;
 		out->offset = cf_block_origin(&block->block, position);

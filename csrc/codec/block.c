@@ -25,17 +25,6 @@ static ckptfmt_status bad(const cf_block *block, uint64_t position, const char *
 	return cf_fail(err, CKPTFMT_FAIL_BAD_BLOCK, cf_block_offset(block, position), "%s", text);
 }
 
-static uint64_t restart_position(const cf_block *block, uint32_t row)
-{
-	return block->entries_size + (uint64_t)row * CF_RESTART_SIZE;
-}
-
-static uint64_t restart_at(const cf_block *block, uint32_t row)
-{
-	assert(row < block->restart_count);
-	return cf_load_u32(block->bytes + restart_position(block, row));
-}
-
 ckptfmt_status cf_block_open(const uint8_t *bytes, uint64_t size, uint64_t origin, bool decompressed,
 	uint64_t key_bytes_max, cf_block *out, ckptfmt_error *err)
 {
@@ -57,7 +46,7 @@ ckptfmt_status cf_block_open(const uint8_t *bytes, uint64_t size, uint64_t origi
 	}
 	out->entries_size = size - CF_BLOCK_SIZE_MIN - (uint64_t)out->restart_count * CF_RESTART_SIZE;
 	/* BLK-9 */
-	if (restart_at(out, 0) != 0)
+	if (cf_block_restart(out, 0) != 0)
 		return bad(out, out->entries_size, "BLK-9: the first restart is not 0", err);
 	return CKPTFMT_OK;
 }
@@ -118,7 +107,7 @@ static inline ckptfmt_status take_head(const cf_block *block, cf_cursor *entries
 static void see_restart(cf_block_iterator *iterator, uint32_t row)
 {
 	iterator->restart = row;
-	iterator->restart_at = row == iterator->block->restart_count ? UINT64_MAX : restart_at(iterator->block, row);
+	iterator->restart_at = row == iterator->block->restart_count ? UINT64_MAX : cf_block_restart(iterator->block, row);
 }
 
 /* Not at the first entry, which is a restart: at 0. */
@@ -136,7 +125,7 @@ static ckptfmt_status meet_restart(cf_block_iterator *iterator, uint64_t start, 
 {
 	/* BLK-9 */
 	if (iterator->restart_at < start)
-		return bad(iterator->block, restart_position(iterator->block, iterator->restart),
+		return bad(iterator->block, cf_block_restart_position(iterator->block, iterator->restart),
 			"BLK-9: a restart is not the offset of an entry after that of the restart before", err);
 	iterator->at_restart = iterator->restart_at == start;
 	if (iterator->at_restart)
@@ -153,7 +142,7 @@ static ckptfmt_status meet_end(cf_block_iterator *iterator, ckptfmt_error *err)
 		iterator->restart = 1;
 	/* BLK-9 */
 	if (iterator->restart != block->restart_count)
-		return bad(block, restart_position(block, iterator->restart),
+		return bad(block, cf_block_restart_position(block, iterator->restart),
 			"BLK-9: a restart is not the offset of an entry", err);
 	return CKPTFMT_OK;
 }
@@ -285,11 +274,11 @@ static inline ckptfmt_status find_head(const cf_block *block, uint64_t *at, entr
 static inline ckptfmt_status restart_key(const cf_block *block, uint32_t row, uint64_t after, uint64_t before,
 	const uint8_t **key, uint64_t *key_size, ckptfmt_error *err)
 {
-	uint64_t start = restart_at(block, row), at = start;
+	uint64_t start = cf_block_restart(block, row), at = start;
 	entry_head head;
 	/* BLK-9 */
 	if (start <= after || start >= before)
-		return bad(block, restart_position(block, row),
+		return bad(block, cf_block_restart_position(block, row),
 			"BLK-9: a restart lies beyond the entries or not after the restart before", err);
 	CF_TRY(find_head(block, &at, &head, err));
 	/* BLK-10 */
@@ -332,24 +321,21 @@ static ckptfmt_status find_restart(const cf_block *block, const uint8_t *target,
 		if (common < target_size && (common == key_size || key[common] < target[common])) {
 			low = middle;
 			low_common = common;
-			*position = restart_at(block, middle);
+			*position = cf_block_restart(block, middle);
 		} else {
 			high = middle - 1;
 			high_common = common;
-			end = restart_at(block, middle);
+			end = cf_block_restart(block, middle);
 		}
 	}
 	return CKPTFMT_OK;
 }
 
-ckptfmt_status cf_block_find(const cf_block *block, const uint8_t *target, uint64_t target_size,
+ckptfmt_status cf_block_find_from(const cf_block *block, uint64_t at, const uint8_t *target, uint64_t target_size,
 	uint64_t *value_position, uint64_t *value_size, bool *found, ckptfmt_error *err)
 {
-	uint64_t at, matched = 0;
+	uint64_t matched = 0;
 	*found = false;
-	if (block->restart_count == 0)
-		return CKPTFMT_OK;
-	CF_TRY(find_restart(block, target, target_size, &at, err));
 	while (at < block->entries_size) {
 		const uint8_t *rest;
 		uint64_t key_size;
@@ -374,6 +360,17 @@ ckptfmt_status cf_block_find(const cf_block *block, const uint8_t *target, uint6
 			return CKPTFMT_OK;
 	}
 	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_block_find(const cf_block *block, const uint8_t *target, uint64_t target_size,
+	uint64_t *value_position, uint64_t *value_size, bool *found, ckptfmt_error *err)
+{
+	uint64_t at;
+	*found = false;
+	if (block->restart_count == 0)
+		return CKPTFMT_OK;
+	CF_TRY(find_restart(block, target, target_size, &at, err));
+	return cf_block_find_from(block, at, target, target_size, value_position, value_size, found, err);
 }
 
 /* ---- checking -------------------------------------------------------------------------------------------- */

@@ -115,6 +115,18 @@ static inline uint64_t cf_block_offset(const cf_block *block, uint64_t position)
 	return block->decompressed ? block->origin : block->origin + position;
 }
 
+/* Where the restart stands in the block, and the position that it names. REQUIRES: row < restart_count. */
+static inline uint64_t cf_block_restart_position(const cf_block *block, uint32_t row)
+{
+	return block->entries_size + (uint64_t)row * CF_RESTART_SIZE;
+}
+
+static inline uint64_t cf_block_restart(const cf_block *block, uint32_t row)
+{
+	assert(row < block->restart_count);
+	return cf_load_u32(block->bytes + cf_block_restart_position(block, row));
+}
+
 /* The same as the origin of a cursor over bytes that begin there. */
 static inline uint64_t cf_block_origin(const cf_block *block, uint64_t position)
 {
@@ -220,6 +232,9 @@ static inline ckptfmt_status cf_block_next(cf_block_iterator *iterator, ckptfmt_
  * was. Allocates nothing. BAD_BLOCK. */
 CF_MUST_CHECK ckptfmt_status cf_block_find(const cf_block *block, const uint8_t *target, uint64_t target_size,
 	uint64_t *value_position, uint64_t *value_size, bool *found, ckptfmt_error *err);
+/* The same from a restart on, where it is known that the key stands there or nowhere behind. */
+CF_MUST_CHECK ckptfmt_status cf_block_find_from(const cf_block *block, uint64_t restart, const uint8_t *target,
+	uint64_t target_size, uint64_t *value_position, uint64_t *value_size, bool *found, ckptfmt_error *err);
 
 /* What a walk over a whole block found. */
 typedef struct cf_block_report {

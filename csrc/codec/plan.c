@@ -137,21 +137,25 @@ void cf_plan_limit(cf_plan *plan, uint64_t stored_begin, uint64_t stored_end)
 	plan->stored_end = stored_end;
 }
 
-static void cut_run(const cf_plan *plan, cf_run *run)
+/* False: it lies behind the limit, as all that follow. */
+static bool cut_run(const cf_plan *plan, cf_run *run)
 {
 	uint64_t before = run->stored_offset < plan->stored_begin ? plan->stored_begin - run->stored_offset : 0;
+	if (run->stored_offset >= plan->stored_end)
+		return false;
 	run->stored_offset += before;
 	run->destination_offset += before;
 	run->size = cf_min_u64(run->size - before, plan->stored_end - run->stored_offset);
+	return true;
 }
 
 bool cf_plan_next(cf_plan *plan, cf_run *run)
 {
-	if (plan->runs_left == 0 || plan->next.stored_offset >= plan->stored_end)
+	if (plan->runs_left == 0)
 		return false;
 	*run = plan->next;
-	if (run->stored_offset < plan->stored_begin || run->size > plan->stored_end - run->stored_offset)
-		cut_run(plan, run);
+	if (CF_UNLIKELY(plan->stored_end != UINT64_MAX) && !cut_run(plan, run))
+		return false;
 	plan->runs_left--;
 	for (uint32_t i = 0; i < plan->loop_count; i++) {
 		cf_plan_loop *loop = &plan->loops[i];

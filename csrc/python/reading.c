@@ -148,18 +148,63 @@ static bool fill(ckptfmt_reader *reader, const ckptfmt_found *found, const uint8
 	return filled;
 }
 
+/* What the last array was made of, which the next one mostly is as well. The interpreter's lock is held over it. */
+typedef struct array_kind {
+	PyObject *dtypes, *dtype, *shape;       /* shape NULL: there was none */
+	int32_t code, rank;
+	int64_t dims[sizeof((ckptfmt_found *)NULL)->dims / sizeof(int64_t)];
+} array_kind;
+
+static array_kind last;
+
+static bool is_last(const ckptfmt_found *found, PyObject *dtypes)
+{
+	return last.shape != NULL && last.dtypes == dtypes && last.code == found->row.dtype &&
+		last.rank == found->row.rank && memcmp(last.dims, found->dims, sizeof last.dims) == 0;
+}
+
+/* Makes `last` that of this tensor. */
+static bool know_kind(const ckptfmt_found *found, PyObject *dtypes)
+{
+	PyObject *code = PyLong_FromLong(found->row.dtype);
+	PyObject *dtype = code == NULL ? NULL : PyDict_GetItemWithError(dtypes, code);
+	PyObject *shape = dtype == NULL ? NULL : shape_of(found);
+	array_kind before = last;
+	Py_XDECREF(code);
+	if (shape == NULL)
+		return false;
+	Py_INCREF(dtypes);
+	Py_INCREF(dtype);
+	last = (array_kind){dtypes, dtype, shape, found->row.dtype, found->row.rank, {0}};
+	memcpy(last.dims, found->dims, sizeof last.dims);
+	Py_XDECREF(before.dtypes);
+	Py_XDECREF(before.dtype);
+	Py_XDECREF(before.shape);
+	return true;
+}
+
+static PyObject *new_array(const ckptfmt_found *found, PyObject *empty, PyObject *dtypes, uint8_t **room)
+{
+	PyObject *array, *dtype, *shape;
+	if (!is_last(found, dtypes) && !know_kind(found, dtypes))
+		return NULL;
+	/* Another thread may have its turn in there. */
+	dtype = last.dtype;
+	shape = last.shape;
+	Py_INCREF(dtype);
+	Py_INCREF(shape);
+	array = PyObject_CallFunctionObjArgs(empty, shape, dtype, NULL);
+	*room = array == NULL ? NULL : room_in(array, found, dtype);
+	Py_DECREF(dtype);
+	Py_DECREF(shape);
+	return array;
+}
+
 static PyObject *array_of(ckptfmt_reader *reader, const ckptfmt_found *found, const uint8_t *bytes, int32_t verify,
 	PyObject *empty, PyObject *dtypes)
 {
-	PyObject *code = PyLong_FromLong(found->row.dtype), *shape = shape_of(found), *array = NULL;
-	PyObject *dtype = code == NULL ? NULL : PyDict_GetItemWithError(dtypes, code);
 	uint8_t *room = NULL;
-	if (dtype != NULL && shape != NULL)
-		array = PyObject_CallFunctionObjArgs(empty, shape, dtype, NULL);
-	if (array != NULL)
-		room = room_in(array, found, dtype);
-	Py_XDECREF(code);
-	Py_XDECREF(shape);
+	PyObject *array = new_array(found, empty, dtypes, &room);
 	if (room == NULL || !fill(reader, found, bytes, room, verify)) {
 		Py_XDECREF(array);
 		return none();

@@ -31,9 +31,9 @@ BUDGETS: dict[str, tuple[int, int | None]] = {
     "open": (1_023_000, None),  # an open of an index of 100,000 keys, and its close
     "list": (442, 120),  # a key of a listing
     "names": (331, 120),  # a key whose name is all that is listed
-    "lookup": (4620, 3000),  # a name selected by itself among 100,000
-    "find": (2190, None),  # one that is found as a plain tensor
-    "select": (2260, None),  # one of 10,000 names looked up at once
+    "lookup": (3770, 3000),  # a name selected by itself among 100,000
+    "find": (1340, None),  # one that is found as a plain tensor
+    "select": (1410, None),  # one of 10,000 names looked up at once
     "merge": (762, 500),  # a key of a merge of bundles of 100 keys each
     "add-256": (1750, 400 + 256 // 16),  # a tensor of 256 bytes, handed over with 10,000
     "add-1024": (2340, 400 + 1024 // 16),
