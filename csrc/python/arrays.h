@@ -26,8 +26,8 @@ typedef struct cf_arrays_probe {
 	int32_t dense, writeable;
 } cf_arrays_probe;
 
-/* Whether arrays of this type lie in memory as is known, of which these are proof: of ranks up to three. They are looked
- * into from then on if so; before, and if not, no array is plain. */
+/* Whether arrays of this type lie in memory as is known, of which these are proof. They are looked into from then on if
+ * so; before, and if not, no array is plain. */
 int32_t cf_arrays_layout(uint64_t array_type, const cf_arrays_probe *probes, uint64_t count);
 
 /* Describes arrays[first] and those that follow as `sources` and their bytes of data as `sizes`, up to the end of the
