@@ -220,7 +220,7 @@ $(VENV)/.built: pyproject.toml setup.py build_ffi.py $(wildcard csrc/*.h csrc/*/
 		$(wildcard csrc/python/*.c) | $(PY)
 	$(call say,py,ckptfmt with its extension)
 	$(Q)$(if $(filter pyproject.toml setup.py,$?),\
-		$(PY) -m pip install --quiet 'setuptools>=68' wheel && $(PY) -m pip install --quiet -e '.[test$(,)cli]',\
+		$(PY) -m pip install --quiet 'setuptools>=77' wheel && $(PY) -m pip install --quiet -e '.[test$(,)cli]',\
 		$(PY) setup.py --quiet build_ext --inplace)
 	$(Q)touch $@
 , := ,

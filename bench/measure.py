@@ -18,7 +18,16 @@ import cases
 import data
 import numpy as np
 from cases import OURS, TENSORFLOW, Part, Row
-from session import BenchError, Process, Sides, UnsupportedError, evict, in_new_process, warm
+from session import (
+    BenchError,
+    Process,
+    Sides,
+    UnsupportedError,
+    evict,
+    in_new_process,
+    ready_memory,
+    warm,
+)
 
 # Whose tuned form stores something else, so that it needs files of its own.
 OTHER_LAYOUT = {"dcp", "h5py"}
@@ -129,6 +138,10 @@ class Measurer:
             os.sync()
         return folder
 
+    def _size(self, row: Row, part: Part) -> int:
+        """Bytes of all its arrays."""
+        return self._count(row, part) * 4 * int(np.prod(self._shape(row), dtype=np.int64))
+
     # ---- one call
 
     def _arguments(self, row: Row, part: Part) -> dict[str, Any]:
@@ -152,6 +165,9 @@ class Measurer:
     def _call(self, row: Row, part: Part, check: bool, calls: int = 1) -> dict[str, Any]:
         verb, count = part.verb or row.verb, self._count(row, part)
         arguments = self._arguments(row, part)
+        ready = (
+            self._size(row, part) * 5 // 4
+        )  # before files are brought in, which it might drive out
         if verb == "first":
             self._worker(part)
             name, folder = data.names(count)[count // 3], str(self._saved(row, part))
@@ -170,12 +186,14 @@ class Measurer:
             shutil.copytree(self._shards(row), target)
         elif row.files == "new":
             target, left = self._target(row, part, worker, arguments)
+            ready_memory(ready)
         else:
             target = self._saved(row, part)
             if row.new_process:
                 self.sides.renew(part.side, part.tuned)
                 worker = self._worker(part)
             worker.hold(count, self._shape(row), False)
+            ready_memory(ready)
             left = self._cache(row, target)
         try:
             arguments["folder"] = str(target)
@@ -293,10 +311,7 @@ class Measurer:
             self.kind = row.kind
         entries = []
         for part in row.parts:
-            count = self._count(row, part)
-            shape = self._shape(row)
-            size = count * 4 * int(np.prod(shape, dtype=np.int64))
-            entries.append(Entry(part, count, size))
+            entries.append(Entry(part, self._count(row, part), self._size(row, part)))
         for number, group in enumerate(self._groups(row, entries)):
             self.sides.drop_others({(e.part.side, e.part.tuned) for e in group})
             for entry in group:

@@ -264,9 +264,11 @@ static inline ckptfmt_status find_head(const cf_block *block, uint64_t *at, entr
 	entries = cf_cursor_over(block->bytes, (size_t)block->entries_size, block->origin);
 	entries.position = (size_t)(*at - CF_USUAL_HEAD_SIZE);
 	status = take_head(block, &entries, &slow, err);
+	if (status != CKPTFMT_OK)
+		return status;
 	*at = entries.position;
 	*out = slow;
-	return status;
+	return CKPTFMT_OK;
 }
 
 /* The key of a restart's entry, which stands whole in the block. The restart must lie strictly between two others that
