@@ -222,8 +222,7 @@ class Measurer:
             left = self._cache(row, base)
         worker.hold(self._count(row, part), self._shape(row), True)
         target.mkdir()
-        if arguments.get("durable"):
-            os.sync()
+        os.sync()  # of what others saved nothing is left to be written meanwhile
         return target, left
 
     def _cache(self, row: Row, folder: Path) -> float:
@@ -319,10 +318,11 @@ class Measurer:
             self._sample(row, group, number)
         return entries
 
-    @staticmethod
-    def _least(entry: Entry) -> int:
-        """Samples that one who takes long gets."""
-        return 3 if entry.part.side == TENSORFLOW and not entry.part.tuned else 2
+    def _patience(self, entry: Entry) -> tuple[int, float]:
+        """Samples that one who takes long gets, and the seconds after which it does."""
+        if entry.part.side == TENSORFLOW and not entry.part.tuned:
+            return 3, 2 * self.plan.budget_seconds
+        return 2, self.plan.budget_seconds
 
     def _sample(self, row: Row, group: list[Entry], number: int) -> None:
         spent: dict[int, float] = {}
@@ -349,7 +349,8 @@ class Measurer:
         for turn in range(1 if starts and self.plan.profile == "smoke" else self.plan.rounds):
             for entry in group if turn % 2 == 0 else reversed(group):
                 ours = entry is group[0]
-                late = turn >= self._least(entry) and spent[id(entry)] > self.plan.budget_seconds
+                least, budget = self._patience(entry)
+                late = turn >= least and spent[id(entry)] > budget
                 late = late or (entry.part.side in cases.PEERS and turn >= self.plan.peer_rounds)
                 if entry.word or (late and not ours):
                     continue
