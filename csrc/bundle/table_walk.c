@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Lookup and iteration. Looking up loads a block on its first use, checks all of it, and publishes it with one
- * compare-and-swap; whoever loses that race drops his copy. A block once published never changes and never goes. One
- * whose restarts leave long stretches, in which a lookup would have to walk from entry to entry, is rebuilt before: to
- * look up all its keys would otherwise take time quadratic in its size.
+ * compare-and-swap; whoever loses that race drops his copy. A block once published never changes and never goes; a map
+ * of it is put beside once it was looked into often. One whose restarts leave long stretches, in which a lookup would
+ * have to walk from entry to entry, is rebuilt before: to look up all its keys would otherwise take time quadratic in
+ * its size.
  * Iterating checks the blocks as it goes and publishes none, so that a listing of a large index needs the memory of one
  * block.
  */

@@ -333,12 +333,12 @@ static ckptfmt_status find_restart(const cf_block *block, const uint8_t *target,
 	return CKPTFMT_OK;
 }
 
-ckptfmt_status cf_block_find_from(const cf_block *block, uint64_t at, const uint8_t *target, uint64_t target_size,
-	uint64_t *value_position, uint64_t *value_size, bool *found, ckptfmt_error *err)
+ckptfmt_status cf_block_find_between(const cf_block *block, uint64_t at, uint64_t end, const uint8_t *target,
+	uint64_t target_size, uint64_t *value_position, uint64_t *value_size, bool *found, ckptfmt_error *err)
 {
 	uint64_t matched = 0;
 	*found = false;
-	while (at < block->entries_size) {
+	while (at < end) {
 		const uint8_t *rest;
 		uint64_t key_size;
 		entry_head head;
@@ -372,7 +372,8 @@ ckptfmt_status cf_block_find(const cf_block *block, const uint8_t *target, uint6
 	if (block->restart_count == 0)
 		return CKPTFMT_OK;
 	CF_TRY(find_restart(block, target, target_size, &at, err));
-	return cf_block_find_from(block, at, target, target_size, value_position, value_size, found, err);
+	return cf_block_find_between(block, at, block->entries_size, target, target_size, value_position, value_size,
+		found, err);
 }
 
 /* ---- checking -------------------------------------------------------------------------------------------- */

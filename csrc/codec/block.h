@@ -232,9 +232,10 @@ static inline ckptfmt_status cf_block_next(cf_block_iterator *iterator, ckptfmt_
  * was. Allocates nothing. BAD_BLOCK. */
 CF_MUST_CHECK ckptfmt_status cf_block_find(const cf_block *block, const uint8_t *target, uint64_t target_size,
 	uint64_t *value_position, uint64_t *value_size, bool *found, ckptfmt_error *err);
-/* The same from a restart on, where it is known that the key stands there or nowhere behind. */
-CF_MUST_CHECK ckptfmt_status cf_block_find_from(const cf_block *block, uint64_t restart, const uint8_t *target,
-	uint64_t target_size, uint64_t *value_position, uint64_t *value_size, bool *found, ckptfmt_error *err);
+/* The same among the entries from a restart on, up to another or to where the entries end: no more are looked at. */
+CF_MUST_CHECK ckptfmt_status cf_block_find_between(const cf_block *block, uint64_t restart, uint64_t end,
+	const uint8_t *target, uint64_t target_size, uint64_t *value_position, uint64_t *value_size, bool *found,
+	ckptfmt_error *err);
 
 /* What a walk over a whole block found. */
 typedef struct cf_block_report {

@@ -2,7 +2,7 @@
 /*
  * A search by halves touches a dozen places in a block, most of them not in the cache; a slot of the map is one, and
  * names the place where the search ends. Slots are tried one after the other from where the hash says, up to an empty
- * one.
+ * one. The hash is one for all, so that keys can be made of which many have the same: what those cost is bounded.
  */
 #include "codec/block_map.h"
 
@@ -10,7 +10,8 @@
 
 enum {
 	EMPTY = UINT16_MAX,
-	TRIES_MAX = 1024            /* slots in a row that are taken: keys chosen for that would take for ever */
+	TRIES_MAX = 1024,           /* slots in a row that are taken: keys chosen for that would take for ever */
+	WALKS_MAX = 4               /* where only the marks are the same, which one lookup in thousands meets once */
 };
 
 typedef struct slot {
@@ -103,18 +104,28 @@ void cf_block_map_free(cf_block_map *map)
 	cf_release(map);
 }
 
+/* Where the entries from a restart on end, those of the next left out. */
+static uint64_t stretch_end(const cf_block *block, uint32_t restart)
+{
+	return restart + 1 < block->restart_count ? cf_block_restart(block, restart + 1) : block->entries_size;
+}
+
 ckptfmt_status cf_block_map_find(const cf_block_map *map, const cf_block *block, const uint8_t *target,
 	uint64_t target_size, uint64_t *value_position, uint64_t *value_size, bool *found, ckptfmt_error *err)
 {
 	uint64_t hash = hash_of(target, target_size);
+	int walks = 0;
 	*found = false;
 	for (uint64_t i = 0; i <= TRIES_MAX && !*found; i++) {
 		slot s = map->slots[(hash + i) & map->mask];
 		if (s.restart == EMPTY)
 			break;
-		if (s.mark == mark_of(hash))
-			CF_TRY(cf_block_find_from(block, cf_block_restart(block, s.restart), target, target_size, value_position,
-				value_size, found, err));
+		if (s.mark != mark_of(hash))
+			continue;
+		if (walks++ == WALKS_MAX)
+			return cf_block_find(block, target, target_size, value_position, value_size, found, err);
+		CF_TRY(cf_block_find_between(block, cf_block_restart(block, s.restart), stretch_end(block, s.restart), target,
+			target_size, value_position, value_size, found, err));
 	}
 	return CKPTFMT_OK;
 }

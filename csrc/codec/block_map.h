@@ -15,7 +15,8 @@ void cf_block_map_make(const cf_block *block, uint64_t entry_count, cf_block_map
 /* NULL is allowed. */
 void cf_block_map_free(cf_block_map *map);
 
-/* As cf_block_find of the block that it was made of. */
+/* As cf_block_find of the block that it was made of. Whatever the keys are, it looks at no more than a thousand slots
+ * and a few stretches beside. */
 CF_MUST_CHECK ckptfmt_status cf_block_map_find(const cf_block_map *map, const cf_block *block, const uint8_t *target,
 	uint64_t target_size, uint64_t *value_position, uint64_t *value_size, bool *found, ckptfmt_error *err);
 

@@ -5,6 +5,8 @@
 #include "codec/block_map.h"
 #include "memory_fault.h"
 
+#include <time.h>
+
 enum { KEYS = 3000, KEY_MAX = 64 };
 
 static ckptfmt_error err;
@@ -81,6 +83,104 @@ static void test_as_a_search(void)
 	}
 }
 
+/* Of one stretch between restarts nothing else is looked at. */
+static void test_stretches(void)
+{
+	cf_block_builder builder;
+	cf_block block;
+	cf_block_builder_init(&builder, 3);
+	for (uint8_t c = 'a'; c <= 'h'; c++)
+		CHECK_OK(cf_block_builder_add(&builder, &c, 1, &c, 1, &err), err);
+	CHECK_OK(cf_block_builder_finish(&builder, &err), err);
+	CHECK_OK(cf_block_open(builder.bytes.data, builder.bytes.size, 0, false, KEY_MAX, &block, &err), err);
+	for (uint32_t row = 0; row < 3; row++) {
+		uint64_t begin = cf_block_restart(&block, row), position = 0, size = 0;
+		uint64_t end = row == 2 ? block.entries_size : cf_block_restart(&block, row + 1);
+		for (uint8_t c = 'a'; c <= 'i'; c++) {
+			bool found;
+			CHECK_OK(cf_block_find_between(&block, begin, end, &c, 1, &position, &size, &found, &err), err);
+			CHECK_EQ(found, c <= 'h' && (uint32_t)(c - 'a') / 3 == row);
+			CHECK(!found || (size == 1 && block.bytes[position] == c));
+		}
+	}
+	cf_block_builder_free(&builder);
+}
+
+/* ---- keys made to have one hash ---- */
+
+enum { GROUPS = 64, GROUP_KEYS = 1000, MADE = GROUPS * GROUP_KEYS, MADE_SIZE = 16, MADE_ASKED = 200 };
+
+#define MIX_FACTOR UINT64_C(0x9e3779b97f4a7c15)
+
+static uint64_t mix(uint64_t hash, uint64_t word)
+{
+	hash = (hash ^ word) * MIX_FACTOR;
+	return hash ^ hash >> 32;
+}
+
+/* What mix makes this of, the word being 0. */
+static uint64_t unmix(uint64_t hash)
+{
+	uint64_t inverse = 1;
+	for (int i = 0; i < 6; i++)
+		inverse *= 2 - MIX_FACTOR * inverse;
+	return (hash ^ hash >> 32) * inverse;
+}
+
+/* The key of this number in key order, its hash that of its group. There are more than are in the block. */
+static void make_key(uint64_t number, uint8_t *key)
+{
+	/* The mark is one for all; the groups' first slots lie apart. */
+	uint64_t hash = UINT64_C(0x1234) << 48 | (number % GROUPS) * 2048, before;
+	for (int i = 0; i < 8; i++)
+		key[i] = (uint8_t)(number >> 8 * (7 - i));
+	before = mix(mix(0, MADE_SIZE), cf_load_u64(key));
+	cf_store_u64(key + 8, unmix(unmix(hash)) ^ before);
+}
+
+static double seconds(void)
+{
+	return (double)clock() / CLOCKS_PER_SEC;
+}
+
+/* They are found, and the others are not, in about the time of a search: not in that of a walk over the block for each
+ * key of the same mark, which takes thousands of times as long. */
+static void test_one_hash(void)
+{
+	uint8_t key[MADE_SIZE];
+	cf_block_builder builder;
+	cf_block_map *map;
+	cf_block block;
+	uint64_t wrong = 0;
+	double taken[2] = {0, 0};
+	cf_block_builder_init(&builder, 16);
+	for (uint64_t i = 0; i < MADE; i++) {
+		make_key(2 * i + i / GROUPS % 2, key);
+		CHECK_OK(cf_block_builder_add(&builder, key, sizeof key, key, sizeof key, &err), err);
+	}
+	CHECK_OK(cf_block_builder_finish(&builder, &err), err);
+	CHECK_OK(cf_block_open(builder.bytes.data, builder.bytes.size, 0, false, KEY_MAX, &block, &err), err);
+	cf_block_map_make(&block, MADE, &map);
+	CHECK(map != NULL);
+	for (uint64_t i = 0; map != NULL && i < MADE_ASKED; i++) {
+		uint64_t position[2] = {0, 0}, size[2] = {0, 0};
+		bool found[2];
+		double began = seconds();
+		make_key(2 * MADE - 1 - i, key);
+		CHECK_OK(cf_block_find(&block, key, sizeof key, &position[0], &size[0], &found[0], &err), err);
+		taken[0] += seconds() - began;
+		began = seconds();
+		CHECK_OK(cf_block_map_find(map, &block, key, sizeof key, &position[1], &size[1], &found[1], &err), err);
+		taken[1] += seconds() - began;
+		wrong += found[0] != found[1] || position[0] != position[1] || size[0] != size[1];
+		wrong += found[0] && memcmp(block.bytes + position[0], key, sizeof key) != 0;
+	}
+	CHECK_EQ(wrong, 0);
+	CHECK(taken[1] < 100 * taken[0] + 0.01);
+	cf_block_map_free(map);
+	cf_block_builder_free(&builder);
+}
+
 static void test_none(void)
 {
 	uint64_t count = make_keys(KEYS), calls;
@@ -122,6 +222,8 @@ int main(void)
 {
 	test_seed();
 	test_as_a_search();
+	test_stretches();
+	test_one_hash();
 	test_none();
 	return test_finish("test_block_map");
 }
