@@ -126,7 +126,15 @@ def test_the_table_says_what_numpy_does(seed: int) -> None:
 
 
 def test_this_numpy_is_looked_into() -> None:
-    assert sys.implementation.name != "cpython" or _core.columns.LENDS_OBJECTS
+    columns = _core.columns
+    turns = sys.implementation.name == "cpython" and columns._has_one_lock()
+    assert turns == columns.LENDS_OBJECTS
+
+
+def test_threads_that_take_no_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What C remembers of one array, for the next, is under the interpreter's lock."""
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+    assert _core.columns._lends_objects() is False
 
 
 @pytest.mark.parametrize(

@@ -25,10 +25,15 @@ _SCALARS = {
 _NUMBERS_EACH, _NUMBERS_MAX = 2 * NUMPY_RANK_MAX, 1 << 16
 
 
+def _has_one_lock() -> bool:
+    """Whether threads take turns in this Python, which from 3.13 on may do without."""
+    return bool(getattr(sys, "_is_gil_enabled", lambda: True)())
+
+
 def _lends_objects() -> bool:
     """Whether C can look at the objects of this Python, and into the arrays of this numpy. Of other
-    Pythons than CPython, id() is no address."""
-    if sys.implementation.name != "cpython":
+    Pythons than CPython, id() is no address; and C counts on the interpreter's lock."""
+    if sys.implementation.name != "cpython" or not _has_one_lock():
         return False
     dense = np.empty((2, 3, 5))
     other = dense[:, ::-2, 1:]
