@@ -165,9 +165,8 @@ class Measurer:
     def _call(self, row: Row, part: Part, check: bool, calls: int = 1) -> dict[str, Any]:
         verb, count = part.verb or row.verb, self._count(row, part)
         arguments = self._arguments(row, part)
-        ready = (
-            self._size(row, part) * 5 // 4
-        )  # before files are brought in, which it might drive out
+        # Before files are brought in, which it might drive out.
+        ready = self._size(row, part) * 5 // 4
         if verb == "first":
             self._worker(part)
             name, folder = data.names(count)[count // 3], str(self._saved(row, part))
@@ -348,11 +347,13 @@ class Measurer:
         starts = row.new_process or row.verb == "first"
         for turn in range(1 if starts and self.plan.profile == "smoke" else self.plan.rounds):
             for entry in group if turn % 2 == 0 else reversed(group):
+                if entry.word:
+                    continue
                 ours = entry is group[0]
                 least, budget = self._patience(entry)
                 late = turn >= least and spent[id(entry)] > budget
                 late = late or (entry.part.side in cases.PEERS and turn >= self.plan.peer_rounds)
-                if entry.word or (late and not ours):
+                if late and not ours:
                     continue
                 repeats = row.files in ("own", "keys") and not (row.cold or row.new_process)
                 calls = int(SAMPLE_SECONDS / entry.first["seconds"]) if repeats else 1

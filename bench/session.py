@@ -193,9 +193,9 @@ def ready_memory(size: int) -> None:
     """Touches so much memory and frees it. What a virtual machine has given back to its host, it
     would otherwise fetch again while a side is timed, whoever's turn that is."""
     with mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
-        memory.madvise(mmap.MADV_HUGEPAGE)
-        with contextlib.suppress(OSError):  # of a kernel before 5.14: the noise stays
-            memory.madvise(MADV_POPULATE_WRITE)
+        for advice in (mmap.MADV_HUGEPAGE, MADV_POPULATE_WRITE):
+            with contextlib.suppress(OSError):  # of a kernel that has none: the noise stays
+                memory.madvise(advice)
 
 
 def all_files(folder: Path) -> Iterator[Path]:
