@@ -93,10 +93,6 @@ def test_a_read_is_one_system_call(tmp_path: Path) -> None:
             for i in range(100):
                 assert reader.read(f"t{i}")[255] == i
         assert (spent.reads, spent.bytes_read, spent.opens) == (100, 100 * 1024, 0)
-        with Spent() as spent:
-            for i in range(100):
-                assert reader.read(f"t{i}")[255] == i
-        assert (spent.reads, spent.bytes_read, spent.opens) == (100, 100 * 1024, 0)
 
 
 def test_damage_is_told_in_full(tmp_path: Path) -> None:
