@@ -144,7 +144,7 @@ def rows(profile: str) -> list[Row]:
     if not scaled:
         small, many = {"dcp": 0.2, "tensorstore": 0.05}, {"h5py": 0.1}
     # What loads in some way of its own, and TensorFlow in the only one that it has.
-    only = Part(TENSORFLOW, label="loads all into new memory", verb="load")
+    only = Part(TENSORFLOW, label="loads all into tensors of its own", verb="load")
     tuned_only = replace(only, tuned=True)
     count, shape = KINDS["large"][profile]
     name = f"layer_00000.variable_{count - 2:02d}"

@@ -66,14 +66,15 @@ class Spares:
             if not like or _has_attributes(path):
                 return False
             place = min(like, key=lambda one: abs(one.st_size - info.st_size))
-            spare = None
+            # First: a handler of signals may save meanwhile, and want others.
+            self._wanted.remove(place)
             with contextlib.suppress(CkptfmtError, MemoryError):
                 spare = _core.SpareHandle.take(path, info.st_size, place.st_size * 9 // 8)
-            if spare is None:
-                return False
-            self._wanted.remove(place)
-            self._files.append(spare)
-            return True
+                if spare is not None:
+                    self._files.append(spare)
+                    return True
+            self._wanted.append(place)
+            return False
 
     def take(self, size: int) -> _core.SpareHandle | None:
         """The file that fits a data file of so many bytes best; None if there is none, or the data

@@ -88,6 +88,9 @@ class TensorHandle:
         # By name: where the tensor lies may have changed when its checkpoint is opened again.
         return operator.getitem, (self._reader, self.raw_name)
 
+    def __copy__(self) -> TensorHandle:
+        return self  # nothing of it changes
+
     # ---- what the index says
 
     @property

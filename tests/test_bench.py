@@ -185,7 +185,7 @@ def test_a_side_that_failed_in_one_group_takes_no_part_in_the_next(report: Modul
 
 def test_in_short_it_says_what_tensorflow_does_instead(report: ModuleType) -> None:
     peaks = {"ckptfmt": 0, "tensorflow": 0}
-    for key, told in (("B5-map", "2.00 x (loads all into new memory)"), ("B6-C", "2.00 x")):
+    for key, told in (("B5-map", "2.00 x (loads all into tensors of its own)"), ("B6-C", "2.00 x")):
         last = run_of(report, key, peaks).short().splitlines()[-1]
         assert cells(last)[2] == told
 

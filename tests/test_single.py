@@ -4,6 +4,7 @@ wrong is told as there."""
 
 from __future__ import annotations
 
+import copy
 import functools
 import gc
 import itertools
@@ -21,7 +22,9 @@ from support.process import Spent, open_files
 
 import ckptfmt
 from ckptfmt import TensorHandle, _core
+from ckptfmt._core.columns import ROW
 
+ROW_AT = 16  # of the row in a `ckptfmt_found`
 TOLD = (
     *("name", "raw_name", "shape", "dtype_code", "dtype", "dtype_name", "ndim", "size", "nbytes"),
     *("slices", "partitioned", "shard", "offset", "crc32c", "chunk_size", "compressed"),
@@ -149,6 +152,13 @@ def test_handles_pickle_by_name(listed: bool, tmp_path: Path) -> None:
     assert_same(pickle.loads(kept).read(), np.zeros(9))
 
 
+def test_a_copy_of_a_handle_is_the_handle(tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "ck", {"x": np.arange(8.0)})
+    with ckptfmt.open(tmp_path / "ck") as reader:
+        handle = reader["x"]
+    assert copy.copy(handle) is handle
+
+
 def test_missing(tmp_path: Path) -> None:
     ckptfmt.save(tmp_path / "ck", {"x": np.arange(8.0)})
     with ckptfmt.open(tmp_path / "ck") as reader:
@@ -192,7 +202,14 @@ def test_what_is_no_reader_finds_nothing(tmp_path: Path) -> None:
         for name, array in tensors.items():
             found = reader[name]._found
             assert found is not None
-            of_another = [(1, value) for value in (found[:-1], found + b"x", b"", None)]
+            forged = []  # of as many dimensions as there is no room for
+            for rank in (-1, 9, 1 << 30):
+                row = np.frombuffer(found, ROW, 1, ROW_AT).copy()
+                assert row["rank"] == 1
+                row["rank"] = rank
+                forged.append(found[:ROW_AT] + row.tobytes() + found[ROW_AT + ROW.itemsize :])
+            wrong_bytes = (found[:-1], found + b"x", b"", None, *forged)
+            of_another = [(1, value) for value in wrong_bytes]
             no_name = [(1, value) for value in ("z", b"", "s", 5, None)]
             plain, named = _core.read_plain, _core.read_named
             for read, first, wrongs in ((plain, found, of_another), (named, name, no_name)):

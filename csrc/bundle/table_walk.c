@@ -19,6 +19,7 @@
 enum { RESTART_GAP_MAX = 64 };
 /* Making a map takes about as long as it saves in so many lookups. */
 enum { GETS_PART = 32, GETS_MIN = 64 };
+enum { MAP_KEYS_FACTOR = 8 };
 
 /* ---- separators ---- */
 
@@ -120,6 +121,9 @@ static ckptfmt_status load(const cf_table *table, uint64_t row, cf_table_block *
 	if (status == CKPTFMT_OK && report.restart_gap_max > RESTART_GAP_MAX)
 		status = rebuild(table, report.key_bytes, block, err);
 	block->entry_count = report.entry_count;
+	/* To spell out all keys for a map would take longer than any lookups save. */
+	if (report.key_bytes / MAP_KEYS_FACTOR > block->block.size)
+		block->gets = UINT64_MAX;
 	return status;
 }
 

@@ -244,6 +244,8 @@ static PyObject *read_found(PyObject *self, PyObject *const *arguments, Py_ssize
 	if (reader == NULL || PyBytes_AsStringAndSize(arguments[1], &bytes, &size) != 0 || size != sizeof found)
 		return none();
 	memcpy(&found, bytes, sizeof found);
+	if (found.row.rank < 0 || (size_t)found.row.rank > sizeof found.dims / sizeof *found.dims)
+		return none();
 	return read_tensor(reader, NULL, 0, &found, arguments + 2);
 }
 
