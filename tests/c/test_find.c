@@ -151,8 +151,9 @@ static void check_same_row(const ckptfmt_columns *a, const ckptfmt_row *x, const
 {
 	CHECK(x->name_size == y->name_size && memcmp(a->names + x->name_offset, b->names + y->name_offset,
 		x->name_size + 1) == 0);
-	CHECK(x->rank == y->rank && memcmp(a->dims + x->dims_first, b->dims + y->dims_first,
-		(size_t)x->rank * sizeof *a->dims) == 0);
+	CHECK_EQ(x->rank, y->rank);
+	for (int32_t d = 0; d < x->rank && d < y->rank; d++)
+		CHECK_EQ(a->dims[x->dims_first + (uint64_t)d], b->dims[y->dims_first + (uint64_t)d]);
 	CHECK(x->dtype == y->dtype && x->slice_count == y->slice_count && x->element_count == y->element_count);
 	CHECK(x->entry_offset == y->entry_offset);
 	CHECK(x->stored.offset == y->stored.offset && x->stored.size == y->stored.size);
