@@ -115,10 +115,10 @@ budgets: python ## instructions, system calls and allocations of the hot paths (
 	$(Q)$(MAKE) -j$(JOBS) measure-programs
 	$(Q)$(PY) -m pytest -q tests/budgets
 
-bench: python ## the benchmark (a quarter of an hour), or the cases that BENCH names, beside what is installed of others
+bench: python ## the benchmark (twenty minutes), or the cases that BENCH names, beside what is installed of others
 	$(Q)$(PY) bench/run.py $(BENCH_SIDES) $(BENCH)
 
-bench-full: python ## the same with more samples and all settings (an hour)
+bench-full: python ## the same with all rows and settings and more samples (far longer)
 	$(Q)$(PY) bench/run.py --full $(BENCH_SIDES) $(BENCH)
 
 BENCH_SIDES = $(if $(CKPTFMT_TF_PYTHON),--tensorflow $(CKPTFMT_TF_PYTHON)) \

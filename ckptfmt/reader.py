@@ -147,7 +147,8 @@ class Reader(Mapping[str, TensorHandle]):
         return TensorHandle(self, place, 0, names.tensor_text(name))
 
     def read(self, name: str | bytes, *, verify: str | None = None) -> NDArray[Any]:
-        """The whole tensor of this name as a new array: `reader[name].read()`, for less.
+        """The whole tensor of this name as a new array: `reader[name].read()`, for less. `verify`
+        overrides that of the reader.
 
         Raises:
             TensorNotFoundError: there is none.

@@ -515,12 +515,23 @@ static ckptfmt_status put_to_buffer(void *state, const uint8_t *bytes, uint64_t 
 	return cf_buffer_status(state, error);
 }
 
+/* Under the limits as they are, a walk gets so far of all entries, and fails if that is not all. */
+static void check_entries(const cf_buffer *file, uint64_t expected, uint64_t all)
+{
+	cf_table *table;
+	uint64_t count;
+	CHECK_OK(open_copy(file, &table), err);
+	CHECK_EQ(iterate(table, &count) == CKPTFMT_OK, expected == all);
+	CHECK_EQ(count, expected);
+	cf_table_close(table);
+}
+
 /* TAB-13: whatever stands between, a listing stops at the very entry that passes a limit. */
 static void test_limits_of_iteration(void)
 {
 	enum { COUNT = 90, LONG = 300 };
 	uint8_t key[LONG];
-	uint64_t sizes[COUNT], all = 0, count, size;
+	uint64_t sizes[COUNT], all = 0, size;
 	cf_buffer file = CF_BUFFER_EMPTY;
 	cf_table_writer writer;
 	cf_table_writer_open(&writer, (cf_sink){put_to_buffer, &file});
@@ -535,25 +546,17 @@ static void test_limits_of_iteration(void)
 	CHECK_OK(cf_table_writer_finish(&writer, &size, &err), err);
 	cf_table_writer_free(&writer);
 	for (uint64_t most = 0; most <= COUNT; most++) {
-		cf_table *table;
 		limits.entries_max = most;
-		CHECK_OK(open_copy(&file, &table), err);
-		CHECK_EQ(iterate(table, &count) == CKPTFMT_OK, most == COUNT);
-		CHECK_EQ(count, most);
-		cf_table_close(table);
+		check_entries(&file, most, COUNT);
 	}
 	ckptfmt_limits_default(&limits);
 	limits.keys_bytes_factor = 0;
 	for (uint64_t most = 400; most <= all; most++) {
 		uint64_t expected = 0, sum = 0;
-		cf_table *table;
 		while (expected < COUNT && sum + sizes[expected] <= most)
 			sum += sizes[expected++];
 		limits.keys_bytes_floor = most;
-		CHECK_OK(open_copy(&file, &table), err);
-		CHECK_EQ(iterate(table, &count) == CKPTFMT_OK, expected == COUNT);
-		CHECK_EQ(count, expected);
-		cf_table_close(table);
+		check_entries(&file, expected, COUNT);
 	}
 	ckptfmt_limits_default(&limits);
 	cf_buffer_free(&file);
