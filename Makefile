@@ -240,7 +240,7 @@ $(call objects,$(TEST_SRC) $(SUPPORT_SRC)): ALL_CFLAGS += -Itests/c
 # Every symbol, for tests. An object that stands before it (memory_fault, os_fault) takes the place of a member.
 $(B)/libinternal.a: $(LIB_OBJ)
 	$(Q)rm -f $@
-	$(Q)$(if $(filter -static,$(link_$(MODE))),$(patsubst %gcc,%ar,$(CC)),ar) rcs $@ $^
+	$(Q)$(if $(filter -static,$(link_$(MODE))),$(patsubst %gcc,%ar,$(CC)),ar) qcs $@ $^
 
 # A test is linked with the support files whose headers it includes.
 define test_program

@@ -17,10 +17,25 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ckptfmt import tf
-    from ckptfmt.checkpoint_state import CheckpointState
-    from ckptfmt.convert import convert
-    from ckptfmt.distributed.coordinator import Coordinator, SingleProcess
-    from ckptfmt.distributed.directory import DirectoryCoordinator
+    from ckptfmt.background import SaveFuture
+    from ckptfmt.bundle.checkpoint_state import CheckpointState
+    from ckptfmt.bundle.convert import convert
+    from ckptfmt.bundle.incremental import CompactionLimits
+    from ckptfmt.bundle.load import load, restore_v2
+    from ckptfmt.bundle.matching import MatchReport, load_into
+    from ckptfmt.bundle.merge import merge, merge_v2_checkpoints
+    from ckptfmt.bundle.reader import Header, Reader, open  # noqa: A004 (as gzip.open)
+    from ckptfmt.bundle.saving import save_async
+    from ckptfmt.bundle.state_file import (
+        checkpoint_exists,
+        get_checkpoint_mtimes,
+        get_checkpoint_state,
+        remove_checkpoint,
+        update_checkpoint_state,
+    )
+    from ckptfmt.bundle.tensor import StoredSlice, TensorHandle
+    from ckptfmt.bundle.verify import Finding, Report, verify
+    from ckptfmt.bundle.writer import Writer, save, save_v2
     from ckptfmt.dtypes import DtypeInfo
     from ckptfmt.errors import (
         BusyError,
@@ -39,30 +54,16 @@ if TYPE_CHECKING:
         TensorNotFoundError,
         UnsupportedError,
     )
-    from ckptfmt.incremental import CompactionLimits
-    from ckptfmt.lifecycle.checkpoint import Checkpoint
-    from ckptfmt.lifecycle.latest import checkpoints_iterator, latest_checkpoint
-    from ckptfmt.lifecycle.manager import CheckpointManager, Rejected, Restored
-    from ckptfmt.lifecycle.retention import KeepBest
-    from ckptfmt.lifecycle.state import (
-        checkpoint_exists,
-        get_checkpoint_mtimes,
-        get_checkpoint_state,
-        remove_checkpoint,
-        update_checkpoint_state,
-    )
-    from ckptfmt.lifecycle.trackable import Trackable
-    from ckptfmt.lifecycle.training_state import TrainingState
-    from ckptfmt.lifecycle.tree_nodes import TreeNode
-    from ckptfmt.lifecycle.trees import load_tree, save_tree
-    from ckptfmt.line import SaveFuture
-    from ckptfmt.load import load, restore_v2
-    from ckptfmt.matching import MatchReport, load_into
+    from ckptfmt.manager.latest import checkpoints_iterator, latest_checkpoint
+    from ckptfmt.manager.manager import CheckpointManager, Rejected, Restored
+    from ckptfmt.manager.retention import KeepBest
+    from ckptfmt.manager.training_state import TrainingState
     from ckptfmt.memory import release_memory
-    from ckptfmt.merge import merge, merge_v2_checkpoints
     from ckptfmt.names import sharded_filename
-    from ckptfmt.reader import Header, Reader, open  # noqa: A004 (as gzip.open)
-    from ckptfmt.saving.background import save_async
+    from ckptfmt.objects.checkpoint import Checkpoint
+    from ckptfmt.objects.nodes import TreeNode
+    from ckptfmt.objects.trackable import Trackable
+    from ckptfmt.objects.trees import load_tree, save_tree
     from ckptfmt.saving.mesh import Layout, Mesh
     from ckptfmt.saving.options import CheckpointOptions
     from ckptfmt.saving.parallel import ParallelVariable, independent_buffers
@@ -74,13 +75,12 @@ if TYPE_CHECKING:
     )
     from ckptfmt.saving.registration import register_checkpoint_saver
     from ckptfmt.saving.saver import Saver
-    from ckptfmt.saving.sharded import sharded_restore, sharded_save, sharded_save_async
     from ckptfmt.saving.sharding import ShardableTensor, ShardingCallback, validate_shards
     from ckptfmt.saving.specs import DSaveSpec, SaveableObject, SaveSpec
+    from ckptfmt.sharded.coordinator import Coordinator, SingleProcess
+    from ckptfmt.sharded.directory import DirectoryCoordinator
+    from ckptfmt.sharded.sharded import sharded_restore, sharded_save, sharded_save_async
     from ckptfmt.slices import SaveSliceInfo, SliceSpec, parse_spec
-    from ckptfmt.tensor import StoredSlice, TensorHandle
-    from ckptfmt.verify import Finding, Report, verify
-    from ckptfmt.writer import Writer, save, save_v2
 
     __version__: str
 
@@ -175,10 +175,10 @@ __all__ = [
 _HOMES = {
     name: module
     for module, names in {
-        "checkpoint_state": "CheckpointState",
-        "convert": "convert",
-        "distributed.coordinator": "Coordinator SingleProcess",
-        "distributed.directory": "DirectoryCoordinator",
+        "bundle.checkpoint_state": "CheckpointState",
+        "bundle.convert": "convert",
+        "sharded.coordinator": "Coordinator SingleProcess",
+        "sharded.directory": "DirectoryCoordinator",
         "dtypes": "DtypeInfo",
         "errors": (
             "BusyError CheckpointNotFoundError CkptfmtError CkptfmtWarning CorruptError "
@@ -186,27 +186,27 @@ _HOMES = {
             "MergeConflictError ShardMissingError StorageError TensorNotFoundError "
             "UnsupportedError"
         ),
-        "incremental": "CompactionLimits",
-        "lifecycle.checkpoint": "Checkpoint",
-        "lifecycle.latest": "checkpoints_iterator latest_checkpoint",
-        "lifecycle.manager": "CheckpointManager Rejected Restored",
-        "lifecycle.retention": "KeepBest",
-        "lifecycle.state": (
+        "bundle.incremental": "CompactionLimits",
+        "objects.checkpoint": "Checkpoint",
+        "manager.latest": "checkpoints_iterator latest_checkpoint",
+        "manager.manager": "CheckpointManager Rejected Restored",
+        "manager.retention": "KeepBest",
+        "bundle.state_file": (
             "checkpoint_exists get_checkpoint_mtimes get_checkpoint_state "
             "remove_checkpoint update_checkpoint_state"
         ),
-        "lifecycle.trackable": "Trackable",
-        "lifecycle.training_state": "TrainingState",
-        "lifecycle.tree_nodes": "TreeNode",
-        "lifecycle.trees": "load_tree save_tree",
-        "line": "SaveFuture",
-        "load": "load restore_v2",
-        "matching": "MatchReport load_into",
+        "objects.trackable": "Trackable",
+        "manager.training_state": "TrainingState",
+        "objects.nodes": "TreeNode",
+        "objects.trees": "load_tree save_tree",
+        "background": "SaveFuture",
+        "bundle.load": "load restore_v2",
+        "bundle.matching": "MatchReport load_into",
         "memory": "release_memory",
-        "merge": "merge merge_v2_checkpoints",
+        "bundle.merge": "merge merge_v2_checkpoints",
         "names": "sharded_filename",
-        "reader": "Header Reader open",
-        "saving.background": "save_async",
+        "bundle.reader": "Header Reader open",
+        "bundle.saving": "save_async",
         "saving.mesh": "Layout Mesh",
         "saving.options": "CheckpointOptions",
         "saving.parallel": "ParallelVariable independent_buffers",
@@ -215,13 +215,13 @@ _HOMES = {
         ),
         "saving.registration": "register_checkpoint_saver",
         "saving.saver": "Saver",
-        "saving.sharded": "sharded_restore sharded_save sharded_save_async",
+        "sharded.sharded": "sharded_restore sharded_save sharded_save_async",
         "saving.sharding": "ShardableTensor ShardingCallback validate_shards",
         "saving.specs": "DSaveSpec SaveableObject SaveSpec",
         "slices": "SaveSliceInfo SliceSpec parse_spec",
-        "tensor": "StoredSlice TensorHandle",
-        "verify": "Finding Report verify",
-        "writer": "Writer save save_v2",
+        "bundle.tensor": "StoredSlice TensorHandle",
+        "bundle.verify": "Finding Report verify",
+        "bundle.writer": "Writer save save_v2",
     }.items()
     for name in names.split()
 }
@@ -279,7 +279,7 @@ def _submodule(name: str) -> ModuleType:
 @atexit.register
 def _end() -> None:
     # From here, because what is registered first runs last: a handler of the user's may save.
-    line = sys.modules.get(f"{__name__}.line")
+    line = sys.modules.get(f"{__name__}.background")
     if line is not None:
         line.end()
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from ckptfmt import _core, dtypes, names
 from ckptfmt._core import BYTES, SOURCE
+from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError, about
-from ckptfmt.tensor import TensorHandle
 
 __all__ = ["BATCH", "Columns", "Sources", "batches"]
 

@@ -18,17 +18,17 @@ from typing import Any
 import numpy as np
 
 from ckptfmt import dtypes, names
-from ckptfmt.errors import CkptfmtWarning, InvalidError, TensorNotFoundError
-from ckptfmt.lifecycle.latest import check_waiting, iterate
-from ckptfmt.lifecycle.state import (
+from ckptfmt.bundle.locate import path_text, state_checkpoint
+from ckptfmt.bundle.reader import Reader, missing
+from ckptfmt.bundle.state_file import (
     checkpoint_exists,
     get_checkpoint_mtimes,
     get_checkpoint_state,
     remove_checkpoint,
     update_checkpoint_state,
 )
-from ckptfmt.locate import path_text, state_checkpoint
-from ckptfmt.reader import Reader, missing
+from ckptfmt.errors import CkptfmtWarning, InvalidError, TensorNotFoundError
+from ckptfmt.manager.latest import check_waiting, iterate
 
 __all__ = [
     "CheckpointReader",

@@ -5,7 +5,7 @@
  * the same, and is the very block if that was without oddity. */
 #include "repair.h"
 
-#include "codec/block_map.h"
+#include "table/block_map.h"
 
 #include <string.h>
 

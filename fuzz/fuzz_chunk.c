@@ -5,8 +5,8 @@
  * decode to, the raw bytes split to these planes again. */
 #include "repair.h"
 
-#include "base/planes.h"
-#include "codec/chunk.h"
+#include "compress/planes.h"
+#include "compress/chunk.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -6,8 +6,8 @@
  * byte, and is its own form in a merge; only a malformed slice has none. */
 #include "repair.h"
 
-#include "codec/message.h"
-#include "codec/wire.h"
+#include "proto/message.h"
+#include "proto/wire.h"
 
 #include <string.h>
 

@@ -10,9 +10,9 @@
 #include "repair.h"
 
 #include "base/buffer.h"
-#include "codec/box.h"
-#include "codec/plan.h"
-#include "codec/slice_key.h"
+#include "slices/box.h"
+#include "slices/plan.h"
+#include "slices/key.h"
 
 #include <string.h>
 

@@ -4,7 +4,7 @@
  * agrees on which streams are good and on every byte of the output. */
 #include "repair.h"
 
-#include "codec/snappy.h"
+#include "table/snappy.h"
 
 #include <string.h>
 

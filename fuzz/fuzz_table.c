@@ -5,8 +5,8 @@
  * reads back without oddity, and is the very file exactly if that was without oddity. */
 #include "repair.h"
 
-#include "bundle/table_reader.h"
-#include "bundle/table_writer.h"
+#include "table/table.h"
+#include "table/writer.h"
 
 #include <string.h>
 

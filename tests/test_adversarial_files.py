@@ -35,7 +35,7 @@ from support.adversarial import (
 )
 from support.arrays import bits
 
-from ckptfmt.reader import Reader
+from ckptfmt.bundle.reader import Reader
 
 case = Cases()
 

@@ -34,7 +34,7 @@ from support.process import Spent
 
 import ckptfmt
 from ckptfmt import CkptfmtError
-from ckptfmt.reader import Reader
+from ckptfmt.bundle.reader import Reader
 
 case = Cases()
 

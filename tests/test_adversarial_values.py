@@ -41,7 +41,7 @@ from support.arrays import bits
 from support.process import Spent
 
 import ckptfmt
-from ckptfmt.reader import Reader
+from ckptfmt.bundle.reader import Reader
 
 case = Cases()
 

@@ -19,7 +19,8 @@ HEAD = """
 import atexit, os, signal, sys, threading
 import numpy as np
 import ckptfmt
-from ckptfmt import save_async, writer
+from ckptfmt import save_async
+from ckptfmt.bundle import writer
 prefix, real, reached = sys.argv[1], writer.write_sources, threading.Event()
 never = threading.Event()
 
@@ -139,7 +140,7 @@ import ckptfmt
 
 def last():
     import numpy as np
-    from ckptfmt import writer
+    from ckptfmt.bundle import writer
     import threading
     real, prefix = writer.write_sources, sys.argv[1]
     def late(*given, **options):

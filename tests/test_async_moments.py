@@ -15,9 +15,10 @@ import pytest
 from support.background import PATIENCE, Gate, forget, waiting_for
 
 import ckptfmt
-from ckptfmt import line, save_async
+from ckptfmt import background as line
+from ckptfmt import save_async
+from ckptfmt.background import Line, wait_for_saves
 from ckptfmt.errors import InvalidError, StorageError
-from ckptfmt.line import Line, wait_for_saves
 
 
 @pytest.fixture(autouse=True)

@@ -21,16 +21,17 @@ from support.process import SANITIZED, memory_limit
 from test_fork import in_child
 
 import ckptfmt
-from ckptfmt import _core, line, save_async, writer
-from ckptfmt.errors import InvalidError, StorageError
-from ckptfmt.line import SaveFuture
-from ckptfmt.saving import snapshot
-from ckptfmt.saving.background import (
+from ckptfmt import _core, save_async
+from ckptfmt import background as line
+from ckptfmt.background import SaveFuture
+from ckptfmt.bundle import snapshot, writer
+from ckptfmt.bundle.saving import (
     arena_size,
     limit_arena,
     release_arena,
     wait_for_saves,
 )
+from ckptfmt.errors import InvalidError, StorageError
 
 
 @pytest.fixture(autouse=True)

@@ -19,17 +19,17 @@ from test_processes import finish, good, loads_as, start
 
 import ckptfmt
 from ckptfmt import sharded_save_async
-from ckptfmt.distributed.coordinator import SingleProcess
+from ckptfmt.background import SaveFuture, wait_for_saves
+from ckptfmt.bundle.saving import arena_size, limit_arena
 from ckptfmt.errors import BusyError, InvalidError, StorageError
-from ckptfmt.line import SaveFuture, wait_for_saves
 from ckptfmt.saving import registration, shards
-from ckptfmt.saving.background import arena_size, limit_arena
 from ckptfmt.saving.claims import claimed
 from ckptfmt.saving.mesh import Layout, Mesh
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.saver import Saver
-from ckptfmt.saving.sharded import sharded_restore, sharded_save
 from ckptfmt.saving.specs import SaveSpec
+from ckptfmt.sharded.coordinator import SingleProcess
+from ckptfmt.sharded.sharded import sharded_restore, sharded_save
 
 ASYNC = CheckpointOptions(durability="rename", enable_async=True)
 
@@ -337,7 +337,7 @@ def test_what_one_process_does_wrong_is_told_to_the_others(
             given.pop("prefix"), given.pop("tensors"), {}, Member(shared, 1), **given
         )
     # Process 0, without the line, which is that of another process.
-    team = ckptfmt.saving.rounds.Team(Member(shared, 0), "sharded_save")
+    team = ckptfmt.sharded.rounds.Team(Member(shared, 0), "sharded_save")
     with pytest.raises((InvalidError, StorageError), match=f"process 1 of 2 failed.*{message}"):
         team.round(None, b"", lambda _: b"")
     wait_for_saves()

@@ -18,7 +18,7 @@ from support.process import open_files
 
 import ckptfmt
 from ckptfmt.errors import BusyError, InvalidError, StorageError
-from ckptfmt.lifecycle.directory import CheckpointDirectory
+from ckptfmt.manager.directory import CheckpointDirectory
 
 
 @pytest.fixture

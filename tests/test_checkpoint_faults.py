@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import ckptfmt
-from ckptfmt.lifecycle.graph import OBJECT_GRAPH_KEY, Attribute, Node, ObjectGraph, encode_graph
+from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, Attribute, Node, ObjectGraph, encode_graph
 
 Pair = namedtuple("Pair", "first second")
 

@@ -14,8 +14,8 @@ import pytest
 from support.objects import Module, Optimizer, State
 
 import ckptfmt
+from ckptfmt.bundle.matching import MatchReport
 from ckptfmt.errors import InvalidError, TensorNotFoundError
-from ckptfmt.matching import MatchReport
 from ckptfmt.saving import registration
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"

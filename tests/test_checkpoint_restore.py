@@ -18,7 +18,7 @@ import pytest
 from support.objects import Module, Optimizer
 
 import ckptfmt
-from ckptfmt.lifecycle.graph import (
+from ckptfmt.objects.graph import (
     OBJECT_GRAPH_KEY,
     Attribute,
     Node,
@@ -26,7 +26,7 @@ from ckptfmt.lifecycle.graph import (
     SlotVariable,
     encode_graph,
 )
-from ckptfmt.lifecycle.restoring import Restoration
+from ckptfmt.objects.restoring import Restoration
 from ckptfmt.saving.parallel import ParallelVariable
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"

@@ -11,8 +11,8 @@ import sys
 import pytest
 
 import ckptfmt
-from ckptfmt import checkpoint_state
-from ckptfmt.checkpoint_state import CheckpointState, format_state, parse_state
+from ckptfmt.bundle import checkpoint_state
+from ckptfmt.bundle.checkpoint_state import CheckpointState, format_state, parse_state
 
 NAME = 'model_checkpoint_path: "k" '
 

@@ -15,7 +15,7 @@ import pytest
 
 import ckptfmt
 from ckptfmt import tf
-from ckptfmt.lifecycle import latest
+from ckptfmt.manager import latest
 
 Iterate = Callable[..., Iterator[str]]
 

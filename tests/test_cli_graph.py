@@ -14,7 +14,7 @@ from cli.commands import Ran, data_file, flip
 
 import ckptfmt
 from ckptfmt.cli import main
-from ckptfmt.lifecycle.graph import (
+from ckptfmt.objects.graph import (
     OBJECT_GRAPH_KEY,
     Attribute,
     Node,
@@ -22,8 +22,8 @@ from ckptfmt.lifecycle.graph import (
     SlotVariable,
     encode_graph,
 )
-from ckptfmt.lifecycle.tree_nodes import Slot, TreeNode
-from ckptfmt.lifecycle.trees import save_tree
+from ckptfmt.objects.nodes import Slot, TreeNode
+from ckptfmt.objects.trees import save_tree
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from ckptfmt import CorruptError, InvalidError, UnsupportedError
 from ckptfmt.cli import main
 
 # `ckptfmt.convert` is the function.
-converting = importlib.import_module("ckptfmt.convert")
+converting = importlib.import_module("ckptfmt.bundle.convert")
 LEVELS = ("v2", "v2+", "ckptfmt")
 
 

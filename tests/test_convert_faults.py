@@ -21,16 +21,16 @@ from support.child import Child
 
 import ckptfmt
 from ckptfmt import StorageError
-from ckptfmt.lifecycle.directory import CheckpointDirectory
-from ckptfmt.saving.temporary import LOCK_NAME
+from ckptfmt.manager.directory import CheckpointDirectory
+from ckptfmt.temporary import LOCK_NAME
 
 # `ckptfmt.convert` is the function.
-converting = importlib.import_module("ckptfmt.convert")
+converting = importlib.import_module("ckptfmt.bundle.convert")
 
 CONVERT = """
 import importlib, os, resource, signal, sys
 from ckptfmt.cli import main
-converting = importlib.import_module("ckptfmt.convert")
+converting = importlib.import_module("ckptfmt.bundle.convert")
 
 folder, limit, held = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 converting.HELD_MAX = held

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from ckptfmt import InvalidError, UnsupportedError
-from ckptfmt.distributed.coordinator import Coordinator, SingleProcess
-from ckptfmt.distributed.directory import DirectoryCoordinator
-from ckptfmt.distributed.torch import TorchCoordinator
+from ckptfmt.sharded.coordinator import Coordinator, SingleProcess
+from ckptfmt.sharded.directory import DirectoryCoordinator
+from ckptfmt.torch.coordinator import TorchCoordinator
 
 
 def test_engines_are_coordinators(tmp_path: Path) -> None:

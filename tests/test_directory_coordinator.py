@@ -23,13 +23,13 @@ from typing import Any
 import pytest
 
 from ckptfmt import BusyError, InvalidError, StorageError
-from ckptfmt.distributed import directory
-from ckptfmt.distributed.directory import DirectoryCoordinator
+from ckptfmt.sharded import directory
+from ckptfmt.sharded.directory import DirectoryCoordinator
 
 # What every program of these tests begins with.
 HEAD = """
 import os, signal, sys, time
-from ckptfmt.distributed.directory import DirectoryCoordinator
+from ckptfmt.sharded.directory import DirectoryCoordinator
 where, rank, world_size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 coordinator = DirectoryCoordinator(where, rank, world_size, run_id="run", timeout=20)
 """

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptfmt.errors import CorruptError, InvalidError, LimitError
-from ckptfmt.lifecycle import graph as graphs
-from ckptfmt.lifecycle.graph import (
+from ckptfmt.objects import graph as graphs
+from ckptfmt.objects.graph import (
     Attribute,
     Node,
     ObjectGraph,

@@ -55,12 +55,13 @@ def test_reading_a_tensor_loads_what_reads(tmp_path: Path) -> None:
         f"import numpy, ckptfmt\nassert ckptfmt.open({prefix!r})['x'].read()[4] == 4"
     )
     ours = {name for name in loaded if name.startswith("ckptfmt.")}
-    assert "ckptfmt.tensor" in ours
-    parts = ("lifecycle", "saving", "distributed", "writer", "line", "load", "tf", "verify")
+    assert "ckptfmt.bundle.tensor" in ours
+    parts = ("objects", "manager", "saving", "sharded", "background", "tf", "cli")
     assert not [name for name in ours if name.split(".")[1] in parts]
+    assert not ours & {f"ckptfmt.bundle.{name}" for name in ("writer", "load", "merge", "verify")}
     assert not loaded & {"hashlib", "logging", "socket", "tempfile", "zstandard"}
     assert not loaded & {"concurrent.futures", "compression.zstd", "shutil", "random", "selectors"}
-    assert not loaded & {"json", "ml_dtypes", "threading", "ckptfmt.checkpoint_state"}
+    assert not loaded & {"json", "ml_dtypes", "threading", "ckptfmt.bundle.checkpoint_state"}
 
 
 def test_narrow_dtypes_are_there_when_asked_for(tmp_path: Path) -> None:
@@ -137,8 +138,8 @@ def test_what_is_not_there() -> None:
 
 
 def test_modules_are_attributes() -> None:
-    code = "import ckptfmt; print(ckptfmt.errors.__name__, ckptfmt.lifecycle.__name__)"
-    assert run(code) == "ckptfmt.errors ckptfmt.lifecycle"
+    code = "import ckptfmt; print(ckptfmt.errors.__name__, ckptfmt.manager.__name__)"
+    assert run(code) == "ckptfmt.errors ckptfmt.manager"
 
 
 @pytest.mark.parametrize("name", TWICE)
@@ -151,7 +152,7 @@ def test_modules_are_attributes() -> None:
         "import importlib; importlib.import_module('ckptfmt.{0}')",
         "import ckptfmt; ckptfmt.{0}",
         "from ckptfmt import *",
-        "import ckptfmt.lifecycle.manager, ckptfmt.cli",
+        "import ckptfmt.manager.manager, ckptfmt.cli",
     ],
 )
 def test_a_function_of_the_name_of_its_module(name: str, first: str) -> None:

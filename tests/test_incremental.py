@@ -27,8 +27,8 @@ from ckptfmt import (
     incremental,
 )
 from ckptfmt.arrays import Sources
-from ckptfmt.incremental import CompactionLimits
-from ckptfmt.writer import write_sources
+from ckptfmt.bundle.incremental import CompactionLimits
+from ckptfmt.bundle.writer import write_sources
 
 CHUNK = 262_144
 Tensors = dict[str, Any]

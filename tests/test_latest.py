@@ -17,9 +17,9 @@ from support import index
 
 import ckptfmt
 from ckptfmt import tf
-from ckptfmt.checkpoint_state import CheckpointState, format_state
-from ckptfmt.lifecycle import latest
-from ckptfmt.lifecycle.latest import why_incomplete
+from ckptfmt.bundle.checkpoint_state import CheckpointState, format_state
+from ckptfmt.manager import latest
+from ckptfmt.manager.latest import why_incomplete
 
 SECOND = 10**9
 BEGUN = 1_700_000_000 * SECOND

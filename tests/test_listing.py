@@ -21,7 +21,8 @@ from support import index as ix
 from support.arrays import assert_same
 
 import ckptfmt
-from ckptfmt import _core, reader
+from ckptfmt import _core
+from ckptfmt.bundle import reader
 
 PIECE = reader.NAMES_PIECE
 ONE = np.zeros(1, np.int8)

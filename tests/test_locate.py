@@ -19,7 +19,7 @@ import pytest
 from support import index
 
 import ckptfmt
-from ckptfmt.locate import describe_file, locate
+from ckptfmt.bundle.locate import describe_file, locate
 
 VALUES = [3, 1, 4]
 

@@ -16,7 +16,7 @@ from support.manager import Background, Checkpoint, Uncounted, files, number_nam
 
 import ckptfmt
 from ckptfmt.errors import CkptfmtWarning, InvalidError
-from ckptfmt.lifecycle.manager import CheckpointManager
+from ckptfmt.manager.manager import CheckpointManager
 from ckptfmt.saving.options import CheckpointOptions
 
 HOUR = 3600.0

@@ -17,11 +17,11 @@ import pytest
 from support.manager import Checkpoint, files, number_names, there
 
 import ckptfmt
-from ckptfmt.checkpoint_state import format_state
+from ckptfmt.bundle.checkpoint_state import format_state
 from ckptfmt.errors import CkptfmtWarning, CorruptError, InvalidError, StorageError
-from ckptfmt.lifecycle.directory import CheckpointDirectory
-from ckptfmt.lifecycle.manager import CheckpointManager
-from ckptfmt.lifecycle.retention import KeepBest
+from ckptfmt.manager.directory import CheckpointDirectory
+from ckptfmt.manager.manager import CheckpointManager
+from ckptfmt.manager.retention import KeepBest
 
 
 def manager_of(path: Path, max_to_keep: int | None = 3, **more: Any) -> CheckpointManager:

@@ -19,7 +19,7 @@ from support.child import Child
 from support.manager import Checkpoint, files, there
 
 import ckptfmt
-from ckptfmt.lifecycle.manager import CheckpointManager
+from ckptfmt.manager.manager import CheckpointManager
 
 KILLS, KILLS_SLOW = 30, 500
 KEPT = 2
@@ -32,8 +32,8 @@ PHASES = ("other", "save", "record", "remove", "sweep")
 PROGRAM = """
 import mmap, os, struct, sys
 import numpy as np
-from ckptfmt.lifecycle import manager as managing
-from ckptfmt.lifecycle.directory import CheckpointDirectory
+from ckptfmt.manager import manager as managing
+from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt import spares
 import ckptfmt

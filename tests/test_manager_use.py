@@ -15,6 +15,7 @@ import pytest
 from support.manager import Background, Checkpoint, Uncounted, files, number_names, there
 
 import ckptfmt
+from ckptfmt.background import wait_for_saves
 from ckptfmt.errors import (
     BusyError,
     CheckpointNotFoundError,
@@ -22,10 +23,9 @@ from ckptfmt.errors import (
     InvalidError,
     StorageError,
 )
-from ckptfmt.lifecycle import latest
-from ckptfmt.lifecycle.directory import CheckpointDirectory
-from ckptfmt.lifecycle.manager import CheckpointManager
-from ckptfmt.line import wait_for_saves
+from ckptfmt.manager import latest
+from ckptfmt.manager.directory import CheckpointDirectory
+from ckptfmt.manager.manager import CheckpointManager
 from ckptfmt.saving.options import CheckpointOptions
 
 

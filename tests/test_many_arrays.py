@@ -14,7 +14,8 @@ from support.files import contents
 
 import ckptfmt
 from ckptfmt import arrays as taken
-from ckptfmt import save_async, writer
+from ckptfmt import save_async
+from ckptfmt.bundle import writer
 from ckptfmt.errors import InvalidError
 
 COUNT = 4 * taken.BATCH + 7

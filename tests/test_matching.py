@@ -17,8 +17,8 @@ from support.arrays import CODES, NAMES, bits, random_array, random_shape
 
 import ckptfmt
 from ckptfmt import InvalidError, MatchReport, TensorNotFoundError, load_into
+from ckptfmt.bundle.matching import Mismatch
 from ckptfmt.dtypes import code_of, numpy_dtype
-from ckptfmt.matching import Mismatch
 
 TENSORS = {
     "d": np.arange(4.0),

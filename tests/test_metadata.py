@@ -15,7 +15,7 @@ from support import index as ix
 
 import ckptfmt
 from ckptfmt import InvalidError
-from ckptfmt.distributed.coordinator import SingleProcess
+from ckptfmt.sharded.coordinator import SingleProcess
 
 Save = Callable[[Path, Any], object]
 

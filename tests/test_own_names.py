@@ -13,7 +13,7 @@ from support import index as ix
 
 import ckptfmt
 from ckptfmt import InvalidError
-from ckptfmt.distributed.coordinator import SingleProcess
+from ckptfmt.sharded.coordinator import SingleProcess
 
 VECTORS = Path(__file__).resolve().parent.parent / "spec" / "vectors"
 ONE = np.ones(1)

@@ -15,10 +15,11 @@ import pytest
 from support.files import contents
 
 import ckptfmt
-from ckptfmt import _core, dtypes, writer
+from ckptfmt import _core, dtypes
 from ckptfmt import arrays as taken
 from ckptfmt._core import PlainArrays
 from ckptfmt.arrays import Sources
+from ckptfmt.bundle import writer
 
 
 class Derived(np.ndarray):

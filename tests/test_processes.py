@@ -17,8 +17,8 @@ from support import job
 
 import ckptfmt
 from ckptfmt import sharded_filename
-from ckptfmt.distributed.coordinator import SingleProcess
-from ckptfmt.saving.sharded import sharded_save
+from ckptfmt.sharded.coordinator import SingleProcess
+from ckptfmt.sharded.sharded import sharded_save
 
 Job = list["subprocess.Popen[str]"]
 

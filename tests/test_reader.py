@@ -20,7 +20,8 @@ from support.arrays import CODES, NAMES, assert_same, bits, random_array, random
 from support.process import Spent
 
 import ckptfmt
-from ckptfmt import CorruptError, InvalidError, TensorNotFoundError, tensor
+from ckptfmt import CorruptError, InvalidError, TensorNotFoundError
+from ckptfmt.bundle import tensor
 
 CHUNK = 262_144
 MIB = 1 << 20

@@ -20,10 +20,10 @@ from support.manager import files, there
 
 import ckptfmt
 from ckptfmt import spares as spares_module
-from ckptfmt import writer as writing
+from ckptfmt.bundle import writer as writing
 from ckptfmt.errors import InvalidError, StorageError
-from ckptfmt.lifecycle.directory import CheckpointDirectory
-from ckptfmt.lifecycle.manager import CheckpointManager
+from ckptfmt.manager.directory import CheckpointDirectory
+from ckptfmt.manager.manager import CheckpointManager
 from ckptfmt.saving import shards
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.spares import Spares

@@ -25,12 +25,12 @@ from support.team import all_good, run_team
 from support.vectors import array_value, load_reference
 
 import ckptfmt
-from ckptfmt.convert import convert
-from ckptfmt.incremental import CompactionLimits
-from ckptfmt.lifecycle.trees import load_tree, save_tree
+from ckptfmt.bundle.convert import convert
+from ckptfmt.bundle.incremental import CompactionLimits
 from ckptfmt.names import RESERVED
+from ckptfmt.objects.trees import load_tree, save_tree
 from ckptfmt.saving.mesh import Layout, Mesh
-from ckptfmt.saving.sharded import sharded_save
+from ckptfmt.sharded.sharded import sharded_save
 
 LEVELS = ("v2", "v2+", "ckptfmt")
 CASES = 16

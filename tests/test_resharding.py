@@ -15,7 +15,7 @@ from support.team import all_good, run_team
 
 import ckptfmt
 from ckptfmt.saving.mesh import Layout, Mesh
-from ckptfmt.saving.sharded import sharded_restore, sharded_save
+from ckptfmt.sharded.sharded import sharded_restore, sharded_save
 
 CHUNK = 256 << 10
 

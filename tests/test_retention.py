@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ckptfmt.errors import InvalidError
-from ckptfmt.lifecycle.retention import Decision, KeepBest, Policy, Queued, best_of, decide, recover
+from ckptfmt.manager.retention import Decision, KeepBest, Policy, Queued, best_of, decide, recover
 
 HOUR = 3600.0
 NUMBER: Any = 3

@@ -19,7 +19,6 @@ from support.files import contents
 from support.team import Shared, all_good, run_team
 
 import ckptfmt
-from ckptfmt.distributed.coordinator import SingleProcess
 from ckptfmt.errors import (
     CheckpointNotFoundError,
     CkptfmtError,
@@ -29,9 +28,10 @@ from ckptfmt.errors import (
     StorageError,
     TensorNotFoundError,
 )
-from ckptfmt.saving import sharded
 from ckptfmt.saving.mesh import Layout, Mesh
-from ckptfmt.saving.sharded import sharded_restore, sharded_save
+from ckptfmt.sharded import sharded
+from ckptfmt.sharded.coordinator import SingleProcess
+from ckptfmt.sharded.sharded import sharded_restore, sharded_save
 
 MESH = Mesh({"x": 2}, ["a", "b"])
 ROWS = Layout(["x", None], MESH)

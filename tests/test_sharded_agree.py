@@ -16,11 +16,11 @@ import pytest
 from support.team import all_good, run_team
 
 import ckptfmt
-from ckptfmt import reader as reading
+from ckptfmt.bundle import reader as reading
 from ckptfmt.errors import GenerationGoneError, InvalidError
 from ckptfmt.saving.mesh import Layout, Mesh
-from ckptfmt.saving.sharded import sharded_restore, sharded_save
-from ckptfmt.saving.sharded_plan import Plan, Planned, parts_of
+from ckptfmt.sharded.plan import Plan, Planned, parts_of
+from ckptfmt.sharded.sharded import sharded_restore, sharded_save
 
 MESH = Mesh({"x": 2}, ["a", "b"])
 ROWS = Layout(["x", None], MESH)
@@ -184,10 +184,10 @@ def test_prefixes_that_differ(tmp_path: Path) -> None:
 ELSEWHERE = """
 import sys
 import numpy as np
-from ckptfmt.distributed.directory import DirectoryCoordinator
+from ckptfmt.sharded.directory import DirectoryCoordinator
 from ckptfmt.errors import CheckpointNotFoundError
 from ckptfmt.saving.mesh import Layout, Mesh
-from ckptfmt.saving.sharded import sharded_save
+from ckptfmt.sharded.sharded import sharded_save
 
 rank = int(sys.argv[2])
 layout = Layout(["x"], Mesh({"x": 2}, ["a", "b"]))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.background import PATIENCE
 
-from ckptfmt import line
+from ckptfmt import background as line
 from ckptfmt.threads import Stop, StoppedError, share
 
 

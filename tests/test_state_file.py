@@ -19,7 +19,7 @@ import pytest
 
 import ckptfmt
 from ckptfmt import tf
-from ckptfmt.checkpoint_state import CheckpointState
+from ckptfmt.bundle.checkpoint_state import CheckpointState
 
 
 def text_of(directory: Path | str, name: str = "checkpoint") -> str:

@@ -15,12 +15,12 @@ import pytest
 from support.objects import Module
 
 import ckptfmt
-from ckptfmt.lifecycle.status import (
+from ckptfmt.bundle.matching import MatchReport
+from ckptfmt.objects.status import (
     CheckpointLoadStatus,
     InitializationOnlyStatus,
     NameBasedSaverStatus,
 )
-from ckptfmt.matching import MatchReport
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 

@@ -16,10 +16,10 @@ from support.child import Child
 from support.manager import files
 
 import ckptfmt
-from ckptfmt.lifecycle import directory as directory_module
-from ckptfmt.lifecycle import leftovers
-from ckptfmt.lifecycle.directory import CheckpointDirectory
-from ckptfmt.saving.temporary import LOCK_NAME, TemporaryDirectory
+from ckptfmt.manager import directory as directory_module
+from ckptfmt.manager import leftovers
+from ckptfmt.manager.directory import CheckpointDirectory
+from ckptfmt.temporary import LOCK_NAME, TemporaryDirectory
 
 HEX = "a123456789abcdef"
 

@@ -13,7 +13,7 @@ import pytest
 from support.manager import Checkpoint, files
 
 import ckptfmt
-from ckptfmt.lifecycle.manager import CheckpointManager
+from ckptfmt.manager.manager import CheckpointManager
 
 Move = Callable[[Path, Path], object]
 MOVES: dict[str, Move] = {"copy": shutil.copyfile, "preserve": shutil.copy2, "move": os.rename}

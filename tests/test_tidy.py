@@ -21,12 +21,15 @@ SKIPPED = {".git", "build", "dist", "corpus", "golden", "vectors", "__pycache__"
 TEXT = {".c", ".h", ".py", ".pyi", ".sh", ".md", ".toml", ".in", ".txt", ""}
 
 # A folder of csrc and what it may include besides itself.
-LAYERS = ["base", "codec", "io", "bundle", "python"]
+LAYERS = [
+    *("base", "crc32c", "storage", "table", "proto", "slices", "compress"),
+    *("read", "write", "merge", "verify", "python"),
+]
 
 # Lines that a file may have. Those listed may shrink and must not grow.
 FILE_LINES_MAX = 700
 LONG_FILES = {
-    "csrc/base/crc32c_tables.h": 1000,  # generated
+    "csrc/crc32c/tables.h": 1000,  # generated
     "csrc/ckptfmt.h": 760,  # there is one public header
     "spec/format.md": 1200,
 }
@@ -34,48 +37,48 @@ C_WIDTH, TAB_WIDTH, PYTHON_WIDTH = 120, 4, 100
 
 # Modules of csrc without a test of their own name, and the test that covers them.
 COVERED_BY = {
-    "base/crc32c_arm": "test_crc32c",
-    "base/crc32c_x86": "test_crc32c",
-    "base/planes_x86": "test_planes",
+    "crc32c/arm": "test_crc32c",
+    "crc32c/x86": "test_crc32c",
+    "compress/planes_x86": "test_planes",
     "base/memory": "test_os",
     "base/buffer": "test_slice_key",
     "base/dtype": "test_bundle",
     "base/error": "test_os",
     "base/limits": "test_table",
-    "codec/block_builder": "test_block",
-    "codec/entry": "test_message",
-    "codec/header": "test_message",
-    "codec/wire": "test_message",
-    "io/os_posix": "test_os",
-    "io/pages": "test_snapshot",
-    "bundle/commit": "test_faults",
-    "bundle/generations": "test_merge",
-    "bundle/geometry": "test_bundle",
-    "bundle/held": "test_bundle",
-    "bundle/listing": "test_bundle",
-    "bundle/map": "test_bundle",
-    "bundle/merge_files": "test_merge",
-    "bundle/merge_join": "test_merge",
-    "bundle/merge_journal": "test_merge",
-    "bundle/merge_walk": "test_merge",
-    "bundle/pack": "test_unpack",
-    "bundle/prefix": "test_bundle",
-    "bundle/read": "test_bundle",
-    "bundle/read_strings": "test_bundle",
-    "bundle/selection": "test_bundle",
-    "bundle/shards": "test_reader",
-    "bundle/value_writer": "test_bundle",
-    "bundle/writer": "test_faults",
-    "bundle/verify_data": "test_verify",
-    "bundle/verify_files": "test_verify",
-    "bundle/verify_findings": "test_verify",
-    "bundle/verify_index": "test_verify",
-    "bundle/verify_plan": "test_verify",
-    "bundle/verify_tensors": "test_verify",
-    "bundle/table_check": "test_table",
-    "bundle/table_reader": "test_table",
-    "bundle/table_walk": "test_table",
-    "bundle/table_writer": "test_table",
+    "table/block_builder": "test_block",
+    "proto/entry": "test_message",
+    "proto/header": "test_message",
+    "proto/wire": "test_message",
+    "storage/posix": "test_os",
+    "base/pages": "test_snapshot",
+    "write/commit": "test_faults",
+    "write/generations": "test_merge",
+    "read/values": "test_bundle",
+    "read/held": "test_bundle",
+    "read/listing": "test_bundle",
+    "read/map": "test_bundle",
+    "merge/files": "test_merge",
+    "merge/join": "test_merge",
+    "merge/journal": "test_merge",
+    "merge/walk": "test_merge",
+    "write/pack": "test_unpack",
+    "proto/names": "test_bundle",
+    "read/read": "test_bundle",
+    "read/strings": "test_bundle",
+    "read/selection": "test_bundle",
+    "read/data_files": "test_reader",
+    "write/value": "test_bundle",
+    "write/writer": "test_faults",
+    "verify/data": "test_verify",
+    "verify/files": "test_verify",
+    "verify/findings": "test_verify",
+    "verify/index": "test_verify",
+    "verify/plan": "test_verify",
+    "verify/tensors": "test_verify",
+    "table/check": "test_table",
+    "table/reader": "test_table",
+    "table/iterator": "test_table",
+    "table/writer": "test_table",
 }
 
 # The package whose modules may touch ffi.
@@ -100,17 +103,17 @@ HEAP = ["malloc", "calloc", "realloc", "reallocarray", "free", "strdup", "strndu
 # for names, for leases and for transfers past the page cache. Memory from the system is a
 # fifth, and like mapped files it comes from mmap.
 SYSTEM = {
-    "csrc/io/os_posix.c": [
+    "csrc/storage/posix.c": [
         *("openat", "close", "read", "pread", "pwrite", "fsync", "sync_file_range"),
         *("fstat", "fstatat", "fstatvfs", "ftruncate", "fallocate", "mmap", "munmap", "getrandom"),
     ],
-    "csrc/io/pages.c": ["madvise", "mmap", "munmap"],
-    "csrc/io/os_posix_names.c": [
+    "csrc/base/pages.c": ["madvise", "mmap", "munmap"],
+    "csrc/storage/posix_files.c": [
         *("mkdir", "fdopendir", "readdir", "closedir", "flock", "renameat", "linkat", "unlinkat"),
         *("syscall", "nanosleep"),
     ],
-    "csrc/io/os_posix_lease.c": ["fstatfs"],
-    "csrc/io/os_posix_direct.c": ["statx", "mincore", "mmap", "munmap", "syscall", "pwrite"],
+    "csrc/storage/posix_lease.c": ["fstatfs"],
+    "csrc/storage/posix_direct.c": ["statx", "mincore", "mmap", "munmap", "syscall", "pwrite"],
     "no file": [
         *("open", "fopen", "write", "readv", "writev", "fdatasync", "rename", "renameat2", "link"),
         *("unlink", "remove", "mkdirat", "rmdir", "stat", "lstat", "opendir"),
@@ -194,9 +197,9 @@ def test_codec_has_no_system() -> None:
     headers = r"<(?:pthread|stdatomic|unistd|fcntl|errno|dirent|signal|time|sys/\w+)\.h>"
     fail_if(
         [
-            f"{name_of(path)} includes {found}: codec/ takes bytes and gives structs; threads and "
-            "files are the work of io/ and bundle/"
-            for path in c_files("csrc/codec")
+            f"{name_of(path)} includes {found}: this folder takes bytes and gives structs; "
+            "threads are the work of base/, files of storage/"
+            for path in c_files("csrc/table", "csrc/proto", "csrc/slices", "csrc/compress")
             for found in re.findall(headers, text_of(path))
         ]
     )
@@ -216,13 +219,13 @@ def test_banned_calls() -> None:
                 ]
         for home, names in SYSTEM.items():
             found += [
-                f"{where}:{n}: {name}, which {home} calls; use the cf_os_ function of io/os.h"
+                f"{where}:{n}: {name}, which {home} calls; use the cf_os_ function of storage/os.h"
                 for name in names
                 if where != home and name not in SYSTEM.get(where, [])
                 for n in calls(path, name)
             ]
-        # Above io/, what the system answered is in the error record only.
-        if not where.startswith("csrc/io/"):
+        # Above storage/, what the system answered is in the error record only.
+        if not where.startswith("csrc/storage/"):
             for number, line in enumerate(code_of(path).splitlines(), 1):
                 if re.search(r"(?<![\w.>])errno\b(?!\.h)", line):
                     found.append(f"{where}:{number}: errno; use ckptfmt_error.os_errno")
@@ -419,7 +422,7 @@ def test_no_machine_paths() -> None:
 def test_line_width() -> None:
     found = []
     for path in files(suffixes={".c", ".h", ".py"}):
-        if name_of(path) == "csrc/base/crc32c_tables.h":
+        if name_of(path) == "csrc/crc32c/tables.h":
             continue
         width = PYTHON_WIDTH if path.suffix == ".py" else C_WIDTH
         for number, line in enumerate(text_of(path).splitlines(), 1):

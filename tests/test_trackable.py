@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import ckptfmt
-from ckptfmt.lifecycle.trackable import Local, Role, View, children_of, role_of, trail_of, waiting
+from ckptfmt.objects.trackable import Local, Role, View, children_of, role_of, trail_of, waiting
 from ckptfmt.saving.parallel import ParallelVariable
 
 

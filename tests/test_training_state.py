@@ -16,11 +16,11 @@ from support.manager import files, number_names, there
 from support.training import QUICK, STEPS, Job, backup, leave_behind, options
 
 import ckptfmt
+from ckptfmt.background import SaveFuture
 from ckptfmt.errors import InvalidError
-from ckptfmt.lifecycle.checkpoint import Checkpoint
-from ckptfmt.lifecycle.manager import CheckpointManager
-from ckptfmt.lifecycle.training_state import TrainingState
-from ckptfmt.line import SaveFuture
+from ckptfmt.manager.manager import CheckpointManager
+from ckptfmt.manager.training_state import TrainingState
+from ckptfmt.objects.checkpoint import Checkpoint
 from ckptfmt.saving.options import CheckpointOptions
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"

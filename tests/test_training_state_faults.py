@@ -18,11 +18,11 @@ from support.team import Shared, all_good, run_team
 from support.training import Job, backup, damage, leave_behind, options
 
 import ckptfmt
-from ckptfmt import writer
+from ckptfmt.background import SaveFuture, wait_for_saves
+from ckptfmt.bundle import writer
 from ckptfmt.errors import CkptfmtWarning, CorruptError, InvalidError, StorageError
-from ckptfmt.lifecycle import manager as managing
-from ckptfmt.lifecycle.manager import CheckpointManager
-from ckptfmt.line import SaveFuture, wait_for_saves
+from ckptfmt.manager import manager as managing
+from ckptfmt.manager.manager import CheckpointManager
 
 ASYNC = options(enable_async=True)
 # What is made where an index is damaged warns of it.

@@ -21,14 +21,14 @@ from support.arrays import CODES, assert_same, random_array, random_shape
 from support.trees import assert_same_tree
 
 import ckptfmt
-from ckptfmt.distributed.coordinator import SingleProcess
 from ckptfmt.errors import InvalidError, TensorNotFoundError, UnsupportedError
-from ckptfmt.lifecycle.graph import OBJECT_GRAPH_KEY, attribute_key, decode_graph
-from ckptfmt.lifecycle.tree_nodes import Slot, TreeNode
-from ckptfmt.lifecycle.trees import load_tree, save_tree
+from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, attribute_key, decode_graph
+from ckptfmt.objects.nodes import Slot, TreeNode
+from ckptfmt.objects.trees import load_tree, save_tree
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.parallel import ParallelVariable
 from ckptfmt.saving.policies import BalancedPolicy
+from ckptfmt.sharded.coordinator import SingleProcess
 
 keys = st.text(st.characters(exclude_categories=["Cs"]), max_size=6)
 scalars = (

@@ -14,7 +14,7 @@ from support.trees import assert_same_tree
 
 import ckptfmt
 from ckptfmt.errors import CkptfmtError, CorruptError, TensorNotFoundError
-from ckptfmt.lifecycle.graph import (
+from ckptfmt.objects.graph import (
     OBJECT_GRAPH_KEY,
     Attribute,
     Node,
@@ -22,8 +22,8 @@ from ckptfmt.lifecycle.graph import (
     SlotVariable,
     encode_graph,
 )
-from ckptfmt.lifecycle.tree_nodes import Slot, TreeNode
-from ckptfmt.lifecycle.trees import load_tree, save_tree
+from ckptfmt.objects.nodes import Slot, TreeNode
+from ckptfmt.objects.trees import load_tree, save_tree
 
 TENSORS = {
     "v": np.arange(2.0),

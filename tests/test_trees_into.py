@@ -14,12 +14,12 @@ import pytest
 from support.trees import assert_same_tree
 
 import ckptfmt
-from ckptfmt.distributed.coordinator import SingleProcess
 from ckptfmt.errors import GenerationGoneError, InvalidError, TensorNotFoundError
-from ckptfmt.lifecycle import tree_into
-from ckptfmt.lifecycle.tree_nodes import Slot, TreeNode
-from ckptfmt.lifecycle.trees import load_tree, save_tree
+from ckptfmt.objects import tree_into
+from ckptfmt.objects.nodes import Slot, TreeNode
+from ckptfmt.objects.trees import load_tree, save_tree
 from ckptfmt.saving.parallel import ParallelVariable
+from ckptfmt.sharded.coordinator import SingleProcess
 
 Point = namedtuple("Point", "x y")
 

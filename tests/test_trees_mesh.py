@@ -13,12 +13,12 @@ from support.team import all_good, run_team
 from support.trees import assert_same_tree
 
 import ckptfmt
-from ckptfmt.distributed.coordinator import SingleProcess
 from ckptfmt.errors import CorruptError, GenerationGoneError, InvalidError, TensorNotFoundError
-from ckptfmt.lifecycle import trees
-from ckptfmt.lifecycle.graph import OBJECT_GRAPH_KEY
-from ckptfmt.lifecycle.trees import load_tree, save_tree
+from ckptfmt.objects import trees
+from ckptfmt.objects.graph import OBJECT_GRAPH_KEY
+from ckptfmt.objects.trees import load_tree, save_tree
 from ckptfmt.saving.mesh import Layout, Mesh
+from ckptfmt.sharded.coordinator import SingleProcess
 
 FOUR, TWO = Mesh([("x", 4)]), Mesh([("x", 2)])
 KERNEL, BIAS, TABLE = np.arange(48.0).reshape(8, 6), np.arange(6.0), np.arange(10)

@@ -24,8 +24,8 @@ from support import vectors
 from support.vectors import CONSUMER, LEVELS, SPEC, VECTORS, Core, Reference, Refusal, Vector
 
 import ckptfmt
+from ckptfmt.bundle.verify import verify_prefix
 from ckptfmt.cli import main
-from ckptfmt.verify import verify_prefix
 
 REFERENCE = SPEC / "reference"
 Merge = Callable[[list[str], Path, bool], Refusal | None]

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes csrc/base/crc32c_tables.h: every constant that the CRC-32C variants need.
+"""Writes csrc/crc32c/tables.h: every constant that the CRC-32C variants need.
 
     python3 tools/gen_crc32c_tables.py            writes the header
     python3 tools/gen_crc32c_tables.py --check    exits 1 if the header is not what would be written

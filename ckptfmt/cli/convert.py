@@ -7,12 +7,12 @@ import argparse
 
 import ckptfmt
 from ckptfmt import CkptfmtError
+from ckptfmt.bundle.convert import DROPPING
+from ckptfmt.bundle.locate import locate
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination
 from ckptfmt.cli.output import Output
 from ckptfmt.cli.progress import Progress
-from ckptfmt.convert import DROPPING
-from ckptfmt.locate import locate
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 

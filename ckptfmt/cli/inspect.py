@@ -17,6 +17,7 @@ from typing import Any
 
 import ckptfmt
 from ckptfmt import Finding
+from ckptfmt.bundle.locate import locate
 from ckptfmt.cli import (
     DAMAGE,
     inspect_graph,
@@ -29,7 +30,6 @@ from ckptfmt.cli import (
 )
 from ckptfmt.cli.contents import RESERVED, Contents, Tensors, finding_of, gather
 from ckptfmt.cli.output import COLORS, Output, colored
-from ckptfmt.locate import locate
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 

@@ -15,7 +15,8 @@ from ckptfmt.cli import text
 from ckptfmt.cli.contents import Contents, Tensors, finding_of
 from ckptfmt.cli.inspect_tree import ASCII_LINES, DEPTH_MAX, LINES, write_rows
 from ckptfmt.cli.output import Output
-from ckptfmt.lifecycle.graph import (
+from ckptfmt.objects.build import key_groups, read_graph_bytes
+from ckptfmt.objects.graph import (
     ATTRIBUTES,
     OBJECT_GRAPH_KEY,
     OPTIMIZER_SLOT,
@@ -25,8 +26,7 @@ from ckptfmt.lifecycle.graph import (
     decode_graph,
     escape,
 )
-from ckptfmt.lifecycle.tree_build import key_groups, read_graph_bytes
-from ckptfmt.lifecycle.tree_nodes import NONE
+from ckptfmt.objects.nodes import NONE
 
 __all__ = ["Objects", "objects_of", "show"]
 

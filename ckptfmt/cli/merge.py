@@ -8,10 +8,10 @@ import sys
 
 import ckptfmt
 from ckptfmt import CheckpointNotFoundError
+from ckptfmt.bundle.locate import locate
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination
 from ckptfmt.cli.output import Output
-from ckptfmt.locate import locate
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ckptfmt.arguments import wrong
+from ckptfmt.bundle.writer import check_options, check_spares
 from ckptfmt.errors import InvalidError
 from ckptfmt.saving.sharding import ShardingCallback
 from ckptfmt.spares import Spares
-from ckptfmt.writer import check_options, check_spares
 
 __all__ = ["CheckpointOptions"]
 

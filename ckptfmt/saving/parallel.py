@@ -23,9 +23,9 @@ from numpy.exceptions import TooHardError
 from numpy.typing import NDArray
 
 from ckptfmt.arguments import wrong
+from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError, TensorNotFoundError
 from ckptfmt.saving.specs import SaveSpec
-from ckptfmt.tensor import TensorHandle
 
 __all__ = ["ParallelVariable", "independent_buffers"]
 

@@ -29,20 +29,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt import dtypes, names
-from ckptfmt import reader as reading
-from ckptfmt import writer as writing
 from ckptfmt.arguments import wrong
 from ckptfmt.arrays import Sources
+from ckptfmt.background import Line, SaveFuture, Work
+from ckptfmt.bundle import reader as reading
+from ckptfmt.bundle import writer as writing
+from ckptfmt.bundle.load import box_of_text, check_dtypes, select_batch
+from ckptfmt.bundle.locate import locate, path_text
+from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.saving import anchored
+from ckptfmt.bundle.snapshot import Snapshot
 from ckptfmt.errors import (
     CheckpointNotFoundError,
     InvalidError,
     about,
 )
-from ckptfmt.line import Line, SaveFuture, Work
-from ckptfmt.load import box_of_text, check_dtypes, select_batch
-from ckptfmt.locate import locate, path_text
-from ckptfmt.reader import Reader
-from ckptfmt.saving.background import anchored
 from ckptfmt.saving.claims import claimed
 from ckptfmt.saving.devices import task_of
 from ckptfmt.saving.options import CheckpointOptions
@@ -51,7 +52,6 @@ from ckptfmt.saving.registration import RegisteredSaver, get_registered_saver
 from ckptfmt.saving.saveables import validate_and_slice_inputs
 from ckptfmt.saving.sharding import Box, ShardableTensor, overlapping, validate_shards
 from ckptfmt.saving.shards import Target, shard_sources
-from ckptfmt.saving.snapshot import Snapshot
 from ckptfmt.saving.specs import DSaveSpec, SaveableObject, SaveSpec
 from ckptfmt.slices import parse_spec
 

@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ckptfmt import names
-from ckptfmt import writer as writing
 from ckptfmt.arrays import Columns, Sources
-from ckptfmt.merge import merge
+from ckptfmt.bundle import writer as writing
+from ckptfmt.bundle.merge import merge
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.sharding import Shard
-from ckptfmt.saving.temporary import TemporaryDirectory
 from ckptfmt.spares import BYTES_MIN
+from ckptfmt.temporary import TemporaryDirectory
 from ckptfmt.threads import Stop, StoppedError, share
 
 __all__ = ["Target", "shard_sources"]

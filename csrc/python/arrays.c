@@ -3,7 +3,7 @@
 
 #include "python/arrays.h"
 
-#include "io/kept.h"
+#include "base/kept.h"
 #include "python/numpy_array.h"
 
 #include <string.h>

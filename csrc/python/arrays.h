@@ -41,7 +41,7 @@ uint64_t cf_arrays_describe(cf_arrays_taker *taker, uint64_t names, uint64_t arr
 /* From so many bytes on an array is large: its memory is used again, and the system gives it large pages. */
 #define CF_ARRAYS_LARGE 4194304
 
-/* Memory of large arrays that are read into: as said in io/kept.h. Any thread, and without the interpreter's lock. */
+/* Memory of large arrays that are read into: as said in base/kept.h. Any thread, and without the interpreter's lock. */
 ckptfmt_status cf_arrays_take(uint64_t size, uint8_t **out, ckptfmt_error *err);
 void cf_arrays_give(uint8_t *data, uint64_t size);
 uint64_t cf_arrays_release(void);

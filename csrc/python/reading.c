@@ -3,7 +3,7 @@
 
 #include "python/reading.h"
 
-#include "bundle/reader.h"
+#include "read/reader.h"
 #include "python/arrays.h"
 #include "python/numpy_array.h"
 

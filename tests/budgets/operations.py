@@ -18,7 +18,7 @@ import numpy as np
 from support.manager import Checkpoint
 
 import ckptfmt
-from ckptfmt.lifecycle.manager import CheckpointManager
+from ckptfmt.manager.manager import CheckpointManager
 
 MIB = 1 << 20
 Operation = Callable[[], Any]

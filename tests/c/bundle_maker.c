@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "bundle_maker.h"
 
-#include "bundle/prefix.h"
-#include "bundle/table_reader.h"
-#include "bundle/table_writer.h"
-#include "codec/block.h"
-#include "codec/slice_key.h"
-#include "codec/string_tensor.h"
+#include "proto/names.h"
+#include "table/table.h"
+#include "table/writer.h"
+#include "table/block.h"
+#include "slices/key.h"
+#include "proto/string_tensor.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,8 +4,8 @@
 #define CKPTFMT_TESTS_BUNDLE_MAKER_H
 
 #include "base/buffer.h"
-#include "codec/footer.h"
-#include "codec/message.h"
+#include "table/footer.h"
+#include "proto/message.h"
 
 enum { MAKER_ENTRIES_MAX = 64, MAKER_SHARDS_MAX = 4, MAKER_RANK_MAX = 4, MAKER_CHUNKS_MAX = 64 };
 

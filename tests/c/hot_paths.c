@@ -3,8 +3,8 @@
  * path differ by a few instructions in a thousand. */
 #include "hot_paths.h"
 
-#include "bundle/catalog.h"
-#include "bundle/reader.h"
+#include "write/catalog.h"
+#include "read/reader.h"
 #include "scratch.h"
 
 enum {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* os_posix.c and its kin under other names, their system calls led through the `system` plane, and around each of their
- * functions one with the name of io/os.h that asks the plan first. */
+ * functions one with the name of storage/os.h that asks the plan first. */
 #include "os_fault.h"
 
-#include "io/os.h"
+#include "storage/os.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -255,17 +255,17 @@ void real_path(const cf_directory *directory, const char *name, char *to, uint64
 #define cf_os_direct_end real_direct_end
 #define cf_os_is_cached real_is_cached
 
-#include "../../csrc/io/os_posix.c"
-#include "../../csrc/io/os_posix_names.c"
+#include "../../csrc/storage/posix.c"
+#include "../../csrc/storage/posix_files.c"
 #include "os_fault_lease.h"
-#include "../../csrc/io/os_posix_lease.c"
+#include "../../csrc/storage/posix_lease.c"
 #undef fcntl
 #undef fstatfs
 #undef syscall
 #include "os_fault_direct.h"
 #define syscall system_io
 #define pthread_create system_pthread_create
-#include "../../csrc/io/os_posix_direct.c"
+#include "../../csrc/storage/posix_direct.c"
 
 #undef cf_os_path
 #undef cf_os_directory_open
@@ -470,7 +470,7 @@ static ckptfmt_status refuse_named(const verdict *given, const cf_directory *dir
 		return told_ != CKPTFMT_OK || !(given).fails ? told_ : (refusal);      \
 	} while (0)
 
-/* ---- the functions of io/os.h ---- */
+/* ---- the functions of storage/os.h ---- */
 
 void cf_os_path(const cf_directory *directory, const char *name, char *to, uint64_t size)
 {

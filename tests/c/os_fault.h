@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The operating-system seam, failing on purpose. Link tests/c/os_fault.c (with -pthread) in the place of
- * csrc/io/os_posix*.c, which it contains: without a plan it is the real thing.
+ * csrc/storage/posix*.c, which it contains: without a plan it is the real thing.
  *
  * Two planes:
- *   calls    the functions of io/os.h. The at-th one fails, is cut short, or is the moment of a crash.
+ *   calls    the functions of storage/os.h. The at-th one fails, is cut short, or is the moment of a crash.
  *   system   what these call below them, kind by kind: EINTR, ENOSPC, a file system without renameat2, short
  *            transfers. Here their own loops and fall-backs are tested.
  *
@@ -22,7 +22,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The functions of io/os.h that can fail, and those with an effect on the disk. Closing what was only read, unmapping
+/* The functions of storage/os.h that can fail, and those with an effect on the disk. Closing what was only read, unmapping
  * and page size always work and are not counted. DIRECT: beginning what cf_os_direct_write, cf_os_write_behind and
  * cf_os_direct_read begin; what is started there counts as WRITE and READ. LEASE: cf_os_is_alone. */
 typedef enum os_fault_kind {

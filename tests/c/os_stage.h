@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tests of io/os.h share: a scratch directory with a few things in it, and looks at it past the seam. */
+/* What the tests of storage/os.h share: a scratch directory with a few things in it, and looks at it past the seam. */
 #ifndef CKPTFMT_TESTS_OS_STAGE_H
 #define CKPTFMT_TESTS_OS_STAGE_H
 
 #include "test.h"
 
-#include "io/os.h"
+#include "storage/os.h"
 #include "memory_fault.h"
 #include "os_fault.h"
 

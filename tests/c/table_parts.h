@@ -5,8 +5,8 @@
 
 #include "test.h"
 
-#include "bundle/table_reader.h"
-#include "bundle/table_writer.h"
+#include "table/table.h"
+#include "table/writer.h"
 
 static ckptfmt_error err;
 static ckptfmt_limits limits;

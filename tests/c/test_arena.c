@@ -2,7 +2,7 @@
 /* Pieces stay where they are, apart and aligned, through chunks of all kinds; a failing allocation leaves the rest. */
 #include "test.h"
 
-#include "io/arena.h"
+#include "base/arena.h"
 #include "memory_fault.h"
 
 #include <stdalign.h>

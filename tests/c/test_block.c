@@ -3,7 +3,7 @@
  * TAB-8, TAB-13. */
 #include "test.h"
 
-#include "codec/block.h"
+#include "table/block.h"
 #include "memory_fault.h"
 
 enum { AT = 7000, INTERVAL = 16, KEY_MAX = 1000 };

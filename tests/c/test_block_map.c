@@ -2,7 +2,7 @@
 /* Maps of blocks: they find what a search of the block finds, for keys that are there and for all others. */
 #include "test.h"
 
-#include "codec/block_map.h"
+#include "table/block_map.h"
 #include "memory_fault.h"
 
 #include <time.h>

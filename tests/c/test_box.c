@@ -2,7 +2,7 @@
 /* Boxes: edges of the counting rule, and every answer about random layouts against a count cell by cell. */
 #include "test.h"
 
-#include "codec/box.h"
+#include "slices/box.h"
 
 enum { RANK = CKPTFMT_RANK_MAX, CELLS_MAX = 4096, BOXES_MAX = 64, AXES_MAX = 6 };
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The canonical form of entries and headers: each rule of MRG-7 by its bytes, which are those that TensorFlow's merge
  * writes (tests/interop/test_merge_canonical.py asks it), and what is malformed. */
-#include "codec/canonical.h"
-#include "codec/wire.h"
+#include "proto/canonical.h"
+#include "proto/wire.h"
 
 #include "hex.h"
 #include "memory_fault.h"

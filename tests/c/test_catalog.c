@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bundle/catalog.h: the same table in whatever order the keys came, no key twice, and a way back. */
-#include "bundle/catalog.h"
+/* write/catalog.h: the same table in whatever order the keys came, no key twice, and a way back. */
+#include "write/catalog.h"
 
 #include "memory_fault.h"
 #include "test.h"

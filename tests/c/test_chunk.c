@@ -4,8 +4,8 @@
 
 #include "base/bytes.h"
 #include "base/error.h"
-#include "codec/chunk.h"
-#include "codec/message.h"
+#include "compress/chunk.h"
+#include "proto/message.h"
 #include "hex.h"
 
 enum { RAW_SIZE = 64, ORIGIN = 1000 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is asked of all rows at once: the kinds of tensors, patterns of names; and the listing of names that begin
  * alike, which must be a part of the listing of all. */
-#include "bundle/reader.h"
+#include "read/reader.h"
 #include "bundle_maker.h"
 #include "memory_fault.h"
 #include "scratch.h"

@@ -2,7 +2,7 @@
 /* The estimated entropy of known distributions, and which bytes count as dense; nothing is read past the end. */
 #include "test.h"
 
-#include "base/entropy.h"
+#include "compress/entropy.h"
 
 enum { LARGE = 1 << 20, SMALL = 1 << 15, UNTIDY = 70000 - 8, LEAST = 4096 };
 

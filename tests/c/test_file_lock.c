@@ -2,7 +2,7 @@
 /* The lock of a file that is being written (CMT-15): held from the first moment to the last, under every name. */
 #include "test.h"
 
-#include "io/file_writer.h"
+#include "storage/file_writer.h"
 #include "os_fault.h"
 
 #include <dirent.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* io/file_writer.h: every byte in its place whatever the sizes, nothing left behind whatever fails. */
+/* storage/file_writer.h: every byte in its place whatever the sizes, nothing left behind whatever fails. */
 #include "test.h"
 
-#include "io/file_writer.h"
+#include "storage/file_writer.h"
 #include "memory_fault.h"
 #include "os_fault.h"
 

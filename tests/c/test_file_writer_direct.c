@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* io/file_writer.h, large files: the same bytes as otherwise, past the page cache, behind the caller or neither, and
+/* storage/file_writer.h, large files: the same bytes as otherwise, past the page cache, behind the caller or neither, and
  * nothing left behind whatever fails. */
 #include "os_stage.h"
 
-#include "io/file_writer.h"
+#include "storage/file_writer.h"
 #include "memory_fault.h"
 #include "os_fault.h"
 

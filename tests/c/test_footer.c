@@ -2,7 +2,7 @@
 /* Handles, trailers and the footer: rules FTR-2 to FTR-5, BLK-1 to BLK-3. */
 #include "test.h"
 
-#include "codec/footer.h"
+#include "table/footer.h"
 
 /* The footer of the smallest real file: metaindex at 41, 8 bytes; index at 54, 14 bytes. */
 static const uint8_t real_footer[CF_FOOTER_SIZE] = {0x29, 0x08, 0x36, 0x0e, [40] = 0x57, 0xfb, 0x80, 0x8b, 0x24, 0x75,

@@ -2,7 +2,7 @@
 /* Gathering: random strided arrays in random pieces against a copy element by element. */
 #include "test.h"
 
-#include "codec/gather.h"
+#include "slices/gather.h"
 
 enum { RANK = CKPTFMT_RANK_MAX, AXES_MAX = 6, BYTES_MAX = 1 << 17 };
 

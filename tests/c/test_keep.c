@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Saving upon another checkpoint: what is linked, how the data files are numbered, what is left to be written, and what
  * others may do meanwhile. Links os_fault.c and memory_fault.c. */
-#include "bundle/prefix.h"
-#include "bundle/table_reader.h"
+#include "proto/names.h"
+#include "table/table.h"
 #include "bundle_maker.h"
 #include "keep_stage.h"
 #include "memory_fault.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that is kept for the next who asks: whose it is, how much of it, and that it is given back. */
-#include "io/kept.h"
+#include "base/kept.h"
 
-#include "io/pages.h"
+#include "base/pages.h"
 #include "test.h"
 
 #include <pthread.h>

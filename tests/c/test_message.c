@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Header, entry and slice messages: TensorFlow's bytes both ways, odd spellings, and every way to be malformed. */
-#include "codec/message.h"
-#include "codec/wire.h"
+#include "proto/message.h"
+#include "proto/wire.h"
 
 #include "hex.h"
 

@@ -2,7 +2,7 @@
 /* The read plan: random pairs of boxes against a copy element by element, and the length of the runs. */
 #include "test.h"
 
-#include "codec/plan.h"
+#include "slices/plan.h"
 
 enum { RANK = CKPTFMT_RANK_MAX, AXES_MAX = 6, BYTES_MAX = 1 << 16 };
 

@@ -2,7 +2,7 @@
 /* Every variant of the byte planes against the definition, for every unit, size and alignment; and back. */
 #include "test.h"
 
-#include "base/planes.h"
+#include "compress/planes.h"
 
 enum { COUNT_MAX = 200, ALIGNMENTS = 8, LARGE_COUNT = 20003, CANARY = 0xa5 };
 enum { SIZE_MAX_TRIED = 8 * LARGE_COUNT + ALIGNMENTS };

@@ -2,7 +2,7 @@
 /* Slice keys: the vectors of the format, round trips, order, and every damaged key refused by its rule. */
 #include "test.h"
 
-#include "codec/slice_key.h"
+#include "slices/key.h"
 
 enum { RANK = CKPTFMT_RANK_MAX };
 

@@ -3,8 +3,8 @@
  * short texts against a second, plainer parser, and the way back to text. */
 #include "test.h"
 
-#include "codec/box.h"
-#include "codec/slice_text.h"
+#include "slices/box.h"
+#include "slices/text.h"
 
 #include <errno.h>
 

@@ -3,7 +3,7 @@
 #include "test.h"
 
 #include "base/bytes.h"
-#include "codec/snappy.h"
+#include "table/snappy.h"
 
 enum { AT = 300, SIZE_MAX_TRIED = 64 };
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bundle/sorted_keys.h: the order of memcmp, a prefix first, ties by row, whatever the keys share, with memory or
+/* table/keys.h: the order of memcmp, a prefix first, ties by row, whatever the keys share, with memory or
  * without. */
-#include "bundle/sorted_keys.h"
+#include "table/keys.h"
 
 #include "base/arith.h"
 #include "memory_fault.h"

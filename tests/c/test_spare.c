@@ -4,7 +4,7 @@
 #include "scratch.h"
 
 #include "base/error.h"
-#include "io/file_writer.h"
+#include "storage/file_writer.h"
 #include "memory_fault.h"
 #include "os_fault.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Values that come in pieces: whatever the bytes are and wherever they are cut, what is found is what decoding the
  * whole finds. */
-#include "codec/string_scan.h"
+#include "proto/string_scan.h"
 
 #include "test.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Stored strings and variants: TensorFlow's bytes, and every way to be damaged, checksums right and wrong. */
-#include "codec/string_tensor.h"
+#include "proto/string_tensor.h"
 
 #include "base/buffer.h"
 #include "base/bytes.h"

@@ -2,7 +2,7 @@
 /* Large values that are not cached, read past the page cache: the same bytes and the same failures as otherwise,
  * wherever they begin and end. What else a transfer does is the matter of test_reader and test_bundle. */
 #include "bundle_maker.h"
-#include "io/os.h"
+#include "storage/os.h"
 #include "os_fault.h"
 #include "scratch.h"
 

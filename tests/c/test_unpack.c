@@ -7,7 +7,7 @@
 
 #include "base/arith.h"
 #include "base/bytes.h"
-#include "codec/chunk.h"
+#include "compress/chunk.h"
 
 enum {
 	CHUNK = 4096,

@@ -3,7 +3,7 @@
 #include "bundle_maker.h"
 #include "verify_cases.h"
 
-#include "bundle/table_writer.h"
+#include "table/writer.h"
 
 /* ---- sound bundles ---- */
 

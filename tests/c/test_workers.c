@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Links no seam: work shared by threads. */
-#include "io/workers.h"
+#include "base/workers.h"
 #include "test.h"
 
 #include <pthread.h>

@@ -29,7 +29,7 @@ import pytest
 from support.objects import Module, State
 
 import ckptfmt
-from ckptfmt.lifecycle.graph import OBJECT_GRAPH_KEY, decode_graph, encode_graph
+from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, decode_graph, encode_graph
 
 from .generate import seed_from_environment
 from .oracle import interpreter

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 import ckptfmt
-from ckptfmt.lifecycle.graph import (
+from ckptfmt.objects.graph import (
     OBJECT_GRAPH_KEY,
     ObjectGraph,
     decode_graph,
     encode_graph,
     mark_checkpoint_values,
 )
-from ckptfmt.lifecycle.tree_flatten import flatten
+from ckptfmt.objects.tree_flatten import flatten
 
 from .generate import seed_from_environment
 from .trees import Nodes, Ours, ask_about, random_tree

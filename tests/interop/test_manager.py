@@ -14,7 +14,7 @@ import pytest
 from support.manager import COUNTER, VALUE, Checkpoint, files, number_names, there
 
 import ckptfmt
-from ckptfmt.lifecycle.manager import CheckpointManager
+from ckptfmt.manager.manager import CheckpointManager
 from ckptfmt.saving.options import CheckpointOptions
 
 from .workers import Worker

@@ -13,7 +13,7 @@ import pytest
 from support.manager import files
 
 import ckptfmt
-from ckptfmt.lifecycle.training_state import TrainingState
+from ckptfmt.manager.training_state import TrainingState
 from ckptfmt.saving.options import CheckpointOptions
 
 from .workers import Worker

@@ -13,8 +13,8 @@ import pytest
 from support.trees import assert_same_tree
 
 import ckptfmt
-from ckptfmt.lifecycle.tree_nodes import TreeNode
-from ckptfmt.lifecycle.trees import load_tree, save_tree
+from ckptfmt.objects.nodes import TreeNode
+from ckptfmt.objects.trees import load_tree, save_tree
 
 from .generate import seed_from_environment
 from .trees import Nodes, Ours, ask_about, random_tree

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ckptfmt.lifecycle.tree_nodes import Slot, TreeNode
+from ckptfmt.objects.nodes import Slot, TreeNode
 
 from .workers import ask
 

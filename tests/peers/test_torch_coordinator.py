@@ -18,7 +18,7 @@ from support import job
 
 import ckptfmt
 from ckptfmt import InvalidError
-from ckptfmt.distributed.torch import TorchCoordinator
+from ckptfmt.torch.coordinator import TorchCoordinator
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("torch") is None,
@@ -32,8 +32,8 @@ HEAD = """
 import os, signal, sys
 import torch.distributed as dist
 from ckptfmt.errors import BusyError, InvalidError
-from ckptfmt.distributed.coordinator import Coordinator
-from ckptfmt.distributed.torch import TorchCoordinator
+from ckptfmt.sharded.coordinator import Coordinator
+from ckptfmt.torch.coordinator import TorchCoordinator
 place, rank, world_size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 dist.init_process_group("gloo", init_method="file://" + place, rank=rank, world_size=world_size)
 

@@ -19,7 +19,7 @@ import numpy as np
 
 import ckptfmt
 from ckptfmt import CkptfmtError, _core
-from ckptfmt.reader import Reader
+from ckptfmt.bundle.reader import Reader
 from support import index as ix
 from support.arrays import bits
 from support.process import memory_limit, open_files

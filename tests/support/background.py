@@ -10,8 +10,9 @@ from typing import Any, Self
 
 import pytest
 
-from ckptfmt import line, writer
-from ckptfmt.saving import background
+from ckptfmt import background as line
+from ckptfmt.bundle import saving as background
+from ckptfmt.bundle import writer
 
 # Longer than any machine takes; a test that waits so long has failed.
 PATIENCE = 60

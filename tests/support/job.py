@@ -34,11 +34,11 @@ import numpy as np
 
 import ckptfmt
 from ckptfmt import CkptfmtError
-from ckptfmt.distributed.coordinator import Coordinator
-from ckptfmt.distributed.directory import DirectoryCoordinator
-from ckptfmt.saving import sharded
 from ckptfmt.saving.mesh import Layout, Mesh
-from ckptfmt.saving.sharded import sharded_restore, sharded_save, sharded_save_async
+from ckptfmt.sharded import sharded
+from ckptfmt.sharded.coordinator import Coordinator
+from ckptfmt.sharded.directory import DirectoryCoordinator
+from ckptfmt.sharded.sharded import sharded_restore, sharded_save, sharded_save_async
 
 # How each tensor lies on a mesh of ("x", one a process) and ("y", 2).
 SPECS: dict[str, list[str | None]] = {
@@ -152,7 +152,7 @@ def connect(engine: str, place: str, rank: int, world_size: int) -> Coordinator:
         return DirectoryCoordinator(directory, rank, world_size, run_id=run_id, timeout=60)
     import torch.distributed  # noqa: PLC0415 (only this engine needs it)
 
-    from ckptfmt.distributed.torch import TorchCoordinator  # noqa: PLC0415
+    from ckptfmt.torch.coordinator import TorchCoordinator  # noqa: PLC0415
 
     torch.distributed.init_process_group(
         "gloo", init_method=f"file://{place}", rank=rank, world_size=world_size

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt.lifecycle.training_state import TrainingState
+from ckptfmt.manager.training_state import TrainingState
 from ckptfmt.saving.options import CheckpointOptions
 
 from .manager import files, there

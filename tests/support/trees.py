@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ckptfmt.lifecycle.tree_nodes import TreeNode
+from ckptfmt.objects.nodes import TreeNode
 
 from .arrays import bits
 

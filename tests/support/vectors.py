@@ -22,10 +22,10 @@ import numpy as np
 from interop.values import KINDS
 
 from ckptfmt import CkptfmtError, CorruptError, parse_spec
-from ckptfmt.lifecycle.graph import OBJECT_GRAPH_KEY, decode_graph
-from ckptfmt.lifecycle.tree_build import read_graph_bytes
-from ckptfmt.reader import Reader
-from ckptfmt.verify import verify_prefix
+from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.verify import verify_prefix
+from ckptfmt.objects.build import read_graph_bytes
+from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, decode_graph
 
 SPEC = Path(__file__).resolve().parent.parent.parent / "spec"
 DIRECTORY = SPEC / "vectors"

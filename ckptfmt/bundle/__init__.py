@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The format as people use it: readers, tensors, writers, merge, verify, convert."""

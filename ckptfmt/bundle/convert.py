@@ -1,0 +1,361 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From one level of the format to another."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckptfmt import _core, dtypes, names
+from ckptfmt.arguments import check_choice, check_progress
+from ckptfmt.arrays import Slice, Sources
+from ckptfmt.background import MODULE_LINE
+from ckptfmt.bundle.locate import locate, path_text
+from ckptfmt.bundle.merge import merge
+from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.tensor import TensorHandle
+from ckptfmt.bundle.verify import verify_prefix
+from ckptfmt.bundle.writer import Writer, check_options
+from ckptfmt.compression.fetching import stored_values
+from ckptfmt.errors import CorruptError, InvalidError, StorageError
+from ckptfmt.progress import Progress
+from ckptfmt.temporary import TemporaryDirectory
+
+__all__ = ["DROPPING", "convert"]
+
+Path = str | bytes | os.PathLike[Any]
+
+# Bytes of arrays that are held before they are written.
+BATCH_BYTES = 64 << 20
+# Values above go through a file: the system may write it out and read it again.
+HELD_MAX = 256 << 20
+# Bytes of two values that are compared at once.
+STEP_BYTES = 4 << 20
+# What an error says of metadata that stand in the way.
+DROPPING = "drop_metadata=True leaves the metadata out"
+
+_STAND_IN = re.compile(re.escape(names.SHARD_STAND_IN) + "[0-9]+")
+
+
+class _Piece(NamedTuple):
+    """A stored value: a tensor, or one of its slices (the box for reading, the slice for
+    writing)."""
+
+    handle: TensorHandle
+    shape: tuple[int, ...]
+    box: NDArray[np.int64] | None
+    part: Slice | None
+
+
+def convert(
+    source: Path,
+    destination: Path,
+    *,
+    level: str = "v2+",
+    compression: str | None = None,
+    drop_metadata: bool = False,
+    alignment: int | None = None,
+    durability: str = "full",
+    verify: str = "full",
+    progress: Progress | None = None,
+    limits: Mapping[str, int] | None = None,
+) -> None:
+    """Writes a checkpoint anew at another level, all or nothing, with the same tensors in the order
+    of their names. The slices of partitioned tensors stay as they are.
+
+    A source that cannot be written again is refused before anything is written. Memory is bounded
+    but for string tensors: values above 256 MiB go through an unnamed temporary file beside the
+    destination. A result of level "v2" has, on a fresh prefix, the bytes that `save_v2` of the same
+    tensors in this order has; one that replaces a checkpoint, be it the source, may number its data
+    files otherwise. What a writer normalises is normalised: the unused bits of narrow types, and
+    the sizes in string and variant values.
+
+    Args:
+        source: whatever `ckptfmt.open` takes.
+        destination: prefix of the result. It may be that of the source, which is then replaced in
+            one step once the result is complete.
+        level, compression, alignment, durability: as in Writer.
+        drop_metadata: True leaves out metadata that the level has no place for, that others wrote
+            in a form that is only read (nested objects, null), or that are none.
+        verify: "full" reads all of the result back before it appears and compares the checksums of
+            all values with those of the source, or the values where these differ; "off" does not.
+            The source is always checked.
+        progress: called as `progress(bytes_done, bytes_total)` from this thread, with bytes of
+            arrays.
+        limits: as in `ckptfmt.open`.
+
+    Raises:
+        InvalidError: the source has metadata that cannot be written (drop_metadata), or a tensor of
+            a reserved name; an argument.
+        CheckpointNotFoundError, CorruptError, LimitError: of the source; of a part of a checkpoint
+            as well, in which slices of a tensor are missing.
+        UnsupportedError: a tensor of a dtype that is not known, or of more than 64 dimensions.
+        CorruptError: the result is not what was written.
+        StorageError, BusyError, DurabilityUnknownError: as in Writer and `merge`.
+    """
+    check_progress(progress)
+    check_choice("verify", verify, ("full", "off"))
+    check_options(None, level, alignment, durability, compression)
+    target = path_text(destination)
+    MODULE_LINE.settle()
+    directory = TemporaryDirectory(target)
+    with Reader(locate(source), verify="full", limits=limits) as reader:
+        _check_source(reader)
+        metadata = _metadata(reader, level, drop_metadata)
+        try:
+            directory.make()
+            # As savers name theirs: who sweeps after a kill knows it (CMT-15).
+            part = names.sharded_filename(os.path.join(directory.path, "part"), 0, 1)
+            with Writer(
+                part,
+                metadata=metadata,
+                level=level,
+                alignment=alignment,
+                durability="none" if durability == "none" else "rename",
+                compression=compression,
+            ) as writer:
+                _write(reader, writer, directory.path, progress)
+            if verify == "full":
+                _check(reader, part, directory.path, limits)
+            merge([part], target, inputs="consume", durability=durability, limits=limits)
+        finally:
+            directory.remove()
+
+
+def _check_source(reader: Reader) -> None:
+    """Refuses what can be read, but not written again."""
+    listing = reader._listing()
+    selection = listing.selection
+    rows = selection.rows
+    unknown = [code for code in np.unique(rows["dtype"]) if dtypes.numpy_dtype(int(code)) is None]
+    odd = np.isin(rows["dtype"], unknown) | (rows["rank"] > _core.NUMPY_RANK_MAX)
+    for row, name in enumerate(listing.names):
+        reserved = name.startswith(names.RESERVED)
+        if not (reserved or odd[row]) or name == names.METADATA:
+            continue
+        handle = TensorHandle(reader, selection, row, name)
+        if reserved and not _stands_in(handle):
+            raise InvalidError(
+                f"EXT-8: names beginning with {names.RESERVED} are reserved: the tensor can be "
+                "read, but not written under its name",
+                path=reader.prefix,
+                tensor=name,
+            )
+        handle.check_rank()
+        if handle.dtype is None:
+            raise handle.unsupported(f"the elements of {handle.dtype_name} are not known")
+    # Of partitioned tensors, whether their slices leave a hole.
+    mode = _core.VERIFY["auto"]
+    for row in np.flatnonzero(selection.rows["slice_count"]).tolist():
+        reader._handle.plan_chunks(selection, row, None, mode, 1 << 62)
+    if not any(name.startswith("\0") for name in listing.names):
+        return
+    # Perhaps a slice of nothing, which makes the result one too, and only verifying tells.
+    for finding in reader.verify().problems:
+        if finding.message.startswith("KEY-7"):
+            raise CorruptError(
+                finding.message,
+                failure=finding.failure,
+                path=finding.path,
+                offset=finding.offset,
+                tensor=finding.tensor,
+            )
+
+
+def _stands_in(handle: TensorHandle) -> bool:
+    """Whether it only makes a data file referenced (EXT-8), as a merge judges it: that of others
+    gives it another shard_id. The writer makes its own."""
+    return (
+        _STAND_IN.fullmatch(handle.name) is not None
+        and handle.dtype == np.dtype(np.float32)
+        and handle.shape == (0,)
+        and not handle.partitioned
+        and handle.stored_nbytes == 0
+    )
+
+
+def _metadata(reader: Reader, level: str, drop: bool) -> dict[str, Any] | None:
+    """What the result has as its metadata; None if it has none."""
+    if names.METADATA not in reader:
+        return None
+    try:
+        metadata = reader.metadata
+    except CorruptError as error:
+        if not error.message.startswith("EXT-7"):
+            raise
+        if not drop:
+            error.message += f" ({DROPPING})"
+            raise
+        return None
+    try:
+        if level == "v2":
+            raise InvalidError("level 'v2' has no place for the metadata of the source")
+        check_options(metadata, level, None, "none")
+    except InvalidError as error:
+        if not drop:
+            raise InvalidError(f"{error.message} ({DROPPING})", path=reader.prefix) from None
+        return None
+    return metadata
+
+
+def _write(reader: Reader, writer: Writer, folder: str, progress: Progress | None) -> None:
+    total = sum(handle.nbytes for handle in reader.values())
+    done = held = 0
+    sources = Sources()
+    for piece in _pieces(reader):
+        size = _size(piece)
+        if held and held + size > BATCH_BYTES:
+            writer._add(sources)
+            sources, held = Sources(), 0
+        _take(sources, piece, folder)
+        held += size
+        done += size
+        if size > HELD_MAX:
+            writer._add(sources)
+            sources, held = Sources(), 0
+        if progress is not None:
+            progress(min(done, total), total)
+    if len(sources):
+        writer._add(sources)
+
+
+def _pieces(reader: Reader) -> Iterator[_Piece]:
+    """All stored values in the order of the names, those of a tensor in the order in which it lists
+    them."""
+    for handle in reader.values():
+        yield from _pieces_of(handle)
+
+
+def _pieces_of(handle: TensorHandle) -> Iterator[_Piece]:
+    if not handle.partitioned:
+        yield _Piece(handle, handle.shape, None, None)
+        return
+    rank = len(handle.shape)
+    extents = [numbers for numbers, _ in handle._selection.slices(handle._row)]
+    for numbers, part in zip(extents, handle.slices, strict=True):
+        box = np.array([*part.start, *part.shape, 0], np.int64)
+        slice_ = (handle.shape, numbers[:rank], numbers[rank:])
+        yield _Piece(handle, part.shape, box, slice_)
+
+
+def _size(piece: _Piece) -> int:
+    info = dtypes.info_of(piece.handle.dtype_code)
+    if info is not None and info.size:
+        return math.prod(piece.shape) * info.size
+    return piece.handle.nbytes // max(len(piece.handle.slices), 1)
+
+
+def _take(sources: Sources, piece: _Piece, folder: str) -> None:
+    """Reads a stored value and makes it the next to be written."""
+    handle = piece.handle
+    sources.add(handle.raw_name, _value(piece, folder), handle.dtype_code, piece.part)
+
+
+def _value(piece: _Piece, folder: str) -> NDArray[Any]:
+    handle, size = piece.handle, _size(piece)
+    if size > HELD_MAX and handle.dtype != np.dtype(object):
+        return _spooled(piece, size, folder)
+    return handle.read_box(piece.box, piece.shape, "full")
+
+
+def _spooled(piece: _Piece, size: int, folder: str) -> NDArray[Any]:
+    """The value in a file without a name, mapped."""
+    handle = piece.handle
+    handle.probe()
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            # To write through the map where the disk has no room would kill the process.
+            os.posix_fallocate(file.fileno(), 0, size)
+            mapped = mmap.mmap(file.fileno(), size)
+    except OSError as error:
+        raise StorageError(
+            f"cannot make a file of {size} bytes for the value: {error.strerror}",
+            path=folder,
+            tensor=handle.name,
+            errno=error.errno,
+        ) from None
+    array: NDArray[Any] = np.ndarray(piece.shape, handle.dtype, mapped)
+    handle._fetch(piece.box, array, "full")
+    return array
+
+
+def _check(reader: Reader, part: str, folder: str, limits: Mapping[str, int] | None) -> None:
+    """Reads the result back, and compares its values with those of the source: the checksums, and
+    where these differ the values."""
+    report = verify_prefix(part, limits=limits)
+    for finding in report.problems:
+        raise CorruptError(
+            f"the result was not written right: {finding.message}",
+            failure=finding.failure,
+            path=finding.path,
+            offset=finding.offset,
+            tensor=finding.tensor,
+        )
+    with Reader(part, limits=limits) as result:
+        ours, theirs = _sums(result), _sums(reader)
+        if ours.keys() != theirs.keys():
+            raise _other(None)
+        # Other checksums of the same values: those of the other byte order, and what the writer
+        # writes in a form of its own.
+        for name in (name for name, sums in theirs.items() if ours[name] != sums):
+            before, after = reader[name], result[name]
+            if (before.dtype_code, before.shape) != (after.dtype_code, after.shape):
+                raise _other(name)
+            pieces, written = list(_pieces_of(before)), list(_pieces_of(after))
+            if [piece.shape for piece in pieces] != [piece.shape for piece in written]:
+                raise _other(name)
+            for one, other in zip(pieces, written, strict=True):
+                if not _same(one, other, folder):
+                    raise _other(name)
+
+
+def _other(name: str | None) -> CorruptError:
+    return CorruptError(
+        "the result does not hold what the source does", failure="CHECKSUM", tensor=name
+    )
+
+
+_Sums = tuple[int, tuple[int, ...], list[tuple[int, int]]]
+
+
+def _sums(reader: Reader) -> dict[str, _Sums]:
+    """Dtype and shape of all tensors, and the sizes and checksums of the raw bytes of their
+    values."""
+    listing = reader._listing()
+    selection = listing.selection
+    codes, shapes = selection.rows["dtype"].tolist(), selection.shapes()
+    return {
+        listing.names[row]: (
+            codes[row],
+            shapes[row],
+            [
+                (int(stored["raw_size"]), int(stored["raw_crc32c"]))
+                for stored in stored_values(selection, row)
+            ],
+        )
+        for row in listing.visible_rows
+    }
+
+
+def _same(piece: _Piece, other: _Piece, folder: str) -> bool:
+    """Whether two stored values of one dtype and shape are the same, in the bits that count."""
+    one, two = _value(piece, folder), _value(other, folder)
+    if one.dtype == np.dtype(object):
+        return bool(one.reshape(-1).tolist() == two.reshape(-1).tolist())
+    code = piece.handle.dtype_code
+    info = dtypes.info_of(code)
+    assert info is not None
+    used = (1 << min(info.used_bits, 8)) - 1
+    left, right = dtypes.little_endian(one, code), dtypes.little_endian(two, code)
+    return not any(
+        ((left[at : at + STEP_BYTES] ^ right[at : at + STEP_BYTES]) & np.uint8(used)).any()
+        for at in range(0, len(left), STEP_BYTES)
+    )

@@ -1,0 +1,590 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loading many tensors at once: `load` and TensorFlow's `restore_v2`. Both read one batch, in file
+order."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckptfmt import _core, dtypes, names, slices
+from ckptfmt.arguments import check_progress, check_sized, listed
+from ckptfmt.bundle import reader as reading
+from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.selecting import (
+    Filter,
+    Rename,
+    by_text,
+    check_distinct,
+    filter_function,
+    renamed,
+    some,
+)
+from ckptfmt.bundle.tensor import TensorHandle
+from ckptfmt.compression.fetching import fetch
+from ckptfmt.errors import InvalidError, about
+from ckptfmt.progress import Meter, Progress
+from ckptfmt.remembering import cached_property
+
+__all__ = ["load", "restore_v2"]
+
+Path = str | bytes | os.PathLike[Any]
+
+OBJECT = np.dtype(object)
+# Arrays up to this size share one piece of memory: a tensor of a few bytes costs no allocation of
+# its own.
+SMALL_BYTES = 64 << 10
+ARENA_ALIGNMENT = 64
+# Arrays of one shape from this many on are made all at once.
+BULK_MIN = 8
+# Bytes of one crossing into C; fewer while somebody watches.
+BATCH_BYTES = 1 << 30
+WATCHED_BATCH_BYTES = 32 << 20
+
+
+def load(
+    path: Path,
+    names: Iterable[str | bytes] | None = None,
+    *,
+    out: Mapping[str, Any] | None = None,
+    verify: str = "auto",
+    strict: bool = True,
+    rename: Rename | None = None,
+    filter: Filter | None = None,  # noqa: A002 (as the built-in, it says which ones)
+    cast: Any = None,
+    progress: Progress | None = None,
+    limits: Mapping[str, int] | None = None,
+) -> dict[str, NDArray[Any]]:
+    """Loads tensors of a checkpoint as numpy arrays.
+
+    Args:
+        path: whatever `ckptfmt.open` takes.
+        names: the stored names wanted; default all (with `out`: all that `out` has a place for).
+        out: arrays to read into, by the names of the result; each must have the tensor's shape and
+            (after `cast`) dtype. All are checked before the first is written.
+        verify, limits: as in `ckptfmt.open`.
+        strict: True makes a name that the checkpoint does not have an error, and where `names` is
+            given one in `out` or `rename` that is none of these; False leaves it out.
+        rename: stored name to name in the result: a mapping (names not in it stay), a function
+            (None drops the tensor), or pairs (regular expression, replacement) that are applied to
+            every name one after the other, as `re.sub` does; one pair may stand alone.
+        filter: which of these tensors to load, by stored name: a glob pattern for the whole name
+            (`*` matches slashes as well), a compiled regular expression that is found anywhere in
+            it, or a function. The others are left out, and that is no error.
+        cast: a dtype for all floating-point tensors, or a mapping from stored name to dtype for
+            just these; with `out`, True for the dtype of each of its arrays, as in
+            `ckptfmt.load_into`.
+        progress: called as `progress(bytes_done, bytes_total)` from this thread, with bytes of
+            the arrays; strings count as stored.
+
+    Returns:
+        Name to array. Small arrays are views of one common piece of memory. That of arrays of 4 MiB
+        and more is kept when they die, for those loaded next, until the system or
+        `ckptfmt.release_memory` takes it; numpy calls such arrays no owners of their data, and
+        `resize` does not work on them.
+
+    Raises:
+        TensorNotFoundError: a name is not there (`strict`).
+        InvalidError: two tensors would get one name, an array of `out` does not fit, a wish in
+            `cast` (with `names` in `out` or `rename`) for what is not loaded (`strict`), or an
+            argument of another type.
+        What `ckptfmt.open` and reading raise.
+    """
+    check_progress(progress)
+    targets = None if out is None else by_text("out", out)
+    rename = by_text("rename", rename) if isinstance(rename, Mapping) else rename
+    renamed([], rename)  # refuses what is none before anything is read
+    passes = filter_function(filter)
+    cast = by_text("cast", cast) if isinstance(cast, Mapping) else cast
+    names = None if names is None else listed("names", names, "names")
+    with reading.open(path, verify=verify, limits=limits) as reader:
+        wanted = targets if names is None and rename is None else names
+        batch = batch_of(reader, wanted, strict)
+        new_names = renamed(batch.names, rename)
+        if strict:
+            check_used("cast", cast, batch.names)
+            if names is not None:
+                check_used("rename", rename, batch.names)
+                check_used("out", targets, new_names)
+        batch, result_names = _meant(batch, new_names, passes, rename is not None)
+        if targets is not None and names is None and rename is not None:
+            if strict:
+                _check_complete(reader, targets, new_names)
+            kept = [position for position, name in enumerate(result_names) if name in targets]
+            batch = batch.only(kept)
+            result_names = [result_names[position] for position in kept]
+        if cast is True and targets is not None:
+            casts = _casts_to(batch, [targets.get(name) for name in result_names])
+        else:
+            casts = casts_of(batch, cast)
+        for position, name in enumerate(result_names if targets else ()):
+            target = targets.get(name) if targets else None
+            if target is None:
+                continue
+            if position in casts:
+                _check_cast_target(batch.handle(position), target, casts[position])
+            else:
+                batch.targets[position] = batch.handle(position).check_target(target)
+        arrays: Any = batch.read(progress) if casts else batch.read_each(progress)
+    for position, dtype in casts.items():
+        arrays[position] = arrays[position].astype(dtype)
+        target = targets.get(result_names[position]) if targets else None
+        if target is not None:
+            target[...] = arrays[position]
+            arrays[position] = target
+    return dict(zip(result_names, arrays, strict=True))
+
+
+def _meant(
+    batch: Batch,
+    new_names: list[str | None],
+    passes: Callable[[str], object] | None,
+    are_new: bool,
+) -> tuple[Batch, list[str]]:
+    """The tensors that a filter and a function to rename leave, and their new names; where none
+    are, the names are those of the batch, which has each just once."""
+    if not are_new and passes is None:
+        return batch, batch.names
+    pairs = enumerate(zip(batch.names, new_names, strict=True))
+    kept = {
+        position: new
+        for position, (old, new) in pairs
+        if new is not None and (passes is None or passes(old))
+    }
+    if len(kept) < len(new_names):
+        batch = batch.only(list(kept))
+    found = list(kept.values())
+    if are_new:
+        check_distinct(batch.names, found)
+    return batch, found
+
+
+def check_used(what: str, wishes: Any, names_loaded: Collection[str | None]) -> None:
+    """A misspelt name is an error and not a wish that nobody hears."""
+    if isinstance(wishes, Mapping) and (unused := set(wishes).difference(names_loaded)):
+        name, *others = sorted(unused)
+        more = f", nor are {some(others)}" if others else ""
+        raise InvalidError(f"{what} names a tensor that is not loaded{more}", tensor=name)
+
+
+def _check_complete(reader: Reader, out: Mapping[str, Any], found: list[str | None]) -> None:
+    present = set(found)
+    for name in out:
+        if name not in present:
+            raise reading.missing(name, reader.prefix)
+
+
+def casts_of(batch: Batch, cast: Any) -> dict[int, np.dtype[Any]]:
+    """The dtypes that tensors are to be cast to, by position; none for those that keep their
+    own."""
+    if cast is None:
+        return {}
+    if isinstance(cast, Mapping):
+        wishes = {p: cast[name] for p, name in enumerate(batch.names) if name in cast}
+    else:
+        wishes = {p: cast for p, code in enumerate(batch.codes) if dtypes.is_floating(code)}
+    found = {}
+    for position, wish in wishes.items():
+        if wish is None:
+            continue
+        with about(batch.names[position]):
+            code = dtypes.code_of(wish)
+        old, new = batch.dtypes[position], dtypes.numpy_dtype(code)
+        if old is None or new is None or (old == OBJECT) != (new == OBJECT):
+            name = dtypes.numpy_name_of(batch.codes[position])
+            raise InvalidError(f"cannot cast {name} to {wish!r}", tensor=batch.names[position])
+        if new != old:
+            found[position] = new
+    return found
+
+
+def can_cast(stored: np.dtype[Any] | None, wanted: Any) -> bool:
+    """Whether `cast=True` makes one dtype of the other: both are numbers, quantized ones too."""
+    return all(
+        isinstance(one, np.dtype) and one.kind not in "OSUMm" and len(one.names or "1") == 1
+        for one in (stored, wanted)
+    )
+
+
+def _casts_to(batch: Batch, targets: Sequence[Any]) -> dict[int, np.dtype[Any]]:
+    """The dtypes of the arrays to read into, by position, where these are others than stored."""
+    pairs = zip(batch.dtypes, (getattr(target, "dtype", None) for target in targets), strict=True)
+    return {
+        position: wanted
+        for position, (stored, wanted) in enumerate(pairs)
+        if wanted is not None and wanted != stored and can_cast(stored, wanted)
+    }
+
+
+def _check_cast_target(handle: TensorHandle, target: Any, dtype: np.dtype[Any]) -> None:
+    fits = isinstance(target, np.ndarray) and target.dtype == dtype and target.shape == handle.shape
+    if not fits or not target.flags.writeable:
+        raise InvalidError(
+            f"needs a writable array of shape {handle.shape} and dtype {dtype}", tensor=handle.name
+        )
+
+
+# ---- the batch -----------------------------------------------------------------------------------
+
+
+def batch_of(reader: Reader, wanted: Iterable[str | bytes] | None, strict: bool = True) -> Batch:
+    """The tensors of these names, repeats left out; all tensors for None. One lookup."""
+    if wanted is None:
+        listing = reader._listing()
+        return Batch(reader, listing.selection, listing.visible_rows, listing.visible)
+    raw_names = list(dict.fromkeys(map(names.tensor_bytes, wanted)))
+    if not strict:
+        raw_names = [name for name in raw_names if reader._handle.contains(name)]
+    return select_batch(reader, raw_names)
+
+
+def select_batch(reader: Reader, raw_names: Sequence[bytes]) -> Batch:
+    selection = reader._handle.select(raw_names)
+    return Batch(reader, selection, range(len(raw_names)), list(map(names.tensor_text, raw_names)))
+
+
+@dataclass
+class Batch:
+    """Tensors of one selection to be read together; columns, because there may be a million of
+    them.
+
+    `rows` is an array, or a range of all rows. `boxes` holds what is wanted of a tensor (starts,
+    then lengths) where that is not all of it; `targets` the arrays to read into where these are the
+    caller's. Both by position.
+    """
+
+    reader: Reader
+    selection: _core.Selection
+    rows: Sequence[int] | NDArray[np.intp]
+    names: list[str]
+    boxes: dict[int, NDArray[np.int64]] = field(default_factory=dict)
+    targets: dict[int, NDArray[Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.rows, range) and len(self.rows) == len(self.selection.rows):
+            self._chosen: Any = slice(None)
+        else:
+            self.rows = self._chosen = np.asarray(self.rows, np.intp)
+
+    def _rows_at(self, positions: NDArray[np.intp]) -> NDArray[np.intp]:
+        # As an array a range would be a number object a row.
+        return positions if isinstance(self.rows, range) else np.asarray(self.rows)[positions]
+
+    def _column(self, *names: str) -> NDArray[Any]:
+        """A field of what the index says, by position."""
+        column: Any = self.selection.rows
+        for name in names:
+            column = column[name]
+        chosen: NDArray[Any] = column[self._chosen]
+        return chosen
+
+    @cached_property
+    def codes(self) -> list[int]:
+        """The codes of the dtypes."""
+        codes: list[int] = self._column("dtype").tolist()
+        return codes
+
+    @cached_property
+    def dtypes(self) -> list[np.dtype[Any] | None]:
+        """The dtypes; None for those that numpy does not have."""
+        return list(map(dtypes.numpy_dtype, self.codes))
+
+    def only(self, positions: list[int]) -> Batch:
+        """A batch of some of the tensors of this one."""
+        rows = self._rows_at(np.asarray(positions, np.intp))
+        return Batch(self.reader, self.selection, rows, [self.names[p] for p in positions])
+
+    def handle(self, position: int) -> TensorHandle:
+        """One of the tensors by itself."""
+        row = int(self.rows[position])
+        return TensorHandle(self.reader, self.selection, row, self.names[position])
+
+    def _kinds(self) -> _Kinds:
+        """What kind of array is wanted of each."""
+        for position in np.flatnonzero(self._column("rank") > _core.NUMPY_RANK_MAX).tolist():
+            self.handle(position).check_rank()
+        kinds, firsts = self.selection.kinds
+        rows = self.selection.rows[firsts]
+        codes: list[int] = rows["dtype"].tolist()
+        shapes = self.selection.shapes_of(firsts.tolist())
+        elements: list[int] = rows["element_count"].tolist()
+        of_position = kinds[self._chosen]
+        if self.boxes:
+            known: dict[tuple[int, tuple[int, ...]], int] = {}
+            of_position = of_position.copy()
+            for position, box in self.boxes.items():
+                kind = int(of_position[position])
+                rank = len(shapes[kind])
+                shape = tuple(box[rank : 2 * rank].tolist())
+                if (kind, shape) not in known:
+                    known[kind, shape] = len(codes)
+                    codes.append(codes[kind])
+                    shapes.append(shape)
+                    elements.append(math.prod(shape))
+                of_position[position] = known[kind, shape]
+        return _Kinds(of_position, list(map(dtypes.numpy_dtype, codes)), shapes, elements)
+
+    def read(self, progress: Progress | None) -> list[NDArray[Any]]:
+        """Reads everything; what C can write where it lies, in few crossings."""
+        return list(self.read_each(progress))
+
+    def read_each(self, progress: Progress | None) -> Iterable[NDArray[Any]]:
+        """As `read`, for one who goes over the arrays once: many small ones are made as they come,
+        while whoever takes them still finds them in the cache."""
+        kinds = self._kinds()
+        count = len(kinds.of_position)
+        itemsizes, sizes = kinds.itemsizes[kinds.of_position], kinds.sizes[kinds.of_position]
+        own = np.ones(count, np.bool_)
+        own[list(self.targets)] = False
+        direct = itemsizes > 0
+        for position, target in self.targets.items():
+            direct[position] &= target.flags.c_contiguous
+        destinations = np.zeros(count, np.int64)
+
+        small = np.flatnonzero(direct & own & (sizes <= SMALL_BYTES))
+        made, destinations[small] = self._small_arrays(kinds, small)
+        if len(small) == count:
+            meter = Meter(progress, int(sizes.sum()) if progress is not None else 0)
+            self._read_direct(small, sizes, destinations, meter)
+            return made
+        arrays: list[Any] = [None] * count
+        for position, array in zip(small.tolist(), made, strict=True):
+            arrays[position] = array
+        for position, target in self.targets.items():
+            arrays[position] = target
+        for position in np.flatnonzero(direct & (destinations == 0)).tolist():
+            if arrays[position] is None:
+                dtype, shape = kinds.of(position)
+                arrays[position] = self.handle(position).new_array(
+                    shape, dtype or OBJECT, self.boxes.get(position)
+                )
+            destinations[position] = _core.address(arrays[position])
+
+        others = np.flatnonzero(~direct).tolist()
+        if progress is not None:
+            for position in np.flatnonzero(itemsizes == 0).tolist():
+                sizes[position] = min(self.handle(position).nbytes, 1 << 62)
+        meter = Meter(progress, sum(sizes.tolist()) if progress is not None else 0)
+        self._read_direct(np.flatnonzero(direct), sizes, destinations, meter)
+        for position in others:
+            shape = kinds.of(position)[1]
+            array = self.handle(position).read_box(self.boxes.get(position), shape, None)
+            if arrays[position] is None:
+                arrays[position] = array
+            else:
+                arrays[position][...] = array
+            meter.add(int(sizes[position]))
+        return arrays
+
+    def _small_arrays(
+        self, kinds: _Kinds, positions: NDArray[np.intp]
+    ) -> tuple[Iterable[Any], NDArray[np.int64]]:
+        """Arrays in one piece of memory for the tensors at these positions, and their addresses.
+
+        Those of one kind lie together, so that numpy makes them from one array of them all.
+        """
+        if not len(positions):
+            return (), np.empty(0, np.int64)
+        wanted = kinds.of_position[positions]
+        order = None
+        if (wanted[1:] < wanted[:-1]).any():
+            order = np.argsort(wanted, kind="stable")
+            wanted = wanted[order]
+        sizes = kinds.sizes[wanted]
+        padded = (sizes + (ARENA_ALIGNMENT - 1)) & -ARENA_ALIGNMENT
+        starts = np.cumsum(padded) - padded
+        arena = _aligned(int(padded.sum()))
+        places = starts + _core.address(arena)
+        if order is None:
+            return self._views(kinds, wanted, arena, starts, positions), places
+        arrays = list(self._views(kinds, wanted, arena, starts, positions[order]))
+        back = np.empty_like(order)
+        back[order] = np.arange(len(order))
+        return list(map(arrays.__getitem__, back.tolist())), places[back]
+
+    def _views(
+        self,
+        kinds: _Kinds,
+        wanted: NDArray[np.int64],
+        arena: NDArray[np.uint8],
+        starts: NDArray[np.int64],
+        positions: NDArray[np.intp],
+    ) -> Iterator[Any]:
+        """The arrays of these kinds at these places of the arena; `positions` is for errors."""
+        borders = np.flatnonzero(np.diff(wanted)) + 1
+        for first, end in itertools.pairwise([0, *borders.tolist(), len(wanted)]):
+            kind = int(wanted[first])
+            try:
+                yield from kinds.views(kind, arena, starts[first:end])
+            except ValueError as error:  # no elements, but sizes that numpy cannot hold
+                shape, handle = kinds.shapes[kind], self.handle(int(positions[first]))
+                raise handle.unsupported(f"{shape}: {error}") from None
+
+    def _read_direct(
+        self,
+        positions: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        destinations: NDArray[np.int64],
+        meter: Meter,
+    ) -> None:
+        requests = np.zeros(len(positions), _core.REQUEST)
+        requests["row"] = self._rows_at(positions)
+        requests["destination"] = destinations[positions]
+        requests["destination_size"] = sizes[positions]
+        if self.boxes:
+            corners = np.zeros(len(self.rows), np.int64)
+            for position, box in self.boxes.items():
+                corners[position] = _core.address(box)
+            requests["box"] = corners[positions]
+        # Batches follow the files, so that each is one sweep.
+        shards = self._column("stored", "shard")[positions]
+        offsets = self._column("stored", "offset")[positions]
+        if (shards[1:] != shards[:-1]).any() or (offsets[1:] < offsets[:-1]).any():
+            requests = requests[np.lexsort((offsets, shards))]
+        ends = np.cumsum(requests["destination_size"].astype(np.int64))
+        limit = BATCH_BYTES if meter.progress is None else WATCHED_BATCH_BYTES
+        first = done = 0
+        while first < len(requests):
+            last = max(int(np.searchsorted(ends, done + limit, "right")), first + 1)
+            chosen, mode = requests[first:last], self.reader._default_mode
+            fetch(self.reader._handle, self.selection, chosen, mode)
+            meter.add(int(ends[last - 1]) - done)
+            first, done = last, int(ends[last - 1])
+
+
+class _Kinds:
+    """The kinds of arrays that a batch is read as.
+
+    Attributes:
+        of_position: the number of each tensor's kind.
+        shapes, itemsizes, sizes: of each kind; sizes in bytes.
+    """
+
+    def __init__(
+        self,
+        of_position: NDArray[np.int64],
+        kinds_dtypes: list[np.dtype[Any] | None],
+        shapes: list[tuple[int, ...]],
+        elements: list[int],
+    ) -> None:
+        self.of_position, self.shapes, self._dtypes = of_position, shapes, kinds_dtypes
+        itemsizes = [
+            0 if dtype is None or dtype == OBJECT else dtype.itemsize for dtype in kinds_dtypes
+        ]
+        # A claim beyond 64 bits counts as large, and is refused where memory for it is asked.
+        sizes = [
+            count * size if count < 1 << 56 else 1 << 62
+            for count, size in zip(elements, itemsizes, strict=True)
+        ]
+        self.itemsizes, self.sizes = np.array(itemsizes, np.int64), np.array(sizes, np.int64)
+
+    def of(self, position: int) -> tuple[np.dtype[Any] | None, tuple[int, ...]]:
+        """The dtype and the shape of a tensor."""
+        kind = int(self.of_position[position])
+        return self._dtypes[kind], self.shapes[kind]
+
+    def views(
+        self, kind: int, arena: NDArray[np.uint8], starts: NDArray[np.int64]
+    ) -> Iterable[NDArray[Any]]:
+        """Arrays of one kind in the arena, one after the other from these places on."""
+        shape, dtype, size = self.shapes[kind], self._dtypes[kind], int(self.sizes[kind])
+        view, count = np.ndarray, len(starts)
+        # Of an array without dimensions numpy would give the elements, and no arrays of one.
+        if count < BULK_MIN or not size or not 0 < len(shape) < _core.NUMPY_RANK_MAX:
+            return [view(shape, dtype, arena, start) for start in starts.tolist()]
+        step = int(starts[1] - starts[0])
+        whole: NDArray[Any] = view(shape, dtype, arena)
+        return view((count, *shape), dtype, arena, int(starts[0]), (step, *whole.strides))
+
+
+def _aligned(size: int) -> NDArray[np.uint8]:
+    """Memory whose first byte is aligned; at least one byte, so that it has an address."""
+    raw = _core.new_array((size + ARENA_ALIGNMENT,), np.dtype(np.uint8))
+    start = -_core.address(raw) % ARENA_ALIGNMENT
+    return raw[start : start + max(size, 1)]
+
+
+# ---- RestoreV2 -----------------------------------------------------------------------------------
+
+
+def restore_v2(
+    prefix: Path,
+    tensor_names: Sequence[str | bytes],
+    shape_and_slices: Sequence[str | bytes],
+    dtypes: Sequence[Any] | None = None,
+    *,
+    verify: str = "auto",
+) -> list[NDArray[Any]]:
+    """Restores as TensorFlow's RestoreV2 op; unlike there, slices of every dtype and rank can be
+    stitched.
+
+    Args:
+        prefix: the checkpoint's prefix (or whatever `ckptfmt.open` takes).
+        tensor_names: the tensors, repeats allowed.
+        shape_and_slices: one text a name: "" for the whole tensor, else its full shape and the
+            slice ("4 6 0,2:-").
+        dtypes: the dtypes expected, one a name; None takes what is stored. Nothing is ever cast.
+        verify: as in `ckptfmt.open`.
+
+    Returns:
+        One array a name, of the slice's shape.
+
+    Raises:
+        TensorNotFoundError: a name is not there.
+        InvalidError: different numbers of arguments, another dtype than expected (all of them are
+            named), a text that is malformed or whose shape is not the stored one.
+        What `ckptfmt.open` and reading raise.
+    """
+    slices.check_texts(tensor_names, shape_and_slices)
+    if dtypes is not None:
+        check_sized("dtypes", dtypes, "dtypes")
+        if len(dtypes) != len(tensor_names):
+            raise InvalidError(
+                f"Got {len(tensor_names)} tensor names, but {len(dtypes)} expected dtypes."
+            )
+    with reading.open(prefix, verify=verify) as reader:
+        batch = select_batch(reader, [names.tensor_bytes(name) for name in tensor_names])
+        if dtypes is not None:
+            check_dtypes(batch, dtypes)
+        for position, spec in enumerate(shape_and_slices):
+            if spec:
+                batch.boxes[position] = box_of_text(batch.handle(position), spec)
+        return batch.read(None)
+
+
+def check_dtypes(batch: Batch, expected: Sequence[Any]) -> None:
+    wrong: list[str] = []
+    first = ""
+    for name, stored, dtype in zip(batch.names, batch.codes, expected, strict=True):
+        if dtype is None:
+            continue
+        with about(name):
+            code = dtypes.code_of(dtype)
+        if code != stored:
+            first = first or name
+            wrong.append(
+                f"tensor_name = {name}; expected dtype {dtypes.numpy_name_of(code)} "
+                f"does not equal original dtype {dtypes.numpy_name_of(stored)}"
+            )
+    if wrong:
+        raise InvalidError("; ".join(wrong), tensor=first)
+
+
+def box_of_text(handle: TensorHandle, spec: str | bytes) -> NDArray[np.int64]:
+    with about(handle.name):
+        parsed = slices.parse_spec(spec)
+    if parsed is None or parsed.full_shape != handle.shape:
+        given = "" if parsed is None else ",".join(map(str, parsed.full_shape))
+        raise InvalidError(
+            f"tensor_name = {handle.name}; shape in shape_and_slice spec [{given}] does not match "
+            f"the shape stored in checkpoint: [{','.join(map(str, handle.shape))}]",
+            tensor=handle.name,
+        )
+    return np.array([*parsed.start, *parsed.shape, 0], np.int64)

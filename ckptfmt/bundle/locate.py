@@ -1,0 +1,288 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a user's path means: it finds the prefix of a checkpoint, or says what was found instead.
+
+Paths are literal: nothing here or below expands patterns. Only the first bytes of a file are looked
+at, and of the text file `checkpoint` as much as it may reasonably hold.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ckptfmt import names
+from ckptfmt.errors import (
+    CheckpointNotFoundError,
+    CorruptError,
+    InvalidError,
+    StorageError,
+    UnsupportedError,
+)
+
+if TYPE_CHECKING:
+    from ckptfmt.bundle.checkpoint_state import CheckpointState
+
+__all__ = ["describe_file", "locate", "read_state", "state_checkpoint"]
+
+HEAD_BYTES = 512
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+TABLE_MAGIC = bytes.fromhex("57fb808b247547db")
+LISTED_MAX = 8
+
+
+def path_text(path: str | bytes | os.PathLike[Any]) -> str:
+    """A path as str (bytes that are not UTF-8 as surrogate escapes); a NUL byte is refused, and so
+    is a URL, which would else become a directory of that name beside the program."""
+    try:
+        text = os.fsdecode(path)
+    except TypeError:
+        raise InvalidError(
+            f"a path is str, bytes or os.PathLike, not {type(path).__name__}"
+        ) from None
+    if "\0" in text:
+        raise InvalidError("a path cannot hold a NUL byte", failure="BAD_PATH")
+    if _URL.match(text):
+        raise UnsupportedError(
+            f"{text[:200]!r} is a URL, and this version keeps checkpoints in files; a path that "
+            "looks like one is written with ./ before it"
+        )
+    return text
+
+
+def locate(path: str | bytes | os.PathLike[Any]) -> str:
+    """The prefix of the checkpoint that `path` means.
+
+    A path means, in this order: the prefix itself; its `.index` file or one of its data files; a
+    directory with a `checkpoint` state file; a SavedModel; a directory with exactly one `.index`
+    file.
+
+    Raises:
+        CheckpointNotFoundError: none of these; the message says what is there instead.
+        UnsupportedError: a checkpoint of TensorFlow's V1 format.
+        InvalidError: no usable path, or a state file that points out of its directory.
+        CorruptError, LimitError: the state file cannot be read as one.
+    """
+    text = path_text(path)
+    base = text.removesuffix(".index")
+    if os.path.isfile(names.index_name(text)):
+        return text
+    if base != text and os.path.isfile(text):
+        return base
+    data = names.parse_data_name(text)
+    if data is not None and os.path.isfile(names.index_name(data.prefix)):
+        return data.prefix
+    if data is not None and _data_files_near(data.prefix):
+        raise _not_found(text, _missing_index(data.prefix))
+    if os.path.isdir(text):
+        return _in_directory(text)
+    if os.path.isfile(text):
+        raise _refused_file(text)
+    raise _not_found(text, _what_is_near(text))
+
+
+def _not_found(path: str, message: str) -> CheckpointNotFoundError:
+    return CheckpointNotFoundError(message, path=path)
+
+
+def _in_directory(directory: str) -> str:
+    named = state_checkpoint(directory)
+    if named is not None and os.path.isfile(names.index_name(named)):
+        return named
+    saved_model = os.path.join(directory, "variables", "variables")
+    if os.path.isfile(names.index_name(saved_model)):
+        return saved_model
+    found = _names_in(directory)
+    prefixes = _prefixes_in(directory, found)
+    if named is not None:
+        message = f"its `checkpoint` file names '{os.path.basename(named)}', which is not there"
+    elif len(prefixes) == 1:
+        return os.path.join(directory, prefixes[0])
+    elif prefixes:
+        message = "a directory with several checkpoints"
+    else:
+        message = "a directory without a checkpoint" + (
+            f"; it holds {_some(found)}" if found else ", empty"
+        )
+    if prefixes:
+        message += f"; open one of {_some(prefixes)}"
+    elif data := [name for name in found if names.parse_data_name(name)]:
+        message += f"; {data[0]} has no index: its save did not finish"
+    raise _not_found(directory, message)
+
+
+def _refused_file(path: str) -> Exception:
+    kind = describe_file(path)
+    if kind == _V1_TABLE:
+        return UnsupportedError(
+            f"{kind}; only V2 checkpoints (an .index file and data files) are read", path=path
+        )
+    if kind == _STATE_FILE:
+        return _not_found(
+            path, f"{kind}; open the directory that it lies in, '{os.path.dirname(path) or '.'}'"
+        )
+    return _not_found(path, f"{kind}, no checkpoint of this format")
+
+
+def _missing_index(prefix: str) -> str:
+    name = os.path.basename(prefix)
+    return f"there are data files of '{name}' but no .index file: the save did not finish"
+
+
+def _what_is_near(path: str) -> str:
+    """Why a path that does not exist might have been meant."""
+    directory, name = os.path.split(path)
+    if not os.path.isdir(directory or "."):
+        return f"there is no directory '{directory}'"
+    found = _names_in(directory or ".")
+    stem = name.removesuffix(".index")
+    if _data_files_near(os.path.join(directory, stem)):
+        return _missing_index(stem)
+    prefixes = _prefixes_in(directory, found)
+    if prefixes:
+        return f"no such checkpoint; the directory holds {_some(prefixes)}"
+    return "no such checkpoint"
+
+
+def _data_files_near(prefix: str) -> bool:
+    directory, stem = os.path.split(prefix)
+    directory = directory or "."
+    return any(
+        data is not None and data.prefix == stem and os.path.isfile(os.path.join(directory, name))
+        for name in _names_in(directory)
+        for data in (names.parse_data_name(name),)
+    )
+
+
+def _names_in(directory: str) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))
+    except OSError:
+        return []
+
+
+def _prefixes_in(directory: str, found: list[str]) -> list[str]:
+    return [
+        name.removesuffix(".index")
+        for name in found
+        if name.endswith(".index") and os.path.isfile(os.path.join(directory, name))
+    ]
+
+
+def _some(values: list[str]) -> str:
+    shown = ", ".join(f"'{value or '.index'}'" for value in values[:LISTED_MAX])
+    return shown + (f" and {len(values) - LISTED_MAX} more" if len(values) > LISTED_MAX else "")
+
+
+# ---- what a file is ------------------------------------------------------------------------------
+
+_V1_TABLE = (
+    "a table file: a checkpoint of TensorFlow's V1 format, or an .index file under another name"
+)
+_STATE_FILE = "the text file that names a directory's checkpoints"
+
+
+def _is_html(head: bytes) -> bool:
+    return head.lstrip().lower().startswith((b"<!doctype html", b"<html", b"<?xml"))
+
+
+def _is_safetensors(head: bytes) -> bool:
+    return (
+        len(head) > 9
+        and head[8:10] in (b'{"', b"{ ", b"{}")
+        and int.from_bytes(head[:8], "little") < 1 << 40
+    )
+
+
+_KINDS: list[tuple[str, Callable[[bytes], bool]]] = [
+    ("an empty file", lambda head: not head),
+    (
+        "a Git LFS pointer: the file itself was never fetched (`git lfs pull`)",
+        lambda head: head.startswith(b"version https://git-lfs"),
+    ),
+    ("an HTML page, as a download that failed leaves behind", _is_html),
+    (
+        _STATE_FILE,
+        lambda head: re.match(rb"\s*(#[^\n]*\n\s*)*(all_)?model_checkpoint_path", head) is not None,
+    ),
+    ("an HDF5 file (Keras .h5 weights?)", lambda head: head.startswith(b"\x89HDF\r\n\x1a\n")),
+    (
+        "a zip archive (PyTorch, .keras or .npz?)",
+        lambda head: head.startswith((b"PK\x03\x04", b"PK\x05\x06")),
+    ),
+    ("a gzip file", lambda head: head.startswith(b"\x1f\x8b")),
+    ("a Zstandard file", lambda head: head.startswith(b"\x28\xb5\x2f\xfd")),
+    ("a numpy .npy file", lambda head: head.startswith(b"\x93NUMPY")),
+    ("a GGUF model", lambda head: head.startswith(b"GGUF")),
+    ("a safetensors file", _is_safetensors),
+    ("a Python pickle", lambda head: len(head) > 1 and head[0] == 0x80 and 2 <= head[1] <= 5),
+]
+
+
+def describe_file(path: str) -> str:
+    """What a file seems to be, from its first bytes (and the magic number at the end of a
+    table)."""
+    try:
+        with open(path, "rb") as stream:
+            head = stream.read(HEAD_BYTES)
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(max(size - len(TABLE_MAGIC), 0))
+            tail = stream.read(len(TABLE_MAGIC))
+    except OSError as error:
+        return f"a file that cannot be read ({error.strerror})"
+    if tail == TABLE_MAGIC:
+        return _V1_TABLE
+    return next((kind for kind, matches in _KINDS if matches(head)), "a file of an unknown kind")
+
+
+# ---- the state file ------------------------------------------------------------------------------
+
+
+def read_state(path: str) -> CheckpointState:
+    """What the state file at `path` holds.
+
+    Raises:
+        StorageError: it cannot be read.
+        CorruptError, LimitError: it is none.
+    """
+    from ckptfmt.bundle import checkpoint_state  # noqa: PLC0415 (a prefix needs none)
+
+    try:
+        with open(path, "rb") as stream:
+            content = stream.read(checkpoint_state.STATE_BYTES_MAX + 1)
+    except OSError as error:
+        reason = error.strerror or "it cannot be read"
+        raise StorageError(reason, path=path, errno=error.errno) from None
+    return checkpoint_state.parse_state(content, path)
+
+
+def state_checkpoint(directory: str) -> str | None:
+    """The prefix that a directory's `checkpoint` file names as its newest; None without such a
+    file.
+
+    Raises:
+        InvalidError: the prefix lies outside the directory (failure BAD_PATH).
+        CorruptError, LimitError: the file is none.
+    """
+    from ckptfmt.bundle.checkpoint_state import STATE_NAME  # noqa: PLC0415 (as above)
+
+    path = os.path.join(directory, STATE_NAME)
+    if not os.path.isfile(path):
+        return None
+    named = read_state(path).model_checkpoint_path
+    if not named:
+        raise CorruptError("it names no model_checkpoint_path", failure="BAD_PROTO", path=path)
+    target = os.path.join(directory, named)
+    if "\0" in target:
+        raise InvalidError("model_checkpoint_path holds a NUL byte", failure="BAD_PATH", path=path)
+    root = os.path.abspath(directory)
+    if os.path.commonpath([root, os.path.abspath(target)]) != root:
+        inside = os.path.join(directory, os.path.basename(target))
+        hint = f"; '{inside}' is here" if os.path.isfile(names.index_name(inside)) else ""
+        raise InvalidError(
+            f"model_checkpoint_path '{named}' leads outside the directory{hint}",
+            failure="BAD_PATH",
+            path=path,
+        )
+    return target

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Joining bundles into one checkpoint by their indexes, without moving tensor bytes."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import itertools
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ckptfmt import _core
+from ckptfmt.arguments import check_choice, check_limits, listed
+from ckptfmt.bundle.locate import locate, path_text
+from ckptfmt.errors import CheckpointNotFoundError, InvalidError
+from ckptfmt.names import index_name, parse_data_name
+
+__all__ = ["merge", "merge_v2_checkpoints"]
+
+Path = str | bytes | os.PathLike[Any]
+
+LISTED_MIN = 16
+
+
+def merge(
+    prefixes: Iterable[Path],
+    destination: Path,
+    *,
+    inputs: str = "keep",
+    durability: str = "full",
+    limits: Mapping[str, int] | None = None,
+) -> None:
+    """Joins checkpoints into one. Slices of one tensor from different inputs come together.
+
+    Everything is checked before the first change on disk; an input that conflicts changes nothing.
+    Killed at any moment, all inputs or the result can be read, and the same call made again
+    finishes the job. An input that is saved again meanwhile is not lost, if its writer replaces
+    checkpoints by the rename of an index as `Writer` does (TensorFlow overwrites data files first).
+    Any number of inputs of any size takes a block of memory each.
+
+    Args:
+        prefixes: the inputs, each whatever `ckptfmt.open` takes; their order decides the numbers of
+            the data files.
+        destination: prefix of the result.
+        inputs: "keep" leaves the inputs as they are and links their data files; "consume" removes
+            the inputs afterwards, so that the files have moved. Where the file system has no links
+            the data files are copied.
+        durability: as in Writer.
+        limits: as in `ckptfmt.open`.
+
+    Raises:
+        MergeConflictError: two inputs hold the same tensor or slice, or disagree about a tensor's
+            dtype or shape.
+        BusyError: an input was saved again meanwhile, or another process holds the lock of the
+            destination's directory for minutes.
+        CheckpointNotFoundError, CorruptError, StorageError, UnsupportedError, LimitError.
+        InvalidError: no input, or an input that is the destination.
+    """
+    check_choice("inputs", inputs, ("keep", "consume"))
+    check_choice("durability", durability, _core.DURABILITY)
+    check_limits(limits)
+    consume = inputs == "consume"
+    missing: list[CheckpointNotFoundError] = []
+    given = _listed(prefixes, "prefixes")
+    there = _indexes(given)
+    located = [_locate(prefix, there, missing) for prefix in given]
+    if missing and not consume:
+        raise missing[0]
+    try:
+        _core.merge(
+            located,
+            path_text(destination),
+            consume=consume,
+            allow_missing=False,
+            durability=_core.DURABILITY[durability],
+            limits=limits,
+        )
+    except CheckpointNotFoundError:
+        # Missing inputs are right only where a merge that was killed had consumed them.
+        if missing:
+            raise missing[0] from None
+        raise
+
+
+def merge_v2_checkpoints(
+    checkpoint_prefixes: Iterable[Path],
+    destination_prefix: Path,
+    delete_old_dirs: bool = True,
+    allow_missing_files: bool = False,
+) -> None:
+    """Joins bundles as TensorFlow's MergeV2Checkpoints op: the same result, byte for byte, on a
+    fresh destination.
+
+    The data files move and the inputs are gone afterwards. Unlike there, everything is checked
+    first, the result appears all at once, and a call that was killed can be made again (see
+    `merge`).
+
+    Args:
+        checkpoint_prefixes: the inputs' prefixes, taken literally.
+        destination_prefix: prefix of the result.
+        delete_old_dirs: remove the inputs' directories as well if nothing is left in them.
+        allow_missing_files: leave out inputs that do not exist (at least one must).
+
+    Raises:
+        As `merge`.
+    """
+    prefixes = [path_text(prefix) for prefix in _listed(checkpoint_prefixes, "checkpoint_prefixes")]
+    destination = path_text(destination_prefix)
+    _core.merge(
+        prefixes,
+        destination,
+        consume=True,
+        allow_missing=allow_missing_files,
+        durability=_core.DURABILITY["full"],
+        limits=None,
+    )
+    if delete_old_dirs:
+        kept = os.path.abspath(os.path.dirname(destination))
+        for directory in dict.fromkeys(os.path.dirname(prefix) for prefix in prefixes):
+            if directory and os.path.abspath(directory) != kept:
+                with contextlib.suppress(OSError):  # not empty, or not ours: it stays
+                    os.rmdir(directory)
+
+
+def _indexes(paths: list[Path]) -> set[str]:
+    """Index files in the directories that many of the prefixes stand in: to list such a directory
+    is less than to look for each. What is not found here is looked for."""
+    counts = collections.Counter(os.path.dirname(path_text(path)) for path in paths)
+    found: set[str] = set()
+    for directory, count in counts.items():
+        if count < LISTED_MIN:
+            continue
+        with contextlib.suppress(OSError), os.scandir(directory or ".") as entries:
+            # An input is two files. One where most are others' is not gone through.
+            for entry in itertools.islice(entries, 4 * count):
+                if entry.name.endswith(".index") and entry.is_file():
+                    found.add(os.path.join(directory, entry.name))
+    return found
+
+
+def _locate(prefix: Path, there: set[str], missing: list[CheckpointNotFoundError]) -> str:
+    text = path_text(prefix)
+    if index_name(text) in there:
+        return text
+    try:
+        return locate(prefix)
+    except CheckpointNotFoundError as error:
+        missing.append(error)
+        text = text.removesuffix(".index")
+        data = parse_data_name(text)
+        return text if data is None else data.prefix
+
+
+def _listed(prefixes: Iterable[Path], what: str) -> list[Path]:
+    if isinstance(prefixes, os.PathLike):
+        raise InvalidError(f"{what} is a list of prefixes, not one")
+    found = listed(what, prefixes, "prefixes")
+    if not found:
+        raise InvalidError(f"{what} is empty: there is nothing to merge")
+    return found

@@ -1,0 +1,556 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reading checkpoints: `open` and the Reader. Loading many tensors at once is in `load.py`."""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import fnmatch
+import itertools
+import os
+import re
+from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckptfmt import _core, dtypes, names
+from ckptfmt.arguments import check_choice, check_limits, wrong
+from ckptfmt.bundle.locate import describe_file, locate
+from ckptfmt.bundle.tensor import TensorHandle
+from ckptfmt.errors import CkptfmtError, CorruptError, InvalidError, TensorNotFoundError
+from ckptfmt.remembering import cached_property
+
+if TYPE_CHECKING:
+    from ckptfmt.bundle.verify import Report
+
+__all__ = ["Header", "Reader", "open"]
+
+Path = str | bytes | os.PathLike[Any]
+
+RESERVED = names.RESERVED.encode()
+# Names that `keys` looks at at a time.
+NAMES_PIECE = 4096
+
+TABLE_DTYPE = np.dtype(
+    [
+        ("name", "O"),
+        ("dtype", "U18"),
+        ("shape", "O"),
+        ("nbytes", "u8"),
+        ("shard", "i4"),
+        ("offset", "u8"),
+        ("stored_nbytes", "u8"),
+        ("crc32c", "u4"),
+        ("chunk_size", "u4"),
+        ("slices", "u4"),
+        ("dtype_code", "i4"),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the index says about the whole checkpoint.
+
+    Attributes:
+        num_shards: number of data files.
+        big_endian: the byte order of the numbers in the data files.
+        producer, min_consumer: version that wrote it; oldest version that may read it.
+        index_size, block_count: bytes of the index file; its data blocks.
+    """
+
+    num_shards: int
+    big_endian: bool
+    producer: int
+    min_consumer: int
+    index_size: int
+    block_count: int
+
+
+def open(  # noqa: A001 (as gzip.open and its like: used with the name of the module)
+    path: Path,
+    *,
+    verify: str = "auto",
+    limits: Mapping[str, int] | None = None,
+    follow_symlinks: bool = True,
+) -> Reader:
+    """Opens a checkpoint for reading. Reads the index's footer and first block, no tensor.
+
+    Args:
+        path: a prefix, an `.index` or data file, a directory with a `checkpoint` file or a single
+            checkpoint, or a SavedModel. Taken literally.
+        verify: "auto" checks all whole reads, and partial ones where chunk checksums make that
+            cheap; "full" checks everything; "off" nothing but the index.
+        limits: what a file may ask of this process, by the names of `ckptfmt_limits` in
+            `ckptfmt.h`.
+        follow_symlinks: False refuses an index or data file that is a symbolic link.
+
+    Raises:
+        CheckpointNotFoundError: there is none; the message says what is there instead.
+        CorruptError, UnsupportedError, LimitError, StorageError, InvalidError.
+    """
+    return Reader(locate(path), verify=verify, limits=limits, follow_symlinks=follow_symlinks)
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+class Reader(Mapping[str, TensorHandle]):
+    """An open checkpoint: a mapping from tensor names to handles, in key order.
+
+    Names are str, bytes that are not UTF-8 as surrogate escapes; bytes are taken everywhere. Names
+    that begin with `_CKPTFMT_` belong to the format: they are left out of listings, and found when
+    asked for. Any number of threads may use a reader; it can be pickled (by path), and must be
+    opened anew after a fork.
+
+    Attributes:
+        prefix: where it lies.
+        header: what the index says about the whole.
+    """
+
+    def __init__(
+        self,
+        prefix: str,
+        *,
+        verify: str = "auto",
+        limits: Mapping[str, int] | None = None,
+        follow_symlinks: bool = True,
+    ) -> None:
+        check_limits(limits)
+        self.prefix = prefix
+        self._absolute = os.path.join(os.getcwd(), prefix)
+        self._verify = verify
+        self._limits = dict(limits) if limits else None
+        self._follow_symlinks = follow_symlinks
+        self._default_mode = self._verify_mode(verify)
+        self._lock = _thread.RLock()  # a handler of signals may list meanwhile
+        self._listed: _Listing | None = None
+        self._named: list[str] | None = None
+        try:
+            self._handle = _core.ReaderHandle(prefix, limits, follow_symlinks)
+        except CorruptError as error:
+            raise _explained(error) from None
+        fields = self._handle.header()
+        self.header = Header(big_endian=bool(fields.pop("big_endian")), **fields)
+
+    # ---- mapping
+
+    def __getitem__(self, name: str | bytes) -> TensorHandle:
+        """The handle of a tensor; reads the index only. Raises TensorNotFoundError."""
+        place: _core.Found | _core.Selection | None = _core.find_plain(self._handle.live, name)
+        if place is None:  # another one, or it tells what is wrong
+            place = self._handle.select([names.tensor_bytes(name)])
+        return TensorHandle(self, place, 0, names.tensor_text(name))
+
+    def read(self, name: str | bytes, *, verify: str | None = None) -> NDArray[Any]:
+        """The whole tensor of this name as a new array: `reader[name].read()`, for less. `verify`
+        overrides that of the reader.
+
+        Raises:
+            TensorNotFoundError: there is none.
+            CorruptError, UnsupportedError, StorageError, LimitError: as `TensorHandle.read`.
+        """
+        mode = self._default_mode if verify is None else self._verify_mode(verify)
+        array = _core.read_named(self._handle.live, name, mode, np.empty, dtypes.NUMPY)
+        # The long way, which also says what is wrong.
+        return self[name].read(verify=verify) if array is None else array
+
+    def __contains__(self, name: object) -> bool:
+        if not isinstance(name, (str, bytes)):
+            return False
+        try:
+            return self._handle.contains(names.tensor_bytes(name))
+        except InvalidError:
+            if self._handle.closed or self._handle.foreign:
+                raise
+            return False
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names())
+
+    def __len__(self) -> int:
+        return len(self._names())
+
+    def keys(
+        self,
+        *,
+        prefix: str | bytes | None = None,
+        glob: str | None = None,
+        regex: str | re.Pattern[str] | None = None,
+    ) -> KeysView[str]:
+        """The names, in key order; those for which all conditions given hold.
+
+        Args:
+            prefix: the name begins so.
+            glob: shell pattern for the whole name; `*` matches slashes as well.
+            regex: regular expression, found anywhere in the name.
+
+        Raises:
+            InvalidError: a pattern that is none.
+        """
+        if prefix is None and glob is None and regex is None:
+            return KeysView(self)
+        raw_prefix = b"" if prefix is None else names.tensor_bytes(prefix)
+        if glob is not None and not isinstance(glob, str):
+            raise wrong("glob", "a str", glob)
+        return _Names(
+            list(self._found(raw_prefix, glob, None if regex is None else _compiled(regex)))
+        )
+
+    def items(self) -> ItemsView[str, TensorHandle]:
+        """(name, handle) in key order."""
+        return _Items(self)
+
+    def values(self) -> ValuesView[TensorHandle]:
+        """The handles in key order."""
+        return _Values(self)
+
+    def _found(
+        self, prefix: bytes, glob: str | None, regex: re.Pattern[str] | None
+    ) -> Iterator[str]:
+        """The names that `keys` is asked for. What C can tell it tells, and most regular
+        expressions go over all names at once: no object is made of a name that these refuse."""
+        literal = _literal_start(glob)
+        start, other = (literal, prefix) if len(literal) > len(prefix) else (prefix, literal)
+        if not start.startswith(other):
+            return
+        if self._listed is None and start and start[0]:
+            selection = self._handle.list_prefix(start)
+            rows = range(len(selection.rows))
+        else:
+            selection = self._listing().selection
+            rows = selection.rows_with_prefix(start)
+        pattern = None if glob is None else _core.Glob(glob)
+        tests: list[Callable[[str], object]] = [] if regex is None else [regex.search]
+        if pattern is not None and not pattern.exact:
+            tests.append(re.compile(fnmatch.translate(glob or "")).match)
+        text = names.tensor_text(prefix)
+        if any("\udc80" <= character <= "\udcff" for character in text):
+            # Not UTF-8: a name may begin with these bytes and not with these characters.
+            tests.append(lambda name: name.startswith(text))
+        lines = None
+        if regex is not None and glob is None and len(tests) == 1:
+            from ckptfmt import searching  # noqa: PLC0415 (most readers never search)
+
+            lines = searching.line_pattern(regex)
+        for part in _without_reserved(selection, rows):
+            for first in range(part.start, part.stop, NAMES_PIECE):
+                piece = range(first, min(first + NAMES_PIECE, part.stop))
+                joined = selection.lines(piece.start, piece.stop) if lines is not None else None
+                if joined is not None and lines is not None:
+                    yield from searching.lines_found(lines, joined)
+                    continue
+                found = _names_of(selection, piece, pattern)
+                for test in tests:
+                    found = list(filter(test, found))
+                yield from found
+
+    def _handles(self) -> Iterator[TensorHandle]:
+        listing = self._listing()
+        for row, name in zip(listing.visible_rows, listing.visible, strict=True):
+            yield TensorHandle(self, listing.selection, int(row), name)
+
+    def _listing(self) -> _Listing:
+        """All tensors; listed once, when first needed."""
+        with self._handle, self._lock:
+            if self._listed is None:
+                self._listed = _Listing(self._handle.list_all(), self._named)
+            return self._listed
+
+    def _names(self) -> list[str]:
+        """The names but for those that belong to the format; where nothing else was needed yet, by
+        themselves."""
+        with self._handle, self._lock:
+            if self._listed is None and self._named is None:
+                self._named = self._handle.names()
+            if self._named is not None:
+                return self._named
+        return self._listing().visible
+
+    # ---- the whole
+
+    def table(self, *, reserved: bool = False) -> NDArray[Any]:
+        """All tensors as one structured array, in key order.
+
+        Fields: name (str), dtype (TensorFlow's name), shape (tuple), nbytes (of the array; of
+        strings as stored), shard (-1 for a partitioned tensor), offset and stored_nbytes (bytes in
+        the data file), crc32c (unmasked), chunk_size (bytes, 0 for none), slices (0 for a tensor
+        stored whole), dtype_code. `reserved` includes the names that belong to the format.
+        """
+        listing = self._listing()
+        selection = listing.selection
+        rows: range | NDArray[np.intp] = range(len(selection.rows))
+        found = listing.names
+        if not reserved:
+            rows, found = listing.visible_rows, listing.visible
+        chosen: Any = slice(None) if isinstance(rows, range) else rows
+        records, (kinds, firsts) = selection.rows[chosen], selection.kinds
+        codes, stored = records["dtype"], records["stored"]
+        table = np.empty(len(rows), TABLE_DTYPE)
+        table["name"] = found
+        shapes = np.empty(len(firsts), np.object_)
+        for kind, shape in enumerate(selection.shapes_of(firsts.tolist())):
+            shapes[kind] = shape
+        table["shape"] = shapes[kinds[chosen]]
+        for code in np.unique(selection.rows["dtype"][firsts]).tolist():
+            info = dtypes.info_of(code)
+            alike: Any = codes == code
+            alike = slice(None) if alike.all() else alike
+            table["dtype"][alike] = dtypes.name_of(code)
+            table["nbytes"][alike] = (
+                records["element_count"][alike] * info.size
+                if info and info.size
+                else stored["raw_size"][alike]
+            )
+        whole = records["slice_count"] == 0
+        table["shard"] = np.where(whole, stored["shard"], -1)
+        table["offset"], table["stored_nbytes"] = stored["offset"], stored["size"]
+        table["crc32c"], table["chunk_size"] = stored["crc32c"], stored["chunk_size"]
+        table["slices"], table["dtype_code"] = records["slice_count"], codes
+        for position in np.flatnonzero(~whole).tolist():
+            handle = TensorHandle(self, selection, int(rows[position]), found[position])
+            table["stored_nbytes"][position] = handle.stored_nbytes
+            table["nbytes"][position] = handle.nbytes
+        return table
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The JSON object stored with the checkpoint; empty if there is none. Raises CorruptError
+        if it is none."""
+        if names.METADATA not in self:
+            return {}
+        import json  # noqa: PLC0415 (most readers need none)
+
+        handle = self[names.METADATA]
+        value = None
+        if handle.dtype_name == dtypes.STRING and not handle.shape:
+            text = handle.read().item()
+            with contextlib.suppress(ValueError, RecursionError):
+                value = json.loads(text.decode(), parse_constant=_no_number)
+        if not isinstance(value, dict):
+            raise CorruptError(
+                "EXT-7: the metadata is not a JSON object",
+                failure="BAD_ENTRY",
+                path=self.prefix,
+                tensor=names.METADATA,
+            )
+        return value
+
+    @property
+    def level(self) -> str:
+        """The level of the format that it needs or uses: "ckptfmt", "v2+" or "v2".
+
+        "v2+" is recognised by metadata or chunk checksums; without these the two hold the same.
+        """
+        if self.header.min_consumer >= 2:
+            return "ckptfmt"
+        selection = self._listing().selection
+        rows, slices = selection.rows, selection.slice_rows
+        chunked = rows["stored"]["chunk_size"].any() or slices["stored"]["chunk_size"].any()
+        return "v2+" if chunked or names.METADATA in self else "v2"
+
+    def regions(self) -> NDArray[Any]:
+        """All regions of the index file in file order: offset, size, entry_count, kind,
+        compression, crc32c, crc_good (as `ckptfmt_region` in `ckptfmt.h`)."""
+        return self._handle.regions()
+
+    def verify(self, **options: Any) -> Report:
+        """Checks every byte of the checkpoint; as `ckptfmt.verify` with the options of this
+        reader."""
+        from ckptfmt.bundle.verify import verify_prefix  # noqa: PLC0415 (most readers never check)
+
+        given = {"limits": self._limits, "follow_symlinks": self._follow_symlinks, **options}
+        return verify_prefix(self._absolute, **given)
+
+    def digest(self) -> str:
+        """SHA-256 of the contents, as hex: the same for the same tensors, however they are stored.
+
+        Hashed are the line "ckptfmt digest 1" and then, for each tensor in byte order of the names
+        (what stands in for empty shards left out): size of the name (u64), name, dtype code (i32),
+        rank (u32), dims (i64), and its elements row-major, strings and variants each as size (u64)
+        and bytes. All numbers are little-endian. Every byte is verified on the way; memory is that
+        of the largest tensor.
+        """
+        import hashlib  # noqa: PLC0415 (it loads a library of a megabyte)
+
+        total = hashlib.sha256(b"ckptfmt digest 1\n")
+        listing = self._listing()
+        for row, name in enumerate(listing.names):
+            if name.startswith(names.SHARD_STAND_IN):
+                continue
+            handle = TensorHandle(self, listing.selection, row, name)
+            raw = handle.raw_name
+            dims = np.array(handle.shape, "<i8").tobytes()
+            total.update(len(raw).to_bytes(8, "little") + raw)
+            total.update(
+                handle.dtype_code.to_bytes(4, "little", signed=True)
+                + len(handle.shape).to_bytes(4, "little")
+            )
+            total.update(dims)
+            array = handle.read(verify="full")
+            if array.dtype == np.dtype(object):
+                for element in array.reshape(-1).tolist():
+                    total.update(len(element).to_bytes(8, "little") + element)
+            else:
+                total.update(dtypes.little_endian(array, handle.dtype_code).data)
+        return total.hexdigest()
+
+    def _verify_mode(self, verify: str | None) -> int:
+        if verify is None:
+            return self._default_mode
+        check_choice("verify", verify, _core.VERIFY)
+        return int(_core.VERIFY[verify])
+
+    # ---- life
+
+    @property
+    def closed(self) -> bool:
+        """True after `close`."""
+        return self._handle.closed
+
+    def close(self) -> None:
+        """Closes the files. Arrays already read, and mappings, stay; handles can no longer read."""
+        self._handle.close()
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self._absolute, self._verify, self._limits, self._follow_symlinks)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self) -> str:
+        return f"<ckptfmt.Reader {self.prefix!r}{' closed' if self.closed else ''}>"
+
+
+def _reopen(
+    prefix: str, verify: str, limits: Mapping[str, int] | None, follow_symlinks: bool
+) -> Reader:
+    return Reader(prefix, verify=verify, limits=limits, follow_symlinks=follow_symlinks)
+
+
+def _compiled(regex: str | re.Pattern[str]) -> re.Pattern[str]:
+    try:
+        pattern = re.compile(regex)
+    except (re.error, TypeError) as error:
+        raise InvalidError(f"regex {regex!r} is no regular expression: {error}") from None
+    if not isinstance(pattern.pattern, str):
+        raise InvalidError(f"regex {regex!r} is for bytes: names are str")
+    return pattern
+
+
+def _literal_start(glob: str | None) -> bytes:
+    """What all names begin with that a pattern matches, or some of it."""
+    match = re.match(r"[^*?\[\ud800-\udfff]*", glob or "")
+    return match.group().encode() if match else b""
+
+
+def _without_reserved(selection: _core.Selection, rows: range) -> tuple[range, range]:
+    """These rows of a listing but for the names that belong to the format, which stand together."""
+    reserved = selection.rows_with_prefix(RESERVED)
+    return (
+        range(rows.start, max(rows.start, min(rows.stop, reserved.start))),
+        range(min(rows.stop, max(rows.start, reserved.stop)), rows.stop),
+    )
+
+
+def _names_of(selection: _core.Selection, rows: range, pattern: _core.Glob | None) -> list[str]:
+    if pattern is None:
+        return selection.names(rows.start, rows.stop)
+    matched = selection.matching(rows, pattern)
+    found = np.flatnonzero(matched)
+    if 4 * len(found) < len(rows):  # fewer than are worth to be made all at once
+        return list(map(selection.name, (found + rows.start).tolist()))
+    return list(itertools.compress(selection.names(rows.start, rows.stop), matched.tolist()))
+
+
+class _Listing:
+    """All tensors of a checkpoint, with their names as str.
+
+    Attributes:
+        visible_rows: those whose names do not belong to the format.
+        visible: their names.
+    """
+
+    def __init__(self, selection: _core.Selection, visible: list[str] | None = None) -> None:
+        self.selection = selection
+        if visible is not None:
+            self.visible = visible
+        everything = range(len(selection.rows))
+        self._parts = _without_reserved(selection, everything)
+        whole = len(self._parts[0]) + len(self._parts[1]) == len(everything)
+        self.visible_rows: range | NDArray[np.intp] = (
+            everything
+            if whole
+            else np.concatenate([np.arange(p.start, p.stop) for p in self._parts])
+        )
+
+    @cached_property
+    def names(self) -> list[str]:
+        """All names."""
+        return self.visible if isinstance(self.visible_rows, range) else self.selection.names()
+
+    @cached_property
+    def visible(self) -> list[str]:
+        found = []
+        for part in self._parts:
+            found += self.selection.names(part.start, part.stop)
+        return found
+
+
+class _Names(KeysView[str]):
+    """Some names of a reader."""
+
+    def __init__(self, found: list[str]) -> None:
+        super().__init__(dict.fromkeys(found))
+
+
+class _Items(ItemsView[str, TensorHandle]):
+    """Items from one listing instead of a lookup each."""
+
+    _mapping: Reader
+
+    def __iter__(self) -> Iterator[tuple[str, TensorHandle]]:
+        return ((handle.name, handle) for handle in self._mapping._handles())
+
+
+class _Values(ValuesView[TensorHandle]):
+    """Values from one listing instead of a lookup each."""
+
+    _mapping: Reader
+
+    def __iter__(self) -> Iterator[TensorHandle]:
+        return self._mapping._handles()
+
+
+def _explained(error: CkptfmtError) -> CkptfmtError:
+    """The error, and what the file seems to be instead where that is plain to see."""
+    if error.failure in ("BAD_MAGIC", "TRUNCATED") and error.path is not None:
+        kind = describe_file(error.path)
+        if not kind.startswith(("a table", "a file")):
+            return CorruptError(
+                f"{error.message} (it looks like {kind})",
+                failure=error.failure,
+                path=error.path,
+                offset=error.offset,
+            )
+    return error
+
+
+def missing(name: str | bytes, path: str) -> TensorNotFoundError:
+    """The error for a tensor that a checkpoint does not have."""
+    return TensorNotFoundError(
+        "the checkpoint has no tensor of this name", path=path, tensor=names.tensor_text(name)
+    )

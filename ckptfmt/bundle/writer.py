@@ -1,0 +1,604 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writing checkpoints: `save`, `save_v2`, and the Writer under both."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import operator
+import os
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckptfmt import _core, names, slices
+from ckptfmt.arguments import check_choice, check_progress, check_sized, wrong
+from ckptfmt.arrays import BATCH, Columns, Sources, batches
+from ckptfmt.background import MODULE_LINE
+from ckptfmt.bundle import incremental
+from ckptfmt.bundle.incremental import CompactionLimits
+from ckptfmt.bundle.locate import path_text
+from ckptfmt.compression import CHUNK_SIZE, Compression, compression_of
+from ckptfmt.errors import InvalidError, about
+from ckptfmt.progress import Meter, Progress
+from ckptfmt.spares import Spares
+
+__all__ = ["Writer", "save", "save_v2"]
+
+Path = str | bytes | os.PathLike[Any]
+
+# Bytes of one crossing into C: many keep its threads busy, few let Ctrl-C and progress through.
+BATCH_BYTES = 256 << 20
+WATCHED_BATCH_BYTES = 32 << 20
+_RESERVED = names.RESERVED.encode()
+_NAME, _ARRAY = operator.itemgetter(0), operator.itemgetter(1)
+# More than a reader need take of metadata (EXT-7).
+_DEPTH_MAX, _NUMBER_MAX = 100, 10**4300
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+class Writer:
+    """Writes one checkpoint, or one shard of a bigger one. Nothing is visible before `commit`.
+
+    A context manager: commits on a clean exit, abandons on an exception. A writer that is collected
+    unfinished abandons what it wrote, with a ResourceWarning. One writer belongs to one thread at a
+    time.
+
+    Args:
+        prefix: the checkpoint's prefix, taken literally; missing directories are made.
+        metadata: named texts, finite numbers, bools and lists of these and of lists, to store with
+            it as a JSON object (read back as `Reader.metadata`); level "v2" has no place for it.
+        level: "v2" for exactly what TensorFlow writes, "v2+" for checksums of chunks as well, which
+            TensorFlow skips, "ckptfmt" for compressed values, which TensorFlow refuses.
+        alignment: bytes; every tensor starts at a multiple, and the data file's size is one.
+            Default 64, for "v2" 1.
+        durability: "full" (synced), "rename" (atomic for other processes) or "none" (nor read
+            back).
+        compression: "zstd", or "zstd:3" for another level of zstd than 1, stores every tensor that
+            gets smaller by it compressed, which makes the level "ckptfmt"; that level alone means
+            "zstd". A checkpoint of which no tensor gets smaller is one of level "v2+".
+
+    Raises:
+        InvalidError, StorageError.
+    """
+
+    def __init__(
+        self,
+        prefix: Path,
+        *,
+        metadata: Mapping[str, Any] | None = None,
+        level: str = "v2+",
+        alignment: int | None = None,
+        durability: str = "full",
+        compression: str | None = None,
+    ) -> None:
+        self._handle: _core.WriterHandle | None = None
+        asked = check_options(metadata, level, alignment, durability, compression)
+        alignment, self._metadata, self._compression = asked
+        self.prefix = path_text(prefix)
+        chunk_size = 0 if level == "v2" else CHUNK_SIZE
+        synced = _core.DURABILITY[durability]
+        size = self._data_size(alignment)
+        self._handle = _core.WriterHandle(self.prefix, alignment, chunk_size, synced, size)
+
+    def _data_size(self, alignment: int) -> int:
+        """Bytes that all values will take with their padding; 0: nobody knows."""
+        return 0
+
+    def add(self, name: str | bytes, array: Any, dtype: Any = None) -> None:
+        """Appends a whole tensor; returns when its bytes are no longer needed.
+
+        Args:
+            name: its name, at least one byte.
+            array: a numpy array of any strides and byte order (not copied), or anything that
+                `np.asarray` takes. Strings: arrays of bytes, str or objects of these; str is stored
+                as UTF-8.
+            dtype: what `np.asarray` should make of data that has no dtype; also names what numpy
+                cannot tell apart: "variant" for object arrays of payloads, "qint8" and its kin for
+                plain integers.
+
+        Raises:
+            InvalidError: an empty, repeated or reserved name, or data that cannot be stored.
+            StorageError: writing failed; the writer can then only be abandoned.
+        """
+        sources = Sources()
+        sources.add(user_name(name), array, dtype)
+        self._add(sources)
+
+    def add_slice(
+        self,
+        name: str | bytes,
+        array: Any,
+        shape: Sequence[int] | None = None,
+        offset: Sequence[int] | None = None,
+        *,
+        spec: str | bytes | None = None,
+        dtype: Any = None,
+    ) -> None:
+        """Appends one slice of a tensor; other slices may follow, here or in the other bundles of a
+        merge.
+
+        Args:
+            name, array, dtype: as in `add`.
+            shape, offset: the full tensor's shape, and the slice's first element in it.
+            spec: both as a shape_and_slice text instead ("1000 64 250,250:-"); "" is the whole
+                tensor.
+
+        Raises:
+            InvalidError: the slice does not lie in the tensor, was added before, or disagrees with
+                an earlier one on dtype or shape. Slices that overlap are refused by `commit`.
+            StorageError: as in `add`.
+        """
+        raw, sources = user_name(name), Sources()
+        if spec is None:
+            if shape is None or offset is None:
+                raise _invalid(raw, "a slice needs shape and offset, or spec")
+            sources.add(raw, array, dtype)
+            _set_slice(sources, shape, offset)
+        elif shape is None and offset is None:
+            sources.add(raw, array, dtype)
+            set_spec(sources, spec)
+        else:
+            raise _invalid(raw, "give either spec or shape and offset")
+        self._add(sources)
+
+    def _add(
+        self,
+        sources: Columns,
+        first: int = 0,
+        last: int | None = None,
+        tell: Callable[[int], None] | None = None,
+    ) -> None:
+        """Appends some of the sources; `tell` is called with the bytes of data that are done."""
+        handle = self._open_handle()
+        table, owners = sources.table(first, last)
+        if self._compression is None and tell is None:
+            handle.add(table)
+        else:
+            part = slice(first, last)
+            self._add_table(handle, table, sources.names[part], sources.sizes[part], tell)
+        del owners
+
+    def _add_table(
+        self,
+        handle: _core.WriterHandle,
+        table: NDArray[Any],
+        raw_names: list[bytes],
+        sizes: list[int],
+        tell: Callable[[int], None] | None,
+    ) -> None:
+        if self._compression is not None:
+            from ckptfmt.compression import encoding  # noqa: PLC0415 (most saves need none)
+
+            encoding.add(handle, table, raw_names, sizes, self._compression, tell)
+            return
+        handle.add(table)
+        if tell is not None:
+            tell(sum(sizes))
+
+    def _open_handle(self) -> _core.WriterHandle:
+        if self._handle is None:
+            raise InvalidError("writer is closed")
+        return self._handle
+
+    def _recycle(self, spare: _core.SpareHandle | None) -> None:
+        """Has the data written over this file, if there is one. Before any are added."""
+        if spare is not None:
+            self._open_handle().recycle(spare)
+
+    def commit(self) -> None:
+        """Makes the checkpoint visible, all or nothing, and closes the writer, whatever happens.
+
+        Raises:
+            InvalidError: slices of one tensor overlap; an older checkpoint is still there.
+            StorageError: it could not be written; an older checkpoint of this prefix is still
+                there.
+            DurabilityUnknownError: it is in place, but a power cut may bring the older one back.
+        """
+        handle = self._open_handle()
+        if self._metadata is not None:
+            text, self._metadata = self._metadata, None
+            handle.add_metadata(text)
+        self._handle = None
+        handle.commit()
+
+    def abandon(self) -> None:
+        """Removes what was written. Harmless when the writer is closed already."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.close()
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            self.abandon()
+        elif self._handle is not None:
+            try:
+                self.commit()
+            finally:
+                self.abandon()
+
+    def __del__(self) -> None:
+        handle = getattr(self, "_handle", None)
+        if handle is not None and not handle.foreign:
+            warnings.warn(
+                f"the writer of {self.prefix} was neither committed nor abandoned",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
+            self.abandon()
+
+    def __repr__(self) -> str:
+        return f"<ckptfmt.Writer {self.prefix!r}{' closed' if self._handle is None else ''}>"
+
+
+class _SizedWriter(Writer):
+    """A Writer of which is known what will be added: room for it is made at once."""
+
+    def __init__(self, prefix: Path, sizes: NDArray[np.int64], **options: Any) -> None:
+        self._sizes = sizes
+        super().__init__(prefix, **options)
+
+    def _data_size(self, alignment: int) -> int:
+        if self._compression is not None or alignment > 1 << 30:
+            return 0
+        return int((-(-self._sizes // alignment) * alignment).sum())
+
+
+def save(
+    prefix: Path,
+    tensors: Mapping[str, Any] | Mapping[bytes, Any] | Iterable[tuple[str | bytes, Any]],
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    level: str = "v2+",
+    alignment: int | None = None,
+    durability: str = "full",
+    base: Path | None = None,
+    compaction: CompactionLimits | None = None,
+    progress: Progress | None = None,
+    compression: str | None = None,
+    spares: Spares | None = None,
+) -> None:
+    """Saves named arrays as one checkpoint of one data file, all or nothing, in the order given.
+
+    With `base` only what has changed since that checkpoint is written, into a data file of its own;
+    the data files of the base that hold the rest get a second name (hard link) in the new
+    checkpoint. It is complete, needs the base no longer, and holds what it would hold without
+    `base`. What cannot be linked, as on another file system, is written. Changed means other bytes:
+    all unchanged tensors are read from the base and compared.
+
+    Waits first for a save that goes on in the background (`save_async`), and raises its error if
+    nobody has asked for it.
+
+    Args:
+        prefix, metadata, level, alignment, durability, compression: as in Writer.
+        tensors: name to array; see `Writer.add` for what is an array.
+        base: an earlier checkpoint to save upon, whatever `ckptfmt.open` takes; it may be the one
+            at `prefix` that this one replaces. Tensors stay as the base stores them: upon one of
+            level "v2" they have no checksums of chunks.
+        compaction: when data files of the base are written anew rather than linked because of what
+            is dead in them, or because they are too many.
+        progress: called as `progress(bytes_done, bytes_total)` from this thread, with bytes of
+            array data; unchanged ones are done once they have been compared.
+        spares: files to write over, the `spares` of the options that a manager with `recycle=True`
+            gives to `checkpoint.write`.
+
+    Raises:
+        InvalidError: a name or an array that cannot be stored; checked before anything is written.
+        CheckpointNotFoundError: there is no base; CorruptError, UnsupportedError, LimitError: its
+            index cannot be read. (Damaged tensors of the base count as changed.)
+        StorageError: as in Writer.
+    """
+    check_progress(progress)
+    check_spares(spares)
+    MODULE_LINE.settle()
+    write_sources(
+        prefix,
+        collect(tensors),
+        progress,
+        metadata=metadata,
+        level=level,
+        alignment=alignment,
+        durability=durability,
+        base=base,
+        compaction=compaction,
+        compression=compression,
+        spares=spares,
+    )
+
+
+def collect(
+    tensors: Mapping[str, Any] | Mapping[bytes, Any] | Iterable[tuple[str | bytes, Any]],
+) -> Sources:
+    """Named arrays as the writer takes them, all checked."""
+    sources, names_differ = Sources(), False
+    if type(tensors) is dict:
+        # Names and arrays are taken apart: those of another thread's changes would not be paired.
+        tensors = tensors.copy()
+        texts_only = _take_in(sources, iter(tensors), iter(tensors.values()), len(tensors))
+        names_differ = texts_only and "" not in tensors
+    else:
+        items = list(tensors.items() if isinstance(tensors, Mapping) else _pairs(tensors))
+        _take_in(sources, map(_NAME, items), map(_ARRAY, items), len(items))
+    if not names_differ:
+        _check_names(sources.names)
+    return sources
+
+
+def _take_in(
+    sources: Sources, given: Iterator[str | bytes], arrays: Iterator[Any], count: int
+) -> bool:
+    """Adds so many arrays; True if all names are texts, of which different ones stay different."""
+    texts_only = True
+    for start in range(0, count, BATCH):
+        some, values = list(itertools.islice(given, BATCH)), list(itertools.islice(arrays, BATCH))
+        found = _plain_names(some)
+        texts_only = texts_only and found is not None
+        if found is None:
+            try:
+                found = list(map(user_name, some))
+            except InvalidError:
+                # An array before that name may be wrong, too.
+                for name, value in zip(some, values, strict=True):
+                    sources.add(user_name(name), value)
+                raise
+        sources.extend(found, values, count - start - len(some))
+    return texts_only
+
+
+def _plain_names(given: list[Any]) -> list[Any] | None:
+    """As `user_name` of each, or the names themselves where all are ASCII; None for what needs a
+    closer look."""
+    try:
+        joined = "".join(given)
+    except TypeError:
+        return None
+    # At worst it is made of the end of one and the start of the next.
+    if names.RESERVED in joined:
+        return None
+    if joined.isascii():
+        return given
+    try:
+        return list(map(str.encode, given))
+    except UnicodeEncodeError:
+        return None
+
+
+def _pairs(tensors: Iterable[tuple[str | bytes, Any]]) -> Iterator[tuple[str | bytes, Any]]:
+    wanted = "a mapping from names to arrays, or pairs of these"
+    if isinstance(tensors, (str, bytes)) or not hasattr(tensors, "__iter__"):
+        raise wrong("tensors", wanted, tensors)
+    for pair in tensors:
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise InvalidError(f"tensors is {wanted}; this {type(pair).__name__} is no pair")
+        yield pair[0], pair[1]
+
+
+def _check_names(given: list[bytes]) -> None:
+    """What the C library would find only once earlier tensors are written."""
+    different = set(given)
+    if b"" in different:
+        raise _invalid(b"", "TAB-12: a tensor's name is empty")
+    if len(different) != len(given):
+        twice = max(different, key=Counter(given).__getitem__)
+        raise _invalid(twice, "the name is added twice")
+
+
+def save_v2(
+    prefix: Path,
+    tensor_names: Sequence[str | bytes],
+    shape_and_slices: Sequence[str | bytes],
+    tensors: Sequence[Any],
+) -> None:
+    """Saves as TensorFlow's SaveV2 op: the same arguments and, on a fresh prefix, the same bytes.
+
+    Args:
+        prefix: the checkpoint's prefix.
+        tensor_names: one name a tensor. A name may repeat where its slices differ.
+        shape_and_slices: one text a tensor: "" for a whole one, else "full shape, then slice" ("4 6
+            0,2:-").
+        tensors: one array a name, of the slice's shape.
+
+    Raises:
+        InvalidError: the three have different lengths or are empty, a text is malformed or does not
+            fit its array, a name is empty or reserved.
+        StorageError: writing failed.
+    """
+    slices.check_texts(tensor_names, shape_and_slices)
+    check_sized("tensors", tensors, "arrays")
+    if len(tensor_names) != len(tensors):
+        raise InvalidError(f"Got {len(tensor_names)} tensor names but {len(tensors)} tensors.")
+    if not len(tensors):
+        raise InvalidError("save_v2 needs at least one tensor, as SaveV2 does")
+    sources = Sources()
+    for name, spec, tensor in zip(tensor_names, shape_and_slices, tensors, strict=True):
+        sources.add(user_name(name), tensor)
+        if spec:
+            set_spec(sources, spec)
+    MODULE_LINE.settle()
+    write_sources(prefix, sources, None, level="v2")
+
+
+def write_sources(
+    prefix: Path,
+    sources: Columns,
+    progress: Progress | None,
+    *,
+    base: Path | None = None,
+    compaction: CompactionLimits | None = None,
+    spares: Spares | None = None,
+    **options: Any,
+) -> None:
+    limits = incremental.check_limits(compaction)
+    if isinstance(sources, Sources):
+        sizes = sources.size_column()
+    else:
+        sizes = np.array(sources.sizes, np.int64)
+    meter = Meter(progress, int(sizes.sum()))
+    most = BATCH_BYTES if progress is None else WATCHED_BATCH_BYTES
+    if base is None:
+        spare = None if spares is None else spares.take(int(sizes.sum()))
+        # Room for a new file would be made in vain.
+        sized = spare is None
+        opened = _SizedWriter(prefix, sizes, **options) if sized else Writer(prefix, **options)
+        with opened as writer:
+            writer._recycle(spare)
+            for batch in batches(sizes, most):
+                tell = None if progress is None else meter.add
+                writer._add(sources, batch.start, batch.stop, tell)
+        return
+    level = options.get("level", "v2+")
+    asked = options.get("compression")
+    alignment, _, _ = check_options(None, level, options.get("alignment"), "none", asked)
+    with incremental.Base(base, sources) as earlier:
+        same = earlier.compare(plain=level == "v2", tell=meter.add)
+        with Writer(prefix, **options) as writer:
+            kept = earlier.keep(writer._open_handle(), alignment, limits)
+            rest = np.flatnonzero(~kept)
+            sizes = sizes[rest]
+            told = np.where(same[rest], 0, sizes)  # what has not changed was told of before
+            writer._recycle(None if spares is None else spares.take(int(sizes.sum())))
+            for batch in batches(sizes, most):
+                chosen = rest[batch]
+                writer._add_table(
+                    writer._open_handle(),
+                    earlier.table[chosen],
+                    [sources.names[row] for row in chosen.tolist()],
+                    sizes[batch].tolist(),
+                    None,
+                )
+                meter.add(int(told[batch].sum()))
+
+
+def set_spec(sources: Sources, spec: str | bytes) -> None:
+    """Makes the last of the sources the slice that a shape_and_slice text describes."""
+    with about(names.tensor_text(sources.names[-1])):
+        parsed = slices.parse_spec(spec)
+    if parsed is None:
+        return
+    actual = sources.arrays[-1].shape
+    if parsed.shape != actual:
+        raise _invalid(
+            sources.names[-1],
+            "Slice in shape_and_slice specification does not match the shape of the tensor to "
+            f"save: {names.tensor_text(spec)}, tensor: [{','.join(map(str, actual))}]",
+        )
+    sources.slices[len(sources) - 1] = (parsed.full_shape, parsed.start, parsed.lengths)
+
+
+def _set_slice(sources: Sources, shape: Sequence[int], offset: Sequence[int]) -> None:
+    """Makes the last of the sources a slice of a tensor of this shape."""
+    name, actual = sources.names[-1], sources.arrays[-1].shape
+    try:
+        full, start = (tuple(map(operator.index, numbers)) for numbers in (shape, offset))
+    except TypeError:
+        raise _invalid(name, f"shape {shape!r} and offset {offset!r} are integers") from None
+    if len(full) != len(start) or len(full) != len(actual):
+        raise _invalid(
+            name,
+            f"shape {full}, offset {start} and an array of shape {actual} have different ranks",
+        )
+    if any(not 0 <= number < 2**63 for number in (*full, *start)):
+        raise _invalid(name, f"shape {full} and offset {start} are not both in range")
+    if full:
+        # As SaveSliceInfo.spec: lengths are spelled out, but for empty dimensions, which have no
+        # other form.
+        lengths = [length if length else -1 for length in actual]
+        sources.slices[len(sources) - 1] = (full, start, lengths)
+
+
+def _invalid(name: bytes, message: str) -> InvalidError:
+    return InvalidError(message, tensor=names.tensor_text(name))
+
+
+def user_name(name: str | bytes) -> bytes:
+    raw = names.tensor_bytes(name)
+    if raw.startswith(_RESERVED):
+        raise _invalid(raw, f"names beginning with {names.RESERVED} are reserved")
+    return raw
+
+
+def check_options(
+    metadata: Mapping[str, Any] | None,
+    level: str,
+    alignment: int | None,
+    durability: str,
+    compression: str | None = None,
+) -> tuple[int, bytes | None, Compression | None]:
+    """The alignment in bytes, the metadata as it is stored, and how to compress; raises what Writer
+    does."""
+    check_choice("level", level, ("v2", "v2+", "ckptfmt"))
+    check_choice("durability", durability, _core.DURABILITY)
+    packing = compression_of(compression, level)
+    if alignment is None:
+        alignment = 1 if level == "v2" else 64
+    try:
+        size = operator.index(alignment)
+    except TypeError:
+        size = None
+    if size is None or isinstance(alignment, bool):
+        raise wrong("alignment", "a whole number of bytes", alignment)
+    if not 1 <= size < 2**63:
+        raise InvalidError(f"alignment {alignment} is not a positive number of bytes")
+    return size, _metadata_json(metadata, level), packing
+
+
+def check_spares(spares: Spares | None) -> None:
+    """Raises InvalidError for what is none of a manager's."""
+    if spares is not None and not isinstance(spares, Spares):
+        raise wrong("spares", "the spares of a manager's options", spares)
+
+
+def _metadata_json(metadata: Mapping[str, Any] | None, level: str) -> bytes | None:
+    """The metadata as they are stored: the canonical JSON of EXT-12."""
+    if metadata is None:
+        return None
+    if level == "v2":
+        raise InvalidError("level 'v2' has no place for metadata")
+    if not isinstance(metadata, Mapping):
+        raise wrong("metadata", "a JSON object", metadata)
+    members = dict(metadata)
+    for name, value in members.items():
+        if not isinstance(name, str):
+            raise wrong("a name in the metadata", "a text", name)
+        fault = _metadata_fault(name, 1) or _metadata_fault(value, 1)
+        if fault:
+            raise InvalidError(f"metadata {name!r} cannot be stored: {fault}")
+    try:
+        return json.dumps(members, sort_keys=True, separators=(",", ":")).encode()
+    except ValueError as error:  # Python's own limit of digits may be set lower
+        raise InvalidError(f"metadata cannot be stored: {error}") from None
+
+
+def _metadata_fault(value: Any, depth: int) -> str:
+    """Why a value cannot be one of the metadata; empty if it can. `depth`: of objects and lists
+    around it."""
+    if isinstance(value, str):
+        return "a text with half a surrogate pair" if _SURROGATE.search(value) else ""
+    if isinstance(value, bool):
+        return ""
+    if isinstance(value, int):
+        return "" if abs(value) < _NUMBER_MAX else "a number of more than 4300 digits"
+    if isinstance(value, float):
+        return "" if math.isfinite(value) else f"{float(value)!r} is no JSON"
+    if isinstance(value, (list, tuple)):
+        if depth == _DEPTH_MAX:
+            return f"more than {_DEPTH_MAX} lists deep"
+        return next(filter(None, (_metadata_fault(one, depth + 1) for one in value)), "")
+    kind = "None" if value is None else f"a {type(value).__name__}"
+    return f"{kind} is no text, number or bool, nor a list of these"

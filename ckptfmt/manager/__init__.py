@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Managers of checkpoints, and the state of a training run."""

@@ -1,0 +1,674 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CheckpointDirectory: every operation of a manager on the files of its directory.
+
+All of it goes through one descriptor of the directory, opened once: whatever becomes of the path
+meanwhile, nothing outside is listed, written or removed. Names are those of files in it, without a
+slash, taken literally. Symbolic links are removed themselves, never what they lead to. Directories
+stay, but for the temporary ones of killed saves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import stat
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Self
+
+from ckptfmt import _core
+from ckptfmt.arguments import check_choice
+from ckptfmt.bundle.checkpoint_state import STATE_NAME
+from ckptfmt.bundle.locate import path_text
+from ckptfmt.bundle.state_file import replace_file
+from ckptfmt.errors import BusyError, CkptfmtError, InvalidError, StorageError
+from ckptfmt.manager.leftovers import (
+    JOURNAL,
+    Files,
+    is_part,
+    number_of,
+    of_managed,
+    state_temporaries,
+)
+from ckptfmt.names import index_name, parse_data_name
+from ckptfmt.spares import Spares
+from ckptfmt.temporary import LOCK_NAME
+
+__all__ = ["CheckpointDirectory", "Found"]
+
+LOCK_SECONDS = 300.0
+PAUSE_MIN, PAUSE_MAX = 0.001, 0.05
+SMALL_BYTES_MAX = 64 << 20
+
+# File systems of the network, by the names that Linux gives them.
+REMOTE = frozenset(
+    [
+        *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "gfs2", "glusterfs", "gpfs", "lustre"),
+        *("ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2", "smb2", "smb3", "smbfs"),
+        *("virtiofs", "wekafs"),
+    ]
+)
+
+# Those that are open, for a forked child to open anew.
+_opened: weakref.WeakSet[CheckpointDirectory] = weakref.WeakSet()
+
+_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+_FILE_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A checkpoint in the directory.
+
+    Attributes:
+        name: its prefix in the directory.
+        complete: whether it has an index, and all data files of some number of them.
+        step: n of a name that ends with "-<n>"; else None.
+        mtime_ns: when the index was written; 0 without one.
+        size: bytes of index and data files.
+    """
+
+    name: str
+    complete: bool
+    step: int | None
+    mtime_ns: int
+    size: int
+
+
+class CheckpointDirectory:
+    """A directory of checkpoints, open. A context manager; `close` at the latest.
+
+    Threads may share it. Those of one process exclude each other by its lock as processes do, and a
+    forked child, which gets an open of its own, excludes its parent.
+
+    Args:
+        path: the directory.
+        make: whether it and the directories above it are made if they are missing.
+        durability: "full" to sync what is written and removed, else "rename" or "none".
+
+    Attributes:
+        path: as given, as text; only for messages.
+
+    Raises:
+        StorageError: it cannot be opened or made.
+    """
+
+    def __init__(
+        self, path: str | bytes | os.PathLike[Any], *, make: bool = False, durability: str = "full"
+    ) -> None:
+        check_choice("durability", durability, _core.DURABILITY)
+        self.path = path_text(path)
+        self._full = durability == "full"
+        self._durability = durability
+        self._threads, self._depth, self._locks = threading.RLock(), 0, False
+        with self._reported("the directory cannot be opened"):
+            if make:
+                _make(self.path or ".", sync=self._full)
+            self._fd = os.open(self.path or ".", _DIRECTORY_FLAGS)
+        _opened.add(self)
+
+    def close(self) -> None:
+        """Gives the descriptor back; the object cannot be used any more."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):
+            self.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<ckptfmt CheckpointDirectory {self.path!r}{' closed' if self._fd < 0 else ''}>"
+
+    # ---- lock ----------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def lock(self, timeout: float = LOCK_SECONDS) -> Iterator[None]:
+        """Holds the directory's lock (CMT-14) in the block, against other threads and processes.
+
+        May be nested. Never save into the directory meanwhile: commits wait for this lock. Where
+        the file system has no locks only threads of this object are kept out.
+
+        Args:
+            timeout: seconds to wait for whoever has it.
+
+        Raises:
+            BusyError: somebody held it for so long.
+        """
+        if not self._threads.acquire(timeout=max(timeout, 0)):
+            raise self._busy(timeout)
+        try:
+            if self._depth == 0:
+                self._locks = self._lock_file(timeout)
+            self._depth += 1
+            try:
+                yield
+            finally:
+                self._depth -= 1
+                if self._depth == 0 and self._locks:
+                    fcntl.flock(self._descriptor(), fcntl.LOCK_UN)
+        finally:
+            self._threads.release()
+
+    def _lock_file(self, timeout: float) -> bool:
+        """Whether there is such a lock, which is then held."""
+        ends, pause = time.monotonic() + timeout, PAUSE_MIN
+        while True:
+            try:
+                fcntl.flock(self._descriptor(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= ends:
+                    raise self._busy(timeout) from None
+                time.sleep(pause)
+                pause = min(2 * pause, PAUSE_MAX)
+            except OSError:
+                return False
+            else:
+                return True
+
+    def _busy(self, timeout: float) -> BusyError:
+        return BusyError(
+            f"somebody else has held the directory's lock for {timeout:g} seconds", path=self.path
+        )
+
+    # ---- files ---------------------------------------------------------------------------------
+
+    def info(self) -> os.stat_result:
+        """What the system says of the directory that was opened, wherever it is now."""
+        with self._reported("the directory cannot be asked for"):
+            return os.fstat(self._descriptor())
+
+    def names(self) -> list[str]:
+        """All names in the directory, in no order."""
+        with self._reported("the directory cannot be listed"):
+            return os.listdir(self._descriptor())
+
+    def exists(self, name: str) -> bool:
+        """Whether there is an index of this checkpoint. One that cannot be asked for counts."""
+        try:
+            return stat.S_ISREG(
+                os.stat(_checked(index_name(name)), dir_fd=self._descriptor()).st_mode
+            )
+        except OSError as error:
+            return error.errno not in (errno.ENOENT, errno.ENOTDIR)
+
+    def seal(self, name: str) -> tuple[int, ...] | None:
+        """What the index of a checkpoint is known by as long as nobody replaces, writes or renames
+        it; None if there is none."""
+        info = self._stat(_checked(index_name(name)))
+        if info is None or not stat.S_ISREG(info.st_mode):
+            return None
+        return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
+
+    def read(self, name: str, limit: int = SMALL_BYTES_MAX) -> bytes | None:
+        """The content of a small file, at most `limit` bytes and one; None if there is none.
+
+        Raises:
+            StorageError: it cannot be read, or is no regular file.
+        """
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+        with self._reported("the file cannot be read", name):
+            try:
+                fd = os.open(_checked(name), flags, dir_fd=self._descriptor())
+            except FileNotFoundError:
+                return None
+            with open(fd, "rb") as stream:
+                info = os.fstat(fd)
+                if not stat.S_ISREG(info.st_mode):
+                    raise OSError(errno.EINVAL, "no regular file")
+                return stream.read(min(info.st_size, limit) + 1)
+
+    def write_state(self, name: str, content: bytes, durability: str | None = None) -> None:
+        """Puts a small file in place of the one of this name, all or nothing.
+
+        Args:
+            name: of the file.
+            content: its bytes.
+            durability: instead of the directory's.
+
+        Raises:
+            StorageError: it could not be written; the one that was there is untouched.
+            DurabilityUnknownError: it is in place, but a power cut may bring the old one back.
+        """
+        path = os.path.join(self.path, _checked(name))
+        replace_file(self._descriptor(), path, content, durability or self._durability)
+
+    def checkpoints(self) -> list[Found]:
+        """The checkpoints in the directory, whole or not, by name."""
+        indexes: set[str] = set()
+        data: dict[str, dict[int, list[str]]] = {}
+        for name in self.names():
+            parsed = parse_data_name(name)
+            if parsed is not None and parsed.shard < parsed.num_shards:
+                data.setdefault(parsed.prefix, {}).setdefault(parsed.num_shards, []).append(name)
+            elif name.endswith(".index") and name != ".index":
+                indexes.add(name.removesuffix(".index"))
+        found = []
+        for name in sorted(indexes | data.keys()):
+            generations = data.get(name, {})
+            index = self._stat(index_name(name)) if name in indexes else None
+            sizes = [
+                info.st_size
+                for files in generations.values()
+                for file in files
+                if (info := self._stat(file)) is not None
+            ]
+            found.append(
+                Found(
+                    name,
+                    index is not None
+                    and any(len(files) == count for count, files in generations.items()),
+                    _step(name),
+                    0 if index is None else index.st_mtime_ns,
+                    sum(sizes) + (0 if index is None else index.st_size),
+                )
+            )
+        return found
+
+    def numbered(self, checkpoint_name: str) -> list[str]:
+        """The complete checkpoints named `<checkpoint_name>-<n>`, the largest number first."""
+        found = [
+            (number, one.name)
+            for one in self.checkpoints()
+            if one.complete and (number := number_of(one.name, checkpoint_name)) is not None
+        ]
+        return [name for _, name in sorted(found, reverse=True)]
+
+    # ---- removing ------------------------------------------------------------------------------
+
+    def remove(self, name: str) -> None:
+        """Removes one checkpoint: its index, then the data files whose names are exactly those of
+        this checkpoint, then what a merge noted beside it. What is not there is no error.
+
+        Meanwhile the index has a temporary name, by which `sweep` goes on with a removal that was
+        interrupted or could not remove all.
+
+        Raises:
+            StorageError: something could not be removed. If that was the index, nothing was.
+            BusyError: as in `lock`.
+        """
+        for error in self.remove_all([name]).values():
+            raise error
+
+    def remove_all(
+        self, names: Iterable[str], spares: Spares | None = None
+    ) -> dict[str, StorageError]:
+        """Removes checkpoints as `remove` does, all indexes before the first data file.
+
+        Args:
+            names: of the checkpoints.
+            spares: may keep data files instead (CMT-22).
+
+        Returns:
+            The first error of each that could not be removed, wholly or at all.
+
+        Raises:
+            StorageError: the directory cannot be listed or synced.
+            BusyError: as in `lock`.
+        """
+        going = {_checked(name): [f"{name}{JOURNAL}"] for name in names}
+        failed: dict[str, StorageError] = {}
+        aside: dict[str, str | None] = {}
+        kept = False
+        with self.lock():
+            for name in list(going):
+                try:
+                    aside[name] = self._put_aside(index_name(name))
+                except StorageError as error:
+                    failed[name] = error
+                    del going[name]
+            # A power cut must not bring back an index whose data files are gone.
+            self.sync()
+            for file in self.names() if going else ():
+                data = parse_data_name(file)
+                if data is not None and data.prefix in going:
+                    going[data.prefix].append(file)
+            for name, files in going.items():
+                # The first one last: while it is there, writers see the number as taken.
+                for file in sorted(files, reverse=True):
+                    try:
+                        if self._is_kept(file, spares):
+                            kept = True
+                        else:
+                            self._unlink(file)
+                    except StorageError as error:
+                        failed.setdefault(name, error)
+                if name not in failed and (index := aside[name]) is not None:
+                    try:
+                        self._unlink(index)
+                    except StorageError as error:
+                        failed[name] = error
+            if kept:
+                # A power cut must not bring back the name of a file that was written over.
+                self.sync()
+        return failed
+
+    def _is_kept(self, file: str, spares: Spares | None) -> bool:
+        if spares is None or parse_data_name(file) is None:
+            return False
+        info, here = self._stat(file), self._path_here()
+        return info is not None and here is not None and spares.keep(f"{here}/{file}", info)
+
+    def data_files(self, name: str) -> list[os.stat_result]:
+        """What the system says of the data files of a checkpoint."""
+        parsed = {file: parse_data_name(file) for file in self.names()}
+        files = [file for file, data in parsed.items() if data is not None and data.prefix == name]
+        return [info for file in files if (info := self._stat(file)) is not None]
+
+    def remove_file(self, name: str) -> None:
+        """Removes one file by its name. That it is not there is no error.
+
+        Raises:
+            StorageError: it could not be removed.
+        """
+        self._unlink(name)
+
+    def sync(self) -> None:
+        """Brings the names in the directory to the device, if it was opened with durability
+        "full"."""
+        if self._full:
+            with self._reported("the directory cannot be synced"):
+                os.fsync(self._descriptor())
+
+    def sweep(self, checkpoint_name: str = "ckpt") -> list[str]:
+        """Removes what killed writers left of checkpoints named `<checkpoint_name>-<n>`, by the
+        rule CMT-15: nothing of a writer that lives, nothing that may be somebody else's.
+
+        Data files go only where an index that names them stands beside them under a temporary name,
+        which writers and removals leave that were killed.
+
+        What cannot be removed stays for another time. Without locks everything does, and on file
+        systems of the network, where a lock may be seen by one machine only.
+
+        Returns:
+            The names of what is gone.
+
+        Raises:
+            StorageError: the directory cannot be listed or synced.
+            BusyError: as in `lock`.
+        """
+        with self.lock():
+            if not self._locks or _is_remote(self._descriptor()):
+                return []
+            names = self.names()
+            gone: list[str] = []
+            state = self._stat(STATE_NAME)
+            since = 0 if state is None else state.st_ctime_ns
+            for name, files in of_managed(names, checkpoint_name).items():
+                gone += self._sweep_files(name, files, since)
+                for directory in files.directories:
+                    gone += self._remove_directory(directory)
+            for name in state_temporaries(names):
+                gone += self._remove_dead([name])
+            return gone
+
+    def _sweep_files(self, name: str, files: Files, since: int) -> list[str]:
+        """Removes what killed writers of a checkpoint left, if none of them lives."""
+        if files.foreign:
+            return []
+        empty = [file for file in files.claims if (info := self._stat(file)) and not info.st_size]
+        # The journal of a merge without its name is what the merge, made again, goes by.
+        young = [
+            file
+            for file in files.temporary
+            if file.startswith(f"{name}{JOURNAL}.")
+            and not ((info := self._stat(file)) and info.st_ctime_ns < since)
+        ]
+        proofs = self._proofs(name, files)
+        kept = [file for found in proofs.values() for file in found]
+        going = [file for file in files.temporary if file not in (*young, *kept)] + empty
+        data, last = self._proven(name, files, proofs)
+        if any(_is_held(self._descriptor(), file) for file in (*files.temporary, *going, *data)):
+            return []
+        if data:
+            # A power cut must not bring back an index whose data files are gone.
+            self.sync()
+        gone = self._remove_dead([*going, *data])
+        # While they are there, another sweep goes on.
+        return gone + self._remove_dead(last) if set(data) <= set(gone) else gone
+
+    def _proofs(self, name: str, files: Files) -> dict[int, list[str]]:
+        """The indexes under temporary names, by the number of data files that they name."""
+        proofs: dict[int, list[str]] = {}
+        for file in files.temporary:
+            if file.startswith(f"{index_name(name)}.") and (count := self._count_of(file)):
+                proofs.setdefault(count, []).append(file)
+        return proofs
+
+    def _proven(
+        self, name: str, files: Files, proofs: dict[int, list[str]]
+    ) -> tuple[list[str], list[str]]:
+        """The data files that killed writers or removals left, as these indexes prove, and what
+        goes after them."""
+        index = files.index or self.exists(name)
+        in_force = self._count_of(index_name(name)) if index else 0
+        data: list[str] = []
+        last: list[str] = []
+        for count, found in proofs.items():
+            there = files.data.get(count, [])
+            if there and count != in_force:
+                infos = [info for file in found if (info := self._stat(file)) is not None]
+                # One of two names is of an index that is still in force, if it was not moved away.
+                whole = [info.st_mtime_ns for info in infos if info.st_nlink == 1]
+                if not whole or (index and not in_force):
+                    continue
+                # What was changed since the index was written is of somebody else.
+                data += [file for file in there if self._is_unchanged(file, max(whole))]
+            last += found
+        others = {file for group in files.data.values() for file in group} - set(data)
+        if files.journal and last and not index and not others:
+            data.append(f"{name}{JOURNAL}")
+        return sorted(data, reverse=True), last
+
+    def _is_unchanged(self, name: str, since: int) -> bool:
+        info = self._stat(name)
+        return info is not None and info.st_mtime_ns <= since
+
+    def _count_of(self, index: str) -> int:
+        """The number of data files that an index names; 0 if it cannot be told."""
+        here = self._path_here()
+        try:
+            return 0 if here is None else _core.index_count(f"{here}/{index}")
+        except CkptfmtError:
+            return 0
+
+    def _remove_dead(self, names: list[str], where: int | None = None) -> list[str]:
+        """Removes these files, if no lock of any of them is held; the names of those that went.
+
+        A writer that lives gives up a lock only with its file or after its commit, which needs the
+        directory's lock: looking at one after the other is enough.
+        """
+        where = self._descriptor() if where is None else where
+        if any(_is_held(where, name) for name in names):
+            return []
+        return [name for name in names if _unlinked(where, name)]
+
+    def _remove_directory(self, name: str) -> list[str]:
+        """Removes a temporary directory whose save is dead; its name, if it is gone then."""
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            flags = _DIRECTORY_FLAGS | os.O_NOFOLLOW
+            where = os.open(name, flags, dir_fd=self._descriptor())
+            stack.callback(os.close, where)
+            inside = os.listdir(where)
+            if inside:
+                lock = _locked(where, LOCK_NAME)
+                if lock is None:
+                    return []
+                stack.callback(os.close, lock)
+                parts = [file for file in inside if file != LOCK_NAME]
+                if not all(map(is_part, parts)):
+                    return []
+                if sorted(self._remove_dead(parts, where)) != sorted(parts):
+                    return []
+                os.unlink(LOCK_NAME, dir_fd=where)
+            os.rmdir(name, dir_fd=self._descriptor())
+            return [name]
+        return []
+
+    # ---- the system ----------------------------------------------------------------------------
+
+    def _descriptor(self) -> int:
+        if self._fd < 0:
+            raise InvalidError("the directory is closed", path=self.path)
+        return self._fd
+
+    def _path_here(self) -> str | None:
+        """A path of the directory that was opened, wherever it is; None where there is none."""
+        here = f"/proc/self/fd/{self._descriptor()}"
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.stat(here), os.fstat(self._descriptor())):
+                return here
+        return None
+
+    def _stat(self, name: str) -> os.stat_result | None:
+        """Of the file itself; None of one that is gone or cannot be asked for."""
+        try:
+            return os.stat(name, dir_fd=self._descriptor(), follow_symlinks=False)
+        except OSError:
+            return None
+
+    def _put_aside(self, index: str) -> str | None:
+        """Takes an index away, its name at least; the temporary one that it has then."""
+        info = self._stat(index)
+        if info is not None and stat.S_ISREG(info.st_mode):
+            aside, fd = f"{index}.tempstate{secrets.randbits(64) | 0xA << 60:016x}", self._fd
+            with contextlib.suppress(OSError):
+                os.rename(index, aside, src_dir_fd=fd, dst_dir_fd=fd)
+                return aside
+        self._unlink(index)
+        return None
+
+    def _unlink(self, name: str) -> None:
+        """Removes a file or a symbolic link. A directory of this name is nothing of ours."""
+        with self._reported("the file cannot be removed", name):
+            try:
+                info = os.stat(name, dir_fd=self._descriptor(), follow_symlinks=False)
+                if not stat.S_ISDIR(info.st_mode):
+                    os.unlink(name, dir_fd=self._descriptor())
+            except FileNotFoundError:
+                pass
+
+    @contextlib.contextmanager
+    def _reported(self, message: str, name: str | None = None) -> Iterator[None]:
+        """Gives what the system answers inside as a StorageError."""
+        try:
+            yield
+        except CkptfmtError:
+            raise
+        except OSError as error:
+            path = self.path if name is None else os.path.join(self.path, name)
+            raise StorageError(
+                f"{message}: {error.strerror}", path=path, errno=error.errno
+            ) from None
+
+
+def _open_anew() -> None:
+    """In a forked child: a lock belongs to the open, and that is the parent's."""
+    for place in list(_opened):
+        if place._fd < 0:
+            continue
+        old, place._fd = place._fd, -1
+        place._threads, place._depth = threading.RLock(), 0
+        # Without a new one it is closed.
+        with contextlib.suppress(OSError):
+            place._fd = os.open(".", _DIRECTORY_FLAGS, dir_fd=old)
+        os.close(old)
+
+
+os.register_at_fork(after_in_child=_open_anew)
+
+
+def _checked(name: str) -> str:
+    if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise InvalidError(f"{name!r} is no name of a file in a directory", failure="BAD_PATH")
+    return name
+
+
+def _step(name: str) -> int | None:
+    stem, _, number = name.rpartition("-")
+    return int(number) if stem and number.isascii() and number.isdigit() else None
+
+
+def _locked(where: int, name: str) -> int | None:
+    """A descriptor of the regular file `name` with its exclusive lock; None if it cannot be had:
+    its writer lives, it is no such file, or nobody can tell."""
+    try:
+        fd = os.open(name, _FILE_FLAGS, dir_fd=where)
+    except OSError:
+        return None
+    try:
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fd
+    except OSError:
+        pass
+    os.close(fd)
+    return None
+
+
+def _is_held(where: int, name: str) -> bool:
+    """Whether the exclusive lock of a file cannot be had."""
+    fd = _locked(where, name)
+    if fd is not None:
+        os.close(fd)
+    return fd is None
+
+
+def _unlinked(where: int, name: str) -> bool:
+    """Removes a file whose exclusive lock can be had."""
+    fd = _locked(where, name)
+    if fd is None:
+        return False
+    try:
+        # The very file that was looked at.
+        now = os.stat(name, dir_fd=where, follow_symlinks=False)
+        if not os.path.samestat(now, os.fstat(fd)):
+            return False
+        os.unlink(name, dir_fd=where)
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def _is_remote(fd: int) -> bool:
+    """Whether the directory is on a file system that other machines may write to, as far as Linux
+    tells: its locks need not be theirs."""
+    try:
+        with open(f"/proc/self/fdinfo/{fd}", "rb") as stream:
+            mount = next(line.split()[1] for line in stream if line.startswith(b"mnt_id:"))
+        with open("/proc/self/mountinfo", "rb") as stream:
+            line = next(line for line in stream if line.split(b" ", 1)[0] == mount)
+    except (OSError, StopIteration, IndexError):
+        return False
+    kind = line.partition(b" - ")[2].split(b" ")[0].decode(errors="replace")
+    return kind.startswith("fuse") or kind in REMOTE
+
+
+def _make(path: str, *, sync: bool) -> None:
+    """Makes a directory and those above it; with `sync` each that was made is on the device."""
+    missing = []
+    level = os.path.abspath(path)
+    while not os.path.isdir(level):
+        missing.append(level)
+        level = os.path.dirname(level)
+    os.makedirs(path, exist_ok=True)
+    for made in missing if sync else ():
+        fd = os.open(os.path.dirname(made), _DIRECTORY_FLAGS)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)

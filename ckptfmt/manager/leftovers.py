@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What names in a directory of checkpoints mean, and which of them a killed writer may have left
+(CMT-15). Names only: nothing is looked at here, and no pattern of the shell has a meaning."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from ckptfmt.bundle.checkpoint_state import STATE_NAME
+from ckptfmt.names import parse_data_name
+
+__all__ = ["Files", "is_part", "number_of", "of_managed", "state_temporaries"]
+
+# What a manager knows beside the state file.
+METRICS_NAME = "checkpoint.ckptfmt"
+
+JOURNAL = ".merge-journal"
+INDEX = ".index"
+# Ours begin with a letter; TensorFlow's are decimal, of any length.
+_TEMPORARY = re.compile(r"(?s)(.+)\.tempstate(?:([a-f][0-9a-f]{15})|[0-9]{1,20})")
+_DIRECTORY = re.compile(r"(?s)(.+)_temp_[0-9a-f]{16}")
+_PART = re.compile(r"part-[0-9]{5,10}-of-[0-9]{5,10}")
+_CLAIM = re.compile(r"(?s)-.+\.claim")
+_NUMBER = re.compile(r"0|-?[1-9][0-9]*")
+
+
+def number_of(name: str, checkpoint_name: str) -> int | None:
+    """n of a checkpoint named `<checkpoint_name>-<n>` as managers spell it; None of any other."""
+    text = name.removeprefix(f"{checkpoint_name}-")
+    return int(text) if text != name and _NUMBER.fullmatch(text) else None
+
+
+@dataclass
+class Files:
+    """The names in a directory that have to do with one checkpoint.
+
+    Attributes:
+        index: whether there is an index.
+        data: names of data files, by N of "-of-N".
+        journal: whether there is the journal of a merge.
+        temporary: files being written, or left while they were.
+        claims: files whose lock is the claim of a registered saver.
+        directories: temporary directories.
+        foreign: whether TensorFlow may be writing it just now, or was killed while it did.
+    """
+
+    index: bool = False
+    data: dict[int, list[str]] = field(default_factory=dict)
+    journal: bool = False
+    temporary: list[str] = field(default_factory=list)
+    claims: list[str] = field(default_factory=list)
+    directories: list[str] = field(default_factory=list)
+    foreign: bool = False
+
+
+def of_managed(names: Iterable[str], checkpoint_name: str) -> dict[str, Files]:
+    """The names of checkpoints `<checkpoint_name>-<n>` among `names`, and what belongs to each."""
+    found: dict[str, Files] = {}
+    for name in names:
+        if not name.startswith(f"{checkpoint_name}-"):
+            continue
+        owner, kind = _parsed(name)
+        if number_of(owner, checkpoint_name) is None:
+            owner, kind = _claimed(name, checkpoint_name)
+        if number_of(owner, checkpoint_name) is None:
+            continue
+        files = found.setdefault(owner, Files())
+        data = parse_data_name(name)
+        if kind == "index":
+            files.index = True
+        elif kind == "journal":
+            files.journal = True
+        elif data is not None:
+            if 0 <= data.shard < data.num_shards:
+                files.data.setdefault(data.num_shards, []).append(name)
+        elif kind == "foreign":
+            files.foreign = True
+        elif kind == "temporary":
+            files.temporary.append(name)
+        elif kind == "claim":
+            files.claims.append(name)
+        elif kind == "directory":
+            files.directories.append(name)
+    return found
+
+
+def state_temporaries(names: Iterable[str]) -> list[str]:
+    """Those among `names` that are written to become the state file, or a file beside it."""
+    return [
+        name
+        for name in names
+        if (match := _TEMPORARY.fullmatch(name)) is not None
+        and match[2]
+        and match[1] in (STATE_NAME, METRICS_NAME)
+    ]
+
+
+def is_part(name: str) -> bool:
+    """Whether a file in a temporary directory is named as those that saves put there."""
+    owner, kind = _parsed(name)
+    return kind in ("index", "journal", "data", "temporary") and bool(_PART.fullmatch(owner))
+
+
+def _parsed(name: str) -> tuple[str, str]:
+    """The checkpoint that a name belongs to and what it is; ("", "") of a name that is nothing."""
+    if data := parse_data_name(name):
+        return data.prefix, "data"
+    if name.endswith(INDEX):
+        return name.removesuffix(INDEX), "index"
+    if name.endswith(JOURNAL):
+        return name.removesuffix(JOURNAL), "journal"
+    if temporary := _TEMPORARY.fullmatch(name):
+        owner, kind = _parsed(temporary[1])
+        if kind in ("index", "journal", "data"):
+            return owner, "temporary" if temporary[2] else "foreign"
+        return "", ""
+    if name.endswith("_temp"):
+        return name.removesuffix("_temp"), "foreign"
+    if directory := _DIRECTORY.fullmatch(name):
+        return directory[1], "directory"
+    return "", ""
+
+
+def _claimed(name: str, checkpoint_name: str) -> tuple[str, str]:
+    """The same for the claims of registered savers, `<checkpoint>-<saver>.claim`."""
+    match = re.match(re.escape(checkpoint_name) + r"-(?:0|-?[1-9][0-9]*)(?=-)", name)
+    if match is not None and _CLAIM.fullmatch(name, match.end()):
+        return match[0], "claim"
+    return "", ""

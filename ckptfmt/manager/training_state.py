@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TrainingState: what a training job needs to go on after a crash or a preemption, as the legacy
+Keras `WorkerTrainingState`.
+
+The state is a checkpoint of the model and of the position in the training. Only the newest is kept,
+under `<checkpoint_dir>/chief`. Workers other than the chief take part in every save, because what
+gives the values of a model may need all of them, and write to a directory that they throw away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import operator
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ckptfmt.arguments import check_choice, wrong
+from ckptfmt.background import wait_for_saves
+from ckptfmt.bundle.checkpoint_state import STATE_NAME
+from ckptfmt.bundle.locate import path_text
+from ckptfmt.errors import CkptfmtError, InvalidError
+from ckptfmt.manager.directory import CheckpointDirectory
+from ckptfmt.manager.leftovers import METRICS_NAME, of_managed
+from ckptfmt.manager.manager import CheckpointManager
+from ckptfmt.objects.checkpoint import Checkpoint
+from ckptfmt.saving.options import CheckpointOptions
+from ckptfmt.sharded.rounds import Team
+
+if TYPE_CHECKING:
+    from ckptfmt.sharded.coordinator import Coordinator
+
+__all__ = ["TrainingState"]
+
+Path = str | bytes | os.PathLike[Any]
+
+TRAIN = "train"
+CHIEF = "chief"
+NAME = "ckpt"
+OPERATION = "TrainingState.restore"
+UNUSED = -1
+INT64_MAX = (1 << 63) - 1
+
+
+class TrainingState:
+    """Backs up a model and the position in its training, and gives them back after a restart.
+
+    A loop makes one, calls `restore`, asks `maybe_load_initial_epoch_from_ckpt` (or
+    `maybe_load_initial_counters_from_ckpt`) where to begin, calls `back_up` after each epoch, or
+    more often, and `delete_backup` once the training is over. Every worker does all of that.
+
+    The checkpoints hold `model`, `ckpt_saved_epoch` and `ckpt_saved_batch` (int64, -1 where there
+    is none), under TensorFlow's keys; those of the legacy Keras class are read as well.
+
+    Args:
+        model: whatever `Checkpoint` takes.
+        checkpoint_dir: the directory of the backups, the same for all workers. The chief keeps its
+            checkpoint in `chief` below it; others write to `workertemp_<task_id>`, which is removed
+            after each save.
+        coordinator: joins the workers: rank 0 is the chief, and all restore the same checkpoint.
+            None is a single worker, or workers that `task_id` and `is_chief` tell apart.
+        task_id: which worker this is, without a coordinator.
+        is_chief: whether this worker is the saver of record, without a coordinator; default
+            `task_id == 0`.
+        options: how it is saved. With `enable_async` the chief's `back_up` returns a future; other
+            workers save at once in any case, and sync nothing.
+        verify: how a checkpoint is checked before it is restored: "full" or "auto" (while read).
+
+    Attributes:
+        read_checkpoint_manager: the manager of the chief's directory; another one after `restore`.
+        write_checkpoint_manager: the same for the chief; else that of the throw-away directory.
+
+    Raises:
+        InvalidError: an argument of another type; task_id beside a coordinator.
+        StorageError: the directory cannot be used.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        checkpoint_dir: Path,
+        *,
+        coordinator: Coordinator | None = None,
+        task_id: int | None = None,
+        is_chief: bool | None = None,
+        options: CheckpointOptions | None = None,
+        verify: str = "auto",
+    ) -> None:
+        self._directory = path_text(checkpoint_dir)
+        if coordinator is not None:
+            Team(coordinator, OPERATION)
+            if task_id is not None or is_chief is not None:
+                raise InvalidError("a coordinator says which worker is which: no task_id, is_chief")
+            task_id, is_chief = coordinator.rank, coordinator.rank == 0
+        check_choice("verify", verify, ("full", "auto"))
+        task = 0 if task_id is None else _whole("task_id", task_id)
+        if is_chief is not None and not isinstance(is_chief, bool):
+            raise wrong("is_chief", "True or False", is_chief)
+        if options is not None and not isinstance(options, CheckpointOptions):
+            raise wrong("options", "a CheckpointOptions", options)
+        self._is_chief = task == 0 if is_chief is None else is_chief
+        self._coordinator, self._verify = coordinator, verify
+        self._options = options or CheckpointOptions()
+        if not self._is_chief:
+            self._options = dataclasses.replace(
+                self._options, durability="none", enable_async=False
+            )
+        self._epoch, self._batch = np.array(UNUSED, np.int64), np.array(UNUSED, np.int64)
+        self._checkpoint = Checkpoint(
+            model=model, ckpt_saved_epoch=self._epoch, ckpt_saved_batch=self._batch
+        )
+        self._place = CHIEF if self._is_chief else f"workertemp_{task}"
+        if not self._is_chief:
+            self._remove()  # what a killed worker left there
+        self._make_managers()
+
+    def _make_managers(self) -> None:
+        self.read_checkpoint_manager = self.write_checkpoint_manager = self._manager_of(CHIEF)
+        if not self._is_chief:
+            self.write_checkpoint_manager = self._manager_of(self._place)
+
+    def _manager_of(self, name: str) -> CheckpointManager:
+        return CheckpointManager(
+            self._checkpoint,
+            os.path.join(self._directory, name),
+            1,
+            checkpoint_name=NAME,
+            durability=self._options.durability,
+        )
+
+    def back_up(self, epoch: int, batch: int | None = None) -> Any:
+        """Saves the model and where the training is; the older backup goes.
+
+        Args:
+            epoch: the epoch that is over or, with `batch`, under way; from 0.
+            batch: the batch of the epoch that was trained last, from 0; None at the end of the
+                epoch.
+
+        Returns:
+            The prefix of the backup; its SaveFuture if the options say `enable_async`. None in
+            workers other than the chief.
+
+        Raises:
+            InvalidError: a number that is negative or no int64, or none.
+            What `CheckpointManager.save` raises; the older backup is then still there, and the
+            position is the one before.
+        """
+        before = int(self._epoch), int(self._batch)
+        now = _whole("epoch", epoch), UNUSED if batch is None else _whole("batch", batch)
+        self._epoch[...], self._batch[...] = now
+        try:
+            saved = self.write_checkpoint_manager.save(options=self._options)
+        except BaseException:
+            self._epoch[...], self._batch[...] = before
+            if not self._is_chief:
+                with contextlib.suppress(CkptfmtError):
+                    self._remove()
+            raise
+        if self._is_chief:
+            return saved
+        self._remove()
+        return None
+
+    def restore(self) -> bool:
+        """Restores the newest backup that is sound, the chief's in every worker. With a coordinator
+        all restore the same one, and return when all have.
+
+        Returns:
+            Whether there was one. If not, the model is as it was, and no position is saved.
+
+        Raises:
+            CorruptError: there are backups, and all are damaged.
+            What `Checkpoint.restore` raises. With a coordinator, in all workers.
+        """
+        self._epoch[...] = self._batch[...] = UNUSED
+        try:
+            return self._restored()
+        except BaseException:
+            # It may have come with half a model.
+            self._epoch[...] = self._batch[...] = UNUSED
+            raise
+
+    def _restored(self) -> bool:
+        if self._coordinator is None:
+            return self._restore_newest() is not None
+        team = Team(self._coordinator, OPERATION)
+        name = b""
+        with team.guarded() as guard:
+            if team.rank == 0:
+                path = self._restore_newest()
+                name = b"" if path is None else os.fsencode(os.path.basename(path))
+        name = team.round(guard.error, name, lambda names: names[0])
+        with team.guarded() as guard:
+            if name and team.rank != 0:
+                place = self.read_checkpoint_manager.directory
+                self._checkpoint.restore(os.path.join(place, os.fsdecode(name)))
+        # The chief may remove this backup only when all have it.
+        team.round(guard.error, b"", lambda _: b"")
+        return name != b""
+
+    def _restore_newest(self) -> str | None:
+        """Restores what is there now: its prefix."""
+        # A save in the background removes the backup before it.
+        wait_for_saves()
+        # Managers know what there was when they were made, and what they did.
+        self._make_managers()
+        return self.read_checkpoint_manager.restore_latest(self._verify).path
+
+    def maybe_load_initial_epoch_from_ckpt(self, initial_epoch: int, mode: str) -> int:
+        """The epoch to begin with, after `restore`: the one behind the saved one (or the saved one
+        itself, if it was saved before its end) in training mode and if one was saved, else
+        `initial_epoch`.
+
+        Args:
+            initial_epoch: where the training would begin.
+            mode: "train", or another of Keras's mode keys.
+
+        Raises:
+            InvalidError: arguments of another type.
+        """
+        initial_epoch = _whole("initial_epoch", initial_epoch)
+        epoch, batch = self._saved(mode)
+        if epoch == UNUSED:
+            return initial_epoch
+        return epoch + 1 if batch == UNUSED else epoch
+
+    def maybe_load_initial_counters_from_ckpt(
+        self, steps_per_epoch: int, initial_epoch: int, mode: str
+    ) -> tuple[int, int]:
+        """The epoch and the batch in it to begin with, after `restore`: those behind what was saved
+        last in training mode and if something was, else `initial_epoch` and 0.
+
+        Args:
+            steps_per_epoch: the batches of an epoch.
+            initial_epoch: where the training would begin.
+            mode: "train", or another of Keras's mode keys.
+
+        Raises:
+            InvalidError: arguments of another type.
+        """
+        steps = _whole("steps_per_epoch", steps_per_epoch)
+        initial_epoch = _whole("initial_epoch", initial_epoch)
+        epoch, batch = self._saved(mode)
+        if epoch == UNUSED:
+            return initial_epoch, 0
+        if batch == UNUSED or batch + 1 >= steps:
+            return epoch + 1, 0
+        return epoch, batch + 1
+
+    def delete_backup(self) -> None:
+        """Removes the backups after a training that is over: the chief's checkpoints by their exact
+        names, then its directory if nothing else is in it. Other workers remove what a killed one
+        left in the directory that they throw away.
+
+        Raises:
+            StorageError: something could not be removed.
+            What ended a save in the background, if nobody has asked its future; nothing is removed
+            then, but by the next call.
+        """
+        self._checkpoint.sync()
+        self._remove()
+
+    def _remove(self) -> None:
+        """Removes what the managers of this worker made in its directory, and the directory if it
+        is empty then."""
+        path = os.path.join(self._directory, self._place)
+        if not os.path.isdir(path):
+            return
+        with CheckpointDirectory(path, durability=self._options.durability) as place, place.lock():
+            for error in place.remove_all(of_managed(place.names(), NAME)).values():
+                raise error
+            for name in (STATE_NAME, METRICS_NAME):
+                place.remove_file(name)
+            place.sweep(NAME)
+        # Not if somebody keeps something of his own there.
+        with contextlib.suppress(OSError):
+            os.rmdir(path)
+
+    def _saved(self, mode: str) -> tuple[int, int]:
+        """The saved epoch and batch, as far as they count in this mode; else UNUSED."""
+        if not isinstance(mode, str):
+            raise wrong("mode", "a str", mode)
+        if mode != TRAIN or self._epoch < 0:
+            return UNUSED, UNUSED
+        return int(self._epoch), max(int(self._batch), UNUSED)
+
+
+def _whole(what: str, given: object) -> int:
+    try:
+        number = operator.index(given)  # type: ignore[arg-type]
+    except TypeError:
+        raise wrong(what, "a whole number", given) from None
+    if number < 0:
+        raise InvalidError(f"{what} {number} is negative")
+    if number > INT64_MAX:
+        raise InvalidError(f"{what} {number} is no int64")
+    return number

@@ -1,0 +1,380 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoint: saves and restores trees of Python objects, as `tf.train.Checkpoint`. Each reads what
+the other wrote."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import warnings
+import weakref
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckptfmt.arguments import wrong
+from ckptfmt.background import Line, SaveFuture
+from ckptfmt.bundle import reader as reading
+from ckptfmt.bundle.locate import path_text
+from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.selecting import Filter, Rename, some
+from ckptfmt.bundle.state_file import update_checkpoint_state
+from ckptfmt.errors import CkptfmtWarning, InvalidError
+from ckptfmt.objects.build import read_graph_bytes
+from ckptfmt.objects.choosing import Choice
+from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, ObjectGraph, decode_graph
+from ckptfmt.objects.restoring import NamedRestoration, Restoration
+from ckptfmt.objects.serializing import saver_of
+from ckptfmt.objects.status import (
+    CheckpointLoadStatus,
+    InitializationOnlyStatus,
+    LoadStatus,
+    NameBasedSaverStatus,
+)
+from ckptfmt.objects.trackable import (
+    Trackable,
+    View,
+    can_be_written,
+    children_of,
+    is_value,
+    role_of,
+    taken,
+    waiting,
+)
+from ckptfmt.saving.options import CheckpointOptions
+from ckptfmt.saving.saver import Saver
+
+__all__ = ["Checkpoint"]
+
+Path = str | bytes | os.PathLike[Any]
+
+COUNTER = "save_counter"
+
+
+class Checkpoint(Trackable):
+    """Saves and restores a tree of Python objects.
+
+    >>> weights = {"kernel": np.zeros((2, 3), np.float32), "bias": np.zeros(3, np.float32)}
+    >>> checkpoint = Checkpoint(model=weights, step=0)
+
+    What an object may be, and what is saved of it: `ckptfmt.objects.trackable`. The objects are
+    those that are there when a save or a restore is called; attributes that are set later belong to
+    the checkpoint as well.
+
+    Args:
+        root: the root object, or a weak reference to it; default the Checkpoint itself. The other
+            objects are then saved as if they were children of the root.
+        objects: set as attributes, in the order of their names.
+
+    Attributes:
+        save_counter: a 0-d int64 array, made when it is first asked for (by `save` and `restore` as
+            well), and saved as an attribute. If the root has an array of that name, it is that.
+
+    Raises:
+        InvalidError: an object that cannot be saved, one named as a method is, or one whose name
+            the root has for another object.
+    """
+
+    __slots__ = ("_ckptfmt_last", "_ckptfmt_line", "_ckptfmt_root")
+
+    _ckptfmt_root: Any
+    # The restore whose values may still be waiting.
+    _ckptfmt_last: Restoration | NamedRestoration | None
+    _ckptfmt_line: Line
+
+    def __init__(self, root: Any = None, **objects: Any) -> None:
+        self._ckptfmt_last, self._ckptfmt_line = None, Line()
+        self._ckptfmt_root = root
+        if root is not None:
+            if is_value(root):
+                raise InvalidError(
+                    f"the root is a {type(root).__name__}, which a restore replaces where it lies; "
+                    "it lies nowhere, unless it is given a name"
+                )
+            objects["root"] = root
+        for name in sorted(objects):
+            if objects[name] is None:
+                raise InvalidError(f"the object '{name}' is None, which cannot be saved")
+            setattr(self, name, objects[name])
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in Checkpoint.__slots__ or name == COUNTER:
+            object.__setattr__(self, name, value)
+            return
+        if name in _METHODS:
+            raise InvalidError(f"an object cannot be named '{name}', as the method is")
+        if name not in self.untracked and value is not None:
+            child = value() if isinstance(value, weakref.ref) else value
+            role_of(child, (name,))
+            if self._ckptfmt_root is not None:
+                root = self._root()
+                own = {one.name: one.value for one in children_of(root)}
+                if child is not root and own.get(name, child) is not child:
+                    raise taken(name)
+        super().__setattr__(name, value)
+
+    def __getstate__(self) -> Any:
+        """What a copy has: neither values that wait nor a save that is still running."""
+        own = {"_ckptfmt_last": None, "_ckptfmt_root": self._ckptfmt_root}
+        return dict(vars(self)), own
+
+    def __setstate__(self, state: Any) -> None:
+        attributes, own = state
+        vars(self).update(attributes)
+        for name, value in (*own.items(), ("_ckptfmt_line", Line())):
+            object.__setattr__(self, name, value)
+
+    # ---- saving
+
+    @property
+    def save_counter(self) -> NDArray[Any]:
+        """How many times `save` was called; the number in the name of the newest checkpoint."""
+        counter = vars(self).get(COUNTER)
+        if counter is None:
+            own = [] if self._ckptfmt_root is None else children_of(self._root())
+            counter = next((child.value for child in own if child.name == COUNTER), None)
+            if counter is None:
+                counter = np.zeros((), np.int64)
+                vars(self)[COUNTER] = counter
+                waiting.attached(self, COUNTER, counter)
+        if not _is_counter(counter):
+            raise InvalidError("the root's 'save_counter' is no writable 0-d array of integers")
+        return counter
+
+    @save_counter.setter
+    def save_counter(self, value: Any) -> None:
+        self.save_counter[...] = value
+
+    def write(
+        self, file_prefix: Path, options: CheckpointOptions | None = None
+    ) -> str | SaveFuture:
+        """Saves a checkpoint at exactly this prefix. Neither counts nor writes the state file of
+        the directory; for `read`.
+
+        Returns:
+            The prefix as str; with `enable_async` the SaveFuture of it.
+
+        Raises:
+            InvalidError: an object that cannot be saved; it names the object's path.
+            What `Saver.save` raises, and the objects' own methods.
+        """
+        path, options = path_text(file_prefix), _checked(options)
+        self._ckptfmt_line.settle()
+        options.before_save(path)
+        return self._saved(saver_of(self._view(), self._ckptfmt_line), path, options)
+
+    def save(self, file_prefix: Path, options: CheckpointOptions | None = None) -> str | SaveFuture:
+        """Saves a checkpoint at `<file_prefix>-<number>`, the number being that of `save_counter`
+        after it was counted up, and names it as the newest one in its directory's state file.
+
+        Returns:
+            The prefix with the number, as str; with `enable_async` the SaveFuture of it.
+
+        Raises:
+            InvalidError: an object that cannot be saved; nothing was counted.
+            What `write` and `update_checkpoint_state` raise.
+        """
+        path, options = path_text(file_prefix), _checked(options)
+        self._ckptfmt_line.settle()
+        counter = self.save_counter
+        number = int(counter) + 1
+        path = f"{path}-{number}"
+        options.before_save(path)
+        saver = saver_of(self._view(), self._ckptfmt_line)
+        counter[...] = number
+        durability = options.durability
+        # The working directory may be another one when a save in the background is over.
+        place = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
+
+        def record(_: str) -> None:
+            update_checkpoint_state(
+                os.path.dirname(place), place, save_relative_paths=True, durability=durability
+            )
+
+        callbacks = (*options.write_callbacks, record)
+        return self._saved(saver, path, dataclasses.replace(options, write_callbacks=callbacks))
+
+    def _saved(self, saver: Saver, path: str, options: CheckpointOptions) -> str | SaveFuture:
+        self._warn_of_overlooked(path)
+        return saver.save(path, dataclasses.replace(options, before_save_callbacks=()))
+
+    def _warn_of_overlooked(self, path: str) -> None:
+        """Warns, once, where values wait for objects that have come and were not looked for."""
+        last = self._ckptfmt_last
+        if not isinstance(last, Restoration) or last.expect_partial:
+            return
+        found = last.overlooked(self._view())
+        if found:
+            self._ckptfmt_last = None
+            warnings.warn(
+                f"{path} is saved with the values that {some(found)} have now; "
+                f"{last.reader.prefix}, which was restored, has others, which retry() of the "
+                "status would have set",
+                CkptfmtWarning,
+                stacklevel=4,
+            )
+
+    def sync(self) -> None:
+        """Waits until saves with `enable_async` are over, and raises what ended the last one of
+        this Checkpoint, unless somebody has asked its future. So do all other methods here."""
+        self._ckptfmt_line.settle()
+
+    # ---- restoring
+
+    def read(
+        self,
+        save_path: Path | None,
+        options: CheckpointOptions | None = None,
+        *,
+        cast: Any = None,
+        partial: bool = False,
+        strict: bool | None = None,
+        rename: Rename | None = None,
+        filter: Filter | None = None,  # noqa: A002 (as in `load_into`)
+    ) -> LoadStatus:
+        """Restores the objects from a checkpoint; one that `write` saved, which has no
+        `save_counter`.
+
+        Objects and checkpoint are matched by the names of children, from the root. Arrays are
+        restored in place; scalars and read-only arrays are replaced where they lie, and so are the
+        tuples and frozen dataclasses around them. Where the checkpoint has values for an attribute
+        that is not there, they wait for it: see `LoadStatus.retry`. All is checked before anything
+        is written. A checkpoint of TensorFlow 1, which has names only, is matched by them: see
+        `NamedRestoration`.
+
+        Args:
+            save_path: whatever `ckptfmt.open` takes; None restores nothing.
+            options: only `skip_slot_variables` is looked at.
+            cast: True converts numbers to the dtypes of their objects; or a dtype or mapping as in
+                `load_tree`.
+            partial: whether it is all right that values are not taken (`expect_partial`).
+            strict: True makes anything that does not match an error, as in `load_into`, before
+                anything is written; False restores what is there and fits, and leaves the rest as
+                it is. None is what TensorFlow does: what is there must fit, and the assertions of
+                the status tell of the rest.
+            rename: name of a value in the checkpoint to name here, in the forms that
+                `ckptfmt.load` takes. The name of a value is the path of its object
+                ("model/kernel"), of what is not the value of a variable its key; in a checkpoint of
+                names the name.
+            filter: which values to restore, by name in the checkpoint, in the forms that
+                `ckptfmt.load` takes. The objects of the others stay as they are, and that is no
+                fault.
+
+        Returns:
+            The status, whose assertions say what was matched.
+
+        Raises:
+            InvalidError: an object of another shape or dtype than its tensor (it names the object,
+                the tensor, and both shapes), or a value that cannot be replaced where it lies; with
+                `strict` as `load_into`; two values of one name after `rename`; a wish in `cast` for
+                what is not there, or an argument of another type.
+            TensorNotFoundError: a tensor that the object graph names is not there; with `strict`
+                as `load_into`.
+            CorruptError, LimitError: the object graph is none, or too large.
+            What `ckptfmt.open` and reading raise (arrays then have unspecified contents), and the
+            objects' own methods.
+        """
+        choice = Choice.of(cast, strict, rename, filter)
+        return self._restored(save_path, _checked(options), choice, partial, ())
+
+    def restore(
+        self,
+        save_path: Path | None,
+        options: CheckpointOptions | None = None,
+        *,
+        cast: Any = None,
+        partial: bool = False,
+        strict: bool | None = None,
+        rename: Rename | None = None,
+        filter: Filter | None = None,  # noqa: A002 (as in `load_into`)
+    ) -> LoadStatus:
+        """As `read`, for what `save` saved: `save_counter` is made, and restored."""
+        choice = Choice.of(cast, strict, rename, filter)
+        if strict and save_path is not None:
+            self.save_counter  # noqa: B018 (made when it is asked for)
+        status = self._restored(save_path, _checked(options), choice, partial, (COUNTER,))
+        if save_path is not None:
+            self.save_counter  # noqa: B018 (made when it is asked for)
+        return status
+
+    def _restored(
+        self,
+        save_path: Path | None,
+        options: CheckpointOptions,
+        choice: Choice,
+        partial: bool,
+        optional: tuple[str, ...],
+    ) -> LoadStatus:
+        if not isinstance(partial, bool):
+            raise wrong("partial", "True or False", partial)
+        if save_path is None:
+            return InitializationOnlyStatus()
+        self._ckptfmt_line.settle()
+        view = self._view()
+        reader = reading.open(save_path)
+        try:
+            graph = _graph_of(reader)
+            choice.check_casts(graph, reader)
+            status: CheckpointLoadStatus | NameBasedSaverStatus
+            restoration: Restoration | NamedRestoration
+            if graph is None:
+                restoration = NamedRestoration(reader, choice)
+                status = NameBasedSaverStatus(restoration, view, optional)
+            else:
+                skip = options.skip_slot_variables
+                restoration = Restoration(reader, graph, choice, skip_slots=skip)
+                restoration.expect_partial = True
+                status = CheckpointLoadStatus(restoration, view, skip_slots=skip)
+            if choice.strict:
+                status.refuse()
+            restoration.restore(view)
+            if isinstance(restoration, Restoration):
+                restoration.expect_partial = partial
+        except BaseException:
+            reader.close()
+            raise
+        self._ckptfmt_last = restoration
+        return status
+
+    # ---- objects
+
+    def _root(self) -> Any:
+        root = self._ckptfmt_root
+        if isinstance(root, weakref.ref):
+            root = root()
+            if root is None:
+                raise InvalidError("the root object of this Checkpoint is gone")
+        return root
+
+    def _view(self) -> View:
+        return View(self) if self._ckptfmt_root is None else View(self._root(), self)
+
+
+_METHODS = frozenset(
+    name for name in (*vars(Checkpoint), *vars(Trackable)) if not name.startswith("_")
+)
+
+
+def _is_counter(counter: Any) -> bool:
+    return (
+        isinstance(counter, np.ndarray)
+        and counter.shape == ()
+        and counter.dtype.kind in "iu"
+        and can_be_written(counter)
+    )
+
+
+def _checked(options: CheckpointOptions | None) -> CheckpointOptions:
+    if options is None:
+        return CheckpointOptions()
+    if not isinstance(options, CheckpointOptions):
+        raise wrong("options", "a CheckpointOptions", options)
+    return options
+
+
+def _graph_of(reader: Reader) -> ObjectGraph | None:
+    """The object graph of a checkpoint; None if it has none."""
+    if OBJECT_GRAPH_KEY not in reader:
+        return None
+    return decode_graph(read_graph_bytes(reader), reader.prefix)

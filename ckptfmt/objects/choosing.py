@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which values of a checkpoint of objects are restored, and to what names they go.
+
+A value has the name that it has in a tree (`tree_nodes.leaf_name`), what a registered saver saved
+the name of its object. An object graph is changed into that of a checkpoint that has these values
+only, under these names; so everything else need not know of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ckptfmt import dtypes
+from ckptfmt.arguments import wrong
+from ckptfmt.bundle.load import check_used
+from ckptfmt.bundle.selecting import Rename, by_text, check_distinct, filter_function, renamed
+from ckptfmt.errors import InvalidError
+from ckptfmt.objects.graph import (
+    ATTRIBUTES,
+    OPTIMIZER_SLOT,
+    TENSORS,
+    VARIABLE_VALUE,
+    Attribute,
+    Node,
+    ObjectGraph,
+    SlotVariable,
+    mark_checkpoint_values,
+    unescape,
+)
+from ckptfmt.objects.nodes import leaf_name
+
+__all__ = ["Choice"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a restore is told of names and dtypes.
+
+    Attributes:
+        cast: True converts numbers to the dtypes of their objects; else a dtype for all that is
+            floating-point, a mapping from names to dtypes, or None.
+        strict: True refuses what does not match in every part, False restores what does; None
+            refuses only what does not fit.
+        rename: name in the checkpoint to name here.
+        passes: whether a value of this name in the checkpoint is wanted; None for all.
+    """
+
+    cast: Any = None
+    strict: bool | None = None
+    rename: Rename | None = None
+    passes: Callable[[str], object] | None = None
+
+    @classmethod
+    def of(cls, cast: Any, strict: Any, rename: Rename | None, wanted: Any) -> Choice:
+        """The choice of a caller.
+
+        Raises:
+            InvalidError: an argument of another type.
+        """
+        if strict is not None and not isinstance(strict, bool):
+            raise wrong("strict", "True, False or None", strict)
+        if isinstance(rename, Mapping):
+            rename = by_text("rename", rename)
+        renamed([], rename)  # refuses what is none before anything is read
+        if cast is False:
+            cast = None
+        elif isinstance(cast, Mapping):
+            cast = by_text("cast", cast)
+        elif cast is not None and cast is not True:
+            dtypes.code_of(cast)
+        return cls(cast, strict, rename, filter_function(wanted))
+
+    def check_casts(self, graph: ObjectGraph | None, names: Iterable[str]) -> None:
+        """Refuses a wish to cast what is not there, unless `strict` is False.
+
+        Args:
+            graph: the object graph, if there is one.
+            names: otherwise what there is.
+        """
+        if isinstance(self.cast, Mapping) and self.strict is not False:
+            values = names if graph is None else [name for name, _, _ in _values(graph)]
+            check_used("cast", self.cast, list(values))
+
+    def names(self, stored: list[str]) -> dict[str, str]:
+        """The names here of these in the checkpoint, without those that are dropped.
+
+        Raises:
+            InvalidError: two would get one name, or what `renamed` raises.
+        """
+        if self.rename is None:
+            return dict(zip(stored, stored, strict=True))
+        pairs = zip(stored, renamed(stored, self.rename), strict=True)
+        found = {old: new for old, new in pairs if new is not None}
+        check_distinct(list(found), list(found.values()))
+        return found
+
+    def applied(self, graph: ObjectGraph) -> frozenset[int]:
+        """Changes a graph into what is chosen of it; gives the nodes of the values that the filter
+        leaves out."""
+        if self.rename is None and self.passes is None:
+            return frozenset()
+        values = list(_values(graph))
+        every = list(dict.fromkeys(name for name, _, _ in values))
+        new_names = self.names(every)
+        left_out = {name for name in every if self.passes is not None and not self.passes(name)}
+        changed = [one for one in values if one[0] in left_out or new_names.get(one[0]) != one[0]]
+        _take(graph, changed)
+        editor = _Editor(graph)
+        filtered = set()
+        for old, node_id, value in changed:
+            new = new_names.get(old)
+            if new is None:
+                continue
+            if old not in left_out:
+                editor.put(new, value)
+            else:
+                filtered.add(node_id if new == old else editor.place(new)[0])
+        mark_checkpoint_values(graph)
+        return frozenset(filtered)
+
+
+# An attribute, or the name of a registered saver and the object's name with it.
+_Value = Attribute | tuple[str, str]
+
+
+def _values(graph: ObjectGraph) -> Iterator[tuple[str, int, _Value]]:
+    """All values with their names and nodes."""
+    for node_id, node in enumerate(graph.nodes):
+        if node.registered_saver is not None:
+            yield node.registered_saver[1], node_id, node.registered_saver
+        for attribute in node.attributes:
+            yield leaf_name(attribute.checkpoint_key), node_id, attribute
+
+
+def _take(graph: ObjectGraph, values: Iterable[tuple[str, int, _Value]]) -> None:
+    """Takes values out of their nodes."""
+    by_node: dict[int, set[int]] = {}
+    for _, node_id, value in values:
+        by_node.setdefault(node_id, set()).add(id(value))
+    for node_id, taken in by_node.items():
+        node = graph.nodes[node_id]
+        node.attributes = [one for one in node.attributes if id(one) not in taken]
+        if id(node.registered_saver) in taken:
+            node.registered_saver = None
+
+
+class _Editor:
+    """Puts values under other names; nodes that are not there are made."""
+
+    def __init__(self, graph: ObjectGraph) -> None:
+        self.nodes = graph.nodes
+        self.children: dict[int, dict[str, int]] = {}
+        self.slots: dict[int, dict[tuple[int, str], int]] = {}
+        self.attributes: dict[int, set[str]] = {}
+
+    def put(self, name: str, value: _Value) -> None:
+        node_id, attribute = self.place(name)
+        node = self.nodes[node_id]
+        if not isinstance(value, Attribute):
+            if node.registered_saver is not None:
+                raise _taken(name)
+            node.registered_saver = value
+            return
+        if node_id not in self.attributes:
+            self.attributes[node_id] = {one.name for one in node.attributes}
+        if attribute in self.attributes[node_id]:
+            raise _taken(name)
+        self.attributes[node_id].add(attribute)
+        node.attributes.append(Attribute(attribute, value.full_name, value.checkpoint_key))
+
+    def place(self, name: str) -> tuple[int, str]:
+        """The node and the attribute that a name means."""
+        path, slash, attribute = name.partition(f"/{ATTRIBUTES}/")
+        if not slash:
+            return self.node(path), VARIABLE_VALUE
+        return self.node(path), unescape(attribute) if attribute else TENSORS
+
+    def node(self, path: str) -> int:
+        variable, slash, rest = path.partition(f"/{OPTIMIZER_SLOT}/")
+        if not slash:
+            return self.object(path)
+        optimizer, _, slot = rest.rpartition("/")
+        return self.slot(self.object(variable), self.object(optimizer), unescape(slot))
+
+    def object(self, path: str) -> int:
+        node_id = 0
+        for name in map(unescape, path.split("/") if path else ()):
+            children = self.children.get(node_id)
+            if children is None:
+                children = self.children[node_id] = dict(self.nodes[node_id].children)
+            if name not in children:
+                children[name] = len(self.nodes)
+                self.nodes[node_id].children.append((name, len(self.nodes)))
+                self.nodes.append(Node())
+            node_id = children[name]
+        return node_id
+
+    def slot(self, variable: int, optimizer: int, name: str) -> int:
+        kept = self.nodes[optimizer].slot_variables
+        if optimizer not in self.slots:
+            self.slots[optimizer] = {
+                (one.original_variable_node_id, one.slot_name): one.slot_variable_node_id
+                for one in kept
+            }
+        slots = self.slots[optimizer]
+        if (variable, name) not in slots:
+            slots[variable, name] = len(self.nodes)
+            kept.append(SlotVariable(variable, name, len(self.nodes)))
+            self.nodes.append(Node())
+        return slots[variable, name]
+
+
+def _taken(name: str) -> InvalidError:
+    return InvalidError("rename gives a name to two values of one object", tensor=name)

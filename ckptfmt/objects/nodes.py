@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What trees are made of: containers, leaves, and the kinds that tell them apart in a graph.
+
+dict, list, tuple   nodes with children; those of lists and tuples are named 0, 1, ...
+int, float, bool,   nodes with one value: a tensor without dimensions of dtype int64 (uint64
+str, bytes          where that is too small), float64, bool and string
+none                a node with nothing
+no kind             arrays, and what others wrote: see `TreeNode`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckptfmt.dtypes import VARIANT
+from ckptfmt.errors import InvalidError
+from ckptfmt.objects.graph import ATTRIBUTES, VARIABLE_VALUE
+
+__all__ = ["Slot", "TreeNode"]
+
+CONTAINERS = frozenset({"dict", "list", "tuple"})
+SCALARS = frozenset({"int", "float", "bool", "str", "bytes"})
+NONE = "none"
+# Variant payloads are object arrays of bytes, as strings are; in a tree this tells them apart.
+VARIANTS = np.dtype(object, metadata={"ckptfmt": VARIANT})
+
+
+class Slot(NamedTuple):
+    """A variable that an optimizer keeps for another variable of the tree: that variable itself
+    (the very object), the slot's name, and its value."""
+
+    variable: Any
+    name: str
+    value: Any
+
+
+class TreeNode(dict[str, Any]):
+    """An object of a checkpoint that is more than a container of children: a dict of these, with
+    tensors and slot variables of its own.
+
+    Args:
+        children: name to child, or pairs of these.
+        attributes: name to array; the value of a variable is `VARIABLE_VALUE`. Where an attribute
+            is several tensors (the keys and values of a table), a dict from what their names have
+            behind the attribute's key to array.
+        slots: slot variables that this object, an optimizer, keeps.
+        registered_saver: where the object was saved by a registered saver, whose tensors are not
+            of this tree: the name of that saver, and the object's name with it.
+
+    Attributes: as the arguments.
+    """
+
+    attributes: dict[str, Any]
+    slots: list[Slot]
+    registered_saver: tuple[str, str] | None
+
+    def __init__(
+        self,
+        children: Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
+        *,
+        attributes: Mapping[str, Any] | None = None,
+        slots: Iterable[Slot] = (),
+        registered_saver: tuple[str, str] | None = None,
+    ) -> None:
+        super().__init__(children)
+        self.attributes = dict(attributes or {})
+        self.slots = [Slot(*slot) for slot in slots]
+        self.registered_saver = registered_saver
+
+    def __repr__(self) -> str:
+        about = [f"attributes of {', '.join(map(repr, self.attributes))}"] * bool(self.attributes)
+        about += [f"{len(self.slots)} slots"] * bool(self.slots)
+        about += [f"saved by {self.registered_saver[0]!r}"] if self.registered_saver else []
+        return f"<TreeNode {super().__repr__()}{''.join(f', {text}' for text in about)}>"
+
+
+def leaf_name(key: str) -> str:
+    """What a tensor is called in a tree: the path of its object, and the attribute where that is
+    not the value of a variable; of a name-based checkpoint, the name.
+
+    >>> leaf_name("model/kernel/.ATTRIBUTES/VARIABLE_VALUE")
+    'model/kernel'
+    """
+    return key.removesuffix(f"/{ATTRIBUTES}/{VARIABLE_VALUE}")
+
+
+def is_variants(value: object) -> bool:
+    """Whether this is an array of variant payloads."""
+    metadata = getattr(getattr(value, "dtype", None), "metadata", None)
+    return metadata is not None and metadata.get("ckptfmt") == VARIANT
+
+
+_TYPES = {"bool": bool, "int": int, "float": float, "str": str, "bytes": bytes}
+# Most of what there is; the others are asked for their base classes.
+_KNOWN: dict[type, str | None] = {
+    **{one: kind for kind, one in _TYPES.items()},
+    **dict.fromkeys((np.ndarray, dict, list, tuple, TreeNode)),
+    type(None): NONE,
+}
+
+
+def scalar_kind(value: object) -> str | None:
+    """The kind of a Python scalar; None for everything else, numpy's scalars as well."""
+    if type(value) in _KNOWN:
+        return _KNOWN[type(value)]
+    if isinstance(value, np.generic):
+        return None
+    return next((kind for kind, one in _TYPES.items() if isinstance(value, one)), None)
+
+
+def scalar_array(kind: str, value: Any) -> NDArray[Any]:
+    """A Python scalar as it is stored.
+
+    Raises:
+        InvalidError: an int beyond 64 bits, or a str that cannot be encoded.
+    """
+    if kind == "str":
+        try:
+            value = str(value).encode("utf-8", "surrogateescape")
+        except UnicodeEncodeError as error:
+            raise InvalidError(f"a str cannot be encoded: {error.reason}") from None
+    if kind in ("str", "bytes"):
+        array = np.empty((), object)
+        array[()] = bytes(value)
+        return array
+    if kind == "int":
+        for dtype in (np.int64, np.uint64):
+            if np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
+                return np.array(int(value), dtype)
+        raise InvalidError(f"an int of {int(value).bit_length()} bits; 64 can be stored")
+    return np.array(value, np.bool_ if kind == "bool" else np.float64)
+
+
+_STORED = {"int": "iu", "float": "f", "bool": "b", "str": "O", "bytes": "O"}
+
+
+def holds_scalar(kind: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
+    """Whether a scalar of this kind may be stored as such a tensor."""
+    return not shape and dtype.kind in _STORED[kind]
+
+
+def scalar_value(kind: str, array: NDArray[Any]) -> Any:
+    """The Python scalar that is stored so.
+
+    Raises:
+        InvalidError: such a tensor holds no scalar of this kind.
+    """
+    if not holds_scalar(kind, array.dtype, array.shape):
+        raise InvalidError(
+            f"a tensor of dtype {array.dtype} and shape {array.shape} for one {kind}"
+        )
+    value = array.item()
+    return value.decode("utf-8", "surrogateescape") if kind == "str" else value

@@ -1,0 +1,163 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rounds of what several processes do together: every process tells process 0 how far it came,
+process 0 decides, and all hear the decision, so that a failure anywhere ends it everywhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ckptfmt import errors
+from ckptfmt.arguments import wrong
+from ckptfmt.errors import CkptfmtError, GenerationGoneError, InvalidError, StorageError
+from ckptfmt.sharded.plan import some
+
+if TYPE_CHECKING:
+    from ckptfmt.sharded.coordinator import Coordinator
+
+__all__ = ["Guard", "Team", "compare_all"]
+
+_GOOD, _BAD = b"+", b"-"
+
+
+class Guard:
+    """Keeps what is raised inside, until the others have heard of it."""
+
+    error: BaseException | None = None
+
+    def __enter__(self) -> Guard:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        self.error = error
+        return error is not None
+
+
+class Team:
+    """The processes of a save or restore."""
+
+    def __init__(self, coordinator: Coordinator, operation: str) -> None:
+        for what in ("rank", "world_size", "gather", "broadcast"):
+            if not hasattr(coordinator, what):
+                raise wrong("coordinator", "a Coordinator", coordinator)
+        self._coordinator = coordinator
+        self.rank = coordinator.rank
+        self.world_size = coordinator.world_size
+        self._operation, self._round = operation, 0
+
+    def guarded(self) -> Guard:
+        """A block whose failure is handed to the next round instead of leaving the others alone."""
+        return Guard()
+
+    def round(
+        self,
+        error: BaseException | None,
+        answer: bytes,
+        decide: Callable[[list[bytes]], bytes],
+        clean: Callable[[], None] | None = None,
+    ) -> bytes:
+        """Process 0 decides on the answers of all; every process gets the decision, or an error.
+
+        Args:
+            error: why this process has no answer, or None.
+            answer: of this process.
+            decide: of the answers by rank; called in process 0, if all have answered.
+            clean: called in process 0 before the others go on, whatever happened; in these where
+                it failed. Not where the decision is lost: process 0 may still be at work.
+        """
+        self._round += 1
+        message = _GOOD + answer if error is None else _BAD + _told(error, self.rank)
+        message = f"round {self._round} of {self._operation}\n".encode() + message
+        try:
+            if self.rank == 0:
+                try:
+                    decision, failed = self._decided(message, decide)
+                finally:
+                    if clean is not None:
+                        clean()
+                error = error or failed
+                self._coordinator.broadcast(decision)
+            else:
+                try:
+                    self._coordinator.gather(message)
+                except BaseException:
+                    if clean is not None:
+                        clean()
+                    raise
+                decision = self._coordinator.broadcast(None)
+                # What process 0 could remove is gone; what it does not see is not.
+                if clean is not None and decision[:1] == _BAD:
+                    clean()
+        except BaseException as lost:
+            if error is not None and error is not lost:
+                raise error from lost
+            raise
+        if error is not None:
+            raise error
+        if decision[:1] == _BAD:
+            raise _rebuilt(decision[1:], self.world_size)
+        return decision[1:]
+
+    def _decided(
+        self, message: bytes, decide: Callable[[list[bytes]], bytes]
+    ) -> tuple[bytes, BaseException | None]:
+        answers = self._coordinator.gather(message)
+        if answers is None:
+            raise InvalidError("the coordinator's gather gave process 0 nothing")
+        try:
+            answers = _untagged(answers)
+            for answer in answers:
+                if answer[:1] == _BAD:
+                    return answer, None
+            return _GOOD + decide([answer[1:] for answer in answers]), None
+        except BaseException as error:  # an interrupt too: the others must hear of it
+            # What it found out about others is nobody's failure.
+            rank = None if isinstance(error, _ABOUT_ALL) else 0
+            return _BAD + _told(error, rank), error
+
+
+def _untagged(answers: list[bytes]) -> list[bytes]:
+    """The answers, if all processes are in the same round of the same operation."""
+    parts = [answer.partition(b"\n") for answer in answers]
+    tags = [tag.decode("ascii", "replace") if mark else "something else" for tag, mark, _ in parts]
+    compare_all("are at different places", tags)
+    return [answer for _, _, answer in parts]
+
+
+def compare_all(what: str, told: Sequence[Any]) -> None:
+    """InvalidError, with the processes that say each, unless all say the same."""
+    ranks: dict[Any, list[int]] = {}
+    for rank, one in enumerate(told):
+        ranks.setdefault(one, []).append(rank)
+    if len(ranks) > 1:
+        groups = "; ".join(f"{one} (process {some(who)})" for one, who in ranks.items())
+        raise InvalidError(f"the processes {what}: {groups}")
+
+
+# Errors of a decision that name the processes concerned themselves.
+_ABOUT_ALL = (InvalidError, GenerationGoneError)
+
+
+def _told(error: BaseException, rank: int | None) -> bytes:
+    """An error as the others are told of it."""
+    kind, details = type(error).__name__, {}
+    if isinstance(error, CkptfmtError):
+        message = error.message
+        details = {
+            name: getattr(error, name) for name in ("failure", "path", "offset", "tensor", "errno")
+        }
+    else:
+        text = str(error)
+        kind, message = "", f"{kind}: {text}" if text else kind
+        if isinstance(error, OSError):
+            details["errno"] = error.errno
+    return json.dumps([kind, message, details, rank]).encode()
+
+
+def _rebuilt(told: bytes, world_size: int) -> CkptfmtError:
+    kind, message, details, rank = json.loads(told)
+    if rank is not None:
+        message = f"process {rank} of {world_size} failed: {message}"
+    found = {one.__name__: one for one in errors.classes()[0].values()}.get(kind, StorageError)
+    return found(message, **details)

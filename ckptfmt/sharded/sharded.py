@@ -1,0 +1,606 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Saving and restoring tensors that lie on meshes of devices of many processes.
+
+A save takes three rounds over the coordinator. In each, every process tells process 0 how far it
+came, process 0 decides, and all hear the decision, so that a failure anywhere ends the save
+everywhere:
+
+  1 what each process holds: compared, joined into one plan (`sharded_plan`), a name drawn for the
+    temporary directory; a second exchange only where the descriptions differ
+  2 each process writes its bundle `<prefix>_temp_<hex>/part-SSSSS-of-NNNNN` and says whether there
+    is one; process 0 merges just those that it was told of, and removes the directory
+
+A restore needs nobody: each process reads its own boxes. One round at the end makes sure that all
+succeeded and read the same checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import hashlib
+import io
+import json
+import math
+import os
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckptfmt import dtypes, names
+from ckptfmt.arguments import listed
+from ckptfmt.arrays import Sources
+from ckptfmt.background import MODULE_LINE, SaveFuture, Work
+from ckptfmt.bundle import reader as reading
+from ckptfmt.bundle import writer as writing
+from ckptfmt.bundle.load import Batch
+from ckptfmt.bundle.locate import locate, path_text
+from ckptfmt.bundle.merge import merge
+from ckptfmt.bundle.saving import anchored
+from ckptfmt.bundle.snapshot import Snapshot
+from ckptfmt.bundle.tensor import TensorHandle
+from ckptfmt.bundle.writer import BATCH_BYTES, Writer
+from ckptfmt.errors import (
+    CheckpointNotFoundError,
+    GenerationGoneError,
+    InvalidError,
+    StorageError,
+)
+from ckptfmt.names import sharded_filename
+from ckptfmt.saving.mesh import Layout, Mesh
+from ckptfmt.sharded.plan import (
+    Description,
+    Part,
+    Plan,
+    describe,
+    join,
+    layouts_by_name,
+    parts_of,
+    plan_of_equals,
+)
+from ckptfmt.sharded.rounds import Team, compare_all
+from ckptfmt.slices import SliceSpec
+from ckptfmt.temporary import TemporaryDirectory
+
+if TYPE_CHECKING:
+    from ckptfmt.sharded.coordinator import Coordinator
+
+__all__ = ["sharded_restore", "sharded_save", "sharded_save_async"]
+
+Path = str | bytes | os.PathLike[Any]
+
+
+def sharded_save(
+    prefix: Path,
+    tensors: Mapping[str, Any] | Mapping[bytes, Any],
+    layouts: Mapping[str, Layout | None] | Mapping[bytes, Layout | None],
+    coordinator: Coordinator,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    level: str = "v2+",
+    alignment: int | None = None,
+    durability: str = "full",
+    compression: str | None = None,
+) -> None:
+    """Saves tensors that lie on the devices of many processes as one checkpoint, all or nothing.
+
+    Every process of the coordinator calls it, with its own part of the tensors. Each slice is
+    written once, by a process that holds it: a slice of several processes goes to one of them, and
+    such slices are spread evenly by bytes (a string counts 16). Empty blocks are not written. The
+    global shapes follow from the local arrays. Slices are stored as TensorFlow's DTensor stores
+    them (`tf.train.Checkpoint` on a mesh), and TensorFlow can restore the result.
+
+    Args:
+        prefix: the checkpoint's prefix, a place that all processes see.
+        tensors: name to {device: local array}, for the devices of this process in the mesh of the
+            tensor's layout, the same devices for all tensors of one mesh. Local arrays are whatever
+            `Writer.add` takes, of the shape that the layout gives (`Layout.slice_of`). A plain
+            array, or a tensor without layout, is replicated: whole in every process that gives it
+            (all have the same: compared up to 1 MiB, and between local numpy arrays of any size).
+            A process without devices in a tensor's mesh gives {} or leaves it out.
+        layouts: name to Layout, the same in all processes; None is replicated, and so is a plain
+            array without entry.
+        coordinator: joins the processes.
+        metadata: as in Writer; that of process 0 counts.
+        level, alignment, durability, compression: as in Writer. Data files are synced by the merge.
+
+    Raises:
+        InvalidError: the processes contradict each other about a tensor's dtype, layout, shape or
+            replicas or about the arguments, not all of them call this, or what they hold does not
+            make up the tensors; all processes raise it, and what it is about and the processes are
+            named.
+        CheckpointNotFoundError: process 0 does not see what another wrote: the prefix is on no
+            file system that they share.
+        StorageError, BusyError: as in Writer and `merge`. The process that failed raises its own
+            error, all others one of the same class (StorageError for one that is none of ckptfmt)
+            that names it. What was written is gone then, and an older checkpoint of this prefix is
+            still there (but for DurabilityUnknownError).
+        What the coordinator raises when a process is gone; some of the temporary files
+            (`<prefix>_temp_<hex>`) may then remain. They are never taken for a later save's.
+    """
+    team = Team(coordinator, "sharded_save")
+    with team.guarded() as guard:
+        MODULE_LINE.settle()
+        target = path_text(prefix)
+        options = _Options.of(team, target, metadata, level, alignment, durability, compression)
+        description = describe(tensors, layouts)
+    if guard.error is not None:
+        _tell(team, guard.error)
+    _save(team, target, options, description)
+
+
+def sharded_save_async(
+    prefix: Path,
+    tensors: Mapping[str, Any] | Mapping[bytes, Any],
+    layouts: Mapping[str, Layout | None] | Mapping[bytes, Layout | None],
+    coordinator: Coordinator,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    level: str = "v2+",
+    alignment: int | None = None,
+    durability: str = "full",
+    compression: str | None = None,
+) -> SaveFuture:
+    """As `sharded_save`, but returns when the arrays of this process are copied, one of the local
+    replicas each. All else, also what the processes have to agree on, is done in the background.
+
+    The coordinator belongs to the save until the future is done: nothing else may use it. The next
+    save waits for this one, and so does a `sharded_restore`; all processes make their saves in the
+    same order. Every process has its own future, which tells of the whole save.
+
+    Args:
+        As `sharded_save`.
+
+    Returns:
+        A future: its `result()` is the prefix, once the checkpoint is in place.
+
+    Raises:
+        InvalidError, MemoryError: what this process gives cannot be saved, or not copied. The
+            others are told of it in the background.
+        What ended an earlier background save, if nobody has asked its future; the others are told.
+        All else is in the future, as `sharded_save` raises it.
+    """
+    team = Team(coordinator, "sharded_save")
+    target, place = "", ""
+    with team.guarded() as guard:
+        MODULE_LINE.settle()
+        target = path_text(prefix)
+        place = anchored(target)
+        options = _Options.of(team, target, metadata, level, alignment, durability, compression)
+        options = replace(options, metadata=copy.deepcopy(options.metadata))
+        description = describe(tensors, layouts)
+
+    def prepare() -> Work:
+        if guard.error is None:
+            with guard:
+                snapshot, copies = _copied(description)
+        if guard.error is not None:
+            return functools.partial(_tell, team, guard.error)
+
+        def work() -> None:
+            with snapshot:
+                _save(team, place, options, copies)
+
+        return work
+
+    future = MODULE_LINE.begin(target, prepare)
+    if guard.error is not None:
+        future.know()
+        raise guard.error
+    return future
+
+
+def sharded_restore(
+    prefix: Path,
+    layouts: Mapping[str, Layout | None] | Mapping[bytes, Layout | None],
+    coordinator: Coordinator,
+    *,
+    devices: Iterable[str] | None = None,
+    verify: str = "auto",
+    limits: Mapping[str, int] | None = None,
+    follow_symlinks: bool = True,
+) -> dict[str, Any]:
+    """Restores tensors onto the devices of many processes, each of which reads only its own slices.
+
+    The layouts, meshes and processes need not be those of the save; any checkpoint will do, also
+    one of `ckptfmt.save` or TensorFlow, and slices of every dtype. As TensorFlow's restore of
+    DTensors, but for any dtype and uneven blocks. Every process of the coordinator calls it; the
+    names may differ between processes.
+
+    Args:
+        prefix: whatever `ckptfmt.open` takes.
+        layouts: name to Layout, or to None for a tensor that is replicated outside any mesh. The
+            global shapes are those of the checkpoint.
+        coordinator: joins the processes.
+        devices: the devices of this process, of all meshes; default
+            `mesh.local_devices(coordinator.rank, coordinator.world_size)` of each.
+        verify, limits, follow_symlinks: as in `ckptfmt.open`.
+
+    Returns:
+        Name to {device: array} for the devices of this process, in the order of `layouts` and of
+        the mesh; name to array where the layout is None. Devices that hold the same slice get the
+        same array (one object): it is read once. Small arrays are views of one common piece of
+        memory.
+
+    Raises:
+        TensorNotFoundError: the checkpoint has no tensor of a name in `layouts`.
+        InvalidError: a layout of another rank than the tensor, or a device that is in no mesh.
+        GenerationGoneError: the checkpoint was replaced meanwhile, so that two processes did not
+            read the same; all processes raise it.
+        What `ckptfmt.open` and reading raise. As in `sharded_save`, a process that fails makes all
+        raise.
+    """
+    team = Team(coordinator, "sharded_restore")
+    result: dict[str, Any] = {}
+    seen = b""
+    with team.guarded() as guard:
+        MODULE_LINE.settle()
+        wishes = _Wishes.of(layouts, devices, team)
+        path = locate(prefix)
+        with contextlib.ExitStack() as stack:
+            index = _Index(path, stack)
+            reader = reading.Reader(
+                path, verify=verify, limits=limits, follow_symlinks=follow_symlinks
+            )
+            stack.enter_context(reader)
+            seen = index.digest()
+            result = _read(reader, wishes)
+    team.round(guard.error, seen, lambda answers: _compare_seen(answers, path_text(prefix)))
+    return result
+
+
+# ---- saving --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What a save was asked for besides the tensors. The metadata are those of process 0, None in
+    the others; `told` is what all processes must have the same."""
+
+    metadata: Mapping[str, Any] | None
+    level: str
+    alignment: int | None
+    durability: str
+    compression: str | None
+    told: list[str]
+
+    @classmethod
+    def of(
+        cls,
+        team: Team,
+        target: str,
+        metadata: Mapping[str, Any] | None,
+        level: str,
+        alignment: int | None,
+        durability: str,
+        compression: str | None,
+    ) -> _Options:
+        own = metadata if team.rank == 0 else None
+        writing.check_options(own, level, alignment, durability, compression)
+        told = [target, level, str(alignment), durability, str(compression)]
+        return cls(own, level, alignment, durability, compression, told)
+
+
+def _tell(team: Team, error: BaseException) -> None:
+    """Raises the error, here and in all other processes."""
+    team.round(error, b"", lambda _: b"")
+
+
+def _save(team: Team, target: str, options: _Options, description: Description) -> None:
+    """The rounds of a save, and the writing between them."""
+    plan, temporary = _agree(team, target, description, options.told)
+
+    def bundle_of(rank: int) -> str:
+        return sharded_filename(f"{temporary.path}/part", rank, team.world_size)
+
+    wrote = False
+    with team.guarded() as guard:
+        parts = parts_of(plan, team.rank)
+        # An empty save is a checkpoint too, and metadata needs a place.
+        if parts or (team.rank == 0 and (options.metadata is not None or not plan.tensors)):
+            with Writer(
+                bundle_of(team.rank),
+                metadata=options.metadata,
+                level=options.level,
+                compression=options.compression,
+                alignment=options.alignment,
+                durability="none" if options.durability == "none" else "rename",
+            ) as writer:
+                _write_parts(writer, parts, plan, description)
+            wrote = True
+
+    def join_bundles(answers: list[bytes]) -> bytes:
+        written = [bundle_of(rank) for rank, answer in enumerate(answers) if answer == b"1"]
+        for rank, bundle in enumerate(map(bundle_of, range(team.world_size))):
+            if bundle in written and not os.path.isfile(names.index_name(bundle)):
+                raise CheckpointNotFoundError(
+                    f"process {rank} wrote its part here, but process 0 does not see it: is "
+                    f"{target} on a file system that all processes share?",
+                    path=names.index_name(bundle),
+                )
+        merge(written, target, inputs="consume", durability=options.durability)
+        return b""
+
+    team.round(guard.error, b"1" if wrote else b"0", join_bundles, temporary.remove)
+
+
+def _copied(description: Description) -> tuple[Snapshot, Description]:
+    """Copies of the arrays of this process, and the description of these."""
+    sources = Sources()
+    rows: dict[tuple[str, int], int] = {}
+    for name, one in description.held.items():
+        blocks: dict[Any, int] = {}
+        for position, array in one.arrays.items():
+            shape = one.shapes[position]
+            block = () if one.layout is None else one.layout.block_of(position)
+            # Local replicas are equal: which of them is written does not matter.
+            row = rows[name, position] = blocks.setdefault((block, shape), len(sources))
+            if row == len(sources):
+                sources.add(names.tensor_bytes(name), array)
+                _check_added(sources, name, shape, one.code)
+    snapshot = Snapshot([sources])
+    arrays = snapshot.arrays(sources)
+    held = {
+        name: one._replace(
+            arrays={position: arrays[rows[name, position]] for position in one.arrays}
+        )
+        for name, one in description.held.items()
+    }
+    return snapshot, replace(description, held=held, copied=True)
+
+
+def _agree(
+    team: Team, target: str, mine: Description, options: list[str]
+) -> tuple[Plan, TemporaryDirectory]:
+    """The plan that all processes share, and the temporary directory, which process 0 has made."""
+    temporary = TemporaryDirectory(target)
+    try:
+        plan, token = _agree_on(team, mine, options, temporary)
+    except BaseException:
+        temporary.remove()  # that of process 0; no other has one of the name that it drew
+        raise
+    return plan, temporary if team.rank == 0 else TemporaryDirectory(target, token)
+
+
+def _agree_on(
+    team: Team, mine: Description, options: list[str], temporary: TemporaryDirectory
+) -> tuple[Plan, str]:
+    """The plan, and the random part of the temporary names.
+
+    Where all say the same, as they do for even layouts, digests are all that travels.
+    """
+    common, placement = mine.common(), list(mine.placement.values())
+    digest = hashlib.sha256(common).hexdigest()
+    placements: list[list[list[int]]] = []
+
+    def compare(answers: list[bytes]) -> bytes:
+        told = [json.loads(answer) for answer in answers]
+        placements.extend(positions for _, positions, _ in told)
+        for number, what in enumerate(("prefixes", "levels", "alignments", "durabilities")):
+            compare_all(f"give different {what}", [given[number] for _, _, given in told])
+        temporary.make()
+        verdict: dict[str, Any] = {"token": temporary.token}
+        if mine.uniform and all(other == digest for other, _, _ in told):
+            plan = plan_of_equals(mine, placements)  # finds what the others need not look for
+            verdict["placement"] = list(plan.placement.values())
+        return _dumped(verdict)
+
+    verdict = json.loads(team.round(None, _dumped([digest, placement, options]), compare))
+    token = str(verdict["token"])
+    if "placement" in verdict:
+        owners = verdict["placement"]
+        parts = [
+            [[p for p, owner in enumerate(mesh) if owner == rank] for mesh in owners]
+            for rank in range(team.world_size)
+        ]
+        return plan_of_equals(mine, parts), token
+
+    def join_all(answers: list[bytes]) -> bytes:
+        plan = join([zlib.decompress(answer) for answer in answers], placements)
+        return zlib.compress(plan.to_bytes(), 1)
+
+    text = team.round(None, zlib.compress(common, 1), join_all)
+    return Plan.from_bytes(zlib.decompress(text)), token
+
+
+def _write_parts(
+    writer: Writer, parts: Sequence[Part], plan: Plan, description: Description
+) -> None:
+    """Writes in batches: a million small slices are few crossings, large ones take turns."""
+    sources, size = Sources(), 0
+    for name, box, position in parts:
+        one = plan.tensors[name]
+        array = description.held[name].arrays[position]
+        # A copy is a plain array, from which the dtype cannot always be told.
+        dtype = one.code if description.copied else None
+        shape = one.shape if box is None else box.shape
+        if one.layout is not None and one.size == 0:
+            # The local block is not the whole of it, though neither has an element.
+            array, dtype = np.zeros(shape, dtypes.numpy_dtype(one.code)), one.code
+        sources.add(
+            names.tensor_bytes(name),
+            array,
+            dtype,
+            None if box is None else (box.full_shape, box.start, box.lengths),
+        )
+        _check_added(sources, name, shape, one.code)
+        size += sources.sizes[-1]
+        if size >= BATCH_BYTES:
+            writer._add(sources)
+            sources, size = Sources(), 0
+    if len(sources):
+        writer._add(sources)
+
+
+def _check_added(sources: Sources, name: str, shape: tuple[int, ...], code: int) -> None:
+    """Refuses what is, as numpy sees it, not what it was described as by its own words."""
+    if sources.arrays[-1].shape != shape or sources.codes[-1] != code:
+        raise InvalidError(
+            f"the array is one of shape {sources.arrays[-1].shape} and dtype "
+            f"{dtypes.numpy_name_of(sources.codes[-1])} now, and was described as "
+            f"{shape}, {dtypes.numpy_name_of(code)}",
+            tensor=name,
+        )
+
+
+def _dumped(document: Any) -> bytes:
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+# ---- restoring -----------------------------------------------------------------------------------
+
+
+@dataclass
+class _Wishes:
+    """What this process wants: its layouts by name, and its devices by mesh."""
+
+    layouts: dict[str, Layout | None]
+    local: dict[Mesh, list[str]]
+
+    @classmethod
+    def of(cls, layouts: Any, devices: Iterable[str] | None, team: Team) -> _Wishes:
+        found = layouts_by_name(layouts)
+        meshes = dict.fromkeys(one.mesh for one in found.values() if one is not None)
+        if devices is None:
+            local = {m: list(m.local_devices(team.rank, team.world_size)) for m in meshes}
+            return cls(found, local)
+        wanted = dict.fromkeys(listed("devices", devices, "names of devices"))
+        local = {mesh: [device for device in mesh.devices if device in wanted] for mesh in meshes}
+        known = {device for chosen in local.values() for device in chosen}
+        for device in wanted:
+            if meshes and device not in known:
+                raise InvalidError(f"{device!r} is a device of no mesh of these layouts")
+        return cls(found, local)
+
+
+class _Places:
+    """The boxes to read, each once, and where in the result the arrays go."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.boxes: dict[int, NDArray[np.int64]] = {}  # by place; not for whole tensors
+        self.targets: list[tuple[dict[str, Any], Sequence[str]]] = []
+
+    def add(
+        self,
+        row: int,
+        box: NDArray[np.int64] | None,
+        target: dict[str, Any],
+        keys: Sequence[str],
+    ) -> None:
+        """The box of this tensor becomes `target[key]` of all these keys."""
+        if box is not None:
+            self.boxes[len(self.rows)] = box
+        self.rows.append(row)
+        self.targets.append((target, keys))
+
+
+class _Index:
+    """The index file, held open from before the reader opens it: what tells whether all processes
+    read the same, whichever tensors they want."""
+
+    def __init__(self, prefix: str, stack: contextlib.ExitStack) -> None:
+        self._path = names.index_name(prefix)
+        self._file: io.BufferedReader | None = None
+        # Where that fails the reader says why, better.
+        with contextlib.suppress(OSError):
+            self._file = stack.enter_context(open(self._path, "rb"))  # noqa: SIM115
+
+    def digest(self) -> bytes:
+        """SHA-256 of the file that the reader, open by now, has."""
+        try:
+            if self._file is not None:
+                held = os.fstat(self._file.fileno())
+                if os.path.samestat(held, os.stat(self._path)):
+                    return hashlib.file_digest(self._file, "sha256").digest()
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise StorageError(str(error), errno=error.errno, path=self._path) from error
+        raise GenerationGoneError(
+            "it was replaced while it was being opened; restore it again", path=self._path
+        )
+
+
+def _read(reader: reading.Reader, wishes: _Wishes) -> dict[str, Any]:
+    """The arrays of this process."""
+    wanted = list(wishes.layouts)
+    # All names are looked up, also those of which nothing is here: the others would fail alone.
+    selection = reader._handle.select([names.tensor_bytes(name) for name in wanted])
+    shapes, codes = selection.shapes(), selection.rows["dtype"].tolist()
+    places, result = _Places(), dict[str, Any]()
+    # Many tensors have one layout and shape: what follows from these is found once.
+    known: dict[tuple[Layout, tuple[int, ...]], list[_LocalBox]] = {}
+    for row, (name, layout) in enumerate(wishes.layouts.items()):
+        result[name] = None if layout is None else {}
+        if layout is None:
+            places.add(row, None, result, [name])
+            continue
+        shape = shapes[row]
+        if (layout, shape) not in known:
+            known[layout, shape] = _local_boxes(name, layout, shape, wishes)
+        for box in known[layout, shape]:
+            result[name].update(dict.fromkeys(box.devices))
+            if box.extents is not None and dtypes.numpy_dtype(codes[row]) is None:
+                handle = TensorHandle(reader, selection, row, name)
+                raise handle.unsupported(
+                    f"elements of {handle.dtype_name} are not known: it is restored whole or not"
+                )
+            if box.empty:
+                array = np.empty(box.shape, dtypes.numpy_dtype(codes[row]))
+                result[name].update(dict.fromkeys(box.devices, array))
+            else:
+                places.add(row, box.extents, result[name], box.devices)
+    batch = Batch(
+        reader, selection, places.rows, [wanted[row] for row in places.rows], places.boxes
+    )
+    for (target, keys), array in zip(places.targets, batch.read(None), strict=True):
+        target.update(dict.fromkeys(keys, array))
+    return result
+
+
+class _LocalBox(NamedTuple):
+    """A box of the devices of this process: `extents` as the reader takes it, None for the whole
+    tensor."""
+
+    shape: tuple[int, ...]
+    extents: NDArray[np.int64] | None
+    empty: bool
+    devices: tuple[str, ...]
+
+
+def _local_boxes(
+    name: str, layout: Layout, shape: tuple[int, ...], wishes: _Wishes
+) -> list[_LocalBox]:
+    if len(shape) != layout.rank:
+        raise InvalidError(
+            f"the layout {layout.text} does not fit the shape {shape} in the checkpoint",
+            tensor=name,
+        )
+    by_box: dict[SliceSpec, list[str]] = {}
+    for device in wishes.local[layout.mesh]:
+        box = layout.slice_at(shape, layout.mesh.index_of(device))
+        by_box.setdefault(box, []).append(device)
+    found = []
+    for box, devices in by_box.items():
+        whole = box.shape == shape
+        extents = None if whole else np.array([*box.start, *box.shape, 0], np.int64)
+        empty = not whole and math.prod(box.shape) == 0
+        found.append(_LocalBox(box.shape, extents, empty, tuple(devices)))
+    return found
+
+
+def _compare_seen(answers: list[bytes], path: str) -> bytes:
+    for rank, answer in enumerate(answers):
+        if answer != answers[0]:
+            raise GenerationGoneError(
+                f"process 0 and process {rank} found different checkpoints here: it was "
+                "replaced while it was being restored; restore it again",
+                path=path,
+            )
+    return b""

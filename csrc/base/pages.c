@@ -1,0 +1,148 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "base/pages.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+
+/* A wish: what the system cannot do it does without. */
+static void advise(void *data, uint64_t size, int advice)
+{
+	int result = madvise(data, (size_t)size, advice);
+	(void)result;
+}
+
+static uint8_t *map_pages(uint64_t size)
+{
+	void *data = mmap(NULL, (size_t)size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	return data == MAP_FAILED ? NULL : data;
+}
+
+ckptfmt_status cf_pages_map(uint64_t size, uint8_t **out, ckptfmt_error *err)
+{
+	int kept = errno;
+	uint8_t *data;
+	*out = NULL;
+	assert(size > 0);
+	if (size > (uint64_t)PTRDIFF_MAX)
+		return cf_fail_memory(err);
+	data = map_pages(size);
+	if (data == NULL) {
+		errno = kept;
+		return cf_fail_memory(err);
+	}
+#ifdef MADV_HUGEPAGE
+	advise(data, size, MADV_HUGEPAGE);
+#endif
+#ifdef MADV_DONTFORK
+	/* A child would copy each page that we write to, or we for it. */
+	advise(data, size, MADV_DONTFORK);
+#endif
+	errno = kept;
+	*out = data;
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_pages_map_aligned(uint64_t size, uint8_t **out, ckptfmt_error *err)
+{
+	int kept = errno;
+	uint8_t *data = NULL;
+	uint64_t before;
+	*out = NULL;
+	assert(size > 0);
+	if (size <= (uint64_t)PTRDIFF_MAX - CF_PAGES_UNIT)
+		data = map_pages(size + CF_PAGES_UNIT);
+	errno = kept;
+	if (data == NULL)
+		return cf_fail_memory(err);
+	before = -(uint64_t)(uintptr_t)data % CF_PAGES_UNIT;
+	if (before != 0)
+		cf_pages_unmap(data, before);
+	cf_pages_unmap(data + before + size, CF_PAGES_UNIT - before);
+	*out = data + before;
+	cf_pages_want_large(*out, size);
+	return CKPTFMT_OK;
+}
+
+void cf_pages_lend(uint8_t *data, uint64_t size)
+{
+#ifdef MADV_FREE
+	int kept = errno;
+	advise(data, size, MADV_FREE);
+	errno = kept;
+#else
+	(void)data;
+	(void)size;
+#endif
+}
+
+void cf_pages_want_large(void *data, uint64_t size)
+{
+#ifdef MADV_HUGEPAGE
+	int kept = errno;
+	uint64_t skipped = -(uint64_t)(uintptr_t)data % CF_PAGES_UNIT;
+	if (size > skipped && size - skipped >= CF_PAGES_UNIT)
+		advise((uint8_t *)data + skipped, (size - skipped) / CF_PAGES_UNIT * CF_PAGES_UNIT, MADV_HUGEPAGE);
+	errno = kept;
+#else
+	(void)data;
+	(void)size;
+#endif
+}
+
+void cf_pages_want_soon(const uint8_t *data, uint64_t size)
+{
+	int kept = errno;
+	uint64_t skipped = (uint64_t)(uintptr_t)data % (uint64_t)sysconf(_SC_PAGESIZE);
+	advise((uint8_t *)(uintptr_t)data - skipped, size + skipped, MADV_WILLNEED);
+	errno = kept;
+}
+
+/* 0, or -1 with errno. What was written there stays. */
+static int populate(uint8_t *data, uint64_t size)
+{
+	int result;
+	do {
+		result = madvise(data, (size_t)size, MADV_POPULATE_WRITE);
+	} while (result != 0 && errno == EINTR);
+	return result;
+}
+
+bool cf_pages_populate_ahead(uint8_t *data, uint64_t size)
+{
+	int kept = errno, result = populate(data, size);
+	errno = kept;
+	return result == 0;
+}
+
+ckptfmt_status cf_pages_populate(uint8_t *data, uint64_t size, ckptfmt_error *err)
+{
+	int kept = errno, result = populate(data, size);
+	uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+	if (result != 0 && errno != EINVAL && errno != ENOSYS) {
+		errno = kept;
+		return cf_fail_memory(err);
+	}
+	errno = kept;
+	/* A kernel before 5.14: where there is too little, the process ends here. */
+	for (uint64_t at = 0; result != 0 && at < size; at += page)
+		*(volatile uint8_t *)(data + at) = 0;
+	return CKPTFMT_OK;
+}
+
+void cf_pages_unmap(uint8_t *data, uint64_t size)
+{
+	int kept = errno;
+	int result;
+	if (data == NULL)
+		return;
+	result = munmap(data, (size_t)size);
+	assert(result == 0);
+	(void)result;
+	errno = kept;
+}

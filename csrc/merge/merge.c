@@ -1,0 +1,285 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Joins bundles by their indexes; tensor bytes stay where they are and their files get second names.
+ *
+ *   1 all inputs are opened, walked through together and checked; nothing changes on disk (merge_inputs, merge_join)
+ *   2 data files of inputs are synced; those that cannot be linked are copied (merge_files)
+ *   3 the index of the result is written under a temporary name and read back; mostly 1 has drafted it in memory
+ *   4 if the inputs are to go, a journal is written under a temporary name (merge_journal)
+ *   5 under the lock of the destination's directory: data files get their names, the inputs are looked at once more,
+ *     and the index is renamed into its place: the commit
+ *   6 the journal gets its name, the inputs go, and the journal
+ *
+ * Killed before the commit, all inputs are whole; after it, the result is. Running it again finishes the job.
+ */
+#include "base/memory.h"
+#include "write/commit.h"
+#include "merge/files.h"
+#include "merge/inputs.h"
+#include "merge/join.h"
+#include "merge/journal.h"
+#include "table/writer.h"
+
+#include <string.h>
+
+enum { COUNT_TRIES = 16 };
+
+typedef struct merge {
+	ckptfmt_merge_options options;
+	cf_merge_inputs inputs;
+	cf_merge_files files;
+	int32_t file_count;
+	cf_merge_draft draft;
+	cf_prefix prefix;
+	cf_directory directory;
+	cf_commit commit;
+	cf_file_writer index;
+	cf_file_writer journal;
+	cf_index_mark mark;
+	cf_merge_before before;     /* what was at the destination when it began, */
+	bool left_out;              /* and whether inputs were missing then */
+	cf_file_info *results;      /* the result's data files, */
+	uint64_t *sizes;            /* and their sizes */
+	bool committed;
+} merge;
+
+/* MRG-10: the destination's own index must not be an input. A hard link under another name is another checkpoint. */
+static ckptfmt_status check_destination(merge *m, ckptfmt_error *err)
+{
+	char name[CF_NAME_SIZE];
+	cf_file_info info, here, there;
+	bool exists, ignored;
+	cf_index_name(m->prefix.base, name);
+	CF_TRY(cf_os_stat(&m->directory, name, &info, &exists, err));
+	if (!exists)
+		return CKPTFMT_OK;
+	CF_TRY(cf_os_stat(&m->directory, ".", &here, &ignored, err));
+	for (uint64_t i = 0; i < m->inputs.count; i++) {
+		cf_merge_input *in = &m->inputs.rows[i];
+		const cf_directory *directory;
+		if (!cf_same_file(&in->info, &info))
+			continue;
+		CF_TRY(cf_merge_input_directory(in, &directory, err));
+		CF_TRY(cf_os_stat(directory, ".", &there, &ignored, err));
+		if (info.link_count > 1 && (!cf_same_file(&here, &there) || strcmp(in->prefix.base, m->prefix.base) != 0))
+			continue;
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "MRG-10: the destination is also an input: %s",
+			cf_merge_name(in->name));
+	}
+	return CKPTFMT_OK;
+}
+
+/* ---- the index ------------------------------------------------------------------------------------------- */
+
+static ckptfmt_status put_to_index(void *state, const uint8_t *bytes, uint64_t size, ckptfmt_error *err)
+{
+	merge *m = state;
+	m->mark.crc32c = ckptfmt_crc32c(m->mark.crc32c, bytes, size);
+	m->mark.size += size;
+	return cf_file_writer_put(&m->index, bytes, size, err);
+}
+
+static ckptfmt_status write_draft(merge *m, ckptfmt_error *err)
+{
+	const cf_bytes_view *pieces = (const cf_bytes_view *)(const void *)m->draft.pieces.data;
+	cf_file_writer_reserve(&m->index, m->draft.size);
+	for (uint64_t i = 0; i < m->draft.pieces.size / sizeof *pieces; i++)
+		CF_TRY(put_to_index(m, pieces[i].data, pieces[i].size, err));
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status write_index(merge *m, ckptfmt_error *err)
+{
+	char name[CF_NAME_SIZE];
+	cf_table_writer table;
+	uint64_t size;
+	ckptfmt_status status;
+	m->mark = (cf_index_mark){0, 0};
+	cf_index_name(m->prefix.base, name);
+	CF_TRY(cf_file_writer_open(&m->index, &m->directory, name, err));
+	if (m->draft.good && m->files.new_count == m->file_count) {
+		CF_TRY(write_draft(m, err));
+	} else {
+		cf_table_writer_open(&table, (cf_sink){put_to_index, m});
+		status = cf_merge_write(&m->inputs, m->file_count, m->files.new_count, &table, err);
+		if (status == CKPTFMT_OK)
+			status = cf_table_writer_finish(&table, &size, err);
+		cf_table_writer_free(&table);
+		CF_TRY(status);
+	}
+	return cf_file_writer_finish(&m->index, m->options.durability == CKPTFMT_DURABILITY_FULL, err);
+}
+
+static ckptfmt_status describe_results(merge *m, ckptfmt_error *err)
+{
+	uint64_t count = (uint64_t)m->files.new_count;
+	cf_release(m->results);
+	cf_release(m->sizes);
+	m->results = cf_allocate(count * sizeof *m->results);
+	m->sizes = cf_allocate(count * sizeof *m->sizes);
+	if (m->results == NULL || m->sizes == NULL)
+		return cf_fail_memory(err);
+	for (int32_t i = 0; i < m->files.new_count; i++) {
+		m->results[i] = cf_merge_files_info(&m->files, i);
+		m->sizes[i] = m->results[i].size;
+	}
+	return CKPTFMT_OK;
+}
+
+/* All that goes before the lock, for this number of data files. */
+static ckptfmt_status prepare(merge *m, int32_t count, ckptfmt_error *err)
+{
+	cf_file_writer_abandon(&m->index);
+	cf_file_writer_abandon(&m->journal);
+	m->files.new_count = count;
+	CF_TRY(describe_results(m, err));
+	CF_TRY(cf_merge_files_fill(&m->files, err));
+	CF_TRY(write_index(m, err));
+	if (m->options.durability != CKPTFMT_DURABILITY_NONE)
+		CF_TRY(cf_commit_read_back(&m->commit, &m->index, count, m->sizes, err));
+	if (m->options.consume)
+		CF_TRY(cf_merge_journal_write(&m->commit, &m->inputs, m->mark, m->results, count, &m->journal, err));
+	return CKPTFMT_OK;
+}
+
+/* ---- committing ------------------------------------------------------------------------------------------ */
+
+/* Inputs that were not there may have gone into the destination meanwhile, by the same merge running beside this. */
+static ckptfmt_status check_left_out(const merge *m, ckptfmt_error *err)
+{
+	cf_merge_before now;
+	if (!m->left_out)
+		return CKPTFMT_OK;
+	CF_TRY(cf_merge_look(&m->commit, &now, err));
+	if (now.exists == m->before.exists && (!now.exists || cf_same_state(&now.info, &m->before.info)))
+		return CKPTFMT_OK;
+	return cf_fail(err, CKPTFMT_FAIL_BUSY, CF_NO_OFFSET,
+		"MRG-14: another writer committed to the destination, and an input of the merge is missing");
+}
+
+static ckptfmt_status commit_named(merge *m, ckptfmt_error *err)
+{
+	CF_TRY(check_left_out(m, err));
+	/* An input that was saved again since it was read would be lost with its index. */
+	for (uint64_t i = 0; i < m->inputs.count; i++)
+		CF_TRY(cf_merge_input_check_unchanged(&m->inputs.rows[i], err));
+	return cf_commit_replace(&m->commit, &m->index, m->files.new_count, NULL, &m->committed, err);
+}
+
+typedef enum outcome { DONE, OTHER_COUNT, NO_LINKS } outcome;
+
+/* Under the lock. What is not done needs to be prepared again, without it. */
+static ckptfmt_status try_commit(merge *m, outcome *out, ckptfmt_error *err)
+{
+	int32_t count;
+	cf_naming naming;
+	ckptfmt_status status;
+	*out = DONE;
+	CF_TRY(cf_commit_observe(&m->commit, err));
+	CF_TRY(cf_merge_files_choose_count(&m->files, &count, err));
+	if (count != m->files.new_count) {
+		*out = OTHER_COUNT;
+		return CKPTFMT_OK;
+	}
+	CF_TRY(cf_merge_files_name(&m->files, &naming, err));
+	if (naming != CF_NAMED) {
+		*out = naming == CF_NAMES_TAKEN ? OTHER_COUNT : NO_LINKS;
+		return CKPTFMT_OK;
+	}
+	status = commit_named(m, err);
+	if (!m->committed)
+		cf_merge_files_undo(&m->files);
+	return status;
+}
+
+static ckptfmt_status publish(merge *m, ckptfmt_error *err)
+{
+	int32_t count;
+	bool copy_all = false;
+	CF_TRY(check_destination(m, err));
+	CF_TRY(cf_commit_observe(&m->commit, err));
+	CF_TRY(cf_merge_files_open(&m->files, &m->inputs, m->file_count, &m->commit, err));
+	if (m->options.durability == CKPTFMT_DURABILITY_FULL)
+		CF_TRY(cf_merge_files_sync(&m->files, err));
+	CF_TRY(cf_merge_files_copy(&m->files, false, err));
+	CF_TRY(cf_merge_files_choose_count(&m->files, &count, err));
+	CF_TRY(prepare(m, count, err));
+	for (int tries = 0; tries < COUNT_TRIES; tries++) {
+		outcome result;
+		ckptfmt_status status;
+		CF_TRY(cf_commit_lock(&m->commit, err));
+		status = try_commit(m, &result, err);
+		cf_commit_unlock(&m->commit);
+		if (status != CKPTFMT_OK || result == DONE)
+			return status;
+		copy_all = copy_all || result == NO_LINKS;
+		CF_TRY(cf_merge_files_copy(&m->files, copy_all, err));
+		CF_TRY(cf_commit_observe(&m->commit, err));
+		CF_TRY(cf_merge_files_choose_count(&m->files, &count, err));
+		CF_TRY(prepare(m, count, err));
+	}
+	return cf_fail(err, CKPTFMT_FAIL_BUSY, CF_NO_OFFSET, "other writers took %d numbers of data files in a row",
+		COUNT_TRIES);
+}
+
+static ckptfmt_status open_destination(merge *m, const char *destination, ckptfmt_error *err)
+{
+	CF_TRY(cf_prefix_split(destination, &m->prefix, err));
+	m->commit = (cf_commit){&m->prefix, &m->directory, m->options.durability, 0};
+	return cf_os_directory_open(m->prefix.directory, true, m->options.durability == CKPTFMT_DURABILITY_FULL,
+		&m->directory, err);
+}
+
+static ckptfmt_status run(merge *m, const char *const *prefixes, uint64_t count, const char *destination,
+	ckptfmt_error *err)
+{
+	ckptfmt_status status;
+	CF_TRY(cf_merge_inputs_open(&m->inputs, prefixes, count, m->options.allow_missing != 0, err));
+	m->left_out = m->inputs.count < count;
+	CF_TRY(cf_merge_check(&m->inputs, &m->file_count, &m->draft, err));
+	for (uint64_t i = 0; m->options.consume && i < m->inputs.count; i++)
+		CF_TRY(cf_merge_input_find_rest(&m->inputs.rows[i], err));
+	status = open_destination(m, destination, err);
+	if (status == CKPTFMT_OK)
+		status = publish(m, err);
+	if (status == CKPTFMT_OK && m->options.consume)
+		status = cf_merge_remove_inputs(&m->commit, &m->inputs, &m->journal, err);
+	cf_error_path(err, destination);
+	return status;
+}
+
+static ckptfmt_status check_options(const ckptfmt_merge_options *options, ckptfmt_error *err)
+{
+	if (options->durability < CKPTFMT_DURABILITY_FULL || options->durability > CKPTFMT_DURABILITY_NONE)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "durability %d is none",
+			(int)options->durability);
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status ckptfmt_merge(const char *const *prefixes, uint64_t count, const char *destination,
+	const ckptfmt_merge_options *options, ckptfmt_error *err)
+{
+	merge m = {.directory = {.fd = -1}, .inputs = {.directory = {.fd = -1}}};
+	ckptfmt_status status;
+	bool finished;
+	if (options != NULL)
+		m.options = *options;
+	CF_TRY(check_options(&m.options, err));
+	ckptfmt_limits_default(&m.inputs.limits);
+	if (m.options.limits != NULL)
+		m.inputs.limits = *m.options.limits;
+	/* MRG-14 */
+	status = cf_merge_resume(prefixes, count, destination, &m.options, &m.before, &finished, err);
+	if (status == CKPTFMT_OK && !finished)
+		status = run(&m, prefixes, count, destination, err);
+	cf_file_writer_abandon(&m.index);
+	cf_file_writer_abandon(&m.journal);
+	cf_merge_files_close(&m.files);
+	cf_merge_inputs_close(&m.inputs);
+	cf_merge_draft_free(&m.draft);
+	cf_release(m.results);
+	cf_release(m.sizes);
+	cf_os_directory_close(&m.directory);
+	cf_prefix_free(&m.prefix);
+	return status;
+}

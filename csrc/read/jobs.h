@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading stored values that were asked for and found sound: by the calling thread or, where there are many bytes, by
+ * several that share them. */
+#ifndef CKPTFMT_BUNDLE_READ_JOBS_H
+#define CKPTFMT_BUNDLE_READ_JOBS_H
+
+#include "read/reader.h"
+
+enum { CF_READ_UNIT = 4 << 20 };    /* a thread takes as long to start as reading a tenth of it */
+
+/* As many threads as may work on so many bytes that can be cut anywhere. */
+int32_t cf_read_threads(const ckptfmt_reader *reader, uint64_t bytes);
+
+typedef struct cf_read_job {
+	const ckptfmt_stored *stored;
+	ckptfmt_request *request;   /* `verified` says whether anything is, and is taken back for what was not */
+	uint64_t slice;             /* of a partitioned tensor; CF_WHOLE_TENSOR for one stored whole */
+} cf_read_job;
+
+typedef struct cf_read_work {
+	ckptfmt_reader *reader;
+	const ckptfmt_selection *selection;
+	int32_t verify;             /* ckptfmt_verify_mode */
+	const cf_read_job *jobs;    /* in the order of the data files */
+	uint64_t count;
+	uint64_t bytes;             /* that will be moved, about */
+} cf_read_work;
+
+/* Runs all jobs. The failure is that of the first job that fails, however many threads there were.
+ * REQUIRES: cf_geometry_check_value and cf_geometry_check_cover passed; each destination has room. */
+CF_MUST_CHECK ckptfmt_status cf_read_run(const cf_read_work *work, ckptfmt_error *err);
+
+#endif

@@ -1,0 +1,171 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Inside of ckptfmt_reader and ckptfmt_selection, for the files of this folder. Nothing in a reader changes after open
+ * but caches that are published atomically, so any number of threads may read. */
+#ifndef CKPTFMT_BUNDLE_READER_H
+#define CKPTFMT_BUNDLE_READER_H
+
+#include "base/buffer.h"
+#include "proto/names.h"
+#include "read/data_files.h"
+#include "table/table.h"
+#include "ckptfmt.h"
+#include "proto/message.h"
+#include "storage/os.h"
+
+#include <stdatomic.h>
+
+struct ckptfmt_reader {
+	uint64_t id;                /* no other reader of this process has it, nor had */
+	cf_prefix prefix;
+	cf_directory directory;
+	ckptfmt_limits limits;
+	cf_file index;
+	cf_file_info index_info;
+	cf_table *table;
+	cf_header header;           /* its `bytes` view points into the table's first block */
+	cf_shards shards;
+	bool follow_symlinks;
+	int32_t threads;            /* as in ckptfmt_open_options */
+};
+
+/* The slices of one tensor by where they start in one dimension, for boxes that meet few of them (geometry.c). */
+typedef struct cf_slice_place {
+	int64_t start;
+	int64_t end_max;            /* of this slice and all before it */
+	uint64_t slice;
+} cf_slice_place;
+
+typedef struct cf_slice_order {
+	cf_slice_place *places;     /* ascending by start; one a slice */
+	int32_t dimension;
+} cf_slice_order;
+
+struct ckptfmt_selection {
+	uint64_t reader_id;         /* of the reader that made it, the only one it can be used with */
+	cf_buffer rows;             /* ckptfmt_row */
+	cf_buffer slices;           /* ckptfmt_slice_row */
+	cf_buffer dims;             /* int64_t */
+	cf_buffer names;
+	cf_buffer chunk_crcs;       /* uint32_t */
+	cf_buffer chunk_ends;       /* uint64_t */
+	int32_t num_shards;         /* of the checkpoint */
+	bool big_endian;
+	/* One a row: 1 once its slices were found disjoint. Allocated when the selection is complete. */
+	_Atomic uint8_t *disjoint;
+	/* One a row: NULL until a box of a tensor of many slices was read. Allocated with it. */
+	_Atomic(cf_slice_order *) *orders;
+};
+
+/* ---- opening in parts: what ckptfmt_reader_open does, and the verifier by itself ---- */
+
+/* A reader with its options, its prefix and its directory, and no file open. CHECKPOINT_NOT_FOUND, BAD_PATH, IO,
+ * NO_MEMORY. */
+CF_MUST_CHECK ckptfmt_status cf_reader_new(const char *prefix, const ckptfmt_open_options *options,
+	ckptfmt_reader **out, ckptfmt_error *err);
+/* Opens the index file and does not look into it. CHECKPOINT_NOT_FOUND, BAD_PATH, IO. */
+CF_MUST_CHECK ckptfmt_status cf_reader_open_index(ckptfmt_reader *reader, ckptfmt_error *err);
+/* Whether the index on disk is still the one that was opened. */
+CF_MUST_CHECK ckptfmt_status cf_reader_is_current(ckptfmt_reader *reader, bool *current, ckptfmt_error *err);
+
+/* What every reading call asks of its arguments: a selection that this reader made, a verify mode that there is.
+ * INVALID. */
+CF_MUST_CHECK ckptfmt_status cf_reader_check_call(const ckptfmt_reader *reader, const ckptfmt_selection *selection,
+	int32_t verify, ckptfmt_error *err);
+
+/* The path of a data file, for messages; the end kept where `path` is too small. */
+void cf_reader_data_path(const ckptfmt_reader *reader, int32_t shard, char *path, size_t size);
+/* The data file of a stored value, for the time of a read. IO where it is missing.
+ * REQUIRES: 0 <= shard < num_shards. */
+CF_MUST_CHECK ckptfmt_status cf_reader_shard(ckptfmt_reader *reader, int32_t shard, cf_shard_use *out,
+	ckptfmt_error *err);
+
+static inline bool cf_reader_swaps(const ckptfmt_reader *reader)
+{
+	return (reader->header.endianness == 1) != (CF_HOST_BIG_ENDIAN == 1);
+}
+
+static inline const ckptfmt_row *cf_selection_row(const ckptfmt_selection *selection, uint64_t row)
+{
+	return (const ckptfmt_row *)(const void *)selection->rows.data + row;
+}
+
+static inline uint64_t cf_selection_count(const ckptfmt_selection *selection)
+{
+	return selection->rows.size / sizeof(ckptfmt_row);
+}
+
+static inline const int64_t *cf_selection_dims(const ckptfmt_selection *selection, uint64_t first)
+{
+	return (const int64_t *)(const void *)selection->dims.data + first;
+}
+
+static inline const ckptfmt_slice_row *cf_selection_slices(const ckptfmt_selection *selection, const ckptfmt_row *row)
+{
+	return (const ckptfmt_slice_row *)(const void *)selection->slices.data + row->slices_first;
+}
+
+static inline const uint8_t *cf_selection_name(const ckptfmt_selection *selection, const ckptfmt_row *row)
+{
+	return selection->names.data + row->name_offset;
+}
+
+/* Adds to a failure about what the index says of a tensor where it says so. */
+static inline void cf_error_entry(ckptfmt_error *err, const ckptfmt_row *row)
+{
+	if (err != NULL && err->status == CKPTFMT_CORRUPT)
+		cf_error_offset(err, row->entry_offset);
+}
+
+/* ---- one tensor (find.c) ---- */
+
+/* ckptfmt_reader_find of a plain tensor. False, and unspecified *out: it is another, there is none, or that failed. */
+bool cf_reader_find_plain(ckptfmt_reader *reader, const uint8_t *name, uint64_t name_size, ckptfmt_found *out);
+
+/* ---- names alone (listing.c) ---- */
+
+/* The names of the tensors in key order, some at a time, but for those that belong to the format (EXT-7). Every entry
+ * is checked as by a listing, and nothing else is kept of it. */
+typedef struct cf_name_walk {
+	ckptfmt_reader *reader;
+	cf_table_iterator entries;
+	cf_buffer names;            /* those of this step, one after the other, */
+	cf_buffer ends;             /* and where each ends in them: uint64_t */
+	bool partitioned;           /* only a listing can tell: there is a partitioned tensor, or what may be a slice */
+} cf_name_walk;
+
+/* Allocates nothing. The reader must outlive the walk. */
+void cf_name_walk_open(cf_name_walk *walk, ckptfmt_reader *reader);
+/* At most `count` names more; none are left when it gives none. Failures as ckptfmt_reader_list. */
+CF_MUST_CHECK ckptfmt_status cf_name_walk_next(cf_name_walk *walk, uint64_t count, ckptfmt_error *err);
+void cf_name_walk_close(cf_name_walk *walk);
+
+/* ---- building a selection (selection.c) ---- */
+
+/* What an entry says by itself: no positions in columns, and `stored` zero. */
+ckptfmt_row cf_row_of(const cf_entry *entry, const int64_t *dims);
+/* Where an entry says that its bytes lie, as if they were stored plainly. */
+void cf_stored_place(const cf_entry *entry, ckptfmt_stored *out);
+
+/* An empty one, to be used with this reader; NULL: no memory. */
+ckptfmt_selection *cf_selection_new(const ckptfmt_reader *reader);
+
+/* Appends the tensor `name` with this entry as a row; its slices are listed with the MISSING flag until filled in. */
+CF_MUST_CHECK ckptfmt_status cf_selection_add(ckptfmt_selection *selection, const ckptfmt_reader *reader,
+	cf_bytes_view name, cf_bytes_view value, uint64_t origin, ckptfmt_error *err);
+/* Fills slice number `slice` of the row from the slice's own entry. */
+CF_MUST_CHECK ckptfmt_status cf_selection_fill_slice(ckptfmt_selection *selection, const ckptfmt_reader *reader,
+	uint64_t row, uint64_t slice, cf_bytes_view value, uint64_t origin, ckptfmt_error *err);
+/* TAB-13: what looking for the row's slices takes, a key with the tensor's name for each, is no more than the keys of
+ * the table may be in all, `key_bytes` for tensors before included, to which it is added. Each of the keys stands in a
+ * sound table. LIMIT. */
+CF_MUST_CHECK ckptfmt_status cf_selection_check_slice_keys(const ckptfmt_selection *selection,
+	const ckptfmt_reader *reader, uint64_t row, uint64_t *key_bytes, ckptfmt_error *err);
+/* Looks for the slices of the row by their keys, and fills in those that there are; `key` is scratch. Counts their keys
+ * as cf_selection_check_slice_keys. */
+CF_MUST_CHECK ckptfmt_status cf_selection_fill_by_key(ckptfmt_selection *selection, ckptfmt_reader *reader,
+	uint64_t row, uint64_t *key_bytes, cf_buffer *key, ckptfmt_error *err);
+/* The key of that slice's entry, appended to `key`. */
+void cf_selection_slice_key(const ckptfmt_selection *selection, uint64_t row, uint64_t slice, cf_buffer *key);
+CF_MUST_CHECK ckptfmt_status cf_selection_finish(ckptfmt_selection *selection, ckptfmt_error *err);
+
+#endif

@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* String and variant tensors. Their elements lie anywhere in the stored value, so a stored value is always read and
+ * checked whole; what a request wants of it is copied together. */
+#include "base/memory.h"
+#include "read/values.h"
+#include "read/transfer.h"
+#include "slices/box.h"
+#include "proto/string_scan.h"
+
+#include <string.h>
+
+struct ckptfmt_strings {
+	uint8_t *memory;
+	const uint8_t *bytes;       /* in memory */
+	uint64_t *offsets;          /* count + 1 */
+	uint64_t count;
+};
+
+/* One stored value in memory, with its elements found. */
+typedef struct value {
+	uint64_t slice;
+	uint64_t count;
+	uint8_t *bytes;
+	uint64_t *starts;
+	uint64_t *sizes;
+} value;
+
+typedef struct strings_read {
+	ckptfmt_reader *reader;
+	const ckptfmt_selection *selection;
+	const ckptfmt_row *row;
+	const int64_t *box;
+	const ckptfmt_bytes *raws;  /* by slice; NULL: nothing is compressed */
+	int32_t storage;
+	cf_transfer transfer;
+	cf_buffer values;           /* value */
+} strings_read;
+
+static value *value_at(const strings_read *r, uint64_t row)
+{
+	return (value *)(void *)r->values.data + row;
+}
+
+static uint64_t value_count(const strings_read *r)
+{
+	return r->values.size / sizeof(value);
+}
+
+static void free_value(value *v)
+{
+	cf_release(v->bytes);
+	cf_release(v->starts);
+	cf_release(v->sizes);
+	memset(v, 0, sizeof *v);
+}
+
+/* A few stored bytes may claim any number of elements: these are checked before there is room for them. */
+static ckptfmt_status check_given(const strings_read *r, const ckptfmt_stored *stored, const value *v,
+	const ckptfmt_bytes *given, ckptfmt_error *err)
+{
+	cf_stored_value raw = {NULL, stored->raw_size, stored->offset, v->count, stored->raw_crc32c, false,
+		r->transfer.verify != CKPTFMT_VERIFY_OFF};
+	cf_string_scan scan = cf_string_scan_begin(r->storage, &raw);
+	return cf_string_scan_take(&scan, given->data, given->size, err);
+}
+
+/* Finds the elements; of a compressed value these were checked. */
+static ckptfmt_status decode_value(const strings_read *r, const ckptfmt_stored *stored, value *v, ckptfmt_error *err)
+{
+	bool compressed = (stored->flags & CKPTFMT_STORED_COMPRESSED) != 0;
+	cf_stored_value raw = {v->bytes, stored->raw_size, stored->offset, v->count, stored->raw_crc32c,
+		r->reader->header.endianness == 1, !compressed && r->transfer.verify != CKPTFMT_VERIFY_OFF};
+	if (r->storage == CKPTFMT_STORAGE_STRING)
+		return cf_string_tensor_decode(&raw, v->starts, v->sizes, err);
+	return cf_variant_tensor_decode(&raw, v->starts, v->sizes, err);
+}
+
+static ckptfmt_status load_value(strings_read *r, const ckptfmt_stored *stored, value *v, ckptfmt_error *err)
+{
+	bool compressed = (stored->flags & CKPTFMT_STORED_COMPRESSED) != 0;
+	const ckptfmt_bytes *given = r->raws == NULL ? NULL : &r->raws[v->slice == CF_WHOLE_TENSOR ? 0 : v->slice];
+	/* The file is known to hold the bytes, and the bytes to have room for the elements, before memory is taken. */
+	CF_TRY(cf_transfer_open(&r->transfer, stored, err));
+	CF_TRY(cf_string_tensor_check_count(r->storage, v->count, stored->raw_size, stored->offset, err));
+	if (stored->raw_size > r->reader->limits.tensor_bytes_max)
+		return cf_fail(err, CKPTFMT_FAIL_LIMIT, stored->offset, "%s: a value of %llu bytes",
+			compressed ? "CMP-20" : "TAB-13", (unsigned long long)stored->raw_size);
+	if (compressed && (given == NULL || given->data == NULL))
+		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, stored->offset,
+			"the value is compressed, and this call has nothing to decode zstd with");
+	if (compressed && given->size != stored->raw_size)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "%llu raw bytes of a value of %llu",
+			(unsigned long long)given->size, (unsigned long long)stored->raw_size);
+	if (compressed)
+		CF_TRY(check_given(r, stored, v, given, err));
+	v->bytes = cf_allocate(stored->raw_size);
+	v->starts = cf_allocate_zero(v->count, sizeof *v->starts);
+	v->sizes = cf_allocate_zero(v->count, sizeof *v->sizes);
+	if (v->bytes == NULL || v->starts == NULL || v->sizes == NULL)
+		return cf_fail_memory(err);
+	if (compressed)
+		memcpy(v->bytes, given->data, (size_t)stored->raw_size);
+	else
+		CF_TRY(cf_transfer_whole(&r->transfer, stored, 0, false, v->bytes, err));
+	return decode_value(r, stored, v, err);
+}
+
+static ckptfmt_status add_value(strings_read *r, const ckptfmt_stored *stored, uint64_t slice, uint64_t count,
+	ckptfmt_error *err)
+{
+	value v = {slice, count, NULL, NULL, NULL};
+	ckptfmt_status status = load_value(r, stored, &v, err);
+	if (status == CKPTFMT_OK) {
+		cf_put_bytes(&r->values, &v, sizeof v);
+		status = cf_buffer_status(&r->values, err);
+	}
+	if (status != CKPTFMT_OK) {
+		free_value(&v);
+		cf_transfer_error(&r->transfer, stored, err);
+	}
+	return status;
+}
+
+static ckptfmt_status load_values(strings_read *r, ckptfmt_error *err)
+{
+	const ckptfmt_slice_row *slices = cf_selection_slices(r->selection, r->row);
+	cf_geometry_walk walk;
+	uint64_t i;
+	if (r->row->slice_count == 0)
+		CF_TRY(cf_geometry_check_value(r->selection, r->row, CF_WHOLE_TENSOR, 0, err));
+	if (r->row->slice_count == 0)
+		return add_value(r, &r->row->stored, CF_WHOLE_TENSOR, (uint64_t)r->row->element_count, err);
+	CF_TRY(cf_geometry_check_cover(r->selection, r->row, r->box, err));
+	walk = cf_geometry_walk_begin(r->selection, r->row, r->box);
+	while (cf_geometry_walk_next(&walk, &i)) {
+		int64_t starts[CKPTFMT_RANK_MAX], lengths[CKPTFMT_RANK_MAX];
+		const int64_t *extents = cf_selection_dims(r->selection, slices[i].extents_first);
+		CF_TRY(cf_geometry_check_value(r->selection, r->row, i, 0, err));
+		CF_TRY(cf_box_resolve(r->row->rank, cf_selection_dims(r->selection, r->row->dims_first), extents,
+			extents + r->row->rank, starts, lengths, err));
+		CF_TRY(add_value(r, &slices[i].stored, i, (uint64_t)cf_box_count(r->row->rank, lengths), err));
+	}
+	return CKPTFMT_OK;
+}
+
+/* All elements of the only value, in order: they need at most to be moved together. */
+static void take_whole(value *v, ckptfmt_strings *out)
+{
+	uint64_t end = 0;
+	for (uint64_t i = 0; i < v->count; i++) {
+		memmove(v->bytes + end, v->bytes + v->starts[i], (size_t)v->sizes[i]);
+		out->offsets[i] = end;
+		end += v->sizes[i];
+	}
+	out->offsets[v->count] = end;
+	out->memory = v->bytes;
+	out->bytes = v->bytes;
+	v->bytes = NULL;
+}
+
+/* As take_whole for strings, which lie together already. */
+static void take_whole_strings(value *v, ckptfmt_strings *out)
+{
+	uint64_t first = v->count == 0 ? 0 : v->starts[0];
+	for (uint64_t i = 0; i < v->count; i++)
+		out->offsets[i] = v->starts[i] - first;
+	out->offsets[v->count] = v->count == 0 ? 0 : v->starts[v->count - 1] + v->sizes[v->count - 1] - first;
+	out->memory = v->bytes;
+	out->bytes = v->bytes + first;
+	v->bytes = NULL;
+}
+
+typedef struct element {
+	const uint8_t *bytes;
+	uint64_t size;
+} element;
+
+static ckptfmt_status find_elements(const strings_read *r, element *elements, ckptfmt_error *err)
+{
+	for (uint64_t i = 0; i < value_count(r); i++) {
+		const value *v = value_at(r, i);
+		cf_plan plan;
+		cf_run run;
+		CF_TRY(cf_geometry_plan(r->selection, r->row, v->slice, r->box, 1, &plan, err));
+		while (cf_plan_next(&plan, &run))
+			for (uint64_t k = 0; k < run.size; k++) {
+				uint64_t from = run.stored_offset + k;
+				elements[run.destination_offset + k] =
+					(element){v->bytes + v->starts[from], v->sizes[from]};
+			}
+	}
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status take_elements(const strings_read *r, ckptfmt_strings *out, ckptfmt_error *err)
+{
+	element *elements = cf_allocate_zero(out->count, sizeof *elements);
+	ckptfmt_status status;
+	uint64_t end = 0;
+	if (elements == NULL)
+		return cf_fail_memory(err);
+	status = find_elements(r, elements, err);
+	if (status != CKPTFMT_OK)
+		goto out;
+	/* No overflow: each element lies in a stored value of its own bytes. */
+	for (uint64_t i = 0; i < out->count; i++) {
+		out->offsets[i] = end;
+		end += elements[i].size;
+	}
+	out->offsets[out->count] = end;
+	out->memory = cf_allocate(end);
+	if (out->memory == NULL) {
+		status = cf_fail_memory(err);
+		goto out;
+	}
+	out->bytes = out->memory;
+	for (uint64_t i = 0; i < out->count; i++)
+		if (elements[i].size != 0)
+			memcpy(out->memory + out->offsets[i], elements[i].bytes, (size_t)elements[i].size);
+out:
+	cf_release(elements);
+	return status;
+}
+
+static ckptfmt_status make_strings(strings_read *r, ckptfmt_strings **out, ckptfmt_error *err)
+{
+	ckptfmt_strings *strings = cf_allocate_zero(1, sizeof *strings);
+	ckptfmt_status status = CKPTFMT_OK;
+	if (strings == NULL)
+		return cf_fail_memory(err);
+	strings->count = r->box == NULL ? (uint64_t)r->row->element_count
+		: (uint64_t)cf_box_count(r->row->rank, r->box + r->row->rank);
+	strings->offsets = cf_allocate_zero(strings->count + 1, sizeof *strings->offsets);
+	if (strings->offsets == NULL)
+		status = cf_fail_memory(err);
+	else if (r->box != NULL || r->row->slice_count != 0)
+		status = take_elements(r, strings, err);
+	else if (r->storage == CKPTFMT_STORAGE_STRING)
+		take_whole_strings(value_at(r, 0), strings);
+	else
+		take_whole(value_at(r, 0), strings);
+	if (status != CKPTFMT_OK)
+		ckptfmt_strings_free(strings);
+	else
+		*out = strings;
+	return status;
+}
+
+static ckptfmt_status check_strings_request(strings_read *r, ckptfmt_error *err)
+{
+	const ckptfmt_dtype_info *dtype = ckptfmt_dtype_find(r->row->dtype);
+	if (dtype == NULL || (dtype->storage != CKPTFMT_STORAGE_STRING && dtype->storage != CKPTFMT_STORAGE_VARIANT))
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "data type %d holds no strings",
+			(int)r->row->dtype);
+	/* VAR-6: TensorFlow refuses them, so nobody has ever seen how the payloads look. */
+	if (dtype->storage == CKPTFMT_STORAGE_VARIANT && r->reader->header.endianness == 1)
+		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, CF_NO_OFFSET, "VAR-6: variants of a big-endian bundle");
+	r->storage = dtype->storage;
+	if (r->box == NULL)
+		return CKPTFMT_OK;
+	return cf_box_check_request(r->row->rank, cf_selection_dims(r->selection, r->row->dims_first), r->box,
+		r->box + r->row->rank, err);
+}
+
+ckptfmt_status ckptfmt_reader_read_strings(ckptfmt_reader *reader, const ckptfmt_selection *selection, uint64_t row,
+	const int64_t *box, const ckptfmt_bytes *raws, int32_t verify, ckptfmt_strings **out, ckptfmt_error *err)
+{
+	strings_read r;
+	ckptfmt_status status;
+	*out = NULL;
+	CF_TRY(cf_reader_check_call(reader, selection, verify, err));
+	if (row >= cf_selection_count(selection))
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "row %llu of %llu", (unsigned long long)row,
+			(unsigned long long)cf_selection_count(selection));
+	memset(&r, 0, sizeof r);
+	r.reader = reader;
+	r.selection = selection;
+	r.row = cf_selection_row(selection, row);
+	r.box = box;
+	r.raws = raws;
+	cf_transfer_begin(&r.transfer, reader, selection, verify);
+	status = check_strings_request(&r, err);
+	if (status == CKPTFMT_OK)
+		status = load_values(&r, err);
+	if (status == CKPTFMT_OK)
+		status = make_strings(&r, out, err);
+	if (status != CKPTFMT_OK) {
+		cf_error_tensor(err, cf_selection_name(selection, r.row), r.row->name_size);
+		cf_error_path(err, reader->prefix.index_path);
+		cf_error_entry(err, r.row);
+	}
+	for (uint64_t i = 0; i < value_count(&r); i++)
+		free_value(value_at(&r, i));
+	cf_buffer_free(&r.values);
+	cf_transfer_end(&r.transfer);
+	return status;
+}
+
+void ckptfmt_strings_get(const ckptfmt_strings *strings, ckptfmt_strings_view *out)
+{
+	out->bytes = strings->bytes;
+	out->offsets = strings->offsets;
+	out->count = strings->count;
+}
+
+void ckptfmt_strings_free(ckptfmt_strings *strings)
+{
+	if (strings == NULL)
+		return;
+	cf_release(strings->memory);
+	cf_release(strings->offsets);
+	cf_release(strings);
+}

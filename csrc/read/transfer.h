@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Moves stored values from data files to memory, checking them on the way. One transfer serves one call: it keeps the
+ * data file and the staging memory from value to value. */
+#ifndef CKPTFMT_BUNDLE_TRANSFER_H
+#define CKPTFMT_BUNDLE_TRANSFER_H
+
+#include "read/reader.h"
+#include "slices/plan.h"
+
+enum {
+	CF_SMALL_VALUE = 64 << 10,      /* values up to this share reads with their neighbours */
+	CF_WINDOW_SIZE = 1 << 20,       /* staging memory, and the largest shared read */
+	CF_GAP_MAX = 4 << 10,           /* unwanted bytes read through rather than started anew after */
+	CF_DIRECT_VALUE = 8 << 20,      /* values from this on are read past the page cache where they are not in it */
+	CF_WHOLE_CHECK_MAX = 1 << 20    /* partial reads of stored values up to this read and check all of it */
+};
+
+typedef struct cf_transfer {
+	ckptfmt_reader *reader;
+	const ckptfmt_selection *selection;
+	int32_t verify;                 /* ckptfmt_verify_mode */
+	bool shard_open;
+	int32_t shard;                  /* the open one */
+	cf_shard_use use;
+	uint8_t *staging;               /* CF_WINDOW_SIZE bytes, made when first needed */
+	uint64_t window_offset;         /* what of the open shard lies in staging */
+	uint64_t window_size;
+	cf_direct *direct;              /* of the open shard; NULL: none yet, or none to be had */
+	bool direct_tried;
+} cf_transfer;
+
+void cf_transfer_begin(cf_transfer *transfer, ckptfmt_reader *reader, const ckptfmt_selection *selection,
+	int32_t verify);
+void cf_transfer_end(cf_transfer *transfer);
+
+/* Opens the value's data file and checks that all its bytes are there, before anybody makes room for them.
+ * REQUIRES, as of every value given to a transfer: cf_geometry_check_value passed. */
+CF_MUST_CHECK ckptfmt_status cf_transfer_open(cf_transfer *transfer, const ckptfmt_stored *stored,
+	ckptfmt_error *err);
+
+/* Reads the whole stored value. `ahead` is the end of what is wanted of this data file next (small values behind each
+ * other); 0 if unknown. The checksum is of the stored bytes; it is not checked where `check` is false (strings). */
+CF_MUST_CHECK ckptfmt_status cf_transfer_whole(cf_transfer *transfer, const ckptfmt_stored *stored, uint64_t ahead,
+	bool check, uint8_t *destination, ckptfmt_error *err);
+
+/* Whether the value is better read past the page cache, by cf_transfer_whole; false also where its data file does not
+ * open. Else any number of transfers may share it: pieces in any order, then the checksum of all of it. */
+bool cf_transfer_is_direct(cf_transfer *transfer, const ckptfmt_stored *stored);
+/* Reads `size` of the stored bytes, from `done` on; *crc is their checksum, if anything is verified.
+ * REQUIRES: done + size <= stored->size. */
+CF_MUST_CHECK ckptfmt_status cf_transfer_piece(cf_transfer *transfer, const ckptfmt_stored *stored, uint64_t done,
+	uint64_t size, uint8_t *destination, uint32_t *crc, ckptfmt_error *err);
+CF_MUST_CHECK ckptfmt_status cf_transfer_check(const ckptfmt_stored *stored, uint32_t crc, ckptfmt_error *err);
+
+/* Shows `size` of the stored bytes, from `done` on, until the next call, unchecked. `ahead` as above.
+ * REQUIRES: size <= CF_WINDOW_SIZE, done + size <= stored->size. */
+CF_MUST_CHECK ckptfmt_status cf_transfer_show(cf_transfer *transfer, const ckptfmt_stored *stored, uint64_t done,
+	uint64_t size, uint64_t ahead, const uint8_t **bytes, ckptfmt_error *err);
+
+/* Reads `size` of the stored bytes, from `done` on, unchecked. REQUIRES: done + size <= stored->size. */
+CF_MUST_CHECK ckptfmt_status cf_transfer_range(cf_transfer *transfer, const ckptfmt_stored *stored, uint64_t done,
+	uint64_t size, uint8_t *destination, ckptfmt_error *err);
+
+/* Reads what the plan wants of the stored value. *verified: all delivered bytes were checked. */
+CF_MUST_CHECK ckptfmt_status cf_transfer_part(cf_transfer *transfer, const ckptfmt_stored *stored, cf_plan *plan,
+	uint8_t *destination, bool *verified, ckptfmt_error *err);
+
+/* Adds the path of the value's data file and its offset to a failure. */
+void cf_transfer_error(const cf_transfer *transfer, const ckptfmt_stored *stored, ckptfmt_error *err);
+
+#endif

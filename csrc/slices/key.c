@@ -1,0 +1,240 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * key     = number(0) text(name) number(rank) (signed(start) signed(length)){rank}          spec/format.md, KEY
+ * number  = a count L of bytes, 0 to 8, then L bytes, most significant first, none of them a leading zero
+ * text    = the bytes, 00 written as 00 ff and ff as ff 00, then 00 01
+ * signed  = n bytes, 1 to 10: the value in two's complement of 8n bits, most significant byte first, with the first n
+ *           of its bits inverted: ones then a zero for a value >= 0, zeros then a one for a negative one. So the size
+ *           can be read off the leading bits, and bytewise order is numeric order. n = 1 + bits / 7, bits being those
+ *           of the value or, where it is negative, of its complement.
+ *
+ * Each value has one spelling. The decoder refuses the others (KEY-8): a reader looks a slice up by the key it encodes,
+ * so that a key in another spelling is never found.
+ */
+#include "slices/key.h"
+
+#include "base/cursor.h"
+
+#include <assert.h>
+
+enum {
+	SIGNED_SIZE_MAX = 10,
+	ESCAPE_LOW = 0x00,
+	ESCAPE_HIGH = 0xff,
+	AFTER_LOW = 0xff,       /* 00 ff: the byte 00 */
+	AFTER_HIGH = 0x00,      /* ff 00: the byte ff */
+	AFTER_LOW_END = 0x01    /* 00 01: the end */
+};
+
+static void put_number(cf_buffer *out, uint64_t value)
+{
+	uint8_t bytes[9];
+	unsigned count = 0;
+	for (uint64_t rest = value; rest != 0; rest >>= 8)
+		count++;
+	bytes[0] = (uint8_t)count;
+	for (unsigned i = 0; i < count; i++)
+		bytes[1 + i] = (uint8_t)(value >> (8 * (count - 1 - i)));
+	cf_put_bytes(out, bytes, 1 + count);
+}
+
+static void put_text(cf_buffer *out, const uint8_t *bytes, uint64_t size)
+{
+	uint64_t plain = 0;
+	for (uint64_t i = 0; i < size; i++) {
+		if (bytes[i] != ESCAPE_LOW && bytes[i] != ESCAPE_HIGH)
+			continue;
+		cf_put_bytes(out, bytes + plain, i + 1 - plain);
+		cf_put_u8(out, bytes[i] == ESCAPE_LOW ? AFTER_LOW : AFTER_HIGH);
+		plain = i + 1;
+	}
+	if (plain < size)
+		cf_put_bytes(out, bytes + plain, size - plain);
+	cf_put_u8(out, ESCAPE_LOW);
+	cf_put_u8(out, AFTER_LOW_END);
+}
+
+/* Writes the code of a signed number and returns its size. */
+static unsigned store_signed(uint8_t bytes[SIGNED_SIZE_MAX], int64_t value)
+{
+	uint64_t pattern = (uint64_t)value;
+	uint64_t measured = value < 0 ? ~pattern : pattern;
+	unsigned bits = measured == 0 ? 0 : 64 - (unsigned)__builtin_clzll(measured);
+	unsigned size = 1 + bits / 7;
+	for (unsigned i = 0; i < size; i++) {
+		unsigned shift = 8 * (size - 1 - i);
+		uint64_t sign = value < 0 ? UINT64_MAX : 0;
+		bytes[i] = (uint8_t)(shift >= 64 ? sign : pattern >> shift);
+	}
+	/* The first `size` bits are all sign; inverting them makes the prefix code. */
+	if (size <= 8) {
+		bytes[0] ^= (uint8_t)(0xff00u >> size);
+	} else {
+		bytes[0] ^= 0xff;
+		bytes[1] ^= (uint8_t)(0xff00u >> (size - 8));
+	}
+	return size;
+}
+
+static void put_signed(cf_buffer *out, int64_t value)
+{
+	uint8_t bytes[SIGNED_SIZE_MAX];
+	cf_put_bytes(out, bytes, store_signed(bytes, value));
+}
+
+void cf_slice_key_encode(cf_buffer *out, const uint8_t *name, uint64_t name_size, int32_t rank, const int64_t *starts,
+	const int64_t *lengths)
+{
+	assert(rank >= 0 && rank <= CKPTFMT_RANK_MAX);
+	put_number(out, 0);
+	put_text(out, name, name_size);
+	put_number(out, (uint64_t)rank);
+	for (int32_t d = 0; d < rank; d++) {
+		put_signed(out, starts[d]);
+		put_signed(out, lengths[d]);
+	}
+}
+
+/* One way to say no: every refusal of the code itself names the place in the key. */
+static CF_MUST_CHECK ckptfmt_status bad_code(ckptfmt_error *err, const char *rule, size_t position, const char *what)
+{
+	return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET, "%s: byte %zu of a slice key: %s", rule, position,
+		what);
+}
+
+static CF_MUST_CHECK ckptfmt_status take_number(cf_cursor *in, uint64_t *out, ckptfmt_error *err)
+{
+	size_t position = in->position;
+	const uint8_t *bytes;
+	uint8_t count;
+	*out = 0;
+	if (!cf_take_u8(in, &count) || !cf_take_bytes(in, count, &bytes))
+		return bad_code(err, "KEY-2", position, "a number goes past the end");
+	if (count > 8)
+		return bad_code(err, "KEY-2", position, "a number of more than 8 bytes");
+	if (count != 0 && bytes[0] == 0)
+		return bad_code(err, "KEY-8", position, "a number longer than it need be");
+	for (uint8_t i = 0; i < count; i++)
+		*out = *out << 8 | bytes[i];
+	return CKPTFMT_OK;
+}
+
+static CF_MUST_CHECK ckptfmt_status take_text(cf_cursor *in, cf_buffer *out, ckptfmt_error *err)
+{
+	for (;;) {
+		size_t position;
+		uint8_t byte, after;
+		size_t plain = 0;
+		size_t left = cf_cursor_left(in);
+		const uint8_t *from = in->base + in->position;
+		while (plain < left && from[plain] != ESCAPE_LOW && from[plain] != ESCAPE_HIGH)
+			plain++;
+		cf_put_bytes(out, from, plain);
+		in->position += plain;
+		position = in->position;
+		if (!cf_take_u8(in, &byte) || !cf_take_u8(in, &after))
+			return bad_code(err, "KEY-3", position, "the name has no end");
+		if (byte == ESCAPE_LOW && after == AFTER_LOW_END)
+			return cf_buffer_status(out, err);
+		if (after != (byte == ESCAPE_LOW ? AFTER_LOW : AFTER_HIGH))
+			return bad_code(err, "KEY-3", position, "no such escape in the name");
+		cf_put_u8(out, byte);
+	}
+}
+
+/* Size of the code that begins at `from`, 16 for all beyond 15; 0 where the bytes end before they tell.
+ * REQUIRES: left > 0. */
+static unsigned signed_size(const uint8_t *from, size_t left)
+{
+	unsigned size = 0;
+	uint8_t invert = (uint8_t)(from[0] & 0x80 ? 0x00 : 0xff);
+	for (size_t i = 0; i < 2 && i < left; i++) {
+		uint8_t byte = from[i] ^ invert;
+		for (unsigned bit = 0x80; bit != 0; bit >>= 1) {
+			if ((byte & bit) == 0)
+				return size;
+			size++;
+		}
+	}
+	return left < 2 ? 0 : size;
+}
+
+static CF_MUST_CHECK ckptfmt_status take_signed(cf_cursor *in, int64_t *out, ckptfmt_error *err)
+{
+	size_t position = in->position;
+	const uint8_t *bytes;
+	uint8_t again[SIGNED_SIZE_MAX];
+	uint64_t value;
+	unsigned size = cf_cursor_left(in) == 0 ? 0 : signed_size(in->base + in->position, cf_cursor_left(in));
+	*out = 0;
+	if (size > SIGNED_SIZE_MAX)
+		return bad_code(err, "KEY-4", position, "a signed number of more than 10 bytes");
+	if (size == 0 || !cf_take_bytes(in, size, &bytes))
+		return bad_code(err, "KEY-4", position, "a signed number goes past the end");
+	value = bytes[0] & 0x80 ? 0 : UINT64_MAX;
+	for (unsigned i = 0; i < size; i++) {
+		uint8_t byte = bytes[i];
+		if (i == 0)
+			byte ^= (uint8_t)(size >= 8 ? 0xff : 0xff00u >> size);
+		if (i == 1 && size > 8)
+			byte ^= (uint8_t)(0xff00u >> (size - 8));
+		value = value << 8 | byte;
+	}
+	*out = (int64_t)value;
+	/* One comparison for all the wrong spellings: too long, or more bits than 64. */
+	if (store_signed(again, *out) != size || memcmp(again, bytes, size) != 0)
+		return bad_code(err, "KEY-8", position, "a signed number longer than it need be");
+	return CKPTFMT_OK;
+}
+
+/* One dimension: two numbers and, unless any will do, what they may be. */
+static CF_MUST_CHECK ckptfmt_status take_extent(cf_cursor *in, bool any, int64_t *start, int64_t *length,
+	ckptfmt_error *err)
+{
+	size_t position = in->position;
+	int64_t end;
+	CF_TRY(take_signed(in, start, err));
+	CF_TRY(take_signed(in, length, err));
+	if (any || (*start == 0 && *length == -1))
+		return CKPTFMT_OK;
+	if (*start < 0 || *length < 1 || !cf_add_i64(*start, *length, &end))
+		return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET,
+			"KEY-5: byte %zu of a slice key: no slice has start %lld and length %lld", position,
+			(long long)*start, (long long)*length);
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status take_key(const uint8_t *key, uint64_t key_size, bool any, cf_buffer *name_out, int32_t *rank,
+	int64_t *starts, int64_t *lengths, ckptfmt_error *err)
+{
+	cf_cursor in = cf_cursor_over(key, (size_t)key_size, CF_NO_OFFSET);
+	uint64_t number;
+	*rank = 0;
+	cf_buffer_clear(name_out);
+	CF_TRY(take_number(&in, &number, err));
+	if (number != 0)
+		return bad_code(err, "KEY-1", 0, "does not begin with the number 0");
+	CF_TRY(take_text(&in, name_out, err));
+	CF_TRY(take_number(&in, &number, err));
+	if ((number < 1 && !any) || number > CKPTFMT_RANK_MAX)
+		return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET,
+			"KEY-1: a slice key of rank %llu, not 1 to %d", (unsigned long long)number, CKPTFMT_RANK_MAX);
+	for (uint64_t d = 0; d < number; d++)
+		CF_TRY(take_extent(&in, any, &starts[d], &lengths[d], err));
+	if (cf_cursor_left(&in) != 0)
+		return bad_code(err, "KEY-1", in.position, "more bytes after the last dimension");
+	*rank = (int32_t)number;
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_slice_key_decode(const uint8_t *key, uint64_t key_size, cf_buffer *name_out, int32_t *rank,
+	int64_t *starts, int64_t *lengths, ckptfmt_error *err)
+{
+	return take_key(key, key_size, false, name_out, rank, starts, lengths, err);
+}
+
+ckptfmt_status cf_slice_key_split(const uint8_t *key, uint64_t key_size, cf_buffer *name_out, int32_t *rank,
+	int64_t *starts, int64_t *lengths, ckptfmt_error *err)
+{
+	return take_key(key, key_size, true, name_out, rank, starts, lengths, err);
+}

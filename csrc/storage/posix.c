@@ -1,0 +1,478 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * storage/os.h on POSIX, with what Linux adds where it is compiled for Linux: files and what is in them. Directories and the
+ * names in them are the matter of os_posix_names.c.
+ *
+ * Order of the file: counters, failures, what both files use, opening, reading and writing, the rest. A function makes
+ * one kind of system call, in a loop where EINTR or a short transfer can ask for another. What returns nothing leaves
+ * errno as it was.
+ */
+#include "storage/posix_private.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#ifdef __linux__
+#include <sys/random.h>
+#endif
+
+CF_STATIC_ASSERT(sizeof(off_t) == 8, "files beyond 2 GiB need 64-bit offsets: build with _FILE_OFFSET_BITS=64");
+
+enum {
+	TRANSFER_BYTES_MAX = 0x7ffff000,   /* what one Linux read or write moves at most */
+	EMPTY_WRITES_MAX = 8,              /* writes of 0 bytes in a row before we give up */
+	PATH_SIZE = sizeof((ckptfmt_error *)0)->path
+};
+
+/* ---- counters ---- */
+
+struct cf_posix_counters cf_posix_counters;
+
+#define COUNTED(field) atomic_load_explicit(&cf_posix_counters.field, memory_order_relaxed)
+
+void ckptfmt_counters_get(ckptfmt_counters *out)
+{
+	out->opens = COUNTED(opens);
+	out->reads = COUNTED(reads);
+	out->bytes_read = COUNTED(bytes_read);
+	out->writes = COUNTED(writes);
+	out->bytes_written = COUNTED(bytes_written);
+	out->syncs = COUNTED(syncs);
+	out->renames = COUNTED(renames);
+	out->links = COUNTED(links);
+	out->unlinks = COUNTED(unlinks);
+	out->maps = COUNTED(maps);
+}
+
+/* ---- failures ---- */
+
+/* Puts the end of `text`, as much as fits, before `end`; returns where it begins. */
+static char *put_before(const char *start, char *end, const char *text)
+{
+	size_t size = strlen(text);
+	size_t room = (size_t)(end - start);
+	size_t kept = size < room ? size : room;
+	memcpy(end - kept, text + size - kept, kept);
+	return end - kept;
+}
+
+void cf_os_path(const cf_directory *directory, const char *name, char *to, uint64_t size)
+{
+	const char *path = directory->path;
+	char *begin = to + size - 1;
+	assert(size > 0);
+	*begin = '\0';
+	begin = put_before(to, begin, name);
+	if (strcmp(path, ".") != 0) {
+		if (path[0] != '\0' && path[strlen(path) - 1] != '/')
+			begin = put_before(to, begin, "/");
+		begin = put_before(to, begin, path);
+	}
+	memmove(to, begin, (size_t)(to + size - begin));
+}
+
+ckptfmt_status cf_posix_fail(ckptfmt_error *err, int os_errno, const cf_directory *directory, const char *name,
+	const char *message)
+{
+	char path[PATH_SIZE];
+	cf_os_path(directory, name, path, sizeof path);
+	return cf_fail_os(err, os_errno, path, "%s", message);
+}
+
+static ckptfmt_status fail_at(ckptfmt_error *err, int os_errno, const char *path, uint64_t offset, const char *message)
+{
+	ckptfmt_status status = cf_fail_os(err, os_errno, path, "%s", message);
+	cf_error_offset(err, offset);
+	return status;
+}
+
+/* ---- what both files use ---- */
+
+int cf_posix_open(int directory_fd, const char *name, int flags, mode_t mode)
+{
+	int fd;
+	do {
+		CF_COUNT(opens, 1);
+		fd = openat(directory_fd, name, flags, mode);
+	} while (fd < 0 && errno == EINTR);
+	return fd;
+}
+
+void cf_posix_close_quietly(int fd)
+{
+	int kept = errno;
+	/* Linux frees the descriptor whatever close returns: a second close could hit another thread's file. */
+	(void)close(fd);
+	errno = kept;
+}
+
+int cf_posix_sync(int fd)
+{
+	int result;
+	do {
+		CF_COUNT(syncs, 1);
+#if defined(F_FULLFSYNC)
+		result = fcntl(fd, F_FULLFSYNC);
+#else
+		result = fsync(fd);
+#endif
+	} while (result != 0 && errno == EINTR);
+	return result;
+}
+
+int cf_posix_stat(int directory_fd, const char *name, struct stat *out, int flags)
+{
+	int result;
+	do
+		result = fstatat(directory_fd, name, out, flags);
+	while (result != 0 && errno == EINTR);
+	return result;
+}
+
+/* ---- opening and closing ---- */
+
+static void fill_info(const struct stat *from, cf_file_info *to)
+{
+	to->size = (uint64_t)from->st_size;
+	to->device = (uint64_t)from->st_dev;
+	to->inode = (uint64_t)from->st_ino;
+#ifdef __APPLE__
+	to->mtime_seconds = (int64_t)from->st_mtimespec.tv_sec;
+	to->mtime_nanoseconds = (int64_t)from->st_mtimespec.tv_nsec;
+#else
+	to->mtime_seconds = (int64_t)from->st_mtim.tv_sec;
+	to->mtime_nanoseconds = (int64_t)from->st_mtim.tv_nsec;
+#endif
+	to->link_count = (uint64_t)from->st_nlink;
+	to->owner = (uint64_t)from->st_uid;
+	to->regular = S_ISREG(from->st_mode);
+}
+
+static int stat_fd(int fd, struct stat *out)
+{
+	int result;
+	do
+		result = fstat(fd, out);
+	while (result != 0 && errno == EINTR);
+	return result;
+}
+
+ckptfmt_status cf_os_open(const cf_directory *directory, const char *name, bool follow_symlinks, cf_file *out,
+	cf_file_info *info, ckptfmt_error *err)
+{
+	struct stat found;
+	ckptfmt_status status;
+	/* NAM-6. Without O_NONBLOCK, a FIFO of that name would hold us until somebody writes to it. */
+	int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | (follow_symlinks ? 0 : O_NOFOLLOW);
+	int fd;
+	assert(cf_posix_is_name(name));
+	out->fd = -1;
+	if (info != NULL)
+		memset(info, 0, sizeof *info);
+	fd = cf_posix_open(directory->fd, name, flags, 0);
+	if (fd < 0 && errno == ENOENT)
+		return CKPTFMT_OK;
+	/* NAM-7. The name is one part of a path, so with O_NOFOLLOW no other link can be meant. EMLINK: FreeBSD. */
+	if (fd < 0 && !follow_symlinks && (errno == ELOOP || errno == EMLINK)) {
+		char path[PATH_SIZE];
+		cf_os_path(directory, name, path, sizeof path);
+		status = cf_fail(err, CKPTFMT_FAIL_BAD_PATH, CF_NO_OFFSET, "a symbolic link; links are not followed");
+		cf_error_path(err, path);
+		return status;
+	}
+	if (fd < 0)
+		return cf_posix_fail(err, errno, directory, name, "cannot open");
+	if (stat_fd(fd, &found) != 0)
+		status = cf_posix_fail(err, errno, directory, name, "cannot tell the size");
+	else if (S_ISDIR(found.st_mode)) /* NAM-6, as below */
+		status = cf_posix_fail(err, EISDIR, directory, name, "cannot open");
+	else if (!S_ISREG(found.st_mode))
+		status = cf_posix_fail(err, EINVAL, directory, name, "cannot open what is no regular file");
+	else
+		status = CKPTFMT_OK;
+	if (status != CKPTFMT_OK) {
+		cf_posix_close_quietly(fd);
+		return status;
+	}
+	if (info != NULL)
+		fill_info(&found, info);
+	out->fd = fd;
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_os_create(const cf_directory *directory, const char *name, cf_file *out, bool *exists,
+	ckptfmt_error *err)
+{
+	assert(cf_posix_is_name(name));
+	/* O_EXCL follows no link, so a name planted beside the checkpoint cannot lead us elsewhere. */
+	out->fd = cf_posix_open(directory->fd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY, 0666);
+	*exists = out->fd < 0 && errno == EEXIST;
+	if (out->fd < 0 && !*exists)
+		return cf_posix_fail(err, errno, directory, name, "cannot make the file");
+	if (out->fd >= 0 && cf_posix_is_taken_away(directory, name, out->fd)) {
+		cf_posix_close_quietly(out->fd);
+		out->fd = -1;
+		*exists = true;
+	}
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_os_stat(const cf_directory *directory, const char *name, cf_file_info *info, bool *exists,
+	ckptfmt_error *err)
+{
+	struct stat found;
+	assert(cf_posix_is_name(name));
+	memset(info, 0, sizeof *info);
+	*exists = false;
+	if (cf_posix_stat(directory->fd, name, &found, 0) != 0) {
+		if (errno != ENOENT)
+			return cf_posix_fail(err, errno, directory, name, "cannot tell whether the file is there");
+		return CKPTFMT_OK;
+	}
+	fill_info(&found, info);
+	*exists = true;
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_os_file_info(const cf_file *file, const char *path, cf_file_info *info, ckptfmt_error *err)
+{
+	struct stat found;
+	memset(info, 0, sizeof *info);
+	if (stat_fd(file->fd, &found) != 0)
+		return cf_fail_os(err, errno, path, "cannot tell the size");
+	fill_info(&found, info);
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_os_close(cf_file *file, const char *path, ckptfmt_error *err)
+{
+	int fd = file->fd;
+	if (fd < 0)
+		return CKPTFMT_OK;
+	file->fd = -1;
+	/* EINTR: closed all the same, and nothing was said about the data. */
+	if (close(fd) != 0 && errno != EINTR)
+		return cf_fail_os(err, errno, path, "cannot close");
+	return CKPTFMT_OK;
+}
+
+void cf_os_close_quietly(cf_file *file)
+{
+	if (file->fd >= 0)
+		cf_posix_close_quietly(file->fd);
+	file->fd = -1;
+}
+
+ckptfmt_status cf_os_close_held(cf_file *file, const char *path, ckptfmt_error *err)
+{
+	ckptfmt_status status;
+	int held = fcntl(file->fd, F_DUPFD_CLOEXEC, 0);
+	if (held < 0)
+		return cf_fail_os(err, errno, path, "cannot hold the file");
+	status = cf_os_close(file, path, err);
+	file->fd = held;
+	if (status != CKPTFMT_OK)
+		cf_os_close_quietly(file);
+	return status;
+}
+
+/* ---- reading and writing ---- */
+
+ckptfmt_status cf_os_read_at(const cf_file *file, const char *path, uint8_t *to, uint64_t size, uint64_t offset,
+	uint64_t *got, ckptfmt_error *err)
+{
+	uint64_t done = 0;
+	*got = 0;
+	/* No file reaches beyond what an off_t can say. */
+	if (offset > (uint64_t)INT64_MAX)
+		return CKPTFMT_OK;
+	size = cf_min_u64(size, (uint64_t)INT64_MAX - offset);
+	while (done < size) {
+		size_t part = (size_t)cf_min_u64(size - done, TRANSFER_BYTES_MAX);
+		ssize_t moved = pread(file->fd, to + done, part, (off_t)(offset + done));
+		CF_COUNT(reads, 1);
+		if (moved < 0 && errno == EINTR)
+			continue;
+		if (moved < 0)
+			return fail_at(err, errno, path, offset + done, "cannot read");
+		if (moved == 0)
+			break;
+		CF_COUNT(bytes_read, (uint64_t)moved);
+		done += (uint64_t)moved;
+	}
+	*got = done;
+	return CKPTFMT_OK;
+}
+
+/* A full disk is the operator's to empty: say how much is asked for. */
+static ckptfmt_status fail_write(const cf_file *file, const char *path, int os_errno, uint64_t left, uint64_t offset,
+	ckptfmt_error *err)
+{
+	struct statvfs system;
+	ckptfmt_status status;
+	if (os_errno == ENOSPC && fstatvfs(file->fd, &system) == 0)
+		status = cf_fail_os(err, os_errno, path, "cannot write %llu bytes with %llu free",
+			(unsigned long long)left,
+			(unsigned long long)system.f_bavail * (unsigned long long)system.f_frsize);
+	else
+		status = cf_fail_os(err, os_errno, path, "cannot write %llu bytes", (unsigned long long)left);
+	cf_error_offset(err, offset);
+	return status;
+}
+
+ckptfmt_status cf_os_write_at(const cf_file *file, const char *path, const uint8_t *from, uint64_t size,
+	uint64_t offset, ckptfmt_error *err)
+{
+	uint64_t done = 0;
+	unsigned empty = 0;
+	if (!cf_range_fits(offset, size, (uint64_t)INT64_MAX))
+		return fail_write(file, path, EFBIG, size, offset, err);
+	while (done < size) {
+		size_t part = (size_t)cf_min_u64(size - done, TRANSFER_BYTES_MAX);
+		ssize_t moved = pwrite(file->fd, from + done, part, (off_t)(offset + done));
+		CF_COUNT(writes, 1);
+		if (moved < 0 && errno == EINTR)
+			continue;
+		if (moved < 0)
+			return fail_write(file, path, errno, size - done, offset + done, err);
+		if (moved == 0 && ++empty == EMPTY_WRITES_MAX)
+			return fail_write(file, path, EIO, size - done, offset + done, err);
+		if (moved != 0)
+			empty = 0;
+		CF_COUNT(bytes_written, (uint64_t)moved);
+		done += (uint64_t)moved;
+	}
+	return CKPTFMT_OK;
+}
+
+void cf_os_reserve(const cf_file *file, uint64_t size)
+{
+#if defined(__linux__) && defined(FALLOC_FL_KEEP_SIZE)
+	int kept = errno;
+	/* Not posix_fallocate, which writes zeros where the file system cannot reserve. */
+	if (size > 0 && size <= (uint64_t)INT64_MAX)
+		while (fallocate(file->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)size) != 0 && errno == EINTR)
+			continue;
+	errno = kept;
+#else
+	(void)file;
+	(void)size;
+#endif
+}
+
+void cf_os_trim(const cf_file *file, uint64_t size)
+{
+	int kept = errno;
+	if (size <= (uint64_t)INT64_MAX)
+		while (ftruncate(file->fd, (off_t)size) != 0 && errno == EINTR)
+			continue;
+	errno = kept;
+}
+
+void cf_os_sync_ahead(const cf_file *file, uint64_t offset, uint64_t size)
+{
+#if defined(__linux__) && defined(SYNC_FILE_RANGE_WRITE)
+	int kept = errno;
+	if (size > 0 && cf_range_fits(offset, size, (uint64_t)INT64_MAX))
+		/* Only this flag: one that waits would take the write error away from the sync to come. */
+		(void)sync_file_range(file->fd, (off_t)offset, (off_t)size, SYNC_FILE_RANGE_WRITE);
+	errno = kept;
+#else
+	(void)file;
+	(void)offset;
+	(void)size;
+#endif
+}
+
+ckptfmt_status cf_os_sync(const cf_file *file, const char *path, ckptfmt_error *err)
+{
+	if (cf_posix_sync(file->fd) != 0)
+		return cf_fail_os(err, errno, path, "cannot sync");
+	return CKPTFMT_OK;
+}
+
+/* ---- mappings ---- */
+
+ckptfmt_status cf_os_map(const cf_file *file, const char *path, uint64_t offset, uint64_t size, const uint8_t **out,
+	ckptfmt_error *err)
+{
+	void *data;
+	*out = NULL;
+	assert(size > 0);
+	assert(offset % cf_os_page_size() == 0);
+	if (size > (uint64_t)PTRDIFF_MAX || !cf_range_fits(offset, size, (uint64_t)INT64_MAX))
+		return fail_at(err, EOVERFLOW, path, offset, "cannot map");
+	CF_COUNT(maps, 1);
+	data = mmap(NULL, (size_t)size, PROT_READ, MAP_SHARED, file->fd, (off_t)offset);
+	if (data == MAP_FAILED)
+		return fail_at(err, errno, path, offset, "cannot map");
+	*out = data;
+	return CKPTFMT_OK;
+}
+
+void cf_os_unmap(const uint8_t *data, uint64_t size)
+{
+	int kept = errno;
+	int result;
+	if (data == NULL)
+		return;
+	result = munmap((void *)(uintptr_t)data, (size_t)size);
+	assert(result == 0);
+	(void)result;
+	errno = kept;
+}
+
+uint64_t cf_os_page_size(void)
+{
+	return (uint64_t)sysconf(_SC_PAGESIZE);
+}
+
+/* ---- chance ---- */
+
+static ckptfmt_status random_from_device(uint8_t *to, uint64_t size, ckptfmt_error *err)
+{
+	static const char path[] = "/dev/urandom";
+	ckptfmt_status status = CKPTFMT_OK;
+	int fd = cf_posix_open(AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NOCTTY, 0);
+	if (fd < 0)
+		return cf_fail_os(err, errno, path, "cannot open the source of random bytes");
+	while (size > 0) {
+		ssize_t moved = read(fd, to, (size_t)cf_min_u64(size, TRANSFER_BYTES_MAX));
+		if (moved < 0 && errno == EINTR)
+			continue;
+		if (moved <= 0) {
+			status = cf_fail_os(err, moved < 0 ? errno : EIO, path, "cannot read random bytes");
+			break;
+		}
+		to += moved;
+		size -= (uint64_t)moved;
+	}
+	cf_posix_close_quietly(fd);
+	return status;
+}
+
+ckptfmt_status cf_os_random(void *to, uint64_t size, ckptfmt_error *err)
+{
+	uint8_t *at = to;
+#ifdef __linux__
+	while (size > 0) {
+		/* Requests of up to 256 bytes are neither cut nor interrupted once the system has booted. */
+		ssize_t moved = getrandom(at, (size_t)cf_min_u64(size, 256), 0);
+		if (moved < 0 && errno == EINTR)
+			continue;
+		if (moved <= 0)
+			break;
+		at += moved;
+		size -= (uint64_t)moved;
+	}
+#endif
+	/* An old kernel, or a sandbox that forbids the call. */
+	return size == 0 ? CKPTFMT_OK : random_from_device(at, size, err);
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What table_reader.c, table_walk.c and table_check.c share, and nobody else: the open table, loading its blocks. */
+#ifndef CKPTFMT_BUNDLE_TABLE_PRIVATE_H
+#define CKPTFMT_BUNDLE_TABLE_PRIVATE_H
+
+#include "table/table.h"
+#include "table/footer.h"
+
+#include <stdatomic.h>
+
+/* One data block. */
+typedef struct cf_table_row {
+	const uint8_t *separator;      /* in the index block, or in `separators` */
+	uint64_t separator_size;
+	cf_handle handle;
+} cf_table_row;
+
+struct cf_table {
+	const uint8_t *bytes;          /* the file in memory, or NULL: */
+	cf_table_read read;            /* then where the bytes come from */
+	const void *state;
+	const char *path;              /* for errors, or NULL */
+	uint64_t size;
+	ckptfmt_limits limits;
+	cf_buffer tail;                /* the last bytes of a file, read at once with the footer */
+	uint64_t tail_offset;
+	cf_footer footer;
+	cf_table_block index;
+	cf_buffer separators;          /* those that do not stand whole in the index block */
+	cf_table_row *rows;            /* ascending by separator and by offset, which do not overlap */
+	_Atomic(cf_table_block *) *blocks;   /* one a row, NULL until the first lookup in it */
+	_Atomic uint64_t rebuilt_bytes;      /* keys of the blocks that stand there rebuilt */
+	uint64_t row_count;
+	uint32_t oddities;
+};
+
+void cf_table_block_init(cf_table_block *block);
+void cf_table_block_free(cf_table_block *block);
+/* Reads the stored bytes and the trailer. REQUIRES: the handle was checked. TRUNCATED, LIMIT, IO, NO_MEMORY. */
+CF_MUST_CHECK ckptfmt_status cf_table_block_read(const cf_table *table, cf_handle handle, cf_table_block *block,
+	ckptfmt_error *err);
+/* Checks and decodes what cf_table_block_read read. CHECKSUM, BAD_BLOCK, LIMIT, NO_MEMORY. */
+CF_MUST_CHECK ckptfmt_status cf_table_block_decode(const cf_table *table, cf_handle handle, cf_table_block *block,
+	ckptfmt_error *err);
+/* The failure of passing cf_table_keys_bytes_max. */
+CF_MUST_CHECK ckptfmt_status cf_table_too_many_key_bytes(uint64_t allowed, uint64_t offset, ckptfmt_error *err);
+/* BAD_ORDER unless a data block with these first and last keys lies between its separators (TAB-5). */
+CF_MUST_CHECK ckptfmt_status cf_table_first_check(const cf_table *table, uint64_t row, const uint8_t *first,
+	uint64_t first_size, ckptfmt_error *err);
+CF_MUST_CHECK ckptfmt_status cf_table_last_check(const cf_table *table, uint64_t row, const uint8_t *last,
+	uint64_t last_size, ckptfmt_error *err);
+
+#endif

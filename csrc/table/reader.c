@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * table  data blocks  metaindex block  index block  footer; each block with its trailer (table/footer.c)
+ *
+ * Opening reads the end of the file, footer and mostly the index block with it, in one go, and turns the index block
+ * into rows: separator and handle of each data block. Everything later relies on the rows being in order and apart.
+ */
+#include "table/private.h"
+
+#include "base/memory.h"
+#include "table/snappy.h"
+
+#include <assert.h>
+#include <inttypes.h>
+
+/* Room for all of a small index file, and for the index block of one of 100 MB. */
+enum { TAIL_SIZE = 16384 };
+
+/* ---- bytes ---- */
+
+static ckptfmt_status read_file(const void *state, const char *path, uint8_t *to, uint64_t size, uint64_t offset,
+	uint64_t *got, ckptfmt_error *err)
+{
+	return cf_os_read_at(state, path, to, size, offset, got, err);
+}
+
+/* REQUIRES: the range lies in the file as it was when opened. */
+static ckptfmt_status read_at(const cf_table *table, uint8_t *to, uint64_t size, uint64_t offset, ckptfmt_error *err)
+{
+	uint64_t got;
+	CF_TRY(table->read(table->state, table->path, to, size, offset, &got, err));
+	/* FTR-5 */
+	if (got < size)
+		return cf_fail(err, CKPTFMT_FAIL_TRUNCATED, offset + got,
+			"FTR-5: the index file ends here, and had %" PRIu64 " bytes when it was opened", table->size);
+	return CKPTFMT_OK;
+}
+
+/* ---- blocks ---- */
+
+void cf_table_block_init(cf_table_block *block)
+{
+	memset(block, 0, sizeof *block);
+	block->own = CF_BUFFER_EMPTY;
+	block->decoded = CF_BUFFER_EMPTY;
+}
+
+void cf_table_block_free(cf_table_block *block)
+{
+	block->stored = NULL;
+	cf_block_map_free(atomic_load_explicit(&block->map, memory_order_relaxed));
+	atomic_store_explicit(&block->map, NULL, memory_order_relaxed);
+	cf_buffer_free(&block->own);
+	cf_buffer_free(&block->decoded);
+}
+
+static ckptfmt_status block_too_large(const cf_table *table, uint64_t size, uint64_t offset, ckptfmt_error *err)
+{
+	return cf_fail(err, CKPTFMT_FAIL_LIMIT, offset,
+		"BLK-14: a block of %" PRIu64 " bytes, where %" PRIu64 " are allowed", size, table->limits.block_bytes_max);
+}
+
+ckptfmt_status cf_table_block_read(const cf_table *table, cf_handle handle, cf_table_block *block,
+	ckptfmt_error *err)
+{
+	uint64_t size = handle.size + CF_TRAILER_SIZE;
+	uint8_t *to;
+	/* BLK-14 */
+	if (handle.size > table->limits.block_bytes_max)
+		return block_too_large(table, handle.size, handle.offset, err);
+	assert(cf_range_fits(handle.offset, size, table->size));
+	if (table->bytes != NULL) {
+		block->stored = table->bytes + handle.offset;
+		return CKPTFMT_OK;
+	}
+	if (handle.offset >= table->tail_offset) {
+		block->stored = table->tail.data + (handle.offset - table->tail_offset);
+		return CKPTFMT_OK;
+	}
+	cf_buffer_clear(&block->own);
+	to = cf_buffer_extend(&block->own, size);
+	if (to == NULL)
+		return cf_fail_memory(err);
+	block->stored = to;
+	return read_at(table, to, size, handle.offset, err);
+}
+
+static ckptfmt_status decompress(const cf_table *table, cf_handle handle, cf_table_block *block, ckptfmt_error *err)
+{
+	uint64_t size;
+	CF_TRY(cf_snappy_size(block->stored, handle.size, handle.offset, &size, err));
+	/* BLK-14 */
+	if (size > table->limits.block_bytes_max)
+		return block_too_large(table, size, handle.offset, err);
+	cf_buffer_clear(&block->decoded);
+	/* One more, so that there is an address even for nothing. */
+	if (!cf_buffer_reserve(&block->decoded, size + 1))
+		return cf_fail_memory(err);
+	block->decoded.size = size;
+	CF_TRY(cf_snappy_decode(block->stored, handle.size, handle.offset, block->decoded.data, size, err));
+	CF_TRY(cf_block_open(block->decoded.data, size, handle.offset, true, table->limits.key_bytes_max, &block->block,
+		err));
+	/* SNP-1 */
+	block->block.oddities |= CF_ODD_SNAPPY;
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_table_block_decode(const cf_table *table, cf_handle handle, cf_table_block *block,
+	ckptfmt_error *err)
+{
+	CF_TRY(cf_trailer_check(block->stored, handle.size, handle.offset, &block->compression, err));
+	if (block->compression == CF_COMPRESSION_SNAPPY)
+		return decompress(table, handle, block, err);
+	return cf_block_open(block->stored, handle.size, handle.offset, false, table->limits.key_bytes_max,
+		&block->block, err);
+}
+
+/* ---- opening ---- */
+
+static ckptfmt_status read_tail(cf_table *table, ckptfmt_error *err)
+{
+	uint64_t size = table->bytes != NULL ? 0 : cf_min_u64(table->size, TAIL_SIZE);
+	uint8_t *to = cf_buffer_extend(&table->tail, size);
+	table->tail_offset = table->size - size;
+	if (size == 0)
+		return CKPTFMT_OK;
+	return to == NULL ? cf_fail_memory(err) : read_at(table, to, size, table->tail_offset, err);
+}
+
+static ckptfmt_status read_footer(cf_table *table, ckptfmt_error *err)
+{
+	uint64_t footer_offset;
+	const uint8_t *footer;
+	/* TAB-13 */
+	if (table->size > table->limits.index_bytes_max)
+		return cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET,
+			"TAB-13: an index file of %" PRIu64 " bytes, where %" PRIu64 " are allowed", table->size,
+			table->limits.index_bytes_max);
+	/* FTR-1 */
+	if (table->size < CF_FOOTER_SIZE)
+		return cf_fail(err, CKPTFMT_FAIL_TRUNCATED, table->size,
+			"FTR-1: an index file of %" PRIu64 " bytes is too short for its footer", table->size);
+	footer_offset = table->size - CF_FOOTER_SIZE;
+	CF_TRY(read_tail(table, err));
+	footer = table->bytes != NULL ? table->bytes + footer_offset
+		: table->tail.data + (footer_offset - table->tail_offset);
+	CF_TRY(cf_footer_decode(footer, footer_offset, &table->footer, err));
+	table->oddities |= table->footer.oddities;
+	return cf_handle_check(table->footer.index, footer_offset, footer_offset, err);
+}
+
+static uint64_t block_end(cf_handle handle)
+{
+	return handle.offset + handle.size + CF_TRAILER_SIZE;
+}
+
+/* Decodes and checks the handle of the index entry that the iterator is at. `before` is where the block before ends. */
+static ckptfmt_status take_handle(cf_table *table, const cf_block_iterator *entry, uint64_t before, cf_handle *out,
+	ckptfmt_error *err)
+{
+	uint64_t offset = cf_block_offset(&table->index.block, entry->value_position);
+	cf_cursor value = cf_cursor_over(entry->value, (size_t)entry->value_size, offset);
+	/* TAB-2 */
+	if (!cf_handle_take(&value, out))
+		return cf_fail(err, CKPTFMT_FAIL_BAD_BLOCK, offset, "TAB-2: a block handle in the index cannot be read");
+	table->oddities |= value.oddities;
+	/* TAB-3 */
+	if (cf_cursor_left(&value) != 0)
+		table->oddities |= CF_ODD_HANDLE_TAIL;
+	CF_TRY(cf_handle_check(*out, table->size - CF_FOOTER_SIZE, offset, err));
+	/* TAB-4 */
+	if (out->offset < before)
+		return cf_fail(err, CKPTFMT_FAIL_BAD_BLOCK, offset,
+			"TAB-4: the block at %" PRIu64 " begins before the block before it ends, at %" PRIu64, out->offset,
+			before);
+	if (block_end(*out) > table->footer.index.offset)
+		return cf_fail(err, CKPTFMT_FAIL_BAD_BLOCK, offset,
+			"TAB-4: the block at %" PRIu64 " ends after the index block begins, at %" PRIu64, out->offset,
+			table->footer.index.offset);
+	return CKPTFMT_OK;
+}
+
+uint64_t cf_table_keys_bytes_max(const cf_table *table)
+{
+	uint64_t by_size;
+	if (!cf_mul_u64(table->limits.keys_bytes_factor, table->size, &by_size))
+		by_size = UINT64_MAX;
+	return cf_max_u64(by_size, table->limits.keys_bytes_floor);
+}
+
+ckptfmt_status cf_table_too_many_key_bytes(uint64_t allowed, uint64_t offset, ckptfmt_error *err)
+{
+	return cf_fail(err, CKPTFMT_FAIL_LIMIT, offset,
+		"TAB-13: the keys have more bytes in all than the %" PRIu64 " that are allowed", allowed);
+}
+
+/* A separator that stands whole in the index block, right before its value, is used there; so are all in an index of
+ * the usual kind. One that shares bytes is copied, its address left NULL until the copies stay where they are. */
+static ckptfmt_status take_separator(cf_table *table, const cf_block_iterator *entry, cf_table_row *row,
+	ckptfmt_error *err)
+{
+	row->separator_size = entry->key.size;
+	row->separator = NULL;
+	if (entry->shared == 0) {
+		row->separator = entry->value - entry->key.size;
+		return CKPTFMT_OK;
+	}
+	if (entry->key.size > cf_table_keys_bytes_max(table) - table->separators.size)
+		return cf_table_too_many_key_bytes(cf_table_keys_bytes_max(table),
+			cf_block_offset(&table->index.block, entry->entry_position), err);
+	cf_put_bytes(&table->separators, entry->key.data, entry->key.size);
+	return cf_buffer_status(&table->separators, err);
+}
+
+static ckptfmt_status take_rows(cf_table *table, cf_block_iterator *entry, cf_buffer *rows, ckptfmt_error *err)
+{
+	ckptfmt_status status;
+	uint64_t before = 0;
+	for (status = cf_block_first(entry, err); status == CKPTFMT_OK && entry->valid;
+		status = cf_block_next(entry, err)) {
+		cf_table_row row;
+		CF_TRY(take_handle(table, entry, before, &row.handle, err));
+		before = block_end(row.handle);
+		CF_TRY(take_separator(table, entry, &row, err));
+		cf_put_bytes(rows, &row, sizeof row);
+		CF_TRY(cf_buffer_status(rows, err));
+		/* BLK-11 */
+		if (!entry->at_restart)
+			table->oddities |= CF_ODD_RESTARTS;
+	}
+	table->oddities |= entry->oddities;
+	return status;
+}
+
+static ckptfmt_status read_index(cf_table *table, ckptfmt_error *err)
+{
+	ckptfmt_status status;
+	cf_block_iterator entry;
+	cf_buffer rows = CF_BUFFER_EMPTY;
+	uint64_t copied = 0;
+	CF_TRY(cf_table_block_read(table, table->footer.index, &table->index, err));
+	CF_TRY(cf_table_block_decode(table, table->footer.index, &table->index, err));
+	table->index.block.is_index = true;
+	cf_block_iterator_init(&entry);
+	cf_block_iterator_open(&entry, &table->index.block);
+	status = take_rows(table, &entry, &rows, err);
+	cf_block_iterator_free(&entry);
+	/* The table owns the rows from here on, failed or not. */
+	table->rows = (cf_table_row *)(void *)rows.data;
+	table->row_count = rows.size / sizeof *table->rows;
+	if (status != CKPTFMT_OK)
+		return status;
+	for (uint64_t i = 0; i < table->row_count; i++) {
+		if (table->rows[i].separator == NULL) {
+			table->rows[i].separator = table->separators.data + copied;
+			copied += table->rows[i].separator_size;
+		}
+	}
+	table->blocks = cf_allocate_zero(table->row_count, sizeof *table->blocks);
+	return table->blocks == NULL ? cf_fail_memory(err) : CKPTFMT_OK;
+}
+
+/* Of `how`: where the bytes are, path, size and limits. */
+static ckptfmt_status open_table(const cf_table *how, cf_table **out, ckptfmt_error *err)
+{
+	ckptfmt_status status;
+	cf_table *table = cf_allocate_zero(1, sizeof *table);
+	*out = NULL;
+	if (table == NULL)
+		return cf_fail_memory(err);
+	table->bytes = how->bytes;
+	table->read = how->read;
+	table->state = how->state;
+	table->path = how->path;
+	table->size = how->size;
+	table->limits = how->limits;
+	table->tail = CF_BUFFER_EMPTY;
+	table->separators = CF_BUFFER_EMPTY;
+	cf_table_block_init(&table->index);
+	status = read_footer(table, err);
+	if (status == CKPTFMT_OK)
+		status = read_index(table, err);
+	if (status != CKPTFMT_OK) {
+		cf_error_path(err, table->path);
+		cf_table_close(table);
+		return status;
+	}
+	*out = table;
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_table_open_source(cf_table_read read, const void *state, const char *path, uint64_t size,
+	const ckptfmt_limits *limits, cf_table **out, ckptfmt_error *err)
+{
+	cf_table how = {.read = read, .state = state, .path = path, .size = size, .limits = *limits};
+	return open_table(&how, out, err);
+}
+
+ckptfmt_status cf_table_open(const cf_file *file, const char *path, uint64_t file_size, const ckptfmt_limits *limits,
+	cf_table **out, ckptfmt_error *err)
+{
+	return cf_table_open_source(read_file, file, path, file_size, limits, out, err);
+}
+
+ckptfmt_status cf_table_open_memory(const uint8_t *bytes, const char *path, uint64_t size,
+	const ckptfmt_limits *limits, cf_table **out, ckptfmt_error *err)
+{
+	cf_table how = {.bytes = bytes, .path = path, .size = size, .limits = *limits};
+	return open_table(&how, out, err);
+}
+
+void cf_table_close(cf_table *table)
+{
+	if (table == NULL)
+		return;
+	if (table->blocks != NULL) {
+		for (uint64_t i = 0; i < table->row_count; i++) {
+			cf_table_block *block = atomic_load_explicit(&table->blocks[i], memory_order_acquire);
+			if (block != NULL)
+				cf_table_block_free(block);
+			cf_release(block);
+		}
+	}
+	cf_release(table->blocks);
+	cf_release(table->rows);
+	cf_table_block_free(&table->index);
+	cf_buffer_free(&table->separators);
+	cf_buffer_free(&table->tail);
+	cf_release(table);
+}
+
+/* *same stays as it is where the bytes are those at `offset`. */
+static ckptfmt_status compare_bytes(const cf_table *table, const cf_file *file, const uint8_t *bytes, uint64_t count,
+	uint64_t offset, bool *same, ckptfmt_error *err)
+{
+	uint8_t piece[4096];
+	for (uint64_t done = 0; done < count && *same;) {
+		uint64_t size = cf_min_u64(sizeof piece, count - done), got;
+		CF_TRY(cf_os_read_at(file, table->path, piece, size, offset + done, &got, err));
+		*same = got == size && memcmp(piece, bytes + done, (size_t)size) == 0;
+		done += size;
+	}
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_table_same_end(const cf_table *table, const cf_file *file, bool *same, ckptfmt_error *err)
+{
+	*same = true;
+	CF_TRY(compare_bytes(table, file, table->tail.data, table->tail.size, table->tail_offset, same, err));
+	return compare_bytes(table, file, table->index.stored, table->footer.index.size + CF_TRAILER_SIZE,
+		table->footer.index.offset, same, err);
+}
+
+uint64_t cf_table_size(const cf_table *table)
+{
+	return table->size;
+}
+
+uint64_t cf_table_block_count(const cf_table *table)
+{
+	return table->row_count;
+}
+
+uint32_t cf_table_oddities(const cf_table *table)
+{
+	return table->oddities;
+}

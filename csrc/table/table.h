@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads a table file (an index): opening, lookup, iteration, checking. Rules FTR, BLK, SNP, TAB.
+ *
+ * A table may be used by any number of threads at once; an iterator and a check belong to one thread at a time. Every
+ * failure that concerns the file carries its path and, where one is known, the offset in it. Nothing is allocated that
+ * the bytes present do not justify, and no block is parsed before its checksum is checked. */
+#ifndef CKPTFMT_BUNDLE_TABLE_READER_H
+#define CKPTFMT_BUNDLE_TABLE_READER_H
+
+#include "table/block_map.h"
+#include "storage/os.h"
+
+#include <stdatomic.h>
+
+typedef struct cf_table cf_table;
+
+/* Where the bytes of a table come from; *got below `size` means that they ended. */
+typedef ckptfmt_status (*cf_table_read)(const void *state, const char *path, uint8_t *to, uint64_t size,
+	uint64_t offset, uint64_t *got, ckptfmt_error *err);
+
+/* Reads the footer and the index block. `file` and `path` stay the caller's and must outlive the table; `file_size` is
+ * what the file was when it was opened (a file that shrinks later is TRUNCATED). `limits` is copied.
+ * TRUNCATED, BAD_MAGIC, UNSUPPORTED, CHECKSUM, BAD_BLOCK, BAD_ORDER, LIMIT, IO, NO_MEMORY. */
+CF_MUST_CHECK ckptfmt_status cf_table_open(const cf_file *file, const char *path, uint64_t file_size,
+	const ckptfmt_limits *limits, cf_table **out, ckptfmt_error *err);
+/* The same over bytes that `read` gives; `state` must outlive the table. */
+CF_MUST_CHECK ckptfmt_status cf_table_open_source(cf_table_read read, const void *state, const char *path,
+	uint64_t size, const ckptfmt_limits *limits, cf_table **out, ckptfmt_error *err);
+/* The same over bytes in memory, which must outlive the table and not change; blocks are used where they stand there.
+ * `path` is for errors and may be NULL. */
+CF_MUST_CHECK ckptfmt_status cf_table_open_memory(const uint8_t *bytes, const char *path, uint64_t size,
+	const ckptfmt_limits *limits, cf_table **out, ckptfmt_error *err);
+void cf_table_close(cf_table *table);
+
+/* Whether this file ends as the table did when it was opened: footer, index block, and what more was read with them
+ * (all of a small table). REQUIRES: the file has the table's size. IO. */
+CF_MUST_CHECK ckptfmt_status cf_table_same_end(const cf_table *table, const cf_file *file, bool *same,
+	ckptfmt_error *err);
+
+uint64_t cf_table_size(const cf_table *table);
+/* Number of data blocks. */
+uint64_t cf_table_block_count(const cf_table *table);
+/* CF_ODD bits met while opening: of the footer, the index block and the handles. */
+uint32_t cf_table_oddities(const cf_table *table);
+/* The limit on the bytes of all decoded keys (TAB-13). */
+uint64_t cf_table_keys_bytes_max(const cf_table *table);
+
+/* A value, valid until cf_table_close. `offset` is where it stands in the file; of a value in a compressed block, or in
+ * one that was rebuilt because it has too few restarts, where the block stands, with CF_ONE_OFFSET. */
+typedef struct cf_table_value {
+	const uint8_t *data;
+	uint64_t size;
+	uint64_t offset;
+} cf_table_value;
+
+/* Finds a key. A missing one is OK with *found false. The block is read, checked whole and kept on its first use;
+ * blocks are never dropped, so that a table never holds more than its file decodes to, and as much again for maps of
+ * those that are looked into often. One with long stretches between restarts is kept rebuilt with the usual ones, so
+ * that no lookup walks far. Takes no lock.
+ * CHECKSUM, BAD_BLOCK, BAD_ORDER, TRUNCATED, LIMIT, IO, NO_MEMORY. */
+CF_MUST_CHECK ckptfmt_status cf_table_get(cf_table *table, const uint8_t *key, uint64_t key_size,
+	cf_table_value *out, bool *found, ckptfmt_error *err);
+
+/* What a block's stored bytes are read and decoded into, and the view of it. */
+typedef struct cf_table_block {
+	cf_block block;
+	const uint8_t *stored;     /* with the trailer: in `own`, or among bytes that the table has */
+	cf_buffer own;
+	cf_buffer decoded;         /* of a compressed block, or as rebuilt */
+	uint64_t rebuilt_bytes;    /* its keys, if it was rebuilt */
+	uint64_t entry_count;      /* these three: of one that the table keeps */
+	_Atomic uint64_t gets;     /* until there is a map, or it is known that there will be none */
+	_Atomic(cf_block_map *) map;
+	uint8_t compression;
+} cf_table_block;
+
+/* Goes over all entries in order, once. Blocks that the table holds are used where they are; others are read into the
+ * iterator's own memory, which is reused. */
+typedef struct cf_table_iterator {
+	cf_table *table;
+	const uint8_t *key;        /* these five: of the current entry, valid until the next step */
+	uint64_t key_size;
+	const uint8_t *value;
+	uint64_t value_size;
+	uint64_t value_offset;     /* as in cf_table_value */
+	uint64_t common;           /* bytes that the key has in common with the one before; 0 of the first */
+	uint64_t entry_count;      /* so far, the current one included */
+	uint64_t next_block;
+	uint64_t key_bytes;
+	uint64_t key_bytes_max;
+	uint64_t entries_sure;     /* so many no limit forbids, if their keys are of usual entries */
+	cf_block_iterator entries;
+	cf_table_block memory;
+	cf_buffer last_key;        /* of the block before */
+	bool in_block;
+	bool keeps_block;          /* the table has one block, and `memory` has it */
+} cf_table_iterator;
+
+/* Allocates nothing. The table must outlive the iterator. */
+void cf_table_iterator_open(cf_table_iterator *iterator, cf_table *table);
+/* The same, to begin with the only block that may hold the key: entries that come before it stand before the key. */
+void cf_table_iterator_open_at(cf_table_iterator *iterator, cf_table *table, const uint8_t *key, uint64_t key_size);
+/* To the next entry, at first to the first one; *more is false past the last. Checks order within and across blocks,
+ * the separators (TAB-1, TAB-5), limits.entries_max and the limit on all key bytes (TAB-13). Failures as cf_table_get;
+ * after one the iterator only takes close. */
+static inline CF_MUST_CHECK ckptfmt_status cf_table_iterator_next(cf_table_iterator *iterator, bool *more,
+	ckptfmt_error *err);
+/* The step to any entry, or past the last. */
+CF_MUST_CHECK ckptfmt_status cf_table_iterator_next_any(cf_table_iterator *iterator, bool *more, ckptfmt_error *err);
+
+/* Makes the entry that the block's iterator came to the current one. */
+static inline void cf_table_iterator_show(cf_table_iterator *iterator)
+{
+	const cf_block_iterator *entry = &iterator->entries;
+	iterator->entry_count++;
+	iterator->key_bytes += entry->key.size;
+	iterator->key = entry->key.data;
+	iterator->key_size = entry->key.size;
+	iterator->value = entry->value;
+	iterator->value_size = entry->value_size;
+	iterator->value_offset = cf_block_origin(entry->block, entry->value_position);
+}
+
+static inline ckptfmt_status cf_table_iterator_next(cf_table_iterator *iterator, bool *more, ckptfmt_error *err)
+{
+	/* Outside of a block there are no usual entries. */
+	if (CF_UNLIKELY(iterator->entry_count >= iterator->entries_sure || !cf_block_take_usual(&iterator->entries)))
+		return cf_table_iterator_next_any(iterator, more, err);
+	iterator->common = iterator->entries.common;
+	cf_table_iterator_show(iterator);
+	*more = true;
+	return CKPTFMT_OK;
+}
+
+/* To before the first entry again. A table of one block is not read again. */
+void cf_table_iterator_rewind(cf_table_iterator *iterator);
+void cf_table_iterator_close(cf_table_iterator *iterator);
+
+/* All regions of the file in file order, gaps included: at most `capacity` of them, and the full number in *count. With
+ * a capacity of 0 nothing is read. A block that is damaged is listed with crc_good 0 or, if only its contents are bad,
+ * with an entry count of 0. A metaindex handle that points nowhere is left out. IO, TRUNCATED, LIMIT, NO_MEMORY. */
+CF_MUST_CHECK ckptfmt_status cf_table_regions(cf_table *table, ckptfmt_region *regions, uint64_t capacity,
+	uint64_t *count, ckptfmt_error *err);
+
+/* Checks the whole file, a step at a time: each data block, then the metaindex block, then the layout of the file. */
+typedef struct cf_table_check {
+	cf_table *table;
+	uint64_t step;
+	uint64_t offset;           /* these four: of the last step. Where it looked, */
+	uint64_t size;             /* how many bytes it read there, */
+	uint64_t entry_count;      /* the entries found there, */
+	uint32_t oddities;         /* and what a canonical writer would not have written */
+	cf_block_iterator entries;
+	cf_table_block memory;
+	cf_buffer last_key;        /* of the block before, */
+	cf_buffer scratch;
+	bool last_known;           /* if that one is sound */
+	bool last_full;            /* and has reached the size at which a block ends */
+} cf_table_check;
+
+/* Allocates nothing. The table must outlive the check. */
+void cf_table_check_open(cf_table_check *check, cf_table *table);
+/* One step; *more is false when there was none left. On failure what the step looked at is damaged and the next call
+ * goes on with the next step. Failures as cf_table_get. */
+CF_MUST_CHECK ckptfmt_status cf_table_check_next(cf_table_check *check, bool *more, ckptfmt_error *err);
+void cf_table_check_close(cf_table_check *check);
+
+#endif

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a verifier has to say. Findings are records of a fixed and large size, so their number is bounded: a few of each
+ * kind of note, many problems, and then how many more there are. */
+#include "verify/private.h"
+
+#include "slices/key.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+/* By kind of note: the rule of spec/format.md, and what is met. The oddities are in the order of their bits. */
+static const struct {
+	const char *rule;
+	const char *text;
+} kinds[CF_VERIFY_NOTE_KINDS] = {
+	{"MSG-15", "a varint takes more bytes than it needs"},
+	{"MSG-8", "a field that this version does not know"},
+	{"MSG-15", "fields that are repeated, out of order or written at their default"},
+	{"FTR-4", "the padding of the footer is not zero"},
+	{"TAB-11", "the index file has bytes that belong to no block, or blocks out of their usual place"},
+	{"TAB-10", "the metaindex block is not the empty one"},
+	{"TAB-3", "bytes follow a block handle in the index"},
+	{"SNP-1", "a Snappy block"},
+	{"BLK-11", "restart points at other entries than a writer puts them"},
+	{"BLK-12", "a key shares fewer bytes with the one before it than it could"},
+	{"TAB-7", "an index key is not the shortest separator"},
+	{"TAB-9", "a block ends earlier or later than a writer ends it"},
+	{"BLK-5", "a block with a restart count of zero, which reads as empty"},
+	{"SHP-5", "a shape says that its rank is unknown"},
+	{"SHP-6", "a dimension has a name"},
+	{"ENT-2", "an entry without a shape"},
+	{"ENT-7", "the entry of a partitioned tensor names bytes of its own"},
+	{"SLC-10", "the entry of a slice lists slices"},
+	{"HDR-5", "the data files are big-endian"},
+	{"DTY-6", "a data type that this version does not know"},
+	[CF_VERIFY_PADDING] = {"DAT-5", "padding that is not zero"},
+	[CF_VERIFY_UNNAMED] = {"DAT-3", "bytes of a data file that no entry names"},
+	[CF_VERIFY_UNREFERENCED] = {"CMT-6", "a data file that no entry names"},
+	[CF_VERIFY_UNNEEDED] = {"NAM-5", "a data file that is missing, though no value lies in it"},
+	[CF_VERIFY_LEFTOVER] = {"NAM-8", "a data file left over from another save"},
+	[CF_VERIFY_TEMPORARY] = {"NAM-8", "a temporary file, left over or of a save under way"},
+	[CF_VERIFY_UNLISTED] = {"NAM-8", "the directory cannot be listed"},
+};
+
+CF_STATIC_ASSERT(CF_ODD_UNKNOWN_DTYPE == 1 << (CF_VERIFY_ODDITIES - 1), "a kind for each bit");
+
+static void set_name(ckptfmt_error *error, cf_bytes_view key)
+{
+	int64_t starts[CKPTFMT_RANK_MAX], lengths[CKPTFMT_RANK_MAX];
+	int32_t rank;
+	cf_buffer name = CF_BUFFER_EMPTY;
+	if (cf_slice_key_looks_like(key.data, key.size) &&
+		cf_slice_key_decode(key.data, key.size, &name, &rank, starts, lengths, NULL) == CKPTFMT_OK)
+		cf_error_tensor(error, name.data, name.size);
+	else
+		cf_error_tensor(error, key.data, key.size);
+	cf_buffer_free(&name);
+}
+
+static void stop(ckptfmt_verifier *v, const ckptfmt_error *error)
+{
+	if (!cf_verify_failed(v))
+		v->fatal = *error;
+}
+
+/* Member by member: what lies behind the ends of the texts was never set. */
+static void add(ckptfmt_verifier *v, ckptfmt_severity severity, ckptfmt_error *error, const cf_verify_place *place)
+{
+	ckptfmt_finding *finding;
+	/* What the want of memory leaves undone says nothing about the file. */
+	if (cf_verify_failed(v))
+		return;
+	cf_error_offset(error, place->offset);
+	cf_error_path(error, place->path);
+	if (error->tensor_size == 0)
+		set_name(error, place->key);
+	finding = cf_buffer_extend(&v->findings, sizeof *finding);
+	if (finding == NULL) {
+		ckptfmt_status status = cf_fail_memory(error);
+		(void)status;
+		stop(v, error);
+		return;
+	}
+	memset(finding, 0, sizeof *finding);
+	finding->severity = (int32_t)severity;
+	finding->error.status = error->status;
+	finding->error.failure = error->failure;
+	finding->error.os_errno = error->os_errno;
+	finding->error.tensor_size = error->tensor_size;
+	finding->error.offset = error->offset;
+	memcpy(finding->error.message, error->message, strlen(error->message));
+	memcpy(finding->error.tensor, error->tensor, error->tensor_size);
+	memcpy(finding->error.path, error->path, strlen(error->path));
+}
+
+bool cf_verify_ok(ckptfmt_verifier *v, ckptfmt_status status, ckptfmt_error *error, const cf_verify_place *place)
+{
+	if (CF_LIKELY(status == CKPTFMT_OK))
+		return true;
+	if (status == CKPTFMT_NO_MEMORY)
+		stop(v, error);
+	else if (v->problem_count++ < CF_VERIFY_PROBLEMS_MAX)
+		add(v, CKPTFMT_SEVERITY_PROBLEM, error, place);
+	return false;
+}
+
+/* The record of a finding with this text. */
+static void describe(ckptfmt_error *error, ckptfmt_failure failure, const char *format, va_list values)
+{
+	char text[sizeof error->message];
+	ckptfmt_status status;
+	(void)vsnprintf(text, sizeof text, format, values);
+	status = cf_fail(error, failure, CF_NO_OFFSET, "%s", text);
+	(void)status;
+}
+
+void cf_verify_problem(ckptfmt_verifier *v, ckptfmt_failure failure, const cf_verify_place *place, const char *format,
+	...)
+{
+	ckptfmt_error error;
+	va_list values;
+	if (v->problem_count++ >= CF_VERIFY_PROBLEMS_MAX)
+		return;
+	va_start(values, format);
+	describe(&error, failure, format, values);
+	va_end(values);
+	add(v, CKPTFMT_SEVERITY_PROBLEM, &error, place);
+}
+
+void cf_verify_note(ckptfmt_verifier *v, uint32_t kind, const cf_verify_place *place, const char *format, ...)
+{
+	ckptfmt_error error;
+	va_list values;
+	if (v->note_counts[kind]++ >= CF_VERIFY_NOTES_MAX)
+		return;
+	va_start(values, format);
+	describe(&error, CKPTFMT_FAIL_NONE, format, values);
+	va_end(values);
+	add(v, CKPTFMT_SEVERITY_NOTE, &error, place);
+}
+
+void cf_verify_oddities(ckptfmt_verifier *v, uint32_t oddities, const cf_verify_place *place)
+{
+	for (uint32_t kind = 0; oddities != 0 && kind < CF_VERIFY_ODDITIES; kind++) {
+		if (oddities & (uint32_t)1 << kind)
+			cf_verify_note(v, kind, place, "%s: %s", kinds[kind].rule, kinds[kind].text);
+		oddities &= ~((uint32_t)1 << kind);
+	}
+}
+
+void cf_verify_close_findings(ckptfmt_verifier *v)
+{
+	cf_verify_place place = {cf_verify_index_path(v), {NULL, 0}, CF_NO_OFFSET};
+	for (uint32_t kind = 0; kind < CF_VERIFY_NOTE_KINDS; kind++) {
+		uint64_t count = v->note_counts[kind];
+		if (count <= CF_VERIFY_NOTES_MAX)
+			continue;
+		/* One more finding than the kind may have, this one. */
+		v->note_counts[kind] = 0;
+		cf_verify_note(v, kind, &place, "%s: %llu more of: %s", kinds[kind].rule,
+			(unsigned long long)(count - CF_VERIFY_NOTES_MAX), kinds[kind].text);
+	}
+	if (v->problem_count > CF_VERIFY_PROBLEMS_MAX) {
+		uint64_t count = v->problem_count - CF_VERIFY_PROBLEMS_MAX;
+		v->problem_count = 0;
+		cf_verify_problem(v, CKPTFMT_FAIL_LIMIT, &place, "%llu more problems are not listed",
+			(unsigned long long)count);
+	}
+}

@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The index file, block by block. The table check reads, checks and decodes a block; the entries of a block that passes
+ * are taken while it lies there. A block that does not pass is a problem, and its entries are simply not there: what
+ * follows says which slices are missed.
+ */
+#include "verify/private.h"
+
+#include "slices/key.h"
+
+#include <string.h>
+
+enum { ESTIMATED_FILES_MAX = 1024 };
+
+/* ---- header ---------------------------------------------------------------------------------------------- */
+
+/* Until the entries are known, the size of the data files stands for that of the values. */
+static void estimate(ckptfmt_verifier *v)
+{
+	int32_t count = v->reader->header.num_shards;
+	for (int32_t shard = 0; shard < count && shard < ESTIMATED_FILES_MAX; shard++) {
+		char name[CF_NAME_SIZE];
+		cf_file_info info;
+		bool exists;
+		cf_data_name(v->reader->prefix.base, shard, count, name);
+		if (cf_os_stat(&v->reader->directory, name, &info, &exists, NULL) == CKPTFMT_OK && exists &&
+			info.size <= UINT64_MAX - v->bytes_total)
+			v->bytes_total += info.size;
+	}
+}
+
+static void take_header(ckptfmt_verifier *v, cf_bytes_view value, uint64_t origin)
+{
+	cf_verify_place place = {cf_verify_index_path(v), {NULL, 0}, origin};
+	cf_header *header = &v->reader->header;
+	ckptfmt_error error;
+	v->header_known = cf_verify_ok(v, cf_header_decode(value, origin, header, &error), &error, &place);
+	/* The block that it points into is not kept. */
+	header->bytes = (cf_bytes_view){NULL, 0};
+	if (!v->header_known)
+		return;
+	cf_verify_oddities(v, header->oddities, &place);
+	estimate(v);
+}
+
+/* ---- entries --------------------------------------------------------------------------------------------- */
+
+void cf_verify_add_row(ckptfmt_verifier *v, cf_bytes_view key, cf_bytes_view value, uint64_t origin, bool placed)
+{
+	cf_verify_place place = {cf_verify_index_path(v), key, origin};
+	cf_verify_row row = {origin, 0, placed};
+	uint64_t parts, slices;
+	ckptfmt_error error;
+	void *added;
+	if (!cf_verify_ok(v, cf_selection_add(v->selection, v->reader, key, value, origin, &error), &error, &place)) {
+		v->uncertain = true;
+		return;
+	}
+	parts = v->parts.size / sizeof(cf_verify_part);
+	slices = v->selection->slices.size / sizeof(ckptfmt_slice_row);
+	cf_put_bytes(&v->rows, &row, sizeof row);
+	added = slices == parts ? NULL : cf_buffer_extend(&v->parts, (slices - parts) * sizeof(cf_verify_part));
+	if (added != NULL)
+		memset(added, 0, (size_t)(slices - parts) * sizeof(cf_verify_part));
+	/* The selection's columns report a failure of theirs only when they are finished, which is too late here. */
+	if (cf_verify_ok(v, cf_buffer_status(&v->selection->rows, &error), &error, &place) &&
+		cf_verify_ok(v, cf_buffer_status(&v->selection->names, &error), &error, &place) &&
+		cf_verify_ok(v, cf_buffer_status(&v->selection->dims, &error), &error, &place) &&
+		cf_verify_ok(v, cf_buffer_status(&v->parts, &error), &error, &place))
+		(void)cf_verify_ok(v, cf_buffer_status(&v->rows, &error), &error, &place);
+}
+
+static ckptfmt_status check_dtype(const cf_entry *entry, uint32_t *oddities, ckptfmt_error *err)
+{
+	/* DTY-5 */
+	if (cf_verify_dtype_impossible(entry->dtype))
+		return cf_fail(err, CKPTFMT_FAIL_BAD_DTYPE, entry->origin, "DTY-5: data type %d cannot be stored",
+			(int)entry->dtype);
+	/* DTY-6 */
+	if (ckptfmt_dtype_find(entry->dtype) == NULL)
+		*oddities |= CF_ODD_UNKNOWN_DTYPE;
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_verify_check_placement(const ckptfmt_verifier *v, const cf_entry *entry, bool owns_bytes,
+	ckptfmt_error *err)
+{
+	/* ENT-3 */
+	if (entry->shard < 0 || (v->header_known && entry->shard >= v->reader->header.num_shards))
+		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, entry->origin, "ENT-3: shard number %d of %d",
+			(int)entry->shard, (int)v->reader->header.num_shards);
+	/* ENT-4 */
+	if (owns_bytes && (entry->offset < 0 || entry->size < 0 || entry->size > INT64_MAX - entry->offset))
+		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, entry->origin, "ENT-4: offset %lld, size %lld",
+			(long long)entry->offset, (long long)entry->size);
+	return CKPTFMT_OK;
+}
+
+/* A selection only marks what these rules forbid. */
+ckptfmt_status cf_verify_check_extension(const ckptfmt_verifier *v, const cf_entry *entry, bool owns_bytes,
+	ckptfmt_error *err)
+{
+	uint64_t size = (uint64_t)entry->size, chunk = entry->chunk_size;
+	/* EXT-3 */
+	if (entry->feature_flags & ~CF_FEATURE_COMPRESSED)
+		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, entry->origin, "EXT-3: unknown feature flags 0x%llx",
+			(unsigned long long)(entry->feature_flags & ~CF_FEATURE_COMPRESSED));
+	/* EXT-5 */
+	if (!owns_bytes && (entry->feature_flags != 0 || chunk != 0 || entry->chunk_crcs.size != 0))
+		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, entry->origin, "EXT-5: chunks of an entry that owns no bytes");
+	if (entry->feature_flags & CF_FEATURE_COMPRESSED) {
+		uint32_t rule;
+		/* CMP-9, which is reported with the value */
+		if (v->header_known && v->reader->header.endianness == 1)
+			return CKPTFMT_OK;
+		return cf_entry_check_chunks(entry, NULL, &rule, err);
+	}
+	/* A size below zero is a problem of its own. */
+	if ((chunk == 0 && entry->chunk_crcs.size == 0) || entry->size < 0)
+		return CKPTFMT_OK;
+	/* EXT-2 */
+	if (entry->chunk_crcs.size % 4 != 0)
+		return cf_entry_broken_chunks(0, entry->origin, err);
+	/* EXT-5 */
+	if (size <= chunk)
+		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, entry->origin,
+			"EXT-5: chunk checksums of an entry that has not more than one chunk");
+	/* EXT-4 */
+	if (chunk == 0 || chunk > UINT32_MAX ||
+		entry->chunk_crcs.size / 4 != size / chunk + (size % chunk != 0))
+		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, entry->origin,
+			"EXT-4: %llu bytes of chunk checksums for %llu stored bytes in chunks of %llu",
+			(unsigned long long)entry->chunk_crcs.size, (unsigned long long)size, (unsigned long long)chunk);
+	return CKPTFMT_OK;
+}
+
+/* The decoder of slices looks for nothing odd; so their canonical form is compared with what is there. */
+static uint32_t slice_oddities(ckptfmt_verifier *v, const cf_entry *entry)
+{
+	int64_t extents[2 * CKPTFMT_RANK_MAX];
+	cf_slice_walk walk = {0, 0};
+	cf_buffer *both = &v->key;
+	uint64_t half;
+	bool found = true;
+	cf_buffer_clear(both);
+	while (found) {
+		if (cf_entry_next_slice(entry, &walk, extents, extents + entry->rank, &found, NULL) != CKPTFMT_OK)
+			return 0;
+		if (found)
+			cf_put_slice(both, entry->rank, extents, extents + entry->rank);
+	}
+	half = both->size;
+	if (cf_entry_copy_raw_slices(both, entry, NULL) != CKPTFMT_OK || both->failed)
+		return 0;
+	return both->size == 2 * half && memcmp(both->data, both->data + half, (size_t)half) == 0 ? 0
+		: CF_ODD_FIELD_ORDER;
+}
+
+uint32_t cf_verify_slices_oddities(ckptfmt_verifier *v, const cf_entry *entry)
+{
+	bool names_bytes = entry->offset != 0 || entry->size != 0 || entry->masked_crc != 0;
+	/* ENT-7 */
+	return slice_oddities(v, entry) | (names_bytes ? CF_ODD_SLICE_LOCATION : 0);
+}
+
+/* Neighbours mostly lie in the same data file, so that the list stays short. */
+static void name_shard(ckptfmt_verifier *v, int32_t shard)
+{
+	uint64_t count = v->named.size / sizeof shard;
+	if (count == 0 || ((const int32_t *)(const void *)v->named.data)[count - 1] != shard)
+		cf_put_bytes(&v->named, &shard, sizeof shard);
+}
+
+/* False: the entry cannot be used. */
+static bool check_entry(ckptfmt_verifier *v, const cf_verify_place *place, cf_bytes_view value, bool *placed)
+{
+	int64_t dims[CKPTFMT_RANK_MAX];
+	cf_entry entry;
+	ckptfmt_error error;
+	uint32_t oddities;
+	bool lists_slices, held;
+	*placed = false;
+	if (!cf_verify_ok(v, cf_entry_decode(value, place->offset, v->reader->limits.slices_max, dims, &entry, &error),
+		&error, place))
+		return false;
+	oddities = entry.oddities;
+	lists_slices = entry.slice_count != 0;
+	held = cf_slice_key_looks_like(place->key.data, place->key.size);
+	(void)cf_verify_ok(v, check_dtype(&entry, &oddities, &error), &error, place);
+	/* An entry that is held may yet be found to be a slice's, which owns bytes whatever it lists (SLC-10). */
+	if (!lists_slices || !held)
+		(void)cf_verify_ok(v, cf_verify_check_extension(v, &entry, !lists_slices, &error), &error, place);
+	if (lists_slices && !held)
+		oddities |= cf_verify_slices_oddities(v, &entry);
+	cf_verify_oddities(v, oddities, place);
+	*placed = cf_verify_ok(v, cf_verify_check_placement(v, &entry, !lists_slices, &error), &error, place);
+	if (*placed)
+		name_shard(v, entry.shard);
+	return true;
+}
+
+static void take_entry(ckptfmt_verifier *v, cf_bytes_view key, cf_bytes_view value, uint64_t origin)
+{
+	cf_verify_place place = {cf_verify_index_path(v), key, origin};
+	bool placed, usable = check_entry(v, &place, value, &placed);
+	ckptfmt_error error;
+	if (!usable || !placed)
+		v->uncertain = true;
+	if (cf_slice_key_looks_like(key.data, key.size)) {
+		if (cf_verify_ok(v, cf_held_add(&v->held, key, value, origin, &error), &error, &place))
+			cf_held_at(&v->held, cf_held_count(&v->held) - 1)->broken = !usable || !placed;
+	} else if (usable) {
+		cf_verify_add_row(v, key, value, origin, placed);
+	}
+}
+
+/* TAB-13: what is kept of the entries is bounded, as in a listing. */
+static bool within_limits(ckptfmt_verifier *v, uint64_t key_size, uint64_t offset)
+{
+	cf_verify_place place = {cf_verify_index_path(v), {NULL, 0}, offset};
+	if (v->full)
+		return false;
+	v->full = v->entry_count >= v->reader->limits.entries_max ||
+		key_size > cf_table_keys_bytes_max(v->reader->table) - v->key_bytes;
+	if (v->full) {
+		v->uncertain = true;
+		cf_verify_problem(v, CKPTFMT_FAIL_LIMIT, &place,
+			"TAB-13: more entries or key bytes than are allowed; from here on entries are not checked");
+		return false;
+	}
+	v->entry_count++;
+	v->key_bytes += key_size;
+	return true;
+}
+
+/* ---- blocks ---------------------------------------------------------------------------------------------- */
+
+/* Takes the entries of the block that was just checked; returns their number. */
+static uint64_t take_block(ckptfmt_verifier *v)
+{
+	cf_block_iterator *at = &v->entries;
+	const cf_block *block = &v->check.memory.block;
+	cf_verify_place place = {cf_verify_index_path(v), {NULL, 0}, v->check.offset};
+	ckptfmt_error error;
+	ckptfmt_status status;
+	uint64_t count = 0;
+	cf_block_iterator_open(at, block);
+	for (status = cf_block_first(at, &error); status == CKPTFMT_OK && at->valid;
+		status = cf_block_next(at, &error)) {
+		uint64_t origin = cf_block_origin(block, at->value_position);
+		cf_bytes_view value = {at->value, at->value_size};
+		count++;
+		if (!within_limits(v, at->key.size, origin))
+			continue;
+		if (at->key.size == 0)
+			take_header(v, value, origin);
+		else
+			take_entry(v, (cf_bytes_view){at->key.data, at->key.size}, value, origin);
+	}
+	(void)cf_verify_ok(v, status, &error, &place);
+	return count;
+}
+
+/* HDR-1. A header that is there and bad has been reported. */
+static void check_header_present(ckptfmt_verifier *v, bool readable)
+{
+	cf_verify_place place = {cf_verify_index_path(v), {NULL, 0}, v->check.offset};
+	if (!readable)
+		cf_verify_problem(v, CKPTFMT_FAIL_BAD_HEADER, &place,
+			"HDR-1: the header is lost with its block; without it the data files cannot be checked");
+	else if (v->check.memory.block.restart_count == 0 || v->entries.first_key_size != 0 || v->check.entry_count == 0)
+		cf_verify_problem(v, CKPTFMT_FAIL_BAD_HEADER, &place, "HDR-1: the table does not begin with a header");
+}
+
+static void end_of_index(ckptfmt_verifier *v)
+{
+	cf_verify_place place = {cf_verify_index_path(v), {NULL, 0}, 0};
+	if (cf_table_block_count(v->reader->table) == 0)
+		cf_verify_problem(v, CKPTFMT_FAIL_BAD_HEADER, &place, "HDR-1: the table does not begin with a header");
+	cf_table_check_close(&v->check);
+	memset(&v->check, 0, sizeof v->check);
+	v->bytes_done = v->reader->index_info.size;
+	cf_verify_enter(v, CF_VERIFY_CLAIM);
+}
+
+uint64_t cf_verify_index_step(ckptfmt_verifier *v)
+{
+	cf_table_check *check = &v->check;
+	cf_verify_place place = {cf_verify_index_path(v), {NULL, 0}, 0};
+	uint64_t step = check->step, entries = 0;
+	bool more, sound, data = step < cf_table_block_count(v->reader->table);
+	ckptfmt_error error;
+	ckptfmt_status status = cf_table_check_next(check, &more, &error);
+	if (status == CKPTFMT_OK && !more) {
+		end_of_index(v);
+		return 0;
+	}
+	place.offset = check->offset;
+	sound = cf_verify_ok(v, status, &error, &place);
+	v->bytes_done += check->size;
+	if (sound) {
+		uint32_t footer = check->oddities & CF_ODD_FOOTER_PADDING;
+		cf_verify_oddities(v, check->oddities & ~footer, &place);
+		place.offset = v->reader->index_info.size - CF_FOOTER_SIZE;
+		cf_verify_oddities(v, footer, &place);
+	}
+	if (data && !sound)
+		v->uncertain = true;
+	if (data && sound)
+		entries = take_block(v);
+	if (data && step == 0)
+		check_header_present(v, sound);
+	return check->size + CF_VERIFY_ROW_COST * entries;
+}

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Inside of ckptfmt_verifier, for the verify*.c files. A verifier goes through its stages in order, a little at a time:
+ *
+ *   INDEX         blocks of the index, and the entries of each that is sound             verify_index.c
+ *   CLAIM         tensors find the entries of their slices                               verify_tensors.c
+ *   LATE          what is left of entries whose keys begin with a zero byte: tensors, which find theirs, and orphans
+ *   TENSORS       sizes and slices of each tensor; which values there are to read
+ *   PLAN          where the values lie in each data file: overlaps, gaps                 verify_plan.c
+ *   DATA          their bytes                                                            verify_data.c
+ *   FILES         data files too many, files left over                                   verify_files.c
+ *   DONE
+ *
+ * A check is a function that fails like any other; who calls it turns the failure into a finding and goes on. Only
+ * running out of memory ends a verification.
+ */
+#ifndef CKPTFMT_BUNDLE_VERIFY_H
+#define CKPTFMT_BUNDLE_VERIFY_H
+
+#include "read/held.h"
+#include "read/reader.h"
+#include "table/footer.h"
+
+typedef enum cf_verify_stage {
+	CF_VERIFY_INDEX,
+	CF_VERIFY_CLAIM,
+	CF_VERIFY_LATE,
+	CF_VERIFY_TENSORS,
+	CF_VERIFY_PLAN,
+	CF_VERIFY_DATA,
+	CF_VERIFY_FILES,
+	CF_VERIFY_DONE
+} cf_verify_stage;
+
+enum {
+	CF_VERIFY_WINDOW = 512 << 10,       /* the staging memory */
+	CF_VERIFY_JOIN_MAX = 64 << 10,      /* unwanted bytes read through rather than started anew after */
+	CF_VERIFY_PADDING_MAX = 2 << 20,    /* more bytes between two values than this are no padding: not looked at */
+	CF_VERIFY_ROW_COST = 64,            /* what a tensor or a slice counts for, in bytes of a step's budget */
+	CF_VERIFY_NOTES_MAX = 20,           /* notes of one kind; then their number */
+	CF_VERIFY_PROBLEMS_MAX = 10000      /* problems in all; then their number */
+};
+
+/* Kinds of notes: the bits of cf_oddity by number, then these. */
+enum {
+	CF_VERIFY_ODDITIES = 20,
+	CF_VERIFY_PADDING = CF_VERIFY_ODDITIES,   /* padding that is not zero */
+	CF_VERIFY_UNNAMED,                        /* bytes that belong to no value */
+	CF_VERIFY_UNREFERENCED,                   /* a data file that no entry names */
+	CF_VERIFY_UNNEEDED,                       /* a data file that is missing, and not missed */
+	CF_VERIFY_LEFTOVER,                       /* a data file of another save */
+	CF_VERIFY_TEMPORARY,                      /* a temporary file */
+	CF_VERIFY_UNLISTED,                       /* a directory that cannot be listed */
+	CF_VERIFY_NOTE_KINDS
+};
+
+/* What a finding is about. */
+typedef struct cf_verify_place {
+	const char *path;
+	cf_bytes_view key;          /* of the entry; shown as the tensor's name, also where it is a slice's key */
+	uint64_t offset;
+} cf_verify_place;
+
+/* Beside each row of the selection. */
+typedef struct cf_verify_row {
+	uint64_t origin;            /* file offset of the entry */
+	uint32_t pending;           /* values still to be read */
+	bool placed;                /* shard, offset and size make sense */
+} cf_verify_row;
+
+typedef enum cf_verify_part_state {
+	CF_VERIFY_ABSENT,           /* no entry */
+	CF_VERIFY_SOUND,
+	CF_VERIFY_BROKEN,           /* an entry that cannot be used, which was reported */
+	CF_VERIFY_REPEATED          /* the entry of an earlier slice of the list, which is the same */
+} cf_verify_part_state;
+
+/* Beside each slice of the selection. */
+typedef struct cf_verify_part {
+	uint64_t origin;
+	cf_verify_part_state state;
+} cf_verify_part;
+
+/* A stored value of at least one byte. */
+typedef struct cf_verify_value {
+	ckptfmt_stored stored;
+	uint64_t row;
+	uint64_t element_count;
+	int32_t storage;            /* ckptfmt_storage; NONE: its checksum means nothing to us */
+} cf_verify_value;
+
+#define CF_VERIFY_NOBODY UINT64_MAX
+
+/* Bytes of a data file to read: a value, or what lies between two. Ascending by shard, then offset. */
+typedef struct cf_verify_span {
+	uint64_t offset;
+	uint64_t size;
+	uint64_t value;             /* number of the value; CF_VERIFY_NOBODY: padding */
+	int32_t shard;
+} cf_verify_span;
+
+struct ckptfmt_verifier {
+	ckptfmt_reader *reader;     /* without data files */
+	cf_verify_stage stage;
+	uint64_t next;              /* of what the stage goes through */
+	ckptfmt_error fatal;        /* why it cannot go on; status OK: it can */
+
+	cf_buffer findings;         /* ckptfmt_finding */
+	uint64_t note_counts[CF_VERIFY_NOTE_KINDS];
+	uint64_t problem_count;
+	uint64_t bytes_done, bytes_total;
+	uint64_t tensors_done;
+
+	cf_table_check check;
+	cf_block_iterator entries;
+	uint64_t entry_count, key_bytes;
+	uint64_t slice_key_bytes;   /* of the slices looked for */
+	bool header_known;
+	bool full;                  /* a limit was met: later entries are left out */
+	bool uncertain;             /* some entries could not be read: bytes that nobody names may be theirs */
+
+	ckptfmt_selection *selection;
+	cf_buffer rows;             /* cf_verify_row */
+	cf_buffer parts;            /* cf_verify_part */
+	cf_held held;
+	cf_held_place *places;      /* of these, by size */
+	cf_buffer named;            /* int32_t: shards that entries name */
+	cf_buffer key;              /* scratch */
+
+	cf_buffer values;           /* cf_verify_value, by shard and offset once they are complete */
+	cf_buffer spans;            /* cf_verify_span */
+	cf_buffer needed;           /* int32_t: shards with values, ascending */
+
+	cf_file data;               /* the open data file */
+	int32_t data_shard;         /* -1: none */
+	bool data_usable;
+	uint64_t data_size;
+	char data_path[sizeof((ckptfmt_error *)NULL)->path];
+	uint8_t *window;            /* CF_VERIFY_WINDOW bytes of it */
+	uint64_t window_offset, window_size;
+
+	uint64_t span_done;         /* of the span at hand */
+	uint8_t *whole;             /* its bytes, of a string or variant */
+	uint32_t crc;
+	uint32_t chunk_crc;
+	uint64_t chunk_row;         /* the chunk that it is of */
+	uint64_t bad_chunks, first_bad_chunk;
+};
+
+/* ---- findings (verify_findings.c) ---- */
+
+/* True if `status` is OK. Otherwise `error` becomes a problem, with what the place knows and the error does not;
+ * running out of memory ends the verification instead. */
+bool cf_verify_ok(ckptfmt_verifier *v, ckptfmt_status status, ckptfmt_error *error, const cf_verify_place *place);
+void cf_verify_problem(ckptfmt_verifier *v, ckptfmt_failure failure, const cf_verify_place *place,
+	const char *format, ...) CF_PRINTF(4, 5);
+void cf_verify_note(ckptfmt_verifier *v, uint32_t kind, const cf_verify_place *place, const char *format, ...)
+	CF_PRINTF(4, 5);
+/* A note for each bit. */
+void cf_verify_oddities(ckptfmt_verifier *v, uint32_t oddities, const cf_verify_place *place);
+/* Says how many notes of a kind, and problems, were left out. */
+void cf_verify_close_findings(ckptfmt_verifier *v);
+
+static inline bool cf_verify_failed(const ckptfmt_verifier *v)
+{
+	return v->fatal.status != CKPTFMT_OK;
+}
+
+static inline const char *cf_verify_index_path(const ckptfmt_verifier *v)
+{
+	return v->reader->prefix.index_path;
+}
+
+/* ---- stages: each does a piece of its work and returns what it was worth in bytes ---- */
+
+uint64_t cf_verify_index_step(ckptfmt_verifier *v);
+uint64_t cf_verify_claim_step(ckptfmt_verifier *v);
+uint64_t cf_verify_late_step(ckptfmt_verifier *v);
+uint64_t cf_verify_tensors_step(ckptfmt_verifier *v);
+uint64_t cf_verify_plan_step(ckptfmt_verifier *v);
+uint64_t cf_verify_data_step(ckptfmt_verifier *v);
+uint64_t cf_verify_files_step(ckptfmt_verifier *v);
+
+/* ---- what they share ---- */
+
+/* DTY-5: no value can have this type. */
+static inline bool cf_verify_dtype_impossible(int32_t code)
+{
+	const ckptfmt_dtype_info *dtype = ckptfmt_dtype_find(code);
+	bool reference = code > 100 && code <= 100 + CKPTFMT_FLOAT4_E2M1FN;
+	return code < 1 || reference || (dtype != NULL && dtype->storage == CKPTFMT_STORAGE_NONE);
+}
+
+static inline cf_verify_row *cf_verify_row_at(const ckptfmt_verifier *v, uint64_t row)
+{
+	return (cf_verify_row *)(void *)v->rows.data + row;
+}
+
+static inline cf_verify_value *cf_verify_value_at(const ckptfmt_verifier *v, uint64_t value)
+{
+	return (cf_verify_value *)(void *)v->values.data + value;
+}
+
+static inline cf_verify_span *cf_verify_span_at(const ckptfmt_verifier *v, uint64_t span)
+{
+	return (cf_verify_span *)(void *)v->spans.data + span;
+}
+
+/* Where a chunk of a value ends in its stored bytes. */
+static inline uint64_t cf_verify_chunk_end(const ckptfmt_verifier *v, const ckptfmt_stored *stored, uint64_t chunk)
+{
+	if (stored->flags & CKPTFMT_STORED_COMPRESSED)
+		return ((const uint64_t *)(const void *)v->selection->chunk_ends.data)[stored->ends_first + chunk];
+	return cf_min_u64((chunk + 1) * stored->chunk_size, stored->size);
+}
+
+static inline void cf_verify_enter(ckptfmt_verifier *v, cf_verify_stage stage)
+{
+	v->stage = stage;
+	v->next = 0;
+}
+
+/* A row for this entry (verify_index.c). `placed`: as in cf_verify_row. */
+void cf_verify_add_row(ckptfmt_verifier *v, cf_bytes_view key, cf_bytes_view value, uint64_t origin, bool placed);
+/* Shard, offset and size of an entry (verify_index.c): ENT-3 and, where it owns bytes, ENT-4. BAD_ENTRY. */
+CF_MUST_CHECK ckptfmt_status cf_verify_check_placement(const ckptfmt_verifier *v, const cf_entry *entry,
+	bool owns_bytes, ckptfmt_error *err);
+/* What an entry's extension says of its value: EXT-3, and EXT-5 of one that owns no bytes, else EXT-2, EXT-4, EXT-5 and
+ * the rules of compressed chunks (verify_index.c). BAD_ENTRY, UNSUPPORTED. */
+CF_MUST_CHECK ckptfmt_status cf_verify_check_extension(const ckptfmt_verifier *v, const cf_entry *entry,
+	bool owns_bytes, ckptfmt_error *err);
+/* What is odd in the slices of an entry under a tensor's name, and ENT-7 (verify_index.c). */
+uint32_t cf_verify_slices_oddities(ckptfmt_verifier *v, const cf_entry *entry);
+/* One value of the row less to read. */
+void cf_verify_value_done(ckptfmt_verifier *v, uint64_t row);
+/* Where a value lies in its data file, which is the open one. */
+cf_verify_place cf_verify_value_place(const ckptfmt_verifier *v, const cf_verify_value *value);
+/* Opens the data file, if it is not the open one: v->data_usable tells whether that worked. A failure is a problem, but
+ * for a missing file, which `missing` tells (verify_plan.c). */
+void cf_verify_open_data(ckptfmt_verifier *v, int32_t shard, bool *missing);
+void cf_verify_close_data(ckptfmt_verifier *v);
+
+#endif

@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The verifier's handle and its clock. verify.h has the stages. */
+#include "verify/private.h"
+
+#include "base/memory.h"
+
+#include <string.h>
+
+static ckptfmt_status open_index(ckptfmt_verifier *v, ckptfmt_error *err)
+{
+	ckptfmt_reader *reader = v->reader;
+	ckptfmt_error error;
+	cf_verify_place place = {reader->prefix.index_path, {NULL, 0}, CF_NO_OFFSET};
+	ckptfmt_status status;
+	CF_TRY(cf_reader_open_index(reader, err));
+	v->bytes_total = reader->index_info.size;
+	status = cf_table_open(&reader->index, reader->prefix.index_path, reader->index_info.size, &reader->limits,
+		&reader->table, &error);
+	if (status == CKPTFMT_IO || status == CKPTFMT_NO_MEMORY) {
+		if (err != NULL)
+			*err = error;
+		return status;
+	}
+	if (cf_verify_ok(v, status, &error, &place))
+		cf_table_check_open(&v->check, reader->table);
+	else
+		cf_verify_enter(v, CF_VERIFY_FILES);
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status ckptfmt_verifier_open(const char *prefix, const ckptfmt_open_options *options, ckptfmt_verifier **out,
+	ckptfmt_error *err)
+{
+	ckptfmt_verifier *v;
+	ckptfmt_status status;
+	*out = NULL;
+	v = cf_allocate_zero(1, sizeof *v);
+	if (v == NULL)
+		return cf_fail_memory(err);
+	cf_block_iterator_init(&v->entries);
+	v->data.fd = -1;
+	v->data_shard = -1;
+	v->selection = cf_allocate_zero(1, sizeof *v->selection);
+	v->window = cf_allocate(CF_VERIFY_WINDOW);
+	if (v->selection == NULL || v->window == NULL)
+		status = cf_fail_memory(err);
+	else
+		status = cf_reader_new(prefix, options, &v->reader, err);
+	if (status == CKPTFMT_OK)
+		status = open_index(v, err);
+	if (status != CKPTFMT_OK) {
+		ckptfmt_verifier_close(v);
+		return status;
+	}
+	*out = v;
+	return CKPTFMT_OK;
+}
+
+void ckptfmt_verifier_close(ckptfmt_verifier *v)
+{
+	if (v == NULL)
+		return;
+	cf_verify_close_data(v);
+	cf_table_check_close(&v->check);
+	cf_block_iterator_free(&v->entries);
+	ckptfmt_selection_free(v->selection);
+	ckptfmt_reader_close(v->reader);
+	cf_buffer_free(&v->findings);
+	cf_buffer_free(&v->rows);
+	cf_buffer_free(&v->parts);
+	cf_held_free(&v->held);
+	cf_release(v->places);
+	cf_buffer_free(&v->named);
+	cf_buffer_free(&v->key);
+	cf_buffer_free(&v->values);
+	cf_buffer_free(&v->spans);
+	cf_buffer_free(&v->needed);
+	cf_release(v->window);
+	cf_release(v->whole);
+	cf_release(v);
+}
+
+static uint64_t run_stage(ckptfmt_verifier *v)
+{
+	switch (v->stage) {
+	case CF_VERIFY_INDEX: return cf_verify_index_step(v);
+	case CF_VERIFY_CLAIM: return cf_verify_claim_step(v);
+	case CF_VERIFY_LATE: return cf_verify_late_step(v);
+	case CF_VERIFY_TENSORS: return cf_verify_tensors_step(v);
+	case CF_VERIFY_PLAN: return cf_verify_plan_step(v);
+	case CF_VERIFY_DATA: return cf_verify_data_step(v);
+	case CF_VERIFY_FILES: return cf_verify_files_step(v);
+	case CF_VERIFY_DONE: break;
+	}
+	return 0;
+}
+
+static void report(const ckptfmt_verifier *v, ckptfmt_progress *progress)
+{
+	bool finished = v->stage == CF_VERIFY_DONE;
+	progress->bytes_total = v->bytes_total;
+	progress->bytes_done = finished ? v->bytes_total : cf_min_u64(v->bytes_done, v->bytes_total);
+	progress->tensors_total = cf_selection_count(v->selection);
+	progress->tensors_done = v->tensors_done;
+	progress->finding_count = v->findings.size / sizeof(ckptfmt_finding);
+	progress->finished = finished;
+	progress->reserved = 0;
+}
+
+ckptfmt_status ckptfmt_verifier_step(ckptfmt_verifier *v, uint64_t byte_budget, ckptfmt_progress *progress,
+	ckptfmt_error *err)
+{
+	uint64_t spent = 0;
+	memset(progress, 0, sizeof *progress);
+	while (v->stage != CF_VERIFY_DONE && !cf_verify_failed(v)) {
+		uint64_t worth = run_stage(v);
+		if (worth >= byte_budget - spent)
+			break;
+		spent += worth;
+	}
+	report(v, progress);
+	if (cf_verify_failed(v)) {
+		if (err != NULL)
+			*err = v->fatal;
+		return (ckptfmt_status)v->fatal.status;
+	}
+	return CKPTFMT_OK;
+}
+
+const ckptfmt_finding *ckptfmt_verifier_finding(const ckptfmt_verifier *v, uint64_t row)
+{
+	if (row >= v->findings.size / sizeof(ckptfmt_finding))
+		return NULL;
+	return (const ckptfmt_finding *)(const void *)v->findings.data + row;
+}
+
+void ckptfmt_verifier_columns(const ckptfmt_verifier *v, ckptfmt_columns *out)
+{
+	ckptfmt_selection_columns(v->selection, out);
+}

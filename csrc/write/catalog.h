@@ -1,0 +1,108 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The entries of a checkpoint that is being written: what will be its index. Kept in order of adding, found by key. */
+#ifndef CKPTFMT_BUNDLE_CATALOG_H
+#define CKPTFMT_BUNDLE_CATALOG_H
+
+#include "base/buffer.h"
+#include "base/hash.h"
+#include "table/writer.h"
+#include "ckptfmt.h"
+#include "proto/message.h"
+
+#define CF_NO_SLICE UINT64_MAX
+
+typedef struct cf_catalog_row {
+	uint64_t hash;              /* once there are buckets */
+	uint64_t key_offset;        /* in `keys` */
+	uint64_t key_size;
+	uint64_t dims_first;        /* in `dims` */
+	uint64_t first_slice;       /* of a partitioned tensor, in `slices`; CF_NO_SLICE otherwise */
+	uint64_t last_slice;
+	uint64_t offset;            /* where its bytes lie: set by the writer once they do */
+	uint64_t size;
+	uint64_t chunks_first;      /* in `chunk_crcs` */
+	uint64_t entry_offset;      /* in `messages`: another index's entry, which this one repeats but for the shard */
+	uint64_t entry_size;        /* 0: none, the fields here say all */
+	uint64_t sizes_first;       /* in `chunk_sizes`, of a compressed value */
+	uint64_t raw_size;
+	uint32_t raw_crc32c;
+	bool compressed;
+	uint32_t chunk_count;
+	uint32_t crc32c;            /* unmasked; of a partitioned tensor's own entry there is none */
+	int32_t dtype;
+	int32_t rank;
+	int32_t shard;
+} cf_catalog_row;
+
+/* A slice message in the list of its tensor. */
+typedef struct cf_catalog_slice {
+	uint64_t next;
+	uint64_t message_offset;    /* in `messages` */
+	uint64_t message_size;
+	uint64_t extents_first;     /* in `dims`: starts and lengths */
+} cf_catalog_slice;
+
+typedef struct cf_catalog {
+	cf_hash_key hash_key;
+	cf_buffer rows;             /* grown by the catalog alone: see rows_mapped */
+	bool rows_mapped;           /* many rows lie in large pages, not on the heap */
+	cf_buffer keys;
+	cf_buffer dims;
+	cf_buffer slices;
+	cf_buffer messages;
+	cf_buffer chunk_crcs;
+	cf_buffer chunk_sizes;      /* uint64_t */
+	bool compressed;            /* some value is, here or in an entry taken over */
+	/* Keys that come in ascending order need no table to be told apart, nor does one after them that belongs among
+	 * them, as that of the metadata: it is the last row. The next key brings the table about. */
+	bool has_late;              /* there is such a row; REQUIRES: no buckets */
+	uint64_t late_place;        /* its rank in the order of all keys */
+	uint64_t *buckets;          /* some bits of the hash over row + 1, 0: empty; linear probing. NULL: none yet */
+	uint64_t bucket_count;      /* a power of two, or 0 */
+} cf_catalog;
+
+CF_MUST_CHECK ckptfmt_status cf_catalog_open(cf_catalog *catalog, ckptfmt_error *err);
+void cf_catalog_free(cf_catalog *catalog);
+
+static inline uint64_t cf_catalog_count(const cf_catalog *catalog)
+{
+	return catalog->rows.size / sizeof(cf_catalog_row);
+}
+
+static inline cf_catalog_row *cf_catalog_row_at(const cf_catalog *catalog, uint64_t row)
+{
+	return (cf_catalog_row *)(void *)catalog->rows.data + row;
+}
+
+/* Makes room for so many rows more with so many bytes of keys, which saves moving them as they come. NO_MEMORY. */
+CF_MUST_CHECK ckptfmt_status cf_catalog_reserve(cf_catalog *catalog, uint64_t rows, uint64_t key_bytes,
+	ckptfmt_error *err);
+/* Says that this key is about to be added, which lets memory be fetched meanwhile. */
+void cf_catalog_expect(const cf_catalog *catalog, const uint8_t *key, uint64_t key_size);
+
+/* Adds a tensor stored whole (`slice` NULL) or one slice of a tensor with all that it takes; *row is the row that owns
+ * the bytes. `slice` as in ckptfmt_source, checked by the caller. INVALID: the name is taken, or the slices of one
+ * tensor disagree on dtype or shape. After NO_MEMORY the catalog only takes free. */
+CF_MUST_CHECK ckptfmt_status cf_catalog_add(cf_catalog *catalog, const ckptfmt_source *source, uint64_t *row,
+	ckptfmt_error *err);
+
+/* Adds a tensor stored whole in a data file of another checkpoint, by its entry there, of which all is kept but the
+ * shard. INVALID: the name is taken. After NO_MEMORY the catalog only takes free. */
+CF_MUST_CHECK ckptfmt_status cf_catalog_add_entry(cf_catalog *catalog, cf_bytes_view name, const cf_entry *entry,
+	const int64_t *dims, uint64_t *row, ckptfmt_error *err);
+
+/* SLC-6: no two slices of a tensor share a cell. INVALID with the tensor, LIMIT, NO_MEMORY. */
+CF_MUST_CHECK ckptfmt_status cf_catalog_check_slices(const cf_catalog *catalog, ckptfmt_error *err);
+
+/* A point to go back to. */
+typedef struct cf_catalog_mark {
+	uint64_t rows, keys, dims, slices, messages, chunk_crcs;
+} cf_catalog_mark;
+cf_catalog_mark cf_catalog_here(const cf_catalog *catalog);
+void cf_catalog_rollback(cf_catalog *catalog, const cf_catalog_mark *mark);
+
+/* Writes header and entries, sorted, to the table. `chunk_size` is that of rows with chunk checksums. */
+CF_MUST_CHECK ckptfmt_status cf_catalog_write(const cf_catalog *catalog, int32_t num_shards, uint32_t chunk_size,
+	cf_table_writer *table, ckptfmt_error *err);
+
+#endif

@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "write/value.h"
+
+#include "base/bytes.h"
+#include "slices/box.h"
+#include "proto/string_tensor.h"
+
+enum {
+	SLICE_KEY_FRAME = 16,       /* at most, around the name: the first number, the end of the text, the rank */
+	SLICE_KEY_NUMBER = 10       /* a start or a length */
+};
+
+/* ---- sources --------------------------------------------------------------------------------------------- */
+
+static ckptfmt_status check_slice(const ckptfmt_source *source, ckptfmt_error *err)
+{
+	int64_t starts[CKPTFMT_RANK_MAX], lengths[CKPTFMT_RANK_MAX], count;
+	const int64_t *full = source->slice;
+	ckptfmt_error why;
+	if (!cf_shape_count(source->rank, full, &count))
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the full shape of the slice is impossible");
+	if (cf_box_resolve(source->rank, full, full + source->rank, full + 2 * (ptrdiff_t)source->rank, starts, lengths,
+		    &why) != CKPTFMT_OK)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "%s", why.message);
+	for (int32_t d = 0; d < source->rank; d++)
+		if (lengths[d] != source->dims[d])
+			return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET,
+				"TXT-9: the slice has %lld elements in dimension %d, the data %lld",
+				(long long)lengths[d], (int)d, (long long)source->dims[d]);
+	return CKPTFMT_OK;
+}
+
+/* TAB-13: no key is longer than readers take. That of a slice has the name with each byte of 0 or 255 made two, and
+ * numbers around it. */
+static ckptfmt_status check_name(const ckptfmt_source *source, ckptfmt_error *err)
+{
+	uint64_t size = source->name_size;
+	ckptfmt_limits limits;
+	ckptfmt_limits_default(&limits);
+	if (source->slice != NULL && size <= limits.key_bytes_max) {
+		size += SLICE_KEY_FRAME + 2 * SLICE_KEY_NUMBER * (uint64_t)source->rank;
+		for (uint64_t i = 0; i < source->name_size; i++)
+			size += source->name[i] == 0 || source->name[i] == 0xff;
+	}
+	if (size > limits.key_bytes_max)
+		return cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET,
+			"TAB-13: a name of %llu bytes makes a key that readers refuse; keys have %llu at most",
+			(unsigned long long)source->name_size, (unsigned long long)limits.key_bytes_max);
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_source_check(const ckptfmt_source *source, ckptfmt_error *err)
+{
+	const ckptfmt_dtype_info *dtype = ckptfmt_dtype_find(source->dtype);
+	int64_t count;
+	uint64_t size;
+	if (source->name_size == 0)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "TAB-12: a tensor's name is empty");
+	if (dtype == NULL || dtype->storage == CKPTFMT_STORAGE_NONE)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "data type %d cannot be stored",
+			(int)source->dtype);
+	if (source->rank < 0 || source->rank > CKPTFMT_RANK_MAX || !cf_shape_count(source->rank, source->dims, &count) ||
+		!cf_mul_u64((uint64_t)count, dtype->size, &size) || size > INT64_MAX)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the shape is impossible");
+	if (source->strides != NULL && dtype->storage != CKPTFMT_STORAGE_FIXED)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "a %s tensor takes no strides", dtype->name);
+	CF_TRY(check_name(source, err));
+	return source->slice == NULL ? CKPTFMT_OK : check_slice(source, err);
+}
+
+bool cf_source_is_whole(const ckptfmt_source *source)
+{
+	for (int32_t d = 0; source->slice != NULL && d < source->rank; d++)
+		if (source->dims[d] != source->slice[d])
+			return false;
+	return true;
+}
+
+uint64_t cf_source_count(const ckptfmt_source *source)
+{
+	uint64_t count = 1;
+	for (int32_t d = 0; d < source->rank; d++)
+		count *= (uint64_t)source->dims[d];
+	return count;
+}
+
+ckptfmt_status cf_source_gather(const ckptfmt_source *source, cf_gather *gather, ckptfmt_error *err)
+{
+	const ckptfmt_dtype_info *dtype = ckptfmt_dtype_find(source->dtype);
+	bool swap = (source->swapped != 0) != (CF_HOST_BIG_ENDIAN == 1);
+	uint8_t mask = (uint8_t)(dtype->used_bits < 8 ? (1u << dtype->used_bits) - 1 : CF_MASK_NONE);
+	return cf_gather_init(gather, source->data, source->rank, source->dims, source->strides, dtype->size,
+		swap ? dtype->swap_size : 1, mask, err);
+}
+
+uint64_t cf_source_size(const ckptfmt_source *source)
+{
+	const ckptfmt_dtype_info *dtype = ckptfmt_dtype_find(source->dtype);
+	uint64_t count = cf_source_count(source), size = 4;
+	const ckptfmt_bytes *items = (const ckptfmt_bytes *)(const void *)source->data;
+	if (dtype->storage == CKPTFMT_STORAGE_FIXED)
+		return count * dtype->size;
+	for (uint64_t i = 0; i < count; i++)
+		size += items[i].size + CF_VARINT64_SIZE_MAX + 4;
+	return size;
+}
+
+/* ---- fixed ----------------------------------------------------------------------------------------------- */
+
+/* The checksum of a value as it is written, with those of its chunks on the side: the value's is their combination, so
+ * the bytes are looked at once. */
+typedef struct checksum {
+	uint32_t total;
+	uint32_t chunk;             /* of the chunk at hand */
+	uint64_t chunk_size;        /* bytes of a whole chunk */
+	uint64_t chunk_left;
+	cf_buffer *chunk_crcs;
+} checksum;
+
+static void end_chunk(checksum *sum)
+{
+	uint64_t size = sum->chunk_size - sum->chunk_left;
+	sum->total = ckptfmt_crc32c_combine(sum->total, sum->chunk, size);
+	if (sum->chunk_crcs != NULL)
+		cf_put_bytes(sum->chunk_crcs, &sum->chunk, sizeof sum->chunk);
+	sum->chunk = 0;
+	sum->chunk_left = sum->chunk_size;
+}
+
+static void advance_chunk(checksum *sum, uint64_t size)
+{
+	sum->chunk_left -= size;
+	if (sum->chunk_left == 0)
+		end_chunk(sum);
+}
+
+static ckptfmt_status put_contiguous(cf_file_writer *file, const uint8_t *data, uint64_t size, checksum *sum,
+	ckptfmt_error *err)
+{
+	while (size > 0) {
+		uint64_t piece = cf_min_u64(size, sum->chunk_left);
+		CF_TRY(cf_file_writer_put_crc(file, data, piece, &sum->chunk, err));
+		advance_chunk(sum, piece);
+		data += piece;
+		size -= piece;
+	}
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status put_gathered(cf_file_writer *file, cf_gather *gather, uint64_t itemsize, checksum *sum,
+	ckptfmt_error *err)
+{
+	while (cf_gather_left(gather) > 0) {
+		uint8_t *to;
+		uint64_t room, piece;
+		CF_TRY(cf_file_writer_room(file, &to, &room, err));
+		piece = cf_min_u64(cf_min_u64(room, sum->chunk_left), cf_gather_left(gather));
+		piece -= piece % itemsize;
+		cf_gather_take(gather, to, piece);
+		sum->chunk = ckptfmt_crc32c(sum->chunk, to, piece);
+		cf_file_writer_advance(file, piece);
+		advance_chunk(sum, piece);
+	}
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status write_fixed(cf_file_writer *file, const ckptfmt_source *source, const ckptfmt_dtype_info *dtype,
+	uint32_t chunk_size, cf_catalog_row *row, cf_buffer *chunk_crcs, ckptfmt_error *err)
+{
+	checksum sum = {0, 0, UINT64_MAX, UINT64_MAX, NULL};
+	const uint8_t *data;
+	uint64_t size;
+	cf_gather gather;
+	CF_TRY(cf_source_gather(source, &gather, err));
+	/* EXT-5: the checksum of a single chunk is the value's own. */
+	if (chunk_size != 0 && cf_gather_size(&gather) > chunk_size) {
+		sum.chunk_size = sum.chunk_left = chunk_size;
+		sum.chunk_crcs = chunk_crcs;
+		row->chunks_first = chunk_crcs->size / sizeof(uint32_t);
+	}
+	if (cf_gather_contiguous(&gather, &data, &size))
+		CF_TRY(put_contiguous(file, data, size, &sum, err));
+	else
+		CF_TRY(put_gathered(file, &gather, dtype->size, &sum, err));
+	if (sum.chunk_left != sum.chunk_size)
+		end_chunk(&sum);
+	row->crc32c = sum.total;
+	if (sum.chunk_crcs == NULL)
+		return CKPTFMT_OK;
+	row->chunk_count = (uint32_t)(chunk_crcs->size / sizeof(uint32_t) - row->chunks_first);
+	return cf_buffer_status(chunk_crcs, err);
+}
+
+/* ---- strings --------------------------------------------------------------------------------------------- */
+
+static ckptfmt_status write_strings(cf_file_writer *file, const ckptfmt_source *source, cf_catalog_row *row,
+	ckptfmt_error *err)
+{
+	const ckptfmt_bytes *items = (const ckptfmt_bytes *)(const void *)source->data;
+	uint64_t count = cf_source_count(source);
+	uint8_t bytes[CF_VARINT64_SIZE_MAX];
+	uint32_t crc = 0;
+	for (uint64_t i = 0; i < count; i++) {
+		CF_TRY(cf_file_writer_put(file, bytes, cf_store_varint(bytes, items[i].size), err));
+		crc = cf_string_length_crc(crc, items[i].size);
+	}
+	cf_store_u32(bytes, ckptfmt_crc32c_mask(crc));
+	CF_TRY(cf_file_writer_put_crc(file, bytes, 4, &crc, err));
+	for (uint64_t i = 0; i < count; i++)
+		CF_TRY(cf_file_writer_put_crc(file, items[i].data, items[i].size, &crc, err));
+	row->crc32c = crc;
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status write_variants(cf_file_writer *file, const ckptfmt_source *source, cf_catalog_row *row,
+	ckptfmt_error *err)
+{
+	const ckptfmt_bytes *items = (const ckptfmt_bytes *)(const void *)source->data;
+	uint64_t count = cf_source_count(source);
+	uint8_t bytes[CF_VARINT64_SIZE_MAX];
+	uint32_t crc = 0;
+	for (uint64_t i = 0; i < count; i++) {
+		CF_TRY(cf_file_writer_put(file, bytes, cf_store_varint(bytes, items[i].size), err));
+		crc = cf_variant_length_crc(crc, items[i].size);
+		CF_TRY(cf_file_writer_put_crc(file, items[i].data, items[i].size, &crc, err));
+		cf_store_u32(bytes, ckptfmt_crc32c_mask(crc));
+		CF_TRY(cf_file_writer_put_crc(file, bytes, 4, &crc, err));
+	}
+	row->crc32c = crc;
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_value_write(cf_file_writer *file, const ckptfmt_source *source, uint32_t chunk_size,
+	cf_catalog_row *row, cf_buffer *chunk_crcs, ckptfmt_error *err)
+{
+	const ckptfmt_dtype_info *dtype = ckptfmt_dtype_find(source->dtype);
+	row->offset = cf_file_writer_position(file);
+	if (dtype->storage == CKPTFMT_STORAGE_FIXED)
+		CF_TRY(write_fixed(file, source, dtype, chunk_size, row, chunk_crcs, err));
+	else if (dtype->storage == CKPTFMT_STORAGE_STRING)
+		CF_TRY(write_strings(file, source, row, err));
+	else
+		CF_TRY(write_variants(file, source, row, err));
+	row->size = cf_file_writer_position(file) - row->offset;
+	return CKPTFMT_OK;
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writes the bytes of one tensor into a data file (rules DAT, STR, VAR). */
+#ifndef CKPTFMT_BUNDLE_VALUE_WRITER_H
+#define CKPTFMT_BUNDLE_VALUE_WRITER_H
+
+#include "write/catalog.h"
+#include "slices/gather.h"
+#include "storage/file_writer.h"
+
+/* Checks what can be checked of a source by itself: name, dtype, shape, slice. INVALID, LIMIT. */
+CF_MUST_CHECK ckptfmt_status cf_source_check(const ckptfmt_source *source, ckptfmt_error *err);
+/* Whether the slice of a source (if it has one) is all of the tensor. REQUIRES: cf_source_check passed. */
+bool cf_source_is_whole(const ckptfmt_source *source);
+/* Elements of the data given. REQUIRES: as above. */
+uint64_t cf_source_count(const ckptfmt_source *source);
+/* Begins at the bytes of a source of FIXED storage as they are stored. REQUIRES: as above. INVALID as cf_gather_init
+ * says. */
+CF_MUST_CHECK ckptfmt_status cf_source_gather(const ckptfmt_source *source, cf_gather *gather, ckptfmt_error *err);
+/* What the value takes in the file, at most: for placing and reserving. REQUIRES: cf_source_check passed. */
+uint64_t cf_source_size(const ckptfmt_source *source);
+
+/* Appends the value and sets offset, size, checksum and chunk checksums of the row (chunk_size 0: none). */
+CF_MUST_CHECK ckptfmt_status cf_value_write(cf_file_writer *file, const ckptfmt_source *source, uint32_t chunk_size,
+	cf_catalog_row *row, cf_buffer *chunk_crcs, ckptfmt_error *err);
+
+#endif

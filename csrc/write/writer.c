@@ -1,0 +1,594 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The writer: tensors go to data files under temporary names as they come, what the index will say of them is kept in a
+ * catalog, and commit publishes both. A fresh prefix has one data file; a prefix that is being overwritten may need
+ * more, because the number of data files tells generations apart (commit.h). Then each tensor goes to the emptiest. */
+#include "write/writer.h"
+
+#include "base/memory.h"
+#include "write/value.h"
+#include "compress/chunk.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum {
+	COUNT_TRIES = 16,
+	LOOK_AHEAD = 8,         /* sources */
+	USUAL_NAME_MAX = 1024,
+	CHUNK_UNIT = 16,        /* chunks hold whole elements of every data type */
+	CHUNKS_MAX = 15 << 20,  /* of one tensor: 4 bytes each in a block of at most 64 MiB */
+	CHUNK_SIZE_MIN = 4096   /* less, and the checksums of a large tensor no longer fit an index block of a reader */
+};
+
+void ckptfmt_write_options_default(ckptfmt_write_options *options)
+{
+	options->alignment = 1;
+	options->chunk_size = 0;
+	options->durability = CKPTFMT_DURABILITY_FULL;
+	options->data_size = 0;
+}
+
+static ckptfmt_status check_options(const ckptfmt_write_options *options, ckptfmt_error *err)
+{
+	if (options->alignment == 0 || options->alignment > (uint64_t)1 << 30)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the alignment %llu is not within 1 and 2^30",
+			(unsigned long long)options->alignment);
+	if (options->chunk_size % CHUNK_UNIT != 0)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the chunk size %lu is no multiple of %d",
+			(unsigned long)options->chunk_size, CHUNK_UNIT);
+	if (options->chunk_size != 0 && options->chunk_size < CHUNK_SIZE_MIN)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the chunk size %lu is below %d",
+			(unsigned long)options->chunk_size, CHUNK_SIZE_MIN);
+	if (options->durability < CKPTFMT_DURABILITY_FULL || options->durability > CKPTFMT_DURABILITY_NONE)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "durability %d is none",
+			(int)options->durability);
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status open_data_files(ckptfmt_writer *writer, ckptfmt_error *err)
+{
+	char name[CF_NAME_SIZE];
+	int32_t count;
+	CF_TRY(cf_commit_choose_count(&writer->commit, 1, false, &count, err));
+	writer->files = cf_allocate_zero((uint64_t)count, sizeof *writer->files);
+	if (writer->files == NULL)
+		return cf_fail_memory(err);
+	for (; writer->file_count < count; writer->file_count++) {
+		cf_file_writer *file = &writer->files[writer->file_count].file;
+		cf_data_name(writer->prefix.base, writer->file_count, count, name);
+		CF_TRY(cf_file_writer_open(file, &writer->directory, name, err));
+		if (writer->options.durability == CKPTFMT_DURABILITY_FULL)
+			cf_file_writer_sync_ahead(file);
+		if (writer->options.data_size <= INT64_MAX)
+			cf_file_writer_reserve(file, writer->options.data_size / (uint64_t)count);
+	}
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status open_writer(ckptfmt_writer *writer, const char *prefix, ckptfmt_error *err)
+{
+	bool sync = writer->options.durability == CKPTFMT_DURABILITY_FULL;
+	CF_TRY(check_options(&writer->options, err));
+	CF_TRY(cf_prefix_split(prefix, &writer->prefix, err));
+	CF_TRY(cf_os_directory_open(writer->prefix.directory, true, sync, &writer->directory, err));
+	CF_TRY(cf_catalog_open(&writer->catalog, err));
+	writer->commit = (cf_commit){&writer->prefix, &writer->directory, writer->options.durability, 0};
+	CF_TRY(cf_commit_observe(&writer->commit, err));
+	return open_data_files(writer, err);
+}
+
+ckptfmt_status ckptfmt_writer_open(const char *prefix, const ckptfmt_write_options *options, ckptfmt_writer **out,
+	ckptfmt_error *err)
+{
+	ckptfmt_writer *writer;
+	ckptfmt_status status;
+	*out = NULL;
+	writer = cf_allocate_zero(1, sizeof *writer);
+	if (writer == NULL)
+		return cf_fail_memory(err);
+	writer->directory.fd = -1;
+	if (options != NULL)
+		writer->options = *options;
+	else
+		ckptfmt_write_options_default(&writer->options);
+	status = open_writer(writer, prefix, err);
+	if (status != CKPTFMT_OK) {
+		cf_error_path(err, prefix);
+		ckptfmt_writer_abandon(writer);
+		return status;
+	}
+	*out = writer;
+	return CKPTFMT_OK;
+}
+
+static void free_writer(ckptfmt_writer *writer)
+{
+	cf_keep_abandon(writer);
+	cf_catalog_free(&writer->catalog);
+	cf_release(writer->files);
+	cf_os_directory_close(&writer->directory);
+	cf_prefix_free(&writer->prefix);
+	cf_release(writer);
+}
+
+void ckptfmt_writer_abandon(ckptfmt_writer *writer)
+{
+	if (writer == NULL)
+		return;
+	for (int32_t i = 0; i < writer->file_count; i++)
+		cf_file_writer_abandon(&writer->files[i].file);
+	free_writer(writer);
+}
+
+/* ---- adding ---------------------------------------------------------------------------------------------- */
+
+/* Without its slice if that is all of the tensor (SLC-12). */
+static ckptfmt_source normal_source(const ckptfmt_source *source)
+{
+	ckptfmt_source normal = *source;
+	if (cf_source_is_whole(source))
+		normal.slice = NULL;
+	return normal;
+}
+
+/* The checksums of all chunks stand in one entry, and that in one block of the index (BLK-14). */
+static ckptfmt_status check_chunks(const ckptfmt_writer *writer, const ckptfmt_source *source, ckptfmt_error *err)
+{
+	uint32_t chunk_size = writer->options.chunk_size;
+	if (chunk_size != 0 && cf_source_size(source) / chunk_size > CHUNKS_MAX)
+		return cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET,
+			"BLK-14: the tensor has more than %d chunks of %lu bytes; take larger ones", CHUNKS_MAX,
+			(unsigned long)chunk_size);
+	return CKPTFMT_OK;
+}
+
+/* EXT-8: what has such a name the writer makes itself. */
+static ckptfmt_status check_reserved(const ckptfmt_source *source, ckptfmt_error *err)
+{
+	size_t size = sizeof CF_RESERVED_PREFIX - 1;
+	if (source->name_size >= size && memcmp(source->name, CF_RESERVED_PREFIX, size) == 0)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "EXT-8: names that begin with %s are reserved",
+			CF_RESERVED_PREFIX);
+	return CKPTFMT_OK;
+}
+
+/* As much memory as names of a usual size take: a row each, and no guess for those that are to be refused. */
+static ckptfmt_status reserve_rows(ckptfmt_writer *writer, const ckptfmt_source *sources, uint64_t count,
+	ckptfmt_error *err)
+{
+	uint64_t key_bytes = 0;
+	ckptfmt_status status;
+	for (uint64_t i = 0; i < count; i++)
+		key_bytes += cf_min_u64(sources[i].name_size, USUAL_NAME_MAX);
+	status = cf_catalog_reserve(&writer->catalog, count, key_bytes, err);
+	writer->failed = status != CKPTFMT_OK;
+	return status;
+}
+
+/* Enters all sources, so that every conflict shows before a byte is written; their rows are put into `rows`. `own`:
+ * names of the format itself are allowed. */
+static ckptfmt_status enter_sources(ckptfmt_writer *writer, const ckptfmt_source *sources, uint64_t count, bool own,
+	uint64_t *rows, ckptfmt_error *err)
+{
+	cf_catalog_mark mark = cf_catalog_here(&writer->catalog);
+	CF_TRY(reserve_rows(writer, sources, count, err));
+	for (uint64_t i = 0; i < count; i++) {
+		ckptfmt_status status = cf_source_check(&sources[i], err);
+		if (i + LOOK_AHEAD < count && sources[i + LOOK_AHEAD].name_size <= USUAL_NAME_MAX)
+			cf_catalog_expect(&writer->catalog, sources[i + LOOK_AHEAD].name,
+				sources[i + LOOK_AHEAD].name_size);
+		if (status == CKPTFMT_OK)
+			status = check_chunks(writer, &sources[i], err);
+		if (status == CKPTFMT_OK && !own)
+			status = check_reserved(&sources[i], err);
+		if (status == CKPTFMT_OK) {
+			ckptfmt_source source = normal_source(&sources[i]);
+			status = cf_catalog_add(&writer->catalog, &source, &rows[i], err);
+		}
+		if (status != CKPTFMT_OK) {
+			cf_error_tensor(err, sources[i].name, sources[i].name_size);
+			cf_error_path(err, writer->prefix.index_path);
+			if (status == CKPTFMT_INVALID || status == CKPTFMT_LIMIT)
+				cf_catalog_rollback(&writer->catalog, &mark);
+			else
+				writer->failed = true;
+			return status;
+		}
+	}
+	return CKPTFMT_OK;
+}
+
+static int32_t emptiest_file(const ckptfmt_writer *writer)
+{
+	int32_t best = 0;
+	for (int32_t i = 1; i < writer->file_count; i++) {
+		uint64_t size = cf_file_writer_position(&writer->files[i].file);
+		uint64_t best_size = cf_file_writer_position(&writer->files[best].file);
+		if (size < best_size ||
+			(size == best_size && writer->files[i].tensor_count < writer->files[best].tensor_count))
+			best = i;
+	}
+	return best;
+}
+
+/* The value of this row lies at the end of the data file now. */
+static ckptfmt_status end_value(ckptfmt_writer *writer, uint64_t row, int32_t shard, ckptfmt_error *err)
+{
+	cf_data_file *file = &writer->files[shard];
+	uint64_t end, aligned;
+	cf_catalog_row_at(&writer->catalog, row)->shard = shard;
+	file->tensor_count++;
+	/* DAT-5: the padding follows the value, the last one's too. */
+	end = cf_file_writer_position(&file->file);
+	if (!cf_align_u64(end, writer->options.alignment, &aligned) || aligned > INT64_MAX)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the data file would not fit 63 bits");
+	return cf_file_writer_zeros(&file->file, aligned - end, err);
+}
+
+static ckptfmt_status write_source(ckptfmt_writer *writer, const ckptfmt_source *source, uint64_t row,
+	ckptfmt_error *err)
+{
+	int32_t shard = emptiest_file(writer);
+	CF_TRY(cf_value_write(&writer->files[shard].file, source, writer->options.chunk_size,
+		cf_catalog_row_at(&writer->catalog, row), &writer->catalog.chunk_crcs, err));
+	return end_value(writer, row, shard, err);
+}
+
+/* Of a single file to the byte. Of several each gets its part, which is about what it will have. */
+static void reserve(ckptfmt_writer *writer, const ckptfmt_source *sources, uint64_t count)
+{
+	uint64_t total = 0;
+	for (int32_t i = 0; i < writer->file_count; i++)
+		total += cf_file_writer_position(&writer->files[i].file);
+	for (uint64_t i = 0; i < count; i++) {
+		uint64_t size = cf_source_size(&sources[i]);
+		if (!cf_align_u64(size, writer->options.alignment, &size) || !cf_add_u64(total, size, &total))
+			return;
+	}
+	for (int32_t i = 0; i < writer->file_count && total <= INT64_MAX; i++)
+		cf_file_writer_reserve(&writer->files[i].file, total / (uint64_t)writer->file_count);
+}
+
+ckptfmt_status cf_writer_check_state(const ckptfmt_writer *writer, bool value_open, ckptfmt_error *err)
+{
+	if (writer->failed)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the writer failed before and takes no more");
+	if (writer->value_open != value_open)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET,
+			value_open ? "no value was begun" : "a value was begun and not ended");
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status add_sources(ckptfmt_writer *writer, const ckptfmt_source *sources, uint64_t count, bool own,
+	ckptfmt_error *err)
+{
+	uint64_t *rows;
+	ckptfmt_status status;
+	CF_TRY(cf_writer_check_state(writer, false, err));
+	rows = cf_allocate(count * sizeof *rows);
+	if (rows == NULL)
+		return cf_fail_memory(err);
+	status = enter_sources(writer, sources, count, own, rows, err);
+	if (status != CKPTFMT_OK)
+		goto out;
+	reserve(writer, sources, count);
+	for (uint64_t i = 0; i < count && status == CKPTFMT_OK; i++) {
+		status = write_source(writer, &sources[i], rows[i], err);
+		if (status != CKPTFMT_OK) {
+			cf_error_tensor(err, sources[i].name, sources[i].name_size);
+			writer->failed = true;
+		}
+	}
+out:
+	cf_release(rows);
+	return status;
+}
+
+ckptfmt_status ckptfmt_writer_add(ckptfmt_writer *writer, const ckptfmt_source *sources, uint64_t count,
+	ckptfmt_error *err)
+{
+	return add_sources(writer, sources, count, false, err);
+}
+
+ckptfmt_status ckptfmt_writer_add_metadata(ckptfmt_writer *writer, const uint8_t *text, uint64_t size,
+	ckptfmt_error *err)
+{
+	const ckptfmt_bytes element = {text, size};
+	ckptfmt_source source;
+	memset(&source, 0, sizeof source);
+	source.name = (const uint8_t *)CF_METADATA_NAME;
+	source.name_size = sizeof CF_METADATA_NAME - 1;
+	source.data = (const uint8_t *)&element;
+	source.dtype = CKPTFMT_STRING;
+	return add_sources(writer, &source, 1, true, err);
+}
+
+/* ---- compressed values ----------------------------------------------------------------------------------- */
+
+/* The sizes of all chunks stand in the entry as well: at most three bytes each by CMP-2 and CMP-5, seldom four. */
+enum { COMPRESSED_CHUNKS_MAX = CHUNKS_MAX / 2 };
+
+ckptfmt_status ckptfmt_writer_begin_value(ckptfmt_writer *writer, const ckptfmt_source *source, ckptfmt_error *err)
+{
+	uint32_t chunk_size = writer->options.chunk_size;
+	cf_catalog_row *row;
+	CF_TRY(cf_writer_check_state(writer, false, err));
+	/* CMP-2 */
+	if (chunk_size < CF_CHUNK_SIZE_MIN || chunk_size > CF_CHUNK_SIZE_MAX)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "chunks of %lu bytes are not compressed",
+			(unsigned long)chunk_size);
+	CF_TRY(enter_sources(writer, source, 1, false, &writer->value_row, err));
+	row = cf_catalog_row_at(&writer->catalog, writer->value_row);
+	writer->value_shard = emptiest_file(writer);
+	row->compressed = true;
+	row->chunks_first = writer->catalog.chunk_crcs.size / sizeof(uint32_t);
+	row->sizes_first = writer->catalog.chunk_sizes.size / sizeof(uint64_t);
+	row->offset = cf_file_writer_position(&writer->files[writer->value_shard].file);
+	writer->catalog.compressed = true;
+	writer->value_open = true;
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status put_chunks(ckptfmt_writer *writer, const uint8_t *bytes, const uint64_t *sizes,
+	const uint32_t *crcs, uint64_t count, ckptfmt_error *err)
+{
+	cf_catalog_row *row = cf_catalog_row_at(&writer->catalog, writer->value_row);
+	uint64_t size = 0;
+	if (count > COMPRESSED_CHUNKS_MAX - cf_min_u64(row->chunk_count, COMPRESSED_CHUNKS_MAX))
+		return cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET,
+			"BLK-14: the tensor has more than %d chunks of %lu bytes", COMPRESSED_CHUNKS_MAX,
+			(unsigned long)writer->options.chunk_size);
+	for (uint64_t i = 0; i < count; i++) {
+		row->crc32c = ckptfmt_crc32c_combine(row->crc32c, crcs[i], sizes[i]);
+		size += sizes[i];
+	}
+	cf_put_bytes(&writer->catalog.chunk_crcs, crcs, count * sizeof *crcs);
+	cf_put_bytes(&writer->catalog.chunk_sizes, sizes, count * sizeof *sizes);
+	CF_TRY(cf_buffer_status(&writer->catalog.chunk_crcs, err));
+	CF_TRY(cf_buffer_status(&writer->catalog.chunk_sizes, err));
+	row->chunk_count += (uint32_t)count;
+	row->size += size;
+	return cf_file_writer_put(&writer->files[writer->value_shard].file, bytes, size, err);
+}
+
+ckptfmt_status ckptfmt_writer_put_chunks(ckptfmt_writer *writer, const uint8_t *bytes, const uint64_t *sizes,
+	const uint32_t *crcs, uint64_t count, ckptfmt_error *err)
+{
+	ckptfmt_status status;
+	CF_TRY(cf_writer_check_state(writer, true, err));
+	status = put_chunks(writer, bytes, sizes, crcs, count, err);
+	writer->failed = status != CKPTFMT_OK;
+	return status;
+}
+
+ckptfmt_status ckptfmt_writer_end_value(ckptfmt_writer *writer, uint64_t raw_size, uint32_t raw_crc32c,
+	ckptfmt_error *err)
+{
+	cf_catalog_row *row;
+	uint64_t chunk_size = writer->options.chunk_size;
+	ckptfmt_status status;
+	CF_TRY(cf_writer_check_state(writer, true, err));
+	row = cf_catalog_row_at(&writer->catalog, writer->value_row);
+	if (raw_size == 0 || row->chunk_count != raw_size / chunk_size + (raw_size % chunk_size != 0))
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "%lu chunks for %llu bytes",
+			(unsigned long)row->chunk_count, (unsigned long long)raw_size);
+	row->raw_size = raw_size;
+	row->raw_crc32c = raw_crc32c;
+	writer->value_open = false;
+	status = end_value(writer, writer->value_row, writer->value_shard, err);
+	writer->failed = status != CKPTFMT_OK;
+	return status;
+}
+
+/* ---- committing ------------------------------------------------------------------------------------------ */
+
+/* CMT-6: an empty float tensor of shape [0] stands in a data file that nothing else is in. */
+static ckptfmt_status add_placeholder(ckptfmt_writer *writer, int32_t shard, ckptfmt_error *err)
+{
+	static const int64_t dims[1] = {0};
+	char name[64];
+	ckptfmt_source source;
+	uint64_t row;
+	memset(&source, 0, sizeof source);
+	(void)snprintf(name, sizeof name, CF_PLACEHOLDER_PREFIX "%d", (int)shard);
+	source.name = (const uint8_t *)name;
+	source.name_size = strlen(name);
+	source.dims = dims;
+	source.dtype = CKPTFMT_FLOAT;
+	source.rank = 1;
+	CF_TRY(cf_catalog_add(&writer->catalog, &source, &row, err));
+	cf_catalog_row_at(&writer->catalog, row)->shard = shard;
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status finish_data_file(ckptfmt_writer *writer, cf_data_file *file, ckptfmt_error *err)
+{
+	if (file->file.state != CF_FILE_WRITER_FINISHED)
+		CF_TRY(cf_file_writer_finish(&file->file, writer->options.durability == CKPTFMT_DURABILITY_FULL, err));
+	(void)snprintf(file->name, sizeof file->name, "%s", file->file.name);
+	return CKPTFMT_OK;
+}
+
+/* Takes the next free number, with empty data files to make it up. `look`: another writer took one meanwhile. */
+static ckptfmt_status take_count(ckptfmt_writer *writer, bool look, ckptfmt_error *err)
+{
+	int32_t count;
+	cf_data_file *files;
+	CF_TRY(cf_commit_choose_count(&writer->commit, writer->file_count, look, &count, err));
+	files = cf_reallocate(writer->files, (uint64_t)count * sizeof *files);
+	if (files == NULL)
+		return cf_fail_memory(err);
+	writer->files = files;
+	while (writer->file_count < count) {
+		cf_data_file *file = &files[writer->file_count];
+		char name[CF_NAME_SIZE];
+		memset(file, 0, sizeof *file);
+		cf_data_name(writer->prefix.base, writer->file_count, count, name);
+		CF_TRY(cf_file_writer_open(&file->file, &writer->directory, name, err));
+		/* The prefix is no longer fresh: that of no tensors was left without one. */
+		if (cf_catalog_count(&writer->catalog) == 0)
+			CF_TRY(add_placeholder(writer, 0, err));
+		CF_TRY(add_placeholder(writer, writer->file_count++, err));
+		CF_TRY(finish_data_file(writer, file, err));
+	}
+	return CKPTFMT_OK;
+}
+
+static void remove_data_files(ckptfmt_writer *writer)
+{
+	for (int32_t i = 0; i < writer->file_count; i++) {
+		cf_data_file *file = &writer->files[i];
+		if (file->file.state == CF_FILE_WRITER_PUBLISHED) {
+			ckptfmt_status ignored = cf_os_unlink(&writer->directory, file->name, NULL);
+			(void)ignored;
+		}
+		cf_file_writer_abandon(&file->file);
+	}
+}
+
+/* Gives the data files their final names. *taken: one of the names belongs to somebody, and those given already are of
+ * this number too; they move on with the next try. */
+static ckptfmt_status name_data_files(ckptfmt_writer *writer, bool *taken, ckptfmt_error *err)
+{
+	char target[CF_NAME_SIZE];
+	*taken = false;
+	for (int32_t i = 0; i < writer->file_count && !*taken; i++) {
+		cf_data_file *file = &writer->files[i];
+		cf_data_name(writer->prefix.base, i, writer->file_count, target);
+		if (file->file.state == CF_FILE_WRITER_FINISHED || file->file.adopted)
+			CF_TRY(cf_file_writer_link_new(&file->file, target, taken, err));
+		else
+			CF_TRY(cf_os_rename_new(&writer->directory, file->name, &writer->directory, target, taken, err));
+		if (!*taken)
+			(void)snprintf(file->name, sizeof file->name, "%s", target);
+	}
+	return CKPTFMT_OK;
+}
+
+/* An index for each number of data files that was tried; the last one counts. */
+typedef struct index_tries {
+	cf_file_writer *files;
+	int32_t count;
+} index_tries;
+
+static void abandon_tries(index_tries *tries)
+{
+	for (int32_t i = 0; i < tries->count; i++)
+		cf_file_writer_abandon(&tries->files[i]);
+	cf_release(tries->files);
+}
+
+/* The index of the number of data files that there are now, one more under a temporary name. */
+static ckptfmt_status write_index(ckptfmt_writer *writer, index_tries *tries, ckptfmt_error *err)
+{
+	char name[CF_NAME_SIZE];
+	cf_table_writer table;
+	uint64_t size;
+	ckptfmt_status status;
+	cf_file_writer *index;
+	cf_file_writer *files = cf_reallocate(tries->files, ((uint64_t)tries->count + 1) * sizeof *files);
+	if (files == NULL)
+		return cf_fail_memory(err);
+	tries->files = files;
+	index = &files[tries->count];
+	cf_index_name(writer->prefix.base, name);
+	CF_TRY(cf_file_writer_open(index, &writer->directory, name, err));
+	tries->count++;
+	cf_table_writer_open(&table, cf_commit_sink(index));
+	status = cf_catalog_write(&writer->catalog, writer->file_count, writer->options.chunk_size, &table, err);
+	if (status == CKPTFMT_OK)
+		status = cf_table_writer_finish(&table, &size, err);
+	cf_table_writer_free(&table);
+	CF_TRY(status);
+	return cf_file_writer_finish(index, writer->options.durability == CKPTFMT_DURABILITY_FULL, err);
+}
+
+/* Whether one of ours has a name of the number that is tried. */
+static bool has_named(const ckptfmt_writer *writer)
+{
+	char name[CF_NAME_SIZE];
+	cf_data_name(writer->prefix.base, 0, writer->file_count, name);
+	return strcmp(writer->files[0].name, name) == 0;
+}
+
+/* CMT-15: who removes what killed writers left goes by an index under a temporary name. So the one of a number is there
+ * before the first data file has a name of that number, and as long as one has. */
+static ckptfmt_status publish_data_files(ckptfmt_writer *writer, index_tries *tries, ckptfmt_error *err)
+{
+	for (int i = 0; i < COUNT_TRIES; i++) {
+		bool taken;
+		CF_TRY(write_index(writer, tries, err));
+		CF_TRY(name_data_files(writer, &taken, err));
+		for (int32_t k = 0; !taken && k < tries->count - 1; k++)
+			cf_file_writer_abandon(&tries->files[k]);
+		if (!taken)
+			return CKPTFMT_OK;
+		/* The files of this number are somebody else's. */
+		if (!has_named(writer))
+			cf_file_writer_abandon(&tries->files[tries->count - 1]);
+		CF_TRY(take_count(writer, true, err));
+	}
+	return cf_fail(err, CKPTFMT_FAIL_BUSY, CF_NO_OFFSET, "other writers took %d numbers of data files in a row",
+		COUNT_TRIES);
+}
+
+static ckptfmt_status put_in_force(ckptfmt_writer *writer, cf_file_writer *index, const uint64_t *sizes,
+	bool *committed, ckptfmt_error *err)
+{
+	cf_commit *commit = &writer->commit;
+	ckptfmt_status status;
+	if (commit->durability != CKPTFMT_DURABILITY_NONE)
+		CF_TRY(cf_commit_read_back(commit, index, writer->file_count, sizes, err));
+	CF_TRY(cf_commit_lock(commit, err));
+	status = cf_commit_replace(commit, index, writer->file_count, sizes, committed, err);
+	cf_commit_unlock(commit);
+	return status;
+}
+
+static ckptfmt_status commit_files(ckptfmt_writer *writer, index_tries *tries, bool *committed, ckptfmt_error *err)
+{
+	uint64_t *sizes;
+	bool bare = false;
+	ckptfmt_status status;
+	CF_TRY(cf_catalog_check_slices(&writer->catalog, err));
+	if (writer->keeps)
+		CF_TRY(cf_keep_settle(writer, err));
+	/* CMT-6: one data file that nothing refers to, where there are no files of others to tell it from. */
+	if (cf_catalog_count(&writer->catalog) == 0 && writer->file_count == 1)
+		CF_TRY(cf_commit_is_fresh(&writer->commit, &bare, err));
+	for (int32_t i = 0; i < writer->file_count; i++) {
+		if (writer->files[i].tensor_count == 0 && !bare)
+			CF_TRY(add_placeholder(writer, i, err));
+		CF_TRY(finish_data_file(writer, &writer->files[i], err));
+	}
+	if (writer->keeps)
+		CF_TRY(take_count(writer, false, err));
+	CF_TRY(publish_data_files(writer, tries, err));
+	sizes = cf_allocate((uint64_t)writer->file_count * sizeof *sizes);
+	if (sizes == NULL)
+		return cf_fail_memory(err);
+	for (int32_t i = 0; i < writer->file_count; i++)
+		sizes[i] = cf_file_writer_position(&writer->files[i].file);
+	status = put_in_force(writer, &tries->files[tries->count - 1], sizes, committed, err);
+	cf_release(sizes);
+	return status;
+}
+
+ckptfmt_status ckptfmt_writer_commit(ckptfmt_writer *writer, ckptfmt_error *err)
+{
+	index_tries tries = {NULL, 0};
+	bool committed = false;
+	ckptfmt_status status;
+	status = cf_writer_check_state(writer, false, err);
+	if (status == CKPTFMT_OK)
+		status = commit_files(writer, &tries, &committed, err);
+	if (status != CKPTFMT_OK)
+		cf_error_path(err, writer->prefix.index_path);
+	if (!committed)
+		remove_data_files(writer);
+	abandon_tries(&tries);
+	for (int32_t i = 0; i < writer->file_count; i++)
+		cf_file_writer_abandon(&writer->files[i].file);
+	free_writer(writer);
+	return status;
+}
