@@ -7,10 +7,8 @@ Importing this loads next to nothing; a name is loaded, with what it needs, when
 
 from __future__ import annotations
 
-import _thread
 import atexit
 import importlib
-import os
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -227,32 +225,11 @@ _HOMES = {
 }
 
 
-# Threads that begin with modules which need each other would see one that is half made: they take
-# turns. Who imports a module by its own name holds Python's lock of that and may want this one, so
-# that nobody waits for it for ever.
-_TURN = _thread.RLock()
-_TURN_SECONDS = 5.0
-
-
-def _begin_turns_again() -> None:
-    """In a forked child: nobody is left to give back a turn that a thread of the parent had."""
-    global _TURN  # noqa: PLW0603 (there is one package)
-    _TURN = _thread.RLock()
-
-
-os.register_at_fork(after_in_child=_begin_turns_again)
-
 if not TYPE_CHECKING:  # to type checkers it would mean that there is every name
 
     def __getattr__(name: str) -> Any:
         if name == "__version__" or name in _HOMES:
-            turn = _TURN
-            mine = turn.acquire(timeout=_TURN_SECONDS)
-            try:
-                value = _value(name)
-            finally:
-                if mine:
-                    turn.release()
+            value = _value(name)
         else:
             value = _submodule(name)
         globals()[name] = value
@@ -286,16 +263,3 @@ def _end() -> None:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__, "__version__"})
-
-
-class _Package(ModuleType):
-    """Some functions have the name of the module that they live in. Importing that module sets the
-    name to it; here it stays the function, or what a user has set, whoever imports what first."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if isinstance(value, ModuleType) and _HOMES.get(name) == name:
-            value = vars(self).get(name, getattr(value, name))
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -16,9 +16,6 @@ import pytest
 
 import ckptfmt
 
-# Functions that have the name of the module they live in.
-TWICE = ("convert", "load", "merge", "verify")
-
 
 def run(code: str) -> str:
     """What a fresh process prints that runs this."""
@@ -140,47 +137,6 @@ def test_what_is_not_there() -> None:
 def test_modules_are_attributes() -> None:
     code = "import ckptfmt; print(ckptfmt.errors.__name__, ckptfmt.manager.__name__)"
     assert run(code) == "ckptfmt.errors ckptfmt.manager"
-
-
-@pytest.mark.parametrize("name", TWICE)
-@pytest.mark.parametrize(
-    "first",
-    [
-        "import ckptfmt.{0}",
-        "from ckptfmt.{0} import {0}",
-        "from ckptfmt import {0}",
-        "import importlib; importlib.import_module('ckptfmt.{0}')",
-        "import ckptfmt; ckptfmt.{0}",
-        "from ckptfmt import *",
-        "import ckptfmt.manager.manager, ckptfmt.cli",
-    ],
-)
-def test_a_function_of_the_name_of_its_module(name: str, first: str) -> None:
-    code = (
-        f"{first.format(name)}\nimport ckptfmt, importlib, sys\n"
-        f"module = importlib.import_module('ckptfmt.{name}')\n"
-        f"from ckptfmt import {name} as imported\n"
-        f"print(type(module).__name__, ckptfmt.{name} is module.{name}, "
-        f"imported is module.{name}, callable(ckptfmt.{name}))"
-    )
-    assert run(code) == "module True True True"
-
-
-def test_one_of_these_can_be_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    def other() -> None:
-        """Stands for it."""
-
-    for name in TWICE:
-        with monkeypatch.context() as patch:
-            patch.setattr(ckptfmt, name, other)
-            assert getattr(ckptfmt, name) is other
-        assert getattr(ckptfmt, name) is not other
-
-
-@pytest.mark.parametrize("name", TWICE)
-def test_what_a_user_sets_stays(name: str) -> None:
-    code = f"import ckptfmt, importlib\nckptfmt.{name} = 3\n"
-    assert run(f"{code}importlib.import_module('ckptfmt.{name}'); print(ckptfmt.{name})") == "3"
 
 
 def test_names_pickle() -> None:

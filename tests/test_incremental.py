@@ -24,9 +24,9 @@ from ckptfmt import (
     InvalidError,
     UnsupportedError,
     _core,
-    incremental,
 )
 from ckptfmt.arrays import Sources
+from ckptfmt.bundle import incremental
 from ckptfmt.bundle.incremental import CompactionLimits
 from ckptfmt.bundle.writer import write_sources
 

@@ -326,7 +326,8 @@ ckptfmt.save(sys.argv[1], {"x": [7]}, durability="none")
 """
 SAVER = """
 import sys, numpy, ckptfmt
-from ckptfmt.saving import sharded, shards
+from ckptfmt.saving import shards
+from ckptfmt.sharded import sharded
 def wait(prefixes, destination, **more):
     print("parts", flush=True)
     sys.stdin.readline()

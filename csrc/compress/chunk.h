@@ -6,11 +6,9 @@
 
 #include "base/error.h"
 #include "compress/planes.h"
+#include "proto/message.h"
 
 enum {
-	CF_CHUNK_SIZE_UNIT = 16,
-	CF_CHUNK_SIZE_MIN = 4096,
-	CF_CHUNK_SIZE_MAX = 16 << 20,
 	CF_ZSTD_WINDOW_MAX = 16 << 20,
 	/* A method, and the sizes of all planes. */
 	CF_CHUNK_HEAD_MAX = 1 + CF_PLANES_MAX * 5

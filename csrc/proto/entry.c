@@ -5,7 +5,6 @@
  *         3 chunk_crcs packed fixed32  4 chunk_sizes packed  5 raw_size  6 raw_crc32c fixed32 }
  */
 #include "proto/canonical.h"
-#include "compress/chunk.h"
 #include "proto/message.h"
 #include "proto/wire.h"
 

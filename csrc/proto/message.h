@@ -14,6 +14,13 @@ enum {
 	CF_CONSUMER_VERSION = 2
 };
 
+/* Bytes that a chunk checksum covers, EXT-2. */
+enum {
+	CF_CHUNK_SIZE_UNIT = 16,
+	CF_CHUNK_SIZE_MIN = 4096,
+	CF_CHUNK_SIZE_MAX = 16 << 20
+};
+
 /* EXT-3 */
 #define CF_FEATURE_COMPRESSED UINT64_C(1)
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * storage/os.h on POSIX, with what Linux adds where it is compiled for Linux: files and what is in them. Directories and the
+ * storage/os.h on POSIX, with what Linux adds where it is compiled for Linux: files. Directories and the
  * names in them are the matter of os_posix_names.c.
  *
  * Order of the file: counters, failures, what both files use, opening, reading and writing, the rest. A function makes

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What storage/os.h says of transfers by slots. Past the page cache: O_DIRECT and the asynchronous requests that the Linux
+ * Transfers by slots (storage/os.h). Past the page cache: O_DIRECT and the asynchronous requests that the Linux
  * kernel has had for it from the beginning (io_submit). A single thread then prepares one slot while the disk works on
  * others. Behind the caller: a thread of ours, which writes one slot after the other to the page cache.
  * What either refuses, wholly or for one transfer, is moved by read_at and write_at, O_DIRECT taken off; they tell

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What storage/os.h says of files to be written over: on Linux a lease proves that nobody else has a file open. Elsewhere
+ * Files to be written over (storage/os.h): on Linux a lease proves that nobody else has a file open. Elsewhere
  * nothing does.
  */
 #include "storage/posix_private.h"

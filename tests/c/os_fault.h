@@ -22,7 +22,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The functions of storage/os.h that can fail, and those with an effect on the disk. Closing what was only read, unmapping
+/* Functions of storage/os.h that can fail, and those with an effect on the disk. Closing what was only read, unmapping
  * and page size always work and are not counted. DIRECT: beginning what cf_os_direct_write, cf_os_write_behind and
  * cf_os_direct_read begin; what is started there counts as WRITE and READ. LEASE: cf_os_is_alone. */
 typedef enum os_fault_kind {

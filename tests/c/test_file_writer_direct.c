@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* storage/file_writer.h, large files: the same bytes as otherwise, past the page cache, behind the caller or neither, and
+/* storage/file_writer.h, large files: the same bytes, past the page cache, behind the caller or neither, and
  * nothing left behind whatever fails. */
 #include "os_stage.h"
 

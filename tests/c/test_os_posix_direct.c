@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What storage/os.h says of transfers past the page cache: the same bytes whatever the system refuses, and when. Where there
+/* storage/os.h: transfers past the page cache: the same bytes whatever the system refuses, and when. Where there
  * is none of it, only that this is told. */
 #include "os_stage.h"
 

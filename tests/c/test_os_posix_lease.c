@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What storage/os.h says of files to be written over: only this user's regular files, and a lease only where nobody else has
+/* storage/os.h: files to be written over: only this user's regular files, and a lease only where nobody else has
  * the file. The system decides here, not we: what it must see is an open, a mapping, a second writer. */
 #include "os_stage.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* storage/os.h, directories and names: every promise, on a real directory, and the loops and fall-backs of os_posix_names.c
+/* Directories and names (storage/os.h): all promises on a real directory, and the loops and fall-backs of posix_files.c
  * on a system that misbehaves. Linked with os_fault.c, which is os_posix_names.c while nothing is planned. */
 #include "os_stage.h"
 
