@@ -60,7 +60,7 @@ FUZZERS := $(patsubst fuzz/%.c,$(B)/%,$(FUZZ_SRC))
 THREADED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -l -e 'pthread_create' -e 'CF_BEHIND_' $(TEST_SRC))))
 EMULATED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -L -e 'os_fault.h' -e 'hot_paths.h' $(TEST_SRC))))
 
-.PHONY: help demo test check slow interop peers budgets bench bench-full asan tsan fuzz arm bigendian lib dist-check \
+.PHONY: help demo test check slow interop peers budgets bench bench-full asan tsan fuzz arm bigendian lib code-size dist-check \
 	clean needs-python needs-c c-programs measure-programs fuzz-programs threaded-programs emulated-programs \
 	warn-objects c-test threaded-test emulated-test replay warnings lint python python-test
 .DEFAULT_GOAL := help
@@ -151,6 +151,9 @@ fuzz: needs-c ## fuzz every target, FUZZ_SECONDS in all: libFuzzer with clang, e
 		$(MAKE) MODE=asan -j$(JOBS) fuzz-programs && \
 		sh tools/fuzz.sh standalone build/asan $(FUZZ_SECONDS); \
 	fi
+
+code-size: ## lines of code by folder, without comments, docstrings and blanks
+	$(Q)$(PYTHON) tools/code_size.py
 
 dist-check: python ## sdist -> wheel -> import in a fresh venv
 	$(Q)$(PY) tools/dist_check.py
