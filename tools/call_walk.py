@@ -65,7 +65,7 @@ def main() -> None:
             "save": lambda: ckptfmt.save(prefix, arrays),
             "reader[name][slice]": lambda: reader["kernel"][3:5, 7],
             "Saver.save": lambda: saver.save(prefix + "-saver"),
-            "CheckpointManager.save": lambda: manager.save(),
+            "CheckpointManager.save": manager.save,
         }
         print(f"{'call':24}{'files':>7}{'switches':>10}{'depth':>7}")
         for name, call in calls.items():
