@@ -34,7 +34,7 @@ OTHER_LAYOUT = {"dcp", "h5py"}
 # A sample is of so many calls that it takes about as long.
 SAMPLE_SECONDS, CALLS_MAX = 0.1, 50
 FLOAT = 1  # TensorFlow's number of the dtype of all data
-HOLDING = {"save", "save_changed", "save_over", "stall"}
+HOLDING = {"save", "save_changed", "stall"}
 
 
 @dataclass
@@ -240,7 +240,7 @@ class Measurer:
         readers = [part.side]
         if part.side in (OURS, TENSORFLOW) and self.sides(TENSORFLOW) is not None:
             readers = [OURS, TENSORFLOW]
-        if verb in ("save", "save_changed", "save_over"):
+        if verb in ("save", "save_changed"):
             # What others saved is read in the rows that load it.
             if part.side in cases.PEERS and self.plan.profile == "quick":
                 return

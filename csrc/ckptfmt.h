@@ -550,18 +550,6 @@ CKPTFMT_API ckptfmt_status ckptfmt_writer_commit(ckptfmt_writer *writer, ckptfmt
 /* Removes what was written and frees the writer. */
 CKPTFMT_API void ckptfmt_writer_abandon(ckptfmt_writer *writer);
 
-/* A data file of a checkpoint whose index is gone, to be written over, which is quicker than making one. */
-typedef struct ckptfmt_spare ckptfmt_spare;
-/* Takes the file `path`: it gets a temporary name. *out NULL: it has more than `size_max` bytes or other names, is
- * somebody else's, or nobody can prove that it is neither open nor mapped. Then it is as it was, or removed. */
-CKPTFMT_API ckptfmt_status ckptfmt_spare_take(const char *path, uint64_t size_max, ckptfmt_spare **out,
-	ckptfmt_error *err);
-/* Frees the spare; with `removes` the file goes. Without, it is left alone: in a forked child it is the parent's. */
-CKPTFMT_API void ckptfmt_spare_close(ckptfmt_spare *spare, int32_t removes);
-/* Has the writer write over it instead of its first data file, if nothing is in that yet and the proof can be made once
- * more; else it is removed. Frees the spare whatever is returned. Best called before the first ckptfmt_writer_add. */
-CKPTFMT_API ckptfmt_status ckptfmt_writer_recycle(ckptfmt_writer *writer, ckptfmt_spare *spare, ckptfmt_error *err);
-
 /* ---- compressing -------------------------------------------------------------------------------------------- */
 
 typedef struct ckptfmt_packer ckptfmt_packer;

@@ -35,10 +35,8 @@ import numpy as np
 from ckptfmt.manager import manager as managing
 from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.saving.options import CheckpointOptions
-from ckptfmt import spares
 import ckptfmt
 
-spares.BYTES_MIN = 4096
 directory, board, kept, kind = sys.argv[1:]
 with open(board, "r+b") as file:
     shared = mmap.mmap(file.fileno(), 16)
@@ -69,8 +67,7 @@ class Model:
         if kind.startswith("saver"):
             ckptfmt.Saver({None: self.tensors()}).save(prefix, options)
         else:
-            how = {"durability": options.durability, "spares": options.spares}
-            ckptfmt.save(prefix, self.tensors(), **how)
+            ckptfmt.save(prefix, self.tensors(), durability=options.durability)
         return prefix
     def restore(self, path, options=None):
         found = ckptfmt.load(path)
@@ -78,10 +75,7 @@ class Model:
         assert (found["a"] == found["n"]).all() and (found["b"] == found["n"]).all()
 
 def work():
-    recycle = kind.endswith("recycle")
-    manager = managing.CheckpointManager(
-        Model(), directory, int(kept), durability="rename", recycle=recycle
-    )
+    manager = managing.CheckpointManager(Model(), directory, int(kept), durability="rename")
     manager.restore_or_initialize()
     shared[1] = 1
     while True:
@@ -197,7 +191,7 @@ def run(tmp_path: Path, kind: str, kills: int, seed: int) -> Counter[str]:
     return deaths
 
 
-@pytest.mark.parametrize("kind", ["save", "saver", "save-recycle", "saver-recycle"])
+@pytest.mark.parametrize("kind", ["save", "saver"])
 @pytest.mark.parametrize("kills", [KILLS, pytest.param(KILLS_SLOW, marks=pytest.mark.slow)])
 def test_kills(tmp_path: Path, seed: int, kind: str, kills: int) -> None:
     began = time.monotonic()

@@ -29,7 +29,6 @@ def test_defaults() -> None:
         "before_save_callbacks": (),
         "skip_slot_variables": False,
         "object_store_names": False,
-        "spares": None,
     }
 
 

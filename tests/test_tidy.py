@@ -54,7 +54,7 @@ BANNED = {
 BANNED_BUILTINS = {"eval", "exec", "compile", "__import__"}
 HEAP = ["malloc", "calloc", "realloc", "reallocarray", "free", "strdup", "strndup", "aligned_alloc"]
 # What the system offers, and the one file that may ask for it: the seam is four files, for files,
-# for names, for leases and for transfers past the page cache. Memory from the system is a
+# for names and for transfers past the page cache. Memory from the system is a
 # fifth, and like mapped files it comes from mmap.
 SYSTEM = {
     "csrc/storage/posix.c": [
@@ -66,7 +66,6 @@ SYSTEM = {
         *("mkdir", "fdopendir", "readdir", "closedir", "flock", "renameat", "linkat", "unlinkat"),
         *("syscall", "nanosleep"),
     ],
-    "csrc/storage/posix_lease.c": ["fstatfs"],
     "csrc/storage/posix_direct.c": ["statx", "mincore", "mmap", "munmap", "syscall", "pwrite"],
     "no file": [
         *("open", "fopen", "write", "readv", "writev", "fdatasync", "rename", "renameat2", "link"),

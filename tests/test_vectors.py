@@ -55,7 +55,7 @@ UNNAMED: dict[str, str] = {
     "SLC-14": WRITER,
     "TXT-8": "printing, of which the C core has no call of its own",
     "TXT-9": "what a text is compared with, not the text",
-    **{f"CMT-{number}": COMMIT for number in range(1, 24)},
+    **{f"CMT-{number}": COMMIT for number in range(1, 22)},
 }
 
 

@@ -31,7 +31,7 @@ class Model:
         self.arrays = arrays
 
     def write(self, prefix: str, options: Any) -> str:
-        ckptfmt.save(prefix, self.arrays, durability=options.durability, spares=options.spares)
+        ckptfmt.save(prefix, self.arrays, durability=options.durability)
         return prefix
 
 
@@ -54,35 +54,6 @@ class Here(Side):
     def save(self, folder: str, durable: bool, level: str = "v2+") -> Call:
         durability = "full" if durable else "none"
         return lambda: ckptfmt.save(f"{folder}/ck", self.data, durability=durability, level=level)
-
-    def save_over(self, folder: str, durable: bool) -> Call:
-        """The third save of a manager that keeps one checkpoint: it writes over the file of the
-        first, and keeps that of the second for the next."""
-        manager = ckptfmt.CheckpointManager(
-            Model(self.data),
-            folder,
-            1,
-            checkpoint_name="ck",
-            durability="full" if durable else "none",
-            recycle=True,
-        )
-        manager.save()
-        manager.save()
-        os.sync()
-        spares = [one.inode() for one in os.scandir(folder) if ".tempstate" in one.name]
-        # Small files, those of a smoke run, are none.
-        wanted = spares or sum(array.nbytes for array in self.data.values()) >= 64 << 20
-
-        def call() -> None:
-            prefix = manager.save()
-            made = os.stat(f"{prefix}.data-00000-of-00001").st_ino
-            if wanted and made not in spares:
-                raise RuntimeError("the file was not written over")
-            # Under the name that readers here look for.
-            for ending in (".data-00000-of-00001", ".index"):
-                os.link(prefix + ending, f"{folder}/ck{ending}")
-
-        return call
 
     def load(self, folder: str) -> Call:
         return lambda: ckptfmt.load(f"{folder}/ck")

@@ -72,7 +72,7 @@ from ckptfmt._core.reading import (
     record_of,
 )
 from ckptfmt._core.verifying import Finding, VerifierHandle
-from ckptfmt._core.writing import SpareHandle, WriterHandle, merge
+from ckptfmt._core.writing import WriterHandle, merge
 
 __all__ = [
     "BYTES",
@@ -107,7 +107,6 @@ __all__ = [
     "ReaderHandle",
     "Record",
     "Selection",
-    "SpareHandle",
     "VerifierHandle",
     "WriterHandle",
     "address",

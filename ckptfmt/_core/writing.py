@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writers, the files that they write over, and merges."""
+"""Writers and merges."""
 
 from __future__ import annotations
 
@@ -9,58 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import errors
 from ckptfmt._ckptfmt import ffi, lib
 from ckptfmt._core.border import check, new_error, path_bytes
 from ckptfmt._core.handles import CLOSED, ExclusiveHandle, call, own
 from ckptfmt._core.library import limits_of
 from ckptfmt._core.reading import ReaderHandle, Selection
-
-
-class SpareHandle:
-    """`ckptfmt_spare`: a file to write over. It goes with this object, unless a writer gets it.
-
-    A forked child must `forget` it: the file is the parent's.
-
-    Attributes:
-        size: its bytes.
-    """
-
-    __slots__ = ("_pointer", "size")
-
-    def __init__(self, pointer: Any, size: int) -> None:
-        self._pointer, self.size = own(pointer, _remove), size
-
-    @classmethod
-    def take(cls, path: str, size: int, size_max: int) -> SpareHandle | None:
-        """Takes the file at this path, of so many bytes; None if it has more than `size_max` or
-        cannot be had."""
-        out, error = ffi.new("ckptfmt_spare **"), new_error()
-        check(lib.ckptfmt_spare_take(path_bytes(path), size_max, out, error), error, path)
-        return cls(out[0], size) if out[0] != ffi.NULL else None
-
-    def give(self) -> Any:
-        """The pointer, for a function of C that frees it."""
-        pointer, self._pointer = self._pointer, CLOSED
-        if pointer is CLOSED:
-            raise errors.InvalidError("the file was given away")
-        ffi.gc(pointer, None)
-        return pointer
-
-    def close(self) -> None:
-        """Removes the file."""
-        pointer, self._pointer = self._pointer, CLOSED
-        if pointer is not CLOSED:
-            ffi.release(pointer)
-
-    def forget(self) -> None:
-        """Leaves the file alone."""
-        if self._pointer is not CLOSED:
-            lib.ckptfmt_spare_close(self.give(), 0)
-
-
-def _remove(pointer: Any) -> None:
-    lib.ckptfmt_spare_close(pointer, 1)
 
 
 class WriterHandle(ExclusiveHandle):
@@ -124,14 +77,6 @@ class WriterHandle(ExclusiveHandle):
         keep = lib.ckptfmt_writer_keep
         call(self, keep, reader.use(), pointer, numbers, len(rows), answers)
         return kept
-
-    def recycle(self, spare: SpareHandle) -> None:
-        """Has the data file written over this one. Whatever happens, it is no longer the
-        caller's."""
-        error = new_error()
-        with self.turn():
-            status = lib.ckptfmt_writer_recycle(self.use(), spare.give(), error)
-        check(status, error, self.path)
 
     def commit(self) -> None:
         """Makes the checkpoint visible. The handle is closed afterwards, whatever happened."""

@@ -28,7 +28,6 @@ from ckptfmt.bundle.locate import path_text
 from ckptfmt.compression import CHUNK_SIZE, Compression, compression_of
 from ckptfmt.errors import InvalidError, about
 from ckptfmt.progress import Meter, Progress
-from ckptfmt.spares import Spares
 
 __all__ = ["Writer", "save", "save_v2"]
 
@@ -188,11 +187,6 @@ class Writer:
             raise InvalidError("writer is closed")
         return self._handle
 
-    def _recycle(self, spare: _core.SpareHandle | None) -> None:
-        """Has the data written over this file, if there is one. Before any are added."""
-        if spare is not None:
-            self._open_handle().recycle(spare)
-
     def commit(self) -> None:
         """Makes the checkpoint visible, all or nothing, and closes the writer, whatever happens.
 
@@ -272,7 +266,6 @@ def save(
     compaction: CompactionLimits | None = None,
     progress: Progress | None = None,
     compression: str | None = None,
-    spares: Spares | None = None,
 ) -> None:
     """Saves named arrays as one checkpoint of one data file, all or nothing, in the order given.
 
@@ -295,8 +288,6 @@ def save(
             is dead in them, or because they are too many.
         progress: called as `progress(bytes_done, bytes_total)` from this thread, with bytes of
             array data; unchanged ones are done once they have been compared.
-        spares: files to write over, the `spares` of the options that a manager with `recycle=True`
-            gives to `checkpoint.write`.
 
     Raises:
         InvalidError: a name or an array that cannot be stored; checked before anything is written.
@@ -305,7 +296,6 @@ def save(
         StorageError: as in Writer.
     """
     check_progress(progress)
-    check_spares(spares)
     MODULE_LINE.settle()
     write_sources(
         prefix,
@@ -318,7 +308,6 @@ def save(
         base=base,
         compaction=compaction,
         compression=compression,
-        spares=spares,
     )
 
 
@@ -441,7 +430,6 @@ def write_sources(
     *,
     base: Path | None = None,
     compaction: CompactionLimits | None = None,
-    spares: Spares | None = None,
     **options: Any,
 ) -> None:
     limits = incremental.check_limits(compaction)
@@ -452,12 +440,7 @@ def write_sources(
     meter = Meter(progress, int(sizes.sum()))
     most = BATCH_BYTES if progress is None else WATCHED_BATCH_BYTES
     if base is None:
-        spare = None if spares is None else spares.take(int(sizes.sum()))
-        # Room for a new file would be made in vain.
-        sized = spare is None
-        opened = _SizedWriter(prefix, sizes, **options) if sized else Writer(prefix, **options)
-        with opened as writer:
-            writer._recycle(spare)
+        with _SizedWriter(prefix, sizes, **options) as writer:
             for batch in batches(sizes, most):
                 tell = None if progress is None else meter.add
                 writer._add(sources, batch.start, batch.stop, tell)
@@ -472,7 +455,6 @@ def write_sources(
             rest = np.flatnonzero(~kept)
             sizes = sizes[rest]
             told = np.where(same[rest], 0, sizes)  # what has not changed was told of before
-            writer._recycle(None if spares is None else spares.take(int(sizes.sum())))
             for batch in batches(sizes, most):
                 chosen = rest[batch]
                 writer._add_table(
@@ -556,12 +538,6 @@ def check_options(
     if not 1 <= size < 2**63:
         raise InvalidError(f"alignment {alignment} is not a positive number of bytes")
     return size, _metadata_json(metadata, level), packing
-
-
-def check_spares(spares: Spares | None) -> None:
-    """Raises InvalidError for what is none of a manager's."""
-    if spares is not None and not isinstance(spares, Spares):
-        raise wrong("spares", "the spares of a manager's options", spares)
 
 
 def _metadata_json(metadata: Mapping[str, Any] | None, level: str) -> bytes | None:

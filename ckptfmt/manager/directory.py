@@ -37,7 +37,6 @@ from ckptfmt.manager.leftovers import (
     state_temporaries,
 )
 from ckptfmt.names import index_name, parse_data_name
-from ckptfmt.spares import Spares
 from ckptfmt.temporary import LOCK_NAME
 
 __all__ = ["CheckpointDirectory", "Found"]
@@ -302,14 +301,11 @@ class CheckpointDirectory:
         for error in self.remove_all([name]).values():
             raise error
 
-    def remove_all(
-        self, names: Iterable[str], spares: Spares | None = None
-    ) -> dict[str, StorageError]:
+    def remove_all(self, names: Iterable[str]) -> dict[str, StorageError]:
         """Removes checkpoints as `remove` does, all indexes before the first data file.
 
         Args:
             names: of the checkpoints.
-            spares: may keep data files instead (CMT-22).
 
         Returns:
             The first error of each that could not be removed, wholly or at all.
@@ -321,7 +317,6 @@ class CheckpointDirectory:
         going = {_checked(name): [f"{name}{JOURNAL}"] for name in names}
         failed: dict[str, StorageError] = {}
         aside: dict[str, str | None] = {}
-        kept = False
         with self.lock():
             for name in list(going):
                 try:
@@ -339,10 +334,7 @@ class CheckpointDirectory:
                 # The first one last: while it is there, writers see the number as taken.
                 for file in sorted(files, reverse=True):
                     try:
-                        if self._is_kept(file, spares):
-                            kept = True
-                        else:
-                            self._unlink(file)
+                        self._unlink(file)
                     except StorageError as error:
                         failed.setdefault(name, error)
                 if name not in failed and (index := aside[name]) is not None:
@@ -350,22 +342,7 @@ class CheckpointDirectory:
                         self._unlink(index)
                     except StorageError as error:
                         failed[name] = error
-            if kept:
-                # A power cut must not bring back the name of a file that was written over.
-                self.sync()
         return failed
-
-    def _is_kept(self, file: str, spares: Spares | None) -> bool:
-        if spares is None or parse_data_name(file) is None:
-            return False
-        info, here = self._stat(file), self._path_here()
-        return info is not None and here is not None and spares.keep(f"{here}/{file}", info)
-
-    def data_files(self, name: str) -> list[os.stat_result]:
-        """What the system says of the data files of a checkpoint."""
-        parsed = {file: parse_data_name(file) for file in self.names()}
-        files = [file for file, data in parsed.items() if data is not None and data.prefix == name]
-        return [info for file in files if (info := self._stat(file)) is not None]
 
     def remove_file(self, name: str) -> None:
         """Removes one file by its name. That it is not there is no error.

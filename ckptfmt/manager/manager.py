@@ -23,7 +23,6 @@ import os
 import threading
 import time
 import warnings
-import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -49,7 +48,6 @@ from ckptfmt.manager.restored import Rejected, Restored
 from ckptfmt.manager.retention import KeepBest, Policy, Queued, decide, recover
 from ckptfmt.names import index_name
 from ckptfmt.saving.options import CheckpointOptions
-from ckptfmt.spares import Spares
 
 __all__ = ["CheckpointManager", "Rejected", "Restored"]
 
@@ -94,15 +92,6 @@ class CheckpointManager:
         keep_best: a KeepBest, or a metric as it takes: the best stay as well, as long as they are.
         keep_every_n_steps: of those older than the newest, the ones whose number is a multiple of
             this stay for good.
-        recycle: whether the next save may write over the data files of checkpoints that are
-            removed, which is quicker (of at least 64 MiB each; Linux, local file systems). Only
-            files of one name that nobody has open or mapped, which a lease proves, and without
-            access lists or other extended attributes. Between saves the disk then holds up to about
-            one checkpoint more, under temporary names, until this manager goes. A `checkpoint` of
-            another class hands `options.spares` on to `ckptfmt.save`; after a save that took none
-            of them no more are kept. Not for directories that other machines read over a network,
-            nor where files are sent by sendfile or splice: what they still have to send nobody sees
-            here.
         durability: of the state file, of removals, and of checkpoints that are saved without
             options: "full", "rename" or "none".
 
@@ -126,7 +115,6 @@ class CheckpointManager:
         keep_best: KeepBest | Metric | None = None,
         keep_every_n_steps: int | None = None,
         durability: str = "full",
-        recycle: bool = False,
     ) -> None:
         if max_to_keep is not None and not is_positive(max_to_keep):
             raise InvalidError(
@@ -152,8 +140,6 @@ class CheckpointManager:
                 failure="BAD_PATH",
             )
         check_choice("durability", durability, _core.DURABILITY)
-        if not isinstance(recycle, bool):
-            raise wrong("recycle", "True or False", recycle)
         if keep_best is not None and not isinstance(keep_best, KeepBest):
             keep_best = KeepBest(keep_best)
         self._checkpoint = checkpoint
@@ -171,9 +157,6 @@ class CheckpointManager:
             0 if keep_best is None else keep_best.number,
         )
         self._durability = durability
-        self._spares = Spares() if recycle else None
-        if self._spares is not None:
-            weakref.finalize(self, self._spares.close)  # when the interpreter exits as well
         self._threads = threading.RLock()  # saves in the background record there
         self._place: CheckpointDirectory | None = None
         self._managed: dict[str, float] = {}  # names to timestamps, oldest first
@@ -324,12 +307,10 @@ class CheckpointManager:
             with self._threads:
                 if placed is not None and not begun:
                     self._unrecorded[name] = placed
-                if self._spares is not None and not recorded:
-                    self._spares.clear()  # the disk may be full
 
         options = options or CheckpointOptions(durability=self._durability)
         callbacks = (note, *options.write_callbacks, record)
-        options = dataclasses.replace(options, write_callbacks=callbacks, spares=self._spares)
+        options = dataclasses.replace(options, write_callbacks=callbacks)
         try:
             written = self._checkpoint.write(prefix, options=options)
             if not isinstance(written, concurrent.futures.Future):
@@ -407,8 +388,6 @@ class CheckpointManager:
             self._note_metrics(place, name, metrics)
             self._books.write_records(place, self._records)
             self._write_state(place, name)
-            if self._spares is not None:
-                self._spares.want(place.data_files(name))
             self._remove_old(place)
             self._write_state(place, name)
             for gone in [one for one in self._records if not place.exists(one)]:
@@ -449,7 +428,7 @@ class CheckpointManager:
             del self._managed[one.name]
         if not decided.deleted:
             return
-        failed = place.remove_all((one.name for one in decided.deleted), self._spares)
+        failed = place.remove_all(one.name for one in decided.deleted)
         for one in decided.deleted:
             # Of one that has lost its index the sweep takes the rest.
             if one.name not in failed or not place.exists(one.name):

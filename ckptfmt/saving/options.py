@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ckptfmt.arguments import wrong
-from ckptfmt.bundle.writer import check_options, check_spares
+from ckptfmt.bundle.writer import check_options
 from ckptfmt.errors import InvalidError
 from ckptfmt.saving.sharding import ShardingCallback
-from ckptfmt.spares import Spares
 
 __all__ = ["CheckpointOptions"]
 
@@ -54,8 +53,6 @@ class CheckpointOptions:
             with `s3://` or `gs://`) are named `<prefix>.part-SSSSS-of-NNNNN`, without a temporary
             directory, as TensorFlow does on S3. The names are the same for every save: two saves to
             one prefix must then not run at once.
-        spares: files to write over, which a manager with `recycle=True` gives; a save takes those
-            of use to it.
 
     Raises:
         InvalidError: an argument of another type or value, or given in both spellings.
@@ -72,7 +69,6 @@ class CheckpointOptions:
     before_save_callbacks: tuple[PathCallback, ...]
     skip_slot_variables: bool
     object_store_names: bool
-    spares: Spares | None
 
     def __init__(
         self,
@@ -88,7 +84,6 @@ class CheckpointOptions:
         before_save_callbacks: Sequence[PathCallback] | None = None,
         skip_slot_variables: bool = False,
         object_store_names: bool = False,
-        spares: Spares | None = None,
         experimental_sharding_callback: ShardingCallback | None = None,
         experimental_io_device: str | None = None,
         experimental_write_callbacks: Sequence[PathCallback] | None = None,
@@ -102,7 +97,6 @@ class CheckpointOptions:
         if device is not None and not isinstance(device, str):
             raise wrong("io_device", "a device's name, a str", device)
         size, _, _ = check_options(None, level, alignment, durability, compression)
-        check_spares(spares)
         written = _one("write_callbacks", write_callbacks, experimental_write_callbacks)
         values = {
             "sharding_callback": policy,
@@ -118,7 +112,6 @@ class CheckpointOptions:
             "skip_slot_variables": _switch("skip_slot_variables", skip_slot_variables)
             | _switch("experimental_skip_slot_variables", experimental_skip_slot_variables),
             "object_store_names": _switch("object_store_names", object_store_names),
-            "spares": spares,
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)

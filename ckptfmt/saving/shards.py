@@ -17,7 +17,6 @@ from ckptfmt.bundle import writer as writing
 from ckptfmt.bundle.merge import merge
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.sharding import Shard
-from ckptfmt.spares import BYTES_MIN
 from ckptfmt.temporary import TemporaryDirectory
 from ckptfmt.threads import Stop, StoppedError, share
 
@@ -26,6 +25,8 @@ __all__ = ["Target", "shard_sources"]
 OBJECT_STORES = ("s3://", "gs://")
 # Shards written at once. Each thread checksums and writes; more than this wait for the disk.
 WRITERS_MAX = 8
+# From this size on data files go past the page cache: `CF_FILE_WRITER_DIRECT_MIN`.
+BYTES_MIN = 64 << 20
 
 
 def shard_sources(shard: Shard, stored: Mapping[str, Any]) -> Sources:
@@ -123,7 +124,6 @@ def _write_shard(part: str, sources: Columns, options: CheckpointOptions, stop: 
         compression=options.compression,
         alignment=options.alignment,
         durability=durability,
-        spares=options.spares,
     )
 
 

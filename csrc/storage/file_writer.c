@@ -110,67 +110,6 @@ ckptfmt_status cf_file_writer_adopt(cf_file_writer *writer, const cf_directory *
 	return CKPTFMT_OK;
 }
 
-/* The name is that of this very file, which has no other, and nobody else has it open. The names are looked at last:
- * whoever could have made one more had to find the file under its old name. */
-static bool is_ours_alone(const cf_file_writer *writer)
-{
-	cf_file_info info, named;
-	bool exists;
-	return cf_os_is_alone(&writer->file) &&
-		cf_os_stat(writer->directory, writer->name, &named, &exists, NULL) == CKPTFMT_OK && exists &&
-		cf_os_file_info(&writer->file, writer->path, &info, NULL) == CKPTFMT_OK && info.link_count == 1 &&
-		named.device == info.device && named.inode == info.inode;
-}
-
-/* Gives the file `name` a temporary name for `final_name`; *writer then has it, and is writing. */
-static bool rename_taken(cf_file_writer *writer, const cf_directory *from, const char *name,
-	const cf_directory *directory, const char *final_name)
-{
-	bool exists;
-	if (choose_name(writer, directory, final_name, NULL) != CKPTFMT_OK ||
-		cf_os_rename_new(from, name, directory, writer->name, &exists, NULL) != CKPTFMT_OK || exists)
-		return false;
-	writer->directory = directory;
-	writer->state = CF_FILE_WRITER_WRITING;
-	return true;
-}
-
-bool cf_file_writer_take(cf_file_writer *writer, const cf_directory *directory, const char *name, uint64_t size_max)
-{
-	cf_file_info info;
-	memset(writer, 0, sizeof *writer);
-	if (!cf_os_open_own(directory, name, &writer->file, &info))
-		return false;
-	writer->existing = info.size;
-	if (info.link_count != 1 || info.size > size_max || !rename_taken(writer, directory, name, directory, name))
-		cf_os_close_quietly(&writer->file);
-	else if (is_ours_alone(writer))
-		return true;
-	cf_file_writer_abandon(writer);
-	return false;
-}
-
-/* A call that was on its way with the old name when the file was taken, an open or a link, has come to its end, so the
- * proof is made once more. Until then the file is as it was. */
-bool cf_file_writer_move(cf_file_writer *writer, cf_file_writer *taken, const cf_directory *directory,
-	const char *final_name)
-{
-	memset(writer, 0, sizeof *writer);
-	assert(taken->state == CF_FILE_WRITER_WRITING && cf_file_writer_position(taken) == 0);
-	if (!rename_taken(writer, taken->directory, taken->name, directory, final_name)) {
-		cf_file_writer_abandon(taken);
-		return false;
-	}
-	writer->file = taken->file;
-	writer->existing = taken->existing;
-	memset(taken, 0, sizeof *taken);
-	taken->file.fd = -1;
-	if (is_ours_alone(writer))
-		return true;
-	cf_file_writer_abandon(writer);
-	return false;
-}
-
 static void release_staging(cf_file_writer *writer)
 {
 	cf_release(writer->memory);
@@ -210,13 +149,12 @@ void cf_file_writer_reserve(cf_file_writer *writer, uint64_t size)
 	/* What goes in one write needs none. */
 	if (writer->state != CF_FILE_WRITER_WRITING || size <= writer->reserved || size <= CF_FILE_WRITER_STAGING_SIZE)
 		return;
-	if (size > writer->existing)
-		cf_os_reserve(&writer->file, size);
+	cf_os_reserve(&writer->file, size);
 	writer->reserved = size;
 	if (writer->direct == NULL && writer->written % ALIGNMENT == 0 && size > writer->written)
 		begin_direct(writer, size - writer->written);
 	/* A write that makes the file longer keeps all others waiting. What was written is not to go by a wrong wish. */
-	if (writer->direct != NULL && writer->past_cache && size > cf_max_u64(writer->written, writer->existing))
+	if (writer->direct != NULL && writer->past_cache && size > writer->written)
 		cf_os_trim(&writer->file, size);
 }
 
@@ -456,7 +394,7 @@ void cf_file_writer_advance(cf_file_writer *writer, uint64_t size)
 static ckptfmt_status finish_file(cf_file_writer *writer, bool sync, ckptfmt_error *err)
 {
 	cf_file_info info;
-	if (writer->reserved > writer->written || writer->existing > writer->written)
+	if (writer->reserved > writer->written)
 		cf_os_trim(&writer->file, writer->written);
 	if (sync)
 		CF_TRY(cf_os_sync(&writer->file, writer->path, err));

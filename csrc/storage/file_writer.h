@@ -4,7 +4,6 @@
  * file is made by one of these.
  *
  *   open -> put, put_crc, room + advance, zeros -> finish -> link_new or replace
- *   take -> move, if it is another file's turn -> as after open
  *   adopt -> link_new
  *   abandon: from any of these states; removes the file if it still has its temporary name
  *
@@ -53,7 +52,6 @@ typedef struct cf_file_writer {
 	uint64_t slot_size;
 	bool past_cache;                /* where `direct` writes */
 	uint64_t reserved;              /* bytes wished for */
-	uint64_t existing;              /* bytes that the file had when it was taken */
 	uint64_t synced_ahead;          /* what lies before is on its way to the device */
 	bool sync_ahead;
 	bool adopted;                   /* the file has other names, which are none of ours */
@@ -67,16 +65,6 @@ typedef struct cf_file_writer {
  * outlive the writer. On failure *writer is closed. */
 CF_MUST_CHECK ckptfmt_status cf_file_writer_open(cf_file_writer *writer, const cf_directory *directory,
 	const char *final_name, ckptfmt_error *err);
-
-/* Instead of making a file: takes `name`, which nobody needs any longer, to be written over from the front; its blocks
- * are there already. It gets a temporary name like that of a new one, and stays as it is until cf_file_writer_move.
- * False (*writer is closed; the file has its name, or is gone): it has more than `size_max` bytes or other names, or
- * somebody has it open or mapped, or nobody can prove that it is not so. */
-bool cf_file_writer_take(cf_file_writer *writer, const cf_directory *directory, const char *name, uint64_t size_max);
-/* A file that was taken some time ago becomes one to be written as `final_name` in `directory`, if the proof can be
- * made again; else it is removed, and *writer is closed. `taken` is closed in any case. REQUIRES: nothing was put. */
-bool cf_file_writer_move(cf_file_writer *writer, cf_file_writer *taken, const cf_directory *directory,
-	const char *final_name);
 
 /* Instead of writing one: gives the file `from_name`, which must be the one that `info` is of and have its size, a
  * second name, temporary as above, and takes it as finished. Its other names stay whatever becomes of this one.

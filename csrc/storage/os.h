@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The operating-system seam: everything the library asks of the system, and the only place that sees errno. os_posix.c,
- * os_posix_names.c, os_posix_direct.c and os_posix_lease.c implement it; tests/c/os_fault.c stands in their place and
+ * os_posix_names.c and os_posix_direct.c implement it; tests/c/os_fault.c stands in their place and
  * fails on purpose. A port is new ones that keep these contracts.
  *
  * Names are relative to an open directory, so that a directory renamed or replaced mid-way cannot redirect a call.
@@ -21,7 +21,6 @@ typedef struct cf_file_info {
 	int64_t mtime_seconds;
 	int64_t mtime_nanoseconds;
 	uint64_t link_count;
-	uint64_t owner;         /* the number of the user */
 	bool regular;           /* a file of bytes, no directory, FIFO or device */
 } cf_file_info;
 
@@ -69,13 +68,6 @@ CF_MUST_CHECK ckptfmt_status cf_os_create(const cf_directory *directory, const c
 /* Takes the shared lock that cf_os_create takes, of a file that stands at `name` and was opened since it does. False
  * if somebody removes it just now; true also where there are no locks. */
 bool cf_os_hold(const cf_directory *directory, const char *name, const cf_file *file);
-/* Opens a regular file of this user's for reading and writing, to be written over, and takes that lock. False, nothing
- * open: there is no such file, it is a symbolic link or somebody else's, or somebody removes it just now. */
-bool cf_os_open_own(const cf_directory *directory, const char *name, cf_file *out, cf_file_info *info);
-/* Whether this is the only open of a file that is open for writing, and nobody has it mapped either. False wherever
- * that is not proved: it takes an exclusive lease, which is given back at once, on a file system whose leases see all
- * of this machine and that no other machine shares. Who opens the file meanwhile waits, or is told to try again. */
-bool cf_os_is_alone(const cf_file *file);
 /* Of the file itself or, for a symbolic link, of what it leads to. *exists false is no failure. Of a directory or a
  * device too. */
 CF_MUST_CHECK ckptfmt_status cf_os_stat(const cf_directory *directory, const char *name, cf_file_info *info,

@@ -151,7 +151,6 @@ static void fill_info(const struct stat *from, cf_file_info *to)
 	to->mtime_nanoseconds = (int64_t)from->st_mtim.tv_nsec;
 #endif
 	to->link_count = (uint64_t)from->st_nlink;
-	to->owner = (uint64_t)from->st_uid;
 	to->regular = S_ISREG(from->st_mode);
 }
 

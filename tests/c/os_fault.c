@@ -226,8 +226,6 @@ void real_path(const cf_directory *directory, const char *name, char *to, uint64
 #define cf_os_create real_create
 #define cf_os_stat real_stat
 #define cf_os_file_info real_file_info
-#define cf_os_open_own real_open_own
-#define cf_os_is_alone real_is_alone
 #define cf_os_close real_close
 #define cf_os_close_held real_close_held
 #define cf_os_close_quietly real_close_quietly
@@ -257,10 +255,6 @@ void real_path(const cf_directory *directory, const char *name, char *to, uint64
 
 #include "../../csrc/storage/posix.c"
 #include "../../csrc/storage/posix_files.c"
-#include "os_fault_lease.h"
-#include "../../csrc/storage/posix_lease.c"
-#undef fcntl
-#undef fstatfs
 #undef syscall
 #include "os_fault_direct.h"
 #define syscall system_io
@@ -276,8 +270,6 @@ void real_path(const cf_directory *directory, const char *name, char *to, uint64
 #undef cf_os_create
 #undef cf_os_stat
 #undef cf_os_file_info
-#undef cf_os_open_own
-#undef cf_os_is_alone
 #undef cf_os_close
 #undef cf_os_close_held
 #undef cf_os_close_quietly
@@ -377,7 +369,7 @@ const char *os_fault_kind_name(os_fault_kind kind)
 	static const char *const names[OS_FAULT_KIND_COUNT] = {
 		"any", "directory_open", "directory_sync", "directory_list", "open", "create", "stat", "file_info",
 		"close", "read", "write", "reserve", "trim", "sync_ahead", "sync", "rename", "link", "rename_new",
-		"unlink", "map", "random", "direct", "lease",
+		"unlink", "map", "random", "direct",
 	};
 	return (unsigned)kind < OS_FAULT_KIND_COUNT ? names[kind] : "unknown";
 }
@@ -692,5 +684,4 @@ ckptfmt_status cf_os_random(void *to, uint64_t size, ckptfmt_error *err)
 	return real_random(to, size, err);
 }
 
-#include "os_fault_lease.h"
 #include "os_fault_direct.h"

@@ -24,12 +24,12 @@
 
 /* Functions of storage/os.h that can fail, and those with an effect on the disk. Closing what was only read, unmapping
  * and page size always work and are not counted. DIRECT: beginning what cf_os_direct_write, cf_os_write_behind and
- * cf_os_direct_read begin; what is started there counts as WRITE and READ. LEASE: cf_os_is_alone. */
+ * cf_os_direct_read begin; what is started there counts as WRITE and READ. */
 typedef enum os_fault_kind {
 	OS_FAULT_ANY = 0, OS_FAULT_DIRECTORY_OPEN, OS_FAULT_DIRECTORY_SYNC, OS_FAULT_DIRECTORY_LIST, OS_FAULT_OPEN,
 	OS_FAULT_CREATE, OS_FAULT_STAT, OS_FAULT_FILE_INFO, OS_FAULT_CLOSE, OS_FAULT_READ, OS_FAULT_WRITE,
 	OS_FAULT_RESERVE, OS_FAULT_TRIM, OS_FAULT_SYNC_AHEAD, OS_FAULT_SYNC, OS_FAULT_RENAME, OS_FAULT_LINK,
-	OS_FAULT_RENAME_NEW, OS_FAULT_UNLINK, OS_FAULT_MAP, OS_FAULT_RANDOM, OS_FAULT_DIRECT, OS_FAULT_LEASE,
+	OS_FAULT_RENAME_NEW, OS_FAULT_UNLINK, OS_FAULT_MAP, OS_FAULT_RANDOM, OS_FAULT_DIRECT,
 	OS_FAULT_KIND_COUNT
 } os_fault_kind;
 
@@ -83,8 +83,8 @@ typedef enum os_system_kind {
 	OS_SYSTEM_PWRITE, OS_SYSTEM_FSYNC, OS_SYSTEM_FALLOCATE, OS_SYSTEM_FTRUNCATE, OS_SYSTEM_RENAME,
 	OS_SYSTEM_RENAME_NOREPLACE, OS_SYSTEM_LINK, OS_SYSTEM_UNLINK, OS_SYSTEM_MMAP, OS_SYSTEM_OPENDIR,
 	OS_SYSTEM_READDIR, OS_SYSTEM_RANDOM, OS_SYSTEM_READ, OS_SYSTEM_FLOCK, OS_SYSTEM_IO_SETUP,
-	OS_SYSTEM_IO_SUBMIT, OS_SYSTEM_IO_EVENTS, OS_SYSTEM_IO_RESULT, OS_SYSTEM_THREAD, OS_SYSTEM_FSTATFS,
-	OS_SYSTEM_FCNTL, OS_SYSTEM_LEASE, OS_SYSTEM_KIND_COUNT
+	OS_SYSTEM_IO_SUBMIT, OS_SYSTEM_IO_EVENTS, OS_SYSTEM_IO_RESULT, OS_SYSTEM_THREAD,
+	OS_SYSTEM_KIND_COUNT
 } os_system_kind;
 
 /* The at-th system call of the kind from now (1: the next) and the `count` - 1 after it fail with `os_errno`; 0 as
