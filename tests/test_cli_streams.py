@@ -78,7 +78,7 @@ def test_full_disk(tmp_path: Path) -> None:
             _, err = ran.communicate()
         assert ran.returncode == 2
         reason = os.strerror(errno.ENOSPC)
-        assert err.decode() == f"ckptfmt: the output cannot be written: {reason}\n"
+        assert err.decode() == f"ckptfmt: cannot write the output: {reason}\n"
 
 
 def test_interrupted(tmp_path: Path) -> None:

@@ -174,9 +174,12 @@ def test_show_names_with_brackets(command: Command, tmp_path: Path) -> None:
             "model/words[2]",
             "tensor 'model/words': index 2 is out of bounds for dimension 0 of size 2",
         ),
-        ("model/words[]", "'' is no index: integers, slices (first:end:step) and ... are"),
-        ("model/words[a]", "'a' is no index: integers, slices (first:end:step) and ... are"),
-        ("model/words[1.0]", "'1.0' is no index: integers, slices (first:end:step) and ... are"),
+        ("model/words[]", "invalid index '': expected integers, slices (start:stop:step) or ..."),
+        ("model/words[a]", "invalid index 'a': expected integers, slices (start:stop:step) or ..."),
+        (
+            "model/words[1.0]",
+            "invalid index '1.0': expected integers, slices (start:stop:step) or ...",
+        ),
         ("model/words[::0]", r"slice\(None, None, 0\): slice step cannot be zero"),
         ("words", r"TENSOR_NOT_FOUND in [^\n]+\.index, tensor 'words': there is no such tensor"),
         ("words[0]", r"TENSOR_NOT_FOUND in [^\n]+, tensor 'words\[0\]': there is no such tensor"),
@@ -199,7 +202,7 @@ def test_parse_index() -> None:
         slice(None),
     )
     for index in ("", ",", "1,,2", "1:2:3:4", "None", "True", "1:a", "[0]", "....", "0x1"):
-        with pytest.raises(InvalidError, match="is no index: integers, slices"):
+        with pytest.raises(InvalidError, match="expected integers, slices"):
             show.parse_index(index)
 
 
@@ -444,7 +447,7 @@ def test_merge_missing(command: Command, parts: list[Path], tmp_path: Path) -> N
     assert not index_file(destination).exists()
     ran = command("merge", "--allow-missing", gone, *parts, destination)
     assert (ran.status, ran.out) == (0, f"merged 2 checkpoints into {destination}\n")
-    assert ran.err.startswith("ckptfmt: left out: CHECKPOINT_NOT_FOUND in ")
+    assert ran.err.startswith("ckptfmt: skipped: CHECKPOINT_NOT_FOUND in ")
     assert ran.err.count("\n") == 1 and ran.err[:-1].isprintable()
     assert len(ckptfmt.load(destination)) == 3
     ran = command("merge", "--allow-missing", gone, tmp_path / "other")
@@ -458,7 +461,7 @@ def test_merge_into_what_is_there(command: Command, parts: list[Path], tmp_path:
     ran = command("merge", *parts)
     assert (ran.status, ran.out) == (2, "")
     assert ran.err == (
-        f"ckptfmt: in {parts[1]}: DESTINATION holds a checkpoint already (--overwrite replaces "
+        f"ckptfmt: in {parts[1]}: DESTINATION already holds a checkpoint (--overwrite replaces "
         "it)\n"
     )
     assert files_in(tmp_path) == before
@@ -501,3 +504,29 @@ def test_no_checkpoint(command: Command, tmp_path: Path) -> None:
             ran = command(*arguments)
             assert (ran.status, ran.out) == (2, "")
             assert re.fullmatch(r"ckptfmt: [^\n]+\n", ran.err)
+
+
+# ---- failures
+
+
+@pytest.mark.parametrize("arguments", [["inspect"], ["verify"], ["show"], ["diff"]])
+def test_json_of_a_failure(command: Command, tmp_path: Path, arguments: list[str]) -> None:
+    """With --json a failing command prints its document as well."""
+    more = {"show": ["x"], "diff": [tmp_path / "other"]}.get(arguments[0], [])
+    ran = command(*arguments, "--json", tmp_path / "nosuch", *more)
+    assert ran.status == 2
+    error = json.loads(ran.out)["error"]
+    assert (error["status"], error["failure"]) == ("NOT_FOUND", "CHECKPOINT_NOT_FOUND")
+    assert ran.err.startswith("ckptfmt: ")
+
+
+@pytest.mark.parametrize("name", ["y.safetensors", "y.npz", "y.h5", "y.pt", "y.index"])
+def test_destination_of_another_format(command: Command, tmp_path: Path, name: str) -> None:
+    """convert and merge write V2 checkpoints; the name of another format is a mistake."""
+    ckptfmt.save(tmp_path / "ck", {"x": np.arange(3)})
+    before = files_in(tmp_path)
+    for words in (["convert", tmp_path / "ck"], ["merge", tmp_path / "ck"]):
+        ran = command(*words, tmp_path / name)
+        assert (ran.status, ran.out) == (2, "")
+        assert "prefix without that extension" in ran.err
+    assert files_in(tmp_path) == before

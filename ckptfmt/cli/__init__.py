@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `ckptfmt` command. One file a command; this one chooses it and turns errors into a line and
-an exit status.
+"""The `ckptfmt` command: one module per command; this one runs it and reports its errors.
 
 Exit status: 0 good, 1 problems or differences found, 2 wrong usage or no checkpoint, 130
 interrupted.
@@ -31,7 +30,7 @@ __all__ = ["main"]
 
 GOOD, PROBLEMS, TROUBLE, INTERRUPTED = 0, 1, 2, 130
 
-# The checkpoint is at fault; any other error means that there was none to look at.
+# Errors about a damaged checkpoint; after any other error there was no checkpoint to look at.
 DAMAGE = (CorruptError, LimitError, ShardMissingError, GenerationGoneError, MergeConflictError)
 
 # Modules of this package: SUMMARY, EPILOG, add_options(parser), run(options) -> exit status.
@@ -43,8 +42,8 @@ LAYOUT: dict[str, Any] = {
 }
 
 DESCRIPTION = (
-    "Look into TensorFlow V2 checkpoints (an .index file and .data files), check, compare, merge "
-    "and convert them."
+    "Inspect, verify, compare, merge and convert TensorFlow V2 checkpoints (an .index file and "
+    ".data files)."
 )
 
 EPILOG = """
@@ -53,7 +52,7 @@ examples:
   ckptfmt inspect --layout model.ckpt-1000   every region of the files
   ckptfmt show model.ckpt-1000 'bias[:10]'   values of a tensor
   ckptfmt verify model.ckpt-1000             check every byte
-  ckptfmt diff before after                  what has changed
+  ckptfmt diff before after                  list the differences
   ckptfmt merge part-0 part-1 model          join checkpoints
   ckptfmt convert --level v2 model other     write it at another level
   ckptfmt COMMAND --help                     more about a command
@@ -63,18 +62,19 @@ exit status:
   1  problems found in the checkpoint, or differences
   2  wrong usage, or no checkpoint where one should be
 
-Data goes to standard output, problems and progress to standard error. NO_COLOR is honoured.
+Data goes to standard output, problems and progress to standard error. With --json a command prints
+one JSON document, also on failure: {"schema": 1, "error": {...}}. NO_COLOR is honoured.
 """
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        """Ends with status 2; arguments come from who knows where, so nothing raw is printed."""
+        """Exit with status 2; the message is escaped, because arguments may hold control codes."""
         super().error(printable(message))
 
 
 def _parser() -> argparse.ArgumentParser:
-    """For everything but what begins with a command: its own parser is made much faster."""
+    """Build the parser for `--help`, `--version` and wrong usage; a command has its own parser."""
     parser = _Parser(prog="ckptfmt", description=DESCRIPTION, epilog=EPILOG, **LAYOUT)
     parser.add_argument("--version", action="version", version=f"ckptfmt {ckptfmt.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
@@ -92,8 +92,8 @@ def _command_parser(name: str, command: Any) -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command; `arguments` are those of the process unless given. The exit status."""
-    # One short run that makes no cycles: collecting would only visit every row again and again.
+    """Run the command and return its exit status; `arguments` defaults to those of the process."""
+    # A short run that makes no reference cycles: the collector would only visit every row again.
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -111,6 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
+    options = None
     try:
         words = list(sys.argv[1:] if arguments is None else arguments)
         if not words or words[0] not in COMMANDS:
@@ -123,10 +124,18 @@ def _run(arguments: Sequence[str] | None) -> int:
     except SystemExit as stop:  # of argparse: help, version, wrong usage
         return int(stop.code or GOOD)
     except CkptfmtError as error:
+        if getattr(options, "json", False):
+            Output().document({"schema": 1, "error": _error_fields(error)})
         return _complain(str(error), PROBLEMS if isinstance(error, DAMAGE) else TROUBLE)
     except MemoryError:
         return _complain("out of memory", TROUBLE)
     return status
+
+
+def _error_fields(error: CkptfmtError) -> dict[str, object]:
+    """The fields of an error in the JSON document of a command that failed."""
+    names = ("status", "failure", "message", "path", "offset", "tensor")
+    return {name: getattr(error, name) for name in names}
 
 
 def _complain(message: str, status: int) -> int:
@@ -136,5 +145,5 @@ def _complain(message: str, status: int) -> int:
 
 
 def printable_line(message: str) -> str:
-    """A message on one line; errors of the library have escaped what needs it already."""
+    """Return the message on one line; the library has escaped its own messages."""
     return message if message.isprintable() else printable(message)

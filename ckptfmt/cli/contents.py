@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `inspect` knows of a checkpoint. Nothing is printed here.
+"""The contents of a checkpoint as `inspect` shows them. Nothing is printed here.
 
-A damaged checkpoint is looked at as far as it goes: each thing that could not be had becomes a
-problem in the list, and the rest is there.
+A damaged checkpoint is read as far as possible; each failure becomes a problem in a list.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from ckptfmt.remembering import cached_property
 
 __all__ = ["Contents", "DataFile", "Tensors", "Totals", "Value", "finding_of", "gather"]
 
-# Tensors whose names begin so belong to the format itself.
+# Name prefix of the tensors of the format itself.
 RESERVED = "_CKPTFMT_"
-# More data files than this are looked at only where a tensor lies in them.
+# With more data files than this, only those that hold a tensor are listed.
 FILES_MAX = 4096
 # Up to this many tensors are looked up; for more, one listing is faster.
 LOOKUPS_MAX = 64
@@ -34,7 +33,7 @@ WHOLE = -1
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """One data file; `size` is None where it is not there."""
+    """One data file; `size` is None if it is missing."""
 
     shard: int
     path: str
@@ -43,19 +42,19 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over some tensors."""
+    """Totals of some tensors."""
 
     tensors: int
     elements: int
     nbytes: int
 
     def as_json(self) -> dict[str, int]:
-        """As it stands in the JSON document."""
+        """Return the totals as JSON fields."""
         return {"tensors": self.tensors, "elements": self.elements, "nbytes": self.nbytes}
 
 
 class Value(NamedTuple):
-    """Where a stored value lies; `row` is its tensor, `part` which slice of it, or WHOLE."""
+    """Location of a stored value; `row` is its tensor, `part` the slice index, or WHOLE."""
 
     shard: int
     offset: int
@@ -143,7 +142,7 @@ class Tensors:
 
     @cached_property
     def _handles(self) -> dict[str, TensorHandle]:
-        """Those of the partitioned tensors. They remember their slices."""
+        """Handles of the partitioned tensors; each caches its slices."""
         wanted = {self.names[row] for row in self.partitioned}
         found: dict[str, TensorHandle] = {}
         if len(wanted) > LOOKUPS_MAX:
@@ -157,7 +156,7 @@ class Tensors:
         return self._handles[self.names[row]].slices
 
     def values(self) -> list[Value]:
-        """Where every stored value lies; slices that the index does not hold are left out."""
+        """Locations of all stored values; slices missing from the index are left out."""
         rows = self._rows
         whole = np.flatnonzero(rows["slices"] == 0)
         shards = rows["shard"][whole].tolist()
@@ -175,7 +174,7 @@ class Tensors:
         return found
 
     def ends(self) -> dict[int, int]:
-        """For each data file in which something lies, where the last of it ends."""
+        """End offset of the last value of each data file."""
         rows = self._rows[(self._rows["slices"] == 0) & (self._rows["stored_nbytes"] != 0)]
         reach = rows["offset"] + rows["stored_nbytes"]  # below 2**63: ENT-4
         ends: dict[int, int] = {
@@ -189,7 +188,7 @@ class Tensors:
         return ends
 
     def totals(self) -> tuple[Totals, dict[str, Totals]]:
-        """Sums over all of them, and over those of each dtype, most bytes first."""
+        """Totals of all tensors, and of each dtype, most bytes first."""
         nbytes = self._rows["nbytes"]
         sums: dict[str, list[int]] = {}
         for (dtype, dims), count in Counter(zip(self.dtypes, self.shapes, strict=True)).items():
@@ -238,8 +237,7 @@ class Contents:
 
 
 def gather(reader: Reader) -> Contents:
-    """Everything but the layout. Reads the index, and of the data files only their sizes and the
-    metadata."""
+    """Read the index, the metadata, and the sizes of the data files."""
     contents = Contents(reader)
     try:
         contents.tensors = Tensors(reader, reader.table(reserved=True))
@@ -259,7 +257,7 @@ def gather(reader: Reader) -> Contents:
 
 
 def finding_of(error: CkptfmtError) -> Finding:
-    """An error in the form of a finding."""
+    """Return an error as a finding."""
     return Finding(
         "problem",
         error.status,
@@ -285,7 +283,7 @@ def _files(contents: Contents) -> Iterator[DataFile]:
 
 
 def _file_problems(contents: Contents, tensors: Tensors) -> Iterator[Finding]:
-    """Data files that are missing, or shorter than the index says."""
+    """Findings about data files that are missing or too short."""
     ends = tensors.ends()
     needed = [file for file in contents.files if file.shard in ends]
     short = {
@@ -296,7 +294,7 @@ def _file_problems(contents: Contents, tensors: Tensors) -> Iterator[Finding]:
     cut = _first_cut(tensors, short) if short else {}
     for file in needed:
         if file.size is None:
-            message = "the data file is not there"
+            message = "the data file is missing"
             yield Finding("problem", "IO", "SHARD_MISSING", message, file.path, None, None)
         elif file.shard in cut:
             value = cut[file.shard]
@@ -313,7 +311,7 @@ def _file_problems(contents: Contents, tensors: Tensors) -> Iterator[Finding]:
 
 
 def _first_cut(tensors: Tensors, sizes: dict[int, int]) -> dict[int, Value]:
-    """For each of these data files the first value that its end cuts."""
+    """The first value of each data file that extends past the end of the file."""
     first: dict[int, Value] = {}
     for value in tensors.values():
         limit = sizes.get(value.shard)
@@ -323,7 +321,7 @@ def _first_cut(tensors: Tensors, sizes: dict[int, int]) -> dict[int, Value]:
 
 
 def _slice_problems(contents: Contents, tensors: Tensors) -> Iterator[Finding]:
-    """Slices that a tensor lists and the index does not hold."""
+    """Findings about slices that a tensor lists and the index does not hold."""
     for row in tensors.partitioned:
         missing = sum(part.missing for part in tensors.slices(row))
         if missing:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ckptfmt convert`: writes a checkpoint anew at another level of the format."""
+"""`ckptfmt convert`: write a checkpoint at another level of the format."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from ckptfmt.cli.progress import Progress
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 
-SUMMARY = "write a checkpoint anew at another level of the format"
+SUMMARY = "write a checkpoint at another level of the format"
 
 EPILOG = """
-SOURCE is whatever `ckptfmt inspect` takes; DESTINATION is a prefix, taken literally. The source is
-checked while it is read, and the result is read back before it appears.
+SOURCE is a path as for `ckptfmt inspect`; DESTINATION is a prefix. The source is verified while it
+is read, and the result is read back before it becomes visible.
 
-  v2       exactly what TensorFlow writes
-  v2+      the same with checksums of chunks and metadata, which TensorFlow skips
+  v2       byte for byte what TensorFlow writes
+  v2+      with chunk checksums and metadata, which TensorFlow skips
   ckptfmt  compressed tensors; TensorFlow refuses the checkpoint
 
 examples:
@@ -38,7 +38,7 @@ exit status:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Describes the options of this command."""
+    """Add the options of this command."""
     add = parser.add_argument
     add("source", metavar="SOURCE", help="a checkpoint")
     add("destination", metavar="DESTINATION", help="prefix of the result")
@@ -51,19 +51,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--drop-metadata",
         action="store_true",
-        help="leave out metadata that the level has no place for or that cannot be written",
+        help="drop metadata that the level cannot hold or that cannot be written",
     )
     add(
         "--overwrite",
         action="store_true",
-        help="replace a checkpoint that DESTINATION holds already, be it the SOURCE",
+        help="replace a checkpoint at DESTINATION, which may be SOURCE",
     )
     add("--no-verify", action="store_true", help="do not read the result back")
-    add("-q", "--quiet", action="store_true", help="print nothing where all is well")
+    add("-q", "--quiet", action="store_true", help="print nothing on success")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Converts; the exit status.
+    """Convert and return the exit status.
 
     Raises:
         CkptfmtError: nothing was converted (after a DurabilityUnknownError: it was).
@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
                 progress=progress.update,
             )
         except CkptfmtError as error:
-            error.message = error.message.replace(DROPPING, "--drop-metadata leaves them out")
+            error.message = error.message.replace(DROPPING, "--drop-metadata drops them")
             raise
     if not options.quiet:
         Output().line(

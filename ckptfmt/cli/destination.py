@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The prefix that a command is to write to."""
+"""The prefix that a command writes to."""
 
 from __future__ import annotations
 
@@ -10,20 +10,29 @@ from ckptfmt.names import index_name
 
 __all__ = ["check_destination"]
 
+# Extensions of other checkpoint formats, none of which is written.
+OTHER_FORMATS = {".safetensors", ".npz", ".npy", ".h5", ".hdf5", ".pt", ".pth", ".gguf", ".index"}
+
 
 def check_destination(prefix: str, *, overwrite: bool) -> None:
-    """Refuses a prefix where a checkpoint is already, unless that is to be replaced, and one that
-    would give files without a name: the format allows them, but nobody wants hidden files.
+    """Check the DESTINATION argument of a command.
 
     Raises:
-        InvalidError: both cases.
+        InvalidError: it holds a checkpoint and `overwrite` is False, its last component is empty,
+            or it is the name of a file of another format.
     """
+    extension = os.path.splitext(prefix)[1].lower()
+    if extension in OTHER_FORMATS:
+        raise InvalidError(
+            f"DESTINATION {prefix!r} looks like a {extension} file: the result is a TensorFlow V2 "
+            "checkpoint, so give a prefix without that extension"
+        )
     if os.path.lexists(index_name(prefix)):
         if not overwrite:
             raise InvalidError(
-                "DESTINATION holds a checkpoint already (--overwrite replaces it)", path=prefix
+                "DESTINATION already holds a checkpoint (--overwrite replaces it)", path=prefix
             )
     elif os.path.basename(prefix) in ("", ".", ".."):
         raise InvalidError(
-            f"DESTINATION is a prefix, to which .index is added: {prefix!r} has no name of its own"
+            f"DESTINATION {prefix!r} must end with a file name, for example {prefix + 'model'!r}"
         )

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
 from collections import Counter
 from typing import Any
@@ -21,13 +20,13 @@ __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 SUMMARY = "compare two checkpoints: names, dtypes, shapes, values, metadata"
 
 EPILOG = """
-A and B are whatever `ckptfmt inspect` takes. How the tensors are stored makes no difference:
-data files, slices, order, level.
+A and B are paths as for `ckptfmt inspect`. Only contents are compared: data files, slices, order
+and level may differ.
 
-Values are compared bit by bit: 0.0 and -0.0 differ, a NaN equals one of the same bits. Of
-floating-point and complex numbers the largest absolute difference is given. One line a
-difference, in byte order of the names. Tensors of more than 64 MiB are compared in pieces, which at
-level v2 are too small to be verified: `ckptfmt verify` them first.
+Values are compared bit by bit: 0.0 and -0.0 differ, and a NaN equals a NaN of the same bits. For
+floating-point and complex numbers the largest absolute difference is printed. One line per
+difference, in byte order of the names. Tensors of more than 64 MiB are compared in pieces, which
+cannot be verified at level v2: run `ckptfmt verify` first.
 
 --json prints {"schema": 1, "a", "b": paths, "equal", "metadata_equal", "tensors_equal": how many,
 "differences": [{"name", "kind", "a", "b": {"dtype", "shape"} or null, "elements",
@@ -48,7 +47,7 @@ SCHEMA = 1
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Describes the options of this command."""
+    """Add the options of this command."""
     add = parser.add_argument
     add("a", metavar="A", help="a checkpoint")
     add("b", metavar="B", help="another one")
@@ -58,7 +57,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Compares two checkpoints; the exit status.
+    """Compare two checkpoints and return the exit status.
 
     Raises:
         CkptfmtError: one of them cannot be read.
@@ -91,13 +90,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 class _Meter:
-    """Adds up what was compared."""
+    """Adds up the bytes compared."""
 
     def __init__(self, progress: Progress, total: int) -> None:
         self._progress, self._total, self._done = progress, total, 0
 
     def add(self, count: int) -> None:
-        """So many bytes more."""
+        """Report `count` more bytes."""
         self._done += count
         self._progress.update(self._done, max(self._total, self._done))
 
@@ -157,13 +156,16 @@ def _show_json(
     *,
     metadata_equal: bool,
 ) -> None:
-    lines = ",".join(f"\n  {json.dumps(_as_json(difference))}" for difference in found)
-    out.write(
-        f'{{\n "schema": {SCHEMA},\n "a": {json.dumps(options.a)},\n'
-        f' "b": {json.dumps(options.b)},\n'
-        f' "equal": {json.dumps(metadata_equal and not found)},\n'
-        f' "metadata_equal": {json.dumps(metadata_equal)},\n "tensors_equal": {equal},\n'
-        f' "differences": [{lines}{chr(10) + " " if found else ""}]\n}}\n'
+    out.document(
+        {
+            "schema": SCHEMA,
+            "a": options.a,
+            "b": options.b,
+            "equal": metadata_equal and not found,
+            "metadata_equal": metadata_equal,
+            "tensors_equal": equal,
+            "differences": [_as_json(difference) for difference in found],
+        }
     )
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ckptfmt inspect`: what a checkpoint holds and how it lies in its files. Never changes anything.
+"""`ckptfmt inspect`: show tensors, totals and file layout. Never changes anything.
 
-This file has the options and decides what is looked at; `contents.py` and `layout.py` look, and
-`inspect_text.py`, `inspect_tree.py`, `inspect_graph.py`, `inspect_layout.py` and `inspect_json.py`
-print. `inspect_unopened.py` has what can be said where the index cannot be opened.
+`contents.py` and `layout.py` collect; `inspect_text.py`, `inspect_tree.py`, `inspect_graph.py`,
+`inspect_layout.py` and `inspect_json.py` print; `inspect_unopened.py` serves a checkpoint whose
+index cannot be opened.
 """
 
 from __future__ import annotations
@@ -33,16 +33,15 @@ from ckptfmt.cli.output import COLORS, Output, colored
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 
-SUMMARY = "show what a checkpoint holds: tensors, totals, header, and every region of its files"
+SUMMARY = "show tensors, totals, header, and every region of the files"
 
 EPILOG = r"""
 PATH is a prefix, an .index or data file, a directory with a `checkpoint` file or a single
-checkpoint, or a SavedModel directory. It is taken literally.
+checkpoint, or a SavedModel directory.
 
-The index is read, no tensor (but, for --tree, the object graph). A damaged checkpoint is shown as
-far as it can be read; what is wrong goes to standard error. Names are shown with everything
-escaped that is no plain character: \n, \x1b and \xff are bytes, \u202e is a character, \\ is a
-backslash.
+Only the index is read (and the object graph for --tree). A damaged checkpoint is shown as far as it
+can be read; problems go to standard error. Names are escaped: \n, \x1b and \xff are bytes, \u202e
+is a character, \\ is a backslash.
 
 examples:
   ckptfmt inspect model.ckpt-1000
@@ -60,7 +59,7 @@ exit status:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Describes the options of this command."""
+    """Add the options of this command."""
     add = parser.add_argument
     add("path", metavar="PATH", help="the checkpoint")
     add(
@@ -76,7 +75,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         choices=["name", "size", "shard", "dtype"],
         default="name",
         help="order of the tensors: name (byte order, as stored), size (most bytes first), shard "
-        "(where they lie), dtype",
+        "(data file, then offset), dtype",
     )
     add("--limit", metavar="N", type=_count, help="show the first N tensors only")
     add("--slices", action="store_true", help="list the slices of partitioned tensors, and offsets")
@@ -106,18 +105,18 @@ def _matcher(pattern: str) -> Callable[[str], object]:
         try:
             return re.compile(pattern[1:-1]).search
         except re.error as error:
-            raise argparse.ArgumentTypeError(f"no regular expression: {error}") from None
+            raise argparse.ArgumentTypeError(f"invalid regular expression: {error}") from None
     return re.compile(fnmatch.translate(pattern)).match
 
 
 def _count(text: str) -> int:
     if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no count")
+        raise argparse.ArgumentTypeError(f"{text!r} must be a non-negative integer")
     return int(text)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Shows a checkpoint; the exit status.
+    """Show a checkpoint and return the exit status.
 
     Raises:
         CkptfmtError: there is none, or it cannot be opened for another reason than damage.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints what `inspect` knows as one JSON document.
+"""The JSON document of `inspect --json`.
 
     {"schema": 1, "path": "...", "prefix": "...", "level": "v2+",
      "header": {"num_shards", "big_endian", "producer", "min_consumer", "index_size",
@@ -14,17 +14,16 @@
      "problems": [{"severity", "status", "failure", "message", "path", "offset", "tensor"}, ...]}
 
 Keys may be added within a schema. `shard`, `offset` and `crc32c` of a partitioned tensor are null.
-What could not be had is null: `level`, `tensors` and the sums of a checkpoint that cannot be
-listed, the `size` of a file that is not there, and of an index that cannot be opened `header` as
-well. --filter applies to `tensors` and the sums, --limit
-to `tensors`. `layout` is there with --layout, and where the tensors cannot be listed; its regions
-are those of layout.py, their `slice` counts from 0 in `slices`. The document is ASCII; a byte of a
-name that is not UTF-8 is a lone surrogate (\\udc80 to \\udcff).
+Unknown values are null: `level`, `tensors` and the totals of a checkpoint that cannot be listed,
+the `size` of a missing file, and `header` of an index that cannot be opened. --filter applies to
+`tensors` and `totals`, --limit to `tensors`. `layout` is present with --layout, and when the
+tensors cannot be listed; its regions are those of layout.py, and `slice` is an index into `slices`.
+The document is one line of ASCII; a byte of a name that is not UTF-8 is a lone surrogate
+(\\udc80 to \\udcff).
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Any
 
@@ -45,37 +44,25 @@ def show(
     files: list[FileLayout] | None,
     limit: int | None,
 ) -> None:
-    """The document, one line a tensor."""
+    """Print the document."""
     reader = contents.reader
     shown = chosen
     if chosen is not None and limit is not None:
         shown = chosen.pick(range(min(limit, len(chosen))))
-    out.write("{\n")
-    _member(out, "schema", SCHEMA)
-    _member(out, "path", path)
-    _member(out, "prefix", reader.prefix)
-    _member(out, "level", contents.level)
-    _member(out, "header", asdict(reader.header))
-    _member(out, "metadata", contents.metadata)
-    if shown is None:
-        _member(out, "tensors", None)
-    else:
-        _list(out, "tensors", [_tensor(shown, row) for row in range(len(shown))])
-    _member(out, "totals", _totals(contents, chosen))
+    document: dict[str, Any] = {
+        "schema": SCHEMA,
+        "path": path,
+        "prefix": reader.prefix,
+        "level": contents.level,
+        "header": asdict(reader.header),
+        "metadata": contents.metadata,
+        "tensors": None if shown is None else [_tensor(shown, row) for row in range(len(shown))],
+        "totals": _totals(contents, chosen),
+    }
     if files is not None:
-        _list(out, "layout", [_layout(file, contents.tensors) for file in files])
-    _list(out, "problems", [asdict(problem) for problem in contents.problems], last=True)
-    out.write("}\n")
-
-
-def _member(out: Output, key: str, value: Any) -> None:
-    out.write(f' "{key}": {json.dumps(value)},\n')
-
-
-def _list(out: Output, key: str, values: list[Any], *, last: bool = False) -> None:
-    encode = json.JSONEncoder().encode
-    lines = "".join([f"\n  {encode(value)}," for value in values])[:-1]
-    out.write(f' "{key}": [{lines}{chr(10) + " " if values else ""}]{"" if last else ","}\n')
+        document["layout"] = [_layout(file, contents.tensors) for file in files]
+    document["problems"] = [asdict(problem) for problem in contents.problems]
+    out.document(document)
 
 
 def _tensor(tensors: Tensors, row: int) -> dict[str, Any]:

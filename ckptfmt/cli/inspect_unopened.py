@@ -6,7 +6,6 @@ As one JSON document it has the keys of inspect_json.py; what cannot be known is
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import asdict, dataclass
 
@@ -112,4 +111,4 @@ def _show_json(out: Output, path: str, unopened: Unopened) -> None:
         },
         "problems": [asdict(unopened.problem)],
     }
-    out.line(json.dumps(document, indent=1))
+    out.document(document)

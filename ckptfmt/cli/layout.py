@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every byte of the files of a checkpoint: which region of them it lies in. Nothing is printed.
+"""The regions of the files of a checkpoint; every byte is in one. Nothing is printed here.
 
-Index file: what `Reader.regions` says. Data files: the values of the index in order of their
-offsets, and between them padding (zero bytes) or gaps (bytes that no entry names).
+Index file: the regions of `Reader.regions`. Data files: values in order of their offsets, and
+between them padding (zero bytes) or gaps (bytes that no entry names).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["FileLayout", "Region", "layout_of"]
 # As ckptfmt_region_kind in ckptfmt.h.
 _KINDS = {1: "data block", 2: "metaindex block", 3: "index block", 4: "footer", 5: "gap"}
 _COMPRESSIONS = {-1: None, 0: "raw", 1: "snappy"}
-# A longer run of zero bytes is taken for a hole that somebody left, without reading all of it.
+# A longer gap is reported as a gap without reading it.
 PADDING_MAX = 16 << 20
 READ_BYTES = 1 << 20
 
@@ -30,11 +30,11 @@ class Region(NamedTuple):
 
     Attributes:
         kind: of the index "data block", "metaindex block", "index block", "footer" or "gap"; of a
-            data file "value", "padding" (zero bytes) or "gap"; "unread" where there is no telling.
-        entries, compression, crc32c, crc_good: of a block; a value has only its crc32c.
-        row, part: of a value: its tensor, and which slice of it (WHOLE: it is stored whole).
-        overlap: bytes of a value that belong to an earlier one as well.
-        beyond: bytes of a value that lie behind the end of the file.
+            data file "value", "padding" (zero bytes) or "gap"; "unread" if it could not be read.
+        entries, compression, crc32c, crc_good: of a block; a value has only crc32c.
+        row, part: of a value: its tensor and slice index (WHOLE: stored whole).
+        overlap: bytes of a value that an earlier value also covers.
+        beyond: bytes of a value past the end of the file.
     """
 
     offset: int
@@ -52,7 +52,7 @@ class Region(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FileLayout:
-    """All regions of one file in order; `size` is None for a file that is not there."""
+    """All regions of one file in order; `size` is None if the file is missing."""
 
     path: str
     size: int | None
@@ -60,7 +60,7 @@ class FileLayout:
 
 
 def layout_of(contents: Contents) -> tuple[list[FileLayout], list[Finding]]:
-    """The layout of the index and of each data file, and the problems that it shows."""
+    """Return the layout of the index and of each data file, and the problems found."""
     problems: list[Finding] = []
     index = FileLayout(
         contents.index_path,
@@ -118,7 +118,7 @@ def _index_regions(contents: Contents, problems: list[Finding]) -> list[Region]:
 
 
 def _data_regions(file: DataFile, values: list[Value], tensors: Tensors) -> Iterator[Region]:
-    """Values in order, and what lies between them. Without the file, only the values."""
+    """Values in order and the regions between them; only the values if the file is missing."""
     end = 0
     for value in values:
         if file.size is not None and end < min(value.offset, file.size):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ckptfmt merge`: joins checkpoints into one by their indexes; no tensor bytes move."""
+"""`ckptfmt merge`: merge the indexes of checkpoints; tensor bytes do not move."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from ckptfmt.cli.output import Output
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 
-SUMMARY = "join checkpoints into one, without moving tensor bytes"
+SUMMARY = "merge checkpoints into one without moving tensor bytes"
 
 EPILOG = """
-An INPUT is whatever `ckptfmt inspect` takes; DESTINATION is a prefix. Both are taken literally.
-The order of the inputs decides the numbers of the data files. Slices of one tensor from different
-inputs come together.
+An INPUT is a path as for `ckptfmt inspect`; DESTINATION is a prefix. The order of the inputs
+determines the numbers of the data files. Slices of one tensor from different inputs are joined.
 
-Everything is checked before the first change on disk: inputs that hold the same tensor or
-slice, or disagree about a tensor, change nothing. The inputs stay as they are and share their
-data files with the result (hard links), unless --consume moves these.
+Everything is checked before the first change on disk: if inputs hold the same tensor or slice, or
+disagree about a tensor, nothing changes. The inputs are kept and share their data files with the
+result by hard links, unless --consume moves the files.
 
 examples:
   ckptfmt merge part-0 part-1 part-2 model
@@ -38,7 +37,7 @@ exit status:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Describes the options of this command."""
+    """Add the options of this command."""
     add = parser.add_argument
     add("inputs", metavar="INPUT", nargs="+", help="a checkpoint")
     add("destination", metavar="DESTINATION", help="prefix of the result")
@@ -46,31 +45,31 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--allow-missing",
         action="store_true",
-        help="leave out inputs that are not there; at least one must be",
+        help="skip missing inputs; at least one must exist",
     )
     add(
         "--overwrite",
         action="store_true",
-        help="replace a checkpoint that DESTINATION holds already",
+        help="replace a checkpoint at DESTINATION",
     )
     add(
         "--durability",
         choices=["full", "rename", "none"],
         default="full",
         help="full: synced, survives a power cut; rename: atomic for other processes, not synced; "
-        "none: nor read back",
+        "none: not synced and not read back",
     )
-    add("-q", "--quiet", action="store_true", help="print nothing where all is well")
+    add("-q", "--quiet", action="store_true", help="print nothing on success")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Merges; the exit status.
+    """Merge and return the exit status.
 
     Raises:
         CkptfmtError: nothing was merged (after a DurabilityUnknownError: it was).
     """
     prefixes = _found(options)
-    # The last of the inputs where DESTINATION was forgotten, as like as not.
+    # If DESTINATION was forgotten, this is the last input.
     check_destination(options.destination, overwrite=options.overwrite)
     ckptfmt.merge(
         prefixes,
@@ -85,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _found(options: argparse.Namespace) -> list[str]:
-    """The inputs' prefixes. Those that are left out are named on standard error."""
+    """Return the prefixes of the inputs; name skipped ones on standard error."""
     prefixes: list[str] = []
     missing: list[CheckpointNotFoundError] = []
     for path in options.inputs:
@@ -99,5 +98,5 @@ def _found(options: argparse.Namespace) -> list[str]:
         raise missing[0]
     if sys.stderr is not None and not options.quiet:
         for left_out in missing:
-            print(f"ckptfmt: left out: {left_out}", file=sys.stderr)
+            print(f"ckptfmt: skipped: {left_out}", file=sys.stderr)
     return prefixes

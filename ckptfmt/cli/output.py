@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Standard output, which may be a terminal, a pipe that nobody reads any more, or closed."""
+"""Standard output: a terminal, a file, a pipe without a reader, or closed."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
-from typing import TextIO
+from typing import Any, TextIO
 
 __all__ = ["Output", "OutputError", "colored", "silence"]
 
@@ -14,11 +15,11 @@ _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33"}
 
 
 class OutputError(Exception):
-    """What was printed could not be written: a full disk, and the like."""
+    """The output could not be written, for example to a full disk."""
 
 
 def colored(stream: TextIO | None, color: str) -> bool:
-    """Whether to colour what goes to this stream."""
+    """Return whether output to `stream` is coloured."""
     if color != "auto":
         return color == "always"
     return (
@@ -30,13 +31,13 @@ def colored(stream: TextIO | None, color: str) -> bool:
 
 
 class Output:
-    """Where a command prints.
+    """The standard output of a command.
 
-    When the reader goes away (`| head`), or where there never was one, printing goes on without
-    effect: what a command found out, its exit status, does not depend on who listens.
+    Output to a closed pipe (`| head`) is dropped: the exit status of a command does not depend on
+    its reader.
 
     Attributes:
-        gone: nobody reads any more; there is no need to go on printing.
+        gone: True when nothing reads the output any more; a command may stop printing.
     """
 
     def __init__(self, color: str = "auto") -> None:
@@ -46,13 +47,13 @@ class Output:
         reconfigure = getattr(self._stream, "reconfigure", None)
         if reconfigure is not None:
             try:
-                # Names hold any character there is; a terminal that lacks it shows its number.
+                # A character that the terminal lacks is shown as an escape.
                 reconfigure(errors="backslashreplace")
-            except OSError as error:  # it writes what argparse has left in the buffer
+            except OSError as error:  # reconfigure() flushes the buffer
                 self._failed(error)
 
     def write(self, text: str) -> None:
-        """Prints the text as it is."""
+        """Print `text` without a newline."""
         if self.gone or self._stream is None:
             return
         try:
@@ -61,11 +62,15 @@ class Output:
             self._failed(error)
 
     def line(self, text: str = "") -> None:
-        """Prints one line."""
+        """Print one line."""
         self.write(text + "\n")
 
+    def document(self, document: dict[str, Any]) -> None:
+        """Print one JSON document on one line, ASCII only."""
+        self.line(json.dumps(document))
+
     def flush(self) -> None:
-        """Hands on what was printed so far."""
+        """Flush the stream."""
         if self.gone or self._stream is None:
             return
         try:
@@ -74,11 +79,11 @@ class Output:
             self._failed(error)
 
     def paint(self, text: str, style: str) -> str:
-        """The text in a colour ("bold", "dim", "red", "green", "yellow"), if there are any."""
+        """Return `text` in a style (a key of _CODES) if output is coloured."""
         return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if self._colored and text else text
 
     def fits(self, characters: str) -> bool:
-        """Whether the stream can show these characters."""
+        """Return whether the encoding of the stream has these characters."""
         try:
             characters.encode(getattr(self._stream, "encoding", None) or "ascii")
         except UnicodeEncodeError:
@@ -89,11 +94,11 @@ class Output:
         self.gone = True
         silence()
         if not isinstance(error, BrokenPipeError):
-            raise OutputError(f"the output cannot be written: {error.strerror}") from None
+            raise OutputError(f"cannot write the output: {error.strerror}") from None
 
 
 def silence() -> None:
-    """Lets whatever is still buffered for standard output go nowhere, now and when we exit."""
+    """Send buffered and later standard output to the null device."""
     try:
         descriptor = sys.stdout.fileno()
         nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A progress bar on standard error, for people who wait: rich's where it is installed, else one
-line. Nothing where standard error is no terminal."""
+"""A progress bar on standard error: rich's if it is installed, else one line; nothing if standard
+error is not a terminal."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from ckptfmt.cli import text
 
 __all__ = ["Progress"]
 
-# Work that is done sooner shows nothing, and does not pay for importing rich.
+# Shorter work shows no bar, which saves the import of rich.
 DELAY_SECONDS = 0.3
 REDRAW_SECONDS = 0.1
 BAR_CELLS = 30
 
 
 class Progress:
-    """A context manager whose `update` is the callback; what was drawn is erased at the end."""
+    """A context manager whose `update` is a progress callback; erases the bar at the end."""
 
     def __init__(self, what: str, *, quiet: bool = False) -> None:
         self._what = what
@@ -28,7 +28,7 @@ class Progress:
         self._bar: _Plain | _Rich | None = None
 
     def update(self, done: int, total: int) -> None:
-        """Shows where the work stands, in bytes."""
+        """Show how many bytes of `total` are done."""
         if not self._wanted:
             return
         now = time.monotonic()
@@ -79,7 +79,7 @@ class _Plain:
             sys.stderr.write(line)
             sys.stderr.flush()
         except OSError:
-            pass  # the terminal went away; the work goes on
+            pass  # the terminal is gone; go on without a bar
 
 
 class _Rich:

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ckptfmt show`: the values of one tensor, or of a slice of it."""
+"""`ckptfmt show`: print the values of a tensor or of a slice of it."""
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import math
 import sys
 from typing import Any
@@ -28,13 +27,13 @@ PATH is a prefix, an .index or data file, a directory with a `checkpoint` file o
 checkpoint, or a SavedModel directory. NAME is the name of a tensor, exactly; after it an index in
 brackets as in numpy: integers, slices with or without a step, and `...`. Quote it for the shell.
 
-Values are shown as numpy does, long ones shortened unless --all is given. Of a tensor of more than
-64 MiB only what is shown is read, which may then be too little to verify it. Texts are shown with
-everything escaped that is no plain character, as `ckptfmt inspect` shows names.
+Values are printed as NumPy prints them, shortened unless --all is given. Of a tensor of more than
+64 MiB only the printed values are read, which may not be enough to verify them. Strings are escaped
+as names are by `ckptfmt inspect`.
 
---json prints all values: nested lists; numbers that JSON lacks as "NaN", "Infinity" and
-"-Infinity"; complex ones as [real, imaginary]; a byte of a text that is not UTF-8 as a lone
-surrogate (\\udc80 to \\udcff); an unknown dtype as its bytes.
+--json prints all values as nested lists: "NaN", "Infinity" and "-Infinity" for numbers that JSON
+lacks; [real, imaginary] for complex numbers; a lone surrogate (\\udc80 to \\udcff) for a byte that
+is not UTF-8; the stored bytes for an unknown dtype.
 
 examples:
   ckptfmt show model.ckpt-1000 global_step
@@ -48,26 +47,26 @@ exit status:
 """
 
 SCHEMA = 1
-# A larger tensor is read only where its values are shown.
+# Of a larger tensor only the printed values are read.
 EDGES_BYTES = 64 << 20
-# As numpy: how many values are shown in full, and of more how many at either end of a dimension.
+# NumPy's defaults for printing: threshold and edgeitems.
 SHOWN_MAX = 1000
 EDGE_ITEMS = 3
-# A longer text is cut.
+# Longer strings are cut.
 TEXT_MAX = 200
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Describes the options of this command."""
+    """Add the options of this command."""
     add = parser.add_argument
     add("path", metavar="PATH", help="the checkpoint")
-    add("name", metavar="NAME[INDEX]", help="the tensor, and which part of it")
-    add("--all", action="store_true", help="all values, and long texts whole")
+    add("name", metavar="NAME[INDEX]", help="the tensor, optionally with an index")
+    add("--all", action="store_true", help="print all values, and long strings in full")
     add("--json", action="store_true", help="one JSON document, with all values")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Shows values; the exit status.
+    """Show values and return the exit status.
 
     Raises:
         CkptfmtError: no such tensor, a malformed index, or damage.
@@ -83,11 +82,11 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-# ---- what is asked for
+# ---- arguments
 
 
 def _chosen(reader: Reader, name: str) -> tuple[TensorHandle, str | None]:
-    """The tensor, and the text of the index; a name may end in a bracket itself."""
+    """Return the tensor and the text of the index; a tensor name may itself end with a bracket."""
     bracket = name.rfind("[")
     if name not in reader and name.endswith("]") and bracket >= 0 and name[:bracket] in reader:
         return reader[name[:bracket]], name[bracket + 1 : -1]
@@ -95,7 +94,7 @@ def _chosen(reader: Reader, name: str) -> tuple[TensorHandle, str | None]:
 
 
 def parse_index(index: str) -> tuple[Any, ...]:
-    """What stands in the brackets, as Python would give it to `__getitem__`.
+    """Parse the text in the brackets as an argument of `__getitem__`.
 
     Raises:
         InvalidError: something other than integers, slices and `...`.
@@ -118,7 +117,7 @@ def _index_part(part: str) -> Any:
         return slice(*(int(number) if number.strip() else None for number in numbers))
     except ValueError:
         raise InvalidError(
-            f"{part!r} is no index: integers, slices (first:end:step) and ... are"
+            f"invalid index {part!r}: expected integers, slices (start:stop:step) or ..."
         ) from None
 
 
@@ -172,8 +171,8 @@ def _quoted(value: bytes, limit: int) -> str:
 
 
 def _edges(handle: TensorHandle) -> NDArray[Any]:
-    """An array that numpy shortens to the same text as all of the tensor: of each dimension that
-    is shortened the values shown, and one more."""
+    """Return a small array that NumPy prints as it would print the whole tensor: of each shortened
+    dimension the printed values and one more."""
     around = 2 * EDGE_ITEMS + 1
     parts: list[list[tuple[slice, slice]]] = [
         [(slice(0, dim), slice(0, dim))]
@@ -207,11 +206,11 @@ def _show_json(
         "index": index,
         "values": values,
     }
-    out.line(json.dumps(document))
+    out.document(document)
 
 
 def _plain(values: NDArray[Any]) -> Any:
-    """Nested lists of what JSON has."""
+    """Convert to nested lists of JSON values."""
     kind = values.dtype.kind
     if kind == "O":
         return _mapped(values.tolist(), lambda one: one.decode("utf-8", "surrogateescape"))

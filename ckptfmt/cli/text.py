@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text for people: names that cannot drive a terminal, sizes, counts, and columns of rows.
+"""Text for terminals: escaped names, sizes, counts and tables.
 
-Columns are formatted one after the other and the rows are joined by one format string, which is
-what makes a listing of 100,000 tensors take a fraction of a second.
+A table is formatted by column and its rows by one format string, so that 100,000 rows take a
+fraction of a second.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-# A name that is longer than this pushes the rest of its row to the right instead of everybody's.
+# A longer cell shifts the rest of its own row instead of widening the column.
 WIDTH_MAX = 72
 ROWS_AT_ONCE = 8192
 
@@ -18,10 +18,10 @@ _SHORT = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 def printable(text: str) -> str:
-    r"""The text with everything escaped that is no plain character, as `repr` would.
+    r"""Return the text with every unprintable character escaped, as `repr` would.
 
-    `\xNN` is a byte: a control character, or one that is not UTF-8 (a surrogate escape). `\uNNNN`
-    and `\UNNNNNNNN` are characters. A backslash is doubled, so that nothing reads as an escape.
+    `\xNN` is a byte: a control character, or a byte that is not UTF-8 (a surrogate escape).
+    `\uNNNN` and `\UNNNNNNNN` are characters. A backslash is doubled.
     """
     if text.isprintable() and "\\" not in text:
         return text
@@ -42,7 +42,7 @@ def _escaped(character: str) -> str:
 
 
 def printable_all(names: list[str]) -> list[str]:
-    """`printable` of each."""
+    """Return `printable` of each name."""
     joined = "".join(names)
     if joined.isprintable() and "\\" not in joined:
         return names
@@ -50,7 +50,7 @@ def printable_all(names: list[str]) -> list[str]:
 
 
 def size(count: int) -> str:
-    """Bytes in the unit that fits: "512 B", "1.5 KiB"."""
+    """Format a byte count: "512 B", "1.5 KiB"."""
     if count < 1024:
         return f"{count} B"
     # One decimal: from 1023.95 on it would read "1024.0".
@@ -62,23 +62,23 @@ def size(count: int) -> str:
 
 
 def sizes(counts: list[int]) -> list[str]:
-    """`size` of each; equal ones are worked out once."""
+    """Return `size` of each count."""
     known = {count: size(count) for count in set(counts)}
     return [known[count] for count in counts]
 
 
 def plural(count: int, what: str) -> str:
-    """A count with its noun: "1 tensor", "1,234 tensors"."""
+    """Format a count with its noun: "1 tensor", "1,234 tensors"."""
     return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def shape(dims: Sequence[int]) -> str:
-    """A shape as JSON has it: "[4, 6]", "[]"."""
+    """Format a shape: "[4, 6]", "[]"."""
     return f"[{', '.join(map(str, dims))}]"
 
 
 def box(start: Sequence[int], lengths: Sequence[int], dims: Sequence[int]) -> str:
-    """A slice as numpy has it: "[0:2, :]"; `:` for a whole dimension."""
+    """Format a slice as NumPy does: "[0:2, :]"; `:` for a full dimension."""
     parts = (
         ":" if not first and length == dim else f"{first}:{first + length}"
         for first, length, dim in zip(start, lengths, dims, strict=True)
@@ -87,7 +87,7 @@ def box(start: Sequence[int], lengths: Sequence[int], dims: Sequence[int]) -> st
 
 
 def cells_of(text: str) -> int:
-    """How many cells of a terminal the text takes."""
+    """Return the width of the text in terminal cells."""
     if text.isascii():
         return len(text)
     import unicodedata  # noqa: PLC0415 (most names are ASCII)
@@ -104,7 +104,7 @@ def cells_of(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a table: a title and a text a row."""
+    """One column of a table: a title and one text per row."""
 
     title: str
     cells: list[str]
@@ -112,13 +112,13 @@ class Column:
 
 
 def _fitted(column: Column) -> tuple[str, list[str], str]:
-    """Title, cells and the `%` format that aligns them."""
+    """Return title, cells, and the `%` format that aligns them."""
     title, cells = column.title, column.cells
     align = "" if column.right else "-"
     if "".join(cells).isascii():
         width = max(len(title), min(max(map(len, cells), default=0), WIDTH_MAX))
         return title, cells, f"%{align}{width}s"
-    # `%` counts characters, a terminal cells.
+    # `%` counts characters; a terminal counts cells.
     taken = [cells_of(cell) for cell in cells]
     width = max(len(title), min(max(taken), WIDTH_MAX))
     blanks = [" " * (width - count) for count in taken]
@@ -127,11 +127,10 @@ def _fitted(column: Column) -> tuple[str, list[str], str]:
 
 
 def table(columns: Sequence[Column]) -> Iterator[str]:
-    """The title line, then pieces of many lines each; every line with its end, none with trailing
-    blanks."""
+    """Yield the title line, then chunks of many lines; no line has trailing blanks."""
     titles, texts, formats = zip(*map(_fitted, columns), strict=True)
     row = "  ".join(formats)
-    # Taking the blanks off is a quarter of the work, and rarely needed.
+    # Stripping takes a quarter of the time and is rarely needed.
     ragged = not columns[-1].right or "" in columns[-1].cells
     yield (row % titles).rstrip() + "\n"
     for first in range(0, len(texts[0]), ROWS_AT_ONCE):

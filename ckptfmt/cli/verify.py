@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ckptfmt verify`: checks everything in a checkpoint that can be. Never changes anything."""
+"""`ckptfmt verify`: check every byte of a checkpoint. Never changes anything."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from dataclasses import asdict, dataclass
 
 import ckptfmt
-from ckptfmt import CkptfmtError, Finding, Report
+from ckptfmt import CkptfmtError, Report
 from ckptfmt.cli import text
 from ckptfmt.cli.output import COLORS, Output
 from ckptfmt.cli.progress import Progress
@@ -20,12 +19,12 @@ SUMMARY = "check every block, entry and byte of a checkpoint"
 
 EPILOG = """
 PATH is a prefix, an .index or data file, a directory with a `checkpoint` file or a single
-checkpoint, or a SavedModel directory. It is taken literally.
+checkpoint, or a SavedModel directory.
 
-Checked are every block and entry of the index, the checksum of every tensor, sizes, overlaps,
-slices without a tensor, data files that are missing or left over. One line a finding: how bad,
-what, in which file at which offset, which tensor, and the rule of spec/format.md that is broken.
-A problem is damage; a note is something sound that no canonical writer would have written.
+Checks every block and entry of the index, the checksum of every tensor, sizes, overlaps, slices
+without a tensor, and missing or unexpected data files. Prints one line per finding: severity, the
+rule of spec/format.md that is broken, file, offset and tensor. A problem is damage; a note is a
+sound encoding that a canonical writer would not have written.
 
 examples:
   ckptfmt verify model.ckpt-1000
@@ -44,12 +43,13 @@ SCHEMA = 1
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What was gone through, and how long it took.
+    """The amount of work done.
 
     Attributes:
-        blocks: data blocks of the index; None if it cannot be opened.
+        blocks: number of data blocks of the index; None if it cannot be opened.
         tensors: as `Report.tensors_checked`.
-        bytes, seconds: of index and data files; how long they took.
+        bytes: bytes checked, of index and data files.
+        seconds: duration of the check.
     """
 
     blocks: int | None
@@ -59,25 +59,25 @@ class Checked:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Describes the options of this command."""
+    """Add the options of this command."""
     add = parser.add_argument
     add("path", metavar="PATH", help="the checkpoint")
-    add("--strict", action="store_true", help="notes count as problems do")
+    add("--strict", action="store_true", help="count notes as problems")
     add("--json", action="store_true", help="one JSON document")
     add(
         "-q",
         "--quiet",
         action="store_true",
-        help="no progress bar and no last line; without --strict no notes either",
+        help="print no progress bar and no summary line; without --strict no notes either",
     )
     add("--color", choices=COLORS, default="auto", help="colours; auto: on a terminal")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Checks a checkpoint; the exit status.
+    """Check a checkpoint and return the exit status.
 
     Raises:
-        CkptfmtError: there is nothing to check.
+        CkptfmtError: there is no checkpoint to check.
     """
     began = time.perf_counter()
     with Progress("checking", quiet=options.quiet) as progress:
@@ -94,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _blocks(prefix: str) -> int | None:
-    """Data blocks of the index; what its index block says."""
+    """Return the number of data blocks that the index block names."""
     try:
         with ckptfmt.open(prefix) as reader:
             return reader.header.block_count
@@ -133,15 +133,14 @@ def _last_line(out: Output, report: Report, checked: Checked) -> str:
 
 
 def _show_json(out: Output, path: str, report: Report, checked: Checked) -> None:
-    findings = "".join(f"\n  {json.dumps(_finding(found))}," for found in report.findings)[:-1]
-    out.write(
-        f'{{\n "schema": {SCHEMA},\n "path": {json.dumps(path)},\n'
-        f' "prefix": {json.dumps(report.prefix)},\n'
-        f' "ok": {json.dumps(report.ok)},\n "strict": {json.dumps(report.strict)},\n'
-        f' "findings": [{findings}{chr(10) + " " if findings else ""}],\n'
-        f' "checked": {json.dumps(asdict(checked))}\n}}\n'
+    out.document(
+        {
+            "schema": SCHEMA,
+            "path": path,
+            "prefix": report.prefix,
+            "ok": report.ok,
+            "strict": report.strict,
+            "findings": [asdict(finding) for finding in report.findings],
+            "checked": asdict(checked),
+        }
     )
-
-
-def _finding(found: Finding) -> dict[str, object]:
-    return asdict(found)
