@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Property: any bytes as a block either walk to the end or fail with a typed error at an offset inside them. Another
  * decoder, written as plainly as can be, agrees on which blocks are good and on every entry. In a good block each key
- * is found by searching, and by a map, what stands nowhere is not, and what the builder makes of the entries reads back
+ * is found by searching, a key that is not there is not found, and what the builder makes of the entries reads back
  * the same, and is the very block if that was without oddity. */
 #include "repair.h"
 
-#include "table/block_map.h"
+#include "table/block.h"
 
 #include <string.h>
 
@@ -103,32 +103,16 @@ static int plain_read(const uint8_t *block, uint64_t size, uint64_t key_max, ent
 	return next == restart_count;
 }
 
-/* What a search found, a map finds as well. */
-static void check_map(const cf_block_map *map, const cf_block *block, const uint8_t *key, uint64_t key_size, bool found,
-	uint64_t position)
-{
-	ckptfmt_error err;
-	uint64_t mapped, size;
-	bool also;
-	if (map == NULL)
-		return;
-	FUZZ_CHECK(cf_block_map_find(map, block, key, key_size, &mapped, &size, &also, &err) == CKPTFMT_OK);
-	FUZZ_CHECK(also == found && (!found || mapped == position));
-}
-
 static void check_searches(const cf_block *block, const entry *entries, size_t count)
 {
 	ckptfmt_error err;
 	cf_buffer after = CF_BUFFER_EMPTY;
-	cf_block_map *map;
 	uint64_t position, size;
 	bool found;
-	cf_block_map_make(block, count, &map);
 	for (size_t i = 0; i < count; i++) {
 		FUZZ_CHECK(cf_block_find(block, entries[i].key, entries[i].key_size, &position, &size, &found, &err) ==
 			CKPTFMT_OK);
 		FUZZ_CHECK(found && block->bytes + position == entries[i].value);
-		check_map(map, block, entries[i].key, entries[i].key_size, found, position);
 		/* The least key above this one is the next, or none. */
 		cf_buffer_clear(&after);
 		cf_put_bytes(&after, entries[i].key, entries[i].key_size);
@@ -137,11 +121,9 @@ static void check_searches(const cf_block *block, const entry *entries, size_t c
 		FUZZ_CHECK(found == (i + 1 < count && entries[i + 1].key_size == after.size &&
 			memcmp(entries[i + 1].key, after.data, after.size) == 0));
 		FUZZ_CHECK(!found || block->bytes + position == entries[i + 1].value);
-		check_map(map, block, after.data, after.size, found, position);
 	}
 	FUZZ_CHECK(cf_block_find(block, (const uint8_t *)"", 0, &position, &size, &found, &err) == CKPTFMT_OK);
 	FUZZ_CHECK(found == (count != 0 && entries[0].key_size == 0));
-	cf_block_map_free(map);
 	cf_buffer_free(&after);
 }
 

@@ -226,7 +226,7 @@ static ckptfmt_status check_ordered_cover(const ckptfmt_selection *selection, co
 	if (status == CKPTFMT_OK) {
 		cf_boxes boxes = {cf_selection_dims(selection, row->dims_first),
 			(const int64_t *)(const void *)extents.data, extents.size / size, row->rank};
-		status = cf_boxes_cover(&boxes, box, box + row->rank, NULL, NULL, err);
+		status = cf_boxes_cover(&boxes, box, box + row->rank, err);
 	}
 	cf_buffer_free(&extents);
 	return status;
@@ -251,7 +251,7 @@ ckptfmt_status cf_geometry_check_cover(const ckptfmt_selection *selection, const
 	}
 	if (box != NULL && row->slice_count >= ORDERED_MIN)
 		return check_ordered_cover(selection, row, box, err);
-	return cf_boxes_cover(&boxes, starts, lengths, NULL, NULL, err);
+	return cf_boxes_cover(&boxes, starts, lengths, err);
 }
 
 static ckptfmt_status check_features(const ckptfmt_stored *stored, ckptfmt_error *err)

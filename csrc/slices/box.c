@@ -9,15 +9,12 @@
  * Order of work: `items` is a permutation of the rows, `first[i]` marks where a group begins. The group under
  * work is the leftmost that is not finished; cutting it only adds marks, so no stack is needed.
  *
- * Coverage is a sum: disjoint boxes cover a request just when the cells they share with it add up to its own. Where
- * they do not, the same sum finds a hole: cut the request along a face of some box inside it, and one of the halves
- * still lacks cells.
+ * Coverage is a sum: disjoint boxes cover a request exactly when the cells they share with it add up to its own.
  */
 #include "slices/box.h"
 
 #include "base/memory.h"
 
-#include <stdio.h>
 #include <string.h>
 
 typedef struct item {
@@ -36,9 +33,7 @@ typedef struct separation {
 enum {
 	/* Steps of a nanosecond or a few: the budget of everything that is not near-linear. */
 	PAIR_WORK_MAX = 1 << 27,
-	WORK_PER_EXTENT = 128,
-	HOLE_WORK_MAX = 1 << 26,
-	HOLE_TEXT_SIZE = 160
+	WORK_PER_EXTENT = 128
 };
 
 bool cf_shape_count(int32_t rank, const int64_t *dims, int64_t *count)
@@ -385,12 +380,6 @@ out:
 
 /* ---- coverage ---- */
 
-/* A resolved box that shrinks around a hole. */
-typedef struct region {
-	int64_t starts[CKPTFMT_RANK_MAX];
-	int64_t lengths[CKPTFMT_RANK_MAX];
-} region;
-
 /* Cells that box `row` shares with the resolved box. */
 static int64_t shared_cells(const cf_boxes *boxes, uint64_t row, const int64_t *starts, const int64_t *lengths)
 {
@@ -405,151 +394,21 @@ static int64_t shared_cells(const cf_boxes *boxes, uint64_t row, const int64_t *
 	return cells;
 }
 
-/* A face of box `row` inside the region, the one nearest its middle on its axis; false if the box fills the region. */
-static bool pick_face(const cf_boxes *boxes, uint64_t row, const region *in, int32_t *axis, int64_t *at)
-{
-	double best = 0;
-	for (int32_t d = 0; d < boxes->rank; d++) {
-		int64_t faces[2] = {start_at(boxes, row, d), start_at(boxes, row, d) + length_at(boxes, row, d)};
-		for (int i = 0; i < 2; i++) {
-			int64_t below = faces[i] - in->starts[d];
-			int64_t above = in->lengths[d] - below;
-			double share;
-			if (below <= 0 || above <= 0)
-				continue;
-			share = (double)(below < above ? below : above) / (double)in->lengths[d];
-			if (share > best) {
-				best = share;
-				*axis = d;
-				*at = faces[i];
-			}
-		}
-	}
-	return best > 0;
-}
-
-/* Keeps the rows that share cells with the region, and gives how many of its cells they leave. */
-static int64_t keep_sharing(const cf_boxes *boxes, const region *in, uint32_t *rows, uint64_t *count)
-{
-	int64_t lacking = cf_box_count(boxes->rank, in->lengths);
-	uint64_t kept = 0;
-	for (uint64_t i = 0; i < *count; i++) {
-		int64_t shared = shared_cells(boxes, rows[i], in->starts, in->lengths);
-		lacking -= shared;
-		if (shared != 0)
-			rows[kept++] = rows[i];
-	}
-	*count = kept;
-	return lacking;
-}
-
-/* Cells of the region that the rows leave. */
-static int64_t lacking_cells(const cf_boxes *boxes, const region *in, const uint32_t *rows, uint64_t count)
-{
-	int64_t lacking = cf_box_count(boxes->rank, in->lengths);
-	for (uint64_t i = 0; i < count; i++)
-		lacking -= shared_cells(boxes, rows[i], in->starts, in->lengths);
-	return lacking;
-}
-
-/* Shrinks the region, which lacks cells, to a box that no row touches. False when that would take too long. */
-static bool shrink_to_hole(const cf_boxes *boxes, region *in, uint32_t *rows, uint64_t count)
-{
-	uint64_t work_left = HOLE_WORK_MAX + 16 * count * (uint64_t)boxes->rank;
-	int64_t lacking = keep_sharing(boxes, in, rows, &count);
-	while (count != 0) {
-		region upper = *in;
-		int32_t axis = 0;
-		int64_t at = 0, lower_lacking;
-		uint64_t steps = 2 * (count + 64) * (uint64_t)boxes->rank;
-		if (steps > work_left || lacking <= 0 || !pick_face(boxes, rows[count / 2], in, &axis, &at))
-			return false;
-		work_left -= steps;
-		upper.starts[axis] = at;
-		upper.lengths[axis] = in->starts[axis] + in->lengths[axis] - at;
-		in->lengths[axis] = at - in->starts[axis];
-		lower_lacking = lacking_cells(boxes, in, rows, count);
-		if (lower_lacking <= 0)
-			*in = upper;
-		lacking = keep_sharing(boxes, in, rows, &count);
-	}
-	return true;
-}
-
-static bool find_hole(const cf_boxes *boxes, region *in)
-{
-	uint32_t *rows;
-	bool found;
-	if (boxes->count > UINT32_MAX)
-		return false;
-	rows = cf_allocate(boxes->count * sizeof *rows);
-	if (rows == NULL)
-		return false;
-	for (uint64_t i = 0; i < boxes->count; i++)
-		rows[i] = (uint32_t)i;
-	found = shrink_to_hole(boxes, in, rows, boxes->count);
-	cf_release(rows);
-	return found;
-}
-
-/* "0,2:4,1", cut short with "..." where there is no room. */
-static void describe(char text[HOLE_TEXT_SIZE], int32_t rank, const region *box)
-{
-	enum { PART_MAX = 48 };
-	size_t used = 0;
-	text[0] = '\0';
-	for (int32_t d = 0; d < rank; d++) {
-		if (HOLE_TEXT_SIZE - used < PART_MAX) {
-			(void)snprintf(text + used, HOLE_TEXT_SIZE - used, ":...");
-			return;
-		}
-		used += (size_t)snprintf(text + used, HOLE_TEXT_SIZE - used, "%s%lld,%lld", d == 0 ? "" : ":",
-			(long long)box->starts[d], (long long)box->lengths[d]);
-	}
-}
-
-static CF_MUST_CHECK ckptfmt_status not_covered(const cf_boxes *boxes, const int64_t *starts, const int64_t *lengths,
-	uint64_t missing, uint64_t wanted, int64_t *hole_starts, int64_t *hole_lengths, ckptfmt_error *err)
-{
-	region hole;
-	char text[HOLE_TEXT_SIZE];
-	size_t size = (size_t)boxes->rank * sizeof *starts;
-	memcpy(hole.starts, starts, size);
-	memcpy(hole.lengths, lengths, size);
-	if (!find_hole(boxes, &hole))
-		return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET,
-			"SLC-11: the slices do not hold %llu of the %llu elements", (unsigned long long)missing,
-			(unsigned long long)wanted);
-	if (hole_starts != NULL) {
-		memcpy(hole_starts, hole.starts, size);
-		memcpy(hole_lengths, hole.lengths, size);
-	}
-	describe(text, boxes->rank, &hole);
-	return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET,
-		"SLC-11: the slices do not hold %llu of the %llu elements, among them %s", (unsigned long long)missing,
-		(unsigned long long)wanted, text);
-}
-
 ckptfmt_status cf_boxes_cover(const cf_boxes *boxes, const int64_t *request_starts, const int64_t *request_lengths,
-	int64_t *hole_starts, int64_t *hole_lengths, ckptfmt_error *err)
+	ckptfmt_error *err)
 {
 	uint64_t wanted = (uint64_t)cf_box_count(boxes->rank, request_lengths);
 	uint64_t held = 0;
-	if (hole_starts != NULL) {
-		memset(hole_starts, 0, (size_t)boxes->rank * sizeof *hole_starts);
-		memset(hole_lengths, 0, (size_t)boxes->rank * sizeof *hole_lengths);
-	}
-	if (wanted == 0)
-		return CKPTFMT_OK;
-	for (uint64_t i = 0; i < boxes->count; i++) {
+	for (uint64_t i = 0; i < boxes->count && wanted != 0; i++) {
 		uint64_t shared = (uint64_t)shared_cells(boxes, i, request_starts, request_lengths);
-		/* More than all: they overlap, whatever the caller believes. */
+		/* More than all: the boxes overlap, against the contract. */
 		if (!cf_add_u64(held, shared, &held) || held > wanted)
 			return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET,
 				"SLC-6: slices overlap, slice %llu or one before it", (unsigned long long)i);
 	}
-	if (held == wanted)
-		return CKPTFMT_OK;
-	return not_covered(boxes, request_starts, request_lengths, wanted - held, wanted, hole_starts, hole_lengths,
-		err);
+	if (held < wanted)
+		return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET,
+			"SLC-11: the slices do not hold %llu of the %llu elements", (unsigned long long)(wanted - held),
+			(unsigned long long)wanted);
+	return CKPTFMT_OK;
 }

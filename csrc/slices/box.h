@@ -46,11 +46,9 @@ typedef struct cf_boxes {
  * would take more than a fixed budget (some seconds) is LIMIT. NO_MEMORY. */
 CF_MUST_CHECK ckptfmt_status cf_boxes_check_disjoint(const cf_boxes *boxes, uint64_t rows[2], ckptfmt_error *err);
 
-/* SLC-11: the boxes cover the request (resolved, lengths >= 0). BAD_SLICE otherwise: the message counts the cells that
- * are missing and, where it can be found with bounded work, gives a box of them, which hole_starts and hole_lengths
- * (both NULL, or room for `rank`) get too; the lengths are 0 where none was found.
- * REQUIRES: the boxes are disjoint. One pass over them; a failure takes 4 bytes a box. */
+/* SLC-11: the boxes cover the request (resolved, lengths >= 0). BAD_SLICE otherwise, with the number of cells that no
+ * box holds. REQUIRES: the boxes are disjoint. One pass over them; allocates nothing. */
 CF_MUST_CHECK ckptfmt_status cf_boxes_cover(const cf_boxes *boxes, const int64_t *request_starts,
-	const int64_t *request_lengths, int64_t *hole_starts, int64_t *hole_lengths, ckptfmt_error *err);
+	const int64_t *request_lengths, ckptfmt_error *err);
 
 #endif

@@ -333,20 +333,23 @@ static ckptfmt_status find_restart(const cf_block *block, const uint8_t *target,
 	return CKPTFMT_OK;
 }
 
-ckptfmt_status cf_block_find_between(const cf_block *block, uint64_t at, uint64_t end, const uint8_t *target,
-	uint64_t target_size, uint64_t *value_position, uint64_t *value_size, bool *found, ckptfmt_error *err)
+ckptfmt_status cf_block_find(const cf_block *block, const uint8_t *target, uint64_t target_size,
+	uint64_t *value_position, uint64_t *value_size, bool *found, ckptfmt_error *err)
 {
-	uint64_t matched = 0;
+	uint64_t at, matched = 0;
 	*found = false;
-	while (at < end) {
+	if (block->restart_count == 0)
+		return CKPTFMT_OK;
+	CF_TRY(find_restart(block, target, target_size, &at, err));
+	while (at < block->entries_size) {
 		const uint8_t *rest;
 		uint64_t key_size;
 		entry_head head;
 		CF_TRY(find_head(block, &at, &head, err));
 		rest = block->bytes + at;
 		at += head.unshared + head.value_size;
-		/* Every key so far was less than the target and began with `matched` bytes of it. One that shares more than
-		 * those with its predecessor differs from the target at the same byte, so is less as well. */
+		/* Every key so far was less than the target and began with `matched` bytes of it. A key that shares more
+		 * than those with its predecessor differs from the target at the same byte, so it is less as well. */
 		if (head.shared > matched)
 			continue;
 		key_size = head.shared + head.unshared;
@@ -362,18 +365,6 @@ ckptfmt_status cf_block_find_between(const cf_block *block, uint64_t at, uint64_
 			return CKPTFMT_OK;
 	}
 	return CKPTFMT_OK;
-}
-
-ckptfmt_status cf_block_find(const cf_block *block, const uint8_t *target, uint64_t target_size,
-	uint64_t *value_position, uint64_t *value_size, bool *found, ckptfmt_error *err)
-{
-	uint64_t at;
-	*found = false;
-	if (block->restart_count == 0)
-		return CKPTFMT_OK;
-	CF_TRY(find_restart(block, target, target_size, &at, err));
-	return cf_block_find_between(block, at, block->entries_size, target, target_size, value_position, value_size,
-		found, err);
 }
 
 /* ---- checking -------------------------------------------------------------------------------------------- */

@@ -7,6 +7,7 @@
 #include "base/buffer.h"
 #include "base/cursor.h"
 #include "base/error.h"
+#include "table/keys.h"
 
 #include <assert.h>
 
@@ -16,18 +17,6 @@ enum {
 	CF_USUAL_HEAD_SIZE = 3,        /* of nearly all entries: three sizes of a byte each */
 	CF_USUAL_SIZE_MAX = 0x7f
 };
-
-/* ---- keys: unsigned bytes, a prefix before what it begins ---- */
-
-/* Below, equal to or above 0. NULL is allowed where the size is 0. */
-int cf_key_compare(const uint8_t *a, uint64_t a_size, const uint8_t *b, uint64_t b_size);
-/* Size of the longest common prefix. */
-uint64_t cf_key_common(const uint8_t *a, uint64_t a_size, const uint8_t *b, uint64_t b_size);
-/* Append the separator that a writer puts between a block's last key and the next block's first (TAB-7), and the one
- * that it puts after the last block (TAB-8). REQUIRES: last < next. */
-void cf_separator_between(const uint8_t *last, uint64_t last_size, const uint8_t *next, uint64_t next_size,
-	cf_buffer *out);
-void cf_separator_after(const uint8_t *last, uint64_t last_size, cf_buffer *out);
 
 /* ---- building ---- */
 
@@ -232,10 +221,6 @@ static inline ckptfmt_status cf_block_next(cf_block_iterator *iterator, ckptfmt_
  * was. Allocates nothing. BAD_BLOCK. */
 CF_MUST_CHECK ckptfmt_status cf_block_find(const cf_block *block, const uint8_t *target, uint64_t target_size,
 	uint64_t *value_position, uint64_t *value_size, bool *found, ckptfmt_error *err);
-/* The same among the entries from a restart on, up to another or to where the entries end: no more are looked at. */
-CF_MUST_CHECK ckptfmt_status cf_block_find_between(const cf_block *block, uint64_t restart, uint64_t end,
-	const uint8_t *target, uint64_t target_size, uint64_t *value_position, uint64_t *value_size, bool *found,
-	ckptfmt_error *err);
 
 /* What a walk over a whole block found. */
 typedef struct cf_block_report {

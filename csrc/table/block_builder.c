@@ -8,52 +8,6 @@
 
 enum { SURE_SIZE = 1 << 28 };   /* where nothing is larger, nothing can leave the format's 32 bits */
 
-int cf_key_compare(const uint8_t *a, uint64_t a_size, const uint8_t *b, uint64_t b_size)
-{
-	uint64_t common = cf_min_u64(a_size, b_size);
-	int order = common == 0 ? 0 : memcmp(a, b, (size_t)common);
-	if (order != 0)
-		return order;
-	return a_size < b_size ? -1 : a_size > b_size;
-}
-
-uint64_t cf_key_common(const uint8_t *a, uint64_t a_size, const uint8_t *b, uint64_t b_size)
-{
-	uint64_t size = cf_min_u64(a_size, b_size), common = 0;
-	while (size - common >= 8) {
-		uint64_t differing = cf_load_u64(a + common) ^ cf_load_u64(b + common);
-		if (differing != 0)
-			return common + (uint64_t)__builtin_ctzll(differing) / 8;
-		common += 8;
-	}
-	while (common < size && a[common] == b[common])
-		common++;
-	return common;
-}
-
-void cf_separator_between(const uint8_t *last, uint64_t last_size, const uint8_t *next, uint64_t next_size,
-	cf_buffer *out)
-{
-	uint64_t common = cf_key_common(last, last_size, next, next_size);
-	/* Only the first difference is looked at, though a later byte might be shortened: so every writer does it. */
-	if (common < cf_min_u64(last_size, next_size) && last[common] + 1 < next[common]) {
-		cf_put_bytes(out, last, common);
-		cf_put_u8(out, (uint8_t)(last[common] + 1));
-	} else {
-		cf_put_bytes(out, last, last_size);
-	}
-}
-
-void cf_separator_after(const uint8_t *last, uint64_t last_size, cf_buffer *out)
-{
-	uint64_t at = 0;
-	while (at < last_size && last[at] == 0xff)
-		at++;
-	cf_put_bytes(out, last, at);
-	if (at < last_size)
-		cf_put_u8(out, (uint8_t)(last[at] + 1));
-}
-
 void cf_block_builder_init(cf_block_builder *builder, uint32_t restart_interval)
 {
 	assert(restart_interval >= 1);

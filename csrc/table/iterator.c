@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Lookup and iteration. Looking up loads a block on its first use, checks all of it, and publishes it with one
- * compare-and-swap; whoever loses that race drops his copy. A block once published never changes and never goes; a map
- * of it is put beside once it was looked into often. One whose restarts leave long stretches, in which a lookup would
- * have to walk from entry to entry, is rebuilt before: to look up all its keys would otherwise take time quadratic in
- * its size.
+ * compare-and-swap; a thread that loses that race frees its copy. A published block is immutable and stays until the
+ * table is closed. A block with long restart intervals, which a lookup would have to scan entry by entry, is rebuilt
+ * first: looking up all its keys would otherwise take time quadratic in its size.
  * Iterating checks the blocks as it goes and publishes none, so that a listing of a large index needs the memory of one
  * block.
  */
@@ -15,11 +14,8 @@
 
 #include <inttypes.h>
 
-/* Other writers choose other intervals than the usual one; this much is no trouble. */
+/* Other writers choose other restart intervals than 16; up to here a block is used as it is. */
 enum { RESTART_GAP_MAX = 64 };
-/* Making a map takes about as long as it saves in so many lookups. */
-enum { GETS_PART = 32, GETS_MIN = 64 };
-enum { MAP_KEYS_FACTOR = 8 };
 
 /* ---- separators ---- */
 
@@ -120,10 +116,6 @@ static ckptfmt_status load(const cf_table *table, uint64_t row, cf_table_block *
 	cf_block_iterator_free(&entries);
 	if (status == CKPTFMT_OK && report.restart_gap_max > RESTART_GAP_MAX)
 		status = rebuild(table, report.key_bytes, block, err);
-	block->entry_count = report.entry_count;
-	/* To spell out all keys for a map would take longer than any lookups save. */
-	if (report.key_bytes / MAP_KEYS_FACTOR > block->block.size)
-		block->gets = UINT64_MAX;
 	return status;
 }
 
@@ -167,28 +159,6 @@ static uint64_t find_row(const cf_table *table, const uint8_t *key, uint64_t key
 	return low;
 }
 
-/* Makes the map once as many keys were asked for as pay for it. Of threads that ask at once one does. */
-static void count_get(cf_table_block *block)
-{
-	uint64_t enough = block->entry_count / GETS_PART + GETS_MIN;
-	if (atomic_load_explicit(&block->gets, memory_order_relaxed) < enough &&
-		atomic_fetch_add_explicit(&block->gets, 1, memory_order_relaxed) == enough - 1) {
-		cf_block_map *map;
-		cf_block_map_make(&block->block, block->entry_count, &map);
-		atomic_store_explicit(&block->map, map, memory_order_release);
-	}
-}
-
-static ckptfmt_status find_in(cf_table_block *block, const uint8_t *key, uint64_t key_size, uint64_t *position,
-	uint64_t *size, bool *found, ckptfmt_error *err)
-{
-	const cf_block_map *map = atomic_load_explicit(&block->map, memory_order_acquire);
-	if (map != NULL)
-		return cf_block_map_find(map, &block->block, key, key_size, position, size, found, err);
-	count_get(block);
-	return cf_block_find(&block->block, key, key_size, position, size, found, err);
-}
-
 static ckptfmt_status get(cf_table *table, const uint8_t *key, uint64_t key_size, cf_table_value *out, bool *found,
 	ckptfmt_error *err)
 {
@@ -197,7 +167,7 @@ static ckptfmt_status get(cf_table *table, const uint8_t *key, uint64_t key_size
 	if (row == table->row_count)
 		return CKPTFMT_OK;
 	CF_TRY(hold(table, row, &block, err));
-	CF_TRY(find_in(block, key, key_size, &position, &out->size, found, err));
+	CF_TRY(cf_block_find(&block->block, key, key_size, &position, &out->size, found, err));
 	if (*found) {
 		out->data = block->block.bytes + position;
 		out->offset = cf_block_origin(&block->block, position);

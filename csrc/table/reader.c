@@ -48,8 +48,6 @@ void cf_table_block_init(cf_table_block *block)
 void cf_table_block_free(cf_table_block *block)
 {
 	block->stored = NULL;
-	cf_block_map_free(atomic_load_explicit(&block->map, memory_order_relaxed));
-	atomic_store_explicit(&block->map, NULL, memory_order_relaxed);
 	cf_buffer_free(&block->own);
 	cf_buffer_free(&block->decoded);
 }

@@ -7,10 +7,8 @@
 #ifndef CKPTFMT_BUNDLE_TABLE_READER_H
 #define CKPTFMT_BUNDLE_TABLE_READER_H
 
-#include "table/block_map.h"
+#include "table/block.h"
 #include "storage/os.h"
-
-#include <stdatomic.h>
 
 typedef struct cf_table cf_table;
 
@@ -54,9 +52,8 @@ typedef struct cf_table_value {
 } cf_table_value;
 
 /* Finds a key. A missing one is OK with *found false. The block is read, checked whole and kept on its first use;
- * blocks are never dropped, so that a table never holds more than its file decodes to, and as much again for maps of
- * those that are looked into often. One with long stretches between restarts is kept rebuilt with the usual ones, so
- * that no lookup walks far. Takes no lock.
+ * blocks are never dropped, so that a table never holds more than its file decodes to. A block with long restart
+ * intervals is kept rebuilt with the canonical interval, so that no lookup scans far. Takes no lock.
  * CHECKSUM, BAD_BLOCK, BAD_ORDER, TRUNCATED, LIMIT, IO, NO_MEMORY. */
 CF_MUST_CHECK ckptfmt_status cf_table_get(cf_table *table, const uint8_t *key, uint64_t key_size,
 	cf_table_value *out, bool *found, ckptfmt_error *err);
@@ -68,9 +65,6 @@ typedef struct cf_table_block {
 	cf_buffer own;
 	cf_buffer decoded;         /* of a compressed block, or as rebuilt */
 	uint64_t rebuilt_bytes;    /* its keys, if it was rebuilt */
-	uint64_t entry_count;      /* these three: of one that the table keeps */
-	_Atomic uint64_t gets;     /* until there is a map, or it is known that there will be none */
-	_Atomic(cf_block_map *) map;
 	uint8_t compression;
 } cf_table_block;
 

@@ -2,22 +2,14 @@
 #include "write/catalog.h"
 
 #include "base/memory.h"
-#include "table/keys.h"
 #include "slices/box.h"
 #include "slices/key.h"
-#include "base/kept.h"
 #include "storage/os.h"
-#include "base/pages.h"
+#include "table/keys.h"
 
 #include <string.h>
 
-enum {
-	FIRST_ROWS = 16,
-	FIRST_BUCKETS = 64,
-	LOOK_AHEAD = 8,                     /* rows */
-	CACHE_LINE = 64,
-	MAPPED_FROM = 2 * CF_PAGES_UNIT     /* bytes of rows; so many small pages cost more than all else here */
-};
+enum { FIRST_BUCKETS = 64 };
 
 ckptfmt_status cf_catalog_open(cf_catalog *catalog, ckptfmt_error *err)
 {
@@ -25,17 +17,9 @@ ckptfmt_status cf_catalog_open(cf_catalog *catalog, ckptfmt_error *err)
 	return cf_os_random(&catalog->hash_key, sizeof catalog->hash_key, err);
 }
 
-static void release_rows(cf_catalog *catalog)
-{
-	if (catalog->rows_mapped)
-		cf_kept_give(catalog->rows.data, catalog->rows.capacity);
-	else
-		cf_release(catalog->rows.data);
-}
-
 void cf_catalog_free(cf_catalog *catalog)
 {
-	release_rows(catalog);
+	cf_buffer_free(&catalog->rows);
 	cf_buffer_free(&catalog->keys);
 	cf_buffer_free(&catalog->dims);
 	cf_buffer_free(&catalog->slices);
@@ -53,37 +37,8 @@ static const uint8_t *key_of(const cf_catalog *catalog, const cf_catalog_row *ro
 
 /* ---- keys ------------------------------------------------------------------------------------------------ */
 
-/* Room for so many more. */
-static ckptfmt_status grow_rows(cf_catalog *catalog, uint64_t count, ckptfmt_error *err)
-{
-	cf_buffer *rows = &catalog->rows;
-	uint64_t size, wanted;
-	uint8_t *data;
-	if (!cf_mul_u64(count, sizeof(cf_catalog_row), &size) || !cf_add_u64(rows->size, size, &wanted) ||
-		wanted > INT64_MAX / 2)
-		return cf_fail_memory(err);
-	if (wanted <= rows->capacity)
-		return CKPTFMT_OK;
-	wanted = cf_max_u64(cf_max_u64(wanted, 2 * rows->capacity), FIRST_ROWS * sizeof(cf_catalog_row));
-	if (wanted >= MAPPED_FROM) {
-		wanted += CF_PAGES_UNIT - wanted % CF_PAGES_UNIT;
-		CF_TRY(cf_kept_take(wanted, &data, err));
-		if (rows->size != 0)
-			memcpy(data, rows->data, (size_t)rows->size);
-		release_rows(catalog);
-		catalog->rows_mapped = true;
-	} else {
-		data = cf_reallocate(rows->data, wanted);
-		if (data == NULL)
-			return cf_fail_memory(err);
-	}
-	rows->data = data;
-	rows->capacity = wanted;
-	return CKPTFMT_OK;
-}
-
-/* A bucket: so many low bits are the row and one, the others those of the hash. Two keys whose bits are the same are
- * compared, and hardly ever any others. */
+/* A bucket holds a row number plus 1 in its low bits and the remaining bits of the row's hash, so that nearly all
+ * other keys are told apart without looking at the row. */
 enum { ROW_BITS = 40 };
 #define ROW_MASK (((uint64_t)1 << ROW_BITS) - 1)
 
@@ -113,6 +68,8 @@ static uint64_t *find_bucket(const cf_catalog *catalog, uint64_t hash, const uin
 static void refill_buckets(cf_catalog *catalog)
 {
 	uint64_t mask = catalog->bucket_count - 1;
+	if (catalog->buckets == NULL)
+		return;
 	memset(catalog->buckets, 0, (size_t)catalog->bucket_count * sizeof *catalog->buckets);
 	for (uint64_t i = 0; i < cf_catalog_count(catalog); i++) {
 		uint64_t hash = cf_catalog_row_at(catalog, i)->hash, at = hash & mask;
@@ -122,8 +79,8 @@ static void refill_buckets(cf_catalog *catalog)
 	}
 }
 
-/* Buckets of which at most half are ever full, for so many rows at least. */
-static ckptfmt_status make_buckets(cf_catalog *catalog, uint64_t rows, ckptfmt_error *err)
+/* Grows the hash set to at least twice `rows` buckets, so that at most half of them are in use. */
+static ckptfmt_status reserve_buckets(cf_catalog *catalog, uint64_t rows, ckptfmt_error *err)
 {
 	uint64_t count = cf_max_u64(catalog->bucket_count, FIRST_BUCKETS);
 	uint64_t *buckets;
@@ -141,104 +98,43 @@ static ckptfmt_status make_buckets(cf_catalog *catalog, uint64_t rows, ckptfmt_e
 	return CKPTFMT_OK;
 }
 
-/* The first buckets: until now each key was above the one before, but for a late one. */
-static ckptfmt_status begin_buckets(cf_catalog *catalog, ckptfmt_error *err)
-{
-	for (uint64_t i = 0; i < cf_catalog_count(catalog); i++) {
-		cf_catalog_row *row = cf_catalog_row_at(catalog, i);
-		row->hash = cf_hash(&catalog->hash_key, key_of(catalog, row), row->key_size);
-	}
-	CF_TRY(make_buckets(catalog, catalog->rows.capacity / sizeof(cf_catalog_row) + 1, err));
-	catalog->has_late = false;
-	return CKPTFMT_OK;
-}
-
-static bool is_above_all(const cf_catalog *catalog, const uint8_t *key, uint64_t key_size)
-{
-	const cf_catalog_row *last;
-	if (cf_catalog_count(catalog) == 0)
-		return true;
-	last = cf_catalog_row_at(catalog, cf_catalog_count(catalog) - 1);
-	return cf_key_compare(key_of(catalog, last), last->key_size, key, key_size) < 0;
-}
-
-/* The first row whose key is not below this one. REQUIRES: all ascend. */
-static uint64_t find_place(const cf_catalog *catalog, const uint8_t *key, uint64_t key_size)
-{
-	uint64_t first = 0, last = cf_catalog_count(catalog);
-	while (first < last) {
-		uint64_t middle = first + (last - first) / 2;
-		const cf_catalog_row *row = cf_catalog_row_at(catalog, middle);
-		if (cf_key_compare(key_of(catalog, row), row->key_size, key, key_size) < 0)
-			first = middle + 1;
-		else
-			last = middle;
-	}
-	return first;
-}
-
-/* Finds the key's row, or makes one whose key is the last key_size bytes of `keys` and the rest zero. */
-static ckptfmt_status find_or_make(cf_catalog *catalog, uint64_t key_size, uint64_t *row, bool *made,
+/* Finds the row of the key, which is the last key_size bytes of `keys`, or adds one with all other fields zero. */
+static ckptfmt_status find_or_add(cf_catalog *catalog, uint64_t key_size, uint64_t *row, bool *added,
 	ckptfmt_error *err)
 {
-	uint64_t key_offset = catalog->keys.size - key_size, hash = 0, *bucket = NULL;
+	uint64_t key_offset = catalog->keys.size - key_size, hash, *bucket;
 	const uint8_t *key = catalog->keys.data + key_offset;
-	cf_catalog_row *fresh;
-	bool late = false;
+	cf_catalog_row fresh;
 	*row = cf_catalog_count(catalog);
-	*made = false;
-	if (catalog->buckets == NULL && catalog->has_late) {
-		CF_TRY(begin_buckets(catalog, err));
-	} else if (catalog->buckets == NULL && !is_above_all(catalog, key, key_size)) {
-		uint64_t place = find_place(catalog, key, key_size);
-		const cf_catalog_row *there = cf_catalog_row_at(catalog, place);
-		if (cf_key_compare(key_of(catalog, there), there->key_size, key, key_size) == 0) {
-			catalog->keys.size = key_offset;
-			*row = place;
-			return CKPTFMT_OK;
-		}
-		late = true;
-		catalog->late_place = place;
+	*added = false;
+	CF_TRY(reserve_buckets(catalog, *row + 1, err));
+	hash = cf_hash(&catalog->hash_key, key, key_size);
+	bucket = find_bucket(catalog, hash, key, key_size);
+	if (*bucket != 0) {
+		catalog->keys.size = key_offset;
+		*row = (*bucket & ROW_MASK) - 1;
+		return CKPTFMT_OK;
 	}
-	if (catalog->buckets != NULL) {
-		CF_TRY(make_buckets(catalog, *row + 1, err));
-		hash = cf_hash(&catalog->hash_key, key, key_size);
-		bucket = find_bucket(catalog, hash, key, key_size);
-		if (*bucket != 0) {
-			catalog->keys.size = key_offset;
-			*row = (*bucket & ROW_MASK) - 1;
-			return CKPTFMT_OK;
-		}
-	}
-	*made = true;
-	CF_TRY(grow_rows(catalog, 1, err));
-	catalog->has_late = late;
-	fresh = cf_catalog_row_at(catalog, *row);
-	catalog->rows.size += sizeof *fresh;
-	memset(fresh, 0, sizeof *fresh);
-	fresh->hash = hash;
-	fresh->key_offset = key_offset;
-	fresh->key_size = key_size;
-	fresh->first_slice = CF_NO_SLICE;
-	fresh->last_slice = CF_NO_SLICE;
-	if (bucket != NULL)
-		*bucket = bucket_of(hash, *row);
+	memset(&fresh, 0, sizeof fresh);
+	fresh.hash = hash;
+	fresh.key_offset = key_offset;
+	fresh.key_size = key_size;
+	fresh.first_slice = CF_NO_SLICE;
+	fresh.last_slice = CF_NO_SLICE;
+	cf_put_bytes(&catalog->rows, &fresh, sizeof fresh);
+	CF_TRY(cf_buffer_status(&catalog->rows, err));
+	*bucket = bucket_of(hash, *row);
+	*added = true;
 	return CKPTFMT_OK;
 }
 
 ckptfmt_status cf_catalog_reserve(cf_catalog *catalog, uint64_t rows, uint64_t key_bytes, ckptfmt_error *err)
 {
-	CF_TRY(grow_rows(catalog, rows, err));
-	if (!cf_buffer_reserve(&catalog->keys, key_bytes))
+	uint64_t row_bytes;
+	if (!cf_mul_u64(rows, sizeof(cf_catalog_row), &row_bytes) || !cf_buffer_reserve(&catalog->rows, row_bytes) ||
+		!cf_buffer_reserve(&catalog->keys, key_bytes))
 		return cf_fail_memory(err);
-	return catalog->buckets == NULL ? CKPTFMT_OK : make_buckets(catalog, cf_catalog_count(catalog) + rows, err);
-}
-
-void cf_catalog_expect(const cf_catalog *catalog, const uint8_t *key, uint64_t key_size)
-{
-	if (catalog->buckets != NULL)
-		__builtin_prefetch(&catalog->buckets[cf_hash(&catalog->hash_key, key, key_size) &
-			(catalog->bucket_count - 1)], 1);
+	return reserve_buckets(catalog, cf_catalog_count(catalog) + rows, err);
 }
 
 /* ---- adding ---------------------------------------------------------------------------------------------- */
@@ -260,11 +156,11 @@ static const int64_t *dims_of(const cf_catalog *catalog, const cf_catalog_row *r
 
 static ckptfmt_status add_whole(cf_catalog *catalog, const ckptfmt_source *source, uint64_t *row, ckptfmt_error *err)
 {
-	bool made;
+	bool added;
 	cf_put_bytes(&catalog->keys, source->name, source->name_size);
 	CF_TRY(cf_buffer_status(&catalog->keys, err));
-	CF_TRY(find_or_make(catalog, source->name_size, row, &made, err));
-	if (!made)
+	CF_TRY(find_or_add(catalog, source->name_size, row, &added, err));
+	if (!added)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the name is added twice");
 	return set_shape(catalog, cf_catalog_row_at(catalog, *row), source->dtype, source->rank, source->dims, err);
 }
@@ -294,12 +190,12 @@ static ckptfmt_status add_to_tensor(cf_catalog *catalog, const ckptfmt_source *s
 {
 	cf_catalog_row *tensor;
 	uint64_t row;
-	bool made;
+	bool added;
 	cf_put_bytes(&catalog->keys, source->name, source->name_size);
 	CF_TRY(cf_buffer_status(&catalog->keys, err));
-	CF_TRY(find_or_make(catalog, source->name_size, &row, &made, err));
+	CF_TRY(find_or_add(catalog, source->name_size, &row, &added, err));
 	tensor = cf_catalog_row_at(catalog, row);
-	if (made) {
+	if (added) {
 		CF_TRY(set_shape(catalog, tensor, source->dtype, source->rank, source->slice, err));
 	} else {
 		if (tensor->first_slice == CF_NO_SLICE)
@@ -316,7 +212,7 @@ static ckptfmt_status add_to_tensor(cf_catalog *catalog, const ckptfmt_source *s
 ckptfmt_status cf_catalog_add(cf_catalog *catalog, const ckptfmt_source *source, uint64_t *row, ckptfmt_error *err)
 {
 	uint64_t keys_before;
-	bool made;
+	bool added;
 	if (source->slice == NULL)
 		return add_whole(catalog, source, row, err);
 	CF_TRY(add_to_tensor(catalog, source, err));
@@ -324,8 +220,8 @@ ckptfmt_status cf_catalog_add(cf_catalog *catalog, const ckptfmt_source *source,
 	cf_slice_key_encode(&catalog->keys, source->name, source->name_size, source->rank, source->slice + source->rank,
 		source->slice + 2 * (ptrdiff_t)source->rank);
 	CF_TRY(cf_buffer_status(&catalog->keys, err));
-	CF_TRY(find_or_make(catalog, catalog->keys.size - keys_before, row, &made, err));
-	if (!made)
+	CF_TRY(find_or_add(catalog, catalog->keys.size - keys_before, row, &added, err));
+	if (!added)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the slice is added twice");
 	return set_shape(catalog, cf_catalog_row_at(catalog, *row), source->dtype, source->rank, source->dims, err);
 }
@@ -333,20 +229,20 @@ ckptfmt_status cf_catalog_add(cf_catalog *catalog, const ckptfmt_source *source,
 ckptfmt_status cf_catalog_add_entry(cf_catalog *catalog, cf_bytes_view name, const cf_entry *entry,
 	const int64_t *dims, uint64_t *row, ckptfmt_error *err)
 {
-	cf_catalog_row *added;
-	bool made;
+	cf_catalog_row *fresh;
+	bool added;
 	cf_put_bytes(&catalog->keys, name.data, name.size);
 	CF_TRY(cf_buffer_status(&catalog->keys, err));
-	CF_TRY(find_or_make(catalog, name.size, row, &made, err));
-	if (!made)
+	CF_TRY(find_or_add(catalog, name.size, row, &added, err));
+	if (!added)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the name is added twice");
-	added = cf_catalog_row_at(catalog, *row);
-	added->entry_offset = catalog->messages.size;
-	added->entry_size = entry->bytes.size;
+	fresh = cf_catalog_row_at(catalog, *row);
+	fresh->entry_offset = catalog->messages.size;
+	fresh->entry_size = entry->bytes.size;
 	catalog->compressed = catalog->compressed || (entry->feature_flags & CF_FEATURE_COMPRESSED) != 0;
 	cf_put_bytes(&catalog->messages, entry->bytes.data, entry->bytes.size);
 	CF_TRY(cf_buffer_status(&catalog->messages, err));
-	return set_shape(catalog, added, entry->dtype, entry->rank, dims, err);
+	return set_shape(catalog, fresh, entry->dtype, entry->rank, dims, err);
 }
 
 /* ---- checking -------------------------------------------------------------------------------------------- */
@@ -391,46 +287,42 @@ ckptfmt_status cf_catalog_check_slices(const cf_catalog *catalog, ckptfmt_error 
 cf_catalog_mark cf_catalog_here(const cf_catalog *catalog)
 {
 	return (cf_catalog_mark){catalog->rows.size, catalog->keys.size, catalog->dims.size, catalog->slices.size,
-		catalog->messages.size, catalog->chunk_crcs.size};
+		catalog->messages.size, catalog->chunk_crcs.size, catalog->chunk_sizes.size, catalog->compressed};
 }
 
 void cf_catalog_rollback(cf_catalog *catalog, const cf_catalog_mark *mark)
 {
-	uint64_t slices_kept = mark->slices / sizeof(cf_catalog_slice);
+	uint64_t slices_left = mark->slices / sizeof(cf_catalog_slice);
 	cf_catalog_slice *slices = (cf_catalog_slice *)(void *)catalog->slices.data;
-	if (mark->rows < catalog->rows.size)
-		catalog->has_late = false;
 	catalog->rows.size = mark->rows;
 	catalog->keys.size = mark->keys;
 	catalog->dims.size = mark->dims;
 	catalog->slices.size = mark->slices;
 	catalog->messages.size = mark->messages;
 	catalog->chunk_crcs.size = mark->chunk_crcs;
+	catalog->chunk_sizes.size = mark->chunk_sizes;
+	catalog->compressed = mark->compressed;
 	for (uint64_t i = 0; i < cf_catalog_count(catalog); i++) {
 		cf_catalog_row *row = cf_catalog_row_at(catalog, i);
-		if (row->last_slice == CF_NO_SLICE || row->last_slice < slices_kept)
+		if (row->last_slice == CF_NO_SLICE || row->last_slice < slices_left)
 			continue;
-		/* The list grew only at its end, so its beginning is what was there before. */
+		/* Lists only grow at their end, so the slices that remain are a prefix of each. */
 		row->last_slice = row->first_slice;
-		while (slices[row->last_slice].next < slices_kept)
+		while (slices[row->last_slice].next < slices_left)
 			row->last_slice = slices[row->last_slice].next;
 		slices[row->last_slice].next = CF_NO_SLICE;
 	}
-	if (catalog->buckets != NULL)
-		refill_buckets(catalog);
+	refill_buckets(catalog);
 }
 
 /* ---- writing --------------------------------------------------------------------------------------------- */
 
-/* *out is NULL where the rows are in order already, but for a late one. */
+/* The keys of all rows in the order of the table, for the caller to release. */
 static ckptfmt_status sort_rows(const cf_catalog *catalog, cf_sort_key **out, ckptfmt_error *err)
 {
 	uint64_t count = cf_catalog_count(catalog);
-	cf_sort_key *keys;
-	*out = NULL;
-	if (catalog->buckets == NULL)
-		return CKPTFMT_OK;
-	keys = cf_allocate(count * sizeof *keys);
+	cf_sort_key *keys = cf_allocate(count * sizeof *keys);
+	*out = keys;
 	if (keys == NULL)
 		return cf_fail_memory(err);
 	for (uint64_t row = 0; row < count; row++) {
@@ -438,27 +330,7 @@ static ckptfmt_status sort_rows(const cf_catalog *catalog, cf_sort_key **out, ck
 		keys[row] = (cf_sort_key){key_of(catalog, r), r->key_size, row};
 	}
 	cf_sort_keys(keys, count);
-	*out = keys;
 	return CKPTFMT_OK;
-}
-
-/* The row of the i-th key in order. */
-static inline uint64_t row_of_rank(const cf_catalog *catalog, const cf_sort_key *keys, uint64_t i)
-{
-	if (keys != NULL)
-		return keys[i].row;
-	if (!catalog->has_late || i < catalog->late_place)
-		return i;
-	return i == catalog->late_place ? cf_catalog_count(catalog) - 1 : i - 1;
-}
-
-/* Rows that are met in no order are not in the cache, nor are their keys. */
-static void expect_row(const cf_catalog *catalog, const cf_sort_key *key)
-{
-	const uint8_t *row = (const uint8_t *)cf_catalog_row_at(catalog, key->row);
-	for (uint64_t at = 0; at < sizeof(cf_catalog_row); at += CACHE_LINE)
-		__builtin_prefetch(row + at);
-	__builtin_prefetch(key->key);
 }
 
 /* As a merge does it (MRG-7). */
@@ -558,11 +430,9 @@ static ckptfmt_status write_sorted(const cf_catalog *catalog, const cf_sort_key 
 	const uint8_t *before = NULL;
 	uint64_t before_size = 0, count = cf_catalog_count(catalog);
 	for (uint64_t i = 0; i < count; i++) {
-		const cf_catalog_row *row = cf_catalog_row_at(catalog, row_of_rank(catalog, keys, i));
+		const cf_catalog_row *row = cf_catalog_row_at(catalog, keys[i].row);
 		const uint8_t *key = key_of(catalog, row);
 		uint64_t common = cf_key_common(before, before_size, key, row->key_size);
-		if (keys != NULL && i + LOOK_AHEAD < count)
-			expect_row(catalog, &keys[i + LOOK_AHEAD]);
 		CF_TRY(CF_LIKELY(is_whole(row)) ? write_whole(catalog, row, common, table, err)
 			: write_any(catalog, row, common, chunk_size, table, slices, value, err));
 		before = key;

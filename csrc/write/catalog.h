@@ -12,7 +12,7 @@
 #define CF_NO_SLICE UINT64_MAX
 
 typedef struct cf_catalog_row {
-	uint64_t hash;              /* once there are buckets */
+	uint64_t hash;              /* of the key */
 	uint64_t key_offset;        /* in `keys` */
 	uint64_t key_size;
 	uint64_t dims_first;        /* in `dims` */
@@ -44,8 +44,7 @@ typedef struct cf_catalog_slice {
 
 typedef struct cf_catalog {
 	cf_hash_key hash_key;
-	cf_buffer rows;             /* grown by the catalog alone: see rows_mapped */
-	bool rows_mapped;           /* many rows lie in large pages, not on the heap */
+	cf_buffer rows;
 	cf_buffer keys;
 	cf_buffer dims;
 	cf_buffer slices;
@@ -53,11 +52,7 @@ typedef struct cf_catalog {
 	cf_buffer chunk_crcs;
 	cf_buffer chunk_sizes;      /* uint64_t */
 	bool compressed;            /* some value is, here or in an entry taken over */
-	/* Keys that come in ascending order need no table to be told apart, nor does one after them that belongs among
-	 * them, as that of the metadata: it is the last row. The next key brings the table about. */
-	bool has_late;              /* there is such a row; REQUIRES: no buckets */
-	uint64_t late_place;        /* its rank in the order of all keys */
-	uint64_t *buckets;          /* some bits of the hash over row + 1, 0: empty; linear probing. NULL: none yet */
+	uint64_t *buckets;          /* hash set of the keys: linear probing, 0 is empty; NULL until the first key */
 	uint64_t bucket_count;      /* a power of two, or 0 */
 } cf_catalog;
 
@@ -74,11 +69,9 @@ static inline cf_catalog_row *cf_catalog_row_at(const cf_catalog *catalog, uint6
 	return (cf_catalog_row *)(void *)catalog->rows.data + row;
 }
 
-/* Makes room for so many rows more with so many bytes of keys, which saves moving them as they come. NO_MEMORY. */
+/* Reserves memory for so many more rows and bytes of keys, so that adding them moves nothing. NO_MEMORY. */
 CF_MUST_CHECK ckptfmt_status cf_catalog_reserve(cf_catalog *catalog, uint64_t rows, uint64_t key_bytes,
 	ckptfmt_error *err);
-/* Says that this key is about to be added, which lets memory be fetched meanwhile. */
-void cf_catalog_expect(const cf_catalog *catalog, const uint8_t *key, uint64_t key_size);
 
 /* Adds a tensor stored whole (`slice` NULL) or one slice of a tensor with all that it takes; *row is the row that owns
  * the bytes. `slice` as in ckptfmt_source, checked by the caller. INVALID: the name is taken, or the slices of one
@@ -96,7 +89,8 @@ CF_MUST_CHECK ckptfmt_status cf_catalog_check_slices(const cf_catalog *catalog, 
 
 /* A point to go back to. */
 typedef struct cf_catalog_mark {
-	uint64_t rows, keys, dims, slices, messages, chunk_crcs;
+	uint64_t rows, keys, dims, slices, messages, chunk_crcs, chunk_sizes;
+	bool compressed;
 } cf_catalog_mark;
 cf_catalog_mark cf_catalog_here(const cf_catalog *catalog);
 void cf_catalog_rollback(cf_catalog *catalog, const cf_catalog_mark *mark);

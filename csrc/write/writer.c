@@ -13,7 +13,6 @@
 
 enum {
 	COUNT_TRIES = 16,
-	LOOK_AHEAD = 8,         /* sources */
 	USUAL_NAME_MAX = 1024,
 	CHUNK_UNIT = 16,        /* chunks hold whole elements of every data type */
 	CHUNKS_MAX = 15 << 20,  /* of one tensor: 4 bytes each in a block of at most 64 MiB */
@@ -174,9 +173,6 @@ static ckptfmt_status enter_sources(ckptfmt_writer *writer, const ckptfmt_source
 	CF_TRY(reserve_rows(writer, sources, count, err));
 	for (uint64_t i = 0; i < count; i++) {
 		ckptfmt_status status = cf_source_check(&sources[i], err);
-		if (i + LOOK_AHEAD < count && sources[i + LOOK_AHEAD].name_size <= USUAL_NAME_MAX)
-			cf_catalog_expect(&writer->catalog, sources[i + LOOK_AHEAD].name,
-				sources[i + LOOK_AHEAD].name_size);
 		if (status == CKPTFMT_OK)
 			status = check_chunks(writer, &sources[i], err);
 		if (status == CKPTFMT_OK && !own)

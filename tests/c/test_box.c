@@ -240,25 +240,10 @@ static bool is_held(layout *l, const int64_t *cell)
 	return false;
 }
 
-/* The hole lies in the request, is not empty, and no box holds any cell of it. */
-static void check_hole(layout *l, const int64_t *starts, const int64_t *lengths, const int64_t *hole_starts,
-	const int64_t *hole_lengths)
-{
-	int64_t cell[AXES_MAX];
-	for (int32_t d = 0; d < l->boxes.rank; d++) {
-		CHECK(hole_lengths[d] > 0 && hole_starts[d] >= starts[d] &&
-			hole_starts[d] + hole_lengths[d] <= starts[d] + lengths[d]);
-		cell[d] = hole_starts[d];
-	}
-	do
-		CHECK(!is_held(l, cell));
-	while (step(l->boxes.rank, hole_starts, hole_lengths, cell));
-}
-
 static void check_cover(layout *l, const int64_t *starts, const int64_t *lengths)
 {
 	ckptfmt_error err;
-	int64_t hole_starts[AXES_MAX], hole_lengths[AXES_MAX], cell[AXES_MAX];
+	int64_t cell[AXES_MAX];
 	long long missing = 0, total = 0;
 	char expected[128];
 	if (cf_box_count(l->boxes.rank, lengths) != 0) {
@@ -270,15 +255,14 @@ static void check_cover(layout *l, const int64_t *starts, const int64_t *lengths
 	}
 	CHECK_EQ(cf_box_count(l->boxes.rank, lengths), total);
 	if (missing == 0) {
-		CHECK_OK(cf_boxes_cover(&l->boxes, starts, lengths, hole_starts, hole_lengths, &err), err);
+		CHECK_OK(cf_boxes_cover(&l->boxes, starts, lengths, &err), err);
 		return;
 	}
 	(void)snprintf(expected, sizeof expected,
-		"SLC-11: the slices do not hold %lld of the %lld elements, among them", missing, total);
-	CHECK_FAILS(cf_boxes_cover(&l->boxes, starts, lengths, hole_starts, hole_lengths, &err), err,
+		"SLC-11: the slices do not hold %lld of the %lld elements", missing, total);
+	CHECK_FAILS(cf_boxes_cover(&l->boxes, starts, lengths, &err), err,
 		CKPTFMT_FAIL_BAD_SLICE, expected);
-	check_hole(l, starts, lengths, hole_starts, hole_lengths);
-	CHECK(cf_boxes_cover(&l->boxes, starts, lengths, NULL, NULL, NULL) == CKPTFMT_CORRUPT);
+	CHECK(cf_boxes_cover(&l->boxes, starts, lengths, NULL) == CKPTFMT_CORRUPT);
 }
 
 static void test_random_layouts(void)
@@ -318,15 +302,14 @@ static void test_pinwheel(void)
 		0, 1, 1, 2,
 		1, 1, 1, 1,
 	};
-	int64_t dims[2] = {3, 3}, zeros[2] = {0, 0}, hole_starts[2], hole_lengths[2];
+	int64_t dims[2] = {3, 3}, zeros[2] = {0, 0};
 	cf_boxes boxes = {dims, extents, 5, 2};
 	ckptfmt_error err;
 	CHECK_OK(cf_boxes_check_disjoint(&boxes, NULL, &err), err);
-	CHECK_OK(cf_boxes_cover(&boxes, zeros, dims, NULL, NULL, &err), err);
+	CHECK_OK(cf_boxes_cover(&boxes, zeros, dims, &err), err);
 	boxes.count = 4;
-	CHECK_FAILS(cf_boxes_cover(&boxes, zeros, dims, hole_starts, hole_lengths, &err), err, CKPTFMT_FAIL_BAD_SLICE,
-		"SLC-11: the slices do not hold 1 of the 9 elements, among them 1,1:1,1");
-	CHECK(hole_starts[0] == 1 && hole_starts[1] == 1 && hole_lengths[0] == 1 && hole_lengths[1] == 1);
+	CHECK_FAILS(cf_boxes_cover(&boxes, zeros, dims, &err), err, CKPTFMT_FAIL_BAD_SLICE,
+		"SLC-11: the slices do not hold 1 of the 9 elements");
 }
 
 /* No element at all: the same slice twice is still one too many, and everything is covered. */
@@ -338,13 +321,13 @@ static void test_empty_tensor(void)
 	uint64_t rows[2];
 	ckptfmt_error err;
 	CHECK_OK(cf_boxes_check_disjoint(&boxes, rows, &err), err);
-	CHECK_OK(cf_boxes_cover(&boxes, zeros, dims, NULL, NULL, &err), err);
+	CHECK_OK(cf_boxes_cover(&boxes, zeros, dims, &err), err);
 	boxes.count = 3;
 	CHECK_FAILS(cf_boxes_check_disjoint(&boxes, rows, &err), err, CKPTFMT_FAIL_BAD_SLICE, "SLC-6: slices ");
 	CHECK_EQ(rows[1], 2);
 	boxes.count = 0;
 	CHECK_OK(cf_boxes_check_disjoint(&boxes, rows, &err), err);
-	CHECK_OK(cf_boxes_cover(&boxes, zeros, dims, NULL, NULL, &err), err);
+	CHECK_OK(cf_boxes_cover(&boxes, zeros, dims, &err), err);
 }
 
 static void test_scalar(void)
@@ -353,32 +336,30 @@ static void test_scalar(void)
 	int64_t none = 0;
 	ckptfmt_error err;
 	CHECK_OK(cf_boxes_check_disjoint(&boxes, NULL, &err), err);
-	CHECK_OK(cf_boxes_cover(&boxes, &none, &none, NULL, NULL, &err), err);
+	CHECK_OK(cf_boxes_cover(&boxes, &none, &none, &err), err);
 	boxes.count = 2;
 	CHECK_FAILS(cf_boxes_check_disjoint(&boxes, NULL, &err), err, CKPTFMT_FAIL_BAD_SLICE,
 		"SLC-6: slices 0 and 1 overlap");
 	boxes.count = 0;
-	CHECK_FAILS(cf_boxes_cover(&boxes, &none, &none, &none, &none, &err), err, CKPTFMT_FAIL_BAD_SLICE,
+	CHECK_FAILS(cf_boxes_cover(&boxes, &none, &none, &err), err, CKPTFMT_FAIL_BAD_SLICE,
 		"SLC-11: the slices do not hold 1 of the 1 elements");
 }
 
 /* Extents near 2^63: nothing wraps. */
 static void test_huge(void)
 {
-	int64_t dims[1] = {INT64_MAX}, zero = 0, hole_start, hole_length;
+	int64_t dims[1] = {INT64_MAX}, zero = 0;
 	int64_t extents[] = {INT64_MAX - 1, 1, 0, INT64_MAX - 2};
 	cf_boxes boxes = {dims, extents, 2, 1};
 	ckptfmt_error err;
 	CHECK_OK(cf_boxes_check_disjoint(&boxes, NULL, &err), err);
-	CHECK_FAILS(cf_boxes_cover(&boxes, &zero, dims, &hole_start, &hole_length, &err), err, CKPTFMT_FAIL_BAD_SLICE,
-		"SLC-11: the slices do not hold 1 of the 9223372036854775807 elements, among them "
-		"9223372036854775805,1");
-	CHECK(hole_start == INT64_MAX - 2 && hole_length == 1);
+	CHECK_FAILS(cf_boxes_cover(&boxes, &zero, dims, &err), err, CKPTFMT_FAIL_BAD_SLICE,
+		"SLC-11: the slices do not hold 1 of the 9223372036854775807 elements");
 	extents[3] = INT64_MAX;
 	CHECK_FAILS(cf_boxes_check_disjoint(&boxes, NULL, &err), err, CKPTFMT_FAIL_BAD_SLICE,
 		"SLC-6: slices 0 and 1 overlap");
 	/* Not disjoint, against the contract: still an answer, not an overflow. */
-	CHECK_FAILS(cf_boxes_cover(&boxes, &zero, dims, NULL, NULL, &err), err, CKPTFMT_FAIL_BAD_SLICE, "SLC-6");
+	CHECK_FAILS(cf_boxes_cover(&boxes, &zero, dims, &err), err, CKPTFMT_FAIL_BAD_SLICE, "SLC-6");
 }
 
 /* Many boxes: a shuffled grid is quick; so is finding the one that lies wrong; what would take too long is LIMIT. */
@@ -386,7 +367,7 @@ static void test_many(void)
 {
 	enum { SIDE = 128, COUNT = SIDE * SIDE };
 	int64_t *extents = calloc(COUNT * 4, sizeof *extents);
-	int64_t dims[2] = {SIDE * 3, SIDE * 2}, zeros[2] = {0, 0}, hole_starts[2], hole_lengths[2];
+	int64_t dims[2] = {SIDE * 3, SIDE * 2}, zeros[2] = {0, 0};
 	cf_boxes boxes = {dims, extents, COUNT, 2};
 	uint64_t rows[2];
 	ckptfmt_error err;
@@ -398,12 +379,10 @@ static void test_many(void)
 		extents[4 * i + 3] = 2;
 	}
 	CHECK_OK(cf_boxes_check_disjoint(&boxes, rows, &err), err);
-	CHECK_OK(cf_boxes_cover(&boxes, zeros, dims, NULL, NULL, &err), err);
+	CHECK_OK(cf_boxes_cover(&boxes, zeros, dims, &err), err);
 	boxes.count = COUNT - 1;
-	CHECK_FAILS(cf_boxes_cover(&boxes, zeros, dims, hole_starts, hole_lengths, &err), err, CKPTFMT_FAIL_BAD_SLICE,
+	CHECK_FAILS(cf_boxes_cover(&boxes, zeros, dims, &err), err, CKPTFMT_FAIL_BAD_SLICE,
 		"SLC-11: the slices do not hold 6 of the 98304 elements");
-	CHECK(hole_starts[0] == extents[4 * (COUNT - 1)] && hole_starts[1] == extents[4 * (COUNT - 1) + 1]);
-	CHECK(hole_lengths[0] == 3 && hole_lengths[1] == 2);
 	boxes.count = COUNT;
 	memcpy(extents + 4 * 9000, extents + 4 * 77, 4 * sizeof *extents);
 	CHECK_FAILS(cf_boxes_check_disjoint(&boxes, rows, &err), err, CKPTFMT_FAIL_BAD_SLICE,
@@ -440,7 +419,7 @@ static void test_limit(void)
 
 static void test_full_rank(void)
 {
-	static int64_t dims[RANK], zeros[RANK], extents[4 * RANK], hole_starts[RANK], hole_lengths[RANK];
+	static int64_t dims[RANK], zeros[RANK], extents[4 * RANK];
 	cf_boxes boxes = {dims, extents, 2, RANK};
 	ckptfmt_error err;
 	for (int d = 0; d < RANK; d++) {
@@ -450,12 +429,10 @@ static void test_full_rank(void)
 	extents[RANK + 245] = extents[3 * RANK + 245] = 1;
 	extents[2 * RANK + 245] = 1;
 	CHECK_OK(cf_boxes_check_disjoint(&boxes, NULL, &err), err);
-	CHECK_OK(cf_boxes_cover(&boxes, zeros, dims, NULL, NULL, &err), err);
+	CHECK_OK(cf_boxes_cover(&boxes, zeros, dims, &err), err);
 	boxes.count = 1;
-	CHECK_FAILS(cf_boxes_cover(&boxes, zeros, dims, hole_starts, hole_lengths, &err), err, CKPTFMT_FAIL_BAD_SLICE,
-		"SLC-11: the slices do not hold 64 of the 128 elements, among them 0,1:0,1:");
-	CHECK(hole_starts[245] == 1 && hole_lengths[245] == 1 && hole_lengths[5] == 2);
-	CHECK(strcmp(err.message + strlen(err.message) - 4, ":...") == 0);
+	CHECK_FAILS(cf_boxes_cover(&boxes, zeros, dims, &err), err, CKPTFMT_FAIL_BAD_SLICE,
+		"SLC-11: the slices do not hold 64 of the 128 elements");
 }
 
 int main(void)

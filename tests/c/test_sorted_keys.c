@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* table/keys.h: the order of memcmp, a prefix first, ties by row, whatever the keys share, with memory or
- * without. */
+/* table/keys.h: the order of memcmp, a prefix first, ties by row, whatever the keys share. */
 #include "table/keys.h"
 
 #include "base/arith.h"
-#include "memory_fault.h"
 #include "test.h"
 
 enum { COUNT_MAX = 3000, SIZE_MAX_BYTES = 64 };
@@ -80,28 +78,10 @@ static void test_names(void)
 	check_sort(COUNT_MAX);
 }
 
-static void test_no_memory(void)
-{
-	make_keys(COUNT_MAX, 2, 20, 3, 'a');
-	memory_fault_set(1, true);
-	check_sort(COUNT_MAX);
-	CHECK(memory_fault_hits() == 1);
-	memory_fault_clear();
-	CHECK_EQ(memory_fault_live(), 0);
-	/* In order already, or few: none is asked for. */
-	memory_fault_set(1, true);
-	check_sort(COUNT_MAX);
-	make_keys(32, 2, 20, 3, 'a');
-	check_sort(32);
-	CHECK(memory_fault_hits() == 0);
-	memory_fault_clear();
-}
-
 int main(void)
 {
 	test_seed();
 	test_any();
 	test_names();
-	test_no_memory();
 	return test_finish("sorted_keys");
 }
