@@ -60,7 +60,7 @@ FUZZERS := $(patsubst fuzz/%.c,$(B)/%,$(FUZZ_SRC))
 THREADED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -l -e 'pthread_create' -e 'CF_BEHIND_' $(TEST_SRC))))
 EMULATED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -L -e 'os_fault.h' -e 'hot_paths.h' $(TEST_SRC))))
 
-.PHONY: help demo test check slow interop peers budgets bench bench-full asan tsan fuzz arm bigendian lib code-size dist-check \
+.PHONY: help demo test check slow interop peers budgets instructions bench bench-full asan tsan fuzz arm bigendian lib code-size dist-check \
 	clean needs-python needs-c c-programs measure-programs fuzz-programs threaded-programs emulated-programs \
 	warn-objects c-test threaded-test emulated-test replay warnings lint python python-test
 .DEFAULT_GOAL := help
@@ -110,10 +110,14 @@ peers: python ## tests of coordinators over the engines of others (installs torc
 slow: python ## the tests that need gigabytes or minutes (13 GiB of memory, 7 of disk)
 	$(Q)$(PY) -m pytest -q -m slow --slow tests
 
-budgets: python ## instructions, system calls and allocations of the hot paths (valgrind, strace; x86-64)
-	$(Q)sh tools/need.sh valgrind strace
-	$(Q)$(MAKE) -j$(JOBS) measure-programs
+budgets: python ## system calls of the common operations (strace)
+	$(Q)sh tools/need.sh strace
 	$(Q)$(PY) -m pytest -q tests/budgets
+
+instructions: needs-c ## report the instructions of the hot paths (valgrind)
+	$(Q)sh tools/need.sh valgrind
+	$(Q)$(MAKE) -j$(JOBS) measure-programs
+	$(Q)$(PYTHON) bench/instructions.py
 
 bench: python ## the benchmark (twenty minutes), or the cases that BENCH names, beside what is installed of others
 	$(Q)$(PY) bench/run.py $(BENCH_SIDES) $(BENCH)

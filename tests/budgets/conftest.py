@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of budgets share: a ledger of all that was measured, which ends the run.
+"""A ledger of all measurements, printed at the end of the run.
 
-These tests count and never time, so that they say the same on a busy machine. They run with
-`make budgets`, apart from the others, because a budget holds for one kind of machine and compiler.
+These tests count and never time, so that they give the same result on a busy machine. They run with
+`make budgets` and need strace.
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ from dataclasses import dataclass, field
 
 import pytest
 
-SLACK = 0.9  # a budget that is used to less than this could be tightened
+SLACK = 0.9  # a budget used to less than this could be tightened
 
 
 @dataclass
 class Ledger:
-    """Every measurement of this run, in the order in which they were made."""
+    """Every measurement of this run, in order."""
 
     lines: list[str] = field(default_factory=list)
 
     def check(self, what: str, measured: float, budget: int, aim: int | None) -> None:
-        """Enters a measurement and compares it with its budget.
+        """Record a measurement and compare it with its budget.
 
         Args:
-            what: Names the measurement and its unit.
-            measured: What it takes.
-            budget: What it may take.
-            aim: What it ought to take one day; None where nothing more is wanted.
+            what: name of the measurement, with its unit.
+            measured: the value.
+            budget: the largest allowed value.
+            aim: the value to reach one day; None if the budget is the aim.
 
         Raises:
-            AssertionError: It takes more than it may.
+            AssertionError: the value exceeds the budget.
         """
         wanted = "" if aim is None or measured <= aim else f", aim {aim:,}"
         tighten = ", could be tightened" if measured < budget * SLACK else ""
         line = f"{what:<44} {measured:>11,.1f} of {budget:>9,}{wanted}{tighten}"
         self.lines.append(line)
         if measured > budget:
-            raise AssertionError(f"{what}: {measured:,.1f}, and the budget is {budget:,}")
+            raise AssertionError(f"{what}: {measured:,.1f} exceeds the budget of {budget:,}")
 
 
 LEDGER = Ledger()
@@ -52,6 +52,6 @@ def ledger() -> Iterator[Ledger]:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if LEDGER.lines:
-        terminalreporter.section("measured, of what is allowed")
+        terminalreporter.section("measured, of the budget")
     for line in LEDGER.lines:
         terminalreporter.write_line(line)

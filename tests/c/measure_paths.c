@@ -4,7 +4,7 @@
  * measure_paths PATH [COUNT]     prepares one, runs it once and removes what it made
  *
  * Run under callgrind with --zero-before=hot_path_run and --dump-after=hot_path_run, the first part of the profile is
- * the path and nothing else (tests/budgets/test_instructions.py).
+ * the path and nothing else (bench/instructions.py).
  */
 #include "hot_paths.h"
 
