@@ -19,7 +19,7 @@ from contextlib import contextmanager
 
 from ckptfmt.errors import InvalidError
 
-__all__ = ["MODULE_LINE", "Line", "SaveFuture", "wait_for_saves"]
+__all__ = ["Line", "SaveFuture", "wait_for_saves"]
 
 Work = Callable[[], None]
 
@@ -32,8 +32,8 @@ class SaveFuture(Future[str]):
     """A save that goes on in the background. `result()` is the prefix, once the checkpoint is in
     place; a save cannot be cancelled.
 
-    An error that nobody has asked for, by `result` or `exception`, is raised by the next save of
-    the same owner as well, and logged if there is none.
+    If no caller asks for the error by `result` or `exception`, the next save of the same saver
+    raises it too; without such a save it is logged. It never affects a restore or another save.
 
     Attributes:
         prefix: of the checkpoint, known at once; `os.fspath` gives it too.
@@ -297,7 +297,3 @@ def _outcome(work: Work) -> BaseException | None:
     finally:
         del work  # what is raised keeps this frame
     return None
-
-
-# That of `save`, `save_async` and all other functions that belong to no object.
-MODULE_LINE = Line()

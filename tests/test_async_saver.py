@@ -133,7 +133,7 @@ def test_an_error_of_a_callback_is_in_the_future(tmp_path: Path) -> None:
         saver.save(tmp_path / "ck", CheckpointOptions(before_save_callbacks=[fails]))
 
 
-@pytest.mark.parametrize("later", ["save", "async", "restore"])
+@pytest.mark.parametrize("later", ["save", "async"])
 def test_an_error_is_for_its_own_saver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: str
 ) -> None:
@@ -146,10 +146,10 @@ def test_an_error_is_for_its_own_saver(
     calls: dict[str, Callable[[Saver], Any]] = {
         "save": lambda saver: saver.save(tmp_path / "ckpt"),
         "async": lambda saver: saver.save(tmp_path / "ckpt", ASYNC),
-        "restore": lambda saver: saver.restore(tmp_path / "ckpt"),
     }
     calls[later](other)
     wait_for_saves()
+    ours.restore(tmp_path / "ckpt")  # a restore is not affected
     ckptfmt.save(tmp_path / "else", {"x": 1})
     with pytest.raises(StorageError, match="no room"):
         calls[later](ours)

@@ -333,7 +333,7 @@ def test_a_save_in_the_background_names_the_newest_when_it_is_there(
     checkpoint.sync()
 
 
-@pytest.mark.parametrize("next_call", ["save", "write", "read", "restore", "sync"])
+@pytest.mark.parametrize("next_call", ["save", "write", "sync"])
 def test_what_ended_a_save_in_the_background_is_raised_by_the_next_call(
     tmp_path: Path, next_call: str
 ) -> None:
@@ -344,6 +344,8 @@ def test_what_ended_a_save_in_the_background_is_raised_by_the_next_call(
     options = ckptfmt.CheckpointOptions(enable_async=True, write_callbacks=[fails])
     arguments = [] if next_call == "sync" else [tmp_path / "ck"]
     future = checkpoint.write(tmp_path / "ck", options)
+    checkpoint.read(tmp_path / "ck")  # a restore waits for the save, and does not raise its error
+    checkpoint.restore(tmp_path / "ck")
     with pytest.raises(ckptfmt.BusyError, match="busy"):
         getattr(checkpoint, next_call)(*arguments)
     getattr(checkpoint, next_call)(*arguments)

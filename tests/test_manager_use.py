@@ -108,6 +108,35 @@ def test_the_manager_does_not_hear_of_an_error_for_others(tmp_path: Path) -> Non
     assert manager.save() is not None
 
 
+def fails() -> None:
+    raise StorageError("full")
+
+
+@pytest.mark.parametrize("restore", ["restore_latest", "restore_or_initialize"])
+def test_a_failed_background_save_does_not_affect_a_restore(tmp_path: Path, restore: str) -> None:
+    value = np.ones(3)
+    manager = CheckpointManager(ckptfmt.Checkpoint(w=value), tmp_path, 3)
+    path = manager.save()
+    failing = CheckpointOptions(enable_async=True, write_callbacks=[fails])
+    manager.checkpoint.write(tmp_path / "elsewhere", failing)
+    value[...] = 2
+    found = getattr(manager, restore)()
+    assert path == (found if isinstance(found, str) else found.path)
+    assert value[0] == 1
+    with pytest.raises(StorageError, match="full"):
+        manager.save()
+
+
+def test_a_failed_background_save_does_not_affect_a_training_state(tmp_path: Path) -> None:
+    failing = CheckpointOptions(enable_async=True, write_callbacks=[fails])
+    state = ckptfmt.TrainingState({"w": np.zeros(3)}, tmp_path)
+    state.back_up(1)
+    state._checkpoint.write(tmp_path / "elsewhere", failing)
+    assert state.restore()
+    state.delete_backup()
+    assert not (tmp_path / "chief").exists()
+
+
 def test_a_refused_number_is_not_counted(tmp_path: Path) -> None:
     checkpoint = Checkpoint()
     manager = manager_of(tmp_path, checkpoint=checkpoint)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ckptfmt import _core, dtypes, names
 from ckptfmt.arguments import check_choice, check_progress
 from ckptfmt.arrays import Slice, Sources
-from ckptfmt.background import MODULE_LINE
+from ckptfmt.background import wait_for_saves
 from ckptfmt.bundle.locate import locate, path_text
 from ckptfmt.bundle.merge import merge
 from ckptfmt.bundle.reader import Reader
@@ -105,7 +105,7 @@ def convert(
     check_choice("verify", verify, ("full", "off"))
     check_options(None, level, alignment, durability, compression)
     target = path_text(destination)
-    MODULE_LINE.settle()
+    wait_for_saves()
     directory = TemporaryDirectory(target)
     with Reader(locate(source), verify="full", limits=limits) as reader:
         _check_source(reader)

@@ -14,7 +14,7 @@ from typing import Any
 
 from ckptfmt import _core
 from ckptfmt.arguments import check_progress
-from ckptfmt.background import MODULE_LINE, SaveFuture, Work, wait_for_saves
+from ckptfmt.background import Line, SaveFuture, Work, wait_for_saves
 from ckptfmt.bundle import writer as writing
 from ckptfmt.bundle.incremental import CompactionLimits, check_limits
 from ckptfmt.bundle.locate import path_text
@@ -67,8 +67,7 @@ def save_async(
     Raises:
         InvalidError: as in `save`; nothing is written then.
         MemoryError: there is no memory for the copies; nothing is written then.
-        What ended an earlier background save of the functions of this module, if nobody has asked
-            its future. What ends this one is in its future.
+        Errors of the write itself are raised by the future.
     """
     check_progress(progress)
     writing.check_options(metadata, level, alignment, durability, compression)
@@ -77,7 +76,7 @@ def save_async(
     _core.path_bytes(place)
     check_limits(compaction)
     earlier = None if base is None else anchored(path_text(base))
-    MODULE_LINE.settle()
+    wait_for_saves()
     sources = writing.collect(tensors)
     options: dict[str, Any] = {
         "metadata": copy.deepcopy(metadata),
@@ -98,7 +97,7 @@ def save_async(
 
         return work
 
-    return MODULE_LINE.begin(target, prepare)
+    return Line().begin(target, prepare)
 
 
 def anchored(path: str) -> str:

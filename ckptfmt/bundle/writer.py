@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ckptfmt import _core, names, slices
 from ckptfmt.arguments import check_choice, check_progress, check_sized, wrong
 from ckptfmt.arrays import BATCH, Columns, Sources, batches
-from ckptfmt.background import MODULE_LINE
+from ckptfmt.background import wait_for_saves
 from ckptfmt.bundle import incremental
 from ckptfmt.bundle.incremental import CompactionLimits
 from ckptfmt.bundle.locate import path_text
@@ -275,8 +275,7 @@ def save(
     `base`. What cannot be linked, as on another file system, is written. Changed means other bytes:
     all unchanged tensors are read from the base and compared.
 
-    Waits first for a save that goes on in the background (`save_async`), and raises its error if
-    nobody has asked for it.
+    Waits first for a save that goes on in the background (`save_async`).
 
     Args:
         prefix, metadata, level, alignment, durability, compression: as in Writer.
@@ -296,7 +295,7 @@ def save(
         StorageError: as in Writer.
     """
     check_progress(progress)
-    MODULE_LINE.settle()
+    wait_for_saves()
     write_sources(
         prefix,
         collect(tensors),
@@ -419,7 +418,7 @@ def save_v2(
         sources.add(user_name(name), tensor)
         if spec:
             set_spec(sources, spec)
-    MODULE_LINE.settle()
+    wait_for_saves()
     write_sources(prefix, sources, None, level="v2")
 
 

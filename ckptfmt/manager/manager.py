@@ -608,8 +608,11 @@ class CheckpointManager:
             warnings.warn(f"not restored: {rejected[-1]}", CkptfmtWarning, stacklevel=2)
         if not rejected:
             return Restored(None)
+        newest = rejected[0]
         damaged = CorruptError(
-            f"none of the {len(rejected)} checkpoints can be restored", path=self._directory
+            f"none of the {len(rejected)} checkpoints can be restored",
+            failure=newest.error.failure if newest.error else newest.findings[0].failure,
+            path=self._directory,
         )
         for one in rejected:
             damaged.add_note(str(one))

@@ -256,10 +256,8 @@ class TrainingState:
 
         Raises:
             StorageError: something could not be removed.
-            What ended a save in the background, if nobody has asked its future; nothing is removed
-            then, but by the next call.
         """
-        self._checkpoint.sync()
+        wait_for_saves()
         self._remove()
 
     def _remove(self) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt.arguments import wrong
-from ckptfmt.background import Line, SaveFuture
+from ckptfmt.background import Line, SaveFuture, wait_for_saves
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.locate import path_text
 from ckptfmt.bundle.reader import Reader
@@ -216,8 +216,8 @@ class Checkpoint(Trackable):
             )
 
     def sync(self) -> None:
-        """Waits until saves with `enable_async` are over, and raises what ended the last one of
-        this Checkpoint, unless somebody has asked its future. So do all other methods here."""
+        """Wait for background saves to end. If the last one of this Checkpoint failed and no
+        caller asked its future, raise its error, as the next `save` or `write` would."""
         self._ckptfmt_line.settle()
 
     # ---- restoring
@@ -310,7 +310,7 @@ class Checkpoint(Trackable):
             raise wrong("partial", "True or False", partial)
         if save_path is None:
             return InitializationOnlyStatus()
-        self._ckptfmt_line.settle()
+        wait_for_saves()
         view = self._view()
         reader = reading.open(save_path)
         try:

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from ckptfmt import dtypes, names
 from ckptfmt.arguments import wrong
 from ckptfmt.arrays import Sources
-from ckptfmt.background import Line, SaveFuture, Work
+from ckptfmt.background import Line, SaveFuture, Work, wait_for_saves
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle import writer as writing
 from ckptfmt.bundle.load import box_of_text, check_dtypes, select_batch
@@ -85,8 +85,8 @@ class Saver:
         registered_savers: name of a registered saver -> name of an object -> object; see
             `register_checkpoint_saver`.
         restore_fns: object -> function to call instead of its `restore`.
-        line: whose background saves these are: the next save or restore of the same owner raises
-            an error that nobody has asked for. Default the Saver's own.
+        line: the queue of background saves. The next save through the same queue raises an error
+            that no caller has asked for. Default: a queue of this Saver's own.
 
     Raises:
         InvalidError: a key that is empty or reserved, a key and slice given twice, slices of one
@@ -162,9 +162,9 @@ class Saver:
 
         With `enable_async` it returns a SaveFuture when all is copied that will be written. The
         callables, the policy, the registered savers and what goes before a save are called here and
-        before that, what goes after it in the background. Every save, and a restore by this saver,
-        waits for one that goes on in the background, and raises what ended the last one of this
-        saver, unless somebody has asked its future.
+        before that, what goes after it in the background. Saves and restores wait for a save that
+        goes on in the background. If the last background save of this saver failed and no caller
+        asked its future, `save` raises its error, and saves nothing.
 
         After a failure the checkpoint that was at the prefix is still there (after a
         DurabilityUnknownError or one of a write callback the new one), and no temporary directory;
@@ -232,7 +232,7 @@ class Saver:
             What `ckptfmt.open`, reading, and the objects' functions raise.
         """
         self._options(options)
-        self._line.settle()
+        wait_for_saves()
         results: dict[str, Any] = {}
         with reading.open(prefix) as reader:
             batches = [

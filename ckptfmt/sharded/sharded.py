@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from ckptfmt import dtypes, names
 from ckptfmt.arguments import listed
 from ckptfmt.arrays import Sources
-from ckptfmt.background import MODULE_LINE, SaveFuture, Work
+from ckptfmt.background import Line, SaveFuture, Work, wait_for_saves
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle import writer as writing
 from ckptfmt.bundle.load import Batch
@@ -125,7 +125,7 @@ def sharded_save(
     """
     team = Team(coordinator, "sharded_save")
     with team.guarded() as guard:
-        MODULE_LINE.settle()
+        wait_for_saves()
         target = path_text(prefix)
         options = _Options.of(team, target, metadata, level, alignment, durability, compression)
         description = describe(tensors, layouts)
@@ -162,13 +162,12 @@ def sharded_save_async(
     Raises:
         InvalidError, MemoryError: what this process gives cannot be saved, or not copied. The
             others are told of it in the background.
-        What ended an earlier background save, if nobody has asked its future; the others are told.
-        All else is in the future, as `sharded_save` raises it.
+        All other errors of `sharded_save` are raised by the future.
     """
     team = Team(coordinator, "sharded_save")
     target, place = "", ""
     with team.guarded() as guard:
-        MODULE_LINE.settle()
+        wait_for_saves()
         target = path_text(prefix)
         place = anchored(target)
         options = _Options.of(team, target, metadata, level, alignment, durability, compression)
@@ -188,7 +187,7 @@ def sharded_save_async(
 
         return work
 
-    future = MODULE_LINE.begin(target, prepare)
+    future = Line().begin(target, prepare)
     if guard.error is not None:
         future.know()
         raise guard.error
@@ -239,7 +238,7 @@ def sharded_restore(
     result: dict[str, Any] = {}
     seen = b""
     with team.guarded() as guard:
-        MODULE_LINE.settle()
+        wait_for_saves()
         wishes = _Wishes.of(layouts, devices, team)
         path = locate(prefix)
         with contextlib.ExitStack() as stack:

@@ -50,9 +50,8 @@ class Gate:
 
 
 def forget() -> None:
-    """No memory, no limit and no error of one test reaches another."""
+    """Keep memory and limits of one test away from the next."""
     line.wait_for_saves()
-    line.MODULE_LINE._failed = None
     background.limit_arena(None)
     background.release_arena()
 
