@@ -1,18 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names: of the files of a checkpoint, and of tensors as they cross into C."""
+"""Paths as users give them, names of a checkpoint's files, and names of tensors."""
 
 from __future__ import annotations
 
 import operator
+import os
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ckptfmt.errors import InvalidError
+from ckptfmt.errors import InvalidError, UnsupportedError
 
-__all__ = ["DataName", "data_name", "index_name", "parse_data_name", "sharded_filename"]
+__all__ = [
+    "DataName",
+    "absolute",
+    "data_name",
+    "index_name",
+    "parse_data_name",
+    "path_text",
+    "prefix_text",
+    "sharded_filename",
+    "tensor_bytes",
+    "tensor_text",
+]
 
-# Tensors whose names begin so belong to the format: metadata, and what stands in for an empty
-# shard.
+Path = str | bytes | os.PathLike[Any]
+
+# Names of tensors that belong to the format itself: the metadata, and the tensors of zero elements
+# that keep an otherwise empty shard referenced.
 RESERVED = "_CKPTFMT_"
 METADATA = "_CKPTFMT_METADATA"
 SHARD_STAND_IN = "_CKPTFMT_SHARD_"
@@ -20,43 +34,116 @@ SHARD_STAND_IN = "_CKPTFMT_SHARD_"
 _DATA_NAME = re.compile(r"(?s)(.*)\.data-([0-9]{5,10})-of-([0-9]{5,10})")
 
 
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_FILE_URL = "file://"
+
+
+def path_text(path: Path) -> str:
+    """Return a path as str, with bytes that are not UTF-8 as surrogate escapes.
+
+    A `file:///directory/name` URL becomes its path, as in TensorFlow (no percent decoding).
+
+    Raises:
+        InvalidError: not a path, or one with a NUL byte.
+        UnsupportedError: another URL.
+    """
+    try:
+        text = os.fsdecode(path)
+    except TypeError:
+        raise InvalidError(
+            f"a path must be str, bytes or os.PathLike, not {type(path).__name__}"
+        ) from None
+    if "\0" in text:
+        raise InvalidError("a path cannot hold a NUL byte", failure="BAD_PATH")
+    if text.startswith(_FILE_URL + "/"):
+        return text.removeprefix(_FILE_URL)
+    if _URL.match(text):
+        raise UnsupportedError(
+            f"{text[:200]!r} is a URL; only paths and file:/// URLs can be opened. Write ./ before "
+            "a path that looks like a URL"
+        )
+    return text
+
+
+def prefix_text(prefix: Path) -> str:
+    """Return a path that is to become a checkpoint's prefix, as `path_text`.
+
+    Raises:
+        InvalidError: `path_text` refuses it, or it has no file name, or it ends like one of the
+            checkpoint's own files.
+    """
+    text = path_text(prefix)
+    name = os.path.basename(text)
+    if text and not name:
+        raise InvalidError(
+            f"prefix {text!r} ends with '/': add a file name, for example "
+            f"{os.path.join(text, 'model')!r}",
+            failure="BAD_PATH",
+        )
+    if name in ("", ".", ".."):
+        raise InvalidError(f"prefix {text!r} has no file name", failure="BAD_PATH")
+    data = parse_data_name(text)
+    base = text.removesuffix(".index") if data is None else data.prefix
+    if base != text:
+        raise InvalidError(
+            f"prefix {text!r} is the name of a checkpoint's file: pass the prefix alone, {base!r}",
+            failure="BAD_PATH",
+        )
+    return text
+
+
+def absolute(path: str) -> str:
+    """Return the path joined to the current working directory, so that it stays valid if the
+    program changes directory."""
+    return os.path.join(os.getcwd(), path)
+
+
 class DataName(NamedTuple):
-    """What the name of a data file says."""
+    """The parts of a data file's name."""
 
     prefix: str
     shard: int
     num_shards: int
 
 
-def sharded_filename(basename: str, shard: int, num_shards: int) -> str:
-    """`basename-SSSSS-of-NNNNN`, as TensorFlow's ShardedFilename op: no range check, at least five
-    characters each.
+def sharded_filename(basename: Path, shard: int, num_shards: int) -> str:
+    """Return `basename-SSSSS-of-NNNNN`, as TensorFlow's ShardedFilename op.
+
+    Each number has at least five characters. As in TensorFlow its range is not checked.
 
     >>> sharded_filename("part", 1, 3)
     'part-00001-of-00003'
 
     Raises:
-        InvalidError: numbers that are none.
+        InvalidError: `basename` is not a path, or a number is not an integer.
     """
+    try:
+        basename = os.fsdecode(basename)
+    except TypeError:
+        raise InvalidError(
+            f"basename must be str, bytes or os.PathLike, not {type(basename).__name__}"
+        ) from None
     try:
         shard, num_shards = operator.index(shard), operator.index(num_shards)
     except TypeError:
-        raise InvalidError(f"shard {shard!r} and num_shards {num_shards!r} are integers") from None
+        raise InvalidError(
+            f"shard and num_shards must be integers, not {shard!r} and {num_shards!r}"
+        ) from None
     return f"{basename}-{shard:05d}-of-{num_shards:05d}"
 
 
 def index_name(prefix: str) -> str:
-    """Path of the index file of the checkpoint at `prefix`."""
+    """Return the path of the index file of the checkpoint at `prefix`."""
     return f"{prefix}.index"
 
 
 def data_name(prefix: str, shard: int, num_shards: int) -> str:
-    """Path of one data file of the checkpoint at `prefix`."""
+    """Return the path of one data file of the checkpoint at `prefix`."""
     return sharded_filename(f"{prefix}.data", shard, num_shards)
 
 
 def parse_data_name(path: str) -> DataName | None:
-    """The parts of a data file's path; None if it is not named like one."""
+    """Return the parts of a data file's path; None for any other path."""
     match = _DATA_NAME.fullmatch(path)
     if match is None:
         return None
@@ -66,8 +153,8 @@ def parse_data_name(path: str) -> DataName | None:
 
 
 def tensor_bytes(name: str | bytes) -> bytes:
-    """A tensor name as the format stores it: UTF-8, bytes that str cannot hold as surrogate
-    escapes."""
+    """Return a tensor name as the format stores it: UTF-8, with surrogate escapes as the bytes that
+    they stand for."""
     if isinstance(name, str):
         try:
             return name.encode("utf-8", "surrogateescape")
@@ -75,9 +162,9 @@ def tensor_bytes(name: str | bytes) -> bytes:
             raise InvalidError(f"tensor name {name!r} cannot be encoded: {error.reason}") from None
     if isinstance(name, bytes):
         return name
-    raise InvalidError(f"a tensor name is str or bytes, not {type(name).__name__}")
+    raise InvalidError(f"a tensor name must be str or bytes, not {type(name).__name__}")
 
 
 def tensor_text(name: str | bytes) -> str:
-    """A tensor name as str; the inverse of `tensor_bytes`."""
+    """Return a tensor name as str; the inverse of `tensor_bytes`."""
     return name if isinstance(name, str) else name.decode("utf-8", "surrogateescape")

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ckptfmt import dtypes, names
-from ckptfmt.bundle.locate import path_text, state_checkpoint
+from ckptfmt.bundle.locate import state_checkpoint
 from ckptfmt.bundle.reader import Reader, missing
 from ckptfmt.bundle.state_file import (
     checkpoint_exists,
@@ -29,6 +29,7 @@ from ckptfmt.bundle.state_file import (
 )
 from ckptfmt.errors import CkptfmtWarning, InvalidError, TensorNotFoundError
 from ckptfmt.manager.latest import check_waiting, iterate
+from ckptfmt.names import path_text
 
 __all__ = [
     "CheckpointReader",

@@ -46,8 +46,8 @@ def merged(path: Path, inputs: Any, **options: Any) -> None:
     ckptfmt.merge(inputs, f"{path}-new", **options)
 
 
-PATH = "a path is str, bytes or os.PathLike, not int"
-NAME = "a tensor name is str or bytes, not int"
+PATH = "a path must be str, bytes or os.PathLike, not int"
+NAME = "a tensor name must be str or bytes, not int"
 LIMITS = "limits is a mapping from names of limits to numbers, not int"
 PROGRESS = "progress is a function of two numbers, not int"
 SPEC = "a shape_and_slice text is str or bytes, not "
@@ -213,7 +213,7 @@ CASES: dict[str, tuple[Call, str]] = {
     ),
     "sharded_filename": (
         lambda _: ckptfmt.sharded_filename("a", "1", 2.0),
-        "shard '1' and num_shards 2.0 are integers",
+        "shard and num_shards must be integers, not '1' and 2.0",
     ),
     "tf name": (lambda p: ckptfmt.tf.load_variable(p, 5), NAME),
 }

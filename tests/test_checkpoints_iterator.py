@@ -171,7 +171,7 @@ def test_interval(tmp_path: Path, clock: Clock, iterate: Iterate) -> None:
         ({"timeout": "1"}, "timeout is a number of seconds, not '1'"),
         ({"timeout": float("nan")}, "timeout is a number of seconds, not nan"),
         ({"timeout_fn": 5}, "timeout_fn is a function, not int"),
-        ({"checkpoint_dir": 5}, "a path is str, bytes or os.PathLike, not int"),
+        ({"checkpoint_dir": 5}, "a path must be str, bytes or os.PathLike, not int"),
     ],
 )
 def test_wrong_arguments(

@@ -309,13 +309,14 @@ def test_commands_want_a_name_for_the_result(
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_the_command_replaces_what_has_no_name(
+def test_a_prefix_without_a_name_can_only_be_the_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    ckptfmt.save("in/", {"x": np.ones(3)})
+    ckptfmt.save_v2("in/", ["x"], [""], [np.ones(3)])
     assert main(["convert", "in/", "in/"]) == 2
     assert "--overwrite replaces it" in capsys.readouterr().err
-    assert main(["convert", "-q", "--overwrite", "--level", "v2", "in/", "in/"]) == 0
-    with ckptfmt.open("in/") as reader:
-        assert reader.level == "v2"
+    assert main(["convert", "-q", "--overwrite", "in/", "in/"]) == 2
+    assert "prefix 'in/' ends with '/'" in capsys.readouterr().err
+    assert main(["convert", "-q", "in/", "out"]) == 0
+    assert list(ckptfmt.load("out")) == ["x"]

@@ -391,7 +391,7 @@ def test_names_of_neighbours_are_escaped(tmp_path: Path) -> None:
 def test_no_path(path: Any) -> None:
     with pytest.raises(ckptfmt.InvalidError) as caught:
         locate(path)
-    expected = f"a path is str, bytes or os.PathLike, not {type(path).__name__}"
+    expected = f"a path must be str, bytes or os.PathLike, not {type(path).__name__}"
     assert str(caught.value) == expected
 
 
@@ -403,16 +403,27 @@ def test_a_nul_byte(path: str | bytes) -> None:
     assert caught.value.message == "a path cannot hold a NUL byte"
 
 
-@pytest.mark.parametrize("path", ["s3://bucket/model", b"gs://bucket/model", "file:///tmp/model"])
+@pytest.mark.parametrize("path", ["s3://bucket/model", b"gs://bucket/model", "file://host/model"])
 def test_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str | bytes) -> None:
     """Saving to it would make directories of these names, and look like success."""
     monkeypatch.chdir(tmp_path)
     for call in (ckptfmt.open, ckptfmt.load, lambda path: ckptfmt.save(path, {"x": [1]})):
-        with pytest.raises(ckptfmt.UnsupportedError, match=r"is a URL, and this version keeps"):
+        with pytest.raises(ckptfmt.UnsupportedError, match=r"is a URL; only paths"):
             call(path)
     assert os.listdir(tmp_path) == []
     ckptfmt.save("./s3://m", {"x": [1]})
     assert ckptfmt.load("./s3://m")["x"] == [1]
+
+
+def test_a_file_url(tmp_path: Path) -> None:
+    """As in TensorFlow: the path of a file:/// URL, without percent decoding."""
+    url = f"file://{tmp_path}/%41"
+    ckptfmt.save(url, {"x": [1]})
+    assert sorted(os.listdir(tmp_path)) == ["%41.data-00000-of-00001", "%41.index"]
+    assert ckptfmt.load(url)["x"] == [1]
+    assert ckptfmt.tf.checkpoint_exists(url)
+    with pytest.raises(ckptfmt.UnsupportedError, match="is a URL"):
+        ckptfmt.open("file://host/model")
 
 
 @pytest.mark.parametrize("name", ["n" * 300, "n/" * 3000 + "n"])

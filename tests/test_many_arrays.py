@@ -72,7 +72,7 @@ def test_as_one_by_one(tmp_path: Path, seed: int) -> None:
     [
         (f"{ckptfmt.names.RESERVED}x", np.ones(1), "names beginning with"),
         ("", np.ones(1), "TAB-12: a tensor's name is empty"),
-        (7, np.ones(1), "a tensor name is str or bytes, not int"),
+        (7, np.ones(1), "a tensor name must be str or bytes, not int"),
         ("\ud800", np.ones(1), "cannot be encoded"),
         ("ok", np.ones(1, "M8[s]"), "cannot be stored"),
         ("ok", {"a": 1}, "a mapping is no array"),

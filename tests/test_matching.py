@@ -230,7 +230,7 @@ def test_what_is_no_place_to_read_into(
     [
         (5, "arrays is a mapping by names, not int"),
         ([np.zeros(1)], "arrays is a mapping by names, not list"),
-        ({5: np.zeros(1)}, "a tensor name is str or bytes, not int"),
+        ({5: np.zeros(1)}, "a tensor name must be str or bytes, not int"),
     ],
 )
 def test_wrong_arguments(prefix: Path, arrays: Any, message: str) -> None:

@@ -36,6 +36,54 @@ def test_sharded_filename(basename: str, shard: int, count: int, expected: str) 
     assert ckptfmt.sharded_filename(basename, shard, count) == expected
 
 
+@pytest.mark.parametrize("basename", [b"x", Path("x")])
+def test_sharded_filename_of_other_paths(basename: bytes | Path) -> None:
+    assert ckptfmt.sharded_filename(basename, 0, 1) == "x-00000-of-00001"
+
+
+@pytest.mark.parametrize("basename", [None, 3, ["x"]])
+def test_sharded_filename_needs_a_path(basename: Any) -> None:
+    with pytest.raises(ckptfmt.InvalidError, match=r"basename must be str, bytes or os.PathLike"):
+        ckptfmt.sharded_filename(basename, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "message"),
+    [
+        ("q/", "prefix 'q/' ends with '/': add a file name, for example 'q/model'"),
+        ("", "prefix '' has no file name"),
+        ("..", "prefix '..' has no file name"),
+        (
+            "x.index",
+            "prefix 'x.index' is the name of a checkpoint's file: pass the prefix alone, 'x'",
+        ),
+        (
+            "x.data-00000-of-00002",
+            "prefix 'x.data-00000-of-00002' is the name of a checkpoint's file: pass the prefix "
+            "alone, 'x'",
+        ),
+    ],
+)
+def test_prefixes_that_are_probably_mistakes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefix: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for save in (ckptfmt.save, ckptfmt.save_async, lambda path, _: ckptfmt.Writer(path)):
+        with pytest.raises(ckptfmt.InvalidError) as caught:
+            save(prefix, {"x": [1]})
+        assert caught.value.message == message
+        assert caught.value.failure == "BAD_PATH"
+    assert not list(tmp_path.iterdir())
+
+
+def test_save_v2_takes_any_prefix(tmp_path: Path) -> None:
+    """As TensorFlow's op."""
+    for name in ("x.index", "d/"):
+        ckptfmt.save_v2(f"{tmp_path}/{name}", ["x"], [""], [np.ones(2)])
+    assert (tmp_path / "x.index.index").exists()
+    assert (tmp_path / "d" / ".index").exists()
+
+
 def test_file_names() -> None:
     assert names.index_name("/d/ck-1") == "/d/ck-1.index"
     assert names.data_name("/d/ck-1", 2, 17) == "/d/ck-1.data-00002-of-00017"
@@ -137,7 +185,7 @@ def test_names_that_cannot_be_encoded(tmp_path: Path, name: str) -> None:
 def test_names_are_text_or_bytes(name: Any) -> None:
     with pytest.raises(ckptfmt.InvalidError) as caught:
         names.tensor_bytes(name)
-    assert str(caught.value) == f"a tensor name is str or bytes, not {type(name).__name__}"
+    assert str(caught.value) == f"a tensor name must be str or bytes, not {type(name).__name__}"
 
 
 def test_names_through_a_checkpoint(tmp_path: Path) -> None:

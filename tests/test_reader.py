@@ -84,7 +84,7 @@ def test_a_missing_tensor(tmp_path: Path, name: str | bytes) -> None:
 
 def test_names_that_are_none(tmp_path: Path) -> None:
     with ckptfmt.open(save(tmp_path / "ck", {"a": [1]})) as reader:
-        with pytest.raises(InvalidError, match="a tensor name is str or bytes, not int"):
+        with pytest.raises(InvalidError, match="a tensor name must be str or bytes, not int"):
             reader[3]
         with pytest.raises(InvalidError, match="surrogates not allowed"):
             reader["\ud800"]

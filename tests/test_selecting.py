@@ -96,7 +96,7 @@ def test_rename(prefix: Path, select: Any, rename: Any, expected: list[str | Non
         ({"step": 5}, "rename gave 5, which is no name"),
         ({"step": None}, "rename gave None, which is no name"),
         (lambda _: b"x", "rename gave b'x', which is no name"),
-        ({5: "x"}, "a tensor name is str or bytes, not int"),
+        ({5: "x"}, "a tensor name must be str or bytes, not int"),
     ],
 )
 def test_rename_that_is_none(prefix: Path, rename: Any, message: str) -> None:

@@ -552,7 +552,7 @@ def test_processes_that_disagree(
             "tensor '_CKPTFMT_X': names beginning with _CKPTFMT_ are reserved",
         ),
         ({"w": A, b"w": A}, {}, "tensor 'w': the name is given twice"),
-        ({3: A}, {}, "a tensor name is str or bytes, not int"),
+        ({3: A}, {}, "a tensor name must be str or bytes, not int"),
         ({"w": A}, {"w": 3}, "tensor 'w': the layout is a Layout or None, not int"),
         ([A], {}, "tensors is a mapping from names to {device: local array}, not list"),
         ({"w": A}, None, "layouts is a mapping from names to Layouts or None, not NoneType"),

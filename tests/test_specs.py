@@ -190,7 +190,7 @@ def test_a_framework_with_dtypes_of_its_own() -> None:
         ((1.0, None, "w"), "a slice_spec is a str, not NoneType", "w"),
         ((1.0, b"", "w"), "a slice_spec is a str, not bytes", "w"),
         ((1.0, "", "w", None, 3), "a device is a str, not int", "w"),
-        ((1.0, "", 7), "a tensor name is str or bytes, not int", None),
+        ((1.0, "", 7), "a tensor name must be str or bytes, not int", None),
     ],
 )
 def test_refused(arguments: tuple[Any, ...], message: str, tensor: str | None) -> None:

@@ -330,7 +330,7 @@ ONE = ckptfmt.SingleProcess()
 RANKED = "a coordinator says which worker is which: no task_id, is_chief"
 
 WRONG: list[Any] = [
-    ({"checkpoint_dir": 5}, "a path is str, bytes or os.PathLike, not int"),
+    ({"checkpoint_dir": 5}, "a path must be str, bytes or os.PathLike, not int"),
     ({"checkpoint_dir": "a\0b"}, "a path cannot hold a NUL byte"),
     ({"model": None}, "the object 'model' is None, which cannot be saved"),
     ({"coordinator": "x"}, "coordinator is a Coordinator, not str"),

@@ -384,7 +384,7 @@ def test_ragged_lists(tmp_path: Path) -> None:
     [
         ("", "TAB-12: a tensor's name is empty"),
         (b"", "TAB-12: a tensor's name is empty"),
-        (3, "a tensor name is str or bytes, not int"),
+        (3, "a tensor name must be str or bytes, not int"),
         ("\ud800", "tensor name '\\ud800' cannot be encoded: surrogates not allowed"),
     ],
 )

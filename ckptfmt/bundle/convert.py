@@ -18,7 +18,7 @@ from ckptfmt import _core, dtypes, names
 from ckptfmt.arguments import check_choice, check_progress
 from ckptfmt.arrays import Slice, Sources
 from ckptfmt.background import wait_for_saves
-from ckptfmt.bundle.locate import locate, path_text
+from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.merge import merge
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.tensor import TensorHandle
@@ -26,6 +26,7 @@ from ckptfmt.bundle.verify import verify_prefix
 from ckptfmt.bundle.writer import Writer, check_options
 from ckptfmt.compression.fetching import stored_values
 from ckptfmt.errors import CorruptError, InvalidError, StorageError
+from ckptfmt.names import prefix_text
 from ckptfmt.progress import Progress
 from ckptfmt.temporary import TemporaryDirectory
 
@@ -104,7 +105,7 @@ def convert(
     check_progress(progress)
     check_choice("verify", verify, ("full", "off"))
     check_options(None, level, alignment, durability, compression)
-    target = path_text(destination)
+    target = prefix_text(destination)
     wait_for_saves()
     directory = TemporaryDirectory(target)
     with Reader(locate(source), verify="full", limits=limits) as reader:

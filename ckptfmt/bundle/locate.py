@@ -20,6 +20,7 @@ from ckptfmt.errors import (
     StorageError,
     UnsupportedError,
 )
+from ckptfmt.names import path_text
 
 if TYPE_CHECKING:
     from ckptfmt.bundle.checkpoint_state import CheckpointState
@@ -27,28 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["describe_file", "locate", "read_state", "state_checkpoint"]
 
 HEAD_BYTES = 512
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 TABLE_MAGIC = bytes.fromhex("57fb808b247547db")
 LISTED_MAX = 8
-
-
-def path_text(path: str | bytes | os.PathLike[Any]) -> str:
-    """A path as str (bytes that are not UTF-8 as surrogate escapes); a NUL byte is refused, and so
-    is a URL, which would else become a directory of that name beside the program."""
-    try:
-        text = os.fsdecode(path)
-    except TypeError:
-        raise InvalidError(
-            f"a path is str, bytes or os.PathLike, not {type(path).__name__}"
-        ) from None
-    if "\0" in text:
-        raise InvalidError("a path cannot hold a NUL byte", failure="BAD_PATH")
-    if _URL.match(text):
-        raise UnsupportedError(
-            f"{text[:200]!r} is a URL, and this version keeps checkpoints in files; a path that "
-            "looks like one is written with ./ before it"
-        )
-    return text
 
 
 def locate(path: str | bytes | os.PathLike[Any]) -> str:

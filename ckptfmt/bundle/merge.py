@@ -12,9 +12,9 @@ from typing import Any
 
 from ckptfmt import _core
 from ckptfmt.arguments import check_choice, check_limits, listed
-from ckptfmt.bundle.locate import locate, path_text
+from ckptfmt.bundle.locate import locate
 from ckptfmt.errors import CheckpointNotFoundError, InvalidError
-from ckptfmt.names import index_name, parse_data_name
+from ckptfmt.names import index_name, parse_data_name, path_text
 
 __all__ = ["merge", "merge_v2_checkpoints"]
 

@@ -17,8 +17,8 @@ from ckptfmt.arguments import check_progress
 from ckptfmt.background import Line, SaveFuture, Work, wait_for_saves
 from ckptfmt.bundle import writer as writing
 from ckptfmt.bundle.incremental import CompactionLimits, check_limits
-from ckptfmt.bundle.locate import path_text
 from ckptfmt.bundle.snapshot import Snapshot, arena_size, limit_arena, release_arena
+from ckptfmt.names import absolute, path_text, prefix_text
 from ckptfmt.progress import Progress
 
 __all__ = [
@@ -71,11 +71,11 @@ def save_async(
     """
     check_progress(progress)
     writing.check_options(metadata, level, alignment, durability, compression)
-    target = path_text(prefix)
-    place = anchored(target)
+    target = prefix_text(prefix)
+    place = absolute(target)
     _core.path_bytes(place)
     check_limits(compaction)
-    earlier = None if base is None else anchored(path_text(base))
+    earlier = None if base is None else absolute(path_text(base))
     wait_for_saves()
     sources = writing.collect(tensors)
     options: dict[str, Any] = {
@@ -98,8 +98,3 @@ def save_async(
         return work
 
     return Line().begin(target, prepare)
-
-
-def anchored(path: str) -> str:
-    """The path as it is now, wherever the program goes meanwhile."""
-    return os.path.join(os.getcwd(), path)

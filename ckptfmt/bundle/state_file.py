@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from ckptfmt import _core, names
 from ckptfmt.arguments import check_choice, listed, wrong
 from ckptfmt.bundle.checkpoint_state import STATE_NAME, CheckpointState, format_state
-from ckptfmt.bundle.locate import path_text, read_state
+from ckptfmt.bundle.locate import read_state
 from ckptfmt.errors import (
     CkptfmtWarning,
     CorruptError,
@@ -30,6 +30,7 @@ from ckptfmt.errors import (
     StorageError,
     UnsupportedError,
 )
+from ckptfmt.names import path_text
 from ckptfmt.temporary import make_file
 
 __all__ = [

@@ -24,7 +24,6 @@ from ckptfmt.arrays import BATCH, Columns, Sources, batches
 from ckptfmt.background import wait_for_saves
 from ckptfmt.bundle import incremental
 from ckptfmt.bundle.incremental import CompactionLimits
-from ckptfmt.bundle.locate import path_text
 from ckptfmt.compression import CHUNK_SIZE, Compression, compression_of
 from ckptfmt.errors import InvalidError, about
 from ckptfmt.progress import Meter, Progress
@@ -78,18 +77,40 @@ class Writer:
         durability: str = "full",
         compression: str | None = None,
     ) -> None:
+        self._open(names.prefix_text(prefix), metadata, level, alignment, durability, compression)
+
+    @classmethod
+    def _sized(cls, prefix: str, sizes: NDArray[np.int64], **options: Any) -> Writer:
+        """Return a writer that reserves disk space for values of these sizes at once, with any
+        prefix that TensorFlow takes."""
+        writer = cls.__new__(cls)
+        writer._open(prefix, sizes=sizes, **options)
+        return writer
+
+    def _open(
+        self,
+        prefix: str,
+        metadata: Mapping[str, Any] | None = None,
+        level: str = "v2+",
+        alignment: int | None = None,
+        durability: str = "full",
+        compression: str | None = None,
+        sizes: NDArray[np.int64] | None = None,
+    ) -> None:
         self._handle: _core.WriterHandle | None = None
         asked = check_options(metadata, level, alignment, durability, compression)
         alignment, self._metadata, self._compression = asked
-        self.prefix = path_text(prefix)
-        chunk_size = 0 if level == "v2" else CHUNK_SIZE
-        synced = _core.DURABILITY[durability]
-        size = self._data_size(alignment)
-        self._handle = _core.WriterHandle(self.prefix, alignment, chunk_size, synced, size)
-
-    def _data_size(self, alignment: int) -> int:
-        """Bytes that all values will take with their padding; 0: nobody knows."""
-        return 0
+        self.prefix = prefix
+        data_size = 0
+        if sizes is not None and self._compression is None and alignment <= 1 << 30:
+            data_size = int((-(-sizes // alignment) * alignment).sum())
+        self._handle = _core.WriterHandle(
+            prefix,
+            alignment,
+            0 if level == "v2" else CHUNK_SIZE,
+            _core.DURABILITY[durability],
+            data_size,
+        )
 
     def add(self, name: str | bytes, array: Any, dtype: Any = None) -> None:
         """Appends a whole tensor; returns when its bytes are no longer needed.
@@ -241,19 +262,6 @@ class Writer:
         return f"<ckptfmt.Writer {self.prefix!r}{' closed' if self._handle is None else ''}>"
 
 
-class _SizedWriter(Writer):
-    """A Writer of which is known what will be added: room for it is made at once."""
-
-    def __init__(self, prefix: Path, sizes: NDArray[np.int64], **options: Any) -> None:
-        self._sizes = sizes
-        super().__init__(prefix, **options)
-
-    def _data_size(self, alignment: int) -> int:
-        if self._compression is not None or alignment > 1 << 30:
-            return 0
-        return int((-(-self._sizes // alignment) * alignment).sum())
-
-
 def save(
     prefix: Path,
     tensors: Mapping[str, Any] | Mapping[bytes, Any] | Iterable[tuple[str | bytes, Any]],
@@ -297,7 +305,7 @@ def save(
     check_progress(progress)
     wait_for_saves()
     write_sources(
-        prefix,
+        names.prefix_text(prefix),
         collect(tensors),
         progress,
         metadata=metadata,
@@ -419,11 +427,11 @@ def save_v2(
         if spec:
             set_spec(sources, spec)
     wait_for_saves()
-    write_sources(prefix, sources, None, level="v2")
+    write_sources(names.path_text(prefix), sources, None, level="v2")
 
 
 def write_sources(
-    prefix: Path,
+    prefix: str,
     sources: Columns,
     progress: Progress | None,
     *,
@@ -439,7 +447,7 @@ def write_sources(
     meter = Meter(progress, int(sizes.sum()))
     most = BATCH_BYTES if progress is None else WATCHED_BATCH_BYTES
     if base is None:
-        with _SizedWriter(prefix, sizes, **options) as writer:
+        with Writer._sized(prefix, sizes, **options) as writer:
             for batch in batches(sizes, most):
                 tell = None if progress is None else meter.add
                 writer._add(sources, batch.start, batch.stop, tell)
@@ -449,7 +457,7 @@ def write_sources(
     alignment, _, _ = check_options(None, level, options.get("alignment"), "none", asked)
     with incremental.Base(base, sources) as earlier:
         same = earlier.compare(plain=level == "v2", tell=meter.add)
-        with Writer(prefix, **options) as writer:
+        with Writer._sized(prefix, sizes[:0], **options) as writer:
             kept = earlier.keep(writer._open_handle(), alignment, limits)
             rest = np.flatnonzero(~kept)
             sizes = sizes[rest]

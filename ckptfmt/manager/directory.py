@@ -25,7 +25,6 @@ from typing import Any, Self
 from ckptfmt import _core
 from ckptfmt.arguments import check_choice
 from ckptfmt.bundle.checkpoint_state import STATE_NAME
-from ckptfmt.bundle.locate import path_text
 from ckptfmt.bundle.state_file import replace_file
 from ckptfmt.errors import BusyError, CkptfmtError, InvalidError, StorageError
 from ckptfmt.manager.leftovers import (
@@ -36,7 +35,7 @@ from ckptfmt.manager.leftovers import (
     of_managed,
     state_temporaries,
 )
-from ckptfmt.names import index_name, parse_data_name
+from ckptfmt.names import index_name, parse_data_name, path_text
 from ckptfmt.temporary import LOCK_NAME
 
 __all__ = ["CheckpointDirectory", "Found"]

@@ -29,10 +29,10 @@ import numpy as np
 from ckptfmt import names
 from ckptfmt.arguments import wrong
 from ckptfmt.bundle.checkpoint_state import CheckpointState
-from ckptfmt.bundle.locate import path_text
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.state_file import read_state_file, state_path
 from ckptfmt.errors import CkptfmtError, CkptfmtWarning, InvalidError
+from ckptfmt.names import path_text
 
 __all__ = ["checkpoints_iterator", "latest_checkpoint", "why_incomplete"]
 

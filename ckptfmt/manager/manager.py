@@ -29,7 +29,6 @@ from typing import Any, NamedTuple
 from ckptfmt import _core
 from ckptfmt.arguments import check_choice, check_number, is_positive, whole, wrong
 from ckptfmt.bundle.checkpoint_state import CheckpointState
-from ckptfmt.bundle.locate import path_text
 from ckptfmt.bundle.verify import verify_prefix
 from ckptfmt.errors import (
     BusyError,
@@ -46,7 +45,7 @@ from ckptfmt.manager.leftovers import number_of, of_managed
 from ckptfmt.manager.metrics import Record, check_metrics
 from ckptfmt.manager.restored import Rejected, Restored
 from ckptfmt.manager.retention import KeepBest, Policy, Queued, decide, recover
-from ckptfmt.names import index_name
+from ckptfmt.names import index_name, path_text
 from ckptfmt.saving.options import CheckpointOptions
 
 __all__ = ["CheckpointManager", "Rejected", "Restored"]

@@ -20,11 +20,11 @@ import numpy as np
 from ckptfmt.arguments import check_choice, wrong
 from ckptfmt.background import wait_for_saves
 from ckptfmt.bundle.checkpoint_state import STATE_NAME
-from ckptfmt.bundle.locate import path_text
 from ckptfmt.errors import CkptfmtError, InvalidError
 from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.manager.leftovers import METRICS_NAME, of_managed
 from ckptfmt.manager.manager import CheckpointManager
+from ckptfmt.names import path_text
 from ckptfmt.objects.checkpoint import Checkpoint
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.sharded.rounds import Team

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from ckptfmt.arguments import wrong
 from ckptfmt.background import Line, SaveFuture, wait_for_saves
 from ckptfmt.bundle import reader as reading
-from ckptfmt.bundle.locate import path_text
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import Filter, Rename, some
 from ckptfmt.bundle.state_file import update_checkpoint_state
 from ckptfmt.errors import CkptfmtWarning, InvalidError
+from ckptfmt.names import path_text
 from ckptfmt.objects.build import read_graph_bytes
 from ckptfmt.objects.choosing import Choice
 from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, ObjectGraph, decode_graph

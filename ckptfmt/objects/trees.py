@@ -21,7 +21,6 @@ from ckptfmt.arrays import Sources
 from ckptfmt.background import SaveFuture
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.load import Batch, casts_of, check_used, select_batch
-from ckptfmt.bundle.locate import path_text
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import (
     Filter,
@@ -33,6 +32,7 @@ from ckptfmt.bundle.selecting import (
 )
 from ckptfmt.bundle.writer import user_name, write_sources
 from ckptfmt.errors import GenerationGoneError, InvalidError, UnsupportedError
+from ckptfmt.names import path_text, prefix_text
 from ckptfmt.objects.build import (
     build,
     from_names,
@@ -143,8 +143,9 @@ def save_tree(
     for key, value in flat.tensors.items():
         sources.add(user_name(key), value, dtypes.VARIANT if is_variants(value) else None)
     sources.add(OBJECT_GRAPH_KEY.encode(), content)
-    write_sources(prefix, sources, progress, **given)
-    return path_text(prefix)
+    target = prefix_text(prefix)
+    write_sources(target, sources, progress, **given)
+    return target
 
 
 def _check_together(what: str, value: object, others: Mapping[str, object]) -> None:

@@ -35,15 +35,15 @@ from ckptfmt.background import Line, SaveFuture, Work, wait_for_saves
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle import writer as writing
 from ckptfmt.bundle.load import box_of_text, check_dtypes, select_batch
-from ckptfmt.bundle.locate import locate, path_text
+from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.saving import anchored
 from ckptfmt.bundle.snapshot import Snapshot
 from ckptfmt.errors import (
     CheckpointNotFoundError,
     InvalidError,
     about,
 )
+from ckptfmt.names import absolute, path_text
 from ckptfmt.saving.claims import claimed
 from ckptfmt.saving.devices import task_of
 from ckptfmt.saving.options import CheckpointOptions
@@ -320,8 +320,8 @@ def _in_background(
     claims: contextlib.ExitStack,
 ) -> Work:
     """Copies the shards; what is left to do then, 4 to 7."""
-    target = Target(path, options, anchored(path))
-    bundles = list(map(anchored, inputs))
+    target = Target(path, options, absolute(path))
+    bundles = list(map(absolute, inputs))
     snapshot = Snapshot(shards)
     held = claims.pop_all()
 

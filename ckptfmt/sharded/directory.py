@@ -38,8 +38,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ckptfmt.arguments import wrong
-from ckptfmt.bundle.locate import path_text
 from ckptfmt.errors import BusyError, InvalidError, StorageError
+from ckptfmt.names import path_text
 from ckptfmt.sharded.coordinator import Closing, check_data, check_name, check_root, whole
 
 __all__ = ["DirectoryCoordinator"]

@@ -39,9 +39,8 @@ from ckptfmt.background import Line, SaveFuture, Work, wait_for_saves
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle import writer as writing
 from ckptfmt.bundle.load import Batch
-from ckptfmt.bundle.locate import locate, path_text
+from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.merge import merge
-from ckptfmt.bundle.saving import anchored
 from ckptfmt.bundle.snapshot import Snapshot
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.writer import BATCH_BYTES, Writer
@@ -51,7 +50,7 @@ from ckptfmt.errors import (
     InvalidError,
     StorageError,
 )
-from ckptfmt.names import sharded_filename
+from ckptfmt.names import absolute, path_text, sharded_filename
 from ckptfmt.saving.mesh import Layout, Mesh
 from ckptfmt.sharded.plan import (
     Description,
@@ -169,7 +168,7 @@ def sharded_save_async(
     with team.guarded() as guard:
         wait_for_saves()
         target = path_text(prefix)
-        place = anchored(target)
+        place = absolute(target)
         options = _Options.of(team, target, metadata, level, alignment, durability, compression)
         options = replace(options, metadata=copy.deepcopy(options.metadata))
         description = describe(tensors, layouts)
