@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import shutil
@@ -192,7 +193,7 @@ def test_a_state_file_that_is_none(tmp_path: Path, make: Callable[[Path], None])
 def test_a_state_file_that_leads_nowhere(tmp_path: Path) -> None:
     save(tmp_path, "ckpt-1")
     (tmp_path / "checkpoint").symlink_to("none")
-    assert fallback(tmp_path) == ("ckpt-1", "No such file or directory")
+    assert fallback(tmp_path) == ("ckpt-1", "no regular file")
 
 
 def test_no_state_file(tmp_path: Path) -> None:
@@ -372,14 +373,14 @@ def test_a_checkpoint_replaced_while_it_is_judged(
     def judge(given: str) -> str | None:
         if len(replaced) < times:
             replaced.append(True)
-            save(tmp_path, "m")
+            os.utime(f"{prefix}.index", ns=(len(replaced), len(replaced)))
             return "a data file is gone"
         return real(given)
 
     monkeypatch.setattr(latest, "_missing_data", judge)
     times = 2
     assert why_incomplete(prefix) is None
-    times = 99
+    times = 10**9
     assert why_incomplete(prefix) == "it is being replaced"
 
 
@@ -438,13 +439,69 @@ def test_what_is_no_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_crash_before_the_state_file(tmp_path: Path) -> None:
-    """Saved and not recorded: the recorded one is the answer, and that one the next."""
+    """Saved and not recorded: what the state file names comes first."""
     for number in (1, 2, 3):
         save(tmp_path, f"ckpt-{number}", number * 10)
     record(tmp_path, "ckpt-1", "ckpt-2", at=25)
     assert newest(tmp_path) == f"{tmp_path}/ckpt-2"
     damage_data(f"{tmp_path}/ckpt-2")
+    assert fallback(tmp_path)[0] == "ckpt-1"
+    damage_data(f"{tmp_path}/ckpt-1")
     assert fallback(tmp_path)[0] == "ckpt-3"
+
+
+TRANSIENT = [errno.EMFILE, errno.EIO, errno.ESTALE, errno.EACCES]
+
+
+def once(number: int, real: Callable[..., Any]) -> Callable[..., Any]:
+    """A call that fails the first time."""
+    calls: list[int] = []
+
+    def call(*arguments: Any, **more: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 1:
+            raise OSError(number, os.strerror(number))
+        return real(*arguments, **more)
+
+    return call
+
+
+@pytest.mark.parametrize("number", TRANSIENT)
+@pytest.mark.parametrize("where", ["index", "data", "listing", "state file"])
+def test_a_transient_error_does_not_lead_to_an_older_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, where: str
+) -> None:
+    for name in ("ckpt-1", "ckpt-2"):
+        save(tmp_path, name)
+    record(tmp_path, "ckpt-1", "ckpt-2")
+    newest_path = f"{tmp_path}/ckpt-2"
+    if where == "index":
+
+        def opened(prefix: str) -> Any:
+            raise ckptfmt.StorageError("cannot open it", path=prefix, errno=number)
+
+        monkeypatch.setattr(latest, "Reader", opened)
+    elif where == "data":
+        real = os.stat
+
+        def stat(path: Any, **more: Any) -> os.stat_result:
+            if str(path).endswith("ckpt-2.data-00000-of-00001"):
+                raise OSError(number, os.strerror(number))
+            return real(path, **more)
+
+        monkeypatch.setattr(os, "stat", stat)
+    elif where == "listing":
+        os.unlink(tmp_path / "checkpoint")
+        monkeypatch.setattr(os, "scandir", once(number, os.scandir))
+    else:
+        monkeypatch.setattr(os, "lstat", once(number, os.lstat))
+    with pytest.raises(ckptfmt.StorageError) as caught:
+        ckptfmt.latest_checkpoint(tmp_path)
+    assert caught.value.errno == number
+    monkeypatch.undo()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert ckptfmt.latest_checkpoint(tmp_path) == newest_path
 
 
 def test_what_was_left_out_of_the_state_file(tmp_path: Path) -> None:

@@ -1,111 +1,160 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The newest checkpoint of a directory, and waiting for newer ones.
+"""Find the newest checkpoint of a directory, and wait for newer ones.
 
-The state file is believed as far as it can be: what it names as the newest is taken if that lies in
-the directory and is complete. Otherwise the newest complete one is looked for, in this order:
+The checkpoint that the state file names as the newest is taken if it is in the directory and is
+complete. Otherwise the newest complete one of these is taken:
 
-    1. what the state file does not name and is plainly newer than it: of a larger number than all
-       that it names of this base name, and written after it (a crash came between the two);
-    2. what else the state file names, newest first;
-    3. the rest of the directory.
+    1. the other checkpoints that the state file names, newest first;
+    2. the rest of the directory: `<base>-<number>` of one base name by number, all others by the
+       time of their index.
 
-Within 1 and 3, checkpoints `<base>-<number>` of one base name go by their number, and all others by
-the time of their index. Timestamps in the state file are not looked at: clocks lie.
+Timestamps in the state file are ignored, because clocks are unreliable. Only what the bytes of a
+checkpoint prove, or a missing file, rejects it; any other error of the storage is raised.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import heapq
 import os
 import re
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ckptfmt import names
 from ckptfmt.arguments import wrong
-from ckptfmt.bundle.checkpoint_state import CheckpointState
+from ckptfmt.bundle.checkpoint_state import STATE_BYTES_MAX, CheckpointState
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.state_file import read_state_file, state_path
-from ckptfmt.errors import CkptfmtError, CkptfmtWarning, InvalidError
+from ckptfmt.bundle.state_file import raise_storage, read_state_file, state_path
+from ckptfmt.errors import (
+    CheckpointNotFoundError,
+    CkptfmtError,
+    CkptfmtWarning,
+    CorruptError,
+    GenerationGoneError,
+    InvalidError,
+    LimitError,
+    ShardMissingError,
+    StorageError,
+    UnsupportedError,
+)
 from ckptfmt.names import path_text
 
-__all__ = ["checkpoints_iterator", "latest_checkpoint", "why_incomplete"]
+__all__ = [
+    "checkpoints_iterator",
+    "identity",
+    "latest_checkpoint",
+    "newest_complete",
+    "proves_damage",
+    "why_incomplete",
+]
 
 Path = str | bytes | os.PathLike[Any]
 
-# Seconds between two looks for a new checkpoint, as TensorFlow's.
+# Seconds between two polls for a new checkpoint, as in TensorFlow.
 PAUSE = 1.0
-# A directory changed less than this many seconds ago may change again without a new time.
-RECENT = 5.0
-# How often a checkpoint is looked at that is replaced meanwhile; a directory whose state file is.
-LOOKS_MAX = 3
-STATES_MAX = 100
+# How often a look starts again because another process replaced what it looked at.
+LOOKS_MAX = 100
+
+# What the system answers if a file is missing or cannot be a file of a checkpoint. Other answers,
+# such as EMFILE, EIO and ESTALE, may be different at the next attempt.
+_MISSING = frozenset(
+    [
+        *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP),
+        *(errno.ENAMETOOLONG, errno.EINVAL, errno.ENXIO),
+    ]
+)
 
 _NUMBERED = re.compile(r"(.*)-([0-9]+)", re.DOTALL)
 
 
 def latest_checkpoint(directory: Path, latest_filename: Path | None = None) -> str | None:
-    """The prefix of a directory's newest complete checkpoint.
+    """Return the prefix of a directory's newest complete checkpoint.
 
-    Complete is a checkpoint whose index is sound and whose data files are all there and long
-    enough; the tensors in them are not read. Where the state file does not lead to one, another is
-    looked for, and a CkptfmtWarning tells why. Nothing outside the directory is looked at.
+    A checkpoint is complete if its index is sound and all its data files exist and are long enough;
+    tensors are not read. If the state file does not lead to a complete checkpoint, another one is
+    looked for, and a CkptfmtWarning says why. Nothing outside the directory is opened.
 
     Args:
         directory: where the checkpoints are.
         latest_filename: name of the state file in it; default "checkpoint".
 
     Returns:
-        `directory` and the name in it (or the path as the state file has it, if that is absolute);
-        None if there is no complete checkpoint.
+        `directory` joined with the name (an absolute path as the state file has it); None if there
+        is no complete checkpoint.
 
     Raises:
-        InvalidError: no usable path.
+        InvalidError: a path that cannot be used.
+        StorageError: a file or the directory cannot be read now, although it exists.
     """
-    look = _look(path_text(directory), latest_filename)
-    if look.problem is not None:
-        warnings.warn(look.problem, CkptfmtWarning, stacklevel=2)
-    return look.prefix
+    prefix, problem = _look(path_text(directory), latest_filename)
+    if problem is not None:
+        warnings.warn(problem, CkptfmtWarning, stacklevel=2)
+    return prefix
+
+
+def proves_damage(error: CkptfmtError) -> bool:
+    """Return whether the error proves that a checkpoint is damaged or incomplete: its bytes are
+    wrong, or a file is missing."""
+    if isinstance(error, StorageError):
+        gone = (CheckpointNotFoundError, GenerationGoneError, ShardMissingError)
+        return isinstance(error, gone) or error.errno in _MISSING
+    return isinstance(error, (CorruptError, LimitError))
+
+
+def identity(path: str) -> tuple[int, int, int, int] | None:
+    """Return what changes when another file replaces this one; None if the file is missing.
+
+    Raises:
+        StorageError: the system cannot tell.
+    """
+    try:
+        info = os.stat(path)
+    except OSError as error:
+        if error.errno in _MISSING:
+            return None
+        raise_storage(error, path)
+    return info.st_dev, info.st_ino, info.st_mtime_ns, info.st_size
 
 
 # ---- one checkpoint ------------------------------------------------------------------------------
 
 
 def why_incomplete(prefix: str) -> str | None:
-    """What is wrong with the files of a checkpoint, as a text; None for a complete one.
+    """Return what is wrong with the files of a checkpoint; None if it is complete.
 
-    The whole index is read, and of the data files no more than their sizes.
+    Reads the whole index, and only the sizes of the data files. A checkpoint that is replaced
+    meanwhile is looked at again.
+
+    Raises:
+        StorageError: a file exists and cannot be read now.
     """
     index = names.index_name(prefix)
     for _ in range(LOOKS_MAX):
-        before = _identity(index)
+        before = identity(index)
         if before is None:
             return "it has no index"
         found = _missing_data(prefix)
-        if found is None or _identity(index) == before:
+        if found is None or identity(index) == before:
             return found
     return "it is being replaced"
-
-
-def _identity(path: str) -> tuple[int, int, int, int] | None:
-    """What changes when another file takes the place of this one."""
-    try:
-        info = os.stat(path)
-    except OSError:
-        return None
-    return info.st_dev, info.st_ino, info.st_mtime_ns, info.st_size
 
 
 def _missing_data(prefix: str) -> str | None:
     try:
         with Reader(prefix) as reader:
             selection, num_shards = reader._handle.list_all(), reader.header.num_shards
+    except UnsupportedError:
+        return None  # not damaged; opening it reports what this release lacks
     except CkptfmtError as error:
+        if not proves_damage(error):
+            raise
         return str(error)
     rows = selection.rows
     stored = np.concatenate(
@@ -119,6 +168,8 @@ def _missing_data(prefix: str) -> str | None:
         try:
             size = os.stat(path).st_size
         except OSError as error:
+            if error.errno not in _MISSING:
+                raise_storage(error, path)
             return f"{path}: {error.strerror}"
         if size < needed:
             return f"{path} has {size} bytes of {needed}"
@@ -128,21 +179,126 @@ def _missing_data(prefix: str) -> str | None:
 # ---- a directory ---------------------------------------------------------------------------------
 
 
-@dataclass
-class _Look:
-    """What one look at a directory found.
+def _look(directory: str, latest_filename: Path | None) -> tuple[str | None, str | None]:
+    """The newest complete checkpoint, and why it is not simply the one that the state file names.
 
-    `settled` means that as long as neither the state file nor the directory changes, another look
-    finds the same.
+    If the state file changes meanwhile, what it named may be gone by now: look again.
     """
+    path = state_path(directory, latest_filename)
+    for _ in range(LOOKS_MAX):
+        before = identity(path)
+        state, unreadable = _read_state(path)
+        prefix, problem = newest_complete(directory, state)
+        if (unreadable is None and problem is None) or identity(path) == before:
+            break
+    problems = [one for one in (unreadable, problem) if one is not None]
+    if state is None and unreadable is None and (prefix or problem):
+        problems.insert(0, "there is no state file")
+    if not problems:
+        return prefix, None
+    end = f"'{prefix}' is taken" if prefix else "no complete checkpoint is there"
+    return prefix, f"{path}: {'; '.join([*problems, end])}"
 
-    prefix: str | None = None
+
+def _read_state(path: str) -> tuple[CheckpointState | None, str | None]:
+    """What a state file says, or what is wrong with it; neither if there is none."""
+    try:
+        os.lstat(path)
+        return read_state_file(path), None
+    except CkptfmtError as error:
+        if not proves_damage(error):
+            raise
+        return None, error.message
+    except OSError as error:
+        if error.errno not in _MISSING:
+            raise_storage(error, path)
+        return None, None
+
+
+def newest_complete(directory: str, state: CheckpointState | None) -> tuple[str | None, str | None]:
+    """Return the prefix of the newest complete checkpoint, and the first problem met on the way.
+
+    Args:
+        directory: where the checkpoints are.
+        state: what its state file says; None if there is no usable one.
+
+    Raises:
+        StorageError: a file or the directory exists and cannot be read now.
+    """
     problem: str | None = None
-    settled: bool = True
+    if state is not None:
+        newest = state.model_checkpoint_path
+        if not newest:
+            problem = "it names no model_checkpoint_path"
+        elif not _is_inside(directory, newest, {}):
+            problem = f"model_checkpoint_path '{newest}' leads outside the directory"
+        else:
+            prefix = os.path.join(directory, newest)
+            why = why_incomplete(prefix)
+            if why is None:
+                return prefix, None
+            problem = f"'{prefix}', the newest it names, is not complete: {why}"
+    skipped: str | None = None
+    for prefix in _candidates(directory, state):
+        why = why_incomplete(prefix)
+        if why is None:
+            return prefix, problem if skipped is None else _joined(problem, skipped)
+        skipped = skipped or f"'{prefix}' is not complete: {why}"
+    return None, problem if skipped is None else _joined(problem, skipped)
+
+
+def _joined(problem: str | None, skipped: str) -> str:
+    return skipped if problem is None else f"{problem}; {skipped}"
+
+
+def _candidates(directory: str, state: CheckpointState | None) -> Iterator[str]:
+    """The prefixes to try after the newest one of the state file, each once, in order."""
+    listed = {found.name: found for found in _listed(directory)}
+    begin = os.path.join(directory, "")
+    parents: dict[str, bool] = {}
+    tried: set[str] = set()
+    if state is not None and state.model_checkpoint_path:
+        tried.add(os.path.join(directory, state.model_checkpoint_path))
+    # There may be a million of these: those right in the directory are looked up in its listing.
+    for path in dict.fromkeys(reversed(() if state is None else state.all_model_checkpoint_paths)):
+        name = path.removeprefix(begin) if path.startswith("/") else path
+        prefix = path if path.startswith("/") else begin + path
+        if prefix in tried:
+            continue
+        if name in listed or (
+            "/" in name
+            and _is_inside(directory, path, parents)
+            and os.path.isfile(names.index_name(prefix))
+        ):
+            tried.add(prefix)
+            yield prefix
+    for found in _ordered(listed.values()):
+        if begin + found.name not in tried:
+            yield begin + found.name
+
+
+def _is_inside(directory: str, path: str, parents: dict[str, bool]) -> bool:
+    """Whether a path that a state file names is in the directory, after following symbolic links.
+
+    Args:
+        directory: the directory.
+        path: as the state file has it.
+        parents: answers for the parents of earlier paths.
+    """
+    parent, name = os.path.split(path)
+    if "\0" in path or name in ("", ".", ".."):
+        return False
+    if not parent:
+        return True
+    if parent not in parents:
+        root = os.path.realpath(directory)
+        target = os.path.realpath(os.path.join(directory, parent))
+        parents[parent] = os.path.commonpath([root, target]) == root
+    return parents[parent]
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Listed:
     """A checkpoint in a listing: its name, split into base and number, and its index's time."""
 
     name: str
@@ -151,172 +307,29 @@ class _Found:
     mtime_ns: int
 
 
-@dataclass
-class _Recorded:
-    """What the state file names, newest first; those that lead outside left out."""
-
-    newest: str | None = None
-    older: list[str] = field(default_factory=list)
-    problem: str | None = None
-    mtime_ns: int | None = None
-
-
-def _look(directory: str, latest_filename: Path | None) -> _Look:
-    path = state_path(directory, latest_filename)
-    for _ in range(STATES_MAX):
-        before = _identity(path)
-        look = _look_once(directory, path)
-        # What the state file named may have gone for a newer one, which that names now.
-        if look.problem is None or _identity(path) == before:
-            break
-    return look
-
-
-def _look_once(directory: str, path: str) -> _Look:
-    recorded = _recorded(directory, path)
-    look = _Look()
-    if recorded.newest is not None:
-        why = _judged(look, directory, recorded.newest)
-        if why is None:
-            look.prefix = recorded.newest
-            return look
-        recorded.problem = f"'{recorded.newest}', the newest it names, is not complete: {why}"
-    skipped = ""
-    for prefix in _candidates(directory, recorded):
-        why = _judged(look, directory, prefix)
-        if why is None:
-            look.prefix = prefix
-            break
-        skipped = skipped or f"; '{prefix}' is not complete: {why}"
-    if recorded.problem is None and (look.prefix or skipped):
-        recorded.problem = "there is no state file"
-    if recorded.problem is not None:
-        end = f"'{look.prefix}' is taken" if look.prefix else "no complete checkpoint is there"
-        look.problem = f"{path}: {recorded.problem}{skipped}; {end}"
-    return look
-
-
-def _judged(look: _Look, directory: str, prefix: str) -> str | None:
-    why = why_incomplete(prefix)
-    # Files may grow, and other directories change, without a new time of this one.
-    in_place = os.path.dirname(prefix) == directory.rstrip("/") or "/" not in prefix
-    look.settled &= in_place and (why is None or why == "it has no index")
-    return why
-
-
-def _recorded(directory: str, path: str) -> _Recorded:
-    if not os.path.lexists(path):
-        return _Recorded()
-    found = _Recorded()
-    try:
-        found.mtime_ns = os.stat(path).st_mtime_ns
-        state = read_state_file(path)
-    except CkptfmtError as error:
-        found.problem = error.message
-        return found
-    except OSError as error:
-        found.problem = error.strerror
-        return found
-    if not state.model_checkpoint_path:
-        found.problem = "it names no model_checkpoint_path"
-        return found
-    _sort_out(found, directory, state)
-    return found
-
-
-def _sort_out(found: _Recorded, directory: str, state: CheckpointState) -> None:
-    inside = _Inside(directory)
-    newest = state.model_checkpoint_path
-    if inside(newest):
-        found.newest = os.path.join(directory, newest)
-    else:
-        found.problem = f"model_checkpoint_path '{newest}' leads outside the directory"
-    begin = os.path.join(directory, "")
-    targets = dict.fromkeys(
-        named if named.startswith("/") else begin + named
-        for named in reversed(state.all_model_checkpoint_paths)
-        if named != newest and inside(named)
-    )
-    found.older = list(targets)
-
-
-class _Inside:
-    """Whether a path that a state file names lies in the directory, links followed."""
-
-    def __init__(self, directory: str) -> None:
-        self._directory = directory
-        self._root = os.path.realpath(directory)
-        self._known: dict[str, bool] = {"": True}
-
-    def __call__(self, named: str) -> bool:
-        parent, name = os.path.split(named) if "/" in named else ("", named)
-        if "\0" in named or name in ("", ".", ".."):
-            return False
-        known = self._known.get(parent)
-        if known is None:
-            target = os.path.realpath(os.path.join(self._directory, parent))
-            known = os.path.commonpath([self._root, target]) == self._root
-            self._known[parent] = known
-        return known
-
-
-def _candidates(directory: str, recorded: _Recorded) -> Iterator[str]:
-    """The prefixes to try after the newest recorded one, each once, in order."""
-    listed = _listed(directory)
-    by_path = {os.path.join(directory, found.name): found for found in listed}
-    known = dict.fromkeys([*([recorded.newest] if recorded.newest else []), *recorded.older])
-    highest: dict[str, int] = {}
-    for prefix in known:
-        match = _NUMBERED.fullmatch(prefix.rpartition("/")[2])
-        if match is not None:
-            highest[match[1]] = max(highest.get(match[1], -1), int(match[2]))
-    rest = [found for path, found in by_path.items() if path not in known]
-    newer = [found for found in rest if _is_newer(found, highest, recorded.mtime_ns)]
-    for found in _ordered(newer):
-        yield os.path.join(directory, found.name)
-    begin = os.path.join(directory, "")
-    for prefix in recorded.older:
-        # What the listing does not have is not there, and there may be a million of these.
-        if prefix in by_path or (
-            (not prefix.startswith(begin) or "/" in prefix[len(begin) :])
-            and os.path.isfile(names.index_name(prefix))
-        ):
-            yield prefix
-    tried = set(newer)
-    for found in _ordered(found for found in rest if found not in tried):
-        yield os.path.join(directory, found.name)
-
-
-def _listed(directory: str) -> list[_Found]:
+def _listed(directory: str) -> list[_Listed]:
     listed = []
     try:
         with os.scandir(directory or ".") as entries:
             for entry in entries:
                 name = entry.name.removesuffix(".index")
-                if name and name != entry.name and entry.is_file():
-                    match = _NUMBERED.fullmatch(name)
-                    base, number = (match[1], int(match[2])) if match else (name, None)
-                    listed.append(_Found(name, base, number, entry.stat().st_mtime_ns))
-    except OSError:
-        pass  # what can be listed is judged; a directory that is not there holds nothing
+                with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                    if name and name != entry.name and entry.is_file():
+                        match = _NUMBERED.fullmatch(name)
+                        base, number = (match[1], int(match[2])) if match else (name, None)
+                        listed.append(_Listed(name, base, number, entry.stat().st_mtime_ns))
+    except OSError as error:
+        if error.errno not in _MISSING:
+            raise_storage(error, directory or ".")
     return listed
 
 
-def _is_newer(found: _Found, highest: dict[str, int], state_mtime_ns: int | None) -> bool:
-    return (
-        found.number is not None
-        and state_mtime_ns is not None
-        and found.mtime_ns >= state_mtime_ns
-        and found.number > highest.get(found.base, found.number)
-    )
-
-
-def _ordered(listed: Iterable[_Found]) -> Iterator[_Found]:
+def _ordered(listed: Iterable[_Listed]) -> Iterator[_Listed]:
     """Newest first: the numbers of a base name by number, and these and all others by time."""
-    groups: dict[tuple[str, bool], list[_Found]] = {}
+    groups: dict[tuple[str, bool], list[_Listed]] = {}
     for found in listed:
         groups.setdefault((found.base, found.number is None), []).append(found)
-    heap: list[tuple[int, str, list[_Found]]] = []
+    heap: list[tuple[int, str, list[_Listed]]] = []
     for group in groups.values():
         group.sort(key=lambda found: (found.number or 0, found.mtime_ns, found.name))
         heap.append((-group[-1].mtime_ns, group[-1].name, group))
@@ -337,21 +350,22 @@ def checkpoints_iterator(
     timeout: float | None = None,
     timeout_fn: Callable[[], object] | None = None,
 ) -> Iterator[str]:
-    """Gives the newest checkpoint of a directory, then each newer one when it is there.
+    """Yield the newest checkpoint of a directory, then each newer one once it is there.
 
-    It looks only when the next one is asked for: checkpoints that come and are followed by others
-    meanwhile are passed over. The directory need not exist yet.
+    The directory is looked at only when the next checkpoint is asked for: checkpoints that another
+    one followed meanwhile are skipped. The directory need not exist yet.
 
     Args:
         checkpoint_dir: the directory.
-        min_interval_secs: seconds at least between two that are given.
-        timeout: seconds to wait for one; None waits without end.
-        timeout_fn: called after each one given and after each timeout; a true answer ends the
+        min_interval_secs: seconds between two checkpoints at least.
+        timeout: seconds to wait for a checkpoint; None waits without end.
+        timeout_fn: called after each checkpoint and after each timeout; a true result ends the
             iterator. Without it a timeout does.
 
     Raises:
-        InvalidError: no usable path, or an argument of another type. While waiting, nothing but
-            warnings as from `ckptfmt.latest_checkpoint`.
+        InvalidError: an argument of a wrong type, or a path that cannot be used. While waiting,
+            problems are warnings as in `ckptfmt.latest_checkpoint`, each once, and the next poll
+            tries again.
     """
     check_waiting(min_interval_secs, timeout, timeout_fn)
     watch = _Watch(path_text(checkpoint_dir))
@@ -359,12 +373,12 @@ def checkpoints_iterator(
 
 
 def check_waiting(interval: object, timeout: object, timeout_fn: object) -> None:
-    """Refuses arguments of an iterator over checkpoints that would fail while it waits."""
+    """Check the arguments of an iterator over checkpoints before it waits."""
     for what, seconds in (("min_interval_secs", interval), ("timeout", timeout)):
         if seconds is None and what == "timeout":
             continue
         if not isinstance(seconds, (int, float, np.number)) or np.isnan(seconds):
-            raise InvalidError(f"{what} is a number of seconds, not {seconds!r}")
+            raise InvalidError(f"{what} must be a number of seconds, not {seconds!r}")
     if timeout_fn is not None and not callable(timeout_fn):
         raise wrong("timeout_fn", "a function", timeout_fn)
 
@@ -375,7 +389,7 @@ def iterate(
     timeout: float | None,
     timeout_fn: Callable[[], object] | None,
 ) -> Iterator[str]:
-    """Gives what `newest` answers whenever that is another checkpoint than before."""
+    """Yield what `newest` returns whenever it is another checkpoint than before."""
     last: str | None = None
     while True:
         found = _wait(newest, last, timeout)
@@ -403,25 +417,33 @@ def _wait(newest: Callable[[], str | None], last: str | None, timeout: float | N
 
 
 class _Watch:
-    """`latest_checkpoint` again and again: where nothing has changed, at the cost of two stats."""
+    """`latest_checkpoint` for a poller: reads no more than the state file as long as that has not
+    changed since it led to a complete checkpoint."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        self._seen: tuple[object, object] | None = None
-        self._look = _Look()
+        self._content: bytes | None = None
+        self._prefix: str | None = None
+        self._problem: str | None = None
 
     def newest(self) -> str | None:
-        seen = (_identity(state_path(self._directory, None)), _identity(self._directory or "."))
-        if seen != self._seen:
-            told = self._look.problem
-            self._look = _look(self._directory, None)
-            if self._look.problem not in (None, told):
-                warnings.warn(str(self._look.problem), CkptfmtWarning, stacklevel=2)
-            self._seen = seen if self._look.settled and _old(seen) else None
-        return self._look.prefix
+        content = self._read()
+        if content is not None and content == self._content:
+            return self._prefix
+        known = self._problem
+        try:
+            self._prefix, self._problem = _look(self._directory, None)
+        except StorageError as error:
+            self._problem = str(error)
+        if self._problem not in (None, known):
+            warnings.warn(str(self._problem), CkptfmtWarning, stacklevel=2)
+        self._content = content if self._problem is None else None
+        return self._prefix
 
-
-def _old(identities: Iterable[tuple[int, int, int, int] | None]) -> bool:
-    """Whether a change from now on would be seen in the time."""
-    now = time.time_ns()
-    return all(found is None or found[2] < now - RECENT * 1e9 for found in identities)
+    def _read(self) -> bytes | None:
+        path = state_path(self._directory, None)
+        with contextlib.suppress(OSError):
+            if os.path.isfile(path):
+                with open(path, "rb") as stream:
+                    return stream.read(STATE_BYTES_MAX)
+        return None
