@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from ckptfmt.manager.manager import CheckpointManager, Rejected, Restored
     from ckptfmt.manager.retention import KeepBest
     from ckptfmt.manager.training_state import TrainingState
-    from ckptfmt.memory import release_memory
     from ckptfmt.names import sharded_filename
     from ckptfmt.objects.checkpoint import Checkpoint
     from ckptfmt.objects.nodes import TreeNode
@@ -152,7 +151,6 @@ __all__ = [
     "open",
     "parse_spec",
     "register_checkpoint_saver",
-    "release_memory",
     "remove_checkpoint",
     "restore_v2",
     "save",
@@ -200,7 +198,6 @@ _HOMES = {
         "background": "SaveFuture",
         "bundle.load": "load restore_v2",
         "bundle.matching": "MatchReport load_into",
-        "memory": "release_memory",
         "bundle.merge": "merge merge_v2_checkpoints",
         "names": "sharded_filename",
         "bundle.reader": "Header Reader open",

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 
+from ckptfmt._core import Memory
 from ckptfmt.errors import InvalidError
 
 __all__ = ["Line", "SaveFuture", "wait_for_saves"]
@@ -218,10 +219,22 @@ def wait_for_saves() -> None:
 
 class Line:
     """The saves of one owner. Whatever their owners are, saves wait for one that is written in the
-    background; its error is for its own."""
+    background; its error is for its own.
+
+    Attributes:
+        staging: memory that the copies of the last background save leave for the next one of this
+            owner. It is freed with the owner.
+    """
 
     def __init__(self) -> None:
         self._failed: SaveFuture | None = None
+        self.staging: Memory | None = None
+
+    @property
+    def staging_bytes(self) -> int:
+        """Size of the staging memory; 0 while a save uses it, and in a forked child."""
+        memory = self.staging
+        return 0 if memory is None or memory.pid != os.getpid() else memory.size
 
     def settle(self) -> None:
         """Waits for the save that is written in the background, and raises what ended the last one

@@ -26,9 +26,6 @@ from ckptfmt import background as line
 from ckptfmt.background import SaveFuture
 from ckptfmt.bundle import snapshot, writer
 from ckptfmt.bundle.saving import (
-    arena_size,
-    limit_arena,
-    release_arena,
     wait_for_saves,
 )
 from ckptfmt.errors import InvalidError, StorageError
@@ -165,11 +162,9 @@ def test_what_cannot_be_told_from_an_array(tmp_path: Path, gate: Gate) -> None:
 
 
 def test_nothing_at_all(tmp_path: Path) -> None:
-    release_arena()  # other tests of this process may have left one
     assert save_async(tmp_path / "ck", {}).result(PATIENCE) == str(tmp_path / "ck")
     assert ckptfmt.load(tmp_path / "ck") == {}
     save_async(tmp_path / "ck", {"s": b"only text", "e": np.zeros(0)}).result(PATIENCE)
-    assert arena_size() == 0
     assert ckptfmt.load(tmp_path / "ck")["s"].tolist() == b"only text"
 
 
@@ -382,54 +377,6 @@ def test_an_error_that_nobody_can_hear_of_any_more_is_logged(
 # ---- memory --------------------------------------------------------------------------------------
 
 
-def test_the_memory_is_kept_and_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[int] = []
-    real = _core.Memory.__init__
-
-    def noted(self: Any, size: int, threads: int) -> None:
-        taken.append(size)
-        real(self, size, threads)
-
-    monkeypatch.setattr(_core.Memory, "__init__", noted)
-    unit = snapshot.UNIT
-    for size in (100, unit, 10, unit + 1, 3, 2 * unit):
-        save_async(tmp_path / "ck", {"x": np.zeros(size, np.uint8)}, durability="none").result()
-    assert taken == [unit, 2 * unit]
-    assert arena_size() == 2 * unit
-    release_arena()
-    assert arena_size() == 0
-    save_async(tmp_path / "ck", {"x": np.zeros(1)}, durability="none").result()
-    assert taken == [unit, 2 * unit, unit]
-
-
-def test_memory_in_use_is_not_released(tmp_path: Path, gate: Gate, seed: int) -> None:
-    values = np.random.default_rng(seed).standard_normal(1 << 20)
-    future = save_async(tmp_path / "ck", {"x": values})
-    assert arena_size() == 0
-    release_arena()
-    gate.open()
-    future.result(PATIENCE)
-    assert arena_size() == values.nbytes
-    np.testing.assert_array_equal(ckptfmt.load(tmp_path / "ck")["x"], values)
-
-
-def test_the_limit(tmp_path: Path) -> None:
-    save_async(tmp_path / "ck", {"x": np.zeros(8 << 20, np.uint8)}).result(PATIENCE)
-    limit_arena(4 << 20)
-    assert arena_size() == 0
-    before = contents(tmp_path)
-    with pytest.raises(MemoryError, match=r"a copy of 4194368 bytes is more than the limit"):
-        save_async(tmp_path / "ck", {"x": np.zeros((4 << 20) + 1, np.uint8)})
-    assert contents(tmp_path) == before
-    save_async(tmp_path / "ck", {"x": np.zeros(4 << 20, np.uint8)}).result(PATIENCE)
-    assert arena_size() == 4 << 20
-    limit_arena(0)
-    save_async(tmp_path / "ck", {"s": b"text"}).result(PATIENCE)
-    for wrong, message in ((-1, "is negative"), ("1", "a number of bytes, or None")):
-        with pytest.raises(InvalidError, match=message):
-            limit_arena(wrong)  # type: ignore[arg-type]
-
-
 def test_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = {"x": np.zeros(64 << 20, np.uint8)}
     if not SANITIZED:
@@ -526,10 +473,8 @@ def test_a_forked_child_has_its_own_saves(tmp_path: Path, gate: Gate) -> None:
         with pytest.raises(InvalidError, match="begun before a fork"):
             future.exception()
         gate.open()  # of the child
-        assert arena_size() == 0
         ckptfmt.save(tmp_path / "child", {"x": values + 1})
         save_async(tmp_path / "child", {"x": values + 2}).result(PATIENCE)
-        assert arena_size() > 0
 
     assert in_child(child) == 0
     assert ckptfmt.load(tmp_path / "child")["x"][0] == 2

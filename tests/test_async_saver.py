@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,14 +15,15 @@ import numpy as np
 import pytest
 from support import job
 from support.background import PATIENCE, Gate, forget, waiting_for
+from support.forking import in_child
 from support.saving import Given, files, on, one_each, previous
 from support.team import Member, Shared
 from test_processes import finish, good, loads_as, start
 
 import ckptfmt
-from ckptfmt import sharded_save_async
+from ckptfmt import _core, sharded_save_async
 from ckptfmt.background import SaveFuture, wait_for_saves
-from ckptfmt.bundle.saving import arena_size, limit_arena
+from ckptfmt.bundle import snapshot
 from ckptfmt.errors import BusyError, InvalidError, StorageError
 from ckptfmt.saving import registration, shards
 from ckptfmt.saving.claims import claimed
@@ -156,11 +159,11 @@ def test_an_error_is_for_its_own_saver(
     calls[later](ours)
 
 
-def test_no_memory_leaves_nothing(tmp_path: Path) -> None:
+def test_no_memory_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = previous(tmp_path)
-    limit_arena(100)
+    monkeypatch.setattr(snapshot, "_available", lambda: 100)
     saver = Saver({"all": {"x": np.ones(1000)}})
-    with pytest.raises(MemoryError, match="more than the limit of 100"):
+    with pytest.raises(MemoryError, match="does not fit the memory: 100 is left"):
         saver.save(tmp_path / "ckpt", ASYNC)
     assert files(tmp_path) == before
     saver.save(tmp_path / "ckpt")
@@ -168,9 +171,10 @@ def test_no_memory_leaves_nothing(tmp_path: Path) -> None:
 
 def test_shards_of_one_save_share_the_memory(tmp_path: Path) -> None:
     tensors = {f"{i}": on(i, np.full(1 << 18, i, np.float32), f"{i}") for i in range(6)}
-    Saver({"all": tensors}).save(tmp_path / "ck", ASYNC)
+    saver = Saver({"all": tensors})
+    saver.save(tmp_path / "ck", ASYNC)
     wait_for_saves()
-    assert arena_size() == 6 << 20
+    assert saver.staging_bytes == 6 << 20
     for name, array in ckptfmt.load(tmp_path / "ck").items():
         assert (array == int(name)).all()
 
@@ -286,13 +290,66 @@ class Held(SingleProcess):
         return super().gather(data, root)
 
 
-def test_of_equal_replicas_one_is_copied(tmp_path: Path) -> None:
+def test_the_staging_memory_belongs_to_the_saver(
+    tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive: list[int] = []
+    real = _core.Memory.__init__
+
+    def noted(self: Any, size: int, threads: int) -> None:
+        real(self, size, threads)
+        alive.append(size)
+        weakref.finalize(self, alive.remove, size)
+
+    monkeypatch.setattr(_core.Memory, "__init__", noted)
+    unit = snapshot.UNIT
+    values = np.zeros(unit, np.uint8)
+    saver = Saver({"all": {"x": SaveSpec(lambda: values, "", "x", np.uint8, "")}})
+    future = saver.save(tmp_path / "ck", ASYNC)
+    assert saver.staging_bytes == 0  # in use
+    gate.open()
+    future.result(PATIENCE)
+    wait_for_saves()
+    assert saver.staging_bytes == unit and alive == [unit]
+    for size in (10, unit + 1, 3, 2 * unit):
+        values = np.zeros(size, np.uint8)
+        saver.save(tmp_path / "ck", ASYNC).result(PATIENCE)
+        wait_for_saves()
+        assert alive == [saver.staging_bytes]
+        assert size <= saver.staging_bytes <= 2 * unit
+    ckptfmt.save_async(tmp_path / "other", {"x": values}).result(PATIENCE)
+    wait_for_saves()
+    assert alive == [2 * unit]
+    del saver, future
+    gc.collect()
+    assert alive == []
+
+
+def test_a_forked_child_has_no_staging_memory(tmp_path: Path) -> None:
+    saver = Saver({"all": {"x": np.ones(1000)}})
+
+    def save_and_look() -> None:
+        saver.save(tmp_path / "ck", ASYNC).result(PATIENCE)
+        wait_for_saves()
+        assert saver.staging_bytes == snapshot.UNIT
+
+    save_and_look()
+
+    def child() -> None:
+        assert saver.staging_bytes == 0
+        save_and_look()
+
+    assert in_child(child) == 0
+    save_and_look()
+
+
+def test_of_equal_replicas_one_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.zeros((1 << 20) - 1, np.uint8)
     copies = {"a": values, "b": values.copy()}
     mesh = Layout([None], MESH)
     future = sharded_save_async(tmp_path / "ck", {"x": copies}, {"x": mesh}, SingleProcess())
     future.result(PATIENCE)
-    limit_arena(1 << 20)
+    monkeypatch.setattr(snapshot, "_available", lambda: snapshot.UNIT)
     sharded_save_async(tmp_path / "ck", {"x": copies}, {"x": mesh}, SingleProcess()).result()
 
 
@@ -322,16 +379,21 @@ def test_calls_on_meshes_wait(tmp_path: Path, later: str) -> None:
         ({"level": "v3"}, InvalidError, "level"),
         ({"alignment": -1}, InvalidError, "alignment -1 is not a positive number of bytes"),
         ({"prefix": 3}, InvalidError, "path"),
-        ({"limit": 10}, MemoryError, "more than the limit of 10"),
+        ({"available": 10}, MemoryError, "does not fit the memory: 10 is left"),
     ],
 )
 def test_what_one_process_does_wrong_is_told_to_the_others(
-    tmp_path: Path, what: dict[str, Any], error: type, message: str
+    tmp_path: Path,
+    what: dict[str, Any],
+    error: type,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """This process is process 1, in whose background the others hear of it."""
     shared = Shared(2)
-    limit_arena(what.pop("limit", None))
     given = {"prefix": tmp_path / "ck", "tensors": {"x": np.ones(4)}, **what}
+    available = given.pop("available", None)
+    monkeypatch.setattr(snapshot, "_available", lambda: available)
     with pytest.raises(error, match=message):
         sharded_save_async(
             given.pop("prefix"), given.pop("tensors"), {}, Member(shared, 1), **given

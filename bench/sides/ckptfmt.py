@@ -48,9 +48,6 @@ class Here(Side):
             return [f"{name} {list(shape)} {code}" for name, shape, code in rows]
         return result
 
-    def forget(self) -> None:
-        ckptfmt.release_memory()
-
     def save(self, folder: str, durable: bool, level: str = "v2+") -> Call:
         durability = "full" if durable else "none"
         return lambda: ckptfmt.save(f"{folder}/ck", self.data, durability=durability, level=level)

@@ -48,7 +48,7 @@ from ckptfmt._core.columns import (
     numbers_at,
 )
 from ckptfmt._core.library import DtypeInfo, counters, crc32c, dtype_table, parse_spec
-from ckptfmt._core.memory import Memory, copy_size, new_array, release_memory
+from ckptfmt._core.memory import Memory, copy_size, new_array
 from ckptfmt._core.packing import (
     Packer,
     PackInfo,
@@ -131,7 +131,6 @@ __all__ = [
     "read_named",
     "read_plain",
     "record_of",
-    "release_memory",
     "sources_dense",
     "text",
     "version",

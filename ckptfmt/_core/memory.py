@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The border to C for memory: of copies (`ckptfmt_memory_take`, `ckptfmt_copy`) and of large arrays
-that are read into."""
+"""Memory of copies (`ckptfmt_memory_take`, `ckptfmt_copy`) and of arrays that are read into."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import os
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,10 @@ from ckptfmt._core.border import check, new_error
 from ckptfmt._core.columns import address, array_at
 from ckptfmt._core.handles import own
 
-__all__ = ["Memory", "copy_size", "new_array", "release_memory"]
+__all__ = ["Memory", "copy_size", "new_array"]
 
-LARGE_BYTES = int(lib.CF_ARRAYS_LARGE)
+# From this size on numpy asks for large pages.
+LARGE_BYTES = 4 << 20
 # Data read past the page cache goes straight to an array that begins in its page where it does in
 # the file, as long as the array is still as well aligned as any.
 BLOCK_BYTES = 4096
@@ -30,13 +30,14 @@ class Memory:
 
     Attributes:
         size: bytes.
+        pid: the process that has it; a forked child does not.
         bytes: all of it, read-only: only `copy` writes there.
     """
 
     def __init__(self, size: int, threads: int) -> None:
         out, error = ffi.new("uint8_t **"), new_error()
         check(lib.ckptfmt_memory_take(size, threads, out, error), error)
-        self.size = size
+        self.size, self.pid = size, os.getpid()
         # A forked child does not have this memory: there, nothing is given back.
         pointer = own(out[0], lambda data: lib.ckptfmt_memory_give(data, size))
         self._pointer = pointer
@@ -69,34 +70,18 @@ def copy_size(sources: NDArray[Any]) -> int:
 def new_array(
     shape: tuple[int, ...], dtype: np.dtype[Any], offset: int | None = None
 ) -> NDArray[Any]:
-    """As `np.empty`; the memory of a large array is kept when its last view dies, for the next.
+    """As `np.empty`, but a large array begins within its page where its data does in the file.
 
     Args:
         shape: its shape.
         dtype: its dtype.
-        offset: where in a file stands what will be read into it.
+        offset: the position in a file of the data that will be read into it.
     """
     size = math.prod(shape) * dtype.itemsize
     if size < LARGE_BYTES or dtype.hasobject:
         return np.empty(shape, dtype)
     start = 0 if offset is None or offset % ALIGNMENT else offset % BLOCK_BYTES
-    out, error = ffi.new("uint8_t **"), new_error()
     if size > 1 << 62:
         raise MemoryError(f"no array can have {size} bytes")
-    check(lib.cf_arrays_take(start + size, out, error), error)
-
-    def give(
-        data: Any,
-        size: int = start + size,
-        free: Callable[[Any, int], None] = lib.cf_arrays_give,
-    ) -> None:
-        """The arguments are there also while the interpreter exits and forgets its modules."""
-        free(data, size)
-
-    held = ffi.gc(out[0], give)
-    return np.ndarray(shape, dtype, ffi.buffer(held, start + size), start)
-
-
-def release_memory() -> int:
-    """Gives back all that is kept; its bytes."""
-    return int(lib.cf_arrays_release())
+    memory = np.empty(size + BLOCK_BYTES, np.uint8)
+    return np.ndarray(shape, dtype, memory, (start - address(memory)) % BLOCK_BYTES)

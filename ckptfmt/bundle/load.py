@@ -38,10 +38,11 @@ __all__ = ["load", "restore_v2"]
 Path = str | bytes | os.PathLike[Any]
 
 OBJECT = np.dtype(object)
-# Arrays up to this size share one piece of memory: a tensor of a few bytes costs no allocation of
-# its own.
-SMALL_BYTES = 64 << 10
-ARENA_ALIGNMENT = 64
+# Arrays up to this size share blocks of about BLOCK_BYTES, so that a tensor of a few bytes needs no
+# allocation of its own and keeps no more than a block alive.
+SMALL_BYTES = 16 << 10
+BLOCK_BYTES = 64 << 10
+ALIGNMENT = 64
 # Arrays of one shape from this many on are made all at once.
 BULK_MIN = 8
 # Bytes of one crossing into C; fewer while somebody watches.
@@ -85,10 +86,7 @@ def load(
             the arrays; strings count as stored.
 
     Returns:
-        Name to array. Small arrays are views of one common piece of memory. That of arrays of 4 MiB
-        and more is kept when they die, for those loaded next, until the system or
-        `ckptfmt.release_memory` takes it; numpy calls such arrays no owners of their data, and
-        `resize` does not work on them.
+        Name to array. Small arrays share blocks of at most 80 KiB.
 
     Raises:
         TensorNotFoundError: a name is not there (`strict`).
@@ -386,10 +384,8 @@ class Batch:
     def _small_arrays(
         self, kinds: _Kinds, positions: NDArray[np.intp]
     ) -> tuple[Iterable[Any], NDArray[np.int64]]:
-        """Arrays in one piece of memory for the tensors at these positions, and their addresses.
-
-        Those of one kind lie together, so that numpy makes them from one array of them all.
-        """
+        """Arrays in shared blocks of memory for the tensors at these positions, and their
+        addresses. Arrays of one kind are adjacent, so that numpy makes them from one array."""
         if not len(positions):
             return (), np.empty(0, np.int64)
         wanted = kinds.of_position[positions]
@@ -398,13 +394,18 @@ class Batch:
             order = np.argsort(wanted, kind="stable")
             wanted = wanted[order]
         sizes = kinds.sizes[wanted]
-        padded = (sizes + (ARENA_ALIGNMENT - 1)) & -ARENA_ALIGNMENT
+        padded = (sizes + (ALIGNMENT - 1)) & -ALIGNMENT
         starts = np.cumsum(padded) - padded
-        arena = _aligned(int(padded.sum()))
-        places = starts + _core.address(arena)
+        block_of = starts // BLOCK_BYTES
+        firsts = np.flatnonzero(np.diff(block_of, prepend=-1))
+        ends = np.append(starts[firsts[1:]], starts[-1] + padded[-1])
+        blocks = [_aligned(size) for size in (ends - starts[firsts]).tolist()]
+        block_of = np.repeat(np.arange(len(blocks)), np.diff(firsts, append=len(starts)))
+        starts = starts - starts[firsts][block_of]
+        places = starts + np.array([_core.address(one) for one in blocks], np.int64)[block_of]
         if order is None:
-            return self._views(kinds, wanted, arena, starts, positions), places
-        arrays = list(self._views(kinds, wanted, arena, starts, positions[order]))
+            return self._views(kinds, wanted, blocks, block_of, starts, positions), places
+        arrays = list(self._views(kinds, wanted, blocks, block_of, starts, positions[order]))
         back = np.empty_like(order)
         back[order] = np.arange(len(order))
         return list(map(arrays.__getitem__, back.tolist())), places[back]
@@ -413,16 +414,17 @@ class Batch:
         self,
         kinds: _Kinds,
         wanted: NDArray[np.int64],
-        arena: NDArray[np.uint8],
+        blocks: list[NDArray[np.uint8]],
+        block_of: NDArray[np.intp],
         starts: NDArray[np.int64],
         positions: NDArray[np.intp],
     ) -> Iterator[Any]:
-        """The arrays of these kinds at these places of the arena; `positions` is for errors."""
-        borders = np.flatnonzero(np.diff(wanted)) + 1
+        """The arrays of these kinds at these places of their blocks; `positions` is for errors."""
+        borders = np.flatnonzero((np.diff(wanted) != 0) | (np.diff(block_of) != 0)) + 1
         for first, end in itertools.pairwise([0, *borders.tolist(), len(wanted)]):
             kind = int(wanted[first])
             try:
-                yield from kinds.views(kind, arena, starts[first:end])
+                yield from kinds.views(kind, blocks[block_of[first]], starts[first:end])
             except ValueError as error:  # no elements, but sizes that numpy cannot hold
                 shape, handle = kinds.shapes[kind], self.handle(int(positions[first]))
                 raise handle.unsupported(f"{shape}: {error}") from None
@@ -491,23 +493,23 @@ class _Kinds:
         return self._dtypes[kind], self.shapes[kind]
 
     def views(
-        self, kind: int, arena: NDArray[np.uint8], starts: NDArray[np.int64]
+        self, kind: int, block: NDArray[np.uint8], starts: NDArray[np.int64]
     ) -> Iterable[NDArray[Any]]:
-        """Arrays of one kind in the arena, one after the other from these places on."""
+        """Adjacent arrays of one kind in the block, at these places."""
         shape, dtype, size = self.shapes[kind], self._dtypes[kind], int(self.sizes[kind])
         view, count = np.ndarray, len(starts)
         # Of an array without dimensions numpy would give the elements, and no arrays of one.
         if count < BULK_MIN or not size or not 0 < len(shape) < _core.NUMPY_RANK_MAX:
-            return [view(shape, dtype, arena, start) for start in starts.tolist()]
+            return [view(shape, dtype, block, start) for start in starts.tolist()]
         step = int(starts[1] - starts[0])
-        whole: NDArray[Any] = view(shape, dtype, arena)
-        return view((count, *shape), dtype, arena, int(starts[0]), (step, *whole.strides))
+        whole: NDArray[Any] = view(shape, dtype, block)
+        return view((count, *shape), dtype, block, int(starts[0]), (step, *whole.strides))
 
 
 def _aligned(size: int) -> NDArray[np.uint8]:
     """Memory whose first byte is aligned; at least one byte, so that it has an address."""
-    raw = _core.new_array((size + ARENA_ALIGNMENT,), np.dtype(np.uint8))
-    start = -_core.address(raw) % ARENA_ALIGNMENT
+    raw = np.empty(size + ALIGNMENT, np.uint8)
+    start = -_core.address(raw) % ALIGNMENT
     return raw[start : start + max(size, 1)]
 
 

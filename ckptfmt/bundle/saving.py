@@ -17,15 +17,12 @@ from ckptfmt.arguments import check_progress
 from ckptfmt.background import Line, SaveFuture, Work, wait_for_saves
 from ckptfmt.bundle import writer as writing
 from ckptfmt.bundle.incremental import CompactionLimits, check_limits
-from ckptfmt.bundle.snapshot import Snapshot, arena_size, limit_arena, release_arena
+from ckptfmt.bundle.snapshot import Snapshot
 from ckptfmt.names import absolute, path_text, prefix_text
 from ckptfmt.progress import Progress
 
 __all__ = [
     "SaveFuture",
-    "arena_size",
-    "limit_arena",
-    "release_arena",
     "save_async",
     "wait_for_saves",
 ]
@@ -50,9 +47,10 @@ def save_async(
     them afterwards does not reach the checkpoint. It is written in the background.
 
     One save goes on in the background of a process at a time: a second one waits for it before
-    anything is copied, as every other save does. The memory of the copies is kept for the next save
-    (`release_arena`, `limit_arena`). An interpreter that exits waits for the save; after
-    `os._exit` or a kill the older checkpoint is there, whole.
+    anything is copied, as every other save does. The memory of the copies is freed when the save is
+    over; a Saver with `enable_async` keeps its own for its next save, which is faster. An
+    interpreter that exits waits for the save; after `os._exit` or a kill the older checkpoint is
+    there, whole.
 
     Args:
         prefix, metadata, level, alignment, durability, compression: as in Writer. A relative prefix

@@ -1,15 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Snapshots: copies of what is to be written, after which the arrays may change.
-
-The memory is kept for the next save. To have it from the system costs as much as the copying.
-"""
+"""Snapshots: copies of what is to be written, after which the arrays may change."""
 
 from __future__ import annotations
 
 import contextlib
-import operator
 import os
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,103 +13,16 @@ from numpy.typing import NDArray
 
 from ckptfmt import _core, dtypes
 from ckptfmt._core import SOURCE, Memory
-from ckptfmt.arguments import wrong
 from ckptfmt.arrays import Sources
-from ckptfmt.errors import InvalidError
+from ckptfmt.background import Line
 from ckptfmt.threads import thread_count
 
-__all__ = ["Copied", "Snapshot", "arena_size", "limit_arena", "release_arena"]
+__all__ = ["Copied", "Snapshot"]
 
 # Memory is asked for in multiples of large pages.
 UNIT = 2 << 20
 # More threads than this only wait for the memory.
 THREADS_MAX = 8
-
-
-class _Arena:
-    """The memory that is kept: that of the largest save so far. A save takes it and gives it back
-    when it is written; one that finds it taken gets its own."""
-
-    def __init__(self) -> None:
-        self.limit: int | None = None
-        self.reset()
-
-    def reset(self) -> None:
-        """Nothing is kept, as in a forked child, which does not have the memory of its parent."""
-        self._lock = threading.RLock()  # a handler of signals may save as well
-        self._kept: Memory | None = None
-
-    def release(self) -> None:
-        """Gives back what is kept."""
-        with self._lock:
-            self._kept = None
-
-    @property
-    def size(self) -> int:
-        """Bytes that are kept."""
-        with self._lock:
-            return 0 if self._kept is None else self._kept.size
-
-    def take(self, size: int) -> Memory:
-        """Memory of at least this size. Raises MemoryError."""
-        if self.limit is not None and size > self.limit:
-            raise MemoryError(
-                f"a copy of {size} bytes is more than the limit of {self.limit} (see limit_arena)"
-            )
-        with self._lock:
-            found, self._kept = self._kept, None
-        if found is not None and found.size >= size:
-            return found
-        del found  # before there is more: never both at once
-        size = -(-size // UNIT) * UNIT
-        available = _available()
-        if available is not None and size > available:
-            raise MemoryError(
-                f"a copy of {size} bytes does not fit the memory: {available} is left"
-            )
-        try:
-            return Memory(size, thread_count(THREADS_MAX))
-        except MemoryError:
-            raise MemoryError(f"there is no memory for a copy of {size} bytes") from None
-
-    def keep(self, memory: Memory) -> None:
-        """Takes back memory that nobody uses any more."""
-        with self._lock:
-            if self.limit is not None and memory.size > self.limit:
-                return
-            if self._kept is None or self._kept.size < memory.size:
-                self._kept = memory
-
-
-_arena = _Arena()
-os.register_at_fork(after_in_child=_arena.reset)
-
-
-def release_arena() -> None:
-    """Gives the memory that background saves keep for the next one back to the system. That of a
-    save under way stays, and is kept afterwards."""
-    _arena.release()
-
-
-def limit_arena(limit: int | None) -> None:
-    """Sets how many bytes of copies a background save may make; one of more raises MemoryError
-    before anything is written. None, as at first: whatever the system has. Memory beyond the limit
-    is not kept."""
-    if limit is not None:
-        try:
-            limit = operator.index(limit)
-        except TypeError:
-            raise wrong("the limit", "a number of bytes, or None", limit) from None
-        if limit < 0:
-            raise InvalidError(f"the limit {limit} is negative")
-    _arena.limit = limit
-    if limit is not None and _arena.size > limit:
-        _arena.release()
-
-
-def arena_size() -> int:
-    """The bytes that are kept for the next background save."""
-    return _arena.size
 
 
 class Copied:
@@ -130,19 +38,26 @@ class Copied:
 
 
 class Snapshot:
-    """Copies of the data of some Sources, made in one go. A context manager: at its end the memory
-    is kept for the next snapshot, and the copies must not be looked at any more.
+    """Copies of the data of some Sources, made at once. A context manager: at its end the copies
+    must not be used any more.
+
+    Args:
+        shards: what is copied.
+        owner: the staging memory of its last save is used again if it is large enough, and this
+            snapshot leaves its own for the next: getting memory from the system takes as long as
+            copying into it. None: the memory is freed at the end.
 
     Raises:
         InvalidError: data that cannot be stored.
-        MemoryError: there is not enough memory, or the limit is below it.
+        MemoryError: there is not enough memory.
     """
 
-    def __init__(self, shards: Sequence[Sources]) -> None:
+    def __init__(self, shards: Sequence[Sources], owner: Line | None = None) -> None:
+        self._owner = owner
         described = [sources.described() for sources in shards]
         whole = np.concatenate([np.empty(0, SOURCE), *(table for table, _, _ in described)])
         size = _core.copy_size(whole) if len(whole) else 0
-        self._memory = _arena.take(size) if size else None
+        self._memory = self._take(size) if size else None
         if self._memory is not None:
             try:
                 self._memory.copy(whole, thread_count(THREADS_MAX))
@@ -162,8 +77,26 @@ class Snapshot:
 
     def __exit__(self, *_exc: object) -> None:
         memory, self._memory = self._memory, None
-        if memory is not None:
-            _arena.keep(memory)
+        if memory is not None and self._owner is not None:
+            self._owner.staging = memory
+
+    def _take(self, size: int) -> Memory:
+        """Memory of at least this size."""
+        if self._owner is not None:
+            found, self._owner.staging = self._owner.staging, None
+            if found is not None and found.size >= size and found.pid == os.getpid():
+                return found
+            del found  # before more is taken: never both at once
+        size = -(-size // UNIT) * UNIT
+        available = _available()
+        if available is not None and size > available:
+            raise MemoryError(
+                f"a copy of {size} bytes does not fit the memory: {available} is left"
+            )
+        try:
+            return Memory(size, thread_count(THREADS_MAX))
+        except MemoryError:
+            raise MemoryError(f"there is no memory for a copy of {size} bytes") from None
 
     def arrays(self, sources: Sources) -> list[NDArray[Any]]:
         """The copies as arrays, if these are the only sources; strings as objects of bytes."""

@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 from ckptfmt import _core
 from ckptfmt.arguments import check_choice, check_number, is_positive, whole, wrong
+from ckptfmt.background import Line
 from ckptfmt.bundle.checkpoint_state import CheckpointState
 from ckptfmt.bundle.verify import verify_prefix
 from ckptfmt.errors import (
@@ -184,6 +185,14 @@ class CheckpointManager:
     def directory(self) -> str:
         """The directory."""
         return self._directory
+
+    @property
+    def staging_bytes(self) -> int:
+        """Bytes of memory that background saves of this manager's Checkpoint keep for their copies;
+        0 while a save uses it, and where `checkpoint` is of another class. It is freed with the
+        Checkpoint."""
+        line = getattr(self._checkpoint, "_ckptfmt_line", None)
+        return line.staging_bytes if isinstance(line, Line) else 0
 
     @property
     def checkpoint_interval(self) -> int | None:

@@ -128,6 +128,12 @@ class Saver:
         self._registered = _registered(registered_savers)
         self._line = line or Line()
 
+    @property
+    def staging_bytes(self) -> int:
+        """Bytes of memory that background saves of this saver keep for their copies. It is freed
+        with the saver; 0 while a save uses it."""
+        return self._line.staging_bytes
+
     @classmethod
     def from_saveables(
         cls,
@@ -203,7 +209,7 @@ class Saver:
             shards = self._shards(options)
             if options.enable_async:
                 return self._line.begin(
-                    path, lambda: _in_background(path, options, inputs, shards, stack)
+                    path, lambda: _in_background(path, options, inputs, shards, stack, self._line)
                 )
             Target(path, options).write(inputs, shards)
         options.after_write(path)
@@ -318,11 +324,12 @@ def _in_background(
     inputs: Sequence[str],
     shards: Sequence[Sources],
     claims: contextlib.ExitStack,
+    line: Line,
 ) -> Work:
     """Copies the shards; what is left to do then, 4 to 7."""
     target = Target(path, options, absolute(path))
     bundles = list(map(absolute, inputs))
-    snapshot = Snapshot(shards)
+    snapshot = Snapshot(shards, line)
     held = claims.pop_all()
 
     def work() -> None:

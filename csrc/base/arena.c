@@ -3,19 +3,18 @@
 
 #include "base/arith.h"
 #include "base/memory.h"
-#include "base/kept.h"
+#include "base/pages.h"
 
 #include <stdalign.h>
 #include <stdbool.h>
 #include <stddef.h>
 
-enum { FIRST_SIZE = 16 << 10, LARGE_SIZE = 4 << 20, LAST_SIZE = 64 << 20 };
+enum { FIRST_SIZE = 16 << 10, LAST_SIZE = 64 << 20 };
 
 struct cf_arena_chunk {
 	cf_arena_chunk *before;
-	uint64_t size;              /* all of it, this struct included, */
+	uint64_t size;              /* all of it, this struct included */
 	uint64_t used;
-	bool large;                 /* and whether it came from cf_kept_take */
 };
 
 static uint64_t aligned(uint64_t size)
@@ -25,15 +24,11 @@ static uint64_t aligned(uint64_t size)
 
 static cf_arena_chunk *new_chunk(uint64_t size)
 {
-	cf_arena_chunk *chunk = NULL;
-	bool large = size >= LARGE_SIZE;
-	uint8_t *memory;
-	if (!large)
-		chunk = cf_allocate(size);
-	else if (cf_kept_take(size, &memory, NULL) == CKPTFMT_OK)
-		chunk = (cf_arena_chunk *)(void *)memory;
-	if (chunk != NULL)
-		*chunk = (cf_arena_chunk){.size = size, .used = aligned(sizeof *chunk), .large = large};
+	cf_arena_chunk *chunk = cf_allocate(size);
+	if (chunk == NULL)
+		return NULL;
+	cf_pages_want_large(chunk, size);
+	*chunk = (cf_arena_chunk){.size = size, .used = aligned(sizeof *chunk)};
 	return chunk;
 }
 
@@ -73,9 +68,6 @@ void cf_arena_free(cf_arena *arena)
 	while (arena->last != NULL) {
 		cf_arena_chunk *chunk = arena->last;
 		arena->last = chunk->before;
-		if (chunk->large)
-			cf_kept_give((uint8_t *)chunk, chunk->size);
-		else
-			cf_release(chunk);
+		cf_release(chunk);
 	}
 }

@@ -48,39 +48,6 @@ ckptfmt_status cf_pages_map(uint64_t size, uint8_t **out, ckptfmt_error *err)
 	return CKPTFMT_OK;
 }
 
-ckptfmt_status cf_pages_map_aligned(uint64_t size, uint8_t **out, ckptfmt_error *err)
-{
-	int kept = errno;
-	uint8_t *data = NULL;
-	uint64_t before;
-	*out = NULL;
-	assert(size > 0);
-	if (size <= (uint64_t)PTRDIFF_MAX - CF_PAGES_UNIT)
-		data = map_pages(size + CF_PAGES_UNIT);
-	errno = kept;
-	if (data == NULL)
-		return cf_fail_memory(err);
-	before = -(uint64_t)(uintptr_t)data % CF_PAGES_UNIT;
-	if (before != 0)
-		cf_pages_unmap(data, before);
-	cf_pages_unmap(data + before + size, CF_PAGES_UNIT - before);
-	*out = data + before;
-	cf_pages_want_large(*out, size);
-	return CKPTFMT_OK;
-}
-
-void cf_pages_lend(uint8_t *data, uint64_t size)
-{
-#ifdef MADV_FREE
-	int kept = errno;
-	advise(data, size, MADV_FREE);
-	errno = kept;
-#else
-	(void)data;
-	(void)size;
-#endif
-}
-
 void cf_pages_want_large(void *data, uint64_t size)
 {
 #ifdef MADV_HUGEPAGE

@@ -10,10 +10,6 @@
 /* Address space that nothing stands behind yet; large pages are asked for, and a forked child does not get it.
  * REQUIRES: size > 0. */
 CF_MUST_CHECK ckptfmt_status cf_pages_map(uint64_t size, uint8_t **out, ckptfmt_error *err);
-/* The same at a multiple of CF_PAGES_UNIT, and a forked child gets its copy. REQUIRES: size is of whole pages, > 0. */
-CF_MUST_CHECK ckptfmt_status cf_pages_map_aligned(uint64_t size, uint8_t **out, ckptfmt_error *err);
-/* Lets the system take the pages as soon as it lacks memory; then they are zero. What is written afterwards stays. */
-void cf_pages_lend(uint8_t *data, uint64_t size);
 /* Asks for large pages for memory from anywhere, where it has room for them. */
 void cf_pages_want_large(void *data, uint64_t size);
 /* Has the system read a part of a mapped file and does not wait; a wish. */

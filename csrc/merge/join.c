@@ -11,7 +11,7 @@
 #include "table/keys.h"
 #include "slices/box.h"
 #include "slices/key.h"
-#include "base/kept.h"
+#include "base/pages.h"
 #include "base/pages.h"
 #include "base/workers.h"
 
@@ -562,7 +562,7 @@ static ckptfmt_status put_to_draft(void *state, const uint8_t *bytes, uint64_t s
 void cf_merge_draft_free(cf_merge_draft *draft)
 {
 	if (draft->pages != NULL)
-		cf_kept_give(draft->pages, draft->pages_size);
+		cf_pages_unmap(draft->pages, draft->pages_size);
 	cf_arena_free(&draft->memory);
 	cf_buffer_free(&draft->pieces);
 	*draft = (cf_merge_draft){.memory = CF_ARENA_EMPTY, .pieces = CF_BUFFER_EMPTY};
@@ -676,7 +676,7 @@ static void map_pages(cf_merge_draft *draft, const cf_merge_inputs *inputs)
 			return;
 		size += cf_min_u64(inputs->rows[i].info.size, DRAFT_SIZE_MAX);
 	}
-	if (size >= PAGES_SIZE_MIN && size <= DRAFT_SIZE_MAX && cf_kept_take(size, &draft->pages, NULL) == CKPTFMT_OK)
+	if (size >= PAGES_SIZE_MIN && size <= DRAFT_SIZE_MAX && cf_pages_map(size, &draft->pages, NULL) == CKPTFMT_OK)
 		draft->pages_size = size;
 }
 

@@ -3,7 +3,6 @@
 
 #include "python/arrays.h"
 
-#include "base/kept.h"
 #include "python/numpy_array.h"
 
 #include <string.h>
@@ -168,19 +167,4 @@ uint64_t cf_arrays_describe(cf_arrays_taker *taker, uint64_t names, uint64_t arr
 	Py_XDECREF(last.dtype);
 	PyGILState_Release(state);
 	return done;
-}
-
-ckptfmt_status cf_arrays_take(uint64_t size, uint8_t **out, ckptfmt_error *err)
-{
-	return cf_kept_take(size, out, err);
-}
-
-void cf_arrays_give(uint8_t *data, uint64_t size)
-{
-	cf_kept_give(data, size);
-}
-
-uint64_t cf_arrays_release(void)
-{
-	return cf_kept_release();
 }

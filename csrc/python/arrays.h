@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * For the Python binding alone, and built into nothing else: numpy arrays as sources, any number in one call, and the
- * memory of large new ones. Python objects come as the numbers that id() gives of them; the caller keeps them alive,
- * and takes the interpreter's lock off as around every call (it is taken again in here).
+ * For the Python binding alone, and built into nothing else: describes numpy arrays as sources, any number in one call.
+ * Python objects are passed as the numbers that id() gives of them. The caller keeps them alive and releases the GIL as
+ * around every call; it is taken again in here.
  */
 #ifndef CKPTFMT_PYTHON_ARRAYS_H
 #define CKPTFMT_PYTHON_ARRAYS_H
@@ -37,14 +37,6 @@ int32_t cf_arrays_layout(uint64_t array_type, const cf_arrays_probe *probes, uin
  * is the array. */
 uint64_t cf_arrays_describe(cf_arrays_taker *taker, uint64_t names, uint64_t arrays, uint64_t first,
 	ckptfmt_source *sources, int64_t *sizes);
-
-/* From so many bytes on an array is large: its memory is used again, and the system gives it large pages. */
-#define CF_ARRAYS_LARGE 4194304
-
-/* Memory of large arrays that are read into: as said in base/kept.h. Any thread, and without the interpreter's lock. */
-ckptfmt_status cf_arrays_take(uint64_t size, uint8_t **out, ckptfmt_error *err);
-void cf_arrays_give(uint8_t *data, uint64_t size);
-uint64_t cf_arrays_release(void);
 
 /* cffi: end */
 

@@ -11,8 +11,8 @@
 
 /* Names made for one taking of the interpreter's lock: few enough that others get their turn. */
 enum { NAMES_PIECE = 1 << 14 };
-/* Bytes of a tensor that is read before it has an array. */
-enum { SMALL_MAX = 4096 };
+/* Bytes of a tensor that is read before it has an array, and of one that the caller allocates. */
+enum { SMALL_MAX = 4096, LARGE = 4 << 20 };
 
 static PyObject *object_of(uint64_t id)
 {
@@ -229,7 +229,7 @@ static PyObject *read_tensor(ckptfmt_reader *reader, const char *name, Py_ssize_
 		read = there = ckptfmt_reader_read_found(reader, found, NULL, small, found->row.stored.size, verify,
 				       NULL) == CKPTFMT_OK;
 	Py_END_ALLOW_THREADS
-	if (!there || found->row.stored.size >= CF_ARRAYS_LARGE)
+	if (!there || found->row.stored.size >= LARGE)
 		return none();
 	return array_of(reader, found, read ? small : NULL, verify, rest[1], rest[2]);
 }

@@ -11,7 +11,6 @@ from typing import Any, Self
 import pytest
 
 from ckptfmt import background as line
-from ckptfmt.bundle import saving as background
 from ckptfmt.bundle import writer
 
 # Longer than any machine takes; a test that waits so long has failed.
@@ -50,10 +49,8 @@ class Gate:
 
 
 def forget() -> None:
-    """Keep memory and limits of one test away from the next."""
+    """Keep the saves of one test away from the next."""
     line.wait_for_saves()
-    background.limit_arena(None)
-    background.release_arena()
 
 
 @contextmanager
