@@ -14,7 +14,7 @@ from cffi import FFI
 
 HERE = Path(__file__).resolve().parent
 HEADER = HERE / "csrc" / "ckptfmt.h"
-OWN_HEADERS = [HERE / "csrc" / "python" / name for name in ("arrays.h", "reading.h")]
+OWN_HEADERS = [HERE / "csrc" / "python" / name for name in ("arrays.h", "reading.h", "slot.h")]
 
 
 def declarations(header: Path = HEADER) -> str:
@@ -42,7 +42,9 @@ ffi = FFI()
 ffi.cdef("".join(map(declarations, [HEADER, *OWN_HEADERS])))
 ffi.set_source(
     "ckptfmt._ckptfmt",
-    '#include "ckptfmt.h"\n#include "python/arrays.h"\n#include "python/reading.h"',
+    "".join(
+        f'#include "{header.relative_to(HERE / "csrc")}"\n' for header in [HEADER, *OWN_HEADERS]
+    ),
     sources=relative(list((HERE / "csrc").glob("*/*.c"))),
     depends=relative(
         [*(HERE / "csrc").glob("*.h"), *(HERE / "csrc").glob("*/*.h"), HERE / "pyproject.toml"]

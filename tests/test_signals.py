@@ -111,6 +111,22 @@ def interrupt_at(number: int, work: Any) -> bool:
     return False
 
 
+def test_interrupted_while_opening_nothing_is_left(tmp_path: Path) -> None:
+    """No temporary file, with the lock and the descriptor that belong to it."""
+    ckptfmt.Writer(tmp_path / "ck").abandon()  # loads what it needs
+    number, interrupted = 0, True
+    descriptors = os.listdir("/proc/self/fd")
+    opened: list[ckptfmt.Writer] = []
+    while interrupted:
+        number += 1
+        interrupted = interrupt_at(number, lambda: opened.append(ckptfmt.Writer(tmp_path / "ck")))
+        while opened:
+            opened.pop().abandon()
+        assert not os.listdir(tmp_path), number
+        assert os.listdir("/proc/self/fd") == descriptors, number
+    assert number > 5
+
+
 def test_interrupted_anywhere_nothing_stays_locked(tmp_path: Path) -> None:
     array, number, interrupted = np.arange(3), 0, True
     while interrupted:

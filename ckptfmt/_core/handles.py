@@ -107,9 +107,9 @@ class ExclusiveHandle(_Handle):
 
     __slots__ = ("_lock", "_owned")
 
-    def __init__(self, pointer: Any, name: str) -> None:
+    def __init__(self, pointer: Any, name: str, owned: Any = None) -> None:
         super().__init__(pointer, name)
-        self._owned = pointer
+        self._owned = pointer if owned is None else owned
         self._lock = _thread.RLock()
 
     def turn(self) -> _thread.RLock:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,7 +13,7 @@ from numpy.typing import NDArray
 
 from ckptfmt._ckptfmt import ffi, lib
 from ckptfmt._core.border import check, new_error, path_bytes
-from ckptfmt._core.handles import CLOSED, ExclusiveHandle, call, own
+from ckptfmt._core.handles import CLOSED, ExclusiveHandle, call
 from ckptfmt._core.library import limits_of
 from ckptfmt._core.reading import ReaderHandle, Selection
 
@@ -29,9 +31,18 @@ class WriterHandle(ExclusiveHandle):
         lib.ckptfmt_write_options_default(options)
         options.alignment, options.chunk_size = alignment, chunk_size
         options.durability, options.data_size = durability, data_size
-        out, error = ffi.new("ckptfmt_writer **"), new_error()
-        check(lib.ckptfmt_writer_open(raw, options, out, error), error, prefix)
-        super().__init__(own(out[0], lib.ckptfmt_writer_abandon), "writer")
+        # The slot owns the writer before there is one; the pointer keeps the slot alive. Both are
+        # destroyed by C functions, which a signal cannot interrupt.
+        slot, error = ffi.gc(ffi.new("cf_writer_slot *"), lib.cf_writer_slot_free), new_error()
+        try:
+            check(lib.cf_writer_slot_open(raw, options, slot, error), error, prefix)
+            pointer = ffi.gc(slot.writer, functools.partial(operator.is_, slot))
+            super().__init__(pointer, "writer", slot)
+        except BaseException:
+            # The traceback may keep the slot alive for long.
+            self._pointer = CLOSED
+            ffi.release(slot)
+            raise
         self.path = prefix
 
     def add(self, sources: NDArray[Any]) -> None:
@@ -82,10 +93,13 @@ class WriterHandle(ExclusiveHandle):
         """Makes the checkpoint visible. The handle is closed afterwards, whatever happened."""
         error = new_error()
         with self.turn():
-            writer = self.use()
-            self._pointer = CLOSED
-            ffi.gc(writer, None)  # C frees it, whatever it returns
-            check(lib.ckptfmt_writer_commit(writer, error), error, self.path)
+            self.use()
+            slot = self._owned
+            try:
+                check(lib.cf_writer_slot_commit(slot, error), error, self.path)
+            finally:
+                self._pointer = CLOSED
+                ffi.release(slot)
 
 
 def merge(
