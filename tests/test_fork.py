@@ -55,30 +55,6 @@ def test_writer_of_the_parent_is_left_alone(tmp_path: Path) -> None:
     assert ckptfmt.load(tmp_path / "ck")["x"].tolist() == [0, 1, 2]
 
 
-def test_names_of_the_package_need_no_thread_of_the_parent() -> None:
-    """One that was just taking its turn to load them."""
-    taken, over = threading.Event(), threading.Event()
-
-    def load() -> None:
-        with ckptfmt._TURN:
-            taken.set()
-            over.wait(60)
-
-    thread = threading.Thread(target=load)
-    thread.start()
-    taken.wait(60)
-
-    def child() -> None:
-        assert ckptfmt._TURN.acquire(blocking=False)
-
-    try:
-        assert in_child(child) == 0
-        assert not ckptfmt._TURN.acquire(blocking=False)
-    finally:
-        over.set()
-        thread.join()
-
-
 def test_what_is_remembered_needs_no_thread_of_the_parent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
