@@ -478,7 +478,7 @@ def test_index_that_cannot_be_opened(command: Callable[..., Ran], tmp_path: Path
             f"  index     {size} B\n  data      {data_file(prefix).stat().st_size} B in 1 file\n\n"
         )
         assert re.search(rf"^{re.escape(str(data_file(prefix)))} +\d+ B$", ran.out, re.M)
-        assert ran.out.endswith("\n`ckptfmt verify` says all that is wrong with it.\n")
+        assert ran.out.endswith("\n`ckptfmt verify` lists all problems.\n")
         problem = rf"problem: {failure} in [^\n]+ at offset \d+: {rule}[^\n]+\n"
         assert re.fullmatch(problem, ran.err)
         ran = command("inspect", "--json", f"{prefix}.index")

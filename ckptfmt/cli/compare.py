@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How two checkpoints differ, tensor by tensor in key order. Nothing is printed.
+"""Compare two checkpoints tensor by tensor in key order. Nothing is printed here.
 
 Values are compared bit by bit, large tensors piece by piece, so that memory stays bounded by a few
 pieces.
@@ -20,13 +20,13 @@ from ckptfmt.dtypes import is_floating, plain_quantized
 
 __all__ = ["Difference", "compare", "pieces"]
 
-# Bytes of one array that are in memory at a time.
+# Bytes of one array in memory at a time.
 PIECE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What differs about one tensor.
+    """A difference between two tensors of one name.
 
     Attributes:
         kind: "only in A", "only in B", "dtype", "shape" (the dtypes may differ as well) or
@@ -69,7 +69,7 @@ def compare(
 
 
 def _pairs(a: Reader, b: Reader) -> Iterator[tuple[TensorHandle | None, TensorHandle | None]]:
-    """Tensors of the same name side by side, by a merge of the two orders."""
+    """Yield pairs of tensors by name, by merging the two orders."""
     ours, theirs = iter(a.values()), iter(b.values())
     one, other = next(ours, None), next(theirs, None)
     while one is not None or other is not None:
@@ -85,7 +85,7 @@ def _pairs(a: Reader, b: Reader) -> Iterator[tuple[TensorHandle | None, TensorHa
 
 
 def pieces(shape: tuple[int, ...], itemsize: int) -> Iterator[tuple[slice, ...]]:
-    """Indices that cut an array into boxes of at most PIECE_BYTES; an element is never cut."""
+    """Yield indices that divide an array into boxes of PIECE_BYTES or one element."""
     row = math.prod(shape[1:]) * itemsize
     if not shape or row * shape[0] <= PIECE_BYTES:
         yield ()
@@ -102,10 +102,10 @@ def pieces(shape: tuple[int, ...], itemsize: int) -> Iterator[tuple[slice, ...]]
 def _values(
     a: TensorHandle, b: TensorHandle, progress: Callable[[int], object] | None
 ) -> Difference | None:
-    if a.dtype is None:  # whose elements nobody knows
+    if a.dtype is None:  # an unknown dtype has no elements
         different = a.stored_nbytes != b.stored_nbytes or not np.array_equal(a.read(), b.read())
         return Difference(a.name, "values", a, b) if different else None
-    # Of strings what they take on average.
+    # Average size of the strings.
     itemsize = -(-max(a.nbytes, b.nbytes) // max(a.size, 1))
     elements = nans = 0
     largest = 0.0
@@ -127,7 +127,7 @@ def _values(
 
 
 def _differs(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which elements have other bits, NaNs and signed zeros included."""
+    """Return a mask of the elements whose bits differ."""
     if one.dtype == np.dtype(object):
         return np.fromiter(map(bytes.__ne__, one, other), np.bool_, len(one))
     if one.dtype.itemsize == 16:
@@ -140,7 +140,7 @@ def _differs(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _distance(one: NDArray[Any], other: NDArray[Any]) -> tuple[float, int]:
-    """The largest absolute difference, and how many are NaN in only one."""
+    """Return the largest absolute difference, and how many elements are NaN in only one."""
     wide = np.complex128 if one.dtype.kind == "c" else np.float64
     left, right = one.astype(wide), other.astype(wide)
     lone = np.isnan(left) != np.isnan(right)

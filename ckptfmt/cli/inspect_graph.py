@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints the objects of `inspect --tree`: those of the object graph, under their local names.
+"""Print `inspect --tree` of a checkpoint with an object graph.
 
-An object stands where the root leads to it first, with its tensors; elsewhere, in cycles too, its
-name points there. Slot variables stand below the optimizer that keeps them.
+An object and its tensors are shown at the shortest path from the root; other references, cycles
+included, name that path. Slot variables are shown below their optimizer.
 """
 
 from __future__ import annotations
@@ -34,21 +34,20 @@ MISSING = "missing"
 
 
 class Objects(NamedTuple):
-    """An object graph, and the tensors of attributes that are several, by their keys."""
+    """An object graph, and the tensors of attributes that were saved as several, by key."""
 
     graph: ObjectGraph
     groups: dict[str, list[str]]
 
     def tensors(self, node: Node) -> Iterator[tuple[str, str]]:
-        """The tensors of an object: what they are called there, and their names."""
+        """Yield label and name of each tensor of an object."""
         for one in node.attributes:
             for name in self.groups.get(one.checkpoint_key, [one.checkpoint_key]):
                 yield escape(one.name) + name.removeprefix(one.checkpoint_key), name
 
 
 def objects_of(reader: Reader, contents: Contents) -> Objects | None:
-    """The object graph of a checkpoint; None if it has none, or one that cannot be read, which is a
-    problem."""
+    """Return the object graph, or None; a graph that cannot be read is a problem."""
     if OBJECT_GRAPH_KEY not in reader:
         return None
     try:
@@ -61,8 +60,8 @@ def objects_of(reader: Reader, contents: Contents) -> Objects | None:
     groups = key_groups(missing, sorted(set(reader).difference(keys))) if missing else {}
     missing = [key for key in missing if key not in groups]
     if missing:
-        more = f", nor are {len(missing) - 1} more" if len(missing) > 1 else ""
-        message = f"the object graph names this tensor, which is not there{more}"
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        message = f"the object graph refers to this missing tensor{more}"
         contents.problems.append(
             Finding(
                 "problem", "CORRUPT", "BAD_ENTRY", message, contents.index_path, None, missing[0]
@@ -72,8 +71,7 @@ def objects_of(reader: Reader, contents: Contents) -> Objects | None:
 
 
 class _Line(NamedTuple):
-    """One line: of a tensor (its row, or MISSING), of an object with lines below it, or of a name
-    that points elsewhere."""
+    """One line: a tensor (its row, or MISSING), an object, or a reference to another path."""
 
     label: str
     kind: str = ""
@@ -82,20 +80,20 @@ class _Line(NamedTuple):
 
 
 class _Shown:
-    """The objects that the root leads to, with the sums of the tensors that are shown."""
+    """The objects reachable from the root, with totals of the tensors shown."""
 
     def __init__(self, objects: Objects, tensors: Tensors, *, filtered: bool) -> None:
         self.objects, self.nodes = objects, objects.graph.nodes
         self.tensors, self.filtered = tensors, filtered
         self.rows = {name: row for row, name in enumerate(tensors.names)}
-        # Where each object was met first: the object that leads to it, and by which edge.
+        # Parent and edge by which each object was reached first.
         self.owners: dict[int, tuple[int, str]] = {0: (0, "")}
         self.counts: dict[int, int] = {}
         self.sizes: dict[int, int] = {}
         self._sum_up(self._met())
 
     def _met(self) -> list[int]:
-        """The objects, breadth first; those that only slots lead to after all others."""
+        """Return the objects breadth first; those reachable only through slots come last."""
         order, first = [0], 0
         while first < len(order):
             at = first

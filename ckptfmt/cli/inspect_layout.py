@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints the regions of the files of a checkpoint, for people who read hex dumps."""
+"""Print the regions of the files of a checkpoint, to be read beside a hex dump."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TRAILER = "5 bytes of each block are its trailer: compression type, masked CRC-3
 
 
 def show(out: Output, contents: Contents, files: list[FileLayout]) -> None:
-    """All regions of all files, in order; offsets in hexadecimal and decimal."""
+    """Print all regions of all files in order, offsets in hexadecimal and decimal."""
     for number, file in enumerate(files):
         size = "not there" if file.size is None else f"{file.size:,} bytes"
         out.line(f"{out.paint(text.printable(file.path), 'bold')}: {size}")

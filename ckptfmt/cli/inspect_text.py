@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints the header, the table and the totals of `inspect`."""
+"""Print the header, the table and the totals of `inspect`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ METADATA_MAX = 400
 
 
 def show_header(out: Output, contents: Contents) -> None:
-    """What the checkpoint is, and its files."""
+    """Print level, versions and files."""
     header = contents.reader.header
     out.line(out.paint(text.printable(contents.reader.prefix), "bold"))
     versions = f"producer {header.producer}, min consumer {header.min_consumer}"
@@ -32,7 +32,7 @@ def show_header(out: Output, contents: Contents) -> None:
         data += f", {out.paint(missing, 'red')}"
     out.line(f"  data      {data}")
     if contents.metadata:
-        # Escaped by JSON: no control character is left in it.
+        # JSON escapes control characters.
         stored = json.dumps(contents.metadata, ensure_ascii=True)
         more = f"... ({len(stored):,} characters)" if len(stored) > METADATA_MAX else ""
         out.line(f"  metadata  {stored[:METADATA_MAX]}{more}")
@@ -40,7 +40,7 @@ def show_header(out: Output, contents: Contents) -> None:
 
 
 def show_table(out: Output, tensors: Tensors, limit: int | None, *, slices: bool) -> None:
-    """One row a tensor."""
+    """Print one row per tensor."""
     shown = tensors if limit is None else tensors.pick(range(min(limit, len(tensors))))
     columns = _with_slices(shown) if slices else _plain(shown)
     pieces = text.table(columns)
@@ -72,7 +72,7 @@ def _plain(tensors: Tensors) -> list[text.Column]:
 
 
 def shards_of(tensors: Tensors, row: int) -> str:
-    """The data files in which a partitioned tensor lies: "0-3", "0,7"."""
+    """Return the data files of a partitioned tensor: "0-3", "0,7"."""
     found = sorted({part.shard for part in tensors.slices(row) if not part.missing})
     runs: list[list[int]] = []
     for shard in found:
@@ -84,7 +84,7 @@ def shards_of(tensors: Tensors, row: int) -> str:
 
 
 def _with_slices(tensors: Tensors) -> list[text.Column]:
-    """As `_plain`, with a row for every slice below that of its tensor, and where each lies."""
+    """As `_plain`, with offsets, and a row per slice below its tensor."""
     rows: list[tuple[str, ...]] = []
     names, sizes = text.printable_all(tensors.names), text.sizes(tensors.nbytes)
     for row, name in enumerate(names):
@@ -113,7 +113,7 @@ def _with_slices(tensors: Tensors) -> list[text.Column]:
 
 
 def show_gap(out: Output, files: list[FileLayout]) -> None:
-    """Why there is no table of tensors: how much of the index is damaged."""
+    """Print how much of the index is damaged instead of the table."""
     blocks = [region for region in files[0].regions if region.kind == "data block"] if files else []
     bad = sum(region.crc_good is False for region in blocks)
     why = f": {bad:,} of {text.plural(len(blocks), 'data block')} damaged" if bad else ""

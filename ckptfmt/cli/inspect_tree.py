@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints the names of `inspect` as a tree: split at slashes, with sums per branch."""
+"""Print the names of `inspect` as a tree split at slashes, with totals per branch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ckptfmt.cli.output import Output
 
 __all__ = ["show", "write_rows"]
 
-# Deeper names are not split any further; a name may have a slash in every byte.
+# Names are not split deeper than this; a name may consist of slashes.
 DEPTH_MAX = 40
 LINES = ("├─ ", "└─ ", "│  ", "   ")
 ASCII_LINES = ("|- ", "`- ", "|  ", "   ")
@@ -28,7 +28,7 @@ class _Node:
         self.tensors = self.elements = self.nbytes = 0
 
     def add(self, row: int, elements: int, nbytes: int) -> None:
-        """Counts a tensor in."""
+        """Add a tensor to the totals."""
         self.tensors += 1
         self.elements += elements
         self.nbytes += nbytes
@@ -50,13 +50,13 @@ def _grown(tensors: Tensors) -> _Node:
 def _walk(
     node: _Node, lines: tuple[str, str, str, str], by_size: bool, indent: str = ""
 ) -> Iterator[tuple[str, _Node]]:
-    """Every node below this one, with its name behind the lines of the tree."""
+    """Yield every node below this one, with its name and the lines of the tree."""
     children = list(node.children.items())
     if by_size:
         children.sort(key=lambda item: -item[1].nbytes)
     for number, (name, child) in enumerate(children):
         last = number + 1 == len(children)
-        # A branch of one branch is one line.
+        # A branch with a single child branch shares its line.
         while len(child.children) == 1 and child.row is None:
             piece, child = next(iter(child.children.items()))  # noqa: PLW2901
             name = f"{name}/{piece}"  # noqa: PLW2901
@@ -66,7 +66,7 @@ def _walk(
 
 
 def show(out: Output, tensors: Tensors, limit: int | None, *, by_size: bool) -> None:
-    """One line a branch and one a tensor; `limit` counts the tensors."""
+    """Print one line per branch and per tensor; `limit` counts tensors."""
     lines = LINES if out.fits("".join(LINES)) else ASCII_LINES
     rows: list[tuple[str, str, str, str, str]] = []
     seen = 0

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What `inspect` shows of a checkpoint whose index cannot be opened: its files and their sizes.
+"""`inspect` of a checkpoint whose index cannot be opened: files and sizes.
 
-As one JSON document it has the keys of inspect_json.py; what cannot be known is null.
+The JSON document has the keys of inspect_json.py; unknown values are null.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Unopened", "look", "show"]
 
 @dataclass(frozen=True, slots=True)
 class Unopened:
-    """A checkpoint, and why it could not be opened.
+    """The files of a checkpoint, and the error of opening it.
 
     Attributes:
         index_size: bytes; None if the file cannot be asked for its size.
@@ -36,7 +36,7 @@ class Unopened:
 
 
 def look(prefix: str, problem: Finding) -> Unopened:
-    """Asks for the sizes of the files; opens none."""
+    """Return the sizes of the files; opens none of them."""
     directory, stem = os.path.split(prefix)
     found = []
     try:
@@ -60,7 +60,7 @@ def _size(path: str) -> int | None:
 
 
 def show(out: Output, path: str, unopened: Unopened, *, as_json: bool) -> None:
-    """All that can be said; `path` is what was asked for."""
+    """Print files, sizes and the problem; `path` is the argument of the command."""
     if as_json:
         _show_json(out, path, unopened)
     else:
@@ -83,7 +83,7 @@ def _show_text(out: Output, unopened: Unopened) -> None:
         for piece in text.table(columns):
             out.write(piece)
         out.line()
-    out.line("`ckptfmt verify` says all that is wrong with it.")
+    out.line("`ckptfmt verify` lists all problems.")
 
 
 def _size_text(size: int | None) -> str:
