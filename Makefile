@@ -41,8 +41,8 @@ ALL_LDFLAGS := -pthread $(filter -fsanitize=%,$(MODE_FLAGS)) $(link_$(MODE)) $(L
 
 # csrc/python/ is part of the Python extension alone; here it is only compiled, for its warnings.
 PYTHON_SRC := $(sort $(wildcard csrc/python/*.c))
-PYTHON_FLAGS = -DPy_LIMITED_API=0x030b0000 -isystem \
-	$(shell $(if $(wildcard $(PY)),$(PY),$(PYTHON)) -c 'import sysconfig; print(sysconfig.get_path("include"))')
+PYTHON_FLAGS = -DPy_LIMITED_API=0x030b0000 $(addprefix -isystem ,$(shell $(if $(wildcard $(PY)),$(PY),$(PYTHON)) -c \
+	'import numpy, sysconfig; print(sysconfig.get_path("include"), numpy.get_include())'))
 LIB_SRC := $(filter-out csrc/python/%,$(sort $(wildcard csrc/*/*.c)))
 TEST_SRC := $(sort $(wildcard tests/c/test_*.c))
 MEASURE_SRC := $(sort $(wildcard tests/c/measure_*.c))

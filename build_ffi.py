@@ -10,6 +10,7 @@ import re
 import tomllib
 from pathlib import Path
 
+import numpy as np
 from cffi import FFI
 
 HERE = Path(__file__).resolve().parent
@@ -49,7 +50,7 @@ ffi.set_source(
     depends=relative(
         [*(HERE / "csrc").glob("*.h"), *(HERE / "csrc").glob("*/*.h"), HERE / "pyproject.toml"]
     ),
-    include_dirs=["csrc"],
+    include_dirs=["csrc", np.get_include()],
     define_macros=[
         ("Py_LIMITED_API", "0x030b0000"),
         ("CKPTFMT_VERSION", f'"{version()}"'),

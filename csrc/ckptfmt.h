@@ -291,29 +291,6 @@ CKPTFMT_API ckptfmt_status ckptfmt_reader_select(ckptfmt_reader *reader, const u
 CKPTFMT_API ckptfmt_status ckptfmt_reader_contains(ckptfmt_reader *reader, const uint8_t *name, uint64_t name_size,
 	int32_t *found, ckptfmt_error *err);
 CKPTFMT_API void ckptfmt_selection_columns(const ckptfmt_selection *selection, ckptfmt_columns *out);
-/* Numbers the rows by data type and shape, in kinds[row]: rows of one number have the same ones. Those of different
- * numbers mostly do not, but they may. firsts[number] is the first row of that number, of which there are *count;
- * there must be room for one a row. NO_MEMORY. */
-CKPTFMT_API ckptfmt_status ckptfmt_selection_kinds(const ckptfmt_selection *selection, int64_t *kinds, int64_t *firsts,
-	uint64_t *count, ckptfmt_error *err);
-
-typedef enum ckptfmt_glob_kind {
-	CKPTFMT_GLOB_CHARACTER = 0,
-	CKPTFMT_GLOB_ANY = 1,       /* any one character */
-	CKPTFMT_GLOB_SET = 2,       /* one of the characters of `ascii`, or any that is not ASCII */
-	CKPTFMT_GLOB_RUN = 3        /* any characters, or none */
-} ckptfmt_glob_kind;
-
-/* One step of a pattern. Names count as UTF-8; a byte b that is part of no character is the character 0xdc00 + b. */
-typedef struct ckptfmt_glob_step {
-	uint64_t ascii[2];          /* of a SET: bit c % 64 of number c / 64 for the character c */
-	uint32_t kind;
-	uint32_t character;
-} ckptfmt_glob_step;
-
-/* Whether the steps take all of the names of rows [first, end): 1 or 0 in matched[row - first]. */
-CKPTFMT_API void ckptfmt_selection_match(const ckptfmt_selection *selection, uint64_t first, uint64_t end,
-	const ckptfmt_glob_step *steps, uint64_t count, uint8_t *matched);
 /* A selection does not need its reader to stay open; reading with it does, and takes that very reader: INVALID with
  * any other. */
 CKPTFMT_API void ckptfmt_selection_free(ckptfmt_selection *selection);
@@ -335,24 +312,6 @@ typedef struct ckptfmt_request {
  * that is not left out. */
 CKPTFMT_API ckptfmt_status ckptfmt_reader_read(ckptfmt_reader *reader, const ckptfmt_selection *selection,
 	ckptfmt_request *requests, uint64_t count, int32_t verify, ckptfmt_error *err);
-
-/* One tensor by itself, for those who ask for tensors one by one: no columns, no memory of its own. */
-typedef struct ckptfmt_found {
-	ckptfmt_selection *selection;   /* NULL for a plain tensor; else the tensor as row 0 of it, and all else is zero */
-	uint64_t reader_id;
-	ckptfmt_row row;                /* positions in columns are 0 */
-	int64_t dims[8];
-} ckptfmt_found;
-
-/* The tensor of this name. Plain is one of FIXED storage, at most 8 dimensions and 1 byte to 64 MiB, as many as its
- * shape asks for, that is stored whole and not compressed, without chunk checksums. Any other comes as a selection,
- * which is the caller's to free. As ckptfmt_reader_select. */
-CKPTFMT_API ckptfmt_status ckptfmt_reader_find(ckptfmt_reader *reader, const uint8_t *name, uint64_t name_size,
-	ckptfmt_found *out, ckptfmt_error *err);
-/* Reads a plain tensor or a box of it, as ckptfmt_reader_read does. The error does not name the tensor. INVALID: it is
- * not plain, or was found by another reader. */
-CKPTFMT_API ckptfmt_status ckptfmt_reader_read_found(ckptfmt_reader *reader, const ckptfmt_found *found,
-	const int64_t *box, uint8_t *destination, uint64_t destination_size, int32_t verify, ckptfmt_error *err);
 
 typedef struct ckptfmt_bytes {
 	const uint8_t *data;

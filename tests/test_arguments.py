@@ -76,15 +76,15 @@ CASES: dict[str, tuple[Call, str]] = {
     ),
     "keys regex": (
         lambda p: opened(p, lambda r: r.keys(regex=5)),
-        "regex 5 is no regular expression: first argument must be string or compiled pattern",
+        "regex: 5 is not a regular expression: first argument must be string or compiled pattern",
     ),
     "keys regex malformed": (
         lambda p: opened(p, lambda r: r.keys(regex="(")),
-        "regex '(' is no regular expression: missing ), unterminated subpattern at position 0",
+        "regex: '(' is not a regular expression: missing ), unterminated subpattern at position 0",
     ),
     "keys regex bytes": (
         lambda p: opened(p, lambda r: r.keys(regex=re.compile(b"a"))),
-        "regex re.compile(b'a') is for bytes: names are str",
+        "regex: re.compile(b'a') is for bytes: names are str",
     ),
     "reader verify": (lambda p: opened(p, lambda r: r.verify(progress=5)), PROGRESS),
     "verify path": (lambda _: ckptfmt.verify(5), PATH),

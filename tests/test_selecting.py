@@ -90,7 +90,7 @@ def test_rename(prefix: Path, select: Any, rename: Any, expected: list[str | Non
         ([("a", "b"), "ab"], "rename: 'ab' is no pair of a regular expression and a replacement"),
         ([(b"a", b"b")], "rename: (b'a', b'b') is no pair of a regular expression and a "),
         ((re.compile(b"a"), "b"), "rename: re.compile(b'a') is for bytes: names are str"),
-        (("(", "b"), "rename: '(' is no regular expression: missing ), unterminated subpattern"),
+        (("(", "b"), "rename: '(' is not a regular expression: missing ), unterminated subpattern"),
         (("a", r"\2"), r"rename: '\\2' is no replacement for 'a': invalid group reference 2"),
         (("a", r"\g<x>"), r"rename: '\\g<x>' is no replacement for 'a': unknown group name 'x'"),
         ({"step": 5}, "rename gave 5, which is no name"),

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors asked for one by one: the short way says and reads what the long way does, and what goes
-wrong is told as there."""
+"""Tensors read one by one give the same values and errors as tensors of a listing."""
 
 from __future__ import annotations
 
@@ -21,10 +20,9 @@ from support.arrays import CODES, assert_same, random_array, random_key
 from support.process import Spent, open_files
 
 import ckptfmt
-from ckptfmt import TensorHandle, _core
-from ckptfmt._core.columns import ROW
+from ckptfmt import TensorHandle
+from ckptfmt._core import reading
 
-ROW_AT = 16  # of the row in a `ckptfmt_found`
 TOLD = (
     *("name", "raw_name", "shape", "dtype_code", "dtype", "dtype_name", "ndim", "size", "nbytes"),
     *("slices", "partitioned", "shard", "offset", "crc32c", "chunk_size", "compressed"),
@@ -37,11 +35,6 @@ def told(handle: TensorHandle) -> dict[str, Any]:
     return {name: getattr(handle, name) for name in TOLD}
 
 
-def is_plain(handle: TensorHandle) -> bool:
-    """Whether it goes the short way."""
-    return handle._found is not None
-
-
 @pytest.mark.parametrize("options", [{"level": "v2"}, {}, {"compression": "zstd"}])
 def test_found_and_listed_are_the_same(tmp_path: Path, seed: int, options: dict[str, Any]) -> None:
     chance = random.Random(seed)
@@ -52,13 +45,10 @@ def test_found_and_listed_are_the_same(tmp_path: Path, seed: int, options: dict[
     }
     tensors["long"] = np.arange(300_000, dtype=np.uint8).reshape(3, -1)
     ckptfmt.save(tmp_path / "ck", tensors, durability="none", **options)
-    plain = 0
     with ckptfmt.open(tmp_path / "ck") as reader:
         for listed in reader.values():
             name = listed.name
             found = reader[name]
-            plain += is_plain(found)
-            assert not is_plain(listed)
             assert told(found) == told(listed)
             for handle in (found, listed):
                 assert_same(handle.read(), tensors[name])
@@ -72,14 +62,11 @@ def test_found_and_listed_are_the_same(tmp_path: Path, seed: int, options: dict[
             for _ in range(3):
                 key = random_key(chance, found.shape)
                 assert_same(found[key], tensors[name][key])
-    # All numbers but those of no elements, of nine dimensions, and with chunk checksums.
-    assert plain == (len(CODES) - 1) * 5 + (options == {"level": "v2"})
 
 
 def test_map_of_a_plain_tensor(tmp_path: Path) -> None:
     ckptfmt.save(tmp_path / "ck", {"x": np.arange(6.0).reshape(2, 3)})
     with ckptfmt.open(tmp_path / "ck") as reader:
-        assert is_plain(reader["x"])
         mapped = reader["x"].map()
     assert mapped.tolist() == [[0, 1, 2], [3, 4, 5]] and mapped.shape == (2, 3)
 
@@ -106,7 +93,6 @@ def test_damage_is_told_in_full(tmp_path: Path) -> None:
         with open(data, "r+b") as stream:
             stream.seek(place + 9)
             stream.write(b"\xff")
-        assert is_plain(handle)
         into = np.empty(8)
         for read in (
             handle.read,
@@ -184,63 +170,9 @@ def test_names_of_any_kind(tmp_path: Path, name: Any) -> None:
                     get(name)
                 assert str(caught.value) == str(error)
         else:
-            assert is_plain(reader[raw])
             assert (reader[name].shape, reader[name].raw_name) == (wanted, raw)
             assert_same(reader[name].read(), np.ones(wanted))
             assert_same(reader.read(name), np.ones(wanted))
-
-
-def test_what_is_no_reader_finds_nothing(tmp_path: Path) -> None:
-    """The functions of C take what they are given, and say None to all but what is for them."""
-    # The second is too large to be read before it has an array.
-    tensors = {"x": np.arange(3.0), "y": np.arange(700.0)}
-    ckptfmt.save(tmp_path / "ck", {**tensors, "s": np.array([b"a"], object)}, level="v2")
-    with ckptfmt.open(tmp_path / "ck") as reader, ckptfmt.open(tmp_path / "ck") as other:
-        live = reader._handle.live
-        stranger = (live[0], live[1], live[2] + 1)  # as after a fork
-        closed = (None, 0, live[2])
-        for name, array in tensors.items():
-            found = reader[name]._found
-            assert found is not None
-            forged = []  # of as many dimensions as there is no room for
-            for rank in (-1, 9, 1 << 30):
-                row = np.frombuffer(found, ROW, 1, ROW_AT).copy()
-                assert row["rank"] == 1
-                row["rank"] = rank
-                forged.append(found[:ROW_AT] + row.tobytes() + found[ROW_AT + ROW.itemsize :])
-            wrong_bytes = (found[:-1], found + b"x", b"", None, *forged)
-            of_another = [(1, value) for value in wrong_bytes]
-            no_name = [(1, value) for value in ("z", b"", "s", 5, None)]
-            plain, named = _core.read_plain, _core.read_named
-            for read, first, wrongs in ((plain, found, of_another), (named, name, no_name)):
-                arguments: list[Any] = [live, first, 0, np.empty, ckptfmt.dtypes.NUMPY]
-                ask: Any = read
-                assert_same(ask(*arguments), array)
-                for number, wrong in [
-                    *((0, value) for value in (stranger, closed, (), None, 5)),
-                    *([(0, other._handle.live)] if read is plain else []),
-                    *wrongs,
-                    *((2, value) for value in (9, -1, "auto", None)),
-                    *((3, value) for value in (None, lambda *_: None, lambda *_: np.empty(4))),
-                    *((3, value) for value in (lambda *_: bytes(24), lambda *_: 1 / 0)),
-                    (3, np.float64),
-                    *((4, value) for value in ({}, None, [])),
-                ]:
-                    given = [*arguments[:number], wrong, *arguments[number + 1 :]]
-                    assert ask(*given) is None, (read, number, wrong)
-                assert ask(*arguments[:4]) is None
-        find: Any = _core.find_plain
-        assert find(live, "x") == reader["x"]._found
-        for given in (
-            (stranger, "x"),
-            (closed, "x"),
-            (live, "s"),
-            (live, 5),
-            (live,),
-            (),
-            (5, "x"),
-        ):
-            assert find(*given) is None
 
 
 # ---- closing -------------------------------------------------------------------------------------
@@ -280,21 +212,21 @@ def test_the_last_call_frees_what_was_closed(
     ckptfmt.save(tmp_path / "ck", {"x": np.arange(8.0)})
     before, reader = open_files(), ckptfmt.open(tmp_path / "ck")
     handle, inside, closed = reader["x"], threading.Event(), threading.Event()
-    read = _core.read_plain
+    read = reading.read_small
 
-    def slow(live: Any, *rest: Any) -> Any:
+    def slow(*arguments: Any) -> Any:
         inside.set()
         assert closed.wait(60)
-        return read(live, *rest)
+        return read(*arguments)
 
-    monkeypatch.setattr(_core, "read_plain", slow)
+    monkeypatch.setattr(reading, "read_small", slow)
     with ThreadPoolExecutor(1) as pool:
-        reading = pool.submit(handle.read)
+        pending = pool.submit(handle.read)
         assert inside.wait(60)
         reader.close()
         assert open_files() > before
         closed.set()
-        assert reading.result(60).tolist() == list(range(8))
+        assert pending.result(60).tolist() == list(range(8))
     assert open_files() == before
 
 

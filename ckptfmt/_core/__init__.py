@@ -60,16 +60,10 @@ from ckptfmt._core.packing import (
     sources_dense,
 )
 from ckptfmt._core.reading import (
-    Found,
-    Glob,
     ReaderHandle,
     Record,
     Selection,
-    find_plain,
     index_count,
-    read_named,
-    read_plain,
-    record_of,
 )
 from ckptfmt._core.verifying import Finding, VerifierHandle
 from ckptfmt._core.writing import WriterHandle, merge
@@ -98,8 +92,6 @@ __all__ = [
     "WHOLE",
     "DtypeInfo",
     "Finding",
-    "Found",
-    "Glob",
     "Memory",
     "PackInfo",
     "Packer",
@@ -121,16 +113,12 @@ __all__ = [
     "crc32c",
     "dtype_table",
     "error_of",
-    "find_plain",
     "index_count",
     "merge",
     "new_array",
     "numbers_at",
     "parse_spec",
     "path_bytes",
-    "read_named",
-    "read_plain",
-    "record_of",
     "sources_dense",
     "text",
     "version",

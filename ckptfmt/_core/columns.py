@@ -25,40 +25,13 @@ _SCALARS = {
 _NUMBERS_EACH, _NUMBERS_MAX = 2 * NUMPY_RANK_MAX, 1 << 16
 
 
-def _has_one_lock() -> bool:
-    """Whether threads take turns in this Python, which from 3.13 on may do without."""
+def _has_gil() -> bool:
     return bool(getattr(sys, "_is_gil_enabled", lambda: True)())
 
 
-def _lends_objects() -> bool:
-    """Whether C can look at the objects of this Python, and into the arrays of this numpy. Of other
-    Pythons than CPython, id() is no address; and C counts on the interpreter's lock."""
-    if sys.implementation.name != "cpython" or not _has_one_lock():
-        return False
-    dense = np.empty((2, 3, 5))
-    other = dense[:, ::-2, 1:]
-    other.flags.writeable = False
-    numbers = [
-        ffi.new("int64_t[]", values) for a in (dense, other) for values in (a.shape, a.strides)
-    ]
-    probes = [
-        {
-            "array": id(array),
-            "dtype": id(array.dtype),
-            "data": array.__array_interface__["data"][0],
-            "rank": array.ndim,
-            "dims": dims,
-            "strides": strides,
-            "dense": array.flags.c_contiguous,
-            "writeable": array.flags.writeable,
-        }
-        for array, dims, strides in zip((dense, other), numbers[::2], numbers[1::2], strict=True)
-    ]
-    raw = ffi.new("cf_arrays_probe[]", probes)
-    return bool(lib.cf_arrays_layout(id(np.ndarray), raw, len(probes)))
-
-
-LENDS_OBJECTS = _lends_objects()
+# Whether C may use Python objects by their id(): an address in CPython only, and safe only while
+# the GIL protects the object.
+LENDS_OBJECTS = sys.implementation.name == "cpython" and _has_gil()
 
 
 def _column_dtype(ctype: Any) -> Any:
@@ -133,7 +106,7 @@ class PlainArrays:
         self._codes, self._owners = codes, list[Any]()
         self._names, self._ends = list[bytes](), list[int]()  # joined names and the row they end at
         self._taker = ffi.new("cf_arrays_taker *")
-        self._taker.codes = id(codes)
+        self._taker.array_type, self._taker.codes = id(np.ndarray), id(codes)
         self._sources = ffi.cast("ckptfmt_source *", ffi.from_buffer("uint8_t[]", self.table))
         self._sizes = ffi.from_buffer("int64_t[]", self.sizes)
 

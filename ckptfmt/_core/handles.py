@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ckptfmt import errors
-from ckptfmt._ckptfmt import ffi, lib
+from ckptfmt._ckptfmt import ffi
 from ckptfmt._core.border import check, new_error, path_bytes
 from ckptfmt._core.library import limits_of
 
@@ -20,7 +20,6 @@ _process = 0
 def _note_process() -> None:
     global _process  # noqa: PLW0603 (there is one process)
     _process = os.getpid()
-    lib.cf_reading_process(_process)
 
 
 _note_process()

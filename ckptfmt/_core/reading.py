@@ -4,11 +4,9 @@
 from __future__ import annotations
 
 import bisect
-import fnmatch
 import itertools
-import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, NewType
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,13 +14,12 @@ from numpy.typing import NDArray
 from ckptfmt._ckptfmt import ffi, lib
 from ckptfmt._core.border import check, new_error, path_bytes
 from ckptfmt._core.columns import CHUNK_RUN, FRAME, LENDS_OBJECTS, REGION, ROW, SLICE_ROW, array_at
-from ckptfmt._core.handles import CLOSED, SharedHandle, call, open_checkpoint
+from ckptfmt._core.handles import SharedHandle, call, open_checkpoint
 from ckptfmt._core.library import fields_of
 from ckptfmt.remembering import cached_property
 
 # Rows whose names are made at a time.
 NAMES_PIECE = 4096
-OK = lib.CKPTFMT_OK
 
 
 class Stored(NamedTuple):
@@ -48,35 +45,22 @@ class Record(NamedTuple):
     stored: Stored
 
 
-# A plain tensor by itself, the bytes of a `ckptfmt_found`: opaque beyond this package.
-Found = NewType("Found", bytes)
-
-
-def _functions() -> list[Any]:
+def _read_small() -> Any:
+    """The function of `csrc/python/reading.h`, or one that leaves all to the general path."""
     functions: list[Any] = []
     if LENDS_OBJECTS:
         lib.cf_reading_functions(id(functions))
-        return functions
-
-    def neither(*_arguments: Any) -> None:
-        """The long way does it all."""
-
-    return [neither] * 3
+    return functions[0] if functions else lambda *_: None
 
 
-# For every small tensor; `csrc/python/reading.h` says what they do. Theirs is `ReaderHandle.live`.
-find_plain: Callable[[Any, Any], Found | None]
-read_plain: Callable[[Any, Found, int, Any, Any], NDArray[Any] | None]
-read_named: Callable[[Any, Any, int, Any, Any], NDArray[Any] | None]
-find_plain, read_plain, read_named = _functions()
+read_small = _read_small()
 
-# What every small tensor needs: looking them up takes longer than using them.
-_read_found = lib.ckptfmt_reader_read_found
-_NULL = ffi.NULL
-_FOUND = ffi.typeof("ckptfmt_found *")
+# Parsed once: parsing the C type by each call would take longer than the call.
 _REQUEST = ffi.typeof("ckptfmt_request *")
 _SELECTIONS = ffi.typeof("ckptfmt_selection **")
 _COLUMNS = ffi.typeof("ckptfmt_columns *")
+_ERROR = ffi.typeof("ckptfmt_error *")
+_SIZE = ffi.typeof("uint64_t *")
 _BYTES = ffi.typeof("uint8_t[]")
 _SIZES = ffi.typeof("uint64_t[]")
 _NUMBERS = ffi.typeof("int64_t[]")
@@ -93,12 +77,6 @@ def _stored(raw: Any) -> Stored:
         raw.raw_size,
         raw.raw_crc32c,
     )
-
-
-def record_of(found: Found) -> Record:
-    """What the index says of a plain tensor."""
-    raw = ffi.from_buffer(_FOUND, found)
-    return _record(raw.row, raw.dims)
 
 
 def _record(raw: Any, dims: Any) -> Record:
@@ -187,16 +165,6 @@ class Selection:
             found += piece
         return found
 
-    def lines(self, first: int, end: int) -> str | None:
-        """The names of the tensors of these rows, there being some, a line each and no end of the
-        last; None if one of them is no line."""
-        last = self._columns.rows[end - 1]
-        begin, limit = self._columns.rows[first].name_offset, last.name_offset + last.name_size
-        text = ffi.buffer(self._columns.names, self._columns.names_size)[begin:limit]
-        if b"\n" in text or text.count(b"\0") != end - first - 1:
-            return None
-        return str(text.replace(b"\0", b"\n"), "utf-8", "surrogateescape")
-
     def rows_with_prefix(self, prefix: bytes) -> range:
         """The rows whose names begin so; of a listing, which has them in key order."""
         everything = range(self._columns.row_count)
@@ -207,25 +175,27 @@ class Selection:
         )
         return range(first, end)
 
-    def matching(self, rows: range, glob: Glob) -> NDArray[np.bool_]:
-        """Which of these rows, one after the other, have names that match a pattern."""
-        matched = np.zeros(len(rows), np.bool_)
-        steps = ffi.new("ckptfmt_glob_step[]", glob.steps)
-        out = ffi.from_buffer("uint8_t[]", matched, require_writable=True)
-        lib.ckptfmt_selection_match(
-            self.pointer, rows.start, rows.stop, steps, len(glob.steps), out
-        )
-        return matched
-
     @cached_property
     def kinds(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """What data type and shape each tensor has, as a number that stands for both (others may
-        stand for the same), and the first row of each number."""
-        kinds, firsts = (np.empty(self._columns.row_count, np.int64) for _ in range(2))
-        count, error = ffi.new("uint64_t *"), new_error()
-        columns = (ffi.from_buffer("int64_t[]", column) for column in (kinds, firsts))
-        check(lib.ckptfmt_selection_kinds(self.pointer, *columns, count, error), error)
-        return kinds, firsts[: count[0]].copy()
+        """For each tensor a number that stands for its dtype and shape, and for each number the
+        first row that has it."""
+        ranks, codes, places = (self.rows[field] for field in ("rank", "dtype", "dims_first"))
+        kinds = np.empty(len(ranks), np.int64)
+        firsts = [np.empty(0, np.int64)]
+        count = 0
+        for rank in np.unique(ranks).tolist():
+            rows = np.flatnonzero(ranks == rank)
+            columns = [codes[rows], *(self._dims[places[rows] + axis] for axis in range(rank))]
+            order = np.lexsort(columns)
+            begins = np.zeros(len(rows), np.bool_)
+            begins[0] = True
+            for column in columns:
+                ordered = column[order]
+                begins[1:] |= ordered[1:] != ordered[:-1]
+            kinds[rows[order]] = count + np.cumsum(begins) - 1
+            firsts.append(rows[order[begins]])
+            count += len(firsts[-1])
+        return kinds, np.concatenate(firsts)
 
     def shapes_of(self, rows: Sequence[int]) -> list[tuple[int, ...]]:
         """The shapes of some tensors."""
@@ -241,50 +211,6 @@ class Selection:
         """The shapes of all tensors."""
         kinds, firsts = self.kinds
         return list(map(self.shapes_of(firsts.tolist()).__getitem__, kinds.tolist()))
-
-
-class Glob:
-    """A shell pattern as C takes it: of sets of characters those beyond ASCII are not looked at.
-
-    Attributes:
-        steps: `ckptfmt_glob_step`.
-        exact: whether all that matches in C matches; else a closer look is for the caller.
-    """
-
-    def __init__(self, pattern: str) -> None:
-        self.steps: list[dict[str, Any]] = []
-        self.exact = True
-        position = 0
-        while position < len(pattern):
-            character, position = pattern[position], position + 1
-            end = _set_end(pattern, position) if character == "[" else 0
-            if end:
-                self.exact = False
-                ascii_set = _ascii_of(pattern[position - 1 : end])
-                self.steps.append({"kind": lib.CKPTFMT_GLOB_SET, "ascii": ascii_set})
-                position = end
-            elif character == "*":
-                if not self.steps or self.steps[-1]["kind"] != lib.CKPTFMT_GLOB_RUN:
-                    self.steps.append({"kind": lib.CKPTFMT_GLOB_RUN})
-            elif character == "?":
-                self.steps.append({"kind": lib.CKPTFMT_GLOB_ANY})
-            else:
-                step = {"kind": lib.CKPTFMT_GLOB_CHARACTER, "character": ord(character)}
-                self.steps.append(step)
-
-
-def _set_end(pattern: str, position: int) -> int:
-    """Where the set ends whose bracket stands before this position; 0 if it is none."""
-    position += pattern.startswith("!", position)
-    position += pattern.startswith("]", position)
-    return pattern.find("]", position) + 1
-
-
-def _ascii_of(bracket: str) -> list[int]:
-    """The ASCII characters of a set, as C takes them."""
-    test = re.compile(fnmatch.translate(bracket)).match
-    found = sum(1 << code for code in range(128) if test(chr(code)))
-    return [found & (1 << 64) - 1, found >> 64]
 
 
 def _corner(box: NDArray[np.int64] | None) -> Any:
@@ -307,7 +233,7 @@ def index_count(path: str) -> int:
 class ReaderHandle(SharedHandle):
     """`ckptfmt_reader`."""
 
-    __slots__ = ("live", "path")
+    __slots__ = ("_address", "path")
 
     def __init__(
         self, prefix: str, limits: Mapping[str, int] | None, follow_symlinks: bool
@@ -316,12 +242,7 @@ class ReaderHandle(SharedHandle):
         pointer = open_checkpoint("ckptfmt_reader", functions, prefix, limits, follow_symlinks)
         super().__init__(pointer, "checkpoint")
         self.path = prefix
-        # As `use`, for the call in whose arguments it stands: there the process is looked at.
-        self.live = pointer, int(ffi.cast("uintptr_t", pointer)), self._pid
-
-    def close(self) -> None:
-        self.live = CLOSED, 0, 0
-        super().close()
+        self._address = int(ffi.cast("uintptr_t", pointer))
 
     def header(self) -> dict[str, int]:
         """The fields of `ckptfmt_header`."""
@@ -342,6 +263,12 @@ class ReaderHandle(SharedHandle):
         call(self, lib.ckptfmt_reader_list_prefix, prefix, len(prefix), out)
         return Selection(out[0])
 
+    def select_one(self, name: bytes) -> Selection:
+        """The tensor of this name."""
+        out = ffi.new(_SELECTIONS)
+        call(self, lib.ckptfmt_reader_select, name, ffi.new(_SIZE, len(name)), 1, out)
+        return Selection(out[0])
+
     def select(self, names: Sequence[bytes]) -> Selection:
         """The named tensors, in this order."""
         out = ffi.new(_SELECTIONS)
@@ -350,15 +277,6 @@ class ReaderHandle(SharedHandle):
         counts = ffi.from_buffer(_SIZES, sizes)
         call(self, lib.ckptfmt_reader_select, joined, counts, len(names), out)
         return Selection(out[0])
-
-    def names(self) -> list[str] | None:
-        """The names of all tensors in key order, but for those that belong to the format; None
-        where only a listing tells them: there are partitioned tensors, or Python lends no lists."""
-        if not LENDS_OBJECTS:
-            return None
-        found, partitioned = list[str](), ffi.new("int32_t *")
-        call(self, lib.cf_reading_names, id(found), partitioned)
-        return None if partitioned[0] else found
 
     def contains(self, name: bytes) -> bool:
         """True if there is a tensor of this name."""
@@ -372,18 +290,15 @@ class ReaderHandle(SharedHandle):
         array = ffi.cast("ckptfmt_request *", raw)
         call(self, lib.ckptfmt_reader_read, selection.pointer, array, len(requests), verify)
 
-    def read_plain_into(
-        self, found: Found, box: NDArray[np.int64] | None, array: NDArray[Any], verify: int
-    ) -> bool:
-        """Reads a plain tensor, or a box of it, into a C-contiguous array. False if that fails:
-        reading it as part of a selection tells why."""
-        to, corner, raw = (
-            ffi.from_buffer(_BYTES, array),
-            _corner(box),
-            ffi.from_buffer(_FOUND, found),
-        )
-        status = _read_found(self.use(), raw, corner, to, array.nbytes, verify, _NULL)
-        return bool(status == OK)
+    def read_small(self, name: str | bytes, verify: int, codes: Any) -> NDArray[Any] | None:
+        """All of a small tensor, in the dtype that `codes` has for its code; None if it needs the
+        general path."""
+        found = read_small(self.use(), self._address, name, verify, np.empty, codes)
+        if type(found) is bytes:
+            error = ffi.from_buffer(_ERROR, found)
+            check(error.status, error, self.path)
+        array: NDArray[Any] | None = found
+        return array
 
     def read_one(
         self,

@@ -3,13 +3,10 @@
 
 from __future__ import annotations
 
-import _thread
 import contextlib
-import fnmatch
-import itertools
 import os
 import re
-from collections.abc import Callable, ItemsView, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt import _core, dtypes, names
-from ckptfmt.arguments import check_choice, check_limits, wrong
+from ckptfmt.arguments import check_choice, check_limits
+from ckptfmt.bundle import selecting
 from ckptfmt.bundle.locate import describe_file, locate
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import CkptfmtError, CorruptError, InvalidError, TensorNotFoundError
@@ -31,9 +29,6 @@ __all__ = ["Header", "Reader", "open"]
 Path = str | bytes | os.PathLike[Any]
 
 RESERVED = names.RESERVED.encode()
-# Names that `keys` looks at at a time.
-NAMES_PIECE = 4096
-
 TABLE_DTYPE = np.dtype(
     [
         ("name", "O"),
@@ -127,9 +122,7 @@ class Reader(Mapping[str, TensorHandle]):
         self._limits = dict(limits) if limits else None
         self._follow_symlinks = follow_symlinks
         self._default_mode = self._verify_mode(verify)
-        self._lock = _thread.RLock()  # a handler of signals may list meanwhile
         self._listed: _Listing | None = None
-        self._named: list[str] | None = None
         try:
             self._handle = _core.ReaderHandle(prefix, limits, follow_symlinks)
         except CorruptError as error:
@@ -141,22 +134,22 @@ class Reader(Mapping[str, TensorHandle]):
 
     def __getitem__(self, name: str | bytes) -> TensorHandle:
         """The handle of a tensor; reads the index only. Raises TensorNotFoundError."""
-        place: _core.Found | _core.Selection | None = _core.find_plain(self._handle.live, name)
-        if place is None:  # another one, or it tells what is wrong
-            place = self._handle.select([names.tensor_bytes(name)])
-        return TensorHandle(self, place, 0, names.tensor_text(name))
+        selection = self._handle.select_one(names.tensor_bytes(name))
+        return TensorHandle(self, selection, 0, names.tensor_text(name))
 
     def read(self, name: str | bytes, *, verify: str | None = None) -> NDArray[Any]:
-        """The whole tensor of this name as a new array: `reader[name].read()`, for less. `verify`
-        overrides that of the reader.
+        """Return the whole tensor `name` as a new array: `reader[name].read()` without the handle.
+
+        Args:
+            name: the tensor's name.
+            verify: overrides the reader's mode.
 
         Raises:
-            TensorNotFoundError: there is none.
+            TensorNotFoundError: the checkpoint has no such tensor.
             CorruptError, UnsupportedError, StorageError, LimitError: as `TensorHandle.read`.
         """
         mode = self._default_mode if verify is None else self._verify_mode(verify)
-        array = _core.read_named(self._handle.live, name, mode, np.empty, dtypes.NUMPY)
-        # The long way, which also says what is wrong.
+        array = self._handle.read_small(name, mode, dtypes.NUMPY)
         return self[name].read(verify=verify) if array is None else array
 
     def __contains__(self, name: object) -> bool:
@@ -182,24 +175,27 @@ class Reader(Mapping[str, TensorHandle]):
         glob: str | None = None,
         regex: str | re.Pattern[str] | None = None,
     ) -> KeysView[str]:
-        """The names, in key order; those for which all conditions given hold.
+        """Return the names that meet all given conditions, in key order.
 
         Args:
-            prefix: the name begins so.
+            prefix: the beginning of the name.
             glob: shell pattern for the whole name; `*` matches slashes as well.
             regex: regular expression, found anywhere in the name.
 
         Raises:
-            InvalidError: a pattern that is none.
+            InvalidError: `glob` or `regex` is not a valid pattern.
         """
         if prefix is None and glob is None and regex is None:
             return KeysView(self)
-        raw_prefix = b"" if prefix is None else names.tensor_bytes(prefix)
-        if glob is not None and not isinstance(glob, str):
-            raise wrong("glob", "a str", glob)
-        return _Names(
-            list(self._found(raw_prefix, glob, None if regex is None else _compiled(regex)))
-        )
+        start, tests = selecting.name_tests(prefix, glob, regex)
+        found: list[str] = []
+        selection, rows = self._rows_from(start)
+        for part in _without_reserved(selection, rows):
+            some = selection.names(part.start, part.stop)
+            for test in tests:
+                some = list(filter(test, some))
+            found += some
+        return _Names(found)
 
     def items(self) -> ItemsView[str, TensorHandle]:
         """(name, handle) in key order."""
@@ -209,45 +205,13 @@ class Reader(Mapping[str, TensorHandle]):
         """The handles in key order."""
         return _Values(self)
 
-    def _found(
-        self, prefix: bytes, glob: str | None, regex: re.Pattern[str] | None
-    ) -> Iterator[str]:
-        """The names that `keys` is asked for. What C can tell it tells, and most regular
-        expressions go over all names at once: no object is made of a name that these refuse."""
-        literal = _literal_start(glob)
-        start, other = (literal, prefix) if len(literal) > len(prefix) else (prefix, literal)
-        if not start.startswith(other):
-            return
+    def _rows_from(self, start: bytes) -> tuple[_core.Selection, range]:
+        """A listing and its rows whose names begin with `start`."""
         if self._listed is None and start and start[0]:
             selection = self._handle.list_prefix(start)
-            rows = range(len(selection.rows))
-        else:
-            selection = self._listing().selection
-            rows = selection.rows_with_prefix(start)
-        pattern = None if glob is None else _core.Glob(glob)
-        tests: list[Callable[[str], object]] = [] if regex is None else [regex.search]
-        if pattern is not None and not pattern.exact:
-            tests.append(re.compile(fnmatch.translate(glob or "")).match)
-        text = names.tensor_text(prefix)
-        if any("\udc80" <= character <= "\udcff" for character in text):
-            # Not UTF-8: a name may begin with these bytes and not with these characters.
-            tests.append(lambda name: name.startswith(text))
-        lines = None
-        if regex is not None and glob is None and len(tests) == 1:
-            from ckptfmt import searching  # noqa: PLC0415 (most readers never search)
-
-            lines = searching.line_pattern(regex)
-        for part in _without_reserved(selection, rows):
-            for first in range(part.start, part.stop, NAMES_PIECE):
-                piece = range(first, min(first + NAMES_PIECE, part.stop))
-                joined = selection.lines(piece.start, piece.stop) if lines is not None else None
-                if joined is not None and lines is not None:
-                    yield from searching.lines_found(lines, joined)
-                    continue
-                found = _names_of(selection, piece, pattern)
-                for test in tests:
-                    found = list(filter(test, found))
-                yield from found
+            return selection, range(len(selection.rows))
+        selection = self._listing().selection
+        return selection, selection.rows_with_prefix(start)
 
     def _handles(self) -> Iterator[TensorHandle]:
         listing = self._listing()
@@ -255,20 +219,13 @@ class Reader(Mapping[str, TensorHandle]):
             yield TensorHandle(self, listing.selection, int(row), name)
 
     def _listing(self) -> _Listing:
-        """All tensors; listed once, when first needed."""
-        with self._handle, self._lock:
+        """All tensors; listed when first needed. Threads that need it at once may each list."""
+        with self._handle:
             if self._listed is None:
-                self._listed = _Listing(self._handle.list_all(), self._named)
+                self._listed = _Listing(self._handle.list_all())
             return self._listed
 
     def _names(self) -> list[str]:
-        """The names but for those that belong to the format; where nothing else was needed yet, by
-        themselves."""
-        with self._handle, self._lock:
-            if self._listed is None and self._named is None:
-                self._named = self._handle.names()
-            if self._named is not None:
-                return self._named
         return self._listing().visible
 
     # ---- the whole
@@ -441,22 +398,6 @@ def _reopen(
     return Reader(prefix, verify=verify, limits=limits, follow_symlinks=follow_symlinks)
 
 
-def _compiled(regex: str | re.Pattern[str]) -> re.Pattern[str]:
-    try:
-        pattern = re.compile(regex)
-    except (re.error, TypeError) as error:
-        raise InvalidError(f"regex {regex!r} is no regular expression: {error}") from None
-    if not isinstance(pattern.pattern, str):
-        raise InvalidError(f"regex {regex!r} is for bytes: names are str")
-    return pattern
-
-
-def _literal_start(glob: str | None) -> bytes:
-    """What all names begin with that a pattern matches, or some of it."""
-    match = re.match(r"[^*?\[\ud800-\udfff]*", glob or "")
-    return match.group().encode() if match else b""
-
-
 def _without_reserved(selection: _core.Selection, rows: range) -> tuple[range, range]:
     """These rows of a listing but for the names that belong to the format, which stand together."""
     reserved = selection.rows_with_prefix(RESERVED)
@@ -464,16 +405,6 @@ def _without_reserved(selection: _core.Selection, rows: range) -> tuple[range, r
         range(rows.start, max(rows.start, min(rows.stop, reserved.start))),
         range(min(rows.stop, max(rows.start, reserved.stop)), rows.stop),
     )
-
-
-def _names_of(selection: _core.Selection, rows: range, pattern: _core.Glob | None) -> list[str]:
-    if pattern is None:
-        return selection.names(rows.start, rows.stop)
-    matched = selection.matching(rows, pattern)
-    found = np.flatnonzero(matched)
-    if 4 * len(found) < len(rows):  # fewer than are worth to be made all at once
-        return list(map(selection.name, (found + rows.start).tolist()))
-    return list(itertools.compress(selection.names(rows.start, rows.stop), matched.tolist()))
 
 
 class _Listing:
@@ -484,10 +415,8 @@ class _Listing:
         visible: their names.
     """
 
-    def __init__(self, selection: _core.Selection, visible: list[str] | None = None) -> None:
+    def __init__(self, selection: _core.Selection) -> None:
         self.selection = selection
-        if visible is not None:
-            self.visible = visible
         everything = range(len(selection.rows))
         self._parts = _without_reserved(selection, everything)
         whole = len(self._parts[0]) + len(self._parts[1]) == len(everything)

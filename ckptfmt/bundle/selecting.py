@@ -14,7 +14,16 @@ from ckptfmt import names
 from ckptfmt.arguments import wrong
 from ckptfmt.errors import InvalidError
 
-__all__ = ["Filter", "Rename", "by_text", "check_distinct", "filter_function", "renamed", "some"]
+__all__ = [
+    "Filter",
+    "Rename",
+    "by_text",
+    "check_distinct",
+    "filter_function",
+    "name_tests",
+    "renamed",
+    "some",
+]
 
 Pair = tuple[str | re.Pattern[str], str]
 Rename = Mapping[str, str] | Callable[[str], str | None] | Pair | Sequence[Pair]
@@ -35,6 +44,33 @@ def by_text(what: str, given: Mapping[Any, Any]) -> dict[str, Any]:
     if not isinstance(given, Mapping):
         raise wrong(what, "a mapping by names", given)
     return {names.tensor_text(names.tensor_bytes(name)): value for name, value in given.items()}
+
+
+# ---- names ---------------------------------------------------------------------------------------
+
+
+def name_tests(
+    prefix: str | bytes | None, glob: str | None, regex: str | re.Pattern[str] | None
+) -> tuple[bytes, list[Callable[[str], object]]]:
+    """What all names that meet these conditions begin with, and a test for each condition.
+
+    Raises:
+        InvalidError: `glob` is not a str, or `regex` is not a regular expression for str.
+    """
+    start, tests = b"", list[Callable[[str], object]]()
+    if prefix is not None:
+        start = names.tensor_bytes(prefix)
+        text = names.tensor_text(start)
+        tests.append(lambda name: name.startswith(text))
+    if glob is not None:
+        if not isinstance(glob, str):
+            raise wrong("glob", "a str", glob)
+        literal = re.match(r"[^*?\[\ud800-\udfff]*", glob)
+        start = max(start, literal.group().encode() if literal else b"", key=len)
+        tests.append(re.compile(fnmatch.translate(glob)).match)
+    if regex is not None:
+        tests.append(_text_pattern("regex", regex).search)
+    return start, tests
 
 
 # ---- filter --------------------------------------------------------------------------------------
@@ -60,8 +96,8 @@ def filter_function(wish: Filter | None) -> Callable[[str], object] | None:
 def _text_pattern(what: str, pattern: str | re.Pattern[str]) -> re.Pattern[str]:
     try:
         compiled = re.compile(pattern)
-    except re.error as error:
-        raise InvalidError(f"{what}: {pattern!r} is no regular expression: {error}") from None
+    except (re.error, TypeError) as error:
+        raise InvalidError(f"{what}: {pattern!r} is not a regular expression: {error}") from None
     if not isinstance(compiled.pattern, str):
         raise InvalidError(f"{what}: {pattern!r} is for bytes: names are str")
     return compiled

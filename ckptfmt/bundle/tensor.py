@@ -70,23 +70,14 @@ class TensorHandle:
             would hold.
     """
 
-    # A plain tensor is known by itself; of any other, a row of a selection tells.
-    _found: _core.Found | None
-    _selected: _core.Selection | None
-
-    def __init__(
-        self, reader: Reader, place: _core.Selection | _core.Found, row: int, name: str
-    ) -> None:
+    def __init__(self, reader: Reader, selection: _core.Selection, row: int, name: str) -> None:
         self._reader = reader
-        if isinstance(place, bytes):
-            self._found, self._selected = place, None
-        else:
-            self._found, self._selected = None, place
+        self._selection = selection
         self._row = row
         self.name = name
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By name: where the tensor lies may have changed when its checkpoint is opened again.
+        # By name: the tensor may be elsewhere when its checkpoint is opened again.
         return operator.getitem, (self._reader, self.raw_name)
 
     def __copy__(self) -> TensorHandle:
@@ -94,16 +85,8 @@ class TensorHandle:
 
     # ---- what the index says
 
-    @property
-    def _selection(self) -> _core.Selection:
-        if self._selected is None:
-            self._selected = self._reader._handle.select([self.raw_name])
-        return self._selected
-
     @cached_property
     def _record(self) -> _core.Record:
-        if self._found is not None:
-            return _core.record_of(self._found)
         return self._selection.record(self._row)
 
     @property
@@ -194,7 +177,7 @@ class TensorHandle:
     @property
     def compressed(self) -> bool:
         """True if it is compressed, or one of its slices is."""
-        return self._found is None and is_compressed(self._selection, self._row)
+        return is_compressed(self._selection, self._row)
 
     @property
     def stored_nbytes(self) -> int:
@@ -241,14 +224,9 @@ class TensorHandle:
             UnsupportedError: rank above 64, which numpy cannot hold.
             StorageError, LimitError.
         """
-        if self._found is not None:
-            reader = self._reader
-            mode = reader._default_mode if verify is None else reader._verify_mode(verify)
-            array = _core.read_plain(reader._handle.live, self._found, mode, np.empty, dtypes.NUMPY)
-            if array is not None:
-                return array
-        # The long way, which also says what is wrong.
-        return self.read_box(None, self.shape, verify)
+        mode = self._reader._verify_mode(verify)
+        array = self._reader._handle.read_small(self.raw_name, mode, dtypes.NUMPY)
+        return self.read_box(None, self.shape, verify) if array is None else array
 
     def read_into(self, array: Any, *, verify: str | None = None) -> NDArray[Any]:
         """Reads the whole tensor into memory of the caller and returns it as an array.
@@ -407,8 +385,7 @@ class TensorHandle:
         self, box: NDArray[np.int64] | None, array: NDArray[Any], verify: str | None
     ) -> None:
         handle, mode = self._reader._handle, self._reader._verify_mode(verify)
-        if self._found is None or not handle.read_plain_into(self._found, box, array, mode):
-            fetch_one(handle, self._selection, self._row, box, array, mode)
+        fetch_one(handle, self._selection, self._row, box, array, mode)
 
     def check_rank(self) -> None:
         """Refuses a rank that numpy cannot hold."""

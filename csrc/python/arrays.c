@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include <Python.h>
+#include "python/numpy.h"
 
 #include "python/arrays.h"
 
-#include "python/numpy_array.h"
-
+#include <stdbool.h>
 #include <string.h>
 
 enum {
-	LOOK_AHEAD = 8,     /* arrays */
-	CACHE_LINE = 64     /* an array of numpy takes two */
+	PREFETCH = 8,       /* arrays */
+	CACHE_LINE = 64     /* a numpy array takes two */
 };
 
-/* The dtype of the last array: the next one mostly has the same. */
+/* The dtype of the previous array; the next one usually has the same. */
 typedef struct last_dtype {
-	PyObject *dtype;            /* NULL: there is none */
+	PyObject *dtype;            /* NULL: no array yet */
 	int32_t code;
 	uint32_t size;              /* bytes of an element */
 } last_dtype;
@@ -34,46 +33,6 @@ static bool name_size(PyObject *name, uint64_t *out)
 	*out = (uint64_t)size;
 	return size >= 0;
 }
-
-/* ---- what numpy keeps of an array ------------------------------------------------------------------------ */
-
-static PyTypeObject *array_type;
-
-const cf_numpy_array *cf_numpy_array_of(PyObject *object)
-{
-	return Py_TYPE(object) == array_type ? (const cf_numpy_array *)(const void *)object : NULL;
-}
-
-static bool same_numbers(const Py_ssize_t *stored, const int64_t *told, uint64_t count)
-{
-	for (uint64_t i = 0; i < count; i++)
-		if (stored[i] != told[i])
-			return false;
-	return true;
-}
-
-/* From first to last: nothing is followed before what stands beside it is right. */
-static bool is_as_told(const cf_arrays_probe *probe)
-{
-	const cf_numpy_array *array = (const cf_numpy_array *)(const void *)object_of(probe->array);
-	return (uint64_t)(uintptr_t)array->data == probe->data && array->rank >= 0 &&
-		(uint64_t)array->rank == probe->rank && (uint64_t)(uintptr_t)array->dtype == probe->dtype &&
-		!(array->flags & CF_NUMPY_DENSE) == !probe->dense &&
-		!(array->flags & CF_NUMPY_WRITEABLE) == !probe->writeable &&
-		same_numbers(array->dims, probe->dims, probe->rank) &&
-		same_numbers(array->strides, probe->strides, probe->rank);
-}
-
-int32_t cf_arrays_layout(uint64_t type, const cf_arrays_probe *probes, uint64_t count)
-{
-	bool known = count != 0;
-	for (uint64_t i = 0; known && i < count; i++)
-		known = is_as_told(&probes[i]);
-	array_type = known ? (PyTypeObject *)(uintptr_t)type : NULL;
-	return known;
-}
-
-/* ---- plain arrays ---------------------------------------------------------------------------------------- */
 
 static bool find_code(PyObject *dtype, PyObject *codes, last_dtype *last)
 {
@@ -96,7 +55,7 @@ static bool find_code(PyObject *dtype, PyObject *codes, last_dtype *last)
 	return true;
 }
 
-static void put_numbers(cf_arrays_taker *taker, const Py_ssize_t *numbers, int count)
+static void put_numbers(cf_arrays_taker *taker, const npy_intp *numbers, int count)
 {
 	for (int i = 0; i < count; i++)
 		taker->numbers[i] = numbers[i];
@@ -104,38 +63,43 @@ static void put_numbers(cf_arrays_taker *taker, const Py_ssize_t *numbers, int c
 	taker->numbers_left -= (uint64_t)count;
 }
 
-static bool take_places(cf_arrays_taker *taker, const cf_numpy_array *array, ckptfmt_source *source)
+static bool put_layout(cf_arrays_taker *taker, PyArrayObject *array, ckptfmt_source *source)
 {
-	bool dense = (array->flags & CF_NUMPY_DENSE) != 0;
-	if ((uint64_t)array->rank * (dense ? 1 : 2) > taker->numbers_left)
+	bool contiguous = (PyArray_FLAGS(array) & NPY_ARRAY_C_CONTIGUOUS) != 0;
+	int rank = PyArray_NDIM(array);
+	if ((uint64_t)rank * (contiguous ? 1 : 2) > taker->numbers_left)
 		return false;
-	source->data = array->data;
-	source->rank = array->rank;
+	source->data = PyArray_DATA(array);
+	source->rank = rank;
 	source->dims = taker->numbers;
-	put_numbers(taker, array->dims, array->rank);
-	if (!dense) {
+	put_numbers(taker, PyArray_DIMS(array), rank);
+	if (!contiguous) {
 		source->strides = taker->numbers;
-		put_numbers(taker, array->strides, array->rank);
+		put_numbers(taker, PyArray_STRIDES(array), rank);
 	}
 	return true;
 }
 
-/* Of an array that exists: only of an empty one it may overflow on the way to 0. */
-static uint64_t bytes_of(const cf_numpy_array *array, uint64_t element_size)
+/* The product may overflow only on the way to 0: the array exists. */
+static uint64_t bytes_of(PyArrayObject *array, uint64_t element_size)
 {
 	uint64_t bytes = element_size;
-	for (int d = 0; d < array->rank; d++)
-		bytes *= (uint64_t)array->dims[d];
+	for (int d = 0; d < PyArray_NDIM(array); d++)
+		bytes *= (uint64_t)PyArray_DIMS(array)[d];
 	return bytes;
 }
 
 static bool describe(cf_arrays_taker *taker, PyObject *name, PyObject *object, last_dtype *last, ckptfmt_source *source,
 	int64_t *size)
 {
-	const cf_numpy_array *array = cf_numpy_array_of(object);
+	PyArrayObject *array;
 	memset(source, 0, sizeof *source);
-	if (array == NULL || !name_size(name, &source->name_size) ||
-		!find_code(array->dtype, object_of(taker->codes), last) || !take_places(taker, array, source))
+	if (Py_TYPE(object) != (PyTypeObject *)(uintptr_t)taker->array_type)
+		return false;
+	array = (PyArrayObject *)(void *)object;
+	if (!name_size(name, &source->name_size) ||
+		!find_code((PyObject *)PyArray_DESCR(array), object_of(taker->codes), last) ||
+		!put_layout(taker, array, source))
 		return false;
 	source->dtype = last->code;
 	source->name = taker->name;
@@ -154,8 +118,8 @@ uint64_t cf_arrays_describe(cf_arrays_taker *taker, uint64_t names, uint64_t arr
 	uint64_t done = 0;
 	if (PyList_Size(name_list) == count)
 		for (; at < count; at++, done++) {
-			if (at + LOOK_AHEAD < count) {
-				const char *later = (const char *)PyList_GetItem(array_list, at + LOOK_AHEAD);
+			if (at + PREFETCH < count) {
+				const char *later = (const char *)PyList_GetItem(array_list, at + PREFETCH);
 				__builtin_prefetch(later);
 				__builtin_prefetch(later + CACHE_LINE);
 			}

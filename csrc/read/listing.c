@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every tensor of a checkpoint in one pass over the index, or those whose names begin alike in one over a part of it,
- * or nothing but the names. See the top of selection.c for how slices are told from tensors.
+ * Lists every tensor of a checkpoint in one pass over the index, or the tensors with a name prefix in one pass over the
+ * part of the index that holds them. The top of selection.c says how slices are told from tensors.
  */
 #include "base/memory.h"
 #include "read/held.h"
@@ -128,51 +128,33 @@ static ckptfmt_status add_unclaimed(listing *list, const cf_held_place *places, 
 	return CKPTFMT_OK;
 }
 
-/* The names in the order of the rows, each followed by a zero byte. */
-static ckptfmt_status restore_names(ckptfmt_selection *selection, ckptfmt_error *err)
+/* Sorts the rows and their names. Names that begin with a zero byte were added last and belong first. */
+static ckptfmt_status sort_rows(ckptfmt_selection *selection, ckptfmt_error *err)
 {
-	ckptfmt_row *rows = (ckptfmt_row *)(void *)selection->rows.data;
-	cf_buffer names = CF_BUFFER_EMPTY;
-	ckptfmt_status status;
-	for (uint64_t i = 0; i < cf_selection_count(selection); i++) {
-		uint64_t offset = names.size;
-		cf_put_bytes(&names, cf_selection_name(selection, &rows[i]), rows[i].name_size);
-		cf_put_u8(&names, 0);
-		rows[i].name_offset = offset;
-	}
-	status = cf_buffer_status(&names, err);
-	cf_buffer_free(&selection->names);
-	selection->names = names;
-	return status;
-}
-
-/* Names that begin with a zero byte were added last, by size. They belong first, in order. There are hardly ever
- * any. */
-static ckptfmt_status restore_order(ckptfmt_selection *selection, uint64_t late_first, ckptfmt_error *err)
-{
-	ckptfmt_row *rows = (ckptfmt_row *)(void *)selection->rows.data;
-	uint64_t late_count = cf_selection_count(selection) - late_first;
-	cf_sort_key *names;
-	ckptfmt_row *late;
-	if (late_count == 0)
-		return CKPTFMT_OK;
-	names = cf_allocate(late_count * sizeof *names);
-	late = cf_allocate(late_count * sizeof *late);
-	if (names == NULL || late == NULL) {
-		cf_release(names);
-		cf_release(late);
+	uint64_t count = cf_selection_count(selection);
+	cf_sort_key *order = cf_allocate(count * sizeof *order);
+	cf_buffer rows = CF_BUFFER_EMPTY, names = CF_BUFFER_EMPTY;
+	if (order == NULL)
 		return cf_fail_memory(err);
+	for (uint64_t i = 0; i < count; i++) {
+		const ckptfmt_row *row = cf_selection_row(selection, i);
+		order[i] = (cf_sort_key){cf_selection_name(selection, row), row->name_size, i};
 	}
-	memcpy(late, rows + late_first, (size_t)late_count * sizeof *late);
-	for (uint64_t i = 0; i < late_count; i++)
-		names[i] = (cf_sort_key){cf_selection_name(selection, &late[i]), late[i].name_size, i};
-	cf_sort_keys(names, late_count);
-	memmove(rows + late_count, rows, (size_t)late_first * sizeof *rows);
-	for (uint64_t i = 0; i < late_count; i++)
-		rows[i] = late[names[i].row];
-	cf_release(names);
-	cf_release(late);
-	return restore_names(selection, err);
+	cf_sort_keys(order, count);
+	for (uint64_t i = 0; i < count; i++) {
+		ckptfmt_row row = *cf_selection_row(selection, order[i].row);
+		row.name_offset = names.size;
+		cf_put_bytes(&rows, &row, sizeof row);
+		cf_put_bytes(&names, order[i].key, order[i].key_size);
+		cf_put_u8(&names, 0);
+	}
+	cf_release(order);
+	cf_buffer_free(&selection->rows);
+	cf_buffer_free(&selection->names);
+	selection->rows = rows;
+	selection->names = names;
+	CF_TRY(cf_buffer_status(&rows, err));
+	return cf_buffer_status(&names, err);
 }
 
 static ckptfmt_status list_all(listing *list, ckptfmt_error *err)
@@ -189,8 +171,9 @@ static ckptfmt_status list_all(listing *list, ckptfmt_error *err)
 	cf_release(places);
 	if (status != CKPTFMT_OK)
 		return status;
-	CF_TRY(cf_selection_finish(list->selection, err));
-	return restore_order(list->selection, late_first, err);
+	if (cf_selection_count(list->selection) != late_first)
+		CF_TRY(sort_rows(list->selection, err));
+	return cf_selection_finish(list->selection, err);
 }
 
 /* Adds the tensors whose names begin so. None of the keys is that of a slice. */
@@ -263,92 +246,4 @@ ckptfmt_status ckptfmt_reader_list_prefix(ckptfmt_reader *reader, const uint8_t 
 	if (prefix_size == 0 || prefix[0] == 0)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "a prefix is not empty and begins with no zero byte");
 	return make_listing(reader, (cf_bytes_view){prefix, prefix_size}, out, err);
-}
-
-/* ---- names alone ----------------------------------------------------------------------------------------- */
-
-void cf_name_walk_open(cf_name_walk *walk, ckptfmt_reader *reader)
-{
-	memset(walk, 0, sizeof *walk);
-	walk->reader = reader;
-	walk->names = CF_BUFFER_EMPTY;
-	walk->ends = CF_BUFFER_EMPTY;
-	cf_table_iterator_open(&walk->entries, reader->table);
-}
-
-void cf_name_walk_close(cf_name_walk *walk)
-{
-	cf_table_iterator_close(&walk->entries);
-	cf_buffer_free(&walk->names);
-	cf_buffer_free(&walk->ends);
-}
-
-/* EXT-7 */
-static bool is_reserved(const cf_table_iterator *entry)
-{
-	static const char prefix[] = CF_RESERVED_PREFIX;
-	return entry->key_size >= sizeof prefix - 1 && memcmp(entry->key, prefix, sizeof prefix - 1) == 0;
-}
-
-/* Takes the name. */
-static inline void put_name(cf_name_walk *walk)
-{
-	const cf_table_iterator *at = &walk->entries;
-	cf_buffer *names = &walk->names, *ends = &walk->ends;
-	if (CF_UNLIKELY(at->key[0] == CF_RESERVED_PREFIX[0]) && is_reserved(at))
-		return;
-	if (CF_LIKELY(names->capacity - names->size >= at->key_size && ends->capacity - ends->size >= sizeof names->size)) {
-		cf_copy_few(names->data + names->size, at->key, at->key_size);
-		names->size += at->key_size;
-		memcpy(ends->data + ends->size, &names->size, sizeof names->size);
-		ends->size += sizeof names->size;
-		return;
-	}
-	cf_put_bytes(names, at->key, at->key_size);
-	cf_put_bytes(ends, &names->size, sizeof names->size);
-}
-
-/* Checks the entry and takes its name. */
-static inline ckptfmt_status take_name(cf_name_walk *walk, ckptfmt_error *err)
-{
-	const cf_table_iterator *at = &walk->entries;
-	const cf_bytes_view value = {at->value, at->value_size};
-	int64_t dims[CKPTFMT_RANK_MAX];
-	cf_plain_entry plain;
-	cf_entry entry;
-	ckptfmt_status status;
-	if (CF_UNLIKELY(!cf_entry_scan_plain(value, dims, &plain))) {
-		status = cf_entry_decode(value, at->value_offset, walk->reader->limits.slices_max, dims, &entry, err);
-		if (status != CKPTFMT_OK) {
-			cf_error_tensor(err, at->key, at->key_size);
-			return status;
-		}
-		walk->partitioned = entry.slice_count != 0;
-	}
-	put_name(walk);
-	return CKPTFMT_OK;
-}
-
-ckptfmt_status cf_name_walk_next(cf_name_walk *walk, uint64_t count, ckptfmt_error *err)
-{
-	ckptfmt_status status = CKPTFMT_OK;
-	bool more = true;
-	cf_buffer_clear(&walk->names);
-	cf_buffer_clear(&walk->ends);
-	while (status == CKPTFMT_OK && !walk->partitioned && walk->ends.size < count * sizeof(uint64_t)) {
-		status = cf_table_iterator_next(&walk->entries, &more, err);
-		if (status != CKPTFMT_OK || !more)
-			break;
-		if (cf_slice_key_looks_like(walk->entries.key, walk->entries.key_size))
-			walk->partitioned = true;
-		else if (walk->entries.key_size != 0)
-			status = take_name(walk, err);
-	}
-	if (status == CKPTFMT_OK)
-		status = cf_buffer_status(&walk->names, err);
-	if (status == CKPTFMT_OK)
-		status = cf_buffer_status(&walk->ends, err);
-	if (status != CKPTFMT_OK)
-		cf_error_path(err, walk->reader->prefix.index_path);
-	return status;
 }

@@ -50,10 +50,9 @@ struct ckptfmt_selection {
 	cf_buffer chunk_ends;       /* uint64_t */
 	int32_t num_shards;         /* of the checkpoint */
 	bool big_endian;
-	/* One a row: 1 once its slices were found disjoint. Allocated when the selection is complete. */
-	_Atomic uint8_t *disjoint;
-	/* One a row: NULL until a box of a tensor of many slices was read. Allocated with it. */
-	_Atomic(cf_slice_order *) *orders;
+	/* One a row, both allocated when the selection is complete and NULL where no tensor is partitioned. */
+	_Atomic uint8_t *disjoint;              /* 1 once its slices were found disjoint */
+	_Atomic(cf_slice_order *) *orders;      /* NULL until a box of a tensor of many slices was read */
 };
 
 /* ---- opening in parts: what ckptfmt_reader_open does, and the verifier by itself ---- */
@@ -116,35 +115,7 @@ static inline void cf_error_entry(ckptfmt_error *err, const ckptfmt_row *row)
 		cf_error_offset(err, row->entry_offset);
 }
 
-/* ---- one tensor (find.c) ---- */
-
-/* ckptfmt_reader_find of a plain tensor. False, and unspecified *out: it is another, there is none, or that failed. */
-bool cf_reader_find_plain(ckptfmt_reader *reader, const uint8_t *name, uint64_t name_size, ckptfmt_found *out);
-
-/* ---- names alone (listing.c) ---- */
-
-/* The names of the tensors in key order, some at a time, but for those that belong to the format (EXT-7). Every entry
- * is checked as by a listing, and nothing else is kept of it. */
-typedef struct cf_name_walk {
-	ckptfmt_reader *reader;
-	cf_table_iterator entries;
-	cf_buffer names;            /* those of this step, one after the other, */
-	cf_buffer ends;             /* and where each ends in them: uint64_t */
-	bool partitioned;           /* only a listing can tell: there is a partitioned tensor, or what may be a slice */
-} cf_name_walk;
-
-/* Allocates nothing. The reader must outlive the walk. */
-void cf_name_walk_open(cf_name_walk *walk, ckptfmt_reader *reader);
-/* At most `count` names more; none are left when it gives none. Failures as ckptfmt_reader_list. */
-CF_MUST_CHECK ckptfmt_status cf_name_walk_next(cf_name_walk *walk, uint64_t count, ckptfmt_error *err);
-void cf_name_walk_close(cf_name_walk *walk);
-
 /* ---- building a selection (selection.c) ---- */
-
-/* What an entry says by itself: no positions in columns, and `stored` zero. */
-ckptfmt_row cf_row_of(const cf_entry *entry, const int64_t *dims);
-/* Where an entry says that its bytes lie, as if they were stored plainly. */
-void cf_stored_place(const cf_entry *entry, ckptfmt_stored *out);
 
 /* An empty one, to be used with this reader; NULL: no memory. */
 ckptfmt_selection *cf_selection_new(const ckptfmt_reader *reader);

@@ -65,7 +65,8 @@ static void set_compressed(ckptfmt_selection *selection, const ckptfmt_limits *l
 		out->flags |= CKPTFMT_STORED_EXPANDS;
 }
 
-void cf_stored_place(const cf_entry *entry, ckptfmt_stored *out)
+/* Where an entry says that its bytes are, as if they were stored uncompressed. */
+static void set_place(const cf_entry *entry, ckptfmt_stored *out)
 {
 	out->offset = (uint64_t)entry->offset;
 	out->size = out->raw_size = (uint64_t)entry->size;
@@ -76,7 +77,7 @@ void cf_stored_place(const cf_entry *entry, ckptfmt_stored *out)
 static void set_stored(ckptfmt_selection *selection, const ckptfmt_limits *limits, const cf_entry *entry,
 	ckptfmt_stored *out)
 {
-	cf_stored_place(entry, out);
+	set_place(entry, out);
 	/* What cannot be read is noted here and refused there: the other tensors, and the listing, are none the worse. */
 	if (entry->feature_flags & ~CF_FEATURE_COMPRESSED) {
 		out->flags |= CKPTFMT_STORED_FEATURES;
@@ -153,13 +154,6 @@ static inline void fill_row(ckptfmt_row *row, const cf_entry *entry, const int64
 	stored->offset = stored->size = stored->chunks_first = stored->ends_first = stored->raw_size = 0;
 	stored->shard = 0;
 	stored->crc32c = stored->raw_crc32c = stored->chunk_size = stored->flags = stored->broken_rule = 0;
-}
-
-ckptfmt_row cf_row_of(const cf_entry *entry, const int64_t *dims)
-{
-	ckptfmt_row row;
-	fill_row(&row, entry, dims);
-	return row;
 }
 
 static ckptfmt_status add_row(ckptfmt_selection *selection, const ckptfmt_limits *limits, const cf_entry *entry,
@@ -340,6 +334,8 @@ ckptfmt_status cf_selection_finish(ckptfmt_selection *selection, ckptfmt_error *
 	CF_TRY(cf_buffer_status(&selection->names, err));
 	CF_TRY(cf_buffer_status(&selection->chunk_crcs, err));
 	CF_TRY(cf_buffer_status(&selection->chunk_ends, err));
+	if (selection->slices.size == 0)
+		return CKPTFMT_OK;
 	selection->disjoint = cf_allocate_zero(cf_selection_count(selection), sizeof *selection->disjoint);
 	selection->orders = cf_allocate_zero(cf_selection_count(selection), sizeof *selection->orders);
 	return selection->disjoint == NULL || selection->orders == NULL ? cf_fail_memory(err) : CKPTFMT_OK;

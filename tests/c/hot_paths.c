@@ -230,28 +230,6 @@ static void list(void)
 	MUST_OK(ckptfmt_reader_list(stage.reader, &stage.selection, &err));
 }
 
-/* As many at a time as Python takes. */
-static void list_names(void)
-{
-	cf_name_walk walk;
-	cf_name_walk_open(&walk, stage.reader);
-	do
-		MUST_OK(cf_name_walk_next(&walk, 1 << 14, &err));
-	while (walk.ends.size != 0 && !walk.partitioned);
-	cf_name_walk_close(&walk);
-}
-
-/* Each by itself, and where it lies no more than that. */
-static void find_each(void)
-{
-	const uint8_t *name = (const uint8_t *)stage.names;
-	for (uint64_t i = 0; i < stage.count; i++) {
-		ckptfmt_found found;
-		must(cf_reader_find_plain(stage.reader, name, stage.name_sizes[i], &found), "a plain tensor");
-		name += stage.name_sizes[i];
-	}
-}
-
 static void select_all(void)
 {
 	MUST_OK(ckptfmt_reader_select(stage.reader, (const uint8_t *)stage.names, stage.name_sizes, stage.count,
@@ -383,9 +361,7 @@ static const hot_path paths[] = {
 	{"index-shuffled", 100000, "key", 0, prepare_shuffled_index, write_index},
 	{"open", 100, "open", 0, prepare_open, open_readers},
 	{"list", 100000, "key", 0, prepare_list, list},
-	{"names", 100000, "key", 0, prepare_list, list_names},
 	{"lookup", 10000, "lookup", 0, prepare_lookups, look_up_each},
-	{"find", 10000, "lookup", 0, prepare_lookups, find_each},
 	{"select", 10000, "name", 0, prepare_lookups, select_all},
 	{"merge", 10000, "key", 0, prepare_merge, merge},
 	{"add-256", 10000, "tensor", SMALL_BYTES, prepare_small_add, add},

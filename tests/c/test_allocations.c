@@ -20,9 +20,7 @@ static const budget budgets[] = {
 	{"index-shuffled", 20, 28},   /* one more is the room to sort in */
 	{"open", 8000, 128000},   /* 16 an open */
 	{"list", 32, 44},
-	{"names", 18, 26},
-	{"lookup", 3000, 48000},   /* 6 a call */
-	{"find", 0, 0},
+	{"lookup", 2000, 32000},   /* 4 a call */
 	{"select", 30, 42},
 	{"merge", 130, 1285},   /* 15 an input, of which there are 5 and 80; two threads share them as it happens */
 	{"add-256", 11, 15},

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is asked of all rows at once: the kinds of tensors, patterns of names; and the listing of names that begin
- * alike, which must be a part of the listing of all. */
+/* A listing by name prefix and a selection by name give the same rows as the listing of all tensors. */
 #include "read/reader.h"
 #include "bundle_maker.h"
 #include "memory_fault.h"
@@ -125,77 +124,79 @@ static void test_prefix_without_memory(void)
 	CHECK_EQ(memory_fault_live(), 0);
 }
 
-static void test_kinds(void)
+static ckptfmt_source source_of(const char *name, int32_t dtype, int32_t rank, const int64_t *dims, const void *data)
 {
-	ckptfmt_reader *reader = open_some(0);
-	ckptfmt_selection *selection;
-	int64_t kinds[COUNT], firsts[COUNT];
-	uint64_t count;
-	CHECK_OK(ckptfmt_reader_list(reader, &selection, &err), err);
-	CHECK_OK(ckptfmt_selection_kinds(selection, kinds, firsts, &count, &err), err);
-	CHECK_EQ(count, 4);
-	for (int i = 0; i < COUNT; i++) {
-		const ckptfmt_row *row = cf_selection_row(selection, (uint64_t)i), *first;
-		CHECK(kinds[i] >= 0 && kinds[i] < 4);
-		first = cf_selection_row(selection, (uint64_t)firsts[kinds[i]]);
-		CHECK(firsts[kinds[i]] <= i);
-		CHECK_EQ(row->dtype, first->dtype);
-		CHECK_EQ(row->rank, first->rank);
-	}
-	memory_fault_set(1, false);
-	CHECK_EQ(ckptfmt_selection_kinds(selection, kinds, firsts, &count, &err), CKPTFMT_NO_MEMORY);
-	memory_fault_clear();
-	CHECK_EQ(count, 0);
-	ckptfmt_selection_free(selection);
-	end(reader);
+	ckptfmt_source source;
+	memset(&source, 0, sizeof source);
+	source.name = (const uint8_t *)name;
+	source.name_size = strlen(name);
+	source.data = data;
+	source.dtype = dtype;
+	source.rank = rank;
+	source.dims = dims;
+	return source;
 }
 
-/* `*` a run, `?` any, `#` a set of the digits and 'b', `$` the byte 0xc3 by itself, `e` U+00E9; else the character. */
-static void check_match(const ckptfmt_selection *selection, const char *pattern, const char *wanted)
+static ckptfmt_reader *saved(const ckptfmt_source *sources, uint64_t count, const ckptfmt_write_options *options)
 {
-	ckptfmt_glob_step steps[8] = {{{0, 0}, 0, 0}};
-	uint8_t matched[COUNT];
-	char found[COUNT + 1];
-	uint64_t count = strlen(pattern);
-	for (uint64_t i = 0; i < count; i++) {
-		char c = pattern[i];
-		steps[i].kind = c == '*' ? CKPTFMT_GLOB_RUN : c == '?' ? CKPTFMT_GLOB_ANY :
-			c == '#' ? CKPTFMT_GLOB_SET : CKPTFMT_GLOB_CHARACTER;
-		steps[i].character = c == '$' ? 0xdcc3 : c == 'e' ? 0xe9 : (uint32_t)(unsigned char)c;
-		steps[i].ascii[0] = UINT64_C(0x3ff) << '0';
-		steps[i].ascii[1] = UINT64_C(1) << ('b' - 64);
-	}
-	ckptfmt_selection_match(selection, 0, COUNT, steps, count, matched);
-	for (int i = 0; i < COUNT; i++)
-		found[i] = matched[i] ? '1' : '0';
-	found[COUNT] = '\0';
-	CHECK(strcmp(found, wanted) == 0);
-	ckptfmt_selection_match(selection, 3, 5, steps, count, matched);
-	CHECK(matched[0] == (wanted[3] == '1') && matched[1] == (wanted[4] == '1'));
+	ckptfmt_writer *writer;
+	ckptfmt_reader *reader = NULL;
+	CHECK_OK(ckptfmt_writer_open(path_of("ck"), options, &writer, &err), err);
+	CHECK_OK(ckptfmt_writer_add(writer, sources, count, &err), err);
+	CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
+	CHECK_OK(ckptfmt_reader_open(path_of("ck"), NULL, &reader, &err), err);
+	return reader;
 }
 
-static void test_match(void)
+static void check_same_row(const ckptfmt_columns *a, const ckptfmt_row *x, const ckptfmt_columns *b,
+	const ckptfmt_row *y)
 {
-	ckptfmt_reader *reader = open_some(0);
-	ckptfmt_selection *selection;
-	CHECK_OK(ckptfmt_reader_list(reader, &selection, &err), err);
-	check_match(selection, "", "00000000000");
-	check_match(selection, "*", "11111111111");
-	check_match(selection, "?", "11000001001");
-	check_match(selection, "??", "00001110100");
-	check_match(selection, "a*", "01111110000");
-	check_match(selection, "*b", "00100001000");
-	check_match(selection, "*b*", "00110001110");
-	check_match(selection, "a$", "00000100000");
-	check_match(selection, "ae", "00000010000");
-	check_match(selection, "*e", "00000010000");
-	check_match(selection, "a#", "00000110000");
-	check_match(selection, "#", "00000001000");
-	check_match(selection, "*/*c", "00010000000");
-	check_match(selection, "a*a", "00001000000");
-	check_match(selection, "*?*?*", "00111110110");
-	ckptfmt_selection_free(selection);
-	end(reader);
+	CHECK(x->name_size == y->name_size && memcmp(a->names + x->name_offset, b->names + y->name_offset,
+		x->name_size + 1) == 0);
+	CHECK_EQ(x->rank, y->rank);
+	for (int32_t d = 0; d < x->rank && d < y->rank; d++)
+		CHECK_EQ(a->dims[x->dims_first + (uint64_t)d], b->dims[y->dims_first + (uint64_t)d]);
+	CHECK(x->dtype == y->dtype && x->slice_count == y->slice_count && x->element_count == y->element_count);
+	CHECK(x->entry_offset == y->entry_offset);
+	CHECK(x->stored.offset == y->stored.offset && x->stored.size == y->stored.size);
+	CHECK(x->stored.raw_size == y->stored.raw_size && x->stored.shard == y->stored.shard);
+	CHECK(x->stored.crc32c == y->stored.crc32c && x->stored.raw_crc32c == y->stored.raw_crc32c);
+	CHECK(x->stored.chunk_size == y->stored.chunk_size && x->stored.flags == y->stored.flags);
+	CHECK(x->stored.broken_rule == y->stored.broken_rule);
+}
+
+/* A tensor selected by name gets the same row as in a listing. */
+static void test_rows_of_a_listing(void)
+{
+	enum { MANY = 300 };
+	static char texts[MANY][100];
+	static int64_t dims[MANY][4];
+	static const uint8_t data[4 * 3 * 3 * 3 * 3];
+	ckptfmt_source sources[MANY];
+	ckptfmt_reader *reader;
+	ckptfmt_selection *all, *one;
+	ckptfmt_columns columns, alone;
+	for (int i = 0; i < MANY; i++) {
+		snprintf(texts[i], sizeof texts[i], "%03d%.*s", i, (int)test_random_below(90),
+			"/a/name/of/any/size/from/none/at/all/to/what/does/not/fit/into/pieces/that/are/copied/at/once");
+		for (int d = 0; d < 4; d++)
+			dims[i][d] = (int64_t)test_random_below(20) == 0 ? 0 : 1 + (int64_t)test_random_below(3);
+		sources[i] = source_of(texts[i], i % 2 == 0 ? CKPTFMT_FLOAT : CKPTFMT_UINT8,
+			(int32_t)test_random_below(5), dims[i], data);
+	}
+	reader = saved(sources, MANY, NULL);
+	CHECK_OK(ckptfmt_reader_list(reader, &all, &err), err);
+	ckptfmt_selection_columns(all, &columns);
+	CHECK_EQ(columns.row_count, MANY);
+	for (uint64_t i = 0; i < columns.row_count; i++) {
+		CHECK_OK(ckptfmt_reader_select(reader, sources[i].name, &sources[i].name_size, 1, &one, &err), err);
+		ckptfmt_selection_columns(one, &alone);
+		check_same_row(&columns, &columns.rows[i], &alone, &alone.rows[0]);
+		ckptfmt_selection_free(one);
+	}
+	ckptfmt_selection_free(all);
+	ckptfmt_reader_close(reader);
+	shell("rm -rf '%s'/*");
 }
 
 int main(void)
@@ -205,8 +206,7 @@ int main(void)
 	test_prefix();
 	test_prefix_refused();
 	test_prefix_without_memory();
-	test_kinds();
-	test_match();
+	test_rows_of_a_listing();
 	rmdir(directory);
-	return test_finish("columns");
+	return test_finish("listing");
 }
