@@ -257,7 +257,6 @@ void real_path(const cf_directory *directory, const char *name, char *to, uint64
 #include "../../csrc/storage/posix_files.c"
 #undef syscall
 #include "os_fault_direct.h"
-#define syscall system_io
 #define pthread_create system_pthread_create
 #include "../../csrc/storage/posix_direct.c"
 

@@ -1,41 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The part of os_fault.c that stands for os_posix_direct.c; included there once, twice for its two planes. */
+/* The part of os_fault.c that replaces storage/posix_direct.c; included there once, twice for its two planes. */
 #ifndef OS_FAULT_DIRECT_SYSTEM
 #define OS_FAULT_DIRECT_SYSTEM
-
-#include <linux/aio_abi.h>
-#include <stdarg.h>
-
-/* The asynchronous requests of Linux. What is said of OS_SYSTEM_IO_RESULT is said of each that has ended. */
-static long system_io(long number, ...)
-{
-	long given[5], result;
-	va_list list;
-	os_system_kind kind = OS_SYSTEM_IO_EVENTS;
-	int count = number == SYS_io_destroy ? 1 : number == SYS_io_setup ? 2 : number == SYS_io_submit ? 3 : 5;
-	va_start(list, number);
-	for (int i = 0; i < count; i++)
-		given[i] = va_arg(list, long);
-	va_end(list);
-	if (number == SYS_io_destroy)
-		return syscall(number, given[0]);
-	if (number == SYS_io_setup)
-		kind = OS_SYSTEM_IO_SETUP;
-	if (number == SYS_io_submit)
-		kind = OS_SYSTEM_IO_SUBMIT;
-	if (system_fails(kind))
-		return -1;
-	if (count < 5)
-		return syscall(number, given[0], given[1], given[2]);
-	result = syscall(number, given[0], given[1], given[2], given[3], given[4]);
-	for (long i = 0; i < result; i++) {
-		struct io_event *event = (struct io_event *)(uintptr_t)given[3] + i;
-		errno = 0;
-		if (system_fails(OS_SYSTEM_IO_RESULT))
-			event->res = errno == 0 ? event->res / 2 : -errno;
-	}
-	return result;
-}
 
 static int system_pthread_create(pthread_t *thread, const pthread_attr_t *how, void *(*what)(void *), void *state)
 {
