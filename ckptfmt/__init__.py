@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     from ckptfmt.names import sharded_filename
     from ckptfmt.objects.checkpoint import Checkpoint
     from ckptfmt.objects.nodes import TreeNode
-    from ckptfmt.objects.trackable import Trackable
-    from ckptfmt.objects.trees import load_tree, save_tree
+    from ckptfmt.objects.traversal import Trackable
+    from ckptfmt.objects.trees import load_tree, load_tree_into, save_tree
     from ckptfmt.saving.mesh import Layout, Mesh
     from ckptfmt.saving.options import CheckpointOptions
     from ckptfmt.saving.parallel import ParallelVariable, independent_buffers
@@ -146,6 +146,7 @@ __all__ = [
     "load",
     "load_into",
     "load_tree",
+    "load_tree_into",
     "merge",
     "merge_v2_checkpoints",
     "open",
@@ -191,10 +192,10 @@ _HOMES = {
             "checkpoint_exists get_checkpoint_mtimes get_checkpoint_state "
             "remove_checkpoint update_checkpoint_state"
         ),
-        "objects.trackable": "Trackable",
+        "objects.traversal": "Trackable",
         "manager.training_state": "TrainingState",
         "objects.nodes": "TreeNode",
-        "objects.trees": "load_tree save_tree",
+        "objects.trees": "load_tree load_tree_into save_tree",
         "background": "SaveFuture",
         "bundle.load": "load restore_v2",
         "bundle.matching": "MatchReport load_into",

@@ -185,14 +185,14 @@ def test_a_root_of_any_kind(tmp_path: Path) -> None:
 
 def test_names_that_two_objects_want() -> None:
     root = Module(w=np.zeros(1))
-    with pytest.raises(ckptfmt.InvalidError, match="the root has another object as its own 'w'"):
+    with pytest.raises(ckptfmt.InvalidError, match="have different objects named 'w'"):
         ckptfmt.Checkpoint(root, w=np.zeros(1))
     checkpoint = ckptfmt.Checkpoint(root)
     checkpoint.v = np.zeros(1)
-    with pytest.raises(ckptfmt.InvalidError, match="as its own 'w'"):
+    with pytest.raises(ckptfmt.InvalidError, match="different objects named 'w'"):
         checkpoint.w = np.zeros(1)
     root.v = np.ones(1)
-    with pytest.raises(ckptfmt.InvalidError, match="as its own 'v'"):
+    with pytest.raises(ckptfmt.InvalidError, match="different objects named 'v'"):
         checkpoint.write("nowhere")
 
 
@@ -265,7 +265,7 @@ def test_the_counter_of_the_root_is_the_counter(tmp_path: Path) -> None:
 def test_nothing_is_counted_where_nothing_can_be_saved(tmp_path: Path) -> None:
     holder: dict[str, Any] = {"f": len}
     checkpoint = ckptfmt.Checkpoint(d=holder)
-    with pytest.raises(ckptfmt.InvalidError, match="the object at 'd/f' is a builtin"):
+    with pytest.raises(ckptfmt.InvalidError, match="the object at 'd/f' is of type builtin"):
         checkpoint.save(tmp_path / "ck")
     holder["f"] = 1
     assert checkpoint.save(tmp_path / "ck").endswith("ck-1")
@@ -445,7 +445,11 @@ def test_slot_variables(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("slot", "words"),
-    [("itself", "in another place as well"), (3, "is a int, no variable"), ({}, "is a dict, no v")],
+    [
+        ("itself", "also an object"),
+        (3, "is of type int"),
+        ({}, "is of type dict"),
+    ],
 )
 def test_slot_variables_that_cannot_be(tmp_path: Path, slot: Any, words: str) -> None:
     v = np.zeros(1)

@@ -26,7 +26,7 @@ from ckptfmt.objects.graph import (
     SlotVariable,
     encode_graph,
 )
-from ckptfmt.objects.restoring import Restoration
+from ckptfmt.objects.matching import Restoration
 from ckptfmt.saving.parallel import ParallelVariable
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"

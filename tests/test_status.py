@@ -62,7 +62,7 @@ def test_values_that_nobody_took(tmp_path: Path) -> None:
         status.assert_consumed()
     assert caught.value.message == f"no object took 'd/b{VALUE}', 'd/c{VALUE}'"
     assert (caught.value.path, caught.value.failure) == (path, "MATCH")
-    assert status.report == MatchReport(("a",), (), (f"d/b{VALUE}", f"d/c{VALUE}"))
+    assert status.report == MatchReport(("a",), (), ("d/b", "d/c"))
 
 
 def test_objects_that_got_nothing(tmp_path: Path) -> None:
@@ -87,12 +87,12 @@ def test_many_are_counted(tmp_path: Path) -> None:
 def test_a_trivial_match(tmp_path: Path) -> None:
     path = written(tmp_path, a=np.ones(1))
     status = ckptfmt.Checkpoint(b=np.zeros(1)).read(path, partial=True)
-    words = "nothing but the root object is in the checkpoint; its objects: 'b'"
+    words = "the checkpoint has no object but the root; the objects here: 'b'"
     with pytest.raises(ckptfmt.MatchError, match=words):
         status.assert_nontrivial_match()
     checkpoint = ckptfmt.Checkpoint()
     status = checkpoint.read(path, partial=True)
-    with pytest.raises(ckptfmt.MatchError, match="its objects: none"):
+    with pytest.raises(ckptfmt.MatchError, match="the objects here: none"):
         status.assert_nontrivial_match()
     checkpoint.a = np.zeros(1)
     status.assert_nontrivial_match()
@@ -103,7 +103,7 @@ def test_what_is_not_what_was_saved_got_nothing(tmp_path: Path) -> None:
     status = ckptfmt.Checkpoint(a=np.zeros(1), b={"y": np.zeros(1)}).read(path, partial=True)
     report = status.report
     assert (report.matched, report.missing) == ((), ("a", "b/y"))
-    assert report.unexpected == (f"b{VALUE}", f"a/x{VALUE}")
+    assert report.unexpected == ("b", "a/x")
 
 
 def test_an_object_that_took_the_place_of_a_restored_one(tmp_path: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_report_hands_out_nothing(tmp_path: Path) -> None:
     target: dict[str, Any] = {}
     status = ckptfmt.Checkpoint(d=target).read(path, partial=True)
     target["a"] = np.zeros(1)
-    assert status.report == MatchReport((), ("d/a",), (f"d/a{VALUE}",))
+    assert status.report == MatchReport((), ("d/a",), ("d/a",))
     assert target["a"][0] == 0.0
     assert status.retry().report == MatchReport(("d/a",), (), ())
 
@@ -181,8 +181,7 @@ def test_what_nobody_took_is_told_at_the_end(tmp_path: Path) -> None:
         del checkpoint
         gc.collect()
     assert [str(warning.message) for warning in caught] == [
-        f"{path}: no object took 'b{VALUE}'; expect_partial() of the status says that this is all "
-        "right"
+        f"{path}: no object took 'b{VALUE}'; expect_partial() of the status silences this warning"
     ]
 
 

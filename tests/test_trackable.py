@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import ckptfmt
-from ckptfmt.objects.trackable import Local, Role, View, children_of, role_of, trail_of, waiting
+from ckptfmt.objects.traversal import Local, Role, View, children_of, role_of, trail_of, waiting
 from ckptfmt.saving.parallel import ParallelVariable
 
 
@@ -117,10 +117,10 @@ def test_role(value: Any, role: Role) -> None:
     [None, object(), np.tanh, len, Layer, dict, Color.RED, {1}, types.SimpleNamespace(a=1)],
 )
 def test_what_cannot_be_saved_names_its_path(value: Any) -> None:
-    words = rf"^the object at 'a/x\.y' is a {type(value).__name__}, which cannot be saved"
+    words = rf"^the object at 'a/x\.y' is of type {type(value).__name__}, which cannot be saved"
     with pytest.raises(ckptfmt.InvalidError, match=words):
         role_of(value, ("a", "x.y"))
-    with pytest.raises(ckptfmt.InvalidError, match=r"^the root object is a "):
+    with pytest.raises(ckptfmt.InvalidError, match=r"^the root object is of type "):
         role_of(value)
 
 
@@ -150,9 +150,9 @@ def test_none_is_nothing_anywhere() -> None:
 
 
 def test_keys_that_are_no_names() -> None:
-    with pytest.raises(ckptfmt.InvalidError, match=r"^the object at 'd' is a dict with the key 1:"):
+    with pytest.raises(ckptfmt.InvalidError, match=r"^the object at 'd' has a child named 1:"):
         children_of({1: np.zeros(1)}, ("d",))
-    with pytest.raises(ckptfmt.InvalidError, match=r"^a child of the object at 'g' is named 2:"):
+    with pytest.raises(ckptfmt.InvalidError, match=r"^the object at 'g' has a child named 2:"):
         children_of(_children_given({2: 1}), ("g",))
     with pytest.raises(ckptfmt.InvalidError, match=r"^trackable_children\(\) of the root object"):
         children_of(_children_given([1]))
@@ -195,7 +195,7 @@ def test_protocols_count_in_one_spelling() -> None:
             pass
 
     assert role_of(Theirs()) is Role.TENSORS
-    with pytest.raises(ckptfmt.InvalidError, match="the root object is a Half"):
+    with pytest.raises(ckptfmt.InvalidError, match="the root object is of type Half"):
         role_of(Half())
 
 
@@ -387,7 +387,7 @@ def test_attributes_in_slots_are_saved_as_well(tmp_path: Path) -> None:
 
 def test_an_attribute_that_cannot_be_saved_is_named_with_its_path(tmp_path: Path) -> None:
     module = Module(inner=[Module(function=len)])
-    with pytest.raises(ckptfmt.InvalidError, match=r"^the object at 'm/inner/0/function' is a "):
+    with pytest.raises(ckptfmt.InvalidError, match=r"^the object at 'm/inner/0/function' "):
         saved(tmp_path, m=module)
     assert list(tmp_path.iterdir()) == []
 

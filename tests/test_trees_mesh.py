@@ -185,7 +185,7 @@ def test_one_process_that_fails_makes_all_fail(tmp_path: Path) -> None:
     def work(member: Any) -> Any:
         return save_tree(tmp_path / "ckpt", {"a": {3: 1} if member.rank else 1}, coordinator=member)
 
-    refused(run_team(2, work), InvalidError, "the key 3 is no str")
+    refused(run_team(2, work), InvalidError, "has the key 3: keys must be str")
     assert list(tmp_path.iterdir()) == []
 
     def load(member: Any) -> Any:
@@ -201,10 +201,10 @@ LAYOUT = Layout(["x"], TWO)
 @pytest.mark.parametrize(
     ("layouts", "message"),
     [
-        ({"b": LAYOUT}, "layouts names 'b', which is no leaf of the tree"),
-        ({"list": LAYOUT}, "at 'list': a layout for a list"),
-        ({"step": LAYOUT}, "at 'step': a layout for a int"),
-        ({"a": [LAYOUT], "list": []}, "layouts names 'a/0', which is no leaf of the tree"),
+        ({"b": LAYOUT}, "layouts names 'b', which is not a leaf of the tree"),
+        ({"list": LAYOUT}, "at 'list' is of type list, which cannot have a layout"),
+        ({"step": LAYOUT}, "at 'step' is of type int, which cannot have a layout"),
+        ({"a": [LAYOUT], "list": []}, "layouts names 'a/0', which is not a leaf of the tree"),
         ({"a": {"b": 3}}, "layouts has no Layout at 'a/b'"),
         ({3: LAYOUT}, "a path of layouts is a str, not int"),
         (LAYOUT, "layouts is a tree of Layouts, or a mapping from paths to Layouts, not Layout"),
@@ -220,13 +220,13 @@ def test_layouts_for_other_trees(tmp_path: Path, layouts: Any, message: str) -> 
 def test_layouts_that_nothing_loaded_has(tmp_path: Path) -> None:
     save_tree(tmp_path / "ckpt", {"a": [1, np.ones(2)]})
     for name, message in [
-        ("b", "layouts names 'b', which is no leaf of the tree"),
-        ("a", "layouts names 'a', which is no leaf of the tree"),
-        ("a/0", "a layout for the Python scalar 'a/0'"),
+        ("b", "layouts names 'b', which is not a leaf of the tree"),
+        ("a", "layouts names 'a', which is not a leaf of the tree"),
+        ("a/0", "the Python scalar 'a/0' cannot have a layout"),
     ]:
         with pytest.raises(InvalidError, match=message):
             load_tree(tmp_path / "ckpt", layouts={name: LAYOUT}, coordinator=SingleProcess())
-    with pytest.raises(InvalidError, match="coordinator and cast are given"):
+    with pytest.raises(InvalidError, match="coordinator and cast exclude"):
         load_tree(tmp_path / "ckpt", cast=np.float32, coordinator=SingleProcess())
 
 

@@ -1,19 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values of a checkpoint put into objects: all are checked first, then read in few batches, then
-written.
+"""Assigning the values of a checkpoint to objects. Everything is checked before anything is
+written:
 
-    1  what each object takes is planned, and compared with what is stored
-    2  values that are to be replaced are read and made
-    3  the states of Python objects are handed out
-    4  everything else is read in one batch, arrays that fit into where they lie, and handed out to
-       the objects' own methods
-    5  values are replaced in their places
-    6  registered savers
+    1  plan what each object takes, and compare it with what is stored
+    2  read the values that replace others, and convert them
+    3  give Python objects their states
+    4  read everything else in one batch, where possible into the arrays themselves, and give it to
+       the methods of its objects
+    5  put the replacing values in their places
+    6  run the registered savers
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import copy
+import inspect
+from collections.abc import (
+    Callable,
+    Collection,
+    Hashable,
+    Iterable,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,21 +36,22 @@ from ckptfmt.bundle.matching import Mismatch
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.errors import InvalidError
 from ckptfmt.objects.graph import PY_STATE, VARIABLE_VALUE, Node, escape
-from ckptfmt.objects.nodes import leaf_name
+from ckptfmt.objects.nodes import TreeNode, leaf_name
 from ckptfmt.objects.serializing import own_tensors
-from ckptfmt.objects.trackable import (
+from ckptfmt.objects.traversal import (
     Local,
     Role,
+    Trackable,
     can_be_written,
-    cannot_replace,
     described,
+    is_array,
+    is_value,
     method_of,
-    replace_values,
 )
 from ckptfmt.saving.registration import get_registered_saver, validate_restore_function
 from ckptfmt.saving.specs import SaveSpec
 
-__all__ = ["Assignment", "Misfit", "misfits", "plan", "run"]
+__all__ = ["Assignment", "Misfit", "misfits", "plan", "plan_tensors", "run"]
 
 OBJECT = np.dtype(object)
 _VALUE = (VARIABLE_VALUE,)
@@ -49,13 +60,13 @@ Done = Callable[[list[NDArray[Any]]], None]
 
 @dataclass(slots=True)
 class Wanted:
-    """One tensor to be read.
+    """A tensor to be read.
 
     Attributes:
         key: its name.
-        text: the slice wanted, "" for all.
-        shape, dtype: what it has to have; None for anything.
-        kinds: numpy's letters of the kinds of dtype that will do as well.
+        text: the slice, "" for the whole tensor.
+        shape, dtype: the required ones; None accepts any.
+        kinds: NumPy's letters of further kinds of dtype that are accepted.
         target: an array to read into.
     """
 
@@ -73,10 +84,10 @@ class Assignment:
 
     Attributes:
         used: the attributes of the node that it takes.
-        is_state: whether it comes before all tensors.
-        saver: a registered saver that restores it, and the object's name there.
-        places: where a value lies that is to be replaced; None for what is not.
-        replaced: these places and the new value, when it was read.
+        is_state: whether it is restored before all tensors.
+        saver: the registered saver that restores it, and the name of the object with it.
+        places: the places of a value that is replaced; None for any other object.
+        replaced: these places and the new value, once it was read.
     """
 
     local: Local
@@ -93,7 +104,7 @@ class Assignment:
 
 
 def plan(local: Local, node: Node) -> Assignment | None:
-    """What an object takes of a node; None if there is nothing for it.
+    """Return what an object takes of a node; None if the node has nothing for it.
 
     Raises:
         InvalidError: the registered saver that saved it cannot restore it.
@@ -122,7 +133,7 @@ def _is_strict(saver_name: str) -> bool:
 
 
 def plan_tensors(local: Local, keys: Mapping[str, str]) -> Assignment | None:
-    """What an object takes of the tensors that are there for it, attribute to key."""
+    """Return what an object takes of the tensors stored for it, which are given by attribute."""
     value, role = local.value, local.role
     if role is Role.PYTHON and PY_STATE in keys:
         wanted = Wanted(keys[PY_STATE], shape=(), dtype=OBJECT)
@@ -135,6 +146,8 @@ def plan_tensors(local: Local, keys: Mapping[str, str]) -> Assignment | None:
         )
     if role is Role.TENSORS:
         return _plan_own(local, keys)
+    if role is Role.NODE:
+        return _plan_node(local, keys)
     if VARIABLE_VALUE not in keys:
         return None
     key = keys[VARIABLE_VALUE]
@@ -142,14 +155,37 @@ def plan_tensors(local: Local, keys: Mapping[str, str]) -> Assignment | None:
         return _plan_replaced(local, _wanted_scalar(key, value), _scalar_like(value))
     if role is Role.ARRAY:
         if can_be_written(value):
-            wanted = Wanted(key, shape=value.shape, dtype=value.dtype, target=value)
-            return Assignment(local, (wanted,), None, _VALUE)
+            return Assignment(local, (_wanted_array(local, key, value),), None, _VALUE)
         dtype = OBJECT if value.dtype.kind in "SU" else value.dtype
         wanted = Wanted(key, shape=value.shape, dtype=dtype)
         return _plan_replaced(local, wanted, _array_like(value))
     if role is Role.PARALLEL:
         return _plan_parallel(local, keys)
     return None
+
+
+def _wanted_array(local: Local, key: str, value: Any) -> Wanted:
+    """The tensor of an array that can be written."""
+    target = value if isinstance(value, np.ndarray) else _target(local, key, value)
+    return Wanted(key, shape=target.shape, dtype=target.dtype, target=target)
+
+
+def _target(local: Local, key: str, value: Any) -> NDArray[Any]:
+    """The memory of another framework's array."""
+    try:
+        array: NDArray[Any] = np.from_dlpack(value)
+    except (TypeError, ValueError, AttributeError, RuntimeError, BufferError) as error:
+        raise InvalidError(
+            f"cannot read into {described(local)}, a {type(value).__name__}: the destination must "
+            f"be writable CPU memory ({error})",
+            tensor=key,
+        ) from None
+    if not array.flags.writeable:
+        raise InvalidError(
+            f"cannot read into {described(local)}, a {type(value).__name__}: it is read-only",
+            tensor=key,
+        )
+    return array
 
 
 def _plan_replaced(
@@ -163,7 +199,8 @@ def _plan_replaced(
         except (ValueError, TypeError, ArithmeticError) as error:
             kind = type(local.value).__name__
             raise InvalidError(
-                f"{described(local)} is a {kind}, which cannot be made of the value: {error}",
+                f"the value cannot be converted to {described(local)}, which is of type {kind}: "
+                f"{error}",
                 tensor=wanted.key,
             ) from error
         assignment.replaced = [(place, value) for place in assignment.places or ()]
@@ -203,7 +240,8 @@ def _scalar_like(value: Any) -> Callable[[NDArray[Any]], Any]:
 
 
 def _array_like(value: NDArray[Any]) -> Callable[[NDArray[Any]], Any]:
-    """Makes an array of what was read that is as the one there: read-only or of NumPy's texts."""
+    """Return a function that converts what was read to an array like this one, which is read-only
+    or of NumPy strings."""
 
     def convert(array: NDArray[Any]) -> Any:
         if value.dtype.kind == "U":
@@ -222,7 +260,7 @@ def _plan_parallel(local: Local, keys: Mapping[str, str]) -> Assignment:
     variable = local.value
     own = variable.keys("")
     suffixes = [key.rpartition("/")[2] for key in own]
-    count = next((row for row, name in enumerate(suffixes) if name not in keys), len(suffixes))
+    count = next((i for i, name in enumerate(suffixes) if name not in keys), len(suffixes))
     first = variable.components[0]
     wanted = [Wanted(keys[name], shape=first.shape, dtype=first.dtype) for name in suffixes[:count]]
 
@@ -232,8 +270,39 @@ def _plan_parallel(local: Local, keys: Mapping[str, str]) -> Assignment:
     return Assignment(local, wanted, done, suffixes[:count])
 
 
+def _plan_node(local: Local, keys: Mapping[str, str]) -> Assignment | None:
+    """A TreeNode takes the attributes that it has; arrays are read into."""
+    node: TreeNode = local.value
+    wanted: list[Wanted] = []
+    places: list[tuple[MutableMapping[str, Any], str]] = []
+    used: list[str] = []
+    for name, given in node.attributes.items():
+        if name not in keys:
+            continue
+        used.append(name)
+        several = isinstance(given, MutableMapping)
+        parts = [(given, suffix) for suffix in given] if several else [(node.attributes, name)]
+        for holder, slot in parts:
+            key = keys[name] + slot if several else keys[name]
+            array = holder[slot]
+            if is_array(array) and can_be_written(array) and not isinstance(array, np.generic):
+                wanted.append(_wanted_array(local, key, array))
+            else:
+                wanted.append(Wanted(key))
+            places.append((holder, slot))
+    if not used:
+        return None
+
+    def done(arrays: list[NDArray[Any]]) -> None:
+        for (holder, slot), one, array in zip(places, wanted, arrays, strict=True):
+            if one.target is None:
+                holder[slot] = array
+
+    return Assignment(local, wanted, done, used)
+
+
 def _plan_own(local: Local, keys: Mapping[str, str]) -> Assignment | None:
-    """An object that has methods of its own takes what it would save now."""
+    """An object with methods of its own takes what it would save now."""
     wanted: list[Wanted] = []
     places: list[tuple[str, str | None]] = []
     used: list[str] = []
@@ -284,7 +353,7 @@ def _is_fit(stored: np.dtype[Any] | None, wanted: Wanted, cast: bool) -> bool:
 
 @dataclass(slots=True)
 class Misfit:
-    """A tensor that its object cannot take: of another shape, or else of another dtype."""
+    """A tensor that its object cannot take because of its shape, or else of its dtype."""
 
     assignment: Assignment
     key: str
@@ -294,12 +363,12 @@ class Misfit:
 
 
 class _Part:
-    """Objects whose tensors are read together.
+    """Objects whose tensors are read in one batch.
 
     Attributes:
-        targets: by tensor, the array that gets what was read; None where it is read into its place
-            or handed out.
-        misfits: the tensors that cannot be taken.
+        targets: for each tensor, the array that it is cast into; None where it is read into its
+            array directly, or given to a method.
+        misfits: the tensors that their objects cannot take.
     """
 
     def __init__(self, reader: Reader, assignments: Sequence[Assignment], cast: Any) -> None:
@@ -323,7 +392,7 @@ class _Part:
             )
         roles = [one.local.role for one in self.assignments for _ in one.wanted]
         found = casts_of(self.batch, cast)
-        return {row: dtype for row, dtype in found.items() if roles[row] is not Role.SCALAR}
+        return {i: dtype for i, dtype in found.items() if roles[i] is not Role.SCALAR}
 
     def _compare(self) -> None:
         batch, shapes = self.batch, self.batch.selection.shapes()
@@ -360,7 +429,7 @@ class _Part:
         self.misfits.append(Misfit(assignment, wanted.key, mismatch, shape, message))
 
     def read(self) -> list[NDArray[Any]]:
-        """Reads the tensors, and writes them into arrays of other dtypes."""
+        """Read the tensors; those that are cast are written into their arrays here."""
         arrays = self.batch.read(None) if self.assignments else []
         for array, target in zip(arrays, self.targets, strict=True):
             if target is not None:
@@ -368,13 +437,13 @@ class _Part:
         return arrays
 
     def hand_out(self, arrays: Sequence[NDArray[Any]]) -> None:
-        """Gives what was read to those that take it themselves."""
+        """Give what was read to the objects that take it by a method."""
         position = 0
         for assignment in self.assignments:
             end = position + len(assignment.wanted)
             if assignment.done is not None:
-                rows = zip(range(position, end), assignment.wanted, strict=True)
-                assignment.done([self._as_wanted(arrays[row], row, one) for row, one in rows])
+                pairs = zip(range(position, end), assignment.wanted, strict=True)
+                assignment.done([self._as_wanted(arrays[i], i, one) for i, one in pairs])
             position = end
 
     def _as_wanted(self, array: NDArray[Any], position: int, wanted: Wanted) -> NDArray[Any]:
@@ -386,30 +455,93 @@ class _Part:
 
 
 def misfits(reader: Reader, assignments: Iterable[Assignment], cast: Any) -> list[Misfit]:
-    """The tensors that their objects cannot take."""
+    """Return the tensors that their objects cannot take."""
     return _Part(reader, [one for one in assignments if one.saver is None], cast).misfits
+
+
+# ---- replacing values ----------------------------------------------------------------------------
+
+
+def _cannot_replace(local: Local) -> str | None:
+    """Return why the object cannot be replaced in its place; None if it can be."""
+    while local.holder is not None and is_value(local.holder):
+        assert local.parent is not None
+        local = local.parent
+    if local.holder is None:
+        return "no object that can be changed contains it"
+    if isinstance(local.holder, (MutableMapping, list, Trackable)):
+        return None
+    if not hasattr(local.holder, local.slot):
+        return f"a {type(local.holder).__name__} has no attribute '{local.slot}'"
+    found = inspect.getattr_static(type(local.holder), local.slot, None)
+    if isinstance(found, property) and found.fset is None:
+        return f"the attribute '{local.slot}' of a {type(local.holder).__name__} is read-only"
+    return None
+
+
+def _replace_child(holder: Any, slot: Any, value: Any) -> None:
+    """Put a value in the place of a child of an object that can be changed."""
+    if isinstance(holder, (MutableMapping, list)):
+        holder[slot] = value
+    elif isinstance(holder, Trackable):
+        object.__setattr__(holder, slot, value)  # no deferred value is to replace it
+    else:
+        setattr(holder, slot, value)
+
+
+def _replace_values(changes: Iterable[tuple[Local, Any]]) -> None:
+    """Put values in the places of objects. Tuples and frozen dataclasses around them are replaced
+    by changed copies, the innermost first."""
+    depths: dict[int, dict[Hashable, tuple[Local, dict[Any, Any]]]] = {}
+
+    def put(local: Local, value: Any) -> None:
+        if not is_value(local.holder):
+            _replace_child(local.holder, local.slot, value)
+            return
+        assert local.parent is not None
+        same_depth = depths.setdefault(len(local.parent.path), {})
+        same_depth.setdefault(local.parent.key, (local.parent, {}))[1][local.slot] = value
+
+    for local, value in changes:
+        put(local, value)
+    while depths:
+        for local, values in depths.pop(max(depths)).values():
+            put(local, _changed(local.value, values))
+
+
+def _changed(value: Any, values: Mapping[Any, Any]) -> Any:
+    if isinstance(value, tuple):
+        # Without the constructors of subclasses, which may take other arguments.
+        items = (values.get(index, item) for index, item in enumerate(value))
+        again = tuple.__new__(type(value), items)
+        if hasattr(value, "__dict__"):
+            vars(again).update(vars(value))
+        return again
+    changed = copy.copy(value)
+    for name, item in values.items():
+        object.__setattr__(changed, name, item)
+    return changed
 
 
 # ---- running -------------------------------------------------------------------------------------
 
 
 def run(reader: Reader, assignments: Iterable[Assignment], *, cast: Any = None) -> None:
-    """Restores these objects.
+    """Restore these objects.
 
-    Nothing is written if a tensor is not there, or one does not fit, or gives no value of a kind
-    that is to be replaced.
+    Nothing is written if a tensor is missing or does not fit, or if a value cannot be replaced.
 
     Raises:
-        TensorNotFoundError: a tensor that the graph promises is not there.
+        TensorNotFoundError: a tensor that the graph names is missing.
         InvalidError: another shape or dtype than the object has, or a value in a place where it
             cannot be replaced.
-        What reading raises (arrays then have unspecified contents), and what the objects' methods
-        and registered savers raise.
+        What reading raises (arrays then have unspecified contents), and what the methods of the
+        objects and registered savers raise.
     """
     every = list(assignments)
     for assignment in every:
         for place in assignment.places or ():
-            if (why := cannot_replace(place)) is not None:
+            if (why := _cannot_replace(place)) is not None:
                 raise InvalidError(
                     f"{described(place)} is a value that cannot be replaced: {why}",
                     tensor=assignment.wanted[0].key,
@@ -424,12 +556,12 @@ def run(reader: Reader, assignments: Iterable[Assignment], *, cast: Any = None) 
     for part in (states, values, others):
         for misfit in part.misfits:
             raise InvalidError(misfit.message, tensor=misfit.key, path=reader.prefix)
-    # What may be found to be no such value comes before all that writes.
+    # Conversions may fail, so they come before anything is written.
     found = [states.read(), values.read()]
     values.hand_out(found[1])
     states.hand_out(found[0])
     others.hand_out(others.read())
-    replace_values([change for one in every for change in one.replaced])
+    _replace_values([change for one in every for change in one.replaced])
     registered: dict[str, dict[str, Any]] = {}
     for assignment in every:
         if assignment.saver is not None:

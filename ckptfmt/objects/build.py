@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From an object graph, or from bare names, to a tree.
+"""Building a tree from an object graph or from names, and checking a graph against the tensors.
 
-A graph is not trusted: it may have cycles, millions of nodes in a row, and kinds that its nodes do
-not have. Nothing here recurses, and what it costs is linear in the graph.
+A graph is not trusted: it may have cycles, chains of millions of nodes, and kinds that contradict
+its nodes. Nothing here recurses, and the cost is linear in the graph.
 """
 
 from __future__ import annotations
@@ -13,7 +13,13 @@ from typing import Any
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.dtypes import STRING
 from ckptfmt.errors import CorruptError, InvalidError
-from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, VARIABLE_VALUE, Node, ObjectGraph
+from ckptfmt.objects.graph import (
+    OBJECT_GRAPH_KEY,
+    VARIABLE_VALUE,
+    Node,
+    ObjectGraph,
+    decode_graph,
+)
 from ckptfmt.objects.nodes import (
     CONTAINERS,
     NONE,
@@ -27,31 +33,35 @@ __all__ = [
     "OMITTED",
     "build",
     "from_names",
+    "graph_of",
     "key_groups",
+    "missing_keys",
     "reachable",
     "read_graph_bytes",
     "wanted_keys",
 ]
 
 ARRAY, OBJECT = "array", "object"
-# Deeper names are not split any further; a name may have a slash in every byte.
+# Deeper names are not split further: every byte of a name may be a slash.
 DEPTH_MAX = 1000
-# What the names of an attribute's tensors have behind its key is no longer than this.
+# The longest suffix that the names of an attribute's tensors add to its key.
 SUFFIX_MAX = 256
+# Up to this many tensors are looked up one by one.
+LOOKUPS_MAX = 64
 
 
 class _Omitted:
-    """Stands for a leaf that is not wanted or not there, until its container is filled."""
+    """Stands for a leaf that is excluded or missing, until its container is filled."""
 
 
 OMITTED = _Omitted()
 
 
 def read_graph_bytes(reader: Reader) -> bytes:
-    """The object graph of a checkpoint that has one, undecoded.
+    """Return the encoded object graph of a checkpoint that has one.
 
     Raises:
-        CorruptError: the tensor of its name is no string.
+        CorruptError: the tensor of that name is not a string.
     """
     handle = reader[OBJECT_GRAPH_KEY]
     if handle.dtype_name != STRING or handle.shape:
@@ -65,17 +75,62 @@ def read_graph_bytes(reader: Reader) -> bytes:
     return content
 
 
+def graph_of(reader: Reader) -> ObjectGraph | None:
+    """Return the object graph of a checkpoint; None if it has none."""
+    if OBJECT_GRAPH_KEY not in reader:
+        return None
+    return decode_graph(read_graph_bytes(reader), reader.prefix)
+
+
+def missing_keys(reader: Reader, graph: ObjectGraph) -> list[str]:
+    """Return the tensors that the object graph names and the checkpoint does not have.
+
+    TensorFlow saves an uninitialised variable so: its object is in the graph, its value is not
+    stored. Restoring it fails, restoring the other objects does not. Otherwise the checkpoint lost
+    these tensors.
+    """
+    missing, groups = _absent(reader, wanted_keys(graph, reachable(graph)))
+    return [key for key in missing if key not in groups]
+
+
+def _absent(reader: Reader, keys: list[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """The keys that are not tensors, and the tensors of those that stand for several."""
+    # For many keys one listing is faster.
+    stored = reader if len(keys) <= LOOKUPS_MAX else set(reader)
+    missing = [key for key in keys if key not in stored]
+    if not missing:
+        return [], {}
+    known = set(keys)
+    return missing, key_groups(missing, (name for name in reader if name not in known))
+
+
+def stored_keys(
+    reader: Reader, graph: ObjectGraph, found: Iterable[int], strict: bool
+) -> tuple[list[str], dict[str, list[str]]]:
+    """Return the tensors of these nodes, and those of keys that stand for several.
+
+    Args:
+        strict: whether a missing key is returned as well, so that reading it fails.
+    """
+    keys = wanted_keys(graph, found)
+    missing, groups = _absent(reader, keys)
+    if not strict:
+        absent = set(missing).difference(groups)
+        keys = [key for key in keys if key not in absent]
+    return [name for key in keys for name in groups.get(key, [key])], groups
+
+
 def _is_numbered(node: Node) -> bool:
-    """Whether the children have the names of a list's, whatever their order."""
+    """Whether the children have the names of a list's elements, in any order."""
     count = len(node.children)
     return {name for name, _ in node.children} == set(map(str, range(count)))
 
 
 def kind_of(node: Node, node_id: int, path: str | None = None) -> str:
-    """What a node becomes: its kind, "array", or "object" for a TreeNode.
+    """Return what a node becomes: its kind, "array", or "object" for a TreeNode.
 
     Raises:
-        CorruptError: a node that is not what its kind says.
+        CorruptError: the kind of the node contradicts its contents.
     """
     bare = not node.slot_variables and node.registered_saver is None
     one_value = bare and not node.children and [a.name for a in node.attributes] == [VARIABLE_VALUE]
@@ -91,7 +146,8 @@ def kind_of(node: Node, node_id: int, path: str | None = None) -> str:
         )
         if not sound:
             raise CorruptError(
-                f"OBJ-13: node {node_id} of the object graph is said to be a {kind}, and is none",
+                f"OBJ-13: node {node_id} of the object graph has the kind {kind!r}, which "
+                "contradicts its contents",
                 failure="BAD_PROTO",
                 path=path,
                 tensor=OBJECT_GRAPH_KEY,
@@ -105,7 +161,8 @@ def kind_of(node: Node, node_id: int, path: str | None = None) -> str:
 
 
 def reachable(graph: ObjectGraph) -> list[int]:
-    """The nodes that the root leads to over children and slot variables, breadth first."""
+    """Return the nodes that the root reaches through children and slot variables, breadth
+    first."""
     seen = bytearray(len(graph.nodes))
     seen[0] = 1
     found = [0]
@@ -122,17 +179,17 @@ def reachable(graph: ObjectGraph) -> list[int]:
 
 
 def wanted_keys(graph: ObjectGraph, found: Iterable[int]) -> list[str]:
-    """The keys of these nodes, each once."""
+    """Return the keys of these nodes, each once."""
     keys = (one.checkpoint_key for node_id in found for one in graph.nodes[node_id].attributes)
     return list(dict.fromkeys(keys))
 
 
 def key_groups(keys: Iterable[str], names: Iterable[str]) -> dict[str, list[str]]:
-    """The tensors of keys that are none themselves: those whose names go on behind the key, without
-    a slash, and behind no longer one of the keys.
+    """Return the tensors of keys that are not tensors themselves: those whose names are the key and
+    a suffix without a slash. A name belongs to the longest key that it begins with.
 
-    TensorFlow's objects with several tensors have one key in the graph: the names in the checkpoint
-    are `<key>-keys` and `<key>-values` for a table.
+    An object of TensorFlow with several tensors has one key in the graph; for a table the tensors
+    are `<key>-keys` and `<key>-values`.
     """
     found: dict[str, list[str]] = {key: [] for key in keys if "/" in key}
     for name in names if found else ():
@@ -150,19 +207,19 @@ def build(
     groups: Mapping[str, list[str]],
     path: str | None = None,
 ) -> Any:
-    """The tree of a graph.
+    """Return the tree of a graph.
 
     Args:
         graph: the graph.
-        found: the nodes that the root leads to.
-        tensors: key to array; a key that is not there is left out of the tree: lists and tuples
-            have None in its place.
-        groups: the tensors of keys that are several.
+        found: the nodes that the root reaches.
+        tensors: key to array; the tree omits a missing key, and lists and tuples have None in its
+            place.
+        groups: the tensors of keys that stand for several.
         path: the checkpoint, for errors.
 
     Raises:
-        CorruptError: kinds that contradict the nodes or the tensors, or tuples in a cycle of their
-            own.
+        CorruptError: kinds that contradict the nodes or the tensors, or a tuple that contains
+            itself through tuples only.
     """
     return _Builder(graph, tensors, groups, path).build(found)
 
@@ -190,7 +247,7 @@ class _Builder:
         return None if root is OMITTED else root
 
     def made(self, node: Node, kind: str) -> Any:
-        """The object of a node; a container without its children."""
+        """The object of a node; a container is empty."""
         if kind == ARRAY or kind in SCALARS:
             key = node.attributes[0].checkpoint_key
             array = self.tensors.get(key, OMITTED)
@@ -225,7 +282,7 @@ class _Builder:
         return made
 
     def items(self, node: Node) -> list[Any]:
-        """The elements of a list or tuple in their order."""
+        """The elements of a list or tuple."""
         ordered: list[Any] = [None] * len(node.children)
         for name, child in node.children:
             value = self.objects[child]
@@ -233,7 +290,7 @@ class _Builder:
         return ordered
 
     def make_tuples(self, tuples: list[int]) -> None:
-        """Tuples cannot be filled later: each is made once all tuples in it are."""
+        """Make each tuple after the tuples in it, because a tuple cannot be filled later."""
         inside: dict[int, list[int]] = {}
         missing: dict[int, int] = {}
         members = set(tuples)
@@ -252,7 +309,7 @@ class _Builder:
         if len(ready) < len(tuples):
             lost = next(node_id for node_id in tuples if node_id not in self.objects)
             raise CorruptError(
-                f"OBJ-13: node {lost} of the object graph is said to be a tuple that holds itself",
+                f"OBJ-13: node {lost} of the object graph has the kind 'tuple' and contains itself",
                 failure="BAD_PROTO",
                 path=self.path,
                 tensor=OBJECT_GRAPH_KEY,
@@ -274,9 +331,9 @@ class _Builder:
 
 
 def from_names(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """The tree of a checkpoint without a graph: names split at slashes.
+    """Return the tree of a checkpoint without a graph: names split at slashes.
 
-    A name that is a part of others as well (`w` and `w/Adam`) is a TreeNode with the tensor as its
+    A name that also begins others (`w` and `w/Adam`) becomes a TreeNode with the tensor as its
     value.
     """
     root: dict[str, Any] = {}

@@ -5,6 +5,7 @@ the other wrote."""
 from __future__ import annotations
 
 import dataclasses
+import operator
 import os
 import warnings
 import weakref
@@ -16,30 +17,23 @@ from numpy.typing import NDArray
 from ckptfmt.arguments import wrong
 from ckptfmt.background import Line, SaveFuture, wait_for_saves
 from ckptfmt.bundle import reader as reading
-from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import Filter, Rename, some
 from ckptfmt.bundle.state_file import update_checkpoint_state
 from ckptfmt.errors import CkptfmtWarning, InvalidError
 from ckptfmt.names import path_text
-from ckptfmt.objects.build import read_graph_bytes
-from ckptfmt.objects.choosing import Choice
-from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, ObjectGraph, decode_graph
-from ckptfmt.objects.restoring import NamedRestoration, Restoration
+from ckptfmt.objects.choice import Choice
+from ckptfmt.objects.matching import Restoration
 from ckptfmt.objects.serializing import saver_of
-from ckptfmt.objects.status import (
-    CheckpointLoadStatus,
-    InitializationOnlyStatus,
-    LoadStatus,
-    NameBasedSaverStatus,
-)
-from ckptfmt.objects.trackable import (
+from ckptfmt.objects.status import InitializationOnlyStatus, LoadStatus, restored
+from ckptfmt.objects.traversal import (
+    SAVE_COUNTER,
     Trackable,
     View,
     can_be_written,
     children_of,
     is_value,
+    name_conflict,
     role_of,
-    taken,
     waiting,
 )
 from ckptfmt.saving.options import CheckpointOptions
@@ -48,8 +42,6 @@ from ckptfmt.saving.saver import Saver
 __all__ = ["Checkpoint"]
 
 Path = str | bytes | os.PathLike[Any]
-
-COUNTER = "save_counter"
 
 
 class Checkpoint(Trackable):
@@ -80,7 +72,7 @@ class Checkpoint(Trackable):
 
     _ckptfmt_root: Any
     # The restore whose values may still be waiting.
-    _ckptfmt_last: Restoration | NamedRestoration | None
+    _ckptfmt_last: Restoration | None
     _ckptfmt_line: Line
 
     def __init__(self, root: Any = None, **objects: Any) -> None:
@@ -99,7 +91,7 @@ class Checkpoint(Trackable):
             setattr(self, name, objects[name])
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in Checkpoint.__slots__ or name == COUNTER:
+        if name in Checkpoint.__slots__ or name == SAVE_COUNTER:
             object.__setattr__(self, name, value)
             return
         if name in _METHODS:
@@ -111,7 +103,7 @@ class Checkpoint(Trackable):
                 root = self._root()
                 own = {one.name: one.value for one in children_of(root)}
                 if child is not root and own.get(name, child) is not child:
-                    raise taken(name)
+                    raise name_conflict(name)
         super().__setattr__(name, value)
 
     def __getstate__(self) -> Any:
@@ -130,21 +122,31 @@ class Checkpoint(Trackable):
     @property
     def save_counter(self) -> NDArray[Any]:
         """How many times `save` was called; the number in the name of the newest checkpoint."""
-        counter = vars(self).get(COUNTER)
+        counter = vars(self).get(SAVE_COUNTER)
         if counter is None:
             own = [] if self._ckptfmt_root is None else children_of(self._root())
-            counter = next((child.value for child in own if child.name == COUNTER), None)
+            counter = next((child.value for child in own if child.name == SAVE_COUNTER), None)
             if counter is None:
                 counter = np.zeros((), np.int64)
-                vars(self)[COUNTER] = counter
-                waiting.attached(self, COUNTER, counter)
+                vars(self)[SAVE_COUNTER] = counter
+                waiting.attached(self, SAVE_COUNTER, counter)
         if not _is_counter(counter):
             raise InvalidError("the root's 'save_counter' is no writable 0-d array of integers")
         return counter
 
     @save_counter.setter
     def save_counter(self, value: Any) -> None:
-        self.save_counter[...] = value
+        counter = self.save_counter
+        limits = np.iinfo(counter.dtype)
+        try:
+            number = operator.index(value)
+        except TypeError:
+            raise wrong("save_counter", "an integer", value) from None
+        if not limits.min <= number <= limits.max:
+            raise InvalidError(
+                f"save_counter must be between {limits.min} and {limits.max}, not {number}"
+            )
+        counter[...] = number
 
     def write(
         self, file_prefix: Path, options: CheckpointOptions | None = None
@@ -202,7 +204,7 @@ class Checkpoint(Trackable):
     def _warn_of_overlooked(self, path: str) -> None:
         """Warns, once, where values wait for objects that have come and were not looked for."""
         last = self._ckptfmt_last
-        if not isinstance(last, Restoration) or last.expect_partial:
+        if last is None or last.expect_partial:
             return
         found = last.overlooked(self._view())
         if found:
@@ -293,7 +295,7 @@ class Checkpoint(Trackable):
         choice = Choice.of(cast, strict, rename, filter)
         if strict and save_path is not None:
             self.save_counter  # noqa: B018 (made when it is asked for)
-        status = self._restored(save_path, _checked(options), choice, partial, (COUNTER,))
+        status = self._restored(save_path, _checked(options), choice, partial, (SAVE_COUNTER,))
         if save_path is not None:
             self.save_counter  # noqa: B018 (made when it is asked for)
         return status
@@ -311,30 +313,14 @@ class Checkpoint(Trackable):
         if save_path is None:
             return InitializationOnlyStatus()
         wait_for_saves()
-        view = self._view()
-        reader = reading.open(save_path)
-        try:
-            graph = _graph_of(reader)
-            choice.check_casts(graph, reader)
-            status: CheckpointLoadStatus | NameBasedSaverStatus
-            restoration: Restoration | NamedRestoration
-            if graph is None:
-                restoration = NamedRestoration(reader, choice)
-                status = NameBasedSaverStatus(restoration, view, optional)
-            else:
-                skip = options.skip_slot_variables
-                restoration = Restoration(reader, graph, choice, skip_slots=skip)
-                restoration.expect_partial = True
-                status = CheckpointLoadStatus(restoration, view, skip_slots=skip)
-            if choice.strict:
-                status.refuse()
-            restoration.restore(view)
-            if isinstance(restoration, Restoration):
-                restoration.expect_partial = partial
-        except BaseException:
-            reader.close()
-            raise
-        self._ckptfmt_last = restoration
+        self._ckptfmt_last, status = restored(
+            reading.open(save_path),
+            self._view(),
+            choice,
+            skip_slots=options.skip_slot_variables,
+            optional=optional,
+            expect_partial=partial,
+        )
         return status
 
     # ---- objects
@@ -371,10 +357,3 @@ def _checked(options: CheckpointOptions | None) -> CheckpointOptions:
     if not isinstance(options, CheckpointOptions):
         raise wrong("options", "a CheckpointOptions", options)
     return options
-
-
-def _graph_of(reader: Reader) -> ObjectGraph | None:
-    """The object graph of a checkpoint; None if it has none."""
-    if OBJECT_GRAPH_KEY not in reader:
-        return None
-    return decode_graph(read_graph_bytes(reader), reader.prefix)

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a checkpoint of objects holds: the object graph and the tensors, in TensorFlow's order.
+"""From Python objects to an object graph and the tensors that it names, in TensorFlow's order.
 
-Nodes are the objects breadth first, slot variables behind them. Tensors are in the order of their
-nodes, the states of Python objects behind them, the graph itself last.
+Nodes are the objects breadth first, then the slot variables. Tensors are in the order of their
+nodes, then the states of Python objects; the graph itself is the last.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from ckptfmt.arguments import wrong
 from ckptfmt.background import Line
-from ckptfmt.errors import InvalidError, about
+from ckptfmt.bundle.tensor import TensorHandle
+from ckptfmt.dtypes import VARIANT
+from ckptfmt.errors import InvalidError, UnsupportedError, about
 from ckptfmt.objects.graph import (
     OBJECT_GRAPH_KEY,
     PY_STATE,
@@ -32,90 +34,105 @@ from ckptfmt.objects.graph import (
     mark_checkpoint_values,
     slot_key,
 )
-from ckptfmt.objects.nodes import scalar_array, scalar_kind
-from ckptfmt.objects.trackable import (
+from ckptfmt.objects.nodes import TreeNode, is_variants, scalar_array, scalar_kind
+from ckptfmt.objects.traversal import (
     Local,
     Role,
     View,
     children_of,
     described,
     has_slots,
+    kind_of,
     method_of,
+    slots_of,
     trail_of,
 )
+from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.saver import Saver
 from ckptfmt.saving.specs import SaveSpec
 
-__all__ = ["Slot", "own_tensors", "saver_of", "slots_of"]
+__all__ = ["Content", "FoundSlot", "content_of", "own_tensors", "saver_of", "slot_locals"]
 
-_KINDS: dict[type, str] = {
-    kind: kind.__name__ for kind in (dict, list, tuple, int, float, bool, str, bytes)
-}
+
+# ---- slot variables ------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
-class Slot:
-    """A slot variable: rows of its optimizer and of the variable that it is for, and itself."""
+class FoundSlot:
+    """A slot variable: indices of its optimizer and of the variable that it belongs to, its name,
+    itself, and its own index if it is an object of the checkpoint already."""
 
     optimizer: int
     original: int
     name: str
     local: Local
+    index: int | None = None
 
 
-def slot_of(optimizer: Any, variable: Any, name: str) -> Any:
-    """A slot variable; None if the optimizer has none of this name for the variable."""
-    try:
-        return optimizer.get_slot(variable, name)
-    except (AttributeError, KeyError):
-        return None
-
-
-def slots_of(found: list[Local]) -> Iterator[Slot]:
-    """The slot variables of all optimizers among these objects, in TensorFlow's order.
+def slot_locals(found: list[Local]) -> Iterator[FoundSlot]:
+    """Yield the slot variables of all optimizers among these objects, in TensorFlow's order.
 
     Raises:
-        InvalidError: one that is met twice, is also an ordinary object of the checkpoint, has
-            children, or is no object that can be a variable.
+        InvalidError: a slot variable that has children, is not a variable or belongs to none of the
+            objects; one of an optimizer with `get_slot` that is an object of the checkpoint in
+            another place as well.
     """
-    optimizers = [(row, local) for row, local in enumerate(found) if has_slots(local.value)]
+    optimizers = [(index, one) for index, one in enumerate(found) if has_slots(one.value)]
     if not optimizers:
         return
-    known: dict[Hashable, Any] = {local.key: local.value for local in found}
-    variables = [(row, local) for row, local in enumerate(found) if _is_variable(local)]
-    for optimizer_row, optimizer in optimizers:
-        for name in optimizer.value.get_slot_names():
-            for row, variable in variables:
-                value = slot_of(optimizer.value, variable.value, name)
-                if value is None:
-                    continue
-                local = Local(value, trail_of((*variable, *optimizer, name)))
-                if not _is_variable(local) or children_of(value):
-                    raise InvalidError(
-                        f"the slot variable '{name}' of {described(variable)} is a "
-                        f"{type(value).__name__}, no variable without children"
-                    )
-                if local.key in known:
-                    raise InvalidError(
-                        f"the slot variable '{name}' of {described(variable)} is an object of "
-                        "the checkpoint in another place as well, which is not supported"
-                    )
-                known[local.key] = value
-                yield Slot(optimizer_row, row, name, local)
+    indices: dict[Hashable, int] = {local.key: index for index, local in enumerate(found)}
+    by_identity = {id(local.value): index for index, local in enumerate(found)}
+    variables = [local.value for local in found if _is_variable(local)]
+    count = len(found)
+    for optimizer_index, optimizer in optimizers:
+        names: set[tuple[int, str]] = set()
+        for slot in slots_of(optimizer.value, variables):
+            original = by_identity.get(id(slot.variable))
+            if not isinstance(slot.name, str) or original is None:
+                raise InvalidError(
+                    f"{described(optimizer)} has the slot {slot.name!r} of a variable that is not "
+                    "an object of the checkpoint"
+                    if original is None
+                    else f"{described(optimizer)} has the slot {slot.name!r}: names must be str"
+                )
+            variable = found[original]
+            what = f"the slot variable '{slot.name}' of {described(variable)}"
+            if (original, slot.name) in names:
+                raise InvalidError(f"{described(optimizer)} has {what} twice")
+            names.add((original, slot.name))
+            local = Local(slot.value, trail_of((*variable, *optimizer, slot.name)))
+            local.path_text = slot_key(variable.key_path, optimizer.key_path, slot.name)
+            if not _is_variable(local) or children_of(slot.value) or has_slots(slot.value):
+                raise InvalidError(
+                    f"{what} is of type {type(slot.value).__name__}: it must be a variable "
+                    "without children"
+                )
+            known = indices.get(local.key)
+            if known is None:
+                indices[local.key] = count
+                count += 1
+            elif not isinstance(optimizer.value, TreeNode):
+                raise InvalidError(
+                    f"{what} is also an object of the checkpoint in another place, which is not "
+                    "supported"
+                )
+            yield FoundSlot(optimizer_index, original, slot.name, local, known)
 
 
 def _is_variable(local: Local) -> bool:
-    return local.role in (Role.ARRAY, Role.PARALLEL, Role.TENSORS)
+    if local.value is None:
+        return False
+    return local.role in (Role.ARRAY, Role.PARALLEL, Role.NODE, Role.TENSORS)
 
 
 # ---- tensors of one object -----------------------------------------------------------------------
 
 
 def stored_scalar(value: Any) -> NDArray[Any]:
-    """A scalar as it is stored.
+    """Return a scalar as it is stored.
 
     Raises:
-        InvalidError: an int beyond 64 bits, or a text that cannot be encoded.
+        InvalidError: an int beyond 64 bits, or a str that cannot be encoded.
     """
     if isinstance(value, (str, bytes)):  # numpy's as well
         return scalar_array("str" if isinstance(value, str) else "bytes", value)
@@ -124,10 +141,11 @@ def stored_scalar(value: Any) -> NDArray[Any]:
 
 
 def own_tensors(local: Local) -> dict[str, Any]:
-    """What an object's own protocol gives: name to array, SaveSpec or mapping from slices.
+    """Return what an object's `serialize_to_tensors` returns: name to array, SaveSpec or mapping
+    from slices.
 
     Raises:
-        InvalidError: it is no such mapping.
+        InvalidError: it is not such a mapping.
     """
     tensors = method_of(local.value, "serialize_to_tensors")()
     if not isinstance(tensors, Mapping):
@@ -135,38 +153,81 @@ def own_tensors(local: Local) -> dict[str, Any]:
     for name in tensors:
         if not isinstance(name, str) or not name:
             raise InvalidError(
-                f"serialize_to_tensors() of {described(local)} has the name {name!r}, which "
-                "is no text"
+                f"serialize_to_tensors() of {described(local)} has the name {name!r}: names must "
+                "be nonempty str"
             )
     return dict(tensors)
 
 
-def _tensors(local: Local, path: str) -> list[tuple[str, str, Any]]:
-    """(attribute, key, what is saved) of everything in an object."""
+def _tensors(local: Local, path: str) -> tuple[list[Attribute], dict[str, Any]]:
+    """The attributes of an object, and what is saved by key."""
     value, role = local.value, local.role
     key = attribute_key(path)
+    name = local.full_name if not isinstance(value, TensorHandle) else str(local)
+    whole = [Attribute(VARIABLE_VALUE, name, key)]
     if role is Role.SCALAR:
         with about(key):
-            return [(VARIABLE_VALUE, key, stored_scalar(value))]
+            return whole, {key: stored_scalar(value)}
     if role is Role.ARRAY:
-        return [(VARIABLE_VALUE, key, value)]
+        return whole, {key: _with_dtype(key, value)}
     if role is Role.PARALLEL:
+        # Readers that know names only find one tensor by a name.
         specs = value.serialize(path)
-        return [(key.rpartition("/")[2], key, spec) for key, spec in specs.items()]
+        names = [one.rpartition("/")[2] for one in specs]
+        full_names = [name if one == VARIABLE_VALUE else "" for one in names]
+        return list(map(Attribute, names, full_names, specs)), specs
+    if role is Role.NODE:
+        return _node_tensors(local, path)
     if role is Role.PYTHON:
         state = value.serialize()
         if not isinstance(state, (str, bytes)):
             raise wrong(f"serialize() of {described(local)}", "a str or bytes", state)
         key = attribute_key(path, PY_STATE)
         with about(key):
-            return [(PY_STATE, key, stored_scalar(state))]
+            return [Attribute(PY_STATE, "", key)], {key: stored_scalar(state)}
     if role is Role.TENSORS:
-        # The name is escaped, and once more in the key.
-        found = [(escape(name), given) for name, given in own_tensors(local).items()]
-        return [
-            (name, key := attribute_key(path, name), _under(key, given)) for name, given in found
-        ]
-    return []
+        attributes, tensors = [], {}
+        for own, given in own_tensors(local).items():
+            escaped = escape(own)  # the key escapes it once more
+            key = attribute_key(path, escaped)
+            full_name = name if escaped == VARIABLE_VALUE else ""
+            attributes.append(Attribute(escaped, full_name, key))
+            tensors[key] = _under(key, given)
+        return attributes, tensors
+    return [], {}
+
+
+def _node_tensors(local: Local, path: str) -> tuple[list[Attribute], dict[str, Any]]:
+    node: TreeNode = local.value
+    if node.registered_saver is not None:
+        raise UnsupportedError(
+            f"{described(local)} was saved by the registered saver {node.registered_saver[0]!r}, "
+            "whose tensors a tree does not contain"
+        )
+    attributes: list[Attribute] = []
+    tensors: dict[str, Any] = {}
+    for name, given in node.attributes.items():
+        if not isinstance(name, str):
+            raise InvalidError(f"{described(local)} has the attribute {name!r}: it must be a str")
+        key = attribute_key(path, name)
+        several = isinstance(given, Mapping)
+        is_value = name == VARIABLE_VALUE and not several
+        attributes.append(Attribute(name, local.full_name if is_value else "", key))
+        if not several:
+            tensors[key] = _with_dtype(key, given)
+            continue
+        for suffix, array in given.items():
+            if not isinstance(suffix, str) or not suffix:
+                raise InvalidError(
+                    f"the attribute {name!r} of {described(local)} has a tensor {suffix!r}: its "
+                    "tensors must be named by nonempty str"
+                )
+            tensors[key + suffix] = _with_dtype(key + suffix, array)
+    return attributes, tensors
+
+
+def _with_dtype(key: str, value: Any) -> Any:
+    return SaveSpec(value, "", key, VARIANT) if is_variants(value) else value
 
 
 def _under(key: str, given: Any) -> Any:
@@ -180,7 +241,99 @@ def _under(key: str, given: Any) -> Any:
     return given
 
 
-# ---- all of them ---------------------------------------------------------------------------------
+# ---- all objects ---------------------------------------------------------------------------------
+
+
+@dataclass
+class Content:
+    """What a checkpoint of objects contains.
+
+    Attributes:
+        graph: the encoded object graph.
+        owners: objects and their tensors by key, in the order of the data file.
+        registered: name of a registered saver -> key of an object -> object.
+        layouts: the layouts of tensors on meshes, by key.
+    """
+
+    graph: bytes = b""
+    owners: list[tuple[Any, dict[str, Any]]] = field(default_factory=list)
+    registered: dict[str, dict[str, Any]] = field(default_factory=dict)
+    layouts: dict[str, Layout] = field(default_factory=dict)
+
+    @property
+    def tensors(self) -> dict[str, Any]:
+        """All tensors by key.
+
+        Raises:
+            InvalidError: two objects have one key.
+        """
+        found: dict[str, Any] = {}
+        for _, tensors in self.owners:
+            for key, value in tensors.items():
+                if key in found:
+                    raise InvalidError("two objects have this key", tensor=key)
+                found[key] = value
+        return found
+
+
+def content_of(view: View, layouts: Mapping[Hashable, Layout] | None = None) -> Content:
+    """Return what is saved of these objects as they are now.
+
+    Args:
+        view: the objects.
+        layouts: those of leaves that are {device: array}, by the keys of their objects.
+
+    Raises:
+        InvalidError: an object that cannot be saved; the message names its path or its tensor.
+        UnsupportedError: a TreeNode that was saved by a registered saver.
+    """
+    found, edges = view.walk()
+    slots = list(slot_locals(found))
+    graph = ObjectGraph([Node(children=named) for named in edges])
+    found = list(found)
+    for slot in slots:
+        index = slot.index
+        if index is None:
+            index = len(graph.nodes)
+            graph.nodes.append(Node())
+            found.append(slot.local)
+        graph.nodes[slot.optimizer].slot_variables.append(
+            SlotVariable(slot.original, slot.name, index)
+        )
+    content = Content()
+    states: list[tuple[Any, dict[str, Any]]] = []
+    for local, node in zip(found, graph.nodes, strict=True):
+        if layouts and local.key in layouts:
+            key = attribute_key(local.key_path)
+            node.attributes = [Attribute(VARIABLE_VALUE, str(local), key)]
+            content.owners.append((local.value, {key: local.value}))
+            content.layouts[key] = layouts[local.key]
+            continue
+        node.kind = kind_of(local.value)
+        if local.value is None:
+            continue
+        saver_name = local.saver_name
+        if saver_name is not None:
+            path = local.key_path
+            node.registered_saver = saver_name, path
+            content.registered.setdefault(saver_name, {})[path] = local.value
+            continue
+        if local.role is Role.NOTHING:
+            continue
+        node.attributes, tensors = _tensors(local, local.key_path)
+        state = {key: tensors.pop(key) for key in _state_keys(local, node) if key in tensors}
+        content.owners += [(local.value, tensors)] * bool(tensors)
+        states += [(local.value, state)] * bool(state)
+    content.owners += states
+    mark_checkpoint_values(graph)
+    content.graph = encode_graph(graph)
+    return content
+
+
+def _state_keys(local: Local, node: Node) -> list[str]:
+    if local.role not in (Role.PYTHON, Role.NODE):
+        return []
+    return [one.checkpoint_key for one in node.attributes if one.name == PY_STATE]
 
 
 class _ByIdentity(Mapping[Any, Mapping[str, Any]]):
@@ -202,62 +355,18 @@ class _ByIdentity(Mapping[Any, Mapping[str, Any]]):
         return self._pairs
 
 
-def _paths(found: Iterable[Local]) -> list[str]:
-    """The paths of all objects of a walk as they stand in keys."""
-    paths: dict[Local | None, str] = {None: ""}
-    for local in found:
-        head = paths[local.parent]
-        name = "" if local.trail is None else escape(local.trail[1])
-        paths[local] = f"{head}/{name}" if local.parent is not None and local.parent.trail else name
-    del paths[None]
-    return list(paths.values())
-
-
 def saver_of(view: View, line: Line) -> Saver:
-    """A Saver of the objects of a checkpoint as they are now, their graph included.
+    """Return a Saver of the objects as they are now, with their graph.
 
     Args:
         view: the objects.
-        line: of the owner of its background saves.
+        line: the save queue of their owner.
 
     Raises:
-        InvalidError: an object that cannot be saved; the message names its path or its tensor.
+        InvalidError, UnsupportedError: as `content_of`.
     """
-    found, edges = view.walk()
-    slots = list(slots_of(found))
-    paths = _paths(found)
-    graph = ObjectGraph([Node(children=named) for named in edges])
-    for slot in slots:
-        graph.nodes[slot.optimizer].slot_variables.append(
-            SlotVariable(slot.original, slot.name, len(graph.nodes))
-        )
-        graph.nodes.append(Node())
-        paths.append(slot_key(paths[slot.original], paths[slot.optimizer], slot.name))
-    found = [*found, *(slot.local for slot in slots)]
-
-    pairs: list[tuple[Any, dict[str, Any]]] = []
-    states: list[tuple[Any, dict[str, Any]]] = []
-    registered: dict[str, dict[str, Any]] = {}
-    for local, node, path in zip(found, graph.nodes, paths, strict=True):
-        node.kind = _KINDS.get(type(local.value))
-        saver_name = local.saver_name
-        if saver_name is not None:
-            node.registered_saver = saver_name, path
-            registered.setdefault(saver_name, {})[path] = local.value
-            continue
-        tensors = _tensors(local, path)
-        if not tensors:
-            continue
-        is_state = local.role is Role.PYTHON
-        # Readers that know names only take one tensor for a name, so one attribute has it.
-        node.attributes = [
-            Attribute(name, local.full_name if name == VARIABLE_VALUE else "", key)
-            for name, key, _ in tensors
-        ]
-        given = {key: value for _, key, value in tensors}
-        (states if is_state else pairs).append((local.value, given))
-    mark_checkpoint_values(graph)
-    content = np.empty((), object)
-    content[()] = encode_graph(graph)
-    tensors_of = _ByIdentity([*pairs, *states, (None, {OBJECT_GRAPH_KEY: content})])
-    return Saver(tensors_of, registered, line=line)
+    content = content_of(view)
+    graph = np.empty((), object)
+    graph[()] = content.graph
+    owners = [*content.owners, (None, {OBJECT_GRAPH_KEY: graph})]
+    return Saver(_ByIdentity(owners), content.registered, line=line)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a restore of a Checkpoint came to: status objects with TensorFlow's assertions."""
+"""The result of restoring objects: status objects with TensorFlow's assertions."""
 
 from __future__ import annotations
 
@@ -7,42 +7,48 @@ from collections.abc import Collection, Hashable
 from typing import Self
 
 from ckptfmt.bundle.matching import MatchReport, refuse
+from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import some
 from ckptfmt.errors import MatchError
 from ckptfmt.objects.assigning import Misfit
-from ckptfmt.objects.restoring import NamedRestoration, Restoration
-from ckptfmt.objects.serializing import own_tensors, slots_of
-from ckptfmt.objects.trackable import Local, Role, View
+from ckptfmt.objects.build import graph_of
+from ckptfmt.objects.choice import Choice
+from ckptfmt.objects.matching import NamedRestoration, Restoration
+from ckptfmt.objects.nodes import leaf_name
+from ckptfmt.objects.serializing import own_tensors, slot_locals
+from ckptfmt.objects.traversal import Local, Role, View
 
 __all__ = [
     "CheckpointLoadStatus",
     "InitializationOnlyStatus",
     "LoadStatus",
     "NameBasedSaverStatus",
+    "restored",
 ]
 
 
 class LoadStatus:
     """The state of a restore.
 
-    The assertions first hand out values to objects that came since (see `retry`). They raise
+    The assertions first restore objects that were created since (see `retry`). They raise
     MatchError, an AssertionError, and return the status itself.
     """
 
     @property
     def report(self) -> MatchReport:
-        """How the objects and the checkpoint fit now: `matched`, `missing` and `filtered` are the
-        paths of the objects that got their values, of those that did not, and of those whose values
-        the filter leaves out; `unexpected` are the tensors that no object took. Hands out
-        nothing."""
+        """How the objects and the checkpoint match now. Restores nothing.
+
+        `matched`, `missing` and `filtered` are the paths of the objects that got their values, of
+        those that did not, and of those whose values the filter excludes. `unexpected` are the
+        names of the values that no object took, as `rename` and `filter` have them.
+        """
         return self._report()
 
     def retry(self) -> Self:
-        """Hands out values to objects that were not there before.
+        """Restore objects that did not exist before.
 
-        An attribute of a Trackable or a Checkpoint gets its value when it is set. Nobody is told of
-        a new element of a dict, a list or another object: these get theirs here, and lose what they
-        were set to before.
+        An attribute of a Trackable or a Checkpoint is restored when it is set. A new element of a
+        dict, a list or another object is restored here, and loses the value that it had.
 
         Raises:
             What `Checkpoint.restore` raises.
@@ -51,32 +57,31 @@ class LoadStatus:
         return self
 
     def expect_partial(self) -> Self:
-        """Says that it is all right if values of the checkpoint are never taken: no warning tells
-        of them."""
+        """Silence the warning about values of the checkpoint that no object ever takes."""
         self._expect_partial()
         return self
 
     def close(self) -> None:
-        """Gives up the values that nobody took. Until then, or until nothing refers to the
-        Checkpoint, its objects and this status, the files of the checkpoint are open."""
+        """Give up the values that no object took. The files of the checkpoint are open until then,
+        or until nothing refers to the Checkpoint, its objects and this status."""
         self._close()
 
     def assert_consumed(self) -> Self:
-        """Asserts that every value of the checkpoint was taken and every object got its values."""
+        """Assert that every value of the checkpoint was taken and every object got its values."""
         self._retry()
         self._check_objects()
         self._check_values()
         return self
 
     def assert_existing_objects_matched(self) -> Self:
-        """Asserts that every object that has values got them from the checkpoint, or from a later
+        """Assert that every object with values got them from the checkpoint, or from a later
         restore."""
         self._retry()
         self._check_objects()
         return self
 
     def assert_nontrivial_match(self) -> Self:
-        """Asserts that some object but the root is in the checkpoint."""
+        """Assert that the checkpoint has an object other than the root."""
         self._retry()
         self._check_any()
         return self
@@ -103,64 +108,75 @@ class LoadStatus:
         self._check_objects()
 
 
-def _with_values(view: View, skip_slots: bool) -> list[Local]:
-    """The objects that have something to be restored."""
-    found, _ = view.walk()
-    slots = [] if skip_slots else [slot.local for slot in slots_of(found)]
-    return [local for local in [*found, *slots] if _has_values(local)]
+class InitializationOnlyStatus(LoadStatus):
+    """The state after a restore without a checkpoint: every assertion fails."""
 
+    def _report(self) -> MatchReport:
+        return MatchReport((), (), ())
 
-def _has_values(local: Local) -> bool:
-    if local.role is Role.TENSORS:
-        return local.saver_name is not None or bool(own_tensors(local))
-    return local.role is not Role.NOTHING or local.saver_name is not None
-
-
-def _told(
-    every: Collection[Local],
-    got: Collection[Hashable],
-    filtered: Collection[Hashable],
-    keys: Collection[str],
-    misfits: Collection[Misfit],
-) -> MatchReport:
-    """The report on objects, of which some got their values; the tensors that nobody took; and what
-    does not fit, which is neither missing nor unexpected."""
-    wrong = {one.assignment.local.key for one in misfits}
-    wrong_keys = {one.key for one in misfits}
-    others = [local for local in every if local.key not in got or local.key in wrong]
-    return MatchReport(
-        tuple(str(local) for local in every if local.key in got and local.key not in wrong),
-        tuple(str(one) for one in others if one.key not in filtered and one.key not in wrong),
-        tuple(key for key in keys if key not in wrong_keys),
-        tuple(one.mismatch for one in misfits if one.is_shape),
-        tuple(one.mismatch for one in misfits if not one.is_shape),
-        tuple(str(local) for local in others if local.key in filtered),
-    )
+    def _check_objects(self) -> None:
+        raise MatchError("no checkpoint was given, so nothing was restored")
 
 
 class CheckpointLoadStatus(LoadStatus):
-    """The state of a restore from a checkpoint of objects."""
+    """The state of a restore from a checkpoint with an object graph.
 
-    def __init__(self, restoration: Restoration, view: View, *, skip_slots: bool = False) -> None:
+    Args:
+        restoration: the restore.
+        view: the objects.
+        skip_slots: whether slot variables are left out.
+        optional: paths of objects that the checkpoint may lack.
+    """
+
+    def __init__(
+        self,
+        restoration: Restoration,
+        view: View,
+        *,
+        skip_slots: bool = False,
+        optional: Collection[str] = (),
+    ) -> None:
         self._restoration = restoration
         self._view = view
         self._skip_slots = skip_slots
+        self._optional = optional
 
     def refuse(self) -> None:
-        """Raises what `load_into` raises if a restore would leave anything out."""
+        """Raise what `load_into` raises if a restore would leave anything out."""
         given, keys, misfits = self._restoration.expected(self._view)
-        got = {local.key for _, local in given}
-        report = _told(self._every(), got, self._filtered(self._pairs()), keys, misfits)
+        report = self._report_on({local.key for _, local in given}, keys, misfits)
         if not report:
             refuse(self._restoration.reader.prefix, report)
 
     def _report(self) -> MatchReport:
-        pairs = self._pairs()
         keys, misfits = self._restoration.keys_left(), self._restoration.misfits.values()
-        return _told(self._every(), self._got(pairs), self._filtered(pairs), keys, misfits)
+        return self._report_on(self._got(self._pairs()), keys, misfits)
+
+    def _report_on(
+        self, got: Collection[Hashable], keys: Collection[str], misfits: Collection[Misfit]
+    ) -> MatchReport:
+        """The report, if these objects got values and these tensors are left. What does not fit is
+        neither missing nor unexpected."""
+        every = [one for one in self._every() if one.key in got or str(one) not in self._optional]
+        filtered = self._filtered(self._pairs())
+        wrong = {one.assignment.local.key for one in misfits}
+        wrong_keys = {one.key for one in misfits}
+        others = [local for local in every if local.key not in got or local.key in wrong]
+        return MatchReport(
+            tuple(str(local) for local in every if local.key in got and local.key not in wrong),
+            tuple(str(one) for one in others if one.key not in filtered and one.key not in wrong),
+            tuple(leaf_name(key) for key in keys if key not in wrong_keys),
+            tuple(one.mismatch for one in misfits if one.is_shape),
+            tuple(one.mismatch for one in misfits if not one.is_shape),
+            tuple(str(local) for local in others if local.key in filtered),
+        )
 
     def _every(self) -> list[Local]:
-        return _with_values(self._view, self._skip_slots)
+        """The objects with values."""
+        found = self._view.walk().objects
+        slots = [] if self._skip_slots else [slot.local for slot in slot_locals(found)]
+        every = {local.key: local for local in [*found, *slots] if _has_values(local)}
+        return list(every.values())
 
     def _pairs(self) -> list[tuple[int, Local]]:
         return list(self._restoration.match(self._view).pairs())
@@ -183,9 +199,13 @@ class CheckpointLoadStatus(LoadStatus):
     def _check_objects(self) -> None:
         pairs = self._pairs()
         known = self._got(pairs) | self._filtered(pairs)
-        missing = [local for local in self._every() if local.key not in known]
+        missing = [
+            local
+            for local in self._every()
+            if local.key not in known and str(local) not in self._optional
+        ]
         if missing:
-            raise self._error(_no_value(missing))
+            raise self._error(f"these objects got no value from the checkpoint: {some(missing)}")
 
     def _check_values(self) -> None:
         keys = self._restoration.keys_left()
@@ -196,75 +216,77 @@ class CheckpointLoadStatus(LoadStatus):
         if len(self._restoration.match(self._view).bound) <= 1:
             every = some(self._every())
             raise self._error(
-                f"nothing but the root object is in the checkpoint; its objects: {every or 'none'}"
+                f"the checkpoint has no object but the root; the objects here: {every or 'none'}"
             )
 
     def _error(self, message: str) -> MatchError:
         return MatchError(message, path=self._restoration.reader.prefix)
 
 
-class NameBasedSaverStatus(LoadStatus):
-    """The state of a restore from a checkpoint of names, as those of TensorFlow 1. All assertions
-    say that every object got its value; what else the checkpoint holds is not looked at."""
+class NameBasedSaverStatus(CheckpointLoadStatus):
+    """The state of a restore from a checkpoint without an object graph, as those of TensorFlow 1.
+    All assertions check that every object got its value; further tensors are ignored."""
 
-    def __init__(
-        self, restoration: NamedRestoration, view: View, optional: Collection[str] = ()
-    ) -> None:
-        self._restoration = restoration
-        self._view = view
-        self._optional = optional
+    def _expect_partial(self) -> None:
+        pass
 
-    def refuse(self) -> None:
-        """Raises what `load_into` raises if a restore would leave anything out."""
-        given, keys, misfits = self._restoration.expected(self._view)
-        report = self._told({local.key for local in given}, keys, misfits)
-        if not report:
-            refuse(self._restoration.reader.prefix, report)
+    def _check_values(self) -> None:
+        pass
 
-    def _report(self) -> MatchReport:
-        got = {local.key for local in self._every() if self._restoration.has_given(local)}
-        return self._told(got, self._restoration.keys_left(), self._restoration.misfits.values())
-
-    def _told(
-        self, got: Collection[Hashable], keys: Collection[str], misfits: Collection[Misfit]
-    ) -> MatchReport:
-        every = [one for one in self._every() if one.key in got or str(one) not in self._optional]
-        filtered = {local.key for local in every if self._restoration.is_filtered(local)}
-        return _told(every, got, filtered, keys, misfits)
-
-    def _every(self) -> list[Local]:
-        return _with_values(self._view, skip_slots=False)
-
-    def _missing(self) -> list[Local]:
-        return [
-            local
-            for local in self._every()
-            if not self._restoration.has_given(local)
-            and not self._restoration.is_filtered(local)
-            and str(local) not in self._optional
-        ]
-
-    def _retry(self) -> None:
-        self._restoration.restore(self._view)
-
-    def _close(self) -> None:
-        self._restoration.close()
-
-    def _check_objects(self) -> None:
-        missing = self._missing()
-        if missing:
-            raise MatchError(_no_value(missing), path=self._restoration.reader.prefix)
+    def _check_any(self) -> None:
+        self._check_objects()
 
 
-class InitializationOnlyStatus(LoadStatus):
-    """The state after no checkpoint was given to a restore: every assertion fails."""
+def _has_values(local: Local) -> bool:
+    """Whether an object has something to be restored."""
+    if local.role is Role.TENSORS:
+        return local.saver_name is not None or bool(own_tensors(local))
+    if local.role is Role.NODE:
+        return bool(local.value.attributes)
+    return local.role is not Role.NOTHING or local.saver_name is not None
 
-    def _report(self) -> MatchReport:
-        return MatchReport((), (), ())
 
-    def _check_objects(self) -> None:
-        raise MatchError("no checkpoint was given, so nothing was restored")
+def restored(
+    reader: Reader,
+    view: View,
+    choice: Choice,
+    *,
+    skip_slots: bool = False,
+    optional: Collection[str] = (),
+    expect_partial: bool = True,
+    once: bool = False,
+) -> tuple[Restoration, CheckpointLoadStatus]:
+    """Restore objects from a checkpoint, with an object graph or without.
 
+    Args:
+        reader: the checkpoint. It belongs to the restoration, also after an error.
+        view: the objects.
+        choice: which values are restored.
+        skip_slots: whether to leave out slot variables.
+        optional: paths of objects that a checkpoint without an object graph may lack.
+        expect_partial: whether values may remain without an object.
+        once: whether nothing is restored later.
 
-def _no_value(missing: Collection[Local]) -> str:
-    return f"these objects got no value from the checkpoint: {some(missing)}"
+    Raises:
+        What `Checkpoint.restore` raises.
+    """
+    try:
+        graph = graph_of(reader)
+        restoration: Restoration
+        status: CheckpointLoadStatus
+        if graph is None:
+            restoration = NamedRestoration(reader, choice, once=once)
+            status = NameBasedSaverStatus(restoration, view, optional=optional)
+        else:
+            restoration = Restoration(reader, graph, choice, skip_slots=skip_slots, once=once)
+            status = CheckpointLoadStatus(restoration, view, skip_slots=skip_slots)
+        named = restoration.expect_partial
+        restoration.expect_partial = True
+        if choice.strict:
+            status.refuse()
+        restoration.restore(view)
+        restoration.expect_partial = named or expect_partial
+    except BaseException:
+        reader.close()
+        raise
+    return restoration, status

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import ckptfmt
+from ckptfmt.objects import serializing
 from ckptfmt.objects.graph import (
     OBJECT_GRAPH_KEY,
     ObjectGraph,
@@ -18,7 +19,7 @@ from ckptfmt.objects.graph import (
     encode_graph,
     mark_checkpoint_values,
 )
-from ckptfmt.objects.tree_flatten import flatten
+from ckptfmt.objects.traversal import TreeView
 
 from .generate import seed_from_environment
 from .trees import Nodes, Ours, ask_about, random_tree
@@ -78,13 +79,15 @@ def test_graphs_are_encoded_again_to_the_byte(theirs: Theirs) -> None:
 def test_equal_trees_have_equal_graphs_and_places(theirs: Theirs, tmp_path: Path) -> None:
     folder, trees = theirs
     for name, nodes in trees.items():
-        flat = flatten(Ours(nodes, tuples=True).root)
-        assert without_kinds(flat.graph) == without_kinds(decode_graph(content_of(folder / name)))
+        ours = serializing.content_of(TreeView(Ours(nodes, tuples=True).root))
+        assert without_kinds(decode_graph(ours.graph)) == without_kinds(
+            decode_graph(content_of(folder / name))
+        )
         with ckptfmt.open(folder / name) as reader:
             keys = [key for key in reader if key != OBJECT_GRAPH_KEY]
             stored = sorted(keys, key=lambda key: reader[key].offset or 0)
             # Those of no bytes tell nothing of their order.
-            assert [k for k in flat.tensors if reader[k].nbytes] == [
+            assert [k for k in ours.tensors if reader[k].nbytes] == [
                 k for k in stored if reader[k].nbytes
             ]
 

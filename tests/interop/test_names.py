@@ -93,7 +93,7 @@ def test_what_the_saver_wrote_is_loaded_as_a_tree(theirs: Named) -> None:
     np.testing.assert_array_equal(kernel.attributes["VARIABLE_VALUE"], values["dense/kernel"])
     np.testing.assert_array_equal(kernel["Adam_1"], values["dense/kernel/Adam_1"])
     into = nested({"dense/bias": blank(values["dense/bias"]), "parts": blank(values["parts"])})
-    report = ckptfmt.load_tree(folder / "theirs", into=into, strict=False)
+    report = ckptfmt.load_tree_into(folder / "theirs", into, strict=False)
     assert sorted(report.matched) == ["dense/bias", "parts"]
     np.testing.assert_array_equal(into["parts"], values["parts"], strict=True)
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which values of a checkpoint of objects are restored, and to what names they go.
+"""Which values of a checkpoint are restored, under what names and as what dtypes.
 
-A value has the name that it has in a tree (`tree_nodes.leaf_name`), what a registered saver saved
-the name of its object. An object graph is changed into that of a checkpoint that has these values
-only, under these names; so everything else need not know of it.
+`Choice.applied` changes an object graph into that of a checkpoint with the chosen values only under
+their new names, so that matching does not need to know of the choice.
 """
 
 from __future__ import annotations
@@ -36,15 +35,18 @@ __all__ = ["Choice"]
 
 @dataclass(frozen=True)
 class Choice:
-    """What a restore is told of names and dtypes.
+    """Which values of a checkpoint are restored, under what names and as what dtypes.
+
+    A value has the name that it has in a tree (`nodes.leaf_name`); an object of a registered saver
+    has the name that the saver knows.
 
     Attributes:
-        cast: True converts numbers to the dtypes of their objects; else a dtype for all that is
-            floating-point, a mapping from names to dtypes, or None.
-        strict: True refuses what does not match in every part, False restores what does; None
-            refuses only what does not fit.
+        cast: True converts numbers to the dtypes of their objects; otherwise a dtype for all
+            floating-point values, a mapping from names to dtypes, or None.
+        strict: True refuses anything that does not match, False restores what matches; None refuses
+            only a value that does not fit its object.
         rename: name in the checkpoint to name here.
-        passes: whether a value of this name in the checkpoint is wanted; None for all.
+        passes: whether to restore the value of a name in the checkpoint; None restores all.
     """
 
     cast: Any = None
@@ -54,16 +56,16 @@ class Choice:
 
     @classmethod
     def of(cls, cast: Any, strict: Any, rename: Rename | None, wanted: Any) -> Choice:
-        """The choice of a caller.
+        """Return the choice of a caller.
 
         Raises:
-            InvalidError: an argument of another type.
+            InvalidError: an argument of the wrong type.
         """
         if strict is not None and not isinstance(strict, bool):
             raise wrong("strict", "True, False or None", strict)
         if isinstance(rename, Mapping):
             rename = by_text("rename", rename)
-        renamed([], rename)  # refuses what is none before anything is read
+        renamed([], rename)  # checks the argument before anything is read
         if cast is False:
             cast = None
         elif isinstance(cast, Mapping):
@@ -72,22 +74,16 @@ class Choice:
             dtypes.code_of(cast)
         return cls(cast, strict, rename, filter_function(wanted))
 
-    def check_casts(self, graph: ObjectGraph | None, names: Iterable[str]) -> None:
-        """Refuses a wish to cast what is not there, unless `strict` is False.
-
-        Args:
-            graph: the object graph, if there is one.
-            names: otherwise what there is.
-        """
+    def check_casts(self, graph: ObjectGraph) -> None:
+        """Refuse a cast of a value that the checkpoint does not have, unless `strict` is False."""
         if isinstance(self.cast, Mapping) and self.strict is not False:
-            values = names if graph is None else [name for name, _, _ in _values(graph)]
-            check_used("cast", self.cast, list(values))
+            check_used("cast", self.cast, [name for name, _, _ in _values(graph)])
 
     def names(self, stored: list[str]) -> dict[str, str]:
-        """The names here of these in the checkpoint, without those that are dropped.
+        """Return the new names by the stored names, without those that are dropped.
 
         Raises:
-            InvalidError: two would get one name, or what `renamed` raises.
+            InvalidError: two would get one name, or as `renamed`.
         """
         if self.rename is None:
             return dict(zip(stored, stored, strict=True))
@@ -97,8 +93,8 @@ class Choice:
         return found
 
     def applied(self, graph: ObjectGraph) -> frozenset[int]:
-        """Changes a graph into what is chosen of it; gives the nodes of the values that the filter
-        leaves out."""
+        """Change a graph into that of a checkpoint with the chosen values under their new names;
+        return the nodes of the values that the filter excludes."""
         if self.rename is None and self.passes is None:
             return frozenset()
         values = list(_values(graph))
@@ -106,7 +102,7 @@ class Choice:
         new_names = self.names(every)
         left_out = {name for name in every if self.passes is not None and not self.passes(name)}
         changed = [one for one in values if one[0] in left_out or new_names.get(one[0]) != one[0]]
-        _take(graph, changed)
+        _remove(graph, changed)
         editor = _Editor(graph)
         filtered = set()
         for old, node_id, value in changed:
@@ -121,7 +117,7 @@ class Choice:
         return frozenset(filtered)
 
 
-# An attribute, or the name of a registered saver and the object's name with it.
+# An attribute, or the name of a registered saver and the name of the object with it.
 _Value = Attribute | tuple[str, str]
 
 
@@ -134,20 +130,19 @@ def _values(graph: ObjectGraph) -> Iterator[tuple[str, int, _Value]]:
             yield leaf_name(attribute.checkpoint_key), node_id, attribute
 
 
-def _take(graph: ObjectGraph, values: Iterable[tuple[str, int, _Value]]) -> None:
-    """Takes values out of their nodes."""
+def _remove(graph: ObjectGraph, values: Iterable[tuple[str, int, _Value]]) -> None:
     by_node: dict[int, set[int]] = {}
     for _, node_id, value in values:
         by_node.setdefault(node_id, set()).add(id(value))
-    for node_id, taken in by_node.items():
+    for node_id, removed in by_node.items():
         node = graph.nodes[node_id]
-        node.attributes = [one for one in node.attributes if id(one) not in taken]
-        if id(node.registered_saver) in taken:
+        node.attributes = [one for one in node.attributes if id(one) not in removed]
+        if id(node.registered_saver) in removed:
             node.registered_saver = None
 
 
 class _Editor:
-    """Puts values under other names; nodes that are not there are made."""
+    """Adds values to a graph under new names; missing nodes are created."""
 
     def __init__(self, graph: ObjectGraph) -> None:
         self.nodes = graph.nodes
@@ -158,20 +153,21 @@ class _Editor:
     def put(self, name: str, value: _Value) -> None:
         node_id, attribute = self.place(name)
         node = self.nodes[node_id]
+        taken = InvalidError("rename gives a name to two values of one object", tensor=name)
         if not isinstance(value, Attribute):
             if node.registered_saver is not None:
-                raise _taken(name)
+                raise taken
             node.registered_saver = value
             return
         if node_id not in self.attributes:
             self.attributes[node_id] = {one.name for one in node.attributes}
         if attribute in self.attributes[node_id]:
-            raise _taken(name)
+            raise taken
         self.attributes[node_id].add(attribute)
         node.attributes.append(Attribute(attribute, value.full_name, value.checkpoint_key))
 
     def place(self, name: str) -> tuple[int, str]:
-        """The node and the attribute that a name means."""
+        """The node and the attribute that a name refers to."""
         path, slash, attribute = name.partition(f"/{ATTRIBUTES}/")
         if not slash:
             return self.node(path), VARIABLE_VALUE
@@ -191,26 +187,24 @@ class _Editor:
             if children is None:
                 children = self.children[node_id] = dict(self.nodes[node_id].children)
             if name not in children:
-                children[name] = len(self.nodes)
-                self.nodes[node_id].children.append((name, len(self.nodes)))
-                self.nodes.append(Node())
+                children[name] = self.new_node()
+                self.nodes[node_id].children.append((name, children[name]))
             node_id = children[name]
         return node_id
 
     def slot(self, variable: int, optimizer: int, name: str) -> int:
-        kept = self.nodes[optimizer].slot_variables
+        stored = self.nodes[optimizer].slot_variables
         if optimizer not in self.slots:
             self.slots[optimizer] = {
                 (one.original_variable_node_id, one.slot_name): one.slot_variable_node_id
-                for one in kept
+                for one in stored
             }
         slots = self.slots[optimizer]
         if (variable, name) not in slots:
-            slots[variable, name] = len(self.nodes)
-            kept.append(SlotVariable(variable, name, len(self.nodes)))
-            self.nodes.append(Node())
+            slots[variable, name] = self.new_node()
+            stored.append(SlotVariable(variable, name, slots[variable, name]))
         return slots[variable, name]
 
-
-def _taken(name: str) -> InvalidError:
-    return InvalidError("rename gives a name to two values of one object", tensor=name)
+    def new_node(self) -> int:
+        self.nodes.append(Node())
+        return len(self.nodes) - 1

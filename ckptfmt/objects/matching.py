@@ -1,14 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Restoring a checkpoint of objects: its nodes are matched with Python objects along the edges of
-the two graphs, and what was matched gets its values.
+"""Matching the nodes of a checkpoint with Python objects, for `Checkpoint` and for trees.
 
-A restoration lives on where values of the checkpoint found no object. It keeps the checkpoint open,
-so that these values are of the generation that was restored, and hands them out
+The two graphs are followed side by side from the root, along edges of the same name, as TensorFlow
+does. So an array finds its tensor under any path. A checkpoint without an object graph (TensorFlow
+1, `ckptfmt.save`) is matched by full names. What was matched gets its values from `assigning`.
 
-- when an attribute that was not there is set on a Trackable or a Checkpoint;
-- when it is asked to look again: there is no other way to learn of a new element of a dict or list.
+A restoration of a Checkpoint stays open while values of the checkpoint have no object. It keeps the
+reader open, so that these values are of the generation that was restored, and restores them
 
-Of two restores the later one counts, whenever its values are handed out.
+- when the missing attribute of a Trackable or a Checkpoint is set;
+- when its status is asked to retry: a new element of a dict or list is found in no other way.
+
+If two restores have a value for an object, the later restore wins, in whatever order the values are
+restored. A restoration of a tree ends with the call (`once`).
 """
 
 from __future__ import annotations
@@ -17,21 +21,26 @@ import collections
 import itertools
 import warnings
 import weakref
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
+from ckptfmt.bundle.load import check_used
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.selecting import some
+from ckptfmt.bundle.selecting import (
+    some,
+)
 from ckptfmt.errors import CkptfmtWarning
 from ckptfmt.objects import assigning
 from ckptfmt.objects.assigning import Assignment, Misfit
-from ckptfmt.objects.choosing import Choice
-from ckptfmt.objects.graph import VARIABLE_VALUE, Node, ObjectGraph
-from ckptfmt.objects.serializing import slot_of
-from ckptfmt.objects.trackable import (
+from ckptfmt.objects.choice import Choice
+from ckptfmt.objects.graph import (
+    VARIABLE_VALUE,
+    Attribute,
+    Node,
+    ObjectGraph,
+)
+from ckptfmt.objects.traversal import (
     Child,
     Local,
     Role,
@@ -41,13 +50,15 @@ from ckptfmt.objects.trackable import (
     can_be_written,
     described,
     has_slots,
+    is_array,
     is_value,
+    slot_of,
     waiting,
 )
 
 __all__ = ["Match", "NamedRestoration", "Restoration"]
 
-# More warnings than this of objects that are two here are counted in one.
+# Further warnings about shared objects are counted in one.
 WARNINGS_MAX = 10
 
 _numbers = itertools.count(1)
@@ -57,7 +68,7 @@ _numbers = itertools.count(1)
 
 
 def _reference(value: Any) -> Callable[[], Any]:
-    """Gives the object as long as somebody else keeps it; one that cannot tell is kept."""
+    """Return a weak reference; a strong one where the type has no weak references."""
     try:
         return weakref.ref(value)
     except TypeError:
@@ -71,12 +82,12 @@ class _Latest:
         self._found: dict[int, tuple[weakref.ref[Any], int]] = {}
 
     def of(self, value: Any) -> int:
-        """0 for an object that was never restored."""
+        """Return the number; 0 for an object that was never restored."""
         found = self._found.get(id(value))
         return 0 if found is None else found[1]
 
     def set(self, value: Any, number: int) -> None:
-        """Keeps it for as long as the object lives, if that can be known."""
+        """Record the number while the object lives; without weak references, do nothing."""
         key = id(value)
         try:
             gone = weakref.ref(value, lambda _: self._found.pop(key, None))
@@ -89,9 +100,9 @@ _latest = _Latest()
 
 
 def _is_by_place(local: Local) -> bool:
-    """Whether a restore replaces the object where it lies."""
+    """Whether a restore replaces the object in its place."""
     value = local.value
-    return is_value(value) or (isinstance(value, np.ndarray) and not can_be_written(value))
+    return is_value(value) or (is_array(value) and not can_be_written(value))
 
 
 def _mark(local: Local) -> Hashable:
@@ -99,59 +110,61 @@ def _mark(local: Local) -> Hashable:
     return local.place if _is_by_place(local) else local.key
 
 
-class _Given:
-    """Where the values of nodes went: to objects, or to places."""
+class _Restored:
+    """The objects and places that got the values of nodes."""
 
     def __init__(self) -> None:
-        # Most go to one object; there may be very many.
-        self._objects: dict[Any, Callable[[], Any]] = {}
-        self._places: dict[Any, set[Hashable]] = {}
+        # Nearly every node has one object, and there may be millions.
+        self._objects: dict[int, Callable[[], Any]] = {}
+        self._places: dict[int, set[Hashable]] = {}
 
-    def add(self, node: Any, local: Local) -> None:
-        """Notes that this object got the values of this node."""
-        if _is_by_place(local):
+    def add(self, node: int, local: Local) -> None:
+        """Record that this object got the values of this node."""
+        if _is_by_place(local) or self.object_of(node) is not None:
             self._places.setdefault(node, set()).add(local.place)
         else:
             self._objects[node] = _reference(local.value)
 
-    def object_of(self, node: Any) -> Any:
-        """The object that got the values of a node, if it is none that lies in places."""
+    def object_of(self, node: int) -> Any:
+        """Return the first object that got the values of a node, unless it belongs to a place."""
         return self._objects[node]() if node in self._objects else None
 
-    def has(self, node: Any, local: Local) -> bool:
-        """Whether this object got the values of this node."""
-        if _is_by_place(local):
-            return local.place in self._places.get(node, ())
-        return node in self._objects and self._objects[node]() is local.value
+    def has(self, node: int, local: Local) -> bool:
+        """Return whether this object got the values of this node."""
+        if local.place in self._places.get(node, ()):
+            return True
+        return not _is_by_place(local) and self.object_of(node) is local.value
 
-    def __contains__(self, node: Any) -> bool:
+    def __contains__(self, node: int) -> bool:
         return node in self._objects or node in self._places
 
     def __len__(self) -> int:
         return len(self._objects) + sum(node not in self._objects for node in self._places)
 
 
-# ---- matching ------------------------------------------------------------------------------------
+# ---- a match -------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class Match:
-    """What one walk along the edges of both graphs found.
+    """What following both graphs found.
 
     Attributes:
-        bound: node to the object that was met for it first.
-        others: more places of values, which all get what their node has.
-        contradictions: objects that are two here and one in the checkpoint, as pairs.
-        absent: (holders, trail, node) where the checkpoint has values and there is no object.
+        bound: node to the first object that was found for it.
+        others: further objects and places, which get the values of their node as well.
+        contradictions: pairs of objects that are two here and one in the checkpoint.
+        absent: (holders, trail, node) where the checkpoint has values and no object exists.
+        trackables: the Trackables, where any new attribute may be expected.
     """
 
     bound: dict[int, Local] = field(default_factory=dict)
     others: list[tuple[int, Local]] = field(default_factory=list)
     contradictions: list[tuple[Local, Local]] = field(default_factory=list)
     absent: list[tuple[list[Any], tuple[Trail, str], int]] = field(default_factory=list)
+    trackables: list[Local] = field(default_factory=list)
 
     def pairs(self) -> Iterator[tuple[int, Local]]:
-        """All nodes and objects."""
+        """Yield all nodes with their objects."""
         return itertools.chain(self.bound.items(), self.others)
 
 
@@ -163,8 +176,8 @@ def _has_values(node: Node) -> bool:
 
 @dataclass(slots=True)
 class _Plan:
-    """What is to be handed out, which nodes are then done with, and the names of attributes that
-    stay behind, by node."""
+    """What is to be restored, the nodes that are then complete, and by node the attributes that the
+    object does not take."""
 
     assignments: list[Assignment] = field(default_factory=list)
     given: list[tuple[int, Local]] = field(default_factory=list)
@@ -173,8 +186,8 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Slot:
-    """A slot variable of the checkpoint: nodes of its optimizer, of the variable that it is for,
-    and its own."""
+    """A slot variable of the checkpoint: the nodes of its optimizer and of the variable that it
+    belongs to, its name, and its own node."""
 
     optimizer: int
     original: int
@@ -194,48 +207,60 @@ class _Expected:
         self.restoration.fill(self.node, Local(holder, self.trail), name, value)
 
 
+# ---- a restoration -------------------------------------------------------------------------------
+
+
 class Restoration:
-    """A restore from a checkpoint with an object graph, until all its values are handed out.
+    """A restore from a checkpoint with an object graph, until all its values are restored.
 
     Args:
-        reader: the checkpoint; closed when nothing more can be asked of it.
+        reader: the checkpoint; closed when nothing is left to be restored.
         graph: its object graph.
+        choice: which values are restored, under what names and as what dtypes.
         skip_slots: whether to leave out slot variables.
-        choice: which values are wanted, under what names and as what dtypes.
+        once: whether nothing is restored later; two arrays for one tensor then both get it. Else
+            the first one gets it, with a warning, as in TensorFlow.
 
     Attributes:
-        filtered: the nodes that the filter leaves out.
+        filtered: the nodes that the filter excludes.
         misfits: where `strict` is False, what did not fit and was left as it is, by place.
         unused: node to the names of its attributes that its object did not take.
-        expect_partial: whether it is all right that values stay behind.
+        expect_partial: whether values may remain without an object.
     """
 
     def __init__(
-        self, reader: Reader, graph: ObjectGraph, choice: Choice, *, skip_slots: bool = False
+        self,
+        reader: Reader,
+        graph: ObjectGraph,
+        choice: Choice,
+        *,
+        skip_slots: bool = False,
+        once: bool = False,
     ) -> None:
+        choice.check_casts(graph)
         self.reader = reader
         self.graph = graph
         self.filtered = choice.applied(graph)
         self.misfits: dict[Hashable, Misfit] = {}
         self._number = next(_numbers)
-        self._cast, self._strict = choice.cast, choice.strict
+        self._cast, self._strict, self._once = choice.cast, choice.strict, once
         self._closed = False
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
         slots = [
-            _Slot(row, slot.original_variable_node_id, slot.slot_name, slot.slot_variable_node_id)
-            for row, node in enumerate(graph.nodes)
-            for slot in node.slot_variables
+            _Slot(index, one.original_variable_node_id, one.slot_name, one.slot_variable_node_id)
+            for index, node in enumerate(graph.nodes)
+            for one in node.slot_variables
         ]
         self._slots = [] if skip_slots else slots
         self._ends: dict[int, Callable[[], Any]] = {}
         for slot in self._slots:
             self._ends[slot.optimizer] = self._ends[slot.original] = lambda: None
         skipped = {slot.node for slot in slots} if skip_slots else set()
-        # The nodes that have something to give.
+        # The nodes that have values.
         self._full = {
-            row
-            for row, node in enumerate(graph.nodes)
-            if (node.attributes or node.registered_saver is not None) and row not in skipped
+            index
+            for index, node in enumerate(graph.nodes)
+            if (node.attributes or node.registered_saver is not None) and index not in skipped
         }
         self._left = _Left(reader.prefix, graph, self._full)
         self.unused = self._left.unused
@@ -243,7 +268,7 @@ class Restoration:
 
     @property
     def expect_partial(self) -> bool:
-        """Whether it is all right that values stay behind."""
+        """Whether values may remain without an object."""
         return self._left.expected
 
     @expect_partial.setter
@@ -251,27 +276,27 @@ class Restoration:
         self._left.expected = expected
 
     def match(self, view: View) -> Match:
-        """Matches the checkpoint with the objects as they are now, from the root."""
+        """Match the checkpoint with the objects as they are now, from the root."""
         return self._match(0, view.start(), view)
 
     def restore(self, view: View) -> Match:
-        """Hands out all values that have an object now and were not handed out before."""
+        """Restore all values that have an object now and were not restored before."""
         match = self.match(view)
         self._fill(match)
         return match
 
     def expected(self, view: View) -> tuple[list[tuple[int, Local]], list[str], list[Misfit]]:
-        """What `restore` would hand out, the tensors that nobody would take, and what would not
-        fit."""
+        """Return what `restore` would restore, the tensors that no object would take, and what
+        would not fit."""
         planned = self._plan(self.match(view))
-        given = _Given()
+        given = _Restored()
         for node, local in planned.given:
             given.add(node, local)
         keys = _keys_left(self.graph, self._full, given, planned.unused)
         return planned.given, keys, assigning.misfits(self.reader, planned.assignments, self._cast)
 
     def fill(self, node: int, holder: Local, name: str, value: Any) -> None:
-        """Hands out what an attribute that was just set has been waiting for."""
+        """Restore an attribute that was just set."""
         local = holder.child(Child(name, value, holder.value, name))
         other = None if _is_by_place(local) else self._left.given.object_of(node)
         if other is not None and other is not value:
@@ -279,15 +304,15 @@ class Restoration:
         self._fill(self._match(node, local, View(value)))
 
     def has_given(self, node: int, local: Local) -> bool:
-        """Whether this object got the values of this node."""
+        """Return whether this object got the values of this node."""
         return self._left.given.has(node, local)
 
     def keys_left(self) -> list[str]:
-        """The tensors that nobody took."""
+        """Return the tensors that no object took."""
         return self._left.keys()
 
     def overlooked(self, view: View) -> list[Local]:
-        """Objects that have values here which were not handed out."""
+        """Return the objects whose values were not restored."""
         if self._closed or self._left.is_empty():
             return []
         return [
@@ -300,7 +325,7 @@ class Restoration:
         ]
 
     def close(self) -> None:
-        """Hands out nothing any more."""
+        """Restore nothing from now on."""
         self._closed = True
         self.reader.close()
 
@@ -310,7 +335,7 @@ class Restoration:
         match = Match({node: start})
         seen: set[tuple[int, Hashable]] = {(node, start.key)}
         to_visit = collections.deque([(node, start)])
-        # An object may be met for many nodes.
+        # An object may be found for many nodes.
         children_by_key: dict[Hashable, dict[str, Child]] = {}
         while to_visit:
             node, local = to_visit.popleft()
@@ -329,26 +354,26 @@ class Restoration:
                         holders = [local.value, view.beside] if is_root else [local.value]
                         match.absent.append((holders, (local.trail, name), child_node))
                     continue
-                met = local.child(child_found)
-                # A read-only array is one object in all places, each of which is to be changed.
-                mark = child_node, met.place if _is_by_place(met) else met.key
+                below = local.child(child_found)
+                # A read-only array is one object in several places, each of which is changed.
+                mark = child_node, _mark(below)
                 if mark not in seen:
                     seen.add(mark)
-                    if self._bind(match, child_node, met):
-                        to_visit.append((child_node, met))
+                    if self._bind(match, child_node, below):
+                        to_visit.append((child_node, below))
         self._match_slots(match)
         return match
 
     def _bind(self, match: Match, node: int, local: Local) -> bool:
-        """Binds an object to a node; whether its children are to be visited."""
+        """Bind an object to a node; return whether its children are to be visited."""
         first = match.bound.setdefault(node, local)
         if first is local:
             return True
-        if _is_by_place(local):
+        if _is_by_place(local) or (self._once and first.value is not local.value):
             match.others.append((node, local))
             return True
         if node != 0 and first.value is not local.value:
-            # Node 0: whatever its name, an edge back to the root.
+            # An edge back to the root (node 0) may have any name.
             match.contradictions.append((first, local))
         return False
 
@@ -367,7 +392,7 @@ class Restoration:
             match.bound.setdefault(slot.node, Local(value, (trail, slot.name)))
 
     def _fill(self, match: Match) -> None:
-        """Hands out what was matched and not handed out before."""
+        """Restore what was matched and not restored before."""
         if self._closed:
             return
         planned = self._plan(match)
@@ -383,6 +408,8 @@ class Restoration:
             self.unused[node_id] = names
             if not names:
                 del self.unused[node_id]
+        if self._once:
+            return
         self._wait(match)
         for first, second in match.contradictions[:WARNINGS_MAX]:
             self._contradiction(described(first), described(second))
@@ -390,33 +417,42 @@ class Restoration:
         if more > 0:
             self._contradiction(f"{more} more objects", "others")
 
+    def _is_done(self, node: int, local: Local) -> bool:
+        return node in self._left.given
+
+    def _assignment(self, local: Local, node: Node) -> Assignment | None:
+        return assigning.plan(local, node)
+
     def _plan(self, match: Match) -> _Plan:
         plan = _Plan()
-        met: set[Hashable] = set()
+        marks: set[Hashable] = set()
         replaced: dict[tuple[int, int], list[Local]] = {}
         for node_id, local in match.pairs():
-            if node_id not in self._full or node_id in self._left.given:
+            if node_id not in self._full or self._is_done(node_id, local):
                 continue
             by_place = _is_by_place(local)
             mark = _mark(local)
-            # What is of two nodes gets the values of the first, of two restores those of the later
-            # one.
-            if mark in met or (not by_place and _latest.of(local.value) >= self._number):
-                plan.given.append((node_id, local))
+            if not by_place and _latest.of(local.value) >= self._number:
+                plan.given.append((node_id, local))  # restored, perhaps by a later restore
+                continue
+            if mark in marks:
+                # One object of two nodes gets the values of the first.
+                if self._strict is None:
+                    plan.given.append((node_id, local))
                 continue
             value = id(local.value)
             places = replaced.get((node_id, value)) if by_place else None
             if places is not None:
-                met.add(mark)
+                marks.add(mark)
                 places.append(local)
                 plan.given.append((node_id, local))
                 continue
             node = self.graph.nodes[node_id]
-            assignment = assigning.plan(local, node)
+            assignment = self._assignment(local, node)
             used = [] if assignment is None else assignment.used
             plan.unused[node_id] = [a.name for a in node.attributes if a.name not in used]
             if assignment is not None:
-                met.add(mark)
+                marks.add(mark)
                 if assignment.places is not None:
                     replaced[node_id, value] = assignment.places
                 plan.assignments.append(assignment)
@@ -424,7 +460,7 @@ class Restoration:
         return plan
 
     def _leave_out(self, planned: _Plan) -> None:
-        """Takes from a plan what is not there or does not fit."""
+        """Remove from a plan what is missing or does not fit."""
         stored = [
             one
             for one in planned.assignments
@@ -432,18 +468,18 @@ class Restoration:
         ]
         found = assigning.misfits(self.reader, stored, self._cast)
         wrong = {id(one.assignment) for one in found}
-        kept = [one for one in stored if id(one) not in wrong]
-        for assignment in kept:
+        fitting = [one for one in stored if id(one) not in wrong]
+        for assignment in fitting:
             self.misfits.pop(assignment.local.place, None)
         self.misfits.update({one.assignment.local.place: one for one in found})
-        taken = {id(one) for one in kept}
+        included = {id(one) for one in fitting}
         left_out = {
             _mark(local)
             for one in planned.assignments
-            if id(one) not in taken
+            if id(one) not in included
             for local in one.places or [one.local]
         }
-        planned.assignments = kept
+        planned.assignments = fitting
         planned.given = [pair for pair in planned.given if _mark(pair[1]) not in left_out]
 
     def _wait(self, match: Match) -> None:
@@ -456,42 +492,42 @@ class Restoration:
                     waiting.wait(holder, name, self._number, _Expected(self, node, trail))
 
     def _contradiction(self, first: str, second: str) -> None:
-        if (first, second) in self._told:
+        if (first, second) in self._reported:
             return
-        self._told.add((first, second))
+        self._reported.add((first, second))
         warnings.warn(
             f"inconsistent references: {first} and {second} are one object in "
-            f"{self.reader.prefix} and two here; the one that was met first is restored",
+            f"{self.reader.prefix} and two here; only the first one is restored",
             CkptfmtWarning,
             stacklevel=2,
         )
 
 
 def _keys_left(
-    graph: ObjectGraph, full: set[int], given: _Given, unused: Mapping[int, Collection[str]]
+    graph: ObjectGraph, full: set[int], given: _Restored, unused: Mapping[int, Collection[str]]
 ) -> list[str]:
-    """The tensors that nobody took, and the objects of registered savers."""
+    """The tensors that no object took, and the objects of registered savers."""
     found = []
-    for row in sorted(full):
-        node = graph.nodes[row]
-        if node.registered_saver is not None and row not in given:
+    for index in sorted(full):
+        node = graph.nodes[index]
+        if node.registered_saver is not None and index not in given:
             found.append(node.registered_saver[1])
         found += [
             one.checkpoint_key
             for one in node.attributes
-            if row not in given or one.name in unused.get(row, ())
+            if index not in given or one.name in unused.get(index, ())
         ]
     return found
 
 
 class _Left:
-    """What a restoration has not handed out; it outlives it to tell of that."""
+    """What a restoration did not restore; it outlives the restoration to warn of that."""
 
     def __init__(self, prefix: str, graph: ObjectGraph, full: set[int]) -> None:
         self.prefix = prefix
         self.graph = graph
         self.full = full
-        self.given = _Given()
+        self.given = _Restored()
         self.unused: dict[int, list[str]] = {}
         self.expected = False
 
@@ -499,15 +535,15 @@ class _Left:
         return len(self.given) == len(self.full)
 
     def keys(self) -> list[str]:
-        """The tensors that nobody took."""
+        """Return the tensors that no object took."""
         return _keys_left(self.graph, self.full, self.given, self.unused)
 
     def warn(self) -> None:
         keys = [] if self.expected else self.keys()
         if keys:
             warnings.warn(
-                f"{self.prefix}: no object took {some(keys)}; expect_partial() of the status says "
-                "that this is all right",
+                f"{self.prefix}: no object took {some(keys)}; expect_partial() of the status "
+                "silences this warning",
                 CkptfmtWarning,
                 stacklevel=2,
             )
@@ -525,98 +561,57 @@ class _ExpectedNames:
 
     def fill(self, holder: Any, name: str, value: Any) -> None:
         local = Local(holder, self.trail).child(Child(name, value, holder, name))
-        self.restoration.restore(View(value), local)
+        self.restoration.restore_from(local, View(value))
 
 
-class NamedRestoration:
-    """A restore from a checkpoint of names and no objects, as those of TensorFlow 1.
+class NamedRestoration(Restoration):
+    """A restore from a checkpoint without an object graph, as those of TensorFlow 1.
 
-    Every object gets the tensor of its full name: its `name`, or else its path joined by "/".
-
-    Args:
-        reader: the checkpoint.
-        choice: which values are wanted, under what names and as what dtypes.
-
-    Attributes:
-        misfits: where `strict` is False, what did not fit and was left as it is, by place.
+    Every object gets the tensor of its full name: its attribute `name`, or else its path joined by
+    "/". In a graph each name is a node of its own, and no edge leads to it.
     """
 
-    def __init__(self, reader: Reader, choice: Choice) -> None:
-        self.reader = reader
-        self.misfits: dict[Hashable, Misfit] = {}
-        self._cast, self._strict = choice.cast, choice.strict
-        self._number = next(_numbers)
-        every = choice.names(list(reader))
-        self._names = {
-            new: old for old, new in every.items() if choice.passes is None or choice.passes(old)
-        }
-        # Names of what the filter leaves out.
-        self._filtered = set(every.values()) - self._names.keys()
-        self._given = _Given()
-        self._closed = False
+    def __init__(self, reader: Reader, choice: Choice, *, once: bool = False) -> None:
+        graph = ObjectGraph([Node()])
+        self._nodes: dict[str, int] = {}
+        excluded = set()
+        stored = list(reader)
+        if isinstance(choice.cast, Mapping) and choice.strict is not False:
+            check_used("cast", choice.cast, stored)
+        for old, new in choice.names(stored).items():
+            self._nodes[new] = len(graph.nodes)
+            node = Node(attributes=[Attribute(VARIABLE_VALUE, new, old)])
+            if choice.passes is not None and not choice.passes(old):
+                excluded.add(len(graph.nodes))
+                node.attributes = []
+            graph.nodes.append(node)
+        cast = choice.cast
+        super().__init__(reader, graph, Choice(strict=choice.strict), once=once)
+        self._cast, self.filtered = cast, frozenset(excluded)
+        self.expect_partial = True
 
-    def restore(self, view: View, start: Local | None = None) -> None:
-        """Hands out the values of all objects that have any and did not get them before."""
-        if self._closed:
-            return
-        found = view.walk(start)[0]
-        assignments, given = self._plan(found)
-        if self._strict is False:
-            self.misfits = {
-                one.assignment.local.place: one
-                for one in assigning.misfits(self.reader, assignments, self._cast)
-            }
-            wrong = {id(one.assignment) for one in self.misfits.values()}
-            assignments = [one for one in assignments if id(one) not in wrong]
-            given = [local for local in given if local.place not in self.misfits]
-        if assignments:
-            assigning.run(self.reader, assignments, cast=self._cast)
-        for local in found:
+    def restore_from(self, start: Local, view: View) -> None:
+        """Restore an object and what is below it."""
+        self._fill(self._match(0, start, view))
+
+    def _match(self, node: int, start: Local, view: View) -> Match:
+        match = Match()
+        for local in view.walk(start).objects:
             if isinstance(local.value, Trackable):
-                waiting.wait(local.value, None, self._number, _ExpectedNames(self, local.trail))
-        for local in given:
-            self._given.add(local.full_name, local)
-            if not _is_by_place(local):
-                _latest.set(local.value, max(self._number, _latest.of(local.value)))
-
-    def _plan(self, found: Iterable[Local]) -> tuple[list[Assignment], list[Local]]:
-        """What of these objects takes something, and which are then done with."""
-        assignments: list[Assignment] = []
-        given: list[Local] = []
-        for local in found:
-            name = local.full_name
-            if local.role is Role.NOTHING or name not in self._names or self.has_given(local):
+                match.trackables.append(local)
+            found = self._nodes.get(local.full_name)
+            if found is None or local.role is Role.NOTHING:
                 continue
-            if not _is_by_place(local) and _latest.of(local.value) > self._number:
-                given.append(local)
-                continue
-            assignment = assigning.plan_tensors(local, {VARIABLE_VALUE: self._names[name]})
-            if assignment is not None:
-                assignments.append(assignment)
-                given.append(local)
-        return assignments, given
+            if match.bound.setdefault(found, local) is not local:
+                match.others.append((found, local))
+        return match
 
-    def expected(self, view: View) -> tuple[list[Local], list[str], list[Misfit]]:
-        """What `restore` would give a value, the tensors that nobody would take, and what would not
-        fit."""
-        assignments, given = self._plan(view.walk()[0])
-        names = {local.full_name for local in given}
-        keys = [old for new, old in self._names.items() if new not in names]
-        return given, keys, assigning.misfits(self.reader, assignments, self._cast)
+    def _is_done(self, node: int, local: Local) -> bool:
+        return self.has_given(node, local)
 
-    def is_filtered(self, local: Local) -> bool:
-        """Whether the filter leaves out what the checkpoint has for this object."""
-        return local.full_name in self._filtered
+    def _assignment(self, local: Local, node: Node) -> Assignment | None:
+        return assigning.plan_tensors(local, {VARIABLE_VALUE: node.attributes[0].checkpoint_key})
 
-    def has_given(self, local: Local) -> bool:
-        """Whether this object got its value."""
-        return self._given.has(local.full_name, local)
-
-    def keys_left(self) -> list[str]:
-        """The tensors that nobody took."""
-        return [old for new, old in self._names.items() if new not in self._given]
-
-    def close(self) -> None:
-        """Hands out nothing any more."""
-        self._closed = True
-        self.reader.close()
+    def _wait(self, match: Match) -> None:
+        for local in match.trackables:
+            waiting.wait(local.value, None, self._number, _ExpectedNames(self, local.trail))

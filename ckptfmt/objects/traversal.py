@@ -1,0 +1,662 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Traversal of Python objects as the nodes of an object graph: which children an object has, and
+what is saved of the object itself.
+
+    object                              children                        tensors
+    bool, int, float, complex, str,     none                            VARIABLE_VALUE
+      bytes, numpy scalar
+    array of any framework              none                            VARIABLE_VALUE
+    ParallelVariable                    none                            VARIABLE_VALUE,
+                                                                        parallel_component_<i>
+    TreeNode                            its items                       its attributes
+    mapping with keys of type str       its values                      none
+    list, tuple                         its elements: "0", "1", ...     none
+    namedtuple                          its fields, then as a tuple     none
+    dataclass                           its fields                      none
+    Trackable, Checkpoint               its attributes                  none
+    with trackable_children()           the mapping it returns          none
+    with serialize_to_tensors() and     as above                        the mapping it returns
+      restore_from_tensors(tensors)
+    with serialize() and                as above, without fields        py_state
+      deserialize(value)
+    with get_slot_names() and           as above                        (slot variables)
+      get_slot(variable, name)
+    with a registered saver             as above                        what the saver writes
+
+An attribute that is None counts as missing. Any other object raises InvalidError with its path.
+
+Scalars, tuples and frozen dataclasses are values. A value belongs to the place where it is stored:
+equal values in two places are two nodes, and a restore replaces the value in its place. Every other
+object is one node however often it is found, and a restore writes into it (into a read-only array
+it cannot: such an array is replaced).
+
+`TreeView` has the rules of `save_tree`, which keep everything that `load_tree` returns: None is a
+node, a namedtuple has its fields only, a tuple found twice is one node.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import functools
+import weakref
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+
+from ckptfmt.errors import InvalidError
+from ckptfmt.objects.graph import object_path
+from ckptfmt.objects.nodes import NONE, Slot, TreeNode, scalar_kind
+from ckptfmt.saving.mesh import Layout
+from ckptfmt.saving.parallel import ParallelVariable
+from ckptfmt.saving.registration import get_registered_saver_name
+
+__all__ = ["Child", "Local", "Role", "Trackable", "TreeView", "View", "role_of"]
+
+
+class Role(enum.Enum):
+    """What is saved of an object itself."""
+
+    SCALAR = enum.auto()
+    ARRAY = enum.auto()
+    PARALLEL = enum.auto()
+    NODE = enum.auto()
+    TENSORS = enum.auto()
+    PYTHON = enum.auto()
+    NOTHING = enum.auto()
+
+
+# ---- deferred values -----------------------------------------------------------------------------
+
+
+class Expected(Protocol):
+    """A value of a checkpoint that waits for an object."""
+
+    def fill(self, holder: Any, name: str, value: Any) -> None:
+        """Restore the object that was just attached under the expected name."""
+
+
+_Names = dict[str | None, tuple[int, Expected]]
+
+
+class _Waiting:
+    """Deferred values by holder (not kept alive) and attribute name; None stands for any name."""
+
+    def __init__(self) -> None:
+        self._found: dict[int, tuple[weakref.ref[Any], _Names]] = {}
+
+    def wait(self, holder: Any, name: str | None, number: int, expected: Expected) -> None:
+        """Defer a value until `holder.name` is set, unless a later restore (one with a higher
+        number) already has one for that name."""
+        key = id(holder)
+        if key not in self._found:
+            gone = weakref.ref(holder, lambda _: self._found.pop(key, None))
+            self._found[key] = gone, {}
+        names = self._found[key][1]
+        if name not in names or names[name][0] <= number:
+            names[name] = number, expected
+
+    def attached(self, holder: Any, name: str, value: Any) -> None:
+        """Restore an attribute that was just set, if a value waits for it."""
+        if id(holder) not in self._found or value is None:
+            return
+        names = self._found[id(holder)][1]
+        own, any_name = names.pop(name, None), names.get(None)
+        found = sorted((one for one in (own, any_name) if one is not None), key=lambda one: one[0])
+        for one in found:
+            try:
+                one[1].fill(holder, name, value)
+            except BaseException:
+                if one is own:  # keep it for the next object, which may fit
+                    names.setdefault(name, one)
+                raise
+
+
+waiting = _Waiting()
+
+
+class Trackable:
+    """Base class of objects whose attributes are saved with a checkpoint.
+
+    An attribute that is set after a restore gets its value from the checkpoint at once, if it did
+    not exist when the checkpoint was restored.
+
+    >>> class Dense(Trackable):
+    ...     untracked = ("activation",)
+    ...
+    ...     def __init__(self):
+    ...         self.activation = np.tanh
+    ...         self.kernel = np.zeros((2, 3), np.float32)
+
+    Attributes:
+        untracked: names of attributes that are not saved. Every other attribute must be one of the
+            objects listed at the top of this module.
+    """
+
+    untracked: ClassVar[Collection[str]] = ()
+
+    def trackable_children(self) -> Mapping[str, Any]:
+        """Return the attributes that are saved: those in `__slots__`, then the others in the order
+        in which they were first set."""
+        found = {name: getattr(self, name, None) for name in _slot_names(_type(self))}
+        found.update(vars(self))
+        return {name: value for name, value in found.items() if name not in self.untracked}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)
+        if name not in self.untracked:
+            waiting.attached(self, name, value)
+
+
+# ---- one object ----------------------------------------------------------------------------------
+
+_SCALARS = (bool, int, float, complex, str, bytes, np.generic)
+_CONTAINERS = (Mapping, list, tuple)
+# Types whose properties are cached.
+TYPES_CACHED = 512
+
+
+def _has(kind: type, *methods: str) -> bool:
+    return all(callable(getattr(kind, method, None)) for method in methods)
+
+
+def method_of(value: Any, name: str) -> Any:
+    """Return a method under our name or TensorFlow's (with an underscore); None if missing."""
+    for spelling in (name, f"_{name}"):
+        method = getattr(value, spelling, None)
+        if callable(method):
+            return method
+    return None
+
+
+def _has_tensors(kind: type) -> bool:
+    return any(
+        _has(kind, f"{mark}serialize_to_tensors", f"{mark}restore_from_tensors")
+        for mark in ("", "_")
+    )
+
+
+def _type(value: Any) -> Any:
+    return type(value)  # for mypy, types are not hashable
+
+
+@functools.lru_cache(TYPES_CACHED)
+def _slot_names(kind: Any) -> tuple[str, ...]:
+    """The names in `__slots__` of a type and its bases, without those of this package."""
+    found = []
+    for base in reversed(kind.__mro__):
+        slots = vars(base).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            is_private = name.startswith("__") and not name.endswith("__")
+            found.append(f"_{base.__name__.lstrip('_')}{name}" if is_private else name)
+    own = ("_ckptfmt_", "__")
+    return tuple(name for name in found if not name.startswith(own))
+
+
+@functools.lru_cache(TYPES_CACHED)
+def _has_slot_methods(kind: Any) -> bool:
+    return _has(kind, "get_slot_names", "get_slot")
+
+
+def has_slots(value: Any) -> bool:
+    """Return whether the object holds variables for other variables, as optimizers do."""
+    return (isinstance(value, TreeNode) and bool(value.slots)) or _has_slot_methods(_type(value))
+
+
+@functools.lru_cache(TYPES_CACHED)
+def _is_value(kind: Any) -> bool:
+    parameters = getattr(kind, "__dataclass_params__", None)
+    return issubclass(kind, (*_SCALARS, tuple)) or (parameters is not None and parameters.frozen)
+
+
+def is_value(value: Any) -> bool:
+    """Return whether the object is a value, which belongs to the place where it is stored."""
+    return _is_value(_type(value))
+
+
+def is_array(value: object) -> bool:
+    """Return whether the object is an array of any framework, or a tensor handle."""
+    return not isinstance(value, type) and hasattr(value, "dtype") and hasattr(value, "shape")
+
+
+def can_be_written(array: Any) -> bool:
+    """Return whether a restore can write into this array; NumPy strings have a fixed length."""
+    return not isinstance(array, np.ndarray) or (
+        array.flags.writeable and array.dtype.kind not in "SU"
+    )
+
+
+@functools.lru_cache(TYPES_CACHED)
+def _role_of(kind: Any) -> Role | None:
+    """What is saved of objects of this type; None if the type does not decide it."""
+    roles = (
+        (Role.ARRAY, issubclass(kind, np.ndarray)),
+        (Role.SCALAR, issubclass(kind, _SCALARS)),
+        (Role.PARALLEL, issubclass(kind, ParallelVariable)),
+        (Role.NODE, issubclass(kind, TreeNode)),
+        (Role.NOTHING, issubclass(kind, (dict, list, tuple))),
+        (Role.PYTHON, _has(kind, "serialize", "deserialize")),
+        (Role.TENSORS, _has_tensors(kind)),
+        (Role.NOTHING, _has(kind, "trackable_children") or _has_slot_methods(kind)),
+        (Role.NOTHING, dataclasses.is_dataclass(kind) or issubclass(kind, Mapping)),
+    )
+    return next((role for role, is_it in roles if is_it), None)
+
+
+def role_of(value: Any, path: Iterable[str] = ()) -> Role:
+    """Return what is saved of this object.
+
+    Raises:
+        InvalidError: objects of this type cannot be saved; the message names the path.
+    """
+    if not isinstance(value, type):
+        role = _role_of(_type(value))
+        if role is not None:
+            return role
+        if get_registered_saver_name(value) is not None:
+            return Role.NOTHING
+        if is_array(value):
+            return Role.ARRAY
+    raise InvalidError(
+        f"{described(path)} is of type {type(value).__name__}, which cannot be saved: it must be "
+        "an array, a scalar, a container, a dataclass or a ckptfmt.Trackable, or have their "
+        "methods; a Trackable excludes an attribute by naming it in `untracked`"
+    )
+
+
+def described(path: Iterable[str]) -> str:
+    """Return the words for an object in a message."""
+    text = "/".join(path)
+    return f"the object at '{text}'" if text else "the root object"
+
+
+class Child(NamedTuple):
+    """A child of an object: its name, and the place where it is stored."""
+
+    name: str
+    value: Any
+    holder: Any
+    slot: Any
+
+
+def children_of(value: Any, path: Iterable[str] = ()) -> list[Child]:
+    """Return the children of an object that are not None, in TensorFlow's order.
+
+    Raises:
+        InvalidError: a key or name that is not a str.
+    """
+    role = _role_of(_type(value))
+    if role in (Role.SCALAR, Role.ARRAY, Role.PARALLEL):
+        return []
+    if isinstance(value, dict):
+        return _children_by_name(value, value, path)
+    if isinstance(value, (list, tuple)):
+        fields = getattr(value, "_fields", ()) if isinstance(value, tuple) else ()
+        named = [Child(name, value[index], value, index) for index, name in enumerate(fields)]
+        elements = [Child(str(index), item, value, index) for index, item in enumerate(value)]
+        return [child for child in [*named, *elements] if child.value is not None]
+    if _has(type(value), "trackable_children"):
+        found = value.trackable_children()
+        if not isinstance(found, Mapping):
+            raise InvalidError(
+                f"trackable_children() of {described(path)} must return a mapping from names to "
+                f"objects, not {type(found).__name__}"
+            )
+        return _children_by_name(value, found, path)
+    if isinstance(value, Mapping):
+        return _children_by_name(value, value, path)
+    if dataclasses.is_dataclass(value) and role is Role.NOTHING:
+        names = [field.name for field in dataclasses.fields(value)]
+        return _children_by_name(value, {name: getattr(value, name, None) for name in names}, path)
+    return []
+
+
+def _children_by_name(holder: Any, found: Mapping[Any, Any], path: Iterable[str]) -> list[Child]:
+    children = []
+    for name, item in found.items():
+        if not isinstance(name, str):
+            raise InvalidError(
+                f"{described(path)} has a child named {name!r}: keys and names must be str"
+            )
+        value = item() if isinstance(item, weakref.ref) else item
+        if value is not None:
+            children.append(Child(name, value, holder, name))
+    return children
+
+
+def slot_of(optimizer: Any, variable: Any, name: str) -> Any:
+    """Return a slot variable; None if the optimizer has none of this name for the variable."""
+    if isinstance(optimizer, TreeNode):
+        found = (one for one in optimizer.slots if one.variable is variable and one.name == name)
+        return next((one.value for one in found), None)
+    try:
+        return optimizer.get_slot(variable, name)
+    except (AttributeError, KeyError):
+        return None
+
+
+def slots_of(optimizer: Any, variables: Iterable[Any]) -> Iterator[Slot]:
+    """Yield the slot variables of an optimizer in TensorFlow's order."""
+    if isinstance(optimizer, TreeNode):
+        yield from optimizer.slots
+        return
+    for name in optimizer.get_slot_names():
+        for variable in variables:
+            value = slot_of(optimizer, variable, name)
+            if value is not None:
+                yield Slot(variable, name, value)
+
+
+# ---- the traversal -------------------------------------------------------------------------------
+
+
+# The names on the path to an object, from the last to the first. Objects below one another share
+# the common part, and no object is kept alive.
+Trail = tuple[Any, str] | None
+
+
+def trail_of(names: Iterable[str]) -> Trail:
+    """Return the trail of these names."""
+    trail: Trail = None
+    for name in names:
+        trail = trail, name
+    return trail
+
+
+class Local:
+    """An object at the place where a traversal found it. Its text and its iterator are its path.
+
+    Attributes:
+        value: the object.
+        trail: the local names on the path from the root.
+        parent: the object of which it is a child; None for the root and for slot variables.
+        holder, slot: the object that it is stored in and the key there; the holder is None if it
+            cannot be replaced.
+        key: identifies the object within one traversal.
+        path_text: its escaped path, if that is not the one of the trail (slot variables).
+    """
+
+    __slots__ = ("holder", "key", "parent", "path_text", "slot", "trail", "value")
+
+    def __init__(
+        self,
+        value: Any,
+        trail: Trail = None,
+        parent: Local | None = None,
+        holder: Any = None,
+        slot: Any = None,
+    ) -> None:
+        self.value = value
+        self.trail = trail
+        self.parent = parent
+        self.holder = holder
+        self.slot = slot
+        self.path_text: str | None = None
+        self.key: Hashable = self.place if is_value(value) else id(value)
+
+    def child(self, child: Child) -> Local:
+        """Return the child as an object of the same traversal."""
+        return Local(child.value, (self.trail, child.name), self, child.holder, child.slot)
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """The local names on the path from the root."""
+        names = []
+        trail = self.trail
+        while trail is not None:
+            trail, name = trail
+            names.append(name)
+        return tuple(reversed(names))
+
+    @property
+    def key_path(self) -> str:
+        """The escaped path, as checkpoint keys have it."""
+        return object_path(self.path) if self.path_text is None else self.path_text
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.path)
+
+    def __str__(self) -> str:
+        return "/".join(self.path)
+
+    @property
+    def place(self) -> Hashable:
+        """The place of the object, which is also the place of one that replaced it."""
+        if self.parent is None:
+            return id(self.value)
+        around = self.parent.key if is_value(self.holder) else id(self.holder)
+        return around, self.slot
+
+    @property
+    def role(self) -> Role:
+        """What is saved of the object."""
+        return role_of(self.value, self)
+
+    @property
+    def saver_name(self) -> str | None:
+        """The name of the registered saver that saves the object."""
+        if self.role in (Role.SCALAR, Role.PYTHON):
+            return None
+        return get_registered_saver_name(self.value)
+
+    @property
+    def full_name(self) -> str:
+        """The name of the object in a name-based checkpoint."""
+        name = None if self.role is Role.SCALAR else getattr(self.value, "name", None)
+        return name if isinstance(name, str) and name else str(self)
+
+
+class Edges(NamedTuple):
+    """What a traversal found: the objects, and the children of each as names and indices."""
+
+    objects: list[Local]
+    children: list[list[tuple[str, int]]]
+
+
+class View:
+    """The objects of a checkpoint: a root, and optionally a second object whose attributes count as
+    the root's.
+
+    Args:
+        root: the root object.
+        beside: an object whose children are children of the root as well, or None.
+    """
+
+    def __init__(self, root: Any, beside: Any = None) -> None:
+        self.root = root
+        self.beside = beside
+
+    def start(self) -> Local:
+        """Return the root, where every traversal begins."""
+        return Local(self.root)
+
+    def check(self, local: Local) -> None:
+        """Raise InvalidError if an object cannot be saved."""
+        role_of(local.value, local)
+
+    def children(self, local: Local) -> list[Child]:
+        """Return the children of an object in TensorFlow's order.
+
+        Raises:
+            InvalidError: as `children_of`; the root and the object beside it have different
+                children of one name.
+        """
+        found = children_of(local.value, local)
+        if self.beside is None or local.value is not self.root:
+            return found
+        own = {child.name: child.value for child in found}
+        for child in children_of(self.beside):
+            if child.name not in own:
+                found.append(child)
+            elif own[child.name] is not child.value and child.value is not self.root:
+                raise name_conflict(child.name)
+        return found
+
+    def found(self, local: Local) -> Local:
+        """Return an object with the key by which this view identifies it."""
+        return local
+
+    def walk(self, start: Local | None = None) -> Edges:
+        """Return all objects, breadth first from the root or from `start`.
+
+        Raises:
+            InvalidError: as `children`, and for an object that cannot be saved.
+        """
+        start = self.found(start or self.start())
+        found = [start]
+        indices: dict[Hashable, int] = {start.key: 0}
+        edges: list[list[tuple[str, int]]] = []
+        to_visit = collections.deque([start])
+        while to_visit:
+            local = to_visit.popleft()
+            self.check(local)
+            named = []
+            for child in self.children(local):
+                below = self.found(local.child(child))
+                index = indices.get(below.key)
+                if index is None:
+                    index = indices[below.key] = len(found)
+                    found.append(below)
+                    to_visit.append(below)
+                named.append((child.name, index))
+            edges.append(named)
+        return Edges(found, edges)
+
+
+def name_conflict(name: str) -> InvalidError:
+    """Return the error for two objects of one name."""
+    return InvalidError(
+        f"the root and the Checkpoint have different objects named '{name}'; rename one of them"
+    )
+
+
+# ---- trees ---------------------------------------------------------------------------------------
+
+SAVE_COUNTER = "save_counter"
+
+
+class TreeView(View):
+    """The objects of a tree as `save_tree` saves them.
+
+    Args:
+        tree: the tree.
+        layouts: for leaves that are {device: array}: escaped path to Layout. A leaf whose layout is
+            None is a plain array.
+    """
+
+    def __init__(self, tree: Any, layouts: Mapping[str, Layout | None] | None = None) -> None:
+        super().__init__(tree)
+        self.layouts = layouts or {}
+        self.on_mesh: dict[Hashable, Layout] = {}
+        self._used: set[str] = set()
+
+    def found(self, local: Local) -> Local:
+        """Identify everything but scalars and None by identity: a tuple found twice is one node."""
+        is_shared = local.value is not None and not isinstance(local.value, _SCALARS)
+        local.key = id(local.value) if is_shared else local.place
+        return local
+
+    def check(self, local: Local) -> None:
+        """Raise InvalidError for what `load_tree` could not return."""
+        value = local.value
+        if self.layouts and (path := local.key_path) in self.layouts:
+            self._use_layout(local, path)
+            return
+        if value is None or scalar_kind(value) is not None or isinstance(value, np.generic):
+            return
+        role = None if isinstance(value, type) else _role_of(_type(value))
+        is_container = isinstance(value, _CONTAINERS) or dataclasses.is_dataclass(value)
+        if (
+            role in (Role.ARRAY, Role.PARALLEL, Role.NODE)
+            or (role is Role.NOTHING and is_container)
+            or (role is None and is_array(value))
+        ):
+            return
+        raise InvalidError(
+            f"{described(local)} is of type {type(value).__name__}, which a tree cannot contain; "
+            "ckptfmt.Checkpoint saves objects"
+        )
+
+    def _use_layout(self, local: Local, path: str) -> None:
+        self._used.add(path)
+        layout = self.layouts[path]
+        if layout is None:
+            return
+        if local.value is None or isinstance(local.value, (*_SCALARS, list, tuple, TreeNode)):
+            raise InvalidError(
+                f"{described(local)} is of type {type(local.value).__name__}, which cannot have a "
+                "layout"
+            )
+        self.on_mesh[local.key] = layout
+
+    def children(self, local: Local) -> list[Child]:
+        """Return the children, None included; those of the root as `tf.train.Checkpoint(**root)`
+        orders them: by name, the save counter last."""
+        value = local.value
+        if local.key in self.on_mesh or value is None:
+            return []
+        if isinstance(value, tuple):
+            names = getattr(value, "_fields", None) or map(str, range(len(value)))
+            return [
+                Child(name, item, value, index)
+                for index, (name, item) in enumerate(zip(names, value, strict=True))
+            ]
+        if isinstance(value, list):
+            return [Child(str(index), item, value, index) for index, item in enumerate(value)]
+        if not isinstance(value, Mapping):
+            if not dataclasses.is_dataclass(value):
+                return []
+            fields = dataclasses.fields(value)
+            return [Child(one.name, getattr(value, one.name), value, one.name) for one in fields]
+        for name in value:
+            if not isinstance(name, str):
+                raise InvalidError(f"{described(local)} has the key {name!r}: keys must be str")
+        found = [Child(name, item, value, name) for name, item in value.items()]
+        if local.parent is None and local.trail is None and not isinstance(value, TreeNode):
+            found.sort(key=lambda child: (child.name == SAVE_COUNTER, child.name))
+        return found
+
+    def walk(self, start: Local | None = None) -> Edges:
+        """Return all objects, breadth first.
+
+        Raises:
+            InvalidError: also for a layout of a path that is not a leaf.
+        """
+        found = super().walk(start)
+        for path in sorted(set(self.layouts).difference(self._used)):
+            # It may be another path to a leaf that was found under a shorter one.
+            index = found_at(found, path)
+            if index is None or found.objects[index].key_path not in self._used:
+                raise InvalidError(f"layouts names {path!r}, which is not a leaf of the tree")
+        return found
+
+
+def found_at(edges: Edges, path: str) -> int | None:
+    """Return the index of the object at an escaped path; None if there is none."""
+    index: int | None = 0
+    for name in path.split("/"):
+        if index is None:
+            return None
+        found = {object_path([child]): number for child, number in edges.children[index]}
+        index = found.get(name)
+    return index
+
+
+def kind_of(value: Any) -> str | None:
+    """Return the kind that the graph records of an object; None for arrays and for objects."""
+    if value is None:
+        return NONE
+    if isinstance(value, TreeNode):
+        return None
+    kind = scalar_kind(value)
+    if kind is not None or is_array(value):
+        return kind
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return "tuple"
+    if isinstance(value, list):
+        return "list"
+    if isinstance(value, (Mapping, tuple)) or dataclasses.is_dataclass(value):
+        return "dict" if _role_of(_type(value)) is Role.NOTHING else None
+    return None
