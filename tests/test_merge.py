@@ -273,7 +273,7 @@ def test_refused(tmp_path: Path) -> None:
         (str(a), target, {}, InvalidError, "prefixes is a list of prefixes, not one"),
         ([a], target, {"inputs": "move"}, InvalidError, "inputs 'move' is none of 'keep', 'con"),
         ([a], target, {"durability": ""}, InvalidError, "durability '' is none of 'full', 'ren"),
-        ([a, b, a], target, {}, InvalidError, f"MRG-10: {a} and {a} are one index"),
+        ([a, b, a], target, {}, InvalidError, f"MRG-10: input {a} is given twice"),
         ([a, b], b, {}, InvalidError, f"MRG-10: the destination is also an input: {b}"),
         ([a, b], f"{target}\0", {}, InvalidError, "a path cannot hold a NUL byte"),
         ([a, tmp_path / "z"], target, {}, CheckpointNotFoundError, "no such checkpoint; the dir"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Joining bundles into one checkpoint by their indexes, without moving tensor bytes."""
+"""Merging bundles into one checkpoint by their indexes, without reading tensor bytes."""
 
 from __future__ import annotations
 
@@ -31,31 +31,31 @@ def merge(
     durability: str = "full",
     limits: Mapping[str, int] | None = None,
 ) -> None:
-    """Joins checkpoints into one. Slices of one tensor from different inputs come together.
+    """Merge checkpoints into one. Slices of one tensor in different inputs become one tensor.
 
-    Everything is checked before the first change on disk; an input that conflicts changes nothing.
-    Killed at any moment, all inputs or the result can be read, and the same call made again
-    finishes the job. An input that is saved again meanwhile is not lost, if its writer replaces
-    checkpoints by the rename of an index as `Writer` does (TensorFlow overwrites data files first).
-    Any number of inputs of any size takes a block of memory each.
+    Everything is checked before the first change on disk, so that a conflict changes nothing. If
+    the process is killed, all inputs or the result can be read, and the same call made again
+    finishes the merge. An input that is saved again during the merge is not lost if its writer
+    commits by renaming an index, as `Writer` does (TensorFlow overwrites data files first).
+    No tensor bytes are read. Memory: the merged index, and one block of each input's index.
 
     Args:
-        prefixes: the inputs, each whatever `ckptfmt.open` takes; their order decides the numbers of
-            the data files.
+        prefixes: the inputs, each any path that `ckptfmt.open` takes. Their order determines the
+            numbers of the data files.
         destination: prefix of the result.
-        inputs: "keep" leaves the inputs as they are and links their data files; "consume" removes
-            the inputs afterwards, so that the files have moved. Where the file system has no links
-            the data files are copied.
+        inputs: "keep" leaves the inputs as they are and hard-links their data files; "consume"
+            removes the inputs afterwards, so that their data files have moved. Where the file
+            system has no links the data files are copied.
         durability: as in Writer.
         limits: as in `ckptfmt.open`.
 
     Raises:
-        MergeConflictError: two inputs hold the same tensor or slice, or disagree about a tensor's
-            dtype or shape.
-        BusyError: an input was saved again meanwhile, or another process holds the lock of the
-            destination's directory for minutes.
+        MergeConflictError: two inputs have the same tensor or slice, or different dtypes or shapes
+            of one tensor.
+        BusyError: an input was saved again during the merge, or another process held the lock of
+            the destination's directory for minutes.
         CheckpointNotFoundError, CorruptError, StorageError, UnsupportedError, LimitError.
-        InvalidError: no input, or an input that is the destination.
+        InvalidError: there is no input, one is given twice, or one is the destination.
     """
     check_choice("inputs", inputs, ("keep", "consume"))
     check_choice("durability", durability, _core.DURABILITY)
@@ -89,18 +89,18 @@ def merge_v2_checkpoints(
     delete_old_dirs: bool = True,
     allow_missing_files: bool = False,
 ) -> None:
-    """Joins bundles as TensorFlow's MergeV2Checkpoints op: the same result, byte for byte, on a
-    fresh destination.
+    """Merge bundles as TensorFlow's MergeV2Checkpoints op does: on a fresh destination the result
+    has the same bytes.
 
-    The data files move and the inputs are gone afterwards. Unlike there, everything is checked
-    first, the result appears all at once, and a call that was killed can be made again (see
+    The data files move and the inputs are removed. Unlike in TensorFlow, everything is checked
+    first, the result appears atomically, and a call that was killed can be made again (see
     `merge`).
 
     Args:
         checkpoint_prefixes: the inputs' prefixes, taken literally.
         destination_prefix: prefix of the result.
-        delete_old_dirs: remove the inputs' directories as well if nothing is left in them.
-        allow_missing_files: leave out inputs that do not exist (at least one must).
+        delete_old_dirs: also remove the inputs' directories that are empty afterwards.
+        allow_missing_files: leave out inputs that do not exist (at least one must exist).
 
     Raises:
         As `merge`.

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The inputs of a merge: their indexes, which the walk reads block by block unless they are small, and their data
- * files. No file of an input stays open between two calls, and of the directories only the one used last, so that any
- * number can be merged; many are opened by two threads. What an index was is known by its inode, size and time; an
- * input that is saved again meanwhile is BUSY. */
-#ifndef CKPTFMT_BUNDLE_MERGE_INPUTS_H
-#define CKPTFMT_BUNDLE_MERGE_INPUTS_H
+ * files. No file of an input stays open between two calls, and only the directory used last, so that any number of
+ * inputs can be merged. An index is identified by inode, size and time; an input that is saved again during the merge
+ * is BUSY. */
+#ifndef CKPTFMT_MERGE_INPUTS_H
+#define CKPTFMT_MERGE_INPUTS_H
 
 #include "proto/names.h"
 #include "table/table.h"
@@ -16,12 +16,12 @@
 /* A data file of an input. */
 typedef struct cf_merge_file {
 	cf_file_info info;
-	int32_t new_shard;          /* its number in the result; -1: no entry of the result is in it */
-	bool known;                 /* it is there, and `info` is of it */
+	int32_t new_shard;          /* its number in the result; -1: the result has no entry in it */
+	bool known;                 /* it exists, and `info` is set */
 	bool referenced;            /* by an entry of the result */
 } cf_merge_file;
 
-/* Numbers are claims, so there is memory only near those whose files were found. */
+/* A header may claim any number of data files, so that memory is taken only near those that were found. */
 enum { CF_MERGE_PAGE_SIZE = 16 };
 typedef struct cf_merge_page {
 	cf_merge_file files[CF_MERGE_PAGE_SIZE];
@@ -34,34 +34,30 @@ typedef struct cf_merge_input {
 	const char *name;           /* the prefix as given */
 	cf_prefix prefix;
 	cf_file index;              /* while the input is being opened */
-	bool opened;                /* all below is there */
 	cf_file_info info;          /* of the index */
 	cf_table *table;            /* NULL: not opened */
-	cf_table_iterator at;       /* over the table; every pass goes over it once */
-	bool is_empty;              /* it has a header and nothing else, as the last pass saw when it began */
+	cf_table_iterator at;       /* over the table, once in each pass */
 	cf_header header;           /* its bytes are in `header_bytes` */
 	cf_buffer header_bytes;
-	struct cf_merge_page **pages;   /* of the data files, by shard number: those that were met */
-	int32_t guess;              /* the number that its one data file will have in the result, if all goes as usual */
+	struct cf_merge_page **pages;   /* of the known data files, by shard number */
 	cf_buffer order;            /* int32_t: shard numbers in the order in which entries of the result need them */
 } cf_merge_input;
 
-enum { CF_MERGE_OPENERS = 2 };
-
 struct cf_merge_inputs {
-	cf_merge_input *rows;       /* all zero where there is none */
-	uint64_t count, room;
+	cf_merge_input *rows;
+	uint64_t count;
 	ckptfmt_limits limits;
-	cf_arena memory[CF_MERGE_OPENERS];  /* of indexes that were read whole, by the thread that read them */
+	cf_arena memory;            /* of indexes that were read whole */
 	cf_directory directory;     /* of the input used last, */
-	cf_file_info place;         /* and what it is */
+	cf_file_info place;         /* and its identity */
 };
 
-/* The last part of a name that is too long for a message, which tells names apart better than the first. */
+/* The last part of a name that is too long for a message: it distinguishes names better than the first. */
 const char *cf_merge_name(const char *name);
 
-/* Opens the inputs in the order given and reads their headers (MRG-1, MRG-2, MRG-10). `prefixes` must outlive *out;
- * limits are set by the caller. ARGUMENT, CHECKPOINT_NOT_FOUND, MERGE_CONFLICT and what tables fail with. */
+/* Opens the inputs in the order given and reads their headers (MRG-1, MRG-2, MRG-10). `prefixes` must outlive
+ * `inputs`, whose limits are set by the caller. ARGUMENT, CHECKPOINT_NOT_FOUND, MERGE_CONFLICT and what tables fail
+ * with. */
 CF_MUST_CHECK ckptfmt_status cf_merge_inputs_open(cf_merge_inputs *inputs, const char *const *prefixes, uint64_t count,
 	bool allow_missing, ckptfmt_error *err);
 void cf_merge_inputs_close(cf_merge_inputs *inputs);
@@ -70,19 +66,19 @@ void cf_merge_inputs_close(cf_merge_inputs *inputs);
 CF_MUST_CHECK ckptfmt_status cf_merge_input_directory(cf_merge_input *in, const cf_directory **out,
 	ckptfmt_error *err);
 
-/* The data file of that number, which must be there (NAM-5: SHARD_MISSING, or BUSY). A view until the next call. */
+/* The data file of that number, which must exist (NAM-5: SHARD_MISSING, or BUSY). */
 CF_MUST_CHECK ckptfmt_status cf_merge_input_file(cf_merge_input *in, int32_t shard, cf_merge_file **out,
 	ckptfmt_error *err);
-/* The same, without looking: NULL if it was not met. REQUIRES: 0 <= shard < num_shards. */
+/* The same without asking the system: NULL if it is not known. REQUIRES: 0 <= shard < num_shards. */
 static inline cf_merge_file *cf_merge_input_known_file(const cf_merge_input *in, int32_t shard)
 {
 	cf_merge_page *page = in->pages[shard / CF_MERGE_PAGE_SIZE];
 	cf_merge_file *file = page == NULL ? NULL : &page->files[shard % CF_MERGE_PAGE_SIZE];
 	return file != NULL && file->known ? file : NULL;
 }
-/* The next of those that were met, from *shard on: moves *shard to it; NULL if there is none. */
+/* The next known data file, from *shard on: moves *shard to it; NULL if there is none. */
 cf_merge_file *cf_merge_input_next_file(const cf_merge_input *in, int32_t *shard);
-/* Looks for data files that no entry is in, so that they can go with the input. */
+/* Looks for data files without entries, which are to be removed with the input. */
 CF_MUST_CHECK ckptfmt_status cf_merge_input_find_rest(cf_merge_input *in, ckptfmt_error *err);
 
 /* BUSY if the index on disk is not the one that was read. */
@@ -93,7 +89,7 @@ static inline bool cf_same_file(const cf_file_info *a, const cf_file_info *b)
 	return a->device == b->device && a->inode == b->inode;
 }
 
-/* Nothing was written to it either. (Its device may have another number after a reboot.) */
+/* The same file, unchanged. (Its device may have another number after a reboot.) */
 static inline bool cf_same_state(const cf_file_info *a, const cf_file_info *b)
 {
 	return a->inode == b->inode && a->size == b->size && a->mtime_seconds == b->mtime_seconds &&

@@ -2,9 +2,9 @@
 /*
  * Joins bundles by their indexes; tensor bytes stay where they are and their files get second names.
  *
- *   1 all inputs are opened, walked through together and checked; nothing changes on disk (merge_inputs, merge_join)
+ *   1 all inputs are opened, walked through together and checked; nothing changes on disk (inputs.c, join.c)
  *   2 data files of inputs are synced; those that cannot be linked are copied (merge_files)
- *   3 the index of the result is written under a temporary name and read back; mostly 1 has drafted it in memory
+ *   3 the index of the result is written under a temporary name and read back
  *   4 if the inputs are to go, a journal is written under a temporary name (merge_journal)
  *   5 under the lock of the destination's directory: data files get their names, the inputs are looked at once more,
  *     and the index is renamed into its place: the commit
@@ -28,8 +28,7 @@ typedef struct merge {
 	ckptfmt_merge_options options;
 	cf_merge_inputs inputs;
 	cf_merge_files files;
-	int32_t file_count;
-	cf_merge_draft draft;
+	cf_merge_joined joined;
 	cf_prefix prefix;
 	cf_directory directory;
 	cf_commit commit;
@@ -79,15 +78,6 @@ static ckptfmt_status put_to_index(void *state, const uint8_t *bytes, uint64_t s
 	return cf_file_writer_put(&m->index, bytes, size, err);
 }
 
-static ckptfmt_status write_draft(merge *m, ckptfmt_error *err)
-{
-	const cf_bytes_view *pieces = (const cf_bytes_view *)(const void *)m->draft.pieces.data;
-	cf_file_writer_reserve(&m->index, m->draft.size);
-	for (uint64_t i = 0; i < m->draft.pieces.size / sizeof *pieces; i++)
-		CF_TRY(put_to_index(m, pieces[i].data, pieces[i].size, err));
-	return CKPTFMT_OK;
-}
-
 static ckptfmt_status write_index(merge *m, ckptfmt_error *err)
 {
 	char name[CF_NAME_SIZE];
@@ -97,16 +87,12 @@ static ckptfmt_status write_index(merge *m, ckptfmt_error *err)
 	m->mark = (cf_index_mark){0, 0};
 	cf_index_name(m->prefix.base, name);
 	CF_TRY(cf_file_writer_open(&m->index, &m->directory, name, err));
-	if (m->draft.good && m->files.new_count == m->file_count) {
-		CF_TRY(write_draft(m, err));
-	} else {
-		cf_table_writer_open(&table, (cf_sink){put_to_index, m});
-		status = cf_merge_write(&m->inputs, m->file_count, m->files.new_count, &table, err);
-		if (status == CKPTFMT_OK)
-			status = cf_table_writer_finish(&table, &size, err);
-		cf_table_writer_free(&table);
-		CF_TRY(status);
-	}
+	cf_table_writer_open(&table, (cf_sink){put_to_index, m});
+	status = cf_merge_write(&m->inputs, &m->joined, m->files.new_count, &table, err);
+	if (status == CKPTFMT_OK)
+		status = cf_table_writer_finish(&table, &size, err);
+	cf_table_writer_free(&table);
+	CF_TRY(status);
 	return cf_file_writer_finish(&m->index, m->options.durability == CKPTFMT_DURABILITY_FULL, err);
 }
 
@@ -198,7 +184,7 @@ static ckptfmt_status publish(merge *m, ckptfmt_error *err)
 	bool copy_all = false;
 	CF_TRY(check_destination(m, err));
 	CF_TRY(cf_commit_observe(&m->commit, err));
-	CF_TRY(cf_merge_files_open(&m->files, &m->inputs, m->file_count, &m->commit, err));
+	CF_TRY(cf_merge_files_open(&m->files, &m->inputs, m->joined.file_count, &m->commit, err));
 	if (m->options.durability == CKPTFMT_DURABILITY_FULL)
 		CF_TRY(cf_merge_files_sync(&m->files, err));
 	CF_TRY(cf_merge_files_copy(&m->files, false, err));
@@ -236,7 +222,7 @@ static ckptfmt_status run(merge *m, const char *const *prefixes, uint64_t count,
 	ckptfmt_status status;
 	CF_TRY(cf_merge_inputs_open(&m->inputs, prefixes, count, m->options.allow_missing != 0, err));
 	m->left_out = m->inputs.count < count;
-	CF_TRY(cf_merge_check(&m->inputs, &m->file_count, &m->draft, err));
+	CF_TRY(cf_merge_join(&m->inputs, &m->joined, err));
 	for (uint64_t i = 0; m->options.consume && i < m->inputs.count; i++)
 		CF_TRY(cf_merge_input_find_rest(&m->inputs.rows[i], err));
 	status = open_destination(m, destination, err);
@@ -275,8 +261,8 @@ ckptfmt_status ckptfmt_merge(const char *const *prefixes, uint64_t count, const 
 	cf_file_writer_abandon(&m.index);
 	cf_file_writer_abandon(&m.journal);
 	cf_merge_files_close(&m.files);
+	cf_merge_joined_free(&m.joined);
 	cf_merge_inputs_close(&m.inputs);
-	cf_merge_draft_free(&m.draft);
 	cf_release(m.results);
 	cf_release(m.sizes);
 	cf_os_directory_close(&m.directory);

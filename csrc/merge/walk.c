@@ -104,7 +104,6 @@ static ckptfmt_status open_leaves(cf_merge_walk *walk, node *leaves, ckptfmt_err
 		cf_table_iterator_rewind(&walk->inputs->rows[i].at);
 		CF_TRY(step(walk, &leaves[i], err));
 		CF_TRY(step(walk, &leaves[i], err));
-		walk->inputs->rows[i].is_empty = leaves[i].code == DONE;
 	}
 	walk->nodes[0] = play(walk, leaves, 1);
 	return CKPTFMT_OK;

@@ -186,7 +186,7 @@ static void test_descriptors(void)
 	CHECK_EQ(count_entries(path_of("out")), 2 + 1 + COUNT);
 }
 
-/* As many inputs as two threads open: what is wrong with one is told as of a few, and who may be left out is. */
+/* Many inputs: one that is damaged, missing or repeated is named. */
 static void test_many_inputs(void)
 {
 	enum { COUNT = 150, ONE = 70 };
