@@ -11,9 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import index as ix
+from support.adversarial import table
 
 import ckptfmt
+from ckptfmt.objects.build import graph_of, missing_keys
 from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, Attribute, Node, ObjectGraph, encode_graph
+from ckptfmt.objects.nodes import TreeNode
+from ckptfmt.objects.trees import load_tree_into
 
 Pair = namedtuple("Pair", "first second")
 
@@ -172,3 +177,92 @@ def test_a_place_of_two_nodes_gets_the_value_of_the_first(tmp_path: Path) -> Non
     around["a"] = around
     ckptfmt.Checkpoint(around).read(path).assert_consumed()
     assert around["n"] == 1
+
+
+def test_save_counter_takes_integers_only() -> None:
+    checkpoint = ckptfmt.Checkpoint(a=np.zeros(1))
+    checkpoint.save_counter = np.int32(7)
+    for wrong, message in [
+        (1.5, "save_counter is an integer, not float"),
+        ("3", "save_counter is an integer, not str"),
+        (np.zeros(2), "save_counter is an integer, not ndarray"),
+        (2**63, "save_counter must be between"),
+    ]:
+        with pytest.raises(ckptfmt.InvalidError, match=message):
+            checkpoint.save_counter = wrong
+    assert checkpoint.save_counter[()] == 7
+
+
+class Anything(ckptfmt.Trackable):
+    """Takes a tensor of any dtype by its own method."""
+
+    def serialize_to_tensors(self) -> dict[str, Any]:
+        return {"x": np.zeros(1)}
+
+    def restore_from_tensors(self, tensors: dict[str, Any]) -> None:
+        raise AssertionError("nothing can be read")
+
+
+class Spec(Anything):
+    def serialize_to_tensors(self) -> dict[str, Any]:
+        return {"x": ckptfmt.SaveSpec(np.zeros(1), "", "x", "variant")}
+
+
+@pytest.mark.parametrize(
+    "target", [np.zeros(2), 1, "text", Anything(), Spec(), State(), [np.zeros(3)]]
+)
+@pytest.mark.parametrize("size", [1 << 62, (1 << 63) - 1, 8])
+def test_an_unknown_dtype_of_any_claimed_size(tmp_path: Path, target: Any, size: int) -> None:
+    """A typed error, whatever the index claims, and no memory for the claim."""
+    names = {"VARIABLE_VALUE", "x", "py_state"}
+    attributes = [Attribute(name, "", f"t/.ATTRIBUTES/{name}") for name in sorted(names)]
+    graph = encode_graph(ObjectGraph([Node([("t", 1)]), Node(attributes=attributes)]))
+    value = ix.string_value([graph])
+    rows = [
+        (
+            OBJECT_GRAPH_KEY.encode(),
+            ix.entry(ix.STRING, (), size=len(value[0]), masked_crc=value[1]),
+        )
+    ]
+    rows += [
+        (a.checkpoint_key.encode(), ix.entry(134, [2], offset=0, size=size)) for a in attributes
+    ]
+    prefix = ix.write(tmp_path / "ck", table(*sorted(rows)), value[0])
+    for strict in (None, True, False):
+        checkpoint = ckptfmt.Checkpoint(t=target)
+        try:
+            checkpoint.read(prefix, strict=strict, partial=True)
+        except ckptfmt.CkptfmtError:
+            continue
+        assert strict is False or isinstance(target, list)
+    tree = {"t": TreeNode(attributes={"x": b"", "VARIABLE_VALUE": np.zeros(2)})}
+    with pytest.raises(ckptfmt.CkptfmtError):
+        load_tree_into(prefix, tree)
+
+
+def test_tensors_that_the_graph_names_and_that_are_gone(tmp_path: Path) -> None:
+    """As TensorFlow leaves them for an uninitialised variable."""
+    ckptfmt.save_tree(
+        tmp_path / "tree",
+        {
+            "a": np.ones(2),
+            "b": [1, 2],
+            "t": TreeNode(attributes={"table": {"-keys": np.zeros(1), "-values": np.ones(1)}}),
+        },
+    )
+    tensors = ckptfmt.load(tmp_path / "tree")
+    del tensors["b/0/.ATTRIBUTES/VARIABLE_VALUE"]
+    ckptfmt.save(tmp_path / "part", tensors)
+    for name, expected in (("tree", []), ("part", ["b/0/.ATTRIBUTES/VARIABLE_VALUE"])):
+        with ckptfmt.open(tmp_path / name) as reader:
+            graph = graph_of(reader)
+            assert graph is not None
+            assert missing_keys(reader, graph) == expected
+    # What is there is restored; what is gone is missing.
+    tree = {"a": np.zeros(2), "b": [5, 6]}
+    status = ckptfmt.Checkpoint(a=tree["a"]).read(tmp_path / "part", partial=True)
+    status.assert_existing_objects_matched()
+    with pytest.raises(ckptfmt.TensorNotFoundError, match="b/0"):
+        ckptfmt.Checkpoint(**tree).read(tmp_path / "part")
+    report = load_tree_into(tmp_path / "part", tree, strict=False)
+    assert (tree["b"], report.missing) == ([5, 2], ("b/0",))

@@ -182,9 +182,7 @@ def test_tensors_that_are_missing(tmp_path: Path, command: Callable[..., Ran]) -
     nodes += [Node([], value(key)) for key in ("x", "v", "y")]
     ran = command(write(tmp_path / "ckpt", ObjectGraph(nodes), v=np.ones(1)))
     assert ran.status == 1
-    assert "tensor 'x': the object graph refers to this missing tensor and 1 more" in (
-        ran.err
-    )
+    assert "tensor 'x': the object graph refers to this missing tensor and 1 more" in (ran.err)
     assert tree_in(ran)[1:4] == ["├─ a  missing", "├─ b  8 B  double  [1]", "├─ c  missing"]
 
 

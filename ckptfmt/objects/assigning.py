@@ -340,9 +340,11 @@ def _plan_own(local: Local, keys: Mapping[str, str]) -> Assignment | None:
 
 
 def _is_fit(stored: np.dtype[Any] | None, wanted: Wanted, cast: bool) -> bool:
+    if stored is None:
+        return False  # a dtype of a later version: no object can take its bytes
     if wanted.dtype is None or stored == wanted.dtype:
         return True
-    if stored is None or (stored == OBJECT) != (wanted.dtype == OBJECT):
+    if (stored == OBJECT) != (wanted.dtype == OBJECT):
         return False
     if stored.kind in wanted.kinds or np.can_cast(stored, wanted.dtype, "equiv"):
         return True
@@ -418,7 +420,7 @@ class _Part:
         handle = self.batch.handle(position)
         kind = dtypes.numpy_name_of(self.batch.codes[position])
         hint = "" if shape or self._casts_all else " (cast=True converts numbers)"
-        expected = "" if wanted.dtype is None else str(wanted.dtype)
+        expected = "any known dtype" if wanted.dtype is None else str(wanted.dtype)
         expected += "" if wanted.shape is None else str(list(wanted.shape))
         message = (
             f"the checkpoint has {kind}{list(handle.shape)}, {described(assignment.local)} is "
