@@ -34,6 +34,10 @@ flags_bigendian := -O2
 link_arm := -static
 link_bigendian := -static
 MODE_FLAGS := $(flags_$(MODE))
+# The codec over libzstd, where that is installed; `make WITH_ZSTD= ...` builds without.
+WITH_ZSTD ?= $(shell echo 'int main(void) { return ZSTD_versionNumber() == 0; }' | \
+	$(CC) $(CFLAGS) -include zstd.h -x c -o /dev/null - -lzstd 2>/dev/null && echo 1)
+ZSTD_LIB := $(if $(WITH_ZSTD),-lzstd)
 CFLAGS ?=
 ALL_CFLAGS := -std=c11 -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 $(WARNINGS) -fvisibility=hidden -fPIC -pthread -Icsrc \
 	$(MODE_FLAGS) $(CFLAGS)
@@ -241,6 +245,7 @@ $(B)/%.o: %.c
 
 $(B)/csrc/base/limits.o: ALL_CFLAGS += -DCKPTFMT_VERSION='"$(VERSION)"'
 $(B)/csrc/base/limits.o: pyproject.toml
+$(B)/csrc/compress/zstd.o: ALL_CFLAGS += $(if $(WITH_ZSTD),-DCKPTFMT_WITH_ZSTD)
 $(call objects,$(PYTHON_SRC)): ALL_CFLAGS += $(PYTHON_FLAGS)
 $(call objects,$(TEST_SRC) $(SUPPORT_SRC)): ALL_CFLAGS += -Itests/c
 
@@ -253,7 +258,7 @@ $(B)/libinternal.a: $(LIB_OBJ)
 define test_program
 $(B)/$(1): $(B)/tests/c/$(1).o $(patsubst %,$(B)/tests/c/%.o,$(2)) $(B)/libinternal.a
 	$$(call say,ld,$$@)
-	$(Q)$(CC) -o $$@ $$^ $(ALL_LDFLAGS)
+	$(Q)$(CC) -o $$@ $$^ $(ZSTD_LIB) $(ALL_LDFLAGS)
 endef
 support = $(foreach one,$(SUPPORT_SRC:tests/c/%.c=%),$(if $(shell grep -l '"$(one).h"' tests/c/$(1).c),$(one)))
 $(foreach one,$(patsubst tests/c/%.c,%,$(TEST_SRC) $(MEASURE_SRC)),$(eval $(call test_program,$(one),$(call support,$(one)))))
@@ -261,7 +266,7 @@ $(foreach one,$(patsubst tests/c/%.c,%,$(TEST_SRC) $(MEASURE_SRC)),$(eval $(call
 FUZZ_PARTS := $(call objects,$(if $(filter fuzz,$(MODE)),$(filter-out fuzz/standalone.c,$(FUZZ_SUPPORT_SRC)),$(FUZZ_SUPPORT_SRC)))
 $(FUZZERS): $(B)/fuzz_%: $(B)/fuzz/fuzz_%.o $(FUZZ_PARTS) $(B)/libinternal.a
 	$(call say,ld,$@)
-	$(Q)$(CC) -o $@ $^ $(subst fuzzer-no-link,fuzzer,$(ALL_LDFLAGS))
+	$(Q)$(CC) -o $@ $^ $(ZSTD_LIB) $(subst fuzzer-no-link,fuzzer,$(ALL_LDFLAGS))
 
 # One object in which all that is not public is local: a program cannot clash with our internal names.
 build/libckptfmt.a: $(LIB_OBJ)
@@ -273,10 +278,10 @@ build/libckptfmt.a: $(LIB_OBJ)
 
 build/libckptfmt.so: $(LIB_OBJ)
 	$(call say,ld,$@)
-	$(Q)$(CC) -shared -Wl,-soname,libckptfmt.so -Wl,-z,defs -o $@ $^ $(ALL_LDFLAGS)
+	$(Q)$(CC) -shared -Wl,-soname,libckptfmt.so -Wl,-z,defs -o $@ $^ $(ZSTD_LIB) $(ALL_LDFLAGS)
 
 build/plain_c: $(B)/examples/plain_c.o build/libckptfmt.a
 	$(call say,ld,$@)
-	$(Q)$(CC) -o $@ $^ $(ALL_LDFLAGS)
+	$(Q)$(CC) -o $@ $^ $(ZSTD_LIB) $(ALL_LDFLAGS)
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

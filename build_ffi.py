@@ -17,6 +17,14 @@ HERE = Path(__file__).resolve().parent
 HEADER = HERE / "csrc" / "ckptfmt.h"
 OWN_HEADERS = [HERE / "csrc" / "python" / name for name in ("arrays.h", "reading.h", "slot.h")]
 
+# Functions of Python that C calls.
+CALLBACKS = """
+extern "Python" {
+    ckptfmt_status cf_codec_encode(void *context, ckptfmt_codec_item *items, uint64_t count);
+    ckptfmt_status cf_codec_decode(void *context, ckptfmt_codec_item *items, uint64_t count);
+}
+"""
+
 
 def declarations(header: Path = HEADER) -> str:
     """The declarations of a header, as cffi parses them."""
@@ -40,7 +48,7 @@ def relative(paths: list[Path]) -> list[str]:
 
 
 ffi = FFI()
-ffi.cdef("".join(map(declarations, [HEADER, *OWN_HEADERS])))
+ffi.cdef("".join(map(declarations, [HEADER, *OWN_HEADERS])) + CALLBACKS)
 ffi.set_source(
     "ckptfmt._ckptfmt",
     "".join(

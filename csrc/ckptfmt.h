@@ -177,6 +177,46 @@ enum { CKPTFMT_RANK_MAX = 254 };
 CKPTFMT_API ckptfmt_status ckptfmt_spec_parse(const uint8_t *text, uint64_t text_size, int32_t *rank, int64_t *dims,
 	int64_t *starts, int64_t *lengths, ckptfmt_error *err);
 
+/* ---- codecs ------------------------------------------------------------------------------------------------ */
+
+/* How hard to look for repetitions while encoding. */
+typedef enum ckptfmt_effort {
+	CKPTFMT_EFFORT_FAST = 0,    /* bytes that differ in frequency and hardly repeat: exponents of numbers */
+	CKPTFMT_EFFORT_FULL = 1     /* the level that the codec was made for */
+} ckptfmt_effort;
+
+/* One piece of bytes to encode or decode. */
+typedef struct ckptfmt_codec_item {
+	const uint8_t *source;
+	uint64_t source_size;
+	uint8_t *destination;       /* does not overlap the source */
+	uint64_t capacity;          /* bytes at `destination`; of a decoded item exactly its size */
+	uint64_t size;              /* out: bytes written, at most `capacity`; 0 if it does not fit or does not decode */
+	int32_t effort;             /* ckptfmt_effort, of an item to encode */
+	int32_t reserved;
+} ckptfmt_codec_item;
+
+typedef enum ckptfmt_codec_flags {
+	CKPTFMT_CODEC_THREADS = 1   /* may be called by several threads at once; else a call uses it in its own thread */
+} ckptfmt_codec_flags;
+
+/* Encodes and decodes zstd frames (RFC 8878). An item is one frame that states its content size, without dictionary and
+ * with a window of at most 16 MiB. Both functions work on a batch and return OK even where single items fail, which
+ * `size` 0 tells; any other status ends the call that needed them. `context` must stay valid as long as the reader,
+ * writer or verifier that the codec was given to. */
+typedef struct ckptfmt_codec {
+	uint64_t size;              /* sizeof(ckptfmt_codec) */
+	void *context;
+	ckptfmt_status (*encode)(void *context, ckptfmt_codec_item *items, uint64_t count);
+	ckptfmt_status (*decode)(void *context, ckptfmt_codec_item *items, uint64_t count);
+	uint32_t flags;             /* ckptfmt_codec_flags */
+	uint32_t reserved;
+} ckptfmt_codec;
+
+/* The codec over libzstd, which encodes with this level (1 to 22). UNSUPPORTED: the library was built without libzstd;
+ * INVALID: another level. */
+CKPTFMT_API ckptfmt_status ckptfmt_codec_zstd(int32_t level, ckptfmt_codec *out, ckptfmt_error *err);
+
 /* ---- reading --------------------------------------------------------------------------------------------- */
 
 typedef struct ckptfmt_reader ckptfmt_reader;
@@ -193,7 +233,10 @@ typedef enum ckptfmt_verify_mode {
 typedef struct ckptfmt_open_options {
 	const ckptfmt_limits *limits;   /* NULL: the defaults */
 	int32_t follow_symlinks;        /* 0: a symbolic link as index or data file is BAD_PATH */
-	int32_t threads;                /* at most so many read for one call; 0: the processors it may use, up to 4 */
+	int32_t threads;                /* at most so many read for one call; 0: the processors it may use, up to 4 (of
+	                                 * compressed values up to 16) */
+	const ckptfmt_codec *codec;     /* copied; NULL: libzstd if the library was built with it, else compressed values
+	                                 * are UNSUPPORTED */
 } ckptfmt_open_options;
 
 typedef struct ckptfmt_header {
@@ -299,17 +342,19 @@ CKPTFMT_API void ckptfmt_selection_free(ckptfmt_selection *selection);
 typedef struct ckptfmt_request {
 	uint64_t row;               /* in the selection */
 	const int64_t *box;         /* NULL: all; else `rank` starts, then `rank` lengths (>= 0, inside the shape) */
-	uint8_t *destination;       /* row-major, host byte order */
+	uint8_t *destination;       /* row-major, host byte order. NULL: nothing is read; it is checked, before there is
+	                             * memory for it, that the box has no holes and that the data files have all its bytes.
+	                             * Then the tensor may be of any data type, and the size does not matter */
 	uint64_t destination_size;  /* must be what the box needs; of an unknown dtype all stored bytes, box NULL */
 	uint32_t verified;          /* out: 1 if every byte delivered was checked */
-	int32_t compressed;         /* in: 1: leave out what is compressed. Out: how many stored values were left out */
+	uint32_t reserved;
 } ckptfmt_request;
 
 /* Reads tensors of FIXED storage (and the raw bytes of unknown dtypes). The requests are served in the order of
  * the data files, whatever their order here; of many bytes several threads read parts, and the failure told is
  * that of the first in this order. On failure the destinations hold unspecified bytes. `verify` is a
  * ckptfmt_verify_mode. CORRUPT, IO, NOT_FOUND (data file), INVALID, LIMIT, NO_MEMORY; UNSUPPORTED: a compressed value
- * that is not left out. */
+ * and no codec. */
 CKPTFMT_API ckptfmt_status ckptfmt_reader_read(ckptfmt_reader *reader, const ckptfmt_selection *selection,
 	ckptfmt_request *requests, uint64_t count, int32_t verify, ckptfmt_error *err);
 
@@ -318,12 +363,9 @@ typedef struct ckptfmt_bytes {
 	uint64_t size;
 } ckptfmt_bytes;
 
-/* Reads the elements of a STRING or VARIANT tensor (variant: the payloads as they are); box as in ckptfmt_request.
- * `raws`: the raw bytes of compressed values, one for each slice of the tensor (one alone where it is stored whole),
- * with data NULL for those that are not; NULL: there are none. */
+/* Reads the elements of a STRING or VARIANT tensor (variant: the payloads as they are); box as in ckptfmt_request. */
 CKPTFMT_API ckptfmt_status ckptfmt_reader_read_strings(ckptfmt_reader *reader, const ckptfmt_selection *selection,
-	uint64_t row, const int64_t *box, const ckptfmt_bytes *raws, int32_t verify, ckptfmt_strings **out,
-	ckptfmt_error *err);
+	uint64_t row, const int64_t *box, int32_t verify, ckptfmt_strings **out, ckptfmt_error *err);
 
 /* Views, valid until ckptfmt_strings_free: element i is bytes[offsets[i] .. offsets[i + 1]). */
 typedef struct ckptfmt_strings_view {
@@ -343,80 +385,12 @@ CKPTFMT_API ckptfmt_status ckptfmt_reader_map(ckptfmt_reader *reader, const ckpt
 CKPTFMT_API const uint8_t *ckptfmt_mapping_data(const ckptfmt_mapping *mapping, uint64_t *size);
 CKPTFMT_API void ckptfmt_mapping_close(ckptfmt_mapping *mapping);
 
-/* ---- compressed values ------------------------------------------------------------------------------------ */
-
-/* The library takes chunks apart and puts them together; coding and decoding of zstd frames is the caller's. A stored
- * value is named by its row and, of a partitioned tensor, the number of its slice, else CKPTFMT_WHOLE. */
-
-#define CKPTFMT_WHOLE 18446744073709551615u
-
 typedef enum ckptfmt_chunk_method {
 	CKPTFMT_CHUNK_RAW = 0,
 	CKPTFMT_CHUNK_ZSTD = 1,            /* one zstd frame */
 	CKPTFMT_CHUNK_PLANES = 2,          /* byte planes, each a zstd frame or raw */
 	CKPTFMT_CHUNK_ROTATED_PLANES = 3   /* of units that were rotated left by one bit */
 } ckptfmt_chunk_method;
-
-/* Some chunks of a stored value, one after the other. */
-typedef struct ckptfmt_chunk_run {
-	uint64_t slice;             /* CKPTFMT_WHOLE: of a tensor stored whole */
-	uint64_t first;
-	uint64_t count;
-	uint64_t stored_size;
-	uint64_t raw_size;
-} ckptfmt_chunk_run;
-
-/* What a box (NULL: all) of a tensor needs of its compressed values, in runs of about `bytes_max` raw bytes. All that
- * can be checked before memory for the values is taken has been. Writes at most `capacity` runs and the full number to
- * *count. Of strings, and with `verify` FULL, a box needs all of each value that it meets. CORRUPT, LIMIT, IO,
- * UNSUPPORTED, INVALID. */
-CKPTFMT_API ckptfmt_status ckptfmt_reader_plan_chunks(ckptfmt_reader *reader, const ckptfmt_selection *selection,
-	uint64_t row, const int64_t *box, int32_t verify, uint64_t bytes_max, ckptfmt_chunk_run *runs, uint64_t capacity,
-	uint64_t *count, ckptfmt_error *err);
-
-/* A zstd frame in the stored bytes of a run. */
-typedef struct ckptfmt_frame {
-	uint64_t offset;            /* in the bytes of the run */
-	uint64_t size;
-	uint64_t raw_size;          /* what it decodes to */
-	uint64_t chunk;             /* of the value */
-} ckptfmt_frame;
-
-/* What checking one compressed value needs, whatever the other slices of its tensor are: all its chunks. `slice` is its
- * number, or CKPTFMT_WHOLE. Fails as ckptfmt_reader_plan_chunks. */
-CKPTFMT_API ckptfmt_status ckptfmt_reader_plan_value(ckptfmt_reader *reader, const ckptfmt_selection *selection,
-	uint64_t row, uint64_t slice, uint64_t bytes_max, ckptfmt_chunk_run *runs, uint64_t capacity, uint64_t *count,
-	ckptfmt_error *err);
-/* Reads the stored bytes of a run and checks them: the checksum of each chunk, unless `verify` is OFF, and then its
- * structure. Writes the frames, at most 8 a chunk, which there must be room for. CORRUPT, IO, INVALID, NO_MEMORY. */
-CKPTFMT_API ckptfmt_status ckptfmt_reader_read_chunks(ckptfmt_reader *reader, const ckptfmt_selection *selection,
-	uint64_t row, const ckptfmt_chunk_run *run, int32_t verify, uint8_t *stored, ckptfmt_frame *frames,
-	uint64_t *frame_count, ckptfmt_error *err);
-/* Puts the raw bytes of a run together and delivers them: to `destination`, laid out as the box (NULL: all) of the
- * tensor asks; of strings, the raw bytes of the stored value, or of the run if it has just the size of these; nowhere
- * if it is NULL. `decoded` holds for each frame what it decodes to. crcs[i], unless NULL, becomes the CRC-32C of the
- * raw bytes of chunk i of the run. `stored` is as ckptfmt_reader_read_chunks left it. CORRUPT, INVALID, NO_MEMORY. */
-CKPTFMT_API ckptfmt_status ckptfmt_reader_place_chunks(ckptfmt_reader *reader, const ckptfmt_selection *selection,
-	uint64_t row, const ckptfmt_chunk_run *run, const uint8_t *stored, const uint8_t *const *decoded,
-	uint64_t frame_count, const int64_t *box, uint8_t *destination, uint64_t destination_size, uint32_t *crcs,
-	ckptfmt_error *err);
-/* Compares the checksums of all chunks of a stored value's raw bytes, in order, with the one of the value. CHECKSUM. */
-CKPTFMT_API ckptfmt_status ckptfmt_reader_check_raw(ckptfmt_reader *reader, const ckptfmt_selection *selection,
-	uint64_t row, uint64_t slice, const uint32_t *crcs, uint64_t count, ckptfmt_error *err);
-typedef struct ckptfmt_strings_scan ckptfmt_strings_scan;
-
-/* Checks a compressed value of strings or variants (STR, VAR) without holding it: its raw bytes are given piece by
- * piece, in order, and the last ones end the check. A scan that has failed is of no more use. CORRUPT, INVALID,
- * UNSUPPORTED, NO_MEMORY. */
-CKPTFMT_API ckptfmt_status ckptfmt_reader_scan_open(ckptfmt_reader *reader, const ckptfmt_selection *selection,
-	uint64_t row, uint64_t slice, ckptfmt_strings_scan **out, ckptfmt_error *err);
-CKPTFMT_API ckptfmt_status ckptfmt_reader_scan_take(ckptfmt_reader *reader, const ckptfmt_selection *selection,
-	ckptfmt_strings_scan *scan, const uint8_t *bytes, uint64_t size, ckptfmt_error *err);
-CKPTFMT_API void ckptfmt_strings_scan_free(ckptfmt_strings_scan *scan);
-
-/* The failure for a frame that does not decode to what it says: BAD_CHUNK with its place. Always fails. */
-CKPTFMT_API ckptfmt_status ckptfmt_reader_bad_frame(ckptfmt_reader *reader, const ckptfmt_selection *selection,
-	uint64_t row, uint64_t slice, uint64_t chunk, ckptfmt_error *err);
 
 /* ---- the index, as it lies there ------------------------------------------------------------------------- */
 

@@ -20,6 +20,7 @@ import ckptfmt
 from ckptfmt import CorruptError, InvalidError, _core
 from ckptfmt._core import counters
 from ckptfmt.arrays import Sources
+from ckptfmt.bundle.codec import Zstd
 from ckptfmt.compression import choosing, coding, encoding
 
 CHUNK = 256 << 10
@@ -244,13 +245,13 @@ def test_a_slice_costs_the_chunks_that_it_touches(
     array = weights(seed, 8192, 512)  # a chunk is 128 rows
     ckptfmt.save(tmp_path / "a", {"w": array}, compression="zstd")
     decoded: list[int] = []
-    decompress = coding.decompress
+    decode = Zstd.decode
 
-    def counting(stored: Any, pieces: Any, sizes: Any) -> Any:
-        decoded.extend(sizes)
-        return decompress(stored, pieces, sizes)
+    def counting(coder: Zstd, items: Any) -> None:
+        decoded.extend(items["capacity"].tolist())
+        decode(coder, items)
 
-    monkeypatch.setattr(coding, "decompress", counting)
+    monkeypatch.setattr(Zstd, "decode", counting)
     with ckptfmt.open(tmp_path / "a") as reader:
         handle = reader["w"]
         largest = handle.stored_nbytes
@@ -273,18 +274,18 @@ def test_a_mebibyte_of_a_large_tensor_costs_two_chunks_more_at_most(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch, mib: int
 ) -> None:
     columns, frames = 2048, 0  # a row is 4 KiB
-    decompress = coding.decompress
+    decode = Zstd.decode
 
-    def counting(stored: Any, pieces: Any, sizes: Any) -> Any:
+    def counting(coder: Zstd, items: Any) -> None:
         nonlocal frames
-        frames += len(sizes)
-        return decompress(stored, pieces, sizes)
+        frames += len(items)
+        decode(coder, items)
 
     few = weights(seed, 2048, columns).astype(ml_dtypes.bfloat16)
     array = np.tile(few, (mib // 8, 1))
     assert array.nbytes == mib << 20
     ckptfmt.save(tmp_path / "a", {"w": array}, compression="zstd", durability="none")
-    monkeypatch.setattr(coding, "decompress", counting)
+    monkeypatch.setattr(Zstd, "decode", counting)
     with ckptfmt.open(tmp_path / "a") as reader:
         handle = reader["w"]
         stored_chunk = handle.stored_nbytes * CHUNK / array.nbytes
@@ -310,10 +311,7 @@ def test_a_flipped_bit_is_found_where_it_is_read(tmp_path: Path, seed: int) -> N
     with ckptfmt.open(tmp_path / "a") as reader:
         handle = reader["w"]
         selection = handle._selection
-        ends = [
-            int(run["stored_size"][0])
-            for run in (selection_runs(reader, handle, row) for row in range(10))
-        ]
+        ends = np.diff([0, *(selection._columns.chunk_ends[row] for row in range(10))]).tolist()
         place = handle.offset or 0
         chance = random.Random(seed)
         for row, size in enumerate(ends):
@@ -337,11 +335,6 @@ def test_a_flipped_bit_is_found_where_it_is_read(tmp_path: Path, seed: int) -> N
                 assert [(one.failure, one.offset) for one in problems] == [("CHECKSUM", place)]
             place += size
         assert selection.rows["stored"]["size"][0] == sum(ends)
-
-
-def selection_runs(reader: ckptfmt.Reader, handle: Any, row: int) -> Any:
-    box = np.array([row * 128, 0, 1, 1, 0], np.int64)
-    return reader._handle.plan_chunks(handle._selection, handle._row, box, 0, 1)
 
 
 def test_sizes_beyond_one_stretch(tmp_path: Path, seed: int) -> None:

@@ -18,7 +18,7 @@ from support.process import memory_limit
 
 import ckptfmt
 from ckptfmt import CorruptError, LimitError, UnsupportedError
-from ckptfmt.compression import coding
+from ckptfmt.bundle.codec import Zstd
 
 UINT8, UINT16, FLOAT, STRING = 4, 17, 1, 7
 CHUNK = 4096
@@ -254,7 +254,7 @@ def test_too_little_memory_is_told_with_the_tensor(
         raise MemoryError
 
     prefix = claimed_strings(tmp_path / "a", 16 << 20)
-    monkeypatch.setattr(coding, "decompress", exhausted)
+    monkeypatch.setattr(Zstd, "decode", exhausted)
     (found,) = ckptfmt.verify(prefix).problems
     with ckptfmt.open(prefix) as reader, pytest.raises(LimitError) as caught:
         reader["x"].read()

@@ -149,7 +149,7 @@ def test_interrupted_anywhere_nothing_stays_locked(tmp_path: Path) -> None:
     assert number > 5
 
 
-@pytest.mark.parametrize("call", ["add", "commit", "step", "findings", "names"])
+@pytest.mark.parametrize("call", ["add", "commit", "step", "findings"])
 def test_closed_by_a_handler_that_interrupts_a_call(tmp_path: Path, call: str) -> None:
     """At every place where one may run: nobody waits for himself, and nothing is freed that the
     call still uses."""

@@ -57,8 +57,7 @@ REQUEST = _column_dtype(ffi.typeof("ckptfmt_request"))
 SOURCE = _column_dtype(ffi.typeof("ckptfmt_source"))
 BYTES = _column_dtype(ffi.typeof("ckptfmt_bytes"))
 REGION = _column_dtype(ffi.typeof("ckptfmt_region"))
-CHUNK_RUN = _column_dtype(ffi.typeof("ckptfmt_chunk_run"))
-FRAME = _column_dtype(ffi.typeof("ckptfmt_frame"))
+CODEC_ITEM = _column_dtype(ffi.typeof("ckptfmt_codec_item"))
 
 
 def address(array: NDArray[Any]) -> int:

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ckptfmt import errors
-from ckptfmt._ckptfmt import ffi
+from ckptfmt._ckptfmt import ffi, lib
 from ckptfmt._core.border import check, new_error, path_bytes
+from ckptfmt._core.codec import Codec
 from ckptfmt._core.library import limits_of
 
 # The process that runs this; asking the system each time would cost as much as a small read.
@@ -155,7 +156,11 @@ def call(handle: Any, function: Callable[..., int], *arguments: Any) -> None:
     error = new_error()
     status = handle.run(function, *arguments, error)
     del arguments  # the traceback of an error would hold what closing is to free
-    check(status, error, handle.path)
+    if status != lib.CKPTFMT_OK:
+        raised = None if handle.codec is None else handle.codec.raised()
+        if raised is not None:
+            raise raised
+        check(status, error, handle.path)
 
 
 def own(pointer: Any, free: Callable[[Any], None]) -> Any:
@@ -174,11 +179,17 @@ def open_checkpoint(
     prefix: str,
     limits: Mapping[str, int] | None,
     follow_symlinks: bool,
+    codec: Codec | None,
 ) -> Any:
     """What the first of these functions opens, a `kind`, for the second to close."""
     raw, values = path_bytes(prefix), limits_of(limits)
     options = ffi.new(
-        "ckptfmt_open_options *", {"limits": values, "follow_symlinks": bool(follow_symlinks)}
+        "ckptfmt_open_options *",
+        {
+            "limits": values,
+            "follow_symlinks": bool(follow_symlinks),
+            "codec": ffi.NULL if codec is None else codec.pointer,
+        },
     )
     out, error = ffi.new(f"{kind} **"), new_error()
     opening, closing = functions

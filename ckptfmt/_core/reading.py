@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt._ckptfmt import ffi, lib
-from ckptfmt._core.border import check, new_error, path_bytes
-from ckptfmt._core.columns import CHUNK_RUN, FRAME, LENDS_OBJECTS, REGION, ROW, SLICE_ROW, array_at
+from ckptfmt._core.border import STORED_COMPRESSED, check, new_error, path_bytes
+from ckptfmt._core.codec import Codec, Coder
+from ckptfmt._core.columns import LENDS_OBJECTS, REGION, ROW, SLICE_ROW, array_at
 from ckptfmt._core.handles import SharedHandle, call, open_checkpoint
 from ckptfmt._core.library import fields_of
 from ckptfmt.remembering import cached_property
@@ -112,6 +113,18 @@ class Selection:
             )
             found.append((extents, _stored(part.stored)))
         return found
+
+    def stored_values(self, row: int) -> list[Any]:
+        """The stored values of one tensor, as the columns have them."""
+        record = self.rows[row]
+        if not record["slice_count"]:
+            return [record["stored"]]
+        first = int(record["slices_first"])
+        return list(self.slice_rows[first : first + int(record["slice_count"])]["stored"])
+
+    def is_compressed(self, row: int) -> bool:
+        """True if a stored value of this tensor is compressed."""
+        return any(int(value["flags"]) & STORED_COMPRESSED for value in self.stored_values(row))
 
     @cached_property
     def rows(self) -> NDArray[Any]:
@@ -218,11 +231,6 @@ def _corner(box: NDArray[np.int64] | None) -> Any:
     return ffi.NULL if box is None else ffi.from_buffer(_NUMBERS, box)
 
 
-def _run(run: NDArray[Any]) -> Any:
-    """An array of one CHUNK_RUN as C takes it."""
-    return ffi.cast("ckptfmt_chunk_run *", ffi.from_buffer("uint8_t[]", run))
-
-
 def index_count(path: str) -> int:
     """`ckptfmt_index_count`."""
     out, error = ffi.new("int32_t *"), new_error()
@@ -233,13 +241,20 @@ def index_count(path: str) -> int:
 class ReaderHandle(SharedHandle):
     """`ckptfmt_reader`."""
 
-    __slots__ = ("_address", "path")
+    __slots__ = ("_address", "codec", "path")
 
     def __init__(
-        self, prefix: str, limits: Mapping[str, int] | None, follow_symlinks: bool
+        self,
+        prefix: str,
+        limits: Mapping[str, int] | None,
+        follow_symlinks: bool,
+        coder: Coder | None = None,
     ) -> None:
         functions = lib.ckptfmt_reader_open, lib.ckptfmt_reader_close
-        pointer = open_checkpoint("ckptfmt_reader", functions, prefix, limits, follow_symlinks)
+        self.codec = None if coder is None else Codec(coder)
+        pointer = open_checkpoint(
+            "ckptfmt_reader", functions, prefix, limits, follow_symlinks, self.codec
+        )
         super().__init__(pointer, "checkpoint")
         self.path = prefix
         self._address = int(ffi.cast("uintptr_t", pointer))
@@ -307,15 +322,20 @@ class ReaderHandle(SharedHandle):
         box: NDArray[np.int64] | None,
         array: NDArray[Any],
         verify: int,
-    ) -> bool:
-        """Reads one tensor, or a box of it, into a C-contiguous array, but for what is compressed;
-        False if some is."""
+    ) -> None:
+        """Reads one tensor, or a box of it, into a C-contiguous array."""
         to, corner = ffi.from_buffer(_BYTES, array), _corner(box)
         request = ffi.new(_REQUEST)
-        request.row, request.box, request.compressed = row, corner, 1
+        request.row, request.box = row, corner
         request.destination, request.destination_size = to, array.nbytes
         call(self, lib.ckptfmt_reader_read, selection.pointer, request, 1, verify)
-        return not request.compressed
+
+    def check_one(self, selection: Selection, row: int, box: NDArray[np.int64] | None) -> None:
+        """Checks, before there is memory for one tensor or a box of it, that the data files hold
+        it: slices that leave gaps can claim a tensor of any size."""
+        corner, request = _corner(box), ffi.new(_REQUEST)
+        request.row, request.box = row, corner
+        call(self, lib.ckptfmt_reader_read, selection.pointer, request, 1, lib.CKPTFMT_VERIFY_AUTO)
 
     def compare(
         self, selection: Selection, sources: NDArray[Any], rows: NDArray[np.uint64]
@@ -342,17 +362,12 @@ class ReaderHandle(SharedHandle):
         row: int,
         box: NDArray[np.int64] | None,
         verify: int,
-        raws: NDArray[Any] | None = None,
     ) -> list[bytes]:
         """The elements of a string or variant tensor, or of a box of it (starts, then lengths),
-        row-major. `raws`, an array of BYTES, is the raw bytes of its compressed values by slice."""
+        row-major."""
         out = ffi.new("ckptfmt_strings **")
         corner = _corner(box)
-        given = ffi.NULL
-        if raws is not None:
-            given = ffi.cast("ckptfmt_bytes *", ffi.from_buffer("uint8_t[]", raws))
-        read = lib.ckptfmt_reader_read_strings
-        call(self, read, selection.pointer, row, corner, given, verify, out)
+        call(self, lib.ckptfmt_reader_read_strings, selection.pointer, row, corner, verify, out)
         strings = ffi.gc(out[0], lib.ckptfmt_strings_free)
         view = ffi.new("ckptfmt_strings_view *")
         lib.ckptfmt_strings_get(strings, view)
@@ -361,109 +376,6 @@ class ReaderHandle(SharedHandle):
         offsets = np.frombuffer(ffi.buffer(view.offsets, 8 * (view.count + 1)), np.uint64).tolist()
         blob = ffi.buffer(view.bytes, offsets[-1])[:] if offsets[-1] else b""
         return [blob[start:end] for start, end in itertools.pairwise(offsets)]
-
-    def plan_chunks(
-        self,
-        selection: Selection,
-        row: int,
-        box: NDArray[np.int64] | None,
-        verify: int,
-        bytes_max: int,
-    ) -> NDArray[Any]:
-        """What a box of a tensor (None: all) needs of its compressed values, as an array of
-        CHUNK_RUN of about `bytes_max` raw bytes each."""
-        plan = lib.ckptfmt_reader_plan_chunks
-        return self._plan(plan, selection.pointer, row, _corner(box), verify, bytes_max)
-
-    def plan_value(self, selection: Selection, row: int, part: int, bytes_max: int) -> NDArray[Any]:
-        """What checking one compressed value takes, as an array of CHUNK_RUN: all of it, whatever
-        the other slices of its tensor are."""
-        plan = lib.ckptfmt_reader_plan_value
-        return self._plan(plan, selection.pointer, row, part, bytes_max)
-
-    def _plan(self, plan: Any, *arguments: Any) -> NDArray[Any]:
-        runs, count = np.zeros(16, CHUNK_RUN), ffi.new("uint64_t *")
-        while True:
-            raw = ffi.cast("ckptfmt_chunk_run *", ffi.from_buffer("uint8_t[]", runs))
-            call(self, plan, *arguments, raw, len(runs), count)
-            if count[0] <= len(runs):
-                return runs[: count[0]]
-            runs = np.zeros(count[0], CHUNK_RUN)
-
-    def read_chunks(
-        self,
-        selection: Selection,
-        row: int,
-        run: NDArray[Any],
-        verify: int,
-        stored: NDArray[np.uint8],
-    ) -> NDArray[Any]:
-        """Reads the stored bytes of a run, which there must be room for, and checks them; the zstd
-        frames in them as an array of FRAME."""
-        if len(stored) < int(run["stored_size"][0]):
-            raise ValueError("no room for the run")
-        frames = np.empty(8 * int(run["count"][0]), FRAME)
-        count = ffi.new("uint64_t *")
-        to = ffi.from_buffer("uint8_t[]", stored, require_writable=True)
-        found = ffi.cast("ckptfmt_frame *", ffi.from_buffer("uint8_t[]", frames))
-        read = lib.ckptfmt_reader_read_chunks
-        call(self, read, selection.pointer, row, _run(run), verify, to, found, count)
-        return frames[: count[0]]
-
-    def place_chunks(
-        self,
-        selection: Selection,
-        row: int,
-        run: NDArray[Any],
-        stored: NDArray[np.uint8],
-        decoded: Sequence[Any],
-        box: NDArray[np.int64] | None,
-        destination: tuple[int, int],
-        crcs: NDArray[np.uint32] | None,
-    ) -> None:
-        """Delivers the raw bytes of a run to a destination (address and size), of its stored bytes
-        and what the frames in them decode to (buffers, of just the sizes that they say)."""
-        owners = [ffi.from_buffer("uint8_t[]", content) for content in decoded]
-        contents = ffi.new("uint8_t *[]", owners)
-        sums = ffi.NULL if crcs is None else ffi.from_buffer("uint32_t[]", crcs)
-        to = ffi.cast("uint8_t *", destination[0])
-        call(
-            self,
-            lib.ckptfmt_reader_place_chunks,
-            selection.pointer,
-            row,
-            _run(run),
-            ffi.from_buffer("uint8_t[]", stored),
-            ffi.cast("uint8_t **", contents),
-            len(owners),
-            _corner(box),
-            to,
-            destination[1],
-            sums,
-        )
-
-    def check_raw(
-        self, selection: Selection, row: int, part: int, crcs: NDArray[np.uint32]
-    ) -> None:
-        """Compares the checksums of the chunks of a value's raw bytes with its own."""
-        sums, check_raw = ffi.from_buffer("uint32_t[]", crcs), lib.ckptfmt_reader_check_raw
-        call(self, check_raw, selection.pointer, row, part, sums, len(crcs))
-
-    def scan_open(self, selection: Selection, row: int, part: int) -> Any:
-        """A `ckptfmt_strings_scan`, for `scan_take`: checks one compressed value of strings or
-        variants without holding it."""
-        out = ffi.new("ckptfmt_strings_scan **")
-        call(self, lib.ckptfmt_reader_scan_open, selection.pointer, row, part, out)
-        return ffi.gc(out[0], lib.ckptfmt_strings_scan_free)
-
-    def scan_take(self, selection: Selection, scan: Any, raw: NDArray[np.uint8]) -> None:
-        """The next raw bytes of the value; the last ones end the check."""
-        take, bytes_ = lib.ckptfmt_reader_scan_take, ffi.from_buffer("uint8_t[]", raw)
-        call(self, take, selection.pointer, scan, bytes_, len(raw))
-
-    def bad_frame(self, selection: Selection, row: int, part: int, chunk: int) -> None:
-        """Raises the error for a frame of this chunk that does not decode to what it says."""
-        call(self, lib.ckptfmt_reader_bad_frame, selection.pointer, row, part, chunk)
 
     def map(self, selection: Selection, row: int, verify: int) -> NDArray[np.uint8]:
         """The stored bytes of a tensor, mapped read-only; unmapped when the last view of them

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from ckptfmt._ckptfmt import ffi, lib
 from ckptfmt._core.border import error_of
+from ckptfmt._core.codec import Codec, Coder
 from ckptfmt._core.handles import ExclusiveHandle, call, open_checkpoint
 from ckptfmt._core.library import fields_of
 
@@ -22,13 +23,20 @@ class Finding(NamedTuple):
 class VerifierHandle(ExclusiveHandle):
     """`ckptfmt_verifier`. Belongs to one thread at a time: calls queue up."""
 
-    __slots__ = ("path",)
+    __slots__ = ("codec", "path")
 
     def __init__(
-        self, prefix: str, limits: Mapping[str, int] | None, follow_symlinks: bool
+        self,
+        prefix: str,
+        limits: Mapping[str, int] | None,
+        follow_symlinks: bool,
+        coder: Coder | None = None,
     ) -> None:
         functions = lib.ckptfmt_verifier_open, lib.ckptfmt_verifier_close
-        pointer = open_checkpoint("ckptfmt_verifier", functions, prefix, limits, follow_symlinks)
+        self.codec = None if coder is None else Codec(coder)
+        pointer = open_checkpoint(
+            "ckptfmt_verifier", functions, prefix, limits, follow_symlinks, self.codec
+        )
         super().__init__(pointer, "verifier")
         self.path = prefix
 
@@ -47,13 +55,3 @@ class VerifierHandle(ExclusiveHandle):
             while (finding := look(verifier, first + len(found))) != ffi.NULL:
                 found.append(Finding(int(finding.severity), error_of(finding.error, self.path)))
         return iter(found)
-
-    def names(self) -> list[bytes]:
-        """The names of the tensors found, of an index that cannot be listed too."""
-        columns = ffi.new("ckptfmt_columns *")
-        with self.turn():
-            verifier = self.use()
-            lib.ckptfmt_verifier_columns(verifier, columns)
-            blob = ffi.buffer(columns.names, columns.names_size)[:] if columns.names_size else b""
-            rows = [columns.rows[number] for number in range(columns.row_count)]
-            return [blob[row.name_offset : row.name_offset + row.name_size] for row in rows]

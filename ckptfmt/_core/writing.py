@@ -21,7 +21,7 @@ from ckptfmt._core.reading import ReaderHandle, Selection
 class WriterHandle(ExclusiveHandle):
     """`ckptfmt_writer`. Belongs to one thread at a time: calls queue up."""
 
-    __slots__ = ("path",)
+    __slots__ = ("codec", "path")
 
     def __init__(
         self, prefix: str, alignment: int, chunk_size: int, durability: int, data_size: int = 0
@@ -43,7 +43,7 @@ class WriterHandle(ExclusiveHandle):
             self._pointer = CLOSED
             ffi.release(slot)
             raise
-        self.path = prefix
+        self.path, self.codec = prefix, None
 
     def add(self, sources: NDArray[Any]) -> None:
         """Appends an array of SOURCE; the caller keeps alive what its addresses point to."""

@@ -24,7 +24,6 @@ from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.verify import verify_prefix
 from ckptfmt.bundle.writer import Writer, check_options
-from ckptfmt.compression.fetching import stored_values
 from ckptfmt.errors import CorruptError, InvalidError, StorageError
 from ckptfmt.names import prefix_text
 from ckptfmt.progress import Progress
@@ -154,9 +153,8 @@ def _check_source(reader: Reader) -> None:
         if handle.dtype is None:
             raise handle.unsupported(f"the elements of {handle.dtype_name} are not known")
     # Of partitioned tensors, whether their slices leave a hole.
-    mode = _core.VERIFY["auto"]
     for row in np.flatnonzero(selection.rows["slice_count"]).tolist():
-        reader._handle.plan_chunks(selection, row, None, mode, 1 << 62)
+        reader._handle.check_one(selection, row, None)
     if not any(name.startswith("\0") for name in listing.names):
         return
     # Perhaps a slice of nothing, which makes the result one too, and only verifying tells.
@@ -270,7 +268,7 @@ def _value(piece: _Piece, folder: str) -> NDArray[Any]:
 def _spooled(piece: _Piece, size: int, folder: str) -> NDArray[Any]:
     """The value in a file without a name, mapped."""
     handle = piece.handle
-    handle.probe()
+    handle._reader._handle.check_one(handle._selection, handle._row, None)
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             # To write through the map where the disk has no room would kill the process.
@@ -339,7 +337,7 @@ def _sums(reader: Reader) -> dict[str, _Sums]:
             shapes[row],
             [
                 (int(stored["raw_size"]), int(stored["raw_crc32c"]))
-                for stored in stored_values(selection, row)
+                for stored in selection.stored_values(row)
             ],
         )
         for row in listing.visible_rows

@@ -28,7 +28,6 @@ from ckptfmt.bundle.selecting import (
     some,
 )
 from ckptfmt.bundle.tensor import TensorHandle
-from ckptfmt.compression.fetching import fetch
 from ckptfmt.errors import InvalidError, about
 from ckptfmt.progress import Meter, Progress
 from ckptfmt.remembering import cached_property
@@ -456,7 +455,7 @@ class Batch:
         while first < len(requests):
             last = max(int(np.searchsorted(ends, done + limit, "right")), first + 1)
             chosen, mode = requests[first:last], self.reader._default_mode
-            fetch(self.reader._handle, self.selection, chosen, mode)
+            self.reader._handle.read(self.selection, chosen, mode)
             meter.add(int(ends[last - 1]) - done)
             first, done = last, int(ends[last - 1])
 

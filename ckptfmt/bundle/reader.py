@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ckptfmt import _core, dtypes, names
 from ckptfmt.arguments import check_choice, check_limits
 from ckptfmt.bundle import selecting
+from ckptfmt.bundle.codec import Zstd
 from ckptfmt.bundle.locate import describe_file, locate
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import CkptfmtError, CorruptError, InvalidError, TensorNotFoundError
@@ -124,7 +125,7 @@ class Reader(Mapping[str, TensorHandle]):
         self._default_mode = self._verify_mode(verify)
         self._listed: _Listing | None = None
         try:
-            self._handle = _core.ReaderHandle(prefix, limits, follow_symlinks)
+            self._handle = _core.ReaderHandle(prefix, limits, follow_symlinks, Zstd())
         except CorruptError as error:
             raise _explained(error) from None
         fields = self._handle.header()

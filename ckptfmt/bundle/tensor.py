@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from ckptfmt import _core, dtypes
 from ckptfmt.bundle import indexing
-from ckptfmt.compression.fetching import fetch_one, fetch_strings, is_compressed
 from ckptfmt.errors import InvalidError, UnsupportedError
 from ckptfmt.remembering import cached_property
 
@@ -177,7 +176,7 @@ class TensorHandle:
     @property
     def compressed(self) -> bool:
         """True if it is compressed, or one of its slices is."""
-        return is_compressed(self._selection, self._row)
+        return self._selection.is_compressed(self._row)
 
     @property
     def stored_nbytes(self) -> int:
@@ -333,7 +332,7 @@ class TensorHandle:
         info = dtypes.info_of(self.dtype_code)
         if info is not None and info.storage in (_core.STORAGE_STRING, _core.STORAGE_VARIANT):
             mode = self._reader._verify_mode(verify)
-            elements = fetch_strings(self._reader._handle, self._selection, self._row, box, mode)
+            elements = self._reader._handle.read_strings(self._selection, self._row, box, mode)
             strings = np.empty(len(elements), object)
             strings[:] = elements
             return strings.reshape(shape)
@@ -356,36 +355,17 @@ class TensorHandle:
         index claims."""
         self.check_rank()
         if math.prod(shape) * dtype.itemsize > PROBED_BYTES:
-            self.probe(box)
+            self._reader._handle.check_one(self._selection, self._row, box)
         try:
             return _core.new_array(shape, dtype, self.offset if box is None else None)
         except ValueError as error:  # an empty array with sizes whose product numpy cannot hold
             raise self.unsupported(f"shape {shape}: {error}") from None
 
-    def probe(self, box: NDArray[np.int64] | None = None) -> None:
-        """Reads one element of each stored value, which fails where the value is not all there. Of
-        compressed ones what the index says is enough. Slices that leave gaps in the box fail
-        first: they can claim a tensor of any size."""
-        if self.compressed or self.partitioned:
-            mode = _core.VERIFY["auto"]
-            self._reader._handle.plan_chunks(self._selection, self._row, box, mode, 1 << 62)
-        corners = [[dim - 1 for dim in self.shape]]
-        if self.partitioned:
-            corners = [
-                [start + size - 1 for start, size in zip(part.start, part.shape, strict=True)]
-                for part in self.slices
-                if part.nbytes > PROBED_BYTES // max(len(self.slices), 1)
-            ]
-        element = np.empty((), self.dtype)
-        for corner in corners:
-            place = np.array([*corner, *[1] * len(corner), 0], np.int64)
-            self._fetch(place, element, "off")
-
     def _fetch(
         self, box: NDArray[np.int64] | None, array: NDArray[Any], verify: str | None
     ) -> None:
         handle, mode = self._reader._handle, self._reader._verify_mode(verify)
-        fetch_one(handle, self._selection, self._row, box, array, mode)
+        handle.read_one(self._selection, self._row, box, array, mode)
 
     def check_rank(self) -> None:
         """Refuses a rank that numpy cannot hold."""

@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from ckptfmt import _core
 from ckptfmt.arguments import check_limits, check_progress
+from ckptfmt.bundle.codec import Zstd
 from ckptfmt.bundle.locate import locate
-from ckptfmt.compression.fetching import check_values
 from ckptfmt.errors import CkptfmtError
 
 __all__ = ["Finding", "Report", "verify"]
@@ -129,7 +128,7 @@ def verify_prefix(
     """`verify` for a path that is a prefix already."""
     check_limits(limits)
     check_progress(progress)
-    verifier = _core.VerifierHandle(prefix, limits, follow_symlinks)
+    verifier = _core.VerifierHandle(prefix, limits, follow_symlinks, Zstd())
     try:
         while True:
             state = verifier.step(STEP_BYTES)
@@ -138,43 +137,9 @@ def verify_prefix(
             if state["finished"]:
                 break
         findings = [_finding(found) for found in verifier.findings()]
-        findings += _decoded(verifier, findings, state, limits, follow_symlinks, progress)
     finally:
         verifier.close()
     return Report(prefix, findings, state["bytes_done"], state["tensors_done"], strict)
-
-
-def _decoded(
-    verifier: _core.VerifierHandle,
-    findings: Sequence[Finding],
-    state: Mapping[str, int],
-    limits: Mapping[str, int] | None,
-    follow_symlinks: bool,
-    progress: Callable[[int, int], object] | None,
-) -> list[Finding]:
-    """What decoding compressed values finds beyond these findings."""
-    done = state["bytes_done"]
-
-    def tell(size: int) -> None:
-        nonlocal done
-        done += size
-        if progress is not None:
-            progress(done, max(done, state["bytes_total"]))
-
-    known = {
-        (finding.tensor, finding.message.partition(":")[0])
-        for finding in findings
-        if finding.severity == "problem"
-    }
-    with contextlib.suppress(CkptfmtError):  # what cannot be opened has been found out
-        handle = _core.ReaderHandle(verifier.path, limits, follow_symlinks)
-        try:
-            return [
-                _problem(one) for one in check_values(handle, known, done, verifier.names, tell)
-            ]
-        finally:
-            handle.close()
-    return []
 
 
 def _finding(found: _core.Finding) -> Finding:

@@ -142,13 +142,13 @@ static bool comes_again(const uint8_t *raw, uint64_t size, uint64_t most)
 	return again * RARE_WORDS > words || found * RARE_WINDOWS > windows;
 }
 
-bool cf_is_dense(const uint8_t *raw, uint64_t size, uint32_t unit, bool rotate)
+bool cf_is_incompressible(const uint8_t *raw, uint64_t size, uint32_t unit, bool rotate)
 {
 	return size >= DENSE_MIN && planes_dense(raw, size, unit, rotate) &&
 		!comes_again(raw, size, LOOKED_MAX);
 }
 
-bool cf_seems_dense(const uint8_t *raw, uint64_t size, uint32_t unit, bool rotate)
+bool cf_seems_incompressible(const uint8_t *raw, uint64_t size, uint32_t unit, bool rotate)
 {
 	return size >= DENSE_MIN && planes_dense(raw, size, unit, rotate) && !comes_again(raw, size, LOOKED_MIN);
 }

@@ -19,14 +19,27 @@
 
 enum {
 	UNIT_SIZE = CF_READ_UNIT,
-	THREADS_MAX = 4             /* where nobody says how many: the rest of the program needs some too */
+	THREADS_MAX = 4,            /* by default: the rest of the program needs some too, */
+	DECODING_MAX = 16           /* but decoding takes far longer than reading */
 };
 
 /* ---- one job after the other ----------------------------------------------------------------------------- */
 
+static bool is_compressed(const cf_read_job *j)
+{
+	return (j->stored->flags & CKPTFMT_STORED_COMPRESSED) != 0;
+}
+
+/* Nothing is to be read, only checked that it is there. */
+static bool is_dry(const cf_read_job *j)
+{
+	return j->request->destination == NULL && j->stored->size != 0;
+}
+
 static bool is_small(const cf_read_job *j)
 {
-	return j->slice == CF_WHOLE_TENSOR && j->request->box == NULL && j->stored->size <= CF_SMALL_VALUE;
+	return !is_compressed(j) && !is_dry(j) && j->slice == CF_WHOLE_TENSOR && j->request->box == NULL &&
+		j->stored->size <= CF_SMALL_VALUE;
 }
 
 /* The end of the small whole values that follow closely: what a shared read should take in. */
@@ -54,7 +67,52 @@ static ckptfmt_status plan_of(const cf_read_work *w, const cf_read_job *j, cf_pl
 
 static bool is_one_run(const cf_read_job *j, const cf_plan *plan)
 {
-	return cf_plan_run_count(plan) == 1 && cf_plan_run_size(plan) == j->stored->size;
+	return cf_plan_run_count(plan) == 1 && cf_plan_run_size(plan) == j->stored->raw_size;
+}
+
+/* How a compressed value is delivered. */
+typedef struct decoding {
+	cf_compressed value;
+	cf_plan plan;
+	bool any;                   /* of it is wanted */
+	bool all;                   /* all of it is decoded, so that its checksum can be compared */
+	uint8_t *straight;          /* where it goes if that is one run; else NULL, and the plan says */
+} decoding;
+
+static ckptfmt_status plan_decoding(const cf_read_work *w, const cf_read_job *j, decoding *out, ckptfmt_error *err)
+{
+	const ckptfmt_row *row = cf_selection_row(w->selection, j->request->row);
+	CF_TRY(plan_of(w, j, &out->plan, err));
+	out->value = (cf_compressed){j->stored, ckptfmt_dtype_find(row->dtype)->swap_size};
+	out->any = cf_plan_run_count(&out->plan) != 0;
+	out->all = w->verify == CKPTFMT_VERIFY_FULL ||
+		cf_plan_run_count(&out->plan) * cf_plan_run_size(&out->plan) == j->stored->raw_size;
+	out->straight = is_one_run(j, &out->plan) ? j->request->destination + out->plan.first_destination : NULL;
+	return CKPTFMT_OK;
+}
+
+/* The raw bytes [begin, end), which are whole chunks. *crc is set if all of them are decoded and verified. */
+static ckptfmt_status decode_part(const cf_read_work *w, cf_transfer *transfer, const decoding *d, uint64_t begin,
+	uint64_t end, uint8_t *destination, uint32_t *crc, ckptfmt_error *err)
+{
+	bool sums = d->all && w->verify != CKPTFMT_VERIFY_OFF;
+	*crc = 0;
+	if (d->straight != NULL)
+		return cf_transfer_decode(transfer, &d->value, begin, end, NULL, true, d->straight + begin,
+			sums ? crc : NULL, err);
+	return cf_transfer_decode(transfer, &d->value, begin, end, &d->plan, d->all, destination, sums ? crc : NULL, err);
+}
+
+static ckptfmt_status run_compressed(const cf_read_work *w, cf_transfer *transfer, const cf_read_job *j,
+	ckptfmt_error *err)
+{
+	decoding d;
+	uint32_t crc;
+	CF_TRY(plan_decoding(w, j, &d, err));
+	if (!d.any)
+		return CKPTFMT_OK;
+	CF_TRY(decode_part(w, transfer, &d, 0, j->stored->raw_size, j->request->destination, &crc, err));
+	return d.all && w->verify != CKPTFMT_VERIFY_OFF ? cf_transfer_check(j->stored, crc, err) : CKPTFMT_OK;
 }
 
 /* *checked: as far as this job goes. */
@@ -63,6 +121,12 @@ static ckptfmt_status run_job(const cf_read_work *w, cf_transfer *transfer, cons
 {
 	cf_plan plan;
 	*checked = true;
+	if (is_dry(j))
+		return cf_transfer_open(transfer, j->stored, err);
+	if (is_compressed(j)) {
+		*checked = w->verify != CKPTFMT_VERIFY_OFF;
+		return run_compressed(w, transfer, j, err);
+	}
 	if (j->slice == CF_WHOLE_TENSOR && j->request->box == NULL)
 		return cf_transfer_whole(transfer, j->stored, ahead, true, j->request->destination, err);
 	CF_TRY(plan_of(w, j, &plan, err));
@@ -159,9 +223,12 @@ typedef struct unit {
 static bool is_large_whole(const cf_read_work *w, const cf_read_job *j, uint8_t **to)
 {
 	cf_plan plan;
+	decoding d;
 	*to = j->request->destination;
-	if (j->stored->size <= UNIT_SIZE)
+	if (j->stored->raw_size <= UNIT_SIZE || is_dry(j))
 		return false;
+	if (is_compressed(j))
+		return plan_decoding(w, j, &d, NULL) == CKPTFMT_OK && d.any && d.all;
 	if (j->slice == CF_WHOLE_TENSOR && j->request->box == NULL)
 		return true;
 	if (plan_of(w, j, &plan, NULL) != CKPTFMT_OK || !is_one_run(j, &plan))
@@ -173,8 +240,8 @@ static bool is_large_whole(const cf_read_work *w, const cf_read_job *j, uint8_t 
 /* Whether the job is a box of many bytes of a larger value, of which any chunks can be read by themselves. */
 static bool is_wide_box(const cf_read_work *w, const cf_read_job *j, cf_plan *plan)
 {
-	return j->request->box != NULL && j->stored->size > UNIT_SIZE && w->verify != CKPTFMT_VERIFY_FULL &&
-		plan_of(w, j, plan, NULL) == CKPTFMT_OK && !is_one_run(j, plan) &&
+	return !is_dry(j) && j->request->box != NULL && j->stored->raw_size > UNIT_SIZE &&
+		w->verify != CKPTFMT_VERIFY_FULL && plan_of(w, j, plan, NULL) == CKPTFMT_OK && !is_one_run(j, plan) &&
 		cf_plan_run_count(plan) * cf_plan_run_size(plan) / UNIT_SIZE >= 2;
 }
 
@@ -193,11 +260,13 @@ static bool begin_cut(sharing *s, cf_transfer *transfer, const cf_read_job *j)
 	cf_plan plan;
 	uint8_t *to;
 	if (is_large_whole(s->work, j, &to)) {
+		uint64_t chunk = is_compressed(j) ? j->stored->chunk_size : 1;
 		/* What goes past the page cache keeps the disk busy by itself. */
-		if (cf_transfer_is_direct(transfer, j->stored))
+		if (!is_compressed(j) && cf_transfer_is_direct(transfer, j->stored))
 			return false;
-		s->cut = (cut){0, j->stored->size, UNIT_SIZE, &s->splits[s->split_count]};
-		s->splits[s->split_count++] = (split){to, j->stored->size, 0, 0};
+		s->cut = (cut){0, j->stored->raw_size, cf_max_u64(UNIT_SIZE / chunk, 1) * chunk,
+			&s->splits[s->split_count]};
+		s->splits[s->split_count++] = (split){to, j->stored->raw_size, 0, 0};
 		return true;
 	}
 	if (!is_wide_box(s->work, j, &plan))
@@ -212,9 +281,9 @@ static void take_unit(sharing *s, cf_transfer *transfer, unit *out)
 	const cf_read_work *w = s->work;
 	const cf_read_job *j = &w->jobs[s->row];
 	*out = (unit){.number = s->taken++, .first = s->row};
-	if (j->stored->size <= UNIT_SIZE) {
-		for (uint64_t left = UNIT_SIZE; s->row < w->count && w->jobs[s->row].stored->size <= left; s->row++)
-			left -= w->jobs[s->row].stored->size;
+	if (j->stored->raw_size <= UNIT_SIZE) {
+		for (uint64_t left = UNIT_SIZE; s->row < w->count && w->jobs[s->row].stored->raw_size <= left; s->row++)
+			left -= w->jobs[s->row].stored->raw_size;
 		out->end = s->row;
 		return;
 	}
@@ -259,7 +328,7 @@ static void fail(sharing *s, uint64_t number, ckptfmt_status status, const ckptf
 static void end_piece(sharing *s, const cf_transfer *transfer, const unit *mine, uint32_t crc)
 {
 	const cf_read_job *j = &s->work->jobs[mine->first];
-	uint32_t moved = ckptfmt_crc32c_combine(crc, 0, j->stored->size - mine->part - mine->part_size);
+	uint32_t moved = ckptfmt_crc32c_combine(crc, 0, j->stored->raw_size - mine->part - mine->part_size);
 	uint64_t left, last;
 	ckptfmt_error err;
 	ckptfmt_status status = CKPTFMT_OK;
@@ -283,7 +352,14 @@ static ckptfmt_status run_piece(sharing *s, cf_transfer *transfer, const unit *m
 	bool checked = true;
 	uint32_t crc = 0;
 	ckptfmt_status status;
-	if (mine->split != NULL) {
+	if (is_compressed(j)) {
+		decoding d;
+		checked = s->work->verify != CKPTFMT_VERIFY_OFF;
+		status = plan_decoding(s->work, j, &d, err);
+		if (status == CKPTFMT_OK)
+			status = decode_part(s->work, transfer, &d, mine->part,
+				cf_min_u64(mine->part + mine->part_size, j->stored->raw_size), j->request->destination, &crc, err);
+	} else if (mine->split != NULL) {
 		status = cf_transfer_piece(transfer, j->stored, mine->part, mine->part_size, mine->split->to + mine->part,
 			&crc, err);
 	} else {
@@ -326,8 +402,10 @@ static void *read_units(void *argument)
 static ckptfmt_status run_shared(const cf_read_work *w, int32_t threads, bool *shared, ckptfmt_error *err)
 {
 	sharing s = {.work = w};
-	/* The bytes of each are in memory of the caller: there are no more of them. */
-	s.splits = cf_allocate_zero(w->bytes / UNIT_SIZE + 1, sizeof *s.splits);
+	uint64_t large = 0;
+	for (uint64_t i = 0; i < w->count; i++)
+		large += w->jobs[i].stored->raw_size > UNIT_SIZE;
+	s.splits = cf_allocate_zero(large + 1, sizeof *s.splits);
 	*shared = s.splits != NULL && pthread_mutex_init(&s.lock, NULL) == 0;
 	if (!*shared) {
 		cf_release(s.splits);
@@ -342,24 +420,41 @@ static ckptfmt_status run_shared(const cf_read_work *w, int32_t threads, bool *s
 	return s.status;
 }
 
-int32_t cf_read_threads(const ckptfmt_reader *reader, uint64_t bytes)
+int32_t cf_read_threads(const ckptfmt_reader *reader, uint64_t bytes, bool decodes)
 {
 	uint64_t units = bytes / UNIT_SIZE;
 	int32_t most = reader->threads;
-	if (units < 2)
+	if (units < 2 || (decodes && (reader->codec->flags & CKPTFMT_CODEC_THREADS) == 0))
 		return 1;
 	if (most == 0)
-		most = cf_workers_count(THREADS_MAX);
+		most = cf_workers_count(decodes ? DECODING_MAX : THREADS_MAX);
 	return most < 1 ? 1 : (int32_t)cf_min_u64(cf_min_u64((uint64_t)most, units), CF_WORKERS_MAX);
 }
 
 static int32_t threads_for(const cf_read_work *w)
 {
-	int32_t threads = cf_read_threads(w->reader, w->bytes);
+	int32_t threads = cf_read_threads(w->reader, w->bytes, w->decodes);
 	cf_plan plan;
 	uint8_t *to;
 	return threads > 1 && w->count == 1 && !is_large_whole(w, w->jobs, &to) && !is_wide_box(w, w->jobs, &plan) ? 1
 		: threads;
+}
+
+/* Whether all stored bytes of compressed values are there, before any are decoded: that takes far longer. */
+static ckptfmt_status check_compressed(const cf_read_work *w, ckptfmt_error *err)
+{
+	cf_transfer transfer;
+	ckptfmt_status status = CKPTFMT_OK;
+	cf_transfer_begin(&transfer, w->reader, w->selection, w->verify);
+	for (uint64_t i = 0; i < w->count && status == CKPTFMT_OK; i++) {
+		if (!is_compressed(&w->jobs[i]))
+			continue;
+		status = cf_transfer_open(&transfer, w->jobs[i].stored, err);
+		if (status != CKPTFMT_OK)
+			tell(w, &transfer, &w->jobs[i], err);
+	}
+	cf_transfer_end(&transfer);
+	return status;
 }
 
 ckptfmt_status cf_read_run(const cf_read_work *work, ckptfmt_error *err)
@@ -367,6 +462,8 @@ ckptfmt_status cf_read_run(const cf_read_work *work, ckptfmt_error *err)
 	int32_t threads = threads_for(work);
 	cf_transfer transfer;
 	ckptfmt_status status;
+	if (work->decodes)
+		CF_TRY(check_compressed(work, err));
 	if (threads > 1) {
 		bool shared;
 		status = run_shared(work, threads, &shared, err);

@@ -9,7 +9,7 @@
 enum { CF_READ_UNIT = 4 << 20 };    /* a thread takes as long to start as reading a tenth of it */
 
 /* As many threads as may work on so many bytes that can be cut anywhere. */
-int32_t cf_read_threads(const ckptfmt_reader *reader, uint64_t bytes);
+int32_t cf_read_threads(const ckptfmt_reader *reader, uint64_t bytes, bool decodes);
 
 typedef struct cf_read_job {
 	const ckptfmt_stored *stored;
@@ -24,6 +24,7 @@ typedef struct cf_read_work {
 	const cf_read_job *jobs;    /* in the order of the data files */
 	uint64_t count;
 	uint64_t bytes;             /* that will be moved, about */
+	bool decodes;               /* some of the values are compressed */
 } cf_read_work;
 
 /* Runs all jobs. The failure is that of the first job that fails, however many threads there were.

@@ -76,7 +76,7 @@ static uint32_t sum_mapped(const cf_transfer *transfer, const ckptfmt_stored *st
 	s.ahead = !cf_os_is_cached(&transfer->use.file, stored->offset, s.size);
 	if (s.ahead)
 		cf_pages_want_soon(data, cf_min_u64(s.size, AHEAD));
-	cf_workers_run(cf_read_threads(transfer->reader, s.size), sum_parts, &s);
+	cf_workers_run(cf_read_threads(transfer->reader, s.size, false), sum_parts, &s);
 	(void)pthread_mutex_destroy(&s.lock);
 	return s.crc;
 }

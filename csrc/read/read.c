@@ -20,6 +20,7 @@ typedef struct batch {
 	cf_buffer jobs;             /* cf_read_job */
 	uint64_t bytes;             /* what they will move, about */
 	int32_t verify;
+	bool decodes;               /* some job is of a compressed value */
 } batch;
 
 static const cf_read_job *job_at(const batch *b, uint64_t row)
@@ -34,8 +35,15 @@ static uint64_t job_count(const batch *b)
 
 /* ---- requests -------------------------------------------------------------------------------------------- */
 
-/* The bytes an element takes in memory; of an unknown dtype 0 (its bytes are given raw). */
-static ckptfmt_status item_size(const ckptfmt_row *row, uint64_t *out, ckptfmt_error *err)
+/* Nothing is to be read. */
+static bool is_dry(const ckptfmt_request *request)
+{
+	return request->destination == NULL;
+}
+
+/* The bytes an element takes in memory; of an unknown dtype 0 (its bytes are given raw), as of strings that are not
+ * read. */
+static ckptfmt_status item_size(const ckptfmt_row *row, bool dry, uint64_t *out, ckptfmt_error *err)
 {
 	const ckptfmt_dtype_info *dtype = ckptfmt_dtype_find(row->dtype);
 	/* DTY-5, DTY-6: codes not used yet may come to mean something; 0, references and negative ones never will. */
@@ -46,7 +54,7 @@ static ckptfmt_status item_size(const ckptfmt_row *row, uint64_t *out, ckptfmt_e
 	if (dtype == NULL || dtype->storage == CKPTFMT_STORAGE_NONE)
 		return cf_fail(err, CKPTFMT_FAIL_BAD_DTYPE, CF_NO_OFFSET, "DTY-5: data type %d cannot be stored",
 			(int)row->dtype);
-	if (dtype->storage != CKPTFMT_STORAGE_FIXED)
+	if (dtype->storage != CKPTFMT_STORAGE_FIXED && !dry)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "a %s tensor is read with read_strings",
 			dtype->name);
 	*out = dtype->size;
@@ -68,7 +76,8 @@ static ckptfmt_status check_raw_request(const batch *b, const ckptfmt_row *row, 
 	if (row->slice_count != 0 || request->box != NULL)
 		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, CF_NO_OFFSET,
 			"DTY-6: data type %d is not known, so that only all stored bytes can be read", (int)row->dtype);
-	if ((row->stored.flags & CKPTFMT_STORED_COMPRESSED) == 0 && request->destination_size != row->stored.size)
+	if ((row->stored.flags & CKPTFMT_STORED_COMPRESSED) == 0 && !is_dry(request) &&
+		request->destination_size != row->stored.size)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET,
 			"the destination has %llu bytes, the stored value %llu",
 			(unsigned long long)request->destination_size, (unsigned long long)row->stored.size);
@@ -80,7 +89,7 @@ static ckptfmt_status check_request(const batch *b, const ckptfmt_row *row, cons
 {
 	const int64_t *dims = cf_selection_dims(b->selection, row->dims_first);
 	uint64_t count = (uint64_t)row->element_count, size;
-	if (itemsize == 0)
+	if (itemsize == 0 && ckptfmt_dtype_find(row->dtype) == NULL)
 		return check_raw_request(b, row, request, err);
 	if (request->box != NULL) {
 		CF_TRY(cf_box_check_request(row->rank, dims, request->box, request->box + row->rank, err));
@@ -89,24 +98,27 @@ static ckptfmt_status check_request(const batch *b, const ckptfmt_row *row, cons
 	/* ENT-5 */
 	if (!cf_mul_u64(count, itemsize, &size))
 		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, CF_NO_OFFSET, "ENT-5: the size in bytes does not fit 64 bits");
-	if (size != request->destination_size)
+	if (size != request->destination_size && !is_dry(request))
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the destination has %llu bytes, the value %llu",
 			(unsigned long long)request->destination_size, (unsigned long long)size);
 	return check_limit(b, row, size, err);
 }
 
-static ckptfmt_status add_job(batch *b, const cf_read_job *next, bool leaves, ckptfmt_error *err)
+static ckptfmt_status add_job(batch *b, const cf_read_job *next, ckptfmt_error *err)
 {
-	if ((next->stored->flags & CKPTFMT_STORED_COMPRESSED) == 0) {
-		/* Each is memory that there is, or less. */
-		b->bytes += cf_min_u64(next->stored->size, next->request->destination_size);
-		cf_put_bytes(&b->jobs, next, sizeof *next);
+	const ckptfmt_stored *stored = next->stored;
+	if (stored->flags & CKPTFMT_STORED_COMPRESSED) {
+		if (b->reader->codec == NULL)
+			return cf_fail_codec(err);
+		if (stored->raw_size > b->reader->limits.tensor_bytes_max)
+			return cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET, "CMP-20: a value of %llu bytes",
+				(unsigned long long)stored->raw_size);
+		b->decodes = true;
 	}
-	else if (leaves && next->request->compressed < INT32_MAX)
-		next->request->compressed++;
-	else
-		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, CF_NO_OFFSET,
-			"the value is compressed, and this call has nothing to decode zstd with");
+	/* Each is memory that there is, or less. */
+	if (!is_dry(next->request))
+		b->bytes += cf_min_u64(stored->raw_size, next->request->destination_size);
+	cf_put_bytes(&b->jobs, next, sizeof *next);
 	return CKPTFMT_OK;
 }
 
@@ -117,11 +129,9 @@ static ckptfmt_status add_jobs(batch *b, const ckptfmt_row *row, ckptfmt_request
 	cf_read_job next = {&row->stored, request, CF_WHOLE_TENSOR};
 	cf_geometry_walk walk;
 	uint64_t i;
-	bool leaves = request->compressed == 1;
-	request->compressed = 0;
 	if (row->slice_count == 0) {
 		CF_TRY(cf_geometry_check_value(b->selection, row, CF_WHOLE_TENSOR, itemsize, err));
-		return add_job(b, &next, leaves, err);
+		return add_job(b, &next, err);
 	}
 	CF_TRY(cf_geometry_check_cover(b->selection, row, request->box, err));
 	walk = cf_geometry_walk_begin(b->selection, row, request->box);
@@ -129,7 +139,7 @@ static ckptfmt_status add_jobs(batch *b, const ckptfmt_row *row, ckptfmt_request
 		CF_TRY(cf_geometry_check_value(b->selection, row, i, itemsize, err));
 		next.stored = &slices[i].stored;
 		next.slice = i;
-		CF_TRY(add_job(b, &next, leaves, err));
+		CF_TRY(add_job(b, &next, err));
 	}
 	return CKPTFMT_OK;
 }
@@ -158,7 +168,7 @@ static void swap_results(const batch *b, const ckptfmt_request *requests, uint64
 {
 	for (uint64_t i = 0; i < count; i++) {
 		const ckptfmt_dtype_info *dtype = ckptfmt_dtype_find(cf_selection_row(b->selection, requests[i].row)->dtype);
-		if (dtype != NULL && dtype->swap_size > 1)
+		if (dtype != NULL && dtype->swap_size > 1 && !is_dry(&requests[i]))
 			cf_swap_bytes(requests[i].destination, requests[i].destination_size, dtype->swap_size);
 	}
 }
@@ -175,7 +185,7 @@ static ckptfmt_status prepare(batch *b, ckptfmt_request *requests, uint64_t coun
 				(unsigned long long)cf_selection_count(b->selection));
 		row = cf_selection_row(b->selection, requests[i].row);
 		requests[i].verified = b->verify != CKPTFMT_VERIFY_OFF;
-		status = item_size(row, &itemsize, err);
+		status = item_size(row, is_dry(&requests[i]), &itemsize, err);
 		if (status == CKPTFMT_OK)
 			status = check_request(b, row, &requests[i], itemsize, err);
 		if (status == CKPTFMT_OK)
@@ -195,12 +205,12 @@ static ckptfmt_status prepare(batch *b, ckptfmt_request *requests, uint64_t coun
 ckptfmt_status ckptfmt_reader_read(ckptfmt_reader *reader, const ckptfmt_selection *selection,
 	ckptfmt_request *requests, uint64_t count, int32_t verify, ckptfmt_error *err)
 {
-	batch b = {reader, selection, CF_BUFFER_EMPTY, 0, verify};
+	batch b = {reader, selection, CF_BUFFER_EMPTY, 0, verify, false};
 	ckptfmt_status status;
 	CF_TRY(cf_reader_check_call(reader, selection, verify, err));
 	status = prepare(&b, requests, count, err);
 	if (status == CKPTFMT_OK) {
-		cf_read_work work = {reader, selection, verify, job_at(&b, 0), job_count(&b), b.bytes};
+		cf_read_work work = {reader, selection, verify, job_at(&b, 0), job_count(&b), b.bytes, b.decodes};
 		status = cf_read_run(&work, err);
 	}
 	if (status == CKPTFMT_OK && cf_reader_swaps(reader))

@@ -3,6 +3,8 @@
  * that is replaced at that moment shows as a changed index; then opening begins again. */
 #include "read/reader.h"
 
+#include "compress/codec.h"
+
 #include "base/memory.h"
 #include "table/footer.h"
 
@@ -178,7 +180,15 @@ ckptfmt_status cf_reader_new(const char *prefix, const ckptfmt_open_options *opt
 		reader->limits = *options->limits;
 	else
 		ckptfmt_limits_default(&reader->limits);
-	status = cf_prefix_split(prefix, &reader->prefix, err);
+	if (options != NULL && options->codec != NULL) {
+		reader->own_codec = *options->codec;
+		reader->codec = &reader->own_codec;
+	} else if (ckptfmt_codec_zstd(1, &reader->own_codec, NULL) == CKPTFMT_OK) {
+		reader->codec = &reader->own_codec;
+	}
+	status = reader->codec == NULL ? CKPTFMT_OK : cf_codec_check(reader->codec, err);
+	if (status == CKPTFMT_OK)
+		status = cf_prefix_split(prefix, &reader->prefix, err);
 	if (status == CKPTFMT_OK)
 		status = cf_os_directory_open(reader->prefix.directory, false, false, &reader->directory, err);
 	if (status != CKPTFMT_OK) {

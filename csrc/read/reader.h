@@ -26,6 +26,8 @@ struct ckptfmt_reader {
 	cf_shards shards;
 	bool follow_symlinks;
 	int32_t threads;            /* as in ckptfmt_open_options */
+	ckptfmt_codec own_codec;    /* a copy of the caller's */
+	const ckptfmt_codec *codec; /* NULL: none */
 };
 
 /* The slices of one tensor by where they start in one dimension, for boxes that meet few of them (geometry.c). */

@@ -30,7 +30,6 @@ typedef struct strings_read {
 	const ckptfmt_selection *selection;
 	const ckptfmt_row *row;
 	const int64_t *box;
-	const ckptfmt_bytes *raws;  /* by slice; NULL: nothing is compressed */
 	int32_t storage;
 	cf_transfer transfer;
 	cf_buffer values;           /* value */
@@ -54,17 +53,7 @@ static void free_value(value *v)
 	memset(v, 0, sizeof *v);
 }
 
-/* A few stored bytes may claim any number of elements: these are checked before there is room for them. */
-static ckptfmt_status check_given(const strings_read *r, const ckptfmt_stored *stored, const value *v,
-	const ckptfmt_bytes *given, ckptfmt_error *err)
-{
-	cf_stored_value raw = {NULL, stored->raw_size, stored->offset, v->count, stored->raw_crc32c, false,
-		r->transfer.verify != CKPTFMT_VERIFY_OFF};
-	cf_string_scan scan = cf_string_scan_begin(r->storage, &raw);
-	return cf_string_scan_take(&scan, given->data, given->size, err);
-}
-
-/* Finds the elements; of a compressed value these were checked. */
+/* Finds the elements; of a compressed value their checksums were compared. */
 static ckptfmt_status decode_value(const strings_read *r, const ckptfmt_stored *stored, value *v, ckptfmt_error *err)
 {
 	bool compressed = (stored->flags & CKPTFMT_STORED_COMPRESSED) != 0;
@@ -75,33 +64,39 @@ static ckptfmt_status decode_value(const strings_read *r, const ckptfmt_stored *
 	return cf_variant_tensor_decode(&raw, v->starts, v->sizes, err);
 }
 
+/* A few stored bytes may claim any number of elements: these are checked before there is memory for them. */
+static ckptfmt_status load_compressed(strings_read *r, const ckptfmt_stored *stored, const value *v, ckptfmt_error *err)
+{
+	const cf_compressed compressed = {stored, 1};
+	cf_stored_value raw = {NULL, stored->raw_size, stored->offset, v->count, stored->raw_crc32c, false,
+		r->transfer.verify != CKPTFMT_VERIFY_OFF};
+	cf_string_scan scan = cf_string_scan_begin(r->storage, &raw);
+	CF_TRY(cf_transfer_decode(&r->transfer, &compressed, 0, stored->raw_size, NULL, true, v->bytes, NULL, err));
+	return cf_string_scan_take(&scan, v->bytes, stored->raw_size, err);
+}
+
 static ckptfmt_status load_value(strings_read *r, const ckptfmt_stored *stored, value *v, ckptfmt_error *err)
 {
 	bool compressed = (stored->flags & CKPTFMT_STORED_COMPRESSED) != 0;
-	const ckptfmt_bytes *given = r->raws == NULL ? NULL : &r->raws[v->slice == CF_WHOLE_TENSOR ? 0 : v->slice];
 	/* The file is known to hold the bytes, and the bytes to have room for the elements, before memory is taken. */
 	CF_TRY(cf_transfer_open(&r->transfer, stored, err));
 	CF_TRY(cf_string_tensor_check_count(r->storage, v->count, stored->raw_size, stored->offset, err));
 	if (stored->raw_size > r->reader->limits.tensor_bytes_max)
 		return cf_fail(err, CKPTFMT_FAIL_LIMIT, stored->offset, "%s: a value of %llu bytes",
 			compressed ? "CMP-20" : "TAB-13", (unsigned long long)stored->raw_size);
-	if (compressed && (given == NULL || given->data == NULL))
-		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, stored->offset,
-			"the value is compressed, and this call has nothing to decode zstd with");
-	if (compressed && given->size != stored->raw_size)
-		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "%llu raw bytes of a value of %llu",
-			(unsigned long long)given->size, (unsigned long long)stored->raw_size);
-	if (compressed)
-		CF_TRY(check_given(r, stored, v, given, err));
+	if (compressed && r->reader->codec == NULL)
+		return cf_fail_codec(err);
 	v->bytes = cf_allocate(stored->raw_size);
-	v->starts = cf_allocate_zero(v->count, sizeof *v->starts);
-	v->sizes = cf_allocate_zero(v->count, sizeof *v->sizes);
-	if (v->bytes == NULL || v->starts == NULL || v->sizes == NULL)
+	if (v->bytes == NULL)
 		return cf_fail_memory(err);
 	if (compressed)
-		memcpy(v->bytes, given->data, (size_t)stored->raw_size);
+		CF_TRY(load_compressed(r, stored, v, err));
 	else
 		CF_TRY(cf_transfer_whole(&r->transfer, stored, 0, false, v->bytes, err));
+	v->starts = cf_allocate_zero(v->count, sizeof *v->starts);
+	v->sizes = cf_allocate_zero(v->count, sizeof *v->sizes);
+	if (v->starts == NULL || v->sizes == NULL)
+		return cf_fail_memory(err);
 	return decode_value(r, stored, v, err);
 }
 
@@ -110,6 +105,11 @@ static ckptfmt_status add_value(strings_read *r, const ckptfmt_stored *stored, u
 {
 	value v = {slice, count, NULL, NULL, NULL};
 	ckptfmt_status status = load_value(r, stored, &v, err);
+	/* What a few bytes claim is no shortage that the caller could do something about, and the tensor tells more. */
+	if (status == CKPTFMT_NO_MEMORY && (stored->flags & CKPTFMT_STORED_COMPRESSED))
+		status = cf_fail(err, CKPTFMT_FAIL_LIMIT, stored->offset,
+			"there is no memory for compressed strings that take %llu bytes, or more",
+			(unsigned long long)stored->raw_size);
 	if (status == CKPTFMT_OK) {
 		cf_put_bytes(&r->values, &v, sizeof v);
 		status = cf_buffer_status(&r->values, err);
@@ -263,7 +263,7 @@ static ckptfmt_status check_strings_request(strings_read *r, ckptfmt_error *err)
 }
 
 ckptfmt_status ckptfmt_reader_read_strings(ckptfmt_reader *reader, const ckptfmt_selection *selection, uint64_t row,
-	const int64_t *box, const ckptfmt_bytes *raws, int32_t verify, ckptfmt_strings **out, ckptfmt_error *err)
+	const int64_t *box, int32_t verify, ckptfmt_strings **out, ckptfmt_error *err)
 {
 	strings_read r;
 	ckptfmt_status status;
@@ -277,7 +277,6 @@ ckptfmt_status ckptfmt_reader_read_strings(ckptfmt_reader *reader, const ckptfmt
 	r.selection = selection;
 	r.row = cf_selection_row(selection, row);
 	r.box = box;
-	r.raws = raws;
 	cf_transfer_begin(&r.transfer, reader, selection, verify);
 	status = check_strings_request(&r, err);
 	if (status == CKPTFMT_OK)

@@ -32,13 +32,23 @@ void cf_transfer_begin(cf_transfer *transfer, ckptfmt_reader *reader, const ckpt
 
 static void leave_shard(cf_transfer *transfer)
 {
-	if (transfer->shard_open)
+	if (transfer->shard_open && !transfer->lent)
 		cf_shards_done(&transfer->reader->shards, &transfer->use);
 	cf_os_direct_end(transfer->direct);
 	transfer->direct = NULL;
 	transfer->direct_tried = false;
 	transfer->shard_open = false;
+	transfer->lent = false;
 	transfer->window_size = 0;
+}
+
+void cf_transfer_lend(cf_transfer *transfer, int32_t shard, cf_file file, uint64_t size)
+{
+	leave_shard(transfer);
+	transfer->use = (cf_shard_use){file, size, NULL};
+	transfer->shard = shard;
+	transfer->shard_open = true;
+	transfer->lent = true;
 }
 
 void cf_transfer_end(cf_transfer *transfer)
@@ -46,6 +56,9 @@ void cf_transfer_end(cf_transfer *transfer)
 	leave_shard(transfer);
 	cf_release(transfer->staging);
 	transfer->staging = NULL;
+	cf_decoder_free(&transfer->decoder);
+	cf_buffer_free(&transfer->coded);
+	cf_buffer_free(&transfer->raw);
 }
 
 void cf_transfer_error(const cf_transfer *transfer, const ckptfmt_stored *stored, ckptfmt_error *err)
@@ -326,6 +339,12 @@ ckptfmt_status cf_transfer_piece(cf_transfer *transfer, const ckptfmt_stored *st
 
 ckptfmt_status cf_transfer_check(const ckptfmt_stored *stored, uint32_t crc, ckptfmt_error *err)
 {
+	if ((stored->flags & CKPTFMT_STORED_COMPRESSED) && crc != stored->raw_crc32c)
+		return cf_fail(err, CKPTFMT_FAIL_CHECKSUM, stored->offset,
+			"CMP-19: the raw bytes do not match their checksum: stored 0x%08x, computed 0x%08x",
+			stored->raw_crc32c, crc);
+	if (stored->flags & CKPTFMT_STORED_COMPRESSED)
+		return CKPTFMT_OK;
 	return check_crc(stored->offset, stored->crc32c, crc, err);
 }
 

@@ -4,6 +4,7 @@
 #ifndef CKPTFMT_BUNDLE_TRANSFER_H
 #define CKPTFMT_BUNDLE_TRANSFER_H
 
+#include "compress/decode.h"
 #include "read/reader.h"
 #include "slices/plan.h"
 
@@ -20,6 +21,7 @@ typedef struct cf_transfer {
 	const ckptfmt_selection *selection;
 	int32_t verify;                 /* ckptfmt_verify_mode */
 	bool shard_open;
+	bool lent;                      /* the open one is the caller's */
 	int32_t shard;                  /* the open one */
 	cf_shard_use use;
 	uint8_t *staging;               /* CF_WINDOW_SIZE bytes, made when first needed */
@@ -27,11 +29,16 @@ typedef struct cf_transfer {
 	uint64_t window_size;
 	cf_direct *direct;              /* of the open shard; NULL: none yet, or none to be had */
 	bool direct_tried;
+	cf_decoder decoder;             /* of compressed values: */
+	cf_buffer coded;                /* stored bytes of chunks */
+	cf_buffer raw;                  /* raw bytes that do not go straight to where they are wanted */
 } cf_transfer;
 
 void cf_transfer_begin(cf_transfer *transfer, ckptfmt_reader *reader, const ckptfmt_selection *selection,
 	int32_t verify);
 void cf_transfer_end(cf_transfer *transfer);
+/* Reads this data file from a file that the caller has open, and closes. */
+void cf_transfer_lend(cf_transfer *transfer, int32_t shard, cf_file file, uint64_t size);
 
 /* Opens the value's data file and checks that all its bytes are there, before anybody makes room for them.
  * REQUIRES, as of every value given to a transfer: cf_geometry_check_value passed. */
@@ -50,6 +57,7 @@ bool cf_transfer_is_direct(cf_transfer *transfer, const ckptfmt_stored *stored);
  * REQUIRES: done + size <= stored->size. */
 CF_MUST_CHECK ckptfmt_status cf_transfer_piece(cf_transfer *transfer, const ckptfmt_stored *stored, uint64_t done,
 	uint64_t size, uint8_t *destination, uint32_t *crc, ckptfmt_error *err);
+/* Compares the checksum of the value, of a compressed one that of its raw bytes (DAT-6, CMP-19). CHECKSUM. */
 CF_MUST_CHECK ckptfmt_status cf_transfer_check(const ckptfmt_stored *stored, uint32_t crc, ckptfmt_error *err);
 
 /* Shows `size` of the stored bytes, from `done` on, until the next call, unchecked. `ahead` as above.
@@ -64,6 +72,19 @@ CF_MUST_CHECK ckptfmt_status cf_transfer_range(cf_transfer *transfer, const ckpt
 /* Reads what the plan wants of the stored value. *verified: all delivered bytes were checked. */
 CF_MUST_CHECK ckptfmt_status cf_transfer_part(cf_transfer *transfer, const ckptfmt_stored *stored, cf_plan *plan,
 	uint8_t *destination, bool *verified, ckptfmt_error *err);
+
+/* A compressed value to read. */
+typedef struct cf_compressed {
+	const ckptfmt_stored *stored;
+	uint32_t unit;                  /* bytes of a unit of byte order; 1 for strings and variants */
+} cf_compressed;
+
+/* Delivers what the plan wants of the raw bytes [begin, end), which are whole chunks of the value. Chunks that it does
+ * not touch are left out unless `all`. `plan` NULL: all of them, to `destination` (the place of byte `begin`), or
+ * nowhere if that is NULL. *crc, unless NULL, is extended by the raw bytes that were read. CMP-11 is left out where
+ * nothing is verified. REQUIRES: the reader has a codec; crc is NULL or all bytes are read. */
+CF_MUST_CHECK ckptfmt_status cf_transfer_decode(cf_transfer *transfer, const cf_compressed *value, uint64_t begin,
+	uint64_t end, const cf_plan *plan, bool all, uint8_t *destination, uint32_t *crc, ckptfmt_error *err);
 
 /* Adds the path of the value's data file and its offset to a failure. */
 void cf_transfer_error(const cf_transfer *transfer, const ckptfmt_stored *stored, ckptfmt_error *err);

@@ -287,6 +287,13 @@ ckptfmt_status cf_geometry_check_expansion(const ckptfmt_stored *stored, ckptfmt
 	return CKPTFMT_OK;
 }
 
+ckptfmt_status cf_fail_codec(ckptfmt_error *err)
+{
+	return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, CF_NO_OFFSET,
+		"the value is compressed with zstd, which needs a codec: build the library with libzstd, or open the "
+		"checkpoint with one");
+}
+
 ckptfmt_status cf_geometry_check_byte_order(const ckptfmt_selection *selection, const ckptfmt_stored *stored,
 	ckptfmt_error *err)
 {

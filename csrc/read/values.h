@@ -24,6 +24,8 @@ CF_MUST_CHECK ckptfmt_status cf_geometry_check_decodable(const ckptfmt_selection
 CF_MUST_CHECK ckptfmt_status cf_geometry_check_byte_order(const ckptfmt_selection *selection,
 	const ckptfmt_stored *stored, ckptfmt_error *err);
 CF_MUST_CHECK ckptfmt_status cf_geometry_check_expansion(const ckptfmt_stored *stored, ckptfmt_error *err);
+/* The failure for a compressed value that a reader without a codec is to read. UNSUPPORTED. */
+CF_MUST_CHECK ckptfmt_status cf_fail_codec(ckptfmt_error *err);
 /* ENT-5 alone, of a stored value of `count` elements. BAD_ENTRY, BAD_SHAPE. */
 CF_MUST_CHECK ckptfmt_status cf_geometry_check_size(const ckptfmt_stored *stored, int64_t count, uint64_t itemsize,
 	ckptfmt_error *err);

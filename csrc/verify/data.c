@@ -149,6 +149,93 @@ static void end_value(ckptfmt_verifier *v, const cf_verify_value *value)
 			(unsigned long long)v->bad_chunks);
 }
 
+/* ---- compressed values ----------------------------------------------------------------------------------- */
+
+/* Raw bytes that are decoded at a time: whole chunks. */
+enum { DECODED_SIZE = 2 << 20 };
+
+static uint32_t unit_of(const ckptfmt_verifier *v, const cf_verify_value *value)
+{
+	return value->decoded_storage == CKPTFMT_STORAGE_FIXED
+		? ckptfmt_dtype_find(cf_selection_row(v->selection, value->row)->dtype)->swap_size : 1;
+}
+
+static ckptfmt_status begin_decoding(ckptfmt_verifier *v, const cf_verify_value *value, ckptfmt_error *err)
+{
+	const ckptfmt_stored *stored = &value->stored;
+	cf_stored_value raw = {NULL, stored->raw_size, stored->offset, value->element_count, stored->raw_crc32c, false,
+		true};
+	if (stored->raw_size > v->reader->limits.tensor_bytes_max)
+		return cf_fail(err, CKPTFMT_FAIL_LIMIT, stored->offset, "CMP-20: a value of %llu bytes",
+			(unsigned long long)stored->raw_size);
+	if (value->decoded_storage != CKPTFMT_STORAGE_FIXED)
+		v->scan = cf_string_scan_begin(value->decoded_storage, &raw);
+	cf_transfer_lend(&v->transfer, stored->shard, v->data, v->data_size);
+	v->crc = 0;
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status decode_strings(ckptfmt_verifier *v, const cf_compressed *value, uint64_t end, ckptfmt_error *err)
+{
+	uint8_t *raw;
+	cf_buffer_clear(&v->raw);
+	raw = cf_buffer_extend(&v->raw, end - v->decoded);
+	CF_TRY(cf_buffer_status(&v->raw, err));
+	CF_TRY(cf_transfer_decode(&v->transfer, value, v->decoded, end, NULL, true, raw, NULL, err));
+	return cf_string_scan_take(&v->scan, raw, end - v->decoded, err);
+}
+
+/* Goes on with decoding the value, the last of which compares its checksum. */
+static ckptfmt_status decode_piece(ckptfmt_verifier *v, const cf_verify_value *value, ckptfmt_error *err)
+{
+	const ckptfmt_stored *stored = &value->stored;
+	const cf_compressed compressed = {stored, unit_of(v, value)};
+	uint64_t size = cf_max_u64(DECODED_SIZE / stored->chunk_size, 1) * stored->chunk_size;
+	uint64_t end = v->decoded + cf_min_u64(size, stored->raw_size - v->decoded);
+	if (v->decoded == 0)
+		CF_TRY(begin_decoding(v, value, err));
+	if (value->decoded_storage == CKPTFMT_STORAGE_FIXED)
+		CF_TRY(cf_transfer_decode(&v->transfer, &compressed, v->decoded, end, NULL, true, NULL, &v->crc, err));
+	else
+		CF_TRY(decode_strings(v, &compressed, end, err));
+	v->decoded = end;
+	if (end == stored->raw_size && value->decoded_storage == CKPTFMT_STORAGE_FIXED)
+		return cf_transfer_check(stored, v->crc, err);
+	return CKPTFMT_OK;
+}
+
+static void report_codec(ckptfmt_verifier *v, const cf_verify_place *place)
+{
+	if (!v->codec_missed)
+		cf_verify_problem(v, CKPTFMT_FAIL_UNSUPPORTED, place,
+			"compressed values were not decoded, only their stored bytes were checked: that needs a codec");
+	v->codec_missed = true;
+}
+
+/* Whether the value, whose stored bytes were checked, is to be decoded. */
+static bool decodes(ckptfmt_verifier *v, const cf_verify_value *value)
+{
+	cf_verify_place place = cf_verify_value_place(v, value);
+	if (value->decoded_storage == 0 || v->bad_chunks != 0)
+		return false;
+	if (v->reader->codec == NULL)
+		report_codec(v, &place);
+	return v->reader->codec != NULL;
+}
+
+/* The next piece of the value; true: there is more. */
+static bool go_on_decoding(ckptfmt_verifier *v, const cf_verify_value *value)
+{
+	cf_verify_place place = cf_verify_value_place(v, value);
+	ckptfmt_error error;
+	ckptfmt_status status = decode_piece(v, value, &error);
+	/* A few bytes may claim more than there is memory for: that is about the value, not about the verification. */
+	if (status == CKPTFMT_NO_MEMORY)
+		status = cf_fail(&error, CKPTFMT_FAIL_LIMIT, value->stored.offset,
+			"there is no memory to check a compressed value");
+	return cf_verify_ok(v, status, &error, &place) && v->decoded != value->stored.raw_size;
+}
+
 /* ---- spans ----------------------------------------------------------------------------------------------- */
 
 static void end_span(ckptfmt_verifier *v)
@@ -158,7 +245,7 @@ static void end_span(ckptfmt_verifier *v)
 		cf_verify_value_done(v, cf_verify_value_at(v, span->value)->row);
 	v->bytes_done += span->size - v->span_done;
 	v->next++;
-	v->span_done = 0;
+	v->span_done = v->decoded = 0;
 	v->crc = v->chunk_crc = 0;
 	v->chunk_row = 0;
 	v->bad_chunks = 0;
@@ -220,6 +307,11 @@ static uint64_t work_on_span(ckptfmt_verifier *v)
 	ckptfmt_error error;
 	if (value != NULL)
 		place = cf_verify_value_place(v, value);
+	if (v->span_done == span->size) {
+		if (!go_on_decoding(v, value))
+			end_span(v);
+		return DECODED_SIZE;
+	}
 	if (value != NULL && v->span_done == 0 && !cf_verify_ok(v, begin_value(v, value, &error), &error, &place)) {
 		end_span(v);
 		return CF_VERIFY_ROW_COST;
@@ -238,7 +330,8 @@ static uint64_t work_on_span(ckptfmt_verifier *v)
 	if (v->span_done == span->size) {
 		if (value != NULL)
 			end_value(v, value);
-		end_span(v);
+		if (value == NULL || !decodes(v, value))
+			end_span(v);
 	}
 	return size;
 }

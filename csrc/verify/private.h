@@ -17,8 +17,9 @@
 #ifndef CKPTFMT_BUNDLE_VERIFY_H
 #define CKPTFMT_BUNDLE_VERIFY_H
 
+#include "proto/string_scan.h"
 #include "read/held.h"
-#include "read/reader.h"
+#include "read/transfer.h"
 #include "table/footer.h"
 
 typedef enum cf_verify_stage {
@@ -87,6 +88,7 @@ typedef struct cf_verify_value {
 	uint64_t row;
 	uint64_t element_count;
 	int32_t storage;            /* ckptfmt_storage; NONE: its checksum means nothing to us */
+	int32_t decoded_storage;    /* ckptfmt_storage of what a compressed value decodes to; 0: it is not decoded */
 } cf_verify_value;
 
 #define CF_VERIFY_NOBODY UINT64_MAX
@@ -145,6 +147,12 @@ struct ckptfmt_verifier {
 	uint32_t chunk_crc;
 	uint64_t chunk_row;         /* the chunk that it is of */
 	uint64_t bad_chunks, first_bad_chunk;
+
+	cf_transfer transfer;       /* decodes compressed values */
+	cf_buffer raw;              /* raw bytes of strings or variants */
+	cf_string_scan scan;        /* checks them */
+	uint64_t decoded;           /* raw bytes of the value at hand */
+	bool codec_missed;          /* and reported */
 };
 
 /* ---- findings (verify_findings.c) ---- */

@@ -195,7 +195,7 @@ static void add_value(ckptfmt_verifier *v, uint64_t row_number, const ckptfmt_st
 	const ckptfmt_row *row = cf_selection_row(v->selection, row_number);
 	const ckptfmt_dtype_info *dtype = ckptfmt_dtype_find(row->dtype);
 	cf_verify_place place = {cf_verify_index_path(v), name_of(v, row), origin};
-	cf_verify_value value = {*stored, row_number, (uint64_t)count, CKPTFMT_STORAGE_FIXED};
+	cf_verify_value value = {*stored, row_number, (uint64_t)count, CKPTFMT_STORAGE_FIXED, 0};
 	ckptfmt_error error;
 	bool compressed = (stored->flags & CKPTFMT_STORED_COMPRESSED) != 0;
 	bool broken = compressed && (stored->flags & CKPTFMT_STORED_BAD_CHUNKS) != 0;
@@ -210,9 +210,11 @@ static void add_value(ckptfmt_verifier *v, uint64_t row_number, const ckptfmt_st
 	}
 	if (dtype != NULL)
 		value.storage = dtype->storage;
-	/* The stored chunks are summed; who has a decoder checks what they decode to. */
-	if (compressed)
+	/* The stored chunks are summed, and then decoded. */
+	if (compressed) {
+		value.decoded_storage = known ? value.storage : 0;
 		value.storage = CKPTFMT_STORAGE_FIXED;
+	}
 	/* What these say is wrong was reported with the entry. Of features that we do not know nothing can be checked;
 	 * chunk checksums that do not fit are done without. */
 	if (cf_verify_dtype_impossible(row->dtype) || !known)

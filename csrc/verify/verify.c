@@ -46,8 +46,10 @@ ckptfmt_status ckptfmt_verifier_open(const char *prefix, const ckptfmt_open_opti
 		status = cf_fail_memory(err);
 	else
 		status = cf_reader_new(prefix, options, &v->reader, err);
-	if (status == CKPTFMT_OK)
+	if (status == CKPTFMT_OK) {
+		cf_transfer_begin(&v->transfer, v->reader, v->selection, CKPTFMT_VERIFY_FULL);
 		status = open_index(v, err);
+	}
 	if (status != CKPTFMT_OK) {
 		ckptfmt_verifier_close(v);
 		return status;
@@ -60,6 +62,7 @@ void ckptfmt_verifier_close(ckptfmt_verifier *v)
 {
 	if (v == NULL)
 		return;
+	cf_transfer_end(&v->transfer);
 	cf_verify_close_data(v);
 	cf_table_check_close(&v->check);
 	cf_block_iterator_free(&v->entries);
@@ -75,6 +78,7 @@ void ckptfmt_verifier_close(ckptfmt_verifier *v)
 	cf_buffer_free(&v->values);
 	cf_buffer_free(&v->spans);
 	cf_buffer_free(&v->needed);
+	cf_buffer_free(&v->raw);
 	cf_release(v->window);
 	cf_release(v->whole);
 	cf_release(v);

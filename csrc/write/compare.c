@@ -211,7 +211,7 @@ static ckptfmt_status compare_strings(comparison *c, const pair *p, bool *same, 
 	measure_strings(p, &size, &crc);
 	if (size != p->row->stored.size || crc != p->row->stored.crc32c)
 		return CKPTFMT_OK;
-	CF_TRY(ckptfmt_reader_read_strings(c->reader, c->selection, row, NULL, NULL, CKPTFMT_VERIFY_FULL, &strings, err));
+	CF_TRY(ckptfmt_reader_read_strings(c->reader, c->selection, row, NULL, CKPTFMT_VERIFY_FULL, &strings, err));
 	ckptfmt_strings_get(strings, &view);
 	*same = same_elements(p, &view);
 	ckptfmt_strings_free(strings);

@@ -147,7 +147,7 @@ void ckptfmt_packer_close(ckptfmt_packer *packer)
 static bool pieces_dense(const uint8_t *data, uint64_t size, uint32_t unit, bool rotate)
 {
 	for (uint64_t done = 0; size - done >= CF_CHUNK_SIZE_MIN; done += cf_min_u64(PIECE_SIZE, size - done))
-		if (!cf_seems_dense(data + done, cf_min_u64(PIECE_SIZE, size - done), unit, rotate))
+		if (!cf_seems_incompressible(data + done, cf_min_u64(PIECE_SIZE, size - done), unit, rotate))
 			return false;
 	return true;
 }
@@ -166,7 +166,7 @@ static bool source_dense(const ckptfmt_source *source)
 	if (cf_gather_init(&gather, source->data, source->rank, source->dims, source->strides, dtype->size, 1, CF_MASK_NONE,
 			&ignored) != CKPTFMT_OK || !cf_gather_contiguous(&gather, &data, &size))
 		return false;
-	return cf_is_dense(data, size, dtype->swap_size, rotates(source->dtype)) &&
+	return cf_is_incompressible(data, size, dtype->swap_size, rotates(source->dtype)) &&
 		(size <= PIECE_SIZE || pieces_dense(data, size, dtype->swap_size, rotates(source->dtype)));
 }
 
@@ -195,7 +195,7 @@ ckptfmt_status ckptfmt_chunks_dense(const uint8_t *raw, uint64_t raw_size, uint6
 {
 	CF_TRY(check_chunking(raw_size, chunk_size, unit, CKPTFMT_CHUNK_RAW, err));
 	for (uint64_t done = 0; done < raw_size; done += cf_min_u64(chunk_size, raw_size - done))
-		*dense++ = cf_seems_dense(raw + done, cf_min_u64(chunk_size, raw_size - done), unit, rotate != 0);
+		*dense++ = cf_seems_incompressible(raw + done, cf_min_u64(chunk_size, raw_size - done), unit, rotate != 0);
 	return CKPTFMT_OK;
 }
 

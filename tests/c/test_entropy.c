@@ -46,19 +46,19 @@ static void test_noise(void)
 	for (size_t s = 0; s < CF_ARRAY_COUNT(sizes); s++)
 		for (size_t u = 0; u < CF_ARRAY_COUNT(units); u++)
 			for (int rotate = 0; rotate < 2; rotate++)
-				CHECK(cf_is_dense(noise(sizes[s]), sizes[s], units[u], rotate != 0));
+				CHECK(cf_is_incompressible(noise(sizes[s]), sizes[s], units[u], rotate != 0));
 }
 
 /* All sizes are read within their bounds. Of few bytes nothing is said. */
 static void test_sizes(void)
 {
 	for (uint64_t size = 0; size < LEAST; size += 8)
-		CHECK(!cf_is_dense(noise(size), size, 8, false));
+		CHECK(!cf_is_incompressible(noise(size), size, 8, false));
 	for (uint64_t size = LEAST; size < LEAST + 2048; size += 8)
 		for (size_t u = 0; u < CF_ARRAY_COUNT(units); u++)
-			(void)cf_is_dense(noise(size), size, units[u], true);
+			(void)cf_is_incompressible(noise(size), size, units[u], true);
 	for (uint64_t size = 64 * LEAST - 64; size < 64 * LEAST + 64; size++)
-		(void)cf_is_dense(noise(size), size, 1, false);
+		(void)cf_is_incompressible(noise(size), size, 1, false);
 }
 
 /* One plane of seven bits is enough. */
@@ -69,7 +69,7 @@ static void test_planes(void)
 			uint8_t *bytes = noise(LARGE);
 			for (uint64_t i = p; i < LARGE; i += units[u])
 				bytes[i] &= 0x7f;
-			CHECK(!cf_is_dense(bytes, LARGE, units[u], false));
+			CHECK(!cf_is_incompressible(bytes, LARGE, units[u], false));
 		}
 }
 
@@ -79,9 +79,9 @@ static void test_rotation(void)
 	uint8_t *bytes = noise(LARGE);
 	for (uint64_t i = 1; i < LARGE; i += 2)
 		bytes[i] = (uint8_t)((bytes[i] & 0x80) | (test_random() % 8 + 0x38));
-	CHECK(!cf_is_dense(bytes, LARGE, 2, true));
+	CHECK(!cf_is_incompressible(bytes, LARGE, 2, true));
 	/* Seven bits of sixteen do not vary, and lie in either plane. */
-	CHECK(!cf_is_dense(bytes, LARGE, 2, false));
+	CHECK(!cf_is_incompressible(bytes, LARGE, 2, false));
 }
 
 /* Of `count` words of noise each comes again, in any order. */
@@ -98,22 +98,22 @@ static void test_repetitions(void)
 {
 	uint8_t *bytes = noise(LARGE);
 	repeat_words(bytes, LARGE, 8, 1000);
-	CHECK(!cf_is_dense(bytes, LARGE, 8, false));
-	CHECK(!cf_is_dense(bytes, LARGE, 1, false));
+	CHECK(!cf_is_incompressible(bytes, LARGE, 8, false));
+	CHECK(!cf_is_incompressible(bytes, LARGE, 1, false));
 	for (uint64_t period = 1000; period < 4000; period += 333) {
 		bytes = noise(LARGE);
 		for (uint64_t i = period; i < LARGE; i++)
 			bytes[i] = bytes[i - period];
-		CHECK(!cf_is_dense(bytes, LARGE, 1, false));
-		CHECK(!cf_is_dense(bytes, LARGE, 4, false));
+		CHECK(!cf_is_incompressible(bytes, LARGE, 1, false));
+		CHECK(!cf_is_incompressible(bytes, LARGE, 4, false));
 	}
 	for (uint64_t i = 0; i < LARGE; i++)
 		bytes[i] = (uint8_t)i;
-	CHECK(!cf_is_dense(bytes, LARGE, 1, false));
+	CHECK(!cf_is_incompressible(bytes, LARGE, 1, false));
 	/* A few are no matter. */
 	bytes = noise(LARGE);
 	memcpy(bytes + 512, bytes, 128);
-	CHECK(cf_is_dense(bytes, LARGE, 4, false));
+	CHECK(cf_is_incompressible(bytes, LARGE, 4, false));
 }
 
 /* The pieces that are looked at are spread over all of it. */
@@ -122,7 +122,7 @@ static void test_parts(void)
 	for (uint64_t quarter = 0; quarter < 4; quarter++) {
 		uint8_t *bytes = noise(LARGE);
 		memset(bytes + quarter * (LARGE / 4), 0, LARGE / 4);
-		CHECK(!cf_is_dense(bytes, LARGE, 2, false));
+		CHECK(!cf_is_incompressible(bytes, LARGE, 2, false));
 	}
 }
 

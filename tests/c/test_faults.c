@@ -56,7 +56,7 @@ static ckptfmt_status load(const char *prefix, float *first, ckptfmt_error *err)
 	if (status == CKPTFMT_OK)
 		status = ckptfmt_reader_read(reader, named, &request, 1, CKPTFMT_VERIFY_AUTO, err);
 	if (status == CKPTFMT_OK)
-		status = ckptfmt_reader_read_strings(reader, named, 1, NULL, NULL, CKPTFMT_VERIFY_AUTO, &strings, err);
+		status = ckptfmt_reader_read_strings(reader, named, 1, NULL, CKPTFMT_VERIFY_AUTO, &strings, err);
 	if (status == CKPTFMT_OK) {
 		ckptfmt_strings_view view;
 		ckptfmt_strings_get(strings, &view);

@@ -67,7 +67,7 @@ static ckptfmt_reader *open_reader(int32_t threads, uint32_t open_files_max)
 {
 	ckptfmt_reader *reader;
 	ckptfmt_limits limits;
-	ckptfmt_open_options options = {&limits, 1, threads};
+	ckptfmt_open_options options = {.limits = &limits, .follow_symlinks = 1, .threads = threads};
 	ckptfmt_limits_default(&limits);
 	limits.open_files_max = open_files_max;
 	CHECK_OK(ckptfmt_reader_open(path_of("ck"), &options, &reader, &err), err);
@@ -288,7 +288,7 @@ static void save_wide(void)
 
 static ckptfmt_status read_wide(int32_t threads, uint64_t row, const int64_t *box, int32_t verify, bool *verified)
 {
-	ckptfmt_open_options options = {NULL, 1, threads};
+	ckptfmt_open_options options = {.limits = NULL, .follow_symlinks = 1, .threads = threads};
 	ckptfmt_reader *reader;
 	ckptfmt_selection *selection;
 	ckptfmt_status status;

@@ -40,7 +40,7 @@ static ckptfmt_reader *open_reader(uint32_t open_files_max, int32_t follow_symli
 {
 	ckptfmt_reader *reader;
 	ckptfmt_limits limits;
-	ckptfmt_open_options options = {&limits, follow_symlinks, 0};
+	ckptfmt_open_options options = {.limits = &limits, .follow_symlinks = follow_symlinks, .threads = 0};
 	ckptfmt_limits_default(&limits);
 	limits.open_files_max = open_files_max;
 	CHECK_OK(ckptfmt_reader_open(path_of("ck"), &options, &reader, &err), err);
@@ -103,7 +103,7 @@ static void test_arguments(void)
 	CHECK_FAILS(ckptfmt_reader_map(one, selection, 3, CKPTFMT_VERIFY_AUTO, &mapping, &err), err,
 		CKPTFMT_FAIL_ARGUMENT, "the selection was made by another");
 	CHECK(mapping == NULL);
-	CHECK_FAILS(ckptfmt_reader_read_strings(one, selection, 3, NULL, NULL, CKPTFMT_VERIFY_AUTO, &strings, &err), err,
+	CHECK_FAILS(ckptfmt_reader_read_strings(one, selection, 3, NULL, CKPTFMT_VERIFY_AUTO, &strings, &err), err,
 		CKPTFMT_FAIL_ARGUMENT, "the selection was made by another");
 	CHECK(strings == NULL);
 	/* Also one of no tensors, and that of a reader closed before, whose memory may be in use again. */
@@ -127,10 +127,10 @@ static void test_arguments(void)
 			message);
 		CHECK_FAILS(ckptfmt_reader_map(one, selection, 0, mode, &mapping, &err), err, CKPTFMT_FAIL_ARGUMENT,
 			message);
-		CHECK_FAILS(ckptfmt_reader_read_strings(one, selection, 0, NULL, NULL, mode, &strings, &err), err,
+		CHECK_FAILS(ckptfmt_reader_read_strings(one, selection, 0, NULL, mode, &strings, &err), err,
 			CKPTFMT_FAIL_ARGUMENT, message);
 	}
-	CHECK_OK(ckptfmt_reader_read_strings(one, selection, 0, NULL, NULL, CKPTFMT_VERIFY_OFF, &strings, &err), err);
+	CHECK_OK(ckptfmt_reader_read_strings(one, selection, 0, NULL, CKPTFMT_VERIFY_OFF, &strings, &err), err);
 	ckptfmt_strings_free(strings);
 	end(one, selection);
 }

@@ -75,7 +75,7 @@ static bool all_found(int first)
 
 static ckptfmt_reader *open_reader(void)
 {
-	ckptfmt_open_options options = {NULL, 1, threads};
+	ckptfmt_open_options options = {.limits = NULL, .follow_symlinks = 1, .threads = threads};
 	ckptfmt_reader *reader;
 	CHECK_OK(ckptfmt_reader_open(path_of("ck"), &options, &reader, &err), err);
 	return reader;

@@ -453,7 +453,7 @@ static void test_many_problems(void)
 static void test_limits(void)
 {
 	ckptfmt_limits limits;
-	ckptfmt_open_options options = {&limits, 1, 0};
+	ckptfmt_open_options options = {.limits = &limits, .follow_symlinks = 1, .threads = 0};
 	ckptfmt_limits_default(&limits);
 	limits.entries_max = 4;
 	make();

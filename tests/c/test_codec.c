@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Compressed values without a coder: frames of runs of one byte, which need none. What is written so is planned, read,
- * placed and checked, all of it and boxes of it, and bytes that were changed are found.
+ * Compressed values with a codec for runs of one byte: they are read by the same calls as others, all of them and boxes
+ * of them, verified, and bytes that were changed are found.
  */
+#include "run_codec.h"
 #include "scratch.h"
 
 #include "base/arith.h"
@@ -15,13 +16,11 @@ enum {
 	COLUMNS = 150,
 	COUNT = ROWS * COLUMNS,         /* uint32: 24000 bytes, five chunks and a part */
 	SIZE = 4 * COUNT,
-	CHUNKS = 6,
-	FRAMES_MAX = 8 * CHUNKS
+	CHUNKS = 6
 };
 
 static ckptfmt_error err;
 static uint32_t numbers[COUNT];
-static uint8_t sevens[CHUNK];
 
 /* ---- writing --------------------------------------------------------------------------------------------- */
 
@@ -37,7 +36,7 @@ static void put_value(ckptfmt_writer *writer, const char *name, const int64_t *s
 	uint64_t sizes[CHUNKS];
 	static uint8_t raw[SIZE];
 	/* A frame of one plane of a whole chunk, 1024 bytes of 7. */
-	static const uint8_t frame[] = {0x28, 0xb5, 0x2f, 0xfd, 0x60, 0x00, 0x03, 0x03, 0x20, 0x00, 7};
+	static const uint8_t frame[] = {0x28, 0xb5, 0x2f, 0xfd, 0xa0, 0x00, 0x04, 0x00, 0x00, 0x03, 0x20, 0x00, 7};
 	memcpy(run, frame, sizeof frame);
 	for (int i = 0; i < COUNT; i++)
 		cf_store_u32(raw + (size_t)i * 4, numbers[i]);
@@ -76,7 +75,6 @@ static void save(void)
 		.data = (const uint8_t *)numbers, .slice = rest, .dtype = CKPTFMT_UINT32, .rank = 2};
 	for (int i = 0; i < COUNT; i++)
 		numbers[i] = 0x07070700u | (uint32_t)(test_random() & 0xff);
-	memset(sevens, 7, sizeof sevens);
 	ckptfmt_write_options_default(&options);
 	CHECK_OK(ckptfmt_writer_open(path_of("none"), &options, &writer, &err), err);
 	CHECK_FAILS(ckptfmt_writer_begin_value(writer, &plain, &err), err, CKPTFMT_FAIL_ARGUMENT,
@@ -93,41 +91,15 @@ static void save(void)
 
 /* ---- reading --------------------------------------------------------------------------------------------- */
 
+static run_codec codec;
 static ckptfmt_reader *reader;
 static ckptfmt_selection *selection;
 
-/* Reads a box of the compressed values of a row into `to`; returns how many chunks that took, or -1 after a failure. */
-static int fetch(uint64_t row, const int64_t *box, uint8_t *to, uint64_t size, int32_t verify, uint32_t *crcs)
+static void open_it(const ckptfmt_codec *with)
 {
-	ckptfmt_chunk_run runs[CHUNKS];
-	uint64_t count;
-	int chunks = 0;
-	CHECK_OK(ckptfmt_reader_plan_chunks(reader, selection, row, box, verify, CHUNK, runs, CHUNKS, &count, &err), err);
-	CHECK(count <= CHUNKS);
-	for (uint64_t i = 0; i < count; i++) {
-		uint8_t *stored = malloc(runs[i].stored_size);
-		const uint8_t *decoded[FRAMES_MAX];
-		ckptfmt_frame frames[FRAMES_MAX];
-		uint64_t frame_count;
-		bool good = ckptfmt_reader_read_chunks(reader, selection, row, &runs[i], verify, stored, frames, &frame_count,
-			&err) == CKPTFMT_OK;
-		for (uint64_t k = 0; k < frame_count; k++) {
-			CHECK(frames[k].raw_size <= CHUNK && stored[frames[k].offset] == 0x28);
-			decoded[k] = sevens;
-		}
-		good = good && ckptfmt_reader_place_chunks(reader, selection, row, &runs[i], stored, decoded, frame_count, box,
-			to, size, crcs == NULL ? NULL : crcs + runs[i].first, &err) == CKPTFMT_OK;
-		free(stored);
-		if (!good)
-			return -1;
-		chunks += (int)runs[i].count;
-	}
-	return chunks;
-}
-
-static void open_it(void)
-{
-	CHECK_OK(ckptfmt_reader_open(path_of("a"), NULL, &reader, &err), err);
+	ckptfmt_open_options options = {.follow_symlinks = 1, .codec = with};
+	run_codec_init(&codec);
+	CHECK_OK(ckptfmt_reader_open(path_of("a"), &options, &reader, &err), err);
 	CHECK_OK(ckptfmt_reader_list(reader, &selection, &err), err);
 }
 
@@ -137,65 +109,66 @@ static void close_it(void)
 	ckptfmt_reader_close(reader);
 }
 
+static ckptfmt_status read_box(uint64_t row, const int64_t *box, void *to, uint64_t size, int32_t verify)
+{
+	ckptfmt_request request = {.row = row, .box = box, .destination = to, .destination_size = size};
+	ckptfmt_status status = ckptfmt_reader_read(reader, selection, &request, 1, verify, &err);
+	if (status == CKPTFMT_OK)
+		CHECK_EQ(request.verified, verify != CKPTFMT_VERIFY_OFF);
+	return status;
+}
+
 /* Row 0 is "cut", row 1 is "w". */
 static void test_whole(void)
 {
 	static uint32_t got[2 * COUNT];
-	uint32_t crcs[CHUNKS];
 	ckptfmt_columns columns;
-	ckptfmt_request request = {.row = 1, .destination = (uint8_t *)got, .destination_size = SIZE};
 	ckptfmt_header header;
-	open_it();
+	open_it(&codec.codec);
 	ckptfmt_reader_header(reader, &header);
 	CHECK(header.producer == 2 && header.min_consumer == 2);
 	ckptfmt_selection_columns(selection, &columns);
 	CHECK(columns.row_count == 2 && columns.end_count == 2 * CHUNKS && columns.rows[1].stored.raw_size == SIZE &&
 		columns.rows[1].stored.flags == CKPTFMT_STORED_COMPRESSED);
-	CHECK_FAILS(ckptfmt_reader_read(reader, selection, &request, 1, CKPTFMT_VERIFY_AUTO, &err), err,
-		CKPTFMT_FAIL_UNSUPPORTED, "the value is compressed");
-	request.compressed = 1;
-	CHECK_OK(ckptfmt_reader_read(reader, selection, &request, 1, CKPTFMT_VERIFY_AUTO, &err), err);
-	CHECK_EQ(request.compressed, 1);
-	CHECK_EQ(fetch(1, NULL, (uint8_t *)got, SIZE, CKPTFMT_VERIFY_AUTO, crcs), CHUNKS);
+	CHECK_OK(read_box(1, NULL, got, SIZE, CKPTFMT_VERIFY_AUTO), err);
 	CHECK(memcmp(got, numbers, SIZE) == 0);
-	CHECK_OK(ckptfmt_reader_check_raw(reader, selection, 1, CKPTFMT_WHOLE, crcs, CHUNKS, &err), err);
-	crcs[3] ^= 1;
-	CHECK_FAILS(ckptfmt_reader_check_raw(reader, selection, 1, CKPTFMT_WHOLE, crcs, CHUNKS, &err), err,
-		CKPTFMT_FAIL_CHECKSUM, "CMP-19");
-	CHECK_FAILS(ckptfmt_reader_bad_frame(reader, selection, 1, CKPTFMT_WHOLE, 2, &err), err, CKPTFMT_FAIL_BAD_CHUNK,
-		"CMP-18: a zstd frame of chunk 2");
-	/* Of a partitioned tensor the slice that is compressed is left to us, the other one not. */
-	request = (ckptfmt_request){.row = 0, .destination = (uint8_t *)got, .destination_size = 2 * SIZE, .compressed = 1};
+	CHECK_EQ(codec.decoded, 3 * (CHUNKS - 1));
+	/* Of a partitioned tensor one slice is compressed, the other one not. */
 	memset(got, 0, sizeof got);
-	CHECK_OK(ckptfmt_reader_read(reader, selection, &request, 1, CKPTFMT_VERIFY_AUTO, &err), err);
-	CHECK_EQ(request.compressed, 1);
-	CHECK(memcmp(got + COUNT, numbers, SIZE) == 0);
-	CHECK_EQ(fetch(0, NULL, (uint8_t *)got, 2 * SIZE, CKPTFMT_VERIFY_AUTO, crcs), CHUNKS);
+	CHECK_OK(read_box(0, NULL, got, 2 * SIZE, CKPTFMT_VERIFY_AUTO), err);
 	CHECK(memcmp(got, numbers, SIZE) == 0 && memcmp(got + COUNT, numbers, SIZE) == 0);
+	/* Nothing is decoded where memory is only to be made. */
+	codec.decoded = 0;
+	CHECK_OK(read_box(0, NULL, NULL, 0, CKPTFMT_VERIFY_AUTO), err);
+	CHECK_EQ(codec.decoded, 0);
 	close_it();
 }
 
 static void test_boxes(void)
 {
 	static uint32_t got[COUNT];
-	open_it();
+	open_it(&codec.codec);
 	for (int i = 0; i < 500; i++) {
-		int64_t box[4], touched = 0, last = -1;
+		int64_t box[4], last = -1;
+		uint64_t size, frames = 0;
 		bool same = true;
 		box[0] = (int64_t)test_random_below(ROWS);
 		box[1] = (int64_t)test_random_below(COLUMNS);
 		box[2] = (int64_t)test_random_below((uint64_t)(ROWS - box[0]) + 1);
 		box[3] = (int64_t)test_random_below((uint64_t)(COLUMNS - box[1]) + 1);
+		size = (uint64_t)(4 * box[2] * box[3]);
 		for (int64_t r = box[0]; r < box[0] + box[2]; r++)
 			for (int64_t c = box[1]; c < box[1] + box[3]; c++) {
 				int64_t chunk = 4 * (r * COLUMNS + c) / CHUNK;
-				touched += chunk != last;
+				frames += chunk != last && chunk != CHUNKS - 1 ? 3 : 0;
 				last = chunk;
 			}
-		CHECK_EQ(fetch(1, box, (uint8_t *)got, (uint64_t)(4 * box[2] * box[3]), CKPTFMT_VERIFY_AUTO, NULL), touched);
-		if (touched != 0)
-			CHECK_EQ(fetch(1, box, (uint8_t *)got, (uint64_t)(4 * box[2] * box[3]), CKPTFMT_VERIFY_FULL, NULL),
-				CHUNKS);
+		codec.decoded = 0;
+		CHECK_OK(read_box(1, box, got, size, CKPTFMT_VERIFY_AUTO), err);
+		CHECK_EQ(codec.decoded, frames);
+		codec.decoded = 0;
+		CHECK_OK(read_box(1, box, got, size, CKPTFMT_VERIFY_FULL), err);
+		CHECK_EQ(codec.decoded, size == 0 ? 0 : 3 * (CHUNKS - 1));
 		for (int64_t r = 0; r < box[2]; r++)
 			same = same && memcmp(got + r * box[3], numbers + (box[0] + r) * COLUMNS + box[1],
 					       (size_t)(4 * box[3])) == 0;
@@ -204,37 +177,87 @@ static void test_boxes(void)
 	close_it();
 }
 
-static void test_arguments(void)
+static void test_codec_failures(void)
 {
 	static uint32_t got[COUNT];
-	const uint8_t *decoded[1] = {sevens};
-	ckptfmt_chunk_run run;
-	ckptfmt_frame frames[8];
-	uint8_t stored[2 * CHUNK];
-	uint64_t count;
-	open_it();
-	CHECK_OK(ckptfmt_reader_plan_chunks(reader, selection, 1, NULL, CKPTFMT_VERIFY_AUTO, CHUNK, &run, 1, &count, &err),
-		err);
-	CHECK_EQ(count, CHUNKS);
-	CHECK_OK(ckptfmt_reader_read_chunks(reader, selection, 1, &run, CKPTFMT_VERIFY_AUTO, stored, frames, &count, &err),
-		err);
-	CHECK_EQ(count, 3);
-	CHECK_FAILS(ckptfmt_reader_place_chunks(reader, selection, 1, &run, stored, decoded, 1, NULL, (uint8_t *)got, SIZE,
-		NULL, &err), err, CKPTFMT_FAIL_ARGUMENT, "fewer decoded frames than the run has");
-	CHECK_FAILS(ckptfmt_reader_place_chunks(reader, selection, 1, &run, stored, decoded, 3, NULL, (uint8_t *)got, 7,
-		NULL, &err), err, CKPTFMT_FAIL_ARGUMENT, "the destination has 7 bytes, the value 24000");
-	run.count = CHUNKS + 1;
-	CHECK_FAILS(ckptfmt_reader_read_chunks(reader, selection, 1, &run, CKPTFMT_VERIFY_AUTO, stored, frames, &count,
-		&err), err, CKPTFMT_FAIL_ARGUMENT, "no run of chunks of this value");
-	run.slice = 1;
-	CHECK_FAILS(ckptfmt_reader_read_chunks(reader, selection, 1, &run, CKPTFMT_VERIFY_AUTO, stored, frames, &count,
-		&err), err, CKPTFMT_FAIL_ARGUMENT, "slice 1 of 0");
-	CHECK_FAILS(ckptfmt_reader_read_chunks(reader, selection, 0, &run, CKPTFMT_VERIFY_AUTO, stored, frames, &count,
-		&err), err, CKPTFMT_FAIL_ARGUMENT, "the value is not compressed");
-	CHECK_FAILS(ckptfmt_reader_plan_chunks(reader, selection, 2, NULL, CKPTFMT_VERIFY_AUTO, CHUNK, &run,
-		1, &count, &err),
-		err, CKPTFMT_FAIL_ARGUMENT, "row 2 of 2");
+	ckptfmt_codec bad;
+	ckptfmt_open_options options = {.codec = &bad};
+	ckptfmt_status status;
+	open_it(&codec.codec);
+	codec.fails = CKPTFMT_BUSY;
+	CHECK_FAILS(read_box(1, NULL, got, SIZE, CKPTFMT_VERIFY_AUTO), err, CKPTFMT_FAIL_ARGUMENT,
+		"the codec failed with status 9");
+	codec.fails = CKPTFMT_NO_MEMORY;
+	CHECK_EQ(read_box(1, NULL, got, SIZE, CKPTFMT_VERIFY_AUTO), CKPTFMT_NO_MEMORY);
+	codec.fails = CKPTFMT_OK;
+	codec.too_much = 1;
+	CHECK_FAILS(read_box(1, NULL, got, SIZE, CKPTFMT_VERIFY_AUTO), err, CKPTFMT_FAIL_ARGUMENT,
+		"the codec wrote 1025 bytes where there is room for 1024");
+	codec.too_much = (uint64_t)-1;
+	CHECK_FAILS(read_box(1, NULL, got, SIZE, CKPTFMT_VERIFY_AUTO), err, CKPTFMT_FAIL_BAD_CHUNK,
+		"CMP-18: a zstd frame of chunk 0 does not decode to what it says");
 	close_it();
+	bad = codec.codec;
+	bad.size--;
+	CHECK_FAILS(ckptfmt_reader_open(path_of("a"), &options, &reader, &err), err, CKPTFMT_FAIL_ARGUMENT,
+		"the codec has");
+	bad = codec.codec;
+	bad.decode = NULL;
+	CHECK_FAILS(ckptfmt_reader_open(path_of("a"), &options, &reader, &err), err, CKPTFMT_FAIL_ARGUMENT,
+		"the codec has");
+	CHECK_FAILS(ckptfmt_codec_zstd(0, &bad, &err), err, CKPTFMT_FAIL_ARGUMENT, "zstd level 0");
+	CHECK_FAILS(ckptfmt_codec_zstd(23, &bad, &err), err, CKPTFMT_FAIL_ARGUMENT, "zstd level 23");
+	/* With libzstd nobody needs another codec; without it the failure says so. */
+	status = ckptfmt_codec_zstd(1, &bad, &err);
+	open_it(NULL);
+	if (status == CKPTFMT_OK) {
+		CHECK_OK(read_box(1, NULL, got, SIZE, CKPTFMT_VERIFY_AUTO), err);
+		CHECK(memcmp(got, numbers, SIZE) == 0);
+	} else {
+		CHECK_EQ(status, CKPTFMT_UNSUPPORTED);
+		CHECK_FAILS(read_box(1, NULL, got, SIZE, CKPTFMT_VERIFY_AUTO), err, CKPTFMT_FAIL_UNSUPPORTED,
+			"the value is compressed with zstd, which needs a codec");
+	}
+	close_it();
+}
+
+/* What the verifier finds first, or an empty failure. */
+static ckptfmt_error verify(const ckptfmt_codec *with)
+{
+	ckptfmt_open_options options = {.follow_symlinks = 1, .codec = with};
+	ckptfmt_error found;
+	ckptfmt_verifier *verifier;
+	ckptfmt_progress progress;
+	memset(&found, 0, sizeof found);
+	CHECK_OK(ckptfmt_verifier_open(path_of("a"), &options, &verifier, &err), err);
+	do
+		CHECK_OK(ckptfmt_verifier_step(verifier, 1, &progress, &err), err);
+	while (!progress.finished);
+	if (progress.finding_count != 0)
+		found = ckptfmt_verifier_finding(verifier, 0)->error;
+	ckptfmt_verifier_close(verifier);
+	return found;
+}
+
+static void test_verify(void)
+{
+	ckptfmt_error found;
+	run_codec_init(&codec);
+	found = verify(&codec.codec);
+	CHECK_EQ(found.status, CKPTFMT_OK);
+	CHECK_EQ(codec.decoded, 2 * 3 * (CHUNKS - 1));
+	/* Wrong content behind checksums of stored bytes that are right. */
+	codec.too_much = (uint64_t)-1;
+	found = verify(&codec.codec);
+	CHECK(found.failure == CKPTFMT_FAIL_BAD_CHUNK && strncmp(found.message, "CMP-18", 6) == 0);
+	codec.too_much = 0;
+	codec.fails = CKPTFMT_NO_MEMORY;
+	found = verify(&codec.codec);
+	CHECK(found.failure == CKPTFMT_FAIL_LIMIT && strstr(found.message, "no memory") != NULL);
+	if (ckptfmt_codec_zstd(1, &codec.codec, NULL) != CKPTFMT_OK) {
+		found = verify(NULL);
+		CHECK(found.status == CKPTFMT_UNSUPPORTED && strstr(found.message, "not decoded") != NULL);
+	}
 }
 
 /* A flipped bit is found by a read of its chunk and by no other, and named with its chunk's place. */
@@ -246,46 +269,17 @@ static void test_damage(void)
 	ckptfmt_columns columns;
 	uint64_t place;
 	int byte;
-	open_it();
+	open_it(&codec.codec);
 	ckptfmt_selection_columns(selection, &columns);
 	place = columns.rows[1].stored.offset + columns.chunk_ends[columns.rows[1].stored.ends_first + 1];
 	CHECK(file != NULL && fseek(file, (long)place + 100, SEEK_SET) == 0);
 	byte = fgetc(file);
 	CHECK(fseek(file, -1, SEEK_CUR) == 0 && fputc(byte ^ 4, file) != EOF && fclose(file) == 0);
-	CHECK_EQ(fetch(1, first, (uint8_t *)got, 4, CKPTFMT_VERIFY_AUTO, NULL), 1);
-	CHECK_EQ(fetch(1, third, (uint8_t *)got, 4, CKPTFMT_VERIFY_AUTO, NULL), -1);
-	CHECK(err.failure == CKPTFMT_FAIL_CHECKSUM && strncmp(err.message, "CMP-11: chunk 2", 15) == 0);
+	CHECK_OK(read_box(1, first, got, 4, CKPTFMT_VERIFY_AUTO), err);
+	CHECK_FAILS(read_box(1, third, got, 4, CKPTFMT_VERIFY_AUTO), err, CKPTFMT_FAIL_CHECKSUM, "CMP-11: chunk 2");
 	CHECK(err.offset == place && strcmp(err.tensor, "w") == 0 && strstr(err.path, ".data-00000-of-00001") != NULL);
-	CHECK_EQ(fetch(1, third, (uint8_t *)got, 4, CKPTFMT_VERIFY_OFF, NULL), 1);
+	CHECK_OK(read_box(1, third, got, 4, CKPTFMT_VERIFY_OFF), err);
 	close_it();
-}
-
-/* One value by itself, and chunks that are looked at. */
-static void test_values(void)
-{
-	static uint8_t noise[3 * CHUNK];
-	ckptfmt_chunk_run runs[CHUNKS];
-	ckptfmt_strings_scan *scan;
-	uint64_t count;
-	uint8_t dense[3] = {9, 9, 9};
-	open_it();
-	CHECK_OK(ckptfmt_reader_plan_value(reader, selection, 1, CKPTFMT_WHOLE, CHUNK, runs, CHUNKS, &count, &err), err);
-	CHECK_EQ(count, CHUNKS);
-	CHECK_FAILS(ckptfmt_reader_plan_value(reader, selection, 1, 3, CHUNK, runs, CHUNKS, &count, &err), err,
-		CKPTFMT_FAIL_ARGUMENT, "slice 3 of 0");
-	CHECK_FAILS(ckptfmt_reader_plan_value(reader, selection, 9, 3, CHUNK, runs, CHUNKS, &count, &err), err,
-		CKPTFMT_FAIL_ARGUMENT, "row 9 of 2");
-	CHECK_FAILS(ckptfmt_reader_scan_open(reader, selection, 1, CKPTFMT_WHOLE, &scan, &err), err,
-		CKPTFMT_FAIL_ARGUMENT, "data type");
-	CHECK(scan == NULL);
-	close_it();
-	for (size_t i = 0; i < sizeof noise; i++)
-		noise[i] = (uint8_t)test_random_below(256);
-	memset(noise + CHUNK, 7, CHUNK);
-	CHECK_OK(ckptfmt_chunks_dense(noise, sizeof noise - 1, CHUNK, 1, 0, dense, &err), err);
-	CHECK(dense[0] == 1 && dense[1] == 0 && dense[2] == 0);
-	CHECK_FAILS(ckptfmt_chunks_dense(noise, sizeof noise, CHUNK, 3, 0, dense, &err), err, CKPTFMT_FAIL_ARGUMENT,
-		"12288 bytes in units of 3");
 }
 
 static void test_packer(void)
@@ -331,10 +325,10 @@ int main(void)
 	save();
 	test_whole();
 	test_boxes();
-	test_arguments();
-	test_values();
+	test_codec_failures();
+	test_verify();
 	test_packer();
 	test_damage();
 	shell("rm -r '%s'");
-	return test_finish("unpack");
+	return test_finish("codec");
 }

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Codecs of Python, called from C with whole batches, from any thread."""
+
+from __future__ import annotations
+
+import collections
+from _thread import get_ident
+from types import TracebackType
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckptfmt._ckptfmt import ffi, lib
+from ckptfmt._core.columns import CODEC_ITEM
+
+EFFORT_FAST = lib.CKPTFMT_EFFORT_FAST
+EFFORT_FULL = lib.CKPTFMT_EFFORT_FULL
+
+
+class Coder(Protocol):
+    """Encodes and decodes zstd frames, in any number of threads at once.
+
+    Both methods get an array of CODEC_ITEM and set its `size`, as `ckptfmt_codec` says. The memory
+    that it points to is `memory_at`; `copy_to` writes to it.
+    """
+
+    def encode(self, items: NDArray[Any]) -> None: ...
+
+    def decode(self, items: NDArray[Any]) -> None: ...
+
+
+class Codec:
+    """A `ckptfmt_codec` that calls a Coder. It must outlive what it is given to.
+
+    Attributes:
+        pointer: the struct.
+    """
+
+    def __init__(self, coder: Coder) -> None:
+        self.coder = coder
+        self._errors = collections.deque[tuple[int, BaseException]]()
+        self._self = ffi.new_handle(self)
+        self.pointer = ffi.new("ckptfmt_codec *")
+        self.pointer.size = ffi.sizeof("ckptfmt_codec")
+        self.pointer.context = self._self
+        self.pointer.encode, self.pointer.decode = lib.cf_codec_encode, lib.cf_codec_decode
+        self.pointer.flags = lib.CKPTFMT_CODEC_THREADS
+
+    def failed(self, error: BaseException) -> None:
+        """Notes what a call of the coder raised in this thread."""
+        self._errors.append((get_ident(), error))
+
+    def raised(self) -> BaseException | None:
+        """What the coder raised in a call that has failed since: preferably in this thread."""
+        errors = [self._errors.popleft() for _ in range(len(self._errors))]
+        mine = [error for thread, error in errors if thread == get_ident()]
+        return next(iter(mine or [error for _, error in errors]), None)
+
+
+def _failed(_kind: Any, error: BaseException, traceback: TracebackType | None) -> int:
+    """Called by cffi for an exception that leaves one of the functions below, Ctrl-C included."""
+    if isinstance(error, MemoryError):
+        return int(lib.CKPTFMT_NO_MEMORY)
+    if traceback is not None:
+        codec: Codec = ffi.from_handle(traceback.tb_frame.f_locals["context"])
+        codec.failed(error)
+    return int(lib.CKPTFMT_INVALID)
+
+
+def _encode(context: Any, items: Any, count: int) -> int:
+    ffi.from_handle(context).coder.encode(_table(items, count))
+    return int(lib.CKPTFMT_OK)
+
+
+def _decode(context: Any, items: Any, count: int) -> int:
+    ffi.from_handle(context).coder.decode(_table(items, count))
+    return int(lib.CKPTFMT_OK)
+
+
+ffi.def_extern(name="cf_codec_encode", onerror=_failed)(_encode)
+ffi.def_extern(name="cf_codec_decode", onerror=_failed)(_decode)
+
+
+def _table(items: Any, count: int) -> NDArray[Any]:
+    return np.frombuffer(ffi.buffer(items, count * CODEC_ITEM.itemsize), CODEC_ITEM)
+
+
+def memory_at(address: int, size: int) -> memoryview:
+    """Memory of C, valid for the time of the call that told of it."""
+    return memoryview(ffi.buffer(ffi.cast("uint8_t *", address), size))
+
+
+def copy_to(address: int, data: Any, size: int) -> None:
+    """Copies bytes of a buffer to memory of C."""
+    ffi.memmove(ffi.cast("uint8_t *", address), data, size)

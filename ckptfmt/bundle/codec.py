@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compressed values (level "ckptfmt" of the format): what a caller may ask for, and the codec over
+the zstandard package. The C core does all else."""
+
+from __future__ import annotations
+
+import functools
+import re
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckptfmt import _core
+from ckptfmt.arguments import wrong
+from ckptfmt.errors import InvalidError, StorageError
+
+__all__ = ["CHUNK_SIZE", "Zstd", "zstd_level"]
+
+# Bytes of the raw value that a chunk stands for, as writers do by default (CMP-2).
+CHUNK_SIZE = 256 << 10
+LEVEL_MAX = 22
+# A window that holds a whole chunk.
+WINDOW_LOG = 18
+
+
+def zstd_level(compression: str | None, level: str) -> int | None:
+    """The level of zstd that the arguments `compression` and `level` of a save ask for.
+
+    Args:
+        compression: None, "zstd" or "zstd:<level>".
+        level: that of the format; "ckptfmt" alone means "zstd".
+
+    Returns:
+        1 to 22; None if nothing is to be compressed.
+
+    Raises:
+        InvalidError: another text, or level "v2".
+    """
+    if compression is None:
+        return 1 if level == "ckptfmt" else None
+    if not isinstance(compression, str):
+        raise wrong("compression", "'zstd', 'zstd:<level>' or None", compression)
+    found = re.fullmatch(r"zstd(?::([0-9]{1,2}))?", compression)
+    effort = int(found[1] or 1) if found else 0
+    if not 1 <= effort <= LEVEL_MAX:
+        raise InvalidError(
+            f"compression {compression!r} is neither 'zstd' nor 'zstd:1' to 'zstd:{LEVEL_MAX}'"
+        )
+    if level == "v2":
+        raise InvalidError("level 'v2' has no place for compressed values")
+    return effort
+
+
+class Zstd:
+    """A Coder over the zstandard package, which works without the interpreter's lock.
+
+    Args:
+        level: of zstd, for what repeats itself: text, indices, zeros. The exponents of numbers gain
+            nothing by more than 1.
+    """
+
+    def __init__(self, level: int = 1) -> None:
+        self._level = level
+        # Coders belong to one thread at a time.
+        self._compressors: dict[int, list[Any]] = {_core.EFFORT_FAST: [], _core.EFFORT_FULL: []}
+        self._decompressors: list[Any] = []
+
+    def encode(self, items: NDArray[Any]) -> None:
+        """Sets the size of each item to that of its frame, 0 if that does not fit."""
+        for effort in np.unique(items["effort"]).tolist():
+            rows = np.flatnonzero(items["effort"] == effort)
+            chosen = items[rows]
+            frames = self._compress(chosen, effort)
+            sizes = np.fromiter(map(len, frames), np.uint64, len(frames))
+            sizes[sizes > chosen["capacity"]] = 0
+            for frame, size, address in zip(
+                frames, sizes.tolist(), chosen["destination"].tolist(), strict=True
+            ):
+                _core.copy_to(address, frame, size)
+            items["size"][rows] = sizes
+
+    def decode(self, items: NDArray[Any]) -> None:
+        """Sets the size of each item to that of its content, 0 if it is no frame of its
+        capacity."""
+        contents = self._decompress(items)
+        for row, (content, capacity, address) in enumerate(
+            zip(contents, items["capacity"].tolist(), items["destination"].tolist(), strict=True)
+        ):
+            if len(content) == capacity:
+                _core.copy_to(address, content, capacity)
+                items["size"][row] = capacity
+
+    def _compress(self, items: NDArray[Any], effort: int) -> list[Any]:
+        pool = self._compressors[effort]
+        coder = pool.pop() if pool else self._compressor(effort)
+        data, pieces = _pieces(items)
+        if _has_batches():
+            segments = _zstandard().BufferWithSegments(data, pieces.tobytes())
+            made = coder.multi_compress_to_buffer(segments, threads=0)
+            found = [made[row] for row in range(len(items))]
+        else:
+            found = [coder.compress(data[at : at + size]) for at, size in pieces.tolist()]
+        pool.append(coder)
+        return found
+
+    def _decompress(self, items: NDArray[Any]) -> list[Any]:
+        """What the frames decode to; no bytes for one that does not."""
+        pool, zstandard = self._decompressors, _zstandard()
+        coder = pool.pop() if pool else zstandard.ZstdDecompressor()
+        data, pieces = _pieces(items)
+        found = None
+        if _has_batches():
+            try:
+                segments = zstandard.BufferWithSegments(data, pieces.tobytes())
+                made = coder.multi_decompress_to_buffer(segments, threads=0)
+                found = [made[row] for row in range(len(items))]
+            except zstandard.ZstdError:
+                pass
+        if found is None:
+            found = []
+            sizes = items["capacity"].tolist()
+            for (at, size), capacity in zip(pieces.tolist(), sizes, strict=True):
+                try:
+                    frame = data[at : at + size]
+                    found.append(coder.decompress(frame, max_output_size=capacity))
+                except zstandard.ZstdError:
+                    found.append(b"")
+        pool.append(coder)
+        return found
+
+    def _compressor(self, effort: int) -> Any:
+        """Effort FAST encodes bytes by how often they occur and hardly looks for repetitions: those
+        that occur by chance in the exponents of numbers cost more than they save, in bytes and
+        time."""
+        zstandard = _zstandard()
+        common: dict[str, Any] = {
+            "window_log": WINDOW_LOG,
+            "write_content_size": True,
+            "write_checksum": False,
+        }
+        kind = zstandard.ZstdCompressionParameters
+        if effort == _core.EFFORT_FULL:
+            parameters = kind.from_level(self._level, **common)
+        else:
+            fast = zstandard.STRATEGY_FAST
+            parameters = kind(strategy=fast, min_match=7, hash_log=6, **common)
+        return zstandard.ZstdCompressor(compression_params=parameters)
+
+
+def _pieces(items: NDArray[Any]) -> tuple[memoryview, NDArray[np.uint64]]:
+    """Memory that all sources are in, and offset and size of each in it."""
+    begins, sizes = items["source"].astype(np.uint64), items["source_size"]
+    first = int(begins.min())
+    data = _core.memory_at(first, int((begins + sizes).max()) - first)
+    return data, np.column_stack((begins - np.uint64(first), sizes))
+
+
+@functools.cache
+def _zstandard() -> ModuleType:
+    """The package, loaded when something is compressed: most checkpoints need none."""
+    try:
+        import zstandard  # noqa: PLC0415
+    except OSError as error:
+        message = f"cannot load the zstandard package: {error.strerror}"
+        raise StorageError(message, errno=error.errno) from None
+    return zstandard
+
+
+@functools.cache
+def _has_batches() -> bool:
+    features: set[str] = _zstandard().backend_features
+    return {"buffer_types", "multi_compress_to_buffer", "multi_decompress_to_buffer"} <= features

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Calls a codec, of whatever origin, and distrusts its answers. */
+#ifndef CKPTFMT_COMPRESS_CODEC_H
+#define CKPTFMT_COMPRESS_CODEC_H
+
+#include "base/error.h"
+
+/* INVALID: the struct is of another size, or a function is missing. */
+CF_MUST_CHECK ckptfmt_status cf_codec_check(const ckptfmt_codec *codec, ckptfmt_error *err);
+/* The batch through the codec. An item whose size is 0 afterwards failed. INVALID: the codec failed, or says that it
+ * wrote more than the capacity; NO_MEMORY. */
+CF_MUST_CHECK ckptfmt_status cf_codec_encode(const ckptfmt_codec *codec, ckptfmt_codec_item *items, uint64_t count,
+	ckptfmt_error *err);
+CF_MUST_CHECK ckptfmt_status cf_codec_decode(const ckptfmt_codec *codec, ckptfmt_codec_item *items, uint64_t count,
+	ckptfmt_error *err);
+
+#endif

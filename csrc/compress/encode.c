@@ -1,0 +1,276 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "compress/encode.h"
+
+#include "compress/entropy.h"
+
+enum {
+	/* Samples of a value: a part of it within bounds, in a few pieces spread evenly. */
+	PIECES = 4,
+	PIECE_SIZE = 16 << 10,
+	SAMPLE_MAX = PIECES * PIECE_SIZE,
+	SAMPLE_MIN = 4 << 10,
+	SAMPLED_PART = 16,
+	ALIGNMENT = 16,             /* pieces begin and end at whole units of any kind */
+	/* Entropies of a byte in 256ths of a bit. Above the first a plane is not worth trying, below the second it is even
+	 * where samples found nothing, and below the third runs are likely, which take a search for repetitions. */
+	ENTROPY_NOISE = 2017,
+	ENTROPY_GAIN = 1916,
+	ENTROPY_RUNS = 256
+};
+
+/* The most that a frame of so many bytes may take to be worth decoding: a twentieth less. */
+static uint64_t worth(uint64_t size)
+{
+	return size - size / 20;
+}
+
+static bool is_whole(int32_t method)
+{
+	return method == CKPTFMT_CHUNK_RAW || method == CKPTFMT_CHUNK_ZSTD;
+}
+
+/* The planes of some units, one after the other. */
+static void split(const uint8_t *from, uint64_t size, uint32_t unit, bool rotate, uint8_t *to)
+{
+	uint8_t *planes[CF_PLANES_MAX];
+	for (uint32_t p = 0; p < unit; p++)
+		planes[p] = to + p * (size / unit);
+	cf_planes_split(from, size / unit, unit, rotate, planes);
+}
+
+static uint8_t *scratch(cf_buffer *buffer, uint64_t size)
+{
+	cf_buffer_clear(buffer);
+	return cf_buffer_extend(buffer, size);
+}
+
+static ckptfmt_codec_item *items_of(const cf_encoder *encoder)
+{
+	return (ckptfmt_codec_item *)(void *)encoder->items.data;
+}
+
+static ckptfmt_status encode_items(cf_encoder *encoder, ckptfmt_error *err)
+{
+	CF_TRY(cf_buffer_status(&encoder->items, err));
+	return cf_codec_encode(encoder->codec, items_of(encoder), encoder->items.size / sizeof(ckptfmt_codec_item), err);
+}
+
+/* ---- choosing -------------------------------------------------------------------------------------------- */
+
+void cf_find_incompressible(const cf_raw *raw, uint8_t *incompressible)
+{
+	for (uint64_t done = 0; done < raw->size; done += raw->chunk_size)
+		*incompressible++ = cf_seems_incompressible(raw->bytes + done, cf_min_u64(raw->chunk_size, raw->size - done),
+			raw->unit, raw->rotate);
+}
+
+/* Pieces of all of the value. Returns their size. */
+static uint64_t sample_all(const cf_raw *raw, uint8_t *to)
+{
+	uint64_t size = cf_min_u64(cf_max_u64(raw->size / SAMPLED_PART, SAMPLE_MIN), SAMPLE_MAX);
+	uint64_t count = (size + PIECE_SIZE - 1) / PIECE_SIZE, piece = size / count / ALIGNMENT * ALIGNMENT;
+	if (raw->size <= size) {
+		memcpy(to, raw->bytes, (size_t)raw->size);
+		return raw->size;
+	}
+	for (uint64_t i = 0; i < count; i++) {
+		uint64_t begin = count == 1 ? 0 : (raw->size - piece) * i / (count - 1) / ALIGNMENT * ALIGNMENT;
+		memcpy(to + i * piece, raw->bytes + begin, (size_t)piece);
+	}
+	return count * piece;
+}
+
+/* Pieces from the middle of some of the chunks that are not incompressible, of which there are `left`. */
+static uint64_t sample_chunks(const cf_raw *raw, const uint8_t *incompressible, uint64_t left, uint8_t *to)
+{
+	uint64_t count = cf_min_u64(left, PIECES), done = 0, next = 0;
+	uint64_t size = SAMPLE_MAX / count / ALIGNMENT * ALIGNMENT, seen = 0;
+	for (uint64_t chunk = 0; next < count; chunk++) {
+		uint64_t begin = chunk * raw->chunk_size, chunk_size, piece;
+		if (incompressible[chunk])
+			continue;
+		if (seen++ != (count == 1 ? 0 : (2 * next * (left - 1) + (count - 1)) / (2 * (count - 1))))
+			continue;
+		next++;
+		chunk_size = cf_min_u64(raw->chunk_size, raw->size - begin);
+		piece = cf_min_u64(size, chunk_size);
+		begin += (chunk_size - piece) / 2 / ALIGNMENT * ALIGNMENT;
+		memcpy(to + done, raw->bytes + begin, (size_t)piece);
+		done += piece;
+	}
+	return done;
+}
+
+/* Both efforts of each of `count` pieces of `size` bytes. */
+static void add_trials(cf_encoder *encoder, const uint8_t *from, uint64_t size, uint32_t count, uint8_t *to)
+{
+	for (uint32_t i = 0; i < count; i++)
+		for (int32_t effort = CKPTFMT_EFFORT_FAST; effort <= CKPTFMT_EFFORT_FULL; effort++) {
+			ckptfmt_codec_item item = {.source = from + i * size, .source_size = size,
+				.destination = to + i * size, .capacity = worth(size), .effort = effort};
+			cf_put_bytes(&encoder->items, &item, sizeof item);
+		}
+}
+
+/* The better of two trials; *size is what the piece then takes. FULL costs more time, so it must save a hundredth. */
+static int8_t better(const ckptfmt_codec_item *trials, uint64_t *size)
+{
+	uint64_t fast = trials[0].size, full = trials[1].size;
+	if (fast == 0 && full == 0) {
+		*size = trials[0].source_size;
+		return CF_EFFORT_NONE;
+	}
+	if (full == 0 || (fast != 0 && fast * 100 <= full * 101)) {
+		*size = fast;
+		return CKPTFMT_EFFORT_FAST;
+	}
+	*size = full;
+	return CKPTFMT_EFFORT_FULL;
+}
+
+static void choose_best(const cf_encoder *encoder, const cf_raw *raw, uint64_t sample_size, cf_choice *out, bool *gains)
+{
+	const ckptfmt_codec_item *trials = items_of(encoder);
+	uint64_t whole, planes = 0;
+	cf_choice split_up = {raw->rotate ? CKPTFMT_CHUNK_ROTATED_PLANES : CKPTFMT_CHUNK_PLANES, {0}};
+	*out = (cf_choice){CKPTFMT_CHUNK_ZSTD, {CF_EFFORT_NONE}};
+	out->efforts[0] = better(trials, &whole);
+	*gains = out->efforts[0] != CF_EFFORT_NONE;
+	if (raw->unit == 1)
+		return;
+	for (uint32_t p = 0; p < raw->unit; p++) {
+		uint64_t size;
+		split_up.efforts[p] = better(trials + 2 + 2 * (size_t)p, &size);
+		planes += size;
+	}
+	/* Planes take longer to decode, so they must save a fiftieth of what one frame takes. */
+	if (planes < sample_size && (!*gains || planes * 100 < whole * 98)) {
+		*out = split_up;
+		*gains = true;
+	}
+}
+
+ckptfmt_status cf_choose(cf_encoder *encoder, const cf_raw *raw, const uint8_t *incompressible, cf_choice *out,
+	bool *gains, ckptfmt_error *err)
+{
+	uint64_t chunks = cf_chunk_count(raw->size, raw->chunk_size), left = 0, size;
+	uint8_t *sample = scratch(&encoder->planes, 2 * (uint64_t)SAMPLE_MAX);
+	uint8_t *frames = scratch(&encoder->frames, SAMPLE_MAX);
+	*out = (cf_choice){CKPTFMT_CHUNK_ZSTD, {CF_EFFORT_NONE}};
+	*gains = false;
+	CF_TRY(cf_buffer_status(&encoder->planes, err));
+	CF_TRY(cf_buffer_status(&encoder->frames, err));
+	for (uint64_t i = 0; i < chunks; i++)
+		left += !incompressible[i];
+	if (left == 0)
+		return CKPTFMT_OK;
+	size = left == chunks ? sample_all(raw, sample) : sample_chunks(raw, incompressible, left, sample);
+	cf_buffer_clear(&encoder->items);
+	add_trials(encoder, sample, size, 1, frames);
+	if (raw->unit > 1) {
+		split(sample, size, raw->unit, raw->rotate, sample + SAMPLE_MAX);
+		add_trials(encoder, sample + SAMPLE_MAX, size / raw->unit, raw->unit, frames);
+	}
+	CF_TRY(encode_items(encoder, err));
+	choose_best(encoder, raw, size, out, gains);
+	return CKPTFMT_OK;
+}
+
+/* ---- encoding -------------------------------------------------------------------------------------------- */
+
+/* What the choice for the value means for one plane of one chunk, by the entropy of samples of it. */
+static int32_t effort_for(int8_t chosen, uint32_t entropy)
+{
+	if (entropy < ENTROPY_RUNS)
+		return CKPTFMT_EFFORT_FULL;
+	if (chosen == CKPTFMT_EFFORT_FAST && entropy > ENTROPY_NOISE)
+		return CF_EFFORT_NONE;
+	if (chosen == CF_EFFORT_NONE && entropy <= ENTROPY_GAIN)
+		return CKPTFMT_EFFORT_FAST;
+	return chosen;
+}
+
+/* Splits the chunk at `begin` into its planes, at the same place of the scratch memory, and adds an item for each plane
+ * that is worth trying. */
+static void prepare_chunk(cf_encoder *encoder, const cf_raw *raw, const cf_choice *choice, uint64_t begin,
+	uint64_t size)
+{
+	bool whole = is_whole(choice->method);
+	uint32_t count = whole ? 1 : raw->unit;
+	uint64_t plane_size = size / count;
+	const uint8_t *planes = raw->bytes + begin;
+	if (!whole) {
+		split(raw->bytes + begin, size, raw->unit, choice->method == CKPTFMT_CHUNK_ROTATED_PLANES,
+			encoder->planes.data + begin);
+		planes = encoder->planes.data + begin;
+	}
+	for (uint32_t p = 0; p < count; p++) {
+		const uint8_t *plane = planes + p * plane_size;
+		int32_t effort = effort_for(choice->efforts[p], cf_entropy(plane, plane_size));
+		ckptfmt_codec_item item = {.source = plane, .source_size = plane_size,
+			.destination = encoder->frames.data + begin + p * plane_size, .capacity = worth(plane_size),
+			.effort = effort};
+		if (effort != CF_EFFORT_NONE && item.capacity != 0)
+			cf_put_bytes(&encoder->items, &item, sizeof item);
+	}
+}
+
+static ckptfmt_status prepare(cf_encoder *encoder, const cf_raw *raw, const cf_choice *choice,
+	const uint8_t *incompressible, ckptfmt_error *err)
+{
+	cf_buffer_clear(&encoder->items);
+	(void)scratch(&encoder->frames, raw->size);
+	(void)scratch(&encoder->planes, is_whole(choice->method) ? 0 : raw->size);
+	CF_TRY(cf_buffer_status(&encoder->frames, err));
+	CF_TRY(cf_buffer_status(&encoder->planes, err));
+	for (uint64_t begin = 0, chunk = 0; begin < raw->size; begin += raw->chunk_size, chunk++)
+		if (!incompressible[chunk])
+			prepare_chunk(encoder, raw, choice, begin, cf_min_u64(raw->chunk_size, raw->size - begin));
+	return CKPTFMT_OK;
+}
+
+/* The frames of the chunk at `begin`, of items from number *next on. */
+static void take_frames(const cf_encoder *encoder, uint64_t begin, uint64_t plane_size, uint32_t count, uint64_t *next,
+	ckptfmt_bytes *frames)
+{
+	const ckptfmt_codec_item *items = items_of(encoder);
+	uint64_t item_count = encoder->items.size / sizeof *items;
+	for (uint32_t p = 0; p < count; p++) {
+		const uint8_t *place = encoder->frames.data + begin + p * plane_size;
+		frames[p] = (ckptfmt_bytes){NULL, 0};
+		if (*next == item_count || items[*next].destination != place)
+			continue;
+		if (items[*next].size != 0)
+			frames[p] = (ckptfmt_bytes){place, items[*next].size};
+		++*next;
+	}
+}
+
+ckptfmt_status cf_encode(cf_encoder *encoder, const cf_raw *raw, const cf_choice *choice,
+	const uint8_t *incompressible, uint8_t *to, uint64_t *sizes, uint32_t *crcs, uint32_t *raw_crcs,
+	ckptfmt_error *err)
+{
+	bool whole = is_whole(choice->method);
+	uint64_t next = 0;
+	CF_TRY(prepare(encoder, raw, choice, incompressible, err));
+	CF_TRY(encode_items(encoder, err));
+	for (uint64_t begin = 0, chunk = 0; begin < raw->size; begin += raw->chunk_size, chunk++) {
+		const uint8_t *bytes = raw->bytes + begin;
+		uint64_t size = cf_min_u64(raw->chunk_size, raw->size - begin);
+		ckptfmt_bytes frames[CF_PLANES_MAX];
+		take_frames(encoder, begin, whole ? size : size / raw->unit, whole ? 1 : raw->unit, &next, frames);
+		raw_crcs[chunk] = ckptfmt_crc32c(0, bytes, size);
+		sizes[chunk] = cf_chunk_build(incompressible[chunk] ? CKPTFMT_CHUNK_RAW : choice->method, bytes,
+			whole ? bytes : encoder->planes.data + begin, size, raw->unit, frames, to);
+		crcs[chunk] = ckptfmt_crc32c(0, to, sizes[chunk]);
+		to += sizes[chunk];
+	}
+	return CKPTFMT_OK;
+}
+
+void cf_encoder_free(cf_encoder *encoder)
+{
+	cf_buffer_free(&encoder->items);
+	cf_buffer_free(&encoder->planes);
+	cf_buffer_free(&encoder->frames);
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Raw bytes to stored chunks: which method, found by encoding samples, and the encoding. */
+#ifndef CKPTFMT_COMPRESS_ENCODE_H
+#define CKPTFMT_COMPRESS_ENCODE_H
+
+#include "base/buffer.h"
+#include "compress/chunk.h"
+#include "compress/codec.h"
+
+/* Raw bytes of a value: all of it, or whole chunks. */
+typedef struct cf_raw {
+	const uint8_t *bytes;
+	uint64_t size;
+	uint64_t chunk_size;
+	uint32_t unit;              /* bytes of a unit of byte order; 1 for strings */
+	bool rotate;                /* floating-point numbers with the sign in the highest bit of a unit */
+} cf_raw;
+
+enum { CF_EFFORT_NONE = -1 };   /* beside ckptfmt_effort: a plane that is stored raw */
+
+/* How the chunks of a value are encoded. */
+typedef struct cf_choice {
+	int32_t method;             /* ckptfmt_chunk_method */
+	int8_t efforts[CF_PLANES_MAX];   /* for each plane (one for ZSTD) */
+} cf_choice;
+
+/* Scratch memory, kept from call to call. */
+typedef struct cf_encoder {
+	const ckptfmt_codec *codec;
+	cf_buffer items;            /* ckptfmt_codec_item */
+	cf_buffer planes;
+	cf_buffer frames;
+} cf_encoder;
+
+/* Sets incompressible[i] for chunk i to whether a quick look at samples shows nothing to gain. */
+void cf_find_incompressible(const cf_raw *raw, uint8_t *incompressible);
+/* Encodes samples of the chunks that are not incompressible in each way that there is, and chooses the one that gains
+ * most. *gains: one of them gains enough to be worth decoding; else nothing is to be expected of frames. NO_MEMORY,
+ * INVALID (the codec). REQUIRES: raw->size is not 0. */
+CF_MUST_CHECK ckptfmt_status cf_choose(cf_encoder *encoder, const cf_raw *raw, const uint8_t *incompressible,
+	cf_choice *out, bool *gains, ckptfmt_error *err);
+/* Writes the stored chunks to `to`, one after the other, with the size and checksum of each and the checksum of its raw
+ * bytes. `incompressible` chunks are stored raw. NO_MEMORY, INVALID (the codec).
+ * REQUIRES: room for cf_encode_capacity(raw->size, raw->chunk_size) bytes. */
+CF_MUST_CHECK ckptfmt_status cf_encode(cf_encoder *encoder, const cf_raw *raw, const cf_choice *choice,
+	const uint8_t *incompressible, uint8_t *to, uint64_t *sizes, uint32_t *crcs, uint32_t *raw_crcs,
+	ckptfmt_error *err);
+void cf_encoder_free(cf_encoder *encoder);
+
+static inline uint64_t cf_chunk_count(uint64_t raw_size, uint64_t chunk_size)
+{
+	return raw_size / chunk_size + (raw_size % chunk_size != 0);
+}
+
+static inline uint64_t cf_encode_capacity(uint64_t raw_size, uint64_t chunk_size)
+{
+	return raw_size + cf_chunk_count(raw_size, chunk_size) * CF_CHUNK_HEAD_MAX;
+}
+
+#endif
