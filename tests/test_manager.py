@@ -299,12 +299,18 @@ def test_checkpoint_interval_and_restoring(tmp_path: Path) -> None:
         ({"max_to_keep": 0}, "Expected a positive integer or `None` for `max_to_keep`, got 0."),
         ({"max_to_keep": -1}, "Expected a positive integer or `None` for `max_to_keep`, got -1."),
         ({"checkpoint_interval": 3}, "`step_counter` should be passed if `checkpoint_interval`"),
-        ({"checkpoint_name": "a/b"}, "checkpoint_name 'a/b' is no beginning of a file's name"),
-        ({"checkpoint_name": ""}, "checkpoint_name '' is no beginning of a file's name"),
-        ({"keep_every_n_steps": 0}, "keep_every_n_steps 0 is not positive"),
+        (
+            {"checkpoint_name": "a/b"},
+            "checkpoint_name must be the beginning of a file name, without '/', not 'a/b'",
+        ),
+        (
+            {"checkpoint_name": ""},
+            "checkpoint_name must be the beginning of a file name, without '/', not ''",
+        ),
+        ({"keep_every_n_steps": 0}, "keep_every_n_steps must be a positive integer, not 0"),
         ({"durability": "some"}, "durability"),
         ({"max_to_keep": "3"}, "Expected a positive integer or `None` for `max_to_keep`, got '3'."),
-        ({"keep_every_n_steps": 1.5}, "keep_every_n_steps 1.5 is not positive"),
+        ({"keep_every_n_steps": 1.5}, "keep_every_n_steps must be a positive integer, not 1.5"),
         (
             {"keep_checkpoint_every_n_hours": "1"},
             "keep_checkpoint_every_n_hours is a number, not str",
@@ -315,7 +321,8 @@ def test_checkpoint_interval_and_restoring(tmp_path: Path) -> None:
         ),
         ({"last_checkpoint_step": "1"}, "last_checkpoint_step is a whole number, not str"),
         ({"init_fn": 3}, "init_fn is a function, not int"),
-        ({"keep_best": 3}, "metric is the name of a metric or a function, not int"),
+        ({"keep_best": 3}, "keep_best must be a KeepBest, not 3: for example"),
+        ({"keep_best": "loss"}, "keep_best must be a KeepBest, not 'loss': for example"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
@@ -373,7 +380,7 @@ def test_in_the_background(tmp_path: Path) -> None:
     checkpoint = Background()
     manager = manager_of(tmp_path, 2, checkpoint=checkpoint)
     options = CheckpointOptions(enable_async=True, durability="none")
-    futures = [manager.save(options=options) for _ in range(5)]
+    futures = [manager.save_async(options=options) for _ in range(5)]
     assert [os.path.basename(one.result(60)) for one in futures] == [
         f"ckpt-{n}" for n in (1, 2, 3, 4, 5)
     ]

@@ -7,9 +7,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,9 @@ from support.manager import Checkpoint, files, number_names, there
 
 import ckptfmt
 from ckptfmt.bundle.checkpoint_state import format_state
+from ckptfmt.bundle.verify import Finding, Report
 from ckptfmt.errors import CkptfmtWarning, CorruptError, InvalidError, StorageError
+from ckptfmt.manager import manager as managing
 from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.manager.manager import CheckpointManager
 from ckptfmt.manager.retention import KeepBest
@@ -79,17 +83,16 @@ def test_names_that_differ_in_case(tmp_path: Path) -> None:
 
 
 def test_a_directory_replaced_by_a_link(tmp_path: Path) -> None:
-    """N10: nothing is saved, and nothing removed at either place."""
+    """N10: the manager goes on with what it finds there, and touches nothing at the old place."""
     manager = manager_of(tmp_path / "d", 1)
     manager.save()
     os.rename(tmp_path / "d", tmp_path / "moved")
-    trap = manager_of(tmp_path / "trap", 1)
-    trap.save()
-    (tmp_path / "d").symlink_to(tmp_path / "trap")
-    before = files(tmp_path / "trap"), files(tmp_path / "moved")
-    with pytest.raises(StorageError, match="the directory was moved or replaced since"):
-        manager.save()
-    assert before == (files(tmp_path / "trap"), files(tmp_path / "moved"))
+    others = tmp_path / "others"
+    ckptfmt.save(others / "ckpt-1", {"v": [1]}, durability="none")  # no manager made it
+    (tmp_path / "d").symlink_to(others)
+    assert number_names([manager.save()]) == ["ckpt-2"]
+    assert there(others) == ["ckpt-1", "ckpt-2"]
+    assert there(tmp_path / "moved") == state_names(tmp_path / "moved") == ["ckpt-1"]
 
 
 def test_a_directory_replaced_during_a_save(tmp_path: Path) -> None:
@@ -99,13 +102,15 @@ def test_a_directory_replaced_during_a_save(tmp_path: Path) -> None:
     real = checkpoint.write
 
     def write(prefix: str, options: Any = None) -> Any:
+        written = real(prefix, options)
         os.rename(tmp_path / "d", tmp_path / "moved")
-        return real(prefix, options)
+        (tmp_path / "d").mkdir()
+        return written
 
     checkpoint.write = write  # type: ignore[method-assign]
-    with pytest.raises(StorageError, match="it is not in the directory that was opened"):
+    with pytest.raises(StorageError, match="it is not in the directory, which must have been"):
         manager.save()
-    assert there(tmp_path / "moved") == ["ckpt-1"]
+    assert there(tmp_path / "moved") == ["ckpt-1", "ckpt-2"]
     assert state_names(tmp_path / "moved") == ["ckpt-1"]
 
 
@@ -400,10 +405,10 @@ def test_removing_while_somebody_reads(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keep", "best"),
     [
-        ("accuracy", ["ckpt-2"]),
+        (KeepBest("accuracy", mode="max"), ["ckpt-2"]),
         (KeepBest("accuracy", "max", 2), ["ckpt-2", "ckpt-5"]),
         (KeepBest("accuracy", "min"), ["ckpt-3"]),
-        (KeepBest(lambda m: -abs(m["accuracy"] - 0.5), number=1), ["ckpt-4"]),
+        (KeepBest(lambda m: -abs(m["accuracy"] - 0.5), "max"), ["ckpt-4"]),
     ],
 )
 def test_the_best_stay(tmp_path: Path, keep: Any, best: list[str]) -> None:
@@ -423,14 +428,14 @@ def test_the_best_stay(tmp_path: Path, keep: Any, best: list[str]) -> None:
 
 
 def test_metrics_go_with_their_checkpoints(tmp_path: Path) -> None:
-    manager = manager_of(tmp_path, 2, keep_best="a")
+    manager = manager_of(tmp_path, 2, keep_best=KeepBest("a", "max"))
     manager.save(metrics={"a": 9})
     for one in range(3):
         manager.save(metrics={"a": one})
     assert manager.best_checkpoint == str(tmp_path / "ckpt-1")
     # Saved anew without metrics: those of the old one count no longer.
     ckptfmt.save(tmp_path / "ckpt-1", {"v": [1]}, durability="none")
-    again = manager_of(tmp_path, 2, keep_best="a")
+    again = manager_of(tmp_path, 2, keep_best=KeepBest("a", "max"))
     assert again.best_checkpoint == str(tmp_path / "ckpt-4")
     again.save(9)
     assert there(tmp_path) == ["ckpt-4", "ckpt-9"]
@@ -453,11 +458,11 @@ def test_metrics_go_with_their_checkpoints(tmp_path: Path) -> None:
     ],
 )
 def test_damaged_metrics(tmp_path: Path, content: bytes) -> None:
-    manager = manager_of(tmp_path, 2, keep_best="a")
+    manager = manager_of(tmp_path, 2, keep_best=KeepBest("a", "max"))
     manager.save(metrics={"a": 1})
     (tmp_path / "checkpoint.ckptfmt").write_bytes(content)
     with pytest.warns(CkptfmtWarning, match="the metrics are ignored"):
-        again = manager_of(tmp_path, 2, keep_best="a")
+        again = manager_of(tmp_path, 2, keep_best=KeepBest("a", "max"))
     assert again.best_checkpoint is None
     assert number_names(again.checkpoints) == ["ckpt-1"]
 
@@ -469,6 +474,42 @@ def test_steps_stay_for_good(tmp_path: Path) -> None:
     kept = [f"ckpt-{n}" for n in (0, 100, 200, 300, 400, 500, 550)]
     assert there(tmp_path) == sorted(kept)
     assert number_names(manager.checkpoints) == kept[-2:]
+
+
+def test_what_stays_for_good_counts_among_the_best(tmp_path: Path) -> None:
+    best = KeepBest("loss", mode="min")
+    manager = manager_of(tmp_path, 1, keep_every_n_steps=10, keep_best=best)
+    for step, loss in [(10, 0.1), (11, 0.5), (12, 0.4), (13, 0.9)]:
+        manager.save(step, metrics={"loss": loss})
+    assert there(tmp_path) == ["ckpt-10", "ckpt-13"]
+    assert manager.best_checkpoint == str(tmp_path / "ckpt-10")
+    # A new manager counts it as well.
+    again = manager_of(tmp_path, 1, keep_every_n_steps=10, keep_best=best)
+    again.save(14, metrics={"loss": 0.3})
+    again.save(15, metrics={"loss": 0.8})
+    assert there(tmp_path) == ["ckpt-10", "ckpt-15"]
+
+
+def test_a_misspelt_metric(tmp_path: Path) -> None:
+    manager = manager_of(tmp_path, 1, keep_best=KeepBest("loss", mode="min"))
+    message = "keep_best compares the metric 'loss', which metrics does not have; it has 'Loss'"
+    with pytest.raises(InvalidError, match=message):
+        manager.save(metrics={"Loss": 1})
+    assert files(tmp_path) == []
+    assert manager.save() is not None  # without metrics it is not compared
+
+
+def test_steps(tmp_path: Path) -> None:
+    manager = manager_of(tmp_path / "d", 2, keep_every_n_steps=10)
+    assert (manager.all_steps(), manager.latest_step()) == ([], None)
+    for step in (9, 10, 11, 12):
+        manager.save(step)
+    other = manager_of(tmp_path / "d", 2)
+    other.save(13)
+    assert manager.all_steps() == [10, 12, 13]
+    assert manager.latest_step() == 13
+    ckptfmt.save(tmp_path / "d" / "best", {"v": [1]}, durability="none")
+    assert manager.all_steps() == [10, 12, 13]
 
 
 @pytest.mark.parametrize("max_to_keep", [1, 2, None])
@@ -566,6 +607,76 @@ def test_a_state_of_a_million(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").write_bytes(format_state(state))
     manager = manager_of(tmp_path, 1)
     assert number_names(manager.checkpoints) == ["ckpt-1"]
+
+
+def test_a_number_of_5000_digits(tmp_path: Path) -> None:
+    name = "ckpt-" + "9" * 5000
+    state = ckptfmt.CheckpointState(name, (name,), (time.time(),), 1.0)
+    (tmp_path / "checkpoint").write_bytes(format_state(state))
+    with pytest.warns(CkptfmtWarning, match="is not complete: it has no index"):
+        assert ckptfmt.latest_checkpoint(tmp_path) is None
+    with pytest.warns(CkptfmtWarning, match="is not complete: it has no index"):
+        manager = manager_of(tmp_path, 1)
+    assert manager.checkpoints == []
+    assert number_names([manager.save()]) == ["ckpt-1"]
+
+
+TRANSIENT = [errno.EMFILE, errno.EIO, errno.ESTALE]
+
+
+@pytest.mark.parametrize("number", TRANSIENT)
+@pytest.mark.parametrize("verify", ["full", "auto"])
+def test_a_transient_error_does_not_restore_an_older_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, verify: str
+) -> None:
+    checkpoint = Checkpoint()
+    manager = manager_of(tmp_path, 2, checkpoint=checkpoint)
+    paths = [manager.save(), manager.save()]
+
+    def fail(path: str) -> Any:
+        raise StorageError(os.strerror(number), path=path, errno=number)
+
+    def finding(path: str) -> Any:
+        found = Finding("problem", "IO", "OS", os.strerror(number), path, None, None)
+        return Report(path, [found])
+
+    with monkeypatch.context() as patch:
+        if verify == "auto":
+            patch.setattr(checkpoint, "restore", fail)
+        else:
+            patch.setattr(managing, "verify_prefix", finding)
+        with pytest.raises(StorageError, match=re.escape(os.strerror(number))):
+            manager.restore_latest(verify)  # type: ignore[arg-type]
+        patch.setattr(managing, "verify_prefix", fail)
+        with pytest.raises(StorageError, match=re.escape(os.strerror(number))):
+            manager.restore_latest()
+    assert manager.restore_latest(verify).path == paths[1]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("verify", ["full", "auto"])
+def test_a_checkpoint_replaced_while_it_is_restored_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verify: str
+) -> None:
+    """The index is of one generation and the data files are of the next: that is no damage."""
+    checkpoint = Checkpoint()
+    manager = manager_of(tmp_path, 1, checkpoint=checkpoint)
+    path = manager.save(7)
+    left = 3
+
+    def replaced(real: Callable[[str], Any], path: str) -> Any:
+        nonlocal left
+        if left == 0:
+            return real(path)
+        left -= 1
+        Checkpoint(left).write(path)
+        raise ckptfmt.ShardMissingError("the data file is missing", path=path)
+
+    if verify == "auto":
+        monkeypatch.setattr(checkpoint, "restore", partial(replaced, checkpoint.restore))
+    else:
+        monkeypatch.setattr(managing, "verify_prefix", partial(replaced, managing.verify_prefix))
+    found = manager.restore_latest(verify)  # type: ignore[arg-type]
+    assert (found.path, found.rejected, left) == (path, [], 0)
 
 
 def test_a_closed_directory_is_not_used(tmp_path: Path) -> None:

@@ -99,8 +99,20 @@ def test_deciding_again_changes_nothing(
     queue: list[Queued], preserved: float, policy: Policy
 ) -> None:
     first = decide(queue, preserved, policy)
-    again = decide(first.kept, first.last_preserved, policy)
+    again = decide(first.kept, first.last_preserved, policy, first.preserved)
     assert again == Decision(first.kept, last_preserved=first.last_preserved)
+
+
+@given(scored, times, policies)
+def test_at_most_the_newest_and_the_best_stay_in_the_queue(
+    queue: list[Queued], preserved: float, policy: Policy
+) -> None:
+    """However many are kept permanently, which count among the best."""
+    decided = decide(queue, preserved, policy)
+    if policy.max_to_keep:
+        rest = decide(decided.kept, decided.last_preserved, policy, decided.preserved)
+        best = best_of([*decided.preserved, *rest.kept], policy.best)
+        assert len(rest.kept) <= policy.max_to_keep + len([one for one in best if one in rest.kept])
 
 
 @given(scored, times, policies)
@@ -125,13 +137,13 @@ def test_best() -> None:
 @pytest.mark.parametrize(
     ("keep", "metrics", "score"),
     [
-        (KeepBest("a"), {"a": 2}, 2.0),
+        (KeepBest("a", "max"), {"a": 2}, 2.0),
         (KeepBest("a", "min"), {"a": 2}, -2.0),
-        (KeepBest("a"), {"b": 2}, None),
-        (KeepBest("a"), {"a": math.nan}, None),
-        (KeepBest("a"), None, None),
-        (KeepBest(lambda m: m["a"] + m["b"]), {"a": 1, "b": 2}, 3.0),
-        (KeepBest(lambda m: m.get("a")), {"b": 2}, None),
+        (KeepBest("a", "max"), {"b": 2}, None),
+        (KeepBest("a", "max"), {"a": math.nan}, None),
+        (KeepBest("a", "max"), None, None),
+        (KeepBest(lambda m: m["a"] + m["b"], "max"), {"a": 1, "b": 2}, 3.0),
+        (KeepBest(lambda m: m.get("a"), "max"), {"b": 2}, None),
         (KeepBest("a", "min"), {"a": math.inf}, -math.inf),
     ],
 )
@@ -142,10 +154,10 @@ def test_scores(keep: KeepBest, metrics: dict[str, float] | None, score: float |
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: KeepBest(NUMBER), "metric is the name of a metric or a function, not int"),
-        (lambda: KeepBest("a", "most"), "mode"),
-        (lambda: KeepBest("a", number=0), "number 0 is not a positive number of checkpoints"),
-        (lambda: KeepBest("a", number=True), "number True is not"),
+        (lambda: KeepBest(NUMBER, "max"), "metric is the name of a metric or a function, not int"),
+        (lambda: KeepBest("a", "most"), "mode"),  # type: ignore[arg-type]
+        (lambda: KeepBest("a", "max", 0), "number must be a positive integer, not 0"),
+        (lambda: KeepBest("a", "max", True), "number must be a positive integer, not True"),
     ],
 )
 def test_what_is_no_rule(make: Callable[[], Any], message: str) -> None:

@@ -17,7 +17,7 @@ from support.manager import files
 
 import ckptfmt
 from ckptfmt.manager import directory as directory_module
-from ckptfmt.manager import leftovers
+from ckptfmt.manager import orphans
 from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.temporary import LOCK_NAME, TemporaryDirectory
 
@@ -483,11 +483,11 @@ def test_other_machines(directory: CheckpointDirectory, monkeypatch: pytest.Monk
 
 
 def test_what_names_mean() -> None:
-    assert leftovers.number_of("ckpt-7", "ckpt") == 7
-    assert leftovers.number_of("ckpt--7", "ckpt") == -7
-    assert leftovers.number_of("ckpt-0", "ckpt") == 0
+    assert orphans.number_of("ckpt-7", "ckpt") == 7
+    assert orphans.number_of("ckpt--7", "ckpt") == -7
+    assert orphans.number_of("ckpt-0", "ckpt") == 0
     for name in ("ckpt-07", "ckpt--0", "ckpt-", "ckpt-7a", "ckpt", "a-7", "ckpt-٣", "ckpt-7\n"):
-        assert leftovers.number_of(name, "ckpt") is None, name
-    assert leftovers.is_part("part-00000-of-00003.index")
+        assert orphans.number_of(name, "ckpt") is None, name
+    assert orphans.is_part("part-00000-of-00003.index")
     for name in ("part-00000-of-00003", "x.index", "xpart-00000-of-00003.index", LOCK_NAME):
-        assert not leftovers.is_part(name), name
+        assert not orphans.is_part(name), name

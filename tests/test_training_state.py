@@ -16,7 +16,7 @@ from support.manager import files, number_names, there
 from support.training import QUICK, STEPS, Job, backup, leave_behind, options
 
 import ckptfmt
-from ckptfmt.background import SaveFuture
+from ckptfmt.background import wait_for_saves
 from ckptfmt.errors import InvalidError
 from ckptfmt.manager.manager import CheckpointManager
 from ckptfmt.manager.training_state import TrainingState
@@ -181,9 +181,7 @@ def test_where_workers_save(
     assert files(tmp_path) == []
     for number in (1, 2):
         saved = job.back_up(1.0, number)
-        if place == "chief" and asynchronous:
-            assert isinstance(saved, SaveFuture)
-            saved = saved.result()
+        wait_for_saves()
         prefix = str(tmp_path / place / f"ckpt-{number}")
         assert saved == (prefix if place == "chief" else None)
         assert seen.pop() == (prefix, not (place == "chief" and asynchronous))
@@ -327,7 +325,7 @@ def test_delete_backup_again_and_again(tmp_path: Path) -> None:
 # ---- arguments -----------------------------------------------------------------------------------
 
 ONE = ckptfmt.SingleProcess()
-RANKED = "a coordinator says which worker is which: no task_id, is_chief"
+RANKED = "task_id and is_chief must not be given with a coordinator"
 
 WRONG: list[Any] = [
     ({"checkpoint_dir": 5}, "a path must be str, bytes or os.PathLike, not int"),
@@ -338,7 +336,7 @@ WRONG: list[Any] = [
     ({"coordinator": ONE, "is_chief": True}, RANKED),
     ({"task_id": "1"}, "task_id is a whole number, not str"),
     ({"task_id": 1.0}, "task_id is a whole number, not float"),
-    ({"task_id": -1}, "task_id -1 is negative"),
+    ({"task_id": -1}, "task_id must not be negative, but is -1"),
     ({"is_chief": 1}, "is_chief is True or False, not int"),
     ({"options": {}}, "options is a CheckpointOptions, not dict"),
     ({"verify": "some"}, "verify 'some' is none of 'full', 'auto'"),
@@ -359,9 +357,9 @@ BAD_NUMBERS: list[Any] = [
     (None, "is a whole number, not NoneType"),
     ("1", "is a whole number, not str"),
     (1.0, "is a whole number, not float"),
-    (-1, "-1 is negative"),
-    (np.int8(-2), "-2 is negative"),
-    (1 << 63, "9223372036854775808 is no int64"),
+    (-1, "must not be negative, but is -1"),
+    (np.int8(-2), "must not be negative, but is -2"),
+    (1 << 63, "must fit an int64, but is 9223372036854775808"),
 ]
 # Calls with something wrong, by the name of what is wrong.
 CALLS: dict[str, list[Callable[[TrainingState, Any], Any]]] = {

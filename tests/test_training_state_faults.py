@@ -18,11 +18,11 @@ from support.team import Shared, all_good, run_team
 from support.training import Job, backup, damage, leave_behind, options
 
 import ckptfmt
-from ckptfmt.background import SaveFuture, wait_for_saves
+from ckptfmt.background import wait_for_saves
 from ckptfmt.bundle import writer
 from ckptfmt.errors import CkptfmtWarning, CorruptError, InvalidError, StorageError
 from ckptfmt.manager import manager as managing
-from ckptfmt.manager.manager import CheckpointManager
+from ckptfmt.manager.records import Records
 
 ASYNC = options(enable_async=True)
 # What is made where an index is damaged warns of it.
@@ -38,15 +38,12 @@ def test_background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job.back_up(1.0, 0)
     job = Job(tmp_path, options=ASYNC)
     assert job.state.restore()
-    future = job.back_up(2.0, 1)
-    assert isinstance(future, SaveFuture)
-    assert future.prefix == str(tmp_path / "chief" / "ckpt-2")
+    assert job.back_up(2.0, 1) == str(tmp_path / "chief" / "ckpt-2")
     job.weights[...] = 3.0
-    assert not future.done()
     assert "ckpt-1" in there(tmp_path / "chief")
     assert job.position == (2, 0)
     gate.open()
-    assert future.result() == future.prefix
+    wait_for_saves()
     assert files(tmp_path / "chief") == backup(2)
     assert job.state.restore()
     assert job.has(2.0)
@@ -76,31 +73,32 @@ def test_delete_backup_waits_for_the_background(
 ) -> None:
     gate = Gate(monkeypatch)
     job = Job(tmp_path, options=ASYNC)
-    future = job.back_up(1.0, 0)
+    job.back_up(1.0, 0)
     assert gate.reached.wait(PATIENCE)
     outcome: list[Any] = []
     thread = threading.Thread(target=lambda: outcome.append(job.state.delete_backup()))
     thread.start()
-    assert not future.done()
+    assert not outcome
     gate.open()
     thread.join(PATIENCE)
     assert outcome == [None]
-    assert future.done()
     assert files(tmp_path) == []
 
 
 def test_a_failure_in_the_background(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(tmp_path, options=ASYNC)
-    job.back_up(1.0, 0).result()
+    job.back_up(1.0, 0)
+    wait_for_saves()
     with monkeypatch.context() as patch:
         patch.setattr(writer, "write_sources", full_disk)
-        future = job.back_up(2.0, 1)
+        job.back_up(2.0, 1)
         wait_for_saves()
     assert files(tmp_path / "chief") == backup(1)
     assert job.state.restore()
-    with pytest.raises(StorageError, match="the disk is full"):
-        future.result()
     assert job.has(1.0)
+    assert job.position == (1, 0)
+    with pytest.raises(StorageError, match="the disk is full"):
+        job.back_up(3.0, 1)
     assert job.position == (1, 0)
     job.state.delete_backup()
     assert files(tmp_path) == []
@@ -133,7 +131,7 @@ def fail_after(job: Job, patch: pytest.MonkeyPatch) -> type[BaseException]:
 
 
 def fail_to_record(job: Job, patch: pytest.MonkeyPatch) -> type[BaseException]:
-    patch.setattr(CheckpointManager, "_write_state", full_disk)
+    patch.setattr(Records, "write", full_disk)
     return StorageError
 
 

@@ -27,7 +27,7 @@ from ckptfmt.arguments import check_choice
 from ckptfmt.bundle.checkpoint_state import STATE_NAME
 from ckptfmt.bundle.state_file import replace_file
 from ckptfmt.errors import BusyError, CkptfmtError, InvalidError, StorageError
-from ckptfmt.manager.leftovers import (
+from ckptfmt.manager.orphans import (
     JOURNAL,
     Files,
     is_part,
@@ -183,10 +183,12 @@ class CheckpointDirectory:
 
     # ---- files ---------------------------------------------------------------------------------
 
-    def info(self) -> os.stat_result:
-        """What the system says of the directory that was opened, wherever it is now."""
-        with self._reported("the directory cannot be asked for"):
-            return os.fstat(self._descriptor())
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Device and inode of the directory that was opened."""
+        with self._reported("the directory cannot be examined"):
+            info = os.fstat(self._descriptor())
+        return info.st_dev, info.st_ino
 
     def names(self) -> list[str]:
         """All names in the directory, in no order."""

@@ -19,6 +19,7 @@ import errno
 import heapq
 import os
 import re
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -47,11 +48,13 @@ from ckptfmt.errors import (
 from ckptfmt.names import path_text
 
 __all__ = [
+    "candidates",
     "checkpoints_iterator",
     "identity",
     "latest_checkpoint",
     "newest_complete",
     "proves_damage",
+    "warn",
     "why_incomplete",
 ]
 
@@ -95,7 +98,7 @@ def latest_checkpoint(directory: Path, latest_filename: Path | None = None) -> s
     """
     prefix, problem = _look(path_text(directory), latest_filename)
     if problem is not None:
-        warnings.warn(problem, CkptfmtWarning, stacklevel=2)
+        warn(problem)
     return prefix
 
 
@@ -106,6 +109,14 @@ def proves_damage(error: CkptfmtError) -> bool:
         gone = (CheckpointNotFoundError, GenerationGoneError, ShardMissingError)
         return isinstance(error, gone) or error.errno in _MISSING
     return isinstance(error, (CorruptError, LimitError))
+
+
+def warn(message: str) -> None:
+    """Warn at the line of the caller that called into this package."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith("ckptfmt."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, CkptfmtWarning, stacklevel=level)
 
 
 def identity(path: str) -> tuple[int, int, int, int] | None:
@@ -215,65 +226,78 @@ def _read_state(path: str) -> tuple[CheckpointState | None, str | None]:
         return None, None
 
 
-def newest_complete(directory: str, state: CheckpointState | None) -> tuple[str | None, str | None]:
-    """Return the prefix of the newest complete checkpoint, and the first problem met on the way.
+def newest_complete(
+    directory: str,
+    state: CheckpointState | None,
+    wanted: Callable[[str], bool] = lambda _: True,
+) -> tuple[str | None, str | None]:
+    """Return the prefix of the newest complete checkpoint, and the problems met on the way to it.
 
     Args:
-        directory: where the checkpoints are.
-        state: what its state file says; None if there is no usable one.
+        directory, state, wanted: as in `candidates`.
 
     Raises:
         StorageError: a file or the directory exists and cannot be read now.
     """
-    problem: str | None = None
-    if state is not None:
-        newest = state.model_checkpoint_path
-        if not newest:
-            problem = "it names no model_checkpoint_path"
-        elif not _is_inside(directory, newest, {}):
-            problem = f"model_checkpoint_path '{newest}' leads outside the directory"
-        else:
-            prefix = os.path.join(directory, newest)
-            why = why_incomplete(prefix)
-            if why is None:
-                return prefix, None
-            problem = f"'{prefix}', the newest it names, is not complete: {why}"
-    skipped: str | None = None
-    for prefix in _candidates(directory, state):
+    problems: list[str] = []
+    newest = None if state is None else state.model_checkpoint_path
+    if newest == "":
+        problems.append("it names no model_checkpoint_path")
+    elif newest and not _is_inside(directory, newest, {}):
+        problems.append(f"model_checkpoint_path '{newest}' leads outside the directory")
+    named = None if problems or newest is None else os.path.join(directory, newest)
+    skipped = False
+    for prefix in candidates(directory, state, wanted):
         why = why_incomplete(prefix)
         if why is None:
-            return prefix, problem if skipped is None else _joined(problem, skipped)
-        skipped = skipped or f"'{prefix}' is not complete: {why}"
-    return None, problem if skipped is None else _joined(problem, skipped)
+            return prefix, "; ".join(problems) or None
+        if prefix == named:
+            problems.append(f"'{prefix}', the newest it names, is not complete: {why}")
+        elif not skipped:
+            problems.append(f"'{prefix}' is not complete: {why}")
+            skipped = True
+    return None, "; ".join(problems) or None
 
 
-def _joined(problem: str | None, skipped: str) -> str:
-    return skipped if problem is None else f"{problem}; {skipped}"
+def candidates(
+    directory: str,
+    state: CheckpointState | None,
+    wanted: Callable[[str], bool] = lambda _: True,
+) -> Iterator[str]:
+    """Yield the prefixes that may be the newest checkpoint, each once, in the order to try them.
 
+    Args:
+        directory: where the checkpoints are.
+        state: what its state file says; None if there is no usable one.
+        wanted: whether to yield a checkpoint that the state file does not name, by its name.
 
-def _candidates(directory: str, state: CheckpointState | None) -> Iterator[str]:
-    """The prefixes to try after the newest one of the state file, each once, in order."""
-    listed = {found.name: found for found in _listed(directory)}
+    Raises:
+        StorageError: the directory exists and cannot be listed now.
+    """
     begin = os.path.join(directory, "")
     parents: dict[str, bool] = {}
     tried: set[str] = set()
-    if state is not None and state.model_checkpoint_path:
-        tried.add(os.path.join(directory, state.model_checkpoint_path))
+    if state is not None and _is_inside(directory, state.model_checkpoint_path, parents):
+        newest = os.path.join(directory, state.model_checkpoint_path)
+        tried.add(newest)
+        yield newest
+    listed = {found.name: found for found in _listed(directory)}
     # There may be a million of these: those right in the directory are looked up in its listing.
     for path in dict.fromkeys(reversed(() if state is None else state.all_model_checkpoint_paths)):
-        name = path.removeprefix(begin) if path.startswith("/") else path
         prefix = path if path.startswith("/") else begin + path
-        if prefix in tried:
-            continue
-        if name in listed or (
-            "/" in name
-            and _is_inside(directory, path, parents)
-            and os.path.isfile(names.index_name(prefix))
+        name = prefix.removeprefix(begin)
+        if prefix not in tried and (
+            name in listed
+            or (
+                "/" in name
+                and _is_inside(directory, path, parents)
+                and os.path.isfile(names.index_name(prefix))
+            )
         ):
             tried.add(prefix)
             yield prefix
     for found in _ordered(listed.values()):
-        if begin + found.name not in tried:
+        if wanted(found.name) and begin + found.name not in tried:
             yield begin + found.name
 
 
@@ -436,7 +460,7 @@ class _Watch:
         except StorageError as error:
             self._problem = str(error)
         if self._problem not in (None, known):
-            warnings.warn(str(self._problem), CkptfmtWarning, stacklevel=2)
+            warn(str(self._problem))
         self._content = content if self._problem is None else None
         return self._prefix
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which checkpoints stay. Only decisions: nothing here looks at a clock or a file.
+"""Decide which checkpoints are retained. Pure functions: no clock, no files.
 
-A manager has a queue of checkpoints, oldest first, and the moment of the last one that was kept for
-good. After each save the newest `max_to_keep` stay in the queue. Each older one, from the oldest
-on,
+A manager has a queue of checkpoints, oldest first, and the time of the last one that was kept
+permanently. After each save the newest `max_to_keep` stay in the queue. Each older one, from the
+oldest on,
 
-    is kept for good, and leaves the queue, if it is at least n hours younger than the last such, or
-      if its step is a multiple of n;
+    is kept permanently, and leaves the queue, if it was saved at least n hours after the last such
+      one, or if its step is a multiple of n;
     stays in the queue as long as it is one of the best;
-    else goes.
+    else is removed.
 
 The hours, the restart and the order are TensorFlow's to the bit; steps and best are ours.
 """
@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from ckptfmt.arguments import check_choice, wrong
 from ckptfmt.errors import InvalidError
@@ -32,28 +33,46 @@ class KeepBest:
     """Which checkpoints are the best.
 
     Attributes:
-        metric: name of the metric of `CheckpointManager.save(metrics=...)`, or a function of these
-            metrics that gives a number, or None where there is nothing to compare.
-        mode: "max" or "min": what is better.
-        number: how many stay.
+        metric: name of a metric of `CheckpointManager.save(metrics=...)`, or a function of these
+            metrics that returns a number, or None if there is nothing to compare.
+        mode: "min" if a smaller value is better, as of a loss; "max" if a larger one is.
+        number: how many are retained.
 
     Raises:
-        InvalidError: anything else.
+        InvalidError: an argument of another type or value.
     """
 
     metric: str | Callable[[Metrics], float | None]
-    mode: str = "max"
+    mode: Literal["min", "max"]
     number: int = 1
 
     def __post_init__(self) -> None:
         if not isinstance(self.metric, str) and not callable(self.metric):
             raise wrong("metric", "the name of a metric or a function", self.metric)
-        check_choice("mode", self.mode, ("max", "min"))
+        check_choice("mode", self.mode, ("min", "max"))
         if isinstance(self.number, bool) or not isinstance(self.number, int) or self.number < 1:
-            raise InvalidError(f"number {self.number!r} is not a positive number of checkpoints")
+            raise InvalidError(f"number must be a positive integer, not {self.number!r}")
+
+    def check(self, metrics: Metrics | None) -> None:
+        """Check the metrics of a checkpoint that is about to be saved.
+
+        Raises:
+            InvalidError: there are metrics, and the one to compare is not among them; or it is not
+                a number.
+            What the function `metric` raises.
+        """
+        if metrics is None:
+            return
+        if isinstance(self.metric, str) and self.metric not in metrics:
+            known = ", ".join(sorted(map(repr, metrics))) or "none"
+            raise InvalidError(
+                f"keep_best compares the metric {self.metric!r}, which metrics does not have; "
+                f"it has {known}"
+            )
+        self.score(metrics)
 
     def score(self, metrics: Metrics | None) -> float | None:
-        """What is compared, larger is better; None of a checkpoint that cannot be compared."""
+        """Return what is compared, larger is better; None if the checkpoint cannot be compared."""
         if metrics is None:
             return None
         value = metrics.get(self.metric) if isinstance(self.metric, str) else self.metric(metrics)
@@ -62,7 +81,7 @@ class KeepBest:
         try:
             number = float(value)
         except (TypeError, ValueError, OverflowError):
-            raise wrong("what keep_best compares", "a number or None", value) from None
+            raise wrong("the result of keep_best's function", "a number or None", value) from None
         if math.isnan(number):
             return None
         return number if self.mode == "max" else -number
@@ -73,8 +92,8 @@ class Queued:
     """A checkpoint in the queue.
 
     Attributes:
-        name: which.
-        timestamp: when it was saved, seconds.
+        name: its name.
+        timestamp: when it was saved, seconds since 1970.
         step: its number; None if it has none.
         score: larger is better; None if it has none.
     """
@@ -87,13 +106,13 @@ class Queued:
 
 @dataclass(frozen=True)
 class Policy:
-    """What a manager was told.
+    """The options of a manager.
 
     Attributes:
-        max_to_keep: of the newest; None keeps all.
-        every_n_hours: None or 0 keeps none for good by its time.
-        every_n_steps: None keeps none for good by its step.
-        best: how many of the best stay.
+        max_to_keep: how many of the newest; None keeps all.
+        every_n_hours: None or 0 keeps none permanently by time.
+        every_n_steps: None keeps none permanently by step.
+        best: how many of the best.
     """
 
     max_to_keep: int | None = None
@@ -104,13 +123,13 @@ class Policy:
 
 @dataclass(frozen=True)
 class Decision:
-    """What becomes of a queue.
+    """What happens to the checkpoints of a queue.
 
     Attributes:
         kept: the new queue, oldest first.
-        preserved: kept for good.
-        deleted: to be removed, oldest first.
-        last_preserved: the moment of the last one kept for good by its time.
+        preserved: those kept permanently.
+        deleted: those to remove, oldest first.
+        last_preserved: the time of the last one kept permanently because of its time.
     """
 
     kept: list[Queued]
@@ -119,25 +138,32 @@ class Decision:
     last_preserved: float = 0.0
 
 
-def best_of(queue: Sequence[Queued], number: int) -> list[Queued]:
-    """The best, the very best first; of equals the newer one is better."""
-    scored = [(one.score, row, one) for row, one in enumerate(queue) if one.score is not None]
+def best_of(checkpoints: Sequence[Queued], number: int) -> list[Queued]:
+    """Return the best, the very best first; of equal ones the later is better."""
+    scored = [(one.score, at, one) for at, one in enumerate(checkpoints) if one.score is not None]
     return [one for _, _, one in sorted(scored, key=lambda key: key[:2], reverse=True)[:number]]
 
 
-def decide(queue: Sequence[Queued], last_preserved: float, policy: Policy) -> Decision:
-    """What becomes of a queue now that its last one was saved.
+def decide(
+    queue: Sequence[Queued],
+    last_preserved: float,
+    policy: Policy,
+    others: Sequence[Queued] = (),
+) -> Decision:
+    """Decide what happens to the checkpoints of a queue after its last one was saved.
 
     The newest one always stays.
 
     Args:
         queue: oldest first, each name once.
-        last_preserved: the moment of the last one kept for good.
-        policy: what to keep.
+        last_preserved: the time of the last one kept permanently.
+        policy: which to keep.
+        others: checkpoints outside the queue that exist, such as those kept permanently: they
+            count among the best.
     """
     if not policy.max_to_keep:
         return Decision(list(queue), last_preserved=last_preserved)
-    best = set(best_of(queue, policy.best))
+    best = set(best_of([*others, *queue], policy.best))
     old, new = queue[: -policy.max_to_keep], queue[-policy.max_to_keep :]
     kept, preserved, deleted = [], [], []
     for one in old:
@@ -160,22 +186,22 @@ def recover(
     now: float,
     ours: Callable[[str], bool] = lambda _: False,
 ) -> tuple[dict[str, float], float, float]:
-    """What a manager that starts takes over from the state file.
+    """Return what a manager that starts takes over from the state file.
 
-    A checkpoint is managed only if it is younger than the last one that was kept for good. Without
-    timestamps none is: somebody else saved them, and they are never removed. A moment in the future
-    counts as now.
+    A checkpoint is managed only if it is newer than the last one that was kept permanently. One
+    without a timestamp is not managed: a manager did not save it, so it is never removed. A time in
+    the future counts as now.
 
     Args:
         paths: all_model_checkpoint_paths.
-        timestamps: all_model_checkpoint_timestamps; those without a partner are ignored.
+        timestamps: all_model_checkpoint_timestamps; those without a path are ignored.
         last_preserved: last_preserved_timestamp, None if the file has none.
-        now: the clock.
-        ours: whether a path with a timestamp is managed whatever its time.
+        now: the current time.
+        ours: whether a path with a timestamp is managed regardless of its time.
 
     Returns:
-        The managed paths with their timestamps, oldest first; the moment of the last one kept for
-        good; and by how many seconds the clock was before that moment, if it was, else 0.
+        The managed paths with their timestamps, oldest first; the time of the last one kept
+        permanently; and by how many seconds the clock is behind that time, else 0.
     """
     preserved = 0.0 if last_preserved is None else last_preserved
     behind = 0.0

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TrainingState: what a training job needs to go on after a crash or a preemption, as the legacy
+"""TrainingState: what a training job needs to continue after a crash or a preemption, as the legacy
 Keras `WorkerTrainingState`.
 
 The state is a checkpoint of the model and of the position in the training. Only the newest is kept,
-under `<checkpoint_dir>/chief`. Workers other than the chief take part in every save, because what
-gives the values of a model may need all of them, and write to a directory that they throw away.
+under `<checkpoint_dir>/chief`. Workers other than the chief take part in every save, because
+computing the values of a model may need all of them, and write to a directory that they throw away.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import operator
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -22,8 +22,8 @@ from ckptfmt.background import wait_for_saves
 from ckptfmt.bundle.checkpoint_state import STATE_NAME
 from ckptfmt.errors import CkptfmtError, InvalidError
 from ckptfmt.manager.directory import CheckpointDirectory
-from ckptfmt.manager.leftovers import METRICS_NAME, of_managed
 from ckptfmt.manager.manager import CheckpointManager
+from ckptfmt.manager.orphans import METRICS_NAME, of_managed
 from ckptfmt.names import path_text
 from ckptfmt.objects.checkpoint import Checkpoint
 from ckptfmt.saving.options import CheckpointOptions
@@ -45,36 +45,37 @@ INT64_MAX = (1 << 63) - 1
 
 
 class TrainingState:
-    """Backs up a model and the position in its training, and gives them back after a restart.
+    """Back up a model and the position in its training, and restore them after a restart.
 
-    A loop makes one, calls `restore`, asks `maybe_load_initial_epoch_from_ckpt` (or
+    A training loop makes one, calls `restore`, asks `maybe_load_initial_epoch_from_ckpt` (or
     `maybe_load_initial_counters_from_ckpt`) where to begin, calls `back_up` after each epoch, or
     more often, and `delete_backup` once the training is over. Every worker does all of that.
 
-    The checkpoints hold `model`, `ckpt_saved_epoch` and `ckpt_saved_batch` (int64, -1 where there
+    The checkpoints contain `model`, `ckpt_saved_epoch` and `ckpt_saved_batch` (int64, -1 if there
     is none), under TensorFlow's keys; those of the legacy Keras class are read as well.
 
     Args:
-        model: whatever `Checkpoint` takes.
+        model: any object that `Checkpoint` takes.
         checkpoint_dir: the directory of the backups, the same for all workers. The chief keeps its
             checkpoint in `chief` below it; others write to `workertemp_<task_id>`, which is removed
             after each save.
         coordinator: joins the workers: rank 0 is the chief, and all restore the same checkpoint.
-            None is a single worker, or workers that `task_id` and `is_chief` tell apart.
+            None for a single worker, or workers that `task_id` and `is_chief` distinguish.
         task_id: which worker this is, without a coordinator.
-        is_chief: whether this worker is the saver of record, without a coordinator; default
-            `task_id == 0`.
-        options: how it is saved. With `enable_async` the chief's `back_up` returns a future; other
-            workers save at once in any case, and sync nothing.
-        verify: how a checkpoint is checked before it is restored: "full" or "auto" (while read).
+        is_chief: whether this worker's backup is the one that is kept, without a coordinator;
+            default `task_id == 0`.
+        options: how to save. With `enable_async` the chief saves in the background, and its next
+            `back_up` raises what failed; other workers save at once in any case, and sync nothing.
+        verify: how a checkpoint is checked before it is restored: "full", or "auto" (while it is
+            read).
 
     Attributes:
-        read_checkpoint_manager: the manager of the chief's directory; another one after `restore`.
+        read_checkpoint_manager: the manager of the chief's directory.
         write_checkpoint_manager: the same for the chief; else that of the throw-away directory.
 
     Raises:
         InvalidError: an argument of another type; task_id beside a coordinator.
-        StorageError: the directory cannot be used.
+        StorageError: the directory cannot be read.
     """
 
     def __init__(
@@ -86,13 +87,13 @@ class TrainingState:
         task_id: int | None = None,
         is_chief: bool | None = None,
         options: CheckpointOptions | None = None,
-        verify: str = "auto",
+        verify: Literal["full", "auto"] = "auto",
     ) -> None:
         self._directory = path_text(checkpoint_dir)
         if coordinator is not None:
             Team(coordinator, OPERATION)
             if task_id is not None or is_chief is not None:
-                raise InvalidError("a coordinator says which worker is which: no task_id, is_chief")
+                raise InvalidError("task_id and is_chief must not be given with a coordinator")
             task_id, is_chief = coordinator.rank, coordinator.rank == 0
         check_choice("verify", verify, ("full", "auto"))
         task = 0 if task_id is None else _whole("task_id", task_id)
@@ -101,7 +102,8 @@ class TrainingState:
         if options is not None and not isinstance(options, CheckpointOptions):
             raise wrong("options", "a CheckpointOptions", options)
         self._is_chief = task == 0 if is_chief is None else is_chief
-        self._coordinator, self._verify = coordinator, verify
+        self._coordinator = coordinator
+        self._verify: Literal["full", "auto"] = verify
         self._options = options or CheckpointOptions()
         if not self._is_chief:
             self._options = dataclasses.replace(
@@ -112,13 +114,9 @@ class TrainingState:
             model=model, ckpt_saved_epoch=self._epoch, ckpt_saved_batch=self._batch
         )
         self._place = CHIEF if self._is_chief else f"workertemp_{task}"
-        if not self._is_chief:
-            self._remove()  # what a killed worker left there
-        self._make_managers()
-
-    def _make_managers(self) -> None:
         self.read_checkpoint_manager = self.write_checkpoint_manager = self._manager_of(CHIEF)
         if not self._is_chief:
+            self._remove()  # what a killed worker left there
             self.write_checkpoint_manager = self._manager_of(self._place)
 
     def _manager_of(self, name: str) -> CheckpointManager:
@@ -130,8 +128,8 @@ class TrainingState:
             durability=self._options.durability,
         )
 
-    def back_up(self, epoch: int, batch: int | None = None) -> Any:
-        """Saves the model and where the training is; the older backup goes.
+    def back_up(self, epoch: int, batch: int | None = None) -> str | None:
+        """Save the model and the position in the training, and remove the older backup.
 
         Args:
             epoch: the epoch that is over or, with `batch`, under way; from 0.
@@ -139,12 +137,11 @@ class TrainingState:
                 epoch.
 
         Returns:
-            The prefix of the backup; its SaveFuture if the options say `enable_async`. None in
-            workers other than the chief.
+            The prefix of the backup; None in workers other than the chief.
 
         Raises:
-            InvalidError: a number that is negative or no int64, or none.
-            What `CheckpointManager.save` raises; the older backup is then still there, and the
+            InvalidError: a number that is negative or does not fit an int64.
+            What `CheckpointManager.save` raises; the older backup then still exists, and the
             position is the one before.
         """
         before = int(self._epoch), int(self._batch)
@@ -164,21 +161,22 @@ class TrainingState:
         return None
 
     def restore(self) -> bool:
-        """Restores the newest backup that is sound, the chief's in every worker. With a coordinator
-        all restore the same one, and return when all have.
+        """Restore the newest sound backup, the chief's in every worker. With a coordinator all
+        restore the same one, and return when all have.
 
         Returns:
             Whether there was one. If not, the model is as it was, and no position is saved.
 
         Raises:
             CorruptError: there are backups, and all are damaged.
+            StorageError: the backups cannot be read now.
             What `Checkpoint.restore` raises. With a coordinator, in all workers.
         """
         self._epoch[...] = self._batch[...] = UNUSED
         try:
             return self._restored()
         except BaseException:
-            # It may have come with half a model.
+            # The position may have been restored before the model failed.
             self._epoch[...] = self._batch[...] = UNUSED
             raise
 
@@ -196,21 +194,18 @@ class TrainingState:
             if name and team.rank != 0:
                 place = self.read_checkpoint_manager.directory
                 self._checkpoint.restore(os.path.join(place, os.fsdecode(name)))
-        # The chief may remove this backup only when all have it.
+        # The chief may remove this backup only after all have restored it.
         team.round(guard.error, b"", lambda _: b"")
         return name != b""
 
     def _restore_newest(self) -> str | None:
-        """Restores what is there now: its prefix."""
-        # A save in the background removes the backup before it.
+        # A background save removes the backup before it.
         wait_for_saves()
-        # Managers know what there was when they were made, and what they did.
-        self._make_managers()
         return self.read_checkpoint_manager.restore_latest(self._verify).path
 
     def maybe_load_initial_epoch_from_ckpt(self, initial_epoch: int, mode: str) -> int:
-        """The epoch to begin with, after `restore`: the one behind the saved one (or the saved one
-        itself, if it was saved before its end) in training mode and if one was saved, else
+        """Return the epoch to begin with, after `restore`: in training mode, if a position was
+        saved, the epoch after the saved one, or the saved one if it was not over; else
         `initial_epoch`.
 
         Args:
@@ -229,8 +224,8 @@ class TrainingState:
     def maybe_load_initial_counters_from_ckpt(
         self, steps_per_epoch: int, initial_epoch: int, mode: str
     ) -> tuple[int, int]:
-        """The epoch and the batch in it to begin with, after `restore`: those behind what was saved
-        last in training mode and if something was, else `initial_epoch` and 0.
+        """Return the epoch and the batch in it to begin with, after `restore`: in training mode, if
+        a position was saved, those that follow it; else `initial_epoch` and 0.
 
         Args:
             steps_per_epoch: the batches of an epoch.
@@ -250,19 +245,19 @@ class TrainingState:
         return epoch, batch + 1
 
     def delete_backup(self) -> None:
-        """Removes the backups after a training that is over: the chief's checkpoints by their exact
+        """Remove the backups after a training that is over: the chief's checkpoints by their exact
         names, then its directory if nothing else is in it. Other workers remove what a killed one
-        left in the directory that they throw away.
+        left in the directory that they throw away. Waits for background saves.
 
         Raises:
-            StorageError: something could not be removed.
+            StorageError: a file could not be removed.
         """
         wait_for_saves()
         self._remove()
 
     def _remove(self) -> None:
-        """Removes what the managers of this worker made in its directory, and the directory if it
-        is empty then."""
+        """Remove what the managers of this worker made in its directory, and the directory if it is
+        empty then."""
         path = os.path.join(self._directory, self._place)
         if not os.path.isdir(path):
             return
@@ -272,8 +267,7 @@ class TrainingState:
             for name in (STATE_NAME, METRICS_NAME):
                 place.remove_file(name)
             place.sweep(NAME)
-        # Not if somebody keeps something of his own there.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # it may contain files of others
             os.rmdir(path)
 
     def _saved(self, mode: str) -> tuple[int, int]:
@@ -291,7 +285,7 @@ def _whole(what: str, given: object) -> int:
     except TypeError:
         raise wrong(what, "a whole number", given) from None
     if number < 0:
-        raise InvalidError(f"{what} {number} is negative")
+        raise InvalidError(f"{what} must not be negative, but is {number}")
     if number > INT64_MAX:
-        raise InvalidError(f"{what} {number} is no int64")
+        raise InvalidError(f"{what} must fit an int64, but is {number}")
     return number

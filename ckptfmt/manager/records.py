@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Records of a manager in its directory: the state file, which is TensorFlow's, and the metrics of
+checkpoints.
+
+Metrics are in one small file beside the state file, `checkpoint.ckptfmt`, which TensorFlow ignores:
+JSON, written before the state file that names the checkpoint. An entry counts only as long as the
+checkpoint has the same index that it was written for, and is removed with it.
+
+    {"ckptfmt_metrics": 1, "checkpoints": {"ckpt-7": {"metrics": {"loss": 0.5}, "index": "9f..."}}}
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ckptfmt.arguments import wrong
+from ckptfmt.bundle.checkpoint_state import (
+    STATE_NAME,
+    CheckpointState,
+    format_state,
+    parse_state,
+)
+from ckptfmt.errors import CkptfmtError, CorruptError, InvalidError, StorageError
+from ckptfmt.manager.directory import CheckpointDirectory
+from ckptfmt.manager.latest import proves_damage, warn
+from ckptfmt.manager.orphans import METRICS_NAME
+from ckptfmt.manager.retention import recover
+from ckptfmt.names import index_name
+
+__all__ = ["Records", "check_metrics"]
+
+INDEX_BYTES_MAX = 1 << 40
+_HEAD, _VERSION = "ckptfmt_metrics", 1
+
+
+class Records:
+    """What a manager knows of its directory: what it read or wrote last.
+
+    Args:
+        path: path of the directory.
+
+    Attributes:
+        managed: timestamps of the managed checkpoints by name, oldest first.
+        scored: metrics of checkpoints by name, managed or not.
+        last_preserved: when the last checkpoint was saved that is kept permanently.
+        state: the state file; None if there is none, or it is damaged.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        # Back a little, so that a manager made anew at once manages what this one saves.
+        self.last_preserved = time.time() - 1.0
+        self.forget()
+
+    def forget(self) -> None:
+        """Know nothing of the directory, because there is none, or another one at its path."""
+        self.managed: dict[str, float] = {}
+        self.scored: dict[str, Record] = {}
+        self.state: CheckpointState | None = None
+        self._content: bytes | None = None
+        self._identity: tuple[int, int] | None = None
+
+    def is_current(self, directory: CheckpointDirectory) -> bool:
+        """Return whether the state file is as it was read or written last."""
+        return directory.identity == self._identity and self._content == directory.read(STATE_NAME)
+
+    def read(self, directory: CheckpointDirectory) -> None:
+        """Take over what other managers recorded, and forget checkpoints that are gone.
+
+        A damaged file is ignored, with a warning.
+
+        Raises:
+            StorageError: a file exists and cannot be read now.
+        """
+        is_first = directory.identity != self._identity
+        if is_first:
+            self.forget()
+            self._identity = directory.identity
+        existing = set(directory.names())
+        content = directory.read(STATE_NAME)
+        if is_first or content != self._content:
+            self.scored = {**self._read_metrics(directory, existing), **self.scored}
+            self.state, self._content = self._parse(content), content
+            # A state without last_preserved_timestamp was not written by a manager. As in
+            # TensorFlow, a running manager goes on with what it manages.
+            if self.state is not None and (
+                is_first or self.state.last_preserved_timestamp is not None
+            ):
+                behind = self._take_over(self.state, existing)
+                if is_first and behind:
+                    warn(
+                        f"the clock is {behind:f} seconds behind the moment when a checkpoint of "
+                        f"{self._path} was preserved last"
+                    )
+        for name in [one for one in self.managed if index_name(one) not in existing]:
+            del self.managed[name]
+
+    def _parse(self, content: bytes | None) -> CheckpointState | None:
+        if content is None:
+            return None
+        path = os.path.join(self._path, STATE_NAME)
+        try:
+            state = parse_state(content, path)
+            if not state.model_checkpoint_path:
+                raise CorruptError(
+                    "it names no model_checkpoint_path", failure="BAD_PROTO", path=path
+                )
+        except CkptfmtError as error:
+            warn(f"{error}; the state file is ignored")
+            return None
+        return state
+
+    def _take_over(self, state: CheckpointState, existing: set[str]) -> float:
+        """Manage what the state file says; by how many seconds the clock is behind it."""
+        paths, timestamps = state.all_model_checkpoint_paths, state.all_model_checkpoint_timestamps
+        moments: dict[str, float] = {}
+        for path, moment in zip(paths, timestamps, strict=False):
+            if index_name(path) in existing:
+                moments[path] = moment
+            elif "/" in path:  # there may be a million that are gone, most without a slash
+                name = self._name_of(path)
+                if name is not None and index_name(name) in existing:
+                    moments[name] = moment
+        known = self.managed.keys() | self.scored.keys()
+        self.managed, self.last_preserved, behind = recover(
+            list(moments),
+            list(moments.values()),
+            state.last_preserved_timestamp,
+            time.time(),
+            known.__contains__,
+        )
+        return behind
+
+    def _name_of(self, path: str) -> str | None:
+        """The name of a checkpoint that is right in the directory; None of any other path."""
+        if os.path.isabs(path):
+            parent, name = os.path.split(path)
+            if os.path.abspath(parent) != os.path.abspath(self._path or "."):
+                return None
+        else:
+            name = path.removeprefix("./")
+        return name if name not in ("", ".", "..") and "/" not in name else None
+
+    def add(
+        self, directory: CheckpointDirectory, name: str, metrics: Mapping[str, float] | None
+    ) -> None:
+        """Manage a checkpoint that was just saved, as the newest.
+
+        Raises:
+            StorageError: its index cannot be read.
+        """
+        self.managed.pop(name, None)
+        self.managed[name] = time.time()
+        self.scored.pop(name, None)
+        if metrics is not None:
+            self.scored[name] = Record(metrics, _fingerprint(directory, name))
+
+    def write(self, directory: CheckpointDirectory, newest: str) -> None:
+        """Write the state file, if it does not say this already.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        names, timestamps = tuple(self.managed), tuple(self.managed.values())
+        state = CheckpointState(newest, names, timestamps, self.last_preserved)
+        content = format_state(state)
+        if content != self._content:
+            directory.write_state(STATE_NAME, content)
+            self.state, self._content = state, content
+
+    def write_metrics(self, directory: CheckpointDirectory, durability: str | None = None) -> None:
+        """Write the metrics, if the file does not have them already. There is no file as long as
+        there never were metrics.
+
+        Raises:
+            StorageError: the file cannot be written.
+        """
+        checkpoints = {
+            name: {"metrics": dict(record.metrics), "index": record.index}
+            for name, record in self.scored.items()
+        }
+        document = {_HEAD: _VERSION, "checkpoints": checkpoints}
+        content = f"{json.dumps(document, indent=1)}\n".encode()
+        existing = directory.read(METRICS_NAME)
+        if content != existing and (self.scored or existing is not None):
+            directory.write_state(METRICS_NAME, content, durability)
+
+    def _read_metrics(
+        self, directory: CheckpointDirectory, existing: set[str]
+    ) -> dict[str, Record]:
+        """The metrics of the checkpoints that exist with the index that they were written for."""
+        try:
+            content = directory.read(METRICS_NAME)
+            records = {} if content is None else _parse(content)
+        except (InvalidError, StorageError) as error:
+            if isinstance(error, StorageError) and not proves_damage(error):
+                raise
+            path = os.path.join(self._path, METRICS_NAME)
+            warn(f"{path}: {error}; the metrics are ignored")
+            return {}
+        return {
+            name: record
+            for name, record in records.items()
+            if index_name(name) in existing and _fingerprint(directory, name) == record.index
+        }
+
+
+# ---- metrics -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Record:
+    """The metrics of one checkpoint.
+
+    Attributes:
+        metrics: name to number.
+        index: fingerprint of the index that they belong to.
+    """
+
+    metrics: Mapping[str, float]
+    index: str
+
+
+def check_metrics(given: Any) -> dict[str, float] | None:
+    """Check the argument `metrics` of a save; None if there are none.
+
+    Raises:
+        InvalidError: it is not a mapping of names to numbers.
+    """
+    if given is None:
+        return None
+    if not isinstance(given, Mapping):
+        raise wrong("metrics", "a mapping from names to numbers", given)
+    found = {}
+    for name, value in given.items():
+        if not isinstance(name, str):
+            raise wrong("the name of a metric", "a str", name)
+        if isinstance(value, (str, bytes)):
+            raise wrong(f"the metric '{name}'", "a number", value)
+        try:
+            found[name] = float(np.asarray(value).item())
+        except (TypeError, ValueError, OverflowError):
+            raise wrong(f"the metric '{name}'", "a number", value) from None
+    return found
+
+
+def _fingerprint(directory: CheckpointDirectory, name: str) -> str:
+    """What identifies the content of a checkpoint's index."""
+    content = directory.read(index_name(name), INDEX_BYTES_MAX) or b""
+    return hashlib.sha256(content).hexdigest()[:32]
+
+
+def _parse(content: bytes) -> dict[str, Record]:
+    try:
+        found = json.loads(content)
+        version = found[_HEAD]
+        records = {name: _record(one) for name, one in found["checkpoints"].items()}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError):
+        raise InvalidError("it does not contain the metrics of checkpoints") from None
+    if version != _VERSION:
+        raise InvalidError(f"version {version!r} of the metrics is unknown")
+    return records
+
+
+def _record(given: Any) -> Record:
+    metrics = given["metrics"]
+    for value in metrics.values():
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise TypeError
+    return Record({name: float(value) for name, value in metrics.items()}, str(given["index"]))
