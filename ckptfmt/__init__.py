@@ -75,7 +75,6 @@ if TYPE_CHECKING:
     from ckptfmt.saving.sharding import ShardableTensor, ShardingCallback, validate_shards
     from ckptfmt.saving.specs import DSaveSpec, SaveableObject, SaveSpec
     from ckptfmt.sharded.coordinator import Coordinator, SingleProcess
-    from ckptfmt.sharded.directory import DirectoryCoordinator
     from ckptfmt.sharded.sharded import sharded_restore, sharded_save, sharded_save_async
     from ckptfmt.slices import SaveSliceInfo, SliceSpec, parse_spec
 
@@ -95,7 +94,6 @@ __all__ = [
     "Coordinator",
     "CorruptError",
     "DSaveSpec",
-    "DirectoryCoordinator",
     "DtypeInfo",
     "DurabilityUnknownError",
     "Finding",
@@ -175,7 +173,6 @@ _HOMES = {
         "bundle.checkpoint_state": "CheckpointState",
         "bundle.convert": "convert",
         "sharded.coordinator": "Coordinator SingleProcess",
-        "sharded.directory": "DirectoryCoordinator",
         "dtypes": "DtypeInfo",
         "errors": (
             "BusyError CheckpointNotFoundError CkptfmtError CkptfmtWarning CorruptError "

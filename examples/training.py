@@ -5,16 +5,18 @@ where it was, with the result that it would have had.
     python examples/training.py DIRECTORY
     python examples/training.py DIRECTORY --rank 0 --world-size 3 --run-id first   (and 1, and 2)
 
-A linear model is fitted by gradient descent with momentum. With several workers each has a part of
-the rows, and gradients are added up over the coordinator. (Gradients of a real model go over the
-network of its framework; the coordinator is for small things.) The workers of one start have one
-run id, which is never used again.
+A linear model is fitted by gradient descent with momentum. Each of several workers has a part of
+the rows, and the coordinator adds up the gradients. (A real model uses the network of its framework
+for gradients and has a coordinator over that, such as ckptfmt.torch's; this one is for the
+processes of one machine.) All workers of one start have the same run id, a new one for each start.
 """
 
 import argparse
 import contextlib
+import os
 import time
 from dataclasses import dataclass, field
+from pipes import PipeCoordinator
 
 import numpy as np
 
@@ -26,14 +28,14 @@ RATE, MOMENTUM = 0.05, 0.9
 
 @dataclass
 class Model:
-    """What must survive: the weights, and what the optimizer remembers of earlier steps."""
+    """What must survive: the weights, and the state of the optimizer."""
 
     weights: np.ndarray = field(default_factory=lambda: np.zeros(FEATURES))
     momentum: np.ndarray = field(default_factory=lambda: np.zeros(FEATURES))
 
 
 def rows_of(rank: int, world_size: int) -> tuple[np.ndarray, np.ndarray]:
-    """The part of the data that one worker has."""
+    """Return the rows of one worker."""
     random = np.random.default_rng(7)
     inputs = random.normal(size=(ROWS, FEATURES))
     targets = inputs @ np.arange(1.0, FEATURES + 1) + random.normal(scale=0.01, size=ROWS)
@@ -41,7 +43,7 @@ def rows_of(rank: int, world_size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def add_up(values: np.ndarray, coordinator: ckptfmt.Coordinator) -> np.ndarray:
-    """The sum over all workers, which is the same to the last bit in all of them."""
+    """Return the sum over all workers, bit for bit the same in all of them."""
     gathered = coordinator.gather(values.tobytes())
     total = None
     if gathered is not None:
@@ -50,7 +52,7 @@ def add_up(values: np.ndarray, coordinator: ckptfmt.Coordinator) -> np.ndarray:
 
 
 def train(directory: str, coordinator: ckptfmt.Coordinator, epochs: int, pause: float) -> None:
-    """Trains from where the last run got to, and backs up after each batch."""
+    """Train from where the last run stopped, and back up after each batch."""
     inputs, targets = rows_of(coordinator.rank, coordinator.world_size)
     model = Model()
     state = ckptfmt.TrainingState(model, directory, coordinator=coordinator)
@@ -67,7 +69,7 @@ def train(directory: str, coordinator: ckptfmt.Coordinator, epochs: int, pause: 
             model.momentum *= MOMENTUM
             model.momentum += np.array(gradient) / count
             model.weights -= RATE * model.momentum
-            time.sleep(pause)  # what a real batch would take
+            time.sleep(pause)  # the time of a real batch
             state.back_up(epoch, None if batch == BATCHES - 1 else batch)
             print(f"epoch {epoch} batch {batch} loss {loss / count:.6f}", flush=True)
     coordinator.barrier("trained")
@@ -76,7 +78,7 @@ def train(directory: str, coordinator: ckptfmt.Coordinator, epochs: int, pause: 
 
 
 def main() -> None:
-    """What the command line says."""
+    """Run with the arguments of the command line."""
     parser = argparse.ArgumentParser(description="A training loop that survives being killed.")
     parser.add_argument("directory", help="where the backups are kept; the same for all workers")
     parser.add_argument("--epochs", type=int, default=6)
@@ -92,9 +94,9 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         coordinator: ckptfmt.Coordinator = ckptfmt.SingleProcess()
         if given.world_size > 1:
-            coordinator = ckptfmt.DirectoryCoordinator(
-                given.directory, given.rank, given.world_size, run_id=given.run_id, timeout=60
-            )
+            os.makedirs(given.directory, exist_ok=True)
+            address = os.path.join(given.directory, f"{given.run_id}.socket")
+            coordinator = PipeCoordinator(address, given.rank, given.world_size)
         stack.enter_context(coordinator)
         train(given.directory, coordinator, given.epochs, given.pause)
 

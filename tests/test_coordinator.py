@@ -5,19 +5,15 @@ own."""
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
 
 from ckptfmt import InvalidError, UnsupportedError
 from ckptfmt.sharded.coordinator import Coordinator, SingleProcess
-from ckptfmt.sharded.directory import DirectoryCoordinator
 from ckptfmt.torch.coordinator import TorchCoordinator
 
 
-def test_engines_are_coordinators(tmp_path: Path) -> None:
-    with DirectoryCoordinator(tmp_path, 0, 1, run_id="a") as directory:
-        assert isinstance(directory, Coordinator)
+def test_engines_are_coordinators() -> None:
     assert isinstance(SingleProcess(), Coordinator)
     assert not isinstance(object(), Coordinator)
 
@@ -40,15 +36,9 @@ def test_one_process() -> None:
             use()
 
 
-@pytest.mark.parametrize("engine", ["single", "directory"])
-def test_arguments(engine: str, tmp_path: Path) -> None:
+def test_arguments() -> None:
     """Refused before the operation counts: a wrong argument leaves the coordinator usable."""
-    made: Coordinator = (
-        SingleProcess()
-        if engine == "single"
-        else DirectoryCoordinator(tmp_path, 0, 1, run_id="a", timeout=5)
-    )
-    with made as coordinator:
+    with SingleProcess() as coordinator:
         for use, message in (
             (lambda: coordinator.barrier(b"x"), "the name of a barrier is a str, not bytes"),
             (lambda: coordinator.gather("x"), "data is bytes, not str"),

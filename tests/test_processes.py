@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs of real processes over the directory coordinator: saving and restoring on different numbers
+"""Jobs of real processes: saving and restoring on different numbers
 of them, being killed in the middle, and two jobs with one prefix."""
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ def start(
     started = []
     for rank in range(world_size):
         mine = [*actions[:-1], *(before_last or {}).get(rank, []), actions[-1]]
-        place = f"{where / 'runs'}:{run_id}"
-        command = [sys.executable, job.__file__, "directory", place, str(rank), str(world_size)]
+        (where / "runs").mkdir(exist_ok=True)
+        place = str(where / "runs" / run_id)
+        command = [sys.executable, job.__file__, "pipes", place, str(rank), str(world_size)]
         pipe = subprocess.PIPE
         process = subprocess.Popen([*command, *mine], stdout=pipe, stderr=pipe, text=True)
         started.append(process)
@@ -108,16 +109,17 @@ def test_four_save_two_restore_and_save_three_restore(tmp_path: Path) -> None:
 
 
 def others_learned(ended: list[tuple[int, str]], victim: int) -> int:
-    """How many of the others failed, all for the same reason."""
+    """How many of the others failed, all because a process is missing."""
     assert ended[victim] == (-signal.SIGKILL, "")
     failed = [out for rank, (status, out) in enumerate(ended) if rank != victim and status]
     for out in failed:
-        assert out.startswith("BusyError: PEERS_MISSING in "), out
-        assert " did not come within 2 s: " in out or " left before: " in out, out
+        # Process 0 removes the temporary directory at once, perhaps while another still writes.
+        is_gone = out.startswith("StorageError: OS in ") and "_temp_" in out
+        assert is_gone or out.startswith("BusyError: PEERS_MISSING: another process ended"), out
     return len(failed)
 
 
-# Who dies, when, and whether the new checkpoint is there then.
+# Which process dies, when, and whether the new checkpoint exists then.
 KILLS = [
     (1, "gather:0", False),
     (0, "gathered:0", False),
@@ -144,13 +146,11 @@ def test_killed_in_a_save(tmp_path: Path, victim: int, moment: str, there: bool)
     prefix = tmp_path / "ckpt" / "model"
     ckptfmt.save(prefix, job.model(1), durability="rename")
     dying = {victim: [f"die={moment}"]}
-    # Where nobody waits for the dead one, nobody may lose patience with the living either.
-    timeout = "timeout=30" if moment == "broadcasted:2" else "timeout=2"
-    killed = start(tmp_path, "a", 3, timeout, f"save={prefix}=2", before_last=dying)
+    killed = start(tmp_path, "a", 3, "start", f"save={prefix}=2", before_last=dying)
     killed[victim].wait(timeout=60)
     assert loads_as(prefix) == (2 if there else 1)
     failed = others_learned(finish(killed), victim)
-    # The decision is the last thing that all have to hear.
+    # The decision is the last message.
     assert failed == (0 if moment.startswith("broadcasted:2") else 2)
     assert loads_as(prefix) == (2 if there else 1)
     save_alone(prefix, 3)
@@ -165,7 +165,7 @@ def test_killed_at_any_time(tmp_path: Path, seed: int) -> None:
     seen = {1}
     for case in range(4):
         victim, number = source.randrange(2), 10 + case
-        actions = ["timeout=2", "ready", *[f"save={prefix}={number}"] * 8]
+        actions = ["start", "ready", *[f"save={prefix}={number}"] * 8]
         killed = start(tmp_path, f"case{case}", 2, *actions)
         out = killed[victim].stdout
         assert out is not None

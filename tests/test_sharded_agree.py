@@ -4,6 +4,7 @@ mixed silently, and everybody hears what differs."""
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from ckptfmt.saving.mesh import Layout, Mesh
 from ckptfmt.sharded.plan import Plan, Planned, parts_of
 from ckptfmt.sharded.sharded import sharded_restore, sharded_save
 
+EXAMPLES = Path(__file__).parent.parent / "examples"
 MESH = Mesh({"x": 2}, ["a", "b"])
 ROWS = Layout(["x", None], MESH)
 WHOLE = np.arange(8, dtype=np.float32).reshape(4, 2)
@@ -184,14 +186,14 @@ def test_prefixes_that_differ(tmp_path: Path) -> None:
 ELSEWHERE = """
 import sys
 import numpy as np
-from ckptfmt.sharded.directory import DirectoryCoordinator
+from pipes import PipeCoordinator
 from ckptfmt.errors import CheckpointNotFoundError
 from ckptfmt.saving.mesh import Layout, Mesh
 from ckptfmt.sharded.sharded import sharded_save
 
 rank = int(sys.argv[2])
 layout = Layout(["x"], Mesh({"x": 2}, ["a", "b"]))
-with DirectoryCoordinator(sys.argv[1], rank, 2, run_id="run", timeout=30) as team:
+with PipeCoordinator(sys.argv[1], rank, 2) as team:
     try:
         sharded_save("ck", {"w": {"ab"[rank]: np.zeros(2)}}, {"w": layout}, team)
     except CheckpointNotFoundError as error:
@@ -204,9 +206,11 @@ def test_a_place_that_is_not_shared(tmp_path: Path) -> None:
     started = []
     for rank in range(2):
         (tmp_path / f"{rank}").mkdir()
-        command = [sys.executable, "-c", ELSEWHERE, f"{tmp_path}/runs", f"{rank}"]
-        where = tmp_path / f"{rank}"
-        started.append(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=where))
+        command = [sys.executable, "-c", ELSEWHERE, f"{tmp_path}/meet", f"{rank}"]
+        where, paths = tmp_path / f"{rank}", {**os.environ, "PYTHONPATH": str(EXAMPLES)}
+        started.append(
+            subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=where, env=paths)
+        )
     texts = [process.communicate(timeout=60)[0] for process in started]
     for text in texts:
         assert text.strip().endswith(

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the processes of one job agree on small things: a protocol of five words, and the job that is
-one process.
+"""Coordination of the processes of one job: the protocol, and the coordinator of one process.
 
-An engine implements it over what the job has already: `ckptfmt.torch.coordinator` over
-torch.distributed, `ckptfmt.sharded.directory` over a directory that all processes share.
-Tensors never pass through it; what does is prefixes, verdicts and short reports.
+An engine implements the protocol over what the job uses anyway, as `ckptfmt.torch.coordinator` does
+over torch.distributed. Only prefixes, decisions and short reports pass through it, never tensors.
 """
 
 from __future__ import annotations

@@ -135,9 +135,7 @@ def test_objects_that_are_no_variables(tmp_path: Path) -> None:
 
     tree = load_tree(tmp_path / "registered")
     assert tree["own"].registered_saver[0] == "tests.own"
-    with pytest.raises(
-        ckptfmt.UnsupportedError, match=r"at 'own' .* registered saver 'tests.own'"
-    ):
+    with pytest.raises(ckptfmt.UnsupportedError, match=r"at 'own' .* registered saver 'tests.own'"):
         save_tree(tmp_path / "registered", tree)
     np.testing.assert_array_equal(load_tree(tmp_path / "model")["v"], np.float32([1, 2]))
 

@@ -4,18 +4,17 @@ processes start.
 
     python job.py ENGINE PLACE RANK WORLD_SIZE ACTION...
 
-ENGINE and PLACE: "directory" and the run's directory and name with a colon between, or "torch" and
-a file for torch.distributed to meet at. Actions, in order:
+ENGINE and PLACE: "pipes" or "torch", and a path where the processes meet. Actions, in order:
 
     save=PREFIX=MODEL     saves the model of this number
     async=PREFIX=MODEL    the same in the background, from arrays that it changes at once
     finish                waits for that
     restore=PREFIX=MODEL  restores and compares every slice of this process
     again=PREFIX          saves what was restored
-    barrier=DIRECTORY=N   waits for the processes of all jobs, N of them, numbered by `gate`
+    barrier=PATH=N        waits for the processes of all jobs, N of them, numbered by `gate`
     gate=NUMBER           this process's number at the next such barrier
-    timeout=SECONDS       of the coordinator's later operations
     die=MOMENT            kills this process at a moment of the next save: see `die`
+    start                 waits for the other processes of the job
     ready                 prints a line and goes on
 
 A process that failed prints the class of what was raised and its text, and ends with status 1.
@@ -27,6 +26,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -37,8 +37,10 @@ from ckptfmt import CkptfmtError
 from ckptfmt.saving.mesh import Layout, Mesh
 from ckptfmt.sharded import sharded
 from ckptfmt.sharded.coordinator import Coordinator
-from ckptfmt.sharded.directory import DirectoryCoordinator
 from ckptfmt.sharded.sharded import sharded_restore, sharded_save, sharded_save_async
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
+from pipes import PipeCoordinator
 
 # How each tensor lies on a mesh of ("x", one a process) and ("y", 2).
 SPECS: dict[str, list[str | None]] = {
@@ -143,13 +145,12 @@ def die(moment: str) -> None:
         around(sharded, "merge", before=kind == "merge")
     else:
         name = "gather" if kind.startswith("gather") else "broadcast"
-        around(DirectoryCoordinator, name, before=kind == name)
+        around(PipeCoordinator, name, before=kind == name)
 
 
 def connect(engine: str, place: str, rank: int, world_size: int) -> Coordinator:
-    if engine == "directory":
-        directory, _, run_id = place.rpartition(":")
-        return DirectoryCoordinator(directory, rank, world_size, run_id=run_id, timeout=60)
+    if engine == "pipes":
+        return PipeCoordinator(place, rank, world_size)
     import torch.distributed  # noqa: PLC0415 (only this engine needs it)
 
     from ckptfmt.torch.coordinator import TorchCoordinator  # noqa: PLC0415
@@ -196,11 +197,10 @@ def run(coordinator: Coordinator, actions: list[str]) -> None:
         elif verb == "gate":
             gate = int(rest[0])
         elif verb == "barrier":
-            with DirectoryCoordinator(rest[0], gate, int(rest[1]), run_id="gate") as all_jobs:
+            with PipeCoordinator(rest[0], gate, int(rest[1])) as all_jobs:
                 all_jobs.barrier("all jobs")
-        elif verb == "timeout":
+        elif verb == "start":
             coordinator.barrier("all have started")
-            coordinator._timeout = float(rest[0])  # type: ignore[attr-defined]
         elif verb == "die":
             die(rest[0])
         elif verb == "ready":
