@@ -516,7 +516,7 @@ def snappy(contents: bytes) -> bytes:
 
 
 def offsets(prefix: Path) -> Callable[[], set[int | None]]:
-    """Where the problems and oddities lie that verifying finds."""
+    """Where the problems and deviations lie that verifying finds."""
 
     def act() -> set[int | None]:
         report = ckptfmt.verify(prefix)

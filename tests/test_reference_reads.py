@@ -232,7 +232,7 @@ def test_reads_all(tmp_path: Path, seed: int, level: str, way: Any) -> None:
         bundle = load_reference().Bundle(make.prefix)
         compressed += any(bundle.entry(name)[0].compressed for name in bundle.names())
         if level != "v2" and way is not save_objects:
-            odd = {oddity for oddity, _ in bundle.notes}
+            odd = {deviation for deviation, _ in bundle.notes}
             assert not odd, (number, odd)
     # Of the objects few are large enough to be worth it.
     assert compressed == 0 or level == "ckptfmt"

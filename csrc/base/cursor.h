@@ -1,25 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A bounds-checked walk over bytes: the only way untrusted bytes are read. Every take either moves past what it gives
- * or leaves the cursor where it was and returns false; the caller turns false into a failure with a rule. */
+/* A bounds-checked cursor: the only way untrusted bytes are read. Every take either moves past what it returns or
+ * leaves the cursor unchanged and returns false; the caller turns false into a failure with a rule. */
 #ifndef CKPTFMT_BASE_CURSOR_H
 #define CKPTFMT_BASE_CURSOR_H
 
 #include "base/arith.h"
 #include "base/bytes.h"
 #include "base/error.h"
-#include "base/oddity.h"
 
 typedef struct cf_cursor {
 	const uint8_t *base;
 	size_t size;
 	size_t position;       /* Invariant: position <= size. */
 	uint64_t origin;       /* file offset of base[0]; CF_NO_OFFSET where bytes have none, or CF_ONE_OFFSET with it */
-	uint32_t oddities;     /* cf_oddity bits met so far */
 } cf_cursor;
 
 static inline cf_cursor cf_cursor_over(const uint8_t *base, size_t size, uint64_t origin)
 {
-	cf_cursor cursor = {base, size, 0, origin, 0};
+	cf_cursor cursor = {base, size, 0, origin};
 	return cursor;
 }
 
@@ -28,7 +26,7 @@ static inline size_t cf_cursor_left(const cf_cursor *cursor)
 	return cursor->size - cursor->position;
 }
 
-/* Where the next byte lies, for error messages. */
+/* File offset of the next byte, for error messages. */
 static inline uint64_t cf_cursor_offset(const cf_cursor *cursor)
 {
 	return cursor->origin & CF_ONE_OFFSET ? cursor->origin : cursor->origin + cursor->position;
@@ -81,8 +79,6 @@ static inline CF_MUST_CHECK bool cf_take_varint64(cf_cursor *cursor, uint64_t *o
 			return false;
 		value |= (uint64_t)(byte & 0x7f) << (7 * i);
 		if (byte < 0x80) {
-			if (byte == 0 && i > 0)
-				cursor->oddities |= CF_ODD_OVERLONG_VARINT;
 			cursor->position += i + 1;
 			*out = value;
 			return true;
@@ -96,12 +92,10 @@ static inline CF_MUST_CHECK bool cf_take_varint32(cf_cursor *cursor, uint32_t *o
 {
 	uint64_t value;
 	size_t start = cursor->position;
-	uint32_t oddities = cursor->oddities;
 	if (!cf_take_varint64(cursor, &value))
 		return false;
 	if (value > UINT32_MAX || cursor->position - start > CF_VARINT32_SIZE_MAX) {
 		cursor->position = start;
-		cursor->oddities = oddities;
 		return false;
 	}
 	*out = (uint32_t)value;

@@ -11,7 +11,7 @@
 
 /* ---- schemas ---------------------------------------------------------------------------------------------- */
 
-#define SCHEMA(rules) {rules, CF_ARRAY_COUNT(rules)}
+#define SCHEMA(rules) {rules, CF_ARRAY_COUNT(rules), false}
 
 static const cf_field_rule dim_rules[] = {
 	{1, CF_KIND_INT64, CF_LABEL_PLAIN, NULL},                   /* size */
@@ -60,6 +60,58 @@ static const cf_field_rule header_rules[] = {
 	{3, CF_KIND_MESSAGE, CF_LABEL_PRESENT, &version_schema},    /* version */
 };
 const cf_schema cf_header_schema = SCHEMA(header_rules);
+
+/* What a canonical writer puts: no names of dimensions, no unknown_rank and no unknown fields, but the extension. */
+
+#define STRICT_SCHEMA(rules) {rules, CF_ARRAY_COUNT(rules), true}
+
+static const cf_field_rule strict_dim_rules[] = {
+	{1, CF_KIND_INT64, CF_LABEL_PLAIN, NULL},                   /* size */
+};
+static const cf_schema strict_dim_schema = STRICT_SCHEMA(strict_dim_rules);
+
+static const cf_field_rule strict_shape_rules[] = {
+	{2, CF_KIND_MESSAGE, CF_LABEL_REPEATED, &strict_dim_schema},    /* dim */
+};
+static const cf_schema strict_shape_schema = STRICT_SCHEMA(strict_shape_rules);
+
+static const cf_schema strict_extent_schema = STRICT_SCHEMA(extent_rules);
+
+static const cf_field_rule strict_slice_rules[] = {
+	{1, CF_KIND_MESSAGE, CF_LABEL_REPEATED, &strict_extent_schema}, /* extent */
+};
+static const cf_schema strict_slice_schema = STRICT_SCHEMA(strict_slice_rules);
+
+static const cf_field_rule strict_extension_rules[] = {
+	{1, CF_KIND_INT64, CF_LABEL_PLAIN, NULL},                   /* feature_flags */
+	{2, CF_KIND_INT64, CF_LABEL_PLAIN, NULL},                   /* chunk_size */
+	{3, CF_KIND_TEXT, CF_LABEL_PLAIN, NULL},                    /* chunk_crcs, packed */
+	{4, CF_KIND_TEXT, CF_LABEL_PLAIN, NULL},                    /* chunk_sizes, packed */
+	{5, CF_KIND_INT64, CF_LABEL_PLAIN, NULL},                   /* raw_size */
+	{6, CF_KIND_FIXED32, CF_LABEL_PLAIN, NULL},                 /* raw_crc32c */
+};
+static const cf_schema strict_extension_schema = STRICT_SCHEMA(strict_extension_rules);
+
+static const cf_field_rule strict_entry_rules[] = {
+	{1, CF_KIND_INT32, CF_LABEL_PLAIN, NULL},                   /* dtype */
+	{2, CF_KIND_MESSAGE, CF_LABEL_PRESENT, &strict_shape_schema},   /* shape */
+	{3, CF_KIND_INT32, CF_LABEL_PLAIN, NULL},                   /* shard_id */
+	{4, CF_KIND_INT64, CF_LABEL_PLAIN, NULL},                   /* offset */
+	{5, CF_KIND_INT64, CF_LABEL_PLAIN, NULL},                   /* size */
+	{6, CF_KIND_FIXED32, CF_LABEL_PLAIN, NULL},                 /* crc32c */
+	{7, CF_KIND_MESSAGE, CF_LABEL_REPEATED, &strict_slice_schema},  /* slices */
+	{100, CF_KIND_MESSAGE, CF_LABEL_PRESENT, &strict_extension_schema},
+};
+const cf_schema cf_strict_entry_schema = STRICT_SCHEMA(strict_entry_rules);
+
+static const cf_schema strict_version_schema = STRICT_SCHEMA(version_rules);
+
+static const cf_field_rule strict_header_rules[] = {
+	{1, CF_KIND_INT32, CF_LABEL_PLAIN, NULL},                   /* num_shards */
+	{2, CF_KIND_INT32, CF_LABEL_PLAIN, NULL},                   /* endianness */
+	{3, CF_KIND_MESSAGE, CF_LABEL_PRESENT, &strict_version_schema}, /* version */
+};
+const cf_schema cf_strict_header_schema = STRICT_SCHEMA(strict_header_rules);
 
 /* ---- finding fields --------------------------------------------------------------------------------------- */
 
@@ -309,7 +361,7 @@ static ckptfmt_status put_fields(cf_buffer *out, const cf_schema *schema, cf_cur
 {
 	for (size_t i = 0; i < schema->count; i++)
 		CF_TRY(put_field(out, &schema->fields[i], message, err));
-	return put_unknown(out, schema, message, err);
+	return schema->drops_unknown ? CKPTFMT_OK : put_unknown(out, schema, message, err);
 }
 
 static cf_cursor over(cf_bytes_view message, uint64_t origin)
@@ -331,4 +383,10 @@ ckptfmt_status cf_canonical_put_unknown(cf_buffer *out, const cf_schema *schema,
 	uint64_t origin, ckptfmt_error *err)
 {
 	return put_unknown(out, schema, over(message, origin), err);
+}
+
+ckptfmt_status cf_canonical_put(cf_buffer *out, const cf_schema *schema, cf_bytes_view message, uint64_t origin,
+	ckptfmt_error *err)
+{
+	return put_fields(out, schema, over(message, origin), err);
 }

@@ -36,10 +36,15 @@ typedef struct cf_field_rule {
 typedef struct cf_schema {
 	const cf_field_rule *fields;
 	size_t count;
+	bool drops_unknown;                 /* other fields are left out of the canonical form */
 } cf_schema;
 
 extern const cf_schema cf_entry_schema;     /* BundleEntryProto; the extension is an unknown field to it */
 extern const cf_schema cf_header_schema;    /* BundleHeaderProto */
+/* The same without what no canonical writer writes (unknown fields, names of dimensions, unknown_rank); the extension
+ * is known. A message that differs from its form by these deviates (MSG-8, MSG-15). */
+extern const cf_schema cf_strict_entry_schema;
+extern const cf_schema cf_strict_header_schema;
 
 /* Append the canonical form of one known field of a message, tags included (nothing if it is not there; REQUIRES: the
  * schema has that number), and of its unknown fields. `origin` is the file offset of the message. Time is linear in
@@ -48,6 +53,9 @@ extern const cf_schema cf_header_schema;    /* BundleHeaderProto */
 CF_MUST_CHECK ckptfmt_status cf_canonical_put_field(cf_buffer *out, const cf_schema *schema, uint32_t number,
 	cf_bytes_view message, uint64_t origin, ckptfmt_error *err);
 CF_MUST_CHECK ckptfmt_status cf_canonical_put_unknown(cf_buffer *out, const cf_schema *schema, cf_bytes_view message,
+	uint64_t origin, ckptfmt_error *err);
+/* The canonical form of the whole message. */
+CF_MUST_CHECK ckptfmt_status cf_canonical_put(cf_buffer *out, const cf_schema *schema, cf_bytes_view message,
 	uint64_t origin, ckptfmt_error *err);
 
 #endif

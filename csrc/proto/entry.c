@@ -53,61 +53,47 @@ static bool is_utf8(const uint8_t *text, size_t size)
 	return true;
 }
 
-static ckptfmt_status decode_dim(cf_cursor *message, int64_t *size, uint32_t *oddities, ckptfmt_error *err)
+static ckptfmt_status decode_dim(cf_cursor *message, int64_t *size, ckptfmt_error *err)
 {
-	uint32_t last = 0;
 	cf_field f;
 	*size = 0;
 	while (cf_cursor_left(message) > 0) {
 		CF_TRY(cf_take_field(message, &f, err));
-		cf_note_order(oddities, &last, &f, false);
-		if (f.number == DIM_SIZE && f.wire == CF_WIRE_VARINT) {
+		if (f.number == DIM_SIZE && f.wire == CF_WIRE_VARINT)
 			*size = (int64_t)f.value;
-			cf_note_default(oddities, f.value);
-		} else if (f.number == DIM_NAME && f.wire == CF_WIRE_BYTES) {
-			if (!is_utf8(f.content.base, f.content.size))
-				return cf_bad_message(message, "MSG-16: a dimension's name is not UTF-8", err);
-			*oddities |= CF_ODD_DIM_NAME;
-		} else {
-			*oddities |= CF_ODD_UNKNOWN_FIELD;
-		}
+		else if (f.number == DIM_NAME && f.wire == CF_WIRE_BYTES && !is_utf8(f.content.base, f.content.size))
+			return cf_bad_message(message, "MSG-16: a dimension's name is not UTF-8", err);
 	}
-	*oddities |= message->oddities;
 	return CKPTFMT_OK;
 }
 
+/* SHP-5, SHP-6: unknown_rank and the names of dimensions are ignored. */
 static ckptfmt_status decode_shape(cf_cursor *message, int64_t *dims, cf_entry *out, ckptfmt_error *err)
 {
-	uint32_t last = 0;
 	cf_field f;
+	out->has_shape = true;
 	while (cf_cursor_left(message) > 0) {
 		CF_TRY(cf_take_field(message, &f, err));
-		cf_note_order(&out->oddities, &last, &f, f.number == SHAPE_DIM);
-		if (f.number == SHAPE_DIM && f.wire == CF_WIRE_BYTES) {
-			if (out->rank == CKPTFMT_RANK_MAX)
-				return cf_fail(err, CKPTFMT_FAIL_BAD_SHAPE, out->origin,
-					"SHP-3: more than %d dimensions", CKPTFMT_RANK_MAX);
-			CF_TRY(decode_dim(&f.content, &dims[out->rank], &out->oddities, err));
-			out->rank++;
-		} else if (f.number == SHAPE_UNKNOWN_RANK && f.wire == CF_WIRE_VARINT) {
-			out->oddities |= f.value != 0 ? CF_ODD_UNKNOWN_RANK : CF_ODD_FIELD_ORDER;
-		} else {
-			out->oddities |= CF_ODD_UNKNOWN_FIELD;
-		}
+		if (f.number != SHAPE_DIM || f.wire != CF_WIRE_BYTES)
+			continue;
+		if (out->rank == CKPTFMT_RANK_MAX)
+			return cf_fail(err, CKPTFMT_FAIL_BAD_SHAPE, out->origin, "SHP-3: more than %d dimensions",
+				CKPTFMT_RANK_MAX);
+		CF_TRY(decode_dim(&f.content, &dims[out->rank], err));
+		out->rank++;
 	}
-	out->oddities |= message->oddities;
 	return CKPTFMT_OK;
 }
 
 /* SHP-2 and SHP-4: no negative size, and a product that, taken from the left, never leaves int64. */
-static ckptfmt_status check_shape(const cf_entry *entry, const int64_t *dims, ckptfmt_error *err)
+static ckptfmt_status check_shape(cf_entry *entry, const int64_t *dims, ckptfmt_error *err)
 {
-	int64_t count = 1;
+	entry->element_count = 1;
 	for (int32_t d = 0; d < entry->rank; d++) {
 		if (dims[d] < 0)
 			return cf_fail(err, CKPTFMT_FAIL_BAD_SHAPE, entry->origin, "SHP-2: dimension %d has size %lld",
 				(int)d, (long long)dims[d]);
-		if (!cf_mul_i64(count, dims[d], &count))
+		if (!cf_mul_i64(entry->element_count, dims[d], &entry->element_count))
 			return cf_fail(err, CKPTFMT_FAIL_BAD_SHAPE, entry->origin,
 				"SHP-4: the number of elements does not fit 63 bits");
 	}
@@ -119,6 +105,7 @@ static ckptfmt_status check_shape(const cf_entry *entry, const int64_t *dims, ck
 static ckptfmt_status decode_extension(cf_cursor *message, cf_entry *out, ckptfmt_error *err)
 {
 	cf_field f;
+	out->has_extension = true;
 	while (cf_cursor_left(message) > 0) {
 		CF_TRY(cf_take_field(message, &f, err));
 		if (f.number == EXTENSION_FLAGS && f.wire == CF_WIRE_VARINT)
@@ -133,218 +120,124 @@ static ckptfmt_status decode_extension(cf_cursor *message, cf_entry *out, ckptfm
 			out->raw_size = f.value;
 		else if (f.number == EXTENSION_RAW_CRC && f.wire == CF_WIRE_FIXED32)
 			out->raw_crc32c = (uint32_t)f.value;
-		else
-			out->oddities |= CF_ODD_UNKNOWN_FIELD;
 	}
-	out->oddities |= message->oddities;
 	return CKPTFMT_OK;
 }
 
-static ckptfmt_status decode_number_field(const cf_cursor *message, const cf_field *f, cf_entry *out, bool *known,
-	ckptfmt_error *err)
+#define FIELD(number, wire) ((number) << 3 | (wire))
+
+/* The number at `at`. NULL, and an unspecified value, if it does not end before `end` or has nine bytes or more. */
+static inline const uint8_t *take_short_number(const uint8_t *at, const uint8_t *end, uint64_t *value)
 {
-	*known = true;
-	switch (f->number) {
-	case ENTRY_DTYPE: CF_TRY(cf_field_int32(message, f->value, &out->dtype, err)); break;
-	case ENTRY_SHARD: CF_TRY(cf_field_int32(message, f->value, &out->shard, err)); break;
-	case ENTRY_OFFSET: out->offset = (int64_t)f->value; break;
-	case ENTRY_SIZE: out->size = (int64_t)f->value; break;
-	default: *known = false; return CKPTFMT_OK;
+	unsigned shift = 0;
+	if (CF_UNLIKELY(at == end))
+		return NULL;
+	*value = *at & 0x7f;
+	while (*at++ >= 0x80) {
+		shift += 7;
+		if (at == end || shift == 56)
+			return NULL;
+		*value |= (uint64_t)(*at & 0x7f) << shift;
 	}
-	cf_note_default(&out->oddities, f->value);
-	return CKPTFMT_OK;
+	return at;
 }
 
-static ckptfmt_status decode_any(cf_bytes_view bytes, uint64_t origin, uint64_t slices_max, int64_t *dims,
-	cf_entry *out, ckptfmt_error *err)
+/* False, and a rank of 0, unless all that the shape has are dimensions with a size or nothing. */
+static inline bool take_short_shape(const uint8_t *at, const uint8_t *end, int64_t *dims, cf_entry *out)
 {
-	cf_cursor message = cf_cursor_over(bytes.data, (size_t)bytes.size, origin);
-	uint32_t last = 0;
-	cf_field f;
-	memset(out, 0, sizeof *out);
-	out->bytes = bytes;
-	out->origin = origin;
-	while (cf_cursor_left(&message) > 0) {
-		bool known = false;
-		CF_TRY(cf_take_field(&message, &f, err));
-		cf_note_order(&out->oddities, &last, &f, f.number == ENTRY_SLICES);
-		if (f.wire == CF_WIRE_VARINT) {
-			CF_TRY(decode_number_field(&message, &f, out, &known, err));
-		} else if (f.number == ENTRY_CRC && f.wire == CF_WIRE_FIXED32) {
-			out->masked_crc = (uint32_t)f.value;
-			known = true;
-		} else if (f.wire == CF_WIRE_BYTES && f.number == ENTRY_SHAPE) {
-			out->has_shape = true;
-			CF_TRY(decode_shape(&f.content, dims, out, err));
-			known = true;
-		} else if (f.wire == CF_WIRE_BYTES && f.number == ENTRY_SLICES) {
-			if (++out->slice_count > slices_max)
-				return cf_fail(err, CKPTFMT_FAIL_LIMIT, origin, "TAB-13: more than %llu slices of one tensor",
-					(unsigned long long)slices_max);
-			known = true;
-		} else if (f.wire == CF_WIRE_BYTES && f.number == ENTRY_EXTENSION) {
-			out->has_extension = true;
-			CF_TRY(decode_extension(&f.content, out, err));
-			known = true;
-		}
-		if (!known)
-			out->oddities |= CF_ODD_UNKNOWN_FIELD;
-	}
-	out->oddities |= message.oddities;
-	if (!out->has_shape)
-		out->oddities |= CF_ODD_NO_SHAPE;
-	return check_shape(out, dims, err);
-}
-
-/* The size of a plain entry's shape takes one byte, and each of its dimensions two or more. */
-enum { PLAIN_SHAPE_MAX = 0x80 };
-CF_STATIC_ASSERT(2 * (1 + 5) + 2 + PLAIN_SHAPE_MAX + 2 * (1 + 9) + 5 <= CF_PLAIN_SIZE_MAX, "all its fields");
-CF_STATIC_ASSERT(PLAIN_SHAPE_MAX / 2 <= CF_PLAIN_RANK_MAX, "room for the dimensions");
-CF_STATIC_ASSERT(CF_ENTRY_SHARD_TAG == (ENTRY_SHARD << 3 | CF_WIRE_VARINT), "one tag");
-
-enum {
-	HEAD_SIZE = 4,              /* a dtype of one byte, and the size of the shape */
-	CRC_TAG = ENTRY_CRC << 3 | CF_WIRE_FIXED32,
-	CRC_SIZE = 1 + 4
-};
-
-/* The rest of a number of more bytes than one, with `value` the first of them. NULL as below. */
-static inline const uint8_t *take_plain_rest(const uint8_t *at, const uint8_t *crc, uint64_t value, uint64_t *out)
-{
-	/* Each byte but the last counts 0x80 too much, which the next takes away. */
-	uint64_t byte = at[0];
-	value += (byte - 1) << 7;
-	if (byte >= 0x80) {
-		byte = at[1];
-		value += (byte - 1) << 14;
-		at++;
-	}
-	if (byte >= 0x80) {
-		byte = at[1];
-		value += (byte - 1) << 21;
-		at++;
-	}
-	if (byte >= 0x80) {
-		byte = at[1];
-		value += (byte - 1) << 28;
-		at++;
-	}
-	for (unsigned shift = 35; byte >= 0x80 && shift < 63 && at < crc; shift += 7) {
-		byte = at[1];
-		value += (byte - 1) << shift;
-		at++;
-	}
-	*out = value;
-	return byte - 1 < 0x7f && at < crc ? at + 1 : NULL;
-}
-
-/* A number as canonical writers put it: shortest, and left out if it is 0. NULL: it is not such. What may be read needs
- * no other bounds: a field before the checksum's tag, which is none of a number, has that and its four bytes behind. */
-static inline const uint8_t *take_plain_number(const uint8_t *at, const uint8_t *crc, uint32_t number, uint64_t *out)
-{
-	uint64_t value;
-	*out = 0;
-	if (*at != (number << 3 | CF_WIRE_VARINT))
-		return at;
-	value = at[1];
-	if (CF_UNLIKELY(value >= 0x80))
-		return take_plain_rest(at + 2, crc, value, out);
-	*out = value;
-	return value != 0 && at + 2 <= crc ? at + 2 : NULL;
-}
-
-/* The dimensions in [at, end), and their product, which must not leave int64 (SHP-4; none is negative). */
-static inline bool take_plain_shape(const uint8_t *at, const uint8_t *end, const uint8_t *crc, int64_t *dims,
-	cf_plain_entry *out)
-{
-	int64_t count = 1;
 	int32_t rank = 0;
-	for (; at < end; rank++) {
-		/* A dimension below 128 takes four bytes; of others, or fewer bytes, those of the checksum follow. */
-		uint32_t dim = cf_load_u32(at);
-		uint64_t size = dim >> 24;
-		if (CF_LIKELY((dim & 0xffffff) == (DIM_SIZE << 19 | 2 << 8 | SHAPE_DIM << 3 | CF_WIRE_BYTES) &&
-			size - 1 < 0x7f)) {
-			at += 4;
-		} else {
-			const uint8_t *dim_end;
-			if (at[0] != (SHAPE_DIM << 3 | CF_WIRE_BYTES) || at[1] > end - at - 2)
-				return false;
-			dim_end = at + 2 + at[1];
-			if (take_plain_number(at + 2, crc, DIM_SIZE, &size) != dim_end)
-				return false;
-			at = dim_end;
-		}
-		dims[rank] = (int64_t)size;
-		if (!cf_mul_i64(count, (int64_t)size, &count))
+	while (at < end) {
+		uint64_t size = 0;
+		const uint8_t *dim_end;
+		if (end - at < 2 || at[0] != FIELD(SHAPE_DIM, CF_WIRE_BYTES) || at[1] > end - at - 2)
 			return false;
+		dim_end = at + 2 + at[1];
+		at += 2;
+		if (at < dim_end && *at++ == FIELD(DIM_SIZE, CF_WIRE_VARINT))
+			at = take_short_number(at, dim_end, &size);
+		if (at != dim_end)
+			return false;
+		dims[rank++] = (int64_t)size;
 	}
 	out->rank = rank;
-	out->element_count = count;
-	return at == end;
-}
-
-bool cf_entry_scan_plain(cf_bytes_view bytes, int64_t *dims, cf_plain_entry *out)
-{
-	const uint8_t *at = bytes.data, *crc, *shape;
-	uint32_t head;
-	uint64_t shard;
-	if (bytes.size < HEAD_SIZE + CRC_SIZE)
-		return false;
-	crc = at + bytes.size - CRC_SIZE;
-	out->masked_crc = cf_load_u32(crc + 1);
-	/* MSG-15: canonical writers leave one of 0 out. */
-	if (*crc != CRC_TAG || out->masked_crc == 0)
-		return false;
-	head = cf_load_u32(at);
-	out->dtype = (int32_t)(head >> 8 & 0xff);
-	if ((head & 0x80ff80ff) != ((ENTRY_SHAPE << 3 | CF_WIRE_BYTES) << 16 | ENTRY_DTYPE << 3) || out->dtype == 0 ||
-		head >> 24 > crc - at - HEAD_SIZE)
-		return false;
-	shape = at + HEAD_SIZE;
-	at = shape + (head >> 24);
-	if (!take_plain_shape(shape, at, crc, dims, out))
-		return false;
-	out->shard_begin = (uint32_t)(at - bytes.data);
-	at = take_plain_number(at, crc, ENTRY_SHARD, &shard);
-	if (at == NULL || shard > INT32_MAX)
-		return false;
-	out->shard_end = (uint32_t)(at - bytes.data);
-	at = take_plain_number(at, crc, ENTRY_OFFSET, &out->offset);
-	if (at == NULL)
-		return false;
-	at = take_plain_number(at, crc, ENTRY_SIZE, &out->size);
-	out->shard = (int32_t)shard;
-	return at == crc;
-}
-
-/* Field by field: compilers clear a struct of this size by a string instruction, which takes longer than all that a
- * plain entry needs else. */
-static inline void set_plain(cf_entry *out, cf_bytes_view bytes, uint64_t origin, const cf_plain_entry *plain)
-{
-	out->dtype = plain->dtype;
-	out->rank = plain->rank;
-	out->shard = plain->shard;
-	out->offset = (int64_t)plain->offset;
-	out->size = (int64_t)plain->size;
-	out->masked_crc = plain->masked_crc;
-	out->raw_crc32c = out->oddities = 0;
 	out->has_shape = true;
-	out->has_extension = false;
-	out->slice_count = out->feature_flags = out->chunk_size = out->raw_size = 0;
-	out->chunk_crcs = out->chunk_sizes = (cf_bytes_view){NULL, 0};
-	out->bytes = bytes;
-	out->origin = origin;
+	return true;
+}
+
+/* Fast path: decodes leading fields as all writers put them, with tags and sizes of one byte. Returns where it stops:
+ * at the end, or at a field that is for the general path. */
+static const uint8_t *decode_short_fields(const uint8_t *at, const uint8_t *end, int64_t *dims, cf_entry *out)
+{
+	while (end - at >= 2) {
+		const uint8_t *next;
+		uint64_t value = 0;
+		if (*at == FIELD(ENTRY_SHAPE, CF_WIRE_BYTES)) {
+			next = at + 2 + at[1];
+			if (at[1] >= 0x80 || at[1] > end - at - 2 || out->has_shape || !take_short_shape(at + 2, next, dims, out))
+				return at;
+		} else if (*at == FIELD(ENTRY_CRC, CF_WIRE_FIXED32)) {
+			if (end - at < 5)
+				return at;
+			out->masked_crc = cf_load_u32(at + 1);
+			next = at + 5;
+		} else {
+			next = take_short_number(at + 1, end, &value);
+			if (next == NULL)
+				return at;
+			switch (*at) {
+			case FIELD(ENTRY_OFFSET, CF_WIRE_VARINT): out->offset = (int64_t)value; break;
+			case FIELD(ENTRY_SIZE, CF_WIRE_VARINT): out->size = (int64_t)value; break;
+			case FIELD(ENTRY_DTYPE, CF_WIRE_VARINT):
+				if (value > INT32_MAX)
+					return at;
+				out->dtype = (int32_t)value;
+				break;
+			case FIELD(ENTRY_SHARD, CF_WIRE_VARINT):
+				if (value > INT32_MAX)
+					return at;
+				out->shard = (int32_t)value;
+				break;
+			default: return at;
+			}
+		}
+		at = next;
+	}
+	return at;
 }
 
 ckptfmt_status cf_entry_decode(cf_bytes_view bytes, uint64_t origin, uint64_t slices_max, int64_t *dims, cf_entry *out,
 	ckptfmt_error *err)
 {
-	cf_plain_entry plain;
-	if (CF_UNLIKELY(!cf_entry_scan_plain(bytes, dims, &plain)))
-		return decode_any(bytes, origin, slices_max, dims, out, err);
-	set_plain(out, bytes, origin, &plain);
-	return CKPTFMT_OK;
+	cf_cursor message = cf_cursor_over(bytes.data, (size_t)bytes.size, origin);
+	cf_field f;
+	memset(out, 0, sizeof *out);
+	out->bytes = bytes;
+	out->origin = origin;
+	if (bytes.size != 0)
+		message.position = (size_t)(decode_short_fields(bytes.data, bytes.data + bytes.size, dims, out) - bytes.data);
+	while (cf_cursor_left(&message) > 0) {
+		CF_TRY(cf_take_field(&message, &f, err));
+		switch (FIELD(f.number, f.wire)) {
+		case FIELD(ENTRY_DTYPE, CF_WIRE_VARINT):
+			CF_TRY(cf_field_int32(&message, f.value, &out->dtype, err));
+			break;
+		case FIELD(ENTRY_SHARD, CF_WIRE_VARINT):
+			CF_TRY(cf_field_int32(&message, f.value, &out->shard, err));
+			break;
+		case FIELD(ENTRY_OFFSET, CF_WIRE_VARINT): out->offset = (int64_t)f.value; break;
+		case FIELD(ENTRY_SIZE, CF_WIRE_VARINT): out->size = (int64_t)f.value; break;
+		case FIELD(ENTRY_CRC, CF_WIRE_FIXED32): out->masked_crc = (uint32_t)f.value; break;
+		case FIELD(ENTRY_SHAPE, CF_WIRE_BYTES): CF_TRY(decode_shape(&f.content, dims, out, err)); break;
+		case FIELD(ENTRY_EXTENSION, CF_WIRE_BYTES): CF_TRY(decode_extension(&f.content, out, err)); break;
+		case FIELD(ENTRY_SLICES, CF_WIRE_BYTES):
+			if (++out->slice_count > slices_max)
+				return cf_fail(err, CKPTFMT_FAIL_LIMIT, origin, "TAB-13: more than %llu slices of one tensor",
+					(unsigned long long)slices_max);
+			break;
+		default: break;         /* MSG-8: unknown fields are ignored */
+		}
+	}
+	return check_shape(out, dims, err);
 }
 
 /* ---- compressed values ----------------------------------------------------------------------------------- */
@@ -480,8 +373,7 @@ ckptfmt_status cf_entry_next_slice(const cf_entry *entry, cf_slice_walk *walk, i
 
 /* ---- encoding -------------------------------------------------------------------------------------------- */
 
-/* Fields as bytes at an address where they have room. */
-
+/* Numbers as fields, at an address that has room for them. */
 static inline uint8_t *store_number(uint8_t *to, uint32_t number, int64_t value)
 {
 	if (value == 0)
@@ -490,64 +382,35 @@ static inline uint8_t *store_number(uint8_t *to, uint32_t number, int64_t value)
 	return to + cf_store_varint(to, (uint64_t)value);
 }
 
-static inline uint8_t *store_dims(uint8_t *to, int32_t rank, const int64_t *dims)
+static inline uint8_t *store_shape(uint8_t *to, int32_t rank, const int64_t *dims)
 {
+	uint8_t *shape = to + 1, *content = to + 2;
+	uint64_t size;
+	*to = ENTRY_SHAPE << 3 | CF_WIRE_BYTES;
+	to = content;
 	for (int32_t d = 0; d < rank; d++) {
-		uint8_t *size = to + 1;
+		uint8_t *dim_size = to + 1;
 		*to = SHAPE_DIM << 3 | CF_WIRE_BYTES;
 		to = store_number(to + 2, DIM_SIZE, dims[d]);
-		*size = (uint8_t)(to - size - 1);
+		*dim_size = (uint8_t)(to - dim_size - 1);
 	}
+	size = (uint64_t)(to - content);
+	if (CF_UNLIKELY(size >= 0x80)) {
+		size_t more = cf_varint_size(size) - 1;
+		memmove(content + more, content, (size_t)size);
+		to += more;
+	}
+	(void)cf_store_varint(shape, size);
 	return to;
 }
 
 enum {
 	NUMBER_SIZE_MAX = 1 + CF_VARINT64_SIZE_MAX,
-	DIM_SIZE_MAX = 2 + NUMBER_SIZE_MAX
+	DIM_SIZE_MAX = 2 + NUMBER_SIZE_MAX,
+	CRC_SIZE = 1 + 4,
+	/* Of all fields before the slices, the dimensions apart. */
+	FIXED_SIZE_MAX = 4 * NUMBER_SIZE_MAX + 1 + CF_VARINT32_SIZE_MAX + CRC_SIZE
 };
-/* Its dimensions take one byte to say how long they are, and all of it stands on the stack. */
-CF_STATIC_ASSERT(CF_WHOLE_RANK_MAX * DIM_SIZE_MAX < 0x80, "one byte");
-CF_STATIC_ASSERT(4 * NUMBER_SIZE_MAX + 2 + CF_WHOLE_RANK_MAX * DIM_SIZE_MAX + CRC_SIZE <= CF_WHOLE_SIZE_MAX,
-	"all of it");
-
-uint64_t cf_entry_store_whole(uint8_t *bytes, int32_t dtype, int32_t rank, const int64_t *dims, int32_t shard,
-	int64_t offset, int64_t size, uint32_t masked_crc)
-{
-	uint8_t *to = store_number(bytes, ENTRY_DTYPE, dtype), *shape_size = to + 1;
-	*to = ENTRY_SHAPE << 3 | CF_WIRE_BYTES;
-	to = store_dims(to + 2, rank, dims);
-	*shape_size = (uint8_t)(to - shape_size - 1);
-	to = store_number(to, ENTRY_SHARD, shard);
-	to = store_number(to, ENTRY_OFFSET, offset);
-	to = store_number(to, ENTRY_SIZE, size);
-	if (masked_crc != 0) {
-		*to++ = ENTRY_CRC << 3 | CF_WIRE_FIXED32;
-		cf_store_u32(to, masked_crc);
-		to += 4;
-	}
-	return (uint64_t)(to - bytes);
-}
-
-static void put_plain(cf_buffer *out, int32_t dtype, int32_t rank, const int64_t *dims, int32_t shard, int64_t offset,
-	int64_t size, uint32_t masked_crc)
-{
-	uint8_t bytes[CF_WHOLE_SIZE_MAX];
-	cf_put_bytes(out, bytes, cf_entry_store_whole(bytes, dtype, rank, dims, shard, offset, size, masked_crc));
-}
-
-static void put_shape(cf_buffer *out, int32_t rank, const int64_t *dims)
-{
-	uint64_t size = 0;
-	for (int32_t d = 0; d < rank; d++)
-		size += 2 + (dims[d] == 0 ? 0 : 1 + cf_varint_size((uint64_t)dims[d]));
-	cf_put_tag(out, ENTRY_SHAPE, CF_WIRE_BYTES);
-	cf_put_varint(out, size);
-	for (int32_t d = 0; d < rank; d++) {
-		cf_put_tag(out, SHAPE_DIM, CF_WIRE_BYTES);
-		cf_put_varint(out, dims[d] == 0 ? 0 : 1 + cf_varint_size((uint64_t)dims[d]));
-		cf_put_number(out, DIM_SIZE, dims[d]);
-	}
-}
 
 static uint64_t extent_size(int64_t start, int64_t length)
 {
@@ -575,17 +438,6 @@ void cf_put_slice(cf_buffer *out, int32_t rank, const int64_t *starts, const int
 		/* The length has presence (it stands in a oneof), so it is written even if it were 0. */
 		cf_put_tag(out, EXTENT_LENGTH, CF_WIRE_VARINT);
 		cf_put_varint(out, (uint64_t)lengths[d]);
-	}
-}
-
-static void put_location(cf_buffer *out, int32_t shard, int64_t offset, int64_t size, uint32_t masked_crc)
-{
-	cf_put_number(out, ENTRY_SHARD, shard);
-	cf_put_number(out, ENTRY_OFFSET, offset);
-	cf_put_number(out, ENTRY_SIZE, size);
-	if (masked_crc != 0) {
-		cf_put_tag(out, ENTRY_CRC, CF_WIRE_FIXED32);
-		cf_put_u32(out, masked_crc);
 	}
 }
 
@@ -620,64 +472,87 @@ static void put_extension(cf_buffer *out, const cf_entry_fields *fields)
 	}
 }
 
+/* All fields before the slices; returns where the shard is, or would be. */
+static uint64_t put_base(cf_buffer *out, const cf_entry_fields *fields)
+{
+	const uint64_t most = FIXED_SIZE_MAX + (uint64_t)fields->rank * DIM_SIZE_MAX;
+	uint64_t shard_at;
+	uint8_t *to;
+	if (CF_UNLIKELY(out->failed || most > out->capacity - out->size) && !cf_buffer_reserve(out, most))
+		return 0;
+	to = store_number(out->data + out->size, ENTRY_DTYPE, fields->dtype);
+	to = store_shape(to, fields->rank, fields->dims);
+	shard_at = (uint64_t)(to - out->data);
+	to = store_number(to, ENTRY_SHARD, fields->shard);
+	to = store_number(to, ENTRY_OFFSET, (int64_t)fields->offset);
+	to = store_number(to, ENTRY_SIZE, (int64_t)fields->size);
+	if (fields->masked_crc != 0) {
+		*to = ENTRY_CRC << 3 | CF_WIRE_FIXED32;
+		cf_store_u32(to + 1, fields->masked_crc);
+		to += CRC_SIZE;
+	}
+	out->size = (uint64_t)(to - out->data);
+	return shard_at;
+}
+
 void cf_entry_encode(cf_buffer *out, const cf_entry_fields *fields)
 {
-	if (CF_LIKELY(fields->slices.size == 0 && fields->chunk_size == 0 && fields->rank <= CF_WHOLE_RANK_MAX)) {
-		put_plain(out, fields->dtype, fields->rank, fields->dims, fields->shard, (int64_t)fields->offset,
-			(int64_t)fields->size, fields->masked_crc);
-		return;
-	}
-	cf_put_number(out, ENTRY_DTYPE, fields->dtype);
-	put_shape(out, fields->rank, fields->dims);
-	put_location(out, fields->shard, (int64_t)fields->offset, (int64_t)fields->size, fields->masked_crc);
-	cf_put_bytes(out, fields->slices.data, fields->slices.size);
+	(void)put_base(out, fields);
+	if (fields->slices.size != 0)
+		cf_put_bytes(out, fields->slices.data, fields->slices.size);
 	if (fields->chunk_size != 0)
 		put_extension(out, fields);
 }
+
+/* ---- re-encoding ------------------------------------------------------------------------------------------ */
 
 ckptfmt_status cf_entry_copy_slices(cf_buffer *out, const cf_entry *entry, ckptfmt_error *err)
 {
 	return cf_canonical_put_field(out, &cf_entry_schema, ENTRY_SLICES, entry->bytes, entry->origin, err);
 }
 
-ckptfmt_status cf_entry_copy_raw_slices(cf_buffer *out, const cf_entry *entry, ckptfmt_error *err)
+static uint64_t shard_field_size(int32_t shard)
 {
-	uint64_t position = 0;
-	cf_field f;
-	bool found;
-	for (;;) {
-		CF_TRY(find_content(entry, ENTRY_SLICES, &position, &f, &found, err));
-		if (!found)
-			return CKPTFMT_OK;
-		cf_put_content(out, ENTRY_SLICES, f.content.base, f.content.size);
-	}
+	return shard == 0 ? 0 : 1 + cf_varint_size((uint64_t)(int64_t)shard);
 }
 
-/* Whether the decoded fields say all that the message does, but for its spelling: what is out of order, at its default
- * or longer than it need be comes out right of them. */
-static bool is_plain(const cf_entry *entry)
+/* Fast path of re-encoding: puts the decoded fields, and keeps them if the message has nothing else and is canonical,
+ * which shows when the bytes before and after the shard are the same. */
+static bool put_same(cf_buffer *out, const cf_entry *entry, const int64_t *dims, int32_t shard)
 {
-	const uint32_t not_decoded = CF_ODD_UNKNOWN_FIELD | CF_ODD_DIM_NAME | CF_ODD_UNKNOWN_RANK | CF_ODD_NO_SHAPE;
-	return (entry->oddities & not_decoded) == 0 && entry->slice_count == 0 && !entry->has_extension;
+	const cf_entry_fields fields = {.dtype = entry->dtype, .shard = shard, .offset = (uint64_t)entry->offset,
+		.size = (uint64_t)entry->size, .masked_crc = entry->masked_crc, .rank = entry->rank, .dims = dims};
+	uint64_t start = out->size, before, after;
+	if (entry->slice_count != 0 || entry->has_extension)
+		return false;
+	before = put_base(out, &fields) - start;
+	if (out->failed)
+		return true;
+	after = out->size - start - before - shard_field_size(shard);
+	if (CF_LIKELY(before + shard_field_size(entry->shard) + after == entry->bytes.size &&
+		memcmp(out->data + start, entry->bytes.data, (size_t)before) == 0 &&
+		(after == 0 || memcmp(out->data + out->size - after, entry->bytes.data + entry->bytes.size - after,
+			(size_t)after) == 0)))
+		return true;
+	out->size = start;
+	return false;
 }
 
 ckptfmt_status cf_entry_reencode(cf_buffer *out, const cf_entry *entry, const int64_t *dims, int32_t shard,
 	cf_bytes_view more_slices, ckptfmt_error *err)
 {
-	bool plain = is_plain(entry);
-	if (CF_LIKELY(plain && entry->rank <= CF_WHOLE_RANK_MAX && more_slices.size == 0)) {
-		put_plain(out, entry->dtype, entry->rank, dims, shard, entry->offset, entry->size, entry->masked_crc);
+	if (CF_LIKELY(more_slices.size == 0 && put_same(out, entry, dims, shard)))
 		return CKPTFMT_OK;
-	}
 	cf_put_number(out, ENTRY_DTYPE, entry->dtype);
-	if (plain)
-		put_shape(out, entry->rank, dims);
-	else
-		CF_TRY(cf_canonical_put_field(out, &cf_entry_schema, ENTRY_SHAPE, entry->bytes, entry->origin, err));
-	put_location(out, shard, entry->offset, entry->size, entry->masked_crc);
-	if (!plain)
-		CF_TRY(cf_entry_copy_slices(out, entry, err));
+	CF_TRY(cf_canonical_put_field(out, &cf_entry_schema, ENTRY_SHAPE, entry->bytes, entry->origin, err));
+	cf_put_number(out, ENTRY_SHARD, shard);
+	cf_put_number(out, ENTRY_OFFSET, entry->offset);
+	cf_put_number(out, ENTRY_SIZE, entry->size);
+	if (entry->masked_crc != 0) {
+		cf_put_tag(out, ENTRY_CRC, CF_WIRE_FIXED32);
+		cf_put_u32(out, entry->masked_crc);
+	}
+	CF_TRY(cf_entry_copy_slices(out, entry, err));
 	cf_put_bytes(out, more_slices.data, more_slices.size);
-	return plain ? CKPTFMT_OK
-		: cf_canonical_put_unknown(out, &cf_entry_schema, entry->bytes, entry->origin, err);
+	return cf_canonical_put_unknown(out, &cf_entry_schema, entry->bytes, entry->origin, err);
 }

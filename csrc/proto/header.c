@@ -24,17 +24,13 @@ static ckptfmt_status take_bad_consumer(cf_header *header, const cf_cursor *at, 
 
 static ckptfmt_status decode_version(cf_cursor *message, cf_header *out, ckptfmt_error *err)
 {
-	uint32_t last = 0;
 	cf_field f;
 	while (cf_cursor_left(message) > 0) {
 		CF_TRY(cf_take_field(message, &f, err));
-		cf_note_order(&out->oddities, &last, &f, f.number == VERSION_BAD_CONSUMERS);
 		if (f.number == VERSION_PRODUCER && f.wire == CF_WIRE_VARINT) {
 			CF_TRY(cf_field_int32(message, f.value, &out->producer, err));
-			cf_note_default(&out->oddities, f.value);
 		} else if (f.number == VERSION_MIN_CONSUMER && f.wire == CF_WIRE_VARINT) {
 			CF_TRY(cf_field_int32(message, f.value, &out->min_consumer, err));
-			cf_note_default(&out->oddities, f.value);
 		} else if (f.number == VERSION_BAD_CONSUMERS && f.wire == CF_WIRE_VARINT) {
 			CF_TRY(take_bad_consumer(out, message, f.value, err));
 		} else if (f.number == VERSION_BAD_CONSUMERS && f.wire == CF_WIRE_BYTES) {
@@ -44,11 +40,8 @@ static ckptfmt_status decode_version(cf_cursor *message, cf_header *out, ckptfmt
 					return cf_bad_message(&f.content, "MSG-14: packed numbers do not fill their field", err);
 				CF_TRY(take_bad_consumer(out, &f.content, value, err));
 			}
-		} else {
-			out->oddities |= CF_ODD_UNKNOWN_FIELD;
 		}
 	}
-	out->oddities |= message->oddities;
 	return CKPTFMT_OK;
 }
 
@@ -76,28 +69,20 @@ static ckptfmt_status check_header(const cf_header *header, uint64_t origin, ckp
 ckptfmt_status cf_header_decode(cf_bytes_view bytes, uint64_t origin, cf_header *out, ckptfmt_error *err)
 {
 	cf_cursor message = cf_cursor_over(bytes.data, (size_t)bytes.size, origin);
-	uint32_t last = 0;
 	cf_field f;
 	memset(out, 0, sizeof *out);
 	out->bytes = bytes;
 	out->origin = origin;
 	while (cf_cursor_left(&message) > 0) {
 		CF_TRY(cf_take_field(&message, &f, err));
-		cf_note_order(&out->oddities, &last, &f, false);
 		if (f.number == HEADER_NUM_SHARDS && f.wire == CF_WIRE_VARINT) {
 			CF_TRY(cf_field_int32(&message, f.value, &out->num_shards, err));
 		} else if (f.number == HEADER_ENDIANNESS && f.wire == CF_WIRE_VARINT) {
 			CF_TRY(cf_field_int32(&message, f.value, &out->endianness, err));
-			cf_note_default(&out->oddities, f.value);
 		} else if (f.number == HEADER_VERSION && f.wire == CF_WIRE_BYTES) {
 			CF_TRY(decode_version(&f.content, out, err));
-		} else {
-			out->oddities |= CF_ODD_UNKNOWN_FIELD;
 		}
 	}
-	out->oddities |= message.oddities;
-	if (out->endianness == 1)
-		out->oddities |= CF_ODD_BIG_ENDIAN;
 	return check_header(out, origin, err);
 }
 

@@ -42,7 +42,6 @@ typedef struct cf_header {
 	bool bans_consumer;         /* bad_consumers holds CF_CONSUMER_VERSION */
 	cf_bytes_view bytes;        /* the whole message, for merging */
 	uint64_t origin;            /* file offset of the message */
-	uint32_t oddities;
 } cf_header;
 
 /* One BundleEntryProto. The views point into the decoded bytes. */
@@ -52,6 +51,7 @@ typedef struct cf_entry {
 	int32_t shard;
 	int64_t offset;
 	int64_t size;
+	int64_t element_count;      /* by the shape */
 	uint32_t masked_crc;        /* ENT-6; 0 if absent */
 	bool has_shape;
 	bool has_extension;
@@ -63,7 +63,6 @@ typedef struct cf_entry {
 	uint64_t raw_size;
 	uint32_t raw_crc32c;        /* unmasked */
 	cf_bytes_view bytes;        /* the whole message, for cf_entry_next_slice and merging */
-	uint32_t oddities;
 	uint64_t origin;            /* file offset of the message */
 } cf_entry;
 
@@ -86,43 +85,6 @@ CF_MUST_CHECK ckptfmt_status cf_header_same_version(const cf_header *a, const cf
  * the message (the size of the value, the number of shards) is the caller's to check. BAD_PROTO, BAD_SHAPE, LIMIT. */
 CF_MUST_CHECK ckptfmt_status cf_entry_decode(cf_bytes_view bytes, uint64_t origin, uint64_t slices_max, int64_t *dims,
 	cf_entry *out, ckptfmt_error *err);
-
-/* An entry that is just what a canonical writer puts for a value stored whole, without extension, as nearly all are. */
-typedef struct cf_plain_entry {
-	int32_t dtype;
-	int32_t rank;
-	int32_t shard;
-	uint32_t masked_crc;        /* not 0 */
-	uint64_t offset, size;      /* both within int64 */
-	int64_t element_count;
-	uint32_t shard_begin, shard_end;    /* the field in the message; an id of 0 has none */
-} cf_plain_entry;
-
-enum {
-	CF_PLAIN_SIZE_MAX = 192,    /* of one with whatever shard id */
-	CF_PLAIN_RANK_MAX = 64,
-	CF_ENTRY_SHARD_TAG = 3 << 3
-};
-
-/* False, and unspecified outputs, where the entry is not such, or has a shape that cf_entry_decode refuses. `dims` has
- * room for CF_PLAIN_RANK_MAX. */
-bool cf_entry_scan_plain(cf_bytes_view bytes, int64_t *dims, cf_plain_entry *out);
-/* The entry that was scanned with another shard id, which is its canonical form (MRG-7): its size, and the bytes. */
-static inline uint64_t cf_entry_plain_size(cf_bytes_view bytes, const cf_plain_entry *plain, int32_t shard)
-{
-	uint64_t field = shard == 0 ? 0 : 1 + cf_varint_size((uint64_t)shard);
-	return bytes.size - (plain->shard_end - plain->shard_begin) + field;
-}
-static inline void cf_entry_store_plain(uint8_t *to, cf_bytes_view bytes, const cf_plain_entry *plain, int32_t shard)
-{
-	uint8_t *at = to + plain->shard_begin;
-	cf_copy_few(to, bytes.data, plain->shard_begin);
-	if (shard != 0) {
-		*at++ = CF_ENTRY_SHARD_TAG;
-		at += cf_store_varint(at, (uint64_t)shard);
-	}
-	cf_copy_few(at, bytes.data + plain->shard_end, bytes.size - plain->shard_end);
-}
 
 /* Checks the chunks of a COMPRESSED entry: CMP-2, CMP-3, EXT-2, CMP-4, CMP-5 and CMP-1 in this order. Where they are
  * sound the ends of the stored chunks, from the entry's offset on, are appended to `ends` (unless NULL); its status is
@@ -170,10 +132,6 @@ typedef struct cf_entry_fields {
 } cf_entry_fields;
 
 void cf_entry_encode(cf_buffer *out, const cf_entry_fields *fields);
-/* The same of an entry without slices and extension, where it stands: returns its size. */
-enum { CF_WHOLE_RANK_MAX = 9, CF_WHOLE_SIZE_MAX = 4 * (1 + 10) + 2 + CF_WHOLE_RANK_MAX * (2 + 1 + 10) + 1 + 4 };
-uint64_t cf_entry_store_whole(uint8_t *to, int32_t dtype, int32_t rank, const int64_t *dims, int32_t shard,
-	int64_t offset, int64_t size, uint32_t masked_crc);
 /* Appends one slice as a field of an entry. A length of -1 is a full dimension. */
 void cf_put_slice(cf_buffer *out, int32_t rank, const int64_t *starts, const int64_t *lengths);
 
@@ -182,8 +140,7 @@ void cf_put_slice(cf_buffer *out, int32_t rank, const int64_t *starts, const int
  * shape was given twice. BAD_PROTO if a slice is malformed (the decoder does not look into slices), NO_MEMORY. */
 CF_MUST_CHECK ckptfmt_status cf_entry_reencode(cf_buffer *out, const cf_entry *entry, const int64_t *dims,
 	int32_t shard, cf_bytes_view more_slices, ckptfmt_error *err);
-/* Append the slices of `entry`, as fields of an entry: in canonical form, and with the contents that they have. */
+/* Appends the slices of `entry` in canonical form, as fields of an entry. */
 CF_MUST_CHECK ckptfmt_status cf_entry_copy_slices(cf_buffer *out, const cf_entry *entry, ckptfmt_error *err);
-CF_MUST_CHECK ckptfmt_status cf_entry_copy_raw_slices(cf_buffer *out, const cf_entry *entry, ckptfmt_error *err);
 
 #endif

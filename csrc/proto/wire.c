@@ -38,7 +38,7 @@ static ckptfmt_status skip_group(cf_cursor *message, uint32_t number, ckptfmt_er
 	return CKPTFMT_OK;
 }
 
-ckptfmt_status cf_take_field(cf_cursor *message, cf_field *out, ckptfmt_error *err)
+ckptfmt_status cf_take_any_field(cf_cursor *message, cf_field *out, ckptfmt_error *err)
 {
 	uint32_t tag, fixed, size;
 	const uint8_t *bytes;

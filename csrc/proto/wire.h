@@ -31,30 +31,58 @@ typedef struct cf_field {
 	size_t begin, end;          /* of the whole field, in the message */
 } cf_field;
 
-/* Takes the next field; a group is skipped whole. BAD_PROTO. REQUIRES: bytes are left. */
-CF_MUST_CHECK ckptfmt_status cf_take_field(cf_cursor *message, cf_field *out, ckptfmt_error *err);
+/* cf_take_field without the fast path. */
+CF_MUST_CHECK ckptfmt_status cf_take_any_field(cf_cursor *message, cf_field *out, ckptfmt_error *err);
 
-/* BAD_PROTO at the cursor's place; `what` begins with the rule. */
+/* The fast path: a tag of one byte and a number, a size below 128 or four bytes. False, and nothing taken, if the next
+ * field is another. */
+static inline bool cf_take_short_field(cf_cursor *message, cf_field *out)
+{
+	const uint8_t *at = message->base + message->position;
+	size_t left = cf_cursor_left(message), size = 2;
+	if (CF_UNLIKELY(left < size || at[0] < 1 << 3 || at[0] >= 0x80))
+		return false;
+	out->wire = at[0] & 7;
+	out->value = at[1];
+	if (out->wire == CF_WIRE_VARINT) {
+		if (out->value >= 0x80) {
+			cf_cursor number = cf_cursor_over(at, left, 0);
+			number.position = 1;
+			if (!cf_take_varint64(&number, &out->value))
+				return false;
+			size = number.position;
+		}
+	} else if (out->wire == CF_WIRE_BYTES) {
+		if (out->value >= 0x80 || out->value > left - size)
+			return false;
+		out->content = cf_cursor_over(at + size, (size_t)out->value,
+			message->origin & CF_ONE_OFFSET ? message->origin : cf_cursor_offset(message) + size);
+		size += (size_t)out->value;
+	} else if (out->wire == CF_WIRE_FIXED32 && left >= 5) {
+		out->value = cf_load_u32(at + 1);
+		size = 5;
+	} else {
+		return false;
+	}
+	out->number = at[0] >> 3;
+	out->begin = message->position;
+	message->position += size;
+	out->end = message->position;
+	return true;
+}
+
+/* Takes the next field; a group is skipped whole. BAD_PROTO. REQUIRES: bytes are left. */
+static inline CF_MUST_CHECK ckptfmt_status cf_take_field(cf_cursor *message, cf_field *out, ckptfmt_error *err)
+{
+	return CF_LIKELY(cf_take_short_field(message, out)) ? CKPTFMT_OK : cf_take_any_field(message, out, err);
+}
+
+/* BAD_PROTO at the cursor's position; `what` begins with the rule. */
 CF_MUST_CHECK ckptfmt_status cf_bad_message(const cf_cursor *message, const char *what, ckptfmt_error *err);
 
 /* An int32 travels as the varint of its 64-bit sign extension (MSG-11). */
 CF_MUST_CHECK ckptfmt_status cf_field_int32(const cf_cursor *message, uint64_t value, int32_t *out,
 	ckptfmt_error *err);
-
-/* Note fields that a canonical writer would have put elsewhere or left out (MSG-9, MSG-15). *last: the number
- * before. */
-static inline void cf_note_order(uint32_t *oddities, uint32_t *last, const cf_field *field, bool repeated)
-{
-	if (field->number < *last || (field->number == *last && !repeated))
-		*oddities |= CF_ODD_FIELD_ORDER;
-	*last = field->number;
-}
-
-static inline void cf_note_default(uint32_t *oddities, uint64_t value)
-{
-	if (value == 0)
-		*oddities |= CF_ODD_FIELD_ORDER;
-}
 
 void cf_put_tag(cf_buffer *out, uint32_t number, uint32_t wire);
 /* A number as a varint field; nothing if it is 0. */

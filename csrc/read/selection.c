@@ -132,16 +132,7 @@ static inline void *extend(cf_buffer *column, uint64_t size)
 	return column->data + column->size - size;
 }
 
-static int64_t element_count(int32_t rank, const int64_t *dims)
-{
-	int64_t count = 1;
-	for (int32_t d = 0; d < rank; d++)
-		count *= dims[d];
-	return count;
-}
-
-/* Field by field, as a plain entry is decoded: no string instruction. */
-static inline void fill_row(ckptfmt_row *row, const cf_entry *entry, const int64_t *dims)
+static inline void fill_row(ckptfmt_row *row, const cf_entry *entry)
 {
 	ckptfmt_stored *stored = &row->stored;
 	row->name_offset = row->dims_first = row->slices_first = 0;
@@ -149,7 +140,7 @@ static inline void fill_row(ckptfmt_row *row, const cf_entry *entry, const int64
 	row->slice_count = (uint32_t)entry->slice_count;
 	row->dtype = entry->dtype;
 	row->rank = entry->rank;
-	row->element_count = element_count(entry->rank, dims);
+	row->element_count = entry->element_count;
 	row->entry_offset = cf_plain_offset(entry->origin);
 	stored->offset = stored->size = stored->chunks_first = stored->ends_first = stored->raw_size = 0;
 	stored->shard = 0;
@@ -170,11 +161,11 @@ static ckptfmt_status add_row(ckptfmt_selection *selection, const ckptfmt_limits
 	row = extend(&selection->rows, sizeof *row);
 	if (row == NULL)
 		return cf_fail_memory(err);
-	memcpy(text, name.data, (size_t)name.size);
+	cf_copy_few(text, name.data, name.size);
 	text[name.size] = 0;
 	for (int32_t d = 0; d < entry->rank; d++)
 		shape[d] = dims[d];
-	fill_row(row, entry, dims);
+	fill_row(row, entry);
 	row->name_offset = name_offset;
 	row->name_size = (uint32_t)name.size;
 	row->dims_first = dims_first;
@@ -190,50 +181,14 @@ static ckptfmt_status add_row(ckptfmt_selection *selection, const ckptfmt_limits
 	return status;
 }
 
-/* Adds a row of a plain entry. False: it is none, or there is no room without looking for some, and nothing was
- * added. */
-static inline bool add_plain(ckptfmt_selection *selection, cf_bytes_view name, cf_bytes_view value, uint64_t origin)
-{
-	cf_buffer *names = &selection->names, *dims = &selection->dims, *rows = &selection->rows;
-	cf_plain_entry plain;
-	ckptfmt_row *row;
-	uint8_t *text;
-	if (CF_UNLIKELY(names->capacity - names->size <= name.size || rows->capacity - rows->size < sizeof *row ||
-		dims->capacity - dims->size < CF_PLAIN_RANK_MAX * sizeof(int64_t)))
-		return false;
-	if (CF_UNLIKELY(!cf_entry_scan_plain(value, (int64_t *)(void *)(dims->data + dims->size), &plain)))
-		return false;
-	text = names->data + names->size;
-	cf_copy_few(text, name.data, name.size);
-	text[name.size] = 0;
-	row = (ckptfmt_row *)(void *)(rows->data + rows->size);
-	row->name_offset = names->size;
-	row->name_size = (uint32_t)name.size;
-	row->dims_first = dims->size / sizeof(int64_t);
-	row->slices_first = selection->slices.size / sizeof(ckptfmt_slice_row);
-	row->slice_count = 0;
-	row->dtype = plain.dtype;
-	row->rank = plain.rank;
-	row->element_count = plain.element_count;
-	row->entry_offset = cf_plain_offset(origin);
-	row->stored.offset = plain.offset;
-	row->stored.size = row->stored.raw_size = plain.size;
-	row->stored.shard = plain.shard;
-	row->stored.crc32c = row->stored.raw_crc32c = ckptfmt_crc32c_unmask(plain.masked_crc);
-	row->stored.chunks_first = row->stored.ends_first = 0;
-	row->stored.chunk_size = row->stored.flags = row->stored.broken_rule = 0;
-	names->size += name.size + 1;
-	dims->size += (uint64_t)plain.rank * sizeof(int64_t);
-	rows->size += sizeof *row;
-	return true;
-}
-
-static ckptfmt_status add_any(ckptfmt_selection *selection, const ckptfmt_reader *reader, cf_bytes_view name,
+ckptfmt_status cf_selection_add(ckptfmt_selection *selection, const ckptfmt_reader *reader, cf_bytes_view name,
 	cf_bytes_view value, uint64_t origin, ckptfmt_error *err)
 {
 	int64_t dims[CKPTFMT_RANK_MAX];
 	cf_entry entry;
 	ckptfmt_status status = cf_entry_decode(value, origin, reader->limits.slices_max, dims, &entry, err);
+	selection->num_shards = reader->header.num_shards;
+	selection->big_endian = reader->header.endianness == 1;
 	if (status == CKPTFMT_OK)
 		status = add_row(selection, &reader->limits, &entry, dims, name, err);
 	if (status != CKPTFMT_OK) {
@@ -241,16 +196,6 @@ static ckptfmt_status add_any(ckptfmt_selection *selection, const ckptfmt_reader
 		cf_error_path(err, reader->prefix.index_path);
 	}
 	return status;
-}
-
-ckptfmt_status cf_selection_add(ckptfmt_selection *selection, const ckptfmt_reader *reader, cf_bytes_view name,
-	cf_bytes_view value, uint64_t origin, ckptfmt_error *err)
-{
-	selection->num_shards = reader->header.num_shards;
-	selection->big_endian = reader->header.endianness == 1;
-	if (CF_LIKELY(add_plain(selection, name, value, origin)))
-		return CKPTFMT_OK;
-	return add_any(selection, reader, name, value, origin, err);
 }
 
 ckptfmt_status cf_selection_check_slice_keys(const ckptfmt_selection *selection, const ckptfmt_reader *reader,

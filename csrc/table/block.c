@@ -29,7 +29,7 @@ ckptfmt_status cf_block_open(const uint8_t *bytes, uint64_t size, uint64_t origi
 	uint64_t key_bytes_max, cf_block *out, ckptfmt_error *err)
 {
 	uint64_t room;
-	*out = (cf_block){bytes, size, 0, origin, key_bytes_max, 0, 0, decompressed, false};
+	*out = (cf_block){bytes, size, 0, origin, key_bytes_max, 0, decompressed, false};
 	/* BLK-4 */
 	if (size < CF_BLOCK_SIZE_MIN)
 		return cf_fail(err, CKPTFMT_FAIL_BAD_BLOCK, origin, "BLK-4: a block of %" PRIu64 " bytes has no restart count",
@@ -40,10 +40,8 @@ ckptfmt_status cf_block_open(const uint8_t *bytes, uint64_t size, uint64_t origi
 		return cf_fail(err, CKPTFMT_FAIL_BAD_BLOCK, cf_block_offset(out, size - CF_BLOCK_SIZE_MIN),
 			"BLK-4: %" PRIu32 " restarts do not fit a block of %" PRIu64 " bytes", out->restart_count, size);
 	/* BLK-5 */
-	if (out->restart_count == 0) {
-		out->oddities = CF_ODD_NO_RESTARTS;
+	if (out->restart_count == 0)
 		return CKPTFMT_OK;
-	}
 	out->entries_size = size - CF_BLOCK_SIZE_MIN - (uint64_t)out->restart_count * CF_RESTART_SIZE;
 	/* BLK-9 */
 	if (cf_block_restart(out, 0) != 0)
@@ -65,7 +63,6 @@ void cf_block_iterator_open(cf_block_iterator *iterator, const cf_block *block)
 	cf_buffer_clear(&iterator->key);
 	iterator->block = block;
 	iterator->entries = cf_cursor_over(block->bytes, (size_t)block->entries_size, block->origin);
-	iterator->oddities = block->oddities;
 }
 
 void cf_block_iterator_free(cf_block_iterator *iterator)
@@ -160,9 +157,6 @@ static ckptfmt_status order_check(cf_block_iterator *iterator, const entry_head 
 	before = rest == 0 ? NULL : key->data + head->shared;
 	common = rest == 0 ? 0 : cf_key_common(before, rest, unshared, head->unshared);
 	iterator->common = head->shared + common;
-	/* BLK-12 */
-	if (common != 0 && !iterator->at_restart)
-		iterator->oddities |= CF_ODD_PREFIX;
 	/* TAB-1, TAB-6 */
 	if (common == head->unshared || (common < rest && before[common] > unshared[common])) {
 		bool equal = common == rest && common == head->unshared;
@@ -223,7 +217,6 @@ static ckptfmt_status take_any(cf_block_iterator *iterator, ckptfmt_error *err)
 	iterator->entry_position = start;
 	iterator->shared = head.shared;
 	iterator->row = iterator->walking ? iterator->row + 1 : 0;
-	iterator->oddities |= iterator->entries.oddities;
 	iterator->walking = true;
 	iterator->valid = true;
 	see_usual(iterator);
@@ -369,30 +362,19 @@ ckptfmt_status cf_block_find(const cf_block *block, const uint8_t *target, uint6
 
 /* ---- checking -------------------------------------------------------------------------------------------- */
 
-ckptfmt_status cf_block_check(cf_block_iterator *iterator, const cf_block *block, uint32_t restart_interval,
-	cf_block_report *out, ckptfmt_error *err)
+ckptfmt_status cf_block_check(cf_block_iterator *iterator, const cf_block *block, cf_block_report *out,
+	ckptfmt_error *err)
 {
 	ckptfmt_status status;
-	uint64_t size = 0, gap = 0;
+	uint64_t interval = 0;
 	memset(out, 0, sizeof *out);
 	cf_block_iterator_open(iterator, block);
 	for (status = cf_block_first(iterator, err); status == CKPTFMT_OK && iterator->valid;
 		status = cf_block_next(iterator, err)) {
-		uint64_t entry_size = iterator->key.size + iterator->value_size;
-		if (iterator->row == 0)
-			out->first_entry_size = entry_size;
-		else
-			out->later_entry_size_max = cf_max_u64(out->later_entry_size_max, entry_size);
-		/* BLK-11 */
-		if (iterator->at_restart != (iterator->row % restart_interval == 0))
-			iterator->oddities |= CF_ODD_RESTARTS;
-		gap = iterator->at_restart ? 1 : gap + 1;
-		out->restart_gap_max = cf_max_u64(out->restart_gap_max, gap);
+		interval = iterator->at_restart ? 1 : interval + 1;
+		out->restart_interval_max = cf_max_u64(out->restart_interval_max, interval);
 		out->entry_count++;
 		out->key_bytes += iterator->key.size;
-		out->size_before_last = size;
-		size = iterator->entries.position + ((uint64_t)iterator->restart + 1) * CF_RESTART_SIZE;
 	}
-	out->oddities = iterator->oddities;
 	return status;
 }

@@ -89,7 +89,6 @@ typedef struct cf_block {
 	uint64_t origin;               /* file offset of the block */
 	uint64_t key_bytes_max;
 	uint32_t restart_count;
-	uint32_t oddities;             /* of the tail */
 	bool decompressed;             /* so its bytes have no file offsets of their own */
 	bool is_index;                 /* for messages: keys are separators; false at first */
 } cf_block;
@@ -140,7 +139,6 @@ typedef struct cf_block_iterator {
 	uint32_t restart;              /* first restart that lies at or after the next entry */
 	uint64_t restart_at;           /* and where; UINT64_MAX: there is none */
 	uint64_t usual_before;         /* entries that begin before it may be taken as usual ones; 0: none may */
-	uint32_t oddities;             /* met so far, the tail's included */
 	bool at_restart;               /* the current entry is one */
 	bool walking;                  /* there was an entry before in this walk */
 	bool valid;                    /* there is a current entry */
@@ -226,16 +224,12 @@ CF_MUST_CHECK ckptfmt_status cf_block_find(const cf_block *block, const uint8_t 
 typedef struct cf_block_report {
 	uint64_t entry_count;
 	uint64_t key_bytes;            /* of all keys, unshared */
-	uint64_t first_entry_size;     /* key and value */
-	uint64_t later_entry_size_max; /* of the other entries */
-	uint64_t size_before_last;     /* what cf_block_builder_size was before the last entry */
-	uint64_t restart_gap_max;      /* most entries from one restart on, itself included, to before the next */
-	uint32_t oddities;
+	uint64_t restart_interval_max; /* entries in the longest restart interval */
 } cf_block_report;
 
 /* Walks the whole block. Afterwards the iterator's first_key and key are those of the first and the last entry.
- * `restart_interval` is the canonical one. Failures as cf_block_next. */
-CF_MUST_CHECK ckptfmt_status cf_block_check(cf_block_iterator *iterator, const cf_block *block,
-	uint32_t restart_interval, cf_block_report *out, ckptfmt_error *err);
+ * Failures as cf_block_next. */
+CF_MUST_CHECK ckptfmt_status cf_block_check(cf_block_iterator *iterator, const cf_block *block, cf_block_report *out,
+	ckptfmt_error *err);
 
 #endif

@@ -111,7 +111,7 @@ static ckptfmt_status magic_check(uint64_t magic, uint64_t offset, ckptfmt_error
 ckptfmt_status cf_footer_decode(const uint8_t *from, uint64_t offset, cf_footer *out, ckptfmt_error *err)
 {
 	cf_cursor cursor = cf_cursor_over(from, CF_FOOTER_HANDLES_SIZE, offset);
-	*out = (cf_footer){{0, 0}, {0, 0}, 0};
+	*out = (cf_footer){{0, 0}, {0, 0}};
 	CF_TRY(magic_check(cf_load_u64(from + CF_FOOTER_HANDLES_SIZE), offset + CF_FOOTER_HANDLES_SIZE, err));
 	/* FTR-3 */
 	if (!cf_handle_take(&cursor, &out->metaindex))
@@ -120,10 +120,5 @@ ckptfmt_status cf_footer_decode(const uint8_t *from, uint64_t offset, cf_footer 
 	if (!cf_handle_take(&cursor, &out->index))
 		return cf_fail(err, CKPTFMT_FAIL_BAD_BLOCK, cf_cursor_offset(&cursor),
 			"FTR-3: the footer's index handle cannot be read");
-	out->oddities = cursor.oddities;
-	/* FTR-4 */
-	for (size_t i = cursor.position; i < cursor.size; i++)
-		if (from[i] != 0)
-			out->oddities |= CF_ODD_FOOTER_PADDING;
 	return CKPTFMT_OK;
 }

@@ -16,7 +16,6 @@ typedef struct cf_handle {
 typedef struct cf_footer {
 	cf_handle metaindex;
 	cf_handle index;
-	uint32_t oddities;
 } cf_footer;
 
 enum {

@@ -15,7 +15,7 @@
 #include <inttypes.h>
 
 /* Other writers choose other restart intervals than 16; up to here a block is used as it is. */
-enum { RESTART_GAP_MAX = 64 };
+enum { RESTART_INTERVAL_MAX = 64 };
 
 /* ---- separators ---- */
 
@@ -89,7 +89,6 @@ static ckptfmt_status rebuild(const cf_table *table, uint64_t key_bytes, cf_tabl
 		cf_table_block_free(block);
 		block->decoded = builder.bytes;
 		builder.bytes = CF_BUFFER_EMPTY;
-		block->block.oddities = before.oddities;
 		block->rebuilt_bytes = key_bytes;
 	}
 	cf_block_builder_free(&builder);
@@ -108,13 +107,13 @@ static ckptfmt_status load(const cf_table *table, uint64_t row, cf_table_block *
 	if (block->compression != CF_COMPRESSION_RAW)
 		cf_buffer_free(&block->own);
 	cf_block_iterator_init(&entries);
-	status = cf_block_check(&entries, &block->block, CF_TABLE_RESTART_INTERVAL, &report, err);
+	status = cf_block_check(&entries, &block->block, &report, err);
 	if (status == CKPTFMT_OK && report.entry_count != 0)
 		status = cf_table_first_check(table, row, entries.first_key, entries.first_key_size, err);
 	if (status == CKPTFMT_OK && report.entry_count != 0)
 		status = cf_table_last_check(table, row, entries.key.data, entries.key.size, err);
 	cf_block_iterator_free(&entries);
-	if (status == CKPTFMT_OK && report.restart_gap_max > RESTART_GAP_MAX)
+	if (status == CKPTFMT_OK && report.restart_interval_max > RESTART_INTERVAL_MAX)
 		status = rebuild(table, report.key_bytes, block, err);
 	return status;
 }

@@ -31,7 +31,6 @@ struct cf_table {
 	_Atomic(cf_table_block *) *blocks;   /* one a row, NULL until the first lookup in it */
 	_Atomic uint64_t rebuilt_bytes;      /* keys of the blocks that stand there rebuilt */
 	uint64_t row_count;
-	uint32_t oddities;
 };
 
 void cf_table_block_init(cf_table_block *block);

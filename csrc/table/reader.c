@@ -96,11 +96,8 @@ static ckptfmt_status decompress(const cf_table *table, cf_handle handle, cf_tab
 		return cf_fail_memory(err);
 	block->decoded.size = size;
 	CF_TRY(cf_snappy_decode(block->stored, handle.size, handle.offset, block->decoded.data, size, err));
-	CF_TRY(cf_block_open(block->decoded.data, size, handle.offset, true, table->limits.key_bytes_max, &block->block,
-		err));
-	/* SNP-1 */
-	block->block.oddities |= CF_ODD_SNAPPY;
-	return CKPTFMT_OK;
+	return cf_block_open(block->decoded.data, size, handle.offset, true, table->limits.key_bytes_max, &block->block,
+		err);
 }
 
 ckptfmt_status cf_table_block_decode(const cf_table *table, cf_handle handle, cf_table_block *block,
@@ -143,7 +140,6 @@ static ckptfmt_status read_footer(cf_table *table, ckptfmt_error *err)
 	footer = table->bytes != NULL ? table->bytes + footer_offset
 		: table->tail.data + (footer_offset - table->tail_offset);
 	CF_TRY(cf_footer_decode(footer, footer_offset, &table->footer, err));
-	table->oddities |= table->footer.oddities;
 	return cf_handle_check(table->footer.index, footer_offset, footer_offset, err);
 }
 
@@ -161,10 +157,6 @@ static ckptfmt_status take_handle(cf_table *table, const cf_block_iterator *entr
 	/* TAB-2 */
 	if (!cf_handle_take(&value, out))
 		return cf_fail(err, CKPTFMT_FAIL_BAD_BLOCK, offset, "TAB-2: a block handle in the index cannot be read");
-	table->oddities |= value.oddities;
-	/* TAB-3 */
-	if (cf_cursor_left(&value) != 0)
-		table->oddities |= CF_ODD_HANDLE_TAIL;
 	CF_TRY(cf_handle_check(*out, table->size - CF_FOOTER_SIZE, offset, err));
 	/* TAB-4 */
 	if (out->offset < before)
@@ -222,11 +214,7 @@ static ckptfmt_status take_rows(cf_table *table, cf_block_iterator *entry, cf_bu
 		CF_TRY(take_separator(table, entry, &row, err));
 		cf_put_bytes(rows, &row, sizeof row);
 		CF_TRY(cf_buffer_status(rows, err));
-		/* BLK-11 */
-		if (!entry->at_restart)
-			table->oddities |= CF_ODD_RESTARTS;
 	}
-	table->oddities |= entry->oddities;
 	return status;
 }
 
@@ -359,7 +347,27 @@ uint64_t cf_table_block_count(const cf_table *table)
 	return table->row_count;
 }
 
-uint32_t cf_table_oddities(const cf_table *table)
+cf_footer cf_table_footer(const cf_table *table)
 {
-	return table->oddities;
+	return table->footer;
+}
+
+cf_handle cf_table_block_handle(const cf_table *table, uint64_t block)
+{
+	assert(block < table->row_count);
+	return table->rows[block].handle;
+}
+
+ckptfmt_status cf_table_read_at(const cf_table *table, uint8_t *to, uint64_t size, uint64_t offset, ckptfmt_error *err)
+{
+	ckptfmt_status status;
+	assert(cf_range_fits(offset, size, table->size));
+	if (table->bytes != NULL) {
+		memcpy(to, table->bytes + offset, (size_t)size);
+		return CKPTFMT_OK;
+	}
+	status = read_at(table, to, size, offset, err);
+	if (status != CKPTFMT_OK)
+		cf_error_path(err, table->path);
+	return status;
 }

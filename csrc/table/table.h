@@ -8,6 +8,7 @@
 #define CKPTFMT_BUNDLE_TABLE_READER_H
 
 #include "table/block.h"
+#include "table/footer.h"
 #include "storage/os.h"
 
 typedef struct cf_table cf_table;
@@ -38,8 +39,12 @@ CF_MUST_CHECK ckptfmt_status cf_table_same_end(const cf_table *table, const cf_f
 uint64_t cf_table_size(const cf_table *table);
 /* Number of data blocks. */
 uint64_t cf_table_block_count(const cf_table *table);
-/* CF_ODD bits met while opening: of the footer, the index block and the handles. */
-uint32_t cf_table_oddities(const cf_table *table);
+cf_footer cf_table_footer(const cf_table *table);
+/* Where a data block is stored. REQUIRES: block < cf_table_block_count. */
+cf_handle cf_table_block_handle(const cf_table *table, uint64_t block);
+/* Reads bytes of the file as they are stored. REQUIRES: the range is within cf_table_size. TRUNCATED, IO. */
+CF_MUST_CHECK ckptfmt_status cf_table_read_at(const cf_table *table, uint8_t *to, uint64_t size, uint64_t offset,
+	ckptfmt_error *err);
 /* The limit on the bytes of all decoded keys (TAB-13). */
 uint64_t cf_table_keys_bytes_max(const cf_table *table);
 
@@ -136,26 +141,21 @@ void cf_table_iterator_close(cf_table_iterator *iterator);
 CF_MUST_CHECK ckptfmt_status cf_table_regions(cf_table *table, ckptfmt_region *regions, uint64_t capacity,
 	uint64_t *count, ckptfmt_error *err);
 
-/* Checks the whole file, a step at a time: each data block, then the metaindex block, then the layout of the file. */
+/* Checks all data blocks of the file, one a step. */
 typedef struct cf_table_check {
 	cf_table *table;
 	uint64_t step;
-	uint64_t offset;           /* these four: of the last step. Where it looked, */
+	uint64_t offset;           /* these three: of the last step. Where it looked, */
 	uint64_t size;             /* how many bytes it read there, */
-	uint64_t entry_count;      /* the entries found there, */
-	uint32_t oddities;         /* and what a canonical writer would not have written */
+	uint64_t entry_count;      /* and the entries found there */
 	cf_block_iterator entries;
-	cf_table_block memory;
-	cf_buffer last_key;        /* of the block before, */
-	cf_buffer scratch;
-	bool last_known;           /* if that one is sound */
-	bool last_full;            /* and has reached the size at which a block ends */
+	cf_table_block memory;     /* the block of the last step */
 } cf_table_check;
 
 /* Allocates nothing. The table must outlive the check. */
 void cf_table_check_open(cf_table_check *check, cf_table *table);
-/* One step; *more is false when there was none left. On failure what the step looked at is damaged and the next call
- * goes on with the next step. Failures as cf_table_get. */
+/* Checks the next block; *more is false when there was none left. On failure this block is damaged and the next call
+ * goes on with the one after it. Failures as cf_table_get. */
 CF_MUST_CHECK ckptfmt_status cf_table_check_next(cf_table_check *check, bool *more, ckptfmt_error *err);
 void cf_table_check_close(cf_table_check *check);
 

@@ -39,7 +39,10 @@ static void take_header(ckptfmt_verifier *v, cf_bytes_view value, uint64_t origi
 	header->bytes = (cf_bytes_view){NULL, 0};
 	if (!v->header_known)
 		return;
-	cf_verify_oddities(v, header->oddities, &place);
+	cf_verify_strict_header(v, value, &place);
+	/* HDR-5 */
+	if (header->endianness == 1)
+		cf_verify_note(v, CF_VERIFY_BIG_ENDIAN, &place, "HDR-5: the data files are big-endian");
 	estimate(v);
 }
 
@@ -70,15 +73,12 @@ void cf_verify_add_row(ckptfmt_verifier *v, cf_bytes_view key, cf_bytes_view val
 		(void)cf_verify_ok(v, cf_buffer_status(&v->rows, &error), &error, &place);
 }
 
-static ckptfmt_status check_dtype(const cf_entry *entry, uint32_t *oddities, ckptfmt_error *err)
+static ckptfmt_status check_dtype(const cf_entry *entry, ckptfmt_error *err)
 {
 	/* DTY-5 */
 	if (cf_verify_dtype_impossible(entry->dtype))
 		return cf_fail(err, CKPTFMT_FAIL_BAD_DTYPE, entry->origin, "DTY-5: data type %d cannot be stored",
 			(int)entry->dtype);
-	/* DTY-6 */
-	if (ckptfmt_dtype_find(entry->dtype) == NULL)
-		*oddities |= CF_ODD_UNKNOWN_DTYPE;
 	return CKPTFMT_OK;
 }
 
@@ -134,33 +134,12 @@ ckptfmt_status cf_verify_check_extension(const ckptfmt_verifier *v, const cf_ent
 	return CKPTFMT_OK;
 }
 
-/* The decoder of slices looks for nothing odd; so their canonical form is compared with what is there. */
-static uint32_t slice_oddities(ckptfmt_verifier *v, const cf_entry *entry)
+void cf_verify_check_location(ckptfmt_verifier *v, const cf_entry *entry, const cf_verify_place *place)
 {
-	int64_t extents[2 * CKPTFMT_RANK_MAX];
-	cf_slice_walk walk = {0, 0};
-	cf_buffer *both = &v->key;
-	uint64_t half;
-	bool found = true;
-	cf_buffer_clear(both);
-	while (found) {
-		if (cf_entry_next_slice(entry, &walk, extents, extents + entry->rank, &found, NULL) != CKPTFMT_OK)
-			return 0;
-		if (found)
-			cf_put_slice(both, entry->rank, extents, extents + entry->rank);
-	}
-	half = both->size;
-	if (cf_entry_copy_raw_slices(both, entry, NULL) != CKPTFMT_OK || both->failed)
-		return 0;
-	return both->size == 2 * half && memcmp(both->data, both->data + half, (size_t)half) == 0 ? 0
-		: CF_ODD_FIELD_ORDER;
-}
-
-uint32_t cf_verify_slices_oddities(ckptfmt_verifier *v, const cf_entry *entry)
-{
-	bool names_bytes = entry->offset != 0 || entry->size != 0 || entry->masked_crc != 0;
 	/* ENT-7 */
-	return slice_oddities(v, entry) | (names_bytes ? CF_ODD_SLICE_LOCATION : 0);
+	if (entry->offset != 0 || entry->size != 0 || entry->masked_crc != 0)
+		cf_verify_note(v, CF_VERIFY_SLICE_LOCATION, place,
+			"ENT-7: the entry of a partitioned tensor names bytes of its own");
 }
 
 /* Neighbours mostly lie in the same data file, so that the list stays short. */
@@ -177,22 +156,20 @@ static bool check_entry(ckptfmt_verifier *v, const cf_verify_place *place, cf_by
 	int64_t dims[CKPTFMT_RANK_MAX];
 	cf_entry entry;
 	ckptfmt_error error;
-	uint32_t oddities;
 	bool lists_slices, held;
 	*placed = false;
 	if (!cf_verify_ok(v, cf_entry_decode(value, place->offset, v->reader->limits.slices_max, dims, &entry, &error),
 		&error, place))
 		return false;
-	oddities = entry.oddities;
+	cf_verify_strict_entry(v, &entry, place);
 	lists_slices = entry.slice_count != 0;
 	held = cf_slice_key_looks_like(place->key.data, place->key.size);
-	(void)cf_verify_ok(v, check_dtype(&entry, &oddities, &error), &error, place);
+	(void)cf_verify_ok(v, check_dtype(&entry, &error), &error, place);
 	/* An entry that is held may yet be found to be a slice's, which owns bytes whatever it lists (SLC-10). */
 	if (!lists_slices || !held)
 		(void)cf_verify_ok(v, cf_verify_check_extension(v, &entry, !lists_slices, &error), &error, place);
 	if (lists_slices && !held)
-		oddities |= cf_verify_slices_oddities(v, &entry);
-	cf_verify_oddities(v, oddities, place);
+		cf_verify_check_location(v, &entry, place);
 	*placed = cf_verify_ok(v, cf_verify_check_placement(v, &entry, !lists_slices, &error), &error, place);
 	if (*placed)
 		name_shard(v, entry.shard);
@@ -250,6 +227,7 @@ static uint64_t take_block(ckptfmt_verifier *v)
 		uint64_t origin = cf_block_origin(block, at->value_position);
 		cf_bytes_view value = {at->value, at->value_size};
 		count++;
+		cf_verify_table_entry(v, (cf_bytes_view){at->key.data, at->key.size}, value);
 		if (!within_limits(v, at->key.size, origin))
 			continue;
 		if (at->key.size == 0)
@@ -277,6 +255,7 @@ static void end_of_index(ckptfmt_verifier *v)
 	cf_verify_place place = {cf_verify_index_path(v), {NULL, 0}, 0};
 	if (cf_table_block_count(v->reader->table) == 0)
 		cf_verify_problem(v, CKPTFMT_FAIL_BAD_HEADER, &place, "HDR-1: the table does not begin with a header");
+	cf_verify_table_end(v);
 	cf_table_check_close(&v->check);
 	memset(&v->check, 0, sizeof v->check);
 	v->bytes_done = v->reader->index_info.size;
@@ -288,7 +267,7 @@ uint64_t cf_verify_index_step(ckptfmt_verifier *v)
 	cf_table_check *check = &v->check;
 	cf_verify_place place = {cf_verify_index_path(v), {NULL, 0}, 0};
 	uint64_t step = check->step, entries = 0;
-	bool more, sound, data = step < cf_table_block_count(v->reader->table);
+	bool more, sound;
 	ckptfmt_error error;
 	ckptfmt_status status = cf_table_check_next(check, &more, &error);
 	if (status == CKPTFMT_OK && !more) {
@@ -299,16 +278,12 @@ uint64_t cf_verify_index_step(ckptfmt_verifier *v)
 	sound = cf_verify_ok(v, status, &error, &place);
 	v->bytes_done += check->size;
 	if (sound) {
-		uint32_t footer = check->oddities & CF_ODD_FOOTER_PADDING;
-		cf_verify_oddities(v, check->oddities & ~footer, &place);
-		place.offset = v->reader->index_info.size - CF_FOOTER_SIZE;
-		cf_verify_oddities(v, footer, &place);
-	}
-	if (data && !sound)
-		v->uncertain = true;
-	if (data && sound)
 		entries = take_block(v);
-	if (data && step == 0)
+	} else {
+		v->uncertain = true;
+		cf_verify_table_abandon(v);
+	}
+	if (step == 0)
 		check_header_present(v, sound);
 	return check->size + CF_VERIFY_ROW_COST * entries;
 }

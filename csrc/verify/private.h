@@ -21,6 +21,7 @@
 #include "read/held.h"
 #include "read/transfer.h"
 #include "table/footer.h"
+#include "table/writer.h"
 
 typedef enum cf_verify_stage {
 	CF_VERIFY_INDEX,
@@ -42,13 +43,25 @@ enum {
 	CF_VERIFY_PROBLEMS_MAX = 10000      /* problems in all; then their number */
 };
 
-/* Kinds of notes: the bits of cf_oddity by number, then these. */
+/* Kinds of notes, which are counted apart. */
 enum {
-	CF_VERIFY_ODDITIES = 20,
-	CF_VERIFY_PADDING = CF_VERIFY_ODDITIES,   /* padding that is not zero */
+	CF_VERIFY_NOT_CANONICAL,                  /* a message that is not in canonical form */
+	CF_VERIFY_UNKNOWN,                        /* a message with fields that no canonical writer writes */
+	CF_VERIFY_NO_SHAPE,                       /* an entry without a shape */
+	CF_VERIFY_UNKNOWN_DTYPE,
+	CF_VERIFY_BIG_ENDIAN,
+	CF_VERIFY_SLICE_LOCATION,                 /* a partitioned tensor whose own entry names bytes */
+	CF_VERIFY_NESTED_SLICES,                  /* the entry of a slice that lists slices */
+	CF_VERIFY_SNAPPY,                         /* this one and the next five: where the index file deviates first */
+	CF_VERIFY_BLOCK,
+	CF_VERIFY_METAINDEX,
+	CF_VERIFY_SEPARATOR,
+	CF_VERIFY_FOOTER,
+	CF_VERIFY_GAP,
+	CF_VERIFY_PADDING,                        /* padding that is not zero */
 	CF_VERIFY_UNNAMED,                        /* bytes that belong to no value */
 	CF_VERIFY_UNREFERENCED,                   /* a data file that no entry names */
-	CF_VERIFY_UNNEEDED,                       /* a data file that is missing, and not missed */
+	CF_VERIFY_UNNEEDED,                       /* a missing data file that no value needs */
 	CF_VERIFY_LEFTOVER,                       /* a data file of another save */
 	CF_VERIFY_TEMPORARY,                      /* a temporary file */
 	CF_VERIFY_UNLISTED,                       /* a directory that cannot be listed */
@@ -114,6 +127,10 @@ struct ckptfmt_verifier {
 	uint64_t tensors_done;
 
 	cf_table_check check;
+	cf_table_writer writer;     /* of the canonical table, while `writing` */
+	bool writing;
+	bool table_differs;         /* and from where on: */
+	uint64_t table_same;        /* so many bytes are the same */
 	cf_block_iterator entries;
 	uint64_t entry_count, key_bytes;
 	uint64_t slice_key_bytes;   /* of the slices looked for */
@@ -164,8 +181,6 @@ void cf_verify_problem(ckptfmt_verifier *v, ckptfmt_failure failure, const cf_ve
 	const char *format, ...) CF_PRINTF(4, 5);
 void cf_verify_note(ckptfmt_verifier *v, uint32_t kind, const cf_verify_place *place, const char *format, ...)
 	CF_PRINTF(4, 5);
-/* A note for each bit. */
-void cf_verify_oddities(ckptfmt_verifier *v, uint32_t oddities, const cf_verify_place *place);
 /* Says how many notes of a kind, and problems, were left out. */
 void cf_verify_close_findings(ckptfmt_verifier *v);
 
@@ -237,8 +252,23 @@ CF_MUST_CHECK ckptfmt_status cf_verify_check_placement(const ckptfmt_verifier *v
  * the rules of compressed chunks (verify_index.c). BAD_ENTRY, UNSUPPORTED. */
 CF_MUST_CHECK ckptfmt_status cf_verify_check_extension(const ckptfmt_verifier *v, const cf_entry *entry,
 	bool owns_bytes, ckptfmt_error *err);
-/* What is odd in the slices of an entry under a tensor's name, and ENT-7 (verify_index.c). */
-uint32_t cf_verify_slices_oddities(ckptfmt_verifier *v, const cf_entry *entry);
+/* ENT-7, of an entry that lists slices under a tensor's name (index.c). */
+void cf_verify_check_location(ckptfmt_verifier *v, const cf_entry *entry, const cf_verify_place *place);
+
+/* ---- strict mode (strict.c) ---- */
+
+/* Notes for a header or entry that deviates from its canonical form. REQUIRES: it was decoded. */
+void cf_verify_strict_header(ckptfmt_verifier *v, cf_bytes_view bytes, const cf_verify_place *place);
+void cf_verify_strict_entry(ckptfmt_verifier *v, const cf_entry *entry, const cf_verify_place *place);
+/* Compares the index file with a canonical table of the entries, which are given in order; the end notes where it first
+ * deviates. After abandon, which a damaged block calls for, these do nothing. */
+void cf_verify_table_begin(ckptfmt_verifier *v);
+void cf_verify_table_entry(ckptfmt_verifier *v, cf_bytes_view key, cf_bytes_view value);
+void cf_verify_table_end(ckptfmt_verifier *v);
+void cf_verify_table_abandon(ckptfmt_verifier *v);
+
+/* ---- shared between stages ---- */
+
 /* One value of the row less to read. */
 void cf_verify_value_done(ckptfmt_verifier *v, uint64_t row);
 /* Where a value lies in its data file, which is the open one. */

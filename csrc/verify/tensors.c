@@ -30,7 +30,7 @@ static ckptfmt_status check_part(ckptfmt_verifier *v, const ckptfmt_row *row, ui
 	cf_entry entry;
 	CF_TRY(cf_entry_decode(value, place->offset, v->reader->limits.slices_max, dims, &entry, err));
 	if (entry.slice_count != 0) {
-		cf_verify_oddities(v, CF_ODD_NESTED_SLICES, place);
+		cf_verify_note(v, CF_VERIFY_NESTED_SLICES, place, "SLC-10: the entry of a slice lists slices");
 		CF_TRY(cf_verify_check_placement(v, &entry, true, err));
 		(void)cf_verify_ok(v, cf_verify_check_extension(v, &entry, true, err), err, place);
 	}
@@ -123,7 +123,7 @@ static uint64_t add_unclaimed(ckptfmt_verifier *v, cf_held_entry *held)
 		return CF_VERIFY_ROW_COST;
 	held->claimed = true;
 	if (entry.slice_count != 0) {
-		cf_verify_oddities(v, cf_verify_slices_oddities(v, &entry), &place);
+		cf_verify_check_location(v, &entry, &place);
 		(void)cf_verify_ok(v, cf_verify_check_extension(v, &entry, false, &error), &error, &place);
 	} else {
 		check_orphan(v, &place);

@@ -21,10 +21,12 @@ static ckptfmt_status open_index(ckptfmt_verifier *v, ckptfmt_error *err)
 			*err = error;
 		return status;
 	}
-	if (cf_verify_ok(v, status, &error, &place))
+	if (cf_verify_ok(v, status, &error, &place)) {
 		cf_table_check_open(&v->check, reader->table);
-	else
+		cf_verify_table_begin(v);
+	} else {
 		cf_verify_enter(v, CF_VERIFY_FILES);
+	}
 	return CKPTFMT_OK;
 }
 
@@ -64,6 +66,7 @@ void ckptfmt_verifier_close(ckptfmt_verifier *v)
 		return;
 	cf_transfer_end(&v->transfer);
 	cf_verify_close_data(v);
+	cf_verify_table_abandon(v);
 	cf_table_check_close(&v->check);
 	cf_block_iterator_free(&v->entries);
 	ckptfmt_selection_free(v->selection);

@@ -381,28 +381,10 @@ static void encode_row(const cf_catalog *catalog, const cf_catalog_row *row, uin
 
 enum {
 	BLOCK_SIZE_MAX = 64 << 20,
-	ENTRY_SIZE_MAX = BLOCK_SIZE_MAX - 4096,     /* the rest of its block */
-	WHOLE_KEY_MAX = 1 << 16
+	ENTRY_SIZE_MAX = BLOCK_SIZE_MAX - 4096      /* the rest of its block */
 };
 
-/* What nearly all rows are: nothing but a value stored whole, under no name that the limits could mean. */
-static inline bool is_whole(const cf_catalog_row *row)
-{
-	return row->first_slice == CF_NO_SLICE && row->entry_size == 0 && row->chunk_count == 0 && !row->compressed &&
-		row->rank <= CF_WHOLE_RANK_MAX && row->key_size <= WHOLE_KEY_MAX;
-}
-
-/* `common` is what the key has in common with the one before. */
-static inline ckptfmt_status write_whole(const cf_catalog *catalog, const cf_catalog_row *row, uint64_t common,
-	cf_table_writer *table, ckptfmt_error *err)
-{
-	uint8_t value[CF_WHOLE_SIZE_MAX];
-	uint64_t size = cf_entry_store_whole(value, row->dtype, row->rank, dims_of(catalog, row), row->shard,
-		(int64_t)row->offset, (int64_t)row->size, ckptfmt_crc32c_mask(row->crc32c));
-	return cf_table_writer_add_after(table, key_of(catalog, row), row->key_size, common, value, size, err);
-}
-
-static ckptfmt_status write_any(const cf_catalog *catalog, const cf_catalog_row *row, uint64_t common,
+static ckptfmt_status write_row(const cf_catalog *catalog, const cf_catalog_row *row, uint64_t common,
 	uint32_t chunk_size, cf_table_writer *table, cf_buffer *slices, cf_buffer *value, ckptfmt_error *err)
 {
 	const uint8_t *key = key_of(catalog, row);
@@ -433,8 +415,7 @@ static ckptfmt_status write_sorted(const cf_catalog *catalog, const cf_sort_key 
 		const cf_catalog_row *row = cf_catalog_row_at(catalog, keys[i].row);
 		const uint8_t *key = key_of(catalog, row);
 		uint64_t common = cf_key_common(before, before_size, key, row->key_size);
-		CF_TRY(CF_LIKELY(is_whole(row)) ? write_whole(catalog, row, common, table, err)
-			: write_any(catalog, row, common, chunk_size, table, slices, value, err));
+		CF_TRY(write_row(catalog, row, common, chunk_size, table, slices, value, err));
 		before = key;
 		before_size = row->key_size;
 	}

@@ -22,8 +22,8 @@ def main(prefix: str) -> int:
             print(shown, entry.type.name or entry.dtype, entry.shape, slices)
     except Violation:
         pass  # told of below
-    problems, oddities = verify(prefix)
-    for line in (*problems, *(f"odd: {oddity}" for oddity in oddities)):
+    problems, deviations = verify(prefix)
+    for line in (*problems, *(f"deviation: {deviation}" for deviation in deviations)):
         print(line)
     return 1 if problems else 0
 

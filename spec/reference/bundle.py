@@ -65,7 +65,7 @@ def once(call: Callable[..., T], *arguments: Any) -> T:
 class Bundle:
     """An open checkpoint: the index is checked now; blocks, entries and values when asked for.
 
-    header: num_shards, endianness, version. notes: oddities met, as (name, offset in the index
+    header: num_shards, endianness, version. notes: deviations met, as (name, offset in the index
     file; that of the block if inside Snappy). verified: whether checksums cover the last read.
     """
 
@@ -99,8 +99,8 @@ class Bundle:
             need(self._stat.st_size <= LIMITS["index"], "TAB-13", "LIMIT", "size of the index")
             self.data = file.read()
 
-    def _note(self, oddity: str, offset: int) -> None:
-        self.notes[oddity, offset] = None
+    def _note(self, deviation: str, offset: int) -> None:
+        self.notes[deviation, offset] = None
 
     def _open_table(self) -> None:
         data, note = self.data, self._note
@@ -226,7 +226,7 @@ class Bundle:
             return [key for key in keys[1:] if key not in hidden]
 
     def _note_blocks(self) -> None:
-        """Oddities that take two blocks: TAB-7, TAB-8 and the end of a block by TAB-9."""
+        """Deviations that take two blocks: TAB-7, TAB-8 and the end of a block by TAB-9."""
         for i, (top, offset, _) in enumerate(self._index):
             block, after = self._blocks.get(i), self._blocks.get(i + 1)
             last_one = i + 1 == len(self._index)

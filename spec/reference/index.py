@@ -89,7 +89,7 @@ def in_file(offset: int, size: int, data: bytes) -> None:
 
 # --- 6. BLK: blocks ---
 class Place(NamedTuple):
-    """Where a value stands, and what takes the oddities in it."""
+    """Where a value stands, and what takes the deviations in it."""
 
     contents: bytes
     start: int
@@ -105,9 +105,9 @@ def block_contents(data: bytes, offset: int, size: int, note: Note) -> tuple[byt
     need(checksum == mask(crc32c(data[offset : offset + size + 1])), "BLK-2", "CHECKSUM", "block")
     need(kind in (0, 1), "BLK-3", "BAD_BLOCK", f"type {kind} at {offset + size}")
     if kind != 1:
-        return stored, lambda oddity, pos: note(oddity, offset + pos)
+        return stored, lambda deviation, pos: note(deviation, offset + pos)
     note("SNAPPY", offset)
-    return snappy(stored), lambda oddity, _: note(oddity, offset)
+    return snappy(stored), lambda deviation, _: note(deviation, offset)
 
 
 def block_entries(

@@ -116,7 +116,7 @@ def decode(
 
 
 def without_order(note: Note) -> Note:
-    return lambda oddity, pos: None if oddity == "FIELD_ORDER" else note(oddity, pos)
+    return lambda deviation, pos: None if deviation == "FIELD_ORDER" else note(deviation, pos)
 
 
 def scalar(value: Any, kind: str, loose: bool) -> Any:

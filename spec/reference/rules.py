@@ -19,7 +19,7 @@ LIMITS = {  # section 23, and OBJ-3
 }  # fmt: skip
 
 T = TypeVar("T")
-Note = Callable[[str, int], None]  # takes an oddity and its offset
+Note = Callable[[str, int], None]  # takes a deviation and its offset
 
 
 class Violation(Exception):  # noqa: N818
@@ -71,7 +71,7 @@ def combine(first: int, second: int, size: int) -> int:
     return crc32c(zeros, first) ^ crc32c(zeros) ^ second
 
 
-def silent(_oddity: str, _offset: int) -> None:
+def silent(_deviation: str, _offset: int) -> None:
     """Notes nothing."""
 
 

@@ -27,7 +27,7 @@ def read_slice(data: bytes, pos: int, end: int, rank: int, note: Note) -> Extent
     extents = [(one.get("start", 0), one.get("length")) for one in message.get("extent", [])]
     extents = [(start, None if length == -1 else length) for start, length in extents]
     if data[pos:end] != put_slice(extents):
-        note("FIELD_ORDER", pos)  # MSG-15, SLC-3: the only oddity of a slice message
+        note("FIELD_ORDER", pos)  # MSG-15, SLC-3: the only deviation of a slice message
     need(len(extents) == rank, "SLC-2", "BAD_SLICE", f"{len(extents)} extents for rank {rank}")
     return extents
 

@@ -13,7 +13,7 @@ from .values import check_combined, check_flags, check_place, check_value
 
 
 def verify(prefix: Path, consumer: int = 2) -> tuple[list[Violation], list[str]]:
-    """What is wrong with a checkpoint, each thing once, and the oddities that it has.
+    """What is wrong with a checkpoint, each thing once, and the deviations that it has.
 
     What section 24 counts as neither is left out: files and bytes that no entry names.
     """
@@ -52,7 +52,7 @@ def verify(prefix: Path, consumer: int = 2) -> tuple[list[Violation], list[str]]
         attempt(need, before <= entry.offset, "DAT-8", "BAD_ENTRY", f"overlap at {entry.offset}")
         ends[entry.shard_id] = max(before, entry.offset + entry.size)
     bundle.close()
-    return list(problems.values()), sorted({oddity for oddity, _ in bundle.notes})
+    return list(problems.values()), sorted({deviation for deviation, _ in bundle.notes})
 
 
 def check_tensor(bundle: Bundle, name: bytes, entry: Entry) -> None:

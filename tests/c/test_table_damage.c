@@ -32,24 +32,22 @@ static void test_sizes(void)
 	cf_buffer_free(&file);
 }
 
-/* Every bit of a real file: never a wrong value. Where nobody looks, verify sees it. */
+/* Every bit of a real file: an error or the right number of entries. */
 static void test_every_bit(void)
 {
 	uint8_t *bytes = test_guarded_copy(real_one, sizeof real_one);
 	for (size_t i = 0; i < 8 * sizeof real_one; i++) {
 		cf_table *table;
-		uint64_t count = 0, failures = 0;
-		uint32_t oddities = 0;
+		uint64_t count = 0;
 		bytes[i / 8] ^= (uint8_t)(1 << i % 8);
 		ckptfmt_status status = cf_table_open_memory(bytes, NULL, sizeof real_one, &limits, &table, &err);
 		if (status == CKPTFMT_OK) {
-			oddities = check_all(table, &failures);
+			uint64_t failures = count_failures(table);
 			status = iterate(table, &count);
 			CHECK_EQ(status != CKPTFMT_OK, failures != 0);
 			cf_table_close(table);
 		}
-		CHECK(status == CKPTFMT_CORRUPT || oddities != 0);
-		CHECK(status != CKPTFMT_OK || count == 2);
+		CHECK(status == CKPTFMT_CORRUPT || (status == CKPTFMT_OK && count == 2));
 		bytes[i / 8] ^= (uint8_t)(1 << i % 8);
 	}
 }
@@ -207,15 +205,11 @@ static void test_check_goes_on(void)
 	CHECK_OK(open_copy(&p.file, &table), err);
 	cf_table_check_open(&check, table);
 	CHECK_OK(cf_table_check_next(&check, &more, &err), err);
-	CHECK(more && check.offset == 0 && check.size == 18 && check.entry_count == 1 && check.oddities == 0);
+	CHECK(more && check.offset == 0 && check.size == 18 && check.entry_count == 1);
 	CHECK_FAILS(cf_table_check_next(&check, &more, &err), err, CKPTFMT_FAIL_CHECKSUM, "BLK-2: ");
 	CHECK(more && check.offset == 18 && err.offset == 18);
 	CHECK_OK(cf_table_check_next(&check, &more, &err), err);
 	CHECK(more && check.offset == 36 && check.entry_count == 1);
-	CHECK_OK(cf_table_check_next(&check, &more, &err), err);
-	CHECK(more && check.offset == p.metaindex.offset && check.oddities == 0);
-	CHECK_OK(cf_table_check_next(&check, &more, &err), err);
-	CHECK(more && check.entry_count == 3 && check.oddities == 0);
 	CHECK_OK(cf_table_check_next(&check, &more, &err), err);
 	CHECK(!more);
 	cf_table_check_close(&check);

@@ -13,7 +13,7 @@ from .oracle import Oracle, OracleError
 from .values import KINDS, STRING
 
 SOUND = [one for one in VECTORS if one.kind != "bad" and one.level != "ckptfmt"]
-# What it cannot read: see the table of oddities in spec/format.md and KINDS.
+# What it cannot read: see the table of deviations in spec/format.md and KINDS.
 STRING_SLICES = {"str-slices"}
 # Fields of compressed values that say nothing: their values are not compressed.
 NOT_COMPRESSED = {"cmp-1-without"}
