@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ckptfmt import tf
     from ckptfmt.background import SaveFuture
-    from ckptfmt.bundle.checkpoint_state import CheckpointState
     from ckptfmt.bundle.convert import convert
     from ckptfmt.bundle.incremental import CompactionLimits
     from ckptfmt.bundle.load import load, restore_v2
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from ckptfmt.bundle.reader import Header, Reader, open  # noqa: A004 (as gzip.open)
     from ckptfmt.bundle.saving import save_async
     from ckptfmt.bundle.state_file import (
+        CheckpointState,
         checkpoint_exists,
         get_checkpoint_mtimes,
         get_checkpoint_state,
@@ -170,7 +170,6 @@ __all__ = [
 _HOMES = {
     name: module
     for module, names in {
-        "bundle.checkpoint_state": "CheckpointState",
         "bundle.convert": "convert",
         "sharded.coordinator": "Coordinator SingleProcess",
         "dtypes": "DtypeInfo",
@@ -186,7 +185,7 @@ _HOMES = {
         "manager.manager": "CheckpointManager Rejected Restored",
         "manager.retention": "KeepBest",
         "bundle.state_file": (
-            "checkpoint_exists get_checkpoint_mtimes get_checkpoint_state "
+            "CheckpointState checkpoint_exists get_checkpoint_mtimes get_checkpoint_state "
             "remove_checkpoint update_checkpoint_state"
         ),
         "objects.traversal": "Trackable",

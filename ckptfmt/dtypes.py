@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data types: TensorFlow's codes and names, numpy's dtypes, and the way between them.
+"""Data types: TensorFlow's codes and names, numpy's dtypes, and the mapping between them.
 
-The codes, names and sizes come from the C table. What C cannot know stands here: which numpy dtype
-holds each of them. The quantized types are TensorFlow's structured dtypes (`np.dtype([("qint8",
-np.int8)])`), the narrow floats and integers are those of ml_dtypes, strings and variant payloads
-are object arrays of bytes. The narrow integers take a byte an element in a file and in memory
-alike, the value in the low bits.
+The codes, names and sizes come from the C table; this module adds the numpy dtype of each. The
+quantized types are TensorFlow's structured dtypes (`np.dtype([("qint8", np.int8)])`), the narrow
+floats and integers are those of ml_dtypes, strings and variant payloads are object arrays of bytes.
+A narrow integer takes one byte in a file and in memory, with the value in the low bits.
 """
 
 from __future__ import annotations
 
 import functools
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ckptfmt import _core
 from ckptfmt._core import DtypeInfo
-from ckptfmt.errors import InvalidError
+from ckptfmt.errors import InvalidError, StorageError
 
 __all__ = [
     "DtypeInfo",
@@ -35,7 +35,7 @@ STRING, VARIANT = "string", "variant"
 _TABLE = {info.code: info for info in _core.dtype_table()}
 _BY_NAME = {info.name: info for info in _TABLE.values()}
 
-# TensorFlow's name where numpy or ml_dtypes call it otherwise.
+# numpy's name of a dtype that TensorFlow names differently.
 _NUMPY_NAMES = {"float": "float32", "double": "float64", "half": "float16"}
 _QUANTIZED = {
     "qint8": np.int8,
@@ -47,7 +47,7 @@ _QUANTIZED = {
 
 
 def _numpy_of(info: DtypeInfo) -> np.dtype[Any] | None:
-    """Raises TypeError for one that numpy does not have by itself."""
+    """Return the numpy dtype. Raises TypeError for one of ml_dtypes."""
     name = _NUMPY_NAMES.get(info.name, info.name)
     if info.storage in (_core.STORAGE_STRING, _core.STORAGE_VARIANT):
         return np.dtype(object)
@@ -58,14 +58,14 @@ def _numpy_of(info: DtypeInfo) -> np.dtype[Any] | None:
     return np.dtype(name)
 
 
-# Those of numpy itself, and all once one of the others was asked for: ml_dtypes takes as long to
-# load as opening a checkpoint.
+# numpy's own dtypes, and all of them once one of ml_dtypes is needed: importing that takes as long
+# as opening a checkpoint.
 NUMPY: dict[int, np.dtype[Any] | None] = {}
 CODES: dict[np.dtype[Any], int]  # by dtype, all of them
 
 
 def _take_dtypes() -> list[DtypeInfo]:
-    """Enters those of numpy itself; the others."""
+    """Enter the dtypes of numpy itself; returns the others."""
     others = []
     for code, info in _TABLE.items():
         try:
@@ -78,11 +78,18 @@ def _take_dtypes() -> list[DtypeInfo]:
 _OTHERS = _take_dtypes()
 
 
-def _take_others() -> None:
-    import ml_dtypes  # noqa: PLC0415 (see NUMPY)
+def _ml_dtypes() -> ModuleType:
+    """Import ml_dtypes. Raises StorageError if that fails for want of descriptors."""
+    try:
+        import ml_dtypes  # noqa: PLC0415 (see NUMPY)
+    except OSError as error:
+        raise StorageError(f"cannot import ml_dtypes: {error}", errno=error.errno) from error
+    return ml_dtypes
 
+
+def _take_others() -> None:
     for info in _OTHERS:
-        NUMPY[info.code] = np.dtype(getattr(ml_dtypes, info.name))
+        NUMPY[info.code] = np.dtype(getattr(_ml_dtypes(), info.name))
 
 
 @functools.cache
@@ -100,34 +107,34 @@ def __getattr__(name: str) -> Any:
 
 
 def info_of(code: int) -> DtypeInfo | None:
-    """The table's row for a code; None for a code that this version does not know."""
+    """Return the table's row for a code; None for an unknown code."""
     return _TABLE.get(code)
 
 
 def name_of(code: int) -> str:
-    """TensorFlow's name of a code ("float", "bfloat16", ...); "dtype 99" for one that this version
-    does not know."""
+    """Return TensorFlow's name of a code ("float", "bfloat16", ...); "dtype 99" for an unknown
+    one."""
     info = _TABLE.get(code)
     return info.name if info else f"dtype {code}"
 
 
 def numpy_name_of(code: int) -> str:
-    """numpy's name of a code, and TensorFlow's where that is another: `float32 ("float")`."""
+    """Return numpy's name of a code, and TensorFlow's if it differs: `float32 ("float")`."""
     name = name_of(code)
     numpy_name = _NUMPY_NAMES.get(name)
     return f'{numpy_name} ("{name}")' if numpy_name else name
 
 
 def numpy_dtype(code: int) -> np.dtype[Any] | None:
-    """The numpy dtype of a code; None where there is none (unknown codes, resources)."""
+    """Return the numpy dtype of a code; None if there is none (unknown codes, resources)."""
     if code not in NUMPY and code in _TABLE:
         _take_others()
     return NUMPY.get(code)
 
 
 def code_of_array(dtype: np.dtype[Any]) -> tuple[int, bool] | None:
-    """Code of a numeric numpy dtype and whether its bytes are in the other order; None if it cannot
-    be stored."""
+    """Return the code of a numeric numpy dtype and whether its byte order is the other one; None if
+    it cannot be stored."""
     codes = _codes()
     code = codes.get(dtype)
     if code is not None:
@@ -138,18 +145,18 @@ def code_of_array(dtype: np.dtype[Any]) -> tuple[int, bool] | None:
 
 
 def code_of(dtype: Any) -> int:
-    """The code that anything naming a dtype stands for.
+    """Return the code of a dtype that is given in any form.
 
     Args:
         dtype: a code, TensorFlow's or numpy's name of one, a numpy or ml_dtypes dtype or scalar
             type, or a TensorFlow DType. `object`, `str` and `bytes` mean strings.
 
     Raises:
-        InvalidError: it names nothing that a checkpoint can hold.
+        InvalidError: not a dtype that a checkpoint can store.
     """
     # numpy takes None for float64.
     if dtype is None:
-        raise InvalidError("None is no dtype that a checkpoint can hold")
+        raise InvalidError("None is not a dtype")
     if isinstance(dtype, int) and not isinstance(dtype, bool):
         info = _TABLE.get(dtype)
     elif isinstance(dtype, str) and dtype in _BY_NAME:
@@ -159,15 +166,13 @@ def code_of(dtype: Any) -> int:
     else:
         info = _info_of_numpy(dtype)
     if info is None or info.storage == _core.STORAGE_NONE:
-        raise InvalidError(f"{dtype!r} is no dtype that a checkpoint can hold")
+        raise InvalidError(f"{dtype!r} is not a dtype that a checkpoint can store")
     return info.code
 
 
 def _info_of_numpy(dtype: Any) -> DtypeInfo | None:
     if isinstance(dtype, str):
-        import ml_dtypes  # noqa: PLC0415 (see NUMPY)
-
-        dtype = getattr(ml_dtypes, dtype, dtype)
+        dtype = getattr(_ml_dtypes(), dtype, dtype)
     try:
         parsed = np.dtype(dtype)
     except TypeError:
@@ -179,19 +184,18 @@ def _info_of_numpy(dtype: Any) -> DtypeInfo | None:
 
 
 def is_floating(code: int) -> bool:
-    """True for the real floating-point types of any width."""
+    """Return True for the real floating-point types of any width."""
     return code in _TABLE and _TABLE[code].name.startswith(("float", "bfloat", "half", "double"))
 
 
 def plain_quantized(array: NDArray[Any]) -> NDArray[Any]:
-    """An array of a quantized type seen as the integers that it holds; any other array as it is."""
+    """Return a view of a quantized array as plain integers; any other array unchanged."""
     names = array.dtype.names
     return array[names[0]] if names and names[0] in _QUANTIZED else array
 
 
 def little_endian(array: NDArray[Any], code: int) -> NDArray[np.uint8]:
-    """The row-major bytes of a numeric array as every checkpoint of this machine's kind would be
-    hashed: little-endian."""
+    """Return the row-major, little-endian bytes of a numeric array."""
     raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     unit = _TABLE[code].swap_size if code in _TABLE else 1
     if np.little_endian or unit <= 1:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is there only while something is written, and the lock that says that its writer is still at
-work (CMT-15): temporary files, and the directory `<prefix>_temp_<16 hex digits>` of a save."""
+"""Temporary files and directories (`<prefix>_temp_<16 hex digits>`), each with a lock that shows
+that its writer is alive (CMT-15)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ckptfmt.errors import StorageError
 
 __all__ = ["LOCK_NAME", "TemporaryDirectory", "make_file"]
 
-# The file in the directory whose lock is held. It is made first and removed last.
+# The lock file in a temporary directory. It is created first and removed last.
 LOCK_NAME = "writer.lock"
 TRIES = 16
 
@@ -23,15 +23,15 @@ TRIES = 16
 class TemporaryDirectory:
     """A directory beside a checkpoint for the shards of one save.
 
-    Whoever cleans up after dead writers leaves it alone as long as this object holds its lock,
-    which goes with the process at the latest.
+    This object holds its lock, which ends with the process at the latest. Directories whose lock is
+    held are not swept.
 
     Args:
         prefix: of the checkpoint that is saved.
-        token: the random part of its name, if somebody else has drawn it.
+        token: the random part of the name, if another process has drawn it.
 
     Attributes:
-        token: the random part, for certain once it was made.
+        token: the random part of the name; `make` may change it.
         path: of the directory.
     """
 
@@ -44,42 +44,44 @@ class TemporaryDirectory:
         self.token, self.path = token, f"{self._prefix}_temp_{token}"
 
     def make(self) -> None:
-        """Makes it, and the directories above it that are missing.
+        """Create the directory and its missing parents.
 
         Raises:
-            StorageError: it cannot be made.
+            StorageError: it cannot be created.
         """
         try:
             for _ in range(TRIES):
                 os.makedirs(self.path, exist_ok=True)
                 path = os.path.join(self.path, LOCK_NAME)
-                # Somebody who cleans up may take an empty directory for a dead one: another, then.
+                # Another process may sweep the directory before it has its lock: try another name.
                 with contextlib.suppress(FileNotFoundError):
                     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
                     if _hold(fd, path, fcntl.LOCK_EX):
                         self._lock = fd
                         return
-                    os.close(fd)
+                    _close(fd)
                 self._name(secrets.token_hex(8))
         except OSError as error:
             raise StorageError(
-                f"cannot make the temporary directory of the save: {error.strerror}",
+                f"cannot create the temporary directory of the save: {error.strerror}",
                 path=self.path,
                 errno=error.errno,
             ) from None
-        raise StorageError("the temporary directory of the save is removed again", path=self.path)
+        raise StorageError(
+            "another process keeps removing the temporary directory of the save", path=self.path
+        )
 
     def remove(self) -> None:
-        """Removes it with everything in it. What cannot be removed stays."""
+        """Remove the directory with its content, as far as that is possible. Raises nothing."""
         try:
             with contextlib.suppress(OSError):
                 self._clear()
                 os.rmdir(self.path)
         finally:
-            # After Ctrl-C too: what is left is a dead writer's then.
+            # After Ctrl-C too: what is left can then be swept.
             lock, self._lock = self._lock, None
             if lock is not None:
-                os.close(lock)
+                _close(lock)
 
     def _clear(self) -> None:
         for entry in os.scandir(self.path):
@@ -95,7 +97,7 @@ class TemporaryDirectory:
 
 
 def make_file(name: str, directory_fd: int) -> tuple[str, int]:
-    """Makes a file that will become `name` in this directory: its temporary name and a descriptor,
+    """Create a file that is to be renamed to `name`. Returns its temporary name and a descriptor,
     which holds its lock.
 
     Raises:
@@ -108,13 +110,19 @@ def make_file(name: str, directory_fd: int) -> tuple[str, int]:
         fd = os.open(temporary, flags, 0o666, dir_fd=directory_fd)
         if _hold(fd, temporary, fcntl.LOCK_SH, directory_fd):
             return temporary, fd
-        os.close(fd)
+        _close(fd)
     raise FileExistsError(errno.EEXIST, "cannot find a free temporary name")
 
 
+def _close(fd: int) -> None:
+    """Close a file that holds no data. An error is ignored: the file is closed all the same."""
+    with contextlib.suppress(OSError):
+        os.close(fd)
+
+
 def _hold(fd: int, name: str, kind: int, directory_fd: int | None = None) -> bool:
-    """Takes the lock of a file that was made; False if somebody takes it for one of a dead writer,
-    and removes it just now. Where the file system has no locks there is none to take."""
+    """Take the lock of a new file; False if another process is sweeping it. True on a file system
+    without locks."""
     try:
         fcntl.flock(fd, kind | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -18,13 +18,13 @@ from typing import Any
 import numpy as np
 
 from ckptfmt import dtypes, names
-from ckptfmt.bundle.locate import state_checkpoint
 from ckptfmt.bundle.reader import Reader, missing
 from ckptfmt.bundle.state_file import (
     checkpoint_exists,
     get_checkpoint_mtimes,
     get_checkpoint_state,
     remove_checkpoint,
+    state_checkpoint,
     update_checkpoint_state,
 )
 from ckptfmt.errors import CkptfmtWarning, InvalidError, TensorNotFoundError
@@ -72,6 +72,18 @@ class CheckpointReader:
     def has_tensor(self, tensor_str: str | bytes) -> bool:
         """True if there is a tensor of this name."""
         return tensor_str in self._reader
+
+    def debug_string(self) -> bytes:
+        """Return a line `name (DT_FLOAT) [2,3]` for each tensor that is not partitioned.
+
+        TensorFlow also prints the stored slices of partitioned tensors, under their binary keys.
+        """
+        table = self._reader.table(reserved=True)
+        lines = [
+            f"{row['name']} (DT_{row['dtype'].upper()}) [{','.join(map(str, row['shape']))}]\n"
+            for row in table[table["slices"] == 0]
+        ]
+        return names.tensor_bytes("".join(lines))
 
     def get_variable_to_shape_map(self) -> dict[str, list[int]]:
         """Name to shape, each a list of int, for all tensors."""

@@ -158,7 +158,7 @@ CASES: dict[str, tuple[Call, str]] = {
     "add name": (lambda p: written(p, lambda w: w.add(5, ARRAY)), NAME),
     "add dtype": (
         lambda p: written(p, lambda w: w.add("a", ARRAY, 5.5)),
-        "5.5 is no dtype that a checkpoint can hold",
+        "5.5 is not a dtype that a checkpoint can store",
     ),
     "add slice offset": (
         lambda p: written(p, lambda w: w.add_slice("a", ARRAY, (4, 3), (0.0, 0))),

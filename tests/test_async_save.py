@@ -308,7 +308,11 @@ def test_many_threads(tmp_path: Path) -> None:
         ({"tensors": {"a": np.ones(1, "M8[s]")}}, InvalidError, "cannot be stored"),
         ({"metadata": {"a": {1}}}, InvalidError, "metadata 'a' cannot be stored: a set"),
         ({"metadata": [1]}, InvalidError, "metadata is a JSON object, not list"),
-        ({"level": "v2", "metadata": {}}, InvalidError, "level 'v2' has no place for metadata"),
+        (
+            {"level": "v2", "metadata": {}},
+            InvalidError,
+            "level 'v2' cannot store metadata: use 'v2+'",
+        ),
         ({"compression": "gzip"}, InvalidError, "compression 'gzip' is neither 'zstd' nor"),
         ({"alignment": 0}, InvalidError, "alignment 0 is not a positive number"),
         ({"durability": "maybe"}, InvalidError, "durability"),

@@ -11,8 +11,8 @@ import sys
 import pytest
 
 import ckptfmt
-from ckptfmt.bundle import checkpoint_state
-from ckptfmt.bundle.checkpoint_state import CheckpointState, format_state, parse_state
+from ckptfmt.bundle import state_file
+from ckptfmt.bundle.state_file import CheckpointState, format_state, parse_state
 
 NAME = 'model_checkpoint_path: "k" '
 
@@ -140,10 +140,10 @@ def test_no_number(text: str) -> None:
     assert math.isnan(number_of(text) or 0.0)
 
 
-NO_VALUE = "a field without its value"
-NO_FIELD = "no field of a CheckpointState"
+NO_VALUE = "a field without a value"
+NO_FIELD = "not a field of a CheckpointState"
 NO_COLON = "a field without a colon"
-NO_ESCAPE = "a string with an escape that is none"
+NO_ESCAPE = "a string with an invalid escape"
 
 
 @pytest.mark.parametrize(
@@ -152,9 +152,9 @@ NO_ESCAPE = "a string with an escape that is none"
         (NAME + "unknown: 1", 27, NO_FIELD),
         (NAME + "größe: 1", 27, NO_FIELD),
         ('# größe\nmodel_checkpoint_path: "größe" unknown', 43, NO_FIELD),
-        (NAME + "\udcff", 27, "no UTF-8"),
-        ("# \udcff\n" + NAME, 2, "no UTF-8"),
-        ('model_checkpoint_path: "\udcff"', 24, "no UTF-8"),
+        (NAME + "\udcff", 27, "not UTF-8"),
+        ("# \udcff\n" + NAME, 2, "not UTF-8"),
+        ('model_checkpoint_path: "\udcff"', 24, "not UTF-8"),
         ("\0", 0, NO_FIELD),
         ("\ufeff" + NAME, 0, NO_FIELD),
         ('{"model_checkpoint_path": "k"}', 0, NO_FIELD),
@@ -194,11 +194,11 @@ NO_ESCAPE = "a string with an escape that is none"
         ("last_preserved_timestamp: 010", 26, "a number that begins with 0"),
         ("last_preserved_timestamp: -00.5", 26, "a number that begins with 0"),
         ("last_preserved_timestamp: 1 1", 28, NO_FIELD),
-        ('all_model_checkpoint_paths: ["a"', 32, "a list without its end"),
-        ('all_model_checkpoint_paths: ["a"; "b"]', 32, "a list without its end"),
+        ('all_model_checkpoint_paths: ["a"', 32, "a list without an end"),
+        ('all_model_checkpoint_paths: ["a"; "b"]', 32, "a list without an end"),
         ('all_model_checkpoint_paths: ["a",]', 33, NO_VALUE),
         ('all_model_checkpoint_paths: [["a"]]', 29, NO_VALUE),
-        ("all_model_checkpoint_timestamps: [1 2]", 36, "a list without its end"),
+        ("all_model_checkpoint_timestamps: [1 2]", 36, "a list without an end"),
         ("all_model_checkpoint_paths: " + "[" * 100000, 29, NO_VALUE),
     ],
 )
@@ -222,7 +222,7 @@ def test_too_many_bytes() -> None:
     "unit", ['"",', '""', '"\\n\\n\\n\\n\\n\\n\\n",'], ids=["values", "pieces", "escapes"]
 )
 def test_too_many_values(monkeypatch: pytest.MonkeyPatch, unit: str) -> None:
-    monkeypatch.setattr(checkpoint_state, "PARTS_MAX", 9)
+    monkeypatch.setattr(state_file, "PARTS_MAX", 9)
     begin = "all_model_checkpoint_paths: ["
     assert parse_state(f'{begin}{unit}""]'.encode())
     with pytest.raises(ckptfmt.LimitError, match="more than 9 values and backslashes"):
@@ -230,8 +230,25 @@ def test_too_many_values(monkeypatch: pytest.MonkeyPatch, unit: str) -> None:
 
 
 def test_a_million_paths() -> None:
-    state = CheckpointState("ckpt-999999", tuple(f"ckpt-{n}" for n in range(10**6)))
-    assert parse_state(format_state(state)) == state
+    paths = tuple(f"ckpt-{n}" for n in range(10**6))
+    times = tuple(1.7e9 + n / 8 for n in range(10**6))
+    content = format_state(CheckpointState("ckpt-999999", paths, times)).decode()
+    assert parse_state(content.encode()) == CheckpointState("ckpt-999999", paths, times)
+    assert counted_calls(content) < 100, "not a token at a time"
+
+
+@pytest.mark.parametrize("end", ["", '"b"', ", ", "; ", "# b\n", "model_checkpoint_path: 'n'", "?"])
+def test_what_follows_lines_of_one_field(end: str) -> None:
+    """Many lines at once mean what they mean one by one."""
+    lines = 'all_model_checkpoint_paths: "a"\n' * 3
+    try:
+        expected = parse_state((lines.replace('"', "'") + end).encode())
+    except ckptfmt.CorruptError as error:
+        with pytest.raises(ckptfmt.CorruptError) as caught:
+            parse_state((lines + end).encode())
+        assert str(caught.value) == str(error)
+    else:
+        assert parse_state((lines + end).encode()) == expected
 
 
 def counted_calls(content: str) -> int:
@@ -309,7 +326,7 @@ def test_what_is_not_written(preserved: float | None) -> None:
 
 def test_half_of_a_surrogate_pair() -> None:
     for bad in ("a\ud800", "\udc7f"):
-        with pytest.raises(ckptfmt.InvalidError, match="which is no character") as caught:
+        with pytest.raises(ckptfmt.InvalidError, match="which is not a character") as caught:
             format_state(CheckpointState("k", (bad,)))
         assert caught.value.failure == "BAD_PATH"
 
@@ -317,9 +334,9 @@ def test_half_of_a_surrogate_pair() -> None:
 def test_more_than_can_be_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
     state = CheckpointState("k", ("j", "k"))
     size = len(format_state(state))
-    monkeypatch.setattr(checkpoint_state, "STATE_BYTES_MAX", size)
+    monkeypatch.setattr(state_file, "STATE_BYTES_MAX", size)
     assert parse_state(format_state(state)) == state
-    monkeypatch.setattr(checkpoint_state, "STATE_BYTES_MAX", size - 1)
+    monkeypatch.setattr(state_file, "STATE_BYTES_MAX", size - 1)
     with pytest.raises(ckptfmt.LimitError, match=f"more than {size - 1} bytes"):
         format_state(state)
 

@@ -62,7 +62,7 @@ def test_codes_that_nobody_knows(code: int) -> None:
     assert dtypes.numpy_dtype(code) is None
     assert dtypes.name_of(code) == f"dtype {code}"
     assert not dtypes.is_floating(code)
-    with pytest.raises(ckptfmt.InvalidError, match=f"^{code} is no dtype that a checkpoint"):
+    with pytest.raises(ckptfmt.InvalidError, match=f"^{code} is not a dtype that a checkpoint"):
         dtypes.code_of(code)
 
 
@@ -132,7 +132,7 @@ def test_other_spellings(spelling: Any, code: int) -> None:
     ids=lambda spelling: type(spelling).__name__,
 )
 def test_no_dtype_of_a_checkpoint(spelling: Any) -> None:
-    with pytest.raises(ckptfmt.InvalidError, match=r"is no dtype that a checkpoint can hold$"):
+    with pytest.raises(ckptfmt.InvalidError, match=r"is not a dtype that a checkpoint can store$"):
         dtypes.code_of(spelling)
 
 

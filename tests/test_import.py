@@ -58,7 +58,7 @@ def test_reading_a_tensor_loads_what_reads(tmp_path: Path) -> None:
     assert not ours & {f"ckptfmt.bundle.{name}" for name in ("writer", "load", "merge", "verify")}
     assert not loaded & {"hashlib", "logging", "socket", "tempfile", "zstandard"}
     assert not loaded & {"concurrent.futures", "compression.zstd", "shutil", "random", "selectors"}
-    assert not loaded & {"json", "ml_dtypes", "threading", "ckptfmt.bundle.checkpoint_state"}
+    assert not loaded & {"json", "ml_dtypes", "threading", "ckptfmt.bundle.state_file"}
 
 
 def test_narrow_dtypes_are_there_when_asked_for(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from support import index
 
 import ckptfmt
 from ckptfmt import tf
-from ckptfmt.bundle.checkpoint_state import CheckpointState, format_state
+from ckptfmt.bundle.state_file import CheckpointState, format_state
 from ckptfmt.manager import latest
 from ckptfmt.manager.latest import why_incomplete
 
@@ -154,13 +154,25 @@ def test_a_dead_name(tmp_path: Path) -> None:
     assert fallback(tmp_path)[0] is None
 
 
+def test_a_number_of_many_digits(tmp_path: Path) -> None:
+    """Python's int refuses more than 4300 digits."""
+    expected = save(tmp_path, "m-1")
+    record(tmp_path, f"m-{'9' * 5000}")
+    with pytest.warns(ckptfmt.CkptfmtWarning, match="is not complete"):
+        assert ckptfmt.latest_checkpoint(tmp_path) == expected
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ckptfmt.CkptfmtWarning)
+        manager = ckptfmt.CheckpointManager(ckptfmt.Checkpoint(), tmp_path, max_to_keep=2)
+        assert manager.save() == f"{tmp_path}/ckpt-1"
+
+
 @pytest.mark.parametrize(
     ("content", "told"),
     [
         (b"", "it names no model_checkpoint_path"),
-        (b"\0" * 4096, "no field of a CheckpointState"),
-        (b"\xff", "no UTF-8"),
-        (b'model_checkpoint_path: "ckpt-1', "a field without its value"),
+        (b"\0" * 4096, "not a field of a CheckpointState"),
+        (b"\xff", "not UTF-8"),
+        (b'model_checkpoint_path: "ckpt-1', "a field without a value"),
         (b'model_checkpoint_path: "a\\0b"', "model_checkpoint_path 'a\0b' leads outside the "),
         (b'model_checkpoint_path: "."', "model_checkpoint_path '.' leads outside the directory"),
         (b'model_checkpoint_path: "s/"', "model_checkpoint_path 's/' leads outside the directory"),
@@ -187,13 +199,13 @@ def test_a_state_file_of_a_gigabyte(tmp_path: Path) -> None:
 def test_a_state_file_that_is_none(tmp_path: Path, make: Callable[[Path], None]) -> None:
     save(tmp_path, "ckpt-1")
     make(tmp_path / "checkpoint")
-    assert fallback(tmp_path) == ("ckpt-1", "no regular file")
+    assert fallback(tmp_path) == ("ckpt-1", "not a regular file")
 
 
 def test_a_state_file_that_leads_nowhere(tmp_path: Path) -> None:
     save(tmp_path, "ckpt-1")
     (tmp_path / "checkpoint").symlink_to("none")
-    assert fallback(tmp_path) == ("ckpt-1", "no regular file")
+    assert fallback(tmp_path) == ("ckpt-1", "not a regular file")
 
 
 def test_no_state_file(tmp_path: Path) -> None:

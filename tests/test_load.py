@@ -308,8 +308,8 @@ def test_cast_to_the_arrays_of_out(prefix: Path) -> None:
         ({"s": "float32"}, "s", "cannot cast string to 'float32'"),
         ({"i": "string"}, "i", "cannot cast int64 to 'string'"),
         ("string", "d", """cannot cast float64 ("double") to 'string'"""),
-        ("nothing", "d", "'nothing' is no dtype that a checkpoint can hold"),
-        ({"d": "resource"}, "d", "'resource' is no dtype that a checkpoint can hold"),
+        ("nothing", "d", "'nothing' is not a dtype that a checkpoint can store"),
+        ({"d": "resource"}, "d", "'resource' is not a dtype that a checkpoint can store"),
     ],
 )
 def test_cast_refuses(prefix: Path, cast: Any, tensor: str | None, message: str) -> None:

@@ -493,11 +493,11 @@ def test_a_name_that_is_not_there(ck: str) -> None:
 @pytest.mark.parametrize(
     ("content", "offset", "message"),
     [
-        (b"", None, "it names no model_checkpoint_path"),
-        (b'model_checkpoint_path: ""', None, "it names no model_checkpoint_path"),
-        (b'all_model_checkpoint_paths: "k"', None, "it names no model_checkpoint_path"),
-        (b'model_checkpoint_path: "k" unknown: 1', 27, "no field of a CheckpointState"),
-        (b'model_checkpoint_path: "k" # \xff', 29, "no UTF-8"),
+        (b"", None, "model_checkpoint_path is missing"),
+        (b'model_checkpoint_path: ""', None, "model_checkpoint_path is missing"),
+        (b'all_model_checkpoint_paths: "k"', None, "model_checkpoint_path is missing"),
+        (b'model_checkpoint_path: "k" unknown: 1', 27, "not a field of a CheckpointState"),
+        (b'model_checkpoint_path: "k" # \xff', 29, "not UTF-8"),
         (b"model_checkpoint_path", 21, "a field without a colon"),
     ],
 )
@@ -518,7 +518,7 @@ def test_a_nul_byte_in_the_name(tmp_path: Path) -> None:
     with pytest.raises(ckptfmt.InvalidError) as caught:
         locate(directory)
     assert caught.value.failure == "BAD_PATH"
-    assert caught.value.message == "model_checkpoint_path holds a NUL byte"
+    assert caught.value.message == "model_checkpoint_path contains a NUL byte"
 
 
 def test_a_name_that_is_no_text(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import pytest
 from support.manager import Checkpoint, files, number_names, there
 
 import ckptfmt
-from ckptfmt.bundle.checkpoint_state import format_state
+from ckptfmt.bundle.state_file import format_state
 from ckptfmt.bundle.verify import Finding, Report
 from ckptfmt.errors import CkptfmtWarning, CorruptError, InvalidError, StorageError
 from ckptfmt.manager import manager as managing

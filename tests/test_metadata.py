@@ -101,33 +101,40 @@ def test_values_of_other_classes(tmp_path: Path) -> None:
     assert stored(tmp_path / "ck") == b'{"a":"b","f":0.5,"n":1,"t":[1,[2]]}'
 
 
+def test_numpy_scalars(tmp_path: Path) -> None:
+    metadata = {"f": np.float32(0.5), "l": [np.bool_(True), np.uint8(1)], "t": np.str_("b")}
+    ckptfmt.save(tmp_path / "ck", {}, metadata=metadata)
+    assert stored(tmp_path / "ck") == b'{"f":0.5,"l":[true,1],"t":"b"}'
+
+
 def test_none(tmp_path: Path) -> None:
     ckptfmt.save(tmp_path / "ck", {"x": [1]})
     with ckptfmt.open(tmp_path / "ck") as reader:
         assert reader.metadata == {} and "_CKPTFMT_METADATA" not in reader
 
 
-NO_VALUE = "is no text, number or bool, nor a list of these"
+KINDS = "values must be str, numbers, bool, or lists of these, not"
 
 
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        ({"a": None}, f"metadata 'a' cannot be stored: None {NO_VALUE}"),
-        ({"a": {"b": 1}}, f"metadata 'a' cannot be stored: a dict {NO_VALUE}"),
-        ({"a": [1, [{}]]}, f"metadata 'a' cannot be stored: a dict {NO_VALUE}"),
-        ({"a": {1}}, f"metadata 'a' cannot be stored: a set {NO_VALUE}"),
-        ({"a": b"b"}, f"metadata 'a' cannot be stored: a bytes {NO_VALUE}"),
-        ({"a": np.int64(1)}, f"metadata 'a' cannot be stored: a int64 {NO_VALUE}"),
-        ({"a": float("nan")}, "metadata 'a' cannot be stored: nan is no JSON"),
-        ({"a": [-float("inf")]}, "metadata 'a' cannot be stored: -inf is no JSON"),
-        ({"a": "\ud800"}, "metadata 'a' cannot be stored: a text with half a surrogate pair"),
-        ({"\udfff": 1}, "metadata '\\udfff' cannot be stored: a text with half a surrogate pair"),
-        ({"a": nested(100)}, "metadata 'a' cannot be stored: more than 100 lists deep"),
+        ({"a": None}, f"metadata 'a' cannot be stored: {KINDS} None"),
+        ({"a": {"b": 1}}, f"metadata 'a' cannot be stored: {KINDS} dict"),
+        ({"a": [1, [{}]]}, f"metadata 'a' cannot be stored: {KINDS} dict"),
+        ({"a": {1}}, f"metadata 'a' cannot be stored: {KINDS} set"),
+        ({"a": b"b"}, f"metadata 'a' cannot be stored: {KINDS} bytes"),
+        ({"a": np.float32("nan")}, "metadata 'a' cannot be stored: JSON has no nan"),
+        ({"a": np.ones(1)}, f"metadata 'a' cannot be stored: {KINDS} ndarray"),
+        ({"a": float("nan")}, "metadata 'a' cannot be stored: JSON has no nan"),
+        ({"a": [-float("inf")]}, "metadata 'a' cannot be stored: JSON has no -inf"),
+        ({"a": "\ud800"}, "metadata 'a' cannot be stored: text with half of a surrogate pair"),
+        ({"\udfff": 1}, "metadata '\\udfff' cannot be stored: text with half of a surrogate pair"),
+        ({"a": nested(100)}, "metadata 'a' cannot be stored: lists are nested more than 100 deep"),
         ({"a": -(10**4300)}, "metadata 'a' cannot be stored: a number of more than 4300 digits"),
-        ({1: 1}, "a name in the metadata is a text, not int"),
-        ({(1,): 1}, "a name in the metadata is a text, not tuple"),
-        ([("a", 1)], "metadata is a JSON object, not list"),
+        ({1: 1}, "a name in metadata is str, not int"),
+        ({(1,): 1}, "a name in metadata is str, not tuple"),
+        ([("a", 1)], "metadata is a mapping of names to values, not list"),
     ],
 )
 @pytest.mark.parametrize(
@@ -171,8 +178,7 @@ def test_what_is_only_read(tmp_path: Path) -> None:
     with pytest.raises(InvalidError) as caught:
         ckptfmt.convert(tmp_path / "a", tmp_path / "b", level="ckptfmt")
     assert caught.value.message == (
-        f"metadata 'a' cannot be stored: a dict {NO_VALUE} "
-        "(drop_metadata=True leaves the metadata out)"
+        f"metadata 'a' cannot be stored: {KINDS} dict (drop_metadata=True leaves the metadata out)"
     )
     assert caught.value.path == str(tmp_path / "a")
     assert listing(tmp_path) == before

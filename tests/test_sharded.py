@@ -575,7 +575,7 @@ def test_wrong_arguments(tmp_path: Path, tensors: Any, layouts: Any, message: st
 def test_wrong_options(tmp_path: Path) -> None:
     for options, message in (
         ({"level": "v3"}, "level 'v3' is none of 'v2', 'v2+', 'ckptfmt'"),
-        ({"level": "v2", "metadata": {}}, "level 'v2' has no place for metadata"),
+        ({"level": "v2", "metadata": {}}, "level 'v2' cannot store metadata: use 'v2+'"),
         ({"alignment": 0}, "alignment 0 is not a positive number of bytes"),
     ):
         [error] = save_team(tmp_path / "ck", lambda _: {"w": A}, {}, 1, **options)

@@ -186,7 +186,7 @@ def test_a_framework_with_dtypes_of_its_own() -> None:
             "dtype datetime64[s] cannot be stored",
             "w",
         ),
-        ((1.0, "", "w", "no such"), "'no such' is no dtype that a checkpoint can hold", "w"),
+        ((1.0, "", "w", "no such"), "'no such' is not a dtype that a checkpoint can store", "w"),
         ((1.0, None, "w"), "a slice_spec is a str, not NoneType", "w"),
         ((1.0, b"", "w"), "a slice_spec is a str, not bytes", "w"),
         ((1.0, "", "w", None, 3), "a device is a str, not int", "w"),

@@ -90,6 +90,17 @@ def test_partitioned_tensors_are_listed_once(tmp_path: Path) -> None:
     assert tf.load_variable(tmp_path / "ck", "w").tolist() == values.tolist()
 
 
+def test_debug_string(tmp_path: Path) -> None:
+    with ckptfmt.Writer(tmp_path / "ck", level="v2") as writer:
+        writer.add("\udcff", np.ones((2, 3), np.float32))
+        writer.add("s", [b"a", b"b"])
+        writer.add("n", np.int64(1))
+        writer.add_slice("p", np.ones(1), [2], [1])
+    assert tf.load_checkpoint(tmp_path / "ck").debug_string() == (
+        b"n (DT_INT64) []\ns (DT_STRING) [2]\n\xff (DT_FLOAT) [2,3]\n"
+    )
+
+
 def test_reserved_tensors_are_listed_as_tensorflow_does(tmp_path: Path) -> None:
     """To TensorFlow they are tensors as others are."""
     ckptfmt.save(tmp_path / "ck", {"x": np.arange(3)}, metadata={"k": "v"})

@@ -424,7 +424,11 @@ def test_repeated_names(tmp_path: Path) -> None:
         ({"alignment": -8}, InvalidError, "alignment -8 is not a positive number of bytes"),
         ({"alignment": 2**63}, InvalidError, f"alignment {2**63} is not a positive number of byte"),
         ({"alignment": 2**30 + 1}, InvalidError, "the alignment 1073741825 is not within 1 and 2^"),
-        ({"level": "v2", "metadata": {}}, InvalidError, "level 'v2' has no place for metadata"),
+        (
+            {"level": "v2", "metadata": {}},
+            InvalidError,
+            "level 'v2' cannot store metadata: use 'v2+'",
+        ),
         ({"metadata": [1]}, InvalidError, "metadata is a JSON object, not list"),
         ({"metadata": "text"}, InvalidError, "metadata is a JSON object, not str"),
     ],

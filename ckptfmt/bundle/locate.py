@@ -10,22 +10,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ckptfmt import names
 from ckptfmt.errors import (
     CheckpointNotFoundError,
-    CorruptError,
-    InvalidError,
-    StorageError,
     UnsupportedError,
 )
 from ckptfmt.names import path_text
 
-if TYPE_CHECKING:
-    from ckptfmt.bundle.checkpoint_state import CheckpointState
-
-__all__ = ["describe_file", "locate", "read_state", "state_checkpoint"]
+__all__ = ["describe_file", "locate"]
 
 HEAD_BYTES = 512
 TABLE_MAGIC = bytes.fromhex("57fb808b247547db")
@@ -68,6 +62,8 @@ def _not_found(path: str, message: str) -> CheckpointNotFoundError:
 
 
 def _in_directory(directory: str) -> str:
+    from ckptfmt.bundle.state_file import state_checkpoint  # noqa: PLC0415 (a prefix needs none)
+
     named = state_checkpoint(directory)
     if named is not None and os.path.isfile(names.index_name(named)):
         return named
@@ -215,55 +211,3 @@ def describe_file(path: str) -> str:
     if tail == TABLE_MAGIC:
         return _V1_TABLE
     return next((kind for kind, matches in _KINDS if matches(head)), "a file of an unknown kind")
-
-
-# ---- the state file ------------------------------------------------------------------------------
-
-
-def read_state(path: str) -> CheckpointState:
-    """What the state file at `path` holds.
-
-    Raises:
-        StorageError: it cannot be read.
-        CorruptError, LimitError: it is none.
-    """
-    from ckptfmt.bundle import checkpoint_state  # noqa: PLC0415 (a prefix needs none)
-
-    try:
-        with open(path, "rb") as stream:
-            content = stream.read(checkpoint_state.STATE_BYTES_MAX + 1)
-    except OSError as error:
-        reason = error.strerror or "it cannot be read"
-        raise StorageError(reason, path=path, errno=error.errno) from None
-    return checkpoint_state.parse_state(content, path)
-
-
-def state_checkpoint(directory: str) -> str | None:
-    """The prefix that a directory's `checkpoint` file names as its newest; None without such a
-    file.
-
-    Raises:
-        InvalidError: the prefix lies outside the directory (failure BAD_PATH).
-        CorruptError, LimitError: the file is none.
-    """
-    from ckptfmt.bundle.checkpoint_state import STATE_NAME  # noqa: PLC0415 (as above)
-
-    path = os.path.join(directory, STATE_NAME)
-    if not os.path.isfile(path):
-        return None
-    named = read_state(path).model_checkpoint_path
-    if not named:
-        raise CorruptError("it names no model_checkpoint_path", failure="BAD_PROTO", path=path)
-    target = os.path.join(directory, named)
-    if "\0" in target:
-        raise InvalidError("model_checkpoint_path holds a NUL byte", failure="BAD_PATH", path=path)
-    root = os.path.abspath(directory)
-    if os.path.commonpath([root, os.path.abspath(target)]) != root:
-        inside = os.path.join(directory, os.path.basename(target))
-        hint = f"; '{inside}' is here" if os.path.isfile(names.index_name(inside)) else ""
-        raise InvalidError(
-            f"model_checkpoint_path '{named}' leads outside the directory{hint}",
-            failure="BAD_PATH",
-            path=path,
-        )
-    return target

@@ -1,9 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`tf.train`'s functions around the state file: TensorFlow's arguments, answers and bytes.
+"""The state file of a directory, named `checkpoint`, and TensorFlow's functions around it.
 
-Paths are literal, where TensorFlow takes them for patterns. A state file is replaced as a whole and
-durably. Nobody checks here that a state file names checkpoints that are there, or that they lie in
-its directory: that is what `ckptfmt.latest_checkpoint` does.
+The functions take TensorFlow's arguments and give its answers and bytes. Paths are literal, where
+TensorFlow expands patterns. A state file is replaced as a whole and durably. None of the functions
+here checks that the checkpoints that a state file names exist or are in its directory;
+`ckptfmt.latest_checkpoint` does.
+
+The content is a CheckpointState message in protobuf's text format. The parser accepts what protobuf
+accepts for TensorFlow: comments, both kinds of quotes, adjacent strings, lists, and the last value
+of a repeated single field. A path that is not UTF-8, which protobuf cannot represent, is written
+with octal escapes and read back from them; TensorFlow refuses a state file with such a path.
+
+    state  = { name ":" value [ "," | ";" ] }
+    value  = string+ | number | "[" [ value { "," value } ] "]"      (a list: repeated fields only)
+    string = quote { character | escape } quote                      (on one line)
 """
 
 from __future__ import annotations
@@ -13,14 +23,12 @@ import errno
 import os
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from ckptfmt import _core, names
 from ckptfmt.arguments import check_choice, listed, wrong
-from ckptfmt.bundle.checkpoint_state import STATE_NAME, CheckpointState, format_state
-from ckptfmt.bundle.locate import read_state
 from ckptfmt.errors import (
     CkptfmtWarning,
     CorruptError,
@@ -34,14 +42,41 @@ from ckptfmt.names import path_text
 from ckptfmt.temporary import make_file
 
 __all__ = [
+    "CheckpointState",
     "checkpoint_exists",
+    "format_state",
     "get_checkpoint_mtimes",
     "get_checkpoint_state",
+    "parse_state",
     "remove_checkpoint",
     "update_checkpoint_state",
 ]
 
 Path = str | bytes | os.PathLike[Any]
+
+STATE_NAME = "checkpoint"
+STATE_BYTES_MAX = 64 << 20
+# Limit of values and backslashes in one file, which bounds the time to parse it.
+PARTS_MAX = 4 << 20
+
+
+@dataclass(frozen=True)
+class CheckpointState:
+    """The checkpoints of a directory.
+
+    Attributes:
+        model_checkpoint_path: prefix of the newest one; empty if none is named.
+        all_model_checkpoint_paths: prefixes of those not yet deleted, oldest first.
+        all_model_checkpoint_timestamps: when each was made, seconds since 1970; may be empty.
+        last_preserved_timestamp: when the last one that is kept permanently was made; None if the
+            file does not say.
+    """
+
+    model_checkpoint_path: str = ""
+    all_model_checkpoint_paths: tuple[str, ...] = ()
+    all_model_checkpoint_timestamps: tuple[float, ...] = ()
+    last_preserved_timestamp: float | None = None
+
 
 V2 = 2  # of SaverDef.CheckpointFormatVersion
 
@@ -49,10 +84,10 @@ _SHARDED = re.compile(r"-[\d?]+-of-\d+$")
 
 
 def state_path(directory: str, latest_filename: Path | None) -> str:
-    """Path of a directory's state file."""
+    """Return the path of a directory's state file."""
     name = STATE_NAME if latest_filename is None else path_text(latest_filename)
     if not os.path.basename(name):
-        raise InvalidError(f"latest_filename {name!r} names no file", failure="BAD_PATH")
+        raise InvalidError(f"latest_filename {name!r} has no file name", failure="BAD_PATH")
     return os.path.join(directory, name)
 
 
@@ -62,17 +97,17 @@ def state_path(directory: str, latest_filename: Path | None) -> str:
 def get_checkpoint_state(
     checkpoint_dir: Path, latest_filename: Path | None = None
 ) -> CheckpointState | None:
-    """What a directory's state file says, relative paths joined to the directory.
+    """Read a directory's state file, with relative paths joined to the directory.
 
     Args:
         checkpoint_dir: the directory.
         latest_filename: name of the state file in it; default "checkpoint".
 
     Returns:
-        The state; None if there is no such file, or (with a CkptfmtWarning) it cannot be read.
+        The state; None if there is no such file, or (with a CkptfmtWarning) if it cannot be read.
 
     Raises:
-        InvalidError: the state names no newest checkpoint.
+        InvalidError: the state does not name a newest checkpoint.
     """
     directory = path_text(checkpoint_dir)
     path = state_path(directory, latest_filename)
@@ -81,7 +116,7 @@ def get_checkpoint_state(
     try:
         state = read_state_file(path)
     except (CorruptError, LimitError, StorageError) as error:
-        if error.errno != errno.ENOENT:  # else it went between two looks
+        if error.errno != errno.ENOENT:  # else it was removed just now
             warnings.warn(f"{error}; the state file is ignored", CkptfmtWarning, stacklevel=2)
         return None
     if not state.model_checkpoint_path:
@@ -96,10 +131,50 @@ def get_checkpoint_state(
 
 
 def read_state_file(path: str) -> CheckpointState:
-    """`read_state` for what may be no regular file: opening a pipe would wait for a writer."""
+    """Read and parse the state file at `path`.
+
+    Raises:
+        StorageError: it cannot be read, or is not a regular file: to open a pipe would block.
+        CorruptError, LimitError: it is not a state file.
+    """
     if os.path.lexists(path) and not os.path.isfile(path):
-        raise StorageError("no regular file", path=path, errno=errno.EINVAL)
-    return read_state(path)
+        raise StorageError("not a regular file", path=path, errno=errno.EINVAL)
+    try:
+        with open(path, "rb") as stream:
+            content = stream.read(STATE_BYTES_MAX + 1)
+    except OSError as error:
+        raise_storage(error, path)
+    return parse_state(content, path)
+
+
+def state_checkpoint(directory: str) -> str | None:
+    """Return the newest prefix that a directory's `checkpoint` file names; None without that file.
+
+    Raises:
+        InvalidError: the prefix is outside the directory (failure BAD_PATH).
+        CorruptError, LimitError: the file is not a state file.
+    """
+    path = os.path.join(directory, STATE_NAME)
+    if not os.path.isfile(path):
+        return None
+    named = read_state_file(path).model_checkpoint_path
+    if not named:
+        raise CorruptError("model_checkpoint_path is missing", failure="BAD_PROTO", path=path)
+    target = os.path.join(directory, named)
+    if "\0" in target:
+        raise InvalidError(
+            "model_checkpoint_path contains a NUL byte", failure="BAD_PATH", path=path
+        )
+    root = os.path.abspath(directory)
+    if os.path.commonpath([root, os.path.abspath(target)]) != root:
+        inside = os.path.join(directory, os.path.basename(target))
+        hint = f"; '{inside}' is here" if os.path.isfile(names.index_name(inside)) else ""
+        raise InvalidError(
+            f"model_checkpoint_path '{named}' leads outside the directory{hint}",
+            failure="BAD_PATH",
+            path=path,
+        )
+    return target
 
 
 def update_checkpoint_state(
@@ -113,26 +188,26 @@ def update_checkpoint_state(
     save_relative_paths: bool = False,
     durability: str = "full",
 ) -> None:
-    """Replaces a directory's state file.
+    """Replace a directory's state file.
 
     Args:
-        save_dir: the directory. If it is a relative path, relative paths below are from the working
-            directory as it is, and written as seen from `save_dir`.
-        model_checkpoint_path: the newest checkpoint's prefix.
-        all_model_checkpoint_paths: the prefixes of all, oldest first; the newest is added if it is
-            not the last.
+        save_dir: the directory. If it is a relative path, the relative paths below are taken from
+            the working directory, and written relative to `save_dir`.
+        model_checkpoint_path: prefix of the newest checkpoint.
+        all_model_checkpoint_paths: prefixes of all checkpoints, oldest first; the newest is
+            appended if it is not the last.
         latest_filename: name of the state file; default "checkpoint".
         all_model_checkpoint_timestamps: when each was made, seconds since 1970.
-        last_preserved_timestamp: when the last one that is kept forever was made.
-        save_relative_paths: write absolute paths as seen from `save_dir` too, so that the directory
+        last_preserved_timestamp: when the last one that is kept permanently was made.
+        save_relative_paths: write absolute paths relative to `save_dir` too, so that the directory
             can be moved.
         durability: "full" (synced), "rename" (atomic for other processes) or "none" (as "rename").
 
     Raises:
-        InvalidError: an empty path; another number of timestamps than of paths; the newest is the
-            state file itself.
-        LimitError: more than a state file may hold.
-        StorageError: it could not be written; the one that was there is untouched.
+        InvalidError: an empty path; numbers of timestamps and paths that differ; the newest path,
+            as written, is that of the state file.
+        LimitError: more than a state file may contain.
+        StorageError: it could not be written; the old one is unchanged.
         DurabilityUnknownError: it is in place, but a power cut may bring the old one back.
     """
     check_choice("durability", durability, _core.DURABILITY)
@@ -146,13 +221,13 @@ def update_checkpoint_state(
     )
     if not newest or not all(given):
         raise InvalidError("the path of a checkpoint is empty", failure="BAD_PATH")
-    if os.path.abspath(newest) == os.path.abspath(path):
+    newest = _as_written(newest, directory, save_relative_paths)
+    if newest == path:
         raise InvalidError(
             f"Save path '{newest}' conflicts with path used for checkpoint state.  Please use a "
             "different save path.",
             failure="BAD_PATH",
         )
-    newest = _as_written(newest, directory, save_relative_paths)
     paths = [_as_written(path_text(one), directory, save_relative_paths) for one in given]
     if not paths or paths[-1] != newest:
         paths.append(newest)
@@ -197,7 +272,7 @@ def _some(values: Sequence[Any]) -> str:
 
 @contextlib.contextmanager
 def open_directory(directory: str) -> Iterator[int]:
-    """A descriptor of a directory ("" is the working directory) for as long as the block runs."""
+    """Open a directory ("" is the working directory) for the time of a `with` block."""
     try:
         descriptor = os.open(directory or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
@@ -205,21 +280,27 @@ def open_directory(directory: str) -> Iterator[int]:
     try:
         yield descriptor
     finally:
-        os.close(descriptor)
+        with contextlib.suppress(OSError):  # the descriptor is closed even so
+            os.close(descriptor)
 
 
 def replace_file(directory_fd: int, path: str, content: bytes, durability: str) -> None:
-    """Puts a small file in place of the one of the last name of `path`, which lies in the directory
-    of this descriptor. Others see the old one or the new one, whole.
+    """Replace a small file by rename: other processes see the old content or the new one.
+
+    Args:
+        directory_fd: descriptor of the directory.
+        path: of the file; only the last component is opened, the rest is for errors.
+        content: the new content.
+        durability: as in `update_checkpoint_state`.
 
     Raises:
-        StorageError: it is not in place.
+        StorageError: the new file is not in place.
         DurabilityUnknownError: it is, but a power cut may bring the old one back.
     """
     name = os.path.basename(path)
     try:
         temporary, descriptor = make_file(name, directory_fd)
-        held = os.dup(descriptor)  # its lock, until it has its name
+        held = os.dup(descriptor)  # keeps the lock until the file has its name
         try:
             with open(descriptor, "wb") as stream:
                 stream.write(content)
@@ -232,7 +313,8 @@ def replace_file(directory_fd: int, path: str, content: bytes, durability: str) 
                 os.unlink(temporary, dir_fd=directory_fd)
             raise
         finally:
-            os.close(held)
+            with contextlib.suppress(OSError):
+                os.close(held)
     except OSError as error:
         raise_storage(error, path)
     if durability == "full":
@@ -248,32 +330,30 @@ def replace_file(directory_fd: int, path: str, content: bytes, durability: str) 
 
 
 def raise_storage(error: OSError, path: str) -> NoReturn:
-    """Raises the StorageError for what the operating system answered about `path`."""
-    raise StorageError(
-        error.strerror or "the operating system refused", path=path, errno=error.errno
-    ) from None
+    """Raise an OSError about `path` as a StorageError."""
+    raise StorageError(error.strerror or "system error", path=path, errno=error.errno) from None
 
 
 # ---- checkpoints ---------------------------------------------------------------------------------
 
 
 def checkpoint_exists(checkpoint_prefix: Path) -> bool:
-    """True if `<prefix>.index` exists, or, as for TensorFlow, anything at the prefix itself."""
+    """Return whether `<prefix>.index` exists, or, as in TensorFlow, anything at the prefix."""
     prefix = path_text(checkpoint_prefix)
     return os.path.exists(names.index_name(prefix)) or os.path.exists(prefix)
 
 
 def get_checkpoint_mtimes(checkpoint_prefixes: Iterable[Path]) -> list[float]:
-    """When checkpoints were written: the times of their index files (of the prefix itself where
-    there is no index), seconds since 1970.
+    """Return the modification times of index files (without one, of the prefix itself).
 
-    Checkpoints that do not exist are left out: the list may be shorter than that of the prefixes.
+    The times are whole seconds since 1970, as TensorFlow's. Checkpoints that do not exist are left
+    out: the list may be shorter than `checkpoint_prefixes`.
     """
     found = []
     for prefix in map(path_text, listed("checkpoint_prefixes", checkpoint_prefixes, "prefixes")):
         for path in (names.index_name(prefix), prefix):
             with contextlib.suppress(OSError):
-                found.append(os.stat(path).st_mtime)
+                found.append(float(os.stat(path).st_mtime_ns // 10**9))
                 break
     return found
 
@@ -283,20 +363,20 @@ def remove_checkpoint(
     checkpoint_format_version: int = V2,
     meta_graph_suffix: str = "meta",
 ) -> None:
-    """Removes the files of one checkpoint: the index, then the data files, then the file of the
-    graph that TensorFlow 1 wrote beside them.
+    """Remove the files of one checkpoint: the index, then the data files, then the graph file that
+    TensorFlow 1 wrote beside them.
 
-    Only files of exactly these names go, as they stand in the directory; links are removed, not
-    what they lead to. What is not there is no error.
+    Only files of exactly these names are removed; of a link, the link. A file that does not exist
+    is not an error.
 
     Args:
         checkpoint_prefix: the checkpoint.
-        checkpoint_format_version: 2, `SaverDef.V2`.
-        meta_graph_suffix: what the name of the graph's file ends with.
+        checkpoint_format_version: must be 2, `SaverDef.V2`.
+        meta_graph_suffix: suffix of the graph file.
 
     Raises:
-        UnsupportedError: another format.
-        InvalidError: a prefix or suffix that names no file.
+        UnsupportedError: another format version.
+        InvalidError: a prefix or suffix without a file name.
         StorageError: a file could not be removed; those after it are still there.
     """
     prefix = path_text(checkpoint_prefix)
@@ -306,9 +386,11 @@ def remove_checkpoint(
         )
     directory, base = os.path.split(prefix)
     if not base:
-        raise InvalidError(f"prefix {prefix!r} names no file", failure="BAD_PATH")
+        raise InvalidError(f"prefix {prefix!r} has no file name", failure="BAD_PATH")
     if not isinstance(meta_graph_suffix, str) or not re.fullmatch(r"[^/\0]+", meta_graph_suffix):
-        raise InvalidError(f"meta_graph_suffix {meta_graph_suffix!r} is no end of a file's name")
+        raise InvalidError(
+            f"meta_graph_suffix must be the suffix of a file name, not {meta_graph_suffix!r}"
+        )
     if not os.path.isdir(directory or "."):
         return
     with open_directory(directory) as directory_fd:
@@ -328,7 +410,7 @@ def remove_checkpoint(
 
 
 def _removed(directory_fd: int, directory: str, name: str) -> bool:
-    """Whether there was such a file to remove."""
+    """Remove a file; False if there was none."""
     try:
         os.unlink(name, dir_fd=directory_fd)
     except FileNotFoundError:
@@ -336,3 +418,299 @@ def _removed(directory_fd: int, directory: str, name: str) -> bool:
     except OSError as error:
         raise_storage(error, os.path.join(directory, name))
     return True
+
+
+# ---- reading -------------------------------------------------------------------------------------
+
+# A character that begins no token of protobuf is a token by itself. The end is an empty token.
+_TOKEN = re.compile(
+    r"(?:\s++|#[^\n]*+)*+("
+    r"[a-zA-Z_][0-9a-zA-Z_+-]*+"
+    r"|(?:[0-9+-]|\.[0-9])[0-9a-zA-Z_.+-]*+"
+    r'|"[^"\n\\]*+(?:\\.[^"\n\\]*+)*+"'
+    r"|'[^'\n\\]*+(?:\\.[^'\n\\]*+)*+'"
+    r"|\S|\Z)"
+)
+_OCTAL = re.compile(r"-?0[0-9]")
+_PATHS, _NUMBERS = "all_model_checkpoint_paths", "all_model_checkpoint_timestamps"
+_PATH, _NUMBER = "model_checkpoint_path", "last_preserved_timestamp"
+# Lists of 10^6 paths would take seconds token by token. A string that follows on a line of its own
+# would continue the last value.
+_PATH_RUN = re.compile(rf'(?:{_PATHS}: "[^"\\\n]*+"\n)++(?=[a-z]|\Z)')
+_PATH_VALUE = re.compile(r'"([^"]*+)"')
+_NUMBER_RUN = re.compile(rf"(?:{_NUMBERS}: [1-9][0-9]*+(?:\.[0-9]++)?+\n)++(?=[a-z]|\Z)")
+_NUMBER_VALUE = re.compile(r": ([0-9.]++)")
+
+
+def parse_state(content: bytes, path: str | None = None) -> CheckpointState:
+    """Parse the content of a state file.
+
+    Args:
+        content: the bytes.
+        path: the file, for errors.
+
+    Raises:
+        CorruptError: not UTF-8, a syntax error, or a field that TensorFlow does not know.
+        LimitError: more than `STATE_BYTES_MAX` bytes, or `PARTS_MAX` values and backslashes.
+    """
+    if len(content) > STATE_BYTES_MAX:
+        raise LimitError(f"more than {STATE_BYTES_MAX} bytes", path=path)
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise _damaged("not UTF-8", path, error.start) from None
+    try:
+        return _Parser(text).state()
+    except _TextError as error:
+        raise _damaged(error.message, path, len(text[: error.position].encode())) from None
+    except _TooManyError:
+        raise LimitError(f"more than {PARTS_MAX} values and backslashes", path=path) from None
+
+
+def _damaged(message: str, path: str | None, offset: int) -> CorruptError:
+    return CorruptError(message, failure="BAD_PROTO", path=path, offset=offset)
+
+
+class _TextError(Exception):
+    def __init__(self, message: str, position: int) -> None:
+        super().__init__(message)
+        self.message, self.position = message, position
+
+
+class _TooManyError(Exception):
+    pass
+
+
+def _tokens(text: str, start: int = 0) -> Iterator[tuple[str, int]]:
+    """Yield the tokens with their positions; at the end, an empty token forever."""
+    for match in _TOKEN.finditer(text, start):
+        yield match[1], match.start(1)
+    while True:
+        yield "", len(text)
+
+
+class _Parser:
+    """Recursive descent with one token of lookahead: `token`, at `position`."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._left = PARTS_MAX
+        self._rest = _tokens(text)
+        self.token, self.position = next(self._rest)
+
+    def state(self) -> CheckpointState:
+        paths: list[str] = []
+        numbers: list[float] = []
+        newest, preserved = "", None
+        while self.token:
+            name = self.token
+            if name not in (_PATH, _PATHS, _NUMBERS, _NUMBER):
+                raise self._error("not a field of a CheckpointState")
+            if name == _PATHS and self._took_run(_PATH_RUN, _PATH_VALUE, paths, str):
+                continue
+            if name == _NUMBERS and self._took_run(_NUMBER_RUN, _NUMBER_VALUE, numbers, float):
+                continue
+            self._next()
+            if not self._took(":"):
+                raise self._error("a field without a colon")
+            if name == _PATHS:
+                self._values(paths, self._string)
+            elif name == _NUMBERS:
+                self._values(numbers, self._float)
+            elif name == _PATH:
+                newest = self._string()
+            else:
+                preserved = self._float()
+            if not self._took(","):
+                self._took(";")
+        return CheckpointState(newest, tuple(paths), tuple(numbers), preserved)
+
+    def _took_run(
+        self,
+        run: re.Pattern[str],
+        value: re.Pattern[str],
+        found: list[Any],
+        convert: Callable[[str], Any],
+    ) -> bool:
+        """Take lines of one repeated field as TensorFlow writes them, without a token for each."""
+        match = run.match(self._text, self.position)
+        if match is None:
+            return False
+        values = value.findall(match[0])
+        self._spend(len(values))
+        found += map(convert, values)
+        self._rest = _tokens(self._text, match.end())
+        self._next()
+        return True
+
+    def _next(self) -> None:
+        self.token, self.position = next(self._rest)
+
+    def _took(self, token: str) -> bool:
+        if self.token != token:
+            return False
+        self._next()
+        return True
+
+    def _error(self, message: str) -> _TextError:
+        return _TextError(message, self.position)
+
+    def _values(self, found: list[Any], take: Callable[[], Any]) -> None:
+        if not self._took("["):
+            found.append(take())
+            return
+        if self._took("]"):
+            return
+        while True:
+            found.append(take())
+            if self._took("]"):
+                return
+            if not self._took(","):
+                raise self._error("a list without an end")
+
+    def _spend(self, parts: int) -> None:
+        self._left -= parts
+        if self._left < 0:
+            raise _TooManyError
+
+    def _float(self) -> float:
+        token = self.token
+        self._spend(1)
+        if _OCTAL.match(token):
+            raise self._error("a number that begins with 0")
+        try:
+            value = float(token)
+        except ValueError:
+            value = self._odd_float(token)
+        self._next()
+        return value
+
+    def _odd_float(self, token: str) -> float:
+        """Parse a float of C that Python does not accept."""
+        if token.lower() in ("inff", "-inff"):
+            return float(token[:-1])
+        try:
+            return float(token.rstrip("fF"))
+        except ValueError:
+            raise self._error("a field without a value") from None
+
+    def _string(self) -> str:
+        """Parse adjacent strings as one; their bytes are joined before they are decoded."""
+        first = self._piece()
+        if self.token[:1] not in ("'", '"'):
+            return first if isinstance(first, str) else str(first, "utf-8", "surrogateescape")
+        pieces = [first]
+        while self.token[:1] in ("'", '"'):
+            pieces.append(self._piece())
+        raw = b"".join(p.encode() if isinstance(p, str) else p for p in pieces)
+        return str(raw, "utf-8", "surrogateescape")
+
+    def _piece(self) -> str | bytes:
+        token = self.token
+        if len(token) < 2 or token[0] not in "'\"":
+            raise self._error("a field without a value")
+        self._spend(1 + token.count("\\"))
+        piece: str | bytes = token[1:-1]
+        if "\\" in token:
+            try:
+                piece = _unescaped(token[1:-1])
+            except ValueError:
+                raise self._error("a string with an invalid escape") from None
+        self._next()
+        return piece
+
+
+# ---- escapes -------------------------------------------------------------------------------------
+
+_CODE_POINT = re.compile(
+    r"\\(?:x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL
+)
+_ESCAPE = re.compile(rb"\\(?:([0-7]{1,3})|x([0-9a-f]{2})|(.?))", re.DOTALL)
+_ESCAPED = {
+    b"n": b"\n",
+    b"t": b"\t",
+    b"r": b"\r",
+    b"a": b"\a",
+    b"b": b"\b",
+    b"f": b"\f",
+    b"v": b"\v",
+    b"\\": b"\\",
+    b"'": b"'",
+    b'"': b'"',
+}
+# Escapes that are cut short, or (\N) name a character, which no state file needs.
+_NO_ESCAPES = (b"", b"x", b"u", b"U", b"N")
+
+
+def _unescaped(text: str) -> bytes:
+    """Return the bytes of a string with escapes; ValueError for what protobuf refuses.
+
+    As in protobuf's Python implementation, code points are replaced first, and may then begin
+    another escape. An unknown escape is left as it is.
+    """
+    return _ESCAPE.sub(_byte, _CODE_POINT.sub(_code_point, text).encode())
+
+
+def _code_point(match: re.Match[str]) -> str:
+    hexadecimal, short, long, other = match.groups()
+    if hexadecimal is not None:
+        return f"\\x{int(hexadecimal, 16):02x}"
+    if other is None:
+        return chr(int(short or long, 16))
+    if other > "\xff":  # it has become \u... when protobuf looks for code points
+        point = ord(other)
+        return rf"\\u{point:04x}" if point < 0x10000 else rf"\\U{point:08x}"
+    return match[0]
+
+
+def _byte(match: re.Match[bytes]) -> bytes:
+    octal, hexadecimal, other = match.groups()
+    if octal is not None:
+        return bytes([int(octal, 8)])
+    if hexadecimal is not None:
+        return bytes([int(hexadecimal, 16)])
+    if other in _NO_ESCAPES:
+        raise ValueError
+    return _ESCAPED.get(other, match[0])
+
+
+# ---- writing -------------------------------------------------------------------------------------
+
+_TO_ESCAPES = {
+    **{code: f"\\{code:03o}" for code in (*range(32), 127)},
+    **{code: f"\\{letter}" for code, letter in zip(b"\t\n\r\"'\\", "tnr\"'\\", strict=True)},
+    # Surrogate escapes: bytes that are not UTF-8.
+    **{0xDC00 + byte: f"\\{byte:03o}" for byte in range(128, 256)},
+}
+_PLAIN = re.compile(r"[\w./ -]*+", re.ASCII)
+
+
+def format_state(state: CheckpointState) -> bytes:
+    """Return the content of a state file, as TensorFlow writes it.
+
+    Raises:
+        InvalidError: a path with half of a surrogate pair, which no file can have.
+        LimitError: more than `STATE_BYTES_MAX` bytes, which could not be read back.
+    """
+    lines = [_path_line(_PATH, state.model_checkpoint_path)] if state.model_checkpoint_path else []
+    lines += [_path_line(_PATHS, path) for path in state.all_model_checkpoint_paths]
+    lines += [f"{_NUMBERS}: {float(value)!r}\n" for value in state.all_model_checkpoint_timestamps]
+    preserved = state.last_preserved_timestamp
+    # protobuf omits a field of value 0, but not of -0.0.
+    if preserved is not None and str(float(preserved)) != "0.0":
+        lines.append(f"{_NUMBER}: {float(preserved)!r}\n")
+    try:
+        content = "".join(lines).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidError(
+            f"a path contains {error.object[error.start]!r}, which is not a character",
+            failure="BAD_PATH",
+        ) from None
+    if len(content) > STATE_BYTES_MAX:
+        raise LimitError(f"more than {STATE_BYTES_MAX} bytes")
+    return content
+
+
+def _path_line(name: str, path: str) -> str:
+    text = path if _PLAIN.fullmatch(path) else path.translate(_TO_ESCAPES)
+    return f'{name}: "{text}"\n'

@@ -548,40 +548,54 @@ def check_options(
 
 
 def _metadata_json(metadata: Mapping[str, Any] | None, level: str) -> bytes | None:
-    """The metadata as they are stored: the canonical JSON of EXT-12."""
+    """Return the metadata as they are stored: the canonical JSON of EXT-12."""
     if metadata is None:
         return None
     if level == "v2":
-        raise InvalidError("level 'v2' has no place for metadata")
+        raise InvalidError("level 'v2' cannot store metadata: use 'v2+'")
     if not isinstance(metadata, Mapping):
-        raise wrong("metadata", "a JSON object", metadata)
-    members = dict(metadata)
-    for name, value in members.items():
+        raise wrong("metadata", "a mapping of names to values", metadata)
+    members = {}
+    for name, value in metadata.items():
         if not isinstance(name, str):
-            raise wrong("a name in the metadata", "a text", name)
-        fault = _metadata_fault(name, 1) or _metadata_fault(value, 1)
-        if fault:
-            raise InvalidError(f"metadata {name!r} cannot be stored: {fault}")
+            raise wrong("a name in metadata", "str", name)
+        try:
+            members[_json_text(name)] = _json_value(value, 1)
+        except ValueError as error:
+            raise InvalidError(f"metadata {name!r} cannot be stored: {error}") from None
     try:
         return json.dumps(members, sort_keys=True, separators=(",", ":")).encode()
     except ValueError as error:  # Python's own limit of digits may be set lower
         raise InvalidError(f"metadata cannot be stored: {error}") from None
 
 
-def _metadata_fault(value: Any, depth: int) -> str:
-    """Why a value cannot be one of the metadata; empty if it can. `depth`: of objects and lists
-    around it."""
+def _json_value(value: Any, depth: int) -> Any:
+    """Return a value of the metadata as JSON has it; `depth` counts the lists around it, and one.
+
+    Raises:
+        ValueError: it cannot be stored.
+    """
+    if isinstance(value, (np.bool_, np.integer, np.floating, np.str_)):
+        value = value.item()
     if isinstance(value, str):
-        return "a text with half a surrogate pair" if _SURROGATE.search(value) else ""
-    if isinstance(value, bool):
-        return ""
-    if isinstance(value, int):
-        return "" if abs(value) < _NUMBER_MAX else "a number of more than 4300 digits"
+        return _json_text(value)
+    if isinstance(value, int):  # bool too
+        if abs(value) >= _NUMBER_MAX:
+            raise ValueError("a number of more than 4300 digits")
+        return value
     if isinstance(value, float):
-        return "" if math.isfinite(value) else f"{float(value)!r} is no JSON"
+        if not math.isfinite(value):
+            raise ValueError(f"JSON has no {float(value)!r}")
+        return value
     if isinstance(value, (list, tuple)):
         if depth == _DEPTH_MAX:
-            return f"more than {_DEPTH_MAX} lists deep"
-        return next(filter(None, (_metadata_fault(one, depth + 1) for one in value)), "")
-    kind = "None" if value is None else f"a {type(value).__name__}"
-    return f"{kind} is no text, number or bool, nor a list of these"
+            raise ValueError(f"lists are nested more than {_DEPTH_MAX} deep")
+        return [_json_value(one, depth + 1) for one in value]
+    kind = "None" if value is None else type(value).__name__
+    raise ValueError(f"values must be str, numbers, bool, or lists of these, not {kind}")
+
+
+def _json_text(text: str) -> str:
+    if _SURROGATE.search(text):
+        raise ValueError("text with half of a surrogate pair")
+    return text

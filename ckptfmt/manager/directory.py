@@ -24,8 +24,7 @@ from typing import Any, Self
 
 from ckptfmt import _core
 from ckptfmt.arguments import check_choice
-from ckptfmt.bundle.checkpoint_state import STATE_NAME
-from ckptfmt.bundle.state_file import replace_file
+from ckptfmt.bundle.state_file import STATE_NAME, replace_file
 from ckptfmt.errors import BusyError, CkptfmtError, InvalidError, StorageError
 from ckptfmt.manager.orphans import (
     JOURNAL,

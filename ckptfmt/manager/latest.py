@@ -30,9 +30,14 @@ import numpy as np
 
 from ckptfmt import names
 from ckptfmt.arguments import wrong
-from ckptfmt.bundle.checkpoint_state import STATE_BYTES_MAX, CheckpointState
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.state_file import raise_storage, read_state_file, state_path
+from ckptfmt.bundle.state_file import (
+    STATE_BYTES_MAX,
+    CheckpointState,
+    raise_storage,
+    read_state_file,
+    state_path,
+)
 from ckptfmt.errors import (
     CheckpointNotFoundError,
     CkptfmtError,

@@ -29,7 +29,7 @@ from typing import Any, Literal
 from ckptfmt import _core
 from ckptfmt.arguments import check_choice, check_number, is_positive, whole, wrong
 from ckptfmt.background import Line
-from ckptfmt.bundle.checkpoint_state import STATE_NAME
+from ckptfmt.bundle.state_file import STATE_NAME
 from ckptfmt.bundle.verify import Finding, verify_prefix
 from ckptfmt.errors import CkptfmtError, CorruptError, InvalidError, StorageError
 from ckptfmt.manager.directory import CheckpointDirectory

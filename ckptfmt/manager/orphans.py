@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from ckptfmt.bundle.checkpoint_state import STATE_NAME
+from ckptfmt.bundle.state_file import STATE_NAME
 from ckptfmt.names import parse_data_name
 
 __all__ = ["Files", "is_part", "number_of", "of_managed", "state_temporaries"]

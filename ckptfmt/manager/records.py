@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ckptfmt.arguments import wrong
-from ckptfmt.bundle.checkpoint_state import (
+from ckptfmt.bundle.state_file import (
     STATE_NAME,
     CheckpointState,
     format_state,

@@ -19,7 +19,7 @@ import numpy as np
 
 from ckptfmt.arguments import check_choice, wrong
 from ckptfmt.background import wait_for_saves
-from ckptfmt.bundle.checkpoint_state import STATE_NAME
+from ckptfmt.bundle.state_file import STATE_NAME
 from ckptfmt.errors import CkptfmtError, InvalidError
 from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.manager.manager import CheckpointManager

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * For the Python binding alone: the owner of a writer exists before the writer does, and frees it without running a line
- * of Python. A KeyboardInterrupt can be raised before or after these calls, and never between making a writer and owning
- * it, or while it is being freed.
+ * For the Python binding alone: the owner of a writer exists before the writer does, and frees it without running a
+ * line of Python. A KeyboardInterrupt can be raised before or after these calls, and never between making a writer and
+ * owning it, or while it is being freed.
  */
 #ifndef CKPTFMT_PYTHON_SLOT_H
 #define CKPTFMT_PYTHON_SLOT_H

@@ -20,7 +20,7 @@ import pytest
 
 import ckptfmt
 from ckptfmt import tf
-from ckptfmt.bundle.checkpoint_state import CheckpointState, format_state, parse_state
+from ckptfmt.bundle.state_file import CheckpointState, format_state, parse_state
 
 from .generate import seed_from_environment
 from .workers import ask
