@@ -10,10 +10,19 @@ import fcntl
 import os
 import secrets
 import shutil
+from collections.abc import Iterator
+from typing import NoReturn
 
-from ckptfmt.errors import StorageError
+from ckptfmt.errors import DurabilityUnknownError, StorageError
 
-__all__ = ["LOCK_NAME", "TemporaryDirectory", "make_file"]
+__all__ = [
+    "LOCK_NAME",
+    "TemporaryDirectory",
+    "make_file",
+    "open_directory",
+    "raise_storage",
+    "replace_file",
+]
 
 # The lock file in a temporary directory. It is created first and removed last.
 LOCK_NAME = "writer.lock"
@@ -133,3 +142,70 @@ def _hold(fd: int, name: str, kind: int, directory_fd: int | None = None) -> boo
         return os.path.samestat(os.fstat(fd), os.stat(name, dir_fd=directory_fd))
     except FileNotFoundError:
         return False
+
+
+# ---- small files ---------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def open_directory(directory: str) -> Iterator[int]:
+    """Open a directory ("" is the working directory) for the time of a `with` block."""
+    try:
+        descriptor = os.open(directory or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise_storage(error, directory or ".")
+    try:
+        yield descriptor
+    finally:
+        with contextlib.suppress(OSError):  # the descriptor is closed even so
+            os.close(descriptor)
+
+
+def replace_file(directory_fd: int, path: str, content: bytes, durability: str) -> None:
+    """Replace a small file by rename: other processes see the old content or the new one.
+
+    Args:
+        directory_fd: descriptor of the directory.
+        path: of the file; only the last component is opened, the rest is for errors.
+        content: the new content.
+        durability: as in `update_checkpoint_state`.
+
+    Raises:
+        StorageError: the new file is not in place.
+        DurabilityUnknownError: it is, but a power cut may bring the old one back.
+    """
+    name = os.path.basename(path)
+    try:
+        temporary, descriptor = make_file(name, directory_fd)
+        held = os.dup(descriptor)  # keeps the lock until the file has its name
+        try:
+            with open(descriptor, "wb") as stream:
+                stream.write(content)
+                stream.flush()
+                if durability == "full":
+                    os.fsync(descriptor)
+            os.rename(temporary, name, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary, dir_fd=directory_fd)
+            raise
+        finally:
+            with contextlib.suppress(OSError):
+                os.close(held)
+    except OSError as error:
+        raise_storage(error, path)
+    if durability == "full":
+        try:
+            os.fsync(directory_fd)
+        except OSError as error:
+            raise DurabilityUnknownError(
+                "the new file is in place, but a power cut may still bring the old one back: "
+                f"{error.strerror}",
+                path=path,
+                errno=error.errno,
+            ) from None
+
+
+def raise_storage(error: OSError, path: str) -> NoReturn:
+    """Raise an OSError about `path` as a StorageError."""
+    raise StorageError(error.strerror or "system error", path=path, errno=error.errno) from None

@@ -153,7 +153,7 @@ CASES: dict[str, tuple[Call, str]] = {
     ),
     "writer metadata": (
         lambda p: written(p, len, metadata=[("step", 1)]),
-        "metadata is a JSON object, not list",
+        "metadata is a mapping of names to values, not list",
     ),
     "add name": (lambda p: written(p, lambda w: w.add(5, ARRAY)), NAME),
     "add dtype": (

@@ -429,8 +429,8 @@ def test_repeated_names(tmp_path: Path) -> None:
             InvalidError,
             "level 'v2' cannot store metadata: use 'v2+'",
         ),
-        ({"metadata": [1]}, InvalidError, "metadata is a JSON object, not list"),
-        ({"metadata": "text"}, InvalidError, "metadata is a JSON object, not str"),
+        ({"metadata": [1]}, InvalidError, "metadata is a mapping of names to values, not list"),
+        ({"metadata": "text"}, InvalidError, "metadata is a mapping of names to values, not str"),
     ],
 )
 def test_refused_options(

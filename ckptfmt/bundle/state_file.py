@@ -25,21 +25,20 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from typing import Any
 
 from ckptfmt import _core, names
 from ckptfmt.arguments import check_choice, listed, wrong
 from ckptfmt.errors import (
     CkptfmtWarning,
     CorruptError,
-    DurabilityUnknownError,
     InvalidError,
     LimitError,
     StorageError,
     UnsupportedError,
 )
 from ckptfmt.names import path_text
-from ckptfmt.temporary import make_file
+from ckptfmt.temporary import open_directory, raise_storage, replace_file
 
 __all__ = [
     "CheckpointState",
@@ -267,73 +266,6 @@ def _some(values: Sequence[Any]) -> str:
     return f"[{shown}]" if len(values) <= 8 else f"[{shown}, ... {len(values)}]"
 
 
-# ---- files ---------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def open_directory(directory: str) -> Iterator[int]:
-    """Open a directory ("" is the working directory) for the time of a `with` block."""
-    try:
-        descriptor = os.open(directory or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError as error:
-        raise_storage(error, directory or ".")
-    try:
-        yield descriptor
-    finally:
-        with contextlib.suppress(OSError):  # the descriptor is closed even so
-            os.close(descriptor)
-
-
-def replace_file(directory_fd: int, path: str, content: bytes, durability: str) -> None:
-    """Replace a small file by rename: other processes see the old content or the new one.
-
-    Args:
-        directory_fd: descriptor of the directory.
-        path: of the file; only the last component is opened, the rest is for errors.
-        content: the new content.
-        durability: as in `update_checkpoint_state`.
-
-    Raises:
-        StorageError: the new file is not in place.
-        DurabilityUnknownError: it is, but a power cut may bring the old one back.
-    """
-    name = os.path.basename(path)
-    try:
-        temporary, descriptor = make_file(name, directory_fd)
-        held = os.dup(descriptor)  # keeps the lock until the file has its name
-        try:
-            with open(descriptor, "wb") as stream:
-                stream.write(content)
-                stream.flush()
-                if durability == "full":
-                    os.fsync(descriptor)
-            os.rename(temporary, name, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary, dir_fd=directory_fd)
-            raise
-        finally:
-            with contextlib.suppress(OSError):
-                os.close(held)
-    except OSError as error:
-        raise_storage(error, path)
-    if durability == "full":
-        try:
-            os.fsync(directory_fd)
-        except OSError as error:
-            raise DurabilityUnknownError(
-                "the new file is in place, but a power cut may still bring the old one back: "
-                f"{error.strerror}",
-                path=path,
-                errno=error.errno,
-            ) from None
-
-
-def raise_storage(error: OSError, path: str) -> NoReturn:
-    """Raise an OSError about `path` as a StorageError."""
-    raise StorageError(error.strerror or "system error", path=path, errno=error.errno) from None
-
-
 # ---- checkpoints ---------------------------------------------------------------------------------
 
 
@@ -436,10 +368,18 @@ _PATHS, _NUMBERS = "all_model_checkpoint_paths", "all_model_checkpoint_timestamp
 _PATH, _NUMBER = "model_checkpoint_path", "last_preserved_timestamp"
 # Lists of 10^6 paths would take seconds token by token. A string that follows on a line of its own
 # would continue the last value.
-_PATH_RUN = re.compile(rf'(?:{_PATHS}: "[^"\\\n]*+"\n)++(?=[a-z]|\Z)')
-_PATH_VALUE = re.compile(r'"([^"]*+)"')
-_NUMBER_RUN = re.compile(rf"(?:{_NUMBERS}: [1-9][0-9]*+(?:\.[0-9]++)?+\n)++(?=[a-z]|\Z)")
-_NUMBER_VALUE = re.compile(r": ([0-9.]++)")
+_RUNS: dict[str, tuple[re.Pattern[str], re.Pattern[str], Callable[[str], Any]]] = {
+    _PATHS: (
+        re.compile(rf'(?:{_PATHS}: "[^"\\\n]*+"\n)++(?=[a-z]|\Z)'),
+        re.compile(r'"([^"]*+)"'),
+        str,
+    ),
+    _NUMBERS: (
+        re.compile(rf"(?:{_NUMBERS}: [1-9][0-9]*+(?:\.[0-9]++)?+\n)++(?=[a-z]|\Z)"),
+        re.compile(r": ([0-9.]++)"),
+        float,
+    ),
+}
 
 
 def parse_state(content: bytes, path: str | None = None) -> CheckpointState:
@@ -506,9 +446,7 @@ class _Parser:
             name = self.token
             if name not in (_PATH, _PATHS, _NUMBERS, _NUMBER):
                 raise self._error("not a field of a CheckpointState")
-            if name == _PATHS and self._took_run(_PATH_RUN, _PATH_VALUE, paths, str):
-                continue
-            if name == _NUMBERS and self._took_run(_NUMBER_RUN, _NUMBER_VALUE, numbers, float):
+            if name in _RUNS and self._took_run(name, paths if name == _PATHS else numbers):
                 continue
             self._next()
             if not self._took(":"):
@@ -525,14 +463,9 @@ class _Parser:
                 self._took(";")
         return CheckpointState(newest, tuple(paths), tuple(numbers), preserved)
 
-    def _took_run(
-        self,
-        run: re.Pattern[str],
-        value: re.Pattern[str],
-        found: list[Any],
-        convert: Callable[[str], Any],
-    ) -> bool:
+    def _took_run(self, name: str, found: list[Any]) -> bool:
         """Take lines of one repeated field as TensorFlow writes them, without a token for each."""
+        run, value, convert = _RUNS[name]
         match = run.match(self._text, self.position)
         if match is None:
             return False
@@ -627,16 +560,8 @@ _CODE_POINT = re.compile(
 )
 _ESCAPE = re.compile(rb"\\(?:([0-7]{1,3})|x([0-9a-f]{2})|(.?))", re.DOTALL)
 _ESCAPED = {
-    b"n": b"\n",
-    b"t": b"\t",
-    b"r": b"\r",
-    b"a": b"\a",
-    b"b": b"\b",
-    b"f": b"\f",
-    b"v": b"\v",
-    b"\\": b"\\",
-    b"'": b"'",
-    b'"': b'"',
+    bytes([letter]): bytes([byte])
+    for letter, byte in zip(b"ntrabfv\\'\"", b"\n\t\r\a\b\f\v\\'\"", strict=True)
 }
 # Escapes that are cut short, or (\N) name a character, which no state file needs.
 _NO_ESCAPES = (b"", b"x", b"u", b"U", b"N")

@@ -24,7 +24,7 @@ from typing import Any, Self
 
 from ckptfmt import _core
 from ckptfmt.arguments import check_choice
-from ckptfmt.bundle.state_file import STATE_NAME, replace_file
+from ckptfmt.bundle.state_file import STATE_NAME
 from ckptfmt.errors import BusyError, CkptfmtError, InvalidError, StorageError
 from ckptfmt.manager.orphans import (
     JOURNAL,
@@ -35,7 +35,7 @@ from ckptfmt.manager.orphans import (
     state_temporaries,
 )
 from ckptfmt.names import index_name, parse_data_name, path_text
-from ckptfmt.temporary import LOCK_NAME
+from ckptfmt.temporary import LOCK_NAME, replace_file
 
 __all__ = ["CheckpointDirectory", "Found"]
 

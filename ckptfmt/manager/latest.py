@@ -34,7 +34,6 @@ from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.state_file import (
     STATE_BYTES_MAX,
     CheckpointState,
-    raise_storage,
     read_state_file,
     state_path,
 )
@@ -51,6 +50,7 @@ from ckptfmt.errors import (
     UnsupportedError,
 )
 from ckptfmt.names import path_text
+from ckptfmt.temporary import raise_storage
 
 __all__ = [
     "candidates",
