@@ -58,9 +58,17 @@ def _numpy_of(info: DtypeInfo) -> np.dtype[Any] | None:
     return np.dtype(name)
 
 
-# numpy's own dtypes, and all of them once one of ml_dtypes is needed: importing that takes as long
-# as opening a checkpoint.
-NUMPY: dict[int, np.dtype[Any] | None] = {}
+class _Dtypes(dict[int, "np.dtype[Any] | None"]):
+    """numpy's own dtypes by code, and all of them once one of ml_dtypes is needed: importing that
+    takes as long as opening a checkpoint. None for codes without a numpy dtype."""
+
+    def __missing__(self, code: int) -> np.dtype[Any] | None:
+        if code in _TABLE:
+            _take_others()
+        return self.get(code)
+
+
+NUMPY = _Dtypes()
 CODES: dict[np.dtype[Any], int]  # by dtype, all of them
 
 
@@ -127,9 +135,7 @@ def numpy_name_of(code: int) -> str:
 
 def numpy_dtype(code: int) -> np.dtype[Any] | None:
     """Return the numpy dtype of a code; None if there is none (unknown codes, resources)."""
-    if code not in NUMPY and code in _TABLE:
-        _take_others()
-    return NUMPY.get(code)
+    return NUMPY[code]
 
 
 def code_of_array(dtype: np.dtype[Any]) -> tuple[int, bool] | None:
