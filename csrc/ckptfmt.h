@@ -254,6 +254,11 @@ typedef struct ckptfmt_header {
  * NOT_FOUND, IO, CORRUPT, UNSUPPORTED (newer version, V1 file), LIMIT, NO_MEMORY. */
 CKPTFMT_API ckptfmt_status ckptfmt_reader_open(const char *prefix, const ckptfmt_open_options *options,
 	ckptfmt_reader **out, ckptfmt_error *err);
+/* Opens a checkpoint again in a forked child, where a reader of the parent must not be used. `old` is the parent's, as
+ * the child sees it. Selections of `old` can be used with the new reader. IO with failure GENERATION_GONE: the
+ * checkpoint was replaced. Else as ckptfmt_reader_open. */
+CKPTFMT_API ckptfmt_status ckptfmt_reader_reopen(const ckptfmt_reader *old, const char *prefix, ckptfmt_reader **out,
+	ckptfmt_error *err);
 CKPTFMT_API void ckptfmt_reader_close(ckptfmt_reader *reader);
 CKPTFMT_API void ckptfmt_reader_header(const ckptfmt_reader *reader, ckptfmt_header *out);
 
@@ -303,6 +308,8 @@ typedef struct ckptfmt_row {
 } ckptfmt_row;
 
 /* One slice of a partitioned tensor. */
+#define CKPTFMT_WHOLE 18446744073709551615u  /* instead of a slice's number: the tensor is stored whole */
+
 typedef struct ckptfmt_slice_row {
 	uint64_t extents_first;     /* in `dims`: `rank` starts, then `rank` lengths, -1 for a full dimension */
 	ckptfmt_stored stored;
@@ -379,11 +386,33 @@ CKPTFMT_API void ckptfmt_strings_free(ckptfmt_strings *strings);
 
 /* Maps the stored bytes of a tensor that is stored whole, in the host's byte order and of FIXED storage, read-only.
  * `verify` other than OFF checks them once, now, with threads as for a read. INVALID for any other tensor. The mapping
- * outlives its reader; a file truncated by others under a mapping kills the process that touches it (SIGBUS). */
+ * outlives its reader. If another process truncates the file, touching the mapping kills the process (SIGBUS). The data
+ * is aligned as in the file: at a multiple of options.alignment if the checkpoint was written with one, else perhaps
+ * not even to its element size. */
 CKPTFMT_API ckptfmt_status ckptfmt_reader_map(ckptfmt_reader *reader, const ckptfmt_selection *selection,
 	uint64_t row, int32_t verify, ckptfmt_mapping **out, ckptfmt_error *err);
 CKPTFMT_API const uint8_t *ckptfmt_mapping_data(const ckptfmt_mapping *mapping, uint64_t *size);
+/* The largest power of two, up to the page size, that divides the address of the data. */
+CKPTFMT_API uint64_t ckptfmt_mapping_alignment(const ckptfmt_mapping *mapping);
 CKPTFMT_API void ckptfmt_mapping_close(ckptfmt_mapping *mapping);
+
+/* Where the bytes of a stored value are. */
+typedef struct ckptfmt_location {
+	uint64_t offset;            /* in the file */
+	uint64_t size;
+	uint64_t raw_size;          /* of the value; not `size` if it is compressed */
+	int32_t shard;
+	uint32_t crc32c;            /* of the stored bytes, unmasked */
+	int32_t compressed;         /* 1: in chunks compressed one by one */
+	int32_t big_endian;         /* 1: the byte order of the numbers */
+	char path[4096];            /* NUL-terminated; a longer path keeps its end */
+} ckptfmt_location;
+
+/* Locates slice `slice` of a partitioned tensor, or a tensor stored whole (CKPTFMT_WHOLE), for callers that map or read
+ * the file themselves. The entry is checked, and that the file holds all the bytes; the bytes are not read.
+ * CORRUPT, IO, UNSUPPORTED, INVALID. */
+CKPTFMT_API ckptfmt_status ckptfmt_reader_locate(ckptfmt_reader *reader, const ckptfmt_selection *selection,
+	uint64_t row, uint64_t slice, ckptfmt_location *out, ckptfmt_error *err);
 
 typedef enum ckptfmt_chunk_method {
 	CKPTFMT_CHUNK_RAW = 0,

@@ -16,15 +16,23 @@ from ckptfmt._core.library import limits_of
 
 # The process that runs this; asking the system each time would cost as much as a small read.
 _process = 0
+# Held while a handle enters a forked child; the child makes its own, because a thread of the parent
+# may hold the parent's.
+_entering = _thread.allocate_lock()
 
 
 def _note_process() -> None:
-    global _process  # noqa: PLW0603 (there is one process)
-    _process = os.getpid()
+    global _process, _entering
+    _process, _entering = os.getpid(), _thread.allocate_lock()
 
 
 _note_process()
 os.register_at_fork(after_in_child=_note_process)
+
+
+def entering() -> _thread.LockType:
+    """The lock that is held while a handle enters a forked child."""
+    return _entering
 
 
 class _Closed:
@@ -82,9 +90,14 @@ class SharedHandle(_Handle):
         """The pointer, for the call in whose arguments this stands."""
         pointer = self._pointer
         if pointer is CLOSED or self._pid != _process:
-            self._refuse_after_fork()
+            self._usable()
+            self._enter_process()
             pointer = self._usable()
         return pointer
+
+    def _enter_process(self) -> None:
+        """Makes the handle usable in a forked child, or raises."""
+        self._refuse_after_fork()
 
     def run(self, function: Callable[..., int], *arguments: Any) -> int:
         """Calls a function of C that takes the handle first."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt._ckptfmt import ffi, lib
+from ckptfmt._core import handles
 from ckptfmt._core.border import STORED_COMPRESSED, check, new_error, path_bytes
 from ckptfmt._core.codec import Codec, Coder
 from ckptfmt._core.columns import LENDS_OBJECTS, REGION, ROW, SLICE_ROW, array_at
@@ -241,7 +243,7 @@ def index_count(path: str) -> int:
 class ReaderHandle(SharedHandle):
     """`ckptfmt_reader`."""
 
-    __slots__ = ("_address", "codec", "path")
+    __slots__ = ("_absolute", "_address", "codec", "path")
 
     def __init__(
         self,
@@ -257,7 +259,19 @@ class ReaderHandle(SharedHandle):
         )
         super().__init__(pointer, "checkpoint")
         self.path = prefix
+        self._absolute = path_bytes(os.path.join(os.getcwd(), prefix))
         self._address = int(ffi.cast("uintptr_t", pointer))
+
+    def _enter_process(self) -> None:
+        with handles.entering():
+            if not self.foreign:
+                return
+            out, error = ffi.new("ckptfmt_reader **"), new_error()
+            status = lib.ckptfmt_reader_reopen(self._pointer, self._absolute, out, error)
+            check(status, error, self.path)
+            self._pointer = handles.own(out[0], lib.ckptfmt_reader_close)
+            self._address = int(ffi.cast("uintptr_t", out[0]))
+            self._pid = os.getpid()
 
     def header(self) -> dict[str, int]:
         """The fields of `ckptfmt_header`."""
@@ -376,6 +390,20 @@ class ReaderHandle(SharedHandle):
         offsets = np.frombuffer(ffi.buffer(view.offsets, 8 * (view.count + 1)), np.uint64).tolist()
         blob = ffi.buffer(view.bytes, offsets[-1])[:] if offsets[-1] else b""
         return [blob[start:end] for start, end in itertools.pairwise(offsets)]
+
+    def locate(
+        self, selection: Selection, row: int, part: int = lib.CKPTFMT_WHOLE
+    ) -> dict[str, Any]:
+        """Where a stored value is: the fields of `ckptfmt_location`. Raises if its file does not
+        hold all of it."""
+        location = ffi.new("ckptfmt_location *")
+        call(self, lib.ckptfmt_reader_locate, selection.pointer, row, part, location)
+        path = os.fsdecode(ffi.string(location.path))
+        return {"path": path} | {
+            name: int(getattr(location, name))
+            for name, _ in ffi.typeof(location[0]).fields
+            if name != "path"
+        }
 
     def map(self, selection: Selection, row: int, verify: int) -> NDArray[np.uint8]:
         """The stored bytes of a tensor, mapped read-only; unmapped when the last view of them

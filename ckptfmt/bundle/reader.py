@@ -30,6 +30,8 @@ __all__ = ["Header", "Reader", "open"]
 Path = str | bytes | os.PathLike[Any]
 
 RESERVED = names.RESERVED.encode()
+# Slices of a damaged index can claim more than this in all.
+SIZE_MAX = 2**64 - 1
 TABLE_DTYPE = np.dtype(
     [
         ("name", "O"),
@@ -271,8 +273,8 @@ class Reader(Mapping[str, TensorHandle]):
         table["slices"], table["dtype_code"] = records["slice_count"], codes
         for position in np.flatnonzero(~whole).tolist():
             handle = TensorHandle(self, selection, int(rows[position]), found[position])
-            table["stored_nbytes"][position] = handle.stored_nbytes
-            table["nbytes"][position] = handle.nbytes
+            table["stored_nbytes"][position] = min(handle.stored_nbytes, SIZE_MAX)
+            table["nbytes"][position] = min(handle.nbytes, SIZE_MAX)
         return table
 
     @property

@@ -280,11 +280,13 @@ class TensorHandle:
             raise self._invalid("cannot read into a read-only array")
 
     def map(self, *, verify: str | None = None) -> NDArray[Any]:
-        """The tensor as a read-only array over the data file itself, without a copy.
+        """Return the tensor as a read-only array over the data file itself, without a copy.
 
-        The mapping lives as long as any view of it, whatever happens to the reader. A file that
-        somebody truncates under a mapping kills the process that touches it (SIGBUS): map only
-        files that are left alone. Unless `verify` is "off" the bytes are checked once, now.
+        The mapping lives as long as any view of it, whatever happens to the reader. If another
+        process truncates the file, touching the mapping kills this process (SIGBUS): map only files
+        that nothing changes. Unless `verify` is "off" the bytes are checked once, now. Where the
+        tensor is not aligned in the file, neither is the array (`array.flags.aligned`): numpy
+        works with it, C code that takes its pointer may not. `alignment=` of a save aligns tensors.
 
         Raises:
             InvalidError: a partitioned or compressed tensor, strings, or the other byte order:
@@ -338,7 +340,7 @@ class TensorHandle:
             return strings.reshape(shape)
         dtype = self.dtype
         array = (
-            np.empty(self.stored_nbytes, np.uint8)
+            self.new_array((self.stored_nbytes,), np.dtype(np.uint8))
             if dtype is None
             else self.new_array(shape, dtype, box)
         )

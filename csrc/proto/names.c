@@ -19,11 +19,15 @@ static char *copy_text(const char *text, size_t size)
 
 ckptfmt_status cf_prefix_split(const char *prefix, cf_prefix *out, ckptfmt_error *err)
 {
-	const char *slash = strrchr(prefix, '/');
-	const char *base = slash == NULL ? prefix : slash + 1;
-	size_t directory_size = slash == NULL ? 0 : (size_t)(slash - prefix);
-	size_t path_size = strlen(prefix) + sizeof ".index";
+	const char *slash, *base;
+	size_t directory_size, path_size;
 	memset(out, 0, sizeof *out);
+	if (prefix == NULL)
+		return cf_fail(err, CKPTFMT_FAIL_BAD_PATH, CF_NO_OFFSET, "the path is NULL");
+	slash = strrchr(prefix, '/');
+	base = slash == NULL ? prefix : slash + 1;
+	directory_size = slash == NULL ? 0 : (size_t)(slash - prefix);
+	path_size = strlen(prefix) + sizeof ".index";
 	if (strlen(base) > CF_BASE_SIZE_MAX) {
 		ckptfmt_status status = cf_fail(err, CKPTFMT_FAIL_BAD_PATH, CF_NO_OFFSET,
 			"the base name is %zu bytes long; no file system takes that", strlen(base));

@@ -141,6 +141,13 @@ const uint8_t *ckptfmt_mapping_data(const ckptfmt_mapping *mapping, uint64_t *si
 	return mapping->data;
 }
 
+uint64_t ckptfmt_mapping_alignment(const ckptfmt_mapping *mapping)
+{
+	uintptr_t address = (uintptr_t)mapping->data;
+	uint64_t page = cf_os_page_size();
+	return address == 0 ? page : cf_min_u64(address & -address, page);
+}
+
 void ckptfmt_mapping_close(ckptfmt_mapping *mapping)
 {
 	if (mapping == NULL)

@@ -113,7 +113,8 @@ static ckptfmt_status read_header(ckptfmt_reader *reader, ckptfmt_error *err)
 		status = cf_fail(err, CKPTFMT_FAIL_BAD_HEADER, 0, "HDR-1: the table does not begin with a header");
 	if (status == CKPTFMT_OK)
 		status = cf_header_decode((cf_bytes_view){value.data, value.size}, value.offset, &reader->header, err);
-	cf_error_path(err, reader->prefix.index_path);
+	if (status != CKPTFMT_OK)
+		cf_error_path(err, reader->prefix.index_path);
 	return status;
 }
 
@@ -195,6 +196,25 @@ ckptfmt_status cf_reader_new(const char *prefix, const ckptfmt_open_options *opt
 		ckptfmt_reader_close(reader);
 		return status;
 	}
+	*out = reader;
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status ckptfmt_reader_reopen(const ckptfmt_reader *old, const char *prefix, ckptfmt_reader **out,
+	ckptfmt_error *err)
+{
+	const ckptfmt_open_options options = {&old->limits, old->follow_symlinks, old->threads, old->codec};
+	ckptfmt_reader *reader;
+	CF_TRY(ckptfmt_reader_open(prefix, &options, &reader, err));
+	if (!same_file(&reader->index_info, &old->index_info) || !same_time(&reader->index_info, &old->index_info)) {
+		ckptfmt_status status = cf_fail(err, CKPTFMT_FAIL_GENERATION_GONE, CF_NO_OFFSET,
+			"the checkpoint was replaced after it was opened");
+		cf_error_path(err, reader->prefix.index_path);
+		ckptfmt_reader_close(reader);
+		*out = NULL;
+		return status;
+	}
+	reader->id = old->id;
 	*out = reader;
 	return CKPTFMT_OK;
 }

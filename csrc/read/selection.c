@@ -555,10 +555,10 @@ ckptfmt_status ckptfmt_reader_select(ckptfmt_reader *reader, const uint8_t *name
 	}
 	if (status == CKPTFMT_OK)
 		status = cf_selection_finish(selection, err);
-	cf_error_path(err, reader->prefix.index_path);
 	cf_buffer_free(&key);
 	free_key_test(&test);
 	if (status != CKPTFMT_OK) {
+		cf_error_path(err, reader->prefix.index_path);
 		ckptfmt_selection_free(selection);
 		return status;
 	}

@@ -49,6 +49,10 @@ ckptfmt_status ckptfmt_index_count(const char *path, int32_t *count, ckptfmt_err
 	ckptfmt_status status;
 	*count = 0;
 	CF_TRY(cf_prefix_split(path, &parts, err));
+	if (parts.base[0] == '\0') {
+		cf_prefix_free(&parts);
+		return cf_fail(err, CKPTFMT_FAIL_BAD_PATH, CF_NO_OFFSET, "the path of an index file ends with a name");
+	}
 	status = cf_os_directory_open(parts.directory, false, false, &directory, err);
 	if (status == CKPTFMT_OK)
 		status = count_of_index(&directory, parts.base, count, err);

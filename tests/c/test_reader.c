@@ -422,6 +422,57 @@ static void test_large_chunks(void)
 	end(reader, selection);
 }
 
+static void test_paths_without_a_name(void)
+{
+	ckptfmt_reader *reader;
+	ckptfmt_writer *writer;
+	int32_t count = 7;
+	CHECK_FAILS(ckptfmt_reader_open(NULL, NULL, &reader, &err), err, CKPTFMT_FAIL_BAD_PATH, "the path is NULL");
+	CHECK_FAILS(ckptfmt_writer_open(NULL, NULL, &writer, &err), err, CKPTFMT_FAIL_BAD_PATH, "the path is NULL");
+	CHECK_FAILS(ckptfmt_index_count("", &count, &err), err, CKPTFMT_FAIL_BAD_PATH, "");
+	CHECK_FAILS(ckptfmt_index_count("directory/", &count, &err), err, CKPTFMT_FAIL_BAD_PATH, "");
+	CHECK_EQ(count, 0);
+}
+
+/* Four floats one after the other, the first at the beginning of its page. */
+static void test_alignment_of_mappings(void)
+{
+	const float values[4] = {1, 2, 3, 4};
+	const char *const names[4] = {"a", "b", "c", "d"};
+	const uint64_t aligned[4] = {0, 4, 8, 4};
+	ckptfmt_reader *reader;
+	ckptfmt_selection *selection;
+	maker_begin(&m, directory, "ck", 1);
+	for (int i = 0; i < 4; i++)
+		maker_tensor(&m, names[i], CKPTFMT_FLOAT, 0, NULL, 0, &values[i], sizeof values[i]);
+	maker_build(&m);
+	maker_save(&m);
+	maker_free(&m);
+	reader = open_reader(SHARDS, 1);
+	selection = list(reader);
+	for (uint64_t i = 0; i < 4; i++) {
+		ckptfmt_mapping *mapping;
+		ckptfmt_location location;
+		uint64_t size;
+		const uint8_t *data;
+		CHECK_OK(ckptfmt_reader_map(reader, selection, i, CKPTFMT_VERIFY_AUTO, &mapping, &err), err);
+		data = ckptfmt_mapping_data(mapping, &size);
+		CHECK_EQ(size, 4);
+		CHECK(memcmp(data, &values[i], 4) == 0);
+		CHECK(ckptfmt_mapping_alignment(mapping) == aligned[i] || (i == 0 && ckptfmt_mapping_alignment(mapping) > 8));
+		ckptfmt_mapping_close(mapping);
+		CHECK_OK(ckptfmt_reader_locate(reader, selection, i, CKPTFMT_WHOLE, &location, &err), err);
+		CHECK_EQ(location.offset, 4 * i);
+		CHECK_EQ(location.size, 4);
+		CHECK(strcmp(location.path, path_of("ck.data-00000-of-00001")) == 0);
+		CHECK_FAILS(ckptfmt_reader_locate(reader, selection, i, 0, &location, &err), err, CKPTFMT_FAIL_ARGUMENT,
+			"slice 0 of 0");
+	}
+	ckptfmt_selection_free(selection);
+	ckptfmt_reader_close(reader);
+	shell("rm -rf '%s'/*");
+}
+
 int main(void)
 {
 	if (!make_directory())
@@ -432,6 +483,8 @@ int main(void)
 	test_out_of_descriptors();
 	test_touched_index();
 	test_large_chunks();
+	test_paths_without_a_name();
+	test_alignment_of_mappings();
 	rmdir(directory);
 	os_fault_log_clear();
 	return test_finish("reader");
