@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from ckptfmt.objects.checkpoint import Checkpoint
     from ckptfmt.objects.nodes import TreeNode
     from ckptfmt.objects.traversal import Trackable
-    from ckptfmt.objects.trees import load_tree, load_tree_into, save_tree
+    from ckptfmt.objects.trees import load_tree, load_tree_into, save_tree, save_tree_async
     from ckptfmt.saving.mesh import Layout, Mesh
     from ckptfmt.saving.options import CheckpointOptions
     from ckptfmt.saving.parallel import ParallelVariable, independent_buffers
@@ -155,6 +155,7 @@ __all__ = [
     "save",
     "save_async",
     "save_tree",
+    "save_tree_async",
     "save_v2",
     "sharded_filename",
     "sharded_restore",
@@ -191,7 +192,7 @@ _HOMES = {
         "objects.traversal": "Trackable",
         "manager.training_state": "TrainingState",
         "objects.nodes": "TreeNode",
-        "objects.trees": "load_tree load_tree_into save_tree",
+        "objects.trees": "load_tree load_tree_into save_tree save_tree_async",
         "background": "SaveFuture",
         "bundle.load": "load restore_v2",
         "bundle.matching": "MatchReport load_into",

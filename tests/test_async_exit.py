@@ -39,9 +39,9 @@ SAVER = """
 spec = lambda i: ckptfmt.SaveSpec(np.full(1000, 2.0), "", "x" if i == 0 else f"x{i}",
     device=f"/job:w/task:{i}")
 saver = ckptfmt.Saver({"all": {"x" if i == 0 else f"x{i}": spec(i) for i in range(12)}})
-options = ckptfmt.CheckpointOptions(enable_async=True,
+options = ckptfmt.CheckpointOptions(
     write_callbacks=[lambda: print("written", flush=True)])
-future = saver.save(prefix, options); reached.wait()
+future = saver.save_async(prefix, options); reached.wait()
 """
 
 

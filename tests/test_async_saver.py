@@ -76,7 +76,7 @@ def test_the_same_checkpoint_whatever_becomes_of_the_arrays(tmp_path: Path, gate
     assert saver.save(tmp_path / "a" / "ck", want) == str(tmp_path / "a" / "ck")
     gate.opened.clear()
     gate.reached.clear()
-    future = saver.save(tmp_path / "b" / "ck", ASYNC)
+    future = saver.save_async(tmp_path / "b" / "ck", ASYNC)
     assert isinstance(future, SaveFuture)
     assert gate.reached.wait(PATIENCE)
     for array in arrays:
@@ -114,7 +114,7 @@ def test_who_is_called_where(tmp_path: Path, gate: Gate) -> None:
         ],
     )
     spec = SaveSpec(lambda: note("callable", np.ones(2)), "", "x", np.float64, "")
-    future = Saver({"all": {"x": spec}}).save(tmp_path / "ck", options)
+    future = Saver({"all": {"x": spec}}).save_async(tmp_path / "ck", options)
     assert seen == [(what, here) for what in ("before", "callable", "policy")]
     gate.open()
     future.result(PATIENCE)  # type: ignore[union-attr]
@@ -128,7 +128,7 @@ def test_an_error_of_a_callback_is_in_the_future(tmp_path: Path) -> None:
 
     saver = Saver({"all": {"x": np.ones(2)}})
     options = CheckpointOptions(enable_async=True, write_callbacks=[fails])
-    future = saver.save(tmp_path / "ck", options)
+    future = saver.save_async(tmp_path / "ck", options)
     with pytest.raises(KeyError, match="mine"):
         future.result(PATIENCE)  # type: ignore[union-attr]
     assert ckptfmt.load(tmp_path / "ck")["x"].tolist() == [1, 1]
@@ -143,12 +143,12 @@ def test_an_error_is_for_its_own_saver(
     before = previous(tmp_path)
     failing_merge(monkeypatch)
     ours, other = (Saver({"all": {"old": np.zeros(3)}}) for _ in range(2))
-    ours.save(tmp_path / "ckpt", ASYNC)
+    ours.save_async(tmp_path / "ckpt", ASYNC)
     wait_for_saves()
     assert files(tmp_path) == before  # and no temporary directory
     calls: dict[str, Callable[[Saver], Any]] = {
         "save": lambda saver: saver.save(tmp_path / "ckpt"),
-        "async": lambda saver: saver.save(tmp_path / "ckpt", ASYNC),
+        "async": lambda saver: saver.save_async(tmp_path / "ckpt", ASYNC),
     }
     calls[later](other)
     wait_for_saves()
@@ -164,7 +164,7 @@ def test_no_memory_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(snapshot, "_available", lambda: 100)
     saver = Saver({"all": {"x": np.ones(1000)}})
     with pytest.raises(MemoryError, match="does not fit the memory: 100 is left"):
-        saver.save(tmp_path / "ckpt", ASYNC)
+        saver.save_async(tmp_path / "ckpt", ASYNC)
     assert files(tmp_path) == before
     saver.save(tmp_path / "ckpt")
 
@@ -172,7 +172,7 @@ def test_no_memory_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_shards_of_one_save_share_the_memory(tmp_path: Path) -> None:
     tensors = {f"{i}": on(i, np.full(1 << 18, i, np.float32), f"{i}") for i in range(6)}
     saver = Saver({"all": tensors})
-    saver.save(tmp_path / "ck", ASYNC)
+    saver.save_async(tmp_path / "ck", ASYNC)
     wait_for_saves()
     assert saver.staging_bytes == 6 << 20
     for name, array in ckptfmt.load(tmp_path / "ck").items():
@@ -198,7 +198,7 @@ def test_registered_savers(tmp_path: Path, gate: Gate, monkeypatch: pytest.Monke
     )
     tensors = {"all": {"x": np.ones(2)}}
     saver = Saver(tensors, {"Async.Mine": {"own": np.zeros(3)}})
-    future = saver.save(tmp_path / "ck", ASYNC)
+    future = saver.save_async(tmp_path / "ck", ASYNC)
     assert threads == [threading.current_thread()]
     assert gate.reached.wait(PATIENCE)
     assert (tmp_path / "ck-Async.Mine.claim").exists()
@@ -217,7 +217,7 @@ def test_registered_savers(tmp_path: Path, gate: Gate, monkeypatch: pytest.Monke
 def test_a_relative_prefix(tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    future = Saver({"all": {"x": np.ones(2)}}).save("ck", ASYNC)
+    future = Saver({"all": {"x": np.ones(2)}}).save_async("ck", ASYNC)
     monkeypatch.chdir(tmp_path)
     gate.open()
     assert future.result(PATIENCE) == "ck"  # type: ignore[union-attr]
@@ -305,7 +305,7 @@ def test_the_staging_memory_belongs_to_the_saver(
     unit = snapshot.UNIT
     values = np.zeros(unit, np.uint8)
     saver = Saver({"all": {"x": SaveSpec(lambda: values, "", "x", np.uint8, "")}})
-    future = saver.save(tmp_path / "ck", ASYNC)
+    future = saver.save_async(tmp_path / "ck", ASYNC)
     assert saver.staging_bytes == 0  # in use
     gate.open()
     future.result(PATIENCE)
@@ -313,7 +313,7 @@ def test_the_staging_memory_belongs_to_the_saver(
     assert saver.staging_bytes == unit and alive == [unit]
     for size in (10, unit + 1, 3, 2 * unit):
         values = np.zeros(size, np.uint8)
-        saver.save(tmp_path / "ck", ASYNC).result(PATIENCE)
+        saver.save_async(tmp_path / "ck", ASYNC).result(PATIENCE)
         wait_for_saves()
         assert alive == [saver.staging_bytes]
         assert size <= saver.staging_bytes <= 2 * unit
@@ -329,7 +329,7 @@ def test_a_forked_child_has_no_staging_memory(tmp_path: Path) -> None:
     saver = Saver({"all": {"x": np.ones(1000)}})
 
     def save_and_look() -> None:
-        saver.save(tmp_path / "ck", ASYNC).result(PATIENCE)
+        saver.save_async(tmp_path / "ck", ASYNC).result(PATIENCE)
         wait_for_saves()
         assert saver.staging_bytes == snapshot.UNIT
 

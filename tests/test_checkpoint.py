@@ -319,8 +319,7 @@ def test_a_save_in_the_background_names_the_newest_when_it_is_there(
     gate = Gate(monkeypatch)
     target = np.ones(1)
     checkpoint = ckptfmt.Checkpoint(w=target)
-    options = ckptfmt.CheckpointOptions(enable_async=True)
-    future = checkpoint.save(tmp_path / "ck", options)
+    future = checkpoint.save_async(tmp_path / "ck")
     assert isinstance(future, ckptfmt.SaveFuture)
     assert future.prefix == str(tmp_path / "ck-1")
     assert not future.done() and list(tmp_path.glob("checkpoint")) == []
@@ -342,15 +341,16 @@ def test_what_ended_a_save_in_the_background_is_raised_by_the_next_call(
 
     checkpoint = ckptfmt.Checkpoint(w=np.ones(1))
     options = ckptfmt.CheckpointOptions(enable_async=True, write_callbacks=[fails])
+    # As in TensorFlow the prefix is returned at once.
     arguments = [] if next_call == "sync" else [tmp_path / "ck"]
-    future = checkpoint.write(tmp_path / "ck", options)
+    assert checkpoint.write(tmp_path / "ck", options) == str(tmp_path / "ck")
     checkpoint.read(tmp_path / "ck")  # a restore waits for the save, and does not raise its error
     checkpoint.restore(tmp_path / "ck")
     with pytest.raises(ckptfmt.BusyError, match="busy"):
         getattr(checkpoint, next_call)(*arguments)
     getattr(checkpoint, next_call)(*arguments)
-    # Somebody has asked: it is nobody else's concern.
-    future = checkpoint.write(tmp_path / "ck", options)
+    # Once the future was asked, the next call does not raise the error.
+    future = checkpoint.write_async(tmp_path / "ck", options)
     assert isinstance(future, ckptfmt.SaveFuture)
     with pytest.raises(ckptfmt.BusyError, match="busy"):
         future.result(PATIENCE)

@@ -41,8 +41,9 @@ def test_in_the_background(tmp_path: Path, seed: int) -> None:
 def test_saver(tmp_path: Path, seed: int, enable_async: bool) -> None:
     array = weights(seed)
     options = CheckpointOptions(compression="zstd:2", enable_async=enable_async)
-    saved = ckptfmt.Saver({None: {"w": array, "b": np.arange(4)}}).save(tmp_path / "a", options)
-    prefix = saved if isinstance(saved, str) else saved.result()
+    saver = ckptfmt.Saver({None: {"w": array, "b": np.arange(4)}})
+    prefix = saver.save(tmp_path / "a", options)
+    saver.restore(prefix)  # waits for a background save
     assert_compressed(prefix, "w", array)
     assert_same(ckptfmt.restore_v2(prefix, ["w"], [""])[0], array)
 

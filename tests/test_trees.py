@@ -478,3 +478,16 @@ def test_tensors_that_are_not_there(tmp_path: Path) -> None:
     with pytest.raises(TensorNotFoundError, match="a/1/"):
         load_tree(tmp_path / "part")
     assert_same_tree(load_tree(tmp_path / "part", strict=False), {"a": [1, None], "b": np.ones(2)})
+
+
+def test_background_saves_of_trees(tmp_path: Path) -> None:
+    array = np.arange(4.0)
+    heard: list[str] = []
+    options = CheckpointOptions(durability="none", write_callbacks=[heard.append])
+    future = ckptfmt.save_tree_async(tmp_path / "ckpt", {"a": array}, options=options)
+    array[:] = 0
+    assert future.result(60) == str(tmp_path / "ckpt") == heard[0]
+    assert load_tree(tmp_path / "ckpt")["a"].tolist() == [0, 1, 2, 3]
+    options = CheckpointOptions(enable_async=True)
+    with pytest.raises(InvalidError, match="call save_tree_async"):
+        save_tree(tmp_path / "ckpt", {}, options=options)

@@ -382,7 +382,9 @@ class CheckpointManager:
             options = dataclasses.replace(
                 options, write_callbacks=(*options.write_callbacks, record)
             )
-        written = self._checkpoint.write(save.prefix, options=options)
+        write_async = getattr(self._checkpoint, "write_async", None)
+        write = write_async if options.enable_async and write_async else self._checkpoint.write
+        written = write(save.prefix, options=options)
         if isinstance(written, Future):
             return written
         self._record(save)

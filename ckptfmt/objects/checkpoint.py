@@ -4,7 +4,7 @@ the other wrote."""
 
 from __future__ import annotations
 
-import dataclasses
+import functools
 import operator
 import os
 import warnings
@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt.arguments import wrong
-from ckptfmt.background import Line, SaveFuture, wait_for_saves
+from ckptfmt.background import Line, SaveFuture, Work, wait_for_saves
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.selecting import Filter, Rename, some
 from ckptfmt.bundle.state_file import update_checkpoint_state
 from ckptfmt.errors import CkptfmtWarning, InvalidError
-from ckptfmt.names import path_text
+from ckptfmt.names import absolute, path_text, prefix_text
 from ckptfmt.objects.choice import Choice
 from ckptfmt.objects.matching import Restoration
 from ckptfmt.objects.serializing import saver_of
@@ -148,58 +148,75 @@ class Checkpoint(Trackable):
             )
         counter[...] = number
 
-    def write(
-        self, file_prefix: Path, options: CheckpointOptions | None = None
-    ) -> str | SaveFuture:
-        """Saves a checkpoint at exactly this prefix. Neither counts nor writes the state file of
-        the directory; for `read`.
-
-        Returns:
-            The prefix as str; with `enable_async` the SaveFuture of it.
+    def write(self, file_prefix: Path, options: CheckpointOptions | None = None) -> str:
+        """Save a checkpoint at exactly this prefix, for `read`, and return the prefix as str. The
+        save counter and the state file of the directory do not change.
 
         Raises:
-            InvalidError: an object that cannot be saved; it names the object's path.
+            InvalidError: an object that cannot be saved; the message names its path.
             What `Saver.save` raises, and the objects' own methods.
         """
-        path, options = path_text(file_prefix), _checked(options)
-        self._ckptfmt_line.settle()
-        options.before_save(path)
-        return self._saved(saver_of(self._view(), self._ckptfmt_line), path, options)
+        saver, path, options = self._writing(file_prefix, options)
+        return saver.run(path, options)
 
-    def save(self, file_prefix: Path, options: CheckpointOptions | None = None) -> str | SaveFuture:
-        """Saves a checkpoint at `<file_prefix>-<number>`, the number being that of `save_counter`
-        after it was counted up, and names it as the newest one in its directory's state file.
+    def write_async(
+        self, file_prefix: Path, options: CheckpointOptions | None = None
+    ) -> SaveFuture:
+        """Save as `write` does, in the background, and return a future of the prefix once all
+        values are copied."""
+        saver, path, options = self._writing(file_prefix, options)
+        return saver.run_async(path, options)
 
-        Returns:
-            The prefix with the number, as str; with `enable_async` the SaveFuture of it.
+    def save(self, file_prefix: Path, options: CheckpointOptions | None = None) -> str:
+        """Save a checkpoint at `<file_prefix>-<number>`, record it as the latest one in the state
+        file of its directory, and return that prefix as str. The number is the `save_counter`,
+        which is incremented first.
 
         Raises:
-            InvalidError: an object that cannot be saved; nothing was counted.
+            InvalidError: an object that cannot be saved; the counter is unchanged.
             What `write` and `update_checkpoint_state` raise.
         """
-        path, options = path_text(file_prefix), _checked(options)
+        saver, path, options, record = self._saving(file_prefix, options)
+        return saver.run(path, options, record)
+
+    def save_async(self, file_prefix: Path, options: CheckpointOptions | None = None) -> SaveFuture:
+        """Save as `save` does, in the background, and return a future of the prefix once all
+        values are copied."""
+        saver, path, options, record = self._saving(file_prefix, options)
+        return saver.run_async(path, options, record)
+
+    def _writing(
+        self, file_prefix: Path, options: CheckpointOptions | None
+    ) -> tuple[Saver, str, CheckpointOptions]:
+        path, options = prefix_text(file_prefix), _checked(options)
+        self._ckptfmt_line.settle()
+        options.before_save(path)
+        saver = saver_of(self._view(), self._ckptfmt_line)
+        self._warn_of_overlooked(path)
+        return saver, path, options
+
+    def _saving(
+        self, file_prefix: Path, options: CheckpointOptions | None
+    ) -> tuple[Saver, str, CheckpointOptions, Work]:
+        options = _checked(options)
         self._ckptfmt_line.settle()
         counter = self.save_counter
         number = int(counter) + 1
-        path = f"{path}-{number}"
+        path = prefix_text(f"{path_text(file_prefix)}-{number}")
         options.before_save(path)
         saver = saver_of(self._view(), self._ckptfmt_line)
         counter[...] = number
-        durability = options.durability
-        # The working directory may be another one when a save in the background is over.
-        place = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)
-
-        def record(_: str) -> None:
-            update_checkpoint_state(
-                os.path.dirname(place), place, save_relative_paths=True, durability=durability
-            )
-
-        callbacks = (*options.write_callbacks, record)
-        return self._saved(saver, path, dataclasses.replace(options, write_callbacks=callbacks))
-
-    def _saved(self, saver: Saver, path: str, options: CheckpointOptions) -> str | SaveFuture:
         self._warn_of_overlooked(path)
-        return saver.save(path, dataclasses.replace(options, before_save_callbacks=()))
+        # The working directory may have changed when a background save ends.
+        place = absolute(path)
+        record = functools.partial(
+            update_checkpoint_state,
+            os.path.dirname(place),
+            place,
+            save_relative_paths=True,
+            durability=options.durability,
+        )
+        return saver, path, options, record
 
     def _warn_of_overlooked(self, path: str) -> None:
         """Warns, once, where values wait for objects that have come and were not looked for."""

@@ -53,7 +53,7 @@ from ckptfmt.sharded.sharded import sharded_restore, sharded_save
 if TYPE_CHECKING:
     from ckptfmt.sharded.coordinator import Coordinator
 
-__all__ = ["TreeNode", "load_tree", "load_tree_into", "save_tree"]
+__all__ = ["TreeNode", "load_tree", "load_tree_into", "save_tree", "save_tree_async"]
 
 Path = str | bytes | os.PathLike[Any]
 
@@ -74,9 +74,8 @@ def save_tree(
     layouts: Any = None,
     coordinator: Coordinator | None = None,
     compression: str | None = None,
-) -> str | SaveFuture:
-    """Save a tree as one checkpoint, all or nothing, and return its prefix (a SaveFuture, if the
-    options say `enable_async`).
+) -> str:
+    """Save a tree as one checkpoint, all or nothing, and return its prefix as str.
 
     A tree consists of mappings, lists and tuples; of named tuples and dataclasses, which are saved
     as dicts of their fields; of arrays of any framework, `ParallelVariable`s, and Python's int (up
@@ -121,9 +120,9 @@ def save_tree(
     tensors = content.tensors
     if options is not None:
         _check_exclusive("options", options, {"progress": progress})
-        graph = np.empty((), object)
-        graph[()] = content.graph
-        return Saver({None: {**tensors, OBJECT_GRAPH_KEY: graph}}).save(prefix, options)
+        if options.enable_async:
+            raise InvalidError("save_tree does not take enable_async: call save_tree_async")
+        return _saver_of(content).save(prefix, options)
     check_progress(progress)
     sources = Sources()
     for key, value in tensors.items():
@@ -134,6 +133,27 @@ def save_tree(
     target = prefix_text(prefix)
     write_sources(target, sources, progress, **given)
     return target
+
+
+def save_tree_async(
+    prefix: Path, tree: Any, *, options: CheckpointOptions | None = None
+) -> SaveFuture:
+    """Save a tree as `save_tree` does, in the background, and return a future of the prefix once
+    all arrays are copied.
+
+    Args:
+        prefix, tree, options: as in `save_tree`.
+
+    Raises:
+        As `save_tree`; errors of writing and of the callbacks after it are raised by the future.
+    """
+    return _saver_of(content_of(TreeView(tree))).save_async(prefix, options)
+
+
+def _saver_of(content: Content) -> Saver:
+    graph = np.empty((), object)
+    graph[()] = content.graph
+    return Saver({None: {**content.tensors, OBJECT_GRAPH_KEY: graph}})
 
 
 def _check_exclusive(what: str, value: object, others: Mapping[str, object]) -> None:

@@ -40,8 +40,9 @@ class CheckpointOptions:
         level: "v2" for exactly what TensorFlow writes, "v2+" for checksums of chunks as well,
             "ckptfmt" for compressed values, which TensorFlow refuses.
         compression: None, "zstd" or "zstd:3", as in Writer.
-        enable_async: whether a save returns a SaveFuture as soon as everything is copied, and goes
-            on in the background.
+        enable_async: whether a save returns as soon as everything is copied and continues in the
+            background, as in TensorFlow; the next save raises what failed. (The methods named
+            `*_async` return a future, whatever this says.)
         write_callbacks: functions called in this order after the checkpoint is in place, with its
             prefix, or with nothing if they take no argument. What they return is ignored. They are
             called where the save goes on: with `enable_async` in a thread in the background.

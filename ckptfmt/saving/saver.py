@@ -3,8 +3,7 @@
 TensorFlow's `functional_saver.MultiDeviceSaver`.
 
 A save is this sequence; everything before the merge happens beside the checkpoint that is there.
-With `enable_async` the caller goes on after 3, when the shards are copied; 4 to 7 are done in the
-background:
+A background save returns after 3, when the shards are copied; 4 to 7 are done in the background:
 
     1  callbacks that go before a save; io placement is checked before them
     2  the names of registered savers are claimed, until 6; they write their bundles; the prefixes
@@ -43,7 +42,7 @@ from ckptfmt.errors import (
     InvalidError,
     about,
 )
-from ckptfmt.names import absolute, path_text
+from ckptfmt.names import absolute, path_text, prefix_text
 from ckptfmt.saving.claims import claimed
 from ckptfmt.saving.devices import task_of
 from ckptfmt.saving.options import CheckpointOptions
@@ -163,57 +162,109 @@ class Saver:
             converted.append(_Saveable(saveable, named.setdefault(saveable.name, [])))
         return cls({one: one.serialize() for one in converted}, registered_savers)
 
-    def save(self, prefix: Path, options: CheckpointOptions | None = None) -> str | SaveFuture:
-        """Saves everything as one checkpoint, all or nothing, and returns its prefix as str.
+    def save(self, prefix: Path, options: CheckpointOptions | None = None) -> str:
+        """Save everything as one checkpoint, all or nothing, and return its prefix as str.
 
-        With `enable_async` it returns a SaveFuture when all is copied that will be written. The
-        callables, the policy, the registered savers and what goes before a save are called here and
-        before that, what goes after it in the background. Saves and restores wait for a save that
-        goes on in the background. If the last background save of this saver failed and no caller
-        asked its future, `save` raises its error, and saves nothing.
+        With `enable_async` it returns once everything is copied, as in TensorFlow, and the next
+        save of this saver raises what failed; `save_async` returns a future.
 
-        After a failure the checkpoint that was at the prefix is still there (after a
-        DurabilityUnknownError or one of a write callback the new one), and no temporary directory;
-        what registered savers wrote stays where they wrote it. Savers that save to one prefix at
-        the same time leave the whole checkpoint of one of them; where they have a registered saver
-        in common, whose files have the same names for both, the second one raises BusyError. (The
-        claim is a lock on the file `<prefix>-<name>.claim`, which goes with the process.)
+        After a failure the previous checkpoint of the prefix is unchanged (after a
+        DurabilityUnknownError, or an error of a write callback, the new one is in place), and there
+        is no temporary directory; what registered savers wrote remains. If several savers save to
+        one prefix at the same time, the whole checkpoint of one of them remains; if they share a
+        registered saver, whose files would have the same names, the second one raises BusyError.
+        (The claim is a lock on the file `<prefix>-<name>.claim`, which ends with the process.)
 
-        A save to a prefix that has a checkpoint never writes into its data files. Where the names
-        would be the same the new checkpoint has one data file more, without tensors: the number
-        alternates from save to save.
+        A save never writes into the data files of the previous checkpoint. Where the names would be
+        the same, the new checkpoint has one data file more, without tensors: the number alternates
+        from save to save.
 
         Raises:
-            InvalidError: a tensor that is not what its spec says, a policy whose shards are not the
-                tensors it was given, a registered saver that returned something else than
-                prefixes, a prefix without a last part, or `io_device` for tensors on a mesh.
+            InvalidError: a tensor that does not match its spec, a policy whose shards are not the
+                tensors that it was given, a registered saver that returned something else than
+                prefixes, a prefix without a file name, or `io_device` for tensors on a mesh.
             BusyError: another save to this prefix runs one of the same registered savers.
             CheckpointNotFoundError: a registered saver returned a prefix without a checkpoint.
             MergeConflictError: a registered saver saved a tensor that is saved here as well.
-            StorageError, DurabilityUnknownError: as in Writer; that of one shard, as it is.
+            StorageError, DurabilityUnknownError: as in Writer.
             MemoryError: with `enable_async`, there is no memory for the copies.
             What the callables, the policy, the registered savers and the callbacks raise.
+            What ended the last background save of this saver, if no caller asked its future.
         """
+        path, options = self._begin(prefix, options)
+        return self.run(path, options)
+
+    def save_async(self, prefix: Path, options: CheckpointOptions | None = None) -> SaveFuture:
+        """Save as `save` does, in the background, and return a future of the prefix once everything
+        is copied.
+
+        The callables, the policy, the registered savers and the callbacks before the save are
+        called here, those after it in the background. Other saves and restores wait for this one.
+
+        Raises:
+            As `save`; errors of writing and of the callbacks after it are raised by the future.
+        """
+        path, options = self._begin(prefix, options)
+        return self.run_async(path, options)
+
+    def _begin(
+        self, prefix: Path, options: CheckpointOptions | None
+    ) -> tuple[str, CheckpointOptions]:
         options = self._options(options)
-        path = path_text(prefix)
-        if not os.path.basename(path):
-            raise InvalidError(
-                f"a prefix ends with the beginning of the names of files; '{path}' has none",
-                failure="BAD_PATH",
-            )
+        path = prefix_text(prefix)
         self._line.settle()
         options.before_save(path)
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(claimed(path, [saver.name for saver, _ in self._registered]))
-            inputs = self._save_registered(path)
-            shards = self._shards(options)
-            if options.enable_async:
-                return self._line.begin(
-                    path, lambda: _in_background(path, options, inputs, shards, stack, self._line)
-                )
+        return path, options
+
+    def run(self, path: str, options: CheckpointOptions, finish: Work | None = None) -> str:
+        """Save after the callbacks that precede a save, which the caller has called.
+
+        Args:
+            path: the prefix.
+            options: how to save.
+            finish: called after the write callbacks.
+        """
+        if options.enable_async:
+            return self.run_async(path, options, finish).prefix
+        with self._collected(path, options) as (_, inputs, shards):
             Target(path, options).write(inputs, shards)
         options.after_write(path)
+        if finish is not None:
+            finish()
         return path
+
+    def run_async(
+        self, path: str, options: CheckpointOptions, finish: Work | None = None
+    ) -> SaveFuture:
+        """As `run`, in the background."""
+        with self._collected(path, options) as (claims, inputs, shards):
+
+            def copy() -> Work:
+                target = Target(path, options, absolute(path))
+                bundles = list(map(absolute, inputs))
+                snapshot = Snapshot(shards, self._line)
+                held = claims.pop_all()
+
+                def write() -> None:
+                    with held, snapshot:
+                        target.write(bundles, snapshot.copied)
+                    options.after_write(path)
+                    if finish is not None:
+                        finish()
+
+                return write
+
+            return self._line.begin(path, copy)
+
+    @contextlib.contextmanager
+    def _collected(
+        self, path: str, options: CheckpointOptions
+    ) -> Iterator[tuple[contextlib.ExitStack, list[str], list[Sources]]]:
+        """The claims of the registered savers, the bundles that they wrote, and the shards."""
+        with contextlib.ExitStack() as claims:
+            claims.enter_context(claimed(path, [saver.name for saver, _ in self._registered]))
+            inputs = self._save_registered(path)
+            yield claims, inputs, self._shards(options)
 
     def restore(self, prefix: Path, options: CheckpointOptions | None = None) -> dict[str, Any]:
         """Reads the tensors of all objects, one batch a task, and hands them out.
@@ -316,28 +367,6 @@ class Saver:
             stored = {tensor.checkpoint_key: tensor.dtype for tensor in tensors}
             found += [shard_sources(shard, stored) for shard in shards]
         return found
-
-
-def _in_background(
-    path: str,
-    options: CheckpointOptions,
-    inputs: Sequence[str],
-    shards: Sequence[Sources],
-    claims: contextlib.ExitStack,
-    line: Line,
-) -> Work:
-    """Copies the shards; what is left to do then, 4 to 7."""
-    target = Target(path, options, absolute(path))
-    bundles = list(map(absolute, inputs))
-    snapshot = Snapshot(shards, line)
-    held = claims.pop_all()
-
-    def work() -> None:
-        with held, snapshot:
-            target.write(bundles, snapshot.copied)
-        options.after_write(path)
-
-    return work
 
 
 # ---- what is saved -------------------------------------------------------------------------------
