@@ -602,13 +602,13 @@ typedef struct ckptfmt_merge_options {
 	int32_t consume;               /* 1: the data files move and the inputs' indexes are removed; 0: hard links */
 	int32_t allow_missing;         /* 1: inputs without an index are left out */
 	int32_t durability;            /* ckptfmt_durability */
-	int32_t reserved;
+	int32_t remove_directories;    /* 1, with consume: so are the inputs' directories that are empty then */
 	const ckptfmt_limits *limits;  /* NULL: the defaults */
 } ckptfmt_merge_options;
 
-/* Joins the bundles at `prefixes` into one at `destination`, moving no tensor bytes. Everything is checked before
- * the first change on disk. CONFLICT names both inputs. Where they are many, a second thread takes part until it
- * returns. */
+/* Merges the bundles at `prefixes` into one at `destination`, moving no tensor bytes. Everything is checked before
+ * the first change on disk. CONFLICT names both inputs. With `consume` a merge that was killed is finished by calling
+ * this again with the same arguments. */
 CKPTFMT_API ckptfmt_status ckptfmt_merge(const char *const *prefixes, uint64_t count, const char *destination,
 	const ckptfmt_merge_options *options, ckptfmt_error *err);
 

@@ -52,7 +52,7 @@ OTHERS = [
 def test_remove_takes_one_checkpoint_and_nothing_else(directory: CheckpointDirectory) -> None:
     save(directory, "ckpt-1", "ckpt-10", "ckpt-2")
     others = touch(directory, *OTHERS)
-    ours = ["ckpt-1.data-00003-of-00007", "ckpt-1.data-100000-of-100001", "ckpt-1.merge-journal"]
+    ours = ["ckpt-1.data-00003-of-00007", "ckpt-1.data-100000-of-100001", "ckpt-1.merge-intent"]
     touch(directory, *ours)
     (Path(directory.path) / "ckpt-1.data-00001-of-00002").mkdir()
     directory.remove("ckpt-1")
@@ -181,7 +181,7 @@ def test_data_that_cannot_go(
 ) -> None:
     """The rest goes all the same."""
     save(directory, "a-1")
-    touch(directory, "a-1.data-00000-of-00002", "a-1.data-00001-of-00002", "a-1.merge-journal")
+    touch(directory, "a-1.data-00000-of-00002", "a-1.data-00001-of-00002", "a-1.merge-intent")
     refusing(monkeypatch, "of-00002", errno.EBUSY)
     with pytest.raises(StorageError, match=r"a-1\.data-00001-of-00002: the file"):
         directory.remove("a-1")

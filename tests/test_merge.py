@@ -387,7 +387,7 @@ ckptfmt.merge(inputs, destination, inputs="consume")
         process.kill()
     os.close(lock)
     assert [os.path.exists(f"{prefix}.index") for prefix in inputs] == [False, False, True]
-    assert Path(f"{target}.merge-journal").exists()
+    assert Path(f"{target}.merge-intent").exists()
     ckptfmt.merge(paths, target, inputs="consume")
     assert sorted(contents(tmp_path)) == [
         *(f"out/m.data-0000{i}-of-00003" for i in range(3)),

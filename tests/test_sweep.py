@@ -64,7 +64,7 @@ def leave(directory: CheckpointDirectory, *names: str) -> list[str]:
 OURS = [
     f"ckpt-1.index.tempstate{HEX}",
     f"ckpt-1.data-00000-of-00001.tempstate{HEX}",
-    f"ckpt-12.merge-journal.tempstate{HEX}",
+    f"ckpt-12.merge-intent.tempstate{HEX}",
     "ckpt-5-embedding.claim",
     f"checkpoint.tempstate{HEX}",
     f"checkpoint.ckptfmt.tempstate{HEX}",
@@ -80,18 +80,18 @@ OTHERS = [
     *("ckpt-a.data-00000-of-00001", "ckpt-03.data-00000-of-00001", "xckpt-3.data-00000-of-00001"),
     *("ckpt-3a.data-00000-of-00001", f"ckpt-b-3.data-00000-of-00001.tempstate{HEX}"),
     # Of nobody knows whom.
-    *("ckpt-9.data-00000-of-00001", "ckpt-10.data-00001-of-00002", "ckpt-9.merge-journal"),
+    *("ckpt-9.data-00000-of-00001", "ckpt-10.data-00001-of-00002", "ckpt-9.merge-intent"),
     # Not as writers name data files.
     *("ckpt-3.data-00002-of-00002", "ckpt-3.data-0000-of-0001", "ckpt-3.data-00000-of-00001.txt"),
-    *("ckpt-3.notes", "ckpt-3", "ckpt-3.claim", "ckpt-3x.claim", "notes", ".merge-journal"),
+    *("ckpt-3.notes", "ckpt-3", "ckpt-3.claim", "ckpt-3x.claim", "notes", ".merge-intent"),
 ]
 
 
 def test_names(directory: CheckpointDirectory) -> None:
-    ours = [*OURS, *leave(directory, "ckpt-3", "ckpt--4"), "ckpt--4.merge-journal"]
+    ours = [*OURS, *leave(directory, "ckpt-3", "ckpt--4"), "ckpt--4.merge-intent"]
     leave(directory, "model-4", "ckpt-04")
     others = [name for name in files(Path(directory.path)) if name not in ours]
-    touch(directory, *OURS, *OTHERS, "ckpt--4.merge-journal")
+    touch(directory, *OURS, *OTHERS, "ckpt--4.merge-intent")
     record(directory)
     assert sorted(directory.sweep()) == sorted(ours)
     assert files(Path(directory.path)) == sorted([*OTHERS, *others, "checkpoint"])
@@ -106,11 +106,11 @@ def test_other_checkpoint_names(directory: CheckpointDirectory) -> None:
 
 def test_whole_checkpoints_stay(directory: CheckpointDirectory) -> None:
     save(directory, "ckpt-1")
-    touch(directory, "ckpt-1.merge-journal", f"ckpt-1.index.tempstate{HEX}")
+    touch(directory, "ckpt-1.merge-intent", f"ckpt-1.index.tempstate{HEX}")
     record(directory)
     assert directory.sweep() == [f"ckpt-1.index.tempstate{HEX}"]
     assert ckptfmt.verify(os.path.join(directory.path, "ckpt-1")).ok
-    assert "ckpt-1.merge-journal" in files(Path(directory.path))
+    assert "ckpt-1.merge-intent" in files(Path(directory.path))
 
 
 def test_generations_that_no_index_names(directory: CheckpointDirectory, tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_sweep_that_was_interrupted_is_resumed(
     for at in (0, 1, 2):
         left_to_do[0] = at
         left = leave(directory, "ckpt-1")
-        touch(directory, "ckpt-1.merge-journal")
+        touch(directory, "ckpt-1.merge-intent")
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(os, "unlink", stop)
             directory.sweep()
@@ -259,7 +259,7 @@ def test_what_cannot_go_stays(
 def part_files(path: Path) -> None:
     ckptfmt.save(path / "part-00000-of-00002", {"x": [1]}, durability="none")
     (path / f"part-00001-of-00002.index.tempstate{HEX}").touch()
-    (path / "part-00001-of-00002.merge-journal").touch()
+    (path / "part-00001-of-00002.merge-intent").touch()
 
 
 def test_temporary_directories(directory: CheckpointDirectory, tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_data_files_that_lie_there(tmp_path: Path, manager: CheckpointManager) -
     """However old they are, and whatever their names."""
     place = tmp_path / "d"
     mine = [f"ckpt-{n}.data-00000-of-0000{n}" for n in (1, 7, 9)]
-    mine += ["ckpt-8.merge-journal"]
+    mine += ["ckpt-8.merge-intent"]
     for name in mine:
         (place / name).touch()
         os.utime(place / name, (0, 0))

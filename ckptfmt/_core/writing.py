@@ -110,6 +110,7 @@ def merge(
     allow_missing: bool,
     durability: int,
     limits: Mapping[str, int] | None,
+    remove_directories: bool = False,
 ) -> None:
     """`ckptfmt_merge`."""
     owners = [ffi.from_buffer(path_bytes(prefix) + b"\0") for prefix in prefixes]
@@ -117,6 +118,6 @@ def merge(
     values = limits_of(limits)
     options = ffi.new("ckptfmt_merge_options *", {"limits": values})
     options.consume, options.allow_missing = int(consume), int(allow_missing)
-    options.durability = durability
+    options.durability, options.remove_directories = durability, int(remove_directories)
     error, raw = new_error(), path_bytes(destination)
     check(lib.ckptfmt_merge(array, len(owners), raw, options, error), error, destination)

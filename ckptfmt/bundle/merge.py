@@ -114,13 +114,8 @@ def merge_v2_checkpoints(
         allow_missing=allow_missing_files,
         durability=_core.DURABILITY["full"],
         limits=None,
+        remove_directories=delete_old_dirs,
     )
-    if delete_old_dirs:
-        kept = os.path.abspath(os.path.dirname(destination))
-        for directory in dict.fromkeys(os.path.dirname(prefix) for prefix in prefixes):
-            if directory and os.path.abspath(directory) != kept:
-                with contextlib.suppress(OSError):  # not empty, or not ours: it stays
-                    os.rmdir(directory)
 
 
 def _indexes(paths: list[Path]) -> set[str]:

@@ -24,10 +24,9 @@ from typing import Any, Self
 
 from ckptfmt import _core
 from ckptfmt.arguments import check_choice
-from ckptfmt.bundle.state_file import STATE_NAME
 from ckptfmt.errors import BusyError, CkptfmtError, InvalidError, StorageError
 from ckptfmt.manager.orphans import (
-    JOURNAL,
+    INTENT,
     Files,
     is_part,
     number_of,
@@ -314,7 +313,7 @@ class CheckpointDirectory:
             StorageError: the directory cannot be listed or synced.
             BusyError: as in `lock`.
         """
-        going = {_checked(name): [f"{name}{JOURNAL}"] for name in names}
+        going = {_checked(name): [f"{name}{INTENT}"] for name in names}
         failed: dict[str, StorageError] = {}
         aside: dict[str, str | None] = {}
         with self.lock():
@@ -381,31 +380,22 @@ class CheckpointDirectory:
                 return []
             names = self.names()
             gone: list[str] = []
-            state = self._stat(STATE_NAME)
-            since = 0 if state is None else state.st_ctime_ns
             for name, files in of_managed(names, checkpoint_name).items():
-                gone += self._sweep_files(name, files, since)
+                gone += self._sweep_files(name, files)
                 for directory in files.directories:
                     gone += self._remove_directory(directory)
             for name in state_temporaries(names):
                 gone += self._remove_dead([name])
             return gone
 
-    def _sweep_files(self, name: str, files: Files, since: int) -> list[str]:
+    def _sweep_files(self, name: str, files: Files) -> list[str]:
         """Removes what killed writers of a checkpoint left, if none of them lives."""
         if files.foreign:
             return []
         empty = [file for file in files.claims if (info := self._stat(file)) and not info.st_size]
-        # The journal of a merge without its name is what the merge, made again, goes by.
-        young = [
-            file
-            for file in files.temporary
-            if file.startswith(f"{name}{JOURNAL}.")
-            and not ((info := self._stat(file)) and info.st_ctime_ns < since)
-        ]
         proofs = self._proofs(name, files)
         kept = [file for found in proofs.values() for file in found]
-        going = [file for file in files.temporary if file not in (*young, *kept)] + empty
+        going = [file for file in files.temporary if file not in kept] + empty
         data, last = self._proven(name, files, proofs)
         if any(_is_held(self._descriptor(), file) for file in (*files.temporary, *going, *data)):
             return []
@@ -445,8 +435,8 @@ class CheckpointDirectory:
                 data += [file for file in there if self._is_unchanged(file, max(whole))]
             last += found
         others = {file for group in files.data.values() for file in group} - set(data)
-        if files.journal and last and not index and not others:
-            data.append(f"{name}{JOURNAL}")
+        if files.intent and last and not index and not others:
+            data.append(f"{name}{INTENT}")
         return sorted(data, reverse=True), last
 
     def _is_unchanged(self, name: str, since: int) -> bool:

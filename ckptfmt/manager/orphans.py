@@ -16,7 +16,7 @@ __all__ = ["Files", "is_part", "number_of", "of_managed", "state_temporaries"]
 # What a manager knows beside the state file.
 METRICS_NAME = "checkpoint.ckptfmt"
 
-JOURNAL = ".merge-journal"
+INTENT = ".merge-intent"
 INDEX = ".index"
 # Ours begin with a letter; TensorFlow's are decimal, of any length.
 _TEMPORARY = re.compile(r"(?s)(.+)\.tempstate(?:([a-f][0-9a-f]{15})|[0-9]{1,20})")
@@ -39,7 +39,7 @@ class Files:
     Attributes:
         index: whether there is an index.
         data: names of data files, by N of "-of-N".
-        journal: whether there is the journal of a merge.
+        intent: whether there is the intent of a merge.
         temporary: files being written, or left while they were.
         claims: files whose lock is the claim of a registered saver.
         directories: temporary directories.
@@ -48,7 +48,7 @@ class Files:
 
     index: bool = False
     data: dict[int, list[str]] = field(default_factory=dict)
-    journal: bool = False
+    intent: bool = False
     temporary: list[str] = field(default_factory=list)
     claims: list[str] = field(default_factory=list)
     directories: list[str] = field(default_factory=list)
@@ -70,8 +70,8 @@ def of_managed(names: Iterable[str], checkpoint_name: str) -> dict[str, Files]:
         data = parse_data_name(name)
         if kind == "index":
             files.index = True
-        elif kind == "journal":
-            files.journal = True
+        elif kind == "intent":
+            files.intent = True
         elif data is not None:
             if 0 <= data.shard < data.num_shards:
                 files.data.setdefault(data.num_shards, []).append(name)
@@ -100,7 +100,7 @@ def state_temporaries(names: Iterable[str]) -> list[str]:
 def is_part(name: str) -> bool:
     """Whether a file in a temporary directory is named as those that saves put there."""
     owner, kind = _parsed(name)
-    return kind in ("index", "journal", "data", "temporary") and bool(_PART.fullmatch(owner))
+    return kind in ("index", "intent", "data", "temporary") and bool(_PART.fullmatch(owner))
 
 
 def _parsed(name: str) -> tuple[str, str]:
@@ -109,11 +109,11 @@ def _parsed(name: str) -> tuple[str, str]:
         return data.prefix, "data"
     if name.endswith(INDEX):
         return name.removesuffix(INDEX), "index"
-    if name.endswith(JOURNAL):
-        return name.removesuffix(JOURNAL), "journal"
+    if name.endswith(INTENT):
+        return name.removesuffix(INTENT), "intent"
     if temporary := _TEMPORARY.fullmatch(name):
         owner, kind = _parsed(temporary[1])
-        if kind in ("index", "journal", "data"):
+        if kind in ("index", "intent", "data"):
             return owner, "temporary" if temporary[2] else "foreign"
         return "", ""
     if name.endswith("_temp"):

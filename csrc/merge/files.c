@@ -2,8 +2,8 @@
 #include "merge/files.h"
 
 #include "base/memory.h"
+#include "merge/intent.h"
 #include "write/generations.h"
-#include "merge/journal.h"
 
 #include <string.h>
 
@@ -105,7 +105,7 @@ static ckptfmt_status is_free(cf_merge_files *files, const cf_generations *there
 	}
 	if (*is || in_force)
 		return CKPTFMT_OK;
-	CF_TRY(cf_merge_journal_left(files->commit, group, found, is, err));
+	CF_TRY(cf_merge_intent_left(files->commit, group, found, is, err));
 	files->clears = *is;
 	return CKPTFMT_OK;
 }

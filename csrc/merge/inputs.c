@@ -8,8 +8,7 @@
 
 enum {
 	SHARDS_MAX = 1 << 20,   /* data files of one input */
-	WHOLE_MAX = 320 << 10,  /* bytes of an index that is read at once: about one block of a larger one */
-	REST_MAX = 1024         /* data files without an entry are looked for up to this number */
+	WHOLE_MAX = 320 << 10   /* bytes of an index that is read at once: about one block of a larger one */
 };
 
 /* ---- files ----------------------------------------------------------------------------------------------- */
@@ -78,22 +77,6 @@ static ckptfmt_status read_index(const void *state, const char *path, uint8_t *t
 	return status;
 }
 
-cf_merge_file *cf_merge_input_next_file(const cf_merge_input *in, int32_t *shard)
-{
-	while (*shard < in->header.num_shards) {
-		cf_merge_file *file;
-		if (in->pages[*shard / CF_MERGE_PAGE_SIZE] == NULL) {
-			*shard = (*shard / CF_MERGE_PAGE_SIZE + 1) * CF_MERGE_PAGE_SIZE;
-			continue;
-		}
-		file = cf_merge_input_known_file(in, *shard);
-		if (file != NULL)
-			return file;
-		(*shard)++;
-	}
-	return NULL;
-}
-
 static ckptfmt_status look_for_file(cf_merge_input *in, int32_t shard, cf_merge_file **out, ckptfmt_error *err)
 {
 	char name[CF_NAME_SIZE];
@@ -136,16 +119,6 @@ ckptfmt_status cf_merge_input_file(cf_merge_input *in, int32_t shard, cf_merge_f
 	cf_join_path(in->prefix.directory, name, path, sizeof path);
 	cf_error_path(err, path);
 	return status;
-}
-
-ckptfmt_status cf_merge_input_find_rest(cf_merge_input *in, ckptfmt_error *err)
-{
-	cf_merge_file *ignored;
-	for (int32_t shard = 0; shard < in->header.num_shards && shard < REST_MAX; shard++)
-		if (cf_merge_input_known_file(in, shard) == NULL &&
-			look_for_file(in, shard, &ignored, NULL) == CKPTFMT_NO_MEMORY)
-			return cf_fail_memory(err);
-	return CKPTFMT_OK;
 }
 
 /* ---- opening --------------------------------------------------------------------------------------------- */

@@ -76,11 +76,6 @@ static inline cf_merge_file *cf_merge_input_known_file(const cf_merge_input *in,
 	cf_merge_file *file = page == NULL ? NULL : &page->files[shard % CF_MERGE_PAGE_SIZE];
 	return file != NULL && file->known ? file : NULL;
 }
-/* The next known data file, from *shard on: moves *shard to it; NULL if there is none. */
-cf_merge_file *cf_merge_input_next_file(const cf_merge_input *in, int32_t *shard);
-/* Looks for data files without entries, which are to be removed with the input. */
-CF_MUST_CHECK ckptfmt_status cf_merge_input_find_rest(cf_merge_input *in, ckptfmt_error *err);
-
 /* BUSY if the index on disk is not the one that was read. */
 CF_MUST_CHECK ckptfmt_status cf_merge_input_check_unchanged(cf_merge_input *in, ckptfmt_error *err);
 

@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Joins bundles by their indexes; tensor bytes stay where they are and their files get second names.
+ * Merges bundles by their indexes; tensor bytes stay where they are and their files get second names.
  *
  *   1 all inputs are opened, walked through together and checked; nothing changes on disk (inputs.c, join.c)
- *   2 data files of inputs are synced; those that cannot be linked are copied (merge_files)
+ *   2 data files of inputs are synced; those that cannot be linked are copied (files.c)
  *   3 the index of the result is written under a temporary name and read back
- *   4 if the inputs are to go, a journal is written under a temporary name (merge_journal)
- *   5 under the lock of the destination's directory: data files get their names, the inputs are looked at once more,
- *     and the index is renamed into its place: the commit
- *   6 the journal gets its name, the inputs go, and the journal
+ *   4 under the lock of the destination's directory: if the inputs are to be removed, the intent is written
+ *     (intent.c); data files get their names, the inputs are looked at once more, and the index is renamed into its
+ *     place: the commit
+ *   5 the inputs are removed, then the intent
  *
- * Killed before the commit, all inputs are whole; after it, the result is. Running it again finishes the job.
+ * Killed before the commit, all inputs are whole; after it, the result is. Running the merge again finishes it.
  */
 #include "base/memory.h"
 #include "write/commit.h"
 #include "merge/files.h"
 #include "merge/inputs.h"
+#include "merge/intent.h"
 #include "merge/join.h"
-#include "merge/journal.h"
 #include "table/writer.h"
 
 #include <string.h>
@@ -33,7 +33,7 @@ typedef struct merge {
 	cf_directory directory;
 	cf_commit commit;
 	cf_file_writer index;
-	cf_file_writer journal;
+	cf_merge_intent intent;
 	cf_index_mark mark;
 	cf_merge_before before;     /* what was at the destination when it began, */
 	bool left_out;              /* and whether inputs were missing then */
@@ -116,21 +116,18 @@ static ckptfmt_status describe_results(merge *m, ckptfmt_error *err)
 static ckptfmt_status prepare(merge *m, int32_t count, ckptfmt_error *err)
 {
 	cf_file_writer_abandon(&m->index);
-	cf_file_writer_abandon(&m->journal);
 	m->files.new_count = count;
 	CF_TRY(describe_results(m, err));
 	CF_TRY(cf_merge_files_fill(&m->files, err));
 	CF_TRY(write_index(m, err));
 	if (m->options.durability != CKPTFMT_DURABILITY_NONE)
 		CF_TRY(cf_commit_read_back(&m->commit, &m->index, count, m->sizes, err));
-	if (m->options.consume)
-		CF_TRY(cf_merge_journal_write(&m->commit, &m->inputs, m->mark, m->results, count, &m->journal, err));
 	return CKPTFMT_OK;
 }
 
 /* ---- committing ------------------------------------------------------------------------------------------ */
 
-/* Inputs that were not there may have gone into the destination meanwhile, by the same merge running beside this. */
+/* A missing input may have been merged into the destination since, by the same merge in another process. */
 static ckptfmt_status check_left_out(const merge *m, ckptfmt_error *err)
 {
 	cf_merge_before now;
@@ -140,7 +137,7 @@ static ckptfmt_status check_left_out(const merge *m, ckptfmt_error *err)
 	if (now.exists == m->before.exists && (!now.exists || cf_same_state(&now.info, &m->before.info)))
 		return CKPTFMT_OK;
 	return cf_fail(err, CKPTFMT_FAIL_BUSY, CF_NO_OFFSET,
-		"MRG-14: another writer committed to the destination, and an input of the merge is missing");
+		"MRG-14: an input is missing, and another process has committed to the destination during the merge");
 }
 
 static ckptfmt_status commit_named(merge *m, ckptfmt_error *err)
@@ -154,19 +151,10 @@ static ckptfmt_status commit_named(merge *m, ckptfmt_error *err)
 
 typedef enum outcome { DONE, OTHER_COUNT, NO_LINKS } outcome;
 
-/* Under the lock. What is not done needs to be prepared again, without it. */
-static ckptfmt_status try_commit(merge *m, outcome *out, ckptfmt_error *err)
+static ckptfmt_status name_and_commit(merge *m, outcome *out, ckptfmt_error *err)
 {
-	int32_t count;
 	cf_naming naming;
 	ckptfmt_status status;
-	*out = DONE;
-	CF_TRY(cf_commit_observe(&m->commit, err));
-	CF_TRY(cf_merge_files_choose_count(&m->files, &count, err));
-	if (count != m->files.new_count) {
-		*out = OTHER_COUNT;
-		return CKPTFMT_OK;
-	}
 	CF_TRY(cf_merge_files_name(&m->files, &naming, err));
 	if (naming != CF_NAMED) {
 		*out = naming == CF_NAMES_TAKEN ? OTHER_COUNT : NO_LINKS;
@@ -175,6 +163,27 @@ static ckptfmt_status try_commit(merge *m, outcome *out, ckptfmt_error *err)
 	status = commit_named(m, err);
 	if (!m->committed)
 		cf_merge_files_undo(&m->files);
+	return status;
+}
+
+/* REQUIRES: the lock. If *out is not DONE, the result must be prepared again, without the lock. */
+static ckptfmt_status try_commit(merge *m, outcome *out, ckptfmt_error *err)
+{
+	int32_t count;
+	ckptfmt_status status = CKPTFMT_OK;
+	*out = DONE;
+	CF_TRY(cf_commit_observe(&m->commit, err));
+	CF_TRY(cf_merge_files_choose_count(&m->files, &count, err));
+	if (count != m->files.new_count) {
+		*out = OTHER_COUNT;
+		return CKPTFMT_OK;
+	}
+	if (m->options.consume)
+		status = cf_merge_intent_write(&m->commit, &m->inputs, m->mark, m->results, count, &m->intent, err);
+	if (status == CKPTFMT_OK)
+		status = name_and_commit(m, out, err);
+	if (!m->committed && m->options.consume)
+		cf_merge_intent_withdraw(&m->commit, &m->intent);
 	return status;
 }
 
@@ -223,13 +232,11 @@ static ckptfmt_status run(merge *m, const char *const *prefixes, uint64_t count,
 	CF_TRY(cf_merge_inputs_open(&m->inputs, prefixes, count, m->options.allow_missing != 0, err));
 	m->left_out = m->inputs.count < count;
 	CF_TRY(cf_merge_join(&m->inputs, &m->joined, err));
-	for (uint64_t i = 0; m->options.consume && i < m->inputs.count; i++)
-		CF_TRY(cf_merge_input_find_rest(&m->inputs.rows[i], err));
 	status = open_destination(m, destination, err);
 	if (status == CKPTFMT_OK)
 		status = publish(m, err);
 	if (status == CKPTFMT_OK && m->options.consume)
-		status = cf_merge_remove_inputs(&m->commit, &m->inputs, &m->journal, err);
+		cf_merge_remove_inputs(&m->commit, &m->inputs, m->options.remove_directories != 0, &m->intent);
 	cf_error_path(err, destination);
 	return status;
 }
@@ -237,7 +244,7 @@ static ckptfmt_status run(merge *m, const char *const *prefixes, uint64_t count,
 static ckptfmt_status check_options(const ckptfmt_merge_options *options, ckptfmt_error *err)
 {
 	if (options->durability < CKPTFMT_DURABILITY_FULL || options->durability > CKPTFMT_DURABILITY_NONE)
-		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "durability %d is none",
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "durability must be 0, 1 or 2, not %d",
 			(int)options->durability);
 	return CKPTFMT_OK;
 }
@@ -259,7 +266,6 @@ ckptfmt_status ckptfmt_merge(const char *const *prefixes, uint64_t count, const 
 	if (status == CKPTFMT_OK && !finished)
 		status = run(&m, prefixes, count, destination, err);
 	cf_file_writer_abandon(&m.index);
-	cf_file_writer_abandon(&m.journal);
 	cf_merge_files_close(&m.files);
 	cf_merge_joined_free(&m.joined);
 	cf_merge_inputs_close(&m.inputs);

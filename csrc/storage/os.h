@@ -44,6 +44,8 @@ void cf_os_path(const cf_directory *directory, const char *name, char *to, uint6
 CF_MUST_CHECK ckptfmt_status cf_os_directory_open(const char *path, bool make, bool sync_parents, cf_directory *out,
 	ckptfmt_error *err);
 void cf_os_directory_close(cf_directory *directory);
+/* Removes an empty directory. One that is not empty, or cannot be removed, stays. */
+void cf_os_directory_remove(const char *path);
 CF_MUST_CHECK ckptfmt_status cf_os_directory_sync(const cf_directory *directory, ckptfmt_error *err);
 /* Waits until no other holder of this directory's lock is left, at most about `timeout_ms`; then BUSY. Only those who
  * ask for the lock keep out of each other's way, a second open of the same directory among them, and it goes with the

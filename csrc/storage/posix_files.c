@@ -229,6 +229,13 @@ bool cf_os_hold(const cf_directory *directory, const char *name, const cf_file *
 	return !cf_posix_is_taken_away(directory, name, file->fd);
 }
 
+void cf_os_directory_remove(const char *path)
+{
+	int before = errno;
+	(void)!unlinkat(AT_FDCWD, path, AT_REMOVEDIR);
+	errno = before;
+}
+
 ckptfmt_status cf_os_directory_sync(const cf_directory *directory, ckptfmt_error *err)
 {
 	if (cf_posix_sync(directory->fd) != 0)

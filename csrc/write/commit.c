@@ -8,8 +8,7 @@
 
 /* ---- what is there --------------------------------------------------------------------------------------- */
 
-/* The number of data files that the index `name` says there are; 0 if there is none or it cannot be read. */
-static ckptfmt_status count_of_index(const cf_directory *directory, const char *name, int32_t *out, ckptfmt_error *err)
+ckptfmt_status cf_commit_count(const cf_directory *directory, const char *name, int32_t *out, ckptfmt_error *err)
 {
 	ckptfmt_limits limits;
 	cf_file file = {-1};
@@ -39,7 +38,7 @@ ckptfmt_status cf_commit_observe(cf_commit *commit, ckptfmt_error *err)
 {
 	char name[CF_NAME_SIZE];
 	cf_index_name(commit->prefix->base, name);
-	return count_of_index(commit->directory, name, &commit->old_count, err);
+	return cf_commit_count(commit->directory, name, &commit->old_count, err);
 }
 
 ckptfmt_status ckptfmt_index_count(const char *path, int32_t *count, ckptfmt_error *err)
@@ -55,7 +54,7 @@ ckptfmt_status ckptfmt_index_count(const char *path, int32_t *count, ckptfmt_err
 	}
 	status = cf_os_directory_open(parts.directory, false, false, &directory, err);
 	if (status == CKPTFMT_OK)
-		status = count_of_index(&directory, parts.base, count, err);
+		status = cf_commit_count(&directory, parts.base, count, err);
 	cf_os_directory_close(&directory);
 	cf_prefix_free(&parts);
 	return status;

@@ -40,6 +40,10 @@ typedef struct cf_commit {
 	int32_t old_count;          /* data files of the checkpoint that is there; 0: none, or unreadable */
 } cf_commit;
 
+/* The number of data files by the header of the index `name`; 0 if it does not exist or cannot be read. NO_MEMORY. */
+CF_MUST_CHECK ckptfmt_status cf_commit_count(const cf_directory *directory, const char *name, int32_t *out,
+	ckptfmt_error *err);
+
 /* Sees what is there now. IO and NO_MEMORY; an unreadable old index is no failure. */
 CF_MUST_CHECK ckptfmt_status cf_commit_observe(cf_commit *commit, ckptfmt_error *err);
 

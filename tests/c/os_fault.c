@@ -239,6 +239,7 @@ void real_path(const cf_directory *directory, const char *name, char *to, uint64
 #define cf_os_link real_link
 #define cf_os_rename_new real_rename_new
 #define cf_os_unlink real_unlink
+#define cf_os_directory_remove real_directory_remove
 #define cf_os_map real_map
 #define cf_os_unmap real_unmap
 #define cf_os_page_size real_page_size
@@ -282,6 +283,7 @@ void real_path(const cf_directory *directory, const char *name, char *to, uint64
 #undef cf_os_link
 #undef cf_os_rename_new
 #undef cf_os_unlink
+#undef cf_os_directory_remove
 #undef cf_os_map
 #undef cf_os_unmap
 #undef cf_os_page_size
@@ -653,6 +655,13 @@ ckptfmt_status cf_os_unlink(const cf_directory *directory, const char *name, ckp
 {
 	verdict given = judge(OS_FAULT_UNLINK, name, "", 0, 0);
 	TELL(given, real_unlink(directory, name, err), refuse_named(&given, directory, name, err));
+}
+
+void cf_os_directory_remove(const char *path)
+{
+	verdict given = judge(OS_FAULT_UNLINK, path, "", 0, 0);
+	if (given.carried_out)
+		real_directory_remove(path);
 }
 
 ckptfmt_status cf_os_map(const cf_file *file, const char *path, uint64_t offset, uint64_t size, const uint8_t **out,

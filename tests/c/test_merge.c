@@ -24,7 +24,8 @@ static void keep_result(const char *as)
 
 static uint64_t kill_merges(int count, bool consume, bool overwrite, int32_t durability)
 {
-	const ckptfmt_merge_options options = {consume, 0, durability, 0, NULL};
+	const bool directories = consume && !overwrite;
+	const ckptfmt_merge_options options = {consume, 0, durability, directories, NULL};
 	uint64_t points = 0;
 	int files;
 	bool hit = true;
@@ -45,19 +46,20 @@ static uint64_t kill_merges(int count, bool consume, bool overwrite, int32_t dur
 		check_proofs(path_of("out"), "m");
 		if (overwrite)
 			CHECK(has("out/m", "o0", 9) || has_result(count));
-		/* After the last call all is done, and a merge of inputs that are gone is a mistake. */
+		/* One that was killed is finished. After one that ended, a merge of inputs that are gone is a mistake. */
 		if (merge(count, &options) != CKPTFMT_OK)
-			CHECK(err.failure == CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND && consume &&
-				access(path_of("out/m.merge-journal"), F_OK) != 0);
+			CHECK(!hit && consume && err.failure == CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND);
 		CHECK(has_result(count));
 		CHECK_EQ(has_inputs(count), !consume);
-		CHECK(access(path_of("out/m.merge-journal"), F_OK) != 0);
+		CHECK(access(path_of("out/m.merge-intent"), F_OK) != 0);
 		shell("cd '%s' && for f in whole/*; do cmp $f out/${f#whole/} || exit 1; done");
 		keep_result("again");
 		/* A generation that was replaced may be left where the kill came between rename and removal. */
 		if (!overwrite)
 			CHECK_EQ(count_entries(path_of("again")), files);
-		if (consume)
+		if (directories)
+			CHECK(access(path_of("in"), F_OK) != 0);
+		else if (consume)
 			shell("test -z \"$(ls -A '%s'/in)\"");
 	}
 	return points;
@@ -173,7 +175,7 @@ static void fail_merges(int os_errno, bool forever, bool after)
 			/* One fault stops what comes after it: from the one on that came after the commit, the result. */
 			CHECK(!committed || has_result(2));
 			committed = !forever && has_result(2);
-			/* A journal without its result may stay, and one file that could not be removed. */
+			/* An intent may stay, and one file that could not be removed. */
 			if (!forever)
 				CHECK(count_entries(path_of("out")) <= files + 2);
 		} else {
@@ -221,7 +223,7 @@ static void test_resume_with_others(void)
 		(void)!merge(2, &options);
 		hit = os_fault_hits() != 0;
 		os_fault_clear();
-		if (has_inputs(2) || access(path_of("out/m.merge-journal"), F_OK) != 0)
+		if (has_inputs(2) || access(path_of("out/m.merge-intent"), F_OK) != 0)
 			continue;
 		CHECK_FAILS(merge(3, &options), err, CKPTFMT_FAIL_MERGE_CONFLICT, "MRG-14");
 		CHECK(has_result(2) && has("other/c", "c", 3));
@@ -235,7 +237,7 @@ static void test_resume_with_others(void)
 			CHECK_OK(merge(3, &options), err);
 			CHECK(has_result(3));
 		}
-		CHECK(access(path_of("out/m.merge-journal"), F_OK) != 0);
+		CHECK(access(path_of("out/m.merge-intent"), F_OK) != 0);
 	}
 	CHECK(refused >= 2);
 }
@@ -261,7 +263,7 @@ static void test_resume_of_a_part(void)
 		twice[1] = path_of("in/a");
 		CHECK_FAILS(ckptfmt_merge(twice, 2, path_of("out/m"), &options, &err), err,
 			CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, "MRG-1");
-		CHECK(has_result(2) && access(path_of("out/m.merge-journal"), F_OK) == 0);
+		CHECK(has_result(2) && access(path_of("out/m.merge-intent"), F_OK) == 0);
 		save_to("in/b", "b", 7, 1, 1);
 		CHECK_FAILS(merge(2, &options), err, CKPTFMT_FAIL_MERGE_CONFLICT, "MRG-14");
 		CHECK(has_result(2) && has("in/b", "b", 7));
@@ -277,7 +279,7 @@ static void test_resume_of_a_part(void)
 		}
 		save_inputs(2);
 		CHECK_OK(merge(2, &options), err);
-		CHECK(has_result(2) && access(path_of("out/m.merge-journal"), F_OK) != 0);
+		CHECK(has_result(2) && access(path_of("out/m.merge-intent"), F_OK) != 0);
 	}
 	CHECK(parts >= 2);
 }
@@ -290,7 +292,7 @@ static void test_resume_without_the_bytes(void)
 	os_fault_set(&(os_fault_plan){.kind = OS_FAULT_UNLINK, .at = 1, .crash = true});
 	(void)!merge(2, &options);
 	os_fault_clear();
-	CHECK(has_inputs(2) && access(path_of("out/m.merge-journal"), F_OK) == 0);
+	CHECK(has_inputs(2) && access(path_of("out/m.merge-intent"), F_OK) == 0);
 	/* As copies that were not synced might be. */
 	shell("cd '%s'/out && rm m.data-00001-of-00002 && : > m.data-00001-of-00002");
 	CHECK_OK(merge(2, &options), err);
@@ -334,13 +336,13 @@ static void test_twice_at_once(void)
 		hit = os_fault_hits() != 0;
 		os_fault_clear();
 		CHECK(has_result(2));
-		CHECK(access(path_of("out/m.merge-journal"), F_OK) != 0);
+		CHECK(access(path_of("out/m.merge-intent"), F_OK) != 0);
 	}
 	CHECK(busy > 0);
 }
 
-/* A merge of other inputs that is killed before it commits leaves the journal in force alone. */
-static void test_journal_of_another(void)
+/* A merge of other inputs that is killed before it commits keeps the intent in force. */
+static void test_intent_of_another(void)
 {
 	const ckptfmt_merge_options options = {1, 0, CKPTFMT_DURABILITY_FULL, 0, NULL};
 	bool hit = true;
@@ -365,8 +367,8 @@ static void test_journal_of_another(void)
 	}
 }
 
-/* A journal that is damaged, or of another index, is none. */
-static void test_bad_journal(void)
+/* A damaged intent is ignored. */
+static void test_bad_intent(void)
 {
 	const ckptfmt_merge_options options = {1, 0, CKPTFMT_DURABILITY_NONE, 0, NULL};
 	for (int byte = 0; byte < 400; byte += 7) {
@@ -377,7 +379,7 @@ static void test_bad_journal(void)
 		os_fault_clear();
 		CHECK(has_result(2) && has_inputs(2));
 		{
-			int fd = open(path_of("out/m.merge-journal"), O_RDWR);
+			int fd = open(path_of("out/m.merge-intent"), O_RDWR);
 			uint8_t value;
 			CHECK(fd >= 0);
 			if (pread(fd, &value, 1, byte) == 1) {
@@ -411,8 +413,8 @@ int main(void)
 	test_resume_of_a_part();
 	test_resume_without_the_bytes();
 	test_twice_at_once();
-	test_journal_of_another();
-	test_bad_journal();
+	test_intent_of_another();
+	test_bad_intent();
 	os_fault_log_clear();
 	shell("rm -rf '%s'");
 	return test_finish("merge");

@@ -67,7 +67,7 @@ def leave_behind(path: Path) -> None:
     for name in (
         "ckpt-3.data-00000-of-00001",
         "ckpt-4.data-00001-of-00002",
-        "ckpt-5.merge-journal",
+        "ckpt-5.merge-intent",
         "ckpt-6.index",
         "ckpt-7.index.tempstatea0123456789abcde",
         "ckpt-8.data-00000-of-00001.tempstatef0123456789abcde",
