@@ -10,13 +10,17 @@ import fcntl
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import NoReturn
 
 from ckptfmt.errors import DurabilityUnknownError, StorageError
 
 __all__ = [
     "LOCK_NAME",
+    "OwnDescriptor",
     "TemporaryDirectory",
     "make_file",
     "open_directory",
@@ -27,6 +31,50 @@ __all__ = [
 # The lock file in a temporary directory. It is created first and removed last.
 LOCK_NAME = "writer.lock"
 TRIES = 16
+
+
+class OwnDescriptor:
+    """A descriptor whose lock must not outlive this process: a forked child closes its copy at
+    once.
+
+    Args:
+        open_file: opens the file and returns the descriptor. No thread can fork between that and
+            the moment when the descriptor is known here.
+
+    Attributes:
+        fd: the descriptor; -1 once it is closed, and in a forked child.
+    """
+
+    def __init__(self, open_file: Callable[[], int]) -> None:
+        with _forking:
+            self.fd = open_file()
+            _open.add(self)
+
+    def close(self) -> None:
+        """Close it, which releases its lock. An error is ignored: it is closed all the same."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):  # open_file raised
+            self.close()
+
+
+_open: weakref.WeakSet[OwnDescriptor] = weakref.WeakSet()
+_forking = threading.RLock()
+
+
+def _close_in_child() -> None:
+    for descriptor in list(_open):
+        descriptor.close()
+    _forking.release()
+
+
+os.register_at_fork(
+    before=_forking.acquire, after_in_parent=_forking.release, after_in_child=_close_in_child
+)
 
 
 class TemporaryDirectory:
@@ -46,7 +94,7 @@ class TemporaryDirectory:
 
     def __init__(self, prefix: str, token: str | None = None) -> None:
         self._prefix = prefix
-        self._lock: int | None = None
+        self._lock: OwnDescriptor | None = None
         self._name(token or secrets.token_hex(8))
 
     def _name(self, token: str) -> None:
@@ -58,17 +106,18 @@ class TemporaryDirectory:
         Raises:
             StorageError: it cannot be created.
         """
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             for _ in range(TRIES):
                 os.makedirs(self.path, exist_ok=True)
                 path = os.path.join(self.path, LOCK_NAME)
                 # Another process may sweep the directory before it has its lock: try another name.
                 with contextlib.suppress(FileNotFoundError):
-                    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
-                    if _hold(fd, path, fcntl.LOCK_EX):
-                        self._lock = fd
+                    lock = OwnDescriptor(partial(os.open, path, flags, 0o666))
+                    if _hold(lock.fd, path, fcntl.LOCK_EX):
+                        self._lock = lock
                         return
-                    _close(fd)
+                    lock.close()
                 self._name(secrets.token_hex(8))
         except OSError as error:
             raise StorageError(
@@ -90,7 +139,7 @@ class TemporaryDirectory:
             # After Ctrl-C too: what is left can then be swept.
             lock, self._lock = self._lock, None
             if lock is not None:
-                _close(lock)
+                lock.close()
 
     def _clear(self) -> None:
         for entry in os.scandir(self.path):
@@ -105,7 +154,7 @@ class TemporaryDirectory:
             os.unlink(os.path.join(self.path, LOCK_NAME))
 
 
-def make_file(name: str, directory_fd: int) -> tuple[str, int]:
+def make_file(name: str, directory_fd: int) -> tuple[str, OwnDescriptor]:
     """Create a file that is to be renamed to `name`. Returns its temporary name and a descriptor,
     which holds its lock.
 
@@ -116,17 +165,11 @@ def make_file(name: str, directory_fd: int) -> tuple[str, int]:
     for _ in range(TRIES):
         # The first digit is a letter: TensorFlow's names are decimal.
         temporary = f"{name}.tempstate{secrets.choice('abcdef')}{secrets.token_hex(8)[1:]}"
-        fd = os.open(temporary, flags, 0o666, dir_fd=directory_fd)
-        if _hold(fd, temporary, fcntl.LOCK_SH, directory_fd):
-            return temporary, fd
-        _close(fd)
+        lock = OwnDescriptor(partial(os.open, temporary, flags, 0o666, dir_fd=directory_fd))
+        if _hold(lock.fd, temporary, fcntl.LOCK_SH, directory_fd):
+            return temporary, lock
+        lock.close()
     raise FileExistsError(errno.EEXIST, "cannot find a free temporary name")
-
-
-def _close(fd: int) -> None:
-    """Close a file that holds no data. An error is ignored: the file is closed all the same."""
-    with contextlib.suppress(OSError):
-        os.close(fd)
 
 
 def _hold(fd: int, name: str, kind: int, directory_fd: int | None = None) -> bool:
@@ -176,22 +219,20 @@ def replace_file(directory_fd: int, path: str, content: bytes, durability: str) 
     """
     name = os.path.basename(path)
     try:
-        temporary, descriptor = make_file(name, directory_fd)
-        held = os.dup(descriptor)  # keeps the lock until the file has its name
+        temporary, lock = make_file(name, directory_fd)
         try:
-            with open(descriptor, "wb") as stream:
-                stream.write(content)
-                stream.flush()
-                if durability == "full":
-                    os.fsync(descriptor)
+            rest = memoryview(content)
+            while rest:
+                rest = rest[os.write(lock.fd, rest) :]
+            if durability == "full":
+                os.fsync(lock.fd)
             os.rename(temporary, name, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(temporary, dir_fd=directory_fd)
             raise
         finally:
-            with contextlib.suppress(OSError):
-                os.close(held)
+            lock.close()
     except OSError as error:
         raise_storage(error, path)
     if durability == "full":

@@ -7,6 +7,8 @@ import errno
 import gc
 import os
 import re
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -204,31 +206,11 @@ def test_a_directory_replaced_meanwhile(directory: CheckpointDirectory, tmp_path
     (tmp_path / "trap" / "ckpt-2.index").unlink()
     before = files(tmp_path / "trap")
     directory.write_state("checkpoint", b"state")
-    assert [found.name for found in directory.checkpoints()] == ["ckpt-1"]
+    assert directory.exists("ckpt-1") and not directory.exists("ckpt-2")
     directory.remove("ckpt-1")
     assert directory.sweep() == []
     assert files(tmp_path / "moved") == ["checkpoint"]
     assert files(tmp_path / "trap") == before
-
-
-def test_what_is_there(directory: CheckpointDirectory) -> None:
-    save(directory, "ckpt-7", "other")
-    save(directory, "ckpt-8")
-    (Path(directory.path) / "ckpt-8.index").unlink()
-    save(directory, "ckpt-9")
-    (Path(directory.path) / "ckpt-9.data-00000-of-00001").unlink()
-    touch(directory, "checkpoint", ".index", "ckpt-7.notes")
-    found = {one.name: one for one in directory.checkpoints()}
-    assert list(found) == ["ckpt-7", "ckpt-8", "ckpt-9", "other"]
-    assert [one.complete for one in found.values()] == [True, False, False, True]
-    assert [one.step for one in found.values()] == [7, 8, 9, None]
-    index = os.stat(os.path.join(directory.path, "ckpt-7.index"))
-    data = os.stat(os.path.join(directory.path, "ckpt-7.data-00000-of-00001"))
-    assert (found["ckpt-7"].mtime_ns, found["ckpt-7"].size) == (
-        index.st_mtime_ns,
-        index.st_size + data.st_size,
-    )
-    assert found["ckpt-8"].mtime_ns == 0
 
 
 def test_small_files(directory: CheckpointDirectory) -> None:
@@ -280,27 +262,71 @@ def test_a_new_directory_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 # ---- lock ----------------------------------------------------------------------------------------
 
 
-def test_the_lock_excludes_other_opens_and_threads(directory: CheckpointDirectory) -> None:
-    said: list[str] = []
-
-    def elsewhere(of: CheckpointDirectory) -> None:
-        try:
-            with of.lock(0.0):
-                said.append("got it")
-        except BusyError as error:
-            said.append(error.message)
-
+def test_the_lock_excludes_others_and_can_be_nested(directory: CheckpointDirectory) -> None:
+    message = "another process or thread has held the directory's lock for 0 seconds"
     with CheckpointDirectory(directory.path) as other:
-        with directory.lock(), directory.lock():
-            elsewhere(other)
-            thread = threading.Thread(target=elsewhere, args=[directory])
-            thread.start()
-            thread.join()
-            with directory.lock(0):
-                pass
-        assert said == ["somebody else has held the directory's lock for 0 seconds"] * 2
-        elsewhere(other)
-    assert said[2:] == ["got it"]
+        with (
+            directory.lock(),
+            directory.lock(0),
+            pytest.raises(BusyError, match=message),
+            other.lock(0),
+        ):
+            pass
+        with other.lock(0), pytest.raises(BusyError), directory.lock(0):
+            pass
+
+
+def test_unlocking_and_closing_raise_nothing_of_the_system(
+    directory: CheckpointDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.close
+
+    def close(fd: int) -> None:
+        real(fd)
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", close)
+        with directory.lock():
+            directory.write_state("checkpoint", b"state")
+        CheckpointDirectory(directory.path).close()
+        ckptfmt.remove_checkpoint(os.path.join(directory.path, "ckpt-1"))
+        ckptfmt.update_checkpoint_state(directory.path, "ckpt-1")
+    with directory.lock(0):
+        pass
+
+
+FORKING = """
+import os, sys
+from ckptfmt.manager.directory import CheckpointDirectory
+from ckptfmt.temporary import TemporaryDirectory, make_file
+place = CheckpointDirectory(sys.argv[1])
+temporary = TemporaryDirectory(os.path.join(sys.argv[1], "ckpt-1"))
+temporary.make()
+file = make_file("checkpoint", place._descriptor())
+with place.lock():
+    if os.fork() == 0:
+        print("ready", flush=True)
+        sys.stdin.read()
+        os._exit(0)
+    os.wait()
+"""
+
+
+def test_a_forked_child_does_not_keep_the_locks_of_its_parent(tmp_path: Path) -> None:
+    """Killed, the parent leaves nothing locked, though the child lives on."""
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKING, str(tmp_path)], stdin=pipe, stdout=pipe, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "ready\n"
+        assert len(files(tmp_path)) == 2
+        parent.kill()
+        parent.wait()
+        with CheckpointDirectory(tmp_path) as place, place.lock(0):
+            place.sweep()
+        assert files(tmp_path) == []
 
 
 def test_commits_wait_for_the_lock(directory: CheckpointDirectory) -> None:

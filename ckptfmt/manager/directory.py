@@ -15,11 +15,9 @@ import fcntl
 import os
 import secrets
 import stat
-import threading
 import time
-import weakref
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 from ckptfmt import _core
@@ -29,14 +27,13 @@ from ckptfmt.manager.orphans import (
     INTENT,
     Files,
     is_part,
-    number_of,
     of_managed,
     state_temporaries,
 )
 from ckptfmt.names import index_name, parse_data_name, path_text
-from ckptfmt.temporary import LOCK_NAME, replace_file
+from ckptfmt.temporary import LOCK_NAME, OwnDescriptor, replace_file
 
-__all__ = ["CheckpointDirectory", "Found"]
+__all__ = ["CheckpointDirectory"]
 
 LOCK_SECONDS = 300.0
 PAUSE_MIN, PAUSE_MAX = 0.001, 0.05
@@ -51,48 +48,25 @@ REMOTE = frozenset(
     ]
 )
 
-# Those that are open, for a forked child to open anew.
-_opened: weakref.WeakSet[CheckpointDirectory] = weakref.WeakSet()
-
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A checkpoint in the directory.
-
-    Attributes:
-        name: its prefix in the directory.
-        complete: whether it has an index, and all data files of some number of them.
-        step: n of a name that ends with "-<n>"; else None.
-        mtime_ns: when the index was written; 0 without one.
-        size: bytes of index and data files.
-    """
-
-    name: str
-    complete: bool
-    step: int | None
-    mtime_ns: int
-    size: int
-
-
 class CheckpointDirectory:
-    """A directory of checkpoints, open. A context manager; `close` at the latest.
+    """An open directory of checkpoints, used by one thread. A context manager.
 
-    Threads may share it. Those of one process exclude each other by its lock as processes do, and a
-    forked child, which gets an open of its own, excludes its parent.
+    Its lock excludes other processes, and other objects of this class in this process.
 
     Args:
         path: the directory.
-        make: whether it and the directories above it are made if they are missing.
+        make: whether to create it, and the directories above it, if they are missing.
         durability: "full" to sync what is written and removed, else "rename" or "none".
 
     Attributes:
         path: as given, as text; only for messages.
 
     Raises:
-        StorageError: it cannot be opened or made.
+        StorageError: it cannot be opened or created.
     """
 
     def __init__(
@@ -102,21 +76,22 @@ class CheckpointDirectory:
         self.path = path_text(path)
         self._full = durability == "full"
         self._durability = durability
-        self._threads, self._depth, self._locks = threading.RLock(), 0, False
+        self._lock: OwnDescriptor | None = None
+        self._has_locks = False
         with self._reported("the directory cannot be opened"):
             if make:
                 _make(self.path or ".", sync=self._full)
             self._fd = os.open(self.path or ".", _DIRECTORY_FLAGS)
-        _opened.add(self)
 
     def close(self) -> None:
-        """Gives the descriptor back; the object cannot be used any more."""
+        """Close the descriptor; the object cannot be used any more."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
-            os.close(fd)
+            with contextlib.suppress(OSError):  # it is closed all the same
+                os.close(fd)
 
     def __del__(self) -> None:
-        with contextlib.suppress(OSError, AttributeError):
+        with contextlib.suppress(AttributeError):  # it was never opened
             self.close()
 
     def __enter__(self) -> Self:
@@ -132,52 +107,53 @@ class CheckpointDirectory:
 
     @contextlib.contextmanager
     def lock(self, timeout: float = LOCK_SECONDS) -> Iterator[None]:
-        """Holds the directory's lock (CMT-14) in the block, against other threads and processes.
+        """Hold the directory's lock (CMT-14) in the block.
 
-        May be nested. Never save into the directory meanwhile: commits wait for this lock. Where
-        the file system has no locks only threads of this object are kept out.
+        May be nested. Never save into the directory meanwhile: a commit waits for this lock. On a
+        file system without locks nothing is excluded.
 
         Args:
-            timeout: seconds to wait for whoever has it.
+            timeout: seconds to wait for another owner.
 
         Raises:
-            BusyError: somebody held it for so long.
+            BusyError: another owner held it for that long.
+            StorageError: the directory cannot be opened for its lock.
         """
-        if not self._threads.acquire(timeout=max(timeout, 0)):
-            raise self._busy(timeout)
+        if self._lock is not None and self._lock.fd >= 0:
+            yield
+            return
+        here = self._descriptor()
+        with self._reported("the directory cannot be locked"):
+            # A descriptor of its own: a lock belongs to the open file, and a forked child closes
+            # this one.
+            lock = OwnDescriptor(partial(os.open, ".", _DIRECTORY_FLAGS, dir_fd=here))
         try:
-            if self._depth == 0:
-                self._locks = self._lock_file(timeout)
-            self._depth += 1
-            try:
-                yield
-            finally:
-                self._depth -= 1
-                if self._depth == 0 and self._locks:
-                    fcntl.flock(self._descriptor(), fcntl.LOCK_UN)
+            self._has_locks = self._acquire(lock.fd, timeout)
+            self._lock = lock
+            yield
         finally:
-            self._threads.release()
+            self._lock = None
+            lock.close()
 
-    def _lock_file(self, timeout: float) -> bool:
-        """Whether there is such a lock, which is then held."""
-        ends, pause = time.monotonic() + timeout, PAUSE_MIN
+    def _acquire(self, fd: int, timeout: float) -> bool:
+        """Wait for the lock; False if the file system has none."""
+        end, pause = time.monotonic() + timeout, PAUSE_MIN
         while True:
             try:
-                fcntl.flock(self._descriptor(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                if time.monotonic() >= ends:
-                    raise self._busy(timeout) from None
+                if time.monotonic() >= end:
+                    raise BusyError(
+                        f"another process or thread has held the directory's lock for {timeout:g} "
+                        "seconds",
+                        path=self.path,
+                    ) from None
                 time.sleep(pause)
                 pause = min(2 * pause, PAUSE_MAX)
             except OSError:
                 return False
             else:
                 return True
-
-    def _busy(self, timeout: float) -> BusyError:
-        return BusyError(
-            f"somebody else has held the directory's lock for {timeout:g} seconds", path=self.path
-        )
 
     # ---- files ---------------------------------------------------------------------------------
 
@@ -201,14 +177,6 @@ class CheckpointDirectory:
             )
         except OSError as error:
             return error.errno not in (errno.ENOENT, errno.ENOTDIR)
-
-    def seal(self, name: str) -> tuple[int, ...] | None:
-        """What the index of a checkpoint is known by as long as nobody replaces, writes or renames
-        it; None if there is none."""
-        info = self._stat(_checked(index_name(name)))
-        if info is None or not stat.S_ISREG(info.st_mode):
-            return None
-        return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns
 
     def read(self, name: str, limit: int = SMALL_BYTES_MAX) -> bytes | None:
         """The content of a small file, at most `limit` bytes and one; None if there is none.
@@ -242,47 +210,6 @@ class CheckpointDirectory:
         """
         path = os.path.join(self.path, _checked(name))
         replace_file(self._descriptor(), path, content, durability or self._durability)
-
-    def checkpoints(self) -> list[Found]:
-        """The checkpoints in the directory, whole or not, by name."""
-        indexes: set[str] = set()
-        data: dict[str, dict[int, list[str]]] = {}
-        for name in self.names():
-            parsed = parse_data_name(name)
-            if parsed is not None and parsed.shard < parsed.num_shards:
-                data.setdefault(parsed.prefix, {}).setdefault(parsed.num_shards, []).append(name)
-            elif name.endswith(".index") and name != ".index":
-                indexes.add(name.removesuffix(".index"))
-        found = []
-        for name in sorted(indexes | data.keys()):
-            generations = data.get(name, {})
-            index = self._stat(index_name(name)) if name in indexes else None
-            sizes = [
-                info.st_size
-                for files in generations.values()
-                for file in files
-                if (info := self._stat(file)) is not None
-            ]
-            found.append(
-                Found(
-                    name,
-                    index is not None
-                    and any(len(files) == count for count, files in generations.items()),
-                    _step(name),
-                    0 if index is None else index.st_mtime_ns,
-                    sum(sizes) + (0 if index is None else index.st_size),
-                )
-            )
-        return found
-
-    def numbered(self, checkpoint_name: str) -> list[str]:
-        """The complete checkpoints named `<checkpoint_name>-<n>`, the largest number first."""
-        found = [
-            (number, one.name)
-            for one in self.checkpoints()
-            if one.complete and (number := number_of(one.name, checkpoint_name)) is not None
-        ]
-        return [name for _, name in sorted(found, reverse=True)]
 
     # ---- removing ------------------------------------------------------------------------------
 
@@ -376,7 +303,7 @@ class CheckpointDirectory:
             BusyError: as in `lock`.
         """
         with self.lock():
-            if not self._locks or _is_remote(self._descriptor()):
+            if not self._has_locks or _is_remote(self._descriptor()):
                 return []
             names = self.names()
             gone: list[str] = []
@@ -541,31 +468,10 @@ class CheckpointDirectory:
             ) from None
 
 
-def _open_anew() -> None:
-    """In a forked child: a lock belongs to the open, and that is the parent's."""
-    for place in list(_opened):
-        if place._fd < 0:
-            continue
-        old, place._fd = place._fd, -1
-        place._threads, place._depth = threading.RLock(), 0
-        # Without a new one it is closed.
-        with contextlib.suppress(OSError):
-            place._fd = os.open(".", _DIRECTORY_FLAGS, dir_fd=old)
-        os.close(old)
-
-
-os.register_at_fork(after_in_child=_open_anew)
-
-
 def _checked(name: str) -> str:
     if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name:
         raise InvalidError(f"{name!r} is no name of a file in a directory", failure="BAD_PATH")
     return name
-
-
-def _step(name: str) -> int | None:
-    stem, _, number = name.rpartition("-")
-    return int(number) if stem and number.isascii() and number.isdigit() else None
 
 
 def _locked(where: int, name: str) -> int | None:
