@@ -84,7 +84,7 @@ def test_names_stay_in_the_directory(directory: CheckpointDirectory, name: Any) 
         lambda: directory.read(name),
     ]
     for operation in operations:
-        with pytest.raises(InvalidError, match=re.escape(f"{name!r} is no name of a file")):
+        with pytest.raises(InvalidError, match=re.escape(f"{name!r} is not the name of a file")):
             operation()
 
 
@@ -221,7 +221,7 @@ def test_small_files(directory: CheckpointDirectory) -> None:
     assert directory.read("checkpoint", 2) == b"oth"
     assert files(Path(directory.path)) == ["checkpoint"]
     os.mkfifo(os.path.join(directory.path, "pipe"))
-    with pytest.raises(StorageError, match="pipe: the file cannot be read: no regular file"):
+    with pytest.raises(StorageError, match="pipe: the file cannot be read: not a regular file"):
         directory.read("pipe")
 
 

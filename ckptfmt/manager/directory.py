@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """CheckpointDirectory: every operation of a manager on the files of its directory.
 
-All of it goes through one descriptor of the directory, opened once: whatever becomes of the path
-meanwhile, nothing outside is listed, written or removed. Names are those of files in it, without a
-slash, taken literally. Symbolic links are removed themselves, never what they lead to. Directories
-stay, but for the temporary ones of killed saves.
+All operations go through one descriptor of the directory: if another directory takes its place
+meanwhile, nothing there is listed, written or removed. Names are names of files in it, without a
+slash, taken literally. Symbolic links are removed themselves, never their targets. Directories are
+not removed, except the temporary ones of killed saves.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LOCK_SECONDS = 300.0
 PAUSE_MIN, PAUSE_MAX = 0.001, 0.05
 SMALL_BYTES_MAX = 64 << 20
 
-# File systems of the network, by the names that Linux gives them.
+# Network file systems, by their names in Linux.
 REMOTE = frozenset(
     [
         *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "gfs2", "glusterfs", "gpfs", "lustre"),
@@ -165,12 +165,12 @@ class CheckpointDirectory:
         return info.st_dev, info.st_ino
 
     def names(self) -> list[str]:
-        """All names in the directory, in no order."""
+        """Return all names in the directory, in no order."""
         with self._reported("the directory cannot be listed"):
             return os.listdir(self._descriptor())
 
     def exists(self, name: str) -> bool:
-        """Whether there is an index of this checkpoint. One that cannot be asked for counts."""
+        """Return whether this checkpoint has an index; True if the system cannot tell."""
         try:
             return stat.S_ISREG(
                 os.stat(_checked(index_name(name)), dir_fd=self._descriptor()).st_mode
@@ -179,10 +179,11 @@ class CheckpointDirectory:
             return error.errno not in (errno.ENOENT, errno.ENOTDIR)
 
     def read(self, name: str, limit: int = SMALL_BYTES_MAX) -> bytes | None:
-        """The content of a small file, at most `limit` bytes and one; None if there is none.
+        """Return the content of a small file, at most `limit` bytes and one; None if it does not
+        exist.
 
         Raises:
-            StorageError: it cannot be read, or is no regular file.
+            StorageError: it cannot be read, or is not a regular file.
         """
         flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
         with self._reported("the file cannot be read", name):
@@ -193,19 +194,19 @@ class CheckpointDirectory:
             with open(fd, "rb") as stream:
                 info = os.fstat(fd)
                 if not stat.S_ISREG(info.st_mode):
-                    raise OSError(errno.EINVAL, "no regular file")
+                    raise OSError(errno.EINVAL, "not a regular file")
                 return stream.read(min(info.st_size, limit) + 1)
 
     def write_state(self, name: str, content: bytes, durability: str | None = None) -> None:
-        """Puts a small file in place of the one of this name, all or nothing.
+        """Replace a small file by atomic rename.
 
         Args:
-            name: of the file.
-            content: its bytes.
-            durability: instead of the directory's.
+            name: its name.
+            content: its new content.
+            durability: default that of the directory.
 
         Raises:
-            StorageError: it could not be written; the one that was there is untouched.
+            StorageError: it could not be written; the old one is unchanged.
             DurabilityUnknownError: it is in place, but a power cut may bring the old one back.
         """
         path = os.path.join(self.path, _checked(name))
@@ -214,27 +215,27 @@ class CheckpointDirectory:
     # ---- removing ------------------------------------------------------------------------------
 
     def remove(self, name: str) -> None:
-        """Removes one checkpoint: its index, then the data files whose names are exactly those of
-        this checkpoint, then what a merge noted beside it. What is not there is no error.
+        """Remove one checkpoint: its index, then the data files whose names are exactly those of
+        this checkpoint, then the intent file of a merge. A missing file is not an error.
 
-        Meanwhile the index has a temporary name, by which `sweep` goes on with a removal that was
-        interrupted or could not remove all.
+        Meanwhile the index has a temporary name, by which `sweep` finishes a removal that was
+        interrupted or could not remove everything.
 
         Raises:
-            StorageError: something could not be removed. If that was the index, nothing was.
+            StorageError: a file could not be removed. If that was the index, nothing was removed.
             BusyError: as in `lock`.
         """
         for error in self.remove_all([name]).values():
             raise error
 
     def remove_all(self, names: Iterable[str]) -> dict[str, StorageError]:
-        """Removes checkpoints as `remove` does, all indexes before the first data file.
+        """Remove checkpoints as `remove` does, all indexes before the first data file.
 
         Args:
-            names: of the checkpoints.
+            names: the checkpoints.
 
         Returns:
-            The first error of each that could not be removed, wholly or at all.
+            The first error of each checkpoint that could not be removed completely.
 
         Raises:
             StorageError: the directory cannot be listed or synced.
@@ -257,7 +258,7 @@ class CheckpointDirectory:
                 if data is not None and data.prefix in going:
                     going[data.prefix].append(file)
             for name, files in going.items():
-                # The first one last: while it is there, writers see the number as taken.
+                # Shard 0 last: while it exists, writers see the number as taken.
                 for file in sorted(files, reverse=True):
                     try:
                         self._unlink(file)
@@ -271,7 +272,7 @@ class CheckpointDirectory:
         return failed
 
     def remove_file(self, name: str) -> None:
-        """Removes one file by its name. That it is not there is no error.
+        """Remove one file by its name. A missing file is not an error.
 
         Raises:
             StorageError: it could not be removed.
@@ -279,24 +280,23 @@ class CheckpointDirectory:
         self._unlink(name)
 
     def sync(self) -> None:
-        """Brings the names in the directory to the device, if it was opened with durability
-        "full"."""
+        """Sync the directory, if it was opened with durability "full"."""
         if self._full:
             with self._reported("the directory cannot be synced"):
                 os.fsync(self._descriptor())
 
     def sweep(self, checkpoint_name: str = "ckpt") -> list[str]:
-        """Removes what killed writers left of checkpoints named `<checkpoint_name>-<n>`, by the
-        rule CMT-15: nothing of a writer that lives, nothing that may be somebody else's.
+        """Remove orphaned files of checkpoints named `<checkpoint_name>-<n>`, by the rule CMT-15:
+        nothing of a live writer, nothing that may belong to another program.
 
-        Data files go only where an index that names them stands beside them under a temporary name,
-        which writers and removals leave that were killed.
+        Data files are removed only if an index that names them is beside them under a temporary
+        name, which killed writers and removals leave.
 
-        What cannot be removed stays for another time. Without locks everything does, and on file
-        systems of the network, where a lock may be seen by one machine only.
+        What cannot be removed stays for another time. Nothing is removed on a file system without
+        locks, nor on a network file system, where a lock may be visible to one machine only.
 
         Returns:
-            The names of what is gone.
+            The names of the removed files and directories.
 
         Raises:
             StorageError: the directory cannot be listed or synced.
@@ -316,7 +316,7 @@ class CheckpointDirectory:
             return gone
 
     def _sweep_files(self, name: str, files: Files) -> list[str]:
-        """Removes what killed writers of a checkpoint left, if none of them lives."""
+        """Remove the orphaned files of a checkpoint, if none of its writers is alive."""
         if files.foreign:
             return []
         empty = [file for file in files.claims if (info := self._stat(file)) and not info.st_size]
@@ -330,7 +330,7 @@ class CheckpointDirectory:
             # A power cut must not bring back an index whose data files are gone.
             self.sync()
         gone = self._remove_dead([*going, *data])
-        # While they are there, another sweep goes on.
+        # The proofs go last: while they exist, another sweep can continue.
         return gone + self._remove_dead(last) if set(data) <= set(gone) else gone
 
     def _proofs(self, name: str, files: Files) -> dict[int, list[str]]:
@@ -344,8 +344,8 @@ class CheckpointDirectory:
     def _proven(
         self, name: str, files: Files, proofs: dict[int, list[str]]
     ) -> tuple[list[str], list[str]]:
-        """The data files that killed writers or removals left, as these indexes prove, and what
-        goes after them."""
+        """The data files that are orphaned, as these indexes prove, and what to remove after
+        them."""
         index = files.index or self.exists(name)
         in_force = self._count_of(index_name(name)) if index else 0
         data: list[str] = []
@@ -354,11 +354,11 @@ class CheckpointDirectory:
             there = files.data.get(count, [])
             if there and count != in_force:
                 infos = [info for file in found if (info := self._stat(file)) is not None]
-                # One of two names is of an index that is still in force, if it was not moved away.
+                # An index with a second name may still be in force.
                 whole = [info.st_mtime_ns for info in infos if info.st_nlink == 1]
                 if not whole or (index and not in_force):
                     continue
-                # What was changed since the index was written is of somebody else.
+                # A file changed since the index was written belongs to another program.
                 data += [file for file in there if self._is_unchanged(file, max(whole))]
             last += found
         others = {file for group in files.data.values() for file in group} - set(data)
@@ -371,7 +371,7 @@ class CheckpointDirectory:
         return info is not None and info.st_mtime_ns <= since
 
     def _count_of(self, index: str) -> int:
-        """The number of data files that an index names; 0 if it cannot be told."""
+        """The number of data files that an index names; 0 if the index cannot be read."""
         here = self._path_here()
         try:
             return 0 if here is None else _core.index_count(f"{here}/{index}")
@@ -379,10 +379,10 @@ class CheckpointDirectory:
             return 0
 
     def _remove_dead(self, names: list[str], where: int | None = None) -> list[str]:
-        """Removes these files, if no lock of any of them is held; the names of those that went.
+        """Remove these files, if none of them is locked; the names of those removed.
 
-        A writer that lives gives up a lock only with its file or after its commit, which needs the
-        directory's lock: looking at one after the other is enough.
+        A live writer releases a lock only with its file or after its commit, which needs the
+        directory's lock: checking one after the other is enough.
         """
         where = self._descriptor() if where is None else where
         if any(_is_held(where, name) for name in names):
@@ -390,23 +390,23 @@ class CheckpointDirectory:
         return [name for name in names if _unlinked(where, name)]
 
     def _remove_directory(self, name: str) -> list[str]:
-        """Removes a temporary directory whose save is dead; its name, if it is gone then."""
+        """Remove a temporary directory whose save was killed; its name, if it was removed."""
+        flags = _DIRECTORY_FLAGS | os.O_NOFOLLOW
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-            flags = _DIRECTORY_FLAGS | os.O_NOFOLLOW
-            where = os.open(name, flags, dir_fd=self._descriptor())
-            stack.callback(os.close, where)
-            inside = os.listdir(where)
+            place = OwnDescriptor(partial(os.open, name, flags, dir_fd=self._descriptor()))
+            stack.callback(place.close)
+            inside = os.listdir(place.fd)
             if inside:
-                lock = _locked(where, LOCK_NAME)
+                lock = _locked(place.fd, LOCK_NAME)
                 if lock is None:
                     return []
-                stack.callback(os.close, lock)
+                stack.callback(lock.close)
                 parts = [file for file in inside if file != LOCK_NAME]
                 if not all(map(is_part, parts)):
                     return []
-                if sorted(self._remove_dead(parts, where)) != sorted(parts):
+                if sorted(self._remove_dead(parts, place.fd)) != sorted(parts):
                     return []
-                os.unlink(LOCK_NAME, dir_fd=where)
+                os.unlink(LOCK_NAME, dir_fd=place.fd)
             os.rmdir(name, dir_fd=self._descriptor())
             return [name]
         return []
@@ -419,7 +419,8 @@ class CheckpointDirectory:
         return self._fd
 
     def _path_here(self) -> str | None:
-        """A path of the directory that was opened, wherever it is; None where there is none."""
+        """A path that leads to the directory that was opened, wherever it is now; None without
+        /proc."""
         here = f"/proc/self/fd/{self._descriptor()}"
         with contextlib.suppress(OSError):
             if os.path.samestat(os.stat(here), os.fstat(self._descriptor())):
@@ -427,14 +428,14 @@ class CheckpointDirectory:
         return None
 
     def _stat(self, name: str) -> os.stat_result | None:
-        """Of the file itself; None of one that is gone or cannot be asked for."""
+        """The status of a file, links not followed; None if the system does not tell."""
         try:
             return os.stat(name, dir_fd=self._descriptor(), follow_symlinks=False)
         except OSError:
             return None
 
     def _put_aside(self, index: str) -> str | None:
-        """Takes an index away, its name at least; the temporary one that it has then."""
+        """Rename an index to a temporary name, and return that; None if it was removed instead."""
         info = self._stat(index)
         if info is not None and stat.S_ISREG(info.st_mode):
             aside, fd = f"{index}.tempstate{secrets.randbits(64) | 0xA << 60:016x}", self._fd
@@ -445,7 +446,7 @@ class CheckpointDirectory:
         return None
 
     def _unlink(self, name: str) -> None:
-        """Removes a file or a symbolic link. A directory of this name is nothing of ours."""
+        """Remove a file or a symbolic link, but not a directory."""
         with self._reported("the file cannot be removed", name):
             try:
                 info = os.stat(name, dir_fd=self._descriptor(), follow_symlinks=False)
@@ -456,7 +457,7 @@ class CheckpointDirectory:
 
     @contextlib.contextmanager
     def _reported(self, message: str, name: str | None = None) -> Iterator[None]:
-        """Gives what the system answers inside as a StorageError."""
+        """Raise an OSError of the block as a StorageError."""
         try:
             yield
         except CkptfmtError:
@@ -470,56 +471,56 @@ class CheckpointDirectory:
 
 def _checked(name: str) -> str:
     if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name:
-        raise InvalidError(f"{name!r} is no name of a file in a directory", failure="BAD_PATH")
+        raise InvalidError(f"{name!r} is not the name of a file in a directory", failure="BAD_PATH")
     return name
 
 
-def _locked(where: int, name: str) -> int | None:
-    """A descriptor of the regular file `name` with its exclusive lock; None if it cannot be had:
-    its writer lives, it is no such file, or nobody can tell."""
+def _locked(where: int, name: str) -> OwnDescriptor | None:
+    """Open the regular file `name` and take its exclusive lock; None if that is not possible: its
+    writer is alive, it is not a regular file, or the system does not tell."""
     try:
-        fd = os.open(name, _FILE_FLAGS, dir_fd=where)
+        file = OwnDescriptor(partial(os.open, name, _FILE_FLAGS, dir_fd=where))
     except OSError:
         return None
     try:
-        if stat.S_ISREG(os.fstat(fd).st_mode):
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return fd
+        if stat.S_ISREG(os.fstat(file.fd).st_mode):
+            fcntl.flock(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return file
     except OSError:
         pass
-    os.close(fd)
+    file.close()
     return None
 
 
 def _is_held(where: int, name: str) -> bool:
-    """Whether the exclusive lock of a file cannot be had."""
-    fd = _locked(where, name)
-    if fd is not None:
-        os.close(fd)
-    return fd is None
+    """Whether the exclusive lock of a file cannot be taken."""
+    file = _locked(where, name)
+    if file is not None:
+        file.close()
+    return file is None
 
 
 def _unlinked(where: int, name: str) -> bool:
-    """Removes a file whose exclusive lock can be had."""
-    fd = _locked(where, name)
-    if fd is None:
+    """Remove a file if its exclusive lock can be taken; whether it was removed."""
+    file = _locked(where, name)
+    if file is None:
         return False
     try:
-        # The very file that was looked at.
+        # Another file may have taken its name meanwhile.
         now = os.stat(name, dir_fd=where, follow_symlinks=False)
-        if not os.path.samestat(now, os.fstat(fd)):
+        if not os.path.samestat(now, os.fstat(file.fd)):
             return False
         os.unlink(name, dir_fd=where)
     except OSError:
         return False
     finally:
-        os.close(fd)
+        file.close()
     return True
 
 
 def _is_remote(fd: int) -> bool:
     """Whether the directory is on a file system that other machines may write to, as far as Linux
-    tells: its locks need not be theirs."""
+    tells: they may not see our locks."""
     try:
         with open(f"/proc/self/fdinfo/{fd}", "rb") as stream:
             mount = next(line.split()[1] for line in stream if line.startswith(b"mnt_id:"))
@@ -532,7 +533,7 @@ def _is_remote(fd: int) -> bool:
 
 
 def _make(path: str, *, sync: bool) -> None:
-    """Makes a directory and those above it; with `sync` each that was made is on the device."""
+    """Create a directory and those above it; with `sync`, sync the parent of each."""
     missing = []
     level = os.path.abspath(path)
     while not os.path.isdir(level):

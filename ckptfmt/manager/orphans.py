@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What names in a directory of checkpoints mean, and which of them a killed writer may have left
-(CMT-15). Names only: nothing is looked at here, and no pattern of the shell has a meaning."""
+"""Names in a directory of checkpoints, and which of them killed writers may leave as orphaned files
+(CMT-15). Names only: no file is opened here, and names are taken literally."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ckptfmt.names import parse_data_name
 
 __all__ = ["Files", "is_part", "number_of", "of_managed", "state_temporaries"]
 
-# What a manager knows beside the state file.
+# The metrics of checkpoints, beside the state file.
 METRICS_NAME = "checkpoint.ckptfmt"
 
 INTENT = ".merge-intent"
@@ -27,23 +27,23 @@ _NUMBER = re.compile(r"0|-?[1-9][0-9]*")
 
 
 def number_of(name: str, checkpoint_name: str) -> int | None:
-    """n of a checkpoint named `<checkpoint_name>-<n>` as managers spell it; None of any other."""
+    """Return n of the name `<checkpoint_name>-<n>` as managers spell it; None of another name."""
     text = name.removeprefix(f"{checkpoint_name}-")
     return int(text) if text != name and _NUMBER.fullmatch(text) else None
 
 
 @dataclass
 class Files:
-    """The names in a directory that have to do with one checkpoint.
+    """The names in a directory that belong to one checkpoint.
 
     Attributes:
-        index: whether there is an index.
+        index: whether it has an index.
         data: names of data files, by N of "-of-N".
         intent: whether there is the intent of a merge.
-        temporary: files being written, or left while they were.
-        claims: files whose lock is the claim of a registered saver.
+        temporary: files that are being written, or orphaned.
+        claims: lock files by which registered savers reserve the name.
         directories: temporary directories.
-        foreign: whether TensorFlow may be writing it just now, or was killed while it did.
+        foreign: whether TensorFlow may be writing it, or was killed while it did.
     """
 
     index: bool = False
@@ -56,7 +56,7 @@ class Files:
 
 
 def of_managed(names: Iterable[str], checkpoint_name: str) -> dict[str, Files]:
-    """The names of checkpoints `<checkpoint_name>-<n>` among `names`, and what belongs to each."""
+    """Return what belongs to each checkpoint `<checkpoint_name>-<n>` among `names`."""
     found: dict[str, Files] = {}
     for name in names:
         if not name.startswith(f"{checkpoint_name}-"):
@@ -87,7 +87,7 @@ def of_managed(names: Iterable[str], checkpoint_name: str) -> dict[str, Files]:
 
 
 def state_temporaries(names: Iterable[str]) -> list[str]:
-    """Those among `names` that are written to become the state file, or a file beside it."""
+    """Return the temporary files among `names` for the state file and the metrics."""
     return [
         name
         for name in names
@@ -98,13 +98,13 @@ def state_temporaries(names: Iterable[str]) -> list[str]:
 
 
 def is_part(name: str) -> bool:
-    """Whether a file in a temporary directory is named as those that saves put there."""
+    """Return whether a file in a temporary directory has a name that a save gives."""
     owner, kind = _parsed(name)
     return kind in ("index", "intent", "data", "temporary") and bool(_PART.fullmatch(owner))
 
 
 def _parsed(name: str) -> tuple[str, str]:
-    """The checkpoint that a name belongs to and what it is; ("", "") of a name that is nothing."""
+    """The checkpoint that a name belongs to and what it is; ("", "") of any other name."""
     if data := parse_data_name(name):
         return data.prefix, "data"
     if name.endswith(INDEX):
@@ -124,7 +124,7 @@ def _parsed(name: str) -> tuple[str, str]:
 
 
 def _claimed(name: str, checkpoint_name: str) -> tuple[str, str]:
-    """The same for the claims of registered savers, `<checkpoint>-<saver>.claim`."""
+    """The same for the lock files of registered savers, `<checkpoint>-<saver>.claim`."""
     match = re.match(re.escape(checkpoint_name) + r"-(?:0|-?[1-9][0-9]*)(?=-)", name)
     if match is not None and _CLAIM.fullmatch(name, match.end()):
         return match[0], "claim"
