@@ -15,7 +15,9 @@ from cffi import FFI
 
 HERE = Path(__file__).resolve().parent
 HEADER = HERE / "csrc" / "ckptfmt.h"
-OWN_HEADERS = [HERE / "csrc" / "python" / name for name in ("arrays.h", "reading.h", "slot.h")]
+OWN_HEADERS = [
+    HERE / "csrc" / "python" / name for name in ("arrays.h", "dlpack.h", "reading.h", "slot.h")
+]
 
 # Functions of Python that C calls.
 CALLBACKS = """

@@ -445,7 +445,7 @@ def measure_files(name: str, array: np.ndarray, pairs: int, folder: Path) -> Non
             began = time.perf_counter()
             ckptfmt.save(prefix, {"x": array}, durability="none", **options)
             saved = time.perf_counter()
-            ckptfmt.load(prefix, out=out)
+            ckptfmt.load_into(prefix, out)
             loaded = time.perf_counter()
             if pair:
                 saves[compressed].append(1e3 * (saved - began))

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,6 +23,11 @@ __all__ = [
     "whole",
     "wrong",
 ]
+
+
+Verify = Literal["auto", "full", "off"]
+Level = Literal["v2", "v2+", "ckptfmt"]
+Durability = Literal["full", "rename", "none"]
 
 
 def wrong(what: str, wanted: str, given: object) -> InvalidError:

@@ -1,23 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people hand in, as the writer takes it: numeric arrays by address and strides, strings as
-bytes objects."""
+"""The array seam: the only place that decides what is an array.
+
+`as_source` takes what a caller wants to store, `as_target` what a caller wants to have filled:
+numpy arrays, DLPack objects in CPU memory (torch, JAX, ...; every dtype that both sides have,
+without a copy), buffers, and for sources `__array__`, scalars, strings and stored tensors.
+
+`Sources` holds what the writer takes: numeric arrays by address and strides, strings as bytes
+objects.
+"""
 
 from __future__ import annotations
 
 import itertools
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt import _core, dtypes, names
 from ckptfmt._core import BYTES, SOURCE
-from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError, about
 
-__all__ = ["BATCH", "Columns", "Sources", "batches"]
+__all__ = [
+    "BATCH",
+    "Columns",
+    "Sources",
+    "StoredTensor",
+    "as_source",
+    "as_target",
+    "batches",
+    "check_overlaps",
+]
 
 # Full shape, start, and lengths (-1: a full dimension) of a slice.
 Slice = tuple[Sequence[int], Sequence[int], Sequence[int]]
@@ -30,6 +45,189 @@ _DTYPE, _NBYTES = operator.attrgetter("dtype"), operator.attrgetter("nbytes")
 _RANK, _SHAPE = operator.attrgetter("ndim"), operator.attrgetter("shape")
 _DENSE = operator.attrgetter("flags.c_contiguous")
 _flat = itertools.chain.from_iterable
+
+
+@runtime_checkable
+class StoredTensor(Protocol):
+    """A tensor of another checkpoint, as `ckptfmt.TensorHandle`."""
+
+    @property
+    def dtype_code(self) -> int:
+        """TensorFlow's number of the dtype."""
+        ...
+
+    def read(self) -> NDArray[Any]:
+        """Return all of it."""
+        ...
+
+
+# ---- one array -----------------------------------------------------------------------------------
+
+# DLDeviceType of memory that the processor can read, and the names of others.
+_CPU_DEVICES = (1, 3, 11, 13)
+_DEVICES = {2: "cuda", 8: "metal", 10: "rocm", 14: "oneapi"}
+_DLPACK_VERSION = (1, 1)
+
+
+def as_source(data: Any, code: int | None = None) -> NDArray[Any]:
+    """Return an array to store; numpy arrays and DLPack tensors in CPU memory are not copied.
+
+    Args:
+        data: an array of any framework, a buffer, an object with `__array__`, a scalar, or nested
+            sequences. Text stays whole: numpy's own string types drop trailing NULs.
+        code: dtype code for data that has no dtype of its own.
+
+    Raises:
+        InvalidError: not an array.
+    """
+    if isinstance(data, np.ndarray):
+        if isinstance(data, np.ma.MaskedArray):
+            raise InvalidError("a masked array would lose its mask: fill it first")
+        return data
+    if data is None:
+        raise InvalidError("None is not an array")
+    if isinstance(data, Mapping):
+        raise InvalidError("a nested mapping is not an array: save it with ckptfmt.save_tree")
+    if isinstance(data, (bytes, str)):
+        scalar = np.empty((), object)
+        scalar[()] = data
+        return scalar
+    if hasattr(data, "__dlpack__") and not isinstance(data, np.generic):
+        return _from_dlpack(data)
+    try:
+        if hasattr(data, "dtype") or code is None:
+            array = np.asarray(data)
+        else:
+            array = np.asarray(data, dtypes.numpy_dtype(code))
+        if array.dtype.kind in "SU" and not hasattr(data, "dtype"):
+            array = np.asarray(data, object)
+    except Exception as error:  # whatever the object's own __array__ raises
+        raise InvalidError(f"{_describe(data)} is not an array: {error}") from error
+    return array
+
+
+def as_target(data: Any) -> NDArray[Any]:
+    """Return a numpy array over the memory of `data`, to read into.
+
+    Args:
+        data: a numpy array, DLPack tensor in CPU memory, or buffer; need not be contiguous.
+
+    Raises:
+        InvalidError: no such memory, or it is read-only.
+    """
+    try:
+        if isinstance(data, np.ndarray):
+            array = data
+        elif hasattr(data, "__dlpack__") and not isinstance(data, np.generic):
+            array = _from_dlpack(data)
+        else:
+            array = np.asarray(memoryview(data))
+    except (InvalidError, TypeError, ValueError) as error:
+        reason = f" ({error.message})" if isinstance(error, InvalidError) else ""
+        raise InvalidError(
+            f"cannot read into {_describe(data)}: the destination must be writable CPU memory"
+            f"{reason}"
+        ) from None
+    if not array.flags.writeable:
+        raise InvalidError(f"cannot read into {_describe(data)}: it is read-only")
+    return array
+
+
+def _from_dlpack(data: Any) -> NDArray[Any]:
+    if getattr(data, "requires_grad", False) and hasattr(data, "detach"):
+        data = data.detach()  # the same memory; torch exports no tensor that requires grad
+    try:
+        device, index = map(int, data.__dlpack_device__())
+        if device not in _CPU_DEVICES:
+            name = _DEVICES.get(device, f"DLPack device {device}")
+            raise InvalidError(
+                f"{_describe(data)} is in the memory of {name}:{index}, not of the CPU: "
+                "pass a copy, for example tensor.cpu()"
+            )
+        try:
+            capsule = data.__dlpack__(max_version=_DLPACK_VERSION)
+        except TypeError:  # from before versions
+            capsule = data.__dlpack__()
+        return _core.array_of_capsule(capsule)
+    except InvalidError:
+        raise
+    except Exception as error:  # whatever the framework raises
+        raise InvalidError(f"{_describe(data)} cannot be used through DLPack: {error}") from error
+
+
+def _describe(data: Any) -> str:
+    """Name what was given: its type, with dtype and device if it has them."""
+    kind = type(data)
+    module = kind.__module__.partition(".")[0]
+    text = kind.__name__ if module == "builtins" else f"{module}.{kind.__name__}"
+    dtype, device = getattr(data, "dtype", None), getattr(data, "device", None)
+    if dtype is not None:
+        text += f" of dtype {str(dtype).removeprefix('torch.')}"
+    named = device is not None and not callable(device) and str(device) != "cpu"
+    return f"{text} on {device}" if named else text
+
+
+def check_overlaps(targets: Iterable[tuple[str, NDArray[Any], Any]]) -> None:
+    """Refuse arrays to read into that share memory, unless they are the same elements and receive
+    the same bytes.
+
+    Args:
+        targets: name, array, and a key that is equal for equal bytes (None: for no other tensor).
+
+    Raises:
+        InvalidError: names two that overlap.
+    """
+    spans = [
+        (*_byte_bounds(array), name, array, content)
+        for name, array, content in targets
+        if array.size
+    ]
+    spans.sort(key=operator.itemgetter(0))
+    open_spans: list[tuple[int, int, str, NDArray[Any], Any]] = []
+    for span in spans:
+        begin, _, name, array, content = span
+        open_spans = [other for other in open_spans if other[1] > begin]
+        for _, _, other_name, other, other_content in open_spans:
+            if _same_elements(array, other) and content is not None and content == other_content:
+                continue
+            if _share_memory(array, other):
+                raise InvalidError(
+                    f"shares memory with the array for '{other_name}', and the two tensors differ",
+                    tensor=name,
+                )
+        open_spans.append(span)
+
+
+def _byte_bounds(array: NDArray[Any]) -> tuple[int, int]:
+    """Return the addresses of an array's first byte and of the first one after it."""
+    low = high = _core.address(array)
+    for size, stride in zip(array.shape, array.strides, strict=True):
+        low += min(stride, 0) * (size - 1)
+        high += max(stride, 0) * (size - 1)
+    return low, high + array.itemsize
+
+
+def _same_elements(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    return (
+        _core.address(one) == _core.address(other)
+        and one.shape == other.shape
+        and one.strides == other.strides
+        and one.dtype == other.dtype
+    )
+
+
+# Steps to solve for a common element of two strided arrays; beyond, they count as overlapping.
+WORK_MAX = 10_000
+
+
+def _share_memory(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    try:
+        return bool(np.shares_memory(one, other, max_work=WORK_MAX))  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
+
+
+# ---- what the writer takes -----------------------------------------------------------------------
 
 
 class Columns(Protocol):
@@ -127,14 +325,15 @@ class Sources:
                 self._append(name, data, code, data.nbytes, part)
                 return
         wanted = None
-        if isinstance(data, TensorHandle) and dtype is None:
+        if isinstance(data, StoredTensor) and dtype is None:
             # numpy cannot tell all stored types apart.
             dtype, data = data.dtype_code, data.read()
         if dtype is not None:
             with about(names.tensor_text(name)):
                 wanted = dtypes.code_of(dtype)
         if type(data) is not np.ndarray:
-            data = _as_array(name, data, wanted)
+            with about(names.tensor_text(name)):
+                data = as_source(data, wanted)
         if data.dtype.kind in "OSUT":
             code, elements = _strings(name, data, wanted)
             self.elements[len(self)] = elements
@@ -300,31 +499,6 @@ def _invalid(name: bytes, message: str) -> InvalidError:
 def _other_dtype(name: bytes, array: NDArray[Any], wanted: int) -> InvalidError:
     wish = dtypes.numpy_name_of(wanted)
     return _invalid(name, f"an array of dtype {array.dtype} is not of dtype {wish}")
-
-
-def _as_array(name: bytes, data: Any, wanted: int | None) -> NDArray[Any]:
-    """`np.asarray`, in the dtype wanted where the data has none of its own.
-
-    Texts stay whole: numpy's own string types drop NULs at the end.
-    """
-    if isinstance(data, Mapping):
-        raise _invalid(name, "a mapping is no array: flatten it, with the names joined by '/'")
-    if isinstance(data, np.ma.MaskedArray):
-        raise _invalid(name, "a masked array would lose its mask: fill it first")
-    try:
-        if isinstance(data, (bytes, str)):
-            scalar = np.empty((), object)
-            scalar[()] = data
-            return scalar
-        if hasattr(data, "dtype") or wanted is None:
-            array = np.asarray(data)
-        else:
-            array = np.asarray(data, dtypes.numpy_dtype(wanted))
-        if array.dtype.kind in "SU" and not hasattr(data, "dtype"):
-            array = np.asarray(data, object)
-    except Exception as error:  # whatever the object's own __array__ raises
-        raise _invalid(name, f"{type(data).__name__} is no array: {error}") from error
-    return array
 
 
 def _numeric(name: bytes, array: NDArray[Any], wanted: int | None) -> tuple[int, bool]:

@@ -95,11 +95,6 @@ CASES: dict[str, tuple[Call, str]] = {
         "names is a list of names, not int",
     ),
     "load name": (lambda p: ckptfmt.load(p, [5]), NAME),
-    "load out": (
-        lambda p: ckptfmt.load(p, out=[ARRAY]),
-        "out is a mapping by names, not list",
-    ),
-    "load out name": (lambda p: ckptfmt.load(p, out={5: ARRAY}), NAME),
     "load rename": (
         lambda p: ckptfmt.load(p, rename=5),
         "rename is a mapping from names to names, a function, or (regex, replacement) pairs, "

@@ -135,7 +135,7 @@ def test_every_way_to_read(tmp_path: Path, seed: int) -> None:
         with pytest.raises(InvalidError, match="a compressed tensor cannot be mapped"):
             handle.map()
     out = {"w": np.empty_like(array)}
-    ckptfmt.load(tmp_path / "a", ["w"], out=out)
+    ckptfmt.load_into(tmp_path / "a", out, strict=False)
     assert_same(out["w"], array)
     found = ckptfmt.restore_v2(tmp_path / "a", ["w", "x"], ["700 900 10,5:-", ""])
     assert_same(found[0], array[10:15])

@@ -98,20 +98,13 @@ def test_strict(prefix: Path) -> None:
         assert (caught.value.tensor, caught.value.path) == ("z", f"{prefix}.index")
         found = ckptfmt.load(prefix, wanted, strict=False)
         assert list(found) == [name for name in wanted if name == "d"]
-    with pytest.raises(TensorNotFoundError) as caught:
-        ckptfmt.load(prefix, out={"d": np.zeros(4), "z": np.zeros(4)})
-    assert caught.value.tensor == "z"
-    assert list(ckptfmt.load(prefix, out={"d": np.zeros(4), "z": np.zeros(4)}, strict=False)) == [
-        "d"
-    ]
 
 
-# ---- out -----------------------------------------------------------------------------------------
+# ---- into arrays ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", CODES, ids=NAMES.get)
-def test_out(tmp_path: Path, seed: int, code: int) -> None:
-    """The arrays given are the result, of any layout; tensors without one get their own."""
+def test_into_arrays_of_every_layout(tmp_path: Path, seed: int, code: int) -> None:
     chance = random.Random(seed + code)
     values = {name: random_array(chance, code, (6, 10)) for name in "abcd"}
     ckptfmt.save(tmp_path / "ck", values, durability="none")
@@ -121,34 +114,9 @@ def test_out(tmp_path: Path, seed: int, code: int) -> None:
         "b": np.zeros((6, 10), dtype, order="F"),
         "c": np.zeros((12, 20), dtype)[::-2, ::2],
     }
-    loaded = ckptfmt.load(tmp_path / "ck", out=out)
-    assert list(loaded) == ["a", "b", "c"]
-    assert all(loaded[name] is out[name] for name in out)
-    assert all_bits(loaded) == all_bits({name: values[name] for name in out})
-    loaded = ckptfmt.load(tmp_path / "ck", ["d", "a"], out={"a": out["a"]})
-    assert list(loaded) == ["d", "a"] and loaded["a"] is out["a"]
-    assert_same(loaded["d"], values["d"])
-    assert ckptfmt.load(tmp_path / "ck", out={}) == {}
-
-
-@pytest.mark.parametrize(
-    ("bad", "message"),
-    [
-        (np.zeros(3, np.int32), "cannot read dtype int64 into an array of dtype int32"),
-        (np.zeros(4, np.int64), "cannot read shape (3,) into an array of shape (4,)"),
-        ([0, 0, 0], "list is no array to read into"),
-        (np.broadcast_to(np.int64(0), 3), "cannot read into a read-only array"),
-    ],
-    ids=["dtype", "shape", "list", "read-only"],
-)
-def test_out_is_checked_first(prefix: Path, bad: Any, message: str) -> None:
-    """Nothing is written to any of the arrays where one of them does not fit."""
-    first, last = np.full(4, -1.0), np.array([None, None])
-    with pytest.raises(InvalidError) as caught:
-        ckptfmt.load(prefix, out={"d": first, "i": bad, "s": last})
-    assert (caught.value.message, caught.value.tensor) == (message, "i")
-    assert first.tolist() == [-1.0] * 4 and last.tolist() == [None, None]
-    assert not np.asarray(bad).any()
+    report = ckptfmt.load_into(tmp_path / "ck", out, strict=False)
+    assert report.matched == ("a", "b", "c") and report.unexpected == ("d",)
+    assert all_bits(out) == all_bits({name: values[name] for name in out})
 
 
 # ---- rename --------------------------------------------------------------------------------------
@@ -164,19 +132,6 @@ def test_rename(prefix: Path) -> None:
     assert all_bits(swapped) == all_bits({"d": TENSORS["i"], "i": TENSORS["d"]})
 
 
-def test_rename_with_out(prefix: Path) -> None:
-    """`out` goes by the names of the result."""
-    target = np.zeros(4)
-    loaded = ckptfmt.load(prefix, out={"D": target}, rename=str.upper)
-    assert list(loaded) == ["D"] and loaded["D"] is target
-    assert_same(target, TENSORS["d"])
-    with pytest.raises(TensorNotFoundError) as caught:
-        ckptfmt.load(prefix, out={"D": target, "d": target}, rename=str.upper)
-    assert caught.value.tensor == "d"
-    out = {"D": target, "d": target}
-    assert list(ckptfmt.load(prefix, out=out, rename=str.upper, strict=False)) == ["D"]
-
-
 @pytest.mark.parametrize(
     ("options", "tensor", "message"),
     [
@@ -188,19 +143,12 @@ def test_rename_with_out(prefix: Path) -> None:
             "rename names a tensor that is not loaded, nor are 'k', 'l', 'm', 'n', 'o', 'p', 'q', "
             "'x' and 2 more",
         ),
-        ({"out": {"h": np.zeros(4)}}, "h", "out names a tensor that is not loaded"),
-        (
-            {"out": {"d": np.zeros(4)}, "rename": {"d": "D"}},
-            "d",
-            "out names a tensor that is not loaded",
-        ),
-        ({"out": {"z": None, b"y": None}}, "y", "out names a tensor that is not loaded, nor are "),
     ],
 )
 def test_wishes_for_what_is_not_loaded(
     prefix: Path, options: dict[str, Any], tensor: str, message: str
 ) -> None:
-    """Beside `names`, `rename` and `out` can only mean these."""
+    """Beside `names`, `rename` can only name these."""
     with pytest.raises(InvalidError) as caught:
         ckptfmt.load(prefix, ["d", "i"], **options)
     assert caught.value.tensor == tensor
@@ -275,30 +223,8 @@ def test_cast_is_of_real_floats(tmp_path: Path) -> None:
     )
 
 
-def test_cast_with_out(prefix: Path) -> None:
-    target = np.zeros(8, np.float32)[::2]
-    loaded = ckptfmt.load(prefix, out={"d": target}, cast=np.float32)
-    assert loaded["d"] is target
-    assert_same(target, TENSORS["d"].astype(np.float32))
-    for bad in (np.zeros(4), np.zeros(3, np.float32), [0.0] * 4):
-        other = np.full(3, -1)
-        with pytest.raises(InvalidError) as caught:
-            ckptfmt.load(prefix, out={"d": bad, "i": other}, cast="float32")
-        assert caught.value.tensor == "d"
-        assert caught.value.message == "needs a writable array of shape (4,) and dtype float32"
-        assert other.tolist() == [-1] * 3
-
-
-def test_cast_to_the_arrays_of_out(prefix: Path) -> None:
-    out = {"d": np.zeros(4, np.float32), "i": np.zeros(3, ">i2"), "s": np.full(2, b"", object)}
-    loaded = ckptfmt.load(prefix, out=out, cast=True)
-    assert all(loaded[name] is array for name, array in out.items())
-    assert_same(out["d"], TENSORS["d"].astype(np.float32))
-    assert out["i"].tolist() == TENSORS["i"].tolist()
-    assert out["s"].tolist() == TENSORS["s"].tolist()
-    with pytest.raises(InvalidError, match="cannot read dtype float64 into an array of dtype <U1"):
-        ckptfmt.load(prefix, out={"d": np.full(4, "x", "U1")}, cast=True)
-    with pytest.raises(InvalidError, match="True is no dtype"):
+def test_cast_names_a_dtype(prefix: Path) -> None:
+    with pytest.raises(InvalidError, match="True is not a dtype"):
         ckptfmt.load(prefix, cast=True)
 
 
@@ -347,13 +273,16 @@ def test_progress_counts_strings(tmp_path: Path) -> None:
         for row in range(2):
             writer.add_slice("parts", strings[:1], (2,), (row,))
     told: list[tuple[int, int]] = []
-    out = {"numbers": np.zeros((3, 2)).T}
-    names = ["numbers", "texts", "parts"]
-    loaded = ckptfmt.load(tmp_path / "ck", names, out=out, progress=lambda *at: told.append(at))
-    assert out["numbers"].tolist() == [[0, 1, 2], [3, 4, 5]] and len(loaded["texts"]) == 1000
+    out = {
+        "numbers": np.zeros((3, 2)).T,
+        "texts": np.full(1000, b"", object),
+        "parts": np.full(2, b"", object),
+    }
+    ckptfmt.load_into(tmp_path / "ck", out, progress=lambda *at: told.append(at))
+    assert out["numbers"].tolist() == [[0, 1, 2], [3, 4, 5]] and out["texts"][-1] == b"x" * 100
     texts, parts = 4 + 1000 * 101, 2 * (4 + 101)
     total = 48 + texts + parts
-    assert told == [(48, total), (48 + texts, total), (total, total)]
+    assert told == [(48, total), (48 + parts, total), (total, total)]
     ckptfmt.load(tmp_path / "ck", ["parts"], progress=lambda *at: told.append(at))
     assert told[3:] == [(parts, parts)]
 

@@ -206,11 +206,14 @@ def test_names_that_could_drive_a_terminal(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("array", "message"),
     [
-        (5, "int is no array to read into"),
-        ([0.0] * 4, "list is no array to read into"),
-        (None, "NoneType is no array to read into"),
-        (b"\0" * 32, "cannot read into a read-only array"),
-        (np.broadcast_to(np.zeros(1), (4,)), "cannot read into a read-only array"),
+        (5, "cannot read into int: the destination must be writable CPU memory"),
+        ([0.0] * 4, "cannot read into list: the destination must be writable CPU memory"),
+        (None, "cannot read into NoneType: the destination must be writable CPU memory"),
+        (b"\0" * 32, "cannot read into bytes: it is read-only"),
+        (
+            np.broadcast_to(np.zeros(1), (4,)),
+            "cannot read into numpy.ndarray of dtype float64: it is read-only",
+        ),
     ],
 )
 @pytest.mark.parametrize("strict", [False, True])
@@ -228,8 +231,8 @@ def test_what_is_no_place_to_read_into(
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        (5, "arrays is a mapping by names, not int"),
-        ([np.zeros(1)], "arrays is a mapping by names, not list"),
+        (5, "targets is a mapping by names, not int"),
+        ([np.zeros(1)], "targets is a mapping by names, not list"),
         ({5: np.zeros(1)}, "a tensor name must be str or bytes, not int"),
     ],
 )

@@ -355,10 +355,10 @@ def test_read_into_refuses(tmp_path: Path, name: str) -> None:
         (np.zeros((3, 2), dtype), "cannot read shape (2, 3) into an array of shape (3, 2)"),
         (np.zeros(6, dtype), "cannot read shape (2, 3) into an array of shape (6,)"),
         (np.zeros((), dtype), "cannot read shape (2, 3) into an array of shape ()"),
-        (read_only, "cannot read into a read-only array"),
-        ([[0] * 3] * 2, "list is no array to read into"),
-        ("text", "str is no array to read into"),
-        (b"x" * 24, f"cannot read dtype {dtype} into an array of dtype uint8"),
+        (read_only, f"cannot read into numpy.ndarray of dtype {read_only.dtype}: it is read-only"),
+        ([[0] * 3] * 2, "cannot read into list: the destination must be writable CPU memory"),
+        ("text", "cannot read into str: the destination must be writable CPU memory"),
+        (b"x" * 24, "cannot read into bytes: it is read-only"),
     ]
     if name != "s":
         swapped = dtype.newbyteorder()

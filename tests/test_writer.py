@@ -374,7 +374,7 @@ def test_refused_dtypes(tmp_path: Path, data: Any, dtype: str, message: str) -> 
 
 
 def test_ragged_lists(tmp_path: Path) -> None:
-    with pytest.raises(InvalidError, match="list is no array: ") as caught:
+    with pytest.raises(InvalidError, match="list is not an array: ") as caught:
         ckptfmt.save(tmp_path / "ck", {"ragged": [[1], [2, 3]]})
     assert caught.value.tensor == "ragged" and listing(tmp_path) == []
 

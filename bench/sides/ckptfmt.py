@@ -57,7 +57,7 @@ class Here(Side):
 
     def load_out(self, folder: str) -> Call:
         out = {name: np.ones(self.shape, np.float32) for name in self.names}
-        return lambda: ckptfmt.load(f"{folder}/ck", out=out)
+        return lambda: ckptfmt.load_into(f"{folder}/ck", out)
 
     def _map(self, folder: str, verify: str) -> dict[str, Any]:
         with ckptfmt.open(f"{folder}/ck", verify=verify) as reader:

@@ -47,6 +47,7 @@ from ckptfmt._core.columns import (
     addresses,
     numbers_at,
 )
+from ckptfmt._core.dlpack import array_of_capsule
 from ckptfmt._core.library import DtypeInfo, counters, crc32c, dtype_table, parse_spec
 from ckptfmt._core.memory import Memory, copy_size, new_array
 from ckptfmt._core.packing import (
@@ -106,6 +107,7 @@ __all__ = [
     "WriterHandle",
     "address",
     "addresses",
+    "array_of_capsule",
     "chunks_build",
     "chunks_dense",
     "chunks_join",

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt import _core, dtypes, names, slices
-from ckptfmt.arguments import check_progress, check_sized, listed
+from ckptfmt.arguments import Verify, check_progress, check_sized, listed
+from ckptfmt.arrays import check_overlaps
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import (
@@ -24,6 +25,7 @@ from ckptfmt.bundle.selecting import (
     by_text,
     check_distinct,
     filter_function,
+    no_match,
     renamed,
     some,
 )
@@ -53,8 +55,7 @@ def load(
     path: Path,
     names: Iterable[str | bytes] | None = None,
     *,
-    out: Mapping[str, Any] | None = None,
-    verify: str = "auto",
+    verify: Verify = "auto",
     strict: bool = True,
     rename: Rename | None = None,
     filter: Filter | None = None,  # noqa: A002 (as the built-in, it says which ones)
@@ -62,80 +63,54 @@ def load(
     progress: Progress | None = None,
     limits: Mapping[str, int] | None = None,
 ) -> dict[str, NDArray[Any]]:
-    """Loads tensors of a checkpoint as numpy arrays.
+    """Load tensors of a checkpoint as new numpy arrays; `load_into` fills arrays that exist.
 
     Args:
-        path: whatever `ckptfmt.open` takes.
-        names: the stored names wanted; default all (with `out`: all that `out` has a place for).
-        out: arrays to read into, by the names of the result; each must have the tensor's shape and
-            (after `cast`) dtype. All are checked before the first is written.
+        path: any path that `ckptfmt.open` takes.
+        names: the stored names to load; default all.
         verify, limits: as in `ckptfmt.open`.
-        strict: True makes a name that the checkpoint does not have an error, and where `names` is
-            given one in `out` or `rename` that is none of these; False leaves it out.
-        rename: stored name to name in the result: a mapping (names not in it stay), a function
-            (None drops the tensor), or pairs (regular expression, replacement) that are applied to
-            every name one after the other, as `re.sub` does; one pair may stand alone.
+        strict: True raises an error for a name that the checkpoint does not have, and for one in
+            `cast` or `rename` that is not loaded; False ignores it.
+        rename: stored name to name in the result: a mapping (other names stay), a function (None
+            drops the tensor), or pairs (regular expression, replacement) that are applied to every
+            name one after the other, as `re.sub` does; one pair may be given alone.
         filter: which of these tensors to load, by stored name: a glob pattern for the whole name
-            (`*` matches slashes as well), a compiled regular expression that is found anywhere in
-            it, or a function. The others are left out, and that is no error.
+            (`*` matches slashes too), `/REGEX/` or a compiled regular expression that is found
+            anywhere in the name, or a function.
         cast: a dtype for all floating-point tensors, or a mapping from stored name to dtype for
-            just these; with `out`, True for the dtype of each of its arrays, as in
-            `ckptfmt.load_into`.
+            these tensors.
         progress: called as `progress(bytes_done, bytes_total)` from this thread, with bytes of
             the arrays; strings count as stored.
 
     Returns:
-        Name to array. Small arrays share blocks of at most 80 KiB.
+        Name to array, in the order of `names`. Small arrays are views of a common allocation.
 
     Raises:
-        TensorNotFoundError: a name is not there (`strict`).
-        InvalidError: two tensors would get one name, an array of `out` does not fit, a wish in
-            `cast` (with `names` in `out` or `rename`) for what is not loaded (`strict`), or an
-            argument of another type.
+        TensorNotFoundError: a name is missing (`strict`), or `filter` matches none.
+        InvalidError: two tensors would get the same name, or an argument of a wrong type.
         What `ckptfmt.open` and reading raise.
     """
     check_progress(progress)
-    targets = None if out is None else by_text("out", out)
     rename = by_text("rename", rename) if isinstance(rename, Mapping) else rename
-    renamed([], rename)  # refuses what is none before anything is read
+    renamed([], rename)  # refuses a wrong type before anything is read
     passes = filter_function(filter)
     cast = by_text("cast", cast) if isinstance(cast, Mapping) else cast
     names = None if names is None else listed("names", names, "names")
     with reading.open(path, verify=verify, limits=limits) as reader:
-        wanted = targets if names is None and rename is None else names
-        batch = batch_of(reader, wanted, strict)
+        batch = batch_of(reader, names, strict)
         new_names = renamed(batch.names, rename)
         if strict:
             check_used("cast", cast, batch.names)
             if names is not None:
                 check_used("rename", rename, batch.names)
-                check_used("out", targets, new_names)
+        count = len(batch.names)
         batch, result_names = _meant(batch, new_names, passes, rename is not None)
-        if targets is not None and names is None and rename is not None:
-            if strict:
-                _check_complete(reader, targets, new_names)
-            kept = [position for position, name in enumerate(result_names) if name in targets]
-            batch = batch.only(kept)
-            result_names = [result_names[position] for position in kept]
-        if cast is True and targets is not None:
-            casts = _casts_to(batch, [targets.get(name) for name in result_names])
-        else:
-            casts = casts_of(batch, cast)
-        for position, name in enumerate(result_names if targets else ()):
-            target = targets.get(name) if targets else None
-            if target is None:
-                continue
-            if position in casts:
-                _check_cast_target(batch.handle(position), target, casts[position])
-            else:
-                batch.targets[position] = batch.handle(position).check_target(target)
+        if passes is not None and count and not batch.names:
+            raise no_match(filter, count, reader.prefix)
+        casts = casts_of(batch, cast)
         arrays: Any = batch.read(progress) if casts else batch.read_each(progress)
     for position, dtype in casts.items():
         arrays[position] = arrays[position].astype(dtype)
-        target = targets.get(result_names[position]) if targets else None
-        if target is not None:
-            target[...] = arrays[position]
-            arrays[position] = target
     return dict(zip(result_names, arrays, strict=True))
 
 
@@ -171,13 +146,6 @@ def check_used(what: str, wishes: Any, names_loaded: Collection[str | None]) -> 
         raise InvalidError(f"{what} names a tensor that is not loaded{more}", tensor=name)
 
 
-def _check_complete(reader: Reader, out: Mapping[str, Any], found: list[str | None]) -> None:
-    present = set(found)
-    for name in out:
-        if name not in present:
-            raise reading.missing(name, reader.prefix)
-
-
 def casts_of(batch: Batch, cast: Any) -> dict[int, np.dtype[Any]]:
     """The dtypes that tensors are to be cast to, by position; none for those that keep their
     own."""
@@ -208,24 +176,6 @@ def can_cast(stored: np.dtype[Any] | None, wanted: Any) -> bool:
         isinstance(one, np.dtype) and one.kind not in "OSUMm" and len(one.names or "1") == 1
         for one in (stored, wanted)
     )
-
-
-def _casts_to(batch: Batch, targets: Sequence[Any]) -> dict[int, np.dtype[Any]]:
-    """The dtypes of the arrays to read into, by position, where these are others than stored."""
-    pairs = zip(batch.dtypes, (getattr(target, "dtype", None) for target in targets), strict=True)
-    return {
-        position: wanted
-        for position, (stored, wanted) in enumerate(pairs)
-        if wanted is not None and wanted != stored and can_cast(stored, wanted)
-    }
-
-
-def _check_cast_target(handle: TensorHandle, target: Any, dtype: np.dtype[Any]) -> None:
-    fits = isinstance(target, np.ndarray) and target.dtype == dtype and target.shape == handle.shape
-    if not fits or not target.flags.writeable:
-        raise InvalidError(
-            f"needs a writable array of shape {handle.shape} and dtype {dtype}", tensor=handle.name
-        )
 
 
 # ---- the batch -----------------------------------------------------------------------------------
@@ -302,6 +252,25 @@ class Batch:
         """One of the tensors by itself."""
         row = int(self.rows[position])
         return TensorHandle(self.reader, self.selection, row, self.names[position])
+
+    def check_targets(self, casts: Mapping[int, NDArray[Any]]) -> None:
+        """Refuse arrays to read into that share memory, but for tensors of equal bytes.
+
+        `casts` holds further arrays by position, which are filled with converted elements.
+        """
+        stored = self._column("stored")
+        crcs, sizes = stored["raw_crc32c"], stored["raw_size"]
+        whole = self._column("slice_count") == 0
+        check_overlaps(
+            (
+                self.names[position],
+                array,
+                (self.codes[position], int(sizes[position]), int(crcs[position]))
+                if whole[position] and position in self.targets
+                else None,
+            )
+            for position, array in (*self.targets.items(), *casts.items())
+        )
 
     def _kinds(self) -> _Kinds:
         """What kind of array is wanted of each."""

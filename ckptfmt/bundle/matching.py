@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt.arguments import check_progress
+from ckptfmt.arguments import Verify, check_progress
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.load import Batch, Path, batch_of, can_cast, casts_of, check_used
 from ckptfmt.bundle.selecting import (
@@ -19,6 +19,7 @@ from ckptfmt.bundle.selecting import (
     by_text,
     check_distinct,
     filter_function,
+    no_match,
     renamed,
     some,
 )
@@ -98,30 +99,32 @@ class MatchReport:
 
 def load_into(
     path: Path,
-    arrays: Mapping[str, Any],
+    targets: Mapping[str, Any],
     *,
     strict: bool = True,
     rename: Rename | None = None,
     cast: Any = None,
     filter: Filter | None = None,  # noqa: A002 (as the built-in, it says which ones)
-    verify: str = "auto",
+    verify: Verify = "auto",
     progress: Progress | None = None,
     limits: Mapping[str, int] | None = None,
 ) -> MatchReport:
-    """Loads the tensors of a checkpoint into arrays of the caller, by name.
+    """Load the tensors of a checkpoint into the caller's arrays, by name.
 
     Everything is checked before the first byte is written.
 
     Args:
-        path: whatever `ckptfmt.open` takes.
-        arrays: name to writable array (or object with the buffer protocol).
-        strict: True makes anything that does not match an error; False loads what matches.
-        rename: stored name to name in `arrays`, as in `ckptfmt.load`. It is asked for every tensor;
-            one that a function drops is not expected to have an array.
-        cast: True casts each tensor to its array's dtype, as numpy's `astype` does; or a dtype or
+        path: any path that `ckptfmt.open` takes.
+        targets: name to array of any framework in writable CPU memory (numpy, DLPack, buffers), for
+            example a torch state dict. Arrays that share memory are refused, unless they are the
+            same elements and their tensors have equal bytes (tied weights).
+        strict: True raises an error if anything does not match; False loads what matches.
+        rename: stored name to name in `targets`, as in `ckptfmt.load`. It is applied to every
+            tensor; one that a function drops needs no target.
+        cast: True casts each tensor to its target's dtype, as numpy's `astype` does; or a dtype or
             mapping as in `ckptfmt.load`. Only numbers are cast, and only to numbers.
-        filter: which tensors to load, by stored name, as in `ckptfmt.load`. The arrays of the
-            others stay as they are, and that is no error.
+        filter: which tensors to load, by stored name, as in `ckptfmt.load`. The targets of the
+            others stay unchanged, which is not an error.
         verify, limits: as in `ckptfmt.open`.
         progress: as in `ckptfmt.load`.
 
@@ -129,16 +132,17 @@ def load_into(
         What matched and what did not.
 
     Raises:
-        TensorNotFoundError: `strict`, and there are arrays without a tensor, and nothing else is
-            wrong. The attribute `report` of the error holds the MatchReport.
-        InvalidError: `strict`, and something else does not match (`report` as well); two tensors
-            are for one array; an array that cannot be written; an argument of another type.
-        What `ckptfmt.open` and reading raise; what is in the arrays is then unspecified.
+        TensorNotFoundError: `strict`, and targets without a tensor are the only problem; or
+            `filter` matches no tensor. The error's `report` is the MatchReport.
+        InvalidError: `strict`, and something else does not match (with `report`); two tensors have
+            the same target; a target is not writable or shares memory with another; an argument of
+            a wrong type.
+        What `ckptfmt.open` and reading raise; the content of the targets is then unspecified.
     """
     check_progress(progress)
-    targets = by_text("arrays", arrays)
+    targets = by_text("targets", targets)
     rename = by_text("rename", rename) if isinstance(rename, Mapping) else rename
-    renamed([], rename)  # refuses what is none before anything is read
+    renamed([], rename)  # refuses a wrong type before anything is read
     passes = filter_function(filter)
     cast = by_text("cast", cast) if isinstance(cast, Mapping) else cast
     with reading.open(path, verify=verify, limits=limits) as reader:
@@ -160,6 +164,8 @@ def load_into(
                 kept[position] = new
             else:
                 unexpected.append(old)
+        if passes is not None and present and not kept and not unexpected:
+            raise no_match(filter, len(everything.names), reader.prefix)
         batch, found = everything.only(list(kept)), list(kept.values())
         check_distinct(batch.names, found)
         fits, shapes, dtypes = _compared(batch, found, targets, cast)
@@ -181,6 +187,7 @@ def load_into(
                 chosen.targets[position] = array
             else:
                 casts[position] = array
+        chosen.check_targets(casts)
         read = chosen.read(progress)
         for position, array in casts.items():
             array[...] = read[position].astype(array.dtype)
@@ -201,7 +208,6 @@ def _compared(
     for position, name in enumerate(wanted):
         handle = batch.handle(position)
         array = handle.borrow(targets[name])
-        handle.check_writeable(array)
         stored, shape = handle.expected()
         result = casts.get(position, stored)
         if cast is True and handle.dtype is not None and can_cast(stored, array.dtype):

@@ -12,7 +12,7 @@ from typing import Any
 
 from ckptfmt import names
 from ckptfmt.arguments import wrong
-from ckptfmt.errors import InvalidError
+from ckptfmt.errors import InvalidError, TensorNotFoundError
 
 __all__ = [
     "Filter",
@@ -77,20 +77,27 @@ def name_tests(
 
 
 def filter_function(wish: Filter | None) -> Callable[[str], object] | None:
-    """Whether a stored name is meant; None means all of them.
+    """Return a function that says whether a stored name passes the filter; None if all do.
 
     Raises:
-        InvalidError: no filter.
+        InvalidError: not a filter.
     """
     if wish is None:
         return None
+    if isinstance(wish, str) and len(wish) > 1 and wish.startswith("/") and wish.endswith("/"):
+        return _text_pattern("filter", wish[1:-1]).search
     if isinstance(wish, str):
         return re.compile(fnmatch.translate(wish)).match
     if isinstance(wish, re.Pattern):
         return _text_pattern("filter", wish).search
     if callable(wish):
         return wish
-    raise wrong("filter", "a glob pattern, a compiled regular expression or a function", wish)
+    raise wrong("filter", "a glob pattern, /REGEX/, compiled regex or function", wish)
+
+
+def no_match(wish: Filter | None, count: int, prefix: str) -> TensorNotFoundError:
+    """The error for a filter that matches none of so many tensors."""
+    return TensorNotFoundError(f"filter {wish!r} matches none of {count} tensors", path=prefix)
 
 
 def _text_pattern(what: str, pattern: str | re.Pattern[str]) -> re.Pattern[str]:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt import _core, dtypes
+from ckptfmt.arrays import as_target
 from ckptfmt.bundle import indexing
 from ckptfmt.errors import InvalidError, UnsupportedError
 from ckptfmt.remembering import cached_property
@@ -258,26 +259,20 @@ class TensorHandle:
             )
         if array.shape != shape:
             raise self._invalid(f"cannot read shape {shape} into an array of shape {array.shape}")
-        self.check_writeable(array)
         return array
 
     def borrow(self, target: Any) -> NDArray[Any]:
-        """`target` as a numpy array of whatever dtype and shape; InvalidError if it is none."""
+        """`target` as a writable numpy array of any dtype and shape; InvalidError if it is none."""
         try:
-            return target if isinstance(target, np.ndarray) else _borrowed(target)
-        except (TypeError, ValueError):
-            raise self._invalid(f"{type(target).__name__} is no array to read into") from None
+            return as_target(target)
+        except InvalidError as error:
+            raise self._invalid(error.message) from None
 
     def expected(self) -> tuple[np.dtype[Any], tuple[int, ...]]:
         """Dtype and shape of an array that this tensor can be read into."""
         if self.dtype is None:
             return np.dtype(np.uint8), (self.stored_nbytes,)
         return self.dtype, self.shape
-
-    def check_writeable(self, array: NDArray[Any]) -> None:
-        """Refuses an array that cannot be read into for that alone."""
-        if not array.flags.writeable:
-            raise self._invalid("cannot read into a read-only array")
 
     def map(self, *, verify: str | None = None) -> NDArray[Any]:
         """Return the tensor as a read-only array over the data file itself, without a copy.
@@ -406,7 +401,3 @@ class TensorHandle:
 
     def __repr__(self) -> str:
         return f"<TensorHandle {self.name!r} {self.dtype_name} {self.shape}>"
-
-
-def _borrowed(target: Any) -> NDArray[Any]:
-    return np.asarray(memoryview(target))
