@@ -113,8 +113,10 @@ class CheckpointManager:
 
     Args:
         checkpoint: what to save and restore: an object with `write(prefix, options=None)` and
-            `restore(path, options=None)`. If it has a `save_counter` (an array of one integer),
-            that is incremented and numbers the checkpoints.
+            `restore(path, options=None)`, and for background saves `write_async(prefix,
+            options=None)`, which returns a future and calls the `write_callbacks` of the options.
+            If it has a `save_counter` (an array of one integer), that is incremented and numbers
+            the checkpoints.
         directory: where. The first save creates it.
         max_to_keep: how many of the newest checkpoints are retained, of all that managers of this
             directory save; None retains all.
@@ -417,11 +419,11 @@ class CheckpointManager:
     def _next_number(self, given: Any) -> int:
         number = None if given is None else whole("checkpoint_number", given)
         with self._threads:
+            counter = getattr(self._checkpoint, "save_counter", None)
             with CheckpointDirectory(
                 self._directory, make=True, durability=self._durability
             ) as place:
-                names = place.names()
-            counter = getattr(self._checkpoint, "save_counter", None)
+                names = place.names() if counter is None else []
             if counter is not None:
                 count = whole("save_counter", counter) + 1
                 try:
