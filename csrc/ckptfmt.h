@@ -112,17 +112,17 @@ typedef enum ckptfmt_dtype {
 } ckptfmt_dtype;
 
 /* How a value of the type lies in a data file. */
-typedef enum ckptfmt_storage {
+typedef enum ckptfmt_storage_class {
 	CKPTFMT_STORAGE_FIXED = 1,    /* `size` bytes an element, row-major, no padding */
 	CKPTFMT_STORAGE_STRING = 2,   /* lengths, their checksum, bytes */
 	CKPTFMT_STORAGE_VARIANT = 3,  /* length, payload, checksum for each element */
 	CKPTFMT_STORAGE_NONE = 4      /* cannot be stored */
-} ckptfmt_storage;
+} ckptfmt_storage_class;
 
 typedef struct ckptfmt_dtype_info {
 	const char *name;     /* TensorFlow's, lower case: "float", "bfloat16", ...; static */
 	int32_t code;         /* ckptfmt_dtype */
-	int32_t storage;      /* ckptfmt_storage */
+	int32_t storage;      /* ckptfmt_storage_class */
 	uint32_t size;        /* bytes an element in memory and on disk; 0 unless FIXED */
 	uint32_t swap_size;   /* unit of byte order: 1, 2, 4 or 8 (half an element for complex) */
 	uint32_t used_bits;   /* bits of an element that carry its value; below 8 for int4 and its kin */
@@ -217,6 +217,74 @@ typedef struct ckptfmt_codec {
  * INVALID: another level. */
 CKPTFMT_API ckptfmt_status ckptfmt_codec_zstd(int32_t level, ckptfmt_codec *out, ckptfmt_error *err);
 
+/* ---- storage --------------------------------------------------------------------------------------------- */
+
+typedef struct ckptfmt_object_info {
+	uint64_t size;
+	uint64_t identity;          /* differs where a name leads to another object than before: a hash of an etag, say */
+} ckptfmt_object_info;
+
+/* One range to read. */
+typedef struct ckptfmt_object_read {
+	void *object;
+	uint64_t offset, size;
+	uint8_t *destination;
+	uint64_t got;               /* out: less than `size` if the object ends before */
+} ckptfmt_object_read;
+
+/* What came of giving an object a second name. */
+typedef enum ckptfmt_adopt_result {
+	CKPTFMT_ADOPT_DONE = 0, CKPTFMT_ADOPT_EXISTS, CKPTFMT_ADOPT_NO_SOURCE, CKPTFMT_ADOPT_IMPOSSIBLE
+} ckptfmt_adopt_result;
+
+/* Objects named by paths, in the place of files. Any thread may call, several at a time. A function that fails fills
+ * *err (see ckptfmt_error_set) and returns its status. An object is written by one thread, from front to end. */
+typedef struct ckptfmt_storage {
+	uint64_t struct_size;       /* sizeof(ckptfmt_storage) */
+	void *state;                /* first argument of all functions */
+	/* *exists 0: there is none of this path, which is no failure. */
+	ckptfmt_status (*info)(void *state, const char *path, ckptfmt_object_info *info, int32_t *exists,
+		ckptfmt_error *err);
+	/* Calls `each` with the last part of every path that begins with `directory` and "/". */
+	ckptfmt_status (*list)(void *state, const char *directory, void (*each)(void *to, const char *name), void *to,
+		ckptfmt_error *err);
+	/* Opens an object for reading. *object NULL: there is none, which is no failure. */
+	ckptfmt_status (*open)(void *state, const char *path, void **object, ckptfmt_object_info *info,
+		ckptfmt_error *err);
+	/* Reads all ranges; how many at a time, and whether neighbours in one, is the storage's business. */
+	ckptfmt_status (*read_batch)(void *state, ckptfmt_object_read *reads, uint64_t count, ckptfmt_error *err);
+	/* Begins an object. *exists 1 (nothing done): the path is taken. */
+	ckptfmt_status (*create)(void *state, const char *path, void **object, int32_t *exists, ckptfmt_error *err);
+	ckptfmt_status (*append)(void *state, void *object, const uint8_t *bytes, uint64_t size, ckptfmt_error *err);
+	/* The object is complete, and as durable as the storage makes it. */
+	ckptfmt_status (*finish)(void *state, void *object, ckptfmt_error *err);
+	/* The object as it is, also one that is being written. */
+	ckptfmt_status (*object_info)(void *state, void *object, ckptfmt_object_info *info, ckptfmt_error *err);
+	/* Of one that was created and not finished, what was appended goes. */
+	void (*close)(void *state, void *object);
+	/* Gives a finished object another path beside its own: by a link, a copy in the store, or shared bytes. */
+	ckptfmt_status (*adopt)(void *state, const char *from, const char *to, int32_t *result, ckptfmt_error *err);
+	/* Gives a finished object the path `to` instead of its own, in one step that all see at once. With `replaces` in
+	 * the place of what is there; without, *exists 1 (nothing done) if something is. */
+	ckptfmt_status (*publish)(void *state, const char *from, const char *to, int32_t replaces, int32_t *exists,
+		ckptfmt_error *err);
+	/* A missing object is no failure. */
+	ckptfmt_status (*remove)(void *state, const char *path, ckptfmt_error *err);
+	/* The lock of a directory among writers; NULL: there are none. After `timeout_ms`: BUSY. */
+	ckptfmt_status (*lock)(void *state, const char *directory, uint64_t timeout_ms, ckptfmt_error *err);
+	void (*unlock)(void *state, const char *directory);
+} ckptfmt_storage;
+
+/* Fills an error record and returns its status, for a storage to return. `err` may be NULL. `os_errno` 0: none; ENOMEM
+ * makes it NO_MEMORY. */
+CKPTFMT_API ckptfmt_status ckptfmt_error_set(ckptfmt_error *err, ckptfmt_failure failure, int32_t os_errno,
+	const char *path, const char *message);
+
+/* A storage in memory, empty. Paths are compared byte by byte. */
+CKPTFMT_API ckptfmt_status ckptfmt_memory_storage_new(ckptfmt_storage **out, ckptfmt_error *err);
+/* REQUIRES: no reader, writer or object of it is open. */
+CKPTFMT_API void ckptfmt_memory_storage_free(ckptfmt_storage *storage);
+
 /* ---- reading --------------------------------------------------------------------------------------------- */
 
 typedef struct ckptfmt_reader ckptfmt_reader;
@@ -237,6 +305,7 @@ typedef struct ckptfmt_open_options {
 	                                 * compressed values up to 16) */
 	const ckptfmt_codec *codec;     /* copied; NULL: libzstd if the library was built with it, else compressed values
 	                                 * are UNSUPPORTED */
+	const ckptfmt_storage *storage; /* NULL: the file system. Must outlive the reader */
 } ckptfmt_open_options;
 
 typedef struct ckptfmt_header {
@@ -459,6 +528,7 @@ typedef struct ckptfmt_write_options {
 	                            * one chunk get none */
 	int32_t durability;        /* ckptfmt_durability */
 	uint64_t data_size;        /* a wish: room for so many bytes of data and padding is made at once; 0: as they come */
+	const ckptfmt_storage *storage;    /* NULL: the file system. Must outlive the writer */
 } ckptfmt_write_options;
 
 /* What SaveV2 writes: alignment 1, no chunks, durability full. No wish. */
@@ -522,7 +592,7 @@ typedef struct ckptfmt_pack_info {
 	uint32_t raw_crc32c;        /* of strings and variants; else 0, that of the bytes */
 	uint32_t unit;              /* bytes of a unit of byte order; 1 for strings */
 	int32_t rotates;            /* 1: floating-point numbers with the sign in the highest bit of a unit */
-	int32_t storage;            /* ckptfmt_storage */
+	int32_t storage;            /* ckptfmt_storage_class */
 } ckptfmt_pack_info;
 
 /* The raw bytes of a source, all of it checked, piece by piece. What the source points to must stay. INVALID, LIMIT,
@@ -604,6 +674,7 @@ typedef struct ckptfmt_merge_options {
 	int32_t durability;            /* ckptfmt_durability */
 	int32_t remove_directories;    /* 1, with consume: so are the inputs' directories that are empty then */
 	const ckptfmt_limits *limits;  /* NULL: the defaults */
+	const ckptfmt_storage *storage;    /* NULL: the file system */
 } ckptfmt_merge_options;
 
 /* Merges the bundles at `prefixes` into one at `destination`, moving no tensor bytes. Everything is checked before

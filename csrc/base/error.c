@@ -85,6 +85,25 @@ ckptfmt_status cf_fail(ckptfmt_error *err, ckptfmt_failure failure, uint64_t off
 	return failures[failure].status;
 }
 
+/* strerror_r returns the text in glibc, and an error number in POSIX and musl, whatever _GNU_SOURCE says. */
+static const char *text_of_number(int result, const char *filled)
+{
+	return result == 0 ? filled : "unknown error";
+}
+
+static const char *text_of_text(const char *result, const char *filled)
+{
+	(void)filled;
+	return result;
+}
+
+static const char *error_text(int os_errno, char *to, size_t size)
+{
+	to[0] = '\0';
+	return _Generic(strerror_r(os_errno, to, size), int: text_of_number, char *: text_of_text)(
+		strerror_r(os_errno, to, size), to);
+}
+
 ckptfmt_status cf_fail_os(ckptfmt_error *err, int os_errno, const char *path, const char *format, ...)
 {
 	ckptfmt_failure failure = os_errno == ENOMEM ? CKPTFMT_FAIL_NO_MEMORY : CKPTFMT_FAIL_OS;
@@ -98,18 +117,26 @@ ckptfmt_status cf_fail_os(ckptfmt_error *err, int os_errno, const char *path, co
 		(void)vsnprintf(err->message, sizeof err->message - sizeof reason - 3, format, values);
 		va_end(values);
 		used = strlen(err->message);
-#if defined(_GNU_SOURCE)
 		(void)snprintf(err->message + used, sizeof err->message - used, ": %s",
-			strerror_r(os_errno, reason, sizeof reason));
-#else
-		if (strerror_r(os_errno, reason, sizeof reason) != 0)
-			(void)snprintf(reason, sizeof reason, "error %d", os_errno);
-		(void)snprintf(err->message + used, sizeof err->message - used, ": %s", reason);
-#endif
+			error_text(os_errno, reason, sizeof reason));
 		clean(err->message);
 		cf_error_path(err, path);
 	}
 	return failures[failure].status;
+}
+
+ckptfmt_status ckptfmt_error_set(ckptfmt_error *err, ckptfmt_failure failure, int32_t os_errno, const char *path,
+	const char *message)
+{
+	bool known = failure > CKPTFMT_FAIL_NONE && (size_t)failure < CF_ARRAY_COUNT(failures);
+	ckptfmt_status status;
+	if (os_errno == ENOMEM)
+		failure = CKPTFMT_FAIL_NO_MEMORY;
+	status = cf_fail(err, known ? failure : CKPTFMT_FAIL_OS, CF_NO_OFFSET, "%s", message);
+	if (err != NULL)
+		err->os_errno = os_errno;
+	cf_error_path(err, path);
+	return status;
 }
 
 ckptfmt_status cf_fail_memory(ckptfmt_error *err)

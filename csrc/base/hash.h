@@ -10,11 +10,20 @@ typedef struct cf_hash_key {
 	uint64_t words[2];
 } cf_hash_key;
 
+/* The two halves of the product of 128 bits, xored. */
 static inline uint64_t cf_hash_mix(uint64_t a, uint64_t b)
 {
+#if defined(__SIZEOF_INT128__)
 	__extension__ typedef unsigned __int128 wide;
 	wide product = (wide)a * b;
 	return (uint64_t)product ^ (uint64_t)(product >> 64);
+#else
+	uint64_t a_low = (uint32_t)a, a_high = a >> 32, b_low = (uint32_t)b, b_high = b >> 32;
+	uint64_t low = a_low * b_low, first = a_high * b_low, second = a_low * b_high;
+	uint64_t middle = (low >> 32) + (uint32_t)first + (uint32_t)second;
+	uint64_t high = a_high * b_high + (first >> 32) + (second >> 32) + (middle >> 32);
+	return (middle << 32 | (uint32_t)low) ^ high;
+#endif
 }
 
 static inline uint64_t cf_hash(const cf_hash_key *key, const uint8_t *bytes, uint64_t size)

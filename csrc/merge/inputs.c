@@ -21,7 +21,7 @@ ckptfmt_status cf_merge_input_directory(cf_merge_input *in, const cf_directory *
 	if (all->directory.fd >= 0 && strcmp(all->directory.path, in->prefix.directory) == 0)
 		return CKPTFMT_OK;
 	cf_os_directory_close(&all->directory);
-	CF_TRY(cf_os_directory_open(in->prefix.directory, false, false, &all->directory, err));
+	CF_TRY(cf_storage_directory_open(all->storage, in->prefix.directory, false, false, &all->directory, err));
 	return cf_os_stat(&all->directory, ".", &all->place, &exists, err);
 }
 

@@ -47,6 +47,7 @@ struct cf_merge_inputs {
 	cf_merge_input *rows;
 	uint64_t count;
 	ckptfmt_limits limits;
+	const ckptfmt_storage *storage;
 	cf_arena memory;            /* of indexes that were read whole */
 	cf_directory directory;     /* of the input used last, */
 	cf_file_info place;         /* and its identity */
@@ -56,8 +57,8 @@ struct cf_merge_inputs {
 const char *cf_merge_name(const char *name);
 
 /* Opens the inputs in the order given and reads their headers (MRG-1, MRG-2, MRG-10). `prefixes` must outlive
- * `inputs`, whose limits are set by the caller. ARGUMENT, CHECKPOINT_NOT_FOUND, MERGE_CONFLICT and what tables fail
- * with. */
+ * `inputs`, whose limits and storage are set by the caller. ARGUMENT, CHECKPOINT_NOT_FOUND, MERGE_CONFLICT and what
+ * tables fail with. */
 CF_MUST_CHECK ckptfmt_status cf_merge_inputs_open(cf_merge_inputs *inputs, const char *const *prefixes, uint64_t count,
 	bool allow_missing, ckptfmt_error *err);
 void cf_merge_inputs_close(cf_merge_inputs *inputs);

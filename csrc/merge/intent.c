@@ -395,7 +395,7 @@ void cf_merge_remove_inputs(const cf_commit *commit, cf_merge_inputs *inputs, bo
 				break;
 		all = remove_some(inputs, i, end, sync);
 		if (directories)
-			cf_os_directory_remove(place);
+			cf_storage_directory_remove(inputs->storage, place);
 	}
 	if (all)
 		remove_intent(commit, written->inode);
@@ -515,11 +515,11 @@ static ckptfmt_status resume_input(const resuming *r, uint64_t row, const char *
 static ckptfmt_status resume_prefix(const resuming *r, uint64_t row, const char *name, bool *gone, ckptfmt_error *err)
 {
 	cf_prefix prefix;
-	cf_directory directory = {-1, NULL};
+	cf_directory directory = {.fd = -1};
 	ckptfmt_error why;
 	ckptfmt_status status;
 	CF_TRY(cf_prefix_split(name, &prefix, err));
-	status = cf_os_directory_open(prefix.directory, false, false, &directory, &why);
+	status = cf_storage_directory_open(r->commit->directory->storage, prefix.directory, false, false, &directory, &why);
 	if (status != CKPTFMT_OK && status != CKPTFMT_NOT_FOUND && err != NULL)
 		*err = why;
 	if (status == CKPTFMT_OK || status == CKPTFMT_NOT_FOUND)
@@ -528,7 +528,7 @@ static ckptfmt_status resume_prefix(const resuming *r, uint64_t row, const char 
 		if (r->commit->durability == CKPTFMT_DURABILITY_FULL)
 			(void)!cf_os_directory_sync(&directory, NULL);
 		if (r->directories)
-			cf_os_directory_remove(prefix.directory);
+			cf_storage_directory_remove(directory.storage, prefix.directory);
 	}
 	cf_os_directory_close(&directory);
 	cf_prefix_free(&prefix);
@@ -599,7 +599,7 @@ ckptfmt_status cf_merge_resume(const char *const *prefixes, uint64_t count, cons
 	*finished = false;
 	memset(before, 0, sizeof *before);
 	CF_TRY(cf_prefix_split(destination, &prefix, err));
-	status = cf_os_directory_open(prefix.directory, false, false, &directory, &why);
+	status = cf_storage_directory_open(options->storage, prefix.directory, false, false, &directory, &why);
 	if (status == CKPTFMT_OK)
 		status = cf_merge_look(&commit, before, err);
 	else if (status != CKPTFMT_NOT_FOUND && err != NULL)

@@ -221,8 +221,8 @@ static ckptfmt_status open_destination(merge *m, const char *destination, ckptfm
 {
 	CF_TRY(cf_prefix_split(destination, &m->prefix, err));
 	m->commit = (cf_commit){&m->prefix, &m->directory, m->options.durability, 0};
-	return cf_os_directory_open(m->prefix.directory, true, m->options.durability == CKPTFMT_DURABILITY_FULL,
-		&m->directory, err);
+	return cf_storage_directory_open(m->options.storage, m->prefix.directory, true,
+		m->options.durability == CKPTFMT_DURABILITY_FULL, &m->directory, err);
 }
 
 static ckptfmt_status run(merge *m, const char *const *prefixes, uint64_t count, const char *destination,
@@ -259,6 +259,7 @@ ckptfmt_status ckptfmt_merge(const char *const *prefixes, uint64_t count, const 
 		m.options = *options;
 	CF_TRY(check_options(&m.options, err));
 	ckptfmt_limits_default(&m.inputs.limits);
+	m.inputs.storage = m.options.storage;
 	if (m.options.limits != NULL)
 		m.inputs.limits = *m.options.limits;
 	/* MRG-14 */

@@ -191,7 +191,8 @@ ckptfmt_status cf_reader_new(const char *prefix, const ckptfmt_open_options *opt
 	if (status == CKPTFMT_OK)
 		status = cf_prefix_split(prefix, &reader->prefix, err);
 	if (status == CKPTFMT_OK)
-		status = cf_os_directory_open(reader->prefix.directory, false, false, &reader->directory, err);
+		status = cf_storage_directory_open(options == NULL ? NULL : options->storage, reader->prefix.directory,
+			false, false, &reader->directory, err);
 	if (status != CKPTFMT_OK) {
 		ckptfmt_reader_close(reader);
 		return status;
@@ -203,7 +204,7 @@ ckptfmt_status cf_reader_new(const char *prefix, const ckptfmt_open_options *opt
 ckptfmt_status ckptfmt_reader_reopen(const ckptfmt_reader *old, const char *prefix, ckptfmt_reader **out,
 	ckptfmt_error *err)
 {
-	const ckptfmt_open_options options = {&old->limits, old->follow_symlinks, old->threads, old->codec};
+	const ckptfmt_open_options options = {&old->limits, old->follow_symlinks, old->threads, old->codec, NULL};
 	ckptfmt_reader *reader;
 	CF_TRY(ckptfmt_reader_open(prefix, &options, &reader, err));
 	if (!same_file(&reader->index_info, &old->index_info) || !same_time(&reader->index_info, &old->index_info)) {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The operating-system seam: everything the library asks of the system, and the only place that sees errno. os_posix.c,
- * os_posix_names.c and os_posix_direct.c implement it; tests/c/os_fault.c stands in their place and
- * fails on purpose. A port is new ones that keep these contracts.
+ * The storage seam: every access to files goes through these functions, and only storage/ sees errno. A directory
+ * belongs to the file system of this machine (storage/local.h), or to a ckptfmt_storage: of a program, or in memory
+ * (storage/memory.c). Files belong to the storage of their directory. Nothing above storage/ knows which one it uses.
  *
  * Names are relative to an open directory, so that a directory renamed or replaced mid-way cannot redirect a call.
  * REQUIRES of every name: not empty, no '/'. Every call retries EINTR (close excepted, which must not be retried) and
@@ -27,10 +27,13 @@ typedef struct cf_file_info {
 typedef struct cf_directory {
 	int fd;                 /* -1: not open */
 	const char *path;       /* borrowed, "." for the current one */
+	const ckptfmt_storage *storage;     /* borrowed; NULL: the file system, and `fd` is a descriptor */
 } cf_directory;
 
 typedef struct cf_file {
 	int fd;                 /* -1: not open */
+	const ckptfmt_storage *storage;     /* of its directory */
+	void *object;           /* of `storage`, if that is not NULL */
 } cf_file;
 
 /* Writes "<directory>/<name>", the path for messages, to `to`; of one too long its end. NUL-terminated.
@@ -43,9 +46,13 @@ void cf_os_path(const cf_directory *directory, const char *name, char *to, uint6
  * listing and syncing it then fail. */
 CF_MUST_CHECK ckptfmt_status cf_os_directory_open(const char *path, bool make, bool sync_parents, cf_directory *out,
 	ckptfmt_error *err);
+/* The directory `path` of a storage; NULL: as cf_os_directory_open. Other storages have no directories of their own:
+ * there a directory is the beginning of a path, nothing is made, and it is always there. */
+CF_MUST_CHECK ckptfmt_status cf_storage_directory_open(const ckptfmt_storage *storage, const char *path, bool make,
+	bool sync_parents, cf_directory *out, ckptfmt_error *err);
 void cf_os_directory_close(cf_directory *directory);
-/* Removes an empty directory. One that is not empty, or cannot be removed, stays. */
-void cf_os_directory_remove(const char *path);
+/* Removes an empty directory of the storage, if it has any. One that is not empty, or cannot be removed, stays. */
+void cf_storage_directory_remove(const ckptfmt_storage *storage, const char *path);
 CF_MUST_CHECK ckptfmt_status cf_os_directory_sync(const cf_directory *directory, ckptfmt_error *err);
 /* Waits until no other holder of this directory's lock is left, at most about `timeout_ms`; then BUSY. Only those who
  * ask for the lock keep out of each other's way, a second open of the same directory among them, and it goes with the
@@ -87,7 +94,8 @@ void cf_os_close_quietly(cf_file *file);
 /* Reads up to `size` bytes; *got below `size` means the file ended. A failure tells the offset it happened at. */
 CF_MUST_CHECK ckptfmt_status cf_os_read_at(const cf_file *file, const char *path, uint8_t *to, uint64_t size,
 	uint64_t offset, uint64_t *got, ckptfmt_error *err);
-/* Writes all of it. A failure tells the offset it happened at; what lies before it may have been written. */
+/* Writes all of it. A failure tells the offset it happened at; what lies before it may have been written.
+ * REQUIRES: `offset` is the end of what was written before, unless the file is on the file system. */
 CF_MUST_CHECK ckptfmt_status cf_os_write_at(const cf_file *file, const char *path, const uint8_t *from, uint64_t size,
 	uint64_t offset, ckptfmt_error *err);
 /* Tells the file system how long the file will be; a wish, never a failure. The size does not change. */

@@ -163,7 +163,7 @@ static int stat_fd(int fd, struct stat *out)
 	return result;
 }
 
-ckptfmt_status cf_os_open(const cf_directory *directory, const char *name, bool follow_symlinks, cf_file *out,
+ckptfmt_status cf_local_open(const cf_directory *directory, const char *name, bool follow_symlinks, cf_file *out,
 	cf_file_info *info, ckptfmt_error *err)
 {
 	struct stat found;
@@ -206,7 +206,7 @@ ckptfmt_status cf_os_open(const cf_directory *directory, const char *name, bool 
 	return CKPTFMT_OK;
 }
 
-ckptfmt_status cf_os_create(const cf_directory *directory, const char *name, cf_file *out, bool *exists,
+ckptfmt_status cf_local_create(const cf_directory *directory, const char *name, cf_file *out, bool *exists,
 	ckptfmt_error *err)
 {
 	assert(cf_posix_is_name(name));
@@ -223,7 +223,7 @@ ckptfmt_status cf_os_create(const cf_directory *directory, const char *name, cf_
 	return CKPTFMT_OK;
 }
 
-ckptfmt_status cf_os_stat(const cf_directory *directory, const char *name, cf_file_info *info, bool *exists,
+ckptfmt_status cf_local_stat(const cf_directory *directory, const char *name, cf_file_info *info, bool *exists,
 	ckptfmt_error *err)
 {
 	struct stat found;
@@ -240,7 +240,7 @@ ckptfmt_status cf_os_stat(const cf_directory *directory, const char *name, cf_fi
 	return CKPTFMT_OK;
 }
 
-ckptfmt_status cf_os_file_info(const cf_file *file, const char *path, cf_file_info *info, ckptfmt_error *err)
+ckptfmt_status cf_local_file_info(const cf_file *file, const char *path, cf_file_info *info, ckptfmt_error *err)
 {
 	struct stat found;
 	memset(info, 0, sizeof *info);
@@ -250,7 +250,7 @@ ckptfmt_status cf_os_file_info(const cf_file *file, const char *path, cf_file_in
 	return CKPTFMT_OK;
 }
 
-ckptfmt_status cf_os_close(cf_file *file, const char *path, ckptfmt_error *err)
+ckptfmt_status cf_local_close(cf_file *file, const char *path, ckptfmt_error *err)
 {
 	int fd = file->fd;
 	if (fd < 0)
@@ -262,29 +262,29 @@ ckptfmt_status cf_os_close(cf_file *file, const char *path, ckptfmt_error *err)
 	return CKPTFMT_OK;
 }
 
-void cf_os_close_quietly(cf_file *file)
+void cf_local_close_quietly(cf_file *file)
 {
 	if (file->fd >= 0)
 		cf_posix_close_quietly(file->fd);
 	file->fd = -1;
 }
 
-ckptfmt_status cf_os_close_held(cf_file *file, const char *path, ckptfmt_error *err)
+ckptfmt_status cf_local_close_held(cf_file *file, const char *path, ckptfmt_error *err)
 {
 	ckptfmt_status status;
 	int held = fcntl(file->fd, F_DUPFD_CLOEXEC, 0);
 	if (held < 0)
 		return cf_fail_os(err, errno, path, "cannot hold the file");
-	status = cf_os_close(file, path, err);
+	status = cf_local_close(file, path, err);
 	file->fd = held;
 	if (status != CKPTFMT_OK)
-		cf_os_close_quietly(file);
+		cf_local_close_quietly(file);
 	return status;
 }
 
 /* ---- reading and writing ---- */
 
-ckptfmt_status cf_os_read_at(const cf_file *file, const char *path, uint8_t *to, uint64_t size, uint64_t offset,
+ckptfmt_status cf_local_read_at(const cf_file *file, const char *path, uint8_t *to, uint64_t size, uint64_t offset,
 	uint64_t *got, ckptfmt_error *err)
 {
 	uint64_t done = 0;
@@ -326,7 +326,7 @@ static ckptfmt_status fail_write(const cf_file *file, const char *path, int os_e
 	return status;
 }
 
-ckptfmt_status cf_os_write_at(const cf_file *file, const char *path, const uint8_t *from, uint64_t size,
+ckptfmt_status cf_local_write_at(const cf_file *file, const char *path, const uint8_t *from, uint64_t size,
 	uint64_t offset, ckptfmt_error *err)
 {
 	uint64_t done = 0;
@@ -351,7 +351,7 @@ ckptfmt_status cf_os_write_at(const cf_file *file, const char *path, const uint8
 	return CKPTFMT_OK;
 }
 
-void cf_os_reserve(const cf_file *file, uint64_t size)
+void cf_local_reserve(const cf_file *file, uint64_t size)
 {
 #if defined(__linux__) && defined(FALLOC_FL_KEEP_SIZE)
 	int kept = errno;
@@ -366,7 +366,7 @@ void cf_os_reserve(const cf_file *file, uint64_t size)
 #endif
 }
 
-void cf_os_trim(const cf_file *file, uint64_t size)
+void cf_local_trim(const cf_file *file, uint64_t size)
 {
 	int kept = errno;
 	if (size <= (uint64_t)INT64_MAX)
@@ -375,7 +375,7 @@ void cf_os_trim(const cf_file *file, uint64_t size)
 	errno = kept;
 }
 
-void cf_os_sync_ahead(const cf_file *file, uint64_t offset, uint64_t size)
+void cf_local_sync_ahead(const cf_file *file, uint64_t offset, uint64_t size)
 {
 #if defined(__linux__) && defined(SYNC_FILE_RANGE_WRITE)
 	int kept = errno;
@@ -390,7 +390,7 @@ void cf_os_sync_ahead(const cf_file *file, uint64_t offset, uint64_t size)
 #endif
 }
 
-ckptfmt_status cf_os_sync(const cf_file *file, const char *path, ckptfmt_error *err)
+ckptfmt_status cf_local_sync(const cf_file *file, const char *path, ckptfmt_error *err)
 {
 	if (cf_posix_sync(file->fd) != 0)
 		return cf_fail_os(err, errno, path, "cannot sync");
@@ -399,7 +399,7 @@ ckptfmt_status cf_os_sync(const cf_file *file, const char *path, ckptfmt_error *
 
 /* ---- mappings ---- */
 
-ckptfmt_status cf_os_map(const cf_file *file, const char *path, uint64_t offset, uint64_t size, const uint8_t **out,
+ckptfmt_status cf_local_map(const cf_file *file, const char *path, uint64_t offset, uint64_t size, const uint8_t **out,
 	ckptfmt_error *err)
 {
 	void *data;

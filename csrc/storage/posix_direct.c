@@ -3,7 +3,7 @@
  * Transfers by slots (storage/os.h). Threads take started slots from a queue and transfer each by one pread or pwrite:
  * several threads past the page cache (O_DIRECT), where the disk needs several requests at a time, or one thread behind
  * the caller, through the page cache. What such a call does not transfer, wholly or in part, the waiting caller
- * transfers by cf_os_read_at or cf_os_write_at with O_DIRECT taken off; these report the failure as well.
+ * transfers by cf_local_read_at or cf_local_write_at with O_DIRECT taken off; these report the failure as well.
  */
 #include "storage/posix_private.h"
 
@@ -140,8 +140,8 @@ static bool open_same(cf_direct *direct, const cf_directory *directory, const ch
 	cf_file_info wanted, found;
 	int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | (follow_symlinks ? 0 : O_NOFOLLOW);
 	direct->file.fd = cf_posix_open(directory->fd, name, flags, 0);
-	return direct->file.fd >= 0 && cf_os_file_info(file, "", &wanted, NULL) == CKPTFMT_OK &&
-		cf_os_file_info(&direct->file, "", &found, NULL) == CKPTFMT_OK && found.regular &&
+	return direct->file.fd >= 0 && cf_local_file_info(file, "", &wanted, NULL) == CKPTFMT_OK &&
+		cf_local_file_info(&direct->file, "", &found, NULL) == CKPTFMT_OK && found.regular &&
 		found.inode == wanted.inode && found.device == wanted.device;
 }
 
@@ -236,7 +236,7 @@ void cf_os_direct_end(cf_direct *direct)
 	/* A process forked meanwhile has neither the threads nor the memory, and the file's flags are shared. */
 	if (direct->forks != atomic_load_explicit(&forks, memory_order_relaxed)) {
 		if (!direct->writes)
-			cf_os_close_quietly(&direct->file);
+			cf_local_close_quietly(&direct->file);
 		cf_release(direct);
 		errno = kept;
 		return;
@@ -248,7 +248,7 @@ void cf_os_direct_end(cf_direct *direct)
 	if (direct->writes)
 		take_direct_off(direct);
 	else
-		cf_os_close_quietly(&direct->file);
+		cf_local_close_quietly(&direct->file);
 	cf_pages_unmap(direct->memory, direct->slot_count * direct->slot_size);
 	cf_release(direct);
 	(void)atomic_fetch_sub_explicit(&live, 1, memory_order_relaxed);
@@ -298,7 +298,7 @@ static bool begin_direct(cf_direct *direct)
 	return direct->past_cache && start_threads(direct, DIRECT_THREADS);
 }
 
-cf_direct *cf_os_direct_write(const cf_file *file)
+cf_direct *cf_local_direct_write(const cf_file *file)
 {
 	int kept = errno;
 	cf_direct *direct = begin(true, CF_DIRECT_SLOTS, CF_DIRECT_SLOT_SIZE);
@@ -310,7 +310,7 @@ cf_direct *cf_os_direct_write(const cf_file *file)
 	return direct;
 }
 
-cf_direct *cf_os_write_behind(const cf_file *file)
+cf_direct *cf_local_write_behind(const cf_file *file)
 {
 	int kept = errno;
 	cf_direct *direct = begin(true, CF_BEHIND_SLOTS, CF_BEHIND_SLOT_SIZE);
@@ -322,7 +322,7 @@ cf_direct *cf_os_write_behind(const cf_file *file)
 	return direct;
 }
 
-cf_direct *cf_os_direct_read(const cf_directory *directory, const char *name, bool follow_symlinks,
+cf_direct *cf_local_direct_read(const cf_directory *directory, const char *name, bool follow_symlinks,
 	const cf_file *file)
 {
 	int kept = errno;
@@ -379,13 +379,13 @@ static ckptfmt_status transfer_rest(cf_direct *direct, unsigned slot, uint64_t d
 	take_direct_off(direct);
 	direct->refused = true;
 	if (!direct->writes) {
-		ckptfmt_status status = cf_os_read_at(&direct->file, path, memory, at->size - done, at->offset + done,
+		ckptfmt_status status = cf_local_read_at(&direct->file, path, memory, at->size - done, at->offset + done,
 			got, err);
 		*got += done;
 		return status;
 	}
 	*got = at->size;
-	return cf_os_write_at(&direct->file, path, memory, at->size - done, at->offset + done, err);
+	return cf_local_write_at(&direct->file, path, memory, at->size - done, at->offset + done, err);
 }
 
 ckptfmt_status cf_os_direct_wait(cf_direct *direct, unsigned slot, const char *path, uint64_t *got, ckptfmt_error *err)
@@ -415,7 +415,7 @@ ckptfmt_status cf_os_direct_wait(cf_direct *direct, unsigned slot, const char *p
 
 /* ---- what is cached ---- */
 
-bool cf_os_is_cached(const cf_file *file, uint64_t offset, uint64_t size)
+bool cf_local_is_cached(const cf_file *file, uint64_t offset, uint64_t size)
 {
 #if defined(__linux__)
 	int kept = errno;

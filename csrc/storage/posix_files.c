@@ -137,7 +137,7 @@ static ckptfmt_status make_directory(const char *path, bool sync_parents, ckptfm
 	return status;
 }
 
-ckptfmt_status cf_os_directory_open(const char *path, bool make, bool sync_parents, cf_directory *out,
+ckptfmt_status cf_local_directory_open(const char *path, bool make, bool sync_parents, cf_directory *out,
 	ckptfmt_error *err)
 {
 	int fd;
@@ -166,7 +166,7 @@ ckptfmt_status cf_os_directory_open(const char *path, bool make, bool sync_paren
 	return CKPTFMT_OK;
 }
 
-void cf_os_directory_close(cf_directory *directory)
+void cf_local_directory_close(cf_directory *directory)
 {
 	if (directory->fd >= 0)
 		cf_posix_close_quietly(directory->fd);
@@ -179,7 +179,7 @@ static void pause_ms(uint64_t milliseconds)
 	(void)nanosleep(&time, NULL);
 }
 
-ckptfmt_status cf_os_directory_lock(const cf_directory *directory, uint64_t timeout_ms, ckptfmt_error *err)
+ckptfmt_status cf_local_directory_lock(const cf_directory *directory, uint64_t timeout_ms, ckptfmt_error *err)
 {
 	enum { PAUSE_MAX = 50 };
 	int kept = errno;
@@ -206,7 +206,7 @@ ckptfmt_status cf_os_directory_lock(const cf_directory *directory, uint64_t time
 	return status;
 }
 
-void cf_os_directory_unlock(const cf_directory *directory)
+void cf_local_directory_unlock(const cf_directory *directory)
 {
 	(void)flock(directory->fd, LOCK_UN);
 }
@@ -223,27 +223,27 @@ bool cf_posix_is_taken_away(const cf_directory *directory, const char *name, int
 	return cf_posix_stat(directory->fd, name, &found, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT;
 }
 
-bool cf_os_hold(const cf_directory *directory, const char *name, const cf_file *file)
+bool cf_local_hold(const cf_directory *directory, const char *name, const cf_file *file)
 {
 	assert(cf_posix_is_name(name));
 	return !cf_posix_is_taken_away(directory, name, file->fd);
 }
 
-void cf_os_directory_remove(const char *path)
+void cf_local_directory_remove(const char *path)
 {
 	int before = errno;
 	(void)!unlinkat(AT_FDCWD, path, AT_REMOVEDIR);
 	errno = before;
 }
 
-ckptfmt_status cf_os_directory_sync(const cf_directory *directory, ckptfmt_error *err)
+ckptfmt_status cf_local_directory_sync(const cf_directory *directory, ckptfmt_error *err)
 {
 	if (cf_posix_sync(directory->fd) != 0)
 		return cf_fail_os(err, errno, directory->path, "cannot sync the directory");
 	return CKPTFMT_OK;
 }
 
-ckptfmt_status cf_os_directory_list(const cf_directory *directory, cf_buffer *names, ckptfmt_error *err)
+ckptfmt_status cf_local_directory_list(const cf_directory *directory, cf_buffer *names, ckptfmt_error *err)
 {
 	ckptfmt_status status = CKPTFMT_OK;
 	const struct dirent *entry;
@@ -315,7 +315,7 @@ static int unlink_at(const cf_directory *directory, const char *name)
 	return result;
 }
 
-ckptfmt_status cf_os_rename(const cf_directory *from, const char *from_name, const cf_directory *to,
+ckptfmt_status cf_local_rename(const cf_directory *from, const char *from_name, const cf_directory *to,
 	const char *to_name, ckptfmt_error *err)
 {
 	if (rename_at(from, from_name, to, to_name) != 0)
@@ -323,7 +323,7 @@ ckptfmt_status cf_os_rename(const cf_directory *from, const char *from_name, con
 	return CKPTFMT_OK;
 }
 
-ckptfmt_status cf_os_link(const cf_directory *from, const char *from_name, const cf_directory *to,
+ckptfmt_status cf_local_link(const cf_directory *from, const char *from_name, const cf_directory *to,
 	const char *to_name, cf_link_result *result, ckptfmt_error *err)
 {
 	/* A link to a symbolic link would lead elsewhere from another directory. */
@@ -419,7 +419,7 @@ static bool is_missing_call(int os_errno)
 	return os_errno == ENOSYS || os_errno == EINVAL || os_errno == EOPNOTSUPP || os_errno == ENOTSUP;
 }
 
-ckptfmt_status cf_os_rename_new(const cf_directory *from, const char *from_name, const cf_directory *to,
+ckptfmt_status cf_local_rename_new(const cf_directory *from, const char *from_name, const cf_directory *to,
 	const char *to_name, bool *exists, ckptfmt_error *err)
 {
 	int result;
@@ -438,7 +438,7 @@ ckptfmt_status cf_os_rename_new(const cf_directory *from, const char *from_name,
 	return CKPTFMT_OK;
 }
 
-ckptfmt_status cf_os_unlink(const cf_directory *directory, const char *name, ckptfmt_error *err)
+ckptfmt_status cf_local_unlink(const cf_directory *directory, const char *name, ckptfmt_error *err)
 {
 	if (unlink_at(directory, name) != 0 && errno != ENOENT)
 		return cf_posix_fail(err, errno, directory, name, "cannot remove the file");

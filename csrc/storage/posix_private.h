@@ -7,7 +7,7 @@
 #ifndef CKPTFMT_IO_OS_POSIX_H
 #define CKPTFMT_IO_OS_POSIX_H
 
-#include "storage/os.h"
+#include "storage/local.h"
 
 #include <stdatomic.h>
 #include <string.h>

@@ -100,8 +100,8 @@ typedef struct cf_verify_value {
 	ckptfmt_stored stored;
 	uint64_t row;
 	uint64_t element_count;
-	int32_t storage;            /* ckptfmt_storage; NONE: its checksum means nothing to us */
-	int32_t decoded_storage;    /* ckptfmt_storage of what a compressed value decodes to; 0: it is not decoded */
+	int32_t storage;            /* ckptfmt_storage_class; NONE: its checksum means nothing to us */
+	int32_t decoded_storage;    /* ckptfmt_storage_class of what a compressed value decodes to; 0: it is not decoded */
 } cf_verify_value;
 
 #define CF_VERIFY_NOBODY UINT64_MAX

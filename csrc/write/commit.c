@@ -11,7 +11,7 @@
 ckptfmt_status cf_commit_count(const cf_directory *directory, const char *name, int32_t *out, ckptfmt_error *err)
 {
 	ckptfmt_limits limits;
-	cf_file file = {-1};
+	cf_file file = {.fd = -1};
 	cf_file_info info;
 	cf_table *table = NULL;
 	cf_table_value value;
@@ -44,7 +44,7 @@ ckptfmt_status cf_commit_observe(cf_commit *commit, ckptfmt_error *err)
 ckptfmt_status ckptfmt_index_count(const char *path, int32_t *count, ckptfmt_error *err)
 {
 	cf_prefix parts;
-	cf_directory directory = {-1, NULL};
+	cf_directory directory = {.fd = -1};
 	ckptfmt_status status;
 	*count = 0;
 	CF_TRY(cf_prefix_split(path, &parts, err));
@@ -142,7 +142,7 @@ ckptfmt_status cf_commit_read_back(const cf_commit *commit, const cf_file_writer
 	const uint64_t *data_sizes, ckptfmt_error *err)
 {
 	ckptfmt_limits limits;
-	cf_file file = {-1};
+	cf_file file = {.fd = -1};
 	cf_file_info info;
 	cf_table *table = NULL;
 	cf_table_iterator entries;

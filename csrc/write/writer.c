@@ -21,10 +21,7 @@ enum {
 
 void ckptfmt_write_options_default(ckptfmt_write_options *options)
 {
-	options->alignment = 1;
-	options->chunk_size = 0;
-	options->durability = CKPTFMT_DURABILITY_FULL;
-	options->data_size = 0;
+	*options = (ckptfmt_write_options){.alignment = 1, .durability = CKPTFMT_DURABILITY_FULL};
 }
 
 static ckptfmt_status check_options(const ckptfmt_write_options *options, ckptfmt_error *err)
@@ -69,7 +66,8 @@ static ckptfmt_status open_writer(ckptfmt_writer *writer, const char *prefix, ck
 	bool sync = writer->options.durability == CKPTFMT_DURABILITY_FULL;
 	CF_TRY(check_options(&writer->options, err));
 	CF_TRY(cf_prefix_split(prefix, &writer->prefix, err));
-	CF_TRY(cf_os_directory_open(writer->prefix.directory, true, sync, &writer->directory, err));
+	CF_TRY(cf_storage_directory_open(writer->options.storage, writer->prefix.directory, true, sync,
+		&writer->directory, err));
 	CF_TRY(cf_catalog_open(&writer->catalog, err));
 	writer->commit = (cf_commit){&writer->prefix, &writer->directory, writer->options.durability, 0};
 	CF_TRY(cf_commit_observe(&writer->commit, err));

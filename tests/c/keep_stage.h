@@ -134,7 +134,7 @@ static const float older[TENSORS] = {9, 9, 9, 9};
 /* The base has two data files: "a" and "b" lie in one, "c" and "d" in the other. */
 static inline void make_base(const char *base)
 {
-	const ckptfmt_merge_options consume = {1, 0, CKPTFMT_DURABILITY_NONE, 0, NULL};
+	const ckptfmt_merge_options consume = {1, 0, CKPTFMT_DURABILITY_NONE, 0, NULL, NULL};
 	const char *parts[2] = {path_of("part/1"), path_of("part/2")};
 	ckptfmt_source sources[TENSORS];
 	make_sources(sources, old_values);

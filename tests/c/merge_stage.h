@@ -98,7 +98,7 @@ static inline void set_stage(int count, bool overwrite)
 	shell("rm -rf '%s'/in '%s'/other '%s'/out");
 	if (overwrite) {
 		const char *old[INPUTS_MAX] = {path_of("in/o0"), path_of("in/o1"), path_of("in/o2")};
-		const ckptfmt_merge_options consume = {1, 0, CKPTFMT_DURABILITY_NONE, 0, NULL};
+		const ckptfmt_merge_options consume = {1, 0, CKPTFMT_DURABILITY_NONE, 0, NULL, NULL};
 		for (int i = 0; i < count; i++) {
 			char name[] = {'o', (char)('0' + i), 0}, prefix[] = {'i', 'n', '/', 'o', (char)('0' + i), 0};
 			save_to(prefix, name, 9, -1, 1);

@@ -218,41 +218,41 @@ void real_path(const cf_directory *directory, const char *name, char *to, uint64
 #define read system_read
 
 #define cf_os_path real_path
-#define cf_os_directory_open real_directory_open
-#define cf_os_directory_close real_directory_close
-#define cf_os_directory_sync real_directory_sync
-#define cf_os_directory_list real_directory_list
-#define cf_os_open real_open
-#define cf_os_create real_create
-#define cf_os_stat real_stat
-#define cf_os_file_info real_file_info
-#define cf_os_close real_close
-#define cf_os_close_held real_close_held
-#define cf_os_close_quietly real_close_quietly
-#define cf_os_read_at real_read_at
-#define cf_os_write_at real_write_at
-#define cf_os_reserve real_reserve
-#define cf_os_trim real_trim
-#define cf_os_sync_ahead real_sync_ahead
-#define cf_os_sync real_sync
-#define cf_os_rename real_rename
-#define cf_os_link real_link
-#define cf_os_rename_new real_rename_new
-#define cf_os_unlink real_unlink
-#define cf_os_directory_remove real_directory_remove
-#define cf_os_map real_map
+#define cf_local_directory_open real_directory_open
+#define cf_local_directory_close real_directory_close
+#define cf_local_directory_sync real_directory_sync
+#define cf_local_directory_list real_directory_list
+#define cf_local_open real_open
+#define cf_local_create real_create
+#define cf_local_stat real_stat
+#define cf_local_file_info real_file_info
+#define cf_local_close real_close
+#define cf_local_close_held real_close_held
+#define cf_local_close_quietly real_close_quietly
+#define cf_local_read_at real_read_at
+#define cf_local_write_at real_write_at
+#define cf_local_reserve real_reserve
+#define cf_local_trim real_trim
+#define cf_local_sync_ahead real_sync_ahead
+#define cf_local_sync real_sync
+#define cf_local_rename real_rename
+#define cf_local_link real_link
+#define cf_local_rename_new real_rename_new
+#define cf_local_unlink real_unlink
+#define cf_local_directory_remove real_directory_remove
+#define cf_local_map real_map
 #define cf_os_unmap real_unmap
 #define cf_os_page_size real_page_size
 #define cf_os_random real_random
-#define cf_os_direct_write real_direct_write
-#define cf_os_direct_read real_direct_read
-#define cf_os_write_behind real_write_behind
+#define cf_local_direct_write real_direct_write
+#define cf_local_direct_read real_direct_read
+#define cf_local_write_behind real_write_behind
 #define cf_os_direct_memory real_direct_memory
 #define cf_os_direct_place real_direct_place
 #define cf_os_direct_start real_direct_start
 #define cf_os_direct_wait real_direct_wait
 #define cf_os_direct_end real_direct_end
-#define cf_os_is_cached real_is_cached
+#define cf_local_is_cached real_is_cached
 
 #include "../../csrc/storage/posix.c"
 #include "../../csrc/storage/posix_files.c"
@@ -262,41 +262,41 @@ void real_path(const cf_directory *directory, const char *name, char *to, uint64
 #include "../../csrc/storage/posix_direct.c"
 
 #undef cf_os_path
-#undef cf_os_directory_open
-#undef cf_os_directory_close
-#undef cf_os_directory_sync
-#undef cf_os_directory_list
-#undef cf_os_open
-#undef cf_os_create
-#undef cf_os_stat
-#undef cf_os_file_info
-#undef cf_os_close
-#undef cf_os_close_held
-#undef cf_os_close_quietly
-#undef cf_os_read_at
-#undef cf_os_write_at
-#undef cf_os_reserve
-#undef cf_os_trim
-#undef cf_os_sync_ahead
-#undef cf_os_sync
-#undef cf_os_rename
-#undef cf_os_link
-#undef cf_os_rename_new
-#undef cf_os_unlink
-#undef cf_os_directory_remove
-#undef cf_os_map
+#undef cf_local_directory_open
+#undef cf_local_directory_close
+#undef cf_local_directory_sync
+#undef cf_local_directory_list
+#undef cf_local_open
+#undef cf_local_create
+#undef cf_local_stat
+#undef cf_local_file_info
+#undef cf_local_close
+#undef cf_local_close_held
+#undef cf_local_close_quietly
+#undef cf_local_read_at
+#undef cf_local_write_at
+#undef cf_local_reserve
+#undef cf_local_trim
+#undef cf_local_sync_ahead
+#undef cf_local_sync
+#undef cf_local_rename
+#undef cf_local_link
+#undef cf_local_rename_new
+#undef cf_local_unlink
+#undef cf_local_directory_remove
+#undef cf_local_map
 #undef cf_os_unmap
 #undef cf_os_page_size
 #undef cf_os_random
-#undef cf_os_direct_write
-#undef cf_os_direct_read
-#undef cf_os_write_behind
+#undef cf_local_direct_write
+#undef cf_local_direct_read
+#undef cf_local_write_behind
 #undef cf_os_direct_memory
 #undef cf_os_direct_place
 #undef cf_os_direct_start
 #undef cf_os_direct_wait
 #undef cf_os_direct_end
-#undef cf_os_is_cached
+#undef cf_local_is_cached
 
 /* ---- plan and log ---- */
 
@@ -470,7 +470,7 @@ void cf_os_path(const cf_directory *directory, const char *name, char *to, uint6
 	real_path(directory, name, to, size);
 }
 
-ckptfmt_status cf_os_directory_open(const char *path, bool make, bool sync_parents, cf_directory *out,
+ckptfmt_status cf_local_directory_open(const char *path, bool make, bool sync_parents, cf_directory *out,
 	ckptfmt_error *err)
 {
 	verdict given = judge(OS_FAULT_DIRECTORY_OPEN, path, "", 0, 0);
@@ -481,12 +481,12 @@ ckptfmt_status cf_os_directory_open(const char *path, bool make, bool sync_paren
 	return real_directory_open(path, make, sync_parents, out, err);
 }
 
-void cf_os_directory_close(cf_directory *directory)
+void cf_local_directory_close(cf_directory *directory)
 {
 	real_directory_close(directory);
 }
 
-ckptfmt_status cf_os_directory_sync(const cf_directory *directory, ckptfmt_error *err)
+ckptfmt_status cf_local_directory_sync(const cf_directory *directory, ckptfmt_error *err)
 {
 	verdict given = judge(OS_FAULT_DIRECTORY_SYNC, directory->path, "", 0, 0);
 	if (given.fails && given.silent)
@@ -494,7 +494,7 @@ ckptfmt_status cf_os_directory_sync(const cf_directory *directory, ckptfmt_error
 	TELL(given, real_directory_sync(directory, err), refuse(&given, directory->path, err));
 }
 
-ckptfmt_status cf_os_directory_list(const cf_directory *directory, cf_buffer *names, ckptfmt_error *err)
+ckptfmt_status cf_local_directory_list(const cf_directory *directory, cf_buffer *names, ckptfmt_error *err)
 {
 	verdict given = judge(OS_FAULT_DIRECTORY_LIST, directory->path, "", 0, 0);
 	cf_buffer_clear(names);
@@ -503,7 +503,7 @@ ckptfmt_status cf_os_directory_list(const cf_directory *directory, cf_buffer *na
 	return real_directory_list(directory, names, err);
 }
 
-ckptfmt_status cf_os_open(const cf_directory *directory, const char *name, bool follow_symlinks, cf_file *out,
+ckptfmt_status cf_local_open(const cf_directory *directory, const char *name, bool follow_symlinks, cf_file *out,
 	cf_file_info *info, ckptfmt_error *err)
 {
 	verdict given = judge(OS_FAULT_OPEN, name, "", 0, 0);
@@ -513,7 +513,7 @@ ckptfmt_status cf_os_open(const cf_directory *directory, const char *name, bool 
 	return real_open(directory, name, follow_symlinks, out, info, err);
 }
 
-ckptfmt_status cf_os_create(const cf_directory *directory, const char *name, cf_file *out, bool *exists,
+ckptfmt_status cf_local_create(const cf_directory *directory, const char *name, cf_file *out, bool *exists,
 	ckptfmt_error *err)
 {
 	verdict given = judge(OS_FAULT_CREATE, name, "", 0, 0);
@@ -524,7 +524,7 @@ ckptfmt_status cf_os_create(const cf_directory *directory, const char *name, cf_
 	return real_create(directory, name, out, exists, err);
 }
 
-ckptfmt_status cf_os_stat(const cf_directory *directory, const char *name, cf_file_info *info, bool *exists,
+ckptfmt_status cf_local_stat(const cf_directory *directory, const char *name, cf_file_info *info, bool *exists,
 	ckptfmt_error *err)
 {
 	verdict given = judge(OS_FAULT_STAT, name, "", 0, 0);
@@ -535,7 +535,7 @@ ckptfmt_status cf_os_stat(const cf_directory *directory, const char *name, cf_fi
 	return real_stat(directory, name, info, exists, err);
 }
 
-ckptfmt_status cf_os_file_info(const cf_file *file, const char *path, cf_file_info *info, ckptfmt_error *err)
+ckptfmt_status cf_local_file_info(const cf_file *file, const char *path, cf_file_info *info, ckptfmt_error *err)
 {
 	verdict given = judge(OS_FAULT_FILE_INFO, path, "", 0, 0);
 	memset(info, 0, sizeof *info);
@@ -544,7 +544,7 @@ ckptfmt_status cf_os_file_info(const cf_file *file, const char *path, cf_file_in
 	return real_file_info(file, path, info, err);
 }
 
-ckptfmt_status cf_os_close(cf_file *file, const char *path, ckptfmt_error *err)
+ckptfmt_status cf_local_close(cf_file *file, const char *path, ckptfmt_error *err)
 {
 	verdict given = judge(OS_FAULT_CLOSE, path, "", 0, 0);
 	if (given.fails) {
@@ -554,7 +554,7 @@ ckptfmt_status cf_os_close(cf_file *file, const char *path, ckptfmt_error *err)
 	return real_close(file, path, err);
 }
 
-ckptfmt_status cf_os_close_held(cf_file *file, const char *path, ckptfmt_error *err)
+ckptfmt_status cf_local_close_held(cf_file *file, const char *path, ckptfmt_error *err)
 {
 	verdict given = judge(OS_FAULT_CLOSE, path, "", 0, 0);
 	if (given.fails) {
@@ -564,12 +564,12 @@ ckptfmt_status cf_os_close_held(cf_file *file, const char *path, ckptfmt_error *
 	return real_close_held(file, path, err);
 }
 
-void cf_os_close_quietly(cf_file *file)
+void cf_local_close_quietly(cf_file *file)
 {
 	real_close_quietly(file);
 }
 
-ckptfmt_status cf_os_read_at(const cf_file *file, const char *path, uint8_t *to, uint64_t size, uint64_t offset,
+ckptfmt_status cf_local_read_at(const cf_file *file, const char *path, uint8_t *to, uint64_t size, uint64_t offset,
 	uint64_t *got, ckptfmt_error *err)
 {
 	verdict given = judge(OS_FAULT_READ, path, "", offset, size);
@@ -584,7 +584,7 @@ ckptfmt_status cf_os_read_at(const cf_file *file, const char *path, uint8_t *to,
 	return real_read_at(file, path, to, size, offset, got, err);
 }
 
-ckptfmt_status cf_os_write_at(const cf_file *file, const char *path, const uint8_t *from, uint64_t size,
+ckptfmt_status cf_local_write_at(const cf_file *file, const char *path, const uint8_t *from, uint64_t size,
 	uint64_t offset, ckptfmt_error *err)
 {
 	verdict given = judge(OS_FAULT_WRITE, path, "", offset, size);
@@ -601,25 +601,25 @@ ckptfmt_status cf_os_write_at(const cf_file *file, const char *path, const uint8
 	return status;
 }
 
-void cf_os_reserve(const cf_file *file, uint64_t size)
+void cf_local_reserve(const cf_file *file, uint64_t size)
 {
 	if (!judge(OS_FAULT_RESERVE, "", "", 0, size).fails)
 		real_reserve(file, size);
 }
 
-void cf_os_trim(const cf_file *file, uint64_t size)
+void cf_local_trim(const cf_file *file, uint64_t size)
 {
 	if (!judge(OS_FAULT_TRIM, "", "", 0, size).fails)
 		real_trim(file, size);
 }
 
-void cf_os_sync_ahead(const cf_file *file, uint64_t offset, uint64_t size)
+void cf_local_sync_ahead(const cf_file *file, uint64_t offset, uint64_t size)
 {
 	if (!judge(OS_FAULT_SYNC_AHEAD, "", "", offset, size).fails)
 		real_sync_ahead(file, offset, size);
 }
 
-ckptfmt_status cf_os_sync(const cf_file *file, const char *path, ckptfmt_error *err)
+ckptfmt_status cf_local_sync(const cf_file *file, const char *path, ckptfmt_error *err)
 {
 	verdict given = judge(OS_FAULT_SYNC, path, "", 0, 0);
 	if (given.fails && given.silent)
@@ -627,14 +627,14 @@ ckptfmt_status cf_os_sync(const cf_file *file, const char *path, ckptfmt_error *
 	TELL(given, real_sync(file, path, err), refuse(&given, path, err));
 }
 
-ckptfmt_status cf_os_rename(const cf_directory *from, const char *from_name, const cf_directory *to,
+ckptfmt_status cf_local_rename(const cf_directory *from, const char *from_name, const cf_directory *to,
 	const char *to_name, ckptfmt_error *err)
 {
 	verdict given = judge(OS_FAULT_RENAME, from_name, to_name, 0, 0);
 	TELL(given, real_rename(from, from_name, to, to_name, err), refuse_named(&given, to, to_name, err));
 }
 
-ckptfmt_status cf_os_link(const cf_directory *from, const char *from_name, const cf_directory *to,
+ckptfmt_status cf_local_link(const cf_directory *from, const char *from_name, const cf_directory *to,
 	const char *to_name, cf_link_result *result, ckptfmt_error *err)
 {
 	verdict given = judge(OS_FAULT_LINK, from_name, to_name, 0, 0);
@@ -642,7 +642,7 @@ ckptfmt_status cf_os_link(const cf_directory *from, const char *from_name, const
 	TELL(given, real_link(from, from_name, to, to_name, result, err), refuse_named(&given, to, to_name, err));
 }
 
-ckptfmt_status cf_os_rename_new(const cf_directory *from, const char *from_name, const cf_directory *to,
+ckptfmt_status cf_local_rename_new(const cf_directory *from, const char *from_name, const cf_directory *to,
 	const char *to_name, bool *exists, ckptfmt_error *err)
 {
 	verdict given = judge(OS_FAULT_RENAME_NEW, from_name, to_name, 0, 0);
@@ -651,20 +651,20 @@ ckptfmt_status cf_os_rename_new(const cf_directory *from, const char *from_name,
 		refuse_named(&given, to, to_name, err));
 }
 
-ckptfmt_status cf_os_unlink(const cf_directory *directory, const char *name, ckptfmt_error *err)
+ckptfmt_status cf_local_unlink(const cf_directory *directory, const char *name, ckptfmt_error *err)
 {
 	verdict given = judge(OS_FAULT_UNLINK, name, "", 0, 0);
 	TELL(given, real_unlink(directory, name, err), refuse_named(&given, directory, name, err));
 }
 
-void cf_os_directory_remove(const char *path)
+void cf_local_directory_remove(const char *path)
 {
 	verdict given = judge(OS_FAULT_UNLINK, path, "", 0, 0);
 	if (given.carried_out)
 		real_directory_remove(path);
 }
 
-ckptfmt_status cf_os_map(const cf_file *file, const char *path, uint64_t offset, uint64_t size, const uint8_t **out,
+ckptfmt_status cf_local_map(const cf_file *file, const char *path, uint64_t offset, uint64_t size, const uint8_t **out,
 	ckptfmt_error *err)
 {
 	verdict given = judge(OS_FAULT_MAP, path, "", offset, size);

@@ -194,7 +194,7 @@ static void test_merge_and_slices(void)
 	float full[ROWS * COLUMNS];
 	ckptfmt_error err;
 	const char *inputs[2];
-	ckptfmt_merge_options options = {1, 0, CKPTFMT_DURABILITY_FULL, 0, NULL};
+	ckptfmt_merge_options options = {1, 0, CKPTFMT_DURABILITY_FULL, 0, NULL, NULL};
 	char first[512], second[512];
 	for (int i = 0; i < ROWS * COLUMNS; i++)
 		full[i] = (float)i;
@@ -293,7 +293,7 @@ static void test_merge_refuses(void)
 {
 	const float values[2] = {1, 2};
 	ckptfmt_error err;
-	ckptfmt_merge_options options = {1, 0, CKPTFMT_DURABILITY_RENAME, 0, NULL};
+	ckptfmt_merge_options options = {1, 0, CKPTFMT_DURABILITY_RENAME, 0, NULL, NULL};
 	char first[512], second[512], missing[512];
 	const char *same_tensor[2] = {first, second}, *twice[2] = {first, first}, *not_there[2] = {first, missing};
 	snprintf(first, sizeof first, "%s", path_of("p0"));
@@ -326,7 +326,7 @@ static void test_partial_reads(void)
 	for (int i = 0; i < COUNT; i++)
 		full[i] = (float)i;
 	for (uint32_t chunk = 0; chunk <= 262144; chunk += 262144) {
-		ckptfmt_write_options options = {64, chunk, CKPTFMT_DURABILITY_RENAME, 0};
+		ckptfmt_write_options options = {64, chunk, CKPTFMT_DURABILITY_RENAME, 0, NULL};
 		const int64_t dims[2] = {1024, 1024}, box[4] = {500, 0, 8, 1024};
 		ckptfmt_source source = float_source("w", full, 2, dims);
 		ckptfmt_writer *writer;

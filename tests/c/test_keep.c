@@ -116,10 +116,10 @@ static void test_many_links(void)
 
 static bool has_entry(const char *prefix, const char *name, const void *end, uint64_t end_size)
 {
-	const cf_directory here = {open(directory, O_RDONLY | O_DIRECTORY), directory};
+	const cf_directory here = {open(directory, O_RDONLY | O_DIRECTORY), directory, NULL};
 	char index[CF_NAME_SIZE];
 	ckptfmt_limits limits;
-	cf_file file = {-1};
+	cf_file file = {.fd = -1};
 	cf_file_info info;
 	cf_table *table = NULL;
 	cf_table_value value;
@@ -416,7 +416,7 @@ static void test_merged(void)
 {
 	upon u = upon_default();
 	for (int consume = 0; consume < 2; consume++) {
-		const ckptfmt_merge_options options = {consume, 0, CKPTFMT_DURABILITY_FULL, 0, NULL};
+		const ckptfmt_merge_options options = {consume, 0, CKPTFMT_DURABILITY_FULL, 0, NULL, NULL};
 		const char *inputs[2] = {path_of("out/n"), path_of("other/e")};
 		set_scene(false);
 		CHECK_OK(save_upon(&u, "in/base", "out/n", some_new), err);

@@ -16,7 +16,7 @@
 
 static void test_path(void)
 {
-	cf_directory directory = {-1, "a/b"};
+	cf_directory directory = {.fd = -1, .path = "a/b"};
 	char path[16];
 	cf_os_path(&directory, "c", path, sizeof path);
 	CHECK(strcmp(path, "a/b/c") == 0);

@@ -557,7 +557,7 @@ static void test_limits_of_iteration(void)
 static void test_file(void)
 {
 	char path[] = "/tmp/test_table_XXXXXX";
-	cf_file file = {mkstemp(path)};
+	cf_file file = {mkstemp(path), NULL, NULL};
 	cf_buffer bytes = many_table();
 	cf_table *table;
 	uint64_t count;
