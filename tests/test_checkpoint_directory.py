@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CheckpointDirectory: what its operations touch, and what they never touch."""
+"""CheckpointDirectory: what its operations change, and what they must never change."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def save(directory: CheckpointDirectory, *names: str) -> None:
 
 def touch(directory: CheckpointDirectory, *names: str) -> list[str]:
     for name in names:
-        Path(directory.path, name).write_bytes(b"somebody's")
+        Path(directory.path, name).write_bytes(b"another program's")
     return list(names)
 
 
@@ -196,7 +196,7 @@ def test_data_that_cannot_go(
 
 
 def test_a_directory_replaced_meanwhile(directory: CheckpointDirectory, tmp_path: Path) -> None:
-    """Whatever stands at its path now: the one that was opened is meant."""
+    """Another directory has taken its path: operations go to the one that was opened."""
     save(directory, "ckpt-1")
     os.rename(tmp_path / "d", tmp_path / "moved")
     (tmp_path / "trap").mkdir()

@@ -235,7 +235,7 @@ def test_a_checkpoint_that_is_still_being_copied(
     with pytest.warns(ckptfmt.CkptfmtWarning) as caught:
         found = names(ckptfmt.checkpoints_iterator(tmp_path, timeout=10))
     assert found == ["ckpt-1", "ckpt-2"]
-    assert len(caught) == 1  # it was told once
+    assert len(caught) == 1  # warned once
     assert looks[-1] == 1005.0
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which checkpoint of a directory is the newest, when the state file tells and when it lies."""
+"""Which checkpoint of a directory is the newest, with a correct state file and with a wrong one."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def damage_data(prefix: str) -> None:
     os.truncate(f"{prefix}.data-00000-of-00001", 3)
 
 
-# ---- the state file is right ---------------------------------------------------------------------
+# ---- a correct state file ------------------------------------------------------------------------
 
 
 def test_the_newest_recorded(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_nothing_there(tmp_path: Path) -> None:
     assert newest(tmp_path / "file") is None
 
 
-# ---- the state file lies -------------------------------------------------------------------------
+# ---- a wrong state file --------------------------------------------------------------------------
 
 
 def test_a_dead_name(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_number_of_many_digits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "expected"),
     [
         (b"", "it names no model_checkpoint_path"),
         (b"\0" * 4096, "not a field of a CheckpointState"),
@@ -178,14 +178,14 @@ def test_a_number_of_many_digits(tmp_path: Path) -> None:
         (b'model_checkpoint_path: "s/"', "model_checkpoint_path 's/' leads outside the directory"),
     ],
 )
-def test_a_damaged_state_file(tmp_path: Path, content: bytes, told: str) -> None:
+def test_a_damaged_state_file(tmp_path: Path, content: bytes, expected: str) -> None:
     """As a power cut leaves it behind, among others."""
     save(tmp_path, "ckpt-1")
     save(tmp_path, "ckpt-2")
     (tmp_path / "checkpoint").write_bytes(content)
     name, message = fallback(tmp_path)
     assert name == "ckpt-2"
-    assert message.startswith(told)
+    assert message.startswith(expected)
 
 
 def test_a_state_file_of_a_gigabyte(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_a_name_that_leads_outside(
 
 
 def test_a_moved_directory(tmp_path: Path) -> None:
-    """Absolute names of the old place, and somebody else's checkpoints there now."""
+    """Absolute names of the old place, where another program has checkpoints now."""
     old, new = tmp_path / "old", tmp_path / "new"
     for number in (1, 2):
         save(old, f"ckpt-{number}", number)
@@ -309,7 +309,7 @@ def only_data(prefix: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("harm", "told"),
+    ("harm", "expected"),
     [
         (cut_index, "TRUNCATED in {}.index"),
         (flip_index, "CHECKSUM in {}.index"),
@@ -318,7 +318,7 @@ def only_data(prefix: str) -> None:
         (only_data, "it has no index"),
     ],
 )
-def test_the_newest_is_damaged(tmp_path: Path, harm: Callable[[str], None], told: str) -> None:
+def test_the_newest_is_damaged(tmp_path: Path, harm: Callable[[str], None], expected: str) -> None:
     for number in (1, 2, 3):
         save(tmp_path, f"ckpt-{number}", number)
     record(tmp_path, "ckpt-1", "ckpt-2", "ckpt-3", at=9)
@@ -326,7 +326,7 @@ def test_the_newest_is_damaged(tmp_path: Path, harm: Callable[[str], None], told
     assert why_incomplete(prefix) is None
     harm(prefix)
     why = why_incomplete(prefix)
-    assert why is not None and why.startswith(told.format(prefix))
+    assert why is not None and why.startswith(expected.format(prefix))
     name, message = fallback(tmp_path)
     assert name == "ckpt-2"
     assert message == (
@@ -427,7 +427,7 @@ def order(directory: Path) -> list[str]:
         ({"m-5": 1, "m-6": 3, "m": 2}, ["m-6", "m", "m-5"]),
         # Of equal numbers the younger.
         ({"m-5": 1, "m-05": 2}, ["m-05", "m-5"]),
-        # What is no number.
+        # Not numbers.
         ({"m--1": 2, "m-1x": 3, "-7": 1}, ["m-1x", "m--1", "-7"]),
         ({"m-" + "9" * 200: 1, "m-8": 2}, ["m-" + "9" * 200, "m-8"]),
     ],

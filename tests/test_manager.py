@@ -94,7 +94,7 @@ def test_the_state_survives(tmp_path: Path, clock: Clock) -> None:
     assert state.all_model_checkpoint_timestamps == tuple(moments[2:])
     assert state.last_preserved_timestamp == 3.0 - 1.0
 
-    # Now with an hour between those that stay for good: the third is hours younger than 2.0.
+    # Now with a permanent one every 1.5 hours: the third was saved hours after 2.0.
     clock.now = 6.0 * HOUR
     second = manager_of(tmp_path, 2, checkpoint=checkpoint, keep_checkpoint_every_n_hours=1.5)
     assert second.checkpoints == paths[2:]
@@ -105,7 +105,7 @@ def test_the_state_survives(tmp_path: Path, clock: Clock) -> None:
     state = ckptfmt.get_checkpoint_state(tmp_path)
     assert state is not None
     assert state.last_preserved_timestamp == moments[2]
-    # The next goes: it is too young. What stays for good no manager knows of.
+    # The next is removed, because it is too new. No manager lists permanent ones.
     clock.now = 7.0 * HOUR
     third = manager_of(tmp_path, 1, checkpoint=checkpoint, keep_checkpoint_every_n_hours=1.5)
     assert third.checkpoints == paths[3:]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CheckpointManager when something goes wrong: failures, crashes, damage, other managers, and what
-it keeps beyond TensorFlow's rules."""
+"""CheckpointManager: failures, crashes, damage, other managers, and retention beyond TensorFlow's
+rules."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class KilledError(BaseException):
     """Stands for a kill: nothing may catch it and clean up."""
 
 
-# ---- what goes and what stays --------------------------------------------------------------------
+# ---- retention -----------------------------------------------------------------------------------
 
 
 def test_retention_removes_files_of_exactly_its_names(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_a_save_that_fails_changes_nothing(tmp_path: Path) -> None:
 
 
 class Deadly:
-    """Ends whoever makes the `point`-th of these system calls, and all later ones."""
+    """Raises KilledError in the `point`-th of these system calls, and in all later ones."""
 
     def __init__(self, patch: pytest.MonkeyPatch, point: int) -> None:
         self.left, self.hits = point, 0
@@ -278,7 +278,7 @@ def kill_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 def check_after_kill(path: Path) -> None:
-    """Whoever starts finds a whole checkpoint, and after the next save nothing that is left over.
+    """A new manager finds a complete checkpoint, and after its next save no orphaned file.
     (N11, N14)"""
     latest = ckptfmt.latest_checkpoint(path)
     assert latest is not None
@@ -362,7 +362,7 @@ def test_two_managers_take_turns(tmp_path: Path) -> None:
     assert number_names(second.checkpoints) == ["ckpt-10", "ckpt-11", "ckpt-12"]
 
 
-def test_what_another_manager_keeps_for_good_stays(tmp_path: Path) -> None:
+def test_what_another_manager_keeps_permanently_stays(tmp_path: Path) -> None:
     checkpoint = Checkpoint()
     ours = manager_of(tmp_path, 2, checkpoint=checkpoint)
     others = manager_of(tmp_path, 2, checkpoint=checkpoint, keep_every_n_steps=2)
@@ -389,7 +389,7 @@ def test_managers_of_many_threads(tmp_path: Path) -> None:
     assert set(files(tmp_path)) == {*allowed, "checkpoint"}
 
 
-def test_removing_while_somebody_reads(tmp_path: Path) -> None:
+def test_removing_while_a_reader_is_open(tmp_path: Path) -> None:
     """N17"""
     manager = manager_of(tmp_path, 1)
     path = manager.save()
@@ -467,7 +467,7 @@ def test_damaged_metrics(tmp_path: Path, content: bytes) -> None:
     assert number_names(again.checkpoints) == ["ckpt-1"]
 
 
-def test_steps_stay_for_good(tmp_path: Path) -> None:
+def test_steps_are_kept_permanently(tmp_path: Path) -> None:
     manager = manager_of(tmp_path, 2, keep_every_n_steps=100)
     for step in range(0, 600, 50):
         manager.save(step)
@@ -476,7 +476,7 @@ def test_steps_stay_for_good(tmp_path: Path) -> None:
     assert number_names(manager.checkpoints) == kept[-2:]
 
 
-def test_what_stays_for_good_counts_among_the_best(tmp_path: Path) -> None:
+def test_permanent_checkpoints_count_among_the_best(tmp_path: Path) -> None:
     best = KeepBest("loss", mode="min")
     manager = manager_of(tmp_path, 1, keep_every_n_steps=10, keep_best=best)
     for step, loss in [(10, 0.1), (11, 0.5), (12, 0.4), (13, 0.9)]:
@@ -586,7 +586,7 @@ def test_nothing_at_all(tmp_path: Path) -> None:
         manager_of(tmp_path).restore_latest("some")
 
 
-def test_what_stays_for_good_is_a_way_out(tmp_path: Path) -> None:
+def test_permanent_checkpoints_are_restored_last(tmp_path: Path) -> None:
     """Checkpoints that no manager lists any more are tried last, the largest number first."""
     manager = manager_of(tmp_path, 1, keep_every_n_steps=10)
     for step in (10, 20, 30, 35):

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Managers killed with SIGKILL at any moment of saving and removing: whoever starts next finds the
-last checkpoint that was saved, or the one that was being saved, whole."""
+"""Managers killed with SIGKILL at any moment of saving and removing: the next one finds the last
+checkpoint that was saved, or the one that was being saved, complete."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from ckptfmt.manager.manager import CheckpointManager
 KILLS, KILLS_SLOW = 30, 500
 KEPT = 2
 
-# What the child is at; it says so in a byte of a file that both have mapped, and beside it whether
+# What the child is doing, in one byte of a file that both processes have mapped; beside it whether
 # it saves yet, and the number that was saved last. A write to the mapping needs no system call, and
-# outlives the kill.
+# survives the kill.
 PHASES = ("other", "save", "record", "remove", "sweep")
 
 PROGRAM = """

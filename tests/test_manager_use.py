@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CheckpointManager in a directory that others change, in signal handlers and forked children, and
-after saves that failed."""
+"""CheckpointManager in a directory that others change, in forked children, after failed saves."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ def manager_of(path: Path, max_to_keep: int | None = 3, **more: Any) -> Checkpoi
 
 
 class Failing(Background):
-    """Fails as long as it is told to."""
+    """Fails while `fails` is true."""
 
     fails = True
 
@@ -53,7 +52,7 @@ class Failing(Background):
 
 
 def test_a_save_that_failed_is_no_step(tmp_path: Path) -> None:
-    """It may be tried again at once, whatever the interval."""
+    """It may be tried again at once, regardless of the interval."""
     checkpoint, step = Failing(), np.array(3)
     manager = manager_of(tmp_path, checkpoint=checkpoint, step_counter=step, checkpoint_interval=5)
     for _ in range(2):

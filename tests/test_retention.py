@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which checkpoints stay: against a model of TensorFlow's manager written down step by step, and
-the promises that go beyond it."""
+"""Retention, compared with a step-by-step model of TensorFlow's manager, and our own rules."""
 
 from __future__ import annotations
 
@@ -203,7 +202,7 @@ def test_moments_that_are_none() -> None:
 
 
 def test_what_is_known_to_be_ours() -> None:
-    """One of the best may be older than one that was kept for good later."""
+    """One of the best may be older than one that was kept permanently later."""
     known = recover(["a", "b", "c"], [1.0, 2.0, 4.0], 3.0, 5.0, lambda name: name == "a")
     assert known == ({"a": 1.0, "c": 4.0}, 3.0, 0.0)
     assert recover(["a"], [math.nan], 3.0, 5.0, lambda _: True)[0] == {}

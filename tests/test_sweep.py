@@ -70,7 +70,7 @@ OURS = [
     f"checkpoint.ckptfmt.tempstate{HEX}",
 ]
 OTHERS = [
-    # TensorFlow's, and temporary names of nobody.
+    # TensorFlow's, and temporary names that no program gives.
     *("ckpt-6.index.tempstate1234567890123456", "ckpt-7.data-00000-of-00001.tempstate123"),
     *(f"ckpt-8.tempstate{HEX}", f"ckpt-8.index.tempstate{HEX}0", "ckpt-8.index.tempstateA"),
     *(f"ckpt-8.index.tempstate{HEX.upper()}", "ckpt-8.index.tempstate0123456789abcdef"),
@@ -79,7 +79,7 @@ OTHERS = [
     *("model-3.data-00000-of-00001", f"model-3.index.tempstate{HEX}", "ckpt.data-00000-of-00001"),
     *("ckpt-a.data-00000-of-00001", "ckpt-03.data-00000-of-00001", "xckpt-3.data-00000-of-00001"),
     *("ckpt-3a.data-00000-of-00001", f"ckpt-b-3.data-00000-of-00001.tempstate{HEX}"),
-    # Of nobody knows whom.
+    # Of an unknown program.
     *("ckpt-9.data-00000-of-00001", "ckpt-10.data-00001-of-00002", "ckpt-9.merge-intent"),
     # Not as writers name data files.
     *("ckpt-3.data-00002-of-00002", "ckpt-3.data-0000-of-0001", "ckpt-3.data-00000-of-00001.txt"),
@@ -131,7 +131,7 @@ def test_generations_that_no_index_names(directory: CheckpointDirectory, tmp_pat
 
 
 def test_an_index_that_has_two_names(directory: CheckpointDirectory, tmp_path: Path) -> None:
-    """A writer was killed just before it replaced it; and then somebody moves it away."""
+    """A writer was killed just before it replaced it, and then the user moves it away."""
     save(directory, "ckpt-1")
     index, temporary = tmp_path / "ckpt-1.index", f"ckpt-1.index.tempstate{HEX}"
     (tmp_path / temporary).hardlink_to(index)
@@ -143,7 +143,7 @@ def test_an_index_that_has_two_names(directory: CheckpointDirectory, tmp_path: P
 
 
 def test_what_was_changed_since_stays(directory: CheckpointDirectory, tmp_path: Path) -> None:
-    """Somebody put a file of his own in the place of what a killed writer left."""
+    """Another program's file has taken the name of an orphaned one."""
     data, temporary = leave(directory, "ckpt-1")
     since = os.stat(tmp_path / temporary).st_mtime_ns
     os.utime(tmp_path / data, ns=(since + 1, since + 1))
@@ -409,7 +409,7 @@ print("done", flush=True)
 
 
 def test_writers_that_live_lose_nothing(directory: CheckpointDirectory, tmp_path: Path) -> None:
-    """Four of them, of one checkpoint at a time or of different ones, and somebody who sweeps."""
+    """Four writers, of one checkpoint or of different ones, and a process that sweeps."""
     with contextlib.ExitStack() as stack:
         kinds = ["save", "saver", "save", "saver"]
         children = [stack.enter_context(Child(MANY, tmp_path / "ckpt", kind)) for kind in kinds]

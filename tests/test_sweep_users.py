@@ -91,7 +91,7 @@ def test_an_index_that_is_away_for_a_moment(tmp_path: Path) -> None:
 
 
 def test_data_files_that_lie_there(tmp_path: Path, manager: CheckpointManager) -> None:
-    """However old they are, and whatever their names."""
+    """Regardless of their age and names."""
     place = tmp_path / "d"
     mine = [f"ckpt-{n}.data-00000-of-0000{n}" for n in (1, 7, 9)]
     mine += ["ckpt-8.merge-intent"]

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`examples/training.py`, killed with SIGKILL again and again: it goes on at the right place, and
-the weights are those of a run that nobody killed."""
+the weights are those of a run that was not killed."""
 
 from __future__ import annotations
 

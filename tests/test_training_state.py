@@ -76,7 +76,7 @@ def test_without_a_restore_nothing_counts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("epoch", "batch"), [(-1, -1), (-7, 3), (-1, 3), (-(1 << 63), -2)])
 def test_a_negative_epoch_is_none(tmp_path: Path, epoch: int, batch: int) -> None:
-    """-1 is what there is before the first backup; whatever is below it means the same."""
+    """-1 before the first backup; all smaller values mean the same."""
     job = Job(tmp_path, 2.0)
     prefix = job.state.write_checkpoint_manager.save(options=QUICK)
     found = ckptfmt.load(prefix)

@@ -281,13 +281,13 @@ def test_a_damaged_backup(tmp_path: Path, part: str, verify: str) -> None:
 @pytest.mark.filterwarnings(INCOMPLETE)
 @pytest.mark.parametrize("verify", ["auto", "full"])
 @pytest.mark.parametrize(
-    ("part", "told"),
+    ("part", "warning"),
     [
         ("ckpt-2.data-00000-of-00001", "^not restored: .*/chief/ckpt-2: "),
         ("ckpt-2.index", "/chief/ckpt-2', the newest it names, is not complete"),
     ],
 )
-def test_an_older_backup_is_a_way_out(tmp_path: Path, part: str, told: str, verify: str) -> None:
+def test_an_older_backup_is_a_way_out(tmp_path: Path, part: str, warning: str, verify: str) -> None:
     job = Job(tmp_path)
     job.back_up(1.0, 0)
     for name in backup(1)[1:]:
@@ -297,7 +297,7 @@ def test_an_older_backup_is_a_way_out(tmp_path: Path, part: str, told: str, veri
         (tmp_path / name).rename(tmp_path / "chief" / name)
     damage(tmp_path / "chief" / part)
     again = Job(tmp_path, verify=verify)
-    with pytest.warns(CkptfmtWarning, match=told):
+    with pytest.warns(CkptfmtWarning, match=warning):
         assert again.state.restore()
     assert again.has(1.0)
     assert again.position == (1, 0)
@@ -417,13 +417,13 @@ def test_an_error_in_one_reaches_all(tmp_path: Path, rank: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:not restored", INCOMPLETE)
-def test_a_damaged_backup_is_told_to_all(tmp_path: Path) -> None:
+def test_a_damaged_backup_is_an_error_in_all(tmp_path: Path) -> None:
     Job(tmp_path).back_up(1.0, 4)
     damage(tmp_path / "chief" / "ckpt-1.index")
     outcomes, jobs = restored_by(tmp_path, [3] * WORLD)
     text = "none of the 1 checkpoints can be restored"
-    told = f"process 0 of {WORLD} failed: {text}"
-    assert [one.message for one in outcomes] == [text, told, told]
+    relayed = f"process 0 of {WORLD} failed: {text}"
+    assert [one.message for one in outcomes] == [text, relayed, relayed]
     assert [type(one) for one in outcomes] == [CorruptError] * WORLD
     assert {one.path for one in outcomes} == {str(tmp_path / "chief")}
     assert all(job.has(5.0) and job.position == (100, 0) for job in jobs)

@@ -18,7 +18,7 @@ VALUE = "v/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 class Checkpoint:
-    """What managers ask of a checkpoint. The array `value` is saved, and the counter with it."""
+    """The object that a manager saves: the array `value` and the counter."""
 
     def __init__(self, value: float = 1.0) -> None:
         self.value = np.array(value)
@@ -52,7 +52,7 @@ class Checkpoint:
 
 
 class Background(Checkpoint):
-    """One that saves on a thread if the options ask for it."""
+    """A checkpoint that saves on a thread if the options say `enable_async`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Background(Checkpoint):
 
 
 class Uncounted:
-    """One without a counter, whose `write` knows nothing of callbacks."""
+    """A checkpoint without a counter, whose `write` ignores callbacks."""
 
     def write(self, prefix: str, options: CheckpointOptions | None = None) -> str:
         ckptfmt.save(prefix, {"x": [1]}, durability="none")
