@@ -32,6 +32,9 @@ __all__ = [
 ]
 
 
+NAME_SHOWN_MAX = 200  # characters of a tensor's name in a message
+
+
 class CkptfmtError(Exception):
     """Base of all errors of this package.
 
@@ -80,7 +83,7 @@ class CkptfmtError(Exception):
         if self.offset is not None:
             head += f" at offset {self.offset}"
         if self.tensor is not None:
-            head += f", tensor '{self.tensor}'"
+            head += f", tensor '{_shortened(self.tensor)}'"
         head = head.removeprefix(",").strip()
         return printable(f"{head}: {self.message}" if head else self.message)
 
@@ -116,6 +119,14 @@ def about(tensor: str) -> Iterator[None]:
 
 def _rebuild(kind: type[CkptfmtError], message: str, details: dict[str, Any]) -> CkptfmtError:
     return kind(message, **details)
+
+
+def _shortened(name: str) -> str:
+    """The name for a message: its beginning and end if it is long, as a damaged one can be."""
+    if len(name) <= NAME_SHOWN_MAX:
+        return name
+    half = NAME_SHOWN_MAX // 2
+    return f"{name[:half]}...{name[-half:]}"
 
 
 def printable(text: str) -> str:

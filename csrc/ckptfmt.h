@@ -709,7 +709,10 @@ typedef struct ckptfmt_progress {
 
 /* Checks everything that can be checked: every index block, every entry, every tensor checksum, sizes, overlaps,
  * slices without a tensor, data files missing or too many. Goes on after a problem. Opening fails only where there
- * is nothing to check (no such checkpoint, out of memory); a damaged index is a finding. */
+ * is nothing to check (no such checkpoint, out of memory); a damaged index is a finding.
+ * Where another process replaces the checkpoint meanwhile, the findings so far are dropped and the new one is verified
+ * from its beginning (ten times at most, then GENERATION_GONE is a finding): findings are final once it has finished.
+ */
 CKPTFMT_API ckptfmt_status ckptfmt_verifier_open(const char *prefix, const ckptfmt_open_options *options,
 	ckptfmt_verifier **out, ckptfmt_error *err);
 /* Works through about `byte_budget` bytes more and reports where it stands. */

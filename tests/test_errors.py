@@ -382,3 +382,13 @@ def test_wrong_arguments(saved: Path) -> None:
     with pytest.raises(ckptfmt.InvalidError) as caught:
         ckptfmt.open("a\0b")
     assert caught.value.failure == "BAD_PATH"
+
+
+def test_long_names_are_cut_in_messages() -> None:
+    """A message shows both ends of a name of 70 KB; the attribute has all of it."""
+    name = "begin" + "n" * 70_000 + "end"
+    error = ckptfmt.CorruptError("the tensor is damaged", tensor=name)
+    assert len(str(error)) < 300
+    assert "'beginnn" in str(error)
+    assert "nnend'" in str(error)
+    assert error.tensor == name

@@ -118,7 +118,7 @@ static ckptfmt_status read_header(ckptfmt_reader *reader, ckptfmt_error *err)
 	return status;
 }
 
-static void close_files(ckptfmt_reader *reader)
+void cf_reader_close_files(ckptfmt_reader *reader)
 {
 	cf_shards_close(&reader->shards);
 	cf_table_close(reader->table);
@@ -154,7 +154,7 @@ static ckptfmt_status open_current(ckptfmt_reader *reader, ckptfmt_error *err)
 		status = open_files(reader, &again, err);
 		if (status != CKPTFMT_OK || !again)
 			return status;
-		close_files(reader);
+		cf_reader_close_files(reader);
 	}
 	status = cf_fail(err, CKPTFMT_FAIL_GENERATION_GONE, CF_NO_OFFSET,
 		"the checkpoint was replaced %d times while it was being opened", OPEN_TRIES);
@@ -240,7 +240,7 @@ void ckptfmt_reader_close(ckptfmt_reader *reader)
 {
 	if (reader == NULL)
 		return;
-	close_files(reader);
+	cf_reader_close_files(reader);
 	cf_os_directory_close(&reader->directory);
 	cf_prefix_free(&reader->prefix);
 	cf_release(reader);

@@ -65,6 +65,8 @@ CF_MUST_CHECK ckptfmt_status cf_reader_new(const char *prefix, const ckptfmt_ope
 	ckptfmt_reader **out, ckptfmt_error *err);
 /* Opens the index file and does not look into it. CHECKPOINT_NOT_FOUND, BAD_PATH, IO. */
 CF_MUST_CHECK ckptfmt_status cf_reader_open_index(ckptfmt_reader *reader, ckptfmt_error *err);
+/* Closes the index and the data files, so that the index can be opened again. */
+void cf_reader_close_files(ckptfmt_reader *reader);
 /* Whether the index on disk is still the one that was opened. */
 CF_MUST_CHECK ckptfmt_status cf_reader_is_current(ckptfmt_reader *reader, bool *current, ckptfmt_error *err);
 

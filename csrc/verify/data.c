@@ -352,8 +352,10 @@ uint64_t cf_verify_data_step(ckptfmt_verifier *v)
 		return 0;
 	}
 	cf_verify_open_data(v, cf_verify_span_at(v, v->next)->shard, &missing);
-	if (missing)
+	if (missing) {
+		v->suspect = true;
 		report_gone(v);
+	}
 	if (v->data_usable)
 		return work_on_span(v);
 	end_span(v);

@@ -186,8 +186,10 @@ static void plan_file(ckptfmt_verifier *v, uint64_t first, uint64_t end)
 	bool missing;
 	cf_verify_open_data(v, w.shard, &missing);
 	cf_put_bytes(&v->needed, &w.shard, sizeof w.shard);
-	if (missing)
+	if (missing) {
+		v->suspect = true;
 		report_missing(v, first, end);
+	}
 	w.again = v->data_size;
 	for (uint64_t i = first; i < end; i++) {
 		if (v->data_usable)

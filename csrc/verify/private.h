@@ -11,6 +11,8 @@
  *   FILES         data files too many, files left over                                   verify_files.c
  *   DONE
  *
+ * A checkpoint that another process replaces meanwhile is verified again from its new index.
+ *
  * A check is a function that fails like any other; who calls it turns the failure into a finding and goes on. Only
  * running out of memory ends a verification.
  */
@@ -38,6 +40,7 @@ enum {
 	CF_VERIFY_WINDOW = 512 << 10,       /* the staging memory */
 	CF_VERIFY_JOIN_MAX = 64 << 10,      /* unwanted bytes read through rather than started anew after */
 	CF_VERIFY_PADDING_MAX = 2 << 20,    /* more bytes between two values than this are no padding: not looked at */
+	CF_VERIFY_RESTARTS_MAX = 10,
 	CF_VERIFY_ROW_COST = 64,            /* what a tensor or a slice counts for, in bytes of a step's budget */
 	CF_VERIFY_NOTES_MAX = 20,           /* notes of one kind; then their number */
 	CF_VERIFY_PROBLEMS_MAX = 10000      /* problems in all; then their number */
@@ -119,6 +122,8 @@ struct ckptfmt_verifier {
 	cf_verify_stage stage;
 	uint64_t next;              /* of what the stage goes through */
 	ckptfmt_error fatal;        /* why it cannot go on; status OK: it can */
+	uint32_t restarts;          /* for checkpoints that were replaced while they were verified */
+	bool suspect;               /* a data file is missing, as it is when the checkpoint was replaced */
 
 	cf_buffer findings;         /* ckptfmt_finding */
 	uint64_t note_counts[CF_VERIFY_NOTE_KINDS];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The verifier's handle and its clock. verify.h has the stages. */
+/* The verifier's handle, and the loop over its stages (private.h). */
 #include "verify/private.h"
 
 #include "base/memory.h"
@@ -30,6 +30,42 @@ static ckptfmt_status open_index(ckptfmt_verifier *v, ckptfmt_error *err)
 	return CKPTFMT_OK;
 }
 
+/* Everything that belongs to one generation of the checkpoint. */
+static void release_run(ckptfmt_verifier *v)
+{
+	cf_transfer_end(&v->transfer);
+	cf_verify_close_data(v);
+	cf_verify_table_abandon(v);
+	cf_table_check_close(&v->check);
+	cf_block_iterator_free(&v->entries);
+	ckptfmt_selection_free(v->selection);
+	cf_buffer_free(&v->findings);
+	cf_buffer_free(&v->rows);
+	cf_buffer_free(&v->parts);
+	cf_held_free(&v->held);
+	cf_release(v->places);
+	cf_buffer_free(&v->named);
+	cf_buffer_free(&v->key);
+	cf_buffer_free(&v->values);
+	cf_buffer_free(&v->spans);
+	cf_buffer_free(&v->needed);
+	cf_buffer_free(&v->raw);
+	cf_release(v->whole);
+}
+
+static ckptfmt_status begin_run(ckptfmt_verifier *v, ckptfmt_error *err)
+{
+	*v = (ckptfmt_verifier){.reader = v->reader, .window = v->window, .restarts = v->restarts};
+	cf_block_iterator_init(&v->entries);
+	v->data.fd = -1;
+	v->data_shard = -1;
+	v->selection = cf_allocate_zero(1, sizeof *v->selection);
+	if (v->selection == NULL)
+		return cf_fail_memory(err);
+	cf_transfer_begin(&v->transfer, v->reader, v->selection, CKPTFMT_VERIFY_FULL);
+	return open_index(v, err);
+}
+
 ckptfmt_status ckptfmt_verifier_open(const char *prefix, const ckptfmt_open_options *options, ckptfmt_verifier **out,
 	ckptfmt_error *err)
 {
@@ -39,19 +75,12 @@ ckptfmt_status ckptfmt_verifier_open(const char *prefix, const ckptfmt_open_opti
 	v = cf_allocate_zero(1, sizeof *v);
 	if (v == NULL)
 		return cf_fail_memory(err);
-	cf_block_iterator_init(&v->entries);
 	v->data.fd = -1;
-	v->data_shard = -1;
-	v->selection = cf_allocate_zero(1, sizeof *v->selection);
+	v->transfer.use.file.fd = -1;
 	v->window = cf_allocate(CF_VERIFY_WINDOW);
-	if (v->selection == NULL || v->window == NULL)
-		status = cf_fail_memory(err);
-	else
-		status = cf_reader_new(prefix, options, &v->reader, err);
-	if (status == CKPTFMT_OK) {
-		cf_transfer_begin(&v->transfer, v->reader, v->selection, CKPTFMT_VERIFY_FULL);
-		status = open_index(v, err);
-	}
+	status = v->window == NULL ? cf_fail_memory(err) : cf_reader_new(prefix, options, &v->reader, err);
+	if (status == CKPTFMT_OK)
+		status = begin_run(v, err);
 	if (status != CKPTFMT_OK) {
 		ckptfmt_verifier_close(v);
 		return status;
@@ -64,27 +93,50 @@ void ckptfmt_verifier_close(ckptfmt_verifier *v)
 {
 	if (v == NULL)
 		return;
-	cf_transfer_end(&v->transfer);
-	cf_verify_close_data(v);
-	cf_verify_table_abandon(v);
-	cf_table_check_close(&v->check);
-	cf_block_iterator_free(&v->entries);
-	ckptfmt_selection_free(v->selection);
+	release_run(v);
 	ckptfmt_reader_close(v->reader);
-	cf_buffer_free(&v->findings);
-	cf_buffer_free(&v->rows);
-	cf_buffer_free(&v->parts);
-	cf_held_free(&v->held);
-	cf_release(v->places);
-	cf_buffer_free(&v->named);
-	cf_buffer_free(&v->key);
-	cf_buffer_free(&v->values);
-	cf_buffer_free(&v->spans);
-	cf_buffer_free(&v->needed);
-	cf_buffer_free(&v->raw);
 	cf_release(v->window);
-	cf_release(v->whole);
 	cf_release(v);
+}
+
+/* ---- replaced checkpoints -------------------------------------------------------------------------------- */
+
+/* *replaced: there is another index under this name. *gone: there is none. */
+static ckptfmt_status look_at_index(ckptfmt_verifier *v, bool *replaced, bool *gone, ckptfmt_error *err)
+{
+	char name[CF_NAME_SIZE];
+	cf_file_info info;
+	bool current, exists;
+	cf_index_name(v->reader->prefix.base, name);
+	CF_TRY(cf_reader_is_current(v->reader, &current, err));
+	CF_TRY(cf_os_stat(&v->reader->directory, name, &info, &exists, err));
+	*replaced = !current && exists;
+	*gone = !current && !exists;
+	return CKPTFMT_OK;
+}
+
+/* Findings about a checkpoint that was replaced mix two generations: they are dropped, and the new index is verified
+ * from its beginning. Another process that keeps replacing it is reported in the end. */
+static void check_current(ckptfmt_verifier *v, bool at_end)
+{
+	cf_verify_place place = {cf_verify_index_path(v), {NULL, 0}, CF_NO_OFFSET};
+	bool replaced = false, gone = false;
+	ckptfmt_error error;
+	if (!cf_verify_ok(v, look_at_index(v, &replaced, &gone, &error), &error, &place))
+		return;
+	if (replaced && v->restarts < CF_VERIFY_RESTARTS_MAX) {
+		ckptfmt_status status;
+		release_run(v);
+		cf_reader_close_files(v->reader);
+		v->restarts++;
+		status = begin_run(v, &error);
+		/* It may have been removed in this moment. */
+		if (!cf_verify_ok(v, status, &error, &place))
+			cf_verify_enter(v, CF_VERIFY_DONE);
+	} else if (at_end && (replaced || gone)) {
+		cf_verify_problem(v, CKPTFMT_FAIL_GENERATION_GONE, &place,
+			"CMT-12: the checkpoint was replaced or removed while it was being verified");
+	}
 }
 
 static uint64_t run_stage(ckptfmt_verifier *v)
@@ -107,7 +159,8 @@ static void report(const ckptfmt_verifier *v, ckptfmt_progress *progress)
 	bool finished = v->stage == CF_VERIFY_DONE;
 	progress->bytes_total = v->bytes_total;
 	progress->bytes_done = finished ? v->bytes_total : cf_min_u64(v->bytes_done, v->bytes_total);
-	progress->tensors_total = cf_selection_count(v->selection);
+	/* NULL after a failed restart */
+	progress->tensors_total = v->selection == NULL ? 0 : cf_selection_count(v->selection);
 	progress->tensors_done = v->tensors_done;
 	progress->finding_count = v->findings.size / sizeof(ckptfmt_finding);
 	progress->finished = finished;
@@ -121,6 +174,14 @@ ckptfmt_status ckptfmt_verifier_step(ckptfmt_verifier *v, uint64_t byte_budget, 
 	memset(progress, 0, sizeof *progress);
 	while (v->stage != CF_VERIFY_DONE && !cf_verify_failed(v)) {
 		uint64_t worth = run_stage(v);
+		if (v->suspect || v->stage == CF_VERIFY_DONE) {
+			bool at_end = v->stage == CF_VERIFY_DONE;
+			v->suspect = false;
+			if (!cf_verify_failed(v))
+				check_current(v, at_end);
+			if (v->stage == CF_VERIFY_DONE)
+				cf_verify_close_findings(v);
+		}
 		if (worth >= byte_budget - spent)
 			break;
 		spent += worth;

@@ -169,7 +169,8 @@ ckptfmt_status cf_commit_read_back(const cf_commit *commit, const cf_file_writer
 	}
 	cf_table_close(table);
 	cf_os_close_quietly(&file);
-	cf_error_path(err, index->path);
+	if (status != CKPTFMT_OK)
+		cf_error_path(err, index->path);
 	return status;
 }
 

@@ -65,6 +65,55 @@ static ckptfmt_status load_one(const char *prefix, const char *name, float *data
 	return status;
 }
 
+static void check_untouched(const ckptfmt_error *err)
+{
+	static const ckptfmt_error zero;
+	CHECK(memcmp(err, &zero, sizeof zero) == 0);
+}
+
+/* Calls that succeed neither read nor write the error record, which need not be set. */
+static void test_error_untouched(void)
+{
+	const float values[] = {1, 2, 3};
+	const int64_t dims[1] = {3};
+	float loaded[3];
+	ckptfmt_error err;
+	ckptfmt_writer *writer;
+	ckptfmt_reader *reader;
+	ckptfmt_selection *selection;
+	ckptfmt_source source = float_source("x", values, 1, dims);
+	char prefix[512];
+	const char *inputs[1] = {prefix};
+	memset(&err, 0, sizeof err);
+	CHECK_EQ(ckptfmt_writer_open(path_of("untouched"), NULL, &writer, &err), CKPTFMT_OK);
+	CHECK_EQ(ckptfmt_writer_add(writer, &source, 1, &err), CKPTFMT_OK);
+	CHECK_EQ(ckptfmt_writer_commit(writer, &err), CKPTFMT_OK);
+	check_untouched(&err);
+	CHECK_EQ(load_one("untouched", "x", loaded, 3, &err), CKPTFMT_OK);
+	check_untouched(&err);
+	CHECK_EQ(ckptfmt_reader_open(path_of("untouched"), NULL, &reader, &err), CKPTFMT_OK);
+	CHECK_EQ(ckptfmt_reader_list(reader, &selection, &err), CKPTFMT_OK);
+	check_untouched(&err);
+	ckptfmt_selection_free(selection);
+	ckptfmt_reader_close(reader);
+	(void)snprintf(prefix, sizeof prefix, "%s", path_of("untouched"));
+	CHECK_EQ(ckptfmt_merge(inputs, 1, path_of("untouched-merged"), NULL, &err), CKPTFMT_OK);
+	check_untouched(&err);
+	shell("rm -rf '%s'/*");
+}
+
+/* The path of an index file has a name at its end. */
+static void test_index_count_without_name(void)
+{
+	static const char *const paths[] = {"", "/", "dir/"};
+	for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+		int32_t count = -1;
+		ckptfmt_error err;
+		CHECK_FAILS(ckptfmt_index_count(paths[i], &count, &err), err, CKPTFMT_FAIL_BAD_PATH, "");
+		CHECK_EQ(count, 0);
+	}
+}
+
 /* The smallest real file, byte for byte (spec/format.md, the picture). */
 static void test_smallest(void)
 {
@@ -381,6 +430,8 @@ int main(void)
 	test_merge_refuses();
 	test_partial_reads();
 	test_v1();
+	test_index_count_without_name();
+	test_error_untouched();
 	rmdir(directory);
 	return test_finish("bundle");
 }

@@ -294,6 +294,68 @@ static void test_replaced(void)
 	maker_free(&m);
 }
 
+/* Saves a sound checkpoint over what is there, of another content each time. */
+static void replace(uint64_t number)
+{
+	remove_files();
+	maker_free(&m);
+	make();
+	m.num_shards = 2;
+	put(&m.data[0], (const char *)&number, 1 + number % 7);
+	maker_build(&m);
+	maker_save(&m);
+}
+
+/* A checkpoint that is replaced after any number of steps is verified again from its new index, and is sound. */
+static void test_replaced_by_another(void)
+{
+	char prefix[512];
+	uint64_t steps = 1, taken;
+	ckptfmt_verifier *v;
+	ckptfmt_progress progress;
+	ckptfmt_error err;
+	do {
+		memset(&progress, 0, sizeof progress);
+		replace(steps);
+		prefix_path(prefix, sizeof prefix);
+		CHECK_OK(ckptfmt_verifier_open(prefix, NULL, &v, &err), err);
+		for (taken = 0; taken < steps && !progress.finished; taken++)
+			CHECK_OK(ckptfmt_verifier_step(v, 0, &progress, &err), err);
+		if (!progress.finished)
+			replace(steps + 1);
+		while (!progress.finished)
+			CHECK_OK(ckptfmt_verifier_step(v, 0, &progress, &err), err);
+		for (uint64_t i = 0; i < progress.finding_count; i++)
+			CHECK_EQ(ckptfmt_verifier_finding(v, i)->severity, NOTE);
+		ckptfmt_verifier_close(v);
+		taken = taken == steps;
+		steps += 2;
+	} while (taken != 0 && steps < 1000);
+	CHECK(steps > 10 && steps < 1000);
+	remove_files();
+	maker_free(&m);
+}
+
+/* One that is replaced all the time is given up. */
+static void test_replaced_all_the_time(void)
+{
+	char prefix[512];
+	ckptfmt_verifier *v;
+	ckptfmt_progress progress = {0};
+	ckptfmt_error err;
+	replace(0);
+	prefix_path(prefix, sizeof prefix);
+	CHECK_OK(ckptfmt_verifier_open(prefix, NULL, &v, &err), err);
+	for (uint64_t number = 1; !progress.finished; number++) {
+		replace(number);
+		CHECK_OK(ckptfmt_verifier_step(v, 0, &progress, &err), err);
+	}
+	CHECK_EQ(ckptfmt_verifier_finding(v, progress.finding_count - 1)->error.failure, CKPTFMT_FAIL_GENERATION_GONE);
+	ckptfmt_verifier_close(v);
+	remove_files();
+	maker_free(&m);
+}
+
 /* ---- all damages of a kind ---- */
 
 /* The number of findings, after one byte of a file is another. */
@@ -405,6 +467,8 @@ int main(void)
 	test_leftovers();
 	test_kinds_of_files();
 	test_replaced();
+	test_replaced_by_another();
+	test_replaced_all_the_time();
 	test_every_bit();
 	test_random_damage();
 	test_memory(false);
