@@ -22,6 +22,8 @@ say = $(if $(V),,@printf '  %-5s %s\n' '$(1)' '$(2)')
 MAKEFLAGS += --no-print-directory
 
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
+# Grows with each change of the binary interface.
+SOVERSION := 1
 WARNINGS := -Wall -Wextra -Wconversion -Wshadow
 SANITIZE := -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all
 flags_release := -O2
@@ -268,17 +270,31 @@ $(FUZZERS): $(B)/fuzz_%: $(B)/fuzz/fuzz_%.o $(FUZZ_PARTS) $(B)/libinternal.a
 	$(call say,ld,$@)
 	$(Q)$(CC) -o $@ $^ $(ZSTD_LIB) $(subst fuzzer-no-link,fuzzer,$(ALL_LDFLAGS))
 
+# The binutils that belong to the compiler, which may be a cross compiler.
+tool = $(shell $(CC) -print-prog-name=$(1))
+
+# The static library has objects of its own: public names are hidden, so that a shared library it is linked into does
+# not export them.
+$(B)/static/%.o: %.c
+	$(call say,cc,$@)
+	$(Q)mkdir -p $(@D)
+	$(Q)$(CC) $(ALL_CFLAGS) -DCKPTFMT_API= -MMD -MP -c -o $@ $<
+$(B)/static/csrc/base/limits.o: ALL_CFLAGS += -DCKPTFMT_VERSION='"$(VERSION)"'
+$(B)/static/csrc/base/limits.o: pyproject.toml
+$(B)/static/csrc/compress/zstd.o: ALL_CFLAGS += $(if $(WITH_ZSTD),-DCKPTFMT_WITH_ZSTD)
+
 # One object in which all that is not public is local: a program cannot clash with our internal names.
-build/libckptfmt.a: $(LIB_OBJ)
+build/libckptfmt.a: $(patsubst %.c,$(B)/static/%.o,$(LIB_SRC))
 	$(call say,ar,$@)
-	$(Q)ld -r -o $(B)/ckptfmt.o $^
-	$(Q)objcopy --localize-hidden $(B)/ckptfmt.o
+	$(Q)$(CC) $(ALL_CFLAGS) -nostdlib -r -o $(B)/ckptfmt.o $^
+	$(Q)$(call tool,objcopy) -w --keep-global-symbol='ckptfmt_*' $(B)/ckptfmt.o
 	$(Q)rm -f $@
-	$(Q)ar rcs $@ $(B)/ckptfmt.o
+	$(Q)$(call tool,ar) rcs $@ $(B)/ckptfmt.o
 
 build/libckptfmt.so: $(LIB_OBJ)
 	$(call say,ld,$@)
-	$(Q)$(CC) -shared -Wl,-soname,libckptfmt.so -Wl,-z,defs -o $@ $^ $(ZSTD_LIB) $(ALL_LDFLAGS)
+	$(Q)$(CC) -shared -Wl,-soname,libckptfmt.so.$(SOVERSION) -Wl,-z,defs -o $@ $^ $(ZSTD_LIB) $(ALL_LDFLAGS)
+	$(Q)ln -sf libckptfmt.so $@.$(SOVERSION)
 
 build/plain_c: $(B)/examples/plain_c.o build/libckptfmt.a
 	$(call say,ld,$@)

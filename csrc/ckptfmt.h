@@ -25,7 +25,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(__GNUC__)
+/* Defined as nothing when the library is linked into another shared library, which then exports none of it. */
+#if defined(CKPTFMT_API)
+#elif defined(__GNUC__)
 #define CKPTFMT_API __attribute__((visibility("default")))
 #else
 #define CKPTFMT_API

@@ -278,6 +278,20 @@ def test_exports_are_the_header(built: str) -> None:
     assert not more, f"exported and not in ckptfmt.h (declare it there or hide it): {sorted(more)}"
 
 
+def test_the_static_library_exports_nothing_of_its_host(tmp_path: Path) -> None:
+    archive = ROOT / "build" / "libckptfmt.a"
+    compiler = shutil.which("cc")
+    if not archive.exists() or compiler is None or shutil.which("nm") is None:
+        pytest.skip("not built; `make lib` does")
+    source, host = tmp_path / "host.c", tmp_path / "host.so"
+    source.write_text(
+        "const char *ckptfmt_version(void);\nconst char *host(void) { return ckptfmt_version(); }\n"
+    )
+    command = [compiler, "-shared", "-fPIC", "-o", host, source, archive]
+    subprocess.run(command, check=True, capture_output=True)
+    assert exported(host) == {"host"}
+
+
 # ---- Python ----------------------------------------------------------------------------------
 
 
