@@ -16,6 +16,7 @@ import ckptfmt
 from ckptfmt.background import wait_for_saves
 from ckptfmt.errors import (
     BusyError,
+    CheckpointNotFoundError,
     CkptfmtWarning,
     InvalidError,
     StorageError,
@@ -240,8 +241,11 @@ def test_restoring_while_others_save_and_remove(tmp_path: Path, times: int) -> N
     found = manager.restore_latest("auto")
     assert (found.path, found.rejected) == (str(tmp_path / f"ckpt-{1 + 2 * times}"), [])
     (tmp_path / f"ckpt-{1 + 2 * times}.index").unlink()
-    with pytest.warns(CkptfmtWarning, match="no complete checkpoint is there"):
-        assert manager.restore_or_initialize() is None
+    with (
+        pytest.warns(CkptfmtWarning, match="no complete checkpoint is there"),
+        pytest.raises(CheckpointNotFoundError, match="remove the state file to begin anew"),
+    ):
+        manager.restore_or_initialize()
 
 
 def test_the_newest_while_others_save_and_remove(

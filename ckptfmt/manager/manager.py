@@ -31,7 +31,13 @@ from ckptfmt.arguments import check_choice, check_number, is_positive, whole, wr
 from ckptfmt.background import Line
 from ckptfmt.bundle.state_file import STATE_NAME
 from ckptfmt.bundle.verify import Finding, verify_prefix
-from ckptfmt.errors import CkptfmtError, CorruptError, InvalidError, StorageError
+from ckptfmt.errors import (
+    CheckpointNotFoundError,
+    CkptfmtError,
+    CorruptError,
+    InvalidError,
+    StorageError,
+)
 from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.manager.latest import candidates, identity, newest_complete, proves_damage, warn
 from ckptfmt.manager.orphans import number_of, of_managed
@@ -559,6 +565,7 @@ class CheckpointManager:
             The prefix that was restored; None if there was no checkpoint.
 
         Raises:
+            CheckpointNotFoundError: the state file names checkpoints, and none is complete.
             StorageError: the directory or a checkpoint cannot be read.
             What `checkpoint.restore` raises.
         """
@@ -576,6 +583,13 @@ class CheckpointManager:
             else:
                 self._after_restore()
                 return path
+        if self._records.state is not None:
+            # To begin anew would hide that everything is lost.
+            raise CheckpointNotFoundError(
+                f"the state file names '{self._records.state.model_checkpoint_path}', and there is "
+                "no complete checkpoint; remove the state file to begin anew",
+                path=self._directory,
+            )
         if self._init_fn is not None:
             self._init_fn()
         return None
