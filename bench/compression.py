@@ -51,12 +51,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import zstandard
+from ckptfmt.compression import coding, encoding
+from ckptfmt.compression.choosing import choose
 
 import ckptfmt
 from ckptfmt import _core
 from ckptfmt.arrays import Sources
-from ckptfmt.compression import coding, encoding
-from ckptfmt.compression.choosing import choose
 from ckptfmt.threads import Stop, share
 
 CHUNK = encoding.CHUNK_SIZE

@@ -485,13 +485,6 @@ typedef struct ckptfmt_location {
 CKPTFMT_API ckptfmt_status ckptfmt_reader_locate(ckptfmt_reader *reader, const ckptfmt_selection *selection,
 	uint64_t row, uint64_t slice, ckptfmt_location *out, ckptfmt_error *err);
 
-typedef enum ckptfmt_chunk_method {
-	CKPTFMT_CHUNK_RAW = 0,
-	CKPTFMT_CHUNK_ZSTD = 1,            /* one zstd frame */
-	CKPTFMT_CHUNK_PLANES = 2,          /* byte planes, each a zstd frame or raw */
-	CKPTFMT_CHUNK_ROTATED_PLANES = 3   /* of units that were rotated left by one bit */
-} ckptfmt_chunk_method;
-
 /* ---- the index, as it lies there ------------------------------------------------------------------------- */
 
 /* One region of the index file, for people who read hex dumps. */
@@ -531,6 +524,8 @@ typedef struct ckptfmt_write_options {
 	int32_t durability;        /* ckptfmt_durability */
 	uint64_t data_size;        /* a wish: room for so many bytes of data and padding is made at once; 0: as they come */
 	const ckptfmt_storage *storage;    /* NULL: the file system. Must outlive the writer */
+	const ckptfmt_codec *codec;  /* copied; values are stored compressed where that takes less; NULL: none are. With a
+	                             * codec chunk_size must be 4096 bytes to 16 MiB */
 } ckptfmt_write_options;
 
 /* What SaveV2 writes: alignment 1, no chunks, durability full. No wish. */
@@ -565,68 +560,13 @@ CKPTFMT_API ckptfmt_status ckptfmt_writer_add(ckptfmt_writer *writer, const ckpt
  * ckptfmt_writer_commit. INVALID: there are metadata already. */
 CKPTFMT_API ckptfmt_status ckptfmt_writer_add_metadata(ckptfmt_writer *writer, const uint8_t *text, uint64_t size,
 	ckptfmt_error *err);
-/* Begins a value whose bytes come as chunks that the caller has made; `source` says all but the data. Chunks are of
- * options.chunk_size raw bytes. Until ckptfmt_writer_end_value the writer takes nothing but chunks. INVALID: as
- * ckptfmt_writer_add; a writer without chunks or with chunks above 16 MiB. */
-CKPTFMT_API ckptfmt_status ckptfmt_writer_begin_value(ckptfmt_writer *writer, const ckptfmt_source *source,
-	ckptfmt_error *err);
-/* Appends `count` stored chunks, which lie one after the other in `bytes`, with their sizes and checksums. */
-CKPTFMT_API ckptfmt_status ckptfmt_writer_put_chunks(ckptfmt_writer *writer, const uint8_t *bytes,
-	const uint64_t *sizes, const uint32_t *crcs, uint64_t count, ckptfmt_error *err);
-/* Ends it. INVALID: the number of chunks is not that of `raw_size` bytes. */
-CKPTFMT_API ckptfmt_status ckptfmt_writer_end_value(ckptfmt_writer *writer, uint64_t raw_size, uint32_t raw_crc32c,
-	ckptfmt_error *err);
 /* Makes the checkpoint visible, all or nothing, and frees the writer whatever is returned. An older checkpoint of
- * this prefix is replaced by one rename, then its data files are removed. INVALID: slices of a tensor overlap, or a
- * value was begun and not ended. IO with failure DURABILITY_UNKNOWN: the new checkpoint is in place but the final sync
- * failed, so a power cut may bring the old one back, whole. */
+ * this prefix is replaced by one rename, then its data files are removed. INVALID: slices of a tensor overlap. IO with
+ * failure DURABILITY_UNKNOWN: the new checkpoint is in place but the final sync failed, so a power cut may bring the
+ * old one back, whole. */
 CKPTFMT_API ckptfmt_status ckptfmt_writer_commit(ckptfmt_writer *writer, ckptfmt_error *err);
 /* Removes what was written and frees the writer. */
 CKPTFMT_API void ckptfmt_writer_abandon(ckptfmt_writer *writer);
-
-/* ---- compressing -------------------------------------------------------------------------------------------- */
-
-typedef struct ckptfmt_packer ckptfmt_packer;
-
-typedef struct ckptfmt_pack_info {
-	uint64_t raw_size;
-	const uint8_t *data;        /* the raw bytes, where they lie in memory as they are; else NULL */
-	uint32_t raw_crc32c;        /* of strings and variants; else 0, that of the bytes */
-	uint32_t unit;              /* bytes of a unit of byte order; 1 for strings */
-	int32_t rotates;            /* 1: floating-point numbers with the sign in the highest bit of a unit */
-	int32_t storage;            /* ckptfmt_storage_class */
-} ckptfmt_pack_info;
-
-/* The raw bytes of a source, all of it checked, piece by piece. What the source points to must stay. INVALID, LIMIT,
- * NO_MEMORY. */
-CKPTFMT_API ckptfmt_status ckptfmt_packer_open(const ckptfmt_source *source, ckptfmt_packer **out, ckptfmt_error *err);
-CKPTFMT_API void ckptfmt_packer_info(const ckptfmt_packer *packer, ckptfmt_pack_info *out);
-/* The next `size` bytes. INVALID: there are not as many left, or `size` is neither all of them nor a multiple of 16. */
-CKPTFMT_API ckptfmt_status ckptfmt_packer_take(ckptfmt_packer *packer, uint8_t *to, uint64_t size, ckptfmt_error *err);
-CKPTFMT_API void ckptfmt_packer_close(ckptfmt_packer *packer);
-
-/* dense[i] becomes 1 where samples of source i tell within microseconds that compressing it gains nothing; 0 where it
- * may, where that takes more than a look, and where the source is bad. */
-CKPTFMT_API void ckptfmt_sources_dense(const ckptfmt_source *sources, uint64_t count, uint8_t *dense);
-/* The same of each chunk of raw bytes, at a glance; of one below 4096 bytes 0. INVALID: these cannot be chunks. */
-CKPTFMT_API ckptfmt_status ckptfmt_chunks_dense(const uint8_t *raw, uint64_t raw_size, uint64_t chunk_size,
-	uint32_t unit, int32_t rotate, uint8_t *dense, ckptfmt_error *err);
-
-/* Splits raw bytes, chunk by chunk, to planes in the place that the chunk has in the raw bytes, and sums each chunk.
- * entropies[i * unit + p] becomes 256 times the bits that a byte of plane p of chunk i takes by itself, of a sample.
- * A method without planes copies nothing: `planes` is then not touched, and entropies[i] is that of chunk i. */
-CKPTFMT_API ckptfmt_status ckptfmt_chunks_split(const uint8_t *raw, uint64_t raw_size, uint64_t chunk_size,
-	uint32_t unit, int32_t method, uint8_t *planes, uint32_t *crcs, uint32_t *entropies, ckptfmt_error *err);
-/* The other way round, of a method with planes. */
-CKPTFMT_API ckptfmt_status ckptfmt_chunks_join(const uint8_t *planes, uint64_t raw_size, uint64_t chunk_size,
-	uint32_t unit, int32_t method, uint8_t *raw, ckptfmt_error *err);
-/* The most that ckptfmt_chunks_build writes. */
-CKPTFMT_API uint64_t ckptfmt_chunks_capacity(uint64_t raw_size, uint64_t chunk_size);
-/* Builds the stored chunks of raw bytes that were split, of the frames that gain: frames[i * unit + p] (frames[i]
- * where the method has no planes), data NULL where nobody tried. Gives the size and the checksum of each chunk. */
-CKPTFMT_API ckptfmt_status ckptfmt_chunks_build(const uint8_t *raw, uint64_t raw_size, uint64_t chunk_size,
-	uint32_t unit, int32_t method, const uint8_t *planes, const ckptfmt_bytes *frames, uint8_t *to, uint64_t capacity,
-	uint64_t *sizes, uint32_t *crcs, ckptfmt_error *err);
 
 /* ---- building on another checkpoint ---------------------------------------------------------------------- */
 
@@ -644,8 +584,7 @@ CKPTFMT_API ckptfmt_status ckptfmt_reader_data_size(ckptfmt_reader *reader, int3
  * files a second name (a hard link). kept[i] is 0 where that cannot be done (partitioned or damaged values, another
  * byte order, entries with extensions for a writer without chunks, other devices, file systems without links, a
  * checkpoint that was replaced meanwhile): such a tensor is the caller's to add. The reader may be closed and the other
- * checkpoint removed as soon as this returns. INVALID: a name that was added before, or a value was begun and not
- * ended; IO, CORRUPT (index), NO_MEMORY.
+ * checkpoint removed as soon as this returns. INVALID: a name that was added before; IO, CORRUPT (index), NO_MEMORY.
  * Best called before the first ckptfmt_writer_add: the writer can then begin with fewer data files. */
 CKPTFMT_API ckptfmt_status ckptfmt_writer_keep(ckptfmt_writer *writer, ckptfmt_reader *reader,
 	const ckptfmt_selection *selection, const uint64_t *rows, uint64_t count, uint8_t *kept, ckptfmt_error *err);

@@ -27,12 +27,12 @@ static void check_joined(const cf_chunk *chunk, const uint8_t *bytes, uint64_t r
 	for (uint32_t p = 0; p < CF_PLANES_MAX; p++)
 		decoded[p] = content;
 	cf_chunk_join(chunk, bytes, decoded, unit, raw, raw_size);
-	if (chunk->method < CKPTFMT_CHUNK_PLANES) {
+	if (chunk->method < CF_CHUNK_PLANES) {
 		FUZZ_CHECK(raw_size == 0 || memcmp(raw, chunk->parts[0].zstd ? content : bytes + 1, (size_t)raw_size) == 0);
 	} else {
 		for (uint32_t p = 0; p < unit; p++)
 			planes[p] = again + p * part;
-		cf_planes_split(raw, part, unit, chunk->method == CKPTFMT_CHUNK_ROTATED_PLANES, planes);
+		cf_planes_split(raw, part, unit, chunk->method == CF_CHUNK_ROTATED_PLANES, planes);
 		for (uint32_t p = 0; p < unit && part != 0; p++)
 			FUZZ_CHECK(memcmp(planes[p], chunk->parts[p].zstd ? content : bytes + chunk->parts[p].offset,
 					   (size_t)part) == 0);
@@ -58,7 +58,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		FUZZ_CHECK(err.failure == CKPTFMT_FAIL_BAD_CHUNK && err.offset <= size);
 		return 0;
 	}
-	count = chunk.method < CKPTFMT_CHUNK_PLANES ? 1 : unit;
+	count = chunk.method < CF_CHUNK_PLANES ? 1 : unit;
 	FUZZ_CHECK(chunk.method == data[0] && chunk.part_count == count && raw_size % count == 0);
 	end = chunk.parts[0].offset;
 	for (uint32_t p = 0; p < count; p++) {

@@ -15,9 +15,6 @@ Three kinds of things cross:
 """
 
 from ckptfmt._core.border import (
-    CHUNK_PLANES,
-    CHUNK_ROTATED_PLANES,
-    CHUNK_ZSTD,
     DURABILITY,
     ERROR_BY_FAILURE,
     ERROR_BY_STATUS,
@@ -50,16 +47,6 @@ from ckptfmt._core.columns import (
 from ckptfmt._core.dlpack import array_of_capsule
 from ckptfmt._core.library import DtypeInfo, counters, crc32c, dtype_table, parse_spec
 from ckptfmt._core.memory import Memory, copy_size, new_array
-from ckptfmt._core.packing import (
-    Packer,
-    PackInfo,
-    chunks_build,
-    chunks_dense,
-    chunks_join,
-    chunks_split,
-    combine,
-    sources_dense,
-)
 from ckptfmt._core.reading import (
     ReaderHandle,
     Record,
@@ -71,9 +58,6 @@ from ckptfmt._core.writing import WriterHandle, merge
 
 __all__ = [
     "BYTES",
-    "CHUNK_PLANES",
-    "CHUNK_ROTATED_PLANES",
-    "CHUNK_ZSTD",
     "DURABILITY",
     "EFFORT_FAST",
     "EFFORT_FULL",
@@ -97,8 +81,6 @@ __all__ = [
     "DtypeInfo",
     "Finding",
     "Memory",
-    "PackInfo",
-    "Packer",
     "PlainArrays",
     "ReaderHandle",
     "Record",
@@ -108,11 +90,6 @@ __all__ = [
     "address",
     "addresses",
     "array_of_capsule",
-    "chunks_build",
-    "chunks_dense",
-    "chunks_join",
-    "chunks_split",
-    "combine",
     "copy_size",
     "copy_to",
     "counters",
@@ -126,7 +103,6 @@ __all__ = [
     "numbers_at",
     "parse_spec",
     "path_bytes",
-    "sources_dense",
     "text",
     "version",
 ]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ckptfmt._ckptfmt import ffi, lib
 from ckptfmt._core.border import check, new_error, path_bytes
+from ckptfmt._core.codec import Codec, Coder
 from ckptfmt._core.handles import CLOSED, ExclusiveHandle, call
 from ckptfmt._core.library import limits_of
 from ckptfmt._core.reading import ReaderHandle, Selection
@@ -24,13 +25,21 @@ class WriterHandle(ExclusiveHandle):
     __slots__ = ("codec", "path")
 
     def __init__(
-        self, prefix: str, alignment: int, chunk_size: int, durability: int, data_size: int = 0
+        self,
+        prefix: str,
+        alignment: int,
+        chunk_size: int,
+        durability: int,
+        data_size: int = 0,
+        coder: Coder | None = None,
     ) -> None:
+        self.codec = None if coder is None else Codec(coder)
         raw = path_bytes(prefix)
         options = ffi.new("ckptfmt_write_options *")
         lib.ckptfmt_write_options_default(options)
         options.alignment, options.chunk_size = alignment, chunk_size
         options.durability, options.data_size = durability, data_size
+        options.codec = ffi.NULL if self.codec is None else self.codec.pointer
         # The slot owns the writer before there is one; the pointer keeps the slot alive. Both are
         # destroyed by C functions, which a signal cannot interrupt.
         slot, error = ffi.gc(ffi.new("cf_writer_slot *"), lib.cf_writer_slot_free), new_error()
@@ -43,7 +52,7 @@ class WriterHandle(ExclusiveHandle):
             self._pointer = CLOSED
             ffi.release(slot)
             raise
-        self.path, self.codec = prefix, None
+        self.path = prefix
 
     def add(self, sources: NDArray[Any]) -> None:
         """Appends an array of SOURCE; the caller keeps alive what its addresses point to."""
@@ -54,28 +63,6 @@ class WriterHandle(ExclusiveHandle):
     def add_metadata(self, text: bytes) -> None:
         """Appends the metadata, a JSON object."""
         call(self, lib.ckptfmt_writer_add_metadata, ffi.from_buffer("uint8_t[]", text), len(text))
-
-    def begin_value(self, source: NDArray[Any]) -> None:
-        """Begins a value, an array of one SOURCE, whose bytes come as chunks."""
-        raw = ffi.cast("ckptfmt_source *", ffi.from_buffer("uint8_t[]", source))
-        call(self, lib.ckptfmt_writer_begin_value, raw)
-
-    def put_chunks(
-        self, chunks: NDArray[np.uint8], sizes: NDArray[np.uint64], crcs: NDArray[np.uint32]
-    ) -> None:
-        """Appends stored chunks, one after the other, with their sizes and checksums."""
-        call(
-            self,
-            lib.ckptfmt_writer_put_chunks,
-            ffi.from_buffer("uint8_t[]", chunks),
-            ffi.from_buffer("uint64_t[]", sizes),
-            ffi.from_buffer("uint32_t[]", crcs),
-            len(sizes),
-        )
-
-    def end_value(self, raw_size: int, raw_crc32c: int) -> None:
-        """Ends the value that was begun."""
-        call(self, lib.ckptfmt_writer_end_value, raw_size, raw_crc32c)
 
     def keep(
         self, reader: ReaderHandle, selection: Selection, rows: NDArray[np.uint64]

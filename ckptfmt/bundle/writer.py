@@ -23,8 +23,8 @@ from ckptfmt.arguments import check_choice, check_progress, check_sized, wrong
 from ckptfmt.arrays import BATCH, Columns, Sources, batches
 from ckptfmt.background import wait_for_saves
 from ckptfmt.bundle import incremental
+from ckptfmt.bundle.codec import CHUNK_SIZE, Zstd, zstd_level
 from ckptfmt.bundle.incremental import CompactionLimits
-from ckptfmt.compression import CHUNK_SIZE, Compression, compression_of
 from ckptfmt.errors import InvalidError, about
 from ckptfmt.progress import Meter, Progress
 
@@ -99,10 +99,10 @@ class Writer:
     ) -> None:
         self._handle: _core.WriterHandle | None = None
         asked = check_options(metadata, level, alignment, durability, compression)
-        alignment, self._metadata, self._compression = asked
+        alignment, self._metadata, zstd = asked
         self.prefix = prefix
         data_size = 0
-        if sizes is not None and self._compression is None and alignment <= 1 << 30:
+        if sizes is not None and zstd is None and alignment <= 1 << 30:
             data_size = int((-(-sizes // alignment) * alignment).sum())
         self._handle = _core.WriterHandle(
             prefix,
@@ -110,6 +110,7 @@ class Writer:
             0 if level == "v2" else CHUNK_SIZE,
             _core.DURABILITY[durability],
             data_size,
+            None if zstd is None else Zstd(zstd),
         )
 
     def add(self, name: str | bytes, array: Any, dtype: Any = None) -> None:
@@ -179,29 +180,10 @@ class Writer:
         """Appends some of the sources; `tell` is called with the bytes of data that are done."""
         handle = self._open_handle()
         table, owners = sources.table(first, last)
-        if self._compression is None and tell is None:
-            handle.add(table)
-        else:
-            part = slice(first, last)
-            self._add_table(handle, table, sources.names[part], sources.sizes[part], tell)
-        del owners
-
-    def _add_table(
-        self,
-        handle: _core.WriterHandle,
-        table: NDArray[Any],
-        raw_names: list[bytes],
-        sizes: list[int],
-        tell: Callable[[int], None] | None,
-    ) -> None:
-        if self._compression is not None:
-            from ckptfmt.compression import encoding  # noqa: PLC0415 (most saves need none)
-
-            encoding.add(handle, table, raw_names, sizes, self._compression, tell)
-            return
         handle.add(table)
         if tell is not None:
-            tell(sum(sizes))
+            tell(sum(sources.sizes[first:last]))
+        del owners
 
     def _open_handle(self) -> _core.WriterHandle:
         if self._handle is None:
@@ -464,13 +446,7 @@ def write_sources(
             told = np.where(same[rest], 0, sizes)  # what has not changed was told of before
             for batch in batches(sizes, most):
                 chosen = rest[batch]
-                writer._add_table(
-                    writer._open_handle(),
-                    earlier.table[chosen],
-                    [sources.names[row] for row in chosen.tolist()],
-                    sizes[batch].tolist(),
-                    None,
-                )
+                writer._open_handle().add(earlier.table[chosen])
                 meter.add(int(told[batch].sum()))
 
 
@@ -528,12 +504,12 @@ def check_options(
     alignment: int | None,
     durability: str,
     compression: str | None = None,
-) -> tuple[int, bytes | None, Compression | None]:
-    """The alignment in bytes, the metadata as it is stored, and how to compress; raises what Writer
-    does."""
+) -> tuple[int, bytes | None, int | None]:
+    """Return the alignment in bytes, the metadata as it is stored, and the level of zstd (None:
+    nothing is compressed). Raises what Writer does."""
     check_choice("level", level, ("v2", "v2+", "ckptfmt"))
     check_choice("durability", durability, _core.DURABILITY)
-    packing = compression_of(compression, level)
+    zstd = zstd_level(compression, level)
     if alignment is None:
         alignment = 1 if level == "v2" else 64
     try:
@@ -544,7 +520,7 @@ def check_options(
         raise wrong("alignment", "a whole number of bytes", alignment)
     if not 1 <= size < 2**63:
         raise InvalidError(f"alignment {alignment} is not a positive number of bytes")
-    return size, _metadata_json(metadata, level), packing
+    return size, _metadata_json(metadata, level), zstd
 
 
 def _metadata_json(metadata: Mapping[str, Any] | None, level: str) -> bytes | None:

@@ -122,7 +122,7 @@ ckptfmt_status cf_zstd_frame_check(const uint8_t *bytes, uint64_t size, uint64_t
 
 static ckptfmt_status parse_whole(cf_cursor *bytes, uint64_t raw_size, cf_chunk *out, ckptfmt_error *err)
 {
-	cf_chunk_part part = {bytes->position, cf_cursor_left(bytes), raw_size, out->method == CKPTFMT_CHUNK_ZSTD};
+	cf_chunk_part part = {bytes->position, cf_cursor_left(bytes), raw_size, out->method == CF_CHUNK_ZSTD};
 	out->part_count = 1;
 	out->parts[0] = part;
 	if (part.zstd)
@@ -181,10 +181,10 @@ ckptfmt_status cf_chunk_parse(const uint8_t *bytes, uint64_t size, uint64_t raw_
 		return cf_fail(err, CKPTFMT_FAIL_BAD_CHUNK, origin, "CMP-12: a chunk of no bytes");
 	out->method = method;
 	switch (method) {
-	case CKPTFMT_CHUNK_RAW:
-	case CKPTFMT_CHUNK_ZSTD: return parse_whole(&cursor, raw_size, out, err);
-	case CKPTFMT_CHUNK_PLANES:
-	case CKPTFMT_CHUNK_ROTATED_PLANES: return parse_planes(&cursor, raw_size, unit, out, err);
+	case CF_CHUNK_RAW:
+	case CF_CHUNK_ZSTD: return parse_whole(&cursor, raw_size, out, err);
+	case CF_CHUNK_PLANES:
+	case CF_CHUNK_ROTATED_PLANES: return parse_planes(&cursor, raw_size, unit, out, err);
 	default: break;
 	}
 	return cf_fail(err, CKPTFMT_FAIL_BAD_CHUNK, origin, "CMP-12: chunk method %u is none", (unsigned)method);
@@ -196,10 +196,10 @@ void cf_chunk_join(const cf_chunk *chunk, const uint8_t *bytes, const uint8_t *c
 	const uint8_t *planes[CF_PLANES_MAX];
 	for (uint32_t i = 0; i < chunk->part_count; i++)
 		planes[i] = chunk->parts[i].zstd ? *decoded++ : bytes + chunk->parts[i].offset;
-	if (chunk->method == CKPTFMT_CHUNK_RAW || chunk->method == CKPTFMT_CHUNK_ZSTD)
+	if (chunk->method == CF_CHUNK_RAW || chunk->method == CF_CHUNK_ZSTD)
 		memcpy(to, planes[0], (size_t)raw_size);
 	else
-		cf_planes_join(to, raw_size / unit, unit, chunk->method == CKPTFMT_CHUNK_ROTATED_PLANES, planes);
+		cf_planes_join(to, raw_size / unit, unit, chunk->method == CF_CHUNK_ROTATED_PLANES, planes);
 }
 
 /* ---- writing --------------------------------------------------------------------------------------------- */
@@ -212,7 +212,7 @@ static bool gains(const ckptfmt_bytes *frame, uint64_t raw_size)
 
 static uint64_t build_raw(const uint8_t *raw, uint64_t raw_size, uint8_t *to)
 {
-	to[0] = CKPTFMT_CHUNK_RAW;
+	to[0] = CF_CHUNK_RAW;
 	memcpy(to + 1, raw, (size_t)raw_size);
 	return 1 + raw_size;
 }
@@ -220,13 +220,13 @@ static uint64_t build_raw(const uint8_t *raw, uint64_t raw_size, uint8_t *to)
 uint64_t cf_chunk_build(int32_t method, const uint8_t *raw, const uint8_t *planes, uint64_t raw_size, uint32_t unit,
 	const ckptfmt_bytes *frames, uint8_t *to)
 {
-	bool whole = method == CKPTFMT_CHUNK_RAW || method == CKPTFMT_CHUNK_ZSTD, any = false;
+	bool whole = method == CF_CHUNK_RAW || method == CF_CHUNK_ZSTD, any = false;
 	uint32_t count = whole ? 1 : unit;
 	uint64_t plane_size = raw_size / count;
 	uint8_t *at = to;
 	for (uint32_t p = 0; p < count; p++)
 		any = any || gains(&frames[p], plane_size);
-	if (method == CKPTFMT_CHUNK_RAW || !any || raw_size % count != 0)
+	if (method == CF_CHUNK_RAW || !any || raw_size % count != 0)
 		return build_raw(raw, raw_size, to);
 	*at++ = (uint8_t)method;
 	for (uint32_t p = 0; !whole && p < count; p++) {

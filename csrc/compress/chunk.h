@@ -14,6 +14,13 @@ enum {
 	CF_CHUNK_HEAD_MAX = 1 + CF_PLANES_MAX * 5
 };
 
+typedef enum cf_chunk_method {
+	CF_CHUNK_RAW = 0,
+	CF_CHUNK_ZSTD = 1,              /* one zstd frame */
+	CF_CHUNK_PLANES = 2,            /* byte planes, each a zstd frame or raw */
+	CF_CHUNK_ROTATED_PLANES = 3     /* of units that were rotated left by one bit */
+} cf_chunk_method;
+
 /* One zstd frame with this content size declared, no dictionary, a window within CF_ZSTD_WINDOW_MAX, whole blocks, and
  * nothing behind it (CMP-18). The coded bytes are the decoder's to check. BAD_CHUNK. */
 CF_MUST_CHECK ckptfmt_status cf_zstd_frame_check(const uint8_t *bytes, uint64_t size, uint64_t content_size,
@@ -28,7 +35,7 @@ typedef struct cf_chunk_part {
 } cf_chunk_part;
 
 typedef struct cf_chunk {
-	int32_t method;             /* ckptfmt_chunk_method */
+	int32_t method;             /* cf_chunk_method */
 	uint32_t part_count;
 	cf_chunk_part parts[CF_PLANES_MAX];
 } cf_chunk;

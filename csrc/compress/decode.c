@@ -15,7 +15,7 @@ static uint64_t raw_size_of(const cf_coded *coded, uint64_t i)
 
 static bool has_planes(const cf_chunk *chunk)
 {
-	return chunk->method == CKPTFMT_CHUNK_PLANES || chunk->method == CKPTFMT_CHUNK_ROTATED_PLANES;
+	return chunk->method == CF_CHUNK_PLANES || chunk->method == CF_CHUNK_ROTATED_PLANES;
 }
 
 /* CMP-11, then CMP-12 to CMP-18 as far as no frame is decoded. */
@@ -90,7 +90,7 @@ static void join(const cf_decoder *decoder, const cf_coded *coded, uint64_t i, u
 	const uint8_t *bytes = coded->bytes + stored_begin(coded, i), *decoded[CF_PLANES_MAX];
 	uint64_t begin = i * coded->chunk_size, size = raw_size_of(coded, i);
 	uint32_t count = 0;
-	if (chunk->method == CKPTFMT_CHUNK_ZSTD)
+	if (chunk->method == CF_CHUNK_ZSTD)
 		return;
 	for (uint32_t p = 0; p < chunk->part_count; p++)
 		if (chunk->parts[p].zstd)

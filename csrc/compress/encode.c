@@ -26,7 +26,7 @@ static uint64_t worth(uint64_t size)
 
 static bool is_whole(int32_t method)
 {
-	return method == CKPTFMT_CHUNK_RAW || method == CKPTFMT_CHUNK_ZSTD;
+	return method == CF_CHUNK_RAW || method == CF_CHUNK_ZSTD;
 }
 
 /* The planes of some units, one after the other. */
@@ -132,8 +132,8 @@ static void choose_best(const cf_encoder *encoder, const cf_raw *raw, uint64_t s
 {
 	const ckptfmt_codec_item *trials = items_of(encoder);
 	uint64_t whole, planes = 0;
-	cf_choice split_up = {raw->rotate ? CKPTFMT_CHUNK_ROTATED_PLANES : CKPTFMT_CHUNK_PLANES, {0}};
-	*out = (cf_choice){CKPTFMT_CHUNK_ZSTD, {CF_EFFORT_NONE}};
+	cf_choice split_up = {raw->rotate ? CF_CHUNK_ROTATED_PLANES : CF_CHUNK_PLANES, {0}};
+	*out = (cf_choice){CF_CHUNK_ZSTD, {CF_EFFORT_NONE}};
 	out->efforts[0] = better(trials, &whole);
 	*gains = out->efforts[0] != CF_EFFORT_NONE;
 	if (raw->unit == 1)
@@ -156,7 +156,7 @@ ckptfmt_status cf_choose(cf_encoder *encoder, const cf_raw *raw, const uint8_t *
 	uint64_t chunks = cf_chunk_count(raw->size, raw->chunk_size), left = 0, size;
 	uint8_t *sample = scratch(&encoder->planes, 2 * (uint64_t)SAMPLE_MAX);
 	uint8_t *frames = scratch(&encoder->frames, SAMPLE_MAX);
-	*out = (cf_choice){CKPTFMT_CHUNK_ZSTD, {CF_EFFORT_NONE}};
+	*out = (cf_choice){CF_CHUNK_ZSTD, {CF_EFFORT_NONE}};
 	*gains = false;
 	CF_TRY(cf_buffer_status(&encoder->planes, err));
 	CF_TRY(cf_buffer_status(&encoder->frames, err));
@@ -200,7 +200,7 @@ static void prepare_chunk(cf_encoder *encoder, const cf_raw *raw, const cf_choic
 	uint64_t plane_size = size / count;
 	const uint8_t *planes = raw->bytes + begin;
 	if (!whole) {
-		split(raw->bytes + begin, size, raw->unit, choice->method == CKPTFMT_CHUNK_ROTATED_PLANES,
+		split(raw->bytes + begin, size, raw->unit, choice->method == CF_CHUNK_ROTATED_PLANES,
 			encoder->planes.data + begin);
 		planes = encoder->planes.data + begin;
 	}
@@ -260,7 +260,7 @@ ckptfmt_status cf_encode(cf_encoder *encoder, const cf_raw *raw, const cf_choice
 		ckptfmt_bytes frames[CF_PLANES_MAX];
 		take_frames(encoder, begin, whole ? size : size / raw->unit, whole ? 1 : raw->unit, &next, frames);
 		raw_crcs[chunk] = ckptfmt_crc32c(0, bytes, size);
-		sizes[chunk] = cf_chunk_build(incompressible[chunk] ? CKPTFMT_CHUNK_RAW : choice->method, bytes,
+		sizes[chunk] = cf_chunk_build(incompressible[chunk] ? CF_CHUNK_RAW : choice->method, bytes,
 			whole ? bytes : encoder->planes.data + begin, size, raw->unit, frames, to);
 		crcs[chunk] = ckptfmt_crc32c(0, to, sizes[chunk]);
 		to += sizes[chunk];

@@ -20,7 +20,7 @@ enum { CF_EFFORT_NONE = -1 };   /* beside ckptfmt_effort: a plane that is stored
 
 /* How the chunks of a value are encoded. */
 typedef struct cf_choice {
-	int32_t method;             /* ckptfmt_chunk_method */
+	int32_t method;             /* cf_chunk_method */
 	int8_t efforts[CF_PLANES_MAX];   /* for each plane (one for ZSTD) */
 } cf_choice;
 

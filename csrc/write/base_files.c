@@ -239,7 +239,7 @@ ckptfmt_status ckptfmt_writer_keep(ckptfmt_writer *writer, ckptfmt_reader *reade
 	ckptfmt_status status;
 	if (count != 0)
 		memset(kept, 0, (size_t)count);
-	CF_TRY(cf_writer_check_state(writer, false, err));
+	CF_TRY(cf_writer_check_state(writer, err));
 	CF_TRY(cf_reader_check_call(reader, selection, CKPTFMT_VERIFY_AUTO, err));
 	/* DAT-7: what is written is little-endian. */
 	if (reader->header.endianness != 0)

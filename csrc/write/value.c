@@ -193,40 +193,84 @@ static ckptfmt_status write_fixed(cf_file_writer *file, const ckptfmt_source *so
 
 /* ---- strings --------------------------------------------------------------------------------------------- */
 
-static ckptfmt_status write_strings(cf_file_writer *file, const ckptfmt_source *source, cf_catalog_row *row,
-	ckptfmt_error *err)
+/* Where the stored form of strings goes: into a data file or, to be encoded, into memory. */
+typedef struct sink {
+	cf_file_writer *file;       /* NULL: into the buffer */
+	cf_buffer *buffer;
+	uint32_t crc;
+} sink;
+
+static ckptfmt_status put(sink *to, const uint8_t *bytes, uint64_t size, ckptfmt_error *err)
 {
-	const ckptfmt_bytes *items = (const ckptfmt_bytes *)(const void *)source->data;
-	uint64_t count = cf_source_count(source);
-	uint8_t bytes[CF_VARINT64_SIZE_MAX];
-	uint32_t crc = 0;
-	for (uint64_t i = 0; i < count; i++) {
-		CF_TRY(cf_file_writer_put(file, bytes, cf_store_varint(bytes, items[i].size), err));
-		crc = cf_string_length_crc(crc, items[i].size);
-	}
-	cf_store_u32(bytes, ckptfmt_crc32c_mask(crc));
-	CF_TRY(cf_file_writer_put_crc(file, bytes, 4, &crc, err));
-	for (uint64_t i = 0; i < count; i++)
-		CF_TRY(cf_file_writer_put_crc(file, items[i].data, items[i].size, &crc, err));
-	row->crc32c = crc;
+	if (to->file != NULL)
+		return cf_file_writer_put(to->file, bytes, size, err);
+	cf_put_bytes(to->buffer, bytes, size);
 	return CKPTFMT_OK;
 }
 
-static ckptfmt_status write_variants(cf_file_writer *file, const ckptfmt_source *source, cf_catalog_row *row,
-	ckptfmt_error *err)
+static ckptfmt_status put_crc(sink *to, const uint8_t *bytes, uint64_t size, ckptfmt_error *err)
+{
+	if (to->file != NULL)
+		return cf_file_writer_put_crc(to->file, bytes, size, &to->crc, err);
+	to->crc = ckptfmt_crc32c(to->crc, bytes, size);
+	cf_put_bytes(to->buffer, bytes, size);
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status put_masked(sink *to, ckptfmt_error *err)
+{
+	uint8_t bytes[4];
+	cf_store_u32(bytes, ckptfmt_crc32c_mask(to->crc));
+	return put_crc(to, bytes, sizeof bytes, err);
+}
+
+static ckptfmt_status put_strings(sink *to, const ckptfmt_bytes *items, uint64_t count, ckptfmt_error *err)
+{
+	uint8_t length[CF_VARINT64_SIZE_MAX];
+	for (uint64_t i = 0; i < count; i++) {
+		CF_TRY(put(to, length, cf_store_varint(length, items[i].size), err));
+		to->crc = cf_string_length_crc(to->crc, items[i].size);
+	}
+	CF_TRY(put_masked(to, err));
+	for (uint64_t i = 0; i < count; i++)
+		CF_TRY(put_crc(to, items[i].data, items[i].size, err));
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status put_variants(sink *to, const ckptfmt_bytes *items, uint64_t count, ckptfmt_error *err)
+{
+	uint8_t length[CF_VARINT64_SIZE_MAX];
+	for (uint64_t i = 0; i < count; i++) {
+		CF_TRY(put(to, length, cf_store_varint(length, items[i].size), err));
+		to->crc = cf_variant_length_crc(to->crc, items[i].size);
+		CF_TRY(put_crc(to, items[i].data, items[i].size, err));
+		CF_TRY(put_masked(to, err));
+	}
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status put_elements(sink *to, const ckptfmt_source *source, ckptfmt_error *err)
 {
 	const ckptfmt_bytes *items = (const ckptfmt_bytes *)(const void *)source->data;
-	uint64_t count = cf_source_count(source);
-	uint8_t bytes[CF_VARINT64_SIZE_MAX];
-	uint32_t crc = 0;
-	for (uint64_t i = 0; i < count; i++) {
-		CF_TRY(cf_file_writer_put(file, bytes, cf_store_varint(bytes, items[i].size), err));
-		crc = cf_variant_length_crc(crc, items[i].size);
-		CF_TRY(cf_file_writer_put_crc(file, items[i].data, items[i].size, &crc, err));
-		cf_store_u32(bytes, ckptfmt_crc32c_mask(crc));
-		CF_TRY(cf_file_writer_put_crc(file, bytes, 4, &crc, err));
-	}
-	row->crc32c = crc;
+	if (ckptfmt_dtype_find(source->dtype)->storage == CKPTFMT_STORAGE_STRING)
+		return put_strings(to, items, cf_source_count(source), err);
+	return put_variants(to, items, cf_source_count(source), err);
+}
+
+ckptfmt_status cf_source_elements(const ckptfmt_source *source, cf_buffer *out, uint32_t *crc, ckptfmt_error *err)
+{
+	sink to = {NULL, out, 0};
+	CF_TRY(put_elements(&to, source, err));
+	*crc = to.crc;
+	return cf_buffer_status(out, err);
+}
+
+static ckptfmt_status write_elements(cf_file_writer *file, const ckptfmt_source *source, cf_catalog_row *row,
+	ckptfmt_error *err)
+{
+	sink to = {file, NULL, 0};
+	CF_TRY(put_elements(&to, source, err));
+	row->crc32c = to.crc;
 	return CKPTFMT_OK;
 }
 
@@ -237,10 +281,8 @@ ckptfmt_status cf_value_write(cf_file_writer *file, const ckptfmt_source *source
 	row->offset = cf_file_writer_position(file);
 	if (dtype->storage == CKPTFMT_STORAGE_FIXED)
 		CF_TRY(write_fixed(file, source, dtype, chunk_size, row, chunk_crcs, err));
-	else if (dtype->storage == CKPTFMT_STORAGE_STRING)
-		CF_TRY(write_strings(file, source, row, err));
 	else
-		CF_TRY(write_variants(file, source, row, err));
+		CF_TRY(write_elements(file, source, row, err));
 	row->size = cf_file_writer_position(file) - row->offset;
 	return CKPTFMT_OK;
 }

@@ -16,6 +16,9 @@ uint64_t cf_source_count(const ckptfmt_source *source);
 /* Begins at the bytes of a source of FIXED storage as they are stored. REQUIRES: as above. INVALID as cf_gather_init
  * says. */
 CF_MUST_CHECK ckptfmt_status cf_source_gather(const ckptfmt_source *source, cf_gather *gather, ckptfmt_error *err);
+/* Appends the stored form of a source of strings or variants; *crc is its checksum. REQUIRES: as above. NO_MEMORY. */
+CF_MUST_CHECK ckptfmt_status cf_source_elements(const ckptfmt_source *source, cf_buffer *out, uint32_t *crc,
+	ckptfmt_error *err);
 /* What the value takes in the file, at most: for placing and reserving. REQUIRES: cf_source_check passed. */
 uint64_t cf_source_size(const ckptfmt_source *source);
 

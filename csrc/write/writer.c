@@ -6,7 +6,7 @@
 
 #include "base/memory.h"
 #include "write/value.h"
-#include "compress/chunk.h"
+#include "write/encode.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -16,6 +16,7 @@ enum {
 	USUAL_NAME_MAX = 1024,
 	CHUNK_UNIT = 16,        /* chunks hold whole elements of every data type */
 	CHUNKS_MAX = 15 << 20,  /* of one tensor: 4 bytes each in a block of at most 64 MiB */
+	COMPRESSED_CHUNKS_MAX = CHUNKS_MAX / 2, /* their sizes are in the entry as well, mostly of three bytes */
 	CHUNK_SIZE_MIN = 4096   /* less, and the checksums of a large tensor no longer fit an index block of a reader */
 };
 
@@ -39,6 +40,18 @@ static ckptfmt_status check_options(const ckptfmt_write_options *options, ckptfm
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "durability %d is none",
 			(int)options->durability);
 	return CKPTFMT_OK;
+}
+
+/* CMP-2 */
+static ckptfmt_status check_codec(const ckptfmt_write_options *options, ckptfmt_error *err)
+{
+	if (options->codec == NULL)
+		return CKPTFMT_OK;
+	if (options->chunk_size < CF_CHUNK_SIZE_MIN || options->chunk_size > CF_CHUNK_SIZE_MAX)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET,
+			"compressing takes chunks of %d to %d bytes, not %lu", CF_CHUNK_SIZE_MIN, CF_CHUNK_SIZE_MAX,
+			(unsigned long)options->chunk_size);
+	return cf_codec_check(options->codec, err);
 }
 
 static ckptfmt_status open_data_files(ckptfmt_writer *writer, ckptfmt_error *err)
@@ -65,6 +78,7 @@ static ckptfmt_status open_writer(ckptfmt_writer *writer, const char *prefix, ck
 {
 	bool sync = writer->options.durability == CKPTFMT_DURABILITY_FULL;
 	CF_TRY(check_options(&writer->options, err));
+	CF_TRY(check_codec(&writer->options, err));
 	CF_TRY(cf_prefix_split(prefix, &writer->prefix, err));
 	CF_TRY(cf_storage_directory_open(writer->options.storage, writer->prefix.directory, true, sync,
 		&writer->directory, err));
@@ -88,6 +102,10 @@ ckptfmt_status ckptfmt_writer_open(const char *prefix, const ckptfmt_write_optio
 		writer->options = *options;
 	else
 		ckptfmt_write_options_default(&writer->options);
+	if (writer->options.codec != NULL) {
+		writer->codec = *writer->options.codec;
+		writer->options.codec = &writer->codec;
+	}
 	status = open_writer(writer, prefix, err);
 	if (status != CKPTFMT_OK) {
 		cf_error_path(err, prefix);
@@ -128,13 +146,14 @@ static ckptfmt_source normal_source(const ckptfmt_source *source)
 	return normal;
 }
 
-/* The checksums of all chunks stand in one entry, and that in one block of the index (BLK-14). */
+/* The checksums of all chunks are in one entry, and that is in one block of the index (BLK-14). */
 static ckptfmt_status check_chunks(const ckptfmt_writer *writer, const ckptfmt_source *source, ckptfmt_error *err)
 {
 	uint32_t chunk_size = writer->options.chunk_size;
-	if (chunk_size != 0 && cf_source_size(source) / chunk_size > CHUNKS_MAX)
+	int most = writer->options.codec == NULL ? CHUNKS_MAX : COMPRESSED_CHUNKS_MAX;
+	if (chunk_size != 0 && cf_source_size(source) / chunk_size >= (uint64_t)most)
 		return cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET,
-			"BLK-14: the tensor has more than %d chunks of %lu bytes; take larger ones", CHUNKS_MAX,
+			"BLK-14: the tensor has more than %d chunks of %lu bytes; take larger ones", most,
 			(unsigned long)chunk_size);
 	return CKPTFMT_OK;
 }
@@ -243,13 +262,49 @@ static void reserve(ckptfmt_writer *writer, const ckptfmt_source *sources, uint6
 		cf_file_writer_reserve(&writer->files[i].file, total / (uint64_t)writer->file_count);
 }
 
-ckptfmt_status cf_writer_check_state(const ckptfmt_writer *writer, bool value_open, ckptfmt_error *err)
+/* One after the other, compressed where that gains something. */
+static ckptfmt_status encode_sources(ckptfmt_writer *writer, const ckptfmt_source *sources, const uint64_t *rows,
+	uint64_t count, ckptfmt_error *err)
+{
+	cf_encoding encoding;
+	uint64_t taken = 0;
+	ckptfmt_status status = cf_encoding_open(&encoding, writer->options.codec, writer->options.chunk_size, err);
+	for (uint64_t first = 0; first < count && status == CKPTFMT_OK; first += taken) {
+		status = cf_encoding_next(&encoding, sources + first, count - first, &taken, err);
+		for (uint64_t i = 0; i < taken && status == CKPTFMT_OK; i++) {
+			int32_t shard = emptiest_file(writer);
+			status = cf_encoding_write(&encoding, i, &writer->files[shard].file, &writer->catalog, rows[first + i],
+				err);
+			if (status == CKPTFMT_OK)
+				status = end_value(writer, rows[first + i], shard, err);
+			if (status != CKPTFMT_OK)
+				cf_error_tensor(err, sources[first + i].name, sources[first + i].name_size);
+		}
+	}
+	cf_encoding_close(&encoding);
+	return status;
+}
+
+static ckptfmt_status write_sources(ckptfmt_writer *writer, const ckptfmt_source *sources, const uint64_t *rows,
+	uint64_t count, ckptfmt_error *err)
+{
+	if (writer->options.codec != NULL)
+		return encode_sources(writer, sources, rows, count, err);
+	reserve(writer, sources, count);
+	for (uint64_t i = 0; i < count; i++) {
+		ckptfmt_status status = write_source(writer, &sources[i], rows[i], err);
+		if (status != CKPTFMT_OK) {
+			cf_error_tensor(err, sources[i].name, sources[i].name_size);
+			return status;
+		}
+	}
+	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_writer_check_state(const ckptfmt_writer *writer, ckptfmt_error *err)
 {
 	if (writer->failed)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the writer failed before and takes no more");
-	if (writer->value_open != value_open)
-		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET,
-			value_open ? "no value was begun" : "a value was begun and not ended");
 	return CKPTFMT_OK;
 }
 
@@ -258,21 +313,15 @@ static ckptfmt_status add_sources(ckptfmt_writer *writer, const ckptfmt_source *
 {
 	uint64_t *rows;
 	ckptfmt_status status;
-	CF_TRY(cf_writer_check_state(writer, false, err));
+	CF_TRY(cf_writer_check_state(writer, err));
 	rows = cf_allocate(count * sizeof *rows);
 	if (rows == NULL)
 		return cf_fail_memory(err);
 	status = enter_sources(writer, sources, count, own, rows, err);
 	if (status != CKPTFMT_OK)
 		goto out;
-	reserve(writer, sources, count);
-	for (uint64_t i = 0; i < count && status == CKPTFMT_OK; i++) {
-		status = write_source(writer, &sources[i], rows[i], err);
-		if (status != CKPTFMT_OK) {
-			cf_error_tensor(err, sources[i].name, sources[i].name_size);
-			writer->failed = true;
-		}
-	}
+	status = write_sources(writer, sources, rows, count, err);
+	writer->failed = status != CKPTFMT_OK;
 out:
 	cf_release(rows);
 	return status;
@@ -295,83 +344,6 @@ ckptfmt_status ckptfmt_writer_add_metadata(ckptfmt_writer *writer, const uint8_t
 	source.data = (const uint8_t *)&element;
 	source.dtype = CKPTFMT_STRING;
 	return add_sources(writer, &source, 1, true, err);
-}
-
-/* ---- compressed values ----------------------------------------------------------------------------------- */
-
-/* The sizes of all chunks stand in the entry as well: at most three bytes each by CMP-2 and CMP-5, seldom four. */
-enum { COMPRESSED_CHUNKS_MAX = CHUNKS_MAX / 2 };
-
-ckptfmt_status ckptfmt_writer_begin_value(ckptfmt_writer *writer, const ckptfmt_source *source, ckptfmt_error *err)
-{
-	uint32_t chunk_size = writer->options.chunk_size;
-	cf_catalog_row *row;
-	CF_TRY(cf_writer_check_state(writer, false, err));
-	/* CMP-2 */
-	if (chunk_size < CF_CHUNK_SIZE_MIN || chunk_size > CF_CHUNK_SIZE_MAX)
-		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "chunks of %lu bytes are not compressed",
-			(unsigned long)chunk_size);
-	CF_TRY(enter_sources(writer, source, 1, false, &writer->value_row, err));
-	row = cf_catalog_row_at(&writer->catalog, writer->value_row);
-	writer->value_shard = emptiest_file(writer);
-	row->compressed = true;
-	row->chunks_first = writer->catalog.chunk_crcs.size / sizeof(uint32_t);
-	row->sizes_first = writer->catalog.chunk_sizes.size / sizeof(uint64_t);
-	row->offset = cf_file_writer_position(&writer->files[writer->value_shard].file);
-	writer->catalog.compressed = true;
-	writer->value_open = true;
-	return CKPTFMT_OK;
-}
-
-static ckptfmt_status put_chunks(ckptfmt_writer *writer, const uint8_t *bytes, const uint64_t *sizes,
-	const uint32_t *crcs, uint64_t count, ckptfmt_error *err)
-{
-	cf_catalog_row *row = cf_catalog_row_at(&writer->catalog, writer->value_row);
-	uint64_t size = 0;
-	if (count > COMPRESSED_CHUNKS_MAX - cf_min_u64(row->chunk_count, COMPRESSED_CHUNKS_MAX))
-		return cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET,
-			"BLK-14: the tensor has more than %d chunks of %lu bytes", COMPRESSED_CHUNKS_MAX,
-			(unsigned long)writer->options.chunk_size);
-	for (uint64_t i = 0; i < count; i++) {
-		row->crc32c = ckptfmt_crc32c_combine(row->crc32c, crcs[i], sizes[i]);
-		size += sizes[i];
-	}
-	cf_put_bytes(&writer->catalog.chunk_crcs, crcs, count * sizeof *crcs);
-	cf_put_bytes(&writer->catalog.chunk_sizes, sizes, count * sizeof *sizes);
-	CF_TRY(cf_buffer_status(&writer->catalog.chunk_crcs, err));
-	CF_TRY(cf_buffer_status(&writer->catalog.chunk_sizes, err));
-	row->chunk_count += (uint32_t)count;
-	row->size += size;
-	return cf_file_writer_put(&writer->files[writer->value_shard].file, bytes, size, err);
-}
-
-ckptfmt_status ckptfmt_writer_put_chunks(ckptfmt_writer *writer, const uint8_t *bytes, const uint64_t *sizes,
-	const uint32_t *crcs, uint64_t count, ckptfmt_error *err)
-{
-	ckptfmt_status status;
-	CF_TRY(cf_writer_check_state(writer, true, err));
-	status = put_chunks(writer, bytes, sizes, crcs, count, err);
-	writer->failed = status != CKPTFMT_OK;
-	return status;
-}
-
-ckptfmt_status ckptfmt_writer_end_value(ckptfmt_writer *writer, uint64_t raw_size, uint32_t raw_crc32c,
-	ckptfmt_error *err)
-{
-	cf_catalog_row *row;
-	uint64_t chunk_size = writer->options.chunk_size;
-	ckptfmt_status status;
-	CF_TRY(cf_writer_check_state(writer, true, err));
-	row = cf_catalog_row_at(&writer->catalog, writer->value_row);
-	if (raw_size == 0 || row->chunk_count != raw_size / chunk_size + (raw_size % chunk_size != 0))
-		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "%lu chunks for %llu bytes",
-			(unsigned long)row->chunk_count, (unsigned long long)raw_size);
-	row->raw_size = raw_size;
-	row->raw_crc32c = raw_crc32c;
-	writer->value_open = false;
-	status = end_value(writer, writer->value_row, writer->value_shard, err);
-	writer->failed = status != CKPTFMT_OK;
-	return status;
 }
 
 /* ---- committing ------------------------------------------------------------------------------------------ */
@@ -573,7 +545,7 @@ ckptfmt_status ckptfmt_writer_commit(ckptfmt_writer *writer, ckptfmt_error *err)
 	index_tries tries = {NULL, 0};
 	bool committed = false;
 	ckptfmt_status status;
-	status = cf_writer_check_state(writer, false, err);
+	status = cf_writer_check_state(writer, err);
 	if (status == CKPTFMT_OK)
 		status = commit_files(writer, &tries, &committed, err);
 	if (status != CKPTFMT_OK)

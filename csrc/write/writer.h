@@ -25,17 +25,14 @@ struct ckptfmt_writer {
 	cf_data_file *kept;
 	int32_t kept_count;
 	bool keeps;                 /* the number of data files is settled at the end */
-	bool value_open;            /* between ckptfmt_writer_begin_value and _end_value: */
-	uint64_t value_row;
-	int32_t value_shard;
+	ckptfmt_codec codec;        /* a copy of the one in the options, which point to it */
 	bool failed;
 };
 
 /* ---- writer.c ---- */
 
-/* Whether the writer takes anything yet: chunks of the value that was begun, if `value_open`, else all but these.
- * INVALID. */
-CF_MUST_CHECK ckptfmt_status cf_writer_check_state(const ckptfmt_writer *writer, bool value_open, ckptfmt_error *err);
+/* INVALID: the writer has failed. */
+CF_MUST_CHECK ckptfmt_status cf_writer_check_state(const ckptfmt_writer *writer, ckptfmt_error *err);
 
 /* ---- keep.c ---- */
 

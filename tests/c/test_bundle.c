@@ -375,7 +375,8 @@ static void test_partial_reads(void)
 	for (int i = 0; i < COUNT; i++)
 		full[i] = (float)i;
 	for (uint32_t chunk = 0; chunk <= 262144; chunk += 262144) {
-		ckptfmt_write_options options = {64, chunk, CKPTFMT_DURABILITY_RENAME, 0, NULL};
+		ckptfmt_write_options options = {.alignment = 64, .chunk_size = chunk,
+			.durability = CKPTFMT_DURABILITY_RENAME};
 		const int64_t dims[2] = {1024, 1024}, box[4] = {500, 0, 8, 1024};
 		ckptfmt_source source = float_source("w", full, 2, dims);
 		ckptfmt_writer *writer;

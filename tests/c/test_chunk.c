@@ -97,7 +97,7 @@ static uint64_t build(int32_t method, uint32_t unit)
 	ckptfmt_bytes given[CF_PLANES_MAX] = {{NULL, 0}};
 	uint8_t *to[CF_PLANES_MAX];
 	uint32_t count = RAW_SIZE / unit;
-	if (method == CKPTFMT_CHUNK_ZSTD) {
+	if (method == CF_CHUNK_ZSTD) {
 		memset(raw, 7, sizeof raw);
 		given[0] = run_frame(frames[0], RAW_SIZE, 7);
 		return cf_chunk_build(method, raw, raw, RAW_SIZE, unit, given, stored);
@@ -128,23 +128,23 @@ static void test_built(void)
 	memset(sevens, 7, sizeof sevens);
 	for (uint32_t p = 0; p < CF_PLANES_MAX; p++)
 		decoded[p] = sevens;
-	size = build(CKPTFMT_CHUNK_ZSTD, 1);
+	size = build(CF_CHUNK_ZSTD, 1);
 	CHECK_EQ(size, 11);
 	read_back(size, 1, decoded);
-	size = build(CKPTFMT_CHUNK_PLANES, 2);
+	size = build(CF_CHUNK_PLANES, 2);
 	CHECK_EQ(size, 1 + 2 + RAW_SIZE / 2 + 10);
-	CHECK(stored[0] == CKPTFMT_CHUNK_PLANES && stored[1] == RAW_SIZE && stored[2] == 21);
+	CHECK(stored[0] == CF_CHUNK_PLANES && stored[1] == RAW_SIZE && stored[2] == 21);
 	read_back(size, 2, decoded);
 	/* Frames that gain less than a twentieth are left out, and a chunk without any is raw. */
-	CHECK_EQ(build(CKPTFMT_CHUNK_PLANES, 8), 1 + RAW_SIZE);
-	CHECK_EQ(stored[0], CKPTFMT_CHUNK_RAW);
+	CHECK_EQ(build(CF_CHUNK_PLANES, 8), 1 + RAW_SIZE);
+	CHECK_EQ(stored[0], CF_CHUNK_RAW);
 	read_back(1 + RAW_SIZE, 8, decoded);
 }
 
 /* Any byte less, any more, and any other number at the front. */
 static void test_damaged(void)
 {
-	uint64_t size = build(CKPTFMT_CHUNK_PLANES, 2);
+	uint64_t size = build(CF_CHUNK_PLANES, 2);
 	cf_chunk chunk;
 	for (uint64_t cut = 0; cut < size; cut++)
 		CHECK(cf_chunk_parse(test_guarded_copy(stored, cut), cut, RAW_SIZE, 2, ORIGIN, &chunk, &err) ==
@@ -162,10 +162,10 @@ static void test_damaged(void)
 			CKPTFMT_FAIL_BAD_CHUNK, "CMP-12: chunk method");
 		CHECK_EQ(err.offset, ORIGIN);
 	}
-	stored[0] = CKPTFMT_CHUNK_RAW;
+	stored[0] = CF_CHUNK_RAW;
 	CHECK_FAILS(cf_chunk_parse(stored, RAW_SIZE, RAW_SIZE, 2, ORIGIN, &chunk, &err), err, CKPTFMT_FAIL_BAD_CHUNK,
 		"CMP-13: a chunk stores 63 raw bytes, not 64");
-	stored[0] = CKPTFMT_CHUNK_ROTATED_PLANES;
+	stored[0] = CF_CHUNK_ROTATED_PLANES;
 	stored[1] = RAW_SIZE - 2;
 	CHECK_FAILS(cf_chunk_parse(stored, size, RAW_SIZE, 2, ORIGIN, &chunk, &err), err, CKPTFMT_FAIL_BAD_CHUNK,
 		"CMP-16: plane 0 stores 31 raw bytes, not 32");
@@ -182,7 +182,7 @@ static void test_damaged(void)
 static void test_random_bytes(void)
 {
 	for (int i = 0; i < 20000; i++) {
-		uint64_t size = build(CKPTFMT_CHUNK_PLANES, 2);
+		uint64_t size = build(CF_CHUNK_PLANES, 2);
 		uint8_t *bytes = stored;
 		cf_chunk chunk;
 		for (uint64_t changes = test_random_below(4); changes > 0; changes--)

@@ -7,8 +7,6 @@
 #include "scratch.h"
 
 #include "base/arith.h"
-#include "base/bytes.h"
-#include "compress/chunk.h"
 
 enum {
 	CHUNK = 4096,
@@ -20,78 +18,58 @@ enum {
 };
 
 static ckptfmt_error err;
-static uint32_t numbers[COUNT];
+static uint32_t numbers[COUNT], noise[COUNT];
+static run_codec codec;
 
 /* ---- writing --------------------------------------------------------------------------------------------- */
 
-/* Chunks of `numbers`, whose upper three bytes are 7, or a byte of their own in the last chunk. */
-static void put_value(ckptfmt_writer *writer, const char *name, const int64_t *slice)
+static ckptfmt_source source_of(const char *name, const int64_t *slice)
 {
-	static uint8_t planes[SIZE], stored[SIZE + CHUNKS * CF_CHUNK_HEAD_MAX], run[16];
 	static const int64_t dims[2] = {ROWS, COLUMNS};
-	ckptfmt_source source = {.name = (const uint8_t *)name, .name_size = strlen(name), .dims = dims,
+	return (ckptfmt_source){.name = (const uint8_t *)name, .name_size = strlen(name), .dims = dims,
 		.data = (const uint8_t *)numbers, .slice = slice, .dtype = CKPTFMT_UINT32, .rank = 2};
-	ckptfmt_bytes frames[4 * CHUNKS] = {{NULL, 0}};
-	uint32_t crcs[CHUNKS], raw_crcs[CHUNKS], entropies[4 * CHUNKS];
-	uint64_t sizes[CHUNKS];
-	static uint8_t raw[SIZE];
-	/* A frame of one plane of a whole chunk, 1024 bytes of 7. */
-	static const uint8_t frame[] = {0x28, 0xb5, 0x2f, 0xfd, 0xa0, 0x00, 0x04, 0x00, 0x00, 0x03, 0x20, 0x00, 7};
-	memcpy(run, frame, sizeof frame);
-	for (int i = 0; i < COUNT; i++)
-		cf_store_u32(raw + (size_t)i * 4, numbers[i]);
-	CHECK_OK(ckptfmt_chunks_split(raw, SIZE, CHUNK, 4, CKPTFMT_CHUNK_PLANES, planes, raw_crcs, entropies, &err), err);
-	CHECK(entropies[0] > 7 * 256 && entropies[1] == 0);
-	CHECK_OK(ckptfmt_chunks_join(planes, SIZE, CHUNK, 4, CKPTFMT_CHUNK_PLANES, stored, &err), err);
-	CHECK(memcmp(stored, raw, SIZE) == 0);
-	CHECK_FAILS(ckptfmt_chunks_join(planes, SIZE, 100, 4, CKPTFMT_CHUNK_PLANES, stored, &err), err,
-		CKPTFMT_FAIL_ARGUMENT, "24000 bytes in units of 4 and chunks of 100 by method 2");
-	for (int i = 0; i < CHUNKS - 1; i++)
-		for (int p = 1; p < 4; p++)
-			frames[4 * i + p] = (ckptfmt_bytes){run, sizeof frame};
-	CHECK_OK(ckptfmt_chunks_build(raw, SIZE, CHUNK, 4, CKPTFMT_CHUNK_PLANES, planes, frames, stored,
-		ckptfmt_chunks_capacity(SIZE, CHUNK), sizes, crcs, &err), err);
-	CHECK_EQ(sizes[0], 1 + 2 + 3 + 1024 + 3 * sizeof frame);
-	CHECK_OK(ckptfmt_writer_begin_value(writer, &source, &err), err);
-	CHECK_FAILS(ckptfmt_writer_add(writer, &source, 1, &err), err, CKPTFMT_FAIL_ARGUMENT,
-		"a value was begun and not ended");
-	CHECK_FAILS(ckptfmt_writer_end_value(writer, SIZE, 0, &err), err, CKPTFMT_FAIL_ARGUMENT, "0 chunks for");
-	CHECK_OK(ckptfmt_writer_put_chunks(writer, stored, sizes, crcs, 2, &err), err);
-	CHECK_OK(ckptfmt_writer_put_chunks(writer, stored + sizes[0] + sizes[1], sizes + 2, crcs + 2, CHUNKS - 2, &err),
-		err);
-	CHECK_OK(ckptfmt_writer_end_value(writer, SIZE, ckptfmt_crc32c(0, raw, SIZE), &err), err);
-	CHECK_FAILS(ckptfmt_writer_put_chunks(writer, stored, sizes, crcs, 1, &err), err, CKPTFMT_FAIL_ARGUMENT,
-		"no value was begun");
 }
 
+/* Numbers whose upper three bytes are 7, but for those of the last chunk, which is stored raw. The second slice of
+ * "cut" holds nothing that gains. */
 static void save(void)
 {
 	static const int64_t slice[6] = {2 * ROWS, COLUMNS, 0, 0, ROWS, -1};
 	static const int64_t rest[6] = {2 * ROWS, COLUMNS, ROWS, 0, ROWS, -1};
-	static const int64_t dims[2] = {ROWS, COLUMNS};
 	ckptfmt_write_options options;
 	ckptfmt_writer *writer;
-	ckptfmt_source plain = {.name = (const uint8_t *)"cut", .name_size = 3, .dims = dims,
-		.data = (const uint8_t *)numbers, .slice = rest, .dtype = CKPTFMT_UINT32, .rank = 2};
-	for (int i = 0; i < COUNT; i++)
-		numbers[i] = 0x07070700u | (uint32_t)(test_random() & 0xff);
+	ckptfmt_source sources[3] = {source_of("w", NULL), source_of("cut", slice), source_of("cut", rest)};
+	for (int i = 0; i < COUNT; i++) {
+		uint32_t byte = (uint32_t)(test_random() & 0xff);
+		numbers[i] = 4 * i < (CHUNKS - 1) * CHUNK ? 0x07070700u | byte : (uint32_t)test_random();
+		noise[i] = (uint32_t)test_random();
+	}
+	sources[2].data = (const uint8_t *)noise;
 	ckptfmt_write_options_default(&options);
-	CHECK_OK(ckptfmt_writer_open(path_of("none"), &options, &writer, &err), err);
-	CHECK_FAILS(ckptfmt_writer_begin_value(writer, &plain, &err), err, CKPTFMT_FAIL_ARGUMENT,
-		"chunks of 0 bytes are not compressed");
-	ckptfmt_writer_abandon(writer);
+	run_codec_init(&codec);
+	options.codec = &codec.codec;
+	CHECK_FAILS(ckptfmt_writer_open(path_of("none"), &options, &writer, &err), err, CKPTFMT_FAIL_ARGUMENT,
+		"compressing takes chunks of 4096 to 16777216 bytes, not 0");
 	options.chunk_size = CHUNK;
+	codec.codec.size = 1;
+	CHECK_FAILS(ckptfmt_writer_open(path_of("none"), &options, &writer, &err), err, CKPTFMT_FAIL_ARGUMENT,
+		"the codec has");
+	run_codec_init(&codec);
 	options.durability = CKPTFMT_DURABILITY_RENAME;
 	CHECK_OK(ckptfmt_writer_open(path_of("a"), &options, &writer, &err), err);
-	put_value(writer, "w", NULL);
-	put_value(writer, "cut", slice);
-	CHECK_OK(ckptfmt_writer_add(writer, &plain, 1, &err), err);
+	CHECK_OK(ckptfmt_writer_add(writer, sources, 3, &err), err);
+	CHECK(codec.encoded != 0);
 	CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
+	/* A codec that fails ends the writer. */
+	CHECK_OK(ckptfmt_writer_open(path_of("none"), &options, &writer, &err), err);
+	codec.fails = CKPTFMT_NO_MEMORY;
+	CHECK_EQ(ckptfmt_writer_add(writer, sources, 1, &err), CKPTFMT_NO_MEMORY);
+	CHECK(strcmp(err.tensor, "w") == 0);
+	CHECK_FAILS(ckptfmt_writer_commit(writer, &err), err, CKPTFMT_FAIL_ARGUMENT, "the writer failed before");
 }
 
 /* ---- reading --------------------------------------------------------------------------------------------- */
 
-static run_codec codec;
 static ckptfmt_reader *reader;
 static ckptfmt_selection *selection;
 
@@ -107,6 +85,7 @@ static void close_it(void)
 {
 	ckptfmt_selection_free(selection);
 	ckptfmt_reader_close(reader);
+	shell("rm -f '%s'/b.*");
 }
 
 static ckptfmt_status read_box(uint64_t row, const int64_t *box, void *to, uint64_t size, int32_t verify)
@@ -136,7 +115,7 @@ static void test_whole(void)
 	/* Of a partitioned tensor one slice is compressed, the other one not. */
 	memset(got, 0, sizeof got);
 	CHECK_OK(read_box(0, NULL, got, 2 * SIZE, CKPTFMT_VERIFY_AUTO), err);
-	CHECK(memcmp(got, numbers, SIZE) == 0 && memcmp(got + COUNT, numbers, SIZE) == 0);
+	CHECK(memcmp(got, numbers, SIZE) == 0 && memcmp(got + COUNT, noise, SIZE) == 0);
 	/* Nothing is decoded where memory is only to be made. */
 	codec.decoded = 0;
 	CHECK_OK(read_box(0, NULL, NULL, 0, CKPTFMT_VERIFY_AUTO), err);
@@ -282,39 +261,107 @@ static void test_damage(void)
 	close_it();
 }
 
-static void test_packer(void)
+static void check_round_trip(const ckptfmt_source *source, const void *expected, uint64_t size, bool compressed)
 {
-	static const int64_t dims[2] = {COLUMNS, ROWS}, strides[2] = {4, 4 * COLUMNS}, three[1] = {3};
-	static uint8_t raw[SIZE];
-	static const ckptfmt_bytes items[3] = {{(const uint8_t *)"ab", 2}, {NULL, 0}, {(const uint8_t *)"c", 1}};
-	ckptfmt_source source = {.name = (const uint8_t *)"t", .name_size = 1, .dims = dims, .strides = strides,
-		.data = (const uint8_t *)numbers, .dtype = CKPTFMT_FLOAT, .rank = 2};
-	ckptfmt_packer *packer;
-	ckptfmt_pack_info info;
-	bool same = true;
-	CHECK_OK(ckptfmt_packer_open(&source, &packer, &err), err);
-	ckptfmt_packer_info(packer, &info);
-	CHECK(info.raw_size == SIZE && info.data == NULL && info.unit == 4 && info.rotates == 1);
-	CHECK_OK(ckptfmt_packer_take(packer, raw, CHUNK, &err), err);
-	CHECK_FAILS(ckptfmt_packer_take(packer, raw, 15, &err), err, CKPTFMT_FAIL_ARGUMENT, "15 of 19904 bytes left");
-	CHECK_OK(ckptfmt_packer_take(packer, raw + CHUNK, SIZE - CHUNK, &err), err);
-	for (int c = 0; c < COLUMNS; c++)
-		for (int r = 0; r < ROWS; r++)
-			same = same && cf_load_u32(raw + 4 * (c * ROWS + r)) == numbers[r * COLUMNS + c];
-	CHECK(same);
-	CHECK_FAILS(ckptfmt_packer_take(packer, raw, 1, &err), err, CKPTFMT_FAIL_ARGUMENT, "1 of 0 bytes left");
-	ckptfmt_packer_close(packer);
-	source = (ckptfmt_source){.name = (const uint8_t *)"t", .name_size = 1, .dims = three,
-		.data = (const uint8_t *)items, .dtype = CKPTFMT_STRING, .rank = 1};
-	CHECK_OK(ckptfmt_packer_open(&source, &packer, &err), err);
-	ckptfmt_packer_info(packer, &info);
-	CHECK(info.raw_size == 3 + 4 + 3 && info.unit == 1 && info.rotates == 0 && memcmp(info.data, "\2\0\1", 3) == 0 &&
-		memcmp(info.data + 7, "abc", 3) == 0);
-	ckptfmt_packer_close(packer);
-	ckptfmt_packer_close(NULL);
-	source.dtype = 0;
-	CHECK_FAILS(ckptfmt_packer_open(&source, &packer, &err), err, CKPTFMT_FAIL_ARGUMENT, "data type 0");
-	CHECK(packer == NULL);
+	ckptfmt_write_options options;
+	ckptfmt_writer *writer;
+	ckptfmt_columns columns;
+	uint8_t *got = malloc(size);
+	ckptfmt_request request = {.destination = got, .destination_size = size};
+	ckptfmt_write_options_default(&options);
+	options.codec = &codec.codec;
+	options.chunk_size = CHUNK;
+	options.durability = CKPTFMT_DURABILITY_NONE;
+	CHECK_OK(ckptfmt_writer_open(path_of("b"), &options, &writer, &err), err);
+	CHECK_OK(ckptfmt_writer_add(writer, source, 1, &err), err);
+	CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
+	{
+		ckptfmt_open_options with = {.follow_symlinks = 1, .codec = &codec.codec};
+		CHECK_OK(ckptfmt_reader_open(path_of("b"), &with, &reader, &err), err);
+	}
+	CHECK_OK(ckptfmt_reader_list(reader, &selection, &err), err);
+	ckptfmt_selection_columns(selection, &columns);
+	CHECK_EQ((columns.rows[0].stored.flags & CKPTFMT_STORED_COMPRESSED) != 0, compressed);
+	CHECK_OK(ckptfmt_reader_read(reader, selection, &request, 1, CKPTFMT_VERIFY_FULL, &err), err);
+	CHECK(memcmp(got, expected, size) == 0);
+	free(got);
+	close_it();
+}
+
+/* Values of more than one stretch, contiguous and not, by the codec of runs and by libzstd if there is one. */
+static void test_large(void)
+{
+	enum { LARGE = 10 << 20 };
+	static const int64_t dims[1] = {LARGE}, strides[1] = {8};
+	uint32_t *values = malloc(4 * (size_t)LARGE), *apart = malloc(8 * (size_t)LARGE);
+	ckptfmt_source source = {.name = (const uint8_t *)"x", .name_size = 1, .dims = dims,
+		.data = (const uint8_t *)values, .dtype = CKPTFMT_FLOAT, .rank = 1};
+	bool zstd = ckptfmt_codec_zstd(3, &codec.codec, NULL) == CKPTFMT_OK;
+	for (int codecs = 0; codecs < 1 + zstd; codecs++) {
+		if (codecs == 0)
+			run_codec_init(&codec);
+		else
+			CHECK_OK(ckptfmt_codec_zstd(3, &codec.codec, &err), err);
+		/* Noise, and in its last part numbers that gain. */
+		for (uint64_t i = 0; i < LARGE; i++)
+			apart[2 * i] = values[i] = i < LARGE - (LARGE >> 3) ? (uint32_t)test_random()
+				: 0x3c000000u | (uint32_t)(test_random() & 0xffff);
+		source.strides = NULL;
+		source.data = (const uint8_t *)values;
+		check_round_trip(&source, values, 4 * (uint64_t)LARGE, true);
+		source.strides = strides;
+		source.data = (const uint8_t *)apart;
+		check_round_trip(&source, values, 4 * (uint64_t)LARGE, true);
+	}
+	for (uint64_t i = 0; i < LARGE; i++)
+		values[i] = (uint32_t)test_random();
+	values[LARGE - 1] = values[LARGE - 2] = 0;
+	source.strides = NULL;
+	source.data = (const uint8_t *)values;
+	check_round_trip(&source, values, 4 * (uint64_t)LARGE, false);
+	free(values);
+	free(apart);
+}
+
+static void test_strings(void)
+{
+	enum { ELEMENTS = 2000 };
+	static const int64_t dims[1] = {ELEMENTS};
+	ckptfmt_bytes items[ELEMENTS];
+	for (int dtype = 0; dtype < 2; dtype++) {
+		ckptfmt_source source = {.name = (const uint8_t *)"s", .name_size = 1, .dims = dims,
+			.data = (const uint8_t *)items, .dtype = dtype == 0 ? CKPTFMT_STRING : CKPTFMT_VARIANT, .rank = 1};
+		ckptfmt_write_options options;
+		ckptfmt_open_options with = {.follow_symlinks = 1, .codec = &codec.codec};
+		ckptfmt_writer *writer;
+		ckptfmt_columns columns;
+		ckptfmt_strings *strings;
+		ckptfmt_strings_view view;
+		bool same = true;
+		run_codec_init(&codec);
+		for (int i = 0; i < ELEMENTS; i++)
+			items[i] = (ckptfmt_bytes){(const uint8_t *)"\20\20\20\20\20\20\20\20\20\20\20\20\20\20\20\20", 16};
+		ckptfmt_write_options_default(&options);
+		options.codec = &codec.codec;
+		options.chunk_size = CHUNK;
+		options.durability = CKPTFMT_DURABILITY_NONE;
+		CHECK_OK(ckptfmt_writer_open(path_of("b"), &options, &writer, &err), err);
+		CHECK_OK(ckptfmt_writer_add(writer, &source, 1, &err), err);
+		CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
+		CHECK_OK(ckptfmt_reader_open(path_of("b"), &with, &reader, &err), err);
+		CHECK_OK(ckptfmt_reader_list(reader, &selection, &err), err);
+		ckptfmt_selection_columns(selection, &columns);
+		/* Lengths and payloads of strings are runs; the checksums between variants are none. */
+		CHECK_EQ((columns.rows[0].stored.flags & CKPTFMT_STORED_COMPRESSED) != 0, dtype == 0);
+		CHECK_OK(ckptfmt_reader_read_strings(reader, selection, 0, NULL, CKPTFMT_VERIFY_AUTO, &strings, &err), err);
+		ckptfmt_strings_get(strings, &view);
+		CHECK_EQ(view.count, ELEMENTS);
+		for (int i = 0; i < ELEMENTS; i++)
+			same = same && view.offsets[i + 1] - view.offsets[i] == 16 && view.bytes[view.offsets[i]] == 16;
+		CHECK(same);
+		ckptfmt_strings_free(strings);
+		close_it();
+	}
 }
 
 int main(void)
@@ -327,7 +374,8 @@ int main(void)
 	test_boxes();
 	test_codec_failures();
 	test_verify();
-	test_packer();
+	test_large();
+	test_strings();
 	test_damage();
 	shell("rm -r '%s'");
 	return test_finish("codec");

@@ -186,7 +186,6 @@ static void test_misuse(void)
 	ckptfmt_source sources[TENSORS];
 	ckptfmt_reader *reader, *other;
 	ckptfmt_selection *selection;
-	ckptfmt_write_options options;
 	ckptfmt_writer *writer;
 	uint64_t rows[2] = {0, 4};
 	uint8_t kept[2];
@@ -226,16 +225,6 @@ static void test_misuse(void)
 	CHECK_OK(ckptfmt_writer_keep(writer, reader, selection, NULL, 0, NULL, &err), err);
 	CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
 	CHECK(shards_of("out/n") == 1 && count_entries(path_of("out")) == 2 + 2);
-	/* While the chunks of a value come. */
-	ckptfmt_write_options_default(&options);
-	options.chunk_size = 4096;
-	CHECK_OK(ckptfmt_writer_open(path_of("out/k"), &options, &writer, &err), err);
-	CHECK_OK(ckptfmt_writer_begin_value(writer, sources + 1, &err), err);
-	kept[0] = 1;
-	CHECK_FAILS(ckptfmt_writer_keep(writer, reader, selection, rows, 1, kept, &err), err, CKPTFMT_FAIL_ARGUMENT,
-		"a value was begun and not ended");
-	CHECK_EQ(kept[0], 0);
-	ckptfmt_writer_abandon(writer);
 	ckptfmt_selection_free(selection);
 	ckptfmt_reader_close(reader);
 	ckptfmt_reader_close(other);
