@@ -125,7 +125,7 @@ def test_callbacks_that_want_more_than_a_path(name: str) -> None:
         with pytest.raises(InvalidError) as caught:
             CheckpointOptions(**{name: [callback]})
         assert caught.value.message == (
-            f"one of {name}, {callback!r}, takes neither no argument nor just a path"
+            f"one of {name}, {callback!r}, must take no argument or a path"
         )
 
 

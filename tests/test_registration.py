@@ -76,13 +76,13 @@ def test_what_is_kept() -> None:
         ({"strict_predicate_restore": 1}, "strict_predicate_restore is True or False, not int"),
         (
             {"name": "a/b"},
-            "the name 'Custom.a/b' of a registered saver is not of letters, digits, '.', '_' "
-            "and '-'",
+            "the name of a registered saver must consist of letters, digits, '.', '_' and '-', "
+            "not 'Custom.a/b'",
         ),
         (
             {"name": "line\n"},
-            "the name 'Custom.line\n' of a registered saver is not of letters, digits, '.', '_' "
-            "and '-'",
+            "the name of a registered saver must consist of letters, digits, '.', '_' and '-', "
+            "not 'Custom.line\n'",
         ),
         ({"name": "taken"}, "a checkpoint saver is already registered as 'Custom.taken'"),
     ],

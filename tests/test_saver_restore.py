@@ -7,6 +7,8 @@ import errno
 import itertools
 import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from ckptfmt.errors import (
 )
 from ckptfmt.saving import registration
 from ckptfmt.saving import saver as saving
+from ckptfmt.saving.claims import claimed
 from ckptfmt.saving.registration import register_checkpoint_saver
 from ckptfmt.saving.saver import Saver
 from ckptfmt.saving.specs import SaveableObject, SaveSpec
@@ -259,7 +262,7 @@ def test_what_a_registered_saver_must_not_return(tmp_path: Path, returned: Any) 
     with pytest.raises(InvalidError) as caught:
         Saver({"all": {"a": np.ones(1)}}, {"Custom.Odd": {}}).save(tmp_path / "ckpt", QUICK)
     assert caught.value.message == (
-        "the registered saver 'Custom.Odd' returns None, a prefix or a list of prefixes, not "
+        "the registered saver 'Custom.Odd' must return None, a prefix or a list of prefixes, not "
         f"{returned!r}"
     )
     assert files(tmp_path) == before
@@ -300,7 +303,7 @@ def test_one_registered_saver_at_a_prefix_at_a_time(tmp_path: Path) -> None:
     assert ckptfmt.load(tmp_path / "sub" / "other") == {"a": 2, "x": 2}
     (error,) = errors
     assert error.message == (
-        f"another save to '{prefix}' runs the registered saver 'Custom.Part' at this moment"
+        f"another save to '{prefix}' is running the registered saver 'Custom.Part'"
     )
     assert not [name for name in files(tmp_path) if "claim" in name or "temp" in name]
     # What a killed process left does not count.
@@ -426,3 +429,36 @@ def test_from_names(tmp_path: Path) -> None:
     two[:] = 0
     assert sorted(saver.restore(prefix)) == ["model/one", "two"]
     assert (one.tolist(), two.tolist()) == ([1, 1, 1], [0, 1, 2, 3])
+
+
+CLAIM_AND_FORK = """
+import os, signal, sys
+from ckptfmt.saving.claims import claimed
+with claimed(sys.argv[1], ["Custom.Part"]):
+    child = os.fork()
+    if child == 0:
+        print("forked", flush=True)
+        sys.stdin.read()  # until the test ends
+        os._exit(0)
+    signal.pause()
+"""
+
+
+def test_a_forked_child_does_not_keep_a_claim(tmp_path: Path) -> None:
+    """The claim ends with the process that made it, also while a child of it lives."""
+    prefix, pipe = str(tmp_path / "ckpt"), subprocess.PIPE
+    command = [sys.executable, "-c", CLAIM_AND_FORK, prefix]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+        assert process.stdout is not None and process.stdin is not None
+        assert process.stdout.readline() == "forked\n"
+        try:
+            with pytest.raises(BusyError), claimed(prefix, ["Custom.Part"]):
+                pass
+        finally:
+            process.kill()
+            process.wait()
+        try:
+            with claimed(prefix, ["Custom.Part"]):
+                pass
+        finally:
+            process.stdin.close()

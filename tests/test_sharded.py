@@ -232,7 +232,7 @@ def test_an_array_that_is_not_what_it_says(tmp_path: Path) -> None:
     [error] = save_team(tmp_path / "ck", lambda _: {"w": Odd()}, {}, 1)
     assert described(error) == (
         InvalidError,
-        "tensor 'w': the array is one of shape (2,) and dtype int16 now, and was described as "
+        "tensor 'w': the array has shape (2,) and dtype int16 now, and was described as "
         "(3,), int16",
     )
     assert not list(tmp_path.glob("*"))
@@ -627,7 +627,7 @@ def test_restores_that_fail(tmp_path: Path) -> None:
         (InvalidError, "devices is a list of names of devices, not one"),
     ]
     outcomes = restore_team(prefix, {"w": ROWS}, devices=lambda rank: [["a"], ["c"]][rank])
-    unknown = "'c' is a device of no mesh of these layouts"
+    unknown = "'c' is not a device of any mesh of these layouts"
     assert outcomes == [
         (InvalidError, f"process 1 of 2 failed: {unknown}"),
         (InvalidError, unknown),

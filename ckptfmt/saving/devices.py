@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Device names as text, read as TensorFlow's DeviceSpec reads them: which task a tensor is on.
+"""Device names, parsed as TensorFlow's DeviceSpec does, and the task of a device.
 
-A name is a row of parts, each optional: `/job:worker/replica:0/task:1/device:GPU:3`, or in short
-`/gpu:3`. Nothing here knows which devices exist.
+All parts of a name are optional: `/job:worker/replica:0/task:1/device:GPU:3`, or short `/gpu:3`.
+Whether a device exists does not matter here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ckptfmt.arguments import wrong
 
 __all__ = ["canonical", "device_of", "task_of"]
 
-# The device types that may stand without "device:" before them.
+# The device types that may be written without "device:".
 _SHORT_FORMS = ("CPU", "GPU", "TPU", "CUSTOM", "EPU")
 
 
@@ -37,7 +37,7 @@ class _Parts(NamedTuple):
 
 
 def _parsed(device: str) -> _Parts | None:
-    """The parts of a device name; None if it is none."""
+    """Parse a device name; return None if it is not one."""
     names: dict[str, str] = {}
     kind: str | None = None
     index: str | None = None
@@ -63,20 +63,20 @@ def _parsed(device: str) -> _Parts | None:
         )
     except ValueError:
         return None
-    # The only two that DeviceSpec takes in lower case after "device:".
+    # DeviceSpec accepts only these two in lower case after "device:".
     kind = kind.upper() if kind in ("cpu", "gpu") else kind
     return _Parts(names.get("job"), replica, task, kind, number)
 
 
 @functools.lru_cache(maxsize=4096)
 def canonical(device: str) -> str:
-    """The full form of a device name: "/cpu:0" is "/device:CPU:0".
+    """Return the full form of a device name: "/cpu:0" becomes "/device:CPU:0".
 
-    As `tf.DeviceSpec.from_string(device).to_string()`; but what is no device name (TensorFlow
-    raises) stays as it is: it may name a device of the caller's own.
+    As `tf.DeviceSpec.from_string(device).to_string()`, but any other str, for which TensorFlow
+    raises, is returned unchanged: it may name a device of the caller.
 
     Raises:
-        InvalidError: it is no str.
+        InvalidError: it is not a str.
     """
     parts = _parsed(_checked(device))
     return device if parts is None else parts.text()
@@ -84,23 +84,23 @@ def canonical(device: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def task_of(device: str) -> str:
-    """The CPU of the task that a device belongs to: what tensors are grouped by for saving.
+    """Return the CPU of a device's task, by which tensors are grouped for saving.
 
     As TensorFlow's `saveable_object_util.set_cpu0`: "/job:worker/task:1/device:GPU:3" gives
-    "/job:worker/task:1/device:CPU:0". "" (no device is known) stays "", and so does what is no
-    device name: a custom device is a task of its own.
+    "/job:worker/task:1/device:CPU:0". "" (no known device) is returned unchanged, as is any
+    other str: a custom device is a task of its own.
 
     Raises:
-        InvalidError: it is no str.
+        InvalidError: it is not a str.
     """
     parts = _parsed(_checked(device))
     return device if parts is None or not device else parts._replace(kind="CPU", number=0).text()
 
 
 def device_of(tensor: Any) -> str:
-    """The device that a tensor says it is on; "" if it says nothing that is a device name.
+    """Return the device name of a tensor; "" if it has none.
 
-    Only names that begin with "/" count: an array of NumPy is on "cpu", which tells no task.
+    Only names that begin with "/" count: that of a NumPy array, "cpu", does not identify a task.
     """
     device = getattr(tensor, "device", None)
     return device if isinstance(device, str) and device.startswith("/") else ""

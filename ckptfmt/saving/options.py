@@ -20,20 +20,19 @@ PathCallback = Callable[..., object]
 
 @dataclass(frozen=True, init=False)
 class CheckpointOptions:
-    """How a checkpoint is saved and restored. Cannot be changed (`dataclasses.replace` makes a
-    changed one); everything is checked at construction.
+    """How a checkpoint is saved and restored. Immutable (`dataclasses.replace` makes a changed one)
+    and checked at construction.
 
-    All arguments are keywords. TensorFlow's spellings are taken as well:
+    All arguments are keywords. TensorFlow's spellings are arguments and attributes as well:
     `experimental_sharding_callback`, `experimental_io_device`, `experimental_write_callbacks`,
-    `experimental_skip_slot_variables`, `experimental_enable_async_checkpoint`; they
-    are attributes as well.
+    `experimental_skip_slot_variables`, `experimental_enable_async_checkpoint`.
 
     Attributes:
         sharding_callback: the policy that cuts the tensors of a task into shards; None is
             `ShardByTaskPolicy()`.
-        io_device: the device that does the input and output, kept for those who place work. A
-            Saver works in its own process; it refuses the option for tensors that lie on a mesh, as
-            TensorFlow does.
+        io_device: the device that does the input and output, for callers that place work. A Saver
+            works in its own process; it refuses the option for tensors on a mesh, as TensorFlow
+            does.
         alignment: bytes; every tensor of a data file starts at a multiple. None is 64, for level
             "v2" 1.
         durability: as in Writer: "full", "rename" or "none".
@@ -44,19 +43,18 @@ class CheckpointOptions:
             background, as in TensorFlow; the next save raises what failed. (The methods named
             `*_async` return a future, whatever this says.)
         write_callbacks: functions called in this order after the checkpoint is in place, with its
-            prefix, or with nothing if they take no argument. What they return is ignored. They are
-            called where the save goes on: with `enable_async` in a thread in the background.
-        before_save_callbacks: the same, before anything is saved or any tensor asked for, and
-            always in the thread that saves.
-        skip_slot_variables: whether a restore leaves out the slot variables of optimizers; for
-            those who know which these are. A Saver restores what it was given.
+            prefix, or without arguments if they take none; results are ignored. A background save
+            calls them in its thread.
+        before_save_callbacks: the same, before anything is saved and before callables are called,
+            always in the calling thread.
+        skip_slot_variables: whether `Checkpoint` restores no slot variables of optimizers.
         object_store_names: whether the shards of a save to an object store (a prefix that begins
             with `s3://` or `gs://`) are named `<prefix>.part-SSSSS-of-NNNNN`, without a temporary
-            directory, as TensorFlow does on S3. The names are the same for every save: two saves to
-            one prefix must then not run at once.
+            directory, as TensorFlow does on S3. The names are the same for every save, so two
+            saves to one prefix must not run at the same time.
 
     Raises:
-        InvalidError: an argument of another type or value, or given in both spellings.
+        InvalidError: an argument of the wrong type or value, or given in both spellings.
     """
 
     sharding_callback: ShardingCallback | None
@@ -143,12 +141,11 @@ class CheckpointOptions:
         return self.enable_async
 
     def before_save(self, prefix: str) -> None:
-        """Calls the functions that go before a save; what one raises ends the save."""
+        """Call the functions before a save; an error ends the save."""
         _call_all(self.before_save_callbacks, prefix)
 
     def after_write(self, prefix: str) -> None:
-        """Calls the functions that go after a save; what one raises is raised, and the checkpoint
-        stays in place."""
+        """Call the functions after a save. An error is raised; the checkpoint stays in place."""
         _call_all(self.write_callbacks, prefix)
 
 
@@ -174,15 +171,13 @@ def _callbacks(name: str, given: Any) -> tuple[PathCallback, ...]:
         if not callable(callback):
             raise wrong(f"one of {name}", "a function", callback)
         if not (_takes(callback, 1) or _takes(callback, 0)):
-            raise InvalidError(
-                f"one of {name}, {callback!r}, takes neither no argument nor just a path"
-            )
+            raise InvalidError(f"one of {name}, {callback!r}, must take no argument or a path")
     return callbacks
 
 
 def _takes(callback: PathCallback, count: int) -> bool:
-    """Whether the function can be called with so many positional arguments. Those written in C
-    that do not say are taken to want a path."""
+    """Whether the function can be called with this number of positional arguments. A function
+    without a signature, written in C, is assumed to take a path."""
     try:
         inspect.signature(callback).bind(*[""] * count)
     except TypeError:

@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saver: saves the tensors of many objects and devices as one checkpoint and gives them back, as
+"""Saver: saves and restores the tensors of many objects and devices as one checkpoint, as
 TensorFlow's `functional_saver.MultiDeviceSaver`.
 
-A save is this sequence; everything before the merge happens beside the checkpoint that is there.
+A save has these steps; those before the merge do not touch the previous checkpoint.
 A background save returns after 3, when the shards are copied; 4 to 7 are done in the background:
 
-    1  callbacks that go before a save; io placement is checked before them
-    2  the names of registered savers are claimed, until 6; they write their bundles; the prefixes
-       that they return are collected
-    3  callables give their tensors; the policy cuts those of each task into shards, which are
-       validated
-    4  the shards are written in parallel under <prefix>_temp_<hex>/part-SSSSS-of-NNNNN
-    5  one merge of all makes the checkpoint, all or nothing
-    6  the temporary directory goes, after a failure as well
-    7  callbacks that go after a save
+    1  check the options and call the callbacks before the save
+    2  claim the names of registered savers, until 6; they write their bundles and return prefixes
+    3  call the callables for their tensors; the policy cuts those of each task into shards, which
+       are validated
+    4  write the shards in parallel under <prefix>_temp_<hex>/part-SSSSS-of-NNNNN
+    5  merge all bundles into the checkpoint, all or nothing
+    6  remove the temporary directory, after a failure as well
+    7  call the callbacks after the save
 """
 
 from __future__ import annotations
@@ -61,26 +60,25 @@ RestoreFn = Callable[[Mapping[str, Any]], Any]
 
 
 class Saver:
-    """Saves and restores the tensors of objects, which may lie on many devices.
+    """Saves and restores the tensors of objects, which may be on many devices.
 
     Tensors are grouped by the task of their device, and the sharding policy of the options cuts
-    each group into shards (default: one a task). Every save asks the callables of the save specs
-    once; None leaves a tensor out of the checkpoint. It still belongs to its object: a restore asks
-    the checkpoint for it, and raises TensorNotFoundError if it is not there (but for
-    `may_be_missing` below).
+    each group into shards (default: one per task). Every save calls the callables of the save specs
+    once; None omits a tensor from the checkpoint. A restore still looks for it, and raises
+    TensorNotFoundError if it is missing (except for `may_be_missing` below).
 
     Args:
-        serialized_tensors: object -> checkpoint key -> what is saved under it: an array, a
-            SaveSpec, or a mapping from shape_and_slice text ("4 6 0,2:-") to one of these. Any
-            mapping with any objects as keys. Arrays without a device belong to the task "".
+        serialized_tensors: object -> checkpoint key -> an array, a SaveSpec, or a mapping from
+            shape_and_slice text ("4 6 0,2:-") to one of these. Any objects may be keys. Arrays
+            without a device belong to the task "".
 
             An object's `restore(restored)` gets checkpoint key -> array, or -> slice text -> array
-            where the text is not "". If it returns a mapping, that is added to the results of the
+            where the text is not "". A mapping that it returns is added to the results of the
             restore. The arrays of an object without such a method are results themselves. The
             tensors of None are saved and not restored.
 
-            An object with a method `may_be_missing(key)` is restored without the keys that the
-            checkpoint does not have and for which that is true.
+            An object with a method `may_be_missing(key)` is restored without a missing key for
+            which that method returns true.
         registered_savers: name of a registered saver -> name of an object -> object; see
             `register_checkpoint_saver`.
         restore_fns: object -> function to call instead of its `restore`.
@@ -267,18 +265,18 @@ class Saver:
             yield claims, inputs, self._shards(options)
 
     def restore(self, prefix: Path, options: CheckpointOptions | None = None) -> dict[str, Any]:
-        """Reads the tensors of all objects, one batch a task, and hands them out.
+        """Read the tensors of all objects, one batch per task, and pass them to the objects.
 
-        Each object is restored once all its tensors have arrived, registered savers after all
-        objects. All comes from one generation of the checkpoint. An error in a later task or
-        object leaves those before it restored.
+        Each object is restored when all its tensors are read, registered savers after all objects.
+        Everything is read from one generation of the checkpoint. An error in a later task or object
+        leaves the earlier ones restored.
 
         Args:
-            prefix: whatever `ckptfmt.open` takes.
-            options: only `io_device` is looked at.
+            prefix: what `ckptfmt.open` takes.
+            options: only `io_device` is used.
 
         Returns:
-            The results by name: what the `restore` of the objects returned in mappings, and the
+            The results by name: the mappings that the `restore` of the objects returned, and the
             arrays of objects without a `restore` by checkpoint key. For saveables see
             `from_saveables`.
 
@@ -320,14 +318,13 @@ class Saver:
             for item in (item for items in self._tasks.values() for item in items):
                 if isinstance(item.spec, DSaveSpec):
                     raise InvalidError(
-                        f"io_device '{options.io_device}' cannot do the input and output of a "
-                        "tensor that lies on a mesh",
+                        f"io_device '{options.io_device}' cannot be used for a tensor on a mesh",
                         tensor=item.key,
                     )
         return options
 
     def _save_registered(self, prefix: str) -> list[str]:
-        """Runs the registered savers; the prefixes of what they saved, in their order."""
+        """Run the registered savers; return the prefixes of what they saved, in order."""
         found: list[str] = []
         for saver, trackables in self._registered:
             path = f"{prefix}-{saver.name}"
@@ -338,7 +335,7 @@ class Saver:
                     raise InvalidError("an empty prefix")
             except InvalidError:
                 raise InvalidError(
-                    f"the registered saver '{saver.name}' returns None, a prefix or a list of "
+                    f"the registered saver '{saver.name}' must return None, a prefix or a list of "
                     f"prefixes, not {returned!r}"
                 ) from None
             for one in prefixes:
@@ -346,7 +343,7 @@ class Saver:
                     locate(one)
                 except CheckpointNotFoundError as error:
                     raise CheckpointNotFoundError(
-                        f"the registered saver '{saver.name}' returned a prefix that has no "
+                        f"the registered saver '{saver.name}' returned a prefix without a "
                         f"checkpoint: {error.message}",
                         path=one,
                     ) from None
@@ -354,7 +351,7 @@ class Saver:
         return found
 
     def _shards(self, options: CheckpointOptions) -> list[Sources]:
-        """What is saved now, cut by the policy: the shards of all tasks in order."""
+        """Return what is saved now, cut by the policy: the shards of all tasks in order."""
         policy = options.sharding_callback or ShardByTaskPolicy()
         found: list[Sources] = []
         for items in self._tasks.values():
@@ -362,7 +359,7 @@ class Saver:
             if not tensors:
                 continue
             shards = policy(tensors)
-            if options.sharding_callback is not None:  # our own changes nothing
+            if options.sharding_callback is not None:  # our own does not change the tensors
                 validate_shards(policy, tensors, shards)
             stored = {tensor.checkpoint_key: tensor.dtype for tensor in tensors}
             found += [shard_sources(shard, stored) for shard in shards]
@@ -374,7 +371,7 @@ class Saver:
 
 @dataclass(frozen=True)
 class _Owner:
-    """An object as a restore sees it: None as its function if its arrays are the result."""
+    """An object in a restore; without a function its arrays are results."""
 
     trackable: Any
     function: RestoreFn | None
@@ -389,7 +386,7 @@ class _Owner:
             return
         for key, value in restored.items():
             if isinstance(value, dict):
-                results.setdefault(key, {}).update(value)  # others may have slices of it as well
+                results.setdefault(key, {}).update(value)  # from several objects
             else:
                 results[key] = value
 
@@ -404,16 +401,16 @@ class _Item:
     owner: _Owner
 
     def shardable(self) -> ShardableTensor | None:
-        """The tensor as a policy sees it; its callable is asked now. None if there is no value."""
+        """Return the tensor for a policy, calling its callable; None if it has no value."""
         if self.is_empty:
             return None
-        # A spec keeps what its callable gave: a copy is asked, so that the next save asks again and
-        # nothing is kept meanwhile.
+        # A spec keeps what its callable returned. The copy lets the next save call it again, and
+        # lets the memory go meanwhile.
         return ShardableTensor.from_spec(self.spec.fresh(), self.key, self.owner.trackable)
 
     @property
     def is_empty(self) -> bool:
-        """Whether it is the block of a device that a layout leaves nothing for."""
+        """Whether it is an empty block of a layout."""
         return isinstance(self.spec, DSaveSpec) and self.spec.is_empty
 
     def is_wanted(self, reader: Reader) -> bool:
@@ -424,7 +421,7 @@ class _Item:
         return may_be_missing is None or not may_be_missing(self.key) or self.key in reader
 
     def put(self, restored: dict[str, Any], array: Any) -> None:
-        """Adds the array where the object's `restore` finds it."""
+        """Add the array in the place where the object's `restore` expects it."""
         if self.slice_spec:
             restored.setdefault(self.key, {})[self.slice_spec] = array
         else:
@@ -432,8 +429,8 @@ class _Item:
 
 
 class _Saveable:
-    """A SaveableObject as an object with tensors. `namesakes` are all saveables of its name, which
-    it adds itself to."""
+    """A SaveableObject as an object with tensors. `namesakes` are all saveables of its name, to
+    which it adds itself."""
 
     def __init__(self, saveable: SaveableObject, namesakes: list[_Saveable]) -> None:
         self.saveable = saveable
@@ -463,7 +460,7 @@ class _Saveable:
 def _functions(
     given: Mapping[Any, RestoreFn] | None, serialized_tensors: Mapping[Any, Any]
 ) -> Mapping[Any, RestoreFn]:
-    """The functions that restore objects, checked."""
+    """Return the functions that restore objects, checked."""
     if given is None:
         return {}
     if not isinstance(given, Mapping):
@@ -479,7 +476,7 @@ def _functions(
 
 
 def _specs(tensors: Mapping[str, Any]) -> Iterator[tuple[str, str, SaveSpec]]:
-    """(key, slice text, spec) of everything in the tensors of one object."""
+    """Yield (key, slice text, spec) of the tensors of one object."""
     for raw_key, given in tensors.items():
         key = names.tensor_text(writing.user_name(raw_key))
         if not key:
@@ -490,7 +487,7 @@ def _specs(tensors: Mapping[str, Any]) -> Iterator[tuple[str, str, SaveSpec]]:
             slices = given if isinstance(given, Mapping) else {"": given}
         for slice_spec, value in slices.items():
             if not isinstance(slice_spec, str):
-                raise InvalidError(f"{slice_spec!r} is no slice text, a str", tensor=key)
+                raise InvalidError(f"a slice text must be a str, not {slice_spec!r}", tensor=key)
             text = slice_spec.strip()
             if text and not (isinstance(value, DSaveSpec) and value.is_empty):
                 with about(key):
@@ -509,7 +506,7 @@ def _specs(tensors: Mapping[str, Any]) -> Iterator[tuple[str, str, SaveSpec]]:
 
 
 def _check_slices(items: Iterable[_Item]) -> None:
-    """Refuses what cannot be one tensor: pieces that overlap, or differ in dtype or full shape."""
+    """Refuse pieces of one tensor that overlap, or differ in dtype or full shape."""
     keys: dict[str, list[_Item]] = {}
     for item in items:
         keys.setdefault(item.key, []).append(item)
@@ -550,7 +547,7 @@ def _check_boxes(key: str, pieces: Sequence[_Item]) -> None:
 
 
 def _repeated(boxes: Sequence[Box]) -> tuple[int, int] | None:
-    """The rows of two equal boxes, if there are any: those without elements do not overlap."""
+    """Return the indices of two equal boxes, which need not overlap if they are empty."""
     rows: dict[Box, int] = {}
     for row, box in enumerate(boxes):
         if rows.setdefault(box, row) != row:
@@ -586,7 +583,7 @@ def _registered(
 
 
 def _flattened(returned: Any) -> Iterator[Any]:
-    """The prefixes in what a registered saver returned; whatever is no list counts as one."""
+    """Yield the prefixes that a registered saver returned, from nested lists."""
     if isinstance(returned, (list, tuple)):
         for one in returned:
             if one is None:
@@ -600,7 +597,7 @@ def _flattened(returned: Any) -> Iterator[Any]:
 
 
 def _read(reader: Reader, items: Sequence[_Item]) -> list[Any]:
-    """The arrays of these, in one batch, with RestoreV2's checks."""
+    """Read the arrays of these items in one batch, with RestoreV2's checks."""
     if any(item.is_empty for item in items):
         found = iter(_read(reader, [item for item in items if not item.is_empty]))
         return [_nothing(item.spec) if item.is_empty else next(found) for item in items]

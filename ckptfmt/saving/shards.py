@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing the shards of a Saver: in parallel, beside the checkpoint that is there, then one merge.
-
-This is all that a save in the background does there: nothing of the user's is called.
-"""
+"""Writing the shards of a Saver in parallel, and merging them. No code of the user is called here,
+so a background save does all of it in its thread."""
 
 from __future__ import annotations
 
@@ -23,17 +21,17 @@ from ckptfmt.threads import Stop, StoppedError, share
 __all__ = ["Target", "shard_sources"]
 
 OBJECT_STORES = ("s3://", "gs://")
-# Shards written at once. Each thread checksums and writes; more than this wait for the disk.
+# Shards written at the same time; more threads would only wait for the disk.
 WRITERS_MAX = 8
 # From this size on data files go past the page cache: `CF_FILE_WRITER_DIRECT_MIN`.
 BYTES_MIN = 64 << 20
 
 
 def shard_sources(shard: Shard, stored: Mapping[str, Any]) -> Sources:
-    """A shard as the writer takes it. Everything is checked here, before anything is written.
+    """Convert a shard for the writer. Everything is checked here, before anything is written.
 
     Args:
-        shard: as a policy gives it.
+        shard: as a policy returns it.
         stored: the dtype of each checkpoint key.
     """
     sources = Sources()
@@ -42,7 +40,7 @@ def shard_sources(shard: Shard, stored: Mapping[str, Any]) -> Sources:
         for slice_spec, array in pieces.items():
             dtype = stored[key]
             if getattr(array, "dtype", None) == dtype and array.dtype != object:
-                dtype = None  # the quick way in
+                dtype = None  # the fast path of `add`
             sources.add(raw, array, dtype)
             if text := slice_spec.strip():
                 writing.set_spec(sources, text)
@@ -50,10 +48,10 @@ def shard_sources(shard: Shard, stored: Mapping[str, Any]) -> Sources:
 
 
 class Target:
-    """Where a save writes: the prefix, and beside it the temporary place of the shards."""
+    """The destination of a save: the prefix, and the temporary place of the shards beside it."""
 
     def __init__(self, prefix: str, options: CheckpointOptions, place: str | None = None) -> None:
-        """`place`: the prefix as a path from anywhere, if not as given."""
+        """`place`: the prefix as an absolute path, if the save runs in the background."""
         self.prefix = prefix if place is None else place
         self._options = options
         self._directory: TemporaryDirectory | None = None
@@ -62,9 +60,9 @@ class Target:
             self._directory = TemporaryDirectory(self.prefix)
 
     def write(self, inputs: Sequence[str], shards: Sequence[Columns]) -> None:
-        """Makes one checkpoint of bundles that are there and of the shards, all or nothing."""
+        """Make one checkpoint of existing bundles and of the shards, all or nothing."""
         if not shards and not inputs:
-            shards = [Sources()]  # a checkpoint of nothing
+            shards = [Sources()]  # an empty checkpoint
         base, count = f"{self.prefix}.part", len(shards)
         try:
             if self._directory is not None:
@@ -79,7 +77,7 @@ class Target:
         _remove_emptied(inputs, self.prefix)
 
     def _remove(self) -> None:
-        """Removes what a save leaves besides the checkpoint. What cannot be removed stays."""
+        """Remove temporary files, as far as possible."""
         if self._directory is not None:
             self._directory.remove()
             return
@@ -96,8 +94,8 @@ class Target:
 def _write_shards(
     parts: Sequence[str], shards: Sequence[Columns], options: CheckpointOptions
 ) -> None:
-    """Writes each shard as a bundle, some at once. The first error, in the order of the shards,
-    stops all and is raised."""
+    """Write each shard as a bundle, several at a time. The first error, in the order of the shards,
+    stops the others and is raised."""
     stop = Stop()
 
     def write(row: int) -> None:
@@ -112,7 +110,7 @@ def _write_shard(part: str, sources: Columns, options: CheckpointOptions, stop: 
             raise StoppedError
 
     watch()
-    # The merge syncs the data files, if the options ask for it. Large ones go there at once.
+    # The merge syncs the data files if the options say so; large ones are synced while written.
     durability = "none" if options.durability == "none" else "rename"
     if options.durability == "full" and sum(sources.sizes) >= BYTES_MIN:
         durability = "full"
@@ -128,10 +126,10 @@ def _write_shard(part: str, sources: Columns, options: CheckpointOptions, stop: 
 
 
 def _remove_emptied(inputs: Iterable[str], prefix: str) -> None:
-    """Removes the directories of the bundles that registered savers wrote, where nothing is left
-    in them, as a merge with `delete_old_dirs` does."""
-    kept = os.path.abspath(os.path.dirname(prefix))
+    """Remove the directories of the bundles of registered savers if they are empty, as a merge with
+    `delete_old_dirs` does."""
+    target = os.path.abspath(os.path.dirname(prefix))
     for directory in dict.fromkeys(map(os.path.dirname, inputs)):
-        if directory and os.path.abspath(directory) != kept:
+        if directory and os.path.abspath(directory) != target:
             with contextlib.suppress(OSError):
                 os.rmdir(directory)

@@ -19,63 +19,61 @@ __all__ = ["Coordinator", "SingleProcess"]
 
 @runtime_checkable
 class Coordinator(Protocol):
-    """What every process of a job holds one of; the processes are its ranks.
+    """The connection of one process (a rank) with the others of its job.
 
-    All operations are collective: every rank calls the same ones in the same order, as with MPI and
-    with TensorFlow's `tf.experimental.dtensor.barrier`. Ranks that call different ones get an
-    InvalidError or a time-out, never somebody else's bytes. An operation that failed leaves the
-    ranks at different places: nothing but `close` can follow it. A coordinator belongs to one
-    thread at a time. It is a context manager, which closes and nothing else: no exit waits for
-    ranks that died.
+    All operations are collective, as in MPI: every rank calls the same ones in the same order.
+    Ranks that call different ones get an InvalidError or a time-out, never the bytes of another
+    operation. After an operation that failed, only `close` can be called. Only one thread at a time
+    may use a coordinator. As a context manager it closes on exit, without waiting for ranks.
 
     Engines raise:
-        InvalidError: wrong arguments, a closed or failed coordinator, ranks that disagree about the
-            operation.
-        BusyError: ranks did not come in time; the message names those that the engine knows to be
+        InvalidError: a wrong argument, a closed or failed coordinator, or ranks that call different
+            operations.
+        BusyError: ranks did not arrive in time; the message names those that the engine knows to be
             missing.
-        StorageError: the engine's own means failed.
+        StorageError: the transport failed.
     """
 
     @property
     def rank(self) -> int:
-        """Which process this is: 0 to `world_size - 1`."""
+        """The number of this process: 0 to `world_size - 1`."""
 
     @property
     def world_size(self) -> int:
-        """How many processes the job has; at least 1."""
+        """The number of processes of the job, at least 1."""
 
     def barrier(self, name: str) -> None:
-        """Returns once every rank has called it.
+        """Wait until every rank has called it.
 
         Args:
-            name: what the barrier is for; the same on all ranks. It stands in messages.
+            name: the name of the barrier in messages; the same on all ranks.
         """
 
     def gather(self, data: bytes, root: int = 0) -> list[bytes] | None:
-        """Brings one value of each rank to one of them.
+        """Collect one value of each rank on one rank.
 
         Args:
-            data: this rank's value: any bytes, up to some MiB.
-            root: the rank that gets them; the same on all ranks.
+            data: the value of this rank: any bytes, up to some MiB.
+            root: the rank that gets the values; the same on all ranks.
 
         Returns:
-            The values in the order of ranks on `root`, None elsewhere. Ranks other than `root` may
-            return before the others have called.
+            The values by rank on `root`, None elsewhere. Ranks other than `root` may return before
+            the others have called.
         """
 
     def broadcast(self, data: bytes | None, root: int = 0) -> bytes:
-        """Gives one rank's value to all.
+        """Send one rank's value to all.
 
         Args:
-            data: on `root` the value: any bytes, up to some MiB. Ignored elsewhere; None will do.
-            root: the rank whose value it is; the same on all ranks.
+            data: on `root` the value: any bytes, up to some MiB. Ignored elsewhere.
+            root: the rank that sends; the same on all ranks.
 
         Returns:
             The value, on every rank. `root` may return before the others have called.
         """
 
     def close(self) -> None:
-        """Gives up what the engine holds. Waits for nobody; harmless when called again."""
+        """Release the resources of the engine without waiting for other ranks; may be repeated."""
 
     def __enter__(self) -> Self: ...
 
@@ -88,10 +86,10 @@ class Coordinator(Protocol):
 
 
 class Closing:
-    """What makes an engine a context manager: leaving it closes and nothing else."""
+    """Makes an engine a context manager that closes on exit."""
 
     def close(self) -> None:
-        """Gives up what the engine holds; as `Coordinator.close`."""
+        """Release the resources of the engine; as `Coordinator.close`."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -102,10 +100,10 @@ class Closing:
 
 
 class SingleProcess(Closing):
-    """The coordinator of a job that is one process: rank 0 of 1. Every operation returns at once.
+    """The coordinator of a job of one process: rank 0 of 1. Every operation returns at once.
 
     Raises:
-        InvalidError: what every engine refuses: a wrong argument, or use after `close`.
+        InvalidError: a wrong argument, or use after `close`.
     """
 
     def __init__(self) -> None:
@@ -122,24 +120,24 @@ class SingleProcess(Closing):
         return 1
 
     def barrier(self, name: str) -> None:
-        """Returns: everybody has come."""
+        """Return at once."""
         self._check_open()
         check_name(name)
 
     def gather(self, data: bytes, root: int = 0) -> list[bytes] | None:
-        """The value, as the only one."""
+        """Return a list of this one value."""
         self._check_open()
         check_root(root, 1)
         return [check_data(data)]
 
     def broadcast(self, data: bytes | None, root: int = 0) -> bytes:
-        """The value."""
+        """Return the value."""
         self._check_open()
         check_root(root, 1)
         return check_data(data)
 
     def close(self) -> None:
-        """Further operations are refused."""
+        """Refuse further operations."""
         self._closed = True
 
     def _check_open(self) -> None:
@@ -150,25 +148,25 @@ class SingleProcess(Closing):
         return f"<ckptfmt SingleProcess coordinator{' closed' if self._closed else ''}>"
 
 
-# ---- what all engines check ------------------------------------------------------------------
+# ---- arguments, checked by all engines -----------------------------------------------------------
 
 
 def check_name(name: object) -> str:
-    """The name of a barrier; InvalidError if it is no text."""
+    """Return the name of a barrier; raise InvalidError if it is not a str."""
     if not isinstance(name, str):
         raise wrong("the name of a barrier", "a str", name)
     return name
 
 
 def check_data(data: object) -> bytes:
-    """A value to hand over, as bytes of its own; InvalidError if it has none."""
+    """Return a value to send as bytes; raise InvalidError if it has none."""
     if isinstance(data, (bytes, bytearray, memoryview)):
         return bytes(data)
     raise wrong("data", "bytes", data)
 
 
 def check_root(root: object, world_size: int) -> int:
-    """The rank that gathers or broadcasts; InvalidError if there is no such rank."""
+    """Return the rank that gathers or broadcasts; raise InvalidError if it does not exist."""
     number = whole("root", root)
     if not 0 <= number < world_size:
         raise InvalidError(f"root {number} is no rank of {world_size}")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether arrays that must be replicas of each other are: those of one process byte by byte, those
-of several by checksum."""
+"""Comparing arrays that must be replicas: within a process byte by byte, between processes by
+checksum."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["STRING_BYTES", "sum_of_replicas"]
 
 Shape = tuple[int, ...]
 
-# What a string counts when work is spread: its size does not follow from a layout.
+# The size that a string counts when work is distributed: a layout does not tell the real one.
 STRING_BYTES = 16
-# Up to this size the processes compare checksums of what they all hold.
+# The processes compare checksums of replicated tensors up to this size.
 SUMMED_BYTES = 1 << 20
 
 
@@ -34,8 +34,10 @@ def sum_of_replicas(
     arrays: Mapping[int, Any],
     labels: Mapping[int, str],
 ) -> int | None:
-    """Compares the local arrays of each block; gives the checksum of a replicated tensor that is
-    small; what numpy does not hold is looked at only where it is small."""
+    """Compare the local arrays of each block; return the checksum of a small replicated tensor.
+
+    Arrays that are not NumPy arrays are compared only if they are small.
+    """
     if dtypes.numpy_dtype(code) is None:
         return None
     groups: dict[tuple[int, ...], list[int]] = {}
@@ -70,7 +72,7 @@ def _size(code: int, shape: Shape) -> int:
 
 
 def _pieces(name: str, data: Any) -> list[NDArray[np.uint8]]:
-    """The bytes of an array as they would be stored; those of strings after their sizes."""
+    """Return the bytes of an array as they would be stored; of strings, sizes and bytes."""
     sources = Sources()
     sources.add(names.tensor_bytes(name), data)
     if sources.elements:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rounds of what several processes do together: every process tells process 0 how far it came,
-process 0 decides, and all hear the decision, so that a failure anywhere ends it everywhere."""
+"""Rounds of a collective operation: every process reports to process 0, process 0 decides, and all
+processes get the decision, so that a failure in one process ends the operation in all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _GOOD, _BAD = b"+", b"-"
 
 
 class Guard:
-    """Keeps what is raised inside, until the others have heard of it."""
+    """Catches what is raised inside, so that the next round can report it to the others."""
 
     error: BaseException | None = None
 
@@ -35,7 +35,7 @@ class Guard:
 
 
 class Team:
-    """The processes of a save or restore."""
+    """The processes of a save or a restore."""
 
     def __init__(self, coordinator: Coordinator, operation: str) -> None:
         for what in ("rank", "world_size", "gather", "broadcast"):
@@ -47,7 +47,7 @@ class Team:
         self._operation, self._round = operation, 0
 
     def guarded(self) -> Guard:
-        """A block whose failure is handed to the next round instead of leaving the others alone."""
+        """Return a context whose failure the next round reports to the others."""
         return Guard()
 
     def round(
@@ -57,17 +57,21 @@ class Team:
         decide: Callable[[list[bytes]], bytes],
         clean: Callable[[], None] | None = None,
     ) -> bytes:
-        """Process 0 decides on the answers of all; every process gets the decision, or an error.
+        """Let process 0 decide on the answers of all; return the decision in every process.
 
         Args:
             error: why this process has no answer, or None.
-            answer: of this process.
-            decide: of the answers by rank; called in process 0, if all have answered.
-            clean: called in process 0 before the others go on, whatever happened; in these where
-                it failed. Not where the decision is lost: process 0 may still be at work.
+            answer: the answer of this process.
+            decide: called in process 0 with the answers by rank, if all have answered.
+            clean: called in process 0 before the others continue, and in the others if the
+                operation failed. It is not called where the decision is lost: process 0 may still
+                be working.
+
+        Raises:
+            `error`, or the error of the process that failed.
         """
         self._round += 1
-        message = _GOOD + answer if error is None else _BAD + _told(error, self.rank)
+        message = _GOOD + answer if error is None else _BAD + _reported(error, self.rank)
         message = f"round {self._round} of {self._operation}\n".encode() + message
         try:
             if self.rank == 0:
@@ -86,7 +90,7 @@ class Team:
                         clean()
                     raise
                 decision = self._coordinator.broadcast(None)
-                # What process 0 could remove is gone; what it does not see is not.
+                # Process 0 removed what it sees; on another file system that is not all.
                 if clean is not None and decision[:1] == _BAD:
                     clean()
         except BaseException as lost:
@@ -111,36 +115,36 @@ class Team:
                 if answer[:1] == _BAD:
                     return answer, None
             return _GOOD + decide([answer[1:] for answer in answers]), None
-        except BaseException as error:  # an interrupt too: the others must hear of it
-            # What it found out about others is nobody's failure.
+        except BaseException as error:  # the others must learn of an interrupt, too
+            # A comparison that fails is not the failure of one process.
             rank = None if isinstance(error, _ABOUT_ALL) else 0
-            return _BAD + _told(error, rank), error
+            return _BAD + _reported(error, rank), error
 
 
 def _untagged(answers: list[bytes]) -> list[bytes]:
-    """The answers, if all processes are in the same round of the same operation."""
+    """Return the answers, if all processes are in the same round of the same operation."""
     parts = [answer.partition(b"\n") for answer in answers]
     tags = [tag.decode("ascii", "replace") if mark else "something else" for tag, mark, _ in parts]
     compare_all("are at different places", tags)
     return [answer for _, _, answer in parts]
 
 
-def compare_all(what: str, told: Sequence[Any]) -> None:
-    """InvalidError, with the processes that say each, unless all say the same."""
+def compare_all(what: str, reported: Sequence[Any]) -> None:
+    """Raise InvalidError with the processes that report each value, unless all are equal."""
     ranks: dict[Any, list[int]] = {}
-    for rank, one in enumerate(told):
+    for rank, one in enumerate(reported):
         ranks.setdefault(one, []).append(rank)
     if len(ranks) > 1:
         groups = "; ".join(f"{one} (process {some(who)})" for one, who in ranks.items())
         raise InvalidError(f"the processes {what}: {groups}")
 
 
-# Errors of a decision that name the processes concerned themselves.
+# Errors of a decision that name the processes concerned.
 _ABOUT_ALL = (InvalidError, GenerationGoneError)
 
 
-def _told(error: BaseException, rank: int | None) -> bytes:
-    """An error as the others are told of it."""
+def _reported(error: BaseException, rank: int | None) -> bytes:
+    """Encode an error for the other processes."""
     kind, details = type(error).__name__, {}
     if isinstance(error, CkptfmtError):
         message = error.message
@@ -155,8 +159,8 @@ def _told(error: BaseException, rank: int | None) -> bytes:
     return json.dumps([kind, message, details, rank]).encode()
 
 
-def _rebuilt(told: bytes, world_size: int) -> CkptfmtError:
-    kind, message, details, rank = json.loads(told)
+def _rebuilt(report: bytes, world_size: int) -> CkptfmtError:
+    kind, message, details, rank = json.loads(report)
     if rank is not None:
         message = f"process {rank} of {world_size} failed: {message}"
     found = {one.__name__: one for one in errors.classes()[0].values()}.get(kind, StorageError)

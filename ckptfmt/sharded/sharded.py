@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Saving and restoring tensors that lie on meshes of devices of many processes.
 
-A save takes three rounds over the coordinator. In each, every process tells process 0 how far it
-came, process 0 decides, and all hear the decision, so that a failure anywhere ends the save
-everywhere:
+A save takes two or three rounds over the coordinator (`rounds`), so that a failure in one process
+ends it in all:
 
-  1 what each process holds: compared, joined into one plan (`sharded_plan`), a name drawn for the
-    temporary directory; a second exchange only where the descriptions differ
-  2 each process writes its bundle `<prefix>_temp_<hex>/part-SSSSS-of-NNNNN` and says whether there
-    is one; process 0 merges just those that it was told of, and removes the directory
+  1 describe what each process holds; process 0 compares the descriptions, joins them into one plan
+    (`plan`) and makes the temporary directory; a second exchange only if the descriptions differ
+  2 each process writes its bundle `<prefix>_temp_<hex>/part-SSSSS-of-NNNNN`, if it has a part;
+    process 0 merges the bundles that were reported, and removes the directory
 
-A restore needs nobody: each process reads its own boxes. One round at the end makes sure that all
+In a restore each process reads its own boxes. One round at the end checks that all processes
 succeeded and read the same checkpoint.
 """
 
@@ -86,41 +85,40 @@ def sharded_save(
     durability: str = "full",
     compression: str | None = None,
 ) -> None:
-    """Saves tensors that lie on the devices of many processes as one checkpoint, all or nothing.
+    """Save tensors on the devices of many processes as one checkpoint, all or nothing.
 
-    Every process of the coordinator calls it, with its own part of the tensors. Each slice is
-    written once, by a process that holds it: a slice of several processes goes to one of them, and
-    such slices are spread evenly by bytes (a string counts 16). Empty blocks are not written. The
-    global shapes follow from the local arrays. Slices are stored as TensorFlow's DTensor stores
-    them (`tf.train.Checkpoint` on a mesh), and TensorFlow can restore the result.
+    Every process of the coordinator calls it with its own part of the tensors. Each slice is
+    written once, by a process that holds it; slices that several processes hold are distributed
+    evenly by bytes (a string counts 16). Empty blocks are not written. The global shapes follow
+    from the local arrays. Slices are stored as TensorFlow's DTensor stores them
+    (`tf.train.Checkpoint` on a mesh), and TensorFlow restores the result.
 
     Args:
-        prefix: the checkpoint's prefix, a place that all processes see.
+        prefix: the checkpoint's prefix, on a file system that all processes share.
         tensors: name to {device: local array}, for the devices of this process in the mesh of the
-            tensor's layout, the same devices for all tensors of one mesh. Local arrays are whatever
-            `Writer.add` takes, of the shape that the layout gives (`Layout.slice_of`). A plain
-            array, or a tensor without layout, is replicated: whole in every process that gives it
-            (all have the same: compared up to 1 MiB, and between local numpy arrays of any size).
-            A process without devices in a tensor's mesh gives {} or leaves it out.
-        layouts: name to Layout, the same in all processes; None is replicated, and so is a plain
-            array without entry.
+            tensor's layout, the same devices for all tensors of one mesh. Local arrays are what
+            `Writer.add` takes, in the shape of the layout (`Layout.slice_of`). A plain array, or a
+            tensor without layout, is replicated: equal and whole in every process that gives it
+            (compared up to 1 MiB, and between local NumPy arrays of any size). A process without
+            devices in a tensor's mesh gives {} or omits it.
+        layouts: name to Layout, the same in all processes; None means replicated, as does a plain
+            array without an entry.
         coordinator: joins the processes.
-        metadata: as in Writer; that of process 0 counts.
+        metadata: as in Writer; only that of process 0 is used.
         level, alignment, durability, compression: as in Writer. Data files are synced by the merge.
 
     Raises:
-        InvalidError: the processes contradict each other about a tensor's dtype, layout, shape or
-            replicas or about the arguments, not all of them call this, or what they hold does not
-            make up the tensors; all processes raise it, and what it is about and the processes are
-            named.
-        CheckpointNotFoundError: process 0 does not see what another wrote: the prefix is on no
-            file system that they share.
+        InvalidError: the processes disagree about a tensor's dtype, layout, shape or replicas or
+            about the arguments, not all of them call this, or their parts do not add up to the
+            tensors; all processes raise it, and it names the tensor or argument and the processes.
+        CheckpointNotFoundError: process 0 does not see what another process wrote: they do not
+            share the file system.
         StorageError, BusyError: as in Writer and `merge`. The process that failed raises its own
-            error, all others one of the same class (StorageError for one that is none of ckptfmt)
-            that names it. What was written is gone then, and an older checkpoint of this prefix is
-            still there (but for DurabilityUnknownError).
-        What the coordinator raises when a process is gone; some of the temporary files
-            (`<prefix>_temp_<hex>`) may then remain. They are never taken for a later save's.
+            error, all others raise one of the same class (StorageError for an error that is not
+            ckptfmt's) that names that process. What was written is removed, and a previous
+            checkpoint of the prefix is unchanged (except after DurabilityUnknownError).
+        What the coordinator raises when a process is missing; temporary files
+            (`<prefix>_temp_<hex>`) may then remain. A later save never uses them.
     """
     team = Team(coordinator, "sharded_save")
     with team.guarded() as guard:
@@ -129,7 +127,7 @@ def sharded_save(
         options = _Options.of(team, target, metadata, level, alignment, durability, compression)
         description = describe(tensors, layouts)
     if guard.error is not None:
-        _tell(team, guard.error)
+        _fail(team, guard.error)
     _save(team, target, options, description)
 
 
@@ -145,8 +143,8 @@ def sharded_save_async(
     durability: str = "full",
     compression: str | None = None,
 ) -> SaveFuture:
-    """As `sharded_save`, but returns when the arrays of this process are copied, one of the local
-    replicas each. All else, also what the processes have to agree on, is done in the background.
+    """Save as `sharded_save` does, in the background; return once the arrays of this process are
+    copied (one of several local replicas). The processes agree in the background, too.
 
     The coordinator belongs to the save until the future is done: nothing else may use it. The next
     save waits for this one, and so does a `sharded_restore`; all processes make their saves in the
@@ -178,7 +176,7 @@ def sharded_save_async(
             with guard:
                 snapshot, copies = _copied(description)
         if guard.error is not None:
-            return functools.partial(_tell, team, guard.error)
+            return functools.partial(_fail, team, guard.error)
 
         def work() -> None:
             with snapshot:
@@ -203,15 +201,15 @@ def sharded_restore(
     limits: Mapping[str, int] | None = None,
     follow_symlinks: bool = True,
 ) -> dict[str, Any]:
-    """Restores tensors onto the devices of many processes, each of which reads only its own slices.
+    """Restore tensors onto the devices of many processes, each of which reads only its own slices.
 
-    The layouts, meshes and processes need not be those of the save; any checkpoint will do, also
-    one of `ckptfmt.save` or TensorFlow, and slices of every dtype. As TensorFlow's restore of
-    DTensors, but for any dtype and uneven blocks. Every process of the coordinator calls it; the
-    names may differ between processes.
+    The layouts, meshes and processes may differ from those of the save, and any checkpoint can be
+    restored, including those of `ckptfmt.save` and TensorFlow. As TensorFlow's restore of DTensors,
+    but for every dtype and uneven blocks. Every process of the coordinator calls it; the names may
+    differ between processes.
 
     Args:
-        prefix: whatever `ckptfmt.open` takes.
+        prefix: what `ckptfmt.open` takes.
         layouts: name to Layout, or to None for a tensor that is replicated outside any mesh. The
             global shapes are those of the checkpoint.
         coordinator: joins the processes.
@@ -227,7 +225,7 @@ def sharded_restore(
 
     Raises:
         TensorNotFoundError: the checkpoint has no tensor of a name in `layouts`.
-        InvalidError: a layout of another rank than the tensor, or a device that is in no mesh.
+        InvalidError: a layout of another rank than the tensor, or a device outside every mesh.
         GenerationGoneError: the checkpoint was replaced meanwhile, so that two processes did not
             read the same; all processes raise it.
         What `ckptfmt.open` and reading raise. As in `sharded_save`, a process that fails makes all
@@ -238,7 +236,7 @@ def sharded_restore(
     seen = b""
     with team.guarded() as guard:
         wait_for_saves()
-        wishes = _Wishes.of(layouts, devices, team)
+        request = _Request.of(layouts, devices, team)
         path = locate(prefix)
         with contextlib.ExitStack() as stack:
             index = _Index(path, stack)
@@ -247,7 +245,7 @@ def sharded_restore(
             )
             stack.enter_context(reader)
             seen = index.digest()
-            result = _read(reader, wishes)
+            result = _read(reader, request)
     team.round(guard.error, seen, lambda answers: _compare_seen(answers, path_text(prefix)))
     return result
 
@@ -257,15 +255,15 @@ def sharded_restore(
 
 @dataclass(frozen=True)
 class _Options:
-    """What a save was asked for besides the tensors. The metadata are those of process 0, None in
-    the others; `told` is what all processes must have the same."""
+    """The arguments of a save besides the tensors. The metadata is that of process 0, None in the
+    others; `common` is what must be equal in all processes."""
 
     metadata: Mapping[str, Any] | None
     level: str
     alignment: int | None
     durability: str
     compression: str | None
-    told: list[str]
+    common: list[str]
 
     @classmethod
     def of(
@@ -280,18 +278,18 @@ class _Options:
     ) -> _Options:
         own = metadata if team.rank == 0 else None
         writing.check_options(own, level, alignment, durability, compression)
-        told = [target, level, str(alignment), durability, str(compression)]
-        return cls(own, level, alignment, durability, compression, told)
+        common = [target, level, str(alignment), durability, str(compression)]
+        return cls(own, level, alignment, durability, compression, common)
 
 
-def _tell(team: Team, error: BaseException) -> None:
-    """Raises the error, here and in all other processes."""
+def _fail(team: Team, error: BaseException) -> None:
+    """Raise the error here and in all other processes."""
     team.round(error, b"", lambda _: b"")
 
 
 def _save(team: Team, target: str, options: _Options, description: Description) -> None:
-    """The rounds of a save, and the writing between them."""
-    plan, temporary = _agree(team, target, description, options.told)
+    """Run the rounds of a save and write between them."""
+    plan, temporary = _agree(team, target, description, options.common)
 
     def bundle_of(rank: int) -> str:
         return sharded_filename(f"{temporary.path}/part", rank, team.world_size)
@@ -299,7 +297,7 @@ def _save(team: Team, target: str, options: _Options, description: Description) 
     wrote = False
     with team.guarded() as guard:
         parts = parts_of(plan, team.rank)
-        # An empty save is a checkpoint too, and metadata needs a place.
+        # An empty save makes a checkpoint as well, and metadata needs a bundle.
         if parts or (team.rank == 0 and (options.metadata is not None or not plan.tensors)):
             with Writer(
                 bundle_of(team.rank),
@@ -328,7 +326,7 @@ def _save(team: Team, target: str, options: _Options, description: Description) 
 
 
 def _copied(description: Description) -> tuple[Snapshot, Description]:
-    """Copies of the arrays of this process, and the description of these."""
+    """Copy the arrays of this process; return the copies and their description."""
     sources = Sources()
     rows: dict[tuple[str, int], int] = {}
     for name, one in description.held.items():
@@ -336,7 +334,7 @@ def _copied(description: Description) -> tuple[Snapshot, Description]:
         for position, array in one.arrays.items():
             shape = one.shapes[position]
             block = () if one.layout is None else one.layout.block_of(position)
-            # Local replicas are equal: which of them is written does not matter.
+            # Local replicas are equal, so any of them can be written.
             row = rows[name, position] = blocks.setdefault((block, shape), len(sources))
             if row == len(sources):
                 sources.add(names.tensor_bytes(name), array)
@@ -355,12 +353,12 @@ def _copied(description: Description) -> tuple[Snapshot, Description]:
 def _agree(
     team: Team, target: str, mine: Description, options: list[str]
 ) -> tuple[Plan, TemporaryDirectory]:
-    """The plan that all processes share, and the temporary directory, which process 0 has made."""
+    """Return the common plan and the temporary directory, which process 0 made."""
     temporary = TemporaryDirectory(target)
     try:
         plan, token = _agree_on(team, mine, options, temporary)
     except BaseException:
-        temporary.remove()  # that of process 0; no other has one of the name that it drew
+        temporary.remove()  # only process 0 has made one
         raise
     return plan, temporary if team.rank == 0 else TemporaryDirectory(target, token)
 
@@ -368,23 +366,23 @@ def _agree(
 def _agree_on(
     team: Team, mine: Description, options: list[str], temporary: TemporaryDirectory
 ) -> tuple[Plan, str]:
-    """The plan, and the random part of the temporary names.
+    """Return the plan and the random part of the temporary names.
 
-    Where all say the same, as they do for even layouts, digests are all that travels.
+    Equal descriptions, the usual case with even layouts, are compared by their digests.
     """
     common, placement = mine.common(), list(mine.placement.values())
     digest = hashlib.sha256(common).hexdigest()
     placements: list[list[list[int]]] = []
 
     def compare(answers: list[bytes]) -> bytes:
-        told = [json.loads(answer) for answer in answers]
-        placements.extend(positions for _, positions, _ in told)
+        reports = [json.loads(answer) for answer in answers]
+        placements.extend(positions for _, positions, _ in reports)
         for number, what in enumerate(("prefixes", "levels", "alignments", "durabilities")):
-            compare_all(f"give different {what}", [given[number] for _, _, given in told])
+            compare_all(f"give different {what}", [given[number] for _, _, given in reports])
         temporary.make()
         verdict: dict[str, Any] = {"token": temporary.token}
-        if mine.uniform and all(other == digest for other, _, _ in told):
-            plan = plan_of_equals(mine, placements)  # finds what the others need not look for
+        if mine.uniform and all(other == digest for other, _, _ in reports):
+            plan = plan_of_equals(mine, placements)  # also assigns the blocks for the others
             verdict["placement"] = list(plan.placement.values())
         return _dumped(verdict)
 
@@ -409,16 +407,16 @@ def _agree_on(
 def _write_parts(
     writer: Writer, parts: Sequence[Part], plan: Plan, description: Description
 ) -> None:
-    """Writes in batches: a million small slices are few crossings, large ones take turns."""
+    """Write in batches: one call into C for many small slices, one for a large one."""
     sources, size = Sources(), 0
     for name, box, position in parts:
         one = plan.tensors[name]
         array = description.held[name].arrays[position]
-        # A copy is a plain array, from which the dtype cannot always be told.
+        # The dtype of a copy, a plain array, may be ambiguous.
         dtype = one.code if description.copied else None
         shape = one.shape if box is None else box.shape
         if one.layout is not None and one.size == 0:
-            # The local block is not the whole of it, though neither has an element.
+            # The local block is empty as well, but has another shape.
             array, dtype = np.zeros(shape, dtypes.numpy_dtype(one.code)), one.code
         sources.add(
             names.tensor_bytes(name),
@@ -436,10 +434,10 @@ def _write_parts(
 
 
 def _check_added(sources: Sources, name: str, shape: tuple[int, ...], code: int) -> None:
-    """Refuses what is, as numpy sees it, not what it was described as by its own words."""
+    """Refuse an array whose NumPy view differs from its description."""
     if sources.arrays[-1].shape != shape or sources.codes[-1] != code:
         raise InvalidError(
-            f"the array is one of shape {sources.arrays[-1].shape} and dtype "
+            f"the array has shape {sources.arrays[-1].shape} and dtype "
             f"{dtypes.numpy_name_of(sources.codes[-1])} now, and was described as "
             f"{shape}, {dtypes.numpy_name_of(code)}",
             tensor=name,
@@ -454,14 +452,14 @@ def _dumped(document: Any) -> bytes:
 
 
 @dataclass
-class _Wishes:
-    """What this process wants: its layouts by name, and its devices by mesh."""
+class _Request:
+    """What this process restores: layouts by name, and its devices by mesh."""
 
     layouts: dict[str, Layout | None]
     local: dict[Mesh, list[str]]
 
     @classmethod
-    def of(cls, layouts: Any, devices: Iterable[str] | None, team: Team) -> _Wishes:
+    def of(cls, layouts: Any, devices: Iterable[str] | None, team: Team) -> _Request:
         found = layouts_by_name(layouts)
         meshes = dict.fromkeys(one.mesh for one in found.values() if one is not None)
         if devices is None:
@@ -472,16 +470,16 @@ class _Wishes:
         known = {device for chosen in local.values() for device in chosen}
         for device in wanted:
             if meshes and device not in known:
-                raise InvalidError(f"{device!r} is a device of no mesh of these layouts")
+                raise InvalidError(f"{device!r} is not a device of any mesh of these layouts")
         return cls(found, local)
 
 
 class _Places:
-    """The boxes to read, each once, and where in the result the arrays go."""
+    """The boxes to read, and the places of their arrays in the result."""
 
     def __init__(self) -> None:
         self.rows: list[int] = []
-        self.boxes: dict[int, NDArray[np.int64]] = {}  # by place; not for whole tensors
+        self.boxes: dict[int, NDArray[np.int64]] = {}  # by position; not for whole tensors
         self.targets: list[tuple[dict[str, Any], Sequence[str]]] = []
 
     def add(
@@ -491,7 +489,7 @@ class _Places:
         target: dict[str, Any],
         keys: Sequence[str],
     ) -> None:
-        """The box of this tensor becomes `target[key]` of all these keys."""
+        """Read this box of a tensor into `target[key]` for all these keys."""
         if box is not None:
             self.boxes[len(self.rows)] = box
         self.rows.append(row)
@@ -499,22 +497,22 @@ class _Places:
 
 
 class _Index:
-    """The index file, held open from before the reader opens it: what tells whether all processes
-    read the same, whichever tensors they want."""
+    """The index file, opened before the reader opens it. Its digest shows whether all processes
+    read the same checkpoint, whatever their tensors."""
 
     def __init__(self, prefix: str, stack: contextlib.ExitStack) -> None:
         self._path = names.index_name(prefix)
         self._file: io.BufferedReader | None = None
-        # Where that fails the reader says why, better.
+        # If that fails, the reader reports why.
         with contextlib.suppress(OSError):
             self._file = stack.enter_context(open(self._path, "rb"))  # noqa: SIM115
 
     def digest(self) -> bytes:
-        """SHA-256 of the file that the reader, open by now, has."""
+        """Return the SHA-256 of the file, if the reader, which is open by now, has the same one."""
         try:
             if self._file is not None:
-                held = os.fstat(self._file.fileno())
-                if os.path.samestat(held, os.stat(self._path)):
+                opened = os.fstat(self._file.fileno())
+                if os.path.samestat(opened, os.stat(self._path)):
                     return hashlib.file_digest(self._file, "sha256").digest()
         except FileNotFoundError:
             pass
@@ -525,29 +523,29 @@ class _Index:
         )
 
 
-def _read(reader: reading.Reader, wishes: _Wishes) -> dict[str, Any]:
-    """The arrays of this process."""
-    wanted = list(wishes.layouts)
-    # All names are looked up, also those of which nothing is here: the others would fail alone.
+def _read(reader: reading.Reader, request: _Request) -> dict[str, Any]:
+    """Read the arrays of this process."""
+    wanted = list(request.layouts)
+    # Look up all names, also those without a part here, so that all processes fail alike.
     selection = reader._handle.select([names.tensor_bytes(name) for name in wanted])
     shapes, codes = selection.shapes(), selection.rows["dtype"].tolist()
     places, result = _Places(), dict[str, Any]()
-    # Many tensors have one layout and shape: what follows from these is found once.
+    # Many tensors share a layout and shape, so their boxes are computed once.
     known: dict[tuple[Layout, tuple[int, ...]], list[_LocalBox]] = {}
-    for row, (name, layout) in enumerate(wishes.layouts.items()):
+    for row, (name, layout) in enumerate(request.layouts.items()):
         result[name] = None if layout is None else {}
         if layout is None:
             places.add(row, None, result, [name])
             continue
         shape = shapes[row]
         if (layout, shape) not in known:
-            known[layout, shape] = _local_boxes(name, layout, shape, wishes)
+            known[layout, shape] = _local_boxes(name, layout, shape, request)
         for box in known[layout, shape]:
             result[name].update(dict.fromkeys(box.devices))
             if box.extents is not None and dtypes.numpy_dtype(codes[row]) is None:
                 handle = TensorHandle(reader, selection, row, name)
                 raise handle.unsupported(
-                    f"elements of {handle.dtype_name} are not known: it is restored whole or not"
+                    f"elements of {handle.dtype_name} are not known: it can only be restored whole"
                 )
             if box.empty:
                 array = np.empty(box.shape, dtypes.numpy_dtype(codes[row]))
@@ -563,7 +561,7 @@ def _read(reader: reading.Reader, wishes: _Wishes) -> dict[str, Any]:
 
 
 class _LocalBox(NamedTuple):
-    """A box of the devices of this process: `extents` as the reader takes it, None for the whole
+    """A box of devices of this process; `extents` is in the form of the reader, None for the whole
     tensor."""
 
     shape: tuple[int, ...]
@@ -573,7 +571,7 @@ class _LocalBox(NamedTuple):
 
 
 def _local_boxes(
-    name: str, layout: Layout, shape: tuple[int, ...], wishes: _Wishes
+    name: str, layout: Layout, shape: tuple[int, ...], request: _Request
 ) -> list[_LocalBox]:
     if len(shape) != layout.rank:
         raise InvalidError(
@@ -581,7 +579,7 @@ def _local_boxes(
             tensor=name,
         )
     by_box: dict[SliceSpec, list[str]] = {}
-    for device in wishes.local[layout.mesh]:
+    for device in request.local[layout.mesh]:
         box = layout.slice_at(shape, layout.mesh.index_of(device))
         by_box.setdefault(box, []).append(device)
     found = []

@@ -117,7 +117,7 @@ dist.destroy_process_group()
 """
     assert run(tmp_path / "meet", 3, program) == [
         (0, ["0 None b'2'"]),
-        (0, ["this process is no member of the group"]),
+        (0, ["this process is not a member of the group"]),
         (0, ["1 [b'0', b'2'] b'2'"]),
     ]
 
@@ -139,8 +139,8 @@ dist.destroy_process_group()
     for rank, printed in enumerate((first, second)):
         assert printed == [
             "data is bytes, not str",
-            f"operation 2, {called[rank]}: ranks {1 - rank} call something else here than rank "
-            f"{rank}; all ranks must do the same",
+            f"operation 2, {called[rank]}: ranks {1 - rank} called another operation than rank "
+            f"{rank}; all ranks must call the same",
             f"coordinator has failed in operation 2, {called[rank]}",
         ]
 
@@ -159,9 +159,9 @@ os._exit(0)
     for rank in (0, 1):
         (message,) = ended[rank][1]
         assert message.startswith(
-            "operation 2, barrier 'two' of 3 ranks: ranks did not come within 3 s or are gone: "
+            "operation 2, barrier 'two' of 3 ranks: ranks did not arrive within 3 s or ended: "
         )
-    assert "Ranks 2 failed to pass" in ended[0][1][0]  # the others hear only that rank 0 gave up
+    assert "Ranks 2 failed to pass" in ended[0][1][0]  # the others only know that rank 0 gave up
 
 
 def test_before_torch_is_ready() -> None:
