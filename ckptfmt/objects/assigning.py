@@ -31,10 +31,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt import dtypes, names
+from ckptfmt.arrays import as_target
 from ckptfmt.bundle.load import box_of_text, can_cast, casts_of, select_batch
 from ckptfmt.bundle.matching import Mismatch
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.errors import InvalidError
+from ckptfmt.errors import InvalidError, about
 from ckptfmt.objects.graph import PY_STATE, VARIABLE_VALUE, Node, escape
 from ckptfmt.objects.nodes import TreeNode, leaf_name
 from ckptfmt.objects.serializing import own_tensors
@@ -155,7 +156,7 @@ def plan_tensors(local: Local, keys: Mapping[str, str]) -> Assignment | None:
         return _plan_replaced(local, _wanted_scalar(key, value), _scalar_like(value))
     if role is Role.ARRAY:
         if can_be_written(value):
-            return Assignment(local, (_wanted_array(local, key, value),), None, _VALUE)
+            return Assignment(local, (_wanted_array(key, value),), None, _VALUE)
         dtype = OBJECT if value.dtype.kind in "SU" else value.dtype
         wanted = Wanted(key, shape=value.shape, dtype=dtype)
         return _plan_replaced(local, wanted, _array_like(value))
@@ -164,28 +165,11 @@ def plan_tensors(local: Local, keys: Mapping[str, str]) -> Assignment | None:
     return None
 
 
-def _wanted_array(local: Local, key: str, value: Any) -> Wanted:
+def _wanted_array(key: str, value: Any) -> Wanted:
     """The tensor of an array that can be written."""
-    target = value if isinstance(value, np.ndarray) else _target(local, key, value)
+    with about(key):
+        target = as_target(value)
     return Wanted(key, shape=target.shape, dtype=target.dtype, target=target)
-
-
-def _target(local: Local, key: str, value: Any) -> NDArray[Any]:
-    """The memory of another framework's array."""
-    try:
-        array: NDArray[Any] = np.from_dlpack(value)
-    except (TypeError, ValueError, AttributeError, RuntimeError, BufferError) as error:
-        raise InvalidError(
-            f"cannot read into {described(local)}, a {type(value).__name__}: the destination must "
-            f"be writable CPU memory ({error})",
-            tensor=key,
-        ) from None
-    if not array.flags.writeable:
-        raise InvalidError(
-            f"cannot read into {described(local)}, a {type(value).__name__}: it is read-only",
-            tensor=key,
-        )
-    return array
 
 
 def _plan_replaced(
@@ -286,7 +270,7 @@ def _plan_node(local: Local, keys: Mapping[str, str]) -> Assignment | None:
             key = keys[name] + slot if several else keys[name]
             array = holder[slot]
             if is_array(array) and can_be_written(array) and not isinstance(array, np.generic):
-                wanted.append(_wanted_array(local, key, array))
+                wanted.append(_wanted_array(key, array))
             else:
                 wanted.append(Wanted(key))
             places.append((holder, slot))
