@@ -42,7 +42,6 @@ from ckptfmt._core.columns import (
     PlainArrays,
     address,
     addresses,
-    numbers_at,
 )
 from ckptfmt._core.dlpack import array_of_capsule
 from ckptfmt._core.library import DtypeInfo, counters, crc32c, dtype_table, parse_spec
@@ -100,7 +99,6 @@ __all__ = [
     "memory_at",
     "merge",
     "new_array",
-    "numbers_at",
     "parse_spec",
     "path_bytes",
     "text",

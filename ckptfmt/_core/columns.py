@@ -157,11 +157,6 @@ class PlainArrays:
         self._taker.numbers, self._taker.numbers_left = numbers, len(numbers)
 
 
-def numbers_at(place: int, count: int) -> NDArray[np.int64]:
-    """int64 numbers at an address, which the caller keeps alive."""
-    return np.frombuffer(ffi.buffer(ffi.cast("int64_t *", place), 8 * count), np.int64)
-
-
 def array_at(pointer: Any, count: int, dtype: np.dtype[Any], owner: Any) -> NDArray[Any]:
     """A read-only array over memory of C, which `owner` keeps alive for as long as any view of it
     lives."""
