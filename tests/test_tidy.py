@@ -22,7 +22,7 @@ TEXT = {".c", ".h", ".py", ".pyi", ".sh", ".md", ".toml", ".in", ".txt", ""}
 
 # A folder of csrc and what it may include besides itself.
 LAYERS = [
-    *("base", "crc32c", "storage", "table", "proto", "slices", "compress"),
+    *("base", "crc32c", "table", "proto", "slices", "compress", "storage"),
     *("read", "write", "merge", "verify", "python"),
 ]
 

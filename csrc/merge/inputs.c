@@ -166,7 +166,7 @@ static ckptfmt_status open_table(cf_merge_input *in, ckptfmt_error *err)
 	uint64_t size = in->info.size, got;
 	uint8_t *bytes;
 	if (size > WHOLE_MAX)
-		return cf_table_open_source(read_index, in, path, size, limits, &in->table, err);
+		return cf_table_open(read_index, in, path, size, limits, &in->table, err);
 	bytes = cf_arena_take(&in->all->memory, size);
 	if (bytes == NULL)
 		return cf_fail_memory(err);

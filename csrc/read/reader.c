@@ -2,6 +2,7 @@
 /* Opening: the index is read into private memory block by block, the data files are opened next to it. A checkpoint
  * that is replaced at that moment shows as a changed index; then opening begins again. */
 #include "read/reader.h"
+#include "read/index.h"
 
 #include "compress/codec.h"
 
@@ -134,7 +135,7 @@ static ckptfmt_status open_files(ckptfmt_reader *reader, bool *again, ckptfmt_er
 	bool current;
 	*again = false;
 	CF_TRY(cf_reader_open_index(reader, err));
-	CF_TRY(cf_table_open(&reader->index, reader->prefix.index_path, reader->index_info.size, &reader->limits,
+	CF_TRY(cf_index_open(&reader->index, reader->prefix.index_path, reader->index_info.size, &reader->limits,
 		&reader->table, err));
 	CF_TRY(read_header(reader, err));
 	CF_TRY(cf_shards_open(&reader->shards, &reader->directory, reader->prefix.base, reader->header.num_shards,

@@ -18,12 +18,6 @@ enum { TAIL_SIZE = 16384 };
 
 /* ---- bytes ---- */
 
-static ckptfmt_status read_file(const void *state, const char *path, uint8_t *to, uint64_t size, uint64_t offset,
-	uint64_t *got, ckptfmt_error *err)
-{
-	return cf_os_read_at(state, path, to, size, offset, got, err);
-}
-
 /* REQUIRES: the range lies in the file as it was when opened. */
 static ckptfmt_status read_at(const cf_table *table, uint8_t *to, uint64_t size, uint64_t offset, ckptfmt_error *err)
 {
@@ -275,17 +269,11 @@ static ckptfmt_status open_table(const cf_table *how, cf_table **out, ckptfmt_er
 	return CKPTFMT_OK;
 }
 
-ckptfmt_status cf_table_open_source(cf_table_read read, const void *state, const char *path, uint64_t size,
+ckptfmt_status cf_table_open(cf_table_read read, const void *state, const char *path, uint64_t size,
 	const ckptfmt_limits *limits, cf_table **out, ckptfmt_error *err)
 {
 	cf_table how = {.read = read, .state = state, .path = path, .size = size, .limits = *limits};
 	return open_table(&how, out, err);
-}
-
-ckptfmt_status cf_table_open(const cf_file *file, const char *path, uint64_t file_size, const ckptfmt_limits *limits,
-	cf_table **out, ckptfmt_error *err)
-{
-	return cf_table_open_source(read_file, file, path, file_size, limits, out, err);
 }
 
 ckptfmt_status cf_table_open_memory(const uint8_t *bytes, const char *path, uint64_t size,
@@ -316,24 +304,24 @@ void cf_table_close(cf_table *table)
 }
 
 /* *same stays as it is where the bytes are those at `offset`. */
-static ckptfmt_status compare_bytes(const cf_table *table, const cf_file *file, const uint8_t *bytes, uint64_t count,
+static ckptfmt_status compare_bytes(const cf_table *table, const void *state, const uint8_t *bytes, uint64_t count,
 	uint64_t offset, bool *same, ckptfmt_error *err)
 {
 	uint8_t piece[4096];
 	for (uint64_t done = 0; done < count && *same;) {
 		uint64_t size = cf_min_u64(sizeof piece, count - done), got;
-		CF_TRY(cf_os_read_at(file, table->path, piece, size, offset + done, &got, err));
+		CF_TRY(table->read(state, table->path, piece, size, offset + done, &got, err));
 		*same = got == size && memcmp(piece, bytes + done, (size_t)size) == 0;
 		done += size;
 	}
 	return CKPTFMT_OK;
 }
 
-ckptfmt_status cf_table_same_end(const cf_table *table, const cf_file *file, bool *same, ckptfmt_error *err)
+ckptfmt_status cf_table_same_end(const cf_table *table, const void *state, bool *same, ckptfmt_error *err)
 {
 	*same = true;
-	CF_TRY(compare_bytes(table, file, table->tail.data, table->tail.size, table->tail_offset, same, err));
-	return compare_bytes(table, file, table->index.stored, table->footer.index.size + CF_TRAILER_SIZE,
+	CF_TRY(compare_bytes(table, state, table->tail.data, table->tail.size, table->tail_offset, same, err));
+	return compare_bytes(table, state, table->index.stored, table->footer.index.size + CF_TRAILER_SIZE,
 		table->footer.index.offset, same, err);
 }
 

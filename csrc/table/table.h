@@ -9,7 +9,6 @@
 
 #include "table/block.h"
 #include "table/footer.h"
-#include "storage/os.h"
 
 typedef struct cf_table cf_table;
 
@@ -17,23 +16,21 @@ typedef struct cf_table cf_table;
 typedef ckptfmt_status (*cf_table_read)(const void *state, const char *path, uint8_t *to, uint64_t size,
 	uint64_t offset, uint64_t *got, ckptfmt_error *err);
 
-/* Reads the footer and the index block. `file` and `path` stay the caller's and must outlive the table; `file_size` is
- * what the file was when it was opened (a file that shrinks later is TRUNCATED). `limits` is copied.
+/* Reads the footer and the index block through `read`; `state` and `path` stay the caller's and must outlive the table.
+ * `size` is that of the file when it was opened (a file that shrinks later is TRUNCATED). `limits` is copied.
  * TRUNCATED, BAD_MAGIC, UNSUPPORTED, CHECKSUM, BAD_BLOCK, BAD_ORDER, LIMIT, IO, NO_MEMORY. */
-CF_MUST_CHECK ckptfmt_status cf_table_open(const cf_file *file, const char *path, uint64_t file_size,
+CF_MUST_CHECK ckptfmt_status cf_table_open(cf_table_read read, const void *state, const char *path, uint64_t size,
 	const ckptfmt_limits *limits, cf_table **out, ckptfmt_error *err);
-/* The same over bytes that `read` gives; `state` must outlive the table. */
-CF_MUST_CHECK ckptfmt_status cf_table_open_source(cf_table_read read, const void *state, const char *path,
-	uint64_t size, const ckptfmt_limits *limits, cf_table **out, ckptfmt_error *err);
 /* The same over bytes in memory, which must outlive the table and not change; blocks are used where they stand there.
  * `path` is for errors and may be NULL. */
 CF_MUST_CHECK ckptfmt_status cf_table_open_memory(const uint8_t *bytes, const char *path, uint64_t size,
 	const ckptfmt_limits *limits, cf_table **out, ckptfmt_error *err);
 void cf_table_close(cf_table *table);
 
-/* Whether this file ends as the table did when it was opened: footer, index block, and what more was read with them
- * (all of a small table). REQUIRES: the file has the table's size. IO. */
-CF_MUST_CHECK ckptfmt_status cf_table_same_end(const cf_table *table, const cf_file *file, bool *same,
+/* Whether another file, which `read` gives by `state`, ends as the table did when it was opened: footer, index block
+ * and what more was read with them (all of a small table). REQUIRES: cf_table_open made the table, the file has its
+ * size. IO. */
+CF_MUST_CHECK ckptfmt_status cf_table_same_end(const cf_table *table, const void *state, bool *same,
 	ckptfmt_error *err);
 
 uint64_t cf_table_size(const cf_table *table);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The verifier's handle, and the loop over its stages (private.h). */
 #include "verify/private.h"
+#include "read/index.h"
 
 #include "base/memory.h"
 
@@ -14,7 +15,7 @@ static ckptfmt_status open_index(ckptfmt_verifier *v, ckptfmt_error *err)
 	ckptfmt_status status;
 	CF_TRY(cf_reader_open_index(reader, err));
 	v->bytes_total = reader->index_info.size;
-	status = cf_table_open(&reader->index, reader->prefix.index_path, reader->index_info.size, &reader->limits,
+	status = cf_index_open(&reader->index, reader->prefix.index_path, reader->index_info.size, &reader->limits,
 		&reader->table, &error);
 	if (status == CKPTFMT_IO || status == CKPTFMT_NO_MEMORY) {
 		if (err != NULL)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "write/commit.h"
+#include "read/index.h"
 
 #include "write/generations.h"
 #include "table/table.h"
@@ -22,7 +23,7 @@ ckptfmt_status cf_commit_count(const cf_directory *directory, const char *name, 
 	ckptfmt_limits_default(&limits);
 	status = cf_os_open(directory, name, true, &file, &info, NULL);
 	if (status == CKPTFMT_OK && file.fd >= 0)
-		status = cf_table_open(&file, name, info.size, &limits, &table, NULL);
+		status = cf_index_open(&file, name, info.size, &limits, &table, NULL);
 	if (status == CKPTFMT_OK && file.fd >= 0)
 		status = cf_table_get(table, (const uint8_t *)"", 0, &value, &found, NULL);
 	if (status == CKPTFMT_OK && found &&
@@ -155,7 +156,7 @@ ckptfmt_status cf_commit_read_back(const cf_commit *commit, const cf_file_writer
 	CF_TRY(cf_os_open(commit->directory, index->name, false, &file, &info, err));
 	if (file.fd < 0)
 		return cf_fail(err, CKPTFMT_FAIL_OS, CF_NO_OFFSET, "the index just written is gone");
-	status = cf_table_open(&file, index->path, info.size, &limits, &table, err);
+	status = cf_index_open(&file, index->path, info.size, &limits, &table, err);
 	if (status == CKPTFMT_OK) {
 		cf_table_iterator_open(&entries, table);
 		while (status == CKPTFMT_OK) {

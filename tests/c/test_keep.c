@@ -2,6 +2,7 @@
 /* Saving upon another checkpoint: what is linked, how the data files are numbered, what is left to be written, and what
  * others may do meanwhile. Links os_fault.c and memory_fault.c. */
 #include "proto/names.h"
+#include "read/index.h"
 #include "table/table.h"
 #include "bundle_maker.h"
 #include "keep_stage.h"
@@ -127,7 +128,7 @@ static bool has_entry(const char *prefix, const char *name, const void *end, uin
 	ckptfmt_limits_default(&limits);
 	cf_index_name(prefix, index);
 	CHECK_OK(cf_os_open(&here, index, true, &file, &info, &err), err);
-	CHECK_OK(cf_table_open(&file, index, info.size, &limits, &table, &err), err);
+	CHECK_OK(cf_index_open(&file, index, info.size, &limits, &table, &err), err);
 	CHECK_OK(cf_table_get(table, (const uint8_t *)name, strlen(name), &value, &found, &err), err);
 	found = found && value.size >= end_size && memcmp(value.data + value.size - end_size, end, (size_t)end_size) == 0;
 	cf_table_close(table);

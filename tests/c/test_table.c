@@ -2,6 +2,7 @@
 /* Tables: the writer to the byte, and the reader on sound files and on odd ones, which it reads. Rules SNP-1, TAB-1 to
  * TAB-3, TAB-7 to TAB-12. */
 #include "table_parts.h"
+#include "read/index.h"
 
 #include <pthread.h>
 
@@ -563,13 +564,13 @@ static void test_file(void)
 	uint64_t count;
 	bool found;
 	CHECK(file.fd >= 0 && write(file.fd, bytes.data, bytes.size) == (ssize_t)bytes.size);
-	CHECK_OK(cf_table_open(&file, path, bytes.size, &limits, &table, &err), err);
+	CHECK_OK(cf_index_open(&file, path, bytes.size, &limits, &table, &err), err);
 	CHECK_EQ(wrong_lookups(table, 1, 100), 0);
 	CHECK_OK(iterate(table, &count), err);
 	CHECK_EQ(count, MANY);
 	cf_table_close(table);
 	/* Blocks not yet read are gone when the file is cut; what was read stays. */
-	CHECK_OK(cf_table_open(&file, path, bytes.size, &limits, &table, &err), err);
+	CHECK_OK(cf_index_open(&file, path, bytes.size, &limits, &table, &err), err);
 	CHECK_OK(get(table, "layer", &found), err);
 	CHECK(ftruncate(file.fd, 300000) == 0);
 	CHECK_OK(get(table, "layer", &found), err);
@@ -578,7 +579,7 @@ static void test_file(void)
 	CHECK(strcmp(err.path, path) == 0);
 	cf_table_close(table);
 	/* And a file that was never as long as it was said to be. */
-	CHECK_FAILS(cf_table_open(&file, path, bytes.size, &limits, &table, &err), err, CKPTFMT_FAIL_TRUNCATED,
+	CHECK_FAILS(cf_index_open(&file, path, bytes.size, &limits, &table, &err), err, CKPTFMT_FAIL_TRUNCATED,
 		"FTR-5: ");
 	CHECK(strcmp(err.path, path) == 0);
 	close(file.fd);
