@@ -76,7 +76,8 @@ static ckptfmt_status open_data_files(ckptfmt_writer *writer, ckptfmt_error *err
 
 static ckptfmt_status open_writer(ckptfmt_writer *writer, const char *prefix, ckptfmt_error *err)
 {
-	bool sync = writer->options.durability == CKPTFMT_DURABILITY_FULL;
+	/* A later save that is synced relies on the directory. */
+	bool sync = writer->options.durability != CKPTFMT_DURABILITY_NONE;
 	CF_TRY(check_options(&writer->options, err));
 	CF_TRY(check_codec(&writer->options, err));
 	CF_TRY(cf_prefix_split(prefix, &writer->prefix, err));

@@ -299,10 +299,29 @@ static void fail_allocations(bool forever)
 	}
 }
 
+/* A directory made by a save that is not synced itself: one that is synced may follow it. */
+static void sync_parents_of_new_directories(void)
+{
+	static const uint64_t wanted[] = {[CKPTFMT_DURABILITY_RENAME] = 2, [CKPTFMT_DURABILITY_NONE] = 0};
+	for (int32_t durability = CKPTFMT_DURABILITY_RENAME; durability <= CKPTFMT_DURABILITY_NONE; durability++) {
+		ckptfmt_write_options options;
+		ckptfmt_writer *writer;
+		ckptfmt_error err;
+		uint64_t before = os_system_calls(OS_SYSTEM_FSYNC);
+		ckptfmt_write_options_default(&options);
+		options.durability = durability;
+		CHECK_OK(ckptfmt_writer_open(path_of("new/deep/ck"), &options, &writer, &err), err);
+		CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
+		CHECK_EQ(os_system_calls(OS_SYSTEM_FSYNC) - before, wanted[durability]);
+		shell("rm -rf '%s'/new");
+	}
+}
+
 int main(void)
 {
 	if (!make_directory())
 		return 2;
+	sync_parents_of_new_directories();
 	fail_saves(EIO, false);
 	fail_saves(ENOSPC, true);
 	crash_saves();
