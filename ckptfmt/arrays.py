@@ -498,7 +498,7 @@ def _invalid(name: bytes, message: str) -> InvalidError:
 
 def _other_dtype(name: bytes, array: NDArray[Any], wanted: int) -> InvalidError:
     wish = dtypes.numpy_name_of(wanted)
-    return _invalid(name, f"an array of dtype {array.dtype} is not of dtype {wish}")
+    return _invalid(name, f"the array must have dtype {wish}, not {array.dtype}")
 
 
 def _numeric(name: bytes, array: NDArray[Any], wanted: int | None) -> tuple[int, bool]:
@@ -533,4 +533,4 @@ def _element(name: bytes, element: Any) -> bytes:
             raise _invalid(name, f"a string cannot be encoded: {error.reason}") from None
     if isinstance(element, (bytearray, memoryview)):
         return bytes(element)
-    raise _invalid(name, f"an object array can hold bytes and str, not {type(element).__name__}")
+    raise _invalid(name, f"object arrays can store bytes and str, not {type(element).__name__}")

@@ -51,7 +51,7 @@ NAME = "a tensor name must be str or bytes, not int"
 LIMITS = "limits is a mapping from names of limits to numbers, not int"
 PROGRESS = "progress is a function of two numbers, not int"
 SPEC = "a shape_and_slice text is str or bytes, not "
-TENSORS = "tensors is a mapping from names to arrays, or pairs of these"
+TENSORS = "tensors is a mapping of names to arrays, or pairs of these"
 
 CASES: dict[str, tuple[Call, str]] = {
     "open path": (lambda _: ckptfmt.open(5), PATH),

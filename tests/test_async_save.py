@@ -304,7 +304,7 @@ def test_many_threads(tmp_path: Path) -> None:
     [
         ({"tensors": {"": 1}}, InvalidError, "TAB-12: a tensor's name is empty"),
         ({"tensors": [("a", 1), ("a", 2)]}, InvalidError, "the name is added twice"),
-        ({"tensors": {"a": object()}}, InvalidError, "an object array can hold bytes and str"),
+        ({"tensors": {"a": object()}}, InvalidError, "object arrays can store bytes and str"),
         ({"tensors": {"a": np.ones(1, "M8[s]")}}, InvalidError, "cannot be stored"),
         ({"metadata": {"a": {1}}}, InvalidError, "metadata 'a' cannot be stored: a set"),
         ({"metadata": [1]}, InvalidError, "metadata is a JSON object, not list"),

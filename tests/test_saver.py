@@ -455,7 +455,7 @@ def test_shards_are_written_by_a_bounded_number_of_threads(
     [
         (
             SaveSpec(lambda: np.zeros(2), "", "a", np.float32, ""),
-            "an array of dtype float64 is not of dtype float32",
+            "the array must have dtype float32, not float64",
         ),
         (
             SaveSpec(lambda: {"no": "array"}, "", "a", np.float32, ""),

@@ -317,7 +317,7 @@ def test_a_process_that_fails(
         return {"w": rows(GOOD, 0), f"own{rank}": value if rank == bad else 1}
 
     outcomes = save_team(tmp_path / "ck", give, {"w": None}, 3)
-    own = "an object array can hold bytes and str, not object"
+    own = "object arrays can store bytes and str, not object"
     assert described(outcomes.pop(bad)) == (InvalidError, f"tensor 'own{bad}': {own}")
     told = f"tensor 'own{bad}': process {bad} of 3 failed: {own}"
     assert [described(error) for error in outcomes] == [(InvalidError, told)] * 2

@@ -209,7 +209,7 @@ def test_as_array() -> None:
     assert found.dtype == dtype == np.float32
     refused(
         lambda: as_array("w", array, np.dtype(np.float64)),
-        'an array of dtype float32 is not of dtype float64 ("double")',
+        'the array must have dtype float64 ("double"), not float32',
         "w",
     )
 

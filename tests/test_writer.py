@@ -332,8 +332,8 @@ HALF_TEXT = np.array(["\ud800"], object)
         ("x", np.zeros(2, "m8[s]"), "dtype timedelta64[s] cannot be stored"),
         ("x", np.zeros(2, [("a", "i4")]), "dtype [('a', '<i4')] cannot be stored"),
         ("x", np.zeros(2, "V3"), "dtype |V3 cannot be stored"),
-        ("x", OBJECTS, "an object array can hold bytes and str, not NoneType"),
-        ("x", object(), "an object array can hold bytes and str, not object"),
+        ("x", OBJECTS, "object arrays can store bytes and str, not NoneType"),
+        ("x", object(), "object arrays can store bytes and str, not object"),
         ("x", HALF_TEXT, "a string cannot be encoded: surrogates not allowed"),
         ("_CKPTFMT_METADATA", [1], "names beginning with _CKPTFMT_ are reserved"),
         (b"_CKPTFMT_", [1], "names beginning with _CKPTFMT_ are reserved"),
@@ -358,11 +358,11 @@ def test_refused_data(tmp_path: Path, name: str | bytes, data: Any, message: str
 @pytest.mark.parametrize(
     ("data", "dtype", "message"),
     [
-        (np.zeros(2), "float32", 'an array of dtype float64 is not of dtype float32 ("float")'),
-        (np.zeros(2), "string", "an array of dtype float64 is not of dtype string"),
-        (np.zeros(2), "variant", "an array of dtype float64 is not of dtype variant"),
-        (np.array(["a"]), "float", 'an array of dtype <U1 is not of dtype float32 ("float")'),
-        (np.zeros(2, np.int32), "qint8", "an array of dtype int32 is not of dtype qint8"),
+        (np.zeros(2), "float32", 'the array must have dtype float32 ("float"), not float64'),
+        (np.zeros(2), "string", "the array must have dtype string, not float64"),
+        (np.zeros(2), "variant", "the array must have dtype variant, not float64"),
+        (np.array(["a"]), "float", 'the array must have dtype float32 ("float"), not <U1'),
+        (np.zeros(2, np.int32), "qint8", "the array must have dtype qint8, not int32"),
     ],
 )
 def test_refused_dtypes(tmp_path: Path, data: Any, dtype: str, message: str) -> None:

@@ -25,12 +25,13 @@ from ckptfmt.bundle.selecting import (
     by_text,
     check_distinct,
     filter_function,
+    near,
     no_match,
     renamed,
     some,
 )
 from ckptfmt.bundle.tensor import TensorHandle
-from ckptfmt.errors import InvalidError, about
+from ckptfmt.errors import InvalidError, TensorNotFoundError, about
 from ckptfmt.progress import Meter, Progress
 from ckptfmt.remembering import cached_property
 
@@ -193,7 +194,12 @@ def batch_of(reader: Reader, wanted: Iterable[str | bytes] | None, strict: bool 
 
 
 def select_batch(reader: Reader, raw_names: Sequence[bytes]) -> Batch:
-    selection = reader._handle.select(raw_names)
+    try:
+        selection = reader._handle.select(raw_names)
+    except TensorNotFoundError as error:
+        if error.tensor is not None:
+            error.message += near(error.tensor, reader.keys())
+        raise
     return Batch(reader, selection, range(len(raw_names)), list(map(names.tensor_text, raw_names)))
 
 

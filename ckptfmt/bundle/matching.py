@@ -19,6 +19,7 @@ from ckptfmt.bundle.selecting import (
     by_text,
     check_distinct,
     filter_function,
+    near,
     no_match,
     renamed,
     some,
@@ -225,6 +226,10 @@ def refuse(prefix: str, report: MatchReport) -> NoReturn:
     """Raises what says that not everything matches."""
     faults = list(report._faults())
     message = "; ".join(faults)
+    if report.missing and report.unexpected:
+        message += near(report.missing[0], report.unexpected)
+    if report.dtype_mismatch and not report.shape_mismatch:
+        message += "; cast=True converts to the dtypes of the targets"
     error: CkptfmtError
     if report.missing and len(faults) == 1:
         error = TensorNotFoundError(message, path=prefix, tensor=report.missing[0])

@@ -68,6 +68,7 @@ def save_async(
         Errors of the write itself are raised by the future.
     """
     check_progress(progress)
+    writing.check_order(prefix, tensors)
     writing.check_options(metadata, level, alignment, durability, compression)
     target = prefix_text(prefix)
     place = absolute(target)

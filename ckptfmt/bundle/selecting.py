@@ -4,6 +4,7 @@ take."""
 
 from __future__ import annotations
 
+import difflib
 import fnmatch
 import itertools
 import re
@@ -21,6 +22,7 @@ __all__ = [
     "check_distinct",
     "filter_function",
     "name_tests",
+    "near",
     "renamed",
     "some",
 ]
@@ -31,12 +33,22 @@ Filter = str | re.Pattern[str] | Callable[[str], object]
 
 # More names than this are counted in a message.
 NAMED_MAX = 8
+# Names that a missing one is compared with; more would take seconds.
+COMPARED_MAX = 10_000
 
 
 def some(found: Collection[object], quote: str = "'") -> str:
     """Names for a message."""
     shown = ", ".join(f"{quote}{name}{quote}" for name in itertools.islice(found, NAMED_MAX))
     return shown + (f" and {len(found) - NAMED_MAX} more" if len(found) > NAMED_MAX else "")
+
+
+def near(name: str, present: Collection[str]) -> str:
+    """Return a hint with the names most similar to a missing one, for the end of a message."""
+    if len(present) > COMPARED_MAX:
+        return ""
+    found = difflib.get_close_matches(name, present)
+    return f"; the nearest are {some(found)}" if found else ""
 
 
 def by_text(what: str, given: Mapping[Any, Any]) -> dict[str, Any]:

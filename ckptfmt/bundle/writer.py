@@ -285,6 +285,7 @@ def save(
         StorageError: as in Writer.
     """
     check_progress(progress)
+    check_order(prefix, tensors)
     wait_for_saves()
     write_sources(
         names.prefix_text(prefix),
@@ -298,6 +299,17 @@ def save(
         compaction=compaction,
         compression=compression,
     )
+
+
+def check_order(prefix: object, tensors: object) -> None:
+    """Refuse tensors that are not a mapping, with a hint if they come first."""
+    is_text = isinstance(tensors, (str, bytes, os.PathLike))
+    if is_text or isinstance(prefix, Mapping):
+        hint = ". Are the arguments swapped?" if isinstance(prefix, Mapping) else ""
+        raise InvalidError(
+            "save(prefix, tensors): tensors must be a mapping of names to arrays, not "
+            f"{type(tensors).__name__}{hint}"
+        )
 
 
 def collect(
@@ -358,8 +370,8 @@ def _plain_names(given: list[Any]) -> list[Any] | None:
 
 
 def _pairs(tensors: Iterable[tuple[str | bytes, Any]]) -> Iterator[tuple[str | bytes, Any]]:
-    wanted = "a mapping from names to arrays, or pairs of these"
-    if isinstance(tensors, (str, bytes)) or not hasattr(tensors, "__iter__"):
+    wanted = "a mapping of names to arrays, or pairs of these"
+    if not hasattr(tensors, "__iter__"):
         raise wrong("tensors", wanted, tensors)
     for pair in tensors:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Messages about a caller's mistake: what was expected, what was found, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ckptfmt
+from ckptfmt import load_into
+
+
+class TorchTensor:
+    """What a torch tensor on a GPU shows of itself."""
+
+    dtype, device, requires_grad = "torch.bfloat16", "cuda:0", False
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
+    def __dlpack__(self, **_options: Any) -> Any:
+        raise AssertionError("asked for its memory")
+
+
+TorchTensor.__module__, TorchTensor.__qualname__ = "torch", "Tensor"
+TorchTensor.__name__ = "Tensor"
+
+
+class WithGrad(TorchTensor):
+    """One that requires grad and that `detach` does not help."""
+
+    requires_grad = True
+
+    def detach(self) -> WithGrad:
+        return self
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 1, 0
+
+    def __dlpack__(self, **_options: Any) -> Any:
+        raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+
+
+KERNEL, BIAS = np.ones((2, 3)), np.ones(3, np.float32)
+X = np.ones(1)
+
+# What the caller does, with the directory of a checkpoint "ck", and the parts of the message.
+MISTAKES: dict[str, tuple[Callable[[], Any], list[str]]] = {
+    "wrong path": (lambda: ckptfmt.open("kc"), ["in kc: no such checkpoint", "holds 'ck'"]),
+    "missing tensor": (
+        lambda: ckptfmt.load("ck", ["model/kernle"]),
+        ["tensor 'model/kernle'", "the nearest are 'model/kernel'"],
+    ),
+    "missing tensor of a target": (
+        lambda: load_into("ck", {"model/kernle": KERNEL, "model/bias": BIAS}),
+        ["missing in the checkpoint (1): 'model/kernle'", "the nearest are 'model/kernel'"],
+    ),
+    "swapped arguments": (
+        lambda: ckptfmt.save({"x": X}, "ck"),  # type: ignore[arg-type]
+        ["tensors must be a mapping of names to arrays, not str. Are the arguments swapped?"],
+    ),
+    "no mapping": (
+        lambda: ckptfmt.save_async("new", "x"),  # type: ignore[arg-type]
+        ["save(prefix, tensors): tensors must be a mapping of names to arrays, not str"],
+    ),
+    "wrong shape": (
+        lambda: load_into("ck", {"model/kernel": KERNEL.T.copy(), "model/bias": BIAS}),
+        ["'model/kernel' is (2, 3) and not (3, 2)"],
+    ),
+    "wrong dtype": (
+        lambda: load_into("ck", {"model/kernel": KERNEL.astype("f4"), "model/bias": BIAS}),
+        ["'model/kernel' is float64 and not float32", "cast=True converts"],
+    ),
+    "object array": (
+        lambda: ckptfmt.save("new", {"x": np.array([object()])}),
+        ["tensor 'x': object arrays can store bytes and str, not object"],
+    ),
+    "None": (lambda: ckptfmt.save("new", {"x": None}), ["tensor 'x': None is not an array"]),
+    "nested dict": (
+        lambda: ckptfmt.save("new", {"x": {"y": X}}),
+        ["tensor 'x'", "save it with ckptfmt.save_tree"],
+    ),
+    "tensor on a GPU": (
+        lambda: ckptfmt.save("new", {"x": TorchTensor()}),
+        ["tensor 'x': torch.Tensor of dtype bfloat16 on cuda:0", "tensor.cpu()"],
+    ),
+    "target on a GPU": (
+        lambda: load_into("ck", {"model/bias": TorchTensor()}, strict=False),
+        ["cannot read into torch.Tensor of dtype bfloat16 on cuda:0: the destination must be "],
+    ),
+    "tensor that requires grad": (
+        lambda: ckptfmt.save("new", {"x": WithGrad()}),
+        ["tensor 'x'", "require gradient, use tensor.detach()"],
+    ),
+    "boolean mask": (
+        lambda: ckptfmt.open("ck")["model/bias"][BIAS > 0],
+        ["integers, slices and an ellipsis", "read()"],
+    ),
+    "trailing slash": (
+        lambda: ckptfmt.save("q/", {"x": X}),
+        ["prefix 'q/' ends with '/': add a file name, for example 'q/model'"],
+    ),
+    "a directory that cannot be written": (
+        lambda: ckptfmt.save("/proc/new", {"x": X}),
+        ["/proc/new"],
+    ),
+    "URL": (lambda: ckptfmt.open("s3://bucket/model"), ["'s3://bucket/model' is a URL"]),
+    "the same input twice": (
+        lambda: ckptfmt.merge(["ck", "ck"], "new"),
+        ["input ck is given twice"],
+    ),
+    "filter without a match": (
+        lambda: ckptfmt.load("ck", filter="layer/*"),
+        ["filter 'layer/*' matches none of 2 tensors"],
+    ),
+    "shared memory": (
+        lambda: load_into("ck", {"model/kernel": KERNEL, "model/bias": KERNEL.view("f4")[0, :3]}),
+        ["shares memory with the array for"],
+    ),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mistake: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    ckptfmt.save("ck", {"model/kernel": KERNEL, "model/bias": BIAS}, durability="none")
+    before = sorted(tmp_path.iterdir())
+    call, parts = MISTAKES[mistake]
+    with pytest.raises(ckptfmt.CkptfmtError) as caught:
+        call()
+    message = str(caught.value)
+    for part in parts:
+        assert part in message
+    assert len(message) < 300 and "\n" not in message
+    assert sorted(tmp_path.iterdir()) == before
