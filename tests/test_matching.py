@@ -151,7 +151,8 @@ BOTH = (
         dtype_mismatch=(Mismatch("d", "d", np.dtype("f8"), np.dtype("f4")),),
     ),
     "missing in the checkpoint (1): 'x'; without an array (1): 'i'; of another shape (1): 'd' is "
-    "(4,) and not (3,); of another dtype (1): 'd' is float64 and not float32",
+    "(4,) and not (3,); of another dtype (1): 'd' is float64 and not float32; cast=True converts "
+    "to the dtypes of the targets",
 )
 
 

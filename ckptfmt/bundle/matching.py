@@ -228,7 +228,8 @@ def refuse(prefix: str, report: MatchReport) -> NoReturn:
     message = "; ".join(faults)
     if report.missing and report.unexpected:
         message += near(report.missing[0], report.unexpected)
-    if report.dtype_mismatch and not report.shape_mismatch:
+    others = report.dtype_mismatch
+    if others and all(can_cast(other.stored, other.wanted) for other in others):
         message += "; cast=True converts to the dtypes of the targets"
     error: CkptfmtError
     if report.missing and len(faults) == 1:
