@@ -516,12 +516,12 @@ def snappy(contents: bytes) -> bytes:
 
 
 def offsets(prefix: Path) -> Callable[[], set[int | None]]:
-    """Where the problems and deviations lie that verifying finds."""
+    """Offsets in the index of the problems that verify finds."""
 
     def act() -> set[int | None]:
         report = ckptfmt.verify(prefix)
         assert report.problems
-        about = (*report.problems, *report.notes)
+        about = report.problems
         return {one.offset for one in about if one.path and one.path.endswith(".index")}
 
     return act
