@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import math
@@ -98,6 +99,7 @@ class Writer:
         sizes: NDArray[np.int64] | None = None,
     ) -> None:
         self._handle: _core.WriterHandle | None = None
+        self._failed = False
         asked = check_options(metadata, level, alignment, durability, compression)
         alignment, self._metadata, zstd = asked
         self.prefix = prefix
@@ -127,11 +129,14 @@ class Writer:
 
         Raises:
             InvalidError: an empty, repeated or reserved name, or data that cannot be stored.
-            StorageError: writing failed; the writer can then only be abandoned.
+            StorageError: writing failed.
+
+        After any error the writer refuses to commit.
         """
-        sources = Sources()
-        sources.add(user_name(name), array, dtype)
-        self._add(sources)
+        with self._adding():
+            sources = Sources()
+            sources.add(user_name(name), array, dtype)
+            self._add(sources)
 
     def add_slice(
         self,
@@ -157,18 +162,28 @@ class Writer:
                 an earlier one on dtype or shape. Slices that overlap are refused by `commit`.
             StorageError: as in `add`.
         """
-        raw, sources = user_name(name), Sources()
-        if spec is None:
-            if shape is None or offset is None:
-                raise _invalid(raw, "a slice needs shape and offset, or spec")
-            sources.add(raw, array, dtype)
-            _set_slice(sources, shape, offset)
-        elif shape is None and offset is None:
-            sources.add(raw, array, dtype)
-            set_spec(sources, spec)
-        else:
-            raise _invalid(raw, "give either spec or shape and offset")
-        self._add(sources)
+        with self._adding():
+            raw, sources = user_name(name), Sources()
+            if spec is None:
+                if shape is None or offset is None:
+                    raise _invalid(raw, "a slice needs shape and offset, or spec")
+                sources.add(raw, array, dtype)
+                _set_slice(sources, shape, offset)
+            elif shape is None and offset is None:
+                sources.add(raw, array, dtype)
+                set_spec(sources, spec)
+            else:
+                raise _invalid(raw, "give either spec or shape and offset")
+            self._add(sources)
+
+    @contextlib.contextmanager
+    def _adding(self) -> Iterator[None]:
+        """A call whose failure leaves the writer without a tensor that the caller meant to save."""
+        try:
+            yield
+        except BaseException:
+            self._failed = True
+            raise
 
     def _add(
         self,
@@ -191,15 +206,22 @@ class Writer:
         return self._handle
 
     def commit(self) -> None:
-        """Makes the checkpoint visible, all or nothing, and closes the writer, whatever happens.
+        """Make the checkpoint visible, all or nothing, and close the writer in any case.
 
         Raises:
-            InvalidError: slices of one tensor overlap; an older checkpoint is still there.
+            InvalidError: slices of one tensor overlap, or an earlier `add` or `add_slice` failed;
+                an older checkpoint is still there.
             StorageError: it could not be written; an older checkpoint of this prefix is still
                 there.
             DurabilityUnknownError: it is in place, but a power cut may bring the older one back.
         """
         handle = self._open_handle()
+        if self._failed:
+            self.abandon()
+            raise InvalidError(
+                "an earlier add to this writer failed, so that the checkpoint would be incomplete: "
+                "write it again with a new writer"
+            )
         if self._metadata is not None:
             text, self._metadata = self._metadata, None
             handle.add_metadata(text)

@@ -233,7 +233,6 @@ ckptfmt_status ckptfmt_writer_keep(ckptfmt_writer *writer, ckptfmt_reader *reade
 	const uint64_t *rows, uint64_t count, uint8_t *kept, ckptfmt_error *err)
 {
 	keeping k = {writer, reader, selection, kept};
-	cf_catalog_mark mark = cf_catalog_here(&writer->catalog);
 	wish *wishes;
 	uint64_t wish_count;
 	ckptfmt_status status;
@@ -257,10 +256,7 @@ ckptfmt_status ckptfmt_writer_keep(ckptfmt_writer *writer, ckptfmt_reader *reade
 		return CKPTFMT_OK;
 	if (count != 0)
 		memset(kept, 0, (size_t)count);
-	if (status == CKPTFMT_INVALID)
-		cf_catalog_rollback(&writer->catalog, &mark);
-	else
-		writer->failed = true;
+	writer->failed = true;
 	return status;
 }
 

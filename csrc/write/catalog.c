@@ -282,39 +282,6 @@ ckptfmt_status cf_catalog_check_slices(const cf_catalog *catalog, ckptfmt_error 
 	return status;
 }
 
-/* ---- going back ------------------------------------------------------------------------------------------ */
-
-cf_catalog_mark cf_catalog_here(const cf_catalog *catalog)
-{
-	return (cf_catalog_mark){catalog->rows.size, catalog->keys.size, catalog->dims.size, catalog->slices.size,
-		catalog->messages.size, catalog->chunk_crcs.size, catalog->chunk_sizes.size, catalog->compressed};
-}
-
-void cf_catalog_rollback(cf_catalog *catalog, const cf_catalog_mark *mark)
-{
-	uint64_t slices_left = mark->slices / sizeof(cf_catalog_slice);
-	cf_catalog_slice *slices = (cf_catalog_slice *)(void *)catalog->slices.data;
-	catalog->rows.size = mark->rows;
-	catalog->keys.size = mark->keys;
-	catalog->dims.size = mark->dims;
-	catalog->slices.size = mark->slices;
-	catalog->messages.size = mark->messages;
-	catalog->chunk_crcs.size = mark->chunk_crcs;
-	catalog->chunk_sizes.size = mark->chunk_sizes;
-	catalog->compressed = mark->compressed;
-	for (uint64_t i = 0; i < cf_catalog_count(catalog); i++) {
-		cf_catalog_row *row = cf_catalog_row_at(catalog, i);
-		if (row->last_slice == CF_NO_SLICE || row->last_slice < slices_left)
-			continue;
-		/* Lists only grow at their end, so the slices that remain are a prefix of each. */
-		row->last_slice = row->first_slice;
-		while (slices[row->last_slice].next < slices_left)
-			row->last_slice = slices[row->last_slice].next;
-		slices[row->last_slice].next = CF_NO_SLICE;
-	}
-	refill_buckets(catalog);
-}
-
 /* ---- writing --------------------------------------------------------------------------------------------- */
 
 /* The keys of all rows in the order of the table, for the caller to release. */

@@ -87,14 +87,6 @@ CF_MUST_CHECK ckptfmt_status cf_catalog_add_entry(cf_catalog *catalog, cf_bytes_
 /* SLC-6: no two slices of a tensor share a cell. INVALID with the tensor, LIMIT, NO_MEMORY. */
 CF_MUST_CHECK ckptfmt_status cf_catalog_check_slices(const cf_catalog *catalog, ckptfmt_error *err);
 
-/* A point to go back to. */
-typedef struct cf_catalog_mark {
-	uint64_t rows, keys, dims, slices, messages, chunk_crcs, chunk_sizes;
-	bool compressed;
-} cf_catalog_mark;
-cf_catalog_mark cf_catalog_here(const cf_catalog *catalog);
-void cf_catalog_rollback(cf_catalog *catalog, const cf_catalog_mark *mark);
-
 /* Writes header and entries, sorted, to the table. `chunk_size` is that of rows with chunk checksums. */
 CF_MUST_CHECK ckptfmt_status cf_catalog_write(const cf_catalog *catalog, int32_t num_shards, uint32_t chunk_size,
 	cf_table_writer *table, ckptfmt_error *err);

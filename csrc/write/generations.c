@@ -37,6 +37,8 @@ ckptfmt_status cf_generations_list(cf_generations *out, const cf_directory *dire
 	if (status == CKPTFMT_OK && out->files.size != 0)
 		qsort(out->files.data, (size_t)(out->files.size / sizeof(cf_generation_file)), sizeof(cf_generation_file),
 			compare);
+	if (status != CKPTFMT_OK)
+		cf_buffer_free(&out->files);
 	cf_buffer_free(&names);
 	return status;
 }

@@ -187,7 +187,6 @@ static ckptfmt_status reserve_rows(ckptfmt_writer *writer, const ckptfmt_source 
 static ckptfmt_status enter_sources(ckptfmt_writer *writer, const ckptfmt_source *sources, uint64_t count, bool own,
 	uint64_t *rows, ckptfmt_error *err)
 {
-	cf_catalog_mark mark = cf_catalog_here(&writer->catalog);
 	CF_TRY(reserve_rows(writer, sources, count, err));
 	for (uint64_t i = 0; i < count; i++) {
 		ckptfmt_status status = cf_source_check(&sources[i], err);
@@ -202,10 +201,7 @@ static ckptfmt_status enter_sources(ckptfmt_writer *writer, const ckptfmt_source
 		if (status != CKPTFMT_OK) {
 			cf_error_tensor(err, sources[i].name, sources[i].name_size);
 			cf_error_path(err, writer->prefix.index_path);
-			if (status == CKPTFMT_INVALID || status == CKPTFMT_LIMIT)
-				cf_catalog_rollback(&writer->catalog, &mark);
-			else
-				writer->failed = true;
+			writer->failed = true;
 			return status;
 		}
 	}
@@ -305,7 +301,8 @@ static ckptfmt_status write_sources(ckptfmt_writer *writer, const ckptfmt_source
 ckptfmt_status cf_writer_check_state(const ckptfmt_writer *writer, ckptfmt_error *err)
 {
 	if (writer->failed)
-		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the writer failed before and takes no more");
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET,
+			"an earlier call of this writer failed, so that it can only be abandoned; start again with a new writer");
 	return CKPTFMT_OK;
 }
 

@@ -181,43 +181,46 @@ static void test_reader_keeps_generation(void)
 	shell("rm -rf '%s'/*");
 }
 
-static void test_writer_refuses(void)
+/* A writer that has `before` refuses these sources, and then to commit. */
+static void check_refused(const ckptfmt_source *before, uint64_t before_count, const ckptfmt_source *sources,
+	uint64_t count, const char *message)
 {
-	static const int64_t slice[] = {4, 0, 2}, wrong_shape[] = {5, 0, 2}, outside[] = {4, 3, 2};
-	const float values[2] = {1, 2};
-	const int64_t count = 2, negative = -1;
 	ckptfmt_error err;
 	ckptfmt_writer *writer;
-	ckptfmt_source good = float_source("a", values, 1, &count), bad = good, part = float_source("p", values, 1, &count);
 	CHECK_OK(ckptfmt_writer_open(path_of("ck"), NULL, &writer, &err), err);
-	CHECK_OK(ckptfmt_writer_add(writer, &good, 1, &err), err);
-	CHECK_FAILS(ckptfmt_writer_add(writer, &good, 1, &err), err, CKPTFMT_FAIL_ARGUMENT, "the name is added twice");
-	CHECK(strcmp(err.tensor, "a") == 0);
+	CHECK_OK(ckptfmt_writer_add(writer, before, before_count, &err), err);
+	CHECK_FAILS(ckptfmt_writer_add(writer, sources, count, &err), err, CKPTFMT_FAIL_ARGUMENT, message);
+	CHECK_EQ(strcmp(err.tensor, (const char *)sources[count - 1].name), 0);
+	CHECK_FAILS(ckptfmt_writer_commit(writer, &err), err, CKPTFMT_FAIL_ARGUMENT, "an earlier call");
+}
+
+static void test_writer_refuses(void)
+{
+	static const int64_t slice[] = {4, 0, 2}, second[] = {4, 2, 2}, wrong_shape[] = {5, 0, 2}, outside[] = {4, 3, 2};
+	const float values[2] = {1, 2};
+	const int64_t count = 2, negative = -1;
+	const ckptfmt_source good = float_source("a", values, 1, &count);
+	ckptfmt_source bad = good, part = float_source("p", values, 1, &count), both[2] = {good, part};
+	both[1].slice = slice;
+	check_refused(both, 2, &good, 1, "the name is added twice");
+	bad.name = (const uint8_t *)"";
 	bad.name_size = 0;
-	CHECK_FAILS(ckptfmt_writer_add(writer, &bad, 1, &err), err, CKPTFMT_FAIL_ARGUMENT, "TAB-12");
+	check_refused(both, 2, &bad, 1, "TAB-12");
 	bad = float_source("b", values, 1, &negative);
-	CHECK_FAILS(ckptfmt_writer_add(writer, &bad, 1, &err), err, CKPTFMT_FAIL_ARGUMENT, "the shape");
+	check_refused(both, 2, &bad, 1, "the shape");
 	bad = float_source("b", values, 1, &count);
 	bad.dtype = CKPTFMT_RESOURCE;
-	CHECK_FAILS(ckptfmt_writer_add(writer, &bad, 1, &err), err, CKPTFMT_FAIL_ARGUMENT, "data type 20");
+	check_refused(both, 2, &bad, 1, "data type 20");
 	part.slice = slice;
-	CHECK_OK(ckptfmt_writer_add(writer, &part, 1, &err), err);
-	CHECK_FAILS(ckptfmt_writer_add(writer, &part, 1, &err), err, CKPTFMT_FAIL_ARGUMENT, "the slice is added twice");
+	check_refused(both, 2, &part, 1, "the slice is added twice");
 	part.slice = wrong_shape;
-	CHECK_FAILS(ckptfmt_writer_add(writer, &part, 1, &err), err, CKPTFMT_FAIL_ARGUMENT, "slices of one tensor");
+	check_refused(both, 2, &part, 1, "slices of one tensor");
 	part.slice = outside;
-	CHECK_FAILS(ckptfmt_writer_add(writer, &part, 1, &err), err, CKPTFMT_FAIL_ARGUMENT, "SLC-4");
+	check_refused(both, 2, &part, 1, "SLC-4");
 	{
-		/* A batch is taken whole or not at all, lists of slices included. */
-		static const int64_t second[] = {4, 2, 2};
 		ckptfmt_source batch[2] = {part, good};
-		float got[4] = {0};
 		batch[0].slice = second;
-		CHECK_FAILS(ckptfmt_writer_add(writer, batch, 2, &err), err, CKPTFMT_FAIL_ARGUMENT, "the name is added");
-		CHECK_OK(ckptfmt_writer_add(writer, batch, 1, &err), err);
-		CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
-		CHECK_OK(load_one("ck", "p", got, 4, &err), err);
-		CHECK(got[0] == 1 && got[1] == 2 && got[2] == 1 && got[3] == 2);
+		check_refused(both, 2, batch, 2, "the name is added twice");
 	}
 	shell("rm -rf '%s'/*");
 }
@@ -309,13 +312,21 @@ static void test_writer_reserves(void)
 	source.dims = dims;
 	source.rank = 1;
 	source.dtype = CKPTFMT_FLOAT;
-	CHECK_OK(ckptfmt_writer_open(path_of("r"), NULL, &writer, &err), err);
-	for (source.name_size = 17; source.name_size >= 9; source.name_size--)
+	for (source.name_size = 17; source.name_size >= 9; source.name_size--) {
+		CHECK_OK(ckptfmt_writer_open(path_of("r"), NULL, &writer, &err), err);
 		CHECK_FAILS(ckptfmt_writer_add(writer, &source, 1, &err), err, CKPTFMT_FAIL_ARGUMENT, "EXT-8");
-	CHECK_OK(ckptfmt_writer_add(writer, &source, 1, &err), err);
+		ckptfmt_writer_abandon(writer);
+	}
+	/* A writer that refused something stays failed. */
+	CHECK_OK(ckptfmt_writer_open(path_of("r"), NULL, &writer, &err), err);
 	CHECK_OK(ckptfmt_writer_add_metadata(writer, (const uint8_t *)"{}", 2, &err), err);
 	CHECK_FAILS(ckptfmt_writer_add_metadata(writer, (const uint8_t *)"{}", 2, &err), err, CKPTFMT_FAIL_ARGUMENT,
 		"the name is added twice");
+	CHECK_FAILS(ckptfmt_writer_add(writer, &source, 1, &err), err, CKPTFMT_FAIL_ARGUMENT, "an earlier call");
+	CHECK_FAILS(ckptfmt_writer_commit(writer, &err), err, CKPTFMT_FAIL_ARGUMENT, "an earlier call");
+	CHECK_OK(ckptfmt_writer_open(path_of("r"), NULL, &writer, &err), err);
+	CHECK_OK(ckptfmt_writer_add(writer, &source, 1, &err), err);
+	CHECK_OK(ckptfmt_writer_add_metadata(writer, (const uint8_t *)"{}", 2, &err), err);
 	CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
 	CHECK_OK(ckptfmt_reader_open(path_of("r"), NULL, &reader, &err), err);
 	CHECK_OK(ckptfmt_reader_contains(reader, (const uint8_t *)"_CKPTFMT_METADATA", 17, &found, &err), err);

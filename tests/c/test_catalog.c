@@ -45,32 +45,19 @@ static void write_table(const cf_catalog *catalog, cf_buffer *out)
 	cf_table_writer_free(&table);
 }
 
-/* The numbers are those of all names below `count`, in this order; `early` of them before a point to go back to. */
-static void check_order(const uint64_t *numbers, uint64_t count, uint64_t early, const cf_buffer *wanted)
+/* Adding the names of these numbers, those of all names below `count`, gives the table; each can be added once. */
+static void check_order(const uint64_t *numbers, uint64_t count, const cf_buffer *wanted)
 {
 	cf_catalog catalog;
-	cf_catalog_mark mark;
 	cf_buffer table = CF_BUFFER_EMPTY;
 	CHECK_OK(cf_catalog_open(&catalog, &error), error);
-	for (int turn = 0; turn < 2; turn++) {
-		for (uint64_t i = turn == 0 ? 0 : early; i < count; i++) {
-			if (turn == 0 && i == early)
-				mark = cf_catalog_here(&catalog);
-			CHECK_OK(add(&catalog, numbers[i], &error), error);
-		}
-		if (turn == 0 && early < count)
-			cf_catalog_rollback(&catalog, &mark);
-		CHECK_EQ(cf_catalog_count(&catalog), turn == 0 ? early : count);
-	}
+	for (uint64_t i = 0; i < count; i++)
+		CHECK_OK(add(&catalog, numbers[i], &error), error);
+	CHECK_EQ(cf_catalog_count(&catalog), count);
 	write_table(&catalog, &table);
 	CHECK(table.size == wanted->size && memcmp(table.data, wanted->data, (size_t)table.size) == 0);
-	for (uint64_t i = 0; i < count; i++) {
-		mark = cf_catalog_here(&catalog);
+	for (uint64_t i = 0; i < count; i++)
 		CHECK_FAILS(add(&catalog, numbers[i], &error), error, CKPTFMT_FAIL_ARGUMENT, "the name is added twice");
-		cf_catalog_rollback(&catalog, &mark);
-	}
-	write_table(&catalog, &table);
-	CHECK(table.size == wanted->size && memcmp(table.data, wanted->data, (size_t)table.size) == 0);
 	cf_buffer_free(&table);
 	cf_catalog_free(&catalog);
 }
@@ -87,57 +74,17 @@ static void test_orders(void)
 			CHECK_OK(add(&catalog, numbers[i] = i, &error), error);
 		write_table(&catalog, &wanted);
 		cf_catalog_free(&catalog);
-		check_order(numbers, count, count, &wanted);
+		check_order(numbers, count, &wanted);
 		for (int turn = 0; turn < 20; turn++) {
 			for (uint64_t i = count - 1; i > 0; i--) {
 				uint64_t other = test_random_below(i + 1), kept = numbers[i];
 				numbers[i] = numbers[other];
 				numbers[other] = kept;
 			}
-			check_order(numbers, count, test_random_below(count + 1), &wanted);
+			check_order(numbers, count, &wanted);
 		}
 		cf_buffer_free(&wanted);
 	}
-}
-
-/* Adds the entry of a compressed value under a new name. */
-static void add_compressed(cf_catalog *catalog, const char *name)
-{
-	const int64_t dims[1] = {4};
-	const uint32_t crc = 1;
-	const uint64_t size = 8;
-	cf_entry_fields fields = {.dtype = CKPTFMT_FLOAT, .size = 8, .rank = 1, .dims = dims, .chunk_size = 4096,
-		.chunk_crcs = &crc, .chunk_count = 1, .compressed = true, .raw_size = 16, .chunk_sizes = &size};
-	cf_buffer message = CF_BUFFER_EMPTY;
-	int64_t decoded[CKPTFMT_RANK_MAX];
-	cf_entry entry;
-	uint64_t row;
-	cf_entry_encode(&message, &fields);
-	CHECK_OK(cf_entry_decode((cf_bytes_view){message.data, message.size}, 0, 0, decoded, &entry, &error), error);
-	CHECK_OK(cf_catalog_add_entry(catalog, (cf_bytes_view){(const uint8_t *)name, strlen(name)}, &entry, decoded, &row,
-		&error), error);
-	cf_buffer_free(&message);
-}
-
-/* A rolled back compressed value leaves no trace in the header (its min_consumer). */
-static void test_rollback_of_compressed(void)
-{
-	cf_buffer before = CF_BUFFER_EMPTY, after = CF_BUFFER_EMPTY;
-	cf_catalog catalog;
-	cf_catalog_mark mark;
-	CHECK_OK(cf_catalog_open(&catalog, &error), error);
-	for (uint64_t i = 0; i < 3; i++)
-		CHECK_OK(add(&catalog, i, &error), error);
-	write_table(&catalog, &before);
-	mark = cf_catalog_here(&catalog);
-	add_compressed(&catalog, "compressed");
-	CHECK(catalog.compressed);
-	cf_catalog_rollback(&catalog, &mark);
-	write_table(&catalog, &after);
-	CHECK(after.size == before.size && memcmp(after.data, before.data, (size_t)after.size) == 0);
-	cf_buffer_free(&before);
-	cf_buffer_free(&after);
-	cf_catalog_free(&catalog);
 }
 
 /* Running out of memory while adding leaves the catalog as it was. */
@@ -145,18 +92,15 @@ static void test_no_memory(void)
 {
 	cf_buffer before = CF_BUFFER_EMPTY, after = CF_BUFFER_EMPTY;
 	cf_catalog catalog;
-	cf_catalog_mark mark;
 	CHECK_OK(cf_catalog_open(&catalog, &error), error);
 	for (uint64_t i = 0; i < 8; i++)
 		if (i != 3)
 			CHECK_OK(add(&catalog, i, &error), error);
 	CHECK_OK(add(&catalog, 3, &error), error);
 	write_table(&catalog, &before);
-	mark = cf_catalog_here(&catalog);
 	memory_fault_set(1, false);
 	CHECK_EQ(cf_catalog_reserve(&catalog, 1000, 1000, &error), CKPTFMT_NO_MEMORY);
 	memory_fault_clear();
-	cf_catalog_rollback(&catalog, &mark);
 	write_table(&catalog, &after);
 	CHECK(after.size == before.size && memcmp(after.data, before.data, (size_t)after.size) == 0);
 	CHECK_FAILS(add(&catalog, 5, &error), error, CKPTFMT_FAIL_ARGUMENT, "the name is added twice");
@@ -171,7 +115,6 @@ int main(void)
 	for (uint64_t i = 0; i < COUNT_MAX; i++)
 		(void)snprintf(names[i], NAME_SIZE, "layer/%03u", (unsigned)i);
 	test_orders();
-	test_rollback_of_compressed();
 	test_no_memory();
 	CHECK_EQ(memory_fault_live(), 0);
 	return test_finish("catalog");

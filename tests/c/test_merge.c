@@ -393,6 +393,63 @@ static void test_bad_intent(void)
 	}
 }
 
+/* A writer that runs out of memory among many data files of others leaks nothing. */
+static ckptfmt_status save_one(void)
+{
+	static const int64_t dims[1] = {1};
+	const float value = 1;
+	ckptfmt_write_options options;
+	ckptfmt_source source;
+	ckptfmt_writer *writer;
+	ckptfmt_status status;
+	ckptfmt_write_options_default(&options);
+	options.durability = CKPTFMT_DURABILITY_NONE;
+	memset(&source, 0, sizeof source);
+	source.name = (const uint8_t *)"a";
+	source.name_size = 1;
+	source.dims = dims;
+	source.rank = 1;
+	source.dtype = CKPTFMT_FLOAT;
+	source.data = (const uint8_t *)&value;
+	status = ckptfmt_writer_open(path_of("out/m"), &options, &writer, &err);
+	if (status != CKPTFMT_OK)
+		return status;
+	status = ckptfmt_writer_add(writer, &source, 1, &err);
+	if (status == CKPTFMT_OK)
+		return ckptfmt_writer_commit(writer, &err);
+	ckptfmt_writer_abandon(writer);
+	return status;
+}
+
+static void test_saves_without_memory(void)
+{
+	bool hit = true;
+	for (uint64_t n = 1; hit; n++) {
+		ckptfmt_status status;
+		shell("rm -rf '%s'/out && mkdir '%s'/out && cd '%s'/out && for i in $(seq -w 0 99); do "
+			": > m.data-000$i-of-00100; : > m.data-000$i-of-00001; done");
+		memory_fault_set(n, false);
+		status = save_one();
+		hit = memory_fault_hits() != 0;
+		memory_fault_clear();
+		CHECK_EQ(memory_fault_live(), 0);
+		CHECK(status == CKPTFMT_OK || err.status == CKPTFMT_NO_MEMORY);
+	}
+	CHECK(has("out/m", "a", 1));
+}
+
+/* NULL is not a prefix. */
+static void test_null(void)
+{
+	const ckptfmt_merge_options options = {0, 0, CKPTFMT_DURABILITY_NONE, 0, NULL, NULL};
+	const char *none = NULL, *one = path_of("in/a");
+	ckptfmt_writer *writer;
+	set_stage(1, false);
+	CHECK_EQ(ckptfmt_writer_open(NULL, NULL, &writer, &err), CKPTFMT_INVALID);
+	CHECK_EQ(ckptfmt_merge(&one, 1, NULL, &options, &err), CKPTFMT_INVALID);
+	CHECK_EQ(ckptfmt_merge(&none, 1, path_of("out/m"), &options, &err), CKPTFMT_INVALID);
+}
+
 int main(void)
 {
 	if (!make_directory())
@@ -408,6 +465,8 @@ int main(void)
 	fail_merges(EIO, false, false);
 	fail_merges(ENOSPC, true, false);
 	fail_merges(EIO, false, true);
+	test_null();
+	test_saves_without_memory();
 	fail_allocations();
 	test_resume_with_others();
 	test_resume_of_a_part();
