@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds `ckptfmt._ckptfmt`, the cffi module: all of csrc/ plus one generated file.
 
-The declarations come from csrc/ckptfmt.h and the headers in csrc/python/ themselves, from the lines
-between their two cffi markers. A copy kept by hand would drift: cffi converts a size_t that was
-declared uint32_t without a word. The version comes from pyproject.toml.
+The declarations come from csrc/ckptfmt*.h and the headers in csrc/python/, from the lines between
+their two cffi markers. A copy kept by hand would drift: cffi converts a size_t that was declared
+uint32_t without a word. The version comes from pyproject.toml.
 """
 
 import re
@@ -15,6 +15,7 @@ from cffi import FFI
 
 HERE = Path(__file__).resolve().parent
 HEADER = HERE / "csrc" / "ckptfmt.h"
+UNSTABLE = HERE / "csrc" / "ckptfmt_unstable.h"
 OWN_HEADERS = [
     HERE / "csrc" / "python" / name for name in ("arrays.h", "dlpack.h", "reading.h", "slot.h")
 ]
@@ -50,11 +51,11 @@ def relative(paths: list[Path]) -> list[str]:
 
 
 ffi = FFI()
-ffi.cdef("".join(map(declarations, [HEADER, *OWN_HEADERS])) + CALLBACKS)
+ffi.cdef("".join(map(declarations, [HEADER, UNSTABLE, *OWN_HEADERS])) + CALLBACKS)
 ffi.set_source(
     "ckptfmt._ckptfmt",
     "".join(
-        f'#include "{header.relative_to(HERE / "csrc")}"\n' for header in [HEADER, *OWN_HEADERS]
+        f'#include "{header.relative_to(HERE / "csrc")}"\n' for header in [UNSTABLE, *OWN_HEADERS]
     ),
     sources=relative(list((HERE / "csrc").glob("*/*.c"))),
     depends=relative(

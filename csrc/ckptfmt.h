@@ -13,7 +13,8 @@
  *      that leaves is a view; its comment says until when it is valid.
  *   6. `offset` counts bytes from the start of a file or buffer, `size` bytes, `count` things, `row` says which one.
  *   7. A reader and a selection may be used by any number of threads at once. A writer, a verifier and a
- *      strings object belong to one thread at a time. Close is never concurrent with a call.
+ *      strings object belong to one thread at a time. Close is never concurrent with a call. A handle belongs to the
+ *      process that opened it: a forked child neither uses nor closes it, and opens its own.
  *   8. File contents are never trusted: whatever the bytes are, a call ends in a result or a typed error, in time
  *      and memory bounded by the bytes read.
  *
@@ -32,6 +33,11 @@
 #else
 #define CKPTFMT_API
 #endif
+
+/* The version of this header; ckptfmt_version() is that of the library. */
+#define CKPTFMT_VERSION_MAJOR 0
+#define CKPTFMT_VERSION_MINOR 1
+#define CKPTFMT_VERSION_PATCH 0
 
 #ifdef __cplusplus
 extern "C" {
@@ -148,36 +154,8 @@ CKPTFMT_API uint32_t ckptfmt_crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint
 CKPTFMT_API uint32_t ckptfmt_crc32c_mask(uint32_t crc);
 CKPTFMT_API uint32_t ckptfmt_crc32c_unmask(uint32_t masked);
 
-/* The variants compiled in, worst first; NULL past the last. */
-CKPTFMT_API const char *ckptfmt_crc32c_variant_name(uint32_t variant);
-/* 1 if this CPU can run the variant. */
-CKPTFMT_API int32_t ckptfmt_crc32c_variant_usable(uint32_t variant);
-/* The variant in use. */
-CKPTFMT_API uint32_t ckptfmt_crc32c_variant(void);
-/* ckptfmt_crc32c and ckptfmt_crc32c_copy (destination not NULL) by one variant, for tests and benchmarks.
- * REQUIRES: the variant is usable. */
-CKPTFMT_API uint32_t ckptfmt_crc32c_by(uint32_t variant, uint32_t crc, uint8_t *destination,
-	const uint8_t *source, uint64_t size);
-
-/* ---- counters -------------------------------------------------------------------------------------------- */
-
-/* What this process asked of the operating system so far, counted where the calls are made. Never reset. */
-typedef struct ckptfmt_counters {
-	uint64_t opens, reads, bytes_read, writes, bytes_written, syncs, renames, links, unlinks, maps;
-} ckptfmt_counters;
-
-CKPTFMT_API void ckptfmt_counters_get(ckptfmt_counters *counters);
-
-/* ---- slice text ------------------------------------------------------------------------------------------ */
-
 /* The largest rank that the format stores. */
 enum { CKPTFMT_RANK_MAX = 254 };
-
-/* Parses a shape_and_slice text ("4 6 0,2:-"). The three arrays have room for CKPTFMT_RANK_MAX values each.
- * A full dimension ("-") gives start 0 and length -1. The empty text gives rank -1: the whole tensor.
- * INVALID: anything TensorFlow's SaveV2 would refuse or die of. */
-CKPTFMT_API ckptfmt_status ckptfmt_spec_parse(const uint8_t *text, uint64_t text_size, int32_t *rank, int64_t *dims,
-	int64_t *starts, int64_t *lengths, ckptfmt_error *err);
 
 /* ---- codecs ------------------------------------------------------------------------------------------------ */
 
@@ -325,80 +303,11 @@ typedef struct ckptfmt_header {
  * NOT_FOUND, IO, CORRUPT, UNSUPPORTED (newer version, V1 file), LIMIT, NO_MEMORY. */
 CKPTFMT_API ckptfmt_status ckptfmt_reader_open(const char *prefix, const ckptfmt_open_options *options,
 	ckptfmt_reader **out, ckptfmt_error *err);
-/* Opens a checkpoint again in a forked child, where a reader of the parent must not be used. `old` is the parent's, as
- * the child sees it. Selections of `old` can be used with the new reader. IO with failure GENERATION_GONE: the
- * checkpoint was replaced. Else as ckptfmt_reader_open. */
-CKPTFMT_API ckptfmt_status ckptfmt_reader_reopen(const ckptfmt_reader *old, const char *prefix, ckptfmt_reader **out,
-	ckptfmt_error *err);
 CKPTFMT_API void ckptfmt_reader_close(ckptfmt_reader *reader);
 CKPTFMT_API void ckptfmt_reader_header(const ckptfmt_reader *reader, ckptfmt_header *out);
 
-/* The number of data files that the index file `path` names, whatever its own name is; 0 if there is no such file, or
- * it cannot be read as an index. NOT_FOUND, IO (its directory), NO_MEMORY. */
-CKPTFMT_API ckptfmt_status ckptfmt_index_count(const char *path, int32_t *count, ckptfmt_error *err);
-
-/* One stored value: where its bytes lie. */
-typedef struct ckptfmt_stored {
-	uint64_t offset;
-	uint64_t size;
-	int32_t shard;
-	uint32_t crc32c;        /* of all its bytes, unmasked */
-	uint64_t chunks_first;  /* in `chunk_crcs`: ceil(raw_size / chunk_size) checksums of stored bytes, unmasked */
-	uint64_t ends_first;    /* of a COMPRESSED value in `chunk_ends`, as many: where each ends, from `offset` on */
-	uint64_t raw_size;      /* bytes of the value; of one that is not COMPRESSED `size` */
-	uint32_t raw_crc32c;    /* of these, by the rules of the data type, unmasked */
-	uint32_t chunk_size;    /* raw bytes a chunk that has a checksum of its own; 0: there are none */
-	uint32_t flags;         /* ckptfmt_stored_flags */
-	uint32_t broken_rule;   /* with BAD_CHUNKS: 0, EXT-2; else the number of the rule CMP, or EXT-4 */
-} ckptfmt_stored;
-
-typedef enum ckptfmt_stored_flags {
-	CKPTFMT_STORED_MISSING = 1,       /* a slice that the tensor lists and the index does not hold */
-	CKPTFMT_STORED_OTHER_DTYPE = 2,   /* a slice whose own entry has another dtype than the tensor */
-	CKPTFMT_STORED_OTHER_SHAPE = 32,  /* or another shape than its extents */
-	CKPTFMT_STORED_FEATURES = 4,      /* stored in a way that this version does not know */
-	CKPTFMT_STORED_BAD_CHUNKS = 8,    /* chunk checksums that do not fit the size */
-	CKPTFMT_STORED_ONE_CHUNK = 16,    /* chunk checksums of a value that is a single chunk */
-	CKPTFMT_STORED_COMPRESSED = 64,   /* in chunks that are compressed one by one */
-	CKPTFMT_STORED_EXPANDS = 128      /* to more than limits.expansion_max allows */
-} ckptfmt_stored_flags;
-
-/* One tensor of a selection. Arrays stand in the selection's shared columns, from the given position on.
- * Plain struct layout, so that a caller may see the rows as a table. */
-typedef struct ckptfmt_row {
-	uint64_t name_offset;       /* in `names` */
-	uint64_t dims_first;        /* in `dims`: `rank` sizes */
-	uint64_t slices_first;      /* in `slices`; slice_count of them */
-	ckptfmt_stored stored;      /* of a tensor stored whole; zero for a partitioned one */
-	uint32_t name_size;
-	uint32_t slice_count;       /* 0: stored whole */
-	int32_t dtype;              /* the code as stored, known or not */
-	int32_t rank;
-	int64_t element_count;
-	uint64_t entry_offset;      /* of its entry in the index file (perhaps only of its block) */
-} ckptfmt_row;
-
-/* One slice of a partitioned tensor. */
-#define CKPTFMT_WHOLE 18446744073709551615u  /* instead of a slice's number: the tensor is stored whole */
-
-typedef struct ckptfmt_slice_row {
-	uint64_t extents_first;     /* in `dims`: `rank` starts, then `rank` lengths, -1 for a full dimension */
-	ckptfmt_stored stored;
-} ckptfmt_slice_row;
-
-/* Views of a selection's columns, valid until ckptfmt_selection_free. The names stand in the order of the rows, each
- * followed by a zero byte; names may hold zero bytes themselves. */
-typedef struct ckptfmt_columns {
-	const ckptfmt_row *rows;
-	const ckptfmt_slice_row *slices;
-	const int64_t *dims;
-	const uint8_t *names;
-	const uint32_t *chunk_crcs;
-	const uint64_t *chunk_ends;
-	uint64_t row_count, slice_count, dims_count, names_size, chunk_count, end_count;
-} ckptfmt_columns;
-
-/* Every tensor of the checkpoint in key order, each partitioned tensor once. CORRUPT, LIMIT, IO, NO_MEMORY. */
+/* Every tensor of the checkpoint in key order, each partitioned tensor once, but for the names that begin with
+ * "_CKPTFMT_": these are reserved for the format. CORRUPT, LIMIT, IO, NO_MEMORY. */
 CKPTFMT_API ckptfmt_status ckptfmt_reader_list(ckptfmt_reader *reader, ckptfmt_selection **out, ckptfmt_error *err);
 /* The tensors whose names begin with `prefix`, in key order; reads just the part of the index where they stand. INVALID
  * for a prefix that is empty or begins with a zero byte, else as ckptfmt_reader_list. */
@@ -411,7 +320,26 @@ CKPTFMT_API ckptfmt_status ckptfmt_reader_select(ckptfmt_reader *reader, const u
 /* 1 if the checkpoint holds a tensor of this name (a slice's key is none), 0 if not, in *found. */
 CKPTFMT_API ckptfmt_status ckptfmt_reader_contains(ckptfmt_reader *reader, const uint8_t *name, uint64_t name_size,
 	int32_t *found, ckptfmt_error *err);
-CKPTFMT_API void ckptfmt_selection_columns(const ckptfmt_selection *selection, ckptfmt_columns *out);
+CKPTFMT_API uint64_t ckptfmt_selection_count(const ckptfmt_selection *selection);
+/* The name of a tensor, *size bytes valid until ckptfmt_selection_free, followed by a zero byte; names may hold zero
+ * bytes themselves. NULL past the last row. */
+CKPTFMT_API const uint8_t *ckptfmt_selection_name(const ckptfmt_selection *selection, uint64_t row, uint64_t *size);
+
+/* What the index says of a tensor. */
+typedef struct ckptfmt_tensor {
+	int64_t element_count;
+	uint64_t byte_size;         /* of its elements in memory; of strings and variants 0, of an unknown dtype the stored
+	                             * bytes */
+	int32_t dtype;              /* ckptfmt_dtype, or a code that this version does not know */
+	int32_t rank;
+	uint32_t slice_count;       /* 0: stored whole */
+	uint32_t reserved;
+	int64_t dims[254];          /* the first `rank` of them */
+} ckptfmt_tensor;
+
+/* INVALID: no such row. UNSUPPORTED: the size does not fit 64 bits. */
+CKPTFMT_API ckptfmt_status ckptfmt_selection_tensor(const ckptfmt_selection *selection, uint64_t row,
+	ckptfmt_tensor *out, ckptfmt_error *err);
 /* A selection does not need its reader to stay open; reading with it does, and takes that very reader: INVALID with
  * any other. */
 CKPTFMT_API void ckptfmt_selection_free(ckptfmt_selection *selection);
@@ -452,8 +380,23 @@ typedef struct ckptfmt_strings_view {
 	uint64_t count;
 } ckptfmt_strings_view;
 
+/* Element i, row-major: *size bytes, valid until ckptfmt_strings_free. NULL past the last. */
+CKPTFMT_API const uint8_t *ckptfmt_strings_at(const ckptfmt_strings *strings, uint64_t i, uint64_t *size);
 CKPTFMT_API void ckptfmt_strings_get(const ckptfmt_strings *strings, ckptfmt_strings_view *out);
 CKPTFMT_API void ckptfmt_strings_free(ckptfmt_strings *strings);
+
+/* ---- one tensor by name ---- */
+
+/* These take no structs that hold pointers, for languages that cannot pass them. Each looks the name up, which costs
+ * about a microsecond; NOT_FOUND if there is no such tensor. Else as the calls above. */
+CKPTFMT_API ckptfmt_status ckptfmt_tensor_find(ckptfmt_reader *reader, const uint8_t *name, uint64_t name_size,
+	ckptfmt_tensor *out, ckptfmt_error *err);
+CKPTFMT_API ckptfmt_status ckptfmt_tensor_read(ckptfmt_reader *reader, const uint8_t *name, uint64_t name_size,
+	const int64_t *box, uint8_t *destination, uint64_t destination_size, int32_t verify, ckptfmt_error *err);
+CKPTFMT_API ckptfmt_status ckptfmt_tensor_read_strings(ckptfmt_reader *reader, const uint8_t *name,
+	uint64_t name_size, const int64_t *box, int32_t verify, ckptfmt_strings **out, ckptfmt_error *err);
+/* The metadata of the checkpoint, a JSON object as one string; no string if it has none. */
+CKPTFMT_API ckptfmt_status ckptfmt_reader_metadata(ckptfmt_reader *reader, ckptfmt_strings **out, ckptfmt_error *err);
 
 /* Maps the stored bytes of a tensor that is stored whole, in the host's byte order and of FIXED storage, read-only.
  * `verify` other than OFF checks them once, now, with threads as for a read. INVALID for any other tensor. The mapping
@@ -466,6 +409,8 @@ CKPTFMT_API const uint8_t *ckptfmt_mapping_data(const ckptfmt_mapping *mapping, 
 /* The largest power of two, up to the page size, that divides the address of the data. */
 CKPTFMT_API uint64_t ckptfmt_mapping_alignment(const ckptfmt_mapping *mapping);
 CKPTFMT_API void ckptfmt_mapping_close(ckptfmt_mapping *mapping);
+
+#define CKPTFMT_WHOLE 18446744073709551615u  /* instead of a slice's number: the tensor is stored whole */
 
 /* Where the bytes of a stored value are. */
 typedef struct ckptfmt_location {
@@ -484,28 +429,6 @@ typedef struct ckptfmt_location {
  * CORRUPT, IO, UNSUPPORTED, INVALID. */
 CKPTFMT_API ckptfmt_status ckptfmt_reader_locate(ckptfmt_reader *reader, const ckptfmt_selection *selection,
 	uint64_t row, uint64_t slice, ckptfmt_location *out, ckptfmt_error *err);
-
-/* ---- the index, as it lies there ------------------------------------------------------------------------- */
-
-/* One region of the index file, for people who read hex dumps. */
-typedef struct ckptfmt_region {
-	uint64_t offset;
-	uint64_t size;              /* with the trailer */
-	uint64_t entry_count;
-	int32_t kind;               /* ckptfmt_region_kind */
-	int32_t compression;        /* the type byte of a block: 0 raw, 1 Snappy; -1 for other regions */
-	uint32_t crc32c;            /* stored, unmasked; 0 for other regions */
-	uint32_t crc_good;          /* 1 if it matches */
-} ckptfmt_region;
-
-typedef enum ckptfmt_region_kind {
-	CKPTFMT_REGION_DATA = 1, CKPTFMT_REGION_METAINDEX = 2, CKPTFMT_REGION_INDEX = 3, CKPTFMT_REGION_FOOTER = 4,
-	CKPTFMT_REGION_GAP = 5
-} ckptfmt_region_kind;
-
-/* All regions in file order. Writes at most `capacity` of them and the full number to *count. */
-CKPTFMT_API ckptfmt_status ckptfmt_reader_regions(ckptfmt_reader *reader, ckptfmt_region *regions, uint64_t capacity,
-	uint64_t *count, ckptfmt_error *err);
 
 /* ---- writing --------------------------------------------------------------------------------------------- */
 
@@ -556,6 +479,12 @@ CKPTFMT_API ckptfmt_status ckptfmt_writer_open(const char *prefix, const ckptfmt
  * slice, parts that disagree. LIMIT: a name or a number of chunks that readers would refuse. */
 CKPTFMT_API ckptfmt_status ckptfmt_writer_add(ckptfmt_writer *writer, const ckptfmt_source *sources, uint64_t count,
 	ckptfmt_error *err);
+/* One tensor from memory without gaps, in this machine's byte order. `data_size` must be what dtype and shape need. */
+CKPTFMT_API ckptfmt_status ckptfmt_writer_add_tensor(ckptfmt_writer *writer, const uint8_t *name, uint64_t name_size,
+	int32_t dtype, const int64_t *dims, int32_t rank, const uint8_t *data, uint64_t data_size, ckptfmt_error *err);
+/* One string tensor, row-major: element i has sizes[i] of the bytes, one after the other. */
+CKPTFMT_API ckptfmt_status ckptfmt_writer_add_strings(ckptfmt_writer *writer, const uint8_t *name, uint64_t name_size,
+	const int64_t *dims, int32_t rank, const uint8_t *bytes, const uint64_t *sizes, ckptfmt_error *err);
 /* Appends metadata: a JSON object in the form of EXT-12, which is not checked. Best called last, right before
  * ckptfmt_writer_commit. INVALID: there are metadata already. */
 CKPTFMT_API ckptfmt_status ckptfmt_writer_add_metadata(ckptfmt_writer *writer, const uint8_t *text, uint64_t size,
@@ -568,44 +497,6 @@ CKPTFMT_API ckptfmt_status ckptfmt_writer_commit(ckptfmt_writer *writer, ckptfmt
 /* Removes what was written and frees the writer. */
 CKPTFMT_API void ckptfmt_writer_abandon(ckptfmt_writer *writer);
 
-/* ---- building on another checkpoint ---------------------------------------------------------------------- */
-
-/* Which tensors have not changed: same[i] is 1 if row rows[i] of the selection holds just what sources[i] would be
- * stored as, byte for byte (dtype, shape and all bytes; names are not looked at). Checksums are compared first, so that
- * little is read of what differs; then the bytes, so that no coincidence of checksums counts as the same. What is
- * partitioned, damaged, missing or cannot be compared counts as changed. INVALID: a source that could not be written,
- * a row that is none; NO_MEMORY. */
-CKPTFMT_API ckptfmt_status ckptfmt_reader_compare(ckptfmt_reader *reader, const ckptfmt_selection *selection,
-	const ckptfmt_source *sources, const uint64_t *rows, uint64_t count, uint8_t *same, ckptfmt_error *err);
-/* Bytes of a data file, those that no entry names included. IO where it is missing; INVALID: no such data file. */
-CKPTFMT_API ckptfmt_status ckptfmt_reader_data_size(ckptfmt_reader *reader, int32_t shard, uint64_t *size,
-	ckptfmt_error *err);
-/* Takes tensors of another checkpoint into the one being written, bytes and checksums as they are, by giving their data
- * files a second name (a hard link). kept[i] is 0 where that cannot be done (partitioned or damaged values, another
- * byte order, entries with extensions for a writer without chunks, other devices, file systems without links, a
- * checkpoint that was replaced meanwhile): such a tensor is the caller's to add. The reader may be closed and the other
- * checkpoint removed as soon as this returns. INVALID: a name that was added before; IO, CORRUPT (index), NO_MEMORY.
- * Best called before the first ckptfmt_writer_add: the writer can then begin with fewer data files. */
-CKPTFMT_API ckptfmt_status ckptfmt_writer_keep(ckptfmt_writer *writer, ckptfmt_reader *reader,
-	const ckptfmt_selection *selection, const uint64_t *rows, uint64_t count, uint8_t *kept, ckptfmt_error *err);
-
-/* ---- copies in memory ------------------------------------------------------------------------------------ */
-
-/* Memory for copies: `size` bytes at a multiple of 64, all zero and all of them there, so that a write to them does
- * not wait for the system. Up to `threads` threads work on it. A forked child does not have it. INVALID: no size.
- * NO_MEMORY. Given back with the same size; NULL is harmless. */
-CKPTFMT_API ckptfmt_status ckptfmt_memory_take(uint64_t size, int32_t threads, uint8_t **out, ckptfmt_error *err);
-CKPTFMT_API void ckptfmt_memory_give(uint8_t *data, uint64_t size);
-
-/* The bytes that copies of these sources take. All sources are checked, as by ckptfmt_writer_add one by one. */
-CKPTFMT_API ckptfmt_status ckptfmt_copy_size(const ckptfmt_source *sources, uint64_t count, uint64_t *out,
-	ckptfmt_error *err);
-/* Copies the data of the sources of FIXED storage to `to`, row-major without gaps and in the byte order it has, and
- * makes `data` and `strides` of each say so. Other sources stay as they are. Each copy begins at a multiple of 64
- * bytes, in the order of the sources. Up to `threads` threads work on it. INVALID: `size` is less than
- * ckptfmt_copy_size says, `to` is not at a multiple of 64; nothing was done. */
-CKPTFMT_API ckptfmt_status ckptfmt_copy(ckptfmt_source *sources, uint64_t count, uint8_t *to, uint64_t size,
-	int32_t threads, ckptfmt_error *err);
 
 /* ---- merging --------------------------------------------------------------------------------------------- */
 
@@ -661,8 +552,6 @@ CKPTFMT_API ckptfmt_status ckptfmt_verifier_step(ckptfmt_verifier *verifier, uin
 	ckptfmt_progress *progress, ckptfmt_error *err);
 /* Finding number `row`, a view valid until the next step or close; NULL past the last. */
 CKPTFMT_API const ckptfmt_finding *ckptfmt_verifier_finding(const ckptfmt_verifier *verifier, uint64_t row);
-/* The tensors found so far, of an index that cannot be listed too; valid until the next step or close. */
-CKPTFMT_API void ckptfmt_verifier_columns(const ckptfmt_verifier *verifier, ckptfmt_columns *out);
 CKPTFMT_API void ckptfmt_verifier_close(ckptfmt_verifier *verifier);
 
 /* cffi: end */

@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The library from plain C: writes a checkpoint, opens it, lists it, reads a box of a tensor, verifies everything.
+ * The library from plain C: write two shards, merge them, list, read whole, by slice and strings, verify.
  *
  *     cc -std=c11 -Icsrc examples/plain_c.c build/libckptfmt.a -pthread -o plain_c
  *     ./plain_c /tmp/example/model
- *
- * The three questions of every call: did it return CKPTFMT_OK, who frees what it gave, until when is a view valid?
  */
 #include "ckptfmt.h"
 
@@ -13,159 +11,109 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Errors come in the caller's memory: nothing to free, and NULL where nobody looks. */
-static int explain(const char *what, const ckptfmt_error *err)
+static ckptfmt_error err;
+
+/* Prints the error of a call that failed. */
+static int failed(ckptfmt_status status, const char *what)
 {
-	fprintf(stderr, "%s: %s: %s", what, ckptfmt_failure_name(err->failure), err->message);
-	if (err->path[0] != '\0')
-		fprintf(stderr, " (%s", err->path);
-	if (err->path[0] != '\0' && err->offset != UINT64_MAX)
-		fprintf(stderr, ", offset %" PRIu64, err->offset);
-	fprintf(stderr, "%s\n", err->path[0] != '\0' ? ")" : "");
-	return 1;
+	if (status != CKPTFMT_OK)
+		fprintf(stderr, "%s: %s: %s (%s)\n", what, ckptfmt_failure_name(err.failure), err.message, err.path);
+	return status != CKPTFMT_OK;
 }
 
-/* A float matrix of 4 rows and 6 columns, and two strings. */
-static int write_checkpoint(const char *prefix)
+#define TRY(call) do { if (failed((call), #call)) return 1; } while (0)
+
+static const uint8_t *bytes_of(const char *text)
 {
-	static const int64_t matrix_dims[] = {4, 6}, words_dims[] = {2};
-	const ckptfmt_bytes words[] = {{(const uint8_t *)"hello", 5}, {(const uint8_t *)"checkpoint", 10}};
-	float matrix[4][6];
-	ckptfmt_source sources[2];
+	return (const uint8_t *)text;
+}
+
+static int write_shards(const char *first, const char *second)
+{
+	const int64_t dims[] = {4, 6}, two[] = {2};
+	const uint64_t sizes[] = {5, 10};
+	float matrix[24];
 	ckptfmt_writer *writer;
-	ckptfmt_error err;
-
-	for (int row = 0; row < 4; row++) {
-		for (int column = 0; column < 6; column++)
-			matrix[row][column] = (float)(10 * row + column);
-	}
-	memset(sources, 0, sizeof sources);
-	sources[0].name = (const uint8_t *)"layer/kernel";
-	sources[0].name_size = strlen("layer/kernel");
-	sources[0].dtype = CKPTFMT_FLOAT;
-	sources[0].rank = 2;
-	sources[0].dims = matrix_dims;
-	sources[0].data = (const uint8_t *)matrix;
-	sources[1].name = (const uint8_t *)"words";
-	sources[1].name_size = strlen("words");
-	sources[1].dtype = CKPTFMT_STRING;
-	sources[1].rank = 1;
-	sources[1].dims = words_dims;
-	sources[1].data = (const uint8_t *)words;
-
-	if (ckptfmt_writer_open(prefix, NULL, &writer, &err) != CKPTFMT_OK)
-		return explain("open for writing", &err);
-	if (ckptfmt_writer_add(writer, sources, 2, &err) != CKPTFMT_OK) {
+	for (int i = 0; i < 24; i++)
+		matrix[i] = (float)i;
+	TRY(ckptfmt_writer_open(first, NULL, &writer, &err));
+	if (failed(ckptfmt_writer_add_tensor(writer, bytes_of("layer/kernel"), 12, CKPTFMT_FLOAT, dims, 2,
+			(const uint8_t *)matrix, sizeof matrix, &err), "write")) {
 		ckptfmt_writer_abandon(writer);
-		return explain("write", &err);
+		return 1;
 	}
-	/* Until here no reader sees anything; from here on it sees all. Frees the writer, whatever it returns. */
-	if (ckptfmt_writer_commit(writer, &err) != CKPTFMT_OK)
-		return explain("commit", &err);
+	/* Before the commit no reader sees anything. It frees the writer, also if it fails. */
+	TRY(ckptfmt_writer_commit(writer, &err));
+	TRY(ckptfmt_writer_open(second, NULL, &writer, &err));
+	if (failed(ckptfmt_writer_add_strings(writer, bytes_of("words"), 5, two, 1, bytes_of("hellocheckpoint"), sizes,
+			&err), "write")) {
+		ckptfmt_writer_abandon(writer);
+		return 1;
+	}
+	TRY(ckptfmt_writer_commit(writer, &err));
 	return 0;
 }
 
 static int list(ckptfmt_reader *reader)
 {
 	ckptfmt_selection *selection;
-	ckptfmt_columns columns;
-	ckptfmt_error err;
-
-	if (ckptfmt_reader_list(reader, &selection, &err) != CKPTFMT_OK)
-		return explain("list", &err);
-	ckptfmt_selection_columns(selection, &columns);
-	for (uint64_t row = 0; row < columns.row_count; row++) {
-		const ckptfmt_row *tensor = &columns.rows[row];
-		const ckptfmt_dtype_info *dtype = ckptfmt_dtype_find(tensor->dtype);
-		printf("%.*s  %s  [", (int)tensor->name_size, (const char *)columns.names + tensor->name_offset,
-			dtype != NULL ? dtype->name : "unknown");
-		for (int32_t d = 0; d < tensor->rank; d++)
-			printf("%s%" PRId64, d > 0 ? ", " : "", columns.dims[tensor->dims_first + (uint64_t)d]);
-		printf("]  %" PRIu64 " bytes\n", tensor->stored.size);
+	TRY(ckptfmt_reader_list(reader, &selection, &err));
+	for (uint64_t row = 0; row < ckptfmt_selection_count(selection); row++) {
+		ckptfmt_tensor tensor;
+		uint64_t size;
+		const uint8_t *name = ckptfmt_selection_name(selection, row, &size);
+		const ckptfmt_dtype_info *dtype;
+		if (failed(ckptfmt_selection_tensor(selection, row, &tensor, &err), "describe"))
+			continue;
+		dtype = ckptfmt_dtype_find(tensor.dtype);
+		printf("%.*s %s rank %d, %" PRId64 " elements\n", (int)size, (const char *)name,
+			dtype == NULL ? "unknown" : dtype->name, tensor.rank, tensor.element_count);
 	}
 	ckptfmt_selection_free(selection);
 	return 0;
 }
 
-/* Rows 1 and 2, columns 3 to 5 of the matrix. */
-static int read_box(ckptfmt_reader *reader)
+static int read_tensors(ckptfmt_reader *reader)
 {
-	static const int64_t box[] = {1, 3, 2, 3};   /* starts, then lengths */
-	const uint8_t *name = (const uint8_t *)"layer/kernel";
-	const uint64_t name_size = strlen("layer/kernel");
-	float part[2][3];
-	ckptfmt_selection *selection;
-	ckptfmt_request request;
-	ckptfmt_status status;
-	ckptfmt_error err;
-
-	if (ckptfmt_reader_select(reader, name, &name_size, 1, &selection, &err) != CKPTFMT_OK)
-		return explain("select", &err);
-	memset(&request, 0, sizeof request);
-	request.row = 0;
-	request.box = box;
-	request.destination = (uint8_t *)part;
-	request.destination_size = sizeof part;
-	status = ckptfmt_reader_read(reader, selection, &request, 1, CKPTFMT_VERIFY_AUTO, &err);
-	ckptfmt_selection_free(selection);
-	if (status != CKPTFMT_OK)
-		return explain("read", &err);
-	printf("layer/kernel[1:3, 3:6] = {{%g, %g, %g}, {%g, %g, %g}}, %s\n", (double)part[0][0], (double)part[0][1],
-		(double)part[0][2], (double)part[1][0], (double)part[1][1], (double)part[1][2],
-		request.verified ? "checked" : "not checked");
-	for (int row = 0; row < 2; row++) {
-		for (int column = 0; column < 3; column++) {
-			if (part[row][column] != (float)(10 * (row + 1) + column + 3)) {
-				fprintf(stderr, "read: not what was written\n");
-				return 1;
-			}
-		}
-	}
-	return 0;
-}
-
-static int verify(const char *prefix)
-{
-	ckptfmt_verifier *verifier;
-	ckptfmt_progress progress;
-	ckptfmt_error err;
-	int problems = 0;
-
-	if (ckptfmt_verifier_open(prefix, NULL, &verifier, &err) != CKPTFMT_OK)
-		return explain("verify", &err);
-	do {
-		if (ckptfmt_verifier_step(verifier, 1 << 20, &progress, &err) != CKPTFMT_OK) {
-			ckptfmt_verifier_close(verifier);
-			return explain("verify", &err);
-		}
-	} while (!progress.finished);
-	for (uint64_t row = 0; row < progress.finding_count; row++) {
-		const ckptfmt_finding *finding = ckptfmt_verifier_finding(verifier, row);
-		if (finding->severity == CKPTFMT_SEVERITY_PROBLEM)
-			problems += explain("problem", &finding->error);
-	}
-	printf("verified %" PRIu64 " bytes in %" PRIu64 " tensors: %d problems\n", progress.bytes_done,
-		progress.tensors_done, problems);
-	ckptfmt_verifier_close(verifier);
-	return problems != 0;
+	const int64_t box[] = {1, 3, 2, 3};     /* starts, then lengths: rows 1 and 2, columns 3 to 5 */
+	float whole[24], part[6];
+	ckptfmt_strings *words;
+	uint64_t size;
+	const uint8_t *word;
+	TRY(ckptfmt_tensor_read(reader, bytes_of("layer/kernel"), 12, NULL, (uint8_t *)whole, sizeof whole,
+		CKPTFMT_VERIFY_AUTO, &err));
+	TRY(ckptfmt_tensor_read(reader, bytes_of("layer/kernel"), 12, box, (uint8_t *)part, sizeof part,
+		CKPTFMT_VERIFY_AUTO, &err));
+	TRY(ckptfmt_tensor_read_strings(reader, bytes_of("words"), 5, NULL, CKPTFMT_VERIFY_AUTO, &words, &err));
+	word = ckptfmt_strings_at(words, 1, &size);
+	printf("whole ends with %g, slice with %g, strings with %.*s\n", (double)whole[23], (double)part[5], (int)size,
+		(const char *)word);
+	ckptfmt_strings_free(words);
+	return whole[23] != 23 || part[5] != 17;
 }
 
 int main(int argc, char **argv)
 {
+	char first[1024], second[1024];
+	const char *shards[] = {first, second};
+	const ckptfmt_merge_options options = {.consume = 1};
 	ckptfmt_reader *reader;
-	ckptfmt_error err;
-	int failed;
-
-	if (argc != 2) {
-		fprintf(stderr, "usage: %s PREFIX\n", argv[0]);
-		return 2;
-	}
-	printf("ckptfmt %s\n", ckptfmt_version());
-	if (write_checkpoint(argv[1]) != 0)
+	ckptfmt_verifier *verifier;
+	ckptfmt_progress progress = {0};
+	int bad;
+	if (argc != 2)
+		return fprintf(stderr, "usage: plain_c PREFIX\n"), 2;
+	snprintf(first, sizeof first, "%s-a", argv[1]);
+	snprintf(second, sizeof second, "%s-b", argv[1]);
+	if (write_shards(first, second) != 0)
 		return 1;
-	if (ckptfmt_reader_open(argv[1], NULL, &reader, &err) != CKPTFMT_OK)
-		return explain("open", &err);
-	failed = list(reader) || read_box(reader);
+	TRY(ckptfmt_merge(shards, 2, argv[1], &options, &err));
+	TRY(ckptfmt_reader_open(argv[1], NULL, &reader, &err));
+	bad = list(reader) != 0 || read_tensors(reader) != 0;
 	ckptfmt_reader_close(reader);
-	return failed || verify(argv[1]);
+	TRY(ckptfmt_verifier_open(argv[1], NULL, &verifier, &err));
+	while (!bad && !progress.finished)
+		bad = failed(ckptfmt_verifier_step(verifier, 1 << 20, &progress, &err), "verify");
+	ckptfmt_verifier_close(verifier);
+	return bad || progress.finding_count != 0;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "repair.h"
 
-#include "ckptfmt.h"
+#include "ckptfmt_unstable.h"
 
 #include <string.h>
 

@@ -30,7 +30,6 @@ LAYERS = [
 FILE_LINES_MAX = 700
 LONG_FILES = {
     "csrc/crc32c/tables.h": 1000,  # generated
-    "csrc/ckptfmt.h": 760,  # there is one public header
     "spec/format.md": 1200,
 }
 C_WIDTH, TAB_WIDTH, PYTHON_WIDTH = 120, 4, 100
@@ -131,12 +130,12 @@ def fail_if(found: list[str]) -> None:
 def test_include_layers() -> None:
     found = []
     for path in c_files():
-        if path.name == "ckptfmt.h":
+        if path.parent.name == "csrc":
             continue
         layer = path.relative_to(ROOT / "csrc").parts[0]
         allowed = LAYERS[: LAYERS.index(layer) + 1]
         for target in re.findall(r'^\s*#\s*include\s+"([^"]+)"', text_of(path), re.M):
-            if target != "ckptfmt.h" and target.split("/")[0] not in allowed:
+            if "/" in target and target.split("/")[0] not in allowed:
                 found.append(
                     f"{name_of(path)} includes {target}: {layer}/ may include {allowed}, by paths "
                     "relative to csrc; move the code down a layer or hand the value in"

@@ -282,7 +282,7 @@ class ReaderHandle(SharedHandle):
     def list_all(self) -> Selection:
         """Every tensor, in key order."""
         out = ffi.new("ckptfmt_selection **")
-        call(self, lib.ckptfmt_reader_list, out)
+        call(self, lib.ckptfmt_reader_list_all, out)
         return Selection(out[0])
 
     def list_prefix(self, prefix: bytes) -> Selection:

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of data types (DTY-1). A code is never reused; names are those that TensorFlow prints. */
 #include "base/arith.h"
-#include "ckptfmt.h"
+#include "ckptfmt_unstable.h"
 
 #define FIXED(code, name, size, swap_size, used_bits) {name, code, CKPTFMT_STORAGE_FIXED, size, swap_size, used_bits}
 

@@ -4,7 +4,7 @@
 #define CKPTFMT_BASE_ERROR_H
 
 #include "base/arith.h"
-#include "ckptfmt.h"
+#include "ckptfmt_unstable.h"
 
 /* With this bit an offset, below 2^62, stands for all the bytes behind it: they were decompressed, and lie nowhere
  * themselves. Errors and findings tell it without. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "ckptfmt.h"
+#include "ckptfmt_unstable.h"
 
 void ckptfmt_limits_default(ckptfmt_limits *limits)
 {

@@ -12,7 +12,7 @@
 #include "compress/chunk.h"
 
 #include "base/cursor.h"
-#include "ckptfmt.h"
+#include "ckptfmt_unstable.h"
 
 enum {
 	FRAME_BLOCK_MAX = 128 << 10,

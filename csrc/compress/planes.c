@@ -10,7 +10,7 @@
 #include "compress/planes.h"
 
 #include "base/bytes.h"
-#include "ckptfmt.h"
+#include "ckptfmt_unstable.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -13,7 +13,7 @@
  */
 #include "crc32c/crc32c.h"
 #include "crc32c/tables.h"
-#include "ckptfmt.h"
+#include "ckptfmt_unstable.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -8,7 +8,7 @@
 
 #include "proto/names.h"
 #include "table/table.h"
-#include "ckptfmt.h"
+#include "ckptfmt_unstable.h"
 #include "proto/message.h"
 #include "base/arena.h"
 #include "storage/os.h"

@@ -6,7 +6,7 @@
 
 #include "base/buffer.h"
 #include "base/cursor.h"
-#include "ckptfmt.h"
+#include "ckptfmt_unstable.h"
 
 enum {
 	CF_FORMAT_VERSION = 1,      /* what we write as producer */

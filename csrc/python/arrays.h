@@ -7,7 +7,7 @@
 #ifndef CKPTFMT_PYTHON_ARRAYS_H
 #define CKPTFMT_PYTHON_ARRAYS_H
 
-#include "ckptfmt.h"
+#include "ckptfmt_unstable.h"
 
 /* cffi: begin */
 

@@ -3,7 +3,7 @@
 #ifndef CKPTFMT_PYTHON_DLPACK_H
 #define CKPTFMT_PYTHON_DLPACK_H
 
-#include "ckptfmt.h"
+#include "ckptfmt_unstable.h"
 
 /* cffi: begin */
 

@@ -4,7 +4,7 @@
 #ifndef CKPTFMT_PYTHON_READING_H
 #define CKPTFMT_PYTHON_READING_H
 
-#include "ckptfmt.h"
+#include "ckptfmt_unstable.h"
 
 /* cffi: begin */
 

@@ -7,7 +7,7 @@
 #ifndef CKPTFMT_PYTHON_SLOT_H
 #define CKPTFMT_PYTHON_SLOT_H
 
-#include "ckptfmt.h"
+#include "ckptfmt_unstable.h"
 
 /* cffi: begin */
 

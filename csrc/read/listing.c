@@ -25,6 +25,7 @@ typedef struct listing {
 	cf_held held;
 	cf_buffer key;              /* scratch */
 	uint64_t key_bytes;         /* of the slices looked for */
+	bool reserved;              /* names reserved for the format are listed too */
 } listing;
 
 /* Lets the tensors of rows [first, end) claim their slices. */
@@ -83,6 +84,13 @@ static void expect_columns(const listing *list)
 	expect(&list->selection->dims, count, size);
 }
 
+/* EXT-7 */
+static bool is_hidden(const listing *list, cf_bytes_view name)
+{
+	static const char prefix[] = CF_RESERVED_PREFIX;
+	return !list->reserved && name.size >= sizeof prefix - 1 && memcmp(name.data, prefix, sizeof prefix - 1) == 0;
+}
+
 static ckptfmt_status scan(listing *list, ckptfmt_error *err)
 {
 	cf_table_iterator entries;
@@ -100,7 +108,7 @@ static ckptfmt_status scan(listing *list, ckptfmt_error *err)
 		}
 		key = (cf_bytes_view){entries.key, entries.key_size};
 		value = (cf_bytes_view){entries.value, entries.value_size};
-		if (key.size == 0)
+		if (key.size == 0 || is_hidden(list, key))
 			continue;
 		if (cf_slice_key_looks_like(key.data, key.size))
 			status = cf_held_add(&list->held, key, value, entries.value_offset, err);
@@ -189,6 +197,8 @@ static ckptfmt_status scan_prefix(listing *list, cf_bytes_view prefix, ckptfmt_e
 		if (status != CKPTFMT_OK || !more)
 			break;
 		common = cf_key_common(entries.key, entries.key_size, prefix.data, prefix.size);
+		if (common == prefix.size && is_hidden(list, (cf_bytes_view){entries.key, entries.key_size}))
+			continue;
 		if (common == prefix.size)
 			status = cf_selection_add(list->selection, list->reader,
 				(cf_bytes_view){entries.key, entries.key_size},
@@ -210,14 +220,15 @@ static ckptfmt_status list_prefix(listing *list, cf_bytes_view prefix, ckptfmt_e
 }
 
 /* All tensors for an empty prefix. */
-static ckptfmt_status make_listing(ckptfmt_reader *reader, cf_bytes_view prefix, ckptfmt_selection **out,
-	ckptfmt_error *err)
+static ckptfmt_status make_listing(ckptfmt_reader *reader, cf_bytes_view prefix, bool reserved,
+	ckptfmt_selection **out, ckptfmt_error *err)
 {
 	listing list;
 	ckptfmt_status status;
 	*out = NULL;
 	memset(&list, 0, sizeof list);
 	list.reader = reader;
+	list.reserved = reserved;
 	list.selection = cf_selection_new(reader);
 	if (list.selection == NULL)
 		return cf_fail_memory(err);
@@ -235,7 +246,12 @@ static ckptfmt_status make_listing(ckptfmt_reader *reader, cf_bytes_view prefix,
 
 ckptfmt_status ckptfmt_reader_list(ckptfmt_reader *reader, ckptfmt_selection **out, ckptfmt_error *err)
 {
-	return make_listing(reader, (cf_bytes_view){NULL, 0}, out, err);
+	return make_listing(reader, (cf_bytes_view){NULL, 0}, false, out, err);
+}
+
+ckptfmt_status ckptfmt_reader_list_all(ckptfmt_reader *reader, ckptfmt_selection **out, ckptfmt_error *err)
+{
+	return make_listing(reader, (cf_bytes_view){NULL, 0}, true, out, err);
 }
 
 ckptfmt_status ckptfmt_reader_list_prefix(ckptfmt_reader *reader, const uint8_t *prefix, uint64_t prefix_size,
@@ -245,5 +261,5 @@ ckptfmt_status ckptfmt_reader_list_prefix(ckptfmt_reader *reader, const uint8_t 
 	/* Among keys that begin with a zero byte only a listing of all tells names from slices. */
 	if (prefix_size == 0 || prefix[0] == 0)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "a prefix is not empty and begins with no zero byte");
-	return make_listing(reader, (cf_bytes_view){prefix, prefix_size}, out, err);
+	return make_listing(reader, (cf_bytes_view){prefix, prefix_size}, false, out, err);
 }

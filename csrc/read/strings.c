@@ -295,6 +295,15 @@ ckptfmt_status ckptfmt_reader_read_strings(ckptfmt_reader *reader, const ckptfmt
 	return status;
 }
 
+const uint8_t *ckptfmt_strings_at(const ckptfmt_strings *strings, uint64_t i, uint64_t *size)
+{
+	*size = 0;
+	if (strings == NULL || i >= strings->count)
+		return NULL;
+	*size = strings->offsets[i + 1] - strings->offsets[i];
+	return strings->bytes + strings->offsets[i];
+}
+
 void ckptfmt_strings_get(const ckptfmt_strings *strings, ckptfmt_strings_view *out)
 {
 	out->bytes = strings->bytes;

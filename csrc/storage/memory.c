@@ -3,7 +3,7 @@
  * A ckptfmt_storage in memory. Paths lead to contents, which are shared by all paths and open objects that have them
  * and freed with the last. Contents that are finished never change.
  */
-#include "ckptfmt.h"
+#include "ckptfmt_unstable.h"
 
 #include "base/buffer.h"
 #include "base/memory.h"

@@ -6,7 +6,7 @@
 #include "base/buffer.h"
 #include "base/hash.h"
 #include "table/writer.h"
-#include "ckptfmt.h"
+#include "ckptfmt_unstable.h"
 #include "proto/message.h"
 
 #define CF_NO_SLICE UINT64_MAX

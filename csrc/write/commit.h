@@ -25,7 +25,7 @@
 
 #include "proto/names.h"
 #include "table/writer.h"
-#include "ckptfmt.h"
+#include "ckptfmt_unstable.h"
 #include "proto/message.h"
 #include "storage/file_writer.h"
 

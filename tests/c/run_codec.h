@@ -3,7 +3,7 @@
 #ifndef CKPTFMT_TESTS_RUN_CODEC_H
 #define CKPTFMT_TESTS_RUN_CODEC_H
 
-#include "ckptfmt.h"
+#include "ckptfmt_unstable.h"
 
 typedef struct run_codec {
 	ckptfmt_codec codec;        /* to give away */

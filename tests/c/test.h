@@ -3,7 +3,7 @@
 #ifndef CKPTFMT_TESTS_TEST_H
 #define CKPTFMT_TESTS_TEST_H
 
-#include "ckptfmt.h"
+#include "ckptfmt_unstable.h"
 
 #include <dirent.h>
 #include <inttypes.h>

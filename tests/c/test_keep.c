@@ -170,7 +170,7 @@ static void test_extensions(void)
 			ckptfmt_write_options_default(&options);
 			options.chunk_size = plain ? 0 : 1 << 18;
 			CHECK_OK(ckptfmt_reader_open(path_of("base"), NULL, &reader, &err), err);
-			CHECK_OK(ckptfmt_reader_list(reader, &selection, &err), err);
+			CHECK_OK(ckptfmt_reader_list_all(reader, &selection, &err), err);
 			CHECK_OK(ckptfmt_writer_open(path_of("n"), &options, &writer, &err), err);
 			CHECK_OK(ckptfmt_writer_keep(writer, reader, selection, rows, 4, kept, &err), err);
 			ckptfmt_selection_free(selection);

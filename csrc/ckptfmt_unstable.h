@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * What the Python binding and the library's own parts need beyond ckptfmt.h. It may change in any release, and the
+ * shared and static libraries do not export it. Conventions as in ckptfmt.h.
+ */
+#ifndef CKPTFMT_UNSTABLE_H
+#define CKPTFMT_UNSTABLE_H
+
+#include "ckptfmt.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* cffi: begin */
+
+/* ---- checksums ------------------------------------------------------------------------------------------- */
+
+/* The variants compiled in, worst first; NULL past the last. */
+const char *ckptfmt_crc32c_variant_name(uint32_t variant);
+/* 1 if this CPU can run the variant. */
+int32_t ckptfmt_crc32c_variant_usable(uint32_t variant);
+/* The variant in use. */
+uint32_t ckptfmt_crc32c_variant(void);
+/* ckptfmt_crc32c and ckptfmt_crc32c_copy (destination not NULL) by one variant, for tests and benchmarks.
+ * REQUIRES: the variant is usable. */
+uint32_t ckptfmt_crc32c_by(uint32_t variant, uint32_t crc, uint8_t *destination,
+	const uint8_t *source, uint64_t size);
+
+/* ---- counters -------------------------------------------------------------------------------------------- */
+
+/* What this process asked of the operating system so far, counted where the calls are made. Never reset. */
+typedef struct ckptfmt_counters {
+	uint64_t opens, reads, bytes_read, writes, bytes_written, syncs, renames, links, unlinks, maps;
+} ckptfmt_counters;
+
+void ckptfmt_counters_get(ckptfmt_counters *counters);
+
+/* ---- slice text ------------------------------------------------------------------------------------------ */
+
+/* Parses a shape_and_slice text ("4 6 0,2:-"). The three arrays have room for CKPTFMT_RANK_MAX values each.
+ * A full dimension ("-") gives start 0 and length -1. The empty text gives rank -1: the whole tensor.
+ * INVALID: anything TensorFlow's SaveV2 would refuse or die of. */
+ckptfmt_status ckptfmt_spec_parse(const uint8_t *text, uint64_t text_size, int32_t *rank, int64_t *dims,
+	int64_t *starts, int64_t *lengths, ckptfmt_error *err);
+
+/* ---- reading --------------------------------------------------------------------------------------------- */
+
+/* Opens a checkpoint again in a forked child, where a reader of the parent must not be used. `old` is the parent's, as
+ * the child sees it. Selections of `old` can be used with the new reader. IO with failure GENERATION_GONE: the
+ * checkpoint was replaced. Else as ckptfmt_reader_open. */
+ckptfmt_status ckptfmt_reader_reopen(const ckptfmt_reader *old, const char *prefix, ckptfmt_reader **out,
+	ckptfmt_error *err);
+/* The number of data files that the index file `path` names, whatever its own name is; 0 if there is no such file, or
+ * it cannot be read as an index. NOT_FOUND, IO (its directory), NO_MEMORY. */
+ckptfmt_status ckptfmt_index_count(const char *path, int32_t *count, ckptfmt_error *err);
+
+/* One stored value: where its bytes lie. */
+typedef struct ckptfmt_stored {
+	uint64_t offset;
+	uint64_t size;
+	int32_t shard;
+	uint32_t crc32c;        /* of all its bytes, unmasked */
+	uint64_t chunks_first;  /* in `chunk_crcs`: ceil(raw_size / chunk_size) checksums of stored bytes, unmasked */
+	uint64_t ends_first;    /* of a COMPRESSED value in `chunk_ends`, as many: where each ends, from `offset` on */
+	uint64_t raw_size;      /* bytes of the value; of one that is not COMPRESSED `size` */
+	uint32_t raw_crc32c;    /* of these, by the rules of the data type, unmasked */
+	uint32_t chunk_size;    /* raw bytes a chunk that has a checksum of its own; 0: there are none */
+	uint32_t flags;         /* ckptfmt_stored_flags */
+	uint32_t broken_rule;   /* with BAD_CHUNKS: 0, EXT-2; else the number of the rule CMP, or EXT-4 */
+} ckptfmt_stored;
+
+typedef enum ckptfmt_stored_flags {
+	CKPTFMT_STORED_MISSING = 1,       /* a slice that the tensor lists and the index does not hold */
+	CKPTFMT_STORED_OTHER_DTYPE = 2,   /* a slice whose own entry has another dtype than the tensor */
+	CKPTFMT_STORED_OTHER_SHAPE = 32,  /* or another shape than its extents */
+	CKPTFMT_STORED_FEATURES = 4,      /* stored in a way that this version does not know */
+	CKPTFMT_STORED_BAD_CHUNKS = 8,    /* chunk checksums that do not fit the size */
+	CKPTFMT_STORED_ONE_CHUNK = 16,    /* chunk checksums of a value that is a single chunk */
+	CKPTFMT_STORED_COMPRESSED = 64,   /* in chunks that are compressed one by one */
+	CKPTFMT_STORED_EXPANDS = 128      /* to more than limits.expansion_max allows */
+} ckptfmt_stored_flags;
+
+/* One tensor of a selection. Arrays stand in the selection's shared columns, from the given position on.
+ * Plain struct layout, so that a caller may see the rows as a table. */
+typedef struct ckptfmt_row {
+	uint64_t name_offset;       /* in `names` */
+	uint64_t dims_first;        /* in `dims`: `rank` sizes */
+	uint64_t slices_first;      /* in `slices`; slice_count of them */
+	ckptfmt_stored stored;      /* of a tensor stored whole; zero for a partitioned one */
+	uint32_t name_size;
+	uint32_t slice_count;       /* 0: stored whole */
+	int32_t dtype;              /* the code as stored, known or not */
+	int32_t rank;
+	int64_t element_count;
+	uint64_t entry_offset;      /* of its entry in the index file (perhaps only of its block) */
+} ckptfmt_row;
+
+/* One slice of a partitioned tensor. */
+typedef struct ckptfmt_slice_row {
+	uint64_t extents_first;     /* in `dims`: `rank` starts, then `rank` lengths, -1 for a full dimension */
+	ckptfmt_stored stored;
+} ckptfmt_slice_row;
+
+/* Views of a selection's columns, valid until ckptfmt_selection_free. The names stand in the order of the rows, each
+ * followed by a zero byte; names may hold zero bytes themselves. */
+typedef struct ckptfmt_columns {
+	const ckptfmt_row *rows;
+	const ckptfmt_slice_row *slices;
+	const int64_t *dims;
+	const uint8_t *names;
+	const uint32_t *chunk_crcs;
+	const uint64_t *chunk_ends;
+	uint64_t row_count, slice_count, dims_count, names_size, chunk_count, end_count;
+} ckptfmt_columns;
+
+void ckptfmt_selection_columns(const ckptfmt_selection *selection, ckptfmt_columns *out);
+/* As ckptfmt_reader_list, with the tensors whose names are reserved for the format. */
+ckptfmt_status ckptfmt_reader_list_all(ckptfmt_reader *reader, ckptfmt_selection **out,
+	ckptfmt_error *err);
+
+typedef enum ckptfmt_chunk_method {
+	CKPTFMT_CHUNK_RAW = 0,
+	CKPTFMT_CHUNK_ZSTD = 1,            /* one zstd frame */
+	CKPTFMT_CHUNK_PLANES = 2,          /* byte planes, each a zstd frame or raw */
+	CKPTFMT_CHUNK_ROTATED_PLANES = 3   /* of units that were rotated left by one bit */
+} ckptfmt_chunk_method;
+
+/* ---- the index, as it lies there ------------------------------------------------------------------------- */
+
+/* One region of the index file, for people who read hex dumps. */
+typedef struct ckptfmt_region {
+	uint64_t offset;
+	uint64_t size;              /* with the trailer */
+	uint64_t entry_count;
+	int32_t kind;               /* ckptfmt_region_kind */
+	int32_t compression;        /* the type byte of a block: 0 raw, 1 Snappy; -1 for other regions */
+	uint32_t crc32c;            /* stored, unmasked; 0 for other regions */
+	uint32_t crc_good;          /* 1 if it matches */
+} ckptfmt_region;
+
+typedef enum ckptfmt_region_kind {
+	CKPTFMT_REGION_DATA = 1, CKPTFMT_REGION_METAINDEX = 2, CKPTFMT_REGION_INDEX = 3, CKPTFMT_REGION_FOOTER = 4,
+	CKPTFMT_REGION_GAP = 5
+} ckptfmt_region_kind;
+
+/* All regions in file order. Writes at most `capacity` of them and the full number to *count. */
+ckptfmt_status ckptfmt_reader_regions(ckptfmt_reader *reader, ckptfmt_region *regions, uint64_t capacity,
+	uint64_t *count, ckptfmt_error *err);
+
+/* ---- building on another checkpoint ---------------------------------------------------------------------- */
+
+/* Which tensors have not changed: same[i] is 1 if row rows[i] of the selection holds just what sources[i] would be
+ * stored as, byte for byte (dtype, shape and all bytes; names are not looked at). Checksums are compared first, so that
+ * little is read of what differs; then the bytes, so that no coincidence of checksums counts as the same. What is
+ * partitioned, damaged, missing or cannot be compared counts as changed. INVALID: a source that could not be written,
+ * a row that is none; NO_MEMORY. */
+ckptfmt_status ckptfmt_reader_compare(ckptfmt_reader *reader, const ckptfmt_selection *selection,
+	const ckptfmt_source *sources, const uint64_t *rows, uint64_t count, uint8_t *same, ckptfmt_error *err);
+/* Bytes of a data file, those that no entry names included. IO where it is missing; INVALID: no such data file. */
+ckptfmt_status ckptfmt_reader_data_size(ckptfmt_reader *reader, int32_t shard, uint64_t *size,
+	ckptfmt_error *err);
+/* Takes tensors of another checkpoint into the one being written, bytes and checksums as they are, by giving their data
+ * files a second name (a hard link). kept[i] is 0 where that cannot be done (partitioned or damaged values, another
+ * byte order, entries with extensions for a writer without chunks, other devices, file systems without links, a
+ * checkpoint that was replaced meanwhile): such a tensor is the caller's to add. The reader may be closed and the other
+ * checkpoint removed as soon as this returns. INVALID: a name that was added before, or a value was begun and not
+ * ended; IO, CORRUPT (index), NO_MEMORY.
+ * Best called before the first ckptfmt_writer_add: the writer can then begin with fewer data files. */
+ckptfmt_status ckptfmt_writer_keep(ckptfmt_writer *writer, ckptfmt_reader *reader,
+	const ckptfmt_selection *selection, const uint64_t *rows, uint64_t count, uint8_t *kept, ckptfmt_error *err);
+
+/* ---- copies in memory ------------------------------------------------------------------------------------ */
+
+/* Memory for copies: `size` bytes at a multiple of 64, all zero and all of them there, so that a write to them does
+ * not wait for the system. Up to `threads` threads work on it. A forked child does not have it. INVALID: no size.
+ * NO_MEMORY. Given back with the same size; NULL is harmless. */
+ckptfmt_status ckptfmt_memory_take(uint64_t size, int32_t threads, uint8_t **out, ckptfmt_error *err);
+void ckptfmt_memory_give(uint8_t *data, uint64_t size);
+
+/* The bytes that copies of these sources take. All sources are checked, as by ckptfmt_writer_add one by one. */
+ckptfmt_status ckptfmt_copy_size(const ckptfmt_source *sources, uint64_t count, uint64_t *out,
+	ckptfmt_error *err);
+/* Copies the data of the sources of FIXED storage to `to`, row-major without gaps and in the byte order it has, and
+ * makes `data` and `strides` of each say so. Other sources stay as they are. Each copy begins at a multiple of 64
+ * bytes, in the order of the sources. Up to `threads` threads work on it. INVALID: `size` is less than
+ * ckptfmt_copy_size says, `to` is not at a multiple of 64; nothing was done. */
+ckptfmt_status ckptfmt_copy(ckptfmt_source *sources, uint64_t count, uint8_t *to, uint64_t size,
+	int32_t threads, ckptfmt_error *err);
+
+/* ---- verifying ------------------------------------------------------------------------------------------- */
+
+/* The tensors found so far, of an index that cannot be listed too; valid until the next step or close. */
+void ckptfmt_verifier_columns(const ckptfmt_verifier *verifier, ckptfmt_columns *out);
+/* cffi: end */
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
