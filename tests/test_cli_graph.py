@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -190,3 +193,19 @@ def test_json_and_other_forms_stay_as_they_are(tmp_path: Path) -> None:
     prefix = write(tmp_path / "ckpt", b"\x0a", v=np.ones(1))
     for options in (["--json"], ["--tree", "--json"], [], ["--layout"]):
         assert main(["inspect", *options, str(prefix)]) == 0
+
+
+def test_verify_notes_tensors_that_the_graph_lost(tmp_path: Path) -> None:
+    """A graph without its tensors is a note: TensorFlow writes an uninitialised variable so."""
+    whole, lost = tmp_path / "whole", tmp_path / "lost"
+    ckptfmt.save_tree(whole, {"a": np.zeros(3), "b": np.ones(2)})
+    graph = ckptfmt.load(whole, ["_CHECKPOINTABLE_OBJECT_GRAPH"])
+    ckptfmt.save(lost, graph)
+    command = [sys.executable, "-m", "ckptfmt", "verify", "--json", "--strict"]
+    for prefix, names in ((whole, set()), (lost, {"a", "b"})):
+        ran = subprocess.run([*command, str(prefix)], capture_output=True, text=True, check=False)
+        report = json.loads(ran.stdout)
+        assert report["ok"] is (not names) and ran.returncode == bool(names)
+        found = {one["tensor"].partition("/")[0] for one in report["findings"]}
+        assert found == names
+        assert all(one["severity"] == "note" for one in report["findings"])

@@ -8,10 +8,14 @@ import time
 from dataclasses import asdict, dataclass
 
 import ckptfmt
-from ckptfmt import CkptfmtError, Report
+from ckptfmt import CkptfmtError, Finding, Report
 from ckptfmt.cli import text
+from ckptfmt.cli.contents import finding_of
 from ckptfmt.cli.output import COLORS, Output
 from ckptfmt.cli.progress import Progress
+from ckptfmt.names import index_name
+from ckptfmt.objects.build import missing_keys, read_graph_bytes
+from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, decode_graph
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 
@@ -22,9 +26,10 @@ PATH is a prefix, an .index or data file, a directory with a `checkpoint` file o
 checkpoint, or a SavedModel directory.
 
 Checks every block and entry of the index, the checksum of every tensor, sizes, overlaps, slices
-without a tensor, and missing or unexpected data files. Prints one line per finding: severity, the
-rule of spec/format.md that is broken, file, offset and tensor. A problem is damage; a note is a
-sound encoding that a canonical writer would not have written.
+without a tensor, missing or unexpected data files, and the tensors of the object graph. Prints one
+line per finding: severity, the rule of spec/format.md that is broken, file, offset and tensor. A
+problem is damage; a note is a sound encoding that a canonical writer would not have written, or a
+tensor that only the object graph knows.
 
 examples:
   ckptfmt verify model.ckpt-1000
@@ -82,6 +87,7 @@ def run(options: argparse.Namespace) -> int:
     began = time.perf_counter()
     with Progress("checking", quiet=options.quiet) as progress:
         report = ckptfmt.verify(options.path, strict=options.strict, progress=progress.update)
+    report.findings += _graph_findings(report.prefix)
     seconds = time.perf_counter() - began
     checked = Checked(_blocks(report.prefix), report.tensors_checked, report.bytes_checked, seconds)
     out = Output(options.color)
@@ -91,6 +97,27 @@ def run(options: argparse.Namespace) -> int:
         _show_text(out, report, checked, quiet=options.quiet)
     out.flush()
     return 0 if report.ok else 1
+
+
+def _graph_findings(prefix: str) -> list[Finding]:
+    """Check the object graph against the tensors.
+
+    A missing tensor is a note: TensorFlow saves an uninitialised variable so.
+    """
+    try:
+        with ckptfmt.open(prefix) as reader:
+            if OBJECT_GRAPH_KEY not in reader:
+                return []
+            try:
+                graph = decode_graph(read_graph_bytes(reader), prefix)
+            except CkptfmtError as error:
+                return [finding_of(error)]
+            missing = missing_keys(reader, graph)
+    except CkptfmtError:
+        return []  # an index that cannot be read is a finding of the verifier
+    message = "the object graph refers to this missing tensor"
+    path = index_name(prefix)
+    return [Finding("note", "CORRUPT", "BAD_ENTRY", message, path, None, name) for name in missing]
 
 
 def _blocks(prefix: str) -> int | None:
