@@ -87,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
     began = time.perf_counter()
     with Progress("checking", quiet=options.quiet) as progress:
         report = ckptfmt.verify(options.path, strict=options.strict, progress=progress.update)
-    report.findings += _graph_findings(report.prefix)
+    report.findings.extend(_graph_findings(report.prefix))
     seconds = time.perf_counter() - began
     checked = Checked(_blocks(report.prefix), report.tensors_checked, report.bytes_checked, seconds)
     out = Output(options.color)
