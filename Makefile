@@ -284,10 +284,11 @@ $(B)/static/csrc/base/limits.o: pyproject.toml
 $(B)/static/csrc/compress/zstd.o: ALL_CFLAGS += $(if $(WITH_ZSTD),-DCKPTFMT_WITH_ZSTD)
 
 # One object in which all that is not public is local: a program cannot clash with our internal names.
-build/libckptfmt.a: $(patsubst %.c,$(B)/static/%.o,$(LIB_SRC))
+build/libckptfmt.a: $(patsubst %.c,$(B)/static/%.o,$(LIB_SRC)) csrc/ckptfmt.h
 	$(call say,ar,$@)
-	$(Q)$(CC) $(ALL_CFLAGS) -nostdlib -r -o $(B)/ckptfmt.o $^
-	$(Q)$(call tool,objcopy) -w --keep-global-symbol='ckptfmt_*' $(B)/ckptfmt.o
+	$(Q)$(CC) $(ALL_CFLAGS) -nostdlib -r -o $(B)/ckptfmt.o $(filter %.o,$^)
+	$(Q)sed -n 's/^CKPTFMT_API[^(]*[ *]\(ckptfmt_[a-z0-9_]*\)(.*/\1/p' csrc/ckptfmt.h > $(B)/public.txt
+	$(Q)$(call tool,objcopy) --keep-global-symbols=$(B)/public.txt $(B)/ckptfmt.o
 	$(Q)rm -f $@
 	$(Q)$(call tool,ar) rcs $@ $(B)/ckptfmt.o
 
