@@ -519,6 +519,7 @@ def test_durability(tmp_path: Path, level: str) -> None:
     files, spent = {}, {}
     for durability in ("full", "rename", "none"):
         folder = tmp_path / durability
+        folder.mkdir()
         with Spent() as spent[durability]:
             ckptfmt.save(folder / "ck", {"x": np.arange(9)}, level=level, durability=durability)
         files[durability] = contents(folder)
