@@ -75,7 +75,7 @@ def test_as_one_by_one(tmp_path: Path, seed: int) -> None:
         (7, np.ones(1), "a tensor name must be str or bytes, not int"),
         ("\ud800", np.ones(1), "cannot be encoded"),
         ("ok", np.ones(1, "M8[s]"), "cannot be stored"),
-        ("ok", {"a": 1}, "a mapping is no array"),
+        ("ok", {"a": 1}, "a nested mapping is not an array"),
         ("5x", np.ones(1), "the name is added twice"),
     ],
 )

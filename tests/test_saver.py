@@ -455,11 +455,11 @@ def test_shards_are_written_by_a_bounded_number_of_threads(
     [
         (
             SaveSpec(lambda: np.zeros(2), "", "a", np.float32, ""),
-            "the array must have dtype float32, not float64",
+            'the array must have dtype float32 ("float"), not float64',
         ),
         (
             SaveSpec(lambda: {"no": "array"}, "", "a", np.float32, ""),
-            "a mapping is no array",
+            "a nested mapping is not an array",
         ),
         (SaveSpec(lambda: np.zeros(3), "8 0,2", "a", np.float64, ""), "'8 0,2'"),
     ],

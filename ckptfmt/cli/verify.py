@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import ckptfmt
 from ckptfmt import CkptfmtError, Finding, Report
@@ -102,7 +102,8 @@ def run(options: argparse.Namespace) -> int:
 def _graph_findings(prefix: str) -> list[Finding]:
     """Check the object graph against the tensors.
 
-    A missing tensor is a note: TensorFlow saves an uninitialised variable so.
+    Findings are notes: the tensors can be read without the graph, and TensorFlow saves an
+    uninitialised variable as an object without its tensor.
     """
     try:
         with ckptfmt.open(prefix) as reader:
@@ -111,7 +112,7 @@ def _graph_findings(prefix: str) -> list[Finding]:
             try:
                 graph = decode_graph(read_graph_bytes(reader), prefix)
             except CkptfmtError as error:
-                return [finding_of(error)]
+                return [replace(finding_of(error), severity="note")]
             missing = missing_keys(reader, graph)
     except CkptfmtError:
         return []  # an index that cannot be read is a finding of the verifier

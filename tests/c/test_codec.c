@@ -65,7 +65,8 @@ static void save(void)
 	codec.fails = CKPTFMT_NO_MEMORY;
 	CHECK_EQ(ckptfmt_writer_add(writer, sources, 1, &err), CKPTFMT_NO_MEMORY);
 	CHECK(strcmp(err.tensor, "w") == 0);
-	CHECK_FAILS(ckptfmt_writer_commit(writer, &err), err, CKPTFMT_FAIL_ARGUMENT, "an earlier call of this writer failed");
+	CHECK_FAILS(ckptfmt_writer_commit(writer, &err), err, CKPTFMT_FAIL_ARGUMENT,
+		"an earlier call of this writer failed");
 }
 
 /* ---- reading --------------------------------------------------------------------------------------------- */
