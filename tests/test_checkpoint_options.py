@@ -250,7 +250,7 @@ def test_a_wish_to_cast_what_is_not_there(path: str) -> None:
     [
         ({"strict": 1}, "strict is True, False or None, not int"),
         ({"filter": 1}, "filter is a glob pattern"),
-        ({"cast": "no"}, "'no' is no dtype"),
+        ({"cast": "no"}, "'no' is not a dtype"),
     ],
 )
 def test_wrong_arguments(path: str, options: Any, words: str) -> None:

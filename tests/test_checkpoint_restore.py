@@ -145,7 +145,7 @@ def test_cast_converts_numbers(tmp_path: Path) -> None:
     assert found == [3.0, 0.5, 2] and [type(x) for x in found] == [float, np.float64, int]
     with pytest.raises(ckptfmt.InvalidError, match="the object at 's' is int64"):
         ckptfmt.Checkpoint(s=0).read(path, cast=True)
-    with pytest.raises(ckptfmt.InvalidError, match="'yes' is no dtype"):
+    with pytest.raises(ckptfmt.InvalidError, match="'yes' is not a dtype"):
         checkpoint.read(path, cast="yes")
 
 

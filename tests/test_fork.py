@@ -17,7 +17,6 @@ from support.process import open_files
 
 import ckptfmt
 from ckptfmt._core import reading
-from ckptfmt.saving import registration
 
 
 def test_reader_reopens_in_the_child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,37 +107,3 @@ def test_what_is_remembered_needs_no_thread_of_the_parent(
     finally:
         over.set()
         thread.join()
-
-
-def test_registered_savers_are_told_without_a_thread_of_the_parent() -> None:
-    """Nor must a handler of signals wait for what it interrupted."""
-    taken, over = threading.Event(), threading.Event()
-
-    class Saved:
-        """What the saver is for."""
-
-    def ask() -> None:
-        with registration._lock:
-            taken.set()
-            over.wait(60)
-
-    def child() -> None:
-        signal.alarm(30)
-        with registration._lock:
-            assert registration.get_registered_saver_name(Saved()) == "Custom.of_fork"
-
-    registration.register_checkpoint_saver(
-        name="of_fork",
-        predicate=lambda one: isinstance(one, Saved),
-        save_fn=lambda *_arguments: None,
-        restore_fn=lambda *_arguments: None,
-    )
-    thread = threading.Thread(target=ask)
-    thread.start()
-    try:
-        assert taken.wait(60)
-        assert in_child(child) == 0
-    finally:
-        over.set()
-        thread.join()
-        registration.unregister_checkpoint_saver("Custom.of_fork")

@@ -57,7 +57,12 @@ class Here(Side):
 
     def load_out(self, folder: str) -> Call:
         out = {name: np.ones(self.shape, np.float32) for name in self.names}
-        return lambda: ckptfmt.load_into(f"{folder}/ck", out)
+
+        def call() -> dict[str, Any]:
+            ckptfmt.load_into(f"{folder}/ck", out)
+            return out
+
+        return call
 
     def _map(self, folder: str, verify: str) -> dict[str, Any]:
         with ckptfmt.open(f"{folder}/ck", verify=verify) as reader:
