@@ -21,7 +21,7 @@ from .operations import OPERATIONS
 
 HERE = Path(__file__).resolve().parent
 
-# Measured counts, and the aim where it is lower: 12 per save and one for every 8 MiB, 6 per open, one
+# Measured counts, and the aim if it is lower: 12 per save and one for every 8 MiB, 6 per open, one
 # per slice. A reader asks for its process id once per open, so that it works after a fork.
 BUDGETS: dict[str, tuple[int, int | None]] = {
     "save": (33, 12),
