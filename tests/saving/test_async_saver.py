@@ -16,9 +16,9 @@ import pytest
 from support import job
 from support.background import PATIENCE, Gate, forget, waiting_for
 from support.forking import in_child
+from support.jobs import finish, good, loads_as, start
 from support.saving import Given, files, on, one_each, previous
 from support.team import Member, Shared
-from test_processes import finish, good, loads_as, start
 
 import ckptfmt
 from ckptfmt import _core, sharded_save_async

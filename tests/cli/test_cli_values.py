@@ -13,12 +13,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from cli.commands import ODD_NAMES, Ran, data_file, flip, index_file, odd, plus, small
 from support.arrays import CODES, NAMES, random_array
 
 import ckptfmt
 from ckptfmt import InvalidError
 from ckptfmt.cli import compare, main, show
+from cli.commands import ODD_NAMES, Ran, data_file, flip, index_file, odd, plus, small
 
 Command = Callable[..., Ran]
 

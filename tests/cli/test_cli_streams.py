@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli.commands import child, data_file, environment, many, odd, script, small
 
 from ckptfmt.cli import main
+from cli.commands import child, data_file, environment, many, odd, script, small
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from interop.values import Value
 
 import ckptfmt
 
-GOLDEN = Path(__file__).parent / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 CASES = sorted(path.parent.name for path in GOLDEN.glob("*/expected.json"))
 
 

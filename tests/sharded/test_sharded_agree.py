@@ -23,7 +23,7 @@ from ckptfmt.saving.mesh import Layout, Mesh
 from ckptfmt.sharded.plan import Plan, Planned, parts_of
 from ckptfmt.sharded.sharded import sharded_restore, sharded_save
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 MESH = Mesh({"x": 2}, ["a", "b"])
 ROWS = Layout(["x", None], MESH)
 WHOLE = np.arange(8, dtype=np.float32).reshape(4, 2)

@@ -16,7 +16,7 @@ from types import ModuleType
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SKIPPED = {".git", "build", "dist", "corpus", "golden", "vectors", "__pycache__"}
 TEXT = {".c", ".h", ".py", ".pyi", ".sh", ".md", ".toml", ".in", ".txt", ""}
 

@@ -16,7 +16,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLE = Path(__file__).parent.parent / "examples" / "training.py"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "training.py"
 EPOCHS, BATCHES, KILLS = 6, 4, 3
 STEPS = EPOCHS * BATCHES
 # On a busy machine a kill may come so late that there is nothing left to train.

@@ -6,70 +6,17 @@ from __future__ import annotations
 
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 from support import job
+from support.jobs import finish, good, loads_as, start
 
 import ckptfmt
 from ckptfmt import sharded_filename
 from ckptfmt.sharded.coordinator import SingleProcess
 from ckptfmt.sharded.sharded import sharded_save
-
-Job = list["subprocess.Popen[str]"]
-
-
-def start(
-    where: Path,
-    run_id: str,
-    world_size: int,
-    *actions: str,
-    before_last: dict[int, list[str]] | None = None,
-) -> Job:
-    """A job whose processes all do these actions; some do something more before the last."""
-    started = []
-    for rank in range(world_size):
-        mine = [*actions[:-1], *(before_last or {}).get(rank, []), actions[-1]]
-        (where / "runs").mkdir(exist_ok=True)
-        place = str(where / "runs" / run_id)
-        command = [sys.executable, job.__file__, "pipes", place, str(rank), str(world_size)]
-        pipe = subprocess.PIPE
-        process = subprocess.Popen([*command, *mine], stdout=pipe, stderr=pipe, text=True)
-        started.append(process)
-    return started
-
-
-def finish(processes: Job) -> list[tuple[int, str]]:
-    """How each process ended: its status and what it printed."""
-    ended = []
-    for process in processes:
-        out, err = process.communicate(timeout=90)
-        assert "Traceback" not in err, err
-        ended.append((process.returncode, out))
-    return ended
-
-
-def good(processes: Job) -> None:
-    ended = finish(processes)
-    assert ended == [(0, "")] * len(processes)
-
-
-def loads_as(prefix: Path) -> int:
-    """The number of the model that stands at the prefix, whole."""
-    found = ckptfmt.load(prefix)
-    number = int(found["scalar"])
-    wanted = job.model(number)
-    assert found.keys() == wanted.keys()
-    for name, array in wanted.items():
-        assert found[name].dtype == array.dtype, name
-        np.testing.assert_array_equal(found[name], array, name)
-    report = ckptfmt.verify(prefix)
-    assert report.ok, report
-    return number
 
 
 def save_alone(prefix: Path, number: int) -> None:

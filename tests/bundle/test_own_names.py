@@ -15,7 +15,7 @@ import ckptfmt
 from ckptfmt import InvalidError
 from ckptfmt.sharded.coordinator import SingleProcess
 
-VECTORS = Path(__file__).resolve().parent.parent / "spec" / "vectors"
+VECTORS = Path(__file__).resolve().parents[2] / "spec" / "vectors"
 ONE = np.ones(1)
 
 

@@ -4,7 +4,7 @@ and terminals.
 
 Golden outputs stand in tests/cli/. A wanted change of them is written there with
 
-    CKPTFMT_REFRESH=1 python -m pytest tests/test_cli.py -k golden
+    CKPTFMT_REFRESH=1 python -m pytest tests/cli/test_cli.py -k golden
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli.commands import MADE, ODD_NAMES, Ran, data_file, flip, index_file, many, odd, plus, small
 
 import ckptfmt
 from ckptfmt.cli import COMMANDS, main, text
+from cli.commands import MADE, ODD_NAMES, Ran, data_file, flip, index_file, many, odd, plus, small
 
-GOLDEN_TEXTS = Path(__file__).parent / "cli"
-TF_WRITTEN = sorted(path.parent / "ckpt" for path in Path(__file__).parent.glob("golden/*/*.index"))
+GOLDEN_TEXTS = Path(__file__).parent
+TF_WRITTEN = sorted(
+    path.parent / "ckpt" for path in Path(__file__).parents[1].glob("golden/*/*.index")
+)
 REFRESH = os.environ.get("CKPTFMT_REFRESH")
 
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli.commands import Ran, data_file, flip
 
 import ckptfmt
 from ckptfmt.cli import main
@@ -27,6 +26,7 @@ from ckptfmt.objects.graph import (
 )
 from ckptfmt.objects.nodes import Slot, TreeNode
 from ckptfmt.objects.trees import save_tree
+from cli.commands import Ran, data_file, flip
 
 
 @pytest.fixture
