@@ -3,6 +3,7 @@
 #include "scratch.h"
 
 #include "memory_fault.h"
+#include "base/bytes.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -84,7 +85,13 @@ static void check_mapping(ckptfmt_reader *reader, const char *name, float first)
 	ckptfmt_mapping *mapping;
 	uint64_t size;
 	float found;
-	CHECK_OK(ckptfmt_reader_map(reader, selection, 0, CKPTFMT_VERIFY_FULL, &mapping, &err), err);
+	ckptfmt_status status = ckptfmt_reader_map(reader, selection, 0, CKPTFMT_VERIFY_FULL, &mapping, &err);
+	if (CF_HOST_BIG_ENDIAN) { /* the writer stores little-endian numbers everywhere; they cannot be mapped here */
+		CHECK_EQ(status, CKPTFMT_INVALID);
+		ckptfmt_selection_free(selection);
+		return;
+	}
+	CHECK_OK(status, err);
 	memcpy(&found, ckptfmt_mapping_data(mapping, &size), sizeof found);
 	CHECK(found == first);
 	ckptfmt_mapping_close(mapping);
