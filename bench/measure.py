@@ -17,7 +17,7 @@ from typing import Any
 import cases
 import data
 import numpy as np
-from cases import OURS, TENSORFLOW, Part, Row
+from cases import BEFORE, OURS, TENSORFLOW, Part, Row
 from session import (
     BenchError,
     Process,
@@ -170,10 +170,9 @@ class Measurer:
         if verb == "first":
             self._worker(part)
             name, folder = data.names(count)[count // 3], str(self._saved(row, part))
-            python = self.sides.pythons[part.side]
             # What was installed is compiled; ours, run from its sources, may not be.
-            compiled = self.folder / "bytecode" if part.side == OURS else None
-            found = in_new_process(python, part.side, part.tuned, folder, name, compiled)
+            compiled = self.folder / "bytecode" if part.side in (OURS, BEFORE) else None
+            found = in_new_process(self.sides, part.side, part.tuned, folder, name, compiled)
             wanted = data.some(count, list(self._shape(row)), [name])[name].view("u4").sum()
             self._same(f"{row.key}, {part.name()}", found["sum"], str(wanted))
             return found
@@ -245,7 +244,7 @@ class Measurer:
             if part.side in cases.PEERS and self.plan.profile == "quick":
                 return
             # TensorFlow saves all, and the arrays as they are.
-            changed = verb == "save_changed" and part.side == OURS
+            changed = verb == "save_changed" and part.side in (OURS, BEFORE)
             what = {"changed": row.arguments["changed"]} if changed else {}
             wanted = _expected("load", count, shape, json.dumps(what))
             for side in readers:

@@ -13,7 +13,7 @@ from typing import Any
 
 import picture
 import stats
-from cases import OURS, PEAK_MIB, PEAK_ROWS, PEERS, TARGETS, TENSORFLOW, Row, Target
+from cases import BEFORE, OURS, PEAK_MIB, PEAK_ROWS, PEERS, TARGETS, TENSORFLOW, Row, Target
 from limits import TEXT, Limits
 from measure import Entry, Plan
 
@@ -164,6 +164,8 @@ class Run:
         rival, peer = result.of(TENSORFLOW, False), result.best_peer()
         if rival:
             found.append(f"TensorFlow x {told(result.ratio(rival, self.plan.seed))}")
+        if before := result.of(BEFORE, False):
+            found.append(f"before x {told(result.ratio(before, self.plan.seed))}")
         if peer:
             found.append(f"{peer.part.name()} x {told(result.ratio(peer, self.plan.seed))}")
         return ", ".join(found)

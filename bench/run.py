@@ -3,7 +3,7 @@
 
     python bench/run.py [--full | --smoke] [--tensorflow PYTHON] [--peers PYTHON]
                         [--folder FOLDER] [--results FOLDER] [--seed SEED] [--rounds N]
-                        [--sides SIDE,...] [--cores N] [CASE ...]
+                        [--sides SIDE,...] [--cores N] [--before TREE] [CASE ...]
     python bench/run.py [--smoke] compression [options of bench/compression.py]
 
 CASE is one of B1 to B14, or a row such as B2-P; default all. Writes latest.md, latest.svg and
@@ -58,7 +58,8 @@ def chosen(wanted: list[str], profile: str, sides: str | None) -> list[cases.Row
     return [row for row in rows if profile != "quick" or not row.extra]
 
 
-def main() -> int:
+def options() -> argparse.ArgumentParser:
+    """The command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -74,8 +75,14 @@ def main() -> int:
     parser.add_argument("--results", type=Path, help="where the report goes")
     parser.add_argument("--seed", type=int, default=20)
     parser.add_argument("--rounds", type=int, help="samples of each side, where time allows it")
+    parser.add_argument("--before", type=Path, help="a built tree of ckptfmt to compare with")
     parser.add_argument("--cores", type=int, help="on so many of the processors, all sides")
     parser.add_argument("cases", nargs="*", metavar="CASE")
+    return parser
+
+
+def main() -> int:
+    parser = options()
     given, rest = parser.parse_known_args()
     if given.cases[:1] == ["compression"]:
         return compression(given.smoke, given.tensorflow, [*given.cases[1:], *rest])
@@ -85,6 +92,8 @@ def main() -> int:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: max(given.cores, 1)])
     profile = "smoke" if given.smoke else "full" if given.full else "quick"
     rows = chosen(given.cases, profile, given.sides)
+    if given.before:
+        rows = [cases.with_before(row) for row in rows]
     plan = Plan(
         profile,
         *((given.rounds, given.rounds) if given.rounds else ROUNDS[profile]),
@@ -96,13 +105,17 @@ def main() -> int:
         cases.TENSORFLOW: given.tensorflow or sys.executable,
         **dict.fromkeys(cases.PEERS, given.peers or sys.executable),
     }
-    whole = not (given.cases or given.smoke or given.sides or given.cores)
+    homes = dict.fromkeys(pythons, HERE)
+    if given.before:
+        pythons[cases.BEFORE] = str(given.before.resolve() / ".venv" / "bin" / "python")
+        homes[cases.BEFORE] = given.before.resolve() / "bench"
+    whole = not (given.cases or given.smoke or given.sides or given.cores or given.before)
     results = given.results or (HERE / "results" if whole else HERE.parent / "build" / "bench")
     print(f"{profile}, seed {given.seed}", flush=True)
     with tempfile.TemporaryDirectory(dir=given.folder, prefix="bench-") as scratch:
         folder = Path(scratch)
         limits = Limits(folder, LIMIT_BYTES[profile])
-        sides = Sides(pythons, folder)
+        sides = Sides(pythons, homes, folder)
         measurer = Measurer(plan, sides, folder)
         found = report.Run(plan, limits, folder)
         try:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).resolve().parent
+from cases import BEFORE, OURS
 
 # What the documentation of the sides advises, beside what their modules do when tuned. Huge pages
 # for what malloc gives is for all of them.
@@ -43,15 +43,20 @@ def environment(tuned: bool, bytecode: Path | None = None) -> dict[str, str]:
     return found | TUNED if tuned else found
 
 
+def module(side: str) -> str:
+    """The module in `sides` that a side's process runs."""
+    return OURS if side == BEFORE else side
+
+
 class Process:
     """A worker for one side."""
 
-    def __init__(self, python: str, side: str, tuned: bool, log: Path) -> None:
+    def __init__(self, python: str, home: Path, side: str, tuned: bool, log: Path) -> None:
         self.label = f"{side}{', tuned' if tuned else ''}"
         self.log = log
         with log.open("ab") as errors:
             self.process = subprocess.Popen(
-                [python, str(HERE / "worker.py"), side, *(["tuned"] if tuned else [])],
+                [python, str(home / "worker.py"), module(side), *(["tuned"] if tuned else [])],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -113,6 +118,7 @@ class Sides:
     """The workers, begun when first asked for; one that is not installed is None."""
 
     pythons: dict[str, str]
+    homes: dict[str, Path]  # the folder `bench` of each side
     folder: Path
     workers: dict[tuple[str, bool], Process] = field(default_factory=dict)
 
@@ -125,7 +131,7 @@ class Sides:
             del self.workers[key]  # its end is in the report; the next row begins with a new one
         if key not in self.workers:
             log = self.folder / f"{side}{'-tuned' if tuned else ''}.log"
-            self.workers[key] = Process(self.pythons[side], side, tuned, log)
+            self.workers[key] = Process(self.pythons[side], self.homes[side], side, tuned, log)
         found = self.workers[key]
         return None if found.missing else found
 
@@ -153,10 +159,11 @@ class Sides:
 
 
 def in_new_process(
-    python: str, side: str, tuned: bool, folder: str, name: str, bytecode: Path | None
+    sides: Sides, side: str, tuned: bool, folder: str, name: str, bytecode: Path | None
 ) -> dict[str, Any]:
     """Import, open, first tensor: from the start of the process until it tells the value."""
-    command = [python, str(HERE / "first.py"), side, folder, name]
+    first = str(sides.homes[side] / "first.py")
+    command = [sides.pythons[side], first, module(side), folder, name]
     began = time.perf_counter()
     process = subprocess.Popen(
         command,
