@@ -78,8 +78,8 @@ def _decode(context: Any, items: Any, count: int) -> int:
     return int(lib.CKPTFMT_OK)
 
 
-ffi.def_extern(name="cf_codec_encode", onerror=_failed)(_encode)
-ffi.def_extern(name="cf_codec_decode", onerror=_failed)(_decode)
+ffi.def_extern(name="cf_codec_encode", onerror=_failed, error=lib.CKPTFMT_NO_MEMORY)(_encode)
+ffi.def_extern(name="cf_codec_decode", onerror=_failed, error=lib.CKPTFMT_NO_MEMORY)(_decode)
 
 
 def _table(items: Any, count: int) -> NDArray[Any]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -92,41 +93,28 @@ class Zstd:
                 _core.copy_to(address, content, capacity)
                 items["size"][row] = capacity
 
-    def _compress(self, items: NDArray[Any], effort: int) -> list[Any]:
+    def _compress(self, items: NDArray[Any], effort: int) -> list[bytes]:
         pool = self._compressors[effort]
         coder = pool.pop() if pool else self._compressor(effort)
-        data, pieces = _pieces(items)
-        if _has_batches():
-            segments = _zstandard().BufferWithSegments(data, pieces.tobytes())
-            made = coder.multi_compress_to_buffer(segments, threads=0)
-            found = [made[row] for row in range(len(items))]
-        else:
-            found = [coder.compress(data[at : at + size]) for at, size in pieces.tolist()]
+        try:
+            found = [coder.compress(data) for data in _sources(items)]
+        except _zstandard().ZstdError as error:
+            raise _no_memory(error) or error from None
         pool.append(coder)
         return found
 
-    def _decompress(self, items: NDArray[Any]) -> list[Any]:
-        """What the frames decode to; no bytes for one that does not."""
+    def _decompress(self, items: NDArray[Any]) -> list[bytes]:
+        """The contents of the frames; no bytes for a damaged frame."""
         pool, zstandard = self._decompressors, _zstandard()
         coder = pool.pop() if pool else zstandard.ZstdDecompressor()
-        data, pieces = _pieces(items)
-        found = None
-        if _has_batches():
+        found = []
+        for data, capacity in zip(_sources(items), items["capacity"].tolist(), strict=True):
             try:
-                segments = zstandard.BufferWithSegments(data, pieces.tobytes())
-                made = coder.multi_decompress_to_buffer(segments, threads=0)
-                found = [made[row] for row in range(len(items))]
-            except zstandard.ZstdError:
-                pass
-        if found is None:
-            found = []
-            sizes = items["capacity"].tolist()
-            for (at, size), capacity in zip(pieces.tolist(), sizes, strict=True):
-                try:
-                    frame = data[at : at + size]
-                    found.append(coder.decompress(frame, max_output_size=capacity))
-                except zstandard.ZstdError:
-                    found.append(b"")
+                found.append(coder.decompress(data, max_output_size=capacity))
+            except zstandard.ZstdError as error:
+                if short := _no_memory(error):
+                    raise short from None
+                found.append(b"")
         pool.append(coder)
         return found
 
@@ -149,12 +137,14 @@ class Zstd:
         return zstandard.ZstdCompressor(compression_params=parameters)
 
 
-def _pieces(items: NDArray[Any]) -> tuple[memoryview, NDArray[np.uint64]]:
-    """Memory that all sources are in, and offset and size of each in it."""
-    begins, sizes = items["source"].astype(np.uint64), items["source_size"]
-    first = int(begins.min())
-    data = _core.memory_at(first, int((begins + sizes).max()) - first)
-    return data, np.column_stack((begins - np.uint64(first), sizes))
+def _sources(items: NDArray[Any]) -> Iterator[memoryview]:
+    for address, size in zip(items["source"].tolist(), items["source_size"].tolist(), strict=True):
+        yield _core.memory_at(address, size)
+
+
+def _no_memory(error: Exception) -> MemoryError | None:
+    """A MemoryError, if that is what zstd reports."""
+    return MemoryError(str(error)) if "not enough memory" in str(error) else None
 
 
 @functools.cache
@@ -165,10 +155,8 @@ def _zstandard() -> ModuleType:
     except OSError as error:
         message = f"cannot load the zstandard package: {error.strerror}"
         raise StorageError(message, errno=error.errno) from None
+    except ImportError as error:
+        if "failed to map segment" in str(error):  # of the dynamic linker
+            raise MemoryError(str(error)) from None
+        raise
     return zstandard
-
-
-@functools.cache
-def _has_batches() -> bool:
-    features: set[str] = _zstandard().backend_features
-    return {"buffer_types", "multi_compress_to_buffer", "multi_decompress_to_buffer"} <= features
