@@ -449,6 +449,10 @@ typedef struct ckptfmt_write_options {
 	const ckptfmt_storage *storage;    /* NULL: the file system. Must outlive the writer */
 	const ckptfmt_codec *codec;  /* copied; values are stored compressed where that takes less; NULL: none are. With a
 	                             * codec chunk_size must be 4096 bytes to 16 MiB */
+	int32_t shards;            /* data files of a fresh prefix, 1 (or 0, the same) to 1024. Each tensor, in the order of
+	                            * adding, goes to the file with the fewest bytes. If much is added at once, each file is
+	                            * written by its own thread. A checkpoint that replaces another one can have more */
+	int32_t reserved;
 } ckptfmt_write_options;
 
 /* What SaveV2 writes: alignment 1, no chunks, durability full. No wish. */

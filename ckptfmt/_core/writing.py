@@ -32,6 +32,7 @@ class WriterHandle(ExclusiveHandle):
         durability: int,
         data_size: int = 0,
         coder: Coder | None = None,
+        shards: int = 1,
     ) -> None:
         self.codec = None if coder is None else Codec(coder)
         raw = path_bytes(prefix)
@@ -39,6 +40,7 @@ class WriterHandle(ExclusiveHandle):
         lib.ckptfmt_write_options_default(options)
         options.alignment, options.chunk_size = alignment, chunk_size
         options.durability, options.data_size = durability, data_size
+        options.shards = shards
         options.codec = ffi.NULL if self.codec is None else self.codec.pointer
         # The slot owns the writer before there is one; the pointer keeps the slot alive. Both are
         # destroyed by C functions, which a signal cannot interrupt.

@@ -42,6 +42,7 @@ def save_async(
     compaction: CompactionLimits | None = None,
     progress: Progress | None = None,
     compression: str | None = None,
+    shards: int | None = None,
 ) -> SaveFuture:
     """Saves as `save`, with the same bytes, but returns when all arrays are copied: what becomes of
     them afterwards does not reach the checkpoint. It is written in the background.
@@ -55,7 +56,7 @@ def save_async(
     Args:
         prefix, metadata, level, alignment, durability, compression: as in Writer. A relative prefix
             is one of the current directory of this call.
-        tensors, compaction: as in `save`.
+        tensors, compaction, shards: as in `save`.
         base: as in `save`; compared with in the background, and a relative path as `prefix`.
         progress: as in `save`, but called from the thread in the background.
 
@@ -69,6 +70,7 @@ def save_async(
     """
     check_progress(progress)
     writing.check_order(prefix, tensors)
+    writing.check_shards(shards)
     writing.check_options(metadata, level, alignment, durability, compression)
     target = prefix_text(prefix)
     place = absolute(target)
@@ -85,6 +87,7 @@ def save_async(
         "base": earlier,
         "compaction": compaction,
         "compression": compression,
+        "shards": shards,
     }
 
     def prepare() -> Work:

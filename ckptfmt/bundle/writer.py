@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt import _core, names, slices
-from ckptfmt.arguments import check_choice, check_progress, check_sized, wrong
+from ckptfmt.arguments import check_choice, check_progress, check_sized, whole, wrong
 from ckptfmt.arrays import BATCH, Columns, Sources, batches
 from ckptfmt.background import wait_for_saves
 from ckptfmt.bundle import incremental
@@ -28,6 +28,7 @@ from ckptfmt.bundle.codec import CHUNK_SIZE, Zstd, zstd_level
 from ckptfmt.bundle.incremental import CompactionLimits
 from ckptfmt.errors import InvalidError, about
 from ckptfmt.progress import Meter, Progress
+from ckptfmt.threads import thread_count
 
 __all__ = ["Writer", "save", "save_v2"]
 
@@ -36,6 +37,8 @@ Path = str | bytes | os.PathLike[Any]
 # Bytes of one crossing into C: many keep its threads busy, few let Ctrl-C and progress through.
 BATCH_BYTES = 256 << 20
 WATCHED_BATCH_BYTES = 32 << 20
+# A data file of fewer bytes is not worth a thread; more files than this wait for memory.
+SHARD_BYTES, SHARDS_MAX = 64 << 20, 16
 _RESERVED = names.RESERVED.encode()
 _NAME, _ARRAY = operator.itemgetter(0), operator.itemgetter(1)
 # More than a reader need take of metadata (EXT-7).
@@ -63,6 +66,8 @@ class Writer:
         compression: "zstd", or "zstd:3" for another level of zstd than 1, stores every tensor that
             gets smaller by it compressed, which makes the level "ckptfmt"; that level alone means
             "zstd". A checkpoint of which no tensor gets smaller is one of level "v2+".
+        shards: the number of data files of a fresh prefix, 1 to 1024. Each tensor, in the order of
+            adding, goes to the file with the fewest bytes.
 
     Raises:
         InvalidError, StorageError.
@@ -77,8 +82,11 @@ class Writer:
         alignment: int | None = None,
         durability: str = "full",
         compression: str | None = None,
+        shards: int = 1,
     ) -> None:
-        self._open(names.prefix_text(prefix), metadata, level, alignment, durability, compression)
+        check_shards(shards)
+        target = names.prefix_text(prefix)
+        self._open(target, metadata, level, alignment, durability, compression, shards)
 
     @classmethod
     def _sized(cls, prefix: str, sizes: NDArray[np.int64], **options: Any) -> Writer:
@@ -96,6 +104,7 @@ class Writer:
         alignment: int | None = None,
         durability: str = "full",
         compression: str | None = None,
+        shards: int | None = None,
         sizes: NDArray[np.int64] | None = None,
     ) -> None:
         self._handle: _core.WriterHandle | None = None
@@ -106,6 +115,9 @@ class Writer:
         data_size = 0
         if sizes is not None and zstd is None and alignment <= 1 << 30:
             data_size = int((-(-sizes // alignment) * alignment).sum())
+        if shards is None:
+            shards = 1 if sizes is None or zstd is not None else shard_count(sizes)
+        self._shards = shards
         self._handle = _core.WriterHandle(
             prefix,
             alignment,
@@ -113,6 +125,7 @@ class Writer:
             _core.DURABILITY[durability],
             data_size,
             None if zstd is None else Zstd(zstd),
+            shards,
         )
 
     def add(self, name: str | bytes, array: Any, dtype: Any = None) -> None:
@@ -278,11 +291,12 @@ def save(
     compaction: CompactionLimits | None = None,
     progress: Progress | None = None,
     compression: str | None = None,
+    shards: int | None = None,
 ) -> None:
-    """Saves named arrays as one checkpoint of one data file, all or nothing, in the order given.
+    """Save named arrays as one checkpoint, all or nothing, in the order given.
 
-    With `base` only what has changed since that checkpoint is written, into a data file of its own;
-    the data files of the base that hold the rest get a second name (hard link) in the new
+    With `base` only what has changed since that checkpoint is written, into one data file; the
+    data files of the base that hold the rest get a second name (hard link) in the new
     checkpoint. It is complete, needs the base no longer, and holds what it would hold without
     `base`. What cannot be linked, as on another file system, is written. Changed means other bytes:
     all unchanged tensors are read from the base and compared.
@@ -299,6 +313,11 @@ def save(
             is dead in them, or because they are too many.
         progress: called as `progress(bytes_done, bytes_total)` from this thread, with bytes of
             array data; unchanged ones are done once they have been compared.
+        shards: the number of data files, as in Writer, each written by its own thread. None: one
+            for each whole 64 MiB of array data, but at most 16, at most the processors that this
+            process may use, and at most the total size divided by that of the largest array,
+            rounded up; one with `compression` or `base`. A checkpoint that replaces another one can
+            have one file more.
 
     Raises:
         InvalidError: a name or an array that cannot be stored; checked before anything is written.
@@ -308,6 +327,7 @@ def save(
     """
     check_progress(progress)
     check_order(prefix, tensors)
+    check_shards(shards)
     wait_for_saves()
     write_sources(
         names.prefix_text(prefix),
@@ -320,6 +340,7 @@ def save(
         base=base,
         compaction=compaction,
         compression=compression,
+        shards=shards,
     )
 
 
@@ -443,7 +464,7 @@ def save_v2(
         if spec:
             set_spec(sources, spec)
     wait_for_saves()
-    write_sources(names.path_text(prefix), sources, None, level="v2")
+    write_sources(names.path_text(prefix), sources, None, level="v2", shards=1)
 
 
 def write_sources(
@@ -464,6 +485,9 @@ def write_sources(
     most = BATCH_BYTES if progress is None else WATCHED_BATCH_BYTES
     if base is None:
         with Writer._sized(prefix, sizes, **options) as writer:
+            if writer._shards > 1 and len(sizes):
+                # Enough for the thread of each data file.
+                most = max(most, 2 * writer._shards * int(sizes.max()))
             for batch in batches(sizes, most):
                 tell = None if progress is None else meter.add
                 writer._add(sources, batch.start, batch.stop, tell)
@@ -482,6 +506,20 @@ def write_sources(
                 chosen = rest[batch]
                 writer._open_handle().add(earlier.table[chosen])
                 meter.add(int(told[batch].sum()))
+
+
+def check_shards(shards: object) -> None:
+    """Refuse a number of data files that the writer does not take."""
+    if shards is not None and not 1 <= whole("shards", shards) <= 1024:
+        raise InvalidError(f"shards must be 1 to 1024 data files, not {shards}")
+
+
+def shard_count(sizes: NDArray[np.int64]) -> int:
+    """Return how many data files a save of arrays of these sizes writes; see `save`."""
+    total = int(sizes.sum())
+    if total < 2 * SHARD_BYTES:
+        return 1
+    return min(thread_count(SHARDS_MAX), total // SHARD_BYTES, -(-total // int(sizes.max())))
 
 
 def set_spec(sources: Sources, spec: str | bytes) -> None:

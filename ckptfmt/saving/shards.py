@@ -95,16 +95,19 @@ def _write_shards(
     parts: Sequence[str], shards: Sequence[Columns], options: CheckpointOptions
 ) -> None:
     """Write each shard as a bundle, several at a time. The first error, in the order of the shards,
-    stops the others and is raised."""
+    stops the others and is raised. A single large shard is written in several data files."""
     stop = Stop()
+    data_files = None if len(shards) == 1 else 1
 
     def write(row: int) -> None:
-        _write_shard(parts[row], shards[row], options, stop)
+        _write_shard(parts[row], shards[row], options, stop, data_files)
 
     share(len(parts), write, WRITERS_MAX, "ckptfmt-save", stop)
 
 
-def _write_shard(part: str, sources: Columns, options: CheckpointOptions, stop: Stop) -> None:
+def _write_shard(
+    part: str, sources: Columns, options: CheckpointOptions, stop: Stop, data_files: int | None
+) -> None:
     def watch(*_: int) -> None:
         if stop.asked:
             raise StoppedError
@@ -122,6 +125,7 @@ def _write_shard(part: str, sources: Columns, options: CheckpointOptions, stop: 
         compression=options.compression,
         alignment=options.alignment,
         durability=durability,
+        shards=data_files,
     )
 
 

@@ -3,8 +3,9 @@
 #ifndef CKPTFMT_IO_WORKERS_H
 #define CKPTFMT_IO_WORKERS_H
 
+#include "base/error.h"
+
 #include <signal.h>
-#include <stdint.h>
 
 enum { CF_WORKERS_MAX = 64 };
 
@@ -17,5 +18,12 @@ void cf_workers_signals(sigset_t *blocked);
  * Where the system has no thread to give, those that there are do it all: `work` takes pieces until there is none. The
  * others get no signals. */
 void cf_workers_run(int32_t threads, void *(*work)(void *), void *job);
+
+/* One of the tasks of a call. `thread` is below the number of threads. */
+typedef ckptfmt_status (*cf_workers_task)(void *job, int32_t thread, uint64_t i, ckptfmt_error *err);
+/* Runs task(job, thread, i) for each i below `count`, in ascending order, in up to `threads` threads. After a failure
+ * no task is begun any more. Returns the failure of the lowest i that failed; NO_MEMORY. */
+CF_MUST_CHECK ckptfmt_status cf_workers_share(int32_t threads, uint64_t count, cf_workers_task task, void *job,
+	ckptfmt_error *err);
 
 #endif

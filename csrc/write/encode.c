@@ -12,9 +12,6 @@
 #include "compress/entropy.h"
 #include "proto/message.h"
 
-#include <pthread.h>
-#include <stdatomic.h>
-
 enum {
 	VALUE_MIN = 4 << 10,        /* less is not worth the entry's extension */
 	JOB_SIZE = 2 << 20,         /* raw bytes that a thread encodes in one batch */
@@ -100,62 +97,6 @@ void cf_encoding_close(cf_encoding *e)
 	cf_buffer_free(&e->crcs);
 	cf_buffer_free(&e->raw_crcs);
 	cf_buffer_free(&e->incompressible);
-}
-
-/* ---- threads --------------------------------------------------------------------------------------------- */
-
-/* Work on each of `count` things; the failure is that of the first that failed. */
-typedef struct sharing {
-	cf_encoding *encoding;
-	ckptfmt_status (*work)(cf_encoding *encoding, cf_encoder *encoder, uint64_t i, ckptfmt_error *err);
-	uint64_t count;
-	_Atomic uint64_t next;
-	_Atomic int32_t thread;
-	pthread_mutex_t lock;       /* over what follows */
-	uint64_t failed;
-	ckptfmt_status status;
-	ckptfmt_error error;
-} sharing;
-
-static void *take_work(void *argument)
-{
-	sharing *s = argument;
-	cf_encoder *encoder = &s->encoding->encoders[atomic_fetch_add(&s->thread, 1)];
-	for (;;) {
-		uint64_t i = atomic_fetch_add(&s->next, 1);
-		ckptfmt_error err;
-		ckptfmt_status status;
-		if (i >= s->count)
-			return NULL;
-		status = s->work(s->encoding, encoder, i, &err);
-		if (status == CKPTFMT_OK)
-			continue;
-		/* All before this one were taken: nothing more is needed. */
-		atomic_store(&s->next, s->count);
-		(void)pthread_mutex_lock(&s->lock);
-		if (s->status == CKPTFMT_OK || i < s->failed) {
-			s->status = status;
-			s->failed = i;
-			s->error = err;
-		}
-		(void)pthread_mutex_unlock(&s->lock);
-	}
-}
-
-static ckptfmt_status share(cf_encoding *e, uint64_t count,
-	ckptfmt_status (*work)(cf_encoding *encoding, cf_encoder *encoder, uint64_t i, ckptfmt_error *err),
-	ckptfmt_error *err)
-{
-	sharing s = {.encoding = e, .work = work, .count = count};
-	if (count == 0)
-		return CKPTFMT_OK;
-	if (pthread_mutex_init(&s.lock, NULL) != 0)
-		return cf_fail_memory(err);
-	cf_workers_run((int32_t)cf_min_u64(count, (uint64_t)e->threads), take_work, &s);
-	(void)pthread_mutex_destroy(&s.lock);
-	if (s.status != CKPTFMT_OK && err != NULL)
-		*err = s.error;
-	return s.status;
 }
 
 /* ---- raw bytes ------------------------------------------------------------------------------------------- */
@@ -261,22 +202,24 @@ static ckptfmt_status choose(cf_encoding *e, cf_encoder *encoder, cf_stretch *s,
 	return CKPTFMT_OK;
 }
 
-static ckptfmt_status prepare_one(cf_encoding *e, cf_encoder *encoder, uint64_t i, ckptfmt_error *err)
+static ckptfmt_status prepare_one(void *encoding, int32_t thread, uint64_t i, ckptfmt_error *err)
 {
+	cf_encoding *e = encoding;
 	cf_stretch *s = stretch_at(e, i);
 	ckptfmt_status status;
 	if (s->raw.chunk_size == 0)
 		return CKPTFMT_OK;
 	status = load_raw(s, err);
 	if (status == CKPTFMT_OK && s->raw.size >= VALUE_MIN)
-		status = choose(e, encoder, s, err);
+		status = choose(e, &e->encoders[thread], s, err);
 	if (status != CKPTFMT_OK)
 		cf_error_tensor(err, s->source->name, s->source->name_size);
 	return status;
 }
 
-static ckptfmt_status encode_job(cf_encoding *e, cf_encoder *encoder, uint64_t i, ckptfmt_error *err)
+static ckptfmt_status encode_job(void *encoding, int32_t thread, uint64_t i, ckptfmt_error *err)
 {
+	cf_encoding *e = encoding;
 	const job *j = (const job *)(const void *)e->jobs.data + i;
 	const cf_stretch *s = stretch_at(e, j->stretch);
 	uint64_t first = j->begin / s->raw.chunk_size;
@@ -284,7 +227,7 @@ static ckptfmt_status encode_job(cf_encoding *e, cf_encoder *encoder, uint64_t i
 	ckptfmt_status status;
 	raw.bytes += j->begin;
 	raw.size = j->size;
-	status = cf_encode(encoder, &raw, &s->choice, e->incompressible.data + s->first_chunk + first,
+	status = cf_encode(&e->encoders[thread], &raw, &s->choice, e->incompressible.data + s->first_chunk + first,
 		e->coded.data + job_place(s, j->begin), sizes_of(e, s) + first, crcs_of(&e->crcs, s) + first,
 		crcs_of(&e->raw_crcs, s) + first, err);
 	if (status != CKPTFMT_OK)
@@ -304,7 +247,7 @@ static ckptfmt_status encode_all(cf_encoding *e, ckptfmt_error *err)
 		}
 	}
 	CF_TRY(cf_buffer_status(&e->jobs, err));
-	return share(e, e->jobs.size / sizeof(job), encode_job, err);
+	return cf_workers_share(e->threads, e->jobs.size / sizeof(job), encode_job, e, err);
 }
 
 /* Memory for so many chunks and raw bytes of a group. */
@@ -356,7 +299,7 @@ ckptfmt_status cf_encoding_next(cf_encoding *e, const ckptfmt_source *sources, u
 	if (stretch_at(e, 0)->large || size == 0)
 		return CKPTFMT_OK;
 	CF_TRY(need_room(e, chunks, size, err));
-	CF_TRY(share(e, *taken, prepare_one, err));
+	CF_TRY(cf_workers_share(e->threads, *taken, prepare_one, e, err));
 	return encode_all(e, err);
 }
 
@@ -526,9 +469,11 @@ ckptfmt_status cf_encoding_write(cf_encoding *e, uint64_t i, cf_file_writer *fil
 		begin_value(file, catalog, number);
 		CF_TRY(put_stretch(e, s, file, catalog, number, err));
 	}
-	if (!compressed)
-		return cf_value_write(file, s->source, (uint32_t)e->chunk_size, cf_catalog_row_at(catalog, number),
-			&catalog->chunk_crcs, err);
+	if (!compressed) {
+		cf_catalog_row *row = cf_catalog_row_at(catalog, number);
+		CF_TRY(cf_value_plan(s->source, (uint32_t)e->chunk_size, row, catalog, err));
+		return cf_value_write(file, s->source, (uint32_t)e->chunk_size, row, catalog, err);
+	}
 	/* CMP-6: the checksum of strings and variants goes by their elements. */
 	if (!is_fixed(s->source))
 		cf_catalog_row_at(catalog, number)->raw_crc32c = s->raw_crc32c;

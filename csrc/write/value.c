@@ -7,7 +7,8 @@
 
 enum {
 	SLICE_KEY_FRAME = 16,       /* at most, around the name: the first number, the end of the text, the rank */
-	SLICE_KEY_NUMBER = 10       /* a start or a length */
+	SLICE_KEY_NUMBER = 10,      /* a start or a length */
+	CRC_SIZE = sizeof(uint32_t)
 };
 
 /* ---- sources --------------------------------------------------------------------------------------------- */
@@ -96,12 +97,13 @@ ckptfmt_status cf_source_gather(const ckptfmt_source *source, cf_gather *gather,
 uint64_t cf_source_size(const ckptfmt_source *source)
 {
 	const ckptfmt_dtype_info *dtype = ckptfmt_dtype_find(source->dtype);
-	uint64_t count = cf_source_count(source), size = 4;
 	const ckptfmt_bytes *items = (const ckptfmt_bytes *)(const void *)source->data;
+	bool variant = dtype->storage == CKPTFMT_STORAGE_VARIANT;
+	uint64_t count = cf_source_count(source), size = variant ? count * CRC_SIZE : CRC_SIZE;
 	if (dtype->storage == CKPTFMT_STORAGE_FIXED)
 		return count * dtype->size;
 	for (uint64_t i = 0; i < count; i++)
-		size += items[i].size + CF_VARINT64_SIZE_MAX + 4;
+		size += cf_varint_size(items[i].size) + items[i].size;
 	return size;
 }
 
@@ -114,7 +116,7 @@ typedef struct checksum {
 	uint32_t chunk;             /* of the chunk at hand */
 	uint64_t chunk_size;        /* bytes of a whole chunk */
 	uint64_t chunk_left;
-	cf_buffer *chunk_crcs;
+	uint32_t *chunk_crcs;       /* where that of the next chunk goes; NULL: they are not stored */
 } checksum;
 
 static void end_chunk(checksum *sum)
@@ -122,7 +124,7 @@ static void end_chunk(checksum *sum)
 	uint64_t size = sum->chunk_size - sum->chunk_left;
 	sum->total = ckptfmt_crc32c_combine(sum->total, sum->chunk, size);
 	if (sum->chunk_crcs != NULL)
-		cf_put_bytes(sum->chunk_crcs, &sum->chunk, sizeof sum->chunk);
+		*sum->chunk_crcs++ = sum->chunk;
 	sum->chunk = 0;
 	sum->chunk_left = sum->chunk_size;
 }
@@ -165,18 +167,16 @@ static ckptfmt_status put_gathered(cf_file_writer *file, cf_gather *gather, uint
 }
 
 static ckptfmt_status write_fixed(cf_file_writer *file, const ckptfmt_source *source, const ckptfmt_dtype_info *dtype,
-	uint32_t chunk_size, cf_catalog_row *row, cf_buffer *chunk_crcs, ckptfmt_error *err)
+	uint32_t chunk_size, cf_catalog_row *row, const cf_catalog *catalog, ckptfmt_error *err)
 {
 	checksum sum = {0, 0, UINT64_MAX, UINT64_MAX, NULL};
 	const uint8_t *data;
 	uint64_t size;
 	cf_gather gather;
 	CF_TRY(cf_source_gather(source, &gather, err));
-	/* EXT-5: the checksum of a single chunk is the value's own. */
-	if (chunk_size != 0 && cf_gather_size(&gather) > chunk_size) {
+	if (row->chunk_count != 0) {
 		sum.chunk_size = sum.chunk_left = chunk_size;
-		sum.chunk_crcs = chunk_crcs;
-		row->chunks_first = chunk_crcs->size / sizeof(uint32_t);
+		sum.chunk_crcs = (uint32_t *)(void *)catalog->chunk_crcs.data + row->chunks_first;
 	}
 	if (cf_gather_contiguous(&gather, &data, &size))
 		CF_TRY(put_contiguous(file, data, size, &sum, err));
@@ -185,10 +185,7 @@ static ckptfmt_status write_fixed(cf_file_writer *file, const ckptfmt_source *so
 	if (sum.chunk_left != sum.chunk_size)
 		end_chunk(&sum);
 	row->crc32c = sum.total;
-	if (sum.chunk_crcs == NULL)
-		return CKPTFMT_OK;
-	row->chunk_count = (uint32_t)(chunk_crcs->size / sizeof(uint32_t) - row->chunks_first);
-	return cf_buffer_status(chunk_crcs, err);
+	return CKPTFMT_OK;
 }
 
 /* ---- strings --------------------------------------------------------------------------------------------- */
@@ -274,13 +271,27 @@ static ckptfmt_status write_elements(cf_file_writer *file, const ckptfmt_source 
 	return CKPTFMT_OK;
 }
 
+ckptfmt_status cf_value_plan(const ckptfmt_source *source, uint32_t chunk_size, cf_catalog_row *row,
+	cf_catalog *catalog, ckptfmt_error *err)
+{
+	uint64_t size = cf_source_size(source);
+	/* EXT-5: the checksum of a single chunk is the value's own. */
+	if (chunk_size == 0 || size <= chunk_size ||
+		ckptfmt_dtype_find(source->dtype)->storage != CKPTFMT_STORAGE_FIXED)
+		return CKPTFMT_OK;
+	row->chunks_first = catalog->chunk_crcs.size / sizeof(uint32_t);
+	row->chunk_count = (uint32_t)((size - 1) / chunk_size + 1);
+	(void)cf_buffer_extend(&catalog->chunk_crcs, row->chunk_count * sizeof(uint32_t));
+	return cf_buffer_status(&catalog->chunk_crcs, err);
+}
+
 ckptfmt_status cf_value_write(cf_file_writer *file, const ckptfmt_source *source, uint32_t chunk_size,
-	cf_catalog_row *row, cf_buffer *chunk_crcs, ckptfmt_error *err)
+	cf_catalog_row *row, const cf_catalog *catalog, ckptfmt_error *err)
 {
 	const ckptfmt_dtype_info *dtype = ckptfmt_dtype_find(source->dtype);
 	row->offset = cf_file_writer_position(file);
 	if (dtype->storage == CKPTFMT_STORAGE_FIXED)
-		CF_TRY(write_fixed(file, source, dtype, chunk_size, row, chunk_crcs, err));
+		CF_TRY(write_fixed(file, source, dtype, chunk_size, row, catalog, err));
 	else
 		CF_TRY(write_elements(file, source, row, err));
 	row->size = cf_file_writer_position(file) - row->offset;

@@ -19,11 +19,16 @@ CF_MUST_CHECK ckptfmt_status cf_source_gather(const ckptfmt_source *source, cf_g
 /* Appends the stored form of a source of strings or variants; *crc is its checksum. REQUIRES: as above. NO_MEMORY. */
 CF_MUST_CHECK ckptfmt_status cf_source_elements(const ckptfmt_source *source, cf_buffer *out, uint32_t *crc,
 	ckptfmt_error *err);
-/* What the value takes in the file, at most: for placing and reserving. REQUIRES: cf_source_check passed. */
+/* Bytes of the stored value. REQUIRES: cf_source_check passed. */
 uint64_t cf_source_size(const ckptfmt_source *source);
 
-/* Appends the value and sets offset, size, checksum and chunk checksums of the row (chunk_size 0: none). */
+/* Makes room in the catalog for the chunk checksums of the value and sets their place in its row (chunk_size 0: none).
+ * REQUIRES: cf_source_check passed. NO_MEMORY. */
+CF_MUST_CHECK ckptfmt_status cf_value_plan(const ckptfmt_source *source, uint32_t chunk_size, cf_catalog_row *row,
+	cf_catalog *catalog, ckptfmt_error *err);
+/* Appends the value and sets offset, size and checksums of the row. Threads may write planned values to different files
+ * at the same time. REQUIRES: cf_value_plan, with the same chunk size. */
 CF_MUST_CHECK ckptfmt_status cf_value_write(cf_file_writer *file, const ckptfmt_source *source, uint32_t chunk_size,
-	cf_catalog_row *row, cf_buffer *chunk_crcs, ckptfmt_error *err);
+	cf_catalog_row *row, const cf_catalog *catalog, ckptfmt_error *err);
 
 #endif

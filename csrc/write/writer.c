@@ -1,13 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The writer: tensors go to data files under temporary names as they come, what the index will say of them is kept in a
- * catalog, and commit publishes both. A fresh prefix has one data file; a prefix that is being overwritten may need
- * more, because the number of data files tells generations apart (commit.h). Then each tensor goes to the emptiest. */
+/*
+ * The writer: tensors are written to data files under temporary names as they are added, what the index will contain is
+ * collected in a catalog, and commit publishes both. A fresh prefix has as many data files as the options say; a prefix
+ * that is being overwritten may need more, because the number of data files tells generations apart (commit.h). Each
+ * tensor, in the order of adding, goes to the file that has the fewest bytes. Of a large batch, each file is written by
+ * its own thread.
+ */
 #include "write/writer.h"
 
 #include "base/memory.h"
+#include "base/workers.h"
 #include "write/value.h"
 #include "write/encode.h"
+#include "write/generations.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -17,12 +24,14 @@ enum {
 	CHUNK_UNIT = 16,        /* chunks hold whole elements of every data type */
 	CHUNKS_MAX = 15 << 20,  /* of one tensor: 4 bytes each in a block of at most 64 MiB */
 	COMPRESSED_CHUNKS_MAX = CHUNKS_MAX / 2, /* their sizes are in the entry as well, mostly of three bytes */
+	THREADS_MAX = 16,       /* more wait for memory rather than work */
+	THREADED_SIZE = 8 << 20, /* a batch of less is written sooner than threads are started */
 	CHUNK_SIZE_MIN = 4096   /* less, and the checksums of a large tensor no longer fit an index block of a reader */
 };
 
 void ckptfmt_write_options_default(ckptfmt_write_options *options)
 {
-	*options = (ckptfmt_write_options){.alignment = 1, .durability = CKPTFMT_DURABILITY_FULL};
+	*options = (ckptfmt_write_options){.alignment = 1, .durability = CKPTFMT_DURABILITY_FULL, .shards = 1};
 }
 
 static ckptfmt_status check_options(const ckptfmt_write_options *options, ckptfmt_error *err)
@@ -39,6 +48,9 @@ static ckptfmt_status check_options(const ckptfmt_write_options *options, ckptfm
 	if (options->durability < CKPTFMT_DURABILITY_FULL || options->durability > CKPTFMT_DURABILITY_NONE)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "durability %d is none",
 			(int)options->durability);
+	if (options->shards < 0 || options->shards > CF_GENERATIONS_MAX)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "shards is %d, not 1 to %d",
+			(int)options->shards, CF_GENERATIONS_MAX);
 	return CKPTFMT_OK;
 }
 
@@ -58,7 +70,8 @@ static ckptfmt_status open_data_files(ckptfmt_writer *writer, ckptfmt_error *err
 {
 	char name[CF_NAME_SIZE];
 	int32_t count;
-	CF_TRY(cf_commit_choose_count(&writer->commit, 1, false, &count, err));
+	CF_TRY(cf_commit_choose_count(&writer->commit, writer->options.shards > 1 ? writer->options.shards : 1,
+		false, &count, err));
 	writer->files = cf_allocate_zero((uint64_t)count, sizeof *writer->files);
 	if (writer->files == NULL)
 		return cf_fail_memory(err);
@@ -68,8 +81,6 @@ static ckptfmt_status open_data_files(ckptfmt_writer *writer, ckptfmt_error *err
 		CF_TRY(cf_file_writer_open(file, &writer->directory, name, err));
 		if (writer->options.durability == CKPTFMT_DURABILITY_FULL)
 			cf_file_writer_sync_ahead(file);
-		if (writer->options.data_size <= INT64_MAX)
-			cf_file_writer_reserve(file, writer->options.data_size / (uint64_t)count);
 	}
 	return CKPTFMT_OK;
 }
@@ -212,51 +223,30 @@ static int32_t emptiest_file(const ckptfmt_writer *writer)
 {
 	int32_t best = 0;
 	for (int32_t i = 1; i < writer->file_count; i++) {
-		uint64_t size = cf_file_writer_position(&writer->files[i].file);
-		uint64_t best_size = cf_file_writer_position(&writer->files[best].file);
-		if (size < best_size ||
-			(size == best_size && writer->files[i].tensor_count < writer->files[best].tensor_count))
+		const cf_data_file *file = &writer->files[i], *other = &writer->files[best];
+		if (file->size < other->size ||
+			(file->size == other->size && file->tensor_count < other->tensor_count))
 			best = i;
 	}
 	return best;
 }
 
-/* The value of this row lies at the end of the data file now. */
-static ckptfmt_status end_value(ckptfmt_writer *writer, uint64_t row, int32_t shard, ckptfmt_error *err)
+/* The data file holds the value of this row next, `end` bytes with it. */
+static ckptfmt_status assign_row(ckptfmt_writer *writer, uint64_t row, int32_t shard, uint64_t end, ckptfmt_error *err)
 {
 	cf_data_file *file = &writer->files[shard];
-	uint64_t end, aligned;
-	cf_catalog_row_at(&writer->catalog, row)->shard = shard;
-	file->tensor_count++;
-	/* DAT-5: the padding follows the value, the last one's too. */
-	end = cf_file_writer_position(&file->file);
-	if (!cf_align_u64(end, writer->options.alignment, &aligned) || aligned > INT64_MAX)
+	/* DAT-5: padding follows every value, the last one included. */
+	if (!cf_align_u64(end, writer->options.alignment, &file->size) || file->size > INT64_MAX)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the data file would not fit 63 bits");
-	return cf_file_writer_zeros(&file->file, aligned - end, err);
+	file->tensor_count++;
+	cf_catalog_row_at(&writer->catalog, row)->shard = shard;
+	return CKPTFMT_OK;
 }
 
-static ckptfmt_status write_source(ckptfmt_writer *writer, const ckptfmt_source *source, uint64_t row,
-	ckptfmt_error *err)
+static ckptfmt_status put_padding(cf_data_file *file, uint64_t alignment, ckptfmt_error *err)
 {
-	int32_t shard = emptiest_file(writer);
-	CF_TRY(cf_value_write(&writer->files[shard].file, source, writer->options.chunk_size,
-		cf_catalog_row_at(&writer->catalog, row), &writer->catalog.chunk_crcs, err));
-	return end_value(writer, row, shard, err);
-}
-
-/* Of a single file to the byte. Of several each gets its part, which is about what it will have. */
-static void reserve(ckptfmt_writer *writer, const ckptfmt_source *sources, uint64_t count)
-{
-	uint64_t total = 0;
-	for (int32_t i = 0; i < writer->file_count; i++)
-		total += cf_file_writer_position(&writer->files[i].file);
-	for (uint64_t i = 0; i < count; i++) {
-		uint64_t size = cf_source_size(&sources[i]);
-		if (!cf_align_u64(size, writer->options.alignment, &size) || !cf_add_u64(total, size, &total))
-			return;
-	}
-	for (int32_t i = 0; i < writer->file_count && total <= INT64_MAX; i++)
-		cf_file_writer_reserve(&writer->files[i].file, total / (uint64_t)writer->file_count);
+	uint64_t rest = cf_file_writer_position(&file->file) % alignment;
+	return cf_file_writer_zeros(&file->file, rest == 0 ? 0 : alignment - rest, err);
 }
 
 /* One after the other, compressed where that gains something. */
@@ -273,7 +263,10 @@ static ckptfmt_status encode_sources(ckptfmt_writer *writer, const ckptfmt_sourc
 			status = cf_encoding_write(&encoding, i, &writer->files[shard].file, &writer->catalog, rows[first + i],
 				err);
 			if (status == CKPTFMT_OK)
-				status = end_value(writer, rows[first + i], shard, err);
+				status = assign_row(writer, rows[first + i], shard,
+					cf_file_writer_position(&writer->files[shard].file), err);
+			if (status == CKPTFMT_OK)
+				status = put_padding(&writer->files[shard], writer->options.alignment, err);
 			if (status != CKPTFMT_OK)
 				cf_error_tensor(err, sources[first + i].name, sources[first + i].name_size);
 		}
@@ -282,20 +275,85 @@ static ckptfmt_status encode_sources(ckptfmt_writer *writer, const ckptfmt_sourc
 	return status;
 }
 
+/* Sources whose rows say which data file they go to. */
+typedef struct batch {
+	ckptfmt_writer *writer;
+	const ckptfmt_source *sources;
+	const uint64_t *rows;
+	uint64_t count;
+	atomic_bool failed;
+} batch;
+
+static ckptfmt_status write_source(const batch *b, cf_data_file *file, uint64_t i, ckptfmt_error *err)
+{
+	const ckptfmt_write_options *options = &b->writer->options;
+	cf_catalog_row *row = cf_catalog_row_at(&b->writer->catalog, b->rows[i]);
+	ckptfmt_status status = cf_value_write(&file->file, &b->sources[i], options->chunk_size, row,
+		&b->writer->catalog, err);
+	if (status == CKPTFMT_OK)
+		status = put_padding(file, options->alignment, err);
+	if (status != CKPTFMT_OK)
+		cf_error_tensor(err, b->sources[i].name, b->sources[i].name_size);
+	return status;
+}
+
+/* Writes what goes to one data file. Stops early if another file failed. */
+static ckptfmt_status write_file(void *job, int32_t thread, uint64_t shard, ckptfmt_error *err)
+{
+	batch *b = job;
+	cf_data_file *file = &b->writer->files[shard];
+	uint64_t hint = b->writer->options.data_size / (uint64_t)b->writer->file_count;
+	(void)thread;
+	if (file->size != cf_file_writer_position(&file->file))
+		cf_file_writer_reserve(&file->file, cf_max_u64(file->size, cf_min_u64(hint, INT64_MAX)));
+	for (uint64_t i = 0; i < b->count && !atomic_load(&b->failed); i++) {
+		ckptfmt_status status;
+		if (cf_catalog_row_at(&b->writer->catalog, b->rows[i])->shard != (int32_t)shard)
+			continue;
+		status = write_source(b, file, i, err);
+		if (status != CKPTFMT_OK) {
+			atomic_store(&b->failed, true);
+			return status;
+		}
+	}
+	return CKPTFMT_OK;
+}
+
+/* Assigns a source to a data file. */
+static ckptfmt_status plan_source(ckptfmt_writer *writer, const ckptfmt_source *source, uint64_t row,
+	ckptfmt_error *err)
+{
+	int32_t shard = emptiest_file(writer);
+	CF_TRY(assign_row(writer, row, shard, writer->files[shard].size + cf_source_size(source), err));
+	return cf_value_plan(source, writer->options.chunk_size, cf_catalog_row_at(&writer->catalog, row),
+		&writer->catalog, err);
+}
+
+static uint64_t bytes_assigned(const ckptfmt_writer *writer)
+{
+	uint64_t total = 0;
+	for (int32_t i = 0; i < writer->file_count; i++)
+		total += writer->files[i].size;
+	return total;
+}
+
 static ckptfmt_status write_sources(ckptfmt_writer *writer, const ckptfmt_source *sources, const uint64_t *rows,
 	uint64_t count, ckptfmt_error *err)
 {
+	batch b = {.writer = writer, .sources = sources, .rows = rows, .count = count};
+	uint64_t before = bytes_assigned(writer);
+	bool threaded;
 	if (writer->options.codec != NULL)
 		return encode_sources(writer, sources, rows, count, err);
-	reserve(writer, sources, count);
 	for (uint64_t i = 0; i < count; i++) {
-		ckptfmt_status status = write_source(writer, &sources[i], rows[i], err);
+		ckptfmt_status status = plan_source(writer, &sources[i], rows[i], err);
 		if (status != CKPTFMT_OK) {
 			cf_error_tensor(err, sources[i].name, sources[i].name_size);
 			return status;
 		}
 	}
-	return CKPTFMT_OK;
+	threaded = bytes_assigned(writer) - before >= THREADED_SIZE;
+	return cf_workers_share(threaded ? THREADS_MAX : 1, (uint64_t)writer->file_count, write_file, &b, err);
 }
 
 ckptfmt_status cf_writer_check_state(const ckptfmt_writer *writer, ckptfmt_error *err)

@@ -8,7 +8,8 @@
 
 typedef struct cf_data_file {
 	cf_file_writer file;
-	uint64_t tensor_count;
+	uint64_t size;              /* with all values that were assigned to it, and their padding */
+	uint64_t tensor_count;      /* of these */
 	char name[CF_NAME_SIZE];    /* the one it has now, once it has a final one */
 } cf_data_file;
 

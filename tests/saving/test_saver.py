@@ -435,7 +435,7 @@ def test_shards_are_written_by_a_bounded_number_of_threads(
 
     def noted(part: str, *arguments: Any, **options: Any) -> None:
         usual = {"level": "v2+", "alignment": None, "durability": "rename"}
-        assert options == {**usual, "compression": None}
+        assert options == {**usual, "compression": None, "shards": 1}
         threads.add(threading.get_ident())
         together.wait(30)
         real(part, *arguments, **options)
