@@ -19,6 +19,7 @@ from ckptfmt._core.codec import Codec, Coder
 from ckptfmt._core.columns import LENDS_OBJECTS, REGION, ROW, SLICE_ROW, array_at
 from ckptfmt._core.handles import SharedHandle, call, open_checkpoint
 from ckptfmt._core.library import fields_of
+from ckptfmt.errors import InvalidError
 from ckptfmt.remembering import cached_property
 
 # Rows whose names are made at a time.
@@ -101,12 +102,18 @@ class Selection:
 
     def record(self, row: int) -> Record:
         """One tensor."""
-        raw = self._columns.rows[row]
+        raw = self._raw_row(row)
         return _record(raw, self._columns.dims + raw.dims_first if raw.rank else ffi.NULL)
+
+    def _raw_row(self, row: int) -> Any:
+        # cffi does not know how many there are.
+        if not 0 <= row < self._columns.row_count:
+            raise InvalidError(f"row {row} of {self._columns.row_count}")
+        return self._columns.rows[row]
 
     def slices(self, row: int) -> list[tuple[list[int], Stored]]:
         """The stored slices of one tensor: extents (starts, then lengths), and where they lie."""
-        columns, raw = self._columns, self._columns.rows[row]
+        columns, raw = self._columns, self._raw_row(row)
         found = []
         for number in range(raw.slices_first, raw.slices_first + raw.slice_count):
             part = columns.slices[number]
@@ -118,6 +125,7 @@ class Selection:
 
     def stored_values(self, row: int) -> list[Any]:
         """The stored values of one tensor, as the columns have them."""
+        self._raw_row(row)
         record = self.rows[row]
         if not record["slice_count"]:
             return [record["stored"]]
