@@ -189,7 +189,7 @@ def rows(profile: str) -> list[Row]:
         ),
         Row(
             "B4-W",
-            "restore 100,000 x 1 KiB",
+            "restore 100,000 x 1 KiB, new arrays",
             "load",
             "small",
             parts(profile, small, ()),
@@ -234,7 +234,7 @@ def rows(profile: str) -> list[Row]:
         ),
         Row(
             "B5-first",
-            "restore 4 x 256 MiB, the first load of a process",
+            "restore 4 x 256 MiB, the first load of a process, fresh memory",
             "load",
             "large",
             tuple(map(Part, (OURS, TENSORFLOW, "numpy", "safetensors", "torch"))),
@@ -243,15 +243,15 @@ def rows(profile: str) -> list[Row]:
         ),
         Row(
             "B5-fresh",
-            "restore 4 x 256 MiB, new arrays",
+            "restore 4 x 256 MiB, new arrays in fresh memory",
             "load",
             "large",
             parts(profile, tuned=large_tuned),
-            limit="pread reused",
+            limit="pread fresh",
         ),
         Row(
             "B5-out",
-            "restore 4 x 256 MiB into the caller's memory",
+            "restore 4 x 256 MiB into the caller's memory, used before",
             "load_out",
             "large",
             (Part(OURS), only, tuned_only, Part("dcp"), Part("h5py")),

@@ -38,6 +38,7 @@ class Model:
 class Here(Side):
     def __init__(self, tuned: bool) -> None:
         super().__init__(tuned)
+        self._kept: tuple[list[str], ckptfmt.Saver] | None = None
         # A name of the package brings its module when it is first used: that is part of importing.
         for name in ckptfmt.__all__:
             getattr(ckptfmt, name)
@@ -151,6 +152,17 @@ class Here(Side):
 
         return call
 
+    def _saver(self) -> ckptfmt.Saver:
+        """One for all saves, as a training loop has it: the memory for its copies is its own."""
+        if self._kept is None or self._kept[0] != self.names:
+
+            def spec(name: str) -> ckptfmt.SaveSpec:
+                return ckptfmt.SaveSpec(lambda: self.data[name], "", name, np.float32, "")
+
+            tensors = {name: spec(name) for name in self.names}
+            self._kept = self.names, ckptfmt.Saver({"model": tensors})
+        return self._kept[1]
+
     def loop(self, folder: str, mode: str, durable: bool) -> dict[str, Any]:
         """The parts of a training loop, for `stall.measure`."""
         ones = np.ones(self.shape, np.float32)
@@ -160,11 +172,18 @@ class Here(Side):
             for array in held:
                 np.add(array, ones, out=array)
 
-        save = ckptfmt.save_async if mode == "async" else ckptfmt.save
         durability = "full" if durable else "rename"
+        options = ckptfmt.CheckpointOptions(durability=durability)
+        saver = self._saver()
+
+        def save() -> Any:
+            if mode == "async":
+                return saver.save_async(f"{folder}/ck", options)
+            return ckptfmt.save(f"{folder}/ck", self.data, durability=durability)
+
         return {
             "update": update,
-            "save": lambda: save(f"{folder}/ck", self.data, durability=durability),
+            "save": save,
             "in_place": lambda _result: os.path.exists(f"{folder}/ck.index"),
             "finish": lambda result: result.result() if mode == "async" else None,
         }
