@@ -22,6 +22,7 @@ __all__ = [
     "LOCK_NAME",
     "OwnDescriptor",
     "TemporaryDirectory",
+    "make_directory",
     "make_file",
     "open_directory",
     "raise_storage",
@@ -86,14 +87,16 @@ class TemporaryDirectory:
     Args:
         prefix: of the checkpoint that is saved.
         token: the random part of the name, if another process has drawn it.
+        durability: of the save; see `make_directory`.
 
     Attributes:
         token: the random part of the name; `make` may change it.
         path: of the directory.
     """
 
-    def __init__(self, prefix: str, token: str | None = None) -> None:
+    def __init__(self, prefix: str, token: str | None = None, *, durability: str = "full") -> None:
         self._prefix = prefix
+        self._durability = durability
         self._lock: OwnDescriptor | None = None
         self._name(token or secrets.token_hex(8))
 
@@ -108,8 +111,10 @@ class TemporaryDirectory:
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
+            make_directory(os.path.dirname(self.path), self._durability)
             for _ in range(TRIES):
-                os.makedirs(self.path, exist_ok=True)
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(self.path)
                 path = os.path.join(self.path, LOCK_NAME)
                 # Another process may sweep the directory before it has its lock: try another name.
                 with contextlib.suppress(FileNotFoundError):
@@ -188,6 +193,25 @@ def _hold(fd: int, name: str, kind: int, directory_fd: int | None = None) -> boo
 
 
 # ---- small files ---------------------------------------------------------------------------------
+
+
+def make_directory(path: str, durability: str) -> None:
+    """Create a directory ("" is the working directory) and those above it. Unless `durability` is
+    "none", sync the parent of each that is created: a later durable save relies on the directory.
+
+    Raises:
+        OSError.
+    """
+    missing = []
+    level = os.path.abspath(path)
+    while not os.path.isdir(level):
+        missing.append(level)
+        level = os.path.dirname(level)
+    if missing:
+        os.makedirs(missing[0], exist_ok=True)
+    for created in missing if durability != "none" else ():
+        with open_directory(os.path.dirname(created)) as parent:
+            os.fsync(parent)
 
 
 @contextlib.contextmanager

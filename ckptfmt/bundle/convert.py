@@ -106,7 +106,7 @@ def convert(
     check_options(None, level, alignment, durability, compression)
     target = prefix_text(destination)
     wait_for_saves()
-    directory = TemporaryDirectory(target)
+    directory = TemporaryDirectory(target, durability=durability)
     with Reader(locate(source), verify="full", limits=limits) as reader:
         _check_source(reader)
         metadata = _metadata(reader, level, drop_metadata)

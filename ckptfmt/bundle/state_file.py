@@ -368,16 +368,14 @@ _PATHS, _NUMBERS = "all_model_checkpoint_paths", "all_model_checkpoint_timestamp
 _PATH, _NUMBER = "model_checkpoint_path", "last_preserved_timestamp"
 # Lists of 10^6 paths would take seconds token by token. A string that follows on a line of its own
 # would continue the last value.
-_RUNS: dict[str, tuple[re.Pattern[str], re.Pattern[str], Callable[[str], Any]]] = {
+_RUNS: dict[str, tuple[re.Pattern[str], Callable[[str], list[Any]]]] = {
     _PATHS: (
         re.compile(rf'(?:{_PATHS}: "[^"\\\n]*+"\n)++(?=[a-z]|\Z)'),
-        re.compile(r'"([^"]*+)"'),
-        str,
+        lambda lines: lines.split('"')[1::2],
     ),
     _NUMBERS: (
         re.compile(rf"(?:{_NUMBERS}: [1-9][0-9]*+(?:\.[0-9]++)?+\n)++(?=[a-z]|\Z)"),
-        re.compile(r": ([0-9.]++)"),
-        float,
+        lambda lines: list(map(float, lines.split()[1::2])),
     ),
 }
 
@@ -465,13 +463,13 @@ class _Parser:
 
     def _took_run(self, name: str, found: list[Any]) -> bool:
         """Take lines of one repeated field as TensorFlow writes them, without a token for each."""
-        run, value, convert = _RUNS[name]
+        run, values_of = _RUNS[name]
         match = run.match(self._text, self.position)
         if match is None:
             return False
-        values = value.findall(match[0])
+        values = values_of(match[0])
         self._spend(len(values))
-        found += map(convert, values)
+        found += values
         self._rest = _tokens(self._text, match.end())
         self._next()
         return True

@@ -31,7 +31,7 @@ from ckptfmt.manager.orphans import (
     state_temporaries,
 )
 from ckptfmt.names import index_name, parse_data_name, path_text
-from ckptfmt.temporary import LOCK_NAME, OwnDescriptor, replace_file
+from ckptfmt.temporary import LOCK_NAME, OwnDescriptor, make_directory, replace_file
 
 __all__ = ["CheckpointDirectory"]
 
@@ -80,7 +80,7 @@ class CheckpointDirectory:
         self._has_locks = False
         with self._reported("the directory cannot be opened"):
             if make:
-                _make(self.path or ".", sync=self._full)
+                make_directory(self.path, durability)
             self._fd = os.open(self.path or ".", _DIRECTORY_FLAGS)
 
     def close(self) -> None:
@@ -530,19 +530,3 @@ def _is_remote(fd: int) -> bool:
         return False
     kind = line.partition(b" - ")[2].split(b" ")[0].decode(errors="replace")
     return kind.startswith("fuse") or kind in REMOTE
-
-
-def _make(path: str, *, sync: bool) -> None:
-    """Create a directory and those above it; with `sync`, sync the parent of each."""
-    missing = []
-    level = os.path.abspath(path)
-    while not os.path.isdir(level):
-        missing.append(level)
-        level = os.path.dirname(level)
-    os.makedirs(path, exist_ok=True)
-    for made in missing if sync else ():
-        fd = os.open(os.path.dirname(made), _DIRECTORY_FLAGS)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)

@@ -31,7 +31,7 @@ from ckptfmt.bundle.state_file import (
 from ckptfmt.errors import CkptfmtError, CorruptError, InvalidError, StorageError
 from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.manager.latest import proves_damage, warn
-from ckptfmt.manager.orphans import METRICS_NAME
+from ckptfmt.manager.orphans import INDEX, METRICS_NAME
 from ckptfmt.manager.retention import recover
 from ckptfmt.names import index_name
 
@@ -121,13 +121,14 @@ class Records:
     def _take_over(self, state: CheckpointState, existing: set[str]) -> float:
         """Manage what the state file says; by how many seconds the clock is behind it."""
         paths, timestamps = state.all_model_checkpoint_paths, state.all_model_checkpoint_timestamps
+        there = {name.removesuffix(INDEX) for name in existing if name.endswith(INDEX)}
         moments: dict[str, float] = {}
         for path, moment in zip(paths, timestamps, strict=False):
-            if index_name(path) in existing:
+            if path in there:
                 moments[path] = moment
             elif "/" in path:  # there may be a million that are gone, most without a slash
                 name = self._name_of(path)
-                if name is not None and index_name(name) in existing:
+                if name in there:
                     moments[name] = moment
         known = self.managed.keys() | self.scored.keys()
         self.managed, self.last_preserved, behind = recover(

@@ -8,22 +8,12 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Iterable, Iterator
+from functools import partial
 
 from ckptfmt.errors import BusyError, StorageError
+from ckptfmt.temporary import OwnDescriptor, make_directory
 
 __all__ = ["claimed"]
-
-_open: set[int] = set()  # descriptors of the claims of this process
-
-
-def _close_in_child() -> None:
-    """Close the copies of a forked child, which would keep the locks after the parent's death."""
-    for fd in _open:
-        os.close(fd)
-    _open.clear()
-
-
-os.register_at_fork(after_in_child=_close_in_child)
 
 
 @contextlib.contextmanager
@@ -48,8 +38,8 @@ def claimed(prefix: str, savers: Iterable[str]) -> Iterator[None]:
 def _claim(prefix: str, saver: str) -> Iterator[None]:
     path = f"{prefix}-{saver}.claim"
     try:
-        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-        while not _is_at(fd := os.open(path, os.O_RDWR | os.O_CREAT, 0o666), path):
+        make_directory(os.path.dirname(path), "full")
+        while (lock := _locked(path)) is None:
             pass
     except BlockingIOError:
         raise BusyError(
@@ -62,27 +52,25 @@ def _claim(prefix: str, saver: str) -> Iterator[None]:
             path=path,
             errno=error.errno,
         ) from None
-    owner = os.getpid()
-    _open.add(fd)
     try:
         yield
     finally:
-        if os.getpid() == owner:  # not in a child that was forked inside
+        if lock.fd >= 0:  # not in a child that was forked inside
             with contextlib.suppress(OSError):
                 os.unlink(path)
-            _open.discard(fd)
-            os.close(fd)
+            lock.close()
 
 
-def _is_at(fd: int, path: str) -> bool:
-    """Lock the file without waiting. If its previous owner removed it since it was opened, close it
-    and return False."""
-    is_same = False
+def _locked(path: str) -> OwnDescriptor | None:
+    """Lock the file without waiting; None if its previous owner removed it since it was opened."""
+    lock = OwnDescriptor(partial(os.open, path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666))
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         with contextlib.suppress(FileNotFoundError):
-            is_same = os.path.samestat(os.fstat(fd), os.stat(path))
-    finally:
-        if not is_same:
-            os.close(fd)
-    return is_same
+            if os.path.samestat(os.fstat(lock.fd), os.stat(path)):
+                return lock
+    except BaseException:
+        lock.close()
+        raise
+    lock.close()
+    return None

@@ -48,10 +48,6 @@ class CheckpointOptions:
         before_save_callbacks: the same, before anything is saved and before callables are called,
             always in the calling thread.
         skip_slot_variables: whether `Checkpoint` restores no slot variables of optimizers.
-        object_store_names: whether the shards of a save to an object store (a prefix that begins
-            with `s3://` or `gs://`) are named `<prefix>.part-SSSSS-of-NNNNN`, without a temporary
-            directory, as TensorFlow does on S3. The names are the same for every save, so two
-            saves to one prefix must not run at the same time.
 
     Raises:
         InvalidError: an argument of the wrong type or value, or given in both spellings.
@@ -67,7 +63,6 @@ class CheckpointOptions:
     write_callbacks: tuple[PathCallback, ...]
     before_save_callbacks: tuple[PathCallback, ...]
     skip_slot_variables: bool
-    object_store_names: bool
 
     def __init__(
         self,
@@ -82,7 +77,6 @@ class CheckpointOptions:
         write_callbacks: Sequence[PathCallback] | None = None,
         before_save_callbacks: Sequence[PathCallback] | None = None,
         skip_slot_variables: bool = False,
-        object_store_names: bool = False,
         experimental_sharding_callback: ShardingCallback | None = None,
         experimental_io_device: str | None = None,
         experimental_write_callbacks: Sequence[PathCallback] | None = None,
@@ -110,7 +104,6 @@ class CheckpointOptions:
             "before_save_callbacks": _callbacks("before_save_callbacks", before_save_callbacks),
             "skip_slot_variables": _switch("skip_slot_variables", skip_slot_variables)
             | _switch("experimental_skip_slot_variables", experimental_skip_slot_variables),
-            "object_store_names": _switch("object_store_names", object_store_names),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)

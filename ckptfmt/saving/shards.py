@@ -20,7 +20,6 @@ from ckptfmt.threads import Stop, StoppedError, share
 
 __all__ = ["Target", "shard_sources"]
 
-OBJECT_STORES = ("s3://", "gs://")
 # Shards written at the same time; more threads would only wait for the disk.
 WRITERS_MAX = 8
 # From this size on data files go past the page cache: `CF_FILE_WRITER_DIRECT_MIN`.
@@ -54,41 +53,23 @@ class Target:
         """`place`: the prefix as an absolute path, if the save runs in the background."""
         self.prefix = prefix if place is None else place
         self._options = options
-        self._directory: TemporaryDirectory | None = None
-        self._parts: list[str] = []
-        if not (options.object_store_names and prefix.startswith(OBJECT_STORES)):
-            self._directory = TemporaryDirectory(self.prefix)
+        self._directory = TemporaryDirectory(self.prefix, durability=options.durability)
 
     def write(self, inputs: Sequence[str], shards: Sequence[Columns]) -> None:
         """Make one checkpoint of existing bundles and of the shards, all or nothing."""
         if not shards and not inputs:
             shards = [Sources()]  # an empty checkpoint
-        base, count = f"{self.prefix}.part", len(shards)
+        count = len(shards)
         try:
-            if self._directory is not None:
-                self._directory.make()
-                base = os.path.join(self._directory.path, "part")
-            self._parts = [names.sharded_filename(base, i, count) for i in range(count)]
-            _write_shards(self._parts, shards, self._options)
-            prefixes = [*inputs, *self._parts]
+            self._directory.make()
+            base = os.path.join(self._directory.path, "part")
+            parts = [names.sharded_filename(base, i, count) for i in range(count)]
+            _write_shards(parts, shards, self._options)
+            prefixes = [*inputs, *parts]
             merge(prefixes, self.prefix, inputs="consume", durability=self._options.durability)
         finally:
-            self._remove()
-        _remove_emptied(inputs, self.prefix)
-
-    def _remove(self) -> None:
-        """Remove temporary files, as far as possible."""
-        if self._directory is not None:
             self._directory.remove()
-            return
-        bases = {os.path.basename(part) for part in self._parts}
-        for where in {os.path.dirname(part) for part in self._parts}:
-            with contextlib.suppress(OSError):
-                for name in os.listdir(where or "."):
-                    data = names.parse_data_name(name)
-                    base = data.prefix if data is not None else name.removesuffix(".index")
-                    if base in bases and base != name:
-                        os.unlink(os.path.join(where, name))
+        _remove_emptied(inputs, self.prefix)
 
 
 def _write_shards(

@@ -40,6 +40,36 @@ def touch(directory: CheckpointDirectory, *names: str) -> list[str]:
     return list(names)
 
 
+@pytest.mark.parametrize("durability", ["full", "rename", "none"])
+@pytest.mark.parametrize("kind", ["manager", "saver"])
+def test_a_new_directory_is_synced_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, durability: str
+) -> None:
+    """A later durable save relies on the directories that an earlier one created."""
+    synced: list[Path] = []
+    sync = os.fsync
+
+    def recorded(fd: int) -> None:
+        synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")))
+        sync(fd)
+
+    monkeypatch.setattr(os, "fsync", recorded)
+    options = ckptfmt.CheckpointOptions(durability=durability)
+
+    def make() -> None:
+        if kind == "manager":
+            CheckpointDirectory(tmp_path / "a" / "b", make=True, durability=durability).close()
+        else:
+            ckptfmt.Saver({"x": {"x": [1]}}).save(tmp_path / "a" / "b" / "ckpt", options)
+
+    make()
+    expected = [] if durability == "none" else [tmp_path, tmp_path / "a"]
+    assert sorted(path for path in synced if path in (tmp_path, tmp_path / "a")) == expected
+    synced.clear()
+    make()
+    assert not {tmp_path, tmp_path / "a"}.intersection(synced)
+
+
 # ---- removing ------------------------------------------------------------------------------------
 
 OTHERS = [

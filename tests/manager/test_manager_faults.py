@@ -8,6 +8,7 @@ import contextlib
 import errno
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -605,7 +606,18 @@ def test_a_state_of_a_million(tmp_path: Path) -> None:
         "ckpt-1", (*(f"ckpt-{n}" for n in range(2, count)), "ckpt-1"), (now,) * (count - 1), 1.0
     )
     (tmp_path / "checkpoint").write_bytes(format_state(state))
-    manager = manager_of(tmp_path, 1)
+    calls = 0
+
+    def count_call(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    sys.setprofile(count_call)
+    try:
+        manager = manager_of(tmp_path, 1)
+    finally:
+        sys.setprofile(None)
+    assert calls < count / 5, "not a call for each path"
     assert number_names(manager.checkpoints) == ["ckpt-1"]
 
 

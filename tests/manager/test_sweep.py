@@ -432,11 +432,11 @@ def test_a_directory_swept_while_it_is_made(
 ) -> None:
     """Between making it and locking it: it is made again."""
     temporary = TemporaryDirectory(str(tmp_path / "ckpt-1"))
-    makedirs, flock = os.makedirs, fcntl.flock
+    mkdir, flock = os.mkdir, fcntl.flock
     first, swept = os.path.basename(temporary.path), list[list[str]]()
 
-    def made(path: str, exist_ok: bool) -> None:
-        makedirs(path, exist_ok=exist_ok)
+    def made(path: str) -> None:
+        mkdir(path)
         if not swept:
             swept.append([])
             swept[0] += directory.sweep()
@@ -448,7 +448,7 @@ def test_a_directory_swept_while_it_is_made(
         flock(fd, kind)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "makedirs", made)
+        patch.setattr(os, "mkdir", made)
         temporary.make()
     assert swept == [[first]]
     second = os.path.basename(temporary.path)

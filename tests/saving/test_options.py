@@ -28,7 +28,6 @@ def test_defaults() -> None:
         "write_callbacks": (),
         "before_save_callbacks": (),
         "skip_slot_variables": False,
-        "object_store_names": False,
     }
 
 
@@ -87,7 +86,6 @@ def test_tensorflow_spellings() -> None:
             "experimental_enable_async_checkpoint is True or False, not NoneType",
         ),
         ({"skip_slot_variables": "no"}, "skip_slot_variables is True or False, not str"),
-        ({"object_store_names": "s3"}, "object_store_names is True or False, not str"),
         (
             {"write_callbacks": print},
             "write_callbacks is a list of functions, not builtin_function",

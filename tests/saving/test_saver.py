@@ -256,48 +256,6 @@ def test_options_reach_the_files(tmp_path: Path) -> None:
         assert (reader.level, reader["big"].offset) == ("v2+", 64)
 
 
-@pytest.mark.parametrize("scheme", ["s3", "gs"])
-def test_names_on_object_stores(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    seen: list[list[str]] = []
-    real = shards.merge
-
-    def spy(prefixes: list[str], destination: str, **options: Any) -> None:
-        seen.append(prefixes)
-        real(prefixes, destination, **options)
-
-    monkeypatch.setattr(shards, "merge", spy)
-    # There are no stores yet: a directory stands for one.
-    assert f"{scheme}://" in shards.OBJECT_STORES
-    monkeypatch.setattr(shards, "OBJECT_STORES", (f"{scheme}/",))
-    saver = Saver({"all": {"a": np.ones(1), "b": on(1, np.ones(1), "b")}})
-    prefix = f"{scheme}/bucket/ckpt"
-    assert saver.save(prefix, CheckpointOptions(object_store_names=True)) == prefix
-    assert seen.pop() == [f"{prefix}.part-00000-of-00002", f"{prefix}.part-00001-of-00002"]
-    here = tmp_path / scheme / "bucket"
-    complete = ["ckpt.data-00000-of-00002", "ckpt.data-00001-of-00002", "ckpt.index"]
-    assert files(here) == complete
-    # Unasked, or elsewhere: a temporary directory.
-    saver.save(prefix)
-    saver.save("plain", CheckpointOptions(object_store_names=True))
-    assert seen[0][0].startswith(f"{prefix}_temp_")
-    assert seen[1][0].startswith("plain_temp_")
-    # After a failure the parts go, and nothing else of a similar name.
-    (here / "ckpt.part-00000-of-00002").write_bytes(b"mine")
-    (here / "ckpt.part-00000-of-00003.index").write_bytes(b"mine")
-
-    def fails(*_: Any, **__: Any) -> None:
-        raise StorageError("no")
-
-    before = files(here)
-    monkeypatch.setattr(shards, "merge", fails)
-    with pytest.raises(StorageError, match="no"):
-        saver.save(prefix, CheckpointOptions(object_store_names=True))
-    assert files(here) == before
-
-
 def test_callbacks(tmp_path: Path) -> None:
     target = tmp_path / "ckpt"
     seen: list[tuple[str, Any, bool]] = []

@@ -444,6 +444,21 @@ with claimed(sys.argv[1], ["Custom.Part"]):
 """
 
 
+def test_an_error_of_closing_a_claim_does_not_fail_the_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close = os.close
+
+    def fails(fd: int) -> None:
+        close(fd)
+        raise OSError(errno.EIO, "no")
+
+    prefix = str(tmp_path / "ckpt")
+    with monkeypatch.context() as patch, claimed(prefix, ["Custom.Part"]):
+        patch.setattr(os, "close", fails)
+    assert os.listdir(tmp_path) == []
+
+
 def test_a_forked_child_does_not_keep_a_claim(tmp_path: Path) -> None:
     """The claim ends with the process that made it, also while a child of it lives."""
     prefix, pipe = str(tmp_path / "ckpt"), subprocess.PIPE
