@@ -229,11 +229,11 @@ def test_too_many_values(monkeypatch: pytest.MonkeyPatch, unit: str) -> None:
         parse_state((begin + unit * 9 + '""]').encode())
 
 
-def test_a_million_paths() -> None:
-    paths = tuple(f"ckpt-{n}" for n in range(10**6))
-    times = tuple(1.7e9 + n / 8 for n in range(10**5))
-    content = format_state(CheckpointState("ckpt-999999", paths, times)).decode()
-    assert parse_state(content.encode()) == CheckpointState("ckpt-999999", paths, times)
+def test_very_many_paths() -> None:
+    paths = tuple(f"ckpt-{n}" for n in range(10**5))
+    times = tuple(1.7e9 + n / 8 for n in range(10**4))
+    content = format_state(CheckpointState("ckpt-99999", paths, times)).decode()
+    assert parse_state(content.encode()) == CheckpointState("ckpt-99999", paths, times)
     assert counted_calls(content) < 100, "not a token at a time"
 
 

@@ -239,11 +239,11 @@ def claimed_strings(prefix: Path, count: int) -> Path:
 def test_claimed_strings_cost_little_to_check(tmp_path: Path) -> None:
     """Nothing is held of a value that is checked; reading it takes no room for its elements before
     their lengths are found right."""
-    prefix = claimed_strings(tmp_path / "a", 128 << 20)
-    with memory_limit(192 << 20):
+    prefix = claimed_strings(tmp_path / "a", 64 << 20)
+    with memory_limit(112 << 20):
         found = ckptfmt.verify(prefix).problems
     assert [(one.message[:5], one.tensor) for one in found] == [("STR-5", "x")]
-    with memory_limit(400 << 20):
+    with memory_limit(208 << 20):
         assert refused(prefix, CorruptError, "STR-5").failure == "CHECKSUM"
 
 

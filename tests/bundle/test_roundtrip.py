@@ -99,7 +99,7 @@ def check(prefix: Path, model: dict[bytes, Any], chance: random.Random) -> None:
             assert bits(handle[key]) == bits(wanted), (name, key)
 
 
-@settings(ROUND, max_examples=120)
+@settings(ROUND, max_examples=40)
 @given(models=st.lists(MODELS, min_size=1, max_size=3), options=OPTIONS, number=st.integers(0))
 def test_save_and_overwrite(
     folder: Callable[[], Path], models: list[Any], options: dict[str, Any], number: int
@@ -129,7 +129,7 @@ def boxes(chance: random.Random, shape: tuple[int, ...]) -> Iterator[tuple[slice
             waiting.append((*box[:axis], part, *box[axis + 1 :]))
 
 
-@settings(ROUND, max_examples=120)
+@settings(ROUND, max_examples=40)
 @given(
     model=MODELS,
     options=OPTIONS,

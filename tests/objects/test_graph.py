@@ -281,7 +281,7 @@ def test_what_cannot_be_encoded() -> None:
 
 
 def test_a_deep_graph_needs_no_deep_stack() -> None:
-    count = 100_000
+    count = 20_000
     assert count > sys.getrecursionlimit()
     nodes = [Node([("next", i + 1)]) for i in range(count - 1)]
     nodes.append(Node([("first", 0)], [Attribute("VARIABLE_VALUE", "", "x")]))

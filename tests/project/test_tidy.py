@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -73,16 +74,29 @@ SYSTEM = {
 }
 
 
+@functools.cache
+def all_files() -> list[Path]:
+    """The project's own text files, without what is built and what tools keep."""
+    found = []
+    for folder, below, names in os.walk(ROOT):
+        below[:] = [
+            name
+            for name in below
+            if name not in SKIPPED
+            and (name == ".ci" or not name.startswith("."))
+            and not name.endswith(".egg-info")
+        ]
+        paths = (Path(folder, name) for name in names if name not in SKIPPED)
+        found += [path for path in paths if path.suffix in TEXT and path.is_file()]
+    return sorted(found)
+
+
 def files(*folders: str, suffixes: set[str] = TEXT) -> Iterator[Path]:
-    """The project's own text files, not what is built or what tools keep."""
-    for path in sorted(ROOT.rglob("*")):
+    """Those of the project's own text files that are in one of the folders, if any are given."""
+    for path in all_files():
         relative = path.relative_to(ROOT)
-        hidden = any(part.startswith(".") and part != ".ci" for part in relative.parts[:-1])
-        built = SKIPPED & set(relative.parts) or any(
-            part.endswith(".egg-info") for part in relative.parts
-        )
         inside = not folders or any(relative.is_relative_to(folder) for folder in folders)
-        if inside and not hidden and not built and path.suffix in suffixes and path.is_file():
+        if inside and path.suffix in suffixes:
             yield path
 
 
