@@ -127,11 +127,24 @@ def c_files(*folders: str) -> list[Path]:
     return found
 
 
-def calls(path: Path, name: str) -> Iterator[int]:
-    """Lines on which the function is called; `table->read(...)` calls another."""
+@functools.cache
+def calls_of(path: Path) -> dict[str, list[int]]:
+    """The lines on which each function is called; `table->read(...)` calls no function `read`."""
+    found: dict[str, list[int]] = {}
     for number, line in enumerate(code_of(path).splitlines(), 1):
-        if not line.startswith("#") and re.search(rf"(?<![\w.>]){name}\s*\(", line):
-            yield number
+        for name in [] if line.startswith("#") else re.findall(r"(?<![\w.>])(\w+)\s*\(", line):
+            found.setdefault(name, []).append(number)
+    return found
+
+
+def calls(path: Path, name: str) -> list[int]:
+    """Lines on which the function is called."""
+    return calls_of(path).get(name, [])
+
+
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(text_of(path))
 
 
 def fail_if(found: list[str]) -> None:
@@ -309,7 +322,7 @@ def test_the_static_library_exports_nothing_of_its_host(tmp_path: Path) -> None:
 
 
 def imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(text_of(path))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -327,7 +340,7 @@ def test_one_door_to_c() -> None:
         if path.parent.name == DOOR:
             continue
         names = {part for name in imports(path) for part in name.split(".")}
-        code = ast.walk(ast.parse(text_of(path)))
+        code = ast.walk(tree_of(path))
         names |= {node.id for node in code if isinstance(node, ast.Name)}
         if names & {"_ckptfmt", "ffi", "cffi"}:
             found.append(f"{name_of(path)} touches ffi: give ckptfmt/_core/ a function for it")
@@ -340,7 +353,7 @@ def test_no_code_in_data() -> None:
     for path in package():
         for name in {name.split(".")[0] for name in imports(path)} & banned:
             found.append(f"{name_of(path)} imports {name}: store plain bytes or JSON")
-        for node in ast.walk(ast.parse(text_of(path))):
+        for node in ast.walk(tree_of(path)):
             called = node.func if isinstance(node, ast.Call) else None
             if isinstance(called, ast.Name) and called.id in BANNED_BUILTINS:
                 found.append(f"{name_of(path)}:{called.lineno}: {called.id}; parse it instead")
