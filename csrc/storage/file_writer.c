@@ -4,9 +4,9 @@
  * multiple of the page size except after a flush that was asked for; the staging then ends earlier, once, so that
  * later writes begin at page boundaries again.
  *
- * Large files go by slots (`direct`), past the page cache if they will be synced and that works, else behind the
- * caller: [0, written) is then in the hands of the system or under way to it, and staging is the slot that is filled
- * meanwhile. That ends with a flush, which writes what is less than a block in the ordinary way.
+ * Large files that will be synced go by slots (`direct`) past the page cache where that works: [0, written) is then in
+ * the hands of the system or under way to it, and staging is the slot that is filled meanwhile. That ends with a flush,
+ * which writes what is less than a block through the page cache.
  */
 #include "storage/file_writer.h"
 
@@ -25,7 +25,6 @@ enum {
 
 CF_STATIC_ASSERT(CF_FILE_WRITER_STAGING_SIZE % ALIGNMENT == 0, "whole pages");
 CF_STATIC_ASSERT((int)ALIGNMENT == (int)CF_DIRECT_ALIGNMENT, "one kind of block");
-CF_STATIC_ASSERT((int)CF_BEHIND_SLOT_SIZE >= (int)CF_FILE_WRITER_STAGING_SIZE, "what is staged fits a slot");
 CF_STATIC_ASSERT((int)CF_DIRECT_SLOT_SIZE >= (int)CF_FILE_WRITER_STAGING_SIZE, "what is staged fits a slot");
 CF_STATIC_ASSERT(CF_FILE_WRITER_STAGING_SIZE >= CF_FILE_WRITER_ROOM_MIN + 2 * ALIGNMENT, "a spill makes room");
 
@@ -118,21 +117,12 @@ static void release_staging(cf_file_writer *writer)
 	writer->staged = 0;
 }
 
-/* For so many bytes that are to come. What is staged moves to the first slot. */
-static void begin_direct(cf_file_writer *writer, uint64_t size)
+/* What is staged moves to the first slot. */
+static void begin_direct(cf_file_writer *writer)
 {
 	uint64_t staged = writer->staged;
 	uint8_t *slot;
-	if (writer->sync_ahead && size >= CF_FILE_WRITER_DIRECT_MIN)
-		writer->direct = cf_os_direct_write(&writer->file);
-	writer->past_cache = writer->direct != NULL;
-	writer->slot_count = CF_DIRECT_SLOTS;
-	writer->slot_size = CF_DIRECT_SLOT_SIZE;
-	if (writer->direct == NULL && size >= CF_FILE_WRITER_BEHIND_MIN) {
-		writer->direct = cf_os_write_behind(&writer->file);
-		writer->slot_count = CF_BEHIND_SLOTS;
-		writer->slot_size = CF_BEHIND_SLOT_SIZE;
-	}
+	writer->direct = cf_os_direct_write(&writer->file);
 	if (writer->direct == NULL)
 		return;
 	slot = cf_os_direct_memory(writer->direct, 0);
@@ -151,10 +141,11 @@ void cf_file_writer_reserve(cf_file_writer *writer, uint64_t size)
 		return;
 	cf_os_reserve(&writer->file, size);
 	writer->reserved = size;
-	if (writer->direct == NULL && writer->written % ALIGNMENT == 0 && size > writer->written)
-		begin_direct(writer, size - writer->written);
-	/* A write that makes the file longer keeps all others waiting. What was written is not to go by a wrong wish. */
-	if (writer->direct != NULL && writer->past_cache && size > writer->written)
+	if (writer->direct == NULL && writer->sync_ahead && writer->written % ALIGNMENT == 0 &&
+		size >= writer->written + CF_FILE_WRITER_DIRECT_MIN)
+		begin_direct(writer);
+	/* A write that makes the file longer keeps all others waiting. A wrong hint must not cut off what was written. */
+	if (writer->direct != NULL && size > writer->written)
 		cf_os_trim(&writer->file, size);
 }
 
@@ -196,7 +187,7 @@ static ckptfmt_status check_writing(const cf_file_writer *writer, ckptfmt_error 
 static uint64_t staging_limit(const cf_file_writer *writer)
 {
 	if (writer->direct != NULL)
-		return writer->slot_size;
+		return CF_DIRECT_SLOT_SIZE;
 	return CF_FILE_WRITER_STAGING_SIZE - writer->written % ALIGNMENT;
 }
 
@@ -211,21 +202,15 @@ static ckptfmt_status allocate_staging(cf_file_writer *writer, ckptfmt_error *er
 	return CKPTFMT_OK;
 }
 
-/* The page cache has all that lies before `end`. */
-static void sync_ahead_to(cf_file_writer *writer, uint64_t end)
-{
-	if (writer->sync_ahead && end > writer->synced_ahead && end - writer->synced_ahead >= SYNC_AHEAD_SIZE) {
-		cf_os_sync_ahead(&writer->file, writer->synced_ahead, end - writer->synced_ahead);
-		writer->synced_ahead = end;
-	}
-}
-
 static ckptfmt_status write_out(cf_file_writer *writer, const uint8_t *bytes, uint64_t size, ckptfmt_error *err)
 {
 	ckptfmt_status status = cf_os_write_at(&writer->file, writer->path, bytes, size, writer->written, err);
 	CF_TRY(settle(writer, status, err));
 	writer->written += size;
-	sync_ahead_to(writer, writer->written);
+	if (writer->sync_ahead && writer->written - writer->synced_ahead >= SYNC_AHEAD_SIZE) {
+		cf_os_sync_ahead(&writer->file, writer->synced_ahead, writer->written - writer->synced_ahead);
+		writer->synced_ahead = writer->written;
+	}
 	return CKPTFMT_OK;
 }
 
@@ -233,8 +218,8 @@ static ckptfmt_status write_out(cf_file_writer *writer, const uint8_t *bytes, ui
 static ckptfmt_status spill_direct(cf_file_writer *writer, uint64_t size, ckptfmt_error *err)
 {
 	const uint8_t *rest = writer->staging + size;
-	unsigned next = (writer->slot + 1) % writer->slot_count;
-	uint64_t ignored, under_way = (writer->slot_count - 1) * writer->slot_size;
+	unsigned next = (writer->slot + 1) % CF_DIRECT_SLOTS;
+	uint64_t ignored;
 	cf_os_direct_start(writer->direct, writer->slot, size, writer->written);
 	writer->written += size;
 	writer->staged -= size;
@@ -242,8 +227,6 @@ static ckptfmt_status spill_direct(cf_file_writer *writer, uint64_t size, ckptfm
 	writer->staging = cf_os_direct_memory(writer->direct, next);
 	CF_TRY(settle(writer, cf_os_direct_wait(writer->direct, next, writer->path, &ignored, err), err));
 	memcpy(writer->staging, rest, (size_t)writer->staged);
-	if (!writer->past_cache && writer->written > under_way)
-		sync_ahead_to(writer, writer->written - under_way);
 	return CKPTFMT_OK;
 }
 
@@ -254,15 +237,14 @@ static ckptfmt_status end_direct(cf_file_writer *writer, ckptfmt_error *err)
 	uint64_t tail_size = writer->staged % ALIGNMENT, ignored;
 	if (writer->staged > tail_size)
 		CF_TRY(spill_direct(writer, writer->staged - tail_size, err));
-	for (unsigned i = 1; i < writer->slot_count; i++)
-		CF_TRY(settle(writer, cf_os_direct_wait(writer->direct, (writer->slot + i) % writer->slot_count,
+	for (unsigned i = 1; i < CF_DIRECT_SLOTS; i++)
+		CF_TRY(settle(writer, cf_os_direct_wait(writer->direct, (writer->slot + i) % CF_DIRECT_SLOTS,
 			writer->path, &ignored, err), err));
 	memcpy(tail, writer->staging, (size_t)tail_size);
 	cf_os_direct_end(writer->direct);
 	writer->direct = NULL;
 	release_staging(writer);
-	if (writer->past_cache)
-		writer->synced_ahead = writer->written;
+	writer->synced_ahead = writer->written;
 	return tail_size == 0 ? CKPTFMT_OK : write_out(writer, tail, tail_size, err);
 }
 

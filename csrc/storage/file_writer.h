@@ -23,8 +23,6 @@ enum {
 	CF_FILE_WRITER_STAGING_SIZE = 1 << 20,
 	/* From this size on a file that will be synced goes past the page cache, where that works. */
 	CF_FILE_WRITER_DIRECT_MIN = 64 << 20,
-	/* From this size on any other file is written by a thread while more is put, where there is one to be had. */
-	CF_FILE_WRITER_BEHIND_MIN = 32 << 20,
 	/* cf_file_writer_room never gives less. */
 	CF_FILE_WRITER_ROOM_MIN = 4096,
 	CF_FILE_WRITER_NAME_SIZE = 256
@@ -47,10 +45,8 @@ typedef struct cf_file_writer {
 	uint8_t *staging;               /* in `memory`, at a page boundary, or the memory of a slot */
 	uint64_t staged;                /* bytes in staging */
 	uint64_t written;               /* bytes in the file, or on their way: where staging[0] goes */
-	cf_direct *direct;              /* NULL unless the file goes by slots */
-	unsigned slot, slot_count;      /* of `direct`: the one that is staging, and those in use */
-	uint64_t slot_size;
-	bool past_cache;                /* where `direct` writes */
+	cf_direct *direct;              /* NULL unless the file goes past the page cache */
+	unsigned slot;                  /* of `direct`: the one that is staging */
 	uint64_t reserved;              /* bytes wished for */
 	uint64_t synced_ahead;          /* what lies before is on its way to the device */
 	bool sync_ahead;
@@ -73,8 +69,8 @@ CF_MUST_CHECK ckptfmt_status cf_file_writer_adopt(cf_file_writer *writer, const 
 	const char *final_name, const cf_directory *from, const char *from_name, const cf_file_info *info, bool *adopted,
 	ckptfmt_error *err);
 
-/* A wish: the file will have `size` bytes. What is reserved and not used is given back at the end. Takes
- * memory for several writes under way where these many bytes are worth it: 4 MiB, or 32 to go past the page cache. */
+/* A hint: the file will have `size` bytes. What is reserved and not used is given back at the end. A large file that
+ * will be synced gets 32 MiB of memory for writes past the page cache. */
 void cf_file_writer_reserve(cf_file_writer *writer, uint64_t size);
 /* A wish, for files that will be synced: begins to write to the device while more is put. To be told before the
  * size. */

@@ -53,7 +53,6 @@ CF_MUST_CHECK ckptfmt_status cf_local_unlink(const cf_directory *directory, cons
 CF_MUST_CHECK ckptfmt_status cf_local_map(const cf_file *file, const char *path, uint64_t offset, uint64_t size,
 	const uint8_t **out, ckptfmt_error *err);
 cf_direct *cf_local_direct_write(const cf_file *file);
-cf_direct *cf_local_write_behind(const cf_file *file);
 cf_direct *cf_local_direct_read(const cf_directory *directory, const char *name, bool follow_symlinks,
 	const cf_file *file);
 bool cf_local_is_cached(const cf_file *file, uint64_t offset, uint64_t size);

@@ -140,22 +140,16 @@ uint64_t cf_os_page_size(void);
 enum {
 	CF_DIRECT_ALIGNMENT = 4096,      /* of offsets and sizes */
 	CF_DIRECT_SLOTS = 8,             /* with this many under way a disk is busy throughout (measured) */
-	CF_DIRECT_SLOT_SIZE = 4 << 20,
-	CF_BEHIND_SLOTS = 4,             /* of cf_os_write_behind: more, or larger ones, leave the cache of a core */
-	CF_BEHIND_SLOT_SIZE = 1 << 20    /* between one thread and the other, and cost more than they gain (measured) */
+	CF_DIRECT_SLOT_SIZE = 4 << 20
 };
 
-/* Transfers between a file and memory that comes with it, several at once, each by a slot: past the page cache, or
- * behind the caller. What cannot be done so is done in the ordinary way, without notice: there is no failure of its
- * own. Belongs to one thread at a time. */
+/* Transfers past the page cache between a file and memory of its own, several at once, each by a slot. What cannot be
+ * transferred so goes through the page cache, without a failure. Belongs to one thread at a time. */
 typedef struct cf_direct cf_direct;
 
 /* For writing past the page cache a file that nobody else has open; until cf_os_direct_end all goes through this. NULL:
  * it does not work here, or the process has enough of these (memory is bounded); nothing has changed. */
 cf_direct *cf_os_direct_write(const cf_file *file);
-/* The same through the page cache: a thread writes what is started, in that order, while the caller goes on. It has
- * CF_BEHIND_SLOTS slots of CF_BEHIND_SLOT_SIZE, and so for what follows. */
-cf_direct *cf_os_write_behind(const cf_file *file);
 /* For reading past the page cache the file `name` if that is still the one that is open as `file`; NULL as above. */
 cf_direct *cf_os_direct_read(const cf_directory *directory, const char *name, bool follow_symlinks,
 	const cf_file *file);

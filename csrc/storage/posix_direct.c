@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Transfers by slots (storage/os.h). Threads take started slots from a queue and transfer each by one pread or pwrite:
- * several threads past the page cache (O_DIRECT), where the disk needs several requests at a time, or one thread behind
- * the caller, through the page cache. What such a call does not transfer, wholly or in part, the waiting caller
- * transfers by cf_local_read_at or cf_local_write_at with O_DIRECT taken off; these report the failure as well.
+ * Transfers by slots (storage/os.h), past the page cache (O_DIRECT). The disk needs several requests at a time, so several
+ * threads take started slots from a queue and transfer each by one pread or pwrite. What such a call does not transfer,
+ * wholly or in part, the waiting caller transfers by cf_local_read_at or cf_local_write_at with O_DIRECT off; these
+ * report the failure as well.
  */
 #include "storage/posix_private.h"
 
@@ -21,13 +21,12 @@
 
 enum {
 	LIVE_MAX = 2,                  /* in a process: 64 MiB */
+	MEMORY_SIZE = CF_DIRECT_SLOTS * CF_DIRECT_SLOT_SIZE,
 	DIRECT_THREADS = 4,            /* no slower than asynchronous requests of the kernel (measured) */
 	LOOKS = 16                     /* pages looked at to tell whether a file is cached */
 };
 
 CF_STATIC_ASSERT(CF_DIRECT_SLOT_SIZE % CF_DIRECT_ALIGNMENT == 0, "whole blocks");
-CF_STATIC_ASSERT(CF_BEHIND_SLOT_SIZE % CF_DIRECT_ALIGNMENT == 0, "whole blocks");
-CF_STATIC_ASSERT((int)CF_BEHIND_SLOTS <= (int)CF_DIRECT_SLOTS, "there are as many at most");
 
 typedef enum slot_state {
 	IDLE = 0,
@@ -50,8 +49,6 @@ struct cf_direct {
 	bool past_cache;               /* O_DIRECT is on */
 	bool refused;                  /* nothing is started any more */
 	unsigned forks;                /* of the process that has all this */
-	unsigned slot_count;
-	uint64_t slot_size;
 	uint32_t memory_alignment;     /* of what is transferred past the page cache */
 	uint8_t *memory;               /* of all slots */
 	unsigned thread_count;
@@ -69,15 +66,15 @@ static _Atomic unsigned live;
 
 uint8_t *cf_os_direct_memory(cf_direct *direct, unsigned slot)
 {
-	assert(slot < direct->slot_count);
+	assert(slot < CF_DIRECT_SLOTS);
 	if (direct->slots[slot].place != NULL)
 		return direct->slots[slot].place;
-	return direct->memory + slot * direct->slot_size;
+	return direct->memory + (size_t)slot * CF_DIRECT_SLOT_SIZE;
 }
 
 bool cf_os_direct_place(cf_direct *direct, unsigned slot, uint8_t *memory)
 {
-	assert(slot < direct->slot_count && direct->slots[slot].state == IDLE);
+	assert(slot < CF_DIRECT_SLOTS && direct->slots[slot].state == IDLE);
 	/* What the caller may write to meanwhile must not share a page with it: in a process that forks, the page that is
 	 * written to may then be another. */
 	if (memory != NULL && ((uintptr_t)memory % direct->memory_alignment != 0 ||
@@ -196,13 +193,13 @@ static void *work(void *state)
 	return NULL;
 }
 
-/* As many of these threads as there are; they block all signals, which are for threads of the program. */
-static bool start_threads(cf_direct *direct, unsigned count)
+/* Starts up to DIRECT_THREADS threads, at least one. They block all signals, which are for threads of the program. */
+static bool start_threads(cf_direct *direct)
 {
 	sigset_t all, before;
 	cf_workers_signals(&all);
 	(void)pthread_sigmask(SIG_SETMASK, &all, &before);
-	while (direct->thread_count < count &&
+	while (direct->thread_count < DIRECT_THREADS &&
 		pthread_create(&direct->threads[direct->thread_count], NULL, work, direct) == 0)
 		direct->thread_count++;
 	(void)pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -249,14 +246,14 @@ void cf_os_direct_end(cf_direct *direct)
 		take_direct_off(direct);
 	else
 		cf_local_close_quietly(&direct->file);
-	cf_pages_unmap(direct->memory, direct->slot_count * direct->slot_size);
+	cf_pages_unmap(direct->memory, MEMORY_SIZE);
 	cf_release(direct);
 	(void)atomic_fetch_sub_explicit(&live, 1, memory_order_relaxed);
 	errno = kept;
 }
 
 /* All but the file and the threads. */
-static cf_direct *begin(bool writes, unsigned slot_count, uint64_t slot_size)
+static cf_direct *begin(bool writes)
 {
 	cf_direct *direct = NULL;
 	if (pthread_once(&counting, count_forks) != 0 || !counted)
@@ -270,12 +267,10 @@ static cf_direct *begin(bool writes, unsigned slot_count, uint64_t slot_size)
 	direct->file.fd = -1;
 	direct->forks = atomic_load_explicit(&forks, memory_order_relaxed);
 	direct->writes = writes;
-	direct->slot_count = slot_count;
-	direct->slot_size = slot_size;
 	(void)pthread_mutex_init(&direct->lock, NULL);
 	(void)pthread_cond_init(&direct->begun, NULL);
 	(void)pthread_cond_init(&direct->ended, NULL);
-	if (cf_pages_map(slot_count * slot_size, &direct->memory, NULL) == CKPTFMT_OK)
+	if (cf_pages_map(MEMORY_SIZE, &direct->memory, NULL) == CKPTFMT_OK)
 		return direct;
 	cf_os_direct_end(direct);
 	return NULL;
@@ -295,28 +290,16 @@ static bool begin_direct(cf_direct *direct)
 {
 	direct->past_cache = alignment_fits(direct->file.fd, &direct->memory_alignment) &&
 		set_direct(direct->file.fd, true);
-	return direct->past_cache && start_threads(direct, DIRECT_THREADS);
+	return direct->past_cache && start_threads(direct);
 }
 
 cf_direct *cf_local_direct_write(const cf_file *file)
 {
 	int kept = errno;
-	cf_direct *direct = begin(true, CF_DIRECT_SLOTS, CF_DIRECT_SLOT_SIZE);
+	cf_direct *direct = begin(true);
 	if (direct != NULL) {
 		direct->file = *file;
 		direct = begun_if(begin_direct(direct), direct);
-	}
-	errno = kept;
-	return direct;
-}
-
-cf_direct *cf_local_write_behind(const cf_file *file)
-{
-	int kept = errno;
-	cf_direct *direct = begin(true, CF_BEHIND_SLOTS, CF_BEHIND_SLOT_SIZE);
-	if (direct != NULL) {
-		direct->file = *file;
-		direct = begun_if(start_threads(direct, 1), direct);
 	}
 	errno = kept;
 	return direct;
@@ -326,7 +309,7 @@ cf_direct *cf_local_direct_read(const cf_directory *directory, const char *name,
 	const cf_file *file)
 {
 	int kept = errno;
-	cf_direct *direct = begin(false, CF_DIRECT_SLOTS, CF_DIRECT_SLOT_SIZE);
+	cf_direct *direct = begin(false);
 	assert(cf_posix_is_name(name));
 	direct = begun_if(direct != NULL && open_same(direct, directory, name, follow_symlinks, file) &&
 		begin_direct(direct), direct);
@@ -339,8 +322,8 @@ cf_direct *cf_local_direct_read(const cf_directory *directory, const char *name,
 void cf_os_direct_start(cf_direct *direct, unsigned slot, uint64_t size, uint64_t offset)
 {
 	direct_slot *at = &direct->slots[slot];
-	assert(slot < direct->slot_count && at->state == IDLE);
-	assert(size > 0 && size <= direct->slot_size && size % CF_DIRECT_ALIGNMENT == 0);
+	assert(slot < CF_DIRECT_SLOTS && at->state == IDLE);
+	assert(size > 0 && size <= CF_DIRECT_SLOT_SIZE && size % CF_DIRECT_ALIGNMENT == 0);
 	assert(offset % CF_DIRECT_ALIGNMENT == 0);
 	at->size = size;
 	at->offset = offset;
@@ -374,7 +357,7 @@ static ckptfmt_status transfer_rest(cf_direct *direct, unsigned slot, uint64_t d
 	uint8_t *memory = cf_os_direct_memory(direct, slot) + done;
 	/* Where a page of the cache, or a block of the file system, is larger than ours, an ordinary write of a part of it
 	 * may write the rest as it was before what is under way beside it. */
-	for (unsigned i = 0; direct->writes && i < direct->slot_count; i++)
+	for (unsigned i = 0; direct->writes && i < CF_DIRECT_SLOTS; i++)
 		await(direct, &direct->slots[i]);
 	take_direct_off(direct);
 	direct->refused = true;
@@ -394,7 +377,7 @@ ckptfmt_status cf_os_direct_wait(cf_direct *direct, unsigned slot, const char *p
 	direct_slot *at = &direct->slots[slot];
 	ckptfmt_status status = CKPTFMT_OK;
 	uint64_t done = 0;
-	assert(slot < direct->slot_count);
+	assert(slot < CF_DIRECT_SLOTS);
 	*got = 0;
 	await(direct, at);
 	if (at->state == IDLE)

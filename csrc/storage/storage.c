@@ -357,11 +357,6 @@ cf_direct *cf_os_direct_write(const cf_file *file)
 	return file->storage == NULL ? cf_local_direct_write(file) : NULL;
 }
 
-cf_direct *cf_os_write_behind(const cf_file *file)
-{
-	return file->storage == NULL ? cf_local_write_behind(file) : NULL;
-}
-
 cf_direct *cf_os_direct_read(const cf_directory *directory, const char *name, bool follow_symlinks,
 	const cf_file *file)
 {

@@ -246,7 +246,6 @@ void real_path(const cf_directory *directory, const char *name, char *to, uint64
 #define cf_os_random real_random
 #define cf_local_direct_write real_direct_write
 #define cf_local_direct_read real_direct_read
-#define cf_local_write_behind real_write_behind
 #define cf_os_direct_memory real_direct_memory
 #define cf_os_direct_place real_direct_place
 #define cf_os_direct_start real_direct_start
@@ -290,7 +289,6 @@ void real_path(const cf_directory *directory, const char *name, char *to, uint64
 #undef cf_os_random
 #undef cf_local_direct_write
 #undef cf_local_direct_read
-#undef cf_local_write_behind
 #undef cf_os_direct_memory
 #undef cf_os_direct_place
 #undef cf_os_direct_start

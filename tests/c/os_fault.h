@@ -23,8 +23,8 @@
 #include <stdint.h>
 
 /* Functions of storage/os.h that can fail, and those with an effect on the disk. Closing what was only read, unmapping
- * and page size always work and are not counted. DIRECT: beginning what cf_os_direct_write, cf_os_write_behind and
- * cf_os_direct_read begin; what is started there counts as WRITE and READ. */
+ * and page size always work and are not counted. DIRECT: beginning what cf_os_direct_write and cf_os_direct_read
+ * begin; what is started there counts as WRITE and READ. */
 typedef enum os_fault_kind {
 	OS_FAULT_ANY = 0, OS_FAULT_DIRECTORY_OPEN, OS_FAULT_DIRECTORY_SYNC, OS_FAULT_DIRECTORY_LIST, OS_FAULT_OPEN,
 	OS_FAULT_CREATE, OS_FAULT_STAT, OS_FAULT_FILE_INFO, OS_FAULT_CLOSE, OS_FAULT_READ, OS_FAULT_WRITE,

@@ -53,13 +53,6 @@ cf_direct *cf_local_direct_write(const cf_file *file)
 	return remember(real_direct_write(file), file, true);
 }
 
-cf_direct *cf_local_write_behind(const cf_file *file)
-{
-	if (judge(OS_FAULT_DIRECT, "", "", 0, 0).fails)
-		return NULL;
-	return remember(real_write_behind(file), file, true);
-}
-
 cf_direct *cf_local_direct_read(const cf_directory *directory, const char *name, bool follow_symlinks,
 	const cf_file *file)
 {

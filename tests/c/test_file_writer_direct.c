@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* storage/file_writer.h, large files: the same bytes, past the page cache, behind the caller or neither, and
- * nothing left behind whatever fails. */
+/* storage/file_writer.h, large files: the same bytes, past the page cache or not, and no files left whatever fails. */
 #include "os_stage.h"
 
 #include "storage/file_writer.h"
@@ -18,7 +17,6 @@ enum {
 	BYTES_MAX = RING + 2 * SLOT
 };
 
-static bool behind;         /* the files are not to be synced: a thread writes them */
 static uint8_t *bytes;      /* BYTES_MAX of them, random */
 static uint8_t *stored;     /* room for one more */
 
@@ -92,14 +90,13 @@ static ckptfmt_status write_big(cf_file_writer *writer, uint64_t size, uint64_t 
 {
 	bool exists;
 	CF_TRY(cf_file_writer_open(writer, &here, "big", err));
-	if (!behind)
-		cf_file_writer_sync_ahead(writer);
+	cf_file_writer_sync_ahead(writer);
 	if (size > 5 && way != 0)
 		CF_TRY(put_some(writer, 5, way, err));
 	cf_file_writer_reserve(writer, MIN + 5);
 	while (cf_file_writer_position(writer) < size)
 		CF_TRY(put_some(writer, cf_min_u64(piece, size - cf_file_writer_position(writer)), way, err));
-	CF_TRY(cf_file_writer_finish(writer, !behind, err));
+	CF_TRY(cf_file_writer_finish(writer, true, err));
 	return cf_file_writer_link_new(writer, "big", &exists, err);
 }
 
@@ -136,23 +133,23 @@ static void test_writes(void)
 	os_fault_log_clear();
 	CHECK_OK(write_big(&writer, 3 * SLOT + 4096 + 7, BYTES_MAX, 1, &error), error);
 	CHECK_EQ(os_fault_log_count_of(OS_FAULT_DIRECT), 1);
-	CHECK_EQ(os_fault_log_count_of(OS_FAULT_WRITE), behind ? 3 * SLOT / CF_BEHIND_SLOT_SIZE + 2 : 5);
-	CHECK_EQ(os_fault_log_count_of(OS_FAULT_SYNC), !behind);
+	CHECK_EQ(os_fault_log_count_of(OS_FAULT_WRITE), 5);
+	CHECK_EQ(os_fault_log_count_of(OS_FAULT_SYNC), 1);
 	for (uint64_t row = 0; row < os_fault_log_count(); row++)
 		if (os_fault_log_at(row)->kind == OS_FAULT_WRITE)
 			CHECK_EQ(os_fault_log_at(row)->offset % 4096, 0);
 	cf_file_writer_abandon(&writer);
 	CHECK_OK(cf_os_unlink(&here, "big", &error), error);
-	/* Not for a file whose size is small or unknown. */
-	for (int what = 0; what < 2; what++) {
+	/* Not for a file whose size is small or unknown, or that will not be synced. */
+	for (int what = 0; what < 3; what++) {
 		os_fault_log_clear();
 		CHECK_OK(cf_file_writer_open(&writer, &here, "big", &error), error);
-		if (!behind)
+		if (what < 2)
 			cf_file_writer_sync_ahead(&writer);
 		if (what != 0)
-			cf_file_writer_reserve(&writer, CF_FILE_WRITER_BEHIND_MIN - 1);
+			cf_file_writer_reserve(&writer, what == 1 ? MIN - 1 : MIN);
 		CHECK_OK(cf_file_writer_put(&writer, bytes, SLOT, &error), error);
-		CHECK_OK(cf_file_writer_finish(&writer, !behind, &error), error);
+		CHECK_OK(cf_file_writer_finish(&writer, true, &error), error);
 		CHECK(has(writer.name, SLOT));
 		CHECK_EQ(os_fault_log_count_of(OS_FAULT_DIRECT), 0);
 		cf_file_writer_abandon(&writer);
@@ -189,7 +186,7 @@ static void test_writes(void)
 	CHECK_EQ(count_files(), 0);
 }
 
-/* Too small to go past the page cache, or nobody lets it: begun on the device while it is written behind. */
+/* Too small to go past the page cache, or refused: writing to the device begins while more is put. */
 static void test_sync_ahead(void)
 {
 	cf_file_writer writer;
@@ -201,7 +198,7 @@ static void test_sync_ahead(void)
 		os_fault_set(&(os_fault_plan){.kind = OS_FAULT_DIRECT, .at = (uint64_t)what});
 		cf_file_writer_reserve(&writer, what == 0 ? MIN - 1 : MIN);
 		os_fault_clear();
-		CHECK_EQ(os_fault_log_count_of(OS_FAULT_DIRECT), 1 + what);
+		CHECK_EQ(os_fault_log_count_of(OS_FAULT_DIRECT), what);
 		CHECK_OK(put_some(&writer, RING, 1, &error), error);
 		CHECK(os_fault_log_count_of(OS_FAULT_SYNC_AHEAD) >= 2);
 		CHECK_OK(cf_file_writer_finish(&writer, true, &error), error);
@@ -229,8 +226,7 @@ static void test_fork(void)
 	int status = -1;
 	pid_t child;
 	CHECK_OK(cf_file_writer_open(&writer, &here, "big", &error), error);
-	if (!behind)
-		cf_file_writer_sync_ahead(&writer);
+	cf_file_writer_sync_ahead(&writer);
 	cf_file_writer_reserve(&writer, MIN);
 	CHECK_OK(put_some(&writer, RING, 1, &error), error);
 	child = fork();
@@ -258,8 +254,7 @@ static void test_many(void)
 	int by_slots = 0;
 	for (int i = 0; i < FILES; i++) {
 		CHECK_OK(cf_file_writer_open(&writers[i], &here, "big", &error), error);
-		if (!behind)
-			cf_file_writer_sync_ahead(&writers[i]);
+		cf_file_writer_sync_ahead(&writers[i]);
 		cf_file_writer_reserve(&writers[i], MIN);
 		by_slots += writers[i].direct != NULL;
 	}
@@ -267,7 +262,7 @@ static void test_many(void)
 	for (int i = 0; i < FILES; i++)
 		CHECK_OK(put_some(&writers[i], SLOT + 77, i % 3, &error), error);
 	for (int i = 0; i < FILES; i++) {
-		CHECK_OK(cf_file_writer_finish(&writers[i], !behind, &error), error);
+		CHECK_OK(cf_file_writer_finish(&writers[i], true, &error), error);
 		CHECK(has(writers[i].name, SLOT + 77));
 		cf_file_writer_abandon(&writers[i]);
 	}
@@ -275,8 +270,6 @@ static void test_many(void)
 }
 
 enum { SCENARIO_SIZE = 2 * SLOT + 4096 + 3 };
-
-CF_STATIC_ASSERT(SCENARIO_SIZE > (CF_BEHIND_SLOTS + 1) * CF_BEHIND_SLOT_SIZE, "all slots are met again");
 
 /* Runs it under the plan; true if the plan had nothing left to spoil. */
 static bool run_scenario(const os_fault_plan *plan)
@@ -319,7 +312,7 @@ static void test_faults(void)
 	uint64_t n;
 	for (n = 1; !run_scenario(&(os_fault_plan){.at = n, .os_errno = ENOSPC}); n++)
 		CHECK(n < 100);
-	CHECK(n > (behind ? 7 : 8));
+	CHECK(n > 8);
 	for (size_t i = 0; i < CF_ARRAY_COUNT(kinds); i++) {
 		os_fault_plan forever = {.kind = kinds[i], .at = 1, .forever = true, .os_errno = ENOSPC};
 		os_fault_plan once = {.kind = kinds[i], .at = 1, .partial = 4099, .os_errno = EDQUOT};
@@ -406,15 +399,12 @@ int main(void)
 		uint64_t word = test_random();
 		memcpy(bytes + i, &word, 8);
 	}
-	for (int mode = 0; mode < 2; mode++) {
-		behind = mode == 1;
-		test_sizes();
-		test_writes();
-		test_many();
-		test_faults();
-		test_crashes();
-		test_refusals();
-	}
+	test_sizes();
+	test_writes();
+	test_many();
+	test_faults();
+	test_crashes();
+	test_refusals();
 	test_sync_ahead();
 	test_fork();
 	free(bytes);
