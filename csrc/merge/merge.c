@@ -222,7 +222,7 @@ static ckptfmt_status open_destination(merge *m, const char *destination, ckptfm
 	CF_TRY(cf_prefix_split(destination, &m->prefix, err));
 	m->commit = (cf_commit){&m->prefix, &m->directory, m->options.durability, 0};
 	return cf_storage_directory_open(m->options.storage, m->prefix.directory, true,
-		m->options.durability == CKPTFMT_DURABILITY_FULL, &m->directory, err);
+		m->options.durability != CKPTFMT_DURABILITY_NONE, &m->directory, err);
 }
 
 static ckptfmt_status run(merge *m, const char *const *prefixes, uint64_t count, const char *destination,

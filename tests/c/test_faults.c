@@ -300,7 +300,7 @@ static void fail_allocations(bool forever)
 	}
 }
 
-/* A directory made by a save that is not synced itself: one that is synced may follow it. */
+/* Directories that a save or a merge by rename makes are synced into their parents: a synced save may follow. */
 static void sync_parents_of_new_directories(void)
 {
 	static const uint64_t wanted[] = {[CKPTFMT_DURABILITY_RENAME] = 2, [CKPTFMT_DURABILITY_NONE] = 0};
@@ -308,13 +308,19 @@ static void sync_parents_of_new_directories(void)
 		ckptfmt_write_options options;
 		ckptfmt_writer *writer;
 		ckptfmt_error err;
+		ckptfmt_merge_options merge = {0};
+		const char *input = path_of("new/deep/ck");
 		uint64_t before = os_system_calls(OS_SYSTEM_FSYNC);
 		ckptfmt_write_options_default(&options);
 		options.durability = durability;
 		CHECK_OK(ckptfmt_writer_open(path_of("new/deep/ck"), &options, &writer, &err), err);
 		CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
 		CHECK_EQ(os_system_calls(OS_SYSTEM_FSYNC) - before, wanted[durability]);
-		shell("rm -rf '%s'/new");
+		merge.durability = durability;
+		before = os_system_calls(OS_SYSTEM_FSYNC);
+		CHECK_OK(ckptfmt_merge(&input, 1, path_of("merged/deep/ck"), &merge, &err), err);
+		CHECK_EQ(os_system_calls(OS_SYSTEM_FSYNC) - before, wanted[durability]);
+		shell("rm -rf '%s'/new '%s'/merged");
 	}
 }
 
