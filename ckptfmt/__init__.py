@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from ckptfmt.background import SaveFuture
     from ckptfmt.bundle.convert import convert
     from ckptfmt.bundle.incremental import CompactionLimits
-    from ckptfmt.bundle.load import load, restore_v2
-    from ckptfmt.bundle.matching import MatchReport, load_into
+    from ckptfmt.bundle.load import MatchReport, load, load_into, restore_v2
     from ckptfmt.bundle.merge import merge, merge_v2_checkpoints
     from ckptfmt.bundle.reader import Header, Reader, open  # noqa: A004 (as gzip.open)
     from ckptfmt.bundle.saving import save_async
@@ -194,8 +193,7 @@ _HOMES = {
         "objects.nodes": "TreeNode",
         "objects.trees": "load_tree load_tree_into save_tree save_tree_async",
         "background": "SaveFuture",
-        "bundle.load": "load restore_v2",
-        "bundle.matching": "MatchReport load_into",
+        "bundle.load": "MatchReport load load_into restore_v2",
         "bundle.merge": "merge merge_v2_checkpoints",
         "names": "sharded_filename",
         "bundle.reader": "Header Reader open",

@@ -1,24 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loading many tensors at once: `load` and TensorFlow's `restore_v2`. Both read one batch, in file
-order."""
+"""Load many tensors at once: `load` into new arrays, `load_into` into the caller's, `restore_v2`
+as TensorFlow does."""
 
 from __future__ import annotations
 
-import itertools
-import math
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
-import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import _core, dtypes, names, slices
-from ckptfmt.arguments import Verify, check_progress, check_sized, listed
-from ckptfmt.arrays import check_overlaps
+from ckptfmt import slices
+from ckptfmt.arguments import Verify, check_progress, check_sized, listed, wrong
 from ckptfmt.bundle import reader as reading
-from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.batch import Batch, batch_of, box_of_text, can_cast, check_dtypes, select_batch
 from ckptfmt.bundle.selecting import (
     Filter,
     Rename,
@@ -30,26 +26,13 @@ from ckptfmt.bundle.selecting import (
     renamed,
     some,
 )
-from ckptfmt.bundle.tensor import TensorHandle
-from ckptfmt.errors import InvalidError, TensorNotFoundError, about
-from ckptfmt.progress import Meter, Progress
-from ckptfmt.remembering import cached_property
+from ckptfmt.errors import CkptfmtError, InvalidError, TensorNotFoundError, printable
+from ckptfmt.names import tensor_bytes
+from ckptfmt.progress import Progress
 
-__all__ = ["load", "restore_v2"]
+__all__ = ["MatchReport", "Mismatch", "load", "load_into", "refuse", "restore_v2"]
 
 Path = str | bytes | os.PathLike[Any]
-
-OBJECT = np.dtype(object)
-# Arrays up to this size share blocks of about BLOCK_BYTES, so that a tensor of a few bytes needs no
-# allocation of its own and keeps no more than a block alive.
-SMALL_BYTES = 16 << 10
-BLOCK_BYTES = 64 << 10
-ALIGNMENT = 64
-# Arrays of one shape from this many on are made all at once.
-BULK_MIN = 8
-# Bytes of one crossing into C; fewer while somebody watches.
-BATCH_BYTES = 1 << 30
-WATCHED_BATCH_BYTES = 32 << 20
 
 
 def load(
@@ -57,29 +40,14 @@ def load(
     names: Iterable[str | bytes] | None = None,
     *,
     verify: Verify = "auto",
-    strict: bool = True,
-    rename: Rename | None = None,
-    filter: Filter | None = None,  # noqa: A002 (as the built-in, it says which ones)
-    cast: Any = None,
     progress: Progress | None = None,
-    limits: Mapping[str, int] | None = None,
 ) -> dict[str, NDArray[Any]]:
     """Load tensors of a checkpoint as new numpy arrays; `load_into` fills arrays that exist.
 
     Args:
         path: any path that `ckptfmt.open` takes.
-        names: the stored names to load; default all.
-        verify, limits: as in `ckptfmt.open`.
-        strict: True raises an error for a name that the checkpoint does not have, and for one in
-            `cast` or `rename` that is not loaded; False ignores it.
-        rename: stored name to name in the result: a mapping (other names stay), a function (None
-            drops the tensor), or pairs (regular expression, replacement) that are applied to every
-            name one after the other, as `re.sub` does; one pair may be given alone.
-        filter: which of these tensors to load, by stored name: a glob pattern for the whole name
-            (`*` matches slashes too), `/REGEX/` or a compiled regular expression that is found
-            anywhere in the name, or a function.
-        cast: a dtype for all floating-point tensors, or a mapping from stored name to dtype for
-            these tensors.
+        names: the stored names to load; default all. `Reader.keys` selects names by pattern.
+        verify: as in `ckptfmt.open`.
         progress: called as `progress(bytes_done, bytes_total)` from this thread, with bytes of
             the arrays; strings count as stored.
 
@@ -87,407 +55,225 @@ def load(
         Name to array, in the order of `names`. Small arrays are views of a common allocation.
 
     Raises:
-        TensorNotFoundError: a name is missing (`strict`), or `filter` matches none.
-        InvalidError: two tensors would get the same name, or an argument of a wrong type.
+        TensorNotFoundError: a name is missing.
+        InvalidError: an argument of a wrong type.
         What `ckptfmt.open` and reading raise.
     """
     check_progress(progress)
+    names = None if names is None else listed("names", names, "names")
+    with reading.open(path, verify=verify) as reader:
+        batch = batch_of(reader, names)
+        return dict(zip(batch.names, batch.read_each(progress), strict=True))
+
+
+@dataclass(frozen=True)
+class Mismatch:
+    """A tensor that cannot be read into the array of its name.
+
+    Attributes:
+        name: name of the array.
+        stored_name: name of the tensor, which differs after `rename`.
+        stored: shape or dtype in the checkpoint.
+        wanted: shape or dtype of the array.
+    """
+
+    name: str
+    stored_name: str
+    stored: Any
+    wanted: Any
+
+    def __str__(self) -> str:
+        origin = "" if self.name == self.stored_name else f" (stored as '{self.stored_name}')"
+        return f"'{self.name}'{origin} is {self.stored} and not {self.wanted}"
+
+
+@dataclass(frozen=True)
+class MatchReport:
+    """Which tensors of a checkpoint match which target arrays. True if all match.
+
+    Attributes:
+        matched: names of arrays with a matching tensor, in the checkpoint's order.
+        missing: names of arrays without a tensor in the checkpoint, in the order given.
+        unexpected: stored names of tensors without an array.
+        shape_mismatch: tensors whose array has another shape.
+        dtype_mismatch: tensors whose array has another dtype that they are not cast to. A tensor
+            may be in `shape_mismatch` too.
+        filtered: names of arrays that the filter leaves unchanged; not a problem.
+    """
+
+    matched: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    unexpected: tuple[str, ...] = ()
+    shape_mismatch: tuple[Mismatch, ...] = ()
+    dtype_mismatch: tuple[Mismatch, ...] = ()
+    filtered: tuple[str, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether every array has its tensor and every tensor its array."""
+        return not any(self._faults())
+
+    def __bool__(self) -> bool:
+        return self.complete
+
+    def _faults(self) -> Iterator[str]:
+        if self.missing:
+            yield f"missing in the checkpoint ({len(self.missing)}): {some(self.missing)}"
+        if self.unexpected:
+            yield f"without an array ({len(self.unexpected)}): {some(self.unexpected)}"
+        for what, found in (("shape", self.shape_mismatch), ("dtype", self.dtype_mismatch)):
+            if found:
+                yield f"of another {what} ({len(found)}): {some(found, quote='')}"
+
+    def __str__(self) -> str:
+        wrong = {mismatch.name for mismatch in (*self.shape_mismatch, *self.dtype_mismatch)}
+        total = len(self.matched) + len(self.missing) + len(wrong) + len(self.filtered)
+        lines = [f"matched: {len(self.matched)} of {total} arrays", *self._faults()]
+        if self.filtered:
+            lines.append(f"left out by the filter ({len(self.filtered)}): {some(self.filtered)}")
+        return "\n".join(map(printable, lines))
+
+
+def load_into(
+    path: Path,
+    targets: Mapping[str, Any],
+    *,
+    strict: bool = True,
+    rename: Rename | None = None,
+    cast: bool = False,
+    filter: Filter | None = None,  # noqa: A002 (named as the built-in)
+    verify: Verify = "auto",
+    progress: Progress | None = None,
+) -> MatchReport:
+    """Load the tensors of a checkpoint into the caller's arrays, by name.
+
+    Everything is checked before the first byte is written.
+
+    Args:
+        path: any path that `ckptfmt.open` takes.
+        targets: name to array of any framework in writable CPU memory (numpy, DLPack, buffers), for
+            example a torch state dict. Arrays that share memory are refused, unless they are the
+            same elements and their tensors have equal bytes (tied weights).
+        strict: True raises an error if anything does not match; False loads what matches.
+        rename: stored name to name in `targets`: a mapping (other names stay), a function (None
+            drops the tensor, which then needs no target), or pairs (regular expression,
+            replacement) that are applied to every name one after the other, as `re.sub` does; one
+            pair may be given alone.
+        cast: True casts each tensor to its target's dtype, as numpy's `astype` does. Only numbers
+            are cast, and only to numbers.
+        filter: which tensors to load, by stored name: a glob pattern for the whole name (`*`
+            matches slashes too), `/REGEX/` or a compiled regular expression that is found anywhere
+            in the name, or a function. The targets of the others stay unchanged, which is not an
+            error.
+        verify: as in `ckptfmt.open`.
+        progress: as in `ckptfmt.load`.
+
+    Returns:
+        What matched and what did not.
+
+    Raises:
+        TensorNotFoundError: `strict`, and targets without a tensor are the only problem; or
+            `filter` matches no tensor. The error's `report` is the MatchReport.
+        InvalidError: `strict`, and something else does not match (with `report`); two tensors have
+            the same target; a target is not writable or shares memory with another; an argument of
+            a wrong type.
+        What `ckptfmt.open` and reading raise; the content of the targets is then unspecified.
+    """
+    check_progress(progress)
+    targets = by_text("targets", targets)
     rename = by_text("rename", rename) if isinstance(rename, Mapping) else rename
     renamed([], rename)  # refuses a wrong type before anything is read
     passes = filter_function(filter)
-    cast = by_text("cast", cast) if isinstance(cast, Mapping) else cast
-    names = None if names is None else listed("names", names, "names")
-    with reading.open(path, verify=verify, limits=limits) as reader:
-        batch = batch_of(reader, names, strict)
-        new_names = renamed(batch.names, rename)
-        if strict:
-            check_used("cast", cast, batch.names)
-            if names is not None:
-                check_used("rename", rename, batch.names)
-        count = len(batch.names)
-        batch, result_names = _meant(batch, new_names, passes, rename is not None)
-        if passes is not None and count and not batch.names:
-            raise no_match(filter, count, reader.prefix)
-        casts = casts_of(batch, cast)
-        arrays: Any = batch.read(progress) if casts else batch.read_each(progress)
-    for position, dtype in casts.items():
-        arrays[position] = arrays[position].astype(dtype)
-    return dict(zip(result_names, arrays, strict=True))
-
-
-def _meant(
-    batch: Batch,
-    new_names: list[str | None],
-    passes: Callable[[str], object] | None,
-    are_new: bool,
-) -> tuple[Batch, list[str]]:
-    """The tensors that a filter and a function to rename leave, and their new names; where none
-    are, the names are those of the batch, which has each just once."""
-    if not are_new and passes is None:
-        return batch, batch.names
-    pairs = enumerate(zip(batch.names, new_names, strict=True))
-    kept = {
-        position: new
-        for position, (old, new) in pairs
-        if new is not None and (passes is None or passes(old))
-    }
-    if len(kept) < len(new_names):
-        batch = batch.only(list(kept))
-    found = list(kept.values())
-    if are_new:
-        check_distinct(batch.names, found)
-    return batch, found
-
-
-def check_used(what: str, wishes: Any, names_loaded: Collection[str | None]) -> None:
-    """A misspelt name is an error and not a wish that nobody hears."""
-    if isinstance(wishes, Mapping) and (unused := set(wishes).difference(names_loaded)):
-        name, *others = sorted(unused)
-        more = f", nor are {some(others)}" if others else ""
-        raise InvalidError(f"{what} names a tensor that is not loaded{more}", tensor=name)
-
-
-def casts_of(batch: Batch, cast: Any) -> dict[int, np.dtype[Any]]:
-    """The dtypes that tensors are to be cast to, by position; none for those that keep their
-    own."""
-    if cast is None:
-        return {}
-    if isinstance(cast, Mapping):
-        wishes = {p: cast[name] for p, name in enumerate(batch.names) if name in cast}
-    else:
-        wishes = {p: cast for p, code in enumerate(batch.codes) if dtypes.is_floating(code)}
-    found = {}
-    for position, wish in wishes.items():
-        if wish is None:
-            continue
-        with about(batch.names[position]):
-            code = dtypes.code_of(wish)
-        old, new = batch.dtypes[position], dtypes.numpy_dtype(code)
-        if old is None or new is None or (old == OBJECT) != (new == OBJECT):
-            name = dtypes.numpy_name_of(batch.codes[position])
-            raise InvalidError(f"cannot cast {name} to {wish!r}", tensor=batch.names[position])
-        if new != old:
-            found[position] = new
-    return found
-
-
-def can_cast(stored: np.dtype[Any] | None, wanted: Any) -> bool:
-    """Whether `cast=True` makes one dtype of the other: both are numbers, quantized ones too."""
-    return all(
-        isinstance(one, np.dtype) and one.kind not in "OSUMm" and len(one.names or "1") == 1
-        for one in (stored, wanted)
-    )
-
-
-# ---- the batch -----------------------------------------------------------------------------------
-
-
-def batch_of(reader: Reader, wanted: Iterable[str | bytes] | None, strict: bool = True) -> Batch:
-    """The tensors of these names, repeats left out; all tensors for None. One lookup."""
-    if wanted is None:
-        listing = reader._listing()
-        return Batch(reader, listing.selection, listing.visible_rows, listing.visible)
-    raw_names = list(dict.fromkeys(map(names.tensor_bytes, wanted)))
-    if not strict:
-        raw_names = [name for name in raw_names if reader._handle.contains(name)]
-    return select_batch(reader, raw_names)
-
-
-def select_batch(reader: Reader, raw_names: Sequence[bytes]) -> Batch:
-    try:
-        selection = reader._handle.select(raw_names)
-    except TensorNotFoundError as error:
-        if error.tensor is not None:
-            error.message += near(error.tensor, reader.keys())
-        raise
-    return Batch(reader, selection, range(len(raw_names)), list(map(names.tensor_text, raw_names)))
-
-
-@dataclass
-class Batch:
-    """Tensors of one selection to be read together; columns, because there may be a million of
-    them.
-
-    `rows` is an array, or a range of all rows. `boxes` holds what is wanted of a tensor (starts,
-    then lengths) where that is not all of it; `targets` the arrays to read into where these are the
-    caller's. Both by position.
-    """
-
-    reader: Reader
-    selection: _core.Selection
-    rows: Sequence[int] | NDArray[np.intp]
-    names: list[str]
-    boxes: dict[int, NDArray[np.int64]] = field(default_factory=dict)
-    targets: dict[int, NDArray[Any]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if isinstance(self.rows, range) and len(self.rows) == len(self.selection.rows):
-            self._chosen: Any = slice(None)
-        else:
-            self.rows = self._chosen = np.asarray(self.rows, np.intp)
-
-    def _rows_at(self, positions: NDArray[np.intp]) -> NDArray[np.intp]:
-        # As an array a range would be a number object a row.
-        return positions if isinstance(self.rows, range) else np.asarray(self.rows)[positions]
-
-    def _column(self, *names: str) -> NDArray[Any]:
-        """A field of what the index says, by position."""
-        column: Any = self.selection.rows
-        for name in names:
-            column = column[name]
-        chosen: NDArray[Any] = column[self._chosen]
-        return chosen
-
-    @cached_property
-    def codes(self) -> list[int]:
-        """The codes of the dtypes."""
-        codes: list[int] = self._column("dtype").tolist()
-        return codes
-
-    @cached_property
-    def dtypes(self) -> list[np.dtype[Any] | None]:
-        """The dtypes; None for those that numpy does not have."""
-        return list(map(dtypes.numpy_dtype, self.codes))
-
-    def only(self, positions: list[int]) -> Batch:
-        """A batch of some of the tensors of this one."""
-        rows = self._rows_at(np.asarray(positions, np.intp))
-        return Batch(self.reader, self.selection, rows, [self.names[p] for p in positions])
-
-    def handle(self, position: int) -> TensorHandle:
-        """One of the tensors by itself."""
-        row = int(self.rows[position])
-        return TensorHandle(self.reader, self.selection, row, self.names[position])
-
-    def check_targets(self, casts: Mapping[int, NDArray[Any]]) -> None:
-        """Refuse arrays to read into that share memory, but for tensors of equal bytes.
-
-        `casts` holds further arrays by position, which are filled with converted elements.
-        """
-        stored = self._column("stored")
-        crcs, sizes = stored["raw_crc32c"], stored["raw_size"]
-        whole = self._column("slice_count") == 0
-        check_overlaps(
-            (
-                self.names[position],
-                array,
-                (self.codes[position], int(sizes[position]), int(crcs[position]))
-                if whole[position] and position in self.targets
-                else None,
-            )
-            for position, array in (*self.targets.items(), *casts.items())
-        )
-
-    def _kinds(self) -> _Kinds:
-        """What kind of array is wanted of each."""
-        for position in np.flatnonzero(self._column("rank") > _core.NUMPY_RANK_MAX).tolist():
-            self.handle(position).check_rank()
-        kinds, firsts = self.selection.kinds
-        rows = self.selection.rows[firsts]
-        codes: list[int] = rows["dtype"].tolist()
-        shapes = self.selection.shapes_of(firsts.tolist())
-        elements: list[int] = rows["element_count"].tolist()
-        of_position = kinds[self._chosen]
-        if self.boxes:
-            known: dict[tuple[int, tuple[int, ...]], int] = {}
-            of_position = of_position.copy()
-            for position, box in self.boxes.items():
-                kind = int(of_position[position])
-                rank = len(shapes[kind])
-                shape = tuple(box[rank : 2 * rank].tolist())
-                if (kind, shape) not in known:
-                    known[kind, shape] = len(codes)
-                    codes.append(codes[kind])
-                    shapes.append(shape)
-                    elements.append(math.prod(shape))
-                of_position[position] = known[kind, shape]
-        return _Kinds(of_position, list(map(dtypes.numpy_dtype, codes)), shapes, elements)
-
-    def read(self, progress: Progress | None) -> list[NDArray[Any]]:
-        """Reads everything; what C can write where it lies, in few crossings."""
-        return list(self.read_each(progress))
-
-    def read_each(self, progress: Progress | None) -> Iterable[NDArray[Any]]:
-        """As `read`, for one who goes over the arrays once: many small ones are made as they come,
-        while whoever takes them still finds them in the cache."""
-        kinds = self._kinds()
-        count = len(kinds.of_position)
-        itemsizes, sizes = kinds.itemsizes[kinds.of_position], kinds.sizes[kinds.of_position]
-        own = np.ones(count, np.bool_)
-        own[list(self.targets)] = False
-        direct = itemsizes > 0
-        for position, target in self.targets.items():
-            direct[position] &= target.flags.c_contiguous
-        destinations = np.zeros(count, np.int64)
-
-        small = np.flatnonzero(direct & own & (sizes <= SMALL_BYTES))
-        made, destinations[small] = self._small_arrays(kinds, small)
-        if len(small) == count:
-            meter = Meter(progress, int(sizes.sum()) if progress is not None else 0)
-            self._read_direct(small, sizes, destinations, meter)
-            return made
-        arrays: list[Any] = [None] * count
-        for position, array in zip(small.tolist(), made, strict=True):
-            arrays[position] = array
-        for position, target in self.targets.items():
-            arrays[position] = target
-        for position in np.flatnonzero(direct & (destinations == 0)).tolist():
-            if arrays[position] is None:
-                dtype, shape = kinds.of(position)
-                arrays[position] = self.handle(position).new_array(
-                    shape, dtype or OBJECT, self.boxes.get(position)
-                )
-            destinations[position] = _core.address(arrays[position])
-
-        others = np.flatnonzero(~direct).tolist()
-        if progress is not None:
-            for position in np.flatnonzero(itemsizes == 0).tolist():
-                sizes[position] = min(self.handle(position).nbytes, 1 << 62)
-        meter = Meter(progress, sum(sizes.tolist()) if progress is not None else 0)
-        self._read_direct(np.flatnonzero(direct), sizes, destinations, meter)
-        for position in others:
-            shape = kinds.of(position)[1]
-            array = self.handle(position).read_box(self.boxes.get(position), shape, None)
-            if arrays[position] is None:
-                arrays[position] = array
+    if not isinstance(cast, bool):
+        raise wrong("cast", "True or False", cast)
+    with reading.open(path, verify=verify) as reader:
+        everything = batch_of(reader, None)
+        new_names = renamed(everything.names, rename)
+        kept: dict[int, str] = {}
+        unexpected: list[str] = []
+        # Includes the names of tensors that the filter excludes.
+        present: set[str] = set()
+        for position, (old, new) in enumerate(zip(everything.names, new_names, strict=True)):
+            if new is None:
+                continue
+            present.add(new)
+            if passes is not None and not passes(old):
+                continue
+            if new in targets:
+                kept[position] = new
             else:
-                arrays[position][...] = array
-            meter.add(int(sizes[position]))
-        return arrays
-
-    def _small_arrays(
-        self, kinds: _Kinds, positions: NDArray[np.intp]
-    ) -> tuple[Iterable[Any], NDArray[np.int64]]:
-        """Arrays in shared blocks of memory for the tensors at these positions, and their
-        addresses. Arrays of one kind are adjacent, so that numpy makes them from one array."""
-        if not len(positions):
-            return (), np.empty(0, np.int64)
-        wanted = kinds.of_position[positions]
-        order = None
-        if (wanted[1:] < wanted[:-1]).any():
-            order = np.argsort(wanted, kind="stable")
-            wanted = wanted[order]
-        sizes = kinds.sizes[wanted]
-        padded = (sizes + (ALIGNMENT - 1)) & -ALIGNMENT
-        starts = np.cumsum(padded) - padded
-        block_of = starts // BLOCK_BYTES
-        firsts = np.flatnonzero(np.diff(block_of, prepend=-1))
-        ends = np.append(starts[firsts[1:]], starts[-1] + padded[-1])
-        blocks = [_aligned(size) for size in (ends - starts[firsts]).tolist()]
-        block_of = np.repeat(np.arange(len(blocks)), np.diff(firsts, append=len(starts)))
-        starts = starts - starts[firsts][block_of]
-        places = starts + np.array([_core.address(one) for one in blocks], np.int64)[block_of]
-        if order is None:
-            return self._views(kinds, wanted, blocks, block_of, starts, positions), places
-        arrays = list(self._views(kinds, wanted, blocks, block_of, starts, positions[order]))
-        back = np.empty_like(order)
-        back[order] = np.arange(len(order))
-        return list(map(arrays.__getitem__, back.tolist())), places[back]
-
-    def _views(
-        self,
-        kinds: _Kinds,
-        wanted: NDArray[np.int64],
-        blocks: list[NDArray[np.uint8]],
-        block_of: NDArray[np.intp],
-        starts: NDArray[np.int64],
-        positions: NDArray[np.intp],
-    ) -> Iterator[Any]:
-        """The arrays of these kinds at these places of their blocks; `positions` is for errors."""
-        borders = np.flatnonzero((np.diff(wanted) != 0) | (np.diff(block_of) != 0)) + 1
-        for first, end in itertools.pairwise([0, *borders.tolist(), len(wanted)]):
-            kind = int(wanted[first])
-            try:
-                yield from kinds.views(kind, blocks[block_of[first]], starts[first:end])
-            except ValueError as error:  # no elements, but sizes that numpy cannot hold
-                shape, handle = kinds.shapes[kind], self.handle(int(positions[first]))
-                raise handle.unsupported(f"{shape}: {error}") from None
-
-    def _read_direct(
-        self,
-        positions: NDArray[np.int64],
-        sizes: NDArray[np.int64],
-        destinations: NDArray[np.int64],
-        meter: Meter,
-    ) -> None:
-        requests = np.zeros(len(positions), _core.REQUEST)
-        requests["row"] = self._rows_at(positions)
-        requests["destination"] = destinations[positions]
-        requests["destination_size"] = sizes[positions]
-        if self.boxes:
-            corners = np.zeros(len(self.rows), np.int64)
-            for position, box in self.boxes.items():
-                corners[position] = _core.address(box)
-            requests["box"] = corners[positions]
-        # Batches follow the files, so that each is one sweep.
-        shards = self._column("stored", "shard")[positions]
-        offsets = self._column("stored", "offset")[positions]
-        if (shards[1:] != shards[:-1]).any() or (offsets[1:] < offsets[:-1]).any():
-            requests = requests[np.lexsort((offsets, shards))]
-        ends = np.cumsum(requests["destination_size"].astype(np.int64))
-        limit = BATCH_BYTES if meter.progress is None else WATCHED_BATCH_BYTES
-        first = done = 0
-        while first < len(requests):
-            last = max(int(np.searchsorted(ends, done + limit, "right")), first + 1)
-            chosen, mode = requests[first:last], self.reader._default_mode
-            self.reader._handle.read(self.selection, chosen, mode)
-            meter.add(int(ends[last - 1]) - done)
-            first, done = last, int(ends[last - 1])
+                unexpected.append(old)
+        if passes is not None and present and not kept and not unexpected:
+            raise no_match(filter, len(everything.names), reader.prefix)
+        batch, found = everything.only(list(kept)), list(kept.values())
+        check_distinct(batch.names, found)
+        fits, shapes, dtypes = _compared(batch, found, targets, cast)
+        loaded = set(found)
+        report = MatchReport(
+            tuple(found[position] for position in fits),
+            tuple(name for name in targets if name not in present),
+            tuple(unexpected),
+            tuple(shapes),
+            tuple(dtypes),
+            tuple(name for name in targets if name in present and name not in loaded),
+        )
+        if strict and not report:
+            refuse(reader.prefix, report)
+        chosen = batch.only(list(fits))
+        casts = {}
+        for position, (array, is_cast) in enumerate(fits.values()):
+            if is_cast:
+                casts[position] = array
+            else:
+                chosen.targets[position] = array
+        chosen.check_targets(casts)
+        read = chosen.read(progress)
+        for position, array in casts.items():
+            array[...] = read[position].astype(array.dtype)
+    return report
 
 
-class _Kinds:
-    """The kinds of arrays that a batch is read as.
-
-    Attributes:
-        of_position: the number of each tensor's kind.
-        shapes, itemsizes, sizes: of each kind; sizes in bytes.
-    """
-
-    def __init__(
-        self,
-        of_position: NDArray[np.int64],
-        kinds_dtypes: list[np.dtype[Any] | None],
-        shapes: list[tuple[int, ...]],
-        elements: list[int],
-    ) -> None:
-        self.of_position, self.shapes, self._dtypes = of_position, shapes, kinds_dtypes
-        itemsizes = [
-            0 if dtype is None or dtype == OBJECT else dtype.itemsize for dtype in kinds_dtypes
-        ]
-        # A claim beyond 64 bits counts as large, and is refused where memory for it is asked.
-        sizes = [
-            count * size if count < 1 << 56 else 1 << 62
-            for count, size in zip(elements, itemsizes, strict=True)
-        ]
-        self.itemsizes, self.sizes = np.array(itemsizes, np.int64), np.array(sizes, np.int64)
-
-    def of(self, position: int) -> tuple[np.dtype[Any] | None, tuple[int, ...]]:
-        """The dtype and the shape of a tensor."""
-        kind = int(self.of_position[position])
-        return self._dtypes[kind], self.shapes[kind]
-
-    def views(
-        self, kind: int, block: NDArray[np.uint8], starts: NDArray[np.int64]
-    ) -> Iterable[NDArray[Any]]:
-        """Adjacent arrays of one kind in the block, at these places."""
-        shape, dtype, size = self.shapes[kind], self._dtypes[kind], int(self.sizes[kind])
-        view, count = np.ndarray, len(starts)
-        # Of an array without dimensions numpy would give the elements, and no arrays of one.
-        if count < BULK_MIN or not size or not 0 < len(shape) < _core.NUMPY_RANK_MAX:
-            return [view(shape, dtype, block, start) for start in starts.tolist()]
-        step = int(starts[1] - starts[0])
-        whole: NDArray[Any] = view(shape, dtype, block)
-        return view((count, *shape), dtype, block, int(starts[0]), (step, *whole.strides))
+Fits = dict[int, tuple[NDArray[Any], bool]]
 
 
-def _aligned(size: int) -> NDArray[np.uint8]:
-    """Memory whose first byte is aligned; at least one byte, so that it has an address."""
-    raw = np.empty(size + ALIGNMENT, np.uint8)
-    start = -_core.address(raw) % ALIGNMENT
-    return raw[start : start + max(size, 1)]
+def _compared(
+    batch: Batch, wanted: list[str], targets: Mapping[str, Any], cast: bool
+) -> tuple[Fits, list[Mismatch], list[Mismatch]]:
+    """Compare tensors with their targets. Return the positions that fit, with the target and
+    whether the tensor is cast; the mismatches of shape; those of dtype."""
+    fits: Fits = {}
+    shapes, dtypes = [], []
+    for position, name in enumerate(wanted):
+        handle = batch.handle(position)
+        array = handle.borrow(targets[name])
+        stored, shape = handle.expected()
+        can = cast and handle.dtype is not None and can_cast(stored, array.dtype)
+        result = array.dtype if can else stored
+        if array.shape != shape:
+            shapes.append(Mismatch(name, handle.name, shape, array.shape))
+        if array.dtype != result:
+            dtypes.append(Mismatch(name, handle.name, result, array.dtype))
+        if array.shape == shape and array.dtype == result:
+            fits[position] = array, result != stored
+    return fits, shapes, dtypes
 
 
-# ---- RestoreV2 -----------------------------------------------------------------------------------
+def refuse(prefix: str, report: MatchReport) -> NoReturn:
+    """Raise the error for a report with problems."""
+    faults = list(report._faults())
+    message = "; ".join(faults)
+    if report.missing and report.unexpected:
+        message += near(report.missing[0], report.unexpected)
+    others = report.dtype_mismatch
+    if others and all(can_cast(other.stored, other.wanted) for other in others):
+        message += "; cast=True converts to the dtypes of the targets"
+    error: CkptfmtError
+    if report.missing and len(faults) == 1:
+        error = TensorNotFoundError(message, path=prefix, tensor=report.missing[0])
+    else:
+        error = InvalidError(message, path=prefix)
+    error.report = report
+    raise error
 
 
 def restore_v2(
@@ -496,7 +282,7 @@ def restore_v2(
     shape_and_slices: Sequence[str | bytes],
     dtypes: Sequence[Any] | None = None,
     *,
-    verify: str = "auto",
+    verify: Verify = "auto",
 ) -> list[NDArray[Any]]:
     """Restores as TensorFlow's RestoreV2 op; unlike there, slices of every dtype and rank can be
     stitched.
@@ -526,41 +312,10 @@ def restore_v2(
                 f"Got {len(tensor_names)} tensor names, but {len(dtypes)} expected dtypes."
             )
     with reading.open(prefix, verify=verify) as reader:
-        batch = select_batch(reader, [names.tensor_bytes(name) for name in tensor_names])
+        batch = select_batch(reader, [tensor_bytes(name) for name in tensor_names])
         if dtypes is not None:
             check_dtypes(batch, dtypes)
         for position, spec in enumerate(shape_and_slices):
             if spec:
                 batch.boxes[position] = box_of_text(batch.handle(position), spec)
         return batch.read(None)
-
-
-def check_dtypes(batch: Batch, expected: Sequence[Any]) -> None:
-    wrong: list[str] = []
-    first = ""
-    for name, stored, dtype in zip(batch.names, batch.codes, expected, strict=True):
-        if dtype is None:
-            continue
-        with about(name):
-            code = dtypes.code_of(dtype)
-        if code != stored:
-            first = first or name
-            wrong.append(
-                f"tensor_name = {name}; expected dtype {dtypes.numpy_name_of(code)} "
-                f"does not equal original dtype {dtypes.numpy_name_of(stored)}"
-            )
-    if wrong:
-        raise InvalidError("; ".join(wrong), tensor=first)
-
-
-def box_of_text(handle: TensorHandle, spec: str | bytes) -> NDArray[np.int64]:
-    with about(handle.name):
-        parsed = slices.parse_spec(spec)
-    if parsed is None or parsed.full_shape != handle.shape:
-        given = "" if parsed is None else ",".join(map(str, parsed.full_shape))
-        raise InvalidError(
-            f"tensor_name = {handle.name}; shape in shape_and_slice spec [{given}] does not match "
-            f"the shape stored in checkpoint: [{','.join(map(str, handle.shape))}]",
-            tensor=handle.name,
-        )
-    return np.array([*parsed.start, *parsed.shape, 0], np.int64)

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,6 @@ from ckptfmt.bundle.codec import Zstd
 from ckptfmt.bundle.locate import describe_file, locate
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import CkptfmtError, CorruptError, InvalidError, TensorNotFoundError
-from ckptfmt.remembering import cached_property
 
 if TYPE_CHECKING:
     from ckptfmt.bundle.verify import Report

@@ -9,6 +9,7 @@ import math
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,6 @@ from ckptfmt import _core, dtypes
 from ckptfmt.arrays import as_target
 from ckptfmt.bundle import indexing
 from ckptfmt.errors import InvalidError, UnsupportedError
-from ckptfmt.remembering import cached_property
 
 if TYPE_CHECKING:
     from ckptfmt.bundle.reader import Reader

@@ -11,6 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,6 @@ from numpy.typing import NDArray
 
 import ckptfmt
 from ckptfmt import CkptfmtError, Finding, Reader, StoredSlice, TensorHandle
-from ckptfmt.remembering import cached_property
 
 __all__ = ["Contents", "DataFile", "Tensors", "Totals", "Value", "finding_of", "gather"]
 

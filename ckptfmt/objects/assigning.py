@@ -32,8 +32,8 @@ from numpy.typing import NDArray
 
 from ckptfmt import dtypes, names
 from ckptfmt.arrays import as_target
-from ckptfmt.bundle.load import box_of_text, can_cast, casts_of, select_batch
-from ckptfmt.bundle.matching import Mismatch
+from ckptfmt.bundle.batch import box_of_text, can_cast, casts_of, select_batch
+from ckptfmt.bundle.load import Mismatch
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.errors import InvalidError, about
 from ckptfmt.objects.graph import PY_STATE, VARIABLE_VALUE, Node, escape

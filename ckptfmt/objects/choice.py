@@ -13,7 +13,7 @@ from typing import Any
 
 from ckptfmt import dtypes
 from ckptfmt.arguments import wrong
-from ckptfmt.bundle.load import check_used
+from ckptfmt.bundle.batch import check_used
 from ckptfmt.bundle.selecting import Rename, by_text, check_distinct, filter_function, renamed
 from ckptfmt.errors import InvalidError
 from ckptfmt.objects.graph import (

@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ckptfmt.bundle.load import check_used
+from ckptfmt.bundle.batch import check_used
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import (
     some,

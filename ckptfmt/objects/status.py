@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable
 from typing import Self
 
-from ckptfmt.bundle.matching import MatchReport, refuse
+from ckptfmt.bundle.load import MatchReport, refuse
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import some
 from ckptfmt.errors import MatchError

@@ -21,8 +21,8 @@ from ckptfmt.arguments import check_progress, wrong
 from ckptfmt.arrays import Sources
 from ckptfmt.background import SaveFuture
 from ckptfmt.bundle import reader as reading
-from ckptfmt.bundle.load import Batch, casts_of, check_used, select_batch
-from ckptfmt.bundle.matching import MatchReport
+from ckptfmt.bundle.batch import Batch, casts_of, check_used, select_batch
+from ckptfmt.bundle.load import MatchReport
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import (
     Filter,

@@ -32,7 +32,7 @@ from ckptfmt.arrays import Sources
 from ckptfmt.background import Line, SaveFuture, Work, wait_for_saves
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle import writer as writing
-from ckptfmt.bundle.load import box_of_text, check_dtypes, select_batch
+from ckptfmt.bundle.batch import box_of_text, check_dtypes, select_batch
 from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.snapshot import Snapshot

@@ -37,7 +37,7 @@ from ckptfmt.arrays import Sources
 from ckptfmt.background import Line, SaveFuture, Work, wait_for_saves
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle import writer as writing
-from ckptfmt.bundle.load import Batch
+from ckptfmt.bundle.batch import Batch
 from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.merge import merge
 from ckptfmt.bundle.snapshot import Snapshot

@@ -96,18 +96,16 @@ CASES: dict[str, tuple[Call, str]] = {
     ),
     "load name": (lambda p: ckptfmt.load(p, [5]), NAME),
     "load rename": (
-        lambda p: ckptfmt.load(p, rename=5),
+        lambda p: ckptfmt.load_into(p, {}, rename=5),
         "rename is a mapping from names to names, a function, or (regex, replacement) pairs, "
         "not int",
     ),
-    "load rename name": (lambda p: ckptfmt.load(p, rename={5: "a"}), NAME),
-    "load cast name": (lambda p: ckptfmt.load(p, cast={5: "half"}), NAME),
+    "load rename name": (lambda p: ckptfmt.load_into(p, {}, rename={5: "a"}), NAME),
     "load progress": (lambda p: ckptfmt.load(p, progress=5), PROGRESS),
     "load verify": (
         lambda p: ckptfmt.load(p, verify=3),
         "verify 3 is none of 'auto', 'full', 'off'",
     ),
-    "load limits": (lambda p: ckptfmt.load(p, limits=5), LIMITS),
     "restore names": (
         lambda p: ckptfmt.restore_v2(p, 5, [""]),
         "tensor_names is a sequence of texts, not int",

@@ -209,8 +209,6 @@ def test_expansion_is_limited_before_memory_is_taken(tmp_path: Path) -> None:
         error = refused(prefix, LimitError, "CMP-20", limits={"expansion_max": 1000})
         assert "expansion_max" in error.message
         refused(prefix, LimitError, "CMP-20", limits={"tensor_bytes_max": 2**33 - 1})
-        with pytest.raises(LimitError, match="CMP-20"):
-            ckptfmt.load(prefix, limits={"expansion_max": 1000})
         assert tracemalloc.get_traced_memory()[1] < 4 << 20
     finally:
         tracemalloc.stop()

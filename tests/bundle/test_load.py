@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loading many tensors at once: `load` with all its options, and `restore_v2`."""
+"""Loading many tensors at once: `load` and `restore_v2`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import random
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 from support.arrays import CODES, NAMES, assert_same, bits, random_array, random_shape
@@ -91,13 +90,11 @@ def test_reserved_names(tmp_path: Path) -> None:
     assert loaded["_CKPTFMT_METADATA"].item() == b'{"k":1}'
 
 
-def test_strict(prefix: Path) -> None:
+def test_missing_names(prefix: Path) -> None:
     for wanted in (["d", "z"], ["z", "d"], ["z"], [b"z"]):
         with pytest.raises(TensorNotFoundError) as caught:
             ckptfmt.load(prefix, wanted)
         assert (caught.value.tensor, caught.value.path) == ("z", f"{prefix}.index")
-        found = ckptfmt.load(prefix, wanted, strict=False)
-        assert list(found) == [name for name in wanted if name == "d"]
 
 
 # ---- into arrays ---------------------------------------------------------------------------------
@@ -117,131 +114,6 @@ def test_into_arrays_of_every_layout(tmp_path: Path, seed: int, code: int) -> No
     report = ckptfmt.load_into(tmp_path / "ck", out, strict=False)
     assert report.matched == ("a", "b", "c") and report.unexpected == ("d",)
     assert all_bits(out) == all_bits({name: values[name] for name in out})
-
-
-# ---- rename --------------------------------------------------------------------------------------
-
-
-def test_rename(prefix: Path) -> None:
-    loaded = ckptfmt.load(prefix, rename={"d": "new/d", "absent": "x"})
-    assert list(loaded) == ["new/d", "h", "i", "s"]
-    assert_same(loaded["new/d"], TENSORS["d"])
-    loaded = ckptfmt.load(prefix, ["s", "i"], rename=lambda name: f"model/{name}")
-    assert list(loaded) == ["model/s", "model/i"]
-    swapped = ckptfmt.load(prefix, ["i", "d"], rename={"i": "d", "d": "i"})
-    assert all_bits(swapped) == all_bits({"d": TENSORS["i"], "i": TENSORS["d"]})
-
-
-@pytest.mark.parametrize(
-    ("options", "tensor", "message"),
-    [
-        ({"rename": {"D": "x"}}, "D", "rename names a tensor that is not loaded"),
-        ({"rename": {"d": "x", "h": "y"}}, "h", "rename names a tensor that is not loaded"),
-        (
-            {"rename": dict.fromkeys("qponmlkjzyx", "x")},
-            "j",
-            "rename names a tensor that is not loaded, nor are 'k', 'l', 'm', 'n', 'o', 'p', 'q', "
-            "'x' and 2 more",
-        ),
-    ],
-)
-def test_wishes_for_what_is_not_loaded(
-    prefix: Path, options: dict[str, Any], tensor: str, message: str
-) -> None:
-    """Beside `names`, `rename` can only name these."""
-    with pytest.raises(InvalidError) as caught:
-        ckptfmt.load(prefix, ["d", "i"], **options)
-    assert caught.value.tensor == tensor
-    assert caught.value.message.startswith(message)
-    assert len(ckptfmt.load(prefix, ["d", "i"], strict=False, **options)) == 2
-
-
-def test_limits(prefix: Path) -> None:
-    with pytest.raises(ckptfmt.LimitError) as caught:
-        ckptfmt.load(prefix, limits={"tensor_bytes_max": 31})
-    assert (caught.value.status, caught.value.tensor) == ("LIMIT", "d")
-    assert len(ckptfmt.load(prefix, limits={"tensor_bytes_max": 32})) == len(TENSORS)
-
-
-@pytest.mark.parametrize(
-    ("rename", "tensor", "message"),
-    [
-        (lambda _: "same", "h", "rename gives the name 'same' to 'd' as well"),
-        ({"d": "i"}, "i", "rename gives the name 'i' to 'd' as well"),
-        (lambda name: name.encode(), "d", "rename gave b'd', which is no name"),
-        ({"i": None}, "i", "rename gave None, which is no name"),
-    ],
-)
-def test_rename_refuses(prefix: Path, rename: Any, tensor: str, message: str) -> None:
-    with pytest.raises(InvalidError) as caught:
-        ckptfmt.load(prefix, rename=rename)
-    assert (caught.value.message, caught.value.tensor) == (message, tensor)
-
-
-# ---- cast ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("cast", "dtype"),
-    [
-        ("float32", np.float32),
-        ("float", np.float32),
-        (np.float64, np.float64),
-        ("bfloat16", ml_dtypes.bfloat16),
-        (ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e4m3fn),
-        (1, np.float32),
-    ],
-)
-def test_cast_of_all_floats(prefix: Path, cast: Any, dtype: Any) -> None:
-    loaded = ckptfmt.load(prefix, cast=cast)
-    expected = {**TENSORS, "d": TENSORS["d"].astype(dtype), "h": TENSORS["h"].astype(dtype)}
-    assert all_bits(loaded) == all_bits(expected)
-
-
-def test_cast_by_name(prefix: Path) -> None:
-    """By stored name; the others keep their dtype."""
-    loaded = ckptfmt.load(prefix, cast={"i": "float32", "h": "half"}, rename={"i": "new"})
-    expected = {"d": TENSORS["d"], "h": TENSORS["h"], "new": TENSORS["i"].astype(np.float32)}
-    assert all_bits(loaded) == all_bits({**expected, "s": TENSORS["s"]})
-
-
-def test_cast_is_of_real_floats(tmp_path: Path) -> None:
-    tensors = {
-        "b": np.array([1, 2], ml_dtypes.bfloat16),
-        "f8": np.array([1, 2], ml_dtypes.float8_e5m2),
-        "f4": np.array([1, 2], ml_dtypes.float4_e2m1fn),
-        "c": np.array([1 + 2j]),
-        "int4": np.array([1], ml_dtypes.int4),
-        "bool": np.array([True]),
-    }
-    ckptfmt.save(tmp_path / "ck", tensors)
-    loaded = ckptfmt.load(tmp_path / "ck", cast="float32")
-    cast = {name for name, array in loaded.items() if array.dtype == np.float32}
-    assert cast == {"b", "f8", "f4"}
-    assert all_bits({name: loaded[name] for name in ("c", "int4", "bool")}) == all_bits(
-        {name: tensors[name] for name in ("c", "int4", "bool")}
-    )
-
-
-def test_cast_names_a_dtype(prefix: Path) -> None:
-    with pytest.raises(InvalidError, match="True is not a dtype"):
-        ckptfmt.load(prefix, cast=True)
-
-
-@pytest.mark.parametrize(
-    ("cast", "tensor", "message"),
-    [
-        ({"s": "float32"}, "s", "cannot cast string to 'float32'"),
-        ({"i": "string"}, "i", "cannot cast int64 to 'string'"),
-        ("string", "d", """cannot cast float64 ("double") to 'string'"""),
-        ("nothing", "d", "'nothing' is not a dtype that a checkpoint can store"),
-        ({"d": "resource"}, "d", "'resource' is not a dtype that a checkpoint can store"),
-    ],
-)
-def test_cast_refuses(prefix: Path, cast: Any, tensor: str | None, message: str) -> None:
-    with pytest.raises(InvalidError) as caught:
-        ckptfmt.load(prefix, cast=cast)
-    assert (caught.value.message, caught.value.tensor) == (message, tensor)
 
 
 # ---- progress and damage -------------------------------------------------------------------------

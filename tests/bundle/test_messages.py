@@ -114,7 +114,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], list[str]]] = {
         ["input ck is given twice"],
     ),
     "filter without a match": (
-        lambda: ckptfmt.load("ck", filter="layer/*"),
+        lambda: ckptfmt.load_into("ck", {}, filter="layer/*"),
         ["filter 'layer/*' matches none of 2 tensors"],
     ),
     "shared memory": (

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The forms that `rename` and `filter` take, in `load` and in `load_into`."""
+"""The forms of `rename` and `filter` in `load_into`."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +24,11 @@ def prefix(tmp_path: Path) -> Path:
     return tmp_path / "ck"
 
 
-def by_load(prefix: Path, **options: Any) -> Selected:
-    loaded = ckptfmt.load(prefix, **options)
-    return {new: NAMES[int(array)] for new, array in loaded.items()}
-
-
-def by_load_into(prefix: Path, **options: Any) -> Selected:
-    """Into arrays for all that the report says there could be."""
-    report = ckptfmt.load_into(prefix, {}, strict=False, **options)
-    names = list(ckptfmt.load(prefix, **options))
-    assert len(report.unexpected) == len(names)
-    arrays = {name: np.array(-1) for name in names}
-    assert ckptfmt.load_into(prefix, arrays, **options)
+def select(prefix: Path, wanted: Iterable[str], **options: Any) -> Selected:
+    """Load into arrays of these names, which must be all; name to stored name."""
+    arrays = {name: np.array(-1) for name in wanted}
+    assert ckptfmt.load_into(prefix, arrays, **options).missing == ()
     return {new: NAMES[int(array)] for new, array in arrays.items()}
-
-
-@pytest.fixture(params=[by_load, by_load_into])
-def select(request: pytest.FixtureRequest) -> Any:
-    return request.param
 
 
 def dropped(name: str) -> str | None:
@@ -67,15 +55,15 @@ def dropped(name: str) -> str | None:
         ((r"(?P<first>\w)/", r"\g<first>-"), ["a-bias", "a-kernel", "b-kernel", "step"]),
     ],
 )
-def test_rename(prefix: Path, select: Any, rename: Any, expected: list[str | None] | None) -> None:
+def test_rename(prefix: Path, rename: Any, expected: list[str | None] | None) -> None:
     if expected is None:
         with pytest.raises(ckptfmt.InvalidError) as caught:
-            select(prefix, rename=rename)
+            select(prefix, ["model/x/kernel"], rename=rename)
         message = "rename gives the name 'model/x/kernel' to 'a/kernel' as well"
         assert (caught.value.message, caught.value.tensor) == (message, "b/kernel")
     else:
         wanted = {new: old for old, new in zip(NAMES, expected, strict=True) if new is not None}
-        assert select(prefix, rename=rename) == wanted
+        assert select(prefix, wanted, rename=rename) == wanted
 
 
 @pytest.mark.parametrize(
@@ -100,10 +88,9 @@ def test_rename(prefix: Path, select: Any, rename: Any, expected: list[str | Non
     ],
 )
 def test_rename_that_is_none(prefix: Path, rename: Any, message: str) -> None:
-    for load in (ckptfmt.load, lambda path, **more: ckptfmt.load_into(path, {}, **more)):
-        with pytest.raises(ckptfmt.InvalidError) as caught:
-            load(prefix, rename=rename)
-        assert caught.value.message.startswith(message)
+    with pytest.raises(ckptfmt.InvalidError) as caught:
+        ckptfmt.load_into(prefix, {}, rename=rename)
+    assert caught.value.message.startswith(message)
 
 
 @pytest.mark.parametrize(
@@ -120,8 +107,8 @@ def test_rename_that_is_none(prefix: Path, rename: Any, message: str) -> None:
         (lambda name: len(name) == 8, ["a/kernel", "b/kernel"]),
     ],
 )
-def test_filter(prefix: Path, select: Any, wish: Any, expected: list[str]) -> None:
-    assert select(prefix, filter=wish) == {name: name for name in expected}
+def test_filter(prefix: Path, wish: Any, expected: list[str]) -> None:
+    assert select(prefix, expected, filter=wish) == {name: name for name in expected}
 
 
 @pytest.mark.parametrize(
@@ -143,35 +130,21 @@ def test_filter(prefix: Path, select: Any, wish: Any, expected: list[str]) -> No
     ],
 )
 def test_filter_that_is_none(prefix: Path, wish: Any, message: str) -> None:
-    for load in (ckptfmt.load, lambda path, **more: ckptfmt.load_into(path, {}, **more)):
-        with pytest.raises(ckptfmt.InvalidError) as caught:
-            load(prefix, filter=wish)
-        assert caught.value.message == message
+    with pytest.raises(ckptfmt.InvalidError) as caught:
+        ckptfmt.load_into(prefix, {}, filter=wish)
+    assert caught.value.message == message
 
 
-def test_filter_goes_by_stored_names(prefix: Path, select: Any) -> None:
-    renamed = select(prefix, filter="a/*", rename=("^./", "b/"))
-    assert renamed == {"b/bias": "a/bias", "b/kernel": "a/kernel"}
-
-
-# ---- with the other options of load --------------------------------------------------------------
-
-
-def test_filter_with_names(prefix: Path) -> None:
-    loaded = ckptfmt.load(prefix, ["step", "a/bias", "b/kernel"], filter="*/*")
-    assert list(loaded) == ["a/bias", "b/kernel"]
-    with pytest.raises(ckptfmt.TensorNotFoundError):
-        ckptfmt.load(prefix, ["absent", "a/bias"], filter="a/*")
-    # What is filtered out is not misspelt.
-    options: dict[str, Any] = {"cast": {"step": "int32"}}
-    loaded = ckptfmt.load(prefix, ["step", "a/bias"], filter="a/*", rename=str.upper, **options)
-    assert list(loaded) == ["A/BIAS"]
+def test_filter_goes_by_stored_names(prefix: Path) -> None:
+    wanted = {"b/bias": "a/bias", "b/kernel": "a/kernel"}
+    assert select(prefix, wanted, filter="a/*", rename=("^./", "b/")) == wanted
 
 
 def test_filter_as_the_command_takes_it(prefix: Path) -> None:
-    assert list(ckptfmt.load(prefix, filter="/^a.(b|k)/")) == ["a/bias", "a/kernel"]
+    names = ["a/bias", "a/kernel"]
+    assert list(select(prefix, names, filter="/^a.(b|k)/")) == names
     with pytest.raises(ckptfmt.InvalidError, match="not a regular expression"):
-        ckptfmt.load(prefix, filter="/(/")
+        select(prefix, [], filter="/(/")
 
 
 @pytest.mark.parametrize(
@@ -180,10 +153,6 @@ def test_filter_as_the_command_takes_it(prefix: Path) -> None:
 def test_a_filter_that_matches_nothing(prefix: Path, wish: Any) -> None:
     """It is misspelt: an empty result would hide that."""
     before = np.array(7)
-    for load in (
-        lambda: ckptfmt.load(prefix, filter=wish),
-        lambda: ckptfmt.load_into(prefix, {"step": before}, filter=wish, strict=False),
-    ):
-        with pytest.raises(ckptfmt.TensorNotFoundError, match=r"matches none of [0-9]+ tensors"):
-            load()
+    with pytest.raises(ckptfmt.TensorNotFoundError, match=r"matches none of [0-9]+ tensors"):
+        ckptfmt.load_into(prefix, {"step": before}, filter=wish, strict=False)
     assert before == 7

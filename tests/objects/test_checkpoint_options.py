@@ -14,7 +14,7 @@ import pytest
 from support.objects import Module, Optimizer, State
 
 import ckptfmt
-from ckptfmt.bundle.matching import MatchReport
+from ckptfmt.bundle.load import MatchReport
 from ckptfmt.errors import InvalidError, TensorNotFoundError
 from ckptfmt.saving import registration
 

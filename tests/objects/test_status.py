@@ -15,7 +15,7 @@ import pytest
 from support.objects import Module
 
 import ckptfmt
-from ckptfmt.bundle.matching import MatchReport
+from ckptfmt.bundle.load import MatchReport
 from ckptfmt.objects.status import (
     CheckpointLoadStatus,
     InitializationOnlyStatus,

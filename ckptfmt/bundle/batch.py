@@ -1,0 +1,433 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Read many tensors in one batch, in file order. Every function that loads more than one tensor
+uses it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckptfmt import _core, dtypes, names, slices
+from ckptfmt.arrays import check_overlaps
+from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.selecting import near, some
+from ckptfmt.bundle.tensor import TensorHandle
+from ckptfmt.errors import InvalidError, TensorNotFoundError, about
+from ckptfmt.progress import Meter, Progress
+
+__all__ = [
+    "Batch",
+    "batch_of",
+    "box_of_text",
+    "can_cast",
+    "casts_of",
+    "check_dtypes",
+    "check_used",
+    "select_batch",
+]
+
+OBJECT = np.dtype(object)
+# Arrays up to this size share blocks of about BLOCK_BYTES, so that a small tensor costs no
+# allocation and keeps at most one block alive.
+SMALL_BYTES = 16 << 10
+BLOCK_BYTES = 64 << 10
+ALIGNMENT = 64
+# At least this many arrays of one shape are created by one call.
+BULK_MIN = 8
+# Bytes of one crossing into C; fewer with a progress callback.
+BATCH_BYTES = 1 << 30
+WATCHED_BATCH_BYTES = 32 << 20
+
+
+def check_used(what: str, wishes: Any, names_loaded: Collection[str | None]) -> None:
+    """Refuse names in an option that are not loaded: they are probably misspelt."""
+    if isinstance(wishes, Mapping) and (unused := set(wishes).difference(names_loaded)):
+        name, *others = sorted(unused)
+        more = f", nor are {some(others)}" if others else ""
+        raise InvalidError(f"{what} names a tensor that is not loaded{more}", tensor=name)
+
+
+def casts_of(batch: Batch, cast: Any) -> dict[int, np.dtype[Any]]:
+    """Return the dtypes that tensors are cast to, by position; without those that keep theirs."""
+    if cast is None:
+        return {}
+    if isinstance(cast, Mapping):
+        wishes = {p: cast[name] for p, name in enumerate(batch.names) if name in cast}
+    else:
+        wishes = {p: cast for p, code in enumerate(batch.codes) if dtypes.is_floating(code)}
+    found = {}
+    for position, wish in wishes.items():
+        if wish is None:
+            continue
+        with about(batch.names[position]):
+            code = dtypes.code_of(wish)
+        old, new = batch.dtypes[position], dtypes.numpy_dtype(code)
+        if old is None or new is None or (old == OBJECT) != (new == OBJECT):
+            name = dtypes.numpy_name_of(batch.codes[position])
+            raise InvalidError(f"cannot cast {name} to {wish!r}", tensor=batch.names[position])
+        if new != old:
+            found[position] = new
+    return found
+
+
+def can_cast(stored: np.dtype[Any] | None, wanted: Any) -> bool:
+    """Return whether `cast=True` casts: both are dtypes of numbers, quantized ones included."""
+    return all(
+        isinstance(one, np.dtype) and one.kind not in "OSUMm" and len(one.names or "1") == 1
+        for one in (stored, wanted)
+    )
+
+
+# ---- the batch -----------------------------------------------------------------------------------
+
+
+def batch_of(reader: Reader, wanted: Iterable[str | bytes] | None) -> Batch:
+    """Return the tensors of these names without repeats, or all tensors for None. One lookup."""
+    if wanted is None:
+        listing = reader._listing()
+        return Batch(reader, listing.selection, listing.visible_rows, listing.visible)
+    return select_batch(reader, list(dict.fromkeys(map(names.tensor_bytes, wanted))))
+
+
+def select_batch(reader: Reader, raw_names: Sequence[bytes]) -> Batch:
+    """Return the tensors of these names. One lookup.
+
+    Raises:
+        TensorNotFoundError: one is missing; the message offers the nearest names.
+    """
+    try:
+        selection = reader._handle.select(raw_names)
+    except TensorNotFoundError as error:
+        if error.tensor is not None:
+            error.message += near(error.tensor, reader.keys())
+        raise
+    return Batch(reader, selection, range(len(raw_names)), list(map(names.tensor_text, raw_names)))
+
+
+@dataclass
+class Batch:
+    """Tensors of one selection to be read together, in columns: there may be a million.
+
+    Attributes:
+        rows: an array of indices, or a range of all rows.
+        boxes: the box to read (starts, then lengths), by position; default the whole tensor.
+        targets: the caller's arrays to read into, by position; default new arrays.
+    """
+
+    reader: Reader
+    selection: _core.Selection
+    rows: Sequence[int] | NDArray[np.intp]
+    names: list[str]
+    boxes: dict[int, NDArray[np.int64]] = field(default_factory=dict)
+    targets: dict[int, NDArray[Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.rows, range) and len(self.rows) == len(self.selection.rows):
+            self._chosen: Any = slice(None)
+        else:
+            self.rows = self._chosen = np.asarray(self.rows, np.intp)
+
+    def _rows_at(self, positions: NDArray[np.intp]) -> NDArray[np.intp]:
+        # np.asarray of a range makes a Python int for each element.
+        return positions if isinstance(self.rows, range) else np.asarray(self.rows)[positions]
+
+    def _column(self, *names: str) -> NDArray[Any]:
+        """Return a field of the index entries, by position."""
+        column: Any = self.selection.rows
+        for name in names:
+            column = column[name]
+        chosen: NDArray[Any] = column[self._chosen]
+        return chosen
+
+    @cached_property
+    def codes(self) -> list[int]:
+        """Codes of the dtypes, by position."""
+        codes: list[int] = self._column("dtype").tolist()
+        return codes
+
+    @cached_property
+    def dtypes(self) -> list[np.dtype[Any] | None]:
+        """Dtypes by position; None for those that numpy does not have."""
+        return list(map(dtypes.numpy_dtype, self.codes))
+
+    def only(self, positions: list[int]) -> Batch:
+        """Return a batch of some of the tensors of this one."""
+        rows = self._rows_at(np.asarray(positions, np.intp))
+        return Batch(self.reader, self.selection, rows, [self.names[p] for p in positions])
+
+    def handle(self, position: int) -> TensorHandle:
+        """Return the handle of one tensor."""
+        row = int(self.rows[position])
+        return TensorHandle(self.reader, self.selection, row, self.names[position])
+
+    def check_targets(self, casts: Mapping[int, NDArray[Any]]) -> None:
+        """Refuse arrays to read into that share memory, but for tensors of equal bytes.
+
+        `casts` holds further arrays by position, which are filled with converted elements.
+        """
+        stored = self._column("stored")
+        crcs, sizes = stored["raw_crc32c"], stored["raw_size"]
+        whole = self._column("slice_count") == 0
+        check_overlaps(
+            (
+                self.names[position],
+                array,
+                (self.codes[position], int(sizes[position]), int(crcs[position]))
+                if whole[position] and position in self.targets
+                else None,
+            )
+            for position, array in (*self.targets.items(), *casts.items())
+        )
+
+    def _kinds(self) -> _Kinds:
+        """Return the dtypes and shapes of the arrays to read into."""
+        for position in np.flatnonzero(self._column("rank") > _core.NUMPY_RANK_MAX).tolist():
+            self.handle(position).check_rank()
+        kinds, firsts = self.selection.kinds
+        rows = self.selection.rows[firsts]
+        codes: list[int] = rows["dtype"].tolist()
+        shapes = self.selection.shapes_of(firsts.tolist())
+        elements: list[int] = rows["element_count"].tolist()
+        of_position = kinds[self._chosen]
+        if self.boxes:
+            known: dict[tuple[int, tuple[int, ...]], int] = {}
+            of_position = of_position.copy()
+            for position, box in self.boxes.items():
+                kind = int(of_position[position])
+                rank = len(shapes[kind])
+                shape = tuple(box[rank : 2 * rank].tolist())
+                if (kind, shape) not in known:
+                    known[kind, shape] = len(codes)
+                    codes.append(codes[kind])
+                    shapes.append(shape)
+                    elements.append(math.prod(shape))
+                of_position[position] = known[kind, shape]
+        return _Kinds(of_position, list(map(dtypes.numpy_dtype, codes)), shapes, elements)
+
+    def read(self, progress: Progress | None) -> list[NDArray[Any]]:
+        """Read everything, with few crossings into C for dtypes that C can read in place."""
+        return list(self.read_each(progress))
+
+    def read_each(self, progress: Progress | None) -> Iterable[NDArray[Any]]:
+        """As `read`, but small arrays are created while the caller iterates, once, while their
+        memory is still in the CPU cache."""
+        kinds = self._kinds()
+        count = len(kinds.of_position)
+        itemsizes, sizes = kinds.itemsizes[kinds.of_position], kinds.sizes[kinds.of_position]
+        own = np.ones(count, np.bool_)
+        own[list(self.targets)] = False
+        direct = itemsizes > 0
+        for position, target in self.targets.items():
+            direct[position] &= target.flags.c_contiguous
+        destinations = np.zeros(count, np.int64)
+
+        small = np.flatnonzero(direct & own & (sizes <= SMALL_BYTES))
+        made, destinations[small] = self._small_arrays(kinds, small)
+        if len(small) == count:
+            meter = Meter(progress, int(sizes.sum()) if progress is not None else 0)
+            self._read_direct(small, sizes, destinations, meter)
+            return made
+        arrays: list[Any] = [None] * count
+        for position, array in zip(small.tolist(), made, strict=True):
+            arrays[position] = array
+        for position, target in self.targets.items():
+            arrays[position] = target
+        for position in np.flatnonzero(direct & (destinations == 0)).tolist():
+            if arrays[position] is None:
+                dtype, shape = kinds.of(position)
+                arrays[position] = self.handle(position).new_array(
+                    shape, dtype or OBJECT, self.boxes.get(position)
+                )
+            destinations[position] = _core.address(arrays[position])
+
+        others = np.flatnonzero(~direct).tolist()
+        if progress is not None:
+            for position in np.flatnonzero(itemsizes == 0).tolist():
+                sizes[position] = min(self.handle(position).nbytes, 1 << 62)
+        meter = Meter(progress, sum(sizes.tolist()) if progress is not None else 0)
+        self._read_direct(np.flatnonzero(direct), sizes, destinations, meter)
+        for position in others:
+            shape = kinds.of(position)[1]
+            array = self.handle(position).read_box(self.boxes.get(position), shape, None)
+            if arrays[position] is None:
+                arrays[position] = array
+            else:
+                arrays[position][...] = array
+            meter.add(int(sizes[position]))
+        return arrays
+
+    def _small_arrays(
+        self, kinds: _Kinds, positions: NDArray[np.intp]
+    ) -> tuple[Iterable[Any], NDArray[np.int64]]:
+        """Return arrays in shared blocks of memory for the tensors at these positions, and their
+        addresses. Arrays of one kind are adjacent, so that numpy makes them from one array."""
+        if not len(positions):
+            return (), np.empty(0, np.int64)
+        wanted = kinds.of_position[positions]
+        order = None
+        if (wanted[1:] < wanted[:-1]).any():
+            order = np.argsort(wanted, kind="stable")
+            wanted = wanted[order]
+        sizes = kinds.sizes[wanted]
+        padded = (sizes + (ALIGNMENT - 1)) & -ALIGNMENT
+        starts = np.cumsum(padded) - padded
+        block_of = starts // BLOCK_BYTES
+        firsts = np.flatnonzero(np.diff(block_of, prepend=-1))
+        ends = np.append(starts[firsts[1:]], starts[-1] + padded[-1])
+        blocks = [_aligned(size) for size in (ends - starts[firsts]).tolist()]
+        block_of = np.repeat(np.arange(len(blocks)), np.diff(firsts, append=len(starts)))
+        starts = starts - starts[firsts][block_of]
+        places = starts + np.array([_core.address(one) for one in blocks], np.int64)[block_of]
+        if order is None:
+            return self._views(kinds, wanted, blocks, block_of, starts, positions), places
+        arrays = list(self._views(kinds, wanted, blocks, block_of, starts, positions[order]))
+        back = np.empty_like(order)
+        back[order] = np.arange(len(order))
+        return list(map(arrays.__getitem__, back.tolist())), places[back]
+
+    def _views(
+        self,
+        kinds: _Kinds,
+        wanted: NDArray[np.int64],
+        blocks: list[NDArray[np.uint8]],
+        block_of: NDArray[np.intp],
+        starts: NDArray[np.int64],
+        positions: NDArray[np.intp],
+    ) -> Iterator[Any]:
+        """Yield arrays of these kinds at these offsets of their blocks; `positions` is for
+        errors."""
+        borders = np.flatnonzero((np.diff(wanted) != 0) | (np.diff(block_of) != 0)) + 1
+        for first, end in itertools.pairwise([0, *borders.tolist(), len(wanted)]):
+            kind = int(wanted[first])
+            try:
+                yield from kinds.views(kind, blocks[block_of[first]], starts[first:end])
+            except ValueError as error:  # no elements, but sizes that numpy cannot hold
+                shape, handle = kinds.shapes[kind], self.handle(int(positions[first]))
+                raise handle.unsupported(f"{shape}: {error}") from None
+
+    def _read_direct(
+        self,
+        positions: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        destinations: NDArray[np.int64],
+        meter: Meter,
+    ) -> None:
+        requests = np.zeros(len(positions), _core.REQUEST)
+        requests["row"] = self._rows_at(positions)
+        requests["destination"] = destinations[positions]
+        requests["destination_size"] = sizes[positions]
+        if self.boxes:
+            corners = np.zeros(len(self.rows), np.int64)
+            for position, box in self.boxes.items():
+                corners[position] = _core.address(box)
+            requests["box"] = corners[positions]
+        # Batches follow the files, so that each is one sweep.
+        shards = self._column("stored", "shard")[positions]
+        offsets = self._column("stored", "offset")[positions]
+        if (shards[1:] != shards[:-1]).any() or (offsets[1:] < offsets[:-1]).any():
+            requests = requests[np.lexsort((offsets, shards))]
+        ends = np.cumsum(requests["destination_size"].astype(np.int64))
+        limit = BATCH_BYTES if meter.progress is None else WATCHED_BATCH_BYTES
+        first = done = 0
+        while first < len(requests):
+            last = max(int(np.searchsorted(ends, done + limit, "right")), first + 1)
+            chosen, mode = requests[first:last], self.reader._default_mode
+            self.reader._handle.read(self.selection, chosen, mode)
+            meter.add(int(ends[last - 1]) - done)
+            first, done = last, int(ends[last - 1])
+
+
+class _Kinds:
+    """The distinct pairs of dtype and shape among the arrays of a batch.
+
+    Attributes:
+        of_position: index of each tensor's kind.
+        shapes, itemsizes, sizes: of each kind; sizes in bytes.
+    """
+
+    def __init__(
+        self,
+        of_position: NDArray[np.int64],
+        kinds_dtypes: list[np.dtype[Any] | None],
+        shapes: list[tuple[int, ...]],
+        elements: list[int],
+    ) -> None:
+        self.of_position, self.shapes, self._dtypes = of_position, shapes, kinds_dtypes
+        itemsizes = [
+            0 if dtype is None or dtype == OBJECT else dtype.itemsize for dtype in kinds_dtypes
+        ]
+        # A size beyond 64 bits is clamped; the allocation refuses it.
+        sizes = [
+            count * size if count < 1 << 56 else 1 << 62
+            for count, size in zip(elements, itemsizes, strict=True)
+        ]
+        self.itemsizes, self.sizes = np.array(itemsizes, np.int64), np.array(sizes, np.int64)
+
+    def of(self, position: int) -> tuple[np.dtype[Any] | None, tuple[int, ...]]:
+        """Return the dtype and the shape of a tensor."""
+        kind = int(self.of_position[position])
+        return self._dtypes[kind], self.shapes[kind]
+
+    def views(
+        self, kind: int, block: NDArray[np.uint8], starts: NDArray[np.int64]
+    ) -> Iterable[NDArray[Any]]:
+        """Return adjacent arrays of one kind at these offsets of the block."""
+        shape, dtype, size = self.shapes[kind], self._dtypes[kind], int(self.sizes[kind])
+        view, count = np.ndarray, len(starts)
+        # Iterating over a one-dimensional array gives scalars, not zero-dimensional arrays.
+        if count < BULK_MIN or not size or not 0 < len(shape) < _core.NUMPY_RANK_MAX:
+            return [view(shape, dtype, block, start) for start in starts.tolist()]
+        step = int(starts[1] - starts[0])
+        whole: NDArray[Any] = view(shape, dtype, block)
+        return view((count, *shape), dtype, block, int(starts[0]), (step, *whole.strides))
+
+
+def _aligned(size: int) -> NDArray[np.uint8]:
+    """Return aligned memory of at least one byte, so that it has an address."""
+    raw = np.empty(size + ALIGNMENT, np.uint8)
+    start = -_core.address(raw) % ALIGNMENT
+    return raw[start : start + max(size, 1)]
+
+
+def check_dtypes(batch: Batch, expected: Sequence[Any]) -> None:
+    """Refuse stored dtypes that differ from the expected ones; None expects any."""
+    wrong: list[str] = []
+    first = ""
+    for name, stored, dtype in zip(batch.names, batch.codes, expected, strict=True):
+        if dtype is None:
+            continue
+        with about(name):
+            code = dtypes.code_of(dtype)
+        if code != stored:
+            first = first or name
+            wrong.append(
+                f"tensor_name = {name}; expected dtype {dtypes.numpy_name_of(code)} "
+                f"does not equal original dtype {dtypes.numpy_name_of(stored)}"
+            )
+    if wrong:
+        raise InvalidError("; ".join(wrong), tensor=first)
+
+
+def box_of_text(handle: TensorHandle, spec: str | bytes) -> NDArray[np.int64]:
+    """Return the box (starts, then lengths) of a shape_and_slice text.
+
+    Raises:
+        InvalidError: the text is malformed, or its full shape is not that of the tensor.
+    """
+    with about(handle.name):
+        parsed = slices.parse_spec(spec)
+    if parsed is None or parsed.full_shape != handle.shape:
+        given = "" if parsed is None else ",".join(map(str, parsed.full_shape))
+        raise InvalidError(
+            f"tensor_name = {handle.name}; shape in shape_and_slice spec [{given}] does not match "
+            f"the shape stored in checkpoint: [{','.join(map(str, handle.shape))}]",
+            tensor=handle.name,
+        )
+    return np.array([*parsed.start, *parsed.shape, 0], np.int64)
