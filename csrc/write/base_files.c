@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Data files of a checkpoint that is open as the data files of one that is being written: a second name for each, and
- * the entries as they are but for the shard number (CMT-16 to CMT-18).
+ * Links the data files of an open checkpoint, the base, into the one that is being written, and copies their entries
+ * with new shard numbers (CMT-16 to CMT-18).
  *
- * The second name is made at once, under a temporary name, so that from then on it does not matter what becomes of the
- * other checkpoint. It may have been replaced already: the file that got the name counts only if it is the very one
- * that the reader has open. What cannot be taken over, for whatever reason, is told, and is the caller's to write.
+ * A link is made at once, under a temporary name, so that the base may be removed afterwards. The base may have been
+ * replaced already: a link counts only if it leads to the file that the reader has open. The caller is told what cannot
+ * be linked, and writes it.
  */
 #include "base/memory.h"
 #include "read/reader.h"
@@ -15,18 +15,18 @@
 #include <string.h>
 
 enum {
-	/* A file of more names is written anew: file systems have a limit, and the names of one at a time must fit. */
+	/* File systems limit the names of a file. One with more than this is written anew. */
 	LINKS_MAX = 1000,
 	NOT_TRIED = -1,
 	NO_LINK = -2
 };
 
-/* A row to keep, with its place in the caller's list. */
-typedef struct wish {
+/* A row to take over. */
+typedef struct pick {
 	int32_t shard;
 	uint64_t row;
-	uint64_t number;
-} wish;
+	uint64_t number;            /* in the caller's list */
+} pick;
 
 typedef struct keeping {
 	ckptfmt_writer *writer;
@@ -37,16 +37,16 @@ typedef struct keeping {
 
 /* ---- files ----------------------------------------------------------------------------------------------- */
 
-/* Only a lack of memory is a failure of the save; any other means that the file cannot be taken over. */
+/* After any failure but NO_MEMORY the save goes on without the file. */
 static ckptfmt_status forgive(ckptfmt_status status, ckptfmt_error *err)
 {
 	return status == CKPTFMT_NO_MEMORY ? cf_fail_memory(err) : CKPTFMT_OK;
 }
 
-static int32_t find_kept(const ckptfmt_writer *writer, const cf_file_info *info)
+static int32_t find_linked(const ckptfmt_writer *writer, const cf_file_info *info)
 {
-	for (int32_t i = 0; i < writer->kept_count; i++) {
-		const cf_file_info *other = &writer->kept[i].file.info;
+	for (int32_t i = 0; i < writer->linked_count; i++) {
+		const cf_file_info *other = &writer->linked[i].file.info;
 		if (other->device == info->device && other->inode == info->inode)
 			return i;
 	}
@@ -55,22 +55,22 @@ static int32_t find_kept(const ckptfmt_writer *writer, const cf_file_info *info)
 
 static ckptfmt_status make_room(ckptfmt_writer *writer, ckptfmt_error *err)
 {
-	cf_data_file *files = cf_reallocate(writer->kept, ((uint64_t)writer->kept_count + 1) * sizeof *files);
+	cf_data_file *files = cf_reallocate(writer->linked, ((uint64_t)writer->linked_count + 1) * sizeof *files);
 	if (files == NULL)
 		return cf_fail_memory(err);
-	writer->kept = files;
-	memset(&files[writer->kept_count], 0, sizeof *files);
+	writer->linked = files;
+	memset(&files[writer->linked_count], 0, sizeof *files);
 	return CKPTFMT_OK;
 }
 
-/* CMT-3: whoever wrote the file may not have synced it. */
+/* CMT-3: its writer may not have synced the file. */
 static bool is_durable(const keeping *k, const cf_shard_use *use, const char *path)
 {
 	return k->writer->options.durability != CKPTFMT_DURABILITY_FULL ||
 		cf_os_sync(&use->file, path, NULL) == CKPTFMT_OK;
 }
 
-/* CMT-17: the file that is open gets a name here. *place is its number among those kept, or NO_LINK. */
+/* CMT-17: links the open file. *place is its index in `linked`, or NO_LINK. */
 static ckptfmt_status link_open(const keeping *k, int32_t shard, const cf_shard_use *use, int32_t *place,
 	ckptfmt_error *err)
 {
@@ -83,25 +83,25 @@ static ckptfmt_status link_open(const keeping *k, int32_t shard, const cf_shard_
 	CF_TRY(cf_os_file_info(&use->file, path, &info, err));
 	if (info.size != use->size || info.link_count >= LINKS_MAX)
 		return CKPTFMT_OK;
-	*place = find_kept(writer, &info);
+	*place = find_linked(writer, &info);
 	if (*place >= 0)
 		return CKPTFMT_OK;
 	*place = NO_LINK;
 	CF_TRY(make_room(writer, err));
 	cf_data_name(k->reader->prefix.base, shard, k->reader->header.num_shards, from);
-	cf_data_name(writer->prefix.base, writer->kept_count, writer->kept_count + 1, to);
-	CF_TRY(cf_file_writer_adopt(&writer->kept[writer->kept_count].file, &writer->directory, to,
+	cf_data_name(writer->prefix.base, writer->linked_count, writer->linked_count + 1, to);
+	CF_TRY(cf_file_writer_adopt(&writer->linked[writer->linked_count].file, &writer->directory, to,
 		&k->reader->directory, from, &info, &adopted, err));
 	if (!adopted)
 		return CKPTFMT_OK;
 	if (!is_durable(k, use, path)) {
-		cf_file_writer_abandon(&writer->kept[writer->kept_count].file);
+		cf_file_writer_abandon(&writer->linked[writer->linked_count].file);
 		return CKPTFMT_OK;
 	}
-	*place = writer->kept_count++;
-	/* CMT-15: there may be more of these than descriptors. The lock of one tells of the others. */
+	*place = writer->linked_count++;
+	/* CMT-15: there may be more files than descriptors. The lock of one protects all. */
 	if (*place != 0)
-		cf_file_writer_let_go(&writer->kept[*place].file);
+		cf_file_writer_let_go(&writer->linked[*place].file);
 	return CKPTFMT_OK;
 }
 
@@ -126,7 +126,7 @@ static bool is_reserved(const uint8_t *name, uint64_t size)
 	return size > prefix && memcmp(name, CF_PLACEHOLDER_PREFIX, (size_t)prefix) == 0;
 }
 
-/* CMT-18: a value stored whole, in a way that is known; and for a writer that adds no extensions, one without. */
+/* CMT-18: a value stored whole, without unknown features, and without extensions if the writer adds none. */
 static bool is_simple(const keeping *k, const ckptfmt_row *row, const cf_entry *entry)
 {
 	bool plain = k->writer->options.chunk_size == 0;
@@ -149,7 +149,7 @@ static ckptfmt_status find_entry(const keeping *k, const ckptfmt_row *row, int64
 	return CKPTFMT_OK;
 }
 
-static ckptfmt_status keep_row(const keeping *k, const wish *w, int32_t *place, ckptfmt_error *err)
+static ckptfmt_status keep_row(const keeping *k, const pick *w, int32_t *place, ckptfmt_error *err)
 {
 	const ckptfmt_row *row = cf_selection_row(k->selection, w->row);
 	const cf_bytes_view name = {cf_selection_name(k->selection, row), row->name_size};
@@ -162,7 +162,7 @@ static ckptfmt_status keep_row(const keeping *k, const wish *w, int32_t *place, 
 		return CKPTFMT_OK;
 	if (*place == NOT_TRIED)
 		CF_TRY(link_file(k, w->shard, place, err));
-	if (*place == NO_LINK || !cf_entry_fits(&entry, k->writer->kept[*place].file.info.size))
+	if (*place == NO_LINK || !cf_entry_fits(&entry, k->writer->linked[*place].file.info.size))
 		return CKPTFMT_OK;
 	CF_TRY(cf_catalog_add_entry(&k->writer->catalog, name, &entry, dims, &added, err));
 	cf_catalog_row_at(&k->writer->catalog, added)->shard = -1 - *place;
@@ -170,15 +170,15 @@ static ckptfmt_status keep_row(const keeping *k, const wish *w, int32_t *place, 
 	return CKPTFMT_OK;
 }
 
-static ckptfmt_status keep_rows(const keeping *k, const wish *wishes, uint64_t count, ckptfmt_error *err)
+static ckptfmt_status keep_rows(const keeping *k, const pick *picks, uint64_t count, ckptfmt_error *err)
 {
 	int32_t place = NOT_TRIED;
 	for (uint64_t i = 0; i < count; i++) {
-		const ckptfmt_row *row = cf_selection_row(k->selection, wishes[i].row);
+		const ckptfmt_row *row = cf_selection_row(k->selection, picks[i].row);
 		ckptfmt_status status;
-		if (i != 0 && wishes[i].shard != wishes[i - 1].shard)
+		if (i != 0 && picks[i].shard != picks[i - 1].shard)
 			place = NOT_TRIED;
-		status = keep_row(k, &wishes[i], &place, err);
+		status = keep_row(k, &picks[i], &place, err);
 		if (status != CKPTFMT_OK) {
 			cf_error_tensor(err, cf_selection_name(k->selection, row), row->name_size);
 			cf_error_path(err, k->reader->prefix.index_path);
@@ -190,20 +190,20 @@ static ckptfmt_status keep_rows(const keeping *k, const wish *wishes, uint64_t c
 
 /* ---- the call -------------------------------------------------------------------------------------------- */
 
-static int compare_wishes(const void *a, const void *b)
+static int compare_picks(const void *a, const void *b)
 {
-	const wish *x = a, *y = b;
+	const pick *x = a, *y = b;
 	if (x->shard != y->shard)
 		return x->shard < y->shard ? -1 : 1;
 	return (x->number > y->number) - (x->number < y->number);
 }
 
-/* Those that may be kept, by data file. */
-static ckptfmt_status list_wishes(const keeping *k, const uint64_t *rows, uint64_t count, wish *wishes,
-	uint64_t *wish_count, ckptfmt_error *err)
+/* The rows that may be taken over, by data file. */
+static ckptfmt_status list_picks(const keeping *k, const uint64_t *rows, uint64_t count, pick *picks,
+	uint64_t *pick_count, ckptfmt_error *err)
 {
 	uint64_t row_count = cf_selection_count(k->selection);
-	*wish_count = 0;
+	*pick_count = 0;
 	for (uint64_t i = 0; i < count; i++) {
 		const ckptfmt_row *row;
 		if (rows[i] >= row_count)
@@ -211,18 +211,18 @@ static ckptfmt_status list_wishes(const keeping *k, const uint64_t *rows, uint64
 				(unsigned long long)rows[i], (unsigned long long)row_count);
 		row = cf_selection_row(k->selection, rows[i]);
 		if (row->slice_count == 0 && row->stored.shard >= 0 && row->stored.shard < k->reader->header.num_shards)
-			wishes[(*wish_count)++] = (wish){row->stored.shard, rows[i], i};
+			picks[(*pick_count)++] = (pick){row->stored.shard, rows[i], i};
 	}
-	if (*wish_count != 0)
-		qsort(wishes, (size_t)*wish_count, sizeof *wishes, compare_wishes);
+	if (*pick_count != 0)
+		qsort(picks, (size_t)*pick_count, sizeof *picks, compare_picks);
 	return CKPTFMT_OK;
 }
 
-/* An older checkpoint in place makes a writer begin several data files, to have a number of its own. With others to
- * come that is settled at the end. */
-static void begin_keeping(ckptfmt_writer *writer)
+/* A writer over an older checkpoint begins several data files, for a number of its own. Linked files add to that number,
+ * which commit then chooses. */
+static void begin_linking(ckptfmt_writer *writer)
 {
-	writer->keeps = true;
+	writer->has_base = true;
 	if (cf_catalog_count(&writer->catalog) != 0)
 		return;
 	while (writer->file_count > 1)
@@ -233,8 +233,8 @@ ckptfmt_status ckptfmt_writer_keep(ckptfmt_writer *writer, ckptfmt_reader *reade
 	const uint64_t *rows, uint64_t count, uint8_t *kept, ckptfmt_error *err)
 {
 	keeping k = {writer, reader, selection, kept};
-	wish *wishes;
-	uint64_t wish_count;
+	pick *picks;
+	uint64_t pick_count;
 	ckptfmt_status status;
 	if (count != 0)
 		memset(kept, 0, (size_t)count);
@@ -243,15 +243,15 @@ ckptfmt_status ckptfmt_writer_keep(ckptfmt_writer *writer, ckptfmt_reader *reade
 	/* DAT-7: what is written is little-endian. */
 	if (reader->header.endianness != 0)
 		return CKPTFMT_OK;
-	wishes = cf_allocate(count * sizeof *wishes);
-	if (wishes == NULL)
+	picks = cf_allocate(count * sizeof *picks);
+	if (picks == NULL)
 		return cf_fail_memory(err);
-	status = list_wishes(&k, rows, count, wishes, &wish_count, err);
+	status = list_picks(&k, rows, count, picks, &pick_count, err);
 	if (status == CKPTFMT_OK) {
-		begin_keeping(writer);
-		status = keep_rows(&k, wishes, wish_count, err);
+		begin_linking(writer);
+		status = keep_rows(&k, picks, pick_count, err);
 	}
-	cf_release(wishes);
+	cf_release(picks);
 	if (status == CKPTFMT_OK)
 		return CKPTFMT_OK;
 	if (count != 0)
@@ -262,18 +262,18 @@ ckptfmt_status ckptfmt_writer_keep(ckptfmt_writer *writer, ckptfmt_reader *reade
 
 /* ---- settling -------------------------------------------------------------------------------------------- */
 
-/* The file of a tensor: a slice's row and a whole tensor's own one, a partitioned tensor's none. */
+/* The file that has the bytes of this row. NULL: the row of a partitioned tensor, whose slices have rows of their own. */
 static cf_data_file *file_of(const ckptfmt_writer *writer, const cf_catalog_row *row)
 {
 	if (row->first_slice != CF_NO_SLICE)
 		return NULL;
-	return row->shard < 0 ? &writer->kept[-1 - row->shard] : &writer->files[row->shard];
+	return row->shard < 0 ? &writer->linked[-1 - row->shard] : &writer->files[row->shard];
 }
 
 static void count_tensors(ckptfmt_writer *writer)
 {
-	for (int32_t i = 0; i < writer->kept_count; i++)
-		writer->kept[i].tensor_count = 0;
+	for (int32_t i = 0; i < writer->linked_count; i++)
+		writer->linked[i].tensor_count = 0;
 	for (int32_t i = 0; i < writer->file_count; i++)
 		writer->files[i].tensor_count = 0;
 	for (uint64_t i = 0; i < cf_catalog_count(&writer->catalog); i++) {
@@ -283,7 +283,7 @@ static void count_tensors(ckptfmt_writer *writer)
 	}
 }
 
-/* Moves the files that have a tensor behind those at `to`, notes their numbers there, and ends the others. */
+/* Appends the files that have a tensor to the `done` at `to`, sets their numbers, and abandons the others. */
 static int32_t move_files(cf_data_file *from, int32_t count, cf_data_file *to, int32_t done, int32_t *numbers)
 {
 	for (int32_t i = 0; i < count; i++) {
@@ -313,9 +313,9 @@ static void renumber(ckptfmt_writer *writer, const int32_t *kept_numbers, const 
 	}
 }
 
-ckptfmt_status cf_keep_settle(ckptfmt_writer *writer, ckptfmt_error *err)
+ckptfmt_status cf_base_files_settle(ckptfmt_writer *writer, ckptfmt_error *err)
 {
-	uint64_t most = (uint64_t)writer->kept_count + (uint64_t)writer->file_count;
+	uint64_t most = (uint64_t)writer->linked_count + (uint64_t)writer->file_count;
 	cf_data_file *files = cf_allocate_zero(most, sizeof *files);
 	int32_t *numbers = cf_allocate_zero(most, sizeof *numbers);
 	int32_t count;
@@ -325,28 +325,28 @@ ckptfmt_status cf_keep_settle(ckptfmt_writer *writer, ckptfmt_error *err)
 		return cf_fail_memory(err);
 	}
 	count_tensors(writer);
-	/* Of files without tensors one stays, the first, where there is nothing else. */
-	count = move_files(writer->kept, writer->kept_count, files, 0, numbers);
+	/* Without any tensors, keep the first file. */
+	count = move_files(writer->linked, writer->linked_count, files, 0, numbers);
 	if (count == 0 && !has_tensors(writer->files, writer->file_count))
 		files[count++] = writer->files[0];
 	else
-		count = move_files(writer->files, writer->file_count, files, count, numbers + writer->kept_count);
-	renumber(writer, numbers, numbers + writer->kept_count);
+		count = move_files(writer->files, writer->file_count, files, count, numbers + writer->linked_count);
+	renumber(writer, numbers, numbers + writer->linked_count);
 	cf_release(numbers);
-	cf_release(writer->kept);
+	cf_release(writer->linked);
 	cf_release(writer->files);
-	writer->kept = NULL;
-	writer->kept_count = 0;
+	writer->linked = NULL;
+	writer->linked_count = 0;
 	writer->files = files;
 	writer->file_count = count;
 	return CKPTFMT_OK;
 }
 
-void cf_keep_abandon(ckptfmt_writer *writer)
+void cf_base_files_abandon(ckptfmt_writer *writer)
 {
-	for (int32_t i = 0; i < writer->kept_count; i++)
-		cf_file_writer_abandon(&writer->kept[i].file);
-	cf_release(writer->kept);
-	writer->kept = NULL;
-	writer->kept_count = 0;
+	for (int32_t i = 0; i < writer->linked_count; i++)
+		cf_file_writer_abandon(&writer->linked[i].file);
+	cf_release(writer->linked);
+	writer->linked = NULL;
+	writer->linked_count = 0;
 }

@@ -130,7 +130,7 @@ ckptfmt_status ckptfmt_writer_open(const char *prefix, const ckptfmt_write_optio
 
 static void free_writer(ckptfmt_writer *writer)
 {
-	cf_keep_abandon(writer);
+	cf_base_files_abandon(writer);
 	cf_catalog_free(&writer->catalog);
 	cf_release(writer->files);
 	cf_os_directory_close(&writer->directory);
@@ -356,14 +356,6 @@ static ckptfmt_status write_sources(ckptfmt_writer *writer, const ckptfmt_source
 	return cf_workers_share(threaded ? THREADS_MAX : 1, (uint64_t)writer->file_count, write_file, &b, err);
 }
 
-ckptfmt_status cf_writer_check_state(const ckptfmt_writer *writer, ckptfmt_error *err)
-{
-	if (writer->failed)
-		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET,
-			"an earlier call of this writer failed, so that it can only be abandoned; start again with a new writer");
-	return CKPTFMT_OK;
-}
-
 static ckptfmt_status add_sources(ckptfmt_writer *writer, const ckptfmt_source *sources, uint64_t count, bool own,
 	ckptfmt_error *err)
 {
@@ -573,8 +565,8 @@ static ckptfmt_status commit_files(ckptfmt_writer *writer, index_tries *tries, b
 	bool bare = false;
 	ckptfmt_status status;
 	CF_TRY(cf_catalog_check_slices(&writer->catalog, err));
-	if (writer->keeps)
-		CF_TRY(cf_keep_settle(writer, err));
+	if (writer->has_base)
+		CF_TRY(cf_base_files_settle(writer, err));
 	/* CMT-6: one data file that nothing refers to, where there are no files of others to tell it from. */
 	if (cf_catalog_count(&writer->catalog) == 0 && writer->file_count == 1)
 		CF_TRY(cf_commit_is_fresh(&writer->commit, &bare, err));
@@ -583,7 +575,7 @@ static ckptfmt_status commit_files(ckptfmt_writer *writer, index_tries *tries, b
 			CF_TRY(add_placeholder(writer, i, err));
 		CF_TRY(finish_data_file(writer, &writer->files[i], err));
 	}
-	if (writer->keeps)
+	if (writer->has_base)
 		CF_TRY(take_count(writer, false, err));
 	CF_TRY(publish_data_files(writer, tries, err));
 	sizes = cf_allocate((uint64_t)writer->file_count * sizeof *sizes);

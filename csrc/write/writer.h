@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside of ckptfmt_writer, for writer.c and keep.c. */
+/* The inside of ckptfmt_writer, for writer.c and base_files.c. */
 #ifndef CKPTFMT_BUNDLE_WRITER_H
 #define CKPTFMT_BUNDLE_WRITER_H
 
@@ -10,7 +10,7 @@ typedef struct cf_data_file {
 	cf_file_writer file;
 	uint64_t size;              /* with all values that were assigned to it, and their padding */
 	uint64_t tensor_count;      /* of these */
-	char name[CF_NAME_SIZE];    /* the one it has now, once it has a final one */
+	char name[CF_NAME_SIZE];    /* its current name, once it is finished */
 } cf_data_file;
 
 struct ckptfmt_writer {
@@ -21,26 +21,30 @@ struct ckptfmt_writer {
 	cf_catalog catalog;
 	cf_data_file *files;        /* by shard number */
 	int32_t file_count;
-	/* Data files of other checkpoints, linked under temporary names. Until cf_keep_settle the shard of a tensor in
-	 * number k of them is -1 - k. */
-	cf_data_file *kept;
-	int32_t kept_count;
-	bool keeps;                 /* the number of data files is settled at the end */
+	/* Data files of the base, linked under temporary names. Until cf_base_files_settle the shard of a tensor in
+	 * linked[k] is -1 - k. */
+	cf_data_file *linked;
+	int32_t linked_count;
+	bool has_base;              /* commit settles the number of data files */
 	ckptfmt_codec codec;        /* a copy of the one in the options, which point to it */
 	bool failed;
 };
 
-/* ---- writer.c ---- */
-
 /* INVALID: the writer has failed. */
-CF_MUST_CHECK ckptfmt_status cf_writer_check_state(const ckptfmt_writer *writer, ckptfmt_error *err);
+static inline CF_MUST_CHECK ckptfmt_status cf_writer_check_state(const ckptfmt_writer *writer, ckptfmt_error *err)
+{
+	if (writer->failed)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET,
+			"an earlier call of this writer failed, so that it can only be abandoned; start again with a new writer");
+	return CKPTFMT_OK;
+}
 
-/* ---- keep.c ---- */
+/* ---- base_files.c ---- */
 
-/* Joins the files written and those kept that have a tensor, the kept ones first, and numbers them. There is one at
- * least. REQUIRES: writer->keeps. NO_MEMORY. */
-CF_MUST_CHECK ckptfmt_status cf_keep_settle(ckptfmt_writer *writer, ckptfmt_error *err);
-/* Removes the names of files that were kept and not settled. */
-void cf_keep_abandon(ckptfmt_writer *writer);
+/* Makes one list of the linked and then the written files that have a tensor, at least one, and numbers them.
+ * REQUIRES: writer->has_base. NO_MEMORY. */
+CF_MUST_CHECK ckptfmt_status cf_base_files_settle(ckptfmt_writer *writer, ckptfmt_error *err);
+/* Removes the names of linked files that were not settled. */
+void cf_base_files_abandon(ckptfmt_writer *writer);
 
 #endif
