@@ -218,8 +218,8 @@ static ckptfmt_status list_picks(const keeping *k, const uint64_t *rows, uint64_
 	return CKPTFMT_OK;
 }
 
-/* A writer over an older checkpoint begins several data files, for a number of its own. Linked files add to that number,
- * which commit then chooses. */
+/* A writer over an older checkpoint begins several data files, for a number of its own. Linked files add to that
+ * number, which commit then chooses. */
 static void begin_linking(ckptfmt_writer *writer)
 {
 	writer->has_base = true;
@@ -262,7 +262,7 @@ ckptfmt_status ckptfmt_writer_keep(ckptfmt_writer *writer, ckptfmt_reader *reade
 
 /* ---- settling -------------------------------------------------------------------------------------------- */
 
-/* The file that has the bytes of this row. NULL: the row of a partitioned tensor, whose slices have rows of their own. */
+/* The file that has the bytes of this row. NULL: the row of a partitioned tensor; its slices have rows of their own. */
 static cf_data_file *file_of(const ckptfmt_writer *writer, const cf_catalog_row *row)
 {
 	if (row->first_slice != CF_NO_SLICE)
