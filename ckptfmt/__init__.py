@@ -248,10 +248,10 @@ def _submodule(name: str) -> ModuleType:
 
 @atexit.register
 def _end() -> None:
-    # From here, because what is registered first runs last: a handler of the user's may save.
-    line = sys.modules.get(f"{__name__}.background")
-    if line is not None:
-        line.end()
+    # Registered here because what is registered first runs last: the user's exit handlers may save.
+    background = sys.modules.get(f"{__name__}.background")
+    if background is not None:
+        background.end()
 
 
 def __dir__() -> list[str]:

@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The line that saves stand in: one at a time is written in the background of a process, and those
-that are not wait for it.
+"""Queue of background saves: a process writes one at a time, and later saves wait for it.
 
-A background save has a thread of its own that ends with it. It is no daemon: an interpreter that
-exits, also by an exception or `sys.exit`, waits for it. A forked child has neither the thread nor
-the save.
+Each background save has its own thread, which ends with the save. The thread is not a daemon: an
+interpreter that exits waits for it. A forked child has neither the thread nor the save.
 """
 
 from __future__ import annotations
@@ -13,9 +11,8 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import contextmanager
 
 from ckptfmt._core import Memory
 from ckptfmt.errors import InvalidError
@@ -24,90 +21,79 @@ __all__ = ["Line", "SaveFuture", "wait_for_saves"]
 
 Work = Callable[[], None]
 
-# A handler of signals that waits may run between a look at whose turn it is and the wait that
-# follows, and hear what was meant for that one.
-RECHECK_SECONDS = 0.5
-
 
 class SaveFuture(Future[str]):
-    """A save that goes on in the background. `result()` is the prefix, once the checkpoint is in
-    place; a save cannot be cancelled.
+    """Future of a background save. `result()` is the prefix, once the checkpoint is in place. A
+    save cannot be cancelled.
 
-    If no caller asks for the error by `result` or `exception`, the next save of the same saver
-    raises it too; without such a save it is logged. It never affects a restore or another save.
+    If the caller does not ask for the error by `result` or `exception`, the next save of the same
+    saver raises it; without such a save it is logged. It never affects a restore or another save.
 
     Attributes:
-        prefix: of the checkpoint, known at once; `os.fspath` gives it too.
+        prefix: prefix of the checkpoint, also given by `os.fspath`.
     """
 
     def __init__(self, prefix: str) -> None:
         super().__init__()
         self.prefix = prefix
         self._pid = os.getpid()
-        self._lock = threading.RLock()
-        self._heard = False  # somebody knows of the error
-        self._asking = 0  # how many wait to hear of it
-        self._unwanted = False
+        self._heard = False  # the caller knows the error
         self.set_running_or_notify_cancel()
 
     def __fspath__(self) -> str:
         return self.prefix
 
     def result(self, timeout: float | None = None) -> str:
-        """The prefix, once the checkpoint is in place; raises what ended the save.
+        """Return the prefix, once the checkpoint is in place.
 
         Raises:
-            TimeoutError: it was not over after so many seconds.
-            InvalidError: this is a callback of the save, or a forked child, and the save was not
-                over before.
+            TimeoutError: the save takes longer than `timeout` seconds.
+            InvalidError: the call would wait for ever: it is in a callback of this save, or in a
+                forked child.
+            The error of the save.
         """
-        with self._hearing():
-            return super().result(timeout)
+        self._check_can_wait()
+        try:
+            prefix = super().result(timeout)
+        except BaseException as error:
+            # The timeout may end the wait in the moment when the save fails.
+            self._heard = self._heard or error is self._exception
+            raise
+        self._heard = True
+        return prefix
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """What ended the save, once it is over; None if the checkpoint is in place.
+        """Return the error of the save, or None, once it has ended.
 
         Raises:
             TimeoutError, InvalidError: as `result`.
         """
-        with self._hearing():
-            return super().exception(timeout)
+        self._check_can_wait()
+        error = super().exception(timeout)
+        self._heard = True
+        return error
 
-    def know(self) -> None:
-        """Whoever began the save knows of its error already."""
+    def mark_heard(self) -> None:
+        """Record that the caller learns of the error in another way."""
         self._heard = True
 
-    @contextmanager
-    def _hearing(self) -> Iterator[None]:
-        if _turn.current is self and _turn.is_mine and not self.done():
+    def _check_can_wait(self) -> None:
+        if _queue.current is self and _queue.is_mine and not self.done():
             raise InvalidError("the save itself waits for this callback", path=self.prefix)
         if self._foreign and self._state == "RUNNING":
             raise InvalidError(
-                "the save was begun before a fork: only the process that began it hears of its end",
+                "the save was begun before a fork: only the process that began it can wait for it",
                 path=self.prefix,
             )
-        self._count_asking(1)
-        try:
-            yield
-            self._heard = True
-        except BaseException as error:
-            # Or the waiting has ended, and not the save.
-            self._heard = self._heard or error is self._exception
-            raise
-        finally:
-            self._count_asking(-1)
-
-    def _count_asking(self, more: int) -> None:
-        with self._lock:
-            self._asking += more
 
     @property
     def _foreign(self) -> bool:
         return self._pid != os.getpid()
 
     def _unheard(self) -> BaseException | None:
-        """What ended the save, if nobody has heard of it. From now on somebody has."""
-        if self._heard or self._asking or self._foreign or not self.done():
+        """Return the error of a save that has ended if the caller does not know it, and mark it as
+        known."""
+        if self._heard or self._foreign or not self.done():
             return None
         return self.exception()
 
@@ -117,92 +103,85 @@ class SaveFuture(Future[str]):
         error = self._unheard()
         if error is not None:
             logging.getLogger("ckptfmt").error(
-                "the save of %s failed, and nobody asked: %r", self.prefix, error
+                "the background save of %s failed and its error was never asked for: %r",
+                self.prefix,
+                error,
             )
 
 
-class _Turn:
-    """Who is at work; all of a process share one.
+class _Queue:
+    """The background save of the process.
 
-    What is held is the lock, never the condition as such: that is entered by a function of Python,
-    which Ctrl-C can leave with the lock taken.
+    Attributes:
+        current: its future; None if there is none.
+        owner: the thread that prepares it, then the one that writes it.
     """
 
-    lock: threading.RLock
+    lock: threading.Lock
     changed: threading.Condition
-    preparing: threading.RLock
     current: SaveFuture | None
-    writer: int  # the thread that writes it
+    owner: int
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Nobody is, as in a forked child."""
-        self.lock = threading.RLock()
+        """Start without a save, as in a forked child."""
+        # The lock is taken directly: Ctrl-C can leave the condition's `with` with the lock taken.
+        self.lock = threading.Lock()
         self.changed = threading.Condition(self.lock)
-        self.preparing = threading.RLock()
-        self.current, self.writer = None, 0
+        self.current, self.owner = None, 0
 
     @property
     def is_mine(self) -> bool:
-        """Whether this thread writes a save in the background: it is in a callback of it."""
-        return self.current is not None and self.writer == threading.get_ident()
+        """Whether this thread prepares or writes the current save, as a callback of it does."""
+        return self.current is not None and self.owner == threading.get_ident()
 
     def wait(self) -> None:
-        """Waits until nobody is; in a callback not at all."""
+        """Wait until there is no save; a callback of the save does not wait."""
         with self.lock:
-            # A handler of signals waits here, perhaps, in the middle of `take`.
-            self.changed.notify_all()
             while self.current is not None and not self.is_mine:
-                self.changed.wait(RECHECK_SECONDS)
+                self.changed.wait()
 
-    def take(self, future: SaveFuture) -> None:
-        """Waits until nobody is at work, and lets the thread of this save begin."""
+    def enter(self, future: SaveFuture) -> None:
+        """Wait until there is no save, then begin this one in this thread."""
         with self.lock:
-            while True:
-                # A handler of signals that saves may run between any two calls; here is none.
-                if self.current is None:
-                    self.current = future
-                    break
-                self.changed.wait(RECHECK_SECONDS)
+            while self.current is not None:
+                self.changed.wait()
+            self.current, self.owner = future, threading.get_ident()
+
+    def hand_over(self, thread: int) -> None:
+        """Make the thread of the save its owner."""
+        with self.lock:
+            self.owner = thread
             self.changed.notify_all()
 
-    def wait_for_start(self, future: SaveFuture) -> bool:
-        """Waits until it is this save's turn, in its thread. False if the save is not wanted."""
+    def take_over(self, future: SaveFuture) -> bool:
+        """Wait until this thread owns the save; False if the save has left the queue."""
         with self.lock:
-            while self.current is not future:
-                if future._unwanted:
-                    return False
-                self.changed.wait(RECHECK_SECONDS)
-            self.writer = threading.get_ident()
-            return True
+            while self.current is future and not self.is_mine:
+                self.changed.wait()
+            return self.current is future
 
-    def dismiss(self, future: SaveFuture) -> None:
-        """The call that wanted this save has failed: it is not begun, unless it has been."""
+    def leave(self) -> None:
+        """End the save if this thread owns it."""
         with self.lock:
-            future._unwanted = True
-            self.changed.notify_all()
-
-    def give(self) -> None:
-        """The save is over."""
-        with self.lock:
-            self.current, self.writer = None, 0
-            self.changed.notify_all()
+            if self.is_mine:
+                self.current = None
+                self.changed.notify_all()
 
 
-_turn = _Turn()
-os.register_at_fork(after_in_child=_turn.reset)
+_queue = _Queue()
+os.register_at_fork(after_in_child=_queue.reset)
 
-# Those that ended with an error.
+# Futures of failed saves.
 _failed: weakref.WeakSet[SaveFuture] = weakref.WeakSet()
 
 
 def end() -> None:
-    """What the package does when the interpreter exits: logs the errors that nobody has asked for.
+    """Wait for the save and log the errors that no caller asked for, when the interpreter exits.
 
-    A handler of exits that was the first to load this, and `threading` with it, may have begun a
-    save that nothing else waits for.
+    The interpreter waits for the thread of a save, but not if an exit handler began it.
     """
     wait_for_saves()
     for future in list(_failed):
@@ -210,20 +189,21 @@ def end() -> None:
 
 
 def wait_for_saves() -> None:
-    """Waits until no save is written in the background. Its errors are not raised.
+    """Wait until no save is written in the background. Its error is not raised.
 
-    In a callback of such a save it does not wait: that save is all but over.
+    A callback of the save does not wait.
     """
-    _turn.wait()
+    _queue.wait()
 
 
 class Line:
-    """The saves of one owner. Whatever their owners are, saves wait for one that is written in the
-    background; its error is for its own.
+    """The background saves of one owner, such as a Saver.
+
+    Saves of all owners share one queue; the error of a save is raised only to its owner.
 
     Attributes:
-        staging: memory that the copies of the last background save leave for the next one of this
-            owner. It is freed with the owner.
+        staging: staging memory that the last background save leaves for the next one of this owner.
+            It is freed with the owner.
     """
 
     def __init__(self) -> None:
@@ -237,8 +217,8 @@ class Line:
         return 0 if memory is None or memory.pid != os.getpid() else memory.size
 
     def settle(self) -> None:
-        """Waits for the save that is written in the background, and raises what ended the last one
-        of this owner, unless somebody has heard of it."""
+        """Wait for the background save, and raise the error of this owner's last one unless the
+        caller knows it."""
         wait_for_saves()
         failed, self._failed = self._failed, None
         error = None if failed is None else failed._unheard()
@@ -246,50 +226,49 @@ class Line:
             raise error
 
     def begin(self, prefix: str, prepare: Callable[[], Work]) -> SaveFuture:
-        """Begins a save in the background.
+        """Begin a background save.
 
         Args:
-            prefix: of the checkpoint, for the future.
-            prepare: called here once no save is written in the background; copies what is saved and
-                gives what is to be done in the background.
+            prefix: prefix of the checkpoint, for the future.
+            prepare: called here once no other save is written in the background; copies what is
+                saved and returns the function to call in the background.
         """
-        if _turn.is_mine:
-            # Whoever prepares waits for this thread: nothing is taken here.
-            return self._write(SaveFuture(prefix), prepare())
-        with _turn.preparing:
-            wait_for_saves()
+        future = SaveFuture(prefix)
+        if _queue.is_mine:
+            # In a callback of a save, which would wait for this thread.
+            return self._write(future, prepare())
+        try:
+            _queue.enter(future)
             work = prepare()
-            future = SaveFuture(prefix)
-            started = self._started(future, work)
-        return future if started else self._write(future, work)
+            if not self._started(future, work):
+                self._write(future, work)
+        finally:
+            _queue.leave()  # unless the thread owns it by now
+        return future
 
     def _started(self, future: SaveFuture, work: Work) -> bool:
-        """False where this thread must do the work: while the interpreter exits, or if the system
+        """Start the thread of a save. Return False while the interpreter exits, and if the system
         has no more threads."""
         if not threading.main_thread().is_alive():
             return False
-        thread = threading.Thread(
-            target=self._write_in_turn, args=(future, work), name="ckptfmt-background"
-        )
-        # There first, and then in turn: a handler of signals that waits for the save, in this very
-        # thread, must not wait for what only this thread can begin.
+
+        def write() -> None:
+            if not _queue.take_over(future):
+                return  # Ctrl-C has ended the call that started this thread
+            try:
+                self._write(future, work)
+            finally:
+                _queue.leave()
+
+        thread = threading.Thread(target=write, name="ckptfmt-background")
         try:
             thread.start()
-            _turn.take(future)
-        except BaseException as error:
-            _turn.dismiss(future)
-            if isinstance(error, RuntimeError) and thread.ident is None:
+        except RuntimeError:
+            if thread.ident is None:
                 return False
             raise
+        _queue.hand_over(thread.ident or 0)
         return True
-
-    def _write_in_turn(self, future: SaveFuture, work: Work) -> None:
-        if not _turn.wait_for_start(future):
-            return
-        try:
-            self._write(future, work)
-        finally:
-            _turn.give()
 
     def _write(self, future: SaveFuture, work: Work) -> SaveFuture:
         error = _outcome(work)
@@ -303,10 +282,11 @@ class Line:
 
 
 def _outcome(work: Work) -> BaseException | None:
+    """Call `work` and return its error."""
     try:
         work()
     except BaseException as error:
         return error
     finally:
-        del work  # what is raised keeps this frame
+        del work  # the error's traceback keeps this frame
     return None

@@ -186,7 +186,7 @@ def sharded_save_async(
 
     future = Line().begin(target, prepare)
     if guard.error is not None:
-        future.know()
+        future.mark_heard()
         raise guard.error
     return future
 

@@ -103,7 +103,9 @@ def test_an_error_that_nobody_heard_of_is_logged_at_exit(tmp_path: Path) -> None
     (tmp_path / "ck.index" / "full").mkdir()
     found, printed, told = run(tmp_path, SAVE)
     assert (found, printed) == (0, "")
-    assert told.startswith(f"the save of {tmp_path / 'ck'} failed, and nobody asked: ")
+    assert told.startswith(
+        f"the background save of {tmp_path / 'ck'} failed and its error was never asked for: "
+    )
     assert "StorageError" in told
     # Who asked has heard of it.
     found, printed, told = run(tmp_path, SAVE + "future.add_done_callback(lambda f: f.exception())")
@@ -129,7 +131,9 @@ atexit.register(lambda: ckptfmt.save_async(sys.argv[1], values))
         command, capture_output=True, text=True, timeout=60, check=False, env=environment
     )
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr.startswith(f"the save of {paths[0]} failed, and nobody asked: ")
+    assert done.stderr.startswith(
+        f"the background save of {paths[0]} failed and its error was never asked for: "
+    )
 
 
 def test_a_handler_of_exits_is_the_first_to_save(tmp_path: Path) -> None:

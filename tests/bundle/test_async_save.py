@@ -22,8 +22,7 @@ from support.process import SANITIZED, memory_limit
 from test_fork import in_child
 
 import ckptfmt
-from ckptfmt import _core, save_async
-from ckptfmt import background as line
+from ckptfmt import _core, background, save_async
 from ckptfmt.background import SaveFuture
 from ckptfmt.bundle import snapshot, writer
 from ckptfmt.bundle.saving import (
@@ -331,7 +330,7 @@ def test_what_is_wrong_with_the_call_is_raised_by_it(
     given: dict[str, Any] = {"prefix": tmp_path / "ck", "tensors": {"a": 1}, **arguments}
     with pytest.raises(error, match=re.escape(message)):
         save_async(given.pop("prefix"), given.pop("tensors"), **given)
-    assert line._turn.current is None
+    assert background._queue.current is None
     assert os.listdir(tmp_path) == []
     ckptfmt.save(tmp_path / "ck", {"a": 1})
 
@@ -379,7 +378,8 @@ def test_an_error_that_nobody_can_hear_of_any_more_is_logged(
         gc.collect()
     assert gone() is None
     assert [record.message for record in caplog.records] == [
-        f"the save of {tmp_path / 'a'} failed, and nobody asked: StorageError('the disk is full')"
+        f"the background save of {tmp_path / 'a'} failed and its error was "
+        "never asked for: StorageError('the disk is full')"
     ]
 
 
@@ -431,7 +431,7 @@ def test_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
         with pytest.raises(KeyboardInterrupt):
             save_async(tmp_path / "ck", {"x": np.ones(5)})
     assert contents(tmp_path) == before
-    assert line._turn.current is None
+    assert background._queue.current is None
     save_async(tmp_path / "ck", {"x": np.ones(5)}).result(PATIENCE)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.background import PATIENCE
 
-from ckptfmt import background as line
+from ckptfmt import background
 from ckptfmt.threads import Stop, StoppedError, share
 
 
@@ -106,14 +106,14 @@ def test_ctrl_c_leaves_no_lock_taken(monkeypatch: pytest.MonkeyPatch) -> None:
             return real(self)
 
     entered: list[threading.Condition] = []
-    future = line.SaveFuture("x")
+    future = background.SaveFuture("x")
     monkeypatch.setattr(threading, "Condition", Watched)
     share(3, lambda _row: None, 1, "some", Stop())
-    turn = line._Turn()
-    turn.wait()
-    turn.take(future)
-    assert turn.wait_for_start(future)
-    turn.dismiss(future)
-    turn.give()
+    queue = background._Queue()
+    queue.wait()
+    queue.enter(future)
+    queue.hand_over(threading.get_ident())
+    assert queue.take_over(future)
+    queue.leave()
     assert len(made) >= 2
     assert not entered

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What holds a background save up, so that tests need no luck."""
+"""Hold a background save up, so that tests do not depend on timing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import pytest
 
-from ckptfmt import background as line
+from ckptfmt import background
 from ckptfmt.bundle import writer
 
 # Longer than any machine takes; a test that waits so long has failed.
@@ -45,12 +45,12 @@ class Gate:
 
     def __exit__(self, *_: object) -> None:
         self.open()
-        line.wait_for_saves()
+        background.wait_for_saves()
 
 
 def forget() -> None:
     """Keep the saves of one test away from the next."""
-    line.wait_for_saves()
+    background.wait_for_saves()
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def waiting_for(call: Callable[[], Any]) -> Iterator[list[Any]]:
     list has what it gave or raised."""
     reached = threading.Event()
     outcome: list[Any] = []
-    condition = line._turn.changed
+    condition = background._queue.changed
     real = condition.wait
 
     def wait(timeout: float | None = None) -> bool:
