@@ -18,6 +18,7 @@ METRICS_NAME = "checkpoint.ckptfmt"
 
 INTENT = ".merge-intent"
 INDEX = ".index"
+DATA = ".data-"
 # Ours begin with a letter; TensorFlow's are decimal, of any length.
 _TEMPORARY = re.compile(r"(?s)(.+)\.tempstate(?:([a-f][0-9a-f]{15})|[0-9]{1,20})")
 _DIRECTORY = re.compile(r"(?s)(.+)_temp_[0-9a-f]{16}")
@@ -67,13 +68,13 @@ def of_managed(names: Iterable[str], checkpoint_name: str) -> dict[str, Files]:
         if number_of(owner, checkpoint_name) is None:
             continue
         files = found.setdefault(owner, Files())
-        data = parse_data_name(name)
         if kind == "index":
             files.index = True
         elif kind == "intent":
             files.intent = True
-        elif data is not None:
-            if 0 <= data.shard < data.num_shards:
+        elif kind == "data":
+            data = parse_data_name(name)
+            if data is not None and 0 <= data.shard < data.num_shards:
                 files.data.setdefault(data.num_shards, []).append(name)
         elif kind == "foreign":
             files.foreign = True
@@ -105,7 +106,7 @@ def is_part(name: str) -> bool:
 
 def _parsed(name: str) -> tuple[str, str]:
     """The checkpoint that a name belongs to and what it is; ("", "") of any other name."""
-    if data := parse_data_name(name):
+    if DATA in name and (data := parse_data_name(name)):
         return data.prefix, "data"
     if name.endswith(INDEX):
         return name.removesuffix(INDEX), "index"

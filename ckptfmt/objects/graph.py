@@ -49,6 +49,8 @@ VARIABLE_VALUE = "VARIABLE_VALUE"
 PY_STATE = "py_state"
 OBJECT_CONFIG_JSON = "OBJECT_CONFIG_JSON"
 ATTRIBUTES = ".ATTRIBUTES"
+# What follows the path of a variable in the key of its value.
+VALUE_SUFFIX = f"/{ATTRIBUTES}/{VARIABLE_VALUE}"
 OPTIMIZER_SLOT = ".OPTIMIZER_SLOT"
 # Objects with one nameless group of tensors have this attribute; their keys end behind the slash.
 TENSORS = ".TENSORS"

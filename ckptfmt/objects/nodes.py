@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ckptfmt.dtypes import VARIANT
 from ckptfmt.errors import InvalidError
-from ckptfmt.objects.graph import ATTRIBUTES, VARIABLE_VALUE
+from ckptfmt.objects.graph import VALUE_SUFFIX
 
 __all__ = ["Slot", "TreeNode"]
 
@@ -85,7 +85,7 @@ def leaf_name(key: str) -> str:
     >>> leaf_name("model/kernel/.ATTRIBUTES/VARIABLE_VALUE")
     'model/kernel'
     """
-    return key.removesuffix(f"/{ATTRIBUTES}/{VARIABLE_VALUE}")
+    return key.removesuffix(VALUE_SUFFIX)
 
 
 def is_variants(value: object) -> bool:

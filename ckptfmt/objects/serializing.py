@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from ckptfmt.arguments import wrong
 from ckptfmt.background import Line
-from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.dtypes import VARIANT
 from ckptfmt.errors import InvalidError, UnsupportedError, about
 from ckptfmt.objects.graph import (
     OBJECT_GRAPH_KEY,
     PY_STATE,
+    VALUE_SUFFIX,
     VARIABLE_VALUE,
     Attribute,
     Node,
@@ -38,12 +38,14 @@ from ckptfmt.objects.nodes import TreeNode, is_variants, scalar_array, scalar_ki
 from ckptfmt.objects.traversal import (
     Local,
     Role,
+    Saved,
     View,
     children_of,
     described,
     has_slots,
-    kind_of,
     method_of,
+    optimizers_among,
+    saved_of,
     slots_of,
     trail_of,
 )
@@ -77,7 +79,7 @@ def slot_locals(found: list[Local]) -> Iterator[FoundSlot]:
             objects; one of an optimizer with `get_slot` that is an object of the checkpoint in
             another place as well.
     """
-    optimizers = [(index, one) for index, one in enumerate(found) if has_slots(one.value)]
+    optimizers = optimizers_among(found)
     if not optimizers:
         return
     indices: dict[Hashable, int] = {local.key: index for index, local in enumerate(found)}
@@ -159,11 +161,10 @@ def own_tensors(local: Local) -> dict[str, Any]:
     return dict(tensors)
 
 
-def _tensors(local: Local, path: str) -> tuple[list[Attribute], dict[str, Any]]:
+def _tensors(local: Local, saved: Saved) -> tuple[list[Attribute], dict[str, Any]]:
     """The attributes of an object, and what is saved by key."""
-    value, role = local.value, local.role
-    key = attribute_key(path)
-    name = local.full_name if not isinstance(value, TensorHandle) else str(local)
+    value, role, path, name = local.value, saved.role, saved.path, saved.name
+    key = path + VALUE_SUFFIX
     whole = [Attribute(VARIABLE_VALUE, name, key)]
     if role is Role.SCALAR:
         with about(key):
@@ -177,7 +178,7 @@ def _tensors(local: Local, path: str) -> tuple[list[Attribute], dict[str, Any]]:
         full_names = [name if one == VARIABLE_VALUE else "" for one in names]
         return list(map(Attribute, names, full_names, specs)), specs
     if role is Role.NODE:
-        return _node_tensors(local, path)
+        return _node_tensors(local, saved)
     if role is Role.PYTHON:
         state = value.serialize()
         if not isinstance(state, (str, bytes)):
@@ -197,7 +198,7 @@ def _tensors(local: Local, path: str) -> tuple[list[Attribute], dict[str, Any]]:
     return [], {}
 
 
-def _node_tensors(local: Local, path: str) -> tuple[list[Attribute], dict[str, Any]]:
+def _node_tensors(local: Local, saved: Saved) -> tuple[list[Attribute], dict[str, Any]]:
     node: TreeNode = local.value
     if node.registered_saver is not None:
         raise UnsupportedError(
@@ -209,10 +210,10 @@ def _node_tensors(local: Local, path: str) -> tuple[list[Attribute], dict[str, A
     for name, given in node.attributes.items():
         if not isinstance(name, str):
             raise InvalidError(f"{described(local)} has the attribute {name!r}: it must be a str")
-        key = attribute_key(path, name)
+        key = attribute_key(saved.path, name)
         several = isinstance(given, Mapping)
         is_value = name == VARIABLE_VALUE and not several
-        attributes.append(Attribute(name, local.full_name if is_value else "", key))
+        attributes.append(Attribute(name, saved.name if is_value else "", key))
         if not several:
             tensors[key] = _with_dtype(key, given)
             continue
@@ -302,38 +303,31 @@ def content_of(view: View, layouts: Mapping[Hashable, Layout] | None = None) -> 
         )
     content = Content()
     states: list[tuple[Any, dict[str, Any]]] = []
-    for local, node in zip(found, graph.nodes, strict=True):
+    for local, saved, node in zip(found, saved_of(found), graph.nodes, strict=True):
         if layouts and local.key in layouts:
-            key = attribute_key(local.key_path)
+            key = local.key_path + VALUE_SUFFIX
             node.attributes = [Attribute(VARIABLE_VALUE, str(local), key)]
             content.owners.append((local.value, {key: local.value}))
             content.layouts[key] = layouts[local.key]
             continue
-        node.kind = kind_of(local.value)
-        if local.value is None:
+        node.kind = saved.kind
+        if saved.saver_name is not None:
+            node.registered_saver = saved.saver_name, saved.path
+            content.registered.setdefault(saved.saver_name, {})[saved.path] = local.value
             continue
-        saver_name = local.saver_name
-        if saver_name is not None:
-            path = local.key_path
-            node.registered_saver = saver_name, path
-            content.registered.setdefault(saver_name, {})[path] = local.value
+        if saved.role is Role.NOTHING:
             continue
-        if local.role is Role.NOTHING:
-            continue
-        node.attributes, tensors = _tensors(local, local.key_path)
-        state = {key: tensors.pop(key) for key in _state_keys(local, node) if key in tensors}
+        node.attributes, tensors = _tensors(local, saved)
+        state = {}
+        if saved.role in (Role.PYTHON, Role.NODE):
+            keys = [one.checkpoint_key for one in node.attributes if one.name == PY_STATE]
+            state = {key: tensors.pop(key) for key in keys if key in tensors}
         content.owners += [(local.value, tensors)] * bool(tensors)
         states += [(local.value, state)] * bool(state)
     content.owners += states
     mark_checkpoint_values(graph)
     content.graph = encode_graph(graph)
     return content
-
-
-def _state_keys(local: Local, node: Node) -> list[str]:
-    if local.role not in (Role.PYTHON, Role.NODE):
-        return []
-    return [one.checkpoint_key for one in node.attributes if one.name == PY_STATE]
 
 
 class _ByIdentity(Mapping[Any, Mapping[str, Any]]):

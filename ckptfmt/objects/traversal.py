@@ -46,6 +46,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
+from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError
 from ckptfmt.objects.graph import object_path
 from ckptfmt.objects.nodes import NONE, Slot, TreeNode, scalar_kind
@@ -378,7 +379,7 @@ class Local:
         path_text: its escaped path, if that is not the one of the trail (slot variables).
     """
 
-    __slots__ = ("holder", "key", "parent", "path_text", "slot", "trail", "value")
+    __slots__ = ("_role", "holder", "key", "parent", "path_text", "slot", "trail", "value")
 
     def __init__(
         self,
@@ -394,6 +395,7 @@ class Local:
         self.holder = holder
         self.slot = slot
         self.path_text: str | None = None
+        self._role: Role | None = None
         self.key: Hashable = self.place if is_value(value) else id(value)
 
     def child(self, child: Child) -> Local:
@@ -432,7 +434,9 @@ class Local:
     @property
     def role(self) -> Role:
         """What is saved of the object."""
-        return role_of(self.value, self)
+        if self._role is None:
+            self._role = role_of(self.value, self)
+        return self._role
 
     @property
     def saver_name(self) -> str | None:
@@ -444,7 +448,8 @@ class Local:
     @property
     def full_name(self) -> str:
         """The name of the object in a name-based checkpoint."""
-        name = None if self.role is Role.SCALAR else getattr(self.value, "name", None)
+        unnamed = self.role is Role.SCALAR or isinstance(self.value, TensorHandle)
+        name = None if unnamed else getattr(self.value, "name", None)
         return name if isinstance(name, str) and name else str(self)
 
 
@@ -474,7 +479,7 @@ class View:
 
     def check(self, local: Local) -> None:
         """Raise InvalidError if an object cannot be saved."""
-        role_of(local.value, local)
+        local.role  # noqa: B018 (determined when it is first asked for)
 
     def children(self, local: Local) -> list[Child]:
         """Return the children of an object in TensorFlow's order.
@@ -644,19 +649,49 @@ def found_at(edges: Edges, path: str) -> int | None:
     return index
 
 
-def kind_of(value: Any) -> str | None:
-    """Return the kind that the graph records of an object; None for arrays and for objects."""
-    if value is None:
-        return NONE
-    if isinstance(value, TreeNode):
+# ---- what is saved ------------------------------------------------------------------------------
+
+
+class Saved(NamedTuple):
+    """What a graph records of an object: what is saved of it, the kind of Python object, the
+    registered saver that saves it, its escaped path, and its name in a name-based checkpoint. A
+    container has no path here: that of a deep one may be long."""
+
+    role: Role
+    kind: str | None
+    saver_name: str | None
+    path: str
+    name: str
+
+
+def saved_of(found: Iterable[Local]) -> list[Saved]:
+    """Return what a graph records of these objects."""
+    every = []
+    for local in found:
+        if local.value is None:
+            every.append(Saved(Role.NOTHING, NONE, None, "", ""))
+            continue
+        role, kind, saver_name = local.role, _kind_of(local), local.saver_name
+        has_path = role is not Role.NOTHING or saver_name is not None
+        names = (local.key_path, local.full_name) if has_path else ("", "")
+        every.append(Saved(role, kind, saver_name, *names))
+    return every
+
+
+def _kind_of(local: Local) -> str | None:
+    value, role = local.value, local.role
+    if role is Role.SCALAR:
+        return scalar_kind(value)
+    if role is not Role.NOTHING or is_array(value):
         return None
-    kind = scalar_kind(value)
-    if kind is not None or is_array(value):
-        return kind
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
         return "tuple"
     if isinstance(value, list):
         return "list"
-    if isinstance(value, (Mapping, tuple)) or dataclasses.is_dataclass(value):
-        return "dict" if _role_of(_type(value)) is Role.NOTHING else None
-    return None
+    is_dict = isinstance(value, (Mapping, tuple)) or dataclasses.is_dataclass(value)
+    return "dict" if is_dict and _role_of(_type(value)) is Role.NOTHING else None
+
+
+def optimizers_among(found: Iterable[Local]) -> list[tuple[int, Local]]:
+    """Return the objects that have slot variables, with their indices."""
+    return [(index, local) for index, local in enumerate(found) if has_slots(local.value)]
