@@ -186,9 +186,9 @@ threaded-programs: $(THREADED)
 emulated-programs: $(EMULATED)
 c-programs measure-programs fuzz-programs threaded-programs emulated-programs warn-objects: ; @:
 
-# Each program in turn; its last line tells its checks.
-run_each = for program in $(1); do $(RUN) $$program || { echo "FAILED: $(RUN) $$program" \
-	"with CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"; exit 1; }; done
+# Programs side by side; the last line of each tells its checks.
+run_each = printf '%s\n' $(1) | xargs -P $(JOBS) -I PROGRAM sh -c '$(RUN) PROGRAM || { echo "FAILED: $(RUN) PROGRAM" \
+	"with CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"; exit 255; }'
 
 c-test:
 	$(Q)$(MAKE) -j$(JOBS) c-programs

@@ -414,6 +414,6 @@ void hot_path_finish(const hot_path *path)
 	free(stage.boxes);
 	free(stage.prefix_texts);
 	free(stage.prefixes);
-	shell("rm -r '%s'");
+	remove_tree(directory);
 	must(test_failures == 0, "rm");
 }

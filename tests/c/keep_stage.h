@@ -149,7 +149,7 @@ static inline void make_base(const char *base)
 
 static inline void set_scene(bool overwrite)
 {
-	shell("rm -rf '%s'/*");
+	empty_tree(directory);
 	make_base("in/base");
 	if (overwrite)
 		save_all("out/n", older);
@@ -157,7 +157,7 @@ static inline void set_scene(bool overwrite)
 
 static inline void remove_base(void)
 {
-	shell("rm -r '%s'/in");
+	remove_tree(path_of("in"));
 }
 
 static inline uint64_t links_of(const char *name)

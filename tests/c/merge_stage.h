@@ -95,7 +95,9 @@ static inline bool has_result(int count)
  * result would have. */
 static inline void set_stage(int count, bool overwrite)
 {
-	shell("rm -rf '%s'/in '%s'/other '%s'/out");
+	remove_tree(path_of("in"));
+	remove_tree(path_of("other"));
+	remove_tree(path_of("out"));
 	if (overwrite) {
 		const char *old[INPUTS_MAX] = {path_of("in/o0"), path_of("in/o1"), path_of("in/o2")};
 		const ckptfmt_merge_options consume = {1, 0, CKPTFMT_DURABILITY_NONE, 0, NULL, NULL};

@@ -8,9 +8,9 @@
 #include "storage/os.h"
 #include "memory_fault.h"
 #include "os_fault.h"
+#include "remove_tree.h"
 
 #include <fcntl.h>
-#include <ftw.h>
 #include <sys/stat.h>
 
 static char root[512];
@@ -26,19 +26,6 @@ static ckptfmt_error error;
 		CHECK(strlen(error.path) >= strlen(end) &&                                                \
 			strcmp(error.path + strlen(error.path) - strlen(end), end) == 0);                 \
 	} while (0)
-
-static inline int remove_one(const char *path, const struct stat *info, int kind, struct FTW *where)
-{
-	(void)info;
-	(void)kind;
-	(void)where;
-	return remove(path);
-}
-
-static inline void remove_tree(const char *path)
-{
-	(void)nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
-}
 
 static inline const char *in_root(const char *name)
 {

@@ -99,7 +99,7 @@ static void test_error_untouched(void)
 	(void)snprintf(prefix, sizeof prefix, "%s", path_of("untouched"));
 	CHECK_EQ(ckptfmt_merge(inputs, 1, path_of("untouched-merged"), NULL, &err), CKPTFMT_OK);
 	check_untouched(&err);
-	shell("rm -rf '%s'/*");
+	empty_tree(directory);
 }
 
 /* The path of an index file has a name at its end. */
@@ -141,7 +141,7 @@ static void test_smallest(void)
 	CHECK_EQ(size, 8);
 	CHECK(memcmp(bytes, expected_data, sizeof expected_data) == 0);
 	CHECK_EQ(count_files(), 2);
-	shell("rm -rf '%s'/*");
+	empty_tree(directory);
 }
 
 /* Each new generation has data files of its own names; the old ones go. */
@@ -157,7 +157,7 @@ static void test_overwrite(void)
 		CHECK_EQ(file_exists("ck.data-00001-of-00002"), generation % 2 == 1);
 		CHECK_EQ(count_files(), generation % 2 == 0 ? 2 : 3);
 	}
-	shell("rm -rf '%s'/*");
+	empty_tree(directory);
 }
 
 static void test_reader_keeps_generation(void)
@@ -178,7 +178,7 @@ static void test_reader_keeps_generation(void)
 	CHECK_EQ(request.verified, 1);
 	ckptfmt_selection_free(selection);
 	ckptfmt_reader_close(reader);
-	shell("rm -rf '%s'/*");
+	empty_tree(directory);
 }
 
 /* A writer that has `before` refuses these sources, and then to commit. */
@@ -222,7 +222,7 @@ static void test_writer_refuses(void)
 		batch[0].slice = second;
 		check_refused(both, 2, batch, 2, "the name is added twice");
 	}
-	shell("rm -rf '%s'/*");
+	empty_tree(directory);
 }
 
 static void test_abandon(void)
@@ -294,7 +294,7 @@ static void test_merge_and_slices(void)
 		ckptfmt_selection_free(selection);
 		ckptfmt_reader_close(reader);
 	}
-	shell("rm -rf '%s'/*");
+	empty_tree(directory);
 }
 
 /* What only the writer may name, and options that readers could not live with. */
@@ -374,7 +374,7 @@ static void test_merge_refuses(void)
 	options.allow_missing = 1;
 	CHECK_OK(ckptfmt_merge(not_there, 2, path_of("m"), &options, &err), err);
 	CHECK_EQ(count_files(), 4);
-	shell("rm -rf '%s'/*");
+	empty_tree(directory);
 }
 
 /* Only the bytes asked for are read of a large tensor, and chunk checksums cost a chunk at each end. */
@@ -410,7 +410,7 @@ static void test_partial_reads(void)
 		CHECK_EQ(request.verified, 1);
 		ckptfmt_selection_free(selection);
 		ckptfmt_reader_close(reader);
-		shell("rm -rf '%s'/*");
+		empty_tree(directory);
 	}
 }
 
@@ -425,7 +425,7 @@ static void test_v1(void)
 	CHECK_FAILS(load_one("ck", "v", NULL, 0, &err), err, CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, "");
 	CHECK_EQ(mkdir(path_of("directory"), 0700), 0);
 	CHECK_FAILS(load_one("directory", "v", NULL, 0, &err), err, CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, "");
-	shell("rm -rf '%s'/*");
+	empty_tree(directory);
 }
 
 int main(void)

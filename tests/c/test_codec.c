@@ -378,6 +378,6 @@ int main(void)
 	test_large();
 	test_strings();
 	test_damage();
-	shell("rm -r '%s'");
+	remove_tree(directory);
 	return test_finish("codec");
 }

@@ -28,7 +28,7 @@ static void save(const ckptfmt_source *sources, uint64_t count, uint32_t chunk_s
 	ckptfmt_write_options_default(&options);
 	options.durability = CKPTFMT_DURABILITY_NONE;
 	options.chunk_size = chunk_size;
-	shell("rm -rf '%s'/*");
+	empty_tree(directory);
 	CHECK_OK(ckptfmt_writer_open(path_of("base"), &options, &writer, &err), err);
 	CHECK_OK(ckptfmt_writer_add(writer, sources, count, &err), err);
 	CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
@@ -315,7 +315,7 @@ static void test_made_by_others(void)
 		sources[i] = source_of(names[i], CKPTFMT_UINT8, bytes, 1, dims);
 	for (int big = 0; big < 2; big++) {
 		maker_entry *entry;
-		shell("rm -rf '%s'/*");
+		empty_tree(directory);
 		maker_begin(&m, directory, "base", 1);
 		m.endianness = big;
 		maker_chunks(maker_tensor(&m, "good", CKPTFMT_UINT8, 1, dims, 0, bytes, 8), 4, bytes);
@@ -433,6 +433,6 @@ int main(void)
 	test_faults();
 	test_misuse();
 	os_fault_log_clear();
-	shell("rm -rf '%s'");
+	remove_tree(directory);
 	return test_finish("compare");
 }

@@ -95,7 +95,7 @@ static void fail_saves(int os_errno, bool forever)
 		ckptfmt_error err;
 		ckptfmt_status status;
 		int open_files, files;
-		shell("rm -rf '%s'/*");
+		empty_tree(directory);
 		CHECK_OK(save("ck", 1, &err), err);
 		open_files = count_entries("/proc/self/fd");
 		files = count_entries(directory);
@@ -124,7 +124,7 @@ static void reserve_room(void)
 {
 	static const uint8_t values[3 << 20] = {0};
 	static const int64_t dims[1] = {sizeof values};
-	shell("rm -rf '%s'/*");
+	empty_tree(directory);
 	for (int told = 0; told < 2; told++)
 		for (uint64_t files = 1; files <= 2; files++) {
 			ckptfmt_error err;
@@ -148,7 +148,7 @@ static void reserve_room(void)
 			CHECK_EQ(os_fault_log_count_of(OS_FAULT_RESERVE), told && files == 1 ? 1 : 3);
 			CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
 			if (files == 2)
-				shell("rm -rf '%s'/*");
+				empty_tree(directory);
 		}
 }
 
@@ -158,7 +158,7 @@ static void crash_saves(void)
 	bool hit = true;
 	for (uint64_t n = 1; hit; n++) {
 		ckptfmt_error err;
-		shell("rm -rf '%s'/*");
+		empty_tree(directory);
 		CHECK_OK(save("ck", 1, &err), err);
 		os_fault_set(&(os_fault_plan){.at = n, .crash = true});
 		(void)!save("ck", 2, &err);
@@ -168,7 +168,7 @@ static void crash_saves(void)
 		check_proofs(directory, "ck");
 		CHECK_OK(save("ck", 3, &err), err);
 		check_checkpoint("ck", 3, 3);
-		shell("rm -rf '%s'/*");
+		empty_tree(directory);
 		os_fault_set(&(os_fault_plan){.at = n, .crash = true});
 		(void)!save("ck", 2, &err);
 		hit = hit || os_fault_hits() != 0;
@@ -185,7 +185,7 @@ static void crash_where_numbers_are_taken(void)
 	for (uint64_t n = 1; hit; n++) {
 		ckptfmt_error err;
 		ckptfmt_writer *writer;
-		shell("rm -rf '%s'/*");
+		empty_tree(directory);
 		CHECK_OK(save("ck", 1, &err), err);
 		CHECK_OK(ckptfmt_writer_open(path_of("ck"), NULL, &writer, &err), err);
 		CHECK_OK(save("other", 2, &err), err);
@@ -206,7 +206,7 @@ static void count_of_indexes(void)
 {
 	ckptfmt_error err;
 	int32_t count = 7;
-	shell("rm -rf '%s'/*");
+	empty_tree(directory);
 	CHECK_OK(save("ck", 1, &err), err);
 	CHECK_OK(save("ck", 2, &err), err);
 	shell("cd '%s' && mv ck.index ck.index.tempstatea && echo no > damaged && mkdir place");
@@ -226,7 +226,7 @@ static void fail_loads(int os_errno)
 	bool hit = true;
 	int in_spite = 0;
 	ckptfmt_error err;
-	shell("rm -rf '%s'/*");
+	empty_tree(directory);
 	CHECK_OK(save("ck", 1, &err), err);
 	for (uint64_t n = 1; hit; n++) {
 		float first = -1;
@@ -282,7 +282,7 @@ static void fail_allocations(bool forever)
 	for (uint64_t n = 1; hit; n++) {
 		ckptfmt_error err;
 		float first = -1;
-		shell("rm -rf '%s'/*");
+		empty_tree(directory);
 		CHECK_OK(save("ck", 1, &err), err);
 		memory_fault_set(n, forever);
 		if (save("ck", 2, &err) != CKPTFMT_OK)
@@ -326,7 +326,7 @@ static void sync_parents_of_new_directories(void)
 
 int main(void)
 {
-	if (!make_directory())
+	if (!make_memory_directory())
 		return 2;
 	sync_parents_of_new_directories();
 	fail_saves(EIO, false);
@@ -340,6 +340,6 @@ int main(void)
 	fail_allocations(false);
 	fail_allocations(true);
 	os_fault_log_clear();
-	shell("rm -rf '%s'");
+	remove_tree(directory);
 	return test_finish("faults");
 }

@@ -74,7 +74,7 @@ static void test_order(void)
 		CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
 		CHECK(shards_of(paths[i]) == 2 && holds(paths[i], old_values));
 	}
-	shell("rm -rf '%s'/in");
+	remove_tree(path_of("in"));
 	CHECK(holds("out/x", old_values) && holds("out/y", old_values));
 }
 
@@ -84,7 +84,7 @@ static void test_one_file_twice(void)
 	const int64_t dims[1] = {1};
 	upon u = upon_default();
 	bundle_maker m;
-	shell("rm -rf '%s'/*");
+	empty_tree(directory);
 	maker_begin(&m, directory, "base", 2);
 	for (int i = 0; i < TENSORS; i++) {
 		maker_tensor(&m, names[i], CKPTFMT_FLOAT, 1, dims, 0, &old_values[i], 4);
@@ -154,7 +154,7 @@ static void test_extensions(void)
 			uint8_t kept[4] = {7, 7, 7, 7};
 			bundle_maker m;
 			maker_entry *entry;
-			shell("rm -rf '%s'/*");
+			empty_tree(directory);
 			maker_begin(&m, directory, "base", 1);
 			m.endianness = big;
 			maker_tensor(&m, "_CKPTFMT_SHARD_0", CKPTFMT_UINT8, 1, dims, 0, bytes, 8);
@@ -427,7 +427,7 @@ static void test_merged(void)
 
 int main(void)
 {
-	if (!make_directory())
+	if (!make_memory_directory())
 		return 2;
 	test_numbers();
 	test_order();
@@ -442,6 +442,6 @@ int main(void)
 	test_names_of_others();
 	test_merged();
 	os_fault_log_clear();
-	shell("rm -rf '%s'");
+	remove_tree(directory);
 	return test_finish("keep");
 }

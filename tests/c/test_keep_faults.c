@@ -71,7 +71,7 @@ static void kill_updates(void)
 	bool hit = true;
 	for (uint64_t n = 1; hit; n++) {
 		upon u = upon_default();
-		shell("rm -rf '%s'/*");
+		empty_tree(directory);
 		make_base("n");
 		os_fault_set(&(os_fault_plan){.at = n, .crash = true});
 		(void)!save_upon(&u, "n", "n", some_new);
@@ -108,7 +108,7 @@ static void fail_allocations(bool forever)
 
 int main(void)
 {
-	if (!make_directory())
+	if (!make_memory_directory())
 		return 2;
 	fail_saves(EIO, false, false, false);
 	fail_saves(EIO, false, false, true);
@@ -122,6 +122,6 @@ int main(void)
 	fail_allocations(false);
 	fail_allocations(true);
 	os_fault_log_clear();
-	shell("rm -rf '%s'");
+	remove_tree(directory);
 	return test_finish("keep_faults");
 }

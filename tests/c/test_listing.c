@@ -45,7 +45,7 @@ static void end(ckptfmt_reader *reader)
 {
 	ckptfmt_reader_close(reader);
 	maker_free(&m);
-	shell("rm -rf '%s'/*");
+	empty_tree(directory);
 }
 
 static ckptfmt_status list_prefix(ckptfmt_reader *reader, const char *prefix, ckptfmt_selection **out)
@@ -196,7 +196,7 @@ static void test_rows_of_a_listing(void)
 	}
 	ckptfmt_selection_free(all);
 	ckptfmt_reader_close(reader);
-	shell("rm -rf '%s'/*");
+	empty_tree(directory);
 }
 
 int main(void)

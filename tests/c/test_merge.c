@@ -52,7 +52,7 @@ static uint64_t kill_merges(int count, bool consume, bool overwrite, int32_t dur
 		CHECK(has_result(count));
 		CHECK_EQ(has_inputs(count), !consume);
 		CHECK(access(path_of("out/m.merge-intent"), F_OK) != 0);
-		shell("cd '%s' && for f in whole/*; do cmp $f out/${f#whole/} || exit 1; done");
+		CHECK(holds_same_files("out", "whole"));
 		keep_result("again");
 		/* A generation that was replaced may be left where the kill came between rename and removal. */
 		if (!overwrite)
@@ -60,7 +60,7 @@ static uint64_t kill_merges(int count, bool consume, bool overwrite, int32_t dur
 		if (directories)
 			CHECK(access(path_of("in"), F_OK) != 0);
 		else if (consume)
-			shell("test -z \"$(ls -A '%s'/in)\"");
+			CHECK(rmdir(path_of("in")) == 0);
 	}
 	return points;
 }
@@ -121,13 +121,13 @@ static uint64_t kill_saves(bool overwrite)
 {
 	uint64_t points = 0;
 	bool hit = true;
-	shell("rm -rf '%s'/out");
+	remove_tree(path_of("out"));
 	if (overwrite)
 		CHECK_OK(save_shards(0, 1), err);
 	CHECK_OK(save_shards(1, 2), err);
 	shell("rm -rf '%s'/whole && cd '%s' && mkdir whole && cp out/s.index out/s.data-* whole/");
 	for (uint64_t n = 1; hit; n++) {
-		shell("rm -rf '%s'/out");
+		remove_tree(path_of("out"));
 		if (overwrite)
 			CHECK_OK(save_shards(0, 1), err);
 		os_fault_set(&(os_fault_plan){.at = n, .crash = true});
@@ -141,7 +141,7 @@ static uint64_t kill_saves(bool overwrite)
 		 * had not come to the commit. */
 		if (!has_save(2)) {
 			CHECK_OK(save_shards(2, 2), err);
-			shell("cd '%s' && for f in whole/*; do cmp $f out/${f#whole/} || exit 1; done");
+			CHECK(holds_same_files("out", "whole"));
 		} else {
 			CHECK_OK(save_shards(2, 2), err);
 		}
@@ -452,7 +452,7 @@ static void test_null(void)
 
 int main(void)
 {
-	if (!make_directory())
+	if (!make_memory_directory())
 		return 2;
 	printf("kill points of a merge of two inputs: %llu\n",
 		(unsigned long long)kill_merges(2, true, false, CKPTFMT_DURABILITY_FULL));
@@ -475,6 +475,6 @@ int main(void)
 	test_intent_of_another();
 	test_bad_intent();
 	os_fault_log_clear();
-	shell("rm -rf '%s'");
+	remove_tree(directory);
 	return test_finish("merge");
 }

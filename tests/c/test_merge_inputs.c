@@ -168,7 +168,9 @@ static void test_descriptors(void)
 	const ckptfmt_merge_options options = {1, 0, CKPTFMT_DURABILITY_NONE, 0, NULL, NULL};
 	const struct rlimit few = {24, 24};
 	struct rlimit before;
-	shell("rm -rf '%s'/in '%s'/other '%s'/out");
+	remove_tree(path_of("in"));
+	remove_tree(path_of("other"));
+	remove_tree(path_of("out"));
 	for (int i = 0; i < COUNT; i++) {
 		char tensor[16];
 		snprintf(tensor, sizeof tensor, "t%d", i);
@@ -198,7 +200,8 @@ static void test_many_inputs(void)
 		const bool other_place = turn == 5;
 		const ckptfmt_merge_options options = {1, turn == 2, CKPTFMT_DURABILITY_NONE, 0, NULL, NULL};
 		ckptfmt_status status;
-		shell("rm -rf '%s'/in '%s'/out");
+		remove_tree(path_of("in"));
+		remove_tree(path_of("out"));
 		for (int i = 0; i < COUNT; i++) {
 			snprintf(tensor, sizeof tensor, "t%03d", (i * 7) % COUNT);
 			snprintf(name, sizeof name, "in/%d/p%03d", other_place ? i % 3 : 0, i);
@@ -276,7 +279,10 @@ static void test_many_blocks(bool early)
 	enum { COUNT = 12000 };
 	const ckptfmt_merge_options options = {1, 0, CKPTFMT_DURABILITY_NONE, 0, NULL, NULL};
 	char name[200];
-	shell("rm -rf '%s'/in '%s'/other '%s'/out '%s'/whole");
+	remove_tree(path_of("in"));
+	remove_tree(path_of("other"));
+	remove_tree(path_of("out"));
+	remove_tree(path_of("whole"));
 	for (int i = 0; i < 3; i++)
 		save_many(input_names[i], i, 3, COUNT, early);
 	/* The last key of all is the last input's as well. */
@@ -319,7 +325,7 @@ static void test_links_of_inputs(void)
 
 int main(void)
 {
-	if (!make_directory())
+	if (!make_memory_directory())
 		return 2;
 	test_large_intent();
 	test_taken_numbers();
@@ -333,6 +339,6 @@ int main(void)
 	test_many_blocks(true);
 	test_links_of_inputs();
 	os_fault_log_clear();
-	shell("rm -rf '%s'");
+	remove_tree(directory);
 	return test_finish("merge_inputs");
 }

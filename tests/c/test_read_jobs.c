@@ -412,6 +412,6 @@ int main(void)
 	test_damaged_boxes();
 	free(bytes);
 	free(found);
-	shell("rm -rf '%s'");
+	remove_tree(directory);
 	return test_finish("test_read_jobs");
 }

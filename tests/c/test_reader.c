@@ -72,7 +72,7 @@ static void end(ckptfmt_reader *reader, ckptfmt_selection *selection)
 {
 	ckptfmt_selection_free(selection);
 	ckptfmt_reader_close(reader);
-	shell("rm -rf '%s'/*");
+	empty_tree(directory);
 }
 
 /* ---- arguments ---- */
@@ -224,7 +224,7 @@ static void test_refused(void)
 		CHECK_EQ(ckptfmt_reader_open(path_of("ck"), NULL, &reader, &err), CKPTFMT_NO_MEMORY);
 		os_fault_clear();
 	}
-	shell("rm -rf '%s'/*");
+	empty_tree(directory);
 }
 
 static void test_out_of_descriptors(void)
@@ -470,7 +470,7 @@ static void test_alignment_of_mappings(void)
 	}
 	ckptfmt_selection_free(selection);
 	ckptfmt_reader_close(reader);
-	shell("rm -rf '%s'/*");
+	empty_tree(directory);
 }
 
 int main(void)

@@ -220,6 +220,6 @@ int main(void)
 	test_options();
 	test_failing_file();
 	free(data);
-	shell("rm -rf '%s'");
+	remove_tree(directory);
 	return test_finish("shards");
 }

@@ -322,6 +322,6 @@ int main(void)
 	test_equal_bytes();
 	test_struct_size();
 	test_no_memory();
-	shell("rm -rf '%s'");
+	remove_tree(directory);
 	return test_finish("storage");
 }

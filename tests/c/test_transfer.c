@@ -233,6 +233,6 @@ int main(void)
 	free(bytes);
 	free(room);
 	os_fault_log_clear();
-	shell("rm -rf '%s'");
+	remove_tree(directory);
 	return test_finish("test_transfer");
 }
