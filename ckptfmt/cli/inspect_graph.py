@@ -15,15 +15,13 @@ from ckptfmt.cli import text
 from ckptfmt.cli.contents import Contents, Tensors, finding_of
 from ckptfmt.cli.inspect_tree import ASCII_LINES, DEPTH_MAX, LINES, write_rows
 from ckptfmt.cli.output import Output
-from ckptfmt.objects.build import key_groups, read_graph_bytes
+from ckptfmt.objects.build import graph_of, key_groups
 from ckptfmt.objects.graph import (
     ATTRIBUTES,
-    OBJECT_GRAPH_KEY,
     OPTIMIZER_SLOT,
     VARIABLE_VALUE,
     Node,
     ObjectGraph,
-    decode_graph,
     escape,
 )
 from ckptfmt.objects.nodes import NONE
@@ -48,12 +46,12 @@ class Objects(NamedTuple):
 
 def objects_of(reader: Reader, contents: Contents) -> Objects | None:
     """Return the object graph, or None; a graph that cannot be read is a problem."""
-    if OBJECT_GRAPH_KEY not in reader:
-        return None
     try:
-        graph = decode_graph(read_graph_bytes(reader), reader.prefix)
+        graph = graph_of(reader)
     except CkptfmtError as error:
         contents.problems.append(finding_of(error))
+        return None
+    if graph is None:
         return None
     keys = [one.checkpoint_key for node in graph.nodes for one in node.attributes]
     missing = [key for key in dict.fromkeys(keys) if key not in reader]

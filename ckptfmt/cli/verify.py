@@ -87,9 +87,10 @@ def run(options: argparse.Namespace) -> int:
     began = time.perf_counter()
     with Progress("checking", quiet=options.quiet) as progress:
         report = ckptfmt.verify(options.path, strict=options.strict, progress=progress.update)
-    report.findings.extend(_graph_findings(report.prefix))
+    blocks, findings = _blocks_and_graph(report.prefix)
+    report.findings.extend(findings)
     seconds = time.perf_counter() - began
-    checked = Checked(_blocks(report.prefix), report.tensors_checked, report.bytes_checked, seconds)
+    checked = Checked(blocks, report.tensors_checked, report.bytes_checked, seconds)
     out = Output(options.color)
     if options.json:
         _show_json(out, options.path, report, checked)
@@ -99,35 +100,30 @@ def run(options: argparse.Namespace) -> int:
     return 0 if report.ok else 1
 
 
-def _graph_findings(prefix: str) -> list[Finding]:
-    """Check the object graph against the tensors.
+def _blocks_and_graph(prefix: str) -> tuple[int | None, list[Finding]]:
+    """Return the number of data blocks that the index block names, and check the object graph
+    against the tensors.
 
     Findings are notes: the tensors can be read without the graph, and TensorFlow saves an
     uninitialised variable as an object without its tensor.
     """
+    blocks, missing = None, list[str]()
     try:
         with ckptfmt.open(prefix) as reader:
+            blocks = reader.header.block_count
             if OBJECT_GRAPH_KEY not in reader:
-                return []
+                return blocks, []
             try:
                 graph = decode_graph(read_graph_bytes(reader), prefix)
             except CkptfmtError as error:
-                return [replace(finding_of(error), severity="note")]
+                return blocks, [replace(finding_of(error), severity="note")]
             missing = missing_keys(reader, graph)
     except CkptfmtError:
-        return []  # an index that cannot be read is a finding of the verifier
+        pass  # an index that cannot be read is a finding of the verifier
     message = "the object graph refers to this missing tensor"
     path = index_name(prefix)
-    return [Finding("note", "CORRUPT", "BAD_ENTRY", message, path, None, name) for name in missing]
-
-
-def _blocks(prefix: str) -> int | None:
-    """Return the number of data blocks that the index block names."""
-    try:
-        with ckptfmt.open(prefix) as reader:
-            return reader.header.block_count
-    except CkptfmtError:
-        return None
+    notes = [Finding("note", "CORRUPT", "BAD_ENTRY", message, path, None, name) for name in missing]
+    return blocks, notes
 
 
 def _show_text(out: Output, report: Report, checked: Checked, *, quiet: bool) -> None:

@@ -45,14 +45,13 @@ Path = str | bytes | os.PathLike[Any]
 
 
 class Checkpoint(Trackable):
-    """Saves and restores a tree of Python objects.
+    """Save and restore a tree of Python objects.
 
     >>> weights = {"kernel": np.zeros((2, 3), np.float32), "bias": np.zeros(3, np.float32)}
     >>> checkpoint = Checkpoint(model=weights, step=0)
 
-    What an object may be, and what is saved of it: `ckptfmt.objects.trackable`. The objects are
-    those that are there when a save or a restore is called; attributes that are set later belong to
-    the checkpoint as well.
+    `ckptfmt.objects.traversal` lists the types of objects and what is saved of each. A save or
+    restore takes the objects that exist when it is called, so attributes may be set later.
 
     Args:
         root: the root object, or a weak reference to it; default the Checkpoint itself. The other
@@ -60,12 +59,12 @@ class Checkpoint(Trackable):
         objects: set as attributes, in the order of their names.
 
     Attributes:
-        save_counter: a 0-d int64 array, made when it is first asked for (by `save` and `restore` as
-            well), and saved as an attribute. If the root has an array of that name, it is that.
+        save_counter: a 0-d int64 array, created when it is first used (also by `save` and
+            `restore`) and saved as an attribute. If the root has an array of that name, that one.
 
     Raises:
-        InvalidError: an object that cannot be saved, one named as a method is, or one whose name
-            the root has for another object.
+        InvalidError: an object that cannot be saved, the name of a method, or a name that the root
+            uses for another object.
     """
 
     __slots__ = ("_ckptfmt_last", "_ckptfmt_line", "_ckptfmt_root")
@@ -107,7 +106,7 @@ class Checkpoint(Trackable):
         super().__setattr__(name, value)
 
     def __getstate__(self) -> Any:
-        """What a copy has: neither values that wait nor a save that is still running."""
+        """Return the state of a copy, which has no deferred values and no running save."""
         own = {"_ckptfmt_last": None, "_ckptfmt_root": self._ckptfmt_root}
         return dict(vars(self)), own
 
@@ -219,7 +218,7 @@ class Checkpoint(Trackable):
         return saver, path, options, record
 
     def _warn_of_overlooked(self, path: str) -> None:
-        """Warns, once, where values wait for objects that have come and were not looked for."""
+        """Warn, once, if deferred values have an object now and were not restored."""
         last = self._ckptfmt_last
         if last is None or last.expect_partial:
             return
@@ -252,45 +251,42 @@ class Checkpoint(Trackable):
         rename: Rename | None = None,
         filter: Filter | None = None,  # noqa: A002 (as in `load_into`)
     ) -> LoadStatus:
-        """Restores the objects from a checkpoint; one that `write` saved, which has no
-        `save_counter`.
+        """Restore the objects from a checkpoint that `write` saved, which has no `save_counter`.
 
         Objects and checkpoint are matched by the names of children, from the root. Arrays are
-        restored in place; scalars and read-only arrays are replaced where they lie, and so are the
-        tuples and frozen dataclasses around them. Where the checkpoint has values for an attribute
-        that is not there, they wait for it: see `LoadStatus.retry`. All is checked before anything
-        is written. A checkpoint of TensorFlow 1, which has names only, is matched by them: see
+        restored in place; scalars and read-only arrays are replaced in their places, and so are the
+        tuples and frozen dataclasses around them. Values for an attribute that does not exist are
+        deferred: see `LoadStatus.retry`. Everything is checked before anything is written. A
+        checkpoint without an object graph (TensorFlow 1) is matched by full names: see
         `NamedRestoration`.
 
         Args:
-            save_path: whatever `ckptfmt.open` takes; None restores nothing.
-            options: only `skip_slot_variables` is looked at.
+            save_path: what `ckptfmt.open` takes; None restores nothing.
+            options: only `skip_slot_variables` is used.
             cast: True converts numbers to the dtypes of their objects; or a dtype or mapping as in
                 `load_tree`.
-            partial: whether it is all right that values are not taken (`expect_partial`).
+            partial: whether values may remain without an object (`expect_partial`).
             strict: True makes anything that does not match an error, as in `load_into`, before
-                anything is written; False restores what is there and fits, and leaves the rest as
-                it is. None is what TensorFlow does: what is there must fit, and the assertions of
-                the status tell of the rest.
+                anything is written; False restores what matches and leaves the rest unchanged.
+                None is TensorFlow's rule: existing objects must fit their values, and the
+                assertions of the status report the rest.
             rename: name of a value in the checkpoint to name here, in the forms that
-                `ckptfmt.load` takes. The name of a value is the path of its object
-                ("model/kernel"), of what is not the value of a variable its key; in a checkpoint of
-                names the name.
+                `ckptfmt.load` takes. A value's name is the path of its object ("model/kernel"), or
+                its key if it is not the value of a variable; without a graph, the tensor's name.
             filter: which values to restore, by name in the checkpoint, in the forms that
-                `ckptfmt.load` takes. The objects of the others stay as they are, and that is no
-                fault.
+                `ckptfmt.load` takes. The objects of the others stay unchanged, which is not an
+                error.
 
         Returns:
-            The status, whose assertions say what was matched.
+            The status, whose assertions report what was matched.
 
         Raises:
-            InvalidError: an object of another shape or dtype than its tensor (it names the object,
-                the tensor, and both shapes), or a value that cannot be replaced where it lies; with
-                `strict` as `load_into`; two values of one name after `rename`; a wish in `cast` for
-                what is not there, or an argument of another type.
-            TensorNotFoundError: a tensor that the object graph names is not there; with `strict`
+            InvalidError: an object has another shape or dtype than its tensor; a value cannot be
+                replaced in its place; with `strict` as `load_into`; `rename` gives two values one
+                name; `cast` names a missing value; or an argument has the wrong type.
+            TensorNotFoundError: a tensor that the object graph names is missing; with `strict`
                 as `load_into`.
-            CorruptError, LimitError: the object graph is none, or too large.
+            CorruptError, LimitError: the object graph is damaged or too large.
             What `ckptfmt.open` and reading raise (arrays then have unspecified contents), and the
             objects' own methods.
         """
@@ -308,13 +304,14 @@ class Checkpoint(Trackable):
         rename: Rename | None = None,
         filter: Filter | None = None,  # noqa: A002 (as in `load_into`)
     ) -> LoadStatus:
-        """As `read`, for what `save` saved: `save_counter` is made, and restored."""
+        """Restore the objects as `read` does, from a checkpoint that `save` saved: `save_counter`
+        is created and restored."""
         choice = Choice.of(cast, strict, rename, filter)
         if strict and save_path is not None:
-            self.save_counter  # noqa: B018 (made when it is asked for)
+            self.save_counter  # noqa: B018 (created when it is used)
         status = self._restored(save_path, _checked(options), choice, partial, (SAVE_COUNTER,))
         if save_path is not None:
-            self.save_counter  # noqa: B018 (made when it is asked for)
+            self.save_counter  # noqa: B018 (created when it is used)
         return status
 
     def _restored(

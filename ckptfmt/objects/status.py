@@ -19,7 +19,6 @@ from ckptfmt.objects.serializing import own_tensors, slot_locals
 from ckptfmt.objects.traversal import Local, Role, View
 
 __all__ = [
-    "CheckpointLoadStatus",
     "InitializationOnlyStatus",
     "LoadStatus",
     "NameBasedSaverStatus",
@@ -32,94 +31,6 @@ class LoadStatus:
 
     The assertions first restore objects that were created since (see `retry`). They raise
     MatchError, an AssertionError, and return the status itself.
-    """
-
-    @property
-    def report(self) -> MatchReport:
-        """How the objects and the checkpoint match now. Restores nothing.
-
-        `matched`, `missing` and `filtered` are the paths of the objects that got their values, of
-        those that did not, and of those whose values the filter excludes. `unexpected` are the
-        names of the values that no object took, as `rename` and `filter` have them.
-        """
-        return self._report()
-
-    def retry(self) -> Self:
-        """Restore objects that did not exist before.
-
-        An attribute of a Trackable or a Checkpoint is restored when it is set. A new element of a
-        dict, a list or another object is restored here, and loses the value that it had.
-
-        Raises:
-            What `Checkpoint.restore` raises.
-        """
-        self._retry()
-        return self
-
-    def expect_partial(self) -> Self:
-        """Silence the warning about values of the checkpoint that no object ever takes."""
-        self._expect_partial()
-        return self
-
-    def close(self) -> None:
-        """Give up the values that no object took. The files of the checkpoint are open until then,
-        or until nothing refers to the Checkpoint, its objects and this status."""
-        self._close()
-
-    def assert_consumed(self) -> Self:
-        """Assert that every value of the checkpoint was taken and every object got its values."""
-        self._retry()
-        self._check_objects()
-        self._check_values()
-        return self
-
-    def assert_existing_objects_matched(self) -> Self:
-        """Assert that every object with values got them from the checkpoint, or from a later
-        restore."""
-        self._retry()
-        self._check_objects()
-        return self
-
-    def assert_nontrivial_match(self) -> Self:
-        """Assert that the checkpoint has an object other than the root."""
-        self._retry()
-        self._check_any()
-        return self
-
-    def _report(self) -> MatchReport:
-        raise NotImplementedError
-
-    def _retry(self) -> None:
-        pass
-
-    def _expect_partial(self) -> None:
-        pass
-
-    def _close(self) -> None:
-        pass
-
-    def _check_objects(self) -> None:
-        raise NotImplementedError
-
-    def _check_values(self) -> None:
-        pass
-
-    def _check_any(self) -> None:
-        self._check_objects()
-
-
-class InitializationOnlyStatus(LoadStatus):
-    """The state after a restore without a checkpoint: every assertion fails."""
-
-    def _report(self) -> MatchReport:
-        return MatchReport((), (), ())
-
-    def _check_objects(self) -> None:
-        raise MatchError("no checkpoint was given, so nothing was restored")
-
-
-class CheckpointLoadStatus(LoadStatus):
-    """The state of a restore from a checkpoint with an object graph.
 
     Args:
         restoration: the restore.
@@ -141,16 +52,78 @@ class CheckpointLoadStatus(LoadStatus):
         self._skip_slots = skip_slots
         self._optional = optional
 
+    @property
+    def report(self) -> MatchReport:
+        """How the objects and the checkpoint match now. Restores nothing.
+
+        `matched`, `missing` and `filtered` are the paths of the objects that got their values, of
+        those that did not, and of those whose values the filter excludes. `unexpected` are the
+        names of the values that no object took, as `rename` and `filter` have them.
+        """
+        keys, misfits = self._restoration.keys_left(), self._restoration.misfits.values()
+        return self._report_on(self._got(self._pairs()), keys, misfits)
+
+    def retry(self) -> Self:
+        """Restore objects that did not exist before.
+
+        An attribute of a Trackable or a Checkpoint is restored when it is set. A new element of a
+        dict, a list or another object is restored here, and loses the value that it had.
+
+        Raises:
+            What `Checkpoint.restore` raises.
+        """
+        self._restoration.restore(self._view)
+        return self
+
+    def expect_partial(self) -> Self:
+        """Silence the warning about values of the checkpoint that no object ever takes."""
+        self._restoration.expect_partial = True
+        return self
+
+    def close(self) -> None:
+        """Give up the values that no object took. The files of the checkpoint are open until then,
+        or until nothing refers to the Checkpoint, its objects and this status."""
+        self._restoration.close()
+
+    def assert_consumed(self) -> Self:
+        """Assert that every value of the checkpoint was taken and every object got its values."""
+        self.assert_existing_objects_matched()
+        keys = self._restoration.keys_left()
+        if keys:
+            raise self._error(f"no object took {some(keys)}")
+        return self
+
+    def assert_existing_objects_matched(self) -> Self:
+        """Assert that every object with values got them from the checkpoint, or from a later
+        restore."""
+        self.retry()
+        pairs = self._pairs()
+        known = self._got(pairs) | self._filtered(pairs)
+        missing = [
+            local
+            for local in self._every()
+            if local.key not in known and str(local) not in self._optional
+        ]
+        if missing:
+            raise self._error(f"these objects got no value from the checkpoint: {some(missing)}")
+        return self
+
+    def assert_nontrivial_match(self) -> Self:
+        """Assert that the checkpoint has an object other than the root."""
+        self.retry()
+        if len(self._restoration.match(self._view).bound) <= 1:
+            every = some(self._every())
+            raise self._error(
+                f"the checkpoint has no object but the root; the objects here: {every or 'none'}"
+            )
+        return self
+
     def refuse(self) -> None:
         """Raise what `load_into` raises if a restore would leave anything out."""
         given, keys, misfits = self._restoration.expected(self._view)
         report = self._report_on({local.key for _, local in given}, keys, misfits)
         if not report:
             refuse(self._restoration.reader.prefix, report)
-
-    def _report(self) -> MatchReport:
-        keys, misfits = self._restoration.keys_left(), self._restoration.misfits.values()
-        return self._report_on(self._got(self._pairs()), keys, misfits)
 
     def _report_on(
         self, got: Collection[Hashable], keys: Collection[str], misfits: Collection[Misfit]
@@ -187,54 +160,50 @@ class CheckpointLoadStatus(LoadStatus):
     def _filtered(self, pairs: list[tuple[int, Local]]) -> set[Hashable]:
         return {local.key for node, local in pairs if node in self._restoration.filtered}
 
-    def _retry(self) -> None:
-        self._restoration.restore(self._view)
-
-    def _expect_partial(self) -> None:
-        self._restoration.expect_partial = True
-
-    def _close(self) -> None:
-        self._restoration.close()
-
-    def _check_objects(self) -> None:
-        pairs = self._pairs()
-        known = self._got(pairs) | self._filtered(pairs)
-        missing = [
-            local
-            for local in self._every()
-            if local.key not in known and str(local) not in self._optional
-        ]
-        if missing:
-            raise self._error(f"these objects got no value from the checkpoint: {some(missing)}")
-
-    def _check_values(self) -> None:
-        keys = self._restoration.keys_left()
-        if keys:
-            raise self._error(f"no object took {some(keys)}")
-
-    def _check_any(self) -> None:
-        if len(self._restoration.match(self._view).bound) <= 1:
-            every = some(self._every())
-            raise self._error(
-                f"the checkpoint has no object but the root; the objects here: {every or 'none'}"
-            )
-
     def _error(self, message: str) -> MatchError:
         return MatchError(message, path=self._restoration.reader.prefix)
 
 
-class NameBasedSaverStatus(CheckpointLoadStatus):
+class InitializationOnlyStatus(LoadStatus):
+    """The state after a restore without a checkpoint: every assertion fails."""
+
+    def __init__(self) -> None:
+        pass
+
+    @property
+    def report(self) -> MatchReport:
+        """A report of nothing."""
+        return MatchReport((), (), ())
+
+    def retry(self) -> Self:
+        """Do nothing."""
+        return self
+
+    expect_partial = retry
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    def assert_consumed(self) -> Self:
+        """Raise MatchError."""
+        raise MatchError("no checkpoint was given, so nothing was restored")
+
+    assert_existing_objects_matched = assert_nontrivial_match = assert_consumed
+
+
+class NameBasedSaverStatus(LoadStatus):
     """The state of a restore from a checkpoint without an object graph, as those of TensorFlow 1.
     All assertions check that every object got its value; further tensors are ignored."""
 
-    def _expect_partial(self) -> None:
-        pass
+    def expect_partial(self) -> Self:
+        """Do nothing: no warning is given."""
+        return self
 
-    def _check_values(self) -> None:
-        pass
+    def assert_consumed(self) -> Self:
+        """Assert that every object with values got them."""
+        return self.assert_existing_objects_matched()
 
-    def _check_any(self) -> None:
-        self._check_objects()
+    assert_nontrivial_match = assert_consumed
 
 
 def _has_values(local: Local) -> bool:
@@ -255,7 +224,7 @@ def restored(
     optional: Collection[str] = (),
     expect_partial: bool = True,
     once: bool = False,
-) -> tuple[Restoration, CheckpointLoadStatus]:
+) -> tuple[Restoration, LoadStatus]:
     """Restore objects from a checkpoint, with an object graph or without.
 
     Args:
@@ -273,13 +242,13 @@ def restored(
     try:
         graph = graph_of(reader)
         restoration: Restoration
-        status: CheckpointLoadStatus
+        status: LoadStatus
         if graph is None:
             restoration = NamedRestoration(reader, choice, once=once)
             status = NameBasedSaverStatus(restoration, view, optional=optional)
         else:
             restoration = Restoration(reader, graph, choice, skip_slots=skip_slots, once=once)
-            status = CheckpointLoadStatus(restoration, view, skip_slots=skip_slots)
+            status = LoadStatus(restoration, view, skip_slots=skip_slots)
         named = restoration.expect_partial
         restoration.expect_partial = True
         if choice.strict:

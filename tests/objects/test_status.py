@@ -17,8 +17,8 @@ from support.objects import Module
 import ckptfmt
 from ckptfmt.bundle.load import MatchReport
 from ckptfmt.objects.status import (
-    CheckpointLoadStatus,
     InitializationOnlyStatus,
+    LoadStatus,
     NameBasedSaverStatus,
 )
 
@@ -41,7 +41,7 @@ def test_kinds_of_status(tmp_path: Path) -> None:
     path = written(tmp_path, a=np.ones(1))
     ckptfmt.save(tmp_path / "named", {"a": np.ones(1)})
     checkpoint = ckptfmt.Checkpoint(a=np.zeros(1))
-    assert type(checkpoint.read(path)) is CheckpointLoadStatus
+    assert type(checkpoint.read(path)) is LoadStatus
     assert type(checkpoint.read(tmp_path / "named")) is NameBasedSaverStatus
     assert type(checkpoint.read(None)) is InitializationOnlyStatus
 
