@@ -62,14 +62,6 @@ void cf_pages_want_large(void *data, uint64_t size)
 #endif
 }
 
-void cf_pages_want_soon(const uint8_t *data, uint64_t size)
-{
-	int kept = errno;
-	uint64_t skipped = (uint64_t)(uintptr_t)data % (uint64_t)sysconf(_SC_PAGESIZE);
-	advise((uint8_t *)(uintptr_t)data - skipped, size + skipped, MADV_WILLNEED);
-	errno = kept;
-}
-
 /* 0, or -1 with errno. What was written there stays. */
 static int populate(uint8_t *data, uint64_t size)
 {

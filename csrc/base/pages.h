@@ -12,8 +12,6 @@
 CF_MUST_CHECK ckptfmt_status cf_pages_map(uint64_t size, uint8_t **out, ckptfmt_error *err);
 /* Asks for large pages for memory from anywhere, where it has room for them. */
 void cf_pages_want_large(void *data, uint64_t size);
-/* Has the system read a part of a mapped file and does not wait; a wish. */
-void cf_pages_want_soon(const uint8_t *data, uint64_t size);
 /* Has the system put memory, all zero, behind a part of it, so that no later write has to wait for that. Any number of
  * threads may work on different parts. NO_MEMORY: there is not enough.
  * REQUIRES: nothing was written to the part. `data` is at a multiple of CF_PAGES_UNIT from the start. */

@@ -7,11 +7,6 @@
 #include "base/pages.h"
 #include "base/workers.h"
 
-#include <pthread.h>
-#include <string.h>
-
-enum { AHEAD = 4 * CF_READ_UNIT };  /* of what is not cached, this much is asked for before it is looked at */
-
 struct ckptfmt_mapping {
 	const uint8_t *pages;       /* NULL for a value of no bytes */
 	uint64_t pages_size;
@@ -36,49 +31,50 @@ static ckptfmt_status check_mappable(const ckptfmt_reader *reader, const ckptfmt
 	return cf_geometry_check_value(selection, row, CF_WHOLE_TENSOR, dtype->size, err);
 }
 
-/* ---- checksums ------------------------------------------------------------------------------------------- */
+/* ---- verification ---------------------------------------------------------------------------------------- */
 
-typedef struct summing {
-	const uint8_t *data;
-	uint64_t size;
-	bool ahead;                 /* not cached */
-	pthread_mutex_t lock;       /* over what follows */
-	uint64_t next;              /* where the part begins that nobody has taken */
-	uint32_t crc;               /* sum of what the parts contribute */
-} summing;
+enum { BLOCK_SIZE = 512 << 10 };    /* read at a time by each thread: stays in the cache of its core */
 
-static void *sum_parts(void *argument)
+typedef struct verification {
+	cf_transfer *transfer;      /* its data file is open, so that threads can share it */
+	const ckptfmt_stored *stored;
+	uint8_t *blocks;            /* BLOCK_SIZE bytes for each thread */
+	uint32_t crcs[CF_WORKERS_MAX];  /* what the parts of each thread contribute to the checksum */
+} verification;
+
+static ckptfmt_status verify_part(void *job, int32_t thread, uint64_t i, ckptfmt_error *err)
 {
-	summing *s = argument;
-	uint32_t moved = 0;
-	for (;;) {
-		uint64_t at, size;
-		(void)pthread_mutex_lock(&s->lock);
-		s->crc ^= moved;
-		at = s->next;
-		size = cf_min_u64(s->size - at, CF_READ_UNIT);
-		s->next = at + size;
-		(void)pthread_mutex_unlock(&s->lock);
-		if (size == 0)
-			return NULL;
-		if (s->ahead && at < s->size - cf_min_u64(s->size, AHEAD))
-			cf_pages_want_soon(s->data + at + AHEAD, cf_min_u64(s->size - at - AHEAD, CF_READ_UNIT));
-		moved = ckptfmt_crc32c_combine(ckptfmt_crc32c(0, s->data + at, size), 0, s->size - at - size);
+	verification *v = job;
+	uint64_t begin = i * CF_READ_UNIT, end = cf_min_u64(v->stored->size, begin + CF_READ_UNIT);
+	uint8_t *block = v->blocks + (uint64_t)thread * BLOCK_SIZE;
+	uint32_t crc = 0;
+	for (uint64_t at = begin; at < end;) {
+		uint64_t size = cf_min_u64(BLOCK_SIZE, end - at);
+		CF_TRY(cf_transfer_range(v->transfer, v->stored, at, size, block, err));
+		crc = ckptfmt_crc32c(crc, block, size);
+		at += size;
 	}
+	v->crcs[thread] ^= ckptfmt_crc32c_combine(crc, 0, v->stored->size - end);
+	return CKPTFMT_OK;
 }
 
-/* REQUIRES: size > 0. */
-static uint32_t sum_mapped(const cf_transfer *transfer, const ckptfmt_stored *stored, const uint8_t *data)
+/* Reads the value into private memory: touching a mapped page of a file that another process
+ * truncated would raise SIGBUS. */
+static ckptfmt_status verify_stored(cf_transfer *transfer, const ckptfmt_stored *stored, ckptfmt_error *err)
 {
-	summing s = {.data = data, .size = stored->size};
-	if (s.size < 2 * CF_READ_UNIT || pthread_mutex_init(&s.lock, NULL) != 0)
-		return ckptfmt_crc32c(0, data, s.size);
-	s.ahead = !cf_os_is_cached(&transfer->use.file, stored->offset, s.size);
-	if (s.ahead)
-		cf_pages_want_soon(data, cf_min_u64(s.size, AHEAD));
-	cf_workers_run(cf_read_threads(transfer->reader, s.size, false), sum_parts, &s);
-	(void)pthread_mutex_destroy(&s.lock);
-	return s.crc;
+	verification v = {.transfer = transfer, .stored = stored};
+	int32_t threads = cf_read_threads(transfer->reader, stored->size, false);
+	uint64_t parts = (stored->size + CF_READ_UNIT - 1) / CF_READ_UNIT;
+	ckptfmt_status status;
+	uint32_t crc = 0;
+	v.blocks = cf_allocate((uint64_t)threads * cf_min_u64(BLOCK_SIZE, stored->size));
+	if (v.blocks == NULL)
+		return cf_fail_memory(err);
+	status = cf_workers_share(threads, parts, verify_part, &v, err);
+	cf_release(v.blocks);
+	for (int32_t i = 0; i < threads; i++)
+		crc ^= v.crcs[i];
+	return status == CKPTFMT_OK ? cf_transfer_check(stored, crc, err) : status;
 }
 
 /* ---- mapping --------------------------------------------------------------------------------------------- */
@@ -86,18 +82,23 @@ static uint32_t sum_mapped(const cf_transfer *transfer, const ckptfmt_stored *st
 static ckptfmt_status map_value(cf_transfer *transfer, const ckptfmt_stored *stored, ckptfmt_mapping *mapping,
 	ckptfmt_error *err)
 {
+	const cf_file *file = &transfer->use.file;
 	uint64_t page = cf_os_page_size(), first;
+	bool verify = transfer->verify != CKPTFMT_VERIFY_OFF;
 	mapping->size = stored->size;
 	CF_TRY(cf_transfer_open(transfer, stored, err));
 	if (stored->size == 0)
 		return CKPTFMT_OK;
+	if (verify && cf_os_can_map(file))
+		CF_TRY(verify_stored(transfer, stored, err));
 	first = stored->offset / page * page;
 	mapping->pages_size = stored->offset + stored->size - first;
-	CF_TRY(cf_os_map(&transfer->use.file, "", first, mapping->pages_size, &mapping->pages, err));
+	CF_TRY(cf_os_map(file, "", first, mapping->pages_size, &mapping->pages, err));
 	mapping->data = mapping->pages + (stored->offset - first);
-	if (transfer->verify == CKPTFMT_VERIFY_OFF)
-		return CKPTFMT_OK;
-	return cf_transfer_check(stored, sum_mapped(transfer, stored, mapping->data), err);
+	/* A copy is private memory: check what the caller gets. */
+	if (verify && !cf_os_can_map(file))
+		return cf_transfer_check(stored, ckptfmt_crc32c(0, mapping->data, stored->size), err);
+	return CKPTFMT_OK;
 }
 
 ckptfmt_status ckptfmt_reader_map(ckptfmt_reader *reader, const ckptfmt_selection *selection, uint64_t row,

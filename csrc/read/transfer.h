@@ -65,7 +65,8 @@ CF_MUST_CHECK ckptfmt_status cf_transfer_check(const ckptfmt_stored *stored, uin
 CF_MUST_CHECK ckptfmt_status cf_transfer_show(cf_transfer *transfer, const ckptfmt_stored *stored, uint64_t done,
 	uint64_t size, uint64_t ahead, const uint8_t **bytes, ckptfmt_error *err);
 
-/* Reads `size` of the stored bytes, from `done` on, unchecked. REQUIRES: done + size <= stored->size. */
+/* Reads `size` of the stored bytes, from `done` on, unchecked. Threads may share a transfer for this while it has the
+ * value's data file open. REQUIRES: done + size <= stored->size. */
 CF_MUST_CHECK ckptfmt_status cf_transfer_range(cf_transfer *transfer, const ckptfmt_stored *stored, uint64_t done,
 	uint64_t size, uint8_t *destination, ckptfmt_error *err);
 

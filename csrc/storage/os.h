@@ -133,6 +133,8 @@ CF_MUST_CHECK ckptfmt_status cf_os_unlink(const cf_directory *directory, const c
 CF_MUST_CHECK ckptfmt_status cf_os_map(const cf_file *file, const char *path, uint64_t offset, uint64_t size,
 	const uint8_t **out, ckptfmt_error *err);
 void cf_os_unmap(const uint8_t *data, uint64_t size);
+/* False if cf_os_map of this file returns a private copy. */
+bool cf_os_can_map(const cf_file *file);
 uint64_t cf_os_page_size(void);
 
 /* ---- several transfers under way ---- */

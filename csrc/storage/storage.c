@@ -352,6 +352,11 @@ ckptfmt_status cf_os_map(const cf_file *file, const char *path, uint64_t offset,
 	return CKPTFMT_OK;
 }
 
+bool cf_os_can_map(const cf_file *file)
+{
+	return file->storage == NULL;
+}
+
 cf_direct *cf_os_direct_write(const cf_file *file)
 {
 	return file->storage == NULL ? cf_local_direct_write(file) : NULL;

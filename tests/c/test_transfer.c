@@ -104,7 +104,37 @@ static void test_bytes(void)
 	ckptfmt_reader_close(reader);
 }
 
-/* A mapped file that is not cached is asked for before it is looked at. */
+static void truncate_data(void)
+{
+	CHECK_EQ(truncate(path_of("ck.data-00000-of-00001"), 0), 0);
+}
+
+/* Another process truncates the data file before the n-th call of the storage: the map fails or its bytes were checked
+ * before, and no SIGBUS either way. */
+static void test_map_truncated(void)
+{
+	bool truncated = true;
+	uint64_t maps = 0;
+	for (uint64_t n = 1; truncated; n++) {
+		ckptfmt_reader *reader = open_reader();
+		ckptfmt_selection *selection;
+		ckptfmt_mapping *mapping;
+		ckptfmt_status status;
+		CHECK_OK(ckptfmt_reader_list(reader, &selection, &err), err);
+		os_fault_set(&(os_fault_plan){.at = n, .meanwhile = truncate_data});
+		status = ckptfmt_reader_map(reader, selection, 2, CKPTFMT_VERIFY_AUTO, &mapping, &err);
+		truncated = os_fault_hits() != 0;
+		os_fault_clear();
+		maps += status == CKPTFMT_OK && truncated;
+		CHECK(status == CKPTFMT_OK || (status == CKPTFMT_CORRUPT && err.failure == CKPTFMT_FAIL_TRUNCATED));
+		ckptfmt_mapping_close(mapping);
+		ckptfmt_selection_free(selection);
+		ckptfmt_reader_close(reader);
+		save();
+	}
+	CHECK(maps != 0);
+}
+
 static void test_map(void)
 {
 	ckptfmt_reader *reader = open_reader();
@@ -225,6 +255,7 @@ int main(void)
 		save();
 		test_bytes();
 		test_map();
+		test_map_truncated();
 		test_refusals();
 		test_failures_of_reads();
 		test_damage();
