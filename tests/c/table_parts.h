@@ -127,16 +127,6 @@ static inline void free_parts(parts *p)
 	memset(p, 0, sizeof *p);
 }
 
-/* Opening fails so; frees the parts. */
-static inline void check_open_fails(parts *p, ckptfmt_failure failure, const char *rule, uint64_t offset)
-{
-	cf_table *table;
-	CHECK_FAILS(open_copy(&p->file, &table), err, failure, rule);
-	CHECK_EQ(err.offset, offset);
-	CHECK(table == NULL);
-	free_parts(p);
-}
-
 static inline ckptfmt_status iterate(cf_table *table, uint64_t *count)
 {
 	cf_table_iterator it;
@@ -171,28 +161,6 @@ static inline uint64_t count_failures(cf_table *table)
 		failures += cf_table_check_next(&check, &more, &err) != CKPTFMT_OK;
 	cf_table_check_close(&check);
 	return failures;
-}
-
-/* The file opens; iterating, looking up `key` (if not NULL) and checking fail so. */
-static inline void check_reading_fails(parts *p, const char *key, ckptfmt_failure failure, const char *rule,
-	uint64_t offset)
-{
-	cf_table *table;
-	uint64_t count;
-	bool found;
-	CHECK_OK(open_copy(&p->file, &table), err);
-	CHECK_FAILS(iterate(table, &count), err, failure, rule);
-	CHECK_EQ(err.offset, offset);
-	if (key != NULL) {
-		CHECK_FAILS(get(table, key, &found), err, failure, rule);
-		CHECK_EQ(err.offset, offset);
-		CHECK(!found);
-	}
-	err = (ckptfmt_error){0};
-	CHECK(count_failures(table) >= 1 && err.failure == (int32_t)failure && err.offset == offset);
-	CHECK(strncmp(err.message, rule, strlen(rule)) == 0);
-	cf_table_close(table);
-	free_parts(p);
 }
 
 /* A sound file, canonical or not. */

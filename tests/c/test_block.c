@@ -370,59 +370,6 @@ static void test_deviations(void)
 
 /* ---- damaged blocks ---- */
 
-static void test_tail(void)
-{
-	cf_buffer bytes = CF_BUFFER_EMPTY;
-	cf_block block;
-	for (size_t size = 0; size < 4; size++) {
-		CHECK_FAILS(cf_block_open(test_guarded(size), size, AT, false, KEY_MAX, &block, &err), err,
-			CKPTFMT_FAIL_BAD_BLOCK, "BLK-4: ");
-		CHECK_EQ(err.offset, AT);
-	}
-	put_entry(&bytes, 0, "abcd", "");
-	cf_put_u32(&bytes, 0);
-	cf_put_u32(&bytes, 3);
-	check_walk_fails(&bytes, CKPTFMT_FAIL_BAD_BLOCK, "BLK-4: ", 11);
-	cf_put_u32(&bytes, 0);
-	cf_put_u32(&bytes, UINT32_MAX);
-	check_walk_fails(&bytes, CKPTFMT_FAIL_BAD_BLOCK, "BLK-4: ", 4);
-	cf_put_u32(&bytes, 1);
-	check_walk_fails(&bytes, CKPTFMT_FAIL_BAD_BLOCK, "BLK-4: ", 0);
-	put_entry(&bytes, 0, "a", "");
-	put_entry(&bytes, 0, "b", "");
-	put_tail(&bytes, RESTARTS(4));
-	check_walk_fails(&bytes, CKPTFMT_FAIL_BAD_BLOCK, "BLK-9: ", 8);
-}
-
-/* `a` 4 bytes, `b` 4, `c` 4, and these restarts: the walk finds the one at fault. */
-static void check_restarts(uint32_t count, const uint32_t *restarts, uint32_t at_fault)
-{
-	cf_buffer bytes = CF_BUFFER_EMPTY;
-	put_entry(&bytes, 0, "a", "");
-	put_entry(&bytes, 0, "b", "");
-	put_entry(&bytes, 0, "c", "");
-	put_tail(&bytes, count, restarts);
-	check_walk_fails(&bytes, CKPTFMT_FAIL_BAD_BLOCK, "BLK-9: ", 12 + 4 * at_fault);
-}
-
-static void test_restarts(void)
-{
-	cf_buffer bytes = CF_BUFFER_EMPTY;
-	check_restarts(RESTARTS(0, 0), 1);
-	check_restarts(RESTARTS(0, 8, 4), 2);
-	check_restarts(RESTARTS(0, 4, 4), 2);
-	check_restarts(RESTARTS(0, 3), 1);
-	check_restarts(RESTARTS(0, 12), 1);
-	check_restarts(RESTARTS(0, 4, 500), 2);
-	check_restarts(RESTARTS(0, UINT32_MAX), 1);
-	put_tail(&bytes, RESTARTS(0, 0));
-	check_walk_fails(&bytes, CKPTFMT_FAIL_BAD_BLOCK, "BLK-9: ", 4);
-	put_entry(&bytes, 0, "aa", "");
-	put_entry(&bytes, 1, "b", "");
-	put_tail(&bytes, RESTARTS(0, 5));
-	check_walk_fails(&bytes, CKPTFMT_FAIL_BAD_BLOCK, "BLK-10: ", 5);
-}
-
 /* A search uses the restarts itself, and checks those that it meets. */
 static void test_restarts_in_find(void)
 {
@@ -440,47 +387,6 @@ static void test_restarts_in_find(void)
 		CHECK_EQ(err.offset, AT + 17);
 	}
 	cf_buffer_free(&bytes);
-}
-
-static void test_entries(void)
-{
-	static const struct {
-		const char *bytes;
-		size_t size;
-		const char *rule;
-		uint64_t position;
-	} cases[] = {
-		{"\1\1\0a", 4, "BLK-10: ", 0},
-		{"\0\1\0a\2\1\0b", 8, "BLK-7: ", 4},
-		{"\0\1\0a\xff\xff\xff\xff\x0f\1\0b", 12, "BLK-7: ", 4},
-		{"\0\xff\xff\xff\xff\x0f\2a", 8, "BLK-8: ", 0},
-		{"\0\x80\x80\x80\x80\x08\x81\x80\x80\x80\x08", 11, "BLK-8: ", 0},
-		{"\0\x32\xd0\xff\xff\xff\x0f", 7, "BLK-8: ", 0},
-		{"\0\2\0a", 4, "BLK-8: ", 0},
-		{"\0\1\2av", 5, "BLK-8: ", 0},
-		{"\0\1\0a\0\1\5bv", 9, "BLK-8: ", 4},
-		{"\x80\x80\x80\x80\x80\0\1\0a", 9, "BLK-6: ", 0},
-		{"\0\x80\x80\x80\x80\x10\0a", 8, "BLK-6: ", 0},
-		{"\0\1\0a\0", 5, "BLK-6: ", 4},
-		{"\0\1\0a\0\1", 6, "BLK-6: ", 4},
-		{"\0\1\0a\0\1\x80", 7, "BLK-6: ", 4},
-		{"\0\1\0a\0\0\0\0", 8, "TAB-1: ", 4},
-		{"\0\1\0a\0\0\0\0\0", 9, "TAB-1: ", 4},
-		{"\0\1\0b\0\1\0a", 8, "TAB-1: ", 4},
-		{"\0\1\0a\0\1\0a", 8, "TAB-1: ", 4},
-		{"\0\2\0ab\2\0\0", 8, "TAB-1: ", 5},
-		{"\0\2\0ab\1\0\0", 8, "TAB-1: ", 5},
-		{"\0\2\0ab\1\1\0a", 9, "TAB-1: ", 5},
-		{"\0\1\0\xff\0\1\0a", 8, "TAB-1: ", 4},
-	};
-	for (size_t i = 0; i < CF_ARRAY_COUNT(cases); i++) {
-		cf_buffer bytes = CF_BUFFER_EMPTY;
-		bool order = cases[i].rule[0] == 'T';
-		cf_put_bytes(&bytes, cases[i].bytes, cases[i].size);
-		put_tail(&bytes, RESTARTS(0));
-		check_walk_fails(&bytes, order ? CKPTFMT_FAIL_BAD_ORDER : CKPTFMT_FAIL_BAD_BLOCK, cases[i].rule,
-			cases[i].position);
-	}
 }
 
 /* The same of entries that more than a few bytes follow, which the iterator takes in fewer steps. */
@@ -594,42 +500,6 @@ static void test_prefix_bomb(void)
 	cf_buffer_free(&first);
 }
 
-/* Every bit of a sound block flipped, before a guard page: any typed end will do. */
-static void test_flips(void)
-{
-	cf_buffer bytes = CF_BUFFER_EMPTY;
-	cf_block_builder builder;
-	uint64_t good = 0;
-	cf_block_builder_init(&builder, 2);
-	for (int i = 0; i < 6; i++)
-		CHECK_OK(cf_block_builder_add(&builder, (const uint8_t[]){'k', 'k', (uint8_t)('a' + i)}, 3,
-			(const uint8_t *)"vv", 2, &err), err);
-	CHECK_OK(cf_block_builder_finish(&builder, &err), err);
-	uint8_t *copy = test_guarded_copy(builder.bytes.data, builder.bytes.size);
-	for (size_t i = 0; i < 8 * builder.bytes.size; i++) {
-		cf_block block;
-		cf_block_iterator it;
-		cf_block_report report;
-		uint64_t position, size;
-		bool found;
-		copy[i / 8] ^= (uint8_t)(1 << i % 8);
-		ckptfmt_status status = cf_block_open(copy, builder.bytes.size, AT, false, KEY_MAX, &block, &err);
-		if (status == CKPTFMT_OK) {
-			cf_block_iterator_init(&it);
-			status = cf_block_check(&it, &block, &report, &err);
-			good += status == CKPTFMT_OK;
-			cf_block_iterator_free(&it);
-			(void)!cf_block_find(&block, (const uint8_t *)"kkd", 3, &position, &size, &found, &err);
-		}
-		CHECK(status == CKPTFMT_OK || status == CKPTFMT_CORRUPT || status == CKPTFMT_LIMIT);
-		copy[i / 8] ^= (uint8_t)(1 << i % 8);
-	}
-	/* Values, and key bytes that stay in order, may be anything. */
-	CHECK(good >= 6 * 16 && good < 6 * 16 + 60);
-	cf_block_builder_free(&builder);
-	cf_buffer_free(&bytes);
-}
-
 static void test_memory(void)
 {
 	bool failed = true;
@@ -671,15 +541,11 @@ int main(void)
 	test_all_sizes();
 	test_report();
 	test_deviations();
-	test_tail();
-	test_restarts();
 	test_restarts_in_find();
-	test_entries();
 	test_followed_entries();
 	test_decompressed();
 	test_key_limit();
 	test_prefix_bomb();
-	test_flips();
 	test_memory();
 	return test_finish("test_block");
 }

@@ -43,60 +43,6 @@ static void test_largest(void)
 	cf_buffer_free(&out);
 }
 
-static void check_fails(const uint8_t *footer_bytes, ckptfmt_failure failure, const char *rule, uint64_t offset)
-{
-	cf_footer footer;
-	CHECK_FAILS(cf_footer_decode(footer_bytes, AT, &footer, &err), err, failure, rule);
-	CHECK_EQ(err.offset, offset);
-}
-
-static void test_magic(void)
-{
-	static const uint64_t foreign[] = {0x88e241b785f4cff7u, 0x8242229663bf9564u, 0x4f3418eb7a8f13b8u};
-	uint8_t *bytes = test_guarded_copy(real_footer, sizeof real_footer);
-	for (int i = 40; i < 48; i++)
-		for (int bit = 0; bit < 8; bit++) {
-			bytes[i] ^= (uint8_t)(1 << bit);
-			check_fails(bytes, CKPTFMT_FAIL_BAD_MAGIC, "FTR-2: ", AT + 40);
-			bytes[i] ^= (uint8_t)(1 << bit);
-		}
-	for (int i = 0; i < 8; i++)
-		bytes[40 + i] = real_footer[47 - i];
-	check_fails(bytes, CKPTFMT_FAIL_BAD_MAGIC, "FTR-2: ", AT + 40);
-	/* The magic comes before all else: a bad handle beside it is not what is reported. */
-	memset(bytes, 0xff, 40);
-	check_fails(bytes, CKPTFMT_FAIL_BAD_MAGIC, "FTR-2: ", AT + 40);
-	for (size_t i = 0; i < CF_ARRAY_COUNT(foreign); i++) {
-		cf_store_u64(bytes + 40, foreign[i]);
-		check_fails(bytes, CKPTFMT_FAIL_UNSUPPORTED, "FTR-2: ", AT + 40);
-		CHECK(strstr(err.message, "RocksDB") != NULL);
-	}
-}
-
-static void test_handles(void)
-{
-	uint8_t *bytes = test_guarded_copy(real_footer, sizeof real_footer);
-	cf_footer footer;
-	/* A tenth byte above 1, then more than ten bytes. */
-	memset(bytes, 0xff, 9);
-	bytes[9] = 2;
-	check_fails(bytes, CKPTFMT_FAIL_BAD_BLOCK, "FTR-3: ", AT);
-	memset(bytes, 0x80, 40);
-	check_fails(bytes, CKPTFMT_FAIL_BAD_BLOCK, "FTR-3: ", AT);
-	/* The second handle begins at byte 3 and has no end in the 40 bytes. */
-	memset(bytes, 0x80, 40);
-	memcpy(bytes, "\x81\x00\x05", 3);
-	check_fails(bytes, CKPTFMT_FAIL_BAD_BLOCK, "FTR-3: ", AT + 3);
-	/* Overlong, and padding. */
-	memset(bytes, 0, 40);
-	memcpy(bytes, "\x81\x00\x05\x01\x02", 5);
-	CHECK_OK(cf_footer_decode(bytes, AT, &footer, &err), err);
-	CHECK_EQ(footer.metaindex.offset, 1);
-	CHECK_EQ(footer.index.size, 2);
-	bytes[39] = 1;
-	CHECK_OK(cf_footer_decode(bytes, AT, &footer, &err), err);
-}
-
 static void test_handle_check(void)
 {
 	static const cf_handle bad[] = {{1001, 0}, {0, 1001}, {996, 0}, {0, 996}, {900, 96}, {1000, 0},
@@ -150,8 +96,6 @@ int main(void)
 {
 	test_real();
 	test_largest();
-	test_magic();
-	test_handles();
 	test_handle_check();
 	test_trailer();
 	return test_finish("test_footer");

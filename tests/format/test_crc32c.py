@@ -134,57 +134,7 @@ def test_every_variant(tmp_path: Path, seed: int, variant: str) -> None:
         assert got == expected, (seed, start, size, crc)
 
 
-@pytest.mark.parametrize("isa", [None, "", "no-such-thing", "AVX512"])
-def test_anything_else_means_the_fastest(tmp_path: Path, isa: str | None) -> None:
-    found = in_child(tmp_path, isa, b"123456789", [[0, 9, 0]])
-    assert found == {"variant": USABLE[-1], "crcs": [0xE3069283]}
-
-
-@pytest.mark.parametrize("unusable", sorted(set(ISA) - set(USABLE)))
-def test_a_variant_that_cannot_run_is_not_chosen(tmp_path: Path, unusable: str) -> None:
-    found = in_child(tmp_path, ISA[unusable], b"123456789", [[0, 9, 0]])
-    assert found["variant"] in USABLE
-    assert found["crcs"] == [0xE3069283]
-
-
 # ---- in this process -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("row", ROWS, ids=ROWS.get)
-def test_copying_sums_what_it_copies(seed: int, row: int) -> None:
-    chance = random.Random(seed)
-    for size in SIZES[:-1]:
-        source = chance.randbytes(size)
-        crc = chance.randrange(2**32)
-        target = bytearray(b"\xaa" * (size + 2))
-        got = lib.ckptfmt_crc32c_by(row, crc, ffi.from_buffer(target) + 1, source, size)
-        assert got == index.crc32c(source, crc), (seed, size)
-        assert target == b"\xaa" + source + b"\xaa", (seed, size)
-
-
-def test_continuing_is_the_sum_of_the_whole(seed: int) -> None:
-    chance = random.Random(seed)
-    content = chance.randbytes(5000)
-    whole = index.crc32c(content)
-    for _ in range(100):
-        cut = chance.randrange(len(content) + 1)
-        assert _core.crc32c(content[cut:], _core.crc32c(content[:cut])) == whole, (seed, cut)
-
-
-def test_combining_is_the_sum_of_the_whole(seed: int) -> None:
-    chance = random.Random(seed)
-    for size in [0, 1, 2, 3, 63, 64, 4096, 70_001]:
-        first, second = chance.randbytes(chance.randrange(300)), chance.randbytes(size)
-        joined = lib.ckptfmt_crc32c_combine(index.crc32c(first), index.crc32c(second), size)
-        assert joined == index.crc32c(first + second), (seed, size)
-
-
-def test_masking_is_a_rotation_and_a_sum(seed: int) -> None:
-    chance = random.Random(seed)
-    for crc in [0, 1, 0x7FFF, 0x8000, 2**31, 2**32 - 1, *(chance.randrange(2**32) for _ in "abcd")]:
-        assert lib.ckptfmt_crc32c_mask(crc) == index.mask(crc)
-        assert lib.ckptfmt_crc32c_unmask(index.mask(crc)) == crc
-    assert lib.ckptfmt_crc32c_mask(0) == 0xA282EAD8
 
 
 def test_stored_checksums_are_these(tmp_path: Path) -> None:
