@@ -15,7 +15,11 @@
  *   7. A reader and a selection may be used by any number of threads at once. A writer, a verifier and a
  *      strings object belong to one thread at a time. Close is never concurrent with a call. A handle belongs to the
  *      process that opened it: a forked child neither uses nor closes it, and opens its own.
- *   8. File contents are never trusted: whatever the bytes are, a call ends in a result or a typed error, in time
+ *   8. A struct of options, limits, a codec or a storage begins with its size, which the caller sets:
+ *      `ckptfmt_open_options options = {.struct_size = sizeof options};`. The library reads no field beyond it, and
+ *      fields that it leaves out are zero. INVALID: a size of 0, or one beyond the struct of this library with
+ *      anything but zero bytes in the part that the library does not know.
+ *   9. File contents are never trusted: whatever the bytes are, a call ends in a result or a typed error, in time
  *      and memory bounded by the bytes read.
  *
  * The lines between the two `cffi` markers are also what the Python binding parses: plain declarations only.
@@ -90,8 +94,10 @@ CKPTFMT_API const char *ckptfmt_version(void);
 
 /* ---- limits ---------------------------------------------------------------------------------------------- */
 
-/* What a reader refuses for its own safety, beyond what the bytes present can justify. All are settable. */
+/* What a reader refuses for its own safety, beyond what the bytes present can justify. A field that is 0 takes the
+ * default given here. */
 typedef struct ckptfmt_limits {
+	uint64_t struct_size;         /* sizeof(ckptfmt_limits) */
 	uint64_t index_bytes_max;     /* size of an index file; 4 GiB */
 	uint64_t block_bytes_max;     /* one decoded index block; 64 MiB */
 	uint64_t key_bytes_max;       /* one key; 16 MiB */
@@ -104,8 +110,6 @@ typedef struct ckptfmt_limits {
 	uint32_t open_files_max;      /* data files a reader keeps open; 128 */
 	uint32_t reserved;
 } ckptfmt_limits;
-
-CKPTFMT_API void ckptfmt_limits_default(ckptfmt_limits *limits);
 
 /* ---- data types ------------------------------------------------------------------------------------------ */
 
@@ -185,7 +189,7 @@ typedef enum ckptfmt_codec_flags {
  * `size` 0 tells; any other status ends the call that needed them. `context` must stay valid as long as the reader,
  * writer or verifier that the codec was given to. */
 typedef struct ckptfmt_codec {
-	uint64_t size;              /* sizeof(ckptfmt_codec) */
+	uint64_t struct_size;       /* sizeof(ckptfmt_codec) */
 	void *context;
 	ckptfmt_status (*encode)(void *context, ckptfmt_codec_item *items, uint64_t count);
 	ckptfmt_status (*decode)(void *context, ckptfmt_codec_item *items, uint64_t count);
@@ -279,6 +283,7 @@ typedef enum ckptfmt_verify_mode {
 } ckptfmt_verify_mode;
 
 typedef struct ckptfmt_open_options {
+	uint64_t struct_size;           /* sizeof(ckptfmt_open_options) */
 	const ckptfmt_limits *limits;   /* NULL: the defaults */
 	int32_t follow_symlinks;        /* 0: a symbolic link as index or data file is BAD_PATH */
 	int32_t threads;                /* at most so many read for one call; 0: the processors it may use, up to 4 (of
@@ -441,8 +446,10 @@ typedef enum ckptfmt_durability {
 	CKPTFMT_DURABILITY_NONE = 2      /* as RENAME, and without reading the index back */
 } ckptfmt_durability;
 
+/* All fields but the first zero: what SaveV2 writes. */
 typedef struct ckptfmt_write_options {
-	uint64_t alignment;        /* every tensor starts at a multiple; 1: no padding. Zero bytes after each tensor */
+	uint64_t struct_size;      /* sizeof(ckptfmt_write_options) */
+	uint64_t alignment;        /* tensors start at multiples of it, with zero bytes between; 0 or 1: no padding */
 	uint32_t chunk_size;       /* bytes a chunk checksum covers, a multiple of 16 and at least 4096; 0: none. Tensors of
 	                            * one chunk get none */
 	int32_t durability;        /* ckptfmt_durability */
@@ -455,9 +462,6 @@ typedef struct ckptfmt_write_options {
 	                            * written by its own thread. A checkpoint that replaces another one can have more */
 	int32_t reserved;
 } ckptfmt_write_options;
-
-/* What SaveV2 writes: alignment 1, no chunks, durability full. No wish. */
-CKPTFMT_API void ckptfmt_write_options_default(ckptfmt_write_options *options);
 
 /* One tensor, or one slice of one, to write. Everything it points to must stay as it is during the call. */
 typedef struct ckptfmt_source {
@@ -506,6 +510,7 @@ CKPTFMT_API void ckptfmt_writer_abandon(ckptfmt_writer *writer);
 /* ---- merging --------------------------------------------------------------------------------------------- */
 
 typedef struct ckptfmt_merge_options {
+	uint64_t struct_size;          /* sizeof(ckptfmt_merge_options) */
 	int32_t consume;               /* 1: the data files move and the inputs' indexes are removed; 0: hard links */
 	int32_t allow_missing;         /* 1: inputs without an index are left out */
 	int32_t durability;            /* ckptfmt_durability */

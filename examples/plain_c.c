@@ -96,7 +96,7 @@ int main(int argc, char **argv)
 {
 	char first[1024], second[1024];
 	const char *shards[] = {first, second};
-	const ckptfmt_merge_options options = {.consume = 1};
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1};
 	ckptfmt_reader *reader;
 	ckptfmt_verifier *verifier;
 	ckptfmt_progress progress = {0};

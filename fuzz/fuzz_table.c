@@ -3,6 +3,7 @@
  * file; iterating gives strictly increasing keys, and each of them is found with the same value; iterating, looking up
  * and the check step by step agree on whether the file is sound. What the writer makes of the entries of a sound file
  * reads back as the same entries. */
+#include "base/limits.h"
 #include "repair.h"
 
 #include "table/table.h"
@@ -23,7 +24,7 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t capacity, unsi
 static ckptfmt_limits limits_of(uint8_t parameter)
 {
 	ckptfmt_limits limits;
-	ckptfmt_limits_default(&limits);
+	cf_limits_default(&limits);
 	limits.index_bytes_max = parameter & 1 ? 2000 : 1 << 20;
 	limits.block_bytes_max = parameter & 2 ? 300 : 1 << 20;
 	limits.key_bytes_max = parameter & 4 ? 10 : 1 << 16;

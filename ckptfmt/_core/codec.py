@@ -42,7 +42,7 @@ class Codec:
         self._errors = collections.deque[tuple[int, BaseException]]()
         self._self = ffi.new_handle(self)
         self.pointer = ffi.new("ckptfmt_codec *")
-        self.pointer.size = ffi.sizeof("ckptfmt_codec")
+        self.pointer.struct_size = ffi.sizeof("ckptfmt_codec")
         self.pointer.context = self._self
         self.pointer.encode, self.pointer.decode = lib.cf_codec_encode, lib.cf_codec_decode
         self.pointer.flags = lib.CKPTFMT_CODEC_THREADS

@@ -199,6 +199,7 @@ def open_checkpoint(
     options = ffi.new(
         "ckptfmt_open_options *",
         {
+            "struct_size": ffi.sizeof("ckptfmt_open_options"),
             "limits": values,
             "follow_symlinks": bool(follow_symlinks),
             "codec": ffi.NULL if codec is None else codec.pointer,

@@ -33,16 +33,20 @@ def dtype_table() -> list[DtypeInfo]:
 
 def fields_of(struct: Any) -> dict[str, int]:
     """The fields of a struct of numbers."""
-    fields = [name for name, _ in ffi.typeof(struct[0]).fields if name != "reserved"]
-    return {name: int(getattr(struct, name)) for name in fields}
+    fields = [name for name, _ in ffi.typeof(struct[0]).fields]
+    return {
+        name: int(getattr(struct, name))
+        for name in fields
+        if name not in ("reserved", "struct_size")
+    }
 
 
 def limits_of(values: Mapping[str, int] | None) -> Any:
-    """A `ckptfmt_limits` with the defaults, but for `values`; NULL for no values."""
+    """A `ckptfmt_limits` of these values, where 0 is the default; NULL for no values."""
     if not values:
         return ffi.NULL
     limits = ffi.new("ckptfmt_limits *")
-    lib.ckptfmt_limits_default(limits)
+    limits.struct_size = ffi.sizeof("ckptfmt_limits")
     known = fields_of(limits)
     for name, value in values.items():
         if name not in known:

@@ -37,7 +37,7 @@ class WriterHandle(ExclusiveHandle):
         self.codec = None if coder is None else Codec(coder)
         raw = path_bytes(prefix)
         options = ffi.new("ckptfmt_write_options *")
-        lib.ckptfmt_write_options_default(options)
+        options.struct_size = ffi.sizeof("ckptfmt_write_options")
         options.alignment, options.chunk_size = alignment, chunk_size
         options.durability, options.data_size = durability, data_size
         options.shards = shards
@@ -106,6 +106,7 @@ def merge(
     array = ffi.new("char *[]", owners)
     values = limits_of(limits)
     options = ffi.new("ckptfmt_merge_options *", {"limits": values})
+    options.struct_size = ffi.sizeof("ckptfmt_merge_options")
     options.consume, options.allow_missing = int(consume), int(allow_missing)
     options.durability, options.remove_directories = durability, int(remove_directories)
     error, raw = new_error(), path_bytes(destination)

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "compress/codec.h"
 
-ckptfmt_status cf_codec_check(const ckptfmt_codec *codec, ckptfmt_error *err)
+#include "base/limits.h"
+
+ckptfmt_status cf_codec_take(ckptfmt_codec *to, const ckptfmt_codec *from, ckptfmt_error *err)
 {
-	if (codec->size != sizeof *codec || codec->encode == NULL || codec->decode == NULL)
-		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET,
-			"the codec has a size of %llu bytes instead of %llu, or lacks a function",
-			(unsigned long long)codec->size, (unsigned long long)sizeof *codec);
+	CF_TRY(cf_struct_take(to, sizeof *to, from, "ckptfmt_codec", err));
+	if (to->encode == NULL || to->decode == NULL)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the codec must have encode and decode");
 	return CKPTFMT_OK;
 }
 

@@ -5,8 +5,8 @@
 
 #include "base/error.h"
 
-/* INVALID: the struct is of another size, or a function is missing. */
-CF_MUST_CHECK ckptfmt_status cf_codec_check(const ckptfmt_codec *codec, ckptfmt_error *err);
+/* Copies the caller's codec. INVALID: its struct_size (cf_struct_take), or a function is missing. */
+CF_MUST_CHECK ckptfmt_status cf_codec_take(ckptfmt_codec *to, const ckptfmt_codec *from, ckptfmt_error *err);
 /* The batch through the codec. An item whose size is 0 afterwards failed. INVALID: the codec failed, or says that it
  * wrote more than the capacity; NO_MEMORY. */
 CF_MUST_CHECK ckptfmt_status cf_codec_encode(const ckptfmt_codec *codec, ckptfmt_codec_item *items, uint64_t count,

@@ -73,7 +73,7 @@ static ckptfmt_status decode(void *context, ckptfmt_codec_item *items, uint64_t 
 
 ckptfmt_status ckptfmt_codec_zstd(int32_t level, ckptfmt_codec *out, ckptfmt_error *err)
 {
-	*out = (ckptfmt_codec){.size = sizeof *out};
+	*out = (ckptfmt_codec){.struct_size = sizeof *out};
 	if (level < 1 || level > LEVEL_MAX)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "zstd level %d is not within 1 and %d", (int)level,
 			LEVEL_MAX);

@@ -12,6 +12,7 @@
  *
  * Killed before the commit, all inputs are whole; after it, the result is. Running the merge again finishes it.
  */
+#include "base/limits.h"
 #include "base/memory.h"
 #include "write/commit.h"
 #include "merge/files.h"
@@ -256,13 +257,10 @@ ckptfmt_status ckptfmt_merge(const char *const *prefixes, uint64_t count, const 
 	merge m = {.directory = {.fd = -1}, .inputs = {.directory = {.fd = -1}}};
 	ckptfmt_status status;
 	bool finished;
-	if (options != NULL)
-		m.options = *options;
+	CF_TRY(cf_struct_take(&m.options, sizeof m.options, options, "ckptfmt_merge_options", err));
 	CF_TRY(check_options(&m.options, err));
-	ckptfmt_limits_default(&m.inputs.limits);
+	CF_TRY(cf_limits_take(&m.inputs.limits, m.options.limits, err));
 	m.inputs.storage = m.options.storage;
-	if (m.options.limits != NULL)
-		m.inputs.limits = *m.options.limits;
 	/* MRG-14 */
 	status = cf_merge_resume(prefixes, count, destination, &m.options, &m.before, &finished, err);
 	if (status == CKPTFMT_OK && !finished)

@@ -6,6 +6,7 @@
 
 #include "compress/codec.h"
 
+#include "base/limits.h"
 #include "base/memory.h"
 #include "table/footer.h"
 
@@ -163,10 +164,29 @@ static ckptfmt_status open_current(ckptfmt_reader *reader, ckptfmt_error *err)
 	return status;
 }
 
+static ckptfmt_status take_options(ckptfmt_reader *reader, const ckptfmt_open_options *from,
+	const ckptfmt_storage **storage, ckptfmt_error *err)
+{
+	ckptfmt_open_options options;
+	CF_TRY(cf_struct_take(&options, sizeof options, from, "ckptfmt_open_options", err));
+	CF_TRY(cf_limits_take(&reader->limits, options.limits, err));
+	reader->follow_symlinks = from == NULL || options.follow_symlinks != 0;
+	reader->threads = options.threads;
+	*storage = options.storage;
+	if (options.codec != NULL) {
+		CF_TRY(cf_codec_take(&reader->own_codec, options.codec, err));
+		reader->codec = &reader->own_codec;
+	} else if (ckptfmt_codec_zstd(1, &reader->own_codec, NULL) == CKPTFMT_OK) {
+		reader->codec = &reader->own_codec;
+	}
+	return CKPTFMT_OK;
+}
+
 ckptfmt_status cf_reader_new(const char *prefix, const ckptfmt_open_options *options, ckptfmt_reader **out,
 	ckptfmt_error *err)
 {
 	static _Atomic uint64_t last_id;
+	const ckptfmt_storage *storage = NULL;
 	ckptfmt_reader *reader;
 	ckptfmt_status status;
 	*out = NULL;
@@ -176,24 +196,11 @@ ckptfmt_status cf_reader_new(const char *prefix, const ckptfmt_open_options *opt
 	reader->id = atomic_fetch_add_explicit(&last_id, 1, memory_order_relaxed) + 1;
 	reader->directory.fd = -1;
 	reader->index.fd = -1;
-	reader->follow_symlinks = options == NULL || options->follow_symlinks != 0;
-	reader->threads = options == NULL ? 0 : options->threads;
-	if (options != NULL && options->limits != NULL)
-		reader->limits = *options->limits;
-	else
-		ckptfmt_limits_default(&reader->limits);
-	if (options != NULL && options->codec != NULL) {
-		reader->own_codec = *options->codec;
-		reader->codec = &reader->own_codec;
-	} else if (ckptfmt_codec_zstd(1, &reader->own_codec, NULL) == CKPTFMT_OK) {
-		reader->codec = &reader->own_codec;
-	}
-	status = reader->codec == NULL ? CKPTFMT_OK : cf_codec_check(reader->codec, err);
+	status = take_options(reader, options, &storage, err);
 	if (status == CKPTFMT_OK)
 		status = cf_prefix_split(prefix, &reader->prefix, err);
 	if (status == CKPTFMT_OK)
-		status = cf_storage_directory_open(options == NULL ? NULL : options->storage, reader->prefix.directory,
-			false, false, &reader->directory, err);
+		status = cf_storage_directory_open(storage, reader->prefix.directory, false, false, &reader->directory, err);
 	if (status != CKPTFMT_OK) {
 		ckptfmt_reader_close(reader);
 		return status;
@@ -205,7 +212,8 @@ ckptfmt_status cf_reader_new(const char *prefix, const ckptfmt_open_options *opt
 ckptfmt_status ckptfmt_reader_reopen(const ckptfmt_reader *old, const char *prefix, ckptfmt_reader **out,
 	ckptfmt_error *err)
 {
-	const ckptfmt_open_options options = {&old->limits, old->follow_symlinks, old->threads, old->codec, NULL};
+	const ckptfmt_open_options options = {.struct_size = sizeof options, .limits = &old->limits,
+		.follow_symlinks = old->follow_symlinks, .threads = old->threads, .codec = old->codec};
 	ckptfmt_reader *reader;
 	CF_TRY(ckptfmt_reader_open(prefix, &options, &reader, err));
 	if (!same_file(&reader->index_info, &old->index_info) || !same_time(&reader->index_info, &old->index_info)) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "write/commit.h"
+#include "base/limits.h"
 #include "read/index.h"
 
 #include "write/generations.h"
@@ -20,7 +21,7 @@ ckptfmt_status cf_commit_count(const cf_directory *directory, const char *name, 
 	ckptfmt_status status;
 	bool found = false;
 	*out = 0;
-	ckptfmt_limits_default(&limits);
+	cf_limits_default(&limits);
 	status = cf_os_open(directory, name, true, &file, &info, NULL);
 	if (status == CKPTFMT_OK && file.fd >= 0)
 		status = cf_index_open(&file, name, info.size, &limits, &table, NULL);
@@ -149,7 +150,7 @@ ckptfmt_status cf_commit_read_back(const cf_commit *commit, const cf_file_writer
 	cf_table_iterator entries;
 	ckptfmt_status status;
 	bool more = true;
-	ckptfmt_limits_default(&limits);
+	cf_limits_default(&limits);
 	/* No limit of a reader may stop a save. */
 	limits.index_bytes_max = limits.block_bytes_max = limits.key_bytes_max = UINT64_MAX;
 	limits.entries_max = limits.keys_bytes_floor = UINT64_MAX;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "write/value.h"
 
+#include "base/limits.h"
 #include "base/bytes.h"
 #include "slices/box.h"
 #include "proto/string_tensor.h"
@@ -37,7 +38,7 @@ static ckptfmt_status check_name(const ckptfmt_source *source, ckptfmt_error *er
 {
 	uint64_t size = source->name_size;
 	ckptfmt_limits limits;
-	ckptfmt_limits_default(&limits);
+	cf_limits_default(&limits);
 	if (source->slice != NULL && size <= limits.key_bytes_max) {
 		size += SLICE_KEY_FRAME + 2 * SLICE_KEY_NUMBER * (uint64_t)source->rank;
 		for (uint64_t i = 0; i < source->name_size; i++)

@@ -8,6 +8,7 @@
  */
 #include "write/writer.h"
 
+#include "base/limits.h"
 #include "base/memory.h"
 #include "base/workers.h"
 #include "write/value.h"
@@ -29,14 +30,9 @@ enum {
 	CHUNK_SIZE_MIN = 4096   /* less, and the checksums of a large tensor no longer fit an index block of a reader */
 };
 
-void ckptfmt_write_options_default(ckptfmt_write_options *options)
-{
-	*options = (ckptfmt_write_options){.alignment = 1, .durability = CKPTFMT_DURABILITY_FULL, .shards = 1};
-}
-
 static ckptfmt_status check_options(const ckptfmt_write_options *options, ckptfmt_error *err)
 {
-	if (options->alignment == 0 || options->alignment > (uint64_t)1 << 30)
+	if (options->alignment > (uint64_t)1 << 30)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the alignment %llu is not within 1 and 2^30",
 			(unsigned long long)options->alignment);
 	if (options->chunk_size % CHUNK_UNIT != 0)
@@ -63,7 +59,7 @@ static ckptfmt_status check_codec(const ckptfmt_write_options *options, ckptfmt_
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET,
 			"compressing takes chunks of %d to %d bytes, not %lu", CF_CHUNK_SIZE_MIN, CF_CHUNK_SIZE_MAX,
 			(unsigned long)options->chunk_size);
-	return cf_codec_check(options->codec, err);
+	return CKPTFMT_OK;
 }
 
 static ckptfmt_status open_data_files(ckptfmt_writer *writer, ckptfmt_error *err)
@@ -89,8 +85,6 @@ static ckptfmt_status open_writer(ckptfmt_writer *writer, const char *prefix, ck
 {
 	/* A later save that is synced relies on the directory. */
 	bool sync = writer->options.durability != CKPTFMT_DURABILITY_NONE;
-	CF_TRY(check_options(&writer->options, err));
-	CF_TRY(check_codec(&writer->options, err));
 	CF_TRY(cf_prefix_split(prefix, &writer->prefix, err));
 	CF_TRY(cf_storage_directory_open(writer->options.storage, writer->prefix.directory, true, sync,
 		&writer->directory, err));
@@ -98,6 +92,21 @@ static ckptfmt_status open_writer(ckptfmt_writer *writer, const char *prefix, ck
 	writer->commit = (cf_commit){&writer->prefix, &writer->directory, writer->options.durability, 0};
 	CF_TRY(cf_commit_observe(&writer->commit, err));
 	return open_data_files(writer, err);
+}
+
+static ckptfmt_status take_options(ckptfmt_writer *writer, const ckptfmt_write_options *from, ckptfmt_error *err)
+{
+	ckptfmt_write_options *options = &writer->options;
+	CF_TRY(cf_struct_take(options, sizeof *options, from, "ckptfmt_write_options", err));
+	if (options->alignment == 0)
+		options->alignment = 1;
+	CF_TRY(check_options(options, err));
+	if (options->codec == NULL)
+		return CKPTFMT_OK;
+	CF_TRY(check_codec(options, err));
+	CF_TRY(cf_codec_take(&writer->codec, options->codec, err));
+	options->codec = &writer->codec;
+	return CKPTFMT_OK;
 }
 
 ckptfmt_status ckptfmt_writer_open(const char *prefix, const ckptfmt_write_options *options, ckptfmt_writer **out,
@@ -110,15 +119,9 @@ ckptfmt_status ckptfmt_writer_open(const char *prefix, const ckptfmt_write_optio
 	if (writer == NULL)
 		return cf_fail_memory(err);
 	writer->directory.fd = -1;
-	if (options != NULL)
-		writer->options = *options;
-	else
-		ckptfmt_write_options_default(&writer->options);
-	if (writer->options.codec != NULL) {
-		writer->codec = *writer->options.codec;
-		writer->options.codec = &writer->codec;
-	}
-	status = open_writer(writer, prefix, err);
+	status = take_options(writer, options, err);
+	if (status == CKPTFMT_OK)
+		status = open_writer(writer, prefix, err);
 	if (status != CKPTFMT_OK) {
 		cf_error_path(err, prefix);
 		ckptfmt_writer_abandon(writer);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "base/limits.h"
 #include "bundle_maker.h"
 
 #include "proto/names.h"
@@ -276,7 +277,7 @@ uint64_t maker_origin(const bundle_maker *m, const cf_buffer *key)
 	cf_table *table;
 	cf_table_value value;
 	bool found;
-	ckptfmt_limits_default(&limits);
+	cf_limits_default(&limits);
 	must(cf_table_open_memory(m->index.data, NULL, m->index.size, &limits, &table, NULL) == CKPTFMT_OK &&
 		cf_table_get(table, key->data, key->size, &value, &found, NULL) == CKPTFMT_OK, "a sound index");
 	cf_table_close(table);

@@ -100,7 +100,7 @@ static void free_sources(void)
 static void open_writer(const char *name, uint32_t chunk_size)
 {
 	ckptfmt_write_options options;
-	ckptfmt_write_options_default(&options);
+	options = (ckptfmt_write_options){.struct_size = sizeof options};
 	options.durability = CKPTFMT_DURABILITY_NONE;
 	options.chunk_size = chunk_size;
 	MUST_OK(ckptfmt_writer_open(path_of(name), &options, &stage.writer, &err));
@@ -349,7 +349,8 @@ static void prepare_merge(uint64_t count)
 
 static void merge(void)
 {
-	const ckptfmt_merge_options options = {.consume = 1, .durability = CKPTFMT_DURABILITY_NONE};
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1,
+		.durability = CKPTFMT_DURABILITY_NONE};
 	MUST_OK(ckptfmt_merge(stage.prefixes, stage.count, path_of("merged"), &options, &err));
 }
 

@@ -21,7 +21,7 @@ typedef struct upon {
 static inline upon upon_default(void)
 {
 	upon u = {.kept = 0};
-	ckptfmt_write_options_default(&u.options);
+	u.options = (ckptfmt_write_options){.struct_size = sizeof u.options};
 	return u;
 }
 
@@ -134,7 +134,8 @@ static const float older[TENSORS] = {9, 9, 9, 9};
 /* The base has two data files: "a" and "b" lie in one, "c" and "d" in the other. */
 static inline void make_base(const char *base)
 {
-	const ckptfmt_merge_options consume = {1, 0, CKPTFMT_DURABILITY_NONE, 0, NULL, NULL};
+	const ckptfmt_merge_options consume = {.struct_size = sizeof consume, .consume = 1,
+		.durability = CKPTFMT_DURABILITY_NONE};
 	const char *parts[2] = {path_of("part/1"), path_of("part/2")};
 	ckptfmt_source sources[TENSORS];
 	make_sources(sources, old_values);

@@ -16,7 +16,7 @@ static inline void save_to(const char *prefix, const char *name, float value, in
 	ckptfmt_write_options options;
 	ckptfmt_source sources[2];
 	ckptfmt_writer *writer;
-	ckptfmt_write_options_default(&options);
+	options = (ckptfmt_write_options){.struct_size = sizeof options};
 	options.alignment = alignment;
 	options.durability = CKPTFMT_DURABILITY_NONE;
 	memset(sources, 0, sizeof sources);
@@ -100,7 +100,8 @@ static inline void set_stage(int count, bool overwrite)
 	remove_tree(path_of("out"));
 	if (overwrite) {
 		const char *old[INPUTS_MAX] = {path_of("in/o0"), path_of("in/o1"), path_of("in/o2")};
-		const ckptfmt_merge_options consume = {1, 0, CKPTFMT_DURABILITY_NONE, 0, NULL, NULL};
+		const ckptfmt_merge_options consume = {.struct_size = sizeof consume, .consume = 1,
+			.durability = CKPTFMT_DURABILITY_NONE};
 		for (int i = 0; i < count; i++) {
 			char name[] = {'o', (char)('0' + i), 0}, prefix[] = {'i', 'n', '/', 'o', (char)('0' + i), 0};
 			save_to(prefix, name, 9, -1, 1);

@@ -50,7 +50,7 @@ static ckptfmt_status decode(void *context, ckptfmt_codec_item *items, uint64_t 
 void run_codec_init(run_codec *codec)
 {
 	memset(codec, 0, sizeof *codec);
-	codec->codec.size = sizeof codec->codec;
+	codec->codec.struct_size = sizeof codec->codec;
 	codec->codec.context = codec;
 	codec->codec.encode = encode;
 	codec->codec.decode = decode;

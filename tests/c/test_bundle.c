@@ -246,7 +246,7 @@ static void test_merge_and_slices(void)
 	float full[ROWS * COLUMNS];
 	ckptfmt_error err;
 	const char *inputs[2];
-	ckptfmt_merge_options options = {1, 0, CKPTFMT_DURABILITY_FULL, 0, NULL, NULL};
+	ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1};
 	char first[512], second[512];
 	for (int i = 0; i < ROWS * COLUMNS; i++)
 		full[i] = (float)i;
@@ -333,7 +333,7 @@ static void test_writer_reserves(void)
 	CHECK(found);
 	ckptfmt_reader_close(reader);
 	shell("rm -rf '%s'/r.*");
-	ckptfmt_write_options_default(&options);
+	options = (ckptfmt_write_options){.struct_size = sizeof options};
 	options.chunk_size = 4080;
 	CHECK_FAILS(ckptfmt_writer_open(path_of("r"), &options, &writer, &err), err, CKPTFMT_FAIL_ARGUMENT,
 		"the chunk size 4080 is below 4096");
@@ -353,7 +353,8 @@ static void test_merge_refuses(void)
 {
 	const float values[2] = {1, 2};
 	ckptfmt_error err;
-	ckptfmt_merge_options options = {1, 0, CKPTFMT_DURABILITY_RENAME, 0, NULL, NULL};
+	ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1,
+		.durability = CKPTFMT_DURABILITY_RENAME};
 	char first[512], second[512], missing[512];
 	const char *same_tensor[2] = {first, second}, *twice[2] = {first, first}, *not_there[2] = {first, missing};
 	snprintf(first, sizeof first, "%s", path_of("p0"));
@@ -386,7 +387,7 @@ static void test_partial_reads(void)
 	for (int i = 0; i < COUNT; i++)
 		full[i] = (float)i;
 	for (uint32_t chunk = 0; chunk <= 262144; chunk += 262144) {
-		ckptfmt_write_options options = {.alignment = 64, .chunk_size = chunk,
+		ckptfmt_write_options options = {.struct_size = sizeof options, .alignment = 64, .chunk_size = chunk,
 			.durability = CKPTFMT_DURABILITY_RENAME};
 		const int64_t dims[2] = {1024, 1024}, box[4] = {500, 0, 8, 1024};
 		ckptfmt_source source = float_source("w", full, 2, dims);

@@ -45,15 +45,15 @@ static void save(void)
 		noise[i] = (uint32_t)test_random();
 	}
 	sources[2].data = (const uint8_t *)noise;
-	ckptfmt_write_options_default(&options);
+	options = (ckptfmt_write_options){.struct_size = sizeof options};
 	run_codec_init(&codec);
 	options.codec = &codec.codec;
 	CHECK_FAILS(ckptfmt_writer_open(path_of("none"), &options, &writer, &err), err, CKPTFMT_FAIL_ARGUMENT,
 		"compressing takes chunks of 4096 to 16777216 bytes, not 0");
 	options.chunk_size = CHUNK;
-	codec.codec.size = 1;
+	codec.codec.struct_size = 0;
 	CHECK_FAILS(ckptfmt_writer_open(path_of("none"), &options, &writer, &err), err, CKPTFMT_FAIL_ARGUMENT,
-		"the codec has");
+		"set struct_size of ckptfmt_codec");
 	run_codec_init(&codec);
 	options.durability = CKPTFMT_DURABILITY_RENAME;
 	CHECK_OK(ckptfmt_writer_open(path_of("a"), &options, &writer, &err), err);
@@ -76,7 +76,7 @@ static ckptfmt_selection *selection;
 
 static void open_it(const ckptfmt_codec *with)
 {
-	ckptfmt_open_options options = {.follow_symlinks = 1, .codec = with};
+	ckptfmt_open_options options = {.struct_size = sizeof options, .follow_symlinks = 1, .codec = with};
 	run_codec_init(&codec);
 	CHECK_OK(ckptfmt_reader_open(path_of("a"), &options, &reader, &err), err);
 	CHECK_OK(ckptfmt_reader_list(reader, &selection, &err), err);
@@ -161,7 +161,7 @@ static void test_codec_failures(void)
 {
 	static uint32_t got[COUNT];
 	ckptfmt_codec bad;
-	ckptfmt_open_options options = {.codec = &bad};
+	ckptfmt_open_options options = {.struct_size = sizeof options, .codec = &bad};
 	ckptfmt_status status;
 	open_it(&codec.codec);
 	codec.fails = CKPTFMT_BUSY;
@@ -178,13 +178,13 @@ static void test_codec_failures(void)
 		"CMP-18: a zstd frame of chunk 0 does not decode to what it says");
 	close_it();
 	bad = codec.codec;
-	bad.size--;
+	bad.struct_size = 4;
 	CHECK_FAILS(ckptfmt_reader_open(path_of("a"), &options, &reader, &err), err, CKPTFMT_FAIL_ARGUMENT,
-		"the codec has");
+		"set struct_size of ckptfmt_codec");
 	bad = codec.codec;
 	bad.decode = NULL;
 	CHECK_FAILS(ckptfmt_reader_open(path_of("a"), &options, &reader, &err), err, CKPTFMT_FAIL_ARGUMENT,
-		"the codec has");
+		"the codec must have");
 	CHECK_FAILS(ckptfmt_codec_zstd(0, &bad, &err), err, CKPTFMT_FAIL_ARGUMENT, "zstd level 0");
 	CHECK_FAILS(ckptfmt_codec_zstd(23, &bad, &err), err, CKPTFMT_FAIL_ARGUMENT, "zstd level 23");
 	/* With libzstd nobody needs another codec; without it the failure says so. */
@@ -204,7 +204,7 @@ static void test_codec_failures(void)
 /* What the verifier finds first, or an empty failure. */
 static ckptfmt_error verify(const ckptfmt_codec *with)
 {
-	ckptfmt_open_options options = {.follow_symlinks = 1, .codec = with};
+	ckptfmt_open_options options = {.struct_size = sizeof options, .follow_symlinks = 1, .codec = with};
 	ckptfmt_error found;
 	ckptfmt_verifier *verifier;
 	ckptfmt_progress progress;
@@ -269,7 +269,7 @@ static void check_round_trip(const ckptfmt_source *source, const void *expected,
 	ckptfmt_columns columns;
 	uint8_t *got = malloc(size);
 	ckptfmt_request request = {.destination = got, .destination_size = size};
-	ckptfmt_write_options_default(&options);
+	options = (ckptfmt_write_options){.struct_size = sizeof options};
 	options.codec = &codec.codec;
 	options.chunk_size = CHUNK;
 	options.durability = CKPTFMT_DURABILITY_NONE;
@@ -277,7 +277,7 @@ static void check_round_trip(const ckptfmt_source *source, const void *expected,
 	CHECK_OK(ckptfmt_writer_add(writer, source, 1, &err), err);
 	CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
 	{
-		ckptfmt_open_options with = {.follow_symlinks = 1, .codec = &codec.codec};
+		ckptfmt_open_options with = {.struct_size = sizeof with, .follow_symlinks = 1, .codec = &codec.codec};
 		CHECK_OK(ckptfmt_reader_open(path_of("b"), &with, &reader, &err), err);
 	}
 	CHECK_OK(ckptfmt_reader_list(reader, &selection, &err), err);
@@ -333,7 +333,7 @@ static void test_strings(void)
 		ckptfmt_source source = {.name = (const uint8_t *)"s", .name_size = 1, .dims = dims,
 			.data = (const uint8_t *)items, .dtype = dtype == 0 ? CKPTFMT_STRING : CKPTFMT_VARIANT, .rank = 1};
 		ckptfmt_write_options options;
-		ckptfmt_open_options with = {.follow_symlinks = 1, .codec = &codec.codec};
+		ckptfmt_open_options with = {.struct_size = sizeof with, .follow_symlinks = 1, .codec = &codec.codec};
 		ckptfmt_writer *writer;
 		ckptfmt_columns columns;
 		ckptfmt_strings *strings;
@@ -342,7 +342,7 @@ static void test_strings(void)
 		run_codec_init(&codec);
 		for (int i = 0; i < ELEMENTS; i++)
 			items[i] = (ckptfmt_bytes){(const uint8_t *)"\20\20\20\20\20\20\20\20\20\20\20\20\20\20\20\20", 16};
-		ckptfmt_write_options_default(&options);
+		options = (ckptfmt_write_options){.struct_size = sizeof options};
 		options.codec = &codec.codec;
 		options.chunk_size = CHUNK;
 		options.durability = CKPTFMT_DURABILITY_NONE;

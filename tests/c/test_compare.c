@@ -25,7 +25,7 @@ static void save(const ckptfmt_source *sources, uint64_t count, uint32_t chunk_s
 {
 	ckptfmt_write_options options;
 	ckptfmt_writer *writer;
-	ckptfmt_write_options_default(&options);
+	options = (ckptfmt_write_options){.struct_size = sizeof options};
 	options.durability = CKPTFMT_DURABILITY_NONE;
 	options.chunk_size = chunk_size;
 	empty_tree(directory);

@@ -130,7 +130,7 @@ static void reserve_room(void)
 			ckptfmt_error err;
 			ckptfmt_write_options options;
 			ckptfmt_writer *writer;
-			ckptfmt_write_options_default(&options);
+			options = (ckptfmt_write_options){.struct_size = sizeof options};
 			options.data_size = told ? 3 * sizeof values : 0;
 			os_fault_log_clear();
 			CHECK_OK(ckptfmt_writer_open(path_of("room"), &options, &writer, &err), err);
@@ -311,7 +311,7 @@ static void sync_parents_of_new_directories(void)
 		ckptfmt_merge_options merge = {0};
 		const char *input = path_of("new/deep/ck");
 		uint64_t before = os_system_calls(OS_SYSTEM_FSYNC);
-		ckptfmt_write_options_default(&options);
+		options = (ckptfmt_write_options){.struct_size = sizeof options};
 		options.durability = durability;
 		CHECK_OK(ckptfmt_writer_open(path_of("new/deep/ck"), &options, &writer, &err), err);
 		CHECK_OK(ckptfmt_writer_commit(writer, &err), err);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Saving upon another checkpoint: what is linked, how the data files are numbered, what is left to be written, and what
  * others may do meanwhile. Links os_fault.c and memory_fault.c. */
+#include "base/limits.h"
 #include "proto/names.h"
 #include "read/index.h"
 #include "table/table.h"
@@ -125,7 +126,7 @@ static bool has_entry(const char *prefix, const char *name, const void *end, uin
 	cf_table *table = NULL;
 	cf_table_value value;
 	bool found = false;
-	ckptfmt_limits_default(&limits);
+	cf_limits_default(&limits);
 	cf_index_name(prefix, index);
 	CHECK_OK(cf_os_open(&here, index, true, &file, &info, &err), err);
 	CHECK_OK(cf_index_open(&file, index, info.size, &limits, &table, &err), err);
@@ -167,7 +168,7 @@ static void test_extensions(void)
 			maker_build(&m);
 			maker_save(&m);
 			maker_free(&m);
-			ckptfmt_write_options_default(&options);
+			options = (ckptfmt_write_options){.struct_size = sizeof options};
 			options.chunk_size = plain ? 0 : 1 << 18;
 			CHECK_OK(ckptfmt_reader_open(path_of("base"), NULL, &reader, &err), err);
 			CHECK_OK(ckptfmt_reader_list_all(reader, &selection, &err), err);
@@ -412,7 +413,7 @@ static void test_merged(void)
 {
 	upon u = upon_default();
 	for (int consume = 0; consume < 2; consume++) {
-		const ckptfmt_merge_options options = {consume, 0, CKPTFMT_DURABILITY_FULL, 0, NULL, NULL};
+		const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = consume};
 		const char *inputs[2] = {path_of("out/n"), path_of("other/e")};
 		set_scene(false);
 		CHECK_OK(save_upon(&u, "in/base", "out/n", some_new), err);

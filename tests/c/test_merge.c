@@ -25,7 +25,8 @@ static void keep_result(const char *as)
 static uint64_t kill_merges(int count, bool consume, bool overwrite, int32_t durability)
 {
 	const bool directories = consume && !overwrite;
-	const ckptfmt_merge_options options = {consume, 0, durability, directories, NULL, NULL};
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = consume,
+		.durability = durability, .remove_directories = directories};
 	uint64_t points = 0;
 	int files;
 	bool hit = true;
@@ -72,7 +73,7 @@ enum { SHARDS = 4 };
 /* As savers do it: parts in a directory of their own, then the merge. `run` makes that directory's name. */
 static ckptfmt_status save_shards(int run, float value)
 {
-	const ckptfmt_merge_options options = {1, 0, CKPTFMT_DURABILITY_FULL, 0, NULL, NULL};
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1};
 	const int64_t dims[1] = {1};
 	const char *prefixes[SHARDS];
 	char name[64], tensor[2] = {0, 0};
@@ -82,7 +83,7 @@ static ckptfmt_status save_shards(int run, float value)
 		ckptfmt_source sources[2];
 		ckptfmt_writer *writer;
 		ckptfmt_status status;
-		ckptfmt_write_options_default(&write);
+		write = (ckptfmt_write_options){.struct_size = sizeof write};
 		write.durability = CKPTFMT_DURABILITY_RENAME;
 		memset(sources, 0, sizeof sources);
 		tensor[0] = (char)('a' + i);
@@ -154,7 +155,7 @@ static uint64_t kill_saves(bool overwrite)
 
 static void fail_merges(int os_errno, bool forever, bool after)
 {
-	const ckptfmt_merge_options options = {1, 0, CKPTFMT_DURABILITY_FULL, 0, NULL, NULL};
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1};
 	bool hit = true, committed = false;
 	for (uint64_t n = 1; hit; n++) {
 		ckptfmt_status status;
@@ -189,7 +190,8 @@ static void fail_merges(int os_errno, bool forever, bool after)
 
 static void fail_allocations(void)
 {
-	const ckptfmt_merge_options options = {1, 0, CKPTFMT_DURABILITY_NONE, 0, NULL, NULL};
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1,
+		.durability = CKPTFMT_DURABILITY_NONE};
 	bool hit = true;
 	for (uint64_t n = 1; hit; n++) {
 		ckptfmt_status status;
@@ -214,7 +216,7 @@ static void fail_allocations(void)
  * destination now. */
 static void test_resume_with_others(void)
 {
-	const ckptfmt_merge_options options = {1, 1, CKPTFMT_DURABILITY_FULL, 0, NULL, NULL};
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1, .allow_missing = 1};
 	bool hit = true;
 	int refused = 0;
 	for (uint64_t n = 1; hit; n++) {
@@ -245,7 +247,7 @@ static void test_resume_with_others(void)
 /* The same list again, where one input went and the other was saved again; and with the first one twice. */
 static void test_resume_of_a_part(void)
 {
-	const ckptfmt_merge_options options = {1, 1, CKPTFMT_DURABILITY_FULL, 0, NULL, NULL};
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1, .allow_missing = 1};
 	const char *twice[2];
 	bool hit = true;
 	int parts = 0;
@@ -274,7 +276,7 @@ static void test_resume_of_a_part(void)
 			"MRG-14");
 		{
 			/* Inputs that stay do not make it better. */
-			const ckptfmt_merge_options keep = {0, 1, CKPTFMT_DURABILITY_FULL, 0, NULL, NULL};
+			const ckptfmt_merge_options keep = {.struct_size = sizeof keep, .allow_missing = 1};
 			CHECK_FAILS(merge(2, &keep), err, CKPTFMT_FAIL_MERGE_CONFLICT, "MRG-14");
 		}
 		save_inputs(2);
@@ -287,7 +289,7 @@ static void test_resume_of_a_part(void)
 /* The result of a merge that was killed lost its bytes: nothing is removed for it. */
 static void test_resume_without_the_bytes(void)
 {
-	const ckptfmt_merge_options options = {1, 0, CKPTFMT_DURABILITY_FULL, 0, NULL, NULL};
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1};
 	set_stage(2, false);
 	os_fault_set(&(os_fault_plan){.kind = OS_FAULT_UNLINK, .at = 1, .crash = true});
 	(void)!merge(2, &options);
@@ -304,7 +306,8 @@ static bool merged_meanwhile;
 
 static void merge_meanwhile(void)
 {
-	const ckptfmt_merge_options options = {1, 1, CKPTFMT_DURABILITY_NONE, 0, NULL, NULL};
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1, .allow_missing = 1,
+		.durability = CKPTFMT_DURABILITY_NONE};
 	const char *const directories[3] = {"in", "other", "out"};
 	ckptfmt_error kept = err;
 	merged_meanwhile = true;
@@ -320,7 +323,7 @@ static void merge_meanwhile(void)
 
 static void test_twice_at_once(void)
 {
-	const ckptfmt_merge_options options = {1, 1, CKPTFMT_DURABILITY_FULL, 0, NULL, NULL};
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1, .allow_missing = 1};
 	bool hit = true;
 	int busy = 0;
 	for (uint64_t n = 1; hit; n++) {
@@ -344,7 +347,7 @@ static void test_twice_at_once(void)
 /* A merge of other inputs that is killed before it commits keeps the intent in force. */
 static void test_intent_of_another(void)
 {
-	const ckptfmt_merge_options options = {1, 0, CKPTFMT_DURABILITY_FULL, 0, NULL, NULL};
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1};
 	bool hit = true;
 	for (uint64_t n = 1; hit; n++) {
 		const char *other = path_of("other/c");
@@ -370,7 +373,8 @@ static void test_intent_of_another(void)
 /* A damaged intent is ignored. */
 static void test_bad_intent(void)
 {
-	const ckptfmt_merge_options options = {1, 0, CKPTFMT_DURABILITY_NONE, 0, NULL, NULL};
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1,
+		.durability = CKPTFMT_DURABILITY_NONE};
 	for (int byte = 0; byte < 400; byte += 7) {
 		set_stage(2, false);
 		/* Killed when the first input goes. */
@@ -402,7 +406,7 @@ static ckptfmt_status save_one(void)
 	ckptfmt_source source;
 	ckptfmt_writer *writer;
 	ckptfmt_status status;
-	ckptfmt_write_options_default(&options);
+	options = (ckptfmt_write_options){.struct_size = sizeof options};
 	options.durability = CKPTFMT_DURABILITY_NONE;
 	memset(&source, 0, sizeof source);
 	source.name = (const uint8_t *)"a";
@@ -441,7 +445,7 @@ static void test_saves_without_memory(void)
 /* NULL is not a prefix. */
 static void test_null(void)
 {
-	const ckptfmt_merge_options options = {0, 0, CKPTFMT_DURABILITY_NONE, 0, NULL, NULL};
+	const ckptfmt_merge_options options = {.struct_size = sizeof options, .durability = CKPTFMT_DURABILITY_NONE};
 	const char *none = NULL, *one = path_of("in/a");
 	ckptfmt_writer *writer;
 	set_stage(1, false);

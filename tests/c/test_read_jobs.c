@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads, and looks at what is mapped, shared by threads: the same bytes, the same answers and the same first failure as
  * of one thread alone. */
+#include "base/limits.h"
 #include "bundle_maker.h"
 #include "scratch.h"
 
@@ -67,8 +68,9 @@ static ckptfmt_reader *open_reader(int32_t threads, uint32_t open_files_max)
 {
 	ckptfmt_reader *reader;
 	ckptfmt_limits limits;
-	ckptfmt_open_options options = {.limits = &limits, .follow_symlinks = 1, .threads = threads};
-	ckptfmt_limits_default(&limits);
+	ckptfmt_open_options options = {.struct_size = sizeof options, .limits = &limits, .follow_symlinks = 1,
+		.threads = threads};
+	cf_limits_default(&limits);
 	limits.open_files_max = open_files_max;
 	CHECK_OK(ckptfmt_reader_open(path_of("ck"), &options, &reader, &err), err);
 	return reader;
@@ -288,7 +290,8 @@ static void save_wide(void)
 
 static ckptfmt_status read_wide(int32_t threads, uint64_t row, const int64_t *box, int32_t verify, bool *verified)
 {
-	ckptfmt_open_options options = {.limits = NULL, .follow_symlinks = 1, .threads = threads};
+	ckptfmt_open_options options = {.struct_size = sizeof options, .limits = NULL, .follow_symlinks = 1,
+		.threads = threads};
 	ckptfmt_reader *reader;
 	ckptfmt_selection *selection;
 	ckptfmt_status status;

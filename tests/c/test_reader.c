@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A reader and its data files: what it is used with, files that cannot be opened, descriptors that run out, an index
  * that was touched or replaced, parts of values in large chunks. Links os_fault.c in the place of os_posix.c. */
+#include "base/limits.h"
 #include "bundle_maker.h"
 #include "os_fault.h"
 #include "scratch.h"
@@ -40,8 +41,9 @@ static ckptfmt_reader *open_reader(uint32_t open_files_max, int32_t follow_symli
 {
 	ckptfmt_reader *reader;
 	ckptfmt_limits limits;
-	ckptfmt_open_options options = {.limits = &limits, .follow_symlinks = follow_symlinks, .threads = 0};
-	ckptfmt_limits_default(&limits);
+	ckptfmt_open_options options = {.struct_size = sizeof options, .limits = &limits,
+		.follow_symlinks = follow_symlinks, .threads = 0};
+	cf_limits_default(&limits);
 	limits.open_files_max = open_files_max;
 	CHECK_OK(ckptfmt_reader_open(path_of("ck"), &options, &reader, &err), err);
 	return reader;

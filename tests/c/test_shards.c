@@ -35,7 +35,7 @@ static ckptfmt_writer *open_writer(const char *prefix, const ckptfmt_storage *st
 {
 	ckptfmt_write_options options;
 	ckptfmt_writer *writer;
-	ckptfmt_write_options_default(&options);
+	options = (ckptfmt_write_options){.struct_size = sizeof options};
 	options.alignment = 64;
 	options.chunk_size = 262144;
 	options.durability = CKPTFMT_DURABILITY_RENAME;
@@ -58,7 +58,7 @@ static void save(const char *prefix, const ckptfmt_storage *storage, int32_t fil
 
 static void check_values(const char *prefix, const ckptfmt_storage *storage)
 {
-	ckptfmt_open_options options = {.storage = storage};
+	ckptfmt_open_options options = {.struct_size = sizeof options, .storage = storage};
 	ckptfmt_reader *reader;
 	float *got = malloc(2 * COUNT * sizeof *got);
 	CHECK_OK(ckptfmt_reader_open(path_of(prefix), &options, &reader, &err), err);
@@ -128,7 +128,7 @@ static void test_options(void)
 {
 	ckptfmt_write_options options;
 	ckptfmt_writer *writer;
-	ckptfmt_write_options_default(&options);
+	options = (ckptfmt_write_options){.struct_size = sizeof options};
 	CHECK_EQ(options.shards, 1);
 	for (int32_t wrong = -1; wrong <= 1025; wrong += 1026) {
 		options.shards = wrong;

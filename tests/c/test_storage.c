@@ -30,7 +30,7 @@ static ckptfmt_writer *begin_save(const char *prefix, int32_t durability)
 {
 	ckptfmt_write_options options;
 	ckptfmt_writer *writer;
-	ckptfmt_write_options_default(&options);
+	options = (ckptfmt_write_options){.struct_size = sizeof options};
 	options.chunk_size = 65536;
 	options.durability = durability;
 	options.storage = storage;
@@ -51,7 +51,7 @@ static void add(ckptfmt_writer *writer, const char *name, float first, int64_t c
 
 static ckptfmt_reader *open_reader(const char *prefix)
 {
-	ckptfmt_open_options options = {.follow_symlinks = 1, .storage = storage};
+	ckptfmt_open_options options = {.struct_size = sizeof options, .follow_symlinks = 1, .storage = storage};
 	ckptfmt_reader *reader;
 	CHECK_OK(ckptfmt_reader_open(path_of(prefix), &options, &reader, &err), err);
 	return reader;
@@ -100,7 +100,7 @@ static void check_mapping(ckptfmt_reader *reader, const char *name, float first)
 
 static void check_sound(const char *prefix)
 {
-	ckptfmt_open_options options = {.follow_symlinks = 1, .storage = storage};
+	ckptfmt_open_options options = {.struct_size = sizeof options, .follow_symlinks = 1, .storage = storage};
 	ckptfmt_verifier *verifier;
 	ckptfmt_progress progress;
 	CHECK_OK(ckptfmt_verifier_open(path_of(prefix), &options, &verifier, &err), err);
@@ -159,7 +159,8 @@ static int count_files(void)
 static void merge(const char *destination, int32_t consume)
 {
 	const char *inputs[] = {path_of("part-0"), path_of("part-1")};
-	ckptfmt_merge_options options = {.consume = consume, .durability = CKPTFMT_DURABILITY_FULL, .storage = storage};
+	ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = consume,
+		.durability = CKPTFMT_DURABILITY_FULL, .storage = storage};
 	CHECK_OK(ckptfmt_merge(inputs, 2, path_of(destination), &options, &err), err);
 }
 
@@ -230,7 +231,7 @@ static void run(void)
 
 static void test_missing(void)
 {
-	ckptfmt_open_options options = {.follow_symlinks = 1, .storage = storage};
+	ckptfmt_open_options options = {.struct_size = sizeof options, .follow_symlinks = 1, .storage = storage};
 	ckptfmt_reader *reader;
 	CHECK_FAILS(ckptfmt_reader_open(path_of("none"), &options, &reader, &err), err,
 		CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, "");
@@ -271,7 +272,7 @@ static void test_equal_bytes(void)
 static void test_struct_size(void)
 {
 	ckptfmt_storage wrong;
-	ckptfmt_open_options options = {.storage = &wrong};
+	ckptfmt_open_options options = {.struct_size = sizeof options, .storage = &wrong};
 	ckptfmt_reader *reader;
 	memset(&wrong, 0, sizeof wrong);
 	wrong.struct_size = sizeof wrong - 8;
@@ -292,7 +293,7 @@ static void test_no_memory(void)
 		memory_fault_set(n, false);
 		status = ckptfmt_memory_storage_new(&storage, &err);
 		if (status == CKPTFMT_OK) {
-			ckptfmt_write_options_default(&options);
+			options = (ckptfmt_write_options){.struct_size = sizeof options};
 			options.storage = storage;
 			status = ckptfmt_writer_open("dir/ck", &options, &writer, &err);
 			if (status == CKPTFMT_OK) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tables: the writer to the byte, and the reader on sound files and on odd ones, which it reads. Rules SNP-1, TAB-1 to
  * TAB-3, TAB-7 to TAB-12. */
+#include "base/limits.h"
 #include "table_parts.h"
 #include "read/index.h"
 
@@ -407,7 +408,7 @@ static void test_shared_separators(void)
 	limits.keys_bytes_factor = 0;
 	limits.keys_bytes_floor = 124;
 	CHECK_FAILS(open_copy(&p.file, &table), err, CKPTFMT_FAIL_LIMIT, "TAB-13: ");
-	ckptfmt_limits_default(&limits);
+	cf_limits_default(&limits);
 	free_parts(&p);
 	cf_block_builder_free(&index);
 }
@@ -496,7 +497,7 @@ static void test_sparse_restarts(void)
 			CHECK_EQ(err.offset, 0);
 			CHECK_FAILS(iterate(table, &count), err, CKPTFMT_FAIL_LIMIT, "TAB-13: ");
 		}
-		ckptfmt_limits_default(&limits);
+		cf_limits_default(&limits);
 		cf_table_close(table);
 		cf_buffer_free(&file);
 	}
@@ -542,7 +543,7 @@ static void test_limits_of_iteration(void)
 		limits.entries_max = most;
 		check_entries(&file, most, COUNT);
 	}
-	ckptfmt_limits_default(&limits);
+	cf_limits_default(&limits);
 	limits.keys_bytes_factor = 0;
 	for (uint64_t most = 400; most <= all; most++) {
 		uint64_t expected = 0, sum = 0;
@@ -551,7 +552,7 @@ static void test_limits_of_iteration(void)
 		limits.keys_bytes_floor = most;
 		check_entries(&file, expected, COUNT);
 	}
-	ckptfmt_limits_default(&limits);
+	cf_limits_default(&limits);
 	cf_buffer_free(&file);
 }
 
@@ -589,7 +590,7 @@ static void test_file(void)
 
 int main(void)
 {
-	ckptfmt_limits_default(&limits);
+	cf_limits_default(&limits);
 	test_writer_real();
 	test_empty_table();
 	test_sink_failure();

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table reader on damaged files, at its limits, and without memory. Rules FTR-1, FTR-5, BLK-2 to BLK-4, BLK-14,
  * SNP-3, TAB-1 to TAB-6, TAB-13, TAB-14. */
+#include "base/limits.h"
 #include "table_parts.h"
 
 #include "memory_fault.h"
@@ -46,7 +47,7 @@ static void test_limits(void)
 	limits.index_bytes_max = size - 1;
 	CHECK_FAILS(open_copy(&p.file, &table), err, CKPTFMT_FAIL_LIMIT, "TAB-13: ");
 	/* A huge file is refused by its size alone: there are no such bytes here. */
-	ckptfmt_limits_default(&limits);
+	cf_limits_default(&limits);
 	CHECK_FAILS(cf_table_open_memory(p.file.data, NULL, (uint64_t)8 << 40, &limits, &table, &err), err,
 		CKPTFMT_FAIL_LIMIT, "TAB-13: ");
 	limits.block_bytes_max = 20;
@@ -55,16 +56,16 @@ static void test_limits(void)
 	cf_table_close(table);
 	limits.block_bytes_max = 10;
 	CHECK_FAILS(open_copy(&p.file, &table), err, CKPTFMT_FAIL_LIMIT, "BLK-14: ");
-	ckptfmt_limits_default(&limits);
+	cf_limits_default(&limits);
 	limits.key_bytes_max = 3;
 	CHECK_FAILS(open_copy(&p.file, &table), err, CKPTFMT_FAIL_LIMIT, "TAB-13: a key");
-	ckptfmt_limits_default(&limits);
+	cf_limits_default(&limits);
 	limits.entries_max = 2;
 	CHECK_OK(open_copy(&p.file, &table), err);
 	CHECK_FAILS(iterate(table, &count), err, CKPTFMT_FAIL_LIMIT, "TAB-13: more than 2");
 	CHECK_EQ(count, 2);
 	cf_table_close(table);
-	ckptfmt_limits_default(&limits);
+	cf_limits_default(&limits);
 	limits.keys_bytes_floor = 11;
 	limits.keys_bytes_factor = 0;
 	CHECK_OK(open_copy(&p.file, &table), err);
@@ -76,7 +77,7 @@ static void test_limits(void)
 	CHECK_OK(open_copy(&p.file, &table), err);
 	CHECK_OK(iterate(table, &count), err);
 	cf_table_close(table);
-	ckptfmt_limits_default(&limits);
+	cf_limits_default(&limits);
 	free_parts(&p);
 }
 
@@ -147,7 +148,7 @@ static void test_memory(void)
 
 int main(void)
 {
-	ckptfmt_limits_default(&limits);
+	cf_limits_default(&limits);
 	test_sizes();
 	test_limits();
 	test_memory();

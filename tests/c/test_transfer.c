@@ -75,7 +75,8 @@ static bool all_found(int first)
 
 static ckptfmt_reader *open_reader(void)
 {
-	ckptfmt_open_options options = {.limits = NULL, .follow_symlinks = 1, .threads = threads};
+	ckptfmt_open_options options = {.struct_size = sizeof options, .limits = NULL, .follow_symlinks = 1,
+		.threads = threads};
 	ckptfmt_reader *reader;
 	CHECK_OK(ckptfmt_reader_open(path_of("ck"), &options, &reader, &err), err);
 	return reader;

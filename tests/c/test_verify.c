@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Verifying bundles with one damage each in the index: blocks, header, entries, slices. */
+#include "base/limits.h"
 #include "bundle_maker.h"
 #include "verify_cases.h"
 
@@ -441,8 +442,9 @@ static void test_many_problems(void)
 static void test_limits(void)
 {
 	ckptfmt_limits limits;
-	ckptfmt_open_options options = {.limits = &limits, .follow_symlinks = 1, .threads = 0};
-	ckptfmt_limits_default(&limits);
+	ckptfmt_open_options options = {.struct_size = sizeof options, .limits = &limits, .follow_symlinks = 1,
+		.threads = 0};
+	cf_limits_default(&limits);
 	limits.entries_max = 4;
 	make();
 	maker_build(&m);
@@ -450,7 +452,7 @@ static void test_limits(void)
 	expect_problem(CKPTFMT_FAIL_BAD_SLICE, "KEY-7", "v", maker_origin(&m, &slices[0]->key));
 	expect_problem(CKPTFMT_FAIL_BAD_SLICE, "KEY-7", "v", maker_origin(&m, &slices[1]->key));
 	run_with("too many entries", &options);
-	ckptfmt_limits_default(&limits);
+	cf_limits_default(&limits);
 	limits.tensor_bytes_max = 14;
 	make();
 	maker_build(&m);

@@ -250,7 +250,8 @@ static void test_leftovers(void)
 
 static void test_kinds_of_files(void)
 {
-	ckptfmt_open_options options = {.limits = NULL, .follow_symlinks = 0, .threads = 0};
+	ckptfmt_open_options options = {.struct_size = sizeof options, .limits = NULL, .follow_symlinks = 0,
+		.threads = 0};
 	char path[512], target[512];
 	make();
 	maker_build(&m);

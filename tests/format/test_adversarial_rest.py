@@ -207,7 +207,7 @@ def key_bomb(directory: Path) -> Iterator[Trial]:
     prefix = Files(directory)(index_of_contents(bytes(out) + ix.u32(0) + ix.u32(1), b"l"))
     memory = 256 << 20
     yield Trial("300 MB of names", listed(prefix), Refused("LIMIT", "TAB-13", ...), memory)
-    limited = listed(prefix, limits={"keys_bytes_floor": 1000, "keys_bytes_factor": 0})
+    limited = listed(prefix, limits={"keys_bytes_floor": 1000, "keys_bytes_factor": 1})
     yield Trial("limit set", limited, Refused("LIMIT", "TAB-13", ...))
 
 
