@@ -308,7 +308,7 @@ static void sync_parents_of_new_directories(void)
 		ckptfmt_write_options options;
 		ckptfmt_writer *writer;
 		ckptfmt_error err;
-		ckptfmt_merge_options merge = {0};
+		ckptfmt_merge_options merge = {.struct_size = sizeof merge};
 		const char *input = path_of("new/deep/ck");
 		uint64_t before = os_system_calls(OS_SYSTEM_FSYNC);
 		options = (ckptfmt_write_options){.struct_size = sizeof options};
