@@ -259,13 +259,6 @@ def test_patterns_are_literal(ck: str) -> None:
 # ---- checkpoint_exists ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", [str, os.fsencode, Path])
-def test_checkpoint_exists(ck: str, form: Callable[[str], Any]) -> None:
-    assert tf.checkpoint_exists(form(ck)) is True
-    assert tf.checkpoint_exists(form(f"{ck}0")) is False
-    assert tf.checkpoint_exists(form(f"{ck}/none/x")) is False
-
-
 def test_anything_at_the_prefix_exists(ck: str) -> None:
     """As for TensorFlow, where a V1 checkpoint is one file."""
     assert tf.checkpoint_exists(f"{ck}.index") is True
