@@ -7,7 +7,6 @@ import bisect
 import itertools
 import os
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +20,7 @@ from ckptfmt._core.columns import LENDS_OBJECTS, REGION, ROW, SLICE_ROW, array_a
 from ckptfmt._core.handles import SharedHandle, call, open_checkpoint
 from ckptfmt._core.library import fields_of
 from ckptfmt.errors import InvalidError
+from ckptfmt.remembering import cached_property
 
 # Rows whose names are made at a time.
 NAMES_PIECE = 4096

@@ -8,7 +8,6 @@ import itertools
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from ckptfmt.bundle.selecting import near, some
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError, TensorNotFoundError, about
 from ckptfmt.progress import Meter, Progress
+from ckptfmt.remembering import cached_property
 
 __all__ = [
     "Batch",

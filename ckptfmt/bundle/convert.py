@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt import _core, dtypes, names
-from ckptfmt.arguments import check_choice, check_progress
+from ckptfmt.arguments import Durability, Level, Verify, check_choice, check_progress
 from ckptfmt.arrays import Slice, Sources
 from ckptfmt.background import wait_for_saves
 from ckptfmt.bundle.locate import locate
@@ -59,12 +59,12 @@ def convert(
     source: Path,
     destination: Path,
     *,
-    level: str = "v2+",
+    level: Level = "v2+",
     compression: str | None = None,
     drop_metadata: bool = False,
     alignment: int | None = None,
-    durability: str = "full",
-    verify: str = "full",
+    durability: Durability = "full",
+    verify: Verify = "full",
     progress: Progress | None = None,
     limits: Mapping[str, int] | None = None,
 ) -> None:
@@ -181,7 +181,7 @@ def _stands_in(handle: TensorHandle) -> bool:
     )
 
 
-def _metadata(reader: Reader, level: str, drop: bool) -> dict[str, Any] | None:
+def _metadata(reader: Reader, level: Level, drop: bool) -> dict[str, Any] | None:
     """What the result has as its metadata; None if it has none."""
     if names.METADATA not in reader:
         return None

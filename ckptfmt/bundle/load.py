@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt import slices
@@ -233,7 +234,8 @@ def load_into(
     return report
 
 
-Fits = dict[int, tuple[NDArray[Any], bool]]
+# The target by position, and whether the tensor is cast.
+Fits = dict[int, tuple[np.ndarray[Any, Any], bool]]
 
 
 def _compared(

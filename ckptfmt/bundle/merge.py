@@ -8,10 +8,10 @@ import contextlib
 import itertools
 import os
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from ckptfmt import _core
-from ckptfmt.arguments import check_choice, check_limits, listed
+from ckptfmt.arguments import Durability, check_choice, check_limits, listed
 from ckptfmt.bundle.locate import locate
 from ckptfmt.errors import CheckpointNotFoundError, InvalidError
 from ckptfmt.names import index_name, parse_data_name, path_text
@@ -27,8 +27,8 @@ def merge(
     prefixes: Iterable[Path],
     destination: Path,
     *,
-    inputs: str = "keep",
-    durability: str = "full",
+    inputs: Literal["keep", "consume"] = "keep",
+    durability: Durability = "full",
     limits: Mapping[str, int] | None = None,
 ) -> None:
     """Merge checkpoints into one. Slices of one tensor in different inputs become one tensor.

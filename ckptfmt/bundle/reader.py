@@ -8,19 +8,19 @@ import os
 import re
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt import _core, dtypes, names
-from ckptfmt.arguments import check_choice, check_limits
+from ckptfmt.arguments import Verify, check_choice, check_limits
 from ckptfmt.bundle import selecting
 from ckptfmt.bundle.codec import Zstd
 from ckptfmt.bundle.locate import describe_file, locate
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import CkptfmtError, CorruptError, InvalidError, TensorNotFoundError
+from ckptfmt.remembering import cached_property
 
 if TYPE_CHECKING:
     from ckptfmt.bundle.verify import Report
@@ -71,7 +71,7 @@ class Header:
 def open(  # noqa: A001 (as gzip.open and its like: used with the name of the module)
     path: Path,
     *,
-    verify: str = "auto",
+    verify: Verify = "auto",
     limits: Mapping[str, int] | None = None,
     follow_symlinks: bool = True,
 ) -> Reader:
@@ -114,7 +114,7 @@ class Reader(Mapping[str, TensorHandle]):
         self,
         prefix: str,
         *,
-        verify: str = "auto",
+        verify: Verify = "auto",
         limits: Mapping[str, int] | None = None,
         follow_symlinks: bool = True,
     ) -> None:
@@ -140,7 +140,7 @@ class Reader(Mapping[str, TensorHandle]):
         selection = self._handle.select_one(names.tensor_bytes(name))
         return TensorHandle(self, selection, 0, names.tensor_text(name))
 
-    def read(self, name: str | bytes, *, verify: str | None = None) -> NDArray[Any]:
+    def read(self, name: str | bytes, *, verify: Verify | None = None) -> NDArray[Any]:
         """Return the whole tensor `name` as a new array: `reader[name].read()` without the handle.
 
         Args:
@@ -359,7 +359,7 @@ class Reader(Mapping[str, TensorHandle]):
                 total.update(dtypes.little_endian(array, handle.dtype_code).data)
         return total.hexdigest()
 
-    def _verify_mode(self, verify: str | None) -> int:
+    def _verify_mode(self, verify: Verify | None) -> int:
         if verify is None:
             return self._default_mode
         check_choice("verify", verify, _core.VERIFY)
@@ -396,7 +396,7 @@ class Reader(Mapping[str, TensorHandle]):
 
 
 def _reopen(
-    prefix: str, verify: str, limits: Mapping[str, int] | None, follow_symlinks: bool
+    prefix: str, verify: Verify, limits: Mapping[str, int] | None, follow_symlinks: bool
 ) -> Reader:
     return Reader(prefix, verify=verify, limits=limits, follow_symlinks=follow_symlinks)
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ckptfmt import _core
-from ckptfmt.arguments import check_progress
+from ckptfmt.arguments import Durability, Level, check_progress
 from ckptfmt.background import Line, SaveFuture, Work, wait_for_saves
 from ckptfmt.bundle import writer as writing
 from ckptfmt.bundle.incremental import CompactionLimits, check_limits
@@ -35,9 +35,9 @@ def save_async(
     tensors: Mapping[str, Any] | Mapping[bytes, Any] | Iterable[tuple[str | bytes, Any]],
     *,
     metadata: Mapping[str, Any] | None = None,
-    level: str = "v2+",
+    level: Level = "v2+",
     alignment: int | None = None,
-    durability: str = "full",
+    durability: Durability = "full",
     base: Path | None = None,
     compaction: CompactionLimits | None = None,
     progress: Progress | None = None,

@@ -28,7 +28,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ckptfmt import _core, names
-from ckptfmt.arguments import check_choice, listed, wrong
+from ckptfmt.arguments import Durability, check_choice, listed, wrong
 from ckptfmt.errors import (
     CkptfmtWarning,
     CorruptError,
@@ -185,7 +185,7 @@ def update_checkpoint_state(
     last_preserved_timestamp: float | None = None,
     *,
     save_relative_paths: bool = False,
-    durability: str = "full",
+    durability: Durability = "full",
 ) -> None:
     """Replace a directory's state file.
 

@@ -9,16 +9,17 @@ import math
 import operator
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt import _core, dtypes
+from ckptfmt.arguments import Verify
 from ckptfmt.arrays import as_target
 from ckptfmt.bundle import indexing
 from ckptfmt.errors import InvalidError, UnsupportedError
+from ckptfmt.remembering import cached_property
 
 if TYPE_CHECKING:
     from ckptfmt.bundle.reader import Reader
@@ -213,7 +214,7 @@ class TensorHandle:
 
     # ---- reading
 
-    def read(self, *, verify: str | None = None) -> NDArray[Any]:
+    def read(self, *, verify: Verify | None = None) -> NDArray[Any]:
         """The whole tensor as a new array.
 
         Strings and variant payloads are object arrays of bytes. A dtype that this version does not
@@ -228,7 +229,7 @@ class TensorHandle:
         array = self._reader._handle.read_small(self.raw_name, mode, dtypes.NUMPY)
         return self.read_box(None, self.shape, verify) if array is None else array
 
-    def read_into(self, array: Any, *, verify: str | None = None) -> NDArray[Any]:
+    def read_into(self, array: Any, *, verify: Verify | None = None) -> NDArray[Any]:
         """Reads the whole tensor into memory of the caller and returns it as an array.
 
         Args:
@@ -274,7 +275,7 @@ class TensorHandle:
             return np.dtype(np.uint8), (self.stored_nbytes,)
         return self.dtype, self.shape
 
-    def map(self, *, verify: str | None = None) -> NDArray[Any]:
+    def map(self, *, verify: Verify | None = None) -> NDArray[Any]:
         """Return the tensor as a read-only array over the data file itself, without a copy.
 
         The mapping lives as long as any view of it, whatever happens to the reader. If another
@@ -322,7 +323,7 @@ class TensorHandle:
         return picked
 
     def read_box(
-        self, box: NDArray[np.int64] | None, shape: tuple[int, ...], verify: str | None
+        self, box: NDArray[np.int64] | None, shape: tuple[int, ...], verify: Verify | None
     ) -> NDArray[Any]:
         """A box (starts, then lengths; None for all) of this shape, as a new array."""
         self.check_rank()
@@ -359,7 +360,7 @@ class TensorHandle:
             raise self.unsupported(f"shape {shape}: {error}") from None
 
     def _fetch(
-        self, box: NDArray[np.int64] | None, array: NDArray[Any], verify: str | None
+        self, box: NDArray[np.int64] | None, array: NDArray[Any], verify: Verify | None
     ) -> None:
         handle, mode = self._reader._handle, self._reader._verify_mode(verify)
         handle.read_one(self._selection, self._row, box, array, mode)

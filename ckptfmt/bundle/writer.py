@@ -20,7 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt import _core, names, slices
-from ckptfmt.arguments import check_choice, check_progress, check_sized, whole, wrong
+from ckptfmt.arguments import (
+    Durability,
+    Level,
+    check_choice,
+    check_progress,
+    check_sized,
+    whole,
+    wrong,
+)
 from ckptfmt.arrays import BATCH, Columns, Sources, batches
 from ckptfmt.background import wait_for_saves
 from ckptfmt.bundle import incremental
@@ -78,9 +86,9 @@ class Writer:
         prefix: Path,
         *,
         metadata: Mapping[str, Any] | None = None,
-        level: str = "v2+",
+        level: Level = "v2+",
         alignment: int | None = None,
-        durability: str = "full",
+        durability: Durability = "full",
         compression: str | None = None,
         shards: int = 1,
     ) -> None:
@@ -100,9 +108,9 @@ class Writer:
         self,
         prefix: str,
         metadata: Mapping[str, Any] | None = None,
-        level: str = "v2+",
+        level: Level = "v2+",
         alignment: int | None = None,
-        durability: str = "full",
+        durability: Durability = "full",
         compression: str | None = None,
         shards: int | None = None,
         sizes: NDArray[np.int64] | None = None,
@@ -284,9 +292,9 @@ def save(
     tensors: Mapping[str, Any] | Mapping[bytes, Any] | Iterable[tuple[str | bytes, Any]],
     *,
     metadata: Mapping[str, Any] | None = None,
-    level: str = "v2+",
+    level: Level = "v2+",
     alignment: int | None = None,
-    durability: str = "full",
+    durability: Durability = "full",
     base: Path | None = None,
     compaction: CompactionLimits | None = None,
     progress: Progress | None = None,
@@ -572,9 +580,9 @@ def user_name(name: str | bytes) -> bytes:
 
 def check_options(
     metadata: Mapping[str, Any] | None,
-    level: str,
+    level: Level,
     alignment: int | None,
-    durability: str,
+    durability: Durability,
     compression: str | None = None,
 ) -> tuple[int, bytes | None, int | None]:
     """Return the alignment in bytes, the metadata as it is stored, and the level of zstd (None:
@@ -595,7 +603,7 @@ def check_options(
     return size, _metadata_json(metadata, level), zstd
 
 
-def _metadata_json(metadata: Mapping[str, Any] | None, level: str) -> bytes | None:
+def _metadata_json(metadata: Mapping[str, Any] | None, level: Level) -> bytes | None:
     """Return the metadata as they are stored: the canonical JSON of EXT-12."""
     if metadata is None:
         return None

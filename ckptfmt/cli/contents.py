@@ -11,7 +11,6 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 import ckptfmt
 from ckptfmt import CkptfmtError, Finding, Reader, StoredSlice, TensorHandle
+from ckptfmt.remembering import cached_property
 
 __all__ = ["Contents", "DataFile", "Tensors", "Totals", "Value", "finding_of", "gather"]
 

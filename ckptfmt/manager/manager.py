@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ckptfmt import _core
-from ckptfmt.arguments import check_choice, check_number, is_positive, whole, wrong
+from ckptfmt.arguments import Durability, check_choice, check_number, is_positive, whole, wrong
 from ckptfmt.background import Line
 from ckptfmt.bundle.state_file import STATE_NAME
 from ckptfmt.bundle.verify import Finding, verify_prefix
@@ -158,7 +158,7 @@ class CheckpointManager:
         *,
         keep_best: KeepBest | None = None,
         keep_every_n_steps: int | None = None,
-        durability: str = "full",
+        durability: Durability = "full",
     ) -> None:
         if max_to_keep is not None and not is_positive(max_to_keep):
             raise InvalidError(

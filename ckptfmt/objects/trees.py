@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ckptfmt import dtypes, names
-from ckptfmt.arguments import check_progress, wrong
+from ckptfmt.arguments import Verify, check_progress, wrong
 from ckptfmt.arrays import Sources
 from ckptfmt.background import SaveFuture
 from ckptfmt.bundle import reader as reading
@@ -260,7 +260,7 @@ def load_tree(
     *,
     layouts: Any = None,
     coordinator: Coordinator | None = None,
-    verify: str = "auto",
+    verify: Verify = "auto",
     strict: bool = True,
     rename: Rename | None = None,
     cast: Any = None,
@@ -340,7 +340,7 @@ def load_tree_into(
     rename: Rename | None = None,
     cast: Any = None,
     filter: Filter | None = None,  # noqa: A002 (the name of the built-in)
-    verify: str = "auto",
+    verify: Verify = "auto",
     limits: Mapping[str, int] | None = None,
 ) -> MatchReport:
     """Load a checkpoint into the arrays and scalars of an existing tree.
@@ -446,7 +446,7 @@ def _load_on_mesh(
     path: Path,
     layouts: Any,
     coordinator: Coordinator,
-    verify: str,
+    verify: Verify,
     strict: bool,
     wanted: Callable[[str], object] | None,
     limits: Mapping[str, int] | None,

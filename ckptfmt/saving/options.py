@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ckptfmt.arguments import wrong
+from ckptfmt.arguments import Durability, Level, wrong
 from ckptfmt.bundle.writer import check_options
 from ckptfmt.errors import InvalidError
 from ckptfmt.saving.sharding import ShardingCallback
@@ -56,8 +56,8 @@ class CheckpointOptions:
     sharding_callback: ShardingCallback | None
     io_device: str | None
     alignment: int | None
-    durability: str
-    level: str
+    durability: Durability
+    level: Level
     compression: str | None
     enable_async: bool
     write_callbacks: tuple[PathCallback, ...]
@@ -70,8 +70,8 @@ class CheckpointOptions:
         sharding_callback: ShardingCallback | None = None,
         io_device: str | None = None,
         alignment: int | None = None,
-        durability: str = "full",
-        level: str = "v2+",
+        durability: Durability = "full",
+        level: Level = "v2+",
         compression: str | None = None,
         enable_async: bool = False,
         write_callbacks: Sequence[PathCallback] | None = None,

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt import dtypes, names
-from ckptfmt.arguments import listed
+from ckptfmt.arguments import Durability, Level, Verify, listed
 from ckptfmt.arrays import Sources
 from ckptfmt.background import Line, SaveFuture, Work, wait_for_saves
 from ckptfmt.bundle import reader as reading
@@ -80,9 +80,9 @@ def sharded_save(
     coordinator: Coordinator,
     *,
     metadata: Mapping[str, Any] | None = None,
-    level: str = "v2+",
+    level: Level = "v2+",
     alignment: int | None = None,
-    durability: str = "full",
+    durability: Durability = "full",
     compression: str | None = None,
 ) -> None:
     """Save tensors on the devices of many processes as one checkpoint, all or nothing.
@@ -138,9 +138,9 @@ def sharded_save_async(
     coordinator: Coordinator,
     *,
     metadata: Mapping[str, Any] | None = None,
-    level: str = "v2+",
+    level: Level = "v2+",
     alignment: int | None = None,
-    durability: str = "full",
+    durability: Durability = "full",
     compression: str | None = None,
 ) -> SaveFuture:
     """Save as `sharded_save` does, in the background; return once the arrays of this process are
@@ -197,7 +197,7 @@ def sharded_restore(
     coordinator: Coordinator,
     *,
     devices: Iterable[str] | None = None,
-    verify: str = "auto",
+    verify: Verify = "auto",
     limits: Mapping[str, int] | None = None,
     follow_symlinks: bool = True,
 ) -> dict[str, Any]:
@@ -259,9 +259,9 @@ class _Options:
     others; `common` is what must be equal in all processes."""
 
     metadata: Mapping[str, Any] | None
-    level: str
+    level: Level
     alignment: int | None
-    durability: str
+    durability: Durability
     compression: str | None
     common: list[str]
 
@@ -271,9 +271,9 @@ class _Options:
         team: Team,
         target: str,
         metadata: Mapping[str, Any] | None,
-        level: str,
+        level: Level,
         alignment: int | None,
-        durability: str,
+        durability: Durability,
         compression: str | None,
     ) -> _Options:
         own = metadata if team.rank == 0 else None

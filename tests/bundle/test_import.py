@@ -83,7 +83,7 @@ def test_narrow_dtypes_are_there_when_asked_for(tmp_path: Path) -> None:
 
 def test_every_name_is_there() -> None:
     assert ckptfmt.__all__ == sorted(set(ckptfmt.__all__))
-    assert set(ckptfmt.__all__) <= set(dir(ckptfmt))
+    assert dir(ckptfmt) == sorted([*ckptfmt.__all__, "__version__"])
     found: dict[str, Any] = {}
     exec("from ckptfmt import *", found)
     for name in ckptfmt.__all__:
