@@ -12,9 +12,9 @@ format (numbers are field numbers, * is repeated):
               5 has checkpoint values {1 yes or no}
               20001 kind
 
-`kind` is ours: what Python object a node was ("tuple", "int", ...). TensorFlow skips it. What is
-unknown to us is skipped as well, as protobuf does; a field that repeats counts once more where it
-is a list, is merged where it is a message, and replaces what was before it where it is a value.
+`kind` is ours: the type of the Python object ("tuple", "int", ...). TensorFlow skips it. Unknown
+fields are skipped. A repeated field is handled as in protobuf: a list grows, a message is merged, a
+value is replaced.
 
 Pure bytes: nothing here opens a file.
 """
@@ -43,16 +43,16 @@ __all__ = [
 ]
 
 OBJECT_GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
-# The attribute names that TensorFlow gives to the value of a variable, to a Python object's state
-# as text, and to a Keras object's configuration.
+# TensorFlow's names of the attributes that hold the value of a variable, the state of a Python
+# object as text, and the configuration of a Keras object.
 VARIABLE_VALUE = "VARIABLE_VALUE"
 PY_STATE = "py_state"
 OBJECT_CONFIG_JSON = "OBJECT_CONFIG_JSON"
 ATTRIBUTES = ".ATTRIBUTES"
-# What follows the path of a variable in the key of its value.
+# Suffix of the key of a variable's value, after the path of the variable.
 VALUE_SUFFIX = f"/{ATTRIBUTES}/{VARIABLE_VALUE}"
 OPTIMIZER_SLOT = ".OPTIMIZER_SLOT"
-# Objects with one nameless group of tensors have this attribute; their keys end behind the slash.
+# Attribute of objects with one unnamed group of tensors; their keys end after the slash.
 TENSORS = ".TENSORS"
 
 KIND_FIELD = 20001
@@ -60,15 +60,15 @@ BYTES_MAX = 256 << 20
 NODES_MAX = 1 << 22
 ENTRIES_MAX = 1 << 23  # children, attributes and slot variables of all nodes together
 INT32_MAX = (1 << 31) - 1
-# As protobuf: groups may lie this deep in one another.
+# Maximum depth of nested groups, as in protobuf.
 GROUPS_MAX = 100
-# Characters of a name in a message.
+# Longer names are cut in messages.
 NAME_SHOWN = 200
 
 
 @dataclass(slots=True)
 class SlotVariable:
-    """A variable that an optimizer (the node that lists it) keeps for another variable."""
+    """A variable that an optimizer (the node that lists it) stores for another variable."""
 
     original_variable_node_id: int
     slot_name: str
@@ -77,8 +77,8 @@ class SlotVariable:
 
 @dataclass(slots=True)
 class Attribute:
-    """A tensor of a node: its name there, the variable's name in a name-based checkpoint ("" for
-    what is no variable), and its name in this checkpoint."""
+    """A tensor of a node: its name in the node, the variable's name in a name-based checkpoint (""
+    if it is not a variable), and its name in this checkpoint."""
 
     name: str
     full_name: str
@@ -92,11 +92,11 @@ class Node:
     Attributes:
         children: local names and node ids.
         attributes: its tensors.
-        slot_variables: those that this object, an optimizer, keeps.
-        registered_saver: the name of the saver and the object's name with it, or None.
+        slot_variables: those of this object, an optimizer.
+        registered_saver: the name of the saver and the saver's name of the object, or None.
         has_checkpoint_values: whether it or a descendant has tensors, slot variables or a
-            registered saver; None where the writer was older than this field.
-        kind: what Python object this was; None in graphs that others wrote.
+            registered saver; None if the writer was older than this field.
+        kind: the type of the Python object; None in graphs of other writers.
     """
 
     children: list[tuple[str, int]] = field(default_factory=list)
@@ -115,7 +115,7 @@ class ObjectGraph:
 
 
 def mark_checkpoint_values(graph: ObjectGraph) -> None:
-    """Sets `has_checkpoint_values` of every node as TensorFlow's writer does."""
+    """Set `has_checkpoint_values` of every node as TensorFlow's writer does."""
     parents: list[list[int]] = [[] for _ in graph.nodes]
     waiting = []
     for node_id, node in enumerate(graph.nodes):
@@ -138,7 +138,7 @@ _ESCAPED = re.compile(r"\.([.S])|\.|/")
 
 
 def escape(local_name: str) -> str:
-    """A local name as it stands in a path: `.` as `..`, `/` as `.S`.
+    """Escape a local name for a path: `.` as `..`, `/` as `.S`.
 
     >>> escape("a.b/c")
     'a..b.Sc'
@@ -153,7 +153,7 @@ def unescape(text: str) -> str:
     'a.b/c'
 
     Raises:
-        InvalidError: no name is escaped so.
+        InvalidError: `text` is not an escaped name.
     """
 
     def single(match: re.Match[str]) -> str:
@@ -165,7 +165,7 @@ def unescape(text: str) -> str:
 
 
 def object_path(names: Iterable[str]) -> str:
-    """The path of an object from the local names on the way to it, "" for the root.
+    """Return the path of an object from the local names that lead to it, "" for the root.
 
     >>> object_path(["model", "x/y", "0"])
     'model/x.Sy/0'
@@ -174,7 +174,7 @@ def object_path(names: Iterable[str]) -> str:
 
 
 def attribute_key(path: str, attribute: str = VARIABLE_VALUE) -> str:
-    """The name of the tensor that is an attribute of the object at this path.
+    """Return the name of the tensor of an attribute of the object at this path.
 
     >>> attribute_key("model/kernel")
     'model/kernel/.ATTRIBUTES/VARIABLE_VALUE'
@@ -184,7 +184,7 @@ def attribute_key(path: str, attribute: str = VARIABLE_VALUE) -> str:
 
 
 def slot_key(variable_path: str, optimizer_path: str, slot_name: str) -> str:
-    """The path of a slot variable, which `attribute_key` makes a tensor's name of.
+    """Return the path of a slot variable, for `attribute_key`.
 
     >>> slot_key("v", "o", "momentum")
     'v/.OPTIMIZER_SLOT/o/momentum'
@@ -213,7 +213,7 @@ _KIND_TAG = _varint(KIND_FIELD << 3 | 2)
 
 
 def _text(tag: int, value: str) -> bytes:
-    """A field of text; nothing for "", as proto3 does."""
+    """Encode a text field; an empty text is omitted, as in proto3."""
     if not value:
         return b""
     try:
@@ -236,11 +236,11 @@ def _message(tag: int, content: bytes) -> bytes:
 
 
 def encode_graph(graph: ObjectGraph) -> bytes:
-    """The bytes of the message, TensorFlow's own but for `kind`.
+    """Encode an object graph, byte for byte as TensorFlow except for `kind`.
 
     Raises:
-        InvalidError: no nodes, an id that is no node's, or a name that is not UTF-8.
-        LimitError: more than `decode_graph` takes unless told otherwise.
+        InvalidError: no nodes, an id out of range, or a name that is not UTF-8.
+        LimitError: more than the default limits of `decode_graph`.
     """
     count = len(graph.nodes)
     if not count:
@@ -292,18 +292,17 @@ def _encode_node(node: Node, count: int) -> bytes:
 
 # ---- decoding ------------------------------------------------------------------------------------
 
-# A field: its number, its wire type, and where its content begins and ends; of a number, its value
-# and where the field begins.
+# A field: its number, its wire type, and the start and end of its content; for a number, its value
+# and the start of the field.
 _Field = tuple[int, int, int, int]
 _VARINT, _FIXED64, _BYTES, _GROUP, _GROUP_END, _FIXED32 = range(6)
 _TEXT_TAGS = b"\x0a\x12\x1a"
 
 
 class _Decoder:
-    """A cursor over the message; every read compares with the bytes that are left.
+    """A cursor over the message; every read is checked against the bytes that are left.
 
-    Where a rule is an argument, it is the one that what is wrong breaks there: inside of a group
-    all is MSG-7.
+    The argument `rule` is the rule to report: inside a group every error is MSG-7.
     """
 
     def __init__(self, content: bytes, path: str | None, nodes_max: int, entries_max: int) -> None:
@@ -311,8 +310,8 @@ class _Decoder:
         self.path = path
         self.nodes_max = nodes_max
         self.entries_left = self.entries_max = entries_max
-        # Node ids wherever they stand, with the offsets of their fields, to be compared with the
-        # number of nodes when that is known.
+        # The largest node id and the offset of its field, compared with the number of nodes at the
+        # end.
         self.largest_id = 0
         self.largest_at = 0
 
@@ -325,7 +324,7 @@ class _Decoder:
         )
 
     def varint(self, position: int, end: int, rule: str = "MSG-3") -> tuple[int, int]:
-        """A number, cut to 64 bits as protobuf does, and where it ends."""
+        """Return a number, truncated to 64 bits as in protobuf, and its end."""
         if position < end and self.content[position] < 0x80:
             return self.content[position], position + 1
         value = shift = 0
@@ -343,7 +342,7 @@ class _Decoder:
             shift += 7
 
     def tag(self, position: int, end: int, rule: str = "MSG-2") -> tuple[int, int, int]:
-        """A field's number, its wire type, and where its content begins."""
+        """Return a field's number, its wire type, and the start of its content."""
         start = position
         tag, position = self.varint(position, end, rule)
         if position - start > 5 or tag > 0xFFFFFFFF:
@@ -353,7 +352,7 @@ class _Decoder:
         return tag >> 3, tag & 7, position
 
     def size(self, position: int, end: int, rule: str = "MSG-5") -> tuple[int, int]:
-        """Where the content of a field of bytes begins and ends."""
+        """Return start and end of the content of a bytes field."""
         size, start = self.varint(position, end, rule)
         if start - position > 5:
             raise self.corrupt(rule, position, "a size of more than 5 bytes")
@@ -365,7 +364,7 @@ class _Decoder:
             raise self.corrupt(rule, offset, f"{size} bytes where {left} are left")
 
     def past(self, wire: int, position: int, end: int, rule: str = "") -> int:
-        """Where a field ends that nobody wants; groups have `past_group`."""
+        """Return the end of a field that is skipped; groups have `past_group`."""
         if wire == _VARINT:
             return self.varint(position, end, rule or "MSG-3")[1]
         if wire == _BYTES:
@@ -397,11 +396,11 @@ class _Decoder:
         return position
 
     def fields(self, position: int, end: int) -> Iterator[_Field]:
-        """The fields of one message that are numbers or bytes."""
+        """Yield the fields of one message that are numbers or bytes."""
         content = self.content
         while position < end:
             start = position
-            # Mostly a tag and a size are one byte each.
+            # Fast path: tag and size are one byte each.
             tag = content[position]
             if 8 <= tag < 0x80:
                 number, wire, position = tag >> 3, tag & 7, position + 1
@@ -430,7 +429,7 @@ class _Decoder:
             raise self.corrupt("MSG-16", start, "a name that is not UTF-8") from None
 
     def node_id(self, value: int, offset: int) -> int:
-        node_id = value & 0xFFFFFFFF  # int32: the upper half counts for nothing
+        node_id = value & 0xFFFFFFFF  # int32: the upper half is ignored
         if node_id > INT32_MAX:
             raise self.corrupt("OBJ-4", offset, f"node id {node_id - (1 << 32)}")
         if node_id > self.largest_id:
@@ -506,7 +505,7 @@ class _Decoder:
     def child(self, position: int, child_end: int) -> tuple[str, int]:
         node_id, name = 0, ""
         content = self.content
-        # As it is mostly written: both fields in order, the name short.
+        # Fast path: both fields in order, the name short.
         if child_end - position > 3 and content[position] == 0x08:
             node_id, at = self.varint(position + 1, child_end)
             size = child_end - at - 2
@@ -516,16 +515,16 @@ class _Decoder:
         id_at = position
         for number, wire, start, end in self.fields(position, child_end):
             if number == 1 and wire == _VARINT:
-                node_id, id_at = start, end  # of two the last counts
+                node_id, id_at = start, end  # the last one wins
             elif number == 2 and wire == _BYTES:
                 name = self.text(start, end)
         return name, self.node_id(node_id, id_at)
 
     def texts(self, position: int, message_end: int, count: int) -> list[str]:
-        """A message whose fields 1 to `count` are texts."""
+        """Return fields 1 to `count` of a message, which are texts."""
         found = [""] * count
         content, tags = self.content, _TEXT_TAGS[:count]
-        # As they are mostly written: nothing but texts.
+        # Fast path: nothing but texts.
         while message_end - position > 1 and (tag := content[position]) in tags:
             start = position + 2
             position = start + content[position + 1]
@@ -542,7 +541,7 @@ class _Decoder:
         ids = {1: (0, position), 3: (0, position)}
         for number, wire, start, end in self.fields(position, slot_end):
             if number in ids and wire == _VARINT:
-                ids[number] = start, end  # of two the last counts
+                ids[number] = start, end  # the last one wins
             elif number == 2 and wire == _BYTES:
                 found.slot_name = self.text(start, end)
         found.original_variable_node_id = self.node_id(*ids[1])
@@ -558,20 +557,20 @@ def decode_graph(
     nodes_max: int = NODES_MAX,
     entries_max: int = ENTRIES_MAX,
 ) -> ObjectGraph:
-    """Decodes an object graph, in time linear in its bytes.
+    """Decode an object graph, in time linear in its size.
 
     Args:
         content: the message.
-        path: the checkpoint it is of, for errors.
-        bytes_max: the largest message.
-        nodes_max: the most nodes.
-        entries_max: the most children, attributes and slot variables of all nodes together.
+        path: its checkpoint, for errors.
+        bytes_max: maximum size of the message.
+        nodes_max: maximum number of nodes.
+        entries_max: maximum number of children, attributes and slot variables of all nodes.
 
     Raises:
-        CorruptError: it is no such message, has no nodes, an id that is no node's, a name twice
-            among a node's children, attributes or slots, or a text that is not UTF-8. The message
-            begins with the rule and says at which byte.
-        LimitError: more than one of the three.
+        CorruptError: the message is malformed, has no nodes, an id out of range, a duplicate name
+            among a node's children, attributes or slots, or a text that is not UTF-8. The error
+            names the rule and the byte.
+        LimitError: a limit is exceeded.
     """
     decoder = _Decoder(content, path, nodes_max, entries_max)
     if len(content) > bytes_max:

@@ -25,13 +25,13 @@ __all__ = ["Slot", "TreeNode"]
 CONTAINERS = frozenset({"dict", "list", "tuple"})
 SCALARS = frozenset({"int", "float", "bool", "str", "bytes"})
 NONE = "none"
-# Variant payloads are object arrays of bytes, as strings are; in a tree this tells them apart.
+# Variant payloads are object arrays of bytes, as strings are; this dtype distinguishes them.
 VARIANTS = np.dtype(object, metadata={"ckptfmt": VARIANT})
 
 
 class Slot(NamedTuple):
-    """A variable that an optimizer keeps for another variable of the tree: that variable itself
-    (the very object), the slot's name, and its value."""
+    """A variable that an optimizer stores for another variable of the tree: that variable (the same
+    object), the slot's name, and its value."""
 
     variable: Any
     name: str
@@ -39,17 +39,17 @@ class Slot(NamedTuple):
 
 
 class TreeNode(dict[str, Any]):
-    """An object of a checkpoint that is more than a container of children: a dict of these, with
-    tensors and slot variables of its own.
+    """An object of a checkpoint that is more than a container: a dict of its children, with tensors
+    and slot variables of its own.
 
     Args:
         children: name to child, or pairs of these.
-        attributes: name to array; the value of a variable is `VARIABLE_VALUE`. Where an attribute
-            is several tensors (the keys and values of a table), a dict from what their names have
-            behind the attribute's key to array.
-        slots: slot variables that this object, an optimizer, keeps.
-        registered_saver: where the object was saved by a registered saver, whose tensors are not
-            of this tree: the name of that saver, and the object's name with it.
+        attributes: name to array; the value of a variable is `VARIABLE_VALUE`. An attribute of
+            several tensors (the keys and values of a table) is a dict from the suffixes that their
+            names add to the attribute's key to arrays.
+        slots: slot variables of this object, an optimizer.
+        registered_saver: if a registered saver saved the object, the name of the saver and its name
+            of the object; the tree does not contain its tensors.
 
     Attributes: as the arguments.
     """
@@ -79,8 +79,8 @@ class TreeNode(dict[str, Any]):
 
 
 def leaf_name(key: str) -> str:
-    """What a tensor is called in a tree: the path of its object, and the attribute where that is
-    not the value of a variable; of a name-based checkpoint, the name.
+    """Return the name of a tensor in a tree: the path of its object, followed by the attribute if
+    it is not the value of a variable. In a name-based checkpoint it is the tensor's name.
 
     >>> leaf_name("model/kernel/.ATTRIBUTES/VARIABLE_VALUE")
     'model/kernel'
@@ -89,13 +89,13 @@ def leaf_name(key: str) -> str:
 
 
 def is_variants(value: object) -> bool:
-    """Whether this is an array of variant payloads."""
+    """Return whether the value is an array of variant payloads."""
     metadata = getattr(getattr(value, "dtype", None), "metadata", None)
     return metadata is not None and metadata.get("ckptfmt") == VARIANT
 
 
 _TYPES = {"bool": bool, "int": int, "float": float, "str": str, "bytes": bytes}
-# Most of what there is; the others are asked for their base classes.
+# Fast path: other types are looked up by their base classes.
 _KNOWN: dict[type, str | None] = {
     **{one: kind for kind, one in _TYPES.items()},
     **dict.fromkeys((np.ndarray, dict, list, tuple, TreeNode)),
@@ -104,7 +104,7 @@ _KNOWN: dict[type, str | None] = {
 
 
 def scalar_kind(value: object) -> str | None:
-    """The kind of a Python scalar; None for everything else, numpy's scalars as well."""
+    """Return the kind of a Python scalar; None for any other object, NumPy scalars included."""
     if type(value) in _KNOWN:
         return _KNOWN[type(value)]
     if isinstance(value, np.generic):
@@ -113,7 +113,7 @@ def scalar_kind(value: object) -> str | None:
 
 
 def scalar_array(kind: str, value: Any) -> NDArray[Any]:
-    """A Python scalar as it is stored.
+    """Return a Python scalar as it is stored.
 
     Raises:
         InvalidError: an int beyond 64 bits, or a str that cannot be encoded.
@@ -139,15 +139,15 @@ _STORED = {"int": "iu", "float": "f", "bool": "b", "str": "O", "bytes": "O"}
 
 
 def holds_scalar(kind: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bool:
-    """Whether a scalar of this kind may be stored as such a tensor."""
+    """Return whether a scalar of this kind may be stored as such a tensor."""
     return not shape and dtype.kind in _STORED[kind]
 
 
 def scalar_value(kind: str, array: NDArray[Any]) -> Any:
-    """The Python scalar that is stored so.
+    """Return the Python scalar that is stored as this array.
 
     Raises:
-        InvalidError: such a tensor holds no scalar of this kind.
+        InvalidError: the array cannot be a scalar of this kind.
     """
     if not holds_scalar(kind, array.dtype, array.shape):
         raise InvalidError(

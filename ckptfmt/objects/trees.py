@@ -24,14 +24,7 @@ from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.batch import Batch, casts_of, check_used, select_batch
 from ckptfmt.bundle.load import MatchReport
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.selecting import (
-    Filter,
-    Rename,
-    by_text,
-    check_distinct,
-    filter_function,
-    renamed,
-)
+from ckptfmt.bundle.selecting import Filter, Rename, by_text, filter_function
 from ckptfmt.bundle.writer import user_name, write_sources
 from ckptfmt.errors import GenerationGoneError, InvalidError, UnsupportedError
 from ckptfmt.names import path_text, prefix_text
@@ -430,9 +423,7 @@ class _Stored:
                 "to load_tree_into"
             )
         rename = by_text("rename", rename) if isinstance(rename, Mapping) else rename
-        pairs = zip(self.keys, renamed(self.keys, rename), strict=True)
-        found = {old: new for old, new in pairs if new is not None}
-        check_distinct(list(found), list(found.values()))
+        found = Choice(rename=rename).names(self.keys)
         self.keys = list(found)
         return found
 
