@@ -24,6 +24,7 @@ from ckptfmt import _core
 from ckptfmt.arguments import check_choice
 from ckptfmt.errors import BusyError, CkptfmtError, InvalidError, StorageError
 from ckptfmt.manager.orphans import (
+    DATA,
     INTENT,
     Files,
     is_part,
@@ -254,7 +255,7 @@ class CheckpointDirectory:
             # A power cut must not bring back an index whose data files are gone.
             self.sync()
             for file in self.names() if going else ():
-                data = parse_data_name(file)
+                data = parse_data_name(file) if DATA in file else None
                 if data is not None and data.prefix in going:
                     going[data.prefix].append(file)
             for name, files in going.items():

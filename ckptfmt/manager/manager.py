@@ -341,7 +341,9 @@ class CheckpointManager:
         Raises:
             As `save`; errors of writing and recording are raised by the future.
         """
-        options = dataclasses.replace(self._checked(options), enable_async=True)
+        options = dataclasses.replace(
+            CheckpointOptions.of(options, self._durability), enable_async=True
+        )
         begun = self._begin(checkpoint_number, check_interval, options, metrics)
         return None if begun is None else begun[1]
 
@@ -359,7 +361,7 @@ class CheckpointManager:
         metrics: Mapping[str, Any] | None,
     ) -> tuple[str, Future[Any]] | None:
         """Save, or begin to: the prefix and a future of it. None if no checkpoint is due."""
-        options = self._checked(options)
+        options = CheckpointOptions.of(options, self._durability)
         given = check_metrics(metrics)
         if self._best is not None:
             self._best.check(given)
@@ -399,13 +401,6 @@ class CheckpointManager:
         future: Future[Any] = Future()
         future.set_result(save.prefix)
         return future
-
-    def _checked(self, options: CheckpointOptions | None) -> CheckpointOptions:
-        if options is None:
-            return CheckpointOptions(durability=self._durability)
-        if not isinstance(options, CheckpointOptions):
-            raise wrong("options", "a CheckpointOptions", options)
-        return options
 
     def _is_due(self, check_interval: bool) -> bool:
         if self._checkpoint_interval is None:

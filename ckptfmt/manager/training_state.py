@@ -99,12 +99,10 @@ class TrainingState:
         task = 0 if task_id is None else _whole("task_id", task_id)
         if is_chief is not None and not isinstance(is_chief, bool):
             raise wrong("is_chief", "True or False", is_chief)
-        if options is not None and not isinstance(options, CheckpointOptions):
-            raise wrong("options", "a CheckpointOptions", options)
         self._is_chief = task == 0 if is_chief is None else is_chief
         self._coordinator = coordinator
         self._verify: Literal["full", "auto"] = verify
-        self._options = options or CheckpointOptions()
+        self._options = CheckpointOptions.of(options)
         if not self._is_chief:
             self._options = dataclasses.replace(
                 self._options, durability="none", enable_async=False

@@ -187,7 +187,7 @@ class Checkpoint(Trackable):
     def _writing(
         self, file_prefix: Path, options: CheckpointOptions | None
     ) -> tuple[Saver, str, CheckpointOptions]:
-        path, options = prefix_text(file_prefix), _checked(options)
+        path, options = prefix_text(file_prefix), CheckpointOptions.of(options)
         self._ckptfmt_line.settle()
         options.before_save(path)
         saver = saver_of(self._view(), self._ckptfmt_line)
@@ -197,7 +197,7 @@ class Checkpoint(Trackable):
     def _saving(
         self, file_prefix: Path, options: CheckpointOptions | None
     ) -> tuple[Saver, str, CheckpointOptions, Work]:
-        options = _checked(options)
+        options = CheckpointOptions.of(options)
         self._ckptfmt_line.settle()
         counter = self.save_counter
         number = int(counter) + 1
@@ -291,7 +291,7 @@ class Checkpoint(Trackable):
             objects' own methods.
         """
         choice = Choice.of(cast, strict, rename, filter)
-        return self._restored(save_path, _checked(options), choice, partial, ())
+        return self._restored(save_path, CheckpointOptions.of(options), choice, partial, ())
 
     def restore(
         self,
@@ -309,7 +309,9 @@ class Checkpoint(Trackable):
         choice = Choice.of(cast, strict, rename, filter)
         if strict and save_path is not None:
             self.save_counter  # noqa: B018 (created when it is used)
-        status = self._restored(save_path, _checked(options), choice, partial, (SAVE_COUNTER,))
+        status = self._restored(
+            save_path, CheckpointOptions.of(options), choice, partial, (SAVE_COUNTER,)
+        )
         if save_path is not None:
             self.save_counter  # noqa: B018 (created when it is used)
         return status
@@ -363,11 +365,3 @@ def _is_counter(counter: Any) -> bool:
         and counter.dtype.kind in "iu"
         and can_be_written(counter)
     )
-
-
-def _checked(options: CheckpointOptions | None) -> CheckpointOptions:
-    if options is None:
-        return CheckpointOptions()
-    if not isinstance(options, CheckpointOptions):
-        raise wrong("options", "a CheckpointOptions", options)
-    return options

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What trees are made of: containers, leaves, and the kinds that tell them apart in a graph.
+"""The nodes of trees: containers, leaves, and their kinds in a graph.
 
 dict, list, tuple   nodes with children; those of lists and tuples are named 0, 1, ...
-int, float, bool,   nodes with one value: a tensor without dimensions of dtype int64 (uint64
-str, bytes          where that is too small), float64, bool and string
-none                a node with nothing
-no kind             arrays, and what others wrote: see `TreeNode`
+int, float, bool,   nodes with one value: a scalar tensor of dtype int64 (uint64 for larger
+str, bytes          values), float64, bool or string
+none                a node without children or values
+no kind             arrays, and objects of other writers: see `TreeNode`
 """
 
 from __future__ import annotations

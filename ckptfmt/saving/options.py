@@ -108,6 +108,20 @@ class CheckpointOptions:
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
+    @classmethod
+    def of(cls, options: Any, durability: str = "full") -> CheckpointOptions:
+        """Return the argument `options` of a save or restore; None is the defaults, with this
+        durability.
+
+        Raises:
+            InvalidError: it is neither.
+        """
+        if options is None:
+            return cls(durability=durability)
+        if not isinstance(options, cls):
+            raise wrong("options", "a CheckpointOptions", options)
+        return options
+
     @property
     def experimental_sharding_callback(self) -> ShardingCallback | None:
         """TensorFlow's name of `sharding_callback`."""

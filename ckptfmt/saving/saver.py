@@ -310,10 +310,7 @@ class Saver:
         return results
 
     def _options(self, options: CheckpointOptions | None) -> CheckpointOptions:
-        if options is None:
-            return CheckpointOptions()
-        if not isinstance(options, CheckpointOptions):
-            raise wrong("options", "a CheckpointOptions", options)
+        options = CheckpointOptions.of(options)
         if options.io_device is not None:
             for item in (item for items in self._tasks.values() for item in items):
                 if isinstance(item.spec, DSaveSpec):
