@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The library from plain C: write two shards, merge them, list, read whole, by slice and strings, verify.
+ * The library from plain C: write two shards (one compressed where there is libzstd), merge them, list, read whole, by
+ * slice and strings, verify.
  *
- *     cc -std=c11 -Icsrc examples/plain_c.c build/libckptfmt.a -pthread -o plain_c
+ *     cc -std=c11 -Icsrc examples/plain_c.c build/libckptfmt.a -lzstd -pthread -o plain_c
  *     ./plain_c /tmp/example/model
  */
 #include "ckptfmt.h"
@@ -10,6 +11,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+
+enum { ROWS = 64, COLUMNS = 512 };
 
 static ckptfmt_error err;
 
@@ -30,13 +33,17 @@ static const uint8_t *bytes_of(const char *text)
 
 static int write_shards(const char *first, const char *second)
 {
-	const int64_t dims[] = {4, 6}, two[] = {2};
+	const int64_t dims[] = {ROWS, COLUMNS}, two[] = {2};
 	const uint64_t sizes[] = {5, 10};
-	float matrix[24];
+	static float matrix[ROWS * COLUMNS];
+	ckptfmt_write_options options = {.struct_size = sizeof options, .chunk_size = 1 << 16};
+	ckptfmt_codec codec;
 	ckptfmt_writer *writer;
-	for (int i = 0; i < 24; i++)
+	for (int i = 0; i < ROWS * COLUMNS; i++)
 		matrix[i] = (float)i;
-	TRY(ckptfmt_writer_open(first, NULL, &writer, &err));
+	if (ckptfmt_codec_zstd(3, &codec, NULL) == CKPTFMT_OK)
+		options.codec = &codec;
+	TRY(ckptfmt_writer_open(first, &options, &writer, &err));
 	if (failed(ckptfmt_writer_add_tensor(writer, bytes_of("layer/kernel"), 12, CKPTFMT_FLOAT, dims, 2,
 			(const uint8_t *)matrix, sizeof matrix, &err), "write")) {
 		ckptfmt_writer_abandon(writer);
@@ -76,7 +83,8 @@ static int list(ckptfmt_reader *reader)
 static int read_tensors(ckptfmt_reader *reader)
 {
 	const int64_t box[] = {1, 3, 2, 3};     /* starts, then lengths: rows 1 and 2, columns 3 to 5 */
-	float whole[24], part[6];
+	static float whole[ROWS * COLUMNS];
+	float part[6];
 	ckptfmt_strings *words;
 	uint64_t size;
 	const uint8_t *word;
@@ -86,10 +94,10 @@ static int read_tensors(ckptfmt_reader *reader)
 		CKPTFMT_VERIFY_AUTO, &err));
 	TRY(ckptfmt_tensor_read_strings(reader, bytes_of("words"), 5, NULL, CKPTFMT_VERIFY_AUTO, &words, &err));
 	word = ckptfmt_strings_at(words, 1, &size);
-	printf("whole ends with %g, slice with %g, strings with %.*s\n", (double)whole[23], (double)part[5], (int)size,
-		(const char *)word);
+	printf("whole ends with %g, slice with %g, strings with %.*s\n", (double)whole[ROWS * COLUMNS - 1], (double)part[5],
+		(int)size, (const char *)word);
 	ckptfmt_strings_free(words);
-	return whole[23] != 23 || part[5] != 17;
+	return whole[ROWS * COLUMNS - 1] != ROWS * COLUMNS - 1 || part[5] != 2 * COLUMNS + 5;
 }
 
 int main(int argc, char **argv)
