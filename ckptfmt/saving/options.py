@@ -109,7 +109,7 @@ class CheckpointOptions:
             object.__setattr__(self, name, value)
 
     @classmethod
-    def of(cls, options: Any, durability: str = "full") -> CheckpointOptions:
+    def of(cls, options: Any, durability: Durability = "full") -> CheckpointOptions:
         """Return the argument `options` of a save or restore; None is the defaults, with this
         durability.
 
