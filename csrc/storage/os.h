@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The storage seam: every access to files goes through these functions, and only storage/ sees errno. A directory
- * belongs to the file system of this machine (storage/local.h), or to a ckptfmt_storage: of a program, or in memory
+ * belongs to the file system of this machine (storage/posix.c), or to a ckptfmt_storage: of a program, or in memory
  * (storage/memory.c). Files belong to the storage of their directory. Nothing above storage/ knows which one it uses.
  *
  * Names are relative to an open directory, so that a directory renamed or replaced mid-way cannot redirect a call.

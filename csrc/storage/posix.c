@@ -351,12 +351,12 @@ ckptfmt_status cf_local_write_at(const cf_file *file, const char *path, const ui
 	return CKPTFMT_OK;
 }
 
-void cf_local_reserve(const cf_file *file, uint64_t size)
+void cf_os_reserve(const cf_file *file, uint64_t size)
 {
 #if defined(__linux__) && defined(FALLOC_FL_KEEP_SIZE)
 	int kept = errno;
 	/* Not posix_fallocate, which writes zeros where the file system cannot reserve. */
-	if (size > 0 && size <= (uint64_t)INT64_MAX)
+	if (file->storage == NULL && size > 0 && size <= (uint64_t)INT64_MAX)
 		while (fallocate(file->fd, FALLOC_FL_KEEP_SIZE, 0, (off_t)size) != 0 && errno == EINTR)
 			continue;
 	errno = kept;
@@ -366,20 +366,20 @@ void cf_local_reserve(const cf_file *file, uint64_t size)
 #endif
 }
 
-void cf_local_trim(const cf_file *file, uint64_t size)
+void cf_os_trim(const cf_file *file, uint64_t size)
 {
 	int kept = errno;
-	if (size <= (uint64_t)INT64_MAX)
+	if (file->storage == NULL && size <= (uint64_t)INT64_MAX)
 		while (ftruncate(file->fd, (off_t)size) != 0 && errno == EINTR)
 			continue;
 	errno = kept;
 }
 
-void cf_local_sync_ahead(const cf_file *file, uint64_t offset, uint64_t size)
+void cf_os_sync_ahead(const cf_file *file, uint64_t offset, uint64_t size)
 {
 #if defined(__linux__) && defined(SYNC_FILE_RANGE_WRITE)
 	int kept = errno;
-	if (size > 0 && cf_range_fits(offset, size, (uint64_t)INT64_MAX))
+	if (file->storage == NULL && size > 0 && cf_range_fits(offset, size, (uint64_t)INT64_MAX))
 		/* Only this flag: one that waits would take the write error away from the sync to come. */
 		(void)sync_file_range(file->fd, (off_t)offset, (off_t)size, SYNC_FILE_RANGE_WRITE);
 	errno = kept;
@@ -390,9 +390,9 @@ void cf_local_sync_ahead(const cf_file *file, uint64_t offset, uint64_t size)
 #endif
 }
 
-ckptfmt_status cf_local_sync(const cf_file *file, const char *path, ckptfmt_error *err)
+ckptfmt_status cf_os_sync(const cf_file *file, const char *path, ckptfmt_error *err)
 {
-	if (cf_posix_sync(file->fd) != 0)
+	if (file->storage == NULL && cf_posix_sync(file->fd) != 0)
 		return cf_fail_os(err, errno, path, "cannot sync");
 	return CKPTFMT_OK;
 }

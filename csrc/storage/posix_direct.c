@@ -293,10 +293,10 @@ static bool begin_direct(cf_direct *direct)
 	return direct->past_cache && start_threads(direct);
 }
 
-cf_direct *cf_local_direct_write(const cf_file *file)
+cf_direct *cf_os_direct_write(const cf_file *file)
 {
 	int kept = errno;
-	cf_direct *direct = begin(true);
+	cf_direct *direct = file->storage == NULL ? begin(true) : NULL;
 	if (direct != NULL) {
 		direct->file = *file;
 		direct = begun_if(begin_direct(direct), direct);
@@ -305,11 +305,11 @@ cf_direct *cf_local_direct_write(const cf_file *file)
 	return direct;
 }
 
-cf_direct *cf_local_direct_read(const cf_directory *directory, const char *name, bool follow_symlinks,
+cf_direct *cf_os_direct_read(const cf_directory *directory, const char *name, bool follow_symlinks,
 	const cf_file *file)
 {
 	int kept = errno;
-	cf_direct *direct = begin(false);
+	cf_direct *direct = file->storage == NULL ? begin(false) : NULL;
 	assert(cf_posix_is_name(name));
 	direct = begun_if(direct != NULL && open_same(direct, directory, name, follow_symlinks, file) &&
 		begin_direct(direct), direct);
@@ -398,13 +398,13 @@ ckptfmt_status cf_os_direct_wait(cf_direct *direct, unsigned slot, const char *p
 
 /* ---- what is cached ---- */
 
-bool cf_local_is_cached(const cf_file *file, uint64_t offset, uint64_t size)
+bool cf_os_is_cached(const cf_file *file, uint64_t offset, uint64_t size)
 {
 #if defined(__linux__)
 	int kept = errno;
 	uint64_t page = cf_os_page_size(), begin = offset - offset % page, looked = 0, cached = 0;
 	uint8_t *data;
-	if (size == 0 || !cf_range_fits(offset, size, (uint64_t)PTRDIFF_MAX))
+	if (file->storage != NULL || size == 0 || !cf_range_fits(offset, size, (uint64_t)PTRDIFF_MAX))
 		return true;
 	size += offset - begin;
 	data = mmap(NULL, (size_t)size, PROT_READ, MAP_SHARED, file->fd, (off_t)begin);

@@ -223,22 +223,23 @@ bool cf_posix_is_taken_away(const cf_directory *directory, const char *name, int
 	return cf_posix_stat(directory->fd, name, &found, AT_SYMLINK_NOFOLLOW) != 0 && errno == ENOENT;
 }
 
-bool cf_local_hold(const cf_directory *directory, const char *name, const cf_file *file)
+bool cf_os_hold(const cf_directory *directory, const char *name, const cf_file *file)
 {
 	assert(cf_posix_is_name(name));
-	return !cf_posix_is_taken_away(directory, name, file->fd);
+	return directory->storage != NULL || !cf_posix_is_taken_away(directory, name, file->fd);
 }
 
-void cf_local_directory_remove(const char *path)
+void cf_storage_directory_remove(const ckptfmt_storage *storage, const char *path)
 {
 	int before = errno;
-	(void)!unlinkat(AT_FDCWD, path, AT_REMOVEDIR);
+	if (storage == NULL)
+		(void)!unlinkat(AT_FDCWD, path, AT_REMOVEDIR);
 	errno = before;
 }
 
-ckptfmt_status cf_local_directory_sync(const cf_directory *directory, ckptfmt_error *err)
+ckptfmt_status cf_os_directory_sync(const cf_directory *directory, ckptfmt_error *err)
 {
-	if (cf_posix_sync(directory->fd) != 0)
+	if (directory->storage == NULL && cf_posix_sync(directory->fd) != 0)
 		return cf_fail_os(err, errno, directory->path, "cannot sync the directory");
 	return CKPTFMT_OK;
 }

@@ -1,20 +1,58 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the files os_posix*.c lend each other. Nobody else includes this.
+ * Storage on the file system of this machine, for storage.c and posix*.c alone. tests/c/os_fault.c replaces the
+ * functions named cf_local_* and fails on purpose.
  *
- * What gives an int gives what the system call gives, -1 with errno set, and has asked again after EINTR.
+ * A function that returns int returns the result of the system call, -1 with errno set, and retries after EINTR.
  */
-#ifndef CKPTFMT_IO_OS_POSIX_H
-#define CKPTFMT_IO_OS_POSIX_H
+#ifndef CKPTFMT_STORAGE_POSIX_PRIVATE_H
+#define CKPTFMT_STORAGE_POSIX_PRIVATE_H
 
-#include "storage/local.h"
+#include "storage/os.h"
 
 #include <stdatomic.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 
-/* What ckptfmt_counters_get tells. */
+/* ---- the functions cf_os_* of files and directories that have no other storage; see storage/os.h ---- */
+
+CF_MUST_CHECK ckptfmt_status cf_local_directory_open(const char *path, bool make, bool sync_parents, cf_directory *out,
+	ckptfmt_error *err);
+void cf_local_directory_close(cf_directory *directory);
+CF_MUST_CHECK ckptfmt_status cf_local_directory_lock(const cf_directory *directory, uint64_t timeout_ms,
+	ckptfmt_error *err);
+void cf_local_directory_unlock(const cf_directory *directory);
+CF_MUST_CHECK ckptfmt_status cf_local_directory_list(const cf_directory *directory, cf_buffer *names,
+	ckptfmt_error *err);
+CF_MUST_CHECK ckptfmt_status cf_local_open(const cf_directory *directory, const char *name, bool follow_symlinks,
+	cf_file *out, cf_file_info *info, ckptfmt_error *err);
+CF_MUST_CHECK ckptfmt_status cf_local_create(const cf_directory *directory, const char *name, cf_file *out,
+	bool *exists, ckptfmt_error *err);
+CF_MUST_CHECK ckptfmt_status cf_local_stat(const cf_directory *directory, const char *name, cf_file_info *info,
+	bool *exists, ckptfmt_error *err);
+CF_MUST_CHECK ckptfmt_status cf_local_file_info(const cf_file *file, const char *path, cf_file_info *info,
+	ckptfmt_error *err);
+CF_MUST_CHECK ckptfmt_status cf_local_close(cf_file *file, const char *path, ckptfmt_error *err);
+CF_MUST_CHECK ckptfmt_status cf_local_close_held(cf_file *file, const char *path, ckptfmt_error *err);
+void cf_local_close_quietly(cf_file *file);
+CF_MUST_CHECK ckptfmt_status cf_local_read_at(const cf_file *file, const char *path, uint8_t *to, uint64_t size,
+	uint64_t offset, uint64_t *got, ckptfmt_error *err);
+CF_MUST_CHECK ckptfmt_status cf_local_write_at(const cf_file *file, const char *path, const uint8_t *from,
+	uint64_t size, uint64_t offset, ckptfmt_error *err);
+CF_MUST_CHECK ckptfmt_status cf_local_rename(const cf_directory *from, const char *from_name, const cf_directory *to,
+	const char *to_name, ckptfmt_error *err);
+CF_MUST_CHECK ckptfmt_status cf_local_link(const cf_directory *from, const char *from_name, const cf_directory *to,
+	const char *to_name, cf_link_result *result, ckptfmt_error *err);
+CF_MUST_CHECK ckptfmt_status cf_local_rename_new(const cf_directory *from, const char *from_name,
+	const cf_directory *to, const char *to_name, bool *exists, ckptfmt_error *err);
+CF_MUST_CHECK ckptfmt_status cf_local_unlink(const cf_directory *directory, const char *name, ckptfmt_error *err);
+CF_MUST_CHECK ckptfmt_status cf_local_map(const cf_file *file, const char *path, uint64_t offset, uint64_t size,
+	const uint8_t **out, ckptfmt_error *err);
+
+/* ---- shared by posix*.c ---- */
+
+/* What ckptfmt_counters_get reports. */
 extern struct cf_posix_counters {
 	_Atomic uint64_t opens, reads, bytes_read, writes, bytes_written, syncs, renames, links, unlinks, maps;
 } cf_posix_counters;
@@ -37,8 +75,8 @@ int cf_posix_open(int directory_fd, const char *name, int flags, mode_t mode);
 void cf_posix_close_quietly(int fd);
 int cf_posix_sync(int fd);
 int cf_posix_stat(int directory_fd, const char *name, struct stat *out, int flags);
-/* CMT-15. Takes the shared lock of a file just made; true if somebody has the exclusive one, to remove the file, or did
- * remove it. */
+/* CMT-15. Takes the shared lock of a file just created; true if another process has the exclusive one, to remove the
+ * file, or has removed it. */
 bool cf_posix_is_taken_away(const cf_directory *directory, const char *name, int fd);
 
 #endif

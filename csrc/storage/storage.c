@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The functions of storage/os.h: each passes on to the file system (storage/local.h) or to the ckptfmt_storage of its
- * directory or file.
+ * The functions of storage/os.h that every storage has: each calls the file system (storage/posix_private.h) or the
+ * ckptfmt_storage of its directory or file. posix*.c has the others, which do nothing for other storages.
  */
-#include "storage/local.h"
+#include "storage/posix_private.h"
 
 #include "base/hash.h"
 #include "base/pages.h"
@@ -62,17 +62,6 @@ void cf_os_directory_close(cf_directory *directory)
 	if (directory->storage == NULL)
 		cf_local_directory_close(directory);
 	directory->fd = -1;
-}
-
-void cf_storage_directory_remove(const ckptfmt_storage *storage, const char *path)
-{
-	if (storage == NULL)
-		cf_local_directory_remove(path);
-}
-
-ckptfmt_status cf_os_directory_sync(const cf_directory *directory, ckptfmt_error *err)
-{
-	return directory->storage == NULL ? cf_local_directory_sync(directory, err) : CKPTFMT_OK;
 }
 
 ckptfmt_status cf_os_directory_lock(const cf_directory *directory, uint64_t timeout_ms, ckptfmt_error *err)
@@ -149,11 +138,6 @@ ckptfmt_status cf_os_create(const cf_directory *directory, const char *name, cf_
 	if (!*exists)
 		out->fd = NO_DESCRIPTOR;
 	return CKPTFMT_OK;
-}
-
-bool cf_os_hold(const cf_directory *directory, const char *name, const cf_file *file)
-{
-	return directory->storage != NULL || cf_local_hold(directory, name, file);
 }
 
 ckptfmt_status cf_os_stat(const cf_directory *directory, const char *name, cf_file_info *info, bool *exists,
@@ -238,29 +222,6 @@ ckptfmt_status cf_os_write_at(const cf_file *file, const char *path, const uint8
 	if (file->storage == NULL)
 		return cf_local_write_at(file, path, from, size, offset, err);
 	return file->storage->append(file->storage->state, file->object, from, size, err);
-}
-
-void cf_os_reserve(const cf_file *file, uint64_t size)
-{
-	if (file->storage == NULL)
-		cf_local_reserve(file, size);
-}
-
-void cf_os_trim(const cf_file *file, uint64_t size)
-{
-	if (file->storage == NULL)
-		cf_local_trim(file, size);
-}
-
-void cf_os_sync_ahead(const cf_file *file, uint64_t offset, uint64_t size)
-{
-	if (file->storage == NULL)
-		cf_local_sync_ahead(file, offset, size);
-}
-
-ckptfmt_status cf_os_sync(const cf_file *file, const char *path, ckptfmt_error *err)
-{
-	return file->storage == NULL ? cf_local_sync(file, path, err) : CKPTFMT_OK;
 }
 
 /* ---- names ---- */
@@ -355,20 +316,4 @@ ckptfmt_status cf_os_map(const cf_file *file, const char *path, uint64_t offset,
 bool cf_os_can_map(const cf_file *file)
 {
 	return file->storage == NULL;
-}
-
-cf_direct *cf_os_direct_write(const cf_file *file)
-{
-	return file->storage == NULL ? cf_local_direct_write(file) : NULL;
-}
-
-cf_direct *cf_os_direct_read(const cf_directory *directory, const char *name, bool follow_symlinks,
-	const cf_file *file)
-{
-	return file->storage == NULL ? cf_local_direct_read(directory, name, follow_symlinks, file) : NULL;
-}
-
-bool cf_os_is_cached(const cf_file *file, uint64_t offset, uint64_t size)
-{
-	return file->storage != NULL || cf_local_is_cached(file, offset, size);
 }

@@ -220,7 +220,7 @@ void real_path(const cf_directory *directory, const char *name, char *to, uint64
 #define cf_os_path real_path
 #define cf_local_directory_open real_directory_open
 #define cf_local_directory_close real_directory_close
-#define cf_local_directory_sync real_directory_sync
+#define cf_os_directory_sync real_directory_sync
 #define cf_local_directory_list real_directory_list
 #define cf_local_open real_open
 #define cf_local_create real_create
@@ -231,27 +231,27 @@ void real_path(const cf_directory *directory, const char *name, char *to, uint64
 #define cf_local_close_quietly real_close_quietly
 #define cf_local_read_at real_read_at
 #define cf_local_write_at real_write_at
-#define cf_local_reserve real_reserve
-#define cf_local_trim real_trim
-#define cf_local_sync_ahead real_sync_ahead
-#define cf_local_sync real_sync
+#define cf_os_reserve real_reserve
+#define cf_os_trim real_trim
+#define cf_os_sync_ahead real_sync_ahead
+#define cf_os_sync real_sync
 #define cf_local_rename real_rename
 #define cf_local_link real_link
 #define cf_local_rename_new real_rename_new
 #define cf_local_unlink real_unlink
-#define cf_local_directory_remove real_directory_remove
+#define cf_storage_directory_remove real_directory_remove
 #define cf_local_map real_map
 #define cf_os_unmap real_unmap
 #define cf_os_page_size real_page_size
 #define cf_os_random real_random
-#define cf_local_direct_write real_direct_write
-#define cf_local_direct_read real_direct_read
+#define cf_os_direct_write real_direct_write
+#define cf_os_direct_read real_direct_read
 #define cf_os_direct_memory real_direct_memory
 #define cf_os_direct_place real_direct_place
 #define cf_os_direct_start real_direct_start
 #define cf_os_direct_wait real_direct_wait
 #define cf_os_direct_end real_direct_end
-#define cf_local_is_cached real_is_cached
+#define cf_os_is_cached real_is_cached
 
 #include "../../csrc/storage/posix.c"
 #include "../../csrc/storage/posix_files.c"
@@ -263,7 +263,7 @@ void real_path(const cf_directory *directory, const char *name, char *to, uint64
 #undef cf_os_path
 #undef cf_local_directory_open
 #undef cf_local_directory_close
-#undef cf_local_directory_sync
+#undef cf_os_directory_sync
 #undef cf_local_directory_list
 #undef cf_local_open
 #undef cf_local_create
@@ -274,27 +274,27 @@ void real_path(const cf_directory *directory, const char *name, char *to, uint64
 #undef cf_local_close_quietly
 #undef cf_local_read_at
 #undef cf_local_write_at
-#undef cf_local_reserve
-#undef cf_local_trim
-#undef cf_local_sync_ahead
-#undef cf_local_sync
+#undef cf_os_reserve
+#undef cf_os_trim
+#undef cf_os_sync_ahead
+#undef cf_os_sync
 #undef cf_local_rename
 #undef cf_local_link
 #undef cf_local_rename_new
 #undef cf_local_unlink
-#undef cf_local_directory_remove
+#undef cf_storage_directory_remove
 #undef cf_local_map
 #undef cf_os_unmap
 #undef cf_os_page_size
 #undef cf_os_random
-#undef cf_local_direct_write
-#undef cf_local_direct_read
+#undef cf_os_direct_write
+#undef cf_os_direct_read
 #undef cf_os_direct_memory
 #undef cf_os_direct_place
 #undef cf_os_direct_start
 #undef cf_os_direct_wait
 #undef cf_os_direct_end
-#undef cf_local_is_cached
+#undef cf_os_is_cached
 
 /* ---- plan and log ---- */
 
@@ -484,7 +484,7 @@ void cf_local_directory_close(cf_directory *directory)
 	real_directory_close(directory);
 }
 
-ckptfmt_status cf_local_directory_sync(const cf_directory *directory, ckptfmt_error *err)
+ckptfmt_status cf_os_directory_sync(const cf_directory *directory, ckptfmt_error *err)
 {
 	verdict given = judge(OS_FAULT_DIRECTORY_SYNC, directory->path, "", 0, 0);
 	if (given.fails && given.silent)
@@ -599,25 +599,25 @@ ckptfmt_status cf_local_write_at(const cf_file *file, const char *path, const ui
 	return status;
 }
 
-void cf_local_reserve(const cf_file *file, uint64_t size)
+void cf_os_reserve(const cf_file *file, uint64_t size)
 {
 	if (!judge(OS_FAULT_RESERVE, "", "", 0, size).fails)
 		real_reserve(file, size);
 }
 
-void cf_local_trim(const cf_file *file, uint64_t size)
+void cf_os_trim(const cf_file *file, uint64_t size)
 {
 	if (!judge(OS_FAULT_TRIM, "", "", 0, size).fails)
 		real_trim(file, size);
 }
 
-void cf_local_sync_ahead(const cf_file *file, uint64_t offset, uint64_t size)
+void cf_os_sync_ahead(const cf_file *file, uint64_t offset, uint64_t size)
 {
 	if (!judge(OS_FAULT_SYNC_AHEAD, "", "", offset, size).fails)
 		real_sync_ahead(file, offset, size);
 }
 
-ckptfmt_status cf_local_sync(const cf_file *file, const char *path, ckptfmt_error *err)
+ckptfmt_status cf_os_sync(const cf_file *file, const char *path, ckptfmt_error *err)
 {
 	verdict given = judge(OS_FAULT_SYNC, path, "", 0, 0);
 	if (given.fails && given.silent)
@@ -655,11 +655,11 @@ ckptfmt_status cf_local_unlink(const cf_directory *directory, const char *name, 
 	TELL(given, real_unlink(directory, name, err), refuse_named(&given, directory, name, err));
 }
 
-void cf_local_directory_remove(const char *path)
+void cf_storage_directory_remove(const ckptfmt_storage *storage, const char *path)
 {
 	verdict given = judge(OS_FAULT_UNLINK, path, "", 0, 0);
 	if (given.carried_out)
-		real_directory_remove(path);
+		real_directory_remove(storage, path);
 }
 
 ckptfmt_status cf_local_map(const cf_file *file, const char *path, uint64_t offset, uint64_t size, const uint8_t **out,

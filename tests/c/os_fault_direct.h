@@ -46,14 +46,14 @@ static cf_direct *remember(cf_direct *direct, const cf_file *file, bool writes)
 	return direct;
 }
 
-cf_direct *cf_local_direct_write(const cf_file *file)
+cf_direct *cf_os_direct_write(const cf_file *file)
 {
 	if (judge(OS_FAULT_DIRECT, "", "", 0, 0).fails)
 		return NULL;
 	return remember(real_direct_write(file), file, true);
 }
 
-cf_direct *cf_local_direct_read(const cf_directory *directory, const char *name, bool follow_symlinks,
+cf_direct *cf_os_direct_read(const cf_directory *directory, const char *name, bool follow_symlinks,
 	const cf_file *file)
 {
 	if (judge(OS_FAULT_DIRECT, name, "", 0, 0).fails)
@@ -119,7 +119,7 @@ void cf_os_direct_end(cf_direct *direct)
 	real_direct_end(direct);
 }
 
-bool cf_local_is_cached(const cf_file *file, uint64_t offset, uint64_t size)
+bool cf_os_is_cached(const cf_file *file, uint64_t offset, uint64_t size)
 {
 	return !uncached && real_is_cached(file, offset, size);
 }
