@@ -86,13 +86,6 @@ def test_what_is_wrong_with_one_of_many(at: int, name: Any, array: Any, message:
         writer.collect(given)
 
 
-def test_a_reserved_name_within_a_name(tmp_path: Path) -> None:
-    """Only names that begin so are."""
-    given = {f"a/{ckptfmt.names.RESERVED}x": np.ones(2), "b": np.zeros(1)}
-    ckptfmt.save(tmp_path / "ck", given)
-    assert sorted(ckptfmt.load(tmp_path / "ck")) == sorted(given)
-
-
 def test_one_of_a_hundred_thousand_names_twice() -> None:
     one = np.ones(1)
     given = [(f"{number}", one) for number in range(100_000)]

@@ -27,12 +27,6 @@ class Derived(np.ndarray):
     """Not exactly a numpy array."""
 
 
-class Named(str):
-    """Not exactly a text."""
-
-    __slots__ = ()
-
-
 def of_rank(rank: int) -> np.ndarray[Any, Any]:
     return np.ones((1,) * (rank - 1) + (3,), np.int16)
 
@@ -91,20 +85,6 @@ def test_as_described_one_by_one(other: int | None, tmp_path: Path) -> None:
         assert together.size_column().tolist() == together.sizes
         assert all(a is b for a, b in zip(together.arrays[:at], some, strict=False))
         assert saved(tmp_path / f"a{at}", together) == saved(tmp_path / f"b{at}", apart)
-
-
-def test_how_many_are_plain() -> None:
-    plain = PlainArrays(len(PLAIN), dtypes.CODES)
-    assert plain.take([str(n) for n in range(len(PLAIN))], PLAIN) == len(PLAIN)
-    assert plain.names() == [b"%d" % n for n in range(len(PLAIN))]
-    for other in OTHER:
-        plain = PlainArrays(3, dtypes.CODES)
-        assert plain.take(["a", "b", "c"], [PLAIN[0], other, PLAIN[0]]) == 1
-        assert plain.names() == [b"a"]
-        assert plain.table["data"][0] == PLAIN[0].ctypes.data
-    assert PlainArrays(1, dtypes.CODES).take([Named("a")], [PLAIN[0]]) == 0
-    assert PlainArrays(1, {}).take(["a"], [PLAIN[0]]) == 0
-    assert PlainArrays(0, dtypes.CODES).take([], []) == 0
 
 
 def numbers_at(address: int, count: int) -> list[int]:
