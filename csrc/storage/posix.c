@@ -12,6 +12,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -105,9 +106,94 @@ int cf_posix_open(int directory_fd, const char *name, int flags, mode_t mode)
 	return fd;
 }
 
+/* ---- descriptors that a forked child loses ---- */
+
+/* One bit each; higher descriptors are not recorded. */
+enum { PRIVATE_MAX = 1 << 16 };
+static _Atomic uint64_t private_fds[PRIVATE_MAX / 64];
+/* Held from before a file is opened until its descriptor is recorded; no thread forks in between. */
+static pthread_mutex_t private_lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_once_t private_once = PTHREAD_ONCE_INIT;
+
+static void lock_private(void)
+{
+	(void)pthread_mutex_lock(&private_lock);
+}
+
+static void unlock_private(void)
+{
+	(void)pthread_mutex_unlock(&private_lock);
+}
+
+/* Keeps the numbers in use: the child's copies of a writer may still name them. */
+static void drop_private(void)
+{
+	int null = cf_posix_open(AT_FDCWD, "/dev/null", O_RDWR | O_CLOEXEC, 0);
+	for (int fd = 0; fd < PRIVATE_MAX; fd++) {
+		if ((atomic_load(&private_fds[fd / 64]) >> (fd % 64) & 1) == 0)
+			continue;
+		if (null < 0 || dup2(null, fd) < 0)
+			(void)close(fd);
+		else
+			(void)fcntl(fd, F_SETFD, FD_CLOEXEC);
+	}
+	if (null >= 0)
+		(void)close(null);
+	unlock_private();
+}
+
+static void watch_forks(void)
+{
+	(void)pthread_atfork(lock_private, unlock_private, drop_private);
+}
+
+static void record_private(int fd)
+{
+	if (fd >= 0 && fd < PRIVATE_MAX)
+		(void)atomic_fetch_or(&private_fds[fd / 64], UINT64_C(1) << (fd % 64));
+}
+
+/* Called before the descriptor is closed. */
+static void forget_private(int fd)
+{
+	if (fd >= 0 && fd < PRIVATE_MAX)
+		(void)atomic_fetch_and(&private_fds[fd / 64], ~(UINT64_C(1) << (fd % 64)));
+}
+
+int cf_posix_open_private(int directory_fd, const char *name, int flags, mode_t mode)
+{
+	int fd;
+	(void)pthread_once(&private_once, watch_forks);
+	lock_private();
+	fd = cf_posix_open(directory_fd, name, flags, mode);
+	record_private(fd);
+	unlock_private();
+	return fd;
+}
+
+void cf_posix_make_private(int fd)
+{
+	(void)pthread_once(&private_once, watch_forks);
+	lock_private();
+	record_private(fd);
+	unlock_private();
+}
+
+int cf_posix_duplicate_private(int fd)
+{
+	int copy;
+	(void)pthread_once(&private_once, watch_forks);
+	lock_private();
+	copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	record_private(copy);
+	unlock_private();
+	return copy;
+}
+
 void cf_posix_close_quietly(int fd)
 {
 	int kept = errno;
+	forget_private(fd);
 	/* Linux frees the descriptor whatever close returns: a second close could hit another thread's file. */
 	(void)close(fd);
 	errno = kept;
@@ -211,7 +297,7 @@ ckptfmt_status cf_local_create(const cf_directory *directory, const char *name, 
 {
 	assert(cf_posix_is_name(name));
 	/* O_EXCL follows no link, so a name planted beside the checkpoint cannot lead us elsewhere. */
-	out->fd = cf_posix_open(directory->fd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY, 0666);
+	out->fd = cf_posix_open_private(directory->fd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY, 0666);
 	*exists = out->fd < 0 && errno == EEXIST;
 	if (out->fd < 0 && !*exists)
 		return cf_posix_fail(err, errno, directory, name, "cannot make the file");
@@ -256,6 +342,7 @@ ckptfmt_status cf_local_close(cf_file *file, const char *path, ckptfmt_error *er
 	if (fd < 0)
 		return CKPTFMT_OK;
 	file->fd = -1;
+	forget_private(fd);
 	/* EINTR: closed all the same, and nothing was said about the data. */
 	if (close(fd) != 0 && errno != EINTR)
 		return cf_fail_os(err, errno, path, "cannot close");
@@ -272,7 +359,7 @@ void cf_local_close_quietly(cf_file *file)
 ckptfmt_status cf_local_close_held(cf_file *file, const char *path, ckptfmt_error *err)
 {
 	ckptfmt_status status;
-	int held = fcntl(file->fd, F_DUPFD_CLOEXEC, 0);
+	int held = cf_posix_duplicate_private(file->fd);
 	if (held < 0)
 		return cf_fail_os(err, errno, path, "cannot hold the file");
 	status = cf_local_close(file, path, err);

@@ -143,10 +143,12 @@ ckptfmt_status cf_local_directory_open(const char *path, bool make, bool sync_pa
 	int fd;
 	out->fd = -1;
 	out->path = path;
-	fd = cf_posix_open(AT_FDCWD, path, DIRECTORY_FLAGS, 0);
+	/* A writer locks the directory later. */
+	int (*open_it)(int, const char *, int, mode_t) = make ? cf_posix_open_private : cf_posix_open;
+	fd = open_it(AT_FDCWD, path, DIRECTORY_FLAGS, 0);
 	if (fd < 0 && errno == ENOENT && make) {
 		CF_TRY(make_directory(path, sync_parents, err));
-		fd = cf_posix_open(AT_FDCWD, path, DIRECTORY_FLAGS, 0);
+		fd = open_it(AT_FDCWD, path, DIRECTORY_FLAGS, 0);
 	}
 #ifdef O_PATH
 	/* Reading files takes the right to search a directory, not the one to list it. */
@@ -185,6 +187,7 @@ ckptfmt_status cf_local_directory_lock(const cf_directory *directory, uint64_t t
 	int kept = errno;
 	uint64_t waited = 0, pause = 1;
 	ckptfmt_status status = CKPTFMT_OK;
+	cf_posix_make_private(directory->fd);
 	/* flock that waits has no time limit, and a holder may be stopped. */
 	while (flock(directory->fd, LOCK_EX | LOCK_NB) != 0) {
 		if (errno == EINTR)

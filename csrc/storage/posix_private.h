@@ -71,6 +71,13 @@ CF_MUST_CHECK ckptfmt_status cf_posix_fail(ckptfmt_error *err, int os_errno, con
 	const char *name, const char *message);
 /* Every open goes through here. `mode` counts only with O_CREAT. */
 int cf_posix_open(int directory_fd, const char *name, int flags, mode_t mode);
+/* As cf_posix_open, for a file that this process locks: flock is shared with forked children, and a child would keep
+ * the lock after the death of this process. The descriptor becomes one of /dev/null in a forked child. */
+int cf_posix_open_private(int directory_fd, const char *name, int flags, mode_t mode);
+/* Makes an open descriptor private to this process in the same way. */
+void cf_posix_make_private(int fd);
+/* As F_DUPFD_CLOEXEC; the duplicate is private too. */
+int cf_posix_duplicate_private(int fd);
 /* Leaves errno as it was. */
 void cf_posix_close_quietly(int fd);
 int cf_posix_sync(int fd);

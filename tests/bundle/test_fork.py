@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import threading
@@ -107,3 +108,37 @@ def test_what_is_remembered_needs_no_thread_of_the_parent(
     finally:
         over.set()
         thread.join()
+
+
+def test_a_child_keeps_no_lock_of_a_killed_parent(tmp_path: Path) -> None:
+    """A child forked while the parent saves outlives it. The parent's files can be swept."""
+    ready, said = os.pipe()
+    stop, stopper = os.pipe()
+
+    def parent() -> None:
+        writer = ckptfmt.Writer(tmp_path / "ck")
+        writer.add("x", np.zeros(1000))
+        child = os.fork()
+        if child == 0:
+            links = [
+                os.readlink(f"/proc/self/fd/{fd}")
+                for fd in os.listdir("/proc/self/fd")
+                if os.path.exists(f"/proc/self/fd/{fd}")
+            ]
+            os.write(said, b"kept" if any(str(tmp_path) in link for link in links) else b"none")
+            os.close(stopper)
+            os.read(stop, 1)
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    assert in_child(parent) == -signal.SIGKILL
+    try:
+        assert os.read(ready, 4) == b"none"
+        (orphan,) = tmp_path.iterdir()
+        with orphan.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # what a sweep of the directory takes
+        ckptfmt.save(tmp_path / "ck", {"x": np.ones(3)})
+        assert ckptfmt.load(tmp_path / "ck")["x"].tolist() == [1, 1, 1]
+    finally:
+        for fd in (ready, said, stop, stopper):
+            os.close(fd)
