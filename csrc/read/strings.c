@@ -5,7 +5,7 @@
 #include "read/values.h"
 #include "read/transfer.h"
 #include "slices/box.h"
-#include "proto/string_scan.h"
+#include "proto/strings.h"
 
 #include <string.h>
 
@@ -58,10 +58,8 @@ static ckptfmt_status decode_value(const strings_read *r, const ckptfmt_stored *
 {
 	bool compressed = (stored->flags & CKPTFMT_STORED_COMPRESSED) != 0;
 	cf_stored_value raw = {v->bytes, stored->raw_size, stored->offset, v->count, stored->raw_crc32c,
-		r->reader->header.endianness == 1, !compressed && r->transfer.verify != CKPTFMT_VERIFY_OFF};
-	if (r->storage == CKPTFMT_STORAGE_STRING)
-		return cf_string_tensor_decode(&raw, v->starts, v->sizes, err);
-	return cf_variant_tensor_decode(&raw, v->starts, v->sizes, err);
+		r->reader->header.endianness == 1, !compressed && r->transfer.verify != CKPTFMT_VERIFY_OFF, compressed};
+	return cf_strings_decode(r->storage, &raw, v->starts, v->sizes, err);
 }
 
 /* A few stored bytes may claim any number of elements: these are checked before there is memory for them. */
@@ -69,7 +67,7 @@ static ckptfmt_status load_compressed(strings_read *r, const ckptfmt_stored *sto
 {
 	const cf_compressed compressed = {stored, 1};
 	cf_stored_value raw = {NULL, stored->raw_size, stored->offset, v->count, stored->raw_crc32c, false,
-		r->transfer.verify != CKPTFMT_VERIFY_OFF};
+		r->transfer.verify != CKPTFMT_VERIFY_OFF, true};
 	cf_string_scan scan = cf_string_scan_begin(r->storage, &raw);
 	CF_TRY(cf_transfer_decode(&r->transfer, &compressed, 0, stored->raw_size, NULL, true, v->bytes, NULL, err));
 	return cf_string_scan_take(&scan, v->bytes, stored->raw_size, err);

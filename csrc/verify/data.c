@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The bytes of the data files, span by span through one window. A value of fixed size is summed piece by piece; a
- * string or variant is put together in memory and decoded, because its checksum goes by its elements. Chunk checksums
- * cover the stored bytes of either.
+ * The bytes of the data files, span by span through one window. A value of fixed size is checksummed piece by piece; a
+ * string or variant is scanned, because its checksum depends on its elements. Chunk checksums cover the stored bytes of
+ * either.
  */
 #include "verify/private.h"
-
-#include "base/memory.h"
-#include "proto/string_tensor.h"
-
-#include <string.h>
 
 static uint64_t span_count(const ckptfmt_verifier *v)
 {
@@ -81,14 +76,18 @@ static void take_chunks(ckptfmt_verifier *v, const ckptfmt_stored *stored, const
 	}
 }
 
-static void take_value(ckptfmt_verifier *v, const cf_verify_value *value, const uint8_t *bytes, uint64_t size)
+/* False: a string or variant is damaged, which was reported. */
+static bool take_value(ckptfmt_verifier *v, const cf_verify_value *value, const uint8_t *bytes, uint64_t size)
 {
-	if (v->whole != NULL)
-		memcpy(v->whole + v->span_done, bytes, (size_t)size);
-	else
+	cf_verify_place place = cf_verify_value_place(v, value);
+	ckptfmt_error error;
+	if (value->storage == CKPTFMT_STORAGE_FIXED)
 		v->crc = ckptfmt_crc32c(v->crc, bytes, size);
+	else if (!cf_verify_ok(v, cf_string_scan_take(&v->scan, bytes, size, &error), &error, &place))
+		return false;
 	if (value->stored.chunk_size != 0)
 		take_chunks(v, &value->stored, bytes, size, v->span_done);
+	return true;
 }
 
 /* Where a value with a wrong checksum is wrong, as far as its chunks tell. */
@@ -114,33 +113,13 @@ static ckptfmt_status check_fixed(const ckptfmt_verifier *v, const ckptfmt_store
 	return CKPTFMT_OK;
 }
 
-static ckptfmt_status decode_whole(const ckptfmt_verifier *v, const cf_verify_value *value, ckptfmt_error *err)
-{
-	const ckptfmt_stored *stored = &value->stored;
-	cf_stored_value raw = {v->whole, stored->size, stored->offset, value->element_count, stored->crc32c,
-		v->reader->header.endianness == 1, true};
-	uint64_t *starts = cf_allocate_zero(value->element_count, sizeof *starts);
-	uint64_t *sizes = cf_allocate_zero(value->element_count, sizeof *sizes);
-	ckptfmt_status status;
-	if (starts == NULL || sizes == NULL)
-		status = cf_fail(err, CKPTFMT_FAIL_LIMIT, stored->offset,
-			"there is no memory to check %llu elements", (unsigned long long)value->element_count);
-	else if (value->storage == CKPTFMT_STORAGE_STRING)
-		status = cf_string_tensor_decode(&raw, starts, sizes, err);
-	else
-		status = cf_variant_tensor_decode(&raw, starts, sizes, err);
-	cf_release(starts);
-	cf_release(sizes);
-	return status;
-}
-
 static void end_value(ckptfmt_verifier *v, const cf_verify_value *value)
 {
 	const ckptfmt_stored *stored = &value->stored;
 	cf_verify_place place = cf_verify_value_place(v, value);
 	ckptfmt_error error;
-	bool good = cf_verify_ok(v, v->whole != NULL ? decode_whole(v, value, &error) : check_fixed(v, stored, &error),
-		&error, &place);
+	bool good = value->storage != CKPTFMT_STORAGE_FIXED ||
+		cf_verify_ok(v, check_fixed(v, stored, &error), &error, &place);
 	place.offset = damage_offset(v, stored);
 	/* EXT-9: where the value itself is wrong, its chunks are as well. */
 	if (good && v->bad_chunks != 0)
@@ -164,7 +143,7 @@ static ckptfmt_status begin_decoding(ckptfmt_verifier *v, const cf_verify_value 
 {
 	const ckptfmt_stored *stored = &value->stored;
 	cf_stored_value raw = {NULL, stored->raw_size, stored->offset, value->element_count, stored->raw_crc32c, false,
-		true};
+		true, true};
 	if (stored->raw_size > v->reader->limits.tensor_bytes_max)
 		return cf_fail(err, CKPTFMT_FAIL_LIMIT, stored->offset, "CMP-20: a value of %llu bytes",
 			(unsigned long long)stored->raw_size);
@@ -249,23 +228,20 @@ static void end_span(ckptfmt_verifier *v)
 	v->crc = v->chunk_crc = 0;
 	v->chunk_row = 0;
 	v->bad_chunks = 0;
-	cf_release(v->whole);
-	v->whole = NULL;
 }
 
-/* The memory for a string or variant. */
 static ckptfmt_status begin_value(ckptfmt_verifier *v, const cf_verify_value *value, ckptfmt_error *err)
 {
-	uint64_t size = value->stored.size;
+	const ckptfmt_stored *stored = &value->stored;
+	cf_stored_value raw = {NULL, stored->size, stored->offset, value->element_count, stored->crc32c,
+		v->reader->header.endianness == 1, true, false};
 	if (value->storage == CKPTFMT_STORAGE_FIXED)
 		return CKPTFMT_OK;
-	/* The file has the bytes, so this is no number made up; but they may be more than this process may have. */
-	if (size <= v->reader->limits.tensor_bytes_max)
-		v->whole = cf_allocate(size);
-	if (v->whole == NULL)
-		return cf_fail(err, CKPTFMT_FAIL_LIMIT, value->stored.offset,
-			"TAB-13: %llu bytes of strings or variants are more than may be held in memory to be checked",
-			(unsigned long long)size);
+	/* As for a read. */
+	if (stored->size > v->reader->limits.tensor_bytes_max)
+		return cf_fail(err, CKPTFMT_FAIL_LIMIT, stored->offset, "TAB-13: a value of %llu bytes",
+			(unsigned long long)stored->size);
+	v->scan = cf_string_scan_begin(value->storage, &raw);
 	return CKPTFMT_OK;
 }
 
@@ -277,15 +253,13 @@ static bool is_zero(const uint8_t *bytes, uint64_t size, uint64_t *first)
 	return true;
 }
 
-/* The next bytes of the span; false: it is done with. */
+/* The next bytes of the span; false: skip the rest of it. */
 static bool take_piece(ckptfmt_verifier *v, const cf_verify_span *span, const uint8_t *bytes, uint64_t size)
 {
 	cf_verify_place place = {v->data_path, {NULL, 0}, 0};
 	uint64_t first;
-	if (span->value != CF_VERIFY_NOBODY) {
-		take_value(v, cf_verify_value_at(v, span->value), bytes, size);
-		return true;
-	}
+	if (span->value != CF_VERIFY_NOBODY)
+		return take_value(v, cf_verify_value_at(v, span->value), bytes, size);
 	if (is_zero(bytes, size, &first))
 		return true;
 	/* DAT-5 */

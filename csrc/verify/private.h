@@ -19,7 +19,7 @@
 #ifndef CKPTFMT_BUNDLE_VERIFY_H
 #define CKPTFMT_BUNDLE_VERIFY_H
 
-#include "proto/string_scan.h"
+#include "proto/strings.h"
 #include "read/held.h"
 #include "read/transfer.h"
 #include "table/footer.h"
@@ -164,7 +164,6 @@ struct ckptfmt_verifier {
 	uint64_t window_offset, window_size;
 
 	uint64_t span_done;         /* of the span at hand */
-	uint8_t *whole;             /* its bytes, of a string or variant */
 	uint32_t crc;
 	uint32_t chunk_crc;
 	uint64_t chunk_row;         /* the chunk that it is of */
@@ -172,7 +171,7 @@ struct ckptfmt_verifier {
 
 	cf_transfer transfer;       /* decodes compressed values */
 	cf_buffer raw;              /* raw bytes of strings or variants */
-	cf_string_scan scan;        /* checks them */
+	cf_string_scan scan;        /* checks strings and variants */
 	uint64_t decoded;           /* raw bytes of the value at hand */
 	bool codec_missed;          /* and reported */
 };

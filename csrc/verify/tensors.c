@@ -5,7 +5,7 @@
 
 #include "read/values.h"
 #include "slices/key.h"
-#include "proto/string_tensor.h"
+#include "proto/strings.h"
 
 #include <string.h>
 

@@ -51,7 +51,6 @@ static void release_run(ckptfmt_verifier *v)
 	cf_buffer_free(&v->spans);
 	cf_buffer_free(&v->needed);
 	cf_buffer_free(&v->raw);
-	cf_release(v->whole);
 }
 
 static ckptfmt_status begin_run(ckptfmt_verifier *v, ckptfmt_error *err)

@@ -9,7 +9,7 @@
 #include "read/values.h"
 #include "read/transfer.h"
 #include "write/value.h"
-#include "proto/string_tensor.h"
+#include "proto/strings.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -4,7 +4,7 @@
 #include "base/limits.h"
 #include "base/bytes.h"
 #include "slices/box.h"
-#include "proto/string_tensor.h"
+#include "proto/strings.h"
 
 enum {
 	SLICE_KEY_FRAME = 16,       /* at most, around the name: the first number, the end of the text, the rank */

@@ -7,7 +7,7 @@
 #include "table/writer.h"
 #include "table/block.h"
 #include "slices/key.h"
-#include "proto/string_tensor.h"
+#include "proto/strings.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Values that come in pieces: whatever the bytes are and wherever they are cut, what is found is what decoding the
  * whole finds. */
-#include "proto/string_scan.h"
+#include "proto/strings.h"
 
 #include "test.h"
 
@@ -21,13 +21,12 @@ static void compare(int32_t storage, const uint8_t *bytes, uint64_t size, uint64
 {
 	static const uint64_t pieces[] = {1, 2, 3, 5, 7, 64, SIZE_MAX_HERE};
 	uint64_t starts[COUNT + 1], sizes[COUNT + 1];
-	cf_stored_value value = {test_guarded_copy(bytes, size), size, 500, count, crc, false, verify};
+	cf_stored_value value = {test_guarded_copy(bytes, size), size, 500, count, crc, false, verify, false};
 	ckptfmt_error one, other;
 	ckptfmt_status expected;
 	if (size == 0 || cf_string_tensor_check_count(storage, count, size, 500, &one) != CKPTFMT_OK)
 		return;
-	expected = storage == CKPTFMT_STORAGE_STRING ? cf_string_tensor_decode(&value, starts, sizes, &one)
-		: cf_variant_tensor_decode(&value, starts, sizes, &one);
+	expected = cf_strings_decode(storage, &value, starts, sizes, &one);
 	for (size_t i = 0; i < sizeof pieces / sizeof pieces[0]; i++) {
 		CHECK_EQ(scanned(storage, &value, pieces[i], &other), expected);
 		if (expected != CKPTFMT_OK)
@@ -75,7 +74,7 @@ static void test_agreement(int32_t storage)
 	uint8_t bytes[SIZE_MAX_HERE] = {0}, damaged[SIZE_MAX_HERE];
 	uint32_t crc;
 	uint64_t size = storage == CKPTFMT_STORAGE_STRING ? put_strings(bytes, &crc) : put_variants(bytes, &crc);
-	cf_stored_value value = {bytes, size, 500, COUNT, crc, false, true};
+	cf_stored_value value = {bytes, size, 500, COUNT, crc, false, true, false};
 	ckptfmt_error err;
 	CHECK_OK(scanned(storage, &value, 3, &err), err);
 	for (uint64_t count = 0; count <= COUNT + 1; count++) {

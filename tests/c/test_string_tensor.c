@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Stored strings and variants: TensorFlow's bytes, and every way to be damaged, checksums right and wrong. */
-#include "proto/string_tensor.h"
+#include "proto/strings.h"
 
 #include "base/buffer.h"
 #include "base/bytes.h"
@@ -8,7 +8,7 @@
 
 static cf_stored_value stored(const void *bytes, size_t size, uint64_t count, uint32_t crc)
 {
-	cf_stored_value value = {test_guarded_copy(bytes, size), size, 500, count, crc, false, true};
+	cf_stored_value value = {test_guarded_copy(bytes, size), size, 500, count, crc, false, true, false};
 	return value;
 }
 
@@ -23,22 +23,22 @@ static void test_strings(void)
 	ckptfmt_error err;
 	uint64_t starts[3], sizes[3];
 	cf_stored_value value = stored(three, sizeof three, 3, three_crc);
-	CHECK_OK(cf_string_tensor_decode(&value, starts, sizes, &err), err);
+	CHECK_OK(cf_strings_decode(CKPTFMT_STORAGE_STRING, &value, starts, sizes, &err), err);
 	CHECK(sizes[0] == 5 && sizes[1] == 0 && sizes[2] == 6 && starts[0] == 7 && starts[1] == 12 && starts[2] == 12);
 	/* No elements: four bytes, or nothing at all. */
 	value = stored("\xd8\xea\x82\xa2", 4, 0, ckptfmt_crc32c_unmask(0x640cc1f6));
-	CHECK_OK(cf_string_tensor_decode(&value, starts, sizes, &err), err);
+	CHECK_OK(cf_strings_decode(CKPTFMT_STORAGE_STRING, &value, starts, sizes, &err), err);
 	value = stored("", 0, 0, 0);
-	CHECK_OK(cf_string_tensor_decode(&value, starts, sizes, &err), err);
+	CHECK_OK(cf_strings_decode(CKPTFMT_STORAGE_STRING, &value, starts, sizes, &err), err);
 	/* The scalar "". */
 	value = stored("\x00\xa6\x7b\x11\x3a", 5, 1, ckptfmt_crc32c_unmask(0xbe0767bd));
-	CHECK_OK(cf_string_tensor_decode(&value, starts, sizes, &err), err);
+	CHECK_OK(cf_strings_decode(CKPTFMT_STORAGE_STRING, &value, starts, sizes, &err), err);
 	/* An overlong length is the same length. */
 	{
 		uint8_t overlong[sizeof three + 1] = {0x85, 0x00};
 		memcpy(overlong + 2, three + 1, sizeof three - 1);
 		value = stored(overlong, sizeof overlong, 3, three_crc);
-		CHECK_OK(cf_string_tensor_decode(&value, starts, sizes, &err), err);
+		CHECK_OK(cf_strings_decode(CKPTFMT_STORAGE_STRING, &value, starts, sizes, &err), err);
 		CHECK(sizes[0] == 5 && starts[0] == 8);
 	}
 }
@@ -54,8 +54,8 @@ static void test_damaged_strings(void)
 			CHECK_FAILS(cf_string_tensor_check_count(CKPTFMT_STORAGE_STRING, 3, cut, 500, &err), err,
 				CKPTFMT_FAIL_BAD_ENTRY, "STR-2");
 		else
-			CHECK_FAILS(cf_string_tensor_decode(&value, starts, sizes, &err), err, CKPTFMT_FAIL_BAD_ENTRY,
-				"STR-4");
+			CHECK_FAILS(cf_strings_decode(CKPTFMT_STORAGE_STRING, &value, starts, sizes, &err), err,
+				CKPTFMT_FAIL_BAD_ENTRY, "STR-4");
 	}
 	for (size_t byte = 0; byte < sizeof three; byte++)
 		for (int bit = 0; bit < 8; bit++) {
@@ -64,7 +64,7 @@ static void test_damaged_strings(void)
 			memcpy(damaged, three, sizeof three);
 			damaged[byte] ^= (uint8_t)(1 << bit);
 			value = stored(damaged, sizeof damaged, 3, three_crc);
-			status = cf_string_tensor_decode(&value, starts, sizes, &err);
+			status = cf_strings_decode(CKPTFMT_STORAGE_STRING, &value, starts, sizes, &err);
 			CHECK_EQ(status, CKPTFMT_CORRUPT);
 			CHECK(err.offset >= 500 && err.offset <= 500 + sizeof three);
 			if (byte >= 7)
@@ -76,16 +76,20 @@ static void test_damaged_strings(void)
 	/* Unchecked, the lengths must still fit. */
 	value = stored("\x05\x00\x07____helloworld", 17, 3, 0);
 	value.verify = false;
-	CHECK_FAILS(cf_string_tensor_decode(&value, starts, sizes, &err), err, CKPTFMT_FAIL_BAD_ENTRY, "STR-4");
+	CHECK_FAILS(cf_strings_decode(CKPTFMT_STORAGE_STRING, &value, starts, sizes, &err), err,
+		CKPTFMT_FAIL_BAD_ENTRY, "STR-4");
 	value = stored("\x05\x00\x04____helloworld", 17, 3, 0);
 	value.verify = false;
-	CHECK_FAILS(cf_string_tensor_decode(&value, starts, sizes, &err), err, CKPTFMT_FAIL_BAD_ENTRY, "STR-4");
+	CHECK_FAILS(cf_strings_decode(CKPTFMT_STORAGE_STRING, &value, starts, sizes, &err), err,
+		CKPTFMT_FAIL_BAD_ENTRY, "STR-4");
 	CHECK_EQ(err.offset, 516);
 	value = stored("\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02____", 14, 1, 0);
-	CHECK_FAILS(cf_string_tensor_decode(&value, starts, sizes, &err), err, CKPTFMT_FAIL_BAD_ENTRY, "STR-3");
+	CHECK_FAILS(cf_strings_decode(CKPTFMT_STORAGE_STRING, &value, starts, sizes, &err), err,
+		CKPTFMT_FAIL_BAD_ENTRY, "STR-3");
 	value = stored("\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01____", 14, 1, 0);
 	value.verify = false;
-	CHECK_FAILS(cf_string_tensor_decode(&value, starts, sizes, &err), err, CKPTFMT_FAIL_BAD_ENTRY, "STR-4");
+	CHECK_FAILS(cf_strings_decode(CKPTFMT_STORAGE_STRING, &value, starts, sizes, &err), err,
+		CKPTFMT_FAIL_BAD_ENTRY, "STR-4");
 }
 
 static void test_counts(void)
@@ -135,23 +139,26 @@ static void test_variants(void)
 	cf_stored_value value;
 	size += put_variant(bytes + size, "2nd", &crc);
 	value = stored(bytes, size, 2, crc);
-	CHECK_OK(cf_variant_tensor_decode(&value, starts, sizes, &err), err);
+	CHECK_OK(cf_strings_decode(CKPTFMT_STORAGE_VARIANT, &value, starts, sizes, &err), err);
 	CHECK(starts[0] == 1 && sizes[0] == 5 && starts[1] == 11 && sizes[1] == 3);
 	for (size_t byte = 0; byte < size; byte++) {
 		uint8_t damaged[64];
 		memcpy(damaged, bytes, size);
 		damaged[byte] ^= 1;
 		value = stored(damaged, size, 2, crc);
-		CHECK_EQ(cf_variant_tensor_decode(&value, starts, sizes, &err), CKPTFMT_CORRUPT);
+		CHECK_EQ(cf_strings_decode(CKPTFMT_STORAGE_VARIANT, &value, starts, sizes, &err), CKPTFMT_CORRUPT);
 	}
 	for (size_t cut = 0; cut < size; cut++) {
 		value = stored(bytes, cut, 2, crc);
-		CHECK_FAILS(cf_variant_tensor_decode(&value, starts, sizes, &err), err, CKPTFMT_FAIL_BAD_ENTRY, "VAR-2");
+		CHECK_FAILS(cf_strings_decode(CKPTFMT_STORAGE_VARIANT, &value, starts, sizes, &err), err,
+			CKPTFMT_FAIL_BAD_ENTRY, "VAR-2");
 	}
 	value = stored(bytes, size, 2, crc ^ 1);
-	CHECK_FAILS(cf_variant_tensor_decode(&value, starts, sizes, &err), err, CKPTFMT_FAIL_CHECKSUM, "VAR-4");
+	CHECK_FAILS(cf_strings_decode(CKPTFMT_STORAGE_VARIANT, &value, starts, sizes, &err), err,
+		CKPTFMT_FAIL_CHECKSUM, "VAR-4");
 	value = stored(bytes, size, 1, crc);
-	CHECK_FAILS(cf_variant_tensor_decode(&value, starts, sizes, &err), err, CKPTFMT_FAIL_BAD_ENTRY, "VAR-2");
+	CHECK_FAILS(cf_strings_decode(CKPTFMT_STORAGE_VARIANT, &value, starts, sizes, &err), err,
+			CKPTFMT_FAIL_BAD_ENTRY, "VAR-2");
 }
 
 int main(void)
