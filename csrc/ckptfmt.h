@@ -140,8 +140,6 @@ typedef struct ckptfmt_dtype_info {
 	uint32_t used_bits;   /* bits of an element that carry its value; below 8 for int4 and its kin */
 } ckptfmt_dtype_info;
 
-/* The table, in ascending code; NULL past its end. */
-CKPTFMT_API const ckptfmt_dtype_info *ckptfmt_dtype_at(uint32_t row);
 /* By code; NULL for a code that this version does not know. */
 CKPTFMT_API const ckptfmt_dtype_info *ckptfmt_dtype_find(int32_t code);
 
@@ -150,13 +148,8 @@ CKPTFMT_API const ckptfmt_dtype_info *ckptfmt_dtype_find(int32_t code);
 /* CRC-32C (Castagnoli) of the bytes so far (`crc`, 0 to begin with) followed by `size` bytes at `data`.
  * The fastest variant that this CPU has is chosen once; CKPTFMT_ISA in the environment forces a lesser one. */
 CKPTFMT_API uint32_t ckptfmt_crc32c(uint32_t crc, const uint8_t *data, uint64_t size);
-/* As above, while copying to `destination` (the two do not overlap). The checksum is of the bytes copied. */
-CKPTFMT_API uint32_t ckptfmt_crc32c_copy(uint32_t crc, uint8_t *destination, const uint8_t *source, uint64_t size);
 /* Checksum of A followed by B, from those of A and of B and the size of B. */
 CKPTFMT_API uint32_t ckptfmt_crc32c_combine(uint32_t crc_a, uint32_t crc_b, uint64_t size_b);
-/* The stored ("masked") form and back. */
-CKPTFMT_API uint32_t ckptfmt_crc32c_mask(uint32_t crc);
-CKPTFMT_API uint32_t ckptfmt_crc32c_unmask(uint32_t masked);
 
 /* The largest rank that the format stores. */
 enum { CKPTFMT_RANK_MAX = 254 };
@@ -378,16 +371,8 @@ typedef struct ckptfmt_bytes {
 CKPTFMT_API ckptfmt_status ckptfmt_reader_read_strings(ckptfmt_reader *reader, const ckptfmt_selection *selection,
 	uint64_t row, const int64_t *box, int32_t verify, ckptfmt_strings **out, ckptfmt_error *err);
 
-/* Views, valid until ckptfmt_strings_free: element i is bytes[offsets[i] .. offsets[i + 1]). */
-typedef struct ckptfmt_strings_view {
-	const uint8_t *bytes;
-	const uint64_t *offsets;
-	uint64_t count;
-} ckptfmt_strings_view;
-
 /* Element i, row-major: *size bytes, valid until ckptfmt_strings_free. NULL past the last. */
 CKPTFMT_API const uint8_t *ckptfmt_strings_at(const ckptfmt_strings *strings, uint64_t i, uint64_t *size);
-CKPTFMT_API void ckptfmt_strings_get(const ckptfmt_strings *strings, ckptfmt_strings_view *out);
 CKPTFMT_API void ckptfmt_strings_free(ckptfmt_strings *strings);
 
 /* ---- one tensor by name ---- */

@@ -16,6 +16,11 @@ extern "C" {
 
 /* ---- checksums ------------------------------------------------------------------------------------------- */
 
+/* ckptfmt_crc32c, while copying to `destination` (the two do not overlap). The checksum is of the bytes copied. */
+uint32_t ckptfmt_crc32c_copy(uint32_t crc, uint8_t *destination, const uint8_t *source, uint64_t size);
+/* The stored ("masked") form and back. */
+uint32_t ckptfmt_crc32c_mask(uint32_t crc);
+uint32_t ckptfmt_crc32c_unmask(uint32_t masked);
 /* The variants compiled in, worst first; NULL past the last. */
 const char *ckptfmt_crc32c_variant_name(uint32_t variant);
 /* 1 if this CPU can run the variant. */
@@ -26,6 +31,11 @@ uint32_t ckptfmt_crc32c_variant(void);
  * REQUIRES: the variant is usable. */
 uint32_t ckptfmt_crc32c_by(uint32_t variant, uint32_t crc, uint8_t *destination,
 	const uint8_t *source, uint64_t size);
+
+/* ---- data types ------------------------------------------------------------------------------------------ */
+
+/* All data types, in ascending code; NULL past its end. */
+const ckptfmt_dtype_info *ckptfmt_dtype_at(uint32_t row);
 
 /* ---- counters -------------------------------------------------------------------------------------------- */
 
@@ -115,16 +125,18 @@ typedef struct ckptfmt_columns {
 } ckptfmt_columns;
 
 void ckptfmt_selection_columns(const ckptfmt_selection *selection, ckptfmt_columns *out);
+/* Views, valid until ckptfmt_strings_free: element i is bytes[offsets[i] .. offsets[i + 1]). */
+typedef struct ckptfmt_strings_view {
+	const uint8_t *bytes;
+	const uint64_t *offsets;
+	uint64_t count;
+} ckptfmt_strings_view;
+
+void ckptfmt_strings_get(const ckptfmt_strings *strings, ckptfmt_strings_view *out);
+
 /* As ckptfmt_reader_list, with the tensors whose names are reserved for the format. */
 ckptfmt_status ckptfmt_reader_list_all(ckptfmt_reader *reader, ckptfmt_selection **out,
 	ckptfmt_error *err);
-
-typedef enum ckptfmt_chunk_method {
-	CKPTFMT_CHUNK_RAW = 0,
-	CKPTFMT_CHUNK_ZSTD = 1,            /* one zstd frame */
-	CKPTFMT_CHUNK_PLANES = 2,          /* byte planes, each a zstd frame or raw */
-	CKPTFMT_CHUNK_ROTATED_PLANES = 3   /* of units that were rotated left by one bit */
-} ckptfmt_chunk_method;
 
 /* ---- the index, as it lies there ------------------------------------------------------------------------- */
 
