@@ -66,7 +66,7 @@ FUZZERS := $(patsubst fuzz/%.c,$(B)/%,$(FUZZ_SRC))
 THREADED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -l -e 'pthread_create' -e 'options.shards' -e 'CF_DIRECT_' $(TEST_SRC))))
 EMULATED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -L -e 'os_fault.h' -e 'hot_paths.h' $(TEST_SRC))))
 
-.PHONY: help demo test languages valgrind check slow interop peers budgets instructions bench bench-full asan tsan fuzz arm bigendian lib code-size dist-check \
+.PHONY: help demo test languages valgrind portability check slow interop peers budgets instructions bench bench-full asan tsan fuzz arm bigendian lib code-size dist-check \
 	clean needs-python needs-c c-programs measure-programs fuzz-programs threaded-programs emulated-programs \
 	warn-objects c-test threaded-test emulated-test replay warnings lint python python-test
 .DEFAULT_GOAL := help
@@ -100,6 +100,9 @@ languages: lib ## build and run the examples in C++, Rust and Go, with the compi
 valgrind: lib ## the C example under valgrind: no error and no leak
 	$(Q)sh tools/need.sh valgrind
 	$(Q)valgrind -q --error-exitcode=1 --leak-check=full build/plain_c build/example/checked
+
+portability: needs-c ## the library and its C example with other compilers: LTO, clang, 32 bits, musl, aarch64
+	$(Q)sh tools/portability.sh
 
 # ---- for developers ---------------------------------------------------------------------------------------
 

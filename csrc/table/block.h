@@ -165,7 +165,8 @@ enum {
 /* Where many blocks are walked through in turn, as in a merge, no hardware sees the pattern. */
 static inline void cf_block_expect(const cf_block_iterator *iterator)
 {
-	__builtin_prefetch((const void *)((uintptr_t)iterator->value + iterator->value_size + CF_BLOCK_PREFETCH));
+	const uint64_t address = (uintptr_t)iterator->value + iterator->value_size + CF_BLOCK_PREFETCH;
+	__builtin_prefetch((const void *)(uintptr_t)address);
 }
 
 /* The step to what all but a few entries are: sizes of a byte each, no restart, and a key that differs from the one

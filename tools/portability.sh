@@ -1,0 +1,30 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Builds the library without libzstd with each compiler that is installed and runs the plain C
+# example that is linked with it. Run by `make portability`.
+set -eu
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+build() { # name, emulator or "", compiler and options
+	name=$1 emulator=$2
+	shift 2
+	if ! command -v "$1" >/dev/null || { [ -n "$emulator" ] && ! command -v "$emulator" >/dev/null; }; then
+		echo "portability: $name NOT RUN: needs $1${emulator:+ and $emulator}"
+		return
+	fi
+	if ! printf '#include <stdio.h>\nint main(void) { return 0; }\n' | "$@" -x c - -o "$scratch/probe" 2>/dev/null; then
+		echo "portability: $name NOT RUN: $* makes no program here"
+		return
+	fi
+	"$@" -std=c11 -O2 -D_GNU_SOURCE -D_FILE_OFFSET_BITS=64 -Icsrc -pthread \
+		csrc/[!p]*/*.c csrc/proto/*.c examples/plain_c.c -o "$scratch/$name"
+	$emulator "$scratch/$name" "$scratch/$name-files/model" >/dev/null
+	echo "portability: $name passed"
+}
+
+build lto '' cc -flto=auto
+build clang '' clang
+build m32 '' cc -m32
+build musl '' musl-gcc -static
+build aarch64 qemu-aarch64 aarch64-linux-gnu-gcc -static
