@@ -88,7 +88,7 @@ static ckptfmt_status end_length(cf_string_scan *scan, ckptfmt_error *err)
 	cf_cursor in = cf_cursor_over(scan->part, scan->part_size, 0);
 	uint64_t length, left = scan->value.size - scan->taken;
 	if (!cf_take_varint64(&in, &length))
-		return broken(scan, scan->taken - scan->part_size,
+		return broken(scan, scan->element,
 			scan->variant ? "VAR-2: a length is malformed" : "STR-3: a length is malformed", err);
 	scan->part_size = 0;
 	if (scan->sizes != NULL)
@@ -97,7 +97,7 @@ static ckptfmt_status end_length(cf_string_scan *scan, ckptfmt_error *err)
 		scan->crc = length_crc(scan->crc, length, scan->variant || length > UINT32_MAX, scan->value.big_endian);
 	if (scan->variant) {
 		if (left < 4 || length > left - 4)
-			return broken(scan, scan->taken, "VAR-2: an element goes past the end", err);
+			return broken(scan, scan->element, "VAR-2: an element goes past the end", err);
 		if (scan->starts != NULL)
 			scan->starts[scan->elements] = scan->taken;
 		scan->payload = length;
@@ -125,7 +125,7 @@ static void start_strings(const cf_string_scan *scan)
 static ckptfmt_status end_sum(cf_string_scan *scan, ckptfmt_error *err)
 {
 	uint32_t masked = cf_load_u32(scan->part);
-	CF_TRY(compare(scan, scan->taken - 4,
+	CF_TRY(compare(scan, scan->variant ? scan->element : scan->taken - 4,
 		ckptfmt_crc32c_unmask(scan->value.big_endian ? __builtin_bswap32(masked) : masked),
 		scan->variant ? "VAR-3: checksum of an element" : "STR-5: checksum of the lengths", err));
 	scan->crc = ckptfmt_crc32c(scan->crc, scan->part, 4);
@@ -155,6 +155,8 @@ static void take_payload(cf_string_scan *scan, const uint8_t *bytes, uint64_t si
 
 static ckptfmt_status take_byte(cf_string_scan *scan, uint8_t byte, ckptfmt_error *err)
 {
+	if (scan->next == LENGTH && scan->part_size == 0)
+		scan->element = scan->taken;
 	scan->part[scan->part_size++] = byte;
 	scan->taken++;
 	if (scan->next == LENGTH)

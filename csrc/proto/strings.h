@@ -34,6 +34,7 @@ typedef struct cf_string_scan {
 	bool variant;
 	uint64_t taken;             /* bytes */
 	uint64_t elements;          /* found so far; of strings their lengths */
+	uint64_t element;           /* where the last length begins; a variant's element begins with it */
 	uint64_t payload;           /* bytes that the lengths so far claim; of a variant those still to come */
 	uint32_t crc;
 	int32_t next;               /* what comes next */
