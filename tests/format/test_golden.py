@@ -56,11 +56,10 @@ def test_verify(case: str) -> None:
     assert report.ok, report
 
 
-@pytest.mark.parametrize("case", CASES)
+# The others were altered by hand after TensorFlow wrote them.
+@pytest.mark.parametrize("case", [one for one in CASES if "calls" in expected.load(GOLDEN / one)])
 def test_same_bytes(case: str, tmp_path: Path) -> None:
-    bundles = expected.load(GOLDEN / case).get("calls")
-    if bundles is None:
-        pytest.skip("altered by hand after TensorFlow wrote it")
+    bundles = expected.load(GOLDEN / case)["calls"]
     tensors = ours.check_expected(GOLDEN / case)
     if len(bundles) == 1:
         ckptfmt.save_v2(tmp_path / "ckpt", *arguments(bundles[0], tensors))

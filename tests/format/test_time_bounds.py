@@ -88,7 +88,7 @@ def test_all_slices_count(tmp_path: Path) -> None:
     names = [bytes([letter]) * 100 for letter in b"ab"]
     rows = [(b"", ix.header())] + [(one, ix.entry(1, [5], slices=slices)) for one in names]
     prefix = ix.write(tmp_path / "m", one_block(rows))
-    limits = {"keys_bytes_floor": floor, "keys_bytes_factor": 0}
+    limits = {"keys_bytes_floor": floor, "keys_bytes_factor": 1}
     with ckptfmt.open(prefix, limits=limits) as reader:
         assert [len(reader[one.decode()].slices) for one in names] == [30, 30]
         with pytest.raises(LimitError, match="TAB-13") as caught:
