@@ -9,8 +9,11 @@
 
 #include <errno.h>
 
+static int32_t shards = 1;      /* data files of a save */
+
 static ckptfmt_status save(const char *prefix, float first, ckptfmt_error *err)
 {
+	ckptfmt_write_options options = {.struct_size = sizeof options, .shards = shards};
 	static const int64_t dims[1] = {2}, slice[3] = {4, 0, 2};
 	const float values[2] = {first, 7};
 	const ckptfmt_bytes texts[2] = {{(const uint8_t *)"one", 3}, {(const uint8_t *)"", 0}};
@@ -28,7 +31,7 @@ static ckptfmt_status save(const char *prefix, float first, ckptfmt_error *err)
 		sources[i].data = i == 2 ? (const uint8_t *)texts : (const uint8_t *)values;
 	}
 	sources[1].slice = slice;
-	status = ckptfmt_writer_open(path_of(prefix), NULL, &writer, err);
+	status = ckptfmt_writer_open(path_of(prefix), &options, &writer, err);
 	if (status != CKPTFMT_OK)
 		return status;
 	status = ckptfmt_writer_add(writer, sources, 3, err);
@@ -130,7 +133,7 @@ static void reserve_room(void)
 			ckptfmt_error err;
 			ckptfmt_write_options options;
 			ckptfmt_writer *writer;
-			options = (ckptfmt_write_options){.struct_size = sizeof options};
+			options = (ckptfmt_write_options){.struct_size = sizeof options, .shards = (int32_t)files};
 			options.data_size = told ? 3 * sizeof values : 0;
 			os_fault_log_clear();
 			CHECK_OK(ckptfmt_writer_open(path_of("room"), &options, &writer, &err), err);
@@ -329,9 +332,12 @@ int main(void)
 	if (!make_memory_directory())
 		return 2;
 	sync_parents_of_new_directories();
-	fail_saves(EIO, false);
-	fail_saves(ENOSPC, true);
-	crash_saves();
+	for (shards = 1; shards <= 2; shards++) {
+		fail_saves(EIO, false);
+		fail_saves(ENOSPC, true);
+		crash_saves();
+	}
+	shards = 1;
 	crash_where_numbers_are_taken();
 	count_of_indexes();
 	reserve_room();

@@ -78,11 +78,12 @@ def chunked_entries(prefix: Path) -> list[bytes]:
     ]
 
 
-@pytest.mark.parametrize("alignment", [1, 42, 64, 4096])
+@pytest.mark.parametrize(("alignment", "shards"), [(1, 1), (42, 1), (64, 3), (4096, 1)])
 @pytest.mark.parametrize("level", ["v2", "v2+"])
-def test_save(oracle: Oracle, tmp_path: Path, level: str, alignment: int) -> None:
+def test_save(oracle: Oracle, tmp_path: Path, level: str, alignment: int, shards: int) -> None:
     tensors = some_tensors(1)
     options: dict[str, Any] = {"metadata": {"step": 7}} if level == "v2+" else {}
+    options["shards"] = shards
     ckptfmt.save(tmp_path / "p", arrays(tensors), level=level, alignment=alignment, **options)
     assert_tensorflow_reads(oracle, tmp_path / "p", tensors)
     assert user_variables(oracle, tmp_path / "p") == listing(tensors)
@@ -103,7 +104,8 @@ def test_random_saves(oracle: Oracle, tmp_path: Path) -> None:
         save = large_save(rng) if number == 0 else mixed_save(rng, rng.choices(CODES, k=6))
         tensors = {tensor.name: tensor.full for tensor in save.tensors}
         alignment = rng.choice((1, 8, 64, 100))
-        ckptfmt.save(tmp_path / "p", arrays(tensors), alignment=alignment)
+        shards = rng.choice((1, 1, 2, 5))
+        ckptfmt.save(tmp_path / "p", arrays(tensors), alignment=alignment, shards=shards)
         assert_tensorflow_reads(oracle, tmp_path / "p", tensors)
     print("generations of one prefix:", number + 1)
 
@@ -253,8 +255,11 @@ def test_merge_with_tensorflows_bundle(oracle: Oracle, tmp_path: Path, generatio
     assert user_variables(oracle, tmp_path / "p") == listing(expected | theirs)
 
 
+@pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("generations", [1, 2])
-def test_tensorflows_merge_of_ours(oracle: Oracle, tmp_path: Path, generations: int) -> None:
+def test_tensorflows_merge_of_ours(
+    oracle: Oracle, tmp_path: Path, generations: int, shards: int
+) -> None:
     """Readable by both afterwards, chunk checksums included; metadata stands in one input only."""
     prefixes, expected = two_bundles(tmp_path, generations)
     shutil.rmtree(tmp_path / "p_temp")
@@ -263,7 +268,7 @@ def test_tensorflows_merge_of_ours(oracle: Oracle, tmp_path: Path, generations: 
         metadata = {"metadata": {"run": 3}} if shard == 0 else {}
         half = whole.box((slice(200 * shard, 200 * shard + 200),))
         for _ in range(generations):
-            with ckptfmt.Writer(prefix, **metadata) as writer:
+            with ckptfmt.Writer(prefix, shards=shards, **metadata) as writer:
                 writer.add_slice("shared", half.array(), shape=(400, 512), offset=(200 * shard, 0))
                 for name, value in expected.items():
                     if name.endswith(b"/%d" % shard):
