@@ -259,6 +259,34 @@ static void fail_loads(int os_errno)
 	check_checkpoint("ck", 2, 2);
 }
 
+/* A system call that fails below the calls above, between an open and the close that belongs to it. */
+static void fail_system_calls(os_system_kind kind)
+{
+	bool hit = true;
+	ckptfmt_error err;
+	empty_tree(directory);
+	CHECK_OK(save("ck", 1, &err), err);
+	for (uint64_t n = 1; hit; n++) {
+		float first = -1;
+		int open_files = count_entries("/proc/self/fd");
+		os_system_set(kind, n, 1, EIO);
+		if (save("ck", 1, &err) != CKPTFMT_OK)
+			check_error(&err);
+		hit = os_system_calls(kind) >= n;
+		os_fault_clear();
+		CHECK_EQ(count_entries("/proc/self/fd"), open_files);
+		os_system_set(kind, n, 1, EIO);
+		if (load("ck", &first, &err) != CKPTFMT_OK)
+			check_error(&err);
+		else
+			CHECK(first == 1);
+		hit = hit || os_system_calls(kind) >= n;
+		os_fault_clear();
+		CHECK_EQ(count_entries("/proc/self/fd"), open_files);
+		CHECK_EQ(memory_fault_live(), 0);
+	}
+}
+
 /* A file that ends early, wherever a read may meet it. */
 static void truncate_reads(void)
 {
@@ -341,6 +369,9 @@ int main(void)
 	crash_where_numbers_are_taken();
 	count_of_indexes();
 	reserve_room();
+	fail_system_calls(OS_SYSTEM_FSTAT);
+	fail_system_calls(OS_SYSTEM_FSTATAT);
+	fail_system_calls(OS_SYSTEM_FLOCK);
 	fail_loads(EIO);
 	truncate_reads();
 	fail_allocations(false);
