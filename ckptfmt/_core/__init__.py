@@ -19,7 +19,6 @@ from ckptfmt._core.border import (
     ERROR_BY_FAILURE,
     ERROR_BY_STATUS,
     NO_OFFSET,
-    NUMPY_RANK_MAX,
     RANK_MAX,
     SEVERITY_NOTE,
     STORAGE_FIXED,
@@ -37,6 +36,7 @@ from ckptfmt._core.border import (
 from ckptfmt._core.codec import EFFORT_FAST, EFFORT_FULL, Codec, Coder, copy_to, memory_at
 from ckptfmt._core.columns import (
     BYTES,
+    NUMPY_RANK_MAX,
     REQUEST,
     SOURCE,
     PlainArrays,

@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt._ckptfmt import ffi, lib
-from ckptfmt._core.border import NUMPY_RANK_MAX
+
+# The most dimensions that numpy has.
+NUMPY_RANK_MAX = 64
 
 _SCALARS = {
     "int32_t": np.dtype(np.int32),

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What belongs to no checkpoint: limits, dtypes, checksums, counters, slice texts."""
+"""Dtypes, checksums, counters and slice texts: calls that need no checkpoint."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from ckptfmt import errors
 from ckptfmt._ckptfmt import ffi, lib
-from ckptfmt._core.border import RANK_MAX, check, new_error, text
+from ckptfmt._core.border import RANK_MAX, check, fields_of, text
 
 
 class DtypeInfo(NamedTuple):
@@ -31,33 +29,6 @@ def dtype_table() -> list[DtypeInfo]:
     return table
 
 
-def fields_of(struct: Any) -> dict[str, int]:
-    """The fields of a struct of numbers."""
-    fields = [name for name, _ in ffi.typeof(struct[0]).fields]
-    return {
-        name: int(getattr(struct, name))
-        for name in fields
-        if name not in ("reserved", "struct_size")
-    }
-
-
-def limits_of(values: Mapping[str, int] | None) -> Any:
-    """A `ckptfmt_limits` of these values, where 0 is the default; NULL for no values."""
-    if not values:
-        return ffi.NULL
-    limits = ffi.new("ckptfmt_limits *")
-    limits.struct_size = ffi.sizeof("ckptfmt_limits")
-    known = fields_of(limits)
-    for name, value in values.items():
-        if name not in known:
-            raise errors.InvalidError(f"no limit is called {name!r}; there are {', '.join(known)}")
-        try:
-            setattr(limits, name, value)
-        except (OverflowError, TypeError) as error:
-            raise errors.InvalidError(f"limit {name!r}: {error}") from None
-    return limits
-
-
 def crc32c(data: Any, crc: int = 0) -> int:
     """CRC-32C of the bytes of a contiguous buffer, continuing `crc`."""
     with ffi.from_buffer("uint8_t[]", data) as pointer:
@@ -77,7 +48,7 @@ def parse_spec(spec: bytes) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int
     rank = ffi.new("int32_t *")
     numbers = ffi.new("int64_t[]", 3 * RANK_MAX)
     dims, starts, lengths = numbers, numbers + RANK_MAX, numbers + 2 * RANK_MAX
-    error = new_error()
+    error = ffi.new("ckptfmt_error *")
     with ffi.from_buffer("uint8_t[]", spec) as pointer:
         check(lib.ckptfmt_spec_parse(pointer, len(spec), rank, dims, starts, lengths, error), error)
     if rank[0] < 0:

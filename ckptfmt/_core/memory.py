@@ -11,9 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt._ckptfmt import ffi, lib
-from ckptfmt._core.border import check, new_error
+from ckptfmt._core.border import check, own
 from ckptfmt._core.columns import address, array_at
-from ckptfmt._core.handles import own
 
 __all__ = ["Memory", "copy_size", "new_array"]
 
@@ -35,7 +34,7 @@ class Memory:
     """
 
     def __init__(self, size: int, threads: int) -> None:
-        out, error = ffi.new("uint8_t **"), new_error()
+        out, error = ffi.new("uint8_t **"), ffi.new("ckptfmt_error *")
         check(lib.ckptfmt_memory_take(size, threads, out, error), error)
         self.size, self.pid = size, os.getpid()
         # A forked child does not have this memory: there, nothing is given back.
@@ -51,7 +50,7 @@ class Memory:
     def copy(self, sources: NDArray[Any], threads: int) -> None:
         """Copies the data of an array of SOURCE here, and changes it to point to the copies; the
         caller keeps alive what its addresses point to."""
-        error = new_error()
+        error = ffi.new("ckptfmt_error *")
         with ffi.from_buffer("uint8_t[]", sources, require_writable=True) as raw:
             array = ffi.cast("ckptfmt_source *", raw)
             status = lib.ckptfmt_copy(array, len(sources), self._pointer, self.size, threads, error)
@@ -60,7 +59,7 @@ class Memory:
 
 def copy_size(sources: NDArray[Any]) -> int:
     """Bytes that `Memory.copy` needs for an array of SOURCE, all of which is checked."""
-    out, error = ffi.new("uint64_t *"), new_error()
+    out, error = ffi.new("uint64_t *"), ffi.new("ckptfmt_error *")
     with ffi.from_buffer("uint8_t[]", sources) as raw:
         array = ffi.cast("ckptfmt_source *", raw)
         check(lib.ckptfmt_copy_size(array, len(sources), out, error), error)

@@ -13,12 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt._ckptfmt import ffi, lib
-from ckptfmt._core import handles
-from ckptfmt._core.border import STORED_COMPRESSED, check, new_error, path_bytes
+from ckptfmt._core import border
+from ckptfmt._core.border import (
+    STORED_COMPRESSED,
+    SharedHandle,
+    call,
+    check,
+    fields_of,
+    open_checkpoint,
+    path_bytes,
+)
 from ckptfmt._core.codec import Codec, Coder
 from ckptfmt._core.columns import LENDS_OBJECTS, REGION, ROW, SLICE_ROW, array_at
-from ckptfmt._core.handles import SharedHandle, call, open_checkpoint
-from ckptfmt._core.library import fields_of
 from ckptfmt.errors import InvalidError
 from ckptfmt.remembering import cached_property
 
@@ -243,7 +249,7 @@ def _corner(box: NDArray[np.int64] | None) -> Any:
 
 def index_count(path: str) -> int:
     """`ckptfmt_index_count`."""
-    out, error = ffi.new("int32_t *"), new_error()
+    out, error = ffi.new("int32_t *"), ffi.new("ckptfmt_error *")
     check(lib.ckptfmt_index_count(path_bytes(path), out, error), error, path)
     return int(out[0])
 
@@ -271,13 +277,13 @@ class ReaderHandle(SharedHandle):
         self._address = int(ffi.cast("uintptr_t", pointer))
 
     def _enter_process(self) -> None:
-        with handles.entering():
+        with border.entering():
             if not self.foreign:
                 return
-            out, error = ffi.new("ckptfmt_reader **"), new_error()
+            out, error = ffi.new("ckptfmt_reader **"), ffi.new("ckptfmt_error *")
             status = lib.ckptfmt_reader_reopen(self._pointer, self._absolute, out, error)
             check(status, error, self.path)
-            self._pointer = handles.own(out[0], lib.ckptfmt_reader_close)
+            self._pointer = border.own(out[0], lib.ckptfmt_reader_close)
             self._address = int(ffi.cast("uintptr_t", out[0]))
             self._pid = os.getpid()
 

@@ -7,10 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from ckptfmt._ckptfmt import ffi, lib
-from ckptfmt._core.border import error_of
+from ckptfmt._core.border import ExclusiveHandle, call, error_of, fields_of, open_checkpoint
 from ckptfmt._core.codec import Codec, Coder
-from ckptfmt._core.handles import ExclusiveHandle, call, open_checkpoint
-from ckptfmt._core.library import fields_of
 
 
 class Finding(NamedTuple):

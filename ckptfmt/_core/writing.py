@@ -12,10 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt._ckptfmt import ffi, lib
-from ckptfmt._core.border import check, new_error, path_bytes
+from ckptfmt._core.border import CLOSED, ExclusiveHandle, call, check, limits_of, path_bytes
 from ckptfmt._core.codec import Codec, Coder
-from ckptfmt._core.handles import CLOSED, ExclusiveHandle, call
-from ckptfmt._core.library import limits_of
 from ckptfmt._core.reading import ReaderHandle, Selection
 
 
@@ -44,7 +42,8 @@ class WriterHandle(ExclusiveHandle):
         options.codec = ffi.NULL if self.codec is None else self.codec.pointer
         # The slot owns the writer before there is one; the pointer keeps the slot alive. Both are
         # destroyed by C functions, which a signal cannot interrupt.
-        slot, error = ffi.gc(ffi.new("cf_writer_slot *"), lib.cf_writer_slot_free), new_error()
+        slot = ffi.gc(ffi.new("cf_writer_slot *"), lib.cf_writer_slot_free)
+        error = ffi.new("ckptfmt_error *")
         try:
             check(lib.cf_writer_slot_open(raw, options, slot, error), error, prefix)
             pointer = ffi.gc(slot.writer, functools.partial(operator.is_, slot))
@@ -80,7 +79,7 @@ class WriterHandle(ExclusiveHandle):
 
     def commit(self) -> None:
         """Makes the checkpoint visible. The handle is closed afterwards, whatever happened."""
-        error = new_error()
+        error = ffi.new("ckptfmt_error *")
         with self.turn():
             self.use()
             slot = self._owned
@@ -109,5 +108,5 @@ def merge(
     options.struct_size = ffi.sizeof("ckptfmt_merge_options")
     options.consume, options.allow_missing = int(consume), int(allow_missing)
     options.durability, options.remove_directories = durability, int(remove_directories)
-    error, raw = new_error(), path_bytes(destination)
+    error, raw = ffi.new("ckptfmt_error *"), path_bytes(destination)
     check(lib.ckptfmt_merge(array, len(owners), raw, options, error), error, destination)
