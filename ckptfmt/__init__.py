@@ -71,8 +71,8 @@ if TYPE_CHECKING:
     )
     from ckptfmt.saving.registration import register_checkpoint_saver
     from ckptfmt.saving.saver import Saver
-    from ckptfmt.saving.sharding import ShardableTensor, ShardingCallback, validate_shards
-    from ckptfmt.saving.specs import DSaveSpec, SaveableObject, SaveSpec
+    from ckptfmt.saving.sharding import ShardingCallback, validate_shards
+    from ckptfmt.saving.specs import DSaveSpec, SaveableObject, SaveSpec, ShardableTensor
     from ckptfmt.sharded.coordinator import Coordinator, SingleProcess
     from ckptfmt.sharded.sharded import sharded_restore, sharded_save, sharded_save_async
     from ckptfmt.slices import SaveSliceInfo, SliceSpec, parse_spec
@@ -207,8 +207,8 @@ _HOMES = {
         "saving.registration": "register_checkpoint_saver",
         "saving.saver": "Saver",
         "sharded.sharded": "sharded_restore sharded_save sharded_save_async",
-        "saving.sharding": "ShardableTensor ShardingCallback validate_shards",
-        "saving.specs": "DSaveSpec SaveableObject SaveSpec",
+        "saving.sharding": "ShardingCallback validate_shards",
+        "saving.specs": "DSaveSpec SaveableObject SaveSpec ShardableTensor",
         "slices": "SaveSliceInfo SliceSpec parse_spec",
         "bundle.tensor": "StoredSlice TensorHandle",
         "bundle.verify": "Finding Report verify",

@@ -18,9 +18,11 @@ __all__ = [
     "parse_data_name",
     "path_text",
     "prefix_text",
+    "saved_name",
     "sharded_filename",
     "tensor_bytes",
     "tensor_text",
+    "user_name",
 ]
 
 Path = str | bytes | os.PathLike[Any]
@@ -28,6 +30,7 @@ Path = str | bytes | os.PathLike[Any]
 # Names of tensors that belong to the format itself: the metadata, and the tensors of zero elements
 # that keep an otherwise empty shard referenced.
 RESERVED = "_CKPTFMT_"
+_RESERVED = RESERVED.encode()
 METADATA = "_CKPTFMT_METADATA"
 SHARD_STAND_IN = "_CKPTFMT_SHARD_"
 
@@ -168,3 +171,27 @@ def tensor_bytes(name: str | bytes) -> bytes:
 def tensor_text(name: str | bytes) -> str:
     """Return a tensor name as str; the inverse of `tensor_bytes`."""
     return name if isinstance(name, str) else name.decode("utf-8", "surrogateescape")
+
+
+def user_name(name: str | bytes) -> bytes:
+    """Return a name that a caller gives a tensor, as `tensor_bytes`.
+
+    Raises:
+        InvalidError: not a name, or reserved for the format itself.
+    """
+    raw = tensor_bytes(name)
+    if raw.startswith(_RESERVED):
+        raise InvalidError(f"names beginning with {RESERVED} are reserved", tensor=tensor_text(raw))
+    return raw
+
+
+def saved_name(name: str | bytes) -> str:
+    """Return a name that a caller gives a tensor as str.
+
+    Raises:
+        InvalidError: as `user_name`, or the name is empty.
+    """
+    text = tensor_text(user_name(name))
+    if not text:
+        raise InvalidError("TAB-12: a tensor's name is empty", tensor="")
+    return text

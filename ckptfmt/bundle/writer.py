@@ -47,7 +47,6 @@ BATCH_BYTES = 256 << 20
 WATCHED_BATCH_BYTES = 32 << 20
 # A data file of fewer bytes is not worth a thread; more files than this wait for memory.
 SHARD_BYTES, SHARDS_MAX = 64 << 20, 16
-_RESERVED = names.RESERVED.encode()
 _NAME, _ARRAY = operator.itemgetter(0), operator.itemgetter(1)
 # More than a reader need take of metadata (EXT-7).
 _DEPTH_MAX, _NUMBER_MAX = 100, 10**4300
@@ -156,7 +155,7 @@ class Writer:
         """
         with self._adding():
             sources = Sources()
-            sources.add(user_name(name), array, dtype)
+            sources.add(names.user_name(name), array, dtype)
             self._add(sources)
 
     def add_slice(
@@ -184,7 +183,7 @@ class Writer:
             StorageError: as in `add`.
         """
         with self._adding():
-            raw, sources = user_name(name), Sources()
+            raw, sources = names.user_name(name), Sources()
             if spec is None:
                 if shape is None or offset is None:
                     raise _invalid(raw, "a slice needs shape and offset, or spec")
@@ -392,19 +391,19 @@ def _take_in(
         texts_only = texts_only and found is not None
         if found is None:
             try:
-                found = list(map(user_name, some))
+                found = list(map(names.user_name, some))
             except InvalidError:
                 # An array before that name may be wrong, too.
                 for name, value in zip(some, values, strict=True):
-                    sources.add(user_name(name), value)
+                    sources.add(names.user_name(name), value)
                 raise
         sources.extend(found, values, count - start - len(some))
     return texts_only
 
 
 def _plain_names(given: list[Any]) -> list[Any] | None:
-    """As `user_name` of each, or the names themselves where all are ASCII; None for what needs a
-    closer look."""
+    """Return `names.user_name` of each, or the names themselves if all are ASCII; None if they must
+    be checked one by one."""
     try:
         joined = "".join(given)
     except TypeError:
@@ -468,7 +467,7 @@ def save_v2(
         raise InvalidError("save_v2 needs at least one tensor, as SaveV2 does")
     sources = Sources()
     for name, spec, tensor in zip(tensor_names, shape_and_slices, tensors, strict=True):
-        sources.add(user_name(name), tensor)
+        sources.add(names.user_name(name), tensor)
         if spec:
             set_spec(sources, spec)
     wait_for_saves()
@@ -569,13 +568,6 @@ def _set_slice(sources: Sources, shape: Sequence[int], offset: Sequence[int]) ->
 
 def _invalid(name: bytes, message: str) -> InvalidError:
     return InvalidError(message, tensor=names.tensor_text(name))
-
-
-def user_name(name: str | bytes) -> bytes:
-    raw = names.tensor_bytes(name)
-    if raw.startswith(_RESERVED):
-        raise _invalid(raw, f"names beginning with {names.RESERVED} are reserved")
-    return raw
 
 
 def check_options(

@@ -25,7 +25,7 @@ from ckptfmt.bundle.batch import Batch, casts_of, check_used, select_batch
 from ckptfmt.bundle.load import MatchReport
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import Filter, Rename, by_text, filter_function
-from ckptfmt.bundle.writer import user_name, write_sources
+from ckptfmt.bundle.writer import write_sources
 from ckptfmt.errors import GenerationGoneError, InvalidError, UnsupportedError
 from ckptfmt.names import path_text, prefix_text
 from ckptfmt.objects.build import build, from_names, reachable, read_graph_bytes, stored_keys
@@ -121,7 +121,7 @@ def save_tree(
     for key, value in tensors.items():
         is_spec = isinstance(value, SaveSpec)
         tensor, dtype = (value.tensor, value.dtype) if is_spec else (value, None)
-        sources.add(user_name(key), tensor, dtype)
+        sources.add(names.user_name(key), tensor, dtype)
     sources.add(OBJECT_GRAPH_KEY.encode(), content.graph)
     target = prefix_text(prefix)
     write_sources(target, sources, progress, **given)

@@ -21,7 +21,8 @@ from ckptfmt.arguments import check_choice, wrong
 from ckptfmt.dtypes import VARIANT
 from ckptfmt.errors import InvalidError
 from ckptfmt.saving.devices import canonical, task_of
-from ckptfmt.saving.sharding import Shard, ShardableTensor, ShardingCallback
+from ckptfmt.saving.sharding import Shard, ShardingCallback
+from ckptfmt.saving.specs import ShardableTensor
 from ckptfmt.slices import SaveSliceInfo
 
 __all__ = ["BalancedPolicy", "MaxShardSizePolicy", "ShardByDevicePolicy", "ShardByTaskPolicy"]

@@ -31,7 +31,6 @@ from ckptfmt.arguments import wrong
 from ckptfmt.arrays import Sources
 from ckptfmt.background import Line, SaveFuture, Work, wait_for_saves
 from ckptfmt.bundle import reader as reading
-from ckptfmt.bundle import writer as writing
 from ckptfmt.bundle.batch import box_of_text, check_dtypes, select_batch
 from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.reader import Reader
@@ -48,9 +47,9 @@ from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.policies import ShardByTaskPolicy
 from ckptfmt.saving.registration import RegisteredSaver, get_registered_saver
 from ckptfmt.saving.saveables import validate_and_slice_inputs
-from ckptfmt.saving.sharding import Box, ShardableTensor, overlapping, validate_shards
+from ckptfmt.saving.sharding import Box, overlapping, validate_shards
 from ckptfmt.saving.shards import Target, shard_sources
-from ckptfmt.saving.specs import DSaveSpec, SaveableObject, SaveSpec
+from ckptfmt.saving.specs import DSaveSpec, SaveableObject, SaveSpec, ShardableTensor
 from ckptfmt.slices import parse_spec
 
 __all__ = ["Saver"]
@@ -475,9 +474,7 @@ def _functions(
 def _specs(tensors: Mapping[str, Any]) -> Iterator[tuple[str, str, SaveSpec]]:
     """Yield (key, slice text, spec) of the tensors of one object."""
     for raw_key, given in tensors.items():
-        key = names.tensor_text(writing.user_name(raw_key))
-        if not key:
-            raise InvalidError("TAB-12: a tensor's name is empty", tensor=key)
+        key = names.saved_name(raw_key)
         if isinstance(given, SaveSpec):
             slices: Mapping[Any, Any] = {given.slice_spec: given}
         else:
@@ -490,8 +487,7 @@ def _specs(tensors: Mapping[str, Any]) -> Iterator[tuple[str, str, SaveSpec]]:
                 with about(key):
                     parse_spec(text)
             if not isinstance(value, SaveSpec):
-                with about(key):
-                    yield key, text, SaveSpec(value, text, key)
+                yield key, text, SaveSpec(value, text, key)
                 continue
             if names.tensor_text(value.name) != key or value.slice_spec.strip() != text:
                 raise InvalidError(

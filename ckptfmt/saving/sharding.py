@@ -26,111 +26,13 @@ from ckptfmt import dtypes
 from ckptfmt.errors import InvalidError
 from ckptfmt.names import tensor_text
 from ckptfmt.saving.devices import device_of, task_of
-from ckptfmt.saving.specs import Dtype, SaveSpec, as_array
-from ckptfmt.slices import SaveSliceInfo, SliceSpec, parse_spec
+from ckptfmt.saving.specs import ShardableTensor, parsed_text, whole_box
+from ckptfmt.slices import SaveSliceInfo
 
 __all__ = ["Shard", "ShardableTensor", "ShardingCallback", "validate_shards"]
 
 # What one data file gets: {checkpoint key: {slice spec: array}}, in the order of the file.
 Shard = MutableMapping[str, MutableMapping[str, Any]]
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class ShardableTensor:
-    """A tensor, or a slice of one, as sharding callbacks see it; as
-    `tf.train.experimental.ShardableTensor`.
-
-    Two are equal if they describe the same thing and hold the very same array.
-
-    Attributes:
-        tensor_save_spec: the SaveSpec that it comes from.
-        tensor: the array; of a slice only the slice.
-        dtype: as `SaveSpec.dtype`.
-        device: the name of the device that the tensor is on, or "".
-        name: the SaveSpec's name.
-        shape: the shape of `tensor`.
-        slice_spec: "" for a whole tensor, else full shape and slice ("4 6 0,2:0,6"), stripped.
-        checkpoint_key: the name that it gets in the checkpoint.
-        trackable: the object that it belongs to, or None.
-    """
-
-    tensor_save_spec: SaveSpec | None
-    tensor: Any
-    dtype: Dtype
-    device: str
-    name: str
-    shape: tuple[int, ...]
-    slice_spec: str
-    checkpoint_key: str
-    trackable: Any = None
-
-    @classmethod
-    def from_spec(
-        cls, spec: SaveSpec, checkpoint_key: str | bytes | None = None, trackable: Any = None
-    ) -> ShardableTensor | None:
-        """The tensor of a SaveSpec, asked for now; None if there is nothing to save.
-
-        Args:
-            spec: what to save.
-            checkpoint_key: the name in the checkpoint; `spec.name` if it is None.
-            trackable: the object that it belongs to.
-
-        Raises:
-            InvalidError: the tensor cannot be stored, is not of the spec's dtype, or has not the
-                shape of the spec's slice.
-        """
-        tensor = spec.tensor
-        if tensor is None:
-            return None
-        array, _ = as_array(spec.name, tensor, spec.dtype)
-        box = spec.box
-        if box is not None and box.shape != array.shape:
-            raise InvalidError(
-                f"slice spec '{spec.slice_spec}' and an array of shape {array.shape} do not fit",
-                tensor=spec.name,
-            )
-        return cls(
-            tensor_save_spec=spec,
-            tensor=array,
-            dtype=spec.dtype,
-            device=spec.device,
-            name=spec.name,
-            shape=array.shape,
-            slice_spec=spec.slice_spec.strip(),
-            checkpoint_key=spec.name if checkpoint_key is None else tensor_text(checkpoint_key),
-            trackable=trackable,
-        )
-
-    @property
-    def box(self) -> SliceSpec:
-        """Where it lies in the tensor of its key: the whole of it for slice spec "".
-
-        Raises:
-            InvalidError: `slice_spec` is malformed.
-        """
-        return _box_of(self.slice_spec) or _whole(tuple(self.shape))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ShardableTensor):
-            return NotImplemented
-        return self.tensor is other.tensor and self._description() == other._description()
-
-    def __hash__(self) -> int:
-        # As TensorFlow's, which leaves out what two of one checkpoint may share or differ in late.
-        return hash((self.name, self.dtype, self.device, self.checkpoint_key))
-
-    def _description(self) -> tuple[Any, ...]:
-        return (
-            *(self.name, self.dtype, self.device, self.checkpoint_key),
-            *(self.shape, self.slice_spec),
-        )
-
-    def __repr__(self) -> str:
-        return (
-            f"ShardableTensor(checkpoint_key={self.checkpoint_key!r}, name={self.name!r}, "
-            f"slice_spec={self.slice_spec!r}, dtype={str(self.dtype)!r}, shape={self.shape}, "
-            f"device={self.device!r})"
-        )
 
 
 class ShardingCallback(abc.ABC):
@@ -199,15 +101,6 @@ class Box(NamedTuple):
 
     start: tuple[int, ...]
     shape: tuple[int, ...]
-
-
-@functools.lru_cache(maxsize=8192)
-def _box_of(spec: str) -> SliceSpec | None:
-    return parse_spec(spec)
-
-
-def _whole(shape: tuple[int, ...]) -> SliceSpec:
-    return SliceSpec(shape, (0,) * len(shape), shape, shape)
 
 
 @functools.lru_cache(maxsize=8192)
@@ -499,7 +392,7 @@ class _Check:
         if whole and (not spec or spec == _whole_text(origin.full_shape)):
             return origin, origin.box  # by far the most: a whole tensor that stays whole
         try:
-            parsed = _box_of(spec.strip()) or _whole(origin.full_shape)
+            parsed = parsed_text(spec.strip()) or whole_box(origin.full_shape)
         except InvalidError as error:
             raise self.broken(
                 f"gave a slice spec that says no slice ({error.message})", name, spec

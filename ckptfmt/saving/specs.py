@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is to be saved, before it is: SaveSpec and SaveableObject, as TensorFlow's.
+"""What is to be saved: SaveSpec, SaveableObject and ShardableTensor, as TensorFlow's.
 
 A SaveSpec names one tensor, or one slice of one, and may leave making it to a function that is
 called late: a tensor need not be in memory before the save. (`Saver.save` asks for all tensors
@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -25,7 +27,7 @@ from ckptfmt.saving.devices import canonical, device_of
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.slices import SliceSpec, parse_spec
 
-__all__ = ["DSaveSpec", "Dtype", "SaveSpec", "SaveableObject", "as_array"]
+__all__ = ["DSaveSpec", "Dtype", "SaveSpec", "SaveableObject", "ShardableTensor", "as_array"]
 
 # A numpy dtype, or the name of the one kind that numpy cannot tell from strings.
 Dtype = np.dtype[Any] | str
@@ -302,6 +304,113 @@ class SaveableObject:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(name={self.name!r}, specs={self.specs!r})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ShardableTensor:
+    """A tensor, or a slice of one, as sharding callbacks see it; as
+    `tf.train.experimental.ShardableTensor`.
+
+    Two are equal if they describe the same thing and hold the very same array.
+
+    Attributes:
+        tensor_save_spec: the SaveSpec that it comes from.
+        tensor: the array; of a slice only the slice.
+        dtype: as `SaveSpec.dtype`.
+        device: the name of the device that the tensor is on, or "".
+        name: the SaveSpec's name.
+        shape: the shape of `tensor`.
+        slice_spec: "" for a whole tensor, else full shape and slice ("4 6 0,2:0,6"), stripped.
+        checkpoint_key: the name that it gets in the checkpoint.
+        trackable: the object that it belongs to, or None.
+    """
+
+    tensor_save_spec: SaveSpec | None
+    tensor: Any
+    dtype: Dtype
+    device: str
+    name: str
+    shape: tuple[int, ...]
+    slice_spec: str
+    checkpoint_key: str
+    trackable: Any = None
+
+    @classmethod
+    def from_spec(
+        cls, spec: SaveSpec, checkpoint_key: str | bytes | None = None, trackable: Any = None
+    ) -> ShardableTensor | None:
+        """The tensor of a SaveSpec, asked for now; None if there is nothing to save.
+
+        Args:
+            spec: what to save.
+            checkpoint_key: the name in the checkpoint; `spec.name` if it is None.
+            trackable: the object that it belongs to.
+
+        Raises:
+            InvalidError: the tensor cannot be stored, is not of the spec's dtype, or has not the
+                shape of the spec's slice.
+        """
+        tensor = spec.tensor
+        if tensor is None:
+            return None
+        array, _ = as_array(spec.name, tensor, spec.dtype)
+        box = spec.box
+        if box is not None and box.shape != array.shape:
+            raise InvalidError(
+                f"slice spec '{spec.slice_spec}' and an array of shape {array.shape} do not fit",
+                tensor=spec.name,
+            )
+        return cls(
+            tensor_save_spec=spec,
+            tensor=array,
+            dtype=spec.dtype,
+            device=spec.device,
+            name=spec.name,
+            shape=array.shape,
+            slice_spec=spec.slice_spec.strip(),
+            checkpoint_key=spec.name if checkpoint_key is None else tensor_text(checkpoint_key),
+            trackable=trackable,
+        )
+
+    @property
+    def box(self) -> SliceSpec:
+        """Where it lies in the tensor of its key: the whole of it for slice spec "".
+
+        Raises:
+            InvalidError: `slice_spec` is malformed.
+        """
+        return parsed_text(self.slice_spec) or whole_box(tuple(self.shape))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ShardableTensor):
+            return NotImplemented
+        return self.tensor is other.tensor and self._description() == other._description()
+
+    def __hash__(self) -> int:
+        # As TensorFlow's, which leaves out what two of one checkpoint may share or differ in late.
+        return hash((self.name, self.dtype, self.device, self.checkpoint_key))
+
+    def _description(self) -> tuple[Any, ...]:
+        return (
+            *(self.name, self.dtype, self.device, self.checkpoint_key),
+            *(self.shape, self.slice_spec),
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"ShardableTensor(checkpoint_key={self.checkpoint_key!r}, name={self.name!r}, "
+            f"slice_spec={self.slice_spec!r}, dtype={str(self.dtype)!r}, shape={self.shape}, "
+            f"device={self.device!r})"
+        )
+
+
+@functools.lru_cache(maxsize=8192)
+def parsed_text(spec: str) -> SliceSpec | None:
+    return parse_spec(spec)
+
+
+def whole_box(shape: tuple[int, ...]) -> SliceSpec:
+    return SliceSpec(shape, (0,) * len(shape), shape, shape)
 
 
 def as_array(name: str, tensor: Any, dtype: Any = None) -> tuple[Any, Dtype]:

@@ -19,7 +19,6 @@ from ckptfmt import dtypes, names
 from ckptfmt.arguments import wrong
 from ckptfmt.arrays import Sources
 from ckptfmt.bundle.tensor import TensorHandle
-from ckptfmt.bundle.writer import user_name
 from ckptfmt.errors import InvalidError
 from ckptfmt.saving.mesh import Layout, Mesh, blocks
 from ckptfmt.sharded.replicas import STRING_BYTES, sum_of_replicas
@@ -173,7 +172,7 @@ def describe(tensors: Mapping[Any, Any], layouts: Mapping[Any, Any]) -> Descript
     found = Description()
     given: dict[str, Any] = {}
     for key, value in tensors.items():
-        name = _name(key)
+        name = names.saved_name(key)
         if name in given:
             raise InvalidError("the name is given twice", tensor=name)
         given[name] = value
@@ -209,13 +208,6 @@ def layouts_by_name(layouts: Mapping[Any, Any]) -> dict[str, Layout | None]:
             )
         found[name] = layout
     return found
-
-
-def _name(name: Any) -> str:
-    text = names.tensor_text(user_name(name))
-    if not text:
-        raise InvalidError("TAB-12: a tensor's name is empty", tensor="")
-    return text
 
 
 def _held(name: str, value: Any, layout: Layout | None) -> Held:

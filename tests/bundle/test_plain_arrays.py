@@ -16,7 +16,7 @@ import pytest
 from support.files import contents
 
 import ckptfmt
-from ckptfmt import _core, dtypes
+from ckptfmt import _core, dtypes, names
 from ckptfmt import arrays as taken
 from ckptfmt._core import PlainArrays
 from ckptfmt.arrays import Sources
@@ -56,7 +56,7 @@ OTHER: list[Any] = [
 def one_by_one(given: dict[Any, Any]) -> Sources:
     sources = Sources()
     for name, array in given.items():
-        sources.add(writer.user_name(name), array)
+        sources.add(names.user_name(name), array)
     return sources
 
 
