@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ckptfmt.bundle.load import MatchReport, load, load_into, restore_v2
     from ckptfmt.bundle.merge import merge, merge_v2_checkpoints
     from ckptfmt.bundle.reader import Header, Reader, open  # noqa: A004 (as gzip.open)
-    from ckptfmt.bundle.saving import save_async
+    from ckptfmt.bundle.saving import save, save_async, save_v2
     from ckptfmt.bundle.state_file import (
         CheckpointState,
         checkpoint_exists,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     )
     from ckptfmt.bundle.tensor import StoredSlice, TensorHandle
     from ckptfmt.bundle.verify import Finding, Report, verify
-    from ckptfmt.bundle.writer import Writer, save, save_v2
+    from ckptfmt.bundle.writer import Writer
     from ckptfmt.dtypes import DtypeInfo
     from ckptfmt.errors import (
         BusyError,
@@ -197,7 +197,7 @@ _HOMES = {
         "bundle.merge": "merge merge_v2_checkpoints",
         "names": "sharded_filename",
         "bundle.reader": "Header Reader open",
-        "bundle.saving": "save_async",
+        "bundle.saving": "save save_async save_v2",
         "saving.mesh": "Layout Mesh",
         "saving.options": "CheckpointOptions",
         "saving.parallel": "ParallelVariable independent_buffers",
@@ -212,7 +212,7 @@ _HOMES = {
         "slices": "SaveSliceInfo SliceSpec parse_spec",
         "bundle.tensor": "StoredSlice TensorHandle",
         "bundle.verify": "Finding Report verify",
-        "bundle.writer": "Writer save save_v2",
+        "bundle.writer": "Writer",
     }.items()
     for name in names.split()
 }

@@ -1,18 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing checkpoints: `save`, `save_v2`, and the Writer under both."""
+"""Writer, which writes one checkpoint or one shard of a bigger one."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import math
 import operator
 import os
 import re
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -24,13 +22,10 @@ from ckptfmt.arguments import (
     Durability,
     Level,
     check_choice,
-    check_progress,
-    check_sized,
     whole,
     wrong,
 )
-from ckptfmt.arrays import BATCH, Columns, Sources, batches
-from ckptfmt.background import wait_for_saves
+from ckptfmt.arrays import Columns, Sources, batches
 from ckptfmt.bundle import incremental
 from ckptfmt.bundle.codec import CHUNK_SIZE, Zstd, zstd_level
 from ckptfmt.bundle.incremental import CompactionLimits
@@ -38,7 +33,7 @@ from ckptfmt.errors import InvalidError, about
 from ckptfmt.progress import Meter, Progress
 from ckptfmt.threads import thread_count
 
-__all__ = ["Writer", "save", "save_v2"]
+__all__ = ["Writer"]
 
 Path = str | bytes | os.PathLike[Any]
 
@@ -47,7 +42,6 @@ BATCH_BYTES = 256 << 20
 WATCHED_BATCH_BYTES = 32 << 20
 # A data file of fewer bytes is not worth a thread; more files than this wait for memory.
 SHARD_BYTES, SHARDS_MAX = 64 << 20, 16
-_NAME, _ARRAY = operator.itemgetter(0), operator.itemgetter(1)
 # More than a reader need take of metadata (EXT-7).
 _DEPTH_MAX, _NUMBER_MAX = 100, 10**4300
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -91,7 +85,6 @@ class Writer:
         compression: str | None = None,
         shards: int = 1,
     ) -> None:
-        check_shards(shards)
         target = names.prefix_text(prefix)
         self._open(target, metadata, level, alignment, durability, compression, shards)
 
@@ -116,7 +109,7 @@ class Writer:
     ) -> None:
         self._handle: _core.WriterHandle | None = None
         self._failed = False
-        asked = check_options(metadata, level, alignment, durability, compression)
+        asked = check_options(metadata, level, alignment, durability, compression, shards)
         alignment, self._metadata, zstd = asked
         self.prefix = prefix
         data_size = 0
@@ -286,194 +279,6 @@ class Writer:
         return f"<ckptfmt.Writer {self.prefix!r}{' closed' if self._handle is None else ''}>"
 
 
-def save(
-    prefix: Path,
-    tensors: Mapping[str, Any] | Mapping[bytes, Any] | Iterable[tuple[str | bytes, Any]],
-    *,
-    metadata: Mapping[str, Any] | None = None,
-    level: Level = "v2+",
-    alignment: int | None = None,
-    durability: Durability = "full",
-    base: Path | None = None,
-    compaction: CompactionLimits | None = None,
-    progress: Progress | None = None,
-    compression: str | None = None,
-    shards: int | None = None,
-) -> None:
-    """Save named arrays as one checkpoint, all or nothing, in the order given.
-
-    With `base` only what has changed since that checkpoint is written, into one data file; the
-    data files of the base that hold the rest get a second name (hard link) in the new
-    checkpoint. It is complete, needs the base no longer, and holds what it would hold without
-    `base`. What cannot be linked, as on another file system, is written. Changed means other bytes:
-    all unchanged tensors are read from the base and compared.
-
-    Waits first for a save that goes on in the background (`save_async`).
-
-    Args:
-        prefix, metadata, level, alignment, durability, compression: as in Writer.
-        tensors: name to array; see `Writer.add` for what is an array.
-        base: an earlier checkpoint to save upon, whatever `ckptfmt.open` takes; it may be the one
-            at `prefix` that this one replaces. Tensors stay as the base stores them: upon one of
-            level "v2" they have no checksums of chunks.
-        compaction: when data files of the base are written anew rather than linked because of what
-            is dead in them, or because they are too many.
-        progress: called as `progress(bytes_done, bytes_total)` from this thread, with bytes of
-            array data; unchanged ones are done once they have been compared.
-        shards: the number of data files, as in Writer, each written by its own thread. None: one
-            for each whole 64 MiB of array data, but at most 16, at most the processors that this
-            process may use, and at most the total size divided by that of the largest array,
-            rounded up; one with `compression` or `base`. A checkpoint that replaces another one can
-            have one file more.
-
-    Raises:
-        InvalidError: a name or an array that cannot be stored; checked before anything is written.
-        CheckpointNotFoundError: there is no base; CorruptError, UnsupportedError, LimitError: its
-            index cannot be read. (Damaged tensors of the base count as changed.)
-        StorageError: as in Writer.
-    """
-    check_progress(progress)
-    check_order(prefix, tensors)
-    check_shards(shards)
-    wait_for_saves()
-    write_sources(
-        names.prefix_text(prefix),
-        collect(tensors),
-        progress,
-        metadata=metadata,
-        level=level,
-        alignment=alignment,
-        durability=durability,
-        base=base,
-        compaction=compaction,
-        compression=compression,
-        shards=shards,
-    )
-
-
-def check_order(prefix: object, tensors: object) -> None:
-    """Refuse tensors that are not a mapping, with a hint if they come first."""
-    is_text = isinstance(tensors, (str, bytes, os.PathLike))
-    if is_text or isinstance(prefix, Mapping):
-        hint = ". Are the arguments swapped?" if isinstance(prefix, Mapping) else ""
-        raise InvalidError(
-            "save(prefix, tensors): tensors must be a mapping of names to arrays, not "
-            f"{type(tensors).__name__}{hint}"
-        )
-
-
-def collect(
-    tensors: Mapping[str, Any] | Mapping[bytes, Any] | Iterable[tuple[str | bytes, Any]],
-) -> Sources:
-    """Named arrays as the writer takes them, all checked."""
-    sources, names_differ = Sources(), False
-    if type(tensors) is dict:
-        # Names and arrays are taken apart: those of another thread's changes would not be paired.
-        tensors = tensors.copy()
-        texts_only = _take_in(sources, iter(tensors), iter(tensors.values()), len(tensors))
-        names_differ = texts_only and "" not in tensors
-    else:
-        items = list(tensors.items() if isinstance(tensors, Mapping) else _pairs(tensors))
-        _take_in(sources, map(_NAME, items), map(_ARRAY, items), len(items))
-    if not names_differ:
-        _check_names(sources.names)
-    return sources
-
-
-def _take_in(
-    sources: Sources, given: Iterator[str | bytes], arrays: Iterator[Any], count: int
-) -> bool:
-    """Adds so many arrays; True if all names are texts, of which different ones stay different."""
-    texts_only = True
-    for start in range(0, count, BATCH):
-        some, values = list(itertools.islice(given, BATCH)), list(itertools.islice(arrays, BATCH))
-        found = _plain_names(some)
-        texts_only = texts_only and found is not None
-        if found is None:
-            try:
-                found = list(map(names.user_name, some))
-            except InvalidError:
-                # An array before that name may be wrong, too.
-                for name, value in zip(some, values, strict=True):
-                    sources.add(names.user_name(name), value)
-                raise
-        sources.extend(found, values, count - start - len(some))
-    return texts_only
-
-
-def _plain_names(given: list[Any]) -> list[Any] | None:
-    """Return `names.user_name` of each, or the names themselves if all are ASCII; None if they must
-    be checked one by one."""
-    try:
-        joined = "".join(given)
-    except TypeError:
-        return None
-    # At worst it is made of the end of one and the start of the next.
-    if names.RESERVED in joined:
-        return None
-    if joined.isascii():
-        return given
-    try:
-        return list(map(str.encode, given))
-    except UnicodeEncodeError:
-        return None
-
-
-def _pairs(tensors: Iterable[tuple[str | bytes, Any]]) -> Iterator[tuple[str | bytes, Any]]:
-    wanted = "a mapping of names to arrays, or pairs of these"
-    if not hasattr(tensors, "__iter__"):
-        raise wrong("tensors", wanted, tensors)
-    for pair in tensors:
-        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise InvalidError(f"tensors is {wanted}; this {type(pair).__name__} is no pair")
-        yield pair[0], pair[1]
-
-
-def _check_names(given: list[bytes]) -> None:
-    """What the C library would find only once earlier tensors are written."""
-    different = set(given)
-    if b"" in different:
-        raise _invalid(b"", "TAB-12: a tensor's name is empty")
-    if len(different) != len(given):
-        twice = max(different, key=Counter(given).__getitem__)
-        raise _invalid(twice, "the name is added twice")
-
-
-def save_v2(
-    prefix: Path,
-    tensor_names: Sequence[str | bytes],
-    shape_and_slices: Sequence[str | bytes],
-    tensors: Sequence[Any],
-) -> None:
-    """Saves as TensorFlow's SaveV2 op: the same arguments and, on a fresh prefix, the same bytes.
-
-    Args:
-        prefix: the checkpoint's prefix.
-        tensor_names: one name a tensor. A name may repeat where its slices differ.
-        shape_and_slices: one text a tensor: "" for a whole one, else "full shape, then slice" ("4 6
-            0,2:-").
-        tensors: one array a name, of the slice's shape.
-
-    Raises:
-        InvalidError: the three have different lengths or are empty, a text is malformed or does not
-            fit its array, a name is empty or reserved.
-        StorageError: writing failed.
-    """
-    slices.check_texts(tensor_names, shape_and_slices)
-    check_sized("tensors", tensors, "arrays")
-    if len(tensor_names) != len(tensors):
-        raise InvalidError(f"Got {len(tensor_names)} tensor names but {len(tensors)} tensors.")
-    if not len(tensors):
-        raise InvalidError("save_v2 needs at least one tensor, as SaveV2 does")
-    sources = Sources()
-    for name, spec, tensor in zip(tensor_names, shape_and_slices, tensors, strict=True):
-        sources.add(names.user_name(name), tensor)
-        if spec:
-            set_spec(sources, spec)
-    wait_for_saves()
-    write_sources(names.path_text(prefix), sources, None, level="v2", shards=1)
-
-
 def write_sources(
     prefix: str,
     sources: Columns,
@@ -513,12 +318,6 @@ def write_sources(
                 chosen = rest[batch]
                 writer._open_handle().add(earlier.table[chosen])
                 meter.add(int(told[batch].sum()))
-
-
-def check_shards(shards: object) -> None:
-    """Refuse a number of data files that the writer does not take."""
-    if shards is not None and not 1 <= whole("shards", shards) <= 1024:
-        raise InvalidError(f"shards must be 1 to 1024 data files, not {shards}")
 
 
 def shard_count(sizes: NDArray[np.int64]) -> int:
@@ -576,11 +375,14 @@ def check_options(
     alignment: int | None,
     durability: Durability,
     compression: str | None = None,
+    shards: int | None = None,
 ) -> tuple[int, bytes | None, int | None]:
     """Return the alignment in bytes, the metadata as it is stored, and the level of zstd (None:
     nothing is compressed). Raises what Writer does."""
     check_choice("level", level, ("v2", "v2+", "ckptfmt"))
     check_choice("durability", durability, _core.DURABILITY)
+    if shards is not None and not 1 <= whole("shards", shards) <= 1024:
+        raise InvalidError(f"shards must be 1 to 1024 data files, not {shards}")
     zstd = zstd_level(compression, level)
     if alignment is None:
         alignment = 1 if level == "v2" else 64

@@ -88,12 +88,6 @@ def leaf_name(key: str) -> str:
     return key.removesuffix(VALUE_SUFFIX)
 
 
-def is_variants(value: object) -> bool:
-    """Return whether the value is an array of variant payloads."""
-    metadata = getattr(getattr(value, "dtype", None), "metadata", None)
-    return metadata is not None and metadata.get("ckptfmt") == VARIANT
-
-
 _TYPES = {"bool": bool, "int": int, "float": float, "str": str, "bytes": bytes}
 # Fast path: other types are looked up by their base classes.
 _KNOWN: dict[type, str | None] = {

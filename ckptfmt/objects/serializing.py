@@ -34,7 +34,7 @@ from ckptfmt.objects.graph import (
     mark_checkpoint_values,
     slot_key,
 )
-from ckptfmt.objects.nodes import TreeNode, is_variants, scalar_array, scalar_kind
+from ckptfmt.objects.nodes import TreeNode, scalar_array, scalar_kind
 from ckptfmt.objects.traversal import (
     Local,
     Role,
@@ -228,7 +228,10 @@ def _node_tensors(local: Local, saved: Saved) -> tuple[list[Attribute], dict[str
 
 
 def _with_dtype(key: str, value: Any) -> Any:
-    return SaveSpec(value, "", key, VARIANT) if is_variants(value) else value
+    """A SaveSpec for an array of variant payloads; any other value as it is."""
+    metadata = getattr(getattr(value, "dtype", None), "metadata", None)
+    is_variants = metadata is not None and metadata.get("ckptfmt") == VARIANT
+    return SaveSpec(value, "", key, VARIANT) if is_variants else value
 
 
 def _under(key: str, given: Any) -> Any:

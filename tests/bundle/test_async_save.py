@@ -23,11 +23,8 @@ from test_fork import in_child
 
 import ckptfmt
 from ckptfmt import _core, background, save_async
-from ckptfmt.background import SaveFuture
+from ckptfmt.background import SaveFuture, wait_for_saves
 from ckptfmt.bundle import snapshot, writer
-from ckptfmt.bundle.saving import (
-    wait_for_saves,
-)
 from ckptfmt.errors import InvalidError, StorageError
 
 

@@ -15,7 +15,7 @@ from support.files import contents
 import ckptfmt
 from ckptfmt import arrays as taken
 from ckptfmt import save_async
-from ckptfmt.bundle import writer
+from ckptfmt.bundle import saving
 from ckptfmt.errors import InvalidError
 
 COUNT = 4 * taken.BATCH + 7
@@ -83,12 +83,12 @@ def test_what_is_wrong_with_one_of_many(at: int, name: Any, array: Any, message:
     given: list[tuple[Any, Any]] = [(f"{number}x", np.ones(1)) for number in range(COUNT)]
     given[at] = (name, array)
     with pytest.raises(InvalidError, match=message):
-        writer.collect(given)
+        saving.collect(given)
 
 
 def test_one_of_a_hundred_thousand_names_twice() -> None:
     one = np.ones(1)
     given = [(f"{number}", one) for number in range(100_000)]
     with pytest.raises(InvalidError, match="the name is added twice") as caught:
-        writer.collect([*given, ("99999", one)])
+        saving.collect([*given, ("99999", one)])
     assert caught.value.tensor == "99999"

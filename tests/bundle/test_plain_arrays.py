@@ -20,7 +20,7 @@ from ckptfmt import _core, dtypes, names
 from ckptfmt import arrays as taken
 from ckptfmt._core import PlainArrays
 from ckptfmt.arrays import Sources
-from ckptfmt.bundle import writer
+from ckptfmt.bundle import saving, writer
 
 
 class Derived(np.ndarray):
@@ -118,10 +118,10 @@ def test_objects_are_lent_where_the_gil_protects_them() -> None:
 
 def test_other_pythons(monkeypatch: pytest.MonkeyPatch) -> None:
     given = {f"{n}": array for n, array in enumerate(PLAIN)}
-    wanted = writer.collect(given)
+    wanted = saving.collect(given)
     monkeypatch.setattr(_core.columns, "LENDS_OBJECTS", False)
     monkeypatch.setattr(_core.columns, "id", lambda _: 1, raising=False)
-    found = writer.collect(given)
+    found = saving.collect(given)
     assert (found.names, found.codes, found.sizes) == (wanted.names, wanted.codes, wanted.sizes)
 
 
@@ -137,7 +137,7 @@ def test_a_dict_that_changes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
         return found
 
     monkeypatch.setattr(itertools, "islice", islice)
-    sources = writer.collect(given)
+    sources = saving.collect(given)
     monkeypatch.undo()
     assert "t9" in given
     assert sources.names == [b"t%d" % n for n in range(5)]
