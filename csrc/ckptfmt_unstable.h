@@ -62,8 +62,9 @@ ckptfmt_status ckptfmt_spec_parse(const uint8_t *text, uint64_t text_size, int32
 ckptfmt_status ckptfmt_reader_reopen(const ckptfmt_reader *old, const char *prefix, ckptfmt_reader **out,
 	ckptfmt_error *err);
 /* The number of data files that the index file `path` names, whatever its own name is; 0 if there is no such file, or
- * it cannot be read as an index. NOT_FOUND, IO (its directory), NO_MEMORY. */
-ckptfmt_status ckptfmt_index_count(const char *path, int32_t *count, ckptfmt_error *err);
+ * it cannot be read as an index. `storage` NULL: the file system. NOT_FOUND, IO (its directory), INVALID, NO_MEMORY. */
+ckptfmt_status ckptfmt_index_count(const ckptfmt_storage *storage, const char *path, int32_t *count,
+	ckptfmt_error *err);
 
 /* One stored value: where its bytes lie. */
 typedef struct ckptfmt_stored {

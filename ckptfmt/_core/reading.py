@@ -250,7 +250,7 @@ def _corner(box: NDArray[np.int64] | None) -> Any:
 def index_count(path: str) -> int:
     """`ckptfmt_index_count`."""
     out, error = ffi.new("int32_t *"), ffi.new("ckptfmt_error *")
-    check(lib.ckptfmt_index_count(path_bytes(path), out, error), error, path)
+    check(lib.ckptfmt_index_count(ffi.NULL, path_bytes(path), out, error), error, path)
     return int(out[0])
 
 

@@ -43,7 +43,8 @@ ckptfmt_status cf_commit_observe(cf_commit *commit, ckptfmt_error *err)
 	return cf_commit_count(commit->directory, name, &commit->old_count, err);
 }
 
-ckptfmt_status ckptfmt_index_count(const char *path, int32_t *count, ckptfmt_error *err)
+ckptfmt_status ckptfmt_index_count(const ckptfmt_storage *storage, const char *path, int32_t *count,
+	ckptfmt_error *err)
 {
 	cf_prefix parts;
 	cf_directory directory = {.fd = -1};
@@ -54,7 +55,7 @@ ckptfmt_status ckptfmt_index_count(const char *path, int32_t *count, ckptfmt_err
 		cf_prefix_free(&parts);
 		return cf_fail(err, CKPTFMT_FAIL_BAD_PATH, CF_NO_OFFSET, "the path of an index file ends with a name");
 	}
-	status = cf_os_directory_open(parts.directory, false, false, &directory, err);
+	status = cf_storage_directory_open(storage, parts.directory, false, false, &directory, err);
 	if (status == CKPTFMT_OK)
 		status = cf_commit_count(&directory, parts.base, count, err);
 	cf_os_directory_close(&directory);

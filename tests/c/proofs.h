@@ -21,7 +21,7 @@ static inline bool has_proof(const char *place, const char *base, int wanted)
 		if (strncmp(entry->d_name, begin, strlen(begin)) != 0)
 			continue;
 		snprintf(path, sizeof path, "%s/%s", place, entry->d_name);
-		CHECK_OK(ckptfmt_index_count(path, &count, &why), why);
+		CHECK_OK(ckptfmt_index_count(NULL, path, &count, &why), why);
 		found = found || count == wanted;
 	}
 	if (dir != NULL)
@@ -38,7 +38,7 @@ static inline void check_proofs(const char *place, const char *base)
 	int32_t in_force = 0;
 	DIR *dir = opendir(place);
 	snprintf(path, sizeof path, "%s/%s.index", place, base);
-	CHECK(dir == NULL || ckptfmt_index_count(path, &in_force, &why) == CKPTFMT_OK);
+	CHECK(dir == NULL || ckptfmt_index_count(NULL, path, &in_force, &why) == CKPTFMT_OK);
 	snprintf(begin, sizeof begin, "%s.data-", base);
 	while (dir != NULL && (entry = readdir(dir)) != NULL) {
 		const char *of = strstr(entry->d_name, "-of-");

@@ -109,7 +109,7 @@ static void test_index_count_without_name(void)
 	for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
 		int32_t count = -1;
 		ckptfmt_error err;
-		CHECK_FAILS(ckptfmt_index_count(paths[i], &count, &err), err, CKPTFMT_FAIL_BAD_PATH, "");
+		CHECK_FAILS(ckptfmt_index_count(NULL, paths[i], &count, &err), err, CKPTFMT_FAIL_BAD_PATH, "");
 		CHECK_EQ(count, 0);
 	}
 }

@@ -213,15 +213,15 @@ static void count_of_indexes(void)
 	CHECK_OK(save("ck", 1, &err), err);
 	CHECK_OK(save("ck", 2, &err), err);
 	shell("cd '%s' && mv ck.index ck.index.tempstatea && echo no > damaged && mkdir place");
-	CHECK_OK(ckptfmt_index_count(path_of("ck.index.tempstatea"), &count, &err), err);
+	CHECK_OK(ckptfmt_index_count(NULL, path_of("ck.index.tempstatea"), &count, &err), err);
 	CHECK_EQ(count, 2);
 	for (int i = 0; i < 3; i++) {
 		static const char *const names[3] = {"ck.index", "damaged", "place"};
 		count = 7;
-		CHECK_OK(ckptfmt_index_count(path_of(names[i]), &count, &err), err);
+		CHECK_OK(ckptfmt_index_count(NULL, path_of(names[i]), &count, &err), err);
 		CHECK_EQ(count, 0);
 	}
-	CHECK_EQ(ckptfmt_index_count(path_of("none/ck.index"), &count, &err), CKPTFMT_NOT_FOUND);
+	CHECK_EQ(ckptfmt_index_count(NULL, path_of("none/ck.index"), &count, &err), CKPTFMT_NOT_FOUND);
 }
 
 static void fail_loads(int os_errno)
@@ -263,12 +263,12 @@ static void fail_loads(int os_errno)
 static void fail_system_calls(os_system_kind kind)
 {
 	bool hit = true;
-	ckptfmt_error err;
-	empty_tree(directory);
-	CHECK_OK(save("ck", 1, &err), err);
 	for (uint64_t n = 1; hit; n++) {
+		ckptfmt_error err;
 		float first = -1;
 		int open_files = count_entries("/proc/self/fd");
+		empty_tree(directory);
+		CHECK_OK(save("ck", 1, &err), err);
 		os_system_set(kind, n, 1, EIO);
 		if (save("ck", 1, &err) != CKPTFMT_OK)
 			check_error(&err);

@@ -180,6 +180,7 @@ static void run(void)
 {
 	ckptfmt_writer *writer;
 	ckptfmt_reader *reader;
+	int32_t count;
 	/* Each new generation replaces the one before; a reader that is open keeps its own. */
 	reader = NULL;
 	for (int generation = 0; generation < 3; generation++) {
@@ -195,6 +196,8 @@ static void run(void)
 		check_tensor(reader, "large", (float)generation, COUNT);
 		check_mapping(reader, "large", (float)generation);
 		check_sound("ck");
+		CHECK_OK(ckptfmt_index_count(storage, path_of("ck.index"), &count, &err), err);
+		CHECK_EQ(count, generation == 1 ? 2 : 1);
 		CHECK_EQ(count_files(), generation == 1 ? 3 : 2);
 	}
 	ckptfmt_reader_close(reader);
