@@ -21,6 +21,7 @@ __all__ = [
     "saved_name",
     "sharded_filename",
     "tensor_bytes",
+    "tensor_name",
     "tensor_text",
     "user_name",
 ]
@@ -171,6 +172,15 @@ def tensor_bytes(name: str | bytes) -> bytes:
 def tensor_text(name: str | bytes) -> str:
     """Return a tensor name as str; the inverse of `tensor_bytes`."""
     return name if isinstance(name, str) else name.decode("utf-8", "surrogateescape")
+
+
+def tensor_name(name: str | bytes) -> str:
+    """Return a tensor name as str.
+
+    Raises:
+        InvalidError: not a name.
+    """
+    return tensor_text(tensor_bytes(name))
 
 
 def user_name(name: str | bytes) -> bytes:

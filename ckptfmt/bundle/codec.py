@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compressed values (level "ckptfmt" of the format): what a caller may ask for, and the codec over
-the zstandard package. The C core does all else."""
+"""Compressed values (level "ckptfmt" of the format): the codec over the zstandard package. The
+C core does all else."""
 
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
@@ -14,44 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt import _core
-from ckptfmt.arguments import wrong
-from ckptfmt.errors import InvalidError, StorageError
+from ckptfmt.errors import StorageError
 
-__all__ = ["CHUNK_SIZE", "Zstd", "zstd_level"]
+__all__ = ["CHUNK_SIZE", "Zstd"]
 
 # Bytes of the raw value that a chunk stands for, as writers do by default (CMP-2).
 CHUNK_SIZE = 256 << 10
-LEVEL_MAX = 22
 # A window that holds a whole chunk.
 WINDOW_LOG = 18
-
-
-def zstd_level(compression: str | None, level: str) -> int | None:
-    """The level of zstd that the arguments `compression` and `level` of a save ask for.
-
-    Args:
-        compression: None, "zstd" or "zstd:<level>".
-        level: that of the format; "ckptfmt" alone means "zstd".
-
-    Returns:
-        1 to 22; None if nothing is to be compressed.
-
-    Raises:
-        InvalidError: another text, or level "v2".
-    """
-    if compression is None:
-        return 1 if level == "ckptfmt" else None
-    if not isinstance(compression, str):
-        raise wrong("compression", "'zstd', 'zstd:<level>' or None", compression)
-    found = re.fullmatch(r"zstd(?::([0-9]{1,2}))?", compression)
-    effort = int(found[1] or 1) if found else 0
-    if not 1 <= effort <= LEVEL_MAX:
-        raise InvalidError(
-            f"compression {compression!r} is neither 'zstd' nor 'zstd:1' to 'zstd:{LEVEL_MAX}'"
-        )
-    if level == "v2":
-        raise InvalidError("level 'v2' has no place for compressed values")
-    return effort
 
 
 class Zstd:

@@ -327,14 +327,13 @@ class TensorHandle:
     ) -> NDArray[Any]:
         """A box (starts, then lengths; None for all) of this shape, as a new array."""
         self.check_rank()
-        info = dtypes.info_of(self.dtype_code)
-        if info is not None and info.storage in (_core.STORAGE_STRING, _core.STORAGE_VARIANT):
+        dtype = self.dtype
+        if dtype is not None and dtype.hasobject:
             mode = self._reader._verify_mode(verify)
             elements = self._reader._handle.read_strings(self._selection, self._row, box, mode)
             strings = np.empty(len(elements), object)
             strings[:] = elements
             return strings.reshape(shape)
-        dtype = self.dtype
         array = (
             self.new_array((self.stored_nbytes,), np.dtype(np.uint8))
             if dtype is None

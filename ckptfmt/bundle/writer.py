@@ -27,7 +27,7 @@ from ckptfmt.arguments import (
 )
 from ckptfmt.arrays import Columns, Sources, batches
 from ckptfmt.bundle import incremental
-from ckptfmt.bundle.codec import CHUNK_SIZE, Zstd, zstd_level
+from ckptfmt.bundle.codec import CHUNK_SIZE, Zstd
 from ckptfmt.bundle.incremental import CompactionLimits
 from ckptfmt.errors import InvalidError, about
 from ckptfmt.progress import Meter, Progress
@@ -42,6 +42,8 @@ BATCH_BYTES = 256 << 20
 WATCHED_BATCH_BYTES = 32 << 20
 # A data file of fewer bytes is not worth a thread; more files than this wait for memory.
 SHARD_BYTES, SHARDS_MAX = 64 << 20, 16
+# The highest level of zstd.
+_ZSTD_MAX = 22
 # More than a reader need take of metadata (EXT-7).
 _DEPTH_MAX, _NUMBER_MAX = 100, 10**4300
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -383,7 +385,7 @@ def check_options(
     check_choice("durability", durability, _core.DURABILITY)
     if shards is not None and not 1 <= whole("shards", shards) <= 1024:
         raise InvalidError(f"shards must be 1 to 1024 data files, not {shards}")
-    zstd = zstd_level(compression, level)
+    zstd = _zstd_level(compression, level)
     if alignment is None:
         alignment = 1 if level == "v2" else 64
     try:
@@ -395,6 +397,32 @@ def check_options(
     if not 1 <= size < 2**63:
         raise InvalidError(f"alignment {alignment} is not a positive number of bytes")
     return size, _metadata_json(metadata, level), zstd
+
+
+def _zstd_level(compression: str | None, level: str) -> int | None:
+    """Return the level of zstd that `compression` and `level` of a save mean, 1 to 22; None to
+    compress nothing.
+
+    Args:
+        compression: None, "zstd" or "zstd:<level>".
+        level: that of the format; "ckptfmt" alone means "zstd".
+
+    Raises:
+        InvalidError: another text, or level "v2".
+    """
+    if compression is None:
+        return 1 if level == "ckptfmt" else None
+    if not isinstance(compression, str):
+        raise wrong("compression", "'zstd', 'zstd:<level>' or None", compression)
+    found = re.fullmatch(r"zstd(?::([0-9]{1,2}))?", compression)
+    effort = int(found[1] or 1) if found else 0
+    if not 1 <= effort <= _ZSTD_MAX:
+        raise InvalidError(
+            f"compression {compression!r} is neither 'zstd' nor 'zstd:1' to 'zstd:{_ZSTD_MAX}'"
+        )
+    if level == "v2":
+        raise InvalidError("level 'v2' has no place for compressed values")
+    return effort
 
 
 def _metadata_json(metadata: Mapping[str, Any] | None, level: Level) -> bytes | None:

@@ -482,7 +482,7 @@ class CheckpointManager:
             del managed[one.name]
         if not decided.deleted:
             return
-        failed = place.remove_all(one.name for one in decided.deleted)
+        failed = place.remove_all([one.name for one in decided.deleted])
         for one in decided.deleted:
             # Once the index is removed, the sweep removes the rest.
             if one.name not in failed or not place.exists(one.name):

@@ -259,7 +259,8 @@ class Saver:
     ) -> Iterator[tuple[contextlib.ExitStack, list[str], list[Sources]]]:
         """The claims of the registered savers, the bundles that they wrote, and the shards."""
         with contextlib.ExitStack() as claims:
-            claims.enter_context(claimed(path, [saver.name for saver, _ in self._registered]))
+            if self._registered:
+                claims.enter_context(claimed(path, [saver.name for saver, _ in self._registered]))
             inputs = self._save_registered(path)
             yield claims, inputs, self._shards(options)
 

@@ -22,7 +22,7 @@ from ckptfmt import dtypes
 from ckptfmt.arguments import listed, wrong
 from ckptfmt.arrays import Sources
 from ckptfmt.errors import InvalidError, about
-from ckptfmt.names import tensor_bytes, tensor_text
+from ckptfmt.names import tensor_bytes, tensor_name, tensor_text
 from ckptfmt.saving.devices import canonical, device_of
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.slices import SliceSpec, parse_spec
@@ -66,8 +66,7 @@ class SaveSpec:
         dtype: Any = None,
         device: str | None = None,
     ) -> None:
-        tensor_bytes(name)  # refuses what is no name
-        self.name: str = tensor_text(name)
+        self.name: str = tensor_name(name)
         if not isinstance(slice_spec, str):
             raise _named(wrong("a slice_spec", "a str", slice_spec), self.name)
         if device is not None and not isinstance(device, str):

@@ -201,7 +201,7 @@ def layouts_by_name(layouts: Mapping[Any, Any]) -> dict[str, Layout | None]:
         raise wrong("layouts", "a mapping from names to Layouts or None", layouts)
     found = {}
     for key, layout in layouts.items():
-        name = names.tensor_text(names.tensor_bytes(key))
+        name = names.tensor_name(key)
         if layout is not None and not isinstance(layout, Layout):
             raise InvalidError(
                 f"the layout is a Layout or None, not {type(layout).__name__}", tensor=name
