@@ -12,9 +12,12 @@
  *   5. Nothing allocated here is freed by the caller and nothing allocated by the caller is freed here. Memory
  *      that leaves is a view; its comment says until when it is valid.
  *   6. `offset` counts bytes from the start of a file or buffer, `size` bytes, `count` things, `row` says which one.
- *   7. A reader and a selection may be used by any number of threads at once. A writer, a verifier and a
- *      strings object belong to one thread at a time. Close is never concurrent with a call. A handle belongs to the
- *      process that opened it: a forked child neither uses nor closes it, and opens its own.
+ *   7. Threads: a reader and a selection may be used by any number of threads at once. A writer, a verifier and a
+ *      strings object belong to one thread at a time. Close is never concurrent with a call. A call may start threads,
+ *      which have all signals blocked. They end with the call, those of a writer at the latest with the writer.
+ *      Fork: a handle belongs to the process that opened it. A forked child neither uses nor closes it, and opens its
+ *      own. In the child the files that an open writer holds are replaced by /dev/null (descriptors below 65536), so
+ *      that the child cannot write to them, nor keep their locks after the writer's process has ended.
  *   8. A struct of options, limits, a codec or a storage begins with its size, which the caller sets:
  *      `ckptfmt_open_options options = {.struct_size = sizeof options};`. The library reads no field beyond it, and
  *      fields that it leaves out are zero. INVALID: a size of 0, or one beyond the struct of this library with
@@ -91,6 +94,25 @@ CKPTFMT_API const char *ckptfmt_failure_name(int32_t failure);
 
 /* "major.minor.patch" of this library. */
 CKPTFMT_API const char *ckptfmt_version(void);
+
+/* ---- memory ---------------------------------------------------------------------------------------------- */
+
+/* What the library takes its heap memory from. Any thread may call, several at a time. Memory begins at a multiple of
+ * alignof(max_align_t). NULL: there is none. */
+typedef struct ckptfmt_allocator {
+	uint64_t struct_size;       /* sizeof(ckptfmt_allocator) */
+	void *context;              /* first argument of the functions */
+	void *(*allocate)(void *context, uint64_t size);    /* size is at least 1 */
+	/* As C's realloc: `memory` may be NULL, and stays valid if there is no memory. */
+	void *(*reallocate)(void *context, void *memory, uint64_t size);
+	void (*release)(void *context, void *memory);       /* `memory` is not NULL */
+} ckptfmt_allocator;
+
+/* Sets the allocator of this process; NULL: malloc, the default. The struct is copied. REQUIRES: no other call of the
+ * library was made before, or every object that it returned is closed or freed, and no other thread is in a call. Not
+ * taken from it: mapped files, large buffers of direct I/O and of copies, which are pages of the system, and what
+ * libzstd and the C library take for themselves. INVALID: a function is missing. */
+CKPTFMT_API ckptfmt_status ckptfmt_set_allocator(const ckptfmt_allocator *allocator, ckptfmt_error *err);
 
 /* ---- limits ---------------------------------------------------------------------------------------------- */
 
