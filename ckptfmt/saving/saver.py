@@ -337,14 +337,13 @@ class Saver:
                 ) from None
             for one in prefixes:
                 try:
-                    locate(one)
+                    found.append(locate(one))
                 except CheckpointNotFoundError as error:
                     raise CheckpointNotFoundError(
                         f"the registered saver '{saver.name}' returned a prefix without a "
                         f"checkpoint: {error.message}",
                         path=one,
                     ) from None
-            found += prefixes
         return found
 
     def _shards(self, options: CheckpointOptions) -> list[Sources]:

@@ -9,10 +9,9 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ckptfmt import names
+from ckptfmt import _core, names
 from ckptfmt.arrays import Columns, Sources
 from ckptfmt.bundle import writer as writing
-from ckptfmt.bundle.merge import merge
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.sharding import Shard
 from ckptfmt.temporary import TemporaryDirectory
@@ -56,7 +55,8 @@ class Target:
         self._directory = TemporaryDirectory(self.prefix, durability=options.durability)
 
     def write(self, inputs: Sequence[str], shards: Sequence[Columns]) -> None:
-        """Make one checkpoint of existing bundles and of the shards, all or nothing."""
+        """Make one checkpoint of existing bundles, given by their prefixes, and of the shards, all
+        or nothing."""
         if not shards and not inputs:
             shards = [Sources()]  # an empty checkpoint
         count = len(shards)
@@ -65,8 +65,14 @@ class Target:
             base = os.path.join(self._directory.path, "part")
             parts = [names.sharded_filename(base, i, count) for i in range(count)]
             _write_shards(parts, shards, self._options)
-            prefixes = [*inputs, *parts]
-            merge(prefixes, self.prefix, inputs="consume", durability=self._options.durability)
+            _core.merge(
+                [*inputs, *parts],
+                self.prefix,
+                consume=True,
+                allow_missing=False,
+                durability=_core.DURABILITY[self._options.durability],
+                limits=None,
+            )
         finally:
             self._directory.remove()
         _remove_emptied(inputs, self.prefix)

@@ -25,7 +25,7 @@ from ckptfmt import _core, sharded_save_async
 from ckptfmt.background import SaveFuture, wait_for_saves
 from ckptfmt.bundle import snapshot
 from ckptfmt.errors import BusyError, InvalidError, StorageError
-from ckptfmt.saving import registration, shards
+from ckptfmt.saving import registration
 from ckptfmt.saving.claims import claimed
 from ckptfmt.saving.mesh import Layout, Mesh
 from ckptfmt.saving.options import CheckpointOptions
@@ -51,13 +51,13 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
 
 def failing_merge(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next merge fails."""
-    real = shards.merge
+    real = _core.merge
 
     def merge(*_: Any, **__: Any) -> None:
-        monkeypatch.setattr(shards, "merge", real)
+        monkeypatch.setattr(_core, "merge", real)
         raise StorageError("no room")
 
-    monkeypatch.setattr(shards, "merge", merge)
+    monkeypatch.setattr(_core, "merge", merge)
 
 
 # ---- Saver ---------------------------------------------------------------------------------------
