@@ -164,13 +164,15 @@ static ckptfmt_status take_byte(cf_string_scan *scan, uint8_t byte, ckptfmt_erro
 	return scan->part_size == 4 ? end_sum(scan, err) : CKPTFMT_OK;
 }
 
+/* What is not complete is told where it begins; where nothing of it is there, the length before it took too much. */
 static ckptfmt_status end_value(const cf_string_scan *scan, ckptfmt_error *err)
 {
+	uint64_t begin = scan->part_size != 0 ? scan->taken - scan->part_size : scan->element;
 	if (scan->next == LENGTH)
-		return broken(scan, scan->taken,
+		return broken(scan, begin,
 			scan->variant ? "VAR-2: a length is malformed" : "STR-3: a length is malformed", err);
 	if (scan->next != END)
-		return broken(scan, scan->taken, "STR-3: no room for the checksum of the lengths", err);
+		return broken(scan, begin, "STR-3: no room for the checksum of the lengths", err);
 	return compare(scan, 0, scan->value.crc32c,
 		scan->variant ? "VAR-4: checksum of the tensor" : "STR-6: checksum of the tensor", err);
 }

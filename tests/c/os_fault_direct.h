@@ -27,9 +27,18 @@ void os_fault_uncached(bool on)
 	uncached = on;
 }
 
+/* REQUIRES: the lock is held. A row is its thread's own from then on. */
 static unsigned direct_row(const cf_direct *direct)
 {
 	return directs[0].direct == direct ? 0 : 1;
+}
+
+static unsigned own_row(const cf_direct *direct)
+{
+	pthread_mutex_lock(&lock);
+	unsigned row = direct_row(direct);
+	pthread_mutex_unlock(&lock);
+	return row;
 }
 
 static cf_direct *remember(cf_direct *direct, const cf_file *file, bool writes)
@@ -73,7 +82,7 @@ bool cf_os_direct_place(cf_direct *direct, unsigned slot, uint8_t *memory)
 
 void cf_os_direct_start(cf_direct *direct, unsigned slot, uint64_t size, uint64_t offset)
 {
-	unsigned row = direct_row(direct);
+	unsigned row = own_row(direct);
 	verdict given = judge(directs[row].writes ? OS_FAULT_WRITE : OS_FAULT_READ, "", "", offset, size);
 	directs[row].slots[slot].given = given;
 	directs[row].slots[slot].size = size;
@@ -84,7 +93,7 @@ void cf_os_direct_start(cf_direct *direct, unsigned slot, uint64_t size, uint64_
 
 ckptfmt_status cf_os_direct_wait(cf_direct *direct, unsigned slot, const char *path, uint64_t *got, ckptfmt_error *err)
 {
-	unsigned row = direct_row(direct);
+	unsigned row = own_row(direct);
 	verdict given = directs[row].slots[slot].given;
 	uint64_t size = directs[row].slots[slot].size, offset = directs[row].slots[slot].offset;
 	uint8_t *memory = real_direct_memory(direct, slot);
