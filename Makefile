@@ -61,7 +61,7 @@ LIB_OBJ := $(call objects,$(LIB_SRC))
 TESTS := $(patsubst tests/c/%.c,$(B)/%,$(TEST_SRC))
 MEASURES := $(patsubst tests/c/%.c,$(B)/%,$(MEASURE_SRC))
 FUZZERS := $(patsubst fuzz/%.c,$(B)/%,$(FUZZ_SRC))
-# Programs that start threads, or have the library start one, and those that emulators can run: what needs no file
+# Programs that start threads, or have the library start some, and those that emulators can run: what needs no file
 # system of its own.
 THREADED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -l -e 'pthread_create' -e 'options.shards' -e 'cf_os_direct_start' $(TEST_SRC))))
 EMULATED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -L -e 'os_fault.h' -e 'hot_paths.h' $(TEST_SRC))))
