@@ -182,9 +182,9 @@ class SharedHandle(_Handle):
     """Used by many threads at once. `with handle as pointer:` marks a call; the last one out frees
     a closed handle.
 
-    A reference to the pointer is what marks a call: taking one needs no lock, so that nothing can
-    be left locked by a signal or a fork, and the last one that goes frees the object. So nobody
-    keeps one in a variable while an error is raised: its traceback would hold the object.
+    A call holds a reference to the pointer. Taking one needs no lock, so a signal or a fork leaves
+    nothing locked; dropping the last one frees the object. Do not keep a reference in a variable
+    while an error is raised: the traceback would hold the object.
     """
 
     __slots__ = ()
@@ -218,8 +218,8 @@ class SharedHandle(_Handle):
 
 
 class ExclusiveHandle(_Handle):
-    """Used by one thread at a time: calls, and closing, wait for each other. A handler of signals
-    that interrupts a call cannot: it may close, and nothing else."""
+    """Used by one thread at a time: calls, and closing, wait for each other. A signal handler that
+    interrupts a call cannot wait: it may close the handle, and nothing else."""
 
     __slots__ = ("_lock", "_owned")
 
@@ -240,7 +240,7 @@ class ExclusiveHandle(_Handle):
         return self._lock
 
     def _is_interrupted(self) -> bool:
-        """Whether this is a handler of signals in the middle of a call."""
+        """Whether a signal handler runs this in the middle of a call."""
         return bool(self._lock._is_owned())  # type: ignore[attr-defined]
 
     def use(self) -> Any:

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * storage/os.h on POSIX, with what Linux adds where it is compiled for Linux: files. Directories and the
- * names in them are the matter of os_posix_names.c.
+ * names in them are the matter of posix_files.c.
  *
  * Order of the file: counters, failures, what both files use, opening, reading and writing, the rest. A function makes
  * one kind of system call, in a loop where EINTR or a short transfer can ask for another. What returns nothing leaves

@@ -2,7 +2,7 @@
 /*
  * storage/os.h on POSIX: directories, and the names in them.
  *
- * Order of the file: making and opening directories, locks, listing, names. As in os_posix.c a function makes one kind
+ * Order of the file: making and opening directories, locks, listing, names. As in posix.c a function makes one kind
  * of system call, in a loop where EINTR can ask for another, and what returns nothing leaves errno as it was.
  */
 #include "storage/posix_private.h"

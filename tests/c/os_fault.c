@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* os_posix.c and its kin under other names, their system calls led through the `system` plane, and around each of their
+/* posix.c and its kin under other names, their system calls led through the `system` plane, and around each of their
  * functions one with the name of storage/os.h that asks the plan first. */
 #include "os_fault.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Directories and names (storage/os.h): all promises on a real directory, and the loops and fall-backs of posix_files.c
- * on a system that misbehaves. Linked with os_fault.c, which is os_posix_names.c while nothing is planned. */
+ * on a system that misbehaves. Linked with os_fault.c, which is posix_files.c while nothing is planned. */
 #include "os_stage.h"
 
 #include "memory_fault.h"

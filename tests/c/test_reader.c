@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A reader and its data files: what it is used with, files that cannot be opened, descriptors that run out, an index
- * that was touched or replaced, parts of values in large chunks. Links os_fault.c in the place of os_posix.c. */
+ * that was touched or replaced, parts of values in large chunks. Links os_fault.c in the place of posix.c. */
 #include "base/limits.h"
 #include "bundle_maker.h"
 #include "os_fault.h"
