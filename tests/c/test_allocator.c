@@ -45,10 +45,11 @@ static void release(void *given, void *memory)
 
 static void *reallocate(void *given, void *memory, uint64_t size)
 {
-	const head *block = (const head *)memory - 1;
+	const head *block;
 	void *moved = allocate(given, size);
 	if (moved == NULL || memory == NULL)
 		return moved;
+	block = (const head *)memory - 1;
 	memcpy(moved, memory, (size_t)(block->size < size ? block->size : size));
 	release(given, memory);
 	return moved;
