@@ -25,6 +25,7 @@ build() { # name, emulator or "", compiler and options
 
 build lto '' cc -flto=auto
 build clang '' clang
-build m32 '' cc -m32
+# Debian keeps asm/ out of the 32-bit include path unless gcc-multilib, which excludes cross compilers, is installed.
+build m32 '' cc -m32 -Wno-psabi -idirafter "/usr/include/$(uname -m)-linux-gnu"
 build musl '' musl-gcc -static
 build aarch64 qemu-aarch64 aarch64-linux-gnu-gcc -static
