@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 import ckptfmt
-from ckptfmt import CkptfmtError, _core
+from ckptfmt import CkptfmtError, CorruptError, _core
 from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.verify import Finding
 from support import index as ix
 from support.arrays import bits
 from support.process import memory_limit, open_files
@@ -59,27 +60,31 @@ class Trial:
 Case = Callable[[Path], Iterator[Trial]]
 
 
-def listed(prefix: Path, **options: Any) -> Callable[[], dict[str, tuple[int, ...]]]:
-    """Opens and lists: name to shape."""
+@dataclass
+class Use:
+    """Opens a checkpoint and lists it, or reads one tensor or a part of it without a listing."""
 
-    def act() -> dict[str, tuple[int, ...]]:
-        with Reader(str(prefix), **options) as reader:
-            return {name: handle.shape for name, handle in reader.items()}
+    prefix: Path
+    options: dict[str, Any]
+    name: str | bytes | None = None
+    key: Any = None
 
-    return act
+    def __call__(self) -> Any:
+        with Reader(str(self.prefix), **self.options) as reader:
+            if self.name is None:
+                return {name: handle.shape for name, handle in reader.items()}
+            handle = reader[self.name]
+            return bits(handle.read() if self.key is None else handle[self.key])
 
 
-def loaded(
-    prefix: Path, name: str | bytes = "x", key: Any = None, **options: Any
-) -> Callable[[], Any]:
-    """Looks one tensor up, without a listing, and reads it or a part of it."""
+def listed(prefix: Path, **options: Any) -> Use:
+    """Open and list: name to shape."""
+    return Use(prefix, options)
 
-    def act() -> Any:
-        with Reader(str(prefix), **options) as reader:
-            handle = reader[name]
-            return bits(handle.read() if key is None else handle[key])
 
-    return act
+def loaded(prefix: Path, name: str | bytes = "x", key: Any = None, **options: Any) -> Use:
+    """Look one tensor up, without a listing, and read it or a part of it."""
+    return Use(prefix, options, name, key)
 
 
 def everything(prefix: Path) -> Callable[[], dict[str, Any]]:
@@ -220,20 +225,35 @@ def merged(
 def check_refusal(label: str, error: BaseException, expected: Refused) -> None:
     assert isinstance(error, CkptfmtError), f"{label}: {error!r}"
     wrong = f"{label}: {error} [{error.failure} {error.offset} {error.path}]"
-    assert re.fullmatch(expected.failure, error.failure), wrong
     assert isinstance(error, _core.ERROR_BY_FAILURE[error.failure]), wrong
-    if expected.rule is not None:
-        assert re.match(f"({expected.rule}):", error.message), wrong
-    if isinstance(expected.offset, range):
-        assert error.offset in expected.offset, wrong
-    elif expected.offset is not ...:
-        assert error.offset == expected.offset, wrong
-    if expected.file is not None:
-        assert error.path is not None, wrong
-        assert error.path.endswith(expected.file), wrong
+    assert is_expected(error, expected), wrong
     if expected.names is not None:
         assert re.search(expected.names, error.message), wrong
     assert str(error).isprintable(), wrong
+
+
+def is_expected(found: CkptfmtError | Finding, expected: Refused) -> bool:
+    """Whether an error or a finding has the failure class, the rule, the place and the file."""
+    if isinstance(expected.offset, range):
+        offset = found.offset in expected.offset
+    else:
+        offset = expected.offset is ... or found.offset == expected.offset
+    return (
+        offset
+        and re.fullmatch(expected.failure, found.failure) is not None
+        and (expected.rule is None or re.match(f"({expected.rule}):", found.message) is not None)
+        and (expected.file is None or (found.path or "").endswith(expected.file))
+    )
+
+
+def check_verify(trial: Trial, error: BaseException) -> None:
+    """Verifying finds the damage that reading is refused for, at the same place."""
+    if not isinstance(trial.act, Use) or trial.act.options or not isinstance(error, CorruptError):
+        return
+    report = ckptfmt.verify(trial.act.prefix)
+    assert any(is_expected(one, trial.expected) for one in report.problems), (
+        f"{trial.label}, verified: {report.problems}"
+    )
 
 
 def check(trial: Trial) -> None:
@@ -247,6 +267,7 @@ def check(trial: Trial) -> None:
     took = time.perf_counter() - began
     if isinstance(trial.expected, Refused):
         check_refusal(trial.label, found, trial.expected)
+        check_verify(trial, found)
     else:
         assert found == trial.expected, f"{trial.label}: {found!r:.300}"
     assert took < SECONDS, f"{trial.label}: {took:.1f} s"
