@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blocks: the builder to the byte, the iterator on sound and on damaged blocks. Rules BLK-4 to BLK-13, TAB-1, TAB-7,
- * TAB-8, TAB-13. */
+/* Blocks: the builder to the byte, the iterator on sound blocks, and the damages that its fast path meets. All other
+ * damages: tests/format/test_adversarial_files.py, D. */
 #include "test.h"
 
 #include "table/block.h"
@@ -47,16 +47,6 @@ static ckptfmt_status walk(const cf_buffer *bytes, cf_block_report *report)
 	status = cf_block_check(&it, &block, report, &err);
 	cf_block_iterator_free(&it);
 	return status;
-}
-
-static ckptfmt_status find(const cf_buffer *bytes, const char *target)
-{
-	cf_block block;
-	uint64_t position, size;
-	bool found;
-	ckptfmt_status status = open_copy(bytes, &block);
-	return status != CKPTFMT_OK ? status
-		: cf_block_find(&block, (const uint8_t *)target, strlen(target), &position, &size, &found, &err);
 }
 
 /* Whether the key is found, with a value of this size; one above UINT32_MAX: it is not. */
@@ -326,68 +316,7 @@ static void test_all_sizes(void)
 	}
 }
 
-static void test_report(void)
-{
-	cf_buffer bytes = CF_BUFFER_EMPTY;
-	cf_block_report report;
-	put_entry(&bytes, 0, "aa", "1");
-	put_entry(&bytes, 1, "bcd", "");
-	put_entry(&bytes, 1, "c", "333");
-	put_tail(&bytes, RESTARTS(0));
-	CHECK_OK(walk(&bytes, &report), err);
-	CHECK_EQ(report.entry_count, 3);
-	CHECK_EQ(report.key_bytes, 2 + 4 + 2);
-	CHECK_EQ(report.restart_interval_max, 3);
-	cf_buffer_free(&bytes);
-}
-
-static void test_deviations(void)
-{
-	cf_buffer bytes = CF_BUFFER_EMPTY;
-	put_entry(&bytes, 0, "a", "");
-	put_tail(&bytes, 0, NULL);
-	check_good(&bytes, 0);
-	cf_put_u32(&bytes, 0);
-	check_good(&bytes, 0);
-	put_tail(&bytes, RESTARTS(0));
-	check_good(&bytes, 0);
-	put_entry(&bytes, 0, "aa", "");
-	put_entry(&bytes, 0, "ab", "");
-	put_tail(&bytes, RESTARTS(0));
-	check_good(&bytes, 2);
-	put_entry(&bytes, 0, "aa", "");
-	put_entry(&bytes, 0, "ab", "");
-	put_tail(&bytes, RESTARTS(0, 5));
-	check_good(&bytes, 2);
-	cf_put_bytes(&bytes, "\x80\x80\x80\x80\0\x81\0\x80\0k", 10);
-	put_tail(&bytes, RESTARTS(0));
-	check_good(&bytes, 1);
-	for (int i = 0; i < 17; i++)
-		put_entry(&bytes, 0, (const char[]){(char)('a' + i), 0}, "");
-	put_tail(&bytes, RESTARTS(0));
-	check_good(&bytes, 17);
-}
-
 /* ---- damaged blocks ---- */
-
-/* A search uses the restarts itself, and checks those that it meets. */
-static void test_restarts_in_find(void)
-{
-	cf_buffer bytes = CF_BUFFER_EMPTY;
-	put_entry(&bytes, 0, "aa", "");
-	put_entry(&bytes, 1, "b", "");
-	put_entry(&bytes, 0, "c", "");
-	put_tail(&bytes, RESTARTS(0, 5));
-	CHECK_FAILS(find(&bytes, "c"), err, CKPTFMT_FAIL_BAD_BLOCK, "BLK-10: ");
-	CHECK_EQ(err.offset, AT + 5);
-	static const uint32_t wrong[] = {0, 13, 14, UINT32_MAX};
-	for (size_t i = 0; i < CF_ARRAY_COUNT(wrong); i++) {
-		cf_store_u32(bytes.data + 17, wrong[i]);
-		CHECK_FAILS(find(&bytes, "c"), err, CKPTFMT_FAIL_BAD_BLOCK, "BLK-9: ");
-		CHECK_EQ(err.offset, AT + 17);
-	}
-	cf_buffer_free(&bytes);
-}
 
 /* The same of entries that more than a few bytes follow, which the iterator takes in fewer steps. */
 static void test_followed_entries(void)
@@ -434,21 +363,6 @@ static void test_followed_entries(void)
 	put_tail(&bytes, RESTARTS(0, 6));
 	check_walk_fails(&bytes, CKPTFMT_FAIL_BAD_BLOCK,
 		"BLK-9: a restart is not the offset of an entry after", bytes.size - 8);
-}
-
-/* In a block that was compressed there is no better offset than its own. */
-static void test_decompressed(void)
-{
-	static const uint8_t bytes[] = "\0\1\0b\0\1\0a\0\0\0\0\1\0\0";
-	cf_block block;
-	cf_block_iterator it;
-	cf_block_report report;
-	CHECK_OK(cf_block_open(bytes, sizeof bytes, AT, true, KEY_MAX, &block, &err), err);
-	cf_block_iterator_init(&it);
-	CHECK_FAILS(cf_block_check(&it, &block, &report, &err), err, CKPTFMT_FAIL_BAD_ORDER, "TAB-1: ");
-	CHECK_EQ(err.offset, AT);
-	CHECK(err.tensor_size == 1 && err.tensor[0] == 'b');
-	cf_block_iterator_free(&it);
 }
 
 static void test_key_limit(void)
@@ -539,11 +453,7 @@ int main(void)
 	test_builder_limits();
 	test_round_trip();
 	test_all_sizes();
-	test_report();
-	test_deviations();
-	test_restarts_in_find();
 	test_followed_entries();
-	test_decompressed();
 	test_key_limit();
 	test_prefix_bomb();
 	test_memory();

@@ -144,43 +144,6 @@ static void test_smallest(void)
 	empty_tree(directory);
 }
 
-/* Each new generation has data files of its own names; the old ones go. */
-static void test_overwrite(void)
-{
-	ckptfmt_error err;
-	for (int generation = 0; generation < 5; generation++) {
-		float values[3] = {(float)generation, 1, 2}, got[3] = {0};
-		save_one("ck", "v", values, 3);
-		CHECK_OK(load_one("ck", "v", got, 3, &err), err);
-		CHECK(memcmp(values, got, sizeof got) == 0);
-		CHECK_EQ(file_exists("ck.data-00000-of-00001"), generation % 2 == 0);
-		CHECK_EQ(file_exists("ck.data-00001-of-00002"), generation % 2 == 1);
-		CHECK_EQ(count_files(), generation % 2 == 0 ? 2 : 3);
-	}
-	empty_tree(directory);
-}
-
-static void test_reader_keeps_generation(void)
-{
-	ckptfmt_error err;
-	ckptfmt_reader *reader;
-	ckptfmt_selection *selection;
-	const float old_values[2] = {1, 2}, new_values[2] = {3, 4};
-	float got[2] = {0};
-	uint64_t name_size = 1;
-	ckptfmt_request request = {0, NULL, (uint8_t *)got, sizeof got, 0, 0};
-	save_one("ck", "v", old_values, 2);
-	CHECK_OK(ckptfmt_reader_open(path_of("ck"), NULL, &reader, &err), err);
-	save_one("ck", "v", new_values, 2);
-	CHECK_OK(ckptfmt_reader_select(reader, (const uint8_t *)"v", &name_size, 1, &selection, &err), err);
-	CHECK_OK(ckptfmt_reader_read(reader, selection, &request, 1, CKPTFMT_VERIFY_AUTO, &err), err);
-	CHECK(memcmp(got, old_values, sizeof got) == 0);
-	CHECK_EQ(request.verified, 1);
-	ckptfmt_selection_free(selection);
-	ckptfmt_reader_close(reader);
-	empty_tree(directory);
-}
-
 /* A writer that has `before` refuses these sources, and then to commit. */
 static void check_refused(const ckptfmt_source *before, uint64_t before_count, const ckptfmt_source *sources,
 	uint64_t count, const char *message)
@@ -223,20 +186,6 @@ static void test_writer_refuses(void)
 		check_refused(both, 2, batch, 2, "the name is added twice");
 	}
 	empty_tree(directory);
-}
-
-static void test_abandon(void)
-{
-	const float values[2] = {1, 2};
-	const int64_t count = 2;
-	ckptfmt_error err;
-	ckptfmt_writer *writer;
-	ckptfmt_source source = float_source("a", values, 1, &count);
-	CHECK_OK(ckptfmt_writer_open(path_of("ck"), NULL, &writer, &err), err);
-	CHECK_OK(ckptfmt_writer_add(writer, &source, 1, &err), err);
-	ckptfmt_writer_abandon(writer);
-	CHECK_EQ(count_files(), 0);
-	CHECK_FAILS(load_one("ck", "a", NULL, 0, &err), err, CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, "");
 }
 
 /* One tensor of rows, cut into slices over two bundles, merged, and read in boxes of every place. */
@@ -378,43 +327,6 @@ static void test_merge_refuses(void)
 	empty_tree(directory);
 }
 
-/* Only the bytes asked for are read of a large tensor, and chunk checksums cost a chunk at each end. */
-static void test_partial_reads(void)
-{
-	enum { COUNT = 1 << 20 };  /* 4 MiB */
-	static float full[COUNT], got[COUNT];
-	ckptfmt_error err;
-	for (int i = 0; i < COUNT; i++)
-		full[i] = (float)i;
-	for (uint32_t chunk = 0; chunk <= 262144; chunk += 262144) {
-		ckptfmt_write_options options = {.struct_size = sizeof options, .alignment = 64, .chunk_size = chunk,
-			.durability = CKPTFMT_DURABILITY_RENAME};
-		const int64_t dims[2] = {1024, 1024}, box[4] = {500, 0, 8, 1024};
-		ckptfmt_source source = float_source("w", full, 2, dims);
-		ckptfmt_writer *writer;
-		ckptfmt_reader *reader;
-		ckptfmt_selection *selection;
-		ckptfmt_counters before, after;
-		ckptfmt_request request = {0, box, (uint8_t *)got, 8 * 4096, 0, 0};
-		CHECK_OK(ckptfmt_writer_open(path_of("ck"), &options, &writer, &err), err);
-		CHECK_OK(ckptfmt_writer_add(writer, &source, 1, &err), err);
-		CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
-		CHECK_OK(ckptfmt_reader_open(path_of("ck"), NULL, &reader, &err), err);
-		CHECK_OK(ckptfmt_reader_list(reader, &selection, &err), err);
-		ckptfmt_counters_get(&before);
-		CHECK_OK(ckptfmt_reader_read(reader, selection, &request, 1, CKPTFMT_VERIFY_AUTO, &err), err);
-		ckptfmt_counters_get(&after);
-		CHECK(memcmp(got, full + 500 * 1024, 8 * 4096) == 0);
-		CHECK_EQ(request.verified, chunk != 0);
-		CHECK_EQ(after.bytes_read - before.bytes_read, chunk != 0 ? 262144 : 8 * 4096);
-		CHECK_OK(ckptfmt_reader_read(reader, selection, &request, 1, CKPTFMT_VERIFY_FULL, &err), err);
-		CHECK_EQ(request.verified, 1);
-		ckptfmt_selection_free(selection);
-		ckptfmt_reader_close(reader);
-		empty_tree(directory);
-	}
-}
-
 /* NAM-9: a V1 checkpoint is one table under the bare name. */
 static void test_v1(void)
 {
@@ -434,14 +346,10 @@ int main(void)
 	if (!make_directory())
 		return 2;
 	test_smallest();
-	test_overwrite();
-	test_reader_keeps_generation();
 	test_writer_refuses();
-	test_abandon();
 	test_merge_and_slices();
 	test_writer_reserves();
 	test_merge_refuses();
-	test_partial_reads();
 	test_v1();
 	test_index_count_without_name();
 	test_error_untouched();

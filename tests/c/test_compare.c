@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What counts as unchanged: all layouts of the same values, and nothing else, whatever the checksums say and whatever
- * has become of the checkpoint. Links os_fault.c and memory_fault.c. */
+/* Comparing tensors with those of a checkpoint: large values, foreign checkpoints, faults and misuse. Dtypes, layouts,
+ * strings, collisions of checksums and damage: tests/bundle/test_incremental.py. */
 #include "bundle_maker.h"
 #include "memory_fault.h"
 #include "merge_stage.h"
@@ -69,78 +69,6 @@ static bool is_same(const ckptfmt_source *source)
 
 /* ---- values ---------------------------------------------------------------------------------------------- */
 
-/* Every type, as it lies, with steps between, and in the other byte order; and with one bit changed. */
-static void test_dtypes(void)
-{
-	const ckptfmt_dtype_info *dtype;
-	for (uint32_t i = 0; (dtype = ckptfmt_dtype_at(i)) != NULL; i++) {
-		const int64_t dims[2] = {3, 5};
-		int64_t strides[2] = {(int64_t)dtype->size * 11, (int64_t)dtype->size * 2};
-		uint8_t dense[15 * 16], swapped[15 * 16], stepped[40 * 16];
-		ckptfmt_source source = source_of("x", dtype->code, dense, 2, dims);
-		if (dtype->storage != CKPTFMT_STORAGE_FIXED)
-			continue;
-		for (size_t k = 0; k < sizeof dense; k++)
-			dense[k] = (uint8_t)test_random();
-		for (size_t k = 0; k < 15 * dtype->size; k++)
-			swapped[k] = dense[k / dtype->swap_size * dtype->swap_size + dtype->swap_size - 1 - k % dtype->swap_size];
-		memset(stepped, 0xa5, sizeof stepped);
-		for (size_t row = 0; row < 3; row++)
-			for (size_t column = 0; column < 5; column++)
-				memcpy(stepped + (row * 11 + column * 2) * dtype->size, dense + (row * 5 + column) * dtype->size,
-					dtype->size);
-		save(&source, 1, 0);
-		CHECK(is_same(&source));
-		source.data = swapped;
-		source.swapped = 1;
-		CHECK(is_same(&source));
-		source.data = stepped;
-		source.swapped = 0;
-		source.strides = strides;
-		CHECK(is_same(&source));
-		/* The lowest bit counts in every type. */
-		stepped[(2 * 11 + 4 * 2) * dtype->size] ^= 1;
-		CHECK(!is_same(&source));
-		source.data = dense;
-		source.strides = NULL;
-		dense[0] ^= 1;
-		CHECK(!is_same(&source));
-	}
-}
-
-static void test_other_kinds(void)
-{
-	const int64_t dims[2] = {2, 3}, turned[2] = {3, 2}, flat[1] = {6}, none[2] = {0, 3};
-	const float values[6] = {1, 2, 3, 4, 5, 6};
-	ckptfmt_source sources[3] = {source_of("x", CKPTFMT_FLOAT, values, 2, dims),
-		source_of("one", CKPTFMT_FLOAT, values, 0, NULL), source_of("none", CKPTFMT_FLOAT, NULL, 2, none)};
-	ckptfmt_source other;
-	uint8_t same[3];
-	save(sources, 3, 0);
-	CHECK_OK(compare(sources, 3, same), err);
-	CHECK(same[0] == 1 && same[1] == 1 && same[2] == 1);
-	other = source_of("x", CKPTFMT_INT32, values, 2, dims);
-	CHECK(!is_same(&other));
-	other = source_of("x", CKPTFMT_FLOAT, values, 2, turned);
-	CHECK(!is_same(&other));
-	other = source_of("x", CKPTFMT_FLOAT, values, 1, flat);
-	CHECK(!is_same(&other));
-	other = source_of("none", CKPTFMT_FLOAT, NULL, 1, none);
-	CHECK(!is_same(&other));
-	other = source_of("one", CKPTFMT_FLOAT, values + 1, 0, NULL);
-	CHECK(!is_same(&other));
-	{
-		/* -0 and 0 are equal, and NaN equals nothing; bytes are what counts. */
-		const float zeros[2] = {0.0f, -0.0f}, nan = __builtin_nanf("");
-		const ckptfmt_source odd[2] = {source_of("zero", CKPTFMT_FLOAT, &zeros[0], 0, NULL),
-			source_of("nan", CKPTFMT_FLOAT, &nan, 0, NULL)};
-		save(odd, 2, 0);
-		other = source_of("zero", CKPTFMT_FLOAT, &zeros[1], 0, NULL);
-		CHECK(!is_same(&other));
-		CHECK(is_same(&odd[1]));
-	}
-}
-
 /* Of a value of many chunks and pieces each byte counts, with chunk checksums and without. */
 static void test_large(void)
 {
@@ -164,142 +92,7 @@ static void test_large(void)
 	}
 }
 
-/* Sets the last four bytes so that the checksum of all is `wanted`. Checksums of equal sizes are linear in the bytes:
- * those of the 32 last bits span all there are. */
-static void force_crc(uint8_t *bytes, uint64_t size, uint32_t wanted)
-{
-	uint32_t rows[32], bits[32], left, answer = 0;
-	memset(bytes + size - 4, 0, 4);
-	left = wanted ^ ckptfmt_crc32c(0, bytes, size);
-	for (int i = 0; i < 32; i++) {
-		bytes[size - 4 + (uint64_t)i / 8] = (uint8_t)(1u << i % 8);
-		rows[i] = ckptfmt_crc32c(0, bytes, size);
-		memset(bytes + size - 4, 0, 4);
-		rows[i] ^= ckptfmt_crc32c(0, bytes, size);
-		bits[i] = 1u << i;
-	}
-	for (int column = 0; column < 32; column++) {
-		int found = column;
-		while (found < 32 && !(rows[found] >> column & 1))
-			found++;
-		CHECK(found < 32);
-		if (found == 32)
-			return;
-		{
-			uint32_t row = rows[found], bit = bits[found];
-			rows[found] = rows[column];
-			bits[found] = bits[column];
-			rows[column] = row;
-			bits[column] = bit;
-		}
-		for (int i = 0; i < 32; i++)
-			if (i != column && (rows[i] >> column & 1)) {
-				rows[i] ^= rows[column];
-				bits[i] ^= bits[column];
-			}
-	}
-	for (int column = 0; column < 32; column++)
-		if (left >> column & 1)
-			answer ^= bits[column];
-	for (int i = 0; i < 4; i++)
-		bytes[size - 4 + (uint64_t)i] = (uint8_t)(answer >> (8 * i));
-	CHECK_EQ(ckptfmt_crc32c(0, bytes, size), wanted);
-}
-
-/* Other bytes with the same checksums are a change. */
-static void test_collisions(void)
-{
-	enum { CHUNK = 4096, SIZE = 3 * CHUNK };
-	static uint8_t first[SIZE], second[SIZE];
-	const int64_t dims[1] = {SIZE};
-	ckptfmt_source source = source_of("x", CKPTFMT_UINT8, first, 1, dims);
-	for (int i = 0; i < SIZE; i++)
-		first[i] = (uint8_t)test_random();
-	for (int chunked = 0; chunked < 2; chunked++) {
-		save(&source, 1, chunked ? CHUNK : 0);
-		memcpy(second, first, SIZE);
-		second[CHUNK + 17] ^= 1;
-		force_crc(second + CHUNK, CHUNK, ckptfmt_crc32c(0, first + CHUNK, CHUNK));
-		CHECK(memcmp(first, second, SIZE) != 0);
-		CHECK_EQ(ckptfmt_crc32c(0, first, SIZE), ckptfmt_crc32c(0, second, SIZE));
-		source.data = second;
-		CHECK(!is_same(&source));
-		source.data = first;
-		CHECK(is_same(&source));
-	}
-	{
-		/* The same with strings: the second has other bytes of the same lengths. */
-		const int64_t one[1] = {1};
-		ckptfmt_bytes item = {first, CHUNK};
-		ckptfmt_source text = source_of("s", CKPTFMT_STRING, &item, 1, one);
-		save(&text, 1, 0);
-		CHECK(is_same(&text));
-		memcpy(second, first, CHUNK);
-		second[5] ^= 0x40;
-		force_crc(second, CHUNK, ckptfmt_crc32c(0, first, CHUNK));
-		item.data = second;
-		CHECK(!is_same(&text));
-	}
-}
-
-static void test_strings(void)
-{
-	const int64_t dims[1] = {3}, none[1] = {0};
-	const ckptfmt_bytes items[3] = {{(const uint8_t *)"one", 3}, {NULL, 0}, {(const uint8_t *)"three", 5}};
-	const ckptfmt_bytes shifted[3] = {{(const uint8_t *)"on", 2}, {(const uint8_t *)"e", 1}, items[2]};
-	const ckptfmt_bytes other[3] = {{(const uint8_t *)"one", 3}, {NULL, 0}, {(const uint8_t *)"thref", 5}};
-	for (int variant = 0; variant < 2; variant++) {
-		int32_t dtype = variant ? CKPTFMT_VARIANT : CKPTFMT_STRING;
-		ckptfmt_source sources[2] = {source_of("s", dtype, items, 1, dims), source_of("no", dtype, NULL, 1, none)};
-		uint8_t same[2];
-		save(sources, 2, 0);
-		CHECK_OK(compare(sources, 2, same), err);
-		CHECK(same[0] == 1 && same[1] == 1);
-		sources[0].data = (const uint8_t *)shifted;
-		CHECK(!is_same(&sources[0]));
-		sources[0].data = (const uint8_t *)other;
-		CHECK(!is_same(&sources[0]));
-	}
-}
-
 /* ---- the checkpoint -------------------------------------------------------------------------------------- */
-
-static void poke(const char *name, long at, uint8_t bits)
-{
-	FILE *file = fopen(path_of(name), "r+b");
-	int byte;
-	CHECK(file != NULL);
-	if (file == NULL)
-		return;
-	CHECK(fseek(file, at, SEEK_SET) == 0);
-	byte = fgetc(file);
-	CHECK(fseek(file, at, SEEK_SET) == 0 && fputc(byte ^ bits, file) != EOF);
-	CHECK_EQ(fclose(file), 0);
-}
-
-/* Damage of one tensor is a change of it and of no other. */
-static void test_damage(void)
-{
-	const int64_t dims[1] = {2};
-	const float values[2] = {1, 2};
-	const ckptfmt_source sources[2] = {source_of("a", CKPTFMT_FLOAT, values, 1, dims),
-		source_of("b", CKPTFMT_FLOAT, values, 1, dims)};
-	uint8_t same[2];
-	save(sources, 2, 0);
-	poke("base.data-00000-of-00001", 3, 1);
-	CHECK_OK(compare(sources, 2, same), err);
-	CHECK(same[0] == 0 && same[1] == 1);
-	save(sources, 2, 0);
-	shell("truncate -s 12 '%s'/base.data-00000-of-00001");
-	CHECK_OK(compare(sources, 2, same), err);
-	CHECK(same[0] == 1 && same[1] == 0);
-	shell("rm '%s'/base.data-00000-of-00001");
-	CHECK_OK(compare(sources, 2, same), err);
-	CHECK(same[0] == 0 && same[1] == 0);
-	save(sources, 2, 0);
-	poke("base.index", 9, 1);
-	CHECK(compare(sources, 2, same) == CKPTFMT_CORRUPT);
-}
 
 /* A wrong checksum in an index that is sound otherwise, of a value, of a chunk, or of a value whose chunks are right;
  * a partitioned tensor, a feature that is not known; the other byte order. */
@@ -423,12 +216,7 @@ int main(void)
 	test_seed();
 	if (!make_directory())
 		return 2;
-	test_dtypes();
-	test_other_kinds();
 	test_large();
-	test_collisions();
-	test_strings();
-	test_damage();
 	test_made_by_others();
 	test_faults();
 	test_misuse();

@@ -52,33 +52,6 @@ static void test_numbers(void)
 	CHECK(u.kept == 4 && shards_of("out/k") == 3 && holds("out/k", all_new));
 }
 
-/* The order in which rows are asked for decides nothing. */
-static void test_order(void)
-{
-	const uint64_t orders[2][TENSORS] = {{0, 1, 2, 3}, {3, 1, 0, 2}};
-	char paths[2][64] = {"out/x", "out/y"};
-	set_scene(false);
-	for (int i = 0; i < 2; i++) {
-		ckptfmt_reader *reader;
-		ckptfmt_selection *selection;
-		ckptfmt_writer *writer;
-		uint8_t kept[TENSORS];
-		CHECK_OK(ckptfmt_reader_open(path_of("in/base"), NULL, &reader, &err), err);
-		CHECK_OK(ckptfmt_reader_list(reader, &selection, &err), err);
-		CHECK_OK(ckptfmt_writer_open(path_of(paths[i]), NULL, &writer, &err), err);
-		CHECK_OK(ckptfmt_writer_keep(writer, reader, selection, orders[i], 2, kept, &err), err);
-		CHECK_OK(ckptfmt_writer_keep(writer, reader, selection, orders[i] + 2, 2, kept + 2, &err), err);
-		for (int k = 0; k < TENSORS; k++)
-			CHECK_EQ(kept[k], 1);
-		ckptfmt_selection_free(selection);
-		ckptfmt_reader_close(reader);
-		CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
-		CHECK(shards_of(paths[i]) == 2 && holds(paths[i], old_values));
-	}
-	remove_tree(path_of("in"));
-	CHECK(holds("out/x", old_values) && holds("out/y", old_values));
-}
-
 /* Two data files of the base that are one file stay one. */
 static void test_one_file_twice(void)
 {
@@ -97,21 +70,6 @@ static void test_one_file_twice(void)
 	shell("cd '%s' && ln -f base.data-00000-of-00002 base.data-00001-of-00002");
 	CHECK_OK(save_upon(&u, "base", "n", old_values), err);
 	CHECK(u.kept == 4 && shards_of("n") == 1 && links_of("n.data-00000-of-00001") == 3 && holds("n", old_values));
-}
-
-/* A file has only so many names. */
-static void test_many_links(void)
-{
-	upon u = upon_default();
-	char name[64];
-	set_scene(false);
-	for (int i = 1; i < 1000; i++) {
-		snprintf(name, sizeof name, "in/link%d", i);
-		CHECK_EQ(link(path_of("in/base.data-00000-of-00002"), path_of(name)), 0);
-	}
-	CHECK_OK(save_upon(&u, "in/base", "out/n", old_values), err);
-	CHECK(u.kept == 2 && u.written == 2 && holds("out/n", old_values));
-	CHECK(links_of("in/base.data-00000-of-00002") == 1000 && links_of("in/base.data-00001-of-00002") == 2);
 }
 
 /* ---- entries --------------------------------------------------------------------------------------------- */
@@ -431,9 +389,7 @@ int main(void)
 	if (!make_memory_directory())
 		return 2;
 	test_numbers();
-	test_order();
 	test_one_file_twice();
-	test_many_links();
 	test_extensions();
 	test_misuse();
 	test_no_links();

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tables: the writer to the byte, and the reader on sound files and on odd ones, which it reads. Rules SNP-1, TAB-1 to
- * TAB-3, TAB-7 to TAB-12. */
+/* Tables: the writer to the byte, the reader on sound files and on deviating ones that it accepts, and lack of memory.
+ * Rules SNP-1, TAB-1 to TAB-3, TAB-7 to TAB-12. */
 #include "base/limits.h"
+#include "memory_fault.h"
 #include "table_parts.h"
 #include "read/index.h"
 
@@ -588,6 +589,71 @@ static void test_file(void)
 	cf_buffer_free(&bytes);
 }
 
+/* ---- memory ---- */
+
+/* Read all, write it again, look up, list the regions and check. */
+static ckptfmt_status use_all(const cf_buffer *file, cf_buffer *written)
+{
+	cf_table *table = NULL;
+	cf_table_writer writer;
+	cf_table_iterator it;
+	cf_table_check check;
+	cf_table_value value;
+	ckptfmt_region regions[8];
+	uint64_t count, total;
+	bool more = true, found;
+	ckptfmt_status status = cf_table_open_memory(file->data, NULL, file->size, &limits, &table, &err);
+	if (status != CKPTFMT_OK)
+		return status;
+	cf_table_writer_open(&writer, (cf_sink){put, written});
+	cf_table_iterator_open(&it, table);
+	cf_table_check_open(&check, table);
+	while (status == CKPTFMT_OK && more) {
+		status = cf_table_iterator_next(&it, &more, &err);
+		if (status == CKPTFMT_OK && more)
+			status = cf_table_writer_add(&writer, it.key, it.key_size, it.value, it.value_size, &err);
+	}
+	if (status == CKPTFMT_OK)
+		status = cf_table_writer_finish(&writer, &total, &err);
+	if (status == CKPTFMT_OK)
+		status = cf_table_get(table, (const uint8_t *)"ab", 2, &value, &found, &err);
+	if (status == CKPTFMT_OK)
+		status = cf_table_regions(table, regions, 8, &count, &err);
+	for (more = true; status == CKPTFMT_OK && more;)
+		status = cf_table_check_next(&check, &more, &err);
+	cf_table_check_close(&check);
+	cf_table_iterator_close(&it);
+	cf_table_writer_free(&writer);
+	cf_table_close(table);
+	return status;
+}
+
+static void test_memory(void)
+{
+	parts p = {0};
+	cf_buffer contents = block_of(CF_TABLE_RESTART_INTERVAL, "a\0ab\0abc\0"), stored = literals(&contents);
+	bool failed = true;
+	put_stored(&p, &stored, CF_COMPRESSION_SNAPPY);
+	put_index_entry(&p, "abcd", p.last, "");
+	put_data(&p, "f", "d\0e\0");
+	put_end(&p);
+	for (uint64_t n = 1; failed; n++) {
+		cf_buffer written = CF_BUFFER_EMPTY;
+		uint64_t before = memory_fault_live();
+		memory_fault_set(n, true);
+		ckptfmt_status status = use_all(&p.file, &written);
+		failed = memory_fault_hits() != 0;
+		memory_fault_clear();
+		CHECK_EQ(status, failed ? CKPTFMT_NO_MEMORY : CKPTFMT_OK);
+		cf_buffer_free(&written);
+		CHECK_EQ(memory_fault_live(), before);
+	}
+	cf_buffer_free(&contents);
+	cf_buffer_free(&stored);
+	free_parts(&p);
+	CHECK_EQ(memory_fault_live(), 0);
+}
+
 int main(void)
 {
 	cf_limits_default(&limits);
@@ -605,5 +671,6 @@ int main(void)
 	test_sparse_restarts();
 	test_limits_of_iteration();
 	test_file();
+	test_memory();
 	return test_finish("test_table");
 }

@@ -372,5 +372,5 @@ int main(void)
 	test_rename_new();
 	test_rename_new_faults();
 	test_directory_moved();
-	return end_tests("test_os_posix_names");
+	return end_tests("test_posix_files");
 }

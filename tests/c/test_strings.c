@@ -1,9 +1,58 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Values that come in pieces: whatever the bytes are and wherever they are cut, what is found is what decoding the
- * whole finds. */
+/* proto/strings.h: TensorFlow's bytes of string tensors, and that a value read in pieces, damaged or not, gives what
+ * decoding the whole gives. Each damage by its rule: the vectors str-* and var-*, and K of the adversarial checklist. */
 #include "proto/strings.h"
 
 #include "test.h"
+
+static cf_stored_value stored(const void *bytes, size_t size, uint64_t count, uint32_t crc)
+{
+	cf_stored_value value = {test_guarded_copy(bytes, size), size, 500, count, crc, false, true, false};
+	return value;
+}
+
+/* "hello", "", "wor\0ld" as TensorFlow stores them. */
+static const uint8_t three[] = {
+	0x05, 0x00, 0x06, 0xfe, 0x21, 0x41, 0xea, 'h', 'e', 'l', 'l', 'o', 'w', 'o', 'r', 0, 'l', 'd',
+};
+static const uint32_t three_crc = 0x55dc920f;
+
+static void test_strings(void)
+{
+	ckptfmt_error err;
+	uint64_t starts[3], sizes[3];
+	cf_stored_value value = stored(three, sizeof three, 3, three_crc);
+	CHECK_OK(cf_strings_decode(CKPTFMT_STORAGE_STRING, &value, starts, sizes, &err), err);
+	CHECK(sizes[0] == 5 && sizes[1] == 0 && sizes[2] == 6 && starts[0] == 7 && starts[1] == 12 && starts[2] == 12);
+	/* No elements: four bytes, or nothing at all. */
+	value = stored("\xd8\xea\x82\xa2", 4, 0, ckptfmt_crc32c_unmask(0x640cc1f6));
+	CHECK_OK(cf_strings_decode(CKPTFMT_STORAGE_STRING, &value, starts, sizes, &err), err);
+	value = stored("", 0, 0, 0);
+	CHECK_OK(cf_strings_decode(CKPTFMT_STORAGE_STRING, &value, starts, sizes, &err), err);
+	/* The scalar "". */
+	value = stored("\x00\xa6\x7b\x11\x3a", 5, 1, ckptfmt_crc32c_unmask(0xbe0767bd));
+	CHECK_OK(cf_strings_decode(CKPTFMT_STORAGE_STRING, &value, starts, sizes, &err), err);
+	/* An overlong length is the same length. */
+	{
+		uint8_t overlong[sizeof three + 1] = {0x85, 0x00};
+		memcpy(overlong + 2, three + 1, sizeof three - 1);
+		value = stored(overlong, sizeof overlong, 3, three_crc);
+		CHECK_OK(cf_strings_decode(CKPTFMT_STORAGE_STRING, &value, starts, sizes, &err), err);
+		CHECK(sizes[0] == 5 && starts[0] == 8);
+	}
+}
+
+/* A length enters the checksum as four bytes while it fits them, as eight beyond. */
+static void test_length_rule(void)
+{
+	uint8_t bytes[8];
+	cf_store_u32(bytes, UINT32_MAX);
+	CHECK_EQ(cf_string_length_crc(1, UINT32_MAX), ckptfmt_crc32c(1, bytes, 4));
+	cf_store_u64(bytes, (uint64_t)UINT32_MAX + 1);
+	CHECK_EQ(cf_string_length_crc(1, (uint64_t)UINT32_MAX + 1), ckptfmt_crc32c(1, bytes, 8));
+	cf_store_u64(bytes, 3);
+	CHECK_EQ(cf_variant_length_crc(1, 3), ckptfmt_crc32c(1, bytes, 8));
+}
 
 enum { COUNT = 5, SIZE_MAX_HERE = 1024 };
 
@@ -103,7 +152,9 @@ static void test_agreement(int32_t storage)
 
 int main(void)
 {
+	test_strings();
+	test_length_rule();
 	test_agreement(CKPTFMT_STORAGE_STRING);
 	test_agreement(CKPTFMT_STORAGE_VARIANT);
-	return test_finish("string_scan");
+	return test_finish("test_strings");
 }

@@ -288,5 +288,5 @@ int main(void)
 	test_cached();
 	free(bytes);
 	os_fault_log_clear();
-	return end_tests("test_os_posix_direct");
+	return end_tests("test_posix_direct");
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* storage/os.h, files: every promise, on a real directory, and the loops of posix.c on a system that misbehaves. Linked
- * with os_fault.c, which is posix.c while nothing is planned. Directories and names: test_os_posix_names.c. */
+ * with os_fault.c, which is posix.c while nothing is planned. Directories and names: test_posix_files.c. */
 #include "os_stage.h"
 
 #include "memory_fault.h"
@@ -544,5 +544,5 @@ int main(void)
 	test_random_bytes();
 	test_counters();
 	test_fault_plan();
-	return end_tests("test_os");
+	return end_tests("test_posix");
 }
