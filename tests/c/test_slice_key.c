@@ -110,8 +110,8 @@ typedef struct tuple {
 } tuple;
 
 /* Numbers where the ordered code takes one byte more. */
-static const int64_t edges[] = {0, 63, 64, 8191, 8192, 1 << 20, (int64_t)1 << 55, ((int64_t)1 << 62) - 1, (int64_t)1 << 62,
-	INT64_MAX, -64, -65, -8192, INT64_MIN};
+static const int64_t edges[] = {0, 63, 64, 8191, 8192, 1 << 20, (int64_t)1 << 55,
+	((int64_t)1 << 62) - 1, (int64_t)1 << 62, INT64_MAX, -64, -65, -8192, INT64_MIN};
 
 static tuple random_tuple(void)
 {
