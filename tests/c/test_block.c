@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Blocks: the builder to the byte, the iterator on sound blocks, and the damages that its fast path meets. All other
- * damages: tests/format/test_adversarial_files.py, D. */
+ * damages: the vectors blk-*. */
 #include "test.h"
 
 #include "table/block.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* proto/strings.h: TensorFlow's bytes of string tensors, and that a value read in pieces, damaged or not, gives what
- * decoding the whole gives. Each damage by its rule: the vectors str-* and var-*, and K of the adversarial
- * checklist. */
+ * decoding the whole gives. Each damage by its rule: the vectors str-* and var-*. */
 #include "proto/strings.h"
 
 #include "test.h"

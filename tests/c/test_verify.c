@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* verify: the exact findings for damage in the data files and the directory, replaced checkpoints, limits and lack of
- * memory. Damage in the index is in tests/format: each trial of test_adversarial_*.py, each vector. */
+ * memory. Damage in the index: tests/format/test_vectors.py, vector_places.json. */
 #include "scratch.h"
 
 #include "base/arith.h"

@@ -7,10 +7,12 @@ from __future__ import annotations
 import ast
 import importlib
 import itertools
+import json
 import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -21,6 +23,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from support import vectors
+from support.process import memory_limit, open_files
 from support.vectors import CONSUMER, LEVELS, SPEC, VECTORS, Core, Reference, Refusal, Vector
 
 import ckptfmt
@@ -216,7 +219,34 @@ def of_core() -> list[Vector]:
 
 @pytest.mark.parametrize("vector", by_name(of_core()))
 def test_core(vector: Vector) -> None:
-    compare(vector, Core)
+    """Within bounds of memory and time, and with no file left open."""
+    files, began = open_files(), time.perf_counter()
+    with memory_limit(64 << 20):
+        compare(vector, Core)
+    assert time.perf_counter() - began < 5
+    assert open_files() == files
+
+
+PLACES = Path(__file__).with_name("vector_places.json")
+
+
+def places_of(vector: Vector) -> list[list[Any]]:
+    """What the core reports: step, failure, rule, file, offset and tensor of each."""
+    core = Core(vector)
+    try:
+        for step in vector.steps:
+            core.run(step)
+    finally:
+        core.close()
+    return core.places
+
+
+def test_places() -> None:
+    """Every error and finding names the file, offset and tensor that it did before.
+
+    `PYTHONPATH=tests python tests/format/test_vectors.py` writes the file anew; read what changes.
+    """
+    assert json.loads(PLACES.read_text()) == {one.name: places_of(one) for one in of_core()}
 
 
 def sound_of_core() -> list[Vector]:
@@ -515,3 +545,11 @@ def test_every_rule_is_named() -> None:
     assert set(UNNAMED) <= set(rules)
     assert not set(UNNAMED) & known
     assert sorted(set(rules) - known - set(UNNAMED)) == []
+
+
+if __name__ == "__main__":
+    lines = (
+        f"{json.dumps(one.name)}: {json.dumps(places_of(one), separators=(',', ':'))}"
+        for one in of_core()
+    )
+    PLACES.write_text("{\n" + ",\n".join(lines) + "\n}\n")

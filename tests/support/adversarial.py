@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Malformed checkpoints, one case an item of the adversarial checklist, each by its id.
+"""Cases of malformed checkpoints, each named after items of the adversarial checklist.
 
 The files come from `support.index`, with checksums that fit, so that the check meant is reached.
-A refusal is exact: failure class, rule, file, and the offset wherever the damage has one place. No
-case may take much memory or time, or leave a file open.
+A refusal is exact: failure class, rule, file, and the offset if the damage has one. Verifying must
+find the same. No case may take much memory or time, or leave a file open.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ MEMORY = 64 << 20
 
 SECONDS = 5
 
-BIG = 1 << 40
 
 F2 = np.array([1, 2], np.float32)
 
@@ -142,11 +141,6 @@ def with_value(value: bytes, name: bytes = b"x") -> tuple[ix.Index, range]:
 
 
 SOUND = {"x": bits(F2)}
-
-
-def footer_of(content: bytes, *, handles: bytes, padding: int = 0) -> bytes:
-    """The file with other handles in its footer."""
-    return content[:-48] + handles + bytes([padding]) * (40 - len(handles)) + content[-8:]
 
 
 def many_blocks() -> tuple[ix.Index, int]:

@@ -23,7 +23,7 @@ from interop.values import KINDS
 
 from ckptfmt import CkptfmtError, CorruptError, parse_spec
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.verify import verify_prefix
+from ckptfmt.bundle.verify import Finding, verify_prefix
 from ckptfmt.objects.build import read_graph_bytes
 from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, decode_graph
 
@@ -140,10 +140,11 @@ def rule_of(message: str) -> str:
 
 
 class Core:
-    """Runs steps with the C core."""
+    """Runs steps with the C core; `places` collects where it reports what."""
 
     def __init__(self, vector: Vector) -> None:
         self.prefix = f"{DIRECTORY}/{vector.prefix}"
+        self.places: list[list[Any]] = []
         limits = dict(vector.limits)
         self.graph_limits = {
             ours: limits.pop(name) for name, ours in _GRAPH_LIMITS.items() if name in limits
@@ -159,7 +160,13 @@ class Core:
         try:
             return getattr(self, step["step"])(step)
         except CkptfmtError as error:
+            self._note(step["step"], error)
             return Refusal(error.failure, rule_of(error.message))
+
+    def _note(self, step: str, found: CkptfmtError | Finding) -> None:
+        file = None if found.path is None else Path(found.path).name
+        rule = rule_of(found.message)
+        self.places.append([step, found.failure, rule, file, found.offset, found.tensor])
 
     def opened(self) -> Reader:
         if self.reader is None:
@@ -192,6 +199,8 @@ class Core:
 
     def verify(self, step: Step) -> Any:
         report = verify_prefix(self.prefix, limits=self.limits or None)
+        for finding in report.findings:
+            self._note("verify", finding)
         problems = {(one.failure, rule_of(one.message)) for one in report.problems}
         if "among" in step:
             found = [one for one in step["among"] if _has(problems, *one)]
