@@ -54,11 +54,13 @@ extern "C" {
 
 /* ---- errors ---------------------------------------------------------------------------------------------- */
 
-/* Who must act: the programmer (INVALID), the operator (IO, BUSY, NO_MEMORY), whoever made or kept the file
- * (CORRUPT, CONFLICT, NOT_FOUND), whoever sets the limits (LIMIT), or an upgrade (UNSUPPORTED). Frozen numbers. */
+/* Who must act: the programmer (INVALID), the operator (IO, BUSY, NO_MEMORY), the owner of the file (CORRUPT, CONFLICT,
+ * NOT_FOUND), the one who sets the limits (LIMIT), or an upgrade is needed (UNSUPPORTED). CANCELLED: the caller's own
+ * progress function ended the call. Frozen numbers. */
 typedef enum ckptfmt_status {
 	CKPTFMT_OK = 0, CKPTFMT_INVALID = 1, CKPTFMT_IO = 2, CKPTFMT_CORRUPT = 3, CKPTFMT_UNSUPPORTED = 4,
-	CKPTFMT_NOT_FOUND = 5, CKPTFMT_LIMIT = 6, CKPTFMT_NO_MEMORY = 7, CKPTFMT_CONFLICT = 8, CKPTFMT_BUSY = 9
+	CKPTFMT_NOT_FOUND = 5, CKPTFMT_LIMIT = 6, CKPTFMT_NO_MEMORY = 7, CKPTFMT_CONFLICT = 8, CKPTFMT_BUSY = 9,
+	CKPTFMT_CANCELLED = 10
 } ckptfmt_status;
 
 /* What exactly was wrong; finer than the status. Frozen numbers. */
@@ -70,7 +72,7 @@ typedef enum ckptfmt_failure {
 	CKPTFMT_FAIL_SHARD_MISSING = 15, CKPTFMT_FAIL_GENERATION_GONE = 16, CKPTFMT_FAIL_DURABILITY_UNKNOWN = 17,
 	CKPTFMT_FAIL_UNSUPPORTED = 18, CKPTFMT_FAIL_TENSOR_NOT_FOUND = 19, CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND = 20,
 	CKPTFMT_FAIL_LIMIT = 21, CKPTFMT_FAIL_NO_MEMORY = 22, CKPTFMT_FAIL_MERGE_CONFLICT = 23, CKPTFMT_FAIL_BUSY = 24,
-	CKPTFMT_FAIL_BAD_CHUNK = 25
+	CKPTFMT_FAIL_BAD_CHUNK = 25, CKPTFMT_FAIL_CANCELLED = 26
 } ckptfmt_failure;
 
 /* One failure. `offset` is a byte offset in the file `path`, UINT64_MAX where there is none. `path` and `tensor`
@@ -216,6 +218,23 @@ typedef struct ckptfmt_codec {
  * INVALID: another level. */
 CKPTFMT_API ckptfmt_status ckptfmt_codec_zstd(int32_t level, ckptfmt_codec *out, ckptfmt_error *err);
 
+/* ---- progress -------------------------------------------------------------------------------------------- */
+
+/* Reports the progress of ckptfmt_reader_read, ckptfmt_writer_add (and add_tensor, add_strings, add_metadata),
+ * ckptfmt_writer_commit and ckptfmt_merge, and can end them; ckptfmt_verifier_step reports by itself. All zero: nothing
+ * is reported.
+ * `report` is called at the beginning of the call with bytes_done 0, then about every MiB, and at the end with
+ * bytes_done equal to bytes_total, of a commit or a merge before the new index is in place. The bytes count from 0 in
+ * each call; bytes_total is 0 as long as it is not known. `report` runs in the thread that made the call or in one that
+ * the call started, never in two at once for one call. It must not use the same handle.
+ * A result other than 0 ends the call soon with CANCELLED: `report` is not called again, nothing becomes visible, and
+ * no temporary file is left. Then a reader can be used as before, a writer can only be abandoned (commit has freed it),
+ * and a merge can be run again. */
+typedef struct ckptfmt_progress_hook {
+	int32_t (*report)(void *context, uint64_t bytes_done, uint64_t bytes_total);
+	void *context;
+} ckptfmt_progress_hook;
+
 /* ---- storage --------------------------------------------------------------------------------------------- */
 
 typedef struct ckptfmt_object_info {
@@ -306,6 +325,7 @@ typedef struct ckptfmt_open_options {
 	const ckptfmt_codec *codec;     /* copied; NULL: libzstd if the library was built with it, else compressed values
 	                                 * are UNSUPPORTED */
 	const ckptfmt_storage *storage; /* NULL: the file system. Must outlive the reader */
+	ckptfmt_progress_hook progress; /* of ckptfmt_reader_read; two reads at once may report at once */
 } ckptfmt_open_options;
 
 typedef struct ckptfmt_header {
@@ -468,6 +488,7 @@ typedef struct ckptfmt_write_options {
 	                            * adding, goes to the file with the fewest bytes. If much is added at once, each file is
 	                            * written by its own thread. A checkpoint that replaces another one can have more */
 	int32_t reserved;
+	ckptfmt_progress_hook progress;
 } ckptfmt_write_options;
 
 /* One tensor, or one slice of one, to write. Everything it points to must stay as it is during the call. */
@@ -489,9 +510,9 @@ typedef struct ckptfmt_source {
  * ckptfmt_writer_commit. `options` may be NULL. */
 CKPTFMT_API ckptfmt_status ckptfmt_writer_open(const char *prefix, const ckptfmt_write_options *options,
 	ckptfmt_writer **out, ckptfmt_error *err);
-/* Appends tensors in the order given. All sources are checked before a byte of the first is written; after an IO or
- * NO_MEMORY failure the writer only takes ckptfmt_writer_abandon. Slices that cover the whole tensor are stored as
- * whole tensors. INVALID: empty, repeated or reserved name (those that begin with "_CKPTFMT_"), bad dtype, shape or
+/* Appends tensors in the order given. All sources are checked before a byte of the first is written; after an IO,
+ * NO_MEMORY or CANCELLED failure the writer only takes ckptfmt_writer_abandon. Slices that cover the whole tensor are
+ * stored as whole tensors. INVALID: empty, repeated or reserved name (those that begin with "_CKPTFMT_"), bad dtype, shape or
  * slice, parts that disagree. LIMIT: a name or a number of chunks that readers would refuse. */
 CKPTFMT_API ckptfmt_status ckptfmt_writer_add(ckptfmt_writer *writer, const ckptfmt_source *sources, uint64_t count,
 	ckptfmt_error *err);
@@ -524,6 +545,7 @@ typedef struct ckptfmt_merge_options {
 	int32_t remove_directories;    /* 1, with consume: so are the inputs' directories that are empty then */
 	const ckptfmt_limits *limits;  /* NULL: the defaults */
 	const ckptfmt_storage *storage;    /* NULL: the file system */
+	ckptfmt_progress_hook progress;
 } ckptfmt_merge_options;
 
 /* Merges the bundles at `prefixes` into one at `destination`, moving no tensor bytes. Everything is checked before

@@ -26,6 +26,13 @@ static int failed(ckptfmt_status status, const char *what)
 
 #define TRY(call) do { if (failed((call), #call)) return 1; } while (0)
 
+/* Another result than 0 would cancel the call. */
+static int32_t show_progress(void *context, uint64_t done, uint64_t total)
+{
+	printf("%s: %" PRIu64 " of %" PRIu64 " bytes\n", (const char *)context, done, total);
+	return 0;
+}
+
 static const uint8_t *bytes_of(const char *text)
 {
 	return (const uint8_t *)text;
@@ -36,7 +43,8 @@ static int write_shards(const char *first, const char *second)
 	const int64_t dims[] = {ROWS, COLUMNS}, two[] = {2};
 	const uint64_t sizes[] = {5, 10};
 	static float matrix[ROWS * COLUMNS];
-	ckptfmt_write_options options = {.struct_size = sizeof options, .chunk_size = 1 << 16};
+	ckptfmt_write_options options = {.struct_size = sizeof options, .chunk_size = 1 << 16,
+		.progress = {show_progress, "first shard"}};
 	ckptfmt_codec codec;
 	ckptfmt_writer *writer;
 	for (int i = 0; i < ROWS * COLUMNS; i++)

@@ -36,10 +36,12 @@ static const struct {
 	[CKPTFMT_FAIL_MERGE_CONFLICT] = {"MERGE_CONFLICT", CKPTFMT_CONFLICT},
 	[CKPTFMT_FAIL_BUSY] = {"BUSY", CKPTFMT_BUSY},
 	[CKPTFMT_FAIL_BAD_CHUNK] = {"BAD_CHUNK", CKPTFMT_CORRUPT},
+	[CKPTFMT_FAIL_CANCELLED] = {"CANCELLED", CKPTFMT_CANCELLED},
 };
 
 static const char *const statuses[] = {
 	"OK", "INVALID", "IO", "CORRUPT", "UNSUPPORTED", "NOT_FOUND", "LIMIT", "NO_MEMORY", "CONFLICT", "BUSY",
+	"CANCELLED",
 };
 
 const char *ckptfmt_status_name(int32_t status)

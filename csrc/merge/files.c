@@ -166,6 +166,7 @@ ckptfmt_status cf_merge_files_sync(cf_merge_files *files, ckptfmt_error *err)
 		const cf_merge_source *source = &files->sources[i];
 		cf_file file;
 		ckptfmt_status status;
+		CF_TRY(cf_progress_check(files->progress, err));
 		CF_TRY(open_source(source, &file, err));
 		status = cf_os_sync(&file, source->input->name, err);
 		cf_os_close_quietly(&file);
@@ -214,6 +215,7 @@ static ckptfmt_status copy_file(cf_merge_files *files, int32_t row, ckptfmt_erro
 	cf_data_name(commit->prefix->base, row, files->file_count, name);
 	CF_TRY(open_source(source, &file, err));
 	status = cf_file_writer_open(copy, commit->directory, name, err);
+	copy->progress = files->progress;
 	if (status == CKPTFMT_OK)
 		status = copy_bytes(source, &file, copy, err);
 	if (status == CKPTFMT_OK)
@@ -230,8 +232,10 @@ ckptfmt_status cf_merge_files_copy(cf_merge_files *files, bool all, ckptfmt_erro
 	bool exists;
 	CF_TRY(cf_os_stat(files->commit->directory, ".", &place, &exists, err));
 	for (int32_t i = 0; i < files->file_count; i++) {
-		if (!all && file_of(&files->sources[i])->info.device == place.device)
+		if (!all && file_of(&files->sources[i])->info.device == place.device) {
+			CF_TRY(cf_progress_add(files->progress, file_of(&files->sources[i])->info.size, err));
 			continue;
+		}
 		if (files->copies == NULL) {
 			files->copies = cf_allocate_zero((uint64_t)files->file_count, sizeof *files->copies);
 			if (files->copies == NULL)

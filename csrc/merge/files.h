@@ -17,6 +17,7 @@ typedef struct cf_merge_source {
 
 typedef struct cf_merge_files {
 	const cf_commit *commit;
+	cf_progress *progress;      /* counts the data files' bytes when they are copied or need no copy */
 	cf_merge_source *sources;   /* by number in the result; `room` of them */
 	cf_file_writer *copies;     /* NULL unless copying; one a source, closed where it is not needed */
 	cf_file_writer *empties;    /* those beyond file_count; */

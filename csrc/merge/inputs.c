@@ -304,8 +304,10 @@ ckptfmt_status cf_merge_inputs_open(cf_merge_inputs *inputs, const char *const *
 	inputs->rows = cf_allocate_zero(count, sizeof *inputs->rows);
 	if (inputs->rows == NULL)
 		return cf_fail_memory(err);
-	for (uint64_t i = 0; i < count; i++)
+	for (uint64_t i = 0; i < count; i++) {
+		CF_TRY(cf_progress_check(inputs->progress, err));
 		CF_TRY(open_input(inputs, prefixes[i], allow_missing, err));
+	}
 	if (inputs->count == 0) {
 		ckptfmt_status status = cf_fail(err, CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, CF_NO_OFFSET,
 			"MRG-1: none of the inputs of the merge exists");

@@ -11,6 +11,7 @@
 #include "ckptfmt_unstable.h"
 #include "proto/message.h"
 #include "base/arena.h"
+#include "base/progress.h"
 #include "storage/os.h"
 
 /* A data file of an input. */
@@ -48,6 +49,7 @@ struct cf_merge_inputs {
 	uint64_t count;
 	ckptfmt_limits limits;
 	const ckptfmt_storage *storage;
+	cf_progress *progress;      /* of the merge */
 	cf_arena memory;            /* of indexes that were read whole */
 	cf_directory directory;     /* of the input used last, */
 	cf_file_info place;         /* and its identity */

@@ -36,6 +36,7 @@ typedef struct merge {
 	cf_file_writer index;
 	cf_merge_intent intent;
 	cf_index_mark mark;
+	cf_progress progress;
 	cf_merge_before before;     /* what was at the destination when it began, */
 	bool left_out;              /* and whether inputs were missing then */
 	cf_file_info *results;      /* the result's data files, */
@@ -191,15 +192,21 @@ static ckptfmt_status try_commit(merge *m, outcome *out, ckptfmt_error *err)
 static ckptfmt_status publish(merge *m, ckptfmt_error *err)
 {
 	int32_t count;
+	uint64_t total = 0;
 	bool copy_all = false;
 	CF_TRY(check_destination(m, err));
 	CF_TRY(cf_commit_observe(&m->commit, err));
 	CF_TRY(cf_merge_files_open(&m->files, &m->inputs, m->joined.file_count, &m->commit, err));
+	m->files.progress = &m->progress;
+	for (int32_t i = 0; i < m->files.file_count; i++)
+		total += cf_merge_files_info(&m->files, i).size;
+	CF_TRY(cf_progress_begin(&m->progress, total, err));
 	if (m->options.durability == CKPTFMT_DURABILITY_FULL)
 		CF_TRY(cf_merge_files_sync(&m->files, err));
 	CF_TRY(cf_merge_files_copy(&m->files, false, err));
 	CF_TRY(cf_merge_files_choose_count(&m->files, &count, err));
 	CF_TRY(prepare(m, count, err));
+	CF_TRY(cf_progress_end(&m->progress, err));
 	for (int tries = 0; tries < COUNT_TRIES; tries++) {
 		outcome result;
 		ckptfmt_status status;
@@ -261,6 +268,8 @@ ckptfmt_status ckptfmt_merge(const char *const *prefixes, uint64_t count, const 
 	CF_TRY(check_options(&m.options, err));
 	CF_TRY(cf_limits_take(&m.inputs.limits, m.options.limits, err));
 	m.inputs.storage = m.options.storage;
+	cf_progress_init(&m.progress, &m.options.progress);
+	m.inputs.progress = &m.progress;
 	/* MRG-14 */
 	status = cf_merge_resume(prefixes, count, destination, &m.options, &m.before, &finished, err);
 	if (status == CKPTFMT_OK && !finished)

@@ -386,6 +386,7 @@ static void *read_units(void *argument)
 	cf_transfer transfer;
 	unit mine;
 	cf_transfer_begin(&transfer, w->reader, w->selection, w->verify);
+	transfer.progress = w->progress;
 	while (next_unit(s, &transfer, &mine)) {
 		ckptfmt_error err;
 		ckptfmt_status status = mine.part_size == 0
@@ -471,6 +472,7 @@ ckptfmt_status cf_read_run(const cf_read_work *work, ckptfmt_error *err)
 			return status;
 	}
 	cf_transfer_begin(&transfer, work->reader, work->selection, work->verify);
+	transfer.progress = work->progress;
 	status = run_jobs(work, &transfer, 0, work->count, NULL, err);
 	cf_transfer_end(&transfer);
 	return status;

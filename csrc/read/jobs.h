@@ -4,6 +4,7 @@
 #ifndef CKPTFMT_BUNDLE_READ_JOBS_H
 #define CKPTFMT_BUNDLE_READ_JOBS_H
 
+#include "base/progress.h"
 #include "read/reader.h"
 
 enum { CF_READ_UNIT = 4 << 20 };    /* a thread takes as long to start as reading a tenth of it */
@@ -25,6 +26,7 @@ typedef struct cf_read_work {
 	uint64_t count;
 	uint64_t bytes;             /* that will be moved, about */
 	bool decodes;               /* some of the values are compressed */
+	cf_progress *progress;
 } cf_read_work;
 
 /* Runs all jobs. The failure is that of the first job that fails, however many threads there were.

@@ -210,8 +210,14 @@ ckptfmt_status ckptfmt_reader_read(ckptfmt_reader *reader, const ckptfmt_selecti
 	CF_TRY(cf_reader_check_call(reader, selection, verify, err));
 	status = prepare(&b, requests, count, err);
 	if (status == CKPTFMT_OK) {
-		cf_read_work work = {reader, selection, verify, job_at(&b, 0), job_count(&b), b.bytes, b.decodes};
-		status = cf_read_run(&work, err);
+		cf_progress progress;
+		cf_read_work work = {reader, selection, verify, job_at(&b, 0), job_count(&b), b.bytes, b.decodes, &progress};
+		cf_progress_init(&progress, &reader->progress);
+		status = cf_progress_begin(&progress, b.bytes, err);
+		if (status == CKPTFMT_OK)
+			status = cf_read_run(&work, err);
+		if (status == CKPTFMT_OK)
+			status = cf_progress_end(&progress, err);
 	}
 	if (status == CKPTFMT_OK && cf_reader_swaps(reader))
 		swap_results(&b, requests, count);

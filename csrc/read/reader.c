@@ -172,6 +172,7 @@ static ckptfmt_status take_options(ckptfmt_reader *reader, const ckptfmt_open_op
 	CF_TRY(cf_limits_take(&reader->limits, options.limits, err));
 	reader->follow_symlinks = from == NULL || options.follow_symlinks != 0;
 	reader->threads = options.threads;
+	reader->progress = options.progress;
 	*storage = options.storage;
 	if (options.codec != NULL) {
 		CF_TRY(cf_codec_take(&reader->own_codec, options.codec, err));
@@ -213,7 +214,7 @@ ckptfmt_status ckptfmt_reader_reopen(const ckptfmt_reader *old, const char *pref
 	ckptfmt_error *err)
 {
 	const ckptfmt_open_options options = {.struct_size = sizeof options, .limits = &old->limits,
-		.follow_symlinks = old->follow_symlinks, .threads = old->threads, .codec = old->codec};
+		.progress = old->progress, .follow_symlinks = old->follow_symlinks, .threads = old->threads, .codec = old->codec};
 	ckptfmt_reader *reader;
 	CF_TRY(ckptfmt_reader_open(prefix, &options, &reader, err));
 	if (!same_file(&reader->index_info, &old->index_info) || !same_time(&reader->index_info, &old->index_info)) {

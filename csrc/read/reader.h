@@ -25,7 +25,8 @@ struct ckptfmt_reader {
 	cf_header header;           /* its `bytes` view points into the table's first block */
 	cf_shards shards;
 	bool follow_symlinks;
-	int32_t threads;            /* as in ckptfmt_open_options */
+	int32_t threads;            /* as in ckptfmt_open_options, */
+	ckptfmt_progress_hook progress;     /* and this */
 	ckptfmt_codec own_codec;    /* a copy of the caller's */
 	const ckptfmt_codec *codec; /* NULL: none */
 };

@@ -17,8 +17,10 @@
 #include <assert.h>
 #include <string.h>
 
-/* Checksummed piece by piece so that each piece is still in the cache of the core that read it. */
-enum { PIECE_SIZE = 512 << 10 };
+enum {
+	PIECE_SIZE = 512 << 10,     /* checksummed while it is still in the cache of the core that read it */
+	RUN_STEP = 8 << 20          /* what is not checked is read in larger pieces, to report progress */
+};
 
 void cf_transfer_begin(cf_transfer *transfer, ckptfmt_reader *reader, const ckptfmt_selection *selection,
 	int32_t verify)
@@ -107,7 +109,7 @@ static ckptfmt_status read_exactly(cf_transfer *transfer, uint8_t *to, uint64_t 
 		cf_error_offset(err, offset);
 		return status;
 	}
-	return got < size ? fail_short(offset + got, err) : CKPTFMT_OK;
+	return got < size ? fail_short(offset + got, err) : cf_progress_add(transfer->progress, size, err);
 }
 
 static ckptfmt_status need_staging(cf_transfer *transfer, ckptfmt_error *err)
@@ -269,6 +271,7 @@ static ckptfmt_status read_direct(cf_transfer *transfer, const ckptfmt_stored *s
 			*crc = ckptfmt_crc32c_copy(*crc, place, bytes, to - from);
 		else
 			memcpy(place, bytes, (size_t)(to - from));
+		CF_TRY(cf_progress_add(transfer->progress, to - from, err));
 		at += size;
 		if (ahead < v.end)
 			ahead = start_blocks(transfer, &v, slot, ahead);
@@ -478,8 +481,8 @@ static ckptfmt_status part_unchecked(cf_transfer *transfer, const ckptfmt_stored
 		uint64_t end;
 		cf_plan ahead;
 		if (run.size >= CF_SMALL_VALUE) {
-			CF_TRY(read_exactly(transfer, destination + run.destination_offset, run.size,
-				stored->offset + run.stored_offset, err));
+			CF_TRY(read_steps(transfer, stored->offset + run.stored_offset, run.size, RUN_STEP,
+				destination + run.destination_offset, NULL, err));
 			left = cf_plan_next(plan, &run);
 			continue;
 		}

@@ -4,6 +4,7 @@
 #ifndef CKPTFMT_BUNDLE_TRANSFER_H
 #define CKPTFMT_BUNDLE_TRANSFER_H
 
+#include "base/progress.h"
 #include "compress/decode.h"
 #include "read/reader.h"
 #include "slices/plan.h"
@@ -20,6 +21,7 @@ typedef struct cf_transfer {
 	ckptfmt_reader *reader;
 	const ckptfmt_selection *selection;
 	int32_t verify;                 /* ckptfmt_verify_mode */
+	cf_progress *progress;          /* counts what is read; borrowed, NULL: nothing does. Set by the caller */
 	bool shard_open;
 	bool lent;                      /* the open one is the caller's */
 	int32_t shard;                  /* the open one */

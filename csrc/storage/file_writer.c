@@ -207,6 +207,7 @@ static ckptfmt_status write_out(cf_file_writer *writer, const uint8_t *bytes, ui
 	ckptfmt_status status = cf_os_write_at(&writer->file, writer->path, bytes, size, writer->written, err);
 	CF_TRY(settle(writer, status, err));
 	writer->written += size;
+	CF_TRY(settle(writer, cf_progress_add(writer->progress, size, err), err));
 	if (writer->sync_ahead && writer->written - writer->synced_ahead >= SYNC_AHEAD_SIZE) {
 		cf_os_sync_ahead(&writer->file, writer->synced_ahead, writer->written - writer->synced_ahead);
 		writer->synced_ahead = writer->written;
@@ -227,7 +228,7 @@ static ckptfmt_status spill_direct(cf_file_writer *writer, uint64_t size, ckptfm
 	writer->staging = cf_os_direct_memory(writer->direct, next);
 	CF_TRY(settle(writer, cf_os_direct_wait(writer->direct, next, writer->path, &ignored, err), err));
 	memcpy(writer->staging, rest, (size_t)writer->staged);
-	return CKPTFMT_OK;
+	return settle(writer, cf_progress_add(writer->progress, size, err), err);
 }
 
 /* Everything is in the hands of the system, and staging as at the beginning. */

@@ -15,6 +15,7 @@
 #ifndef CKPTFMT_IO_FILE_WRITER_H
 #define CKPTFMT_IO_FILE_WRITER_H
 
+#include "base/progress.h"
 #include "storage/os.h"
 
 enum {
@@ -52,6 +53,7 @@ typedef struct cf_file_writer {
 	bool sync_ahead;
 	bool adopted;                   /* the file has other names, which are none of ours */
 	int32_t os_errno;               /* of the failure that ended it */
+	cf_progress *progress;          /* counts what is written; borrowed, NULL: nothing does. Set by the caller */
 	cf_file_info info;              /* of the finished file */
 	char name[CF_FILE_WRITER_NAME_SIZE];         /* temporary */
 	char path[sizeof((ckptfmt_error *)0)->path]; /* of `name`, for messages */

@@ -423,6 +423,7 @@ static ckptfmt_status encode_large(cf_encoding *e, cf_stretch *s, cf_choice *cho
 	large l;
 	CF_TRY(open_large(s, &l, err));
 	for (uint64_t i = 0; l.done < l.size; i++) {
+		CF_TRY(cf_progress_check(file->progress, err));
 		CF_TRY(next_stretch(e, &l, s, staging, err));
 		CF_TRY(choose(e, &e->encoders[0], s, err));
 		choices[i] = s->choice;

@@ -75,6 +75,7 @@ static ckptfmt_status open_data_files(ckptfmt_writer *writer, ckptfmt_error *err
 		cf_file_writer *file = &writer->files[writer->file_count].file;
 		cf_data_name(writer->prefix.base, writer->file_count, count, name);
 		CF_TRY(cf_file_writer_open(file, &writer->directory, name, err));
+		file->progress = &writer->progress;
 		if (writer->options.durability == CKPTFMT_DURABILITY_FULL)
 			cf_file_writer_sync_ahead(file);
 	}
@@ -98,6 +99,7 @@ static ckptfmt_status take_options(ckptfmt_writer *writer, const ckptfmt_write_o
 {
 	ckptfmt_write_options *options = &writer->options;
 	CF_TRY(cf_struct_take(options, sizeof *options, from, "ckptfmt_write_options", err));
+	cf_progress_init(&writer->progress, &options->progress);
 	if (options->alignment == 0)
 		options->alignment = 1;
 	CF_TRY(check_options(options, err));
@@ -332,20 +334,14 @@ static ckptfmt_status plan_source(ckptfmt_writer *writer, const ckptfmt_source *
 		&writer->catalog, err);
 }
 
-static uint64_t bytes_assigned(const ckptfmt_writer *writer)
-{
-	uint64_t total = 0;
-	for (int32_t i = 0; i < writer->file_count; i++)
-		total += writer->files[i].size;
-	return total;
-}
-
 static ckptfmt_status write_sources(ckptfmt_writer *writer, const ckptfmt_source *sources, const uint64_t *rows,
 	uint64_t count, ckptfmt_error *err)
 {
 	batch b = {.writer = writer, .sources = sources, .rows = rows, .count = count};
-	uint64_t before = bytes_assigned(writer);
-	bool threaded;
+	uint64_t total = 0;
+	for (uint64_t i = 0; i < count; i++)
+		total += cf_source_size(&sources[i]);
+	CF_TRY(cf_progress_begin(&writer->progress, total, err));
 	if (writer->options.codec != NULL)
 		return encode_sources(writer, sources, rows, count, err);
 	for (uint64_t i = 0; i < count; i++) {
@@ -355,8 +351,8 @@ static ckptfmt_status write_sources(ckptfmt_writer *writer, const ckptfmt_source
 			return status;
 		}
 	}
-	threaded = bytes_assigned(writer) - before >= THREADED_SIZE;
-	return cf_workers_share(threaded ? THREADS_MAX : 1, (uint64_t)writer->file_count, write_file, &b, err);
+	return cf_workers_share(total >= THREADED_SIZE ? THREADS_MAX : 1, (uint64_t)writer->file_count, write_file, &b,
+		err);
 }
 
 static ckptfmt_status add_sources(ckptfmt_writer *writer, const ckptfmt_source *sources, uint64_t count, bool own,
@@ -372,6 +368,8 @@ static ckptfmt_status add_sources(ckptfmt_writer *writer, const ckptfmt_source *
 	if (status != CKPTFMT_OK)
 		goto out;
 	status = write_sources(writer, sources, rows, count, err);
+	if (status == CKPTFMT_OK)
+		status = cf_progress_end(&writer->progress, err);
 	writer->failed = status != CKPTFMT_OK;
 out:
 	cf_release(rows);
@@ -420,8 +418,11 @@ static ckptfmt_status add_placeholder(ckptfmt_writer *writer, int32_t shard, ckp
 
 static ckptfmt_status finish_data_file(ckptfmt_writer *writer, cf_data_file *file, ckptfmt_error *err)
 {
+	/* Its bytes count when all of them are synced. */
+	file->file.progress = NULL;
 	if (file->file.state != CF_FILE_WRITER_FINISHED)
 		CF_TRY(cf_file_writer_finish(&file->file, writer->options.durability == CKPTFMT_DURABILITY_FULL, err));
+	CF_TRY(cf_progress_add(&writer->progress, cf_file_writer_position(&file->file), err));
 	(void)snprintf(file->name, sizeof file->name, "%s", file->file.name);
 	return CKPTFMT_OK;
 }
@@ -564,9 +565,12 @@ static ckptfmt_status put_in_force(ckptfmt_writer *writer, cf_file_writer *index
 
 static ckptfmt_status commit_files(ckptfmt_writer *writer, index_tries *tries, bool *committed, ckptfmt_error *err)
 {
-	uint64_t *sizes;
+	uint64_t *sizes, total = 0;
 	bool bare = false;
 	ckptfmt_status status;
+	for (int32_t i = 0; i < writer->file_count; i++)
+		total += cf_file_writer_position(&writer->files[i].file);
+	CF_TRY(cf_progress_begin(&writer->progress, total, err));
 	CF_TRY(cf_catalog_check_slices(&writer->catalog, err));
 	if (writer->has_base)
 		CF_TRY(cf_base_files_settle(writer, err));
@@ -586,7 +590,9 @@ static ckptfmt_status commit_files(ckptfmt_writer *writer, index_tries *tries, b
 		return cf_fail_memory(err);
 	for (int32_t i = 0; i < writer->file_count; i++)
 		sizes[i] = cf_file_writer_position(&writer->files[i].file);
-	status = put_in_force(writer, &tries->files[tries->count - 1], sizes, committed, err);
+	status = cf_progress_end(&writer->progress, err);
+	if (status == CKPTFMT_OK)
+		status = put_in_force(writer, &tries->files[tries->count - 1], sizes, committed, err);
 	cf_release(sizes);
 	return status;
 }

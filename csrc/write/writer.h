@@ -27,6 +27,7 @@ struct ckptfmt_writer {
 	int32_t linked_count;
 	bool has_base;              /* commit settles the number of data files */
 	ckptfmt_codec codec;        /* a copy of the one in the options, which point to it */
+	cf_progress progress;
 	bool failed;
 };
 

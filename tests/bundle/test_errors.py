@@ -103,6 +103,8 @@ def test_every_failure_of_c_has_its_class() -> None:
     expected = {failure: kind for kind, _, _, failures in TABLE for failure in failures}
     listed = [_core.text(lib.ckptfmt_failure_name(number)) for number in range(26)]
     assert listed[0] == "NONE" and lib.CKPTFMT_FAIL_BAD_CHUNK == 25
+    # Only a progress function of C cancels; one of Python raises.
+    assert lib.CKPTFMT_FAIL_CANCELLED == 26
     assert set(listed) - {"NONE", "NO_MEMORY"} == set(expected) - {"MATCH"}
     assert expected == _core.ERROR_BY_FAILURE
     statuses = {kind.default_status for kind in CLASSES}
