@@ -28,9 +28,6 @@ from ckptfmt._core.columns import LENDS_OBJECTS, REGION, ROW, SLICE_ROW, array_a
 from ckptfmt.errors import InvalidError
 from ckptfmt.remembering import cached_property
 
-# Rows whose names are made at a time.
-NAMES_PIECE = 4096
-
 
 class Stored(NamedTuple):
     """`ckptfmt_stored`: where the bytes of one value lie."""
@@ -67,6 +64,7 @@ read_small = _read_small()
 
 # Parsed once: parsing the C type by each call would take longer than the call.
 _REQUEST = ffi.typeof("ckptfmt_request *")
+_STRINGS = ffi.typeof("ckptfmt_strings **")
 _SELECTIONS = ffi.typeof("ckptfmt_selection **")
 _COLUMNS = ffi.typeof("ckptfmt_columns *")
 _ERROR = ffi.typeof("ckptfmt_error *")
@@ -92,6 +90,19 @@ def _stored(raw: Any) -> Stored:
 def _record(raw: Any, dims: Any) -> Record:
     shape = tuple(ffi.unpack(dims, raw.rank)) if raw.rank else ()
     return Record(raw.dtype, shape, raw.element_count, raw.slice_count, _stored(raw.stored))
+
+
+def _fill_texts(found: list[Any], part: range, raw: Any, offsets: Any, gap: int) -> None:
+    """Set a part of a list to the texts between `offsets` in `raw`, each followed by `gap` other
+    bytes."""
+    count = len(part)
+    if LENDS_OBJECTS:
+        if not lib.cf_text_list(raw, offsets, gap, count, id(found), part.start):
+            raise MemoryError
+        return
+    ends = itertools.pairwise(ffi.unpack(offsets, count + 1))
+    for at, (start, end) in zip(part, ends, strict=True):
+        found[at] = str(ffi.buffer(raw + start, end - gap - start), "utf-8", "surrogateescape")
 
 
 class Selection:
@@ -171,27 +182,19 @@ class Selection:
         raw = self._columns.rows[row]
         return bytes(ffi.buffer(self._columns.names + raw.name_offset, raw.name_size))
 
-    def names(self, first: int = 0, end: int | None = None) -> list[str]:
+    def names(self, *parts: range) -> list[str]:
         """The names of the tensors of these rows, by default of all; bytes that are not UTF-8 as
         surrogate escapes."""
-        end = self._columns.row_count if end is None else end
-        if first >= end:
-            return []
-        text = memoryview(ffi.buffer(self._columns.names, self._columns.names_size))
-        # Piece by piece, while the bytes are in the cache, and so that one character that is none
-        # of ASCII makes just a piece wide. In the order of the rows the names stand, and each ends
-        # with a zero byte: as many of these as there are rows are no part of a name.
-        starts = self.rows["name_offset"][first:end:NAMES_PIECE].tolist()
-        last = self._columns.rows[end - 1]
-        starts.append(last.name_offset + last.name_size + 1)
-        found: list[str] = []
-        for begin, limit in itertools.pairwise(starts):
-            row = first + len(found)
-            count = min(NAMES_PIECE, end - row)
-            piece = str(text[begin : limit - 1], "utf-8", "surrogateescape").split("\0")
-            if len(piece) != count:
-                piece = [self.name(one) for one in range(row, row + count)]
-            found += piece
+        parts = parts or (range(self._columns.row_count),)
+        found: list[Any] = [None] * sum(map(len, parts))
+        at = 0
+        for part in filter(None, parts):
+            # Names are stored in the order of the rows, each followed by a zero byte.
+            last = self._columns.rows[part.stop - 1]
+            starts = self.rows["name_offset"][part.start : part.stop]
+            offsets = np.append(starts, np.uint64(last.name_offset + last.name_size + 1))
+            to, at = range(at, at + len(part)), at + len(part)
+            _fill_texts(found, to, self._columns.names, ffi.from_buffer(_SIZES, offsets), 1)
         return found
 
     def rows_with_prefix(self, prefix: bytes) -> range:
@@ -299,6 +302,18 @@ class ReaderHandle(SharedHandle):
         call(self, lib.ckptfmt_reader_list_all, out)
         return Selection(out[0])
 
+    def names(self) -> list[str]:
+        """The names of all tensors in key order, except those that belong to the format."""
+        out = ffi.new(_STRINGS)
+        call(self, lib.ckptfmt_reader_names, out)
+        strings = ffi.gc(out[0], lib.ckptfmt_strings_free)
+        view = ffi.new("ckptfmt_strings_view *")
+        lib.ckptfmt_strings_get(strings, view)
+        found: list[Any] = [None] * view.count
+        _fill_texts(found, range(view.count), view.bytes, view.offsets, 0)
+        ffi.release(strings)
+        return found
+
     def list_prefix(self, prefix: bytes) -> Selection:
         """Every tensor whose name begins so, in key order; of the index just that part is read. The
         prefix is not empty and begins with no zero byte."""
@@ -393,7 +408,7 @@ class ReaderHandle(SharedHandle):
     ) -> list[bytes]:
         """The elements of a string or variant tensor, or of a box of it (starts, then lengths),
         row-major."""
-        out = ffi.new("ckptfmt_strings **")
+        out = ffi.new(_STRINGS)
         corner = _corner(box)
         call(self, lib.ckptfmt_reader_read_strings, selection.pointer, row, corner, verify, out)
         strings = ffi.gc(out[0], lib.ckptfmt_strings_free)

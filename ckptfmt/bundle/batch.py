@@ -92,7 +92,7 @@ def batch_of(reader: Reader, wanted: Iterable[str | bytes] | None) -> Batch:
     """Return the tensors of these names without repeats, or all tensors for None. One lookup."""
     if wanted is None:
         listing = reader._listing()
-        return Batch(reader, listing.selection, listing.visible_rows, listing.visible)
+        return Batch(reader, listing.selection, listing.visible_rows, reader._names())
     return select_batch(reader, list(dict.fromkeys(map(names.tensor_bytes, wanted))))
 
 

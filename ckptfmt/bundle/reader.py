@@ -126,6 +126,7 @@ class Reader(Mapping[str, TensorHandle]):
         self._follow_symlinks = follow_symlinks
         self._default_mode = self._verify_mode(verify)
         self._listed: _Listing | None = None
+        self._named: list[str] | None = None
         try:
             self._handle = _core.ReaderHandle(prefix, limits, follow_symlinks, Zstd())
         except CorruptError as error:
@@ -191,13 +192,10 @@ class Reader(Mapping[str, TensorHandle]):
         if prefix is None and glob is None and regex is None:
             return KeysView(self)
         start, tests = selecting.name_tests(prefix, glob, regex)
-        found: list[str] = []
         selection, rows = self._rows_from(start)
-        for part in _without_reserved(selection, rows):
-            some = selection.names(part.start, part.stop)
-            for test in tests:
-                some = list(filter(test, some))
-            found += some
+        found = selection.names(*_without_reserved(selection, rows))
+        for test in tests:
+            found = list(filter(test, found))
         return _Names(found)
 
     def items(self) -> ItemsView[str, TensorHandle]:
@@ -218,7 +216,7 @@ class Reader(Mapping[str, TensorHandle]):
 
     def _handles(self) -> Iterator[TensorHandle]:
         listing = self._listing()
-        for row, name in zip(listing.visible_rows, listing.visible, strict=True):
+        for row, name in zip(listing.visible_rows, self._names(), strict=True):
             yield TensorHandle(self, listing.selection, int(row), name)
 
     def _listing(self) -> _Listing:
@@ -229,7 +227,14 @@ class Reader(Mapping[str, TensorHandle]):
             return self._listed
 
     def _names(self) -> list[str]:
-        return self._listing().visible
+        """The names that do not belong to the format; listed without the rest where nothing else
+        was needed yet."""
+        with self._handle:
+            if self._named is None:
+                self._named = (
+                    self._handle.names() if self._listed is None else self._listed.visible()
+                )
+            return self._named
 
     # ---- the whole
 
@@ -244,9 +249,10 @@ class Reader(Mapping[str, TensorHandle]):
         listing = self._listing()
         selection = listing.selection
         rows: range | NDArray[np.intp] = range(len(selection.rows))
-        found = listing.names
-        if not reserved:
-            rows, found = listing.visible_rows, listing.visible
+        if reserved:
+            found = listing.names
+        else:
+            rows, found = listing.visible_rows, self._names()
         chosen: Any = slice(None) if isinstance(rows, range) else rows
         records, (kinds, firsts) = selection.rows[chosen], selection.kinds
         codes, stored = records["dtype"], records["stored"]
@@ -411,11 +417,10 @@ def _without_reserved(selection: _core.Selection, rows: range) -> tuple[range, r
 
 
 class _Listing:
-    """All tensors of a checkpoint, with their names as str.
+    """All tensors of a checkpoint.
 
     Attributes:
         visible_rows: those whose names do not belong to the format.
-        visible: their names.
     """
 
     def __init__(self, selection: _core.Selection) -> None:
@@ -432,14 +437,11 @@ class _Listing:
     @cached_property
     def names(self) -> list[str]:
         """All names."""
-        return self.visible if isinstance(self.visible_rows, range) else self.selection.names()
+        return self.selection.names()
 
-    @cached_property
     def visible(self) -> list[str]:
-        found = []
-        for part in self._parts:
-            found += self.selection.names(part.start, part.stop)
-        return found
+        """The names of the visible rows."""
+        return self.selection.names(*self._parts)
 
 
 class _Names(KeysView[str]):

@@ -35,16 +35,6 @@ bool cf_buffer_reserve(cf_buffer *buffer, uint64_t size)
 	return true;
 }
 
-void *cf_buffer_extend(cf_buffer *buffer, uint64_t size)
-{
-	void *added;
-	if (!cf_buffer_reserve(buffer, size) || buffer->data == NULL)
-		return NULL;
-	added = buffer->data + buffer->size;
-	buffer->size += size;
-	return added;
-}
-
 void cf_put_bytes(cf_buffer *buffer, const void *bytes, uint64_t size)
 {
 	void *to;

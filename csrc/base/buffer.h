@@ -18,7 +18,15 @@ typedef struct cf_buffer {
 /* Room for `size` more bytes, without counting them as used; false after a failure. */
 bool cf_buffer_reserve(cf_buffer *buffer, uint64_t size);
 /* Adds `size` unset bytes and returns their address, NULL after a failure. Moves the rest. */
-void *cf_buffer_extend(cf_buffer *buffer, uint64_t size);
+static inline void *cf_buffer_extend(cf_buffer *buffer, uint64_t size)
+{
+	if (CF_UNLIKELY(buffer->failed || buffer->data == NULL || size > buffer->capacity - buffer->size)) {
+		if (!cf_buffer_reserve(buffer, size) || buffer->data == NULL)
+			return NULL;
+	}
+	buffer->size += size;
+	return buffer->data + buffer->size - size;
+}
 void cf_put_bytes(cf_buffer *buffer, const void *bytes, uint64_t size);
 void cf_put_u8(cf_buffer *buffer, uint8_t value);
 void cf_put_u32(cf_buffer *buffer, uint32_t value);

@@ -210,7 +210,9 @@ ckptfmt_status cf_entry_decode(cf_bytes_view bytes, uint64_t origin, uint64_t sl
 {
 	cf_cursor message = cf_cursor_over(bytes.data, (size_t)bytes.size, origin);
 	cf_field f;
-	memset(out, 0, sizeof *out);
+	/* In two pieces, each short enough for plain stores: `rep stos` of all takes longer than decoding most entries. */
+	memset(out, 0, offsetof(cf_entry, chunk_crcs));
+	memset(&out->chunk_crcs, 0, sizeof *out - offsetof(cf_entry, chunk_crcs));
 	out->bytes = bytes;
 	out->origin = origin;
 	if (bytes.size != 0)

@@ -118,3 +118,20 @@ void cf_reading_functions(uint64_t list)
 	Py_XDECREF(function);
 	PyGILState_Release(state);
 }
+
+int32_t cf_text_list(const uint8_t *bytes, const uint64_t *offsets, uint64_t gap, uint64_t count, uint64_t list,
+	uint64_t at)
+{
+	PyGILState_STATE state = PyGILState_Ensure();
+	PyObject *texts = (PyObject *)(uintptr_t)list;
+	uint64_t done = 0;
+	for (; done < count; done++) {
+		Py_ssize_t size = (Py_ssize_t)(offsets[done + 1] - gap - offsets[done]);
+		PyObject *text = PyUnicode_DecodeUTF8((const char *)bytes + offsets[done], size, "surrogateescape");
+		if (text == NULL || PyList_SetItem(texts, (Py_ssize_t)(at + done), text) != 0)
+			break;
+	}
+	PyErr_Clear();
+	PyGILState_Release(state);
+	return done == count;
+}

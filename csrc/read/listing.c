@@ -26,6 +26,8 @@ typedef struct listing {
 	cf_buffer key;              /* scratch */
 	uint64_t key_bytes;         /* of the slices looked for */
 	bool reserved;              /* names reserved for the format are listed too */
+	cf_buffer *ends;            /* uint64_t, where each name ends; not NULL: names are listed without rows */
+	bool needs_rows;            /* a slice, or a key that may be one: only rows tell it from a tensor's name */
 } listing;
 
 /* Lets the tensors of rows [first, end) claim their slices. */
@@ -82,6 +84,8 @@ static void expect_columns(const listing *list)
 	expect(&list->selection->rows, count, size / ENTRY_BYTES_MIN * sizeof(ckptfmt_row));
 	expect(&list->selection->names, count, 2 * size);
 	expect(&list->selection->dims, count, size);
+	if (list->ends != NULL)
+		expect(list->ends, count, size / ENTRY_BYTES_MIN * sizeof(uint64_t));
 }
 
 /* EXT-7 */
@@ -91,13 +95,39 @@ static bool is_hidden(const listing *list, cf_bytes_view name)
 	return !list->reserved && name.size >= sizeof prefix - 1 && memcmp(name.data, prefix, sizeof prefix - 1) == 0;
 }
 
+static ckptfmt_status add_name(listing *list, cf_bytes_view key, cf_bytes_view value, uint64_t origin,
+	ckptfmt_error *err)
+{
+	int64_t dims[CKPTFMT_RANK_MAX];
+	uint8_t *name;
+	uint64_t *end;
+	ckptfmt_status status;
+	cf_entry entry;
+	list->needs_rows = cf_slice_key_looks_like(key.data, key.size);
+	if (list->needs_rows)
+		return CKPTFMT_OK;
+	status = cf_entry_decode(value, origin, list->reader->limits.slices_max, dims, &entry, err);
+	if (status != CKPTFMT_OK) {
+		cf_error_tensor(err, key.data, key.size);
+		return status;
+	}
+	list->needs_rows = entry.slice_count != 0;
+	name = cf_buffer_extend(&list->selection->names, key.size);
+	end = cf_buffer_extend(list->ends, sizeof *end);
+	if (name == NULL || end == NULL)
+		return cf_fail_memory(err);
+	cf_copy_few(name, key.data, key.size);
+	*end = list->selection->names.size;
+	return CKPTFMT_OK;
+}
+
 static ckptfmt_status scan(listing *list, ckptfmt_error *err)
 {
 	cf_table_iterator entries;
 	ckptfmt_status status = CKPTFMT_OK;
 	bool more = true, expected = false;
 	cf_table_iterator_open(&entries, list->reader->table);
-	while (status == CKPTFMT_OK) {
+	while (status == CKPTFMT_OK && !list->needs_rows) {
 		cf_bytes_view key, value;
 		status = cf_table_iterator_next(&entries, &more, err);
 		if (status != CKPTFMT_OK || !more)
@@ -110,7 +140,9 @@ static ckptfmt_status scan(listing *list, ckptfmt_error *err)
 		value = (cf_bytes_view){entries.value, entries.value_size};
 		if (key.size == 0 || is_hidden(list, key))
 			continue;
-		if (cf_slice_key_looks_like(key.data, key.size))
+		if (list->ends != NULL)
+			status = add_name(list, key, value, entries.value_offset, err);
+		else if (cf_slice_key_looks_like(key.data, key.size))
 			status = cf_held_add(&list->held, key, value, entries.value_offset, err);
 		else
 			status = cf_selection_add(list->selection, list->reader, key, value, entries.value_offset, err);
@@ -220,6 +252,51 @@ static ckptfmt_status list_prefix(listing *list, cf_bytes_view prefix, ckptfmt_e
 	return cf_selection_finish(list->selection, err);
 }
 
+/* The names of a listing of rows. */
+static ckptfmt_status names_of_rows(listing *list, cf_buffer *ends, ckptfmt_error *err)
+{
+	ckptfmt_selection *selection = list->selection;
+	cf_buffer names = CF_BUFFER_EMPTY;
+	list->ends = NULL;
+	list->needs_rows = false;
+	cf_buffer_clear(&selection->names);
+	CF_TRY(list_all(list, err));
+	cf_buffer_clear(ends);
+	cf_put_u64(ends, 0);
+	for (uint64_t i = 0; i < cf_selection_count(selection); i++) {
+		const ckptfmt_row *row = cf_selection_row(selection, i);
+		cf_put_bytes(&names, cf_selection_name(selection, row), row->name_size);
+		cf_put_bytes(ends, &names.size, sizeof names.size);
+	}
+	cf_buffer_free(&selection->names);
+	selection->names = names;
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status list_names(listing *list, ckptfmt_strings *out, ckptfmt_error *err)
+{
+	cf_buffer *names = &list->selection->names, ends = CF_BUFFER_EMPTY;
+	ckptfmt_status status;
+	list->ends = &ends;
+	cf_put_u64(&ends, 0);
+	status = scan(list, err);
+	if (status == CKPTFMT_OK && list->needs_rows)
+		status = names_of_rows(list, &ends, err);
+	if (status == CKPTFMT_OK)
+		status = cf_buffer_status(names, err);
+	if (status == CKPTFMT_OK)
+		status = cf_buffer_status(&ends, err);
+	if (status != CKPTFMT_OK) {
+		cf_buffer_free(&ends);
+		return status;
+	}
+	out->count = ends.size / sizeof(uint64_t) - 1;
+	out->offsets = (uint64_t *)(void *)ends.data;
+	out->bytes = out->memory = names->data;
+	*names = CF_BUFFER_EMPTY;
+	return CKPTFMT_OK;
+}
+
 /* All tensors for an empty prefix. */
 static ckptfmt_status make_listing(ckptfmt_reader *reader, cf_bytes_view prefix, bool reserved,
 	ckptfmt_selection **out, ckptfmt_error *err)
@@ -263,4 +340,26 @@ ckptfmt_status ckptfmt_reader_list_prefix(ckptfmt_reader *reader, const uint8_t 
 	if (prefix_size == 0 || prefix[0] == 0)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "a prefix is not empty and begins with no zero byte");
 	return make_listing(reader, (cf_bytes_view){prefix, prefix_size}, false, out, err);
+}
+
+ckptfmt_status ckptfmt_reader_names(ckptfmt_reader *reader, ckptfmt_strings **out, ckptfmt_error *err)
+{
+	ckptfmt_strings *strings = cf_allocate_zero(1, sizeof *strings);
+	listing list;
+	ckptfmt_status status;
+	*out = NULL;
+	memset(&list, 0, sizeof list);
+	list.reader = reader;
+	list.selection = cf_selection_new(reader);
+	status = strings == NULL || list.selection == NULL ? cf_fail_memory(err) : list_names(&list, strings, err);
+	cf_held_free(&list.held);
+	cf_buffer_free(&list.key);
+	ckptfmt_selection_free(list.selection);
+	if (status != CKPTFMT_OK) {
+		cf_error_path(err, reader->prefix.index_path);
+		cf_release(strings);
+		return status;
+	}
+	*out = strings;
+	return CKPTFMT_OK;
 }

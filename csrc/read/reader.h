@@ -58,6 +58,13 @@ struct ckptfmt_selection {
 	_Atomic(cf_slice_order *) *orders;      /* NULL until a box of a tensor of many slices was read */
 };
 
+struct ckptfmt_strings {
+	uint8_t *memory;
+	const uint8_t *bytes;       /* in memory */
+	uint64_t *offsets;          /* count + 1 */
+	uint64_t count;
+};
+
 /* ---- opening in parts: what ckptfmt_reader_open does, and the verifier by itself ---- */
 
 /* A reader with its options, its prefix and its directory, and no file open. CHECKPOINT_NOT_FOUND, BAD_PATH, IO,

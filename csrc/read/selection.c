@@ -123,15 +123,6 @@ static ckptfmt_status add_slices(ckptfmt_selection *selection, const cf_entry *e
 	}
 }
 
-/* As cf_buffer_extend, most often without a call. */
-static inline void *extend(cf_buffer *column, uint64_t size)
-{
-	if (CF_UNLIKELY(column->failed || size > column->capacity - column->size))
-		return cf_buffer_extend(column, size);
-	column->size += size;
-	return column->data + column->size - size;
-}
-
 static inline void fill_row(ckptfmt_row *row, const cf_entry *entry)
 {
 	ckptfmt_stored *stored = &row->stored;
@@ -151,14 +142,14 @@ static ckptfmt_status add_row(ckptfmt_selection *selection, const ckptfmt_limits
 	const int64_t *dims, cf_bytes_view name, ckptfmt_error *err)
 {
 	uint64_t name_offset = selection->names.size, dims_first = selection->dims.size / sizeof(int64_t);
-	uint8_t *text = extend(&selection->names, name.size + 1);
+	uint8_t *text = cf_buffer_extend(&selection->names, name.size + 1);
 	int64_t *shape = entry->rank == 0 ? NULL
-		: extend(&selection->dims, (uint64_t)entry->rank * sizeof(int64_t));
+		: cf_buffer_extend(&selection->dims, (uint64_t)entry->rank * sizeof(int64_t));
 	ckptfmt_row *row;
 	ckptfmt_status status;
 	if (text == NULL || (shape == NULL && entry->rank != 0))
 		return cf_fail_memory(err);
-	row = extend(&selection->rows, sizeof *row);
+	row = cf_buffer_extend(&selection->rows, sizeof *row);
 	if (row == NULL)
 		return cf_fail_memory(err);
 	cf_copy_few(text, name.data, name.size);

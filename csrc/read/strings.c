@@ -9,13 +9,6 @@
 
 #include <string.h>
 
-struct ckptfmt_strings {
-	uint8_t *memory;
-	const uint8_t *bytes;       /* in memory */
-	uint64_t *offsets;          /* count + 1 */
-	uint64_t count;
-};
-
 /* One stored value in memory, with its elements found. */
 typedef struct value {
 	uint64_t slice;

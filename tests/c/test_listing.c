@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A listing by name prefix and a selection by name give the same rows as the listing of all tensors. */
+/* A listing by name prefix, one of names and a selection by name give what the listing of all tensors gives. */
 #include "read/reader.h"
 #include "bundle_maker.h"
 #include "memory_fault.h"
@@ -14,6 +14,7 @@ static ckptfmt_error err;
 static const char *const names[] = {"A", "a", "a/b", "a/bc", "aa", "a\xc3", "a\xc3\xa9", "b", "b\xff", "b\xff\xff",
 	"c"};
 enum { COUNT = sizeof names / sizeof names[0], CUT = 2 };
+static int cut = CUT;           /* the tensor that is stored in slices; COUNT: none */
 
 /* Few entries a block, so that what begins alike begins and ends anywhere in one. One tensor in slices. */
 static ckptfmt_reader *open_some(uint64_t block_entries)
@@ -24,7 +25,7 @@ static ckptfmt_reader *open_some(uint64_t block_entries)
 	maker_begin(&m, directory, "ck", 1);
 	m.block_entries = block_entries;
 	for (int i = 0; i < COUNT; i++) {
-		if (i == CUT) {
+		if (i == cut) {
 			maker_entry *tensor = maker_partitioned(&m, names[i], CKPTFMT_INT8, 2, dims);
 			for (int64_t row = 0; row < 2; row++) {
 				const int64_t starts[] = {row, 0}, lengths[] = {1, 3};
@@ -124,6 +125,77 @@ static void test_prefix_without_memory(void)
 	CHECK_EQ(memory_fault_live(), 0);
 }
 
+static void check_names(ckptfmt_reader *reader)
+{
+	ckptfmt_strings *strings;
+	ckptfmt_strings_view view;
+	CHECK_OK(ckptfmt_reader_names(reader, &strings, &err), err);
+	ckptfmt_strings_get(strings, &view);
+	CHECK_EQ(view.count, COUNT);
+	CHECK_EQ(view.offsets[0], 0);
+	for (uint64_t i = 0; i < COUNT && i < view.count; i++) {
+		CHECK_EQ(view.offsets[i + 1] - view.offsets[i], strlen(names[i]));
+		CHECK(memcmp(view.bytes + view.offsets[i], names[i], strlen(names[i])) == 0);
+	}
+	ckptfmt_strings_free(strings);
+}
+
+/* Names alone: those of a listing of rows, and the same failure for an entry that cannot be read. */
+static void test_names(void)
+{
+	for (uint64_t block_entries = 0; block_entries < 5; block_entries++)
+		for (cut = 0; cut <= COUNT; cut++) {
+			ckptfmt_reader *reader = open_some(block_entries);
+			check_names(reader);
+			end(reader);
+		}
+	cut = CUT;
+}
+
+static void test_names_of_a_bad_entry(void)
+{
+	static const uint8_t bytes[] = {0};
+	ckptfmt_reader *reader;
+	ckptfmt_selection *selection;
+	ckptfmt_strings *strings;
+	ckptfmt_error other;
+	maker_begin(&m, directory, "ck", 1);
+	maker_tensor(&m, "a", CKPTFMT_INT8, 0, NULL, 0, bytes, 1);
+	cf_put_u8(&maker_tensor(&m, "b", CKPTFMT_INT8, 0, NULL, 0, bytes, 1)->more, 0x80);
+	maker_build(&m);
+	maker_save(&m);
+	CHECK_OK(ckptfmt_reader_open(path_of("ck"), NULL, &reader, &err), err);
+	CHECK_EQ(ckptfmt_reader_list(reader, &selection, &other), CKPTFMT_CORRUPT);
+	CHECK_EQ(ckptfmt_reader_names(reader, &strings, &err), CKPTFMT_CORRUPT);
+	CHECK(strings == NULL);
+	CHECK_EQ(err.failure, other.failure);
+	CHECK_EQ(err.offset, other.offset);
+	CHECK(strcmp(err.message, other.message) == 0 && strcmp(err.path, other.path) == 0);
+	CHECK(strcmp(err.tensor, "b") == 0 && strcmp(other.tensor, "b") == 0);
+	end(reader);
+}
+
+static void test_names_without_memory(void)
+{
+	for (cut = CUT; cut <= COUNT; cut = cut == CUT ? COUNT : COUNT + 1) {
+		ckptfmt_reader *reader = open_some(2);
+		ckptfmt_status status = CKPTFMT_NO_MEMORY;
+		uint64_t live = memory_fault_live();
+		for (uint64_t at = 1; status != CKPTFMT_OK; at++) {
+			ckptfmt_strings *strings;
+			memory_fault_set(at, false);
+			status = ckptfmt_reader_names(reader, &strings, &err);
+			memory_fault_clear();
+			CHECK(status == CKPTFMT_OK || (status == CKPTFMT_NO_MEMORY && strings == NULL));
+			ckptfmt_strings_free(strings);
+			CHECK_EQ(memory_fault_live(), live);
+		}
+		end(reader);
+	}
+	cut = CUT;
+	CHECK_EQ(memory_fault_live(), 0);
+}
+
 static ckptfmt_source source_of(const char *name, int32_t dtype, int32_t rank, const int64_t *dims, const void *data)
 {
 	ckptfmt_source source;
@@ -206,6 +278,9 @@ int main(void)
 	test_prefix();
 	test_prefix_refused();
 	test_prefix_without_memory();
+	test_names();
+	test_names_of_a_bad_entry();
+	test_names_without_memory();
 	test_rows_of_a_listing();
 	rmdir(directory);
 	return test_finish("listing");
