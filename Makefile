@@ -63,7 +63,7 @@ MEASURES := $(patsubst tests/c/%.c,$(B)/%,$(MEASURE_SRC))
 FUZZERS := $(patsubst fuzz/%.c,$(B)/%,$(FUZZ_SRC))
 # Programs that start threads, or have the library start some, and those that emulators can run: what needs no file
 # system of its own.
-THREADED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -l -e 'pthread_create' -e '[.]shards = ' -e 'cf_os_direct_start' $(TEST_SRC))))
+THREADED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -l -e 'pthread_create' -e '[.]shards = ' -e 'CF_DIRECT_SLOTS' $(TEST_SRC))))
 EMULATED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -L -e 'os_fault.h' -e 'hot_paths.h' $(TEST_SRC))))
 
 .PHONY: help demo test languages valgrind portability check slow interop peers budgets instructions bench bench-full asan tsan fuzz arm bigendian lib code-size dist-check \

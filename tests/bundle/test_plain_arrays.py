@@ -13,18 +13,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from support.files import contents
 
 import ckptfmt
-from ckptfmt import _core, dtypes, names
+from ckptfmt import _core, dtypes
 from ckptfmt import arrays as taken
 from ckptfmt._core import PlainArrays
 from ckptfmt.arrays import Sources
 from ckptfmt.bundle import saving, writer
-
-
-class Derived(np.ndarray):
-    """Not exactly a numpy array."""
 
 
 def of_rank(rank: int) -> np.ndarray[Any, Any]:
@@ -43,48 +38,6 @@ PLAIN: list[np.ndarray[Any, Any]] = [
     of_rank(_core.NUMPY_RANK_MAX)[..., ::2],
     np.zeros(2, [("qint8", np.int8)]),
 ]
-OTHER: list[Any] = [
-    np.ones(3, ">f4"),
-    np.array(["a", b"b"], object),
-    np.ones(3).view(Derived),
-    np.float32(1),
-    5,
-    memoryview(b"abc"),
-]
-
-
-def one_by_one(given: dict[Any, Any]) -> Sources:
-    sources = Sources()
-    for name, array in given.items():
-        sources.add(names.user_name(name), array)
-    return sources
-
-
-def saved(path: Path, sources: Sources) -> dict[str, bytes]:
-    writer.write_sources(path / "ck", sources, None, durability="none")
-    return contents(path)
-
-
-@pytest.mark.parametrize("other", [None, *range(len(OTHER))])
-def test_as_described_one_by_one(other: int | None, tmp_path: Path) -> None:
-    """Also where a batch is left at any place, and gone on with after it."""
-    for at in range(len(PLAIN) + 1) if other is not None else [0]:
-        some = PLAIN if other is None else [*PLAIN[:at], OTHER[other], *PLAIN[at:]]
-        given = {f"{n}": array for n, array in enumerate(some)}
-        together, apart = Sources(), one_by_one(given)
-        together.extend(list(given), list(given.values()))
-        together.extend([b"more"], [PLAIN[1]])
-        together.add(b"last", PLAIN[2])
-        apart.add(b"more", PLAIN[1])
-        apart.add(b"last", PLAIN[2])
-        assert (together.names, together.codes, together.sizes) == (
-            apart.names,
-            apart.codes,
-            apart.sizes,
-        )
-        assert together.size_column().tolist() == together.sizes
-        assert all(a is b for a, b in zip(together.arrays[:at], some, strict=False))
-        assert saved(tmp_path / f"a{at}", together) == saved(tmp_path / f"b{at}", apart)
 
 
 def numbers_at(address: int, count: int) -> list[int]:
@@ -142,21 +95,6 @@ def test_a_dict_that_changes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "t9" in given
     assert sources.names == [b"t%d" % n for n in range(5)]
     assert [int(array) for array in sources.arrays] == list(range(5))
-
-
-def test_parts_of_what_came_in_turns() -> None:
-    """A part of the table is that part of the whole one, wherever it is cut."""
-    sources = Sources()
-    for number, (first, other) in enumerate(itertools.product(range(3), range(3))):
-        sources.extend([f"{number}a{n}" for n in range(first)], PLAIN[:first])
-        for n in range(other):
-            sources.add(b"%db%d" % (number, n), OTHER[n])
-    fields = ["name_size", "dtype", "rank", "swapped"]
-    whole = sources.table()[0][fields].tolist()
-    assert len(whole) == len(sources.names) == len(sources)
-    for first, last in itertools.combinations_with_replacement(range(len(whole) + 1), 2):
-        table, _owners = sources.table(first, last)
-        assert table[fields].tolist() == whole[first:last]
 
 
 @pytest.mark.parametrize("batch", [1, 3, taken.BATCH])

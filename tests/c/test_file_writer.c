@@ -388,48 +388,6 @@ static void test_cut_file(void)
 
 /* ---- failures ---- */
 
-/* A failure is final: told again, without another system call, by whatever is asked next. */
-static void test_failure_stays(void)
-{
-	static const os_fault_kind kinds[] = {OS_FAULT_WRITE, OS_FAULT_SYNC, OS_FAULT_FILE_INFO, OS_FAULT_CLOSE};
-	for (size_t i = 0; i < CF_ARRAY_COUNT(kinds); i++) {
-		cf_file_writer writer;
-		uint32_t crc = 0;
-		uint8_t *to;
-		uint64_t room, records;
-		int fds = test_open_fds();
-		CHECK_OK(cf_file_writer_open(&writer, &here, "s", &error), error);
-		CHECK_OK(cf_file_writer_put(&writer, bytes, 10, &error), error);
-		os_fault_set(&(os_fault_plan){.kind = kinds[i], .at = 1, .os_errno = EDQUOT});
-		CHECK_OS(cf_file_writer_finish(&writer, true, &error), CKPTFMT_FAIL_OS, EDQUOT, "/s.tempstate");
-		CHECK_EQ(writer.state, CF_FILE_WRITER_FAILED);
-		os_fault_clear();
-		records = os_fault_log_count();
-		CHECK_OS(cf_file_writer_put(&writer, bytes, 10, &error), CKPTFMT_FAIL_OS, EDQUOT, "/s.tempstate");
-		CHECK_OS(cf_file_writer_put(&writer, bytes, 0, &error), CKPTFMT_FAIL_OS, EDQUOT, "/s.tempstate");
-		CHECK_OS(cf_file_writer_put_crc(&writer, bytes, 10, &crc, &error), CKPTFMT_FAIL_OS, EDQUOT, "/s");
-		CHECK_OS(cf_file_writer_zeros(&writer, 10, &error), CKPTFMT_FAIL_OS, EDQUOT, "/s.tempstate");
-		CHECK_OS(cf_file_writer_room(&writer, &to, &room, &error), CKPTFMT_FAIL_OS, EDQUOT, "/s.tempstate");
-		CHECK(to == NULL && room == 0);
-		CHECK_OS(cf_file_writer_flush(&writer, &error), CKPTFMT_FAIL_OS, EDQUOT, "/s.tempstate");
-		CHECK_OS(cf_file_writer_finish(&writer, true, &error), CKPTFMT_FAIL_OS, EDQUOT, "/s.tempstate");
-		CHECK(cf_file_writer_finish(&writer, true, NULL) == CKPTFMT_IO);
-		CHECK_EQ(os_fault_log_count(), records);
-		cf_file_writer_abandon(&writer);
-		CHECK_EQ(count_files(""), 0);
-		CHECK_EQ(test_open_fds(), fds);
-	}
-	os_fault_log_clear();
-	/* Too large to be meant: final as well, and nothing is read. */
-	cf_file_writer writer;
-	CHECK_OK(cf_file_writer_open(&writer, &here, "s", &error), error);
-	CHECK_OK(cf_file_writer_put(&writer, bytes, 10, &error), error);
-	CHECK_OS(cf_file_writer_put(&writer, bytes, UINT64_MAX - 5, &error), CKPTFMT_FAIL_OS, EFBIG, "/s.tempstate");
-	CHECK_OS(cf_file_writer_finish(&writer, false, &error), CKPTFMT_FAIL_OS, EFBIG, "/s.tempstate");
-	cf_file_writer_abandon(&writer);
-	CHECK_EQ(count_files(""), 0);
-}
-
 static void finish_small(cf_file_writer *writer)
 {
 	CHECK_OK(cf_file_writer_open(writer, &here, "p", &error), error);
@@ -648,7 +606,6 @@ int main(void)
 	test_abandon();
 	test_wishes();
 	test_cut_file();
-	test_failure_stays();
 	test_publish_failures();
 	test_faults();
 	test_memory_faults();

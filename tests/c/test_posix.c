@@ -314,69 +314,6 @@ static void test_transfer_faults(void)
 	CHECK_OK(cf_os_unlink(&here, "faulty", &error), error);
 }
 
-static void test_file_size_limit(void)
-{
-	struct rlimit old, small;
-	uint8_t bytes[8192] = {0};
-	cf_file file;
-	bool exists;
-	void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
-	CHECK_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
-	small = old;
-	small.rlim_cur = 4096;
-	CHECK_OK(cf_os_create(&here, "limited", &file, &exists, &error), error);
-	CHECK_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
-	/* A real short write of 4096 bytes, then the failure. */
-	CHECK_OS(cf_os_write_at(&file, "limited", bytes, sizeof bytes, 0, &error), CKPTFMT_FAIL_OS, EFBIG, "limited");
-	CHECK_EQ(error.offset, 4096);
-	CHECK_EQ(setrlimit(RLIMIT_FSIZE, &old), 0);
-	(void)signal(SIGXFSZ, handler);
-	cf_os_close_quietly(&file);
-	CHECK_OK(cf_os_unlink(&here, "limited", &error), error);
-}
-
-static void test_wishes(void)
-{
-	cf_file file;
-	cf_file_info info;
-	struct stat found;
-	bool exists;
-	CHECK_OK(cf_os_create(&here, "wish", &file, &exists, &error), error);
-	os_system_interrupt(true);
-	cf_os_reserve(&file, 1 << 20);
-	CHECK(fstat(file.fd, &found) == 0);
-	CHECK_EQ(os_system_calls(OS_SYSTEM_FALLOCATE), 1);
-	cf_os_reserve(&file, 0);
-	cf_os_reserve(&file, UINT64_MAX);
-	CHECK_OK(cf_os_file_info(&file, "wish", &info, &error), error);
-	CHECK_EQ(info.size, 0);
-	CHECK_OK(cf_os_write_at(&file, "wish", (const uint8_t *)"abc", 3, 0, &error), error);
-	cf_os_sync_ahead(&file, 0, 3);
-	cf_os_sync_ahead(&file, 0, 0);
-	cf_os_sync_ahead(&file, UINT64_MAX, 1);
-	cf_os_trim(&file, 3);
-	cf_os_trim(&file, UINT64_MAX);
-	CHECK_EQ(os_system_calls(OS_SYSTEM_FTRUNCATE), 1);
-	os_fault_clear();
-	CHECK(fstat(file.fd, &found) == 0);
-	CHECK_EQ(found.st_size, 3);
-	CHECK(found.st_blocks * 512 < 1 << 20);
-	cf_os_close_quietly(&file);
-	cf_os_close_quietly(&file);
-	CHECK(holds("wish", "abc"));
-	/* On a descriptor that is none: nothing happens, errno stays. */
-	file.fd = 1000000;
-	errno = 12345;
-	cf_os_reserve(&file, 1 << 20);
-	cf_os_trim(&file, 3);
-	cf_os_sync_ahead(&file, 0, 3);
-	cf_os_close_quietly(&file);
-	CHECK_EQ(errno, 12345);
-	file.fd = 1000000;
-	CHECK_OS(cf_os_file_info(&file, "p/none", &info, &error), CKPTFMT_FAIL_OS, EBADF, "p/none");
-	CHECK_OK(cf_os_unlink(&here, "wish", &error), error);
-}
-
 /* ---- the rest ---- */
 
 static void test_map(void)
@@ -538,8 +475,6 @@ int main(void)
 	test_create();
 	test_transfers();
 	test_transfer_faults();
-	test_file_size_limit();
-	test_wishes();
 	test_map();
 	test_random_bytes();
 	test_counters();

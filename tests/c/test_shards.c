@@ -109,33 +109,6 @@ static void test_equal_bytes(void)
 	ckptfmt_memory_storage_free(memory);
 }
 
-/* Without a tensor for each file, an empty one refers to it. */
-static void test_more_files_than_tensors(void)
-{
-	ckptfmt_reader *reader;
-	ckptfmt_selection *selection;
-	save("many", NULL, 9, TENSORS);
-	check_values("many", NULL);
-	CHECK_OK(ckptfmt_reader_open(path_of("many"), NULL, &reader, &err), err);
-	CHECK_OK(ckptfmt_reader_list(reader, &selection, &err), err);
-	CHECK_EQ(ckptfmt_selection_count(selection), TENSORS);
-	CHECK(access(path_of("many.data-00008-of-00009"), F_OK) == 0);
-	ckptfmt_selection_free(selection);
-	ckptfmt_reader_close(reader);
-}
-
-static void test_options(void)
-{
-	ckptfmt_write_options options;
-	ckptfmt_writer *writer;
-	options = (ckptfmt_write_options){.struct_size = sizeof options};
-	for (int32_t wrong = -1; wrong <= 1025; wrong += 1026) {
-		options.shards = wrong;
-		CHECK_FAILS(ckptfmt_writer_open(path_of("wrong"), &options, &writer, &err), err, CKPTFMT_FAIL_ARGUMENT,
-			"shards");
-	}
-}
-
 /* ---- a storage that fails -------------------------------------------------------------------------------- */
 
 /* Over a storage in memory: the first append to each data file waits for that to the other, and the appends to one of
@@ -215,8 +188,6 @@ int main(void)
 	for (int i = 0; i < 2 * COUNT + TENSORS; i++)
 		data[i] = (float)i;
 	test_equal_bytes();
-	test_more_files_than_tensors();
-	test_options();
 	test_failing_file();
 	free(data);
 	remove_tree(directory);

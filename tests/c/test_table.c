@@ -290,60 +290,6 @@ static void test_snappy(void)
 	cf_buffer_free(&stored);
 }
 
-static void test_deviating_files(void)
-{
-	parts p = {0};
-	put_data(&p, "c", "a\0b\0");
-	put_end(&p);
-	check_sound(&p, 2);
-	put_data(&p, "bz", "a\0b\0");
-	put_end(&p);
-	check_sound(&p, 2);
-	/* Two small blocks where a writer would have made one. */
-	put_data(&p, "a", "a\0");
-	put_data(&p, "d", "c\0");
-	put_end(&p);
-	check_sound(&p, 2);
-	put_data(&p, "b", "a\0");
-	put_data(&p, "d", "c\0");
-	put_end(&p);
-	check_sound(&p, 2);
-	put_data(&p, "b", "a\0");
-	put_data(&p, "x", "");
-	put_end(&p);
-	check_sound(&p, 1);
-	/* A metaindex elsewhere: first, nowhere, not empty, damaged. */
-	put_metaindex(&p);
-	put_data(&p, "b", "a\0");
-	put_index(&p);
-	cf_footer_put(&p.file, p.metaindex, p.place);
-	check_sound(&p, 1);
-	put_data(&p, "b", "a\0");
-	put_index(&p);
-	cf_footer_put(&p.file, (cf_handle){(uint64_t)1 << 40, 8}, p.place);
-	check_sound(&p, 1);
-	put_data(&p, "b", "a\0");
-	p.metaindex = p.last;
-	put_index(&p);
-	cf_footer_put(&p.file, p.metaindex, p.place);
-	check_sound(&p, 1);
-	put_data(&p, "b", "a\0");
-	put_end(&p);
-	p.file.data[p.metaindex.offset] ^= 1;
-	check_sound(&p, 1);
-	/* In the index: bytes after a handle, and no restarts between. */
-	cf_buffer contents = block_of(CF_TABLE_RESTART_INTERVAL, "a\0");
-	put_stored(&p, &contents, CF_COMPRESSION_RAW);
-	put_index_entry(&p, "b", p.last, "more");
-	put_end(&p);
-	check_sound(&p, 1);
-	cf_buffer_free(&contents);
-	put_data(&p, "b", "a\0");
-	put_end(&p);
-	p.file.data[p.file.size - 9] = 1;
-	check_sound(&p, 1);
-}
-
 /* One block of two entries, "a" and "b", with values of these sizes. */
 static void check_large_block(uint64_t first, uint64_t second)
 {
@@ -371,47 +317,6 @@ static void test_late_flush(void)
 	check_large_block(FULL, 0);
 	check_large_block(0, CF_TABLE_LARGE_ENTRY - 2);
 	check_large_block(0, CF_TABLE_LARGE_ENTRY - 1);
-}
-
-/* An index block whose keys share bytes: separators are copied, and found all the same. */
-static void test_shared_separators(void)
-{
-	parts p = {0};
-	cf_block_builder index;
-	cf_table *table;
-	bool found;
-	cf_block_builder_init(&index, 100);
-	for (char c = 'a'; c <= 'z'; c++) {
-		char keys[] = {'k', 'e', 'y', c, '1', 0, 'k', 'e', 'y', c, '2', 0, 0};
-		char separator[] = {'k', 'e', 'y', c, '2', 0};
-		cf_buffer contents = block_of(CF_TABLE_RESTART_INTERVAL, keys), value = CF_BUFFER_EMPTY;
-		put_stored(&p, &contents, CF_COMPRESSION_RAW);
-		cf_handle_put(&value, p.last);
-		CHECK_OK(cf_block_builder_add(&index, (uint8_t *)separator, 5, value.data, value.size, &err), err);
-		cf_buffer_free(&contents);
-		cf_buffer_free(&value);
-	}
-	CHECK_OK(cf_block_builder_finish(&index, &err), err);
-	put_metaindex(&p);
-	put_stored(&p, &index.bytes, CF_COMPRESSION_RAW);
-	cf_footer_put(&p.file, p.metaindex, p.last);
-	CHECK_OK(open_copy(&p.file, &table), err);
-	for (char c = 'a'; c <= 'z'; c++) {
-		char key[] = {'k', 'e', 'y', c, '1', 0};
-		CHECK_OK(get(table, key, &found), err);
-		CHECK(found);
-		key[4] = '3';
-		CHECK_OK(get(table, key, &found), err);
-		CHECK(!found);
-	}
-	cf_table_close(table);
-	/* 26 separators of 5 bytes, all but the first copied. */
-	limits.keys_bytes_factor = 0;
-	limits.keys_bytes_floor = 124;
-	CHECK_FAILS(open_copy(&p.file, &table), err, CKPTFMT_FAIL_LIMIT, "TAB-13: ");
-	cf_limits_default(&limits);
-	free_parts(&p);
-	cf_block_builder_free(&index);
 }
 
 /* ---- files ---- */
@@ -665,9 +570,7 @@ int main(void)
 	test_many();
 	test_threads();
 	test_snappy();
-	test_deviating_files();
 	test_late_flush();
-	test_shared_separators();
 	test_sparse_restarts();
 	test_limits_of_iteration();
 	test_file();
