@@ -512,8 +512,8 @@ CKPTFMT_API ckptfmt_status ckptfmt_writer_open(const char *prefix, const ckptfmt
 	ckptfmt_writer **out, ckptfmt_error *err);
 /* Appends tensors in the order given. All sources are checked before a byte of the first is written; after an IO,
  * NO_MEMORY or CANCELLED failure the writer only takes ckptfmt_writer_abandon. Slices that cover the whole tensor are
- * stored as whole tensors. INVALID: empty, repeated or reserved name (those that begin with "_CKPTFMT_"), bad dtype, shape or
- * slice, parts that disagree. LIMIT: a name or a number of chunks that readers would refuse. */
+ * stored as whole tensors. INVALID: empty, repeated or reserved name (those that begin with "_CKPTFMT_"), bad dtype,
+ * shape or slice, parts that disagree. LIMIT: a name or a number of chunks that readers would refuse. */
 CKPTFMT_API ckptfmt_status ckptfmt_writer_add(ckptfmt_writer *writer, const ckptfmt_source *sources, uint64_t count,
 	ckptfmt_error *err);
 /* One tensor from memory without gaps, in this machine's byte order. `data_size` must be what dtype and shape need. */

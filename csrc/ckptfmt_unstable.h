@@ -199,7 +199,7 @@ ckptfmt_status ckptfmt_copy_size(const ckptfmt_source *sources, uint64_t count, 
 /* Copies the data of the sources of FIXED storage to `to`, row-major without gaps and in the byte order it has, and
  * makes `data` and `strides` of each say so. Other sources stay as they are. Each copy begins at a multiple of 64
  * bytes, in the order of the sources. Up to `threads` threads work on it. INVALID: `size` is less than
- * ckptfmt_copy_size says, `to` is not at a multiple of 64; nothing was done. */
+ * ckptfmt_copy_size says, `to` is not at a multiple of 64. NO_MEMORY. On failure the sources are unchanged. */
 ckptfmt_status ckptfmt_copy(ckptfmt_source *sources, uint64_t count, uint8_t *to, uint64_t size,
 	int32_t threads, ckptfmt_error *err);
 

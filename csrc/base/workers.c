@@ -100,7 +100,7 @@ ckptfmt_status cf_workers_share(int32_t threads, uint64_t count, cf_workers_task
 		return CKPTFMT_OK;
 	if (pthread_mutex_init(&s.lock, NULL) != 0)
 		return cf_fail_memory(err);
-	cf_workers_run((int32_t)cf_min_u64(count, (uint64_t)threads), take_tasks, &s);
+	cf_workers_run(threads < 1 ? 1 : (int32_t)cf_min_u64(count, (uint64_t)threads), take_tasks, &s);
 	(void)pthread_mutex_destroy(&s.lock);
 	if (s.status != CKPTFMT_OK && err != NULL)
 		*err = s.error;

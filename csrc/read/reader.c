@@ -214,7 +214,8 @@ ckptfmt_status ckptfmt_reader_reopen(const ckptfmt_reader *old, const char *pref
 	ckptfmt_error *err)
 {
 	const ckptfmt_open_options options = {.struct_size = sizeof options, .limits = &old->limits,
-		.progress = old->progress, .follow_symlinks = old->follow_symlinks, .threads = old->threads, .codec = old->codec};
+		.progress = old->progress, .follow_symlinks = old->follow_symlinks, .threads = old->threads,
+		.codec = old->codec};
 	ckptfmt_reader *reader;
 	CF_TRY(ckptfmt_reader_open(prefix, &options, &reader, err));
 	if (!same_file(&reader->index_info, &old->index_info) || !same_time(&reader->index_info, &old->index_info)) {

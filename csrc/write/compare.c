@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether tensors in memory are what a checkpoint holds. Each is told apart as cheaply as may be: by dtype, shape and
- * size, then by its checksums, chunk after chunk, for which nothing is read, and where all of them agree by the stored
- * bytes themselves, piece after piece. Bytes that equal memory whose checksum is the stored one are sound, so that what
- * is damaged counts as changed and nothing else needs to find that out.
+ * Whether tensors in memory are what a checkpoint holds. Dtype, shape and size are compared first, then chunk by chunk
+ * the checksum, for which nothing is read, and then the stored bytes. Bytes that equal memory whose checksums are the
+ * stored ones are sound, so damaged values count as changed.
  */
 #include "base/memory.h"
 #include "read/values.h"
 #include "read/transfer.h"
 #include "write/value.h"
-#include "proto/strings.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +32,7 @@ typedef struct comparison {
 	const ckptfmt_selection *selection;
 	cf_transfer transfer;
 	uint8_t *gathered;          /* GATHERED_SIZE bytes, made when first needed */
+	cf_buffer elements;         /* the stored form of a source of strings or variants */
 } comparison;
 
 /* ---- the bytes of a source ------------------------------------------------------------------------------- */
@@ -46,13 +45,21 @@ typedef struct walk {
 	uint64_t done;
 } walk;
 
-static ckptfmt_status begin_walk(comparison *c, const pair *p, walk *w, ckptfmt_error *err)
+/* *crc: the checksum of strings or variants, which is not that of the bytes. */
+static ckptfmt_status begin_walk(comparison *c, const pair *p, walk *w, uint32_t *crc, ckptfmt_error *err)
 {
-	CF_TRY(cf_source_gather(p->source, &w->gather, err));
-	w->size = cf_gather_size(&w->gather);
 	w->done = 0;
+	if (p->dtype->storage != CKPTFMT_STORAGE_FIXED) {
+		cf_buffer_clear(&c->elements);
+		CF_TRY(cf_source_elements(p->source, &c->elements, crc, err));
+		w->data = c->elements.data;
+		w->size = c->elements.size;
+		return CKPTFMT_OK;
+	}
+	CF_TRY(cf_source_gather(p->source, &w->gather, err));
 	if (cf_gather_contiguous(&w->gather, &w->data, &w->size))
 		return CKPTFMT_OK;
+	w->size = cf_gather_size(&w->gather);
 	w->data = NULL;
 	if (c->gathered == NULL)
 		c->gathered = cf_allocate(GATHERED_SIZE);
@@ -74,153 +81,77 @@ static const uint8_t *next_piece(const comparison *c, walk *w, uint64_t *size)
 
 /* ---- checksums ------------------------------------------------------------------------------------------- */
 
-/* The chunks of a stored value against the bytes of a source; a value without chunk checksums is one chunk. */
-typedef struct sums {
-	const ckptfmt_stored *stored;
-	const uint32_t *crcs;       /* of the chunk at hand and those after it */
+/* The bytes of a source against the checksums of a stored value. One without chunk checksums is a single chunk. */
+typedef struct checksums {
+	const uint32_t *crcs;       /* of the current chunk and those after it */
 	uint64_t chunk_size;
-	uint64_t chunk_done;
+	uint64_t chunk_left;
 	uint32_t chunk;
 	uint32_t total;
-} sums;
+} checksums;
 
-static sums begin_sums(const comparison *c, const ckptfmt_stored *stored)
+static checksums begin_checksums(const comparison *c, const ckptfmt_stored *stored)
 {
-	sums s = {stored, &stored->crc32c, stored->size, 0, 0, 0};
-	if (stored->chunk_size != 0) {
-		s.crcs = (const uint32_t *)(const void *)c->selection->chunk_crcs.data + stored->chunks_first;
-		s.chunk_size = stored->chunk_size;
-	}
-	return s;
+	uint64_t size = stored->chunk_size != 0 ? stored->chunk_size : stored->size;
+	const uint32_t *crcs = &stored->crc32c;
+	if (stored->chunk_size != 0)
+		crcs = (const uint32_t *)(const void *)c->selection->chunk_crcs.data + stored->chunks_first;
+	return (checksums){crcs, size, size, 0, 0};
 }
 
-/* False: the chunk differs. */
-static bool end_chunk(sums *s)
+static bool end_chunk(checksums *sums)
 {
-	bool same = s->chunk == *s->crcs++;
-	s->total = ckptfmt_crc32c_combine(s->total, s->chunk, s->chunk_done);
-	s->chunk = 0;
-	s->chunk_done = 0;
+	bool same = sums->chunk == *sums->crcs++;
+	sums->total = ckptfmt_crc32c_combine(sums->total, sums->chunk, sums->chunk_size - sums->chunk_left);
+	sums->chunk = 0;
+	sums->chunk_left = sums->chunk_size;
 	return same;
 }
 
-static bool sum_piece(sums *s, const uint8_t *bytes, uint64_t size)
+/* False: a chunk differs. */
+static bool add_piece(checksums *sums, const uint8_t *bytes, uint64_t size)
 {
 	while (size > 0) {
-		uint64_t part = cf_min_u64(size, s->chunk_size - s->chunk_done);
-		s->chunk = ckptfmt_crc32c(s->chunk, bytes, part);
-		s->chunk_done += part;
+		uint64_t part = cf_min_u64(size, sums->chunk_left);
+		sums->chunk = ckptfmt_crc32c(sums->chunk, bytes, part);
+		sums->chunk_left -= part;
 		bytes += part;
 		size -= part;
-		if (s->chunk_done == s->chunk_size && !end_chunk(s))
+		if (sums->chunk_left == 0 && !end_chunk(sums))
 			return false;
 	}
 	return true;
 }
 
-static bool same_sums(const comparison *c, walk w, const ckptfmt_stored *stored)
+/* ---- values ---------------------------------------------------------------------------------------------- */
+
+static ckptfmt_status compare_value(comparison *c, const pair *p, uint64_t ahead, bool *same, ckptfmt_error *err)
 {
-	sums s = begin_sums(c, stored);
+	const ckptfmt_stored *stored = &p->row->stored;
+	bool fixed = p->dtype->storage == CKPTFMT_STORAGE_FIXED;
+	checksums sums = begin_checksums(c, stored);
+	uint32_t crc = 0;
+	walk w;
+	CF_TRY(begin_walk(c, p, &w, &crc, err));
+	if (w.size != stored->size || (!fixed && crc != stored->crc32c))
+		return CKPTFMT_OK;
 	while (w.done < w.size) {
-		uint64_t size;
-		const uint8_t *bytes = next_piece(c, &w, &size);
-		if (!sum_piece(&s, bytes, size))
-			return false;
-	}
-	if (s.chunk_done != 0 && !end_chunk(&s))
-		return false;
-	/* EXT-6: sums of chunks that disagree with that of the value are damage. */
-	return s.total == stored->crc32c;
-}
-
-/* ---- values of fixed size -------------------------------------------------------------------------------- */
-
-static ckptfmt_status compare_bytes(comparison *c, walk *w, const ckptfmt_stored *stored, uint64_t ahead, bool *same,
-	ckptfmt_error *err)
-{
-	while (w->done < w->size) {
-		uint64_t size, done = w->done;
-		const uint8_t *bytes = next_piece(c, w, &size), *there;
+		uint64_t size, done = w.done;
+		const uint8_t *bytes = next_piece(c, &w, &size), *there;
+		if (fixed && !add_piece(&sums, bytes, size))
+			return CKPTFMT_OK;
 		CF_TRY(cf_transfer_show(&c->transfer, stored, done, size, ahead, &there, err));
 		if (memcmp(bytes, there, (size_t)size) != 0)
 			return CKPTFMT_OK;
 	}
-	*same = true;
-	return CKPTFMT_OK;
-}
-
-static ckptfmt_status compare_fixed(comparison *c, const pair *p, uint64_t ahead, bool *same, ckptfmt_error *err)
-{
-	const ckptfmt_stored *stored = &p->row->stored;
-	walk w;
-	CF_TRY(begin_walk(c, p, &w, err));
-	if (w.size != stored->size || !same_sums(c, w, stored))
-		return CKPTFMT_OK;
-	return compare_bytes(c, &w, stored, ahead, same, err);
-}
-
-/* ---- strings --------------------------------------------------------------------------------------------- */
-
-/* What a string or variant tensor would be stored with. */
-static void measure_strings(const pair *p, uint64_t *size, uint32_t *crc)
-{
-	const ckptfmt_bytes *items = (const ckptfmt_bytes *)(const void *)p->source->data;
-	bool variant = p->dtype->storage == CKPTFMT_STORAGE_VARIANT;
-	uint64_t count = (uint64_t)p->row->element_count;
-	uint8_t masked[4];
-	*size = variant ? 0 : sizeof masked;
-	*crc = 0;
-	for (uint64_t i = 0; i < count; i++) {
-		*size += cf_varint_size(items[i].size) + items[i].size;
-		if (!variant) {
-			*crc = cf_string_length_crc(*crc, items[i].size);
-			continue;
-		}
-		*crc = ckptfmt_crc32c(cf_variant_length_crc(*crc, items[i].size), items[i].data, items[i].size);
-		cf_store_u32(masked, ckptfmt_crc32c_mask(*crc));
-		*crc = ckptfmt_crc32c(*crc, masked, sizeof masked);
-		*size += sizeof masked;
-	}
-	if (variant)
-		return;
-	cf_store_u32(masked, ckptfmt_crc32c_mask(*crc));
-	*crc = ckptfmt_crc32c(*crc, masked, sizeof masked);
-	for (uint64_t i = 0; i < count; i++)
-		*crc = ckptfmt_crc32c(*crc, items[i].data, items[i].size);
-}
-
-static bool same_elements(const pair *p, const ckptfmt_strings_view *there)
-{
-	const ckptfmt_bytes *items = (const ckptfmt_bytes *)(const void *)p->source->data;
-	for (uint64_t i = 0; i < there->count; i++) {
-		uint64_t size = there->offsets[i + 1] - there->offsets[i];
-		if (size != items[i].size ||
-			(size != 0 && memcmp(there->bytes + there->offsets[i], items[i].data, (size_t)size) != 0))
-			return false;
-	}
-	return true;
-}
-
-/* Read whole: no more than the source itself takes. */
-static ckptfmt_status compare_strings(comparison *c, const pair *p, bool *same, ckptfmt_error *err)
-{
-	uint64_t size, row = (uint64_t)(p->row - cf_selection_row(c->selection, 0));
-	uint32_t crc;
-	ckptfmt_strings *strings;
-	ckptfmt_strings_view view;
-	measure_strings(p, &size, &crc);
-	if (size != p->row->stored.size || crc != p->row->stored.crc32c)
-		return CKPTFMT_OK;
-	CF_TRY(ckptfmt_reader_read_strings(c->reader, c->selection, row, NULL, CKPTFMT_VERIFY_FULL, &strings, err));
-	ckptfmt_strings_get(strings, &view);
-	*same = same_elements(p, &view);
-	ckptfmt_strings_free(strings);
+	/* EXT-6: chunk checksums that disagree with that of the value are damage. */
+	*same = !fixed || ((sums.chunk_left == sums.chunk_size || end_chunk(&sums)) && sums.total == stored->crc32c);
 	return CKPTFMT_OK;
 }
 
 /* ---- the call -------------------------------------------------------------------------------------------- */
 
-/* Whether a comparison of bytes can tell. */
+/* Whether only a comparison of bytes can tell. */
 static bool is_comparable(const comparison *c, const pair *p)
 {
 	const ckptfmt_source *source = p->source;
@@ -231,6 +162,7 @@ static bool is_comparable(const comparison *c, const pair *p)
 		(row->rank == 0 || memcmp(source->dims, cf_selection_dims(c->selection, row->dims_first),
 			(size_t)row->rank * sizeof *source->dims) == 0) &&
 		(row->stored.flags & CKPTFMT_STORED_COMPRESSED) == 0 &&
+		(row->stored.chunk_size == 0 || p->dtype->storage == CKPTFMT_STORAGE_FIXED) &&
 		cf_geometry_check_value(c->selection, row, CF_WHOLE_TENSOR, p->dtype->size, NULL) == CKPTFMT_OK;
 }
 
@@ -245,7 +177,7 @@ static int compare_places(const void *a, const void *b)
 	return (p->number > q->number) - (p->number < q->number);
 }
 
-/* The pairs worth a look, in the order of the data files. */
+/* The pairs that need a comparison of bytes, in the order of the data files. */
 static ckptfmt_status list_pairs(const comparison *c, const ckptfmt_source *sources, const uint64_t *rows,
 	uint64_t count, pair *pairs, uint64_t *pair_count, ckptfmt_error *err)
 {
@@ -288,10 +220,7 @@ static ckptfmt_status compare_pairs(comparison *c, const pair *pairs, uint64_t c
 		const pair *p = &pairs[i];
 		ckptfmt_status status;
 		bool equal = false;
-		if (p->dtype->storage == CKPTFMT_STORAGE_FIXED)
-			status = compare_fixed(c, p, look_ahead(p, i + 1 < count ? p + 1 : NULL), &equal, NULL);
-		else
-			status = compare_strings(c, p, &equal, NULL);
+		status = compare_value(c, p, look_ahead(p, i + 1 < count ? p + 1 : NULL), &equal, NULL);
 		if (status == CKPTFMT_NO_MEMORY)
 			return cf_fail_memory(err);
 		same[p->number] = status == CKPTFMT_OK && equal;
@@ -302,7 +231,7 @@ static ckptfmt_status compare_pairs(comparison *c, const pair *pairs, uint64_t c
 ckptfmt_status ckptfmt_reader_compare(ckptfmt_reader *reader, const ckptfmt_selection *selection,
 	const ckptfmt_source *sources, const uint64_t *rows, uint64_t count, uint8_t *same, ckptfmt_error *err)
 {
-	comparison c = {reader, selection, {0}, NULL};
+	comparison c = {.reader = reader, .selection = selection, .elements = CF_BUFFER_EMPTY};
 	pair *pairs;
 	uint64_t pair_count;
 	ckptfmt_status status;
@@ -318,6 +247,7 @@ ckptfmt_status ckptfmt_reader_compare(ckptfmt_reader *reader, const ckptfmt_sele
 		status = compare_pairs(&c, pairs, pair_count, same, err);
 	cf_transfer_end(&c.transfer);
 	cf_release(c.gathered);
+	cf_buffer_free(&c.elements);
 	cf_release(pairs);
 	return status;
 }

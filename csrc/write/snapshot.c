@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies of what will be written, made while the caller waits: this is the time that a save beside training costs.
- *
- * The sources are cut into pieces of some megabytes: many small sources, or part of a large one. Threads take the next
- * piece until there is none. A part of an array without gaps is a range of bytes; of any other array it is a range of
- * its outermost dimension, gathered on its own.
+ * Copies of what will be written, made while the caller waits: this is the time that a save in the background costs a
+ * training loop. The sources are cut into pieces of some megabytes, which threads share: many small sources, or part of
+ * a large one. A part of a contiguous array is a range of bytes; of a strided one it is a range of its outermost
+ * dimension.
  */
 #include "base/memory.h"
 #include "write/value.h"
@@ -12,7 +11,6 @@
 #include "base/workers.h"
 
 #include <assert.h>
-#include <pthread.h>
 #include <string.h>
 #ifdef __SSE2__
 #include <emmintrin.h>
@@ -21,6 +19,7 @@
 enum {
 	ALIGNMENT = 64,                 /* of each copy: a cache line */
 	PIECE_SIZE = 4 << 20,
+	POPULATED_SIZE = 16 * CF_PAGES_UNIT,
 	PIECE_ROWS = 64,                /* gathering transposed arrays needs some rows at once */
 	STREAM_SIZE_MIN = 16 << 10      /* measured: below it the cache is the faster way */
 };
@@ -28,50 +27,32 @@ enum {
 /* ---- memory ---------------------------------------------------------------------------------------------- */
 
 typedef struct populate_job {
-	pthread_mutex_t lock;
 	uint8_t *data;
 	uint64_t size;
-	uint64_t next;              /* where the part begins that nobody has taken */
-	bool failed;
 } populate_job;
 
-static void *populate(void *argument)
+static ckptfmt_status populate(void *argument, int32_t thread, uint64_t i, ckptfmt_error *err)
 {
-	populate_job *job = argument;
-	ckptfmt_status status = CKPTFMT_OK;
-	for (;;) {
-		uint64_t at, size;
-		(void)pthread_mutex_lock(&job->lock);
-		job->failed = job->failed || status != CKPTFMT_OK;
-		at = job->failed ? job->size : job->next;
-		size = cf_min_u64(job->size - at, 16 * CF_PAGES_UNIT);
-		job->next = at + size;
-		(void)pthread_mutex_unlock(&job->lock);
-		if (size == 0)
-			return NULL;
-		status = cf_pages_populate(job->data + at, size, NULL);
-	}
+	const populate_job *job = argument;
+	uint64_t at = i * POPULATED_SIZE;
+	(void)thread;
+	return cf_pages_populate(job->data + at, cf_min_u64(job->size - at, POPULATED_SIZE), err);
 }
 
 ckptfmt_status ckptfmt_memory_take(uint64_t size, int32_t threads, uint8_t **out, ckptfmt_error *err)
 {
 	populate_job job = {.size = size};
+	ckptfmt_status status;
 	*out = NULL;
 	if (size == 0)
-		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "no memory was asked for");
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the size of the memory must not be 0");
 	CF_TRY(cf_pages_map(size, &job.data, err));
-	if (pthread_mutex_init(&job.lock, NULL) != 0) {
+	status = cf_workers_share(threads, (size - 1) / POPULATED_SIZE + 1, populate, &job, err);
+	if (status != CKPTFMT_OK)
 		cf_pages_unmap(job.data, size);
-		return cf_fail_memory(err);
-	}
-	cf_workers_run(threads, populate, &job);
-	(void)pthread_mutex_destroy(&job.lock);
-	if (job.failed) {
-		cf_pages_unmap(job.data, size);
-		return cf_fail_memory(err);
-	}
-	*out = job.data;
-	return CKPTFMT_OK;
+	else
+		*out = job.data;
+	return status;
 }
 
 void ckptfmt_memory_give(uint8_t *data, uint64_t size)
@@ -81,8 +62,8 @@ void ckptfmt_memory_give(uint8_t *data, uint64_t size)
 
 /* ---- bytes ----------------------------------------------------------------------------------------------- */
 
-/* As memcpy. Whoever reads the copy comes much later: where the processor can write past its caches it is twice as
- * fast, because the line to be overwritten is not fetched first, and what the program had in them stays. */
+/* As memcpy. The copy is read much later, so large ones are stored past the CPU caches: that is twice as fast, because
+ * the line to be overwritten is not fetched first, and the program's own data stays cached. */
 static void copy_bytes(uint8_t *to, const uint8_t *from, uint64_t size)
 {
 #ifdef __SSE2__
@@ -109,23 +90,18 @@ static void copy_bytes(uint8_t *to, const uint8_t *from, uint64_t size)
 
 /* ---- pieces ---------------------------------------------------------------------------------------------- */
 
-typedef struct copy_job {
-	pthread_mutex_t lock;
-	const ckptfmt_source *sources;
-	uint64_t count;
-	uint8_t *to;
-	/* What nobody has taken begins here. */
-	uint64_t row;
-	uint64_t part;              /* bytes of that source, or rows */
-	uint64_t offset;            /* where its copy begins */
-} copy_job;
-
 typedef struct piece {
 	uint64_t row;
 	uint64_t row_count;         /* 0: part of one source */
-	uint64_t part, part_size;
-	uint64_t offset;
+	uint64_t part, part_size;   /* in bytes of that source or, of a strided one, in rows */
+	uint64_t offset;            /* of the copy of the first source */
 } piece;
+
+typedef struct copy_job {
+	const ckptfmt_source *sources;
+	uint8_t *to;
+	cf_buffer pieces;
+} copy_job;
 
 static bool is_fixed(const ckptfmt_source *source)
 {
@@ -163,36 +139,44 @@ static void init_gather(cf_gather *gather, const ckptfmt_source *source, const u
 	(void)status;
 }
 
-/* The next piece, false if there is none. The lock is held. */
-static bool next_piece(copy_job *job, piece *out)
+/* Appends the pieces of a source that is a piece by itself, or several. */
+static void cut_source(copy_job *job, uint64_t row, uint64_t offset)
 {
-	uint64_t size = 0;
-	*out = (piece){.row = job->row, .part = job->part, .offset = job->offset};
-	for (; job->row < job->count; job->row++, out->row_count++) {
-		uint64_t more = copy_size(&job->sources[job->row]);
-		if (more > PIECE_SIZE || size + more > PIECE_SIZE)
-			break;
-		size += more;
-		job->offset += aligned(more);
+	const ckptfmt_source *source = &job->sources[row];
+	uint64_t end = copy_size(source), step = PIECE_SIZE;
+	if (source->strides != NULL) {
+		uint64_t rows = (uint64_t)source->dims[outermost(source)];
+		step = cf_max_u64(PIECE_SIZE / (end / rows), PIECE_ROWS);
+		end = rows;
 	}
-	if (out->row_count == 0 && job->row < job->count) {
-		const ckptfmt_source *source = &job->sources[job->row];
-		uint64_t whole = copy_size(source), end = whole;
-		out->part_size = PIECE_SIZE;
-		if (source->strides != NULL) {
-			end = (uint64_t)source->dims[outermost(source)];
-			out->part_size = cf_max_u64(PIECE_SIZE / (whole / end), PIECE_ROWS);
-		}
-		out->part_size = cf_min_u64(out->part_size, end - out->part);
-		job->part += out->part_size;
-		if (job->part == end) {
-			job->row++;
-			job->part = 0;
-			job->offset += aligned(whole);
-		}
-		return true;
+	for (uint64_t part = 0; part < end; part += step) {
+		piece next = {.row = row, .part = part, .part_size = cf_min_u64(step, end - part), .offset = offset};
+		cf_put_bytes(&job->pieces, &next, sizeof next);
 	}
-	return out->row_count != 0;
+}
+
+static void cut_sources(copy_job *job, uint64_t count)
+{
+	piece small = {0};
+	uint64_t size = 0, offset = 0;
+	for (uint64_t row = 0; row < count; row++) {
+		uint64_t more = copy_size(&job->sources[row]);
+		if (small.row_count != 0 && size + more > PIECE_SIZE) {
+			cf_put_bytes(&job->pieces, &small, sizeof small);
+			small.row_count = 0;
+		}
+		if (more > PIECE_SIZE) {
+			cut_source(job, row, offset);
+		} else if (small.row_count++ == 0) {
+			small = (piece){.row = row, .row_count = 1, .offset = offset};
+			size = more;
+		} else {
+			size += more;
+		}
+		offset += aligned(more);
+	}
+	if (small.row_count != 0)
+		cf_put_bytes(&job->pieces, &small, sizeof small);
 }
 
 static void copy_part(const ckptfmt_source *source, uint64_t part, uint64_t part_size, uint8_t *to)
@@ -224,27 +208,22 @@ static void copy_whole(const ckptfmt_source *source, uint8_t *to)
 	cf_gather_take(&gather, to, cf_gather_size(&gather));
 }
 
-static void *copy_pieces(void *argument)
+static ckptfmt_status copy_piece(void *argument, int32_t thread, uint64_t i, ckptfmt_error *err)
 {
-	copy_job *job = argument;
-	for (;;) {
-		piece mine;
-		bool found;
-		(void)pthread_mutex_lock(&job->lock);
-		found = next_piece(job, &mine);
-		(void)pthread_mutex_unlock(&job->lock);
-		if (!found)
-			return NULL;
-		if (mine.row_count == 0)
-			copy_part(&job->sources[mine.row], mine.part, mine.part_size, job->to + mine.offset);
-		for (uint64_t i = 0; i < mine.row_count; i++) {
-			const ckptfmt_source *source = &job->sources[mine.row + i];
-			uint64_t size = copy_size(source);
-			if (size != 0)
-				copy_whole(source, job->to + mine.offset);
-			mine.offset += aligned(size);
-		}
+	const copy_job *job = argument;
+	const piece *p = (const piece *)(const void *)job->pieces.data + i;
+	uint8_t *to = job->to + p->offset;
+	(void)thread;
+	(void)err;
+	if (p->row_count == 0)
+		copy_part(&job->sources[p->row], p->part, p->part_size, to);
+	for (uint64_t k = 0; k < p->row_count; k++) {
+		const ckptfmt_source *source = &job->sources[p->row + k];
+		if (copy_size(source) != 0)
+			copy_whole(source, to);
+		to += aligned(copy_size(source));
 	}
+	return CKPTFMT_OK;
 }
 
 /* ---- sources --------------------------------------------------------------------------------------------- */
@@ -281,21 +260,22 @@ ckptfmt_status ckptfmt_copy_size(const ckptfmt_source *sources, uint64_t count, 
 ckptfmt_status ckptfmt_copy(ckptfmt_source *sources, uint64_t count, uint8_t *to, uint64_t size, int32_t threads,
 	ckptfmt_error *err)
 {
-	copy_job job = {.sources = sources, .count = count, .to = to};
+	copy_job job = {.sources = sources, .to = to, .pieces = CF_BUFFER_EMPTY};
 	uint64_t needed, offset = 0;
+	ckptfmt_status status;
 	CF_TRY(ckptfmt_copy_size(sources, count, &needed, err));
 	if (needed > size)
-		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the copies need %llu bytes, and there are %llu",
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the copies need %llu bytes, not %llu",
 			(unsigned long long)needed, (unsigned long long)size);
 	if ((uintptr_t)to % ALIGNMENT != 0)
-		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the memory does not begin at a multiple of %d",
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the memory must begin at a multiple of %d bytes",
 			ALIGNMENT);
-	if (pthread_mutex_init(&job.lock, NULL) != 0)
-		return cf_fail_memory(err);
-	/* No more threads than pieces. */
-	cf_workers_run((int32_t)cf_min_u64(threads < 1 ? 1 : (uint64_t)threads, needed / PIECE_SIZE + 1), copy_pieces,
-		&job);
-	(void)pthread_mutex_destroy(&job.lock);
+	cut_sources(&job, count);
+	status = cf_buffer_status(&job.pieces, err);
+	if (status == CKPTFMT_OK)
+		status = cf_workers_share(threads, job.pieces.size / sizeof(piece), copy_piece, &job, err);
+	cf_buffer_free(&job.pieces);
+	CF_TRY(status);
 	for (uint64_t i = 0; i < count; i++) {
 		if (!is_fixed(&sources[i]))
 			continue;

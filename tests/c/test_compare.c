@@ -141,8 +141,9 @@ static void test_faults(void)
 {
 	const int64_t dims[1] = {2}, many[1] = {1 << 18}, strides[1] = {8};
 	const float values[2] = {1, 2};
-	const ckptfmt_bytes items[2] = {{(const uint8_t *)"x", 1}, {(const uint8_t *)"yz", 2}};
 	static float large[1 << 19];
+	/* Too long to be read with its neighbour. */
+	const ckptfmt_bytes items[2] = {{(const uint8_t *)"x", 1}, {(const uint8_t *)large, 70 << 10}};
 	ckptfmt_source sources[3] = {source_of("a", CKPTFMT_FLOAT, values, 1, dims),
 		source_of("s", CKPTFMT_STRING, items, 1, dims), source_of("z", CKPTFMT_FLOAT, large, 1, many)};
 	uint8_t same[3];

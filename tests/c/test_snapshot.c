@@ -237,7 +237,7 @@ static void test_nothing(void)
 	CHECK_OK(ckptfmt_copy_size(none.sources, 0, &size, &err), err);
 	CHECK_EQ(size, 0);
 	CHECK_OK(ckptfmt_copy(none.sources, 0, NULL, 0, 4, &err), err);
-	CHECK_FAILS(ckptfmt_memory_take(0, 1, &memory, &err), err, CKPTFMT_FAIL_ARGUMENT, "no memory was asked for");
+	CHECK_FAILS(ckptfmt_memory_take(0, 1, &memory, &err), err, CKPTFMT_FAIL_ARGUMENT, "the size of the memory");
 	CHECK(memory == NULL);
 	CHECK_FAILS(ckptfmt_memory_take(UINT64_MAX, 1, &memory, &err), err, CKPTFMT_FAIL_NO_MEMORY, "");
 	CHECK_FAILS(ckptfmt_memory_take((uint64_t)1 << 62, 1, &memory, &err), err, CKPTFMT_FAIL_NO_MEMORY, "");
@@ -268,9 +268,9 @@ static void test_refusals(void)
 	(void)add(&some, CKPTFMT_UINT8, 1, (int64_t[]){65}, true);
 	before = some.sources[0];
 	CHECK_FAILS(ckptfmt_copy(some.sources, 1, memory, 127, 1, &err), err, CKPTFMT_FAIL_ARGUMENT,
-		"the copies need 128 bytes, and there are 127");
+		"the copies need 128 bytes, not 127");
 	CHECK_FAILS(ckptfmt_copy(some.sources, 1, memory + 1, 128, 1, &err), err, CKPTFMT_FAIL_ARGUMENT,
-		"the memory does not begin at a multiple of 64");
+		"the memory must begin at a multiple of 64");
 	CHECK(memcmp(&before, &some.sources[0], sizeof before) == 0);
 	some.sources[0].dtype = CKPTFMT_RESOURCE;
 	CHECK_FAILS(ckptfmt_copy_size(some.sources, 1, &size, &err), err, CKPTFMT_FAIL_ARGUMENT, "data type 20");
