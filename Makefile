@@ -85,8 +85,8 @@ demo: python ## save a small model from four processes, merge, inspect, verify, 
 	$(Q)$(PY) examples/demo.py
 
 test: needs-python needs-c ## C unit tests, the C example and Python tests
+	$(Q)$(MAKE) -j$(JOBS) c-programs build/libckptfmt.a build/libckptfmt.so build/plain_c python
 	$(Q)$(MAKE) c-test
-	$(Q)$(MAKE) lib
 	$(Q)build/plain_c build/example/model
 	$(Q)$(MAKE) python-test
 

@@ -396,7 +396,7 @@ MANY = """
 import sys, numpy, ckptfmt
 prefix, kind = sys.argv[1:]
 options = ckptfmt.CheckpointOptions(durability="none")
-for turn in range(60):
+for turn in range(20):
     path = f"{prefix}-{turn % 3}"
     if kind == "saver":
         ckptfmt.Saver({None: {"x": numpy.array([turn])}}).save(path, options)
