@@ -283,24 +283,6 @@ def test_a_damaged_state_file(tmp_path: Path, content: bytes, told: str) -> None
     assert warning.filename == __file__
 
 
-def test_a_state_file_of_a_gigabyte(tmp_path: Path) -> None:
-    """Sparse: nothing of that size is written, nor read."""
-    (tmp_path / "checkpoint").touch()
-    os.truncate(tmp_path / "checkpoint", 1 << 30)
-    with pytest.warns(ckptfmt.CkptfmtWarning, match=r"^LIMIT in .*: more than 67108864 bytes; "):
-        assert ckptfmt.get_checkpoint_state(tmp_path) is None
-
-
-@pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
-def test_what_is_no_file(tmp_path: Path, make: Callable[[Path], None]) -> None:
-    """A pipe is not waited for."""
-    make(tmp_path / "checkpoint")
-    with pytest.warns(
-        ckptfmt.CkptfmtWarning, match=r"not a regular file; the state file is ignored"
-    ):
-        assert ckptfmt.get_checkpoint_state(tmp_path) is None
-
-
 # ---- how it is written ---------------------------------------------------------------------------
 
 

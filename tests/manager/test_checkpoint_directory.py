@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.manager import files, there
+from support.manager import files
 from support.process import open_files
 
 import ckptfmt
@@ -95,14 +95,6 @@ def test_remove_takes_one_checkpoint_and_nothing_else(directory: CheckpointDirec
     assert ckptfmt.verify(os.path.join(directory.path, "ckpt-10")).ok
 
 
-@pytest.mark.parametrize("name", ["ckpt-*", "ckpt-?", "ckpt-[12]", "*", "ckpt-1\n", "ckpt-\udcff"])
-def test_names_are_literal(directory: CheckpointDirectory, name: str) -> None:
-    save(directory, "ckpt-1", "ckpt-2", name)
-    directory.remove(name)
-    assert there(Path(directory.path)) == ["ckpt-1", "ckpt-2"]
-    assert len(files(Path(directory.path))) == 4
-
-
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "a/b", "../d/ckpt-1", "/ckpt-1", "a\0b", b"a", None]
 )
@@ -116,18 +108,6 @@ def test_names_stay_in_the_directory(directory: CheckpointDirectory, name: Any) 
     for operation in operations:
         with pytest.raises(InvalidError, match=re.escape(f"{name!r} is not the name of a file")):
             operation()
-
-
-def test_links_go_and_what_they_lead_to_stays(
-    directory: CheckpointDirectory, tmp_path: Path
-) -> None:
-    ckptfmt.save(tmp_path / "far", {"x": [1]})
-    for end in (".index", ".data-00000-of-00001"):
-        (Path(directory.path) / f"ckpt-1{end}").symlink_to(tmp_path / f"far{end}")
-    (Path(directory.path) / "ckpt-1.data-00001-of-00002").symlink_to(tmp_path)
-    directory.remove("ckpt-1")
-    assert files(Path(directory.path)) == []
-    assert ckptfmt.verify(tmp_path / "far").ok
 
 
 def unlinked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -152,21 +132,6 @@ def unlinked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return calls
 
 
-@pytest.mark.parametrize("durability", ["full", "none"])
-def test_indexes_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: str) -> None:
-    with CheckpointDirectory(tmp_path, durability=durability) as directory:
-        save(directory, "a-1", "a-2")
-        touch(directory, "a-1.data-00000-of-00002", "a-1.data-00001-of-00002")
-        calls = unlinked(monkeypatch)
-        assert directory.remove_all(["a-1", "a-2"]) == {}
-    synced = ["sync"] if durability == "full" else []
-    assert calls == [
-        *("a-1.index", "a-2.index", *synced),
-        *("a-1.data-00001-of-00002", "a-1.data-00000-of-00002", "a-1.data-00000-of-00001"),
-        *("(a-1.index)", "a-2.data-00000-of-00001", "(a-2.index)"),
-    ]
-
-
 def test_an_index_that_cannot_be_renamed(
     directory: CheckpointDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,44 +147,6 @@ def test_an_index_that_cannot_be_renamed(
     assert f"({long}.index)" not in calls
     assert "(c-1.index)" not in calls
     assert files(where) == ["far"]
-
-
-def refusing(monkeypatch: pytest.MonkeyPatch, part: str, number: int) -> None:
-    unlink, rename = os.unlink, os.rename
-
-    def check(name: str) -> None:
-        if part in name:
-            raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, "unlink", lambda n, **k: (check(n), unlink(n, **k))[1])
-    monkeypatch.setattr(os, "rename", lambda n, t, **k: (check(n), rename(n, t, **k))[1])
-
-
-@pytest.mark.parametrize("number", [errno.EACCES, errno.EBUSY, errno.EIO])
-def test_an_index_that_cannot_go_keeps_its_data(
-    directory: CheckpointDirectory, monkeypatch: pytest.MonkeyPatch, number: int
-) -> None:
-    save(directory, "a-1", "a-2")
-    refusing(monkeypatch, "a-1.index", number)
-    with pytest.raises(StorageError, match=r"a-1\.index: the file cannot be removed") as caught:
-        directory.remove("a-1")
-    assert caught.value.errno == number
-    assert list(directory.remove_all(["a-1", "a-2"])) == ["a-1"]
-    assert files(Path(directory.path)) == ["a-1.data-00000-of-00001", "a-1.index"]
-
-
-def test_data_that_cannot_go(
-    directory: CheckpointDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The rest goes all the same."""
-    save(directory, "a-1")
-    touch(directory, "a-1.data-00000-of-00002", "a-1.data-00001-of-00002", "a-1.merge-intent")
-    refusing(monkeypatch, "of-00002", errno.EBUSY)
-    with pytest.raises(StorageError, match=r"a-1\.data-00001-of-00002: the file"):
-        directory.remove("a-1")
-    data = ["a-1.data-00000-of-00002", "a-1.data-00001-of-00002"]
-    assert files(Path(directory.path))[:-1] == data
-    assert files(Path(directory.path))[-1].startswith("a-1.index.tempstate")
 
 
 # ---- the directory -------------------------------------------------------------------------------
@@ -241,18 +168,6 @@ def test_a_directory_replaced_meanwhile(directory: CheckpointDirectory, tmp_path
     assert directory.sweep() == []
     assert files(tmp_path / "moved") == ["checkpoint"]
     assert files(tmp_path / "trap") == before
-
-
-def test_small_files(directory: CheckpointDirectory) -> None:
-    assert directory.read("checkpoint") is None
-    directory.write_state("checkpoint", b"one")
-    directory.write_state("checkpoint", b"other", "full")
-    assert directory.read("checkpoint") == b"other"
-    assert directory.read("checkpoint", 2) == b"oth"
-    assert files(Path(directory.path)) == ["checkpoint"]
-    os.mkfifo(os.path.join(directory.path, "pipe"))
-    with pytest.raises(StorageError, match="pipe: the file cannot be read: not a regular file"):
-        directory.read("pipe")
 
 
 def test_what_is_no_directory(tmp_path: Path) -> None:
