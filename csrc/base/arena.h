@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that is taken piece by piece and given back all at once. It grows by doubling, so that a little stays little
- * and much comes in large pages, which cost a fraction of the time to get. */
-#ifndef CKPTFMT_IO_ARENA_H
-#define CKPTFMT_IO_ARENA_H
+/* An arena: memory that is allocated piece by piece and freed all at once. Its chunks grow, so that large arenas
+ * consist of large pages, which the system provides faster. */
+#ifndef CKPTFMT_BASE_ARENA_H
+#define CKPTFMT_BASE_ARENA_H
 
 #include <stdint.h>
 
@@ -14,7 +14,7 @@ typedef struct cf_arena {
 
 #define CF_ARENA_EMPTY ((cf_arena){NULL})
 
-/* Unset bytes, which stay where they are; aligned for any plain type. NULL: there is no memory. */
+/* Returns uninitialised bytes at a stable address, aligned for any type; NULL if out of memory. */
 void *cf_arena_take(cf_arena *arena, uint64_t size);
 void cf_arena_free(cf_arena *arena);
 

@@ -15,7 +15,7 @@
 #define CF_LIKELY(condition) __builtin_expect(!!(condition), 1)
 #define CF_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 
-/* Each gives false, and an unspecified *out, when the result does not fit. */
+/* Each returns false, with *out unspecified, if the result overflows. */
 static inline CF_MUST_CHECK bool cf_add_u64(uint64_t a, uint64_t b, uint64_t *out)
 {
 	return !__builtin_add_overflow(a, b, out);
@@ -36,7 +36,7 @@ static inline CF_MUST_CHECK bool cf_mul_i64(int64_t a, int64_t b, int64_t *out)
 	return !__builtin_mul_overflow(a, b, out);
 }
 
-/* Smallest multiple of `unit` that is not below `value`. REQUIRES: unit > 0. */
+/* Rounds `value` up to a multiple of `unit`. REQUIRES: unit > 0. */
 static inline CF_MUST_CHECK bool cf_align_u64(uint64_t value, uint64_t unit, uint64_t *out)
 {
 	uint64_t rest = value % unit;
@@ -53,7 +53,7 @@ static inline uint64_t cf_max_u64(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
-/* Bytes [offset, offset + size) lie inside a thing of `total` bytes. */
+/* Whether [offset, offset + size) is within `total` bytes. */
 static inline bool cf_range_fits(uint64_t offset, uint64_t size, uint64_t total)
 {
 	return offset <= total && size <= total - offset;

@@ -18,7 +18,7 @@ bool cf_buffer_reserve(cf_buffer *buffer, uint64_t size)
 		buffer->failed = true;
 		return false;
 	}
-	/* Doubling keeps the total of copies linear; a failed doubling may still leave room for what is wanted. */
+	/* Doubling keeps the total of copies linear; where it fails, the exact size may still fit. */
 	capacity = buffer->capacity > UINT64_MAX / 2 ? wanted : buffer->capacity * 2;
 	capacity = cf_max_u64(cf_max_u64(capacity, wanted), FIRST_CAPACITY);
 	data = cf_reallocate(buffer->data, capacity);

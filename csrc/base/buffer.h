@@ -15,9 +15,9 @@ typedef struct cf_buffer {
 
 #define CF_BUFFER_EMPTY ((cf_buffer){NULL, 0, 0, false})
 
-/* Room for `size` more bytes, without counting them as used; false after a failure. */
+/* Ensures capacity for `size` more bytes; false after a failure. */
 bool cf_buffer_reserve(cf_buffer *buffer, uint64_t size);
-/* Adds `size` unset bytes and returns their address, NULL after a failure. Moves the rest. */
+/* Appends `size` uninitialised bytes and returns their address, NULL after a failure. May move the buffer. */
 static inline void *cf_buffer_extend(cf_buffer *buffer, uint64_t size)
 {
 	if (CF_UNLIKELY(buffer->failed || buffer->data == NULL || size > buffer->capacity - buffer->size)) {
@@ -32,7 +32,7 @@ void cf_put_u8(cf_buffer *buffer, uint8_t value);
 void cf_put_u32(cf_buffer *buffer, uint32_t value);
 void cf_put_u64(cf_buffer *buffer, uint64_t value);
 void cf_put_varint(cf_buffer *buffer, uint64_t value);
-/* Forgets the content and any failure, keeps the memory. */
+/* Clears the content and any failure; keeps the capacity. */
 void cf_buffer_clear(cf_buffer *buffer);
 void cf_buffer_free(cf_buffer *buffer);
 /* OK, or NO_MEMORY if any growth failed. */

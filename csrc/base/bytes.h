@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loads and stores, little-endian unless the name says so. No bounds checks: the callers have them. */
+/* Little-endian loads and stores. No bounds checks: callers check. */
 #ifndef CKPTFMT_BASE_BYTES_H
 #define CKPTFMT_BASE_BYTES_H
 
@@ -45,7 +45,7 @@ static inline void cf_store_u64(uint8_t *to, uint64_t value)
 	memcpy(to, &value, sizeof value);
 }
 
-/* Copies few bytes, mostly, without a call: those at the end overlap those before. The two do not overlap. */
+/* memcpy that is inlined for up to 32 bytes: the last load overlaps the first ones. REQUIRES: no overlap. */
 static inline void cf_copy_few(uint8_t *to, const uint8_t *from, uint64_t size)
 {
 	if (size > 32) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A bounds-checked cursor: the only way untrusted bytes are read. Every take either moves past what it returns or
- * leaves the cursor unchanged and returns false; the caller turns false into a failure with a rule. */
+ * leaves the cursor unchanged and returns false; the caller reports false as a failure of a rule. */
 #ifndef CKPTFMT_BASE_CURSOR_H
 #define CKPTFMT_BASE_CURSOR_H
 
@@ -12,7 +12,7 @@ typedef struct cf_cursor {
 	const uint8_t *base;
 	size_t size;
 	size_t position;       /* Invariant: position <= size. */
-	uint64_t origin;       /* file offset of base[0]; CF_NO_OFFSET where bytes have none, or CF_ONE_OFFSET with it */
+	uint64_t origin;       /* file offset of base[0], CF_NO_OFFSET, or an offset with CF_ONE_OFFSET */
 } cf_cursor;
 
 static inline cf_cursor cf_cursor_over(const uint8_t *base, size_t size, uint64_t origin)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of data types (DTY-1). A code is never reused; names are those that TensorFlow prints. */
+/* The table of data types (DTY-1). Codes are never reused; names are TensorFlow's. */
 #include "base/arith.h"
 #include "ckptfmt_unstable.h"
 
@@ -41,7 +41,7 @@ static const ckptfmt_dtype_info table[] = {
 	FIXED(CKPTFMT_FLOAT4_E2M1FN, "float4_e2m1fn", 1, 1, 4),
 };
 
-/* The codes are dense from 1, so that finding one is an index. */
+/* Codes are consecutive from 1, so that a lookup is an index. */
 CF_STATIC_ASSERT(CF_ARRAY_COUNT(table) == CKPTFMT_FLOAT4_E2M1FN, "one row a code");
 
 const ckptfmt_dtype_info *ckptfmt_dtype_at(uint32_t row)

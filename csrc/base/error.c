@@ -66,7 +66,7 @@ static void begin(ckptfmt_error *err, ckptfmt_failure failure, uint64_t offset)
 	err->path[0] = '\0';
 }
 
-/* A message goes to terminals and logs: whatever came into it, no control character leaves. */
+/* Messages go to terminals and logs: replace control characters. */
 static void clean(char *text)
 {
 	for (; *text != '\0'; text++)
@@ -87,7 +87,7 @@ ckptfmt_status cf_fail(ckptfmt_error *err, ckptfmt_failure failure, uint64_t off
 	return failures[failure].status;
 }
 
-/* strerror_r returns the text in glibc, and an error number in POSIX and musl, whatever _GNU_SOURCE says. */
+/* strerror_r returns the text in glibc, but an error number in POSIX and musl, even with _GNU_SOURCE. */
 static const char *text_of_number(int result, const char *filled)
 {
 	return result == 0 ? filled : "unknown error";
@@ -152,7 +152,7 @@ void cf_error_path(ckptfmt_error *err, const char *path)
 	if (err == NULL || path == NULL || err->path[0] != '\0')
 		return;
 	size = strlen(path);
-	/* The end of a path says more than its beginning. */
+	/* Keep the end of a long path: it identifies the file. */
 	if (size >= sizeof err->path)
 		path += size - (sizeof err->path - 1);
 	(void)snprintf(err->path, sizeof err->path, "%s", path);

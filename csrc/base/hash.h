@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A keyed hash of byte strings for tables in memory. The key is random for each table, so that names chosen by others
- * cannot be chosen to collide. Never stored. */
+/* A keyed hash of byte strings for in-memory tables; never stored. Each table has a random key, so that an attacker
+ * cannot choose names that collide. */
 #ifndef CKPTFMT_BASE_HASH_H
 #define CKPTFMT_BASE_HASH_H
 
@@ -10,7 +10,7 @@ typedef struct cf_hash_key {
 	uint64_t words[2];
 } cf_hash_key;
 
-/* The two halves of the product of 128 bits, xored. */
+/* The xor of the two halves of the 128-bit product. */
 static inline uint64_t cf_hash_mix(uint64_t a, uint64_t b)
 {
 #if defined(__SIZEOF_INT128__)

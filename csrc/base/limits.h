@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Structs that callers pass in: each begins with its size, so that older and newer callers work with this library. */
+/* Structs that callers pass in begin with their size, so that older and newer callers work with this library. */
 #ifndef CKPTFMT_BASE_LIMITS_H
 #define CKPTFMT_BASE_LIMITS_H
 
 #include "base/error.h"
 
-/* Copies the struct at `from`, whose first field is its size, to the `known` bytes at `to`. Fields that the caller does
- * not have become zero; the size becomes `known`. NULL for `from` gives zeros. INVALID: a size of 0, or nonzero bytes
- * beyond `known`. `name` is the struct's, for the message. */
+/* Copies the struct at `from`, whose first field is its size, to the `known` bytes at `to`. Fields that the
+ * caller's version lacks become zero; the size becomes `known`. A NULL `from` gives zeros. INVALID: a size of 0, or
+ * nonzero bytes beyond `known`. `name` is the struct's name for the message. */
 CF_MUST_CHECK ckptfmt_status cf_struct_take(void *to, size_t known, const void *from, const char *name,
 	ckptfmt_error *err);
 

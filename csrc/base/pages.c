@@ -10,7 +10,7 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-/* A wish: what the system cannot do it does without. */
+/* Best effort: a failure is ignored. */
 static void advise(void *data, uint64_t size, int advice)
 {
 	int result = madvise(data, (size_t)size, advice);
@@ -40,7 +40,7 @@ ckptfmt_status cf_pages_map(uint64_t size, uint8_t **out, ckptfmt_error *err)
 	advise(data, size, MADV_HUGEPAGE);
 #endif
 #ifdef MADV_DONTFORK
-	/* A child would copy each page that we write to, or we for it. */
+	/* Otherwise each page written after a fork would be copied. */
 	advise(data, size, MADV_DONTFORK);
 #endif
 	errno = kept;
@@ -62,7 +62,7 @@ void cf_pages_want_large(void *data, uint64_t size)
 #endif
 }
 
-/* 0, or -1 with errno. What was written there stays. */
+/* Returns 0, or -1 with errno set. Keeps what is already written. */
 static int populate(uint8_t *data, uint64_t size)
 {
 	int result;
@@ -88,7 +88,7 @@ ckptfmt_status cf_pages_populate(uint8_t *data, uint64_t size, ckptfmt_error *er
 		return cf_fail_memory(err);
 	}
 	errno = kept;
-	/* A kernel before 5.14: where there is too little, the process ends here. */
+	/* A kernel before 5.14: touch each page. If memory is short, the kernel kills the process here. */
 	for (uint64_t at = 0; result != 0 && at < size; at += page)
 		*(volatile uint8_t *)(data + at) = 0;
 	return CKPTFMT_OK;

@@ -15,7 +15,7 @@ static int32_t processors(void)
 	if (sched_getaffinity(0, sizeof set, &set) == 0)
 		return CPU_COUNT(&set);
 #endif
-	/* Of more than a cpu_set_t has room for, too. */
+	/* Also for more processors than a cpu_set_t holds. */
 	{
 		long count = sysconf(_SC_NPROCESSORS_ONLN);
 		return count < 1 ? 1 : count > CF_WORKERS_MAX ? CF_WORKERS_MAX : (int32_t)count;

@@ -50,26 +50,26 @@ static ckptfmt_status check_frame_head(cf_cursor *frame, uint64_t content_size, 
 	uint8_t descriptor, log = 0;
 	bool single;
 	if (!cf_take_u32(frame, &magic) || magic != frame_magic || !cf_take_u8(frame, &descriptor))
-		return bad(frame, "no zstd frame", err);
+		return bad(frame, "must start with a zstd frame", err);
 	if (descriptor & 0x08)
 		return bad(frame, "a reserved bit of a zstd frame is set", err);
 	single = (descriptor & 0x20) != 0;
 	*checksum = (descriptor & 0x04) != 0;
 	if (!single && !cf_take_u8(frame, &log))
-		return bad(frame, "a zstd frame ends in its head", err);
+		return bad(frame, "a zstd frame ends in its header", err);
 	if ((descriptor & 0x03) != 0 && !take_number(frame, UINT32_C(1) << ((descriptor & 0x03) - 1), &dictionary))
-		return bad(frame, "a zstd frame ends in its head", err);
+		return bad(frame, "a zstd frame ends in its header", err);
 	if (dictionary != 0)
-		return bad(frame, "a zstd frame with a dictionary", err);
+		return bad(frame, "a zstd frame must not use a dictionary", err);
 	if (!single && descriptor >> 6 == 0)
-		return bad(frame, "a zstd frame does not say how large its content is", err);
+		return bad(frame, "a zstd frame does not declare its content size", err);
 	if (!take_number(frame, UINT32_C(1) << (descriptor >> 6), &size))
-		return bad(frame, "a zstd frame ends in its head", err);
+		return bad(frame, "a zstd frame ends in its header", err);
 	if (descriptor >> 6 == 1)
 		size += 256;
 	if (size != content_size)
 		return cf_fail(err, CKPTFMT_FAIL_BAD_CHUNK, cf_cursor_offset(frame),
-			"CMP-18: a zstd frame of %llu bytes, where %llu are expected", (unsigned long long)size,
+			"CMP-18: a zstd frame declares %llu bytes, expected %llu", (unsigned long long)size,
 			(unsigned long long)content_size);
 	*window = size;
 	if (!single) {
@@ -79,7 +79,7 @@ static ckptfmt_status check_frame_head(cf_cursor *frame, uint64_t content_size, 
 	}
 	if (*window > CF_ZSTD_WINDOW_MAX)
 		return cf_fail(err, CKPTFMT_FAIL_BAD_CHUNK, cf_cursor_offset(frame),
-			"CMP-18: a zstd frame with a window of %llu bytes", (unsigned long long)*window);
+			"CMP-18: a zstd frame has a window of %llu bytes, over the limit", (unsigned long long)*window);
 	return CKPTFMT_OK;
 }
 
@@ -107,18 +107,18 @@ ckptfmt_status cf_zstd_frame_check(const uint8_t *bytes, uint64_t size, uint64_t
 		coded = coded || type == BLOCK_CODED;
 		plain += type == BLOCK_CODED ? 0 : block_size;
 		if (plain > content_size)
-			return bad(&frame, "a zstd frame holds more than it says", err);
+			return bad(&frame, "a zstd frame contains more than it declares", err);
 	}
 	if (!coded && plain != content_size)
-		return bad(&frame, "a zstd frame holds less than it says", err);
+		return bad(&frame, "a zstd frame contains less than it declares", err);
 	if (checksum && !cf_take_bytes(&frame, 4, &ignored))
 		return bad(&frame, "a zstd frame is cut short", err);
 	if (cf_cursor_left(&frame) != 0)
-		return bad(&frame, "bytes behind a zstd frame", err);
+		return bad(&frame, "bytes after a zstd frame", err);
 	return CKPTFMT_OK;
 }
 
-/* ---- reading --------------------------------------------------------------------------------------------- */
+/* ---- parsing --------------------------------------------------------------------------------------------- */
 
 static ckptfmt_status parse_whole(cf_cursor *bytes, uint64_t raw_size, cf_chunk *out, ckptfmt_error *err)
 {
@@ -129,7 +129,7 @@ static ckptfmt_status parse_whole(cf_cursor *bytes, uint64_t raw_size, cf_chunk 
 		return cf_zstd_frame_check(bytes->base + part.offset, part.size, raw_size, cf_cursor_offset(bytes), err);
 	if (part.size != raw_size)
 		return cf_fail(err, CKPTFMT_FAIL_BAD_CHUNK, cf_cursor_offset(bytes),
-			"CMP-13: a chunk stores %llu raw bytes, not %llu", (unsigned long long)part.size,
+			"CMP-13: a chunk stores %llu raw bytes, expected %llu", (unsigned long long)part.size,
 			(unsigned long long)raw_size);
 	return CKPTFMT_OK;
 }
@@ -140,7 +140,8 @@ static ckptfmt_status parse_planes(cf_cursor *bytes, uint64_t raw_size, uint32_t
 	uint64_t origin = bytes->origin;
 	if (raw_size % unit != 0)
 		return cf_fail(err, CKPTFMT_FAIL_BAD_CHUNK, cf_cursor_offset(bytes),
-			"CMP-15: %llu bytes are no whole units of %lu", (unsigned long long)raw_size, (unsigned long)unit);
+			"CMP-15: %llu bytes are not a multiple of the unit of %lu", (unsigned long long)raw_size,
+			(unsigned long)unit);
 	out->part_count = unit;
 	for (uint32_t p = 0; p < unit; p++) {
 		uint64_t head;
@@ -155,19 +156,19 @@ static ckptfmt_status parse_planes(cf_cursor *bytes, uint64_t raw_size, uint32_t
 		part->offset = bytes->position;
 		if (!cf_take_bytes(bytes, part->size, &plane))
 			return cf_fail(err, CKPTFMT_FAIL_BAD_CHUNK, cf_cursor_offset(bytes),
-				"CMP-16: plane %lu of %llu bytes ends beyond its chunk", (unsigned long)p,
+				"CMP-16: plane %lu of %llu bytes extends past its chunk", (unsigned long)p,
 				(unsigned long long)part->size);
 		if (part->zstd)
 			CF_TRY(cf_zstd_frame_check(plane, part->size, part->raw_size,
 				origin == CF_NO_OFFSET ? origin : origin + part->offset, err));
 		else if (part->size != part->raw_size)
 			return cf_fail(err, CKPTFMT_FAIL_BAD_CHUNK, cf_cursor_offset(bytes),
-				"CMP-16: plane %lu stores %llu raw bytes, not %llu", (unsigned long)p,
+				"CMP-16: plane %lu stores %llu raw bytes, expected %llu", (unsigned long)p,
 				(unsigned long long)part->size, (unsigned long long)part->raw_size);
 	}
 	if (cf_cursor_left(bytes) != 0)
 		return cf_fail(err, CKPTFMT_FAIL_BAD_CHUNK, cf_cursor_offset(bytes),
-			"CMP-16: bytes behind the planes of a chunk");
+			"CMP-16: bytes after the planes of a chunk");
 	return CKPTFMT_OK;
 }
 
@@ -178,7 +179,7 @@ ckptfmt_status cf_chunk_parse(const uint8_t *bytes, uint64_t size, uint64_t raw_
 	uint8_t method;
 	out->part_count = 0;
 	if (!cf_take_u8(&cursor, &method))
-		return cf_fail(err, CKPTFMT_FAIL_BAD_CHUNK, origin, "CMP-12: a chunk of no bytes");
+		return cf_fail(err, CKPTFMT_FAIL_BAD_CHUNK, origin, "CMP-12: an empty chunk");
 	out->method = method;
 	switch (method) {
 	case CF_CHUNK_RAW:
@@ -187,7 +188,7 @@ ckptfmt_status cf_chunk_parse(const uint8_t *bytes, uint64_t size, uint64_t raw_
 	case CF_CHUNK_ROTATED_PLANES: return parse_planes(&cursor, raw_size, unit, out, err);
 	default: break;
 	}
-	return cf_fail(err, CKPTFMT_FAIL_BAD_CHUNK, origin, "CMP-12: chunk method %u is none", (unsigned)method);
+	return cf_fail(err, CKPTFMT_FAIL_BAD_CHUNK, origin, "CMP-12: unknown chunk method %u", (unsigned)method);
 }
 
 void cf_chunk_join(const cf_chunk *chunk, const uint8_t *bytes, const uint8_t *const *decoded, uint32_t unit,
@@ -204,7 +205,7 @@ void cf_chunk_join(const cf_chunk *chunk, const uint8_t *bytes, const uint8_t *c
 
 /* ---- writing --------------------------------------------------------------------------------------------- */
 
-/* Less than a twentieth saved is not worth the decoding. */
+/* A saving of less than 5 % is not worth decoding. */
 static bool gains(const ckptfmt_bytes *frame, uint64_t raw_size)
 {
 	return frame->data != NULL && frame->size <= raw_size - raw_size / 20;
@@ -239,6 +240,6 @@ uint64_t cf_chunk_build(int32_t method, const uint8_t *raw, const uint8_t *plane
 		memcpy(at, zstd ? frames[p].data : planes + p * plane_size, (size_t)size);
 		at += size;
 	}
-	/* The heads may eat up what little was gained. */
+	/* The headers may outweigh a small gain. */
 	return (uint64_t)(at - to) > raw_size ? build_raw(raw, raw_size, to) : (uint64_t)(at - to);
 }

@@ -27,7 +27,7 @@ static ckptfmt_status run(const ckptfmt_codec *codec, bool encodes, ckptfmt_code
 	for (uint64_t i = 0; i < count; i++)
 		if (items[i].size > items[i].capacity)
 			return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET,
-				"the codec wrote %llu bytes where there is room for %llu",
+				"the codec wrote %llu bytes, over the capacity of %llu",
 				(unsigned long long)items[i].size, (unsigned long long)items[i].capacity);
 	return CKPTFMT_OK;
 }

@@ -18,7 +18,7 @@ static bool has_planes(const cf_chunk *chunk)
 	return chunk->method == CF_CHUNK_PLANES || chunk->method == CF_CHUNK_ROTATED_PLANES;
 }
 
-/* CMP-11, then CMP-12 to CMP-18 as far as no frame is decoded. */
+/* CMP-11, then CMP-12 to CMP-18 as far as possible without decoding. */
 static ckptfmt_status check_chunk(const cf_coded *coded, uint64_t i, cf_chunk *out, ckptfmt_error *err)
 {
 	uint64_t begin = stored_begin(coded, i), size = coded->ends[i] - coded->begin - begin;
@@ -33,8 +33,8 @@ static ckptfmt_status check_chunk(const cf_coded *coded, uint64_t i, cf_chunk *o
 		err);
 }
 
-/* An item for each frame of the chunk. A frame of the whole chunk is decoded to its place; those of planes to the place
- * in `planes` that the plane has in a chunk that is split. */
+/* Adds an item for each frame of the chunk. A frame of the whole chunk is decoded to its destination; planes are
+ * decoded to `planes`, in the layout of a split chunk. */
 static void add_items(cf_decoder *decoder, const cf_coded *coded, uint64_t i, const cf_chunk *chunk, uint8_t *to)
 {
 	const uint8_t *bytes = coded->bytes + stored_begin(coded, i);
@@ -67,7 +67,7 @@ static ckptfmt_status parse(cf_decoder *decoder, const cf_coded *coded, uint8_t 
 	return cf_buffer_status(&decoder->items, err);
 }
 
-/* CMP-18: every frame decodes to the size that it states. */
+/* CMP-18: every frame must decode to the size that it declares. */
 static ckptfmt_status check_frames(const cf_decoder *decoder, const cf_coded *coded, ckptfmt_error *err)
 {
 	const ckptfmt_codec_item *items = (const ckptfmt_codec_item *)(const void *)decoder->items.data;
@@ -78,7 +78,7 @@ static ckptfmt_status check_frames(const cf_decoder *decoder, const cf_coded *co
 		while (coded->ends[i] - coded->begin <= at)
 			i++;
 		return cf_fail(err, CKPTFMT_FAIL_BAD_CHUNK, coded->origin + stored_begin(coded, i),
-			"CMP-18: a zstd frame of chunk %llu does not decode to what it says",
+			"CMP-18: a zstd frame of chunk %llu does not decode to its declared size",
 			(unsigned long long)(coded->first + i));
 	}
 	return CKPTFMT_OK;

@@ -1,26 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stored chunks to raw bytes (rules CMP-11 to CMP-18). */
+/* Decodes stored chunks to raw bytes (rules CMP-11 to CMP-18). */
 #ifndef CKPTFMT_COMPRESS_DECODE_H
 #define CKPTFMT_COMPRESS_DECODE_H
 
 #include "base/buffer.h"
 #include "compress/codec.h"
 
-/* Some chunks of one value, stored one after the other. */
+/* Consecutive stored chunks of one value. */
 typedef struct cf_coded {
 	const uint8_t *bytes;
-	const uint64_t *ends;       /* where each ends in the value's stored bytes */
-	uint64_t begin;             /* where the first begins in them */
-	const uint32_t *crcs;       /* of each; NULL: not to be checked */
-	uint64_t first;             /* its number in the value */
+	const uint64_t *ends;       /* end of each within the value's stored bytes */
+	uint64_t begin;             /* start of the first */
+	const uint32_t *crcs;       /* of each; NULL: do not check */
+	uint64_t first;             /* its index in the value */
 	uint64_t count;
-	uint64_t raw_size;          /* of all of them together */
+	uint64_t raw_size;          /* of all of them */
 	uint64_t chunk_size;        /* raw bytes of each but the last */
 	uint64_t origin;            /* file offset of bytes[0] */
 	uint32_t unit;
 } cf_coded;
 
-/* Scratch memory, kept from call to call. */
+/* Scratch memory, reused between calls. */
 typedef struct cf_decoder {
 	const ckptfmt_codec *codec;
 	cf_buffer chunks;           /* cf_chunk */

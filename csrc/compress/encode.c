@@ -4,21 +4,22 @@
 #include "compress/entropy.h"
 
 enum {
-	/* Samples of a value: a part of it within bounds, in a few pieces spread evenly. */
+	/* Samples of a value: a few pieces, spread evenly. */
 	PIECES = 4,
 	PIECE_SIZE = 16 << 10,
 	SAMPLE_MAX = PIECES * PIECE_SIZE,
 	SAMPLE_MIN = 4 << 10,
 	SAMPLED_PART = 16,
-	ALIGNMENT = 16,             /* pieces begin and end at whole units of any kind */
-	/* Entropies of a byte in 256ths of a bit. Above the first a plane is not worth trying, below the second it is even
-	 * where samples found nothing, and below the third runs are likely, which take a search for repetitions. */
+	ALIGNMENT = 16,             /* pieces consist of whole units of any size */
+	/* Entropies of a byte in 256ths of a bit. A plane above the first is not worth trying, one below the second
+	 * is worth it even if samples gained nothing, and one below the third probably has runs, which need a match
+	 * search. */
 	ENTROPY_NOISE = 2017,
 	ENTROPY_GAIN = 1916,
 	ENTROPY_RUNS = 256
 };
 
-/* The most that a frame of so many bytes may take to be worth decoding: a twentieth less. */
+/* The largest frame of `size` raw bytes that is worth decoding: it saves 5 %. */
 static uint64_t worth(uint64_t size)
 {
 	return size - size / 20;
@@ -29,7 +30,7 @@ static bool is_whole(int32_t method)
 	return method == CF_CHUNK_RAW || method == CF_CHUNK_ZSTD;
 }
 
-/* The planes of some units, one after the other. */
+/* Writes the planes of some units consecutively. */
 static void split(const uint8_t *from, uint64_t size, uint32_t unit, bool rotate, uint8_t *to)
 {
 	uint8_t *planes[CF_PLANES_MAX];
@@ -64,7 +65,7 @@ void cf_find_incompressible(const cf_raw *raw, uint8_t *incompressible)
 			raw->unit, raw->rotate);
 }
 
-/* Pieces of all of the value. Returns their size. */
+/* Copies pieces from all of the value. Returns their size. */
 static uint64_t sample_all(const cf_raw *raw, uint8_t *to)
 {
 	uint64_t size = cf_min_u64(cf_max_u64(raw->size / SAMPLED_PART, SAMPLE_MIN), SAMPLE_MAX);
@@ -80,7 +81,7 @@ static uint64_t sample_all(const cf_raw *raw, uint8_t *to)
 	return count * piece;
 }
 
-/* Pieces from the middle of some of the chunks that are not incompressible, of which there are `left`. */
+/* Copies pieces from the middle of some of the `left` compressible chunks. Returns their size. */
 static uint64_t sample_chunks(const cf_raw *raw, const uint8_t *incompressible, uint64_t left, uint8_t *to)
 {
 	uint64_t count = cf_min_u64(left, PIECES), done = 0, next = 0;
@@ -101,7 +102,7 @@ static uint64_t sample_chunks(const cf_raw *raw, const uint8_t *incompressible, 
 	return done;
 }
 
-/* Both efforts of each of `count` pieces of `size` bytes. */
+/* Adds items for both efforts of each of `count` pieces of `size` bytes. */
 static void add_trials(cf_encoder *encoder, const uint8_t *from, uint64_t size, uint32_t count, uint8_t *to)
 {
 	for (uint32_t i = 0; i < count; i++)
@@ -112,7 +113,7 @@ static void add_trials(cf_encoder *encoder, const uint8_t *from, uint64_t size, 
 		}
 }
 
-/* The better of two trials; *size is what the piece then takes. FULL costs more time, so it must save a hundredth. */
+/* Chooses the better of two trials; *size is its result. FULL takes more time, so it must save 1 %. */
 static int8_t better(const ckptfmt_codec_item *trials, uint64_t *size)
 {
 	uint64_t fast = trials[0].size, full = trials[1].size;
@@ -143,7 +144,7 @@ static void choose_best(const cf_encoder *encoder, const cf_raw *raw, uint64_t s
 		split_up.efforts[p] = better(trials + 2 + 2 * (size_t)p, &size);
 		planes += size;
 	}
-	/* Planes take longer to decode, so they must save a fiftieth of what one frame takes. */
+	/* Planes take longer to decode, so they must save 2 % compared with one frame. */
 	if (planes < sample_size && (!*gains || planes * 100 < whole * 98)) {
 		*out = split_up;
 		*gains = true;
@@ -178,7 +179,7 @@ ckptfmt_status cf_choose(cf_encoder *encoder, const cf_raw *raw, const uint8_t *
 
 /* ---- encoding -------------------------------------------------------------------------------------------- */
 
-/* What the choice for the value means for one plane of one chunk, by the entropy of samples of it. */
+/* The effort for one plane of one chunk: the choice for the value, adjusted by the entropy of the plane. */
 static int32_t effort_for(int8_t chosen, uint32_t entropy)
 {
 	if (entropy < ENTROPY_RUNS)
@@ -190,7 +191,7 @@ static int32_t effort_for(int8_t chosen, uint32_t entropy)
 	return chosen;
 }
 
-/* Splits the chunk at `begin` into its planes, at the same place of the scratch memory, and adds an item for each plane
+/* Splits the chunk at `begin` into planes, at the same position of the scratch memory, and adds an item for each plane
  * that is worth trying. */
 static void prepare_chunk(cf_encoder *encoder, const cf_raw *raw, const cf_choice *choice, uint64_t begin,
 	uint64_t size)
@@ -229,7 +230,7 @@ static ckptfmt_status prepare(cf_encoder *encoder, const cf_raw *raw, const cf_c
 	return CKPTFMT_OK;
 }
 
-/* The frames of the chunk at `begin`, of items from number *next on. */
+/* Collects the frames of the chunk at `begin` from the items from index *next on. */
 static void take_frames(const cf_encoder *encoder, uint64_t begin, uint64_t plane_size, uint32_t count, uint64_t *next,
 	ckptfmt_bytes *frames)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Raw bytes to stored chunks: which method, found by encoding samples, and the encoding. */
+/* Encodes raw bytes as stored chunks. The method is chosen by encoding samples. */
 #ifndef CKPTFMT_COMPRESS_ENCODE_H
 #define CKPTFMT_COMPRESS_ENCODE_H
 
@@ -12,11 +12,11 @@ typedef struct cf_raw {
 	const uint8_t *bytes;
 	uint64_t size;
 	uint64_t chunk_size;
-	uint32_t unit;              /* bytes of a unit of byte order; 1 for strings */
-	bool rotate;                /* floating-point numbers with the sign in the highest bit of a unit */
+	uint32_t unit;              /* bytes of an element as byte order sees it; 1 for strings */
+	bool rotate;                /* floating-point numbers with the sign in the highest bit */
 } cf_raw;
 
-enum { CF_EFFORT_NONE = -1 };   /* beside ckptfmt_effort: a plane that is stored raw */
+enum { CF_EFFORT_NONE = -1 };   /* besides ckptfmt_effort: the plane is stored raw */
 
 /* How the chunks of a value are encoded. */
 typedef struct cf_choice {
@@ -24,7 +24,7 @@ typedef struct cf_choice {
 	int8_t efforts[CF_PLANES_MAX];   /* for each plane (one for ZSTD) */
 } cf_choice;
 
-/* Scratch memory, kept from call to call. */
+/* Scratch memory, reused between calls. */
 typedef struct cf_encoder {
 	const ckptfmt_codec *codec;
 	cf_buffer items;            /* ckptfmt_codec_item */
@@ -32,16 +32,15 @@ typedef struct cf_encoder {
 	cf_buffer frames;
 } cf_encoder;
 
-/* Sets incompressible[i] for chunk i to whether a quick look at samples shows nothing to gain. */
+/* Sets incompressible[i] to whether samples of chunk i suggest that it does not compress. */
 void cf_find_incompressible(const cf_raw *raw, uint8_t *incompressible);
-/* Encodes samples of the chunks that are not incompressible in each way that there is, and chooses the one that gains
- * most. *gains: one of them gains enough to be worth decoding; else nothing is to be expected of frames. NO_MEMORY,
- * INVALID (the codec). REQUIRES: raw->size is not 0. */
+/* Encodes samples of the compressible chunks by each method and chooses the smallest result. *gains is whether it saves
+ * enough to be worth decoding. NO_MEMORY, INVALID (the codec). REQUIRES: raw->size is not 0. */
 CF_MUST_CHECK ckptfmt_status cf_choose(cf_encoder *encoder, const cf_raw *raw, const uint8_t *incompressible,
 	cf_choice *out, bool *gains, ckptfmt_error *err);
-/* Writes the stored chunks to `to`, one after the other, with the size and checksum of each and the checksum of its raw
- * bytes. `incompressible` chunks are stored raw. NO_MEMORY, INVALID (the codec).
- * REQUIRES: room for cf_encode_capacity(raw->size, raw->chunk_size) bytes. */
+/* Writes the stored chunks consecutively to `to`, the size and checksum of each, and the checksum of its raw bytes.
+ * `incompressible` chunks are stored raw. NO_MEMORY, INVALID (the codec).
+ * REQUIRES: `to` has room for cf_encode_capacity(raw->size, raw->chunk_size) bytes. */
 CF_MUST_CHECK ckptfmt_status cf_encode(cf_encoder *encoder, const cf_raw *raw, const cf_choice *choice,
 	const uint8_t *incompressible, uint8_t *to, uint64_t *sizes, uint32_t *crcs, uint32_t *raw_crcs,
 	ckptfmt_error *err);

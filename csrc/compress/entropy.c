@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Of large data some pieces are looked at, so that it costs microseconds whatever there is. Repetitions are found with
- * a table of tags by hash, as fast coders find them, but without places: eight bytes at each multiple of sixteen go in,
- * and those between are looked up in windows, where one of sixteen in a row meets what went in.
+ * Only samples of large data are examined, so that an estimate takes microseconds. Repetitions are found as fast coders
+ * find them, with a table of hash tags, but without positions: the 8-byte word at each multiple of 16 is inserted. At
+ * the start of each window the 15 words between are looked up; one of them aligns with an inserted word if data
+ * repeats.
  */
 #include "compress/entropy.h"
 
@@ -13,25 +14,24 @@ enum {
 	SAMPLES = 4,
 	SAMPLE_SIZE = 512,
 	SAMPLE_MAX = SAMPLES * SAMPLE_SIZE,
-	/* Units of which the planes are counted, and which part of all pairs of bytes may be pairs of like ones: of noise
-	 * it is one in 256. No coder takes a twentieth from bytes of which it is less than one in 194, 2 to the power of
-	 * 7.6. */
+	/* Units whose planes are counted, and the limit of the share of equal pairs among all pairs of bytes: one
+	 * in 256 for noise. Bytes where it is below one in 194 (2 to the power of 7.6) cannot be compressed by 5 %. */
 	UNITS = 512,
 	PAIRS = 208,
-	DENSE_MIN = 4096,
-	/* Repetitions are looked for in a part of the data, but within bounds. */
-	LOOKED_PART = 16,
-	LOOKED_MIN = 2048,
-	LOOKED_MAX = 32768,
+	SIZE_MIN = 4096,
+	/* Repetitions are searched for in a part of the data, within bounds. */
+	SEARCH_PART = 16,
+	SEARCH_MIN = 2048,
+	SEARCH_MAX = 32768,
 	STEP = 16,
 	WINDOW = 512,
 	SLOT_BITS = 11,
-	/* Fewer repetitions than one part of these many do not matter. */
+	/* Repetitions below one in this many are ignored. */
 	RARE_WORDS = 64,
 	RARE_WINDOWS = 32
 };
 
-/* 256 times the logarithm of a number of at most SAMPLE_MAX to the base of 2, to within a hundredth. */
+/* 256 * log2(value) to within 1 %, for values up to SAMPLE_MAX. */
 static uint32_t log_256(uint32_t value)
 {
 	uint32_t whole = 31 - (uint32_t)__builtin_clz(value), rest = ((value << 8) >> whole) - 256;
@@ -59,17 +59,18 @@ uint32_t cf_entropy(const uint8_t *bytes, uint64_t size)
 			sum += (uint64_t)counts[i] * log_256(counts[i]);
 			distinct++;
 		}
-	/* A sample shows less than there is: half a bit of information a value, over the sample (Miller and Madow). */
+	/* The entropy of a sample is biased: add half a nat a distinct value, over the sample size (Miller and
+	 * Madow). */
 	return log_256(total) - (uint32_t)(sum / total) + (distinct - 1) * 185 / total;
 }
 
-/* Where piece i of SAMPLES begins, at a unit of whatever kind. */
+/* Start of piece i of SAMPLES, at a whole unit of any size. */
 static uint64_t piece_begin(uint64_t size, uint64_t piece, uint64_t i)
 {
 	return (size - piece) / (SAMPLES - 1) * i / STEP * STEP;
 }
 
-/* Whether pairs of like bytes are as rare as in noise; several times as fast as the entropy, which is no less. */
+/* Whether equal pairs of bytes are as rare as in noise: several times faster than computing the entropy. */
 static bool pairs_rare(const uint8_t *bytes, uint32_t count)
 {
 	uint16_t counts[256];
@@ -80,7 +81,7 @@ static bool pairs_rare(const uint8_t *bytes, uint32_t count)
 	return 2 * pairs * PAIRS <= count * (count - 1);
 }
 
-static bool planes_dense(const uint8_t *raw, uint64_t size, uint32_t unit, bool rotate)
+static bool planes_incompressible(const uint8_t *raw, uint64_t size, uint32_t unit, bool rotate)
 {
 	enum { PART = UNITS / SAMPLES };
 	uint8_t bytes[CF_PLANES_MAX][UNITS], *to[CF_PLANES_MAX];
@@ -96,7 +97,7 @@ static bool planes_dense(const uint8_t *raw, uint64_t size, uint32_t unit, bool 
 				to[p] += PART;
 		}
 	}
-	/* The last plane first: of numbers that is where they are alike. */
+	/* The last plane first: it holds the exponents, which repeat most. */
 	for (uint32_t p = unit; p-- > 0;)
 		if (!pairs_rare(bytes[p], (uint32_t)cf_min_u64(units, UNITS)))
 			return false;
@@ -113,26 +114,26 @@ static inline uint32_t tag_of(uint64_t hash)
 	return (uint32_t)(hash >> 16) | 1;
 }
 
-/* `most`: bytes that are looked at. */
-static bool comes_again(const uint8_t *raw, uint64_t size, uint64_t most)
+/* Whether 8-byte words repeat. Examines at most `most` bytes. */
+static bool repeats(const uint8_t *raw, uint64_t size, uint64_t most)
 {
 	uint32_t tags[1 << SLOT_BITS];
-	uint64_t looked = cf_max_u64(cf_min_u64(size / LOOKED_PART, most), LOOKED_MIN);
-	uint64_t piece = looked >= size ? size : looked / SAMPLES / WINDOW * WINDOW;
-	uint64_t pieces = looked >= size ? 1 : SAMPLES, words = 0, again = 0, windows = 0, found = 0;
+	uint64_t searched = cf_max_u64(cf_min_u64(size / SEARCH_PART, most), SEARCH_MIN);
+	uint64_t piece = searched >= size ? size : searched / SAMPLES / WINDOW * WINDOW;
+	uint64_t pieces = searched >= size ? 1 : SAMPLES, words = 0, again = 0, windows = 0, found = 0;
 	memset(tags, 0, sizeof tags);
 	for (uint64_t i = 0; i < pieces; i++) {
 		const uint8_t *at = raw + (pieces == 1 ? 0 : piece_begin(size, piece, i));
 		for (uint64_t done = 0; piece - done >= 2 * STEP; done += STEP) {
 			uint64_t hash = hash_of(at + done);
 			if (done % WINDOW == 0) {
-				bool met = false;
+				bool found_one = false;
 				for (unsigned shift = 1; shift < STEP; shift++) {
 					uint64_t other = hash_of(at + done + shift);
-					met = met || tags[other >> (64 - SLOT_BITS)] == tag_of(other);
+					found_one = found_one || tags[other >> (64 - SLOT_BITS)] == tag_of(other);
 				}
 				windows++;
-				found += met;
+				found += found_one;
 			}
 			again += tags[hash >> (64 - SLOT_BITS)] == tag_of(hash);
 			tags[hash >> (64 - SLOT_BITS)] = tag_of(hash);
@@ -144,11 +145,11 @@ static bool comes_again(const uint8_t *raw, uint64_t size, uint64_t most)
 
 bool cf_is_incompressible(const uint8_t *raw, uint64_t size, uint32_t unit, bool rotate)
 {
-	return size >= DENSE_MIN && planes_dense(raw, size, unit, rotate) &&
-		!comes_again(raw, size, LOOKED_MAX);
+	return size >= SIZE_MIN && planes_incompressible(raw, size, unit, rotate) &&
+		!repeats(raw, size, SEARCH_MAX);
 }
 
 bool cf_seems_incompressible(const uint8_t *raw, uint64_t size, uint32_t unit, bool rotate)
 {
-	return size >= DENSE_MIN && planes_dense(raw, size, unit, rotate) && !comes_again(raw, size, LOOKED_MIN);
+	return size >= SIZE_MIN && planes_incompressible(raw, size, unit, rotate) && !repeats(raw, size, SEARCH_MIN);
 }

@@ -2,10 +2,10 @@
 /*
  * The portable variant, and the choice of one.
  *
- *   planes.c       eight units at a time as rows of a square of bytes that is turned in registers
+ *   planes.c       units of 8 bytes: eight at a time, an 8x8 byte matrix transposed in registers; others one by one
  *   planes_x86.c   avx2
  *
- * Units of 8 bytes are turned by the portable code everywhere: it keeps up with the coders behind it.
+ * Units of 8 bytes use the portable code everywhere: it is faster than the coders that follow it.
  */
 #include "compress/planes.h"
 
@@ -75,8 +75,8 @@ void cf_planes_join_rest(uint8_t *to, uint64_t at, uint64_t count, uint32_t unit
 
 /* ---- eight units of 8 bytes ---- */
 
-/* Byte c of row r becomes byte r of row c. */
-static inline void turn(uint64_t rows[8])
+/* Transposes: byte c of row r becomes byte r of row c. */
+static inline void transpose(uint64_t rows[8])
 {
 	static const uint64_t masks[3] = {
 		UINT64_C(0x00000000ffffffff), UINT64_C(0x0000ffff0000ffff), UINT64_C(0x00ff00ff00ff00ff)};
@@ -102,7 +102,7 @@ static uint64_t split_8(const uint8_t *from, uint64_t count, bool rotate, uint8_
 			if (rotate)
 				rows[r] = rotate_left(rows[r], 64);
 		}
-		turn(rows);
+		transpose(rows);
 		for (unsigned p = 0; p < 8; p++)
 			cf_store_u64(planes[p] + at, rows[p]);
 	}
@@ -115,7 +115,7 @@ static uint64_t join_8(uint8_t *to, uint64_t count, bool rotate, const uint8_t *
 	for (; count - at >= 8; at += 8) {
 		for (unsigned p = 0; p < 8; p++)
 			rows[p] = cf_load_u64(planes[p] + at);
-		turn(rows);
+		transpose(rows);
 		for (unsigned r = 0; r < 8; r++)
 			cf_store_u64(to + (at + r) * 8, rotate ? rotate_right(rows[r], 64) : rows[r]);
 	}
@@ -167,7 +167,7 @@ const cf_planes_variant *cf_planes_variant_at(uint32_t variant)
 	return NULL;
 }
 
-/* CKPTFMT_ISA names variants of the checksum; those below AVX2 get the portable planes. */
+/* CKPTFMT_ISA names checksum variants; those below AVX2 select the portable planes. */
 static uint32_t choose(void)
 {
 	const char *isa = getenv("CKPTFMT_ISA");

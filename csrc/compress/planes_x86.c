@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Byte planes with AVX2: 64 bytes of units of 2, 128 of units of 4. Other units go the portable way. */
+/* Byte planes with AVX2: 64 bytes of units of 2, 128 of units of 4. Other units use the portable code. */
 #include "compress/planes.h"
 
 #if defined(__x86_64__)
@@ -65,8 +65,8 @@ INLINE uint64_t join_2(uint8_t *to, uint64_t count, bool rotate, const uint8_t *
 	return at;
 }
 
-/* Rows of four 64-bit lanes become columns. */
-INLINE void turn_lanes(__m256i v[4])
+/* Transposes a 4x4 matrix of 64-bit lanes. */
+INLINE void transpose_lanes(__m256i v[4])
 {
 	__m256i a = _mm256_unpacklo_epi64(v[0], v[1]), b = _mm256_unpackhi_epi64(v[0], v[1]);
 	__m256i c = _mm256_unpacklo_epi64(v[2], v[3]), d = _mm256_unpackhi_epi64(v[2], v[3]);
@@ -92,7 +92,7 @@ INLINE uint64_t split_4(const uint8_t *from, uint64_t count, bool rotate, uint8_
 			v[i] = _mm256_shuffle_epi8(left_4(load(from + 4 * at + 32 * i), rotate), group_order());
 			v[i] = _mm256_permutevar8x32_epi32(v[i], halves);
 		}
-		turn_lanes(v);
+		transpose_lanes(v);
 		for (unsigned p = 0; p < 4; p++)
 			store(planes[p] + at, v[p]);
 	}
@@ -107,10 +107,10 @@ INLINE uint64_t join_4(uint8_t *to, uint64_t count, bool rotate, const uint8_t *
 		__m256i v[4];
 		for (unsigned p = 0; p < 4; p++)
 			v[p] = load(planes[p] + at);
-		turn_lanes(v);
+		transpose_lanes(v);
 		for (unsigned i = 0; i < 4; i++) {
 			v[i] = _mm256_permutevar8x32_epi32(v[i], halves);
-			/* The order of a square of four is its own inverse. */
+			/* The byte order of a 4x4 transposition is its own inverse. */
 			v[i] = _mm256_shuffle_epi8(v[i], group_order());
 			store(to + 4 * at + 32 * i, right_4(v[i], rotate));
 		}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The codec over libzstd, if the library is built with it (CKPTFMT_WITH_ZSTD). It keeps nothing between two batches, so
- * that any number of threads may use it. */
+/* The codec over libzstd, if the library is built with it (CKPTFMT_WITH_ZSTD). It keeps no state between batches, so
+ * any number of threads may use it. */
 #include "base/error.h"
 
 enum { LEVEL_MAX = 22 };
@@ -10,11 +10,11 @@ enum { LEVEL_MAX = 22 };
 #include <zstd.h>
 #include <zstd_errors.h>
 
-/* A window that holds a whole chunk as writers make them by default. */
+/* The window holds a chunk of the default size. */
 enum { WINDOW_LOG = 18 };
 
-/* EFFORT_FAST encodes bytes by their frequency and hardly looks for repetitions: in the exponents of numbers a chance
- * repetition costs more than it saves, in bytes and time. */
+/* EFFORT_FAST relies on entropy coding and hardly searches for matches: in the exponents of numbers, random matches
+ * cost more than they save, in bytes and in time. */
 static size_t set_effort(ZSTD_CCtx *coder, int32_t effort, int level)
 {
 	size_t code = ZSTD_CCtx_reset(coder, ZSTD_reset_session_and_parameters);
@@ -75,7 +75,7 @@ ckptfmt_status ckptfmt_codec_zstd(int32_t level, ckptfmt_codec *out, ckptfmt_err
 {
 	*out = (ckptfmt_codec){.struct_size = sizeof *out};
 	if (level < 1 || level > LEVEL_MAX)
-		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "zstd level %d is not within 1 and %d", (int)level,
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "zstd level %d must be from 1 to %d", (int)level,
 			LEVEL_MAX);
 #ifdef CKPTFMT_WITH_ZSTD
 	out->context = (void *)(intptr_t)level;
@@ -85,6 +85,6 @@ ckptfmt_status ckptfmt_codec_zstd(int32_t level, ckptfmt_codec *out, ckptfmt_err
 	return CKPTFMT_OK;
 #else
 	return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, CF_NO_OFFSET,
-		"this library was built without libzstd; give it a codec of your own");
+		"this library was built without libzstd: pass a codec of your own");
 #endif
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The checksum on AArch64 with the CRC32 extension (optional in ARMv8.0, always there from 8.1): three streams of
- * CRC32CX, joined by tables. A carry-less multiply would save nothing measurable: a join comes once in 6 KiB. */
+/* CRC-32C on AArch64 with the CRC32 extension (optional in ARMv8.0, mandatory from 8.1): three streams of CRC32CX,
+ * joined by tables. A carry-less multiply would save nothing measurable: there is one join in 6 KiB. */
 #include "crc32c/crc32c.h"
 
 #if defined(__aarch64__)
@@ -17,7 +17,7 @@
 #define STREAMS_U8(state, byte) __crc32cb(state, byte)
 #include "crc32c/streams.h"
 
-/* HWCAP_CRC32 of Linux; its header is not everywhere. */
+/* HWCAP_CRC32 of Linux; not every C library has its header. */
 enum { CAPABILITY_CRC32 = 1 << 7 };
 
 static bool has_crc(void)

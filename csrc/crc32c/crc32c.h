@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the variants of the checksum share: their table, and loads that copy on the way. The public functions are in
- * ckptfmt.h. A `state` is the register of the CRC: the bitwise complement of the checksum so far. */
-#ifndef CKPTFMT_BASE_CRC32C_H
-#define CKPTFMT_BASE_CRC32C_H
+/* Shared by the variants of CRC-32C: their table, and loads that can also copy. The public functions are in ckptfmt.h.
+ * A `state` is the CRC register: the bitwise complement of the checksum so far. */
+#ifndef CKPTFMT_CRC32C_CRC32C_H
+#define CKPTFMT_CRC32C_CRC32C_H
 
 #include "base/arith.h"
 #include "base/bytes.h"
@@ -12,10 +12,10 @@ typedef struct cf_crc32c_variant {
 	const char *name;
 	const char *isa;        /* what CKPTFMT_ISA calls it */
 	bool (*usable)(void);   /* this CPU and this system can run it */
-	/* State after `size` bytes more. They are also written to `destination` unless it is NULL; what is summed is
-	 * what is written, even if others change the source meanwhile. */
+	/* Returns the state after `size` more bytes. Also copies them to `destination` unless it is NULL. The
+	 * checksum is of the bytes written, even if another thread changes the source meanwhile. */
 	uint32_t (*update)(uint32_t state, uint8_t *destination, const uint8_t *source, size_t size);
-	/* state * x^(8 * size): what `size` zero bytes do to a difference of states. */
+	/* Returns state * x^(8 * size): the effect of `size` zero bytes on a difference of states. */
 	uint32_t (*shift)(uint32_t state, uint64_t size);
 } cf_crc32c_variant;
 
@@ -30,7 +30,7 @@ extern const cf_crc32c_variant cf_crc32c_arm[CF_CRC32C_ARM_COUNT];
 /* The shift of the variants without a carry-less multiply. */
 uint32_t cf_crc32c_shift_portable(uint32_t state, uint64_t size);
 
-/* Functions whose arguments `copy` and the like are constants at every call, so that each caller gets its own loop. */
+/* For functions that every caller calls with constant flags (`copy`), so that each gets a specialised loop. */
 #define CF_CRC32C_INLINE static inline __attribute__((always_inline))
 
 /* Before a short loop: at -O2 GCC unrolls it only when told to. */
@@ -40,10 +40,10 @@ uint32_t cf_crc32c_shift_portable(uint32_t state, uint64_t size);
 #define CF_CRC32C_UNROLL _Pragma("GCC unroll 8")
 #endif
 
-/* Makes the compiler keep one register for what is stored and what is summed, instead of loading twice. */
+/* Makes the compiler store the register that is checksummed instead of loading the bytes twice. */
 #define CF_CRC32C_PIN(word) __asm__("" : "+r"(word))
 
-/* The 8 bytes at `at`, copied if asked to. `to` may be NULL otherwise. */
+/* Loads 8 bytes at `at`, and copies them if `copy`; otherwise `to` may be NULL. */
 CF_CRC32C_INLINE uint64_t cf_crc32c_take_u64(uint8_t *to, const uint8_t *from, size_t at, bool copy)
 {
 	uint64_t word = cf_load_u64(from + at);

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Carry-less folding for one vector width. tools/gen_crc32c_tables.py explains folding and joining.
+ * Carry-less folding for one vector width; tools/gen_crc32c_tables.py explains the mathematics.
  *
- *   fold   Four vectors side by side walk the bytes, 4 * FOLD_SIZE of them a round. In the end they are folded into
- *          one, that takes the vectors that are left, its 16-byte lanes are folded into one, and the CRC instruction
- *          turns that into a state.
- *   fuse   The CRC instruction and the multiplier are different parts of a core, so a block is cut in four: one stream
- *          of four vectors and three of the instruction, which run in one loop and are joined at its end. The vectors
- *          come first, so that they are aligned when the block is.
+ *   fold   Four independent vectors each take FOLD_SIZE bytes a round. At the end they are folded into one vector,
+ *          which takes the remaining vectors; its 16-byte lanes are folded into one lane, and the CRC instruction
+ *          reduces that to a state.
+ *   fuse   The CRC instruction and the multiplier are different execution units, so a block is divided into one stream
+ *          of four vectors and three streams of the instruction. One loop runs all four; their states are joined at
+ *          its end. The vectors come first, so that they are aligned when the block is.
  *
  *          | vectors: rounds * 4 * FOLD_SIZE | first: rounds * FOLD_WORDS * 8 | second, as long | third, as long |
  *
- * Not a header of its own: crc32c_x86.c includes it once for each width and defines before
+ * Not a standalone header: x86.c includes it once for each width, after defining
  *   FOLD_NAME(name)            the name with a suffix for the width
  *   FOLD_TARGET                the function attribute that allows the instructions
  *   FOLD_VECTOR, FOLD_SIZE     the vector type and its bytes
@@ -24,8 +24,8 @@
  *   FOLD_LANES(v)              v folded into its last lane
  *   FOLD_ROW_1, FOLD_ROW_2, FOLD_ROW_4     rows of cf_crc32c_fold for one, two and four vectors
  *   FOLD_WORDS, FOLD_JOINS     words of a scalar stream and round, and the table of the joins
- *   FOLD_LEAST, FUSE_LEAST     sizes from which each is worth it; FOLD_LEAST >= 4 * FOLD_SIZE
- *   FOLD_SMALL(...), FOLD_COPY(...)        who takes smaller sizes, and copies that are to stay in the caches
+ *   FOLD_LEAST, FUSE_LEAST     sizes from which each is faster; FOLD_LEAST >= 4 * FOLD_SIZE
+ *   FOLD_SMALL(...), FOLD_COPY(...)        the functions for smaller sizes and for copies that fit the caches
  */
 
 CF_CRC32C_INLINE FOLD_TARGET FOLD_VECTOR FOLD_NAME(take)(uint8_t *to, const uint8_t *from, size_t at, enum store store)
@@ -40,7 +40,7 @@ CF_CRC32C_INLINE FOLD_TARGET FOLD_VECTOR FOLD_NAME(take)(uint8_t *to, const uint
 	return vector;
 }
 
-/* Four vectors that lie one after the other, folded into the last lane of the last. */
+/* Folds four consecutive vectors into the last. */
 CF_CRC32C_INLINE FOLD_TARGET FOLD_VECTOR FOLD_NAME(gather)(FOLD_VECTOR a, FOLD_VECTOR b, FOLD_VECTOR c, FOLD_VECTOR d)
 {
 	FOLD_VECTOR one = FOLD_KEY(FOLD_ROW_1);
@@ -99,7 +99,8 @@ CF_CRC32C_INLINE FOLD_TARGET uint32_t FOLD_NAME(fuse_block)(uint32_t state, cons
 			third = STREAMS_U64(third, cf_load_u64(words + 2 * part));
 		}
 	}
-	/* The state joins like the streams rather than begin the vectors: so no block waits for the one before. */
+	/* The state is joined like the streams instead of starting the vectors, so that no block waits for the previous
+	 * one. */
 	const uint32_t *joins = FOLD_JOINS[rounds - 1];
 	uint32_t vector = reduce_lane(FOLD_LANES(FOLD_NAME(gather)(a, b, c, d)));
 	uint64_t joined = multiply_registers(state, joins[0]) ^ multiply_registers(vector, joins[1]) ^
@@ -107,7 +108,7 @@ CF_CRC32C_INLINE FOLD_TARGET uint32_t FOLD_NAME(fuse_block)(uint32_t state, cons
 	return STREAMS_U64(0, joined) ^ third;
 }
 
-/* As many blocks as are worth it. Moves *from and *size past them. */
+/* Processes blocks while that is faster than folding alone. Advances *from and *size. */
 CF_CRC32C_INLINE FOLD_TARGET uint32_t FOLD_NAME(fuse)(uint32_t state, const uint8_t **from, size_t *size)
 {
 	const size_t round = 4 * FOLD_SIZE + 3 * 8 * FOLD_WORDS;
@@ -124,7 +125,7 @@ static FOLD_TARGET uint32_t FOLD_NAME(update)(uint32_t state, uint8_t *to, const
 {
 	if (size < FOLD_LEAST)
 		return FOLD_SMALL(state, to, from, size);
-	/* From here on the alignment of vectors pays for its head. */
+	/* From this size on aligned vectors are worth the separate head. */
 	size_t head = 0;
 	if (size >= ALIGN_LEAST)
 		head = -(uintptr_t)(to == NULL ? from : to) % LINE_SIZE;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The loop over a CRC instruction, for the CPUs that have one. The instruction takes 8 bytes, and its result is there
- * three cycles later, but one can be started every cycle: so three streams run side by side, over the thirds of a
- * block, and are joined at its end by tables. The block size falls in steps so that short inputs gain as well.
+ * The loop over a CPU's CRC instruction. The instruction takes 8 bytes and has a latency of three cycles and a
+ * throughput of one a cycle. So three streams run in parallel over the thirds of a block and are joined by tables at
+ * its end. Block sizes decrease in steps so that short inputs gain as well.
  *
- * Not a header of its own: the file that includes it defines
+ * Not a standalone header: the file that includes it defines
  *   STREAMS_TARGET            the function attribute that allows the instruction
  *   STREAMS_U64(state, word)  state after 8 bytes
  *   STREAMS_U8(state, byte)   state after one
@@ -12,7 +12,7 @@
 #include "crc32c/crc32c.h"
 #include "crc32c/tables.h"
 
-/* One stream; what is best below a hundred bytes and for the ends of everything else. */
+/* One stream: fastest below about 100 bytes, and for the tail of larger inputs. */
 CF_CRC32C_INLINE STREAMS_TARGET uint32_t one_stream(uint32_t state, uint8_t *to, const uint8_t *from, size_t at,
 	size_t end, bool copy)
 {

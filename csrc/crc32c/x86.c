@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The checksum on x86-64.
+ * CRC-32C on x86-64.
  *
  *   sse42        three streams of CRC32 (8 bytes a cycle at best), joined by tables
  *   pclmul       the same beside 128-bit folding
  *   vpclmul256   the same beside 256-bit folding: CPUs with VPCLMULQDQ but without AVX-512
  *   vpclmul512   the same beside 512-bit folding
  *
- * Below 128 bytes all of them are one stream of CRC32. Copies only fold: the stores leave the scalar streams no room,
- * except with 128 bits, where the streams alone are faster. Copies too big for any cache go past them.
+ * Below 128 bytes each variant is one stream of CRC32. Copies use folding alone, because their stores compete with the
+ * scalar streams; with 128 bits the streams alone are faster. Copies larger than any cache use non-temporal stores.
  *
- * A variant executes nothing beyond its own extensions: valgrind, for one, knows no AVX-512.
+ * A variant uses only its own extensions: valgrind, for example, does not support AVX-512.
  */
 #include "crc32c/crc32c.h"
 
@@ -27,8 +27,8 @@ enum {
 	LINE_SIZE = 64,
 	LANE_SIZE = 16,
 	ALIGN_LEAST = 4096,
-	/* Measured on a Zen 3 with 32 MiB of third-level cache: up to 8 MiB plain stores are faster by a quarter and
-	 * leave the copy in the cache, at 16 MiB stores past it draw level, at 64 MiB they are faster by a fifth. */
+	/* Measured on a Zen 3 with 32 MiB of third-level cache: up to 8 MiB plain stores are a quarter faster and
+	 * leave the copy in the cache; at 16 MiB non-temporal stores are equal, at 64 MiB a fifth faster. */
 	STREAM_LEAST = 16 << 20
 };
 
@@ -69,7 +69,7 @@ CF_CRC32C_INLINE TARGET_128 __m128i fold_step(__m128i lane, __m128i key, __m128i
 	return _mm_xor_si128(_mm_xor_si128(low, high), next);
 }
 
-/* The state after the 16 bytes of a lane, begun at 0. */
+/* The state after the 16 bytes of a lane, starting from state 0. */
 CF_CRC32C_INLINE TARGET_128 uint32_t reduce_lane(__m128i lane)
 {
 	uint32_t state = STREAMS_U64(0, (uint64_t)_mm_cvtsi128_si64(lane));
@@ -198,7 +198,7 @@ CF_CRC32C_INLINE TARGET_512 __m128i fold_lanes_512(__m512i v)
 
 /* ---- the table ------------------------------------------------------------------------------------------- */
 
-/* The compiler's runtime asks CPUID and, for the wide registers, XGETBV whether the system saves them. */
+/* The compiler's runtime queries CPUID and, for wide registers, XGETBV (does the system save them?). */
 static bool has_sse42(void)
 {
 	__builtin_cpu_init();

@@ -30,27 +30,27 @@ static void test_frames(void)
 		{"28 b5 2f fd 60 2c 00 63 09 00 61", NULL, 300},
 		/* What is coded the decoder checks. */
 		{"28 b5 2f fd 20 05 15 00 00 61 62", NULL, 5},
-		{"", "no zstd frame", 5},
-		{"28 b5 2f fd", "no zstd frame", 5},
-		{"50 2a 4d 18 01 00 00 00 00", "no zstd frame", 5},
+		{"", "must start with a zstd frame", 5},
+		{"28 b5 2f fd", "must start with a zstd frame", 5},
+		{"50 2a 4d 18 01 00 00 00 00", "must start with a zstd frame", 5},
 		{"28 b5 2f fd 28 05 2b 00 00 61", "a reserved bit of a zstd frame is set", 5},
-		{"28 b5 2f fd 21 07 05 2b 00 00 61", "a zstd frame with a dictionary", 5},
-		{"28 b5 2f fd 22 00", "a zstd frame ends in its head", 5},
-		{"28 b5 2f fd 00 70 2b 00 00 61", "a zstd frame does not say how large its content is", 5},
-		{"28 b5 2f fd 80", "a zstd frame ends in its head", 5},
-		{"28 b5 2f fd a0 05 00", "a zstd frame ends in its head", 5},
-		{"28 b5 2f fd 20 06 2b 00 00 61", "a zstd frame of 6 bytes, where 5 are expected", 5},
+		{"28 b5 2f fd 21 07 05 2b 00 00 61", "a zstd frame must not use a dictionary", 5},
+		{"28 b5 2f fd 22 00", "a zstd frame ends in its header", 5},
+		{"28 b5 2f fd 00 70 2b 00 00 61", "a zstd frame does not declare its content size", 5},
+		{"28 b5 2f fd 80", "a zstd frame ends in its header", 5},
+		{"28 b5 2f fd a0 05 00", "a zstd frame ends in its header", 5},
+		{"28 b5 2f fd 20 06 2b 00 00 61", "a zstd frame declares 6 bytes, expected 5", 5},
 		{"28 b5 2f fd 80 71 05 00 00 00 2b 00 00 61",
-			"a zstd frame with a window of 18874368 bytes", 5},
+			"a zstd frame has a window of 18874368 bytes", 5},
 		{"28 b5 2f fd 20 05 2f 00 00 61", "a malformed block of a zstd frame", 5},
 		{"28 b5 2f fd 20 05 33 00 00 61", "a malformed block of a zstd frame", 5},
 		{"28 b5 2f fd 20 05 29 00 00 61 62 63 64", "a zstd frame is cut short", 5},
 		{"28 b5 2f fd 20 05 28 00 00 61 62 63 64 65", "a zstd frame is cut short", 5},
-		{"28 b5 2f fd 20 05 2a 00 00 61 0b 00 00 61", "a zstd frame holds more than it says", 5},
-		{"28 b5 2f fd 20 05 23 00 00 61", "a zstd frame holds less than it says", 5},
+		{"28 b5 2f fd 20 05 2a 00 00 61 0b 00 00 61", "a zstd frame contains more than it declares", 5},
+		{"28 b5 2f fd 20 05 23 00 00 61", "a zstd frame contains less than it declares", 5},
 		{"28 b5 2f fd 24 05 2b 00 00 61 01 02 03", "a zstd frame is cut short", 5},
-		{"28 b5 2f fd 20 05 2b 00 00 61 00", "bytes behind a zstd frame", 5},
-		{"28 b5 2f fd 20 05 2b 00 00 61 28 b5 2f fd 20 05 2b 00 00 61", "bytes behind a zstd frame", 5},
+		{"28 b5 2f fd 20 05 2b 00 00 61 00", "bytes after a zstd frame", 5},
+		{"28 b5 2f fd 20 05 2b 00 00 61 28 b5 2f fd 20 05 2b 00 00 61", "bytes after a zstd frame", 5},
 	};
 	for (size_t i = 0; i < CF_ARRAY_COUNT(cases); i++) {
 		cf_bytes_view frame = hex(cases[i].frame);
@@ -150,25 +150,25 @@ static void test_damaged(void)
 		CHECK(cf_chunk_parse(test_guarded_copy(stored, cut), cut, RAW_SIZE, 2, ORIGIN, &chunk, &err) ==
 			CKPTFMT_CORRUPT && err.failure == CKPTFMT_FAIL_BAD_CHUNK);
 	CHECK_FAILS(cf_chunk_parse(stored, size + 1, RAW_SIZE, 2, ORIGIN, &chunk, &err), err, CKPTFMT_FAIL_BAD_CHUNK,
-		"CMP-16: bytes behind the planes of a chunk");
+		"CMP-16: bytes after the planes of a chunk");
 	CHECK_EQ(err.offset, ORIGIN + size);
 	CHECK_FAILS(cf_chunk_parse(stored, size, RAW_SIZE + 1, 2, ORIGIN, &chunk, &err), err, CKPTFMT_FAIL_BAD_CHUNK,
-		"CMP-15: 65 bytes are no whole units of 2");
+		"CMP-15: 65 bytes are not a multiple of the unit of 2");
 	CHECK_FAILS(cf_chunk_parse(stored, 0, RAW_SIZE, 2, ORIGIN, &chunk, &err), err, CKPTFMT_FAIL_BAD_CHUNK,
-		"CMP-12: a chunk of no bytes");
+		"CMP-12: an empty chunk");
 	for (unsigned method = 4; method < 256; method++) {
 		stored[0] = (uint8_t)method;
 		CHECK_FAILS(cf_chunk_parse(stored, size, RAW_SIZE, 2, ORIGIN, &chunk, &err), err,
-			CKPTFMT_FAIL_BAD_CHUNK, "CMP-12: chunk method");
+			CKPTFMT_FAIL_BAD_CHUNK, "CMP-12: unknown chunk method");
 		CHECK_EQ(err.offset, ORIGIN);
 	}
 	stored[0] = CF_CHUNK_RAW;
 	CHECK_FAILS(cf_chunk_parse(stored, RAW_SIZE, RAW_SIZE, 2, ORIGIN, &chunk, &err), err, CKPTFMT_FAIL_BAD_CHUNK,
-		"CMP-13: a chunk stores 63 raw bytes, not 64");
+		"CMP-13: a chunk stores 63 raw bytes, expected 64");
 	stored[0] = CF_CHUNK_ROTATED_PLANES;
 	stored[1] = RAW_SIZE - 2;
 	CHECK_FAILS(cf_chunk_parse(stored, size, RAW_SIZE, 2, ORIGIN, &chunk, &err), err, CKPTFMT_FAIL_BAD_CHUNK,
-		"CMP-16: plane 0 stores 31 raw bytes, not 32");
+		"CMP-16: plane 0 stores 31 raw bytes, expected 32");
 	memset(stored + 1, 0xff, 10);
 	CHECK_FAILS(cf_chunk_parse(stored, size, RAW_SIZE, 2, ORIGIN, &chunk, &err), err, CKPTFMT_FAIL_BAD_CHUNK,
 		"CMP-15: the sizes of the planes are malformed");

@@ -172,10 +172,10 @@ static void test_codec_failures(void)
 	codec.fails = CKPTFMT_OK;
 	codec.too_much = 1;
 	CHECK_FAILS(read_box(1, NULL, got, SIZE, CKPTFMT_VERIFY_AUTO), err, CKPTFMT_FAIL_ARGUMENT,
-		"the codec wrote 1025 bytes where there is room for 1024");
+		"the codec wrote 1025 bytes, over the capacity of 1024");
 	codec.too_much = (uint64_t)-1;
 	CHECK_FAILS(read_box(1, NULL, got, SIZE, CKPTFMT_VERIFY_AUTO), err, CKPTFMT_FAIL_BAD_CHUNK,
-		"CMP-18: a zstd frame of chunk 0 does not decode to what it says");
+		"CMP-18: a zstd frame of chunk 0 does not decode to its declared size");
 	close_it();
 	bad = codec.codec;
 	bad.struct_size = 4;
