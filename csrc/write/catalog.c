@@ -37,8 +37,10 @@ static const uint8_t *key_of(const cf_catalog *catalog, const cf_catalog_row *ro
 
 /* ---- keys ------------------------------------------------------------------------------------------------ */
 
-/* A bucket holds a row number plus 1 in its low bits and the remaining bits of the row's hash, so that nearly all
- * other keys are told apart without looking at the row. */
+/* Most checkpoints come with their names in key order. Then each key is only compared with the one before; the hash set
+ * is made for all rows when the first key comes out of order.
+ * A bucket holds a row number plus 1 in its low bits and the remaining bits of the key's hash, so that nearly all other
+ * keys are told apart without looking at the row. */
 enum { ROW_BITS = 40 };
 #define ROW_MASK (((uint64_t)1 << ROW_BITS) - 1)
 
@@ -59,42 +61,64 @@ static uint64_t *find_bucket(const cf_catalog *catalog, uint64_t hash, const uin
 		if (((*bucket ^ hash) & ~ROW_MASK) != 0)
 			continue;
 		row = cf_catalog_row_at(catalog, (*bucket & ROW_MASK) - 1);
-		if (row->hash == hash && row->key_size == key_size &&
-			memcmp(key_of(catalog, row), key, (size_t)key_size) == 0)
+		if (row->key_size == key_size && memcmp(key_of(catalog, row), key, (size_t)key_size) == 0)
 			return bucket;
 	}
 }
 
-static void refill_buckets(cf_catalog *catalog)
+/* Makes the hash set so large that at most half of its buckets are in use with `rows`, and puts all rows into it. */
+static ckptfmt_status grow_buckets(cf_catalog *catalog, uint64_t rows, ckptfmt_error *err)
 {
-	uint64_t mask = catalog->bucket_count - 1;
-	if (catalog->buckets == NULL)
-		return;
-	memset(catalog->buckets, 0, (size_t)catalog->bucket_count * sizeof *catalog->buckets);
-	for (uint64_t i = 0; i < cf_catalog_count(catalog); i++) {
-		uint64_t hash = cf_catalog_row_at(catalog, i)->hash, at = hash & mask;
-		while (catalog->buckets[at] != 0)
-			at = (at + 1) & mask;
-		catalog->buckets[at] = bucket_of(hash, i);
-	}
-}
-
-/* Grows the hash set to at least twice `rows` buckets, so that at most half of them are in use. */
-static ckptfmt_status reserve_buckets(cf_catalog *catalog, uint64_t rows, ckptfmt_error *err)
-{
-	uint64_t count = cf_max_u64(catalog->bucket_count, FIRST_BUCKETS);
+	uint64_t count = cf_max_u64(catalog->bucket_count, FIRST_BUCKETS), mask;
 	uint64_t *buckets;
 	while (count < 2 * rows)
 		count *= 2;
-	if (count == catalog->bucket_count)
-		return CKPTFMT_OK;
 	buckets = cf_allocate_zero(count, sizeof *buckets);
 	if (buckets == NULL)
 		return cf_fail_memory(err);
 	cf_release(catalog->buckets);
 	catalog->buckets = buckets;
 	catalog->bucket_count = count;
-	refill_buckets(catalog);
+	mask = count - 1;
+	for (uint64_t i = 0; i < cf_catalog_count(catalog); i++) {
+		const cf_catalog_row *row = cf_catalog_row_at(catalog, i);
+		uint64_t hash = cf_hash(&catalog->hash_key, key_of(catalog, row), row->key_size), at = hash & mask;
+		while (buckets[at] != 0)
+			at = (at + 1) & mask;
+		buckets[at] = bucket_of(hash, i);
+	}
+	return CKPTFMT_OK;
+}
+
+/* Whether a key is above those of all rows, which are in order. */
+static bool is_next(const cf_catalog *catalog, const uint8_t *key, uint64_t key_size)
+{
+	uint64_t count = cf_catalog_count(catalog);
+	const cf_catalog_row *last;
+	if (catalog->bucket_count != 0 || count == 0)
+		return catalog->bucket_count == 0;
+	last = cf_catalog_row_at(catalog, count - 1);
+	return cf_key_compare(key_of(catalog, last), last->key_size, key, key_size) < 0;
+}
+
+/* The row that has the key. *found false: there is none, and the number of the next row takes it. */
+static ckptfmt_status find_row(cf_catalog *catalog, const uint8_t *key, uint64_t key_size, uint64_t *row, bool *found,
+	ckptfmt_error *err)
+{
+	uint64_t hash, *bucket;
+	*row = cf_catalog_count(catalog);
+	*found = false;
+	if (is_next(catalog, key, key_size))
+		return CKPTFMT_OK;
+	if (catalog->bucket_count < 2 * (*row + 1))
+		CF_TRY(grow_buckets(catalog, cf_max_u64(*row + 1, catalog->rows.capacity / sizeof(cf_catalog_row)), err));
+	hash = cf_hash(&catalog->hash_key, key, key_size);
+	bucket = find_bucket(catalog, hash, key, key_size);
+	*found = *bucket != 0;
+	if (*found)
+		*row = (*bucket & ROW_MASK) - 1;
+	else
+		*bucket = bucket_of(hash, *row);
 	return CKPTFMT_OK;
 }
 
@@ -102,28 +126,23 @@ static ckptfmt_status reserve_buckets(cf_catalog *catalog, uint64_t rows, ckptfm
 static ckptfmt_status find_or_add(cf_catalog *catalog, uint64_t key_size, uint64_t *row, bool *added,
 	ckptfmt_error *err)
 {
-	uint64_t key_offset = catalog->keys.size - key_size, hash, *bucket;
-	const uint8_t *key = catalog->keys.data + key_offset;
-	cf_catalog_row fresh;
-	*row = cf_catalog_count(catalog);
+	uint64_t key_offset = catalog->keys.size - key_size;
+	cf_catalog_row *fresh;
+	bool found;
 	*added = false;
-	CF_TRY(reserve_buckets(catalog, *row + 1, err));
-	hash = cf_hash(&catalog->hash_key, key, key_size);
-	bucket = find_bucket(catalog, hash, key, key_size);
-	if (*bucket != 0) {
+	CF_TRY(find_row(catalog, catalog->keys.data + key_offset, key_size, row, &found, err));
+	if (found) {
 		catalog->keys.size = key_offset;
-		*row = (*bucket & ROW_MASK) - 1;
 		return CKPTFMT_OK;
 	}
-	memset(&fresh, 0, sizeof fresh);
-	fresh.hash = hash;
-	fresh.key_offset = key_offset;
-	fresh.key_size = key_size;
-	fresh.first_slice = CF_NO_SLICE;
-	fresh.last_slice = CF_NO_SLICE;
-	cf_put_bytes(&catalog->rows, &fresh, sizeof fresh);
-	CF_TRY(cf_buffer_status(&catalog->rows, err));
-	*bucket = bucket_of(hash, *row);
+	fresh = cf_buffer_extend(&catalog->rows, sizeof *fresh);
+	if (fresh == NULL)
+		return cf_fail_memory(err);
+	memset(fresh, 0, sizeof *fresh);
+	fresh->key_offset = key_offset;
+	fresh->key_size = key_size;
+	fresh->first_slice = CF_NO_SLICE;
+	fresh->last_slice = CF_NO_SLICE;
 	*added = true;
 	return CKPTFMT_OK;
 }
@@ -134,7 +153,7 @@ ckptfmt_status cf_catalog_reserve(cf_catalog *catalog, uint64_t rows, uint64_t k
 	if (!cf_mul_u64(rows, sizeof(cf_catalog_row), &row_bytes) || !cf_buffer_reserve(&catalog->rows, row_bytes) ||
 		!cf_buffer_reserve(&catalog->keys, key_bytes))
 		return cf_fail_memory(err);
-	return reserve_buckets(catalog, cf_catalog_count(catalog) + rows, err);
+	return CKPTFMT_OK;
 }
 
 /* ---- adding ---------------------------------------------------------------------------------------------- */
