@@ -147,7 +147,7 @@ def escape(local_name: str) -> str:
 
 
 def unescape(text: str) -> str:
-    """The inverse of `escape`.
+    """Undo `escape`.
 
     >>> unescape("a..b.Sc")
     'a.b/c'
@@ -158,7 +158,7 @@ def unescape(text: str) -> str:
 
     def single(match: re.Match[str]) -> str:
         if match[1] is None:
-            raise InvalidError(f"{text!r} is no escaped name: '{match[0]}' at {match.start()}")
+            raise InvalidError(f"{text!r} is not an escaped name: '{match[0]}' at {match.start()}")
         return "." if match[1] == "." else "/"
 
     return _ESCAPED.sub(single, text)
@@ -195,12 +195,12 @@ def slot_key(variable_path: str, optimizer_path: str, slot_name: str) -> str:
 # ---- encoding ------------------------------------------------------------------------------------
 
 
-_SHORT = [bytes((number,)) for number in range(0x80)]
+_BYTE = [bytes((number,)) for number in range(0x80)]
 
 
 def _varint(number: int) -> bytes:
     if number < 0x80:
-        return _SHORT[number]
+        return _BYTE[number]
     encoded = bytearray()
     while number > 0x7F:
         encoded.append(number & 0x7F | 0x80)
@@ -222,17 +222,17 @@ def _text(tag: int, value: str) -> bytes:
         raise InvalidError(
             f"an object graph cannot hold the name {value!r}: {error.reason}"
         ) from None
-    return _SHORT[tag] + _varint(len(content)) + content
+    return _BYTE[tag] + _varint(len(content)) + content
 
 
 def _node_id(tag: int, node_id: int, count: int) -> bytes:
     if not 0 <= node_id < count:
-        raise InvalidError(f"node {node_id} is none of the {count} of the object graph")
-    return _SHORT[tag] + _varint(node_id) if node_id else b""
+        raise InvalidError(f"node id {node_id} is not below {count}, the number of nodes")
+    return _BYTE[tag] + _varint(node_id) if node_id else b""
 
 
 def _message(tag: int, content: bytes) -> bytes:
-    return _SHORT[tag] + _varint(len(content)) + content
+    return _BYTE[tag] + _varint(len(content)) + content
 
 
 def encode_graph(graph: ObjectGraph) -> bytes:
@@ -244,18 +244,18 @@ def encode_graph(graph: ObjectGraph) -> bytes:
     """
     count = len(graph.nodes)
     if not count:
-        raise InvalidError("an object graph of no nodes")
+        raise InvalidError("an object graph must have a node")
     entries = sum(
         len(node.children) + len(node.attributes) + len(node.slot_variables) for node in graph.nodes
     )
     if count > NODES_MAX or entries > ENTRIES_MAX:
         raise LimitError(
-            f"an object graph of {count} nodes and {entries} children, attributes and slots; "
-            f"{NODES_MAX} and {ENTRIES_MAX} can be read again"
+            f"the object graph has {count} nodes with {entries} children, attributes and slots; "
+            f"the limits are {NODES_MAX} and {ENTRIES_MAX}"
         )
     content = b"".join(_message(0x0A, _encode_node(node, count)) for node in graph.nodes)
     if len(content) > BYTES_MAX:
-        raise LimitError(f"an object graph of {len(content)} bytes; {BYTES_MAX} can be read again")
+        raise LimitError(f"the object graph has {len(content)} bytes; the limit is {BYTES_MAX}")
     return content
 
 
@@ -296,7 +296,6 @@ def _encode_node(node: Node, count: int) -> bytes:
 # and the start of the field.
 _Field = tuple[int, int, int, int]
 _VARINT, _FIXED64, _BYTES, _GROUP, _GROUP_END, _FIXED32 = range(6)
-_TEXT_TAGS = b"\x0a\x12\x1a"
 
 
 class _Decoder:
@@ -331,7 +330,7 @@ class _Decoder:
         start = position
         while True:
             if position == end:
-                raise self.corrupt(rule, start, "a number that is cut off")
+                raise self.corrupt(rule, start, "a truncated number")
             if shift == 70:
                 raise self.corrupt(rule, start, "a number of more than 10 bytes")
             byte = self.content[position]
@@ -361,7 +360,7 @@ class _Decoder:
 
     def check_left(self, rule: str, offset: int, size: int, left: int) -> None:
         if size > left:
-            raise self.corrupt(rule, offset, f"{size} bytes where {left} are left")
+            raise self.corrupt(rule, offset, f"{size} bytes, of which {left} are present")
 
     def past(self, wire: int, position: int, end: int, rule: str = "") -> int:
         """Return the end of a field that is skipped; groups have `past_group`."""
@@ -370,7 +369,7 @@ class _Decoder:
         if wire == _BYTES:
             return self.size(position, end, rule or "MSG-5")[1]
         if wire not in (_FIXED64, _FIXED32):
-            found = f"wire type {wire} where no such field can be"
+            found = f"unexpected wire type {wire}"
             raise self.corrupt(rule or "MSG-6", position, found)
         size = 8 if wire == _FIXED64 else 4
         self.check_left(rule or "MSG-4", position, size, end - position)
@@ -397,22 +396,11 @@ class _Decoder:
 
     def fields(self, position: int, end: int) -> Iterator[_Field]:
         """Yield the fields of one message that are numbers or bytes."""
-        content = self.content
         while position < end:
             start = position
-            # Fast path: tag and size are one byte each.
-            tag = content[position]
-            if 8 <= tag < 0x80:
-                number, wire, position = tag >> 3, tag & 7, position + 1
-            else:
-                number, wire, position = self.tag(position, end)
+            number, wire, position = self.tag(position, end)
             if wire == _BYTES:
-                size = content[position] if position < end else 0x80
-                if size < 0x80 and size < end - position:
-                    first = position + 1
-                    position = first + size
-                else:
-                    first, position = self.size(position, end)
+                first, position = self.size(position, end)
                 yield number, wire, first, position
             elif wire == _VARINT:
                 value, position = self.varint(position, end)
@@ -485,11 +473,10 @@ class _Decoder:
                         node.has_checkpoint_values = value != 0
             elif number == KIND_FIELD:
                 node.kind = self.text(start, end)
-        if len(node.children) > 1 or len(node.attributes) > 1 or len(node.slot_variables) > 1:
-            self.distinct(position, "children", [name for name, _ in node.children])
-            self.distinct(position, "attributes", [a.name for a in node.attributes])
-            slots = [(s.original_variable_node_id, s.slot_name) for s in node.slot_variables]
-            self.distinct(position, "slots", slots)
+        self.distinct(position, "children", [name for name, _ in node.children])
+        self.distinct(position, "attributes", [a.name for a in node.attributes])
+        slots = [(s.original_variable_node_id, s.slot_name) for s in node.slot_variables]
+        self.distinct(position, "slots", slots)
         return node
 
     def distinct(self, position: int, what: str, found: list[str] | list[tuple[int, str]]) -> None:
@@ -504,14 +491,6 @@ class _Decoder:
 
     def child(self, position: int, child_end: int) -> tuple[str, int]:
         node_id, name = 0, ""
-        content = self.content
-        # Fast path: both fields in order, the name short.
-        if child_end - position > 3 and content[position] == 0x08:
-            node_id, at = self.varint(position + 1, child_end)
-            size = child_end - at - 2
-            if 0 <= size < 0x80 and content[at] == 0x12 and content[at + 1] == size:
-                return self.text(at + 2, child_end), self.node_id(node_id, position)
-            node_id = 0
         id_at = position
         for number, wire, start, end in self.fields(position, child_end):
             if number == 1 and wire == _VARINT:
@@ -523,14 +502,6 @@ class _Decoder:
     def texts(self, position: int, message_end: int, count: int) -> list[str]:
         """Return fields 1 to `count` of a message, which are texts."""
         found = [""] * count
-        content, tags = self.content, _TEXT_TAGS[:count]
-        # Fast path: nothing but texts.
-        while message_end - position > 1 and (tag := content[position]) in tags:
-            start = position + 2
-            position = start + content[position + 1]
-            if content[start - 1] >= 0x80 or position > message_end:
-                start, position = self.size(start - 1, message_end)
-            found[(tag >> 3) - 1] = self.text(start, position)
         for number, wire, start, end in self.fields(position, message_end):
             if number <= count and wire == _BYTES:
                 found[number - 1] = self.text(start, end)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the processes of a sharded save hold, joined into one plan, and who writes what.
+"""The plan of a sharded save: what the processes hold together, and which process writes what.
 
-A process describes what it holds without looking at others (`describe`). Process 0 joins the
-descriptions (`join`), which finds the global shapes and every contradiction. From the plan each
-process knows what it has to write (`parts_of`). Nothing here does I/O or talks to anybody.
+Each process describes its own arrays (`describe`). Process 0 joins the descriptions (`join`): it
+computes the global shapes and finds contradictions between processes. From the plan each process
+derives what it has to write (`parts_of`). Nothing here does I/O or communicates.
 """
 
 from __future__ import annotations
 
-import heapq
+import itertools
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,34 +32,40 @@ __all__ = [
     "join",
     "layouts_by_name",
     "parts_of",
-    "plan_of_equals",
     "some",
 ]
 
 Shape = tuple[int, ...]
-# For each block of a dimension its length, and the position of a device that says so.
+# Block number along a dimension -> its length, and the position of a device that reported it.
 _Lengths = dict[int, tuple[int, int]]
 
 
 class Held(NamedTuple):
-    """What one process holds of a tensor. Without layout there is one array, at position 0."""
+    """What one process holds of a tensor. Without a layout there is one array, at position 0.
+
+    Attributes:
+        code: the dtype.
+        layout: the layout; None if the tensor is replicated.
+        shapes, arrays: the local arrays by position in the mesh, and their shapes.
+        checksum: CRC-32C of a small replicated tensor, else None.
+    """
 
     code: int
     layout: Layout | None
-    shapes: dict[int, Shape]  # by position in the mesh
+    shapes: dict[int, Shape]
     arrays: dict[int, Any]
-    sum: int | None  # CRC-32C of a replicated tensor, where it is small
+    checksum: int | None
 
 
 @dataclass
 class Description:
-    """What one process holds, and how it tells the others.
+    """What one process holds.
 
     Attributes:
-        held: by name, sorted: two processes may go through their tensors in different orders.
-        unused: names that have a layout, but nothing here.
+        held: by name, sorted, because processes may list their tensors in different orders.
+        unused: names that have a layout and no array in this process.
         placement: for each mesh, the positions of the devices of this process.
-        copied: the arrays are copies of those described, as numpy has them.
+        copied: whether the arrays are copies of those described, as NumPy arrays.
     """
 
     held: dict[str, Held] = field(default_factory=dict)
@@ -67,37 +73,21 @@ class Description:
     placement: dict[Mesh, list[int]] = field(default_factory=dict)
     copied: bool = False
 
-    @property
-    def uniform(self) -> bool:
-        """True if all local arrays of each tensor have one shape."""
-        return all(len(set(one.shapes.values())) == 1 for one in self.held.values())
-
-    def common(self) -> bytes:
-        """All but the placement, as text: the same for all processes of an even layout."""
-        layouts: dict[Layout | None, int] = {}
+    def to_bytes(self) -> bytes:
+        """Encode the description without the placement: processes with the same blocks have equal
+        bytes, which `join` handles once."""
+        numbers = _numbers(self.held.values())
         rows = []
         for name, one in self.held.items():
             shapes = list(one.shapes.values())
-            told = shapes[:1] if len(set(shapes)) == 1 else shapes
-            number = -1 if one.layout is None else layouts.setdefault(one.layout, len(layouts))
-            rows.append([name, one.code, number, told, one.sum])
-        text = {
-            "meshes": [_mesh_json(mesh) for mesh in self.placement],
-            "layouts": [
-                [list(self.placement).index(layout.mesh), layout.sharding_specs]
-                for layout in layouts
-                if layout is not None
-            ],
-            "tensors": rows,
-            "unused": self.unused,
-        }
-        return _packed(text)
+            distinct = shapes[:1] if len(set(shapes)) == 1 else shapes
+            rows.append([name, one.code, numbers[one.layout], distinct, one.checksum])
+        return _packed({**_tables(self.placement, numbers), "tensors": rows, "unused": self.unused})
 
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A tensor as all processes see it: `holders` are the processes that hold one without
-    layout."""
+    """A tensor of all processes. `holders` are the processes that hold it, if it has no layout."""
 
     code: int
     layout: Layout | None
@@ -112,50 +102,37 @@ class Planned:
 
 @dataclass
 class Plan:
-    """All tensors of a save, and for each mesh the process that has the device at each position."""
+    """All tensors of a save, and for each mesh the process of the device at each position."""
 
     tensors: dict[str, Planned]
     placement: dict[Mesh, list[int]]
 
     def to_bytes(self) -> bytes:
-        """The plan as text."""
-        layouts: dict[Layout | None, int] = {}
+        """Encode the plan."""
+        numbers = _numbers(self.tensors.values())
         holders: dict[tuple[int, ...], int] = {}
-        meshes = list(self.placement)
         rows = [
             [
                 name,
                 one.code,
-                -1 if one.layout is None else layouts.setdefault(one.layout, len(layouts)),
+                numbers[one.layout],
                 one.shape,
                 holders.setdefault(one.holders, len(holders)),
             ]
             for name, one in self.tensors.items()
         ]
-        text = {
-            "meshes": [_mesh_json(mesh) for mesh in meshes],
-            "placement": list(self.placement.values()),
-            "layouts": [
-                [meshes.index(layout.mesh), layout.sharding_specs]
-                for layout in layouts
-                if layout is not None
-            ],
-            "tensors": rows,
-            "holders": list(holders),
-        }
-        return _packed(text)
+        tables = _tables(self.placement, numbers)
+        owners = list(self.placement.values())
+        return _packed({**tables, "placement": owners, "tensors": rows, "holders": list(holders)})
 
     @classmethod
-    def from_bytes(cls, text: bytes) -> Plan:
-        """The inverse of `to_bytes`."""
-        document = json.loads(text)
-        meshes = [_mesh_of(row) for row in document["meshes"]]
-        layouts = [Layout(specs, meshes[number]) for number, specs in document["layouts"]]
+    def from_bytes(cls, content: bytes) -> Plan:
+        """Decode what `to_bytes` encoded."""
+        document = json.loads(content)
+        meshes, layouts = _decoded(document)
         holders = [tuple(ranks) for ranks in document["holders"]]
         tensors = {
-            name: Planned(
-                code, None if number < 0 else layouts[number], tuple(shape), holders[group]
-            )
+            name: Planned(code, layouts[number], tuple(shape), holders[group])
             for name, code, number, shape, group in document["tensors"]
         }
         return cls(tensors, dict(zip(meshes, document["placement"], strict=True)))
@@ -165,7 +142,11 @@ class Plan:
 
 
 def describe(tensors: Mapping[Any, Any], layouts: Mapping[Any, Any]) -> Description:
-    """What this process holds. Raises InvalidError where that contradicts itself."""
+    """Return what this process holds.
+
+    Raises:
+        InvalidError: the arguments have a wrong type or contradict each other.
+    """
     if not isinstance(tensors, Mapping):
         raise wrong("tensors", "a mapping from names to {device: local array}", tensors)
     by_name = layouts_by_name(layouts)
@@ -179,7 +160,7 @@ def describe(tensors: Mapping[Any, Any], layouts: Mapping[Any, Any]) -> Descript
     for name in sorted(given):
         value, layout = given[name], by_name.get(name)
         if isinstance(value, Mapping) and name not in by_name:
-            # Blocks taken for replicas would be lost, all but one.
+            # If these are blocks, all but one would be lost.
             raise InvalidError(
                 "there are local arrays, {device: array}, but it has no entry in layouts; one that "
                 "is replicated outside any mesh has the layout None",
@@ -196,7 +177,11 @@ def describe(tensors: Mapping[Any, Any], layouts: Mapping[Any, Any]) -> Descript
 
 
 def layouts_by_name(layouts: Mapping[Any, Any]) -> dict[str, Layout | None]:
-    """The layouts with names as str; InvalidError for what is none."""
+    """Return the layouts with names as str.
+
+    Raises:
+        InvalidError: an item is not a Layout or None.
+    """
     if not isinstance(layouts, Mapping):
         raise wrong("layouts", "a mapping from names to Layouts or None", layouts)
     found = {}
@@ -204,7 +189,7 @@ def layouts_by_name(layouts: Mapping[Any, Any]) -> dict[str, Layout | None]:
         name = names.tensor_name(key)
         if layout is not None and not isinstance(layout, Layout):
             raise InvalidError(
-                f"the layout is a Layout or None, not {type(layout).__name__}", tensor=name
+                f"the layout must be a Layout or None, not {type(layout).__name__}", tensor=name
             )
         found[name] = layout
     return found
@@ -216,7 +201,7 @@ def _held(name: str, value: Any, layout: Layout | None) -> Held:
     if not isinstance(value, Mapping):
         if layout is not None and not layout.is_replicated:
             raise InvalidError(
-                f"its layout {layout.text} cuts it: give its local arrays, {{device: array}}, "
+                f"its layout {layout.text} divides it: give its local arrays, {{device: array}}, "
                 "not one array",
                 tensor=name,
             )
@@ -263,15 +248,15 @@ def _held(name: str, value: Any, layout: Layout | None) -> Held:
 
 
 def _facts(name: str, data: Any) -> tuple[int, Shape, Any]:
-    """Code and shape of an array, and the array; what knows both is not converted, since much of it
-    is a replica that others write."""
+    """Code and shape of an array, and the array. An array that has both is not converted, because
+    other processes may write it."""
     if isinstance(data, TensorHandle):
         return data.dtype_code, data.shape, data
     if hasattr(data, "dtype") and hasattr(data, "shape"):
         try:
             return dtypes.code_of(data.dtype), tuple(map(int, data.shape)), data
         except (InvalidError, TypeError, ValueError):
-            pass  # another library's name of a dtype: numpy may know how to convert the array
+            pass  # a dtype of another library; the array may convert itself to NumPy
     sources = Sources()
     sources.add(names.tensor_bytes(name), data)
     array = sources.arrays[0]
@@ -281,7 +266,7 @@ def _facts(name: str, data: Any) -> tuple[int, Shape, Any]:
 def _check_placement(
     name: str, one: Held, layout: Layout, placement: dict[Mesh, list[int]]
 ) -> None:
-    """All tensors of a mesh lie on the same devices of this process."""
+    """Check that all tensors of a mesh have arrays for the same devices of this process."""
     positions = list(one.shapes)
     known = placement.setdefault(layout.mesh, positions)
     if known != positions:
@@ -297,170 +282,161 @@ def _check_placement(
 # ---- all processes -------------------------------------------------------------------------------
 
 
-class _Claim:
-    """What the processes say about one tensor."""
+class _Joined:
+    """What the processes report of one tensor; `rank` is the first process that has it."""
 
-    __slots__ = ("code", "holders", "layout", "lengths", "positions", "rank", "shape", "sums")
+    __slots__ = ("checksums", "code", "holders", "layout", "lengths", "positions", "rank", "shape")
 
     def __init__(self, rank: int, code: int, layout: Layout | None, shape: Shape) -> None:
         self.rank, self.code, self.layout, self.shape = rank, code, layout, shape
         self.holders: list[int] = []
-        self.sums: dict[int | None, list[int]] = {}
+        self.checksums: dict[int | None, list[int]] = {}
         self.positions: set[int] = set()
         self.lengths: list[_Lengths] = [{} for _ in shape]
 
 
-def plan_of_equals(mine: Description, placements: Sequence[Sequence[Sequence[int]]]) -> Plan:
-    """The plan where all processes describe the same, with one local shape a tensor.
-
-    `placements`: for each process, for each mesh in the order of the description, its positions.
-    """
-    placement = {
-        mesh: _owners(mesh, [positions[number] for positions in placements])
-        for number, mesh in enumerate(mine.placement)
-    }
-    everybody = tuple(range(len(placements)))
-    tensors = {}
-    for name, one in mine.held.items():
-        local = next(iter(one.shapes.values()))
-        if one.layout is None:
-            tensors[name] = Planned(one.code, None, local, everybody)
-        else:
-            pairs = zip(local, one.layout.num_shards, strict=True)
-            shape = tuple(size * parts for size, parts in pairs)
-            tensors[name] = Planned(one.code, one.layout, shape, ())
-    _check_unused(mine.unused, tensors)
-    return Plan(tensors, placement)
-
-
 def join(descriptions: Sequence[bytes], placements: Sequence[Sequence[Sequence[int]]]) -> Plan:
-    """The plan of what all processes describe.
+    """Return the plan of what all processes describe.
 
     Args:
-        descriptions: `Description.common` of each process.
-        placements: as in `plan_of_equals`.
+        descriptions: `Description.to_bytes` of each process.
+        placements: for each process and each mesh of its description, the positions of its devices.
 
     Raises:
         InvalidError: two processes contradict each other about a tensor, its blocks do not make
-            up a tensor, or a device of a mesh has no process or two; both processes are named.
+            up a tensor, or a device of a mesh has no process or two. The message names both
+            processes.
     """
     by_mesh: dict[Mesh, list[Sequence[int]]] = {}
-    claims: dict[str, _Claim] = {}
+    joined: dict[str, _Joined] = {}
     unused: set[str] = set()
-    for rank, text in enumerate(descriptions):
-        document = json.loads(text)
-        meshes = [_mesh_of(row) for row in document["meshes"]]
-        layouts = [Layout(specs, meshes[number]) for number, specs in document["layouts"]]
+    # With even layouts nearly all descriptions are equal, so that each is visited once.
+    ranks_of: dict[bytes, list[int]] = {}
+    for rank, content in enumerate(descriptions):
+        ranks_of.setdefault(content, []).append(rank)
+    for content, ranks in ranks_of.items():
+        document = json.loads(content)
         unused.update(document["unused"])
-        own: dict[Mesh, Sequence[int]] = {}
-        # Many tensors have one layout and local shapes.
-        known: dict[tuple[int, tuple[Shape, ...]], list[_Lengths]] = {}
-        for number, mesh in enumerate(meshes):
-            own[mesh] = placements[rank][number]
-            by_mesh.setdefault(mesh, [()] * len(descriptions))[rank] = own[mesh]
-        for name, code, number, told, total in document["tensors"]:
-            layout = None if number < 0 else layouts[number]
-            positions = [0] if layout is None else own[layout.mesh]
-            shapes = [tuple(shape) for shape in told]
-            if len(shapes) != len(positions):
-                shapes *= len(positions)
-            claim = claims.get(name)
-            if claim is None:
-                claim = claims[name] = _Claim(rank, code, layout, shapes[0])
-            _compare(name, claim, rank, code, layout, shapes[0])
-            claim.holders.append(rank)
-            claim.sums.setdefault(total, []).append(rank)
-            if layout is not None:
-                told_here = (number, tuple(shapes))
-                if told_here not in known:
-                    known[told_here] = _lengths(name, layout, zip(positions, shapes, strict=True))
-                claim.positions.update(positions)
-                for axis, lengths in enumerate(known[told_here]):
-                    for row, length in lengths.items():
-                        _note(name, claim.lengths[axis], layout, axis, row, length)
-    _check_unused(sorted(unused), claims)
+        _add_equal(document, ranks, placements, by_mesh, joined)
+    for name in sorted(unused):
+        # A misspelt name would make its tensor a replicated one, of which only one block is saved.
+        if name not in joined:
+            raise InvalidError("it has a layout, but no process has an array of it", tensor=name)
     placement = {mesh: _owners(mesh, parts) for mesh, parts in by_mesh.items()}
     tensors = {}
-    for name in sorted(claims):
-        claim = claims[name]
-        _check_sums(name, claim)
-        if claim.layout is None:
-            tensors[name] = Planned(claim.code, None, claim.shape, tuple(claim.holders))
+    for name, one in sorted(joined.items()):
+        _check_checksums(name, one)
+        if one.layout is None:
+            tensors[name] = Planned(one.code, None, one.shape, tuple(sorted(one.holders)))
         else:
-            shape = _global_shape(name, claim, claim.layout, placement)
-            tensors[name] = Planned(claim.code, claim.layout, shape, ())
+            shape = _global_shape(name, one, one.layout, placement)
+            tensors[name] = Planned(one.code, one.layout, shape, ())
     return Plan(tensors, placement)
 
 
+def _add_equal(
+    document: Mapping[str, Any],
+    ranks: list[int],
+    placements: Sequence[Sequence[Sequence[int]]],
+    by_mesh: dict[Mesh, list[Sequence[int]]],
+    joined: dict[str, _Joined],
+) -> None:
+    """Add the description that these processes have in common to what was joined before."""
+    meshes, layouts = _decoded(document)
+    for number, mesh in enumerate(meshes):
+        positions = by_mesh.setdefault(mesh, [()] * len(placements))
+        for rank in ranks:
+            positions[rank] = placements[rank][number]
+    # Many tensors have the same layout and local shapes.
+    known: dict[tuple[int, tuple[Shape, ...]], tuple[list[int], list[_Lengths]]] = {}
+    for name, code, number, distinct, checksum in document["tensors"]:
+        layout, shapes = layouts[number], tuple(tuple(shape) for shape in distinct)
+        one = joined.get(name)
+        if one is None:
+            one = joined[name] = _Joined(ranks[0], code, layout, shapes[0])
+        _compare(name, one, ranks[0], code, layout, shapes[0])
+        one.holders += ranks
+        one.checksums.setdefault(checksum, []).extend(ranks)
+        if layout is None:
+            continue
+        if (number, shapes) not in known:
+            local = [
+                pair
+                for rank in ranks
+                for pair in zip(by_mesh[layout.mesh][rank], itertools.cycle(shapes), strict=False)
+            ]
+            held = [position for position, _ in local]
+            known[number, shapes] = held, _lengths(name, layout, local)
+        held, found = known[number, shapes]
+        one.positions.update(held)
+        for axis, lengths in enumerate(found):
+            for block, length in lengths.items():
+                _add_length(name, one.lengths[axis], layout, axis, block, length)
+
+
 def _owners(mesh: Mesh, parts: Sequence[Sequence[int]]) -> list[int]:
-    """The process of each device of a mesh."""
+    """The process of the device at each position of a mesh."""
     owners = [-1] * mesh.size
     for rank, positions in enumerate(parts):
         for position in positions:
             if owners[position] >= 0:
                 raise InvalidError(
-                    f"process {owners[position]} and process {rank} both give arrays for "
+                    f"process {owners[position]} and process {rank} both have arrays for "
                     f"{mesh.devices[position]}, a device of the mesh {mesh.text}"
                 )
             owners[position] = rank
     if -1 in owners:
         raise InvalidError(
-            f"no process gives arrays for {mesh.devices[owners.index(-1)]}, a device of the mesh "
+            f"no process has arrays for {mesh.devices[owners.index(-1)]}, a device of the mesh "
             f"{mesh.text}"
         )
     return owners
 
 
-def _check_unused(unused: Sequence[str], known: Mapping[str, Any]) -> None:
-    # A misspelt name would turn its tensor into a replicated one, and all but one block be lost.
-    for name in unused:
-        if name not in known:
-            raise InvalidError("it has a layout, but no process holds it", tensor=name)
-
-
 def _compare(
-    name: str, claim: _Claim, rank: int, code: int, layout: Layout | None, shape: Shape
+    name: str, one: _Joined, rank: int, code: int, layout: Layout | None, shape: Shape
 ) -> None:
     def differ(what: str, here: object, there: object) -> InvalidError:
         return InvalidError(
-            f"process {claim.rank} has it with {what} {here}, process {rank} with {there}",
+            f"process {one.rank} has it with {what} {here}, process {rank} with {there}",
             tensor=name,
         )
 
-    if code != claim.code:
-        first, second = map(dtypes.numpy_name_of, (claim.code, code))
+    if code != one.code:
+        first, second = map(dtypes.numpy_name_of, (one.code, code))
         raise differ("dtype", first, second)
-    if layout != claim.layout:
-        texts = ["none" if one is None else one.text for one in (claim.layout, layout)]
+    if layout != one.layout:
+        texts = ["none" if its is None else its.text for its in (one.layout, layout)]
         if texts[0] == texts[1]:
             texts = [f"{texts[0]}, with other devices"] * 2
         raise differ("layout", *texts)
-    if layout is None and shape != claim.shape:
-        raise differ("shape", claim.shape, shape)
+    if layout is None and shape != one.shape:
+        raise differ("shape", one.shape, shape)
 
 
-def _check_sums(name: str, claim: _Claim) -> None:
-    if len(claim.sums) > 1:
-        groups = "; ".join(some(ranks) for ranks in claim.sums.values())
+def _check_checksums(name: str, one: _Joined) -> None:
+    if len(one.checksums) > 1:
+        groups = "; ".join(some(sorted(ranks)) for ranks in one.checksums.values())
         raise InvalidError(
-            f"it is replicated, but these processes hold different elements: {groups}", tensor=name
+            f"it is replicated, but its elements differ between these processes: {groups}",
+            tensor=name,
         )
 
 
 def _lengths(name: str, layout: Layout, local: Iterable[tuple[int, Shape]]) -> list[_Lengths]:
-    """What local arrays (position and shape) say about the blocks of each dimension."""
+    """The lengths of blocks in each dimension that these local arrays (position, shape) have."""
     found: list[_Lengths] = [{} for _ in range(layout.rank)]
     for position, shape in local:
-        for axis, (row, length) in enumerate(zip(layout.block_of(position), shape, strict=True)):
-            _note(name, found[axis], layout, axis, row, (length, position))
+        for axis, (block, length) in enumerate(zip(layout.block_of(position), shape, strict=True)):
+            _add_length(name, found[axis], layout, axis, block, (length, position))
     return found
 
 
-def _note(
-    name: str, lengths: _Lengths, layout: Layout, axis: int, row: int, said: tuple[int, int]
+def _add_length(
+    name: str, lengths: _Lengths, layout: Layout, axis: int, block: int, found: tuple[int, int]
 ) -> None:
-    known, other = lengths.setdefault(row, said)
-    length, position = said
+    known, other = lengths.setdefault(block, found)
+    length, position = found
     if known != length:
         devices = layout.mesh.devices
         raise InvalidError(
@@ -471,18 +447,18 @@ def _note(
 
 
 def _global_shape(
-    name: str, claim: _Claim, layout: Layout, placement: Mapping[Mesh, Sequence[int]]
+    name: str, one: _Joined, layout: Layout, placement: Mapping[Mesh, Sequence[int]]
 ) -> Shape:
     mesh = layout.mesh
-    if len(claim.positions) != mesh.size:
-        position = min(set(range(mesh.size)) - claim.positions)
+    if len(one.positions) != mesh.size:
+        position = min(set(range(mesh.size)) - one.positions)
         raise InvalidError(
             f"process {placement[mesh][position]} has no array for {mesh.devices[position]}",
             tensor=name,
         )
     sizes = []
     for axis, parts in enumerate(layout.num_shards):
-        lengths = [claim.lengths[axis][row][0] for row in range(parts)]
+        lengths = [one.lengths[axis][row][0] for row in range(parts)]
         size = sum(lengths)
         if lengths != blocks(size, parts):
             raise InvalidError(
@@ -495,7 +471,7 @@ def _global_shape(
 
 
 def some(numbers: Sequence[int]) -> str:
-    """The first few numbers, for a message."""
+    """Return the first few numbers, for a message."""
     shown = ", ".join(map(str, numbers[:8]))
     return f"{shown}, ..." if len(numbers) > 8 else shown
 
@@ -504,7 +480,7 @@ def some(numbers: Sequence[int]) -> str:
 
 
 class Part(NamedTuple):
-    """A slice to write: the local array at `position`; the whole tensor where `box` is None."""
+    """A slice to write, from the local array at `position`. `box` None is the whole tensor."""
 
     name: str
     box: SliceSpec | None
@@ -512,7 +488,7 @@ class Part(NamedTuple):
 
 
 class _Shared(NamedTuple):
-    """A slice that several processes hold."""
+    """A slice, and the processes that hold it. `order` sorts by size, the largest first."""
 
     order: tuple[int, str, int]
     ranks: tuple[int, ...]
@@ -521,55 +497,36 @@ class _Shared(NamedTuple):
 
 
 def parts_of(plan: Plan, rank: int) -> list[Part]:
-    """What a process has to write, by name. Over all processes each slice that is not empty comes
-    once, and a tensor without elements once.
+    """Return what a process has to write, by name. Over all processes each slice that is not empty
+    is written once, and a tensor without elements once.
 
-    A slice that one process holds is written by it. Those that several hold are spread over these
-    by bytes, the largest first, each to the one that has the least of such slices by then. This
-    follows from layouts, shapes and dtypes only, so that every process finds the same.
+    A slice that one process holds is written by it. Slices that several processes hold are assigned
+    the largest first, each to the process with the fewest bytes of such slices so far. That depends
+    on layouts, shapes and dtypes only, so every process computes the same.
     """
-    shared = _shared(plan, rank)
-    shared.sort()
     found: list[Part] = []
     loads: dict[int, int] = {}
-    queues: dict[tuple[int, ...], list[tuple[int, int]]] = {}
-    for order, ranks, part, positions in shared:
+    for order, ranks, part, positions in sorted(_shared(plan, rank)):
         chosen = ranks[0]
         if len(ranks) > 1:
-            queue = queues.setdefault(ranks, [])
-            if not queue:
-                queue.extend(sorted((loads.get(one, 0), one) for one in ranks))
-            chosen = _least(queue, loads)
+            chosen = min(ranks, key=lambda one: (loads.get(one, 0), one))
             loads[chosen] = loads.get(chosen, 0) - order[0]
         if chosen != rank:
             continue
         layout = plan.tensors[part.name].layout
-        if layout is not None:
-            owners = plan.placement[layout.mesh]
-            first = next(p for p in positions if owners[p] == rank)
-            part = part._replace(position=first)  # noqa: PLW2901 (the array that is here)
-        found.append(part)
+        if layout is None:
+            found.append(part)
+            continue
+        owners = plan.placement[layout.mesh]
+        here = next(position for position in positions if owners[position] == rank)
+        found.append(part._replace(position=here))
     return sorted(found, key=lambda part: (part.name, part.box.start if part.box else ()))
 
 
-def _least(queue: list[tuple[int, int]], loads: Mapping[int, int]) -> int:
-    """The process of a heap of (load, process) that has the least load, the first of several.
-
-    Loads only grow, also by slices of other heaps: what the first says may be too little, and is
-    put right until it is not.
-    """
-    while True:
-        load, rank = queue[0]
-        now = loads.get(rank, 0)
-        if load == now:
-            return rank
-        heapq.heapreplace(queue, (now, rank))
-
-
 def _shared(plan: Plan, rank: int) -> list[_Shared]:
-    """The slices that several processes hold, and those that only this one does."""
+    """The slices that several processes hold, and those that only this process holds."""
     found: list[_Shared] = []
-    # Many tensors have one layout and shape: what follows from these is found once.
+    # Many tensors have the same layout and shape.
     known: dict[tuple[Layout, Shape], list[_Group]] = {}
     for name, one in plan.tensors.items():
         info = dtypes.info_of(one.code)
@@ -594,7 +551,8 @@ def _shared(plan: Plan, rank: int) -> list[_Shared]:
 
 
 class _Group(NamedTuple):
-    """A box (None: the whole tensor) of `size` elements, and who holds it."""
+    """A box (None: the whole tensor) of `size` elements, and the processes and positions that hold
+    it."""
 
     size: int
     ranks: tuple[int, ...]
@@ -603,8 +561,8 @@ class _Group(NamedTuple):
 
 
 def _groups(layout: Layout, shape: Shape, owners: Sequence[int]) -> list[_Group]:
-    """What has to be written of a tensor: the boxes that are not empty; of one without elements
-    itself."""
+    """What has to be written of a tensor: its boxes that are not empty, or all of a tensor without
+    elements."""
     if math.prod(shape) == 0:
         return [_Group(0, tuple(sorted(set(owners))), None, tuple(range(layout.mesh.size)))]
     found = []
@@ -617,16 +575,38 @@ def _groups(layout: Layout, shape: Shape, owners: Sequence[int]) -> list[_Group]
     return found
 
 
-# ---- as text -------------------------------------------------------------------------------------
+# ---- encoding ------------------------------------------------------------------------------------
 
 
-def _mesh_json(mesh: Mesh) -> list[Any]:
-    return [mesh.dim_names, mesh.shape, mesh.devices]
+def _numbers(tensors: Iterable[Held | Planned]) -> dict[Layout | None, int]:
+    """Number the layouts of tensors; no layout is the last item of `_decoded`'s list."""
+    layouts = dict.fromkeys(one.layout for one in tensors if one.layout is not None)
+    return {**{layout: number for number, layout in enumerate(layouts)}, None: -1}
 
 
-def _mesh_of(row: Sequence[Any]) -> Mesh:
-    dim_names, shape, devices = row
-    return Mesh(list(zip(dim_names, shape, strict=True)), devices)
+def _tables(
+    placement: Mapping[Mesh, Any], numbers: Mapping[Layout | None, int]
+) -> dict[str, list[Any]]:
+    """The meshes and layouts that tensors refer to by number."""
+    meshes = list(placement)
+    return {
+        "meshes": [[mesh.dim_names, mesh.shape, mesh.devices] for mesh in meshes],
+        "layouts": [
+            [meshes.index(layout.mesh), layout.sharding_specs]
+            for layout in numbers
+            if layout is not None
+        ],
+    }
+
+
+def _decoded(document: Mapping[str, Any]) -> tuple[list[Mesh], list[Layout | None]]:
+    """The inverse of `_tables`. Number -1 is no layout."""
+    meshes = [
+        Mesh(list(zip(dim_names, shape, strict=True)), devices)
+        for dim_names, shape, devices in document["meshes"]
+    ]
+    layouts = [Layout(specs, meshes[number]) for number, specs in document["layouts"]]
+    return meshes, [*layouts, None]
 
 
 def _packed(document: Any) -> bytes:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saving and restoring tensors that lie on meshes of devices of many processes.
+"""Save and restore tensors that are distributed over the devices of many processes.
 
-A save takes two or three rounds over the coordinator (`rounds`), so that a failure in one process
-ends it in all:
+A save has two rounds over the coordinator (`rounds`), so that a failure in one process ends it in
+all:
 
-  1 describe what each process holds; process 0 compares the descriptions, joins them into one plan
-    (`plan`) and makes the temporary directory; a second exchange only if the descriptions differ
+  1 each process describes what it holds; process 0 joins the descriptions into one plan (`plan`)
+    and creates the temporary directory
   2 each process writes its bundle `<prefix>_temp_<hex>/part-SSSSS-of-NNNNN`, if it has a part;
-    process 0 merges the bundles that were reported, and removes the directory
+    process 0 merges the bundles and removes the directory
 
 In a restore each process reads its own boxes. One round at the end checks that all processes
 succeeded and read the same checkpoint.
@@ -59,7 +59,6 @@ from ckptfmt.sharded.plan import (
     join,
     layouts_by_name,
     parts_of,
-    plan_of_equals,
 )
 from ckptfmt.sharded.rounds import Team, compare_all
 from ckptfmt.slices import SliceSpec
@@ -253,6 +252,10 @@ def sharded_restore(
 # ---- saving --------------------------------------------------------------------------------------
 
 
+# What must be equal in all processes, in the order of `_Options.common`.
+_COMMON = ("prefixes", "levels", "alignments", "durabilities", "compressions")
+
+
 @dataclass(frozen=True)
 class _Options:
     """The arguments of a save besides the tensors. The metadata is that of process 0, None in the
@@ -353,55 +356,31 @@ def _copied(description: Description) -> tuple[Snapshot, Description]:
 def _agree(
     team: Team, target: str, mine: Description, options: list[str]
 ) -> tuple[Plan, TemporaryDirectory]:
-    """Return the common plan and the temporary directory, which process 0 made."""
+    """Return the common plan and the temporary directory, which process 0 creates."""
     temporary = TemporaryDirectory(target)
-    try:
-        plan, token = _agree_on(team, mine, options, temporary)
-    except BaseException:
-        temporary.remove()  # only process 0 has made one
-        raise
-    return plan, temporary if team.rank == 0 else TemporaryDirectory(target, token)
 
-
-def _agree_on(
-    team: Team, mine: Description, options: list[str], temporary: TemporaryDirectory
-) -> tuple[Plan, str]:
-    """Return the plan and the random part of the temporary names.
-
-    Equal descriptions, the usual case with even layouts, are compared by their digests.
-    """
-    common, placement = mine.common(), list(mine.placement.values())
-    digest = hashlib.sha256(common).hexdigest()
-    placements: list[list[list[int]]] = []
-
-    def compare(answers: list[bytes]) -> bytes:
-        reports = [json.loads(answer) for answer in answers]
-        placements.extend(positions for _, positions, _ in reports)
-        for number, what in enumerate(("prefixes", "levels", "alignments", "durabilities")):
-            compare_all(f"give different {what}", [given[number] for _, _, given in reports])
+    def decide(answers: list[bytes]) -> bytes:
+        heads, descriptions = [], []
+        for answer in answers:
+            head, _, description = zlib.decompress(answer).partition(b"\n")
+            heads.append(json.loads(head))
+            descriptions.append(description)
+        for number, what in enumerate(_COMMON):
+            compare_all(f"give different {what}", [given[number] for given, _ in heads])
+        plan = join(descriptions, [placement for _, placement in heads])
         temporary.make()
-        verdict: dict[str, Any] = {"token": temporary.token}
-        if mine.uniform and all(other == digest for other, _, _ in reports):
-            plan = plan_of_equals(mine, placements)  # also assigns the blocks for the others
-            verdict["placement"] = list(plan.placement.values())
-        return _dumped(verdict)
+        return zlib.compress(temporary.token.encode() + b"\n" + plan.to_bytes(), 1)
 
-    verdict = json.loads(team.round(None, _dumped([digest, placement, options]), compare))
-    token = str(verdict["token"])
-    if "placement" in verdict:
-        owners = verdict["placement"]
-        parts = [
-            [[p for p, owner in enumerate(mesh) if owner == rank] for mesh in owners]
-            for rank in range(team.world_size)
-        ]
-        return plan_of_equals(mine, parts), token
-
-    def join_all(answers: list[bytes]) -> bytes:
-        plan = join([zlib.decompress(answer) for answer in answers], placements)
-        return zlib.compress(plan.to_bytes(), 1)
-
-    text = team.round(None, zlib.compress(common, 1), join_all)
-    return Plan.from_bytes(zlib.decompress(text)), token
+    head = json.dumps([options, list(mine.placement.values())]).encode()
+    try:
+        decision = team.round(None, zlib.compress(head + b"\n" + mine.to_bytes(), 1), decide)
+    except BaseException:
+        temporary.remove()  # exists in process 0 only
+        raise
+    token, _, plan = zlib.decompress(decision).partition(b"\n")
+    if team.rank != 0:
+        temporary = TemporaryDirectory(target, token.decode())
+    return Plan.from_bytes(plan), temporary
 
 
 def _write_parts(
@@ -442,10 +421,6 @@ def _check_added(sources: Sources, name: str, shape: tuple[int, ...], code: int)
             f"{shape}, {dtypes.numpy_name_of(code)}",
             tensor=name,
         )
-
-
-def _dumped(document: Any) -> bytes:
-    return json.dumps(document, separators=(",", ":")).encode()
 
 
 # ---- restoring -----------------------------------------------------------------------------------

@@ -156,7 +156,7 @@ def test_a_deep_graph_is_cut(tmp_path: Path, command: Callable[..., Ran]) -> Non
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        (b"\x0a", "a number that is cut off, at byte 1 of the object graph"),
+        (b"\x0a", "a truncated number, at byte 1 of the object graph"),
         (b"", "no nodes"),
         (np.array(3), "OBJ-1: the object graph is int64[], not one string"),
     ],

@@ -75,11 +75,11 @@ KILLS = [
     (0, "add:2", False),
     (1, "commit", False),
     (0, "commit", False),
-    (2, "gather:2", False),
+    (2, "gather:1", False),
     (0, "merge", False),
     (0, "merged", True),
-    (0, "broadcasted:2", True),
-    (2, "broadcasted:2", True),
+    (0, "broadcasted:1", True),
+    (2, "broadcasted:1", True),
 ]
 
 
@@ -95,7 +95,7 @@ def test_killed_in_a_save(tmp_path: Path, victim: int, moment: str, there: bool)
     assert loads_as(prefix) == (2 if there else 1)
     failed = others_learned(finish(killed), victim)
     # The decision is the last message.
-    assert failed == (0 if moment.startswith("broadcasted:2") else 2)
+    assert failed == (0 if moment.startswith("broadcasted:1") else 2)
     assert loads_as(prefix) == (2 if there else 1)
     save_alone(prefix, 3)
     assert loads_as(prefix) == 3
