@@ -242,7 +242,7 @@ def test_damage_and_gaps_reach_all_processes(tmp_path: Path) -> None:
 
     refused(load("gap"), TensorNotFoundError, "a/.ATTRIBUTES")
     assert load("gap", strict=False) == [{}, {}]
-    refused(load("bad"), CorruptError, "a number that is cut off, at byte 1")
+    refused(load("bad"), CorruptError, "a truncated number, at byte 1")
     assert load("ckpt", filter=lambda name: False) == [{}, {}]
 
 
