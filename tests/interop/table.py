@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A second, small implementation of the index file, to make odd bundles and to name regions.
+"""Index files taken apart and put together again: entries, regions, Snappy, big-endian bundles.
 
-It trusts its input, which these tests made themselves, and shares nothing with what is under test.
+It trusts its input, which these tests made themselves. Blocks and files are those of
+`support.index`, which shares nothing with what is under test.
 """
 
 from __future__ import annotations
@@ -11,41 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import crcmod.predefined
+from support import index as ix
+from support.index import TRAILER_SIZE, crc32c, mask
+from support.index import read_varint as take_varint
+from support.index import varint as put_varint
 
 from .values import KINDS, STRING, element_count
 
-MAGIC = 0xDB4775248B80FB57
-FOOTER_SIZE = 48
-TRAILER_SIZE = 5
 RAW, SNAPPY = 0, 1
-
-crc32c = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
-
-
-def mask(crc: int) -> int:
-    return (((crc >> 15) | (crc << 17)) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-def put_varint(value: int) -> bytes:
-    value &= (1 << 64) - 1
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def take_varint(data: bytes, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
 
 
 # ---- messages ----------------------------------------------------------------------------------
@@ -145,17 +119,6 @@ class Region:
         return self.offset <= position < self.offset + self.size
 
 
-def _handles(index: bytes) -> tuple[tuple[int, int], tuple[int, int]]:
-    footer = index[-FOOTER_SIZE:]
-    assert int.from_bytes(footer[40:], "little") == MAGIC
-    numbers = []
-    position = 0
-    for _ in range(4):
-        value, position = take_varint(footer, position)
-        numbers.append(value)
-    return (numbers[0], numbers[1]), (numbers[2], numbers[3])
-
-
 def snappy_decode(data: bytes) -> bytes:
     size, position = take_varint(data, 0)
     out = bytearray()
@@ -185,64 +148,36 @@ def snappy_decode(data: bytes) -> bytes:
     return bytes(out)
 
 
-def _block(index: bytes, handle: tuple[int, int]) -> list[tuple[bytes, bytes]]:
-    offset, size = handle
-    content = index[offset : offset + size]
-    kind = index[offset + size]
-    stored = int.from_bytes(index[offset + size + 1 : offset + size + 5], "little")
-    assert stored == mask(crc32c(content + bytes([kind])))
+def _block(index: bytes, offset: int, size: int) -> list[tuple[bytes, bytes]]:
+    content, kind = index[offset : offset + size], index[offset + size]
+    assert ix.with_trailer(content, kind) == index[offset : offset + size + TRAILER_SIZE]
     if kind == SNAPPY:
         content = snappy_decode(content)
-    restarts = int.from_bytes(content[-4:], "little")
-    end = len(content) - 4 - 4 * restarts
-    entries = []
-    position = 0
-    key = b""
-    while position < end:
-        shared, position = take_varint(content, position)
-        fresh, position = take_varint(content, position)
-        value_size, position = take_varint(content, position)
-        key = key[:shared] + content[position : position + fresh]
-        position += fresh
-        entries.append((key, content[position : position + value_size]))
-        position += value_size
-    return entries
-
-
-def _block_handles(index: bytes) -> list[tuple[int, int]]:
-    handles = []
-    for _, value in _block(index, _handles(index)[1]):
-        offset, position = take_varint(value, 0)
-        handles.append((offset, take_varint(value, position)[0]))
-    return handles
+    return [(key, value) for _, key, _, value in ix.block_rows(content)]
 
 
 def read_index(path: Path) -> list[tuple[bytes, bytes]]:
     """Every key and value of an index file, the header's first."""
     index = path.read_bytes()
-    return [entry for handle in _block_handles(index) for entry in _block(index, handle)]
+    return [entry for place in ix.regions(index).data_blocks for entry in _block(index, *place)]
 
 
 def block_count(path: Path) -> int:
-    return len(_block_handles(path.read_bytes()))
+    return len(ix.regions(path.read_bytes()).data_blocks)
 
 
 def index_regions(path: Path) -> list[Region]:
     """The parts of an index file in file order, without a gap between them."""
-    index = path.read_bytes()
-    metaindex, top = _handles(index)
+    found = ix.regions(path.read_bytes())
     regions = []
     for name, (offset, size) in (
-        *(("data block", handle) for handle in _block_handles(index)),
-        ("metaindex", metaindex),
-        ("index block", top),
+        *(("data block", place) for place in found.data_blocks),
+        ("metaindex", found.metaindex),
+        ("index block", found.index),
     ):
         regions.append(Region(name, offset, size))
         regions.append(Region(f"{name} trailer", offset + size, TRAILER_SIZE))
-    footer = len(index) - FOOTER_SIZE
-    used = footer
-    for _ in range(4):
-        _, used = take_varint(index, used)
+    footer, used = found.footer, found.handles_end
     regions.append(Region("footer handles", footer, used - footer))
     regions.append(Region("footer padding", used, footer + 40 - used))
     regions.append(Region("footer magic", footer + 40, 8))
@@ -296,32 +231,6 @@ def snappy_copies(data: bytes) -> bytes:
     return bytes(out)
 
 
-def _build_block(entries: list[tuple[bytes, bytes]], interval: int) -> bytes:
-    out = bytearray()
-    restarts = [0]
-    previous = b""
-    for row, (key, value) in enumerate(entries):
-        shared = 0
-        if row % interval:
-            while shared < min(len(key), len(previous)) and key[shared] == previous[shared]:
-                shared += 1
-        elif row:
-            restarts.append(len(out))
-        out += put_varint(shared) + put_varint(len(key) - shared) + put_varint(len(value))
-        out += key[shared:] + value
-        previous = key
-    for restart in (*restarts, len(restarts)):
-        out += struct.pack("<I", restart)
-    return bytes(out)
-
-
-def _append_block(out: bytearray, content: bytes, kind: int) -> bytes:
-    """Appends a block and its trailer; returns its handle."""
-    handle = put_varint(len(out)) + put_varint(len(content))
-    out += content + bytes([kind]) + struct.pack("<I", mask(crc32c(content + bytes([kind]))))
-    return handle
-
-
 def build_index(
     entries: list[tuple[bytes, bytes]],
     *,
@@ -332,20 +241,13 @@ def build_index(
 
     `compress` is one of the two Snappy encoders above, or None for raw blocks.
     """
-    out = bytearray()
-    handles = []
-    for start in range(0, len(entries), per_block):
-        part = entries[start : start + per_block]
-        # The last key itself is as good a separator as any shorter one.
-        block = _build_block(part, 16)
-        handle = _append_block(
-            out, compress(block) if compress else block, SNAPPY if compress else RAW
-        )
-        handles.append((part[-1][0], handle))
-    metaindex = _append_block(out, _build_block([], 16), RAW)
-    top = _append_block(out, _build_block(handles, 1), RAW)
-    out += (metaindex + top).ljust(40, b"\0") + struct.pack("<Q", MAGIC)
-    return bytes(out)
+    parts = [entries[start : start + per_block] for start in range(0, len(entries), per_block)]
+    blocks = [ix.block(part) for part in parts]
+    if compress is not None:
+        blocks = [ix.Block(compress(one.contents)) for one in blocks]
+    kinds = dict.fromkeys(range(len(blocks)), SNAPPY if compress else RAW)
+    # The last key itself is as good a separator as any shorter one.
+    return ix.Index(blocks, kinds, last_keys=[part[-1][0] for part in parts]).build()
 
 
 # ---- bundles -----------------------------------------------------------------------------------
