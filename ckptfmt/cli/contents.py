@@ -16,11 +16,21 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-import ckptfmt
 from ckptfmt import CkptfmtError, Finding, Reader, StoredSlice, TensorHandle
+from ckptfmt.bundle.reader import Header
+from ckptfmt.names import data_name, index_name, parse_data_name
 from ckptfmt.remembering import cached_property
 
-__all__ = ["Contents", "DataFile", "Tensors", "Totals", "Value", "finding_of", "gather"]
+__all__ = [
+    "Contents",
+    "DataFile",
+    "Tensors",
+    "Totals",
+    "Value",
+    "finding_of",
+    "gather",
+    "gather_unopened",
+]
 
 # Name prefix of the tensors of the format itself.
 RESERVED = "_CKPTFMT_"
@@ -47,10 +57,6 @@ class Totals:
     tensors: int
     elements: int
     nbytes: int
-
-    def as_json(self) -> dict[str, int]:
-        """Return the totals as JSON fields."""
-        return {"tensors": self.tensors, "elements": self.elements, "nbytes": self.nbytes}
 
 
 class Value(NamedTuple):
@@ -215,7 +221,9 @@ class Contents:
     """A checkpoint, as far as it can be read.
 
     Attributes:
-        reader: open.
+        prefix: its prefix.
+        header: None if the index cannot be opened.
+        index_size: size of the index in bytes; None if the system cannot tell.
         level: None if the tensors cannot be listed.
         metadata: the JSON object stored with it; empty if there is none.
         tensors: in key order, the format's own included; None if they cannot be listed.
@@ -223,7 +231,9 @@ class Contents:
         problems: what is wrong, in the form that `verify` gives it.
     """
 
-    reader: Reader
+    prefix: str
+    header: Header | None = None
+    index_size: int | None = None
     level: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
     tensors: Tensors | None = None
@@ -233,18 +243,18 @@ class Contents:
     @property
     def index_path(self) -> str:
         """The index file."""
-        return f"{self.reader.prefix}.index"
+        return index_name(self.prefix)
 
 
 def gather(reader: Reader) -> Contents:
     """Read the index, the metadata, and the sizes of the data files."""
-    contents = Contents(reader)
+    contents = Contents(reader.prefix, reader.header, reader.header.index_size)
     try:
         contents.tensors = Tensors(reader, reader.table(reserved=True))
         contents.level = reader.level
     except CkptfmtError as error:
         contents.problems.append(finding_of(error))
-    contents.files = list(_files(contents))
+    contents.files = list(_files(reader, contents.tensors))
     if contents.tensors is not None:
         contents.problems += _file_problems(contents, contents.tensors)
         contents.problems += _slice_problems(contents, contents.tensors)
@@ -254,6 +264,32 @@ def gather(reader: Reader) -> Contents:
         except CkptfmtError as error:
             contents.problems.append(finding_of(error))
     return contents
+
+
+def gather_unopened(prefix: str, problem: Finding) -> Contents:
+    """Return the files of a checkpoint whose index cannot be opened: all data files of the prefix,
+    whatever number of files their names claim."""
+    directory, stem = os.path.split(prefix)
+    found = []
+    try:
+        entries = os.listdir(directory or ".")
+    except OSError:
+        entries = []
+    for entry in entries:
+        data = parse_data_name(entry)
+        if data is not None and data.prefix == stem:
+            path = os.path.join(directory, entry)
+            found.append((data.num_shards, data.shard, path))
+    files = [DataFile(shard, path, _size(path)) for _, shard, path in sorted(found)]
+    index_size = _size(index_name(prefix))
+    return Contents(prefix, index_size=index_size, files=files, problems=[problem])
+
+
+def _size(path: str) -> int | None:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return None
 
 
 def finding_of(error: CkptfmtError) -> Finding:
@@ -269,17 +305,14 @@ def finding_of(error: CkptfmtError) -> Finding:
     )
 
 
-def _files(contents: Contents) -> Iterator[DataFile]:
-    reader, count = contents.reader, contents.reader.header.num_shards
+def _files(reader: Reader, tensors: Tensors | None) -> Iterator[DataFile]:
+    count = reader.header.num_shards
     shards: Iterable[int] = range(count)
     if count > FILES_MAX:
-        shards = sorted(contents.tensors.ends()) if contents.tensors is not None else ()
+        shards = sorted(tensors.ends()) if tensors is not None else ()
     for shard in shards:
-        path = ckptfmt.sharded_filename(f"{reader.prefix}.data", shard, count)
-        try:
-            yield DataFile(shard, path, os.stat(path).st_size)
-        except OSError:
-            yield DataFile(shard, path, None)
+        path = data_name(reader.prefix, shard, count)
+        yield DataFile(shard, path, _size(path))
 
 
 def _file_problems(contents: Contents, tensors: Tensors) -> Iterator[Finding]:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ckptfmt inspect`: show tensors, totals and file layout. Never changes anything.
 
-`contents.py` and `layout.py` collect; `inspect_text.py`, `inspect_tree.py`, `inspect_graph.py`,
-`inspect_layout.py` and `inspect_json.py` print; `inspect_unopened.py` serves a checkpoint whose
-index cannot be opened.
+`contents.py` and `layout.py` collect; `inspect_text.py`, `inspect_tree.py`, `inspect_layout.py` and
+`inspect_json.py` print; `inspect_graph.py` prepares an object graph for `inspect_tree.py`.
 """
 
 from __future__ import annotations
@@ -25,10 +24,9 @@ from ckptfmt.cli import (
     inspect_layout,
     inspect_text,
     inspect_tree,
-    inspect_unopened,
     layout,
 )
-from ckptfmt.cli.contents import RESERVED, Contents, Tensors, finding_of, gather
+from ckptfmt.cli.contents import RESERVED, Contents, Tensors, finding_of, gather, gather_unopened
 from ckptfmt.cli.output import COLORS, Output, colored
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
@@ -125,37 +123,26 @@ def run(options: argparse.Namespace) -> int:
     try:
         reader = ckptfmt.open(prefix)
     except DAMAGE as error:
-        return _run_unopened(prefix, finding_of(error), options)
+        contents = gather_unopened(prefix, finding_of(error))
+        _show(contents, None, None, None, options)
+        return _complain(contents.problems, options.color)
     with reader:
         contents = gather(reader)
-        chosen = None if contents.tensors is None else _chosen(contents, contents.tensors, options)
+        chosen = None if contents.tensors is None else _chosen(contents.tensors, options)
         files: list[layout.FileLayout] | None = None
         # Where the tensors cannot be listed, the blocks that are damaged are worth seeing.
         if options.layout or chosen is None:
-            files, found = layout.layout_of(contents)
+            files, found = layout.layout_of(reader, contents)
             contents.problems += found
         objects = None
         if options.tree and not options.json and chosen is not None:
             objects = inspect_graph.objects_of(reader, contents)
         _show(contents, chosen, files, objects, options)
-    _complain(contents.problems, options.color)
-    return 1 if contents.problems else 0
+    return _complain(contents.problems, options.color)
 
 
-def _run_unopened(prefix: str, problem: Finding, options: argparse.Namespace) -> int:
-    out = Output(options.color)
-    unopened = inspect_unopened.look(prefix, problem)
-    inspect_unopened.show(out, options.path, unopened, as_json=options.json)
-    out.flush()
-    _complain([problem], options.color)
-    return 1
-
-
-def _chosen(contents: Contents, tensors: Tensors, options: argparse.Namespace) -> Tensors:
-    names = tensors.names
-    rows: Sequence[int] = range(len(names))
-    if not options.all and len(contents.reader) < len(names):
-        rows = [row for row in rows if not names[row].startswith(RESERVED)]
+def _chosen(tensors: Tensors, options: argparse.Namespace) -> Tensors:
+    names, rows = tensors.names, _listed(tensors, options)
     if options.filter:
         rows = [row for row in rows if any(matches(names[row]) for matches in options.filter)]
     if options.sort != "name":  # which is the order that they are in
@@ -168,6 +155,14 @@ def _chosen(contents: Contents, tensors: Tensors, options: argparse.Namespace) -
     return tensors.pick(rows)
 
 
+def _listed(tensors: Tensors, options: argparse.Namespace) -> Sequence[int]:
+    """The rows to choose from: the format's own tensors are listed with --all only."""
+    names = tensors.names
+    if options.all:
+        return range(len(names))
+    return [row for row in range(len(names)) if not names[row].startswith(RESERVED)]
+
+
 def _show(
     contents: Contents,
     chosen: Tensors | None,
@@ -178,6 +173,9 @@ def _show(
     out = Output(options.color)
     if options.json:
         inspect_json.show(out, options.path, contents, chosen, files, options.limit)
+    elif contents.header is None:
+        inspect_text.show_header(out, contents)
+        inspect_text.show_files(out, contents)
     elif chosen is None or options.layout:
         inspect_text.show_header(out, contents)
         if chosen is None:
@@ -187,23 +185,24 @@ def _show(
         inspect_text.show_header(out, contents)
         by_size = options.sort == "size"
         if objects is not None:
-            inspect_graph.show(
-                out, objects, chosen, options.limit, by_size=by_size, filtered=bool(options.filter)
-            )
+            top = inspect_graph.lines(objects, chosen, filtered=bool(options.filter))
+            inspect_tree.show(out, chosen, top, options.limit, by_size=by_size, kinds=True)
         elif options.tree:
-            inspect_tree.show(out, chosen, options.limit, by_size=by_size)
+            top = inspect_tree.lines(chosen)
+            inspect_tree.show(out, chosen, top, options.limit, by_size=by_size)
         else:
             inspect_text.show_table(out, chosen, options.limit, slices=options.slices)
         candidates = None
         if options.filter and contents.tensors is not None:
-            candidates = len(contents.tensors if options.all else contents.reader)
+            candidates = len(_listed(contents.tensors, options))
         inspect_text.show_totals(out, contents, chosen, candidates)
     out.flush()
 
 
-def _complain(problems: list[Finding], color: str) -> None:
-    if sys.stderr is None or not problems:
-        return
-    mark = "\x1b[31mproblem\x1b[0m" if colored(sys.stderr, color) else "problem"
-    for problem in problems:
-        print(str(problem).replace("problem", mark, 1), file=sys.stderr)
+def _complain(problems: list[Finding], color: str) -> int:
+    """Print the problems to standard error and return the exit status."""
+    if sys.stderr is not None:
+        mark = "\x1b[31mproblem\x1b[0m" if colored(sys.stderr, color) else "problem"
+        for problem in problems:
+            print(str(problem).replace("problem", mark, 1), file=sys.stderr)
+    return 1 if problems else 0

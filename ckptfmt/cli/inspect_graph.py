@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Print `inspect --tree` of a checkpoint with an object graph.
+"""The lines of `inspect --tree` of a checkpoint with an object graph.
 
 An object and its tensors are shown at the shortest path from the root; other references, cycles
 included, name that path. Slot variables are shown below their optimizer.
@@ -7,14 +7,14 @@ included, name that path. Slot variables are shown below their optimizer.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from ckptfmt import CkptfmtError, Finding, Reader
 from ckptfmt.cli import text
 from ckptfmt.cli.contents import Contents, Tensors, finding_of
-from ckptfmt.cli.inspect_tree import ASCII_LINES, DEPTH_MAX, LINES, write_rows
-from ckptfmt.cli.output import Output
+from ckptfmt.cli.inspect_tree import DEPTH_MAX, Line
 from ckptfmt.objects.build import graph_of, key_groups
 from ckptfmt.objects.graph import (
     ATTRIBUTES,
@@ -26,7 +26,7 @@ from ckptfmt.objects.graph import (
 )
 from ckptfmt.objects.nodes import NONE
 
-__all__ = ["Objects", "objects_of", "show"]
+__all__ = ["Objects", "lines", "objects_of"]
 
 MISSING = "missing"
 
@@ -66,15 +66,6 @@ def objects_of(reader: Reader, contents: Contents) -> Objects | None:
             )
         )
     return Objects(graph, groups)
-
-
-class _Line(NamedTuple):
-    """One line: a tensor (its row, or MISSING), an object, or a reference to another path."""
-
-    label: str
-    kind: str = ""
-    row: int | str | None = None
-    node: int | None = None
 
 
 class _Shown:
@@ -132,110 +123,61 @@ class _Shown:
                 self.sizes[parent] += self.sizes[node_id]
 
     def path(self, node_id: int) -> str:
-        """Where an object stands in the tree."""
+        """The path of an object in the tree."""
         if node_id == 0:
             return "(root)"
         if node_id not in self.owners:
-            return "(nothing that the root leads to)"
+            return "(an object that the root does not reach)"
         labels: list[str] = []
         while node_id and len(labels) < DEPTH_MAX:
             node_id, label = self.owners[node_id]
             labels.append(label)
         return "/".join(["..."] * bool(node_id) + labels[::-1])
 
-    def inside(self, node_id: int) -> list[_Line]:
+    def inside(self, node_id: int) -> list[Line]:
         """The lines right below an object: its tensors, its children, its slot variables."""
         node = self.nodes[node_id]
         found = [
-            _Line(f"{ATTRIBUTES}/{label}", row=self.rows.get(key, MISSING))
+            self.tensor(f"{ATTRIBUTES}/{label}", self.rows.get(key))
             for label, key in self.objects.tensors(node)
         ]
         found += [self._line(node_id, escape(name), child) for name, child in node.children]
         found += [self._line(node_id, label, child) for label, child in self._slots(node_id)]
-        return [line for line in found if not self.filtered or self._holds(line)]
+        # With a filter, only what leads to a tensor that it chooses.
+        return [one for one in found if not self.filtered or one.row is not None or one.count]
 
-    def _holds(self, line: _Line) -> bool:
-        """Whether something that was asked for is in this line or below it."""
-        return isinstance(line.row, int) or (line.node is not None and self.counts[line.node] > 0)
+    def tensor(self, label: str, row: int | None, kind: str = "") -> Line:
+        """The line of a tensor; without a row it is missing."""
+        if row is None:
+            return Line(label, dtype=MISSING, kind=kind)
+        return Line(label, row, nbytes=self.tensors.nbytes[row], kind=kind)
 
-    def _line(self, parent: int, label: str, child: int) -> _Line:
+    def _line(self, parent: int, label: str, child: int) -> Line:
         if self.owners[child] != (parent, label):
-            return _Line(f"{label} -> {self.path(child)}")
+            return Line(f"{label} -> {self.path(child)}")
         node = self.nodes[child]
+        kind = text.printable(node.kind or "")
+        if node.registered_saver is not None:
+            kind = f"saved by {text.printable(node.registered_saver[0])}"
         edges = node.children or node.slot_variables or node.registered_saver
         own = list(self.objects.tensors(node))
         if not edges and [name for name, _ in own] == [VARIABLE_VALUE]:
-            return _Line(label, _kind(node), self.rows.get(own[0][1], MISSING))
-        return _Line(label if node.kind == NONE else f"{label}/", _kind(node), node=child)
-
-    def nbytes(self, line: _Line) -> int:
-        if isinstance(line.row, int):
-            return self.tensors.nbytes[line.row]
-        return 0 if line.node is None else self.sizes[line.node]
-
-
-def _kind(node: Node) -> str:
-    if node.registered_saver is not None:
-        return f"saved by {text.printable(node.registered_saver[0])}"
-    return text.printable(node.kind or "")
+            return self.tensor(label, self.rows.get(own[0][1]), kind)
+        return Line(
+            label if node.kind == NONE else f"{label}/",
+            count=self.counts[child],
+            nbytes=self.sizes[child],
+            kind=kind,
+            inside=functools.partial(self.inside, child),
+        )
 
 
-def _walk(
-    shown: _Shown, outside: list[_Line], lines: tuple[str, str, str, str], by_size: bool
-) -> Iterator[tuple[str, _Line]]:
-    """Every line, with its label behind the lines of the tree; without recursion."""
-
-    def ordered(found: list[_Line]) -> list[_Line]:
-        return sorted(found, key=lambda line: -shown.nbytes(line)) if by_size else found
-
-    waiting = [("", number == 0, line) for number, line in enumerate(reversed(outside))]
-    top = ordered(shown.inside(0))
-    waiting += [("", not outside and line is top[-1], line) for line in reversed(top)]
-    depth = len(lines[0])
-    while waiting:
-        indent, last, line = waiting.pop()
-        inner = [] if line.node is None else ordered(shown.inside(line.node))
-        cut = bool(inner) and len(indent) >= DEPTH_MAX * depth
-        label = f"{indent}{lines[1 if last else 0]}{text.printable(line.label)}"
-        yield f"{label} ..." if cut else label, line
-        if not cut:
-            below = indent + lines[3 if last else 2]
-            waiting += [(below, one is inner[-1], one) for one in reversed(inner)]
-
-
-def show(
-    out: Output,
-    objects: Objects,
-    tensors: Tensors,
-    limit: int | None,
-    *,
-    by_size: bool,
-    filtered: bool,
-) -> None:
-    """One line an object and one a tensor; `limit` counts the tensors. Those that no object has
-    come last, under their whole names."""
-    lines = LINES if out.fits("".join(LINES)) else ASCII_LINES
+def lines(objects: Objects, tensors: Tensors, *, filtered: bool) -> list[Line]:
+    """Return the lines of the root; tensors that no object has are the last, under their whole
+    names."""
     shown = _Shown(objects, tensors, filtered=filtered)
     named = {
         key for node_id in shown.owners for _, key in objects.tensors(objects.graph.nodes[node_id])
     }
-    outside = [_Line(name, row=row) for name, row in shown.rows.items() if name not in named]
-    rows: list[tuple[str, str, str, str, str, str]] = []
-    seen: set[int] = set()
-    for label, line in _walk(shown, outside, lines, by_size):
-        if limit is not None and len(seen) >= limit:
-            break
-        count = nbytes = dtype = shape = ""
-        if isinstance(line.row, int):
-            seen.add(line.row)
-            nbytes = text.size(tensors.nbytes[line.row])
-            dtype, shape = tensors.dtypes[line.row], text.shape(tensors.shapes[line.row])
-        elif line.row is not None:
-            dtype = line.row
-        elif line.node is not None:
-            count, nbytes = f"{shown.counts[line.node]:,}", text.size(shown.sizes[line.node])
-        rows.append((label, count, nbytes, dtype, shape, line.kind))
-    write_rows(out, ("name", "tensors", "bytes", "dtype", "shape", "kind"), rows)
-    if len(seen) < len(tensors):
-        out.line(f"... and {text.plural(len(tensors) - len(seen), 'tensor')} more")
-    out.line()
+    outside = [shown.tensor(name, row) for name, row in shown.rows.items() if name not in named]
+    return [*shown.inside(0), *outside]

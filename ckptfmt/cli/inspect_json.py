@@ -31,7 +31,7 @@ from ckptfmt.cli.contents import WHOLE, Contents, Tensors
 from ckptfmt.cli.layout import FileLayout, Region
 from ckptfmt.cli.output import Output
 
-__all__ = ["SCHEMA", "show"]
+__all__ = ["show"]
 
 SCHEMA = 1
 
@@ -45,16 +45,15 @@ def show(
     limit: int | None,
 ) -> None:
     """Print the document."""
-    reader = contents.reader
     shown = chosen
     if chosen is not None and limit is not None:
         shown = chosen.pick(range(min(limit, len(chosen))))
     document: dict[str, Any] = {
         "schema": SCHEMA,
         "path": path,
-        "prefix": reader.prefix,
+        "prefix": contents.prefix,
         "level": contents.level,
-        "header": asdict(reader.header),
+        "header": None if contents.header is None else asdict(contents.header),
         "metadata": contents.metadata,
         "tensors": None if shown is None else [_tensor(shown, row) for row in range(len(shown))],
         "totals": _totals(contents, chosen),
@@ -100,9 +99,9 @@ def _totals(contents: Contents, chosen: Tensors | None) -> dict[str, Any]:
     sums: dict[str, Any] = {"tensors": None, "elements": None, "nbytes": None, "by_dtype": None}
     if chosen is not None:
         total, by_dtype = chosen.totals()
-        sums = {**total.as_json()}
-        sums["by_dtype"] = {dtype: part.as_json() for dtype, part in by_dtype.items()}
-    sums["index_bytes"] = contents.reader.header.index_size
+        sums = asdict(total)
+        sums["by_dtype"] = {dtype: asdict(part) for dtype, part in by_dtype.items()}
+    sums["index_bytes"] = contents.index_size
     sums["data_bytes"] = sum(file.size or 0 for file in contents.files)
     sums["files"] = [
         {"path": file.path, "shard": file.shard, "size": file.size} for file in contents.files

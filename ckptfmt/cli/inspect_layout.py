@@ -16,7 +16,7 @@ TRAILER = "5 bytes of each block are its trailer: compression type, masked CRC-3
 def show(out: Output, contents: Contents, files: list[FileLayout]) -> None:
     """Print all regions of all files in order, offsets in hexadecimal and decimal."""
     for number, file in enumerate(files):
-        size = "not there" if file.size is None else f"{file.size:,} bytes"
+        size = "missing" if file.size is None else f"{file.size:,} bytes"
         out.line(f"{out.paint(text.printable(file.path), 'bold')}: {size}")
         if file.regions:
             columns = _index(file.regions) if not number else _data(file.regions, contents.tensors)

@@ -10,25 +10,28 @@ from ckptfmt.cli.contents import RESERVED, Contents, Tensors
 from ckptfmt.cli.layout import FileLayout
 from ckptfmt.cli.output import Output
 
-__all__ = ["show_gap", "show_header", "show_table", "show_totals"]
+__all__ = ["show_files", "show_gap", "show_header", "show_table", "show_totals"]
 
 METADATA_MAX = 400
 
 
 def show_header(out: Output, contents: Contents) -> None:
     """Print level, versions and files."""
-    header = contents.reader.header
-    out.line(out.paint(text.printable(contents.reader.prefix), "bold"))
-    versions = f"producer {header.producer}, min consumer {header.min_consumer}"
-    order = "big-endian" if header.big_endian else "little-endian"
-    level = contents.level or "unknown"
-    out.line(f"  format    level {level}, {order}, {versions}")
-    blocks = text.plural(header.block_count, "data block")
-    out.line(f"  index     {text.size(header.index_size)} in {blocks}")
+    header, blocks, count = contents.header, "", len(contents.files)
+    out.line(out.paint(text.printable(contents.prefix), "bold"))
+    if header is None:
+        out.line(f"  format    unknown, {out.paint('the index cannot be opened', 'red')}")
+    else:
+        versions = f"producer {header.producer}, min consumer {header.min_consumer}"
+        order = "big-endian" if header.big_endian else "little-endian"
+        out.line(f"  format    level {contents.level or 'unknown'}, {order}, {versions}")
+        blocks = f" in {text.plural(header.block_count, 'data block')}"
+        count = header.num_shards
+    out.line(f"  index     {_size(contents.index_size)}{blocks}")
     there = [file.size for file in contents.files if file.size is not None]
-    data = f"{text.size(sum(there))} in {text.plural(header.num_shards, 'file')}"
+    data = f"{text.size(sum(there))} in {text.plural(count, 'file')}"
     if len(there) < len(contents.files):
-        missing = f"{len(contents.files) - len(there)} not there"
+        missing = f"{len(contents.files) - len(there)} missing"
         data += f", {out.paint(missing, 'red')}"
     out.line(f"  data      {data}")
     if contents.metadata:
@@ -37,6 +40,23 @@ def show_header(out: Output, contents: Contents) -> None:
         more = f"... ({len(stored):,} characters)" if len(stored) > METADATA_MAX else ""
         out.line(f"  metadata  {stored[:METADATA_MAX]}{more}")
     out.line()
+
+
+def show_files(out: Output, contents: Contents) -> None:
+    """Print the data files of a checkpoint whose index cannot be opened."""
+    if contents.files:
+        columns = [
+            text.Column("data file", [text.printable(file.path) for file in contents.files]),
+            text.Column("bytes", [_size(file.size) for file in contents.files], right=True),
+        ]
+        for piece in text.table(columns):
+            out.write(piece)
+        out.line()
+    out.line("`ckptfmt verify` lists all problems.")
+
+
+def _size(size: int | None) -> str:
+    return "unknown" if size is None else text.size(size)
 
 
 def show_table(out: Output, tensors: Tensors, limit: int | None, *, slices: bool) -> None:

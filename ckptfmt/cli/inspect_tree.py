@@ -1,98 +1,146 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Print the names of `inspect` as a tree split at slashes, with totals per branch."""
+"""Print `inspect --tree`: lines below lines, of names split at slashes or of an object graph
+(`inspect_graph.py`), with totals per branch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from ckptfmt.cli import text
 from ckptfmt.cli.contents import Tensors
 from ckptfmt.cli.output import Output
 
-__all__ = ["show", "write_rows"]
+__all__ = ["DEPTH_MAX", "Line", "lines", "show"]
 
-# Names are not split deeper than this; a name may consist of slashes.
+# Deeper lines are not shown, and names are not split deeper; a name may consist of slashes.
 DEPTH_MAX = 40
 LINES = ("├─ ", "└─ ", "│  ", "   ")
 ASCII_LINES = ("|- ", "`- ", "|  ", "   ")
 
 
-class _Node:
-    """A branch, a tensor, or both."""
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line: a branch, a tensor, or both.
 
-    __slots__ = ("children", "elements", "nbytes", "row", "tensors")
+    Attributes:
+        label: the text, not escaped yet.
+        row: its tensor.
+        dtype: the text instead of the dtype, if it has no tensor.
+        count: how many tensors are in a branch.
+        nbytes: their size; None shows none.
+        kind: the kind of the object.
+        inside: returns the lines below; None if there are none.
+    """
+
+    label: str
+    row: int | None = None
+    dtype: str = ""
+    count: int | None = None
+    nbytes: int | None = None
+    kind: str = ""
+    inside: Callable[[], list[Line]] | None = None
+
+
+class _Branch:
+    """A branch of names, which may be a tensor as well."""
+
+    __slots__ = ("children", "count", "nbytes", "row")
 
     def __init__(self) -> None:
-        self.children: dict[str, _Node] = {}
+        self.children: dict[str, _Branch] = {}
         self.row: int | None = None
-        self.tensors = self.elements = self.nbytes = 0
+        self.count = self.nbytes = 0
 
-    def add(self, row: int, elements: int, nbytes: int) -> None:
-        """Add a tensor to the totals."""
-        self.tensors += 1
-        self.elements += elements
-        self.nbytes += nbytes
+    def lines(self) -> list[Line]:
+        """The lines below this one."""
+        found = []
+        for name, branch in self.children.items():
+            # A branch with a single child branch shares its line.
+            while len(branch.children) == 1 and branch.row is None:
+                piece, branch = next(iter(branch.children.items()))  # noqa: PLW2901
+                name = f"{name}/{piece}"  # noqa: PLW2901
+            if branch.children:
+                found.append(
+                    Line(
+                        f"{name}/",
+                        branch.row,
+                        count=branch.count,
+                        nbytes=branch.nbytes,
+                        inside=branch.lines,
+                    )
+                )
+            else:
+                found.append(Line(name, branch.row, nbytes=branch.nbytes))
+        return found
 
 
-def _grown(tensors: Tensors) -> _Node:
-    root = _Node()
-    columns = zip(tensors.names, tensors.elements, tensors.nbytes, strict=True)
-    for row, (name, elements, nbytes) in enumerate(columns):
-        node = root
-        node.add(row, elements, nbytes)
+def lines(tensors: Tensors) -> list[Line]:
+    """Return the lines of the names."""
+    root = _Branch()
+    for row, (name, nbytes) in enumerate(zip(tensors.names, tensors.nbytes, strict=True)):
+        branch = root
         for piece in name.split("/", DEPTH_MAX):
-            node = node.children.setdefault(piece, _Node())
-            node.add(row, elements, nbytes)
-        node.row = row
-    return root
+            branch = branch.children.setdefault(piece, _Branch())
+            branch.count += 1
+            branch.nbytes += nbytes
+        branch.row = row
+    return root.lines()
 
 
 def _walk(
-    node: _Node, lines: tuple[str, str, str, str], by_size: bool, indent: str = ""
-) -> Iterator[tuple[str, _Node]]:
-    """Yield every node below this one, with its name and the lines of the tree."""
-    children = list(node.children.items())
-    if by_size:
-        children.sort(key=lambda item: -item[1].nbytes)
-    for number, (name, child) in enumerate(children):
-        last = number + 1 == len(children)
-        # A branch with a single child branch shares its line.
-        while len(child.children) == 1 and child.row is None:
-            piece, child = next(iter(child.children.items()))  # noqa: PLW2901
-            name = f"{name}/{piece}"  # noqa: PLW2901
-        slash = "/" if child.children else ""
-        yield f"{indent}{lines[1 if last else 0]}{text.printable(name)}{slash}", child
-        yield from _walk(child, lines, by_size, indent + lines[3 if last else 2])
+    top: list[Line], marks: tuple[str, str, str, str], by_size: bool
+) -> Iterator[tuple[str, Line]]:
+    """Yield each line with its label behind the marks of the tree, without recursion."""
+
+    def stacked(found: list[Line], indent: str) -> list[tuple[str, bool, Line]]:
+        if by_size:
+            found = sorted(found, key=lambda line: -(line.nbytes or 0))
+        return [(indent, line is found[-1], line) for line in reversed(found)]
+
+    waiting = stacked(top, "")
+    while waiting:
+        indent, last, line = waiting.pop()
+        below = stacked(line.inside(), indent + marks[3 if last else 2]) if line.inside else []
+        cut = bool(below) and len(indent) >= DEPTH_MAX * len(marks[0])
+        label = f"{indent}{marks[1 if last else 0]}{text.printable(line.label)}"
+        yield f"{label} ..." if cut else label, line
+        if not cut:
+            waiting += below
 
 
-def show(out: Output, tensors: Tensors, limit: int | None, *, by_size: bool) -> None:
-    """Print one line per branch and per tensor; `limit` counts tensors."""
-    lines = LINES if out.fits("".join(LINES)) else ASCII_LINES
-    rows: list[tuple[str, str, str, str, str]] = []
-    seen = 0
-    for label, node in _walk(_grown(tensors), lines, by_size):
-        if limit is not None and seen >= limit:
+def show(
+    out: Output,
+    tensors: Tensors,
+    top: list[Line],
+    limit: int | None,
+    *,
+    by_size: bool,
+    kinds: bool = False,
+) -> None:
+    """Print the lines; `limit` counts tensors, and `kinds` adds the kinds of objects."""
+    marks = LINES if out.fits("".join(LINES)) else ASCII_LINES
+    rows: list[tuple[str, ...]] = []
+    seen: set[int] = set()
+    for label, line in _walk(top, marks, by_size):
+        if limit is not None and len(seen) >= limit:
             break
-        dtype = shape = ""
-        if node.row is not None:
-            dtype, shape = tensors.dtypes[node.row], text.shape(tensors.shapes[node.row])
-            seen += 1
-        count = f"{node.tensors:,}" if node.children else ""
-        rows.append((label, count, text.size(node.nbytes), dtype, shape))
-    write_rows(out, ("name", "tensors", "bytes", "dtype", "shape"), rows)
-    if seen < len(tensors):
-        out.line(f"... and {text.plural(len(tensors) - seen, 'tensor')} more")
-    out.line()
-
-
-def write_rows(out: Output, titles: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
-    """A table whose second and third columns are numbers."""
-    cells = list(zip(*rows, strict=True)) or [()] * len(titles)
+        dtype, shape = line.dtype, ""
+        if line.row is not None:
+            seen.add(line.row)
+            dtype, shape = tensors.dtypes[line.row], text.shape(tensors.shapes[line.row])
+        count = "" if line.count is None else f"{line.count:,}"
+        nbytes = "" if line.nbytes is None else text.size(line.nbytes)
+        rows.append((label, count, nbytes, dtype, shape, line.kind))
+    titles = ("name", "tensors", "bytes", "dtype", "shape", "kind")[: 6 if kinds else 5]
     columns = [
-        text.Column(title, list(column), right=number in (1, 2))
-        for number, (title, column) in enumerate(zip(titles, cells, strict=True))
+        text.Column(title, [row[number] for row in rows], right=number in (1, 2))
+        for number, title in enumerate(titles)
     ]
     pieces = text.table(columns)
     out.write(out.paint(next(pieces).rstrip("\n"), "bold") + "\n")
     for piece in pieces:
         out.write(piece)
+    if len(seen) < len(tensors):
+        out.line(f"... and {text.plural(len(tensors) - len(seen), 'tensor')} more")
+    out.line()

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ckptfmt import CkptfmtError, Finding
+from ckptfmt import CkptfmtError, Finding, Reader
 from ckptfmt.cli.contents import WHOLE, Contents, DataFile, Tensors, Value, finding_of
+from ckptfmt.names import index_name
 
 __all__ = ["FileLayout", "Region", "layout_of"]
 
@@ -59,13 +60,13 @@ class FileLayout:
     regions: list[Region]
 
 
-def layout_of(contents: Contents) -> tuple[list[FileLayout], list[Finding]]:
+def layout_of(reader: Reader, contents: Contents) -> tuple[list[FileLayout], list[Finding]]:
     """Return the layout of the index and of each data file, and the problems found."""
     problems: list[Finding] = []
     index = FileLayout(
         contents.index_path,
-        contents.reader.header.index_size,
-        _index_regions(contents, problems),
+        reader.header.index_size,
+        _index_regions(reader, problems),
     )
     by_shard: dict[int, list[Value]] = {}
     for value in contents.tensors.values() if contents.tensors is not None else ():
@@ -83,13 +84,12 @@ def layout_of(contents: Contents) -> tuple[list[FileLayout], list[Finding]]:
     return files, problems
 
 
-def _index_regions(contents: Contents, problems: list[Finding]) -> list[Region]:
-    header = contents.reader.header
+def _index_regions(reader: Reader, problems: list[Finding]) -> list[Region]:
     try:
-        found = contents.reader.regions()
+        found = reader.regions()
     except CkptfmtError as error:
         problems.append(finding_of(error))
-        return [Region(0, header.index_size, "unread")]
+        return [Region(0, reader.header.index_size, "unread")]
     regions = []
     for record in found:
         offset, size, code = int(record["offset"]), int(record["size"]), int(record["kind"])
@@ -111,7 +111,13 @@ def _index_regions(contents: Contents, problems: list[Finding]) -> list[Region]:
             message = f"BLK-2: the checksum of the {kind} does not match"
             problems.append(
                 Finding(
-                    "problem", "CORRUPT", "CHECKSUM", message, contents.index_path, offset, None
+                    "problem",
+                    "CORRUPT",
+                    "CHECKSUM",
+                    message,
+                    index_name(reader.prefix),
+                    offset,
+                    None,
                 )
             )
     return regions

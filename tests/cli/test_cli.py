@@ -559,8 +559,8 @@ def test_missing_and_short_data_files(command: Callable[..., Ran], tmp_path: Pat
     os.truncate(short, 66)
     ran = command("inspect", "--layout", prefix)
     assert ran.status == 1
-    assert "1 not there" in ran.out
-    assert f"{missing}: not there\n" in ran.out
+    assert "1 missing" in ran.out
+    assert f"{missing}: missing\n" in ran.out
     lines = ran.err.splitlines()
     assert lines[0].startswith(f"problem: SHARD_MISSING in {missing}: ")
     assert lines[1].startswith(f"problem: TRUNCATED in {short} at offset 64, tensor 'layer_1/bias'")
