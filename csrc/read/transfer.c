@@ -34,23 +34,13 @@ void cf_transfer_begin(cf_transfer *transfer, ckptfmt_reader *reader, const ckpt
 
 static void leave_shard(cf_transfer *transfer)
 {
-	if (transfer->shard_open && !transfer->lent)
+	if (transfer->shard_open)
 		cf_shards_done(&transfer->reader->shards, &transfer->use);
 	cf_os_direct_end(transfer->direct);
 	transfer->direct = NULL;
 	transfer->direct_tried = false;
 	transfer->shard_open = false;
-	transfer->lent = false;
 	transfer->window_size = 0;
-}
-
-void cf_transfer_lend(cf_transfer *transfer, int32_t shard, cf_file file, uint64_t size)
-{
-	leave_shard(transfer);
-	transfer->use = (cf_shard_use){file, size, NULL};
-	transfer->shard = shard;
-	transfer->shard_open = true;
-	transfer->lent = true;
 }
 
 void cf_transfer_end(cf_transfer *transfer)

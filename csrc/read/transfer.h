@@ -23,7 +23,6 @@ typedef struct cf_transfer {
 	int32_t verify;                 /* ckptfmt_verify_mode */
 	cf_progress *progress;          /* counts what is read; borrowed, NULL: nothing does. Set by the caller */
 	bool shard_open;
-	bool lent;                      /* the open one is the caller's */
 	int32_t shard;                  /* the open one */
 	cf_shard_use use;
 	uint8_t *staging;               /* CF_WINDOW_SIZE bytes, made when first needed */
@@ -39,8 +38,6 @@ typedef struct cf_transfer {
 void cf_transfer_begin(cf_transfer *transfer, ckptfmt_reader *reader, const ckptfmt_selection *selection,
 	int32_t verify);
 void cf_transfer_end(cf_transfer *transfer);
-/* Reads this data file from a file that the caller has open, and closes. */
-void cf_transfer_lend(cf_transfer *transfer, int32_t shard, cf_file file, uint64_t size);
 
 /* Opens the value's data file and checks that all its bytes are there, before anybody makes room for them.
  * REQUIRES, as of every value given to a transfer: cf_geometry_check_value passed. */

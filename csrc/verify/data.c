@@ -1,73 +1,198 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The bytes of the data files, span by span through one window. A value of fixed size is checksummed piece by piece; a
- * string or variant is scanned, because its checksum depends on its elements. Chunk checksums cover the stored bytes of
- * either.
+ * The bytes of the data files. The values are sorted by data file and offset, and each file is read once from its
+ * start, through the transfer that reads use:
+ *
+ *   value  gap  value  value  tail
+ *
+ * A value of fixed size is checksummed piece by piece; a string or variant is scanned, because its checksum depends
+ * on its elements. Chunk checksums cover the stored bytes of either. Gaps that are small enough to be padding must be
+ * zero. Bytes that several values claim are read twice at most, so that entries which all name the same bytes cost no
+ * more than the size of the file.
  */
 #include "verify/private.h"
 
-static uint64_t span_count(const ckptfmt_verifier *v)
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+	PIECE_SIZE = 512 << 10,     /* stored bytes that one step reads */
+	DECODED_SIZE = 2 << 20,     /* raw bytes that one step decodes, rounded to whole chunks */
+	JOIN_MAX = 64 << 10,        /* unwanted bytes that are read instead of starting another read after them */
+	PADDING_MAX = 2 << 20       /* larger gaps are not padding, and are not read */
+};
+
+/* ---- data files ------------------------------------------------------------------------------------------ */
+
+static uint64_t value_count(const ckptfmt_verifier *v)
 {
-	return v->spans.size / sizeof(cf_verify_span);
+	return v->values.size / sizeof(cf_verify_value);
 }
 
-/* ---- reading --------------------------------------------------------------------------------------------- */
-
-/* How far to read from `begin`: what follows closely is wanted as well. */
-static uint64_t window_end(const ckptfmt_verifier *v, uint64_t begin)
+static cf_verify_value *value_at(const ckptfmt_verifier *v, uint64_t number)
 {
-	const cf_verify_span *span = cf_verify_span_at(v, v->next);
-	uint64_t end = span->offset + span->size, limit = begin + CF_VERIFY_WINDOW;
-	for (uint64_t i = v->next + 1; end < limit && i < span_count(v); i++) {
-		const cf_verify_span *next = cf_verify_span_at(v, i);
-		if (next->shard != span->shard || (next->offset > end && next->offset - end > CF_VERIFY_JOIN_MAX))
-			break;
-		end = cf_max_u64(end, next->offset + next->size);
+	return (cf_verify_value *)(void *)v->values.data + number;
+}
+
+static int compare_values(const void *left, const void *right)
+{
+	const cf_verify_value *a = left, *b = right;
+	if (a->stored.shard != b->stored.shard)
+		return a->stored.shard < b->stored.shard ? -1 : 1;
+	if (a->stored.offset != b->stored.offset)
+		return a->stored.offset < b->stored.offset ? -1 : 1;
+	if (a->stored.size != b->stored.size)
+		return a->stored.size < b->stored.size ? -1 : 1;
+	return (a->row > b->row) - (a->row < b->row);
+}
+
+static cf_verify_place place_of(const ckptfmt_verifier *v, const cf_verify_value *value)
+{
+	const ckptfmt_row *row = cf_selection_row(v->selection, value->row);
+	return (cf_verify_place){v->file.path, {cf_selection_name(v->selection, row), row->name_size},
+		value->stored.offset};
+}
+
+static cf_verify_place file_place(const ckptfmt_verifier *v, uint64_t offset)
+{
+	return (cf_verify_place){v->file.path, {NULL, 0}, offset};
+}
+
+/* NAM-5, of the data file of the next value. */
+static void report_missing(ckptfmt_verifier *v)
+{
+	cf_verify_place place = file_place(v, CF_NO_OFFSET);
+	uint64_t bytes = 0, end = v->next;
+	for (; end < value_count(v) && value_at(v, end)->stored.shard == v->file.shard; end++)
+		bytes += value_at(v, end)->stored.size;
+	cf_verify_problem(v, CKPTFMT_FAIL_SHARD_MISSING, &place,
+		"NAM-5: the data file is missing, with %llu values of %llu bytes", (unsigned long long)(end - v->next),
+		(unsigned long long)bytes);
+}
+
+/* Opens the data file. If that fails, its values cannot be checked. */
+static void begin_file(ckptfmt_verifier *v, int32_t shard)
+{
+	const ckptfmt_stored nothing = {.shard = shard};
+	cf_verify_place place = file_place(v, CF_NO_OFFSET);
+	ckptfmt_error error;
+	ckptfmt_status status;
+	v->file.shard = shard;
+	v->file.end = v->file.unit = 0;
+	cf_put_bytes(&v->needed, &shard, sizeof shard);
+	cf_reader_data_path(v->reader, shard, v->file.path, sizeof v->file.path);
+	status = cf_transfer_open(&v->transfer, &nothing, &error);
+	v->file.usable = status == CKPTFMT_OK;
+	v->file.size = v->file.again = v->file.usable ? v->transfer.use.size : 0;
+	if (status == CKPTFMT_OK) {
+		(void)cf_verify_ok(v, cf_buffer_status(&v->needed, &error), &error, &place);
+		return;
 	}
-	return cf_min_u64(end, limit);
+	v->suspect = error.failure == CKPTFMT_FAIL_SHARD_MISSING || error.failure == CKPTFMT_FAIL_GENERATION_GONE;
+	if (v->suspect)
+		report_missing(v);
+	else
+		(void)cf_verify_ok(v, status, &error, &place);
 }
 
-/* Some of the bytes at `offset`, in the window until the next call. REQUIRES: they belong to the span at hand. */
-static ckptfmt_status fetch(ckptfmt_verifier *v, uint64_t offset, const uint8_t **bytes, uint64_t *size,
-	ckptfmt_error *err)
+/* Some of the stored bytes from `done` on, until the next call. `follower` is the value behind them; where it is close,
+ * the read goes on to it. */
+static ckptfmt_status fetch(ckptfmt_verifier *v, const ckptfmt_stored *stored, uint64_t done, uint64_t follower,
+	const uint8_t **bytes, uint64_t *size, ckptfmt_error *err)
 {
-	uint64_t inside = offset - v->window_offset;
-	if (offset < v->window_offset || inside >= v->window_size) {
-		uint64_t wanted = window_end(v, offset) - offset;
-		v->window_size = 0;
-		CF_TRY(cf_os_read_at(&v->data, v->data_path, v->window, wanted, offset, size, err));
-		/* DAT-2 */
-		if (*size == 0)
-			return cf_fail(err, CKPTFMT_FAIL_TRUNCATED, offset, "DAT-2: the data file ended while it was read");
-		v->window_offset = offset;
-		v->window_size = *size;
-		inside = 0;
-	}
-	*bytes = v->window + inside;
-	*size = v->window_size - inside;
-	return CKPTFMT_OK;
+	const cf_transfer *transfer = &v->transfer;
+	uint64_t at = stored->offset + done, end = stored->offset + stored->size;
+	const ckptfmt_stored *next = follower < value_count(v) ? &value_at(v, follower)->stored : NULL;
+	bool joins = next != NULL && next->shard == stored->shard &&
+		(next->offset <= end || next->offset - end <= JOIN_MAX);
+	*size = cf_min_u64(stored->size - done, PIECE_SIZE);
+	if (at >= transfer->window_offset && at - transfer->window_offset < transfer->window_size)
+		*size = cf_min_u64(*size, transfer->window_size - (at - transfer->window_offset));
+	return cf_transfer_show(&v->transfer, stored, done, *size, joins ? UINT64_MAX : end, bytes, err);
 }
 
-/* ---- values ---------------------------------------------------------------------------------------------- */
+/* ---- gaps ------------------------------------------------------------------------------------------------ */
+
+static uint64_t common_divisor(uint64_t a, uint64_t b)
+{
+	while (b != 0) {
+		uint64_t rest = a % b;
+		a = b;
+		b = rest;
+	}
+	return a;
+}
+
+/* DAT-5 */
+static void check_padding(ckptfmt_verifier *v, uint64_t offset, uint64_t size)
+{
+	const ckptfmt_stored gap = {.shard = v->file.shard, .offset = offset, .size = size};
+	cf_verify_place place = file_place(v, offset);
+	ckptfmt_error error;
+	for (uint64_t done = 0; done < size;) {
+		const uint8_t *bytes;
+		uint64_t count;
+		if (!cf_verify_ok(v, fetch(v, &gap, done, v->next, &bytes, &count, &error), &error, &place))
+			return;
+		for (uint64_t i = 0; i < count; i++) {
+			if (bytes[i] == 0)
+				continue;
+			place.offset = offset + done + i;
+			cf_verify_note(v, CF_VERIFY_PADDING, &place,
+				"DAT-5: padding that is not zero, or values that no entry names any more: %llu bytes from %llu on",
+				(unsigned long long)size, (unsigned long long)offset);
+			return;
+		}
+		done += count;
+		v->bytes_done += count;
+	}
+}
+
+/* The bytes from the end of the values so far to `until`. While entries are missing they may belong to one of these. */
+static void check_gap(ckptfmt_verifier *v, uint64_t until, uint64_t padding_max, const char *where)
+{
+	uint64_t begin = v->file.end, size = until - cf_min_u64(begin, until);
+	cf_verify_place place = file_place(v, begin);
+	if (v->uncertain || size == 0)
+		return;
+	if (size <= padding_max)
+		check_padding(v, begin, size);
+	else
+		cf_verify_note(v, CF_VERIFY_UNNAMED, &place, "DAT-3: %llu bytes %s that no entry names",
+			(unsigned long long)size, where);
+}
+
+/* Zero bytes up to a multiple of the alignment are padding. No entry gives the alignment, but every value and the end
+ * of the file are at a multiple of it. */
+static void end_file(ckptfmt_verifier *v)
+{
+	uint64_t unit = common_divisor(v->file.unit, v->file.size);
+	if (v->file.usable)
+		check_gap(v, v->file.size, unit == 0 ? 0 : cf_min_u64(unit - 1, PADDING_MAX), "after the last value");
+	v->file.shard = -1;
+	v->file.usable = false;
+}
+
+/* ---- the stored bytes of a value ------------------------------------------------------------------------- */
 
 /* EXT-9, CMP-11 */
 static void end_chunk(ckptfmt_verifier *v, const ckptfmt_stored *stored)
 {
 	const uint32_t *crcs = (const uint32_t *)(const void *)v->selection->chunk_crcs.data + stored->chunks_first;
-	if (v->chunk_crc != crcs[v->chunk_row] && v->bad_chunks++ == 0)
-		v->first_bad_chunk = v->chunk_row;
-	v->chunk_crc = 0;
-	v->chunk_row++;
+	if (v->value.chunk_crc != crcs[v->value.chunk] && v->value.bad_chunks++ == 0)
+		v->value.first_bad_chunk = v->value.chunk;
+	v->value.chunk_crc = 0;
+	v->value.chunk++;
 }
 
-/* Sums the next bytes of the value into the checksums of its chunks. `done` bytes came before. */
-static void take_chunks(ckptfmt_verifier *v, const ckptfmt_stored *stored, const uint8_t *bytes, uint64_t size,
-	uint64_t done)
+/* Extends the checksums of the chunks by the next bytes of the value. */
+static void take_chunks(ckptfmt_verifier *v, const ckptfmt_stored *stored, const uint8_t *bytes, uint64_t size)
 {
+	uint64_t done = v->value.done;
 	while (size != 0) {
-		uint64_t left = cf_verify_chunk_end(v, stored, v->chunk_row) - done;
+		uint64_t left = cf_verify_chunk_end(v, stored, v->value.chunk) - done;
 		uint64_t count = cf_min_u64(size, left);
-		v->chunk_crc = ckptfmt_crc32c(v->chunk_crc, bytes, count);
+		v->value.chunk_crc = ckptfmt_crc32c(v->value.chunk_crc, bytes, count);
 		done += count;
 		bytes += count;
 		size -= count;
@@ -76,262 +201,208 @@ static void take_chunks(ckptfmt_verifier *v, const ckptfmt_stored *stored, const
 	}
 }
 
-/* False: a string or variant is damaged, which was reported. */
-static bool take_value(ckptfmt_verifier *v, const cf_verify_value *value, const uint8_t *bytes, uint64_t size)
+/* The next piece of the stored bytes. */
+static ckptfmt_status take_piece(ckptfmt_verifier *v, const cf_verify_value *value, uint64_t *size, ckptfmt_error *err)
 {
-	cf_verify_place place = cf_verify_value_place(v, value);
-	ckptfmt_error error;
+	const ckptfmt_stored *stored = &value->stored;
+	const uint8_t *bytes;
+	CF_TRY(fetch(v, stored, v->value.done, v->next + 1, &bytes, size, err));
 	if (value->storage == CKPTFMT_STORAGE_FIXED)
-		v->crc = ckptfmt_crc32c(v->crc, bytes, size);
-	else if (!cf_verify_ok(v, cf_string_scan_take(&v->scan, bytes, size, &error), &error, &place))
-		return false;
-	if (value->stored.chunk_size != 0)
-		take_chunks(v, &value->stored, bytes, size, v->span_done);
-	return true;
+		v->value.crc = ckptfmt_crc32c(v->value.crc, bytes, *size);
+	else
+		CF_TRY(cf_string_scan_take(&v->value.scan, bytes, *size, err));
+	if (stored->chunk_size != 0)
+		take_chunks(v, stored, bytes, *size);
+	v->value.done += *size;
+	v->bytes_done += *size;
+	return CKPTFMT_OK;
 }
 
 /* Where a value with a wrong checksum is wrong, as far as its chunks tell. */
 static uint64_t damage_offset(const ckptfmt_verifier *v, const ckptfmt_stored *stored)
 {
-	uint64_t before = v->bad_chunks == 0 || v->first_bad_chunk == 0 ? 0
-		: cf_verify_chunk_end(v, stored, v->first_bad_chunk - 1);
+	uint64_t before = v->value.bad_chunks == 0 || v->value.first_bad_chunk == 0 ? 0
+		: cf_verify_chunk_end(v, stored, v->value.first_bad_chunk - 1);
 	return stored->offset + before;
 }
 
-static ckptfmt_status check_fixed(const ckptfmt_verifier *v, const ckptfmt_stored *stored, ckptfmt_error *err)
-{
-	/* CMP-11; what the chunks have to do with the value was checked with the entry (EXT-6). */
-	if ((stored->flags & CKPTFMT_STORED_COMPRESSED) && stored->chunk_size != 0)
-		return v->bad_chunks == 0 ? CKPTFMT_OK
-			: cf_fail(err, CKPTFMT_FAIL_CHECKSUM, damage_offset(v, stored),
-				"CMP-11: %llu chunks do not match their checksums; the first is chunk %llu",
-				(unsigned long long)v->bad_chunks, (unsigned long long)v->first_bad_chunk);
-	/* ENT-6, DAT-6 */
-	if (v->crc != stored->crc32c)
-		return cf_fail(err, CKPTFMT_FAIL_CHECKSUM, damage_offset(v, stored),
-			"DAT-6: the bytes do not match their checksum: stored 0x%08x, computed 0x%08x", stored->crc32c, v->crc);
-	return CKPTFMT_OK;
-}
-
-static void end_value(ckptfmt_verifier *v, const cf_verify_value *value)
+static ckptfmt_status check_stored(const ckptfmt_verifier *v, const cf_verify_value *value, ckptfmt_error *err)
 {
 	const ckptfmt_stored *stored = &value->stored;
-	cf_verify_place place = cf_verify_value_place(v, value);
-	ckptfmt_error error;
-	bool good = value->storage != CKPTFMT_STORAGE_FIXED ||
-		cf_verify_ok(v, check_fixed(v, stored, &error), &error, &place);
-	place.offset = damage_offset(v, stored);
+	unsigned long long bad = v->value.bad_chunks, first = v->value.first_bad_chunk;
+	/* CMP-11; that the chunks make up the value was checked with the entry (EXT-6). */
+	if ((stored->flags & CKPTFMT_STORED_COMPRESSED) && stored->chunk_size != 0)
+		return bad == 0 ? CKPTFMT_OK : cf_fail(err, CKPTFMT_FAIL_CHECKSUM, damage_offset(v, stored),
+			"CMP-11: %llu chunks do not match their checksums; the first is chunk %llu", bad, first);
+	/* ENT-6, DAT-6 */
+	if (value->storage == CKPTFMT_STORAGE_FIXED && v->value.crc != stored->crc32c)
+		return cf_fail(err, CKPTFMT_FAIL_CHECKSUM, damage_offset(v, stored),
+			"DAT-6: the bytes do not match their checksum: stored 0x%08x, computed 0x%08x", stored->crc32c,
+			v->value.crc);
 	/* EXT-9: where the value itself is wrong, its chunks are as well. */
-	if (good && v->bad_chunks != 0)
-		cf_verify_problem(v, CKPTFMT_FAIL_CHECKSUM, &place,
-			"EXT-9: %llu chunks differ from their checksums, though the whole value does not",
-			(unsigned long long)v->bad_chunks);
+	return bad == 0 ? CKPTFMT_OK : cf_fail(err, CKPTFMT_FAIL_CHECKSUM, damage_offset(v, stored),
+		"EXT-9: %llu chunks differ from their checksums, though the whole value does not", bad);
 }
 
 /* ---- compressed values ----------------------------------------------------------------------------------- */
 
-/* Raw bytes that are decoded at a time: whole chunks. */
-enum { DECODED_SIZE = 2 << 20 };
-
-static uint32_t unit_of(const ckptfmt_verifier *v, const cf_verify_value *value)
+/* Whether the value, whose stored bytes are sound, is to be decoded. A missing codec is reported once. */
+static bool decodes(ckptfmt_verifier *v, const cf_verify_value *value, const cf_verify_place *place)
 {
-	return value->decoded_storage == CKPTFMT_STORAGE_FIXED
-		? ckptfmt_dtype_find(cf_selection_row(v->selection, value->row)->dtype)->swap_size : 1;
+	if (value->decoded_storage == 0)
+		return false;
+	if (v->reader->codec == NULL && !v->codec_missed) {
+		cf_verify_problem(v, CKPTFMT_FAIL_UNSUPPORTED, place,
+			"compressed values were not decoded, only their stored bytes were checked: that needs a codec");
+		v->codec_missed = true;
+	}
+	return v->reader->codec != NULL;
 }
 
 static ckptfmt_status begin_decoding(ckptfmt_verifier *v, const cf_verify_value *value, ckptfmt_error *err)
 {
 	const ckptfmt_stored *stored = &value->stored;
-	cf_stored_value raw = {NULL, stored->raw_size, stored->offset, value->element_count, stored->raw_crc32c, false,
-		true, true};
+	const cf_stored_value raw = {NULL, stored->raw_size, stored->offset, value->element_count, stored->raw_crc32c,
+		false, true, true};
 	if (stored->raw_size > v->reader->limits.tensor_bytes_max)
 		return cf_fail(err, CKPTFMT_FAIL_LIMIT, stored->offset, "CMP-20: a value of %llu bytes",
 			(unsigned long long)stored->raw_size);
 	if (value->decoded_storage != CKPTFMT_STORAGE_FIXED)
-		v->scan = cf_string_scan_begin(value->decoded_storage, &raw);
-	cf_transfer_lend(&v->transfer, stored->shard, v->data, v->data_size);
-	v->crc = 0;
+		v->value.scan = cf_string_scan_begin(value->decoded_storage, &raw);
+	v->value.crc = 0;
 	return CKPTFMT_OK;
 }
 
 static ckptfmt_status decode_strings(ckptfmt_verifier *v, const cf_compressed *value, uint64_t end, ckptfmt_error *err)
 {
+	uint64_t begin = v->value.decoded;
 	uint8_t *raw;
 	cf_buffer_clear(&v->raw);
-	raw = cf_buffer_extend(&v->raw, end - v->decoded);
+	raw = cf_buffer_extend(&v->raw, end - begin);
 	CF_TRY(cf_buffer_status(&v->raw, err));
-	CF_TRY(cf_transfer_decode(&v->transfer, value, v->decoded, end, NULL, true, raw, NULL, err));
-	return cf_string_scan_take(&v->scan, raw, end - v->decoded, err);
+	CF_TRY(cf_transfer_decode(&v->transfer, value, begin, end, NULL, true, raw, NULL, err));
+	return cf_string_scan_take(&v->value.scan, raw, end - begin, err);
 }
 
-/* Goes on with decoding the value, the last of which compares its checksum. */
+/* Decodes and checks the next raw bytes of the value. */
 static ckptfmt_status decode_piece(ckptfmt_verifier *v, const cf_verify_value *value, ckptfmt_error *err)
 {
 	const ckptfmt_stored *stored = &value->stored;
-	const cf_compressed compressed = {stored, unit_of(v, value)};
-	uint64_t size = cf_max_u64(DECODED_SIZE / stored->chunk_size, 1) * stored->chunk_size;
-	uint64_t end = v->decoded + cf_min_u64(size, stored->raw_size - v->decoded);
-	if (v->decoded == 0)
+	bool fixed = value->decoded_storage == CKPTFMT_STORAGE_FIXED;
+	const cf_compressed compressed = {stored,
+		fixed ? ckptfmt_dtype_find(cf_selection_row(v->selection, value->row)->dtype)->swap_size : 1};
+	uint64_t size = cf_max_u64(DECODED_SIZE / stored->chunk_size, 1) * stored->chunk_size, begin = v->value.decoded;
+	uint64_t end = begin + cf_min_u64(size, stored->raw_size - begin);
+	if (begin == 0)
 		CF_TRY(begin_decoding(v, value, err));
-	if (value->decoded_storage == CKPTFMT_STORAGE_FIXED)
-		CF_TRY(cf_transfer_decode(&v->transfer, &compressed, v->decoded, end, NULL, true, NULL, &v->crc, err));
+	if (fixed)
+		CF_TRY(cf_transfer_decode(&v->transfer, &compressed, begin, end, NULL, true, NULL, &v->value.crc, err));
 	else
 		CF_TRY(decode_strings(v, &compressed, end, err));
-	v->decoded = end;
-	if (end == stored->raw_size && value->decoded_storage == CKPTFMT_STORAGE_FIXED)
-		return cf_transfer_check(stored, v->crc, err);
-	return CKPTFMT_OK;
+	v->value.decoded = end;
+	return end == stored->raw_size && fixed ? cf_transfer_check(stored, v->value.crc, err) : CKPTFMT_OK;
 }
 
-static void report_codec(ckptfmt_verifier *v, const cf_verify_place *place)
+/* True: there is more to decode. */
+static bool go_on_decoding(ckptfmt_verifier *v, const cf_verify_value *value, const cf_verify_place *place)
 {
-	if (!v->codec_missed)
-		cf_verify_problem(v, CKPTFMT_FAIL_UNSUPPORTED, place,
-			"compressed values were not decoded, only their stored bytes were checked: that needs a codec");
-	v->codec_missed = true;
-}
-
-/* Whether the value, whose stored bytes were checked, is to be decoded. */
-static bool decodes(ckptfmt_verifier *v, const cf_verify_value *value)
-{
-	cf_verify_place place = cf_verify_value_place(v, value);
-	if (value->decoded_storage == 0 || v->bad_chunks != 0)
-		return false;
-	if (v->reader->codec == NULL)
-		report_codec(v, &place);
-	return v->reader->codec != NULL;
-}
-
-/* The next piece of the value; true: there is more. */
-static bool go_on_decoding(ckptfmt_verifier *v, const cf_verify_value *value)
-{
-	cf_verify_place place = cf_verify_value_place(v, value);
 	ckptfmt_error error;
 	ckptfmt_status status = decode_piece(v, value, &error);
-	/* A few bytes may claim more than there is memory for: that is about the value, not about the verification. */
+	/* A few bytes may claim more memory than there is: that concerns the value, not the verification. */
 	if (status == CKPTFMT_NO_MEMORY)
 		status = cf_fail(&error, CKPTFMT_FAIL_LIMIT, value->stored.offset,
 			"there is no memory to check a compressed value");
-	return cf_verify_ok(v, status, &error, &place) && v->decoded != value->stored.raw_size;
+	return cf_verify_ok(v, status, &error, place) && v->value.decoded != value->stored.raw_size;
 }
 
-/* ---- spans ----------------------------------------------------------------------------------------------- */
+/* ---- one value ------------------------------------------------------------------------------------------- */
 
-static void end_span(ckptfmt_verifier *v)
+/* DAT-8. Whether the value is to be read all the same. */
+static bool check_overlap(ckptfmt_verifier *v, const ckptfmt_stored *stored, const cf_verify_place *place)
 {
-	const cf_verify_span *span = cf_verify_span_at(v, v->next);
-	if (span->value != CF_VERIFY_NOBODY)
-		cf_verify_value_done(v, cf_verify_value_at(v, span->value)->row);
-	v->bytes_done += span->size - v->span_done;
-	v->next++;
-	v->span_done = v->decoded = 0;
-	v->crc = v->chunk_crc = 0;
-	v->chunk_row = 0;
-	v->bad_chunks = 0;
+	bool affordable = stored->size <= v->file.again;
+	if (stored->offset >= v->file.end)
+		return true;
+	cf_verify_problem(v, CKPTFMT_FAIL_BAD_ENTRY, place,
+		"DAT-8: %llu of its %llu bytes also belong to a value that begins before it%s",
+		(unsigned long long)cf_min_u64(stored->size, v->file.end - stored->offset), (unsigned long long)stored->size,
+		affordable ? "" : "; they were not checked again");
+	if (affordable)
+		v->file.again -= stored->size;
+	return affordable;
 }
 
-static ckptfmt_status begin_value(ckptfmt_verifier *v, const cf_verify_value *value, ckptfmt_error *err)
+/* Checks the place of the value and the bytes before it. Whether its own bytes are to be read. */
+static bool begin_value(ckptfmt_verifier *v, const cf_verify_value *value, const cf_verify_place *place)
 {
 	const ckptfmt_stored *stored = &value->stored;
-	cf_stored_value raw = {NULL, stored->size, stored->offset, value->element_count, stored->crc32c,
+	const cf_stored_value bytes = {NULL, stored->size, stored->offset, value->element_count, stored->crc32c,
 		v->reader->header.endianness == 1, true, false};
-	if (value->storage == CKPTFMT_STORAGE_FIXED)
-		return CKPTFMT_OK;
-	/* As for a read. */
-	if (stored->size > v->reader->limits.tensor_bytes_max)
-		return cf_fail(err, CKPTFMT_FAIL_LIMIT, stored->offset, "TAB-13: a value of %llu bytes",
-			(unsigned long long)stored->size);
-	v->scan = cf_string_scan_begin(value->storage, &raw);
-	return CKPTFMT_OK;
-}
-
-static bool is_zero(const uint8_t *bytes, uint64_t size, uint64_t *first)
-{
-	for (*first = 0; *first < size; ++*first)
-		if (bytes[*first] != 0)
-			return false;
-	return true;
-}
-
-/* The next bytes of the span; false: skip the rest of it. */
-static bool take_piece(ckptfmt_verifier *v, const cf_verify_span *span, const uint8_t *bytes, uint64_t size)
-{
-	cf_verify_place place = {v->data_path, {NULL, 0}, 0};
-	uint64_t first;
-	if (span->value != CF_VERIFY_NOBODY)
-		return take_value(v, cf_verify_value_at(v, span->value), bytes, size);
-	if (is_zero(bytes, size, &first))
-		return true;
-	/* DAT-5 */
-	place.offset = span->offset + v->span_done + first;
-	cf_verify_note(v, CF_VERIFY_PADDING, &place,
-		"DAT-5: padding that is not zero, or values that no entry names any more: %llu bytes from %llu on",
-		(unsigned long long)span->size, (unsigned long long)span->offset);
-	return false;
-}
-
-/* Goes on with the span at hand; returns the bytes it worked through. */
-static uint64_t work_on_span(ckptfmt_verifier *v)
-{
-	const cf_verify_span *span = cf_verify_span_at(v, v->next);
-	const cf_verify_value *value = span->value == CF_VERIFY_NOBODY ? NULL : cf_verify_value_at(v, span->value);
-	cf_verify_place place = {v->data_path, {NULL, 0}, span->offset};
-	const uint8_t *bytes = NULL;
-	uint64_t size = 0;
 	ckptfmt_error error;
-	if (value != NULL)
-		place = cf_verify_value_place(v, value);
-	if (v->span_done == span->size) {
-		if (!go_on_decoding(v, value))
-			end_span(v);
-		return DECODED_SIZE;
-	}
-	if (value != NULL && v->span_done == 0 && !cf_verify_ok(v, begin_value(v, value, &error), &error, &place)) {
-		end_span(v);
-		return CF_VERIFY_ROW_COST;
-	}
-	if (!cf_verify_ok(v, fetch(v, span->offset + v->span_done, &bytes, &size, &error), &error, &place)) {
-		end_span(v);
-		return CF_VERIFY_ROW_COST;
-	}
-	size = cf_min_u64(size, span->size - v->span_done);
-	if (!take_piece(v, span, bytes, size)) {
-		end_span(v);
-		return size;
-	}
-	v->span_done += size;
-	v->bytes_done += size;
-	if (v->span_done == span->size) {
-		if (value != NULL)
-			end_value(v, value);
-		if (value == NULL || !decodes(v, value))
-			end_span(v);
-	}
-	return size;
+	bool read = cf_verify_ok(v, cf_transfer_open(&v->transfer, stored, &error), &error, place) &&
+		check_overlap(v, stored, place) && value->storage != CKPTFMT_STORAGE_NONE;
+	check_gap(v, cf_min_u64(stored->offset, v->file.size), PADDING_MAX, "between two values");
+	v->file.end = cf_max_u64(v->file.end, stored->offset + stored->size);
+	v->file.unit = common_divisor(v->file.unit, stored->offset);
+	memset(&v->value, 0, sizeof v->value);
+	v->value.begun = true;
+	if (!read || value->storage == CKPTFMT_STORAGE_FIXED)
+		return read;
+	v->value.scan = cf_string_scan_begin(value->storage, &bytes);
+	/* As for a read. */
+	return stored->size <= v->reader->limits.tensor_bytes_max ||
+		cf_verify_ok(v, cf_fail(&error, CKPTFMT_FAIL_LIMIT, stored->offset, "TAB-13: a value of %llu bytes",
+			(unsigned long long)stored->size), &error, place);
 }
 
-/* The file was there when it was planned; now it is not. */
-static void report_gone(ckptfmt_verifier *v)
+/* The next piece of work on the value, of *worth bytes; false: it is done. */
+static bool work_on_value(ckptfmt_verifier *v, const cf_verify_value *value, uint64_t *worth)
 {
-	cf_verify_place place = {v->data_path, {NULL, 0}, CF_NO_OFFSET};
-	cf_verify_problem(v, CKPTFMT_FAIL_SHARD_MISSING, &place, "NAM-5: the data file was removed meanwhile");
+	cf_verify_place place = place_of(v, value);
+	ckptfmt_error error;
+	*worth = CF_VERIFY_ROW_COST;
+	if (!v->file.usable || (!v->value.begun && !begin_value(v, value, &place)))
+		return false;
+	if (v->value.done == value->stored.size) {
+		*worth = DECODED_SIZE;
+		return go_on_decoding(v, value, &place);
+	}
+	if (!cf_verify_ok(v, take_piece(v, value, worth, &error), &error, &place))
+		return false;
+	if (v->value.done < value->stored.size)
+		return true;
+	return cf_verify_ok(v, check_stored(v, value, &error), &error, &place) && decodes(v, value, &place);
+}
+
+/* One data file at a time is open: another process may have replaced the checkpoint, and its descriptors are scarce. */
+static void begin(ckptfmt_verifier *v)
+{
+	cf_verify_place place = {cf_verify_index_path(v), {NULL, 0}, CF_NO_OFFSET};
+	ckptfmt_reader *reader = v->reader;
+	ckptfmt_error error;
+	if (value_count(v) == 0)
+		return;
+	qsort(v->values.data, (size_t)value_count(v), sizeof(cf_verify_value), compare_values);
+	(void)cf_verify_ok(v, cf_shards_open(&reader->shards, &reader->directory, reader->prefix.base,
+		reader->header.num_shards, 1, reader->follow_symlinks, &error), &error, &place);
 }
 
 uint64_t cf_verify_data_step(ckptfmt_verifier *v)
 {
-	bool missing;
-	if (v->next == span_count(v)) {
-		cf_verify_close_data(v);
+	uint64_t worth = 0;
+	const cf_verify_value *value = v->next < value_count(v) ? value_at(v, v->next) : NULL;
+	if (v->next == 0 && v->reader->shards.slots == NULL)
+		begin(v);
+	if (v->file.shard >= 0 && (value == NULL || value->stored.shard != v->file.shard)) {
+		end_file(v);
+	} else if (value == NULL) {
 		cf_verify_enter(v, CF_VERIFY_FILES);
-		return 0;
+	} else if (v->file.shard < 0) {
+		begin_file(v, value->stored.shard);
+	} else if (!work_on_value(v, value, &worth)) {
+		v->value.begun = false;
+		cf_verify_value_done(v, value->row);
+		v->next++;
 	}
-	cf_verify_open_data(v, cf_verify_span_at(v, v->next)->shard, &missing);
-	if (missing) {
-		v->suspect = true;
-		report_gone(v);
-	}
-	if (v->data_usable)
-		return work_on_span(v);
-	end_span(v);
-	return CF_VERIFY_ROW_COST;
+	return worth;
 }

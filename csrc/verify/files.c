@@ -77,7 +77,7 @@ static void look_at_name(ckptfmt_verifier *v, const char *name, cf_buffer *prese
 {
 	const char *base = v->reader->prefix.base;
 	int32_t shard, count, own = v->reader->header.num_shards;
-	char path[sizeof v->data_path], usual[CF_NAME_SIZE];
+	char path[sizeof v->file.path], usual[CF_NAME_SIZE];
 	cf_verify_place place;
 	if (is_temporary(base, name)) {
 		place = file_place(v, name, path, sizeof path);
@@ -104,7 +104,7 @@ static void look_at_name(ckptfmt_verifier *v, const char *name, cf_buffer *prese
 
 static void check_present(ckptfmt_verifier *v, int32_t shard, bool bare)
 {
-	char name[CF_NAME_SIZE], path[sizeof v->data_path];
+	char name[CF_NAME_SIZE], path[sizeof v->file.path];
 	cf_verify_place place;
 	cf_file_info info;
 	bool exists, named = has_shard(&v->named, shard);
@@ -135,7 +135,7 @@ static void check_absent(ckptfmt_verifier *v, const cf_buffer *present)
 		known += !has_shard(present, shard_at(&v->needed, i));
 	left = (uint64_t)v->reader->header.num_shards - known;
 	for (int32_t shard = 0; left > 0 && v->note_counts[CF_VERIFY_UNNEEDED] < CF_VERIFY_NOTES_MAX; shard++) {
-		char path[sizeof v->data_path];
+		char path[sizeof v->file.path];
 		cf_verify_place place = {path, {NULL, 0}, CF_NO_OFFSET};
 		if (has_shard(present, shard) || has_shard(&v->needed, shard))
 			continue;

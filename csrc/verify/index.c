@@ -259,7 +259,7 @@ static void end_of_index(ckptfmt_verifier *v)
 	cf_table_check_close(&v->check);
 	memset(&v->check, 0, sizeof v->check);
 	v->bytes_done = v->reader->index_info.size;
-	cf_verify_enter(v, CF_VERIFY_CLAIM);
+	cf_verify_enter(v, CF_VERIFY_SLICES);
 }
 
 uint64_t cf_verify_index_step(ckptfmt_verifier *v)

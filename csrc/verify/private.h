@@ -1,23 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Inside of ckptfmt_verifier, for the verify*.c files. A verifier goes through its stages in order, a little at a time:
+ * Inside of ckptfmt_verifier. A verifier goes through its stages in order, a little at a time:
  *
- *   INDEX         blocks of the index, and the entries of each that is sound             verify_index.c
- *   CLAIM         tensors find the entries of their slices                               verify_tensors.c
- *   LATE          what is left of entries whose keys begin with a zero byte: tensors, which find theirs, and orphans
- *   TENSORS       sizes and slices of each tensor; which values there are to read
- *   PLAN          where the values lie in each data file: overlaps, gaps                 verify_plan.c
- *   DATA          their bytes                                                            verify_data.c
- *   FILES         data files too many, files left over                                   verify_files.c
+ *   INDEX         the blocks of the index, and the entries of each sound block                        index.c
+ *   SLICES        finds the entries of the slices of each tensor                                      tensors.c
+ *   LATE          unclaimed entries whose keys begin with a zero byte: tensors with their slices, and orphans
+ *   TENSORS       sizes and slices of each tensor; collects the values to read
+ *   DATA          the bytes of the values, and of the gaps between them                               data.c
+ *   FILES         unreferenced and orphaned data files                                                files.c
  *   DONE
  *
- * A checkpoint that another process replaces meanwhile is verified again from its new index.
+ * A checkpoint that another process replaces meanwhile is verified again from its new index (verify.c).
  *
- * A check is a function that fails like any other; who calls it turns the failure into a finding and goes on. Only
- * running out of memory ends a verification.
+ * A check is a function that fails like any other; its caller turns the failure into a finding and goes on
+ * (findings.c). Only running out of memory ends a verification.
  */
-#ifndef CKPTFMT_BUNDLE_VERIFY_H
-#define CKPTFMT_BUNDLE_VERIFY_H
+#ifndef CKPTFMT_VERIFY_PRIVATE_H
+#define CKPTFMT_VERIFY_PRIVATE_H
 
 #include "proto/strings.h"
 #include "read/held.h"
@@ -27,21 +26,17 @@
 
 typedef enum cf_verify_stage {
 	CF_VERIFY_INDEX,
-	CF_VERIFY_CLAIM,
+	CF_VERIFY_SLICES,
 	CF_VERIFY_LATE,
 	CF_VERIFY_TENSORS,
-	CF_VERIFY_PLAN,
 	CF_VERIFY_DATA,
 	CF_VERIFY_FILES,
 	CF_VERIFY_DONE
 } cf_verify_stage;
 
 enum {
-	CF_VERIFY_WINDOW = 512 << 10,       /* the staging memory */
-	CF_VERIFY_JOIN_MAX = 64 << 10,      /* unwanted bytes read through rather than started anew after */
-	CF_VERIFY_PADDING_MAX = 2 << 20,    /* more bytes between two values than this are no padding: not looked at */
 	CF_VERIFY_RESTARTS_MAX = 10,
-	CF_VERIFY_ROW_COST = 64,            /* what a tensor or a slice counts for, in bytes of a step's budget */
+	CF_VERIFY_ROW_COST = 64,            /* of a tensor or slice, in bytes of a step's budget */
 	CF_VERIFY_NOTES_MAX = 20,           /* notes of one kind; then their number */
 	CF_VERIFY_PROBLEMS_MAX = 10000      /* problems in all; then their number */
 };
@@ -107,15 +102,28 @@ typedef struct cf_verify_value {
 	int32_t decoded_storage;    /* ckptfmt_storage_class of what a compressed value decodes to; 0: it is not decoded */
 } cf_verify_value;
 
-#define CF_VERIFY_NOBODY UINT64_MAX
-
-/* Bytes of a data file to read: a value, or what lies between two. Ascending by shard, then offset. */
-typedef struct cf_verify_span {
-	uint64_t offset;
+/* The data file at hand. */
+typedef struct cf_verify_file {
+	int32_t shard;              /* -1: none */
+	bool usable;                /* it is open */
 	uint64_t size;
-	uint64_t value;             /* number of the value; CF_VERIFY_NOBODY: padding */
-	int32_t shard;
-} cf_verify_span;
+	uint64_t end;               /* the end of all values so far */
+	uint64_t again;             /* bytes that may still be read a second time */
+	uint64_t unit;              /* greatest common divisor of the offsets so far */
+	char path[sizeof((ckptfmt_error *)NULL)->path];
+} cf_verify_file;
+
+/* The checks of the value at hand. */
+typedef struct cf_verify_work {
+	bool begun;
+	uint64_t done;              /* stored bytes */
+	uint64_t decoded;           /* raw bytes of a compressed value */
+	uint32_t crc;               /* of these */
+	uint32_t chunk_crc;         /* of the chunk at hand, */
+	uint64_t chunk;             /* and its number */
+	uint64_t bad_chunks, first_bad_chunk;
+	cf_string_scan scan;        /* of a string or variant */
+} cf_verify_work;
 
 struct ckptfmt_verifier {
 	ckptfmt_reader *reader;     /* without data files */
@@ -151,29 +159,13 @@ struct ckptfmt_verifier {
 	cf_buffer named;            /* int32_t: shards that entries name */
 	cf_buffer key;              /* scratch */
 
-	cf_buffer values;           /* cf_verify_value, by shard and offset once they are complete */
-	cf_buffer spans;            /* cf_verify_span */
+	cf_buffer values;           /* cf_verify_value; in DATA by shard and offset */
 	cf_buffer needed;           /* int32_t: shards with values, ascending */
-
-	cf_file data;               /* the open data file */
-	int32_t data_shard;         /* -1: none */
-	bool data_usable;
-	uint64_t data_size;
-	char data_path[sizeof((ckptfmt_error *)NULL)->path];
-	uint8_t *window;            /* CF_VERIFY_WINDOW bytes of it */
-	uint64_t window_offset, window_size;
-
-	uint64_t span_done;         /* of the span at hand */
-	uint32_t crc;
-	uint32_t chunk_crc;
-	uint64_t chunk_row;         /* the chunk that it is of */
-	uint64_t bad_chunks, first_bad_chunk;
-
-	cf_transfer transfer;       /* decodes compressed values */
-	cf_buffer raw;              /* raw bytes of strings or variants */
-	cf_string_scan scan;        /* checks strings and variants */
-	uint64_t decoded;           /* raw bytes of the value at hand */
-	bool codec_missed;          /* and reported */
+	cf_verify_file file;
+	cf_verify_work value;
+	cf_transfer transfer;       /* reads and decodes values */
+	cf_buffer raw;              /* decoded strings or variants */
+	bool codec_missed;          /* reported */
 };
 
 /* ---- findings (verify_findings.c) ---- */
@@ -201,10 +193,9 @@ static inline const char *cf_verify_index_path(const ckptfmt_verifier *v)
 /* ---- stages: each does a piece of its work and returns what it was worth in bytes ---- */
 
 uint64_t cf_verify_index_step(ckptfmt_verifier *v);
-uint64_t cf_verify_claim_step(ckptfmt_verifier *v);
+uint64_t cf_verify_slices_step(ckptfmt_verifier *v);
 uint64_t cf_verify_late_step(ckptfmt_verifier *v);
 uint64_t cf_verify_tensors_step(ckptfmt_verifier *v);
-uint64_t cf_verify_plan_step(ckptfmt_verifier *v);
 uint64_t cf_verify_data_step(ckptfmt_verifier *v);
 uint64_t cf_verify_files_step(ckptfmt_verifier *v);
 
@@ -223,17 +214,7 @@ static inline cf_verify_row *cf_verify_row_at(const ckptfmt_verifier *v, uint64_
 	return (cf_verify_row *)(void *)v->rows.data + row;
 }
 
-static inline cf_verify_value *cf_verify_value_at(const ckptfmt_verifier *v, uint64_t value)
-{
-	return (cf_verify_value *)(void *)v->values.data + value;
-}
-
-static inline cf_verify_span *cf_verify_span_at(const ckptfmt_verifier *v, uint64_t span)
-{
-	return (cf_verify_span *)(void *)v->spans.data + span;
-}
-
-/* Where a chunk of a value ends in its stored bytes. */
+/* The end of a chunk in the stored bytes of its value. */
 static inline uint64_t cf_verify_chunk_end(const ckptfmt_verifier *v, const ckptfmt_stored *stored, uint64_t chunk)
 {
 	if (stored->flags & CKPTFMT_STORED_COMPRESSED)
@@ -275,11 +256,5 @@ void cf_verify_table_abandon(ckptfmt_verifier *v);
 
 /* One value of the row less to read. */
 void cf_verify_value_done(ckptfmt_verifier *v, uint64_t row);
-/* Where a value lies in its data file, which is the open one. */
-cf_verify_place cf_verify_value_place(const ckptfmt_verifier *v, const cf_verify_value *value);
-/* Opens the data file, if it is not the open one: v->data_usable tells whether that worked. A failure is a problem, but
- * for a missing file, which `missing` tells (verify_plan.c). */
-void cf_verify_open_data(ckptfmt_verifier *v, int32_t shard, bool *missing);
-void cf_verify_close_data(ckptfmt_verifier *v);
 
 #endif

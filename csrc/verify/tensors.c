@@ -90,7 +90,7 @@ static uint64_t claim(ckptfmt_verifier *v, uint64_t row_number)
 	return CF_VERIFY_ROW_COST * ((uint64_t)slice_count + 1);
 }
 
-uint64_t cf_verify_claim_step(ckptfmt_verifier *v)
+uint64_t cf_verify_slices_step(ckptfmt_verifier *v)
 {
 	if (v->next < cf_selection_count(v->selection))
 		return claim(v, v->next++);
@@ -278,7 +278,7 @@ uint64_t cf_verify_tensors_step(ckptfmt_verifier *v)
 	if (row == 0 && !cf_verify_ok(v, cf_selection_finish(v->selection, &error), &error, &place))
 		return 0;
 	if (row == cf_selection_count(v->selection)) {
-		cf_verify_enter(v, CF_VERIFY_PLAN);
+		cf_verify_enter(v, CF_VERIFY_DATA);
 		return 0;
 	}
 	check_tensor(v, v->next++);

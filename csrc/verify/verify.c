@@ -35,7 +35,6 @@ static ckptfmt_status open_index(ckptfmt_verifier *v, ckptfmt_error *err)
 static void release_run(ckptfmt_verifier *v)
 {
 	cf_transfer_end(&v->transfer);
-	cf_verify_close_data(v);
 	cf_verify_table_abandon(v);
 	cf_table_check_close(&v->check);
 	cf_block_iterator_free(&v->entries);
@@ -48,17 +47,15 @@ static void release_run(ckptfmt_verifier *v)
 	cf_buffer_free(&v->named);
 	cf_buffer_free(&v->key);
 	cf_buffer_free(&v->values);
-	cf_buffer_free(&v->spans);
 	cf_buffer_free(&v->needed);
 	cf_buffer_free(&v->raw);
 }
 
 static ckptfmt_status begin_run(ckptfmt_verifier *v, ckptfmt_error *err)
 {
-	*v = (ckptfmt_verifier){.reader = v->reader, .window = v->window, .restarts = v->restarts};
+	*v = (ckptfmt_verifier){.reader = v->reader, .restarts = v->restarts};
 	cf_block_iterator_init(&v->entries);
-	v->data.fd = -1;
-	v->data_shard = -1;
+	v->file.shard = -1;
 	v->selection = cf_allocate_zero(1, sizeof *v->selection);
 	if (v->selection == NULL)
 		return cf_fail_memory(err);
@@ -75,10 +72,8 @@ ckptfmt_status ckptfmt_verifier_open(const char *prefix, const ckptfmt_open_opti
 	v = cf_allocate_zero(1, sizeof *v);
 	if (v == NULL)
 		return cf_fail_memory(err);
-	v->data.fd = -1;
 	v->transfer.use.file.fd = -1;
-	v->window = cf_allocate(CF_VERIFY_WINDOW);
-	status = v->window == NULL ? cf_fail_memory(err) : cf_reader_new(prefix, options, &v->reader, err);
+	status = cf_reader_new(prefix, options, &v->reader, err);
 	if (status == CKPTFMT_OK)
 		status = begin_run(v, err);
 	if (status != CKPTFMT_OK) {
@@ -95,7 +90,6 @@ void ckptfmt_verifier_close(ckptfmt_verifier *v)
 		return;
 	release_run(v);
 	ckptfmt_reader_close(v->reader);
-	cf_release(v->window);
 	cf_release(v);
 }
 
@@ -143,10 +137,9 @@ static uint64_t run_stage(ckptfmt_verifier *v)
 {
 	switch (v->stage) {
 	case CF_VERIFY_INDEX: return cf_verify_index_step(v);
-	case CF_VERIFY_CLAIM: return cf_verify_claim_step(v);
+	case CF_VERIFY_SLICES: return cf_verify_slices_step(v);
 	case CF_VERIFY_LATE: return cf_verify_late_step(v);
 	case CF_VERIFY_TENSORS: return cf_verify_tensors_step(v);
-	case CF_VERIFY_PLAN: return cf_verify_plan_step(v);
 	case CF_VERIFY_DATA: return cf_verify_data_step(v);
 	case CF_VERIFY_FILES: return cf_verify_files_step(v);
 	case CF_VERIFY_DONE: break;
@@ -157,8 +150,8 @@ static uint64_t run_stage(ckptfmt_verifier *v)
 static void report(const ckptfmt_verifier *v, ckptfmt_progress *progress)
 {
 	bool finished = v->stage == CF_VERIFY_DONE;
-	progress->bytes_total = v->bytes_total;
-	progress->bytes_done = finished ? v->bytes_total : cf_min_u64(v->bytes_done, v->bytes_total);
+	progress->bytes_total = finished ? v->bytes_done : cf_max_u64(v->bytes_total, v->bytes_done);
+	progress->bytes_done = v->bytes_done;
 	/* NULL after a failed restart */
 	progress->tensors_total = v->selection == NULL ? 0 : cf_selection_count(v->selection);
 	progress->tensors_done = v->tensors_done;
