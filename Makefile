@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# `make help` lists the targets. V=1 shows whole commands. Products stand in build/<mode>/ and .venv/.
+# `make help` lists the targets. V=1 shows whole commands. Products are in build/<mode>/ and .venv/.
 
 PYTHON ?= python3
 CC ?= cc
@@ -10,7 +10,7 @@ FUZZ_SECONDS ?= 60
 MODE ?= release
 B := build/$(MODE)
 
-# One seed for everything random in a run; given back through the same variable.
+# One seed for everything random in a run. Set the variable to repeat a run.
 ifndef CKPTFMT_TEST_SEED
 CKPTFMT_TEST_SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 endif
@@ -61,8 +61,8 @@ LIB_OBJ := $(call objects,$(LIB_SRC))
 TESTS := $(patsubst tests/c/%.c,$(B)/%,$(TEST_SRC))
 MEASURES := $(patsubst tests/c/%.c,$(B)/%,$(MEASURE_SRC))
 FUZZERS := $(patsubst fuzz/%.c,$(B)/%,$(FUZZ_SRC))
-# Programs that start threads, or have the library start some, and those that emulators can run: what needs no file
-# system of its own.
+# THREADED: programs that start threads or let the library start some. EMULATED: those that emulators can run, without
+# injected faults.
 THREADED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -l -e 'pthread_create' -e '[.]shards = ' -e 'CF_DIRECT_SLOTS' $(TEST_SRC))))
 EMULATED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -L -e 'os_fault.h' -e 'hot_paths.h' $(TEST_SRC))))
 
@@ -79,7 +79,7 @@ help: ## list the targets
 		'  CKPTFMT_TF_PYTHON (a Python that has TensorFlow already), CKPTFMT_PEERS_PYTHON (one that has the extra peers),' \
 		'  BENCH (cases such as B7 B8, compression, or --smoke)'
 
-# ---- for everybody ----------------------------------------------------------------------------------------
+# ---- for users --------------------------------------------------------------------------------------------
 
 demo: python ## save a small model from four processes, merge, inspect, verify, restore a slice
 	$(Q)$(PY) examples/demo.py
@@ -117,7 +117,7 @@ interop: python ## differential tests against the real TensorFlow (installs it: 
 	@echo "seed: CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"
 	$(Q)$(PY) -m pytest -q -s tests/interop
 
-peers: python ## tests of coordinators over the engines of others (installs torch)
+peers: python ## tests of coordinators over torch.distributed and of torch arrays (installs torch)
 	$(Q)$(PY) -c 'import importlib.util as u; exit(not u.find_spec("torch"))' || \
 		$(PY) -m pip install --quiet -e '.[peers]'
 	@echo "seed: CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"
@@ -135,10 +135,10 @@ instructions: needs-c ## report the instructions of the hot paths (valgrind)
 	$(Q)$(MAKE) -j$(JOBS) measure-programs
 	$(Q)$(PYTHON) bench/instructions.py
 
-bench: python ## the benchmark (twenty minutes), or the cases that BENCH names, beside what is installed of others
+bench: python ## the benchmark (twenty minutes), or the cases in BENCH, beside the libraries that are installed
 	$(Q)$(PY) bench/run.py $(BENCH_SIDES) $(BENCH)
 
-bench-full: python ## the same with all rows and settings and more samples (far longer)
+bench-full: python ## all rows and settings, more samples (much longer)
 	$(Q)$(PY) bench/run.py --full $(BENCH_SIDES) $(BENCH)
 
 BENCH_SIDES = $(if $(CKPTFMT_TF_PYTHON),--tensorflow $(CKPTFMT_TF_PYTHON)) \
@@ -196,7 +196,7 @@ threaded-programs: $(THREADED)
 emulated-programs: $(EMULATED)
 c-programs measure-programs fuzz-programs threaded-programs emulated-programs warn-objects: ; @:
 
-# Programs side by side; the last line of each tells its checks.
+# Runs programs in parallel; the last line of each counts its checks.
 run_each = printf '%s\n' $(1) | xargs -P $(JOBS) -I PROGRAM sh -c '$(RUN) PROGRAM || { echo "FAILED: $(RUN) PROGRAM" \
 	"with CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"; exit 255; }'
 
@@ -238,7 +238,7 @@ $(PY): | needs-python
 	$(call say,venv,$(VENV))
 	$(Q)$(PYTHON) -m venv $(VENV)
 
-# Installs when what is asked for has changed, and only rebuilds the extension when the sources have.
+# Installs when the requirements have changed; rebuilds the extension alone when only sources have.
 $(VENV)/.built: pyproject.toml setup.py build_ffi.py $(wildcard csrc/*.h csrc/*/*.h) $(LIB_SRC) \
 		$(wildcard csrc/python/*.c) | $(PY)
 	$(call say,py,ckptfmt with its extension)
@@ -261,7 +261,7 @@ $(B)/csrc/compress/zstd.o: ALL_CFLAGS += $(if $(WITH_ZSTD),-DCKPTFMT_WITH_ZSTD)
 $(call objects,$(PYTHON_SRC)): ALL_CFLAGS += $(PYTHON_FLAGS)
 $(call objects,$(TEST_SRC) $(SUPPORT_SRC)): ALL_CFLAGS += -Itests/c
 
-# Every symbol, for tests. An object that stands before it (memory_fault, os_fault) takes the place of a member.
+# Every symbol, for tests. An object linked before it (memory_fault, os_fault) replaces a member.
 $(B)/libinternal.a: $(LIB_OBJ)
 	$(Q)rm -f $@
 	$(Q)$(if $(filter -static,$(link_$(MODE))),$(patsubst %gcc,%ar,$(CC)),ar) qcs $@ $^

@@ -2,7 +2,7 @@
 """What is saved and loaded: named float32 arrays, the same in every process that asks for them.
 
 A kind of data is a number of tensors, a shape and a style of names. Values come from one seed, so
-that whoever loads can be asked for a digest of what it got, and nobody has to hand arrays around.
+that a process can return a digest of what it loaded, and arrays need not be passed around.
 """
 
 from __future__ import annotations

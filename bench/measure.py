@@ -298,7 +298,7 @@ class Measurer:
             words = [line.split() for line in file]
         free = next(int(word[1]) << 10 for word in words if word[0] == "MemAvailable:")
         room = max(int(free * 0.6 / max(ours.size, 1)) - 1, 3)
-        # TensorFlow stands first, so that it is in the first group with all its forms.
+        # TensorFlow is first, so that all its forms are in the first group.
         return [[ours, *others[first : first + room]] for first in range(0, len(others), room)]
 
     def row(self, row: Row) -> list[Entry]:

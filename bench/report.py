@@ -156,7 +156,7 @@ class Run:
         return all(result.ours.samples for result in self.results.values())
 
     def brief(self, key: str) -> str:
-        """A line for whoever watches."""
+        """A progress line."""
         result = self.results[key]
         if not result.ours.samples:
             return result.ours.word

@@ -37,7 +37,7 @@ LIMIT_ROUNDS = {"smoke": 1, "quick": 3, "full": 5}
 
 
 def compression(smoke: bool, tensorflow: str | None, options: list[str]) -> int:
-    """The benchmark of compression, which stands on its own."""
+    """The benchmark of compression, which is separate."""
     command = [sys.executable, str(HERE / "compression.py")]
     command += ["--runs", "1", "--save-mib", "2"] if smoke else []
     command += ["--tensorflow", tensorflow] if tensorflow else []

@@ -197,8 +197,8 @@ MADV_POPULATE_WRITE = 23
 
 
 def ready_memory(size: int) -> None:
-    """Touches so much memory and frees it. What a virtual machine has given back to its host, it
-    would otherwise fetch again while a side is timed, whoever's turn that is."""
+    """Touch this much memory and free it. Otherwise a virtual machine would fetch memory that it
+    returned to its host while a side is timed."""
     with mmap.mmap(-1, max(size, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         for advice in (mmap.MADV_HUGEPAGE, MADV_POPULATE_WRITE):
             with contextlib.suppress(OSError):  # of a kernel that has none: the noise stays

@@ -2,9 +2,9 @@
 """What a save costs a training loop.
 
 The loop is Python and small products of numpy. It is timed on its own; then a save begins, all
-arrays are updated in place once, as a training step does it (whoever shares memory with the model
-pays there), and the loop goes on until the checkpoint is in place. Blocked is the time until the
-call returned, lost by how much the loop came later than without the save, the time blocked
+arrays are updated in place once, as a training step does it (libraries that share memory with the
+model pay there), and the loop goes on until the checkpoint is in place. "Blocked" is the time until
+the call returned; "lost" is the delay of the loop against a run without the save, blocked time
 included.
 """
 

@@ -211,7 +211,7 @@ static uint64_t telling_value(uint64_t old, size_t size)
 	}
 }
 
-/* Sets a number without moving what stands behind it: a varint keeps its size, overlong if need be. */
+/* Sets a number without moving the bytes behind it: a varint keeps its size, overlong if need be. */
 static void set_field(uint8_t *bytes, const field *which, uint64_t value)
 {
 	if (which->fixed) {

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# asan_python.sh PYTHON CC: the Python tests against an extension built with AddressSanitizer and UBSan. It stands with a
-# copy of the package under build/asan/python, which comes before the checkout on the path.
-# Python itself keeps what it allocates, so leaks are looked for in the C tests only.
+# asan_python.sh PYTHON CC: the Python tests against an extension built with AddressSanitizer and UBSan. It is built
+# with a copy of the package into build/asan/python, which precedes the checkout on the path.
+# Python itself keeps memory, so that leaks are checked in the C tests only.
 set -eu
 python=$(cd "$(dirname "$1")" && pwd)/$(basename "$1")
 cc=$2

@@ -12,12 +12,12 @@ The mathematics. A CRC is a remainder: bits are the coefficients of a polynomial
         + x^13 + x^11 + x^10 + x^9 + x^8 + x^6 + 1.
 
 CRC-32C is "reflected": the first bit of a message is the lowest bit of its first byte and has the
-highest power. So a 32-bit register r stands for the sum of r[i] * x^(31 - i), and a register of w
+highest power. So a 32-bit register r represents the sum of r[i] * x^(31 - i), and a register of w
 bits for the sum of r[i] * x^(w - 1 - i). Everything below follows from two sentences:
 
 1. The CRC instruction on a register r of 64 bits, begun at 0, gives r * x^32 mod P.
 2. A carry-less product of two reflected registers of a and b bits has a + b - 1 bits. Read as a
-   register of a + b bits it stands for the product of the two times x.
+   register of a + b bits it represents the product of the two times x.
 
 Slicing: `byte[k][v]` is the state that byte v leaves k zero bytes later: v * x^(8k + 32) mod P, v
 on its 8-bit register.
@@ -25,12 +25,12 @@ on its 8-bit register.
 Skipping n bytes without a carry-less multiply (`skip`): state * x^(8n) is linear in the state, so
 it is the sum over the eight nibbles of the state of one table entry each.
 
-Folding a 128-bit register (low half L, high half H, standing for L * x^64 + H) over d bytes: it may
+Folding a 128-bit register (low half L, high half H, representing L * x^64 + H) over d bytes: it may
 be replaced by any register that is congruent to L * x^(8d + 64) + H * x^(8d). By sentence 2,
-multiplying L by the 32-bit register of x^(8d + 64 - 33) mod P gives that: the product stands in the
+multiplying L by the 32-bit register of x^(8d + 64 - 33) mod P gives that: the product is in the
 low 96 bits of 128, so it is read as times x^32, and times x for the reflection, together x^33. For
 H the same with 8d - 33. Both products have at most 95 bits, so they add up in place with the 128
-bits that lie d bytes later.
+bits d bytes later.
 
 Joining: state * x^(8n) for a known n is, by both sentences, the CRC instruction on the carry-less
 product of the state and x^(8n - 33) mod P: the product of two 32-bit registers on a 64-bit one is

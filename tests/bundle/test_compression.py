@@ -40,7 +40,7 @@ def weights(seed: int, *shape: int) -> NDArray[np.float32]:
 
 @st.composite
 def values(draw: st.DrawFn) -> Any:
-    """An array of any dtype, large enough to be compressed, with elements that come again."""
+    """An array of any dtype, large enough to be compressed, with repeated elements."""
     chance = random.Random(draw(st.integers(0, 2**32)))
     shape = tuple(draw(st.lists(st.integers(0, 90), min_size=1, max_size=3)))
     few = random_array(chance, draw(st.sampled_from(CODES)), (draw(st.integers(1, 300)),))

@@ -181,7 +181,7 @@ def test_a_long_chain_stays_within_bounds(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("level", ["v2", "v2+"])
 def test_every_dtype_in_every_layout(tmp_path: Path, level: str, seed: int) -> None:
-    """What has not changed is not written, however it lies in memory."""
+    """Unchanged tensors are not written, whatever their layout in memory."""
     chance = random.Random(seed)
     tensors = {f"t{code}": random_array(chance, code, (6, 7)) for code in CODES}
     tensors |= {f"e{code}": random_array(chance, code, (0, 7)) for code in CODES}

@@ -58,7 +58,7 @@ def test_partial_reads_stay_within_the_budget(tmp_path: Path, level: str, seed: 
 
 
 def test_rows_cost_rows(tmp_path: Path) -> None:
-    """At level v2 a block of rows costs exactly its bytes; verified, the chunks it lies in."""
+    """At level v2 a block of rows costs exactly its bytes; verified, its chunks."""
     value = np.arange(1 << 20, dtype=np.float32).reshape(1024, 1024)
     for level, expected in (("v2", 8 * 4096), ("v2+", CHUNK)):
         ckptfmt.save(tmp_path / level, {"x": value}, level=level, durability="none")

@@ -236,7 +236,7 @@ def test_reserved_names(tmp_path: Path, neighbours: list[bytes]) -> None:
 
 
 def test_prefix_reads_a_part(tmp_path: Path) -> None:
-    """What is asked for by its beginning comes from the blocks where it stands."""
+    """A listing by prefix reads only the blocks that hold the names."""
     raw_names = [b"%05d" % i + b"x" * 200 for i in range(5000)]
     with saved(tmp_path, raw_names) as opened:
         regions = opened.regions()

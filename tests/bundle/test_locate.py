@@ -161,7 +161,7 @@ def test_paths_are_literal(tmp_path: Path, name: str) -> None:
     save(prefix)  # once more over itself
     assert ckptfmt.load(prefix)["x"].tolist() == VALUES
     assert ckptfmt.load(neighbour)["x"].tolist() == VALUES
-    # The second save stands under two data files; nothing of the first is left.
+    # The second save has the data files of two shards; the first is gone.
     left = {Path(f"{prefix}.index"), *(index.data_name(prefix, shard, 2) for shard in (0, 1))}
     left |= {Path(f"{neighbour}.index"), index.data_name(neighbour, 0, 1)}
     assert set(prefix.parent.iterdir()) == left

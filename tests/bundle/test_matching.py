@@ -278,7 +278,7 @@ def test_two_tensors_for_one_array(prefix: Path) -> None:
     for strict in (False, True):
         error = refusal(InvalidError, prefix, {"x": 0}, rename=lambda _: "x", strict=strict)
         assert error.message == "rename gives the name 'x' to 'd' as well"
-    # Names that nobody wants may be the same.
+    # Names without a target may be equal.
     report = load_into(prefix, {}, rename=lambda _: "x", strict=False)
     assert report.unexpected == ("d", "h", "i", "s")
 

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Names of the format itself: nobody writes them but the library (EXT-8), and it writes no more of
-them than are needed (CMT-6)."""
+"""Reserved names: only the library writes them (EXT-8), and only those that are needed (CMT-6)."""
 
 from __future__ import annotations
 

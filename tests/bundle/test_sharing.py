@@ -42,7 +42,7 @@ def test_the_first_error_by_row() -> None:
 
 
 def test_interrupts_wait_for_the_others() -> None:
-    """Ctrl-C, again and again: whoever still works may use what the caller gives up afterwards."""
+    """Ctrl-C repeatedly: worker threads may still use what the interrupted caller releases."""
     at_work, returned, stop = threading.Event(), threading.Event(), Stop()
     interrupted = threading.Event()
     caller = threading.current_thread()

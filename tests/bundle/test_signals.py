@@ -151,8 +151,8 @@ def test_interrupted_anywhere_nothing_stays_locked(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("call", ["add", "commit", "step", "findings"])
 def test_closed_by_a_handler_that_interrupts_a_call(tmp_path: Path, call: str) -> None:
-    """At every place where one may run: nobody waits for himself, and nothing is freed that the
-    call still uses."""
+    """Wherever a signal handler can run: no deadlock, and nothing is freed that the call still
+    uses."""
     array, number, met = np.arange(3), 0, True
     while met:
         number += 1

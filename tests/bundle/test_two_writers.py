@@ -60,7 +60,7 @@ assert len(failed) == 1 and "CMT-7" in failed[0], failed
 
 def test_only_names_that_a_writer_gives_are_removed(tmp_path: Path) -> None:
     """Beside the data files of the old generation stand others that are spelled otherwise, or whose
-    number is above their count. They are somebody's."""
+    number is above their count. They belong to other writers."""
     prefix = tmp_path / "m"
     ckptfmt.save(prefix, {"x": [1]})
     foreign = ["m.data-00001-of-00001", "m.data-000000-of-00001", "m.data-00000-of-000001"]

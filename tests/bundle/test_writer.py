@@ -235,7 +235,7 @@ def test_prefixes(tmp_path: Path) -> None:
 
 
 def test_order_and_names(tmp_path: Path) -> None:
-    """Data lies in the order given; pairs are taken as well as a mapping; names may be bytes."""
+    """Data is stored in the order given, of a mapping or of pairs; names may be bytes."""
     pairs = [("z", [1]), (b"\xff", [2]), ("a", [3])]
     ckptfmt.save(tmp_path / "ck", pairs, alignment=8)
     with ckptfmt.open(tmp_path / "ck") as reader:
@@ -599,7 +599,7 @@ def test_alignment(tmp_path: Path, seed: int, alignment: int, level: str) -> Non
 
 
 def test_progress(tmp_path: Path) -> None:
-    """Batches of 32 MiB while somebody watches; what it raises abandons the checkpoint."""
+    """With a progress callback, batches are 32 MiB; its exception abandons the checkpoint."""
     told: list[tuple[int, int]] = []
     mib = np.zeros(1 << 20, np.uint8)
     tensors = {f"t{i}": np.broadcast_to(mib, (12, 1 << 20)) for i in range(5)}

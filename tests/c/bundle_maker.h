@@ -59,7 +59,7 @@ maker_entry *maker_find(bundle_maker *m, const char *name);
 
 /* Sorts the entries by key and makes the index. */
 void maker_build(bundle_maker *m);
-/* Where the value of this key stands in the index, UINT64_MAX if nowhere. REQUIRES: the index is sound. */
+/* The offset of this key's value in the index, UINT64_MAX if missing. REQUIRES: the index is sound. */
 uint64_t maker_origin(const bundle_maker *m, const cf_buffer *key);
 /* Makes the checksum of a block good again. */
 void maker_reseal(bundle_maker *m, cf_handle block);

@@ -149,7 +149,7 @@ static void prepare_shuffled_index(uint64_t count)
 	enter_sources();
 }
 
-/* As if to a file: the bytes are looked at by nobody. */
+/* A sink that drops the bytes. */
 static ckptfmt_status put_nowhere(void *state, const uint8_t *bytes, uint64_t size, ckptfmt_error *unused)
 {
 	(void)state, (void)bytes, (void)size, (void)unused;

@@ -16,7 +16,7 @@
 
 typedef struct hot_path {
 	const char *name;
-	uint64_t count;         /* of what is done at once, where nobody says otherwise */
+	uint64_t count;         /* of operations at once, by default */
 	const char *unit;       /* one of them */
 	uint64_t unit_bytes;    /* of data that one of them moves; 0: none */
 	void (*prepare)(uint64_t count);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* posix.c and its kin under other names, their system calls led through the `system` plane, and around each of their
- * functions one with the name of storage/os.h that asks the plan first. */
+/* posix.c and its kin under other names, their system calls redirected to the `system` level, and around each of
+ * their functions one with the name of storage/os.h that consults the plan first. */
 #include "os_fault.h"
 
 #include "storage/os.h"

@@ -3,10 +3,10 @@
  * The operating-system seam, failing on purpose. Link tests/c/os_fault.c (with -pthread) in the place of
  * csrc/storage/posix*.c, which it contains: without a plan it is the real thing.
  *
- * Two planes:
+ * Two levels:
  *   calls    the functions of storage/os.h. The at-th one fails, is cut short, or is the moment of a crash.
  *   system   what these call below them, kind by kind: EINTR, ENOSPC, a file system without renameat2, short
- *            transfers. Here their own loops and fall-backs are tested.
+ *            transfers. This tests their loops and fallbacks.
  *
  * The usual loop:
  *   for (n = 1, failed = true; failed; n++) {
@@ -42,15 +42,15 @@ typedef struct os_fault_plan {
 	bool silent;           /* a failing write reports success and writes `partial` bytes; a failing sync reports
 	                        * success and syncs nothing */
 	int os_errno;          /* 0: EIO */
-	void (*meanwhile)(void); /* instead of failing: called before the at-th call, with no plan in force, as if somebody
-	                        * else did something just then */
+	void (*meanwhile)(void); /* instead of failing: called before the at-th call, with no plan in force, as another
+	                        * process would do something just then */
 	uint64_t partial;      /* bytes that a failing write writes; a failing read gives at most so many (if not 0),
 	                        * and success */
 } os_fault_plan;
 
-/* Begins to count anew under this plan. */
+/* Starts counting from 0 under this plan. */
 void os_fault_set(const os_fault_plan *plan);
-/* Nothing fails, on either plane. The log stays. */
+/* Stops all failures, on both levels. The log remains. */
 void os_fault_clear(void);
 /* Calls that counted, and calls made to fail, since os_fault_set. */
 uint64_t os_fault_calls(void);
@@ -70,9 +70,9 @@ typedef struct os_fault_record {
 /* Every call since the last os_fault_log_clear, in order. The view is valid until the next call. */
 uint64_t os_fault_log_count(void);
 const os_fault_record *os_fault_log_at(uint64_t row);
-/* Those of one kind. */
+/* The number of calls of one kind. */
 uint64_t os_fault_log_count_of(os_fault_kind kind);
-/* Forgets and frees; needed at the end of a program that looks for leaks. */
+/* Frees the log; needed at the end of a program that checks for leaks. */
 void os_fault_log_clear(void);
 const char *os_fault_kind_name(os_fault_kind kind);
 
@@ -94,7 +94,7 @@ uint64_t os_system_calls(os_system_kind kind);
 void os_system_transfer_max(uint64_t bytes);
 /* Every other system call (close and fdopendir excepted) fails with EINTR. */
 void os_system_interrupt(bool on);
-/* No file is cached, whatever the system says. */
+/* Report every file as not cached. */
 void os_fault_uncached(bool on);
 
 #endif

@@ -362,7 +362,7 @@ static void test_huge(void)
 	CHECK_FAILS(cf_boxes_cover(&boxes, &zero, dims, &err), err, CKPTFMT_FAIL_BAD_SLICE, "SLC-6");
 }
 
-/* Many boxes: a shuffled grid is quick; so is finding the one that lies wrong; what would take too long is LIMIT. */
+/* Many boxes: a shuffled grid is fast, also with one wrong box; work beyond the bound is LIMIT. */
 static void test_many(void)
 {
 	enum { SIDE = 128, COUNT = SIDE * SIDE };

@@ -178,7 +178,7 @@ static void test_damaged(void)
 		"CMP-16: plane 0 of");
 }
 
-/* Whatever the bytes are, what is told of them lies within them. */
+/* For random bytes, the parts reported are within them. */
 static void test_random_bytes(void)
 {
 	for (int i = 0; i < 20000; i++) {

@@ -187,7 +187,7 @@ static void test_codec_failures(void)
 		"the codec must have");
 	CHECK_FAILS(ckptfmt_codec_zstd(0, &bad, &err), err, CKPTFMT_FAIL_ARGUMENT, "zstd level 0");
 	CHECK_FAILS(ckptfmt_codec_zstd(23, &bad, &err), err, CKPTFMT_FAIL_ARGUMENT, "zstd level 23");
-	/* With libzstd nobody needs another codec; without it the failure says so. */
+	/* With libzstd no other codec is needed; without it the failure says so. */
 	status = ckptfmt_codec_zstd(1, &bad, &err);
 	open_it(NULL);
 	if (status == CKPTFMT_OK) {

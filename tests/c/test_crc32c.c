@@ -256,7 +256,7 @@ static void test_combine(void)
 		size_t split = test_random_below(size + 1);
 		uint32_t tail = ckptfmt_crc32c(0, content + split, size - split);
 		CHECK_EQ(ckptfmt_crc32c_combine(prefix_crc[split], tail, size - split), prefix_crc[size]);
-		/* Both ways to join three parts, of sizes nobody could sum. */
+		/* Both ways to join three parts, of sizes too large to sum. */
 		uint32_t a = (uint32_t)test_random(), b = (uint32_t)test_random(), c = (uint32_t)test_random();
 		uint64_t size_b = test_random() >> (1 + test_random_below(60));
 		uint64_t size_c = test_random() >> (1 + test_random_below(60));
@@ -305,7 +305,7 @@ static uint32_t best_up_to(uint32_t highest)
 	return best;
 }
 
-/* REQUIRES: nothing in this process has asked for the variant. `name` is what CKPTFMT_ISA=isa stands for, or NULL. */
+/* REQUIRES: nothing in this process has asked for the variant. `name`: the variant of CKPTFMT_ISA=isa, or NULL. */
 static void test_chosen(const char *isa, const char *name)
 {
 	pid_t child = fork();

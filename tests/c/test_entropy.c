@@ -8,7 +8,7 @@ enum { LARGE = 1 << 20, SMALL = 1 << 15, UNTIDY = 70000 - 8, LEAST = 4096 };
 
 static const uint32_t units[] = {1, 2, 4, 8};
 
-/* Ends at unmapped pages; what is smaller lies at its end. */
+/* Ends at unmapped pages; smaller content is at its end. */
 static uint8_t *end;
 
 static uint8_t *noise(uint64_t size)
@@ -84,7 +84,7 @@ static void test_rotation(void)
 	CHECK(!cf_is_incompressible(bytes, LARGE, 2, false));
 }
 
-/* Of `count` words of noise each comes again, in any order. */
+/* `count` words of noise, each repeated, in random order. */
 static void repeat_words(uint8_t *bytes, uint64_t size, uint64_t word, uint64_t count)
 {
 	uint8_t words[8192];

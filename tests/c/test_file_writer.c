@@ -66,7 +66,7 @@ static struct stat stat_of(const char *name)
 	return info;
 }
 
-/* The file holds these bytes and no more. */
+/* Whether the file holds exactly these bytes. */
 static bool holds(const char *name, const uint8_t *wanted, uint64_t size)
 {
 	int fd = openat(here.fd, name, O_RDONLY | O_CLOEXEC);
@@ -373,7 +373,7 @@ static void test_wishes(void)
 	CHECK_EQ(count_files(""), 0);
 }
 
-/* Somebody cut the file while it was written. */
+/* Another process truncated the file while it was written. */
 static void test_cut_file(void)
 {
 	cf_file_writer writer;
@@ -425,7 +425,7 @@ static void test_publish_failures(void)
 	CHECK(!unknown && count_files("") == 1);
 	os_fault_clear();
 	cf_file_writer_abandon(&writer);
-	/* A rename that says it failed, and then nobody who can tell: both names are left alone. */
+	/* A rename reports failure and no later call can say whether it happened: both names are kept. */
 	for (int done = 0; done < 2; done++) {
 		finish_small(&writer);
 		os_fault_set(&(os_fault_plan){.kind = OS_FAULT_ANY, .at = 1, .forever = true, .after = done == 1,

@@ -197,7 +197,7 @@ static void test_transposes(void)
 	}
 }
 
-/* Swapping goes over the data in passes; their ends are nobody's business. */
+/* Swapping goes over the data in passes; where they end makes no difference. */
 static void test_large_swap(void)
 {
 	enum { COUNT = 300000 };

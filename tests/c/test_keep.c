@@ -96,7 +96,7 @@ static bool has_entry(const char *prefix, const char *name, const void *end, uin
 	return found;
 }
 
-/* Extensions and fields that nobody knows are kept to the byte, by a writer that has extensions itself; one of level V2
+/* Unknown extensions and fields are kept to the byte, by a writer that has extensions itself; one of level V2
  * is left to write such tensors. */
 static void test_extensions(void)
 {
@@ -347,7 +347,7 @@ static void save_other_and_die(void)
 	err = kept_error;
 }
 
-/* A name that somebody else gave to the same file is none of ours, to be moved or removed. */
+/* A name that another process gave to the same file is neither moved nor removed. */
 static void test_names_of_others(void)
 {
 	int saved = 0;

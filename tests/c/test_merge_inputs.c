@@ -74,7 +74,7 @@ static void test_errors(void)
 	CHECK_FAILS(merge(2, &options), err, CKPTFMT_FAIL_OS, "NAM-6");
 }
 
-/* An input that is saved again while it is being merged, by somebody who waits for the directory's lock. */
+/* An input that another process saves again during the merge, having waited for the directory's lock. */
 static bool waits;
 
 static void save_again(void)

@@ -20,7 +20,7 @@ static uint8_t defined(const uint8_t *from, uint64_t i, uint32_t unit, bool rota
 	return (uint8_t)byte;
 }
 
-/* Memory that ends at unmapped pages; what is smaller lies at its end. */
+/* Memory that ends at unmapped pages; smaller content is at its end. */
 static uint8_t *from_end, *back_end, *plane_ends[CF_PLANES_MAX];
 
 static void try_one(const cf_planes_variant *variant, uint64_t count, uint32_t unit, bool rotate, unsigned apart)

@@ -165,7 +165,7 @@ static void test_list(void)
 	CHECK_EQ(test_open_fds(), fds);
 }
 
-/* As a user who may not: root may everything, so it becomes nobody for a while. */
+/* Without permission: root is never refused, so the process becomes user nobody for a while. */
 static void test_permissions(void)
 {
 	cf_directory directory, closed;
@@ -214,7 +214,7 @@ static void test_permissions(void)
 	CHECK_EQ(chmod(in_root("locked"), 0755), 0);
 }
 
-/* Names are looked up in the directory that was opened, wherever it stands by now. */
+/* Names are looked up in the directory that was opened, even after it was moved. */
 static void test_directory_moved(void)
 {
 	cf_directory directory;
@@ -326,7 +326,7 @@ static void test_rename_new(void)
 	CHECK_EQ(os_system_calls(OS_SYSTEM_LINK), 0);
 }
 
-/* Whatever fails on the way, the old name stands and the new one is free. */
+/* After any failure the old name exists and the new one does not. */
 static void test_rename_new_faults(void)
 {
 	static const struct {

@@ -192,7 +192,7 @@ static bool same_failure(const ckptfmt_error *a, const ckptfmt_error *b)
 		strcmp(a->tensor, b->tensor) == 0;
 }
 
-/* The same failure whoever comes upon one first. */
+/* The same failure, whichever thread meets one first. */
 static void check_failure(void)
 {
 	ckptfmt_request requests[TENSORS + 2];
@@ -335,7 +335,7 @@ static void test_wide_boxes(void)
 				}
 }
 
-/* Two wrong bytes: the one that one thread meets first is told, whoever does. */
+/* Of two wrong bytes the first in reading order is reported, whichever thread meets it. */
 static void test_damaged_boxes(void)
 {
 	static const int64_t box[] = {0, 3, 0, 12, 1000, 1024};

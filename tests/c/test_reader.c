@@ -258,7 +258,7 @@ static void test_out_of_descriptors(void)
 			ckptfmt_reader_close(reader);
 			CHECK_EQ(test_open_fds(), before);
 		}
-	/* In use: what nobody uses makes room. */
+	/* A file without users is closed to make room. */
 	{
 		ckptfmt_reader *reader = open_reader(3, 1);
 		ckptfmt_selection *selection = list(reader);
@@ -410,7 +410,7 @@ static void test_large_chunks(void)
 	CHECK_EQ(after.bytes_read - before.bytes_read, LARGE_CHUNK);
 	ckptfmt_selection_free(selection);
 	ckptfmt_reader_close(reader);
-	/* A byte that nobody asked for, in a chunk of which something was asked. */
+	/* A byte that was not requested, in a chunk that was. */
 	m.data[0].data[64 + damaged_at] ^= 1;
 	maker_save(&m);
 	maker_free(&m);

@@ -426,7 +426,7 @@ static void check_entries(const cf_buffer *file, uint64_t expected, uint64_t all
 	cf_table_close(table);
 }
 
-/* TAB-13: whatever stands between, a listing stops at the very entry that passes a limit. */
+/* TAB-13: a listing stops at exactly the entry that passes a limit. */
 static void test_limits_of_iteration(void)
 {
 	enum { COUNT = 90, LONG = 300 };

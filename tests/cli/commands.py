@@ -50,7 +50,7 @@ def small(directory: Path) -> Path:
 
 
 def plus(directory: Path) -> Path:
-    """Two data files, with padding and metadata; one tensor lies in both."""
+    """Two data files, with padding and metadata; one tensor is in both."""
     parts = [directory / "parts" / str(number) for number in range(2)]
     for number, part in enumerate(parts):
         metadata = None if number else {"step": 12, "by": "\x1bé"}

@@ -41,7 +41,7 @@ def test_reader_of_a_pipe_goes_away(arguments: list[str], tmp_path: Path) -> Non
     assert ran.stdout.readline()
     ran.stdout.close()
     assert ran.stderr.read() == b""
-    assert ran.wait(60) == expected, "whoever listens"
+    assert ran.wait(60) == expected, "the status does not depend on the reader"
     ran.stderr.close()
 
 
@@ -133,7 +133,7 @@ def test_no_progress(tmp_path: Path) -> None:
     prefix = small(tmp_path)
     assert on_terminal(WITHOUT_RICH, "verify", "--quiet", prefix) == (0, b"", b"")
     status, _, drawn = on_terminal("", "verify", prefix)
-    assert (status, drawn) == (0, b""), "nobody waited"
+    assert (status, drawn) == (0, b""), "too short for a bar"
     ran = script(WITHOUT_RICH, "verify", prefix)
     assert (ran.returncode, ran.stderr) == (0, b""), "no terminal"
 

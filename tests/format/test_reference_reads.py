@@ -53,7 +53,7 @@ class Maker:
                 return name
 
     def large(self, code: int) -> Any:
-        """Elements that come again, so that something is compressed; of several chunks at times."""
+        """Repeated elements, which compress; at times of several chunks."""
         few = random_array(self.chance, code, (self.chance.randint(1, 60),))
         size = max(few.dtype.itemsize, 1)
         most = self.chance.choice((6 << 10, 6 << 10, 30 << 10, CHUNK + 5000))

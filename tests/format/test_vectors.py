@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The test vectors of the format: made again to the same bytes, and read alike by the C core and by
-the reference decoder, value for value or with the same rule broken."""
+"""The test vectors of the format: they are made again to the same bytes, and the C core and the
+reference decoder read the same values from them or refuse them by the same rule."""
 
 from __future__ import annotations
 
@@ -143,8 +143,8 @@ def number_of(text: str) -> int:
 
 
 def test_hex_examples_are_of_vectors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every example of the text stands in a file of the vectors. Short ones, that stand there by
-    chance as well, are what the rules give."""
+    """Every example of the text is in a file of the vectors. Short ones, which could be there by
+    chance, are compared with what the rules give."""
     monkeypatch.syspath_prepend(str(SPEC))
     parts = importlib.import_module("making.parts")
     short = {

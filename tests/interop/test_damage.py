@@ -154,7 +154,7 @@ class Place:
 
 
 def stored_values(prefix: Path) -> list[Place]:
-    """Where each stored value lies, and whose it is."""
+    """The region of each stored value, and its tensor."""
     found = []
     for key, stored in table.read_index(table.index_path(prefix)):
         entry = table.Entry.parse(stored)
@@ -316,7 +316,7 @@ class Subject:
         assert len(self.sound) < 700
 
     def bans_consumer_1(self) -> bool:
-        """Whether the index, as it stands now, bans readers of consumer version 1."""
+        """Whether the index now bans readers of consumer version 1."""
         return self.path.read_bytes()[3:].startswith(BANS_CONSUMER_1)
 
     def outcomes(

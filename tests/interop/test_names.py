@@ -52,7 +52,7 @@ def nested(flat: dict[str, np.ndarray]) -> dict[str, Any]:
 
 
 class Variable(ckptfmt.Trackable):
-    """An object that says its name itself, wherever it lies."""
+    """An object that names itself, whatever its path."""
 
     untracked = ("name", "array")
 

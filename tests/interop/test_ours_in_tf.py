@@ -260,7 +260,7 @@ def test_merge_with_tensorflows_bundle(oracle: Oracle, tmp_path: Path, generatio
 def test_tensorflows_merge_of_ours(
     oracle: Oracle, tmp_path: Path, generations: int, shards: int
 ) -> None:
-    """Readable by both afterwards, chunk checksums included; metadata stands in one input only."""
+    """Readable by both afterwards, chunk checksums included; one input only has metadata."""
     prefixes, expected = two_bundles(tmp_path, generations)
     shutil.rmtree(tmp_path / "p_temp")
     whole = expected[b"shared"]

@@ -80,7 +80,7 @@ def graph_of(path: str) -> ObjectGraph:
     return decode_graph(content[()])
 
 
-# ---- what lies where -----------------------------------------------------------------------------
+# ---- names of tensors ----------------------------------------------------------------------------
 
 
 def test_keys_order_and_graph(tmp_path: Path) -> None:

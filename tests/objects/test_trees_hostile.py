@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Graphs that nobody honest wrote: what they can be made of is made, all else is a typed error."""
+"""Malformed graphs: those that describe a tree give that tree, all others a typed error."""
 
 from __future__ import annotations
 

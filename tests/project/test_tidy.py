@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The house rules, checked on the repository itself. Every message names the replacement."""
+"""The house rules, checked on the repository itself. Every message says what to write instead."""
 
 from __future__ import annotations
 
@@ -496,4 +496,4 @@ def test_version_stands_in_one_place() -> None:
         r'#define CKPTFMT_VERSION "(.*)"', text_of(ROOT / "csrc" / "base" / "limits.c")
     )
     assert fallback in ([], [version]), "csrc/base/limits.c: the fallback is not the version"
-    assert holders <= {"csrc/base/limits.c"}, "the version stands in pyproject.toml only"
+    assert holders <= {"csrc/base/limits.c"}, "the version is in pyproject.toml only"

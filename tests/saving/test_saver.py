@@ -309,7 +309,7 @@ def test_an_error_in_one_shard_is_raised_as_it_is_and_stops_the_others(
 ) -> None:
     before = previous(tmp_path)
     fixed_hex(monkeypatch)
-    # What stands in the way of the second shard's index.
+    # It blocks the second shard's index.
     blocked = tmp_path / f"ckpt_temp_{'ab' * 8}" / "part-00001-of-00003.index"
     (blocked / "full").mkdir(parents=True)
     adds: list[Any] = []

@@ -85,8 +85,8 @@ KILLS = [
 
 @pytest.mark.parametrize(("victim", "moment", "there"), KILLS)
 def test_killed_in_a_save(tmp_path: Path, victim: int, moment: str, there: bool) -> None:
-    """The checkpoint before stays readable until the new one stands in its place, the others learn
-    that somebody is missing, and the next save is as if nothing had been."""
+    """The old checkpoint stays readable until the new one replaces it, the other processes learn
+    that one is missing, and the next save succeeds as usual."""
     prefix = tmp_path / "ckpt" / "model"
     ckptfmt.save(prefix, job.model(1), durability="rename")
     dying = {victim: [f"die={moment}"]}
@@ -118,7 +118,7 @@ def test_killed_at_any_time(tmp_path: Path, seed: int) -> None:
         killed[victim].kill()
         killed[victim].wait()
         seen.add(number)
-        # Whichever came last stands there whole, also while the other one still waits.
+        # The last one committed is complete, also while the other process still waits.
         assert loads_as(prefix) in seen, (seed, case)
         ended = finish(killed)
         assert ended[1 - victim][0] in (0, 1)
@@ -128,7 +128,7 @@ def test_killed_at_any_time(tmp_path: Path, seed: int) -> None:
 
 
 def test_two_jobs_with_one_prefix(tmp_path: Path) -> None:
-    """They never meet: each save is whole, and the last to commit stays."""
+    """Two jobs save independently: each save is complete, and the last to commit stays."""
     prefix = tmp_path / "ckpt" / "model"
     gate = f"barrier={tmp_path / 'gate'}=4"
     jobs = []

@@ -245,7 +245,7 @@ def test_one_process(tmp_path: Path) -> None:
         assert bits(found["w"]) == bits(whole)
 
 
-# ---- what lies about -----------------------------------------------------------------------------
+# ---- orphaned files ------------------------------------------------------------------------------
 
 
 def test_stale_files_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

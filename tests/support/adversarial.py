@@ -39,7 +39,7 @@ GOOD = ix.stored_entry(ix.FLOAT, [2], DATA)
 
 @dataclass
 class Refused:
-    """What an error must be. `offset` None: it has none; a range: it lies there."""
+    """What an error must be. `offset` None: it has none; a range: it is within."""
 
     failure: str
     rule: str | None
@@ -134,7 +134,7 @@ def table(*rows: ix.Row, head: bytes | None = None, **options: Any) -> ix.Index:
 
 
 def with_value(value: bytes, name: bytes = b"x") -> tuple[ix.Index, range]:
-    """An index whose only entry is `value`, and where in the file that lies."""
+    """An index whose only entry is `value`, and the range of that in the file."""
     made = table((name, value))
     start = made.blocks[0].values[1]
     return made, range(start, start + len(value) + 1)

@@ -71,7 +71,7 @@ def random_key(chance: random.Random, shape: tuple[int, ...]) -> Any:
     drop = chance.randint(0, len(keys)) if keys and chance.random() < 0.3 else 0
     keys = keys[: len(keys) - drop]
     if chance.random() < 0.3:
-        # What stands behind an ellipsis counts from the last axis.
+        # Indices behind an ellipsis count from the last axis.
         at = len(keys) if drop else chance.randint(0, len(keys))
         keys.insert(at, Ellipsis)
         if not drop and at < len(keys) - 1 and chance.random() < 0.5:

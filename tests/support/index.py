@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A writer of index files by spec/format.md alone, sound and malformed ones alike.
 
-It shares no code with the package: checksums are crcmod's, messages are put together by hand. What
-it returns knows where everything lies, so that a test can say at which offset an error must point.
+It shares no code with the package: checksums are crcmod's, messages are put together by hand. The
+result holds all positions, so that a test can say at which offset an error must point.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ def block(
     tail: bytes = b"",
 ) -> Block:
     """A block of these rows. `restarts` and `restart_count` replace what they ought to be; `tail`
-    stands between the last entry and the restarts."""
+    comes between the last entry and the restarts."""
     made, out, starts, last = Block(b""), bytearray(), [0], b""
     for position, (key, value) in enumerate(rows):
         shared = 0
@@ -259,12 +259,12 @@ def block(
 
 
 def raw_entry(shared: int, unshared: int, value_size: int, content: bytes) -> bytes:
-    """An entry of a block whose three numbers may be lies."""
+    """An entry of a block whose three numbers may be false."""
     return varint(shared) + varint(unshared) + varint(value_size) + content
 
 
 def with_trailer(stored: bytes, kind: int = 0) -> bytes:
-    """A block as it stands in the file."""
+    """A block with its trailer, as in the file."""
     body = stored + bytes([kind])
     return body + u32(mask(crc32c(body)))
 

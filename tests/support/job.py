@@ -42,7 +42,7 @@ from ckptfmt.sharded.sharded import sharded_restore, sharded_save, sharded_save_
 sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
 from pipes import PipeCoordinator
 
-# How each tensor lies on a mesh of ("x", one a process) and ("y", 2).
+# How each tensor is partitioned over a mesh of ("x", one a process) and ("y", 2).
 SPECS: dict[str, list[str | None]] = {
     "rows": ["x", None],
     "columns": [None, "y"],

@@ -52,7 +52,7 @@ def good(processes: Job) -> None:
 
 
 def loads_as(prefix: Path) -> int:
-    """The number of the model that stands at the prefix, whole."""
+    """The number of the complete model at the prefix."""
     found = ckptfmt.load(prefix)
     number = int(found["scalar"])
     wanted = job.model(number)
