@@ -31,6 +31,7 @@ void cf_planes_split_rest(const uint8_t *from, uint64_t at, uint64_t count, uint
 void cf_planes_join_rest(uint8_t *to, uint64_t at, uint64_t count, uint32_t unit, bool rotate,
 	const uint8_t *const *planes);
 
+extern const cf_planes_variant cf_planes_portable;
 extern const cf_planes_variant cf_planes_avx2;
 
 #endif

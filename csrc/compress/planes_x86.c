@@ -131,7 +131,7 @@ static TARGET void split_avx2(const uint8_t *from, uint64_t count, uint32_t unit
 	else if (unit == 4)
 		done = rotate ? split_4(from, count, true, planes) : split_4(from, count, false, planes);
 	else {
-		cf_planes_variant_at(0)->split(from, count, unit, rotate, planes);
+		cf_planes_portable.split(from, count, unit, rotate, planes);
 		return;
 	}
 	cf_planes_split_rest(from, done, count, unit, rotate, planes);
@@ -145,7 +145,7 @@ static TARGET void join_avx2(uint8_t *to, uint64_t count, uint32_t unit, bool ro
 	else if (unit == 4)
 		done = rotate ? join_4(to, count, true, planes) : join_4(to, count, false, planes);
 	else {
-		cf_planes_variant_at(0)->join(to, count, unit, rotate, planes);
+		cf_planes_portable.join(to, count, unit, rotate, planes);
 		return;
 	}
 	cf_planes_join_rest(to, done, count, unit, rotate, planes);

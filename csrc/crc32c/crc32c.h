@@ -19,6 +19,7 @@ typedef struct cf_crc32c_variant {
 	uint32_t (*shift)(uint32_t state, uint64_t size);
 } cf_crc32c_variant;
 
+extern const cf_crc32c_variant cf_crc32c_portable;
 /* In ascending order of speed. */
 enum {
 	CF_CRC32C_X86_COUNT = 4,

@@ -176,7 +176,7 @@ void cf_os_direct_end(cf_direct *direct);
  * tell. */
 bool cf_os_is_cached(const cf_file *file, uint64_t offset, uint64_t size);
 
-/* Bytes nobody can guess. */
+/* Bytes that no other process can predict. */
 CF_MUST_CHECK ckptfmt_status cf_os_random(void *to, uint64_t size, ckptfmt_error *err);
 
 #endif

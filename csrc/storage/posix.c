@@ -20,7 +20,7 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-#ifdef __linux__
+#ifdef __APPLE__
 #include <sys/random.h>
 #endif
 
@@ -520,45 +520,18 @@ uint64_t cf_os_page_size(void)
 	return (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
-/* ---- chance ---- */
-
-static ckptfmt_status random_from_device(uint8_t *to, uint64_t size, ckptfmt_error *err)
-{
-	static const char path[] = "/dev/urandom";
-	ckptfmt_status status = CKPTFMT_OK;
-	int fd = cf_posix_open(AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NOCTTY, 0);
-	if (fd < 0)
-		return cf_fail_os(err, errno, path, "cannot open the source of random bytes");
-	while (size > 0) {
-		ssize_t moved = read(fd, to, (size_t)cf_min_u64(size, TRANSFER_BYTES_MAX));
-		if (moved < 0 && errno == EINTR)
-			continue;
-		if (moved <= 0) {
-			status = cf_fail_os(err, moved < 0 ? errno : EIO, path, "cannot read random bytes");
-			break;
-		}
-		to += moved;
-		size -= (uint64_t)moved;
-	}
-	cf_posix_close_quietly(fd);
-	return status;
-}
+/* ---- random bytes ---- */
 
 ckptfmt_status cf_os_random(void *to, uint64_t size, ckptfmt_error *err)
 {
-	uint8_t *at = to;
-#ifdef __linux__
-	while (size > 0) {
-		/* Requests of up to 256 bytes are neither cut nor interrupted once the system has booted. */
-		ssize_t moved = getrandom(at, (size_t)cf_min_u64(size, 256), 0);
-		if (moved < 0 && errno == EINTR)
-			continue;
-		if (moved <= 0)
-			break;
-		at += moved;
-		size -= (uint64_t)moved;
+	enum { ENTROPY_MAX = 256 };
+	uint64_t done = 0;
+	while (done < size) {
+		uint64_t part = cf_min_u64(size - done, ENTROPY_MAX);
+		if (getentropy((uint8_t *)to + done, (size_t)part) == 0)
+			done += part;
+		else if (errno != EINTR)
+			return cf_fail_os(err, errno, NULL, "cannot get random bytes");
 	}
-#endif
-	/* An old kernel, or a sandbox that forbids the call. */
-	return size == 0 ? CKPTFMT_OK : random_from_device(at, size, err);
+	return CKPTFMT_OK;
 }

@@ -62,8 +62,8 @@ static ckptfmt_status sync_parent(char *path, ckptfmt_error *err)
 	return status;
 }
 
-/* The end of the part of `path` that comes before the one ending at `end`; 0 if there is none. */
-static size_t part_before(const char *path, size_t end)
+/* The end of the parent's path in a path that ends at `end`; 0 if it names none. */
+static size_t parent_end(const char *path, size_t end)
 {
 	while (end > 0 && path[end - 1] != '/')
 		end--;
@@ -72,54 +72,39 @@ static size_t part_before(const char *path, size_t end)
 	return end;
 }
 
-/* The end of the part of `path` that comes after `end`. */
-static size_t part_after(const char *path, size_t end, size_t size)
+static int make_one(const char *path)
 {
-	while (end < size && path[end] == '/')
-		end++;
-	while (end < size && path[end] != '/')
-		end++;
-	return end;
-}
-
-/* Makes the directory that the first `end` bytes of `path` name; *no_parent (then not made) is no failure. On the way
- * down one that is there already was made by another process just now, so it is as unsynced as one of ours. */
-static ckptfmt_status make_level(char *path, size_t end, bool way_down, bool sync_parents, bool *no_parent,
-	ckptfmt_error *err)
-{
-	ckptfmt_status status = CKPTFMT_OK;
-	char behind = path[end];
 	int result;
-	path[end] = '\0';
 	do
 		result = mkdir(path, 0777);
 	while (result != 0 && errno == EINTR);
-	*no_parent = result != 0 && errno == ENOENT;
-	if (result != 0 && errno != ENOENT && errno != EEXIST)
+	return result;
+}
+
+/* Makes the directory that the first `end` bytes of `path` name, and missing parents before it. Those that exist are
+ * left alone, even where this process may not write to them. */
+static ckptfmt_status make_level(char *path, size_t end, bool sync_parents, ckptfmt_error *err)
+{
+	ckptfmt_status status = CKPTFMT_OK;
+	char behind = path[end];
+	size_t parent = parent_end(path, end);
+	bool missed_parent;
+	int result;
+	path[end] = '\0';
+	result = make_one(path);
+	missed_parent = result != 0 && errno == ENOENT && parent != 0;
+	/* The system refuses long paths at once, so there are at most some thousand levels. */
+	if (missed_parent) {
+		status = make_level(path, parent, sync_parents, err);
+		result = status == CKPTFMT_OK ? make_one(path) : 0;
+	}
+	/* One that exists although its parent was missing was made by another process just now: as unsynced as ours. */
+	if (result != 0 && errno != EEXIST)
 		status = cf_fail_os(err, errno, path, "cannot make the directory");
-	else if (sync_parents && (result == 0 || (way_down && !*no_parent)))
+	else if (status == CKPTFMT_OK && sync_parents && (result == 0 || missed_parent))
 		status = sync_parent(path, err);
 	path[end] = behind;
 	return status;
-}
-
-/* Makes `path`, of `size` bytes without a slash at its end, and what is missing above it. First up, to the nearest
- * level whose parent is there, then down: levels that exist are left alone, even where nobody may write to them. */
-static ckptfmt_status make_levels(char *path, size_t size, bool sync_parents, ckptfmt_error *err)
-{
-	size_t end = size;
-	bool no_parent;
-	CF_TRY(make_level(path, end, false, sync_parents, &no_parent, err));
-	while (no_parent && part_before(path, end) != 0) {
-		end = part_before(path, end);
-		CF_TRY(make_level(path, end, false, sync_parents, &no_parent, err));
-	}
-	while (end < size && !no_parent) {
-		end = part_after(path, end, size);
-		CF_TRY(make_level(path, end, true, sync_parents, &no_parent, err));
-	}
-	/* A link that leads nowhere on the way, or a level removed behind us. */
-	return no_parent ? cf_fail_os(err, ENOENT, path, "cannot make the directory") : CKPTFMT_OK;
 }
 
 static ckptfmt_status make_directory(const char *path, bool sync_parents, ckptfmt_error *err)
@@ -132,7 +117,7 @@ static ckptfmt_status make_directory(const char *path, bool sync_parents, ckptfm
 	memcpy(copy, path, size + 1);
 	while (size > 1 && copy[size - 1] == '/')
 		copy[--size] = '\0';
-	status = make_levels(copy, size, sync_parents, err);
+	status = make_level(copy, size, sync_parents, err);
 	cf_release(copy);
 	return status;
 }

@@ -15,40 +15,30 @@
 #include <sys/stat.h>
 #include <sys/types.h>
 
-/* ---- the functions cf_os_* of files and directories that have no other storage; see storage/os.h ---- */
+/* ---- the POSIX side of storage.c ---- */
 
-CF_MUST_CHECK ckptfmt_status cf_local_directory_open(const char *path, bool make, bool sync_parents, cf_directory *out,
-	ckptfmt_error *err);
+/* Each is the function cf_os_* of the same name in storage/os.h, for directories and files whose `storage` is NULL. */
+#define CF_LOCAL(name) CF_MUST_CHECK __typeof__(cf_os_##name) cf_local_##name
+CF_LOCAL(directory_open);
+CF_LOCAL(directory_lock);
+CF_LOCAL(directory_list);
+CF_LOCAL(open);
+CF_LOCAL(create);
+CF_LOCAL(stat);
+CF_LOCAL(file_info);
+CF_LOCAL(close);
+CF_LOCAL(close_held);
+CF_LOCAL(read_at);
+CF_LOCAL(write_at);
+CF_LOCAL(rename);
+CF_LOCAL(rename_new);
+CF_LOCAL(link);
+CF_LOCAL(unlink);
+CF_LOCAL(map);
+#undef CF_LOCAL
 void cf_local_directory_close(cf_directory *directory);
-CF_MUST_CHECK ckptfmt_status cf_local_directory_lock(const cf_directory *directory, uint64_t timeout_ms,
-	ckptfmt_error *err);
 void cf_local_directory_unlock(const cf_directory *directory);
-CF_MUST_CHECK ckptfmt_status cf_local_directory_list(const cf_directory *directory, cf_buffer *names,
-	ckptfmt_error *err);
-CF_MUST_CHECK ckptfmt_status cf_local_open(const cf_directory *directory, const char *name, bool follow_symlinks,
-	cf_file *out, cf_file_info *info, ckptfmt_error *err);
-CF_MUST_CHECK ckptfmt_status cf_local_create(const cf_directory *directory, const char *name, cf_file *out,
-	bool *exists, ckptfmt_error *err);
-CF_MUST_CHECK ckptfmt_status cf_local_stat(const cf_directory *directory, const char *name, cf_file_info *info,
-	bool *exists, ckptfmt_error *err);
-CF_MUST_CHECK ckptfmt_status cf_local_file_info(const cf_file *file, const char *path, cf_file_info *info,
-	ckptfmt_error *err);
-CF_MUST_CHECK ckptfmt_status cf_local_close(cf_file *file, const char *path, ckptfmt_error *err);
-CF_MUST_CHECK ckptfmt_status cf_local_close_held(cf_file *file, const char *path, ckptfmt_error *err);
 void cf_local_close_quietly(cf_file *file);
-CF_MUST_CHECK ckptfmt_status cf_local_read_at(const cf_file *file, const char *path, uint8_t *to, uint64_t size,
-	uint64_t offset, uint64_t *got, ckptfmt_error *err);
-CF_MUST_CHECK ckptfmt_status cf_local_write_at(const cf_file *file, const char *path, const uint8_t *from,
-	uint64_t size, uint64_t offset, ckptfmt_error *err);
-CF_MUST_CHECK ckptfmt_status cf_local_rename(const cf_directory *from, const char *from_name, const cf_directory *to,
-	const char *to_name, ckptfmt_error *err);
-CF_MUST_CHECK ckptfmt_status cf_local_link(const cf_directory *from, const char *from_name, const cf_directory *to,
-	const char *to_name, cf_link_result *result, ckptfmt_error *err);
-CF_MUST_CHECK ckptfmt_status cf_local_rename_new(const cf_directory *from, const char *from_name,
-	const cf_directory *to, const char *to_name, bool *exists, ckptfmt_error *err);
-CF_MUST_CHECK ckptfmt_status cf_local_unlink(const cf_directory *directory, const char *name, ckptfmt_error *err);
-CF_MUST_CHECK ckptfmt_status cf_local_map(const cf_file *file, const char *path, uint64_t offset, uint64_t size,
-	const uint8_t **out, ckptfmt_error *err);
 
 /* ---- shared by posix*.c ---- */
 

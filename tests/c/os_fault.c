@@ -179,16 +179,9 @@ static struct dirent *system_readdir(DIR *stream)
 	return system_fails(OS_SYSTEM_READDIR) ? NULL : readdir(stream);
 }
 
-static ssize_t system_getrandom(void *to, size_t size, unsigned flags)
+static int system_getentropy(void *to, size_t size)
 {
-	return system_fails(OS_SYSTEM_RANDOM) ? -1 : getrandom(to, transfer_size(size), flags);
-}
-
-static ssize_t system_read(int fd, void *to, size_t size)
-{
-	if (system_fails(OS_SYSTEM_READ))
-		return errno == 0 ? 0 : -1;
-	return read(fd, to, transfer_size(size));
+	return system_fails(OS_SYSTEM_RANDOM) ? -1 : getentropy(to, size);
 }
 
 /* ---- the real functions, under other names ---- */
@@ -213,9 +206,8 @@ void real_path(const cf_directory *directory, const char *name, char *to, uint64
 #define unlinkat system_unlinkat
 #define mmap system_mmap
 #define readdir system_readdir
-#define getrandom system_getrandom
+#define getentropy system_getentropy
 #define fdopendir system_fdopendir
-#define read system_read
 
 #define cf_os_path real_path
 #define cf_local_directory_open real_directory_open

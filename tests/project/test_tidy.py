@@ -58,8 +58,8 @@ HEAP = ["malloc", "calloc", "realloc", "reallocarray", "free", "strdup", "strndu
 # fifth, and like mapped files it comes from mmap.
 SYSTEM = {
     "csrc/storage/posix.c": [
-        *("openat", "close", "read", "pread", "pwrite", "fsync", "sync_file_range"),
-        *("fstat", "fstatat", "fstatvfs", "ftruncate", "fallocate", "mmap", "munmap", "getrandom"),
+        *("openat", "close", "pread", "pwrite", "fsync", "sync_file_range"),
+        *("fstat", "fstatat", "fstatvfs", "ftruncate", "fallocate", "mmap", "munmap", "getentropy"),
     ],
     "csrc/base/pages.c": ["madvise", "mmap", "munmap"],
     "csrc/storage/posix_files.c": [
@@ -68,7 +68,8 @@ SYSTEM = {
     ],
     "csrc/storage/posix_direct.c": ["statx", "mincore", "mmap", "munmap", "pread", "pwrite"],
     "no file": [
-        *("open", "fopen", "write", "readv", "writev", "fdatasync", "rename", "renameat2", "link"),
+        *("open", "fopen", "read", "write", "readv", "writev", "fdatasync", "rename"),
+        *("renameat2", "link"),
         *("unlink", "remove", "mkdirat", "rmdir", "stat", "lstat", "opendir"),
     ],
 }
