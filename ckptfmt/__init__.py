@@ -2,7 +2,7 @@
 """ckptfmt: read and write TensorFlow V2 checkpoints, and a better checkpoint format, without any
 framework.
 
-Importing this loads next to nothing; a name is loaded, with what it needs, when it is first used.
+Importing the package loads almost nothing: each public name is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ckptfmt import tf
     from ckptfmt.background import SaveFuture
     from ckptfmt.bundle.convert import convert
-    from ckptfmt.bundle.incremental import CompactionLimits
     from ckptfmt.bundle.load import MatchReport, load, load_into, restore_v2
     from ckptfmt.bundle.merge import merge, merge_v2_checkpoints
     from ckptfmt.bundle.reader import Header, Reader, open  # noqa: A004 (as gzip.open)
@@ -89,7 +88,6 @@ __all__ = [
     "CheckpointState",
     "CkptfmtError",
     "CkptfmtWarning",
-    "CompactionLimits",
     "Coordinator",
     "CorruptError",
     "DSaveSpec",
@@ -166,7 +164,7 @@ __all__ = [
     "verify",
 ]
 
-# Where each name lives.
+# The module that defines each public name.
 _HOMES = {
     name: module
     for module, names in {
@@ -179,7 +177,6 @@ _HOMES = {
             "MergeConflictError ShardMissingError StorageError TensorNotFoundError "
             "UnsupportedError"
         ),
-        "bundle.incremental": "CompactionLimits",
         "objects.checkpoint": "Checkpoint",
         "manager.latest": "checkpoints_iterator latest_checkpoint",
         "manager.manager": "CheckpointManager Rejected Restored",
@@ -218,7 +215,7 @@ _HOMES = {
 }
 
 
-if not TYPE_CHECKING:  # to type checkers it would mean that there is every name
+if not TYPE_CHECKING:  # a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
         if name == "__version__" or name in _HOMES:
@@ -248,7 +245,7 @@ def _submodule(name: str) -> ModuleType:
 
 @atexit.register
 def _end() -> None:
-    # Registered here because what is registered first runs last: the user's exit handlers may save.
+    # Registered on import, so that it runs after the user's exit handlers, which may save.
     background = sys.modules.get(f"{__name__}.background")
     if background is not None:
         background.end()

@@ -243,6 +243,10 @@ class Columns(Protocol):
         """Bytes of data, without what the format adds to strings."""
         ...
 
+    def size_column(self) -> NDArray[np.int64]:
+        """Return `sizes` as an array."""
+        ...
+
     def table(self, first: int = 0, last: int | None = None) -> tuple[NDArray[Any], list[Any]]:
         """Some of them as an array of SOURCE, and what must outlive the call that takes it."""
         ...
@@ -294,18 +298,19 @@ class Sources:
 
     def size_column(self) -> NDArray[np.int64]:
         """As `sizes`."""
-        if len(self._runs) == 1 and len(self._runs[0][1]) == len(self):
-            return self._runs[0][1].sizes[: len(self)]
+        count = len(self.arrays)
+        if len(self._runs) == 1 and self._runs[0][1].count == count:
+            return self._runs[0][1].sizes[:count]
         return np.array(self.sizes, np.int64)
 
     def _list_runs(self) -> None:
         """Makes the lists as long as all rows."""
         for first, run in self._runs[self._listed :]:
             start = len(self._names) - first
-            if start < len(run):
+            if start < run.count:
                 self._names += run.names()[start:]
-                self._codes += run.table["dtype"][start : len(run)].tolist()
-                self._sizes += run.sizes[start : len(run)].tolist()
+                self._codes += run.table["dtype"][start : run.count].tolist()
+                self._sizes += run.sizes[start : run.count].tolist()
         self._listed = max(len(self._runs) - 1, 0)  # the last one may get longer
 
     def add(self, name: bytes, data: Any, dtype: Any = None, part: Slice | None = None) -> None:
@@ -362,11 +367,11 @@ class Sources:
         """The last run, if it ends with the last row and has room for so many, or a new one."""
         if self._runs:
             first, run = self._runs[-1]
-            if first + len(run) == len(self) and len(run) + count <= len(run.table):
+            if first + run.count == len(self.arrays) and run.count + count <= len(run.table):
                 return run
             more = 0  # other kinds are among them: runs are short
         run = _core.PlainArrays(count + more, dtypes.CODES)
-        self._runs.append((len(self), run))
+        self._runs.append((len(self.arrays), run))
         return run
 
     def _append(
@@ -390,10 +395,10 @@ class Sources:
     ) -> tuple[NDArray[Any], list[Any], list[Any]]:
         """As `table`, with what must outlive the call in two parts: what keeps the data of the
         arrays, but for strings, and the columns that all else is in."""
-        last = len(self) if last is None else last
+        last = len(self.arrays) if last is None else last
         tables, owners, at = list[NDArray[Any]](), list[Any](), first
         for start, run in self._runs:
-            begin, end = max(start, at), min(start + len(run), last)
+            begin, end = max(start, at), min(start + run.count, last)
             if begin >= end:
                 continue
             if at < begin:
@@ -404,7 +409,11 @@ class Sources:
         if at < last or not tables:
             tables.append(self._described_now(at, last, owners))
         table = tables[0] if len(tables) == 1 else np.concatenate(tables)
-        lent = self.arrays[first:last] if self.elements or last - first < len(self) else self.arrays
+        lent = (
+            self.arrays[first:last]
+            if self.elements or last - first < len(self.arrays)
+            else self.arrays
+        )
         for row in self.elements:
             if first <= row < last:
                 lent[row - first] = _NOTHING

@@ -58,7 +58,7 @@ def path_text(path: Path) -> str:
             f"a path must be str, bytes or os.PathLike, not {type(path).__name__}"
         ) from None
     if "\0" in text:
-        raise InvalidError("a path cannot hold a NUL byte", failure="BAD_PATH")
+        raise InvalidError("a path cannot contain a NUL byte", failure="BAD_PATH")
     if text.startswith(_FILE_URL + "/"):
         return text.removeprefix(_FILE_URL)
     if _URL.match(text):

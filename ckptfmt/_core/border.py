@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every call into C needs: constants, errors, paths, options, and the handles of C objects."""
+"""Common parts of all calls into C: constants, errors, paths, options, and handles."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RANK_MAX = lib.CKPTFMT_RANK_MAX
 
 
 def text(pointer: Any) -> str:
-    """A NUL-terminated string of C; bytes that are not UTF-8 become surrogate escapes."""
+    """Return a NUL-terminated C string as str, with surrogate escapes for bytes not UTF-8."""
     return str(ffi.string(pointer), "utf-8", "surrogateescape")
 
 
@@ -48,8 +48,7 @@ ERROR_BY_FAILURE, ERROR_BY_STATUS = errors.classes()
 
 
 def error_of(record: Any, path: str | None = None) -> Exception:
-    """The exception that a `ckptfmt_error` describes; `path` stands in where the record has
-    none."""
+    """Return the exception for a `ckptfmt_error`; `path` is the default for its path."""
     failure = text(lib.ckptfmt_failure_name(record.failure))
     status = text(lib.ckptfmt_status_name(record.status))
     message = str(ffi.string(record.message), "utf-8", "replace")
@@ -67,29 +66,31 @@ def error_of(record: Any, path: str | None = None) -> Exception:
 
 
 def tensor_text(record: Any) -> str:
-    """The tensor name in a `ckptfmt_error`."""
+    """Return the tensor name of a `ckptfmt_error`."""
     return str(ffi.buffer(record.tensor)[: record.tensor_size], "utf-8", "surrogateescape")
 
 
 def check(status: int, record: Any, path: str | None = None) -> None:
-    """Raises what the C call reported; the only place where a status becomes an exception."""
+    """Raise the error that a C call reported, if any."""
     if status != lib.CKPTFMT_OK:
         raise error_of(record, path)
 
 
 def path_bytes(path: str) -> bytes:
-    """A path as the operating system takes it (NAM-1)."""
+    """Return a path as bytes for the operating system (NAM-1)."""
     try:
         raw = os.fsencode(path)
     except UnicodeEncodeError as error:
-        raise errors.InvalidError(f"no path: {error.reason}", failure="BAD_PATH") from None
+        raise errors.InvalidError(
+            f"the path cannot be encoded: {error.reason}", failure="BAD_PATH"
+        ) from None
     if b"\0" in raw:
-        raise errors.InvalidError("a path cannot hold a NUL byte", failure="BAD_PATH")
+        raise errors.InvalidError("a path cannot contain a NUL byte", failure="BAD_PATH")
     return raw
 
 
 def fields_of(struct: Any) -> dict[str, int]:
-    """The fields of a struct of numbers."""
+    """Return the fields of a struct of numbers as a dict."""
     fields = [name for name, _ in ffi.typeof(struct[0]).fields]
     return {
         name: int(getattr(struct, name))
@@ -99,7 +100,7 @@ def fields_of(struct: Any) -> dict[str, int]:
 
 
 def limits_of(values: Mapping[str, int] | None) -> Any:
-    """A `ckptfmt_limits` of these values, where 0 is the default; NULL for no values."""
+    """Return a `ckptfmt_limits` with these values (0 is the default), or NULL without values."""
     if not values:
         return ffi.NULL
     limits = ffi.new("ckptfmt_limits *")
@@ -107,7 +108,7 @@ def limits_of(values: Mapping[str, int] | None) -> Any:
     known = fields_of(limits)
     for name, value in values.items():
         if name not in known:
-            raise errors.InvalidError(f"no limit is called {name!r}; there are {', '.join(known)}")
+            raise errors.InvalidError(f"unknown limit {name!r}; the limits are {', '.join(known)}")
         try:
             setattr(limits, name, value)
         except (OverflowError, TypeError) as error:
@@ -117,10 +118,10 @@ def limits_of(values: Mapping[str, int] | None) -> Any:
 
 # ---- handles ------------------------------------------------------------------------------------
 
-# The process that runs this; asking the system each time would cost as much as a small read.
+# Id of this process; a system call each time would cost as much as a small read.
 _process = 0
-# Held while a handle enters a forked child; the child makes its own, because a thread of the parent
-# may hold the parent's.
+# Held while a handle is reopened in a forked child. The child makes a new lock, because a thread of
+# the parent may have held the old one.
 _entering = _thread.allocate_lock()
 
 
@@ -134,19 +135,19 @@ os.register_at_fork(after_in_child=_note_process)
 
 
 def entering() -> _thread.LockType:
-    """The lock that is held while a handle enters a forked child."""
+    """Return the lock to hold while a handle is reopened in a forked child."""
     return _entering
 
 
 class _Closed:
-    """Stands for a closed handle. Not None: cffi on PyPy would pass that on as NULL."""
+    """The pointer of a closed handle. Not None: cffi on PyPy would pass NULL for it."""
 
 
 CLOSED = _Closed()
 
 
 class _Handle:
-    """A C object that can be closed, in the process that made it."""
+    """A C object that can be closed in the process that made it."""
 
     __slots__ = ("__weakref__", "_name", "_pid", "_pointer")
 
@@ -162,7 +163,7 @@ class _Handle:
     @property
     def foreign(self) -> bool:
         """True in a process forked after the handle was made."""
-        return self._pid != os.getpid()
+        return self._pid != _process
 
     def _usable(self) -> Any:
         if self._pointer is CLOSED:
@@ -170,27 +171,25 @@ class _Handle:
         return self._pointer
 
     def _refuse_after_fork(self) -> None:
-        # Before any lock is touched: a thread of the parent may have held it when the child was
-        # made.
-        if self.foreign:
+        # Before any lock is touched: a thread of the parent may have held it at the fork.
+        if self._pid != _process:
             raise errors.InvalidError(
                 f"{self._name} was opened before a fork: open it again in this process"
             )
 
 
 class SharedHandle(_Handle):
-    """Used by many threads at once. `with handle as pointer:` marks a call; the last one out frees
-    a closed handle.
+    """Used by many threads at once. The last call out frees a closed handle.
 
-    A call holds a reference to the pointer. Taking one needs no lock, so a signal or a fork leaves
-    nothing locked; dropping the last one frees the object. Do not keep a reference in a variable
-    while an error is raised: the traceback would hold the object.
+    A call holds a reference to the pointer. Taking one needs no lock, so a fork leaves nothing
+    locked; dropping the last one frees the object. Do not keep a reference in a variable while an
+    error is raised: the traceback would keep the object alive.
     """
 
     __slots__ = ()
 
     def use(self) -> Any:
-        """The pointer, for the call in whose arguments this stands."""
+        """Return the pointer, to be passed to one call."""
         pointer = self._pointer
         if pointer is CLOSED or self._pid != _process:
             self._usable()
@@ -199,27 +198,20 @@ class SharedHandle(_Handle):
         return pointer
 
     def _enter_process(self) -> None:
-        """Makes the handle usable in a forked child, or raises."""
+        """Make the handle usable in a forked child, or raise."""
         self._refuse_after_fork()
 
     def run(self, function: Callable[..., int], *arguments: Any) -> int:
-        """Calls a function of C that takes the handle first."""
+        """Call a C function that takes the handle first."""
         return function(self.use(), *arguments)
 
-    def __enter__(self) -> Any:
-        return self.use()
-
-    def __exit__(self, *_exc: object) -> None:
-        """The variable of the `with` statement is what goes."""
-
     def close(self) -> None:
-        """Closes, at once or when the last call under way returns. Harmless when closed already."""
+        """Close, at once or when the last running call returns. Does nothing when closed."""
         self._pointer = CLOSED
 
 
 class ExclusiveHandle(_Handle):
-    """Used by one thread at a time: calls, and closing, wait for each other. A signal handler that
-    interrupts a call cannot wait: it may close the handle, and nothing else."""
+    """Used by one thread at a time: calls, and closing, wait for each other."""
 
     __slots__ = ("_lock", "_owned")
 
@@ -228,59 +220,40 @@ class ExclusiveHandle(_Handle):
         self._owned = pointer if owned is None else owned
         self._lock = _thread.RLock()
 
-    def turn(self) -> _thread.RLock:
-        """The lock: `with handle.turn():` marks a call, in which `use` gives the pointer.
-
-        It is the lock's own `with` that takes it and gives it back, which Ctrl-C cannot part from
-        what is in between: a lock left behind would hold up closing for ever.
-        """
-        self._refuse_after_fork()
-        if self._is_interrupted():
-            raise errors.InvalidError(f"{self._name} is in the call that is interrupted just now")
-        return self._lock
-
-    def _is_interrupted(self) -> bool:
-        """Whether a signal handler runs this in the middle of a call."""
-        return bool(self._lock._is_owned())  # type: ignore[attr-defined]
-
-    def use(self) -> Any:
-        """The pointer."""
-        return self._usable()
-
     def run(self, function: Callable[..., int], *arguments: Any) -> int:
-        """Calls a function of C that takes the handle first."""
-        with self.turn():
+        """Call a C function that takes the handle first."""
+        self._refuse_after_fork()
+        # Ctrl-C cannot separate the lock's own `with` from what is inside: a lock left behind
+        # would block closing forever.
+        with self._lock:
             return function(self._usable(), *arguments)
 
     def close(self) -> None:
-        """Closes when the call under way returns. Harmless when closed already."""
+        """Close when the running call returns. Does nothing when closed."""
         if self.foreign:
             self._pointer = CLOSED
             return
-        # The call that is interrupted has the object, and frees it by its end.
-        interrupts = self._is_interrupted()
         with self._lock:
             if self._pointer is not CLOSED:
                 self._pointer = CLOSED
                 owned, self._owned = self._owned, None
-                if not interrupts:
-                    ffi.release(owned)
+                ffi.release(owned)
 
 
 def call(handle: Any, function: Callable[..., int], *arguments: Any) -> None:
-    """Calls a function of C that takes the handle first and an error last, and raises that."""
+    """Call a C function that takes the handle first and an error last; raise that error."""
     error = ffi.new("ckptfmt_error *")
     status = handle.run(function, *arguments, error)
-    del arguments  # the traceback of an error would hold what closing is to free
+    del arguments  # the traceback of an error would keep alive what closing frees
     if status != lib.CKPTFMT_OK:
         raised = None if handle.codec is None else handle.codec.raised()
         if raised is not None:
             raise raised
-        check(status, error, handle.path)
+        raise error_of(error, handle.path)
 
 
 def own(pointer: Any, free: Callable[[Any], None]) -> Any:
-    """Wraps a pointer so that `free` runs once, and only in the process that made it."""
+    """Wrap a pointer so that `free` runs once, and only in the process that made it."""
 
     def free_here(raw: Any, pid: int = os.getpid(), getpid: Callable[[], int] = os.getpid) -> None:
         if getpid() == pid:
@@ -297,7 +270,7 @@ def open_checkpoint(
     follow_symlinks: bool,
     codec: Codec | None,
 ) -> Any:
-    """What the first of these functions opens, a `kind`, for the second to close."""
+    """Open a `kind` (a C type) with the first of these functions; the second one closes it."""
     raw, values = path_bytes(prefix), limits_of(limits)
     options = ffi.new(
         "ckptfmt_open_options *",

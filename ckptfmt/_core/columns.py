@@ -95,7 +95,8 @@ class PlainArrays:
         codes: the code of each dtype that is stored as it lies in memory, a dict.
 
     Attributes:
-        table: an array of SOURCE, of which the first len(self) say something.
+        count: how many are described.
+        table: an array of SOURCE, valid up to `count`.
         sizes: their bytes of data.
 
     What `table` points to this object keeps alive, but for the data: that is the arrays' own.
@@ -103,16 +104,13 @@ class PlainArrays:
 
     def __init__(self, count: int, codes: Mapping[np.dtype[Any], int]) -> None:
         self.table, self.sizes = np.empty(count, SOURCE), np.empty(count, np.int64)
-        self._count = 0
+        self.count = 0
         self._codes, self._owners = codes, list[Any]()
         self._names, self._ends = list[bytes](), list[int]()  # joined names and the row they end at
         self._taker = ffi.new("cf_arrays_taker *")
         self._taker.array_type, self._taker.codes = id(np.ndarray), id(codes)
         self._sources = ffi.cast("ckptfmt_source *", ffi.from_buffer("uint8_t[]", self.table))
         self._sizes = ffi.from_buffer("int64_t[]", self.sizes)
-
-    def __len__(self) -> int:
-        return self._count
 
     def take(self, given: list[Any], arrays: list[Any]) -> int:
         """Describes arrays up to the first that is not plain, or none in a Python other than
@@ -124,7 +122,7 @@ class PlainArrays:
         Returns:
             how many are described.
         """
-        taker, first, done = self._taker, self._count, 0
+        taker, first, done = self._taker, self.count, 0
         assert len(arrays) <= len(self.table) - first
         texts = bool(given) and isinstance(given[0], str)
         joined = "".join(given).encode() if texts else b"".join(given)
@@ -138,8 +136,8 @@ class PlainArrays:
             done += some
             if not some:
                 break
-        self._count += done
-        self._ends.append(self._count)
+        self.count += done
+        self._ends.append(self.count)
         return done
 
     def names(self) -> list[bytes]:
@@ -153,7 +151,7 @@ class PlainArrays:
 
     def _make_room(self) -> None:
         """Room for the dims and strides of those that are still to come, or some of them."""
-        left = len(self.table) - self._count
+        left = len(self.table) - self.count
         numbers = ffi.new("int64_t[]", min(4 * left, _NUMBERS_MAX) + _NUMBERS_EACH)
         self._owners.append(numbers)
         self._taker.numbers, self._taker.numbers_left = numbers, len(numbers)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Verifiers."""
+"""Handles of verifiers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 from ckptfmt._ckptfmt import ffi, lib
 from ckptfmt._core.border import ExclusiveHandle, call, error_of, fields_of, open_checkpoint
@@ -12,14 +12,14 @@ from ckptfmt._core.codec import Codec, Coder
 
 
 class Finding(NamedTuple):
-    """One finding of a verifier, and the exception it would be."""
+    """One finding of a verifier, as an exception."""
 
     severity: int
     error: Exception
 
 
 class VerifierHandle(ExclusiveHandle):
-    """`ckptfmt_verifier`. Belongs to one thread at a time: calls queue up."""
+    """`ckptfmt_verifier`."""
 
     __slots__ = ("codec", "path")
 
@@ -39,17 +39,19 @@ class VerifierHandle(ExclusiveHandle):
         self.path = prefix
 
     def step(self, byte_budget: int) -> dict[str, int]:
-        """Works on for about this many bytes; the fields of `ckptfmt_progress`."""
+        """Check about this many bytes more; return the fields of `ckptfmt_progress`."""
         progress = ffi.new("ckptfmt_progress *")
         call(self, lib.ckptfmt_verifier_step, byte_budget, progress)
         return fields_of(progress)
 
-    def findings(self, first: int = 0) -> Iterator[Finding]:
-        """The findings so far, from number `first` on."""
+    def findings(self) -> list[Finding]:
+        """Return the findings so far."""
         found: list[Finding] = []
-        with self.turn():
-            verifier = self.use()
-            look = lib.ckptfmt_verifier_finding
-            while (finding := look(verifier, first + len(found))) != ffi.NULL:
+
+        def collect(verifier: Any) -> int:
+            while (finding := lib.ckptfmt_verifier_finding(verifier, len(found))) != ffi.NULL:
                 found.append(Finding(int(finding.severity), error_of(finding.error, self.path)))
-        return iter(found)
+            return 0
+
+        self.run(collect)
+        return found

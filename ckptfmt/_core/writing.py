@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writers and merges."""
+"""Handles of writers, and `merge`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt._ckptfmt import ffi, lib
-from ckptfmt._core.border import CLOSED, ExclusiveHandle, call, check, limits_of, path_bytes
+from ckptfmt._core.border import (
+    CLOSED,
+    ExclusiveHandle,
+    call,
+    error_of,
+    limits_of,
+    path_bytes,
+)
 from ckptfmt._core.codec import Codec, Coder
 from ckptfmt._core.reading import ReaderHandle, Selection
 
 
 class WriterHandle(ExclusiveHandle):
-    """`ckptfmt_writer`. Belongs to one thread at a time: calls queue up."""
+    """`ckptfmt_writer`."""
 
     __slots__ = ("codec", "path")
 
@@ -45,7 +52,8 @@ class WriterHandle(ExclusiveHandle):
         slot = ffi.gc(ffi.new("cf_writer_slot *"), lib.cf_writer_slot_free)
         error = ffi.new("ckptfmt_error *")
         try:
-            check(lib.cf_writer_slot_open(raw, options, slot, error), error, prefix)
+            if lib.cf_writer_slot_open(raw, options, slot, error) != lib.CKPTFMT_OK:
+                raise error_of(error, prefix)
             pointer = ffi.gc(slot.writer, functools.partial(operator.is_, slot))
             super().__init__(pointer, "writer", slot)
         except BaseException:
@@ -56,20 +64,20 @@ class WriterHandle(ExclusiveHandle):
         self.path = prefix
 
     def add(self, sources: NDArray[Any]) -> None:
-        """Appends an array of SOURCE; the caller keeps alive what its addresses point to."""
+        """Append an array of SOURCE; the caller keeps alive what its addresses point to."""
         raw = ffi.from_buffer("uint8_t[]", sources)
         array = ffi.cast("ckptfmt_source *", raw)
         call(self, lib.ckptfmt_writer_add, array, len(sources))
 
     def add_metadata(self, text: bytes) -> None:
-        """Appends the metadata, a JSON object."""
+        """Append the metadata, a JSON object."""
         call(self, lib.ckptfmt_writer_add_metadata, ffi.from_buffer("uint8_t[]", text), len(text))
 
     def keep(
         self, reader: ReaderHandle, selection: Selection, rows: NDArray[np.uint64]
     ) -> NDArray[np.bool_]:
-        """Takes rows of another checkpoint over by links to its data files; False where that cannot
-        be done."""
+        """Adopt tensors of another checkpoint by links to its data files. Returns for each row
+        whether that was possible."""
         kept = np.zeros(len(rows), np.bool_)
         answers = ffi.from_buffer("uint8_t[]", kept, require_writable=True)
         numbers, pointer = ffi.from_buffer("uint64_t[]", rows), selection.pointer
@@ -78,16 +86,14 @@ class WriterHandle(ExclusiveHandle):
         return kept
 
     def commit(self) -> None:
-        """Makes the checkpoint visible. The handle is closed afterwards, whatever happened."""
-        error = ffi.new("ckptfmt_error *")
-        with self.turn():
-            self.use()
+        """Make the checkpoint visible. The handle is closed in any case."""
+        self._refuse_after_fork()
+        with self._lock:
             slot = self._owned
             try:
-                check(lib.cf_writer_slot_commit(slot, error), error, self.path)
+                call(self, lambda _, error: lib.cf_writer_slot_commit(slot, error))
             finally:
-                self._pointer = CLOSED
-                ffi.release(slot)
+                self.close()
 
 
 def merge(
@@ -109,4 +115,5 @@ def merge(
     options.consume, options.allow_missing = int(consume), int(allow_missing)
     options.durability, options.remove_directories = durability, int(remove_directories)
     error, raw = ffi.new("ckptfmt_error *"), path_bytes(destination)
-    check(lib.ckptfmt_merge(array, len(owners), raw, options, error), error, destination)
+    if lib.ckptfmt_merge(array, len(owners), raw, options, error) != lib.CKPTFMT_OK:
+        raise error_of(error, destination)

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Saving upon an earlier checkpoint: which tensors have not changed, and which of its data files
-are worth a link.
+"""Incremental saves: which tensors are the same in an earlier checkpoint (the base), and which of
+its data files are worth a link.
 
-A tensor has changed if its dtype, its shape or one of its bytes has; nothing is decided by times.
-The earlier checkpoint (the base) is only read. What is linked has a name of its own in the new
-checkpoint, which therefore needs the base no longer. A data file is linked as it is, with the bytes
-that no tensor of the new checkpoint names; where these are too many, its tensors are written anew.
+A tensor has changed if its dtype, its shape or one of its bytes has; times do not matter. The base
+is only read. A linked data file gets its own name in the new checkpoint, which therefore does not
+need the base later.
 """
 
 from __future__ import annotations
@@ -15,23 +14,27 @@ import operator
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt import _core
-from ckptfmt.arguments import wrong
 from ckptfmt.arrays import Columns, batches
 from ckptfmt.bundle import reader as reading
-from ckptfmt.errors import InvalidError, StorageError
+from ckptfmt.errors import StorageError
 from ckptfmt.threads import Stop, share, thread_count
 
-__all__ = ["CompactionLimits"]
+__all__ = ["Base"]
 
 Path = str | bytes | os.PathLike[Any]
 
+# A data file of the base is linked only if at most this share of it is dead: bytes that no tensor
+# of the new checkpoint names. Otherwise its unchanged tensors are written again.
+DEAD_SHARE_MAX = 0.5
+# The most data files of a new checkpoint, linked and written. Where there would be more, only the
+# largest are linked, half as many, so that it takes many saves until there are too many again.
+DATA_FILES_MAX = 64
 # Bytes of arrays that one thread compares in one crossing into C.
 BATCH_BYTES = 32 << 20
 # As names.tensor_text, for many.
@@ -40,51 +43,12 @@ _TEXT = operator.methodcaller("decode", "utf-8", "surrogateescape")
 THREADS_MAX = 8
 
 
-@dataclass(frozen=True)
-class CompactionLimits:
-    """When the tensors of a base's data file are written anew though they have not changed.
-
-    Attributes:
-        dead_share: the largest share of a linked data file that may be bytes which no tensor of the
-            new checkpoint names, 0 to 1.
-        data_files: the most data files of the new checkpoint, linked ones and its own, at least 1.
-            Where there would be more, the largest are linked, half as many as may be, so that it
-            takes many saves until there are too many again.
-
-    Raises:
-        InvalidError: numbers out of range.
-    """
-
-    dead_share: float = 0.5
-    data_files: int = 64
-
-    def __post_init__(self) -> None:
-        try:
-            good = 0 <= self.dead_share <= 1 and operator.index(self.data_files) >= 1
-        except TypeError:
-            good = False
-        if not good:
-            raise InvalidError(
-                f"dead_share {self.dead_share!r} is a share, 0 to 1, and data_files "
-                f"{self.data_files!r} a number of at least 1"
-            )
-
-
-def check_limits(limits: CompactionLimits | None) -> CompactionLimits:
-    """The limits given, or the usual ones."""
-    if limits is None:
-        return CompactionLimits()
-    if not isinstance(limits, CompactionLimits):
-        raise wrong("compaction", "a CompactionLimits", limits)
-    return limits
-
-
 class Base:
-    """An earlier checkpoint, open, beside the tensors that are to be saved. A context manager.
+    """The base, open for reading, and the tensors to save. A context manager.
 
     Args:
-        path: whatever `ckptfmt.open` takes.
-        sources: what is to be saved.
+        path: any path that `ckptfmt.open` takes.
+        sources: the tensors to save.
 
     Attributes:
         table: the sources as an array of SOURCE, valid as long as this object lives.
@@ -113,15 +77,15 @@ class Base:
         self._reader.close()
 
     def compare(self, *, plain: bool, tell: Callable[[int], None]) -> NDArray[np.bool_]:
-        """Finds out which of the sources the base holds already.
+        """Compare the sources with the tensors of the base.
 
         Args:
-            plain: True counts what has an extension field as changed (level "v2" has none).
-            tell: called with bytes of arrays that were found unchanged, from this thread.
+            plain: True counts tensors with extension fields as changed (level "v2" has none).
+            tell: called from this thread with the bytes of arrays found unchanged.
 
         Returns:
-            True for each source that has not changed. What cannot be compared, because it is
-            partitioned, damaged or stored in another byte order, counts as changed.
+            True for each source that has not changed. Tensors that cannot be compared count as
+            changed: partitioned, damaged or stored in the other byte order.
         """
         positions, rows = self._counterparts(plain)
         stored = self._selection.rows["stored"][rows]
@@ -155,21 +119,17 @@ class Base:
             tell(done - told)
         return done
 
-    def keep(
-        self, writer: _core.WriterHandle, alignment: int, limits: CompactionLimits
-    ) -> NDArray[np.bool_]:
-        """Takes over what `compare` found unchanged, as far as that is possible and within the
-        limits.
+    def keep(self, writer: _core.WriterHandle, alignment: int) -> NDArray[np.bool_]:
+        """Link the data files of the tensors that `compare` found unchanged, if they are worth it.
 
         Args:
             writer: takes the links; nothing was added to it yet.
-            alignment: that of the new checkpoint.
-            limits: what is more than these is left to be written.
+            alignment: alignment of the new checkpoint.
 
         Returns:
-            True for each source that is in the checkpoint now.
+            True for each source that the new checkpoint has now.
         """
-        chosen = self._worth_a_link(alignment, limits)
+        chosen = self._worth_a_link(alignment)
         positions, rows = self._positions[chosen], self._rows[chosen].astype(np.uint64)
         if not len(rows):
             return self._of_sources(self._none)
@@ -181,9 +141,9 @@ class Base:
         return marked
 
     def _counterparts(self, plain: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The sources for which the base has a tensor stored whole, and its rows of these."""
-        held = self._selection.names()
-        of_name = dict(zip(held, range(len(held)), strict=True))
+        """Return the sources for which the base has a tensor stored whole, and its rows there."""
+        stored = self._selection.names()
+        of_name = dict(zip(stored, range(len(stored)), strict=True))
         wanted = map(_TEXT, self._sources.names)
         rows = np.fromiter(map(of_name.get, wanted, itertools.repeat(-1)), np.int64)
         rows[self.table["slice"] != 0] = -1
@@ -195,10 +155,10 @@ class Base:
             whole &= columns["stored"]["chunk_size"] == 0
         return positions[whole], rows[whole]
 
-    def _worth_a_link(self, alignment: int, limits: CompactionLimits) -> NDArray[np.bool_]:
-        """Which of the unchanged tensors lie in data files that are worth a link.
+    def _worth_a_link(self, alignment: int) -> NDArray[np.bool_]:
+        """Return which of the unchanged tensors are in data files that are worth a link.
 
-        A data file is as live as writing its unchanged tensors anew would cost, padding included.
+        The live bytes of a data file are those of its unchanged tensors, padding included.
         """
         stored = self._selection.rows["stored"][self._rows]
         shards, file_of = np.unique(stored["shard"], return_inverse=True)
@@ -206,15 +166,15 @@ class Base:
         live = np.zeros(len(shards), np.int64)
         np.add.at(live, file_of, needed)
         sizes = np.array([self._data_size(shard) for shard in shards.tolist()], np.int64)
-        linked = (live > 0) & (sizes >= 0) & (sizes - live <= limits.dead_share * sizes)
-        most = limits.data_files - 1  # and one for what is written
+        linked = (live > 0) & (sizes >= 0) & (sizes - live <= DEAD_SHARE_MAX * sizes)
+        most = DATA_FILES_MAX - 1  # one more is written
         if np.count_nonzero(linked) > most:
             largest = np.argsort(np.where(linked, -live, 1), kind="stable")
-            linked[largest[min(most, limits.data_files // 2) :]] = False
+            linked[largest[min(most, DATA_FILES_MAX // 2) :]] = False
         return linked[file_of]
 
     def _data_size(self, shard: int) -> int:
-        """Bytes of a data file; -1 where it is gone, so that it cannot be linked either."""
+        """Return the bytes of a data file; -1 if it is missing and cannot be linked."""
         try:
             return self._reader._handle.data_size(shard)
         except StorageError:

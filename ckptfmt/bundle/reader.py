@@ -137,9 +137,10 @@ class Reader(Mapping[str, TensorHandle]):
     # ---- mapping
 
     def __getitem__(self, name: str | bytes) -> TensorHandle:
-        """The handle of a tensor; reads the index only. Raises TensorNotFoundError."""
+        """Return the handle of a tensor; reads the index only. Raises TensorNotFoundError."""
         selection = self._handle.select_one(names.tensor_bytes(name))
-        return TensorHandle(self, selection, 0, names.tensor_text(name))
+        text = name if isinstance(name, str) else names.tensor_text(name)
+        return TensorHandle(self, selection, 0, text)
 
     def read(self, name: str | bytes, *, verify: Verify | None = None) -> NDArray[Any]:
         """Return the whole tensor `name` as a new array: `reader[name].read()` without the handle.
@@ -221,20 +222,18 @@ class Reader(Mapping[str, TensorHandle]):
 
     def _listing(self) -> _Listing:
         """All tensors; listed when first needed. Threads that need it at once may each list."""
-        with self._handle:
-            if self._listed is None:
-                self._listed = _Listing(self._handle.list_all())
-            return self._listed
+        self._handle.use()  # refuses a closed reader
+        if self._listed is None:
+            self._listed = _Listing(self._handle.list_all())
+        return self._listed
 
     def _names(self) -> list[str]:
         """The names that do not belong to the format; listed without the rest where nothing else
         was needed yet."""
-        with self._handle:
-            if self._named is None:
-                self._named = (
-                    self._handle.names() if self._listed is None else self._listed.visible()
-                )
-            return self._named
+        self._handle.use()  # refuses a closed reader
+        if self._named is None:
+            self._named = self._handle.names() if self._listed is None else self._listed.visible()
+        return self._named
 
     # ---- the whole
 

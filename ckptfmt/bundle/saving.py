@@ -20,7 +20,6 @@ from ckptfmt.arguments import Durability, Level, check_progress, check_sized, wr
 from ckptfmt.arrays import BATCH, Sources
 from ckptfmt.background import Line, SaveFuture, Work, wait_for_saves
 from ckptfmt.bundle import writer as writing
-from ckptfmt.bundle.incremental import CompactionLimits, check_limits
 from ckptfmt.bundle.snapshot import Snapshot
 from ckptfmt.errors import InvalidError
 from ckptfmt.progress import Progress
@@ -41,29 +40,26 @@ def save(
     alignment: int | None = None,
     durability: Durability = "full",
     base: Path | None = None,
-    compaction: CompactionLimits | None = None,
     progress: Progress | None = None,
     compression: str | None = None,
     shards: int | None = None,
 ) -> None:
     """Save named arrays as one checkpoint, all or nothing, in the order given.
 
-    With `base` only what has changed since that checkpoint is written, into one data file; the
-    data files of the base that hold the rest get a second name (hard link) in the new
-    checkpoint. It is complete, needs the base no longer, and holds what it would hold without
-    `base`. What cannot be linked, as on another file system, is written. Changed means other bytes:
-    all unchanged tensors are read from the base and compared.
+    With `base`, only tensors whose bytes have changed since that checkpoint are written, into one
+    data file. All others are read from the base and compared; their data files get a second name
+    (hard link) in the new checkpoint, which is complete without the base. Tensors are written again
+    if their data file cannot be linked (another file system), if more than half of it is dead, or
+    if there would be more than 64 data files.
 
-    Waits first for a save that goes on in the background (`save_async`).
+    Waits first for a background save (`save_async`).
 
     Args:
         prefix, metadata, level, alignment, durability, compression: as in Writer.
-        tensors: name to array; see `Writer.add` for what is an array.
-        base: an earlier checkpoint to save upon, whatever `ckptfmt.open` takes; it may be the one
-            at `prefix` that this one replaces. Tensors stay as the base stores them: upon one of
-            level "v2" they have no checksums of chunks.
-        compaction: when data files of the base are written anew rather than linked because of what
-            is dead in them, or because they are too many.
+        tensors: name to array, as `Writer.add` takes it.
+        base: an earlier checkpoint, any path that `ckptfmt.open` takes; it may be the one at
+            `prefix`, which the new one replaces. Linked tensors stay as the base stores them: those
+            of a base of level "v2" have no chunk checksums.
         progress: called as `progress(bytes_done, bytes_total)` from this thread, with bytes of
             array data; unchanged ones are done once they have been compared.
         shards: the number of data files, as in Writer, each written by its own thread. None: one
@@ -74,8 +70,9 @@ def save(
 
     Raises:
         InvalidError: a name or an array that cannot be stored; checked before anything is written.
-        CheckpointNotFoundError: there is no base; CorruptError, UnsupportedError, LimitError: its
-            index cannot be read. (Damaged tensors of the base count as changed.)
+        CheckpointNotFoundError: there is no base.
+        CorruptError, UnsupportedError, LimitError: the index of the base cannot be read. (Damaged
+            tensors of the base count as changed.)
         StorageError: as in Writer.
     """
     check_progress(progress)
@@ -90,7 +87,6 @@ def save(
         alignment=alignment,
         durability=durability,
         base=base,
-        compaction=compaction,
         compression=compression,
         shards=shards,
     )
@@ -105,33 +101,31 @@ def save_async(
     alignment: int | None = None,
     durability: Durability = "full",
     base: Path | None = None,
-    compaction: CompactionLimits | None = None,
     progress: Progress | None = None,
     compression: str | None = None,
     shards: int | None = None,
 ) -> SaveFuture:
-    """Saves as `save`, with the same bytes, but returns when all arrays are copied: what becomes of
-    them afterwards does not reach the checkpoint. It is written in the background.
+    """Save as `save` does, with the same bytes, in the background. Returns when all arrays are
+    copied: later changes of them do not affect the checkpoint.
 
-    One save goes on in the background of a process at a time: a second one waits for it before
-    anything is copied, as every other save does. The memory of the copies is freed when the save is
-    over; a Saver with `enable_async` keeps its own for its next save, which is faster. An
-    interpreter that exits waits for the save; after `os._exit` or a kill the older checkpoint is
-    there, whole.
+    A process writes one background save at a time: every other save waits for it before it copies
+    anything. The memory of the copies is freed after the save; a Saver with `enable_async` keeps
+    its own for its next save, which is faster. An interpreter that exits waits for the save; after
+    `os._exit` or a kill the older checkpoint is unchanged.
 
     Args:
         prefix, metadata, level, alignment, durability, compression: as in Writer. A relative prefix
-            is one of the current directory of this call.
-        tensors, compaction, shards: as in `save`.
-        base: as in `save`; compared with in the background, and a relative path as `prefix`.
-        progress: as in `save`, but called from the thread in the background.
+            is joined to the current directory now.
+        tensors, shards: as in `save`.
+        base: as in `save`; compared in the background, a relative path is as for `prefix`.
+        progress: as in `save`, but called from the background thread.
 
     Returns:
-        A future: its `result()` is the prefix, once the checkpoint is in place.
+        A future of the prefix.
 
     Raises:
-        InvalidError: as in `save`; nothing is written then.
-        MemoryError: there is no memory for the copies; nothing is written then.
+        InvalidError: as in `save`; nothing is written.
+        MemoryError: not enough memory for the copies; nothing is written.
         Errors of the write itself are raised by the future.
     """
     check_progress(progress)
@@ -140,7 +134,6 @@ def save_async(
     target = names.prefix_text(prefix)
     place = names.absolute(target)
     _core.path_bytes(place)
-    check_limits(compaction)
     earlier = None if base is None else names.absolute(names.path_text(base))
     wait_for_saves()
     sources = collect(tensors)
@@ -150,7 +143,6 @@ def save_async(
         "alignment": alignment,
         "durability": durability,
         "base": earlier,
-        "compaction": compaction,
         "compression": compression,
         "shards": shards,
     }
@@ -173,14 +165,14 @@ def save_v2(
     shape_and_slices: Sequence[str | bytes],
     tensors: Sequence[Any],
 ) -> None:
-    """Saves as TensorFlow's SaveV2 op: the same arguments and, on a fresh prefix, the same bytes.
+    """Save as TensorFlow's SaveV2 op: the same arguments and, on a fresh prefix, the same bytes.
 
     Args:
         prefix: the checkpoint's prefix.
-        tensor_names: one name a tensor. A name may repeat where its slices differ.
-        shape_and_slices: one text a tensor: "" for a whole one, else "full shape, then slice" ("4 6
-            0,2:-").
-        tensors: one array a name, of the slice's shape.
+        tensor_names: one name for each tensor. A name may repeat with different slices.
+        shape_and_slices: one text for each tensor: "" for a whole tensor, else its full shape and
+            the slice ("4 6 0,2:-").
+        tensors: one array for each name, with the slice's shape.
 
     Raises:
         InvalidError: the three have different lengths or are empty, a text is malformed or does not
@@ -216,10 +208,10 @@ def check_order(prefix: object, tensors: object) -> None:
 def collect(
     tensors: Mapping[str, Any] | Mapping[bytes, Any] | Iterable[tuple[str | bytes, Any]],
 ) -> Sources:
-    """Named arrays as the writer takes them, all checked."""
+    """Return named arrays as the writer takes them, all checked."""
     sources, names_differ = Sources(), False
     if type(tensors) is dict:
-        # Names and arrays are taken apart: those of another thread's changes would not be paired.
+        # Another thread may change the dict while names and arrays are read separately.
         tensors = tensors.copy()
         texts_only = _take_in(sources, iter(tensors), iter(tensors.values()), len(tensors))
         names_differ = texts_only and "" not in tensors
@@ -234,7 +226,8 @@ def collect(
 def _take_in(
     sources: Sources, given: Iterator[str | bytes], arrays: Iterator[Any], count: int
 ) -> bool:
-    """Adds so many arrays; True if all names are texts, of which different ones stay different."""
+    """Add `count` arrays. Return whether all names are str: different ones then stay different
+    when encoded."""
     texts_only = True
     for start in range(0, count, BATCH):
         some, values = list(itertools.islice(given, BATCH)), list(itertools.islice(arrays, BATCH))
@@ -244,7 +237,7 @@ def _take_in(
             try:
                 found = list(map(names.user_name, some))
             except InvalidError:
-                # An array before that name may be wrong, too.
+                # An earlier array may be wrong, too, and is reported first.
                 for name, value in zip(some, values, strict=True):
                     sources.add(names.user_name(name), value)
                 raise
@@ -259,7 +252,7 @@ def _plain_names(given: list[Any]) -> list[Any] | None:
         joined = "".join(given)
     except TypeError:
         return None
-    # At worst it is made of the end of one and the start of the next.
+    # At worst it spans two names, and they are checked one by one.
     if names.RESERVED in joined:
         return None
     if joined.isascii():
@@ -276,12 +269,12 @@ def _pairs(tensors: Iterable[tuple[str | bytes, Any]]) -> Iterator[tuple[str | b
         raise wrong("tensors", wanted, tensors)
     for pair in tensors:
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise InvalidError(f"tensors is {wanted}; this {type(pair).__name__} is no pair")
+            raise InvalidError(f"tensors must be {wanted}, got {type(pair).__name__} as a pair")
         yield pair[0], pair[1]
 
 
 def _check_names(given: list[bytes]) -> None:
-    """What the C library would find only once earlier tensors are written."""
+    """Refuse empty and repeated names before anything is written."""
     different = set(given)
     if b"" in different:
         raise InvalidError("TAB-12: a tensor's name is empty", tensor="")

@@ -32,6 +32,10 @@ class Copied:
         self.names, self.sizes = sources.names, sources.sizes
         self._table, self._owners = table, owners
 
+    def size_column(self) -> NDArray[np.int64]:
+        """Return `sizes` as an array."""
+        return np.array(self.sizes, np.int64)
+
     def table(self, first: int = 0, last: int | None = None) -> tuple[NDArray[Any], list[Any]]:
         """As that of Sources."""
         return self._table[first:last], self._owners

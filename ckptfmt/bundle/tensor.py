@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TensorHandle: one tensor of an open checkpoint, of which nothing is read until it is asked
-for."""
+"""TensorHandle: one tensor of an open checkpoint, which is read on demand."""
 
 from __future__ import annotations
 
@@ -26,9 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["StoredSlice", "TensorHandle"]
 
-# A partial read of a stored value up to this size reads and checks all of it.
+# A partial read of a stored value up to this size reads and verifies all of it.
 CHECKED_WHOLE_BYTES = 1 << 20
-# Before this much memory is taken, the data files are asked whether they hold that much.
+# Before allocating more than this, check that the data files are as large as the index claims.
 PROBED_BYTES = 64 << 20
 
 
@@ -37,13 +36,13 @@ class StoredSlice:
     """One stored slice of a partitioned tensor.
 
     Attributes:
-        start, shape: the box of the tensor that it holds.
-        shard, offset, nbytes: where its bytes lie: number of the data file, first byte in it, size.
-        crc32c: CRC-32C of these bytes, unmasked.
-        chunk_size: bytes, uncompressed, of a chunk that has a checksum; 0 if there are none.
-        raw_nbytes: bytes uncompressed; the same as `nbytes` where they are not compressed.
-        compressed: whether they are.
-        missing: the tensor lists the slice, but the index does not hold it.
+        start, shape: its box in the tensor.
+        shard, offset, nbytes: data file, position in it and size of the stored bytes.
+        crc32c: CRC-32C of the stored bytes, unmasked.
+        chunk_size: uncompressed bytes per chunk checksum; 0 without chunk checksums.
+        raw_nbytes: uncompressed bytes.
+        compressed: whether the slice is compressed.
+        missing: the tensor lists the slice, but the index has no entry for it.
     """
 
     start: tuple[int, ...]
@@ -59,56 +58,47 @@ class StoredSlice:
 
 
 class TensorHandle:
-    """One tensor. Making a handle reads nothing but the index; it keeps its reader alive.
+    """One tensor. Creating a handle reads only the index. A handle keeps its reader alive.
 
     Attributes:
-        name: str; bytes that are not UTF-8 are surrogate escapes. `raw_name` is the same as bytes.
+        name: str, with surrogate escapes for bytes that are not UTF-8. `raw_name` is bytes.
         shape: tuple of int.
-        dtype: numpy dtype; None for a dtype that numpy cannot hold. Strings are `object` (arrays of
-            bytes).
+        dtype: numpy dtype; `object` for strings; None for a dtype that this version does not know.
         dtype_code, dtype_name: TensorFlow's number and name of the dtype.
-        nbytes: bytes of the array; of strings and unknown dtypes those that uncompressed data files
-            would hold.
+        nbytes: bytes of the array; for strings and unknown dtypes, of the uncompressed stored data.
     """
 
     def __init__(self, reader: Reader, selection: _core.Selection, row: int, name: str) -> None:
         self._reader = reader
         self._selection = selection
         self._row = row
+        self._record = selection.record(row)
+        self.dtype = dtypes.numpy_dtype(self._record.dtype)
         self.name = name
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # By name: the tensor may be elsewhere when its checkpoint is opened again.
+        # By name: the checkpoint may have changed when it is opened again.
         return operator.getitem, (self._reader, self.raw_name)
 
     def __copy__(self) -> TensorHandle:
-        return self  # nothing of it changes
+        return self  # immutable
 
     # ---- what the index says
 
-    @cached_property
-    def _record(self) -> _core.Record:
-        return self._selection.record(self._row)
-
     @property
     def raw_name(self) -> bytes:
-        """The name as it is stored."""
+        """The stored name."""
         return self.name.encode("utf-8", "surrogateescape")
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The sizes of its dimensions."""
+        """Sizes of the dimensions."""
         return self._record.shape
 
     @property
     def dtype_code(self) -> int:
         """TensorFlow's number of the dtype."""
         return self._record.dtype
-
-    @property
-    def dtype(self) -> np.dtype[Any] | None:
-        """The numpy dtype; None for one that numpy cannot hold."""
-        return dtypes.numpy_dtype(self._record.dtype)
 
     @property
     def dtype_name(self) -> str:
@@ -172,12 +162,12 @@ class TensorHandle:
 
     @property
     def chunk_size(self) -> int | None:
-        """Bytes that a chunk checksum covers, 0: there are none; None for a partitioned tensor."""
+        """Bytes per chunk checksum, 0 without chunk checksums; None for a partitioned tensor."""
         return None if self.partitioned else self._record.stored.chunk_size
 
     @property
     def compressed(self) -> bool:
-        """True if it is compressed, or one of its slices is."""
+        """True if any of its stored values is compressed."""
         return self._selection.is_compressed(self._row)
 
     @property
@@ -189,8 +179,7 @@ class TensorHandle:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the array; of strings and unknown dtypes those that uncompressed data files
-        would hold."""
+        """Bytes of the array; for strings and unknown dtypes, of the uncompressed stored data."""
         info = dtypes.info_of(self.dtype_code)
         if info and info.size:
             return self.size * info.size
@@ -200,11 +189,8 @@ class TensorHandle:
 
     @property
     def partial_reads_verified(self) -> bool:
-        """True if a read of any part of it is checked under verify="auto".
-
-        That is so where every stored value has checksums of its chunks, or is small enough to be
-        read whole (1 MiB).
-        """
+        """True if verify="auto" verifies partial reads: every stored value has chunk checksums, or
+        is small enough to be read whole (1 MiB)."""
         if self.partitioned:
             return all(
                 part.chunk_size or part.nbytes <= CHECKED_WHOLE_BYTES for part in self.slices
@@ -215,31 +201,32 @@ class TensorHandle:
     # ---- reading
 
     def read(self, *, verify: Verify | None = None) -> NDArray[Any]:
-        """The whole tensor as a new array.
+        """Return the whole tensor as a new array.
 
-        Strings and variant payloads are object arrays of bytes. A dtype that this version does not
-        know gives the stored bytes as a vector of uint8. `verify` overrides that of the reader.
+        Strings and variant payloads are object arrays of bytes. For a dtype that this version does
+        not know, the array has the stored bytes as uint8. `verify` overrides the reader's mode.
 
         Raises:
-            CorruptError: the data is damaged, or its slices leave a hole.
-            UnsupportedError: rank above 64, which numpy cannot hold.
+            CorruptError: the data is damaged, or its slices do not cover it.
+            UnsupportedError: more than 64 dimensions, the limit of numpy.
             StorageError, LimitError.
         """
-        mode = self._reader._verify_mode(verify)
-        array = self._reader._handle.read_small(self.raw_name, mode, dtypes.NUMPY)
+        reader = self._reader
+        mode = reader._default_mode if verify is None else reader._verify_mode(verify)
+        array = reader._handle.read_small(self.raw_name, mode, dtypes.NUMPY)
         return self.read_box(None, self.shape, verify) if array is None else array
 
     def read_into(self, array: Any, *, verify: Verify | None = None) -> NDArray[Any]:
-        """Reads the whole tensor into memory of the caller and returns it as an array.
+        """Read the whole tensor into `array` and return it as a numpy array.
 
         Args:
-            array: a writable numpy array (or object with the buffer protocol) of exactly this shape
-                and dtype. One that is not C-contiguous is filled through a temporary copy.
-            verify: overrides that of the reader.
+            array: writable CPU memory of exactly this shape and dtype: a numpy array, DLPack object
+                or buffer. If it is not C-contiguous, it is filled from a temporary copy.
+            verify: overrides the reader's mode.
 
         Raises:
-            InvalidError: another shape or dtype, or read-only; nothing was written.
-            CorruptError, StorageError, LimitError: as in `read`; the contents of the array are then
+            InvalidError: another shape or dtype, or read-only; nothing is written.
+            CorruptError, StorageError, LimitError: as in `read`; the content of the array is then
                 unspecified.
         """
         target = self.check_target(array)
@@ -250,8 +237,7 @@ class TensorHandle:
         return target
 
     def check_target(self, target: Any) -> NDArray[Any]:
-        """`target` as a numpy array that this tensor can be read into; InvalidError if it is
-        none."""
+        """Return `target` as a numpy array, if this tensor can be read into it."""
         array = self.borrow(target)
         expected, shape = self.expected()
         if array.dtype != expected:
@@ -263,14 +249,14 @@ class TensorHandle:
         return array
 
     def borrow(self, target: Any) -> NDArray[Any]:
-        """`target` as a writable numpy array of any dtype and shape; InvalidError if it is none."""
+        """Return `target` as a writable numpy array of any dtype and shape."""
         try:
             return as_target(target)
         except InvalidError as error:
             raise self._invalid(error.message) from None
 
     def expected(self) -> tuple[np.dtype[Any], tuple[int, ...]]:
-        """Dtype and shape of an array that this tensor can be read into."""
+        """Return the dtype and shape of an array that this tensor can be read into."""
         if self.dtype is None:
             return np.dtype(np.uint8), (self.stored_nbytes,)
         return self.dtype, self.shape
@@ -300,18 +286,23 @@ class TensorHandle:
             raise self.unsupported(f"shape {self.shape}: {error}") from None
 
     def __getitem__(self, key: Any) -> Any:
-        """What `read()[key]` gives, for basic indexing, reading only the smallest box around it.
+        """Return `read()[key]` as a new array, reading only the smallest box that contains it.
 
-        Integers, slices of any step and an ellipsis. Raises IndexError as numpy does, InvalidError
-        for other kinds of indexing (masks, arrays, None), and what `read` raises.
+        Args:
+            key: integers, slices with any step, and an ellipsis.
+
+        Raises:
+            IndexError: as numpy.
+            InvalidError: another kind of indexing (masks, arrays, None).
+            What `read` raises.
         """
         if self.dtype is None:
             if indexing.is_all(key, self.shape):
                 return self.read()
-            with contextlib.suppress(UnsupportedError):  # which there is more to say of below
+            with contextlib.suppress(UnsupportedError):  # a better message follows
                 self._fetch(np.zeros(2 * self.ndim + 1, np.int64), np.empty(0, np.uint8), None)
             raise self.unsupported(
-                f"elements of {self.dtype_name} are not known; read() gives the bytes"
+                f"the element size of {self.dtype_name} is not known: read() returns the bytes"
             )
         box = indexing.box_of(key, self.shape)
         whole = box.shape == self.shape
@@ -325,7 +316,7 @@ class TensorHandle:
     def read_box(
         self, box: NDArray[np.int64] | None, shape: tuple[int, ...], verify: Verify | None
     ) -> NDArray[Any]:
-        """A box (starts, then lengths; None for all) of this shape, as a new array."""
+        """Return a box (starts, then lengths; None for all) with this shape as a new array."""
         self.check_rank()
         dtype = self.dtype
         if dtype is not None and dtype.hasobject:
@@ -348,31 +339,32 @@ class TensorHandle:
         dtype: np.dtype[Any],
         box: NDArray[np.int64] | None = None,
     ) -> NDArray[Any]:
-        """Memory for a box (None: all) of this shape, taken only where the data files hold what the
-        index claims."""
+        """Return an array for a box (None: all) with this shape, a large one only if the data files
+        have as many bytes as the index claims."""
         self.check_rank()
         if math.prod(shape) * dtype.itemsize > PROBED_BYTES:
             self._reader._handle.check_one(self._selection, self._row, box)
         try:
             return _core.new_array(shape, dtype, self.offset if box is None else None)
-        except ValueError as error:  # an empty array with sizes whose product numpy cannot hold
+        except ValueError as error:  # empty, but the other sizes overflow in numpy
             raise self.unsupported(f"shape {shape}: {error}") from None
 
     def _fetch(
         self, box: NDArray[np.int64] | None, array: NDArray[Any], verify: Verify | None
     ) -> None:
-        handle, mode = self._reader._handle, self._reader._verify_mode(verify)
-        handle.read_one(self._selection, self._row, box, array, mode)
+        reader = self._reader
+        mode = reader._default_mode if verify is None else reader._verify_mode(verify)
+        reader._handle.read_one(self._selection, self._row, box, array, mode)
 
     def check_rank(self) -> None:
-        """Refuses a rank that numpy cannot hold."""
+        """Refuse a rank above the limit of numpy."""
         if len(self.shape) > _core.NUMPY_RANK_MAX:
             raise self.unsupported(
-                f"rank {self.ndim} is more than the {_core.NUMPY_RANK_MAX} dimensions of numpy"
+                f"{self.ndim} dimensions are more than the {_core.NUMPY_RANK_MAX} of numpy arrays"
             )
 
     def unsupported(self, message: str) -> UnsupportedError:
-        """The error for what this version cannot do with this tensor."""
+        """Return an UnsupportedError that names this tensor."""
         return UnsupportedError(message, tensor=self.name, path=self._reader.prefix)
 
     def _invalid(self, message: str) -> InvalidError:
@@ -380,9 +372,7 @@ class TensorHandle:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         if copy is False:
-            raise ValueError(
-                "a TensorHandle is not in memory: converting it always makes a new array"
-            )
+            raise ValueError("a TensorHandle is not in memory: conversion always makes a new array")
         array = self.read()
         return array if dtype is None or np.dtype(dtype) == array.dtype else array.astype(dtype)
 

@@ -28,7 +28,6 @@ from ckptfmt.arguments import (
 from ckptfmt.arrays import Columns, Sources, batches
 from ckptfmt.bundle import incremental
 from ckptfmt.bundle.codec import CHUNK_SIZE, Zstd
-from ckptfmt.bundle.incremental import CompactionLimits
 from ckptfmt.errors import InvalidError, about
 from ckptfmt.progress import Meter, Progress
 from ckptfmt.threads import thread_count
@@ -42,6 +41,7 @@ BATCH_BYTES = 256 << 20
 WATCHED_BATCH_BYTES = 32 << 20
 # A data file of fewer bytes is not worth a thread; more files than this wait for memory.
 SHARD_BYTES, SHARDS_MAX = 64 << 20, 16
+LEVELS, DURABILITIES = ("v2", "v2+", "ckptfmt"), tuple(_core.DURABILITY)
 # The highest level of zstd.
 _ZSTD_MAX = 22
 # More than a reader need take of metadata (EXT-7).
@@ -287,14 +287,9 @@ def write_sources(
     progress: Progress | None,
     *,
     base: Path | None = None,
-    compaction: CompactionLimits | None = None,
     **options: Any,
 ) -> None:
-    limits = incremental.check_limits(compaction)
-    if isinstance(sources, Sources):
-        sizes = sources.size_column()
-    else:
-        sizes = np.array(sources.sizes, np.int64)
+    sizes = sources.size_column()
     meter = Meter(progress, int(sizes.sum()))
     most = BATCH_BYTES if progress is None else WATCHED_BATCH_BYTES
     if base is None:
@@ -307,12 +302,11 @@ def write_sources(
                 writer._add(sources, batch.start, batch.stop, tell)
         return
     level = options.get("level", "v2+")
-    asked = options.get("compression")
-    alignment, _, _ = check_options(None, level, options.get("alignment"), "none", asked)
+    alignment = check_options(None, level, options.get("alignment"), "none")[0]
     with incremental.Base(base, sources) as earlier:
         same = earlier.compare(plain=level == "v2", tell=meter.add)
         with Writer._sized(prefix, sizes[:0], **options) as writer:
-            kept = earlier.keep(writer._open_handle(), alignment, limits)
+            kept = earlier.keep(writer._open_handle(), alignment)
             rest = np.flatnonzero(~kept)
             sizes = sizes[rest]
             told = np.where(same[rest], 0, sizes)  # what has not changed was told of before
@@ -381,8 +375,10 @@ def check_options(
 ) -> tuple[int, bytes | None, int | None]:
     """Return the alignment in bytes, the metadata as it is stored, and the level of zstd (None:
     nothing is compressed). Raises what Writer does."""
-    check_choice("level", level, ("v2", "v2+", "ckptfmt"))
-    check_choice("durability", durability, _core.DURABILITY)
+    if level not in LEVELS:
+        check_choice("level", level, LEVELS)
+    if durability not in DURABILITIES:
+        check_choice("durability", durability, DURABILITIES)
     if shards is not None and not 1 <= whole("shards", shards) <= 1024:
         raise InvalidError(f"shards must be 1 to 1024 data files, not {shards}")
     zstd = _zstd_level(compression, level)

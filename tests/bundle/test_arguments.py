@@ -52,6 +52,7 @@ LIMITS = "limits is a mapping from names of limits to numbers, not int"
 PROGRESS = "progress is a function of two numbers, not int"
 SPEC = "a shape_and_slice text is str or bytes, not "
 TENSORS = "tensors is a mapping of names to arrays, or pairs of these"
+PAIRS = "tensors must be a mapping of names to arrays, or pairs of these"
 
 CASES: dict[str, tuple[Call, str]] = {
     "open path": (lambda _: ckptfmt.open(5), PATH),
@@ -167,8 +168,8 @@ CASES: dict[str, tuple[Call, str]] = {
     ),
     "save path": (lambda _: ckptfmt.save(5, {"a": ARRAY}), PATH),
     "save tensors": (lambda p: saved(p, 5), f"{TENSORS}, not int"),
-    "save names": (lambda p: saved(p, ["ab"]), f"{TENSORS}; this str is no pair"),
-    "save triples": (lambda p: saved(p, [("a", 1, 2)]), f"{TENSORS}; this tuple is no pair"),
+    "save names": (lambda p: saved(p, ["ab"]), f"{PAIRS}, got str as a pair"),
+    "save triples": (lambda p: saved(p, [("a", 1, 2)]), f"{PAIRS}, got tuple as a pair"),
     "save name": (lambda p: saved(p, {5: ARRAY}), NAME),
     "save progress": (lambda p: saved(p, {"a": ARRAY}, progress=5), PROGRESS),
     "save_v2 names": (

@@ -318,7 +318,7 @@ def test_many_threads(tmp_path: Path) -> None:
         ({"alignment": 0}, InvalidError, "alignment 0 is not a positive number"),
         ({"durability": "maybe"}, InvalidError, "durability"),
         ({"progress": 1}, InvalidError, "progress is a function of two numbers, not int"),
-        ({"prefix": "a\0b"}, InvalidError, "a path cannot hold a NUL byte"),
+        ({"prefix": "a\0b"}, InvalidError, "a path cannot contain a NUL byte"),
     ],
 )
 def test_what_is_wrong_with_the_call_is_raised_by_it(

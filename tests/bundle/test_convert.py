@@ -170,7 +170,7 @@ def test_a_result_that_is_not_right_does_not_appear(
     ("code", "dims", "message"),
     [
         (77, [2], "the elements of dtype 77 are not known"),
-        (1, [1] * 64 + [2], "rank 65 is more than the 64 dimensions of numpy"),
+        (1, [1] * 64 + [2], "65 dimensions are more than the 64 of numpy arrays"),
     ],
 )
 def test_what_numpy_cannot_hold_is_refused_before_anything_is_written(

@@ -10,6 +10,7 @@ import shutil
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -27,7 +28,6 @@ from ckptfmt import (
 )
 from ckptfmt.arrays import Sources
 from ckptfmt.bundle import incremental
-from ckptfmt.bundle.incremental import CompactionLimits
 from ckptfmt.bundle.writer import write_sources
 
 CHUNK = 262_144
@@ -71,6 +71,11 @@ def written(prefix: Path, tensors: Tensors, **options: Any) -> int:
     before = _core.counters()["bytes_written"]
     ckptfmt.save(prefix, tensors, **options)
     return _core.counters()["bytes_written"] - before
+
+
+def limited(share: float = 0.5, files: int = 64) -> Any:
+    """Other limits of when data files are linked."""
+    return mock.patch.multiple(incremental, DEAD_SHARE_MAX=share, DATA_FILES_MAX=files)
 
 
 def some_tensors(chance: random.Random, count: int = 12) -> Tensors:
@@ -130,12 +135,10 @@ def test_any_sequence_of_saves(
             "level": data.draw(st.sampled_from(("v2+", "v2+", "v2")), label="level"),
             "alignment": data.draw(st.sampled_from((None, 1, 8, 4096)), label="alignment"),
             "durability": data.draw(st.sampled_from(("rename", "none")), label="durability"),
-            "compaction": CompactionLimits(
-                data.draw(st.sampled_from((0.0, 0.5, 1.0)), label="dead share"),
-                data.draw(st.sampled_from((1, 2, 3, 64)), label="data files"),
-            ),
         }
-        ckptfmt.save(prefix, tensors, base=base, **options)
+        share = data.draw(st.sampled_from((0.0, 0.5, 1.0)), label="dead share")
+        with limited(share, data.draw(st.sampled_from((1, 2, 3, 64)), label="data files")):
+            ckptfmt.save(prefix, tensors, base=base, **options)
         saved[prefix], base = tensors, prefix
         for other, held in saved.items():
             assert_holds(other, held)
@@ -156,16 +159,15 @@ def test_a_long_chain_stays_within_bounds(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     generator = np.random.default_rng(seed)
     tensors = {f"w{i}": generator.random(500) for i in range(100)}
-    limits = CompactionLimits(0.5, 16)
     full = written(tmp_path / "ck0", tensors, durability="none")
     total = 0
     for step in range(1, 201):
         for name in chance.sample(list(tensors), 2):
             tensors[name] = generator.random(500)
         prefix, base = tmp_path / f"ck{step}", tmp_path / f"ck{step - 1}"
-        total += written(
-            prefix, tensors, base=base, compaction=limits, metadata={"s": step}, durability="none"
-        )
+        options = {"base": base, "metadata": {"s": step}, "durability": "none"}
+        with limited(files=16):
+            total += written(prefix, tensors, **options)
         remove(base)
         data = files_of(prefix)[:-1]
         assert len(data) <= 16
@@ -408,13 +410,14 @@ def test_dead_bytes_are_bounded(tmp_path: Path) -> None:
     for i in range(6):
         tensors[f"t{i}"] = tensors[f"t{i}"] + 100
     for name, share, linked in (("b", 0.5, False), ("c", 0.6, True), ("d", 0.0, False)):
-        limits = CompactionLimits(dead_share=share)
-        ckptfmt.save(tmp_path / name, tensors, base=tmp_path / "a", compaction=limits)
+        with limited(share):
+            ckptfmt.save(tmp_path / name, tensors, base=tmp_path / "a")
         assert links(tmp_path / name) == ([2, 1] if linked else [1]), name
         assert_holds(tmp_path / name, tensors)
         if linked:
             remove(tmp_path / name)
-    ckptfmt.save(tmp_path / "e", tensors, base=tmp_path / "b", compaction=CompactionLimits(0.0))
+    with limited(0.0):
+        ckptfmt.save(tmp_path / "e", tensors, base=tmp_path / "b")
     assert links(tmp_path / "e") == [2]
 
 
@@ -422,7 +425,8 @@ def test_padding_is_not_dead(tmp_path: Path) -> None:
     """Tensors of a few bytes each take a place of 64."""
     tensors = {f"t{i}": np.float32(i) for i in range(100)}
     ckptfmt.save(tmp_path / "a", tensors)
-    ckptfmt.save(tmp_path / "b", tensors, base=tmp_path / "a", compaction=CompactionLimits(0.0))
+    with limited(0.0):
+        ckptfmt.save(tmp_path / "b", tensors, base=tmp_path / "a")
     assert links(tmp_path / "b") == [2]
     ckptfmt.save(tmp_path / "c", tensors, base=tmp_path / "a", alignment=1)
     assert links(tmp_path / "c") == [1]
@@ -436,8 +440,8 @@ def test_data_files_are_bounded(tmp_path: Path) -> None:
         ckptfmt.save(part, {name: array})
     ckptfmt.merge(parts, tmp_path / "a", inputs="consume")
     for most, expected in ((10, [2] * 9), (9, [2, 2, 2, 2, 1]), (3, [2, 1]), (1, [1])):
-        limits = CompactionLimits(data_files=most)
-        ckptfmt.save(tmp_path / "b", tensors, base=tmp_path / "a", compaction=limits)
+        with limited(files=most):
+            ckptfmt.save(tmp_path / "b", tensors, base=tmp_path / "a")
         assert links(tmp_path / "b") == expected
         assert_holds(tmp_path / "b", tensors)
         with ckptfmt.open(tmp_path / "b") as reader:
@@ -504,8 +508,8 @@ def test_levels(tmp_path: Path) -> None:
     """Level "v2" takes no entry with an extension; "v2+" takes what there is."""
     tensors = {"large": np.arange(CHUNK), "small": np.arange(9000)}
     ckptfmt.save(tmp_path / "plus", tensors)
-    limits = CompactionLimits(dead_share=1.0)
-    ckptfmt.save(tmp_path / "a", tensors, base=tmp_path / "plus", level="v2", compaction=limits)
+    with limited(1.0):
+        ckptfmt.save(tmp_path / "a", tensors, base=tmp_path / "plus", level="v2")
     assert links(tmp_path / "a") == [2, 1]
     with ckptfmt.open(tmp_path / "a") as reader:
         assert (reader["small"].shard, reader["large"].shard) == (0, 1)
@@ -552,15 +556,15 @@ def test_progress(tmp_path: Path) -> None:
     tensors = {f"t{i}": np.full(1000, float(i)) for i in range(10)}
     ckptfmt.save(tmp_path / "a", tensors)
     tensors["t3"] = tensors["t3"] + 1
-    for limits in (CompactionLimits(), CompactionLimits(data_files=1)):
+    for files in (64, 1):
         told: list[tuple[int, int]] = []
-        ckptfmt.save(
-            tmp_path / "b",
-            tensors,
-            base=tmp_path / "a",
-            compaction=limits,
-            progress=lambda *numbers, told=told: told.append(numbers),
-        )
+        with limited(files=files):
+            ckptfmt.save(
+                tmp_path / "b",
+                tensors,
+                base=tmp_path / "a",
+                progress=lambda *numbers, told=told: told.append(numbers),
+            )
         assert told[0] == (72_000, 80_000)
         assert told[-1] == (80_000, 80_000)
         assert [done for done, _ in told] == sorted(done for done, _ in told)
@@ -603,12 +607,6 @@ def test_wrong_arguments(tmp_path: Path) -> None:
     tensors = {"x": np.ones(3)}
     ckptfmt.save(tmp_path / "a", tensors)
     before = sorted(tmp_path.iterdir())
-    for share, count in ((-0.1, 1), (1.1, 1), (0.5, 0), ("x", 1), (0.5, 1.5), (float("nan"), 1)):
-        with pytest.raises(InvalidError, match="dead_share"):
-            CompactionLimits(share, count)  # type: ignore[arg-type]
-    no_limits: Any = 0.5
-    with pytest.raises(InvalidError, match="compaction is a CompactionLimits, not float"):
-        ckptfmt.save(tmp_path / "b", tensors, base=tmp_path / "a", compaction=no_limits)
     with pytest.raises(InvalidError, match="level"):
         ckptfmt.save(tmp_path / "b", tensors, base=tmp_path / "a", level="v3")
     with pytest.raises(InvalidError, match="alignment"):

@@ -400,7 +400,7 @@ def test_a_nul_byte(path: str | bytes) -> None:
     with pytest.raises(ckptfmt.InvalidError) as caught:
         locate(path)
     assert caught.value.failure == "BAD_PATH"
-    assert caught.value.message == "a path cannot hold a NUL byte"
+    assert caught.value.message == "a path cannot contain a NUL byte"
 
 
 @pytest.mark.parametrize("path", ["s3://bucket/model", b"gs://bucket/model", "file://host/model"])

@@ -614,7 +614,7 @@ def test_a_closed_reader(tmp_path: Path) -> None:
 
 def test_limits(tmp_path: Path) -> None:
     prefix = save(tmp_path / "ck", {"x": np.zeros(100)})
-    with pytest.raises(InvalidError, match="no limit is called 'nothing'; there are index_bytes_m"):
+    with pytest.raises(InvalidError, match="unknown limit 'nothing'; the limits are index_bytes_m"):
         ckptfmt.open(prefix, limits={"nothing": 1})
     with pytest.raises(InvalidError, match="limit 'entries_max': "):
         ckptfmt.open(prefix, limits={"entries_max": -1})
@@ -641,7 +641,7 @@ def test_an_unknown_dtype_gives_its_bytes(tmp_path: Path) -> None:
         assert (handle.dtype_name, handle.shape, handle.nbytes) == ("dtype 99", (2, 3), 24)
         assert_same(handle.read(), expected)
         assert_same(handle.read_into(np.zeros(24, np.uint8)), expected)
-        with pytest.raises(ckptfmt.UnsupportedError, match="elements of dtype 99 are not known"):
+        with pytest.raises(ckptfmt.UnsupportedError, match="element size of dtype 99 is not known"):
             handle[0]
         with pytest.raises(InvalidError, match="into an array of shape"):
             handle.read_into(np.zeros((2, 3), np.uint8))
@@ -658,7 +658,7 @@ def test_rank_above_numpys(tmp_path: Path) -> None:
             with pytest.raises(ckptfmt.UnsupportedError) as caught:
                 read()
             assert caught.value.tensor == "deep"
-            assert caught.value.message == "rank 65 is more than the 64 dimensions of numpy"
+            assert caught.value.message == "65 dimensions are more than the 64 of numpy arrays"
 
 
 @pytest.mark.parametrize("large", [False, True])

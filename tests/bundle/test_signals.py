@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ctrl-C in the middle of a save: the temporary files go, the old checkpoint stays, and nothing is
-left locked. A handler may as well close what it interrupts."""
+"""Ctrl-C in the middle of a save: the temporary files are removed, the old checkpoint stays, and no
+lock is left behind."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from types import FrameType
@@ -78,9 +75,9 @@ class Interrupt(BaseException):
     """What Ctrl-C raises, but at a place of our choice."""
 
 
-def at_border(number: int, work: Any, act: Any) -> None:
-    """Runs it; where a signal may be seen, `act` is called: at the so-manieth function that our
-    border to C enters, or that returns to it."""
+def interrupt_at(number: int, work: Any) -> bool:
+    """Run `work`, interrupted where a signal may arrive: at the number-th function that the Python
+    layer over C enters, or that returns to it. Return whether it was interrupted."""
     border, count = os.path.dirname(_core.__file__), 0
 
     def look(frame: FrameType, event: str, _argument: Any) -> None:
@@ -89,25 +86,15 @@ def at_border(number: int, work: Any, act: Any) -> None:
         count += ours and event in ("call", "c_return")
         if ours and count == number:
             sys.setprofile(None)
-            act()
+            raise Interrupt
 
     sys.setprofile(look)
     try:
         work()
-    finally:
-        sys.setprofile(None)
-
-
-def interrupt_at(number: int, work: Any) -> bool:
-    """Runs it; True if it was interrupted, `at_border`."""
-
-    def interrupt() -> None:
-        raise Interrupt
-
-    try:
-        at_border(number, work, interrupt)
     except Interrupt:
         return True
+    finally:
+        sys.setprofile(None)
     return False
 
 
@@ -147,75 +134,3 @@ def test_interrupted_anywhere_nothing_stays_locked(tmp_path: Path) -> None:
         assert not verifier._lock._is_owned()
         verifier.close()
     assert number > 5
-
-
-@pytest.mark.parametrize("call", ["add", "commit", "step", "findings"])
-def test_closed_by_a_handler_that_interrupts_a_call(tmp_path: Path, call: str) -> None:
-    """Wherever a signal handler can run: no deadlock, and nothing is freed that the call still
-    uses."""
-    array, number, met = np.arange(3), 0, True
-    while met:
-        number += 1
-        prefix = tmp_path / f"ck-{number}"
-        if call in ("add", "commit"):
-            writer = ckptfmt.Writer(prefix, durability="none")
-            work, close = functools.partial(writer.add, "x", array), writer.abandon
-            if call == "commit":
-                work()
-                work = functools.partial(writer.commit)
-        else:
-            ckptfmt.save(prefix, {"x": array}, durability="none")
-            verifier = _core.VerifierHandle(str(prefix), None, True)
-            verifier.step(1 << 20)
-            arguments = (1 << 20,) if call == "step" else ()
-            work, close = functools.partial(getattr(verifier, call), *arguments), verifier.close
-        told: list[bool] = []
-        thread = threading.Thread(target=closed_at, args=(number, work, close, told), daemon=True)
-        thread.start()
-        thread.join(60)
-        assert told, number
-        (met,) = told
-        assert not list(tmp_path.glob("*.tempstate*"))
-    assert number > 3
-
-
-def closed_at(number: int, work: Any, close: Any, told: list[bool]) -> None:
-    """As `interrupt_at`, but there it is closed, and nothing raised."""
-    met = []
-
-    def run() -> None:
-        with contextlib.suppress(ckptfmt.InvalidError):
-            work()
-
-    def look() -> None:
-        met.append(True)
-        close()
-
-    at_border(number, run, look)
-    close()
-    told.append(bool(met))
-
-
-@pytest.mark.parametrize("act", ["add", "commit"])
-def test_a_handler_goes_on_with_no_writer_that_it_interrupts(tmp_path: Path, act: str) -> None:
-    """At no place: what the handler frees, the call would still use."""
-    array, number, refused, met = np.arange(3), 0, 0, True
-    while met:
-        number += 1
-        writer = ckptfmt.Writer(tmp_path / f"ck-{number}", durability="none")
-        work = {"add": functools.partial(writer.add, "y", array), "commit": writer.commit}[act]
-        seen: list[str] = []
-
-        def look(do: Any = work, tell: list[str] = seen) -> None:
-            tell.append("")
-            try:
-                do()
-            except ckptfmt.InvalidError as error:
-                tell[0] = str(error)
-
-        with contextlib.suppress(ckptfmt.InvalidError):  # the handler has closed it
-            at_border(number, functools.partial(writer.add, "x", array), look)
-        writer.abandon()
-        met = bool(seen)
-        refused += any("interrupted just now" in told for told in seen)
-    assert refused > 1

@@ -197,7 +197,7 @@ def test_names_of_every_kind(tmp_path: Path) -> None:
         (("m", 5), "all_model_checkpoint_paths is a list of paths, not int"),
         (("m", [5]), "a path must be str, bytes or os.PathLike, not int"),
         ((None,), "a path must be str, bytes or os.PathLike, not NoneType"),
-        (("m\0",), "a path cannot hold a NUL byte"),
+        (("m\0",), "a path cannot contain a NUL byte"),
         (("m", None, ""), "latest_filename '' has no file name"),
         (("m", None, "a/"), "latest_filename 'a/' has no file name"),
         (("m", ["m"], None, ["5"]), "a timestamp is a number of seconds, not str"),

@@ -26,7 +26,6 @@ from support.vectors import array_value, load_reference
 
 import ckptfmt
 from ckptfmt.bundle.convert import convert
-from ckptfmt.bundle.incremental import CompactionLimits
 from ckptfmt.names import RESERVED
 from ckptfmt.objects.trees import load_tree, save_tree
 from ckptfmt.saving.mesh import Layout, Mesh
@@ -168,8 +167,7 @@ def save_upon(make: Maker) -> Tensors:
     tensors, base = make.tensors(), None
     for step in range(3):
         prefix = make.prefix if step == 2 else make.folder / f"before{step}"
-        limits = CompactionLimits(make.chance.choice((0.0, 0.5, 1.0)), make.chance.choice((1, 64)))
-        ckptfmt.save(prefix, tensors, base=base, compaction=limits, **make.options())
+        ckptfmt.save(prefix, tensors, base=base, **make.options())
         base = prefix
         if step < 2:
             kept = {name: array for name, array in tensors.items() if make.chance.random() < 0.7}

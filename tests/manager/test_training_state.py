@@ -329,7 +329,7 @@ RANKED = "task_id and is_chief must not be given with a coordinator"
 
 WRONG: list[Any] = [
     ({"checkpoint_dir": 5}, "a path must be str, bytes or os.PathLike, not int"),
-    ({"checkpoint_dir": "a\0b"}, "a path cannot hold a NUL byte"),
+    ({"checkpoint_dir": "a\0b"}, "a path cannot contain a NUL byte"),
     ({"model": None}, "the object 'model' is None, which cannot be saved"),
     ({"coordinator": "x"}, "coordinator is a Coordinator, not str"),
     ({"coordinator": ONE, "task_id": 0}, RANKED),
