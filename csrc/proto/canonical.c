@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * message := known field*  (ascending number; repeated ones in their order, numbers packed)
- *            unknown field*  (in the order in which they stood; groups kept, contents of wire type 2 untouched)
+ *            unknown field*  (in their order; groups kept, contents of wire type 2 unchanged)
  * with tags, sizes and numbers in the fewest bytes. A known number with another wire type is unknown (MSG-8).
  */
 #include "proto/canonical.h"
@@ -11,107 +11,66 @@
 
 /* ---- schemas ---------------------------------------------------------------------------------------------- */
 
-#define SCHEMA(rules) {rules, CF_ARRAY_COUNT(rules), false}
+#define SCHEMA(rules) {rules, CF_ARRAY_COUNT(rules)}
 
 static const cf_field_rule dim_rules[] = {
-	{1, CF_KIND_INT64, CF_LABEL_PLAIN, NULL},                   /* size */
-	{2, CF_KIND_TEXT, CF_LABEL_PLAIN, NULL},                    /* name */
+	{1, CF_KIND_INT64, CF_LABEL_PLAIN, NULL, CF_FORM_BOTH},     /* size */
+	{2, CF_KIND_TEXT, CF_LABEL_PLAIN, NULL, CF_FORM_KEPT},   /* name */
 };
 static const cf_schema dim_schema = SCHEMA(dim_rules);
 
 static const cf_field_rule shape_rules[] = {
-	{2, CF_KIND_MESSAGE, CF_LABEL_REPEATED, &dim_schema},       /* dim */
-	{3, CF_KIND_BOOL, CF_LABEL_PLAIN, NULL},                    /* unknown_rank */
+	{2, CF_KIND_MESSAGE, CF_LABEL_REPEATED, &dim_schema, CF_FORM_BOTH}, /* dim */
+	{3, CF_KIND_BOOL, CF_LABEL_PLAIN, NULL, CF_FORM_KEPT},   /* unknown_rank */
 };
 static const cf_schema shape_schema = SCHEMA(shape_rules);
 
 static const cf_field_rule extent_rules[] = {
-	{1, CF_KIND_INT64, CF_LABEL_PLAIN, NULL},                   /* start */
-	{2, CF_KIND_INT64, CF_LABEL_PRESENT, NULL},                 /* length, which stands in a oneof */
+	{1, CF_KIND_INT64, CF_LABEL_PLAIN, NULL, CF_FORM_BOTH},     /* start */
+	{2, CF_KIND_INT64, CF_LABEL_PRESENT, NULL, CF_FORM_BOTH},   /* length, in a oneof */
 };
 static const cf_schema extent_schema = SCHEMA(extent_rules);
 
 static const cf_field_rule slice_rules[] = {
-	{1, CF_KIND_MESSAGE, CF_LABEL_REPEATED, &extent_schema},    /* extent */
+	{1, CF_KIND_MESSAGE, CF_LABEL_REPEATED, &extent_schema, CF_FORM_BOTH}, /* extent */
 };
 static const cf_schema slice_schema = SCHEMA(slice_rules);
 
+static const cf_field_rule extension_rules[] = {
+	{1, CF_KIND_INT64, CF_LABEL_PLAIN, NULL, CF_FORM_BOTH},     /* feature_flags */
+	{2, CF_KIND_INT64, CF_LABEL_PLAIN, NULL, CF_FORM_BOTH},     /* chunk_size */
+	{3, CF_KIND_TEXT, CF_LABEL_PLAIN, NULL, CF_FORM_BOTH},      /* chunk_crcs, packed */
+	{4, CF_KIND_TEXT, CF_LABEL_PLAIN, NULL, CF_FORM_BOTH},      /* chunk_sizes, packed */
+	{5, CF_KIND_INT64, CF_LABEL_PLAIN, NULL, CF_FORM_BOTH},     /* raw_size */
+	{6, CF_KIND_FIXED32, CF_LABEL_PLAIN, NULL, CF_FORM_BOTH},   /* raw_crc32c */
+};
+static const cf_schema extension_schema = SCHEMA(extension_rules);
+
 static const cf_field_rule entry_rules[] = {
-	{1, CF_KIND_INT32, CF_LABEL_PLAIN, NULL},                   /* dtype */
-	{2, CF_KIND_MESSAGE, CF_LABEL_PRESENT, &shape_schema},      /* shape */
-	{3, CF_KIND_INT32, CF_LABEL_PLAIN, NULL},                   /* shard_id */
-	{4, CF_KIND_INT64, CF_LABEL_PLAIN, NULL},                   /* offset */
-	{5, CF_KIND_INT64, CF_LABEL_PLAIN, NULL},                   /* size */
-	{6, CF_KIND_FIXED32, CF_LABEL_PLAIN, NULL},                 /* crc32c */
-	{7, CF_KIND_MESSAGE, CF_LABEL_REPEATED, &slice_schema},     /* slices */
+	{1, CF_KIND_INT32, CF_LABEL_PLAIN, NULL, CF_FORM_BOTH},     /* dtype */
+	{2, CF_KIND_MESSAGE, CF_LABEL_PRESENT, &shape_schema, CF_FORM_BOTH}, /* shape */
+	{3, CF_KIND_INT32, CF_LABEL_PLAIN, NULL, CF_FORM_BOTH},     /* shard_id */
+	{4, CF_KIND_INT64, CF_LABEL_PLAIN, NULL, CF_FORM_BOTH},     /* offset */
+	{5, CF_KIND_INT64, CF_LABEL_PLAIN, NULL, CF_FORM_BOTH},     /* size */
+	{6, CF_KIND_FIXED32, CF_LABEL_PLAIN, NULL, CF_FORM_BOTH},   /* crc32c */
+	{7, CF_KIND_MESSAGE, CF_LABEL_REPEATED, &slice_schema, CF_FORM_BOTH}, /* slices */
+	{100, CF_KIND_MESSAGE, CF_LABEL_PRESENT, &extension_schema, CF_FORM_STRICT},
 };
 const cf_schema cf_entry_schema = SCHEMA(entry_rules);
 
 static const cf_field_rule version_rules[] = {
-	{1, CF_KIND_INT32, CF_LABEL_PLAIN, NULL},                   /* producer */
-	{2, CF_KIND_INT32, CF_LABEL_PLAIN, NULL},                   /* min_consumer */
-	{3, CF_KIND_INT32, CF_LABEL_REPEATED, NULL},                /* bad_consumers */
+	{1, CF_KIND_INT32, CF_LABEL_PLAIN, NULL, CF_FORM_BOTH},     /* producer */
+	{2, CF_KIND_INT32, CF_LABEL_PLAIN, NULL, CF_FORM_BOTH},     /* min_consumer */
+	{3, CF_KIND_INT32, CF_LABEL_REPEATED, NULL, CF_FORM_BOTH},  /* bad_consumers */
 };
 static const cf_schema version_schema = SCHEMA(version_rules);
 
 static const cf_field_rule header_rules[] = {
-	{1, CF_KIND_INT32, CF_LABEL_PLAIN, NULL},                   /* num_shards */
-	{2, CF_KIND_INT32, CF_LABEL_PLAIN, NULL},                   /* endianness */
-	{3, CF_KIND_MESSAGE, CF_LABEL_PRESENT, &version_schema},    /* version */
+	{1, CF_KIND_INT32, CF_LABEL_PLAIN, NULL, CF_FORM_BOTH},     /* num_shards */
+	{2, CF_KIND_INT32, CF_LABEL_PLAIN, NULL, CF_FORM_BOTH},     /* endianness */
+	{3, CF_KIND_MESSAGE, CF_LABEL_PRESENT, &version_schema, CF_FORM_BOTH}, /* version */
 };
 const cf_schema cf_header_schema = SCHEMA(header_rules);
-
-/* What a canonical writer puts: no names of dimensions, no unknown_rank and no unknown fields, but the extension. */
-
-#define STRICT_SCHEMA(rules) {rules, CF_ARRAY_COUNT(rules), true}
-
-static const cf_field_rule strict_dim_rules[] = {
-	{1, CF_KIND_INT64, CF_LABEL_PLAIN, NULL},                   /* size */
-};
-static const cf_schema strict_dim_schema = STRICT_SCHEMA(strict_dim_rules);
-
-static const cf_field_rule strict_shape_rules[] = {
-	{2, CF_KIND_MESSAGE, CF_LABEL_REPEATED, &strict_dim_schema},    /* dim */
-};
-static const cf_schema strict_shape_schema = STRICT_SCHEMA(strict_shape_rules);
-
-static const cf_schema strict_extent_schema = STRICT_SCHEMA(extent_rules);
-
-static const cf_field_rule strict_slice_rules[] = {
-	{1, CF_KIND_MESSAGE, CF_LABEL_REPEATED, &strict_extent_schema}, /* extent */
-};
-static const cf_schema strict_slice_schema = STRICT_SCHEMA(strict_slice_rules);
-
-static const cf_field_rule strict_extension_rules[] = {
-	{1, CF_KIND_INT64, CF_LABEL_PLAIN, NULL},                   /* feature_flags */
-	{2, CF_KIND_INT64, CF_LABEL_PLAIN, NULL},                   /* chunk_size */
-	{3, CF_KIND_TEXT, CF_LABEL_PLAIN, NULL},                    /* chunk_crcs, packed */
-	{4, CF_KIND_TEXT, CF_LABEL_PLAIN, NULL},                    /* chunk_sizes, packed */
-	{5, CF_KIND_INT64, CF_LABEL_PLAIN, NULL},                   /* raw_size */
-	{6, CF_KIND_FIXED32, CF_LABEL_PLAIN, NULL},                 /* raw_crc32c */
-};
-static const cf_schema strict_extension_schema = STRICT_SCHEMA(strict_extension_rules);
-
-static const cf_field_rule strict_entry_rules[] = {
-	{1, CF_KIND_INT32, CF_LABEL_PLAIN, NULL},                   /* dtype */
-	{2, CF_KIND_MESSAGE, CF_LABEL_PRESENT, &strict_shape_schema},   /* shape */
-	{3, CF_KIND_INT32, CF_LABEL_PLAIN, NULL},                   /* shard_id */
-	{4, CF_KIND_INT64, CF_LABEL_PLAIN, NULL},                   /* offset */
-	{5, CF_KIND_INT64, CF_LABEL_PLAIN, NULL},                   /* size */
-	{6, CF_KIND_FIXED32, CF_LABEL_PLAIN, NULL},                 /* crc32c */
-	{7, CF_KIND_MESSAGE, CF_LABEL_REPEATED, &strict_slice_schema},  /* slices */
-	{100, CF_KIND_MESSAGE, CF_LABEL_PRESENT, &strict_extension_schema},
-};
-const cf_schema cf_strict_entry_schema = STRICT_SCHEMA(strict_entry_rules);
-
-static const cf_schema strict_version_schema = STRICT_SCHEMA(version_rules);
-
-static const cf_field_rule strict_header_rules[] = {
-	{1, CF_KIND_INT32, CF_LABEL_PLAIN, NULL},                   /* num_shards */
-	{2, CF_KIND_INT32, CF_LABEL_PLAIN, NULL},                   /* endianness */
-	{3, CF_KIND_MESSAGE, CF_LABEL_PRESENT, &strict_version_schema}, /* version */
-};
-const cf_schema cf_strict_header_schema = STRICT_SCHEMA(strict_header_rules);
 
 /* ---- finding fields --------------------------------------------------------------------------------------- */
 
@@ -130,7 +89,7 @@ static bool belongs(const cf_field_rule *rule, const cf_field *f)
 static bool is_known(const cf_schema *schema, const cf_field *f)
 {
 	for (size_t i = 0; i < schema->count; i++)
-		if (belongs(&schema->fields[i], f))
+		if ((schema->fields[i].forms & CF_FORM_KEPT) && belongs(&schema->fields[i], f))
 			return true;
 	return false;
 }
@@ -148,8 +107,8 @@ static ckptfmt_status next_field(cf_cursor *message, const cf_field_rule *rule, 
 
 /* ---- messages ----------------------------------------------------------------------------------------------- */
 
-/* Puts the size of what stands from `start` on before it. Cheaper than to measure first: each byte moves at most once
- * for each message around it. */
+/* Inserts the size of what was put from `start` on in front of it. Cheaper than measuring first: each byte moves at most
+ * once for each enclosing message. */
 static void insert_size(cf_buffer *out, uint64_t start)
 {
 	uint8_t bytes[CF_VARINT64_SIZE_MAX];
@@ -161,20 +120,23 @@ static void insert_size(cf_buffer *out, uint64_t start)
 	memcpy(out->data + start, bytes, more);
 }
 
-static ckptfmt_status put_fields(cf_buffer *out, const cf_schema *schema, cf_cursor message, ckptfmt_error *err);
+static ckptfmt_status put_fields(cf_buffer *out, const cf_schema *schema, cf_form form, cf_cursor message,
+	ckptfmt_error *err);
 
-static ckptfmt_status put_content(cf_buffer *out, const cf_field_rule *rule, cf_cursor content, ckptfmt_error *err)
+static ckptfmt_status put_content(cf_buffer *out, const cf_field_rule *rule, cf_form form, cf_cursor content,
+	ckptfmt_error *err)
 {
 	uint64_t start;
 	cf_put_tag(out, rule->number, CF_WIRE_BYTES);
 	start = out->size;
-	CF_TRY(put_fields(out, rule->schema, content, err));
+	CF_TRY(put_fields(out, rule->schema, form, content, err));
 	insert_size(out, start);
 	return CKPTFMT_OK;
 }
 
-/* MSG-10. Each part is checked alone, for what is malformed in two parts might not be in the whole. */
-static ckptfmt_status put_joined(cf_buffer *out, const cf_field_rule *rule, cf_cursor message, ckptfmt_error *err)
+/* MSG-10. Each part is checked alone: malformed parts may make up a whole that is well-formed. */
+static ckptfmt_status put_joined(cf_buffer *out, const cf_field_rule *rule, cf_form form, cf_cursor message,
+	ckptfmt_error *err)
 {
 	cf_buffer joined = CF_BUFFER_EMPTY;
 	ckptfmt_status status = CKPTFMT_OK;
@@ -191,12 +153,13 @@ static ckptfmt_status put_joined(cf_buffer *out, const cf_field_rule *rule, cf_c
 	if (status == CKPTFMT_OK)
 		status = cf_buffer_status(&joined, err);
 	if (status == CKPTFMT_OK)
-		status = put_content(out, rule, cf_cursor_over(joined.data, (size_t)joined.size, CF_NO_OFFSET), err);
+		status = put_content(out, rule, form, cf_cursor_over(joined.data, (size_t)joined.size, CF_NO_OFFSET), err);
 	cf_buffer_free(&joined);
 	return status;
 }
 
-static ckptfmt_status put_message(cf_buffer *out, const cf_field_rule *rule, cf_cursor message, ckptfmt_error *err)
+static ckptfmt_status put_message(cf_buffer *out, const cf_field_rule *rule, cf_form form, cf_cursor message,
+	ckptfmt_error *err)
 {
 	cf_cursor left = message;
 	cf_field first, second;
@@ -205,10 +168,11 @@ static ckptfmt_status put_message(cf_buffer *out, const cf_field_rule *rule, cf_
 	if (!found)
 		return CKPTFMT_OK;
 	CF_TRY(next_field(&left, rule, &second, &found, err));
-	return found ? put_joined(out, rule, message, err) : put_content(out, rule, first.content, err);
+	return found ? put_joined(out, rule, form, message, err) : put_content(out, rule, form, first.content, err);
 }
 
-static ckptfmt_status put_messages(cf_buffer *out, const cf_field_rule *rule, cf_cursor message, ckptfmt_error *err)
+static ckptfmt_status put_messages(cf_buffer *out, const cf_field_rule *rule, cf_form form, cf_cursor message,
+	ckptfmt_error *err)
 {
 	cf_field f;
 	bool found;
@@ -216,13 +180,13 @@ static ckptfmt_status put_messages(cf_buffer *out, const cf_field_rule *rule, cf
 		CF_TRY(next_field(&message, rule, &f, &found, err));
 		if (!found)
 			return CKPTFMT_OK;
-		CF_TRY(put_content(out, rule, f.content, err));
+		CF_TRY(put_content(out, rule, form, f.content, err));
 	}
 }
 
 /* ---- scalars ------------------------------------------------------------------------------------------------ */
 
-/* Two's complement, as every compiler we build with converts (and C23 says). */
+/* Two's complement: C23, and every supported compiler. */
 static uint64_t int32_of(uint64_t value)
 {
 	return (uint64_t)(int64_t)(int32_t)(uint32_t)value;
@@ -239,7 +203,7 @@ static ckptfmt_status put_packed(cf_buffer *out, const cf_field_rule *rule, cf_c
 		CF_TRY(next_field(&message, rule, &f, &found, err));
 		if (!found)
 			break;
-		/* A number alone is a packed field of one. */
+		/* An unpacked number counts as a packed field of one. */
 		while (f.wire == CF_WIRE_VARINT || cf_cursor_left(&f.content) > 0) {
 			uint64_t value = f.value;
 			if (f.wire == CF_WIRE_BYTES && !cf_take_varint64(&f.content, &value))
@@ -348,20 +312,24 @@ static ckptfmt_status put_unknown(cf_buffer *out, const cf_schema *schema, cf_cu
 	return CKPTFMT_OK;
 }
 
-/* ---- the whole ---------------------------------------------------------------------------------------------- */
+/* ---- whole messages ----------------------------------------------------------------------------------------- */
 
-static ckptfmt_status put_field(cf_buffer *out, const cf_field_rule *rule, cf_cursor message, ckptfmt_error *err)
+static ckptfmt_status put_field(cf_buffer *out, const cf_field_rule *rule, cf_form form, cf_cursor message,
+	ckptfmt_error *err)
 {
+	if (!(rule->forms & form))
+		return CKPTFMT_OK;
 	if (rule->kind != CF_KIND_MESSAGE)
 		return (rule->label == CF_LABEL_REPEATED ? put_packed : put_scalar)(out, rule, message, err);
-	return (rule->label == CF_LABEL_REPEATED ? put_messages : put_message)(out, rule, message, err);
+	return (rule->label == CF_LABEL_REPEATED ? put_messages : put_message)(out, rule, form, message, err);
 }
 
-static ckptfmt_status put_fields(cf_buffer *out, const cf_schema *schema, cf_cursor message, ckptfmt_error *err)
+static ckptfmt_status put_fields(cf_buffer *out, const cf_schema *schema, cf_form form, cf_cursor message,
+	ckptfmt_error *err)
 {
 	for (size_t i = 0; i < schema->count; i++)
-		CF_TRY(put_field(out, &schema->fields[i], message, err));
-	return schema->drops_unknown ? CKPTFMT_OK : put_unknown(out, schema, message, err);
+		CF_TRY(put_field(out, &schema->fields[i], form, message, err));
+	return form == CF_FORM_STRICT ? CKPTFMT_OK : put_unknown(out, schema, message, err);
 }
 
 static cf_cursor over(cf_bytes_view message, uint64_t origin)
@@ -376,7 +344,7 @@ ckptfmt_status cf_canonical_put_field(cf_buffer *out, const cf_schema *schema, u
 	while (i < schema->count && schema->fields[i].number != number)
 		i++;
 	assert(i < schema->count);
-	return put_field(out, &schema->fields[i], over(message, origin), err);
+	return put_field(out, &schema->fields[i], CF_FORM_KEPT, over(message, origin), err);
 }
 
 ckptfmt_status cf_canonical_put_unknown(cf_buffer *out, const cf_schema *schema, cf_bytes_view message,
@@ -385,8 +353,8 @@ ckptfmt_status cf_canonical_put_unknown(cf_buffer *out, const cf_schema *schema,
 	return put_unknown(out, schema, over(message, origin), err);
 }
 
-ckptfmt_status cf_canonical_put(cf_buffer *out, const cf_schema *schema, cf_bytes_view message, uint64_t origin,
-	ckptfmt_error *err)
+ckptfmt_status cf_canonical_put(cf_buffer *out, const cf_schema *schema, cf_form form, cf_bytes_view message,
+	uint64_t origin, ckptfmt_error *err)
 {
-	return put_fields(out, schema, over(message, origin), err);
+	return put_fields(out, schema, form, over(message, origin), err);
 }

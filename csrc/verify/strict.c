@@ -19,7 +19,7 @@ static bool differs(const cf_buffer *form, uint64_t start, cf_bytes_view from)
 }
 
 /* Compares with the form that keeps unknown fields, and that with the form without them. */
-static void check_message(ckptfmt_verifier *v, const cf_schema *schema, const cf_schema *strict, cf_bytes_view bytes,
+static void check_message(ckptfmt_verifier *v, const cf_schema *schema, cf_bytes_view bytes,
 	const cf_verify_place *place)
 {
 	cf_buffer *form = &v->key;
@@ -27,7 +27,7 @@ static void check_message(ckptfmt_verifier *v, const cf_schema *schema, const cf
 	ckptfmt_error error;
 	cf_buffer_clear(form);
 	/* What a lenient decoder does not look into, such as the inside of slices, is reported where it is used. */
-	if (cf_canonical_put(form, schema, bytes, place->offset, NULL) == CKPTFMT_CORRUPT)
+	if (cf_canonical_put(form, schema, CF_FORM_KEPT, bytes, place->offset, NULL) == CKPTFMT_CORRUPT)
 		return;
 	if (!cf_verify_ok(v, cf_buffer_status(form, &error), &error, place))
 		return;
@@ -36,7 +36,7 @@ static void check_message(ckptfmt_verifier *v, const cf_schema *schema, const cf
 			"MSG-15: not in canonical form: fields repeated, out of order, at their default or in more bytes than they "
 			"need");
 	size = form->size;
-	if (cf_canonical_put(form, strict, bytes, place->offset, NULL) != CKPTFMT_CORRUPT &&
+	if (cf_canonical_put(form, schema, CF_FORM_STRICT, bytes, place->offset, NULL) != CKPTFMT_CORRUPT &&
 		cf_verify_ok(v, cf_buffer_status(form, &error), &error, place) &&
 		differs(form, size, (cf_bytes_view){form->data, size}))
 		cf_verify_note(v, CF_VERIFY_UNKNOWN, place, "MSG-8: has fields that this version does not write");
@@ -44,7 +44,7 @@ static void check_message(ckptfmt_verifier *v, const cf_schema *schema, const cf
 
 void cf_verify_strict_header(ckptfmt_verifier *v, cf_bytes_view bytes, const cf_verify_place *place)
 {
-	check_message(v, &cf_header_schema, &cf_strict_header_schema, bytes, place);
+	check_message(v, &cf_header_schema, bytes, place);
 }
 
 /* SLC-3: a full extent has neither start nor length. */
@@ -72,7 +72,7 @@ static void check_slices(ckptfmt_verifier *v, const cf_entry *entry, const cf_ve
 
 void cf_verify_strict_entry(ckptfmt_verifier *v, const cf_entry *entry, const cf_verify_place *place)
 {
-	check_message(v, &cf_entry_schema, &cf_strict_entry_schema, entry->bytes, place);
+	check_message(v, &cf_entry_schema, entry->bytes, place);
 	if (entry->slice_count != 0)
 		check_slices(v, entry, place);
 	/* ENT-2 */
