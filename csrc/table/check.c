@@ -119,18 +119,13 @@ static ckptfmt_status check_block(cf_table_check *check, uint64_t row, ckptfmt_e
 {
 	cf_table *table = check->table;
 	cf_handle handle = table->rows[row].handle;
-	cf_block_iterator *entries = &check->entries;
 	cf_block_report report;
 	check->offset = handle.offset;
 	CF_TRY(cf_table_block_read(table, handle, &check->memory, err));
 	check->size = handle.size + CF_TRAILER_SIZE;
-	CF_TRY(cf_table_block_decode(table, handle, &check->memory, err));
-	CF_TRY(cf_block_check(entries, &check->memory.block, &report, err));
+	CF_TRY(cf_table_block_check(table, row, &check->memory, &check->entries, &report, err));
 	check->entry_count = report.entry_count;
-	if (report.entry_count == 0)
-		return CKPTFMT_OK;
-	CF_TRY(cf_table_first_check(table, row, entries->first_key, entries->first_key_size, err));
-	return cf_table_last_check(table, row, entries->key.data, entries->key.size, err);
+	return CKPTFMT_OK;
 }
 
 ckptfmt_status cf_table_check_next(cf_table_check *check, bool *more, ckptfmt_error *err)

@@ -27,7 +27,7 @@ static ckptfmt_status bad_separator(const cf_table *table, uint64_t row, const c
 	return status;
 }
 
-ckptfmt_status cf_table_first_check(const cf_table *table, uint64_t row, const uint8_t *first, uint64_t first_size,
+static ckptfmt_status check_first(const cf_table *table, uint64_t row, const uint8_t *first, uint64_t first_size,
 	ckptfmt_error *err)
 {
 	const cf_table_row *before = &table->rows[row == 0 ? 0 : row - 1];
@@ -38,7 +38,7 @@ ckptfmt_status cf_table_first_check(const cf_table *table, uint64_t row, const u
 	return CKPTFMT_OK;
 }
 
-ckptfmt_status cf_table_last_check(const cf_table *table, uint64_t row, const uint8_t *last, uint64_t last_size,
+static ckptfmt_status check_last(const cf_table *table, uint64_t row, const uint8_t *last, uint64_t last_size,
 	ckptfmt_error *err)
 {
 	const cf_table_row *own = &table->rows[row];
@@ -47,6 +47,17 @@ ckptfmt_status cf_table_last_check(const cf_table *table, uint64_t row, const ui
 		return bad_separator(table, row, "TAB-5: the last key of a block is above its index key", last, last_size,
 			err);
 	return CKPTFMT_OK;
+}
+
+ckptfmt_status cf_table_block_check(const cf_table *table, uint64_t row, cf_table_block *block,
+	cf_block_iterator *entries, cf_block_report *out, ckptfmt_error *err)
+{
+	CF_TRY(cf_table_block_decode(table, table->rows[row].handle, block, err));
+	CF_TRY(cf_block_check(entries, &block->block, out, err));
+	if (out->entry_count == 0)
+		return CKPTFMT_OK;
+	CF_TRY(check_first(table, row, entries->first_key, entries->first_key_size, err));
+	return check_last(table, row, entries->key.data, entries->key.size, err);
 }
 
 /* ---- lookup ---- */
@@ -103,16 +114,11 @@ static ckptfmt_status load(const cf_table *table, uint64_t row, cf_table_block *
 	cf_block_report report;
 	ckptfmt_status status;
 	CF_TRY(cf_table_block_read(table, handle, block, err));
-	CF_TRY(cf_table_block_decode(table, handle, block, err));
+	cf_block_iterator_init(&entries);
+	status = cf_table_block_check(table, row, block, &entries, &report, err);
+	cf_block_iterator_free(&entries);
 	if (block->compression != CF_COMPRESSION_RAW)
 		cf_buffer_free(&block->own);
-	cf_block_iterator_init(&entries);
-	status = cf_block_check(&entries, &block->block, &report, err);
-	if (status == CKPTFMT_OK && report.entry_count != 0)
-		status = cf_table_first_check(table, row, entries.first_key, entries.first_key_size, err);
-	if (status == CKPTFMT_OK && report.entry_count != 0)
-		status = cf_table_last_check(table, row, entries.key.data, entries.key.size, err);
-	cf_block_iterator_free(&entries);
 	if (status == CKPTFMT_OK && report.restart_interval_max > RESTART_INTERVAL_MAX)
 		status = rebuild(table, report.key_bytes, block, err);
 	return status;
@@ -206,7 +212,7 @@ void cf_table_iterator_open_at(cf_table_iterator *iterator, cf_table *table, con
 
 void cf_table_iterator_rewind(cf_table_iterator *iterator)
 {
-	iterator->entry_count = iterator->next_block = iterator->key_bytes = iterator->entries_sure = 0;
+	iterator->entry_count = iterator->next_block = iterator->key_bytes = 0;
 	iterator->in_block = false;
 	cf_buffer_clear(&iterator->last_key);
 }
@@ -233,7 +239,7 @@ static ckptfmt_status enter_block(cf_table_iterator *iterator, ckptfmt_error *er
 		iterator->common = cf_key_common(iterator->last_key.data, iterator->last_key.size, entries->key.data,
 			entries->key.size);
 	if (entries->valid)
-		return cf_table_first_check(table, row, entries->first_key, entries->first_key_size, err);
+		return check_first(table, row, entries->first_key, entries->first_key_size, err);
 	return CKPTFMT_OK;
 }
 
@@ -243,13 +249,13 @@ static ckptfmt_status leave_block(cf_table_iterator *iterator, ckptfmt_error *er
 	iterator->in_block = false;
 	if (!iterator->entries.walking)
 		return CKPTFMT_OK;
-	CF_TRY(cf_table_last_check(iterator->table, iterator->next_block - 1, last->data, last->size, err));
+	CF_TRY(check_last(iterator->table, iterator->next_block - 1, last->data, last->size, err));
 	cf_buffer_clear(&iterator->last_key);
 	cf_put_bytes(&iterator->last_key, last->data, last->size);
 	return cf_buffer_status(&iterator->last_key, err);
 }
 
-/* Shows the entry that the walk has come to, if the limits allow it. */
+/* Makes the entry at which the block's iterator is the current one, if the limits allow it. */
 static ckptfmt_status show_entry(cf_table_iterator *iterator, ckptfmt_error *err)
 {
 	const cf_block_iterator *entry = &iterator->entries;
@@ -260,16 +266,14 @@ static ckptfmt_status show_entry(cf_table_iterator *iterator, ckptfmt_error *err
 	if (entry->key.size > iterator->key_bytes_max - iterator->key_bytes)
 		return cf_table_too_many_key_bytes(iterator->key_bytes_max,
 			cf_block_offset(entry->block, entry->entry_position), err);
-	cf_table_iterator_show(iterator);
+	iterator->entry_count++;
+	iterator->key_bytes += entry->key.size;
+	iterator->key = entry->key.data;
+	iterator->key_size = entry->key.size;
+	iterator->value = entry->value;
+	iterator->value_size = entry->value_size;
+	iterator->value_offset = cf_block_origin(entry->block, entry->value_position);
 	return CKPTFMT_OK;
-}
-
-/* How many entries may come before a limit has to be looked at: of those that are usual none has a longer key. */
-static void see_sure(cf_table_iterator *iterator)
-{
-	uint64_t most = (iterator->key_bytes_max - iterator->key_bytes) / CF_USUAL_KEY_MAX;
-	uint64_t left = iterator->table->limits.entries_max - iterator->entry_count;
-	iterator->entries_sure = iterator->entry_count + cf_min_u64(most, left);
 }
 
 static ckptfmt_status step(cf_table_iterator *iterator, bool *more, ckptfmt_error *err)
@@ -283,18 +287,14 @@ static ckptfmt_status step(cf_table_iterator *iterator, bool *more, ckptfmt_erro
 		} else {
 			CF_TRY(enter_block(iterator, err));
 		}
-		if (iterator->entries.valid) {
-			CF_TRY(show_entry(iterator, err));
-			see_sure(iterator);
-			*more = true;
-			return CKPTFMT_OK;
-		}
-		iterator->entries_sure = 0;
+		*more = iterator->entries.valid;
+		if (*more)
+			return show_entry(iterator, err);
 		CF_TRY(leave_block(iterator, err));
 	}
 }
 
-ckptfmt_status cf_table_iterator_next_any(cf_table_iterator *iterator, bool *more, ckptfmt_error *err)
+ckptfmt_status cf_table_iterator_next(cf_table_iterator *iterator, bool *more, ckptfmt_error *err)
 {
 	ckptfmt_status status;
 	*more = false;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What table_reader.c, table_walk.c and table_check.c share, and nobody else: the open table, loading its blocks. */
-#ifndef CKPTFMT_BUNDLE_TABLE_PRIVATE_H
-#define CKPTFMT_BUNDLE_TABLE_PRIVATE_H
+/* The open table and the loading of its blocks, shared by reader.c, iterator.c and check.c only. */
+#ifndef CKPTFMT_TABLE_PRIVATE_H
+#define CKPTFMT_TABLE_PRIVATE_H
 
 #include "table/table.h"
 #include "table/footer.h"
@@ -43,10 +43,9 @@ CF_MUST_CHECK ckptfmt_status cf_table_block_decode(const cf_table *table, cf_han
 	ckptfmt_error *err);
 /* The failure of passing cf_table_keys_bytes_max. */
 CF_MUST_CHECK ckptfmt_status cf_table_too_many_key_bytes(uint64_t allowed, uint64_t offset, ckptfmt_error *err);
-/* BAD_ORDER unless a data block with these first and last keys lies between its separators (TAB-5). */
-CF_MUST_CHECK ckptfmt_status cf_table_first_check(const cf_table *table, uint64_t row, const uint8_t *first,
-	uint64_t first_size, ckptfmt_error *err);
-CF_MUST_CHECK ckptfmt_status cf_table_last_check(const cf_table *table, uint64_t row, const uint8_t *last,
-	uint64_t last_size, ckptfmt_error *err);
+/* Decodes a data block that cf_table_block_read read, walks it, and checks its first and last key against the index
+ * block (TAB-5); `entries` is then at its end. Failures as cf_table_block_decode and cf_block_check, BAD_ORDER. */
+CF_MUST_CHECK ckptfmt_status cf_table_block_check(const cf_table *table, uint64_t row, cf_table_block *block,
+	cf_block_iterator *entries, cf_block_report *out, ckptfmt_error *err);
 
 #endif

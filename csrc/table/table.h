@@ -4,8 +4,8 @@
  * A table may be used by any number of threads at once; an iterator and a check belong to one thread at a time. Every
  * failure that concerns the file carries its path and, where one is known, the offset in it. Nothing is allocated that
  * the bytes present do not justify, and no block is parsed before its checksum is checked. */
-#ifndef CKPTFMT_BUNDLE_TABLE_READER_H
-#define CKPTFMT_BUNDLE_TABLE_READER_H
+#ifndef CKPTFMT_TABLE_TABLE_H
+#define CKPTFMT_TABLE_TABLE_H
 
 #include "table/block.h"
 #include "table/footer.h"
@@ -84,7 +84,6 @@ typedef struct cf_table_iterator {
 	uint64_t next_block;
 	uint64_t key_bytes;
 	uint64_t key_bytes_max;
-	uint64_t entries_sure;     /* so many no limit forbids, if their keys are of usual entries */
 	cf_block_iterator entries;
 	cf_table_block memory;
 	cf_buffer last_key;        /* of the block before */
@@ -99,35 +98,7 @@ void cf_table_iterator_open_at(cf_table_iterator *iterator, cf_table *table, con
 /* To the next entry, at first to the first one; *more is false past the last. Checks order within and across blocks,
  * the separators (TAB-1, TAB-5), limits.entries_max and the limit on all key bytes (TAB-13). Failures as cf_table_get;
  * after one the iterator only takes close. */
-static inline CF_MUST_CHECK ckptfmt_status cf_table_iterator_next(cf_table_iterator *iterator, bool *more,
-	ckptfmt_error *err);
-/* The step to any entry, or past the last. */
-CF_MUST_CHECK ckptfmt_status cf_table_iterator_next_any(cf_table_iterator *iterator, bool *more, ckptfmt_error *err);
-
-/* Makes the entry that the block's iterator came to the current one. */
-static inline void cf_table_iterator_show(cf_table_iterator *iterator)
-{
-	const cf_block_iterator *entry = &iterator->entries;
-	iterator->entry_count++;
-	iterator->key_bytes += entry->key.size;
-	iterator->key = entry->key.data;
-	iterator->key_size = entry->key.size;
-	iterator->value = entry->value;
-	iterator->value_size = entry->value_size;
-	iterator->value_offset = cf_block_origin(entry->block, entry->value_position);
-}
-
-static inline ckptfmt_status cf_table_iterator_next(cf_table_iterator *iterator, bool *more, ckptfmt_error *err)
-{
-	/* Outside of a block there are no usual entries. */
-	if (CF_UNLIKELY(iterator->entry_count >= iterator->entries_sure || !cf_block_take_usual(&iterator->entries)))
-		return cf_table_iterator_next_any(iterator, more, err);
-	iterator->common = iterator->entries.common;
-	cf_table_iterator_show(iterator);
-	*more = true;
-	return CKPTFMT_OK;
-}
-
+CF_MUST_CHECK ckptfmt_status cf_table_iterator_next(cf_table_iterator *iterator, bool *more, ckptfmt_error *err);
 /* To before the first entry again. A table of one block is not read again. */
 void cf_table_iterator_rewind(cf_table_iterator *iterator);
 void cf_table_iterator_close(cf_table_iterator *iterator);
