@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dtype table: codes, names and sizes of the format, and the numpy dtypes that hold them."""
+"""The dtype table: codes, names and sizes of the format, and the numpy dtypes that hold them.
+
+Each dtype through a checkpoint: test_writer.py, and the vectors.
+"""
 
 from __future__ import annotations
 
-import random
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 from interop.values import KINDS, STRING
-from support import arrays, index
+from support import arrays
 
 import ckptfmt
 from ckptfmt import _core, dtypes
@@ -165,70 +166,3 @@ def test_quantized_ones_as_integers(code: int) -> None:
 def test_plain_arrays_stay() -> None:
     for array in (np.arange(3), np.zeros(2, [("a", "i1")]), np.array([b"x"], object)):
         assert dtypes.plain_quantized(array) is array
-
-
-# ---- through a checkpoint ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("code", [case(code) for code in KINDS])
-@pytest.mark.parametrize("shape", [(), (0,), (7,), (2, 0, 3), (3, 1, 5)], ids=str)
-def test_round_trip(tmp_path: Path, seed: int, code: int, shape: tuple[int, ...]) -> None:
-    """The bits are the same, and the data file holds just them."""
-    array = arrays.random_array(random.Random(seed), code, shape)
-    ckptfmt.save_v2(tmp_path / "ck", ["x"], [""], [array])
-    with ckptfmt.open(tmp_path / "ck") as reader:
-        handle = reader["x"]
-        assert (handle.dtype_code, handle.dtype_name) == (code, KINDS[code].name)
-        assert handle.dtype == KINDS[code].numpy_type
-        assert handle.shape == shape
-        arrays.assert_same(handle.read(), array)
-    stored = index.data_name(tmp_path / "ck", 0, 1).read_bytes()
-    if code == STRING:
-        assert stored == index.string_value(array.reshape(-1).tolist())[0]
-    else:
-        assert stored == array.tobytes()
-
-
-@pytest.mark.parametrize("code", [case(code) for code in NUMERIC if KINDS[code].unit > 1])
-def test_the_other_byte_order_is_stored_in_ours(tmp_path: Path, seed: int, code: int) -> None:
-    kind = KINDS[code]
-    array = arrays.random_array(random.Random(seed), code, (5, 3))
-    swapped = array.byteswap().view(kind.numpy_type.newbyteorder("S"))
-    if swapped.dtype == kind.numpy_type:
-        pytest.skip("numpy has it in one byte order only")
-    ckptfmt.save_v2(tmp_path / "ck", ["x"], [""], [swapped])
-    assert index.data_name(tmp_path / "ck", 0, 1).read_bytes() == array.tobytes()
-    arrays.assert_same(ckptfmt.load(tmp_path / "ck")["x"], array)
-
-
-@pytest.mark.parametrize(
-    "array",
-    [
-        np.zeros(2, "datetime64[s]"),
-        np.zeros(2, np.longdouble),
-        np.zeros(2, [("a", "i4"), ("b", "i4")]),
-        np.zeros(2, "V3"),
-    ],
-    ids=lambda array: str(array.dtype),
-)
-def test_arrays_that_cannot_be_stored(tmp_path: Path, array: Any) -> None:
-    with pytest.raises(ckptfmt.InvalidError) as caught:
-        ckptfmt.save(tmp_path / "ck", {"good": np.arange(3), "x": array})
-    assert caught.value.tensor == "x"
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize("code", [34, 99, 1000])
-def test_unknown_dtype_lists_and_gives_bytes(tmp_path: Path, code: int) -> None:
-    entry = index.stored_entry(code, (2,), b"abcdefgh")
-    built = index.index_of([(b"", index.header()), (b"x", entry)])
-    index.write(tmp_path / "ck", built, b"abcdefgh")
-    with ckptfmt.open(tmp_path / "ck") as reader:
-        handle = reader["x"]
-        assert handle.dtype is None
-        assert (handle.dtype_code, handle.dtype_name) == (code, f"dtype {code}")
-        assert (handle.shape, handle.nbytes) == ((2,), 8)
-        assert handle.read().tobytes() == b"abcdefgh"
-        with pytest.raises(ckptfmt.UnsupportedError) as caught:
-            handle[0:1]
-        assert f"dtype {code}" in caught.value.message

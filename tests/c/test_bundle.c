@@ -298,49 +298,6 @@ static void test_writer_reserves(void)
 	ckptfmt_writer_abandon(writer);
 }
 
-static void test_merge_refuses(void)
-{
-	const float values[2] = {1, 2};
-	ckptfmt_error err;
-	ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1,
-		.durability = CKPTFMT_DURABILITY_RENAME};
-	char first[512], second[512], missing[512];
-	const char *same_tensor[2] = {first, second}, *twice[2] = {first, first}, *not_there[2] = {first, missing};
-	snprintf(first, sizeof first, "%s", path_of("p0"));
-	snprintf(second, sizeof second, "%s", path_of("p1"));
-	snprintf(missing, sizeof missing, "%s", path_of("p2"));
-	save_one("p0", "v", values, 2);
-	save_one("p1", "v", values, 2);
-	CHECK_FAILS(ckptfmt_merge(same_tensor, 2, path_of("m"), &options, &err), err, CKPTFMT_FAIL_MERGE_CONFLICT,
-		"MRG-3");
-	CHECK(strstr(err.message, "p0") != NULL && strstr(err.message, "p1") != NULL);
-	CHECK_FAILS(ckptfmt_merge(twice, 2, path_of("m"), &options, &err), err, CKPTFMT_FAIL_ARGUMENT, "MRG-10");
-	CHECK_FAILS(ckptfmt_merge(not_there, 2, path_of("m"), &options, &err), err,
-		CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, "MRG-1");
-	CHECK_FAILS(ckptfmt_merge(same_tensor, 1, first, &options, &err), err, CKPTFMT_FAIL_ARGUMENT, "MRG-10");
-	CHECK_FAILS(ckptfmt_merge(same_tensor, 0, path_of("m"), &options, &err), err,
-		CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, "MRG-1");
-	CHECK_EQ(count_files(), 4);
-	options.allow_missing = 1;
-	CHECK_OK(ckptfmt_merge(not_there, 2, path_of("m"), &options, &err), err);
-	CHECK_EQ(count_files(), 4);
-	empty_tree(directory);
-}
-
-/* NAM-9: a V1 checkpoint is one table under the bare name. */
-static void test_v1(void)
-{
-	const float values[1] = {1};
-	ckptfmt_error err;
-	save_one("ck", "v", values, 1);
-	CHECK_EQ(rename(path_of("ck.index"), path_of("old")), 0);
-	CHECK_FAILS(load_one("old", "v", NULL, 0, &err), err, CKPTFMT_FAIL_UNSUPPORTED, "NAM-9");
-	CHECK_FAILS(load_one("ck", "v", NULL, 0, &err), err, CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, "");
-	CHECK_EQ(mkdir(path_of("directory"), 0700), 0);
-	CHECK_FAILS(load_one("directory", "v", NULL, 0, &err), err, CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, "");
-	empty_tree(directory);
-}
-
 int main(void)
 {
 	if (!make_directory())
@@ -349,8 +306,6 @@ int main(void)
 	test_writer_refuses();
 	test_merge_and_slices();
 	test_writer_reserves();
-	test_merge_refuses();
-	test_v1();
 	test_index_count_without_name();
 	test_error_untouched();
 	rmdir(directory);
