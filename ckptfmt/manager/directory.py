@@ -18,10 +18,10 @@ import stat
 import time
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any, Self
+from typing import Self
 
 from ckptfmt import _core
-from ckptfmt.arguments import check_choice
+from ckptfmt.arguments import Durability
 from ckptfmt.errors import BusyError, CkptfmtError, InvalidError, StorageError
 from ckptfmt.manager.orphans import (
     DATA,
@@ -31,8 +31,8 @@ from ckptfmt.manager.orphans import (
     of_managed,
     state_temporaries,
 )
-from ckptfmt.names import index_name, parse_data_name, path_text
-from ckptfmt.temporary import LOCK_NAME, OwnDescriptor, make_directory, replace_file
+from ckptfmt.names import index_name, parse_data_name
+from ckptfmt.temporary import LOCK_NAME, OwnDescriptor, replace_file
 
 __all__ = ["CheckpointDirectory"]
 
@@ -59,29 +59,20 @@ class CheckpointDirectory:
     Its lock excludes other processes, and other objects of this class in this process.
 
     Args:
-        path: the directory.
-        make: whether to create it, and the directories above it, if they are missing.
-        durability: "full" to sync what is written and removed, else "rename" or "none".
-
-    Attributes:
-        path: as given, as text; only for messages.
+        path: the directory, for messages as well.
+        durability: "full" syncs what is written and removed.
 
     Raises:
-        StorageError: it cannot be opened or created.
+        StorageError: it cannot be opened.
     """
 
-    def __init__(
-        self, path: str | bytes | os.PathLike[Any], *, make: bool = False, durability: str = "full"
-    ) -> None:
-        check_choice("durability", durability, _core.DURABILITY)
-        self.path = path_text(path)
+    def __init__(self, path: str, *, durability: Durability = "full") -> None:
+        self.path = path
         self._full = durability == "full"
         self._durability = durability
         self._lock: OwnDescriptor | None = None
         self._has_locks = False
         with self._reported("the directory cannot be opened"):
-            if make:
-                make_directory(self.path, durability)
             self._fd = os.open(self.path or ".", _DIRECTORY_FLAGS)
 
     def close(self) -> None:
@@ -100,9 +91,6 @@ class CheckpointDirectory:
 
     def __exit__(self, *_exc: object) -> None:
         self.close()
-
-    def __repr__(self) -> str:
-        return f"<ckptfmt CheckpointDirectory {self.path!r}{' closed' if self._fd < 0 else ''}>"
 
     # ---- lock ----------------------------------------------------------------------------------
 
@@ -198,7 +186,7 @@ class CheckpointDirectory:
                     raise OSError(errno.EINVAL, "not a regular file")
                 return stream.read(min(info.st_size, limit) + 1)
 
-    def write_state(self, name: str, content: bytes, durability: str | None = None) -> None:
+    def write_state(self, name: str, content: bytes, durability: Durability | None = None) -> None:
         """Replace a small file by atomic rename.
 
         Args:
@@ -215,22 +203,13 @@ class CheckpointDirectory:
 
     # ---- removing ------------------------------------------------------------------------------
 
-    def remove(self, name: str) -> None:
-        """Remove one checkpoint: its index, then the data files whose names are exactly those of
-        this checkpoint, then the intent file of a merge. A missing file is not an error.
-
-        Meanwhile the index has a temporary name, by which `sweep` finishes a removal that was
-        interrupted or could not remove everything.
-
-        Raises:
-            StorageError: a file could not be removed. If that was the index, nothing was removed.
-            BusyError: as in `lock`.
-        """
-        for error in self.remove_all([name]).values():
-            raise error
-
     def remove_all(self, names: Iterable[str]) -> dict[str, StorageError]:
-        """Remove checkpoints as `remove` does, all indexes before the first data file.
+        """Remove checkpoints: all indexes, then the data files whose names are exactly those of
+        these checkpoints, then the intent files of merges. A missing file is not an error.
+
+        Meanwhile an index has a temporary name, by which `sweep` finishes a removal that was
+        interrupted or could not remove everything. If an index cannot be removed, nothing of its
+        checkpoint is.
 
         Args:
             names: the checkpoints.
@@ -255,9 +234,9 @@ class CheckpointDirectory:
             # A power cut must not bring back an index whose data files are gone.
             self.sync()
             for file in self.names() if going else ():
-                data = parse_data_name(file) if DATA in file else None
-                if data is not None and data.prefix in going:
-                    going[data.prefix].append(file)
+                owner = file.rpartition(DATA)[0]
+                if owner in going and parse_data_name(file) is not None:
+                    going[owner].append(file)
             for name, files in going.items():
                 # Shard 0 last: while it exists, writers see the number as taken.
                 for file in sorted(files, reverse=True):

@@ -32,7 +32,6 @@ from ckptfmt import names
 from ckptfmt.arguments import wrong
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.state_file import (
-    STATE_BYTES_MAX,
     CheckpointState,
     read_state_file,
     state_path,
@@ -446,33 +445,25 @@ def _wait(newest: Callable[[], str | None], last: str | None, timeout: float | N
 
 
 class _Watch:
-    """`latest_checkpoint` for a poller: reads no more than the state file as long as that has not
-    changed since it led to a complete checkpoint."""
+    """`latest_checkpoint` for a poller: no more than a stat of the state file as long as that is
+    the file which led to a complete checkpoint."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
-        self._content: bytes | None = None
+        self._state: object = None
         self._prefix: str | None = None
         self._problem: str | None = None
 
     def newest(self) -> str | None:
-        content = self._read()
-        if content is not None and content == self._content:
-            return self._prefix
-        known = self._problem
+        state, known = None, self._problem
         try:
+            state = identity(state_path(self._directory, None))
+            if state is not None and state == self._state:
+                return self._prefix
             self._prefix, self._problem = _look(self._directory, None)
         except StorageError as error:
             self._problem = str(error)
         if self._problem not in (None, known):
             warn(str(self._problem))
-        self._content = content if self._problem is None else None
+        self._state = state if self._problem is None else None
         return self._prefix
-
-    def _read(self) -> bytes | None:
-        path = state_path(self._directory, None)
-        with contextlib.suppress(OSError):
-            if os.path.isfile(path):
-                with open(path, "rb") as stream:
-                    return stream.read(STATE_BYTES_MAX)
-        return None

@@ -40,11 +40,12 @@ from ckptfmt.errors import (
 )
 from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.manager.latest import candidates, identity, newest_complete, proves_damage, warn
-from ckptfmt.manager.orphans import number_of, of_managed
+from ckptfmt.manager.orphans import INDEX, number_of, of_managed
 from ckptfmt.manager.records import Records, check_metrics
 from ckptfmt.manager.retention import KeepBest, Policy, Queued, decide
 from ckptfmt.names import index_name, path_text
 from ckptfmt.saving.options import CheckpointOptions
+from ckptfmt.temporary import make_directory, raise_storage
 
 __all__ = ["CheckpointManager", "Rejected", "Restored"]
 
@@ -273,8 +274,9 @@ class CheckpointManager:
         if place is None:
             return []
         with place:
-            numbers = map(self._number_of_index, place.names())
-            return sorted(number for number in numbers if number is not None)
+            stems = [name.removesuffix(INDEX) for name in place.names() if name.endswith(INDEX)]
+        numbers = [number_of(stem, self._name) for stem in stems]
+        return sorted(number for number in numbers if number is not None)
 
     def latest_step(self) -> int | None:
         """Return the number of the newest complete checkpoint now; None if there is none, or if its
@@ -378,6 +380,7 @@ class CheckpointManager:
                 self._last_checkpoint_step = before
 
         try:
+            self._make_directory()
             name = f"{self._name}-{self._next_number(checkpoint_number)}"
             future = self._write(_Save(name, self._path(name), given), options)
         except BaseException:
@@ -385,6 +388,12 @@ class CheckpointManager:
             raise
         future.add_done_callback(check)
         return self._path(name), future
+
+    def _make_directory(self) -> None:
+        try:
+            make_directory(self._directory, self._durability)
+        except OSError as error:
+            raise_storage(error, self._directory)
 
     def _write(self, save: _Save, options: CheckpointOptions) -> Future[Any]:
         if options.enable_async:
@@ -421,10 +430,6 @@ class CheckpointManager:
         number = None if given is None else whole("checkpoint_number", given)
         with self._threads:
             counter = getattr(self._checkpoint, "save_counter", None)
-            with CheckpointDirectory(
-                self._directory, make=True, durability=self._durability
-            ) as place:
-                names = place.names() if counter is None else []
             if counter is not None:
                 count = whole("save_counter", counter) + 1
                 try:
@@ -433,6 +438,9 @@ class CheckpointManager:
                     raise wrong("save_counter", "an array of one whole number", counter) from None
                 return count if number is None else number
             # Other managers save as well, or are saving just now.
+            place = self._open()
+            with contextlib.nullcontext() if place is None else place:
+                names = [] if place is None else place.names()
             numbers = [number_of(name, self._name) for name in of_managed(names, self._name)]
             count = max(self._counter, *(one for one in numbers if one is not None), 0) + 1
             number = count if number is None else number
@@ -462,17 +470,20 @@ class CheckpointManager:
             self._records.write_metrics(place)
             self._records.write(place, save.name)
             save.recorded = True
-            self._remove_old(place)
-            self._records.write(place, save.name)
-            for name in [one for one in self._records.scored if not place.exists(one)]:
+            if self._remove_old(place):
+                self._records.write(place, save.name)
+            gone = [name for name in self._records.scored if not place.exists(name)]
+            for name in gone:
                 del self._records.scored[name]
             # Best effort: the next save does it as well.
-            with contextlib.suppress(StorageError):
-                self._records.write_metrics(place, "rename")
+            if gone:
+                with contextlib.suppress(StorageError):
+                    self._records.write_metrics(place, "rename")
             with contextlib.suppress(StorageError):
                 place.sweep(self._name)
 
-    def _remove_old(self, place: CheckpointDirectory) -> None:
+    def _remove_old(self, place: CheckpointDirectory) -> bool:
+        """Remove what is not retained; return whether any checkpoint left the queue."""
         managed = self._records.managed
         queue = [self._queued(name, moment) for name, moment in managed.items()]
         others = [self._queued(name, 0.0) for name in self._records.scored if name not in managed]
@@ -481,7 +492,7 @@ class CheckpointManager:
         for one in decided.preserved:
             del managed[one.name]
         if not decided.deleted:
-            return
+            return bool(decided.preserved)
         failed = place.remove_all([one.name for one in decided.deleted])
         for one in decided.deleted:
             # Once the index is removed, the sweep removes the rest.
@@ -489,9 +500,11 @@ class CheckpointManager:
                 del managed[one.name]
         for name, error in failed.items():
             warn(f"{error}; the checkpoint '{name}' is removed after a later save")
+        return True
 
     def _queued(self, name: str, moment: float) -> Queued:
-        return Queued(name, moment, number_of(name, self._name), self._score(name))
+        step = number_of(name, self._name) if self._policy.every_n_steps else None
+        return Queued(name, moment, step, self._score(name))
 
     def _score(self, name: str) -> float | None:
         record = self._records.scored.get(name)
@@ -542,11 +555,6 @@ class CheckpointManager:
     def _is_named(self, name: str) -> bool:
         """Whether a checkpoint is named as this manager names its own."""
         return number_of(name, self._name) is not None
-
-    def _number_of_index(self, name: str) -> int | None:
-        """The number of the checkpoint whose index has this file name; None of another file."""
-        stem = name.removesuffix(".index")
-        return None if stem == name else number_of(stem, self._name)
 
     def _path(self, name: str) -> str:
         return os.path.join(self._directory, name)

@@ -62,7 +62,7 @@ def of_managed(names: Iterable[str], checkpoint_name: str) -> dict[str, Files]:
     for name in names:
         if not name.startswith(f"{checkpoint_name}-"):
             continue
-        owner, kind = _parsed(name)
+        owner, kind, num_shards = _parsed(name)
         if number_of(owner, checkpoint_name) is None:
             owner, kind = _claimed(name, checkpoint_name)
         if number_of(owner, checkpoint_name) is None:
@@ -73,9 +73,8 @@ def of_managed(names: Iterable[str], checkpoint_name: str) -> dict[str, Files]:
         elif kind == "intent":
             files.intent = True
         elif kind == "data":
-            data = parse_data_name(name)
-            if data is not None and 0 <= data.shard < data.num_shards:
-                files.data.setdefault(data.num_shards, []).append(name)
+            if num_shards:
+                files.data.setdefault(num_shards, []).append(name)
         elif kind == "foreign":
             files.foreign = True
         elif kind == "temporary":
@@ -100,28 +99,30 @@ def state_temporaries(names: Iterable[str]) -> list[str]:
 
 def is_part(name: str) -> bool:
     """Return whether a file in a temporary directory has a name that a save gives."""
-    owner, kind = _parsed(name)
+    owner, kind, _ = _parsed(name)
     return kind in ("index", "intent", "data", "temporary") and bool(_PART.fullmatch(owner))
 
 
-def _parsed(name: str) -> tuple[str, str]:
-    """The checkpoint that a name belongs to and what it is; ("", "") of any other name."""
+def _parsed(name: str) -> tuple[str, str, int]:
+    """The checkpoint that a name belongs to, what it is, and the number of data files that a data
+    file's name claims, if that is possible; ("", "", 0) of any other name."""
     if DATA in name and (data := parse_data_name(name)):
-        return data.prefix, "data"
+        is_possible = 0 <= data.shard < data.num_shards
+        return data.prefix, "data", data.num_shards if is_possible else 0
     if name.endswith(INDEX):
-        return name.removesuffix(INDEX), "index"
+        return name.removesuffix(INDEX), "index", 0
     if name.endswith(INTENT):
-        return name.removesuffix(INTENT), "intent"
+        return name.removesuffix(INTENT), "intent", 0
     if temporary := _TEMPORARY.fullmatch(name):
-        owner, kind = _parsed(temporary[1])
+        owner, kind, _ = _parsed(temporary[1])
         if kind in ("index", "intent", "data"):
-            return owner, "temporary" if temporary[2] else "foreign"
-        return "", ""
+            return owner, "temporary" if temporary[2] else "foreign", 0
+        return "", "", 0
     if name.endswith("_temp"):
-        return name.removesuffix("_temp"), "foreign"
+        return name.removesuffix("_temp"), "foreign", 0
     if directory := _DIRECTORY.fullmatch(name):
-        return directory[1], "directory"
-    return "", ""
+        return directory[1], "directory", 0
+    return "", "", 0
 
 
 def _claimed(name: str, checkpoint_name: str) -> tuple[str, str]:

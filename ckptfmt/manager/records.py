@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ckptfmt.arguments import wrong
+from ckptfmt.arguments import Durability, wrong
 from ckptfmt.bundle.state_file import (
     STATE_NAME,
     CheckpointState,
@@ -100,7 +100,7 @@ class Records:
                         f"the clock is {behind:f} seconds behind the moment when a checkpoint of "
                         f"{self._path} was preserved last"
                     )
-        for name in [one for one in self.managed if index_name(one) not in existing]:
+        for name in [one for one in self.managed if f"{one}{INDEX}" not in existing]:
             del self.managed[name]
 
     def _parse(self, content: bytes | None) -> CheckpointState | None:
@@ -177,7 +177,9 @@ class Records:
             directory.write_state(STATE_NAME, content)
             self.state, self._content = state, content
 
-    def write_metrics(self, directory: CheckpointDirectory, durability: str | None = None) -> None:
+    def write_metrics(
+        self, directory: CheckpointDirectory, durability: Durability | None = None
+    ) -> None:
         """Write the metrics, if the file does not have them already. There is no file as long as
         there never were metrics.
 

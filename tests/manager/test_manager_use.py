@@ -348,8 +348,8 @@ def test_metrics_that_a_function_cannot_do_with(tmp_path: Path) -> None:
 def test_a_forked_child_excludes_its_parent(tmp_path: Path) -> None:
     ready, told = os.pipe()
     go, ended = os.pipe()
-    with CheckpointDirectory(tmp_path) as place:
-        closed = CheckpointDirectory(tmp_path)
+    with CheckpointDirectory(str(tmp_path)) as place:
+        closed = CheckpointDirectory(str(tmp_path))
         closed.close()
         with place.lock():
             child = os.fork()

@@ -26,7 +26,7 @@ HEX = "a123456789abcdef"
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[CheckpointDirectory]:
-    with CheckpointDirectory(tmp_path, durability="none") as opened:
+    with CheckpointDirectory(str(tmp_path), durability="none") as opened:
         yield opened
 
 
