@@ -8,7 +8,6 @@ interrupted.
 from __future__ import annotations
 
 import argparse
-import gc
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -74,28 +73,22 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Build the parser for `--help`, `--version` and wrong usage; a command has its own parser."""
     parser = _Parser(prog="ckptfmt", description=DESCRIPTION, epilog=EPILOG, **LAYOUT)
     parser.add_argument("--version", action="version", version=f"ckptfmt {ckptfmt.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
     for name in COMMANDS:
         command = import_module(f"ckptfmt.cli.{name}")
-        commands.add_parser(name, help=command.SUMMARY, add_help=False)
-    return parser
-
-
-def _command_parser(name: str, command: Any) -> argparse.ArgumentParser:
-    summary = command.SUMMARY[0].upper() + command.SUMMARY[1:] + "."
-    parser = _Parser(prog=f"ckptfmt {name}", description=summary, epilog=command.EPILOG, **LAYOUT)
-    command.add_options(parser)
+        description = command.SUMMARY[0].upper() + command.SUMMARY[1:] + "."
+        own = commands.add_parser(
+            name, help=command.SUMMARY, description=description, epilog=command.EPILOG, **LAYOUT
+        )
+        command.add_options(own)
+        own.set_defaults(run=command.run)
     return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status; `arguments` defaults to those of the process."""
-    # A short run that makes no reference cycles: the collector would only visit every row again.
-    collecting = gc.isenabled()
-    gc.disable()
     try:
         status = _run(arguments)
         Output().flush()
@@ -104,23 +97,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         silence()
         status = INTERRUPTED
-    finally:
-        if collecting:
-            gc.enable()
     return status
 
 
 def _run(arguments: Sequence[str] | None) -> int:
     options = None
     try:
-        words = list(sys.argv[1:] if arguments is None else arguments)
-        if not words or words[0] not in COMMANDS:
-            parser = _parser()
-            parser.parse_args(words)
-            parser.error("the command comes first")
-        command = import_module(f"ckptfmt.cli.{words[0]}")
-        options = _command_parser(words[0], command).parse_args(words[1:])
-        status: int = command.run(options)
+        options = _parser().parse_args(arguments)
+        status: int = options.run(options)
     except SystemExit as stop:  # of argparse: help, version, wrong usage
         return int(stop.code or GOOD)
     except CkptfmtError as error:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -36,8 +35,6 @@ __all__ = [
 RESERVED = "_CKPTFMT_"
 # With more data files than this, only those that hold a tensor are listed.
 FILES_MAX = 4096
-# Up to this many tensors are looked up; for more, one listing is faster.
-LOOKUPS_MAX = 64
 WHOLE = -1
 
 
@@ -149,13 +146,7 @@ class Tensors:
     @cached_property
     def _handles(self) -> dict[str, TensorHandle]:
         """Handles of the partitioned tensors; each caches its slices."""
-        wanted = {self.names[row] for row in self.partitioned}
-        found: dict[str, TensorHandle] = {}
-        if len(wanted) > LOOKUPS_MAX:
-            found = {name: handle for name, handle in self._reader.items() if name in wanted}
-        # A listing leaves out the format's own names.
-        found.update({name: self._reader[name] for name in wanted if name not in found})
-        return found
+        return {self.names[row]: self._reader[self.names[row]] for row in self.partitioned}
 
     def slices(self, row: int) -> tuple[StoredSlice, ...]:
         """The stored slices of a partitioned one."""
@@ -163,13 +154,11 @@ class Tensors:
 
     def values(self) -> list[Value]:
         """Locations of all stored values; slices missing from the index are left out."""
-        rows = self._rows
-        whole = np.flatnonzero(rows["slices"] == 0)
-        shards = rows["shard"][whole].tolist()
-        offsets, sizes = rows["offset"][whole].tolist(), rows["stored_nbytes"][whole].tolist()
+        columns = zip(self.shards, self.offsets, self.stored_nbytes, self.slice_counts, strict=True)
         found = [
             Value(shard, offset, size, row, WHOLE)
-            for shard, offset, size, row in zip(shards, offsets, sizes, whole.tolist(), strict=True)
+            for row, (shard, offset, size, slice_count) in enumerate(columns)
+            if not slice_count
         ]
         for row in self.partitioned:
             found += [
@@ -181,39 +170,24 @@ class Tensors:
 
     def ends(self) -> dict[int, int]:
         """End offset of the last value of each data file."""
-        rows = self._rows[(self._rows["slices"] == 0) & (self._rows["stored_nbytes"] != 0)]
-        reach = rows["offset"] + rows["stored_nbytes"]  # below 2**63: ENT-4
-        ends: dict[int, int] = {
-            shard: int(reach[rows["shard"] == shard].max())
-            for shard in np.unique(rows["shard"]).tolist()
-        }
-        for row in self.partitioned:
-            for part in self.slices(row):
-                if part.nbytes and not part.missing:
-                    ends[part.shard] = max(ends.get(part.shard, 0), part.offset + part.nbytes)
+        ends: dict[int, int] = {}
+        for value in self.values():
+            if value.size:
+                ends[value.shard] = max(ends.get(value.shard, 0), value.offset + value.size)
         return ends
 
     def totals(self) -> tuple[Totals, dict[str, Totals]]:
         """Totals of all tensors, and of each dtype, most bytes first."""
-        nbytes = self._rows["nbytes"]
         sums: dict[str, list[int]] = {}
-        for (dtype, dims), count in Counter(zip(self.dtypes, self.shapes, strict=True)).items():
+        for dtype, elements, nbytes in zip(self.dtypes, self.elements, self.nbytes, strict=True):
             one = sums.setdefault(dtype, [0, 0, 0])
-            one[0] += count
-            one[1] += count * math.prod(dims)
-        for code in np.unique(self._rows["dtype_code"]).tolist():
-            here = np.flatnonzero(self._rows["dtype_code"] == code)
-            sums[self.dtypes[here[0]]][2] = _exact_sum(nbytes[here])
+            one[0] += 1
+            one[1] += elements
+            one[2] += nbytes
         ordered = sorted(sums.items(), key=lambda item: (-item[1][2], item[0]))
         by_dtype = {dtype: Totals(*total) for dtype, total in ordered}
         columns = zip((0, 0, 0), *sums.values(), strict=True)
         return Totals(*map(sum, columns)), by_dtype
-
-
-def _exact_sum(numbers: NDArray[np.uint64]) -> int:
-    """The sum, which may not fit 64 bits."""
-    low = numbers & np.uint64(0xFFFFFFFF)
-    return (int((numbers >> np.uint64(32)).sum()) << 32) + int(low.sum())
 
 
 @dataclass

@@ -352,12 +352,12 @@ class _ByIdentity(Mapping[Any, Mapping[str, Any]]):
         return self._pairs
 
 
-def saver_of(view: View, line: Line) -> Saver:
+def saver_of(view: View, line: Line | None = None) -> Saver:
     """Return a Saver of the objects as they are now, with their graph.
 
     Args:
         view: the objects.
-        line: the save queue of their owner.
+        line: the save queue of their owner; default a new one.
 
     Raises:
         InvalidError, UnsupportedError: as `content_of`.

@@ -32,13 +32,12 @@ from ckptfmt.objects.build import build, from_names, reachable, read_graph_bytes
 from ckptfmt.objects.choice import Choice
 from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, ObjectGraph, decode_graph
 from ckptfmt.objects.nodes import VARIANTS, TreeNode, leaf_name
-from ckptfmt.objects.serializing import Content, content_of
+from ckptfmt.objects.serializing import Content, content_of, saver_of
 from ckptfmt.objects.status import restored
 from ckptfmt.objects.traversal import Local, TreeView, View
 from ckptfmt.progress import Progress
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.options import CheckpointOptions
-from ckptfmt.saving.saver import Saver
 from ckptfmt.saving.specs import SaveSpec
 from ckptfmt.sharded.rounds import Team
 from ckptfmt.sharded.sharded import sharded_restore, sharded_save
@@ -109,13 +108,13 @@ def save_tree(
         return path_text(prefix)
     if layouts is not None:
         raise InvalidError("layouts need a coordinator, which knows the processes")
-    content = content_of(TreeView(tree))
-    tensors = content.tensors
     if options is not None:
         _check_exclusive("options", options, {"progress": progress})
         if options.enable_async:
             raise InvalidError("save_tree does not take enable_async: call save_tree_async")
-        return _saver_of(content).save(prefix, options)
+        return saver_of(TreeView(tree)).save(prefix, options)
+    content = content_of(TreeView(tree))
+    tensors = content.tensors
     check_progress(progress)
     sources = Sources()
     for key, value in tensors.items():
@@ -140,13 +139,7 @@ def save_tree_async(
     Raises:
         As `save_tree`; errors of writing and of the callbacks after it are raised by the future.
     """
-    return _saver_of(content_of(TreeView(tree))).save_async(prefix, options)
-
-
-def _saver_of(content: Content) -> Saver:
-    graph = np.empty((), object)
-    graph[()] = content.graph
-    return Saver({None: {**content.tensors, OBJECT_GRAPH_KEY: graph}})
+    return saver_of(TreeView(tree)).save_async(prefix, options)
 
 
 def _check_exclusive(what: str, value: object, others: Mapping[str, object]) -> None:
