@@ -214,16 +214,6 @@ def test_registered_savers(tmp_path: Path, gate: Gate, monkeypatch: pytest.Monke
     assert sorted(ckptfmt.load(tmp_path / "ck")) == ["own", "x"]
 
 
-def test_a_relative_prefix(tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    future = Saver({"all": {"x": np.ones(2)}}).save_async("ck", ASYNC)
-    monkeypatch.chdir(tmp_path)
-    gate.open()
-    assert future.result(PATIENCE) == "ck"  # type: ignore[union-attr]
-    assert files(tmp_path) == ["here", "here/ck.data-00000-of-00001", "here/ck.index"]
-
-
 # ---- tensors on meshes ---------------------------------------------------------------------------
 
 MESH = Mesh({"x": 2}, ["a", "b"])
