@@ -126,7 +126,7 @@ void cf_shards_close(cf_shards *shards)
 }
 
 /* REQUIRES: the lock. */
-static bool spare_one(cf_shards *shards)
+static bool close_idle(cf_shards *shards)
 {
 	cf_shard_slot *oldest = NULL;
 	for (uint32_t i = 0; i < shards->slot_count; i++) {
@@ -139,13 +139,13 @@ static bool spare_one(cf_shards *shards)
 	return oldest != NULL;
 }
 
-bool cf_shards_spare(cf_shards *shards)
+bool cf_shards_close_idle(cf_shards *shards)
 {
 	bool spared;
 	if (shards->slots == NULL || shards->all_open)
 		return false;
 	(void)pthread_mutex_lock(&shards->lock);
-	spared = spare_one(shards);
+	spared = close_idle(shards);
 	(void)pthread_mutex_unlock(&shards->lock);
 	return spared;
 }
@@ -158,7 +158,7 @@ static ckptfmt_status open_with_room(cf_shards *shards, int32_t shard, cf_file *
 	ckptfmt_status status;
 	do
 		status = open_shard(shards, shard, file, size, &why);
-	while (status != CKPTFMT_OK && cf_shards_ran_out(&why) && spare_one(shards));
+	while (status != CKPTFMT_OK && cf_shards_ran_out(&why) && close_idle(shards));
 	if (status != CKPTFMT_OK && err != NULL)
 		*err = why;
 	return status;

@@ -2,8 +2,8 @@
 /* The data files of an open checkpoint. Up to a limit all are opened at once and stay open, so that a generation
  * removed later stays readable and no read takes a lock; beyond it, and where the process runs out of descriptors, the
  * least recently used make room. A file that cannot be opened is nobody's trouble before somebody uses it. */
-#ifndef CKPTFMT_BUNDLE_SHARDS_H
-#define CKPTFMT_BUNDLE_SHARDS_H
+#ifndef CKPTFMT_READ_DATA_FILES_H
+#define CKPTFMT_READ_DATA_FILES_H
 
 #include "base/error.h"
 #include "storage/os.h"
@@ -48,7 +48,7 @@ CF_MUST_CHECK ckptfmt_status cf_shards_open(cf_shards *out, const cf_directory *
 void cf_shards_close(cf_shards *shards);
 
 /* Closes the least recently used file that nobody uses; false if there is none to close, or all are to stay open. */
-bool cf_shards_spare(cf_shards *shards);
+bool cf_shards_close_idle(cf_shards *shards);
 /* Whether a failure is that the process, or the machine, has no descriptor left. */
 bool cf_shards_ran_out(const ckptfmt_error *err);
 

@@ -43,7 +43,7 @@ static bool is_small(const cf_read_job *j)
 }
 
 /* The end of the small whole values that follow closely: what a shared read should take in. */
-static uint64_t look_ahead(const cf_read_work *w, uint64_t row, uint64_t end_row)
+static uint64_t shared_end(const cf_read_work *w, uint64_t row, uint64_t end_row)
 {
 	const cf_read_job *first = &w->jobs[row];
 	uint64_t end = first->stored->offset + first->stored->size;
@@ -138,7 +138,7 @@ static ckptfmt_status run_job(const cf_read_work *w, cf_transfer *transfer, cons
 	return cf_transfer_part(transfer, j->stored, &plan, j->request->destination, checked, err);
 }
 
-static void tell(const cf_read_work *w, const cf_transfer *transfer, const cf_read_job *j, ckptfmt_error *err)
+static void add_context(const cf_read_work *w, const cf_transfer *transfer, const cf_read_job *j, ckptfmt_error *err)
 {
 	const ckptfmt_row *row = cf_selection_row(w->selection, j->request->row);
 	cf_transfer_error(transfer, j->stored, err);
@@ -168,10 +168,10 @@ static ckptfmt_status run_jobs(const cf_read_work *w, cf_transfer *transfer, uin
 			ahead = 0;
 		else if (i == first || w->jobs[i - 1].stored->shard != j->stored->shard ||
 			j->stored->offset + j->stored->size > ahead)
-			ahead = look_ahead(w, i, end);
+			ahead = shared_end(w, i, end);
 		status = run_job(w, transfer, j, ahead, &checked, err);
 		if (status != CKPTFMT_OK) {
-			tell(w, transfer, j, err);
+			add_context(w, transfer, j, err);
 			return status;
 		}
 		if (CF_UNLIKELY(!checked))
@@ -341,7 +341,7 @@ static void end_piece(sharing *s, const cf_transfer *transfer, const unit *mine,
 	if (left == 0 && s->work->verify != CKPTFMT_VERIFY_OFF)
 		status = cf_transfer_check(j->stored, crc, &err);
 	if (status != CKPTFMT_OK) {
-		tell(s->work, transfer, j, &err);
+		add_context(s->work, transfer, j, &err);
 		fail(s, last, status, &err);
 	}
 }
@@ -371,7 +371,7 @@ static ckptfmt_status run_piece(sharing *s, cf_transfer *transfer, const unit *m
 		}
 	}
 	if (status != CKPTFMT_OK)
-		tell(s->work, transfer, j, err);
+		add_context(s->work, transfer, j, err);
 	else if (mine->split != NULL)
 		end_piece(s, transfer, mine, crc);
 	else if (!checked)
@@ -452,7 +452,7 @@ static ckptfmt_status check_compressed(const cf_read_work *w, ckptfmt_error *err
 			continue;
 		status = cf_transfer_open(&transfer, w->jobs[i].stored, err);
 		if (status != CKPTFMT_OK)
-			tell(w, &transfer, &w->jobs[i], err);
+			add_context(w, &transfer, &w->jobs[i], err);
 	}
 	cf_transfer_end(&transfer);
 	return status;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reading stored values that were asked for and found sound: by the calling thread or, where there are many bytes, by
  * several that share them. */
-#ifndef CKPTFMT_BUNDLE_READ_JOBS_H
-#define CKPTFMT_BUNDLE_READ_JOBS_H
+#ifndef CKPTFMT_READ_JOBS_H
+#define CKPTFMT_READ_JOBS_H
 
 #include "base/progress.h"
 #include "read/reader.h"

@@ -36,7 +36,7 @@ static ckptfmt_status same_content(ckptfmt_reader *reader, const char *name, boo
 	*same = false;
 	do
 		status = cf_os_open(&reader->directory, name, reader->follow_symlinks, &file, &info, &why);
-	while (status != CKPTFMT_OK && cf_shards_ran_out(&why) && cf_shards_spare(&reader->shards));
+	while (status != CKPTFMT_OK && cf_shards_ran_out(&why) && cf_shards_close_idle(&reader->shards));
 	if (status == CKPTFMT_OK && file.fd >= 0) {
 		if (same_file(&info, &reader->index_info))
 			status = cf_table_same_end(reader->table, &file, same, &why);

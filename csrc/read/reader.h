@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Inside of ckptfmt_reader and ckptfmt_selection, for the files of this folder. Nothing in a reader changes after open
  * but caches that are published atomically, so any number of threads may read. */
-#ifndef CKPTFMT_BUNDLE_READER_H
-#define CKPTFMT_BUNDLE_READER_H
+#ifndef CKPTFMT_READ_READER_H
+#define CKPTFMT_READ_READER_H
 
 #include "base/buffer.h"
 #include "proto/names.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Moves stored values from data files to memory, checking them on the way. One transfer serves one call: it keeps the
  * data file and the staging memory from value to value. */
-#ifndef CKPTFMT_BUNDLE_TRANSFER_H
-#define CKPTFMT_BUNDLE_TRANSFER_H
+#ifndef CKPTFMT_READ_TRANSFER_H
+#define CKPTFMT_READ_TRANSFER_H
 
 #include "base/progress.h"
 #include "compress/decode.h"

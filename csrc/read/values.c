@@ -188,7 +188,7 @@ cf_geometry_walk cf_geometry_walk_begin(const ckptfmt_selection *selection, cons
 	return walk;
 }
 
-static bool meets(const cf_geometry_walk *walk, uint64_t slice)
+static bool intersects(const cf_geometry_walk *walk, uint64_t slice)
 {
 	int64_t starts[CKPTFMT_RANK_MAX], lengths[CKPTFMT_RANK_MAX];
 	int64_t common_starts[CKPTFMT_RANK_MAX], common_lengths[CKPTFMT_RANK_MAX];
@@ -204,7 +204,7 @@ bool cf_geometry_walk_next(cf_geometry_walk *walk, uint64_t *slice)
 	while (walk->next < walk->end) {
 		*slice = walk->order == NULL ? walk->next : walk->order->places[walk->next].slice;
 		walk->next++;
-		if (meets(walk, *slice))
+		if (intersects(walk, *slice))
 			return true;
 	}
 	return false;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What of a stored value a request meets, and whether the stored slices of a tensor fit together (rules SLC). */
-#ifndef CKPTFMT_BUNDLE_GEOMETRY_H
-#define CKPTFMT_BUNDLE_GEOMETRY_H
+#ifndef CKPTFMT_READ_VALUES_H
+#define CKPTFMT_READ_VALUES_H
 
 #include "read/reader.h"
 #include "slices/plan.h"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Geometry of slices: boxes of cells in the index space of a tensor. A box is `rank` starts and `rank` lengths; as
  * stored, a full dimension is start 0 and length -1. */
-#ifndef CKPTFMT_CODEC_BOX_H
-#define CKPTFMT_CODEC_BOX_H
+#ifndef CKPTFMT_SLICES_BOX_H
+#define CKPTFMT_SLICES_BOX_H
 
 #include "base/error.h"
 

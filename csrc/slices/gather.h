@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Turns a strided array in memory into its row-major bytes, piece by piece, with the byte order and the unused bits as
  * the file wants them. */
-#ifndef CKPTFMT_CODEC_GATHER_H
-#define CKPTFMT_CODEC_GATHER_H
+#ifndef CKPTFMT_SLICES_GATHER_H
+#define CKPTFMT_SLICES_GATHER_H
 
 #include "base/error.h"
 

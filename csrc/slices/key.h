@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The key under which the bytes of one slice of a partitioned tensor stand in the index: the tensor's name and the
  * slice's extents in an order-preserving code. Bytewise order of keys is the order of (name, rank, extents). */
-#ifndef CKPTFMT_CODEC_SLICE_KEY_H
-#define CKPTFMT_CODEC_SLICE_KEY_H
+#ifndef CKPTFMT_SLICES_KEY_H
+#define CKPTFMT_SLICES_KEY_H
 
 #include "base/buffer.h"
 

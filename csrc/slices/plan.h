@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The read plan: which bytes of a stored box go where in a requested one. Both are row-major arrays without gaps, so
  * the cells that they share are runs of bytes; dimensions are merged until the runs are as long as can be. */
-#ifndef CKPTFMT_CODEC_PLAN_H
-#define CKPTFMT_CODEC_PLAN_H
+#ifndef CKPTFMT_SLICES_PLAN_H
+#define CKPTFMT_SLICES_PLAN_H
 
 #include "base/error.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The shape_and_slice text of the save and restore operations ("4 6 0,2:-"). Its parser is public:
  * ckptfmt_spec_parse. */
-#ifndef CKPTFMT_CODEC_SLICE_TEXT_H
-#define CKPTFMT_CODEC_SLICE_TEXT_H
+#ifndef CKPTFMT_SLICES_TEXT_H
+#define CKPTFMT_SLICES_TEXT_H
 
 #include "base/buffer.h"
 

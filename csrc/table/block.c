@@ -5,9 +5,9 @@
  * key    the first `shared` bytes of the key before, then the bytes given
  *
  * A restart is the offset in the block of an entry that shares nothing, so that a search can begin there; the first
- * is 0. Walking in order, the iterator meets each restart exactly at an entry, or the block is bad. Keys are compared
- * from `shared` on: what is shared is equal. So a walk costs no more than the bytes it walks over, however long the
- * keys that they spell.
+ * is 0. An iterator that walks in order finds each restart exactly at an entry, or the block is bad. Keys are compared
+ * from `shared` on: the shared prefix is equal. So a walk is linear in the bytes that it reads, however long the keys
+ * are.
  */
 #include "table/block.h"
 
@@ -101,24 +101,23 @@ static inline ckptfmt_status take_head(const cf_block *block, cf_cursor *entries
 	return CKPTFMT_OK;
 }
 
-static void see_restart(cf_block_iterator *iterator, uint32_t row)
+static void set_next_restart(cf_block_iterator *iterator, uint32_t row)
 {
 	iterator->restart = row;
 	iterator->restart_at = row == iterator->block->restart_count ? UINT64_MAX : cf_block_restart(iterator->block, row);
 }
 
-/* Not at the first entry, which is a restart: at 0. */
-static void see_usual(cf_block_iterator *iterator)
+static void set_short_limit(cf_block_iterator *iterator)
 {
-	const uint64_t least = CF_USUAL_HEAD_SIZE + CF_USUAL_PIECE;
+	const uint64_t least = CF_SHORT_HEAD_SIZE + CF_SHORT_COPY;
 	uint64_t size = iterator->block->entries_size;
-	iterator->usual_before = 0;
-	if (size > least && iterator->block->key_bytes_max >= CF_USUAL_KEY_MAX && iterator->key.capacity >= CF_USUAL_ROOM)
-		iterator->usual_before = cf_min_u64(iterator->restart_at, size - least + 1);
+	iterator->short_before = 0;
+	if (size > least && iterator->block->key_bytes_max >= CF_SHORT_KEY_MAX && iterator->key.capacity >= CF_SHORT_ROOM)
+		iterator->short_before = cf_min_u64(iterator->restart_at, size - least + 1);
 }
 
 /* Sets `at_restart` for an entry that begins at `start`. */
-static ckptfmt_status meet_restart(cf_block_iterator *iterator, uint64_t start, ckptfmt_error *err)
+static ckptfmt_status check_restart(cf_block_iterator *iterator, uint64_t start, ckptfmt_error *err)
 {
 	/* BLK-9 */
 	if (iterator->restart_at < start)
@@ -126,12 +125,12 @@ static ckptfmt_status meet_restart(cf_block_iterator *iterator, uint64_t start, 
 			"BLK-9: a restart is not the offset of an entry after that of the restart before", err);
 	iterator->at_restart = iterator->restart_at == start;
 	if (iterator->at_restart)
-		see_restart(iterator, iterator->restart + 1);
+		set_next_restart(iterator, iterator->restart + 1);
 	return CKPTFMT_OK;
 }
 
-/* The end of the entries: no restart may be left over. The one of an empty block is. */
-static ckptfmt_status meet_end(cf_block_iterator *iterator, ckptfmt_error *err)
+/* The end of the entries: no restart may be left over, except the only one of an empty block. */
+static ckptfmt_status check_end(cf_block_iterator *iterator, ckptfmt_error *err)
 {
 	const cf_block *block = iterator->block;
 	iterator->valid = false;
@@ -144,7 +143,7 @@ static ckptfmt_status meet_end(cf_block_iterator *iterator, ckptfmt_error *err)
 	return CKPTFMT_OK;
 }
 
-/* The key to come is `head->shared` bytes of the current one and then the bytes at `unshared`. */
+/* The next key is `head->shared` bytes of the current one, then the bytes at `unshared`. */
 static ckptfmt_status order_check(cf_block_iterator *iterator, const entry_head *head, const uint8_t *unshared,
 	uint64_t start, ckptfmt_error *err)
 {
@@ -193,21 +192,21 @@ static ckptfmt_status take_key(cf_block_iterator *iterator, const entry_head *he
 		iterator->first_key_size = head->unshared;
 	}
 	iterator->key.size = head->shared;
-	if (CF_UNLIKELY(iterator->key.capacity < CF_USUAL_ROOM))
-		(void)cf_buffer_reserve(&iterator->key, CF_USUAL_ROOM - iterator->key.size);    /* for the next, too */
+	if (CF_UNLIKELY(iterator->key.capacity < CF_SHORT_ROOM))
+		(void)cf_buffer_reserve(&iterator->key, CF_SHORT_ROOM - iterator->key.size);    /* for the next, too */
 	cf_put_bytes(&iterator->key, unshared, head->unshared);
 	return cf_buffer_status(&iterator->key, err);
 }
 
-/* Takes the entry at the cursor, whatever it is. */
+/* Takes the entry at the cursor. */
 static ckptfmt_status take_any(cf_block_iterator *iterator, ckptfmt_error *err)
 {
 	uint64_t start = iterator->entries.position;
 	entry_head head;
 	iterator->valid = false;
 	if (cf_cursor_left(&iterator->entries) == 0)
-		return meet_end(iterator, err);
-	CF_TRY(meet_restart(iterator, start, err));
+		return check_end(iterator, err);
+	CF_TRY(check_restart(iterator, start, err));
 	CF_TRY(take_head(iterator->block, &iterator->entries, &head, err));
 	CF_TRY(take_key(iterator, &head, start, err));
 	iterator->value_position = iterator->entries.position;
@@ -219,15 +218,15 @@ static ckptfmt_status take_any(cf_block_iterator *iterator, ckptfmt_error *err)
 	iterator->row = iterator->walking ? iterator->row + 1 : 0;
 	iterator->walking = true;
 	iterator->valid = true;
-	see_usual(iterator);
-	cf_block_expect(iterator);
+	set_short_limit(iterator);
+	cf_block_prefetch(iterator);
 	return CKPTFMT_OK;
 }
 
 ckptfmt_status cf_block_first(cf_block_iterator *iterator, ckptfmt_error *err)
 {
-	see_restart(iterator, 0);
-	iterator->usual_before = 0;
+	set_next_restart(iterator, 0);
+	iterator->short_before = 0;
 	iterator->entries.position = 0;
 	iterator->walking = false;
 	cf_buffer_clear(&iterator->key);
@@ -251,11 +250,11 @@ static inline ckptfmt_status find_head(const cf_block *block, uint64_t *at, entr
 	entry_head slow;
 	cf_cursor entries;
 	*out = (entry_head){sizes & 0xff, sizes >> 8 & 0xff, sizes >> 16 & 0xff};
-	*at += CF_USUAL_HEAD_SIZE;
+	*at += CF_SHORT_HEAD_SIZE;
 	if (CF_LIKELY((sizes & 0x808080) == 0 && *at + out->unshared + out->value_size <= block->entries_size))
 		return CKPTFMT_OK;
 	entries = cf_cursor_over(block->bytes, (size_t)block->entries_size, block->origin);
-	entries.position = (size_t)(*at - CF_USUAL_HEAD_SIZE);
+	entries.position = (size_t)(*at - CF_SHORT_HEAD_SIZE);
 	status = take_head(block, &entries, &slow, err);
 	if (status != CKPTFMT_OK)
 		return status;
@@ -264,8 +263,8 @@ static inline ckptfmt_status find_head(const cf_block *block, uint64_t *at, entr
 	return CKPTFMT_OK;
 }
 
-/* The key of a restart's entry, which stands whole in the block. The restart must lie strictly between two others that
- * the search has met, or the entries' end. */
+/* The key of a restart's entry, which the block stores whole. The restart must be strictly between two others that the
+ * search has visited, or the end of the entries. */
 static inline ckptfmt_status restart_key(const cf_block *block, uint32_t row, uint64_t after, uint64_t before,
 	const uint8_t **key, uint64_t *key_size, ckptfmt_error *err)
 {
@@ -274,7 +273,7 @@ static inline ckptfmt_status restart_key(const cf_block *block, uint32_t row, ui
 	/* BLK-9 */
 	if (start <= after || start >= before)
 		return bad(block, cf_block_restart_position(block, row),
-			"BLK-9: a restart lies beyond the entries or not after the restart before", err);
+			"BLK-9: a restart is beyond the entries or not after the previous restart", err);
 	CF_TRY(find_head(block, &at, &head, err));
 	/* BLK-10 */
 	if (head.shared != 0)
@@ -298,7 +297,7 @@ static inline uint64_t common_from(const uint8_t *a, uint64_t a_size, const uint
 	return known + cf_key_common(a + known, size - known, b + known, size - known);
 }
 
-/* *position: where the entry of the last restart stands whose key is less than the target, or that of the first. */
+/* *position: of the entry at the last restart whose key is less than the target, or of the first entry. */
 static ckptfmt_status find_restart(const cf_block *block, const uint8_t *target, uint64_t target_size,
 	uint64_t *position, ckptfmt_error *err)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One decoded block of a table: sorted entries with shared key prefixes (rules BLK, TAB-1). A builder, a checked
- * iterator, and the order of keys. Compression and checksums are the business of footer.h and snappy.h. */
-#ifndef CKPTFMT_CODEC_BLOCK_H
-#define CKPTFMT_CODEC_BLOCK_H
+/* One decoded block of a table: sorted entries with prefix compression of keys (rules BLK, TAB-1). A builder and a
+ * checked iterator. Checksums and compression of blocks are in footer.h and snappy.h. */
+#ifndef CKPTFMT_TABLE_BLOCK_H
+#define CKPTFMT_TABLE_BLOCK_H
 
 #include "base/buffer.h"
 #include "base/cursor.h"
@@ -14,20 +14,20 @@
 enum {
 	CF_BLOCK_SIZE_MIN = 4,
 	CF_RESTART_SIZE = 4,
-	CF_USUAL_HEAD_SIZE = 3,        /* of nearly all entries: three sizes of a byte each */
-	CF_USUAL_SIZE_MAX = 0x7f
+	CF_SHORT_HEAD_SIZE = 3,        /* a short entry has three sizes of one byte each; nearly all have */
+	CF_SHORT_SIZE_MAX = 0x7f
 };
 
 /* ---- building ---- */
 
 typedef struct cf_block_builder {
 	cf_buffer bytes;
-	cf_buffer restarts;            /* u32 each, as they will stand in the block */
+	cf_buffer restarts;            /* u32 each, as the block will store them */
 	cf_buffer last_key;
 	uint64_t entry_count;
 	uint32_t restart_interval;
 	uint32_t since_restart;
-	uint32_t usual_until;          /* while since_restart is below, there is room for another usual entry */
+	uint32_t short_until;          /* while since_restart is below, there is room for another short entry */
 } cf_block_builder;
 
 /* REQUIRES: restart_interval >= 1. Allocates nothing. */
@@ -36,20 +36,20 @@ void cf_block_builder_init(cf_block_builder *builder, uint32_t restart_interval)
  * after a failure only reset and free. */
 CF_MUST_CHECK ckptfmt_status cf_block_builder_add(cf_block_builder *builder, const uint8_t *key, uint64_t key_size,
 	const uint8_t *value, uint64_t value_size, ckptfmt_error *err);
-/* The same where the caller knows how many bytes the key has in common with the last one; of the first entry of a block
- * that does not count. */
+/* The same with the size of the prefix that the key has in common with the last one, which is ignored for the first
+ * entry of a block. */
 CF_MUST_CHECK ckptfmt_status cf_block_builder_add_after(cf_block_builder *builder, const uint8_t *key,
 	uint64_t key_size, uint64_t common, const uint8_t *value, uint64_t value_size, ckptfmt_error *err);
 
-/* The same of what all but a few entries are, with sizes of a byte each and no restart: returns where the value's bytes
- * go, which the caller puts there before anything else. NULL: it is another, and nothing was done. */
+/* Fast path for a short entry that is not at a restart: returns where the caller must put the value's bytes. NULL: the
+ * entry is not a short one, and nothing was done. */
 static inline uint8_t *cf_block_builder_place(cf_block_builder *builder, const uint8_t *key, uint64_t key_size,
 	uint64_t common, uint64_t value_size)
 {
 	uint64_t unshared = key_size - common;
 	uint8_t *to;
-	if (CF_UNLIKELY(builder->since_restart >= builder->usual_until ||
-		(common | unshared | value_size) > CF_USUAL_SIZE_MAX))
+	if (CF_UNLIKELY(builder->since_restart >= builder->short_until ||
+		(common | unshared | value_size) > CF_SHORT_SIZE_MAX))
 		return NULL;
 	assert(common < key_size && (common == builder->last_key.size ||
 		(common < builder->last_key.size && builder->last_key.data[common] < key[common])));
@@ -57,20 +57,20 @@ static inline uint8_t *cf_block_builder_place(cf_block_builder *builder, const u
 	to[0] = (uint8_t)common;
 	to[1] = (uint8_t)unshared;
 	to[2] = (uint8_t)value_size;
-	to += CF_USUAL_HEAD_SIZE;
+	to += CF_SHORT_HEAD_SIZE;
 	cf_copy_few(to, key + common, unshared);
 	cf_copy_few(builder->last_key.data + common, key + common, unshared);
-	builder->bytes.size += CF_USUAL_HEAD_SIZE + unshared + value_size;
+	builder->bytes.size += CF_SHORT_HEAD_SIZE + unshared + value_size;
 	builder->last_key.size = key_size;
 	builder->since_restart++;
 	builder->entry_count++;
 	return to + unshared;
 }
 
-/* What the block would take if it were finished now. */
+/* The size of the block if it were finished now. */
 static inline uint64_t cf_block_builder_size(const cf_block_builder *builder)
 {
-	/* The first restart is only written with the first entry, but counts from the start. */
+	/* The first restart is written with the first entry, but counts from the start. */
 	return builder->bytes.size + cf_max_u64(builder->restarts.size, CF_RESTART_SIZE) + CF_RESTART_SIZE;
 }
 /* Appends the restarts: builder->bytes then holds the block, until reset or free. LIMIT, NO_MEMORY. */
@@ -89,7 +89,7 @@ typedef struct cf_block {
 	uint64_t origin;               /* file offset of the block */
 	uint64_t key_bytes_max;
 	uint32_t restart_count;
-	bool decompressed;             /* so its bytes have no file offsets of their own */
+	bool decompressed;             /* its bytes have no file offsets of their own */
 	bool is_index;                 /* for messages: keys are separators; false at first */
 } cf_block;
 
@@ -103,16 +103,16 @@ static inline uint64_t cf_block_offset(const cf_block *block, uint64_t position)
 	return block->decompressed ? block->origin : block->origin + position;
 }
 
-/* Where the restart stands in the block, and the position that it names. REQUIRES: row < restart_count. */
-static inline uint64_t cf_block_restart_position(const cf_block *block, uint32_t row)
+/* The position of a restart in the block; the position that it names. REQUIRES: index < restart_count. */
+static inline uint64_t cf_block_restart_position(const cf_block *block, uint32_t index)
 {
-	return block->entries_size + (uint64_t)row * CF_RESTART_SIZE;
+	return block->entries_size + (uint64_t)index * CF_RESTART_SIZE;
 }
 
-static inline uint64_t cf_block_restart(const cf_block *block, uint32_t row)
+static inline uint64_t cf_block_restart(const cf_block *block, uint32_t index)
 {
-	assert(row < block->restart_count);
-	return cf_load_u32(block->bytes + cf_block_restart_position(block, row));
+	assert(index < block->restart_count);
+	return cf_load_u32(block->bytes + cf_block_restart_position(block, index));
 }
 
 /* The same as the origin of a cursor over bytes that begin there. */
@@ -131,14 +131,14 @@ typedef struct cf_block_iterator {
 	uint64_t value_position;       /* in the block */
 	uint64_t entry_position;       /* in the block */
 	uint64_t row;                  /* of the entry, counted from where the walk began */
-	uint64_t shared;               /* key bytes taken over from the entry before, */
-	uint64_t common;               /* and those that it has in common with it; 0 where the walk began */
+	uint64_t shared;               /* size of the prefix that is stored with the previous entry, */
+	uint64_t common;               /* and of the longest common prefix of the two keys; 0 where the walk began */
 	const uint8_t *first_key;      /* key at which the walk began, in the block */
 	uint64_t first_key_size;
 	cf_cursor entries;             /* at the next entry */
-	uint32_t restart;              /* first restart that lies at or after the next entry */
-	uint64_t restart_at;           /* and where; UINT64_MAX: there is none */
-	uint64_t usual_before;         /* entries that begin before it may be taken as usual ones; 0: none may */
+	uint32_t restart;              /* first restart at or after the next entry */
+	uint64_t restart_at;           /* its position; UINT64_MAX: there is none */
+	uint64_t short_before;         /* entries that begin before it may take the fast path; 0: none may */
 	bool at_restart;               /* the current entry is one */
 	bool walking;                  /* there was an entry before in this walk */
 	bool valid;                    /* there is a current entry */
@@ -146,7 +146,7 @@ typedef struct cf_block_iterator {
 
 /* Allocates nothing. */
 void cf_block_iterator_init(cf_block_iterator *iterator);
-/* Goes to another block, which must outlive the iteration, keeping the memory. Not yet at an entry. */
+/* Moves to another block, which must outlive the iteration, and keeps the memory. Not yet at an entry. */
 void cf_block_iterator_open(cf_block_iterator *iterator, const cf_block *block);
 /* To the first entry; to the one after. Past the last, `valid` is false. BAD_BLOCK, BAD_ORDER, LIMIT (a key above
  * key_bytes_max), NO_MEMORY. */
@@ -155,55 +155,55 @@ static inline CF_MUST_CHECK ckptfmt_status cf_block_next(cf_block_iterator *iter
 void cf_block_iterator_free(cf_block_iterator *iterator);
 
 enum {
-	CF_USUAL_KEY_MAX = 2 * CF_USUAL_SIZE_MAX,
-	/* So many bytes of a key are copied at once, whether it has as many or not. */
-	CF_USUAL_PIECE = 16,
-	CF_USUAL_ROOM = CF_USUAL_KEY_MAX + CF_USUAL_PIECE,
+	CF_SHORT_KEY_MAX = 2 * CF_SHORT_SIZE_MAX,
+	/* Bytes copied at once from a key, even if it is shorter. */
+	CF_SHORT_COPY = 16,
+	CF_SHORT_ROOM = CF_SHORT_KEY_MAX + CF_SHORT_COPY,
 	CF_BLOCK_PREFETCH = 64
 };
 
-/* Where many blocks are walked through in turn, as in a merge, no hardware sees the pattern. */
-static inline void cf_block_expect(const cf_block_iterator *iterator)
+/* For merges, which step through many blocks in turn: the hardware does not see that pattern. */
+static inline void cf_block_prefetch(const cf_block_iterator *iterator)
 {
 	const uint64_t address = (uintptr_t)iterator->value + iterator->value_size + CF_BLOCK_PREFETCH;
 	__builtin_prefetch((const void *)(uintptr_t)address);
 }
 
-/* The step to what all but a few entries are: sizes of a byte each, no restart, and a key that differs from the one
- * before right after what it shares with that, as it must where nobody shared less than he could. False: it is another,
- * and nothing was taken. `usual_before` says that a walk is on, that the next restart comes later, that so many bytes
- * are there, that no limit forbids such a key and that there is room for it. */
-static inline bool cf_block_take_usual(cf_block_iterator *iterator)
+/* Fast path of a step: sizes of one byte each, not at a restart, and a key that differs from the previous one right
+ * after the shared prefix (canonical writers share as much as they can). False: the entry is another kind, and nothing
+ * was taken. An entry before `short_before` follows another one, is before the next restart, has enough bytes behind it
+ * to read, is within the limit on key sizes, and fits the memory of the key. */
+static inline bool cf_block_take_short(cf_block_iterator *iterator)
 {
 	uint64_t start = iterator->entries.position, shared, unshared, value_size;
 	const uint8_t *rest;
 	cf_buffer *key = &iterator->key;
 	uint32_t head;
-	if (CF_UNLIKELY(start >= iterator->usual_before))
+	if (CF_UNLIKELY(start >= iterator->short_before))
 		return false;
-	rest = iterator->entries.base + start + CF_USUAL_HEAD_SIZE;
-	head = cf_load_u32(rest - CF_USUAL_HEAD_SIZE);
+	rest = iterator->entries.base + start + CF_SHORT_HEAD_SIZE;
+	head = cf_load_u32(rest - CF_SHORT_HEAD_SIZE);
 	shared = head & 0xff;
 	unshared = head >> 8 & 0xff;
 	value_size = head >> 16 & 0xff;
 	if ((head & 0x808080) != 0 || unshared == 0 ||
-		unshared + value_size > iterator->entries.size - start - CF_USUAL_HEAD_SIZE || shared > key->size ||
+		unshared + value_size > iterator->entries.size - start - CF_SHORT_HEAD_SIZE || shared > key->size ||
 		(shared < key->size && key->data[shared] >= rest[0]))
 		return false;
-	if (CF_UNLIKELY(unshared > CF_USUAL_PIECE))
+	if (CF_UNLIKELY(unshared > CF_SHORT_COPY))
 		memcpy(key->data + shared, rest, (size_t)unshared);
 	else
-		memcpy(key->data + shared, rest, CF_USUAL_PIECE);
+		memcpy(key->data + shared, rest, CF_SHORT_COPY);
 	key->size = shared + unshared;
 	iterator->at_restart = false;
 	iterator->common = iterator->shared = shared;
 	iterator->entry_position = start;
 	iterator->value = rest + unshared;
-	iterator->value_position = start + CF_USUAL_HEAD_SIZE + unshared;
+	iterator->value_position = start + CF_SHORT_HEAD_SIZE + unshared;
 	iterator->value_size = value_size;
 	iterator->entries.position = (size_t)(iterator->value_position + value_size);
 	iterator->row++;
-	cf_block_expect(iterator);
+	cf_block_prefetch(iterator);
 	return true;
 }
 
@@ -212,12 +212,12 @@ CF_MUST_CHECK ckptfmt_status cf_block_next_any(cf_block_iterator *iterator, ckpt
 
 static inline ckptfmt_status cf_block_next(cf_block_iterator *iterator, ckptfmt_error *err)
 {
-	return CF_LIKELY(cf_block_take_usual(iterator)) ? CKPTFMT_OK : cf_block_next_any(iterator, err);
+	return CF_LIKELY(cf_block_take_short(iterator)) ? CKPTFMT_OK : cf_block_next_any(iterator, err);
 }
 
-/* Finds the value of a key. In a block that cf_block_check found sound that is what iterating would find; of any other
- * no more is certain than that nothing is read beyond it. *found false: there is no such key, and the rest is as it
- * was. Allocates nothing. BAD_BLOCK. */
+/* Finds the value of a key. In a block that passed cf_block_check the result is that of iterating; in any other it is
+ * unspecified, but nothing is read outside of the block. *found false: there is no such key, and the other outputs are
+ * unchanged. Allocates nothing. BAD_BLOCK. */
 CF_MUST_CHECK ckptfmt_status cf_block_find(const cf_block *block, const uint8_t *target, uint64_t target_size,
 	uint64_t *value_position, uint64_t *value_size, bool *found, ckptfmt_error *err);
 

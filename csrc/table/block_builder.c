@@ -6,7 +6,7 @@
 #include <assert.h>
 #include <inttypes.h>
 
-enum { SURE_SIZE = 1 << 28 };   /* where nothing is larger, nothing can leave the format's 32 bits */
+enum { SURE_SIZE = 1 << 28 };   /* sizes up to this cannot overflow the format's 32 bits */
 
 void cf_block_builder_init(cf_block_builder *builder, uint32_t restart_interval)
 {
@@ -20,7 +20,7 @@ static ckptfmt_status too_large(const char *what, uint64_t size, ckptfmt_error *
 		"BLK-6: %s of %" PRIu64 " bytes does not fit the format's 32 bits", what, size);
 }
 
-/* Checked before anything changes, so that no size stored in 32 bits is ever cut. */
+/* Checked before anything changes, so that no size is truncated to 32 bits. */
 static ckptfmt_status sizes_check(const cf_block_builder *builder, uint64_t key_size, uint64_t value_size,
 	ckptfmt_error *err)
 {
@@ -34,23 +34,23 @@ static ckptfmt_status sizes_check(const cf_block_builder *builder, uint64_t key_
 	return CKPTFMT_OK;
 }
 
-/* Room for `size` more bytes, which nearly always is there. */
+/* Reserves `size` more bytes. */
 static inline bool has_room(cf_buffer *buffer, uint64_t size)
 {
 	return CF_LIKELY(size <= buffer->capacity - buffer->size && !buffer->failed) || cf_buffer_reserve(buffer, size);
 }
 
-/* Room for the entries to come before the next restart, if they are usual ones. */
-static ckptfmt_status make_usual_room(cf_block_builder *builder, ckptfmt_error *err)
+/* Room for the entries to come before the next restart, if they are short ones. */
+static ckptfmt_status reserve_short(cf_block_builder *builder, ckptfmt_error *err)
 {
-	const uint64_t most = CF_USUAL_HEAD_SIZE + 2 * CF_USUAL_SIZE_MAX;
-	builder->usual_until = 0;
+	const uint64_t most = CF_SHORT_HEAD_SIZE + 2 * CF_SHORT_SIZE_MAX;
+	builder->short_until = 0;
 	if (builder->bytes.size > SURE_SIZE || builder->since_restart >= builder->restart_interval)
 		return CKPTFMT_OK;
 	if (!has_room(&builder->bytes, (builder->restart_interval - builder->since_restart) * most) ||
-		!has_room(&builder->last_key, 2 * CF_USUAL_SIZE_MAX))
+		!has_room(&builder->last_key, 2 * CF_SHORT_SIZE_MAX))
 		return cf_fail_memory(err);
-	builder->usual_until = builder->restart_interval;
+	builder->short_until = builder->restart_interval;
 	return CKPTFMT_OK;
 }
 
@@ -93,7 +93,7 @@ ckptfmt_status cf_block_builder_add_after(cf_block_builder *builder, const uint8
 	builder->last_key.size = key_size;
 	builder->since_restart++;
 	builder->entry_count++;
-	return make_usual_room(builder, err);
+	return reserve_short(builder, err);
 }
 
 ckptfmt_status cf_block_builder_add(cf_block_builder *builder, const uint8_t *key, uint64_t key_size,
@@ -121,7 +121,7 @@ void cf_block_builder_reset(cf_block_builder *builder)
 	cf_buffer_clear(&builder->restarts);
 	cf_buffer_clear(&builder->last_key);
 	builder->entry_count = 0;
-	builder->since_restart = builder->usual_until = 0;
+	builder->since_restart = builder->short_until = 0;
 }
 
 void cf_block_builder_free(cf_block_builder *builder)

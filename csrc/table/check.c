@@ -53,7 +53,7 @@ static ckptfmt_status list_block(region_list *list, cf_handle handle, ckptfmt_re
 	CF_TRY(cf_table_block_read(list->table, handle, memory, err));
 	region->compression = memory->stored[handle.size];
 	region->crc32c = cf_trailer_crc(memory->stored, handle.size);
-	region->crc_good = region->crc32c == cf_trailer_crc_wanted(memory->stored, handle.size);
+	region->crc_good = region->crc32c == cf_trailer_crc_computed(memory->stored, handle.size);
 	status = cf_table_block_decode(list->table, handle, memory, err);
 	if (status == CKPTFMT_OK) {
 		status = cf_block_check(&list->entries, &memory->block, &report, err);
@@ -62,7 +62,7 @@ static ckptfmt_status list_block(region_list *list, cf_handle handle, ckptfmt_re
 	return status == CKPTFMT_NO_MEMORY ? status : CKPTFMT_OK;
 }
 
-/* The metaindex, if it fits between what is listed and `next`. Its handle is never checked when a table is opened. */
+/* The metaindex, if it fits between the last region and `next`. Opening a table does not check its handle. */
 static ckptfmt_status list_metaindex(region_list *list, uint64_t next, ckptfmt_error *err)
 {
 	cf_handle handle = list->table->footer.metaindex;

@@ -61,7 +61,7 @@ uint32_t cf_trailer_crc(const uint8_t *stored, uint64_t size)
 	return ckptfmt_crc32c_unmask(cf_load_u32(stored + size + 1));
 }
 
-uint32_t cf_trailer_crc_wanted(const uint8_t *stored, uint64_t size)
+uint32_t cf_trailer_crc_computed(const uint8_t *stored, uint64_t size)
 {
 	return ckptfmt_crc32c(0, stored, size + 1);
 }
@@ -69,7 +69,7 @@ uint32_t cf_trailer_crc_wanted(const uint8_t *stored, uint64_t size)
 ckptfmt_status cf_trailer_check(const uint8_t *stored, uint64_t size, uint64_t offset, uint8_t *compression,
 	ckptfmt_error *err)
 {
-	uint32_t crc = cf_trailer_crc(stored, size), wanted = cf_trailer_crc_wanted(stored, size);
+	uint32_t crc = cf_trailer_crc(stored, size), wanted = cf_trailer_crc_computed(stored, size);
 	/* BLK-2 */
 	if (crc != wanted)
 		return cf_fail(err, CKPTFMT_FAIL_CHECKSUM, offset,

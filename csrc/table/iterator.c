@@ -62,8 +62,8 @@ ckptfmt_status cf_table_block_check(const cf_table *table, uint64_t row, cf_tabl
 
 /* ---- lookup ---- */
 
-/* The same entries with the usual restarts. */
-static ckptfmt_status build_again(const cf_block *block, cf_block_builder *builder, ckptfmt_error *err)
+/* The same entries with the canonical restart interval. */
+static ckptfmt_status rebuild_entries(const cf_block *block, cf_block_builder *builder, ckptfmt_error *err)
 {
 	cf_block_iterator entry;
 	ckptfmt_status status;
@@ -79,8 +79,8 @@ static ckptfmt_status build_again(const cf_block *block, cf_block_builder *build
 	return status == CKPTFMT_OK ? cf_block_builder_finish(builder, err) : status;
 }
 
-/* A key that stands at a restart shares nothing, so a block may grow by up to all its keys. Over the table that is
- * bounded as in a listing, which a table with more cannot have. */
+/* The key at a restart is stored whole, so a block may grow by up to all its keys. Their total over the table is bounded
+ * by the limit on all key bytes, as in a listing. */
 static ckptfmt_status rebuild(const cf_table *table, uint64_t key_bytes, cf_table_block *block, ckptfmt_error *err)
 {
 	uint64_t taken = atomic_load_explicit(&table->rebuilt_bytes, memory_order_relaxed);
@@ -92,7 +92,7 @@ static ckptfmt_status rebuild(const cf_table *table, uint64_t key_bytes, cf_tabl
 	if (taken > allowed || key_bytes > allowed - taken)
 		return cf_table_too_many_key_bytes(allowed, before.origin, err);
 	cf_block_builder_init(&builder, CF_TABLE_RESTART_INTERVAL);
-	status = build_again(&before, &builder, err);
+	status = rebuild_entries(&before, &builder, err);
 	if (status == CKPTFMT_OK)
 		status = cf_block_open(builder.bytes.data, builder.bytes.size, before.origin, true, before.key_bytes_max,
 			&block->block, err);
@@ -124,7 +124,7 @@ static ckptfmt_status load(const cf_table *table, uint64_t row, cf_table_block *
 	return status;
 }
 
-static ckptfmt_status hold(cf_table *table, uint64_t row, cf_table_block **out, ckptfmt_error *err)
+static ckptfmt_status load_once(cf_table *table, uint64_t row, cf_table_block **out, ckptfmt_error *err)
 {
 	cf_table_block *held = atomic_load_explicit(&table->blocks[row], memory_order_acquire);
 	cf_table_block *mine;
@@ -171,7 +171,7 @@ static ckptfmt_status get(cf_table *table, const uint8_t *key, uint64_t key_size
 	cf_table_block *block;
 	if (row == table->row_count)
 		return CKPTFMT_OK;
-	CF_TRY(hold(table, row, &block, err));
+	CF_TRY(load_once(table, row, &block, err));
 	CF_TRY(cf_block_find(&block->block, key, key_size, &position, &out->size, found, err));
 	if (*found) {
 		out->data = block->block.bytes + position;

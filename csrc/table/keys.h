@@ -23,7 +23,7 @@ typedef struct cf_sort_key {
 
 /* Compares the keys alone. */
 int cf_compare_keys(const cf_sort_key *a, const cf_sort_key *b);
-/* Sorts by key, then by row. Keys already in order take one pass. */
+/* Sorts by key, then by row. Sorted input takes one pass. */
 void cf_sort_keys(cf_sort_key *keys, uint64_t count);
 
 #endif

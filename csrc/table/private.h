@@ -26,10 +26,10 @@ struct cf_table {
 	uint64_t tail_offset;
 	cf_footer footer;
 	cf_table_block index;
-	cf_buffer separators;          /* those that do not stand whole in the index block */
+	cf_buffer separators;          /* copies of those that the index block does not store whole */
 	cf_table_row *rows;            /* ascending by separator and by offset, which do not overlap */
 	_Atomic(cf_table_block *) *blocks;   /* one a row, NULL until the first lookup in it */
-	_Atomic uint64_t rebuilt_bytes;      /* keys of the blocks that stand there rebuilt */
+	_Atomic uint64_t rebuilt_bytes;      /* keys of the rebuilt blocks among them */
 	uint64_t row_count;
 };
 

@@ -2,8 +2,8 @@
 /*
  * table  data blocks  metaindex block  index block  footer; each block with its trailer (table/footer.c)
  *
- * Opening reads the end of the file, footer and mostly the index block with it, in one go, and turns the index block
- * into rows: separator and handle of each data block. Everything later relies on the rows being in order and apart.
+ * Opening reads the end of the file at once, the footer and usually the index block, and turns the index block into
+ * rows: separator and handle of each data block. All later steps rely on rows that are in order and do not overlap.
  */
 #include "table/private.h"
 
@@ -13,12 +13,12 @@
 #include <assert.h>
 #include <inttypes.h>
 
-/* Room for all of a small index file, and for the index block of one of 100 MB. */
+/* Holds all of a small index file, and the index block of one of 100 MB. */
 enum { TAIL_SIZE = 16384 };
 
 /* ---- bytes ---- */
 
-/* REQUIRES: the range lies in the file as it was when opened. */
+/* REQUIRES: the range is within the size that the file had when it was opened. */
 static ckptfmt_status read_at(const cf_table *table, uint8_t *to, uint64_t size, uint64_t offset, ckptfmt_error *err)
 {
 	uint64_t got;
@@ -85,7 +85,7 @@ static ckptfmt_status decompress(const cf_table *table, cf_handle handle, cf_tab
 	if (size > table->limits.block_bytes_max)
 		return block_too_large(table, size, handle.offset, err);
 	cf_buffer_clear(&block->decoded);
-	/* One more, so that there is an address even for nothing. */
+	/* One more, so that the address of an empty block is not NULL. */
 	if (!cf_buffer_reserve(&block->decoded, size + 1))
 		return cf_fail_memory(err);
 	block->decoded.size = size;
@@ -142,7 +142,7 @@ static uint64_t block_end(cf_handle handle)
 	return handle.offset + handle.size + CF_TRAILER_SIZE;
 }
 
-/* Decodes and checks the handle of the index entry that the iterator is at. `before` is where the block before ends. */
+/* Decodes and checks the handle of the current index entry. `before` is the end of the previous block. */
 static ckptfmt_status take_handle(cf_table *table, const cf_block_iterator *entry, uint64_t before, cf_handle *out,
 	ckptfmt_error *err)
 {
@@ -155,7 +155,7 @@ static ckptfmt_status take_handle(cf_table *table, const cf_block_iterator *entr
 	/* TAB-4 */
 	if (out->offset < before)
 		return cf_fail(err, CKPTFMT_FAIL_BAD_BLOCK, offset,
-			"TAB-4: the block at %" PRIu64 " begins before the block before it ends, at %" PRIu64, out->offset,
+			"TAB-4: the block at %" PRIu64 " begins before the end of the previous block, at %" PRIu64, out->offset,
 			before);
 	if (block_end(*out) > table->footer.index.offset)
 		return cf_fail(err, CKPTFMT_FAIL_BAD_BLOCK, offset,
@@ -178,8 +178,8 @@ ckptfmt_status cf_table_too_many_key_bytes(uint64_t allowed, uint64_t offset, ck
 		"TAB-13: the keys have more bytes in all than the %" PRIu64 " that are allowed", allowed);
 }
 
-/* A separator that stands whole in the index block, right before its value, is used there; so are all in an index of
- * the usual kind. One that shares bytes is copied, its address left NULL until the copies stay where they are. */
+/* A separator that the index block stores whole, right before its value, is used in place, as are all in a canonical
+ * index. One with a shared prefix is copied; its address is set when no more copies can move the memory. */
 static ckptfmt_status take_separator(cf_table *table, const cf_block_iterator *entry, cf_table_row *row,
 	ckptfmt_error *err)
 {
@@ -240,7 +240,7 @@ static ckptfmt_status read_index(cf_table *table, ckptfmt_error *err)
 	return table->blocks == NULL ? cf_fail_memory(err) : CKPTFMT_OK;
 }
 
-/* Of `how`: where the bytes are, path, size and limits. */
+/* `how` has the source of the bytes, path, size and limits. */
 static ckptfmt_status open_table(const cf_table *how, cf_table **out, ckptfmt_error *err)
 {
 	ckptfmt_status status;

@@ -2,7 +2,7 @@
 /*
  * stream   varint32 decoded size, then elements to the end
  * element  u8 tag; the two low bits say what follows
- *   0  literal   upper six bits: size - 1; 60 to 63: size - 1 stands in the next 1 to 4 bytes. Then the bytes
+ *   0  literal   upper six bits: size - 1; 60 to 63: size - 1 is in the next 1 to 4 bytes. Then the bytes
  *   1  copy      bits 2-4: size - 4; bits 5-7: bits 8-10 of the distance; the next byte: bits 0-7 of it
  *   2  copy      upper six bits: size - 1; u16 distance
  *   3  copy      upper six bits: size - 1; u32 distance

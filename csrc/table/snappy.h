@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads Snappy's raw format (rules SNP). Nothing here writes it: canonical blocks are raw. */
-#ifndef CKPTFMT_CODEC_SNAPPY_H
-#define CKPTFMT_CODEC_SNAPPY_H
+#ifndef CKPTFMT_TABLE_SNAPPY_H
+#define CKPTFMT_TABLE_SNAPPY_H
 
 #include "base/error.h"
 

@@ -12,7 +12,7 @@
 
 typedef struct cf_table cf_table;
 
-/* Where the bytes of a table come from; *got below `size` means that they ended. */
+/* Source of a table's bytes; *got below `size` means end of file. */
 typedef ckptfmt_status (*cf_table_read)(const void *state, const char *path, uint8_t *to, uint64_t size,
 	uint64_t offset, uint64_t *got, ckptfmt_error *err);
 
@@ -21,14 +21,14 @@ typedef ckptfmt_status (*cf_table_read)(const void *state, const char *path, uin
  * TRUNCATED, BAD_MAGIC, UNSUPPORTED, CHECKSUM, BAD_BLOCK, BAD_ORDER, LIMIT, IO, NO_MEMORY. */
 CF_MUST_CHECK ckptfmt_status cf_table_open(cf_table_read read, const void *state, const char *path, uint64_t size,
 	const ckptfmt_limits *limits, cf_table **out, ckptfmt_error *err);
-/* The same over bytes in memory, which must outlive the table and not change; blocks are used where they stand there.
+/* The same over bytes in memory, which must outlive the table and not change; blocks are used in place.
  * `path` is for errors and may be NULL. */
 CF_MUST_CHECK ckptfmt_status cf_table_open_memory(const uint8_t *bytes, const char *path, uint64_t size,
 	const ckptfmt_limits *limits, cf_table **out, ckptfmt_error *err);
 void cf_table_close(cf_table *table);
 
-/* Whether another file, which `read` gives by `state`, ends as the table did when it was opened: footer, index block
- * and what more was read with them (all of a small table). REQUIRES: cf_table_open made the table, the file has its
+/* Whether another file, which `read` reads through `state`, ends as the table did when it was opened: footer, index
+ * block and the bytes read with them (all of a small table). REQUIRES: cf_table_open made the table, the file has its
  * size. IO. */
 CF_MUST_CHECK ckptfmt_status cf_table_same_end(const cf_table *table, const void *state, bool *same,
 	ckptfmt_error *err);
@@ -45,33 +45,33 @@ CF_MUST_CHECK ckptfmt_status cf_table_read_at(const cf_table *table, uint8_t *to
 /* The limit on the bytes of all decoded keys (TAB-13). */
 uint64_t cf_table_keys_bytes_max(const cf_table *table);
 
-/* A value, valid until cf_table_close. `offset` is where it stands in the file; of a value in a compressed block, or in
- * one that was rebuilt because it has too few restarts, where the block stands, with CF_ONE_OFFSET. */
+/* A value, valid until cf_table_close. `offset` is its file offset; for a value in a compressed block, or in one that
+ * was rebuilt because it has too few restarts, that of the block, with CF_ONE_OFFSET. */
 typedef struct cf_table_value {
 	const uint8_t *data;
 	uint64_t size;
 	uint64_t offset;
 } cf_table_value;
 
-/* Finds a key. A missing one is OK with *found false. The block is read, checked whole and kept on its first use;
- * blocks are never dropped, so that a table never holds more than its file decodes to. A block with long restart
- * intervals is kept rebuilt with the canonical interval, so that no lookup scans far. Takes no lock.
+/* Finds a key. A missing one is OK with *found false. A block is read, checked whole and cached on its first use, and
+ * stays cached until close: the memory is bounded by what the file decodes to. A block with long restart intervals is
+ * rebuilt with the canonical interval, so that no lookup scans far. Takes no lock.
  * CHECKSUM, BAD_BLOCK, BAD_ORDER, TRUNCATED, LIMIT, IO, NO_MEMORY. */
 CF_MUST_CHECK ckptfmt_status cf_table_get(cf_table *table, const uint8_t *key, uint64_t key_size,
 	cf_table_value *out, bool *found, ckptfmt_error *err);
 
-/* What a block's stored bytes are read and decoded into, and the view of it. */
+/* A block in memory: stored bytes, decoded bytes, and the view of them. */
 typedef struct cf_table_block {
 	cf_block block;
-	const uint8_t *stored;     /* with the trailer: in `own`, or among bytes that the table has */
+	const uint8_t *stored;     /* with the trailer: in `own`, or among bytes that the table has in memory */
 	cf_buffer own;
 	cf_buffer decoded;         /* of a compressed block, or as rebuilt */
 	uint64_t rebuilt_bytes;    /* its keys, if it was rebuilt */
 	uint8_t compression;
 } cf_table_block;
 
-/* Goes over all entries in order, once. Blocks that the table holds are used where they are; others are read into the
- * iterator's own memory, which is reused. */
+/* Iterates over all entries in order. Cached blocks are used in place; others are read into the iterator's own memory,
+ * which is reused. */
 typedef struct cf_table_iterator {
 	cf_table *table;
 	const uint8_t *key;        /* these five: of the current entry, valid until the next step */
@@ -79,7 +79,7 @@ typedef struct cf_table_iterator {
 	const uint8_t *value;
 	uint64_t value_size;
 	uint64_t value_offset;     /* as in cf_table_value */
-	uint64_t common;           /* bytes that the key has in common with the one before; 0 of the first */
+	uint64_t common;           /* size of the common prefix with the previous key; 0 for the first */
 	uint64_t entry_count;      /* so far, the current one included */
 	uint64_t next_block;
 	uint64_t key_bytes;
@@ -88,24 +88,24 @@ typedef struct cf_table_iterator {
 	cf_table_block memory;
 	cf_buffer last_key;        /* of the block before */
 	bool in_block;
-	bool keeps_block;          /* the table has one block, and `memory` has it */
+	bool keeps_block;          /* the table has a single block, and `memory` holds it */
 } cf_table_iterator;
 
 /* Allocates nothing. The table must outlive the iterator. */
 void cf_table_iterator_open(cf_table_iterator *iterator, cf_table *table);
-/* The same, to begin with the only block that may hold the key: entries that come before it stand before the key. */
+/* The same, beginning with the only block that may hold the key: the skipped entries have lower keys. */
 void cf_table_iterator_open_at(cf_table_iterator *iterator, cf_table *table, const uint8_t *key, uint64_t key_size);
-/* To the next entry, at first to the first one; *more is false past the last. Checks order within and across blocks,
+/* Steps to the next entry, at first to the first one; *more is false past the last. Checks order within and across blocks,
  * the separators (TAB-1, TAB-5), limits.entries_max and the limit on all key bytes (TAB-13). Failures as cf_table_get;
  * after one the iterator only takes close. */
 CF_MUST_CHECK ckptfmt_status cf_table_iterator_next(cf_table_iterator *iterator, bool *more, ckptfmt_error *err);
-/* To before the first entry again. A table of one block is not read again. */
+/* Starts over. A table of one block is not read again. */
 void cf_table_iterator_rewind(cf_table_iterator *iterator);
 void cf_table_iterator_close(cf_table_iterator *iterator);
 
 /* All regions of the file in file order, gaps included: at most `capacity` of them, and the full number in *count. With
- * a capacity of 0 nothing is read. A block that is damaged is listed with crc_good 0 or, if only its contents are bad,
- * with an entry count of 0. A metaindex handle that points nowhere is left out. IO, TRUNCATED, LIMIT, NO_MEMORY. */
+ * a capacity of 0 nothing is read. A damaged block is listed with crc_good 0 or, if only its contents are bad, with an
+ * entry count of 0. A metaindex handle out of bounds is left out. IO, TRUNCATED, LIMIT, NO_MEMORY. */
 CF_MUST_CHECK ckptfmt_status cf_table_regions(cf_table *table, ckptfmt_region *regions, uint64_t capacity,
 	uint64_t *count, ckptfmt_error *err);
 
@@ -113,9 +113,9 @@ CF_MUST_CHECK ckptfmt_status cf_table_regions(cf_table *table, ckptfmt_region *r
 typedef struct cf_table_check {
 	cf_table *table;
 	uint64_t step;
-	uint64_t offset;           /* these three: of the last step. Where it looked, */
-	uint64_t size;             /* how many bytes it read there, */
-	uint64_t entry_count;      /* and the entries found there */
+	uint64_t offset;           /* these three: of the last step. The block's offset, */
+	uint64_t size;             /* the bytes read, */
+	uint64_t entry_count;      /* and its entries */
 	cf_block_iterator entries;
 	cf_table_block memory;     /* the block of the last step */
 } cf_table_check;
@@ -123,7 +123,7 @@ typedef struct cf_table_check {
 /* Allocates nothing. The table must outlive the check. */
 void cf_table_check_open(cf_table_check *check, cf_table *table);
 /* Checks the next block; *more is false when there was none left. On failure this block is damaged and the next call
- * goes on with the one after it. Failures as cf_table_get. */
+ * continues with the one after it. Failures as cf_table_get. */
 CF_MUST_CHECK ckptfmt_status cf_table_check_next(cf_table_check *check, bool *more, ckptfmt_error *err);
 void cf_table_check_close(cf_table_check *check);
 

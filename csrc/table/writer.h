@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writes a table file (an index) in one pass, byte for byte as every canonical writer: rules TAB, BLK, FTR. */
-#ifndef CKPTFMT_BUNDLE_TABLE_WRITER_H
-#define CKPTFMT_BUNDLE_TABLE_WRITER_H
+#ifndef CKPTFMT_TABLE_WRITER_H
+#define CKPTFMT_TABLE_WRITER_H
 
 #include "table/block.h"
 #include "table/footer.h"

@@ -184,8 +184,8 @@ static void take_entry(ckptfmt_verifier *v, cf_bytes_view key, cf_bytes_view val
 	if (!usable || !placed)
 		v->uncertain = true;
 	if (cf_slice_key_looks_like(key.data, key.size)) {
-		if (cf_verify_ok(v, cf_held_add(&v->held, key, value, origin, &error), &error, &place))
-			cf_held_at(&v->held, cf_held_count(&v->held) - 1)->broken = !usable || !placed;
+		if (cf_verify_ok(v, cf_deferred_add(&v->held, key, value, origin, &error), &error, &place))
+			cf_deferred_at(&v->held, cf_deferred_count(&v->held) - 1)->broken = !usable || !placed;
 	} else if (usable) {
 		cf_verify_add_row(v, key, value, origin, placed);
 	}

@@ -19,7 +19,7 @@
 #define CKPTFMT_VERIFY_PRIVATE_H
 
 #include "proto/strings.h"
-#include "read/held.h"
+#include "read/deferred.h"
 #include "read/transfer.h"
 #include "table/footer.h"
 #include "table/writer.h"
@@ -154,8 +154,8 @@ struct ckptfmt_verifier {
 	ckptfmt_selection *selection;
 	cf_buffer rows;             /* cf_verify_row */
 	cf_buffer parts;            /* cf_verify_part */
-	cf_held held;
-	cf_held_place *places;      /* of these, by size */
+	cf_deferred held;
+	cf_deferred_place *places;      /* of these, by size */
 	cf_buffer named;            /* int32_t: shards that entries name */
 	cf_buffer key;              /* scratch */
 

@@ -50,13 +50,13 @@ static void claim_part(ckptfmt_verifier *v, uint64_t row_number, uint64_t slice)
 	cf_verify_part *part = part_at(v, row, slice);
 	cf_verify_place place = {cf_verify_index_path(v), name_of(v, row), CF_NO_OFFSET};
 	ckptfmt_error error;
-	cf_held_entry *entry;
+	cf_deferred_entry *entry;
 	cf_bytes_view value;
 	cf_buffer_clear(&v->key);
 	cf_selection_slice_key(v->selection, row_number, slice, &v->key);
 	if (!cf_verify_ok(v, cf_buffer_status(&v->key, &error), &error, &place))
 		return;
-	entry = cf_held_find(&v->held, v->key.data, v->key.size);
+	entry = cf_deferred_find(&v->held, v->key.data, v->key.size);
 	if (entry == NULL)
 		return;
 	part->origin = place.offset = entry->origin;
@@ -64,7 +64,7 @@ static void claim_part(ckptfmt_verifier *v, uint64_t row_number, uint64_t slice)
 	entry->claimed = true;
 	if (part->state == CF_VERIFY_REPEATED || entry->broken)
 		return;
-	value = cf_held_value(&v->held, entry);
+	value = cf_deferred_value(&v->held, entry);
 	if (cf_verify_ok(v, cf_selection_fill_slice(v->selection, v->reader, row_number, slice, value, entry->origin,
 		&error), &error, &place) && cf_verify_ok(v, check_part(v, row, slice, value, &place, &error), &error, &place))
 		part->state = CF_VERIFY_SOUND;
@@ -110,10 +110,10 @@ static void check_orphan(ckptfmt_verifier *v, const cf_verify_place *place)
 			(int)rank);
 }
 
-static uint64_t add_unclaimed(ckptfmt_verifier *v, cf_held_entry *held)
+static uint64_t add_unclaimed(ckptfmt_verifier *v, cf_deferred_entry *held)
 {
 	int64_t dims[CKPTFMT_RANK_MAX];
-	cf_bytes_view key = cf_held_key(&v->held, held), value = cf_held_value(&v->held, held);
+	cf_bytes_view key = cf_deferred_key(&v->held, held), value = cf_deferred_value(&v->held, held);
 	cf_verify_place place = {cf_verify_index_path(v), key, held->origin};
 	uint64_t row = cf_selection_count(v->selection);
 	ckptfmt_error error;
@@ -136,15 +136,15 @@ static uint64_t add_unclaimed(ckptfmt_verifier *v, cf_held_entry *held)
 uint64_t cf_verify_late_step(ckptfmt_verifier *v)
 {
 	cf_verify_place place = {cf_verify_index_path(v), {NULL, 0}, CF_NO_OFFSET};
-	cf_held_entry *held;
+	cf_deferred_entry *held;
 	ckptfmt_error error;
-	if (v->next == 0 && !cf_verify_ok(v, cf_held_by_size(&v->held, &v->places, &error), &error, &place))
+	if (v->next == 0 && !cf_verify_ok(v, cf_deferred_by_size(&v->held, &v->places, &error), &error, &place))
 		return 0;
-	if (v->next == cf_held_count(&v->held)) {
+	if (v->next == cf_deferred_count(&v->held)) {
 		cf_verify_enter(v, CF_VERIFY_TENSORS);
 		return 0;
 	}
-	held = cf_held_at(&v->held, v->places[v->next++].row);
+	held = cf_deferred_at(&v->held, v->places[v->next++].row);
 	return held->claimed ? CF_VERIFY_ROW_COST : add_unclaimed(v, held);
 }
 

@@ -42,7 +42,7 @@ static void release_run(ckptfmt_verifier *v)
 	cf_buffer_free(&v->findings);
 	cf_buffer_free(&v->rows);
 	cf_buffer_free(&v->parts);
-	cf_held_free(&v->held);
+	cf_deferred_free(&v->held);
 	cf_release(v->places);
 	cf_buffer_free(&v->named);
 	cf_buffer_free(&v->key);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The entries of a checkpoint that is being written: what will be its index. Kept in order of adding, found by key. */
-#ifndef CKPTFMT_BUNDLE_CATALOG_H
-#define CKPTFMT_BUNDLE_CATALOG_H
+#ifndef CKPTFMT_WRITE_CATALOG_H
+#define CKPTFMT_WRITE_CATALOG_H
 
 #include "base/buffer.h"
 #include "base/hash.h"

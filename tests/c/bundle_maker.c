@@ -287,7 +287,7 @@ uint64_t maker_origin(const bundle_maker *m, const cf_buffer *key)
 void maker_reseal(bundle_maker *m, cf_handle block)
 {
 	uint8_t *stored = m->index.data + block.offset;
-	cf_store_u32(stored + block.size + 1, ckptfmt_crc32c_mask(cf_trailer_crc_wanted(stored, block.size)));
+	cf_store_u32(stored + block.size + 1, ckptfmt_crc32c_mask(cf_trailer_crc_computed(stored, block.size)));
 }
 
 cf_footer maker_footer(const bundle_maker *m)

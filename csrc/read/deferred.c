@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "read/held.h"
+#include "read/deferred.h"
 
 #include "base/memory.h"
 #include "table/block.h"
 
 #include <stdlib.h>
 
-ckptfmt_status cf_held_add(cf_held *held, cf_bytes_view key, cf_bytes_view value, uint64_t origin, ckptfmt_error *err)
+ckptfmt_status cf_deferred_add(cf_deferred *held, cf_bytes_view key, cf_bytes_view value, uint64_t origin, ckptfmt_error *err)
 {
-	cf_held_entry entry = {held->bytes.size, key.size, held->bytes.size + key.size, value.size, origin, false, false};
+	cf_deferred_entry entry = {held->bytes.size, key.size, held->bytes.size + key.size, value.size, origin, false, false};
 	cf_put_bytes(&held->bytes, key.data, key.size);
 	cf_put_bytes(&held->bytes, value.data, value.size);
 	cf_put_bytes(&held->entries, &entry, sizeof entry);
@@ -16,13 +16,13 @@ ckptfmt_status cf_held_add(cf_held *held, cf_bytes_view key, cf_bytes_view value
 	return cf_buffer_status(&held->entries, err);
 }
 
-cf_held_entry *cf_held_find(const cf_held *held, const uint8_t *key, uint64_t key_size)
+cf_deferred_entry *cf_deferred_find(const cf_deferred *held, const uint8_t *key, uint64_t key_size)
 {
-	uint64_t low = 0, high = cf_held_count(held);
+	uint64_t low = 0, high = cf_deferred_count(held);
 	while (low < high) {
 		uint64_t middle = low + (high - low) / 2;
-		cf_held_entry *entry = cf_held_at(held, middle);
-		cf_bytes_view own = cf_held_key(held, entry);
+		cf_deferred_entry *entry = cf_deferred_at(held, middle);
+		cf_bytes_view own = cf_deferred_key(held, entry);
 		int order = cf_key_compare(own.data, own.size, key, key_size);
 		if (order == 0)
 			return entry;
@@ -36,15 +36,15 @@ cf_held_entry *cf_held_find(const cf_held *held, const uint8_t *key, uint64_t ke
 
 static int compare_places(const void *left, const void *right)
 {
-	const cf_held_place *a = left, *b = right;
+	const cf_deferred_place *a = left, *b = right;
 	if (a->key_size != b->key_size)
 		return a->key_size < b->key_size ? -1 : 1;
 	return (a->row > b->row) - (a->row < b->row);
 }
 
-ckptfmt_status cf_held_by_size(const cf_held *held, cf_held_place **out, ckptfmt_error *err)
+ckptfmt_status cf_deferred_by_size(const cf_deferred *held, cf_deferred_place **out, ckptfmt_error *err)
 {
-	uint64_t count = cf_held_count(held);
+	uint64_t count = cf_deferred_count(held);
 	*out = NULL;
 	if (count == 0)
 		return CKPTFMT_OK;
@@ -52,12 +52,12 @@ ckptfmt_status cf_held_by_size(const cf_held *held, cf_held_place **out, ckptfmt
 	if (*out == NULL)
 		return cf_fail_memory(err);
 	for (uint64_t row = 0; row < count; row++)
-		(*out)[row] = (cf_held_place){cf_held_at(held, row)->key_size, row};
+		(*out)[row] = (cf_deferred_place){cf_deferred_at(held, row)->key_size, row};
 	qsort(*out, (size_t)count, sizeof **out, compare_places);
 	return CKPTFMT_OK;
 }
 
-void cf_held_free(cf_held *held)
+void cf_deferred_free(cf_deferred *held)
 {
 	cf_buffer_free(&held->entries);
 	cf_buffer_free(&held->bytes);

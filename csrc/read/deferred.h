@@ -1,58 +1,58 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Entries whose keys begin with a zero byte, set aside in key order until the tensors have claimed their slices (see
  * the top of selection.c). */
-#ifndef CKPTFMT_BUNDLE_HELD_H
-#define CKPTFMT_BUNDLE_HELD_H
+#ifndef CKPTFMT_READ_DEFERRED_H
+#define CKPTFMT_READ_DEFERRED_H
 
 #include "base/buffer.h"
 #include "proto/message.h"
 
-typedef struct cf_held_entry {
+typedef struct cf_deferred_entry {
 	uint64_t key_offset, key_size;      /* in `bytes` */
 	uint64_t value_offset, value_size;
 	uint64_t origin;                    /* file offset of the value */
 	bool claimed;                       /* it is a slice of a tensor, or was taken as a tensor */
 	bool broken;                        /* cannot be used; only a verifier keeps such */
-} cf_held_entry;
+} cf_deferred_entry;
 
 /* Orders entries by the size of their keys. */
-typedef struct cf_held_place {
+typedef struct cf_deferred_place {
 	uint64_t key_size;
 	uint64_t row;
-} cf_held_place;
+} cf_deferred_place;
 
-typedef struct cf_held {
-	cf_buffer entries;                  /* cf_held_entry, in key order */
+typedef struct cf_deferred {
+	cf_buffer entries;                  /* cf_deferred_entry, in key order */
 	cf_buffer bytes;                    /* their keys and values */
-} cf_held;
+} cf_deferred;
 
 /* Appends copies. REQUIRES: the key is greater than the last one. NO_MEMORY. */
-CF_MUST_CHECK ckptfmt_status cf_held_add(cf_held *held, cf_bytes_view key, cf_bytes_view value, uint64_t origin,
+CF_MUST_CHECK ckptfmt_status cf_deferred_add(cf_deferred *held, cf_bytes_view key, cf_bytes_view value, uint64_t origin,
 	ckptfmt_error *err);
 /* The entry with this key; NULL if there is none. Valid, as the views below, until the next add. */
-cf_held_entry *cf_held_find(const cf_held *held, const uint8_t *key, uint64_t key_size);
+cf_deferred_entry *cf_deferred_find(const cf_deferred *held, const uint8_t *key, uint64_t key_size);
 /* The entries by the size of their keys, in key order where it is the same: what lists a slice has a shorter key, so in
  * this order it is known of each entry, when its turn comes, whether it is a slice's (KEY-6, SLC-10). The caller
  * releases *out, which is NULL if there are none. NO_MEMORY. */
-CF_MUST_CHECK ckptfmt_status cf_held_by_size(const cf_held *held, cf_held_place **out, ckptfmt_error *err);
-void cf_held_free(cf_held *held);
+CF_MUST_CHECK ckptfmt_status cf_deferred_by_size(const cf_deferred *held, cf_deferred_place **out, ckptfmt_error *err);
+void cf_deferred_free(cf_deferred *held);
 
-static inline uint64_t cf_held_count(const cf_held *held)
+static inline uint64_t cf_deferred_count(const cf_deferred *held)
 {
-	return held->entries.size / sizeof(cf_held_entry);
+	return held->entries.size / sizeof(cf_deferred_entry);
 }
 
-static inline cf_held_entry *cf_held_at(const cf_held *held, uint64_t row)
+static inline cf_deferred_entry *cf_deferred_at(const cf_deferred *held, uint64_t row)
 {
-	return (cf_held_entry *)(void *)held->entries.data + row;
+	return (cf_deferred_entry *)(void *)held->entries.data + row;
 }
 
-static inline cf_bytes_view cf_held_key(const cf_held *held, const cf_held_entry *entry)
+static inline cf_bytes_view cf_deferred_key(const cf_deferred *held, const cf_deferred_entry *entry)
 {
 	return (cf_bytes_view){held->bytes.data + entry->key_offset, entry->key_size};
 }
 
-static inline cf_bytes_view cf_held_value(const cf_held *held, const cf_held_entry *entry)
+static inline cf_bytes_view cf_deferred_value(const cf_deferred *held, const cf_deferred_entry *entry)
 {
 	return (cf_bytes_view){held->bytes.data + entry->value_offset, entry->value_size};
 }
