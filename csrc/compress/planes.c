@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The choice of a variant: planes_portable.c, or planes_x86.c (AVX2). Units of 8 bytes use the portable code everywhere:
- * it is faster than the coders that follow it. */
+/* The choice of a variant: planes_portable.c or planes_x86.c (AVX2). Units of 8 bytes use the portable code on every
+ * CPU: it is faster than the coders that follow it. */
 #include "compress/planes.h"
 
 #include <stdatomic.h>

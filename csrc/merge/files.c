@@ -201,7 +201,7 @@ static void hold_one(cf_merge_files *files, int32_t row)
 	if (row == files->holder || holder->state == CF_FILE_WRITER_CLOSED)
 		files->holder = row;
 	else
-		cf_file_writer_let_go(&files->copies[row]);
+		cf_file_writer_unlock(&files->copies[row]);
 }
 
 static ckptfmt_status copy_file(cf_merge_files *files, int32_t row, ckptfmt_error *err)
@@ -267,7 +267,7 @@ ckptfmt_status cf_merge_files_fill(cf_merge_files *files, ckptfmt_error *err)
 		CF_TRY(cf_file_writer_finish(file, commit->durability == CKPTFMT_DURABILITY_FULL, err));
 		/* There may be more than descriptors; the index is held as well, once it is there. */
 		if (files->empty_count > 1)
-			cf_file_writer_let_go(file);
+			cf_file_writer_unlock(file);
 	}
 	return CKPTFMT_OK;
 }

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The file is [0, written) in the hands of the system and [written, written + staged) in staging. `written` is a
- * multiple of the page size except after a flush that was asked for; the staging then ends earlier, once, so that
- * later writes begin at page boundaries again.
+ * Bytes [0, written) of the file are written and [written, written + staged) are in the staging buffer. `written` is a
+ * multiple of the page size except after cf_file_writer_flush; the next buffer is then shorter, so that later writes
+ * begin at page boundaries again.
  *
- * Large files that will be synced go by slots (`direct`) past the page cache where that works: [0, written) is then in
- * the hands of the system or under way to it, and staging is the slot that is filled meanwhile. That ends with a flush,
- * which writes what is less than a block through the page cache.
+ * Large files that will be synced use direct I/O where that works: bytes [0, written) are then written or being written
+ * from slots of memory, and the staging buffer is another slot. That ends with a flush, which writes the last partial
+ * block through the page cache.
  */
 #include "storage/file_writer.h"
 
@@ -28,21 +28,21 @@ CF_STATIC_ASSERT((int)ALIGNMENT == (int)CF_DIRECT_ALIGNMENT, "one kind of block"
 CF_STATIC_ASSERT((int)CF_DIRECT_SLOT_SIZE >= (int)CF_FILE_WRITER_STAGING_SIZE, "what is staged fits a slot");
 CF_STATIC_ASSERT(CF_FILE_WRITER_STAGING_SIZE >= CF_FILE_WRITER_ROOM_MIN + 2 * ALIGNMENT, "a spill makes room");
 
-static bool temporary_name(cf_file_writer *writer, const char *final_name, uint64_t chance)
+static bool temporary_name(cf_file_writer *writer, const char *final_name, uint64_t random)
 {
 	/* The first digit is a letter: TensorFlow's names are decimal. */
 	int size = snprintf(writer->name, sizeof writer->name, "%s.tempstate%016llx", final_name,
-		(unsigned long long)(chance | 0xaULL << 60));
+		(unsigned long long)(random | 0xaULL << 60));
 	return size > 0 && (size_t)size < sizeof writer->name;
 }
 
-/* Puts a temporary name that nobody else is likely to use into the writer. */
+/* Sets the name and path of the writer to a random temporary name. */
 static ckptfmt_status choose_name(cf_file_writer *writer, const cf_directory *directory, const char *final_name,
 	ckptfmt_error *err)
 {
-	uint64_t chance;
-	CF_TRY(cf_os_random(&chance, sizeof chance, err));
-	if (!temporary_name(writer, final_name, chance)) {
+	uint64_t random;
+	CF_TRY(cf_os_random(&random, sizeof random, err));
+	if (!temporary_name(writer, final_name, random)) {
 		cf_os_path(directory, final_name, writer->path, sizeof writer->path);
 		return cf_fail_os(err, ENAMETOOLONG, writer->path, "cannot make a temporary file beside it");
 	}
@@ -68,8 +68,8 @@ ckptfmt_status cf_file_writer_open(cf_file_writer *writer, const cf_directory *d
 	return cf_fail_os(err, EEXIST, writer->path, "cannot find a free temporary name");
 }
 
-/* What was linked is told by the new name: the old one may have gone to another file meanwhile. The lock says that the
- * name is in use, as that of a file which the writer made. */
+/* Checks by the new name which file was linked: the old name may lead to another file by now. Takes the lock as for a
+ * file that the writer created. */
 static ckptfmt_status hold_adopted(cf_file_writer *writer, const cf_directory *directory, const cf_file_info *wanted,
 	bool *same, ckptfmt_error *err)
 {
@@ -117,7 +117,7 @@ static void release_staging(cf_file_writer *writer)
 	writer->staged = 0;
 }
 
-/* What is staged moves to the first slot. */
+/* Moves the staged bytes to the first slot. */
 static void begin_direct(cf_file_writer *writer)
 {
 	uint64_t staged = writer->staged;
@@ -136,7 +136,7 @@ static void begin_direct(cf_file_writer *writer)
 
 void cf_file_writer_reserve(cf_file_writer *writer, uint64_t size)
 {
-	/* What goes in one write needs none. */
+	/* A file of a single write needs no reservation. */
 	if (writer->state != CF_FILE_WRITER_WRITING || size <= writer->reserved || size <= CF_FILE_WRITER_STAGING_SIZE)
 		return;
 	cf_os_reserve(&writer->file, size);
@@ -144,7 +144,7 @@ void cf_file_writer_reserve(cf_file_writer *writer, uint64_t size)
 	if (writer->direct == NULL && writer->sync_ahead && writer->written % ALIGNMENT == 0 &&
 		size >= writer->written + CF_FILE_WRITER_DIRECT_MIN)
 		begin_direct(writer);
-	/* A write that makes the file longer keeps all others waiting. A wrong hint must not cut off what was written. */
+	/* A write that extends the file blocks all others. A wrong hint must not cut off what was written. */
 	if (writer->direct != NULL && size > writer->written)
 		cf_os_trim(&writer->file, size);
 }
@@ -161,7 +161,7 @@ uint64_t cf_file_writer_position(const cf_file_writer *writer)
 
 /* ---- staging ---- */
 
-/* Passes `status` on; a failure ends the writer. */
+/* Returns `status`; a failure ends the writer. */
 static ckptfmt_status settle(cf_file_writer *writer, ckptfmt_status status, const ckptfmt_error *err)
 {
 	if (status != CKPTFMT_OK) {
@@ -231,7 +231,7 @@ static ckptfmt_status spill_direct(cf_file_writer *writer, uint64_t size, ckptfm
 	return settle(writer, cf_progress_add(writer->progress, size, err), err);
 }
 
-/* Everything is in the hands of the system, and staging as at the beginning. */
+/* Writes everything and goes back to buffered writes. */
 static ckptfmt_status end_direct(cf_file_writer *writer, ckptfmt_error *err)
 {
 	uint8_t tail[ALIGNMENT];
@@ -282,7 +282,7 @@ static ckptfmt_status make_room(cf_file_writer *writer, uint64_t *room, ckptfmt_
 	return CKPTFMT_OK;
 }
 
-/* Nobody can put 2^63 bytes, but a wrong sum of the caller's must not wrap the position. */
+/* Files have less than 2^63 bytes; a wrong size must not wrap the position. */
 static ckptfmt_status check_size(cf_file_writer *writer, uint64_t size, ckptfmt_error *err)
 {
 	CF_TRY(check_writing(writer, err));
@@ -307,7 +307,7 @@ ckptfmt_status cf_file_writer_put(cf_file_writer *writer, const void *bytes, uin
 			part = cf_min_u64(size, room);
 			memcpy(writer->staging + writer->staged, from, (size_t)part);
 			writer->staged += part;
-			/* So that what follows may go straight. */
+			/* So that the rest need not be staged. */
 			if (part == room)
 				CF_TRY(spill(writer, writer->staged, err));
 		}
@@ -354,7 +354,7 @@ ckptfmt_status cf_file_writer_room(cf_file_writer *writer, uint8_t **to, uint64_
 	*room = 0;
 	CF_TRY(check_writing(writer, err));
 	CF_TRY(allocate_staging(writer, err));
-	/* Whole pages of the file go, so that the next write begins at one. */
+	/* Whole pages of the file are written, so that the next write begins at one. */
 	if (staging_limit(writer) - writer->staged < CF_FILE_WRITER_ROOM_MIN) {
 		uint64_t rest = cf_file_writer_position(writer) % ALIGNMENT;
 		CF_TRY(spill(writer, writer->staged - rest, err));
@@ -398,10 +398,10 @@ ckptfmt_status cf_file_writer_finish(cf_file_writer *writer, bool sync, ckptfmt_
 	return CKPTFMT_OK;
 }
 
-typedef enum whereabouts { ELSEWHERE, THERE, UNKNOWN } whereabouts;
+typedef enum location { ELSEWHERE, THERE, UNKNOWN } location;
 
-/* A network file system may rename and then report that it did not: only the file itself can tell. */
-static whereabouts stands_at(const cf_file_writer *writer, const char *target)
+/* A network file system may rename the file and report a failure, so the file itself is looked at. */
+static location look_at(const cf_file_writer *writer, const char *target)
 {
 	cf_file_info info;
 	bool exists;
@@ -410,8 +410,8 @@ static whereabouts stands_at(const cf_file_writer *writer, const char *target)
 	return exists && info.device == writer->info.device && info.inode == writer->info.inode ? THERE : ELSEWHERE;
 }
 
-/* That `target` is the same file says nothing here: somebody else may have given it that name. So the name that is ours
- * goes only when this call made the other. */
+/* If `target` is the same file, another process may have linked it. So the temporary name is removed only if this call
+ * made the link. */
 static ckptfmt_status move_adopted(cf_file_writer *writer, const char *target, bool *exists, ckptfmt_error *err)
 {
 	cf_link_result result;
@@ -439,10 +439,10 @@ ckptfmt_status cf_file_writer_link_new(cf_file_writer *writer, const char *targe
 	assert(writer->state == CF_FILE_WRITER_FINISHED);
 	status = cf_os_rename_new(writer->directory, writer->name, writer->directory, target, exists, err);
 	if (status != CKPTFMT_OK || *exists) {
-		if (stands_at(writer, target) != THERE)
+		if (look_at(writer, target) != THERE)
 			return status;
 		*exists = false;
-		/* Where it was done by a link, the first name may still be there. */
+		/* If it was done by a link, the first name may still exist. */
 		(void)!cf_os_unlink(writer->directory, writer->name, NULL);
 	}
 	writer->state = CF_FILE_WRITER_PUBLISHED;
@@ -456,7 +456,7 @@ ckptfmt_status cf_file_writer_replace(cf_file_writer *writer, const char *target
 	*unknown = false;
 	status = cf_os_rename(writer->directory, writer->name, writer->directory, target, err);
 	if (status != CKPTFMT_OK) {
-		whereabouts where = stands_at(writer, target);
+		location where = look_at(writer, target);
 		if (where == ELSEWHERE)
 			return status;
 		*unknown = where == UNKNOWN;
@@ -465,7 +465,7 @@ ckptfmt_status cf_file_writer_replace(cf_file_writer *writer, const char *target
 	return *unknown ? status : CKPTFMT_OK;
 }
 
-void cf_file_writer_let_go(cf_file_writer *writer)
+void cf_file_writer_unlock(cf_file_writer *writer)
 {
 	assert(writer->state == CF_FILE_WRITER_FINISHED || writer->state == CF_FILE_WRITER_PUBLISHED);
 	cf_os_close_quietly(&writer->file);
@@ -476,7 +476,7 @@ void cf_file_writer_abandon(cf_file_writer *writer)
 	int kept = errno;
 	if (writer->state == CF_FILE_WRITER_CLOSED)
 		return;
-	/* First, for it may still write to the file. */
+	/* First, because it may still be writing to the file. */
 	cf_os_direct_end(writer->direct);
 	writer->direct = NULL;
 	cf_os_close_quietly(&writer->file);

@@ -1,30 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A new file written from front to end under a temporary name and then given its own: every data file and every index
- * file is made by one of these.
+ * Writes a new file sequentially under a temporary name and then renames it. All data files and index files are written
+ * this way.
  *
  *   open -> put, put_crc, room + advance, zeros -> finish -> link_new or replace
  *   adopt -> link_new
  *   abandon: from any of these states; removes the file if it still has its temporary name
  *
- * A failure while writing is final: whatever reached the file, the writer then repeats the failure until it is
- * abandoned. A file writer belongs to one thread at a time. Every failure names the temporary file, or the target.
+ * A failure while writing is final: the writer repeats it until it is abandoned. A file writer belongs to one thread at
+ * a time. Every error names the temporary file, or the target.
  *
- * Until it is abandoned, under whatever name it stands, the file's lock says that its writer lives (CMT-15).
+ * Until it is abandoned, the file's lock shows other processes that its writer is alive (CMT-15).
  */
-#ifndef CKPTFMT_IO_FILE_WRITER_H
-#define CKPTFMT_IO_FILE_WRITER_H
+#ifndef CKPTFMT_STORAGE_FILE_WRITER_H
+#define CKPTFMT_STORAGE_FILE_WRITER_H
 
 #include "base/progress.h"
 #include "storage/os.h"
 
 enum {
-	/* As fast as 4 and 8 MiB where the file goes to the page cache (measured), and it stays in the L2 cache
-	 * between the copy with its checksum and the write. */
+	/* As fast as 4 and 8 MiB for writes to the page cache (measured); the bytes stay in the L2 cache between
+	 * copying, checksumming and writing. */
 	CF_FILE_WRITER_STAGING_SIZE = 1 << 20,
-	/* From this size on a file that will be synced goes past the page cache, where that works. */
+	/* Files of at least this size that will be synced use direct I/O, where that works. */
 	CF_FILE_WRITER_DIRECT_MIN = 64 << 20,
-	/* cf_file_writer_room never gives less. */
+	/* The least that cf_file_writer_room returns. */
 	CF_FILE_WRITER_ROOM_MIN = 4096,
 	CF_FILE_WRITER_NAME_SIZE = 256
 };
@@ -34,24 +34,24 @@ typedef enum cf_file_writer_state {
 	CF_FILE_WRITER_WRITING,
 	CF_FILE_WRITER_FAILED,         /* only abandon */
 	CF_FILE_WRITER_FINISHED,       /* complete and closed but for its lock, still under its temporary name */
-	CF_FILE_WRITER_PUBLISHED       /* stands under a name of the caller's; nothing owned but its lock */
+	CF_FILE_WRITER_PUBLISHED       /* has a name that the caller chose; nothing owned but its lock */
 } cf_file_writer_state;
 
 /* All zero is closed. Read by callers: position through cf_file_writer_position, the rest only for messages. */
 typedef struct cf_file_writer {
 	cf_file_writer_state state;
-	cf_file file;                   /* of a finished one only the lock counts; -1 when it was let go */
+	cf_file file;                   /* when finished only the lock matters; -1 after cf_file_writer_unlock */
 	const cf_directory *directory;  /* borrowed */
 	uint8_t *memory;                /* NULL until the first byte is staged */
 	uint8_t *staging;               /* in `memory`, at a page boundary, or the memory of a slot */
 	uint64_t staged;                /* bytes in staging */
-	uint64_t written;               /* bytes in the file, or on their way: where staging[0] goes */
-	cf_direct *direct;              /* NULL unless the file goes past the page cache */
+	uint64_t written;               /* bytes written, or being written: the offset of staging[0] */
+	cf_direct *direct;              /* NULL: no direct I/O */
 	unsigned slot;                  /* of `direct`: the one that is staging */
-	uint64_t reserved;              /* bytes wished for */
-	uint64_t synced_ahead;          /* what lies before is on its way to the device */
+	uint64_t reserved;              /* bytes that the file system was asked to reserve */
+	uint64_t synced_ahead;          /* write-back was started for the bytes before */
 	bool sync_ahead;
-	bool adopted;                   /* the file has other names, which are none of ours */
+	bool adopted;                   /* the file has other names, which are not this writer's */
 	int32_t os_errno;               /* of the failure that ended it */
 	cf_progress *progress;          /* counts what is written; borrowed, NULL: nothing does. Set by the caller */
 	cf_file_info info;              /* of the finished file */
@@ -59,64 +59,63 @@ typedef struct cf_file_writer {
 	char path[sizeof((ckptfmt_error *)0)->path]; /* of `name`, for messages */
 } cf_file_writer;
 
-/* Makes `<final_name>.tempstate<16 hex digits>`, the first of them a letter, a name nobody else uses. `directory` must
- * outlive the writer. On failure *writer is closed. */
+/* Creates `<final_name>.tempstate<16 hex digits>`, the first of them a letter, a name that does not exist. `directory`
+ * must outlive the writer. On failure *writer is closed. */
 CF_MUST_CHECK ckptfmt_status cf_file_writer_open(cf_file_writer *writer, const cf_directory *directory,
 	const char *final_name, ckptfmt_error *err);
 
-/* Instead of writing one: gives the file `from_name`, which must be the one that `info` is of and have its size, a
- * second name, temporary as above, and takes it as finished. Its other names stay whatever becomes of this one.
- * *adopted false (nothing done, *writer is closed): it is another file, or there are no links here. */
+/* Instead of writing a file, links an existing one, `from_name`, under a temporary name as above and takes it as
+ * finished. Its other names stay. *adopted false (nothing done, *writer is closed): it is not the file that `info`
+ * describes, or it cannot be linked. */
 CF_MUST_CHECK ckptfmt_status cf_file_writer_adopt(cf_file_writer *writer, const cf_directory *directory,
 	const char *final_name, const cf_directory *from, const char *from_name, const cf_file_info *info, bool *adopted,
 	ckptfmt_error *err);
 
-/* A hint: the file will have `size` bytes. What is reserved and not used is given back at the end. A large file that
- * will be synced gets 32 MiB of memory for writes past the page cache. */
+/* A hint: the file will have `size` bytes. Space that is reserved and not used is released at the end. A large file
+ * that will be synced gets 32 MiB of memory for direct I/O. */
 void cf_file_writer_reserve(cf_file_writer *writer, uint64_t size);
-/* A wish, for files that will be synced: begins to write to the device while more is put. To be told before the
- * size. */
+/* A hint: the file will be synced, so write-back starts while it is being written. Call it before
+ * cf_file_writer_reserve. */
 void cf_file_writer_sync_ahead(cf_file_writer *writer);
 
 /* Bytes put so far: the offset of the next. */
 uint64_t cf_file_writer_position(const cf_file_writer *writer);
 
-/* Appends. Much at once goes to the system straight from `bytes`. */
+/* Appends. Large writes are not staged. */
 CF_MUST_CHECK ckptfmt_status cf_file_writer_put(cf_file_writer *writer, const void *bytes, uint64_t size,
 	ckptfmt_error *err);
-/* Appends, and continues *crc (ckptfmt_crc32c) over the bytes as they were copied: what is stored matches the checksum
- * even if another thread changes `bytes` meanwhile. */
+/* Appends, and extends *crc (ckptfmt_crc32c) by the bytes as they were copied, so that it is the checksum of the stored
+ * bytes even if another thread changes `bytes` at the same time. */
 CF_MUST_CHECK ckptfmt_status cf_file_writer_put_crc(cf_file_writer *writer, const void *bytes, uint64_t size,
 	uint32_t *crc, ckptfmt_error *err);
 CF_MUST_CHECK ckptfmt_status cf_file_writer_zeros(cf_file_writer *writer, uint64_t size, ckptfmt_error *err);
 
-/* Memory to put the next bytes into directly: *room of them, at least CF_FILE_WRITER_ROOM_MIN, at *to, until the next
- * call. Nothing is put before cf_file_writer_advance. */
+/* Returns memory for the next bytes: *room of them, at least CF_FILE_WRITER_ROOM_MIN, at *to, valid until the next
+ * call. They are appended by cf_file_writer_advance. */
 CF_MUST_CHECK ckptfmt_status cf_file_writer_room(cf_file_writer *writer, uint8_t **to, uint64_t *room,
 	ckptfmt_error *err);
-/* The first `size` bytes of the room given last are filled. REQUIRES: size <= *room. */
+/* Appends the first `size` bytes of that memory. REQUIRES: size <= *room. */
 void cf_file_writer_advance(cf_file_writer *writer, uint64_t size);
 
-/* Hands what is staged to the system. */
+/* Writes the staged bytes to the file. */
 CF_MUST_CHECK ckptfmt_status cf_file_writer_flush(cf_file_writer *writer, ckptfmt_error *err);
-/* Flushes, syncs if asked, closes for writing. The file is complete, under its temporary name. */
+/* Flushes, syncs if asked, and reports write errors. The file is then complete, under its temporary name. */
 CF_MUST_CHECK ckptfmt_status cf_file_writer_finish(cf_file_writer *writer, bool sync, ckptfmt_error *err);
 
-/* Gives the finished file the name `target` if that is free; *exists (nothing done, another name may be tried) is no
- * failure. After a failure too another call may be tried. REQUIRES: finished; of an adopted file published will do, it
- * then loses the name it had. */
+/* Renames the finished file to `target` if that name is free; OK with *exists if it is taken. Can be called again with
+ * another name, also after a failure. REQUIRES: finished; an adopted file may be published, and loses that name. */
 CF_MUST_CHECK ckptfmt_status cf_file_writer_link_new(cf_file_writer *writer, const char *target, bool *exists,
 	ckptfmt_error *err);
-/* Gives the finished file the name `target`, in the place of the file that had it. *unknown, with a failure: it may
- * stand under either name, nobody can tell, and is left alone from here on. REQUIRES: finished. */
+/* Renames the finished file to `target`, replacing the file of that name. *unknown, with a failure: the file has one of
+ * the two names, it is unknown which, and it stays. REQUIRES: finished. */
 CF_MUST_CHECK ckptfmt_status cf_file_writer_replace(cf_file_writer *writer, const char *target, bool *unknown,
 	ckptfmt_error *err);
 
-/* Gives the descriptor back, and the lock with it: for who finishes many files. CMT-15 asks for one of them.
+/* Closes the descriptor, which releases the lock, for callers with many finished files: by CMT-15 one lock is enough.
  * REQUIRES: finished or published. */
-void cf_file_writer_let_go(cf_file_writer *writer);
+void cf_file_writer_unlock(cf_file_writer *writer);
 
-/* Closes, removes a file that was not published, frees. Leaves errno alone. What cannot be removed stays. */
+/* Closes, removes a file that was not published (best effort), frees. Preserves errno. */
 void cf_file_writer_abandon(cf_file_writer *writer);
 
 #endif

@@ -4,13 +4,13 @@
  * belongs to the file system of this machine (storage/posix.c), or to a ckptfmt_storage: of a program, or in memory
  * (storage/memory.c). Files belong to the storage of their directory. Nothing above storage/ knows which one it uses.
  *
- * Names are relative to an open directory, so that a directory renamed or replaced mid-way cannot redirect a call.
- * REQUIRES of every name: not empty, no '/'. Every call retries EINTR (close excepted, which must not be retried) and
- * handles short transfers. A `path` next to a file, and the path of a directory, are only for messages. Every failure
- * carries the file's path and errno. What returns nothing leaves errno as it was.
+ * Names are relative to an open directory, so that renaming or replacing the directory cannot redirect a call.
+ * REQUIRES of every name: not empty, no '/'. Every call handles short transfers and retries after EINTR, except close,
+ * which must not be retried. The `path` beside a file, and the path of a directory, are only for messages. Every error
+ * has the file's path and errno. Functions that return void preserve errno.
  */
-#ifndef CKPTFMT_IO_OS_H
-#define CKPTFMT_IO_OS_H
+#ifndef CKPTFMT_STORAGE_OS_H
+#define CKPTFMT_STORAGE_OS_H
 
 #include "base/buffer.h"
 #include "base/error.h"
@@ -21,7 +21,7 @@ typedef struct cf_file_info {
 	int64_t mtime_seconds;
 	int64_t mtime_nanoseconds;
 	uint64_t link_count;
-	bool regular;           /* a file of bytes, no directory, FIFO or device */
+	bool regular;           /* a regular file: not a directory, FIFO or device */
 } cf_file_info;
 
 typedef struct cf_directory {
@@ -36,75 +36,70 @@ typedef struct cf_file {
 	void *object;           /* of `storage`, if that is not NULL */
 } cf_file;
 
-/* Writes "<directory>/<name>", the path for messages, to `to`; of one too long its end. NUL-terminated.
+/* Writes "<directory>/<name>", the path for messages, to `to`, NUL-terminated; of a path that does not fit, the end.
  * REQUIRES: size > 0. */
 void cf_os_path(const cf_directory *directory, const char *name, char *to, uint64_t size);
 
-/* Opens the directory `path`. With `make`, makes it and missing parents first (mode 0777 less the umask), and with
- * `sync_parents` syncs the parent of each level it made. `path` must outlive the result.
- * Without `make` a missing directory is CHECKPOINT_NOT_FOUND, and one that may only be searched is opened all the same:
- * listing and syncing it then fail. */
-CF_MUST_CHECK ckptfmt_status cf_os_directory_open(const char *path, bool make, bool sync_parents, cf_directory *out,
-	ckptfmt_error *err);
-/* The directory `path` of a storage; NULL: as cf_os_directory_open. Other storages have no directories of their own:
- * there a directory is the beginning of a path, nothing is made, and it is always there. */
+/* Opens the directory `path` of a storage; NULL: of the file system. `path` must outlive the result.
+ * With `make` the file system first creates it and missing parents (mode 0777 less the umask), and with `sync_parents`
+ * syncs the parent of each new directory. Without `make` a missing directory is CHECKPOINT_NOT_FOUND, and one with
+ * search permission alone is opened: listing and syncing it then fail.
+ * Other storages have no directories: there a directory is the beginning of a path, and always exists. */
 CF_MUST_CHECK ckptfmt_status cf_storage_directory_open(const ckptfmt_storage *storage, const char *path, bool make,
 	bool sync_parents, cf_directory *out, ckptfmt_error *err);
 void cf_os_directory_close(cf_directory *directory);
-/* Removes an empty directory of the storage, if it has any. One that is not empty, or cannot be removed, stays. */
+/* Removes an empty directory, best effort. Does nothing if the storage has no directories. */
 void cf_storage_directory_remove(const ckptfmt_storage *storage, const char *path);
 CF_MUST_CHECK ckptfmt_status cf_os_directory_sync(const cf_directory *directory, ckptfmt_error *err);
-/* Waits until no other holder of this directory's lock is left, at most about `timeout_ms`; then BUSY. Only those who
- * ask for the lock keep out of each other's way, a second open of the same directory among them, and it goes with the
- * process. Where the file system has no locks nothing is locked, and that is OK. */
+/* Takes the directory's advisory lock; BUSY if that takes longer than about `timeout_ms`. It excludes every other open
+ * of the directory, those of this process too, and ends with the process. OK also if the file system has no locks. */
 CF_MUST_CHECK ckptfmt_status cf_os_directory_lock(const cf_directory *directory, uint64_t timeout_ms,
 	ckptfmt_error *err);
 void cf_os_directory_unlock(const cf_directory *directory);
-/* The names in the directory, each followed by a NUL, "." and ".." left out, in no order. `names` is cleared first. */
+/* Lists the names in the directory without "." and "..", each followed by a NUL, in any order. Clears `names` first. */
 CF_MUST_CHECK ckptfmt_status cf_os_directory_list(const cf_directory *directory, cf_buffer *names, ckptfmt_error *err);
 
-/* Opens a regular file for reading; never blocks (a FIFO, a device, a directory is IO). A missing file, or a link that
- * leads to none, is OK with out->fd == -1, so that callers decide what it means. With follow_symlinks false a link is
- * BAD_PATH. `info` may be NULL. */
+/* Opens a regular file for reading; never blocks (a FIFO, a device, a directory is IO). A missing file or a dangling
+ * link is OK with out->fd == -1: the caller decides what that means. With follow_symlinks false a link is BAD_PATH.
+ * `info` may be NULL. */
 CF_MUST_CHECK ckptfmt_status cf_os_open(const cf_directory *directory, const char *name, bool follow_symlinks,
 	cf_file *out, cf_file_info *info, ckptfmt_error *err);
-/* Makes a new file for reading and writing, mode 0666 less the umask, and takes its shared lock: until all opens of it
- * are closed, whoever looks for files of dead writers sees that this one lives (CMT-15). Where the file system has no
- * locks there is none. *exists (then not opened) is no failure; a symbolic link, wherever it leads, exists, and so does
- * a file that such a look removes just now. */
+/* Creates a file for reading and writing, mode 0666 less the umask, and takes its shared lock (if the file system has
+ * locks). Until the file is closed, a process that looks for orphaned files sees that its writer is alive (CMT-15). If
+ * the name exists, sets *exists and opens nothing; symbolic links exist, and so do files that such a process is
+ * removing. */
 CF_MUST_CHECK ckptfmt_status cf_os_create(const cf_directory *directory, const char *name, cf_file *out, bool *exists,
 	ckptfmt_error *err);
-/* Takes the shared lock that cf_os_create takes, of a file that stands at `name` and was opened since it does. False
- * if somebody removes it just now; true also where there are no locks. */
+/* Takes the shared lock that cf_os_create takes, of an open file that has this name. False if another process is
+ * removing the file; true also where the file system has no locks. */
 bool cf_os_hold(const cf_directory *directory, const char *name, const cf_file *file);
-/* Of the file itself or, for a symbolic link, of what it leads to. *exists false is no failure. Of a directory or a
- * device too. */
+/* Describes a file, directory or device; of a symbolic link its target. OK with *exists false if there is none. */
 CF_MUST_CHECK ckptfmt_status cf_os_stat(const cf_directory *directory, const char *name, cf_file_info *info,
 	bool *exists, ckptfmt_error *err);
 CF_MUST_CHECK ckptfmt_status cf_os_file_info(const cf_file *file, const char *path, cf_file_info *info,
 	ckptfmt_error *err);
-/* Reports what closing reports (a write error on NFS). The file is closed whatever is returned. */
+/* Closes the file also on failure. A failure can be a write error (NFS). */
 CF_MUST_CHECK ckptfmt_status cf_os_close(cf_file *file, const char *path, ckptfmt_error *err);
-/* The same, but the file and its lock stay open: closed for what was written, held for who is to see it. After a
- * failure it is closed, or still open where there was no descriptor for this. */
+/* Reports write errors as closing does, but keeps the file and its lock open. After a failure the file is closed, or
+ * still open if there was no descriptor for this. */
 CF_MUST_CHECK ckptfmt_status cf_os_close_held(cf_file *file, const char *path, ckptfmt_error *err);
-/* The same where nothing was written. */
+/* Closes a file that was not written to. */
 void cf_os_close_quietly(cf_file *file);
 
-/* Reads up to `size` bytes; *got below `size` means the file ended. A failure tells the offset it happened at. */
+/* Reads up to `size` bytes; *got below `size` means the file ended. An error has its offset. */
 CF_MUST_CHECK ckptfmt_status cf_os_read_at(const cf_file *file, const char *path, uint8_t *to, uint64_t size,
 	uint64_t offset, uint64_t *got, ckptfmt_error *err);
-/* Writes all of it. A failure tells the offset it happened at; what lies before it may have been written.
+/* Writes all bytes. An error has its offset; bytes before it may have been written.
  * REQUIRES: `offset` is the end of what was written before, unless the file is on the file system. */
 CF_MUST_CHECK ckptfmt_status cf_os_write_at(const cf_file *file, const char *path, const uint8_t *from, uint64_t size,
 	uint64_t offset, ckptfmt_error *err);
-/* Tells the file system how long the file will be; a wish, never a failure. The size does not change. */
+/* A hint, best effort: reserves space for so many bytes. The file's size does not change. */
 void cf_os_reserve(const cf_file *file, uint64_t size);
-/* Makes this the file's size; a wish: to give back what was reserved beyond, or so that writes need not do it. */
+/* A hint, best effort: sets the file's size, which releases space that was reserved beyond it. */
 void cf_os_trim(const cf_file *file, uint64_t size);
-/* Begins to write these bytes to the device and does not wait: a later cf_os_sync has less to do. A wish, no sync. */
+/* A hint, best effort: starts write-back of these bytes, so that a later cf_os_sync has less to do. Does not sync. */
 void cf_os_sync_ahead(const cf_file *file, uint64_t offset, uint64_t size);
-/* Forces data and size to the device. An error is final: never sync the same file again. */
+/* Writes data and size to the device. After an error the file must not be synced again. */
 CF_MUST_CHECK ckptfmt_status cf_os_sync(const cf_file *file, const char *path, ckptfmt_error *err);
 
 /* Replaces the target atomically. */
@@ -112,20 +107,20 @@ CF_MUST_CHECK ckptfmt_status cf_os_rename(const cf_directory *from, const char *
 	const char *to_name, ckptfmt_error *err);
 typedef enum cf_link_result {
 	CF_LINK_DONE,
-	CF_LINK_EXISTS,         /* the new name is taken; nothing done */
-	CF_LINK_NO_SOURCE,      /* there is no such file, or the directory of the new name is gone; nothing done */
-	CF_LINK_IMPOSSIBLE      /* another device, a file system without links or with no more of them, somebody else's
-	                         * file; nothing done */
+	/* Nothing was done: */
+	CF_LINK_EXISTS,         /* the new name is taken */
+	CF_LINK_NO_SOURCE,      /* the file, or the directory of the new name, is missing */
+	CF_LINK_IMPOSSIBLE      /* another device, no links (left) in this file system, or not permitted */
 } cf_link_result;
-/* Gives the file (of a symbolic link: what it leads to) a second name. Whatever *result says is no failure. */
+/* Hard-links a file (of a symbolic link: its target). OK for every *result. */
 CF_MUST_CHECK ckptfmt_status cf_os_link(const cf_directory *from, const char *from_name, const cf_directory *to,
 	const char *to_name, cf_link_result *result, ckptfmt_error *err);
-/* As rename, but never over another file: *exists (nothing done) is no failure. Where the file system has no such call,
- * link and unlink; where it has no links either, an empty file is made to hold the name and then replaced. After a
- * failure the file stands under its old name, and the new one is free unless removing it failed as well. */
+/* As rename, but never replaces a file: OK with *exists if the name is taken. File systems without this call link and
+ * unlink; those without links create an empty file of the new name and replace it. After a failure the file has its old
+ * name, and the new one is free unless removing it failed as well. */
 CF_MUST_CHECK ckptfmt_status cf_os_rename_new(const cf_directory *from, const char *from_name, const cf_directory *to,
 	const char *to_name, bool *exists, ckptfmt_error *err);
-/* A missing file is no failure. */
+/* OK if there is no such file. */
 CF_MUST_CHECK ckptfmt_status cf_os_unlink(const cf_directory *directory, const char *name, ckptfmt_error *err);
 
 /* A read-only mapping of the file. REQUIRES: `offset` is a multiple of cf_os_page_size, size > 0, both inside the
@@ -145,35 +140,34 @@ enum {
 	CF_DIRECT_SLOT_SIZE = 4 << 20
 };
 
-/* Transfers past the page cache between a file and memory of its own, several at once, each by a slot. What cannot be
- * transferred so goes through the page cache, without a failure. Belongs to one thread at a time. */
+/* Direct I/O (past the page cache) between a file and slots of memory, several transfers at once. What cannot be
+ * transferred so falls back to the page cache. Belongs to one thread at a time. */
 typedef struct cf_direct cf_direct;
 
-/* For writing past the page cache a file that nobody else has open; until cf_os_direct_end all goes through this. NULL:
- * it does not work here, or the process has enough of these (memory is bounded); nothing has changed. */
+/* Begins direct writes to a file that is open only here; until cf_os_direct_end all writes go through this. NULL:
+ * direct I/O does not work here, or the process has too many of these (memory is bounded). */
 cf_direct *cf_os_direct_write(const cf_file *file);
-/* For reading past the page cache the file `name` if that is still the one that is open as `file`; NULL as above. */
+/* Begins direct reads of the file `name`; NULL as above, or if that is no longer the open file. */
 cf_direct *cf_os_direct_read(const cf_directory *directory, const char *name, bool follow_symlinks,
 	const cf_file *file);
-/* CF_DIRECT_SLOT_SIZE bytes, not to be touched between start and wait. REQUIRES: slot < CF_DIRECT_SLOTS. */
+/* The slot's CF_DIRECT_SLOT_SIZE bytes; not to be used between start and wait. REQUIRES: slot < CF_DIRECT_SLOTS. */
 uint8_t *cf_os_direct_memory(cf_direct *direct, unsigned slot);
-/* Until it is called again the slot is this memory of the caller, CF_DIRECT_SLOT_SIZE bytes or as many as are moved;
- * NULL: the memory that comes with it. False, and nothing is changed, where the file system wants other addresses.
+/* Makes the slot use this memory of the caller (as many bytes as are transferred) until the next call; NULL: its own
+ * memory. False, with nothing changed, if the address does not have the alignment that direct I/O needs.
  * REQUIRES: the slot was waited for. */
 bool cf_os_direct_place(cf_direct *direct, unsigned slot, uint8_t *memory);
-/* Begins to move the first `size` bytes of the slot to or from the file. REQUIRES: the slot was waited for. */
+/* Starts the transfer of the first `size` bytes of the slot. REQUIRES: the slot was waited for. */
 void cf_os_direct_start(cf_direct *direct, unsigned slot, uint64_t size, uint64_t offset);
-/* Waits for what was started last, if anything was. *got, when reading, below the size means that the file ended. A
- * failure is told as by cf_os_read_at and cf_os_write_at. */
+/* Waits for the slot's last transfer, if any. After a read, *got below the size means that the file ended. Errors are
+ * those of cf_os_read_at and cf_os_write_at. */
 CF_MUST_CHECK ckptfmt_status cf_os_direct_wait(cf_direct *direct, unsigned slot, const char *path, uint64_t *got,
 	ckptfmt_error *err);
-/* Waits for what is being moved; what was not waited for before may not have been moved. NULL is no failure. In a
- * process forked since the beginning this only gives up what that process has of it, and nothing else is to be called
- * there. */
+/* Waits for transfers that are running and frees `direct`, which may be NULL. Transfers that were not waited for may
+ * not have happened. In a child forked since the beginning this is the only function to call; it frees the child's
+ * copy. */
 void cf_os_direct_end(cf_direct *direct);
 
-/* Whether most of this part of the file is in memory, by a look at some of its pages. True also where nobody can
- * tell. */
+/* Whether most of this range is in the page cache, by a sample of its pages. True also if that is unknown. */
 bool cf_os_is_cached(const cf_file *file, uint64_t offset, uint64_t size);
 
 /* Bytes that no other process can predict. */

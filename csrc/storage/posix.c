@@ -1,11 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * storage/os.h on POSIX, with what Linux adds where it is compiled for Linux: files. Directories and the
- * names in them are the matter of posix_files.c.
+ * storage/os.h on POSIX, with Linux extensions: files. posix_files.c has directories and the names in them.
  *
- * Order of the file: counters, failures, what both files use, opening, reading and writing, the rest. A function makes
- * one kind of system call, in a loop where EINTR or a short transfer can ask for another. What returns nothing leaves
- * errno as it was.
+ * A function makes one kind of system call, in a loop if EINTR or a short transfer is possible. Functions that return
+ * void preserve errno.
  */
 #include "storage/posix_private.h"
 
@@ -28,7 +26,7 @@ CF_STATIC_ASSERT(sizeof(off_t) == 8, "files beyond 2 GiB need 64-bit offsets: bu
 
 enum {
 	TRANSFER_BYTES_MAX = 0x7ffff000,   /* what one Linux read or write moves at most */
-	EMPTY_WRITES_MAX = 8,              /* writes of 0 bytes in a row before we give up */
+	EMPTY_WRITES_MAX = 8,              /* consecutive writes of 0 bytes before that is an error */
 	PATH_SIZE = sizeof((ckptfmt_error *)0)->path
 };
 
@@ -94,7 +92,7 @@ static ckptfmt_status fail_at(ckptfmt_error *err, int os_errno, const char *path
 	return status;
 }
 
-/* ---- what both files use ---- */
+/* ---- shared with posix_files.c and posix_direct.c ---- */
 
 int cf_posix_open(int directory_fd, const char *name, int flags, mode_t mode)
 {
@@ -254,7 +252,7 @@ ckptfmt_status cf_local_open(const cf_directory *directory, const char *name, bo
 {
 	struct stat found;
 	ckptfmt_status status;
-	/* NAM-6. Without O_NONBLOCK, a FIFO of that name would hold us until somebody writes to it. */
+	/* NAM-6. Without O_NONBLOCK, opening a FIFO blocks until another process writes to it. */
 	int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | (follow_symlinks ? 0 : O_NOFOLLOW);
 	int fd;
 	assert(cf_posix_is_name(name));
@@ -264,7 +262,7 @@ ckptfmt_status cf_local_open(const cf_directory *directory, const char *name, bo
 	fd = cf_posix_open(directory->fd, name, flags, 0);
 	if (fd < 0 && errno == ENOENT)
 		return CKPTFMT_OK;
-	/* NAM-7. The name is one part of a path, so with O_NOFOLLOW no other link can be meant. EMLINK: FreeBSD. */
+	/* NAM-7. EMLINK: FreeBSD. */
 	if (fd < 0 && !follow_symlinks && (errno == ELOOP || errno == EMLINK)) {
 		char path[PATH_SIZE];
 		cf_os_path(directory, name, path, sizeof path);
@@ -275,11 +273,11 @@ ckptfmt_status cf_local_open(const cf_directory *directory, const char *name, bo
 	if (fd < 0)
 		return cf_posix_fail(err, errno, directory, name, "cannot open");
 	if (stat_fd(fd, &found) != 0)
-		status = cf_posix_fail(err, errno, directory, name, "cannot tell the size");
+		status = cf_posix_fail(err, errno, directory, name, "cannot get the file's size");
 	else if (S_ISDIR(found.st_mode)) /* NAM-6, as below */
 		status = cf_posix_fail(err, EISDIR, directory, name, "cannot open");
 	else if (!S_ISREG(found.st_mode))
-		status = cf_posix_fail(err, EINVAL, directory, name, "cannot open what is no regular file");
+		status = cf_posix_fail(err, EINVAL, directory, name, "not a regular file");
 	else
 		status = CKPTFMT_OK;
 	if (status != CKPTFMT_OK) {
@@ -296,7 +294,7 @@ ckptfmt_status cf_local_create(const cf_directory *directory, const char *name, 
 	ckptfmt_error *err)
 {
 	assert(cf_posix_is_name(name));
-	/* O_EXCL follows no link, so a name planted beside the checkpoint cannot lead us elsewhere. */
+	/* O_EXCL does not follow links, so a planted link cannot redirect the file. */
 	out->fd = cf_posix_open_private(directory->fd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY, 0666);
 	*exists = out->fd < 0 && errno == EEXIST;
 	if (out->fd < 0 && !*exists)
@@ -318,7 +316,7 @@ ckptfmt_status cf_local_stat(const cf_directory *directory, const char *name, cf
 	*exists = false;
 	if (cf_posix_stat(directory->fd, name, &found, 0) != 0) {
 		if (errno != ENOENT)
-			return cf_posix_fail(err, errno, directory, name, "cannot tell whether the file is there");
+			return cf_posix_fail(err, errno, directory, name, "cannot look up the file");
 		return CKPTFMT_OK;
 	}
 	fill_info(&found, info);
@@ -331,7 +329,7 @@ ckptfmt_status cf_local_file_info(const cf_file *file, const char *path, cf_file
 	struct stat found;
 	memset(info, 0, sizeof *info);
 	if (stat_fd(file->fd, &found) != 0)
-		return cf_fail_os(err, errno, path, "cannot tell the size");
+		return cf_fail_os(err, errno, path, "cannot get the file's size");
 	fill_info(&found, info);
 	return CKPTFMT_OK;
 }
@@ -343,7 +341,7 @@ ckptfmt_status cf_local_close(cf_file *file, const char *path, ckptfmt_error *er
 		return CKPTFMT_OK;
 	file->fd = -1;
 	forget_private(fd);
-	/* EINTR: closed all the same, and nothing was said about the data. */
+	/* EINTR: the file is closed, and no write error was reported. */
 	if (close(fd) != 0 && errno != EINTR)
 		return cf_fail_os(err, errno, path, "cannot close");
 	return CKPTFMT_OK;
@@ -376,7 +374,7 @@ ckptfmt_status cf_local_read_at(const cf_file *file, const char *path, uint8_t *
 {
 	uint64_t done = 0;
 	*got = 0;
-	/* No file reaches beyond what an off_t can say. */
+	/* No file is longer than an off_t can hold. */
 	if (offset > (uint64_t)INT64_MAX)
 		return CKPTFMT_OK;
 	size = cf_min_u64(size, (uint64_t)INT64_MAX - offset);
@@ -397,7 +395,7 @@ ckptfmt_status cf_local_read_at(const cf_file *file, const char *path, uint8_t *
 	return CKPTFMT_OK;
 }
 
-/* A full disk is the operator's to empty: say how much is asked for. */
+/* If the disk is full, reports how much space is missing. */
 static ckptfmt_status fail_write(const cf_file *file, const char *path, int os_errno, uint64_t left, uint64_t offset,
 	ckptfmt_error *err)
 {
@@ -467,7 +465,7 @@ void cf_os_sync_ahead(const cf_file *file, uint64_t offset, uint64_t size)
 #if defined(__linux__) && defined(SYNC_FILE_RANGE_WRITE)
 	int kept = errno;
 	if (file->storage == NULL && size > 0 && cf_range_fits(offset, size, (uint64_t)INT64_MAX))
-		/* Only this flag: one that waits would take the write error away from the sync to come. */
+		/* Only this flag: one that waits would consume the write error that the later sync must report. */
 		(void)sync_file_range(file->fd, (off_t)offset, (off_t)size, SYNC_FILE_RANGE_WRITE);
 	errno = kept;
 #else

@@ -23,7 +23,7 @@ enum {
 	LIVE_MAX = 2,                  /* in a process: 64 MiB */
 	MEMORY_SIZE = CF_DIRECT_SLOTS * CF_DIRECT_SLOT_SIZE,
 	DIRECT_THREADS = 4,            /* no slower than asynchronous requests of the kernel (measured) */
-	LOOKS = 16                     /* pages looked at to tell whether a file is cached */
+	LOOKS = 16                     /* pages sampled to find out whether a file is cached */
 };
 
 CF_STATIC_ASSERT(CF_DIRECT_SLOT_SIZE % CF_DIRECT_ALIGNMENT == 0, "whole blocks");
@@ -46,9 +46,9 @@ typedef struct direct_slot {
 struct cf_direct {
 	cf_file file;
 	bool writes;                   /* the file is the caller's */
-	bool past_cache;               /* O_DIRECT is on */
-	bool refused;                  /* nothing is started any more */
-	unsigned forks;                /* of the process that has all this */
+	bool past_cache;               /* O_DIRECT is set */
+	bool refused;                  /* no more transfers are started */
+	unsigned forks;                /* the value of `forks` in the process that began this */
 	uint32_t memory_alignment;     /* of what is transferred past the page cache */
 	uint8_t *memory;               /* of all slots */
 	unsigned thread_count;
@@ -75,8 +75,8 @@ uint8_t *cf_os_direct_memory(cf_direct *direct, unsigned slot)
 bool cf_os_direct_place(cf_direct *direct, unsigned slot, uint8_t *memory)
 {
 	assert(slot < CF_DIRECT_SLOTS && direct->slots[slot].state == IDLE);
-	/* What the caller may write to meanwhile must not share a page with it: in a process that forks, the page that is
-	 * written to may then be another. */
+	/* It must not share a page with memory that the caller may write to during the transfer: after a fork such a write
+	 * may move the page. */
 	if (memory != NULL && ((uintptr_t)memory % direct->memory_alignment != 0 ||
 		(uintptr_t)memory % CF_DIRECT_ALIGNMENT != 0 || cf_os_page_size() > CF_DIRECT_ALIGNMENT))
 		return false;
@@ -94,7 +94,7 @@ static bool set_direct(int fd, bool on)
 	return flags >= 0 && fcntl(fd, F_SETFL, on ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
 }
 
-/* Kernels from 6.1 on report what they ask for; with others a refused transfer shows it. */
+/* Kernels from 6.1 on report the alignment they need; others refuse a transfer that does not have it. */
 static bool alignment_fits(int fd, uint32_t *memory)
 {
 	*memory = CF_DIRECT_ALIGNMENT;
@@ -167,7 +167,7 @@ static int64_t transfer(const cf_direct *direct, uint8_t *memory, uint64_t size,
 	return pread(direct->file.fd, memory, (size_t)size, (off_t)offset);
 }
 
-/* One call a slot: what it leaves the caller sees. */
+/* One system call a slot; the caller transfers what it leaves. */
 static void *work(void *state)
 {
 	cf_direct *direct = state;
@@ -193,7 +193,7 @@ static void *work(void *state)
 	return NULL;
 }
 
-/* Starts up to DIRECT_THREADS threads, at least one. They block all signals, which are for threads of the program. */
+/* Starts up to DIRECT_THREADS threads, at least one. They block signals, which are for the program's own threads. */
 static bool start_threads(cf_direct *direct)
 {
 	sigset_t all, before;
@@ -230,7 +230,7 @@ void cf_os_direct_end(cf_direct *direct)
 	int kept = errno;
 	if (direct == NULL)
 		return;
-	/* A process forked meanwhile has neither the threads nor the memory, and the file's flags are shared. */
+	/* A forked child has neither the threads nor the memory, and shares the file's flags. */
 	if (direct->forks != atomic_load_explicit(&forks, memory_order_relaxed)) {
 		if (!direct->writes)
 			cf_local_close_quietly(&direct->file);
@@ -276,7 +276,7 @@ static cf_direct *begin(bool writes)
 	return NULL;
 }
 
-/* `direct`, or NULL and nothing is left of it. */
+/* Returns `direct` or, if not `good`, frees it and returns NULL. */
 static cf_direct *begun_if(bool good, cf_direct *direct)
 {
 	if (good || direct == NULL)
@@ -285,7 +285,7 @@ static cf_direct *begun_if(bool good, cf_direct *direct)
 	return NULL;
 }
 
-/* Turns O_DIRECT on. */
+/* Sets O_DIRECT. */
 static bool begin_direct(cf_direct *direct)
 {
 	direct->past_cache = alignment_fits(direct->file.fd, &direct->memory_alignment) &&
@@ -355,8 +355,8 @@ static ckptfmt_status transfer_rest(cf_direct *direct, unsigned slot, uint64_t d
 {
 	const direct_slot *at = &direct->slots[slot];
 	uint8_t *memory = cf_os_direct_memory(direct, slot) + done;
-	/* Where a page of the cache, or a block of the file system, is larger than ours, an ordinary write of a part of it
-	 * may write the rest as it was before what is under way beside it. */
+	/* If a page of the cache or a block of the file system is larger than ours, a buffered write to part of it may
+	 * overwrite a direct write to the rest that is still running. */
 	for (unsigned i = 0; direct->writes && i < CF_DIRECT_SLOTS; i++)
 		await(direct, &direct->slots[i]);
 	take_direct_off(direct);
@@ -409,7 +409,7 @@ bool cf_os_is_cached(const cf_file *file, uint64_t offset, uint64_t size)
 	size += offset - begin;
 	data = mmap(NULL, (size_t)size, PROT_READ, MAP_SHARED, file->fd, (off_t)begin);
 	if (data != MAP_FAILED) {
-		/* Of files of others the kernel says that all is there. */
+		/* For files of other users the kernel reports all pages as cached. */
 		for (uint64_t i = 0; i < LOOKS; i++) {
 			unsigned char found = 1;
 			if (mincore(data + size / LOOKS * i / page * page, (size_t)page, &found) != 0)

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * storage/os.h on POSIX: directories, and the names in them.
- *
- * Order of the file: making and opening directories, locks, listing, names. As in posix.c a function makes one kind
- * of system call, in a loop where EINTR can ask for another, and what returns nothing leaves errno as it was.
+ * storage/os.h on POSIX: directories, locks, and the names in directories. Conventions as in posix.c.
  */
 #include "storage/posix_private.h"
 
@@ -33,7 +30,7 @@ enum { DIRECTORY_FLAGS = O_RDONLY | O_DIRECTORY | O_CLOEXEC };
 
 /* ---- directories ---- */
 
-/* Syncs the directory that the last part of `path` stands in. `path` is cut for a moment. */
+/* Syncs the parent directory of `path`, which is modified temporarily. */
 static ckptfmt_status sync_parent(char *path, ckptfmt_error *err)
 {
 	char *slash = strrchr(path, '/');
@@ -128,7 +125,7 @@ ckptfmt_status cf_local_directory_open(const char *path, bool make, bool sync_pa
 	int fd;
 	out->fd = -1;
 	out->path = path;
-	/* A writer locks the directory later. */
+	/* A writer will lock the directory. */
 	int (*open_it)(int, const char *, int, mode_t) = make ? cf_posix_open_private : cf_posix_open;
 	fd = open_it(AT_FDCWD, path, DIRECTORY_FLAGS, 0);
 	if (fd < 0 && errno == ENOENT && make) {
@@ -136,11 +133,11 @@ ckptfmt_status cf_local_directory_open(const char *path, bool make, bool sync_pa
 		fd = open_it(AT_FDCWD, path, DIRECTORY_FLAGS, 0);
 	}
 #ifdef O_PATH
-	/* Reading files takes the right to search a directory, not the one to list it. */
+	/* Reading files needs permission to search a directory, not to list it. */
 	if (fd < 0 && errno == EACCES && !make)
 		fd = cf_posix_open(AT_FDCWD, path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
 #endif
-	/* NAM-2: what is no directory counts as none. */
+	/* NAM-2: a path that is not a directory counts as missing. */
 	if (fd < 0 && (errno == ENOENT || errno == ENOTDIR) && !make) {
 		ckptfmt_status status = cf_fail(err, CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, CF_NO_OFFSET,
 			"the directory does not exist");
@@ -173,7 +170,7 @@ ckptfmt_status cf_local_directory_lock(const cf_directory *directory, uint64_t t
 	uint64_t waited = 0, pause = 1;
 	ckptfmt_status status = CKPTFMT_OK;
 	cf_posix_make_private(directory->fd);
-	/* flock that waits has no time limit, and a holder may be stopped. */
+	/* A blocking flock has no time limit, and the holder may be stopped. */
 	while (flock(directory->fd, LOCK_EX | LOCK_NB) != 0) {
 		if (errno == EINTR)
 			continue;
@@ -236,7 +233,7 @@ ckptfmt_status cf_local_directory_list(const cf_directory *directory, cf_buffer 
 {
 	ckptfmt_status status = CKPTFMT_OK;
 	const struct dirent *entry;
-	/* An open of its own: a duplicate would share the position with every other listing. */
+	/* Opened anew: a duplicate would share its position with other listings. */
 	int fd = cf_posix_open(directory->fd, ".", DIRECTORY_FLAGS, 0);
 	DIR *stream;
 	cf_buffer_clear(names);
@@ -315,7 +312,7 @@ ckptfmt_status cf_local_rename(const cf_directory *from, const char *from_name, 
 ckptfmt_status cf_local_link(const cf_directory *from, const char *from_name, const cf_directory *to,
 	const char *to_name, cf_link_result *result, ckptfmt_error *err)
 {
-	/* A link to a symbolic link would lead elsewhere from another directory. */
+	/* A linked symbolic link would resolve differently from another directory. */
 	int done = link_at(from, from_name, to, to_name, AT_SYMLINK_FOLLOW);
 	*result = CF_LINK_DONE;
 	if (done == 0)
@@ -335,7 +332,7 @@ ckptfmt_status cf_local_link(const cf_directory *from, const char *from_name, co
 	}
 }
 
-/* 0, or -1 with errno: ENOSYS or EINVAL where system or file system cannot. */
+/* 0, or -1 with errno: ENOSYS or EINVAL if the system or the file system cannot do it. */
 static int rename_noreplace(const cf_directory *from, const char *from_name, const cf_directory *to,
 	const char *to_name)
 {
@@ -364,12 +361,12 @@ static bool same_file(const cf_directory *a, const char *a_name, const cf_direct
 		a_found.st_dev == b_found.st_dev && a_found.st_ino == b_found.st_ino;
 }
 
-/* 0, or -1 with errno. All or nothing as far as the system lets us. */
+/* 0, or -1 with errno and, best effort, nothing changed. */
 static int rename_by_link(const cf_directory *from, const char *from_name, const cf_directory *to,
 	const char *to_name)
 {
 	if (link_at(from, from_name, to, to_name, 0) != 0) {
-		/* Over NFS a link that was made and whose answer was lost exists when it is asked for again. */
+		/* Over NFS a link whose reply was lost exists when the request is repeated. */
 		if (errno != EEXIST)
 			return -1;
 		if (!same_file(from, from_name, to, to_name)) {
@@ -386,8 +383,8 @@ static int rename_by_link(const cf_directory *from, const char *from_name, const
 	return 0;
 }
 
-/* For file systems without links: whoever makes the empty file owns the name and may replace it. */
-static int rename_by_claim(const cf_directory *from, const char *from_name, const cf_directory *to,
+/* For file systems without links: the process that creates the empty file owns the name and may replace it. */
+static int rename_over_empty(const cf_directory *from, const char *from_name, const cf_directory *to,
 	const char *to_name)
 {
 	int fd = cf_posix_open(to->fd, to_name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOCTTY, 0666);
@@ -417,9 +414,9 @@ ckptfmt_status cf_local_rename_new(const cf_directory *from, const char *from_na
 	result = rename_noreplace(from, from_name, to, to_name);
 	if (result != 0 && is_missing_call(errno)) {
 		result = rename_by_link(from, from_name, to, to_name);
-		/* EPERM is what Linux says of a file system that has no links, EMLINK of one out of them. */
+		/* Linux: EPERM if the file system has no links, EMLINK if the file has too many. */
 		if (result != 0 && (is_missing_call(errno) || errno == EPERM || errno == EMLINK))
-			result = rename_by_claim(from, from_name, to, to_name);
+			result = rename_over_empty(from, from_name, to, to_name);
 	}
 	*exists = result != 0 && errno == EEXIST;
 	if (result != 0 && !*exists)

@@ -19,7 +19,6 @@
 
 /* Each is the function cf_os_* of the same name in storage/os.h, for directories and files whose `storage` is NULL. */
 #define CF_LOCAL(name) CF_MUST_CHECK __typeof__(cf_os_##name) cf_local_##name
-CF_LOCAL(directory_open);
 CF_LOCAL(directory_lock);
 CF_LOCAL(directory_list);
 CF_LOCAL(open);
@@ -36,6 +35,8 @@ CF_LOCAL(link);
 CF_LOCAL(unlink);
 CF_LOCAL(map);
 #undef CF_LOCAL
+CF_MUST_CHECK ckptfmt_status cf_local_directory_open(const char *path, bool make, bool sync_parents, cf_directory *out,
+	ckptfmt_error *err);
 void cf_local_directory_close(cf_directory *directory);
 void cf_local_directory_unlock(const cf_directory *directory);
 void cf_local_close_quietly(cf_file *file);
@@ -68,12 +69,12 @@ int cf_posix_open_private(int directory_fd, const char *name, int flags, mode_t 
 void cf_posix_make_private(int fd);
 /* As F_DUPFD_CLOEXEC; the duplicate is private too. */
 int cf_posix_duplicate_private(int fd);
-/* Leaves errno as it was. */
+/* Preserves errno. */
 void cf_posix_close_quietly(int fd);
 int cf_posix_sync(int fd);
 int cf_posix_stat(int directory_fd, const char *name, struct stat *out, int flags);
-/* CMT-15. Takes the shared lock of a file just created; true if another process has the exclusive one, to remove the
- * file, or has removed it. */
+/* CMT-15. Takes the shared lock of a new file; true if another process has the exclusive lock, to remove the file, or
+ * has removed it. */
 bool cf_posix_is_taken_away(const cf_directory *directory, const char *name, int fd);
 
 #endif

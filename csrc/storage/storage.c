@@ -40,21 +40,14 @@ static void fill_info(const ckptfmt_object_info *from, cf_file_info *to)
 ckptfmt_status cf_storage_directory_open(const ckptfmt_storage *storage, const char *path, bool make,
 	bool sync_parents, cf_directory *out, ckptfmt_error *err)
 {
-	if (storage == NULL)
-		return cf_os_directory_open(path, make, sync_parents, out, err);
 	*out = (cf_directory){.fd = -1};
+	if (storage == NULL)
+		return cf_local_directory_open(path, make, sync_parents, out, err);
 	if (storage->struct_size < sizeof *storage)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "struct_size of the storage is %llu, not %llu",
 			(unsigned long long)storage->struct_size, (unsigned long long)sizeof *storage);
 	*out = (cf_directory){.fd = NO_DESCRIPTOR, .path = path, .storage = storage};
 	return CKPTFMT_OK;
-}
-
-ckptfmt_status cf_os_directory_open(const char *path, bool make, bool sync_parents, cf_directory *out,
-	ckptfmt_error *err)
-{
-	*out = (cf_directory){.fd = -1};
-	return cf_local_directory_open(path, make, sync_parents, out, err);
 }
 
 void cf_os_directory_close(cf_directory *directory)

@@ -101,7 +101,7 @@ static ckptfmt_status link_open(const keeping *k, int32_t shard, const cf_shard_
 	*place = writer->linked_count++;
 	/* CMT-15: there may be more files than descriptors. The lock of one protects all. */
 	if (*place != 0)
-		cf_file_writer_let_go(&writer->linked[*place].file);
+		cf_file_writer_unlock(&writer->linked[*place].file);
 	return CKPTFMT_OK;
 }
 

@@ -76,7 +76,7 @@ static inline void begin_tests(void)
 		perror(root);
 		exit(2);
 	}
-	CHECK_OK(cf_os_directory_open(root, false, false, &here, &error), error);
+	CHECK_OK(cf_storage_directory_open(NULL, root, false, false, &here, &error), error);
 	put_file("five", "12345", 5);
 	CHECK_EQ(symlink("five", in_root("to_five")), 0);
 	CHECK_EQ(mkdir(in_root("folder"), 0777), 0);

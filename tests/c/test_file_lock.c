@@ -45,7 +45,7 @@ static void test_lock(void)
 		CHECK_OK(cf_file_writer_finish(&writer, true, &error), error);
 		CHECK(!is_free(writer.name));
 		if (let_go)
-			cf_file_writer_let_go(&writer);
+			cf_file_writer_unlock(&writer);
 		CHECK_EQ(is_free(writer.name), let_go);
 		CHECK_OK(cf_file_writer_link_new(&writer, "l", &exists, &error), error);
 		CHECK_EQ(is_free("l"), let_go);
@@ -92,7 +92,7 @@ int main(void)
 		perror(root);
 		return 2;
 	}
-	CHECK_OK(cf_os_directory_open(root, false, false, &here, &error), error);
+	CHECK_OK(cf_storage_directory_open(NULL, root, false, false, &here, &error), error);
 	test_lock();
 	test_closing();
 	cf_os_directory_close(&here);

@@ -595,7 +595,7 @@ int main(void)
 	bytes = malloc(BYTES_MAX);
 	stored = malloc(BYTES_MAX);
 	fill_random();
-	CHECK_OK(cf_os_directory_open(root, false, false, &here, &error), error);
+	CHECK_OK(cf_storage_directory_open(NULL, root, false, false, &here, &error), error);
 	test_sizes();
 	test_writes();
 #ifndef __SANITIZE_THREAD__   /* The race is meant. */

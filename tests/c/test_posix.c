@@ -104,7 +104,7 @@ static void test_open(void)
 	check_not_regular("fifo", EINVAL);
 	make_socket("socket");
 	check_not_regular("socket", ENXIO);
-	CHECK_OK(cf_os_directory_open("/dev", false, false, &devices, &error), error);
+	CHECK_OK(cf_storage_directory_open(NULL, "/dev", false, false, &devices, &error), error);
 	CHECK_OS(cf_os_open(&devices, "zero", true, &file, &info, &error), CKPTFMT_FAIL_OS, EINVAL, "/dev/zero");
 	cf_os_directory_close(&devices);
 	CHECK_OK(cf_os_stat(&here, "folder", &info, &exists, &error), error);
@@ -242,7 +242,7 @@ static void test_transfers(void)
 	cf_os_close_quietly(&file);
 
 	/* A device that is always full. */
-	CHECK_OK(cf_os_directory_open("/dev", false, false, &devices, &error), error);
+	CHECK_OK(cf_storage_directory_open(NULL, "/dev", false, false, &devices, &error), error);
 	file.fd = openat(devices.fd, "full", O_WRONLY | O_CLOEXEC);
 	CHECK_OS(cf_os_write_at(&file, "/dev/full", bytes, 8, 0, &error), CKPTFMT_FAIL_OS, ENOSPC, "/dev/full");
 	CHECK(strncmp(error.message, "cannot write 8 bytes with ", 26) == 0);

@@ -16,7 +16,7 @@ static void check_made(const char *path, uint64_t synced)
 	struct stat info;
 	os_fault_clear();
 	os_system_set(OS_SYSTEM_FSYNC, 0, 0, 0);
-	CHECK_OK(cf_os_directory_open(path, true, synced != 0, &directory, &error), error);
+	CHECK_OK(cf_storage_directory_open(NULL, path, true, synced != 0, &directory, &error), error);
 	CHECK_EQ(os_system_calls(OS_SYSTEM_FSYNC), synced);
 	CHECK(stat(path, &info) == 0 && S_ISDIR(info.st_mode));
 	CHECK_EQ(info.st_mode & 0777, 0777 & ~027);
@@ -32,11 +32,12 @@ static void test_directory_open(void)
 	cf_directory directory;
 	mode_t mask = umask(027);
 	char *where = getcwd(NULL, 0);
-	CHECK_OS(cf_os_directory_open(in_root("none"), false, false, &directory, &error),
+	CHECK_OS(cf_storage_directory_open(NULL, in_root("none"), false, false, &directory, &error),
 		CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, 0, "/none");
 	CHECK_EQ(directory.fd, -1);
-	CHECK_OS(cf_os_directory_open("", false, false, &directory, &error), CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, 0, "");
-	CHECK_OS(cf_os_directory_open("", true, true, &directory, &error), CKPTFMT_FAIL_OS, ENOENT, "");
+	CHECK_OS(cf_storage_directory_open(NULL, "", false, false, &directory, &error), CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND,
+		0, "");
+	CHECK_OS(cf_storage_directory_open(NULL, "", true, true, &directory, &error), CKPTFMT_FAIL_OS, ENOENT, "");
 	CHECK(!is_there("none"));
 
 	check_made(in_root("d1"), 1);
@@ -53,24 +54,24 @@ static void test_directory_open(void)
 	check_made("./d8/e", 2);
 	CHECK(chdir(where) == 0);
 	free(where);
-	CHECK_OK(cf_os_directory_open("/", true, true, &directory, &error), error);
+	CHECK_OK(cf_storage_directory_open(NULL, "/", true, true, &directory, &error), error);
 	cf_os_directory_close(&directory);
 	(void)umask(mask);
 
 	put_file("plain", "x", 1);
-	CHECK_FAILS(cf_os_directory_open(in_root("plain"), false, false, &directory, &error), error,
+	CHECK_FAILS(cf_storage_directory_open(NULL, in_root("plain"), false, false, &directory, &error), error,
 		CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, "the directory does not exist");
-	CHECK_OS(cf_os_directory_open(in_root("plain"), true, false, &directory, &error), CKPTFMT_FAIL_OS, ENOTDIR,
-		"/plain");
-	CHECK_OS(cf_os_directory_open(in_root("plain/a/b"), true, false, &directory, &error), CKPTFMT_FAIL_OS, ENOTDIR,
-		"/plain/a/b");
-	CHECK_OS(cf_os_directory_open(in_root("dangling/a"), true, false, &directory, &error), CKPTFMT_FAIL_OS, ENOENT,
-		"/dangling/a");
+	CHECK_OS(cf_storage_directory_open(NULL, in_root("plain"), true, false, &directory, &error), CKPTFMT_FAIL_OS,
+		ENOTDIR, "/plain");
+	CHECK_OS(cf_storage_directory_open(NULL, in_root("plain/a/b"), true, false, &directory, &error), CKPTFMT_FAIL_OS,
+		ENOTDIR, "/plain/a/b");
+	CHECK_OS(cf_storage_directory_open(NULL, in_root("dangling/a"), true, false, &directory, &error), CKPTFMT_FAIL_OS,
+		ENOENT, "/dangling/a");
 	CHECK(!is_there("nowhere"));
-	CHECK_OS(cf_os_directory_open(in_root("loop"), false, false, &directory, &error), CKPTFMT_FAIL_OS, ELOOP,
+	CHECK_OS(cf_storage_directory_open(NULL, in_root("loop"), false, false, &directory, &error), CKPTFMT_FAIL_OS, ELOOP,
 		"/loop");
-	CHECK_OS(cf_os_directory_open(in_root("loop/a"), true, false, &directory, &error), CKPTFMT_FAIL_OS, ELOOP,
-		"/loop/a");
+	CHECK_OS(cf_storage_directory_open(NULL, in_root("loop/a"), true, false, &directory, &error), CKPTFMT_FAIL_OS,
+		ELOOP, "/loop/a");
 }
 
 /* Each system call on the way of a made directory, failing: the status, and no descriptor left. */
@@ -79,13 +80,13 @@ static void test_directory_faults(void)
 	cf_directory directory;
 	int fds = test_open_fds();
 	os_system_set(OS_SYSTEM_MKDIR, 2, 1, EROFS);
-	CHECK_OS(cf_os_directory_open(in_root("m1/n/o"), true, true, &directory, &error), CKPTFMT_FAIL_OS, EROFS,
+	CHECK_OS(cf_storage_directory_open(NULL, in_root("m1/n/o"), true, true, &directory, &error), CKPTFMT_FAIL_OS, EROFS,
 		"/m1/n");
 	os_fault_clear();
 	for (uint64_t n = 1; n <= 3; n++) {
 		os_system_set(OS_SYSTEM_FSYNC, n, 1, EIO);
-		CHECK_OS(cf_os_directory_open(in_root("m2/n/o"), true, true, &directory, &error), CKPTFMT_FAIL_OS, EIO,
-			n == 1 ? root : n == 2 ? "/m2" : "/m2/n");
+		CHECK_OS(cf_storage_directory_open(NULL, in_root("m2/n/o"), true, true, &directory, &error), CKPTFMT_FAIL_OS,
+			EIO, n == 1 ? root : n == 2 ? "/m2" : "/m2/n");
 		CHECK_EQ(directory.fd, -1);
 		CHECK_EQ(os_system_calls(OS_SYSTEM_FSYNC), n);
 		os_fault_clear();
@@ -94,19 +95,20 @@ static void test_directory_faults(void)
 	/* 1: the first try, 2: a parent, 3: the directory once made. */
 	for (uint64_t n = 1; n <= 3; n++) {
 		os_system_set(OS_SYSTEM_OPEN, n, 1, EMFILE);
-		CHECK_OS(cf_os_directory_open(in_root("m3"), true, true, &directory, &error), CKPTFMT_FAIL_OS, EMFILE,
-			n == 2 ? root : "/m3");
+		CHECK_OS(cf_storage_directory_open(NULL, in_root("m3"), true, true, &directory, &error), CKPTFMT_FAIL_OS,
+			EMFILE, n == 2 ? root : "/m3");
 		os_fault_clear();
 		remove_tree(in_root("m3"));
 	}
 	memory_fault_set(1, false);
-	CHECK_OS(cf_os_directory_open(in_root("m4"), true, true, &directory, &error), CKPTFMT_FAIL_NO_MEMORY, 0, "");
+	CHECK_OS(cf_storage_directory_open(NULL, in_root("m4"), true, true, &directory, &error), CKPTFMT_FAIL_NO_MEMORY, 0,
+		"");
 	memory_fault_clear();
 	CHECK(!is_there("m4"));
 	/* Another process makes a level first: not a failure, and synced. */
 	CHECK_EQ(mkdir(in_root("m5"), 0777), 0);
 	os_system_set(OS_SYSTEM_OPEN, 1, 1, ENOENT);
-	CHECK_OK(cf_os_directory_open(in_root("m5"), true, true, &directory, &error), error);
+	CHECK_OK(cf_storage_directory_open(NULL, in_root("m5"), true, true, &directory, &error), error);
 	cf_os_directory_close(&directory);
 	os_fault_clear();
 
@@ -123,7 +125,7 @@ static void test_list(void)
 	cf_buffer names = CF_BUFFER_EMPTY;
 	unsigned seen = 0;
 	int fds = test_open_fds();
-	CHECK_OK(cf_os_directory_open(in_root("list"), true, false, &directory, &error), error);
+	CHECK_OK(cf_storage_directory_open(NULL, in_root("list"), true, false, &directory, &error), error);
 	cf_put_bytes(&names, "old", 4);
 	CHECK_OK(cf_os_directory_list(&directory, &names, &error), error);
 	CHECK_EQ(names.size, 0);
@@ -189,7 +191,7 @@ static void test_permissions(void)
 	} else {
 		CHECK_OS(cf_os_open(&here, "secret", true, &file, &info, &error), CKPTFMT_FAIL_OS, EACCES, "/secret");
 		/* Searching is enough to read a file whose name is known. */
-		CHECK_OK(cf_os_directory_open(in_root("locked"), false, false, &directory, &error), error);
+		CHECK_OK(cf_storage_directory_open(NULL, in_root("locked"), false, false, &directory, &error), error);
 		CHECK_OK(cf_os_open(&directory, "in", false, &file, &info, &error), error);
 		CHECK_EQ(info.size, 3);
 		cf_os_close_quietly(&file);
@@ -203,9 +205,9 @@ static void test_permissions(void)
 		CHECK_OS(cf_os_rename_new(&directory, "in", &directory, "out", &exists, &error), CKPTFMT_FAIL_OS,
 			EACCES, "/locked/out");
 		cf_os_directory_close(&directory);
-		CHECK_OS(cf_os_directory_open(in_root("locked"), true, false, &closed, &error), CKPTFMT_FAIL_OS,
+		CHECK_OS(cf_storage_directory_open(NULL, in_root("locked"), true, false, &closed, &error), CKPTFMT_FAIL_OS,
 			EACCES, "/locked");
-		CHECK_OS(cf_os_directory_open(in_root("locked/deep/er"), true, false, &closed, &error),
+		CHECK_OS(cf_storage_directory_open(NULL, in_root("locked/deep/er"), true, false, &closed, &error),
 			CKPTFMT_FAIL_OS, EACCES, "/locked/deep");
 	}
 	if (was_root)
@@ -220,7 +222,7 @@ static void test_directory_moved(void)
 	cf_directory directory;
 	cf_file file;
 	bool exists;
-	CHECK_OK(cf_os_directory_open(in_root("before"), true, false, &directory, &error), error);
+	CHECK_OK(cf_storage_directory_open(NULL, in_root("before"), true, false, &directory, &error), error);
 	CHECK_EQ(rename(in_root("before"), in_root("behind")), 0);
 	CHECK_EQ(mkdir(in_root("before"), 0777), 0);
 	CHECK_OK(cf_os_create(&directory, "x", &file, &exists, &error), error);
@@ -236,7 +238,7 @@ static void test_rename(void)
 	static const int no_links[] = {EXDEV, EPERM, EMLINK, ENOSYS, EOPNOTSUPP};
 	cf_directory other;
 	cf_link_result linked;
-	CHECK_OK(cf_os_directory_open(in_root("other"), true, false, &other, &error), error);
+	CHECK_OK(cf_storage_directory_open(NULL, in_root("other"), true, false, &other, &error), error);
 	put_file("a", "A", 1);
 	put_file("other/b", "B", 1);
 	CHECK_OK(cf_os_rename(&here, "a", &other, "b", &error), error);
@@ -275,7 +277,7 @@ static void test_rename(void)
 static void test_lock(void)
 {
 	cf_directory other;
-	CHECK_OK(cf_os_directory_open(root, false, false, &other, &error), error);
+	CHECK_OK(cf_storage_directory_open(NULL, root, false, false, &other, &error), error);
 	CHECK_OK(cf_os_directory_lock(&here, 0, &error), error);
 	CHECK_OS(cf_os_directory_lock(&other, 0, &error), CKPTFMT_FAIL_BUSY, 0, "");
 	CHECK(strcmp(error.path, root) == 0 && strstr(error.message, "lock") != NULL);
