@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Entries whose keys begin with a zero byte, set aside in key order until the tensors have claimed their slices (see
- * the top of selection.c). */
+/* Entries whose keys begin with a zero byte, deferred in key order until the tensors have claimed their slices (see the
+ * top of selection.c). */
 #ifndef CKPTFMT_READ_DEFERRED_H
 #define CKPTFMT_READ_DEFERRED_H
 
@@ -11,8 +11,8 @@ typedef struct cf_deferred_entry {
 	uint64_t key_offset, key_size;      /* in `bytes` */
 	uint64_t value_offset, value_size;
 	uint64_t origin;                    /* file offset of the value */
-	bool claimed;                       /* it is a slice of a tensor, or was taken as a tensor */
-	bool broken;                        /* cannot be used; only a verifier keeps such */
+	bool claimed;                       /* it is a slice of a tensor, or was listed as a tensor */
+	bool broken;                        /* cannot be used; only a verifier stores such entries */
 } cf_deferred_entry;
 
 /* Orders entries by the size of their keys. */
@@ -27,34 +27,34 @@ typedef struct cf_deferred {
 } cf_deferred;
 
 /* Appends copies. REQUIRES: the key is greater than the last one. NO_MEMORY. */
-CF_MUST_CHECK ckptfmt_status cf_deferred_add(cf_deferred *held, cf_bytes_view key, cf_bytes_view value, uint64_t origin,
+CF_MUST_CHECK ckptfmt_status cf_deferred_add(cf_deferred *deferred, cf_bytes_view key, cf_bytes_view value, uint64_t origin,
 	ckptfmt_error *err);
 /* The entry with this key; NULL if there is none. Valid, as the views below, until the next add. */
-cf_deferred_entry *cf_deferred_find(const cf_deferred *held, const uint8_t *key, uint64_t key_size);
-/* The entries by the size of their keys, in key order where it is the same: what lists a slice has a shorter key, so in
- * this order it is known of each entry, when its turn comes, whether it is a slice's (KEY-6, SLC-10). The caller
- * releases *out, which is NULL if there are none. NO_MEMORY. */
-CF_MUST_CHECK ckptfmt_status cf_deferred_by_size(const cf_deferred *held, cf_deferred_place **out, ckptfmt_error *err);
-void cf_deferred_free(cf_deferred *held);
+cf_deferred_entry *cf_deferred_find(const cf_deferred *deferred, const uint8_t *key, uint64_t key_size);
+/* Sorts the entries by the size of their keys, then by key. The tensor that lists a slice has a shorter key than the
+ * slice, so in this order all entries that could claim an entry come before it (KEY-6, SLC-10). The caller releases
+ * *out, which is NULL if there are none. NO_MEMORY. */
+CF_MUST_CHECK ckptfmt_status cf_deferred_by_size(const cf_deferred *deferred, cf_deferred_place **out, ckptfmt_error *err);
+void cf_deferred_free(cf_deferred *deferred);
 
-static inline uint64_t cf_deferred_count(const cf_deferred *held)
+static inline uint64_t cf_deferred_count(const cf_deferred *deferred)
 {
-	return held->entries.size / sizeof(cf_deferred_entry);
+	return deferred->entries.size / sizeof(cf_deferred_entry);
 }
 
-static inline cf_deferred_entry *cf_deferred_at(const cf_deferred *held, uint64_t row)
+static inline cf_deferred_entry *cf_deferred_at(const cf_deferred *deferred, uint64_t row)
 {
-	return (cf_deferred_entry *)(void *)held->entries.data + row;
+	return (cf_deferred_entry *)(void *)deferred->entries.data + row;
 }
 
-static inline cf_bytes_view cf_deferred_key(const cf_deferred *held, const cf_deferred_entry *entry)
+static inline cf_bytes_view cf_deferred_key(const cf_deferred *deferred, const cf_deferred_entry *entry)
 {
-	return (cf_bytes_view){held->bytes.data + entry->key_offset, entry->key_size};
+	return (cf_bytes_view){deferred->bytes.data + entry->key_offset, entry->key_size};
 }
 
-static inline cf_bytes_view cf_deferred_value(const cf_deferred *held, const cf_deferred_entry *entry)
+static inline cf_bytes_view cf_deferred_value(const cf_deferred *deferred, const cf_deferred_entry *entry)
 {
-	return (cf_bytes_view){held->bytes.data + entry->value_offset, entry->value_size};
+	return (cf_bytes_view){deferred->bytes.data + entry->value_offset, entry->value_size};
 }
 
 #endif

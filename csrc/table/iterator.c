@@ -79,8 +79,8 @@ static ckptfmt_status rebuild_entries(const cf_block *block, cf_block_builder *b
 	return status == CKPTFMT_OK ? cf_block_builder_finish(builder, err) : status;
 }
 
-/* The key at a restart is stored whole, so a block may grow by up to all its keys. Their total over the table is bounded
- * by the limit on all key bytes, as in a listing. */
+/* The key at a restart is stored whole, so a block may grow by up to all its keys. Their total over the table is
+ * bounded by the limit on all key bytes, as in a listing. */
 static ckptfmt_status rebuild(const cf_table *table, uint64_t key_bytes, cf_table_block *block, ckptfmt_error *err)
 {
 	uint64_t taken = atomic_load_explicit(&table->rebuilt_bytes, memory_order_relaxed);
