@@ -9,7 +9,7 @@
 
 enum { COPY_SIZE = 1 << 20 };
 
-/* ---- what goes where ------------------------------------------------------------------------------------- */
+/* ---- sources --------------------------------------------------------------------------------------------- */
 
 static const cf_merge_file *file_of(const cf_merge_source *source)
 {
@@ -54,7 +54,7 @@ void cf_merge_files_close(cf_merge_files *files)
 	memset(files, 0, sizeof *files);
 }
 
-/* Makes the sources as many as the result has, those beyond the inputs' empty. */
+/* Grows the sources to the number of the result; those beyond the inputs are empty. */
 static ckptfmt_status make_room(cf_merge_files *files, int32_t count, ckptfmt_error *err)
 {
 	cf_merge_source *sources;
@@ -71,7 +71,7 @@ static ckptfmt_status make_room(cf_merge_files *files, int32_t count, ckptfmt_er
 
 /* ---- the number ------------------------------------------------------------------------------------------ */
 
-/* Whether the file under this name of the result is what would be put there. */
+/* Whether the file with this name of the result is the one that the merge would put there. */
 static ckptfmt_status is_ours(const cf_merge_files *files, int32_t shard, int32_t count, bool *ours,
 	ckptfmt_error *err)
 {
@@ -88,8 +88,8 @@ static ckptfmt_status is_ours(const cf_merge_files *files, int32_t shard, int32_
 	return CKPTFMT_OK;
 }
 
-/* A number is free if no data file has it but those that would be put there, or those that a killed merge left. That of
- * the index in force is free only if all of the former are there: then nothing changes for it. */
+/* A number is free if the only data files with it are those that the merge would put there, or those of a killed merge.
+ * The number of the index in force is free only if all of the former exist: then nothing changes for that index. */
 static ckptfmt_status is_free(cf_merge_files *files, const cf_generations *there, int32_t count, bool *is,
 	ckptfmt_error *err)
 {
@@ -116,7 +116,7 @@ ckptfmt_status cf_merge_files_choose_count(cf_merge_files *files, int32_t *out, 
 	int32_t at_least = files->file_count == 0 ? 1 : files->file_count, count = at_least;
 	bool is = false;
 	ckptfmt_status status = cf_generations_list(&there, files->commit->directory, files->commit->prefix->base, err);
-	/* A merge that is made once more stays what it is. */
+	/* A repeated merge keeps its number. */
 	if (status == CKPTFMT_OK && files->commit->old_count > count)
 		status = is_free(files, &there, files->commit->old_count, &is, err);
 	if (is)
@@ -194,8 +194,8 @@ static ckptfmt_status copy_bytes(const cf_merge_source *source, const cf_file *f
 	return CKPTFMT_OK;
 }
 
-/* There may be more copies than descriptors. One that is held tells of the others. */
-static void hold_one(cf_merge_files *files, int32_t row)
+/* There may be more copies than descriptors, so only one stays open; its lock protects the others (CMT-15). */
+static void keep_one_open(cf_merge_files *files, int32_t row)
 {
 	const cf_file_writer *holder = &files->copies[files->holder];
 	if (row == files->holder || holder->state == CF_FILE_WRITER_CLOSED)
@@ -221,7 +221,7 @@ static ckptfmt_status copy_file(cf_merge_files *files, int32_t row, ckptfmt_erro
 	if (status == CKPTFMT_OK)
 		status = cf_file_writer_finish(copy, commit->durability == CKPTFMT_DURABILITY_FULL, err);
 	if (status == CKPTFMT_OK)
-		hold_one(files, row);
+		keep_one_open(files, row);
 	cf_os_close_quietly(&file);
 	return status;
 }
@@ -265,7 +265,7 @@ ckptfmt_status cf_merge_files_fill(cf_merge_files *files, ckptfmt_error *err)
 		CF_TRY(cf_file_writer_open(file, commit->directory, name, err));
 		files->empty_count++;
 		CF_TRY(cf_file_writer_finish(file, commit->durability == CKPTFMT_DURABILITY_FULL, err));
-		/* There may be more than descriptors; the index is held as well, once it is there. */
+		/* There may be more files than descriptors. Later the index is open as well. */
 		if (files->empty_count > 1)
 			cf_file_writer_unlock(file);
 	}
@@ -293,8 +293,7 @@ static ckptfmt_status link_file(cf_merge_files *files, int32_t row, const char *
 	}
 	if (result == CF_LINK_NO_SOURCE)
 		return changed(source, err);
-	/* The name may have gone to another file since it was looked at, and the new name may be left from a merge that
-	 * was killed. */
+	/* The source may have been replaced since it was checked, and the target may be that of a killed merge. */
 	CF_TRY(cf_os_stat(files->commit->directory, target, &info, &exists, err));
 	if (exists && cf_same_file(&info, &file_of(source)->info))
 		return info.size == file_of(source)->info.size ? CKPTFMT_OK : changed(source, err);

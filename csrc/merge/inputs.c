@@ -56,7 +56,7 @@ ckptfmt_status cf_merge_input_check_unchanged(cf_merge_input *in, ckptfmt_error 
 static ckptfmt_status read_index(const void *state, const char *path, uint8_t *to, uint64_t size, uint64_t offset,
 	uint64_t *got, ckptfmt_error *err)
 {
-	/* Reading changes which directory is open, nothing else. */
+	/* Reading changes only which directory is open. */
 	cf_merge_input *in = (cf_merge_input *)(uintptr_t)state;
 	char name[CF_NAME_SIZE];
 	const cf_directory *directory;
@@ -77,7 +77,7 @@ static ckptfmt_status read_index(const void *state, const char *path, uint8_t *t
 	return status;
 }
 
-static ckptfmt_status look_for_file(cf_merge_input *in, int32_t shard, cf_merge_file **out, ckptfmt_error *err)
+static ckptfmt_status find_file(cf_merge_input *in, int32_t shard, cf_merge_file **out, ckptfmt_error *err)
 {
 	char name[CF_NAME_SIZE];
 	const cf_directory *directory;
@@ -110,7 +110,7 @@ ckptfmt_status cf_merge_input_file(cf_merge_input *in, int32_t shard, cf_merge_f
 	*out = cf_merge_input_known_file(in, shard);
 	if (CF_LIKELY(*out != NULL))
 		return CKPTFMT_OK;
-	CF_TRY(look_for_file(in, shard, out, err));
+	CF_TRY(find_file(in, shard, out, err));
 	if (*out != NULL)
 		return CKPTFMT_OK;
 	CF_TRY(cf_merge_input_check_unchanged(in, err));
@@ -223,12 +223,12 @@ static ckptfmt_status open_input(cf_merge_inputs *inputs, const char *name, bool
 	if (status != CKPTFMT_OK)
 		cf_error_path(err, name);
 	close_input(in);
-	/* The directory's path was the input's. */
+	/* Its path belonged to the input. */
 	cf_os_directory_close(&inputs->directory);
 	return status;
 }
 
-/* ---- together -------------------------------------------------------------------------------------------- */
+/* ---- all inputs ------------------------------------------------------------------------------------------ */
 
 static int compare_inodes(const void *a, const void *b)
 {
@@ -265,8 +265,8 @@ static ckptfmt_status check_distinct(const cf_merge_inputs *inputs, ckptfmt_erro
 	return status;
 }
 
-/* MRG-2. Equality is transitive, so that the first input stands for all. `compressed`: an input has compressed values,
- * so that producer and min_consumer do not count (MRG-15). */
+/* MRG-2. Equality is transitive, so comparing with the first input is enough. `compressed`: an input has compressed
+ * values, so producer and min_consumer may differ (MRG-15). */
 static ckptfmt_status check_header(const cf_merge_input *in, bool compressed, ckptfmt_error *err)
 {
 	const cf_merge_input *first = in->all->rows;

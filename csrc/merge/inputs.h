@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The inputs of a merge: their indexes, which the walk reads block by block unless they are small, and their data
- * files. No file of an input stays open between two calls, and only the directory used last, so that any number of
- * inputs can be merged. An index is identified by inode, size and time; an input that is saved again during the merge
- * is BUSY. */
+ * files. Between two calls only the directory used last is open, so that any number of inputs can be merged. An index
+ * is identified by inode, size and time; an input that is saved again during the merge is BUSY. */
 #ifndef CKPTFMT_MERGE_INPUTS_H
 #define CKPTFMT_MERGE_INPUTS_H
 
@@ -22,7 +21,7 @@ typedef struct cf_merge_file {
 	bool referenced;            /* by an entry of the result */
 } cf_merge_file;
 
-/* A header may claim any number of data files, so that memory is taken only near those that were found. */
+/* A header may claim any number of data files, so memory is allocated only in pages with files that exist. */
 enum { CF_MERGE_PAGE_SIZE = 16 };
 typedef struct cf_merge_page {
 	cf_merge_file files[CF_MERGE_PAGE_SIZE];
@@ -34,7 +33,7 @@ typedef struct cf_merge_input {
 	cf_merge_inputs *all;
 	const char *name;           /* the prefix as given */
 	cf_prefix prefix;
-	cf_file index;              /* while the input is being opened */
+	cf_file index;              /* open only while the input is opened */
 	cf_file_info info;          /* of the index */
 	cf_table *table;            /* NULL: not opened */
 	cf_table_iterator at;       /* over the table, once in each pass */
@@ -55,7 +54,7 @@ struct cf_merge_inputs {
 	cf_file_info place;         /* and its identity */
 };
 
-/* The last part of a name that is too long for a message: it distinguishes names better than the first. */
+/* The last part of a name that is too long for a message; it distinguishes names better than the first. */
 const char *cf_merge_name(const char *name);
 
 /* Opens the inputs in the order given and reads their headers (MRG-1, MRG-2, MRG-10). `prefixes` must outlive
@@ -72,7 +71,7 @@ CF_MUST_CHECK ckptfmt_status cf_merge_input_directory(cf_merge_input *in, const 
 /* The data file of that number, which must exist (NAM-5: SHARD_MISSING, or BUSY). */
 CF_MUST_CHECK ckptfmt_status cf_merge_input_file(cf_merge_input *in, int32_t shard, cf_merge_file **out,
 	ckptfmt_error *err);
-/* The same without asking the system: NULL if it is not known. REQUIRES: 0 <= shard < num_shards. */
+/* The same without a system call: NULL if it is not known. REQUIRES: 0 <= shard < num_shards. */
 static inline cf_merge_file *cf_merge_input_known_file(const cf_merge_input *in, int32_t shard)
 {
 	cf_merge_page *page = in->pages[shard / CF_MERGE_PAGE_SIZE];
@@ -87,7 +86,7 @@ static inline bool cf_same_file(const cf_file_info *a, const cf_file_info *b)
 	return a->device == b->device && a->inode == b->inode;
 }
 
-/* The same file, unchanged. (Its device may have another number after a reboot.) */
+/* The same file, unchanged. (The device number may change with a reboot.) */
 static inline bool cf_same_state(const cf_file_info *a, const cf_file_info *b)
 {
 	return a->inode == b->inode && a->size == b->size && a->mtime_seconds == b->mtime_seconds &&

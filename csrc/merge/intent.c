@@ -23,8 +23,8 @@ enum {
 	HEAD_SIZE = MAGIC_SIZE + 8,
 	IDENTITY_SIZE = 4 * 8,
 	INPUT_SIZE_MIN = IDENTITY_SIZE + 8 + 4,
-	INTENT_SIZE_MAX = 1 << 26,          /* some hundred thousand inputs */
-	LOCKED_MAX = 256,                   /* inputs removed under one lock: not for long */
+	INTENT_SIZE_MAX = 1 << 26,          /* several hundred thousand inputs */
+	LOCKED_MAX = 256,                   /* inputs removed under one lock, so that others do not wait long */
 	READ_SIZE = 1 << 18
 };
 static const char magic[MAGIC_SIZE + 1] = "ckptfmt merge 2\n";
@@ -93,8 +93,8 @@ static bool take_fields(cf_cursor *at, intent *out)
 	return out->inputs != NULL && cf_cursor_left(at) == 0;
 }
 
-/* The intent at *at of the file, and *at moves behind it. False: there is none, it is damaged, or there is no memory;
- * the merge then reports what is wrong. */
+/* The intent at *at of the file; *at moves to its end. False: there is none, it is damaged, or there is no memory,
+ * which the merge then reports. */
 static bool next_intent(const cf_buffer *file, uint64_t *at, intent *out)
 {
 	const uint8_t *bytes = file->data + *at;
@@ -277,7 +277,7 @@ ckptfmt_status cf_merge_intent_write(const cf_commit *commit, const cf_merge_inp
 	return status;
 }
 
-/* Removes the intent if it is still this file: another merge may have written its own. REQUIRES: cf_commit_lock. */
+/* Removes the intent unless another merge has replaced it. REQUIRES: cf_commit_lock. */
 static void remove_file(const cf_commit *commit, uint64_t inode)
 {
 	char name[CF_NAME_SIZE];
@@ -334,8 +334,8 @@ ckptfmt_status cf_merge_intent_left(const cf_commit *commit, const cf_generation
 
 /* ---- removing -------------------------------------------------------------------------------------------- */
 
-/* Removes an input whose index is still the one described. The index is removed last: until then it tells which data
- * files there are. num_shards < 0: as the index says. False if something could not be removed. */
+/* Removes an input if its index is still `known`. The index is removed last: until then it gives the number of data
+ * files. num_shards < 0: as the index says. False if something could not be removed. */
 static bool remove_input(const cf_directory *directory, const char *base, const cf_file_info *known,
 	int32_t num_shards)
 {
@@ -365,7 +365,7 @@ static void remove_intent(const cf_commit *commit, uint64_t inode)
 	cf_commit_unlock(commit);
 }
 
-/* Removes inputs of one directory; those from `end` on are in another one, or for another lock. */
+/* Removes the inputs from `begin` to `end`, which are in one directory, under its lock. */
 static bool remove_some(cf_merge_inputs *inputs, uint64_t begin, uint64_t end, bool sync)
 {
 	const cf_directory *directory;
@@ -379,7 +379,7 @@ static bool remove_some(cf_merge_inputs *inputs, uint64_t begin, uint64_t end, b
 		all = remove_input(directory, in->prefix.base, &in->info, in->header.num_shards) && all;
 	}
 	cf_os_directory_unlock(directory);
-	/* All removals are on the device before that of the intent. */
+	/* The inputs must be removed on the device before the intent is. */
 	return (!sync || cf_os_directory_sync(directory, NULL) == CKPTFMT_OK) && all;
 }
 
@@ -422,8 +422,8 @@ static ckptfmt_status sync_file(const cf_directory *directory, const char *name,
 	return status;
 }
 
-/* Whether the data files of the result have the sizes that they were made with. With durability FULL they, the index
- * and the directory are synced then: the merge was killed, and what it wrote may not have reached the device. */
+/* Whether the data files of the result have the sizes that the intent lists. With durability FULL they, the index and
+ * the directory are then synced: the merge was killed before all that it wrote had reached the device. */
 static ckptfmt_status settle_result(const cf_commit *commit, const intent *one, bool *whole, ckptfmt_error *err)
 {
 	bool full = commit->durability == CKPTFMT_DURABILITY_FULL;
@@ -467,7 +467,7 @@ static bool is_meant(const listed_input *listed, const char *name, const cf_pref
 		memcmp(listed->name + directory_size, prefix->base, (size_t)base_size) == 0;
 }
 
-/* The same call lists an input at the same index: it is found at once. */
+/* A repeated call has each input at the same position, which is tried first. */
 static listed_input *find_listed(const intent *one, uint64_t row, const char *name, const cf_prefix *prefix,
 	const cf_file_info *place)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The intent of a merge that removes its inputs, `<prefix>.merge-intent` (MRG-14): which index it is about to commit
- * and which inputs it will remove then. It is written before the commit and removed after the inputs, so that a merge
- * that was killed is finished by running it again. */
+/* The intent of a merge that removes its inputs, `<prefix>.merge-intent` (MRG-14): the index that it is about to commit
+ * and the inputs that it will remove after that. It is written before the commit and removed after the inputs, so that
+ * running a killed merge again finishes it. */
 #ifndef CKPTFMT_MERGE_INTENT_H
 #define CKPTFMT_MERGE_INTENT_H
 
@@ -18,7 +18,7 @@ typedef struct cf_index_mark {
 /* The file of an intent that was written. */
 typedef struct cf_merge_intent {
 	uint64_t inode;             /* 0: none */
-	bool has_older;             /* an intent in force is in it as well */
+	bool has_older;             /* it also has an intent in force */
 } cf_merge_intent;
 
 /* Writes the intent of committing the index `result` with `count` data files, of which `files` has the identities, all
@@ -36,12 +36,12 @@ CF_MUST_CHECK ckptfmt_status cf_merge_intent_left(const cf_commit *commit, const
 	uint64_t count, bool *left, ckptfmt_error *err);
 
 /* Removes the inputs, under the locks of their directories: of each input whose index is still the one that was merged
- * the data files, then the index; with `directories` then the directories that are empty; last the intent. What cannot
- * be removed stays, and so does the intent then. REQUIRES: committed; no lock is held. */
+ * the data files, then the index; with `directories` then the directories that are empty; last the intent. If
+ * something cannot be removed, the intent stays as well. REQUIRES: committed; no lock is held. */
 void cf_merge_remove_inputs(const cf_commit *commit, cf_merge_inputs *inputs, bool directories,
 	const cf_merge_intent *written);
 
-/* What was at the destination when a merge began. */
+/* The destination when a merge began. */
 typedef struct cf_merge_before {
 	cf_file_info info;          /* of the index, */
 	bool exists;                /* if there was one */

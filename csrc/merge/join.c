@@ -5,7 +5,7 @@
  * owner of a partitioned tensor, since the walk moves on.
  *
  * The numbers of the data files (MRG-6) are known only after the last entry. Until then the entries of the result are
- * held in memory, in canonical form without a shard id.
+ * in memory, in canonical form without a shard id.
  */
 #include "merge/join.h"
 
@@ -20,7 +20,7 @@
 
 typedef struct group {
 	cf_merge_inputs *inputs;
-	cf_entry entry;             /* the owner's; its bytes are a copy if it has slices, else gone at the next step */
+	cf_entry entry;             /* the owner's; its bytes are a copy if it has slices, else valid until the next step */
 	int64_t dims[CKPTFMT_RANK_MAX];
 	uint32_t owner;
 	uint64_t member_count;      /* 0: no group yet */
@@ -38,7 +38,7 @@ struct cf_merge_entry {
 	struct cf_merge_entry *next;
 	const cf_merge_file *file;
 	uint32_t key_size, value_size;
-	uint32_t shard_at;          /* where the shard id's field goes in the value */
+	uint32_t shard_at;          /* where the field of the shard id belongs in the value */
 	uint8_t bytes[];            /* the key, then the value */
 };
 
@@ -219,7 +219,7 @@ static ckptfmt_status check_value(cf_merge_input *in, const cf_entry *entry, cf_
 	return CKPTFMT_OK;
 }
 
-/* Where the field of the shard id goes in a canonical entry: behind those of dtype and shape. */
+/* Where the field of the shard id belongs in a canonical entry: after dtype and shape. */
 static uint32_t find_shard_position(const uint8_t *value, uint64_t size)
 {
 	enum { DTYPE_TAG = 1 << 3, SHAPE_TAG = 2 << 3 | 2 };

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the entries of the inputs become: one entry per key, that of the first input which has it, with the slices of
- * all inputs (MRG-3 to MRG-7). One pass over the inputs checks everything, finds the data files that are needed and
- * holds the entries of the result in memory. */
+/* The entries of the result: one per key, that of the first input which has it, with the slices of all inputs (MRG-3 to
+ * MRG-7). One pass over the inputs checks everything, finds the data files that are needed and keeps the entries of the
+ * result in memory. */
 #ifndef CKPTFMT_MERGE_JOIN_H
 #define CKPTFMT_MERGE_JOIN_H
 
@@ -17,7 +17,7 @@ typedef struct cf_merge_joined {
 	int32_t file_count;         /* data files of inputs that the result needs */
 } cf_merge_joined;
 
-/* Checks all entries and their data files, and gives the data files their numbers in the result, from 0 on.
+/* Checks all entries and their data files, and numbers the data files of the result, from 0 on.
  * MERGE_CONFLICT names both inputs; otherwise fails as entries, slices, tables and data files do. */
 CF_MUST_CHECK ckptfmt_status cf_merge_join(cf_merge_inputs *inputs, cf_merge_joined *joined, ckptfmt_error *err);
 void cf_merge_joined_free(cf_merge_joined *joined);

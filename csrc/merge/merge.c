@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Merges bundles by their indexes; tensor bytes stay where they are and their files get second names.
+ * Merges bundles by their indexes. Tensor bytes are not moved: their files get second names (hard links).
  *
- *   1 all inputs are opened, walked through together and checked; nothing changes on disk (inputs.c, join.c)
+ *   1 all inputs are opened, joined in one pass and checked; nothing changes on disk (inputs.c, join.c)
  *   2 data files of inputs are synced; those that cannot be linked are copied (files.c)
  *   3 the index of the result is written under a temporary name and read back
  *   4 under the lock of the destination's directory: if the inputs are to be removed, the intent is written
- *     (intent.c); data files get their names, the inputs are looked at once more, and the index is renamed into its
- *     place: the commit
+ *     (intent.c); data files get their names, the inputs are checked for changes, and the index is renamed into place:
+ *     the commit
  *   5 the inputs are removed, then the intent
  *
- * Killed before the commit, all inputs are whole; after it, the result is. Running the merge again finishes it.
+ * If it is killed before the commit, all inputs are complete; after it, the result is. Running the merge again finishes
+ * it.
  */
 #include "base/limits.h"
 #include "base/memory.h"
@@ -37,7 +38,7 @@ typedef struct merge {
 	cf_merge_intent intent;
 	cf_index_mark mark;
 	cf_progress progress;
-	cf_merge_before before;     /* what was at the destination when it began, */
+	cf_merge_before before;     /* the destination at the begin, */
 	bool left_out;              /* and whether inputs were missing then */
 	cf_file_info *results;      /* the result's data files, */
 	uint64_t *sizes;            /* and their sizes */
@@ -114,7 +115,7 @@ static ckptfmt_status describe_results(merge *m, ckptfmt_error *err)
 	return CKPTFMT_OK;
 }
 
-/* All that goes before the lock, for this number of data files. */
+/* All steps before the lock, for this number of data files. */
 static ckptfmt_status prepare(merge *m, int32_t count, ckptfmt_error *err)
 {
 	cf_file_writer_abandon(&m->index);
@@ -129,7 +130,7 @@ static ckptfmt_status prepare(merge *m, int32_t count, ckptfmt_error *err)
 
 /* ---- committing ------------------------------------------------------------------------------------------ */
 
-/* A missing input may have been merged into the destination since, by the same merge in another process. */
+/* Another process may since have merged a missing input into the destination. */
 static ckptfmt_status check_left_out(const merge *m, ckptfmt_error *err)
 {
 	cf_merge_before now;
@@ -145,7 +146,7 @@ static ckptfmt_status check_left_out(const merge *m, ckptfmt_error *err)
 static ckptfmt_status commit_named(merge *m, ckptfmt_error *err)
 {
 	CF_TRY(check_left_out(m, err));
-	/* An input that was saved again since it was read would be lost with its index. */
+	/* An input that was saved again after it was read would be lost when the inputs are removed. */
 	for (uint64_t i = 0; i < m->inputs.count; i++)
 		CF_TRY(cf_merge_input_check_unchanged(&m->inputs.rows[i], err));
 	return cf_commit_replace(&m->commit, &m->index, m->files.new_count, NULL, &m->committed, err);

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The tree of losers over n inputs has nodes 1 .. n - 1; input i stands at leaf n + i, the parent of a node is half its
- * number. A node holds the loser of the match played there and node 0 the winner of all. When the winner steps, only
- * the matches on its way up are played again. An input that is done loses to all others; equal keys go by input.
+ * The tree of losers over n inputs has nodes 1 .. n - 1; input i is at leaf n + i, and the parent of a node is half its
+ * number. A node holds the loser of the match played there, and node 0 the winner of all. When the winner steps, only
+ * the matches on its path to the root are replayed. An exhausted input loses to all others; of equal keys the first
+ * input wins.
  *
- * Keys are compared by codes, which say how a key differs from one that is less or equal, its base: how many bytes they
- * have in common and which byte follows. Of two keys with one base, that which has more in common is less, then that
- * with the lesser byte; only where both agree are the keys themselves looked at, from there on. Then the loser's code
- * is made anew, with the winner as its base; otherwise it is right for the winner as it is. So all codes on the way of
- * the last winner have that one as their base, and so has the winner's next key, whose code the table iterator gives.
+ * Keys are compared by codes (offset-value coding). A code says how a key differs from a key that is less or equal, its
+ * base: the length of their shared prefix and the byte that follows. Of two keys with the same base, the one with the
+ * longer shared prefix is less, then the one with the lesser byte; only if both are equal are the keys themselves
+ * compared, from there on. Then the loser's code is computed anew with the winner as its base; otherwise it is already
+ * valid for the winner. So all codes on the path of the last winner have its key as their base, and so has the winner's
+ * next key, whose code comes from the table iterator.
  */
 #include "merge/walk.h"
 
@@ -26,7 +28,7 @@ static uint64_t common_of(uint64_t code)
 	return UINT32_MAX - (code >> 8);
 }
 
-/* The match where the codes are one. */
+/* The match of equal codes. */
 static bool beats_by_key(const cf_merge_walk *walk, node *a, node *b)
 {
 	uint64_t common;
@@ -46,7 +48,7 @@ static bool beats_by_key(const cf_merge_walk *walk, node *a, node *b)
 	return false;
 }
 
-/* Whether a's key comes before b's; the other one's code is set to have it as base. */
+/* Whether a's key comes before b's. The loser's code gets the winner as its base. */
 static inline bool beats(const cf_merge_walk *walk, node *a, node *b)
 {
 	return CF_LIKELY(a->code != b->code) ? a->code < b->code : beats_by_key(walk, a, b);
@@ -61,7 +63,7 @@ static ckptfmt_status step(cf_merge_walk *walk, node *winner, ckptfmt_error *err
 	return CKPTFMT_OK;
 }
 
-/* Plays all matches below node `row` and leaves their losers; returns the winner. */
+/* Plays all matches at and below node `row`, storing the losers. Returns the winner. */
 static node play(cf_merge_walk *walk, const node *leaves, uint64_t row)
 {
 	uint64_t count = walk->inputs->count;
@@ -90,7 +92,7 @@ static void replay(cf_merge_walk *walk)
 		}
 		least = cf_min_u64(least, nodes[row].code);
 	}
-	/* Who won again stays the winner as long as its code is below those on its way up. */
+	/* An input that won again stays the winner while its code is below those on its path. */
 	walk->rivals = winner.input == nodes[0].input ? least : 0;
 	nodes[0] = winner;
 }
@@ -99,8 +101,8 @@ static ckptfmt_status open_leaves(cf_merge_walk *walk, node *leaves, ckptfmt_err
 {
 	for (uint32_t i = 0; i < walk->inputs->count; i++) {
 		leaves[i].input = i;
-		/* The header, which every input was seen to begin with, and the first entry. The header's key is empty: it
-		 * can be everybody's base. */
+		/* The header, which was found in every input, and the first entry. The empty key of the header is the common
+		 * base. */
 		cf_table_iterator_rewind(&walk->inputs->rows[i].at);
 		CF_TRY(step(walk, &leaves[i], err));
 		CF_TRY(step(walk, &leaves[i], err));

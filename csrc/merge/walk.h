@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Goes over the entries of all inputs of a merge in the order of (key, input): a tree of losers over one iterator an
- * input. Holds a block an input. */
-#ifndef CKPTFMT_BUNDLE_MERGE_WALK_H
-#define CKPTFMT_BUNDLE_MERGE_WALK_H
+/* Iterates over the entries of all inputs of a merge by (key, input): a tree of losers over one iterator per input,
+ * each with a block in memory. */
+#ifndef CKPTFMT_MERGE_WALK_H
+#define CKPTFMT_MERGE_WALK_H
 
 #include "merge/inputs.h"
 
-/* An input in the tree, with the code of its current key: see merge_walk.c. */
+/* An input in the tree, with the code of its current key: see walk.c. */
 typedef struct cf_merge_node {
 	uint64_t code;
 	uint32_t input;
@@ -14,25 +14,25 @@ typedef struct cf_merge_node {
 
 typedef struct cf_merge_walk {
 	cf_merge_inputs *inputs;
-	cf_merge_node *nodes;       /* the tree, and first the winner */
-	uint64_t rivals;            /* the least code that the winner can meet, if it won twice in a row; else 0 */
+	cf_merge_node *nodes;       /* the winner, then the tree */
+	uint64_t rivals;            /* the least code among the losers to the winner, if it won twice in a row; else 0 */
 	uint32_t input;             /* these four: of the current entry. Its input, */
 	cf_table_iterator *at;      /* the entry, a view until the next step, */
-	uint64_t common;            /* the bytes that its key has in common with the one of the entry before, */
-	bool same_key;              /* and whether that is all of it: the keys are one */
+	uint64_t common;            /* the length of the prefix that its key shares with the previous key, */
+	bool same_key;              /* and whether the two keys are equal */
 	bool begun;
 } cf_merge_walk;
 
 /* One walk at a time: it uses the inputs' iterators. */
 CF_MUST_CHECK ckptfmt_status cf_merge_walk_open(cf_merge_walk *walk, cf_merge_inputs *inputs, ckptfmt_error *err);
-/* To the next entry, headers left out; *more is false past the last. Failures as cf_table_iterator_next. */
+/* Steps to the next entry, skipping headers; *more is false past the last. Failures as cf_table_iterator_next. */
 static inline CF_MUST_CHECK ckptfmt_status cf_merge_walk_next(cf_merge_walk *walk, bool *more, ckptfmt_error *err);
 void cf_merge_walk_close(cf_merge_walk *walk);
 
 #define CF_MERGE_DONE UINT64_MAX
 #define CF_MERGE_SAME UINT64_C(0)   /* the key is its base */
 
-/* The code of a key that has `common` bytes in common with its base. A key that ends there is the base. */
+/* The code of a key that shares its first `common` bytes with its base. A key that ends there equals the base. */
 static inline uint64_t cf_merge_code_of(const cf_table_iterator *at, uint64_t common)
 {
 	if (common == at->key_size)
@@ -40,7 +40,7 @@ static inline uint64_t cf_merge_code_of(const cf_table_iterator *at, uint64_t co
 	return (UINT32_MAX - common) << 8 | at->key[common];
 }
 
-/* Plays the matches of the winner again, which has stepped, or none at the very first. */
+/* Replays the matches of the winner after it has stepped; none before the first entry. */
 void cf_merge_walk_replay(cf_merge_walk *walk, bool *more);
 
 static inline ckptfmt_status cf_merge_walk_next(cf_merge_walk *walk, bool *more, ckptfmt_error *err)

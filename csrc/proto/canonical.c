@@ -107,8 +107,8 @@ static ckptfmt_status next_field(cf_cursor *message, const cf_field_rule *rule, 
 
 /* ---- messages ----------------------------------------------------------------------------------------------- */
 
-/* Inserts the size of what was put from `start` on in front of it. Cheaper than measuring first: each byte moves at most
- * once for each enclosing message. */
+/* Inserts the size of what was put from `start` on in front of it. Cheaper than measuring first: each byte moves at
+ * most once for each enclosing message. */
 static void insert_size(cf_buffer *out, uint64_t start)
 {
 	uint8_t bytes[CF_VARINT64_SIZE_MAX];
@@ -272,8 +272,8 @@ static void put_raw(cf_buffer *out, const cf_field *f)
 	}
 }
 
-/* A group has no size in front of it, so that nested ones are a plain sequence of tags and fields. REQUIRES: `group`
- * is over exactly one group, which cf_take_field has taken. */
+/* A group has no size in front of it, so nested groups are a plain sequence of tags and fields. REQUIRES: `group` spans
+ * exactly one group, which cf_take_field has taken. */
 static ckptfmt_status put_group(cf_buffer *out, cf_cursor group, ckptfmt_error *err)
 {
 	while (cf_cursor_left(&group) > 0) {

@@ -49,13 +49,13 @@ static ckptfmt_status check_header(const cf_header *header, uint64_t origin, ckp
 {
 	if (header->producer < 0)
 		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, origin,
-			"HDR-7: producer version %d is below 0, the oldest there is", (int)header->producer);
+			"HDR-7: producer version %d is negative", (int)header->producer);
 	if (header->min_consumer > CF_CONSUMER_VERSION)
 		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, origin,
 			"HDR-8: written for readers of version %d or later; this one is version %d",
 			(int)header->min_consumer, CF_CONSUMER_VERSION);
 	if (header->bans_consumer)
-		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, origin, "HDR-9: readers of version %d are ruled out",
+		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, origin, "HDR-9: the file excludes readers of version %d",
 			CF_CONSUMER_VERSION);
 	if (header->num_shards < 1)
 		return cf_fail(err, CKPTFMT_FAIL_BAD_HEADER, origin, "HDR-3: the number of shards is %d",
@@ -102,7 +102,7 @@ void cf_header_encode(cf_buffer *out, int32_t num_shards, int32_t endianness, in
 	cf_put_content(out, HEADER_VERSION, own, size);
 }
 
-/* A merge writes a version always, an empty one if there was none. */
+/* A merge always writes a version, an empty one if there was none. */
 static ckptfmt_status put_version(cf_buffer *out, const cf_header *header, ckptfmt_error *err)
 {
 	uint64_t start = out->size;
@@ -160,7 +160,7 @@ ckptfmt_status cf_header_same_version(const cf_header *a, const cf_header *b, bo
 	cf_buffer scratch_a = CF_BUFFER_EMPTY, scratch_b = CF_BUFFER_EMPTY;
 	cf_bytes_view rest_a = {NULL, 0}, rest_b = {NULL, 0};
 	ckptfmt_status status;
-	/* As inputs of a merge that one program wrote have them. */
+	/* Fast path: inputs written by one program. */
 	*same = a->bytes.size == b->bytes.size && a->bytes.size != 0 &&
 		memcmp(a->bytes.data, b->bytes.data, (size_t)a->bytes.size) == 0;
 	if (*same)

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The values of the index table: header, entry and slice messages (rules MSG, HDR, ENT, SHP, SLC, EXT). Decoders take
- * any field order and keep unknown fields; encoders write the canonical form, which is TensorFlow's. */
-#ifndef CKPTFMT_CODEC_MESSAGE_H
-#define CKPTFMT_CODEC_MESSAGE_H
+/* The values of the index table: header, entry and slice messages (rules MSG, HDR, ENT, SHP, SLC, EXT). Decoders accept
+ * any field order and ignore unknown fields; encoders write the canonical form, which is TensorFlow's. */
+#ifndef CKPTFMT_PROTO_MESSAGE_H
+#define CKPTFMT_PROTO_MESSAGE_H
 
 #include "base/buffer.h"
 #include "base/cursor.h"
 #include "ckptfmt_unstable.h"
 
 enum {
-	CF_FORMAT_VERSION = 1,      /* what we write as producer */
-	CF_COMPRESSED_VERSION = 2,  /* the same, and min_consumer, where a value is compressed */
+	CF_FORMAT_VERSION = 1,      /* the producer that we write */
+	CF_COMPRESSED_VERSION = 2,  /* producer and min_consumer if a value is compressed */
 	CF_CONSUMER_VERSION = 2
 };
 
@@ -58,7 +58,7 @@ typedef struct cf_entry {
 	uint64_t slice_count;
 	uint64_t feature_flags;     /* of the extension field */
 	uint64_t chunk_size;        /* 0: no chunk checksums */
-	cf_bytes_view chunk_crcs;   /* 4 bytes each, if EXT-2 is kept */
+	cf_bytes_view chunk_crcs;   /* 4 bytes each, if EXT-2 holds */
 	cf_bytes_view chunk_sizes;  /* varints; these three of compressed values */
 	uint64_t raw_size;
 	uint32_t raw_crc32c;        /* unmasked */
@@ -71,30 +71,30 @@ CF_MUST_CHECK ckptfmt_status cf_header_decode(cf_bytes_view bytes, uint64_t orig
 	ckptfmt_error *err);
 /* The header of a new bundle: this min_consumer, and the producer that goes with it. */
 void cf_header_encode(cf_buffer *out, int32_t num_shards, int32_t endianness, int32_t min_consumer);
-/* The header of a merged bundle: endianness and version, canonical, of `like`, and no unknown fields (MRG-8) but for
- * producer and min_consumer.
- * REQUIRES of this and the next: the decoded bytes of the headers are still there. BAD_PROTO, NO_MEMORY. */
+/* The header of a merged bundle: the endianness and the canonical version of `like` with this producer and
+ * min_consumer, without unknown fields (MRG-8).
+ * REQUIRES of this and the next: the decoded bytes of the headers are still valid. BAD_PROTO, NO_MEMORY. */
 CF_MUST_CHECK ckptfmt_status cf_header_reencode(cf_buffer *out, const cf_header *like, int32_t num_shards,
 	int32_t producer, int32_t min_consumer, ckptfmt_error *err);
-/* Whether the canonical forms of two versions are the same bytes (MRG-2), producer and min_consumer apart if an input
- * of the merge has compressed values (MRG-15). No version is an empty one. */
+/* Whether the canonical forms of two versions are equal (MRG-2), except for producer and min_consumer if an input of
+ * the merge has compressed values (MRG-15). An absent version equals an empty one. */
 CF_MUST_CHECK ckptfmt_status cf_header_same_version(const cf_header *a, const cf_header *b, bool compressed,
 	bool *same, ckptfmt_error *err);
 
-/* Parses an entry and checks its shape (SHP rules); `dims` has room for CKPTFMT_RANK_MAX. What depends on more than
- * the message (the size of the value, the number of shards) is the caller's to check. BAD_PROTO, BAD_SHAPE, LIMIT. */
+/* Parses an entry and checks its shape (SHP rules); `dims` has room for CKPTFMT_RANK_MAX. The caller checks
+ * what depends on more than the message (the size of the value, the number of shards). BAD_PROTO, BAD_SHAPE, LIMIT. */
 CF_MUST_CHECK ckptfmt_status cf_entry_decode(cf_bytes_view bytes, uint64_t origin, uint64_t slices_max, int64_t *dims,
 	cf_entry *out, ckptfmt_error *err);
 
-/* Checks the chunks of a COMPRESSED entry: CMP-2, CMP-3, EXT-2, CMP-4, CMP-5 and CMP-1 in this order. Where they are
- * sound the ends of the stored chunks, from the entry's offset on, are appended to `ends` (unless NULL); its status is
- * the caller's to check. *rule: the number of the rule CMP that is broken (0: EXT-2). BAD_ENTRY. */
+/* Checks the chunks of a COMPRESSED entry: CMP-2, CMP-3, EXT-2, CMP-4, CMP-5 and CMP-1 in this order. If they are
+ * sound, the ends of the stored chunks, relative to the entry's offset, are appended to `ends` (unless NULL), whose
+ * status the caller checks. *rule: the number of the CMP rule that is broken (0: EXT-2). BAD_ENTRY. */
 CF_MUST_CHECK ckptfmt_status cf_entry_check_chunks(const cf_entry *entry, cf_buffer *ends, uint32_t *rule,
 	ckptfmt_error *err);
-/* The failure for a broken rule, which cf_entry_check_chunks told. Always fails. */
+/* The failure for a rule that cf_entry_check_chunks reported. Always fails. */
 CF_MUST_CHECK ckptfmt_status cf_entry_broken_chunks(uint32_t rule, uint64_t origin, ckptfmt_error *err);
 
-/* DAT-2: whether the bytes that the entry owns lie within a data file of `size` bytes. No bytes lie anywhere. */
+/* DAT-2: whether the bytes that the entry owns are within a data file of `size` bytes; true if it owns none. */
 static inline bool cf_entry_fits(const cf_entry *entry, uint64_t size)
 {
 	if (entry->slice_count != 0 || entry->size == 0)
@@ -104,7 +104,7 @@ static inline bool cf_entry_fits(const cf_entry *entry, uint64_t size)
 }
 
 /* Walks the slices of an entry in their order: *walk begins at zero. False past the last. The `rank` starts and
- * lengths (-1: full) are as they stand in the message; a number of extents other than rank is BAD_SLICE. */
+ * lengths (-1: full) are those of the message, unchecked; a number of extents other than rank is BAD_SLICE. */
 typedef struct cf_slice_walk {
 	uint64_t position;
 	uint64_t row;
@@ -112,7 +112,7 @@ typedef struct cf_slice_walk {
 CF_MUST_CHECK ckptfmt_status cf_entry_next_slice(const cf_entry *entry, cf_slice_walk *walk, int64_t *starts,
 	int64_t *lengths, bool *found, ckptfmt_error *err);
 
-/* What an encoder needs to know of an entry. */
+/* The fields of an entry to encode. */
 typedef struct cf_entry_fields {
 	int32_t dtype;
 	int32_t shard;
@@ -121,7 +121,7 @@ typedef struct cf_entry_fields {
 	uint32_t masked_crc;
 	int32_t rank;
 	const int64_t *dims;
-	cf_bytes_view slices;       /* from cf_put_slice, one after the other */
+	cf_bytes_view slices;       /* from cf_put_slice, concatenated */
 	uint32_t chunk_size;        /* 0: no extension field */
 	const uint32_t *chunk_crcs; /* unmasked */
 	uint64_t chunk_count;
@@ -136,8 +136,8 @@ void cf_entry_encode(cf_buffer *out, const cf_entry_fields *fields);
 void cf_put_slice(cf_buffer *out, int32_t rank, const int64_t *starts, const int64_t *lengths);
 
 /* Appends the canonical form of a decoded entry with another shard id and `more_slices` after its own (MRG-7). `dims`
- * are its dimensions as decoded. Allocates nothing but in `out`, whose status is the caller's to check, unless the
- * shape was given twice. BAD_PROTO if a slice is malformed (the decoder does not look into slices), NO_MEMORY. */
+ * are its dimensions as decoded. Allocates only in `out`, whose status the caller checks, unless the shape is
+ * given twice. BAD_PROTO if a slice is malformed (the decoder does not check slices), NO_MEMORY. */
 CF_MUST_CHECK ckptfmt_status cf_entry_reencode(cf_buffer *out, const cf_entry *entry, const int64_t *dims,
 	int32_t shard, cf_bytes_view more_slices, ckptfmt_error *err);
 /* Appends the slices of `entry` in canonical form, as fields of an entry. */

@@ -30,7 +30,7 @@ ckptfmt_status cf_prefix_split(const char *prefix, cf_prefix *out, ckptfmt_error
 	path_size = strlen(prefix) + sizeof ".index";
 	if (strlen(base) > CF_BASE_SIZE_MAX) {
 		ckptfmt_status status = cf_fail(err, CKPTFMT_FAIL_BAD_PATH, CF_NO_OFFSET,
-			"the base name is %zu bytes long; no file system takes that", strlen(base));
+			"the base name is %zu bytes long; no file system allows that", strlen(base));
 		cf_error_path(err, prefix);
 		return status;
 	}
@@ -56,7 +56,7 @@ void cf_prefix_free(cf_prefix *prefix)
 	memset(prefix, 0, sizeof *prefix);
 }
 
-/* By hand: a merge makes several names for each of its inputs, and formatted output costs more than all else there. */
+/* Without snprintf: a merge makes several names for each input, and formatting would dominate its cost. */
 
 static char *store_base(char *name, const char *base)
 {

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A prefix, cut into the directory and the base name of its files (NAM-1 to NAM-4). */
-#ifndef CKPTFMT_BUNDLE_PREFIX_H
-#define CKPTFMT_BUNDLE_PREFIX_H
+/* A prefix, split into directory and base name, and the names of its files (NAM-1 to NAM-4). */
+#ifndef CKPTFMT_PROTO_NAMES_H
+#define CKPTFMT_PROTO_NAMES_H
 
 #include "base/buffer.h"
 #include "base/error.h"
 
 enum {
-	CF_BASE_SIZE_MAX = 1024,                     /* no file system takes names that long */
+	CF_BASE_SIZE_MAX = 1024,                     /* no file system allows longer names */
 	CF_NAME_SIZE = CF_BASE_SIZE_MAX + 64         /* room for the name of any file of a checkpoint, and a NUL */
 };
 
@@ -24,12 +24,11 @@ void cf_prefix_free(cf_prefix *prefix);
 /* NAM-2 to NAM-4. `name` has room for CF_NAME_SIZE bytes. REQUIRES: the base of a prefix, and no negative number. */
 void cf_index_name(const char *base, char *name);
 void cf_data_name(const char *base, int32_t shard, int32_t shard_count, char *name);
-/* "<directory>/<name>", the end kept where `path` (of `size` bytes) is too small. For messages. */
+/* "<directory>/<name>", cut at the front if `path` (of `size` bytes) is too small. For messages. */
 void cf_join_path(const char *directory, const char *name, char *path, size_t size);
-/* Takes "<base>.data-SSSSS-of-NNNNN" apart; false, and unspecified numbers, if `name` is none of this base's data
- * files. */
+/* Parses "<base>.data-SSSSS-of-NNNNN". False, and unspecified numbers, if `name` is not a data file of this base. */
 bool cf_data_name_parse(const char *base, const char *name, int32_t *shard, int32_t *count);
-/* The N of "<base>.data-SSSSS-of-NNNNN"; 0 if `name` is none of this base's data files. */
+/* The N of "<base>.data-SSSSS-of-NNNNN"; 0 if `name` is not a data file of this base. */
 int32_t cf_data_name_count(const char *base, const char *name);
 
 #endif

@@ -18,10 +18,10 @@ enum { LENGTH, SUM, BYTES, END };
 ckptfmt_status cf_string_tensor_check_count(int32_t storage, uint64_t count, uint64_t size, uint64_t origin,
 	ckptfmt_error *err)
 {
-	/* A string takes a byte of length, and the lengths four of checksum; a variant takes both for itself. */
+	/* Each string has a length of at least one byte, and the lengths share a checksum of four; a variant has both. */
 	uint64_t fixed = storage == CKPTFMT_STORAGE_STRING ? 4 : 0;
 	uint64_t each = storage == CKPTFMT_STORAGE_STRING ? 1 : 5;
-	/* STR-8: a tensor without elements may also be stored as nothing at all. */
+	/* STR-8: a tensor without elements may be stored as no bytes. */
 	if (count == 0 && size == 0)
 		return CKPTFMT_OK;
 	if (size < fixed || count > (size - fixed) / each)
@@ -82,7 +82,7 @@ static ckptfmt_status compare(const cf_string_scan *scan, uint64_t byte, uint32_
 		stored, scan->crc);
 }
 
-/* A length is complete. */
+/* Takes the length in scan->part. */
 static ckptfmt_status end_length(cf_string_scan *scan, ckptfmt_error *err)
 {
 	cf_cursor in = cf_cursor_over(scan->part, scan->part_size, 0);
@@ -112,7 +112,7 @@ static ckptfmt_status end_length(cf_string_scan *scan, ckptfmt_error *err)
 	return CKPTFMT_OK;
 }
 
-/* Strings follow each other in the order of their lengths, which make up the rest of the value. */
+/* The strings are contiguous, in the order of their lengths, and fill the rest of the value. */
 static void start_strings(const cf_string_scan *scan)
 {
 	uint64_t start = scan->taken;
@@ -164,7 +164,7 @@ static ckptfmt_status take_byte(cf_string_scan *scan, uint8_t byte, ckptfmt_erro
 	return scan->part_size == 4 ? end_sum(scan, err) : CKPTFMT_OK;
 }
 
-/* What is not complete is told where it begins; where nothing of it is there, the length before it took too much. */
+/* An incomplete part is reported at its begin; one of which no byte is present, at the length before it. */
 static ckptfmt_status end_value(const cf_string_scan *scan, ckptfmt_error *err)
 {
 	uint64_t begin = scan->part_size != 0 ? scan->taken - scan->part_size : scan->element;

@@ -27,7 +27,7 @@ CF_MUST_CHECK ckptfmt_status cf_string_tensor_check_count(int32_t storage, uint6
 CF_MUST_CHECK ckptfmt_status cf_strings_decode(int32_t storage, const cf_stored_value *value, uint64_t *starts,
 	uint64_t *sizes, ckptfmt_error *err);
 
-/* Checks a value that arrives in pieces, without keeping any of it. */
+/* Checks a value that comes in pieces, without storing it. */
 typedef struct cf_string_scan {
 	cf_stored_value value;
 	uint64_t *starts, *sizes;   /* of the elements, for cf_strings_decode; else NULL */
@@ -45,13 +45,13 @@ typedef struct cf_string_scan {
 /* REQUIRES: cf_string_tensor_check_count passed; for cf_string_scan_take, value->size is not 0. */
 cf_string_scan cf_string_scan_begin(int32_t storage, const cf_stored_value *value);
 
-/* Takes the next bytes. Breaks of STR-3 to STR-6 and VAR-2 to VAR-4 are found as soon as the bytes show them; with the
- * last byte the value has been checked. REQUIRES: the value has as many left, and no take failed. BAD_ENTRY,
+/* Takes the next bytes. Violations of STR-3 to STR-6 and VAR-2 to VAR-4 are reported as early as possible; after the
+ * last byte the value has been checked. REQUIRES: the value has that many bytes left, and no take failed. BAD_ENTRY,
  * CHECKSUM. */
 CF_MUST_CHECK ckptfmt_status cf_string_scan_take(cf_string_scan *scan, const uint8_t *bytes, uint64_t size,
 	ckptfmt_error *err);
 
-/* Extends `crc` by a length the way the format does: four bytes if it fits them, eight if not. */
+/* Extends `crc` by a length as the format does: as four bytes if it fits, else as eight. */
 uint32_t cf_string_length_crc(uint32_t crc, uint64_t length);
 /* The same for variants: always eight bytes. */
 uint32_t cf_variant_length_crc(uint32_t crc, uint64_t length);

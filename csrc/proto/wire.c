@@ -6,7 +6,7 @@ ckptfmt_status cf_bad_message(const cf_cursor *message, const char *what, ckptfm
 	return cf_fail(err, CKPTFMT_FAIL_BAD_PROTO, cf_cursor_offset(message), "%s", what);
 }
 
-/* Skips a group whose start tag has been taken, without recursion: nesting costs an array slot, not a stack frame. */
+/* Skips a group whose start tag has been taken. Not recursive: each level takes an array element. */
 static ckptfmt_status skip_group(cf_cursor *message, uint32_t number, ckptfmt_error *err)
 {
 	uint32_t open[CF_NESTING_MAX];

@@ -4,10 +4,10 @@
  * varint32 tag = field number << 3 | wire type, then
  *   0 varint64 | 1 eight bytes | 2 varint32 size and that many bytes | 3 ... 4 a group, closed by its own number |
  *   5 four bytes
- * A known field number with another wire type counts as an unknown field, as in every protobuf reader.
+ * A known field number with another wire type is an unknown field, as in every protobuf reader.
  */
-#ifndef CKPTFMT_CODEC_WIRE_H
-#define CKPTFMT_CODEC_WIRE_H
+#ifndef CKPTFMT_PROTO_WIRE_H
+#define CKPTFMT_PROTO_WIRE_H
 
 #include "base/buffer.h"
 #include "base/cursor.h"
@@ -21,7 +21,7 @@ enum {
 	CF_WIRE_FIXED32 = 5
 };
 
-enum { CF_NESTING_MAX = 100 };  /* of groups, which nobody writes; protobuf's own bound */
+enum { CF_NESTING_MAX = 100 };  /* of groups, which no known writer uses; protobuf's own limit */
 
 typedef struct cf_field {
 	uint32_t number;
@@ -80,7 +80,7 @@ static inline CF_MUST_CHECK ckptfmt_status cf_take_field(cf_cursor *message, cf_
 /* BAD_PROTO at the cursor's position; `what` begins with the rule. */
 CF_MUST_CHECK ckptfmt_status cf_bad_message(const cf_cursor *message, const char *what, ckptfmt_error *err);
 
-/* An int32 travels as the varint of its 64-bit sign extension (MSG-11). */
+/* An int32 is encoded as the varint of its 64-bit sign extension (MSG-11). */
 CF_MUST_CHECK ckptfmt_status cf_field_int32(const cf_cursor *message, uint64_t value, int32_t *out,
 	ckptfmt_error *err);
 

@@ -27,7 +27,7 @@ static int32_t shard_at(const cf_buffer *shards, uint64_t row)
 	return ((const int32_t *)(const void *)shards->data)[row];
 }
 
-/* Sorts and drops repeats. */
+/* Sorts and removes duplicates. */
 static void make_set(cf_buffer *shards)
 {
 	int32_t *at = (int32_t *)(void *)shards->data;
@@ -82,12 +82,12 @@ static void look_at_name(ckptfmt_verifier *v, const char *name, cf_buffer *prese
 	if (is_temporary(base, name)) {
 		place = file_place(v, name, path, sizeof path);
 		cf_verify_note(v, CF_VERIFY_TEMPORARY, &place,
-			"NAM-8: a temporary file, left over or of a save under way");
+			"NAM-8: a temporary file: orphaned, or of a save in progress");
 		return;
 	}
 	if (!v->header_known || !cf_data_name_parse(base, name, &shard, &count))
 		return;
-	/* NAM-4: with other zeros in front it is a file of somebody else. */
+	/* NAM-4: with another number of leading zeros it is not a data file of this checkpoint. */
 	cf_data_name(base, shard, count, usual);
 	if (strcmp(name, usual) != 0)
 		return;
@@ -96,11 +96,11 @@ static void look_at_name(ckptfmt_verifier *v, const char *name, cf_buffer *prese
 		return;
 	}
 	place = file_place(v, name, path, sizeof path);
-	cf_verify_note(v, CF_VERIFY_LEFTOVER, &place, "NAM-8: left over from another save: file %d of %d, not of %d",
+	cf_verify_note(v, CF_VERIFY_LEFTOVER, &place, "NAM-8: an orphaned file of another save: file %d of %d, not of %d",
 		(int)shard, (int)count, (int)own);
 }
 
-/* ---- data files that are there ---- */
+/* ---- data files that exist ---- */
 
 static void check_present(ckptfmt_verifier *v, int32_t shard, bool bare)
 {
@@ -112,7 +112,7 @@ static void check_present(ckptfmt_verifier *v, int32_t shard, bool bare)
 	place = file_place(v, name, path, sizeof path);
 	if (has_shard(&v->needed, shard) || v->uncertain)
 		return;
-	/* CMT-6: a bundle without tensors has one data file all the same. */
+	/* CMT-6: a bundle without tensors still has one data file. */
 	if (!named && !bare) {
 		cf_verify_note(v, CF_VERIFY_UNREFERENCED, &place,
 			"CMT-6: no entry names this data file; a merge by TensorFlow would damage the checkpoint");
@@ -124,10 +124,10 @@ static void check_present(ckptfmt_verifier *v, int32_t shard, bool bare)
 			(unsigned long long)info.size);
 }
 
-/* ---- data files that are not ---- */
+/* ---- missing data files ---- */
 
-/* NAM-5: none of these is needed. There may be as many as a number in the header says, so only the first are looked for
- * and the others counted. */
+/* NAM-5: data files that no value needs. The header can claim any number of them, so only the first are listed; the
+ * others are counted. */
 static void check_absent(ckptfmt_verifier *v, const cf_buffer *present)
 {
 	uint64_t known = shard_count(present), left;
@@ -141,7 +141,7 @@ static void check_absent(ckptfmt_verifier *v, const cf_buffer *present)
 			continue;
 		left--;
 		cf_reader_data_path(v->reader, shard, path, sizeof path);
-		cf_verify_note(v, CF_VERIFY_UNNEEDED, &place, "NAM-5: the data file is missing, though no value lies in it");
+		cf_verify_note(v, CF_VERIFY_UNNEEDED, &place, "NAM-5: the data file is missing, but no value needs it");
 	}
 	v->note_counts[CF_VERIFY_UNNEEDED] += left;
 }
@@ -160,7 +160,8 @@ static void check_directory(ckptfmt_verifier *v, cf_buffer *names, cf_buffer *pr
 		return;
 	}
 	if (status != CKPTFMT_OK) {
-		cf_verify_note(v, CF_VERIFY_UNLISTED, &place, "NAM-8: the directory cannot be listed for files left over");
+		cf_verify_note(v, CF_VERIFY_UNLISTED, &place,
+			"NAM-8: the directory cannot be listed, so orphaned files were not searched for");
 		return;
 	}
 	name = (const char *)names->data;

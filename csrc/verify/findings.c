@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a verifier has to say. Findings are records of a fixed and large size, so their number is bounded: a few of each
- * kind of note, many problems, and then how many more there are. */
+/* The findings of a verifier. They are large records, so their number is bounded: a few notes of each kind and many
+ * problems are listed, then counted. */
 #include "verify/private.h"
 
 #include "slices/key.h"
@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* By kind of note: the rule of spec/format.md, and the text of what is left out. */
+/* By kind of note: the rule of spec/format.md, and a text for notes that are not listed. */
 static const struct {
 	const char *rule;
 	const char *text;
@@ -30,9 +30,9 @@ static const struct {
 	[CF_VERIFY_PADDING] = {"DAT-5", "padding that is not zero"},
 	[CF_VERIFY_UNNAMED] = {"DAT-3", "bytes of a data file that no entry names"},
 	[CF_VERIFY_UNREFERENCED] = {"CMT-6", "a data file that no entry names"},
-	[CF_VERIFY_UNNEEDED] = {"NAM-5", "a data file that is missing, though no value lies in it"},
-	[CF_VERIFY_LEFTOVER] = {"NAM-8", "a data file left over from another save"},
-	[CF_VERIFY_TEMPORARY] = {"NAM-8", "a temporary file, left over or of a save under way"},
+	[CF_VERIFY_UNNEEDED] = {"NAM-5", "a data file that is missing but not needed"},
+	[CF_VERIFY_LEFTOVER] = {"NAM-8", "an orphaned data file of another save"},
+	[CF_VERIFY_TEMPORARY] = {"NAM-8", "a temporary file: orphaned, or of a save in progress"},
 	[CF_VERIFY_UNLISTED] = {"NAM-8", "the directory cannot be listed"},
 };
 
@@ -55,11 +55,11 @@ static void stop(ckptfmt_verifier *v, const ckptfmt_error *error)
 		v->fatal = *error;
 }
 
-/* Member by member: what lies behind the ends of the texts was never set. */
+/* Copies member by member: the bytes after the ends of the texts are not initialized. */
 static void add(ckptfmt_verifier *v, ckptfmt_severity severity, ckptfmt_error *error, const cf_verify_place *place)
 {
 	ckptfmt_finding *finding;
-	/* What the want of memory leaves undone says nothing about the file. */
+	/* Without memory, checks fail for reasons other than the file. */
 	if (cf_verify_failed(v))
 		return;
 	cf_error_offset(error, place->offset);
@@ -96,7 +96,7 @@ bool cf_verify_ok(ckptfmt_verifier *v, ckptfmt_status status, ckptfmt_error *err
 	return false;
 }
 
-/* The record of a finding with this text. */
+/* Makes the error of a finding with this text. */
 static void describe(ckptfmt_error *error, ckptfmt_failure failure, const char *format, va_list values)
 {
 	char text[sizeof error->message];
@@ -138,7 +138,7 @@ void cf_verify_close_findings(ckptfmt_verifier *v)
 		uint64_t count = v->note_counts[kind];
 		if (count <= CF_VERIFY_NOTES_MAX)
 			continue;
-		/* One more finding than the kind may have, this one. */
+		/* This note is listed beyond the limit. */
 		v->note_counts[kind] = 0;
 		cf_verify_note(v, kind, &place, "%s: %llu more of: %s", kinds[kind].rule,
 			(unsigned long long)(count - CF_VERIFY_NOTES_MAX), kinds[kind].text);

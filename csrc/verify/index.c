@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The index file, block by block. The table check reads, checks and decodes a block; the entries of a block that passes
- * are taken while it lies there. A block that does not pass is a problem, and its entries are simply not there: what
- * follows says which slices are missed.
+ * The index file, block by block. The table check reads, checks and decodes a block; if it is sound, its entries are
+ * taken while it is in memory. A damaged block is a problem and its entries are treated as absent: later checks report
+ * the slices that are missing then.
  */
 #include "verify/private.h"
 
@@ -14,7 +14,7 @@ enum { ESTIMATED_FILES_MAX = 1024 };
 
 /* ---- header ---------------------------------------------------------------------------------------------- */
 
-/* Until the entries are known, the size of the data files stands for that of the values. */
+/* Progress: the sizes of the data files, before the entries are known, as an estimate of the bytes to read. */
 static void estimate(ckptfmt_verifier *v)
 {
 	int32_t count = v->reader->header.num_shards;
@@ -35,7 +35,7 @@ static void take_header(ckptfmt_verifier *v, cf_bytes_view value, uint64_t origi
 	cf_header *header = &v->reader->header;
 	ckptfmt_error error;
 	v->header_known = cf_verify_ok(v, cf_header_decode(value, origin, header, &error), &error, &place);
-	/* The block that it points into is not kept. */
+	/* The block that it points into is freed. */
 	header->bytes = (cf_bytes_view){NULL, 0};
 	if (!v->header_known)
 		return;
@@ -65,7 +65,7 @@ void cf_verify_add_row(ckptfmt_verifier *v, cf_bytes_view key, cf_bytes_view val
 	added = slices == parts ? NULL : cf_buffer_extend(&v->parts, (slices - parts) * sizeof(cf_verify_part));
 	if (added != NULL)
 		memset(added, 0, (size_t)(slices - parts) * sizeof(cf_verify_part));
-	/* The selection's columns report a failure of theirs only when they are finished, which is too late here. */
+	/* cf_selection_finish reports the failures of its columns, which is too late here. */
 	if (cf_verify_ok(v, cf_buffer_status(&v->selection->rows, &error), &error, &place) &&
 		cf_verify_ok(v, cf_buffer_status(&v->selection->names, &error), &error, &place) &&
 		cf_verify_ok(v, cf_buffer_status(&v->selection->dims, &error), &error, &place) &&
@@ -96,7 +96,7 @@ ckptfmt_status cf_verify_check_placement(const ckptfmt_verifier *v, const cf_ent
 	return CKPTFMT_OK;
 }
 
-/* A selection only marks what these rules forbid. */
+/* A selection only marks entries that break these rules. */
 ckptfmt_status cf_verify_check_extension(const ckptfmt_verifier *v, const cf_entry *entry, bool owns_bytes,
 	ckptfmt_error *err)
 {
@@ -115,7 +115,7 @@ ckptfmt_status cf_verify_check_extension(const ckptfmt_verifier *v, const cf_ent
 			return CKPTFMT_OK;
 		return cf_entry_check_chunks(entry, NULL, &rule, err);
 	}
-	/* A size below zero is a problem of its own. */
+	/* A negative size is reported by ENT-4. */
 	if ((chunk == 0 && entry->chunk_crcs.size == 0) || entry->size < 0)
 		return CKPTFMT_OK;
 	/* EXT-2 */
@@ -142,7 +142,7 @@ void cf_verify_check_location(ckptfmt_verifier *v, const cf_entry *entry, const 
 			"ENT-7: the entry of a partitioned tensor names bytes of its own");
 }
 
-/* Neighbours mostly lie in the same data file, so that the list stays short. */
+/* Adjacent entries are mostly in the same data file, so the list stays short. */
 static void name_shard(ckptfmt_verifier *v, int32_t shard)
 {
 	uint64_t count = v->named.size / sizeof shard;
@@ -156,19 +156,19 @@ static bool check_entry(ckptfmt_verifier *v, const cf_verify_place *place, cf_by
 	int64_t dims[CKPTFMT_RANK_MAX];
 	cf_entry entry;
 	ckptfmt_error error;
-	bool lists_slices, held;
+	bool lists_slices, deferred;
 	*placed = false;
 	if (!cf_verify_ok(v, cf_entry_decode(value, place->offset, v->reader->limits.slices_max, dims, &entry, &error),
 		&error, place))
 		return false;
 	cf_verify_strict_entry(v, &entry, place);
 	lists_slices = entry.slice_count != 0;
-	held = cf_slice_key_looks_like(place->key.data, place->key.size);
+	deferred = cf_slice_key_looks_like(place->key.data, place->key.size);
 	(void)cf_verify_ok(v, check_dtype(&entry, &error), &error, place);
-	/* An entry that is held may yet be found to be a slice's, which owns bytes whatever it lists (SLC-10). */
-	if (!lists_slices || !held)
+	/* A deferred entry may turn out to be that of a slice, which owns bytes even if it lists slices (SLC-10). */
+	if (!lists_slices || !deferred)
 		(void)cf_verify_ok(v, cf_verify_check_extension(v, &entry, !lists_slices, &error), &error, place);
-	if (lists_slices && !held)
+	if (lists_slices && !deferred)
 		cf_verify_check_location(v, &entry, place);
 	*placed = cf_verify_ok(v, cf_verify_check_placement(v, &entry, !lists_slices, &error), &error, place);
 	if (*placed)
@@ -184,14 +184,14 @@ static void take_entry(ckptfmt_verifier *v, cf_bytes_view key, cf_bytes_view val
 	if (!usable || !placed)
 		v->uncertain = true;
 	if (cf_slice_key_looks_like(key.data, key.size)) {
-		if (cf_verify_ok(v, cf_deferred_add(&v->held, key, value, origin, &error), &error, &place))
-			cf_deferred_at(&v->held, cf_deferred_count(&v->held) - 1)->broken = !usable || !placed;
+		if (cf_verify_ok(v, cf_deferred_add(&v->deferred, key, value, origin, &error), &error, &place))
+			cf_deferred_at(&v->deferred, cf_deferred_count(&v->deferred) - 1)->broken = !usable || !placed;
 	} else if (usable) {
 		cf_verify_add_row(v, key, value, origin, placed);
 	}
 }
 
-/* TAB-13: what is kept of the entries is bounded, as in a listing. */
+/* TAB-13: the entries and key bytes kept are bounded, as in a listing. */
 static bool within_limits(ckptfmt_verifier *v, uint64_t key_size, uint64_t offset)
 {
 	cf_verify_place place = {cf_verify_index_path(v), {NULL, 0}, offset};
@@ -202,7 +202,7 @@ static bool within_limits(ckptfmt_verifier *v, uint64_t key_size, uint64_t offse
 	if (v->full) {
 		v->uncertain = true;
 		cf_verify_problem(v, CKPTFMT_FAIL_LIMIT, &place,
-			"TAB-13: more entries or key bytes than are allowed; from here on entries are not checked");
+			"TAB-13: the index has more entries or key bytes than allowed; later entries are not checked");
 		return false;
 	}
 	v->entry_count++;
@@ -212,7 +212,7 @@ static bool within_limits(ckptfmt_verifier *v, uint64_t key_size, uint64_t offse
 
 /* ---- blocks ---------------------------------------------------------------------------------------------- */
 
-/* Takes the entries of the block that was just checked; returns their number. */
+/* Takes the entries of the block that was just checked. Returns their number. */
 static uint64_t take_block(ckptfmt_verifier *v)
 {
 	cf_block_iterator *at = &v->entries;
@@ -239,7 +239,7 @@ static uint64_t take_block(ckptfmt_verifier *v)
 	return count;
 }
 
-/* HDR-1. A header that is there and bad has been reported. */
+/* HDR-1. A damaged header has been reported. */
 static void check_header_present(ckptfmt_verifier *v, bool readable)
 {
 	cf_verify_place place = {cf_verify_index_path(v), {NULL, 0}, v->check.offset};

@@ -41,7 +41,7 @@ enum {
 	CF_VERIFY_PROBLEMS_MAX = 10000      /* problems in all; then their number */
 };
 
-/* Kinds of notes, which are counted apart. */
+/* Kinds of notes, counted separately. */
 enum {
 	CF_VERIFY_NOT_CANONICAL,                  /* a message that is not in canonical form */
 	CF_VERIFY_UNKNOWN,                        /* a message with fields that no canonical writer writes */
@@ -50,7 +50,7 @@ enum {
 	CF_VERIFY_BIG_ENDIAN,
 	CF_VERIFY_SLICE_LOCATION,                 /* a partitioned tensor whose own entry names bytes */
 	CF_VERIFY_NESTED_SLICES,                  /* the entry of a slice that lists slices */
-	CF_VERIFY_SNAPPY,                         /* this one and the next five: where the index file deviates first */
+	CF_VERIFY_SNAPPY,                         /* this and the next five: the first deviation of the index file */
 	CF_VERIFY_BLOCK,
 	CF_VERIFY_METAINDEX,
 	CF_VERIFY_SEPARATOR,
@@ -129,7 +129,7 @@ struct ckptfmt_verifier {
 	ckptfmt_reader *reader;     /* without data files */
 	cf_verify_stage stage;
 	uint64_t next;              /* of what the stage goes through */
-	ckptfmt_error fatal;        /* why it cannot go on; status OK: it can */
+	ckptfmt_error fatal;        /* the error that ended it; status OK: none */
 	uint32_t restarts;          /* for checkpoints that were replaced while they were verified */
 	bool suspect;               /* a data file is missing, as it is when the checkpoint was replaced */
 
@@ -142,20 +142,20 @@ struct ckptfmt_verifier {
 	cf_table_check check;
 	cf_table_writer writer;     /* of the canonical table, while `writing` */
 	bool writing;
-	bool table_differs;         /* and from where on: */
-	uint64_t table_same;        /* so many bytes are the same */
+	bool table_differs;         /* and from which byte on: */
+	uint64_t table_same;        /* bytes that are the same */
 	cf_block_iterator entries;
 	uint64_t entry_count, key_bytes;
 	uint64_t slice_key_bytes;   /* of the slices looked for */
 	bool header_known;
-	bool full;                  /* a limit was met: later entries are left out */
-	bool uncertain;             /* some entries could not be read: bytes that nobody names may be theirs */
+	bool full;                  /* a limit was reached: later entries are skipped */
+	bool uncertain;             /* some entries could not be read: unreferenced bytes may be theirs */
 
 	ckptfmt_selection *selection;
 	cf_buffer rows;             /* cf_verify_row */
 	cf_buffer parts;            /* cf_verify_part */
-	cf_deferred held;
-	cf_deferred_place *places;      /* of these, by size */
+	cf_deferred deferred;
+	cf_deferred_place *places;  /* of these, by size */
 	cf_buffer named;            /* int32_t: shards that entries name */
 	cf_buffer key;              /* scratch */
 
@@ -170,14 +170,14 @@ struct ckptfmt_verifier {
 
 /* ---- findings (verify_findings.c) ---- */
 
-/* True if `status` is OK. Otherwise `error` becomes a problem, with what the place knows and the error does not;
- * running out of memory ends the verification instead. */
+/* True if `status` is OK. Otherwise `error`, completed from `place`, becomes a problem; running out of memory ends the
+ * verification instead. */
 bool cf_verify_ok(ckptfmt_verifier *v, ckptfmt_status status, ckptfmt_error *error, const cf_verify_place *place);
 void cf_verify_problem(ckptfmt_verifier *v, ckptfmt_failure failure, const cf_verify_place *place,
 	const char *format, ...) CF_PRINTF(4, 5);
 void cf_verify_note(ckptfmt_verifier *v, uint32_t kind, const cf_verify_place *place, const char *format, ...)
 	CF_PRINTF(4, 5);
-/* Says how many notes of a kind, and problems, were left out. */
+/* Adds the numbers of notes of each kind, and of problems, that were not listed. */
 void cf_verify_close_findings(ckptfmt_verifier *v);
 
 static inline bool cf_verify_failed(const ckptfmt_verifier *v)
@@ -190,7 +190,7 @@ static inline const char *cf_verify_index_path(const ckptfmt_verifier *v)
 	return v->reader->prefix.index_path;
 }
 
-/* ---- stages: each does a piece of its work and returns what it was worth in bytes ---- */
+/* ---- stages: each does a part of its work and returns its cost in bytes ---- */
 
 uint64_t cf_verify_index_step(ckptfmt_verifier *v);
 uint64_t cf_verify_slices_step(ckptfmt_verifier *v);
@@ -233,7 +233,7 @@ void cf_verify_add_row(ckptfmt_verifier *v, cf_bytes_view key, cf_bytes_view val
 /* Shard, offset and size of an entry (verify_index.c): ENT-3 and, where it owns bytes, ENT-4. BAD_ENTRY. */
 CF_MUST_CHECK ckptfmt_status cf_verify_check_placement(const ckptfmt_verifier *v, const cf_entry *entry,
 	bool owns_bytes, ckptfmt_error *err);
-/* What an entry's extension says of its value: EXT-3, and EXT-5 of one that owns no bytes, else EXT-2, EXT-4, EXT-5 and
+/* The extension of an entry: EXT-3, and EXT-5 of one that owns no bytes, else EXT-2, EXT-4, EXT-5 and
  * the rules of compressed chunks (verify_index.c). BAD_ENTRY, UNSUPPORTED. */
 CF_MUST_CHECK ckptfmt_status cf_verify_check_extension(const ckptfmt_verifier *v, const cf_entry *entry,
 	bool owns_bytes, ckptfmt_error *err);
@@ -254,7 +254,7 @@ void cf_verify_table_abandon(ckptfmt_verifier *v);
 
 /* ---- shared between stages ---- */
 
-/* One value of the row less to read. */
+/* One value of the row was checked. */
 void cf_verify_value_done(ckptfmt_verifier *v, uint64_t row);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Strict mode: what a canonical writer would not have written, found by writing it again and comparing bytes.
+ * Strict mode: deviations from what a canonical writer writes, found by re-encoding and comparing bytes.
  *
  * Each message of the index is compared with its canonical form, and the index file with the one that table/writer.h
- * makes of the same entries. A file that passes is byte for byte what a canonical writer makes of its content.
+ * writes for the same entries. A file that passes is byte for byte what a canonical writer writes for its content.
  */
 #include "verify/private.h"
 
@@ -26,15 +26,15 @@ static void check_message(ckptfmt_verifier *v, const cf_schema *schema, cf_bytes
 	uint64_t size;
 	ckptfmt_error error;
 	cf_buffer_clear(form);
-	/* What a lenient decoder does not look into, such as the inside of slices, is reported where it is used. */
+	/* Fields that the lenient decoder skips, such as the content of slices, are reported where they are used. */
 	if (cf_canonical_put(form, schema, CF_FORM_KEPT, bytes, place->offset, NULL) == CKPTFMT_CORRUPT)
 		return;
 	if (!cf_verify_ok(v, cf_buffer_status(form, &error), &error, place))
 		return;
 	if (differs(form, 0, bytes))
 		cf_verify_note(v, CF_VERIFY_NOT_CANONICAL, place,
-			"MSG-15: not in canonical form: fields repeated, out of order, at their default or in more bytes than they "
-			"need");
+			"MSG-15: not in canonical form: fields are repeated, out of order, at their default or not in the fewest "
+			"bytes");
 	size = form->size;
 	if (cf_canonical_put(form, schema, CF_FORM_STRICT, bytes, place->offset, NULL) != CKPTFMT_CORRUPT &&
 		cf_verify_ok(v, cf_buffer_status(form, &error), &error, place) &&
@@ -157,10 +157,10 @@ static void report_block(ckptfmt_verifier *v, cf_handle handle, cf_verify_place 
 	}
 	/* BLK-5, BLK-11, BLK-12, TAB-9 */
 	cf_verify_note(v, CF_VERIFY_BLOCK, place,
-		"BLK-11: restart points, shared prefixes or the end of the block are not as a canonical writer puts them");
+		"BLK-11: restart points, shared prefixes or the end of the block are not as a canonical writer writes them");
 }
 
-/* Where the file first deviates tells how: later bytes are not compared, for most would have moved. */
+/* The first difference says how the file deviates. Later bytes are not compared: most would be at other offsets. */
 static void report_difference(ckptfmt_verifier *v)
 {
 	const cf_table *table = v->reader->table;
@@ -173,9 +173,9 @@ static void report_difference(ckptfmt_verifier *v)
 		cf_verify_note(v, CF_VERIFY_METAINDEX, &place, "TAB-10: the metaindex block is not the empty one");
 	else if (inside(footer.index, at))
 		cf_verify_note(v, CF_VERIFY_SEPARATOR, &place,
-			"TAB-7: the index block is not as a canonical writer puts it: separators, handles or restart points");
+			"TAB-7: the index block is not as a canonical writer writes it: separators, handles or restart points");
 	else if (at >= cf_table_size(table) - CF_FOOTER_SIZE)
-		cf_verify_note(v, CF_VERIFY_FOOTER, &place, "FTR-4: the footer is not as a canonical writer puts it");
+		cf_verify_note(v, CF_VERIFY_FOOTER, &place, "FTR-4: the footer is not as a canonical writer writes it");
 	else
 		cf_verify_note(v, CF_VERIFY_GAP, &place, "TAB-11: bytes that belong to no block");
 }
@@ -191,7 +191,7 @@ void cf_verify_table_end(ckptfmt_verifier *v)
 		cf_verify_table_abandon(v);
 		return;
 	}
-	/* A file that goes on has its footer elsewhere, so it has differed before. */
+	/* A longer file has its footer at another offset, so it has differed before. */
 	if (v->table_differs)
 		report_difference(v);
 	cf_verify_table_abandon(v);

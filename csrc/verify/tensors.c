@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From entries to stored values: which slice belongs to which tensor, whether the slices of a tensor fit together, and
- * whether each value has the size it must have. */
+/* From entries to stored values: which slice belongs to which tensor, whether the slices of a tensor are disjoint and
+ * cover it, and whether each value has the size that its shape says. */
 #include "verify/private.h"
 
 #include "read/values.h"
@@ -44,7 +44,7 @@ static ckptfmt_status check_part(ckptfmt_verifier *v, const ckptfmt_row *row, ui
 	return CKPTFMT_OK;
 }
 
-static void claim_part(ckptfmt_verifier *v, uint64_t row_number, uint64_t slice)
+static void find_slice(ckptfmt_verifier *v, uint64_t row_number, uint64_t slice)
 {
 	const ckptfmt_row *row = cf_selection_row(v->selection, row_number);
 	cf_verify_part *part = part_at(v, row, slice);
@@ -56,7 +56,7 @@ static void claim_part(ckptfmt_verifier *v, uint64_t row_number, uint64_t slice)
 	cf_selection_slice_key(v->selection, row_number, slice, &v->key);
 	if (!cf_verify_ok(v, cf_buffer_status(&v->key, &error), &error, &place))
 		return;
-	entry = cf_deferred_find(&v->held, v->key.data, v->key.size);
+	entry = cf_deferred_find(&v->deferred, v->key.data, v->key.size);
 	if (entry == NULL)
 		return;
 	part->origin = place.offset = entry->origin;
@@ -64,7 +64,7 @@ static void claim_part(ckptfmt_verifier *v, uint64_t row_number, uint64_t slice)
 	entry->claimed = true;
 	if (part->state == CF_VERIFY_REPEATED || entry->broken)
 		return;
-	value = cf_deferred_value(&v->held, entry);
+	value = cf_deferred_value(&v->deferred, entry);
 	if (cf_verify_ok(v, cf_selection_fill_slice(v->selection, v->reader, row_number, slice, value, entry->origin,
 		&error), &error, &place) && cf_verify_ok(v, check_part(v, row, slice, value, &place, &error), &error, &place))
 		part->state = CF_VERIFY_SOUND;
@@ -72,7 +72,7 @@ static void claim_part(ckptfmt_verifier *v, uint64_t row_number, uint64_t slice)
 		v->uncertain = true;
 }
 
-static uint64_t claim(ckptfmt_verifier *v, uint64_t row_number)
+static uint64_t find_slices(ckptfmt_verifier *v, uint64_t row_number)
 {
 	const ckptfmt_row *row = cf_selection_row(v->selection, row_number);
 	uint32_t slice_count = row->slice_count;
@@ -83,7 +83,7 @@ static uint64_t claim(ckptfmt_verifier *v, uint64_t row_number)
 	v->uncertain = v->uncertain || !sought;
 	for (uint32_t slice = 0; slice < slice_count; slice++) {
 		if (sought)
-			claim_part(v, row_number, slice);
+			find_slice(v, row_number, slice);
 		else
 			part_at(v, row, slice)->state = CF_VERIFY_BROKEN;
 	}
@@ -93,7 +93,7 @@ static uint64_t claim(ckptfmt_verifier *v, uint64_t row_number)
 uint64_t cf_verify_slices_step(ckptfmt_verifier *v)
 {
 	if (v->next < cf_selection_count(v->selection))
-		return claim(v, v->next++);
+		return find_slices(v, v->next++);
 	cf_verify_enter(v, CF_VERIFY_LATE);
 	return 0;
 }
@@ -113,7 +113,7 @@ static void check_orphan(ckptfmt_verifier *v, const cf_verify_place *place)
 static uint64_t add_unclaimed(ckptfmt_verifier *v, cf_deferred_entry *held)
 {
 	int64_t dims[CKPTFMT_RANK_MAX];
-	cf_bytes_view key = cf_deferred_key(&v->held, held), value = cf_deferred_value(&v->held, held);
+	cf_bytes_view key = cf_deferred_key(&v->deferred, held), value = cf_deferred_value(&v->deferred, held);
 	cf_verify_place place = {cf_verify_index_path(v), key, held->origin};
 	uint64_t row = cf_selection_count(v->selection);
 	ckptfmt_error error;
@@ -129,28 +129,28 @@ static uint64_t add_unclaimed(ckptfmt_verifier *v, cf_deferred_entry *held)
 		check_orphan(v, &place);
 	}
 	cf_verify_add_row(v, key, value, held->origin, !held->broken);
-	return row < cf_selection_count(v->selection) && !cf_verify_failed(v) ? claim(v, row) : CF_VERIFY_ROW_COST;
+	return row < cf_selection_count(v->selection) && !cf_verify_failed(v) ? find_slices(v, row) : CF_VERIFY_ROW_COST;
 }
 
-/* What a listing takes for tensors, in its order: by size of their names. */
+/* The tensors among the deferred entries, in the order of a listing: by size of their names. */
 uint64_t cf_verify_late_step(ckptfmt_verifier *v)
 {
 	cf_verify_place place = {cf_verify_index_path(v), {NULL, 0}, CF_NO_OFFSET};
 	cf_deferred_entry *held;
 	ckptfmt_error error;
-	if (v->next == 0 && !cf_verify_ok(v, cf_deferred_by_size(&v->held, &v->places, &error), &error, &place))
+	if (v->next == 0 && !cf_verify_ok(v, cf_deferred_by_size(&v->deferred, &v->places, &error), &error, &place))
 		return 0;
-	if (v->next == cf_deferred_count(&v->held)) {
+	if (v->next == cf_deferred_count(&v->deferred)) {
 		cf_verify_enter(v, CF_VERIFY_TENSORS);
 		return 0;
 	}
-	held = cf_deferred_at(&v->held, v->places[v->next++].row);
+	held = cf_deferred_at(&v->deferred, v->places[v->next++].row);
 	return held->claimed ? CF_VERIFY_ROW_COST : add_unclaimed(v, held);
 }
 
 /* ---- values ---------------------------------------------------------------------------------------------- */
 
-/* EXT-6: the checksums of the chunks make up that of the value. */
+/* EXT-6: the checksums of the chunks combine to that of the value. */
 static ckptfmt_status check_combination(const ckptfmt_verifier *v, const ckptfmt_stored *stored, ckptfmt_error *err)
 {
 	const uint32_t *crcs = (const uint32_t *)(const void *)v->selection->chunk_crcs.data + stored->chunks_first;
@@ -163,11 +163,11 @@ static ckptfmt_status check_combination(const ckptfmt_verifier *v, const ckptfmt
 	}
 	if (crc != stored->crc32c)
 		return cf_fail(err, CKPTFMT_FAIL_CHECKSUM, CF_NO_OFFSET,
-			"EXT-6: the checksum is 0x%08x, the chunk checksums make up 0x%08x", stored->crc32c, crc);
+			"EXT-6: the checksum is 0x%08x, the chunk checksums combine to 0x%08x", stored->crc32c, crc);
 	return CKPTFMT_OK;
 }
 
-/* What an entry says of its value, whatever the bytes are. */
+/* The metadata of a value, without its bytes. */
 static ckptfmt_status check_value(const ckptfmt_verifier *v, const ckptfmt_stored *stored, int64_t count,
 	const ckptfmt_dtype_info *dtype, uint64_t origin, ckptfmt_error *err)
 {
@@ -176,7 +176,7 @@ static ckptfmt_status check_value(const ckptfmt_verifier *v, const ckptfmt_store
 		/* VAR-6 */
 		if (storage == CKPTFMT_STORAGE_VARIANT && v->header_known && v->reader->header.endianness == 1)
 			return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, origin, "VAR-6: variants of a big-endian bundle");
-		/* STR-2, VAR-2: before anybody makes room for the elements. */
+		/* STR-2, VAR-2 */
 		CF_TRY(cf_string_tensor_check_count(storage, (uint64_t)count, stored->raw_size, origin, err));
 	} else if (dtype != NULL && storage == CKPTFMT_STORAGE_FIXED) {
 		CF_TRY(cf_geometry_check_size(stored, count, dtype->size, err));
@@ -184,7 +184,7 @@ static ckptfmt_status check_value(const ckptfmt_verifier *v, const ckptfmt_store
 	CF_TRY(cf_geometry_check_expansion(stored, err));
 	/* ENT-8 */
 	if (stored->size == 0 && stored->crc32c != 0)
-		return cf_fail(err, CKPTFMT_FAIL_CHECKSUM, origin, "ENT-8: stored 0x%08x, of no bytes it is 0",
+		return cf_fail(err, CKPTFMT_FAIL_CHECKSUM, origin, "ENT-8: the checksum of no bytes is 0, not 0x%08x",
 			stored->crc32c);
 	return CKPTFMT_OK;
 }
@@ -199,7 +199,7 @@ static void add_value(ckptfmt_verifier *v, uint64_t row_number, const ckptfmt_st
 	ckptfmt_error error;
 	bool compressed = (stored->flags & CKPTFMT_STORED_COMPRESSED) != 0;
 	bool broken = compressed && (stored->flags & CKPTFMT_STORED_BAD_CHUNKS) != 0;
-	/* A type that is not known is no problem (section 24): the stored bytes are summed all the same. */
+	/* An unknown type is not a problem (section 24): the stored bytes are still checksummed. */
 	bool known = (stored->flags & CKPTFMT_STORED_FEATURES) == 0 && cf_verify_ok(v, dtype == NULL
 		? cf_geometry_check_byte_order(v->selection, stored, &error)
 		: cf_geometry_check_decodable(v->selection, row, stored, &error), &error, &place) &&
@@ -210,13 +210,13 @@ static void add_value(ckptfmt_verifier *v, uint64_t row_number, const ckptfmt_st
 	}
 	if (dtype != NULL)
 		value.storage = dtype->storage;
-	/* The stored chunks are summed, and then decoded. */
+	/* The stored chunks are checksummed, then decoded. */
 	if (compressed) {
 		value.decoded_storage = known ? value.storage : 0;
 		value.storage = CKPTFMT_STORAGE_FIXED;
 	}
-	/* What these say is wrong was reported with the entry. Of features that we do not know nothing can be checked;
-	 * chunk checksums that do not fit are done without. */
+	/* Broken rules were reported with the entry. Values with unknown features cannot be checked; unusable chunk
+	 * checksums are not used. */
 	if (cf_verify_dtype_impossible(row->dtype) || !known)
 		value.storage = CKPTFMT_STORAGE_NONE;
 	if (stored->flags & CKPTFMT_STORED_BAD_CHUNKS)
@@ -256,7 +256,7 @@ static void check_partitioned(ckptfmt_verifier *v, uint64_t row_number)
 		cf_verify_problem(v, CKPTFMT_FAIL_BAD_SLICE, &place,
 			"SLC-7: %llu of %lu slices have no entry of their own; the first is slice %llu",
 			(unsigned long long)absent, (unsigned long)row->slice_count, (unsigned long long)first_absent);
-	/* SLC-6, SLC-11: of boxes that are wrong in themselves these say nothing. */
+	/* SLC-6, SLC-11: meaningless if a slice itself is wrong. */
 	if (sound)
 		(void)cf_verify_ok(v, cf_geometry_check_cover(v->selection, row, NULL, &error), &error, &place);
 }

@@ -42,7 +42,7 @@ static void release_run(ckptfmt_verifier *v)
 	cf_buffer_free(&v->findings);
 	cf_buffer_free(&v->rows);
 	cf_buffer_free(&v->parts);
-	cf_deferred_free(&v->held);
+	cf_deferred_free(&v->deferred);
 	cf_release(v->places);
 	cf_buffer_free(&v->named);
 	cf_buffer_free(&v->key);
@@ -96,7 +96,7 @@ void ckptfmt_verifier_close(ckptfmt_verifier *v)
 /* ---- replaced checkpoints -------------------------------------------------------------------------------- */
 
 /* *replaced: there is another index under this name. *gone: there is none. */
-static ckptfmt_status look_at_index(ckptfmt_verifier *v, bool *replaced, bool *gone, ckptfmt_error *err)
+static ckptfmt_status compare_index(ckptfmt_verifier *v, bool *replaced, bool *gone, ckptfmt_error *err)
 {
 	char name[CF_NAME_SIZE];
 	cf_file_info info;
@@ -109,14 +109,14 @@ static ckptfmt_status look_at_index(ckptfmt_verifier *v, bool *replaced, bool *g
 	return CKPTFMT_OK;
 }
 
-/* Findings about a checkpoint that was replaced mix two generations: they are dropped, and the new index is verified
- * from its beginning. Another process that keeps replacing it is reported in the end. */
+/* Findings about a replaced checkpoint may mix two generations: they are dropped, and verification starts again with
+ * the new index. A checkpoint that is replaced again and again is reported at the end. */
 static void check_current(ckptfmt_verifier *v, bool at_end)
 {
 	cf_verify_place place = {cf_verify_index_path(v), {NULL, 0}, CF_NO_OFFSET};
 	bool replaced = false, gone = false;
 	ckptfmt_error error;
-	if (!cf_verify_ok(v, look_at_index(v, &replaced, &gone, &error), &error, &place))
+	if (!cf_verify_ok(v, compare_index(v, &replaced, &gone, &error), &error, &place))
 		return;
 	if (replaced && v->restarts < CF_VERIFY_RESTARTS_MAX) {
 		ckptfmt_status status;
@@ -124,7 +124,7 @@ static void check_current(ckptfmt_verifier *v, bool at_end)
 		cf_reader_close_files(v->reader);
 		v->restarts++;
 		status = begin_run(v, &error);
-		/* It may have been removed in this moment. */
+		/* It may have been removed just now. */
 		if (!cf_verify_ok(v, status, &error, &place))
 			cf_verify_enter(v, CF_VERIFY_DONE);
 	} else if (at_end && (replaced || gone)) {
@@ -152,7 +152,7 @@ static void report(const ckptfmt_verifier *v, ckptfmt_progress *progress)
 	bool finished = v->stage == CF_VERIFY_DONE;
 	progress->bytes_total = finished ? v->bytes_done : cf_max_u64(v->bytes_total, v->bytes_done);
 	progress->bytes_done = v->bytes_done;
-	/* NULL after a failed restart */
+	/* NULL after a failed restart. */
 	progress->tensors_total = v->selection == NULL ? 0 : cf_selection_count(v->selection);
 	progress->tensors_done = v->tensors_done;
 	progress->finding_count = v->findings.size / sizeof(ckptfmt_finding);
