@@ -197,9 +197,9 @@ class Contents:
     Attributes:
         prefix: its prefix.
         header: None if the index cannot be opened.
-        index_size: size of the index in bytes; None if the system cannot tell.
+        index_size: size of the index in bytes; None if unknown.
         level: None if the tensors cannot be listed.
-        metadata: the JSON object stored with it; empty if there is none.
+        metadata: the JSON object stored with it; empty if missing.
         tensors: in key order, the format's own included; None if they cannot be listed.
         files: the data files.
         problems: what is wrong, in the form that `verify` gives it.
@@ -242,7 +242,7 @@ def gather(reader: Reader) -> Contents:
 
 def gather_unopened(prefix: str, problem: Finding) -> Contents:
     """Return the files of a checkpoint whose index cannot be opened: all data files of the prefix,
-    whatever number of files their names claim."""
+    even with different counts in their names."""
     directory, stem = os.path.split(prefix)
     found = []
     try:

@@ -117,7 +117,7 @@ def run(options: argparse.Namespace) -> int:
     """Show a checkpoint and return the exit status.
 
     Raises:
-        CkptfmtError: there is none, or it cannot be opened for another reason than damage.
+        CkptfmtError: it is missing, or cannot be opened for another reason than damage.
     """
     prefix = locate(options.path)
     try:

@@ -159,7 +159,7 @@ class CheckpointDirectory:
             return os.listdir(self._descriptor())
 
     def exists(self, name: str) -> bool:
-        """Return whether this checkpoint has an index; True if the system cannot tell."""
+        """Return whether this checkpoint has an index; True also if that cannot be determined."""
         try:
             return stat.S_ISREG(
                 os.stat(_checked(index_name(name)), dir_fd=self._descriptor()).st_mode
@@ -408,7 +408,7 @@ class CheckpointDirectory:
         return None
 
     def _stat(self, name: str) -> os.stat_result | None:
-        """The status of a file, links not followed; None if the system does not tell."""
+        """The status of a file, links not followed; None if the system reports an error."""
         try:
             return os.stat(name, dir_fd=self._descriptor(), follow_symlinks=False)
         except OSError:
@@ -457,7 +457,7 @@ def _checked(name: str) -> str:
 
 def _locked(where: int, name: str) -> OwnDescriptor | None:
     """Open the regular file `name` and take its exclusive lock; None if that is not possible: its
-    writer is alive, it is not a regular file, or the system does not tell."""
+    writer is alive, it is not a regular file, or the system reports an error."""
     try:
         file = OwnDescriptor(partial(os.open, name, _FILE_FLAGS, dir_fd=where))
     except OSError:
@@ -499,8 +499,8 @@ def _unlinked(where: int, name: str) -> bool:
 
 
 def _is_remote(fd: int) -> bool:
-    """Whether the directory is on a file system that other machines may write to, as far as Linux
-    tells: they may not see our locks."""
+    """Whether Linux lists the file system of the directory as one that other machines may write
+    to, which may not see our locks."""
     try:
         with open(f"/proc/self/fdinfo/{fd}", "rb") as stream:
             mount = next(line.split()[1] for line in stream if line.startswith(b"mnt_id:"))

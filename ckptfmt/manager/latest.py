@@ -66,11 +66,11 @@ Path = str | bytes | os.PathLike[Any]
 
 # Seconds between two polls for a new checkpoint, as in TensorFlow.
 PAUSE = 1.0
-# How often a look starts again because another process replaced what it looked at.
+# How often a search is repeated because another process replaced a file meanwhile.
 LOOKS_MAX = 100
 
-# What the system answers if a file is missing or cannot be a file of a checkpoint. Other answers,
-# such as EMFILE, EIO and ESTALE, may be different at the next attempt.
+# Errors of a file that is missing or cannot be a file of a checkpoint. Others, such as EMFILE, EIO
+# and ESTALE, may be transient.
 _MISSING = frozenset(
     [
         *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP),
@@ -86,7 +86,7 @@ def latest_checkpoint(directory: Path, latest_filename: Path | None = None) -> s
 
     A checkpoint is complete if its index is sound and all its data files exist and are long enough;
     tensors are not read. If the state file does not lead to a complete checkpoint, another one is
-    looked for, and a CkptfmtWarning says why. Nothing outside the directory is opened.
+    searched for, with a CkptfmtWarning that states why. Nothing outside the directory is opened.
 
     Args:
         directory: where the checkpoints are.
@@ -127,7 +127,7 @@ def identity(path: str) -> tuple[int, int, int, int] | None:
     """Return what changes when another file replaces this one; None if the file is missing.
 
     Raises:
-        StorageError: the system cannot tell.
+        StorageError: the file cannot be examined.
     """
     try:
         info = os.stat(path)
@@ -195,9 +195,9 @@ def _missing_data(prefix: str) -> str | None:
 
 
 def _look(directory: str, latest_filename: Path | None) -> tuple[str | None, str | None]:
-    """The newest complete checkpoint, and why it is not simply the one that the state file names.
+    """The newest complete checkpoint, and why it is not the one that the state file names.
 
-    If the state file changes meanwhile, what it named may be gone by now: look again.
+    If the state file changes meanwhile, the search is repeated: what it named may be removed.
     """
     path = state_path(directory, latest_filename)
     for _ in range(LOOKS_MAX):
@@ -211,12 +211,12 @@ def _look(directory: str, latest_filename: Path | None) -> tuple[str | None, str
         problems.insert(0, "there is no state file")
     if not problems:
         return prefix, None
-    end = f"'{prefix}' is taken" if prefix else "no complete checkpoint is there"
+    end = f"'{prefix}' is taken" if prefix else "no checkpoint is complete"
     return prefix, f"{path}: {'; '.join([*problems, end])}"
 
 
 def _read_state(path: str) -> tuple[CheckpointState | None, str | None]:
-    """What a state file says, or what is wrong with it; neither if there is none."""
+    """The content of a state file, or what is wrong with it; neither if it is missing."""
     try:
         os.lstat(path)
         return read_state_file(path), None
@@ -235,7 +235,8 @@ def newest_complete(
     state: CheckpointState | None,
     wanted: Callable[[str], bool] = lambda _: True,
 ) -> tuple[str | None, str | None]:
-    """Return the prefix of the newest complete checkpoint, and the problems met on the way to it.
+    """Return the prefix of the newest complete checkpoint, and the problems that were found
+    before it.
 
     Args:
         directory, state, wanted: as in `candidates`.
@@ -246,7 +247,7 @@ def newest_complete(
     problems: list[str] = []
     newest = None if state is None else state.model_checkpoint_path
     if newest == "":
-        problems.append("it names no model_checkpoint_path")
+        problems.append("model_checkpoint_path is missing")
     elif newest and not _is_inside(directory, newest, {}):
         problems.append(f"model_checkpoint_path '{newest}' leads outside the directory")
     named = None if problems or newest is None else os.path.join(directory, newest)
@@ -272,7 +273,7 @@ def candidates(
 
     Args:
         directory: where the checkpoints are.
-        state: what its state file says; None if there is no usable one.
+        state: the content of its state file; None if it is missing or damaged.
         wanted: whether to yield a checkpoint that the state file does not name, by its name.
 
     Raises:

@@ -241,7 +241,7 @@ class CheckpointManager:
     @property
     def latest_checkpoint(self) -> str | None:
         """Prefix of the newest checkpoint when this manager was made, or saved or restored last;
-        None if there is none."""
+        None if there was no complete checkpoint."""
         return self._latest
 
     @property
@@ -279,8 +279,8 @@ class CheckpointManager:
         return sorted(number for number in numbers if number is not None)
 
     def latest_step(self) -> int | None:
-        """Return the number of the newest complete checkpoint now; None if there is none, or if its
-        name has no number.
+        """Return the number of the newest complete checkpoint now; None if no checkpoint is
+        complete, or if its name has no number.
 
         Raises:
             StorageError: the directory or a checkpoint cannot be read.
@@ -530,7 +530,7 @@ class CheckpointManager:
             return None
 
     def _look(self) -> str | None:
-        """Learn what other managers did; the prefix of the newest complete checkpoint."""
+        """Read what other managers recorded; return the newest complete checkpoint."""
         with self._threads:
             while True:
                 place = self._open()
@@ -547,7 +547,7 @@ class CheckpointManager:
                     if problem is None or self._records.is_current(place):
                         break
             if problem is not None and self._records.state is not None:
-                end = f"'{found}' is taken" if found else "no complete checkpoint is there"
+                end = f"'{found}' is taken" if found else "no checkpoint is complete"
                 warn(f"{self._path(STATE_NAME)}: {problem}; {end}")
             self._latest = found
             return found
@@ -587,10 +587,10 @@ class CheckpointManager:
                 self._after_restore()
                 return path
         if self._records.state is not None:
-            # To begin anew would hide that everything is lost.
+            # A new start would hide that every checkpoint is lost.
             raise CheckpointNotFoundError(
-                f"the state file names '{self._records.state.model_checkpoint_path}', and there is "
-                "no complete checkpoint; remove the state file to begin anew",
+                f"the state file names '{self._records.state.model_checkpoint_path}', and no "
+                "checkpoint is complete; remove the state file to start again",
                 path=self._directory,
             )
         if self._init_fn is not None:
@@ -651,7 +651,7 @@ class CheckpointManager:
         return next((one for one in found if one not in tried), None)
 
     def _restore(self, path: str, verify: str) -> Restored | Rejected | None:
-        """Restore one checkpoint, or say why not; None if it does not exist (any more)."""
+        """Restore one checkpoint, or return why not; None if it does not exist."""
         index = index_name(path)
         why: Rejected | None = None
         for _ in range(RESTORES_MAX):

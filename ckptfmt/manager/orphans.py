@@ -105,7 +105,7 @@ def is_part(name: str) -> bool:
 
 def _parsed(name: str) -> tuple[str, str, int]:
     """The checkpoint that a name belongs to, what it is, and the number of data files that a data
-    file's name claims, if that is possible; ("", "", 0) of any other name."""
+    file's name states, if that is possible; ("", "", 0) of any other name."""
     if DATA in name and (data := parse_data_name(name)):
         is_possible = 0 <= data.shard < data.num_shards
         return data.prefix, "data", data.num_shards if is_possible else 0

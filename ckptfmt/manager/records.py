@@ -42,7 +42,7 @@ _HEAD, _VERSION = "ckptfmt_metrics", 1
 
 
 class Records:
-    """What a manager knows of its directory: what it read or wrote last.
+    """The records of a directory as a manager read or wrote them last.
 
     Args:
         path: path of the directory.
@@ -51,17 +51,17 @@ class Records:
         managed: timestamps of the managed checkpoints by name, oldest first.
         scored: metrics of checkpoints by name, managed or not.
         last_preserved: when the last checkpoint was saved that is kept permanently.
-        state: the state file; None if there is none, or it is damaged.
+        state: the state file; None if it is missing or damaged.
     """
 
     def __init__(self, path: str) -> None:
         self._path = path
-        # Back a little, so that a manager made anew at once manages what this one saves.
+        # One second earlier, so that a manager created next manages what this one saves.
         self.last_preserved = time.time() - 1.0
         self.forget()
 
     def forget(self) -> None:
-        """Know nothing of the directory, because there is none, or another one at its path."""
+        """Forget everything, because the directory is missing or was replaced."""
         self.managed: dict[str, float] = {}
         self.scored: dict[str, Record] = {}
         self.state: CheckpointState | None = None
@@ -111,7 +111,7 @@ class Records:
             state = parse_state(content, path)
             if not state.model_checkpoint_path:
                 raise CorruptError(
-                    "it names no model_checkpoint_path", failure="BAD_PROTO", path=path
+                    "model_checkpoint_path is missing", failure="BAD_PROTO", path=path
                 )
         except CkptfmtError as error:
             warn(f"{error}; the state file is ignored")
@@ -119,14 +119,17 @@ class Records:
         return state
 
     def _take_over(self, state: CheckpointState, existing: set[str]) -> float:
-        """Manage what the state file says; by how many seconds the clock is behind it."""
+        """Manage the checkpoints that the state file names; return by how many seconds the clock is
+        behind it."""
         paths, timestamps = state.all_model_checkpoint_paths, state.all_model_checkpoint_timestamps
         there = {name.removesuffix(INDEX) for name in existing if name.endswith(INDEX)}
         moments: dict[str, float] = {}
         for path, moment in zip(paths, timestamps, strict=False):
             if path in there:
                 moments[path] = moment
-            elif "/" in path:  # there may be a million that are gone, most without a slash
+            elif (
+                "/" in path
+            ):  # fast path: a million removed ones may be listed, most without a slash
                 name = self._name_of(path)
                 if name in there:
                     moments[name] = moment
@@ -180,8 +183,8 @@ class Records:
     def write_metrics(
         self, directory: CheckpointDirectory, durability: Durability | None = None
     ) -> None:
-        """Write the metrics, if the file does not have them already. There is no file as long as
-        there never were metrics.
+        """Write the metrics, if the file does not have them already. Without any
+        metrics no file is created.
 
         Raises:
             StorageError: the file cannot be written.

@@ -51,8 +51,8 @@ class TrainingState:
     `maybe_load_initial_counters_from_ckpt`) where to begin, calls `back_up` after each epoch, or
     more often, and `delete_backup` once the training is over. Every worker does all of that.
 
-    The checkpoints contain `model`, `ckpt_saved_epoch` and `ckpt_saved_batch` (int64, -1 if there
-    is none), under TensorFlow's keys; those of the legacy Keras class are read as well.
+    The checkpoints contain `model`, `ckpt_saved_epoch` and `ckpt_saved_batch` (int64, -1 if
+    missing), under TensorFlow's keys; those of the legacy Keras class are read as well.
 
     Args:
         model: any object that `Checkpoint` takes.
@@ -65,7 +65,7 @@ class TrainingState:
         is_chief: whether this worker's backup is the one that is kept, without a coordinator;
             default `task_id == 0`.
         options: how to save. With `enable_async` the chief saves in the background, and its next
-            `back_up` raises what failed; other workers save at once in any case, and sync nothing.
+            `back_up` raises what failed; other workers save synchronously, without syncing files.
         verify: how a checkpoint is checked before it is restored: "full", or "auto" (while it is
             read).
 
@@ -114,7 +114,7 @@ class TrainingState:
         self._place = CHIEF if self._is_chief else f"workertemp_{task}"
         self.read_checkpoint_manager = self.write_checkpoint_manager = self._manager_of(CHIEF)
         if not self._is_chief:
-            self._remove()  # what a killed worker left there
+            self._remove()  # files of a killed worker
             self.write_checkpoint_manager = self._manager_of(self._place)
 
     def _manager_of(self, name: str) -> CheckpointManager:
@@ -244,8 +244,8 @@ class TrainingState:
 
     def delete_backup(self) -> None:
         """Remove the backups after a training that is over: the chief's checkpoints by their exact
-        names, then its directory if nothing else is in it. Other workers remove what a killed one
-        left in the directory that they throw away. Waits for background saves.
+        names, then its directory if that is empty. Other workers remove what a killed worker left
+        in their temporary directory. Waits for background saves.
 
         Raises:
             StorageError: a file could not be removed.
@@ -265,11 +265,11 @@ class TrainingState:
             for name in (STATE_NAME, METRICS_NAME):
                 place.remove_file(name)
             place.sweep(NAME)
-        with contextlib.suppress(OSError):  # it may contain files of others
+        with contextlib.suppress(OSError):  # it may contain other files
             os.rmdir(path)
 
     def _saved(self, mode: str) -> tuple[int, int]:
-        """The saved epoch and batch, as far as they count in this mode; else UNUSED."""
+        """The saved epoch and batch if they apply in this mode, else UNUSED."""
         if not isinstance(mode, str):
             raise wrong("mode", "a str", mode)
         if mode != TRAIN or self._epoch < 0:

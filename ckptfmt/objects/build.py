@@ -46,8 +46,6 @@ ARRAY, OBJECT = "array", "object"
 DEPTH_MAX = 1000
 # The longest suffix that the names of an attribute's tensors add to its key.
 SUFFIX_MAX = 256
-# Up to this many tensors are looked up one by one.
-LOOKUPS_MAX = 64
 
 
 class _Omitted:
@@ -95,13 +93,11 @@ def missing_keys(reader: Reader, graph: ObjectGraph) -> list[str]:
 
 def _absent(reader: Reader, keys: list[str]) -> tuple[list[str], dict[str, list[str]]]:
     """The keys that are not tensors, and the tensors of those that stand for several."""
-    # For many keys one listing is faster.
-    stored = reader if len(keys) <= LOOKUPS_MAX else set(reader)
+    stored = set(reader)
     missing = [key for key in keys if key not in stored]
     if not missing:
         return [], {}
-    known = set(keys)
-    return missing, key_groups(missing, (name for name in reader if name not in known))
+    return missing, key_groups(missing, sorted(stored.difference(keys)))
 
 
 def stored_keys(

@@ -80,8 +80,8 @@ class Checkpoint(Trackable):
         if root is not None:
             if is_value(root):
                 raise InvalidError(
-                    f"the root is a {type(root).__name__}, which a restore replaces where it lies; "
-                    "it lies nowhere, unless it is given a name"
+                    f"the root must not be a {type(root).__name__}, which a restore cannot change: "
+                    "pass it by a name, as in Checkpoint(value=...)"
                 )
             objects["root"] = root
         for name in sorted(objects):
@@ -94,7 +94,9 @@ class Checkpoint(Trackable):
             object.__setattr__(self, name, value)
             return
         if name in _METHODS:
-            raise InvalidError(f"an object cannot be named '{name}', as the method is")
+            raise InvalidError(
+                f"an object cannot be named '{name}': Checkpoint has a method of that name"
+            )
         if name not in self.untracked and value is not None:
             child = value() if isinstance(value, weakref.ref) else value
             role_of(child, (name,))
@@ -130,7 +132,7 @@ class Checkpoint(Trackable):
                 vars(self)[SAVE_COUNTER] = counter
                 waiting.attached(self, SAVE_COUNTER, counter)
         if not _is_counter(counter):
-            raise InvalidError("the root's 'save_counter' is no writable 0-d array of integers")
+            raise InvalidError("the root's 'save_counter' must be a writable 0-d array of integers")
         return counter
 
     @save_counter.setter
@@ -346,7 +348,7 @@ class Checkpoint(Trackable):
         if isinstance(root, weakref.ref):
             root = root()
             if root is None:
-                raise InvalidError("the root object of this Checkpoint is gone")
+                raise InvalidError("the root object of this Checkpoint no longer exists")
         return root
 
     def _view(self) -> View:

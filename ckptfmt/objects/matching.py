@@ -11,8 +11,8 @@ reader open, so that these values are of the generation that was restored, and r
 - when the missing attribute of a Trackable or a Checkpoint is set;
 - when its status is asked to retry: a new element of a dict or list is found in no other way.
 
-If two restores have a value for an object, the later restore wins, in whatever order the values are
-restored. A restoration of a tree ends with the call (`once`).
+If two restores have a value for an object, the later restore wins, even if its value was restored
+first. A restoration of a tree ends with the call (`once`).
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ An attribute that is None counts as missing. Any other object raises InvalidErro
 
 Scalars, tuples and frozen dataclasses are values. A value belongs to the place where it is stored:
 equal values in two places are two nodes, and a restore replaces the value in its place. Every other
-object is one node however often it is found, and a restore writes into it (into a read-only array
-it cannot: such an array is replaced).
+object is one node, even if it is found in several places. A restore writes into it, or replaces it
+if it is a read-only array.
 
 `TreeView` has the rules of `save_tree`, which keep everything that `load_tree` returns: None is a
 node, a namedtuple has its fields only, a tuple found twice is one node.
@@ -121,8 +121,8 @@ waiting = _Waiting()
 class Trackable:
     """Base class of objects whose attributes are saved with a checkpoint.
 
-    An attribute that is set after a restore gets its value from the checkpoint at once, if it did
-    not exist when the checkpoint was restored.
+    An attribute that did not exist when a checkpoint was restored gets its value from the
+    checkpoint when it is set.
 
     >>> class Dense(Trackable):
     ...     untracked = ("activation",)
@@ -282,36 +282,41 @@ class Child(NamedTuple):
     slot: Any
 
 
-def children_of(value: Any, path: Iterable[str] = ()) -> list[Child]:
-    """Return the children of an object that are not None, in TensorFlow's order.
+def children_of(value: Any, path: Iterable[str] = (), *, of_tree: bool = False) -> list[Child]:
+    """Return the children of an object in TensorFlow's order.
+
+    Args:
+        value: the object.
+        path: its path, for messages.
+        of_tree: whether the rules of `TreeView` apply; else children that are None are left out.
 
     Raises:
         InvalidError: a key or name that is not a str.
     """
     role = _role_of(_type(value))
-    if role in (Role.SCALAR, Role.ARRAY, Role.PARALLEL):
+    if value is None or role in (Role.SCALAR, Role.ARRAY, Role.PARALLEL):
         return []
-    if isinstance(value, dict):
-        return _children_by_name(value, value, path)
     if isinstance(value, (list, tuple)):
         fields = getattr(value, "_fields", ()) if isinstance(value, tuple) else ()
-        named = [Child(name, value[index], value, index) for index, name in enumerate(fields)]
-        elements = [Child(str(index), item, value, index) for index, item in enumerate(value)]
-        return [child for child in [*named, *elements] if child.value is not None]
-    if _has(type(value), "trackable_children"):
-        found = value.trackable_children()
-        if not isinstance(found, Mapping):
+        found = [Child(name, value[index], value, index) for index, name in enumerate(fields)]
+        if not (of_tree and fields):
+            found += [Child(str(index), item, value, index) for index, item in enumerate(value)]
+    elif not isinstance(value, dict) and _has(type(value), "trackable_children"):
+        named = value.trackable_children()
+        if not isinstance(named, Mapping):
             raise InvalidError(
                 f"trackable_children() of {described(path)} must return a mapping from names to "
-                f"objects, not {type(found).__name__}"
+                f"objects, not {type(named).__name__}"
             )
-        return _children_by_name(value, found, path)
-    if isinstance(value, Mapping):
-        return _children_by_name(value, value, path)
-    if dataclasses.is_dataclass(value) and role is Role.NOTHING:
+        found = _children_by_name(value, named, path)
+    elif isinstance(value, Mapping):
+        found = _children_by_name(value, value, path)
+    elif dataclasses.is_dataclass(value) and role is Role.NOTHING:
         names = [field.name for field in dataclasses.fields(value)]
-        return _children_by_name(value, {name: getattr(value, name, None) for name in names}, path)
-    return []
+        found = _children_by_name(value, {name: getattr(value, name, None) for name in names}, path)
+    else:
+        return []
+    return found if of_tree else [child for child in found if child.value is not None]
 
 
 def _children_by_name(holder: Any, found: Mapping[Any, Any], path: Iterable[str]) -> list[Child]:
@@ -322,8 +327,7 @@ def _children_by_name(holder: Any, found: Mapping[Any, Any], path: Iterable[str]
                 f"{described(path)} has a child named {name!r}: keys and names must be str"
             )
         value = item() if isinstance(item, weakref.ref) else item
-        if value is not None:
-            children.append(Child(name, value, holder, name))
+        children.append(Child(name, value, holder, name))
     return children
 
 
@@ -599,27 +603,11 @@ class TreeView(View):
     def children(self, local: Local) -> list[Child]:
         """Return the children, None included; those of the root as `tf.train.Checkpoint(**root)`
         orders them: by name, the save counter last."""
-        value = local.value
-        if local.key in self.on_mesh or value is None:
+        if local.key in self.on_mesh:
             return []
-        if isinstance(value, tuple):
-            names = getattr(value, "_fields", None) or map(str, range(len(value)))
-            return [
-                Child(name, item, value, index)
-                for index, (name, item) in enumerate(zip(names, value, strict=True))
-            ]
-        if isinstance(value, list):
-            return [Child(str(index), item, value, index) for index, item in enumerate(value)]
-        if not isinstance(value, Mapping):
-            if not dataclasses.is_dataclass(value):
-                return []
-            fields = dataclasses.fields(value)
-            return [Child(one.name, getattr(value, one.name), value, one.name) for one in fields]
-        for name in value:
-            if not isinstance(name, str):
-                raise InvalidError(f"{described(local)} has the key {name!r}: keys must be str")
-        found = [Child(name, item, value, name) for name, item in value.items()]
-        if local.parent is None and local.trail is None and not isinstance(value, TreeNode):
+        found = children_of(local.value, local, of_tree=True)
+        is_root = local.parent is None and local.trail is None
+        if is_root and isinstance(local.value, Mapping) and not isinstance(local.value, TreeNode):
             found.sort(key=lambda child: (child.name == SAVE_COUNTER, child.name))
         return found
 
@@ -639,7 +627,7 @@ class TreeView(View):
 
 
 def found_at(edges: Edges, path: str) -> int | None:
-    """Return the index of the object at an escaped path; None if there is none."""
+    """Return the index of the object at an escaped path; None if missing."""
     index: int | None = 0
     for name in path.split("/"):
         if index is None:

@@ -165,7 +165,7 @@ def _save_on_mesh(
             tensors[key] = value.tensor
     digest = hashlib.sha256(content.graph).digest()
     # Only different trees need a second round, which finds the difference.
-    same = team.round(guard.error, digest, lambda told: b"1" if len(set(told)) == 1 else b"0")
+    same = team.round(guard.error, digest, lambda digests: b"1" if len(set(digests)) == 1 else b"0")
     if same != b"1":
         team.round(None, content.graph, _refuse_different)
     if coordinator.rank == 0:
@@ -453,7 +453,7 @@ def _load_on_mesh(
             # Read it again to notice a checkpoint that was replaced in between.
             by_key[OBJECT_GRAPH_KEY] = None
     digest = hashlib.sha256(b"" if stored is None else stored.content).digest()
-    team.round(guard.error, digest, lambda told: _check_same(told, path))
+    team.round(guard.error, digest, lambda digests: _check_same(digests, path))
     assert stored is not None
     assert batch is not None
     tensors = sharded_restore(path, by_key, coordinator, verify=verify, limits=limits)
@@ -463,8 +463,8 @@ def _load_on_mesh(
     return stored.built(tensors)
 
 
-def _check_same(told: list[bytes], path: Path) -> bytes:
-    if len(set(told)) > 1:
+def _check_same(digests: list[bytes], path: Path) -> bytes:
+    if len(set(digests)) > 1:
         raise _replaced(path)
     return b""
 

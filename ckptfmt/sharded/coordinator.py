@@ -100,7 +100,7 @@ class Closing:
 
 
 class SingleProcess(Closing):
-    """The coordinator of a job of one process: rank 0 of 1. Every operation returns at once.
+    """The coordinator of a job of one process: rank 0 of 1. No operation waits.
 
     Raises:
         InvalidError: a wrong argument, or use after `close`.
@@ -120,7 +120,7 @@ class SingleProcess(Closing):
         return 1
 
     def barrier(self, name: str) -> None:
-        """Return at once."""
+        """Return without waiting."""
         self._check_open()
         check_name(name)
 
@@ -169,12 +169,12 @@ def check_root(root: object, world_size: int) -> int:
     """Return the rank that gathers or broadcasts; raise InvalidError if it does not exist."""
     number = whole("root", root)
     if not 0 <= number < world_size:
-        raise InvalidError(f"root {number} is no rank of {world_size}")
+        raise InvalidError(f"root must be between 0 and {world_size - 1}, not {number}")
     return number
 
 
 def whole(what: str, given: object) -> int:
-    """An argument that is a whole number; InvalidError if it is none."""
+    """Return an integer argument; raise InvalidError for any other."""
     try:
         return operator.index(given)  # type: ignore[arg-type]
     except TypeError:

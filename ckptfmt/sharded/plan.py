@@ -207,7 +207,7 @@ def _held(name: str, value: Any, layout: Layout | None) -> Held:
             )
         layout, arrays, labels = None, {0: value}, {0: ""}
     elif not value:
-        raise InvalidError("there is no array for any device", tensor=name)
+        raise InvalidError("it has no array for any device", tensor=name)
     elif layout is None:
         labels = dict(enumerate(map(str, value)))
         arrays = dict(enumerate(value.values()))
@@ -270,9 +270,9 @@ def _check_placement(
     positions = list(one.shapes)
     known = placement.setdefault(layout.mesh, positions)
     if known != positions:
-        odd = min(set(known) ^ set(positions))
-        device = layout.mesh.devices[odd]
-        here, there = ("no", "have one") if odd in known else ("an", "have none")
+        different = min(set(known) ^ set(positions))
+        device = layout.mesh.devices[different]
+        here, there = ("no", "have one") if different in known else ("an", "have none")
         raise InvalidError(
             f"there is {here} array for {device}, but other tensors of its mesh {there}",
             tensor=name,
@@ -600,7 +600,7 @@ def _tables(
 
 
 def _decoded(document: Mapping[str, Any]) -> tuple[list[Mesh], list[Layout | None]]:
-    """The inverse of `_tables`. Number -1 is no layout."""
+    """Decode what `_tables` encoded. Index -1 is no layout."""
     meshes = [
         Mesh(list(zip(dim_names, shape, strict=True)), devices)
         for dim_names, shape, devices in document["meshes"]

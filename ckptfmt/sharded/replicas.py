@@ -20,7 +20,7 @@ __all__ = ["STRING_BYTES", "sum_of_replicas"]
 
 Shape = tuple[int, ...]
 
-# The size that a string counts when work is distributed: a layout does not tell the real one.
+# The assumed size of a string when work is distributed: a layout does not state the real one.
 STRING_BYTES = 16
 # The processes compare checksums of replicated tensors up to this size.
 SUMMED_BYTES = 1 << 20

@@ -123,7 +123,8 @@ def sharded_save(
     with team.guarded() as guard:
         wait_for_saves()
         target = path_text(prefix)
-        options = _Options.of(team, target, metadata, level, alignment, durability, compression)
+        own = metadata if team.rank == 0 else None
+        options = _Options(target, own, level, alignment, durability, compression)
         description = describe(tensors, layouts)
     if guard.error is not None:
         _fail(team, guard.error)
@@ -147,7 +148,7 @@ def sharded_save_async(
 
     The coordinator belongs to the save until the future is done: nothing else may use it. The next
     save waits for this one, and so does a `sharded_restore`; all processes make their saves in the
-    same order. Every process has its own future, which tells of the whole save.
+    same order. Every process has its own future of the whole save.
 
     Args:
         As `sharded_save`.
@@ -157,7 +158,7 @@ def sharded_save_async(
 
     Raises:
         InvalidError, MemoryError: what this process gives cannot be saved, or not copied. The
-            others are told of it in the background.
+            others get the error in the background.
         All other errors of `sharded_save` are raised by the future.
     """
     team = Team(coordinator, "sharded_save")
@@ -166,7 +167,8 @@ def sharded_save_async(
         wait_for_saves()
         target = path_text(prefix)
         place = absolute(target)
-        options = _Options.of(team, target, metadata, level, alignment, durability, compression)
+        own = metadata if team.rank == 0 else None
+        options = _Options(target, own, level, alignment, durability, compression)
         options = replace(options, metadata=copy.deepcopy(options.metadata))
         description = describe(tensors, layouts)
 
@@ -252,37 +254,32 @@ def sharded_restore(
 # ---- saving --------------------------------------------------------------------------------------
 
 
-# What must be equal in all processes, in the order of `_Options.common`.
-_COMMON = ("prefixes", "levels", "alignments", "durabilities", "compressions")
-
-
 @dataclass(frozen=True)
 class _Options:
-    """The arguments of a save besides the tensors. The metadata is that of process 0, None in the
-    others; `common` is what must be equal in all processes."""
+    """The arguments of a save besides the tensors, checked. The metadata is that of process 0, None
+    in the others."""
 
+    target: str
     metadata: Mapping[str, Any] | None
     level: Level
     alignment: int | None
     durability: Durability
     compression: str | None
-    common: list[str]
 
-    @classmethod
-    def of(
-        cls,
-        team: Team,
-        target: str,
-        metadata: Mapping[str, Any] | None,
-        level: Level,
-        alignment: int | None,
-        durability: Durability,
-        compression: str | None,
-    ) -> _Options:
-        own = metadata if team.rank == 0 else None
-        writing.check_options(own, level, alignment, durability, compression)
-        common = [target, level, str(alignment), durability, str(compression)]
-        return cls(own, level, alignment, durability, compression, common)
+    def __post_init__(self) -> None:
+        writing.check_options(
+            self.metadata, self.level, self.alignment, self.durability, self.compression
+        )
+
+    def common(self) -> dict[str, str]:
+        """What must be equal in all processes."""
+        return {
+            "prefixes": self.target,
+            "levels": self.level,
+            "alignments": str(self.alignment),
+            "durabilities": self.durability,
+            "compressions": str(self.compression),
+        }
 
 
 def _fail(team: Team, error: BaseException) -> None:
@@ -292,7 +289,7 @@ def _fail(team: Team, error: BaseException) -> None:
 
 def _save(team: Team, target: str, options: _Options, description: Description) -> None:
     """Run the rounds of a save and write between them."""
-    plan, temporary = _agree(team, target, description, options.common)
+    plan, temporary = _agree(team, target, description, options.common())
 
     def bundle_of(rank: int) -> str:
         return sharded_filename(f"{temporary.path}/part", rank, team.world_size)
@@ -354,7 +351,7 @@ def _copied(description: Description) -> tuple[Snapshot, Description]:
 
 
 def _agree(
-    team: Team, target: str, mine: Description, options: list[str]
+    team: Team, target: str, mine: Description, options: dict[str, str]
 ) -> tuple[Plan, TemporaryDirectory]:
     """Return the common plan and the temporary directory, which process 0 creates."""
     temporary = TemporaryDirectory(target)
@@ -365,8 +362,8 @@ def _agree(
             head, _, description = zlib.decompress(answer).partition(b"\n")
             heads.append(json.loads(head))
             descriptions.append(description)
-        for number, what in enumerate(_COMMON):
-            compare_all(f"give different {what}", [given[number] for given, _ in heads])
+        for what in options:
+            compare_all(f"give different {what}", [given[what] for given, _ in heads])
         plan = join(descriptions, [placement for _, placement in heads])
         temporary.make()
         return zlib.compress(temporary.token.encode() + b"\n" + plan.to_bytes(), 1)
@@ -449,31 +446,9 @@ class _Request:
         return cls(found, local)
 
 
-class _Places:
-    """The boxes to read, and the places of their arrays in the result."""
-
-    def __init__(self) -> None:
-        self.rows: list[int] = []
-        self.boxes: dict[int, NDArray[np.int64]] = {}  # by position; not for whole tensors
-        self.targets: list[tuple[dict[str, Any], Sequence[str]]] = []
-
-    def add(
-        self,
-        row: int,
-        box: NDArray[np.int64] | None,
-        target: dict[str, Any],
-        keys: Sequence[str],
-    ) -> None:
-        """Read this box of a tensor into `target[key]` for all these keys."""
-        if box is not None:
-            self.boxes[len(self.rows)] = box
-        self.rows.append(row)
-        self.targets.append((target, keys))
-
-
 class _Index:
     """The index file, opened before the reader opens it. Its digest shows whether all processes
-    read the same checkpoint, whatever their tensors."""
+    read the same checkpoint, even if they read different tensors."""
 
     def __init__(self, prefix: str, stack: contextlib.ExitStack) -> None:
         self._path = names.index_name(prefix)
@@ -504,13 +479,18 @@ def _read(reader: reading.Reader, request: _Request) -> dict[str, Any]:
     # Look up all names, also those without a part here, so that all processes fail alike.
     selection = reader._handle.select([names.tensor_bytes(name) for name in wanted])
     shapes, codes = selection.shapes(), selection.rows["dtype"].tolist()
-    places, result = _Places(), dict[str, Any]()
+    result: dict[str, Any] = {}
+    # What is read: rows, names, boxes by position (not of whole tensors), and where it is put.
+    rows: list[int] = []
+    boxes: dict[int, NDArray[np.int64]] = {}
+    targets: list[tuple[dict[str, Any], Sequence[str]]] = []
     # Many tensors share a layout and shape, so their boxes are computed once.
     known: dict[tuple[Layout, tuple[int, ...]], list[_LocalBox]] = {}
     for row, (name, layout) in enumerate(request.layouts.items()):
         result[name] = None if layout is None else {}
         if layout is None:
-            places.add(row, None, result, [name])
+            rows.append(row)
+            targets.append((result, [name]))
             continue
         shape = shapes[row]
         if (layout, shape) not in known:
@@ -526,11 +506,12 @@ def _read(reader: reading.Reader, request: _Request) -> dict[str, Any]:
                 array = np.empty(box.shape, dtypes.numpy_dtype(codes[row]))
                 result[name].update(dict.fromkeys(box.devices, array))
             else:
-                places.add(row, box.extents, result[name], box.devices)
-    batch = Batch(
-        reader, selection, places.rows, [wanted[row] for row in places.rows], places.boxes
-    )
-    for (target, keys), array in zip(places.targets, batch.read(None), strict=True):
+                if box.extents is not None:
+                    boxes[len(rows)] = box.extents
+                rows.append(row)
+                targets.append((result[name], box.devices))
+    batch = Batch(reader, selection, rows, [wanted[row] for row in rows], boxes)
+    for (target, keys), array in zip(targets, batch.read(None), strict=True):
         target.update(dict.fromkeys(keys, array))
     return result
 

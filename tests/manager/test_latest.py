@@ -62,7 +62,7 @@ def fallback(directory: Path | str) -> tuple[str | None, str]:
     begin = f"{os.path.join(directory, 'checkpoint')}: "
     assert str(warning.message).startswith(begin)
     message = str(warning.message).removeprefix(begin)
-    end = f"'{found}' is taken" if found else "no complete checkpoint is there"
+    end = f"'{found}' is taken" if found else "no checkpoint is complete"
     assert message.endswith(f"; {end}")
     name = None if found is None else os.path.relpath(found, directory)
     return name, message.removesuffix(f"; {end}").replace(f"{directory}/", "")
@@ -169,7 +169,7 @@ def test_a_number_of_many_digits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (b"", "it names no model_checkpoint_path"),
+        (b"", "model_checkpoint_path is missing"),
         (b"\0" * 4096, "not a field of a CheckpointState"),
         (b"\xff", "not UTF-8"),
         (b'model_checkpoint_path: "ckpt-1', "a field without a value"),

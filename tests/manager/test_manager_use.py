@@ -242,8 +242,8 @@ def test_restoring_while_others_save_and_remove(tmp_path: Path, times: int) -> N
     assert (found.path, found.rejected) == (str(tmp_path / f"ckpt-{1 + 2 * times}"), [])
     (tmp_path / f"ckpt-{1 + 2 * times}.index").unlink()
     with (
-        pytest.warns(CkptfmtWarning, match="no complete checkpoint is there"),
-        pytest.raises(CheckpointNotFoundError, match="remove the state file to begin anew"),
+        pytest.warns(CkptfmtWarning, match="no checkpoint is complete"),
+        pytest.raises(CheckpointNotFoundError, match="remove the state file to start again"),
     ):
         manager.restore_or_initialize()
 

@@ -169,7 +169,9 @@ def test_a_root_may_be_weak(tmp_path: Path) -> None:
     checkpoint.read(path).assert_consumed()
     assert root.w[0] == 5.0
     del root
-    with pytest.raises(ckptfmt.InvalidError, match="the root object of this Checkpoint is gone"):
+    with pytest.raises(
+        ckptfmt.InvalidError, match="the root object of this Checkpoint no longer exists"
+    ):
         checkpoint.write(tmp_path / "ck")
 
 
@@ -258,7 +260,7 @@ def test_the_counter_of_the_root_is_the_counter(tmp_path: Path) -> None:
     assert outer.save(tmp_path / "ck").endswith("ck-1")
     assert outer.save_counter is inner.save_counter and inner.save_counter[()] == 1
     odd = ckptfmt.Checkpoint({"save_counter": "text"})
-    with pytest.raises(ckptfmt.InvalidError, match="'save_counter' is no writable 0-d array"):
+    with pytest.raises(ckptfmt.InvalidError, match="'save_counter' must be a writable 0-d array"):
         odd.save(tmp_path / "ck")
 
 

@@ -327,8 +327,11 @@ def slots_of(*slots: Any) -> Any:
 
 WEIGHT = np.ones(2)
 REFUSED = {
-    "int key": ({"a": [{3: 1}]}, r"at 'a/0' has the key 3: keys must be str"),
-    "int key of the root": ({3: 1}, r"the root object has the key 3: keys must be str"),
+    "int key": ({"a": [{3: 1}]}, r"at 'a/0' has a child named 3: keys and names must be str"),
+    "int key of the root": (
+        {3: 1},
+        r"the root object has a child named 3: keys and names must be str",
+    ),
     "object": (
         {"a.b": {"c/d": Odd()}},
         r"at 'a\.b/c/d' is of type Odd, which a tree",

@@ -185,7 +185,7 @@ def test_one_process_that_fails_makes_all_fail(tmp_path: Path) -> None:
     def work(member: Any) -> Any:
         return save_tree(tmp_path / "ckpt", {"a": {3: 1} if member.rank else 1}, coordinator=member)
 
-    refused(run_team(2, work), InvalidError, "has the key 3: keys must be str")
+    refused(run_team(2, work), InvalidError, "has a child named 3: keys and names must be str")
     assert list(tmp_path.iterdir()) == []
 
     def load(member: Any) -> Any:

@@ -43,8 +43,8 @@ def test_arguments() -> None:
             (lambda: coordinator.barrier(b"x"), "the name of a barrier is a str, not bytes"),
             (lambda: coordinator.gather("x"), "data is bytes, not str"),
             (lambda: coordinator.broadcast(None), "data is bytes, not NoneType"),
-            (lambda: coordinator.gather(b"", root=1), "root 1 is no rank of 1"),
-            (lambda: coordinator.gather(b"", root=-1), "root -1 is no rank of 1"),
+            (lambda: coordinator.gather(b"", root=1), "root must be between 0 and 0, not 1"),
+            (lambda: coordinator.gather(b"", root=-1), "root must be between 0 and 0, not -1"),
             (lambda: coordinator.broadcast(b"", root="0"), "root is a whole number, not str"),
         ):
             with pytest.raises(InvalidError) as caught:

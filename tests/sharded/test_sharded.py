@@ -475,7 +475,7 @@ def test_processes_that_disagree(
     ("tensors", "layouts", "message"),
     [
         ({"w": {"c": A}}, {"w": ROWS}, "tensor 'w': 'c' is no device of the mesh [x=2]"),
-        ({"w": {}}, {"w": None}, "tensor 'w': there is no array for any device"),
+        ({"w": {}}, {"w": None}, "tensor 'w': it has no array for any device"),
         (
             {"w": {"a": A}},
             {"ww": ROWS},
