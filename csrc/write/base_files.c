@@ -3,9 +3,9 @@
  * Links the data files of an open checkpoint, the base, into the one that is being written, and copies their entries
  * with new shard numbers (CMT-16 to CMT-18).
  *
- * A link is made at once, under a temporary name, so that the base may be removed afterwards. The base may have been
- * replaced already: a link counts only if it leads to the file that the reader has open. The caller is told what cannot
- * be linked, and writes it.
+ * Files are linked at once, under temporary names, so that the base may be removed afterwards. The base may have been
+ * replaced already: a link is used only if it leads to the file that the reader has open. Tensors that cannot be linked
+ * are reported to the caller, which writes them.
  */
 #include "base/memory.h"
 #include "read/reader.h"
@@ -15,13 +15,13 @@
 #include <string.h>
 
 enum {
-	/* File systems limit the names of a file. One with more than this is written anew. */
+	/* File systems limit the links of a file. A file with more than this is written anew. */
 	LINKS_MAX = 1000,
 	NOT_TRIED = -1,
 	NO_LINK = -2
 };
 
-/* A row to take over. */
+/* A row whose entry is copied. */
 typedef struct pick {
 	int32_t shard;
 	uint64_t row;
@@ -37,7 +37,7 @@ typedef struct keeping {
 
 /* ---- files ----------------------------------------------------------------------------------------------- */
 
-/* After any failure but NO_MEMORY the save goes on without the file. */
+/* Any failure except NO_MEMORY means that the file is not linked. */
 static ckptfmt_status forgive(ckptfmt_status status, ckptfmt_error *err)
 {
 	return status == CKPTFMT_NO_MEMORY ? cf_fail_memory(err) : CKPTFMT_OK;
@@ -63,7 +63,7 @@ static ckptfmt_status make_room(ckptfmt_writer *writer, ckptfmt_error *err)
 	return CKPTFMT_OK;
 }
 
-/* CMT-3: its writer may not have synced the file. */
+/* CMT-3: the file may not have been synced by its writer. */
 static bool is_durable(const keeping *k, const cf_shard_use *use, const char *path)
 {
 	return k->writer->options.durability != CKPTFMT_DURABILITY_FULL ||
@@ -99,7 +99,7 @@ static ckptfmt_status link_open(const keeping *k, int32_t shard, const cf_shard_
 		return CKPTFMT_OK;
 	}
 	*place = writer->linked_count++;
-	/* CMT-15: there may be more files than descriptors. The lock of one protects all. */
+	/* CMT-15: there may be more files than descriptors, and the lock of one protects all. */
 	if (*place != 0)
 		cf_file_writer_unlock(&writer->linked[*place].file);
 	return CKPTFMT_OK;
@@ -126,7 +126,7 @@ static bool is_reserved(const uint8_t *name, uint64_t size)
 	return size > prefix && memcmp(name, CF_PLACEHOLDER_PREFIX, (size_t)prefix) == 0;
 }
 
-/* CMT-18: a value stored whole, without unknown features, and without extensions if the writer adds none. */
+/* CMT-18: a value stored whole, without unknown features, and without extensions if this writer writes none. */
 static bool is_simple(const keeping *k, const ckptfmt_row *row, const cf_entry *entry)
 {
 	bool plain = k->writer->options.chunk_size == 0;
@@ -198,7 +198,7 @@ static int compare_picks(const void *a, const void *b)
 	return (x->number > y->number) - (x->number < y->number);
 }
 
-/* The rows that may be taken over, by data file. */
+/* Lists the rows that can be linked, by data file. */
 static ckptfmt_status list_picks(const keeping *k, const uint64_t *rows, uint64_t count, pick *picks,
 	uint64_t *pick_count, ckptfmt_error *err)
 {
@@ -218,8 +218,8 @@ static ckptfmt_status list_picks(const keeping *k, const uint64_t *rows, uint64_
 	return CKPTFMT_OK;
 }
 
-/* A writer over an older checkpoint begins several data files, for a number of its own. Linked files add to that
- * number, which commit then chooses. */
+/* A writer over an older checkpoint begins with several data files, for a number that is free. With linked files commit
+ * chooses the number. */
 static void begin_linking(ckptfmt_writer *writer)
 {
 	writer->has_base = true;
@@ -262,7 +262,7 @@ ckptfmt_status ckptfmt_writer_keep(ckptfmt_writer *writer, ckptfmt_reader *reade
 
 /* ---- settling -------------------------------------------------------------------------------------------- */
 
-/* The file that has the bytes of this row. NULL: the row of a partitioned tensor; its slices have rows of their own. */
+/* The file with the bytes of this row. NULL: a partitioned tensor, whose slices have rows of their own. */
 static cf_data_file *file_of(const ckptfmt_writer *writer, const cf_catalog_row *row)
 {
 	if (row->first_slice != CF_NO_SLICE)
@@ -283,7 +283,7 @@ static void count_tensors(ckptfmt_writer *writer)
 	}
 }
 
-/* Appends the files that have a tensor to the `done` at `to`, sets their numbers, and abandons the others. */
+/* Appends the files that have a tensor to the first `done` of `to`, numbers them, and abandons the others. */
 static int32_t move_files(cf_data_file *from, int32_t count, cf_data_file *to, int32_t done, int32_t *numbers)
 {
 	for (int32_t i = 0; i < count; i++) {

@@ -72,9 +72,9 @@ ckptfmt_status cf_commit_choose_count(const cf_commit *commit, int32_t at_least,
 	uint64_t taken;
 	bool exists;
 	*out = at_least;
-	/* A fresh prefix is the common case, and listing a directory of a million files is not cheap. The first data file
-	 * is enough to ask for: a generation that goes loses it last. Should another file have the number all the same,
-	 * giving the names shows it, and the next choice looks. */
+	/* A fresh prefix is the common case, and listing a directory of a million files is expensive. It is enough to look
+	 * for the first data file: it is the last one of a generation to be removed. If another file has the number,
+	 * renaming finds out, and the next choice lists the directory. */
 	if (commit->old_count == 0 && !look) {
 		cf_data_name(commit->prefix->base, 0, at_least, name);
 		CF_TRY(cf_os_stat(commit->directory, name, &info, &exists, err));
@@ -82,13 +82,13 @@ ckptfmt_status cf_commit_choose_count(const cf_commit *commit, int32_t at_least,
 			return CKPTFMT_OK;
 	}
 	CF_TRY(cf_generations_list(&there, commit->directory, commit->prefix->base, err));
-	/* The number of the index in force is taken even where its data files are missing: it would name ours. */
+	/* The number of the current index is taken even if its data files are missing: the index would name ours. */
 	while (*out == commit->old_count || (cf_generations_find(&there, *out, &taken), taken != 0))
 		(*out)++;
 	cf_generations_free(&there);
 	if (*out - at_least > CF_GENERATIONS_MAX)
 		return cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET,
-			"CMT-5: %d numbers of data files in a row are taken", CF_GENERATIONS_MAX);
+			"CMT-5: %d consecutive numbers of data files are taken", CF_GENERATIONS_MAX);
 	return CKPTFMT_OK;
 }
 
@@ -139,8 +139,7 @@ static ckptfmt_status check_entry(const cf_table_iterator *at, int32_t count, co
 	return CKPTFMT_OK;
 }
 
-/* A bad disk, a full one that did not say so and our own mistakes show here, while the old checkpoint is still in
- * place. */
+/* A bad disk, a full disk without an error and our own bugs show here, while the old checkpoint is still in place. */
 ckptfmt_status cf_commit_read_back(const cf_commit *commit, const cf_file_writer *index, int32_t count,
 	const uint64_t *data_sizes, ckptfmt_error *err)
 {
@@ -152,12 +151,12 @@ ckptfmt_status cf_commit_read_back(const cf_commit *commit, const cf_file_writer
 	ckptfmt_status status;
 	bool more = true;
 	cf_limits_default(&limits);
-	/* No limit of a reader may stop a save. */
+	/* A reader's limits do not apply to a save. */
 	limits.index_bytes_max = limits.block_bytes_max = limits.key_bytes_max = UINT64_MAX;
 	limits.entries_max = limits.keys_bytes_floor = UINT64_MAX;
 	CF_TRY(cf_os_open(commit->directory, index->name, false, &file, &info, err));
 	if (file.fd < 0)
-		return cf_fail(err, CKPTFMT_FAIL_OS, CF_NO_OFFSET, "the index just written is gone");
+		return cf_fail(err, CKPTFMT_FAIL_OS, CF_NO_OFFSET, "another process removed the index that was just written");
 	status = cf_index_open(&file, index->path, info.size, &limits, &table, err);
 	if (status == CKPTFMT_OK) {
 		cf_table_iterator_open(&entries, table);
@@ -189,8 +188,8 @@ void cf_commit_unlock(const cf_commit *commit)
 	cf_os_directory_unlock(commit->directory);
 }
 
-/* Only files that are there are touched, whatever number the old index claims. The first one goes last: while it is
- * there, writers see the number as taken. */
+/* Removes only files that are listed, whatever number the old index claims. The first one is removed last: while it
+ * exists, writers see the number as taken. */
 void cf_commit_remove_generation(const cf_commit *commit, int32_t count)
 {
 	char name[CF_NAME_SIZE];
@@ -235,9 +234,9 @@ static ckptfmt_status unknown(const cf_commit *commit, const char *text, const c
 	return status;
 }
 
-/* CMT-15: the index that is about to be replaced gets a second name, by which those who come after a kill know what its
- * data files are. Where that cannot be, they would stay then. */
-static void keep_old_index(const cf_commit *commit, int32_t count, const char *name, cf_file_writer *old)
+/* CMT-15: links the index that will be replaced under a temporary name, by which its data files are recognised as
+ * orphaned after a kill. Best effort: without it they would stay. */
+static void link_old_index(const cf_commit *commit, int32_t count, const char *name, cf_file_writer *old)
 {
 	cf_file_info info;
 	bool exists, ignored;
@@ -255,13 +254,13 @@ static ckptfmt_status replace(cf_commit *commit, cf_file_writer *index, int32_t 
 	ckptfmt_status status;
 	bool lost;
 	cf_index_name(commit->prefix->base, name);
-	keep_old_index(commit, count, name, old);
+	link_old_index(commit, count, name, old);
 	if (commit->durability == CKPTFMT_DURABILITY_FULL)
 		CF_TRY(cf_os_directory_sync(commit->directory, err));
 	status = cf_file_writer_replace(index, name, &lost, &why);
 	*committed = status == CKPTFMT_OK || lost;
 	if (lost)
-		return unknown(commit, "nobody can tell whether the old or the new checkpoint is in place", &why, err);
+		return unknown(commit, "it is unknown whether the old or the new checkpoint is in place", &why, err);
 	if (status != CKPTFMT_OK && err != NULL)
 		*err = why;
 	CF_TRY(status);
@@ -281,7 +280,7 @@ ckptfmt_status cf_commit_replace(cf_commit *commit, cf_file_writer *index, int32
 	ckptfmt_status status;
 	memset(&old, 0, sizeof old);
 	*committed = false;
-	/* Another writer may have committed since this one began: its generation is the one that is replaced. */
+	/* Another writer may have committed since this one began: then its generation is replaced. */
 	CF_TRY(cf_commit_observe(commit, err));
 	CF_TRY(check_data_files(commit, count, data_sizes, err));
 	status = replace(commit, index, count, &old, committed, err);

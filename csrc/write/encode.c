@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A group is a number of values of STRETCH_SIZE bytes together, or one larger value, which is encoded stretch by
- * stretch while it is written. A value is compressed if that saves more than what chunks and index take more (CMP-10).
- * A small one is written once that is known. A large one is begun as soon as what is encoded so far saves it; stretches
- * before that are not kept, but encoded again.
+ * A group is several values of at most SECTION_SIZE bytes together, or one larger value, which is encoded section by
+ * section while it is written. A value is compressed if that saves more than chunks and index cost (CMP-10). A small
+ * value is written when that is known. A large one is written as soon as the sections encoded so far save enough; those
+ * sections were not stored, and are encoded again.
  */
 #include "write/encode.h"
 
@@ -13,41 +13,41 @@
 #include "proto/message.h"
 
 enum {
-	VALUE_MIN = 4 << 10,        /* less is not worth the entry's extension */
+	VALUE_MIN = 4 << 10,        /* smaller values save less than the entry's extension takes */
 	JOB_SIZE = 2 << 20,         /* raw bytes that a thread encodes in one batch */
-	STRETCH_SIZE = 32 << 20,    /* raw bytes that are held, encoded, before they are written */
-	LOOK_SIZE = 1 << 20,        /* incompressible data is looked at in pieces, so that what differs for long is seen */
-	THREADS_MAX = 16,           /* more wait for memory rather than work */
-	CHUNK_COST = 9,             /* what a compressed chunk takes more, in its head and in the index, */
-	ENTRY_COST = 32             /* and the entry */
+	SECTION_SIZE = 32 << 20,    /* raw bytes that are encoded in memory before they are written */
+	SAMPLED_SIZE = 1 << 20,     /* data is sampled in pieces of this size, so that a compressible part is found */
+	THREADS_MAX = 16,           /* more are limited by memory bandwidth */
+	CHUNK_COST = 9,             /* extra bytes of a compressed chunk, in its header and in the index, */
+	ENTRY_COST = 32             /* and of its entry */
 };
 
 typedef struct job {
-	uint64_t stretch;
+	uint64_t section;
 	uint64_t begin, size;       /* raw bytes of it: whole chunks */
 } job;
 
-static cf_stretch *stretch_at(const cf_encoding *e, uint64_t i)
+static cf_section *section_at(const cf_encoding *e, uint64_t i)
 {
-	return (cf_stretch *)(void *)e->stretches.data + i;
+	return (cf_section *)(void *)e->sections.data + i;
 }
 
-static uint64_t stretch_count(const cf_encoding *e)
+static uint64_t section_count(const cf_encoding *e)
 {
-	return e->stretches.size / sizeof(cf_stretch);
+	return e->sections.size / sizeof(cf_section);
 }
 
-static uint64_t *sizes_of(const cf_encoding *e, const cf_stretch *s)
+static uint64_t *sizes_of(const cf_encoding *e, const cf_section *s)
 {
 	return (uint64_t *)(void *)e->sizes.data + s->first_chunk;
 }
 
-static uint32_t *crcs_of(const cf_buffer *crcs, const cf_stretch *s)
+static uint32_t *crcs_of(const cf_buffer *crcs, const cf_section *s)
 {
 	return (uint32_t *)(void *)crcs->data + s->first_chunk;
 }
 
-static uint64_t chunk_count(const cf_stretch *s)
+static uint64_t chunk_count(const cf_section *s)
 {
 	return cf_chunk_count(s->raw.size, s->raw.chunk_size);
 }
@@ -57,8 +57,8 @@ static uint64_t job_size(const cf_encoding *e)
 	return cf_max_u64(JOB_SIZE / e->chunk_size, 1) * e->chunk_size;
 }
 
-/* Where a job puts its chunks: each chunk has room for all that it may take. */
-static uint64_t job_place(const cf_stretch *s, uint64_t begin)
+/* The place of a job's chunks: each has room for its largest encoding. */
+static uint64_t job_place(const cf_section *s, uint64_t begin)
 {
 	return s->place + begin + begin / s->raw.chunk_size * CF_CHUNK_HEAD_MAX;
 }
@@ -79,9 +79,9 @@ ckptfmt_status cf_encoding_open(cf_encoding *e, const ckptfmt_codec *codec, uint
 
 static void clear_group(cf_encoding *e)
 {
-	for (uint64_t i = 0; i < stretch_count(e); i++)
-		cf_buffer_free(&stretch_at(e, i)->memory);
-	cf_buffer_clear(&e->stretches);
+	for (uint64_t i = 0; i < section_count(e); i++)
+		cf_buffer_free(&section_at(e, i)->memory);
+	cf_buffer_clear(&e->sections);
 }
 
 void cf_encoding_close(cf_encoding *e)
@@ -90,7 +90,7 @@ void cf_encoding_close(cf_encoding *e)
 	for (int32_t i = 0; i < e->threads && e->encoders != NULL; i++)
 		cf_encoder_free(&e->encoders[i]);
 	cf_release(e->encoders);
-	cf_buffer_free(&e->stretches);
+	cf_buffer_free(&e->sections);
 	cf_buffer_free(&e->jobs);
 	cf_buffer_free(&e->coded);
 	cf_buffer_free(&e->sizes);
@@ -126,8 +126,8 @@ static cf_raw raw_of(const cf_encoding *e, const ckptfmt_source *source)
 	return (cf_raw){NULL, 0, e->chunk_size, unit, rotates(source->dtype)};
 }
 
-/* All raw bytes of a value, in memory of their own where they are not those of the source. */
-static ckptfmt_status load_raw(cf_stretch *s, ckptfmt_error *err)
+/* Loads all raw bytes of a value: those of the source, or a copy if they are not contiguous. */
+static ckptfmt_status load_raw(cf_section *s, ckptfmt_error *err)
 {
 	cf_gather gather;
 	uint8_t *to;
@@ -148,18 +148,18 @@ static ckptfmt_status load_raw(cf_stretch *s, ckptfmt_error *err)
 	return CKPTFMT_OK;
 }
 
-/* Piece by piece; a rest that is too short to be judged says nothing. */
+/* Samples each piece; a remainder that is too short to be sampled is ignored. */
 static bool pieces_incompressible(const cf_raw *raw)
 {
-	for (uint64_t done = 0; raw->size - done >= CF_CHUNK_SIZE_MIN; done += cf_min_u64(LOOK_SIZE, raw->size - done))
-		if (!cf_seems_incompressible(raw->bytes + done, cf_min_u64(LOOK_SIZE, raw->size - done), raw->unit,
+	for (uint64_t done = 0; raw->size - done >= CF_CHUNK_SIZE_MIN; done += cf_min_u64(SAMPLED_SIZE, raw->size - done))
+		if (!cf_seems_incompressible(raw->bytes + done, cf_min_u64(SAMPLED_SIZE, raw->size - done), raw->unit,
 			    raw->rotate))
 			return false;
 	return true;
 }
 
-/* Whether it takes only a look to see that the value is stored as it is. */
-static bool passes_by(const cf_encoding *e, const ckptfmt_source *source)
+/* Whether a sample shows that the value is not worth compressing. */
+static bool is_stored_raw(const cf_encoding *e, const ckptfmt_source *source)
 {
 	size_t reserved = sizeof CF_RESERVED_PREFIX - 1;
 	cf_raw raw = raw_of(e, source);
@@ -171,33 +171,33 @@ static bool passes_by(const cf_encoding *e, const ckptfmt_source *source)
 		!cf_gather_contiguous(&gather, &raw.bytes, &raw.size))
 		return false;
 	return cf_is_incompressible(raw.bytes, raw.size, raw.unit, raw.rotate) &&
-		(raw.size <= LOOK_SIZE || pieces_incompressible(&raw));
+		(raw.size <= SAMPLED_SIZE || pieces_incompressible(&raw));
 }
 
 /* ---- encoding -------------------------------------------------------------------------------------------- */
 
-/* Finds the chunks of the stretch that are not worth trying; returns how many others there are. */
-static uint64_t find_incompressible(cf_encoding *e, const cf_stretch *s)
+/* Marks the chunks of the section that seem incompressible; returns how many others there are. */
+static uint64_t find_incompressible(cf_encoding *e, const cf_section *s)
 {
 	uint8_t *incompressible = e->incompressible.data + s->first_chunk;
 	uint64_t count = chunk_count(s), left = 0;
 	cf_find_incompressible(&s->raw, incompressible);
 	for (uint64_t i = 0; i < count; i++)
 		left += !incompressible[i];
-	/* A quick look at a chunk misses repetitions that are far apart. */
+	/* The estimate for one chunk misses repetitions that are far apart. */
 	if (left != 0 || cf_is_incompressible(s->raw.bytes, s->raw.size, s->raw.unit, s->raw.rotate))
 		return left;
 	memset(incompressible, 0, (size_t)count);
 	return count;
 }
 
-/* Finds how to encode the stretch, whose raw bytes are there. */
-static ckptfmt_status choose(cf_encoding *e, cf_encoder *encoder, cf_stretch *s, ckptfmt_error *err)
+/* Chooses how to encode the section. */
+static ckptfmt_status choose(cf_encoding *e, cf_encoder *encoder, cf_section *s, ckptfmt_error *err)
 {
 	uint64_t left = find_incompressible(e, s);
 	bool gains;
 	CF_TRY(cf_choose(encoder, &s->raw, e->incompressible.data + s->first_chunk, &s->choice, &gains, err));
-	/* Samples may have missed a chunk that gains. */
+	/* The samples may have missed a compressible chunk. */
 	s->chosen = gains || (chunk_count(s) > 1 && left != 0);
 	return CKPTFMT_OK;
 }
@@ -205,7 +205,7 @@ static ckptfmt_status choose(cf_encoding *e, cf_encoder *encoder, cf_stretch *s,
 static ckptfmt_status prepare_one(void *encoding, int32_t thread, uint64_t i, ckptfmt_error *err)
 {
 	cf_encoding *e = encoding;
-	cf_stretch *s = stretch_at(e, i);
+	cf_section *s = section_at(e, i);
 	ckptfmt_status status;
 	if (s->raw.chunk_size == 0)
 		return CKPTFMT_OK;
@@ -221,7 +221,7 @@ static ckptfmt_status encode_job(void *encoding, int32_t thread, uint64_t i, ckp
 {
 	cf_encoding *e = encoding;
 	const job *j = (const job *)(const void *)e->jobs.data + i;
-	const cf_stretch *s = stretch_at(e, j->stretch);
+	const cf_section *s = section_at(e, j->section);
 	uint64_t first = j->begin / s->raw.chunk_size;
 	cf_raw raw = s->raw;
 	ckptfmt_status status;
@@ -235,12 +235,12 @@ static ckptfmt_status encode_job(void *encoding, int32_t thread, uint64_t i, ckp
 	return status;
 }
 
-/* Encodes all stretches that are chosen. */
+/* Encodes all sections that are chosen. */
 static ckptfmt_status encode_all(cf_encoding *e, ckptfmt_error *err)
 {
 	cf_buffer_clear(&e->jobs);
-	for (uint64_t i = 0; i < stretch_count(e); i++) {
-		const cf_stretch *s = stretch_at(e, i);
+	for (uint64_t i = 0; i < section_count(e); i++) {
+		const cf_section *s = section_at(e, i);
 		for (uint64_t begin = 0; s->chosen && begin < s->raw.size; begin += job_size(e)) {
 			job j = {i, begin, cf_min_u64(job_size(e), s->raw.size - begin)};
 			cf_put_bytes(&e->jobs, &j, sizeof j);
@@ -250,7 +250,7 @@ static ckptfmt_status encode_all(cf_encoding *e, ckptfmt_error *err)
 	return cf_workers_share(e->threads, e->jobs.size / sizeof(job), encode_job, e, err);
 }
 
-/* Memory for so many chunks and raw bytes of a group. */
+/* Allocates memory for so many chunks and raw bytes of a group. */
 static ckptfmt_status need_room(cf_encoding *e, uint64_t chunks, uint64_t size, ckptfmt_error *err)
 {
 	struct { cf_buffer *buffer; uint64_t size; } parts[] = {
@@ -266,23 +266,23 @@ static ckptfmt_status need_room(cf_encoding *e, uint64_t chunks, uint64_t size, 
 	return CKPTFMT_OK;
 }
 
-/* The sources of the next group, as stretches. A source that is stored as it is has no chunk size. */
+/* Makes the sources of the next group sections. A source that is not compressed has chunk size 0. */
 static ckptfmt_status collect(cf_encoding *e, const ckptfmt_source *sources, uint64_t count, uint64_t *chunks,
 	uint64_t *size, ckptfmt_error *err)
 {
 	for (uint64_t i = 0; i < count; i++) {
-		cf_stretch s = {.source = &sources[i], .place = *size + *chunks * CF_CHUNK_HEAD_MAX, .first_chunk = *chunks};
+		cf_section s = {.source = &sources[i], .place = *size + *chunks * CF_CHUNK_HEAD_MAX, .first_chunk = *chunks};
 		uint64_t own = cf_source_size(&sources[i]);
-		if (!passes_by(e, &sources[i])) {
-			if (i != 0 && own > STRETCH_SIZE - cf_min_u64(*size, STRETCH_SIZE))
+		if (!is_stored_raw(e, &sources[i])) {
+			if (i != 0 && own > SECTION_SIZE - cf_min_u64(*size, SECTION_SIZE))
 				break;
 			s.raw = raw_of(e, &sources[i]);
-			s.large = own > STRETCH_SIZE;
+			s.large = own > SECTION_SIZE;
 			*size += s.large ? 0 : own;
 			*chunks += s.large ? 0 : cf_chunk_count(own, e->chunk_size);
 		}
-		cf_put_bytes(&e->stretches, &s, sizeof s);
-		CF_TRY(cf_buffer_status(&e->stretches, err));
+		cf_put_bytes(&e->sections, &s, sizeof s);
+		CF_TRY(cf_buffer_status(&e->sections, err));
 		if (s.large)
 			break;
 	}
@@ -295,8 +295,8 @@ ckptfmt_status cf_encoding_next(cf_encoding *e, const ckptfmt_source *sources, u
 	uint64_t chunks = 0, size = 0;
 	clear_group(e);
 	CF_TRY(collect(e, sources, count, &chunks, &size, err));
-	*taken = stretch_count(e);
-	if (stretch_at(e, 0)->large || size == 0)
+	*taken = section_count(e);
+	if (section_at(e, 0)->large || size == 0)
 		return CKPTFMT_OK;
 	CF_TRY(need_room(e, chunks, size, err));
 	CF_TRY(cf_workers_share(e->threads, *taken, prepare_one, e, err));
@@ -305,7 +305,7 @@ ckptfmt_status cf_encoding_next(cf_encoding *e, const ckptfmt_source *sources, u
 
 /* ---- writing --------------------------------------------------------------------------------------------- */
 
-static uint64_t stored_size(const cf_encoding *e, const cf_stretch *s)
+static uint64_t stored_size(const cf_encoding *e, const cf_section *s)
 {
 	uint64_t size = 0;
 	for (uint64_t i = 0; s->chosen && i < chunk_count(s); i++)
@@ -313,8 +313,8 @@ static uint64_t stored_size(const cf_encoding *e, const cf_stretch *s)
 	return size;
 }
 
-/* What the encoded bytes of the stretch save. */
-static int64_t saved_by(const cf_encoding *e, const cf_stretch *s)
+/* The bytes that encoding the section saves. */
+static int64_t saved_by(const cf_encoding *e, const cf_section *s)
 {
 	return s->chosen ? (int64_t)s->raw.size - (int64_t)stored_size(e, s) : 0;
 }
@@ -334,8 +334,8 @@ static void begin_value(cf_file_writer *file, cf_catalog *catalog, uint64_t numb
 	catalog->compressed = true;
 }
 
-/* Appends the chunks of an encoded stretch. */
-static ckptfmt_status put_stretch(const cf_encoding *e, const cf_stretch *s, cf_file_writer *file, cf_catalog *catalog,
+/* Appends the chunks of an encoded section. */
+static ckptfmt_status put_section(const cf_encoding *e, const cf_section *s, cf_file_writer *file, cf_catalog *catalog,
 	uint64_t number, ckptfmt_error *err)
 {
 	cf_catalog_row *row = cf_catalog_row_at(catalog, number);
@@ -362,14 +362,14 @@ static ckptfmt_status put_stretch(const cf_encoding *e, const cf_stretch *s, cf_
 	return CKPTFMT_OK;
 }
 
-/* A large value on its way. */
+/* A large value that is being encoded. */
 typedef struct large {
 	cf_gather gather;           /* of FIXED storage, */
 	const uint8_t *bytes;       /* where it is not contiguous: else these */
 	uint64_t size, done;
 } large;
 
-static ckptfmt_status open_large(cf_stretch *s, large *out, ckptfmt_error *err)
+static ckptfmt_status open_large(cf_section *s, large *out, ckptfmt_error *err)
 {
 	*out = (large){.bytes = s->memory.data, .size = s->memory.size};
 	if (!is_fixed(s->source))
@@ -380,10 +380,10 @@ static ckptfmt_status open_large(cf_stretch *s, large *out, ckptfmt_error *err)
 	return CKPTFMT_OK;
 }
 
-/* Makes the next stretch of the value the only one of the group. `staging` is for values that are not contiguous. */
-static ckptfmt_status next_stretch(cf_encoding *e, large *l, cf_stretch *s, cf_buffer *staging, ckptfmt_error *err)
+/* Makes the next section of the value the only one of the group. `staging` is for values that are not contiguous. */
+static ckptfmt_status next_section(cf_encoding *e, large *l, cf_section *s, cf_buffer *staging, ckptfmt_error *err)
 {
-	uint64_t most = STRETCH_SIZE / e->chunk_size * e->chunk_size;
+	uint64_t most = SECTION_SIZE / e->chunk_size * e->chunk_size;
 	s->raw.size = cf_min_u64(most, l->size - l->done);
 	s->place = s->first_chunk = 0;
 	if (l->bytes != NULL) {
@@ -398,25 +398,25 @@ static ckptfmt_status next_stretch(cf_encoding *e, large *l, cf_stretch *s, cf_b
 	return need_room(e, chunk_count(s), s->raw.size, err);
 }
 
-/* Encodes and writes again what was looked at before the value was begun, up to raw byte `end`. */
-static ckptfmt_status write_again(cf_encoding *e, cf_stretch *s, const cf_choice *choices, uint64_t end,
+/* Encodes again, and writes, the sections before raw byte `end`. */
+static ckptfmt_status write_again(cf_encoding *e, cf_section *s, const cf_choice *choices, uint64_t end,
 	cf_buffer *staging, cf_file_writer *file, cf_catalog *catalog, uint64_t number, ckptfmt_error *err)
 {
 	large again;
 	CF_TRY(open_large(s, &again, err));
 	for (uint64_t i = 0; again.done < end; i++) {
-		CF_TRY(next_stretch(e, &again, s, staging, err));
+		CF_TRY(next_section(e, &again, s, staging, err));
 		(void)find_incompressible(e, s);
 		s->choice = choices[i];
 		s->chosen = true;
 		CF_TRY(encode_all(e, err));
-		CF_TRY(put_stretch(e, s, file, catalog, number, err));
+		CF_TRY(put_section(e, s, file, catalog, number, err));
 	}
 	return CKPTFMT_OK;
 }
 
-/* *begun: it is compressed, and written. */
-static ckptfmt_status encode_large(cf_encoding *e, cf_stretch *s, cf_choice *choices, cf_buffer *staging,
+/* *begun: the value was written, compressed. */
+static ckptfmt_status encode_large(cf_encoding *e, cf_section *s, cf_choice *choices, cf_buffer *staging,
 	cf_file_writer *file, cf_catalog *catalog, uint64_t number, bool *begun, ckptfmt_error *err)
 {
 	int64_t saved = 0;
@@ -424,14 +424,14 @@ static ckptfmt_status encode_large(cf_encoding *e, cf_stretch *s, cf_choice *cho
 	CF_TRY(open_large(s, &l, err));
 	for (uint64_t i = 0; l.done < l.size; i++) {
 		CF_TRY(cf_progress_check(file->progress, err));
-		CF_TRY(next_stretch(e, &l, s, staging, err));
+		CF_TRY(next_section(e, &l, s, staging, err));
 		CF_TRY(choose(e, &e->encoders[0], s, err));
 		choices[i] = s->choice;
 		s->chosen = s->chosen || *begun;
 		CF_TRY(encode_all(e, err));
 		saved += saved_by(e, s);
 		if (*begun) {
-			CF_TRY(put_stretch(e, s, file, catalog, number, err));
+			CF_TRY(put_section(e, s, file, catalog, number, err));
 		} else if (saved > cost_of(e, l.size)) {
 			*begun = true;
 			begin_value(file, catalog, number);
@@ -441,7 +441,7 @@ static ckptfmt_status encode_large(cf_encoding *e, cf_stretch *s, cf_choice *cho
 	return CKPTFMT_OK;
 }
 
-static ckptfmt_status write_large(cf_encoding *e, cf_stretch *s, cf_file_writer *file, cf_catalog *catalog,
+static ckptfmt_status write_large(cf_encoding *e, cf_section *s, cf_file_writer *file, cf_catalog *catalog,
 	uint64_t number, bool *begun, ckptfmt_error *err)
 {
 	cf_buffer staging = CF_BUFFER_EMPTY;
@@ -449,7 +449,7 @@ static ckptfmt_status write_large(cf_encoding *e, cf_stretch *s, cf_file_writer 
 	ckptfmt_status status = CKPTFMT_OK;
 	if (!is_fixed(s->source))
 		CF_TRY(cf_source_elements(s->source, &s->memory, &s->raw_crc32c, err));
-	choices = cf_allocate_zero(cf_source_size(s->source) / (STRETCH_SIZE / 2) + 1, sizeof *choices);
+	choices = cf_allocate_zero(cf_source_size(s->source) / (SECTION_SIZE / 2) + 1, sizeof *choices);
 	if (choices == NULL)
 		return cf_fail_memory(err);
 	status = encode_large(e, s, choices, &staging, file, catalog, number, begun, err);
@@ -461,21 +461,21 @@ static ckptfmt_status write_large(cf_encoding *e, cf_stretch *s, cf_file_writer 
 ckptfmt_status cf_encoding_write(cf_encoding *e, uint64_t i, cf_file_writer *file, cf_catalog *catalog, uint64_t number,
 	ckptfmt_error *err)
 {
-	cf_stretch *s = stretch_at(e, i);
+	cf_section *s = section_at(e, i);
 	bool compressed = false;
 	if (s->large) {
 		CF_TRY(write_large(e, s, file, catalog, number, &compressed, err));
 	} else if (saved_by(e, s) > cost_of(e, s->raw.size)) {
 		compressed = true;
 		begin_value(file, catalog, number);
-		CF_TRY(put_stretch(e, s, file, catalog, number, err));
+		CF_TRY(put_section(e, s, file, catalog, number, err));
 	}
 	if (!compressed) {
 		cf_catalog_row *row = cf_catalog_row_at(catalog, number);
 		CF_TRY(cf_value_plan(s->source, (uint32_t)e->chunk_size, row, catalog, err));
 		return cf_value_write(file, s->source, (uint32_t)e->chunk_size, row, catalog, err);
 	}
-	/* CMP-6: the checksum of strings and variants goes by their elements. */
+	/* CMP-6: the checksum of strings and variants is that of their elements. */
 	if (!is_fixed(s->source))
 		cf_catalog_row_at(catalog, number)->raw_crc32c = s->raw_crc32c;
 	return CKPTFMT_OK;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Values that are stored compressed where that gains something (rules CMP). Sources are taken in groups, which threads
- * encode together, and written in the order given. */
+/* Writes values compressed where that makes them smaller (rules CMP). Sources are encoded in groups, by several
+ * threads, and written in the order given. */
 #ifndef CKPTFMT_WRITE_ENCODE_H
 #define CKPTFMT_WRITE_ENCODE_H
 
@@ -8,25 +8,25 @@
 #include "write/catalog.h"
 #include "write/value.h"
 
-/* Raw bytes to encode: all of a value, or a stretch of a large one. */
-typedef struct cf_stretch {
+/* Raw bytes to encode: a whole value, or a section of a large one. */
+typedef struct cf_section {
 	const ckptfmt_source *source;
 	cf_raw raw;
-	cf_buffer memory;           /* the raw bytes, where they are not the source's own */
+	cf_buffer memory;           /* the raw bytes, if they are not contiguous in the source */
 	uint32_t raw_crc32c;        /* of strings and variants */
 	cf_choice choice;
 	bool large;                 /* encoded while it is written */
 	bool chosen;                /* it is encoded */
 	uint64_t place;             /* of its encoded bytes in `coded` */
 	uint64_t first_chunk;       /* in the arrays over chunks */
-} cf_stretch;
+} cf_section;
 
 typedef struct cf_encoding {
 	const ckptfmt_codec *codec;
 	uint64_t chunk_size;
 	int32_t threads;
 	cf_encoder *encoders;       /* one a thread */
-	cf_buffer stretches;        /* cf_stretch, of the group at hand */
+	cf_buffer sections;        /* cf_section, of the group at hand */
 	cf_buffer jobs;
 	cf_buffer coded;
 	/* Of each chunk of the group: */
@@ -41,10 +41,10 @@ CF_MUST_CHECK ckptfmt_status cf_encoding_open(cf_encoding *encoding, const ckptf
 	ckptfmt_error *err);
 void cf_encoding_close(cf_encoding *encoding);
 
-/* Encodes the first of these sources, *taken of them. REQUIRES: cf_source_check passed for each. NO_MEMORY, INVALID. */
+/* Encodes the first *taken of these sources. REQUIRES: cf_source_check passed for each. NO_MEMORY, INVALID. */
 CF_MUST_CHECK ckptfmt_status cf_encoding_next(cf_encoding *encoding, const ckptfmt_source *sources, uint64_t count,
 	uint64_t *taken, ckptfmt_error *err);
-/* Writes source number `i` of those, compressed or not, at the end of the file and says in its row where it is. */
+/* Appends source `i` of these to the file, compressed or not, and sets its place in the catalog row. */
 CF_MUST_CHECK ckptfmt_status cf_encoding_write(cf_encoding *encoding, uint64_t i, cf_file_writer *file,
 	cf_catalog *catalog, uint64_t row, ckptfmt_error *err);
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The data files of a prefix that a directory has, by generation: those that share the N of "-of-N" (commit.h). */
-#ifndef CKPTFMT_BUNDLE_GENERATIONS_H
-#define CKPTFMT_BUNDLE_GENERATIONS_H
+/* The data files of a prefix in a directory, grouped by generation: the N of "-of-N" (commit.h). */
+#ifndef CKPTFMT_WRITE_GENERATIONS_H
+#define CKPTFMT_WRITE_GENERATIONS_H
 
 #include "proto/names.h"
 #include "storage/os.h"
 
-/* A writer that finds so many numbers in a row taken gives up (LIMIT): it would have to make as many data files. */
+/* If so many consecutive numbers are taken, a writer fails (LIMIT): it would have to create as many data files. */
 enum { CF_GENERATIONS_MAX = 1024 };
 
 typedef struct cf_generation_file {

@@ -20,7 +20,7 @@ static ckptfmt_status check_slice(const ckptfmt_source *source, ckptfmt_error *e
 	const int64_t *full = source->slice;
 	ckptfmt_error why;
 	if (!cf_shape_count(source->rank, full, &count))
-		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the full shape of the slice is impossible");
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the full shape of the slice is invalid");
 	if (cf_box_resolve(source->rank, full, full + source->rank, full + 2 * (ptrdiff_t)source->rank, starts, lengths,
 		    &why) != CKPTFMT_OK)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "%s", why.message);
@@ -32,8 +32,8 @@ static ckptfmt_status check_slice(const ckptfmt_source *source, ckptfmt_error *e
 	return CKPTFMT_OK;
 }
 
-/* TAB-13: no key is longer than readers take. That of a slice has the name with each byte of 0 or 255 made two, and
- * numbers around it. */
+/* TAB-13: readers refuse longer keys. The key of a slice has the name, with each byte of 0 or 255 escaped as two bytes,
+ * and numbers around it. */
 static ckptfmt_status check_name(const ckptfmt_source *source, ckptfmt_error *err)
 {
 	uint64_t size = source->name_size;
@@ -46,7 +46,7 @@ static ckptfmt_status check_name(const ckptfmt_source *source, ckptfmt_error *er
 	}
 	if (size > limits.key_bytes_max)
 		return cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET,
-			"TAB-13: a name of %llu bytes makes a key that readers refuse; keys have %llu at most",
+			"TAB-13: the name has %llu bytes; keys have at most %llu",
 			(unsigned long long)source->name_size, (unsigned long long)limits.key_bytes_max);
 	return CKPTFMT_OK;
 }
@@ -63,9 +63,9 @@ ckptfmt_status cf_source_check(const ckptfmt_source *source, ckptfmt_error *err)
 			(int)source->dtype);
 	if (source->rank < 0 || source->rank > CKPTFMT_RANK_MAX || !cf_shape_count(source->rank, source->dims, &count) ||
 		!cf_mul_u64((uint64_t)count, dtype->size, &size) || size > INT64_MAX)
-		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the shape is impossible");
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the shape is invalid");
 	if (source->strides != NULL && dtype->storage != CKPTFMT_STORAGE_FIXED)
-		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "a %s tensor takes no strides", dtype->name);
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "strides are not supported for dtype %s", dtype->name);
 	CF_TRY(check_name(source, err));
 	return source->slice == NULL ? CKPTFMT_OK : check_slice(source, err);
 }
@@ -110,14 +110,14 @@ uint64_t cf_source_size(const ckptfmt_source *source)
 
 /* ---- fixed ----------------------------------------------------------------------------------------------- */
 
-/* The checksum of a value as it is written, with those of its chunks on the side: the value's is their combination, so
- * the bytes are looked at once. */
+/* The checksum of a value and those of its chunks, computed while it is written. The value's is the combination of its
+ * chunks', so that each byte is processed once. */
 typedef struct checksum {
 	uint32_t total;
-	uint32_t chunk;             /* of the chunk at hand */
+	uint32_t chunk;             /* of the current chunk */
 	uint64_t chunk_size;        /* bytes of a whole chunk */
 	uint64_t chunk_left;
-	uint32_t *chunk_crcs;       /* where that of the next chunk goes; NULL: they are not stored */
+	uint32_t *chunk_crcs;       /* place of the next chunk's checksum; NULL: they are not stored */
 } checksum;
 
 static void end_chunk(checksum *sum)
@@ -191,9 +191,9 @@ static ckptfmt_status write_fixed(cf_file_writer *file, const ckptfmt_source *so
 
 /* ---- strings --------------------------------------------------------------------------------------------- */
 
-/* Where the stored form of strings goes: into a data file or, to be encoded, into memory. */
+/* The destination of strings in their stored form: a data file or, for encoding, memory. */
 typedef struct sink {
-	cf_file_writer *file;       /* NULL: into the buffer */
+	cf_file_writer *file;       /* NULL: the buffer */
 	cf_buffer *buffer;
 	uint32_t crc;
 } sink;

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The writer: tensors are written to data files under temporary names as they are added, what the index will contain is
- * collected in a catalog, and commit publishes both. A fresh prefix has as many data files as the options say; a prefix
- * that is being overwritten may need more, because the number of data files tells generations apart (commit.h). Each
- * tensor, in the order of adding, goes to the file that has the fewest bytes. Of a large batch, each file is written by
- * its own thread.
+ * The writer: tensors are written to data files under temporary names as they are added, their entries are collected in
+ * a catalog, and commit publishes both. A fresh prefix gets as many data files as the options say; a prefix that is
+ * overwritten may need more, because the number of data files distinguishes generations (commit.h). Each tensor, in the
+ * order of adding, is written to the file with the fewest bytes. In a large batch each file has its own thread.
  */
 #include "write/writer.h"
 
@@ -23,11 +22,11 @@ enum {
 	COUNT_TRIES = 16,
 	USUAL_NAME_MAX = 1024,
 	CHUNK_UNIT = 16,        /* chunks hold whole elements of every data type */
-	CHUNKS_MAX = 15 << 20,  /* of one tensor: 4 bytes each in a block of at most 64 MiB */
-	COMPRESSED_CHUNKS_MAX = CHUNKS_MAX / 2, /* their sizes are in the entry as well, mostly of three bytes */
+	CHUNKS_MAX = 15 << 20,  /* of one tensor: 4 bytes each in an index block of at most 64 MiB */
+	COMPRESSED_CHUNKS_MAX = CHUNKS_MAX / 2, /* the entry has their sizes too, mostly of three bytes */
 	THREADS_MAX = 16,       /* more wait for memory rather than work */
-	THREADED_SIZE = 8 << 20, /* a batch of less is written sooner than threads are started */
-	CHUNK_SIZE_MIN = 4096   /* less, and the checksums of a large tensor no longer fit an index block of a reader */
+	THREADED_SIZE = 8 << 20, /* a smaller batch is written before the threads have started */
+	CHUNK_SIZE_MIN = 4096   /* so that the checksums of a large tensor fit an index block */
 };
 
 static ckptfmt_status check_options(const ckptfmt_write_options *options, ckptfmt_error *err)
@@ -36,13 +35,13 @@ static ckptfmt_status check_options(const ckptfmt_write_options *options, ckptfm
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the alignment %llu is not within 1 and 2^30",
 			(unsigned long long)options->alignment);
 	if (options->chunk_size % CHUNK_UNIT != 0)
-		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the chunk size %lu is no multiple of %d",
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the chunk size %lu is not a multiple of %d",
 			(unsigned long)options->chunk_size, CHUNK_UNIT);
 	if (options->chunk_size != 0 && options->chunk_size < CHUNK_SIZE_MIN)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the chunk size %lu is below %d",
 			(unsigned long)options->chunk_size, CHUNK_SIZE_MIN);
 	if (options->durability < CKPTFMT_DURABILITY_FULL || options->durability > CKPTFMT_DURABILITY_NONE)
-		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "durability %d is none",
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "durability must be 0, 1 or 2, not %d",
 			(int)options->durability);
 	if (options->shards < 0 || options->shards > CF_GENERATIONS_MAX)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "shards is %d, not 1 to %d",
@@ -84,7 +83,7 @@ static ckptfmt_status open_data_files(ckptfmt_writer *writer, ckptfmt_error *err
 
 static ckptfmt_status open_writer(ckptfmt_writer *writer, const char *prefix, ckptfmt_error *err)
 {
-	/* A later save that is synced relies on the directory. */
+	/* A later save that is synced relies on the directory to be durable. */
 	bool sync = writer->options.durability != CKPTFMT_DURABILITY_NONE;
 	CF_TRY(cf_prefix_split(prefix, &writer->prefix, err));
 	CF_TRY(cf_storage_directory_open(writer->options.storage, writer->prefix.directory, true, sync,
@@ -154,7 +153,7 @@ void ckptfmt_writer_abandon(ckptfmt_writer *writer)
 
 /* ---- adding ---------------------------------------------------------------------------------------------- */
 
-/* Without its slice if that is all of the tensor (SLC-12). */
+/* The source without its slice if that is the whole tensor (SLC-12). */
 static ckptfmt_source normal_source(const ckptfmt_source *source)
 {
 	ckptfmt_source normal = *source;
@@ -170,12 +169,12 @@ static ckptfmt_status check_chunks(const ckptfmt_writer *writer, const ckptfmt_s
 	int most = writer->options.codec == NULL ? CHUNKS_MAX : COMPRESSED_CHUNKS_MAX;
 	if (chunk_size != 0 && cf_source_size(source) / chunk_size >= (uint64_t)most)
 		return cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET,
-			"BLK-14: the tensor has more than %d chunks of %lu bytes; take larger ones", most,
+			"BLK-14: the tensor has more than %d chunks of %lu bytes; use larger chunks", most,
 			(unsigned long)chunk_size);
 	return CKPTFMT_OK;
 }
 
-/* EXT-8: what has such a name the writer makes itself. */
+/* EXT-8: only the writer itself adds reserved names. */
 static ckptfmt_status check_reserved(const ckptfmt_source *source, ckptfmt_error *err)
 {
 	size_t size = sizeof CF_RESERVED_PREFIX - 1;
@@ -185,7 +184,7 @@ static ckptfmt_status check_reserved(const ckptfmt_source *source, ckptfmt_error
 	return CKPTFMT_OK;
 }
 
-/* As much memory as names of a usual size take: a row each, and no guess for those that are to be refused. */
+/* Reserves memory for rows and keys. Very long names, which may be refused, reserve less than they need. */
 static ckptfmt_status reserve_rows(ckptfmt_writer *writer, const ckptfmt_source *sources, uint64_t count,
 	ckptfmt_error *err)
 {
@@ -198,8 +197,8 @@ static ckptfmt_status reserve_rows(ckptfmt_writer *writer, const ckptfmt_source 
 	return status;
 }
 
-/* Enters all sources, so that every conflict shows before a byte is written; their rows are put into `rows`. `own`:
- * names of the format itself are allowed. */
+/* Adds all sources to the catalog, so that conflicts are reported before a byte is written; returns their rows in
+ * `rows`. `own`: reserved names are allowed. */
 static ckptfmt_status enter_sources(ckptfmt_writer *writer, const ckptfmt_source *sources, uint64_t count, bool own,
 	uint64_t *rows, ckptfmt_error *err)
 {
@@ -236,13 +235,13 @@ static int32_t emptiest_file(const ckptfmt_writer *writer)
 	return best;
 }
 
-/* The data file holds the value of this row next, `end` bytes with it. */
+/* Assigns the row to a data file whose size with this value is `end`. */
 static ckptfmt_status assign_row(ckptfmt_writer *writer, uint64_t row, int32_t shard, uint64_t end, ckptfmt_error *err)
 {
 	cf_data_file *file = &writer->files[shard];
-	/* DAT-5: padding follows every value, the last one included. */
+	/* DAT-5: padding follows every value, also the last one. */
 	if (!cf_align_u64(end, writer->options.alignment, &file->size) || file->size > INT64_MAX)
-		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the data file would not fit 63 bits");
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the size of the data file does not fit 63 bits");
 	file->tensor_count++;
 	cf_catalog_row_at(&writer->catalog, row)->shard = shard;
 	return CKPTFMT_OK;
@@ -254,7 +253,7 @@ static ckptfmt_status put_padding(cf_data_file *file, uint64_t alignment, ckptfm
 	return cf_file_writer_zeros(&file->file, rest == 0 ? 0 : alignment - rest, err);
 }
 
-/* One after the other, compressed where that gains something. */
+/* Writes the sources one by one, compressed where that is smaller. */
 static ckptfmt_status encode_sources(ckptfmt_writer *writer, const ckptfmt_source *sources, const uint64_t *rows,
 	uint64_t count, ckptfmt_error *err)
 {
@@ -280,7 +279,7 @@ static ckptfmt_status encode_sources(ckptfmt_writer *writer, const ckptfmt_sourc
 	return status;
 }
 
-/* Sources whose rows say which data file they go to. */
+/* Sources that are assigned to data files. */
 typedef struct batch {
 	ckptfmt_writer *writer;
 	const ckptfmt_source *sources;
@@ -302,7 +301,7 @@ static ckptfmt_status write_source(const batch *b, cf_data_file *file, uint64_t 
 	return status;
 }
 
-/* Writes what goes to one data file. Stops early if another file failed. */
+/* Writes the sources of one data file. Stops early if another file failed. */
 static ckptfmt_status write_file(void *job, int32_t thread, uint64_t shard, ckptfmt_error *err)
 {
 	batch *b = job;
@@ -397,7 +396,7 @@ ckptfmt_status ckptfmt_writer_add_metadata(ckptfmt_writer *writer, const uint8_t
 
 /* ---- committing ------------------------------------------------------------------------------------------ */
 
-/* CMT-6: an empty float tensor of shape [0] stands in a data file that nothing else is in. */
+/* CMT-6: adds a float tensor of shape [0] to a data file without other tensors. */
 static ckptfmt_status add_placeholder(ckptfmt_writer *writer, int32_t shard, ckptfmt_error *err)
 {
 	static const int64_t dims[1] = {0};
@@ -427,7 +426,8 @@ static ckptfmt_status finish_data_file(ckptfmt_writer *writer, cf_data_file *fil
 	return CKPTFMT_OK;
 }
 
-/* Takes the next free number, with empty data files to make it up. `look`: another writer took one meanwhile. */
+/* Chooses the next free number of data files and adds empty ones up to it. `look`: another writer has taken the last
+ * number chosen. */
 static ckptfmt_status take_count(ckptfmt_writer *writer, bool look, ckptfmt_error *err)
 {
 	int32_t count;
@@ -443,7 +443,7 @@ static ckptfmt_status take_count(ckptfmt_writer *writer, bool look, ckptfmt_erro
 		memset(file, 0, sizeof *file);
 		cf_data_name(writer->prefix.base, writer->file_count, count, name);
 		CF_TRY(cf_file_writer_open(&file->file, &writer->directory, name, err));
-		/* The prefix is no longer fresh: that of no tensors was left without one. */
+		/* The prefix is no longer fresh: a checkpoint without tensors has no placeholder yet. */
 		if (cf_catalog_count(&writer->catalog) == 0)
 			CF_TRY(add_placeholder(writer, 0, err));
 		CF_TRY(add_placeholder(writer, writer->file_count++, err));
@@ -464,8 +464,8 @@ static void remove_data_files(ckptfmt_writer *writer)
 	}
 }
 
-/* Gives the data files their final names. *taken: one of the names belongs to somebody, and those given already are of
- * this number too; they move on with the next try. */
+/* Gives the data files their final names. *taken: one of the names is taken. Files that have been renamed keep their
+ * names until the next try. */
 static ckptfmt_status name_data_files(ckptfmt_writer *writer, bool *taken, ckptfmt_error *err)
 {
 	char target[CF_NAME_SIZE];
@@ -483,7 +483,7 @@ static ckptfmt_status name_data_files(ckptfmt_writer *writer, bool *taken, ckptf
 	return CKPTFMT_OK;
 }
 
-/* An index for each number of data files that was tried; the last one counts. */
+/* An index for each number of data files that was tried; the last one is valid. */
 typedef struct index_tries {
 	cf_file_writer *files;
 	int32_t count;
@@ -496,7 +496,7 @@ static void abandon_tries(index_tries *tries)
 	cf_release(tries->files);
 }
 
-/* The index of the number of data files that there are now, one more under a temporary name. */
+/* Writes an index for the current number of data files, under a temporary name. */
 static ckptfmt_status write_index(ckptfmt_writer *writer, index_tries *tries, ckptfmt_error *err)
 {
 	char name[CF_NAME_SIZE];
@@ -521,7 +521,7 @@ static ckptfmt_status write_index(ckptfmt_writer *writer, index_tries *tries, ck
 	return cf_file_writer_finish(index, writer->options.durability == CKPTFMT_DURABILITY_FULL, err);
 }
 
-/* Whether one of ours has a name of the number that is tried. */
+/* Whether one of our data files has a name of the current number. */
 static bool has_named(const ckptfmt_writer *writer)
 {
 	char name[CF_NAME_SIZE];
@@ -529,8 +529,8 @@ static bool has_named(const ckptfmt_writer *writer)
 	return strcmp(writer->files[0].name, name) == 0;
 }
 
-/* CMT-15: who removes what killed writers left goes by an index under a temporary name. So the one of a number is there
- * before the first data file has a name of that number, and as long as one has. */
+/* CMT-15: orphaned data files of killed writers are recognised by an index under a temporary name. So the index of a
+ * number exists before the first data file has a name of that number, and as long as one has. */
 static ckptfmt_status publish_data_files(ckptfmt_writer *writer, index_tries *tries, ckptfmt_error *err)
 {
 	for (int i = 0; i < COUNT_TRIES; i++) {
@@ -541,7 +541,7 @@ static ckptfmt_status publish_data_files(ckptfmt_writer *writer, index_tries *tr
 			cf_file_writer_abandon(&tries->files[k]);
 		if (!taken)
 			return CKPTFMT_OK;
-		/* The files of this number are somebody else's. */
+		/* The files of this number belong to another writer. */
 		if (!has_named(writer))
 			cf_file_writer_abandon(&tries->files[tries->count - 1]);
 		CF_TRY(take_count(writer, true, err));
@@ -566,7 +566,7 @@ static ckptfmt_status put_in_force(ckptfmt_writer *writer, cf_file_writer *index
 static ckptfmt_status commit_files(ckptfmt_writer *writer, index_tries *tries, bool *committed, ckptfmt_error *err)
 {
 	uint64_t *sizes, total = 0;
-	bool bare = false;
+	bool unreferenced = false;
 	ckptfmt_status status;
 	for (int32_t i = 0; i < writer->file_count; i++)
 		total += cf_file_writer_position(&writer->files[i].file);
@@ -574,11 +574,11 @@ static ckptfmt_status commit_files(ckptfmt_writer *writer, index_tries *tries, b
 	CF_TRY(cf_catalog_check_slices(&writer->catalog, err));
 	if (writer->has_base)
 		CF_TRY(cf_base_files_settle(writer, err));
-	/* CMT-6: one data file that nothing refers to, where there are no files of others to tell it from. */
+	/* CMT-6: on a fresh prefix, a checkpoint without tensors has one data file that no entry references. */
 	if (cf_catalog_count(&writer->catalog) == 0 && writer->file_count == 1)
-		CF_TRY(cf_commit_is_fresh(&writer->commit, &bare, err));
+		CF_TRY(cf_commit_is_fresh(&writer->commit, &unreferenced, err));
 	for (int32_t i = 0; i < writer->file_count; i++) {
-		if (writer->files[i].tensor_count == 0 && !bare)
+		if (writer->files[i].tensor_count == 0 && !unreferenced)
 			CF_TRY(add_placeholder(writer, i, err));
 		CF_TRY(finish_data_file(writer, &writer->files[i], err));
 	}

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The inside of ckptfmt_writer, for writer.c and base_files.c. */
-#ifndef CKPTFMT_BUNDLE_WRITER_H
-#define CKPTFMT_BUNDLE_WRITER_H
+#ifndef CKPTFMT_WRITE_WRITER_H
+#define CKPTFMT_WRITE_WRITER_H
 
 #include "write/catalog.h"
 #include "write/commit.h"
 
 typedef struct cf_data_file {
 	cf_file_writer file;
-	uint64_t size;              /* with all values that were assigned to it, and their padding */
+	uint64_t size;              /* with all values assigned to it, and their padding */
 	uint64_t tensor_count;      /* of these */
 	char name[CF_NAME_SIZE];    /* its current name, once it is finished */
 } cf_data_file;
@@ -21,11 +21,11 @@ struct ckptfmt_writer {
 	cf_catalog catalog;
 	cf_data_file *files;        /* by shard number */
 	int32_t file_count;
-	/* Data files of the base, linked under temporary names. Until cf_base_files_settle the shard of a tensor in
-	 * linked[k] is -1 - k. */
+	/* Data files of the base, linked under temporary names. Until cf_base_files_settle a tensor in linked[k] has shard
+	 * -1 - k. */
 	cf_data_file *linked;
 	int32_t linked_count;
-	bool has_base;              /* commit settles the number of data files */
+	bool has_base;              /* commit chooses the number of data files */
 	ckptfmt_codec codec;        /* a copy of the one in the options, which point to it */
 	cf_progress progress;
 	bool failed;
@@ -42,10 +42,10 @@ static inline CF_MUST_CHECK ckptfmt_status cf_writer_check_state(const ckptfmt_w
 
 /* ---- base_files.c ---- */
 
-/* Makes one list of the linked and then the written files that have a tensor, at least one, and numbers them.
+/* Joins the linked and the written files that have a tensor, at least one file, into one list, and numbers them.
  * REQUIRES: writer->has_base. NO_MEMORY. */
 CF_MUST_CHECK ckptfmt_status cf_base_files_settle(ckptfmt_writer *writer, ckptfmt_error *err);
-/* Removes the names of linked files that were not settled. */
+/* Unlinks the linked files, if they were not joined. */
 void cf_base_files_abandon(ckptfmt_writer *writer);
 
 #endif
