@@ -297,7 +297,7 @@ class CheckpointDirectory:
 
     def _sweep_files(self, name: str, files: Files) -> list[str]:
         """Remove the orphaned files of a checkpoint, if none of its writers is alive."""
-        if files.foreign:
+        if files.foreign or not (files.temporary or files.claims):
             return []
         empty = [file for file in files.claims if (info := self._stat(file)) and not info.st_size]
         proofs = self._proofs(name, files)

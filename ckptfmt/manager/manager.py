@@ -50,6 +50,8 @@ from ckptfmt.temporary import make_directory, raise_storage
 __all__ = ["CheckpointManager", "Rejected", "Restored"]
 
 Path = str | bytes | os.PathLike[Any]
+# How a checkpoint is checked before it is restored; "auto" is while it is read.
+CheckedFirst = Literal["full", "auto"]
 
 # How often a checkpoint is restored again because another process replaced it meanwhile.
 RESTORES_MAX = 100
@@ -597,7 +599,7 @@ class CheckpointManager:
             self._init_fn()
         return None
 
-    def restore_latest(self, verify: Literal["full", "auto"] = "full") -> Restored:
+    def restore_latest(self, verify: CheckedFirst = "full") -> Restored:
         """Restore the newest sound checkpoint.
 
         A checkpoint is rejected only if its bytes are wrong or a file is missing. Errors that may
@@ -650,7 +652,7 @@ class CheckpointManager:
         found = candidates(self._directory, self._records.state, self._is_named)
         return next((one for one in found if one not in tried), None)
 
-    def _restore(self, path: str, verify: str) -> Restored | Rejected | None:
+    def _restore(self, path: str, verify: CheckedFirst) -> Restored | Rejected | None:
         """Restore one checkpoint, or return why not; None if it does not exist."""
         index = index_name(path)
         why: Rejected | None = None

@@ -13,7 +13,7 @@ import contextlib
 import dataclasses
 import operator
 import os
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from ckptfmt.background import wait_for_saves
 from ckptfmt.bundle.state_file import STATE_NAME
 from ckptfmt.errors import CkptfmtError, InvalidError
 from ckptfmt.manager.directory import CheckpointDirectory
-from ckptfmt.manager.manager import CheckpointManager
+from ckptfmt.manager.manager import CheckedFirst, CheckpointManager
 from ckptfmt.manager.orphans import METRICS_NAME, of_managed
 from ckptfmt.names import path_text
 from ckptfmt.objects.checkpoint import Checkpoint
@@ -87,7 +87,7 @@ class TrainingState:
         task_id: int | None = None,
         is_chief: bool | None = None,
         options: CheckpointOptions | None = None,
-        verify: Literal["full", "auto"] = "auto",
+        verify: CheckedFirst = "auto",
     ) -> None:
         self._directory = path_text(checkpoint_dir)
         if coordinator is not None:
@@ -101,7 +101,7 @@ class TrainingState:
             raise wrong("is_chief", "True or False", is_chief)
         self._is_chief = task == 0 if is_chief is None else is_chief
         self._coordinator = coordinator
-        self._verify: Literal["full", "auto"] = verify
+        self._verify: CheckedFirst = verify
         self._options = CheckpointOptions.of(options)
         if not self._is_chief:
             self._options = dataclasses.replace(

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ckptfmt import dtypes, names
-from ckptfmt.arguments import Verify, check_progress, wrong
+from ckptfmt.arguments import Durability, Level, Verify, check_progress, wrong
 from ckptfmt.arrays import Sources
 from ckptfmt.background import SaveFuture
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.batch import Batch, casts_of, check_used, select_batch
 from ckptfmt.bundle.load import MatchReport
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.selecting import Filter, Rename, by_text, filter_function
+from ckptfmt.bundle.selecting import Filter, Rename, filter_function
 from ckptfmt.bundle.writer import write_sources
 from ckptfmt.errors import GenerationGoneError, InvalidError, UnsupportedError
 from ckptfmt.names import path_text, prefix_text
@@ -59,9 +59,9 @@ def save_tree(
     *,
     options: CheckpointOptions | None = None,
     metadata: Mapping[str, Any] | None = None,
-    level: str | None = None,
+    level: Level | None = None,
     alignment: int | None = None,
-    durability: str | None = None,
+    durability: Durability | None = None,
     progress: Progress | None = None,
     layouts: Any = None,
     coordinator: Coordinator | None = None,
@@ -101,7 +101,7 @@ def save_tree(
         "compression": compression,
     }
     given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
-    _check_exclusive("options", options, given)
+    _check_exclusive("options", options, {**given, "progress": progress})
     if coordinator is not None:
         _check_exclusive("coordinator", coordinator, {"options": options, "progress": progress})
         _save_on_mesh(prefix, tree, layouts, coordinator, given)
@@ -109,7 +109,6 @@ def save_tree(
     if layouts is not None:
         raise InvalidError("layouts need a coordinator, which knows the processes")
     if options is not None:
-        _check_exclusive("options", options, {"progress": progress})
         if options.enable_async:
             raise InvalidError("save_tree does not take enable_async: call save_tree_async")
         return saver_of(TreeView(tree)).save(prefix, options)
@@ -415,8 +414,7 @@ class _Stored:
                 "the checkpoint has an object graph: rename applies to names without a graph, and "
                 "to load_tree_into"
             )
-        rename = by_text("rename", rename) if isinstance(rename, Mapping) else rename
-        found = Choice(rename=rename).names(self.keys)
+        found = Choice.of(None, None, rename, None).names(self.keys)
         self.keys = list(found)
         return found
 
