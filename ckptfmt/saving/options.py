@@ -117,7 +117,7 @@ class CheckpointOptions:
             InvalidError: it is neither.
         """
         if options is None:
-            return cls(durability=durability)
+            return _DEFAULT if durability == "full" else cls(durability=durability)
         if not isinstance(options, cls):
             raise wrong("options", "a CheckpointOptions", options)
         return options
@@ -200,3 +200,6 @@ def _call_all(callbacks: Sequence[PathCallback], prefix: str) -> None:
             callback(prefix)
         else:
             callback()
+
+
+_DEFAULT = CheckpointOptions()

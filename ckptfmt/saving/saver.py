@@ -46,9 +46,8 @@ from ckptfmt.saving.devices import task_of
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.policies import ShardByTaskPolicy
 from ckptfmt.saving.registration import RegisteredSaver, get_registered_saver
-from ckptfmt.saving.saveables import validate_and_slice_inputs
 from ckptfmt.saving.sharding import Box, overlapping, validate_shards
-from ckptfmt.saving.shards import Target, shard_sources
+from ckptfmt.saving.shards import shard_sources, write_checkpoint
 from ckptfmt.saving.specs import DSaveSpec, SaveableObject, SaveSpec, ShardableTensor
 from ckptfmt.slices import parse_spec
 
@@ -133,23 +132,19 @@ class Saver:
     @classmethod
     def from_saveables(
         cls,
-        saveables: Mapping[str, Any] | Sequence[SaveableObject],
+        saveables: Sequence[SaveableObject],
         registered_savers: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> Saver:
-        """A saver of SaveableObjects, or of the name-based mapping that
-        `saveables.validate_and_slice_inputs` takes.
+        """Return a saver of SaveableObjects.
 
-        Each is restored by its `restore(restored_tensors, restored_shapes)` with the arrays in the
-        order of its specs and None; what that returns is the result of its name. Of a name with
-        several saveables (the slices of a partitioned variable) the result is the list of theirs,
-        in the order given.
+        Each is restored by `restore(restored_tensors, None)`, with the arrays in the order of its
+        specs; the returned value is the result of its name. For a name with several saveables (the
+        slices of a partitioned variable) the result is a list of theirs, in the order given.
 
         Raises:
-            InvalidError: as the constructor; something that is no SaveableObject.
+            InvalidError: as the constructor, or not a SaveableObject.
         """
-        if isinstance(saveables, Mapping):
-            saveables = validate_and_slice_inputs(saveables)
-        if isinstance(saveables, SaveableObject) or not hasattr(saveables, "__iter__"):
+        if isinstance(saveables, (SaveableObject, Mapping)) or not hasattr(saveables, "__iter__"):
             raise wrong("saveables", "a list of SaveableObjects", saveables)
         converted: list[_Saveable] = []
         named: dict[str, list[_Saveable]] = {}
@@ -224,7 +219,7 @@ class Saver:
         if options.enable_async:
             return self.run_async(path, options, finish).prefix
         with self._collected(path, options) as (_, inputs, shards):
-            Target(path, options).write(inputs, shards)
+            write_checkpoint(path, options, inputs, shards)
         options.after_write(path)
         if finish is not None:
             finish()
@@ -237,14 +232,13 @@ class Saver:
         with self._collected(path, options) as (claims, inputs, shards):
 
             def copy() -> Work:
-                target = Target(path, options, absolute(path))
-                bundles = list(map(absolute, inputs))
+                target, bundles = absolute(path), list(map(absolute, inputs))
                 snapshot = Snapshot(shards, self._line)
-                held = claims.pop_all()
+                released = claims.pop_all()
 
                 def write() -> None:
-                    with held, snapshot:
-                        target.write(bundles, snapshot.copied)
+                    with released, snapshot:
+                        write_checkpoint(target, options, bundles, snapshot.copied)
                     options.after_write(path)
                     if finish is not None:
                         finish()

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sharding callbacks: who decides which tensors, or pieces of them, go into one data file.
+"""Sharding callbacks, which decide what goes into each data file, and their validation.
 
-A callback gets the tensors of one task and gives shards. `validate_shards` compares the two, so
-that no callback can lose or change a tensor unnoticed. It compares boxes, not texts: a tensor given
-as "" may come back as "4 6 0,4:0,6", or in pieces that together are the same box.
+A callback gets the tensors of one task and returns shards. `validate_shards` compares the two, so
+that no callback loses or changes a tensor. It compares boxes, not texts: a tensor given as "" may
+be returned as "4 6 0,4:0,6", or in pieces that tile the same box.
 
-Whether pieces tile a box is decided by their corners. Give each corner of a box the sign (-1) to
-the number of its coordinates that are ends: sums of boxes then are equal, everywhere and with
-multiplicity, exactly if the sums of their signed corners are.
+Corners decide whether pieces tile a box. A corner has the sign (-1)^n, where n of its coordinates
+are ends. Two sums of boxes are equal, with multiplicity, exactly if the sums of their signed
+corners are equal.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -31,73 +31,53 @@ from ckptfmt.slices import SaveSliceInfo
 
 __all__ = ["Shard", "ShardableTensor", "ShardingCallback", "validate_shards"]
 
-# What one data file gets: {checkpoint key: {slice spec: array}}, in the order of the file.
+# The content of one data file in order: {checkpoint key: {slice spec: array}}.
 Shard = MutableMapping[str, MutableMapping[str, Any]]
 
 
 class ShardingCallback(abc.ABC):
     """Splits the tensors of one task into shards; as `tf.train.experimental.ShardingCallback`.
 
-    What it gives is checked by `validate_shards`, always. Two callbacks are equal if they are of
-    one class and have the same description and attributes.
+    `validate_shards` checks the shards in every save. Two callbacks are equal if they have the same
+    class, description and attributes.
     """
 
     @property
     @abc.abstractmethod
     def description(self) -> str:
-        """What it does, in a few words: errors quote it."""
+        """A few words for error messages."""
 
     @abc.abstractmethod
     def __call__(self, shardable_tensors: Sequence[ShardableTensor]) -> Sequence[Shard]:
-        """The shards, each a mapping {checkpoint key: {slice spec: array}}.
+        """Return the shards, each a mapping {checkpoint key: {slice spec: array}}.
 
         Args:
             shardable_tensors: all tensors of one task, in the order of saving.
 
         Returns:
-            One mapping a data file. A tensor may come back whole or in pieces that tile it, each
-            under its own slice spec, but not otherwise changed; every one must come back.
+            One mapping for each data file. It must contain every tensor, whole or in pieces that
+            tile it, each under its own slice spec, and not changed otherwise.
         """
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
             return NotImplemented
         assert isinstance(other, ShardingCallback)
-        ours, theirs = vars(self), vars(other)
-        return (
-            self.description == other.description
-            and ours.keys() == theirs.keys()
-            and all(_same(value, theirs[name]) for name, value in ours.items())
-        )
+        return self.description == other.description and vars(self) == vars(other)
 
     def __hash__(self) -> int:
-        attributes = frozenset((name, _hashed(value)) for name, value in vars(self).items())
-        return hash((self.description, attributes))
+        return hash((type(self), self.description))
 
     def __repr__(self) -> str:
         attributes = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
         return f"{type(self).__name__}({attributes})"
 
 
-def _same(first: object, second: object) -> bool:
-    try:
-        return first is second or bool(first == second)
-    except (TypeError, ValueError):
-        return False  # arrays: equality of elements is no answer
-
-
-def _hashed(value: object) -> int:
-    try:
-        return hash(value) if isinstance(value, Hashable) else 0
-    except TypeError:
-        return 0  # a tuple of lists
-
-
 # ---- boxes ---------------------------------------------------------------------------------------
 
 
 class Box(NamedTuple):
-    """Part of a tensor: first index and count of indexes in each dimension."""
+    """Part of a tensor: first index and length in each dimension."""
 
     start: tuple[int, ...]
     shape: tuple[int, ...]
@@ -105,7 +85,7 @@ class Box(NamedTuple):
 
 @functools.lru_cache(maxsize=8192)
 def _whole_text(shape: tuple[int, ...]) -> str:
-    """The spec that says a whole tensor in full, as policies write it."""
+    """Return the slice spec of a whole tensor, spelled out as policies write it."""
     return SaveSliceInfo(None, shape, (0,) * len(shape), shape).stripped_spec
 
 
@@ -123,20 +103,19 @@ def _overlap(first: Box, second: Box) -> bool:
     )
 
 
-# Axes along which pieces of one tensor may be cut before pairs are compared instead of corners,
-# of which there are two to this power a piece.
+# With more cut axes, pairs of pieces are compared instead of the 2^axes corners of each piece.
 _CORNER_AXES_MAX = 8
 
 
 def _tile(pieces: Sequence[Box], whole: Box) -> bool:
-    """True if every element of the whole is in exactly one of these boxes inside it."""
+    """Return whether each element of `whole` is in exactly one of these boxes inside it."""
     axes = [
         axis
         for axis, extent in enumerate(zip(*whole, strict=True))
         if any((piece.start[axis], piece.shape[axis]) != extent for piece in pieces)
     ]
     if len(axes) == 1:
-        # The common case, without the general one's cost.
+        # Fast path: pieces along one axis.
         (axis,) = axes
         edge = whole.start[axis]
         for first, size in sorted((piece.start[axis], piece.shape[axis]) for piece in pieces):
@@ -158,7 +137,7 @@ def _tile(pieces: Sequence[Box], whole: Box) -> bool:
 
 
 def overlapping(pieces: Sequence[Box]) -> tuple[int, int] | None:
-    """The rows of two boxes that overlap, if there are any."""
+    """Return the indices of two boxes that overlap; None if no boxes do."""
     rank = len(pieces[0].start) if pieces else 0
     if rank == 0:
         return (0, 1) if len(pieces) > 1 else None
@@ -183,7 +162,7 @@ def overlapping(pieces: Sequence[Box]) -> tuple[int, int] | None:
 
 @dataclass(slots=True)
 class _Origin:
-    """One tensor that a callback was given, and what came back of it."""
+    """One tensor given to a callback, and its returned pieces."""
 
     tensor: ShardableTensor
     full_shape: tuple[int, ...]
@@ -193,11 +172,10 @@ class _Origin:
 
 
 class _Key:
-    """What a callback was given under one key, of which a piece may be a part.
+    """The tensors given to a callback under one key.
 
-    Mostly a piece is of the origin of the piece before or of the next one, or it is an origin as it
-    was; else those are looked at that begin at or next before the piece, along the axis with the
-    most beginnings, and at last all.
+    `find` tries the tensor of the previous piece, the next one, an unchanged tensor, those that
+    begin at or before the piece along the axis with the most beginnings, and at last all.
     """
 
     __slots__ = ("axis", "exact", "groups", "hint", "origins", "seen", "starts")
@@ -212,7 +190,7 @@ class _Key:
         self.groups: dict[int, list[int]] = {}
 
     def index(self) -> None:
-        """Once all origins are known."""
+        """Build the lookup tables, once all tensors are known."""
         self.seen.clear()
         if len(self.origins) < 3:
             return
@@ -252,29 +230,29 @@ def validate_shards(
     shardable_tensors: Sequence[ShardableTensor],
     shards: Sequence[Shard],
 ) -> None:
-    """Checks that what a sharding callback gave is what it was given, in other boxes.
+    """Check that a sharding callback returned the tensors that it was given, possibly cut.
 
-    As TensorFlow's `sharding_util.validate_shards`, which TensorFlow itself never calls, but for
-    the pieces of cut tensors, which that one takes for changed shapes. The rules:
+    As TensorFlow's `sharding_util.validate_shards`, but it accepts the pieces of cut tensors. The
+    rules:
 
     1. no key has the same slice twice;
-    2. every key was there before;
-    3. every tensor is still there;
-    4. its dtype is the same;
-    5. its shape is the same, or its pieces tile exactly the box that it was;
-    6. no array tells of a device of another task than its tensor's;
-    7. the tensors of one shard are of one task.
+    2. no key is added;
+    3. no tensor is lost;
+    4. no dtype is changed;
+    5. a tensor keeps its shape, or its pieces tile its box exactly;
+    6. an array with a device is on the task of its tensor;
+    7. the tensors of one shard belong to one task.
 
-    A slice is a box: "" and "4 6 0,4:0,6" are the same one of a tensor of shape (4, 6).
+    A slice is a box: "" and "4 6 0,4:0,6" are the same slice of a tensor of shape (4, 6).
 
     Args:
-        callback: the one that is to be blamed.
-        shardable_tensors: what it was given.
-        shards: what it gave.
+        callback: the callback, for messages.
+        shardable_tensors: the tensors that it was given.
+        shards: the shards that it returned.
 
     Raises:
-        InvalidError: a rule is broken. The message has the callback's description, the key and the
-            slice; `tensor` is the key. Or two of `shardable_tensors` are the same slice of one key.
+        InvalidError: a rule is broken; the message names the callback's description, the key and
+            the slice. Or two of `shardable_tensors` are the same slice of one key.
     """
     check = _Check(callback.description, _indexed(shardable_tensors))
     if not isinstance(shards, Sequence) or isinstance(shards, (str, bytes)):
@@ -308,7 +286,7 @@ def _indexed(shardable_tensors: Sequence[ShardableTensor]) -> dict[str, _Key]:
 
 
 class _Check:
-    """The shards of one callback, gone through once."""
+    """One validation of the shards of a callback."""
 
     def __init__(self, description: str, keys: dict[str, _Key]) -> None:
         self.description = description
@@ -347,7 +325,7 @@ class _Check:
                     )
 
     def piece(self, name: str, spec: str, array: Any) -> _Origin:
-        """Checks one array and records it with the tensor that it is a part of."""
+        """Check one array and record it with the tensor that contains it."""
         key = self.keys.get(name)
         if key is None:
             raise self.broken("added a tensor that was not there", name, spec)
@@ -384,13 +362,13 @@ class _Check:
         return origin
 
     def located(self, name: str, key: _Key, spec: str) -> tuple[_Origin, Box]:
-        """The box that a spec says, and the tensor that it is inside of."""
+        """Return the tensor that contains the box of a slice spec, and the box."""
         if not isinstance(spec, str):
             raise self.broken(f"gave a slice spec that is a {type(spec).__name__}", name, spec)
         origin = key.origins[0]
         whole = len(key.origins) == 1 and not origin.tensor.slice_spec
         if whole and (not spec or spec == _whole_text(origin.full_shape)):
-            return origin, origin.box  # by far the most: a whole tensor that stays whole
+            return origin, origin.box  # fast path: a whole tensor stays whole
         try:
             parsed = parsed_text(spec.strip()) or whole_box(origin.full_shape)
         except InvalidError as error:
@@ -411,7 +389,7 @@ class _Check:
         return found, box
 
     def complete(self) -> None:
-        """Checks that everything has come back, once."""
+        """Check that every tensor was returned."""
         lost = []
         for name, key in self.keys.items():
             for origin in key.origins:
@@ -442,7 +420,7 @@ class _Check:
 
 
 def _told(array: Any, what: str) -> Any:
-    """An array's `shape` or `dtype`; None of what is no array."""
+    """Return an array's `shape` or `dtype`; None for other objects."""
     told = getattr(array, what, None)
     return tuple(told) if what == "shape" and told is not None else told
 
@@ -452,7 +430,7 @@ def _same_dtype(first: Any, second: Any) -> bool:
     if ours is theirs or ours is None or theirs is None:
         return ours is theirs
     try:
-        # Byte order and the sizes of NumPy's own strings are not the checkpoint's.
+        # Byte order and the sizes of numpy's strings do not matter.
         return bool(ours == theirs) or dtypes.code_of(ours) == dtypes.code_of(theirs)
     except (TypeError, InvalidError):
         return False

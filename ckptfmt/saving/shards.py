@@ -12,12 +12,13 @@ from typing import Any
 from ckptfmt import _core, names
 from ckptfmt.arrays import Columns, Sources
 from ckptfmt.bundle import writer as writing
+from ckptfmt.progress import Progress
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.sharding import Shard
 from ckptfmt.temporary import TemporaryDirectory
 from ckptfmt.threads import Stop, StoppedError, share
 
-__all__ = ["Target", "shard_sources"]
+__all__ = ["shard_sources", "write_checkpoint"]
 
 # Shards written at the same time; more threads would only wait for the disk.
 WRITERS_MAX = 8
@@ -45,37 +46,31 @@ def shard_sources(shard: Shard, stored: Mapping[str, Any]) -> Sources:
     return sources
 
 
-class Target:
-    """The destination of a save: the prefix, and the temporary place of the shards beside it."""
-
-    def __init__(self, prefix: str, options: CheckpointOptions, place: str | None = None) -> None:
-        """`place`: the prefix as an absolute path, if the save runs in the background."""
-        self.prefix = prefix if place is None else place
-        self._options = options
-        self._directory = TemporaryDirectory(self.prefix, durability=options.durability)
-
-    def write(self, inputs: Sequence[str], shards: Sequence[Columns]) -> None:
-        """Make one checkpoint of existing bundles, given by their prefixes, and of the shards, all
-        or nothing."""
-        if not shards and not inputs:
-            shards = [Sources()]  # an empty checkpoint
-        count = len(shards)
-        try:
-            self._directory.make()
-            base = os.path.join(self._directory.path, "part")
-            parts = [names.sharded_filename(base, i, count) for i in range(count)]
-            _write_shards(parts, shards, self._options)
-            _core.merge(
-                [*inputs, *parts],
-                self.prefix,
-                consume=True,
-                allow_missing=False,
-                durability=_core.DURABILITY[self._options.durability],
-                limits=None,
-            )
-        finally:
-            self._directory.remove()
-        _remove_emptied(inputs, self.prefix)
+def write_checkpoint(
+    prefix: str, options: CheckpointOptions, inputs: Sequence[str], shards: Sequence[Columns]
+) -> None:
+    """Make one checkpoint of existing bundles (`inputs`, their prefixes) and of the shards, all or
+    nothing."""
+    if not shards and not inputs:
+        shards = [Sources()]  # an empty checkpoint
+    count = len(shards)
+    directory = TemporaryDirectory(prefix, durability=options.durability)
+    try:
+        directory.make()
+        base = os.path.join(directory.path, "part")
+        parts = [names.sharded_filename(base, i, count) for i in range(count)]
+        _write_shards(parts, shards, options)
+        _core.merge(
+            [*inputs, *parts],
+            prefix,
+            consume=True,
+            allow_missing=False,
+            durability=_core.DURABILITY[options.durability],
+            limits=None,
+        )
+    finally:
+        directory.remove()
+    _remove_emptied(inputs, prefix)
 
 
 def _write_shards(
@@ -83,26 +78,32 @@ def _write_shards(
 ) -> None:
     """Write each shard as a bundle, several at a time. The first error, in the order of the shards,
     stops the others and is raised. A single large shard is written in several data files."""
+    if len(shards) == 1:
+        _write_shard(parts[0], shards[0], options, None, None)
+        return
     stop = Stop()
-    data_files = None if len(shards) == 1 else 1
 
-    def write(row: int) -> None:
-        _write_shard(parts[row], shards[row], options, stop, data_files)
+    def watch(*_: int) -> None:
+        if stop.asked:
+            raise StoppedError
+
+    def write(index: int) -> None:
+        watch()
+        _write_shard(parts[index], shards[index], options, watch, 1)
 
     share(len(parts), write, WRITERS_MAX, "ckptfmt-save", stop)
 
 
 def _write_shard(
-    part: str, sources: Columns, options: CheckpointOptions, stop: Stop, data_files: int | None
+    part: str,
+    sources: Columns,
+    options: CheckpointOptions,
+    watch: Progress | None,
+    data_files: int | None,
 ) -> None:
-    def watch(*_: int) -> None:
-        if stop.asked:
-            raise StoppedError
-
-    watch()
     # The merge syncs the data files if the options say so; large ones are synced while written.
     durability = "none" if options.durability == "none" else "rename"
-    if options.durability == "full" and sum(sources.sizes) >= BYTES_MIN:
+    if options.durability == "full" and sources.size_column().sum() >= BYTES_MIN:
         durability = "full"
     writing.write_sources(
         part,

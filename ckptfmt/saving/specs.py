@@ -22,7 +22,7 @@ from ckptfmt import dtypes
 from ckptfmt.arguments import listed, wrong
 from ckptfmt.arrays import Sources
 from ckptfmt.errors import InvalidError, about
-from ckptfmt.names import tensor_bytes, tensor_name, tensor_text
+from ckptfmt.names import tensor_bytes, tensor_name
 from ckptfmt.saving.devices import canonical, device_of
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.slices import SliceSpec, parse_spec
@@ -310,8 +310,6 @@ class ShardableTensor:
     """A tensor, or a slice of one, as sharding callbacks see it; as
     `tf.train.experimental.ShardableTensor`.
 
-    Two are equal if they describe the same thing and hold the very same array.
-
     Attributes:
         tensor_save_spec: the SaveSpec that it comes from.
         tensor: the array; of a slice only the slice.
@@ -336,7 +334,7 @@ class ShardableTensor:
 
     @classmethod
     def from_spec(
-        cls, spec: SaveSpec, checkpoint_key: str | bytes | None = None, trackable: Any = None
+        cls, spec: SaveSpec, checkpoint_key: str | None = None, trackable: Any = None
     ) -> ShardableTensor | None:
         """The tensor of a SaveSpec, asked for now; None if there is nothing to save.
 
@@ -367,7 +365,7 @@ class ShardableTensor:
             name=spec.name,
             shape=array.shape,
             slice_spec=spec.slice_spec.strip(),
-            checkpoint_key=spec.name if checkpoint_key is None else tensor_text(checkpoint_key),
+            checkpoint_key=spec.name if checkpoint_key is None else checkpoint_key,
             trackable=trackable,
         )
 
@@ -379,21 +377,6 @@ class ShardableTensor:
             InvalidError: `slice_spec` is malformed.
         """
         return parsed_text(self.slice_spec) or whole_box(tuple(self.shape))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ShardableTensor):
-            return NotImplemented
-        return self.tensor is other.tensor and self._description() == other._description()
-
-    def __hash__(self) -> int:
-        # As TensorFlow's, which leaves out what two of one checkpoint may share or differ in late.
-        return hash((self.name, self.dtype, self.device, self.checkpoint_key))
-
-    def _description(self) -> tuple[Any, ...]:
-        return (
-            *(self.name, self.dtype, self.device, self.checkpoint_key),
-            *(self.shape, self.slice_spec),
-        )
 
     def __repr__(self) -> str:
         return (

@@ -26,7 +26,7 @@ from ckptfmt.saving.policies import BalancedPolicy, MaxShardSizePolicy, ShardByT
 from ckptfmt.saving.saver import Saver
 from ckptfmt.saving.sharding import Shard, ShardingCallback
 from ckptfmt.saving.specs import DSaveSpec, SaveSpec
-from ckptfmt.threads import Stop
+from ckptfmt.threads import StoppedError
 
 # ---- saving --------------------------------------------------------------------------------------
 
@@ -313,13 +313,13 @@ def test_an_error_in_one_shard_is_raised_as_it_is_and_stops_the_others(
     blocked = tmp_path / f"ckpt_temp_{'ab' * 8}" / "part-00001-of-00003.index"
     (blocked / "full").mkdir(parents=True)
     adds: list[Any] = []
-    stops: list[Stop] = []
+    watches: list[Any] = []
     real_add, real_write = shards.writing.Writer._add, shards._write_shard
 
     busy = threading.Event()
 
     def noted_write(*arguments: Any) -> None:
-        stops.append(arguments[-1])
+        watches.append(arguments[3])
         assert "part-00001" not in arguments[0] or busy.wait(30)
         real_write(*arguments)
 
@@ -329,9 +329,10 @@ def test_an_error_in_one_shard_is_raised_as_it_is_and_stops_the_others(
             adds.append(arguments[1:])
             busy.set()
             deadline = time.monotonic() + 30
-            while not stops[0].asked:
-                assert time.monotonic() < deadline
-                time.sleep(0.001)
+            with pytest.raises(StoppedError):
+                while time.monotonic() < deadline:
+                    watches[0]()
+                    time.sleep(0.001)
 
     monkeypatch.setattr(shards, "_write_shard", noted_write)
     monkeypatch.setattr(shards.writing.Writer, "_add", slow_add)

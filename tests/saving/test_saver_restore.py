@@ -421,16 +421,6 @@ def test_from_saveables_refuses() -> None:
         assert caught.value.message == message
 
 
-def test_from_names(tmp_path: Path) -> None:
-    one, two = np.ones(3), np.arange(4)
-    saver = Saver.from_saveables({"model/one": one, "two": two})
-    prefix = saver.save(tmp_path / "ckpt", QUICK)
-    one[:] = 0
-    two[:] = 0
-    assert sorted(saver.restore(prefix)) == ["model/one", "two"]
-    assert (one.tolist(), two.tolist()) == ([1, 1, 1], [0, 1, 2, 3])
-
-
 CLAIM_AND_FORK = """
 import os, signal, sys
 from ckptfmt.saving.claims import claimed
