@@ -27,14 +27,15 @@ typedef struct cf_deferred {
 } cf_deferred;
 
 /* Appends copies. REQUIRES: the key is greater than the last one. NO_MEMORY. */
-CF_MUST_CHECK ckptfmt_status cf_deferred_add(cf_deferred *deferred, cf_bytes_view key, cf_bytes_view value, uint64_t origin,
-	ckptfmt_error *err);
+CF_MUST_CHECK ckptfmt_status cf_deferred_add(cf_deferred *deferred, cf_bytes_view key, cf_bytes_view value,
+	uint64_t origin, ckptfmt_error *err);
 /* The entry with this key; NULL if there is none. Valid, as the views below, until the next add. */
 cf_deferred_entry *cf_deferred_find(const cf_deferred *deferred, const uint8_t *key, uint64_t key_size);
 /* Sorts the entries by the size of their keys, then by key. The tensor that lists a slice has a shorter key than the
  * slice, so in this order all entries that could claim an entry come before it (KEY-6, SLC-10). The caller releases
  * *out, which is NULL if there are none. NO_MEMORY. */
-CF_MUST_CHECK ckptfmt_status cf_deferred_by_size(const cf_deferred *deferred, cf_deferred_place **out, ckptfmt_error *err);
+CF_MUST_CHECK ckptfmt_status cf_deferred_by_size(const cf_deferred *deferred, cf_deferred_place **out,
+	ckptfmt_error *err);
 void cf_deferred_free(cf_deferred *deferred);
 
 static inline uint64_t cf_deferred_count(const cf_deferred *deferred)

@@ -15,9 +15,7 @@ static ckptfmt_status check_numbers(const ckptfmt_selection *selection, uint64_t
 	ckptfmt_error *err)
 {
 	const ckptfmt_row *tensor;
-	if (row >= cf_selection_count(selection))
-		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "row %llu of %llu", (unsigned long long)row,
-			(unsigned long long)cf_selection_count(selection));
+	CF_TRY(cf_selection_check_row(selection, row, err));
 	tensor = cf_selection_row(selection, row);
 	if (tensor->slice_count == 0 ? slice != CKPTFMT_WHOLE : slice >= tensor->slice_count)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET,
@@ -51,9 +49,7 @@ ckptfmt_status ckptfmt_reader_locate(ckptfmt_reader *reader, const ckptfmt_selec
 	}
 	cf_transfer_end(&transfer);
 	if (status != CKPTFMT_OK) {
-		cf_error_tensor(err, cf_selection_name(selection, tensor), tensor->name_size);
-		cf_error_path(err, reader->prefix.index_path);
-		cf_error_entry(err, tensor);
+		cf_reader_error(reader, selection, tensor, err);
 		return status;
 	}
 	out->offset = stored->offset;

@@ -110,9 +110,7 @@ ckptfmt_status ckptfmt_reader_map(ckptfmt_reader *reader, const ckptfmt_selectio
 	ckptfmt_status status;
 	*out = NULL;
 	CF_TRY(cf_reader_check_call(reader, selection, verify, err));
-	if (row >= cf_selection_count(selection))
-		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "row %llu of %llu", (unsigned long long)row,
-			(unsigned long long)cf_selection_count(selection));
+	CF_TRY(cf_selection_check_row(selection, row, err));
 	tensor = cf_selection_row(selection, row);
 	mapping = cf_allocate_zero(1, sizeof *mapping);
 	if (mapping == NULL)
@@ -126,9 +124,7 @@ ckptfmt_status ckptfmt_reader_map(ckptfmt_reader *reader, const ckptfmt_selectio
 	}
 	cf_transfer_end(&transfer);
 	if (status != CKPTFMT_OK) {
-		cf_error_tensor(err, cf_selection_name(selection, tensor), tensor->name_size);
-		cf_error_path(err, reader->prefix.index_path);
-		cf_error_entry(err, tensor);
+		cf_reader_error(reader, selection, tensor, err);
 		ckptfmt_mapping_close(mapping);
 		return status;
 	}

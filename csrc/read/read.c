@@ -191,9 +191,7 @@ static ckptfmt_status prepare(batch *b, ckptfmt_request *requests, uint64_t coun
 		if (status == CKPTFMT_OK)
 			status = add_jobs(b, row, &requests[i], itemsize, err);
 		if (status != CKPTFMT_OK) {
-			cf_error_tensor(err, cf_selection_name(b->selection, row), row->name_size);
-			cf_error_path(err, b->reader->prefix.index_path);
-			cf_error_entry(err, row);
+			cf_reader_error(b->reader, b->selection, row, err);
 			return status;
 		}
 	}

@@ -120,12 +120,12 @@ static inline const uint8_t *cf_selection_name(const ckptfmt_selection *selectio
 	return selection->names.data + row->name_offset;
 }
 
-/* Adds to a failure about what the index says of a tensor where it says so. */
-static inline void cf_error_entry(ckptfmt_error *err, const ckptfmt_row *row)
-{
-	if (err != NULL && err->status == CKPTFMT_CORRUPT)
-		cf_error_offset(err, row->entry_offset);
-}
+/* INVALID: the selection has no such row. */
+CF_MUST_CHECK ckptfmt_status cf_selection_check_row(const ckptfmt_selection *selection, uint64_t row,
+	ckptfmt_error *err);
+/* Adds the tensor, the path of the index and the offset of the entry to a failure, where these are missing. */
+void cf_reader_error(const ckptfmt_reader *reader, const ckptfmt_selection *selection, const ckptfmt_row *row,
+	ckptfmt_error *err);
 
 /* ---- building a selection (selection.c) ---- */
 

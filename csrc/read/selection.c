@@ -310,6 +310,23 @@ void ckptfmt_selection_free(ckptfmt_selection *selection)
 	cf_release(selection);
 }
 
+ckptfmt_status cf_selection_check_row(const ckptfmt_selection *selection, uint64_t row, ckptfmt_error *err)
+{
+	if (row < cf_selection_count(selection))
+		return CKPTFMT_OK;
+	return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "row %llu of %llu", (unsigned long long)row,
+		(unsigned long long)cf_selection_count(selection));
+}
+
+void cf_reader_error(const ckptfmt_reader *reader, const ckptfmt_selection *selection, const ckptfmt_row *row,
+	ckptfmt_error *err)
+{
+	cf_error_tensor(err, cf_selection_name(selection, row), row->name_size);
+	cf_error_path(err, reader->prefix.index_path);
+	if (err != NULL && err->status == CKPTFMT_CORRUPT)
+		cf_error_offset(err, row->entry_offset);
+}
+
 /* ---- by name --------------------------------------------------------------------------------------------- */
 
 ckptfmt_status cf_selection_fill_by_key(ckptfmt_selection *selection, ckptfmt_reader *reader, uint64_t row,

@@ -260,9 +260,7 @@ ckptfmt_status ckptfmt_reader_read_strings(ckptfmt_reader *reader, const ckptfmt
 	ckptfmt_status status;
 	*out = NULL;
 	CF_TRY(cf_reader_check_call(reader, selection, verify, err));
-	if (row >= cf_selection_count(selection))
-		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "row %llu of %llu", (unsigned long long)row,
-			(unsigned long long)cf_selection_count(selection));
+	CF_TRY(cf_selection_check_row(selection, row, err));
 	memset(&r, 0, sizeof r);
 	r.reader = reader;
 	r.selection = selection;
@@ -275,9 +273,7 @@ ckptfmt_status ckptfmt_reader_read_strings(ckptfmt_reader *reader, const ckptfmt
 	if (status == CKPTFMT_OK)
 		status = make_strings(&r, out, err);
 	if (status != CKPTFMT_OK) {
-		cf_error_tensor(err, cf_selection_name(selection, r.row), r.row->name_size);
-		cf_error_path(err, reader->prefix.index_path);
-		cf_error_entry(err, r.row);
+		cf_reader_error(reader, selection, r.row, err);
 	}
 	for (uint64_t i = 0; i < value_count(&r); i++)
 		free_value(value_at(&r, i));

@@ -25,9 +25,7 @@ ckptfmt_status ckptfmt_selection_tensor(const ckptfmt_selection *selection, uint
 	const ckptfmt_dtype_info *dtype;
 	const ckptfmt_row *tensor;
 	memset(out, 0, sizeof *out);
-	if (row >= cf_selection_count(selection))
-		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "row %llu of %llu", (unsigned long long)row,
-			(unsigned long long)cf_selection_count(selection));
+	CF_TRY(cf_selection_check_row(selection, row, err));
 	tensor = cf_selection_row(selection, row);
 	dtype = ckptfmt_dtype_find(tensor->dtype);
 	out->byte_size = dtype == NULL ? tensor->stored.raw_size : 0;

@@ -96,16 +96,16 @@ void cf_table_iterator_open(cf_table_iterator *iterator, cf_table *table);
 /* The same, beginning with the only block that may hold the key: the skipped entries have lower keys. */
 void cf_table_iterator_open_at(cf_table_iterator *iterator, cf_table *table, const uint8_t *key, uint64_t key_size);
 /* Steps to the next entry, at first to the first one; *more is false past the last. Checks order within and across
- * blocks, the separators (TAB-1, TAB-5), limits.entries_max and the limit on all key bytes (TAB-13). Failures as cf_table_get;
- * after one the iterator only takes close. */
+ * blocks, the separators (TAB-1, TAB-5), limits.entries_max and the limit on all key bytes (TAB-13). Failures as
+ * cf_table_get; after one the iterator only takes close. */
 CF_MUST_CHECK ckptfmt_status cf_table_iterator_next(cf_table_iterator *iterator, bool *more, ckptfmt_error *err);
 /* Starts over. A table of one block is not read again. */
 void cf_table_iterator_rewind(cf_table_iterator *iterator);
 void cf_table_iterator_close(cf_table_iterator *iterator);
 
 /* All regions of the file in file order, gaps included: at most `capacity` of them, and the full number in *count.
- * With a capacity of 0 nothing is read. A damaged block is listed with crc_good 0 or, if only its contents are bad, with an
- * entry count of 0. A metaindex handle out of bounds is left out. IO, TRUNCATED, LIMIT, NO_MEMORY. */
+ * With a capacity of 0 nothing is read. A damaged block is listed with crc_good 0 or, if only its contents are bad,
+ * with an entry count of 0. A metaindex handle out of bounds is left out. IO, TRUNCATED, LIMIT, NO_MEMORY. */
 CF_MUST_CHECK ckptfmt_status cf_table_regions(cf_table *table, ckptfmt_region *regions, uint64_t capacity,
 	uint64_t *count, ckptfmt_error *err);
 
