@@ -152,11 +152,11 @@ static inline ckptfmt_status next_entry(cf_merge_walk *walk, bool *more, ckptfmt
 static ckptfmt_status record_slices(group *g, uint32_t input, const cf_entry *entry, ckptfmt_error *err)
 {
 	int64_t extent[2 * CKPTFMT_RANK_MAX];
-	cf_slice_walk walk = {0, 0};
+	uint64_t position = 0;
 	int32_t rank = entry->rank;
 	bool found;
 	for (;;) {
-		CF_TRY(cf_entry_next_slice(entry, &walk, extent, extent + rank, &found, err));
+		CF_TRY(cf_entry_next_slice(entry, &position, extent, extent + rank, &found, err));
 		if (!found)
 			return CKPTFMT_OK;
 		CF_TRY(cf_box_resolve(rank, g->dims, extent, extent + rank, NULL, NULL, err));
@@ -219,28 +219,14 @@ static ckptfmt_status check_value(cf_merge_input *in, const cf_entry *entry, cf_
 	return CKPTFMT_OK;
 }
 
-/* Where the field of the shard id belongs in a canonical entry: after dtype and shape. */
-static uint32_t find_shard_position(const uint8_t *value, uint64_t size)
-{
-	enum { DTYPE_TAG = 1 << 3, SHAPE_TAG = 2 << 3 | 2 };
-	cf_cursor at = cf_cursor_over(value, (size_t)size, 0);
-	uint64_t position = 0, number, length;
-	if (cf_cursor_left(&at) > 0 && value[0] == DTYPE_TAG && cf_take_varint64(&at, &number) &&
-		cf_take_varint64(&at, &number))
-		position = size - cf_cursor_left(&at);
-	if (cf_cursor_left(&at) > 0 && value[position] == SHAPE_TAG && cf_take_varint64(&at, &number) &&
-		cf_take_varint64(&at, &length))
-		position = size - cf_cursor_left(&at) + length;
-	return (uint32_t)position;
-}
-
 static ckptfmt_status put_entry(group *g, cf_bytes_view key, ckptfmt_error *err)
 {
 	cf_merge_joined *joined = g->joined;
 	const cf_bytes_view more_slices = {g->slices.data, g->entry.slice_count == 0 ? 0 : g->slices.size};
 	cf_merge_entry *entry;
+	uint64_t shard_at;
 	cf_buffer_clear(&g->canonical);
-	CF_TRY(cf_entry_reencode(&g->canonical, &g->entry, g->dims, 0, more_slices, err));
+	CF_TRY(cf_entry_reencode(&g->canonical, &g->entry, g->dims, 0, more_slices, &shard_at, err));
 	CF_TRY(cf_buffer_status(&g->canonical, err));
 	if (g->canonical.size > UINT32_MAX)
 		return cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET, "an entry of the result is larger than 4 GiB");
@@ -248,8 +234,7 @@ static ckptfmt_status put_entry(group *g, cf_bytes_view key, ckptfmt_error *err)
 	if (entry == NULL)
 		return cf_fail_memory(err);
 	*entry = (cf_merge_entry){.file = g->file, .key_size = (uint32_t)key.size,
-		.value_size = (uint32_t)g->canonical.size};
-	entry->shard_at = find_shard_position(g->canonical.data, g->canonical.size);
+		.value_size = (uint32_t)g->canonical.size, .shard_at = (uint32_t)shard_at};
 	memcpy(entry->bytes, key.data, (size_t)key.size);
 	memcpy(entry->bytes + key.size, g->canonical.data, (size_t)g->canonical.size);
 	if (joined->last == NULL)

@@ -347,30 +347,19 @@ static ckptfmt_status decode_slice(const cf_entry *entry, cf_cursor *message, in
 	return CKPTFMT_OK;
 }
 
-/* Moves *position past the next field of the entry with this number and CF_WIRE_BYTES. */
-static ckptfmt_status find_content(const cf_entry *entry, uint32_t number, uint64_t *position, cf_field *f, bool *found,
-	ckptfmt_error *err)
+ckptfmt_status cf_entry_next_slice(const cf_entry *entry, uint64_t *position, int64_t *starts, int64_t *lengths,
+	bool *found, ckptfmt_error *err)
 {
 	cf_cursor message = cf_cursor_over(entry->bytes.data, (size_t)entry->bytes.size, entry->origin);
+	cf_field f;
 	*found = false;
 	message.position = (size_t)*position;
 	while (!*found && cf_cursor_left(&message) > 0) {
-		CF_TRY(cf_take_field(&message, f, err));
-		*found = f->number == number && f->wire == CF_WIRE_BYTES;
+		CF_TRY(cf_take_field(&message, &f, err));
+		*found = f.number == ENTRY_SLICES && f.wire == CF_WIRE_BYTES;
 	}
 	*position = message.position;
-	return CKPTFMT_OK;
-}
-
-ckptfmt_status cf_entry_next_slice(const cf_entry *entry, cf_slice_walk *walk, int64_t *starts, int64_t *lengths,
-	bool *found, ckptfmt_error *err)
-{
-	cf_field f;
-	CF_TRY(find_content(entry, ENTRY_SLICES, &walk->position, &f, found, err));
-	if (!*found)
-		return CKPTFMT_OK;
-	walk->row++;
-	return decode_slice(entry, &f.content, starts, lengths, err);
+	return *found ? decode_slice(entry, &f.content, starts, lengths, err) : CKPTFMT_OK;
 }
 
 /* ---- encoding -------------------------------------------------------------------------------------------- */
@@ -520,7 +509,7 @@ static uint64_t shard_field_size(int32_t shard)
 
 /* Fast path of re-encoding: encodes the decoded fields. The message was canonical and has no other fields if the bytes
  * before and after the shard id are unchanged; otherwise false, and nothing was put. */
-static bool put_same(cf_buffer *out, const cf_entry *entry, const int64_t *dims, int32_t shard)
+static bool put_same(cf_buffer *out, const cf_entry *entry, const int64_t *dims, int32_t shard, uint64_t *shard_at)
 {
 	const cf_entry_fields fields = {.dtype = entry->dtype, .shard = shard, .offset = (uint64_t)entry->offset,
 		.size = (uint64_t)entry->size, .masked_crc = entry->masked_crc, .rank = entry->rank, .dims = dims};
@@ -530,6 +519,7 @@ static bool put_same(cf_buffer *out, const cf_entry *entry, const int64_t *dims,
 	before = put_base(out, &fields) - start;
 	if (out->failed)
 		return true;
+	*shard_at = before;
 	after = out->size - start - before - shard_field_size(shard);
 	if (CF_LIKELY(before + shard_field_size(entry->shard) + after == entry->bytes.size &&
 		memcmp(out->data + start, entry->bytes.data, (size_t)before) == 0 &&
@@ -541,12 +531,16 @@ static bool put_same(cf_buffer *out, const cf_entry *entry, const int64_t *dims,
 }
 
 ckptfmt_status cf_entry_reencode(cf_buffer *out, const cf_entry *entry, const int64_t *dims, int32_t shard,
-	cf_bytes_view more_slices, ckptfmt_error *err)
+	cf_bytes_view more_slices, uint64_t *shard_at, ckptfmt_error *err)
 {
-	if (CF_LIKELY(more_slices.size == 0 && put_same(out, entry, dims, shard)))
+	uint64_t start = out->size, ignored;
+	shard_at = shard_at == NULL ? &ignored : shard_at;
+	*shard_at = 0;
+	if (CF_LIKELY(more_slices.size == 0 && put_same(out, entry, dims, shard, shard_at)))
 		return CKPTFMT_OK;
 	cf_put_number(out, ENTRY_DTYPE, entry->dtype);
 	CF_TRY(cf_canonical_put_field(out, &cf_entry_schema, ENTRY_SHAPE, entry->bytes, entry->origin, err));
+	*shard_at = out->size - start;
 	cf_put_number(out, ENTRY_SHARD, shard);
 	cf_put_number(out, ENTRY_OFFSET, entry->offset);
 	cf_put_number(out, ENTRY_SIZE, entry->size);

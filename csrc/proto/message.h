@@ -103,13 +103,9 @@ static inline bool cf_entry_fits(const cf_entry *entry, uint64_t size)
 		cf_range_fits((uint64_t)entry->offset, (uint64_t)entry->size, size);
 }
 
-/* Walks the slices of an entry in their order: *walk begins at zero. False past the last. The `rank` starts and
- * lengths (-1: full) are those of the message, unchecked; a number of extents other than rank is BAD_SLICE. */
-typedef struct cf_slice_walk {
-	uint64_t position;
-	uint64_t row;
-} cf_slice_walk;
-CF_MUST_CHECK ckptfmt_status cf_entry_next_slice(const cf_entry *entry, cf_slice_walk *walk, int64_t *starts,
+/* Walks the slices of an entry in their order: *position begins at zero. *found is false past the last. The `rank`
+ * starts and lengths (-1: full) are those of the message, unchecked; another number of extents is BAD_SLICE. */
+CF_MUST_CHECK ckptfmt_status cf_entry_next_slice(const cf_entry *entry, uint64_t *position, int64_t *starts,
 	int64_t *lengths, bool *found, ckptfmt_error *err);
 
 /* The fields of an entry to encode. */
@@ -136,10 +132,11 @@ void cf_entry_encode(cf_buffer *out, const cf_entry_fields *fields);
 void cf_put_slice(cf_buffer *out, int32_t rank, const int64_t *starts, const int64_t *lengths);
 
 /* Appends the canonical form of a decoded entry with another shard id and `more_slices` after its own (MRG-7). `dims`
- * are its dimensions as decoded. Allocates only in `out`, whose status the caller checks, unless the shape is
- * given twice. BAD_PROTO if a slice is malformed (the decoder does not check slices), NO_MEMORY. */
+ * are its dimensions as decoded. *shard_at (unless NULL): where in that form the field of the shard id is, or belongs.
+ * Allocates only in `out`, whose status the caller checks, unless the shape is given twice. BAD_PROTO if a slice is
+ * malformed (the decoder does not check slices), NO_MEMORY. */
 CF_MUST_CHECK ckptfmt_status cf_entry_reencode(cf_buffer *out, const cf_entry *entry, const int64_t *dims,
-	int32_t shard, cf_bytes_view more_slices, ckptfmt_error *err);
+	int32_t shard, cf_bytes_view more_slices, uint64_t *shard_at, ckptfmt_error *err);
 /* Appends the slices of `entry` in canonical form, as fields of an entry. */
 CF_MUST_CHECK ckptfmt_status cf_entry_copy_slices(cf_buffer *out, const cf_entry *entry, ckptfmt_error *err);
 

@@ -105,12 +105,12 @@ static void set_stored(ckptfmt_selection *selection, const ckptfmt_limits *limit
 static ckptfmt_status add_slices(ckptfmt_selection *selection, const cf_entry *entry, ckptfmt_error *err)
 {
 	int64_t extents[2 * CKPTFMT_RANK_MAX];
-	cf_slice_walk walk = {0, 0};
+	uint64_t position = 0;
 	bool found;
 	for (;;) {
 		ckptfmt_slice_row *slice;
 		uint64_t first = selection->dims.size / sizeof(int64_t);
-		CF_TRY(cf_entry_next_slice(entry, &walk, extents, extents + entry->rank, &found, err));
+		CF_TRY(cf_entry_next_slice(entry, &position, extents, extents + entry->rank, &found, err));
 		if (!found)
 			return CKPTFMT_OK;
 		cf_put_bytes(&selection->dims, extents, 2 * (uint64_t)entry->rank * sizeof(int64_t));
@@ -370,7 +370,7 @@ static ckptfmt_status is_listed(ckptfmt_reader *reader, cf_bytes_view key, cf_bu
 {
 	int64_t wanted[2 * CKPTFMT_RANK_MAX], lengths[CKPTFMT_RANK_MAX], extents[2 * CKPTFMT_RANK_MAX];
 	int64_t dims[CKPTFMT_RANK_MAX];
-	cf_slice_walk walk = {0, 0};
+	uint64_t position = 0;
 	cf_table_value value;
 	cf_entry entry;
 	int32_t rank;
@@ -391,7 +391,7 @@ static ckptfmt_status is_listed(ckptfmt_reader *reader, cf_bytes_view key, cf_bu
 	status = cf_entry_decode((cf_bytes_view){value.data, value.size}, value.offset, reader->limits.slices_max, dims,
 		&entry, err);
 	while (status == CKPTFMT_OK && more && !*listed && entry.rank == rank) {
-		status = cf_entry_next_slice(&entry, &walk, extents, extents + rank, &more, err);
+		status = cf_entry_next_slice(&entry, &position, extents, extents + rank, &more, err);
 		if (status != CKPTFMT_OK || !more)
 			break;
 		starts_in_key(rank, extents, extents);

@@ -51,14 +51,14 @@ void cf_verify_strict_header(ckptfmt_verifier *v, cf_bytes_view bytes, const cf_
 static void check_slices(ckptfmt_verifier *v, const cf_entry *entry, const cf_verify_place *place)
 {
 	int64_t extents[2 * CKPTFMT_RANK_MAX];
-	cf_slice_walk walk = {0, 0};
+	uint64_t position = 0;
 	cf_buffer *both = &v->key;
 	uint64_t size;
 	bool found = true;
 	ckptfmt_error error;
 	cf_buffer_clear(both);
 	while (found) {
-		if (cf_entry_next_slice(entry, &walk, extents, extents + entry->rank, &found, NULL) != CKPTFMT_OK)
+		if (cf_entry_next_slice(entry, &position, extents, extents + entry->rank, &found, NULL) != CKPTFMT_OK)
 			return;
 		if (found)
 			cf_put_slice(both, entry->rank, extents, extents + entry->rank);

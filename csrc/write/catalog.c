@@ -328,7 +328,7 @@ static ckptfmt_status repeat_entry(const cf_catalog *catalog, const cf_catalog_r
 	cf_entry entry;
 	cf_buffer_clear(out);
 	CF_TRY(cf_entry_decode(bytes, 0, 0, dims, &entry, err));
-	return cf_entry_reencode(out, &entry, dims, row->shard, none, err);
+	return cf_entry_reencode(out, &entry, dims, row->shard, none, NULL, err);
 }
 
 static void encode_row(const cf_catalog *catalog, const cf_catalog_row *row, uint32_t chunk_size, cf_buffer *slices,

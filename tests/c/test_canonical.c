@@ -28,7 +28,7 @@ static ckptfmt_status reencode(cf_buffer *out, cf_bytes_view bytes, ckptfmt_erro
 	int64_t dims[CKPTFMT_RANK_MAX];
 	cf_entry entry;
 	CF_TRY(cf_entry_decode(bytes, ORIGIN, 100, dims, &entry, err));
-	return cf_entry_reencode(out, &entry, dims, entry.shard, (cf_bytes_view){NULL, 0}, err);
+	return cf_entry_reencode(out, &entry, dims, entry.shard, (cf_bytes_view){NULL, 0}, NULL, err);
 }
 
 /* ---- entries ------------------------------------------------------------------------------------------------ */
@@ -146,10 +146,10 @@ static void test_joining(void)
 	for (size_t i = 0; i < CF_ARRAY_COUNT(cases); i++) {
 		cf_buffer out = CF_BUFFER_EMPTY;
 		CHECK_OK(cf_entry_decode(hex(cases[i].input), 0, 4, dims, &entry, &err), err);
-		CHECK_OK(cf_entry_reencode(&out, &entry, dims, 7, hex("3a 02 0a 00"), &err), err);
+		CHECK_OK(cf_entry_reencode(&out, &entry, dims, 7, hex("3a 02 0a 00"), NULL, &err), err);
 		check_bytes(&out, cases[i].expected, cases[i].input);
 		cf_buffer_clear(&out);
-		CHECK_OK(cf_entry_reencode(&out, &entry, dims, 0, (cf_bytes_view){NULL, 0}, &err), err);
+		CHECK_OK(cf_entry_reencode(&out, &entry, dims, 0, (cf_bytes_view){NULL, 0}, NULL, &err), err);
 		CHECK(memchr(out.data, 0x18, (size_t)out.size) == NULL);
 		cf_buffer_clear(&out);
 		CHECK_OK(cf_entry_copy_slices(&out, &entry, &err), err);
@@ -203,7 +203,7 @@ static void test_bounds(void)
 		cf_put_bytes(&text, "\x3a\x06\x0a\x04\x10\x02\x08\x01", 8);
 	cf_put_bytes(&text, "\x12\x04\x12\x02\x08\x04", 6);
 	CHECK_OK(cf_entry_decode((cf_bytes_view){text.data, text.size}, 0, SLICES, dims, &entry, &err), err);
-	CHECK_OK(cf_entry_reencode(&out, &entry, dims, 0, (cf_bytes_view){NULL, 0}, &err), err);
+	CHECK_OK(cf_entry_reencode(&out, &entry, dims, 0, (cf_bytes_view){NULL, 0}, NULL, &err), err);
 	CHECK_EQ(out.size, text.size);
 	for (uint64_t i = 6; i < out.size && !test_failures; i += 8)
 		CHECK(memcmp(out.data + i, "\x3a\x06\x0a\x04\x08\x01\x10\x02", 8) == 0);

@@ -72,7 +72,7 @@ static void test_entries(void)
 		cf_entry_encode(&out, &fields);
 		CHECK(out.size == bytes.size && memcmp(out.data, bytes.data, out.size) == 0);
 		cf_buffer_clear(&out);
-		CHECK_OK(cf_entry_reencode(&out, &entry, dims, entry.shard, (cf_bytes_view){NULL, 0}, &err), err);
+		CHECK_OK(cf_entry_reencode(&out, &entry, dims, entry.shard, (cf_bytes_view){NULL, 0}, NULL, &err), err);
 		CHECK(out.size == bytes.size && memcmp(out.data, bytes.data, out.size) == 0);
 		cf_buffer_free(&out);
 	}
@@ -89,22 +89,22 @@ static void test_slices(void)
 	ckptfmt_error err;
 	int64_t dims[CKPTFMT_RANK_MAX], extents[4];
 	cf_entry entry;
-	cf_slice_walk walk = {0, 0};
+	uint64_t position = 0;
 	cf_buffer slices = CF_BUFFER_EMPTY, out = CF_BUFFER_EMPTY;
 	cf_bytes_view bytes = hex(text);
 	bool found;
 	CHECK_OK(cf_entry_decode(bytes, 0, 4, dims, &entry, &err), err);
 	CHECK_EQ(entry.slice_count, 2);
 	for (int i = 0; i < 2; i++) {
-		CHECK_OK(cf_entry_next_slice(&entry, &walk, extents, extents + 2, &found, &err), err);
+		CHECK_OK(cf_entry_next_slice(&entry, &position, extents, extents + 2, &found, &err), err);
 		CHECK(found && memcmp(extents, expected[i], sizeof extents) == 0);
 		cf_put_slice(&slices, 2, extents, extents + 2);
 	}
-	CHECK_OK(cf_entry_next_slice(&entry, &walk, extents, extents + 2, &found, &err), err);
+	CHECK_OK(cf_entry_next_slice(&entry, &position, extents, extents + 2, &found, &err), err);
 	CHECK(!found);
 	CHECK(memcmp(slices.data, bytes.data + bytes.size - slices.size, slices.size) == 0);
 	/* Joining appends, and the shard moves in before the slices. */
-	CHECK_OK(cf_entry_reencode(&out, &entry, dims, 7, (cf_bytes_view){slices.data, 10}, &err), err);
+	CHECK_OK(cf_entry_reencode(&out, &entry, dims, 7, (cf_bytes_view){slices.data, 10}, NULL, &err), err);
 	CHECK_EQ(out.size, bytes.size + 2 + 10);
 	CHECK(memcmp(out.data + 12, "\x18\x07", 2) == 0 && memcmp(out.data + out.size - 10, slices.data, 10) == 0);
 	cf_buffer_free(&slices);
@@ -112,12 +112,12 @@ static void test_slices(void)
 	/* Five slices where four are allowed; one extent where two are due, and three. */
 	CHECK_FAILS(decode("3a 00 3a 00 3a 00 3a 00 3a 00", &entry, dims, &err), err, CKPTFMT_FAIL_LIMIT, "");
 	CHECK_OK(decode("12 08 12 02 08 04 12 02 08 06 3a 02 0a 00", &entry, dims, &err), err);
-	walk = (cf_slice_walk){0, 0};
-	CHECK_FAILS(cf_entry_next_slice(&entry, &walk, extents, extents + 2, &found, &err), err, CKPTFMT_FAIL_BAD_SLICE,
+	position = 0;
+	CHECK_FAILS(cf_entry_next_slice(&entry, &position, extents, extents + 2, &found, &err), err, CKPTFMT_FAIL_BAD_SLICE,
 		"SLC-2");
 	CHECK_OK(decode("12 08 12 02 08 04 12 02 08 06 3a 06 0a 00 0a 00 0a 00", &entry, dims, &err), err);
-	walk = (cf_slice_walk){0, 0};
-	CHECK_FAILS(cf_entry_next_slice(&entry, &walk, extents, extents + 2, &found, &err), err, CKPTFMT_FAIL_BAD_SLICE,
+	position = 0;
+	CHECK_FAILS(cf_entry_next_slice(&entry, &position, extents, extents + 2, &found, &err), err, CKPTFMT_FAIL_BAD_SLICE,
 		"SLC-2");
 }
 
@@ -143,7 +143,7 @@ static void test_extension(void)
 	CHECK_OK(cf_entry_decode((cf_bytes_view){out.data, out.size}, 0, 1, dims, &entry, &err), err);
 	CHECK(entry.chunk_size == 8 && entry.chunk_crcs.size == 8 && entry.feature_flags == 0);
 	CHECK_EQ(cf_load_u32(entry.chunk_crcs.data + 4), 0xa0b0c0d0);
-	CHECK_OK(cf_entry_reencode(&again, &entry, dims, 3, (cf_bytes_view){NULL, 0}, &err), err);
+	CHECK_OK(cf_entry_reencode(&again, &entry, dims, 3, (cf_bytes_view){NULL, 0}, NULL, &err), err);
 	CHECK_EQ(again.size, out.size + 2);
 	CHECK_OK(cf_entry_decode((cf_bytes_view){again.data, again.size}, 0, 1, dims, &entry, &err), err);
 	CHECK(entry.shard == 3 && entry.chunk_crcs.size == 8);
@@ -170,15 +170,15 @@ static void test_random_bytes(void)
 				: likely[test_random_below(sizeof likely)];
 		(void)!cf_header_decode((cf_bytes_view){start, size}, 0, &header, &err);
 		if (cf_entry_decode((cf_bytes_view){start, size}, 0, 8, dims, &entry, &err) == CKPTFMT_OK) {
-			cf_slice_walk walk = {0, 0};
+			uint64_t position = 0;
 			cf_buffer out = CF_BUFFER_EMPTY, twice = CF_BUFFER_EMPTY;
 			cf_entry again;
 			bool found = true;
-			while (found && cf_entry_next_slice(&entry, &walk, extents, extents + entry.rank, &found, &err) ==
+			while (found && cf_entry_next_slice(&entry, &position, extents, extents + entry.rank, &found, &err) ==
 				CKPTFMT_OK)
 				;
 			/* What a merge writes says the same, and is what it would write of it. Only slices may be malformed. */
-			if (cf_entry_reencode(&out, &entry, dims, entry.shard, (cf_bytes_view){NULL, 0}, &err) != CKPTFMT_OK) {
+			if (cf_entry_reencode(&out, &entry, dims, entry.shard, (cf_bytes_view){NULL, 0}, NULL, &err) != CKPTFMT_OK) {
 				CHECK(err.failure == CKPTFMT_FAIL_BAD_PROTO && entry.slice_count != 0);
 				cf_buffer_free(&out);
 				continue;
@@ -186,7 +186,7 @@ static void test_random_bytes(void)
 			CHECK_OK(cf_entry_decode((cf_bytes_view){out.data, out.size}, 0, 8, dims, &again, &err), err);
 			CHECK(again.dtype == entry.dtype && again.rank == entry.rank && again.size == entry.size &&
 				again.masked_crc == entry.masked_crc && again.slice_count == entry.slice_count);
-			CHECK_OK(cf_entry_reencode(&twice, &again, dims, again.shard, (cf_bytes_view){NULL, 0}, &err), err);
+			CHECK_OK(cf_entry_reencode(&twice, &again, dims, again.shard, (cf_bytes_view){NULL, 0}, NULL, &err), err);
 			CHECK(out.size == twice.size && (out.size == 0 || memcmp(out.data, twice.data, (size_t)out.size) == 0));
 			cf_buffer_free(&twice);
 			cf_buffer_free(&out);
