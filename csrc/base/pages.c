@@ -72,13 +72,6 @@ static int populate(uint8_t *data, uint64_t size)
 	return result;
 }
 
-bool cf_pages_populate_ahead(uint8_t *data, uint64_t size)
-{
-	int kept = errno, result = populate(data, size);
-	errno = kept;
-	return result == 0;
-}
-
 ckptfmt_status cf_pages_populate(uint8_t *data, uint64_t size, ckptfmt_error *err)
 {
 	int kept = errno, result = populate(data, size);

@@ -16,8 +16,6 @@ void cf_pages_want_large(void *data, uint64_t size);
  * NO_MEMORY: there is not enough.
  * REQUIRES: nothing was written to the part. `data` is at a multiple of CF_PAGES_UNIT from the start. */
 CF_MUST_CHECK ckptfmt_status cf_pages_populate(uint8_t *data, uint64_t size, ckptfmt_error *err);
-/* The same, best effort, for memory that other threads may be writing already; false if unsupported. */
-bool cf_pages_populate_ahead(uint8_t *data, uint64_t size);
 /* `size` as it was mapped. NULL is ignored. */
 void cf_pages_unmap(uint8_t *data, uint64_t size);
 
