@@ -26,7 +26,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ckptfmt import _core
 from ckptfmt.arguments import Durability, check_choice, check_number, is_positive, whole, wrong
 from ckptfmt.background import Line
 from ckptfmt.bundle.state_file import STATE_NAME
@@ -194,7 +193,7 @@ class CheckpointManager:
                 f"keep_best must be a KeepBest, not {keep_best!r}: "
                 'for example KeepBest("loss", mode="min")'
             )
-        check_choice("durability", durability, _core.DURABILITY)
+        self._options = CheckpointOptions(durability=durability)
         self._checkpoint = checkpoint
         self._directory = path_text(directory)
         self._name = checkpoint_name
@@ -345,9 +344,8 @@ class CheckpointManager:
         Raises:
             As `save`; errors of writing and recording are raised by the future.
         """
-        options = dataclasses.replace(
-            CheckpointOptions.of(options, self._durability), enable_async=True
-        )
+        options = self._options if options is None else CheckpointOptions.of(options)
+        options = dataclasses.replace(options, enable_async=True)
         begun = self._begin(checkpoint_number, check_interval, options, metrics)
         return None if begun is None else begun[1]
 
@@ -365,7 +363,7 @@ class CheckpointManager:
         metrics: Mapping[str, Any] | None,
     ) -> tuple[str, Future[Any]] | None:
         """Save, or begin to: the prefix and a future of it. None if no checkpoint is due."""
-        options = CheckpointOptions.of(options, self._durability)
+        options = self._options if options is None else CheckpointOptions.of(options)
         given = check_metrics(metrics)
         if self._best is not None:
             self._best.check(given)

@@ -109,15 +109,14 @@ class CheckpointOptions:
             object.__setattr__(self, name, value)
 
     @classmethod
-    def of(cls, options: Any, durability: Durability = "full") -> CheckpointOptions:
-        """Return the argument `options` of a save or restore; None is the defaults, with this
-        durability.
+    def of(cls, options: Any) -> CheckpointOptions:
+        """Return the argument `options` of a save or restore; None is the defaults.
 
         Raises:
-            InvalidError: it is neither.
+            InvalidError: it is not a CheckpointOptions.
         """
         if options is None:
-            return _DEFAULT if durability == "full" else cls(durability=durability)
+            return _DEFAULT
         if not isinstance(options, cls):
             raise wrong("options", "a CheckpointOptions", options)
         return options
