@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The signatures that other people's code is written against: names, order, kinds and defaults."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+import ckptfmt
+
+_SAVE = (
+    "(prefix, tensors, *, metadata=None, level='v2+', compression=None, durability='full', "
+    "base=None, progress=None)"
+)
+SIGNATURES: dict[str, str] = {
+    "save": _SAVE,
+    "save_async": _SAVE,
+    "load": "(path, names=None, *, verify='auto', progress=None)",
+    "load_into": "(path, targets, *, strict=True, rename=None, cast=False, verify='auto', "
+    "progress=None)",
+    "save_v2": "(prefix, tensor_names, shape_and_slices, tensors)",
+    "restore_v2": "(prefix, tensor_names, shape_and_slices, dtypes=None)",
+    "merge_v2_checkpoints": "(checkpoint_prefixes, destination_prefix, delete_old_dirs=True, "
+    "allow_missing_files=False)",
+    "sharded_filename": "(basename, shard, num_shards)",
+    "open": "(path, *, verify='auto')",
+    "Reader.keys": "(self, *, prefix=None, glob=None, regex=None)",
+    "Reader.table": "(self)",
+    "Reader.digest": "(self)",
+    "TensorHandle.read": "(self)",
+    "TensorHandle.read_into": "(self, array)",
+    "TensorHandle.map": "(self)",
+    "Writer": "(prefix)",
+    "Writer.add": "(self, name, array)",
+    "Writer.add_slice": "(self, name, array, shape=None, offset=None, *, spec=None)",
+    "merge": "(prefixes, destination, *, inputs='keep')",
+    "verify": "(path)",
+    "convert": "(source, destination)",
+    "latest_checkpoint": "(directory)",
+    "sharded_save": "(prefix, tensors, layouts, coordinator)",
+    "sharded_restore": "(prefix, layouts, coordinator)",
+}
+
+
+def promised(text: str) -> list[inspect.Parameter]:
+    scope: dict[str, Any] = {}
+    exec(f"def f{text}: ...", scope)
+    return list(inspect.signature(scope["f"]).parameters.values())
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_signature(name: str) -> None:
+    """Further parameters have a default and come after the promised positional ones."""
+    found: Callable[..., Any] = ckptfmt  # type: ignore[assignment]
+    for part in name.split("."):
+        found = getattr(found, part)
+    actual = inspect.signature(found).parameters
+    wanted = promised(SIGNATURES[name])
+    for parameter in wanted:
+        ours = actual[parameter.name]
+        assert (ours.kind, ours.default) == (parameter.kind, parameter.default), parameter.name
+    names = [parameter.name for parameter in wanted if parameter.kind != parameter.KEYWORD_ONLY]
+    assert list(actual)[: len(names)] == names
+    others = actual.keys() - {parameter.name for parameter in wanted}
+    more = [actual[other] for other in others]
+    assert all(
+        other.default is not other.empty or other.kind == other.VAR_KEYWORD for other in more
+    )
+
+
+ERRORS: dict[str, tuple[str, ...]] = {
+    "CorruptError": ("CkptfmtError",),
+    "UnsupportedError": ("CkptfmtError",),
+    "LimitError": ("CkptfmtError",),
+    "InvalidError": ("CkptfmtError", "ValueError"),
+    "TensorNotFoundError": ("CkptfmtError", "KeyError"),
+    "CheckpointNotFoundError": ("StorageError", "FileNotFoundError"),
+    "StorageError": ("CkptfmtError", "OSError"),
+    "ShardMissingError": ("StorageError",),
+    "GenerationGoneError": ("StorageError",),
+    "DurabilityUnknownError": ("StorageError",),
+    "MergeConflictError": ("CkptfmtError", "ValueError"),
+    "BusyError": ("CkptfmtError",),
+}
+
+
+def test_errors() -> None:
+    for name, bases in ERRORS.items():
+        assert tuple(base.__name__ for base in getattr(ckptfmt, name).__bases__) == bases
+    assert issubclass(ckptfmt.SaveFuture, Future)
+
+
+def test_names() -> None:
+    handle = (
+        "shape dtype nbytes slices shard offset crc32c read read_into map partial_reads_verified"
+    )
+    for name in handle.split():
+        assert name == "dtype" or hasattr(ckptfmt.TensorHandle, name), name
+    for name in ("metadata", "verify", "digest", "keys", "table"):
+        assert hasattr(ckptfmt.Reader, name), name
+    functions = (
+        "load_checkpoint list_variables load_variable latest_checkpoint get_checkpoint_state "
+        "checkpoint_exists"
+    )
+    for name in functions.split():
+        assert callable(getattr(ckptfmt.tf, name)), name
+    saving = (
+        "SaveSpec DSaveSpec SaveSliceInfo SaveableObject ShardableTensor ShardingCallback "
+        "validate_shards ShardByTaskPolicy ShardByDevicePolicy MaxShardSizePolicy BalancedPolicy "
+        "Saver CheckpointOptions register_checkpoint_saver ParallelVariable independent_buffers "
+        "Mesh Layout Coordinator Checkpoint CheckpointManager TrainingState save_tree load_tree "
+        "load_tree_into"
+    )
+    for name in saving.split():
+        assert callable(getattr(ckptfmt, name)), name
