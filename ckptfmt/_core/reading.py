@@ -316,7 +316,7 @@ class ReaderHandle(SharedHandle):
 
     def list_prefix(self, prefix: bytes) -> Selection:
         """Every tensor whose name begins so, in key order; of the index just that part is read. The
-        prefix is not empty and begins with no zero byte."""
+        prefix must not be empty or begin with a zero byte."""
         out = ffi.new("ckptfmt_selection **")
         call(self, lib.ckptfmt_reader_list_prefix, prefix, len(prefix), out)
         return Selection(out[0])

@@ -33,8 +33,8 @@ static void empty_slot(cf_shard_slot *slot)
 	slot->shard = -1;
 }
 
-/* From all files to those of them that are in use: half of what could be opened is kept, the rest of the process needs
- * descriptors as well. `opened` slots were tried. */
+/* Changes from keeping all files open to a cache of recent files: half of those that could be opened stay open, because
+ * the rest of the process needs descriptors as well. `opened` slots were tried. */
 static void begin_sharing(cf_shards *shards, uint32_t opened)
 {
 	uint32_t kept = 0, found = 0;
@@ -76,7 +76,7 @@ static ckptfmt_status open_all(cf_shards *shards, ckptfmt_error *err)
 			begin_sharing(shards, i);
 			return CKPTFMT_OK;
 		}
-		/* NAM-5: the other data files are none the worse. */
+		/* NAM-5: the other data files can still be read. */
 		slot->failed = true;
 	}
 	return CKPTFMT_OK;
@@ -150,7 +150,7 @@ bool cf_shards_close_idle(cf_shards *shards)
 	return spared;
 }
 
-/* Makes room where descriptors have run out. REQUIRES: the lock. */
+/* Closes idle files if descriptors have run out. REQUIRES: the lock. */
 static ckptfmt_status open_with_room(cf_shards *shards, int32_t shard, cf_file *file, uint64_t *size,
 	ckptfmt_error *err)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Jobs are cut into units of some megabytes: many small jobs, one job, a piece of a large value, or what a box wants of
- * some of its chunks. Threads take the next unit until there is none. The checksum of a value read in pieces is put
- * together of theirs.
+ * Jobs are cut into units of some megabytes: many small jobs, one job, a piece of a large value, or the part of a
+ * box in some of its chunks. Threads take the next unit until there is none. The checksum of a value read in pieces is
+ * combined from those of the pieces.
  *
  * Units are taken in order and every unit that was taken is finished. So when one fails, all before it were taken, no
  * more are given out, and of the failures the one of the first unit counts: it is the one that a single thread would
- * have met.
+ * have reported.
  */
 #include "read/jobs.h"
 
@@ -19,7 +19,7 @@
 
 enum {
 	UNIT_SIZE = CF_READ_UNIT,
-	THREADS_MAX = 4,            /* by default: the rest of the program needs some too, */
+	THREADS_MAX = 4,            /* by default: the rest of the program needs processors too, */
 	DECODING_MAX = 16           /* but decoding takes far longer than reading */
 };
 
@@ -30,7 +30,7 @@ static bool is_compressed(const cf_read_job *j)
 	return (j->stored->flags & CKPTFMT_STORED_COMPRESSED) != 0;
 }
 
-/* Nothing is to be read, only checked that it is there. */
+/* Only checks that the bytes exist; reads none. */
 static bool is_dry(const cf_read_job *j)
 {
 	return j->request->destination == NULL && j->stored->size != 0;
@@ -42,7 +42,7 @@ static bool is_small(const cf_read_job *j)
 		j->stored->size <= CF_SMALL_VALUE;
 }
 
-/* The end of the small whole values that follow closely: what a shared read should take in. */
+/* The end of the small whole values that follow closely: the end of a shared read. */
 static uint64_t shared_end(const cf_read_work *w, uint64_t row, uint64_t end_row)
 {
 	const cf_read_job *first = &w->jobs[row];
@@ -192,7 +192,7 @@ typedef struct split {
 
 /* The stored bytes of a job that is done in pieces. */
 typedef struct cut {
-	uint64_t next, end;         /* those that nobody has taken */
+	uint64_t next, end;         /* those not yet taken */
 	uint64_t step;              /* bytes of a piece */
 	split *split;               /* NULL: of a box */
 } cut;
@@ -200,7 +200,7 @@ typedef struct cut {
 typedef struct sharing {
 	const cf_read_work *work;
 	pthread_mutex_t lock;       /* over all that follows */
-	/* What nobody has taken begins here. */
+	/* The first job not yet taken. */
 	uint64_t row;
 	cut cut;                    /* of that job */
 	uint64_t taken;             /* units */

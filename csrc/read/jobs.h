@@ -1,20 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading stored values that were asked for and found sound: by the calling thread or, where there are many bytes, by
- * several that share them. */
+/* Reads stored values for requests that were checked: on the calling thread or, for many bytes, on several. */
 #ifndef CKPTFMT_READ_JOBS_H
 #define CKPTFMT_READ_JOBS_H
 
 #include "base/progress.h"
 #include "read/reader.h"
 
-enum { CF_READ_UNIT = 4 << 20 };    /* a thread takes as long to start as reading a tenth of it */
+enum { CF_READ_UNIT = 4 << 20 };    /* starting a thread takes as long as reading a tenth of it */
 
-/* As many threads as may work on so many bytes that can be cut anywhere. */
+/* The number of threads for this many bytes, which can be split anywhere. */
 int32_t cf_read_threads(const ckptfmt_reader *reader, uint64_t bytes, bool decodes);
 
 typedef struct cf_read_job {
 	const ckptfmt_stored *stored;
-	ckptfmt_request *request;   /* `verified` says whether anything is, and is taken back for what was not */
+	ckptfmt_request *request;   /* `verified` is set on entry, and cleared for what was not verified */
 	uint64_t slice;             /* of a partitioned tensor; CF_WHOLE_TENSOR for one stored whole */
 } cf_read_job;
 

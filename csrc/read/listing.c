@@ -13,9 +13,9 @@
 #include <string.h>
 
 enum {
-	/* Columns of this size are worth large pages: a listing writes each page once, and is longer in getting it. */
+	/* Columns of this size are worth huge pages: a listing writes each page once, and page faults take longer. */
 	LARGE_BYTES = 8 << 20,
-	/* No usual entry takes less of an index. */
+	/* Smallest size of a typical entry in the index. */
 	ENTRY_BYTES_MIN = 16,
 };
 
@@ -54,7 +54,7 @@ static ckptfmt_status claim(listing *list, uint64_t first, uint64_t end, ckptfmt
 	return CKPTFMT_OK;
 }
 
-/* Whether all of what the rows point to is there. */
+/* NO_MEMORY if a column could not grow. */
 static ckptfmt_status check_columns(const ckptfmt_selection *selection, ckptfmt_error *err)
 {
 	CF_TRY(cf_buffer_status(&selection->rows, err));
@@ -63,8 +63,8 @@ static ckptfmt_status check_columns(const ckptfmt_selection *selection, ckptfmt_
 	return cf_buffer_status(&selection->names, err);
 }
 
-/* Room for a column of which `size` bytes were filled from one block of `count`, at most `max`. It is no failure if
- * there is none: the column grows as it must. */
+/* Reserves memory for a column by its size after the first of `count` blocks, at most `max`. Best effort: the column
+ * grows later if needed. */
 static void expect(cf_buffer *column, uint64_t count, uint64_t max)
 {
 	uint64_t size = column->size > max / count ? max : column->size * count;
@@ -77,7 +77,7 @@ static void expect(cf_buffer *column, uint64_t count, uint64_t max)
 	column->failed = false;
 }
 
-/* By the rows of the first block, and by no more than the file could hold of them. */
+/* Estimates by the rows of the first block, bounded by what the file could hold. */
 static void expect_columns(const listing *list)
 {
 	uint64_t size = cf_table_size(list->reader->table), count = cf_table_block_count(list->reader->table);
@@ -168,7 +168,7 @@ static ckptfmt_status add_unclaimed(listing *list, const cf_deferred_place *plac
 	return CKPTFMT_OK;
 }
 
-/* Sorts the rows and their names. Names that begin with a zero byte were added last and belong first. */
+/* Sorts the rows and their names: names that begin with a zero byte were added last and come first in key order. */
 static ckptfmt_status sort_rows(ckptfmt_selection *selection, ckptfmt_error *err)
 {
 	uint64_t count = cf_selection_count(selection);
@@ -338,7 +338,8 @@ ckptfmt_status ckptfmt_reader_list_prefix(ckptfmt_reader *reader, const uint8_t 
 	*out = NULL;
 	/* Among keys that begin with a zero byte only a listing of all tells names from slices. */
 	if (prefix_size == 0 || prefix[0] == 0)
-		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "a prefix is not empty and begins with no zero byte");
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET,
+			"a prefix must not be empty or begin with a zero byte");
 	return make_listing(reader, (cf_bytes_view){prefix, prefix_size}, false, out, err);
 }
 

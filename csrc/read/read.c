@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests to jobs: a tensor stored whole is one job, a partitioned one a job for each stored slice that the box meets.
+ * Requests to jobs: a tensor stored whole is one job, a partitioned one a job for each slice that intersects the box.
  * Jobs run in the order of the data files. Everything about the requests is checked before the first byte is written.
  */
 #include "read/reader.h"
@@ -35,7 +35,7 @@ static uint64_t job_count(const batch *b)
 
 /* ---- requests -------------------------------------------------------------------------------------------- */
 
-/* Nothing is to be read. */
+/* Reads nothing: checks the request only. */
 static bool is_dry(const ckptfmt_request *request)
 {
 	return request->destination == NULL;
@@ -115,7 +115,7 @@ static ckptfmt_status add_job(batch *b, const cf_read_job *next, ckptfmt_error *
 				(unsigned long long)stored->raw_size);
 		b->decodes = true;
 	}
-	/* Each is memory that there is, or less. */
+	/* No overflow: each term is at most the size of memory that exists. */
 	if (!is_dry(next->request))
 		b->bytes += cf_min_u64(stored->raw_size, next->request->destination_size);
 	cf_put_bytes(&b->jobs, next, sizeof *next);

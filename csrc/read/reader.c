@@ -13,7 +13,7 @@
 #include <assert.h>
 #include <string.h>
 
-/* Each try that fails means that a whole save went by, so this is never reached by chance. */
+/* An attempt fails only if a whole save completes meanwhile, so 100 failures in a row are not a coincidence. */
 enum { OPEN_TRIES = 100 };
 
 static bool same_file(const cf_file_info *a, const cf_file_info *b)
@@ -63,7 +63,7 @@ ckptfmt_status cf_reader_is_current(ckptfmt_reader *reader, bool *current, ckptf
 	return reader->table == NULL ? CKPTFMT_OK : same_content(reader, name, current, err);
 }
 
-/* NAM-9: a file that has the bare name of the prefix and is a table itself. Whatever goes wrong here, it is none. */
+/* NAM-9: whether the file named as the prefix itself is a table. Any failure here means that it is not. */
 static bool is_v1(const ckptfmt_reader *reader)
 {
 	uint8_t bytes[CF_FOOTER_SIZE];
@@ -130,7 +130,7 @@ void cf_reader_close_files(ckptfmt_reader *reader)
 	reader->index.fd = -1;
 }
 
-/* One try; *again: the checkpoint was replaced meanwhile. */
+/* One attempt; *again: the checkpoint was replaced meanwhile. */
 static ckptfmt_status open_files(ckptfmt_reader *reader, bool *again, ckptfmt_error *err)
 {
 	bool current;
@@ -272,9 +272,9 @@ ckptfmt_status cf_reader_check_call(const ckptfmt_reader *reader, const ckptfmt_
 {
 	if (selection->reader_id != reader->id)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET,
-			"the selection was made by another reader than the one it is used with");
+			"the selection belongs to another reader");
 	if (verify != CKPTFMT_VERIFY_AUTO && verify != CKPTFMT_VERIFY_FULL && verify != CKPTFMT_VERIFY_OFF)
-		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "%d is no verify mode", (int)verify);
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "verify mode %d does not exist", (int)verify);
 	return CKPTFMT_OK;
 }
 

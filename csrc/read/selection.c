@@ -2,9 +2,9 @@
 /*
  * From entries to rows. A partitioned tensor is one entry under its name, with its slices listed, and one entry for
  * each slice under a binary key that begins with a zero byte. Nothing in a slice's entry says that it is one; it is one
- * if some tensor lists it. In key order slice keys stand before nearly all names, so a listing sets entries with such
- * keys aside, takes every other entry as a tensor, lets the tensors claim their slices, and counts what nobody claims
- * as tensors.
+ * if some tensor lists it. In key order slice keys come before nearly all names, so a listing defers entries with such
+ * keys, takes every other entry as a tensor, lets the tensors claim their slices, and lists unclaimed entries as
+ * tensors.
  */
 #include "base/memory.h"
 #include "read/values.h"
@@ -78,7 +78,7 @@ static void set_stored(ckptfmt_selection *selection, const ckptfmt_limits *limit
 	ckptfmt_stored *out)
 {
 	set_place(entry, out);
-	/* What cannot be read is noted here and refused there: the other tensors, and the listing, are none the worse. */
+	/* What cannot be read is marked here and refused when read: other tensors can still be listed and read. */
 	if (entry->feature_flags & ~CF_FEATURE_COMPRESSED) {
 		out->flags |= CKPTFMT_STORED_FEATURES;
 		return;

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 
 enum {
-	ORDERED_MIN = 64,           /* fewer slices are looked at one by one */
-	ORDER_DIMENSIONS_MAX = 8    /* dimensions tried for the one that tells most slices apart */
+	ORDERED_MIN = 64,           /* fewer slices are searched one by one */
+	ORDER_DIMENSIONS_MAX = 8    /* dimensions tried to find the one with the most distinct starts */
 };
 
 static const int64_t no_starts[CKPTFMT_RANK_MAX];
@@ -153,7 +153,7 @@ static ckptfmt_status need_order(const ckptfmt_selection *selection, const ckptf
 	if (held != NULL)
 		return CKPTFMT_OK;
 	CF_TRY(make_order(selection, row, &mine, err));
-	/* Whoever comes second drops his. */
+	/* If another thread published one first, free ours. */
 	if (!atomic_compare_exchange_strong_explicit(place, &held, mine, memory_order_acq_rel, memory_order_acquire))
 		cf_geometry_order_free(mine);
 	return CKPTFMT_OK;
@@ -210,7 +210,7 @@ bool cf_geometry_walk_next(cf_geometry_walk *walk, uint64_t *slice)
 	return false;
 }
 
-/* SLC-11, of the slices that the box meets alone. */
+/* SLC-11, looking only at the slices that intersect the box. */
 static ckptfmt_status check_ordered_cover(const ckptfmt_selection *selection, const ckptfmt_row *row,
 	const int64_t *box, ckptfmt_error *err)
 {
@@ -239,7 +239,7 @@ ckptfmt_status cf_geometry_check_cover(const ckptfmt_selection *selection, const
 	const int64_t *starts = box == NULL ? no_starts : box;
 	const int64_t *lengths = box == NULL ? dims : box + row->rank;
 	uint64_t number = (uint64_t)(row - cf_selection_row(selection, 0));
-	/* The slices' extents stand one after the other in the column. */
+	/* The slices' extents are contiguous in the column. */
 	cf_boxes boxes = {dims, extents_of(selection, row, 0), row->slice_count, row->rank};
 	if (atomic_load_explicit(&selection->disjoint[number], memory_order_relaxed) == 0) {
 		for (uint64_t i = 0; i < row->slice_count; i++) {
@@ -277,7 +277,7 @@ ckptfmt_status cf_geometry_check_storage(const ckptfmt_stored *stored, ckptfmt_e
 	return CKPTFMT_OK;
 }
 
-/* Before anybody makes room for the raw bytes. */
+/* Checked before memory for the raw bytes is allocated. */
 ckptfmt_status cf_geometry_check_expansion(const ckptfmt_stored *stored, ckptfmt_error *err)
 {
 	if (stored->flags & CKPTFMT_STORED_EXPANDS)
@@ -335,7 +335,7 @@ ckptfmt_status cf_geometry_check_value(const ckptfmt_selection *selection, const
 			"SLC-9: the entry of slice %llu has another shape than the slice", (unsigned long long)slice);
 	CF_TRY(cf_geometry_check_decodable(selection, row, stored, err));
 	CF_TRY(cf_geometry_check_storage(stored, err));
-	/* ENT-3, ENT-4: the fields are signed, and nobody writes negative ones. */
+	/* ENT-3, ENT-4: the fields are signed, and no writer writes negative ones. */
 	if (stored->shard < 0 || stored->shard >= selection->num_shards)
 		return cf_fail(err, CKPTFMT_FAIL_BAD_ENTRY, CF_NO_OFFSET, "ENT-3: shard number %d of %d",
 			(int)stored->shard, (int)selection->num_shards);

@@ -41,13 +41,13 @@ typedef struct cf_boxes {
 } cf_boxes;
 
 /* SLC-6. BAD_SLICE: two boxes share a cell; the message names their rows, and `rows` (may be NULL) gets them, the lower
- * first. In a dimension of size 0 all boxes count as meeting, so that the same slice twice is found there too, as
+ * first. In a dimension of size 0 all boxes count as intersecting, so that the same slice twice is found there too, as
  * TensorFlow finds it. Real layouts take about rank * count * log(count) steps and 33 bytes a box. An arrangement that
  * would take more than a fixed budget (some seconds) is LIMIT. NO_MEMORY. */
 CF_MUST_CHECK ckptfmt_status cf_boxes_check_disjoint(const cf_boxes *boxes, uint64_t rows[2], ckptfmt_error *err);
 
-/* SLC-11: the boxes cover the request (resolved, lengths >= 0). BAD_SLICE otherwise, with the number of cells that no
- * box holds. REQUIRES: the boxes are disjoint. One pass over them; allocates nothing. */
+/* SLC-11: the boxes cover the request (resolved, lengths >= 0). BAD_SLICE otherwise, with the number of cells outside
+ * of all boxes. REQUIRES: the boxes are disjoint. One pass over them; allocates nothing. */
 CF_MUST_CHECK ckptfmt_status cf_boxes_cover(const cf_boxes *boxes, const int64_t *request_starts,
 	const int64_t *request_lengths, ckptfmt_error *err);
 

@@ -19,11 +19,11 @@ typedef struct cf_gather_loop {
 	uint64_t index;         /* Invariant: index < count. */
 } cf_gather_loop;
 
-/* No heap and no end of life; some 1.5 KiB, only the part in use is written. */
+/* Owns no memory; about 1.5 KiB, of which only the part in use is written. */
 typedef struct cf_gather {
 	const uint8_t *data;
 	int64_t at;             /* bytes from `data` to the run under work */
-	uint64_t run_size;      /* bytes that lie together, and stay together */
+	uint64_t run_size;      /* contiguous bytes that stay contiguous */
 	uint64_t run_used;      /* of that run; Invariant: run_used < run_size or left is 0 */
 	uint64_t size;
 	uint64_t left;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The key under which the bytes of one slice of a partitioned tensor stand in the index: the tensor's name and the
+/* The key of the entry of one slice of a partitioned tensor in the index: the tensor's name and the
  * slice's extents in an order-preserving code. Bytewise order of keys is the order of (name, rank, extents). */
 #ifndef CKPTFMT_SLICES_KEY_H
 #define CKPTFMT_SLICES_KEY_H
@@ -9,7 +9,7 @@
 #include <stdbool.h>
 
 /* Appends the key of a slice to `out` (whose sticky failure is the only way to fail). A full dimension has start 0 and
- * length -1. Any start and length can be encoded; whether they mean anything is the caller's affair.
+ * length -1. Any start and length can be encoded; the caller checks that they are valid.
  * REQUIRES: 0 <= rank <= CKPTFMT_RANK_MAX. */
 void cf_slice_key_encode(cf_buffer *out, const uint8_t *name, uint64_t name_size, int32_t rank, const int64_t *starts,
 	const int64_t *lengths);
@@ -22,12 +22,12 @@ void cf_slice_key_encode(cf_buffer *out, const uint8_t *name, uint64_t name_size
 CF_MUST_CHECK ckptfmt_status cf_slice_key_decode(const uint8_t *key, uint64_t key_size, cf_buffer *name_out,
 	int32_t *rank, int64_t *starts, int64_t *lengths, ckptfmt_error *err);
 
-/* The same for whatever cf_slice_key_encode writes: rank 0 too, and any start and length. */
+/* The same for everything that cf_slice_key_encode writes: also rank 0, and any start and length. */
 CF_MUST_CHECK ckptfmt_status cf_slice_key_split(const uint8_t *key, uint64_t key_size, cf_buffer *name_out,
 	int32_t *rank, int64_t *starts, int64_t *lengths, ckptfmt_error *err);
 
-/* Every slice key begins with a zero byte. So may, oddly, a tensor's name: only a tensor that lists the slice proves
- * the key to be one. */
+/* Every slice key begins with a zero byte, but a tensor's name may as well: only a tensor that lists the slice proves
+ * that the key is a slice's. */
 static inline bool cf_slice_key_looks_like(const uint8_t *key, uint64_t key_size)
 {
 	return key_size != 0 && key[0] == 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The read plan: which bytes of a stored box go where in a requested one. Both are row-major arrays without gaps, so
- * the cells that they share are runs of bytes; dimensions are merged until the runs are as long as can be. */
+/* The read plan: which bytes of a stored box go where in a requested one. Both are contiguous row-major arrays, so
+ * their intersection is a set of runs of bytes; dimensions are merged to make the runs as long as possible. */
 #ifndef CKPTFMT_SLICES_PLAN_H
 #define CKPTFMT_SLICES_PLAN_H
 
@@ -24,14 +24,14 @@ typedef struct cf_plan_loop {
 	uint64_t index;                 /* Invariant: index < count. */
 } cf_plan_loop;
 
-/* No heap and no end of life; some 2 KiB, only the part in use is written. */
+/* Owns no memory; about 2 KiB, of which only the part in use is written. */
 typedef struct cf_plan {
 	cf_run next;
 	uint64_t first_byte;
 	uint64_t first_destination;
 	uint64_t run_count;
 	uint64_t runs_left;
-	uint64_t stored_begin;                  /* what lies outside is left out of the runs */
+	uint64_t stored_begin;                  /* runs are cut to this range */
 	uint64_t stored_end;
 	uint32_t loop_count;
 	cf_plan_loop loops[CF_LOOPS_MAX];       /* innermost first */

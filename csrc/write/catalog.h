@@ -17,7 +17,7 @@ typedef struct cf_catalog_row {
 	uint64_t dims_first;        /* in `dims` */
 	uint64_t first_slice;       /* of a partitioned tensor, in `slices`; CF_NO_SLICE otherwise */
 	uint64_t last_slice;
-	uint64_t offset;            /* where its bytes lie: set by the writer once they do */
+	uint64_t offset;            /* of its bytes in the data file: set by the writer when they are written */
 	uint64_t size;
 	uint64_t chunks_first;      /* in `chunk_crcs` */
 	uint64_t entry_offset;      /* in `messages`: another index's entry, which this one repeats but for the shard */

@@ -278,7 +278,7 @@ def test_prefix_with_slices(tmp_path: Path) -> None:
             assert part.record(row) == whole.record(row)
             assert part.slices(row) == whole.slices(row)
         for refused in (b"", b"\0a"):
-            with pytest.raises(ckptfmt.InvalidError, match="a prefix is not empty"):
+            with pytest.raises(ckptfmt.InvalidError, match="a prefix must not be empty"):
                 opened._handle.list_prefix(refused)
 
 

@@ -197,7 +197,7 @@ static void test_misuse(void)
 		"source 0 names row 1 of 1");
 	row = 0;
 	CHECK_FAILS(ckptfmt_reader_compare(two, selection, &source, &row, 1, &same, &err), err, CKPTFMT_FAIL_ARGUMENT,
-		"the selection was made by another reader");
+		"the selection belongs to another reader");
 	source.dtype = CKPTFMT_RESOURCE;
 	CHECK_FAILS(ckptfmt_reader_compare(one, selection, &source, &row, 1, &same, &err), err, CKPTFMT_FAIL_ARGUMENT,
 		"data type 20 cannot be stored");

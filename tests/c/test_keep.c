@@ -160,7 +160,7 @@ static void test_misuse(void)
 	ckptfmt_writer_abandon(writer);
 	CHECK_OK(ckptfmt_writer_open(path_of("out/n"), NULL, &writer, &err), err);
 	CHECK_FAILS(ckptfmt_writer_keep(writer, other, selection, rows, 1, kept, &err), err, CKPTFMT_FAIL_ARGUMENT,
-		"the selection was made by another reader");
+		"the selection belongs to another reader");
 	rows[1] = 0;
 	CHECK_FAILS(ckptfmt_writer_keep(writer, reader, selection, rows, 2, kept, &err), err, CKPTFMT_FAIL_ARGUMENT,
 		"the name is added twice");

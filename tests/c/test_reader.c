@@ -101,30 +101,30 @@ static void test_arguments(void)
 	CHECK_OK(ckptfmt_reader_open(path_of("one"), NULL, &one, &err), err);
 	selection = list(other);
 	/* Row 3 is in data file 3 of 4; the other reader has one file. */
-	CHECK_FAILS(read_row(one, selection, 3, &value), err, CKPTFMT_FAIL_ARGUMENT, "the selection was made by another");
+	CHECK_FAILS(read_row(one, selection, 3, &value), err, CKPTFMT_FAIL_ARGUMENT, "the selection belongs to another");
 	CHECK_FAILS(ckptfmt_reader_map(one, selection, 3, CKPTFMT_VERIFY_AUTO, &mapping, &err), err,
-		CKPTFMT_FAIL_ARGUMENT, "the selection was made by another");
+		CKPTFMT_FAIL_ARGUMENT, "the selection belongs to another");
 	CHECK(mapping == NULL);
 	CHECK_FAILS(ckptfmt_reader_read_strings(one, selection, 3, NULL, CKPTFMT_VERIFY_AUTO, &strings, &err), err,
-		CKPTFMT_FAIL_ARGUMENT, "the selection was made by another");
+		CKPTFMT_FAIL_ARGUMENT, "the selection belongs to another");
 	CHECK(strings == NULL);
 	/* Also one of no tensors, and that of a reader closed before, whose memory may be in use again. */
 	CHECK_OK(ckptfmt_reader_select(one, NULL, NULL, 0, &none, &err), err);
 	CHECK_FAILS(ckptfmt_reader_read(other, none, NULL, 0, CKPTFMT_VERIFY_AUTO, &err), err, CKPTFMT_FAIL_ARGUMENT,
-		"the selection was made by another");
+		"the selection belongs to another");
 	CHECK_OK(ckptfmt_reader_read(one, none, NULL, 0, CKPTFMT_VERIFY_AUTO, &err), err);
 	ckptfmt_selection_free(none);
 	ckptfmt_reader_close(other);
 	other = open_reader(128, 1);
 	CHECK_FAILS(read_row(other, selection, 0, &value), err, CKPTFMT_FAIL_ARGUMENT,
-		"the selection was made by another");
+		"the selection belongs to another");
 	ckptfmt_selection_free(selection);
 	ckptfmt_reader_close(other);
 	selection = list(one);
 	for (int32_t mode = -1; mode <= 3; mode += 4) {
 		char message[32];
 		ckptfmt_request request = {0, NULL, NULL, 0, 0, 0};
-		snprintf(message, sizeof message, "%d is no verify mode", (int)mode);
+		snprintf(message, sizeof message, "verify mode %d does not exist", (int)mode);
 		CHECK_FAILS(ckptfmt_reader_read(one, selection, &request, 1, mode, &err), err, CKPTFMT_FAIL_ARGUMENT,
 			message);
 		CHECK_FAILS(ckptfmt_reader_map(one, selection, 0, mode, &mapping, &err), err, CKPTFMT_FAIL_ARGUMENT,
