@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The exceptions of ckptfmt: one base, one class for each kind of person who must act.
+"""The exceptions of ckptfmt: one base class, and one class for each C status.
 
-Every class names the C status it stands for and the failures that belong to it; the tables that
-`ckptfmt._core` goes by are made of these names, so that a class cannot be forgotten. Running out of
-memory raises the builtin MemoryError.
+Each class names its C status and its failures; `ckptfmt._core` builds its tables from these names.
+Lack of memory raises the builtin MemoryError.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ class CkptfmtError(Exception):
         self.errno = errno
 
     def __str__(self) -> str:
-        # "ARGUMENT" and the "NONE" of a note tell nothing that the sentence does not.
+        # "ARGUMENT" and the "NONE" of a note add nothing to the message.
         head = "" if self.failure in ("ARGUMENT", "NONE") else self.failure
         if self.path:
             head += f" in {self.path}"
@@ -104,12 +103,12 @@ class CkptfmtError(Exception):
 
 
 class CkptfmtWarning(UserWarning):
-    """Something is not as it should be, and there is an answer all the same."""
+    """A recoverable problem: the call succeeded, but the caller should know."""
 
 
 @contextlib.contextmanager
 def about(tensor: str) -> Iterator[None]:
-    """Names the tensor in an error raised inside that names none."""
+    """Add the tensor's name to an error that is raised inside without one."""
     try:
         yield
     except CkptfmtError as error:
@@ -172,15 +171,14 @@ class LimitError(CkptfmtError):
 
 
 class InvalidError(CkptfmtError, ValueError):
-    """The caller broke the contract: wrong argument, closed handle, unusable path."""
+    """Wrong argument, closed handle, or unusable path."""
 
     default_status = "INVALID"
     failures: ClassVar[tuple[str, ...]] = ("ARGUMENT", "BAD_PATH")
 
 
 class MatchError(InvalidError, AssertionError):
-    """A checkpoint and the objects that it was restored into are not the same, and the caller
-    asserted that they are."""
+    """The caller asserted that a checkpoint and its objects match, and they do not."""
 
     failures = ("MATCH",)
 
@@ -207,7 +205,7 @@ class StorageError(CkptfmtError, OSError):
 
 
 class ShardMissingError(StorageError):
-    """The index names a data file that is not there."""
+    """A data file that the index names does not exist."""
 
     failures = ("SHARD_MISSING",)
 
@@ -240,14 +238,14 @@ class MergeConflictError(CkptfmtError, ValueError):
 
 
 class BusyError(CkptfmtError):
-    """Somebody else holds a lock that is needed."""
+    """Another process or thread holds a lock that is needed."""
 
     default_status = "BUSY"
     failures = ("BUSY",)
 
 
 def classes() -> tuple[dict[str, type[CkptfmtError]], dict[str, type[CkptfmtError]]]:
-    """The class of each failure, and the general one of each status."""
+    """Return the class of each failure, and the general class of each status."""
     by_failure: dict[str, type[CkptfmtError]] = {}
     by_status: dict[str, type[CkptfmtError]] = {}
     # Breadth first: the general class of a status comes before its special cases.

@@ -1,25 +1,25 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a call is, told to whoever watches."""
+"""Progress of a call, reported to the caller."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-# Called with the bytes that are done, and all.
+# Called with the bytes done and the total.
 Progress = Callable[[int, int], object]
 
 
 @dataclass(slots=True)
 class Meter:
-    """Counts what is done."""
+    """Counts bytes and reports them."""
 
     progress: Progress | None
     total: int
     done: int = 0
 
     def add(self, size: int) -> None:
-        """So many bytes more are done."""
+        """Add bytes that are done."""
         self.done += size
         if self.progress is not None:
             self.progress(self.done, self.total)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From one level of the format to another."""
+"""Convert a checkpoint to another level of the format."""
 
 from __future__ import annotations
 
@@ -33,21 +33,20 @@ __all__ = ["DROPPING", "convert"]
 
 Path = str | bytes | os.PathLike[Any]
 
-# Bytes of arrays that are held before they are written.
+# Bytes of arrays that are collected before they are written.
 BATCH_BYTES = 64 << 20
-# Values above go through a file: the system may write it out and read it again.
+# Larger values go through a temporary file, which the system can page out.
 HELD_MAX = 256 << 20
-# Bytes of two values that are compared at once.
+# Bytes that are compared at once.
 STEP_BYTES = 4 << 20
-# What an error says of metadata that stand in the way.
+# Hint in errors about metadata that cannot be written.
 DROPPING = "drop_metadata=True leaves the metadata out"
 
 _STAND_IN = re.compile(re.escape(names.SHARD_STAND_IN) + "[0-9]+")
 
 
 class _Piece(NamedTuple):
-    """A stored value: a tensor, or one of its slices (the box for reading, the slice for
-    writing)."""
+    """A stored value: a tensor, or one of its slices, as a box to read and a slice to write."""
 
     handle: TensorHandle
     shape: tuple[int, ...]
@@ -68,26 +67,25 @@ def convert(
     progress: Progress | None = None,
     limits: Mapping[str, int] | None = None,
 ) -> None:
-    """Writes a checkpoint anew at another level, all or nothing, with the same tensors in the order
-    of their names. The slices of partitioned tensors stay as they are.
+    """Write a checkpoint again at another level, all or nothing, with the same tensors in the order
+    of their names. Partitioned tensors keep their slices.
 
     A source that cannot be written again is refused before anything is written. Memory is bounded
-    but for string tensors: values above 256 MiB go through an unnamed temporary file beside the
-    destination. A result of level "v2" has, on a fresh prefix, the bytes that `save_v2` of the same
-    tensors in this order has; one that replaces a checkpoint, be it the source, may number its data
-    files otherwise. What a writer normalises is normalised: the unused bits of narrow types, and
-    the sizes in string and variant values.
+    except for string tensors: values above 256 MiB go through an unnamed temporary file beside the
+    destination. On a fresh prefix, a result of level "v2" has the bytes of `save_v2` with the same
+    tensors in this order; if it replaces a checkpoint, its data files may have other numbers. The
+    unused bits of narrow types, and the sizes in string and variant values, are normalised.
 
     Args:
-        source: whatever `ckptfmt.open` takes.
+        source: any path that `ckptfmt.open` takes.
         destination: prefix of the result. It may be that of the source, which is then replaced in
-            one step once the result is complete.
+            one step when the result is complete.
         level, compression, alignment, durability: as in Writer.
-        drop_metadata: True leaves out metadata that the level has no place for, that others wrote
-            in a form that is only read (nested objects, null), or that are none.
-        verify: "full" reads all of the result back before it appears and compares the checksums of
-            all values with those of the source, or the values where these differ; "off" does not.
-            The source is always checked.
+        drop_metadata: whether to omit metadata that cannot be written: at level "v2", or in a form
+            that is only read (nested objects, null, not JSON).
+        verify: "full" reads the result before it becomes visible, and compares all checksums, or
+            the values where checksums differ, with the source; "off" does not. The source is
+            always verified.
         progress: called as `progress(bytes_done, bytes_total)` from this thread, with bytes of
             arrays.
         limits: as in `ckptfmt.open`.
@@ -95,10 +93,10 @@ def convert(
     Raises:
         InvalidError: the source has metadata that cannot be written (drop_metadata), or a tensor of
             a reserved name; an argument.
-        CheckpointNotFoundError, CorruptError, LimitError: of the source; of a part of a checkpoint
-            as well, in which slices of a tensor are missing.
-        UnsupportedError: a tensor of a dtype that is not known, or of more than 64 dimensions.
-        CorruptError: the result is not what was written.
+        CheckpointNotFoundError, CorruptError, LimitError: the source is missing, damaged, or lacks
+            slices of a tensor.
+        UnsupportedError: a tensor of an unknown dtype, or with more than 64 dimensions.
+        CorruptError: the result differs from the source.
         StorageError, BusyError, DurabilityUnknownError: as in Writer and `merge`.
     """
     check_progress(progress)
@@ -112,7 +110,7 @@ def convert(
         metadata = _metadata(reader, level, drop_metadata)
         try:
             directory.make()
-            # As savers name theirs: who sweeps after a kill knows it (CMT-15).
+            # Named as the shards of savers, so that orphans are recognised (CMT-15).
             part = names.sharded_filename(os.path.join(directory.path, "part"), 0, 1)
             with Writer(
                 part,
@@ -131,7 +129,7 @@ def convert(
 
 
 def _check_source(reader: Reader) -> None:
-    """Refuses what can be read, but not written again."""
+    """Refuse a source that can be read, but not written again."""
     listing = reader._listing()
     selection = listing.selection
     rows = selection.rows
@@ -152,12 +150,12 @@ def _check_source(reader: Reader) -> None:
         handle.check_rank()
         if handle.dtype is None:
             raise handle.unsupported(f"the elements of {handle.dtype_name} are not known")
-    # Of partitioned tensors, whether their slices leave a hole.
+    # Do the slices of each partitioned tensor cover it?
     for row in np.flatnonzero(selection.rows["slice_count"]).tolist():
         reader._handle.check_one(selection, row, None)
     if not any(name.startswith("\0") for name in listing.names):
         return
-    # Perhaps a slice of nothing, which makes the result one too, and only verifying tells.
+    # Slices without a tensor would be lost; only verification reports them.
     for finding in reader.verify().problems:
         if finding.message.startswith("KEY-7"):
             raise CorruptError(
@@ -170,8 +168,8 @@ def _check_source(reader: Reader) -> None:
 
 
 def _stands_in(handle: TensorHandle) -> bool:
-    """Whether it only makes a data file referenced (EXT-8), as a merge judges it: that of others
-    gives it another shard_id. The writer makes its own."""
+    """Return whether a tensor only keeps a data file referenced (EXT-8). The writer creates its
+    own."""
     return (
         _STAND_IN.fullmatch(handle.name) is not None
         and handle.dtype == np.dtype(np.float32)
@@ -182,7 +180,7 @@ def _stands_in(handle: TensorHandle) -> bool:
 
 
 def _metadata(reader: Reader, level: Level, drop: bool) -> dict[str, Any] | None:
-    """What the result has as its metadata; None if it has none."""
+    """Return the metadata of the result, or None."""
     if names.METADATA not in reader:
         return None
     try:
@@ -227,8 +225,7 @@ def _write(reader: Reader, writer: Writer, folder: str, progress: Progress | Non
 
 
 def _pieces(reader: Reader) -> Iterator[_Piece]:
-    """All stored values in the order of the names, those of a tensor in the order in which it lists
-    them."""
+    """Yield all stored values: tensors in the order of names, slices as their tensor lists them."""
     for handle in reader.values():
         yield from _pieces_of(handle)
 
@@ -253,7 +250,7 @@ def _size(piece: _Piece) -> int:
 
 
 def _take(sources: Sources, piece: _Piece, folder: str) -> None:
-    """Reads a stored value and makes it the next to be written."""
+    """Read a stored value and add it to the sources."""
     handle = piece.handle
     sources.add(handle.raw_name, _value(piece, folder), handle.dtype_code, piece.part)
 
@@ -266,12 +263,12 @@ def _value(piece: _Piece, folder: str) -> NDArray[Any]:
 
 
 def _spooled(piece: _Piece, size: int, folder: str) -> NDArray[Any]:
-    """The value in a file without a name, mapped."""
+    """Return a value in a mapped, unnamed temporary file."""
     handle = piece.handle
     handle._reader._handle.check_one(handle._selection, handle._row, None)
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
-            # To write through the map where the disk has no room would kill the process.
+            # Writing to the mapping on a full disk would kill the process.
             os.posix_fallocate(file.fileno(), 0, size)
             mapped = mmap.mmap(file.fileno(), size)
     except OSError as error:
@@ -287,8 +284,8 @@ def _spooled(piece: _Piece, size: int, folder: str) -> NDArray[Any]:
 
 
 def _check(reader: Reader, part: str, folder: str, limits: Mapping[str, int] | None) -> None:
-    """Reads the result back, and compares its values with those of the source: the checksums, and
-    where these differ the values."""
+    """Verify the result, and compare its checksums, or where these differ its values, with the
+    source."""
     report = verify_prefix(part, limits=limits)
     for finding in report.problems:
         raise CorruptError(
@@ -302,8 +299,7 @@ def _check(reader: Reader, part: str, folder: str, limits: Mapping[str, int] | N
         ours, theirs = _sums(result), _sums(reader)
         if ours.keys() != theirs.keys():
             raise _other(None)
-        # Other checksums of the same values: those of the other byte order, and what the writer
-        # writes in a form of its own.
+        # Equal values can have other checksums: the other byte order, or a normalised form.
         for name in (name for name, sums in theirs.items() if ours[name] != sums):
             before, after = reader[name], result[name]
             if (before.dtype_code, before.shape) != (after.dtype_code, after.shape):
@@ -326,8 +322,7 @@ _Sums = tuple[int, tuple[int, ...], list[tuple[int, int]]]
 
 
 def _sums(reader: Reader) -> dict[str, _Sums]:
-    """Dtype and shape of all tensors, and the sizes and checksums of the raw bytes of their
-    values."""
+    """Return dtype and shape of all tensors, and sizes and checksums of their raw values."""
     listing = reader._listing()
     selection = listing.selection
     codes, shapes = selection.rows["dtype"].tolist(), selection.shapes()
@@ -345,7 +340,7 @@ def _sums(reader: Reader) -> dict[str, _Sums]:
 
 
 def _same(piece: _Piece, other: _Piece, folder: str) -> bool:
-    """Whether two stored values of one dtype and shape are the same, in the bits that count."""
+    """Return whether two values of one dtype and shape are equal, without unused bits."""
     one, two = _value(piece, folder), _value(other, folder)
     if one.dtype == np.dtype(object):
         return bool(one.reshape(-1).tolist() == two.reshape(-1).tolist())

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a user's path means: it finds the prefix of a checkpoint, or says what was found instead.
+"""Find the prefix of the checkpoint that a path means, or report what is there instead.
 
-Paths are literal: nothing here or below expands patterns. Only the first bytes of a file are looked
-at, and of the text file `checkpoint` as much as it may reasonably hold.
+Paths are literal: patterns are not expanded.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ LISTED_MAX = 8
 
 
 def locate(path: str | bytes | os.PathLike[Any]) -> str:
-    """The prefix of the checkpoint that `path` means.
+    """Return the prefix of the checkpoint that `path` means.
 
-    A path means, in this order: the prefix itself; its `.index` file or one of its data files; a
+    In this order: the prefix itself; its `.index` file or one of its data files; a
     directory with a `checkpoint` state file; a SavedModel; a directory with exactly one `.index`
     file.
 
     Raises:
         CheckpointNotFoundError: none of these; the message says what is there instead.
         UnsupportedError: a checkpoint of TensorFlow's V1 format.
-        InvalidError: no usable path, or a state file that points out of its directory.
-        CorruptError, LimitError: the state file cannot be read as one.
+        InvalidError: not a path, or a state file that names a path outside its directory.
+        CorruptError, LimitError: the state file cannot be parsed.
     """
     text = path_text(path)
     base = text.removesuffix(".index")
@@ -108,7 +107,7 @@ def _missing_index(prefix: str) -> str:
 
 
 def _what_is_near(path: str) -> str:
-    """Why a path that does not exist might have been meant."""
+    """Describe what is near a path that does not exist."""
     directory, name = os.path.split(path)
     if not os.path.isdir(directory or "."):
         return f"there is no directory '{directory}'"
@@ -198,8 +197,7 @@ _KINDS: list[tuple[str, Callable[[bytes], bool]]] = [
 
 
 def describe_file(path: str) -> str:
-    """What a file seems to be, from its first bytes (and the magic number at the end of a
-    table)."""
+    """Guess what a file is from its first bytes, and from the magic number at its end."""
     try:
         with open(path, "rb") as stream:
             head = stream.read(HEAD_BYTES)

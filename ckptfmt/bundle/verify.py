@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checking everything in a checkpoint that can be checked, and going on after a problem."""
+"""Verify a checkpoint: check everything, and continue after a problem."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from ckptfmt.errors import CkptfmtError
 
 __all__ = ["Finding", "Report", "verify"]
 
-# Bytes between two looks at the clock of the caller: progress, and Ctrl-C.
+# Bytes between two calls of `progress`, and between two checks for Ctrl-C.
 STEP_BYTES = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it should be.
+    """A problem or deviation that `verify` found.
 
     Attributes:
-        severity: "problem" (damaged, incomplete, contradictory) or "note" (sound, but no canonical
-            writer wrote it).
-        status, failure, message, path, offset, tensor: as in `CkptfmtError`; a note of
-            what is sound has no status and the failure "NONE".
+        severity: "problem" (damaged, incomplete, contradictory) or "note" (sound, but not what a
+            canonical writer writes).
+        status, failure, message, path, offset, tensor: as in `CkptfmtError`; a note about sound
+            data has no status and the failure "NONE".
     """
 
     severity: str
@@ -52,14 +52,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What `verify` found.
+    """Result of `verify`.
 
     Attributes:
         prefix: the checkpoint.
         findings: in the order found.
         bytes_checked: bytes of index and data files.
-        tensors_checked: tensors, the format's own included; a partitioned one counts once.
-        strict: whether notes count against it.
+        tensors_checked: number of tensors, reserved ones included; a partitioned one counts once.
+        strict: whether notes make `ok` False.
     """
 
     prefix: str
@@ -70,17 +70,17 @@ class Report:
 
     @property
     def problems(self) -> list[Finding]:
-        """What is damaged, incomplete or contradictory."""
+        """Findings of severity "problem"."""
         return [finding for finding in self.findings if finding.severity == "problem"]
 
     @property
     def notes(self) -> list[Finding]:
-        """What is sound, but not canonical."""
+        """Findings of severity "note"."""
         return [finding for finding in self.findings if finding.severity == "note"]
 
     @property
     def ok(self) -> bool:
-        """True if nothing counts against the checkpoint."""
+        """True without problems (strict: without any findings)."""
         return not (self.findings if self.strict else self.problems)
 
     def __bool__(self) -> bool:
@@ -95,17 +95,17 @@ def verify(
     limits: Mapping[str, int] | None = None,
     follow_symlinks: bool = True,
 ) -> Report:
-    """Checks every index block, every entry and every byte of every tensor. A damaged checkpoint is
-    no error here.
+    """Check every index block, every entry and every byte of every tensor. Damage is reported, not
+    raised.
 
     Args:
-        path: whatever `ckptfmt.open` takes.
-        strict: also count against it what a canonical writer would not have written.
+        path: any path that `ckptfmt.open` takes.
+        strict: whether deviations from what a canonical writer writes make the report not ok.
         progress: called as `progress(bytes_done, bytes_total)` from this thread.
         limits, follow_symlinks: as in `ckptfmt.open`.
 
     Raises:
-        CheckpointNotFoundError: there is nothing to check.
+        CheckpointNotFoundError: there is no checkpoint.
         StorageError, InvalidError.
     """
     return verify_prefix(
@@ -125,7 +125,7 @@ def verify_prefix(
     limits: Mapping[str, int] | None = None,
     follow_symlinks: bool = True,
 ) -> Report:
-    """`verify` for a path that is a prefix already."""
+    """Verify the checkpoint at a prefix; see `verify`."""
     check_limits(limits)
     check_progress(progress)
     verifier = _core.VerifierHandle(prefix, limits, follow_symlinks, Zstd())

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Meshes of devices and how tensors lie on them: DTensor's model, without a framework.
+"""Meshes of devices and layouts of tensors on them: DTensor's model, without a framework.
 
-A mesh is a grid of devices with named dimensions. A layout says, for each dimension of a tensor,
-over which mesh dimension it is cut, or that it is not; from it and the tensor's global shape
-follows the box that each device holds.
+A mesh is a grid of devices with named dimensions. A layout maps each dimension of a tensor to the
+mesh dimension over which it is cut, or to none. With the tensor's global shape this determines the
+box of each device.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ckptfmt.slices import SliceSpec
 
 __all__ = ["UNSHARDED", "Layout", "Mesh", "blocks"]
 
-# What DTensor calls a dimension that is not cut; None means the same.
+# DTensor's name for a dimension that is not cut; None means the same.
 UNSHARDED = "unsharded"
 
 
@@ -31,8 +31,8 @@ class Mesh:
 
     Args:
         dims: (name, size) of each dimension, or a mapping from names to sizes, in order.
-        devices: one name a device, all different. Default
-            "/job:mesh/task:<i>/device:CPU:0", i counting the devices.
+        devices: a distinct name for each device. Default "/job:mesh/task:<i>/device:CPU:0", where i
+            counts the devices.
 
     Attributes:
         dim_names: names of the dimensions.
@@ -41,8 +41,8 @@ class Mesh:
         devices: names of the devices.
 
     Raises:
-        InvalidError: a name that is empty, repeated or "unsharded", a size below 1, another number
-            of devices than the sizes give, or a device that is there twice.
+        InvalidError: a name that is empty, repeated or "unsharded", a size below 1, a wrong number
+            of devices, or a repeated device.
     """
 
     __slots__ = ("_hash", "_index", "_strides", "devices", "dim_names", "shape", "size")
@@ -84,29 +84,28 @@ class Mesh:
         self._hash = hash((self.dim_names, self.shape, self.devices))
 
     def index_of(self, device: str) -> int:
-        """Position of a device in `devices`. Raises InvalidError if it is none of them."""
+        """Return the index of a device in `devices`; InvalidError for another device."""
         position = self._index.get(device) if isinstance(device, str) else None
         if position is None:
             raise InvalidError(f"{device!r} is no device of the mesh {self.text}")
         return position
 
     def coordinates(self, device: str) -> tuple[int, ...]:
-        """Where a device lies: one index a mesh dimension. Raises InvalidError if it is not in the
-        mesh."""
+        """Return a device's index in each mesh dimension; InvalidError for another device."""
         return self.coordinates_at(self.index_of(device))
 
     def coordinates_at(self, position: int) -> tuple[int, ...]:
-        """The coordinates of the device at this position of `devices`."""
+        """Return the coordinates of the device at this index of `devices`."""
         return tuple(
             position // stride % size
             for stride, size in zip(self._strides, self.shape, strict=True)
         )
 
     def local_devices(self, rank: int, world_size: int) -> tuple[str, ...]:
-        """The devices of one of `world_size` processes where each has a contiguous block of them.
+        """Return the devices of process `rank` if each of `world_size` processes has a contiguous
+        block of them.
 
-        The blocks are as equal as can be, the first ones larger by one where that does not come
-        out even; with more processes than devices the last ones have none.
+        Block sizes differ by at most one; larger blocks come first, empty ones last.
 
         Raises:
             InvalidError: rank is not in [0, world_size).
@@ -119,7 +118,7 @@ class Mesh:
 
     @property
     def text(self) -> str:
-        """Its dimensions, as messages name a mesh: "[x=2, y=3]"."""
+        """Dimensions for messages: "[x=2, y=3]"."""
         pairs = zip(self.dim_names, self.shape, strict=True)
         return f"[{', '.join(f'{name}={size}' for name, size in pairs)}]"
 
@@ -144,12 +143,12 @@ class Mesh:
 
 
 class Layout:
-    """How a tensor lies on a mesh, as `tf.experimental.dtensor.Layout`. Immutable.
+    """How a tensor is distributed over a mesh, as `tf.experimental.dtensor.Layout`. Immutable.
 
-    A dimension of n elements cut over a mesh dimension of k devices falls into blocks of ceil(n/k)
-    elements, of which the last ones are shorter, or empty, where that does not come out even (as
-    torch.chunk and torch's DTensor do; TensorFlow's DTensor cuts evenly only, where all agree).
-    Devices that differ only in mesh dimensions that are not used hold the same: replicas.
+    A dimension of n elements over a mesh dimension of k devices is cut into blocks of ceil(n/k)
+    elements; the last ones may be shorter or empty (as in torch.chunk and torch's DTensor;
+    TensorFlow's DTensor only cuts evenly). Devices that differ only in unused mesh dimensions are
+    replicas.
 
     Args:
         sharding_specs: for each dimension of the tensor the name of a mesh dimension, or None (or
@@ -160,11 +159,11 @@ class Layout:
         sharding_specs: as given, with None for "unsharded".
         mesh: the mesh.
         rank: number of dimensions of the tensor.
-        num_shards: into how many blocks each of them is cut; 1 where it is not.
-        is_replicated: True if every device holds the whole tensor, whatever its shape.
+        num_shards: number of blocks in each dimension; 1 for a dimension that is not cut.
+        is_replicated: True if every device has the whole tensor.
 
     Raises:
-        InvalidError: a name that is no dimension of the mesh, or is used twice.
+        InvalidError: a name that is not a dimension of the mesh, or is used twice.
     """
 
     __slots__ = (
@@ -213,7 +212,7 @@ class Layout:
 
     @classmethod
     def replicated(cls, mesh: Mesh, rank: int) -> Layout:
-        """The layout of a tensor of `rank` dimensions that every device holds whole, as
+        """Return the layout of a tensor of `rank` dimensions that is not cut, as
         `tf.experimental.dtensor.Layout.replicated`."""
         try:
             count = operator.index(rank)
@@ -224,8 +223,8 @@ class Layout:
         return cls([None] * count, mesh)
 
     def block_of(self, position: int) -> tuple[int, ...]:
-        """Which block, in each dimension of the tensor, the device at this position of
-        `mesh.devices` holds."""
+        """Return the block index in each tensor dimension of the device at this index of
+        `mesh.devices`."""
         return self._all_blocks()[position]
 
     def _all_blocks(self) -> tuple[tuple[int, ...], ...]:
@@ -238,8 +237,8 @@ class Layout:
 
     @property
     def replica_groups(self) -> tuple[tuple[int, ...], ...]:
-        """Positions in `mesh.devices` of the devices that hold the same block, ascending; groups in
-        the order of their first devices."""
+        """Indices in `mesh.devices` of the devices with the same block, ascending; groups in the
+        order of their first devices."""
         if self._groups is None:
             groups: dict[tuple[int, ...], list[int]] = {}
             for position, block in enumerate(self._all_blocks()):
@@ -248,19 +247,18 @@ class Layout:
         return self._groups
 
     def slice_of(self, global_shape: Sequence[int], device: str) -> SliceSpec:
-        """The box of a tensor of this global shape that a device holds.
+        """Return the box of a tensor of this global shape on a device.
 
-        Its `start` and `shape` have one number a dimension (elements); `lengths` is `shape` with -1
-        where the whole dimension is in the box, as DTensor writes its slices. The box may be empty.
+        `lengths` is `shape` with -1 for whole dimensions, as DTensor writes slices. The box may be
+        empty.
 
         Raises:
-            InvalidError: a shape of another rank, or a device that is not in the mesh.
+            InvalidError: a shape of another rank, or a device outside the mesh.
         """
         return self.slice_at(self._checked(global_shape), self.mesh.index_of(device))
 
     def slice_at(self, global_shape: tuple[int, ...], position: int) -> SliceSpec:
-        """As `slice_of`, for the device at this position of `mesh.devices`; the shape must be one
-        of this rank."""
+        """As `slice_of`, for the device at this index of `mesh.devices` and a checked shape."""
         start, shape, lengths = [], [], []
         for size, parts, row in zip(
             global_shape, self.num_shards, self.block_of(position), strict=True
@@ -274,11 +272,9 @@ class Layout:
         return SliceSpec(global_shape, tuple(start), tuple(shape), tuple(lengths))
 
     def unique_slices(self, global_shape: Sequence[int]) -> dict[SliceSpec, list[str]]:
-        """All different boxes of a tensor of this global shape, each with the devices that hold it.
+        """Return the distinct boxes of a tensor of this global shape, each with its devices.
 
-        Boxes in the order of their first devices, devices in the order of the mesh. The boxes that
-        are not empty tile the tensor. (Empty ones have one box for all devices that differ in
-        nothing else.)
+        Boxes are in the order of their first devices. The boxes that are not empty tile the tensor.
 
         Raises:
             InvalidError: a shape of another rank.
@@ -303,7 +299,7 @@ class Layout:
 
     @property
     def text(self) -> str:
-        """As messages name a layout: "(x, unsharded) on [x=2, y=3]"."""
+        """Text for messages: "(x, unsharded) on [x=2, y=3]"."""
         specs = ", ".join(spec or UNSHARDED for spec in self.sharding_specs)
         return f"({specs}) on {self.mesh.text}"
 
@@ -323,7 +319,7 @@ class Layout:
 
 
 def blocks(size: int, parts: int) -> list[int]:
-    """The lengths of the blocks of a dimension of `size` elements cut into `parts`."""
+    """Return the block lengths of a dimension of `size` elements cut into `parts`."""
     block = -(-size // parts)
     return [min(block, max(size - row * block, 0)) for row in range(parts)]
 

@@ -2,8 +2,8 @@
 """Parallel variables: one variable with a buffer on each of several devices, as those of
 TensorFlow's parallel device under `independent_buffers`.
 
-Component 0 is saved under the name that an ordinary variable has, so that an ordinary reader gets
-it; component i from 1 on as `parallel_component_<i>` beside it:
+Component 0 is saved under the name of an ordinary variable, which an ordinary reader finds;
+component i > 0 is saved as `parallel_component_<i>`:
 
     <path>/.ATTRIBUTES/VARIABLE_VALUE
     <path>/.ATTRIBUTES/parallel_component_1
@@ -33,7 +33,7 @@ ATTRIBUTES = "/.ATTRIBUTES/"
 FIRST = ATTRIBUTES + "VARIABLE_VALUE"
 OTHERS = ATTRIBUTES + "parallel_component_"
 
-# How long to look for memory that two components share.
+# Bound on the search for memory that two components share.
 _WORK_MAX: Any = 100_000  # NumPy's annotations know two values only
 
 _devices: contextvars.ContextVar[tuple[str, ...] | None] = contextvars.ContextVar(
@@ -43,14 +43,13 @@ _devices: contextvars.ContextVar[tuple[str, ...] | None] = contextvars.ContextVa
 
 @contextlib.contextmanager
 def independent_buffers(devices: Sequence[str] | None = None) -> Iterator[tuple[str, ...] | None]:
-    """Within this context the parallel variables that are made without devices lie on these.
+    """Set the default devices of the parallel variables created in this context.
 
-    The context of TensorFlow's name takes a parallel device; here the names of its component
-    devices. Contexts may be nested, and each thread and task has its own. None takes away the
-    devices of the context around.
+    TensorFlow's context takes a parallel device, this one the names of its component devices.
+    Contexts can be nested; each thread and task has its own. None removes the outer default.
 
     Raises:
-        InvalidError: `devices` are no names, or none.
+        InvalidError: `devices` is empty or has elements that are not str.
     """
     names = None if devices is None else _device_names(devices)
     token = _devices.set(names)
@@ -61,32 +60,31 @@ def independent_buffers(devices: Sequence[str] | None = None) -> Iterator[tuple[
 
 
 class ParallelVariable:
-    """A variable with one buffer a device, saved and restored independently.
+    """A variable with one buffer for each device.
 
-    An object for the keys of `Saver`'s `serialized_tensors`:
+    It can be a key of `Saver`'s `serialized_tensors`:
 
     >>> from ckptfmt.saving.saver import Saver
     >>> variable = ParallelVariable([np.zeros(2), np.ones(2)])
     >>> saver = Saver({variable: variable.serialize("model/w")})
 
-    Restoring a checkpoint of another number of components: with more of them than the variable has
-    the first ones are taken; with fewer, the components that are not there get the value of
-    component 0. So every variable can be restored from the checkpoint of an ordinary one.
+    If a checkpoint has more components than the variable, the rest is ignored; if it has fewer, the
+    missing ones get the value of component 0. So a variable can be restored from the checkpoint of
+    an ordinary one.
 
     Args:
-        components: the buffers, at least one: writable numpy arrays of one shape and dtype, which
-            are kept, not copied. A restore writes into them. Strings are object arrays of bytes.
-            No two may share memory; the order of bytes does not matter.
-        devices: the device of each. Default those of the `independent_buffers` around, else
-            "/job:parallel/replica:0/task:<i>/device:CPU:0": a task, and so at least a data file,
-            for each component.
+        components: the buffers, at least one: writable numpy arrays of one shape and dtype, of any
+            byte order, that do not share memory. They are not copied; a restore writes into them.
+            Strings are object arrays of bytes.
+        devices: the device of each. Default: those of the enclosing `independent_buffers`, else
+            "/job:parallel/replica:0/task:<i>/device:CPU:0", one task for each component.
 
     Attributes:
-        components, devices: tuples of what was given.
+        components, devices: tuples of the arguments.
 
     Raises:
-        InvalidError: no component, one that is no writable array, different shapes or dtypes,
-            NumPy's own strings (S and U), components that share memory, another number of devices.
+        InvalidError: no component, not a writable array, different shapes or dtypes, numpy strings
+            (S and U), components that share memory, or another number of devices.
     """
 
     def __init__(
@@ -110,14 +108,14 @@ class ParallelVariable:
     def replicated(
         cls, array: NDArray[Any], devices: Sequence[str] | None = None
     ) -> ParallelVariable:
-        """A variable whose components are copies of one array, one for each device.
+        """Return a variable whose components are copies of one array, one for each device.
 
         Args:
-            array: their common value at first; any shape and dtype.
-            devices: as in the constructor, but needed outside of `independent_buffers`.
+            array: the initial value.
+            devices: as in the constructor, but required outside `independent_buffers`.
 
         Raises:
-            InvalidError: no devices, or no array.
+            InvalidError: no devices, or not an array.
         """
         names = _devices.get() if devices is None else _device_names(devices)
         if names is None:
@@ -125,8 +123,7 @@ class ParallelVariable:
         return cls([np.array(array) for _ in names], names)
 
     def serialize(self, path: str) -> dict[str, SaveSpec]:
-        """What is saved of this variable at an object path ("model/w"): checkpoint key to SaveSpec,
-        component 0 first."""
+        """Return checkpoint key to SaveSpec for an object path ("model/w"), component 0 first."""
         keys = self.keys(path)
         return {
             key: SaveSpec(component, "", key, dtype=component.dtype, device=device)
@@ -134,28 +131,27 @@ class ParallelVariable:
         }
 
     def keys(self, path: str) -> list[str]:
-        """The checkpoint key of each component at an object path."""
+        """Return the checkpoint key of each component for an object path."""
         if not isinstance(path, str):
             raise wrong("path", "a str", path)
         return [_key(path, index) for index in range(len(self.components))]
 
     @staticmethod
     def may_be_missing(key: str) -> bool:
-        """Whether a restore can do without this checkpoint key: component 0 only is needed."""
+        """Return whether this checkpoint key is optional: all but component 0 are."""
         return OTHERS in key
 
     def restore(self, source: Mapping[str, Any], path: str | None = None) -> None:
-        """Writes stored values into the components, in place; nothing where something is wrong with
-        the shapes, the dtypes or the names.
+        """Write stored values into the components. Names, shapes and dtypes are checked first.
 
         Args:
-            source: an open `Reader` or, as `Saver` hands it in, checkpoint key to array.
-            path: the object path; None means the one of which `source` has a VARIABLE_VALUE.
+            source: an open `Reader`, or checkpoint key to array, as `Saver` passes it.
+            path: the object path; default the only one with a VARIABLE_VALUE in `source`.
 
         Raises:
-            TensorNotFoundError: component 0 is not there, or one before another that is.
-            InvalidError: another shape or dtype than the component has, or no single path.
-            What reading raises, with the contents of the components then unspecified.
+            TensorNotFoundError: component 0 is missing, or one before another that exists.
+            InvalidError: another shape or dtype, or not exactly one path.
+            What reading raises; the content of the components is then unspecified.
         """
         keys = self.keys(_only_path(source) if path is None else path)
         present = [key in source for key in keys]
@@ -221,7 +217,7 @@ def _check_component(index: int, component: Any, first: NDArray[Any]) -> None:
 
 
 def _check_apart(components: Sequence[NDArray[Any]]) -> None:
-    """Refuses components of which one restore would overwrite the other."""
+    """Refuse components that share memory: a restore would overwrite one with the other."""
     for (row, one), (other_row, other) in itertools.combinations(enumerate(components), 2):
         if _shared(one, other):
             raise InvalidError(
@@ -233,11 +229,11 @@ def _shared(first: NDArray[Any], second: NDArray[Any]) -> bool:
     try:
         return np.shares_memory(first, second, max_work=_WORK_MAX)
     except TooHardError:
-        return True  # no views that anybody would make on purpose
+        return True
 
 
 def _equivalent(first: Any, second: Any) -> bool:
-    """Whether two dtypes are the same but for the order of bytes."""
+    """Return whether two dtypes differ at most in byte order."""
     return first is not None and np.can_cast(first, second, "equiv")
 
 
@@ -255,8 +251,7 @@ def _check_value(key: str, value: Any, component: NDArray[Any]) -> None:
 
 
 def _native(component: NDArray[Any]) -> NDArray[Any]:
-    """An array of the same shape in this machine's order of bytes; without memory of its own where
-    the order is another."""
+    """Return an array of the same shape in native byte order, without memory if that differs."""
     if component.dtype.isnative:
         return component
     native = np.empty((), component.dtype.newbyteorder("="))

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is to be saved: SaveSpec, SaveableObject and ShardableTensor, as TensorFlow's.
+"""Descriptions of what to save: SaveSpec, SaveableObject and ShardableTensor, as TensorFlow's.
 
-A SaveSpec names one tensor, or one slice of one, and may leave making it to a function that is
-called late: a tensor need not be in memory before the save. (`Saver.save` asks for all tensors
-before it writes any of them: all are in memory at that time.)
+A SaveSpec names one tensor or slice. A function can create the tensor when it is saved.
+`Saver.save` calls all functions before it writes, so all tensors are in memory at that time.
 """
 
 from __future__ import annotations
@@ -29,24 +28,23 @@ from ckptfmt.slices import SliceSpec, parse_spec
 
 __all__ = ["DSaveSpec", "Dtype", "SaveSpec", "SaveableObject", "ShardableTensor", "as_array"]
 
-# A numpy dtype, or the name of the one kind that numpy cannot tell from strings.
+# A numpy dtype, or "variant", which numpy cannot distinguish from strings.
 Dtype = np.dtype[Any] | str
 
 
 class SaveSpec:
-    """One tensor, or one slice of one, to be saved; as TensorFlow's
-    `saveable_object.SaveSpec`.
+    """A tensor, or a slice of one, to save; as TensorFlow's `saveable_object.SaveSpec`.
 
     Args:
-        tensor: what `Writer.add` takes for an array, or a function without arguments that gives
-            one; or None: the object is recorded and no value saved. A function is called
-            when `tensor` is first asked for, and again by every `Saver.save`; it may give None.
+        tensor: an array as `Writer.add` takes it; a function without arguments that returns one or
+            None; or None, which saves no value. A function is called when `tensor` is first read,
+            and again by every `Saver.save`.
         slice_spec: "" for a whole tensor, else the text of `SaveSliceInfo.spec` ("4 6 0,2:0,6").
         name: the tensor's name in the checkpoint.
-        dtype: what `Writer.add` takes for a dtype. A function and None need it; otherwise it is
-            that of the tensor.
-        device: the name of the device that the tensor is on, which says what task saves it. A
-            function needs it; otherwise it is `tensor.device` where that is a device name, or "".
+        dtype: dtype as `Writer.add` takes it; required for a function and None. Default: the
+            tensor's dtype.
+        device: name of the tensor's device, which determines the task that saves it; required for a
+            function. Default: `tensor.device` if that is a device name, else "".
 
     Attributes:
         slice_spec, name, device: as given.
@@ -72,7 +70,7 @@ class SaveSpec:
         if device is not None and not isinstance(device, str):
             raise _named(wrong("a device", "a str", device), self.name)
         self._make: Callable[[], Any] | None = tensor if callable(tensor) else None
-        # What there is, or what the function gave when it was first asked.
+        # The tensor, or what the function returned.
         self._tensor: Any = None if self._make else tensor
         self._asked = self._make is None
         if self._make is not None and (dtype is None or device is None):
@@ -89,13 +87,10 @@ class SaveSpec:
 
     @property
     def tensor(self) -> Any:
-        """The tensor, of any type that `Writer.add` takes, or None.
-
-        Not to be asked for by several threads at once.
+        """The tensor, of any type that `Writer.add` takes, or None. Not thread-safe.
 
         Raises:
-            Exception: whatever the function raised that was given for it; it is called again when
-                the tensor is next asked for.
+            What the function raises; the next access calls it again.
         """
         if self._make is not None and not self._asked:
             self._tensor = self._make()
@@ -103,8 +98,7 @@ class SaveSpec:
         return self._tensor
 
     def fresh(self) -> Self:
-        """This spec as if its tensor had not been asked for yet. Asking it keeps nothing in the
-        original."""
+        """Return a copy of this spec whose function was not called yet."""
         if self._make is None:
             return self
         spec = copy.copy(self)
@@ -116,7 +110,7 @@ class SaveSpec:
         """`slice_spec`, parsed; None for a whole tensor.
 
         Raises:
-            InvalidError: the text is malformed, or says a slice that is not inside its tensor.
+            InvalidError: the text is malformed, or the slice is not inside its tensor.
         """
         spec = self.slice_spec.strip()
         if not spec:
@@ -132,28 +126,27 @@ class SaveSpec:
 
 
 class DSaveSpec(SaveSpec):
-    """A SaveSpec of a tensor that is spread over a mesh; as `tf.experimental.dtensor`'s DSaveSpec.
+    """A SaveSpec of a tensor on a mesh; as `tf.experimental.dtensor`'s DSaveSpec.
 
-    Where no slice is given it is the one that the layout gives the device. A device outside of the
-    mesh holds the whole tensor.
+    A device outside the mesh has the whole tensor.
 
     Args:
-        tensor, name, dtype, device: as in SaveSpec. A tensor of another shape than that of its
-            slice is refused when it is asked for.
-        slice_spec: "" for the slice of the device by the layout, or the text of one of a tensor of
+        tensor, name, dtype, device: as in SaveSpec. The tensor must have the shape of its slice,
+            which is checked when it is read.
+        slice_spec: "" for the device's slice in the layout, or the text of a slice of a tensor of
             shape `global_shape`.
-        global_shape: the shape of the tensor that all devices hold together.
-        layout: the Layout by which they hold it.
+        global_shape: shape of the whole tensor.
+        layout: its Layout.
 
     Attributes:
-        slice_spec: the text of the slice, "" where it is the whole tensor.
+        slice_spec: text of the slice; "" for the whole tensor.
         global_shape, layout: as given.
-        is_empty: True if the layout leaves nothing for the device: nothing is saved, and a restore
-            gives an array without elements.
+        is_empty: True if the device's slice is empty: nothing is saved, and a restore returns an
+            empty array.
 
     Raises:
-        InvalidError: as in SaveSpec; `layout` is no Layout, `global_shape` is no shape of its rank,
-            or `slice_spec` is malformed or a slice of a tensor of another shape.
+        InvalidError: as SaveSpec; `layout` is not a Layout; `global_shape` has another rank;
+            `slice_spec` is malformed or has another full shape.
     """
 
     def __init__(
@@ -178,7 +171,7 @@ class DSaveSpec(SaveSpec):
         self.layout = layout
         whole = (0,) * layout.rank, self.global_shape, (-1,) * layout.rank
         with about(self.name):
-            # Any device of the mesh will do to have the shape checked.
+            # Any device of the mesh serves to check the shape.
             place = _device_of_mesh(layout, self.device)
             block = layout.slice_of(self.global_shape, place or layout.mesh.devices[0])
         given = self.box
@@ -202,7 +195,7 @@ class DSaveSpec(SaveSpec):
         """As in SaveSpec.
 
         Raises:
-            InvalidError: the tensor has not the shape of its slice.
+            InvalidError: the tensor does not have the shape of its slice.
         """
         tensor = super().tensor
         shape = None if tensor is None else getattr(tensor, "shape", None)
@@ -220,17 +213,17 @@ class DSaveSpec(SaveSpec):
 
     @property
     def box(self) -> SliceSpec | None:
-        """As in SaveSpec; also one without elements."""
+        """As in SaveSpec; it may be empty."""
         return self._block if getattr(self, "is_empty", False) else super().box
 
     @property
     def block_shape(self) -> tuple[int, ...]:
-        """The shape that the tensor is to have."""
+        """Shape that the tensor must have."""
         return self._block.shape
 
 
 def _device_of_mesh(layout: Layout, device: str) -> str | None:
-    """The name that the mesh has for a device; None if it is none of its devices."""
+    """Return the mesh's name of a device; None for a device outside the mesh."""
     devices = layout.mesh.devices
     if device in devices or not device:
         return device or None
@@ -249,12 +242,12 @@ class SaveableObject:
     `saveable_object.SaveableObject`.
 
     Args:
-        op: the object, or None. One op cannot be saved under two names.
-        specs: its tensors, all on one device.
-        name: the name that the object is saved under.
+        op: the object, or None.
+        specs: SaveSpecs of its tensors, all on one device.
+        name: the object's name.
 
     Raises:
-        InvalidError: `specs` is no sequence of SaveSpec, or `name` is no str.
+        InvalidError: `specs` or `name` has the wrong type.
     """
 
     def __init__(self, op: Any, specs: Sequence[SaveSpec], name: str) -> None:
@@ -289,11 +282,11 @@ class SaveableObject:
         restored_tensors: Sequence[NDArray[Any]],
         restored_shapes: Sequence[Sequence[int]] | None,
     ) -> Any:
-        """Sets the object to what was read; to be overridden.
+        """Set the object to the restored tensors. Subclasses override it.
 
         Args:
-            restored_tensors: one array a spec, in their order.
-            restored_shapes: the shapes that they are to have, or None: those that they have.
+            restored_tensors: one array for each spec, in their order.
+            restored_shapes: shapes to give them, or None to leave them unchanged.
 
         Raises:
             NotImplementedError: this class does not override it.
@@ -307,19 +300,19 @@ class SaveableObject:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ShardableTensor:
-    """A tensor, or a slice of one, as sharding callbacks see it; as
+    """A tensor, or a slice of one, for sharding callbacks; as
     `tf.train.experimental.ShardableTensor`.
 
     Attributes:
-        tensor_save_spec: the SaveSpec that it comes from.
+        tensor_save_spec: its SaveSpec, or None.
         tensor: the array; of a slice only the slice.
         dtype: as `SaveSpec.dtype`.
         device: the name of the device that the tensor is on, or "".
         name: the SaveSpec's name.
         shape: the shape of `tensor`.
         slice_spec: "" for a whole tensor, else full shape and slice ("4 6 0,2:0,6"), stripped.
-        checkpoint_key: the name that it gets in the checkpoint.
-        trackable: the object that it belongs to, or None.
+        checkpoint_key: its name in the checkpoint.
+        trackable: the object that owns it, or None.
     """
 
     tensor_save_spec: SaveSpec | None
@@ -336,16 +329,16 @@ class ShardableTensor:
     def from_spec(
         cls, spec: SaveSpec, checkpoint_key: str | None = None, trackable: Any = None
     ) -> ShardableTensor | None:
-        """The tensor of a SaveSpec, asked for now; None if there is nothing to save.
+        """Return the tensor of a SaveSpec, whose function is called now; None without a value.
 
         Args:
-            spec: what to save.
-            checkpoint_key: the name in the checkpoint; `spec.name` if it is None.
-            trackable: the object that it belongs to.
+            spec: the SaveSpec.
+            checkpoint_key: name in the checkpoint; default `spec.name`.
+            trackable: the object that owns it.
 
         Raises:
-            InvalidError: the tensor cannot be stored, is not of the spec's dtype, or has not the
-                shape of the spec's slice.
+            InvalidError: the tensor cannot be stored, or does not have the dtype or the slice shape
+                of the spec.
         """
         tensor = spec.tensor
         if tensor is None:
@@ -371,7 +364,7 @@ class ShardableTensor:
 
     @property
     def box(self) -> SliceSpec:
-        """Where it lies in the tensor of its key: the whole of it for slice spec "".
+        """Its box in the tensor of its key.
 
         Raises:
             InvalidError: `slice_spec` is malformed.
@@ -396,8 +389,8 @@ def whole_box(shape: tuple[int, ...]) -> SliceSpec:
 
 
 def as_array(name: str, tensor: Any, dtype: Any = None) -> tuple[Any, Dtype]:
-    """A tensor as the writer would take it, and its dtype: a numpy array, which is not copied when
-    it is one already.
+    """Return a tensor as the numpy array that the writer takes, and its dtype. Numpy arrays are not
+    copied.
 
     Raises:
         InvalidError: as `Writer.add`, naming the tensor.
@@ -416,7 +409,7 @@ def _dtype_of(name: str, tensor: Any, dtype: Any) -> Dtype:
     with about(name):
         if dtype is not None:
             return _dtype_of_code(dtypes.code_of(dtype))
-        # What has a dtype of its own need not be fetched from wherever it is to know it.
+        # An object with a dtype need not be converted to an array.
         code = getattr(tensor, "dtype_code", None)
         if isinstance(code, int):
             return _dtype_of_code(code)
