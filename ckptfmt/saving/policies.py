@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sharding policies: by task, by device, up to a size, and balanced.
 
-Those that cut work on boxes: part of one tensor, given by the first index and the count of indexes
-in each dimension, relative to the array at hand. Bytes are those of the elements; what the format
-adds to strings, and the padding between tensors, is not counted.
+Policies that cut tensors work on boxes: first index and length in each dimension, relative to the
+array. Sizes are bytes of elements, without what the format adds to strings and without padding.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
 class ShardByTaskPolicy(ShardingCallback):
-    """One shard a task; as `tf.train.experimental.ShardByTaskPolicy`, the default.
+    """One shard for each task, in the order of first tensors; as
+    `tf.train.experimental.ShardByTaskPolicy`, the default.
 
-    Savers ask a policy for each task by itself. Asked for several at once it gives one shard each,
-    in the order in which they come.
+    Savers call a policy for one task at a time.
     """
 
     @property
@@ -44,24 +43,24 @@ class ShardByTaskPolicy(ShardingCallback):
         return "Split tensors into shards based on their device spec task."
 
     def __call__(self, shardable_tensors: Sequence[ShardableTensor]) -> list[Shard]:
-        """One shard a task, every tensor whole."""
+        """Return one shard for each task, with whole tensors."""
         return list(
             _grouped(shardable_tensors, lambda tensor: task_of(tensor.device)).values(),
         )
 
 
 class ShardByDevicePolicy(ShardingCallback):
-    """One shard a device; as `tf.compat.v1.train.Saver(sharded=True)`, which sorts devices.
+    """One shard for each device; as `tf.compat.v1.train.Saver(sharded=True)`, which sorts devices.
 
     Args:
-        order: "sorted", shards in the order of the devices' names (or of what `key_fn` gives), or
-            "first seen", in the order of their first tensors.
-        key_fn: called with each ShardableTensor; tensors for which it gives the same go into the
-            same shard. Its answers are hashable, and comparable where they are to be sorted. None:
-            the device in its full form, so that "/gpu:0" and "/device:GPU:0" are the same.
+        order: "sorted" by device name (or by the keys of `key_fn`), or "first seen", in the order
+            of first tensors.
+        key_fn: called with each ShardableTensor; tensors with equal keys go into one shard. Keys
+            must be hashable, and comparable to be sorted. Default: the full name of the device, so
+            that "/gpu:0" and "/device:GPU:0" are equal.
 
     Raises:
-        InvalidError: another order, or a `key_fn` that cannot be called.
+        InvalidError: another order, or `key_fn` is not callable.
     """
 
     def __init__(
@@ -77,14 +76,14 @@ class ShardByDevicePolicy(ShardingCallback):
 
     @property
     def description(self) -> str:
-        """What errors quote."""
+        """Text for error messages."""
         return "Split tensors into shards based on their device."
 
     def __call__(self, shardable_tensors: Sequence[ShardableTensor]) -> list[Shard]:
-        """One shard a device, every tensor whole.
+        """Return one shard for each device, with whole tensors.
 
         Raises:
-            InvalidError: answers of `key_fn` that cannot be hashed, or not be sorted.
+            InvalidError: keys that cannot be hashed or sorted.
         """
         key_fn = self.key_fn or (lambda tensor: canonical(tensor.device))
         try:
@@ -120,7 +119,7 @@ class _Part(NamedTuple):
     shape: tuple[int, ...]
 
     def cut(self, axis: int, count: int) -> tuple[_Part, _Part]:
-        """Its first indexes along an axis, and the rest."""
+        """Return the first `count` indexes along an axis, and the rest."""
         return (
             _Part(self.start, _with(self.shape, axis, count)),
             _Part(
@@ -139,7 +138,7 @@ def _whole(tensor: ShardableTensor) -> _Part:
 
 
 def _spelled(tensor: ShardableTensor, part: _Part) -> str:
-    """The slice spec of a part, spelled out even if it is the whole, as in TensorFlow."""
+    """Return the slice spec of a part, spelled out even for the whole, as TensorFlow."""
     box = tensor.box
     offset = list(map(operator.add, box.start, part.start))
     return SaveSliceInfo(tensor.checkpoint_key, box.full_shape, offset, part.shape).stripped_spec
@@ -153,7 +152,7 @@ def _array(tensor: ShardableTensor, part: _Part) -> Any:
 
 
 def _string_sizes(tensor: ShardableTensor) -> list[int]:
-    """Bytes of each element of an array of strings."""
+    """Return the bytes of each element of an array of strings."""
     elements = np.asarray(tensor.tensor, object).reshape(-1).tolist()
     return [
         len(element.encode("utf-8", "surrogateescape") if isinstance(element, str) else element)
@@ -171,30 +170,26 @@ def _is_string(tensor: ShardableTensor) -> bool:
 class MaxShardSizePolicy(ShardingCallback):
     """Shards of at most so many bytes; as `tf.train.experimental.MaxShardSizePolicy`.
 
-    Tensors are taken in order. One that does not fit into the room left is cut along the axis that
-    takes the fewest cuts, into slabs of equal size, and goes on in the next shard. This is
-    TensorFlow's partition, shard by shard and slice by slice, wherever TensorFlow comes to an end
-    and loses nothing. Where it does not:
+    Tensors are taken in order. A tensor that does not fit into the current shard is cut along the
+    axis that needs the fewest cuts, into slabs of equal size, and continues in the next shard. The
+    result equals TensorFlow's, except where TensorFlow fails:
 
-    - a tensor without elements stays, whole, in the shard that is being filled (TensorFlow drops
-      it);
-    - a slab of one index that is larger than a shard, along every axis, becomes a shard of its own
-      (TensorFlow opens shards without end): the smallest such slab, and then the rest is tried
-      again. If not even an element fits, cutting would be of no use: what is left of the tensor is
-      one shard;
+    - an empty tensor is put whole into the current shard (TensorFlow drops it);
+    - if a slab of one index is larger than a shard along every axis, the smallest such slab becomes
+      an oversize shard, and the rest is tried again (TensorFlow loops). If one element is larger
+      than a shard, the rest of the tensor is one oversize shard;
     - arrays of strings of rank two and more are cut as those of rank one (TensorFlow raises).
 
-    Shards of their own come last. TensorFlow itself does not restore a cut tensor of a dtype that
-    it cannot put together from slices: half, uint16, uint32, uint64, float8, strings. This library
-    does.
+    Oversize shards come last. TensorFlow cannot restore cut tensors of half, uint16, uint32,
+    uint64, float8 and strings; this library can.
 
     Args:
-        max_shard_size: bytes; 0 gives each tensor that has any a shard of its own. The object
-            graph and variants count as nothing. Strings count without their lengths, and in a cut
-            array of them each element counts as much as the longest.
+        max_shard_size: bytes; 0 gives each tensor that is not empty its own shard. The object graph
+            and variants count as 0 bytes. Strings count without their lengths; in a cut array each
+            element counts as much as the longest.
 
     Raises:
-        InvalidError: `max_shard_size` is no integer, or negative.
+        InvalidError: `max_shard_size` is not an integer, or negative.
     """
 
     def __init__(self, max_shard_size: int) -> None:
@@ -206,7 +201,7 @@ class MaxShardSizePolicy(ShardingCallback):
         return "Split tensors into shards with a max shard size."
 
     def __call__(self, shardable_tensors: Sequence[ShardableTensor]) -> list[Shard]:
-        """The shards; none is empty."""
+        """Return the shards; none is empty."""
         filler = _Filler(self.max_shard_size)
         for tensor in shardable_tensors:
             filler.add(tensor)
@@ -214,7 +209,7 @@ class MaxShardSizePolicy(ShardingCallback):
 
 
 class _Filler:
-    """Fills shards one after the other: `left` is the bytes that the last one still takes."""
+    """Fills shards one after the other; `left` is the free bytes of the last one."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -236,7 +231,7 @@ class _Filler:
             self.add_array(tensor, total, unit)
 
     def sizes(self, tensor: ShardableTensor) -> tuple[int, int]:
-        """Bytes of all elements, and of the largest."""
+        """Return the bytes of all elements, and of the largest one."""
         if tensor.checkpoint_key == _OBJECT_GRAPH or tensor.dtype == VARIANT:
             return 0, 0
         if _is_string(tensor):
@@ -303,24 +298,21 @@ class _Filler:
 
 
 class BalancedPolicy(ShardingCallback):
-    """A given number of shards of nearly equal bytes, with few cuts; TensorFlow has none such.
+    """A given number of shards of nearly equal bytes, with few cuts. TensorFlow has no such policy.
 
-    The largest tensor goes to the emptiest shard, then the next one. Only a tensor that would make
-    that shard more than a hundredth larger than the mean is cut: what brings the shard nearest to
-    the mean goes there, in whole indexes of the tensor's first dimension (the first that has more
-    than one, so that pieces are consecutive bytes), and the rest is one more tensor. A single index
-    that is too large by itself is cut along the next dimension. So no shard is larger than the mean
-    by more than a hundredth and one element, and there are at most a few cuts a shard.
+    Tensors go to the smallest shard, largest tensor first. A tensor that would make the shard more
+    than 1% larger than the mean is cut along its first dimension with more than one index, so that
+    pieces are contiguous; the piece brings the shard closest to the mean, and the rest is treated
+    as another tensor. A single index that is too large is cut along the next dimension. No shard
+    exceeds the mean by more than 1% and one element.
 
-    The same tensors give the same shards, on every machine. A shard lists its tensors in the order
-    in which they were given.
+    The result is deterministic. A shard lists its tensors in the order given.
 
     Args:
-        num_shards: how many; fewer only where there are not as many elements. Savers ask a policy
-            for each task, so it is so many a task.
+        num_shards: number of shards for each task; fewer only if there are fewer elements.
 
     Raises:
-        InvalidError: `num_shards` is no integer, or not positive.
+        InvalidError: `num_shards` is not an integer, or not positive.
     """
 
     def __init__(self, num_shards: int) -> None:
@@ -328,11 +320,11 @@ class BalancedPolicy(ShardingCallback):
 
     @property
     def description(self) -> str:
-        """What errors quote."""
+        """Text for error messages."""
         return f"Split tensors into {self.num_shards} shards of nearly equal size."
 
     def __call__(self, shardable_tensors: Sequence[ShardableTensor]) -> list[Shard]:
-        """The shards; none is empty."""
+        """Return the shards; none is empty."""
         items = [
             _Item(row, tensor, _whole(tensor), *_weights(tensor))
             for row, tensor in enumerate(shardable_tensors)
@@ -344,7 +336,7 @@ class BalancedPolicy(ShardingCallback):
 
 @dataclass(frozen=True)
 class _Item:
-    """A piece of the row-th tensor, of `total` bytes if it were whole."""
+    """A piece of tensor number `row`, which has `total` bytes."""
 
     row: int
     tensor: ShardableTensor
@@ -354,7 +346,7 @@ class _Item:
 
     @property
     def size(self) -> int:
-        """Bytes; of strings by the mean of the whole array."""
+        """Bytes; for strings, by the mean of the whole array."""
         return self.sized(self.part)
 
     @property
@@ -411,13 +403,13 @@ def _spread(items: Sequence[_Item], count: int) -> list[list[_Item]]:
 
 
 def _fill_empty(shards: list[list[_Item]]) -> None:
-    """Gives every empty shard something of the others, where they have more than one element."""
+    """Move or cut something into each empty shard, if others have more than one element."""
     for empty in shards:
         if empty:
             continue
         crowded = [held for held in shards if len(held) > 1]
         if crowded:
-            # What is moved is as little as can be: nothing is cut for this.
+            # Move the smallest item; nothing is cut.
             donor = min(crowded, key=lambda held: min(item.size for item in held))
             empty.append(donor.pop(donor.index(min(donor, key=lambda item: item.size))))
             continue
