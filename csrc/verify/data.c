@@ -108,7 +108,9 @@ static ckptfmt_status fetch(ckptfmt_verifier *v, const ckptfmt_stored *stored, u
 	*size = cf_min_u64(stored->size - done, PIECE_SIZE);
 	if (at >= transfer->window_offset && at - transfer->window_offset < transfer->window_size)
 		*size = cf_min_u64(*size, transfer->window_size - (at - transfer->window_offset));
-	return cf_transfer_show(&v->transfer, stored, done, *size, joins ? UINT64_MAX : end, bytes, err);
+	/* No more than stays in the cache until it is checksummed. */
+	return cf_transfer_show(&v->transfer, stored, done, *size, cf_min_u64(joins ? UINT64_MAX : end, at + PIECE_SIZE),
+		bytes, err);
 }
 
 /* ---- gaps ------------------------------------------------------------------------------------------------ */
