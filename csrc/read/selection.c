@@ -364,79 +364,186 @@ static ckptfmt_status add_by_name(ckptfmt_reader *reader, ckptfmt_selection *sel
 	return cf_buffer_status(&selection->rows, err);
 }
 
-/* Whether the key is that of a slice which the entry of the name in it lists; that name is then in `name`. */
-static ckptfmt_status is_listed(ckptfmt_reader *reader, cf_bytes_view key, cf_buffer *name, bool *listed,
-	ckptfmt_error *err)
+/* Distinguishes slice keys from tensor names. Looking up each key alone costs the slice count of its tensor, which a
+ * hostile index makes quadratic. Keys of one tensor mostly come together, so the last tensor is cached and its slices
+ * are sorted at the second lookup. */
+typedef struct key_test {
+	ckptfmt_reader *reader;
+	cf_buffer name;                 /* of the tensor that the current key would be a slice of */
+	ckptfmt_selection *tensor;      /* the last one; without a row if it does not exist; NULL at first */
+	cf_buffer tensor_name;
+	cf_sort_key *slices;            /* sorted by extents; NULL: not yet */
+	bool known, nested;             /* whether the last tensor is itself a slice (SLC-10); valid if known */
+} key_test;
+
+static void forget_tensor(key_test *test)
 {
-	int64_t wanted[2 * CKPTFMT_RANK_MAX], lengths[CKPTFMT_RANK_MAX], extents[2 * CKPTFMT_RANK_MAX];
-	int64_t dims[CKPTFMT_RANK_MAX];
-	uint64_t position = 0;
-	cf_table_value value;
-	cf_entry entry;
-	int32_t rank;
-	bool more;
+	ckptfmt_selection_free(test->tensor);
+	test->tensor = NULL;
+	cf_release(test->slices);
+	test->slices = NULL;
+	test->known = false;
+}
+
+static void free_key_test(key_test *test)
+{
+	forget_tensor(test);
+	cf_buffer_free(&test->name);
+	cf_buffer_free(&test->tensor_name);
+}
+
+/* Converts the extents of the listed slices to the form that keys have. */
+static void take_starts_of_keys(const ckptfmt_selection *tensor)
+{
+	const ckptfmt_row *row = cf_selection_row(tensor, 0);
+	for (uint64_t i = 0; i < row->slice_count; i++) {
+		int64_t *extents = (int64_t *)(void *)tensor->dims.data +
+			cf_selection_slices(tensor, row)[i].extents_first;
+		starts_in_key(row->rank, extents, extents);
+	}
+}
+
+static ckptfmt_status take_tensor(key_test *test, ckptfmt_error *err)
+{
+	bool found;
 	ckptfmt_status status;
-	*listed = false;
+	forget_tensor(test);
+	cf_buffer_clear(&test->tensor_name);
+	cf_put_bytes(&test->tensor_name, test->name.data, test->name.size);
+	CF_TRY(cf_buffer_status(&test->tensor_name, err));
+	test->tensor = cf_selection_new(test->reader);
+	if (test->tensor == NULL)
+		return cf_fail_memory(err);
+	status = add_by_name(test->reader, test->tensor, (cf_bytes_view){test->name.data, test->name.size}, &found, err);
+	if (status != CKPTFMT_OK)
+		forget_tensor(test);
+	else if (found)
+		take_starts_of_keys(test->tensor);
+	return status;
+}
+
+static cf_sort_key extents_key(const key_test *test, const ckptfmt_row *row, uint64_t slice)
+{
+	const int64_t *extents =
+		cf_selection_dims(test->tensor, cf_selection_slices(test->tensor, row)[slice].extents_first);
+	return (cf_sort_key){(const uint8_t *)extents, 2 * (uint64_t)row->rank * sizeof *extents, slice};
+}
+
+static ckptfmt_status sort_slices(key_test *test, const ckptfmt_row *row, ckptfmt_error *err)
+{
+	test->slices = cf_allocate(row->slice_count * sizeof *test->slices);
+	if (test->slices == NULL)
+		return cf_fail_memory(err);
+	for (uint64_t i = 0; i < row->slice_count; i++)
+		test->slices[i] = extents_key(test, row, i);
+	cf_sort_keys(test->slices, row->slice_count);
+	return CKPTFMT_OK;
+}
+
+static bool find_slice(const key_test *test, const ckptfmt_row *row, const cf_sort_key *wanted)
+{
+	uint64_t low = 0, high = row->slice_count;
+	if (test->slices == NULL) {
+		for (uint64_t i = 0; i < row->slice_count; i++) {
+			cf_sort_key slice = extents_key(test, row, i);
+			if (cf_compare_keys(&slice, wanted) == 0)
+				return true;
+		}
+		return false;
+	}
+	while (low < high) {
+		uint64_t middle = low + (high - low) / 2;
+		int order = cf_compare_keys(&test->slices[middle], wanted);
+		if (order == 0)
+			return true;
+		if (order < 0)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return false;
+}
+
+/* Whether the key is that of a slice which the entry of the name in it lists. */
+static ckptfmt_status is_listed(key_test *test, cf_bytes_view key, bool *slice, ckptfmt_error *err)
+{
+	int64_t extents[2 * CKPTFMT_RANK_MAX], lengths[CKPTFMT_RANK_MAX];
+	int32_t rank;
+	const ckptfmt_row *row;
+	cf_sort_key wanted;
+	ckptfmt_status status;
+	*slice = false;
 	if (!cf_slice_key_looks_like(key.data, key.size))
 		return CKPTFMT_OK;
-	status = cf_slice_key_split(key.data, key.size, name, &rank, wanted, lengths, NULL);
+	status = cf_slice_key_split(key.data, key.size, &test->name, &rank, extents, lengths, NULL);
 	if (status != CKPTFMT_OK)
 		return status == CKPTFMT_NO_MEMORY ? cf_fail_memory(err) : CKPTFMT_OK;
-	if (name->size == 0)
+	memcpy(extents + rank, lengths, (size_t)rank * sizeof *lengths);
+	if (test->tensor == NULL || test->name.size != test->tensor_name.size ||
+		(test->name.size != 0 && memcmp(test->name.data, test->tensor_name.data, (size_t)test->name.size) != 0))
+		CF_TRY(take_tensor(test, err));
+	else if (test->slices == NULL && cf_selection_count(test->tensor) != 0 &&
+		cf_selection_row(test->tensor, 0)->slice_count != 0)
+		CF_TRY(sort_slices(test, cf_selection_row(test->tensor, 0), err));
+	if (cf_selection_count(test->tensor) == 0)
 		return CKPTFMT_OK;
-	memcpy(wanted + rank, lengths, (size_t)rank * sizeof *lengths);
-	CF_TRY(cf_table_get(reader->table, name->data, name->size, &value, &more, err));
-	if (!more)
-		return CKPTFMT_OK;
-	status = cf_entry_decode((cf_bytes_view){value.data, value.size}, value.offset, reader->limits.slices_max, dims,
-		&entry, err);
-	while (status == CKPTFMT_OK && more && !*listed && entry.rank == rank) {
-		status = cf_entry_next_slice(&entry, &position, extents, extents + rank, &more, err);
-		if (status != CKPTFMT_OK || !more)
-			break;
-		starts_in_key(rank, extents, extents);
-		*listed = memcmp(extents, wanted, 2 * (size_t)rank * sizeof *extents) == 0;
-	}
-	if (status != CKPTFMT_OK)
-		cf_error_tensor(err, name->data, name->size);
-	return status;
+	row = cf_selection_row(test->tensor, 0);
+	wanted = (cf_sort_key){(const uint8_t *)extents, 2 * (uint64_t)rank * sizeof *extents, 0};
+	*slice = rank == row->rank && find_slice(test, row, &wanted);
+	return CKPTFMT_OK;
 }
 
-/* KEY-6, SLC-10: whether a key is that of a slice. The name in it may itself be listed as a slice by the name in that,
- * and so on; what a slice's entry lists is ignored. So the last name lists slices, the one before does not, and every
- * second one up to the key. */
-static ckptfmt_status is_slice(ckptfmt_reader *reader, cf_bytes_view key, bool *slice, ckptfmt_error *err)
+/* Whether the last tensor is a slice. Each name that is a slice's key holds a shorter one; what the shortest that is
+ * listed nowhere lists is a slice, what that lists is not, and so on. */
+static ckptfmt_status check_nested(key_test *test, ckptfmt_error *err)
 {
-	cf_buffer names[2] = {CF_BUFFER_EMPTY, CF_BUFFER_EMPTY};
+	key_test up = {.reader = test->reader};
+	cf_buffer name = CF_BUFFER_EMPTY;
+	bool listed = true;
 	ckptfmt_status status;
-	bool listed;
-	int next = 0;
-	*slice = false;
-	do {
-		status = is_listed(reader, key, &names[next], &listed, err);
-		key = (cf_bytes_view){names[next].data, names[next].size};
-		next = 1 - next;
-		*slice = *slice != (status == CKPTFMT_OK && listed);
-	} while (status == CKPTFMT_OK && listed);
-	cf_buffer_free(&names[0]);
-	cf_buffer_free(&names[1]);
+	cf_put_bytes(&name, test->tensor_name.data, test->tensor_name.size);
+	status = cf_buffer_status(&name, err);
+	test->nested = false;
+	while (status == CKPTFMT_OK && listed) {
+		status = is_listed(&up, (cf_bytes_view){name.data, name.size}, &listed, err);
+		if (status != CKPTFMT_OK || !listed)
+			break;
+		test->nested = !test->nested;
+		cf_buffer_clear(&name);
+		cf_put_bytes(&name, up.tensor_name.data, up.tensor_name.size);
+		status = cf_buffer_status(&name, err);
+	}
+	test->known = status == CKPTFMT_OK;
+	cf_buffer_free(&name);
+	free_key_test(&up);
 	return status;
 }
 
-static ckptfmt_status select_one(ckptfmt_reader *reader, ckptfmt_selection *selection, cf_bytes_view name,
-	cf_buffer *key, ckptfmt_error *err)
+/* KEY-6, SLC-10: whether a key is that of a slice which its tensor lists; what a slice's entry lists is ignored. */
+static ckptfmt_status is_slice(key_test *test, cf_bytes_view key, bool *slice, ckptfmt_error *err)
+{
+	CF_TRY(is_listed(test, key, slice, err));
+	if (*slice && !test->known)
+		CF_TRY(check_nested(test, err));
+	*slice = *slice && !test->nested;
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status select_one(key_test *test, ckptfmt_selection *selection, cf_bytes_view name, cf_buffer *key,
+	ckptfmt_error *err)
 {
 	bool found = false, slice;
 	uint64_t key_bytes = 0;
 	ckptfmt_status status;
-	CF_TRY(is_slice(reader, name, &slice, err));
+	CF_TRY(is_slice(test, name, &slice, err));
 	if (!slice)
-		CF_TRY(add_by_name(reader, selection, name, &found, err));
+		CF_TRY(add_by_name(test->reader, selection, name, &found, err));
 	if (found)
-		return cf_selection_fill_by_key(selection, reader, cf_selection_count(selection) - 1, &key_bytes, key, err);
+		return cf_selection_fill_by_key(selection, test->reader, cf_selection_count(selection) - 1, &key_bytes, key,
+			err);
 	status = cf_fail(err, CKPTFMT_FAIL_TENSOR_NOT_FOUND, CF_NO_OFFSET, "there is no such tensor");
 	cf_error_tensor(err, name.data, name.size);
-	cf_error_path(err, reader->prefix.index_path);
+	cf_error_path(err, test->reader->prefix.index_path);
 	return status;
 }
 
@@ -444,6 +551,7 @@ ckptfmt_status ckptfmt_reader_select(ckptfmt_reader *reader, const uint8_t *name
 	uint64_t count, ckptfmt_selection **out, ckptfmt_error *err)
 {
 	cf_buffer key = CF_BUFFER_EMPTY;
+	key_test test = {.reader = reader};
 	ckptfmt_status status = CKPTFMT_OK;
 	ckptfmt_selection *selection;
 	*out = NULL;
@@ -451,12 +559,13 @@ ckptfmt_status ckptfmt_reader_select(ckptfmt_reader *reader, const uint8_t *name
 	if (selection == NULL)
 		return cf_fail_memory(err);
 	for (uint64_t i = 0; i < count && status == CKPTFMT_OK; i++) {
-		status = select_one(reader, selection, (cf_bytes_view){names, name_sizes[i]}, &key, err);
+		status = select_one(&test, selection, (cf_bytes_view){names, name_sizes[i]}, &key, err);
 		names += name_sizes[i];
 	}
 	if (status == CKPTFMT_OK)
 		status = cf_selection_finish(selection, err);
 	cf_buffer_free(&key);
+	free_key_test(&test);
 	if (status != CKPTFMT_OK) {
 		cf_error_path(err, reader->prefix.index_path);
 		ckptfmt_selection_free(selection);
@@ -470,13 +579,15 @@ ckptfmt_status ckptfmt_reader_contains(ckptfmt_reader *reader, const uint8_t *na
 	ckptfmt_error *err)
 {
 	cf_table_value value;
+	key_test test = {.reader = reader};
 	bool exists = false, slice = false;
 	ckptfmt_status status = CKPTFMT_OK;
 	*found = 0;
 	if (name_size != 0)
 		status = cf_table_get(reader->table, name, name_size, &value, &exists, err);
 	if (status == CKPTFMT_OK && exists)
-		status = is_slice(reader, (cf_bytes_view){name, name_size}, &slice, err);
+		status = is_slice(&test, (cf_bytes_view){name, name_size}, &slice, err);
+	free_key_test(&test);
 	if (status != CKPTFMT_OK) {
 		cf_error_path(err, reader->prefix.index_path);
 		return status;
