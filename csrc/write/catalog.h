@@ -51,7 +51,8 @@ typedef struct cf_catalog {
 	cf_buffer chunk_crcs;
 	cf_buffer chunk_sizes;      /* uint64_t */
 	bool compressed;            /* some value is, here or in an entry taken over */
-	uint64_t *buckets;          /* hash set of the keys: linear probing, 0 is empty; NULL while the rows are in key order */
+	/* Hash set of the keys, linear probing, 0 is empty; NULL while the rows are in key order. */
+	uint64_t *buckets;
 	uint64_t bucket_count;      /* a power of two, or 0 */
 } cf_catalog;
 

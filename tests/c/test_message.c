@@ -178,7 +178,8 @@ static void test_random_bytes(void)
 				CKPTFMT_OK)
 				;
 			/* What a merge writes says the same, and is what it would write of it. Only slices may be malformed. */
-			if (cf_entry_reencode(&out, &entry, dims, entry.shard, (cf_bytes_view){NULL, 0}, NULL, &err) != CKPTFMT_OK) {
+			if (cf_entry_reencode(&out, &entry, dims, entry.shard, (cf_bytes_view){NULL, 0}, NULL, &err) !=
+				CKPTFMT_OK) {
 				CHECK(err.failure == CKPTFMT_FAIL_BAD_PROTO && entry.slice_count != 0);
 				cf_buffer_free(&out);
 				continue;
