@@ -40,7 +40,7 @@ def share(count: int, work: Callable[[int], None], threads_max: int, name: str, 
         work: what is called; in the order of rows, as far as threads have an order.
         threads_max: the most threads, this one included.
         name: of the other threads.
-        stop: asked for once something has failed: rows that nobody has begun are left, and work
+        stop: called after a failure: rows not yet started are skipped, and work
             that takes long may look at it and raise StoppedError.
 
     Raises:
@@ -108,7 +108,7 @@ def _waited(
     lock: threading.RLock,
     changed: threading.Condition,
 ) -> BaseException | None:
-    """Waits until nobody works any more; what has interrupted that, if something has."""
+    """Wait until all threads are done; return the exception that interrupted the wait, if any."""
     try:
         with lock:
             while running:

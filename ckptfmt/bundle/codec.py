@@ -17,7 +17,7 @@ from ckptfmt.errors import StorageError
 
 __all__ = ["CHUNK_SIZE", "Zstd"]
 
-# Bytes of the raw value that a chunk stands for, as writers do by default (CMP-2).
+# Raw bytes of a chunk, as writers choose by default (CMP-2).
 CHUNK_SIZE = 256 << 10
 # A window that holds a whole chunk.
 WINDOW_LOG = 18
@@ -52,7 +52,7 @@ class Zstd:
             items["size"][rows] = sizes
 
     def decode(self, items: NDArray[Any]) -> None:
-        """Sets the size of each item to that of its content, 0 if it is no frame of its
+        """Set the size of each item to that of its content, 0 if it is not a frame of its
         capacity."""
         contents = self._decompress(items)
         for row, (content, capacity, address) in enumerate(

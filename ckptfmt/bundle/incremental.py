@@ -76,12 +76,12 @@ class Base:
     def __exit__(self, *_exc: object) -> None:
         self._reader.close()
 
-    def compare(self, *, plain: bool, tell: Callable[[int], None]) -> NDArray[np.bool_]:
+    def compare(self, *, plain: bool, report: Callable[[int], None]) -> NDArray[np.bool_]:
         """Compare the sources with the tensors of the base.
 
         Args:
             plain: True counts tensors with extension fields as changed (level "v2" has none).
-            tell: called from this thread with the bytes of arrays found unchanged.
+            report: called from this thread with the bytes of arrays found unchanged.
 
         Returns:
             True for each source that has not changed. Tensors that cannot be compared count as
@@ -96,27 +96,27 @@ class Base:
         work = batches(sizes, BATCH_BYTES)
         # By batch: numpy must not select by an array that another thread writes to meanwhile.
         found = [0] * len(work)
-        told, caller = 0, threading.current_thread()
+        reported, caller = 0, threading.current_thread()
 
         def compare(number: int) -> None:
-            nonlocal told
+            nonlocal reported
             batch = work[number]
             table, chosen = self.table[positions[batch]], rows[batch].astype(np.uint64)
             mine = self._reader._handle.compare(self._selection, table, chosen)
             same[batch] = mine
             found[number] = int(sizes[batch][mine].sum())
             if threading.current_thread() is caller:
-                told = self._tell(tell, sum(found), told)
+                reported = self._report(report, sum(found), reported)
 
         share(len(work), compare, thread_count(THREADS_MAX), "ckptfmt-compare", Stop())
-        self._tell(tell, sum(found), told)
+        self._report(report, sum(found), reported)
         self._positions, self._rows = positions[same], rows[same]
         return self._of_sources(self._positions)
 
     @staticmethod
-    def _tell(tell: Callable[[int], None], done: int, told: int) -> int:
-        if done > told:
-            tell(done - told)
+    def _report(report: Callable[[int], None], done: int, reported: int) -> int:
+        if done > reported:
+            report(done - reported)
         return done
 
     def keep(self, writer: _core.WriterHandle, alignment: int) -> NDArray[np.bool_]:

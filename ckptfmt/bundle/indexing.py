@@ -13,7 +13,7 @@ __all__ = ["Box", "box_of"]
 
 
 class Box(NamedTuple):
-    """A box of a tensor, and the index that picks from it what the caller asked for."""
+    """A box of a tensor, and the index that selects the requested elements from it."""
 
     start: tuple[int, ...]
     shape: tuple[int, ...]
@@ -40,7 +40,7 @@ def box_of(key: Any, shape: tuple[int, ...]) -> Box:
     at = dots[0] if dots else len(keys)
     missing = len(shape) - (len(keys) - len(dots))
     full = (slice(None),)
-    # Whole dimensions stand for the dots; the dots themselves go on into `rest`, where they make
+    # The ellipsis is replaced by whole dimensions here; it stays in `rest`, where it makes
     # numpy return an array instead of a scalar, as it does for arrays.
     spread = keys[:at] + full * missing + keys[at + len(dots) :]
     start, lengths, rest = [], [], []
@@ -82,17 +82,19 @@ def _slice_box(one: slice, size: int) -> tuple[int, int, Any]:
 def _integer(one: Any, axis: int, size: int) -> int:
     if one is None:
         raise InvalidError(
-            "None (a new dimension) is no index here: reshape the array that is returned"
+            "None (a new dimension) cannot be an index here: reshape the returned array"
         )
     if isinstance(one, bool) or not hasattr(one, "__index__") or isinstance(one, np.ndarray):
         raise InvalidError(
-            f"{type(one).__name__} is no index here, only integers, slices and an ellipsis: "
+            f"indices must be integers, slices or an ellipsis, not {type(one).__name__}: "
             "index the array of read() instead"
         )
     try:
         index = int(one.__index__())
     except TypeError:
-        raise InvalidError(f"{type(one).__name__} is no index here") from None
+        raise InvalidError(
+            f"indices must be integers, slices or an ellipsis, not {type(one).__name__}"
+        ) from None
     if not -size <= index < size:
         raise IndexError(f"index {index} is out of bounds for dimension {axis} of size {size}")
     return index + size if index < 0 else index

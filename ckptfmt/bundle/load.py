@@ -290,7 +290,7 @@ def restore_v2(
     stitched.
 
     Args:
-        prefix: the checkpoint's prefix (or whatever `ckptfmt.open` takes).
+        prefix: the checkpoint's prefix (or anything that `ckptfmt.open` takes).
         tensor_names: the tensors, repeats allowed.
         shape_and_slices: one text a name: "" for the whole tensor, else its full shape and the
             slice ("4 6 0,2:-").

@@ -33,7 +33,7 @@ def locate(path: str | bytes | os.PathLike[Any]) -> str:
     file.
 
     Raises:
-        CheckpointNotFoundError: none of these; the message says what is there instead.
+        CheckpointNotFoundError: none of these; the message says what was found.
         UnsupportedError: a checkpoint of TensorFlow's V1 format.
         InvalidError: not a path, or a state file that names a path outside its directory.
         CorruptError, LimitError: the state file cannot be parsed.
@@ -95,9 +95,7 @@ def _refused_file(path: str) -> Exception:
             f"{kind}; only V2 checkpoints (an .index file and data files) are read", path=path
         )
     if kind == _STATE_FILE:
-        return _not_found(
-            path, f"{kind}; open the directory that it lies in, '{os.path.dirname(path) or '.'}'"
-        )
+        return _not_found(path, f"{kind}; open its directory, '{os.path.dirname(path) or '.'}'")
     return _not_found(path, f"{kind}, no checkpoint of this format")
 
 

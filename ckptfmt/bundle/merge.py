@@ -55,7 +55,7 @@ def merge(
         BusyError: an input was saved again during the merge, or another process held the lock of
             the destination's directory for minutes.
         CheckpointNotFoundError, CorruptError, StorageError, UnsupportedError, LimitError.
-        InvalidError: there is no input, one is given twice, or one is the destination.
+        InvalidError: no inputs, a repeated input, or an input that is the destination.
     """
     check_choice("inputs", inputs, ("keep", "consume"))
     check_choice("durability", durability, _core.DURABILITY)
@@ -119,7 +119,7 @@ def merge_v2_checkpoints(
 
 
 def _indexes(paths: list[Path]) -> set[str]:
-    """Index files in the directories that many of the prefixes stand in: to list such a directory
+    """Index files in directories that contain many of the prefixes: to list such a directory
     is less than to look for each. What is not found here is looked for."""
     counts = collections.Counter(os.path.dirname(path_text(path)) for path in paths)
     found: set[str] = set()

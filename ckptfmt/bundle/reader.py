@@ -87,14 +87,14 @@ def open(  # noqa: A001 (as gzip.open and its like: used with the name of the mo
         follow_symlinks: False refuses an index or data file that is a symbolic link.
 
     Raises:
-        CheckpointNotFoundError: there is none; the message says what is there instead.
+        CheckpointNotFoundError: there is no checkpoint; the message says what was found.
         CorruptError, UnsupportedError, LimitError, StorageError, InvalidError.
     """
     return Reader(locate(path), verify=verify, limits=limits, follow_symlinks=follow_symlinks)
 
 
 def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 class Reader(Mapping[str, TensorHandle]):
@@ -106,7 +106,7 @@ class Reader(Mapping[str, TensorHandle]):
     opened anew after a fork.
 
     Attributes:
-        prefix: where it lies.
+        prefix: its path without extension.
         header: what the index says about the whole.
     """
 
@@ -284,8 +284,8 @@ class Reader(Mapping[str, TensorHandle]):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The JSON object stored with the checkpoint; empty if there is none. Raises CorruptError
-        if it is none."""
+        """The JSON object stored with the checkpoint; empty if it has none. Raises
+        CorruptError if it is not a JSON object."""
         if names.METADATA not in self:
             return {}
         import json  # noqa: PLC0415 (most readers need none)
@@ -335,7 +335,7 @@ class Reader(Mapping[str, TensorHandle]):
         """SHA-256 of the contents, as hex: the same for the same tensors, however they are stored.
 
         Hashed are the line "ckptfmt digest 1" and then, for each tensor in byte order of the names
-        (what stands in for empty shards left out): size of the name (u64), name, dtype code (i32),
+        (without the placeholders of empty shards): size of the name (u64), name, dtype code (i32),
         rank (u32), dims (i64), and its elements row-major, strings and variants each as size (u64)
         and bytes. All numbers are little-endian. Every byte is verified on the way; memory is that
         of the largest tensor.

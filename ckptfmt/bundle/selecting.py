@@ -108,8 +108,8 @@ def filter_function(wish: Filter | None) -> Callable[[str], object] | None:
 
 
 def no_match(wish: Filter | None, count: int, prefix: str) -> TensorNotFoundError:
-    """The error for a filter that matches none of so many tensors."""
-    return TensorNotFoundError(f"filter {wish!r} matches none of {count} tensors", path=prefix)
+    """Return the error for a filter that matches no tensor."""
+    return TensorNotFoundError(f"filter {wish!r} matches none of the {count} tensors", path=prefix)
 
 
 def _text_pattern(what: str, pattern: str | re.Pattern[str]) -> re.Pattern[str]:
@@ -129,7 +129,7 @@ def renamed(stored: list[str], rename: Rename | None) -> list[str | None]:
     """The new names of stored tensors; None for those that a function drops.
 
     Raises:
-        InvalidError: no way to rename, or one that gives what is no name.
+        InvalidError: `rename` is malformed, or gives an invalid name.
     """
     if rename is None:
         return list(stored)
@@ -139,7 +139,7 @@ def renamed(stored: list[str], rename: Rename | None) -> list[str | None]:
         new = function(name)
         # A function that says None drops the tensor; in a mapping None is a mistake.
         if not isinstance(new, str) and (new is not None or isinstance(rename, Mapping)):
-            raise InvalidError(f"rename gave {new!r}, which is no name", tensor=name)
+            raise InvalidError(f"rename gave {new!r}, which is not a valid name", tensor=name)
         found.append(new)
     return found
 
@@ -160,10 +160,14 @@ def _rename_function(rename: Rename) -> Callable[[str], Any]:
 
 def _checked_pair(pair: Any) -> tuple[re.Pattern[str], str]:
     if not isinstance(pair, Sequence) or isinstance(pair, (str, bytes)) or len(pair) != 2:
-        raise InvalidError(f"rename: {pair!r} is no pair of a regular expression and a replacement")
+        raise InvalidError(
+            f"rename: expected pairs of a regular expression and a replacement, got {pair!r}"
+        )
     pattern, replacement = pair
     if not isinstance(pattern, (str, re.Pattern)) or not isinstance(replacement, str):
-        raise InvalidError(f"rename: {pair!r} is no pair of a regular expression and a replacement")
+        raise InvalidError(
+            f"rename: expected pairs of a regular expression and a replacement, got {pair!r}"
+        )
     return _text_pattern("rename", pattern), replacement
 
 
@@ -174,7 +178,8 @@ def _by_pairs(pairs: Sequence[tuple[re.Pattern[str], str]]) -> Callable[[str], s
                 name = pattern.sub(replacement, name)
             except (re.error, IndexError) as error:
                 raise InvalidError(
-                    f"rename: {replacement!r} is no replacement for {pattern.pattern!r}: {error}"
+                    f"rename: {replacement!r} cannot replace matches of "
+                    f"{pattern.pattern!r}: {error}"
                 ) from None
         return name
 

@@ -19,14 +19,14 @@ from ckptfmt.threads import thread_count
 
 __all__ = ["Copied", "Snapshot"]
 
-# Memory is asked for in multiples of large pages.
+# Memory is allocated in multiples of large pages.
 UNIT = 2 << 20
 # More threads than this only wait for the memory.
 THREADS_MAX = 8
 
 
 class Copied:
-    """Some sources with data of their own: as a Sources to whoever writes them."""
+    """Copies of some sources, which a writer uses like a Sources."""
 
     def __init__(self, sources: Sources, table: NDArray[Any], owners: list[Any]) -> None:
         self.names, self.sizes = sources.names, sources.sizes
@@ -100,7 +100,7 @@ class Snapshot:
         try:
             return Memory(size, thread_count(THREADS_MAX))
         except MemoryError:
-            raise MemoryError(f"there is no memory for a copy of {size} bytes") from None
+            raise MemoryError(f"not enough memory for a copy of {size} bytes") from None
 
     def arrays(self, sources: Sources) -> list[NDArray[Any]]:
         """The copies as arrays, if these are the only sources; strings as objects of bytes."""
@@ -125,7 +125,7 @@ class Snapshot:
 
 
 def _available() -> int | None:
-    """Bytes that programs can still have without swapping; None where the system does not say."""
+    """Return the bytes available without swapping, or None if unknown."""
     with (
         contextlib.suppress(OSError, ValueError, IndexError),
         open("/proc/meminfo", "rb") as stream,

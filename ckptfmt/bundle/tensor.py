@@ -264,7 +264,7 @@ class TensorHandle:
     def map(self, *, verify: Verify | None = None) -> NDArray[Any]:
         """Return the tensor as a read-only array over the data file itself, without a copy.
 
-        The mapping lives as long as any view of it, whatever happens to the reader. If another
+        The mapping lives as long as any view of it, even if the reader is closed. If another
         process truncates the file, touching the mapping kills this process (SIGBUS): map only files
         that nothing changes. Unless `verify` is "off" the bytes are checked once, now. Where the
         tensor is not aligned in the file, neither is the array (`array.flags.aligned`): numpy

@@ -173,7 +173,7 @@ class Writer:
                 tensor.
 
         Raises:
-            InvalidError: the slice does not lie in the tensor, was added before, or disagrees with
+            InvalidError: the slice is outside the tensor, was added before, or disagrees with
                 an earlier one on dtype or shape. Slices that overlap are refused by `commit`.
             StorageError: as in `add`.
         """
@@ -205,14 +205,14 @@ class Writer:
         sources: Columns,
         first: int = 0,
         last: int | None = None,
-        tell: Callable[[int], None] | None = None,
+        report: Callable[[int], None] | None = None,
     ) -> None:
-        """Appends some of the sources; `tell` is called with the bytes of data that are done."""
+        """Append some of the sources; `report` is called with the bytes appended."""
         handle = self._open_handle()
         table, owners = sources.table(first, last)
         handle.add(table)
-        if tell is not None:
-            tell(sum(sources.sizes[first:last]))
+        if report is not None:
+            report(sum(sources.sizes[first:last]))
         del owners
 
     def _open_handle(self) -> _core.WriterHandle:
@@ -298,13 +298,13 @@ def write_sources(
                 # Enough for the thread of each data file.
                 most = max(most, 2 * writer._shards * int(sizes.max()))
             for batch in batches(sizes, most):
-                tell = None if progress is None else meter.add
-                writer._add(sources, batch.start, batch.stop, tell)
+                report = None if progress is None else meter.add
+                writer._add(sources, batch.start, batch.stop, report)
         return
     level = options.get("level", "v2+")
     alignment = check_options(None, level, options.get("alignment"), "none")[0]
     with incremental.Base(base, sources) as earlier:
-        same = earlier.compare(plain=level == "v2", tell=meter.add)
+        same = earlier.compare(plain=level == "v2", report=meter.add)
         with Writer._sized(prefix, sizes[:0], **options) as writer:
             kept = earlier.keep(writer._open_handle(), alignment)
             rest = np.flatnonzero(~kept)

@@ -381,7 +381,7 @@ def checkpoints_iterator(
 ) -> Iterator[str]:
     """Yield the newest checkpoint of a directory, then each newer one once it is there.
 
-    The directory is looked at only when the next checkpoint is asked for: checkpoints that another
+    The directory is examined only when the next checkpoint is requested: checkpoints that another
     one followed meanwhile are skipped. The directory need not exist yet.
 
     Args:

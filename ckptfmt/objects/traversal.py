@@ -83,7 +83,7 @@ _Names = dict[str | None, tuple[int, Expected]]
 
 
 class _Waiting:
-    """Deferred values by holder (not kept alive) and attribute name; None stands for any name."""
+    """Deferred values by holder (not kept alive) and attribute name; None means any name."""
 
     def __init__(self) -> None:
         self._found: dict[int, tuple[weakref.ref[Any], _Names]] = {}
@@ -483,7 +483,7 @@ class View:
 
     def check(self, local: Local) -> None:
         """Raise InvalidError if an object cannot be saved."""
-        local.role  # noqa: B018 (determined when it is first asked for)
+        local.role  # noqa: B018 (computed at the first access)
 
     def children(self, local: Local) -> list[Child]:
         """Return the children of an object in TensorFlow's order.

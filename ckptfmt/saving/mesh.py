@@ -87,7 +87,7 @@ class Mesh:
         """Return the index of a device in `devices`; InvalidError for another device."""
         position = self._index.get(device) if isinstance(device, str) else None
         if position is None:
-            raise InvalidError(f"{device!r} is no device of the mesh {self.text}")
+            raise InvalidError(f"device {device!r} is not in the mesh {self.text}")
         return position
 
     def coordinates(self, device: str) -> tuple[int, ...]:
@@ -193,7 +193,7 @@ class Layout:
                 raise wrong("a sharding spec", "the name of a mesh dimension or None", spec)
             name = None if spec == UNSHARDED else spec
             if name is not None and name not in mesh.dim_names:
-                raise InvalidError(f"{name!r} is no dimension of the mesh {mesh.text}")
+                raise InvalidError(f"dimension {name!r} is not in the mesh {mesh.text}")
             if name is not None and name in found:
                 raise InvalidError(f"the mesh dimension {name!r} is used twice in one layout")
             found.append(name)
@@ -337,7 +337,7 @@ def _dim(pair: Any) -> tuple[str, int]:
     if not isinstance(name, str):
         raise wrong("the name of a mesh dimension", "a str", name)
     if not name or name == UNSHARDED:
-        raise InvalidError(f"{name!r} is no name of a mesh dimension")
+        raise InvalidError(f"{name!r} cannot be the name of a mesh dimension")
     try:
         count = operator.index(size)
     except TypeError:

@@ -41,7 +41,7 @@ class CheckpointOptions:
         compression: None, "zstd" or "zstd:3", as in Writer.
         enable_async: whether a save returns as soon as everything is copied and continues in the
             background, as in TensorFlow; the next save raises what failed. (The methods named
-            `*_async` return a future, whatever this says.)
+            `*_async` return a future even without it.)
         write_callbacks: functions called in this order after the checkpoint is in place, with its
             prefix, or without arguments if they take none; results are ignored. A background save
             calls them in its thread.

@@ -439,5 +439,5 @@ def _count(what: str, given: Any, smallest: int) -> int:
     except TypeError:
         raise wrong(what, "an integer", given) from None
     if isinstance(given, bool) or number < smallest:
-        raise InvalidError(f"{what} {given!r} is no integer of at least {smallest}")
+        raise InvalidError(f"{what} must be an integer of at least {smallest}, got {given!r}")
     return number

@@ -81,7 +81,7 @@ class Saver:
             `register_checkpoint_saver`.
         restore_fns: object -> function to call instead of its `restore`.
         line: the queue of background saves. The next save through the same queue raises an error
-            that no caller has asked for. Default: a queue of this Saver's own.
+            that no caller has retrieved. Default: a queue of this Saver's own.
 
     Raises:
         InvalidError: a key that is empty or reserved, a key and slice given twice, slices of one
@@ -179,7 +179,7 @@ class Saver:
             CheckpointNotFoundError: a registered saver returned a prefix without a checkpoint.
             MergeConflictError: a registered saver saved a tensor that is saved here as well.
             StorageError, DurabilityUnknownError: as in Writer.
-            MemoryError: with `enable_async`, there is no memory for the copies.
+            MemoryError: with `enable_async`, not enough memory for the copies.
             What the callables, the policy, the registered savers and the callbacks raise.
             What ended the last background save of this saver, if no caller asked its future.
         """

@@ -164,7 +164,8 @@ class DSaveSpec(SaveSpec):
             self.global_shape: tuple[int, ...] = tuple(int(size) for size in global_shape)
         except (TypeError, ValueError):
             raise InvalidError(
-                f"global_shape {global_shape!r} is no sequence of integers", tensor=self.name
+                f"global_shape must be a sequence of integers, got {global_shape!r}",
+                tensor=self.name,
             ) from None
         if not isinstance(layout, Layout):
             raise _named(wrong("layout", "a Layout", layout), self.name)
@@ -414,7 +415,7 @@ def _dtype_of(name: str, tensor: Any, dtype: Any) -> Dtype:
         if isinstance(code, int):
             return _dtype_of_code(code)
         if hasattr(tensor, "dtype"):
-            with contextlib.suppress(InvalidError):  # a framework's own: numpy may know what it is
+            with contextlib.suppress(InvalidError):  # a framework's dtype that numpy may understand
                 return _dtype_of_code(dtypes.code_of(tensor.dtype))
         return as_array(name, tensor)[1]
 
@@ -423,7 +424,7 @@ def _dtype_of_code(code: int) -> Dtype:
     found = dtypes.numpy_dtype(code)
     name = dtypes.name_of(code)
     if found is None:
-        raise InvalidError(f"{name} is no dtype that numpy can hold")
+        raise InvalidError(f"{name} must be a dtype that numpy can represent")
     return name if name == dtypes.VARIANT else found
 
 

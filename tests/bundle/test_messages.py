@@ -98,7 +98,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], list[str]]] = {
     ),
     "boolean mask": (
         lambda: ckptfmt.open("ck")["model/bias"][BIAS > 0],
-        ["integers, slices and an ellipsis", "read()"],
+        ["integers, slices or an ellipsis", "read()"],
     ),
     "trailing slash": (
         lambda: ckptfmt.save("q/", {"x": X}),
@@ -115,7 +115,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], list[str]]] = {
     ),
     "filter without a match": (
         lambda: ckptfmt.load_into("ck", {}, filter="layer/*"),
-        ["filter 'layer/*' matches none of 2 tensors"],
+        ["filter 'layer/*' matches none of the 2 tensors"],
     ),
     "shared memory": (
         lambda: load_into("ck", {"model/kernel": KERNEL, "model/bias": KERNEL.view("f4")[0, :3]}),

@@ -72,18 +72,33 @@ def test_rename(prefix: Path, rename: Any, expected: list[str | None] | None) ->
         (5, "rename is a mapping from names to names, a function, or (regex, replacement) pairs, "),
         ("a", "rename is a mapping from names to names, a function, or (regex, replacement) pairs"),
         (b"ab", "rename is a mapping from names to names, a function, or (regex, replacement) "),
-        (("a",), "rename: ('a',) is no pair of a regular expression and a replacement"),
-        (("a", None), "rename: ('a', None) is no pair of a regular expression and a replacement"),
-        ([("a", "b"), 5], "rename: 5 is no pair of a regular expression and a replacement"),
-        ([("a", "b"), "ab"], "rename: 'ab' is no pair of a regular expression and a replacement"),
-        ([(b"a", b"b")], "rename: (b'a', b'b') is no pair of a regular expression and a "),
+        (("a",), "rename: expected pairs of a regular expression and a replacement, got ('a',)"),
+        (
+            ("a", None),
+            "rename: expected pairs of a regular expression and a replacement, got ('a', None)",
+        ),
+        (
+            [("a", "b"), 5],
+            "rename: expected pairs of a regular expression and a replacement, got 5",
+        ),
+        (
+            [("a", "b"), "ab"],
+            "rename: expected pairs of a regular expression and a replacement, got 'ab'",
+        ),
+        (
+            [(b"a", b"b")],
+            "rename: expected pairs of a regular expression and a replacement, got (b'a', b'b')",
+        ),
         ((re.compile(b"a"), "b"), "rename: re.compile(b'a') is for bytes: names are str"),
         (("(", "b"), "rename: '(' is not a regular expression: missing ), unterminated subpattern"),
-        (("a", r"\2"), r"rename: '\\2' is no replacement for 'a': invalid group reference 2"),
-        (("a", r"\g<x>"), r"rename: '\\g<x>' is no replacement for 'a': unknown group name 'x'"),
-        ({"step": 5}, "rename gave 5, which is no name"),
-        ({"step": None}, "rename gave None, which is no name"),
-        (lambda _: b"x", "rename gave b'x', which is no name"),
+        (("a", r"\2"), r"rename: '\\2' cannot replace matches of 'a': invalid group reference 2"),
+        (
+            ("a", r"\g<x>"),
+            r"rename: '\\g<x>' cannot replace matches of 'a': unknown group name 'x'",
+        ),
+        ({"step": 5}, "rename gave 5, which is not a valid name"),
+        ({"step": None}, "rename gave None, which is not a valid name"),
+        (lambda _: b"x", "rename gave b'x', which is not a valid name"),
         ({5: "x"}, "a tensor name must be str or bytes, not int"),
     ],
 )
@@ -153,6 +168,6 @@ def test_filter_as_the_command_takes_it(prefix: Path) -> None:
 def test_a_filter_that_matches_nothing(prefix: Path, wish: Any) -> None:
     """It is misspelt: an empty result would hide that."""
     before = np.array(7)
-    with pytest.raises(ckptfmt.TensorNotFoundError, match=r"matches none of [0-9]+ tensors"):
+    with pytest.raises(ckptfmt.TensorNotFoundError, match=r"matches none of the [0-9]+ tensors"):
         ckptfmt.load_into(prefix, {"step": before}, filter=wish, strict=False)
     assert before == 7

@@ -171,7 +171,7 @@ def test_what_a_function_drops_is_not_expected(path: str) -> None:
     ("rename", "words"),
     [
         ({"enc/w": "dec/w"}, "rename gives the name 'dec/w' to '(enc|dec)/w' as well"),
-        ({"enc/w": 3}, "rename gave 3, which is no name"),
+        ({"enc/w": 3}, "rename gave 3, which is not a valid name"),
         (3, "rename is a mapping from names to names, a function"),
     ],
 )

@@ -48,8 +48,8 @@ def test_local_devices() -> None:
     ("dims", "devices", "message"),
     [
         ([("x", 2), ("x", 1)], None, "two dimensions of the mesh have the name 'x'"),
-        ([("", 2)], None, "'' is no name of a mesh dimension"),
-        ({"unsharded": 2}, None, "'unsharded' is no name of a mesh dimension"),
+        ([("", 2)], None, "'' cannot be the name of a mesh dimension"),
+        ({"unsharded": 2}, None, "'unsharded' cannot be the name of a mesh dimension"),
         ({"x": 0}, None, "mesh dimension 'x' has size 0, which is below 1"),
         ({"x": 1.5}, None, "the size of mesh dimension 'x' is an int, not float"),
         ({1: 2}, None, "the name of a mesh dimension is a str, not int"),
@@ -134,7 +134,7 @@ def test_unique_slices_tile_the_tensor(seed: int) -> None:
     ("specs", "message"),
     [
         (["x", "x"], "the mesh dimension 'x' is used twice in one layout"),
-        (["z"], "'z' is no dimension of the mesh [x=2, y=2]"),
+        (["z"], "dimension 'z' is not in the mesh [x=2, y=2]"),
         ([1], "a sharding spec is the name of a mesh dimension or None, not int"),
         ("xy", "sharding_specs is a list of names of mesh dimensions or None, not one"),
         ([None] * 300, "a tensor has at most 254 dimensions"),
@@ -151,10 +151,10 @@ def test_wrong_uses() -> None:
     assert message_of(lambda: Layout(["x"], odd)) == "mesh is a Mesh, not str"
     for call, message in (
         (lambda: layout.slice_of((1, 2), "a"), "a layout of rank 1 does not fit the shape (1, 2)"),
-        (lambda: layout.slice_of((1,), "c"), "'c' is no device of the mesh [x=2]"),
+        (lambda: layout.slice_of((1,), "c"), "device 'c' is not in the mesh [x=2]"),
         (lambda: layout.slice_of((-1,), "a"), "global_shape (-1,) is not in range"),
         (lambda: layout.unique_slices([1.5]), "global_shape [1.5] is a sequence of integers"),
-        (lambda: mesh.coordinates("c"), "'c' is no device of the mesh [x=2]"),
+        (lambda: mesh.coordinates("c"), "device 'c' is not in the mesh [x=2]"),
     ):
         with pytest.raises(InvalidError, match=f"^{re.escape(message)}$"):
             call()

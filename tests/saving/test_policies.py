@@ -129,13 +129,16 @@ def test_key_fn_gives_what_cannot_be_sorted() -> None:
             lambda: ShardByDevicePolicy(key_fn="x"),  # type: ignore[arg-type]
             "key_fn is a function of a ShardableTensor, not str",
         ),
-        (lambda: MaxShardSizePolicy(-1), "max_shard_size -1 is no integer of at least 0"),
-        (lambda: MaxShardSizePolicy(True), "max_shard_size True is no integer of at least 0"),
+        (lambda: MaxShardSizePolicy(-1), "max_shard_size must be an integer of at least 0, got -1"),
+        (
+            lambda: MaxShardSizePolicy(True),
+            "max_shard_size must be an integer of at least 0, got True",
+        ),
         (
             lambda: MaxShardSizePolicy(1.5),  # type: ignore[arg-type]
             "max_shard_size is an integer, not float",
         ),
-        (lambda: BalancedPolicy(0), "num_shards 0 is no integer of at least 1"),
+        (lambda: BalancedPolicy(0), "num_shards must be an integer of at least 1, got 0"),
         (
             lambda: BalancedPolicy("2"),  # type: ignore[arg-type]
             "num_shards is an integer, not str",

@@ -273,7 +273,7 @@ def test_devices_of_a_mesh_in_another_spelling() -> None:
 @pytest.mark.parametrize(
     ("slice_spec", "global_shape", "layout", "message"),
     [
-        ("", "ab", ROWS, "global_shape 'ab' is no sequence of integers"),
+        ("", "ab", ROWS, "global_shape must be a sequence of integers, got 'ab'"),
         ("", (4,), "rows", "layout is a Layout, not str"),
         ("", (4, 2), ROWS, "a layout of rank 1 does not fit the shape (4, 2)"),
         ("", (-4,), ROWS, "global_shape (-4,) is not in range"),

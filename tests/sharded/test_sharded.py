@@ -474,7 +474,7 @@ def test_processes_that_disagree(
 @pytest.mark.parametrize(
     ("tensors", "layouts", "message"),
     [
-        ({"w": {"c": A}}, {"w": ROWS}, "tensor 'w': 'c' is no device of the mesh [x=2]"),
+        ({"w": {"c": A}}, {"w": ROWS}, "tensor 'w': device 'c' is not in the mesh [x=2]"),
         ({"w": {}}, {"w": None}, "tensor 'w': it has no array for any device"),
         (
             {"w": {"a": A}},
