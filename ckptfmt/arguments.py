@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the public functions check of their arguments before they do anything: whoever hands in
-something of the wrong type gets an InvalidError that says what was expected."""
+"""Argument checks of the public functions. A wrong type raises an InvalidError that says what was
+expected and what was given."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ Durability = Literal["full", "rename", "none"]
 
 
 def wrong(what: str, wanted: str, given: object) -> InvalidError:
-    """The error for an argument `what` that is no `wanted`."""
-    return InvalidError(f"{what} is {wanted}, not {type(given).__name__}")
+    """Return the error for an argument `what` that must be `wanted`."""
+    return InvalidError(f"{what} must be {wanted}, not {type(given).__name__}")
 
 
 def check_choice(what: str, given: object, choices: Collection[str]) -> None:
-    """Refuses what is none of these words."""
+    """Refuse anything but one of these words."""
     if not isinstance(given, str) or given not in choices:
-        raise InvalidError(f"{what} {given!r} is none of {', '.join(map(repr, choices))}")
+        raise InvalidError(f"{what} must be one of {', '.join(map(repr, choices))}, not {given!r}")
 
 
 def check_number(what: str, given: object) -> None:
-    """Refuses what is no number, and NaN."""
+    """Refuse NaN and anything that is not a number."""
     if not isinstance(given, (int, float, np.number)) or np.isnan(given):
         raise wrong(what, "a number", given)
 
 
 def is_positive(given: Any) -> bool:
-    """Whether something is a whole number above zero."""
+    """Whether `given` is an integer above zero."""
     try:
         return operator.index(given) > 0
     except TypeError:
@@ -56,7 +56,7 @@ def is_positive(given: Any) -> bool:
 
 
 def whole(what: str, given: Any) -> int:
-    """A whole number, or the one in an array of one."""
+    """Return an integer, or the single one in an array."""
     try:
         array = np.asarray(given)
         if array.size == 1 and array.dtype.kind in "iu":
@@ -67,30 +67,29 @@ def whole(what: str, given: Any) -> int:
 
 
 def check_progress(progress: object) -> None:
-    """Refuses a `progress` that cannot be called."""
+    """Refuse a `progress` that is not callable."""
     if progress is not None and not callable(progress):
         raise wrong("progress", "a function of two numbers", progress)
 
 
 def check_limits(limits: object) -> None:
-    """Refuses `limits` that are no mapping; their names and values are checked where they are
-    used."""
+    """Refuse `limits` other than a mapping. Names and values are checked where they are used."""
     if limits is not None and not isinstance(limits, Mapping):
         raise wrong("limits", "a mapping from names of limits to numbers", limits)
 
 
 def check_sized(what: str, given: Any, things: str) -> None:
-    """Refuses what has no number of elements to go through, and a text, which has letters."""
+    """Refuse anything but a sized iterable; also str and bytes."""
     if isinstance(given, (str, bytes)):
-        raise InvalidError(f"{what} is a sequence of {things}, not one")
+        raise InvalidError(f"{what} must be a sequence of {things}, not one")
     if not hasattr(given, "__len__") or not hasattr(given, "__iter__"):
         raise wrong(what, f"a sequence of {things}", given)
 
 
 def listed(what: str, given: Iterable[Any], things: str) -> list[Any]:
-    """The elements of an iterable; texts and what cannot be gone through are refused."""
+    """Return the elements of an iterable as a list; refuse str and bytes."""
     if isinstance(given, (str, bytes)):
-        raise InvalidError(f"{what} is a list of {things}, not one")
+        raise InvalidError(f"{what} must be a list of {things}, not one")
     if not hasattr(given, "__iter__"):
         raise wrong(what, f"a list of {things}", given)
     return list(given)

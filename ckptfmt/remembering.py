@@ -12,11 +12,11 @@ T = TypeVar("T")
 
 
 class cached_property(Generic[T]):  # noqa: N801 (as functools.cached_property)
-    """As functools.cached_property, without its lock.
+    """functools.cached_property without its lock.
 
-    Before Python 3.12 that of functools holds a lock while it computes: a child forked meanwhile by
-    another thread (as DataLoader workers are) would wait for it for ever. Here threads that ask at
-    the same time may all compute the value; all get the one stored first.
+    Before Python 3.12 functools holds a lock during the computation. A child forked meanwhile by
+    another thread (as DataLoader workers are) would wait for that lock for ever. Here concurrent
+    threads may each compute the value; all get the one stored first.
     """
 
     def __init__(self, function: Callable[[Any], T]) -> None:

@@ -39,7 +39,7 @@ class SliceSpec(NamedTuple):
 def check_texts(
     tensor_names: Sequence[str | bytes], shape_and_slices: Sequence[str | bytes]
 ) -> None:
-    """What TensorFlow's SaveV2 and RestoreV2 check of these two arguments; InvalidError."""
+    """Check these two arguments as TensorFlow's SaveV2 and RestoreV2 do; raise InvalidError."""
     for what, texts in (("tensor_names", tensor_names), ("shape_and_slices", shape_and_slices)):
         check_sized(what, texts, "texts")
     if len(tensor_names) != len(shape_and_slices):
@@ -53,10 +53,10 @@ def check_texts(
 
 
 def parse_spec(spec: str | bytes) -> SliceSpec | None:
-    """What a shape_and_slice text such as "4 6 0,2:-" means; None for "", the whole tensor.
+    """Parse a shape_and_slice text such as "4 6 0,2:-"; return None for "", the whole tensor.
 
     Raises:
-        InvalidError: TensorFlow's SaveV2 would refuse the text, or die of it.
+        InvalidError: TensorFlow's SaveV2 would refuse the text or crash.
     """
     if not isinstance(spec, (str, bytes)):
         raise wrong("a shape_and_slice text", "str or bytes", spec)
@@ -70,7 +70,7 @@ def parse_spec(spec: str | bytes) -> SliceSpec | None:
 
 @dataclass
 class SaveSliceInfo:
-    """Where a variable lies in a larger one, as `tf.Variable.SaveSliceInfo`.
+    """The position of a variable in a larger one, as `tf.Variable.SaveSliceInfo`.
 
     Attributes:
         full_name: name of the full variable.
@@ -91,7 +91,9 @@ class SaveSliceInfo:
         As TensorFlow's, which strips that space before it reaches SaveV2; so does `stripped_spec`.
         """
         if self.full_shape is None or self.var_offset is None or self.var_shape is None:
-            raise InvalidError("this SaveSliceInfo describes no slice")
+            raise InvalidError(
+                "this SaveSliceInfo has no slice: set full_shape, var_offset and var_shape"
+            )
         try:
             full = " ".join(f"{int(dim)}" for dim in self.full_shape)
             pairs = zip(self.var_offset, self.var_shape, strict=False)
@@ -99,7 +101,7 @@ class SaveSliceInfo:
         except (TypeError, ValueError):
             raise InvalidError(
                 f"full_shape {self.full_shape!r}, var_offset {self.var_offset!r} and var_shape "
-                f"{self.var_shape!r} are sequences of integers"
+                f"{self.var_shape!r} must be sequences of integers"
             ) from None
 
     @property

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sharing work among threads of its own: a pool of the standard library takes no work while the
-interpreter exits, which is when a background save may still be writing."""
+"""Sharing work among threads. The standard library's pools accept no work while the interpreter
+exits, when a background save may still be writing."""
 
 from __future__ import annotations
 
@@ -13,42 +13,41 @@ __all__ = ["Stop", "StoppedError", "share", "thread_count"]
 
 
 class StoppedError(Exception):
-    """What work raises that has noticed that other work failed."""
+    """Raised by work that stops because other work failed."""
 
 
 class Stop:
-    """Whether work that is shared should end. No Event: Ctrl-C can leave the lock of one taken.
+    """A request to stop shared work. Not an Event: Ctrl-C can leave an Event's lock taken.
 
     Attributes:
-        asked: set to True, by anybody, at any time.
+        asked: set to True by any thread, at any time.
     """
 
     asked = False
 
 
 def thread_count(most: int) -> int:
-    """As many threads as there are processors for this process, up to `most`."""
+    """Return the number of processors available to this process, at most `most`."""
     return min(len(os.sched_getaffinity(0)), most)
 
 
 def share(count: int, work: Callable[[int], None], threads_max: int, name: str, stop: Stop) -> None:
-    """Calls `work` with each row, 0 to `count - 1`, in some threads at once, of which this is one,
-    and returns when none works any more.
+    """Call `work(index)` for each index below `count`, in this thread and others.
 
     Args:
-        count: how many there are.
-        work: what is called; in the order of rows, as far as threads have an order.
-        threads_max: the most threads, this one included.
-        name: of the other threads.
-        stop: called after a failure: rows not yet started are skipped, and work
-            that takes long may look at it and raise StoppedError.
+        count: number of calls.
+        work: called in ascending order of its index.
+        threads_max: maximum number of threads, this one included.
+        name: name of the other threads.
+        stop: set after a failure: indices not yet started are skipped. Long work may check it and
+            raise StoppedError.
 
     Raises:
-        What `work` raised, that of the first row of those that failed; Ctrl-C before all else.
+        The exception of the lowest index that failed; Ctrl-C takes precedence.
     """
     rows, lock = iter(range(count)), threading.RLock()
-    # What is held is the lock: the condition as such is entered by a function of Python, which
-    # Ctrl-C can leave with the lock taken.
+    # Take the lock itself: entering a Condition runs Python code, which Ctrl-C can leave with the
+    # lock taken.
     changed = threading.Condition(lock)
     errors: dict[int, BaseException] = {}
     running: set[int] = set()
@@ -89,14 +88,14 @@ def share(count: int, work: Callable[[int], None], threads_max: int, name: str, 
     except BaseException as raised:
         interrupt = raised
         stop.asked = True
-    # Interrupted or not: what the others work on is not the caller's before they are done.
+    # Even after an interrupt: the caller's memory is in use until the other threads are done.
     while (error := _waited(running, threads, lock, changed)) is not None:
         interrupt = interrupt or error
         stop.asked = True
     if interrupt is not None:
         raise interrupt
     found = [errors[row] for row in sorted(errors)]
-    # Ctrl-C was no fault of a row.
+    # Ctrl-C first.
     for error in sorted(found, key=lambda one: isinstance(one, Exception)):
         if not isinstance(error, StoppedError):
             raise error

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codecs of Python, called from C with whole batches, from any thread."""
+"""Codecs written in Python. C calls them with whole batches, from any thread."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Coder(Protocol):
 
 
 class Codec:
-    """A `ckptfmt_codec` that calls a Coder. It must outlive what it is given to.
+    """A `ckptfmt_codec` that calls a Coder. It must outlive its users.
 
     Attributes:
         pointer: the struct.
@@ -48,11 +48,11 @@ class Codec:
         self.pointer.flags = lib.CKPTFMT_CODEC_THREADS
 
     def failed(self, error: BaseException) -> None:
-        """Notes what a call of the coder raised in this thread."""
+        """Record an exception of the coder in this thread."""
         self._errors.append((get_ident(), error))
 
     def raised(self) -> BaseException | None:
-        """What the coder raised in a call that has failed since: preferably in this thread."""
+        """Return and clear the recorded exception, preferably this thread's."""
         errors = [self._errors.popleft() for _ in range(len(self._errors))]
         mine = [error for thread, error in errors if thread == get_ident()]
         return next(iter(mine or [error for _, error in errors]), None)
@@ -87,10 +87,10 @@ def _table(items: Any, count: int) -> NDArray[Any]:
 
 
 def memory_at(address: int, size: int) -> memoryview:
-    """Memory of C, valid for the time of the call that told of it."""
+    """Return a view of C memory, valid during the call that passed its address."""
     return memoryview(ffi.buffer(ffi.cast("uint8_t *", address), size))
 
 
 def copy_to(address: int, data: Any, size: int) -> None:
-    """Copies bytes of a buffer to memory of C."""
+    """Copy bytes of a buffer to C memory."""
     ffi.memmove(ffi.cast("uint8_t *", address), data, size)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Structs of C as numpy columns, and memory of C as numpy arrays."""
+"""C structs as numpy columns, and C memory as numpy arrays."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ckptfmt._ckptfmt import ffi, lib
 
-# The most dimensions that numpy has.
+# NumPy's maximum rank.
 NUMPY_RANK_MAX = 64
 
 _SCALARS = {
@@ -23,7 +23,7 @@ _SCALARS = {
     "uint64_t": np.dtype(np.uint64),
 }
 
-# Dims and strides of an array of the most dimensions that numpy has; of many arrays at once.
+# Room for the dims and strides of one array of maximum rank, and of many arrays.
 _NUMBERS_EACH, _NUMBERS_MAX = 2 * NUMPY_RANK_MAX, 1 << 16
 
 
@@ -37,7 +37,7 @@ LENDS_OBJECTS = sys.implementation.name == "cpython" and _has_gil()
 
 
 def _column_dtype(ctype: Any) -> Any:
-    """The numpy dtype that has exactly the layout of a C type, from what cffi knows of it."""
+    """Return the numpy dtype with exactly the layout of a C type, from cffi's description."""
     if ctype.kind == "struct":
         fields = dict(ctype.fields)
         return np.dtype(
@@ -70,9 +70,9 @@ def address(array: NDArray[Any]) -> int:
 def addresses(
     arrays: Sequence[NDArray[Any]], dense: Sequence[bool]
 ) -> tuple[NDArray[np.uint64], list[Any]]:
-    """Addresses of the first elements of many arrays, and what keeps them valid.
+    """Return the addresses of the first elements of many arrays, and the objects to keep alive.
 
-    An array of pointers does not keep its targets alive: the list does. Borrowing the buffer is
+    The array of addresses does not keep its targets alive: the list does. Borrowing the buffer is
     several times faster than asking numpy for the address (measured), but only `dense`
     (C-contiguous) arrays lend theirs.
     """
@@ -88,18 +88,18 @@ def addresses(
 
 
 class PlainArrays:
-    """Plain numpy arrays, of exactly that type, described as they come: each is looked at once.
+    """Descriptions of numpy arrays of exactly that type, each examined once.
 
     Args:
-        count: how many there may be.
-        codes: the code of each dtype that is stored as it lies in memory, a dict.
+        count: maximum number of arrays.
+        codes: a dict with the code of each dtype that is stored as it is in memory.
 
     Attributes:
-        count: how many are described.
+        count: number of arrays described so far.
         table: an array of SOURCE, valid up to `count`.
-        sizes: their bytes of data.
+        sizes: bytes of data of each.
 
-    What `table` points to this object keeps alive, but for the data: that is the arrays' own.
+    This object keeps alive what `table` points to, except the data, which belongs to the arrays.
     """
 
     def __init__(self, count: int, codes: Mapping[np.dtype[Any], int]) -> None:
@@ -113,14 +113,13 @@ class PlainArrays:
         self._sizes = ffi.from_buffer("int64_t[]", self.sizes)
 
     def take(self, given: list[Any], arrays: list[Any]) -> int:
-        """Describes arrays up to the first that is not plain, or none in a Python other than
-        CPython.
+        """Describe arrays up to the first that is not plain (none in a Python other than CPython).
 
         Args:
-            given: a name each, bytes or str that is all ASCII.
+            given: their names, bytes or ASCII str.
 
         Returns:
-            how many are described.
+            the number of arrays described.
         """
         taker, first, done = self._taker, self.count, 0
         assert len(arrays) <= len(self.table) - first
@@ -141,7 +140,7 @@ class PlainArrays:
         return done
 
     def names(self) -> list[bytes]:
-        """The names of all that are described."""
+        """Return the names of the described arrays."""
         found, first = list[bytes](), 0
         for joined, end in zip(self._names, self._ends, strict=True):
             ends = list(itertools.accumulate(self.table["name_size"][first:end].tolist()))
@@ -150,7 +149,7 @@ class PlainArrays:
         return found
 
     def _make_room(self) -> None:
-        """Room for the dims and strides of those that are still to come, or some of them."""
+        """Allocate room for the dims and strides of the remaining arrays, or some of them."""
         left = len(self.table) - self.count
         numbers = ffi.new("int64_t[]", min(4 * left, _NUMBERS_MAX) + _NUMBERS_EACH)
         self._owners.append(numbers)
@@ -158,8 +157,7 @@ class PlainArrays:
 
 
 def array_at(pointer: Any, count: int, dtype: np.dtype[Any], owner: Any) -> NDArray[Any]:
-    """A read-only array over memory of C, which `owner` keeps alive for as long as any view of it
-    lives."""
+    """Return a read-only array over C memory. Its views keep `owner` of that memory alive."""
     if not count:
         nothing = np.empty(0, dtype)
         nothing.setflags(write=False)
@@ -168,5 +166,5 @@ def array_at(pointer: Any, count: int, dtype: np.dtype[Any], owner: Any) -> NDAr
     def keep(_pointer: Any, _owner: Any = owner) -> None:
         """Runs when the last view is gone; until then its default argument holds the owner."""
 
-    held = ffi.gc(pointer, keep)
-    return np.frombuffer(memoryview(ffi.buffer(held, count * dtype.itemsize)).toreadonly(), dtype)
+    owned = ffi.gc(pointer, keep)
+    return np.frombuffer(memoryview(ffi.buffer(owned, count * dtype.itemsize)).toreadonly(), dtype)

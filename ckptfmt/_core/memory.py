@@ -16,20 +16,20 @@ from ckptfmt._core.columns import address, array_at
 
 __all__ = ["Memory", "copy_size", "new_array"]
 
-# From this size on numpy asks for large pages.
+# From this size on numpy requests large pages.
 LARGE_BYTES = 4 << 20
-# Data read past the page cache goes straight to an array that begins in its page where it does in
-# the file, as long as the array is still as well aligned as any.
+# O_DIRECT reads go straight into an array whose address and file offset agree modulo this, if the
+# array is aligned as well.
 BLOCK_BYTES = 4096
 ALIGNMENT = 64
 
 
 class Memory:
-    """Memory for copies, all of it there. It is given back when the last view of it dies.
+    """Populated memory for copies. It is freed when the last view of it dies.
 
     Attributes:
         size: bytes.
-        pid: the process that has it; a forked child does not.
+        pid: the process that owns it; a forked child does not have it.
         bytes: all of it, read-only: only `copy` writes there.
     """
 
@@ -37,19 +37,19 @@ class Memory:
         out, error = ffi.new("uint8_t **"), ffi.new("ckptfmt_error *")
         check(lib.ckptfmt_memory_take(size, threads, out, error), error)
         self.size, self.pid = size, os.getpid()
-        # A forked child does not have this memory: there, nothing is given back.
+        # A forked child does not have this memory and frees nothing.
         pointer = own(out[0], lambda data: lib.ckptfmt_memory_give(data, size))
         self._pointer = pointer
         self.bytes = array_at(pointer, size, np.dtype(np.uint8), pointer)
 
     @property
     def address(self) -> int:
-        """Where it begins."""
+        """Address of the first byte."""
         return address(self.bytes)
 
     def copy(self, sources: NDArray[Any], threads: int) -> None:
-        """Copies the data of an array of SOURCE here, and changes it to point to the copies; the
-        caller keeps alive what its addresses point to."""
+        """Copy the data of an array of SOURCE here and make the sources point to the copies. The
+        caller keeps the original data alive."""
         error = ffi.new("ckptfmt_error *")
         with ffi.from_buffer("uint8_t[]", sources, require_writable=True) as raw:
             array = ffi.cast("ckptfmt_source *", raw)
@@ -58,7 +58,7 @@ class Memory:
 
 
 def copy_size(sources: NDArray[Any]) -> int:
-    """Bytes that `Memory.copy` needs for an array of SOURCE, all of which is checked."""
+    """Check an array of SOURCE; return the bytes that `Memory.copy` needs for it."""
     out, error = ffi.new("uint64_t *"), ffi.new("ckptfmt_error *")
     with ffi.from_buffer("uint8_t[]", sources) as raw:
         array = ffi.cast("ckptfmt_source *", raw)
@@ -69,7 +69,7 @@ def copy_size(sources: NDArray[Any]) -> int:
 def new_array(
     shape: tuple[int, ...], dtype: np.dtype[Any], offset: int | None = None
 ) -> NDArray[Any]:
-    """As `np.empty`, but a large array begins within its page where its data does in the file.
+    """Like `np.empty`, but give a large array the same offset in its page as its data in the file.
 
     Args:
         shape: its shape.
@@ -81,6 +81,6 @@ def new_array(
         return np.empty(shape, dtype)
     start = 0 if offset is None or offset % ALIGNMENT else offset % BLOCK_BYTES
     if size > 1 << 62:
-        raise MemoryError(f"no array can have {size} bytes")
+        raise MemoryError(f"an array of {size} bytes is too large")
     memory = np.empty(size + BLOCK_BYTES, np.uint8)
     return np.ndarray(shape, dtype, memory, (start - address(memory)) % BLOCK_BYTES)

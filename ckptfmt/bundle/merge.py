@@ -149,7 +149,7 @@ def _locate(prefix: Path, there: set[str], missing: list[CheckpointNotFoundError
 
 def _listed(prefixes: Iterable[Path], what: str) -> list[Path]:
     if isinstance(prefixes, os.PathLike):
-        raise InvalidError(f"{what} is a list of prefixes, not one")
+        raise InvalidError(f"{what} must be a list of prefixes, not one")
     found = listed(what, prefixes, "prefixes")
     if not found:
         raise InvalidError(f"{what} is empty: there is nothing to merge")

@@ -290,7 +290,9 @@ class Layout:
         try:
             shape = tuple(map(operator.index, global_shape))
         except TypeError:
-            raise InvalidError(f"global_shape {global_shape!r} is a sequence of integers") from None
+            raise InvalidError(
+                f"global_shape must be a sequence of integers, got {global_shape!r}"
+            ) from None
         if any(not 0 <= size < 2**63 for size in shape):
             raise InvalidError(f"global_shape {shape} is not in range")
         if len(shape) != self.rank:

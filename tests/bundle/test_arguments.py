@@ -48,10 +48,10 @@ def merged(path: Path, inputs: Any, **options: Any) -> None:
 
 PATH = "a path must be str, bytes or os.PathLike, not int"
 NAME = "a tensor name must be str or bytes, not int"
-LIMITS = "limits is a mapping from names of limits to numbers, not int"
-PROGRESS = "progress is a function of two numbers, not int"
-SPEC = "a shape_and_slice text is str or bytes, not "
-TENSORS = "tensors is a mapping of names to arrays, or pairs of these"
+LIMITS = "limits must be a mapping from names of limits to numbers, not int"
+PROGRESS = "progress must be a function of two numbers, not int"
+SPEC = "a shape_and_slice text must be str or bytes, not "
+TENSORS = "tensors must be a mapping of names to arrays, or pairs of these"
 PAIRS = "tensors must be a mapping of names to arrays, or pairs of these"
 
 CASES: dict[str, tuple[Call, str]] = {
@@ -59,21 +59,21 @@ CASES: dict[str, tuple[Call, str]] = {
     "open limits": (lambda p: opened(p, len, limits=5), LIMITS),
     "open limits pairs": (
         lambda p: opened(p, len, limits=[("entries_max", 5)]),
-        "limits is a mapping from names of limits to numbers, not list",
+        "limits must be a mapping from names of limits to numbers, not list",
     ),
     "open verify": (
         lambda p: opened(p, len, verify=3),
-        "verify 3 is none of 'auto', 'full', 'off'",
+        "verify must be one of 'auto', 'full', 'off', not 3",
     ),
     "handle verify": (
         lambda p: opened(p, lambda r: r["a"].read(verify=[])),
-        "verify [] is none of 'auto', 'full', 'off'",
+        "verify must be one of 'auto', 'full', 'off', not []",
     ),
     "reader name": (lambda p: opened(p, lambda r: r[5]), NAME),
     "keys prefix": (lambda p: opened(p, lambda r: r.keys(prefix=5)), NAME),
     "keys glob": (
         lambda p: opened(p, lambda r: r.keys(glob=b"a")),
-        "glob is a str, not bytes",
+        "glob must be a str, not bytes",
     ),
     "keys regex": (
         lambda p: opened(p, lambda r: r.keys(regex=5)),
@@ -93,61 +93,61 @@ CASES: dict[str, tuple[Call, str]] = {
     "verify limits": (lambda p: ckptfmt.verify(p, limits=5), LIMITS),
     "load names": (
         lambda p: ckptfmt.load(p, 5),
-        "names is a list of names, not int",
+        "names must be a list of names, not int",
     ),
     "load name": (lambda p: ckptfmt.load(p, [5]), NAME),
     "load rename": (
         lambda p: ckptfmt.load_into(p, {}, rename=5),
-        "rename is a mapping from names to names, a function, or (regex, replacement) pairs, "
+        "rename must be a mapping from names to names, a function, or (regex, replacement) pairs, "
         "not int",
     ),
     "load rename name": (lambda p: ckptfmt.load_into(p, {}, rename={5: "a"}), NAME),
     "load progress": (lambda p: ckptfmt.load(p, progress=5), PROGRESS),
     "load verify": (
         lambda p: ckptfmt.load(p, verify=3),
-        "verify 3 is none of 'auto', 'full', 'off'",
+        "verify must be one of 'auto', 'full', 'off', not 3",
     ),
     "restore names": (
         lambda p: ckptfmt.restore_v2(p, 5, [""]),
-        "tensor_names is a sequence of texts, not int",
+        "tensor_names must be a sequence of texts, not int",
     ),
     "restore specs": (
         lambda p: ckptfmt.restore_v2(p, ["a"], None),
-        "shape_and_slices is a sequence of texts, not NoneType",
+        "shape_and_slices must be a sequence of texts, not NoneType",
     ),
     "restore spec": (lambda p: ckptfmt.restore_v2(p, ["a"], [None]), f"{SPEC}NoneType"),
     "restore dtypes": (
         lambda p: ckptfmt.restore_v2(p, ["a"], [""], 5),
-        "dtypes is a sequence of dtypes, not int",
+        "dtypes must be a sequence of dtypes, not int",
     ),
     "restore dtypes text": (
         lambda p: ckptfmt.restore_v2(p, ["a"], [""], "f"),
-        "dtypes is a sequence of dtypes, not one",
+        "dtypes must be a sequence of dtypes, not one",
     ),
     "writer path": (lambda _: ckptfmt.Writer(5), PATH),
     "writer level": (
         lambda p: written(p, len, level=[]),
-        "level [] is none of 'v2', 'v2+', 'ckptfmt'",
+        "level must be one of 'v2', 'v2+', 'ckptfmt', not []",
     ),
     "writer compression": (
         lambda p: written(p, len, compression=1),
-        "compression is 'zstd', 'zstd:<level>' or None, not int",
+        "compression must be 'zstd', 'zstd:<level>' or None, not int",
     ),
     "writer durability": (
         lambda p: written(p, len, durability=[]),
-        "durability [] is none of 'full', 'rename', 'none'",
+        "durability must be one of 'full', 'rename', 'none', not []",
     ),
     "writer alignment": (
         lambda p: written(p, len, alignment=64.0),
-        "alignment is a whole number of bytes, not float",
+        "alignment must be a whole number of bytes, not float",
     ),
     "writer alignment that is a truth": (
         lambda p: written(p, len, alignment=True),
-        "alignment is a whole number of bytes, not bool",
+        "alignment must be a whole number of bytes, not bool",
     ),
     "writer metadata": (
         lambda p: written(p, len, metadata=[("step", 1)]),
-        "metadata is a mapping of names to values, not list",
+        "metadata must be a mapping of names to values, not list",
     ),
     "add name": (lambda p: written(p, lambda w: w.add(5, ARRAY)), NAME),
     "add dtype": (
@@ -174,36 +174,36 @@ CASES: dict[str, tuple[Call, str]] = {
     "save progress": (lambda p: saved(p, {"a": ARRAY}, progress=5), PROGRESS),
     "save_v2 names": (
         lambda p: saved_v2(p, 5, [""], [ARRAY]),
-        "tensor_names is a sequence of texts, not int",
+        "tensor_names must be a sequence of texts, not int",
     ),
     "save_v2 iterators": (
         lambda p: saved_v2(p, iter(["a"]), [""], [ARRAY]),
-        "tensor_names is a sequence of texts, not list_iterator",
+        "tensor_names must be a sequence of texts, not list_iterator",
     ),
     "save_v2 spec": (lambda p: saved_v2(p, ["a"], [None], [ARRAY]), f"{SPEC}NoneType"),
     "save_v2 tensors": (
         lambda p: saved_v2(p, ["a"], [""], 5),
-        "tensors is a sequence of arrays, not int",
+        "tensors must be a sequence of arrays, not int",
     ),
-    "merge inputs": (lambda p: merged(p, 5), "prefixes is a list of prefixes, not int"),
+    "merge inputs": (lambda p: merged(p, 5), "prefixes must be a list of prefixes, not int"),
     "merge input": (lambda p: merged(p, [5]), PATH),
     "merge durability": (
         lambda p: merged(p, [p], durability=[]),
-        "durability [] is none of 'full', 'rename', 'none'",
+        "durability must be one of 'full', 'rename', 'none', not []",
     ),
     "merge limits": (lambda p: merged(p, [p], limits=5), LIMITS),
     "merge_v2 inputs": (
         lambda p: ckptfmt.merge_v2_checkpoints(5, f"{p}-new"),
-        "checkpoint_prefixes is a list of prefixes, not int",
+        "checkpoint_prefixes must be a list of prefixes, not int",
     ),
     "parse_spec": (lambda _: ckptfmt.parse_spec(5), f"{SPEC}int"),
     "from_spec": (
         lambda _: SaveSliceInfo.from_spec(b"4 0,1"),
-        "a spec text is a str, not bytes",
+        "a spec text must be a str, not bytes",
     ),
     "spec": (
         lambda _: SaveSliceInfo("a", 5, [0], ["x"]).spec,
-        "full_shape 5, var_offset [0] and var_shape ['x'] are sequences of integers",
+        "full_shape 5, var_offset [0] and var_shape ['x'] must be sequences of integers",
     ),
     "sharded_filename": (
         lambda _: ckptfmt.sharded_filename("a", "1", 2.0),

@@ -308,7 +308,11 @@ def test_many_threads(tmp_path: Path) -> None:
             InvalidError,
             "metadata 'a' cannot be stored: values must be str",
         ),
-        ({"metadata": [1]}, InvalidError, "metadata is a mapping of names to values, not list"),
+        (
+            {"metadata": [1]},
+            InvalidError,
+            "metadata must be a mapping of names to values, not list",
+        ),
         (
             {"level": "v2", "metadata": {}},
             InvalidError,
@@ -317,7 +321,7 @@ def test_many_threads(tmp_path: Path) -> None:
         ({"compression": "gzip"}, InvalidError, "compression 'gzip' is neither 'zstd' nor"),
         ({"alignment": 0}, InvalidError, "alignment 0 is not a positive number"),
         ({"durability": "maybe"}, InvalidError, "durability"),
-        ({"progress": 1}, InvalidError, "progress is a function of two numbers, not int"),
+        ({"progress": 1}, InvalidError, "progress must be a function of two numbers, not int"),
         ({"prefix": "a\0b"}, InvalidError, "a path cannot contain a NUL byte"),
     ],
 )

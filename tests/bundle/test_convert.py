@@ -188,10 +188,10 @@ def test_what_numpy_cannot_hold_is_refused_before_anything_is_written(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"level": "v3"}, "level 'v3' is none of"),
+        ({"level": "v3"}, "level must be one of"),
         ({"level": "v2", "compression": "zstd"}, "level 'v2' has no place for compressed values"),
-        ({"verify": "auto"}, "verify 'auto' is none of 'full', 'off'"),
-        ({"progress": 1}, "progress is a function of two numbers"),
+        ({"verify": "auto"}, "verify must be one of 'full', 'off', not 'auto'"),
+        ({"progress": 1}, "progress must be a function of two numbers"),
     ],
 )
 def test_arguments(tmp_path: Path, options: dict[str, Any], message: str) -> None:

@@ -78,7 +78,7 @@ def test_some_names(prefix: Path) -> None:
         assert_same(ckptfmt.load(prefix, ["d"])["d"], TENSORS["d"])
     assert spent.bytes_read <= 2 * index_size + 32
     for name in ("d", b"d"):
-        with pytest.raises(InvalidError, match=r"^names is a list of names, not one$"):
+        with pytest.raises(InvalidError, match=r"^names must be a list of names, not one$"):
             ckptfmt.load(prefix, name)
 
 
@@ -177,7 +177,7 @@ def test_damage_is_named(prefix: Path) -> None:
     )
     assert list(ckptfmt.load(prefix, ["d", "i", "s"])) == ["d", "i", "s"]
     assert ckptfmt.load(prefix, verify="off")["h"].shape == (4,)
-    with pytest.raises(InvalidError, match="verify 'some' is none of"):
+    with pytest.raises(InvalidError, match="verify must be one of"):
         ckptfmt.load(prefix, verify="some")
 
 
@@ -235,8 +235,8 @@ def test_restore_v2_is_not_aliased(prefix: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "specs", "dtypes", "message"),
     [
-        ("d", [""], None, "tensor_names is a sequence of texts, not one"),
-        (["d"], "", None, "shape_and_slices is a sequence of texts, not one"),
+        ("d", [""], None, "tensor_names must be a sequence of texts, not one"),
+        (["d"], "", None, "shape_and_slices must be a sequence of texts, not one"),
         (
             ["d"],
             ["", ""],

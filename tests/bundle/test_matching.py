@@ -234,8 +234,8 @@ def test_what_is_no_place_to_read_into(
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        (5, "targets is a mapping by names, not int"),
-        ([np.zeros(1)], "targets is a mapping by names, not list"),
+        (5, "targets must be a mapping by names, not int"),
+        ([np.zeros(1)], "targets must be a mapping by names, not list"),
         ({5: np.zeros(1)}, "a tensor name must be str or bytes, not int"),
     ],
 )
@@ -334,7 +334,7 @@ def test_shapes_are_never_cast(prefix: Path) -> None:
 
 
 def test_cast_is_true_or_false(prefix: Path) -> None:
-    with pytest.raises(InvalidError, match=r"^cast is True or False, not str$"):
+    with pytest.raises(InvalidError, match=r"^cast must be True or False, not str$"):
         load_into(prefix, blank(), cast="float32")  # type: ignore[arg-type]
 
 

@@ -270,10 +270,10 @@ def test_refused(tmp_path: Path) -> None:
     target = tmp_path / "m"
     before = contents(tmp_path)
     cases: list[tuple[Any, Any, dict[str, Any], type[Exception], str]] = [
-        (a, target, {}, InvalidError, "prefixes is a list of prefixes, not one"),
-        (str(a), target, {}, InvalidError, "prefixes is a list of prefixes, not one"),
-        ([a], target, {"inputs": "move"}, InvalidError, "inputs 'move' is none of 'keep', 'con"),
-        ([a], target, {"durability": ""}, InvalidError, "durability '' is none of 'full', 'ren"),
+        (a, target, {}, InvalidError, "prefixes must be a list of prefixes, not one"),
+        (str(a), target, {}, InvalidError, "prefixes must be a list of prefixes, not one"),
+        ([a], target, {"inputs": "move"}, InvalidError, "inputs must be one of 'keep', 'con"),
+        ([a], target, {"durability": ""}, InvalidError, "durability must be one of 'full', 'ren"),
         ([a, b, a], target, {}, InvalidError, f"MRG-10: input {a} is given twice"),
         ([a, b], b, {}, InvalidError, f"MRG-10: the destination is also an input: {b}"),
         ([a, b], f"{target}\0", {}, InvalidError, "a path cannot contain a NUL byte"),
@@ -355,7 +355,9 @@ def test_allow_missing_files(tmp_path: Path, inputs: list[Path]) -> None:
         [missing, *inputs, tmp_path / "other"], tmp_path / "m", allow_missing_files=True
     )
     assert all_bits(ckptfmt.load(tmp_path / "m")) == all_bits(MERGED)
-    with pytest.raises(InvalidError, match="checkpoint_prefixes is a list of prefixes, not one"):
+    with pytest.raises(
+        InvalidError, match="checkpoint_prefixes must be a list of prefixes, not one"
+    ):
         ckptfmt.merge_v2_checkpoints(inputs[0], tmp_path / "m")
 
 

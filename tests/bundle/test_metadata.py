@@ -132,9 +132,9 @@ KINDS = "values must be str, numbers, bool, or lists of these, not"
         ({"\udfff": 1}, "metadata '\\udfff' cannot be stored: text with half of a surrogate pair"),
         ({"a": nested(100)}, "metadata 'a' cannot be stored: lists are nested more than 100 deep"),
         ({"a": -(10**4300)}, "metadata 'a' cannot be stored: a number of more than 4300 digits"),
-        ({1: 1}, "a name in metadata is str, not int"),
-        ({(1,): 1}, "a name in metadata is str, not tuple"),
-        ([("a", 1)], "metadata is a mapping of names to values, not list"),
+        ({1: 1}, "a name in metadata must be str, not int"),
+        ({(1,): 1}, "a name in metadata must be str, not tuple"),
+        ([("a", 1)], "metadata must be a mapping of names to values, not list"),
     ],
 )
 @pytest.mark.parametrize(

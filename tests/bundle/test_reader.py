@@ -516,7 +516,7 @@ def test_small_tensors_are_checked_whole(tmp_path: Path) -> None:
 @pytest.mark.parametrize("verify", ["x", "", None, 1])
 def test_no_such_mode(tmp_path: Path, verify: Any) -> None:
     prefix = save(tmp_path / "ck", {"x": [1]})
-    message = f"verify {verify!r} is none of 'auto', 'full', 'off'"
+    message = f"verify must be one of 'auto', 'full', 'off', not {verify!r}"
     if verify is not None:
         with ckptfmt.open(prefix) as reader, pytest.raises(InvalidError) as caught:
             reader["x"].read(verify=verify)

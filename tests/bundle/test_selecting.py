@@ -69,9 +69,18 @@ def test_rename(prefix: Path, rename: Any, expected: list[str | None] | None) ->
 @pytest.mark.parametrize(
     ("rename", "message"),
     [
-        (5, "rename is a mapping from names to names, a function, or (regex, replacement) pairs, "),
-        ("a", "rename is a mapping from names to names, a function, or (regex, replacement) pairs"),
-        (b"ab", "rename is a mapping from names to names, a function, or (regex, replacement) "),
+        (
+            5,
+            "rename must be a mapping from names to names, a function, or (regex, replacement) ",
+        ),
+        (
+            "a",
+            "rename must be a mapping from names to names, a function, or (regex, replacement) ",
+        ),
+        (
+            b"ab",
+            "rename must be a mapping from names to names, a function, or (regex, replacement) ",
+        ),
         (("a",), "rename: expected pairs of a regular expression and a replacement, got ('a',)"),
         (
             ("a", None),
@@ -131,15 +140,15 @@ def test_filter(prefix: Path, wish: Any, expected: list[str]) -> None:
     [
         (
             5,
-            "filter is a glob pattern, /REGEX/, compiled regex or function, not int",
+            "filter must be a glob pattern, /REGEX/, compiled regex or function, not int",
         ),
         (
             b"a*",
-            "filter is a glob pattern, /REGEX/, compiled regex or function, not bytes",
+            "filter must be a glob pattern, /REGEX/, compiled regex or function, not bytes",
         ),
         (
             ["a*"],
-            "filter is a glob pattern, /REGEX/, compiled regex or function, not list",
+            "filter must be a glob pattern, /REGEX/, compiled regex or function, not list",
         ),
         (re.compile(b"a"), "filter: re.compile(b'a') is for bytes: names are str"),
     ],

@@ -63,7 +63,7 @@ def test_the_empty_text_is_an_empty_object() -> None:
     assert info == SaveSliceInfo()
     assert (info.full_name, info.full_shape, info.var_offset, info.var_shape) == (None,) * 4
     for use in ("spec", "stripped_spec"):
-        with pytest.raises(ckptfmt.InvalidError, match=r"^this SaveSliceInfo describes no slice$"):
+        with pytest.raises(ckptfmt.InvalidError, match=r"^this SaveSliceInfo has no slice: "):
             getattr(info, use)
 
 

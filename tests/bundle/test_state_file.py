@@ -193,17 +193,20 @@ def test_names_of_every_kind(tmp_path: Path) -> None:
     [
         (("",), "the path of a checkpoint is empty"),
         (("m", ["", "m"]), "the path of a checkpoint is empty"),
-        (("m", "m"), "all_model_checkpoint_paths is a list of paths, not one"),
-        (("m", 5), "all_model_checkpoint_paths is a list of paths, not int"),
+        (("m", "m"), "all_model_checkpoint_paths must be a list of paths, not one"),
+        (("m", 5), "all_model_checkpoint_paths must be a list of paths, not int"),
         (("m", [5]), "a path must be str, bytes or os.PathLike, not int"),
         ((None,), "a path must be str, bytes or os.PathLike, not NoneType"),
         (("m\0",), "a path cannot contain a NUL byte"),
         (("m", None, ""), "latest_filename '' has no file name"),
         (("m", None, "a/"), "latest_filename 'a/' has no file name"),
-        (("m", ["m"], None, ["5"]), "a timestamp is a number of seconds, not str"),
-        (("m", ["m"], None, [None]), "a timestamp is a number of seconds, not NoneType"),
-        (("m", ["m"], None, 5), "all_model_checkpoint_timestamps is a list of numbers, not int"),
-        (("m", ["m"], None, None, "1"), "a timestamp is a number of seconds, not str"),
+        (("m", ["m"], None, ["5"]), "a timestamp must be a number of seconds, not str"),
+        (("m", ["m"], None, [None]), "a timestamp must be a number of seconds, not NoneType"),
+        (
+            ("m", ["m"], None, 5),
+            "all_model_checkpoint_timestamps must be a list of numbers, not int",
+        ),
+        (("m", ["m"], None, None, "1"), "a timestamp must be a number of seconds, not str"),
         (
             ("m", ["l"], None, [1.0]),
             "Checkpoint timestamps, if provided, must match checkpoint paths "
@@ -241,7 +244,7 @@ def test_a_checkpoint_named_like_the_state_file_in_a_relative_directory(here: Pa
 
 
 def test_no_such_durability(tmp_path: Path) -> None:
-    with pytest.raises(ckptfmt.InvalidError, match="durability 'half' is none of"):
+    with pytest.raises(ckptfmt.InvalidError, match="durability must be one of"):
         ckptfmt.update_checkpoint_state(tmp_path, "m", durability="half")
 
 
@@ -421,7 +424,9 @@ def test_get_checkpoint_mtimes(tmp_path: Path) -> None:
     )
     assert found == [1000000002.0, 1000000000.0, 7.0, 1000000001.0], "whole seconds"
     assert ckptfmt.get_checkpoint_mtimes([]) == []
-    with pytest.raises(ckptfmt.InvalidError, match="checkpoint_prefixes is a list of prefixes"):
+    with pytest.raises(
+        ckptfmt.InvalidError, match="checkpoint_prefixes must be a list of prefixes"
+    ):
         ckptfmt.get_checkpoint_mtimes("m-1")
 
 

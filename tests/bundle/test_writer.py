@@ -418,7 +418,7 @@ def test_repeated_names(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "kind", "message"),
     [
-        ({"level": "v3"}, InvalidError, "level 'v3' is none of 'v2', 'v2+', 'ckptfmt'"),
+        ({"level": "v3"}, InvalidError, "level must be one of 'v2', 'v2+', 'ckptfmt', not 'v3'"),
         (
             {"level": "v2", "compression": "zstd"},
             InvalidError,
@@ -432,7 +432,7 @@ def test_repeated_names(tmp_path: Path) -> None:
         (
             {"durability": "some"},
             InvalidError,
-            "durability 'some' is none of 'full', 'rename', 'none'",
+            "durability must be one of 'full', 'rename', 'none', not 'some'",
         ),
         ({"alignment": 0}, InvalidError, "alignment 0 is not a positive number of bytes"),
         ({"alignment": -8}, InvalidError, "alignment -8 is not a positive number of bytes"),
@@ -443,8 +443,16 @@ def test_repeated_names(tmp_path: Path) -> None:
             InvalidError,
             "level 'v2' cannot store metadata: use 'v2+'",
         ),
-        ({"metadata": [1]}, InvalidError, "metadata is a mapping of names to values, not list"),
-        ({"metadata": "text"}, InvalidError, "metadata is a mapping of names to values, not str"),
+        (
+            {"metadata": [1]},
+            InvalidError,
+            "metadata must be a mapping of names to values, not list",
+        ),
+        (
+            {"metadata": "text"},
+            InvalidError,
+            "metadata must be a mapping of names to values, not str",
+        ),
     ],
 )
 def test_refused_options(
@@ -633,8 +641,8 @@ def test_save_v2(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("names", "specs", "tensors", "message"),
     [
-        ("x", [""], [1], "tensor_names is a sequence of texts, not one"),
-        (["x"], b"", [1], "shape_and_slices is a sequence of texts, not one"),
+        ("x", [""], [1], "tensor_names must be a sequence of texts, not one"),
+        (["x"], b"", [1], "shape_and_slices must be a sequence of texts, not one"),
         (
             ["x"],
             ["", ""],

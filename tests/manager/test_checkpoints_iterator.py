@@ -166,7 +166,7 @@ def test_interval(tmp_path: Path, clock: Clock, iterate: Iterate) -> None:
         ({"min_interval_secs": "1"}, "min_interval_secs must be a number of seconds, not '1'"),
         ({"timeout": "1"}, "timeout must be a number of seconds, not '1'"),
         ({"timeout": float("nan")}, "timeout must be a number of seconds, not nan"),
-        ({"timeout_fn": 5}, "timeout_fn is a function, not int"),
+        ({"timeout_fn": 5}, "timeout_fn must be a function, not int"),
         ({"checkpoint_dir": 5}, "a path must be str, bytes or os.PathLike, not int"),
     ],
 )

@@ -313,14 +313,14 @@ def test_checkpoint_interval_and_restoring(tmp_path: Path) -> None:
         ({"keep_every_n_steps": 1.5}, "keep_every_n_steps must be a positive integer, not 1.5"),
         (
             {"keep_checkpoint_every_n_hours": "1"},
-            "keep_checkpoint_every_n_hours is a number, not str",
+            "keep_checkpoint_every_n_hours must be a number, not str",
         ),
         (
             {"checkpoint_interval": [5], "step_counter": 1},
-            "checkpoint_interval is a number, not list",
+            "checkpoint_interval must be a number, not list",
         ),
-        ({"last_checkpoint_step": "1"}, "last_checkpoint_step is a whole number, not str"),
-        ({"init_fn": 3}, "init_fn is a function, not int"),
+        ({"last_checkpoint_step": "1"}, "last_checkpoint_step must be a whole number, not str"),
+        ({"init_fn": 3}, "init_fn must be a function, not int"),
         ({"keep_best": 3}, "keep_best must be a KeepBest, not 3: for example"),
         ({"keep_best": "loss"}, "keep_best must be a KeepBest, not 'loss': for example"),
     ],
@@ -335,13 +335,13 @@ def test_what_is_refused(tmp_path: Path, arguments: dict[str, Any], message: str
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"checkpoint_number": 1.5}, "checkpoint_number is a whole number, not float"),
-        ({"checkpoint_number": "7"}, "checkpoint_number is a whole number, not str"),
-        ({"checkpoint_number": [1, 2]}, "checkpoint_number is a whole number, not list"),
-        ({"options": {}}, "options is a CheckpointOptions, not dict"),
-        ({"metrics": [1]}, "metrics is a mapping from names to numbers, not list"),
-        ({"metrics": {"a": "1"}}, "the metric 'a' is a number, not str"),
-        ({"metrics": {1: 1}}, "the name of a metric is a str, not int"),
+        ({"checkpoint_number": 1.5}, "checkpoint_number must be a whole number, not float"),
+        ({"checkpoint_number": "7"}, "checkpoint_number must be a whole number, not str"),
+        ({"checkpoint_number": [1, 2]}, "checkpoint_number must be a whole number, not list"),
+        ({"options": {}}, "options must be a CheckpointOptions, not dict"),
+        ({"metrics": [1]}, "metrics must be a mapping from names to numbers, not list"),
+        ({"metrics": {"a": "1"}}, "the metric 'a' must be a number, not str"),
+        ({"metrics": {1: 1}}, "the name of a metric must be a str, not int"),
     ],
 )
 def test_what_save_refuses(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:

@@ -153,7 +153,10 @@ def test_scores(keep: KeepBest, metrics: dict[str, float] | None, score: float |
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: KeepBest(NUMBER, "max"), "metric is the name of a metric or a function, not int"),
+        (
+            lambda: KeepBest(NUMBER, "max"),
+            "metric must be the name of a metric or a function, not int",
+        ),
         (lambda: KeepBest("a", "most"), "mode"),  # type: ignore[arg-type]
         (lambda: KeepBest("a", "max", 0), "number must be a positive integer, not 0"),
         (lambda: KeepBest("a", "max", True), "number must be a positive integer, not True"),

@@ -331,16 +331,16 @@ WRONG: list[Any] = [
     ({"checkpoint_dir": 5}, "a path must be str, bytes or os.PathLike, not int"),
     ({"checkpoint_dir": "a\0b"}, "a path cannot contain a NUL byte"),
     ({"model": None}, "the object 'model' is None, which cannot be saved"),
-    ({"coordinator": "x"}, "coordinator is a Coordinator, not str"),
+    ({"coordinator": "x"}, "coordinator must be a Coordinator, not str"),
     ({"coordinator": ONE, "task_id": 0}, RANKED),
     ({"coordinator": ONE, "is_chief": True}, RANKED),
-    ({"task_id": "1"}, "task_id is a whole number, not str"),
-    ({"task_id": 1.0}, "task_id is a whole number, not float"),
+    ({"task_id": "1"}, "task_id must be a whole number, not str"),
+    ({"task_id": 1.0}, "task_id must be a whole number, not float"),
     ({"task_id": -1}, "task_id must not be negative, but is -1"),
-    ({"is_chief": 1}, "is_chief is True or False, not int"),
-    ({"options": {}}, "options is a CheckpointOptions, not dict"),
-    ({"verify": "some"}, "verify 'some' is none of 'full', 'auto'"),
-    ({"verify": True}, "verify True is none of 'full', 'auto'"),
+    ({"is_chief": 1}, "is_chief must be True or False, not int"),
+    ({"options": {}}, "options must be a CheckpointOptions, not dict"),
+    ({"verify": "some"}, "verify must be one of 'full', 'auto', not 'some'"),
+    ({"verify": True}, "verify must be one of 'full', 'auto', not True"),
 ]
 
 
@@ -354,9 +354,9 @@ def test_wrong_arguments(tmp_path: Path, given: dict[str, Any], message: str) ->
 
 
 BAD_NUMBERS: list[Any] = [
-    (None, "is a whole number, not NoneType"),
-    ("1", "is a whole number, not str"),
-    (1.0, "is a whole number, not float"),
+    (None, "must be a whole number, not NoneType"),
+    ("1", "must be a whole number, not str"),
+    (1.0, "must be a whole number, not float"),
     (-1, "must not be negative, but is -1"),
     (np.int8(-2), "must not be negative, but is -2"),
     (1 << 63, "must fit an int64, but is 9223372036854775808"),
@@ -393,7 +393,7 @@ def test_wrong_numbers(tmp_path: Path, what: str, bad: Any, message: str) -> Non
 @pytest.mark.parametrize("mode", [None, b"train", 1])
 def test_wrong_modes(tmp_path: Path, mode: Any) -> None:
     state = Job(tmp_path).state
-    message = f"mode is a str, not {type(mode).__name__}"
+    message = f"mode must be a str, not {type(mode).__name__}"
     with pytest.raises(InvalidError) as caught:
         state.maybe_load_initial_epoch_from_ckpt(0, mode)
     assert caught.value.message == message

@@ -295,7 +295,9 @@ def test_callbacks_and_options(tmp_path: Path) -> None:
     with ckptfmt.open(path) as reader:
         assert reader.header.num_shards > 2
     for method in (checkpoint.save, checkpoint.write, checkpoint.restore, checkpoint.read):
-        with pytest.raises(ckptfmt.InvalidError, match="options is a CheckpointOptions, not dict"):
+        with pytest.raises(
+            ckptfmt.InvalidError, match="options must be a CheckpointOptions, not dict"
+        ):
             method(tmp_path / "ck", {})
 
 
@@ -405,7 +407,9 @@ def test_a_state_is_a_text(tmp_path: Path) -> None:
     first, second = State(""), State("")
     ckptfmt.Checkpoint(a=first, b=second).read(path).assert_consumed()
     assert (first.value, second.value) == ("ä".encode(), b"\0")
-    with pytest.raises(ckptfmt.InvalidError, match=r"serialize\(\) of the object at 'a' is a str"):
+    with pytest.raises(
+        ckptfmt.InvalidError, match=r"serialize\(\) of the object at 'a' must be a str"
+    ):
         ckptfmt.Checkpoint(a=State(3)).write(tmp_path / "ck")
 
 

@@ -183,9 +183,9 @@ def test_save_counter_takes_integers_only() -> None:
     checkpoint = ckptfmt.Checkpoint(a=np.zeros(1))
     checkpoint.save_counter = np.int32(7)
     for wrong, message in [
-        (1.5, "save_counter is an integer, not float"),
-        ("3", "save_counter is an integer, not str"),
-        (np.zeros(2), "save_counter is an integer, not ndarray"),
+        (1.5, "save_counter must be an integer, not float"),
+        ("3", "save_counter must be an integer, not str"),
+        (np.zeros(2), "save_counter must be an integer, not ndarray"),
         (2**63, "save_counter must be between"),
     ]:
         with pytest.raises(ckptfmt.InvalidError, match=message):

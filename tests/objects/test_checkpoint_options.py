@@ -172,7 +172,7 @@ def test_what_a_function_drops_is_not_expected(path: str) -> None:
     [
         ({"enc/w": "dec/w"}, "rename gives the name 'dec/w' to '(enc|dec)/w' as well"),
         ({"enc/w": 3}, "rename gave 3, which is not a valid name"),
-        (3, "rename is a mapping from names to names, a function"),
+        (3, "rename must be a mapping from names to names, a function"),
     ],
 )
 def test_renames_that_cannot_be(path: str, rename: Any, words: str) -> None:
@@ -248,8 +248,8 @@ def test_a_wish_to_cast_what_is_not_there(path: str) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"strict": 1}, "strict is True, False or None, not int"),
-        ({"filter": 1}, "filter is a glob pattern"),
+        ({"strict": 1}, "strict must be True, False or None, not int"),
+        ({"filter": 1}, "filter must be a glob pattern"),
         ({"cast": "no"}, "'no' is not a dtype"),
     ],
 )

@@ -162,7 +162,7 @@ def test_a_report_hands_out_nothing(tmp_path: Path) -> None:
 
 def test_partial_is_true_or_false(tmp_path: Path) -> None:
     path = written(tmp_path, a=np.ones(1))
-    with pytest.raises(ckptfmt.InvalidError, match="partial is True or False, not int"):
+    with pytest.raises(ckptfmt.InvalidError, match="partial must be True or False, not int"):
         ckptfmt.Checkpoint(a=np.zeros(1)).read(path, partial=1)  # type: ignore[arg-type]
 
 

@@ -400,7 +400,7 @@ def test_arguments_that_do_not_go_together(tmp_path: Path) -> None:
     save_tree(tmp_path / "ckpt", {"a": 1})
     with pytest.raises(InvalidError, match="layouts need a coordinator"):
         load_tree(tmp_path / "ckpt", layouts={})
-    with pytest.raises(InvalidError, match=r"filter is a glob pattern, .*, not int"):
+    with pytest.raises(InvalidError, match=r"filter must be a glob pattern, .*, not int"):
         load_tree(tmp_path / "ckpt", filter=3)  # type: ignore[arg-type]
 
 

@@ -206,8 +206,11 @@ LAYOUT = Layout(["x"], TWO)
         ({"step": LAYOUT}, "at 'step' is of type int, which cannot have a layout"),
         ({"a": [LAYOUT], "list": []}, "layouts names 'a/0', which is not a leaf of the tree"),
         ({"a": {"b": 3}}, "layouts has no Layout at 'a/b'"),
-        ({3: LAYOUT}, "a path of layouts is a str, not int"),
-        (LAYOUT, "layouts is a tree of Layouts, or a mapping from paths to Layouts, not Layout"),
+        ({3: LAYOUT}, "a path of layouts must be a str, not int"),
+        (
+            LAYOUT,
+            "layouts must be a tree of Layouts, or a mapping from paths to Layouts, not Layout",
+        ),
     ],
 )
 def test_layouts_for_other_trees(tmp_path: Path, layouts: Any, message: str) -> None:

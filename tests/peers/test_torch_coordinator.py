@@ -96,7 +96,7 @@ dist.destroy_process_group()
                 f"<ckptfmt TorchCoordinator rank {rank} of 3>",
                 "coordinator is closed",
                 "timeout 0 is not a positive number of seconds",
-                "group is a group of torch.distributed, not str",
+                "group must be a group of torch.distributed, not str",
             ],
         )
 
@@ -138,7 +138,7 @@ dist.destroy_process_group()
     called = ["broadcast from rank 0 of 2 ranks", "gather to rank 0 of 2 ranks"]
     for rank, printed in enumerate((first, second)):
         assert printed == [
-            "data is bytes, not str",
+            "data must be bytes, not str",
             f"operation 2, {called[rank]}: ranks {1 - rank} called another operation than rank "
             f"{rank}; all ranks must call the same",
             f"coordinator has failed in operation 2, {called[rank]}",

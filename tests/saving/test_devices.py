@@ -68,7 +68,7 @@ def test_what_is_no_device_name_stays(name: str) -> None:
 def test_only_texts(ask: Any, given: Any) -> None:
     with pytest.raises(InvalidError) as caught:
         ask(given)
-    assert caught.value.message == f"a device is a str, not {type(given).__name__}"
+    assert caught.value.message == f"a device must be a str, not {type(given).__name__}"
 
 
 def test_devices_of_tensors() -> None:

@@ -51,14 +51,14 @@ def test_local_devices() -> None:
         ([("", 2)], None, "'' cannot be the name of a mesh dimension"),
         ({"unsharded": 2}, None, "'unsharded' cannot be the name of a mesh dimension"),
         ({"x": 0}, None, "mesh dimension 'x' has size 0, which is below 1"),
-        ({"x": 1.5}, None, "the size of mesh dimension 'x' is an int, not float"),
-        ({1: 2}, None, "the name of a mesh dimension is a str, not int"),
-        (["x"], None, "a mesh dimension is a pair of a name and a size, not str"),
-        (3, None, "dims is a list of pairs of a name and a size, not int"),
+        ({"x": 1.5}, None, "the size of mesh dimension 'x' must be an int, not float"),
+        ({1: 2}, None, "the name of a mesh dimension must be a str, not int"),
+        (["x"], None, "a mesh dimension must be a pair of a name and a size, not str"),
+        (3, None, "dims must be a list of pairs of a name and a size, not int"),
         ({"x": 2}, ["a"], "a mesh of shape (2,) has 2 devices, not 1"),
         ({"x": 2}, ["a", "a"], "the device 'a' is in the mesh twice"),
-        ({"x": 2}, ["a", 1], "the name of a device is a str, not int"),
-        ({"x": 2}, "ab", "devices is a list of names of devices, not one"),
+        ({"x": 2}, ["a", 1], "the name of a device must be a str, not int"),
+        ({"x": 2}, "ab", "devices must be a list of names of devices, not one"),
     ],
 )
 def test_meshes_that_are_none(dims: Any, devices: Any, message: str) -> None:
@@ -135,8 +135,8 @@ def test_unique_slices_tile_the_tensor(seed: int) -> None:
     [
         (["x", "x"], "the mesh dimension 'x' is used twice in one layout"),
         (["z"], "dimension 'z' is not in the mesh [x=2, y=2]"),
-        ([1], "a sharding spec is the name of a mesh dimension or None, not int"),
-        ("xy", "sharding_specs is a list of names of mesh dimensions or None, not one"),
+        ([1], "a sharding spec must be the name of a mesh dimension or None, not int"),
+        ("xy", "sharding_specs must be a list of names of mesh dimensions or None, not one"),
         ([None] * 300, "a tensor has at most 254 dimensions"),
     ],
 )
@@ -148,7 +148,7 @@ def test_wrong_uses() -> None:
     mesh = Mesh({"x": 2}, ["a", "b"])
     layout = Layout(["x"], mesh)
     odd: Any = "mesh"
-    assert message_of(lambda: Layout(["x"], odd)) == "mesh is a Mesh, not str"
+    assert message_of(lambda: Layout(["x"], odd)) == "mesh must be a Mesh, not str"
     for call, message in (
         (lambda: layout.slice_of((1, 2), "a"), "a layout of rank 1 does not fit the shape (1, 2)"),
         (lambda: layout.slice_of((1,), "c"), "device 'c' is not in the mesh [x=2]"),

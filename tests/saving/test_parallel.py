@@ -90,10 +90,10 @@ def read_only() -> np.ndarray:
 @pytest.mark.parametrize(
     ("components", "devices", "message"),
     [
-        (np.zeros((2, 3)), None, "components is a list of numpy arrays, not ndarray"),
-        (3, None, "components is a list of numpy arrays, not int"),
+        (np.zeros((2, 3)), None, "components must be a list of numpy arrays, not ndarray"),
+        (3, None, "components must be a list of numpy arrays, not int"),
         ([], None, "a parallel variable has at least one component"),
-        ([[1.0]], None, "component 0 of a parallel variable is a numpy array, not list"),
+        ([[1.0]], None, "component 0 of a parallel variable must be a numpy array, not list"),
         (
             [read_only()],
             None,
@@ -128,8 +128,8 @@ def read_only() -> np.ndarray:
         ),
         ([SHARED] * 2, None, "components 0 and 1 of a parallel variable share memory"),
         ([np.zeros(2)], [], "devices are empty"),
-        ([np.zeros(2)], "/cpu:0", "devices is a list of device names, not str"),
-        ([np.zeros(2)], [0], "a device is a str, not int"),
+        ([np.zeros(2)], "/cpu:0", "devices must be a list of device names, not str"),
+        ([np.zeros(2)], [0], "a device must be a str, not int"),
         ([np.zeros(2)], ["a", "b"], "1 components have 2 devices"),
     ],
 )
@@ -299,4 +299,4 @@ def test_a_stored_component_of_another_shape(tmp_path: Path) -> None:
 def test_path_must_be_text() -> None:
     with pytest.raises(InvalidError) as caught:
         variable(1).serialize(b"w")
-    assert caught.value.message == "path is a str, not bytes"
+    assert caught.value.message == "path must be a str, not bytes"

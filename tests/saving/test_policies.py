@@ -124,10 +124,13 @@ def test_key_fn_gives_what_cannot_be_sorted() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ShardByDevicePolicy("random"), "order 'random' is none of 'sorted', 'first seen'"),
+        (
+            lambda: ShardByDevicePolicy("random"),
+            "order must be one of 'sorted', 'first seen', not 'random'",
+        ),
         (
             lambda: ShardByDevicePolicy(key_fn="x"),  # type: ignore[arg-type]
-            "key_fn is a function of a ShardableTensor, not str",
+            "key_fn must be a function of a ShardableTensor, not str",
         ),
         (lambda: MaxShardSizePolicy(-1), "max_shard_size must be an integer of at least 0, got -1"),
         (
@@ -136,12 +139,12 @@ def test_key_fn_gives_what_cannot_be_sorted() -> None:
         ),
         (
             lambda: MaxShardSizePolicy(1.5),  # type: ignore[arg-type]
-            "max_shard_size is an integer, not float",
+            "max_shard_size must be an integer, not float",
         ),
         (lambda: BalancedPolicy(0), "num_shards must be an integer of at least 1, got 0"),
         (
             lambda: BalancedPolicy("2"),  # type: ignore[arg-type]
-            "num_shards is an integer, not str",
+            "num_shards must be an integer, not str",
         ),
     ],
 )

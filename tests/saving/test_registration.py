@@ -68,12 +68,15 @@ def test_what_is_kept() -> None:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"package": 3}, "package is a str, not int"),
-        ({"name": None}, "name is a str, not NoneType"),
-        ({"predicate": None}, "predicate is a function, not NoneType"),
-        ({"save_fn": "f"}, "save_fn is a function, not str"),
-        ({"restore_fn": 1}, "restore_fn is a function, not int"),
-        ({"strict_predicate_restore": 1}, "strict_predicate_restore is True or False, not int"),
+        ({"package": 3}, "package must be a str, not int"),
+        ({"name": None}, "name must be a str, not NoneType"),
+        ({"predicate": None}, "predicate must be a function, not NoneType"),
+        ({"save_fn": "f"}, "save_fn must be a function, not str"),
+        ({"restore_fn": 1}, "restore_fn must be a function, not int"),
+        (
+            {"strict_predicate_restore": 1},
+            "strict_predicate_restore must be True or False, not int",
+        ),
         (
             {"name": "a/b"},
             "the name of a registered saver must consist of letters, digits, '.', '_' and '-', "

@@ -482,8 +482,8 @@ def test_two_savers_of_one_prefix(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tensors", "message", "tensor"),
     [
-        ([], "serialized_tensors is a mapping from objects to their tensors, not list", None),
-        ({"x": 3}, "the tensors of 'x' is a mapping from checkpoint keys, not int", None),
+        ([], "serialized_tensors must be a mapping from objects to their tensors, not list", None),
+        ({"x": 3}, "the tensors of 'x' must be a mapping from checkpoint keys, not int", None),
         (
             {1: {"a": np.ones(1)}, 2: {"a": np.ones(2)}},
             "the slice '' is given twice: one would overwrite the other",
@@ -572,8 +572,8 @@ def test_malformed_slices_are_refused_at_construction() -> None:
 def test_restore_functions_are_checked() -> None:
     tensors = {"x": {"a": np.ones(1)}, None: {"b": np.ones(1)}}
     for functions, message in (
-        ([], "restore_fns is a mapping from objects to functions, not list"),
-        ({"x": 3}, "the restore function of 'x' is a function, not int"),
+        ([], "restore_fns must be a mapping from objects to functions, not list"),
+        ({"x": 3}, "the restore function of 'x' must be a function, not int"),
         ({"y": print}, "restore_fns has a function for 'y', which has no tensors"),
         ({None: print}, "restore_fns has a function for None, which has no tensors"),
     ):
@@ -622,7 +622,7 @@ def test_options_must_be_options(tmp_path: Path) -> None:
     for call in (Saver({}).save, Saver({}).restore):
         with pytest.raises(InvalidError) as caught:
             call(tmp_path / "ckpt", {"level": "v2"})
-        assert caught.value.message == "options is a CheckpointOptions, not dict"
+        assert caught.value.message == "options must be a CheckpointOptions, not dict"
 
 
 def test_io_device_and_a_mesh(tmp_path: Path) -> None:

@@ -342,9 +342,12 @@ def test_a_registered_saver_in_conflict(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("_own_registry")
 def test_registered_savers_are_checked_at_construction() -> None:
     for given, message in (
-        (["Custom.A"], "registered_savers is a mapping from names of savers to their objects"),
+        (["Custom.A"], "registered_savers must be a mapping from names of savers to their objects"),
         ({"Custom.Gone": {}}, "no checkpoint saver is registered as 'Custom.Gone'"),
-        ({"Custom.Gone": ["x"]}, "the objects of the registered saver 'Custom.Gone' is a mapping"),
+        (
+            {"Custom.Gone": ["x"]},
+            "the objects of the registered saver 'Custom.Gone' must be a mapping",
+        ),
     ):
         with pytest.raises(InvalidError) as caught:
             Saver({}, given)
@@ -407,9 +410,9 @@ def test_from_saveables_refuses() -> None:
     spec = SaveSpec(np.ones(1), "", "a")
     twice = Held(None, [spec, SaveSpec(np.ones(1), "", "a")], "x")
     for given, message in (
-        (3, "saveables is a list of SaveableObjects, not int"),
-        (Held(None, [spec], "x"), "saveables is a list of SaveableObjects, not Held"),
-        ([spec], "a saveable is a SaveableObject, not SaveSpec"),
+        (3, "saveables must be a list of SaveableObjects, not int"),
+        (Held(None, [spec], "x"), "saveables must be a list of SaveableObjects, not Held"),
+        ([spec], "a saveable must be a SaveableObject, not SaveSpec"),
         ([twice], "a saveable has two specs of the slice ''"),
         (
             [Held(None, [spec], "x"), Held(None, [spec], "y")],

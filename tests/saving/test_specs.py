@@ -187,9 +187,9 @@ def test_a_framework_with_dtypes_of_its_own() -> None:
             "w",
         ),
         ((1.0, "", "w", "no such"), "'no such' is not a dtype that a checkpoint can store", "w"),
-        ((1.0, None, "w"), "a slice_spec is a str, not NoneType", "w"),
-        ((1.0, b"", "w"), "a slice_spec is a str, not bytes", "w"),
-        ((1.0, "", "w", None, 3), "a device is a str, not int", "w"),
+        ((1.0, None, "w"), "a slice_spec must be a str, not NoneType", "w"),
+        ((1.0, b"", "w"), "a slice_spec must be a str, not bytes", "w"),
+        ((1.0, "", "w", None, 3), "a device must be a str, not int", "w"),
         ((1.0, "", 7), "a tensor name must be str or bytes, not int", None),
     ],
 )
@@ -274,7 +274,7 @@ def test_devices_of_a_mesh_in_another_spelling() -> None:
     ("slice_spec", "global_shape", "layout", "message"),
     [
         ("", "ab", ROWS, "global_shape must be a sequence of integers, got 'ab'"),
-        ("", (4,), "rows", "layout is a Layout, not str"),
+        ("", (4,), "rows", "layout must be a Layout, not str"),
         ("", (4, 2), ROWS, "a layout of rank 1 does not fit the shape (4, 2)"),
         ("", (-4,), ROWS, "global_shape (-4,) is not in range"),
         (
@@ -331,11 +331,11 @@ def test_saveable_objects_are_on_one_device() -> None:
 def test_saveable_objects_refuse() -> None:
     refused(
         lambda: SaveableObject(None, [1.0], "s"),  # type: ignore[list-item]
-        "each of specs is a SaveSpec, not float",
+        "each of specs must be a SaveSpec, not float",
         "s",
     )
     refused(
         lambda: SaveableObject(None, [], 3),  # type: ignore[arg-type]
-        "a SaveableObject's name is a str, not int",
+        "a SaveableObject's name must be a str, not int",
         None,
     )

@@ -40,12 +40,12 @@ def test_arguments() -> None:
     """Refused before the operation counts: a wrong argument leaves the coordinator usable."""
     with SingleProcess() as coordinator:
         for use, message in (
-            (lambda: coordinator.barrier(b"x"), "the name of a barrier is a str, not bytes"),
-            (lambda: coordinator.gather("x"), "data is bytes, not str"),
-            (lambda: coordinator.broadcast(None), "data is bytes, not NoneType"),
+            (lambda: coordinator.barrier(b"x"), "the name of a barrier must be a str, not bytes"),
+            (lambda: coordinator.gather("x"), "data must be bytes, not str"),
+            (lambda: coordinator.broadcast(None), "data must be bytes, not NoneType"),
             (lambda: coordinator.gather(b"", root=1), "root must be between 0 and 0, not 1"),
             (lambda: coordinator.gather(b"", root=-1), "root must be between 0 and 0, not -1"),
-            (lambda: coordinator.broadcast(b"", root="0"), "root is a whole number, not str"),
+            (lambda: coordinator.broadcast(b"", root="0"), "root must be a whole number, not str"),
         ):
             with pytest.raises(InvalidError) as caught:
                 use()

@@ -533,8 +533,8 @@ def test_processes_that_disagree(
         ({"w": A, b"w": A}, {}, "tensor 'w': the name is given twice"),
         ({3: A}, {}, "a tensor name must be str or bytes, not int"),
         ({"w": A}, {"w": 3}, "tensor 'w': the layout must be a Layout or None, not int"),
-        ([A], {}, "tensors is a mapping from names to {device: local array}, not list"),
-        ({"w": A}, None, "layouts is a mapping from names to Layouts or None, not NoneType"),
+        ([A], {}, "tensors must be a mapping from names to {device: local array}, not list"),
+        ({"w": A}, None, "layouts must be a mapping from names to Layouts or None, not NoneType"),
     ],
 )
 def test_wrong_arguments(tmp_path: Path, tensors: Any, layouts: Any, message: str) -> None:
@@ -553,14 +553,14 @@ def test_wrong_arguments(tmp_path: Path, tensors: Any, layouts: Any, message: st
 
 def test_wrong_options(tmp_path: Path) -> None:
     for options, message in (
-        ({"level": "v3"}, "level 'v3' is none of 'v2', 'v2+', 'ckptfmt'"),
+        ({"level": "v3"}, "level must be one of 'v2', 'v2+', 'ckptfmt', not 'v3'"),
         ({"level": "v2", "metadata": {}}, "level 'v2' cannot store metadata: use 'v2+'"),
         ({"alignment": 0}, "alignment 0 is not a positive number of bytes"),
     ):
         [error] = save_team(tmp_path / "ck", lambda _: {"w": A}, {}, 1, **options)
         assert described(error) == (InvalidError, message)
     odd: Any = 3
-    with pytest.raises(InvalidError, match=r"^coordinator is a Coordinator, not int$"):
+    with pytest.raises(InvalidError, match=r"^coordinator must be a Coordinator, not int$"):
         sharded_save(tmp_path / "ck", {}, {}, odd)
     assert not list(tmp_path.glob("*_temp_*"))
 
@@ -602,8 +602,8 @@ def test_restores_that_fail(tmp_path: Path) -> None:
             assert all("'v'" in message for _, message in outcomes)
     outcomes = restore_team(prefix, {"w": ROWS}, devices=lambda rank: ["a", "c"][rank])
     assert outcomes == [
-        (InvalidError, "devices is a list of names of devices, not one"),
-        (InvalidError, "devices is a list of names of devices, not one"),
+        (InvalidError, "devices must be a list of names of devices, not one"),
+        (InvalidError, "devices must be a list of names of devices, not one"),
     ]
     outcomes = restore_team(prefix, {"w": ROWS}, devices=lambda rank: [["a"], ["c"]][rank])
     unknown = "'c' is not a device of any mesh of these layouts"
