@@ -153,7 +153,10 @@ def test_wrong_uses() -> None:
         (lambda: layout.slice_of((1, 2), "a"), "a layout of rank 1 does not fit the shape (1, 2)"),
         (lambda: layout.slice_of((1,), "c"), "device 'c' is not in the mesh [x=2]"),
         (lambda: layout.slice_of((-1,), "a"), "global_shape (-1,) is not in range"),
-        (lambda: layout.unique_slices([1.5]), "global_shape [1.5] is a sequence of integers"),
+        (
+            lambda: layout.unique_slices([1.5]),
+            "global_shape must be a sequence of integers, got [1.5]",
+        ),
         (lambda: mesh.coordinates("c"), "device 'c' is not in the mesh [x=2]"),
     ):
         with pytest.raises(InvalidError, match=f"^{re.escape(message)}$"):
