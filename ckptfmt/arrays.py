@@ -506,8 +506,8 @@ def _invalid(name: bytes, message: str) -> InvalidError:
 
 
 def _other_dtype(name: bytes, array: NDArray[Any], wanted: int) -> InvalidError:
-    wish = dtypes.numpy_name_of(wanted)
-    return _invalid(name, f"the array must have dtype {wish}, not {array.dtype}")
+    wanted_name = dtypes.numpy_name_of(wanted)
+    return _invalid(name, f"the array must have dtype {wanted_name}, not {array.dtype}")
 
 
 def _numeric(name: bytes, array: NDArray[Any], wanted: int | None) -> tuple[int, bool]:

@@ -134,7 +134,7 @@ def load_variable(ckpt_dir_or_file: Path, name: str) -> Any:
 
 
 def latest_checkpoint(checkpoint_dir: Path, latest_filename: Path | None = None) -> str | None:
-    """The newest checkpoint that a directory's state file names, wherever that lies; None if there
+    """The newest checkpoint that a directory's state file names, wherever it is; None if there
     is no state file, or (with a CkptfmtWarning) it cannot be read or the checkpoint is not there.
 
     Raises:

@@ -147,7 +147,7 @@ typedef enum ckptfmt_dtype {
 	CKPTFMT_UINT4 = 30, CKPTFMT_INT2 = 31, CKPTFMT_UINT2 = 32, CKPTFMT_FLOAT4_E2M1FN = 33
 } ckptfmt_dtype;
 
-/* How a value of the type lies in a data file. */
+/* How values of the type are stored. */
 typedef enum ckptfmt_storage_class {
 	CKPTFMT_STORAGE_FIXED = 1,    /* `size` bytes an element, row-major, no padding */
 	CKPTFMT_STORAGE_STRING = 2,   /* lengths, their checksum, bytes */
@@ -229,7 +229,7 @@ CKPTFMT_API ckptfmt_status ckptfmt_codec_zstd(int32_t level, ckptfmt_codec *out,
  * the call started, never in two at once for one call. It must not use the same handle.
  * A result other than 0 ends the call soon with CANCELLED: `report` is not called again, nothing becomes visible, and
  * no temporary file is left. Then a reader can be used as before, a writer can only be abandoned (commit has freed it),
- * and a merge can be run again. */
+ * and a merge can be run again. A merge that only finishes one that was killed does not report. */
 typedef struct ckptfmt_progress_hook {
 	int32_t (*report)(void *context, uint64_t bytes_done, uint64_t bytes_total);
 	void *context;
@@ -282,8 +282,8 @@ typedef struct ckptfmt_storage {
 	void (*close)(void *state, void *object);
 	/* Gives a finished object another path beside its own: by a link, a copy in the store, or shared bytes. */
 	ckptfmt_status (*adopt)(void *state, const char *from, const char *to, int32_t *result, ckptfmt_error *err);
-	/* Gives a finished object the path `to` instead of its own, in one step that all see at once. With `replaces` in
-	 * the place of what is there; without, *exists 1 (nothing done) if something is. */
+	/* Gives a finished object the path `to` instead of its own, in one step that all see at once. With
+	 * `replaces` in the place of what is there; without, *exists 1 (nothing done) if something is. */
 	ckptfmt_status (*publish)(void *state, const char *from, const char *to, int32_t replaces, int32_t *exists,
 		ckptfmt_error *err);
 	/* A missing object is no failure. */
@@ -480,7 +480,7 @@ typedef struct ckptfmt_write_options {
 	uint32_t chunk_size;       /* bytes a chunk checksum covers, a multiple of 16 and at least 4096; 0: none. Tensors of
 	                            * one chunk get none */
 	int32_t durability;        /* ckptfmt_durability */
-	uint64_t data_size;        /* a wish: room for so many bytes of data and padding is made at once; 0: as they come */
+	uint64_t data_size;        /* hint: allocate space for this many bytes of data and padding at once; 0: as needed */
 	const ckptfmt_storage *storage;    /* NULL: the file system. Must outlive the writer */
 	const ckptfmt_codec *codec;  /* copied; values are stored compressed where that takes less; NULL: none are. With a
 	                             * codec chunk_size must be 4096 bytes to 16 MiB */
@@ -510,10 +510,10 @@ typedef struct ckptfmt_source {
  * ckptfmt_writer_commit. `options` may be NULL. */
 CKPTFMT_API ckptfmt_status ckptfmt_writer_open(const char *prefix, const ckptfmt_write_options *options,
 	ckptfmt_writer **out, ckptfmt_error *err);
-/* Appends tensors in the order given. All sources are checked before a byte of the first is written; after an IO,
- * NO_MEMORY or CANCELLED failure the writer only takes ckptfmt_writer_abandon. Slices that cover the whole tensor are
- * stored as whole tensors. INVALID: empty, repeated or reserved name (those that begin with "_CKPTFMT_"), bad dtype,
- * shape or slice, parts that disagree. LIMIT: a name or a number of chunks that readers would refuse. */
+/* Appends tensors in the order given. All sources are checked before a byte of the first is written. After any
+ * failure the writer only takes ckptfmt_writer_abandon. Slices that cover the whole tensor are stored as whole
+ * tensors. INVALID: empty, repeated or reserved name (those that begin with "_CKPTFMT_"), bad dtype, shape or
+ * slice, parts that disagree. LIMIT: a name or a number of chunks that readers would refuse. */
 CKPTFMT_API ckptfmt_status ckptfmt_writer_add(ckptfmt_writer *writer, const ckptfmt_source *sources, uint64_t count,
 	ckptfmt_error *err);
 /* One tensor from memory without gaps, in this machine's byte order. `data_size` must be what dtype and shape need. */
@@ -586,7 +586,7 @@ typedef struct ckptfmt_progress {
  */
 CKPTFMT_API ckptfmt_status ckptfmt_verifier_open(const char *prefix, const ckptfmt_open_options *options,
 	ckptfmt_verifier **out, ckptfmt_error *err);
-/* Works through about `byte_budget` bytes more and reports where it stands. */
+/* Verifies about `byte_budget` more bytes and reports its progress. */
 CKPTFMT_API ckptfmt_status ckptfmt_verifier_step(ckptfmt_verifier *verifier, uint64_t byte_budget,
 	ckptfmt_progress *progress, ckptfmt_error *err);
 /* Finding number `row`, a view valid until the next step or close; NULL past the last. */

@@ -138,10 +138,11 @@ void ckptfmt_strings_get(const ckptfmt_strings *strings, ckptfmt_strings_view *o
 /* As ckptfmt_reader_list, with the tensors whose names are reserved for the format. */
 ckptfmt_status ckptfmt_reader_list_all(ckptfmt_reader *reader, ckptfmt_selection **out,
 	ckptfmt_error *err);
-/* The names of all tensors in key order, as ckptfmt_reader_list finds them, for a fifth of its memory. */
+/* The names of all tensors in key order, as ckptfmt_reader_list finds them. Takes a fifth of its memory if
+ * no tensor is stored in slices. */
 ckptfmt_status ckptfmt_reader_names(ckptfmt_reader *reader, ckptfmt_strings **out, ckptfmt_error *err);
 
-/* ---- the index, as it lies there ------------------------------------------------------------------------- */
+/* ---- the index as stored --------------------------------------------------------------------------------- */
 
 /* One region of the index file, for people who read hex dumps. */
 typedef struct ckptfmt_region {

@@ -209,7 +209,7 @@ class Selection:
 
     @cached_property
     def kinds(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """For each tensor a number that stands for its dtype and shape, and for each number the
+        """For each tensor a number that identifies its dtype and shape, and for each number the
         first row that has it."""
         ranks, codes, places = (self.rows[field] for field in ("rank", "dtype", "dims_first"))
         kinds = np.empty(len(ranks), np.int64)

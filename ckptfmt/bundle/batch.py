@@ -46,9 +46,9 @@ BATCH_BYTES = 1 << 30
 WATCHED_BATCH_BYTES = 32 << 20
 
 
-def check_used(what: str, wishes: Any, names_loaded: Collection[str | None]) -> None:
+def check_used(what: str, given: Any, names_loaded: Collection[str | None]) -> None:
     """Refuse names in an option that are not loaded: they are probably misspelt."""
-    if isinstance(wishes, Mapping) and (unused := set(wishes).difference(names_loaded)):
+    if isinstance(given, Mapping) and (unused := set(given).difference(names_loaded)):
         name, *others = sorted(unused)
         more = f", nor are {some(others)}" if others else ""
         raise InvalidError(f"{what} names a tensor that is not loaded{more}", tensor=name)
@@ -59,19 +59,19 @@ def casts_of(batch: Batch, cast: Any) -> dict[int, np.dtype[Any]]:
     if cast is None:
         return {}
     if isinstance(cast, Mapping):
-        wishes = {p: cast[name] for p, name in enumerate(batch.names) if name in cast}
+        casts = {p: cast[name] for p, name in enumerate(batch.names) if name in cast}
     else:
-        wishes = {p: cast for p, code in enumerate(batch.codes) if dtypes.is_floating(code)}
+        casts = {p: cast for p, code in enumerate(batch.codes) if dtypes.is_floating(code)}
     found = {}
-    for position, wish in wishes.items():
-        if wish is None:
+    for position, wanted in casts.items():
+        if wanted is None:
             continue
         with about(batch.names[position]):
-            code = dtypes.code_of(wish)
+            code = dtypes.code_of(wanted)
         old, new = batch.dtypes[position], dtypes.numpy_dtype(code)
         if old is None or new is None or (old == OBJECT) != (new == OBJECT):
             name = dtypes.numpy_name_of(batch.codes[position])
-            raise InvalidError(f"cannot cast {name} to {wish!r}", tensor=batch.names[position])
+            raise InvalidError(f"cannot cast {name} to {wanted!r}", tensor=batch.names[position])
         if new != old:
             found[position] = new
     return found

@@ -89,7 +89,7 @@ class Zstd:
 
     def _compressor(self, effort: int) -> Any:
         """Effort FAST encodes bytes by how often they occur and hardly looks for repetitions: those
-        that occur by chance in the exponents of numbers cost more than they save, in bytes and
+        that occur at random in the exponents of numbers cost more than they save, in bytes and
         time."""
         zstandard = _zstandard()
         common: dict[str, Any] = {

@@ -88,28 +88,28 @@ def name_tests(
 # ---- filter --------------------------------------------------------------------------------------
 
 
-def filter_function(wish: Filter | None) -> Callable[[str], object] | None:
+def filter_function(given: Filter | None) -> Callable[[str], object] | None:
     """Return a function that says whether a stored name passes the filter; None if all do.
 
     Raises:
         InvalidError: not a filter.
     """
-    if wish is None:
+    if given is None:
         return None
-    if isinstance(wish, str) and len(wish) > 1 and wish.startswith("/") and wish.endswith("/"):
-        return _text_pattern("filter", wish[1:-1]).search
-    if isinstance(wish, str):
-        return re.compile(fnmatch.translate(wish)).match
-    if isinstance(wish, re.Pattern):
-        return _text_pattern("filter", wish).search
-    if callable(wish):
-        return wish
-    raise wrong("filter", "a glob pattern, /REGEX/, compiled regex or function", wish)
+    if isinstance(given, str) and len(given) > 1 and given.startswith("/") and given.endswith("/"):
+        return _text_pattern("filter", given[1:-1]).search
+    if isinstance(given, str):
+        return re.compile(fnmatch.translate(given)).match
+    if isinstance(given, re.Pattern):
+        return _text_pattern("filter", given).search
+    if callable(given):
+        return given
+    raise wrong("filter", "a glob pattern, /REGEX/, compiled regex or function", given)
 
 
-def no_match(wish: Filter | None, count: int, prefix: str) -> TensorNotFoundError:
+def no_match(given: Filter | None, count: int, prefix: str) -> TensorNotFoundError:
     """Return the error for a filter that matches no tensor."""
-    return TensorNotFoundError(f"filter {wish!r} matches none of the {count} tensors", path=prefix)
+    return TensorNotFoundError(f"filter {given!r} matches none of the {count} tensors", path=prefix)
 
 
 def _text_pattern(what: str, pattern: str | re.Pattern[str]) -> re.Pattern[str]:

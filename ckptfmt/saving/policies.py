@@ -392,7 +392,7 @@ def _spread(items: Sequence[_Item], count: int) -> list[list[_Item]]:
         while (axis := item.axis) is not None and item.size > mean - load + slack:
             each = item.sized(_Part(item.part.start, _with(item.part.shape, axis, 1)))
             # As near to the mean as may be: what stays below it takes another cut. At least one
-            # index, for there must be progress; too large, it is cut in its turn.
+            # index, for there must be progress; too large, it is split later.
             room = mean - load + min(slack, each // 2)
             indexes = max(1, min(room // max(each, 1), item.part.shape[axis] - 1))
             item, rest = item.cut(axis, indexes)

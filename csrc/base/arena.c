@@ -34,11 +34,11 @@ static cf_arena_chunk *new_chunk(uint64_t size)
 
 static bool add_chunk(cf_arena *arena, uint64_t size)
 {
-	uint64_t usual = arena->last == NULL ? FIRST_SIZE : cf_min_u64(arena->last->size * 4, LAST_SIZE), needed;
+	uint64_t preferred = arena->last == NULL ? FIRST_SIZE : cf_min_u64(arena->last->size * 4, LAST_SIZE), needed;
 	cf_arena_chunk *chunk;
 	if (!cf_add_u64(size, aligned(sizeof *chunk), &needed))
 		return false;
-	chunk = new_chunk(cf_max_u64(usual, needed));
+	chunk = new_chunk(cf_max_u64(preferred, needed));
 	if (chunk == NULL)
 		return false;
 	chunk->before = arena->last;

@@ -99,7 +99,7 @@ static ckptfmt_status is_free(cf_merge_files *files, const cf_generations *there
 	*is = !in_force || found == (uint64_t)count;
 	files->clears = false;
 	for (uint64_t i = 0; i < found && *is; i++) {
-		*is = group[i].usual;
+		*is = group[i].canonical;
 		if (*is)
 			CF_TRY(is_ours(files, group[i].shard, count, is, err));
 	}

@@ -304,7 +304,7 @@ static ckptfmt_status lists_files(const cf_commit *commit, const intent *one, co
 		char name[CF_NAME_SIZE];
 		cf_file_info known, info;
 		cf_cursor at;
-		*lists = group[i].usual;
+		*lists = group[i].canonical;
 		if (!*lists)
 			break;
 		at = cf_cursor_over(one->files + (uint64_t)group[i].shard * IDENTITY_SIZE, IDENTITY_SIZE, 0);

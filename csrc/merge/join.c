@@ -280,11 +280,14 @@ static ckptfmt_status take_entry(group *g, const cf_merge_walk *walk, ckptfmt_er
 
 static ckptfmt_status join_entries(group *g, ckptfmt_error *err)
 {
+	enum { ENTRIES_PER_REPORT = 1 << 14 };
 	cf_merge_walk walk;
 	bool more;
 	ckptfmt_status status = cf_merge_walk_open(&walk, g->inputs, err);
-	while (status == CKPTFMT_OK) {
+	for (uint64_t count = 1; status == CKPTFMT_OK; count++) {
 		status = next_entry(&walk, &more, err);
+		if (status == CKPTFMT_OK && count % ENTRIES_PER_REPORT == 0)
+			status = cf_progress_check(g->inputs->progress, err);
 		if (status == CKPTFMT_OK && !(more && walk.same_key))
 			status = finish_group(g, err);
 		if (status != CKPTFMT_OK || !more)

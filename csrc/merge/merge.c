@@ -207,15 +207,17 @@ static ckptfmt_status publish(merge *m, ckptfmt_error *err)
 	CF_TRY(cf_merge_files_copy(&m->files, false, err));
 	CF_TRY(cf_merge_files_choose_count(&m->files, &count, err));
 	CF_TRY(prepare(m, count, err));
-	CF_TRY(cf_progress_end(&m->progress, err));
 	for (int tries = 0; tries < COUNT_TRIES; tries++) {
 		outcome result;
 		ckptfmt_status status;
+		CF_TRY(cf_progress_end(&m->progress, err));
 		CF_TRY(cf_commit_lock(&m->commit, err));
 		status = try_commit(m, &result, err);
 		cf_commit_unlock(&m->commit);
 		if (status != CKPTFMT_OK || result == DONE)
 			return status;
+		if (result == NO_LINKS && !copy_all)
+			CF_TRY(cf_progress_begin(&m->progress, total, err));
 		copy_all = copy_all || result == NO_LINKS;
 		CF_TRY(cf_merge_files_copy(&m->files, copy_all, err));
 		CF_TRY(cf_commit_observe(&m->commit, err));

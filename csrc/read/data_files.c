@@ -94,11 +94,9 @@ ckptfmt_status cf_shards_open(cf_shards *out, const cf_directory *directory, con
 	open_max = open_max == 0 ? 1 : open_max;
 	out->all_open = (uint32_t)count <= open_max;
 	out->slots = cf_allocate_zero(out->all_open ? (uint32_t)count : open_max, sizeof *out->slots);
-	if (out->slots == NULL)
-		return cf_fail_memory(err);
-	if (pthread_mutex_init(&out->lock, NULL) != 0) {
+	if (out->slots == NULL || pthread_mutex_init(&out->lock, NULL) != 0) {
 		cf_release(out->slots);
-		out->slots = NULL;
+		memset(out, 0, sizeof *out);
 		return cf_fail_memory(err);
 	}
 	out->slot_count = out->all_open ? (uint32_t)count : open_max;

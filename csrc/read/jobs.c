@@ -95,12 +95,12 @@ static ckptfmt_status plan_decoding(const cf_read_work *w, const cf_read_job *j,
 static ckptfmt_status decode_part(const cf_read_work *w, cf_transfer *transfer, const decoding *d, uint64_t begin,
 	uint64_t end, uint8_t *destination, uint32_t *crc, ckptfmt_error *err)
 {
-	bool sums = d->all && w->verify != CKPTFMT_VERIFY_OFF;
+	bool checked = d->all && w->verify != CKPTFMT_VERIFY_OFF;
 	*crc = 0;
 	if (d->straight != NULL)
 		return cf_transfer_decode(transfer, &d->value, begin, end, NULL, true, d->straight + begin,
-			sums ? crc : NULL, err);
-	return cf_transfer_decode(transfer, &d->value, begin, end, &d->plan, d->all, destination, sums ? crc : NULL, err);
+			checked ? crc : NULL, err);
+	return cf_transfer_decode(transfer, &d->value, begin, end, &d->plan, d->all, destination, checked ? crc : NULL, err);
 }
 
 static ckptfmt_status run_compressed(const cf_read_work *w, cf_transfer *transfer, const cf_read_job *j,
@@ -154,7 +154,7 @@ static void unverify(const cf_read_job *j, pthread_mutex_t *lock)
 		(void)pthread_mutex_unlock(lock);
 }
 
-/* Jobs [first, end). `lock` is over what jobs of one request share; NULL: nobody else works on them. */
+/* Jobs [first, end). `lock` is over what jobs of one request share; NULL: no other thread works on them. */
 static ckptfmt_status run_jobs(const cf_read_work *w, cf_transfer *transfer, uint64_t first, uint64_t end,
 	pthread_mutex_t *lock, ckptfmt_error *err)
 {
@@ -163,7 +163,7 @@ static ckptfmt_status run_jobs(const cf_read_work *w, cf_transfer *transfer, uin
 		const cf_read_job *j = &w->jobs[i];
 		ckptfmt_status status;
 		bool checked;
-		/* A look ahead is good until its end is passed. */
+		/* Prefetched data is valid until its end is passed. */
 		if (!is_small(j))
 			ahead = 0;
 		else if (i == first || w->jobs[i - 1].stored->shard != j->stored->shard ||

@@ -22,7 +22,7 @@ enum {
 typedef struct listing {
 	ckptfmt_reader *reader;
 	ckptfmt_selection *selection;
-	cf_deferred held;
+	cf_deferred deferred;
 	cf_buffer key;              /* scratch */
 	uint64_t key_bytes;         /* of the slices looked for */
 	bool reserved;              /* names reserved for the format are listed too */
@@ -43,12 +43,12 @@ static ckptfmt_status claim(listing *list, uint64_t first, uint64_t end, ckptfmt
 			cf_buffer_clear(&list->key);
 			cf_selection_slice_key(list->selection, row, i, &list->key);
 			CF_TRY(cf_buffer_status(&list->key, err));
-			c = cf_deferred_find(&list->held, list->key.data, list->key.size);
+			c = cf_deferred_find(&list->deferred, list->key.data, list->key.size);
 			if (c == NULL)
 				continue;
 			c->claimed = true;
 			CF_TRY(cf_selection_fill_slice(list->selection, list->reader, row, i,
-				cf_deferred_value(&list->held, c), c->origin, err));
+				cf_deferred_value(&list->deferred, c), c->origin, err));
 		}
 	}
 	return CKPTFMT_OK;
@@ -143,7 +143,7 @@ static ckptfmt_status scan(listing *list, ckptfmt_error *err)
 		if (list->ends != NULL)
 			status = add_name(list, key, value, entries.value_offset, err);
 		else if (cf_slice_key_looks_like(key.data, key.size))
-			status = cf_deferred_add(&list->held, key, value, entries.value_offset, err);
+			status = cf_deferred_add(&list->deferred, key, value, entries.value_offset, err);
 		else
 			status = cf_selection_add(list->selection, list->reader, key, value, entries.value_offset, err);
 	}
@@ -154,14 +154,14 @@ static ckptfmt_status scan(listing *list, ckptfmt_error *err)
 /* KEY-6, KEY-7, SLC-10: a tensor's name may itself begin with a zero byte, and look like a slice's key. */
 static ckptfmt_status add_unclaimed(listing *list, const cf_deferred_place *places, ckptfmt_error *err)
 {
-	for (uint64_t i = 0; i < cf_deferred_count(&list->held); i++) {
-		cf_deferred_entry *c = cf_deferred_at(&list->held, places[i].row);
+	for (uint64_t i = 0; i < cf_deferred_count(&list->deferred); i++) {
+		cf_deferred_entry *c = cf_deferred_at(&list->deferred, places[i].row);
 		uint64_t row = cf_selection_count(list->selection);
 		if (c->claimed)
 			continue;
 		c->claimed = true;
-		CF_TRY(cf_selection_add(list->selection, list->reader, cf_deferred_key(&list->held, c),
-			cf_deferred_value(&list->held, c), c->origin, err));
+		CF_TRY(cf_selection_add(list->selection, list->reader, cf_deferred_key(&list->deferred, c),
+			cf_deferred_value(&list->deferred, c), c->origin, err));
 		CF_TRY(check_columns(list->selection, err));
 		CF_TRY(claim(list, row, row + 1, err));
 	}
@@ -207,7 +207,7 @@ static ckptfmt_status list_all(listing *list, ckptfmt_error *err)
 	CF_TRY(check_columns(list->selection, err));
 	if (list->selection->slices.size != 0) /* most checkpoints have none, and a million rows are not in the cache */
 		CF_TRY(claim(list, 0, late_first, err));
-	CF_TRY(cf_deferred_by_size(&list->held, &places, err));
+	CF_TRY(cf_deferred_by_size(&list->deferred, &places, err));
 	status = add_unclaimed(list, places, err);
 	cf_release(places);
 	if (status != CKPTFMT_OK)
@@ -311,7 +311,7 @@ static ckptfmt_status make_listing(ckptfmt_reader *reader, cf_bytes_view prefix,
 	if (list.selection == NULL)
 		return cf_fail_memory(err);
 	status = prefix.size == 0 ? list_all(&list, err) : list_prefix(&list, prefix, err);
-	cf_deferred_free(&list.held);
+	cf_deferred_free(&list.deferred);
 	cf_buffer_free(&list.key);
 	if (status != CKPTFMT_OK) {
 		cf_error_path(err, reader->prefix.index_path);
@@ -353,7 +353,7 @@ ckptfmt_status ckptfmt_reader_names(ckptfmt_reader *reader, ckptfmt_strings **ou
 	list.reader = reader;
 	list.selection = cf_selection_new(reader);
 	status = strings == NULL || list.selection == NULL ? cf_fail_memory(err) : list_names(&list, strings, err);
-	cf_deferred_free(&list.held);
+	cf_deferred_free(&list.deferred);
 	cf_buffer_free(&list.key);
 	ckptfmt_selection_free(list.selection);
 	if (status != CKPTFMT_OK) {

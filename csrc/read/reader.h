@@ -139,7 +139,7 @@ CF_MUST_CHECK ckptfmt_status cf_selection_add(ckptfmt_selection *selection, cons
 CF_MUST_CHECK ckptfmt_status cf_selection_fill_slice(ckptfmt_selection *selection, const ckptfmt_reader *reader,
 	uint64_t row, uint64_t slice, cf_bytes_view value, uint64_t origin, ckptfmt_error *err);
 /* TAB-13: what looking for the row's slices takes, a key with the tensor's name for each, is no more than the keys of
- * the table may be in all, `key_bytes` for tensors before included, to which it is added. Each of the keys stands in a
+ * the table may be in all, `key_bytes` for tensors before included, to which it is added. Each of the keys is in a
  * sound table. LIMIT. */
 CF_MUST_CHECK ckptfmt_status cf_selection_check_slice_keys(const ckptfmt_selection *selection,
 	const ckptfmt_reader *reader, uint64_t row, uint64_t *key_bytes, ckptfmt_error *err);

@@ -193,7 +193,7 @@ static ckptfmt_status take_elements(const strings_read *r, ckptfmt_strings *out,
 	status = find_elements(r, elements, err);
 	if (status != CKPTFMT_OK)
 		goto out;
-	/* No overflow: each element lies in a stored value of its own bytes. */
+	/* No overflow: each element is stored in bytes of its own. */
 	for (uint64_t i = 0; i < out->count; i++) {
 		out->offsets[i] = end;
 		end += elements[i].size;
@@ -243,7 +243,7 @@ static ckptfmt_status check_strings_request(strings_read *r, ckptfmt_error *err)
 	if (dtype == NULL || (dtype->storage != CKPTFMT_STORAGE_STRING && dtype->storage != CKPTFMT_STORAGE_VARIANT))
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "data type %d holds no strings",
 			(int)r->row->dtype);
-	/* VAR-6: TensorFlow refuses them, so nobody has ever seen how the payloads look. */
+	/* VAR-6: TensorFlow refuses them, so their payloads are unspecified. */
 	if (dtype->storage == CKPTFMT_STORAGE_VARIANT && r->reader->header.endianness == 1)
 		return cf_fail(err, CKPTFMT_FAIL_UNSUPPORTED, CF_NO_OFFSET, "VAR-6: variants of a big-endian bundle");
 	r->storage = dtype->storage;

@@ -237,7 +237,7 @@ static uint64_t start_blocks(cf_transfer *transfer, const direct_value *v, unsig
 	return at + size;
 }
 
-/* REQUIRES: the value lies inside the file, and goes_direct. */
+/* REQUIRES: the value is inside the file, and goes_direct. */
 static ckptfmt_status read_direct(cf_transfer *transfer, const ckptfmt_stored *stored, bool check, uint8_t *destination,
 	uint32_t *crc, ckptfmt_error *err)
 {

@@ -26,7 +26,7 @@ typedef struct cf_transfer {
 	int32_t shard;                  /* the open one */
 	cf_shard_use use;
 	uint8_t *staging;               /* CF_WINDOW_SIZE bytes, made when first needed */
-	uint64_t window_offset;         /* what of the open shard lies in staging */
+	uint64_t window_offset;         /* the part of the open shard that is staged */
 	uint64_t window_size;
 	cf_direct *direct;              /* of the open shard; NULL: none yet, or none to be had */
 	bool direct_tried;

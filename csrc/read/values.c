@@ -149,12 +149,12 @@ static ckptfmt_status make_order(const ckptfmt_selection *selection, const ckptf
 static ckptfmt_status need_order(const ckptfmt_selection *selection, const ckptfmt_row *row, ckptfmt_error *err)
 {
 	_Atomic(cf_slice_order *) *place = &selection->orders[row - cf_selection_row(selection, 0)];
-	cf_slice_order *held = atomic_load_explicit(place, memory_order_acquire), *mine;
-	if (held != NULL)
+	cf_slice_order *published = atomic_load_explicit(place, memory_order_acquire), *mine;
+	if (published != NULL)
 		return CKPTFMT_OK;
 	CF_TRY(make_order(selection, row, &mine, err));
 	/* If another thread published one first, free ours. */
-	if (!atomic_compare_exchange_strong_explicit(place, &held, mine, memory_order_acq_rel, memory_order_acquire))
+	if (!atomic_compare_exchange_strong_explicit(place, &published, mine, memory_order_acq_rel, memory_order_acquire))
 		cf_geometry_order_free(mine);
 	return CKPTFMT_OK;
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What of a stored value a request meets, and whether the stored slices of a tensor fit together (rules SLC). */
+/* The intersection of a request with a stored value, and whether the stored slices of a tensor fit together (rules
+ * SLC). */
 #ifndef CKPTFMT_READ_VALUES_H
 #define CKPTFMT_READ_VALUES_H
 
@@ -30,13 +31,13 @@ CF_MUST_CHECK ckptfmt_status cf_fail_codec(ckptfmt_error *err);
 CF_MUST_CHECK ckptfmt_status cf_geometry_check_size(const ckptfmt_stored *stored, int64_t count, uint64_t itemsize,
 	ckptfmt_error *err);
 /* The extents of one slice, whatever its own entry says: SLC-3 to SLC-5. *count is that of its elements, set also where
- * only SLC-5 is broken; -1 where the slice lies nowhere. BAD_SLICE. */
+ * only SLC-5 is broken; -1 if the slice has no position. BAD_SLICE. */
 CF_MUST_CHECK ckptfmt_status cf_geometry_check_extents(const ckptfmt_selection *selection, const ckptfmt_row *row,
 	uint64_t slice, int64_t *count, ckptfmt_error *err);
 
 /* SLC-4 to SLC-6, SLC-11: the slices of a partitioned tensor lie inside it, do not overlap, and cover the box (NULL:
  * all of it). All but the last is checked once a selection; and then many slices are put in order once, so that a box
- * costs what it meets. BAD_SLICE, LIMIT, NO_MEMORY. */
+ * costs its intersection. BAD_SLICE, LIMIT, NO_MEMORY. */
 CF_MUST_CHECK ckptfmt_status cf_geometry_check_cover(const ckptfmt_selection *selection, const ckptfmt_row *row,
 	const int64_t *box, ckptfmt_error *err);
 

@@ -398,17 +398,17 @@ ckptfmt_status cf_boxes_cover(const cf_boxes *boxes, const int64_t *request_star
 	ckptfmt_error *err)
 {
 	uint64_t wanted = (uint64_t)cf_box_count(boxes->rank, request_lengths);
-	uint64_t held = 0;
+	uint64_t covered = 0;
 	for (uint64_t i = 0; i < boxes->count && wanted != 0; i++) {
 		uint64_t shared = (uint64_t)shared_cells(boxes, i, request_starts, request_lengths);
 		/* More than all: the boxes overlap, against the contract. */
-		if (!cf_add_u64(held, shared, &held) || held > wanted)
+		if (!cf_add_u64(covered, shared, &covered) || covered > wanted)
 			return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET,
 				"SLC-6: slices overlap, slice %llu or one before it", (unsigned long long)i);
 	}
-	if (held < wanted)
+	if (covered < wanted)
 		return cf_fail(err, CKPTFMT_FAIL_BAD_SLICE, CF_NO_OFFSET,
-			"SLC-11: the slices do not hold %llu of the %llu elements", (unsigned long long)(wanted - held),
+			"SLC-11: the slices lack %llu of the %llu elements", (unsigned long long)(wanted - covered),
 			(unsigned long long)wanted);
 	return CKPTFMT_OK;
 }

@@ -23,7 +23,7 @@ CF_MUST_CHECK ckptfmt_status cf_box_resolve(int32_t rank, const int64_t *dims, c
 CF_MUST_CHECK ckptfmt_status cf_box_check_request(int32_t rank, const int64_t *dims, const int64_t *starts,
 	const int64_t *lengths, ckptfmt_error *err);
 
-/* The number of cells of a resolved box. REQUIRES: it lies inside a shape that cf_shape_count accepts. */
+/* The number of cells of a resolved box. REQUIRES: it is inside a shape that cf_shape_count accepts. */
 int64_t cf_box_count(int32_t rank, const int64_t *lengths);
 
 /* The common part of two resolved boxes; false, and unspecified outputs, when there is none. */

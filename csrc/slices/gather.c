@@ -17,7 +17,7 @@
 #include <assert.h>
 
 enum {
-	TILE_ROWS = 64,                 /* measured: several cache lines for each page that a column lies in */
+	TILE_ROWS = 64,                 /* measured: several cache lines for each page of a column */
 	PASS_SIZE = 256 * 1024          /* bytes copied before they are swapped: still in the second-level cache */
 };
 

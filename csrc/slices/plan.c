@@ -137,7 +137,7 @@ void cf_plan_limit(cf_plan *plan, uint64_t stored_begin, uint64_t stored_end)
 	plan->stored_end = stored_end;
 }
 
-/* False: it lies behind the limit, as all that follow. */
+/* False: it is past the limit, like all that follow. */
 static bool cut_run(const cf_plan *plan, cf_run *run)
 {
 	uint64_t before = run->stored_offset < plan->stored_begin ? plan->stored_begin - run->stored_offset : 0;

@@ -50,7 +50,7 @@ bool cf_plan_next(cf_plan *plan, cf_run *run);
 /* To the first run that has a byte at or after this stored offset; without a limit. */
 void cf_plan_seek(cf_plan *plan, uint64_t stored_offset);
 
-/* From now on only what lies in these stored bytes, [begin, end): runs that reach beyond are cut.
+/* Restricts the plan to the stored bytes [begin, end): runs that extend past them are cut.
  * REQUIRES: begin < end < UINT64_MAX. */
 void cf_plan_limit(cf_plan *plan, uint64_t stored_begin, uint64_t stored_end);
 

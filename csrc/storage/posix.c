@@ -357,11 +357,11 @@ void cf_local_close_quietly(cf_file *file)
 ckptfmt_status cf_local_close_held(cf_file *file, const char *path, ckptfmt_error *err)
 {
 	ckptfmt_status status;
-	int held = cf_posix_duplicate_private(file->fd);
-	if (held < 0)
+	int private = cf_posix_duplicate_private(file->fd);
+	if (private < 0)
 		return cf_fail_os(err, errno, path, "cannot hold the file");
 	status = cf_local_close(file, path, err);
-	file->fd = held;
+	file->fd = private;
 	if (status != CKPTFMT_OK)
 		cf_local_close_quietly(file);
 	return status;

@@ -162,7 +162,7 @@ enum {
 	CF_BLOCK_PREFETCH = 64
 };
 
-/* For merges, which step through many blocks in turn: the hardware does not see that pattern. */
+/* For merges, which alternate between many blocks: hardware prefetching does not help there. */
 static inline void cf_block_prefetch(const cf_block_iterator *iterator)
 {
 	const uint64_t address = (uintptr_t)iterator->value + iterator->value_size + CF_BLOCK_PREFETCH;

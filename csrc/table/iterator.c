@@ -126,18 +126,18 @@ static ckptfmt_status load(const cf_table *table, uint64_t row, cf_table_block *
 
 static ckptfmt_status load_once(cf_table *table, uint64_t row, cf_table_block **out, ckptfmt_error *err)
 {
-	cf_table_block *held = atomic_load_explicit(&table->blocks[row], memory_order_acquire);
+	cf_table_block *published = atomic_load_explicit(&table->blocks[row], memory_order_acquire);
 	cf_table_block *mine;
 	ckptfmt_status status;
-	*out = held;
-	if (CF_LIKELY(held != NULL))
+	*out = published;
+	if (CF_LIKELY(published != NULL))
 		return CKPTFMT_OK;
 	mine = cf_allocate(sizeof *mine);
 	if (mine == NULL)
 		return cf_fail_memory(err);
 	cf_table_block_init(mine);
 	status = load(table, row, mine, err);
-	if (status == CKPTFMT_OK && atomic_compare_exchange_strong_explicit(&table->blocks[row], &held, mine,
+	if (status == CKPTFMT_OK && atomic_compare_exchange_strong_explicit(&table->blocks[row], &published, mine,
 		memory_order_acq_rel, memory_order_acquire)) {
 		(void)atomic_fetch_add_explicit(&table->rebuilt_bytes, mine->rebuilt_bytes, memory_order_relaxed);
 		*out = mine;
@@ -145,7 +145,7 @@ static ckptfmt_status load_once(cf_table *table, uint64_t row, cf_table_block **
 	}
 	cf_table_block_free(mine);
 	cf_release(mine);
-	*out = held;
+	*out = published;
 	return status;
 }
 

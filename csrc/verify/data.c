@@ -89,7 +89,7 @@ static void begin_file(ckptfmt_verifier *v, int32_t shard)
 		return;
 	}
 	v->suspect = error.failure == CKPTFMT_FAIL_SHARD_MISSING || error.failure == CKPTFMT_FAIL_GENERATION_GONE;
-	if (v->suspect)
+	if (error.failure == CKPTFMT_FAIL_SHARD_MISSING)
 		report_missing(v);
 	else
 		(void)cf_verify_ok(v, status, &error, &place);
@@ -395,6 +395,8 @@ uint64_t cf_verify_data_step(ckptfmt_verifier *v)
 	const cf_verify_value *value = v->next < value_count(v) ? value_at(v, v->next) : NULL;
 	if (v->next == 0 && v->reader->shards.slots == NULL)
 		begin(v);
+	if (cf_verify_failed(v))
+		return 0;
 	if (v->file.shard >= 0 && (value == NULL || value->stored.shard != v->file.shard)) {
 		end_file(v);
 	} else if (value == NULL) {

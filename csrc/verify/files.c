@@ -77,7 +77,7 @@ static void look_at_name(ckptfmt_verifier *v, const char *name, cf_buffer *prese
 {
 	const char *base = v->reader->prefix.base;
 	int32_t shard, count, own = v->reader->header.num_shards;
-	char path[sizeof v->file.path], usual[CF_NAME_SIZE];
+	char path[sizeof v->file.path], canonical[CF_NAME_SIZE];
 	cf_verify_place place;
 	if (is_temporary(base, name)) {
 		place = file_place(v, name, path, sizeof path);
@@ -88,8 +88,8 @@ static void look_at_name(ckptfmt_verifier *v, const char *name, cf_buffer *prese
 	if (!v->header_known || !cf_data_name_parse(base, name, &shard, &count))
 		return;
 	/* NAM-4: with another number of leading zeros it is not a data file of this checkpoint. */
-	cf_data_name(base, shard, count, usual);
-	if (strcmp(name, usual) != 0)
+	cf_data_name(base, shard, count, canonical);
+	if (strcmp(name, canonical) != 0)
 		return;
 	if (count == own && shard < own) {
 		cf_put_bytes(present, &shard, sizeof shard);
@@ -168,7 +168,8 @@ static void check_directory(ckptfmt_verifier *v, cf_buffer *names, cf_buffer *pr
 	for (uint64_t at = 0; at < names->size; at += strlen(name + at) + 1)
 		look_at_name(v, name + at, present);
 	if (!cf_verify_ok(v, cf_buffer_status(present, &error), &error, &place) ||
-		!cf_verify_ok(v, cf_buffer_status(&v->named, &error), &error, &place) || !v->header_known)
+		!cf_verify_ok(v, cf_buffer_status(&v->named, &error), &error, &place) ||
+		!cf_verify_ok(v, cf_buffer_status(&v->needed, &error), &error, &place) || !v->header_known)
 		return;
 	make_set(present);
 	make_set(&v->named);

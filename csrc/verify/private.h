@@ -126,7 +126,7 @@ typedef struct cf_verify_work {
 } cf_verify_work;
 
 struct ckptfmt_verifier {
-	ckptfmt_reader *reader;     /* without data files */
+	ckptfmt_reader *reader;     /* opens data files one at a time */
 	cf_verify_stage stage;
 	uint64_t next;              /* of what the stage goes through */
 	ckptfmt_error fatal;        /* the error that ended it; status OK: none */
@@ -168,7 +168,7 @@ struct ckptfmt_verifier {
 	bool codec_missed;          /* reported */
 };
 
-/* ---- findings (verify_findings.c) ---- */
+/* ---- findings (findings.c) ---- */
 
 /* True if `status` is OK. Otherwise `error`, completed from `place`, becomes a problem; running out of memory ends the
  * verification instead. */
@@ -228,13 +228,13 @@ static inline void cf_verify_enter(ckptfmt_verifier *v, cf_verify_stage stage)
 	v->next = 0;
 }
 
-/* A row for this entry (verify_index.c). `placed`: as in cf_verify_row. */
+/* A row for this entry (index.c). `placed`: as in cf_verify_row. */
 void cf_verify_add_row(ckptfmt_verifier *v, cf_bytes_view key, cf_bytes_view value, uint64_t origin, bool placed);
-/* Shard, offset and size of an entry (verify_index.c): ENT-3 and, where it owns bytes, ENT-4. BAD_ENTRY. */
+/* Shard, offset and size of an entry (index.c): ENT-3 and, where it owns bytes, ENT-4. BAD_ENTRY. */
 CF_MUST_CHECK ckptfmt_status cf_verify_check_placement(const ckptfmt_verifier *v, const cf_entry *entry,
 	bool owns_bytes, ckptfmt_error *err);
 /* The extension of an entry: EXT-3, and EXT-5 of one that owns no bytes, else EXT-2, EXT-4, EXT-5 and
- * the rules of compressed chunks (verify_index.c). BAD_ENTRY, UNSUPPORTED. */
+ * the rules of compressed chunks (index.c). BAD_ENTRY, UNSUPPORTED. */
 CF_MUST_CHECK ckptfmt_status cf_verify_check_extension(const ckptfmt_verifier *v, const cf_entry *entry,
 	bool owns_bytes, ckptfmt_error *err);
 /* ENT-7, of an entry that lists slices under a tensor's name (index.c). */

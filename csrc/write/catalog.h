@@ -75,12 +75,12 @@ CF_MUST_CHECK ckptfmt_status cf_catalog_reserve(cf_catalog *catalog, uint64_t ro
 
 /* Adds a tensor stored whole (`slice` NULL) or one slice of a tensor with all that it takes; *row is the row that owns
  * the bytes. `slice` as in ckptfmt_source, checked by the caller. INVALID: the name is taken, or the slices of one
- * tensor disagree on dtype or shape. After NO_MEMORY the catalog only takes free. */
+ * tensor disagree on dtype or shape. After a failure the catalog only takes free. */
 CF_MUST_CHECK ckptfmt_status cf_catalog_add(cf_catalog *catalog, const ckptfmt_source *source, uint64_t *row,
 	ckptfmt_error *err);
 
 /* Adds a tensor stored whole in a data file of another checkpoint, by its entry there, of which all is kept but the
- * shard. INVALID: the name is taken. After NO_MEMORY the catalog only takes free. */
+ * shard. INVALID: the name is taken. After a failure the catalog only takes free. */
 CF_MUST_CHECK ckptfmt_status cf_catalog_add_entry(cf_catalog *catalog, cf_bytes_view name, const cf_entry *entry,
 	const int64_t *dims, uint64_t *row, ckptfmt_error *err);
 

@@ -199,7 +199,7 @@ void cf_commit_remove_generation(const cf_commit *commit, int32_t count)
 	if (cf_generations_list(&there, commit->directory, commit->prefix->base, NULL) == CKPTFMT_OK)
 		files = cf_generations_find(&there, count, &file_count);
 	for (uint64_t i = file_count; i > 0; i--) {
-		if (!files[i - 1].usual)
+		if (!files[i - 1].canonical)
 			continue;
 		cf_data_name(commit->prefix->base, files[i - 1].shard, count, name);
 		(void)!cf_os_unlink(commit->directory, name, NULL);

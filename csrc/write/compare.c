@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether tensors in memory are what a checkpoint holds. Dtype, shape and size are compared first, then chunk by chunk
- * the checksum, for which nothing is read, and then the stored bytes. Bytes that equal memory whose checksums are the
+ * Whether tensors in memory are what a checkpoint holds. Dtype, shape and size are compared first, then checksums
+ * and stored bytes, chunk by chunk: a chunk whose stored checksum differs is not read. Bytes that equal memory whose checksums are the
  * stored ones are sound, so damaged values count as changed.
  */
 #include "base/memory.h"

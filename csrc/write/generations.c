@@ -15,12 +15,12 @@ static int compare(const void *a, const void *b)
 static void add_name(cf_generations *out, const char *base, const char *name)
 {
 	cf_generation_file file;
-	char usual[CF_NAME_SIZE];
+	char canonical[CF_NAME_SIZE];
 	memset(&file, 0, sizeof file);
 	if (!cf_data_name_parse(base, name, &file.shard, &file.count))
 		return;
-	cf_data_name(base, file.shard, file.count, usual);
-	file.usual = file.shard < file.count && strcmp(usual, name) == 0;
+	cf_data_name(base, file.shard, file.count, canonical);
+	file.canonical = file.shard < file.count && strcmp(canonical, name) == 0;
 	cf_put_bytes(&out->files, &file, sizeof file);
 }
 

@@ -12,7 +12,7 @@ enum { CF_GENERATIONS_MAX = 1024 };
 typedef struct cf_generation_file {
 	int32_t count;              /* N */
 	int32_t shard;
-	bool usual;                 /* spelled as writers spell it, and below N (NAM-4) */
+	bool canonical;             /* spelled as writers spell it, with a shard id below N (NAM-4) */
 } cf_generation_file;
 
 typedef struct cf_generations {

@@ -197,6 +197,15 @@ static ckptfmt_status reserve_rows(ckptfmt_writer *writer, const ckptfmt_source 
 	return status;
 }
 
+ckptfmt_status cf_writer_refuse(ckptfmt_writer *writer, const ckptfmt_source *source, ckptfmt_status status,
+	ckptfmt_error *err)
+{
+	cf_error_tensor(err, source->name, source->name_size);
+	cf_error_path(err, writer->prefix.index_path);
+	writer->failed = true;
+	return status;
+}
+
 /* Adds all sources to the catalog, so that conflicts are reported before a byte is written; returns their rows in
  * `rows`. `own`: reserved names are allowed. */
 static ckptfmt_status enter_sources(ckptfmt_writer *writer, const ckptfmt_source *sources, uint64_t count, bool own,
@@ -213,12 +222,8 @@ static ckptfmt_status enter_sources(ckptfmt_writer *writer, const ckptfmt_source
 			ckptfmt_source source = normal_source(&sources[i]);
 			status = cf_catalog_add(&writer->catalog, &source, &rows[i], err);
 		}
-		if (status != CKPTFMT_OK) {
-			cf_error_tensor(err, sources[i].name, sources[i].name_size);
-			cf_error_path(err, writer->prefix.index_path);
-			writer->failed = true;
-			return status;
-		}
+		if (status != CKPTFMT_OK)
+			return cf_writer_refuse(writer, &sources[i], status, err);
 	}
 	return CKPTFMT_OK;
 }
@@ -361,6 +366,7 @@ static ckptfmt_status add_sources(ckptfmt_writer *writer, const ckptfmt_source *
 	ckptfmt_status status;
 	CF_TRY(cf_writer_check_state(writer, err));
 	rows = cf_allocate(count * sizeof *rows);
+	writer->failed = rows == NULL;
 	if (rows == NULL)
 		return cf_fail_memory(err);
 	status = enter_sources(writer, sources, count, own, rows, err);
@@ -443,10 +449,11 @@ static ckptfmt_status take_count(ckptfmt_writer *writer, bool look, ckptfmt_erro
 		memset(file, 0, sizeof *file);
 		cf_data_name(writer->prefix.base, writer->file_count, count, name);
 		CF_TRY(cf_file_writer_open(&file->file, &writer->directory, name, err));
+		writer->file_count++;
 		/* The prefix is no longer fresh: a checkpoint without tensors has no placeholder yet. */
 		if (cf_catalog_count(&writer->catalog) == 0)
 			CF_TRY(add_placeholder(writer, 0, err));
-		CF_TRY(add_placeholder(writer, writer->file_count++, err));
+		CF_TRY(add_placeholder(writer, writer->file_count - 1, err));
 		CF_TRY(finish_data_file(writer, file, err));
 	}
 	return CKPTFMT_OK;

@@ -40,6 +40,11 @@ static inline CF_MUST_CHECK ckptfmt_status cf_writer_check_state(const ckptfmt_w
 	return CKPTFMT_OK;
 }
 
+/* Adds the tensor and the path to the failure `status` of adding `source`, marks the writer as failed, and returns
+ * `status`. */
+CF_MUST_CHECK ckptfmt_status cf_writer_refuse(ckptfmt_writer *writer, const ckptfmt_source *source,
+	ckptfmt_status status, ckptfmt_error *err);
+
 /* ---- base_files.c ---- */
 
 /* Joins the linked and the written files that have a tensor, at least one file, into one list, and numbers them.

@@ -241,7 +241,7 @@ def test_what_is_no_place_to_read_into(
 )
 def test_wrong_arguments(prefix: Path, arrays: Any, message: str) -> None:
     assert refusal(InvalidError, prefix, arrays).message == message
-    assert refusal(InvalidError, prefix, {}, progress=5).message.startswith("progress is a")
+    assert refusal(InvalidError, prefix, {}, progress=5).message.startswith("progress must be a")
 
 
 # ---- rename and filter ---------------------------------------------------------------------------

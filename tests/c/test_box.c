@@ -259,7 +259,7 @@ static void check_cover(layout *l, const int64_t *starts, const int64_t *lengths
 		return;
 	}
 	(void)snprintf(expected, sizeof expected,
-		"SLC-11: the slices do not hold %lld of the %lld elements", missing, total);
+		"SLC-11: the slices lack %lld of the %lld elements", missing, total);
 	CHECK_FAILS(cf_boxes_cover(&l->boxes, starts, lengths, &err), err,
 		CKPTFMT_FAIL_BAD_SLICE, expected);
 	CHECK(cf_boxes_cover(&l->boxes, starts, lengths, NULL) == CKPTFMT_CORRUPT);
@@ -309,7 +309,7 @@ static void test_pinwheel(void)
 	CHECK_OK(cf_boxes_cover(&boxes, zeros, dims, &err), err);
 	boxes.count = 4;
 	CHECK_FAILS(cf_boxes_cover(&boxes, zeros, dims, &err), err, CKPTFMT_FAIL_BAD_SLICE,
-		"SLC-11: the slices do not hold 1 of the 9 elements");
+		"SLC-11: the slices lack 1 of the 9 elements");
 }
 
 /* No element at all: the same slice twice is still one too many, and everything is covered. */
@@ -342,7 +342,7 @@ static void test_scalar(void)
 		"SLC-6: slices 0 and 1 overlap");
 	boxes.count = 0;
 	CHECK_FAILS(cf_boxes_cover(&boxes, &none, &none, &err), err, CKPTFMT_FAIL_BAD_SLICE,
-		"SLC-11: the slices do not hold 1 of the 1 elements");
+		"SLC-11: the slices lack 1 of the 1 elements");
 }
 
 /* Extents near 2^63: nothing wraps. */
@@ -354,7 +354,7 @@ static void test_huge(void)
 	ckptfmt_error err;
 	CHECK_OK(cf_boxes_check_disjoint(&boxes, NULL, &err), err);
 	CHECK_FAILS(cf_boxes_cover(&boxes, &zero, dims, &err), err, CKPTFMT_FAIL_BAD_SLICE,
-		"SLC-11: the slices do not hold 1 of the 9223372036854775807 elements");
+		"SLC-11: the slices lack 1 of the 9223372036854775807 elements");
 	extents[3] = INT64_MAX;
 	CHECK_FAILS(cf_boxes_check_disjoint(&boxes, NULL, &err), err, CKPTFMT_FAIL_BAD_SLICE,
 		"SLC-6: slices 0 and 1 overlap");
@@ -382,7 +382,7 @@ static void test_many(void)
 	CHECK_OK(cf_boxes_cover(&boxes, zeros, dims, &err), err);
 	boxes.count = COUNT - 1;
 	CHECK_FAILS(cf_boxes_cover(&boxes, zeros, dims, &err), err, CKPTFMT_FAIL_BAD_SLICE,
-		"SLC-11: the slices do not hold 6 of the 98304 elements");
+		"SLC-11: the slices lack 6 of the 98304 elements");
 	boxes.count = COUNT;
 	memcpy(extents + 4 * 9000, extents + 4 * 77, 4 * sizeof *extents);
 	CHECK_FAILS(cf_boxes_check_disjoint(&boxes, rows, &err), err, CKPTFMT_FAIL_BAD_SLICE,
@@ -432,7 +432,7 @@ static void test_full_rank(void)
 	CHECK_OK(cf_boxes_cover(&boxes, zeros, dims, &err), err);
 	boxes.count = 1;
 	CHECK_FAILS(cf_boxes_cover(&boxes, zeros, dims, &err), err, CKPTFMT_FAIL_BAD_SLICE,
-		"SLC-11: the slices do not hold 64 of the 128 elements");
+		"SLC-11: the slices lack 64 of the 128 elements");
 }
 
 int main(void)

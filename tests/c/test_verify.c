@@ -629,20 +629,26 @@ static void test_random_damage(void)
 }
 
 /* Each allocation fails, once or from then on: the verifier reports it or uses less memory. */
-static void test_memory(bool forever)
+static void test_memory(bool forever, int32_t shards)
 {
+	static const int64_t two[1] = {2};
 	uint64_t alive;
 	bool failed = true;
-	make();
+	if (shards == 1) {
+		maker_begin(&m, directory, "m", 1);
+		maker_tensor(&m, "a", CKPTFMT_FLOAT, 1, two, 0, floats, 8);
+	} else {
+		make();
+	}
 	maker_build(&m);
 	maker_save(&m);
 	alive = memory_fault_live();
 	for (uint64_t n = 1; failed; n++) {
-			ckptfmt_verifier *v;
+		ckptfmt_verifier *v;
 		ckptfmt_progress progress = {0};
 		ckptfmt_error err;
 		ckptfmt_status status;
-			memory_fault_set(n, forever);
+		memory_fault_set(n, forever);
 		status = ckptfmt_verifier_open(path_of("m"), NULL, &v, &err);
 		while (status == CKPTFMT_OK && !progress.finished)
 			status = ckptfmt_verifier_step(v, 0, &progress, &err);
@@ -681,8 +687,10 @@ int main(void)
 	test_replaced_by_another();
 	test_replaced_all_the_time();
 	test_random_damage();
-	test_memory(false);
-	test_memory(true);
+	for (int32_t shards = 1; shards <= 2; shards++) {
+		test_memory(false, shards);
+		test_memory(true, shards);
+	}
 	CHECK_EQ(rmdir(directory), 0);
 	return test_finish("test_verify");
 }

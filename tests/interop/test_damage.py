@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from support.index import FOOTER_SIZE
 
 import ckptfmt
 
@@ -171,7 +172,7 @@ def index_places(regions: list[table.Region]) -> list[Place]:
     blocks = [region for region in regions if region.offset < footer]
     pairs = zip(blocks[::2], blocks[1::2], strict=True)
     places = [Place(block.offset, trailer.offset + trailer.size) for block, trailer in pairs]
-    return [*places, Place(footer, footer + table.FOOTER_SIZE)]
+    return [*places, Place(footer, footer + FOOTER_SIZE)]
 
 
 def complaints(error: ckptfmt.CkptfmtError, file: Path, places: list[Place]) -> list[str]:
