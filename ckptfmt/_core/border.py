@@ -211,14 +211,19 @@ class SharedHandle(_Handle):
 
 
 class ExclusiveHandle(_Handle):
-    """Used by one thread at a time: calls, and closing, wait for each other."""
+    """Used by one thread at a time: calls, and closing, wait for each other.
 
-    __slots__ = ("_lock", "_owned")
+    A call may run Python (a codec's), and with it a signal handler. A handler that closes the
+    handle takes effect when the interrupted call returns; its other calls are refused.
+    """
+
+    __slots__ = ("_busy", "_lock", "_owned")
 
     def __init__(self, pointer: Any, name: str, owned: Any = None) -> None:
         super().__init__(pointer, name)
         self._owned = pointer if owned is None else owned
         self._lock = _thread.RLock()
+        self._busy = False
 
     def run(self, function: Callable[..., int], *arguments: Any) -> int:
         """Call a C function that takes the handle first."""
@@ -226,7 +231,20 @@ class ExclusiveHandle(_Handle):
         # Ctrl-C cannot separate the lock's own `with` from what is inside: a lock left behind
         # would block closing forever.
         with self._lock:
-            return function(self._usable(), *arguments)
+            if self._busy:
+                raise errors.InvalidError(f"{self._name} is in use by the interrupted call")
+            try:
+                self._busy = True
+                return function(self._usable(), *arguments)
+            finally:
+                self._busy = False
+                if self._pointer is CLOSED:
+                    self._release()
+
+    def _release(self) -> None:
+        owned, self._owned = self._owned, None
+        if owned is not None:
+            ffi.release(owned)
 
     def close(self) -> None:
         """Close when the running call returns. Does nothing when closed."""
@@ -234,10 +252,9 @@ class ExclusiveHandle(_Handle):
             self._pointer = CLOSED
             return
         with self._lock:
-            if self._pointer is not CLOSED:
-                self._pointer = CLOSED
-                owned, self._owned = self._owned, None
-                ffi.release(owned)
+            self._pointer = CLOSED
+            if not self._busy:
+                self._release()
 
 
 def call(handle: Any, function: Callable[..., int], *arguments: Any) -> None:

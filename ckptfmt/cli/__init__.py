@@ -83,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
             name, help=command.SUMMARY, description=description, epilog=command.EPILOG, **LAYOUT
         )
         command.add_options(own)
-        own.set_defaults(run=command.run)
+        own.set_defaults(run=command.run, parser=own)
     return parser
 
 
@@ -103,7 +103,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     options = None
     try:
-        options = _parser().parse_args(arguments)
+        options, extra = _parser().parse_known_args(arguments)
+        if extra:
+            options.parser.error(f"unrecognized arguments: {' '.join(extra)}")
         status: int = options.run(options)
     except SystemExit as stop:  # of argparse: help, version, wrong usage
         return int(stop.code or GOOD)

@@ -36,11 +36,16 @@ class Objects(NamedTuple):
 
     graph: ObjectGraph
     groups: dict[str, list[str]]
+    # The node whose line shows a group: a hostile graph may name one group in every node.
+    group_nodes: dict[str, Node]
 
     def tensors(self, node: Node) -> Iterator[tuple[str, str]]:
         """Yield label and name of each tensor of an object."""
         for one in node.attributes:
-            for name in self.groups.get(one.checkpoint_key, [one.checkpoint_key]):
+            group = self.groups.get(one.checkpoint_key, [one.checkpoint_key])
+            if self.group_nodes.get(one.checkpoint_key, node) is not node:
+                continue
+            for name in group:
                 yield escape(one.name) + name.removeprefix(one.checkpoint_key), name
 
 
@@ -65,7 +70,12 @@ def objects_of(reader: Reader, contents: Contents) -> Objects | None:
                 "problem", "CORRUPT", "BAD_ENTRY", message, contents.index_path, None, missing[0]
             )
         )
-    return Objects(graph, groups)
+    group_nodes: dict[str, Node] = {}
+    for node in graph.nodes:
+        for one in node.attributes:
+            if one.checkpoint_key in groups:
+                group_nodes.setdefault(one.checkpoint_key, node)
+    return Objects(graph, groups, group_nodes)
 
 
 class _Shown:
@@ -75,8 +85,9 @@ class _Shown:
         self.objects, self.nodes = objects, objects.graph.nodes
         self.tensors, self.filtered = tensors, filtered
         self.rows = {name: row for row, name in enumerate(tensors.names)}
-        # Parent and edge by which each object was reached first.
-        self.owners: dict[int, tuple[int, str]] = {0: (0, "")}
+        # Parent, label and edge by which each object was reached first. Labels may repeat: the edge
+        # is the position among the parent's children and slots.
+        self.owners: dict[int, tuple[int, str, int]] = {0: (0, "", -1)}
         self.counts: dict[int, int] = {}
         self.sizes: dict[int, int] = {}
         self._sum_up(self._met())
@@ -87,27 +98,26 @@ class _Shown:
         while first < len(order):
             at = first
             while at < len(order):
-                for name, child in self.nodes[order[at]].children:
-                    self._own(order, order[at], escape(name), child)
+                for edge, (name, child) in enumerate(self.nodes[order[at]].children):
+                    self._own(order, order[at], escape(name), edge, child)
                 at += 1
             for node_id in order[first:]:
-                for label, slot_id in self._slots(node_id):
-                    self._own(order, node_id, label, slot_id)
+                for edge, label, slot_id in self._slots(node_id):
+                    self._own(order, node_id, label, edge, slot_id)
             first = at
         return order
 
-    def _own(self, order: list[int], parent: int, label: str, child: int) -> None:
+    def _own(self, order: list[int], parent: int, label: str, edge: int, child: int) -> None:
         if child not in self.owners:
-            self.owners[child] = (parent, label)
+            self.owners[child] = (parent, label, edge)
             order.append(child)
 
-    def _slots(self, node_id: int) -> Iterator[tuple[str, int]]:
-        for slot in self.nodes[node_id].slot_variables:
+    def _slots(self, node_id: int) -> Iterator[tuple[int, str, int]]:
+        node = self.nodes[node_id]
+        for edge, slot in enumerate(node.slot_variables, len(node.children)):
             variable = self.path(slot.original_variable_node_id)
-            yield (
-                f"{OPTIMIZER_SLOT}/{escape(slot.slot_name)} of {variable}",
-                (slot.slot_variable_node_id),
-            )
+            label = f"{OPTIMIZER_SLOT}/{escape(slot.slot_name)} of {variable}"
+            yield edge, label, slot.slot_variable_node_id
 
     def _sum_up(self, order: list[int]) -> None:
         self.counts, self.sizes = dict.fromkeys(order, 0), dict.fromkeys(order, 0)
@@ -130,7 +140,7 @@ class _Shown:
             return "(an object that the root does not reach)"
         labels: list[str] = []
         while node_id and len(labels) < DEPTH_MAX:
-            node_id, label = self.owners[node_id]
+            node_id, label, _ = self.owners[node_id]
             labels.append(label)
         return "/".join(["..."] * bool(node_id) + labels[::-1])
 
@@ -141,8 +151,9 @@ class _Shown:
             self.tensor(f"{ATTRIBUTES}/{label}", self.rows.get(key))
             for label, key in self.objects.tensors(node)
         ]
-        found += [self._line(node_id, escape(name), child) for name, child in node.children]
-        found += [self._line(node_id, label, child) for label, child in self._slots(node_id)]
+        edges = [(edge, escape(name), child) for edge, (name, child) in enumerate(node.children)]
+        edges += self._slots(node_id)
+        found += [self._line(node_id, *edge) for edge in edges]
         # With a filter, only what leads to a tensor that it chooses.
         return [one for one in found if not self.filtered or one.row is not None or one.count]
 
@@ -152,8 +163,9 @@ class _Shown:
             return Line(label, dtype=MISSING, kind=kind)
         return Line(label, row, nbytes=self.tensors.nbytes[row], kind=kind)
 
-    def _line(self, parent: int, label: str, child: int) -> Line:
-        if self.owners[child] != (parent, label):
+    def _line(self, parent: int, edge: int, label: str, child: int) -> Line:
+        owner, _, owner_edge = self.owners[child]
+        if (owner, owner_edge) != (parent, edge):
             return Line(f"{label} -> {self.path(child)}")
         node = self.nodes[child]
         kind = text.printable(node.kind or "")

@@ -230,6 +230,7 @@ class _Builder:
     ) -> None:
         self.nodes, self.tensors, self.groups, self.path = graph.nodes, tensors, groups, path
         self.objects: dict[int, Any] = {}
+        self.made_groups: dict[str, dict[str, Any]] = {}
 
     def build(self, found: list[int]) -> Any:
         kinds = {node_id: kind_of(self.nodes[node_id], node_id, self.path) for node_id in found}
@@ -270,12 +271,22 @@ class _Builder:
         made = TreeNode(registered_saver=node.registered_saver)
         for one in node.attributes:
             key = one.checkpoint_key
-            group = [name for name in self.groups.get(key, ()) if name in self.tensors]
             if key in self.tensors:
                 made.attributes[one.name] = self.tensors[key]
-            elif group:
-                made.attributes[one.name] = {name[len(key) :]: self.tensors[name] for name in group}
+            elif group := self.group(key):
+                made.attributes[one.name] = group
         return made
+
+    def group(self, key: str) -> dict[str, Any]:
+        """The tensors of a key that stands for several. Nodes with the same key share the dict, so
+        that the cost is linear however many there are."""
+        if key not in self.made_groups:
+            self.made_groups[key] = {
+                name[len(key) :]: self.tensors[name]
+                for name in self.groups.get(key, ())
+                if name in self.tensors
+            }
+        return self.made_groups[key]
 
     def items(self, node: Node) -> list[Any]:
         """The elements of a list or tuple."""

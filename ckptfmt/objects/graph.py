@@ -480,7 +480,7 @@ class _Decoder:
         return node
 
     def distinct(self, position: int, what: str, found: list[str] | list[tuple[int, str]]) -> None:
-        if len(set(found)) == len(found):
+        if len(found) < 2 or len(set(found)) == len(found):
             return
         seen = set()
         for name in found:

@@ -241,7 +241,9 @@ def _check_value(key: str, value: Any, component: NDArray[Any]) -> None:
     if isinstance(value, TensorHandle):
         value.check_target(_native(component))
     elif isinstance(value, Mapping):
-        raise InvalidError("each component of a parallel variable must be a slice", tensor=key)
+        raise InvalidError(
+            "each component of a parallel variable must be a whole tensor, not a slice", tensor=key
+        )
     elif value.shape != component.shape or not _equivalent(value.dtype, component.dtype):
         raise InvalidError(
             f"{value.dtype}{list(value.shape)} does not fit a component of "

@@ -63,7 +63,10 @@ class ShardingCallback(abc.ABC):
         if type(self) is not type(other):
             return NotImplemented
         assert isinstance(other, ShardingCallback)
-        return self.description == other.description and vars(self) == vars(other)
+        try:
+            return self.description == other.description and vars(self) == vars(other)
+        except ValueError:  # an array among the attributes
+            return False
 
     def __hash__(self) -> int:
         return hash((type(self), self.description))

@@ -21,7 +21,7 @@ from ckptfmt import dtypes
 from ckptfmt.arguments import listed, wrong
 from ckptfmt.arrays import Sources
 from ckptfmt.errors import InvalidError, about
-from ckptfmt.names import tensor_bytes, tensor_name
+from ckptfmt.names import tensor_bytes, tensor_name, tensor_text
 from ckptfmt.saving.devices import canonical, device_of
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.slices import SliceSpec, parse_spec
@@ -359,7 +359,7 @@ class ShardableTensor:
             name=spec.name,
             shape=array.shape,
             slice_spec=spec.slice_spec.strip(),
-            checkpoint_key=spec.name if checkpoint_key is None else checkpoint_key,
+            checkpoint_key=spec.name if checkpoint_key is None else tensor_text(checkpoint_key),
             trackable=trackable,
         )
 

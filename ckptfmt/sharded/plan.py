@@ -370,6 +370,9 @@ def _add_equal(
         held, found = known[number, shapes]
         one.positions.update(held)
         for axis, lengths in enumerate(found):
+            if not one.lengths[axis]:
+                one.lengths[axis] = dict(lengths)
+                continue
             for block, length in lengths.items():
                 _add_length(name, one.lengths[axis], layout, axis, block, length)
 

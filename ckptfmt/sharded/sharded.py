@@ -358,19 +358,24 @@ def _agree(
 
     def decide(answers: list[bytes]) -> bytes:
         heads, descriptions = [], []
+        distinct: dict[bytes, bytes] = {}  # most processes give the same description
         for answer in answers:
-            head, _, description = zlib.decompress(answer).partition(b"\n")
-            heads.append(json.loads(head))
-            descriptions.append(description)
+            size = int.from_bytes(answer[:8])
+            heads.append(json.loads(zlib.decompress(answer[8 : 8 + size])))
+            packed = answer[8 + size :]
+            if packed not in distinct:
+                distinct[packed] = zlib.decompress(packed)
+            descriptions.append(distinct[packed])
         for what in options:
             compare_all(f"give different {what}", [given[what] for given, _ in heads])
         plan = join(descriptions, [placement for _, placement in heads])
         temporary.make()
         return zlib.compress(temporary.token.encode() + b"\n" + plan.to_bytes(), 1)
 
-    head = json.dumps([options, list(mine.placement.values())]).encode()
+    head = zlib.compress(json.dumps([options, list(mine.placement.values())]).encode(), 1)
+    answer = len(head).to_bytes(8) + head + zlib.compress(mine.to_bytes(), 1)
     try:
-        decision = team.round(None, zlib.compress(head + b"\n" + mine.to_bytes(), 1), decide)
+        decision = team.round(None, answer, decide)
     except BaseException:
         temporary.remove()  # exists in process 0 only
         raise

@@ -4,6 +4,7 @@ lock is left behind."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.forking import in_child
 
 import ckptfmt
 from ckptfmt import _core
@@ -134,3 +136,27 @@ def test_interrupted_anywhere_nothing_stays_locked(tmp_path: Path) -> None:
         assert not verifier._lock._is_owned()
         verifier.close()
     assert number > 5
+
+
+@pytest.mark.parametrize("method", ["abandon", "commit"])
+def test_a_handler_ends_a_writer_in_the_middle_of_a_call(tmp_path: Path, method: str) -> None:
+    """A codec runs Python in the middle of an add, and with it signal handlers."""
+
+    def child() -> None:
+        writer = ckptfmt.Writer(tmp_path / "ck", level="ckptfmt", compression="zstd")
+
+        def handler(_number: int, _frame: FrameType | None) -> None:
+            with contextlib.suppress(ckptfmt.CkptfmtError):
+                getattr(writer, method)()
+
+        signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)
+        value = np.arange(1 << 22, dtype=np.int32)
+        with contextlib.suppress(ckptfmt.CkptfmtError):
+            for number in range(50):
+                writer.add(f"t{number}", value)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        writer.abandon()
+
+    # In a child: freeing a writer that C is using ends the process.
+    assert in_child(child) == 0

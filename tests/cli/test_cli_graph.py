@@ -209,3 +209,30 @@ def test_verify_notes_tensors_that_the_graph_lost(tmp_path: Path) -> None:
         found = {one["tensor"].partition("/")[0] for one in report["findings"]}
         assert found == names
         assert all(one["severity"] == "note" for one in report["findings"])
+
+
+def save_graph(prefix: Path, nodes: list[Node], tensors: dict[str, Any]) -> None:
+    graph = np.array(encode_graph(ObjectGraph(nodes)), object)
+    stored = sorted({**tensors, OBJECT_GRAPH_KEY: graph}.items())
+    names, values = zip(*stored, strict=True)
+    ckptfmt.save_v2(prefix, names, [""] * len(names), values)
+
+
+def test_slots_with_equal_labels(tmp_path: Path, command: Callable[..., Ran]) -> None:
+    """Two slots of one label to one object expand it once, not twice per level."""
+    count = 20
+    nodes = [Node() for _ in range(count + 2)]
+    for i in range(count - 1):
+        nodes[i].slot_variables = [SlotVariable(count + k, "m", i + 1) for k in range(2)]
+    save_graph(tmp_path / "m", nodes, {})
+    assert len(tree_in(command(tmp_path / "m"))) < 10 * count
+
+
+def test_one_group_in_many_nodes(tmp_path: Path, command: Callable[..., Ran]) -> None:
+    """A key that stands for several tensors is shown in one node, whichever others name it."""
+    count = 60
+    nodes = [Node(attributes=[Attribute("VARIABLE_VALUE", "", "p/x")]) for _ in range(count)]
+    nodes[0].children = [(str(i), i) for i in range(1, count)]
+    tensors = {f"p/x{i}": np.zeros((), np.int8) for i in range(count)}
+    save_graph(tmp_path / "m", nodes, tensors)
+    assert len(tree_in(command(tmp_path / "m"))) < 4 * count

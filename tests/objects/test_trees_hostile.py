@@ -213,3 +213,16 @@ def test_a_long_chain_of_tuples_and_slots(tmp_path: Path) -> None:
         ((variable, _, found),) = found.slots
         assert variable is root
     assert_same_tree(found, TENSORS["v"])
+
+
+def test_nodes_with_one_key_share_their_tensors(tmp_path: Path) -> None:
+    """Memory is linear in the file if many nodes name one key that stands for several tensors."""
+    nodes = [Node([], [Attribute("VARIABLE_VALUE", "", "p/x")]) for _ in range(3)]
+    nodes[0].children = [("a", 1), ("b", 2)]
+    graph = np.array(encode_graph(ObjectGraph(nodes)), object)
+    names = [OBJECT_GRAPH_KEY, "p/x1", "p/x2"]
+    ckptfmt.save_v2(tmp_path / "m", names, [""] * 3, [graph, np.zeros(2), np.ones(2)])
+    root = load_tree(tmp_path / "m")
+    first, second = (root[name].attributes["VARIABLE_VALUE"] for name in "ab")
+    assert first is second
+    assert sorted(first) == ["1", "2"]

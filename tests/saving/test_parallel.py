@@ -271,7 +271,7 @@ GOOD = np.ones((2, 3), np.float32)
         (
             {KEYS[0]: GOOD, KEYS[1]: {"2 3 0,2:0,3": GOOD}},
             InvalidError,
-            "each component of a parallel variable must be a slice",
+            "each component of a parallel variable must be a whole tensor, not a slice",
             KEYS[1],
         ),
     ],
