@@ -100,7 +100,8 @@ static ckptfmt_status decode_part(const cf_read_work *w, cf_transfer *transfer, 
 	if (d->straight != NULL)
 		return cf_transfer_decode(transfer, &d->value, begin, end, NULL, true, d->straight + begin,
 			checked ? crc : NULL, err);
-	return cf_transfer_decode(transfer, &d->value, begin, end, &d->plan, d->all, destination, checked ? crc : NULL, err);
+	return cf_transfer_decode(transfer, &d->value, begin, end, &d->plan, d->all, destination, checked ? crc : NULL,
+		err);
 }
 
 static ckptfmt_status run_compressed(const cf_read_work *w, cf_transfer *transfer, const cf_read_job *j,

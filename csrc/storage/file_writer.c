@@ -19,7 +19,7 @@
 
 enum {
 	NAME_TRIES = 16,
-	ALIGNMENT = 4096,                 /* of staging in memory and of writes in the file: the page size of most systems */
+	ALIGNMENT = 4096,                 /* of staging memory and of writes: the page size of most systems */
 	SYNC_AHEAD_SIZE = 8 << 20
 };
 

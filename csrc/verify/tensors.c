@@ -110,25 +110,25 @@ static void check_orphan(ckptfmt_verifier *v, const cf_verify_place *place)
 			(int)rank);
 }
 
-static uint64_t add_unclaimed(ckptfmt_verifier *v, cf_deferred_entry *entry_deferred)
+static uint64_t add_unclaimed(ckptfmt_verifier *v, cf_deferred_entry *waiting)
 {
 	int64_t dims[CKPTFMT_RANK_MAX];
-	cf_bytes_view key = cf_deferred_key(&v->deferred, entry_deferred), value = cf_deferred_value(&v->deferred, entry_deferred);
-	cf_verify_place place = {cf_verify_index_path(v), key, entry_deferred->origin};
+	cf_bytes_view key = cf_deferred_key(&v->deferred, waiting), value = cf_deferred_value(&v->deferred, waiting);
+	cf_verify_place place = {cf_verify_index_path(v), key, waiting->origin};
 	uint64_t row = cf_selection_count(v->selection);
 	ckptfmt_error error;
 	cf_entry entry;
 	/* An entry that cannot be decoded has been reported. */
-	if (cf_entry_decode(value, entry_deferred->origin, v->reader->limits.slices_max, dims, &entry, NULL) != CKPTFMT_OK)
+	if (cf_entry_decode(value, waiting->origin, v->reader->limits.slices_max, dims, &entry, NULL) != CKPTFMT_OK)
 		return CF_VERIFY_ROW_COST;
-	entry_deferred->claimed = true;
+	waiting->claimed = true;
 	if (entry.slice_count != 0) {
 		cf_verify_check_location(v, &entry, &place);
 		(void)cf_verify_ok(v, cf_verify_check_extension(v, &entry, false, &error), &error, &place);
 	} else {
 		check_orphan(v, &place);
 	}
-	cf_verify_add_row(v, key, value, entry_deferred->origin, !entry_deferred->broken);
+	cf_verify_add_row(v, key, value, waiting->origin, !waiting->broken);
 	return row < cf_selection_count(v->selection) && !cf_verify_failed(v) ? find_slices(v, row) : CF_VERIFY_ROW_COST;
 }
 
@@ -136,7 +136,7 @@ static uint64_t add_unclaimed(ckptfmt_verifier *v, cf_deferred_entry *entry_defe
 uint64_t cf_verify_late_step(ckptfmt_verifier *v)
 {
 	cf_verify_place place = {cf_verify_index_path(v), {NULL, 0}, CF_NO_OFFSET};
-	cf_deferred_entry *entry_deferred;
+	cf_deferred_entry *waiting;
 	ckptfmt_error error;
 	if (v->next == 0 && !cf_verify_ok(v, cf_deferred_by_size(&v->deferred, &v->places, &error), &error, &place))
 		return 0;
@@ -144,8 +144,8 @@ uint64_t cf_verify_late_step(ckptfmt_verifier *v)
 		cf_verify_enter(v, CF_VERIFY_TENSORS);
 		return 0;
 	}
-	entry_deferred = cf_deferred_at(&v->deferred, v->places[v->next++].row);
-	return entry_deferred->claimed ? CF_VERIFY_ROW_COST : add_unclaimed(v, entry_deferred);
+	waiting = cf_deferred_at(&v->deferred, v->places[v->next++].row);
+	return waiting->claimed ? CF_VERIFY_ROW_COST : add_unclaimed(v, waiting);
 }
 
 /* ---- values ---------------------------------------------------------------------------------------------- */

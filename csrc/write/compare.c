@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Whether tensors in memory are what a checkpoint holds. Dtype, shape and size are compared first, then checksums
- * and stored bytes, chunk by chunk: a chunk whose stored checksum differs is not read. Bytes that equal memory whose checksums are the
- * stored ones are sound, so damaged values count as changed.
+ * Whether tensors in memory equal those of a checkpoint. Dtype, shape and size are compared first, then checksums and
+ * stored bytes, chunk by chunk: a chunk whose stored checksum differs is not read. Bytes that equal memory with the
+ * stored checksums are sound, so damaged values count as changed.
  */
 #include "base/memory.h"
 #include "read/values.h"
