@@ -326,6 +326,8 @@ def entries():
     yield "shape_named", number(1, 1) + nested(2, nested(2, number(1, 3) + nested(2, b"rows")))
     yield "shape_negative", number(1, 1) + nested(2, nested(2, number(1, -1)))
     yield "shape_large", number(1, 1) + nested(2, nested(2, number(1, 2**62)) * 2)
+    yield "dim_tag", number(1, 1) + nested(2, nested(2, b"\6"))
+    yield "dim_cut", number(1, 1) + nested(2, nested(2, b"\x08"))
     yield "rank_255", number(1, 1) + nested(2, nested(2, b"") * 255)
     yield (
         "unknown",

@@ -153,8 +153,8 @@ static inline bool take_short_shape(const uint8_t *at, const uint8_t *end, int64
 			return false;
 		dim_end = at + 2 + at[1];
 		at += 2;
-		if (at < dim_end && *at++ == FIELD(DIM_SIZE, CF_WIRE_VARINT))
-			at = take_short_number(at, dim_end, &size);
+		if (at < dim_end && *at == FIELD(DIM_SIZE, CF_WIRE_VARINT))
+			at = take_short_number(at + 1, dim_end, &size);
 		if (at != dim_end)
 			return false;
 		dims[rank++] = (int64_t)size;

@@ -68,6 +68,7 @@ def wire(out: Vectors) -> None:
     out.at_open("msg-3-version", bad, "BAD_PROTO", "MSG-3")
     out.at_entry("msg-5-shape", with_dims(b"\x12\5"), "BAD_PROTO", "MSG-5", data=DATA)
     out.at_entry("msg-3-dim", with_dims(b"\x12\1\x08"), "BAD_PROTO", "MSG-3", data=DATA)
+    out.at_entry("msg-2-dim", with_dims(b"\x12\1\6"), "BAD_PROTO", "MSG-2", data=DATA)
     for name, number, value in (
         ("dtype", 1, 2**31),
         ("dtype-low", 1, -(2**31) - 1),

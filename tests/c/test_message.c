@@ -78,6 +78,9 @@ static void test_entries(void)
 	}
 	CHECK_OK(decode("", &entry, dims, &err), err);
 	CHECK(entry.dtype == 0 && entry.rank == 0 && !entry.has_shape);
+	/* Dimensions of one byte: a tag of no field, and a size that is cut off. */
+	CHECK_FAILS(decode("08 01 12 03 12 01 06", &entry, dims, &err), err, CKPTFMT_FAIL_BAD_PROTO, "");
+	CHECK_FAILS(decode("08 01 12 03 12 01 08", &entry, dims, &err), err, CKPTFMT_FAIL_BAD_PROTO, "");
 }
 
 static void test_slices(void)
