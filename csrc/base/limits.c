@@ -29,7 +29,7 @@ void cf_limits_default(ckptfmt_limits *limits)
 		.struct_size = sizeof *limits,
 		.index_bytes_max = (uint64_t)4 << 30,
 		.block_bytes_max = (uint64_t)64 << 20,
-		.key_bytes_max = (uint64_t)16 << 20,
+		.key_bytes_max = CF_KEY_BYTES_MAX,
 		.keys_bytes_factor = 16,
 		.keys_bytes_floor = (uint64_t)64 << 20,
 		.entries_max = (uint64_t)1 << 24,

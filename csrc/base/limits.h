@@ -11,6 +11,9 @@
 CF_MUST_CHECK ckptfmt_status cf_struct_take(void *to, size_t known, const void *from, const char *name,
 	ckptfmt_error *err);
 
+/* Bytes of a key that readers take unless they are told otherwise; no writer makes longer ones (TAB-13). */
+enum { CF_KEY_BYTES_MAX = 16 << 20 };
+
 void cf_limits_default(ckptfmt_limits *limits);
 /* The caller's limits, or the defaults: for all if `from` is NULL, else for the fields that are 0. INVALID as above. */
 CF_MUST_CHECK ckptfmt_status cf_limits_take(ckptfmt_limits *to, const ckptfmt_limits *from, ckptfmt_error *err);

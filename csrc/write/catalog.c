@@ -2,6 +2,7 @@
 #include "write/catalog.h"
 
 #include "base/memory.h"
+#include "base/pages.h"
 #include "slices/box.h"
 #include "slices/key.h"
 #include "storage/os.h"
@@ -153,6 +154,8 @@ ckptfmt_status cf_catalog_reserve(cf_catalog *catalog, uint64_t rows, uint64_t k
 	if (!cf_mul_u64(rows, sizeof(cf_catalog_row), &row_bytes) || !cf_buffer_reserve(&catalog->rows, row_bytes) ||
 		!cf_buffer_reserve(&catalog->keys, key_bytes))
 		return cf_fail_memory(err);
+	/* In small pages, the faults of 100,000 rows take as long as writing them into the index. */
+	cf_pages_want_large(catalog->rows.data, catalog->rows.capacity);
 	return CKPTFMT_OK;
 }
 

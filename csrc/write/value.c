@@ -37,17 +37,15 @@ static ckptfmt_status check_slice(const ckptfmt_source *source, ckptfmt_error *e
 static ckptfmt_status check_name(const ckptfmt_source *source, ckptfmt_error *err)
 {
 	uint64_t size = source->name_size;
-	ckptfmt_limits limits;
-	cf_limits_default(&limits);
-	if (source->slice != NULL && size <= limits.key_bytes_max) {
+	if (source->slice != NULL && size <= CF_KEY_BYTES_MAX) {
 		size += SLICE_KEY_FRAME + 2 * SLICE_KEY_NUMBER * (uint64_t)source->rank;
 		for (uint64_t i = 0; i < source->name_size; i++)
 			size += source->name[i] == 0 || source->name[i] == 0xff;
 	}
-	if (size > limits.key_bytes_max)
+	if (size > CF_KEY_BYTES_MAX)
 		return cf_fail(err, CKPTFMT_FAIL_LIMIT, CF_NO_OFFSET,
-			"TAB-13: the name has %llu bytes; keys have at most %llu",
-			(unsigned long long)source->name_size, (unsigned long long)limits.key_bytes_max);
+			"TAB-13: the name has %llu bytes; keys have at most %d",
+			(unsigned long long)source->name_size, (int)CF_KEY_BYTES_MAX);
 	return CKPTFMT_OK;
 }
 
