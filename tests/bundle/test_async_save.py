@@ -390,7 +390,8 @@ def test_an_error_that_nobody_can_hear_of_any_more_is_logged(
 def test_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = {"x": np.zeros(64 << 20, np.uint8)}
     if not SANITIZED:
-        with memory_limit(32 << 20), pytest.raises(MemoryError, match="not enough memory for a copy"):
+        message = "not enough memory for a copy"
+        with memory_limit(32 << 20), pytest.raises(MemoryError, match=message):
             save_async(tmp_path / "ck", values)
         assert os.listdir(tmp_path) == []
     monkeypatch.setattr(snapshot, "_available", lambda: 10 << 20)

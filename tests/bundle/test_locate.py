@@ -290,7 +290,7 @@ def test_other_files(tmp_path: Path, content: bytes, kind: str) -> None:
     assert describe_file(str(path)) == kind
     message = not_found(path).message
     if kind == STATE:
-        assert message == f"{STATE}; open the directory that it lies in, '{tmp_path}'"
+        assert message == f"{STATE}; open its directory, '{tmp_path}'"
     else:
         assert message == f"{kind}, no checkpoint of this format"
 
@@ -335,7 +335,7 @@ def test_a_table_that_starts_like_something_else(tmp_path: Path) -> None:
 def test_state_file_by_its_relative_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "ck"\n')
     monkeypatch.chdir(tmp_path)
-    assert not_found("checkpoint").message == f"{STATE}; open the directory that it lies in, '.'"
+    assert not_found("checkpoint").message == f"{STATE}; open its directory, '.'"
 
 
 def test_a_fifo_is_not_opened(tmp_path: Path) -> None:
