@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "compress/encode.h"
 
-#include "compress/entropy.h"
+#include "compress/noise.h"
 
 enum {
 	/* Samples of a value: a few pieces, spread evenly. */
@@ -10,13 +10,7 @@ enum {
 	SAMPLE_MAX = PIECES * PIECE_SIZE,
 	SAMPLE_MIN = 4 << 10,
 	SAMPLED_PART = 16,
-	ALIGNMENT = 16,             /* pieces consist of whole units of any size */
-	/* Entropies of a byte in 256ths of a bit. A plane above the first is not worth trying, one below the second
-	 * is worth it even if samples gained nothing, and one below the third probably has runs, which need a match
-	 * search. */
-	ENTROPY_NOISE = 2017,
-	ENTROPY_GAIN = 1916,
-	ENTROPY_RUNS = 256
+	ALIGNMENT = 16              /* pieces consist of whole units of any size */
 };
 
 /* The largest frame of `size` raw bytes that is worth decoding: it saves 5 %. */
@@ -58,46 +52,30 @@ static ckptfmt_status encode_items(cf_encoder *encoder, ckptfmt_error *err)
 
 /* ---- choosing -------------------------------------------------------------------------------------------- */
 
-void cf_find_incompressible(const cf_raw *raw, uint8_t *incompressible)
+void cf_find_noise(const cf_raw *raw, uint8_t *noise)
 {
 	for (uint64_t done = 0; done < raw->size; done += raw->chunk_size)
-		*incompressible++ = cf_seems_incompressible(raw->bytes + done, cf_min_u64(raw->chunk_size, raw->size - done),
-			raw->unit, raw->rotate);
+		*noise++ = cf_is_noise(raw->bytes + done, cf_min_u64(raw->chunk_size, raw->size - done), raw->unit,
+			raw->rotate);
 }
 
-/* Copies pieces from all of the value. Returns their size. */
-static uint64_t sample_all(const cf_raw *raw, uint8_t *to)
+/* Copies `count` pieces of at most `piece` bytes, spread over the `left` chunks that are no noise; returns how many
+ * bytes that is. */
+static uint64_t sample(const cf_raw *raw, const uint8_t *noise, uint64_t left, uint64_t count, uint64_t piece,
+	uint8_t *to)
 {
-	uint64_t size = cf_min_u64(cf_max_u64(raw->size / SAMPLED_PART, SAMPLE_MIN), SAMPLE_MAX);
-	uint64_t count = (size + PIECE_SIZE - 1) / PIECE_SIZE, piece = size / count / ALIGNMENT * ALIGNMENT;
-	if (raw->size <= size) {
-		memcpy(to, raw->bytes, (size_t)raw->size);
-		return raw->size;
-	}
-	for (uint64_t i = 0; i < count; i++) {
-		uint64_t begin = count == 1 ? 0 : (raw->size - piece) * i / (count - 1) / ALIGNMENT * ALIGNMENT;
-		memcpy(to + i * piece, raw->bytes + begin, (size_t)piece);
-	}
-	return count * piece;
-}
-
-/* Copies pieces from the middle of some of the `left` compressible chunks. Returns their size. */
-static uint64_t sample_chunks(const cf_raw *raw, const uint8_t *incompressible, uint64_t left, uint8_t *to)
-{
-	uint64_t count = cf_min_u64(left, PIECES), done = 0, next = 0;
-	uint64_t size = SAMPLE_MAX / count / ALIGNMENT * ALIGNMENT, seen = 0;
+	uint64_t done = 0, next = 0, seen = 0;
 	for (uint64_t chunk = 0; next < count; chunk++) {
-		uint64_t begin = chunk * raw->chunk_size, chunk_size, piece;
-		if (incompressible[chunk])
+		uint64_t begin = chunk * raw->chunk_size, size = cf_min_u64(raw->chunk_size, raw->size - begin);
+		if (noise[chunk])
 			continue;
-		if (seen++ != (count == 1 ? 0 : (2 * next * (left - 1) + (count - 1)) / (2 * (count - 1))))
-			continue;
-		next++;
-		chunk_size = cf_min_u64(raw->chunk_size, raw->size - begin);
-		piece = cf_min_u64(size, chunk_size);
-		begin += (chunk_size - piece) / 2 / ALIGNMENT * ALIGNMENT;
-		memcpy(to + done, raw->bytes + begin, (size_t)piece);
-		done += piece;
+		for (; next < count && next * left / count == seen; next++) {
+			uint64_t part = cf_min_u64(piece, size);
+			uint64_t at = (size - part) * (next + 1) / (count + 1) / ALIGNMENT * ALIGNMENT;
+			memcpy(to + done, raw->bytes + begin + at, (size_t)part);
+			done += part;
+		}
+		seen++;
 	}
 	return done;
 }
@@ -151,26 +129,28 @@ static void choose_best(const cf_encoder *encoder, const cf_raw *raw, uint64_t s
 	}
 }
 
-ckptfmt_status cf_choose(cf_encoder *encoder, const cf_raw *raw, const uint8_t *incompressible, cf_choice *out,
+ckptfmt_status cf_choose(cf_encoder *encoder, const cf_raw *raw, const uint8_t *noise, cf_choice *out,
 	bool *gains, ckptfmt_error *err)
 {
-	uint64_t chunks = cf_chunk_count(raw->size, raw->chunk_size), left = 0, size;
-	uint8_t *sample = scratch(&encoder->planes, 2 * (uint64_t)SAMPLE_MAX);
+	uint64_t chunks = cf_chunk_count(raw->size, raw->chunk_size), left = 0, count, size;
+	uint8_t *bytes = scratch(&encoder->planes, 2 * (uint64_t)SAMPLE_MAX);
 	uint8_t *frames = scratch(&encoder->frames, SAMPLE_MAX);
 	*out = (cf_choice){CF_CHUNK_ZSTD, {CF_EFFORT_NONE}};
 	*gains = false;
 	CF_TRY(cf_buffer_status(&encoder->planes, err));
 	CF_TRY(cf_buffer_status(&encoder->frames, err));
 	for (uint64_t i = 0; i < chunks; i++)
-		left += !incompressible[i];
+		left += !noise[i];
 	if (left == 0)
 		return CKPTFMT_OK;
-	size = left == chunks ? sample_all(raw, sample) : sample_chunks(raw, incompressible, left, sample);
+	size = cf_min_u64(cf_max_u64(raw->size / SAMPLED_PART, SAMPLE_MIN), SAMPLE_MAX);
+	count = (size + PIECE_SIZE - 1) / PIECE_SIZE;
+	size = sample(raw, noise, left, count, size / count / ALIGNMENT * ALIGNMENT, bytes);
 	cf_buffer_clear(&encoder->items);
-	add_trials(encoder, sample, size, 1, frames);
+	add_trials(encoder, bytes, size, 1, frames);
 	if (raw->unit > 1) {
-		split(sample, size, raw->unit, raw->rotate, sample + SAMPLE_MAX);
-		add_trials(encoder, sample + SAMPLE_MAX, size / raw->unit, raw->unit, frames);
+		split(bytes, size, raw->unit, raw->rotate, bytes + SAMPLE_MAX);
+		add_trials(encoder, bytes + SAMPLE_MAX, size / raw->unit, raw->unit, frames);
 	}
 	CF_TRY(encode_items(encoder, err));
 	choose_best(encoder, raw, size, out, gains);
@@ -178,18 +158,6 @@ ckptfmt_status cf_choose(cf_encoder *encoder, const cf_raw *raw, const uint8_t *
 }
 
 /* ---- encoding -------------------------------------------------------------------------------------------- */
-
-/* The effort for one plane of one chunk: the choice for the value, adjusted by the entropy of the plane. */
-static int32_t effort_for(int8_t chosen, uint32_t entropy)
-{
-	if (entropy < ENTROPY_RUNS)
-		return CKPTFMT_EFFORT_FULL;
-	if (chosen == CKPTFMT_EFFORT_FAST && entropy > ENTROPY_NOISE)
-		return CF_EFFORT_NONE;
-	if (chosen == CF_EFFORT_NONE && entropy <= ENTROPY_GAIN)
-		return CKPTFMT_EFFORT_FAST;
-	return chosen;
-}
 
 /* Splits the chunk at `begin` into planes, at the same position of the scratch memory, and adds an item for each plane
  * that is worth trying. */
@@ -207,17 +175,16 @@ static void prepare_chunk(cf_encoder *encoder, const cf_raw *raw, const cf_choic
 	}
 	for (uint32_t p = 0; p < count; p++) {
 		const uint8_t *plane = planes + p * plane_size;
-		int32_t effort = effort_for(choice->efforts[p], cf_entropy(plane, plane_size));
 		ckptfmt_codec_item item = {.source = plane, .source_size = plane_size,
 			.destination = encoder->frames.data + begin + p * plane_size, .capacity = worth(plane_size),
-			.effort = effort};
-		if (effort != CF_EFFORT_NONE && item.capacity != 0)
+			.effort = choice->efforts[p]};
+		if (item.effort != CF_EFFORT_NONE && item.capacity != 0)
 			cf_put_bytes(&encoder->items, &item, sizeof item);
 	}
 }
 
 static ckptfmt_status prepare(cf_encoder *encoder, const cf_raw *raw, const cf_choice *choice,
-	const uint8_t *incompressible, ckptfmt_error *err)
+	const uint8_t *noise, ckptfmt_error *err)
 {
 	cf_buffer_clear(&encoder->items);
 	(void)scratch(&encoder->frames, raw->size);
@@ -225,7 +192,7 @@ static ckptfmt_status prepare(cf_encoder *encoder, const cf_raw *raw, const cf_c
 	CF_TRY(cf_buffer_status(&encoder->frames, err));
 	CF_TRY(cf_buffer_status(&encoder->planes, err));
 	for (uint64_t begin = 0, chunk = 0; begin < raw->size; begin += raw->chunk_size, chunk++)
-		if (!incompressible[chunk])
+		if (!noise[chunk])
 			prepare_chunk(encoder, raw, choice, begin, cf_min_u64(raw->chunk_size, raw->size - begin));
 	return CKPTFMT_OK;
 }
@@ -248,12 +215,12 @@ static void take_frames(const cf_encoder *encoder, uint64_t begin, uint64_t plan
 }
 
 ckptfmt_status cf_encode(cf_encoder *encoder, const cf_raw *raw, const cf_choice *choice,
-	const uint8_t *incompressible, uint8_t *to, uint64_t *sizes, uint32_t *crcs, uint32_t *raw_crcs,
+	const uint8_t *noise, uint8_t *to, uint64_t *sizes, uint32_t *crcs, uint32_t *raw_crcs,
 	ckptfmt_error *err)
 {
 	bool whole = is_whole(choice->method);
 	uint64_t next = 0;
-	CF_TRY(prepare(encoder, raw, choice, incompressible, err));
+	CF_TRY(prepare(encoder, raw, choice, noise, err));
 	CF_TRY(encode_items(encoder, err));
 	for (uint64_t begin = 0, chunk = 0; begin < raw->size; begin += raw->chunk_size, chunk++) {
 		const uint8_t *bytes = raw->bytes + begin;
@@ -261,7 +228,7 @@ ckptfmt_status cf_encode(cf_encoder *encoder, const cf_raw *raw, const cf_choice
 		ckptfmt_bytes frames[CF_PLANES_MAX];
 		take_frames(encoder, begin, whole ? size : size / raw->unit, whole ? 1 : raw->unit, &next, frames);
 		raw_crcs[chunk] = ckptfmt_crc32c(0, bytes, size);
-		sizes[chunk] = cf_chunk_build(incompressible[chunk] ? CF_CHUNK_RAW : choice->method, bytes,
+		sizes[chunk] = cf_chunk_build(noise[chunk] ? CF_CHUNK_RAW : choice->method, bytes,
 			whole ? bytes : encoder->planes.data + begin, size, raw->unit, frames, to);
 		crcs[chunk] = ckptfmt_crc32c(0, to, sizes[chunk]);
 		to += sizes[chunk];

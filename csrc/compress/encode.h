@@ -32,17 +32,17 @@ typedef struct cf_encoder {
 	cf_buffer frames;
 } cf_encoder;
 
-/* Sets incompressible[i] to whether samples of chunk i suggest that it does not compress. */
-void cf_find_incompressible(const cf_raw *raw, uint8_t *incompressible);
-/* Encodes samples of the compressible chunks by each method and chooses the smallest result. *gains is whether it saves
- * enough to be worth decoding. NO_MEMORY, INVALID (the codec). REQUIRES: raw->size is not 0. */
-CF_MUST_CHECK ckptfmt_status cf_choose(cf_encoder *encoder, const cf_raw *raw, const uint8_t *incompressible,
+/* Sets noise[i] to whether chunk i looks like noise. */
+void cf_find_noise(const cf_raw *raw, uint8_t *noise);
+/* Encodes samples of the chunks that are no noise by each method and chooses the smallest result. *gains is whether it
+ * saves enough to be worth decoding. NO_MEMORY, INVALID (the codec). REQUIRES: raw->size is not 0. */
+CF_MUST_CHECK ckptfmt_status cf_choose(cf_encoder *encoder, const cf_raw *raw, const uint8_t *noise,
 	cf_choice *out, bool *gains, ckptfmt_error *err);
 /* Writes the stored chunks consecutively to `to`, the size and checksum of each, and the checksum of its raw bytes.
- * `incompressible` chunks are stored raw. NO_MEMORY, INVALID (the codec).
+ * Chunks that are `noise` are stored raw. NO_MEMORY, INVALID (the codec).
  * REQUIRES: `to` has room for cf_encode_capacity(raw->size, raw->chunk_size) bytes. */
 CF_MUST_CHECK ckptfmt_status cf_encode(cf_encoder *encoder, const cf_raw *raw, const cf_choice *choice,
-	const uint8_t *incompressible, uint8_t *to, uint64_t *sizes, uint32_t *crcs, uint32_t *raw_crcs,
+	const uint8_t *noise, uint8_t *to, uint64_t *sizes, uint32_t *crcs, uint32_t *raw_crcs,
 	ckptfmt_error *err);
 void cf_encoder_free(cf_encoder *encoder);
 

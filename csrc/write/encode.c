@@ -9,14 +9,12 @@
 
 #include "base/memory.h"
 #include "base/workers.h"
-#include "compress/entropy.h"
 #include "proto/message.h"
 
 enum {
 	VALUE_MIN = 4 << 10,        /* smaller values save less than the entry's extension takes */
 	JOB_SIZE = 2 << 20,         /* raw bytes that a thread encodes in one batch */
 	SECTION_SIZE = 32 << 20,    /* raw bytes that are encoded in memory before they are written */
-	SAMPLED_SIZE = 1 << 20,     /* data is sampled in pieces of this size, so that a compressible part is found */
 	THREADS_MAX = 16,           /* more are limited by memory bandwidth */
 	CHUNK_COST = 9,             /* extra bytes of a compressed chunk, in its header and in the index, */
 	ENTRY_COST = 32             /* and of its entry */
@@ -96,7 +94,7 @@ void cf_encoding_close(cf_encoding *e)
 	cf_buffer_free(&e->sizes);
 	cf_buffer_free(&e->crcs);
 	cf_buffer_free(&e->raw_crcs);
-	cf_buffer_free(&e->incompressible);
+	cf_buffer_free(&e->noise);
 }
 
 /* ---- raw bytes ------------------------------------------------------------------------------------------- */
@@ -148,58 +146,22 @@ static ckptfmt_status load_raw(cf_section *s, ckptfmt_error *err)
 	return CKPTFMT_OK;
 }
 
-/* Samples each piece; a remainder that is too short to be sampled is ignored. */
-static bool pieces_incompressible(const cf_raw *raw)
-{
-	for (uint64_t done = 0; raw->size - done >= CF_CHUNK_SIZE_MIN; done += cf_min_u64(SAMPLED_SIZE, raw->size - done))
-		if (!cf_seems_incompressible(raw->bytes + done, cf_min_u64(SAMPLED_SIZE, raw->size - done), raw->unit,
-			    raw->rotate))
-			return false;
-	return true;
-}
-
-/* Whether a sample shows that the value is not worth compressing. */
-static bool is_stored_raw(const cf_encoding *e, const ckptfmt_source *source)
+/* Whether the value is not worth compressing, whatever it holds. */
+static bool is_stored_raw(const ckptfmt_source *source)
 {
 	size_t reserved = sizeof CF_RESERVED_PREFIX - 1;
-	cf_raw raw = raw_of(e, source);
-	cf_gather gather;
-	if (cf_source_size(source) < VALUE_MIN ||
-		(source->name_size >= reserved && memcmp(source->name, CF_RESERVED_PREFIX, reserved) == 0))
-		return true;
-	if (!is_fixed(source) || cf_source_gather(source, &gather, NULL) != CKPTFMT_OK ||
-		!cf_gather_contiguous(&gather, &raw.bytes, &raw.size))
-		return false;
-	return cf_is_incompressible(raw.bytes, raw.size, raw.unit, raw.rotate) &&
-		(raw.size <= SAMPLED_SIZE || pieces_incompressible(&raw));
+	return cf_source_size(source) < VALUE_MIN ||
+		(source->name_size >= reserved && memcmp(source->name, CF_RESERVED_PREFIX, reserved) == 0);
 }
 
 /* ---- encoding -------------------------------------------------------------------------------------------- */
 
-/* Marks the chunks of the section that seem incompressible; returns how many others there are. */
-static uint64_t find_incompressible(cf_encoding *e, const cf_section *s)
-{
-	uint8_t *incompressible = e->incompressible.data + s->first_chunk;
-	uint64_t count = chunk_count(s), left = 0;
-	cf_find_incompressible(&s->raw, incompressible);
-	for (uint64_t i = 0; i < count; i++)
-		left += !incompressible[i];
-	/* The estimate for one chunk misses repetitions that are far apart. */
-	if (left != 0 || cf_is_incompressible(s->raw.bytes, s->raw.size, s->raw.unit, s->raw.rotate))
-		return left;
-	memset(incompressible, 0, (size_t)count);
-	return count;
-}
-
 /* Chooses how to encode the section. */
 static ckptfmt_status choose(cf_encoding *e, cf_encoder *encoder, cf_section *s, ckptfmt_error *err)
 {
-	uint64_t left = find_incompressible(e, s);
-	bool gains;
-	CF_TRY(cf_choose(encoder, &s->raw, e->incompressible.data + s->first_chunk, &s->choice, &gains, err));
-	/* The samples may have missed a compressible chunk. */
-	s->chosen = gains || (chunk_count(s) > 1 && left != 0);
-	return CKPTFMT_OK;
+	uint8_t *noise = e->noise.data + s->first_chunk;
+	cf_find_noise(&s->raw, noise);
+	return cf_choose(encoder, &s->raw, noise, &s->choice, &s->chosen, err);
 }
 
 static ckptfmt_status prepare_one(void *encoding, int32_t thread, uint64_t i, ckptfmt_error *err)
@@ -227,7 +189,7 @@ static ckptfmt_status encode_job(void *encoding, int32_t thread, uint64_t i, ckp
 	ckptfmt_status status;
 	raw.bytes += j->begin;
 	raw.size = j->size;
-	status = cf_encode(&e->encoders[thread], &raw, &s->choice, e->incompressible.data + s->first_chunk + first,
+	status = cf_encode(&e->encoders[thread], &raw, &s->choice, e->noise.data + s->first_chunk + first,
 		e->coded.data + job_place(s, j->begin), sizes_of(e, s) + first, crcs_of(&e->crcs, s) + first,
 		crcs_of(&e->raw_crcs, s) + first, err);
 	if (status != CKPTFMT_OK)
@@ -255,7 +217,7 @@ static ckptfmt_status need_room(cf_encoding *e, uint64_t chunks, uint64_t size, 
 {
 	struct { cf_buffer *buffer; uint64_t size; } parts[] = {
 		{&e->sizes, chunks * sizeof(uint64_t)}, {&e->crcs, chunks * sizeof(uint32_t)},
-		{&e->raw_crcs, chunks * sizeof(uint32_t)}, {&e->incompressible, chunks},
+		{&e->raw_crcs, chunks * sizeof(uint32_t)}, {&e->noise, chunks},
 		{&e->coded, size + chunks * CF_CHUNK_HEAD_MAX},
 	};
 	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
@@ -273,7 +235,7 @@ static ckptfmt_status collect(cf_encoding *e, const ckptfmt_source *sources, uin
 	for (uint64_t i = 0; i < count; i++) {
 		cf_section s = {.source = &sources[i], .place = *size + *chunks * CF_CHUNK_HEAD_MAX, .first_chunk = *chunks};
 		uint64_t own = cf_source_size(&sources[i]);
-		if (!is_stored_raw(e, &sources[i])) {
+		if (!is_stored_raw(&sources[i])) {
 			if (i != 0 && own > SECTION_SIZE - cf_min_u64(*size, SECTION_SIZE))
 				break;
 			s.raw = raw_of(e, &sources[i]);
@@ -406,7 +368,7 @@ static ckptfmt_status write_again(cf_encoding *e, cf_section *s, const cf_choice
 	CF_TRY(open_large(s, &again, err));
 	for (uint64_t i = 0; again.done < end; i++) {
 		CF_TRY(next_section(e, &again, s, staging, err));
-		(void)find_incompressible(e, s);
+		cf_find_noise(&s->raw, e->noise.data);
 		s->choice = choices[i];
 		s->chosen = true;
 		CF_TRY(encode_all(e, err));

@@ -33,7 +33,7 @@ typedef struct cf_encoding {
 	cf_buffer sizes;            /* uint64_t */
 	cf_buffer crcs;             /* uint32_t */
 	cf_buffer raw_crcs;         /* uint32_t */
-	cf_buffer incompressible;   /* uint8_t */
+	cf_buffer noise;            /* uint8_t */
 } cf_encoding;
 
 /* `chunk_size` is within CMP-2. The codec is borrowed. */

@@ -5,15 +5,13 @@
  * the start of each window the 15 words between are looked up; one of them aligns with an inserted word if data
  * repeats.
  */
-#include "compress/entropy.h"
+#include "compress/noise.h"
 
 #include "base/bytes.h"
 #include "compress/planes.h"
 
 enum {
 	SAMPLES = 4,
-	SAMPLE_SIZE = 512,
-	SAMPLE_MAX = SAMPLES * SAMPLE_SIZE,
 	/* Units whose planes are counted, and the limit of the share of equal pairs among all pairs of bytes: one
 	 * in 256 for noise. Bytes where it is below one in 194 (2 to the power of 7.6) cannot be compressed by 5 %. */
 	UNITS = 512,
@@ -31,46 +29,13 @@ enum {
 	RARE_WINDOWS = 32
 };
 
-/* 256 * log2(value) to within 1 %, for values up to SAMPLE_MAX. */
-static uint32_t log_256(uint32_t value)
-{
-	uint32_t whole = 31 - (uint32_t)__builtin_clz(value), rest = ((value << 8) >> whole) - 256;
-	/* log2(1 + x) is nearly x + 0.34 x (1 - x) */
-	return (whole << 8) + rest + (rest * (256 - rest) * 88 >> 16);
-}
-
-uint32_t cf_entropy(const uint8_t *bytes, uint64_t size)
-{
-	uint16_t counts[256];
-	uint64_t step = size <= SAMPLE_MAX ? size : (size - SAMPLE_SIZE) / (SAMPLES - 1), sum = 0;
-	uint32_t total = (uint32_t)cf_min_u64(size, SAMPLE_MAX), distinct = 0;
-	if (total == 0)
-		return 0;
-	memset(counts, 0, sizeof counts);
-	if (size <= SAMPLE_MAX)
-		for (uint64_t i = 0; i < size; i++)
-			counts[bytes[i]]++;
-	else
-		for (uint64_t s = 0; s < SAMPLES; s++)
-			for (uint64_t i = 0; i < SAMPLE_SIZE; i++)
-				counts[bytes[s * step + i]]++;
-	for (uint32_t i = 0; i < 256; i++)
-		if (counts[i] != 0) {
-			sum += (uint64_t)counts[i] * log_256(counts[i]);
-			distinct++;
-		}
-	/* The entropy of a sample is biased: add half a nat a distinct value, over the sample size (Miller and
-	 * Madow). */
-	return log_256(total) - (uint32_t)(sum / total) + (distinct - 1) * 185 / total;
-}
-
 /* Start of piece i of SAMPLES, at a whole unit of any size. */
 static uint64_t piece_begin(uint64_t size, uint64_t piece, uint64_t i)
 {
 	return (size - piece) / (SAMPLES - 1) * i / STEP * STEP;
 }
 
-/* Whether equal pairs of bytes are as rare as in noise: several times faster than computing the entropy. */
+/* Whether equal pairs of bytes are as rare as in noise. */
 static bool pairs_rare(const uint8_t *bytes, uint32_t count)
 {
 	uint16_t counts[256];
@@ -81,7 +46,7 @@ static bool pairs_rare(const uint8_t *bytes, uint32_t count)
 	return 2 * pairs * PAIRS <= count * (count - 1);
 }
 
-static bool planes_incompressible(const uint8_t *raw, uint64_t size, uint32_t unit, bool rotate)
+static bool planes_are_noise(const uint8_t *raw, uint64_t size, uint32_t unit, bool rotate)
 {
 	enum { PART = UNITS / SAMPLES };
 	uint8_t bytes[CF_PLANES_MAX][UNITS], *to[CF_PLANES_MAX];
@@ -114,11 +79,11 @@ static inline uint32_t tag_of(uint64_t hash)
 	return (uint32_t)(hash >> 16) | 1;
 }
 
-/* Whether 8-byte words repeat. Examines at most `most` bytes. */
-static bool repeats(const uint8_t *raw, uint64_t size, uint64_t most)
+/* Whether 8-byte words repeat. */
+static bool repeats(const uint8_t *raw, uint64_t size)
 {
 	uint32_t tags[1 << SLOT_BITS];
-	uint64_t searched = cf_max_u64(cf_min_u64(size / SEARCH_PART, most), SEARCH_MIN);
+	uint64_t searched = cf_max_u64(cf_min_u64(size / SEARCH_PART, SEARCH_MAX), SEARCH_MIN);
 	uint64_t piece = searched >= size ? size : searched / SAMPLES / WINDOW * WINDOW;
 	uint64_t pieces = searched >= size ? 1 : SAMPLES, words = 0, again = 0, windows = 0, found = 0;
 	memset(tags, 0, sizeof tags);
@@ -143,13 +108,7 @@ static bool repeats(const uint8_t *raw, uint64_t size, uint64_t most)
 	return again * RARE_WORDS > words || found * RARE_WINDOWS > windows;
 }
 
-bool cf_is_incompressible(const uint8_t *raw, uint64_t size, uint32_t unit, bool rotate)
+bool cf_is_noise(const uint8_t *raw, uint64_t size, uint32_t unit, bool rotate)
 {
-	return size >= SIZE_MIN && planes_incompressible(raw, size, unit, rotate) &&
-		!repeats(raw, size, SEARCH_MAX);
-}
-
-bool cf_seems_incompressible(const uint8_t *raw, uint64_t size, uint32_t unit, bool rotate)
-{
-	return size >= SIZE_MIN && planes_incompressible(raw, size, unit, rotate) && !repeats(raw, size, SEARCH_MIN);
+	return size >= SIZE_MIN && planes_are_noise(raw, size, unit, rotate) && !repeats(raw, size);
 }
