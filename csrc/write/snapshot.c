@@ -2,8 +2,7 @@
 /*
  * Copies of what will be written, made while the caller waits: this is the time that a save in the background costs a
  * training loop. The sources are cut into pieces of some megabytes, which threads share: many small sources, or part of
- * a large one. A part of a contiguous array is a range of bytes; of a strided one it is a range of its outermost
- * dimension.
+ * a large one. A strided source is not divided.
  */
 #include "base/memory.h"
 #include "write/value.h"
@@ -20,7 +19,6 @@ enum {
 	ALIGNMENT = 64,                 /* of each copy: a cache line */
 	PIECE_SIZE = 4 << 20,
 	POPULATED_SIZE = 16 * CF_PAGES_UNIT,
-	PIECE_ROWS = 64,                /* gathering transposed arrays needs some rows at once */
 	STREAM_SIZE_MIN = 16 << 10      /* measured: below it the cache is the faster way */
 };
 
@@ -92,8 +90,8 @@ static void copy_bytes(uint8_t *to, const uint8_t *from, uint64_t size)
 
 typedef struct piece {
 	uint64_t row;
-	uint64_t row_count;         /* 0: part of one source */
-	uint64_t part, part_size;   /* in bytes of that source or, of a strided one, in rows */
+	uint64_t row_count;         /* 0: some bytes of one source */
+	uint64_t part, part_size;   /* these bytes */
 	uint64_t offset;            /* of the copy of the first source */
 } piece;
 
@@ -114,43 +112,23 @@ static uint64_t copy_size(const ckptfmt_source *source)
 	return is_fixed(source) ? cf_source_size(source) : 0;
 }
 
+static ckptfmt_status init_gather(cf_gather *gather, const ckptfmt_source *source, ckptfmt_error *err)
+{
+	return cf_gather_init(gather, source->data, source->rank, source->dims, source->strides,
+		ckptfmt_dtype_find(source->dtype)->size, 1, CF_MASK_NONE, err);
+}
+
 /* REQUIRES: ckptfmt_copy_size has added it up. */
 static uint64_t aligned(uint64_t size)
 {
 	return (size + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-/* Those before have size 1. REQUIRES: the source has more than one element. */
-static int32_t outermost(const ckptfmt_source *source)
+/* Appends the pieces of a source that is divided. */
+static void cut_source(copy_job *job, uint64_t row, uint64_t size, uint64_t offset)
 {
-	int32_t axis = 0;
-	while (source->dims[axis] == 1)
-		axis++;
-	return axis;
-}
-
-/* REQUIRES: as ckptfmt_copy has checked. */
-static void init_gather(cf_gather *gather, const ckptfmt_source *source, const uint8_t *data, const int64_t *dims)
-{
-	uint32_t itemsize = ckptfmt_dtype_find(source->dtype)->size;
-	ckptfmt_status status = cf_gather_init(gather, data, source->rank, dims, source->strides, itemsize, 1,
-		CF_MASK_NONE, NULL);
-	assert(status == CKPTFMT_OK);
-	(void)status;
-}
-
-/* Appends the pieces of a source that is a piece by itself, or several. */
-static void cut_source(copy_job *job, uint64_t row, uint64_t offset)
-{
-	const ckptfmt_source *source = &job->sources[row];
-	uint64_t end = copy_size(source), step = PIECE_SIZE;
-	if (source->strides != NULL) {
-		uint64_t rows = (uint64_t)source->dims[outermost(source)];
-		step = cf_max_u64(PIECE_SIZE / (end / rows), PIECE_ROWS);
-		end = rows;
-	}
-	for (uint64_t part = 0; part < end; part += step) {
-		piece next = {.row = row, .part = part, .part_size = cf_min_u64(step, end - part), .offset = offset};
+	for (uint64_t part = 0; part < size; part += PIECE_SIZE) {
+		piece next = {.row = row, .part = part, .part_size = cf_min_u64(PIECE_SIZE, size - part), .offset = offset};
 		cf_put_bytes(&job->pieces, &next, sizeof next);
 	}
 }
@@ -165,8 +143,8 @@ static void cut_sources(copy_job *job, uint64_t count)
 			cf_put_bytes(&job->pieces, &small, sizeof small);
 			small.row_count = 0;
 		}
-		if (more > PIECE_SIZE) {
-			cut_source(job, row, offset);
+		if (more > PIECE_SIZE && job->sources[row].strides == NULL) {
+			cut_source(job, row, more, offset);
 		} else if (small.row_count++ == 0) {
 			small = (piece){.row = row, .row_count = 1, .offset = offset};
 			size = more;
@@ -179,32 +157,18 @@ static void cut_sources(copy_job *job, uint64_t count)
 		cf_put_bytes(&job->pieces, &small, sizeof small);
 }
 
-static void copy_part(const ckptfmt_source *source, uint64_t part, uint64_t part_size, uint8_t *to)
-{
-	int64_t dims[CKPTFMT_RANK_MAX];
-	int32_t axis;
-	uint64_t row_size;
-	cf_gather gather;
-	if (source->strides == NULL) {
-		copy_bytes(to + part, source->data + part, part_size);
-		return;
-	}
-	axis = outermost(source);
-	row_size = copy_size(source) / (uint64_t)source->dims[axis];
-	memcpy(dims, source->dims, (size_t)source->rank * sizeof *dims);
-	dims[axis] = (int64_t)part_size;
-	init_gather(&gather, source, source->data + (int64_t)part * source->strides[axis], dims);
-	cf_gather_take(&gather, to + part * row_size, part_size * row_size);
-}
-
+/* REQUIRES: as ckptfmt_copy has checked. */
 static void copy_whole(const ckptfmt_source *source, uint8_t *to)
 {
 	cf_gather gather;
+	ckptfmt_status status;
 	if (source->strides == NULL) {
 		copy_bytes(to, source->data, copy_size(source));
 		return;
 	}
-	init_gather(&gather, source, source->data, source->dims);
+	status = init_gather(&gather, source, NULL);
+	assert(status == CKPTFMT_OK);
+	(void)status;
 	cf_gather_take(&gather, to, cf_gather_size(&gather));
 }
 
@@ -216,7 +180,7 @@ static ckptfmt_status copy_piece(void *argument, int32_t thread, uint64_t i, ckp
 	(void)thread;
 	(void)err;
 	if (p->row_count == 0)
-		copy_part(&job->sources[p->row], p->part, p->part_size, to);
+		copy_bytes(to + p->part, job->sources[p->row].data + p->part, p->part_size);
 	for (uint64_t k = 0; k < p->row_count; k++) {
 		const ckptfmt_source *source = &job->sources[p->row + k];
 		if (copy_size(source) != 0)
@@ -234,8 +198,7 @@ static ckptfmt_status check_source(const ckptfmt_source *source, ckptfmt_error *
 	CF_TRY(cf_source_check(source, err));
 	if (source->strides == NULL)
 		return CKPTFMT_OK;
-	return cf_gather_init(&gather, source->data, source->rank, source->dims, source->strides,
-		ckptfmt_dtype_find(source->dtype)->size, 1, CF_MASK_NONE, err);
+	return init_gather(&gather, source, err);
 }
 
 ckptfmt_status ckptfmt_copy_size(const ckptfmt_source *sources, uint64_t count, uint64_t *out, ckptfmt_error *err)
