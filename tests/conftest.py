@@ -9,8 +9,12 @@ from __future__ import annotations
 import os
 import secrets
 import signal
+from collections.abc import Iterator
 
 import pytest
+from support.background import Gate
+
+from ckptfmt import background
 
 VARIABLE = "CKPTFMT_TEST_SEED"
 
@@ -55,3 +59,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def seed() -> int:
     """The seed of this run."""
     return int(os.environ[VARIABLE], 0)
+
+
+@pytest.fixture
+def saves_end() -> Iterator[None]:
+    """Keep the background saves of one test away from the next."""
+    yield
+    background.wait_for_saves()
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
+    """Background saves wait here before they write."""
+    with Gate(monkeypatch) as found:
+        yield found

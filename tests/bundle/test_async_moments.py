@@ -4,25 +4,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from support.background import PATIENCE, forget, waiting_for
+from support.background import PATIENCE, waiting_for
 
 import ckptfmt
 from ckptfmt import save_async
 from ckptfmt.background import Line, wait_for_saves
 from ckptfmt.errors import InvalidError, StorageError
 
-
-@pytest.fixture(autouse=True)
-def _clean() -> Iterator[None]:
-    yield
-    forget()
+pytestmark = pytest.mark.usefixtures("saves_end")
 
 
 def in_time(call: Callable[[], Any]) -> Any:

@@ -9,14 +9,13 @@ import os
 import re
 import threading
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from support.background import PATIENCE, Gate, forget, waiting_for
+from support.background import PATIENCE, Gate, waiting_for
 from support.files import contents
 from support.process import SANITIZED, memory_limit
 from test_fork import in_child
@@ -27,17 +26,7 @@ from ckptfmt.background import SaveFuture, wait_for_saves
 from ckptfmt.bundle import snapshot, writer
 from ckptfmt.errors import InvalidError, StorageError
 
-
-@pytest.fixture(autouse=True)
-def _clean() -> Iterator[None]:
-    yield
-    forget()
-
-
-@pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    with Gate(monkeypatch) as found:
-        yield found
+pytestmark = pytest.mark.usefixtures("saves_end")
 
 
 def fail_in_background(monkeypatch: pytest.MonkeyPatch) -> None:

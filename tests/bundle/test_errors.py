@@ -169,16 +169,6 @@ def test_storage_errors_are_os_errors(kind: type[errors.CkptfmtError]) -> None:
     assert caught.value is error
 
 
-@each_class()
-def test_message_form(kind: type[errors.CkptfmtError]) -> None:
-    failure = kind.failures[0]
-    head = "" if failure == "ARGUMENT" else f"{failure} "
-    assert str(kind("sentence", **DETAILS)) == (
-        f"{head}in /d/ck.index at offset 4097, tensor 'layer/w': sentence"
-    )
-    assert str(kind("sentence")) == ("sentence" if not head else f"{failure}: sentence")
-
-
 @pytest.mark.parametrize(
     ("details", "text"),
     [
@@ -248,12 +238,6 @@ def test_pickling(kind: type[errors.CkptfmtError], details: dict[str, object]) -
 # ---- as they are raised --------------------------------------------------------------------------
 
 
-@pytest.fixture
-def saved(tmp_path: Path) -> Path:
-    ckptfmt.save_v2(tmp_path / "ck", ["x"], [""], [np.arange(4, dtype=np.int32)])
-    return tmp_path / "ck"
-
-
 def test_checkpoint_not_found(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as caught:
         ckptfmt.open(tmp_path / "ck")
@@ -272,16 +256,6 @@ def test_refused_by_the_system(tmp_path: Path) -> None:
     assert error.errno in {errno.ENOTDIR, errno.EEXIST}
     assert error.filename is not None and error.filename.startswith(str(tmp_path / "file"))
     assert os.listdir(tmp_path) == ["file"]
-
-
-def test_wrong_arguments(saved: Path) -> None:
-    with pytest.raises(ValueError, match="nonsense") as caught:
-        ckptfmt.open(saved, verify="nonsense")
-    assert type(caught.value) is ckptfmt.InvalidError
-    assert (caught.value.status, caught.value.failure) == ("INVALID", "ARGUMENT")
-    with pytest.raises(ckptfmt.InvalidError) as caught:
-        ckptfmt.open("a\0b")
-    assert caught.value.failure == "BAD_PATH"
 
 
 def test_long_names_are_cut_in_messages() -> None:

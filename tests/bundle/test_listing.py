@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import fnmatch
 import itertools
-import random
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -85,18 +84,6 @@ def test_odd_names(tmp_path: Path) -> None:
         assert list(ckptfmt.load(tmp_path / "p")) == list(opened)
 
 
-PLAIN = [raw for raw in ODD if not raw.startswith(b"\0")]
-
-
-@pytest.mark.parametrize("metadata", [None, {"step": 1}])
-def test_names_and_items_agree(tmp_path: Path, metadata: dict[str, int] | None) -> None:
-    with saved(tmp_path, PLAIN, metadata=metadata) as opened:
-        assert (list(opened), len(opened)) == (expected(PLAIN), len(PLAIN))
-        assert list(opened.items())[3][0] == list(opened)[3]
-        assert opened.table()["name"].tolist() == list(opened)
-        assert opened.table(reserved=True).size == len(PLAIN) + (metadata is not None)
-
-
 @pytest.mark.parametrize("zero", [False, True])
 def test_names_beside_slices(tmp_path: Path, zero: bool) -> None:
     """Of a partitioned tensor, whose slices have keys of their own, and of one named like them."""
@@ -124,54 +111,10 @@ def test_prefixes(tmp_path: Path, listed: bool) -> None:
                 assert list(found) == expected(ODD, prefix), prefix
 
 
+# A glob is narrowed to the names that begin with its literal start.
 GLOBS = [
-    "*",
-    "**",
-    "?",
-    "a*",
-    "*a",
-    "a?",
-    "",
-    "a??",
-    "*b*",
-    "a*b",
-    "*[!a-y]",
-    "[a-y]*",
-    "a[!b]*",
-    "a[]]*",
-    "a[b",
-    "a[[]b",
-    "*\n",
-    "[!]",
-    "[]a",
-    "[z-a]*",
-    "[!z-a]*",
-    "[a-]*",
-    "a[é€]",
-    "a[!é]",
-    "a[\udcc3]*",
-    "a\udcc3*",
-    "a\udcc3\udca9",
-    "a\ud800",
-    "\ud800*",
-    "_*",
-    "_CKPT*",
-    "_CKPTFMT_*",
-    "a/b?",
-    "a/b\0*",
-    "*\0*",
-    "?\0c",
-    "*c",
-    "*?c",
-    "[!_]*",
-    "a/*/b",
-    "a*?*?",
-    "*😀*",
-    "*[😀]b",
-    "[\x00]*",
-    "z*",
-    "\udcff?",
-    "\udcff*",
+    *("*", "", "a*", "*a", "a?", "a*b", "[a-y]*", "a[!b]*", "a[b", "*\n", "_CKPTFMT_*", "a/b\0*"),
+    *("a[é€]", "a[\udcc3]*", "a\udcc3*", "a\udcc3\udca9", "a\ud800", "\ud800*", "\udcff?", "*😀*"),
 ]
 
 
@@ -182,25 +125,6 @@ def test_globs(tmp_path: Path) -> None:
             assert found == expected(ODD, prefix, glob), (glob, prefix)
 
 
-def test_random_globs(tmp_path: Path, seed: int) -> None:
-    chance = random.Random(seed)
-    raw_names = {bytes(chance.choices(b"ab\xc3\xa9", k=chance.randint(1, 9))) for _ in range(400)}
-    with saved(tmp_path, raw_names) as opened:
-        for _ in range(400):
-            glob = "".join(chance.choices(["a", "b", "é", "\udcc3", "?", "*", "[!a]"], k=4))
-            assert list(opened.keys(glob=glob)) == expected(raw_names, glob=glob), glob
-
-
-def test_globs_of_many_names(tmp_path: Path) -> None:
-    """Few of them, most of them, and none."""
-    raw_names = [b"n%05d%s" % (i, b"\0" if i == MANY // 2 else b"") for i in range(MANY)]
-    with saved(tmp_path, raw_names) as opened:
-        assert list(opened) == list(map(text_of, raw_names))
-        for glob in ("*", "*7", "*[!7]", "n0*", "*7?", "*\0"):
-            assert list(opened.keys(glob=glob)) == expected(raw_names, glob=glob)
-        assert list(opened.keys(regex="77$")) == [n for n in opened if n.endswith("77")]
-
-
 @pytest.mark.parametrize("odd", [b"", b"77\n", b"a\0b77", b"\xc3\xa977", b"\xc377"])
 def test_regexes(odd: bytes, tmp_path: Path) -> None:
     raw_names = [b"n%05d%s" % (i, odd if i == MANY // 2 else b"") for i in range(MANY)]
@@ -208,14 +132,6 @@ def test_regexes(odd: bytes, tmp_path: Path) -> None:
         for regex in ("77$", "^n.*[^7]77", "\xe9", "[^\\w]", "5|(?<=7)7"):
             found = [name for name in opened if re.search(regex, name)]
             assert list(opened.keys(regex=regex)) == found
-
-
-def test_glob_is_str(tmp_path: Path) -> None:
-    with (
-        saved(tmp_path, ODD) as opened,
-        pytest.raises(ckptfmt.InvalidError, match="glob"),
-    ):
-        opened.keys(glob=b"*")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("neighbours", [[], [b"A"], [b"a"], [b"A", b"_", b"_CKPTFMT`", b"a"]])
@@ -255,13 +171,6 @@ def test_prefix_reads_a_part(tmp_path: Path) -> None:
                 opened.keys(prefix=missing)
         with pytest.raises(ckptfmt.CorruptError, match="checksum"):
             len(opened)
-
-
-def test_prefix_closed(tmp_path: Path) -> None:
-    opened = saved(tmp_path, ODD)
-    opened.close()
-    with pytest.raises(ckptfmt.InvalidError, match="checkpoint is closed"):
-        opened.keys(prefix="a")
 
 
 def test_prefix_with_slices(tmp_path: Path) -> None:

@@ -597,6 +597,7 @@ def test_a_closed_reader(tmp_path: Path) -> None:
         lambda: reader["x"],
         lambda: reader.get("x"),
         lambda: list(reader.values()),
+        lambda: reader.keys(prefix="x"),
         reader.table,
         lambda: reader.metadata,
         lambda: reader.level,

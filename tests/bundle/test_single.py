@@ -129,27 +129,6 @@ def test_a_copy_of_a_handle_is_the_handle(tmp_path: Path) -> None:
     assert copy.copy(handle) is handle
 
 
-@pytest.mark.parametrize("name", ["x", "é€😀", "a\udcff", "", "\ud800", b"\xff\xfe", 7, None])
-def test_names_of_any_kind(tmp_path: Path, name: Any) -> None:
-    """Every name is found, or refused, as a selection does it."""
-    ckptfmt.save(
-        tmp_path / "ck", {"é€😀": np.ones(2), "a\udcff": np.ones(3), b"\xff\xfe": np.ones(4)}
-    )
-    with ckptfmt.open(tmp_path / "ck") as reader:
-        try:
-            raw = ckptfmt.names.tensor_bytes(name)
-            wanted: Any = reader._handle.select([raw]).record(0).shape
-        except ckptfmt.CkptfmtError as error:
-            for get in (reader.__getitem__, reader.read):
-                with pytest.raises(type(error)) as caught:
-                    get(name)
-                assert str(caught.value) == str(error)
-        else:
-            assert (reader[name].shape, reader[name].raw_name) == (wanted, raw)
-            assert_same(reader[name].read(), np.ones(wanted))
-            assert_same(reader.read(name), np.ones(wanted))
-
-
 # ---- closing -------------------------------------------------------------------------------------
 
 

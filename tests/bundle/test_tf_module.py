@@ -78,10 +78,6 @@ def test_list_variables(ck: str, form: Callable[[str], Any]) -> None:
     assert all(type(size) is int for _, shape in found for size in shape)
 
 
-def test_list_variables_of_a_directory(ck: str) -> None:
-    assert tf.list_variables(point_to(ck, "ck-1")) == LISTED
-
-
 def test_partitioned_tensors_are_listed_once(tmp_path: Path) -> None:
     values = np.arange(12.0).reshape(4, 3)
     specs = ["4 3 0,2:-", "4 3 2,2:-"]
@@ -147,10 +143,6 @@ def test_load_variable_of_no_such_name(ck: str, name: str) -> None:
     assert caught.value.tensor == name.removesuffix(":0")
     assert caught.value.path == ck
     assert caught.value.message == "the checkpoint has no tensor of this name"
-
-
-def test_load_variable_of_a_directory(ck: str) -> None:
-    assert tf.load_variable(point_to(ck, ck), "a") == 7
 
 
 # ---- load_checkpoint -----------------------------------------------------------------------------
@@ -245,15 +237,6 @@ def test_anything_else_is_a_prefix(ck: str, suffix: str) -> None:
     with pytest.raises(ckptfmt.CheckpointNotFoundError) as caught:
         tf.load_checkpoint(ck + suffix)
     assert caught.value.path is not None and caught.value.path.startswith(ck + suffix)
-
-
-def test_patterns_are_literal(ck: str) -> None:
-    assert not tf.checkpoint_exists(ck[:-1] + "*")
-    with pytest.raises(ckptfmt.CheckpointNotFoundError):
-        tf.load_checkpoint(ck[:-1] + "?")
-    ckptfmt.save(f"{ck}[1]*", {"x": np.arange(2)}, level="v2")
-    assert tf.checkpoint_exists(f"{ck}[1]*")
-    assert tf.list_variables(f"{ck}[1]*") == [("x", [2])]
 
 
 # ---- checkpoint_exists ---------------------------------------------------------------------------

@@ -106,6 +106,9 @@ class Ran:
         self.status, self.out, self.err = status, out, err
 
 
+Command = Callable[..., Ran]
+
+
 def environment(**more: str) -> dict[str, str]:
     """For a child that imports the package that is tested here."""
     root = Path(ckptfmt.__file__).parent.parent

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -21,26 +20,26 @@ import numpy as np
 import pytest
 
 import ckptfmt
-from ckptfmt.cli import COMMANDS, main, text
-from cli.commands import MADE, ODD_NAMES, Ran, data_file, flip, index_file, many, odd, plus, small
+from ckptfmt.cli import COMMANDS, text
+from cli.commands import (
+    MADE,
+    ODD_NAMES,
+    Command,
+    Ran,
+    data_file,
+    flip,
+    index_file,
+    many,
+    odd,
+    plus,
+    small,
+)
 
 GOLDEN_TEXTS = Path(__file__).parent
 TF_WRITTEN = sorted(
     path.parent / "ckpt" for path in Path(__file__).parents[1].glob("golden/*/*.index")
 )
 REFRESH = os.environ.get("CKPTFMT_REFRESH")
-
-
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
-    """Runs the command in this process."""
-
-    def run(*arguments: object) -> Ran:
-        status = main([str(argument) for argument in arguments])
-        printed = capsys.readouterr()
-        return Ran(status, printed.out, printed.err)
-
-    return run
 
 
 def stable(printed: str, directory: Path) -> str:
@@ -76,7 +75,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_golden(case: str, command: Callable[..., Ran], tmp_path: Path) -> None:
+def test_golden(case: str, command: Command, tmp_path: Path) -> None:
     made, arguments = CASES[case]
     ran = command(*arguments, MADE[made](tmp_path))
     assert (ran.status, ran.err) == (0, "")
@@ -126,13 +125,11 @@ def names_in(ran: Ran) -> list[str]:
         (["--sort", "size", "--limit", "1", "--filter", "s*"], ["step"]),
     ],
 )
-def test_choice(
-    options: list[str], expected: list[str], command: Callable[..., Ran], tmp_path: Path
-) -> None:
+def test_choice(options: list[str], expected: list[str], command: Command, tmp_path: Path) -> None:
     assert names_in(command("inspect", "--json", *options, small(tmp_path))) == expected
 
 
-def test_limit_says_what_is_left_out(command: Callable[..., Ran], tmp_path: Path) -> None:
+def test_limit_says_what_is_left_out(command: Command, tmp_path: Path) -> None:
     prefix = small(tmp_path)
     for form in ([], ["--tree"], ["--slices"]):
         ran = command("inspect", "--limit", "2", *form, prefix)
@@ -140,7 +137,7 @@ def test_limit_says_what_is_left_out(command: Callable[..., Ran], tmp_path: Path
         assert "5 tensors, 28 elements" in ran.out, "totals are of all"
 
 
-def test_a_filter_says_of_how_many(command: Callable[..., Ran], tmp_path: Path) -> None:
+def test_a_filter_says_of_how_many(command: Command, tmp_path: Path) -> None:
     """Of those that could have been chosen."""
     prefix = plus(tmp_path)
     ran = command("inspect", "--filter", "layer*", prefix)
@@ -149,7 +146,7 @@ def test_a_filter_says_of_how_many(command: Callable[..., Ran], tmp_path: Path) 
     assert "\n2 tensors (of 4 tensors), 10 elements, 10 B\n" in ran.out
 
 
-def test_reserved_names_are_left_out(command: Callable[..., Ran], tmp_path: Path) -> None:
+def test_reserved_names_are_left_out(command: Command, tmp_path: Path) -> None:
     prefix = plus(tmp_path)
     assert "_CKPTFMT_METADATA" not in names_in(command("inspect", "--json", prefix))
     assert "_CKPTFMT_METADATA" in names_in(command("inspect", "--json", "--all", prefix))
@@ -167,7 +164,7 @@ NONE = type(None)
 
 
 @pytest.mark.parametrize("made", MADE)
-def test_json_document(made: str, command: Callable[..., Ran], tmp_path: Path) -> None:
+def test_json_document(made: str, command: Command, tmp_path: Path) -> None:
     prefix = MADE[made](tmp_path)
     ran = command("inspect", "--json", "--all", prefix)
     assert ran.out.isascii()
@@ -214,12 +211,12 @@ def test_json_document(made: str, command: Callable[..., Ran], tmp_path: Path) -
     ]
 
 
-def test_json_names_are_the_names(command: Callable[..., Ran], tmp_path: Path) -> None:
+def test_json_names_are_the_names(command: Command, tmp_path: Path) -> None:
     found = names_in(command("inspect", "--json", odd(tmp_path)))
     assert [name.encode("utf-8", "surrogateescape") for name in found] == sorted(ODD_NAMES)
 
 
-def test_verify_json(command: Callable[..., Ran], tmp_path: Path) -> None:
+def test_verify_json(command: Command, tmp_path: Path) -> None:
     prefix = small(tmp_path)
     with ckptfmt.open(prefix) as reader:
         place = reader["step"].offset
@@ -251,7 +248,7 @@ def test_verify_json(command: Callable[..., Ran], tmp_path: Path) -> None:
     }
 
 
-def test_many_partitioned_tensors(command: Callable[..., Ran], tmp_path: Path) -> None:
+def test_many_partitioned_tensors(command: Command, tmp_path: Path) -> None:
     """More than are looked up one by one."""
     prefix = tmp_path / "parts"
     count = 70
@@ -266,7 +263,7 @@ def test_many_partitioned_tensors(command: Callable[..., Ran], tmp_path: Path) -
         assert places == [([0, 0], [1, 3], 6 * number), ([1, 0], [1, 3], 6 * number + 3)]
 
 
-def test_names_of_slashes_only(command: Callable[..., Ran], tmp_path: Path) -> None:
+def test_names_of_slashes_only(command: Command, tmp_path: Path) -> None:
     prefix = tmp_path / "deep"
     names = ["/" * 5000, "/" * 4999 + "x", "/", "a/b", "a", "a//b"]
     ckptfmt.save_v2(prefix, names, [""] * len(names), [np.int8(1)] * len(names))
@@ -299,7 +296,7 @@ def layout(ran: Ran) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("made", MADE)
-def test_layout_covers_every_byte(made: str, command: Callable[..., Ran], tmp_path: Path) -> None:
+def test_layout_covers_every_byte(made: str, command: Command, tmp_path: Path) -> None:
     prefix = MADE[made](tmp_path)
     files = layout(command("inspect", "--json", "--layout", prefix))
     with ckptfmt.open(prefix) as reader:
@@ -313,14 +310,14 @@ def test_layout_covers_every_byte(made: str, command: Callable[..., Ran], tmp_pa
 
 
 @pytest.mark.parametrize("prefix", TF_WRITTEN, ids=lambda prefix: prefix.parent.name)
-def test_layout_of_tensorflow(prefix: Path, command: Callable[..., Ran]) -> None:
+def test_layout_of_tensorflow(prefix: Path, command: Command) -> None:
     ran = command("inspect", "--json", "--layout", prefix)
     assert (ran.status, ran.err) == (0, "")
     for region in layout(ran)[0]["regions"]:
         assert region.get("crc_good", True), region
 
 
-def test_layout_of_blocks_of_a_large_index(command: Callable[..., Ran], tmp_path: Path) -> None:
+def test_layout_of_blocks_of_a_large_index(command: Command, tmp_path: Path) -> None:
     prefix = many(tmp_path)
     (index, _) = layout(command("inspect", "--json", "--layout", prefix))
     blocks = [region for region in index["regions"] if region["kind"] == "data block"]
@@ -330,7 +327,7 @@ def test_layout_of_blocks_of_a_large_index(command: Callable[..., Ran], tmp_path
     assert kinds == ["metaindex block", "index block", "footer"]
 
 
-def test_layout_tells_padding_from_gaps(command: Callable[..., Ran], tmp_path: Path) -> None:
+def test_layout_tells_padding_from_gaps(command: Command, tmp_path: Path) -> None:
     prefix = tmp_path / "padded"
     ckptfmt.save(prefix, {"a": np.full(48, 1, np.int8), "b": np.full(5, 2, np.int8)})
     path = data_file(prefix)
@@ -355,9 +352,7 @@ def test_layout_tells_padding_from_gaps(command: Callable[..., Ran], tmp_path: P
 
 
 @pytest.mark.parametrize("options", [[], ["--slices"], ["--tree"], ["--layout"], ["--json"]])
-def test_no_raw_control_characters(
-    options: list[str], command: Callable[..., Ran], tmp_path: Path
-) -> None:
+def test_no_raw_control_characters(options: list[str], command: Command, tmp_path: Path) -> None:
     directory = tmp_path / "dir\x1b[2J\u202e"
     directory.mkdir()
     ran = command("inspect", *options, odd(directory))
@@ -370,7 +365,7 @@ def test_no_raw_control_characters(
         assert r"\u202ereversed\u0085" in ran.out
 
 
-def test_findings_and_errors_are_escaped(command: Callable[..., Ran], tmp_path: Path) -> None:
+def test_findings_and_errors_are_escaped(command: Command, tmp_path: Path) -> None:
     directory = tmp_path / "dir\x1b[2J"
     directory.mkdir()
     prefix = odd(directory)
@@ -406,7 +401,7 @@ def test_escape(given: str, expected: str) -> None:
     assert text.printable_all([given, "x"]) == [expected, "x"]
 
 
-def test_wide_names_keep_the_columns(command: Callable[..., Ran], tmp_path: Path) -> None:
+def test_wide_names_keep_the_columns(command: Command, tmp_path: Path) -> None:
     lines = command("inspect", odd(tmp_path)).out.splitlines()
     title = next(line for line in lines if line.startswith("name"))
     row = next(line for line in lines if line.startswith("検査点"))
@@ -416,7 +411,7 @@ def test_wide_names_keep_the_columns(command: Callable[..., Ran], tmp_path: Path
 # ---- exit status and damage
 
 
-def test_version_and_help(command: Callable[..., Ran]) -> None:
+def test_version_and_help(command: Command) -> None:
     assert command("--version").out == f"ckptfmt {ckptfmt.__version__}\n"
     for arguments in ([], *([name] for name in COMMANDS)):
         ran = command(*arguments, "--help")
@@ -445,7 +440,7 @@ def test_version_and_help(command: Callable[..., Ran]) -> None:
         ["merge", "--durability", "some", "small", "large"],
     ],
 )
-def test_wrong_usage(arguments: list[str], command: Callable[..., Ran]) -> None:
+def test_wrong_usage(arguments: list[str], command: Command) -> None:
     ran = command(*arguments)
     assert (ran.status, ran.out) == (2, "")
     assert ran.err.startswith("usage: ckptfmt")
@@ -453,7 +448,7 @@ def test_wrong_usage(arguments: list[str], command: Callable[..., Ran]) -> None:
 
 
 @pytest.mark.parametrize("name", ["inspect", "verify"])
-def test_no_checkpoint(name: str, command: Callable[..., Ran], tmp_path: Path) -> None:
+def test_no_checkpoint(name: str, command: Command, tmp_path: Path) -> None:
     (tmp_path / "page").write_text("<!DOCTYPE html><html>")
     for path in (tmp_path / "nothing", tmp_path, tmp_path / "page", "nul\0byte"):
         ran = command(name, path)
@@ -461,7 +456,7 @@ def test_no_checkpoint(name: str, command: Callable[..., Ran], tmp_path: Path) -
         assert re.fullmatch(r"ckptfmt: [^\n]+\n", ran.err)
 
 
-def test_index_that_cannot_be_opened(command: Callable[..., Ran], tmp_path: Path) -> None:
+def test_index_that_cannot_be_opened(command: Command, tmp_path: Path) -> None:
     prefix = small(tmp_path)
     size = index_file(prefix).stat().st_size
     with ckptfmt.open(prefix) as reader:
@@ -508,9 +503,7 @@ def test_index_that_cannot_be_opened(command: Callable[..., Ran], tmp_path: Path
     assert ran.out.startswith("problem: BAD_MAGIC in ")
 
 
-def test_data_files_of_an_index_that_cannot_be_opened(
-    command: Callable[..., Ran], tmp_path: Path
-) -> None:
+def test_data_files_of_an_index_that_cannot_be_opened(command: Command, tmp_path: Path) -> None:
     """Those of its own prefix, in order, and names escaped."""
     prefix = tmp_path / "a\x1b"
     index_file(prefix).write_bytes(b"nothing of the kind" * 9)
@@ -531,7 +524,7 @@ def test_data_files_of_an_index_that_cannot_be_opened(
     assert [(file["shard"], file["size"]) for file in files] == [(0, 10), (0, 20), (1, 21)]
 
 
-def test_damaged_block(command: Callable[..., Ran], tmp_path: Path) -> None:
+def test_damaged_block(command: Command, tmp_path: Path) -> None:
     """What cannot be listed is shown block by block."""
     prefix = many(tmp_path)
     with ckptfmt.open(prefix) as reader:
@@ -552,7 +545,7 @@ def test_damaged_block(command: Callable[..., Ran], tmp_path: Path) -> None:
     covered(document["layout"][0]["regions"], index_file(prefix).stat().st_size)
 
 
-def test_missing_and_short_data_files(command: Callable[..., Ran], tmp_path: Path) -> None:
+def test_missing_and_short_data_files(command: Command, tmp_path: Path) -> None:
     prefix = plus(tmp_path)
     missing, short = data_file(prefix, 0, 2), data_file(prefix, 1, 2)
     missing.unlink()
@@ -572,7 +565,7 @@ def test_missing_and_short_data_files(command: Callable[..., Ran], tmp_path: Pat
     assert "  3 BYTES BEYOND THE END OF THE FILE\n" in ran.out
 
 
-def test_damaged_data(command: Callable[..., Ran], tmp_path: Path) -> None:
+def test_damaged_data(command: Command, tmp_path: Path) -> None:
     prefix = small(tmp_path)
     with ckptfmt.open(prefix) as reader:
         part = reader["model/dense/kernel"].slices[1]
@@ -590,7 +583,7 @@ def test_damaged_data(command: Callable[..., Ran], tmp_path: Path) -> None:
         assert all(line.startswith("not sound: 1 problem; checked ") for line in rest)
 
 
-def test_strict_counts_notes(command: Callable[..., Ran]) -> None:
+def test_strict_counts_notes(command: Command) -> None:
     (prefix,) = [prefix for prefix in TF_WRITTEN if prefix.parent.name == "snappy_literals"]
     ran = command("verify", prefix)
     assert ran.status == 0

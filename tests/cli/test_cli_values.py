@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,22 +16,8 @@ from support.arrays import CODES, NAMES, random_array
 
 import ckptfmt
 from ckptfmt import InvalidError
-from ckptfmt.cli import compare, main, show
-from cli.commands import ODD_NAMES, Ran, data_file, flip, index_file, odd, plus, small
-
-Command = Callable[..., Ran]
-
-
-@pytest.fixture
-def command(capsys: pytest.CaptureFixture[str]) -> Command:
-    """Runs the command in this process."""
-
-    def run(*arguments: object) -> Ran:
-        status = main([str(argument) for argument in arguments])
-        printed = capsys.readouterr()
-        return Ran(status, printed.out, printed.err)
-
-    return run
+from ckptfmt.cli import compare, show
+from cli.commands import ODD_NAMES, Command, data_file, flip, index_file, odd, plus, small
 
 
 def save(prefix: Path, tensors: Any, **options: Any) -> Path:

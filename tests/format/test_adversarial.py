@@ -156,41 +156,6 @@ def index_changes_while_open(directory: Path) -> Iterator[Trial]:
         yield Trial(label, act, expected)
 
 
-@case("A10")
-def literal_paths(directory: Path) -> Iterator[Trial]:
-    content = table((b"x", GOOD)).build()
-    for name in ("a*b", "a?", "[a-c]", "{x}", "a\nb", "a b", "\udc80\udcff", "", "..x", "-", "%s"):
-        base = os.path.join(directory, "literal", name)
-        os.makedirs(os.path.dirname(base), exist_ok=True)
-        for path, piece in ((base + ".index", content), (base + ".data-00000-of-00001", DATA)):
-            with open(path, "wb") as stream:
-                stream.write(piece)
-
-        def act(path: str = base) -> Any:
-            with Reader(path) as reader:
-                return {one: bits(handle.read()) for one, handle in reader.items()}
-
-        yield Trial(repr(name), act, SOUND)
-    yield Trial(
-        "pattern", listed(directory / "literal" / "a*"), Refused("CHECKPOINT_NOT_FOUND", None)
-    )
-    yield Trial(
-        "NUL", listed(Path(f"{directory}/a\0b")), Refused("BAD_PATH", None, None, file=None)
-    )
-    yield Trial(
-        "long", listed(directory / ("x" * 5000)), Refused("BAD_PATH", None, None, file=None)
-    )
-
-
-@case("B06")
-def bytes_after_footer(directory: Path) -> Iterator[Trial]:
-    content = table((b"x", GOOD)).build()
-    for size in (1, 7, 8, 4096):
-        prefix = Files(directory)(content + b"Z" * size)
-        expected = Refused("BAD_MAGIC", "FTR-2", len(content) + size - 8)
-        yield Trial(f"{size} bytes", listed(prefix), expected)
-
-
 @case("D15")
 def block_over_the_limit(directory: Path) -> Iterator[Trial]:
     size = (64 << 20) + 1
@@ -342,27 +307,6 @@ def generations_mixed(directory: Path) -> Iterator[Trial]:
     yield Trial("shorter", loaded(prefix), hint)
 
 
-@case("J10")
-def mapping_outlives(directory: Path) -> Iterator[Trial]:
-    prefix = Files(directory)(table((b"x", GOOD)))
-    data = ix.data_name(prefix, 0, 1)
-
-    def act() -> tuple[Any, bool, str]:
-        with Reader(str(prefix)) as reader:
-            array = reader["x"].map()
-        other = directory / "other"
-        other.write_bytes(bytes(8))
-        other.rename(data)
-        data.unlink()
-        try:
-            array[0] = 1
-        except ValueError as error:
-            return bits(array), array.flags.writeable, str(error)
-        return bits(array), array.flags.writeable, ""
-
-    yield Trial("mapped", act, (bits(F2), False, "assignment destination is read-only"))
-
-
 @case("J11", "J12")
 def mapped(directory: Path) -> Iterator[Trial]:
     entry = ix.stored_entry(1, [2], DATA, 1)
@@ -430,10 +374,7 @@ def offsets_in_snappy_blocks(directory: Path) -> Iterator[Trial]:
 @case("M06")
 def merge_same_input(directory: Path) -> Iterator[Trial]:
     prefix = Files(directory)(table((b"x", GOOD)))
-    other = Files(directory / "b")(table((b"y", GOOD)))
     wrong = Refused("ARGUMENT", "MRG-10", ..., file=None)
-    yield Trial("twice", merged(directory, prefix, other, prefix), wrong)
-    yield Trial("destination", merged(directory, prefix, other, to=prefix.name), wrong)
     (directory / "l.index").symlink_to(f"{prefix.name}.index")
     yield Trial("by another name", merged(directory, prefix, directory / "l"), wrong)
 
@@ -459,42 +400,6 @@ def merge_damaged(directory: Path) -> Iterator[Trial]:
         yield Trial(f"missing, {inputs}", none, Refused("CHECKPOINT_NOT_FOUND", None, file=None))
     astray = files(table((b"y", ix.stored_entry(1, [2], DATA, shard=3))))
     yield Trial("shard 3 of 1", merged(directory, good, astray), Refused("BAD_ENTRY", "ENT-3"))
-
-
-@case("N01")
-def state_leads_out(directory: Path) -> Iterator[Trial]:
-    inside, outside = directory / "in", directory / "out"
-    Files(outside)(table((b"x", GOOD)))
-    inside.mkdir()
-    for label, named in (
-        ("absolute", str(outside / "c1")),
-        ("dots", "../out/c1"),
-        ("dots within", "a/../../out/c1"),
-        ("the root", "/"),
-    ):
-        (inside / "checkpoint").write_text(f'model_checkpoint_path: "{named}"\n')
-        expected = Refused("BAD_PATH", None, None, file="/checkpoint")
-        yield Trial(label, lambda: ckptfmt.open(inside), expected)
-
-
-@case("N02")
-def state_is_literal(directory: Path) -> Iterator[Trial]:
-    ix.write(directory / "a*b", table((b"x", GOOD)), DATA)
-    (directory / "checkpoint").write_text('model_checkpoint_path: "a*b"\n')
-
-    def act() -> Any:
-        with ckptfmt.open(directory) as reader:
-            return {name: bits(handle.read()) for name, handle in reader.items()}
-
-    yield Trial("star", act, SOUND)
-
-
-@case("N03")
-def state_names_nothing(directory: Path) -> Iterator[Trial]:
-    Files(directory)(table((b"x", GOOD)))
-    (directory / "checkpoint").write_text('model_checkpoint_path: "gone"\n')
-    expected = Refused("CHECKPOINT_NOT_FOUND", None, None, file=None, names="'gone'.*'c1'")
-    yield Trial("says what is there", lambda: ckptfmt.open(directory), expected)
 
 
 @case("O02")
@@ -564,81 +469,6 @@ def many_slices_many_lookups(directory: Path) -> Iterator[Trial]:
             return all(handle[at] == at for at in range(count))
 
     yield Trial("each by itself", act, True)
-
-
-@case("O08")
-def messages_bounded(directory: Path) -> Iterator[Trial]:
-    name = b"\x1b[31m\r\n" + b"n" * 5000
-
-    def act() -> tuple[bool, bool]:
-        with Reader(str(Files(directory)(table((b"x", GOOD))))) as reader:
-            try:
-                reader[name]
-            except ckptfmt.TensorNotFoundError as error:
-                text = str(error)
-                return len(text) < 1500, text.isprintable()
-        return False, False
-
-    yield Trial("escaped and cut", act, (True, True))
-
-
-def closed_reader(prefix: Path) -> Reader:
-    reader = Reader(str(prefix))
-    reader.close()
-    reader.close()
-    return reader
-
-
-@case("P01")
-def closed(directory: Path) -> Iterator[Trial]:
-    prefix = Files(directory)(table((b"x", GOOD)))
-    wrong = Refused("ARGUMENT", None, None, file=None, names="is closed")
-    for label, use in (
-        ("lookup", lambda: closed_reader(prefix)["x"]),
-        ("contains", lambda: "x" in closed_reader(prefix)),
-        ("list", lambda: list(closed_reader(prefix))),
-        ("regions", lambda: closed_reader(prefix).regions()),
-    ):
-        yield Trial(label, use, wrong)
-
-
-@case("P02")
-def bad_destinations(directory: Path) -> Iterator[Trial]:
-    prefix = Files(directory)(table((b"x", GOOD)))
-    read_only = np.full(2, 7, np.float32)
-    read_only.setflags(write=False)
-    for label, target in (
-        ("dtype", np.full(2, 7, np.int32)),
-        ("byte order", np.full(2, 7, ">f4")),
-        ("shape", np.full((2, 1), 7, np.float32)),
-        ("read-only", read_only),
-        ("no array", 7),
-        ("bytes", bytes(8)),
-    ):
-
-        def act(target: Any = target) -> None:
-            with Reader(str(prefix)) as reader:
-                try:
-                    reader["x"].read_into(target)
-                finally:
-                    assert not isinstance(target, np.ndarray) or (target == 7).all()
-
-        yield Trial(label, act, Refused("ARGUMENT", None, None, file=prefix.name))
-
-
-@case("P03")
-def empty_or_uneven(directory: Path) -> Iterator[Trial]:
-    prefix = Files(directory)(table((b"x", GOOD)))
-    new = directory / "new"
-    wrong = Refused("ARGUMENT", None, None, file=None)
-    yield Trial("load nothing", lambda: ckptfmt.load(prefix, []), {})
-    yield Trial("restore nothing", lambda: ckptfmt.restore_v2(prefix, [], []), [])
-    yield Trial("restore uneven", lambda: ckptfmt.restore_v2(prefix, ["x"], []), wrong)
-    yield Trial("restore dtypes", lambda: ckptfmt.restore_v2(prefix, ["x"], [""], []), wrong)
-    yield Trial("save nothing", lambda: ckptfmt.save_v2(new, [], [], []), wrong)
-    yield Trial("save uneven", lambda: ckptfmt.save_v2(new, ["x"], [""], []), wrong)
-    yield Trial("merge nothing", lambda: ckptfmt.merge([], new), wrong)
-    yield Trial("nothing was made", lambda: sorted(directory.glob("new*")), [])
 
 
 @case("P04")

@@ -142,8 +142,10 @@ def test_index_cut_at_every_length(sample: Sample) -> None:
 
 
 def test_index_with_bytes_after_it(sample: Sample) -> None:
-    write(sample.index_path, sample.index + b"\0")
-    assert_is(refusal(sample), "BAD_MAGIC", "FTR-2", len(sample.index) - 7, sample.index_path)
+    for size in (1, 7, 8, 4096):
+        write(sample.index_path, sample.index + b"Z" * size)
+        place = len(sample.index) + size - 8
+        assert_is(refusal(sample), "BAD_MAGIC", "FTR-2", place, sample.index_path)
 
 
 def places(sample: Sample) -> dict[str, list[tuple[int, int]]]:

@@ -208,11 +208,6 @@ def test_a_state_file_that_leads_nowhere(tmp_path: Path) -> None:
     assert fallback(tmp_path) == ("ckpt-1", "not a regular file")
 
 
-def test_no_state_file(tmp_path: Path) -> None:
-    save(tmp_path, "ckpt-1")
-    assert fallback(tmp_path) == ("ckpt-1", "there is no state file")
-
-
 def test_very_many_dead_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """None of them is looked for in the file system."""
     save(tmp_path, "alive")

@@ -513,15 +513,6 @@ def test_steps(tmp_path: Path) -> None:
     assert manager.all_steps() == [10, 12, 13]
 
 
-@pytest.mark.parametrize("max_to_keep", [1, 2, None])
-def test_max_to_keep(tmp_path: Path, max_to_keep: int | None) -> None:
-    """N18"""
-    manager = manager_of(tmp_path, max_to_keep)
-    for _ in range(4):
-        manager.save()
-    assert len(there(tmp_path)) == (max_to_keep or 4)
-
-
 # ---- damage --------------------------------------------------------------------------------------
 
 
@@ -619,18 +610,6 @@ def test_a_state_of_a_million(tmp_path: Path) -> None:
         sys.setprofile(None)
     assert calls < count / 5, "not a call for each path"
     assert number_names(manager.checkpoints) == ["ckpt-1"]
-
-
-def test_a_number_of_5000_digits(tmp_path: Path) -> None:
-    name = "ckpt-" + "9" * 5000
-    state = ckptfmt.CheckpointState(name, (name,), (time.time(),), 1.0)
-    (tmp_path / "checkpoint").write_bytes(format_state(state))
-    with pytest.warns(CkptfmtWarning, match="is not complete: it has no index"):
-        assert ckptfmt.latest_checkpoint(tmp_path) is None
-    with pytest.warns(CkptfmtWarning, match="is not complete: it has no index"):
-        manager = manager_of(tmp_path, 1)
-    assert manager.checkpoints == []
-    assert number_names([manager.save()]) == ["ckpt-1"]
 
 
 TRANSIENT = [errno.EMFILE, errno.EIO, errno.ESTALE]

@@ -7,14 +7,14 @@ import gc
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from support import job
-from support.background import PATIENCE, Gate, forget, waiting_for
+from support.background import PATIENCE, Gate, waiting_for
 from support.forking import in_child
 from support.jobs import finish, good, loads_as, start
 from support.saving import Given, files, on, one_each, previous
@@ -34,19 +34,9 @@ from ckptfmt.saving.specs import SaveSpec
 from ckptfmt.sharded.coordinator import SingleProcess
 from ckptfmt.sharded.sharded import sharded_restore, sharded_save
 
+pytestmark = pytest.mark.usefixtures("saves_end")
+
 ASYNC = CheckpointOptions(durability="rename", enable_async=True)
-
-
-@pytest.fixture(autouse=True)
-def _clean() -> Iterator[None]:
-    yield
-    forget()
-
-
-@pytest.fixture
-def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gate]:
-    with Gate(monkeypatch) as found:
-        yield found
 
 
 def failing_merge(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,11 +48,6 @@ class Gate:
         background.wait_for_saves()
 
 
-def forget() -> None:
-    """Keep the saves of one test away from the next."""
-    background.wait_for_saves()
-
-
 @contextmanager
 def waiting_for(call: Callable[[], Any]) -> Iterator[list[Any]]:
     """Runs `call` in a thread. Inside, it is waiting for a save in the background; afterwards, the
