@@ -459,48 +459,6 @@ def test_a_file_of_too_many_names_is_written_anew(tmp_path: Path) -> None:
     assert_holds(tmp_path / "b", tensors)
 
 
-SHARED_MEMORY = Path("/dev/shm")
-
-
-def test_a_base_on_another_file_system(tmp_path: Path) -> None:
-    """Or on the same, where there is no second one that anybody may write to."""
-    other = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else tmp_path
-    folder = other / f"ckptfmt-{os.getpid()}-{os.urandom(8).hex()}"
-    folder.mkdir()
-    try:
-        tensors = {"x": np.ones(100), "y": np.zeros(100)}
-        ckptfmt.save(folder / "a", tensors)
-        ckptfmt.save(tmp_path / "b", tensors, base=folder / "a")
-        same = folder.stat().st_dev == tmp_path.stat().st_dev
-        assert links(tmp_path / "b") == ([2] if same else [1])
-    finally:
-        shutil.rmtree(folder)
-    assert_holds(tmp_path / "b", tensors)
-
-
-def test_a_base_that_goes_meanwhile(tmp_path: Path) -> None:
-    """Between comparing and linking: the values in memory are what is saved."""
-    tensors = {"x": np.ones(100), "y": np.zeros(100)}
-    for act in ("remove", "replace"):
-        ckptfmt.save(tmp_path / "a", tensors)
-        done: list[int] = []
-
-        def meddle(*_: int, act: str = act, done: list[int] = done) -> None:
-            if not done:
-                done.append(1)
-                remove(tmp_path / "a")
-                if act == "replace":
-                    ckptfmt.save(
-                        tmp_path / "a", {name: array - 5 for name, array in tensors.items()}
-                    )
-
-        ckptfmt.save(tmp_path / "b", tensors, base=tmp_path / "a", progress=meddle)
-        assert done
-        assert links(tmp_path / "b") == [1]
-        assert_holds(tmp_path / "b", tensors)
-        remove(tmp_path / "b")
-
-
 # ---- levels --------------------------------------------------------------------------------------
 
 
@@ -526,29 +484,6 @@ def test_levels(tmp_path: Path) -> None:
 
 
 # ---- the rest of the life ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("inputs", ["keep", "consume"])
-def test_merging(tmp_path: Path, inputs: str) -> None:
-    tensors = {f"t{i}": np.full(1000, float(i)) for i in range(6)}
-    ckptfmt.save(tmp_path / "a", tensors)
-    changed = {**tensors, "t0": np.zeros(5)}
-    ckptfmt.save(tmp_path / "b", changed, base=tmp_path / "a")
-    ckptfmt.save(tmp_path / "x", {"x": np.ones(3)})
-    ckptfmt.merge([tmp_path / "b", tmp_path / "x"], tmp_path / "m", inputs=inputs)
-    assert (tmp_path / "b.index").exists() == (inputs == "keep")
-    assert_holds(tmp_path / "a", tensors)
-    remove(tmp_path / "a")
-    assert_holds(tmp_path / "m", {**changed, "x": np.ones(3)})
-    assert_sound(tmp_path / "m")
-
-
-def test_an_open_reader_of_a_replaced_base(tmp_path: Path) -> None:
-    tensors = {"x": np.ones(100), "y": np.zeros(100)}
-    ckptfmt.save(tmp_path / "a", tensors)
-    with ckptfmt.open(tmp_path / "a") as reader:
-        ckptfmt.save(tmp_path / "a", {**tensors, "y": np.ones(2)}, base=tmp_path / "a")
-        assert np.array_equal(reader["y"].read(), np.zeros(100))
 
 
 def test_progress(tmp_path: Path) -> None:

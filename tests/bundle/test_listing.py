@@ -173,24 +173,6 @@ def test_prefix_reads_a_part(tmp_path: Path) -> None:
             len(opened)
 
 
-def test_prefix_with_slices(tmp_path: Path) -> None:
-    """A listing of a part holds the slices of its tensors, as one of all."""
-    value = np.arange(12, dtype=np.int16).reshape(4, 3)
-    with ckptfmt.Writer(tmp_path / "p", durability="none") as writer:
-        for name in ("a", "ab", "ac", "b"):
-            for row in range(4):
-                writer.add_slice(name, value[row : row + 1], value.shape, (row, 0))
-    with ckptfmt.open(tmp_path / "p") as opened:
-        part, whole = opened._handle.list_prefix(b"a"), opened._handle.list_all()
-        assert part.names() == ["a", "ab", "ac"] == whole.names(range(3))
-        for row in range(3):
-            assert part.record(row) == whole.record(row)
-            assert part.slices(row) == whole.slices(row)
-        for refused in (b"", b"\0a"):
-            with pytest.raises(ckptfmt.InvalidError, match="a prefix must not be empty"):
-                opened._handle.list_prefix(refused)
-
-
 # ---- arrays of one shape -------------------------------------------------------------------------
 
 SHAPES: list[tuple[int, ...]] = [(3,), (), (0,), (5, 0), (64,), (2, 3), (2, 3, 1), (1,) * 8]

@@ -162,14 +162,6 @@ def test_tensor_names_and_back(text: str, stored: bytes) -> None:
     assert names.tensor_text(text) == text
 
 
-def test_all_bytes_survive(seed: int) -> None:
-    chance = random.Random(seed)
-    for size in (1, 2, 3, 7, 300):
-        for _ in range(100):
-            stored = chance.randbytes(size)
-            assert names.tensor_bytes(names.tensor_text(stored)) == stored, (seed, stored)
-
-
 @pytest.mark.parametrize("name", ["\ud800", "a\udbffb", "\udc00", "\udc7f"])
 def test_names_that_cannot_be_encoded(tmp_path: Path, name: str) -> None:
     """Surrogates that stand for no byte."""
@@ -210,18 +202,6 @@ def test_names_through_a_checkpoint(tmp_path: Path) -> None:
 def first_block(content: bytes) -> bytes:
     offset, size = index.regions(content).data_blocks[0]
     return content[offset : offset + size]
-
-
-@pytest.mark.parametrize("form", ["text", "bytes"])
-def test_names_saved_in_either_form(tmp_path: Path, form: str) -> None:
-    row = 0 if form == "text" else 1
-    given = [pair[row] for pair in TEXT_AND_BYTES]
-    arrays = [np.full(1, number) for number in range(len(given))]
-    ckptfmt.save_v2(tmp_path / "ck", given, [""] * len(given), arrays)
-    loaded = ckptfmt.load(tmp_path / "ck")
-    assert {name: array.tolist() for name, array in loaded.items()} == {
-        text: [number] for number, (text, _) in enumerate(TEXT_AND_BYTES)
-    }
 
 
 def test_one_name_in_two_forms_is_a_duplicate(tmp_path: Path) -> None:

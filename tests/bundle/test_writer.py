@@ -394,28 +394,6 @@ def test_ragged_lists(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("", "TAB-12: a tensor's name is empty"),
-        (b"", "TAB-12: a tensor's name is empty"),
-        (3, "a tensor name must be str or bytes, not int"),
-        ("\ud800", "tensor name '\\ud800' cannot be encoded: surrogates not allowed"),
-    ],
-)
-def test_refused_names(tmp_path: Path, name: Any, message: str) -> None:
-    with pytest.raises(InvalidError) as caught:
-        ckptfmt.save(tmp_path / "ck", {name: [1]})
-    assert caught.value.message == message and listing(tmp_path) == []
-
-
-def test_repeated_names(tmp_path: Path) -> None:
-    with pytest.raises(InvalidError) as caught:
-        ckptfmt.save(tmp_path / "ck", [("x", [1]), ("y", [1]), (b"x", [2])])
-    assert (caught.value.message, caught.value.tensor) == ("the name is added twice", "x")
-    assert listing(tmp_path) == []
-
-
-@pytest.mark.parametrize(
     ("options", "kind", "message"),
     [
         ({"level": "v3"}, InvalidError, "level must be one of 'v2', 'v2+', 'ckptfmt', not 'v3'"),

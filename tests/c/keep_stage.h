@@ -27,16 +27,8 @@ static inline upon upon_default(void)
 
 static inline void make_sources(ckptfmt_source *sources, const float *values)
 {
-	static const int64_t dims[1] = {1};
-	memset(sources, 0, TENSORS * sizeof *sources);
-	for (int i = 0; i < TENSORS; i++) {
-		sources[i].name = (const uint8_t *)names[i];
-		sources[i].name_size = 1;
-		sources[i].dims = dims;
-		sources[i].rank = 1;
-		sources[i].dtype = CKPTFMT_FLOAT;
-		sources[i].data = (const uint8_t *)&values[i];
-	}
+	for (int i = 0; i < TENSORS; i++)
+		sources[i] = one_float(names[i], &values[i]);
 }
 
 /* The rows of those tensors that the base has; -1 for others. */
@@ -120,11 +112,8 @@ static inline bool holds(const char *prefix, const float *values)
 static inline void save_all(const char *prefix, const float *values)
 {
 	ckptfmt_source sources[TENSORS];
-	ckptfmt_writer *writer;
 	make_sources(sources, values);
-	CHECK_OK(ckptfmt_writer_open(path_of(prefix), NULL, &writer, &err), err);
-	CHECK_OK(ckptfmt_writer_add(writer, sources, TENSORS, &err), err);
-	CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
+	CHECK_OK(save_sources(path_of(prefix), NULL, sources, TENSORS, &err), err);
 }
 
 static const float old_values[TENSORS] = {1, 2, 3, 4}, some_new[TENSORS] = {1, 2, 3, 8};
@@ -139,12 +128,8 @@ static inline void make_base(const char *base)
 	const char *parts[2] = {path_of("part/1"), path_of("part/2")};
 	ckptfmt_source sources[TENSORS];
 	make_sources(sources, old_values);
-	for (int i = 0; i < 2; i++) {
-		ckptfmt_writer *writer;
-		CHECK_OK(ckptfmt_writer_open(parts[i], NULL, &writer, &err), err);
-		CHECK_OK(ckptfmt_writer_add(writer, sources + 2 * i, 2, &err), err);
-		CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
-	}
+	for (int i = 0; i < 2; i++)
+		CHECK_OK(save_sources(parts[i], NULL, sources + 2 * i, 2, &err), err);
 	CHECK_OK(ckptfmt_merge(parts, 2, path_of(base), &consume, &err), err);
 }
 

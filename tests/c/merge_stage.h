@@ -4,6 +4,7 @@
 #define CKPTFMT_TESTS_MERGE_STAGE_H
 
 #include "scratch.h"
+#include "sources.h"
 
 static ckptfmt_error err;
 
@@ -12,26 +13,12 @@ static ckptfmt_error err;
 /* A float tensor of one element. With `rows` a row of "cut", a [4] tensor of which each input has one. */
 static inline void save_to(const char *prefix, const char *name, float value, int row, uint64_t alignment)
 {
-	const int64_t dims[1] = {1}, slice[3] = {4, row, 1};
-	ckptfmt_write_options options;
-	ckptfmt_source sources[2];
-	ckptfmt_writer *writer;
-	options = (ckptfmt_write_options){.struct_size = sizeof options};
-	options.alignment = alignment;
-	options.durability = CKPTFMT_DURABILITY_NONE;
-	memset(sources, 0, sizeof sources);
-	for (int i = 0; i < 2; i++) {
-		sources[i].name = (const uint8_t *)(i == 0 ? name : "cut");
-		sources[i].name_size = strlen(i == 0 ? name : "cut");
-		sources[i].dims = dims;
-		sources[i].rank = 1;
-		sources[i].dtype = CKPTFMT_FLOAT;
-		sources[i].data = (const uint8_t *)&value;
-	}
+	const int64_t slice[3] = {4, row, 1};
+	ckptfmt_write_options options = {.struct_size = sizeof options, .alignment = alignment,
+		.durability = CKPTFMT_DURABILITY_NONE};
+	ckptfmt_source sources[2] = {one_float(name, &value), one_float("cut", &value)};
 	sources[1].slice = slice;
-	CHECK_OK(ckptfmt_writer_open(path_of(prefix), &options, &writer, &err), err);
-	CHECK_OK(ckptfmt_writer_add(writer, sources, row < 0 ? 1 : 2, &err), err);
-	CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
+	CHECK_OK(save_sources(path_of(prefix), &options, sources, row < 0 ? 1 : 2, &err), err);
 }
 
 static inline ckptfmt_status read_float(const char *prefix, const char *name, float *out)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A caller's allocator serves saving, merging, reading and verifying, and gets everything back. */
 #include "scratch.h"
+#include "sources.h"
 
 #include <stdatomic.h>
 
@@ -58,20 +59,10 @@ static void *reallocate(void *given, void *memory, uint64_t size)
 static ckptfmt_status save(const char *prefix, const char *name, const float *values)
 {
 	static const int64_t dims[1] = {COUNT};
-	ckptfmt_write_options options;
-	ckptfmt_writer *writer;
-	ckptfmt_status status;
-	options = (ckptfmt_write_options){.struct_size = sizeof options};
-	options.chunk_size = CHUNK;
-	options.durability = CKPTFMT_DURABILITY_RENAME;
-	status = ckptfmt_writer_open(path_of(prefix), &options, &writer, &err);
-	if (status == CKPTFMT_OK)
-		status = ckptfmt_writer_add_tensor(writer, (const uint8_t *)name, 1, CKPTFMT_FLOAT, dims, 1,
-			(const uint8_t *)values, COUNT * sizeof *values, &err);
-	if (status == CKPTFMT_OK)
-		return ckptfmt_writer_commit(writer, &err);
-	ckptfmt_writer_abandon(writer);
-	return status;
+	const ckptfmt_write_options options = {.struct_size = sizeof options, .chunk_size = CHUNK,
+		.durability = CKPTFMT_DURABILITY_RENAME};
+	const ckptfmt_source source = source_of(name, CKPTFMT_FLOAT, 1, dims, values);
+	return save_sources(path_of(prefix), &options, &source, 1, &err);
 }
 
 static ckptfmt_status load(const char *prefix, const char *name, float *values)

@@ -1,14 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writing, reading, replacing and merging whole checkpoints through the public API, in a directory of its own. */
+/* Saves through the public API: their bytes, what a writer refuses, and errors that are not touched. Merges and slices:
+ * tests/bundle/test_roundtrip.py. */
 #include "scratch.h"
+#include "sources.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
-
-static int file_exists(const char *name)
-{
-	return access(path_of(name), F_OK) == 0;
-}
 
 static int count_files(void)
 {
@@ -22,27 +19,11 @@ static int count_files(void)
 	return count;
 }
 
-static ckptfmt_source float_source(const char *name, const float *data, int32_t rank, const int64_t *dims)
-{
-	ckptfmt_source source;
-	memset(&source, 0, sizeof source);
-	source.name = (const uint8_t *)name;
-	source.name_size = strlen(name);
-	source.data = (const uint8_t *)data;
-	source.dtype = CKPTFMT_FLOAT;
-	source.rank = rank;
-	source.dims = dims;
-	return source;
-}
-
 static void save_one(const char *prefix, const char *name, const float *data, int64_t count)
 {
 	ckptfmt_error err;
-	ckptfmt_writer *writer;
-	ckptfmt_source source = float_source(name, data, 1, &count);
-	CHECK_OK(ckptfmt_writer_open(path_of(prefix), NULL, &writer, &err), err);
-	CHECK_OK(ckptfmt_writer_add(writer, &source, 1, &err), err);
-	CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
+	ckptfmt_source source = source_of(name, CKPTFMT_FLOAT, 1, &count, data);
+	CHECK_OK(save_sources(path_of(prefix), NULL, &source, 1, &err), err);
 }
 
 static ckptfmt_status load_one(const char *prefix, const char *name, float *data, uint64_t count, ckptfmt_error *err)
@@ -78,16 +59,13 @@ static void test_error_untouched(void)
 	const int64_t dims[1] = {3};
 	float loaded[3];
 	ckptfmt_error err;
-	ckptfmt_writer *writer;
 	ckptfmt_reader *reader;
 	ckptfmt_selection *selection;
-	ckptfmt_source source = float_source("x", values, 1, dims);
+	ckptfmt_source source = source_of("x", CKPTFMT_FLOAT, 1, dims, values);
 	char prefix[512];
 	const char *inputs[1] = {prefix};
 	memset(&err, 0, sizeof err);
-	CHECK_EQ(ckptfmt_writer_open(path_of("untouched"), NULL, &writer, &err), CKPTFMT_OK);
-	CHECK_EQ(ckptfmt_writer_add(writer, &source, 1, &err), CKPTFMT_OK);
-	CHECK_EQ(ckptfmt_writer_commit(writer, &err), CKPTFMT_OK);
+	CHECK_EQ(save_sources(path_of("untouched"), NULL, &source, 1, &err), CKPTFMT_OK);
 	check_untouched(&err);
 	CHECK_EQ(load_one("untouched", "x", loaded, 3, &err), CKPTFMT_OK);
 	check_untouched(&err);
@@ -162,16 +140,16 @@ static void test_writer_refuses(void)
 	static const int64_t slice[] = {4, 0, 2}, second[] = {4, 2, 2}, wrong_shape[] = {5, 0, 2}, outside[] = {4, 3, 2};
 	const float values[2] = {1, 2};
 	const int64_t count = 2, negative = -1;
-	const ckptfmt_source good = float_source("a", values, 1, &count);
-	ckptfmt_source bad = good, part = float_source("p", values, 1, &count), both[2] = {good, part};
+	const ckptfmt_source good = source_of("a", CKPTFMT_FLOAT, 1, &count, values);
+	ckptfmt_source bad = good, part = source_of("p", CKPTFMT_FLOAT, 1, &count, values), both[2] = {good, part};
 	both[1].slice = slice;
 	check_refused(both, 2, &good, 1, "the name is added twice");
 	bad.name = (const uint8_t *)"";
 	bad.name_size = 0;
 	check_refused(both, 2, &bad, 1, "TAB-12");
-	bad = float_source("b", values, 1, &negative);
+	bad = source_of("b", CKPTFMT_FLOAT, 1, &negative, values);
 	check_refused(both, 2, &bad, 1, "the shape");
-	bad = float_source("b", values, 1, &count);
+	bad = source_of("b", CKPTFMT_FLOAT, 1, &count, values);
 	bad.dtype = CKPTFMT_RESOURCE;
 	check_refused(both, 2, &bad, 1, "data type 20");
 	part.slice = slice;
@@ -184,64 +162,6 @@ static void test_writer_refuses(void)
 		ckptfmt_source batch[2] = {part, good};
 		batch[0].slice = second;
 		check_refused(both, 2, batch, 2, "the name is added twice");
-	}
-	empty_tree(directory);
-}
-
-/* One tensor of rows, cut into slices over two bundles, merged, and read in boxes of every place. */
-static void test_merge_and_slices(void)
-{
-	enum { ROWS = 6, COLUMNS = 5 };
-	float full[ROWS * COLUMNS];
-	ckptfmt_error err;
-	const char *inputs[2];
-	ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1};
-	char first[512], second[512];
-	for (int i = 0; i < ROWS * COLUMNS; i++)
-		full[i] = (float)i;
-	for (int part = 0; part < 2; part++) {
-		const int64_t dims[2] = {3, COLUMNS}, slice[6] = {ROWS, COLUMNS, 3 * part, 0, 3, -1};
-		const int64_t scalar_count = 1;
-		const float scalar = (float)(100 + part);
-		ckptfmt_source sources[2] = {float_source("w", full + 3 * part * COLUMNS, 2, dims),
-			float_source(part == 0 ? "b" : "a", &scalar, 1, &scalar_count)};
-		ckptfmt_writer *writer;
-		sources[0].slice = slice;
-		CHECK_OK(ckptfmt_writer_open(path_of(part == 0 ? "p0" : "p1"), NULL, &writer, &err), err);
-		CHECK_OK(ckptfmt_writer_add(writer, sources, 2, &err), err);
-		CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
-	}
-	snprintf(first, sizeof first, "%s", path_of("p0"));
-	snprintf(second, sizeof second, "%s", path_of("p1"));
-	inputs[0] = first;
-	inputs[1] = second;
-	CHECK_OK(ckptfmt_merge(inputs, 2, path_of("m"), &options, &err), err);
-	CHECK_EQ(count_files(), 3);
-	CHECK(file_exists("m.data-00000-of-00002") && file_exists("m.data-00001-of-00002") && !file_exists("p0.index"));
-	{
-		ckptfmt_reader *reader;
-		ckptfmt_selection *selection;
-		ckptfmt_columns columns;
-		CHECK_OK(ckptfmt_reader_open(path_of("m"), NULL, &reader, &err), err);
-		CHECK_OK(ckptfmt_reader_list(reader, &selection, &err), err);
-		ckptfmt_selection_columns(selection, &columns);
-		CHECK_EQ(columns.row_count, 3);
-		CHECK_EQ(columns.rows[2].slice_count, 2);
-		for (int64_t r = 0; r < ROWS; r++)
-			for (int64_t h = 0; h <= ROWS - r; h++)
-				for (int64_t c = 0; c < COLUMNS; c++) {
-					int64_t box[4] = {r, c, h, COLUMNS - c};
-					float got[ROWS * COLUMNS];
-					ckptfmt_request request = {2, box, (uint8_t *)got,
-						(uint64_t)(h * (COLUMNS - c)) * sizeof(float), 0, 0};
-					int same = 1;
-					CHECK_OK(ckptfmt_reader_read(reader, selection, &request, 1, CKPTFMT_VERIFY_AUTO, &err), err);
-					for (int64_t i = 0; i < h * (COLUMNS - c); i++)
-						same &= got[i] == full[(r + i / (COLUMNS - c)) * COLUMNS + c + i % (COLUMNS - c)];
-					CHECK(same && request.verified == 1);
-				}
-		ckptfmt_selection_free(selection);
-		ckptfmt_reader_close(reader);
 	}
 	empty_tree(directory);
 }
@@ -304,7 +224,6 @@ int main(void)
 		return 2;
 	test_smallest();
 	test_writer_refuses();
-	test_merge_and_slices();
 	test_writer_reserves();
 	test_index_count_without_name();
 	test_error_untouched();

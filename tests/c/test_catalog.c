@@ -3,7 +3,7 @@
 #include "write/catalog.h"
 
 #include "memory_fault.h"
-#include "test.h"
+#include "sources.h"
 
 enum { COUNT_MAX = 80, NAME_SIZE = 16 };
 
@@ -19,14 +19,8 @@ static ckptfmt_status put_to_buffer(void *state, const uint8_t *bytes, uint64_t 
 static ckptfmt_status add(cf_catalog *catalog, uint64_t number, ckptfmt_error *err)
 {
 	const int64_t dims[1] = {(int64_t)number};
-	ckptfmt_source source;
+	const ckptfmt_source source = source_of(names[number], CKPTFMT_FLOAT, 1, dims, NULL);
 	uint64_t row = UINT64_MAX;
-	memset(&source, 0, sizeof source);
-	source.name = (const uint8_t *)names[number];
-	source.name_size = strlen(names[number]);
-	source.dims = dims;
-	source.rank = 1;
-	source.dtype = CKPTFMT_FLOAT;
 	CF_TRY(cf_catalog_add(catalog, &source, &row, err));
 	CHECK_EQ(row, cf_catalog_count(catalog) - 1);
 	cf_catalog_row_at(catalog, row)->offset = number;

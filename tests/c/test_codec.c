@@ -5,6 +5,7 @@
  */
 #include "run_codec.h"
 #include "scratch.h"
+#include "sources.h"
 
 #include "base/arith.h"
 
@@ -23,11 +24,12 @@ static run_codec codec;
 
 /* ---- writing --------------------------------------------------------------------------------------------- */
 
-static ckptfmt_source source_of(const char *name, const int64_t *slice)
+static ckptfmt_source numbers_of(const char *name, const int64_t *slice)
 {
 	static const int64_t dims[2] = {ROWS, COLUMNS};
-	return (ckptfmt_source){.name = (const uint8_t *)name, .name_size = strlen(name), .dims = dims,
-		.data = (const uint8_t *)numbers, .slice = slice, .dtype = CKPTFMT_UINT32, .rank = 2};
+	ckptfmt_source source = source_of(name, CKPTFMT_UINT32, 2, dims, numbers);
+	source.slice = slice;
+	return source;
 }
 
 /* Numbers whose upper three bytes are 7, but for those of the last chunk, which is stored raw. The second slice of
@@ -38,7 +40,7 @@ static void save(void)
 	static const int64_t rest[6] = {2 * ROWS, COLUMNS, ROWS, 0, ROWS, -1};
 	ckptfmt_write_options options;
 	ckptfmt_writer *writer;
-	ckptfmt_source sources[3] = {source_of("w", NULL), source_of("cut", slice), source_of("cut", rest)};
+	ckptfmt_source sources[3] = {numbers_of("w", NULL), numbers_of("cut", slice), numbers_of("cut", rest)};
 	for (int i = 0; i < COUNT; i++) {
 		uint32_t byte = (uint32_t)(test_random() & 0xff);
 		numbers[i] = 4 * i < (CHUNKS - 1) * CHUNK ? 0x07070700u | byte : (uint32_t)test_random();
@@ -265,7 +267,6 @@ static void test_damage(void)
 static void check_round_trip(const ckptfmt_source *source, const void *expected, uint64_t size, bool compressed)
 {
 	ckptfmt_write_options options;
-	ckptfmt_writer *writer;
 	ckptfmt_columns columns;
 	uint8_t *got = malloc(size);
 	ckptfmt_request request = {.destination = got, .destination_size = size};
@@ -273,9 +274,7 @@ static void check_round_trip(const ckptfmt_source *source, const void *expected,
 	options.codec = &codec.codec;
 	options.chunk_size = CHUNK;
 	options.durability = CKPTFMT_DURABILITY_NONE;
-	CHECK_OK(ckptfmt_writer_open(path_of("b"), &options, &writer, &err), err);
-	CHECK_OK(ckptfmt_writer_add(writer, source, 1, &err), err);
-	CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
+	CHECK_OK(save_sources(path_of("b"), &options, source, 1, &err), err);
 	{
 		ckptfmt_open_options with = {.struct_size = sizeof with, .follow_symlinks = 1, .codec = &codec.codec};
 		CHECK_OK(ckptfmt_reader_open(path_of("b"), &with, &reader, &err), err);
@@ -298,8 +297,7 @@ static void test_large(void)
 	enum { LARGE = 10 << 20, NOISE = 8 << 20 };
 	static const int64_t dims[1] = {LARGE}, strides[1] = {8};
 	uint32_t *values = malloc(4 * (size_t)LARGE), *apart = malloc(8 * (size_t)LARGE);
-	ckptfmt_source source = {.name = (const uint8_t *)"x", .name_size = 1, .dims = dims,
-		.data = (const uint8_t *)values, .dtype = CKPTFMT_FLOAT, .rank = 1};
+	ckptfmt_source source = source_of("x", CKPTFMT_FLOAT, 1, dims, values);
 	bool zstd = ckptfmt_codec_zstd(3, &codec.codec, NULL) == CKPTFMT_OK;
 	for (int codecs = 0; codecs < 1 + zstd; codecs++) {
 		if (codecs == 0)
@@ -333,11 +331,9 @@ static void test_strings(void)
 	static const int64_t dims[1] = {ELEMENTS};
 	static ckptfmt_bytes items[ELEMENTS];
 	for (int dtype = 0; dtype < 2; dtype++) {
-		ckptfmt_source source = {.name = (const uint8_t *)"s", .name_size = 1, .dims = dims,
-			.data = (const uint8_t *)items, .dtype = dtype == 0 ? CKPTFMT_STRING : CKPTFMT_VARIANT, .rank = 1};
+		ckptfmt_source source = source_of("s", dtype == 0 ? CKPTFMT_STRING : CKPTFMT_VARIANT, 1, dims, items);
 		ckptfmt_write_options options;
 		ckptfmt_open_options with = {.struct_size = sizeof with, .follow_symlinks = 1, .codec = &codec.codec};
-		ckptfmt_writer *writer;
 		ckptfmt_columns columns;
 		ckptfmt_strings *strings;
 		ckptfmt_strings_view view;
@@ -349,9 +345,7 @@ static void test_strings(void)
 		options.codec = &codec.codec;
 		options.chunk_size = CHUNK;
 		options.durability = CKPTFMT_DURABILITY_NONE;
-		CHECK_OK(ckptfmt_writer_open(path_of("b"), &options, &writer, &err), err);
-		CHECK_OK(ckptfmt_writer_add(writer, &source, 1, &err), err);
-		CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
+		CHECK_OK(save_sources(path_of("b"), &options, &source, 1, &err), err);
 		CHECK_OK(ckptfmt_reader_open(path_of("b"), &with, &reader, &err), err);
 		CHECK_OK(ckptfmt_reader_list(reader, &selection, &err), err);
 		ckptfmt_selection_columns(selection, &columns);

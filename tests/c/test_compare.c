@@ -5,33 +5,18 @@
 #include "memory_fault.h"
 #include "merge_stage.h"
 #include "os_fault.h"
+#include "sources.h"
 
 #include <errno.h>
-
-static ckptfmt_source source_of(const char *name, int32_t dtype, const void *data, int32_t rank, const int64_t *dims)
-{
-	ckptfmt_source source;
-	memset(&source, 0, sizeof source);
-	source.name = (const uint8_t *)name;
-	source.name_size = strlen(name);
-	source.dtype = dtype;
-	source.data = data;
-	source.rank = rank;
-	source.dims = dims;
-	return source;
-}
 
 static void save(const ckptfmt_source *sources, uint64_t count, uint32_t chunk_size)
 {
 	ckptfmt_write_options options;
-	ckptfmt_writer *writer;
 	options = (ckptfmt_write_options){.struct_size = sizeof options};
 	options.durability = CKPTFMT_DURABILITY_NONE;
 	options.chunk_size = chunk_size;
 	empty_tree(directory);
-	CHECK_OK(ckptfmt_writer_open(path_of("base"), &options, &writer, &err), err);
-	CHECK_OK(ckptfmt_writer_add(writer, sources, count, &err), err);
-	CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
+	CHECK_OK(save_sources(path_of("base"), &options, sources, count, &err), err);
 }
 
 enum { MOST = 64 };
@@ -75,7 +60,7 @@ static void test_large(void)
 	enum { SIZE = (1 << 20) + 12345 };
 	uint8_t *bytes = test_guarded(SIZE);
 	const int64_t dims[1] = {SIZE}, backwards[1] = {-1};
-	ckptfmt_source source = source_of("x", CKPTFMT_UINT8, bytes, 1, dims);
+	ckptfmt_source source = source_of("x", CKPTFMT_UINT8, 1, dims, bytes);
 	for (int i = 0; i < SIZE; i++)
 		bytes[i] = (uint8_t)test_random();
 	for (int round = 0; round < 6; round++) {
@@ -105,7 +90,7 @@ static void test_made_by_others(void)
 	uint8_t same[6];
 	bundle_maker m;
 	for (int i = 0; i < 6; i++)
-		sources[i] = source_of(names[i], CKPTFMT_UINT8, bytes, 1, dims);
+		sources[i] = source_of(names[i], CKPTFMT_UINT8, 1, dims, bytes);
 	for (int big = 0; big < 2; big++) {
 		maker_entry *entry;
 		empty_tree(directory);
@@ -144,8 +129,8 @@ static void test_faults(void)
 	static float large[1 << 19];
 	/* Too long to be read with its neighbour. */
 	const ckptfmt_bytes items[2] = {{(const uint8_t *)"x", 1}, {(const uint8_t *)large, 70 << 10}};
-	ckptfmt_source sources[3] = {source_of("a", CKPTFMT_FLOAT, values, 1, dims),
-		source_of("s", CKPTFMT_STRING, items, 1, dims), source_of("z", CKPTFMT_FLOAT, large, 1, many)};
+	ckptfmt_source sources[3] = {source_of("a", CKPTFMT_FLOAT, 1, dims, values),
+		source_of("s", CKPTFMT_STRING, 1, dims, items), source_of("z", CKPTFMT_FLOAT, 1, many, large)};
 	uint8_t same[3];
 	bool hit = true;
 	int doubts = 0;
@@ -184,7 +169,7 @@ static void test_misuse(void)
 {
 	const int64_t dims[1] = {1};
 	const float value = 1;
-	ckptfmt_source source = source_of("a", CKPTFMT_FLOAT, &value, 1, dims);
+	ckptfmt_source source = source_of("a", CKPTFMT_FLOAT, 1, dims, &value);
 	ckptfmt_reader *one, *two;
 	ckptfmt_selection *selection;
 	uint64_t row = 1, size;

@@ -6,6 +6,7 @@
 #include "os_fault.h"
 #include "proofs.h"
 #include "scratch.h"
+#include "sources.h"
 
 #include <errno.h>
 
@@ -17,29 +18,10 @@ static ckptfmt_status save(const char *prefix, float first, ckptfmt_error *err)
 	static const int64_t dims[1] = {2}, slice[3] = {4, 0, 2};
 	const float values[2] = {first, 7};
 	const ckptfmt_bytes texts[2] = {{(const uint8_t *)"one", 3}, {(const uint8_t *)"", 0}};
-	ckptfmt_source sources[3];
-	ckptfmt_writer *writer;
-	ckptfmt_status status;
-	memset(sources, 0, sizeof sources);
-	for (int i = 0; i < 3; i++) {
-		static const char *const names[3] = {"v", "part", "text"};
-		sources[i].name = (const uint8_t *)names[i];
-		sources[i].name_size = strlen(names[i]);
-		sources[i].dims = dims;
-		sources[i].rank = 1;
-		sources[i].dtype = i == 2 ? CKPTFMT_STRING : CKPTFMT_FLOAT;
-		sources[i].data = i == 2 ? (const uint8_t *)texts : (const uint8_t *)values;
-	}
+	ckptfmt_source sources[3] = {source_of("v", CKPTFMT_FLOAT, 1, dims, values),
+		source_of("part", CKPTFMT_FLOAT, 1, dims, values), source_of("text", CKPTFMT_STRING, 1, dims, texts)};
 	sources[1].slice = slice;
-	status = ckptfmt_writer_open(path_of(prefix), &options, &writer, err);
-	if (status != CKPTFMT_OK)
-		return status;
-	status = ckptfmt_writer_add(writer, sources, 3, err);
-	if (status != CKPTFMT_OK) {
-		ckptfmt_writer_abandon(writer);
-		return status;
-	}
-	return ckptfmt_writer_commit(writer, err);
+	return save_sources(path_of(prefix), &options, sources, 3, err);
 }
 
 static ckptfmt_status load(const char *prefix, float *first, ckptfmt_error *err)
@@ -138,14 +120,8 @@ static void reserve_room(void)
 			os_fault_log_clear();
 			CHECK_OK(ckptfmt_writer_open(path_of("room"), &options, &writer, &err), err);
 			for (uint64_t i = 0; i < 3; i++) {
-				ckptfmt_source source;
-				memset(&source, 0, sizeof source);
-				source.name = (const uint8_t *)"abc" + i;
-				source.name_size = 1;
-				source.dims = dims;
-				source.rank = 1;
-				source.data = values;
-				source.dtype = CKPTFMT_UINT8;
+				static const char *const names[3] = {"a", "b", "c"};
+				ckptfmt_source source = source_of(names[i], CKPTFMT_UINT8, 1, dims, values);
 				CHECK_OK(ckptfmt_writer_add(writer, &source, 1, &err), err);
 			}
 			CHECK_EQ(os_fault_log_count_of(OS_FAULT_RESERVE), told && files == 1 ? 1 : 3);
@@ -337,15 +313,13 @@ static void sync_parents_of_new_directories(void)
 	static const uint64_t wanted[] = {[CKPTFMT_DURABILITY_RENAME] = 2, [CKPTFMT_DURABILITY_NONE] = 0};
 	for (int32_t durability = CKPTFMT_DURABILITY_RENAME; durability <= CKPTFMT_DURABILITY_NONE; durability++) {
 		ckptfmt_write_options options;
-		ckptfmt_writer *writer;
 		ckptfmt_error err;
 		ckptfmt_merge_options merge = {.struct_size = sizeof merge};
 		const char *input = path_of("new/deep/ck");
 		uint64_t before = os_system_calls(OS_SYSTEM_FSYNC);
 		options = (ckptfmt_write_options){.struct_size = sizeof options};
 		options.durability = durability;
-		CHECK_OK(ckptfmt_writer_open(path_of("new/deep/ck"), &options, &writer, &err), err);
-		CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
+		CHECK_OK(save_sources(path_of("new/deep/ck"), &options, NULL, 0, &err), err);
 		CHECK_EQ(os_system_calls(OS_SYSTEM_FSYNC) - before, wanted[durability]);
 		merge.durability = durability;
 		before = os_system_calls(OS_SYSTEM_FSYNC);

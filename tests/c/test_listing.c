@@ -4,6 +4,7 @@
 #include "bundle_maker.h"
 #include "memory_fault.h"
 #include "scratch.h"
+#include "sources.h"
 
 #include <unistd.h>
 
@@ -196,30 +197,6 @@ static void test_names_without_memory(void)
 	CHECK_EQ(memory_fault_live(), 0);
 }
 
-static ckptfmt_source source_of(const char *name, int32_t dtype, int32_t rank, const int64_t *dims, const void *data)
-{
-	ckptfmt_source source;
-	memset(&source, 0, sizeof source);
-	source.name = (const uint8_t *)name;
-	source.name_size = strlen(name);
-	source.data = data;
-	source.dtype = dtype;
-	source.rank = rank;
-	source.dims = dims;
-	return source;
-}
-
-static ckptfmt_reader *saved(const ckptfmt_source *sources, uint64_t count, const ckptfmt_write_options *options)
-{
-	ckptfmt_writer *writer;
-	ckptfmt_reader *reader = NULL;
-	CHECK_OK(ckptfmt_writer_open(path_of("ck"), options, &writer, &err), err);
-	CHECK_OK(ckptfmt_writer_add(writer, sources, count, &err), err);
-	CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
-	CHECK_OK(ckptfmt_reader_open(path_of("ck"), NULL, &reader, &err), err);
-	return reader;
-}
-
 static void check_same_row(const ckptfmt_columns *a, const ckptfmt_row *x, const ckptfmt_columns *b,
 	const ckptfmt_row *y)
 {
@@ -256,7 +233,8 @@ static void test_rows_of_a_listing(void)
 		sources[i] = source_of(texts[i], i % 2 == 0 ? CKPTFMT_FLOAT : CKPTFMT_UINT8,
 			(int32_t)test_random_below(5), dims[i], data);
 	}
-	reader = saved(sources, MANY, NULL);
+	CHECK_OK(save_sources(path_of("ck"), NULL, sources, MANY, &err), err);
+	CHECK_OK(ckptfmt_reader_open(path_of("ck"), NULL, &reader, &err), err);
 	CHECK_OK(ckptfmt_reader_list(reader, &all, &err), err);
 	ckptfmt_selection_columns(all, &columns);
 	CHECK_EQ(columns.row_count, MANY);

@@ -74,41 +74,18 @@ enum { SHARDS = 4 };
 static ckptfmt_status save_shards(int run, float value)
 {
 	const ckptfmt_merge_options options = {.struct_size = sizeof options, .consume = 1};
-	const int64_t dims[1] = {1};
+	const ckptfmt_write_options write = {.struct_size = sizeof write, .durability = CKPTFMT_DURABILITY_RENAME};
 	const char *prefixes[SHARDS];
-	char name[64], tensor[2] = {0, 0};
+	char name[64];
 	for (int i = 0; i < SHARDS; i++) {
 		const int64_t slice[3] = {SHARDS, i, 1};
-		ckptfmt_write_options write;
-		ckptfmt_source sources[2];
-		ckptfmt_writer *writer;
-		ckptfmt_status status;
-		write = (ckptfmt_write_options){.struct_size = sizeof write};
-		write.durability = CKPTFMT_DURABILITY_RENAME;
-		memset(sources, 0, sizeof sources);
-		tensor[0] = (char)('a' + i);
-		for (int k = 0; k < 2; k++) {
-			sources[k].name = (const uint8_t *)(k == 0 ? tensor : "cut");
-			sources[k].name_size = strlen(k == 0 ? tensor : "cut");
-			sources[k].dims = dims;
-			sources[k].rank = 1;
-			sources[k].dtype = CKPTFMT_FLOAT;
-			sources[k].data = (const uint8_t *)&value;
-		}
+		const char tensor[2] = {(char)('a' + i), '\0'};
+		ckptfmt_source sources[2] = {one_float(tensor, &value), one_float("cut", &value)};
 		sources[1].slice = slice;
 		snprintf(name, sizeof name, "out/s_temp_%d/part-%05d-of-%05d", run, i, SHARDS);
 		prefixes[i] = path_of(name);
-		status = ckptfmt_writer_open(prefixes[i], &write, &writer, &err);
-		if (status != CKPTFMT_OK)
-			return status;
-		status = ckptfmt_writer_add(writer, sources, 2, &err);
-		if (status != CKPTFMT_OK) {
-			ckptfmt_writer_abandon(writer);
-			return status;
-		}
-		status = ckptfmt_writer_commit(writer, &err);
-		if (status != CKPTFMT_OK)
-			return status;
+		if (save_sources(prefixes[i], &write, sources, 2, &err) != CKPTFMT_OK)
+			return err.status;
 	}
 	return ckptfmt_merge(prefixes, SHARDS, path_of("out/s"), &options, &err);
 }
@@ -400,29 +377,10 @@ static void test_bad_intent(void)
 /* A writer that runs out of memory among many data files of others leaks nothing. */
 static ckptfmt_status save_one(void)
 {
-	static const int64_t dims[1] = {1};
 	const float value = 1;
-	ckptfmt_write_options options;
-	ckptfmt_source source;
-	ckptfmt_writer *writer;
-	ckptfmt_status status;
-	options = (ckptfmt_write_options){.struct_size = sizeof options};
-	options.durability = CKPTFMT_DURABILITY_NONE;
-	memset(&source, 0, sizeof source);
-	source.name = (const uint8_t *)"a";
-	source.name_size = 1;
-	source.dims = dims;
-	source.rank = 1;
-	source.dtype = CKPTFMT_FLOAT;
-	source.data = (const uint8_t *)&value;
-	status = ckptfmt_writer_open(path_of("out/m"), &options, &writer, &err);
-	if (status != CKPTFMT_OK)
-		return status;
-	status = ckptfmt_writer_add(writer, &source, 1, &err);
-	if (status == CKPTFMT_OK)
-		return ckptfmt_writer_commit(writer, &err);
-	ckptfmt_writer_abandon(writer);
-	return status;
+	const ckptfmt_write_options options = {.struct_size = sizeof options, .durability = CKPTFMT_DURABILITY_NONE};
+	const ckptfmt_source source = one_float("a", &value);
+	return save_sources(path_of("out/m"), &options, &source, 1, &err);
 }
 
 static void test_saves_without_memory(void)

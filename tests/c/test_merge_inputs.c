@@ -261,18 +261,11 @@ static void save_many(const char *prefix, int first, int step, int count, bool e
 	options.durability = CKPTFMT_DURABILITY_NONE;
 	CHECK_OK(ckptfmt_writer_open(path_of(prefix), &options, &writer, &err), err);
 	for (int i = 0; i < count; i++) {
-		static const int64_t dims[1] = {1};
-		char name[200];
 		const float value = (float)(first + i * step);
+		char name[200];
 		ckptfmt_source source;
-		memset(&source, 0, sizeof source);
 		name_one(name, sizeof name, first + i * step, early);
-		source.name = (const uint8_t *)name;
-		source.name_size = strlen(name);
-		source.dims = dims;
-		source.rank = 1;
-		source.dtype = CKPTFMT_FLOAT;
-		source.data = (const uint8_t *)&value;
+		source = one_float(name, &value);
 		CHECK_OK(ckptfmt_writer_add(writer, &source, 1, &err), err);
 	}
 	CHECK_OK(ckptfmt_writer_commit(writer, &err), err);

@@ -4,6 +4,7 @@
 #include "base/progress.h"
 #include "run_codec.h"
 #include "scratch.h"
+#include "sources.h"
 
 #include <stdatomic.h>
 
@@ -66,17 +67,11 @@ static bool check_outcome(const watch *w, ckptfmt_status status, uint64_t total)
 static ckptfmt_status add_and_commit(ckptfmt_writer *writer)
 {
 	static const int64_t dims[1] = {ELEMENTS};
+	static const char *const names[COUNT] = {"a", "b", "c", "d", "e"};
 	static const uint8_t metadata[] = "{}";
 	ckptfmt_source sources[COUNT];
-	memset(sources, 0, sizeof sources);
-	for (int i = 0; i < COUNT; i++) {
-		sources[i].name = (const uint8_t *)"abcde" + i;
-		sources[i].name_size = 1;
-		sources[i].dims = dims;
-		sources[i].rank = 1;
-		sources[i].dtype = CKPTFMT_FLOAT;
-		sources[i].data = values[i];
-	}
+	for (int i = 0; i < COUNT; i++)
+		sources[i] = source_of(names[i], CKPTFMT_FLOAT, 1, dims, values[i]);
 	ckptfmt_status status = ckptfmt_writer_add(writer, sources, COUNT, &err);
 	if (status == CKPTFMT_OK)
 		status = ckptfmt_writer_add_metadata(writer, metadata, 2, &err);
@@ -168,11 +163,8 @@ static void test_read(int threads, const ckptfmt_codec *codec, bool boxes)
 static void save_part(const char *prefix, const char *name)
 {
 	static const int64_t dims[1] = {ELEMENTS};
-	ckptfmt_writer *writer;
-	CHECK_OK(ckptfmt_writer_open(prefix, NULL, &writer, &err), err);
-	CHECK_OK(ckptfmt_writer_add_tensor(writer, (const uint8_t *)name, 1, CKPTFMT_FLOAT, dims, 1, values[0], SIZE, &err),
-		err);
-	CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
+	ckptfmt_source source = source_of(name, CKPTFMT_FLOAT, 1, dims, values[0]);
+	CHECK_OK(save_sources(prefix, NULL, &source, 1, &err), err);
 }
 
 /* `elsewhere`: where the inputs are; files of another file system are copied. */

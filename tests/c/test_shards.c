@@ -2,6 +2,7 @@
 /* Saves of several data files, each written by its own thread: which tensors a file gets, equal bytes whatever way they
  * are added, and failures in one of the files. */
 #include "scratch.h"
+#include "sources.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -20,15 +21,8 @@ static const int shards[TENSORS] = {0, 1, 1, 1, 0, 1};
 
 static void fill_sources(ckptfmt_source sources[TENSORS])
 {
-	memset(sources, 0, TENSORS * sizeof *sources);
-	for (int i = 0; i < TENSORS; i++) {
-		sources[i].name = (const uint8_t *)names[i];
-		sources[i].name_size = 1;
-		sources[i].data = (const uint8_t *)(data + i);
-		sources[i].dtype = CKPTFMT_FLOAT;
-		sources[i].rank = 1;
-		sources[i].dims = &counts[i];
-	}
+	for (int i = 0; i < TENSORS; i++)
+		sources[i] = source_of(names[i], CKPTFMT_FLOAT, 1, &counts[i], data + i);
 }
 
 static ckptfmt_writer *open_writer(const char *prefix, const ckptfmt_storage *storage, int32_t files)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Storages: one scenario of saves, reads, merges and verifies on the file system and in memory, with equal bytes. */
 #include "scratch.h"
+#include "sources.h"
 
 #include "memory_fault.h"
 #include "base/bytes.h"
@@ -12,19 +13,6 @@ enum { COUNT = 100000 };    /* elements of the large tensor: several chunks */
 
 static ckptfmt_error err;
 static ckptfmt_storage *storage;    /* NULL: the file system */
-
-static ckptfmt_source float_source(const char *name, const float *data, const int64_t *dims)
-{
-	ckptfmt_source source;
-	memset(&source, 0, sizeof source);
-	source.name = (const uint8_t *)name;
-	source.name_size = strlen(name);
-	source.data = (const uint8_t *)data;
-	source.dtype = CKPTFMT_FLOAT;
-	source.rank = 1;
-	source.dims = dims;
-	return source;
-}
 
 static ckptfmt_writer *begin_save(const char *prefix, int32_t durability)
 {
@@ -42,7 +30,7 @@ static ckptfmt_writer *begin_save(const char *prefix, int32_t durability)
 static void add(ckptfmt_writer *writer, const char *name, float first, int64_t count)
 {
 	float *data = malloc((size_t)count * sizeof *data);
-	ckptfmt_source source = float_source(name, data, &count);
+	ckptfmt_source source = source_of(name, CKPTFMT_FLOAT, 1, &count, data);
 	for (int64_t i = 0; i < count; i++)
 		data[i] = first + (float)i;
 	CHECK_OK(ckptfmt_writer_add(writer, &source, 1, &err), err);
@@ -288,7 +276,7 @@ static void test_no_memory(void)
 	const int64_t count = 3;
 	const float data[] = {1, 2, 3};
 	for (uint64_t n = 1;; n++) {
-		ckptfmt_source source = float_source("x", data, &count);
+		ckptfmt_source source = source_of("x", CKPTFMT_FLOAT, 1, &count, data);
 		ckptfmt_write_options options;
 		ckptfmt_writer *writer;
 		ckptfmt_status status;
