@@ -99,10 +99,8 @@ static void free_sources(void)
 
 static void open_writer(const char *name, uint32_t chunk_size)
 {
-	ckptfmt_write_options options;
-	options = (ckptfmt_write_options){.struct_size = sizeof options};
-	options.durability = CKPTFMT_DURABILITY_NONE;
-	options.chunk_size = chunk_size;
+	ckptfmt_write_options options = {.struct_size = sizeof options, .durability = CKPTFMT_DURABILITY_NONE,
+		.chunk_size = chunk_size};
 	MUST_OK(ckptfmt_writer_open(path_of(name), &options, &stage.writer, &err));
 }
 

@@ -80,18 +80,6 @@ static void test_error_untouched(void)
 	empty_tree(directory);
 }
 
-/* The path of an index file has a name at its end. */
-static void test_index_count_without_name(void)
-{
-	static const char *const paths[] = {"", "/", "dir/"};
-	for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
-		int32_t count = -1;
-		ckptfmt_error err;
-		CHECK_FAILS(ckptfmt_index_count(NULL, paths[i], &count, &err), err, CKPTFMT_FAIL_BAD_PATH, "");
-		CHECK_EQ(count, 0);
-	}
-}
-
 /* The smallest real file, byte for byte (spec/format.md, the picture). */
 static void test_smallest(void)
 {
@@ -225,7 +213,6 @@ int main(void)
 	test_smallest();
 	test_writer_refuses();
 	test_writer_reserves();
-	test_index_count_without_name();
 	test_error_untouched();
 	rmdir(directory);
 	return test_finish("bundle");

@@ -266,14 +266,11 @@ static void test_damage(void)
 
 static void check_round_trip(const ckptfmt_source *source, const void *expected, uint64_t size, bool compressed)
 {
-	ckptfmt_write_options options;
+	ckptfmt_write_options options = {.struct_size = sizeof options, .codec = &codec.codec, .chunk_size = CHUNK,
+		.durability = CKPTFMT_DURABILITY_NONE};
 	ckptfmt_columns columns;
 	uint8_t *got = malloc(size);
 	ckptfmt_request request = {.destination = got, .destination_size = size};
-	options = (ckptfmt_write_options){.struct_size = sizeof options};
-	options.codec = &codec.codec;
-	options.chunk_size = CHUNK;
-	options.durability = CKPTFMT_DURABILITY_NONE;
 	CHECK_OK(save_sources(path_of("b"), &options, source, 1, &err), err);
 	{
 		ckptfmt_open_options with = {.struct_size = sizeof with, .follow_symlinks = 1, .codec = &codec.codec};

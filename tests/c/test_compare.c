@@ -11,10 +11,8 @@
 
 static void save(const ckptfmt_source *sources, uint64_t count, uint32_t chunk_size)
 {
-	ckptfmt_write_options options;
-	options = (ckptfmt_write_options){.struct_size = sizeof options};
-	options.durability = CKPTFMT_DURABILITY_NONE;
-	options.chunk_size = chunk_size;
+	ckptfmt_write_options options = {.struct_size = sizeof options, .durability = CKPTFMT_DURABILITY_NONE,
+		.chunk_size = chunk_size};
 	empty_tree(directory);
 	CHECK_OK(save_sources(path_of("base"), &options, sources, count, &err), err);
 }

@@ -113,10 +113,9 @@ static void reserve_room(void)
 	for (int told = 0; told < 2; told++)
 		for (uint64_t files = 1; files <= 2; files++) {
 			ckptfmt_error err;
-			ckptfmt_write_options options;
+			ckptfmt_write_options options = {.struct_size = sizeof options, .shards = (int32_t)files,
+				.data_size = told ? 3 * sizeof values : 0};
 			ckptfmt_writer *writer;
-			options = (ckptfmt_write_options){.struct_size = sizeof options, .shards = (int32_t)files};
-			options.data_size = told ? 3 * sizeof values : 0;
 			os_fault_log_clear();
 			CHECK_OK(ckptfmt_writer_open(path_of("room"), &options, &writer, &err), err);
 			for (uint64_t i = 0; i < 3; i++) {
@@ -312,13 +311,11 @@ static void sync_parents_of_new_directories(void)
 {
 	static const uint64_t wanted[] = {[CKPTFMT_DURABILITY_RENAME] = 2, [CKPTFMT_DURABILITY_NONE] = 0};
 	for (int32_t durability = CKPTFMT_DURABILITY_RENAME; durability <= CKPTFMT_DURABILITY_NONE; durability++) {
-		ckptfmt_write_options options;
+		ckptfmt_write_options options = {.struct_size = sizeof options, .durability = durability};
 		ckptfmt_error err;
 		ckptfmt_merge_options merge = {.struct_size = sizeof merge};
 		const char *input = path_of("new/deep/ck");
 		uint64_t before = os_system_calls(OS_SYSTEM_FSYNC);
-		options = (ckptfmt_write_options){.struct_size = sizeof options};
-		options.durability = durability;
 		CHECK_OK(save_sources(path_of("new/deep/ck"), &options, NULL, 0, &err), err);
 		CHECK_EQ(os_system_calls(OS_SYSTEM_FSYNC) - before, wanted[durability]);
 		merge.durability = durability;

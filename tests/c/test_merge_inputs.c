@@ -255,10 +255,8 @@ static void name_one(char *name, size_t size, int number, bool early)
 
 static void save_many(const char *prefix, int first, int step, int count, bool early)
 {
-	ckptfmt_write_options options;
+	ckptfmt_write_options options = {.struct_size = sizeof options, .durability = CKPTFMT_DURABILITY_NONE};
 	ckptfmt_writer *writer;
-	options = (ckptfmt_write_options){.struct_size = sizeof options};
-	options.durability = CKPTFMT_DURABILITY_NONE;
 	CHECK_OK(ckptfmt_writer_open(path_of(prefix), &options, &writer, &err), err);
 	for (int i = 0; i < count; i++) {
 		const float value = (float)(first + i * step);

@@ -432,6 +432,7 @@ static void test_paths_without_a_name(void)
 	CHECK_FAILS(ckptfmt_reader_open(NULL, NULL, &reader, &err), err, CKPTFMT_FAIL_BAD_PATH, "the path is NULL");
 	CHECK_FAILS(ckptfmt_writer_open(NULL, NULL, &writer, &err), err, CKPTFMT_FAIL_BAD_PATH, "the path is NULL");
 	CHECK_FAILS(ckptfmt_index_count(NULL, "", &count, &err), err, CKPTFMT_FAIL_BAD_PATH, "");
+	CHECK_FAILS(ckptfmt_index_count(NULL, "/", &count, &err), err, CKPTFMT_FAIL_BAD_PATH, "");
 	CHECK_FAILS(ckptfmt_index_count(NULL, "directory/", &count, &err), err, CKPTFMT_FAIL_BAD_PATH, "");
 	CHECK_EQ(count, 0);
 }

@@ -27,14 +27,9 @@ static void fill_sources(ckptfmt_source sources[TENSORS])
 
 static ckptfmt_writer *open_writer(const char *prefix, const ckptfmt_storage *storage, int32_t files)
 {
-	ckptfmt_write_options options;
+	ckptfmt_write_options options = {.struct_size = sizeof options, .alignment = 64, .chunk_size = 262144,
+		.durability = CKPTFMT_DURABILITY_RENAME, .storage = storage, .shards = files};
 	ckptfmt_writer *writer;
-	options = (ckptfmt_write_options){.struct_size = sizeof options};
-	options.alignment = 64;
-	options.chunk_size = 262144;
-	options.durability = CKPTFMT_DURABILITY_RENAME;
-	options.storage = storage;
-	options.shards = files;
 	CHECK_OK(ckptfmt_writer_open(path_of(prefix), &options, &writer, &err), err);
 	return writer;
 }

@@ -16,12 +16,9 @@ static ckptfmt_storage *storage;    /* NULL: the file system */
 
 static ckptfmt_writer *begin_save(const char *prefix, int32_t durability)
 {
-	ckptfmt_write_options options;
+	ckptfmt_write_options options = {.struct_size = sizeof options, .chunk_size = 65536, .durability = durability,
+		.storage = storage};
 	ckptfmt_writer *writer;
-	options = (ckptfmt_write_options){.struct_size = sizeof options};
-	options.chunk_size = 65536;
-	options.durability = durability;
-	options.storage = storage;
 	CHECK_OK(ckptfmt_writer_open(path_of(prefix), &options, &writer, &err), err);
 	return writer;
 }
