@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from support import index as ix
 from support.arrays import CODES, NAMES, assert_same, random_array
+from support.files import flip
 
 import ckptfmt
 from ckptfmt import CorruptError, InvalidError, UnsupportedError
@@ -138,10 +139,7 @@ def test_a_damaged_source_changes_nothing(tmp_path: Path, seed: int) -> None:
     ckptfmt.save(tmp_path / "b", {"x": np.ones(3)})
     with ckptfmt.open(tmp_path / "a") as reader:
         where = (reader["w"].offset or 0) + 5000
-    data = tmp_path / "a.data-00000-of-00001"
-    content = bytearray(data.read_bytes())
-    content[where] ^= 1
-    data.write_bytes(bytes(content))
+    flip(tmp_path / "a.data-00000-of-00001", where)
     before = files(tmp_path / "b")
     with pytest.raises(CorruptError, match="CMP-11") as caught:
         ckptfmt.convert(tmp_path / "a", tmp_path / "b", level="v2")

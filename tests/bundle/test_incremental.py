@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.arrays import CODES, bits, random_array, random_shape
+from support.files import flip
 
 import ckptfmt
 from ckptfmt import (
@@ -287,9 +288,7 @@ def test_a_damaged_tensor_is_written_anew(tmp_path: Path) -> None:
     data = files_of(tmp_path / "a")[0]
     for offset in offsets:
         assert offset is not None
-        content = bytearray(data.read_bytes())
-        content[offset + 4] ^= 0x20
-        data.write_bytes(content)
+        flip(data, offset + 4)
     ckptfmt.save(tmp_path / "b", tensors, base=tmp_path / "a")
     assert links(tmp_path / "b") == [2, 1]
     assert_holds(tmp_path / "b", tensors)

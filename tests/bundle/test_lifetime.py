@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import subprocess
 import sys
 import tracemalloc
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.process import SANITIZED, open_files
+from support.process import SANITIZED, open_files, resident
 
 import ckptfmt
 
@@ -48,10 +47,6 @@ def test_mapping_is_read_only(tmp_path: Path) -> None:
         mapped[0] = 1
     with pytest.raises(ValueError, match="cannot set WRITEABLE"):
         mapped.setflags(write=True)
-
-
-def resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.mark.parametrize("rounds", [300, pytest.param(10_000, marks=pytest.mark.slow)])

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from support.arrays import assert_same
+from support.files import flip
 
 import ckptfmt
 
@@ -158,10 +159,7 @@ def test_prefix_reads_a_part(tmp_path: Path) -> None:
         regions = opened.regions()
         last = int(regions["offset"][opened.header.block_count - 1])
         assert opened.header.block_count >= 3
-    index = tmp_path / "p.index"
-    damaged = bytearray(index.read_bytes())
-    damaged[last + 100] ^= 1
-    index.write_bytes(damaged)
+    flip(tmp_path / "p.index", last + 100)
     with ckptfmt.open(tmp_path / "p") as opened:
         for start in ("000", "0100", "02"):
             assert list(opened.keys(prefix=start)) == expected(raw_names, start.encode())

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.arrays import CODES, NAMES, assert_same, bits, random_array, random_shape
+from support.files import flip
 from support.process import Spent
 
 import ckptfmt
@@ -163,9 +164,7 @@ def test_damage_is_named(prefix: Path) -> None:
     data = Path(f"{prefix}.data-00000-of-00001")
     with ckptfmt.open(prefix) as reader:
         offset = reader["h"].offset
-    raw = bytearray(data.read_bytes())
-    raw[offset + 1] ^= 1
-    data.write_bytes(raw)
+    flip(data, offset + 1)
     with pytest.raises(ckptfmt.CorruptError) as caught:
         ckptfmt.load(prefix)
     error = caught.value

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from support import index
 from support.arrays import CODES, NAMES, bits, random_array, random_shape
+from support.files import flip
 
 import ckptfmt
 from ckptfmt import InvalidError, MatchReport, TensorNotFoundError, load_into
@@ -354,10 +355,7 @@ def test_a_dtype_that_nobody_knows(tmp_path: Path) -> None:
 
 
 def test_damaged_data(prefix: Path) -> None:
-    data = Path(f"{prefix}.data-00000-of-00001")
-    content = bytearray(data.read_bytes())
-    content[3] ^= 1
-    data.write_bytes(content)
+    flip(Path(f"{prefix}.data-00000-of-00001"), 3)
     error = refusal(ckptfmt.CorruptError, prefix, blank())
     assert (error.failure, error.tensor) == ("CHECKSUM", "d")
     # What does not match is told before anything is read.

@@ -4,23 +4,18 @@
 from __future__ import annotations
 
 import gc
-import mmap
 import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support.process import SANITIZED
+from support.process import SANITIZED, resident
 
 import ckptfmt
 from ckptfmt import _core
 
 SIZE = 8 << 20
 LARGE = np.arange(SIZE // 8, dtype=np.int64).reshape(1024, -1)
-
-
-def resident() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
 
 
 def held_by(array: np.ndarray) -> int:

@@ -12,16 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 from support import index as ix
+from support.files import listing
 
 import ckptfmt
 from ckptfmt import InvalidError
 from ckptfmt.sharded.coordinator import SingleProcess
 
 Save = Callable[[Path, Any], object]
-
-
-def listing(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.iterdir())
 
 
 def nested(depth: int, value: Any = 1) -> Any:

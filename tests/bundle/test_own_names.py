@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support import index as ix
+from support.files import listing
 
 import ckptfmt
 from ckptfmt import InvalidError
@@ -16,10 +17,6 @@ from ckptfmt.sharded.coordinator import SingleProcess
 
 VECTORS = Path(__file__).resolve().parents[2] / "spec" / "vectors"
 ONE = np.ones(1)
-
-
-def listing(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.rglob("*"))
 
 
 def add(prefix: Path, name: str) -> None:

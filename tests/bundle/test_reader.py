@@ -17,6 +17,7 @@ import pytest
 from interop.values import STRING
 from support import index as ix
 from support.arrays import CODES, NAMES, assert_same, bits, random_array, random_key
+from support.files import flip
 from support.process import Spent
 
 import ckptfmt
@@ -435,12 +436,6 @@ def test_as_array(tmp_path: Path) -> None:
 
 
 # ---- verifying -----------------------------------------------------------------------------------
-
-
-def flip(path: Path, offset: int) -> None:
-    raw = bytearray(path.read_bytes())
-    raw[offset] ^= 0x10
-    path.write_bytes(raw)
 
 
 @pytest.mark.parametrize("level", ["v2", "v2+"])

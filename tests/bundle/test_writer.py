@@ -15,17 +15,13 @@ import numpy as np
 import pytest
 from interop.values import KINDS
 from support.arrays import NAMES, NUMERIC, assert_same, bits, random_array
-from support.files import contents
+from support.files import contents, listing
 from support.process import Spent
 
 import ckptfmt
 from ckptfmt import InvalidError, Writer
 
 CHUNK = 262_144
-
-
-def listing(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
 
 
 def stored(prefix: Path, data: Any, dtype: Any = None) -> Any:

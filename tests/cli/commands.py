@@ -90,12 +90,6 @@ def index_file(prefix: Path) -> Path:
     return Path(f"{prefix}.index")
 
 
-def flip(path: Path, offset: int) -> None:
-    content = bytearray(path.read_bytes())
-    content[offset] ^= 4
-    path.write_bytes(content)
-
-
 # ---- running it
 
 

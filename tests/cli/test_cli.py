@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.files import flip
 
 import ckptfmt
 from ckptfmt.cli import COMMANDS, text
@@ -27,7 +28,6 @@ from cli.commands import (
     Command,
     Ran,
     data_file,
-    flip,
     index_file,
     many,
     odd,

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.files import flip
 
 import ckptfmt
 from ckptfmt.cli import main
@@ -26,7 +27,7 @@ from ckptfmt.objects.graph import (
 )
 from ckptfmt.objects.nodes import Slot, TreeNode
 from ckptfmt.objects.trees import save_tree
-from cli.commands import Ran, data_file, flip
+from cli.commands import Ran, data_file
 
 
 @pytest.fixture

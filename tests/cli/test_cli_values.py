@@ -13,11 +13,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 from support.arrays import CODES, NAMES, random_array
+from support.files import flip
 
 import ckptfmt
 from ckptfmt import InvalidError
 from ckptfmt.cli import compare, show
-from cli.commands import ODD_NAMES, Command, data_file, flip, index_file, odd, plus, small
+from cli.commands import ODD_NAMES, Command, data_file, index_file, odd, plus, small
 
 
 def save(prefix: Path, tensors: Any, **options: Any) -> Path:

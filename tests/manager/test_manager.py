@@ -12,7 +12,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.manager import Background, Checkpoint, Uncounted, files, number_names, there
+from support.manager import (
+    Background,
+    Checkpoint,
+    Uncounted,
+    files,
+    manager_of,
+    number_names,
+    there,
+)
 
 import ckptfmt
 from ckptfmt.errors import CkptfmtWarning, InvalidError
@@ -33,11 +41,6 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return Clock(monkeypatch, 3.0)
-
-
-def manager_of(path: Path, max_to_keep: int | None = 3, **more: Any) -> CheckpointManager:
-    checkpoint = more.pop("checkpoint", None) or Checkpoint()
-    return CheckpointManager(checkpoint, path, max_to_keep, durability="none", **more)
 
 
 # ---- TensorFlow's cases --------------------------------------------------------------------------
@@ -167,7 +170,7 @@ def test_clock_reset(tmp_path: Path, clock: Clock) -> None:
     assert state.last_preserved_timestamp == 11 * HOUR
     clock.now = 5 * HOUR
     with pytest.warns(CkptfmtWarning, match=r"the clock is 21600\.000000 seconds behind") as caught:
-        second = manager_of(tmp_path, 1, checkpoint=checkpoint, keep_checkpoint_every_n_hours=1)
+        second = CheckpointManager(checkpoint, tmp_path, 1, keep_checkpoint_every_n_hours=1)
     assert [one.filename for one in caught] == [__file__]
     # What was saved in the future counts as saved now, and is not managed for once.
     assert second.checkpoints == []

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.manager import Checkpoint, files, number_names, there
+from support.files import flip
+from support.manager import Checkpoint, files, manager_of, number_names, there
 
 import ckptfmt
 from ckptfmt.bundle.state_file import format_state
@@ -25,14 +26,7 @@ from ckptfmt.bundle.verify import Finding, Report
 from ckptfmt.errors import CkptfmtWarning, CorruptError, InvalidError, StorageError
 from ckptfmt.manager import manager as managing
 from ckptfmt.manager.directory import CheckpointDirectory
-from ckptfmt.manager.manager import CheckpointManager
 from ckptfmt.manager.retention import KeepBest
-
-
-def manager_of(path: Path, max_to_keep: int | None = 3, **more: Any) -> CheckpointManager:
-    checkpoint = more.pop("checkpoint", None) or Checkpoint()
-    more.setdefault("durability", "none")
-    return CheckpointManager(checkpoint, path, max_to_keep, **more)
 
 
 def state_names(path: Path) -> list[str]:
@@ -113,16 +107,6 @@ def test_a_directory_replaced_during_a_save(tmp_path: Path) -> None:
         manager.save()
     assert there(tmp_path / "moved") == ["ckpt-1", "ckpt-2"]
     assert state_names(tmp_path / "moved") == ["ckpt-1"]
-
-
-def test_a_directory_removed_and_made_again(tmp_path: Path) -> None:
-    manager = manager_of(tmp_path / "d", 2)
-    manager.save()
-    for name in files(tmp_path / "d"):
-        (tmp_path / "d" / name).unlink()
-    (tmp_path / "d").rmdir()
-    assert number_names([manager.save()]) == ["ckpt-2"]
-    assert number_names(manager.checkpoints) == ["ckpt-2"]
 
 
 @pytest.mark.parametrize("path", ["/elsewhere/ckpt-1", "../d2/ckpt-1", "sub/ckpt-1", ".."])
@@ -514,12 +498,6 @@ def test_steps(tmp_path: Path) -> None:
 
 
 # ---- damage --------------------------------------------------------------------------------------
-
-
-def flip(path: Path, offset: int) -> None:
-    content = bytearray(path.read_bytes())
-    content[offset] ^= 0x40
-    path.write_bytes(content)
 
 
 @pytest.mark.parametrize("verify", ["full", "auto"])

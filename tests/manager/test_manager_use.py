@@ -10,7 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.manager import Background, Checkpoint, Uncounted, files, number_names, there
+from support.manager import (
+    Background,
+    Checkpoint,
+    Uncounted,
+    files,
+    manager_of,
+    number_names,
+    there,
+)
 
 import ckptfmt
 from ckptfmt.background import wait_for_saves
@@ -26,11 +34,6 @@ from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.manager.manager import CheckpointManager
 from ckptfmt.manager.retention import KeepBest
 from ckptfmt.saving.options import CheckpointOptions
-
-
-def manager_of(path: Path, max_to_keep: int | None = 3, **more: Any) -> CheckpointManager:
-    checkpoint = more.pop("checkpoint", None) or Checkpoint()
-    return CheckpointManager(checkpoint, path, max_to_keep, durability="none", **more)
 
 
 class Failing(Background):
@@ -279,6 +282,7 @@ def test_restoring_in_a_directory_that_is_no_more(tmp_path: Path) -> None:
     assert not manager.restore_latest()
     assert manager.restore_or_initialize() is None
     assert manager.save() == str(tmp_path / "d" / "ckpt-2")
+    assert managed(manager) == ["ckpt-2"]
 
 
 def test_a_backup_that_was_deleted_is_not_looked_for(tmp_path: Path) -> None:

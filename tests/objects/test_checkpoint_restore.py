@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.files import flip
 from support.objects import Module, Optimizer
 
 import ckptfmt
@@ -384,14 +385,6 @@ def test_names_find_their_objects(tmp_path: Path) -> None:
     status.close()
 
 
-def test_names_must_fit_as_well(tmp_path: Path) -> None:
-    ckptfmt.save(tmp_path / "tf1", {"w": np.ones(2)})
-    with pytest.raises(
-        ckptfmt.InvalidError, match=r"float64.*\[2\], the object at 'w' is float64\[3"
-    ):
-        ckptfmt.Checkpoint(w=np.zeros(3)).restore(tmp_path / "tf1")
-
-
 def test_paths_that_mean_a_checkpoint(tmp_path: Path) -> None:
     path = ckptfmt.Checkpoint(w=np.ones(1)).save(tmp_path / "some" / "ck")
     saved_model = tmp_path / "model" / "variables"
@@ -419,16 +412,6 @@ def test_a_graph_that_is_no_text(tmp_path: Path) -> None:
     ckptfmt.save(tmp_path / "ck", {OBJECT_GRAPH_KEY: np.zeros(2, np.int64)})
     with pytest.raises(ckptfmt.CorruptError, match=r"OBJ-1: .* int64\[2\], not one string"):
         ckptfmt.Checkpoint(w=np.zeros(1)).restore(tmp_path / "ck")
-
-
-def test_a_graph_that_promises_what_is_not_there(tmp_path: Path) -> None:
-    path = forged(tmp_path, [Node(children=[("a", 1), ("b", 2)]), leaf("k"), leaf("gone")], k=1.0)
-    target = np.zeros(())
-    with pytest.raises(ckptfmt.TensorNotFoundError) as caught:
-        ckptfmt.Checkpoint(a=target, b=np.zeros(1)).read(path)
-    assert caught.value.tensor == "gone" and target[()] == 0.0
-    ckptfmt.Checkpoint(a=target).read(path, partial=True)
-    assert target[()] == 1.0
 
 
 Forge = Callable[[], list[Node]]
@@ -557,10 +540,7 @@ def test_a_registered_saver_that_is_not_here(tmp_path: Path) -> None:
 
 def test_damaged_data_is_told(tmp_path: Path) -> None:
     path = written(tmp_path, w=np.ones(100))
-    data = Path(path + ".data-00000-of-00001")
-    content = bytearray(data.read_bytes())
-    content[100] ^= 1
-    data.write_bytes(content)
+    flip(Path(path + ".data-00000-of-00001"), 100)
     with pytest.raises(ckptfmt.CorruptError):
         ckptfmt.Checkpoint(w=np.zeros(100)).read(path)
     assert open_files(tmp_path) == 0

@@ -15,6 +15,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from support.saving import shardable
 
 from ckptfmt.errors import InvalidError
 from ckptfmt.saving.policies import (
@@ -24,17 +25,8 @@ from ckptfmt.saving.policies import (
     ShardByTaskPolicy,
 )
 from ckptfmt.saving.sharding import Shard, ShardableTensor, ShardingCallback, validate_shards
-from ckptfmt.saving.specs import SaveSpec
 
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
-
-
-def shardable(
-    key: str, array: Any, spec: str = "", device: str = "", dtype: Any = None
-) -> ShardableTensor:
-    found = ShardableTensor.from_spec(SaveSpec(array, spec, key, dtype, device))
-    assert found is not None
-    return found
 
 
 def floats(key: str, *shape: int, spec: str = "") -> ShardableTensor:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.saving import shardable
 
 from ckptfmt.errors import InvalidError
 from ckptfmt.saving import sharding
@@ -21,14 +22,6 @@ from ckptfmt.saving.sharding import Shard, ShardableTensor, ShardingCallback, va
 from ckptfmt.saving.specs import SaveSpec
 
 TASK_1, TASK_2 = "/job:worker/task:1/device:GPU:0", "/job:worker/task:2/device:GPU:0"
-
-
-def shardable(
-    key: str, array: Any, spec: str = "", device: str = "", dtype: Any = None
-) -> ShardableTensor:
-    found = ShardableTensor.from_spec(SaveSpec(array, spec, key, dtype, device))
-    assert found is not None
-    return found
 
 
 class Callback(ShardingCallback):

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.arrays import bits
-from support.files import contents
+from support.files import contents, flip
 from support.team import all_good, run_team
 
 import ckptfmt
@@ -620,9 +620,7 @@ def test_damage_in_one_part_stops_all(tmp_path: Path) -> None:
     whole = np.arange(20, dtype=np.float32).reshape(4, 5)
     all_good(save_team(tmp_path / "ck", lambda rank: {"w": rows(whole, rank)}, {"w": ROWS}))
     [data] = tmp_path.glob("ck.data-00001-*")
-    raw = bytearray(data.read_bytes())
-    raw[3] ^= 1
-    data.write_bytes(raw)
+    flip(data, 3)
     first, second = restore_team(tmp_path / "ck", {"w": ROWS})
     assert (first[0], second[0]) == (CorruptError, CorruptError)
     assert re.search(r"tensor 'w'", second[1])

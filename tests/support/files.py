@@ -13,3 +13,15 @@ def contents(folder: Path) -> dict[str, bytes]:
         for path in folder.rglob("*")
         if path.is_file()
     }
+
+
+def flip(path: Path, offset: int) -> None:
+    """Flip one bit of the byte at this offset."""
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 0x10
+    path.write_bytes(content)
+
+
+def listing(folder: Path) -> list[str]:
+    """The names of everything in a folder and below."""
+    return sorted(path.name for path in folder.rglob("*"))

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import ckptfmt
+from ckptfmt.manager.manager import CheckpointManager
 from ckptfmt.saving.options import CheckpointOptions
 
 COUNTER = "save_counter/.ATTRIBUTES/VARIABLE_VALUE"
@@ -90,3 +91,9 @@ def there(directory: Path) -> list[str]:
 def files(directory: Path) -> list[str]:
     """All names in the directory, sorted."""
     return sorted(os.listdir(directory))
+
+
+def manager_of(path: Path, max_to_keep: int | None = 3, **more: Any) -> CheckpointManager:
+    checkpoint = more.pop("checkpoint", None) or Checkpoint()
+    more.setdefault("durability", "none")
+    return CheckpointManager(checkpoint, path, max_to_keep, **more)

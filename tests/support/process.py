@@ -59,3 +59,8 @@ class Spent:
         after = _core.counters()
         for name, value in after.items():
             setattr(self, name, value - self._before[name])
+
+
+def resident() -> int:
+    """Bytes of memory that this process holds."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -65,3 +65,11 @@ def previous(tmp_path: Path) -> list[str]:
     """Saves a checkpoint that failures must leave, and names its files."""
     Saver({"all": {"old": [1.0] * 3}}).save(tmp_path / "ckpt", QUICK)
     return files(tmp_path)
+
+
+def shardable(
+    key: str, array: Any, spec: str = "", device: str = "", dtype: Any = None
+) -> ShardableTensor:
+    found = ShardableTensor.from_spec(SaveSpec(array, spec, key, dtype, device))
+    assert found is not None
+    return found

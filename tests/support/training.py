@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ckptfmt.manager.training_state import TrainingState
 from ckptfmt.saving.options import CheckpointOptions
+from support.files import flip
 
 from .manager import files, there
 
@@ -45,9 +46,7 @@ def backup(number: int) -> list[str]:
 
 
 def damage(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 0x40
-    path.write_bytes(content)
+    flip(path, path.stat().st_size // 2)
 
 
 def options(**more: Any) -> CheckpointOptions:
