@@ -21,27 +21,10 @@ static inline void save_to(const char *prefix, const char *name, float value, in
 	CHECK_OK(save_sources(path_of(prefix), &options, sources, row < 0 ? 1 : 2, &err), err);
 }
 
-static inline ckptfmt_status read_float(const char *prefix, const char *name, float *out)
-{
-	ckptfmt_reader *reader;
-	ckptfmt_selection *selection = NULL;
-	const uint64_t size = strlen(name);
-	ckptfmt_request request = {0, NULL, (uint8_t *)out, sizeof *out, 0, 0};
-	ckptfmt_status status = ckptfmt_reader_open(path_of(prefix), NULL, &reader, &err);
-	if (status != CKPTFMT_OK)
-		return status;
-	status = ckptfmt_reader_select(reader, (const uint8_t *)name, &size, 1, &selection, &err);
-	if (status == CKPTFMT_OK)
-		status = ckptfmt_reader_read(reader, selection, &request, 1, CKPTFMT_VERIFY_AUTO, &err);
-	ckptfmt_selection_free(selection);
-	ckptfmt_reader_close(reader);
-	return status;
-}
-
 static inline bool has(const char *prefix, const char *name, float value)
 {
 	float got = -1;
-	return read_float(prefix, name, &got) == CKPTFMT_OK && got == value;
+	return read_one(path_of(prefix), name, &got, sizeof got, &err) == CKPTFMT_OK && got == value;
 }
 
 enum { INPUTS_MAX = 3 };

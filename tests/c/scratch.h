@@ -86,6 +86,17 @@ static inline bool holds_same_files(const char *folder, const char *wanted)
 	return same;
 }
 
+/* Flips a bit of the byte at this offset. */
+static inline void flip(const char *path, uint64_t offset)
+{
+	FILE *file = fopen(path, "r+b");
+	int byte;
+	CHECK(file != NULL && fseek(file, (long)offset, SEEK_SET) == 0);
+	byte = fgetc(file);
+	CHECK(fseek(file, (long)offset, SEEK_SET) == 0 && fputc(byte ^ 1, file) != EOF);
+	CHECK_EQ(fclose(file), 0);
+}
+
 /* Entries of a directory, or -1; of /proc/self/fd the open files. */
 static inline int count_entries(const char *path)
 {

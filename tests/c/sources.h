@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tensors to save, and whole saves of them. */
+/* Tensors to save, whole saves of them, and reading them again. */
 #ifndef CKPTFMT_TESTS_SOURCES_H
 #define CKPTFMT_TESTS_SOURCES_H
 
@@ -30,6 +30,24 @@ static inline ckptfmt_status save_sources(const char *prefix, const ckptfmt_writ
 	if (status == CKPTFMT_OK)
 		return ckptfmt_writer_commit(writer, err);
 	ckptfmt_writer_abandon(writer);
+	return status;
+}
+
+/* Reads a whole tensor, chosen by name. */
+static inline ckptfmt_status read_one(const char *prefix, const char *name, void *to, uint64_t size, ckptfmt_error *err)
+{
+	ckptfmt_reader *reader;
+	ckptfmt_selection *selection = NULL;
+	const uint64_t name_size = strlen(name);
+	ckptfmt_request request = {.destination = to, .destination_size = size};
+	ckptfmt_status status = ckptfmt_reader_open(prefix, NULL, &reader, err);
+	if (status != CKPTFMT_OK)
+		return status;
+	status = ckptfmt_reader_select(reader, (const uint8_t *)name, &name_size, 1, &selection, err);
+	if (status == CKPTFMT_OK)
+		status = ckptfmt_reader_read(reader, selection, &request, 1, CKPTFMT_VERIFY_AUTO, err);
+	ckptfmt_selection_free(selection);
+	ckptfmt_reader_close(reader);
 	return status;
 }
 

@@ -174,15 +174,8 @@ static void test_few_descriptors(void)
 static void turn_byte(int shard, uint64_t offset)
 {
 	char name[64];
-	FILE *file;
-	int byte;
 	snprintf(name, sizeof name, "ck.data-0000%d-of-0000%d", shard, SHARDS);
-	file = fopen(path_of(name), "r+b");
-	CHECK_EQ(fseek(file, (long)offset, SEEK_SET), 0);
-	byte = fgetc(file);
-	CHECK_EQ(fseek(file, (long)offset, SEEK_SET), 0);
-	CHECK(fputc(byte ^ 1, file) != EOF);
-	CHECK_EQ(fclose(file), 0);
+	flip(path_of(name), offset);
 }
 
 static bool same_failure(const ckptfmt_error *a, const ckptfmt_error *b)
@@ -339,18 +332,12 @@ static void test_wide_boxes(void)
 static void test_damaged_boxes(void)
 {
 	static const int64_t box[] = {0, 3, 0, 12, 1000, 1024};
-	FILE *file;
 	ckptfmt_error alone;
 	bool verified;
 	uint64_t first = test_random_below(WIDE / 2) + 4096, second = first + test_random_below(WIDE / 2 - 4096);
 	for (uint64_t row = 0; row < WIDE_KINDS - 1; row++) {
-		for (int i = 0; i < 2; i++) {
-			uint64_t at = row * WIDE + (i == 0 ? first : second);
-			file = fopen(path_of("wide.data-00000-of-00001"), "r+b");
-			CHECK_EQ(fseek(file, (long)at, SEEK_SET), 0);
-			CHECK(fputc(bytes[at % WIDE] ^ 1, file) != EOF);
-			CHECK_EQ(fclose(file), 0);
-		}
+		for (int i = 0; i < 2; i++)
+			flip(path_of("wide.data-00000-of-00001"), row * WIDE + (i == 0 ? first : second));
 		for (int32_t threads = 1; threads <= THREADS; threads++) {
 			CHECK_FAILS(read_wide(threads, row, box, CKPTFMT_VERIFY_AUTO, &verified), err, CKPTFMT_FAIL_CHECKSUM,
 				"EXT-9");
