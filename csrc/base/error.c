@@ -160,7 +160,8 @@ void cf_error_path(ckptfmt_error *err, const char *path)
 
 void cf_error_tensor(ckptfmt_error *err, const uint8_t *name, uint64_t name_size)
 {
-	if (err == NULL || err->tensor_size != 0 || name_size == 0)
+	/* A cancelled call is about no single tensor, whichever was being moved. */
+	if (err == NULL || err->tensor_size != 0 || name_size == 0 || err->failure == CKPTFMT_FAIL_CANCELLED)
 		return;
 	err->tensor_size = (uint32_t)cf_min_u64(name_size, sizeof err->tensor - 1);
 	memcpy(err->tensor, name, err->tensor_size);

@@ -55,6 +55,7 @@ static bool check_outcome(const watch *w, ckptfmt_status status, uint64_t total)
 		CHECK_EQ(status, CKPTFMT_CANCELLED);
 		CHECK_EQ(err.status, CKPTFMT_CANCELLED);
 		CHECK_EQ(err.failure, CKPTFMT_FAIL_CANCELLED);
+		CHECK_EQ(err.tensor_size, 0);
 		return false;
 	}
 	CHECK_OK(status, err);
