@@ -66,6 +66,8 @@ Path = str | bytes | os.PathLike[Any]
 
 # Seconds between two polls for a new checkpoint, as in TensorFlow.
 PAUSE = 1.0
+# Bytes of a state file that a poller compares.
+CONTENT_BYTES_MAX = 1 << 20
 # How often a search is repeated because another process replaced a file meanwhile.
 LOOKS_MAX = 100
 
@@ -213,6 +215,22 @@ def _look(directory: str, latest_filename: Path | None) -> tuple[str | None, str
         return prefix, None
     end = f"'{prefix}' is taken" if prefix else "no checkpoint is complete"
     return prefix, f"{path}: {'; '.join([*problems, end])}"
+
+
+def _content(path: str) -> object:
+    """Return what changes when another state is written; None if the file is missing.
+
+    The content is part of it: rewritten in place, or in a reused inode, a file of equal size has
+    the same identity if that happens within one tick of the file system's clock.
+    """
+    found = identity(path)
+    if found is None or not os.path.isfile(path):  # to open a pipe would block
+        return found
+    try:
+        with open(path, "rb") as stream:
+            return found, stream.read(CONTENT_BYTES_MAX)
+    except OSError as error:
+        raise_storage(error, path)
 
 
 def _read_state(path: str) -> tuple[CheckpointState | None, str | None]:
@@ -446,8 +464,8 @@ def _wait(newest: Callable[[], str | None], last: str | None, timeout: float | N
 
 
 class _Watch:
-    """`latest_checkpoint` for a poller: no more than a stat of the state file as long as that is
-    the file which led to a complete checkpoint."""
+    """`latest_checkpoint` for a poller: reads only the state file as long as that is what led to a
+    complete checkpoint."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -458,7 +476,7 @@ class _Watch:
     def newest(self) -> str | None:
         state, known = None, self._problem
         try:
-            state = identity(state_path(self._directory, None))
+            state = _content(state_path(self._directory, None))
             if state is not None and state == self._state:
                 return self._prefix
             self._prefix, self._problem = _look(self._directory, None)

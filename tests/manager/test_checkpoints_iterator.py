@@ -205,6 +205,22 @@ def test_nothing_is_read_again_until_something_changes(
     assert looks == [1000.0, 1050.0]
 
 
+def test_a_state_file_of_the_same_size_and_time(tmp_path: Path, clock: Clock) -> None:
+    """Rewritten in place within one tick of the file system's clock."""
+    for name in ("ckpt-2", "ckpt-1"):
+        save(tmp_path, name)
+    state = tmp_path / "checkpoint"
+    before = state.stat()
+
+    def rewrite() -> None:
+        state.write_bytes(b'model_checkpoint_path: "ckpt-2"\n'.ljust(before.st_size))
+        os.utime(state, ns=(before.st_atime_ns, before.st_mtime_ns))
+        assert state.stat().st_size == before.st_size
+
+    clock.plan = [(1005.0, rewrite)]
+    assert names(ckptfmt.checkpoints_iterator(tmp_path, timeout=10)) == ["ckpt-1", "ckpt-2"]
+
+
 def test_a_transient_error_is_warned_of_and_waited_out(
     tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
