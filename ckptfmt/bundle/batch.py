@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ckptfmt import _core, dtypes, names, slices
 from ckptfmt.arrays import check_overlaps
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.selecting import near, some
+from ckptfmt.bundle.selecting import some
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError, TensorNotFoundError, about
 from ckptfmt.progress import Meter, Progress
@@ -105,9 +105,7 @@ def select_batch(reader: Reader, raw_names: Sequence[bytes]) -> Batch:
     try:
         selection = reader._handle.select(raw_names)
     except TensorNotFoundError as error:
-        if error.tensor is not None:
-            error.message += near(error.tensor, reader.keys())
-        raise
+        raise reader._with_near_names(error) from None
     return Batch(reader, selection, range(len(raw_names)), list(map(names.tensor_text, raw_names)))
 
 

@@ -32,6 +32,7 @@ Path = str | bytes | os.PathLike[Any]
 RESERVED = names.RESERVED.encode()
 # Slices of a damaged index can claim more than this in all.
 SIZE_MAX = 2**64 - 1
+LISTED_FOR_A_HINT_MAX = 1 << 20  # bytes of an index
 TABLE_DTYPE = np.dtype(
     [
         ("name", "O"),
@@ -138,7 +139,10 @@ class Reader(Mapping[str, TensorHandle]):
 
     def __getitem__(self, name: str | bytes) -> TensorHandle:
         """Return the handle of a tensor; reads the index only. Raises TensorNotFoundError."""
-        selection = self._handle.select_one(names.tensor_bytes(name))
+        try:
+            selection = self._handle.select_one(names.tensor_bytes(name))
+        except TensorNotFoundError as error:
+            raise self._with_near_names(error) from None
         text = name if isinstance(name, str) else names.tensor_text(name)
         return TensorHandle(self, selection, 0, text)
 
@@ -154,7 +158,10 @@ class Reader(Mapping[str, TensorHandle]):
             CorruptError, UnsupportedError, StorageError, LimitError: as `TensorHandle.read`.
         """
         mode = self._default_mode if verify is None else self._verify_mode(verify)
-        array = self._handle.read_small(name, mode, dtypes.NUMPY)
+        try:
+            array = self._handle.read_small(name, mode, dtypes.NUMPY)
+        except TensorNotFoundError as error:
+            raise self._with_near_names(error) from None
         return self[name].read(verify=verify) if array is None else array
 
     def __contains__(self, name: object) -> bool:
@@ -206,6 +213,19 @@ class Reader(Mapping[str, TensorHandle]):
     def values(self) -> ValuesView[TensorHandle]:
         """The handles in key order."""
         return _Values(self)
+
+    def get(self, name: str | bytes, default: Any = None) -> Any:
+        """Return the handle of a tensor, or `default` if the checkpoint has none of this name."""
+        # Without the search for near names that a failed lookup makes.
+        return self[name] if name in self else default  # noqa: SIM401 (this is `get`)
+
+    def _with_near_names(self, error: TensorNotFoundError) -> TensorNotFoundError:
+        """Add the names that are most similar to the missing one to the message."""
+        # A large index is not listed only for this.
+        if error.tensor is not None and self.header.index_size <= LISTED_FOR_A_HINT_MAX:
+            with contextlib.suppress(CkptfmtError):  # damage elsewhere in the index
+                error.message += selecting.near(error.tensor, self._names())
+        return error
 
     def _rows_from(self, start: bytes) -> tuple[_core.Selection, range]:
         """A listing and its rows whose names begin with `start`."""

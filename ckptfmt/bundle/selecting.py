@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import heapq
 import itertools
+import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -33,8 +35,10 @@ Filter = str | re.Pattern[str] | Callable[[str], object]
 
 # More names than this are counted in a message.
 NAMED_MAX = 8
-# Names that a missing one is compared with; more would take seconds.
+# A missing name is compared with no more names than this, and in full, which is slow, with the few
+# that share the most with it: callers may look for many names that are missing.
 COMPARED_MAX = 10_000
+COMPARED_IN_FULL = 20
 
 
 def some(found: Collection[object], quote: str = "'") -> str:
@@ -47,7 +51,14 @@ def near(name: str, present: Collection[str]) -> str:
     """Return a hint with the names most similar to a missing one, for the end of a message."""
     if len(present) > COMPARED_MAX:
         return ""
-    found = difflib.get_close_matches(name, present)
+
+    def shared(other: str) -> int:
+        start = os.path.commonprefix([name, other])  # noqa: RUF071 (characters are meant)
+        end = os.path.commonprefix([name[::-1], other[::-1]])  # noqa: RUF071
+        return len(start) + len(end)
+
+    likely = heapq.nlargest(COMPARED_IN_FULL, present, shared)
+    found = difflib.get_close_matches(name, likely)
     return f"; the nearest are {some(found)}" if found else ""
 
 
@@ -107,7 +118,7 @@ def filter_function(given: Filter | None) -> Callable[[str], object] | None:
     raise wrong("filter", "a glob pattern, /REGEX/, compiled regex or function", given)
 
 
-def no_match(given: Filter | None, count: int, prefix: str) -> TensorNotFoundError:
+def no_match(given: Filter | None, count: int, prefix: str | None = None) -> TensorNotFoundError:
     """Return the error for a filter that matches no tensor."""
     return TensorNotFoundError(f"filter {given!r} matches none of the {count} tensors", path=prefix)
 

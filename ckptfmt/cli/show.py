@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
 def _chosen(reader: Reader, name: str) -> tuple[TensorHandle, str | None]:
     """Return the tensor and the text of the index; a tensor name may itself end with a bracket."""
     bracket = name.rfind("[")
-    if name not in reader and name.endswith("]") and bracket >= 0 and name[:bracket] in reader:
+    if name not in reader and name.endswith("]") and bracket >= 0:
         return reader[name[:bracket]], name[bracket + 1 : -1]
     return reader[name], None
 

@@ -14,7 +14,15 @@ from typing import Any
 from ckptfmt import dtypes
 from ckptfmt.arguments import wrong
 from ckptfmt.bundle.batch import check_used
-from ckptfmt.bundle.selecting import Rename, by_text, check_distinct, filter_function, renamed
+from ckptfmt.bundle.selecting import (
+    Filter,
+    Rename,
+    by_text,
+    check_distinct,
+    filter_function,
+    no_match,
+    renamed,
+)
 from ckptfmt.errors import InvalidError
 from ckptfmt.objects.graph import (
     ATTRIBUTES,
@@ -47,15 +55,17 @@ class Choice:
             only a value that does not fit its object.
         rename: name in the checkpoint to name here.
         passes: whether to restore the value of a name in the checkpoint; None restores all.
+        filter: the caller's argument that became `passes`, for messages.
     """
 
     cast: Any = None
     strict: bool | None = None
     rename: Rename | None = None
     passes: Callable[[str], object] | None = None
+    filter: Filter | None = None
 
     @classmethod
-    def of(cls, cast: Any, strict: Any, rename: Rename | None, wanted: Any) -> Choice:
+    def of(cls, cast: Any, strict: Any, rename: Rename | None, wanted: Filter | None) -> Choice:
         """Return the choice of a caller.
 
         Raises:
@@ -72,7 +82,7 @@ class Choice:
             cast = by_text("cast", cast)
         elif cast is not None and cast is not True:
             dtypes.code_of(cast)
-        return cls(cast, strict, rename, filter_function(wanted))
+        return cls(cast, strict, rename, filter_function(wanted), wanted)
 
     def check_casts(self, graph: ObjectGraph) -> None:
         """Refuse a cast of a value that the checkpoint does not have, unless `strict` is False."""
@@ -94,13 +104,20 @@ class Choice:
 
     def applied(self, graph: ObjectGraph) -> frozenset[int]:
         """Change a graph into that of a checkpoint with the chosen values under their new names;
-        return the nodes of the values that the filter excludes."""
+        return the nodes of the values that the filter excludes.
+
+        Raises:
+            TensorNotFoundError: the filter matches no value.
+            InvalidError: two values would get one name.
+        """
         if self.rename is None and self.passes is None:
             return frozenset()
         values = list(_values(graph))
         every = list(dict.fromkeys(name for name, _, _ in values))
         new_names = self.names(every)
         left_out = {name for name in every if self.passes is not None and not self.passes(name)}
+        if every and len(left_out) == len(every):
+            raise no_match(self.filter, len(every))
         changed = [one for one in values if one[0] in left_out or new_names.get(one[0]) != one[0]]
         _remove(graph, changed)
         editor = _Editor(graph)

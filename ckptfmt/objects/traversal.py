@@ -12,7 +12,7 @@ what is saved of the object itself.
     mapping with keys of type str       its values                      none
     list, tuple                         its elements: "0", "1", ...     none
     namedtuple                          its fields, then as a tuple     none
-    dataclass                           its fields                      none
+    dataclass                           its fields that are set         none
     Trackable, Checkpoint               its attributes                  none
     with trackable_children()           the mapping it returns          none
     with serialize_to_tensors() and     as above                        the mapping it returns
@@ -313,7 +313,8 @@ def children_of(value: Any, path: Iterable[str] = (), *, of_tree: bool = False) 
         found = _children_by_name(value, value, path)
     elif dataclasses.is_dataclass(value) and role is Role.NOTHING:
         names = [field.name for field in dataclasses.fields(value)]
-        found = _children_by_name(value, {name: getattr(value, name, None) for name in names}, path)
+        fields = {name: getattr(value, name) for name in names if hasattr(value, name)}
+        found = _children_by_name(value, fields, path)
     else:
         return []
     return found if of_tree else [child for child in found if child.value is not None]

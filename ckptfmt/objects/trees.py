@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.batch import Batch, casts_of, check_used, select_batch
 from ckptfmt.bundle.load import MatchReport
 from ckptfmt.bundle.reader import Reader
-from ckptfmt.bundle.selecting import Filter, Rename, filter_function
+from ckptfmt.bundle.selecting import Filter, Rename, filter_function, no_match
 from ckptfmt.bundle.writer import write_sources
 from ckptfmt.errors import GenerationGoneError, InvalidError, UnsupportedError
 from ckptfmt.names import path_text, prefix_text
@@ -282,7 +282,8 @@ def load_tree(
             are not read: containers omit them, lists and tuples have None in their place.
 
     Raises:
-        TensorNotFoundError: the graph names a missing tensor (`strict`).
+        TensorNotFoundError: the graph names a missing tensor (`strict`), or `filter` matches no
+            leaf.
         CorruptError, LimitError: a damaged or oversized graph, or one whose kinds contradict its
             nodes or tensors.
         InvalidError: a layout or cast for a name that is not a leaf, arguments that exclude each
@@ -290,14 +291,14 @@ def load_tree(
         GenerationGoneError: the checkpoint was replaced meanwhile (with a coordinator).
         What `ckptfmt.open` and reading, with a coordinator `sharded_restore` raise.
     """
-    passes = filter_function(filter)
+    filter_function(filter)  # checks the argument before anything is read
     if coordinator is not None:
         _check_exclusive("coordinator", coordinator, {"cast": cast, "rename": rename})
-        return _load_on_mesh(path, layouts, coordinator, verify, strict, passes, limits)
+        return _load_on_mesh(path, layouts, coordinator, verify, strict, filter, limits)
     if layouts is not None:
         raise InvalidError("layouts need a coordinator, which knows the processes")
     with reading.open(path, verify=verify, limits=limits) as reader:
-        stored = _Stored(reader, strict, passes)
+        stored = _Stored(reader, strict, filter)
         new_names = stored.renamed(rename)
         batch = _batch_of(reader, stored)
         by_key = cast
@@ -382,9 +383,7 @@ def _batch_of(reader: Reader, stored: _Stored) -> Batch:
 class _Stored:
     """The structure of a checkpoint, and the tensors of it that are loaded."""
 
-    def __init__(
-        self, reader: Reader, strict: bool, wanted: Callable[[str], object] | None
-    ) -> None:
+    def __init__(self, reader: Reader, strict: bool, wanted: Filter | None) -> None:
         self.prefix = reader.prefix
         self.content = b""
         self.graph: ObjectGraph | None = None
@@ -401,9 +400,10 @@ class _Stored:
             keys, self.groups = stored_keys(reader, self.graph, self.found, strict)
         else:
             keys = list(reader)
-        if wanted is not None:
-            keys = [key for key in keys if wanted(leaf_name(key))]
-        self.keys = keys
+        passes = filter_function(wanted)
+        self.keys = [key for key in keys if passes is None or passes(leaf_name(key))]
+        if keys and not self.keys:
+            raise no_match(wanted, len(keys), reader.prefix)
 
     def renamed(self, rename: Rename | None) -> dict[str, str] | None:
         """Return the new names by the stored ones; a tensor without a new name is not loaded."""
@@ -430,7 +430,7 @@ def _load_on_mesh(
     coordinator: Coordinator,
     verify: Verify,
     strict: bool,
-    wanted: Callable[[str], object] | None,
+    wanted: Filter | None,
     limits: Mapping[str, int] | None,
 ) -> Any:
     team = Team(coordinator, "load_tree")

@@ -55,6 +55,14 @@ MISTAKES: dict[str, tuple[Callable[[], Any], list[str]]] = {
         lambda: ckptfmt.load("ck", ["model/kernle"]),
         ["tensor 'model/kernle'", "the nearest are 'model/kernel'"],
     ),
+    "missing tensor of a reader": (
+        lambda: ckptfmt.open("ck")["model/kernle"],
+        ["tensor 'model/kernle'", "the nearest are 'model/kernel'"],
+    ),
+    "missing tensor to read": (
+        lambda: ckptfmt.open("ck").read("model/kernle"),
+        ["tensor 'model/kernle'", "the nearest are 'model/kernel'"],
+    ),
     "missing tensor of a target": (
         lambda: load_into("ck", {"model/kernle": KERNEL, "model/bias": BIAS}),
         ["missing in the checkpoint (1): 'model/kernle'", "the nearest are 'model/kernel'"],

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -180,3 +181,26 @@ def test_a_filter_that_matches_nothing(prefix: Path, wish: Any) -> None:
     with pytest.raises(ckptfmt.TensorNotFoundError, match=r"matches none of the [0-9]+ tensors"):
         ckptfmt.load_into(prefix, {"step": before}, filter=wish, strict=False)
     assert before == 7
+
+
+def test_a_missing_name_among_many_is_found_quickly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Callers may ask for many missing names: few are compared in full, and none by `get`."""
+    compared: list[int] = []
+    match = difflib.get_close_matches
+
+    def noted(name: str, present: list[str]) -> list[str]:
+        compared.append(len(present))
+        return match(name, present)
+
+    monkeypatch.setattr(difflib, "get_close_matches", noted)
+    tensors = {f"model/layers_{index}/attention/kernel": np.ones(1) for index in range(2000)}
+    ckptfmt.save(tmp_path / "ck", tensors)
+    with ckptfmt.open(tmp_path / "ck") as reader:
+        with pytest.raises(KeyError, match=r"nearest are .*'model/layers_77/attention/kernel'"):
+            reader["model/layers_77/atention/kernel"]
+        assert len(compared) == 1 and compared[0] < 100
+        assert reader.get("model/layers_77/atention/kernel") is None
+        assert reader.get("model/layers_77/attention/kernel") is not None
+        assert len(compared) == 1

@@ -22,7 +22,7 @@ from support.files import flip
 from support.trees import assert_same_tree
 
 import ckptfmt
-from ckptfmt.errors import InvalidError, UnsupportedError
+from ckptfmt.errors import InvalidError, TensorNotFoundError, UnsupportedError
 from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, attribute_key, decode_graph
 from ckptfmt.objects.nodes import Slot, TreeNode
 from ckptfmt.objects.trees import load_tree, save_tree
@@ -93,6 +93,13 @@ Point = namedtuple("Point", "x y")
 class Settings:
     rate: float
     layers: list[int]
+
+
+def test_an_unset_field_is_left_out(tmp_path: Path) -> None:
+    unset = Settings.__new__(Settings)
+    unset.rate = 0.5
+    save_tree(tmp_path / "ckpt", {"settings": unset})
+    assert load_tree(tmp_path / "ckpt") == {"settings": {"rate": 0.5}}
 
 
 def test_kinds(tmp_path: Path) -> None:
@@ -439,7 +446,8 @@ def test_cast_and_filter(tmp_path: Path) -> None:
         "n": TreeNode({"c": 1}, attributes={"y": np.ones(1)}),
     }
     assert_same_tree(found, expected)
-    assert load_tree(tmp_path / "ckpt", filter=lambda name: False) == {"b": [None] * 3, "n": {}}
+    with pytest.raises(TensorNotFoundError, match="matches none of the"):
+        load_tree(tmp_path / "ckpt", filter="nothing")
 
 
 def test_only_what_is_wanted_is_read(tmp_path: Path) -> None:

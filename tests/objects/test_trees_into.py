@@ -127,7 +127,15 @@ def test_what_does_not_match(tmp_path: Path) -> None:
     assert report.matched == ("a",)
     assert report.unexpected == ("d/0",)
     with pytest.raises(TensorNotFoundError, match="missing in the checkpoint \\(1\\): 'e'"):
-        load_tree_into(tmp_path / "ckpt", {"e": np.zeros(1)}, filter="e*")
+        load_tree_into(tmp_path / "ckpt", {"d": [0.0], "e": np.zeros(1)}, filter="d*")
+
+
+def test_a_filter_that_matches_nothing(tmp_path: Path) -> None:
+    save_tree(tmp_path / "ckpt", {"e": np.ones(1)})
+    tree = {"e": np.zeros(1)}
+    with pytest.raises(TensorNotFoundError, match="filter 'x' matches none of the 1 tensors"):
+        load_tree_into(tmp_path / "ckpt", tree, filter="x")
+    assert tree["e"] == 0
 
 
 def test_rename_cast_and_filter(tmp_path: Path) -> None:
