@@ -75,8 +75,9 @@ class CkptfmtError(Exception):
         self.errno = errno
 
     def __str__(self) -> str:
-        # "ARGUMENT" and the "NONE" of a note add nothing to the message.
-        head = "" if self.failure in ("ARGUMENT", "NONE") else self.failure
+        # For a caller's mistake, the class and the message say it all; "NONE" is that of a note.
+        silent = self.status in ("INVALID", "NOT_FOUND") or self.failure == "NONE"
+        head = "" if silent else self.failure
         if self.path:
             head += f" in {self.path}"
         if self.offset is not None:

@@ -12,7 +12,7 @@ import math
 import operator
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -65,7 +65,7 @@ class ShardByDevicePolicy(ShardingCallback):
 
     def __init__(
         self,
-        order: str = "sorted",
+        order: Literal["sorted", "first seen"] = "sorted",
         key_fn: Callable[[ShardableTensor], Hashable] | None = None,
     ) -> None:
         check_choice("order", order, ("sorted", "first seen"))

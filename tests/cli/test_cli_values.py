@@ -167,9 +167,12 @@ def test_show_names_with_brackets(command: Command, tmp_path: Path) -> None:
             "invalid index '1.0': expected integers, slices (start:stop:step) or ...",
         ),
         ("model/words[::0]", r"slice\(None, None, 0\): slice step cannot be zero"),
-        ("words", r"TENSOR_NOT_FOUND in [^\n]+\.index, tensor 'words': there is no such tensor"),
-        ("words[0]", r"TENSOR_NOT_FOUND in [^\n]+, tensor 'words\[0\]': there is no such tensor"),
-        ("", r"TENSOR_NOT_FOUND in [^\n]+"),
+        (
+            "words",
+            r"in .+\.index, tensor 'words': there is no such tensor; the nearest are [^\n]+",
+        ),
+        ("words[0]", r"in .+\.index, tensor 'words': there is no such tensor; the nearest are .+"),
+        ("", r"in [^\n]+"),
     ],
 )
 def test_show_refuses(name: str, message: str, command: Command, tmp_path: Path) -> None:
@@ -429,16 +432,16 @@ def test_merge_missing(command: Command, parts: list[Path], tmp_path: Path) -> N
     gone, destination = tmp_path / "gone\x1b", tmp_path / "whole"
     ran = command("merge", *parts, gone, destination)
     assert (ran.status, ran.out) == (2, "")
-    assert ran.err.startswith("ckptfmt: CHECKPOINT_NOT_FOUND in ")
+    assert ran.err.startswith("ckptfmt: in ")
     assert not index_file(destination).exists()
     ran = command("merge", "--allow-missing", gone, *parts, destination)
     assert (ran.status, ran.out) == (0, f"merged 2 checkpoints into {destination}\n")
-    assert ran.err.startswith("ckptfmt: skipped: CHECKPOINT_NOT_FOUND in ")
+    assert ran.err.startswith("ckptfmt: skipped: in ")
     assert ran.err.count("\n") == 1 and ran.err[:-1].isprintable()
     assert len(ckptfmt.load(destination)) == 3
     ran = command("merge", "--allow-missing", gone, tmp_path / "other")
     assert (ran.status, ran.out) == (2, "")
-    assert ran.err.startswith("ckptfmt: CHECKPOINT_NOT_FOUND in ")
+    assert ran.err.startswith("ckptfmt: in ")
 
 
 def test_merge_into_what_is_there(command: Command, parts: list[Path], tmp_path: Path) -> None:
