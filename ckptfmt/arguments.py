@@ -48,7 +48,7 @@ def check_number(what: str, given: object) -> None:
 
 
 def is_positive(given: Any) -> bool:
-    """Whether `given` is an integer above zero."""
+    """Return whether `given` is an integer above zero."""
     try:
         return operator.index(given) > 0
     except TypeError:

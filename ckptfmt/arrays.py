@@ -304,7 +304,7 @@ class Sources:
         return np.array(self.sizes, np.int64)
 
     def _list_runs(self) -> None:
-        """Makes the lists as long as all rows."""
+        """Make the lists as long as all rows."""
         for first, run in self._runs[self._listed :]:
             start = len(self._names) - first
             if start < run.count:
@@ -314,7 +314,7 @@ class Sources:
         self._listed = max(len(self._runs) - 1, 0)  # the last one may get longer
 
     def add(self, name: bytes, data: Any, dtype: Any = None, part: Slice | None = None) -> None:
-        """Takes in a tensor, or the slice `part` of one; numeric numpy arrays are never copied.
+        """Add a tensor, or the slice `part` of one; numeric numpy arrays are never copied.
 
         Everything else goes through `np.asarray`: Python numbers become int64, float64, complex128
         or bool. `dtype` decides the type of such data; an array must have it already (a quantized
@@ -364,7 +364,8 @@ class Sources:
             self.add(names.tensor_bytes(name), value)
 
     def _run_for(self, count: int, more: int) -> _core.PlainArrays:
-        """The last run, if it ends with the last row and has room for so many, or a new one."""
+        """Return the last run, if it ends with the last row and has room for so many, or a new
+        one."""
         if self._runs:
             first, run = self._runs[-1]
             if first + run.count == len(self.arrays) and run.count + count <= len(run.table):
@@ -427,8 +428,8 @@ class Sources:
         return table, lent, owners
 
     def _described_now(self, first: int, last: int, owners: list[Any]) -> NDArray[Any]:
-        """Rows that came one by one, without their slices; `owners` gets what must outlive the
-        table, but for the arrays."""
+        """Return the table of rows that were added one by one, without their slices. Objects other
+        than the arrays that must outlive the table are added to `owners`."""
         count = last - first
         table = np.zeros(count, SOURCE)
         raw_names, arrays = self.names[first:last], self.arrays[first:last]
@@ -477,19 +478,19 @@ def batches(sizes: NDArray[np.int64], limit: int) -> list[slice]:
 
 
 def _numbers(rows: Iterable[Sequence[int]]) -> NDArray[np.int64]:
-    """All numbers one after the other; never empty, so that they have an address."""
+    """Return all numbers one after the other; never empty, so that they have an address."""
     found = np.fromiter(_flat(rows), np.int64)
     return found if found.size else np.zeros(1, np.int64)
 
 
 def _starts(sizes: NDArray[Any]) -> NDArray[np.uint64]:
-    """Where each of consecutive runs of these sizes begins."""
+    """Return where each of consecutive runs of these sizes begins."""
     ends = np.cumsum(sizes, dtype=np.uint64)
     return ends - sizes.astype(np.uint64)
 
 
 def _pointers(elements: list[bytes]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """An array of `ckptfmt_bytes`, and the bytes that it points into."""
+    """Return an array of `ckptfmt_bytes`, and the bytes that it points into."""
     joined = np.frombuffer(b"".join(elements) or b"\0", np.uint8)
     table = np.zeros(max(len(elements), 1), BYTES)
     sizes = np.fromiter(map(len, elements), np.uint64, len(elements))

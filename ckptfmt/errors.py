@@ -122,7 +122,8 @@ def _rebuild(kind: type[CkptfmtError], message: str, details: dict[str, Any]) ->
 
 
 def _shortened(name: str) -> str:
-    """The name for a message: its beginning and end if it is long, as a damaged one can be."""
+    """Return the name for a message: its beginning and end if it is long, as a damaged one can
+    be."""
     if len(name) <= NAME_SHOWN_MAX:
         return name
     half = NAME_SHOWN_MAX // 2
@@ -130,8 +131,8 @@ def _shortened(name: str) -> str:
 
 
 def printable(text: str) -> str:
-    """The text with everything escaped that could drive a terminal or break a log line or its
-    encoding."""
+    """Return the text with everything escaped that could drive a terminal or break a log line or
+    its encoding."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

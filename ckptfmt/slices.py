@@ -111,7 +111,7 @@ class SaveSliceInfo:
 
     @classmethod
     def from_spec(cls, spec: str) -> SaveSliceInfo:
-        """The slice that a `spec` text describes; `full_name` stays None. "" gives an object
+        """Return the slice that a `spec` text describes; `full_name` stays None. "" gives an object
         without a slice.
 
         As TensorFlow's: `-` for a whole dimension is refused here (`parse_spec` takes it).

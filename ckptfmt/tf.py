@@ -49,14 +49,14 @@ Path = str | bytes | os.PathLike[Any]
 
 
 class CheckpointReader:
-    """What `load_checkpoint` returns; the methods of TensorFlow's class of this name."""
+    """The result of `load_checkpoint`, with the methods of TensorFlow's class of this name."""
 
     def __init__(self, prefix: str) -> None:
         self._reader = Reader(prefix)
 
     def get_tensor(self, tensor_str: str | bytes) -> Any:
-        """The tensor's value: an array, for a scalar a numpy scalar or bytes. Quantized types give
-        plain integers.
+        """Return the tensor's value: an array, for a scalar a numpy scalar or bytes. Quantized
+        types give plain integers.
 
         Raises:
             TensorNotFoundError: there is none of this name.
@@ -70,7 +70,7 @@ class CheckpointReader:
         return dtypes.plain_quantized(array)[()]
 
     def has_tensor(self, tensor_str: str | bytes) -> bool:
-        """True if there is a tensor of this name."""
+        """Return whether there is a tensor of this name."""
         return tensor_str in self._reader
 
     def debug_string(self) -> bytes:
@@ -103,7 +103,7 @@ class CheckpointReader:
 
 
 def load_checkpoint(ckpt_dir_or_file: Path) -> CheckpointReader:
-    """Opens a checkpoint: a prefix, or a directory whose `checkpoint` file names one.
+    """Open a checkpoint: a prefix, or a directory whose `checkpoint` file names one.
 
     Raises:
         InvalidError: a directory without such a file, or one that names a checkpoint that is not
@@ -128,14 +128,15 @@ def list_variables(ckpt_dir_or_file: Path) -> list[tuple[str, list[int]]]:
 
 
 def load_variable(ckpt_dir_or_file: Path, name: str) -> Any:
-    """The value of one tensor; a trailing ":0" of the name is dropped."""
+    """Return the value of one tensor; a trailing ":0" of the name is dropped."""
     text = names.tensor_text(names.tensor_bytes(name))
     return load_checkpoint(ckpt_dir_or_file).get_tensor(text.removesuffix(":0"))
 
 
 def latest_checkpoint(checkpoint_dir: Path, latest_filename: Path | None = None) -> str | None:
-    """The newest checkpoint that a directory's state file names, wherever it is; None if there
-    is no state file, or (with a CkptfmtWarning) it cannot be read or the checkpoint is not there.
+    """Return the newest checkpoint that a directory's state file names, wherever it is; None if
+    there is no state file, or (with a CkptfmtWarning) it cannot be read or the checkpoint is not
+    there.
 
     Raises:
         InvalidError: the state names no newest checkpoint.

@@ -164,7 +164,7 @@ def array_at(pointer: Any, count: int, dtype: np.dtype[Any], owner: Any) -> NDAr
         return nothing
 
     def keep(_pointer: Any, _owner: Any = owner) -> None:
-        """Runs when the last view is gone; until then its default argument holds the owner."""
+        """Run when the last view is gone; until then its default argument holds the owner."""
 
     owned = ffi.gc(pointer, keep)
     return np.frombuffer(memoryview(ffi.buffer(owned, count * dtype.itemsize)).toreadonly(), dtype)

@@ -21,7 +21,7 @@ class DtypeInfo(NamedTuple):
 
 
 def dtype_table() -> list[DtypeInfo]:
-    """The dtypes that this version knows, in ascending code."""
+    """Return the dtypes that this version knows, in ascending code."""
     table: list[DtypeInfo] = []
     while (info := lib.ckptfmt_dtype_at(len(table))) != ffi.NULL:
         sizes = (info.size, info.swap_size, info.used_bits)
@@ -36,7 +36,7 @@ def crc32c(data: Any, crc: int = 0) -> int:
 
 
 def counters() -> dict[str, int]:
-    """What this process asked of the operating system so far."""
+    """Return the counts of what this process asked of the operating system so far."""
     values = ffi.new("ckptfmt_counters *")
     lib.ckptfmt_counters_get(values)
     return fields_of(values)

@@ -53,7 +53,8 @@ class Record(NamedTuple):
 
 
 def _read_small() -> Any:
-    """The function of `csrc/python/reading.h`, or one that leaves all to the general path."""
+    """Return the function of `csrc/python/reading.h`, or one that leaves all to the general
+    path."""
     functions: list[Any] = []
     if LENDS_OBJECTS:
         lib.cf_reading_functions(id(functions))
@@ -129,7 +130,8 @@ class Selection:
         return self._columns.rows[row]
 
     def slices(self, row: int) -> list[tuple[list[int], Stored]]:
-        """The stored slices of one tensor: extents (starts, then lengths), and where they lie."""
+        """Return the stored slices of one tensor: extents (starts, then lengths), and where they
+        are stored."""
         columns, raw = self._columns, self._raw_row(row)
         found = []
         for number in range(raw.slices_first, raw.slices_first + raw.slice_count):
@@ -141,7 +143,7 @@ class Selection:
         return found
 
     def stored_values(self, row: int) -> list[Any]:
-        """The stored values of one tensor, as the columns have them."""
+        """Return the stored values of one tensor, as the columns have them."""
         self._raw_row(row)
         record = self.rows[row]
         if not record["slice_count"]:
@@ -150,7 +152,7 @@ class Selection:
         return list(self.slice_rows[first : first + int(record["slice_count"])]["stored"])
 
     def is_compressed(self, row: int) -> bool:
-        """True if a stored value of this tensor is compressed."""
+        """Return whether a stored value of this tensor is compressed."""
         return any(int(value["flags"]) & STORED_COMPRESSED for value in self.stored_values(row))
 
     @cached_property
@@ -174,17 +176,17 @@ class Selection:
         )
 
     def name(self, row: int) -> str:
-        """The name of one tensor."""
+        """Return the name of one tensor."""
         return str(self.raw_name(row), "utf-8", "surrogateescape")
 
     def raw_name(self, row: int) -> bytes:
-        """The same as it is stored."""
+        """Return the same as it is stored."""
         raw = self._columns.rows[row]
         return bytes(ffi.buffer(self._columns.names + raw.name_offset, raw.name_size))
 
     def names(self, *parts: range) -> list[str]:
-        """The names of the tensors of these rows, by default of all; bytes that are not UTF-8 as
-        surrogate escapes."""
+        """Return the names of the tensors of these rows, by default of all; bytes that are not
+        UTF-8 as surrogate escapes."""
         parts = parts or (range(self._columns.row_count),)
         found: list[Any] = [None] * sum(map(len, parts))
         at = 0
@@ -198,7 +200,7 @@ class Selection:
         return found
 
     def rows_with_prefix(self, prefix: bytes) -> range:
-        """The rows whose names begin so; of a listing, which has them in key order."""
+        """Return the rows whose names begin so; of a listing, which has them in key order."""
         everything = range(self._columns.row_count)
         size = len(prefix)
         first = bisect.bisect_left(everything, prefix, key=self.raw_name)
@@ -230,7 +232,7 @@ class Selection:
         return kinds, np.concatenate(firsts)
 
     def shapes_of(self, rows: Sequence[int]) -> list[tuple[int, ...]]:
-        """The shapes of some tensors."""
+        """Return the shapes of some tensors."""
         columns, unpack = self._columns, ffi.unpack
         found = []
         for row in rows:
@@ -240,7 +242,7 @@ class Selection:
         return found
 
     def shapes(self) -> list[tuple[int, ...]]:
-        """The shapes of all tensors."""
+        """Return the shapes of all tensors."""
         kinds, firsts = self.kinds
         return list(map(self.shapes_of(firsts.tolist()).__getitem__, kinds.tolist()))
 
@@ -291,7 +293,7 @@ class ReaderHandle(SharedHandle):
             self._pid = os.getpid()
 
     def header(self) -> dict[str, int]:
-        """The fields of `ckptfmt_header`."""
+        """Return the fields of `ckptfmt_header`."""
         header = ffi.new("ckptfmt_header *")
         lib.ckptfmt_reader_header(self.use(), header)
         return fields_of(header)
@@ -303,7 +305,7 @@ class ReaderHandle(SharedHandle):
         return Selection(out[0])
 
     def names(self) -> list[str]:
-        """The names of all tensors in key order, except those that belong to the format."""
+        """Return the names of all tensors in key order, except those that belong to the format."""
         out = ffi.new(_STRINGS)
         call(self, lib.ckptfmt_reader_names, out)
         strings = ffi.gc(out[0], lib.ckptfmt_strings_free)
@@ -322,13 +324,13 @@ class ReaderHandle(SharedHandle):
         return Selection(out[0])
 
     def select_one(self, name: bytes) -> Selection:
-        """The tensor of this name."""
+        """Return the tensor of this name."""
         out = ffi.new(_SELECTIONS)
         call(self, lib.ckptfmt_reader_select, name, ffi.new(_SIZE, len(name)), 1, out)
         return Selection(out[0])
 
     def select(self, names: Sequence[bytes]) -> Selection:
-        """The named tensors, in this order."""
+        """Return the named tensors, in this order."""
         out = ffi.new(_SELECTIONS)
         joined = ffi.from_buffer(_BYTES, b"".join(names))
         sizes = np.fromiter(map(len, names), np.uint64, len(names))
@@ -337,20 +339,20 @@ class ReaderHandle(SharedHandle):
         return Selection(out[0])
 
     def contains(self, name: bytes) -> bool:
-        """True if there is a tensor of this name."""
+        """Return whether there is a tensor of this name."""
         found = ffi.new("int32_t *")
         call(self, lib.ckptfmt_reader_contains, name, len(name), found)
         return bool(found[0])
 
     def read(self, selection: Selection, requests: NDArray[Any], verify: int) -> None:
-        """Serves an array of REQUEST; the caller keeps alive what its addresses point to."""
+        """Serve an array of REQUEST; the caller keeps alive what its addresses point to."""
         raw = ffi.from_buffer("uint8_t[]", requests, require_writable=True)
         array = ffi.cast("ckptfmt_request *", raw)
         call(self, lib.ckptfmt_reader_read, selection.pointer, array, len(requests), verify)
 
     def read_small(self, name: str | bytes, verify: int, codes: Any) -> NDArray[Any] | None:
-        """All of a small tensor, in the dtype that `codes` has for its code; None if it needs the
-        general path."""
+        """Return all of a small tensor, in the dtype that `codes` has for its code; None if it
+        needs the general path."""
         found = read_small(self.use(), self._address, name, verify, np.empty, codes)
         if type(found) is bytes:
             error = ffi.from_buffer(_ERROR, found)
@@ -366,7 +368,7 @@ class ReaderHandle(SharedHandle):
         array: NDArray[Any],
         verify: int,
     ) -> None:
-        """Reads one tensor, or a box of it, into a C-contiguous array."""
+        """Read one tensor, or a box of it, into a C-contiguous array."""
         to, corner = ffi.from_buffer(_BYTES, array), _corner(box)
         request = ffi.new(_REQUEST)
         request.row, request.box = row, corner
@@ -383,8 +385,8 @@ class ReaderHandle(SharedHandle):
     def compare(
         self, selection: Selection, sources: NDArray[Any], rows: NDArray[np.uint64]
     ) -> NDArray[np.bool_]:
-        """Whether each of these rows holds just what the SOURCE beside it would be stored as; the
-        caller keeps alive what the addresses of the sources point to."""
+        """Return whether each of these rows holds just what the SOURCE beside it would be stored
+        as; the caller keeps alive what the addresses of the sources point to."""
         raw = ffi.from_buffer("uint8_t[]", sources)
         array, numbers = ffi.cast("ckptfmt_source *", raw), ffi.from_buffer("uint64_t[]", rows)
         same = np.zeros(len(rows), np.bool_)
@@ -394,7 +396,7 @@ class ReaderHandle(SharedHandle):
         return same
 
     def data_size(self, shard: int) -> int:
-        """Bytes of a data file."""
+        """Return the size of a data file in bytes."""
         size = ffi.new("uint64_t *")
         call(self, lib.ckptfmt_reader_data_size, shard, size)
         return int(size[0])
@@ -406,8 +408,8 @@ class ReaderHandle(SharedHandle):
         box: NDArray[np.int64] | None,
         verify: int,
     ) -> list[bytes]:
-        """The elements of a string or variant tensor, or of a box of it (starts, then lengths),
-        row-major."""
+        """Return the elements of a string or variant tensor, or of a box of it (starts, then
+        lengths), row-major."""
         out = ffi.new(_STRINGS)
         corner = _corner(box)
         call(self, lib.ckptfmt_reader_read_strings, selection.pointer, row, corner, verify, out)
@@ -435,8 +437,8 @@ class ReaderHandle(SharedHandle):
         }
 
     def map(self, selection: Selection, row: int, verify: int) -> NDArray[np.uint8]:
-        """The stored bytes of a tensor, mapped read-only; unmapped when the last view of them
-        dies."""
+        """Return the stored bytes of a tensor, mapped read-only; unmapped when the last view of
+        them dies."""
         out = ffi.new("ckptfmt_mapping **")
         call(self, lib.ckptfmt_reader_map, selection.pointer, row, verify, out)
         mapping = ffi.gc(out[0], lib.ckptfmt_mapping_close)
@@ -445,7 +447,7 @@ class ReaderHandle(SharedHandle):
         return array_at(data, size[0], np.dtype(np.uint8), mapping)
 
     def regions(self) -> NDArray[Any]:
-        """All regions of the index file, in file order, as an array of REGION."""
+        """Return all regions of the index file, in file order, as an array of REGION."""
         count = ffi.new("uint64_t *")
         call(self, lib.ckptfmt_reader_regions, ffi.NULL, 0, count)
         regions = np.zeros(count[0], REGION)

@@ -38,7 +38,7 @@ class Zstd:
         self._decompressors: list[Any] = []
 
     def encode(self, items: NDArray[Any]) -> None:
-        """Sets the size of each item to that of its frame, 0 if that does not fit."""
+        """Set the size of each item to that of its frame, 0 if that does not fit."""
         for effort in np.unique(items["effort"]).tolist():
             rows = np.flatnonzero(items["effort"] == effort)
             chosen = items[rows]
@@ -73,7 +73,7 @@ class Zstd:
         return found
 
     def _decompress(self, items: NDArray[Any]) -> list[bytes]:
-        """The contents of the frames; no bytes for a damaged frame."""
+        """Return the contents of the frames; no bytes for a damaged frame."""
         pool, zstandard = self._decompressors, _zstandard()
         coder = pool.pop() if pool else zstandard.ZstdDecompressor()
         found = []
@@ -112,13 +112,13 @@ def _sources(items: NDArray[Any]) -> Iterator[memoryview]:
 
 
 def _no_memory(error: Exception) -> MemoryError | None:
-    """A MemoryError, if that is what zstd reports."""
+    """Return a MemoryError, if that is what zstd reports."""
     return MemoryError(str(error)) if "not enough memory" in str(error) else None
 
 
 @functools.cache
 def _zstandard() -> ModuleType:
-    """The package, loaded when something is compressed: most checkpoints need none."""
+    """Return the package, loaded when something is compressed: most checkpoints need none."""
     try:
         import zstandard  # noqa: PLC0415
     except OSError as error:

@@ -21,7 +21,7 @@ class Box(NamedTuple):
 
 
 def box_of(key: Any, shape: tuple[int, ...]) -> Box:
-    """The smallest box that holds what `array[key]` would give for an array of this shape.
+    """Return the smallest box that holds what `array[key]` would give for an array of this shape.
 
     Takes integers, slices of any step and an Ellipsis.
 
@@ -58,7 +58,7 @@ def box_of(key: Any, shape: tuple[int, ...]) -> Box:
 
 
 def is_all(key: Any, shape: tuple[int, ...]) -> bool:
-    """Whether a key that `box_of` takes gives all of the tensor, as it is."""
+    """Return whether a key that `box_of` takes gives all of the tensor, as it is."""
     box = box_of(key, shape)
     as_it_is = all(
         one is Ellipsis or one in (slice(None), slice(None, None, 1)) for one in box.rest

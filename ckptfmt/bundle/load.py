@@ -286,7 +286,7 @@ def restore_v2(
     *,
     verify: Verify = "auto",
 ) -> list[NDArray[Any]]:
-    """Restores as TensorFlow's RestoreV2 op; unlike there, slices of every dtype and rank can be
+    """Restore as TensorFlow's RestoreV2 op; unlike there, slices of every dtype and rank can be
     stitched.
 
     Args:

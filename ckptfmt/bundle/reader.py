@@ -52,7 +52,7 @@ TABLE_DTYPE = np.dtype(
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the index says about the whole checkpoint.
+    """The header of a checkpoint.
 
     Attributes:
         num_shards: number of data files.
@@ -76,7 +76,7 @@ def open(  # noqa: A001 (as gzip.open and its like: used with the name of the mo
     limits: Mapping[str, int] | None = None,
     follow_symlinks: bool = True,
 ) -> Reader:
-    """Opens a checkpoint for reading. Reads the index's footer and first block, no tensor.
+    """Open a checkpoint for reading. Reads the index's footer and first block, no tensor.
 
     Args:
         path: a prefix, an `.index` or data file, a directory with a `checkpoint` file or a single
@@ -108,7 +108,7 @@ class Reader(Mapping[str, TensorHandle]):
 
     Attributes:
         prefix: its path without extension.
-        header: what the index says about the whole.
+        header: the header of the index.
     """
 
     def __init__(
@@ -207,11 +207,11 @@ class Reader(Mapping[str, TensorHandle]):
         return _Names(found)
 
     def items(self) -> ItemsView[str, TensorHandle]:
-        """(name, handle) in key order."""
+        """Return the (name, handle) pairs in key order."""
         return _Items(self)
 
     def values(self) -> ValuesView[TensorHandle]:
-        """The handles in key order."""
+        """Return the handles in key order."""
         return _Values(self)
 
     def get(self, name: str | bytes, default: Any = None) -> Any:
@@ -228,7 +228,7 @@ class Reader(Mapping[str, TensorHandle]):
         return error
 
     def _rows_from(self, start: bytes) -> tuple[_core.Selection, range]:
-        """A listing and its rows whose names begin with `start`."""
+        """Return a listing and its rows whose names begin with `start`."""
         if self._listed is None and start and start[0]:
             selection = self._handle.list_prefix(start)
             return selection, range(len(selection.rows))
@@ -241,15 +241,16 @@ class Reader(Mapping[str, TensorHandle]):
             yield TensorHandle(self, listing.selection, int(row), name)
 
     def _listing(self) -> _Listing:
-        """All tensors; listed when first needed. Threads that need it at once may each list."""
+        """Return all tensors; listed when first needed. Threads that need it at once may each
+        list."""
         self._handle.use()  # refuses a closed reader
         if self._listed is None:
             self._listed = _Listing(self._handle.list_all())
         return self._listed
 
     def _names(self) -> list[str]:
-        """The names that do not belong to the format; listed without the rest where nothing else
-        was needed yet."""
+        """Return the names that do not belong to the format; listed without the rest where nothing
+        else was needed yet."""
         self._handle.use()  # refuses a closed reader
         if self._named is None:
             self._named = self._handle.names() if self._listed is None else self._listed.visible()
@@ -258,7 +259,7 @@ class Reader(Mapping[str, TensorHandle]):
     # ---- the whole
 
     def table(self, *, reserved: bool = False) -> NDArray[Any]:
-        """All tensors as one structured array, in key order.
+        """Return all tensors as one structured array, in key order.
 
         Fields: name (str), dtype (TensorFlow's name), shape (tuple), nbytes (of the array; of
         strings as stored), shard (-1 for a partitioned tensor), offset and stored_nbytes (bytes in
@@ -339,12 +340,12 @@ class Reader(Mapping[str, TensorHandle]):
         return "v2+" if chunked or names.METADATA in self else "v2"
 
     def regions(self) -> NDArray[Any]:
-        """All regions of the index file in file order: offset, size, entry_count, kind,
+        """Return all regions of the index file in file order: offset, size, entry_count, kind,
         compression, crc32c, crc_good (as `ckptfmt_region` in `ckptfmt.h`)."""
         return self._handle.regions()
 
     def verify(self, **options: Any) -> Report:
-        """Checks every byte of the checkpoint; as `ckptfmt.verify` with the options of this
+        """Check every byte of the checkpoint; as `ckptfmt.verify` with the options of this
         reader."""
         from ckptfmt.bundle.verify import verify_prefix  # noqa: PLC0415 (most readers never check)
 
@@ -398,7 +399,7 @@ class Reader(Mapping[str, TensorHandle]):
         return self._handle.closed
 
     def close(self) -> None:
-        """Closes the files. Arrays already read, and mappings, stay; handles can no longer read."""
+        """Close the files. Arrays already read, and mappings, stay; handles can no longer read."""
         self._handle.close()
 
     def __enter__(self) -> Reader:
@@ -459,7 +460,7 @@ class _Listing:
         return self.selection.names()
 
     def visible(self) -> list[str]:
-        """The names of the visible rows."""
+        """Return the names of the visible rows."""
         return self.selection.names(*self._parts)
 
 
@@ -489,7 +490,7 @@ class _Values(ValuesView[TensorHandle]):
 
 
 def _explained(error: CkptfmtError) -> CkptfmtError:
-    """The error, and what the file seems to be instead where that is plain to see."""
+    """Return the error, and what the file seems to be instead where that is plain to see."""
     if error.failure in ("BAD_MAGIC", "TRUNCATED") and error.path is not None:
         kind = describe_file(error.path)
         if not kind.startswith(("a table", "a file")):
@@ -503,7 +504,7 @@ def _explained(error: CkptfmtError) -> CkptfmtError:
 
 
 def missing(name: str | bytes, path: str) -> TensorNotFoundError:
-    """The error for a tensor that a checkpoint does not have."""
+    """Return the error for a tensor that a checkpoint does not have."""
     return TensorNotFoundError(
         "the checkpoint has no tensor of this name", path=path, tensor=names.tensor_text(name)
     )

@@ -42,7 +42,7 @@ COMPARED_IN_FULL = 20
 
 
 def some(found: Collection[object], quote: str = "'") -> str:
-    """Names for a message."""
+    """Return names for a message, quoted and at most `NAMED_MAX`."""
     shown = ", ".join(f"{quote}{name}{quote}" for name in itertools.islice(found, NAMED_MAX))
     return shown + (f" and {len(found) - NAMED_MAX} more" if len(found) > NAMED_MAX else "")
 
@@ -63,7 +63,7 @@ def near(name: str, present: Collection[str]) -> str:
 
 
 def by_text(what: str, given: Mapping[Any, Any]) -> dict[str, Any]:
-    """A mapping by names, with these as str."""
+    """Return the mapping with its names as str."""
     if not isinstance(given, Mapping):
         raise wrong(what, "a mapping by names", given)
     return {names.tensor_text(names.tensor_bytes(name)): value for name, value in given.items()}
@@ -75,7 +75,7 @@ def by_text(what: str, given: Mapping[Any, Any]) -> dict[str, Any]:
 def name_tests(
     prefix: str | bytes | None, glob: str | None, regex: str | re.Pattern[str] | None
 ) -> tuple[bytes, list[Callable[[str], object]]]:
-    """What all names that meet these conditions begin with, and a test for each condition.
+    """Return the common prefix of all names that meet these conditions, and a test for each.
 
     Raises:
         InvalidError: `glob` is not a str, or `regex` is not a regular expression for str.
@@ -137,7 +137,7 @@ def _text_pattern(what: str, pattern: str | re.Pattern[str]) -> re.Pattern[str]:
 
 
 def renamed(stored: list[str], rename: Rename | None) -> list[str | None]:
-    """The new names of stored tensors; None for those that a function drops.
+    """Return the new names of stored tensors; None for those that a function drops.
 
     Raises:
         InvalidError: `rename` is malformed, or gives an invalid name.
@@ -198,7 +198,7 @@ def _by_pairs(pairs: Sequence[tuple[re.Pattern[str], str]]) -> Callable[[str], s
 
 
 def check_distinct(stored: Sequence[str], new_names: Sequence[str]) -> None:
-    """Refuses new names of which two are the same."""
+    """Refuse new names of which two are the same."""
     if len(set(new_names)) == len(new_names):
         return
     seen: dict[str, str] = {}

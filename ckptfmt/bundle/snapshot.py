@@ -103,7 +103,8 @@ class Snapshot:
             raise MemoryError(f"not enough memory for a copy of {size} bytes") from None
 
     def arrays(self, sources: Sources) -> list[NDArray[Any]]:
-        """The copies as arrays, if these are the only sources; strings as objects of bytes."""
+        """Return the copies as arrays, if these are the only sources; strings as objects of
+        bytes."""
         (copied,) = self.copied
         addresses = copied.table()[0]["data"].tolist()
         found: list[NDArray[Any]] = []

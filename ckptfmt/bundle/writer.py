@@ -131,7 +131,7 @@ class Writer:
         )
 
     def add(self, name: str | bytes, array: Any, dtype: Any = None) -> None:
-        """Appends a whole tensor; returns when its bytes are no longer needed.
+        """Append a whole tensor; returns when its bytes are no longer needed.
 
         Args:
             name: its name, at least one byte.
@@ -163,7 +163,7 @@ class Writer:
         spec: str | bytes | None = None,
         dtype: Any = None,
     ) -> None:
-        """Appends one slice of a tensor; other slices may follow, here or in the other bundles of a
+        """Append one slice of a tensor; other slices may follow, here or in the other bundles of a
         merge.
 
         Args:
@@ -244,7 +244,7 @@ class Writer:
         handle.commit()
 
     def abandon(self) -> None:
-        """Removes what was written. Harmless when the writer is closed already."""
+        """Remove what was written. Harmless when the writer is closed already."""
         handle, self._handle = self._handle, None
         if handle is not None:
             handle.close()
@@ -325,7 +325,7 @@ def shard_count(sizes: NDArray[np.int64]) -> int:
 
 
 def set_spec(sources: Sources, spec: str | bytes) -> None:
-    """Makes the last of the sources the slice that a shape_and_slice text describes."""
+    """Make the last of the sources the slice that a shape_and_slice text describes."""
     with about(names.tensor_text(sources.names[-1])):
         parsed = slices.parse_spec(spec)
     if parsed is None:
@@ -341,7 +341,7 @@ def set_spec(sources: Sources, spec: str | bytes) -> None:
 
 
 def _set_slice(sources: Sources, shape: Sequence[int], offset: Sequence[int]) -> None:
-    """Makes the last of the sources a slice of a tensor of this shape."""
+    """Make the last of the sources a slice of a tensor of this shape."""
     name, actual = sources.names[-1], sources.arrays[-1].shape
     try:
         full, start = (tuple(map(operator.index, numbers)) for numbers in (shape, offset))

@@ -119,7 +119,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _error_fields(error: CkptfmtError) -> dict[str, object]:
-    """The fields of an error in the JSON document of a command that failed."""
+    """Return the fields of an error in the JSON document of a command that failed."""
     names = ("status", "failure", "message", "path", "offset", "tensor")
     return {name: getattr(error, name) for name in names}
 

@@ -149,11 +149,11 @@ class Tensors:
         return {self.names[row]: self._reader[self.names[row]] for row in self.partitioned}
 
     def slices(self, row: int) -> tuple[StoredSlice, ...]:
-        """The stored slices of a partitioned one."""
+        """Return the stored slices of a partitioned one."""
         return self._handles[self.names[row]].slices
 
     def values(self) -> list[Value]:
-        """Locations of all stored values; slices missing from the index are left out."""
+        """Return locations of all stored values; slices missing from the index are left out."""
         columns = zip(self.shards, self.offsets, self.stored_nbytes, self.slice_counts, strict=True)
         found = [
             Value(shard, offset, size, row, WHOLE)
@@ -177,7 +177,7 @@ class Tensors:
         return ends
 
     def totals(self) -> tuple[Totals, dict[str, Totals]]:
-        """Totals of all tensors, and of each dtype, most bytes first."""
+        """Return totals of all tensors, and of each dtype, most bytes first."""
         sums: dict[str, list[int]] = {}
         for dtype, elements, nbytes in zip(self.dtypes, self.elements, self.nbytes, strict=True):
             one = sums.setdefault(dtype, [0, 0, 0])
@@ -290,7 +290,7 @@ def _files(reader: Reader, tensors: Tensors | None) -> Iterator[DataFile]:
 
 
 def _file_problems(contents: Contents, tensors: Tensors) -> Iterator[Finding]:
-    """Findings about data files that are missing or too short."""
+    """Yield findings about data files that are missing or too short."""
     ends = tensors.ends()
     needed = [file for file in contents.files if file.shard in ends]
     short = {
@@ -318,7 +318,7 @@ def _file_problems(contents: Contents, tensors: Tensors) -> Iterator[Finding]:
 
 
 def _first_cut(tensors: Tensors, sizes: dict[int, int]) -> dict[int, Value]:
-    """The first value of each data file that extends past the end of the file."""
+    """Return the first value of each data file that extends past the end of the file."""
     first: dict[int, Value] = {}
     for value in tensors.values():
         limit = sizes.get(value.shard)
@@ -328,7 +328,7 @@ def _first_cut(tensors: Tensors, sizes: dict[int, int]) -> dict[int, Value]:
 
 
 def _slice_problems(contents: Contents, tensors: Tensors) -> Iterator[Finding]:
-    """Findings about slices that a tensor lists and the index does not hold."""
+    """Yield findings about slices that a tensor lists and the index does not hold."""
     for row in tensors.partitioned:
         missing = sum(part.missing for part in tensors.slices(row))
         if missing:

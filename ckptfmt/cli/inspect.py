@@ -156,7 +156,7 @@ def _chosen(tensors: Tensors, options: argparse.Namespace) -> Tensors:
 
 
 def _listed(tensors: Tensors, options: argparse.Namespace) -> Sequence[int]:
-    """The rows to choose from: the format's own tensors are listed with --all only."""
+    """Return the rows to choose from: the format's own tensors are listed with --all only."""
     names = tensors.names
     if options.all:
         return range(len(names))

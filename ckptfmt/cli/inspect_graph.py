@@ -133,7 +133,7 @@ class _Shown:
                 self.sizes[parent] += self.sizes[node_id]
 
     def path(self, node_id: int) -> str:
-        """The path of an object in the tree."""
+        """Return the path of an object in the tree."""
         if node_id == 0:
             return "(root)"
         if node_id not in self.owners:
@@ -145,7 +145,7 @@ class _Shown:
         return "/".join(["..."] * bool(node_id) + labels[::-1])
 
     def inside(self, node_id: int) -> list[Line]:
-        """The lines right below an object: its tensors, its children, its slot variables."""
+        """Return the lines right below an object: its tensors, its children, its slot variables."""
         node = self.nodes[node_id]
         found = [
             self.tensor(f"{ATTRIBUTES}/{label}", self.rows.get(key))
@@ -158,7 +158,7 @@ class _Shown:
         return [one for one in found if not self.filtered or one.row is not None or one.count]
 
     def tensor(self, label: str, row: int | None, kind: str = "") -> Line:
-        """The line of a tensor; without a row it is missing."""
+        """Return the line of a tensor; without a row it is missing."""
         if row is None:
             return Line(label, dtype=MISSING, kind=kind)
         return Line(label, row, nbytes=self.tensors.nbytes[row], kind=kind)

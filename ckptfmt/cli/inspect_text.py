@@ -142,7 +142,7 @@ def show_gap(out: Output, files: list[FileLayout]) -> None:
 
 
 def show_totals(out: Output, contents: Contents, chosen: Tensors, candidates: int | None) -> None:
-    """Sums over the tensors chosen, whether shown or not, and over those of each dtype.
+    """Print the sums over the tensors chosen, whether shown or not, and over those of each dtype.
 
     `candidates` is how many tensors a filter chose from; None: there was no filter.
     """

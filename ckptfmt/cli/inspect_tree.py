@@ -53,7 +53,7 @@ class _Branch:
         self.count = self.nbytes = 0
 
     def lines(self) -> list[Line]:
-        """The lines below this one."""
+        """Return the lines below this one."""
         found = []
         for name, branch in self.children.items():
             # A branch with a single child branch shares its line.

@@ -124,7 +124,8 @@ def _index_regions(reader: Reader, problems: list[Finding]) -> list[Region]:
 
 
 def _data_regions(file: DataFile, values: list[Value], tensors: Tensors) -> Iterator[Region]:
-    """Values in order and the regions between them; only the values if the file is missing."""
+    """Yield values in order and the regions between them; only the values if the file is
+    missing."""
     end = 0
     for value in values:
         if file.size is not None and end < min(value.offset, file.size):

@@ -314,7 +314,7 @@ class CheckpointDirectory:
         return gone + self._remove_dead(last) if set(data) <= set(gone) else gone
 
     def _proofs(self, name: str, files: Files) -> dict[int, list[str]]:
-        """The indexes under temporary names, by the number of data files that they name."""
+        """Return the indexes under temporary names, by the number of data files that they name."""
         proofs: dict[int, list[str]] = {}
         for file in files.temporary:
             if file.startswith(f"{index_name(name)}.") and (count := self._count_of(file)):
@@ -324,7 +324,7 @@ class CheckpointDirectory:
     def _proven(
         self, name: str, files: Files, proofs: dict[int, list[str]]
     ) -> tuple[list[str], list[str]]:
-        """The data files that are orphaned, as these indexes prove, and what to remove after
+        """Return the data files that are orphaned, as these indexes prove, and what to remove after
         them."""
         index = files.index or self.exists(name)
         in_force = self._count_of(index_name(name)) if index else 0
@@ -351,7 +351,7 @@ class CheckpointDirectory:
         return info is not None and info.st_mtime_ns <= since
 
     def _count_of(self, index: str) -> int:
-        """The number of data files that an index names; 0 if the index cannot be read."""
+        """Return the number of data files that an index names; 0 if the index cannot be read."""
         here = self._path_here()
         try:
             return 0 if here is None else _core.index_count(f"{here}/{index}")
@@ -399,8 +399,8 @@ class CheckpointDirectory:
         return self._fd
 
     def _path_here(self) -> str | None:
-        """A path that leads to the directory that was opened, wherever it is now; None without
-        /proc."""
+        """Return a path that leads to the directory that was opened, wherever it is now; None
+        without /proc."""
         here = f"/proc/self/fd/{self._descriptor()}"
         with contextlib.suppress(OSError):
             if os.path.samestat(os.stat(here), os.fstat(self._descriptor())):
@@ -408,7 +408,7 @@ class CheckpointDirectory:
         return None
 
     def _stat(self, name: str) -> os.stat_result | None:
-        """The status of a file, links not followed; None if the system reports an error."""
+        """Return the status of a file, links not followed; None if the system reports an error."""
         try:
             return os.stat(name, dir_fd=self._descriptor(), follow_symlinks=False)
         except OSError:
@@ -473,7 +473,7 @@ def _locked(where: int, name: str) -> OwnDescriptor | None:
 
 
 def _is_held(where: int, name: str) -> bool:
-    """Whether the exclusive lock of a file cannot be taken."""
+    """Return whether the exclusive lock of a file cannot be taken."""
     file = _locked(where, name)
     if file is not None:
         file.close()
@@ -499,8 +499,8 @@ def _unlinked(where: int, name: str) -> bool:
 
 
 def _is_remote(fd: int) -> bool:
-    """Whether Linux lists the file system of the directory as one that other machines may write
-    to, which may not see our locks."""
+    """Return whether Linux lists the file system of the directory as one that other machines may
+    write to, which may not see our locks."""
     try:
         with open(f"/proc/self/fdinfo/{fd}", "rb") as stream:
             mount = next(line.split()[1] for line in stream if line.startswith(b"mnt_id:"))

@@ -197,7 +197,7 @@ def _missing_data(prefix: str) -> str | None:
 
 
 def _look(directory: str, latest_filename: Path | None) -> tuple[str | None, str | None]:
-    """The newest complete checkpoint, and why it is not the one that the state file names.
+    """Return the newest complete checkpoint, and why it is not the one that the state file names.
 
     If the state file changes meanwhile, the search is repeated: what it named may be removed.
     """
@@ -234,7 +234,7 @@ def _content(path: str) -> object:
 
 
 def _read_state(path: str) -> tuple[CheckpointState | None, str | None]:
-    """The content of a state file, or what is wrong with it; neither if it is missing."""
+    """Return the content of a state file, or what is wrong with it; neither if it is missing."""
     try:
         os.lstat(path)
         return read_state_file(path), None
@@ -325,7 +325,8 @@ def candidates(
 
 
 def _is_inside(directory: str, path: str, parents: dict[str, bool]) -> bool:
-    """Whether a path that a state file names is in the directory, after following symbolic links.
+    """Return whether a path that a state file names is in the directory, after following symbolic
+    links.
 
     Args:
         directory: the directory.

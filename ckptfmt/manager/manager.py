@@ -450,7 +450,7 @@ class CheckpointManager:
     # ---- recording -----------------------------------------------------------------------------
 
     def _record(self, save: _Save) -> None:
-        """Steps 1 to 5."""
+        """Do steps 1 to 5 of a save."""
         with (
             self._threads,
             CheckpointDirectory(self._directory, durability=self._durability) as place,
@@ -521,7 +521,7 @@ class CheckpointManager:
     # ---- reading the directory -----------------------------------------------------------------
 
     def _open(self) -> CheckpointDirectory | None:
-        """The directory, or None if it does not exist."""
+        """Return the directory, or None if it does not exist."""
         try:
             return CheckpointDirectory(self._directory, durability=self._durability)
         except StorageError as error:
@@ -553,7 +553,7 @@ class CheckpointManager:
             return found
 
     def _is_named(self, name: str) -> bool:
-        """Whether a checkpoint is named as this manager names its own."""
+        """Return whether a checkpoint is named as this manager names its own."""
         return number_of(name, self._name) is not None
 
     def _path(self, name: str) -> str:
@@ -643,7 +643,8 @@ class CheckpointManager:
         raise damaged
 
     def _next_candidate(self, tried: set[str]) -> str | None:
-        """The prefix of the newest checkpoint that was not tried yet, as the directory is now."""
+        """Return the prefix of the newest checkpoint that was not tried yet, as the directory is
+        now."""
         latest = self._look()
         if latest is not None and latest not in tried:
             return latest

@@ -104,8 +104,8 @@ def is_part(name: str) -> bool:
 
 
 def _parsed(name: str) -> tuple[str, str, int]:
-    """The checkpoint that a name belongs to, what it is, and the number of data files that a data
-    file's name states, if that is possible; ("", "", 0) of any other name."""
+    """Return the checkpoint that a name belongs to, what it is, and the number of data files that a
+    data file's name states, if that is possible; ("", "", 0) of any other name."""
     if DATA in name and (data := parse_data_name(name)):
         is_possible = 0 <= data.shard < data.num_shards
         return data.prefix, "data", data.num_shards if is_possible else 0
@@ -126,7 +126,7 @@ def _parsed(name: str) -> tuple[str, str, int]:
 
 
 def _claimed(name: str, checkpoint_name: str) -> tuple[str, str]:
-    """The same for the lock files of registered savers, `<checkpoint>-<saver>.claim`."""
+    """Return the same for the lock files of registered savers, `<checkpoint>-<saver>.claim`."""
     match = re.match(re.escape(checkpoint_name) + r"-(?:0|-?[1-9][0-9]*)(?=-)", name)
     if match is not None and _CLAIM.fullmatch(name, match.end()):
         return match[0], "claim"

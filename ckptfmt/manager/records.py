@@ -144,7 +144,8 @@ class Records:
         return behind
 
     def _name_of(self, path: str) -> str | None:
-        """The name of a checkpoint that is right in the directory; None of any other path."""
+        """Return the name of a checkpoint that is right in the directory; None of any other
+        path."""
         if os.path.isabs(path):
             parent, name = os.path.split(path)
             if os.path.abspath(parent) != os.path.abspath(self._path or "."):
@@ -202,7 +203,8 @@ class Records:
     def _read_metrics(
         self, directory: CheckpointDirectory, existing: set[str]
     ) -> dict[str, Record]:
-        """The metrics of the checkpoints that exist with the index that they were written for."""
+        """Return the metrics of the checkpoints that exist with the index that they were written
+        for."""
         try:
             content = directory.read(METRICS_NAME)
             records = {} if content is None else _parse(content)
@@ -259,7 +261,7 @@ def check_metrics(given: Any) -> dict[str, float] | None:
 
 
 def _fingerprint(directory: CheckpointDirectory, name: str) -> str:
-    """What identifies the content of a checkpoint's index."""
+    """Return a hash that identifies the content of a checkpoint's index."""
     content = directory.read(index_name(name), INDEX_BYTES_MAX) or b""
     return hashlib.sha256(content).hexdigest()[:32]
 

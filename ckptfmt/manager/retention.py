@@ -123,7 +123,7 @@ class Policy:
 
 @dataclass(frozen=True)
 class Decision:
-    """What happens to the checkpoints of a queue.
+    """The fate of the checkpoints of a queue.
 
     Attributes:
         kept: the new queue, oldest first.

@@ -269,7 +269,7 @@ class TrainingState:
             os.rmdir(path)
 
     def _saved(self, mode: str) -> tuple[int, int]:
-        """The saved epoch and batch if they apply in this mode, else UNUSED."""
+        """Return the saved epoch and batch if they apply in this mode, else UNUSED."""
         if not isinstance(mode, str):
             raise wrong("mode", "a str", mode)
         if mode != TRAIN or self._epoch < 0:

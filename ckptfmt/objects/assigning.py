@@ -81,7 +81,7 @@ class Wanted:
 
 @dataclass(slots=True)
 class Assignment:
-    """What one object takes: the tensors to be read, and what is done with them.
+    """The tensors that one object takes, and how they are restored.
 
     Attributes:
         used: the attributes of the node that it takes.
@@ -166,7 +166,7 @@ def plan_tensors(local: Local, keys: Mapping[str, str]) -> Assignment | None:
 
 
 def _wanted_array(key: str, value: Any) -> Wanted:
-    """The tensor of an array that can be written."""
+    """Return the tensor of an array that can be written."""
     with about(key):
         target = as_target(value)
     return Wanted(key, shape=target.shape, dtype=target.dtype, target=target)

@@ -92,7 +92,7 @@ def missing_keys(reader: Reader, graph: ObjectGraph) -> list[str]:
 
 
 def _absent(reader: Reader, keys: list[str]) -> tuple[list[str], dict[str, list[str]]]:
-    """The keys that are not tensors, and the tensors of those that stand for several."""
+    """Return the keys that are not tensors, and the tensors of those that stand for several."""
     stored = set(reader)
     missing = [key for key in keys if key not in stored]
     if not missing:
@@ -117,7 +117,7 @@ def stored_keys(
 
 
 def _is_numbered(node: Node) -> bool:
-    """Whether the children have the names of a list's elements, in any order."""
+    """Return whether the children have the names of a list's elements, in any order."""
     count = len(node.children)
     return {name for name, _ in node.children} == set(map(str, range(count)))
 
@@ -244,7 +244,7 @@ class _Builder:
         return None if root is OMITTED else root
 
     def made(self, node: Node, kind: str) -> Any:
-        """The object of a node; a container is empty."""
+        """Return the object of a node; a container is empty."""
         if kind == ARRAY or kind in SCALARS:
             key = node.attributes[0].checkpoint_key
             array = self.tensors.get(key, OMITTED)
@@ -278,8 +278,8 @@ class _Builder:
         return made
 
     def group(self, key: str) -> dict[str, Any]:
-        """The tensors of a key that stands for several. Nodes with the same key share the dict, so
-        that the cost is linear however many there are."""
+        """Return the tensors of a key that stands for several. Nodes with the same key share the
+        dict, so that the cost is linear however many there are."""
         if key not in self.made_groups:
             self.made_groups[key] = {
                 name[len(key) :]: self.tensors[name]
@@ -289,7 +289,7 @@ class _Builder:
         return self.made_groups[key]
 
     def items(self, node: Node) -> list[Any]:
-        """The elements of a list or tuple."""
+        """Return the elements of a list or tuple."""
         ordered: list[Any] = [None] * len(node.children)
         for name, child in node.children:
             value = self.objects[child]

@@ -139,7 +139,7 @@ _Value = Attribute | tuple[str, str]
 
 
 def _values(graph: ObjectGraph) -> Iterator[tuple[str, int, _Value]]:
-    """All values with their names and nodes."""
+    """Yield all values with their names and nodes."""
     for node_id, node in enumerate(graph.nodes):
         if node.registered_saver is not None:
             yield node.registered_saver[1], node_id, node.registered_saver
@@ -184,7 +184,7 @@ class _Editor:
         node.attributes.append(Attribute(attribute, value.full_name, value.checkpoint_key))
 
     def place(self, name: str) -> tuple[int, str]:
-        """The node and the attribute that a name refers to."""
+        """Return the node and the attribute that a name refers to."""
         path, slash, attribute = name.partition(f"/{ATTRIBUTES}/")
         if not slash:
             return self.node(path), VARIABLE_VALUE

@@ -100,13 +100,13 @@ _latest = _Latest()
 
 
 def _is_by_place(local: Local) -> bool:
-    """Whether a restore replaces the object in its place."""
+    """Return whether a restore replaces the object in its place."""
     value = local.value
     return is_value(value) or (is_array(value) and not can_be_written(value))
 
 
 def _mark(local: Local) -> Hashable:
-    """What is restored once: an object, or a place."""
+    """Return the key of the object, or of the place, that is restored only once."""
     return local.place if _is_by_place(local) else local.key
 
 
@@ -147,7 +147,7 @@ class _Restored:
 
 @dataclass(slots=True)
 class Match:
-    """What following both graphs found.
+    """The result of following both graphs.
 
     Attributes:
         bound: node to the first object that was found for it.
@@ -176,8 +176,8 @@ def _has_values(node: Node) -> bool:
 
 @dataclass(slots=True)
 class _Plan:
-    """What is to be restored, the nodes that are then complete, and by node the attributes that the
-    object does not take."""
+    """The assignments of a restore, the nodes that they complete, and by node the attributes that
+    the object does not take."""
 
     assignments: list[Assignment] = field(default_factory=list)
     given: list[tuple[int, Local]] = field(default_factory=list)
@@ -506,7 +506,7 @@ class Restoration:
 def _keys_left(
     graph: ObjectGraph, full: set[int], given: _Restored, unused: Mapping[int, Collection[str]]
 ) -> list[str]:
-    """The tensors that no object took, and the objects of registered savers."""
+    """Return the tensors that no object took, and the objects of registered savers."""
     found = []
     for index in sorted(full):
         node = graph.nodes[index]
@@ -521,7 +521,7 @@ def _keys_left(
 
 
 class _Left:
-    """What a restoration did not restore; it outlives the restoration to warn of that."""
+    """The values that a restore left out; it outlives the restore to warn of them."""
 
     def __init__(self, prefix: str, graph: ObjectGraph, full: set[int]) -> None:
         self.prefix = prefix

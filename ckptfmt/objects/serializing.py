@@ -162,7 +162,7 @@ def own_tensors(local: Local) -> dict[str, Any]:
 
 
 def _tensors(local: Local, saved: Saved) -> tuple[list[Attribute], dict[str, Any]]:
-    """The attributes of an object, and what is saved by key."""
+    """Return the attributes of an object, and what is saved by key."""
     value, role, path, name = local.value, saved.role, saved.path, saved.name
     key = path + VALUE_SUFFIX
     whole = [Attribute(VARIABLE_VALUE, name, key)]
@@ -228,14 +228,14 @@ def _node_tensors(local: Local, saved: Saved) -> tuple[list[Attribute], dict[str
 
 
 def _with_dtype(key: str, value: Any) -> Any:
-    """A SaveSpec for an array of variant payloads; any other value as it is."""
+    """Return a SaveSpec for an array of variant payloads; any other value as it is."""
     metadata = getattr(getattr(value, "dtype", None), "metadata", None)
     is_variants = metadata is not None and metadata.get("ckptfmt") == VARIANT
     return SaveSpec(value, "", key, VARIANT) if is_variants else value
 
 
 def _under(key: str, given: Any) -> Any:
-    """What is saved of an object under the key that it gets."""
+    """Return the values of an object that are saved, with specs under this key."""
     if isinstance(given, Mapping):
         return {text: _under(key, value) for text, value in given.items()}
     if isinstance(given, SaveSpec):
@@ -250,7 +250,7 @@ def _under(key: str, given: Any) -> Any:
 
 @dataclass
 class Content:
-    """What a checkpoint of objects contains.
+    """The content of a checkpoint of objects.
 
     Attributes:
         graph: the encoded object graph.

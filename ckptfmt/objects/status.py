@@ -128,8 +128,8 @@ class LoadStatus:
     def _report_on(
         self, got: Collection[Hashable], keys: Collection[str], misfits: Collection[Misfit]
     ) -> MatchReport:
-        """The report, if these objects got values and these tensors are left. What does not fit is
-        neither missing nor unexpected."""
+        """Return the report, if these objects got values and these tensors are left. What does not
+        fit is neither missing nor unexpected."""
         every = [one for one in self._every() if one.key in got or str(one) not in self._optional]
         filtered = self._filtered(self._pairs())
         wrong = {one.assignment.local.key for one in misfits}
@@ -145,7 +145,7 @@ class LoadStatus:
         )
 
     def _every(self) -> list[Local]:
-        """The objects with values."""
+        """Return the objects with values."""
         found = self._view.walk().objects
         slots = [] if self._skip_slots else [slot.local for slot in slot_locals(found)]
         every = {local.key: local for local in [*found, *slots] if _has_values(local)}
@@ -207,7 +207,7 @@ class NameBasedSaverStatus(LoadStatus):
 
 
 def _has_values(local: Local) -> bool:
-    """Whether an object has something to be restored."""
+    """Return whether an object has something to be restored."""
     if local.role is Role.TENSORS:
         return local.saver_name is not None or bool(own_tensors(local))
     if local.role is Role.NODE:

@@ -58,7 +58,7 @@ __all__ = ["Child", "Local", "Role", "Trackable", "TreeView", "View", "role_of"]
 
 
 class Role(enum.Enum):
-    """What is saved of an object itself."""
+    """The way in which an object itself is saved."""
 
     SCALAR = enum.auto()
     ARRAY = enum.auto()
@@ -185,7 +185,7 @@ def _type(value: Any) -> Any:
 
 @functools.lru_cache(TYPES_CACHED)
 def _slot_names(kind: Any) -> tuple[str, ...]:
-    """The names in `__slots__` of a type and its bases, without those of this package."""
+    """Return the names in `__slots__` of a type and its bases, without those of this package."""
     found = []
     for base in reversed(kind.__mro__):
         slots = vars(base).get("__slots__", ())
@@ -231,7 +231,7 @@ def can_be_written(array: Any) -> bool:
 
 @functools.lru_cache(TYPES_CACHED)
 def _role_of(kind: Any) -> Role | None:
-    """What is saved of objects of this type; None if the type does not decide it."""
+    """Return the role of objects of this type; None if the type does not decide it."""
     roles = (
         (Role.ARRAY, issubclass(kind, np.ndarray)),
         (Role.SCALAR, issubclass(kind, _SCALARS)),
@@ -438,7 +438,7 @@ class Local:
 
     @property
     def role(self) -> Role:
-        """What is saved of the object."""
+        """The way in which the object is saved."""
         if self._role is None:
             self._role = role_of(self.value, self)
         return self._role
@@ -459,7 +459,7 @@ class Local:
 
 
 class Edges(NamedTuple):
-    """What a traversal found: the objects, and the children of each as names and indices."""
+    """The result of a traversal: the objects, and the children of each as names and indices."""
 
     objects: list[Local]
     children: list[list[tuple[str, int]]]
@@ -642,9 +642,9 @@ def found_at(edges: Edges, path: str) -> int | None:
 
 
 class Saved(NamedTuple):
-    """What a graph records of an object: what is saved of it, the kind of Python object, the
-    registered saver that saves it, its escaped path, and its name in a name-based checkpoint. A
-    container has no path here: that of a deep one may be long."""
+    """The record of an object in a graph: its role, the kind of Python object, the registered saver
+    that saves it, its escaped path, and its name in a name-based checkpoint. A container has no
+    path here: that of a deep one may be long."""
 
     role: Role
     kind: str | None

@@ -182,8 +182,8 @@ def _callbacks(name: str, given: Any) -> tuple[PathCallback, ...]:
 
 
 def _takes(callback: PathCallback, count: int) -> bool:
-    """Whether the function can be called with this number of positional arguments. A function
-    without a signature, written in C, is assumed to take a path."""
+    """Return whether the function can be called with this number of positional arguments. A
+    function without a signature, written in C, is assumed to take a path."""
     try:
         inspect.signature(callback).bind(*[""] * count)
     except TypeError:

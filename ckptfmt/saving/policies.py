@@ -275,8 +275,8 @@ class _Filler:
         self.left -= size
 
     def widest(self, part: _Part, unit: int) -> tuple[int, int]:
-        """The axis along which the fewest slabs hold a part, and how many indexes each has; the
-        first such axis. 0 indexes if no slab fits into the room left."""
+        """Return the axis along which the fewest slabs hold a part, and how many indexes each has;
+        the first such axis. 0 indexes if no slab fits into the room left."""
         best, fewest = 0, 0
         elements = math.prod(part.shape)
         for axis, count in enumerate(part.shape):

@@ -30,7 +30,7 @@ _VALID_NAME = re.compile(r"[a-zA-Z0-9._-]+")
 
 @dataclass(frozen=True)
 class RegisteredSaver:
-    """What was registered under one name; see `register_checkpoint_saver`."""
+    """The registration under one name; see `register_checkpoint_saver`."""
 
     name: str
     predicate: Callable[[Any], object]

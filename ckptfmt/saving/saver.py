@@ -404,7 +404,7 @@ class _Item:
         return isinstance(self.spec, DSaveSpec) and self.spec.is_empty
 
     def is_wanted(self, reader: Reader) -> bool:
-        """Whether a restore from this checkpoint reads it."""
+        """Return whether a restore from this checkpoint reads it."""
         if self.owner.trackable is None:
             return False
         may_be_missing = getattr(self.owner.trackable, "may_be_missing", None)

@@ -41,7 +41,7 @@ _Lengths = dict[int, tuple[int, int]]
 
 
 class Held(NamedTuple):
-    """What one process holds of a tensor. Without a layout there is one array, at position 0.
+    """The part of a tensor in one process. Without a layout there is one array, at position 0.
 
     Attributes:
         code: the dtype.
@@ -59,7 +59,7 @@ class Held(NamedTuple):
 
 @dataclass
 class Description:
-    """What one process holds.
+    """The tensors of one process.
 
     Attributes:
         held: by name, sorted, because processes may list their tensors in different orders.
@@ -283,7 +283,7 @@ def _check_placement(
 
 
 class _Joined:
-    """What the processes report of one tensor; `rank` is the first process that has it."""
+    """The reports of all processes on one tensor; `rank` is the first process that has it."""
 
     __slots__ = ("checksums", "code", "holders", "layout", "lengths", "positions", "rank", "shape")
 
@@ -378,7 +378,7 @@ def _add_equal(
 
 
 def _owners(mesh: Mesh, parts: Sequence[Sequence[int]]) -> list[int]:
-    """The process of the device at each position of a mesh."""
+    """Return the process of the device at each position of a mesh."""
     owners = [-1] * mesh.size
     for rank, positions in enumerate(parts):
         for position in positions:
@@ -427,7 +427,8 @@ def _check_checksums(name: str, one: _Joined) -> None:
 
 
 def _lengths(name: str, layout: Layout, local: Iterable[tuple[int, Shape]]) -> list[_Lengths]:
-    """The lengths of blocks in each dimension that these local arrays (position, shape) have."""
+    """Return the lengths of blocks in each dimension that these local arrays (position, shape)
+    have."""
     found: list[_Lengths] = [{} for _ in range(layout.rank)]
     for position, shape in local:
         for axis, (block, length) in enumerate(zip(layout.block_of(position), shape, strict=True)):
@@ -527,7 +528,7 @@ def parts_of(plan: Plan, rank: int) -> list[Part]:
 
 
 def _shared(plan: Plan, rank: int) -> list[_Shared]:
-    """The slices that several processes hold, and those that only this process holds."""
+    """Return the slices that several processes hold, and those that only this process holds."""
     found: list[_Shared] = []
     # Many tensors have the same layout and shape.
     known: dict[tuple[Layout, Shape], list[_Group]] = {}
@@ -564,8 +565,8 @@ class _Group(NamedTuple):
 
 
 def _groups(layout: Layout, shape: Shape, owners: Sequence[int]) -> list[_Group]:
-    """What has to be written of a tensor: its boxes that are not empty, or all of a tensor without
-    elements."""
+    """Return the groups to write of a tensor: its boxes that are not empty, or all of a tensor
+    without elements."""
     if math.prod(shape) == 0:
         return [_Group(0, tuple(sorted(set(owners))), None, tuple(range(layout.mesh.size)))]
     found = []
@@ -590,7 +591,7 @@ def _numbers(tensors: Iterable[Held | Planned]) -> dict[Layout | None, int]:
 def _tables(
     placement: Mapping[Mesh, Any], numbers: Mapping[Layout | None, int]
 ) -> dict[str, list[Any]]:
-    """The meshes and layouts that tensors refer to by number."""
+    """Return the meshes and layouts that tensors refer to by number."""
     meshes = list(placement)
     return {
         "meshes": [[mesh.dim_names, mesh.shape, mesh.devices] for mesh in meshes],

@@ -272,7 +272,7 @@ class _Options:
         )
 
     def common(self) -> dict[str, str]:
-        """What must be equal in all processes."""
+        """Return the options that must be equal in all processes."""
         return {
             "prefixes": self.target,
             "levels": self.level,
@@ -430,7 +430,7 @@ def _check_added(sources: Sources, name: str, shape: tuple[int, ...], code: int)
 
 @dataclass
 class _Request:
-    """What this process restores: layouts by name, and its devices by mesh."""
+    """The request of this process: layouts by name, and its devices by mesh."""
 
     layouts: dict[str, Layout | None]
     local: dict[Mesh, list[str]]
