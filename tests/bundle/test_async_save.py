@@ -292,21 +292,7 @@ def test_many_threads(tmp_path: Path) -> None:
         ({"tensors": [("a", 1), ("a", 2)]}, InvalidError, "the name is added twice"),
         ({"tensors": {"a": object()}}, InvalidError, "object arrays can store bytes and str"),
         ({"tensors": {"a": np.ones(1, "M8[s]")}}, InvalidError, "cannot be stored"),
-        (
-            {"metadata": {"a": {1}}},
-            InvalidError,
-            "metadata 'a' cannot be stored: values must be str",
-        ),
-        (
-            {"metadata": [1]},
-            InvalidError,
-            "metadata must be a mapping of names to values, not list",
-        ),
-        (
-            {"level": "v2", "metadata": {}},
-            InvalidError,
-            "level 'v2' cannot store metadata: use 'v2+'",
-        ),
+        ({"level": "v2", "metadata": {}}, InvalidError, "level 'v2' cannot store metadata: use"),
         ({"compression": "gzip"}, InvalidError, "compression 'gzip' is neither 'zstd' nor"),
         ({"alignment": 0}, InvalidError, "alignment 0 is not a positive number"),
         ({"durability": "maybe"}, InvalidError, "durability"),

@@ -34,11 +34,6 @@ def save_part(prefix: Path, part: Any, full: Any, start: Any, name: str = "cut")
     return prefix
 
 
-def names_of(prefix: Path) -> list[str]:
-    with ckptfmt.open(prefix) as reader:
-        return list(reader)
-
-
 def all_bits(tensors: Any) -> dict[str, Any]:
     return {name: bits(array) for name, array in tensors.items()}
 

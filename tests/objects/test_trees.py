@@ -59,15 +59,6 @@ trees = st.recursive(
 )
 
 
-def encodable(text: str) -> bool:
-    """Whether a str is UTF-8, or bytes that are none as surrogate escapes."""
-    try:
-        text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def round_trip(tree: Any, folder: Path, **options: Any) -> Any:
     return load_tree(save_tree(folder / "ckpt", tree, durability="rename", **options))
 

@@ -8,6 +8,7 @@ find the same. No case may take much memory or time, or leave a file open.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -96,25 +97,6 @@ def everything(prefix: Path) -> Callable[[], dict[str, Any]]:
     return act
 
 
-def problems(prefix: Path) -> Callable[[], list[tuple[str, str]]]:
-    """Failure and rule of each problem that verifying finds."""
-
-    def act() -> list[tuple[str, str]]:
-        report = ckptfmt.verify(prefix)
-        return [(one.failure, one.message.partition(":")[0]) for one in report.problems]
-
-    return act
-
-
-def noted(prefix: Path) -> Callable[[], tuple[bool, bool]]:
-    """Whether verifying finds it sound, and whether it finds it canonical."""
-
-    def act() -> tuple[bool, bool]:
-        return ckptfmt.verify(prefix).ok, ckptfmt.verify(prefix, strict=True).ok
-
-    return act
-
-
 class Files:
     """Numbered prefixes in a directory."""
 
@@ -156,40 +138,18 @@ def index_of_contents(contents: bytes, last_key: bytes = b"x", **options: Any) -
     return ix.raw_index(contents, last_key, **options)
 
 
-ROWS: list[ix.Row] = [(b"", ix.header())]
-ROWS += [
-    (name, ix.stored_entry(ix.FLOAT, [2], DATA, 8 * number))
-    for number, name in enumerate((b"a", b"ab", b"x"))
-]
-
-ALL = dict.fromkeys(("a", "ab", "x"), bits(F2))
-
-ROW4 = np.arange(4, dtype=np.float32)
-
-FOUR = ROW4.tobytes()
-
-EIGHT = FOUR + FOUR
+FOUR = np.arange(4, dtype=np.float32).tobytes()
 
 
-def partitioned(
-    extents: list[list[ix.Extent]],
-    dims: list[int],
-    *,
-    keys: list[list[ix.Extent]] | None = None,
-    entries: list[bytes] | None = None,
-    dtype: int = 1,
-    extra: bytes = b"",
-) -> ix.Index:
-    """A tensor `x` in slices whose bytes stand one after the other in EIGHT."""
+def partitioned(extents: list[list[ix.Extent]], dims: list[int]) -> ix.Index:
+    """A tensor `x` in slices whose bytes stand one after the other in FOUR."""
     rows, offset = [], 0
-    for number, one in enumerate(keys if keys is not None else extents):
-        lengths = [d if n == -1 else n for (_, n), d in zip(one, dims, strict=False)]
-        size = 4 * int(np.prod(lengths, dtype=object)) if lengths else 4
-        piece = EIGHT[offset : offset + size] if 0 <= size < 100 else b""
-        made = ix.stored_entry(1, lengths, piece, offset)
-        rows.append((ix.slice_key(b"x", one), entries[number] if entries else made))
+    for one in extents:
+        lengths = [d if n == -1 else n for (_, n), d in zip(one, dims, strict=True)]
+        piece = FOUR[offset : offset + 4 * math.prod(lengths)]
+        rows.append((ix.slice_key(b"x", one), ix.stored_entry(1, lengths, piece, offset)))
         offset += len(piece)
-    full = ix.entry(dtype, dims, slices=[ix.slice_message(one) for one in extents], extra=extra)
+    full = ix.entry(1, dims, slices=[ix.slice_message(one) for one in extents])
     return table(*sorted(rows), (b"x", full))
 
 

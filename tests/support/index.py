@@ -38,12 +38,6 @@ def mask(crc: int) -> int:
     return ((((crc >> 15) | (crc << 17)) & 0xFFFFFFFF) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def unmask(masked: int) -> int:
-    """The inverse of `mask`."""
-    rotated = (masked - 0xA282EAD8) & 0xFFFFFFFF
-    return ((rotated >> 17) | (rotated << 15)) & 0xFFFFFFFF
-
-
 def u32(value: int) -> bytes:
     return struct.pack("<I", value)
 
