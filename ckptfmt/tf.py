@@ -59,14 +59,15 @@ class CheckpointReader:
         types give plain integers.
 
         Raises:
-            TensorNotFoundError: there is none of this name.
+            TensorNotFoundError: the checkpoint has no tensor of this name.
         """
         try:
             array = self._reader.read(tensor_str)
         except (TensorNotFoundError, InvalidError):  # not text, or text that no name can be
             if tensor_str in self._reader:
                 raise
-            raise missing(tensor_str, self._reader.prefix) from None
+            error = missing(tensor_str, self._reader.prefix)
+            raise self._reader._with_near_names(error) from None
         return dtypes.plain_quantized(array)[()]
 
     def has_tensor(self, tensor_str: str | bytes) -> bool:

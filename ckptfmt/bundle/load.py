@@ -301,7 +301,7 @@ def restore_v2(
         One array a name, of the slice's shape.
 
     Raises:
-        TensorNotFoundError: a name is not there.
+        TensorNotFoundError: a tensor is missing.
         InvalidError: different numbers of arguments, another dtype than expected (all of them are
             named), a text that is malformed or whose shape is not the stored one.
         What `ckptfmt.open` and reading raise.

@@ -309,7 +309,7 @@ def write_sources(
             kept = earlier.keep(writer._open_handle(), alignment)
             rest = np.flatnonzero(~kept)
             sizes = sizes[rest]
-            told = np.where(same[rest], 0, sizes)  # what has not changed was told of before
+            told = np.where(same[rest], 0, sizes)  # unchanged bytes were reported before
             for batch in batches(sizes, most):
                 chosen = rest[batch]
                 writer._open_handle().add(earlier.table[chosen])

@@ -31,7 +31,7 @@ class Difference:
     Attributes:
         kind: "only in A", "only in B", "dtype", "shape" (the dtypes may differ as well) or
             "values".
-        a, b: the tensor in either; None where it is not there.
+        a, b: the tensor in either; None where it is missing.
         elements: how many elements have other bits; None where values were not compared.
         largest: of floating-point and complex values, the largest absolute difference of two
             numbers; infinite where one of them is. None for other dtypes.

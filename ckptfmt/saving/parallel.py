@@ -158,7 +158,7 @@ class ParallelVariable:
         stored_count = present.index(False) if False in present else len(keys)
         if stored_count == 0 or True in present[stored_count:]:
             raise TensorNotFoundError(
-                "the component of a parallel variable is not there", tensor=keys[stored_count]
+                "the component of a parallel variable is missing", tensor=keys[stored_count]
             )
         values = [source[key] for key in keys[:stored_count]]
         for key, value, component in zip(keys, values, self.components, strict=False):

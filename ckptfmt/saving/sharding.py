@@ -340,12 +340,12 @@ class _Check:
         tensor = origin.tensor
         if not _same_dtype(array, tensor.tensor):
             raise self.broken(
-                f"changed a tensor's dtype from {_told(tensor.tensor, 'dtype')} to "
-                f"{_told(array, 'dtype')}",
+                f"changed a tensor's dtype from {_attribute(tensor.tensor, 'dtype')} to "
+                f"{_attribute(array, 'dtype')}",
                 name,
                 spec,
             )
-        shape = _told(array, "shape")
+        shape = _attribute(array, "shape")
         if shape != box.shape:
             raise self.broken(
                 f"changed a tensor's shape: an array of shape {shape} for a slice of shape "
@@ -422,14 +422,14 @@ class _Check:
         )
 
 
-def _told(array: Any, what: str) -> Any:
+def _attribute(array: Any, what: str) -> Any:
     """Return an array's `shape` or `dtype`; None for other objects."""
-    told = getattr(array, what, None)
-    return tuple(told) if what == "shape" and told is not None else told
+    found = getattr(array, what, None)
+    return tuple(found) if what == "shape" and found is not None else found
 
 
 def _same_dtype(first: Any, second: Any) -> bool:
-    ours, theirs = _told(first, "dtype"), _told(second, "dtype")
+    ours, theirs = _attribute(first, "dtype"), _attribute(second, "dtype")
     if ours is theirs or ours is None or theirs is None:
         return ours is theirs
     try:

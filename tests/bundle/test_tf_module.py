@@ -262,3 +262,9 @@ def test_no_path(use: Callable[[Any], Any]) -> None:
     with pytest.raises(ckptfmt.InvalidError, match="NUL") as caught:
         use("a\0b")
     assert caught.value.failure == "BAD_PATH"
+
+
+def test_the_reader_offers_near_names(tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "ck", {"model/kernel": np.ones(1)})
+    with pytest.raises(ckptfmt.TensorNotFoundError, match="the nearest are 'model/kernel'"):
+        tf.load_checkpoint(tmp_path / "ck").get_tensor("model/kernle")

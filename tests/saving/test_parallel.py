@@ -243,17 +243,17 @@ GOOD = np.ones((2, 3), np.float32)
 @pytest.mark.parametrize(
     ("source", "error", "message", "tensor"),
     [
-        ({}, TensorNotFoundError, "the component of a parallel variable is not there", KEYS[0]),
+        ({}, TensorNotFoundError, "the component of a parallel variable is missing", KEYS[0]),
         (
             {KEYS[1]: GOOD},
             TensorNotFoundError,
-            "the component of a parallel variable is not there",
+            "the component of a parallel variable is missing",
             KEYS[0],
         ),
         (
             {KEYS[0]: GOOD, KEYS[3]: GOOD},
             TensorNotFoundError,
-            "the component of a parallel variable is not there",
+            "the component of a parallel variable is missing",
             KEYS[1],
         ),
         (
