@@ -10,7 +10,7 @@
 
 enum {
 	COUNT = 5,              /* tensors */
-	ELEMENTS = 3 << 19,     /* of each: with 4 bytes each enough that a writer and a reader start threads */
+	ELEMENTS = 7 << 16,     /* of each: with 4 bytes each enough that a writer and a reader start threads */
 	SIZE = 4 * ELEMENTS
 };
 
