@@ -11,7 +11,7 @@
  *      the exception: the operating system wants them NUL-terminated. They are taken literally, never globbed.
  *   5. Nothing allocated here is freed by the caller and nothing allocated by the caller is freed here. Memory
  *      that leaves is a view; its comment says until when it is valid.
- *   6. `offset` counts bytes from the start of a file or buffer, `size` bytes, `count` things, `row` says which one.
+ *   6. `offset` counts bytes from the start of a file or buffer, `size` bytes, `count` items; `row` is an index.
  *   7. Threads: a reader and a selection may be used by any number of threads at once. A writer, a verifier and a
  *      strings object belong to one thread at a time. Close is never concurrent with a call. A call may start threads,
  *      which have all signals blocked. They end with the call, those of a writer at the latest with the writer.
@@ -100,7 +100,7 @@ CKPTFMT_API const char *ckptfmt_version(void);
 /* ---- memory ---------------------------------------------------------------------------------------------- */
 
 /* What the library takes its heap memory from. Any thread may call, several at a time. Memory begins at a multiple of
- * alignof(max_align_t). NULL: there is none. */
+ * alignof(max_align_t). NULL: out of memory. */
 typedef struct ckptfmt_allocator {
 	uint64_t struct_size;       /* sizeof(ckptfmt_allocator) */
 	void *context;              /* first argument of the functions */
@@ -161,7 +161,7 @@ typedef struct ckptfmt_dtype_info {
 	int32_t storage;      /* ckptfmt_storage_class */
 	uint32_t size;        /* bytes an element in memory and on disk; 0 unless FIXED */
 	uint32_t swap_size;   /* unit of byte order: 1, 2, 4 or 8 (half an element for complex) */
-	uint32_t used_bits;   /* bits of an element that carry its value; below 8 for int4 and its kin */
+	uint32_t used_bits;   /* bits of an element that carry its value; below 8 for int4, uint4, int2 and uint2 */
 } ckptfmt_dtype_info;
 
 /* By code; NULL for a code that this version does not know. */
@@ -260,13 +260,13 @@ typedef enum ckptfmt_adopt_result {
 typedef struct ckptfmt_storage {
 	uint64_t struct_size;       /* sizeof(ckptfmt_storage) */
 	void *state;                /* first argument of all functions */
-	/* *exists 0: there is none of this path, which is no failure. */
+	/* *exists 0: nothing has this path, which is not an error. */
 	ckptfmt_status (*info)(void *state, const char *path, ckptfmt_object_info *info, int32_t *exists,
 		ckptfmt_error *err);
 	/* Calls `each` with the last part of every path that begins with `directory` and "/". */
 	ckptfmt_status (*list)(void *state, const char *directory, void (*each)(void *to, const char *name), void *to,
 		ckptfmt_error *err);
-	/* Opens an object for reading. *object NULL: there is none, which is no failure. */
+	/* Opens an object for reading. *object NULL: it does not exist, which is not an error. */
 	ckptfmt_status (*open)(void *state, const char *path, void **object, ckptfmt_object_info *info,
 		ckptfmt_error *err);
 	/* Reads all ranges; how many at a time, and whether neighbours in one, is the storage's business. */
@@ -286,7 +286,7 @@ typedef struct ckptfmt_storage {
 	 * `replaces` in the place of what is there; without, *exists 1 (nothing done) if something is. */
 	ckptfmt_status (*publish)(void *state, const char *from, const char *to, int32_t replaces, int32_t *exists,
 		ckptfmt_error *err);
-	/* A missing object is no failure. */
+	/* A missing object is not an error. */
 	ckptfmt_status (*remove)(void *state, const char *path, ckptfmt_error *err);
 	/* The lock of a directory among writers; NULL: there are none. After `timeout_ms`: BUSY. */
 	ckptfmt_status (*lock)(void *state, const char *directory, uint64_t timeout_ms, ckptfmt_error *err);
@@ -420,7 +420,7 @@ CKPTFMT_API void ckptfmt_strings_free(ckptfmt_strings *strings);
 /* ---- one tensor by name ---- */
 
 /* These take no structs that hold pointers, for languages that cannot pass them. Each looks the name up, which costs
- * about a microsecond; NOT_FOUND if there is no such tensor. Else as the calls above. */
+ * about a microsecond; NOT_FOUND if the tensor does not exist. Else as the calls above. */
 CKPTFMT_API ckptfmt_status ckptfmt_tensor_find(ckptfmt_reader *reader, const uint8_t *name, uint64_t name_size,
 	ckptfmt_tensor *out, ckptfmt_error *err);
 CKPTFMT_API ckptfmt_status ckptfmt_tensor_read(ckptfmt_reader *reader, const uint8_t *name, uint64_t name_size,

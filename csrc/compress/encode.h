@@ -40,7 +40,7 @@ CF_MUST_CHECK ckptfmt_status cf_choose(cf_encoder *encoder, const cf_raw *raw, c
 	cf_choice *out, bool *gains, ckptfmt_error *err);
 /* Writes the stored chunks consecutively to `to`, the size and checksum of each, and the checksum of its raw bytes.
  * Chunks that are `noise` are stored raw. NO_MEMORY, INVALID (the codec).
- * REQUIRES: `to` has room for cf_encode_capacity(raw->size, raw->chunk_size) bytes. */
+ * REQUIRES: `to` has room for the raw bytes and CF_CHUNK_HEAD_MAX a chunk. */
 CF_MUST_CHECK ckptfmt_status cf_encode(cf_encoder *encoder, const cf_raw *raw, const cf_choice *choice,
 	const uint8_t *noise, uint8_t *to, uint64_t *sizes, uint32_t *crcs, uint32_t *raw_crcs,
 	ckptfmt_error *err);
@@ -49,11 +49,6 @@ void cf_encoder_free(cf_encoder *encoder);
 static inline uint64_t cf_chunk_count(uint64_t raw_size, uint64_t chunk_size)
 {
 	return raw_size / chunk_size + (raw_size % chunk_size != 0);
-}
-
-static inline uint64_t cf_encode_capacity(uint64_t raw_size, uint64_t chunk_size)
-{
-	return raw_size + cf_chunk_count(raw_size, chunk_size) * CF_CHUNK_HEAD_MAX;
 }
 
 #endif

@@ -138,9 +138,8 @@ CF_MUST_CHECK ckptfmt_status cf_selection_add(ckptfmt_selection *selection, cons
 /* Fills slice number `slice` of the row from the slice's own entry. */
 CF_MUST_CHECK ckptfmt_status cf_selection_fill_slice(ckptfmt_selection *selection, const ckptfmt_reader *reader,
 	uint64_t row, uint64_t slice, cf_bytes_view value, uint64_t origin, ckptfmt_error *err);
-/* TAB-13: what looking for the row's slices takes, a key with the tensor's name for each, is no more than the keys of
- * the table may be in all, `key_bytes` for tensors before included, to which it is added. Each of the keys is in a
- * sound table. LIMIT. */
+/* TAB-13: the keys of the row's slices, each of which contains the tensor's name, and those of earlier tensors
+ * (*key_bytes) are together at most as large as all keys of the table may be. Adds them to *key_bytes. LIMIT. */
 CF_MUST_CHECK ckptfmt_status cf_selection_check_slice_keys(const ckptfmt_selection *selection,
 	const ckptfmt_reader *reader, uint64_t row, uint64_t *key_bytes, ckptfmt_error *err);
 /* Looks for the slices of the row by their keys, and fills in those that there are; `key` is scratch. Counts their keys

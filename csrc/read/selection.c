@@ -166,7 +166,7 @@ static ckptfmt_status add_row(ckptfmt_selection *selection, const ckptfmt_limits
 		return CKPTFMT_OK;
 	}
 	status = add_slices(selection, entry, err);
-	/* A verifier goes on, and what failed is no row. */
+	/* A verifier continues without this row. */
 	if (status != CKPTFMT_OK)
 		selection->rows.size -= sizeof *row;
 	return status;
@@ -541,7 +541,7 @@ static ckptfmt_status select_one(key_test *test, ckptfmt_selection *selection, c
 	if (found)
 		return cf_selection_fill_by_key(selection, test->reader, cf_selection_count(selection) - 1, &key_bytes, key,
 			err);
-	status = cf_fail(err, CKPTFMT_FAIL_TENSOR_NOT_FOUND, CF_NO_OFFSET, "there is no such tensor");
+	status = cf_fail(err, CKPTFMT_FAIL_TENSOR_NOT_FOUND, CF_NO_OFFSET, "tensor not found");
 	cf_error_tensor(err, name.data, name.size);
 	cf_error_path(err, test->reader->prefix.index_path);
 	return status;

@@ -96,7 +96,7 @@ static ckptfmt_status add_value(strings_read *r, const ckptfmt_stored *stored, u
 {
 	value v = {slice, count, NULL, NULL, NULL};
 	ckptfmt_status status = load_value(r, stored, &v, err);
-	/* What a few bytes claim is no shortage that the caller could do something about, and the tensor tells more. */
+	/* Not NO_MEMORY: a few bytes may claim any size, and this error names the tensor. */
 	if (status == CKPTFMT_NO_MEMORY && (stored->flags & CKPTFMT_STORED_COMPRESSED))
 		status = cf_fail(err, CKPTFMT_FAIL_LIMIT, stored->offset,
 			"there is no memory for compressed strings that take %llu bytes, or more",

@@ -31,7 +31,7 @@ bool cf_box_intersect(int32_t rank, const int64_t *starts_a, const int64_t *leng
 	const int64_t *lengths_b, int64_t *starts, int64_t *lengths);
 
 /* The slices of one tensor: box number i is `rank` starts, then `rank` lengths, at extents + i * 2 * rank. A length of
- * -1 is resolved by `dims` on the fly, so that the column of a selection serves as it is.
+ * -1 is resolved by `dims`.
  * REQUIRES of every function below: cf_box_resolve accepts each box, cf_shape_count the shape. */
 typedef struct cf_boxes {
 	const int64_t *dims;
@@ -42,8 +42,8 @@ typedef struct cf_boxes {
 
 /* SLC-6. BAD_SLICE: two boxes share a cell; the message names their rows, and `rows` (may be NULL) gets them, the lower
  * first. In a dimension of size 0 all boxes count as intersecting, so that the same slice twice is found there too, as
- * TensorFlow finds it. Real layouts take about rank * count * log(count) steps and 33 bytes a box. An arrangement that
- * would take more than a fixed budget (some seconds) is LIMIT. NO_MEMORY. */
+ * TensorFlow finds it. Takes 32 bytes a box and compares the pairs that intersect on one axis, so a grid of n boxes in
+ * two dimensions takes n * sqrt(n) steps. LIMIT: more than 2^27 steps (a second). NO_MEMORY. */
 CF_MUST_CHECK ckptfmt_status cf_boxes_check_disjoint(const cf_boxes *boxes, uint64_t rows[2], ckptfmt_error *err);
 
 /* SLC-11: the boxes cover the request (resolved, lengths >= 0). BAD_SLICE otherwise, with the number of cells outside

@@ -3,7 +3,7 @@
  * A copy between two row-major arrays is a nest of loops, one a dimension, each with a stride in either array. Walking
  * the dimensions from the innermost, a dimension of one step disappears; one whose strides continue the run in both
  * arrays lengthens the run; one whose strides continue the loop below in both arrays multiplies that loop's steps; any
- * other becomes a loop. What is left is run as an odometer.
+ * other becomes a loop. The loops are stepped like an odometer.
  */
 #include "slices/plan.h"
 
@@ -105,8 +105,8 @@ void cf_plan_reset(cf_plan *plan)
 		plan->loops[i].index = 0;
 }
 
-/* From the outside in: of each loop the last step that begins at or before the offset, since a step ends before the
- * next one begins. What then ends before the offset is left by one step more. */
+/* From the outermost loop inwards, takes the last step that begins at or before the offset. If the run found there ends
+ * before the offset, the next one is the first behind it. */
 void cf_plan_seek(cf_plan *plan, uint64_t stored_offset)
 {
 	uint64_t left, number = 0;

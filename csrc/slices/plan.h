@@ -37,8 +37,8 @@ typedef struct cf_plan {
 	cf_plan_loop loops[CF_LOOPS_MAX];       /* innermost first */
 } cf_plan;
 
-/* Plans the copy of what two resolved boxes of one tensor share. Boxes without a common cell are no failure: there are
- * no runs. BAD_SHAPE (SHP-4) when the elements or bytes of either box do not fit 63 bits.
+/* Plans the copy of what two resolved boxes of one tensor share. Boxes without a common cell have
+ * no runs, which is not an error. BAD_SHAPE (SHP-4) when the elements or bytes of either box do not fit 63 bits.
  * REQUIRES: 0 <= rank <= CKPTFMT_RANK_MAX; starts and lengths >= 0, their sums fit int64; itemsize >= 1. */
 CF_MUST_CHECK ckptfmt_status cf_plan_init(cf_plan *plan, int32_t rank, const int64_t *stored_starts,
 	const int64_t *stored_lengths, const int64_t *request_starts, const int64_t *request_lengths,

@@ -5,9 +5,9 @@
  * piece  = "-" | ","* number ","+ number ","*
  * number = blank* ("+" | "-")? digit+ blank*         blank = HT LF VT FF CR; the value fits int64
  *
- * What TensorFlow's parser takes, found by trying: exactly one space between two sizes, though a tab is part of a
- * number; empty pieces do not count. Nothing it takes is refused here but what kills its process (a negative size, more
- * than 254 sizes, an element count past int64) or wraps there (a slice whose end is past int64).
+ * The language of TensorFlow's parser, measured: exactly one space between two sizes, though a tab is part of a number;
+ * empty pieces are ignored. Only texts that end its process (a negative size, more than 254 sizes, an element count
+ * past int64) or that overflow there (a slice whose end is past int64) are refused here and not there.
  */
 #include "slices/text.h"
 
@@ -81,7 +81,7 @@ static bool parse_number(text from, int64_t *out)
 		uint8_t byte = from.bytes[i];
 		if (byte < '0' || byte > '9')
 			return false;
-		/* Downwards where negative: the smallest int64 has no positive twin. */
+		/* Negative numbers are built downwards: the smallest int64 has no positive counterpart. */
 		if (!cf_mul_i64(value, 10, &value) ||
 			!cf_add_i64(value, negative ? -(int64_t)(byte - '0') : (int64_t)(byte - '0'), &value))
 			return false;
@@ -127,7 +127,7 @@ static CF_MUST_CHECK ckptfmt_status parse_extent(text piece, text whole, int64_t
 		return CKPTFMT_OK;
 	if (!next_full_piece(&rest, ',', &first) || !next_full_piece(&rest, ',', &second) ||
 		next_full_piece(&rest, ',', &third) || !parse_number(first, start) || !parse_number(second, length))
-		return bad_text(err, "TXT-5: neither \"-\" nor a pair of numbers", whole);
+		return bad_text(err, "TXT-5: a dimension that is neither \"-\" nor \"start,length\"", whole);
 	if (*start < 0 || *length <= 0)
 		return bad_text(err, "TXT-6: a negative start or a length below 1", whole);
 	return CKPTFMT_OK;
@@ -161,7 +161,7 @@ static CF_MUST_CHECK ckptfmt_status parse_dims(text sizes, text whole, uint64_t 
 		int64_t dim;
 		piece.size = found == NULL ? sizes.size : (uint64_t)(found - sizes.bytes);
 		if (!parse_number(piece, &dim))
-			return bad_text(err, "TXT-3: a size that is no number", whole);
+			return bad_text(err, "TXT-3: a size that is not a number", whole);
 		if (dim < 0)
 			return bad_text(err, "TXT-3: a negative size", whole);
 		if (*count == CKPTFMT_RANK_MAX)
@@ -232,14 +232,4 @@ void cf_slice_print(cf_buffer *out, int32_t rank, const int64_t *starts, const i
 			put_number(out, lengths[d]);
 		}
 	}
-}
-
-void cf_spec_print(cf_buffer *out, int32_t rank, const int64_t *dims, const int64_t *starts, const int64_t *lengths)
-{
-	for (int32_t d = 0; d < rank; d++) {
-		put_number(out, dims[d]);
-		cf_put_u8(out, ' ');
-	}
-	if (rank > 0)
-		cf_slice_print(out, rank, starts, lengths);
 }

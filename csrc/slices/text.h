@@ -9,8 +9,4 @@
 /* Appends a slice: dimensions joined by ':', each "-" (start 0, length -1) or "start,length". */
 void cf_slice_print(cf_buffer *out, int32_t rank, const int64_t *starts, const int64_t *lengths);
 
-/* Appends the full sizes, each followed by a space, and the slice: what ckptfmt_spec_parse reads back. Ranks 0 and -1
- * append nothing: neither a scalar nor a whole tensor has a spec. */
-void cf_spec_print(cf_buffer *out, int32_t rank, const int64_t *dims, const int64_t *starts, const int64_t *lengths);
-
 #endif

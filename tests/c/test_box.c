@@ -292,7 +292,7 @@ static void test_random_layouts(void)
 	}
 }
 
-/* Five boxes around a middle: no axis separates any of them. */
+/* Five boxes around a middle: no plane separates any of them. */
 static void test_pinwheel(void)
 {
 	static int64_t extents[] = {
@@ -362,7 +362,7 @@ static void test_huge(void)
 	CHECK_FAILS(cf_boxes_cover(&boxes, &zero, dims, &err), err, CKPTFMT_FAIL_BAD_SLICE, "SLC-6");
 }
 
-/* Many boxes: a shuffled grid is fast, also with one wrong box; work beyond the bound is LIMIT. */
+/* Many boxes: a shuffled grid is fast, also with one wrong box. */
 static void test_many(void)
 {
 	enum { SIDE = 128, COUNT = SIDE * SIDE };
@@ -391,7 +391,7 @@ static void test_many(void)
 	free(extents);
 }
 
-/* Rods along three axes, woven so that no plane passes between them: every pair has to be compared. */
+/* Rods along three axes: on each axis nearly all pairs intersect. */
 static void test_limit(void)
 {
 	enum { SIDE = 160, COUNT = 3 * SIDE * SIDE };
@@ -411,7 +411,7 @@ static void test_limit(void)
 			box[3 + next] = box[3 + last] = 1;
 		}
 	}
-	CHECK_FAILS(cf_boxes_check_disjoint(&boxes, NULL, &err), err, CKPTFMT_FAIL_LIMIT, "SLC-6: 76800 slices");
+	CHECK_FAILS(cf_boxes_check_disjoint(&boxes, NULL, &err), err, CKPTFMT_FAIL_LIMIT, "SLC-6: checking 76800 slices");
 	boxes.count = 1000;
 	CHECK_OK(cf_boxes_check_disjoint(&boxes, NULL, &err), err);
 	free(extents);

@@ -57,50 +57,50 @@ static const struct {
 } refused[] = {
 	{SPEC("+"), "TXT-2: no space"},
 	{SPEC("\t"), "TXT-2: no space"},
-	{SPEC(" "), "TXT-3: a size that is no number"},
-	{SPEC(" -"), "TXT-3: a size that is no number"},
-	{SPEC(" 4 6 -:-"), "TXT-3: a size that is no number"},
-	{SPEC("4  6 -:-"), "TXT-3: a size that is no number"},
-	{SPEC("4 6  -:-"), "TXT-3: a size that is no number"},
-	{SPEC("4 6 -:- "), "TXT-3: a size that is no number"},
-	{SPEC("4 6 - :-"), "TXT-3: a size that is no number"},
-	{SPEC("4 6 0,2 :-"), "TXT-3: a size that is no number"},
-	{SPEC("4\t6 -:-"), "TXT-3: a size that is no number"},
-	{SPEC("4\0 6 -:-"), "TXT-3: a size that is no number"},
-	{SPEC("4\x1f 6 -:-"), "TXT-3: a size that is no number"},
-	{SPEC("4\xa0 6 -:-"), "TXT-3: a size that is no number"},
-	{SPEC("0x4 6 -:-"), "TXT-3: a size that is no number"},
-	{SPEC("4. 6 -:-"), "TXT-3: a size that is no number"},
-	{SPEC("1_0 6 -:-"), "TXT-3: a size that is no number"},
-	{SPEC("++4 6 -:-"), "TXT-3: a size that is no number"},
-	{SPEC("+ 6 -:-"), "TXT-3: a size that is no number"},
-	{SPEC("- 6 -:-"), "TXT-3: a size that is no number"},
-	{SPEC("4,6 -:-"), "TXT-3: a size that is no number"},
-	{SPEC("99999999999999999999999 -"), "TXT-3: a size that is no number"},
+	{SPEC(" "), "TXT-3: a size that is not a number"},
+	{SPEC(" -"), "TXT-3: a size that is not a number"},
+	{SPEC(" 4 6 -:-"), "TXT-3: a size that is not a number"},
+	{SPEC("4  6 -:-"), "TXT-3: a size that is not a number"},
+	{SPEC("4 6  -:-"), "TXT-3: a size that is not a number"},
+	{SPEC("4 6 -:- "), "TXT-3: a size that is not a number"},
+	{SPEC("4 6 - :-"), "TXT-3: a size that is not a number"},
+	{SPEC("4 6 0,2 :-"), "TXT-3: a size that is not a number"},
+	{SPEC("4\t6 -:-"), "TXT-3: a size that is not a number"},
+	{SPEC("4\0 6 -:-"), "TXT-3: a size that is not a number"},
+	{SPEC("4\x1f 6 -:-"), "TXT-3: a size that is not a number"},
+	{SPEC("4\xa0 6 -:-"), "TXT-3: a size that is not a number"},
+	{SPEC("0x4 6 -:-"), "TXT-3: a size that is not a number"},
+	{SPEC("4. 6 -:-"), "TXT-3: a size that is not a number"},
+	{SPEC("1_0 6 -:-"), "TXT-3: a size that is not a number"},
+	{SPEC("++4 6 -:-"), "TXT-3: a size that is not a number"},
+	{SPEC("+ 6 -:-"), "TXT-3: a size that is not a number"},
+	{SPEC("- 6 -:-"), "TXT-3: a size that is not a number"},
+	{SPEC("4,6 -:-"), "TXT-3: a size that is not a number"},
+	{SPEC("99999999999999999999999 -"), "TXT-3: a size that is not a number"},
 	{SPEC("-4 6 -:-"), "TXT-3: a negative size"},
 	{SPEC("-9223372036854775808 -"), "TXT-3: a negative size"},
-	{SPEC("-9223372036854775809 -"), "TXT-3: a size that is no number"},
+	{SPEC("-9223372036854775809 -"), "TXT-3: a size that is not a number"},
 	{SPEC("4 "), "TXT-4: shape and slice differ in rank"},
 	{SPEC("4 :"), "TXT-4: shape and slice differ in rank"},
-	{SPEC("4 ,"), "TXT-5: neither"},
-	{SPEC("4 6 --:-"), "TXT-5: neither"},
-	{SPEC("4 6 -,:-"), "TXT-5: neither"},
-	{SPEC("4 6 -,-:-"), "TXT-5: neither"},
-	{SPEC("4 6 0,2:-\n"), "TXT-5: neither"},
-	{SPEC("4 6 \t-:-"), "TXT-5: neither"},
-	{SPEC("4 6 \t:-:-"), "TXT-5: neither"},
-	{SPEC("4 6 0,2:-\0"), "TXT-5: neither"},
-	{SPEC("4 6 0,2\0:-"), "TXT-5: neither"},
-	{SPEC("4 6 0,\t,2:-"), "TXT-5: neither"},
-	{SPEC("4 6 0, 2:-"), "TXT-5: neither"},
-	{SPEC("4 6 0:-"), "TXT-5: neither"},
-	{SPEC("4 6 0,1,2:-"), "TXT-5: neither"},
-	{SPEC("4 6 0;2:-"), "TXT-5: neither"},
-	{SPEC("4 6 0,+:-"), "TXT-5: neither"},
-	{SPEC("4 6 +-0,2:-"), "TXT-5: neither"},
-	{SPEC("4 9223372036854775808,1"), "TXT-5: neither"},
-	{SPEC("a b"), "TXT-5: neither"},
-	{SPEC("-1 x"), "TXT-5: neither"},
+	{SPEC("4 ,"), "TXT-5: a dimension that is neither"},
+	{SPEC("4 6 --:-"), "TXT-5: a dimension that is neither"},
+	{SPEC("4 6 -,:-"), "TXT-5: a dimension that is neither"},
+	{SPEC("4 6 -,-:-"), "TXT-5: a dimension that is neither"},
+	{SPEC("4 6 0,2:-\n"), "TXT-5: a dimension that is neither"},
+	{SPEC("4 6 \t-:-"), "TXT-5: a dimension that is neither"},
+	{SPEC("4 6 \t:-:-"), "TXT-5: a dimension that is neither"},
+	{SPEC("4 6 0,2:-\0"), "TXT-5: a dimension that is neither"},
+	{SPEC("4 6 0,2\0:-"), "TXT-5: a dimension that is neither"},
+	{SPEC("4 6 0,\t,2:-"), "TXT-5: a dimension that is neither"},
+	{SPEC("4 6 0, 2:-"), "TXT-5: a dimension that is neither"},
+	{SPEC("4 6 0:-"), "TXT-5: a dimension that is neither"},
+	{SPEC("4 6 0,1,2:-"), "TXT-5: a dimension that is neither"},
+	{SPEC("4 6 0;2:-"), "TXT-5: a dimension that is neither"},
+	{SPEC("4 6 0,+:-"), "TXT-5: a dimension that is neither"},
+	{SPEC("4 6 +-0,2:-"), "TXT-5: a dimension that is neither"},
+	{SPEC("4 9223372036854775808,1"), "TXT-5: a dimension that is neither"},
+	{SPEC("a b"), "TXT-5: a dimension that is neither"},
+	{SPEC("-1 x"), "TXT-5: a dimension that is neither"},
 	{SPEC("4 0,5"), "TXT-6: a slice past"},
 	{SPEC("4 1,4"), "TXT-6: a slice past"},
 	{SPEC("4 4,1"), "TXT-6: a slice past"},
@@ -111,6 +111,15 @@ static const struct {
 	{SPEC("4294967296 4294967296 -:-"), "TXT-7: too many elements"},
 };
 
+/* What was parsed, in its shortest form; nothing for the empty text. */
+static void print_spec(cf_buffer *out, int32_t rank)
+{
+	char size[24];
+	for (int32_t d = 0; d < rank; d++)
+		cf_put_bytes(out, size, (uint64_t)snprintf(size, sizeof size, "%lld ", (long long)dims[d]));
+	cf_slice_print(out, rank, starts, lengths);
+}
+
 static void test_tables(void)
 {
 	cf_buffer printed = CF_BUFFER_EMPTY;
@@ -120,7 +129,7 @@ static void test_tables(void)
 		const char *copy = (const char *)test_guarded_copy(accepted[i].text, accepted[i].size);
 		CHECK_OK(parse(copy, accepted[i].size, &rank, &err), err);
 		cf_buffer_clear(&printed);
-		cf_spec_print(&printed, rank, dims, starts, lengths);
+		print_spec(&printed, rank);
 		CHECK_EQ(printed.size, strlen(accepted[i].printed));
 		CHECK(memcmp(printed.data, accepted[i].printed, printed.size) == 0);
 	}
@@ -316,9 +325,6 @@ static void test_print(void)
 {
 	cf_buffer out = CF_BUFFER_EMPTY;
 	int64_t one = 1, minimum = INT64_MIN;
-	cf_spec_print(&out, -1, NULL, NULL, NULL);
-	cf_spec_print(&out, 0, NULL, NULL, NULL);
-	CHECK_EQ(out.size, 0);
 	/* Full only with start 0: anything else is printed as it is. */
 	cf_slice_print(&out, 1, &one, (int64_t[]){-1});
 	cf_slice_print(&out, 1, &minimum, &minimum);

@@ -359,7 +359,7 @@ def test_rule_5_pieces_of_slices() -> None:
 
 def test_rule_5_specs_that_are_none() -> None:
     for spec, why in (
-        ("4 6", 'TXT-5: neither "-" nor a pair of numbers'),
+        ("4 6", 'TXT-5: a dimension that is neither "-" nor "start,length"'),
         ("4 6 0,0:0,6", "TXT-6: a negative start or a length below 1"),
         ("4 6 0,5:0,6", "TXT-6: a slice past the end of its dimension"),
     ):
