@@ -105,7 +105,7 @@ typedef struct ckptfmt_allocator {
 	uint64_t struct_size;       /* sizeof(ckptfmt_allocator) */
 	void *context;              /* first argument of the functions */
 	void *(*allocate)(void *context, uint64_t size);    /* size is at least 1 */
-	/* As C's realloc: `memory` may be NULL, and stays valid if there is no memory. */
+	/* As C's realloc: `memory` may be NULL, and stays valid on failure. */
 	void *(*reallocate)(void *context, void *memory, uint64_t size);
 	void (*release)(void *context, void *memory);       /* `memory` is not NULL */
 } ckptfmt_allocator;
@@ -118,8 +118,7 @@ CKPTFMT_API ckptfmt_status ckptfmt_set_allocator(const ckptfmt_allocator *alloca
 
 /* ---- limits ---------------------------------------------------------------------------------------------- */
 
-/* What a reader refuses for its own safety, beyond what the bytes present can justify. A field that is 0 takes the
- * default given here. */
+/* Bounds on what a reader accepts from an untrusted file. A field that is 0 takes the default given here. */
 typedef struct ckptfmt_limits {
 	uint64_t struct_size;         /* sizeof(ckptfmt_limits) */
 	uint64_t index_bytes_max;     /* size of an index file; 4 GiB */
@@ -202,8 +201,8 @@ typedef enum ckptfmt_codec_flags {
 } ckptfmt_codec_flags;
 
 /* Encodes and decodes zstd frames (RFC 8878). An item is one frame that states its content size, without dictionary and
- * with a window of at most 16 MiB. Both functions work on a batch and return OK even where single items fail, which
- * `size` 0 tells; any other status ends the call that needed them. `context` must stay valid as long as the reader,
+ * with a window of at most 16 MiB. Both functions work on a batch and return OK even if single items fail, whose `size`
+ * is then 0; any other status ends the call that needed them. `context` must stay valid as long as the reader,
  * writer or verifier that the codec was given to. */
 typedef struct ckptfmt_codec {
 	uint64_t struct_size;       /* sizeof(ckptfmt_codec) */
@@ -278,12 +277,12 @@ typedef struct ckptfmt_storage {
 	ckptfmt_status (*finish)(void *state, void *object, ckptfmt_error *err);
 	/* The object as it is, also one that is being written. */
 	ckptfmt_status (*object_info)(void *state, void *object, ckptfmt_object_info *info, ckptfmt_error *err);
-	/* Of one that was created and not finished, what was appended goes. */
+	/* An object that was created and not finished is removed. */
 	void (*close)(void *state, void *object);
 	/* Gives a finished object another path beside its own: by a link, a copy in the store, or shared bytes. */
 	ckptfmt_status (*adopt)(void *state, const char *from, const char *to, int32_t *result, ckptfmt_error *err);
-	/* Gives a finished object the path `to` instead of its own, in one step that all see at once. With
-	 * `replaces` in the place of what is there; without, *exists 1 (nothing done) if something is. */
+	/* Moves a finished object to the path `to`, atomically for all readers. If something is there: `replaces`
+	 * replaces it, otherwise *exists is 1 and nothing is done. */
 	ckptfmt_status (*publish)(void *state, const char *from, const char *to, int32_t replaces, int32_t *exists,
 		ckptfmt_error *err);
 	/* A missing object is not an error. */
@@ -397,8 +396,8 @@ typedef struct ckptfmt_request {
 } ckptfmt_request;
 
 /* Reads tensors of FIXED storage (and the raw bytes of unknown dtypes). The requests are served in the order of
- * the data files, whatever their order here; of many bytes several threads read parts, and the failure told is
- * that of the first in this order. On failure the destinations hold unspecified bytes. `verify` is a
+ * the data files. Several threads share a large read; the failure reported is that of the first request in this
+ * order. On failure the destinations hold unspecified bytes. `verify` is a
  * ckptfmt_verify_mode. CORRUPT, IO, NOT_FOUND (data file), INVALID, LIMIT, NO_MEMORY; UNSUPPORTED: a compressed value
  * and no codec. */
 CKPTFMT_API ckptfmt_status ckptfmt_reader_read(ckptfmt_reader *reader, const ckptfmt_selection *selection,

@@ -66,7 +66,7 @@ ckptfmt_status ckptfmt_reader_reopen(const ckptfmt_reader *old, const char *pref
 ckptfmt_status ckptfmt_index_count(const ckptfmt_storage *storage, const char *path, int32_t *count,
 	ckptfmt_error *err);
 
-/* One stored value: where its bytes lie. */
+/* The place of one stored value. */
 typedef struct ckptfmt_stored {
 	uint64_t offset;
 	uint64_t size;
@@ -166,20 +166,19 @@ ckptfmt_status ckptfmt_reader_regions(ckptfmt_reader *reader, ckptfmt_region *re
 
 /* ---- building on another checkpoint ---------------------------------------------------------------------- */
 
-/* Which tensors have not changed: same[i] is 1 if row rows[i] of the selection holds just what sources[i] would be
- * stored as, byte for byte (dtype, shape and all bytes; names are not looked at). Checksums are compared first, so that
- * little is read of what differs; then the bytes, so that no coincidence of checksums counts as the same. What is
- * partitioned, damaged, missing or cannot be compared counts as changed. INVALID: a source that could not be written,
- * a row that is none; NO_MEMORY. */
+/* Which tensors have not changed: same[i] is 1 if row rows[i] of the selection has the dtype, the shape and all bytes
+ * with which sources[i] would be stored; names are not compared. Checksums are compared before bytes, so little is read
+ * of tensors that differ. Tensors that are partitioned, damaged, missing or not comparable count as changed. INVALID: a
+ * source that cannot be written, a row out of range; NO_MEMORY. */
 ckptfmt_status ckptfmt_reader_compare(ckptfmt_reader *reader, const ckptfmt_selection *selection,
 	const ckptfmt_source *sources, const uint64_t *rows, uint64_t count, uint8_t *same, ckptfmt_error *err);
-/* Bytes of a data file, those that no entry names included. IO where it is missing; INVALID: no such data file. */
+/* The size of a data file in bytes. IO: it is missing; INVALID: the shard number is out of range. */
 ckptfmt_status ckptfmt_reader_data_size(ckptfmt_reader *reader, int32_t shard, uint64_t *size,
 	ckptfmt_error *err);
 /* Takes tensors of another checkpoint into the one being written, bytes and checksums as they are, by giving their data
  * files a second name (a hard link). kept[i] is 0 where that cannot be done (partitioned or damaged values, another
  * byte order, entries with extensions for a writer without chunks, other devices, file systems without links, a
- * checkpoint that was replaced meanwhile): such a tensor is the caller's to add. The reader may be closed and the other
+ * checkpoint that was replaced meanwhile): the caller adds such a tensor itself. The reader may be closed and the other
  * checkpoint removed as soon as this returns. INVALID: a name that was added before, or a value was begun and not
  * ended; IO, CORRUPT (index), NO_MEMORY.
  * Best called before the first ckptfmt_writer_add: the writer can then begin with fewer data files. */
@@ -188,13 +187,13 @@ ckptfmt_status ckptfmt_writer_keep(ckptfmt_writer *writer, ckptfmt_reader *reade
 
 /* ---- copies in memory ------------------------------------------------------------------------------------ */
 
-/* Memory for copies: `size` bytes at a multiple of 64, all zero and all of them there, so that a write to them does
- * not wait for the system. Up to `threads` threads work on it. A forked child does not have it. INVALID: no size.
+/* Memory for copies: `size` bytes at a multiple of 64, zeroed and already mapped, so that writing to them does not wait
+ * for the system. Prepared by up to `threads` threads. A forked child does not have it. INVALID: the size is 0.
  * NO_MEMORY. Given back with the same size; NULL is harmless. */
 ckptfmt_status ckptfmt_memory_take(uint64_t size, int32_t threads, uint8_t **out, ckptfmt_error *err);
 void ckptfmt_memory_give(uint8_t *data, uint64_t size);
 
-/* The bytes that copies of these sources take. All sources are checked, as by ckptfmt_writer_add one by one. */
+/* The bytes that copies of these sources take. Checks each source as ckptfmt_writer_add does. */
 ckptfmt_status ckptfmt_copy_size(const ckptfmt_source *sources, uint64_t count, uint64_t *out,
 	ckptfmt_error *err);
 /* Copies the data of the sources of FIXED storage to `to`, row-major without gaps and in the byte order it has, and

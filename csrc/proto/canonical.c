@@ -107,8 +107,8 @@ static ckptfmt_status next_field(cf_cursor *message, const cf_field_rule *rule, 
 
 /* ---- messages ----------------------------------------------------------------------------------------------- */
 
-/* Inserts the size of what was put from `start` on in front of it. Cheaper than measuring first: each byte moves at
- * most once for each enclosing message. */
+/* Inserts the number of bytes from `start` on before them. Cheaper than measuring first: each byte moves at most once
+ * for each enclosing message. */
 static void insert_size(cf_buffer *out, uint64_t start)
 {
 	uint8_t bytes[CF_VARINT64_SIZE_MAX];

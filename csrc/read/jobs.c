@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Jobs are cut into units of some megabytes: many small jobs, one job, a piece of a large value, or the part of a
- * box in some of its chunks. Threads take the next unit until there is none. The checksum of a value read in pieces is
- * combined from those of the pieces.
+ * Jobs are divided into units of some megabytes: many small jobs, one job, a piece of a large value, or the part of a
+ * box in some of its chunks. Each thread takes the next unit until none is left. The checksum of a value read in pieces
+ * is combined from those of the pieces.
  *
- * Units are taken in order and every unit that was taken is finished. So when one fails, all before it were taken, no
- * more are given out, and of the failures the one of the first unit counts: it is the one that a single thread would
- * have reported.
+ * Units are taken in order, and a unit that was taken is finished. After a failure no more are taken, and the failure
+ * of the first unit is reported, as a single thread would do.
  */
 #include "read/jobs.h"
 
@@ -74,9 +73,9 @@ static bool is_one_run(const cf_read_job *j, const cf_plan *plan)
 typedef struct decoding {
 	cf_compressed value;
 	cf_plan plan;
-	bool any;                   /* of it is wanted */
+	bool any;                   /* some of it is requested */
 	bool all;                   /* all of it is decoded, so that its checksum can be compared */
-	uint8_t *straight;          /* where it goes if that is one run; else NULL, and the plan says */
+	uint8_t *straight;          /* its place, if that is contiguous; else NULL, and the plan is used */
 } decoding;
 
 static ckptfmt_status plan_decoding(const cf_read_work *w, const cf_read_job *j, decoding *out, ckptfmt_error *err)
@@ -246,7 +245,7 @@ static bool is_wide_box(const cf_read_work *w, const cf_read_job *j, cf_plan *pl
 		cf_plan_run_count(plan) * cf_plan_run_size(plan) / UNIT_SIZE >= 2;
 }
 
-/* Pieces end where chunks do, so that none is read twice. */
+/* Pieces end at chunks, so that no chunk is read twice. */
 static cut cut_of_box(const cf_read_job *j, const cf_plan *plan)
 {
 	uint64_t chunk = cf_max_u64(j->stored->chunk_size, 1), end = cf_plan_last_byte(plan) + 1;
@@ -276,7 +275,7 @@ static bool begin_cut(sharing *s, cf_transfer *transfer, const cf_read_job *j)
 	return true;
 }
 
-/* The lock is held, and there is a next one. */
+/* REQUIRES: the lock is held, and a unit is left. */
 static void take_unit(sharing *s, cf_transfer *transfer, unit *out)
 {
 	const cf_read_work *w = s->work;
@@ -400,7 +399,7 @@ static void *read_units(void *argument)
 	return NULL;
 }
 
-/* *shared false: there was no memory, or no descriptor, for several at once, and nothing is wrong yet. */
+/* *shared false: memory or descriptors do not suffice for several threads; nothing was read. */
 static ckptfmt_status run_shared(const cf_read_work *w, int32_t threads, bool *shared, ckptfmt_error *err)
 {
 	sharing s = {.work = w};

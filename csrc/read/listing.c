@@ -336,7 +336,7 @@ ckptfmt_status ckptfmt_reader_list_prefix(ckptfmt_reader *reader, const uint8_t 
 	ckptfmt_selection **out, ckptfmt_error *err)
 {
 	*out = NULL;
-	/* Among keys that begin with a zero byte only a listing of all tells names from slices. */
+	/* Only a full listing can tell names that begin with a zero byte from slices. */
 	if (prefix_size == 0 || prefix[0] == 0)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET,
 			"a prefix must not be empty or begin with a zero byte");

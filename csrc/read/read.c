@@ -18,9 +18,9 @@ typedef struct batch {
 	ckptfmt_reader *reader;
 	const ckptfmt_selection *selection;
 	cf_buffer jobs;             /* cf_read_job */
-	uint64_t bytes;             /* what they will move, about */
+	uint64_t bytes;             /* that they will transfer, approximately */
 	int32_t verify;
-	bool decodes;               /* some job is of a compressed value */
+	bool decodes;               /* at least one value is compressed */
 } batch;
 
 static const cf_read_job *job_at(const batch *b, uint64_t row)

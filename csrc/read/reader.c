@@ -47,8 +47,8 @@ static ckptfmt_status same_content(ckptfmt_reader *reader, const char *name, boo
 	return status;
 }
 
-/* CMT-12. A commit makes the index anew, and no new file takes the inode of one that is open, as ours is. Only across a
- * network may it; then the time tells, or, where it was set by others, what the file holds. */
+/* CMT-12. A commit writes a new index file, which cannot have the inode of a file that is open, as ours is, except on a
+ * network file system. There the modification time is compared and, if it is equal, the content. */
 ckptfmt_status cf_reader_is_current(ckptfmt_reader *reader, bool *current, ckptfmt_error *err)
 {
 	char name[CF_NAME_SIZE];

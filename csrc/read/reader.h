@@ -31,7 +31,7 @@ struct ckptfmt_reader {
 	const ckptfmt_codec *codec; /* NULL: none */
 };
 
-/* The slices of one tensor by where they start in one dimension, for boxes that meet few of them (geometry.c). */
+/* The slices of one tensor, sorted by their start in one dimension, to find those of a box (values.c). */
 typedef struct cf_slice_place {
 	int64_t start;
 	int64_t end_max;            /* of this slice and all before it */

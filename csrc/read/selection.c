@@ -2,9 +2,9 @@
 /*
  * From entries to rows. A partitioned tensor is one entry under its name, with its slices listed, and one entry for
  * each slice under a binary key that begins with a zero byte. Nothing in a slice's entry says that it is one; it is one
- * if some tensor lists it. In key order slice keys come before nearly all names, so a listing defers entries with such
- * keys, takes every other entry as a tensor, lets the tensors claim their slices, and lists unclaimed entries as
- * tensors.
+ * if some tensor lists it. In key order slice keys come before nearly all names. So a listing first defers entries with
+ * such keys and takes every other entry as a tensor; then tensors claim their slices, and the deferred entries that
+ * nothing claims are tensors too.
  */
 #include "base/memory.h"
 #include "read/values.h"
@@ -208,7 +208,7 @@ ckptfmt_status cf_selection_check_slice_keys(const ckptfmt_selection *selection,
 	return CKPTFMT_OK;
 }
 
-/* KEY-5: a full dimension starts at 0 in the key, wherever the message says that it does. */
+/* KEY-5: a full dimension starts at 0 in the key, whatever start the message has. */
 static void starts_in_key(int32_t rank, const int64_t *extents, int64_t *starts)
 {
 	for (int32_t d = 0; d < rank; d++)
@@ -348,7 +348,7 @@ ckptfmt_status cf_selection_fill_by_key(ckptfmt_selection *selection, ckptfmt_re
 	return CKPTFMT_OK;
 }
 
-/* Adds the tensor of this name without what is known of its slices; *found false: there is no such entry. */
+/* Adds the tensor of this name without its slices. *found false: no entry has this name. */
 static ckptfmt_status add_by_name(ckptfmt_reader *reader, ckptfmt_selection *selection, cf_bytes_view name,
 	bool *found, ckptfmt_error *err)
 {
@@ -493,8 +493,9 @@ static ckptfmt_status is_listed(key_test *test, cf_bytes_view key, bool *slice, 
 	return CKPTFMT_OK;
 }
 
-/* Whether the last tensor is a slice. Each name that is a slice's key holds a shorter one; what the shortest that is
- * listed nowhere lists is a slice, what that lists is not, and so on. */
+/* Whether the last tensor is itself a slice. Its name may be a slice's key, which contains a shorter name, which may be
+ * one again. The shortest of these names is a tensor; what it lists are slices, what a slice lists are not, and so on
+ * alternately. */
 static ckptfmt_status check_nested(key_test *test, ckptfmt_error *err)
 {
 	key_test up = {.reader = test->reader};
@@ -519,7 +520,7 @@ static ckptfmt_status check_nested(key_test *test, ckptfmt_error *err)
 	return status;
 }
 
-/* KEY-6, SLC-10: whether a key is that of a slice which its tensor lists; what a slice's entry lists is ignored. */
+/* KEY-6, SLC-10: whether a key is that of a slice which a tensor lists. What a slice's own entry lists is ignored. */
 static ckptfmt_status is_slice(key_test *test, cf_bytes_view key, bool *slice, ckptfmt_error *err)
 {
 	CF_TRY(is_listed(test, key, slice, err));

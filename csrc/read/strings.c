@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* String and variant tensors. Their elements lie anywhere in the stored value, so a stored value is always read and
- * checked whole; what a request wants of it is copied together. */
+/* String and variant tensors. Their elements can be anywhere in the stored value, so a stored value is always read and
+ * checked whole; then the requested elements are copied. */
 #include "base/memory.h"
 #include "read/values.h"
 #include "read/transfer.h"

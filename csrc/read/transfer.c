@@ -2,13 +2,13 @@
 /*
  * A value is delivered in one of five ways:
  *   whole, straight into the caller's memory, checksummed while the bytes are in cache;
- *   whole and large, past the page cache where it is not in there, several reads under way while one is copied and
+ *   whole and large, by direct I/O if it is not in the page cache: several reads are under way while one is copied and
  *   checksummed;
- *   whole, out of a window read for several small neighbours at once;
- *   in part with all of it read and checked through the staging memory (small values, or when asked);
- *   in part with only the chunks read that it touches, each checked, several at once or, where one does not fit the
- *   staging memory, piece by piece; or, where there are no chunk checksums, only the bytes asked for (and gaps too
- *   small to be worth another system call).
+ *   whole, from a window that was read for several small neighbours at once;
+ *   in part, after all of it was read and checked in the staging memory (small values, or on request);
+ *   in part, reading only the chunks that are touched, each checked, several at once or, if one does not fit the
+ *   staging memory, piece by piece; without chunk checksums only the requested bytes (and gaps too small to be worth
+ *   another system call).
  */
 #include "read/transfer.h"
 
@@ -19,7 +19,7 @@
 
 enum {
 	PIECE_SIZE = 512 << 10,     /* checksummed while it is still in the cache of the core that read it */
-	RUN_STEP = 8 << 20          /* what is not checked is read in larger pieces, to report progress */
+	RUN_STEP = 8 << 20          /* unchecked bytes are read in larger pieces, between which progress is reported */
 };
 
 void cf_transfer_begin(cf_transfer *transfer, ckptfmt_reader *reader, const ckptfmt_selection *selection,
@@ -179,7 +179,7 @@ static ckptfmt_status whole_from_window(cf_transfer *transfer, const ckptfmt_sto
 		ckptfmt_crc32c_copy(0, destination, source, stored->size), err);
 }
 
-/* Whether the value is better read past the page cache; then there is what it takes. */
+/* Whether the value is read by direct I/O; if so, opens it. */
 static bool goes_direct(cf_transfer *transfer, const ckptfmt_stored *stored)
 {
 	const ckptfmt_reader *reader = transfer->reader;
@@ -196,8 +196,8 @@ static bool goes_direct(cf_transfer *transfer, const ckptfmt_stored *stored)
 	return transfer->direct != NULL;
 }
 
-/* A value that is read past the page cache: blocks that are part of it alone straight to where they belong, the others
- * by the memory of the slots. Where the addresses do not fit, all of them are. */
+/* A value that is read by direct I/O. Blocks that are wholly part of it are read in place if the destination is aligned;
+ * all others are read into the memory of the slots and copied. */
 typedef struct direct_value {
 	uint64_t offset, end;
 	uint8_t *destination;
@@ -350,8 +350,8 @@ ckptfmt_status cf_transfer_range(cf_transfer *transfer, const ckptfmt_stored *st
 
 /* ---- part ------------------------------------------------------------------------------------------------ */
 
-/* Copies what the plan wants of the stored bytes [begin, begin + size), which lie at `from`. *run is the run being
- * worked on, *left says whether there is one. */
+/* Copies the bytes of the plan that are among the stored bytes [begin, begin + size), which are at `from`. *run is the
+ * current run; *left is false after the last. */
 static void scatter(cf_plan *plan, cf_run *run, bool *left, const uint8_t *from, uint64_t begin, uint64_t size,
 	uint8_t *destination)
 {
@@ -367,7 +367,7 @@ static void scatter(cf_plan *plan, cf_run *run, bool *left, const uint8_t *from,
 	}
 }
 
-/* Reads and checks all of the value and delivers what is wanted. */
+/* Reads and checks all of the value and copies the requested part. */
 static ckptfmt_status part_of_whole(cf_transfer *transfer, const ckptfmt_stored *stored, cf_plan *plan,
 	uint8_t *destination, ckptfmt_error *err)
 {
@@ -461,7 +461,7 @@ static ckptfmt_status part_by_chunks(cf_transfer *transfer, const ckptfmt_stored
 	return CKPTFMT_OK;
 }
 
-/* Reads only what is wanted, unchecked. */
+/* Reads only the requested bytes, unchecked. */
 static ckptfmt_status part_unchecked(cf_transfer *transfer, const ckptfmt_stored *stored, cf_plan *plan,
 	uint8_t *destination, ckptfmt_error *err)
 {

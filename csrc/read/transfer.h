@@ -44,13 +44,13 @@ void cf_transfer_end(cf_transfer *transfer);
 CF_MUST_CHECK ckptfmt_status cf_transfer_open(cf_transfer *transfer, const ckptfmt_stored *stored,
 	ckptfmt_error *err);
 
-/* Reads the whole stored value. `ahead` is the end of what is wanted of this data file next (small values behind each
- * other); 0 if unknown. The checksum is of the stored bytes; it is not checked where `check` is false (strings). */
+/* Reads the whole stored value. `ahead` is the end of the bytes of this data file that will be read next (small
+ * neighbours), 0 if unknown. With `check`, which strings do not need, the checksum of the stored bytes is compared. */
 CF_MUST_CHECK ckptfmt_status cf_transfer_whole(cf_transfer *transfer, const ckptfmt_stored *stored, uint64_t ahead,
 	bool check, uint8_t *destination, ckptfmt_error *err);
 
-/* Whether the value is better read past the page cache, by cf_transfer_whole; false also where its data file does not
- * open. Else any number of transfers may share it: pieces in any order, then the checksum of all of it. */
+/* Whether cf_transfer_whole reads the value by direct I/O; false also if its data file cannot be opened. If not, any
+ * number of transfers may share it: pieces in any order, then the checksum of all of it. */
 bool cf_transfer_is_direct(cf_transfer *transfer, const ckptfmt_stored *stored);
 /* Reads `size` of the stored bytes, from `done` on; *crc is their checksum, if anything is verified.
  * REQUIRES: done + size <= stored->size. */
@@ -69,7 +69,7 @@ CF_MUST_CHECK ckptfmt_status cf_transfer_show(cf_transfer *transfer, const ckptf
 CF_MUST_CHECK ckptfmt_status cf_transfer_range(cf_transfer *transfer, const ckptfmt_stored *stored, uint64_t done,
 	uint64_t size, uint8_t *destination, ckptfmt_error *err);
 
-/* Reads what the plan wants of the stored value. *verified: all delivered bytes were checked. */
+/* Reads the bytes of the plan. *verified: all of them were checked. */
 CF_MUST_CHECK ckptfmt_status cf_transfer_part(cf_transfer *transfer, const ckptfmt_stored *stored, cf_plan *plan,
 	uint8_t *destination, bool *verified, ckptfmt_error *err);
 
@@ -79,8 +79,8 @@ typedef struct cf_compressed {
 	uint32_t unit;                  /* bytes of a unit of byte order; 1 for strings and variants */
 } cf_compressed;
 
-/* Delivers what the plan wants of the raw bytes [begin, end), which are whole chunks of the value. Chunks that it does
- * not touch are left out unless `all`. `plan` NULL: all of them, to `destination` (the place of byte `begin`), or
+/* Delivers the bytes of the plan among the raw bytes [begin, end), which are whole chunks of the value. Chunks that it
+ * does not touch are skipped unless `all`. `plan` NULL: all of them, to `destination` (the place of byte `begin`), or
  * nowhere if that is NULL. *crc, unless NULL, is extended by the raw bytes that were read. CMP-11 is left out where
  * nothing is verified. REQUIRES: the reader has a codec; crc is NULL or all bytes are read. */
 CF_MUST_CHECK ckptfmt_status cf_transfer_decode(cf_transfer *transfer, const cf_compressed *value, uint64_t begin,

@@ -30,18 +30,18 @@ CF_MUST_CHECK ckptfmt_status cf_fail_codec(ckptfmt_error *err);
 /* ENT-5 alone, of a stored value of `count` elements. BAD_ENTRY, BAD_SHAPE. */
 CF_MUST_CHECK ckptfmt_status cf_geometry_check_size(const ckptfmt_stored *stored, int64_t count, uint64_t itemsize,
 	ckptfmt_error *err);
-/* The extents of one slice, whatever its own entry says: SLC-3 to SLC-5. *count is that of its elements, set also where
+/* The extents of one slice, as its tensor lists it: SLC-3 to SLC-5. *count is that of its elements, set also where
  * only SLC-5 is broken; -1 if the slice has no position. BAD_SLICE. */
 CF_MUST_CHECK ckptfmt_status cf_geometry_check_extents(const ckptfmt_selection *selection, const ckptfmt_row *row,
 	uint64_t slice, int64_t *count, ckptfmt_error *err);
 
 /* SLC-4 to SLC-6, SLC-11: the slices of a partitioned tensor lie inside it, do not overlap, and cover the box (NULL:
- * all of it). All but the last is checked once a selection; and then many slices are put in order once, so that a box
- * costs its intersection. BAD_SLICE, LIMIT, NO_MEMORY. */
+ * all of it). All but SLC-11 is checked once per selection; many slices are then sorted, so that finding those of a
+ * box takes time in proportion to their number. BAD_SLICE, LIMIT, NO_MEMORY. */
 CF_MUST_CHECK ckptfmt_status cf_geometry_check_cover(const ckptfmt_selection *selection, const ckptfmt_row *row,
 	const int64_t *box, ckptfmt_error *err);
 
-/* Goes over the slices that have a cell of the box (NULL: all slices), in no order. */
+/* Iterates over the slices that intersect the box (NULL: all slices), in no order. */
 typedef struct cf_geometry_walk {
 	const ckptfmt_selection *selection;
 	const ckptfmt_row *row;

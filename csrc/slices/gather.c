@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The array is a nest of loops over runs of bytes that lie together, merged as in plan.c; the destination is simply the
- * next byte. A take goes on in the middle of anything: of a run, of the innermost loop, of the nest.
+ * The array is a nest of loops over contiguous runs of bytes, merged as in plan.c; the destination is contiguous. A
+ * take may begin and end anywhere, also within a run.
  *
  * Three ways to copy, fastest that applies first:
  *   run     the rest of one run by memcpy
  *   tile    several rounds of the innermost loop at once, where the loop around it has the shorter stride (a transposed
- *           matrix): by way of a small square, so that each cache line of either side is touched once, for all of it
+ *           matrix): through a small square, so that each cache line of either side is loaded once
  *   stride  one round of the innermost loop, with the size of the run known to the compiler
  */
 #include "slices/gather.h"
@@ -246,7 +246,7 @@ static void advance(cf_gather *gather, uint32_t from, uint64_t steps)
 	}
 }
 
-/* One step of one of the three kinds; gives the bytes written, at least 1. */
+/* Copies by one of the three ways; returns the bytes written, at least 1. */
 static uint64_t copy_some(cf_gather *gather, uint8_t *to, uint64_t size)
 {
 	uint64_t runs = size / gather->run_size;

@@ -8,8 +8,8 @@
  *           can be read off the leading bits, and bytewise order is numeric order. n = 1 + bits / 7, bits being those
  *           of the value or, where it is negative, of its complement.
  *
- * Each value has one spelling. The decoder refuses the others (KEY-8): a reader looks a slice up by the key it encodes,
- * so that a key in another spelling is never found.
+ * Each value has exactly one encoding; the decoder refuses others (KEY-8). A reader looks a slice up by the key that it
+ * encodes, so it would never find a key in another encoding.
  */
 #include "slices/key.h"
 
@@ -187,7 +187,7 @@ static CF_MUST_CHECK ckptfmt_status take_signed(cf_cursor *in, int64_t *out, ckp
 	return CKPTFMT_OK;
 }
 
-/* One dimension: two numbers and, unless any will do, what they may be. */
+/* One dimension: two numbers, checked unless `any`. */
 static CF_MUST_CHECK ckptfmt_status take_extent(cf_cursor *in, bool any, int64_t *start, int64_t *length,
 	ckptfmt_error *err)
 {

@@ -66,7 +66,7 @@ static void drop(memory_storage *storage, entry *dropped)
 	storage->entries.size -= sizeof *last;
 }
 
-/* NULL: there is no memory. */
+/* NULL: out of memory. */
 static char *copy_path(const char *path)
 {
 	uint64_t size = strlen(path) + 1;

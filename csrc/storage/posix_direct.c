@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Transfers by slots (storage/os.h), past the page cache (O_DIRECT). The disk needs several requests at a time, so
- * several threads take started slots from a queue and transfer each by one pread or pwrite. What such a call does not
- * transfer, wholly or in part, the waiting caller transfers by cf_local_read_at or cf_local_write_at with O_DIRECT off;
- * these report the failure as well.
+ * Transfers by slots (storage/os.h) with O_DIRECT. A disk is fast only with several requests at a time, so several
+ * threads take started slots from a queue and transfer each by one pread or pwrite. If that call fails or transfers
+ * less, the waiting caller transfers the rest by cf_local_read_at or cf_local_write_at without O_DIRECT, which also
+ * report the failure.
  */
 #include "storage/posix_private.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The entries of a checkpoint that is being written: what will be its index. Kept in order of adding, found by key. */
+/* The entries of a checkpoint that is being written, in order of adding, found by key. They become its index. */
 #ifndef CKPTFMT_WRITE_CATALOG_H
 #define CKPTFMT_WRITE_CATALOG_H
 

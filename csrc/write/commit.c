@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-/* ---- what is there --------------------------------------------------------------------------------------- */
+/* ---- the older checkpoint --------------------------------------------------------------------------------- */
 
 ckptfmt_status cf_commit_count(const cf_directory *directory, const char *name, int32_t *out, ckptfmt_error *err)
 {
