@@ -196,8 +196,8 @@ static bool goes_direct(cf_transfer *transfer, const ckptfmt_stored *stored)
 	return transfer->direct != NULL;
 }
 
-/* A value that is read by direct I/O. Blocks that are wholly part of it are read in place if the destination is aligned;
- * all others are read into the memory of the slots and copied. */
+/* A value that is read by direct I/O. If the destination is aligned, the blocks that are wholly part of it are read in
+ * place. All others are read into the memory of the slots and copied. */
 typedef struct direct_value {
 	uint64_t offset, end;
 	uint8_t *destination;
