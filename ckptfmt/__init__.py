@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from ckptfmt.names import sharded_filename
     from ckptfmt.objects.checkpoint import Checkpoint
     from ckptfmt.objects.nodes import TreeNode
-    from ckptfmt.objects.traversal import Trackable
+    from ckptfmt.objects.trackable import Trackable
     from ckptfmt.objects.trees import load_tree, load_tree_into, save_tree, save_tree_async
     from ckptfmt.saving.mesh import Layout, Mesh
     from ckptfmt.saving.options import CheckpointOptions
@@ -185,7 +185,7 @@ _HOMES = {
             "CheckpointState checkpoint_exists get_checkpoint_mtimes get_checkpoint_state "
             "remove_checkpoint update_checkpoint_state"
         ),
-        "objects.traversal": "Trackable",
+        "objects.trackable": "Trackable",
         "manager.training_state": "TrainingState",
         "objects.nodes": "TreeNode",
         "objects.trees": "load_tree load_tree_into save_tree save_tree_async",

@@ -39,16 +39,17 @@ from ckptfmt.errors import InvalidError, about
 from ckptfmt.objects.graph import PY_STATE, VARIABLE_VALUE, Node, escape
 from ckptfmt.objects.nodes import TreeNode, leaf_name
 from ckptfmt.objects.serializing import own_tensors
+from ckptfmt.objects.trackable import Trackable
 from ckptfmt.objects.traversal import (
     Local,
     Role,
-    Trackable,
     can_be_written,
     described,
     is_array,
     is_value,
     method_of,
 )
+from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.registration import get_registered_saver, validate_restore_function
 from ckptfmt.saving.specs import SaveSpec
 
@@ -66,13 +67,15 @@ class Wanted:
     Attributes:
         key: its name.
         text: the slice, "" for the whole tensor.
-        shape, dtype: the required ones; None accepts any.
+        block: the layout of the tensor, and the position in its mesh whose block is read.
+        shape, dtype: the required ones (of a block, its shape); None accepts any.
         kinds: NumPy's letters of further kinds of dtype that are accepted.
         target: an array to read into.
     """
 
     key: str
     text: str = ""
+    block: tuple[Layout, int] | None = None
     shape: tuple[int, ...] | None = None
     dtype: np.dtype[Any] | None = None
     kinds: str = ""
@@ -162,6 +165,8 @@ def plan_tensors(local: Local, keys: Mapping[str, str]) -> Assignment | None:
         return _plan_replaced(local, wanted, _array_like(value))
     if role is Role.PARALLEL:
         return _plan_parallel(local, keys)
+    if role is Role.MESH:
+        return _plan_mesh(local, key)
     return None
 
 
@@ -252,6 +257,36 @@ def _plan_parallel(local: Local, keys: Mapping[str, str]) -> Assignment:
         variable.restore(dict(zip(own, arrays, strict=False)), "")
 
     return Assignment(local, wanted, done, suffixes[:count])
+
+
+def _plan_mesh(local: Local, key: str) -> Assignment:
+    """Local arrays are read into where they can be written, else they are replaced."""
+    layout, arrays = local.layout, local.value
+    assert layout is not None
+    wanted = []
+    for device, array in arrays.items():
+        with about(key):
+            position = layout.mesh.index_of(device)
+        if is_array(array) and can_be_written(array):
+            one = _wanted_array(key, array)
+        elif isinstance(arrays, MutableMapping):
+            given = np.asarray(array)
+            dtype = OBJECT if given.dtype.kind in "SU" else given.dtype
+            one = Wanted(key, shape=given.shape, dtype=dtype)
+        else:
+            raise InvalidError(
+                f"{described(local)} has a local array on {device} that cannot be written",
+                tensor=key,
+            )
+        one.block = layout, position
+        wanted.append(one)
+
+    def done(found: list[NDArray[Any]]) -> None:
+        for device, one, array in zip(list(arrays), wanted, found, strict=True):
+            if one.target is None:
+                arrays[device] = array
+
+    return Assignment(local, wanted, done, _VALUE)
 
 
 def _plan_node(local: Local, keys: Mapping[str, str]) -> Assignment | None:
@@ -389,6 +424,8 @@ class _Part:
                 shape = shapes[batch.rows[position]]
                 if wanted.text:
                     batch.boxes[position] = box_of_text(batch.handle(position), wanted.text)
+                elif wanted.block is not None and len(shape) == wanted.block[0].rank:
+                    shape = self._set_block(position, wanted.block, shape)
                 bad_shape = wanted.shape is not None and shape != wanted.shape
                 given = self._casts.get(position, stored)
                 if bad_shape or not _is_fit(given, wanted, self._casts_all):
@@ -400,16 +437,27 @@ class _Part:
                 self.targets.append(target)
                 position += 1
 
+    def _set_block(
+        self, position: int, block: tuple[Layout, int], full: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        """Read a block of a tensor of this full shape; return the shape of the block."""
+        layout, place = block
+        box = layout.slice_at(full, place)
+        if box.shape != full:
+            self.batch.boxes[position] = np.array([*box.start, *box.shape, 0], np.int64)
+        return box.shape
+
     def _misfit(self, position: int, assignment: Assignment, wanted: Wanted, shape: bool) -> None:
         handle = self.batch.handle(position)
         kind = dtypes.numpy_name_of(self.batch.codes[position])
         hint = "" if shape or self._casts_all else " (cast=True converts numbers)"
         expected = "any known dtype" if wanted.dtype is None else str(wanted.dtype)
         expected += "" if wanted.shape is None else str(list(wanted.shape))
-        message = (
-            f"the checkpoint has {kind}{list(handle.shape)}, {described(assignment.local)} is "
-            f"{expected}{hint}"
-        )
+        what = described(assignment.local)
+        if wanted.block is not None:
+            layout, place = wanted.block
+            what = f"the array on {layout.mesh.devices[place]} of {what}, {layout.text},"
+        message = f"the checkpoint has {kind}{list(handle.shape)}, {what} is {expected}{hint}"
         pair = (handle.shape, wanted.shape) if shape else (kind, wanted.dtype)
         mismatch = Mismatch(str(assignment.local), leaf_name(wanted.key), *pair)
         self.misfits.append(Misfit(assignment, wanted.key, mismatch, shape, message))
@@ -512,10 +560,22 @@ def _changed(value: Any, values: Mapping[Any, Any]) -> Any:
 # ---- running -------------------------------------------------------------------------------------
 
 
-def run(reader: Reader, assignments: Iterable[Assignment], *, cast: Any = None) -> None:
+def run(
+    reader: Reader,
+    assignments: Iterable[Assignment],
+    *,
+    cast: Any = None,
+    ready: Callable[[], None] | None = None,
+) -> None:
     """Restore these objects.
 
     Nothing is written if a tensor is missing or does not fit, or if a value cannot be replaced.
+
+    Args:
+        reader: the checkpoint.
+        assignments: what is restored.
+        cast: as in `Checkpoint.restore`.
+        ready: called once everything is checked, before anything is written.
 
     Raises:
         TensorNotFoundError: a tensor that the graph names is missing.
@@ -544,6 +604,8 @@ def run(reader: Reader, assignments: Iterable[Assignment], *, cast: Any = None) 
             raise InvalidError(misfit.message, tensor=misfit.key, path=reader.prefix)
     # Conversions may fail, so they come before anything is written.
     found = [states.read(), values.read()]
+    if ready is not None:
+        ready()
     values.hand_out(found[1])
     states.hand_out(found[0])
     others.hand_out(others.read())

@@ -9,7 +9,8 @@ import operator
 import os
 import warnings
 import weakref
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,22 +23,26 @@ from ckptfmt.bundle.state_file import update_checkpoint_state
 from ckptfmt.errors import CkptfmtWarning, InvalidError
 from ckptfmt.names import absolute, path_text, prefix_text
 from ckptfmt.objects.choice import Choice
+from ckptfmt.objects.layouts import layouts_by_path
 from ckptfmt.objects.matching import Restoration
-from ckptfmt.objects.serializing import saver_of
+from ckptfmt.objects.saves import Alone, Together, restored_together
 from ckptfmt.objects.status import InitializationOnlyStatus, LoadStatus, restored
+from ckptfmt.objects.trackable import Trackable, waiting
 from ckptfmt.objects.traversal import (
     SAVE_COUNTER,
-    Trackable,
     View,
     can_be_written,
     children_of,
     is_value,
     name_conflict,
     role_of,
-    waiting,
 )
+from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.options import CheckpointOptions
-from ckptfmt.saving.saver import Saver
+from ckptfmt.sharded.rounds import Team
+
+if TYPE_CHECKING:
+    from ckptfmt.sharded.coordinator import Coordinator
 
 __all__ = ["Checkpoint"]
 
@@ -56,6 +61,16 @@ class Checkpoint(Trackable):
     Args:
         root: the root object, or a weak reference to it; default the Checkpoint itself. The other
             objects are then saved as if they were children of the root.
+        coordinator: joins processes that save and restore one checkpoint together, as TensorFlow's
+            `DTensorCheckpoint` on a mesh. Each has a Checkpoint of the same objects, with its own
+            local arrays, and all call the same methods in the same order. Process 0 writes the
+            object graph, the state file, and what registered savers save; a failure in one process
+            ends a save or restore in all. See `sharded_save`.
+        layouts: with a coordinator, the layouts of arrays on meshes: a mapping from their paths
+            ("model/kernel") to Layout or None, or a tree of these. An array with a Layout is
+            {device: local array}, for the devices of this process, and is restored in place. All
+            other objects are replicated: equal in all processes. A slot variable that is
+            {device: array} has the layout of its variable.
         objects: set as attributes, in the order of their names.
 
     Attributes:
@@ -67,14 +82,35 @@ class Checkpoint(Trackable):
             uses for another object.
     """
 
-    __slots__ = ("_ckptfmt_last", "_ckptfmt_line", "_ckptfmt_root")
+    __slots__ = (
+        "_ckptfmt_coordinator",
+        "_ckptfmt_last",
+        "_ckptfmt_layouts",
+        "_ckptfmt_line",
+        "_ckptfmt_root",
+    )
 
+    _ckptfmt_coordinator: Coordinator | None
+    _ckptfmt_layouts: Mapping[str, Layout | None]
     _ckptfmt_root: Any
     # The restore whose values may still be waiting.
     _ckptfmt_last: Restoration | None
     _ckptfmt_line: Line
 
-    def __init__(self, root: Any = None, **objects: Any) -> None:
+    def __init__(
+        self,
+        root: Any = None,
+        *,
+        coordinator: Coordinator | None = None,
+        layouts: Any = None,
+        **objects: Any,
+    ) -> None:
+        if coordinator is not None:
+            Team(coordinator, "Checkpoint")  # checks the argument
+        elif layouts is not None:
+            raise InvalidError("layouts need a coordinator, which knows the processes")
+        self._ckptfmt_coordinator = coordinator
+        self._ckptfmt_layouts = {} if layouts is None else layouts_by_path(layouts)
         self._ckptfmt_last, self._ckptfmt_line = None, Line()
         self._ckptfmt_root = root
         if root is not None:
@@ -109,7 +145,12 @@ class Checkpoint(Trackable):
 
     def __getstate__(self) -> Any:
         """Return the state of a copy, which has no deferred values and no running save."""
-        own = {"_ckptfmt_last": None, "_ckptfmt_root": self._ckptfmt_root}
+        own = {
+            "_ckptfmt_coordinator": self._ckptfmt_coordinator,
+            "_ckptfmt_last": None,
+            "_ckptfmt_layouts": self._ckptfmt_layouts,
+            "_ckptfmt_root": self._ckptfmt_root,
+        }
         return dict(vars(self)), own
 
     def __setstate__(self, state: Any) -> None:
@@ -117,6 +158,11 @@ class Checkpoint(Trackable):
         vars(self).update(attributes)
         for name, value in (*own.items(), ("_ckptfmt_line", Line())):
             object.__setattr__(self, name, value)
+
+    @property
+    def coordinator(self) -> Coordinator | None:
+        """The coordinator, as given."""
+        return self._ckptfmt_coordinator
 
     # ---- saving
 
@@ -155,18 +201,18 @@ class Checkpoint(Trackable):
 
         Raises:
             InvalidError: an object that cannot be saved; the message names its path.
-            What `Saver.save` raises, and the objects' own methods.
+            What `Saver.save`, with a coordinator `sharded_save` raise, and the objects' own
+            methods.
         """
-        saver, path, options = self._writing(file_prefix, options)
-        return saver.run(path, options)
+        return self._begun(file_prefix, options, is_numbered=False).run()
 
     def write_async(
         self, file_prefix: Path, options: CheckpointOptions | None = None
     ) -> SaveFuture:
         """Save as `write` does, in the background, and return a future of the prefix once all
-        values are copied."""
-        saver, path, options = self._writing(file_prefix, options)
-        return saver.run_async(path, options)
+        values are copied. With a coordinator, the coordinator belongs to the save until then, and
+        the sharding policy is called in the background."""
+        return self._begun(file_prefix, options, is_numbered=False).run_async()
 
     def save(self, file_prefix: Path, options: CheckpointOptions | None = None) -> str:
         """Save a checkpoint at `<file_prefix>-<number>`, record it as the latest one in the state
@@ -174,50 +220,38 @@ class Checkpoint(Trackable):
         which is incremented first.
 
         Raises:
-            InvalidError: an object that cannot be saved; the counter is unchanged.
+            InvalidError: an object that cannot be saved; the counter is unchanged, but with a
+                coordinator incremented, as it is in the other processes.
             What `write` and `update_checkpoint_state` raise.
         """
-        saver, path, options, record = self._saving(file_prefix, options)
-        return saver.run(path, options, record)
+        return self._begun(file_prefix, options, is_numbered=True).run()
 
     def save_async(self, file_prefix: Path, options: CheckpointOptions | None = None) -> SaveFuture:
         """Save as `save` does, in the background, and return a future of the prefix once all
-        values are copied."""
-        saver, path, options, record = self._saving(file_prefix, options)
-        return saver.run_async(path, options, record)
+        values are copied, as `write_async`."""
+        return self._begun(file_prefix, options, is_numbered=True).run_async()
 
-    def _writing(
-        self, file_prefix: Path, options: CheckpointOptions | None
-    ) -> tuple[Saver, str, CheckpointOptions]:
-        path, options = prefix_text(file_prefix), CheckpointOptions.of(options)
-        self._ckptfmt_line.settle()
-        options.before_save(path)
-        saver = saver_of(self._view(), self._ckptfmt_line)
-        self._warn_of_overlooked(path)
-        return saver, path, options
-
-    def _saving(
-        self, file_prefix: Path, options: CheckpointOptions | None
-    ) -> tuple[Saver, str, CheckpointOptions, Work]:
-        options = CheckpointOptions.of(options)
-        self._ckptfmt_line.settle()
-        counter = self.save_counter
-        number = int(counter) + 1
-        path = prefix_text(f"{path_text(file_prefix)}-{number}")
-        options.before_save(path)
-        saver = saver_of(self._view(), self._ckptfmt_line)
-        counter[...] = number
-        self._warn_of_overlooked(path)
-        # The working directory may have changed when a background save ends.
-        place = absolute(path)
-        record = functools.partial(
-            update_checkpoint_state,
-            os.path.dirname(place),
-            place,
-            save_relative_paths=True,
-            durability=options.durability,
+    def _begun(
+        self, file_prefix: Path, options: CheckpointOptions | None, *, is_numbered: bool
+    ) -> Alone | Together:
+        """Collect what is saved."""
+        coordinator, line = self._ckptfmt_coordinator, self._ckptfmt_line
+        one: Alone | Together = (
+            Alone(line) if coordinator is None else Together(coordinator, "Checkpoint.save", line)
         )
-        return saver, path, options, record
+        with one.guarded():
+            counter = self.save_counter if is_numbered else np.zeros((), np.int64)
+            number = int(counter) + 1
+            if coordinator is not None:
+                counter[...] = number  # as the others do, even if this process fails
+            options = CheckpointOptions.of(options)
+            path = prefix_text(f"{path_text(file_prefix)}-{number}" if is_numbered else file_prefix)
+            line.settle()
+            options.before_save(path)
+            one.collect(self._view(), path, options, _record(path, options, is_numbered))
+            counter[...] = number
+            self._warn_of_overlooked(path)
+        return one
 
     def _warn_of_overlooked(self, path: str) -> None:
         """Warn, once, if deferred values have an object now and were not restored."""
@@ -330,15 +364,25 @@ class Checkpoint(Trackable):
             raise wrong("partial", "True or False", partial)
         if save_path is None:
             return InitializationOnlyStatus()
-        wait_for_saves()
-        self._ckptfmt_last, status = restored(
-            reading.open(save_path),
-            self._view(),
-            choice,
+        view = self._view()
+        restore = functools.partial(
+            restored,
+            view=view,
+            choice=choice,
             skip_slots=options.skip_slot_variables,
             optional=optional,
             expect_partial=partial,
         )
+        if self._ckptfmt_coordinator is None:
+            wait_for_saves()
+            self._ckptfmt_last, status = restore(reading.open(save_path))
+        else:
+            self._ckptfmt_last, status = restored_together(
+                self._ckptfmt_coordinator,
+                save_path,
+                view,
+                lambda reader, ready: restore(reader, ready=ready),
+            )
         return status
 
     # ---- objects
@@ -352,7 +396,23 @@ class Checkpoint(Trackable):
         return root
 
     def _view(self) -> View:
-        return View(self) if self._ckptfmt_root is None else View(self._root(), self)
+        root, beside = (self, None) if self._ckptfmt_root is None else (self._root(), self)
+        return View(root, beside, self._ckptfmt_layouts)
+
+
+def _record(path: str, options: CheckpointOptions, is_numbered: bool) -> Work | None:
+    """Return the function that records a numbered checkpoint in the state file."""
+    if not is_numbered:
+        return None
+    # The working directory may have changed when a background save ends.
+    place = absolute(path)
+    return functools.partial(
+        update_checkpoint_state,
+        os.path.dirname(place),
+        place,
+        save_relative_paths=True,
+        durability=options.durability,
+    )
 
 
 _METHODS = frozenset(

@@ -40,11 +40,11 @@ from ckptfmt.objects.graph import (
     Node,
     ObjectGraph,
 )
+from ckptfmt.objects.trackable import Trackable, waiting
 from ckptfmt.objects.traversal import (
     Child,
     Local,
     Role,
-    Trackable,
     Trail,
     View,
     can_be_written,
@@ -53,8 +53,8 @@ from ckptfmt.objects.traversal import (
     is_array,
     is_value,
     slot_of,
-    waiting,
 )
+from ckptfmt.saving.mesh import Layout
 
 __all__ = ["Match", "NamedRestoration", "Restoration"]
 
@@ -245,6 +245,7 @@ class Restoration:
         self._number = next(_numbers)
         self._cast, self._strict, self._once = choice.cast, choice.strict, once
         self._closed = False
+        self._layouts: Mapping[str, Layout | None] = {}
         self._reported: set[tuple[str, str]] = set()
         slots = [
             _Slot(index, one.original_variable_node_id, one.slot_name, one.slot_variable_node_id)
@@ -279,10 +280,16 @@ class Restoration:
         """Match the checkpoint with the objects as they are now, from the root."""
         return self._match(0, view.start(), view)
 
-    def restore(self, view: View) -> Match:
-        """Restore all values that have an object now and were not restored before."""
+    def restore(self, view: View, ready: Callable[[], None] | None = None) -> Match:
+        """Restore all values that have an object now and were not restored before.
+
+        Args:
+            view: the objects.
+            ready: called once everything is checked, before anything is written.
+        """
+        self._layouts = view.layouts
         match = self.match(view)
-        self._fill(match)
+        self._fill(match, ready)
         return match
 
     def expected(self, view: View) -> tuple[list[tuple[int, Local]], list[str], list[Misfit]]:
@@ -297,11 +304,12 @@ class Restoration:
 
     def fill(self, node: int, holder: Local, name: str, value: Any) -> None:
         """Restore an attribute that was just set."""
-        local = holder.child(Child(name, value, holder.value, name))
+        view = View(value, None, self._layouts)
+        local = view.found(holder.child(Child(name, value, holder.value, name)))
         other = None if _is_by_place(local) else self._left.given.object_of(node)
         if other is not None and other is not value:
             self._contradiction("another object", described(local))
-        self._fill(self._match(node, local, View(value)))
+        self._fill(self._match(node, local, view))
 
     def has_given(self, node: int, local: Local) -> bool:
         """Return whether this object got the values of this node."""
@@ -354,7 +362,7 @@ class Restoration:
                         holders = [local.value, view.beside] if is_root else [local.value]
                         match.absent.append((holders, (local.trail, name), child_node))
                     continue
-                below = local.child(child_found)
+                below = view.found(local.child(child_found))
                 # A read-only array is one object in several places, each of which is changed.
                 mark = child_node, _mark(below)
                 if mark not in seen:
@@ -389,17 +397,19 @@ class Restoration:
             trail = ends[0].trail if ends[0] is not None else None
             if ends[1] is not None and ends[1].trail is not None:
                 trail = trail, ends[1].trail[1]
-            match.bound.setdefault(slot.node, Local(value, (trail, slot.name)))
+            found = match.bound.setdefault(slot.node, Local(value, (trail, slot.name)))
+            if ends[0] is not None and isinstance(value, Mapping):
+                found.layout = ends[0].layout
 
-    def _fill(self, match: Match) -> None:
+    def _fill(self, match: Match, ready: Callable[[], None] | None = None) -> None:
         """Restore what was matched and not restored before."""
         if self._closed:
             return
         planned = self._plan(match)
         if self._strict is False:
             self._leave_out(planned)
-        if planned.assignments:
-            assigning.run(self.reader, planned.assignments, cast=self._cast)
+        if planned.assignments or ready is not None:
+            assigning.run(self.reader, planned.assignments, cast=self._cast, ready=ready)
         for node_id, local in planned.given:
             self._left.given.add(node_id, local)
             if not _is_by_place(local):
@@ -561,7 +571,7 @@ class _ExpectedNames:
 
     def fill(self, holder: Any, name: str, value: Any) -> None:
         local = Local(holder, self.trail).child(Child(name, value, holder, name))
-        self.restoration.restore_from(local, View(value))
+        self.restoration.restore_from(local)
 
 
 class NamedRestoration(Restoration):
@@ -590,9 +600,9 @@ class NamedRestoration(Restoration):
         self._cast, self.filtered = cast, frozenset(excluded)
         self.expect_partial = True
 
-    def restore_from(self, start: Local, view: View) -> None:
+    def restore_from(self, start: Local) -> None:
         """Restore an object and what is below it."""
-        self._fill(self._match(0, start, view))
+        self._fill(self._match(0, start, View(start.value, None, self._layouts)))
 
     def _match(self, node: int, start: Local, view: View) -> Match:
         match = Match()

@@ -72,7 +72,8 @@ class FoundSlot:
 
 
 def slot_locals(found: list[Local]) -> Iterator[FoundSlot]:
-    """Yield the slot variables of all optimizers among these objects, in TensorFlow's order.
+    """Yield the slot variables of all optimizers among these objects, in TensorFlow's order. One
+    that is {device: array} has the layout of its variable.
 
     Raises:
         InvalidError: a slot variable that has children, is not a variable or belongs to none of the
@@ -104,7 +105,10 @@ def slot_locals(found: list[Local]) -> Iterator[FoundSlot]:
             names.add((original, slot.name))
             local = Local(slot.value, trail_of((*variable, *optimizer, slot.name)))
             local.path_text = slot_key(variable.key_path, optimizer.key_path, slot.name)
-            if not _is_variable(local) or children_of(slot.value) or has_slots(slot.value):
+            if isinstance(slot.value, Mapping):
+                local.layout = variable.layout
+            has_children = local.layout is None and children_of(slot.value)
+            if not _is_variable(local) or has_children or has_slots(slot.value):
                 raise InvalidError(
                     f"{what} is of type {type(slot.value).__name__}: it must be a variable "
                     "without children"
@@ -124,7 +128,7 @@ def slot_locals(found: list[Local]) -> Iterator[FoundSlot]:
 def _is_variable(local: Local) -> bool:
     if local.value is None:
         return False
-    return local.role in (Role.ARRAY, Role.PARALLEL, Role.NODE, Role.TENSORS)
+    return local.role in (Role.ARRAY, Role.MESH, Role.PARALLEL, Role.NODE, Role.TENSORS)
 
 
 # ---- tensors of one object -----------------------------------------------------------------------
@@ -166,6 +170,8 @@ def _tensors(local: Local, saved: Saved) -> tuple[list[Attribute], dict[str, Any
     value, role, path, name = local.value, saved.role, saved.path, saved.name
     key = path + VALUE_SUFFIX
     whole = [Attribute(VARIABLE_VALUE, name, key)]
+    if role is Role.MESH:
+        return whole, {key: value}
     if role is Role.SCALAR:
         with about(key):
             return whole, {key: stored_scalar(value)}
@@ -280,18 +286,17 @@ class Content:
         return found
 
 
-def content_of(view: View, layouts: Mapping[Hashable, Layout] | None = None) -> Content:
+def content_of(view: View) -> Content:
     """Return what is saved of these objects as they are now.
 
-    Args:
-        view: the objects.
-        layouts: those of leaves that are {device: array}, by the keys of their objects.
-
     Raises:
-        InvalidError: an object that cannot be saved; the message names its path or its tensor.
+        InvalidError: an object that cannot be saved, or a layout of something that is not a leaf;
+            the message names its path or its tensor.
         UnsupportedError: a TreeNode that was saved by a registered saver.
     """
-    found, edges = view.walk()
+    walked = view.walk()
+    view.check_layouts(walked)
+    found, edges = walked
     slots = list(slot_locals(found))
     graph = ObjectGraph([Node(children=named) for named in edges])
     found = list(found)
@@ -307,12 +312,8 @@ def content_of(view: View, layouts: Mapping[Hashable, Layout] | None = None) -> 
     content = Content()
     states: list[tuple[Any, dict[str, Any]]] = []
     for local, saved, node in zip(found, saved_of(found), graph.nodes, strict=True):
-        if layouts and local.key in layouts:
-            key = local.key_path + VALUE_SUFFIX
-            node.attributes = [Attribute(VARIABLE_VALUE, str(local), key)]
-            content.owners.append((local.value, {key: local.value}))
-            content.layouts[key] = layouts[local.key]
-            continue
+        if local.layout is not None:
+            content.layouts[local.key_path + VALUE_SUFFIX] = local.layout
         node.kind = saved.kind
         if saved.saver_name is not None:
             node.registered_saver = saved.saver_name, saved.path

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable
+from collections.abc import Callable, Collection, Hashable
 from typing import Self
 
 from ckptfmt.bundle.load import MatchReport, refuse
@@ -224,6 +224,7 @@ def restored(
     optional: Collection[str] = (),
     expect_partial: bool = True,
     once: bool = False,
+    ready: Callable[[], None] | None = None,
 ) -> tuple[Restoration, LoadStatus]:
     """Restore objects from a checkpoint, with an object graph or without.
 
@@ -235,6 +236,7 @@ def restored(
         optional: paths of objects that a checkpoint without an object graph may lack.
         expect_partial: whether values may remain without an object.
         once: whether nothing is restored later.
+        ready: called once everything is checked, before anything is written.
 
     Raises:
         What `Checkpoint.restore` raises.
@@ -253,7 +255,7 @@ def restored(
         restoration.expect_partial = True
         if choice.strict:
             status.refuse()
-        restoration.restore(view)
+        restoration.restore(view, ready)
         restoration.expect_partial = named or expect_partial
     except BaseException:
         reader.close()

@@ -6,6 +6,7 @@ what is saved of the object itself.
     bool, int, float, complex, str,     none                            VARIABLE_VALUE
       bytes, numpy scalar
     array of any framework              none                            VARIABLE_VALUE
+    {device: array} with a layout       none                            VARIABLE_VALUE
     ParallelVariable                    none                            VARIABLE_VALUE,
                                                                         parallel_component_<i>
     TreeNode                            its items                       its attributes
@@ -41,8 +42,8 @@ import dataclasses
 import enum
 import functools
 import weakref
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
-from typing import Any, ClassVar, NamedTuple, Protocol
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -50,11 +51,12 @@ from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError
 from ckptfmt.objects.graph import object_path
 from ckptfmt.objects.nodes import NONE, Slot, TreeNode, scalar_kind
+from ckptfmt.objects.trackable import TYPES_CACHED
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.parallel import ParallelVariable
 from ckptfmt.saving.registration import get_registered_saver_name
 
-__all__ = ["Child", "Local", "Role", "Trackable", "TreeView", "View", "role_of"]
+__all__ = ["Child", "Local", "Role", "TreeView", "View", "role_of"]
 
 
 class Role(enum.Enum):
@@ -63,100 +65,17 @@ class Role(enum.Enum):
     SCALAR = enum.auto()
     ARRAY = enum.auto()
     PARALLEL = enum.auto()
+    MESH = enum.auto()
     NODE = enum.auto()
     TENSORS = enum.auto()
     PYTHON = enum.auto()
     NOTHING = enum.auto()
 
 
-# ---- deferred values -----------------------------------------------------------------------------
-
-
-class Expected(Protocol):
-    """A value of a checkpoint that waits for an object."""
-
-    def fill(self, holder: Any, name: str, value: Any) -> None:
-        """Restore the object that was just attached under the expected name."""
-
-
-_Names = dict[str | None, tuple[int, Expected]]
-
-
-class _Waiting:
-    """Deferred values by holder (not kept alive) and attribute name; None means any name."""
-
-    def __init__(self) -> None:
-        self._found: dict[int, tuple[weakref.ref[Any], _Names]] = {}
-
-    def wait(self, holder: Any, name: str | None, number: int, expected: Expected) -> None:
-        """Defer a value until `holder.name` is set, unless a later restore (one with a higher
-        number) already has one for that name."""
-        key = id(holder)
-        if key not in self._found:
-            gone = weakref.ref(holder, lambda _: self._found.pop(key, None))
-            self._found[key] = gone, {}
-        names = self._found[key][1]
-        if name not in names or names[name][0] <= number:
-            names[name] = number, expected
-
-    def attached(self, holder: Any, name: str, value: Any) -> None:
-        """Restore an attribute that was just set, if a value waits for it."""
-        if id(holder) not in self._found or value is None:
-            return
-        names = self._found[id(holder)][1]
-        own, any_name = names.pop(name, None), names.get(None)
-        found = sorted((one for one in (own, any_name) if one is not None), key=lambda one: one[0])
-        for one in found:
-            try:
-                one[1].fill(holder, name, value)
-            except BaseException:
-                if one is own:  # keep it for the next object, which may fit
-                    names.setdefault(name, one)
-                raise
-
-
-waiting = _Waiting()
-
-
-class Trackable:
-    """Base class of objects whose attributes are saved with a checkpoint.
-
-    An attribute that did not exist when a checkpoint was restored gets its value from the
-    checkpoint when it is set.
-
-    >>> class Dense(Trackable):
-    ...     untracked = ("activation",)
-    ...
-    ...     def __init__(self):
-    ...         self.activation = np.tanh
-    ...         self.kernel = np.zeros((2, 3), np.float32)
-
-    Attributes:
-        untracked: names of attributes that are not saved. Every other attribute must be one of the
-            objects listed at the top of this module.
-    """
-
-    untracked: ClassVar[Collection[str]] = ()
-
-    def trackable_children(self) -> Mapping[str, Any]:
-        """Return the attributes that are saved: those in `__slots__`, then the others in the order
-        in which they were first set."""
-        found = {name: getattr(self, name, None) for name in _slot_names(_type(self))}
-        found.update(vars(self))
-        return {name: value for name, value in found.items() if name not in self.untracked}
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)
-        if name not in self.untracked:
-            waiting.attached(self, name, value)
-
-
 # ---- one object ----------------------------------------------------------------------------------
 
 _SCALARS = (bool, int, float, complex, str, bytes, np.generic)
 _CONTAINERS = (Mapping, list, tuple)
-# Types whose properties are cached.
-TYPES_CACHED = 512
 
 
 def _has(kind: type, *methods: str) -> bool:
@@ -181,19 +100,6 @@ def _has_tensors(kind: type) -> bool:
 
 def _type(value: Any) -> Any:
     return type(value)  # for mypy, types are not hashable
-
-
-@functools.lru_cache(TYPES_CACHED)
-def _slot_names(kind: Any) -> tuple[str, ...]:
-    """Return the names in `__slots__` of a type and its bases, without those of this package."""
-    found = []
-    for base in reversed(kind.__mro__):
-        slots = vars(base).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            is_private = name.startswith("__") and not name.endswith("__")
-            found.append(f"_{base.__name__.lstrip('_')}{name}" if is_private else name)
-    own = ("_ckptfmt_", "__")
-    return tuple(name for name in found if not name.startswith(own))
 
 
 @functools.lru_cache(TYPES_CACHED)
@@ -381,10 +287,21 @@ class Local:
         holder, slot: the object that it is stored in and the key there; the holder is None if it
             cannot be replaced.
         key: identifies the object within one traversal.
+        layout: the layout of an array on a mesh, which is {device: local array}.
         path_text: its escaped path, if that is not the one of the trail (slot variables).
     """
 
-    __slots__ = ("_role", "holder", "key", "parent", "path_text", "slot", "trail", "value")
+    __slots__ = (
+        "_role",
+        "holder",
+        "key",
+        "layout",
+        "parent",
+        "path_text",
+        "slot",
+        "trail",
+        "value",
+    )
 
     def __init__(
         self,
@@ -400,6 +317,7 @@ class Local:
         self.holder = holder
         self.slot = slot
         self.path_text: str | None = None
+        self.layout: Layout | None = None
         self._role: Role | None = None
         self.key: Hashable = self.place if is_value(value) else id(value)
 
@@ -440,7 +358,7 @@ class Local:
     def role(self) -> Role:
         """The way in which the object is saved."""
         if self._role is None:
-            self._role = role_of(self.value, self)
+            self._role = Role.MESH if self.layout else role_of(self.value, self)
         return self._role
 
     @property
@@ -472,11 +390,18 @@ class View:
     Args:
         root: the root object.
         beside: an object whose children are children of the root as well, or None.
+        layouts: escaped path to Layout, for leaves that are {device: array}. A leaf whose layout is
+            None is an ordinary array, and so is one array with a replicated layout.
     """
 
-    def __init__(self, root: Any, beside: Any = None) -> None:
+    def __init__(
+        self, root: Any, beside: Any = None, layouts: Mapping[str, Layout | None] | None = None
+    ) -> None:
         self.root = root
         self.beside = beside
+        self.layouts = layouts or {}
+        self._used: set[str] = set()
+        self._known: dict[int, Layout | None] = {}
 
     def start(self) -> Local:
         """Return the root, where every traversal begins."""
@@ -493,6 +418,8 @@ class View:
             InvalidError: as `children_of`; the root and the object beside it have different
                 children of one name.
         """
+        if local.layout is not None:
+            return []
         found = children_of(local.value, local)
         if self.beside is None or local.value is not self.root:
             return found
@@ -505,14 +432,39 @@ class View:
         return found
 
     def found(self, local: Local) -> Local:
-        """Return an object with the key by which this view identifies it."""
+        """Return an object with its layout, and with the key by which this view identifies it.
+
+        Raises:
+            InvalidError: a layout of an object that is neither an array nor {device: array}.
+        """
+        if not self.layouts:
+            return local
+        path, value = local.key_path, local.value
+        if path in self.layouts:
+            self._used.add(path)
+            layout = self.layouts[path]
+            if layout is not None and not isinstance(value, Mapping) and is_array(value):
+                if not layout.is_replicated:
+                    raise InvalidError(
+                        f"{described(local)} is divided by its layout {layout.text}: it must be "
+                        "its local arrays, {device: array}, not one array"
+                    )
+                layout = None
+            self._known[id(value)] = layout
+        local.layout = self._known.get(id(value))
+        if local.layout is not None and (
+            isinstance(value, TreeNode) or not isinstance(value, Mapping)
+        ):
+            raise InvalidError(
+                f"{described(local)} is of type {type(value).__name__}, which cannot have a layout"
+            )
         return local
 
     def walk(self, start: Local | None = None) -> Edges:
         """Return all objects, breadth first from the root or from `start`.
 
         Raises:
-            InvalidError: as `children`, and for an object that cannot be saved.
+            InvalidError: as `children` and `found`, and for an object that cannot be saved.
         """
         start = self.found(start or self.start())
         found = [start]
@@ -534,6 +486,18 @@ class View:
             edges.append(named)
         return Edges(found, edges)
 
+    def check_layouts(self, edges: Edges) -> None:
+        """Raise InvalidError for a layout of a path that is not a leaf.
+
+        Args:
+            edges: what `walk` returned.
+        """
+        for path in sorted(set(self.layouts).difference(self._used)):
+            # It may be another path to a leaf that was found under a shorter one.
+            index = found_at(edges, path)
+            if index is None or edges.objects[index].key_path not in self._used:
+                raise InvalidError(f"layouts names {path!r}, which is not a leaf of the tree")
+
 
 def name_conflict(name: str) -> InvalidError:
     """Return the error for two objects of one name."""
@@ -548,33 +512,20 @@ SAVE_COUNTER = "save_counter"
 
 
 class TreeView(View):
-    """The objects of a tree as `save_tree` saves them.
-
-    Args:
-        tree: the tree.
-        layouts: for leaves that are {device: array}: escaped path to Layout. A leaf whose layout is
-            None is a plain array.
-    """
-
-    def __init__(self, tree: Any, layouts: Mapping[str, Layout | None] | None = None) -> None:
-        super().__init__(tree)
-        self.layouts = layouts or {}
-        self.on_mesh: dict[Hashable, Layout] = {}
-        self._used: set[str] = set()
+    """The objects of a tree as `save_tree` saves them."""
 
     def found(self, local: Local) -> Local:
         """Identify everything but scalars and None by identity: a tuple found twice is one node."""
         is_shared = local.value is not None and not isinstance(local.value, _SCALARS)
         local.key = id(local.value) if is_shared else local.place
-        return local
+        return super().found(local)
 
     def check(self, local: Local) -> None:
         """Raise InvalidError for what `load_tree` could not return."""
         value = local.value
-        if self.layouts and (path := local.key_path) in self.layouts:
-            self._use_layout(local, path)
+        if local.layout is not None or value is None:
             return
-        if value is None or scalar_kind(value) is not None or isinstance(value, np.generic):
+        if scalar_kind(value) is not None or isinstance(value, np.generic):
             return
         role = None if isinstance(value, type) else _role_of(_type(value))
         is_container = isinstance(value, _CONTAINERS) or dataclasses.is_dataclass(value)
@@ -589,41 +540,15 @@ class TreeView(View):
             "ckptfmt.Checkpoint saves objects"
         )
 
-    def _use_layout(self, local: Local, path: str) -> None:
-        self._used.add(path)
-        layout = self.layouts[path]
-        if layout is None:
-            return
-        if local.value is None or isinstance(local.value, (*_SCALARS, list, tuple, TreeNode)):
-            raise InvalidError(
-                f"{described(local)} is of type {type(local.value).__name__}, which cannot have a "
-                "layout"
-            )
-        self.on_mesh[local.key] = layout
-
     def children(self, local: Local) -> list[Child]:
         """Return the children, None included; those of the root as `tf.train.Checkpoint(**root)`
         orders them: by name, the save counter last."""
-        if local.key in self.on_mesh:
+        if local.layout is not None:
             return []
         found = children_of(local.value, local, of_tree=True)
         is_root = local.parent is None and local.trail is None
         if is_root and isinstance(local.value, Mapping) and not isinstance(local.value, TreeNode):
             found.sort(key=lambda child: (child.name == SAVE_COUNTER, child.name))
-        return found
-
-    def walk(self, start: Local | None = None) -> Edges:
-        """Return all objects, breadth first.
-
-        Raises:
-            InvalidError: also for a layout of a path that is not a leaf.
-        """
-        found = super().walk(start)
-        for path in sorted(set(self.layouts).difference(self._used)):
-            # It may be another path to a leaf that was found under a shorter one.
-            index = found_at(found, path)
-            if index is None or found.objects[index].key_path not in self._used:
-                raise InvalidError(f"layouts names {path!r}, which is not a leaf of the tree")
         return found
 
 

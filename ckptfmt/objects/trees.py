@@ -8,7 +8,6 @@ structure restores it, and `load_tree` loads what it saved.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
 from collections.abc import Mapping
@@ -19,28 +18,30 @@ import numpy as np
 from ckptfmt import dtypes, names
 from ckptfmt.arguments import Durability, Level, Verify, check_progress, wrong
 from ckptfmt.arrays import Sources
-from ckptfmt.background import SaveFuture
+from ckptfmt.background import Line, SaveFuture
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.batch import Batch, casts_of, check_used, select_batch
 from ckptfmt.bundle.load import MatchReport
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.selecting import Filter, Rename, filter_function, no_match
 from ckptfmt.bundle.writer import write_sources
-from ckptfmt.errors import GenerationGoneError, InvalidError, UnsupportedError
-from ckptfmt.names import path_text, prefix_text
+from ckptfmt.errors import GenerationGoneError, InvalidError
+from ckptfmt.names import prefix_text
 from ckptfmt.objects.build import build, from_names, reachable, read_graph_bytes, stored_keys
 from ckptfmt.objects.choice import Choice
 from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, ObjectGraph, decode_graph
+from ckptfmt.objects.layouts import layouts_by_path
 from ckptfmt.objects.nodes import VARIANTS, TreeNode, leaf_name
-from ckptfmt.objects.serializing import Content, content_of, saver_of
+from ckptfmt.objects.saves import Together
+from ckptfmt.objects.serializing import content_of, saver_of
 from ckptfmt.objects.status import restored
-from ckptfmt.objects.traversal import Local, TreeView, View
+from ckptfmt.objects.traversal import TreeView, View
 from ckptfmt.progress import Progress
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.specs import SaveSpec
 from ckptfmt.sharded.rounds import Team
-from ckptfmt.sharded.sharded import sharded_restore, sharded_save
+from ckptfmt.sharded.sharded import sharded_restore
 
 if TYPE_CHECKING:
     from ckptfmt.sharded.coordinator import Coordinator
@@ -102,15 +103,22 @@ def save_tree(
     }
     given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     _check_exclusive("options", options, {**given, "progress": progress})
+    if options is not None and options.enable_async:
+        raise InvalidError("save_tree does not take enable_async: call save_tree_async")
     if coordinator is not None:
-        _check_exclusive("coordinator", coordinator, {"options": options, "progress": progress})
-        _save_on_mesh(prefix, tree, layouts, coordinator, given)
-        return path_text(prefix)
-    if layouts is not None:
-        raise InvalidError("layouts need a coordinator, which knows the processes")
+        _check_exclusive("coordinator", coordinator, {"progress": progress})
+        together = Together(coordinator, "save_tree", Line())
+        with together.guarded():
+            given.pop("metadata", None)
+            chosen = (
+                CheckpointOptions(**given) if options is None else CheckpointOptions.of(options)
+            )
+            target = prefix_text(prefix)
+            chosen.before_save(target)
+            together.collect(_view_on_mesh(tree, layouts), target, chosen, metadata=metadata)
+        return together.run()
+    _check_layouts_alone(layouts)
     if options is not None:
-        if options.enable_async:
-            raise InvalidError("save_tree does not take enable_async: call save_tree_async")
         return saver_of(TreeView(tree)).save(prefix, options)
     content = content_of(TreeView(tree))
     tensors = content.tensors
@@ -127,114 +135,47 @@ def save_tree(
 
 
 def save_tree_async(
-    prefix: Path, tree: Any, *, options: CheckpointOptions | None = None
+    prefix: Path,
+    tree: Any,
+    *,
+    options: CheckpointOptions | None = None,
+    layouts: Any = None,
+    coordinator: Coordinator | None = None,
 ) -> SaveFuture:
     """Save a tree as `save_tree` does, in the background, and return a future of the prefix once
     all arrays are copied.
 
     Args:
-        prefix, tree, options: as in `save_tree`.
+        prefix, tree, options, layouts, coordinator: as in `save_tree`. The coordinator belongs to
+            the save until the future is done.
 
     Raises:
         As `save_tree`; errors of writing and of the callbacks after it are raised by the future.
     """
-    return saver_of(TreeView(tree)).save_async(prefix, options)
+    if coordinator is None:
+        _check_layouts_alone(layouts)
+        return saver_of(TreeView(tree)).save_async(prefix, options)
+    together = Together(coordinator, "save_tree", Line())
+    with together.guarded():
+        chosen, target = CheckpointOptions.of(options), prefix_text(prefix)
+        chosen.before_save(target)
+        together.collect(_view_on_mesh(tree, layouts), target, chosen)
+    return together.run_async()
+
+
+def _view_on_mesh(tree: Any, layouts: Any) -> TreeView:
+    return TreeView(tree, None, None if layouts is None else layouts_by_path(layouts))
+
+
+def _check_layouts_alone(layouts: Any) -> None:
+    if layouts is not None:
+        raise InvalidError("layouts need a coordinator, which knows the processes")
 
 
 def _check_exclusive(what: str, value: object, others: Mapping[str, object]) -> None:
     names = [name for name, other in others.items() if other is not None]
     if value is not None and names:
         raise InvalidError(f"{what} and {names[0]} exclude each other")
-
-
-def _save_on_mesh(
-    prefix: Path, tree: Any, layouts: Any, coordinator: Coordinator, given: Mapping[str, Any]
-) -> None:
-    team = Team(coordinator, "save_tree")
-    content, tensors = Content(), dict[str, Any]()
-    with team.guarded() as guard:
-        view = TreeView(tree, None if layouts is None else layouts_by_path(layouts))
-        content = content_of(view, view.on_mesh)
-        tensors = content.tensors
-        for key, value in tensors.items():
-            if not isinstance(value, SaveSpec):
-                continue
-            if value.dtype == dtypes.VARIANT:
-                raise UnsupportedError("variants cannot be saved on meshes", tensor=key)
-            tensors[key] = value.tensor
-    digest = hashlib.sha256(content.graph).digest()
-    # Only different trees need a second round, which finds the difference.
-    same = team.round(guard.error, digest, lambda digests: b"1" if len(set(digests)) == 1 else b"0")
-    if same != b"1":
-        team.round(None, content.graph, _refuse_different)
-    if coordinator.rank == 0:
-        tensors[OBJECT_GRAPH_KEY] = content.graph
-    sharded_save(prefix, tensors, content.layouts, coordinator, **given)
-
-
-def _refuse_different(graphs: list[bytes]) -> bytes:
-    """Raise InvalidError with the first difference between the trees of two processes."""
-    rank = next(rank for rank, graph in enumerate(graphs) if graph != graphs[0])
-    ours, theirs = (_leaves(decode_graph(graphs[one])) for one in (0, rank))
-    different = sorted(ours.items() ^ theirs.items())
-    where = f", first at {leaf_name(different[0][0])!r}" if different else ""
-    raise InvalidError(f"the trees of process 0 and process {rank} have other structures{where}")
-
-
-def _leaves(graph: ObjectGraph) -> dict[str, str]:
-    return {one.checkpoint_key: node.kind or "" for node in graph.nodes for one in node.attributes}
-
-
-# ---- layouts -------------------------------------------------------------------------------------
-
-
-def layouts_by_path(layouts: Any) -> dict[str, Layout | None]:
-    """Return layouts by the escaped paths of their leaves.
-
-    Args:
-        layouts: a mapping from paths ("model/kernel") to Layout or None, or a tree of these with
-            the shape of the tree that is saved.
-
-    Raises:
-        InvalidError: neither.
-    """
-    if isinstance(layouts, Mapping) and all(map(_is_layout, layouts.values())):
-        for path in layouts:
-            if not isinstance(path, str):
-                raise wrong("a path of layouts", "a str", path)
-        return dict(layouts)
-    view = _LayoutView(layouts)
-    if _is_layout(layouts) or not view.is_container(layouts):
-        raise wrong("layouts", "a tree of Layouts, or a mapping from paths to Layouts", layouts)
-    return view.by_path()
-
-
-class _LayoutView(TreeView):
-    """A tree of layouts, each in its own place."""
-
-    def is_container(self, value: Any) -> bool:
-        """Return whether a tree has children there."""
-        return isinstance(value, (Mapping, list, tuple)) or dataclasses.is_dataclass(value)
-
-    def by_path(self) -> dict[str, Layout | None]:
-        """Return the layouts by escaped path."""
-        found: dict[str, Layout | None] = {}
-        waiting: list[tuple[Local, frozenset[int]]] = [(self.start(), frozenset())]
-        while waiting:
-            local, around = waiting.pop()
-            value = local.value
-            if _is_layout(value):
-                found[local.key_path] = value
-            elif not self.is_container(value) or id(value) in around:
-                raise InvalidError(f"layouts has no Layout at {local.key_path!r}")
-            else:
-                inside = around | {id(value)}
-                waiting += [(local.child(child), inside) for child in self.children(local)]
-        return found
-
-
-def _is_layout(value: object) -> bool:
-    return value is None or isinstance(value, Layout)
 
 
 # ---- loading -------------------------------------------------------------------------------------
@@ -295,8 +236,7 @@ def load_tree(
     if coordinator is not None:
         _check_exclusive("coordinator", coordinator, {"cast": cast, "rename": rename})
         return _load_on_mesh(path, layouts, coordinator, verify, strict, filter, limits)
-    if layouts is not None:
-        raise InvalidError("layouts need a coordinator, which knows the processes")
+    _check_layouts_alone(layouts)
     with reading.open(path, verify=verify, limits=limits) as reader:
         stored = _Stored(reader, strict, filter)
         new_names = stored.renamed(rename)

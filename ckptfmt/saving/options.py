@@ -48,6 +48,8 @@ class CheckpointOptions:
         before_save_callbacks: the same, before anything is saved and before callables are called,
             always in the calling thread.
         skip_slot_variables: whether `Checkpoint` restores no slot variables of optimizers.
+        check_replicas: whether processes that save together compare everything that several devices
+            hold; see `sharded_save`.
 
     Raises:
         InvalidError: an argument of the wrong type or value, or given in both spellings.
@@ -63,6 +65,7 @@ class CheckpointOptions:
     write_callbacks: tuple[PathCallback, ...]
     before_save_callbacks: tuple[PathCallback, ...]
     skip_slot_variables: bool
+    check_replicas: bool
 
     def __init__(
         self,
@@ -77,6 +80,7 @@ class CheckpointOptions:
         write_callbacks: Sequence[PathCallback] | None = None,
         before_save_callbacks: Sequence[PathCallback] | None = None,
         skip_slot_variables: bool = False,
+        check_replicas: bool = False,
         experimental_sharding_callback: ShardingCallback | None = None,
         experimental_io_device: str | None = None,
         experimental_write_callbacks: Sequence[PathCallback] | None = None,
@@ -104,6 +108,7 @@ class CheckpointOptions:
             "before_save_callbacks": _callbacks("before_save_callbacks", before_save_callbacks),
             "skip_slot_variables": _switch("skip_slot_variables", skip_slot_variables)
             | _switch("experimental_skip_slot_variables", experimental_skip_slot_variables),
+            "check_replicas": _switch("check_replicas", check_replicas),
         }
         for name, value in values.items():
             object.__setattr__(self, name, value)

@@ -218,7 +218,7 @@ class Saver:
         """
         if options.enable_async:
             return self.run_async(path, options, finish).prefix
-        with self._collected(path, options) as (_, inputs, shards):
+        with self.collected(path, options) as (_, inputs, shards):
             write_checkpoint(path, options, inputs, shards)
         options.after_write(path)
         if finish is not None:
@@ -229,7 +229,7 @@ class Saver:
         self, path: str, options: CheckpointOptions, finish: Work | None = None
     ) -> SaveFuture:
         """As `run`, in the background."""
-        with self._collected(path, options) as (claims, inputs, shards):
+        with self.collected(path, options) as (claims, inputs, shards):
 
             def copy() -> Work:
                 target, bundles = absolute(path), list(map(absolute, inputs))
@@ -248,10 +248,11 @@ class Saver:
             return self._line.begin(path, copy)
 
     @contextlib.contextmanager
-    def _collected(
+    def collected(
         self, path: str, options: CheckpointOptions
     ) -> Iterator[tuple[contextlib.ExitStack, list[str], list[Sources]]]:
-        """The claims of the registered savers, the bundles that they wrote, and the shards."""
+        """Return a context with the claims of the registered savers, the bundles that they wrote,
+        and the shards. The claims end with it unless they are moved (`pop_all`)."""
         with contextlib.ExitStack() as claims:
             if self._registered:
                 claims.enter_context(claimed(path, [saver.name for saver, _ in self._registered]))

@@ -18,7 +18,7 @@ from ckptfmt.saving.sharding import Shard
 from ckptfmt.temporary import TemporaryDirectory
 from ckptfmt.threads import Stop, StoppedError, share
 
-__all__ = ["shard_sources", "write_checkpoint"]
+__all__ = ["remove_emptied", "shard_sources", "write_checkpoint"]
 
 # Shards written at the same time; more threads would only wait for the disk.
 WRITERS_MAX = 8
@@ -70,7 +70,7 @@ def write_checkpoint(
         )
     finally:
         directory.remove()
-    _remove_emptied(inputs, prefix)
+    remove_emptied(inputs, prefix)
 
 
 def _write_shards(
@@ -117,7 +117,7 @@ def _write_shard(
     )
 
 
-def _remove_emptied(inputs: Iterable[str], prefix: str) -> None:
+def remove_emptied(inputs: Iterable[str], prefix: str) -> None:
     """Remove the directories of the bundles of registered savers if they are empty, as a merge with
     `delete_old_dirs` does."""
     target = os.path.abspath(os.path.dirname(prefix))

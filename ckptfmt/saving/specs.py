@@ -26,7 +26,15 @@ from ckptfmt.saving.devices import canonical, device_of
 from ckptfmt.saving.mesh import Layout
 from ckptfmt.slices import SliceSpec, parse_spec
 
-__all__ = ["DSaveSpec", "Dtype", "SaveSpec", "SaveableObject", "ShardableTensor", "as_array"]
+__all__ = [
+    "DSaveSpec",
+    "Dtype",
+    "SaveSpec",
+    "SaveableObject",
+    "ShardableTensor",
+    "as_array",
+    "text_of",
+]
 
 # A numpy dtype, or "variant", which numpy cannot distinguish from strings.
 Dtype = np.dtype[Any] | str
@@ -187,7 +195,7 @@ class DSaveSpec(SaveSpec):
         elif place is None:
             block = SliceSpec(self.global_shape, *whole)
         if given is None:
-            self.slice_spec = "" if block[1:] == whole else _text_of(block)
+            self.slice_spec = "" if block[1:] == whole else text_of(block)
         self._block = block
         self.is_empty: bool = 0 in block.lengths
 
@@ -232,7 +240,8 @@ def _device_of_mesh(layout: Layout, device: str) -> str | None:
     return next((name for name in devices if canonical(name) == wanted), None)
 
 
-def _text_of(box: SliceSpec) -> str:
+def text_of(box: SliceSpec) -> str:
+    """Return the shape_and_slice text of a box, with "-" for whole dimensions."""
     pairs = zip(box.start, box.lengths, strict=True)
     slices = ":".join("-" if size < 0 else f"{start},{size}" for start, size in pairs)
     return f"{' '.join(map(str, box.full_shape))} {slices}"

@@ -21,7 +21,7 @@ from ckptfmt.arrays import Sources
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError
 from ckptfmt.saving.mesh import Layout, Mesh, blocks
-from ckptfmt.sharded.replicas import STRING_BYTES, sum_of_replicas
+from ckptfmt.sharded.replicas import STRING_BYTES, sums_of_replicas
 from ckptfmt.slices import SliceSpec
 
 __all__ = [
@@ -47,14 +47,14 @@ class Held(NamedTuple):
         code: the dtype.
         layout: the layout; None if the tensor is replicated.
         shapes, arrays: the local arrays by position in the mesh, and their shapes.
-        checksum: CRC-32C of a small replicated tensor, else None.
+        sums: CRC-32C of blocks that other processes hold as well, by their first position.
     """
 
     code: int
     layout: Layout | None
     shapes: dict[int, Shape]
     arrays: dict[int, Any]
-    checksum: int | None
+    sums: dict[int, int]
 
 
 @dataclass
@@ -81,7 +81,7 @@ class Description:
         for name, one in self.held.items():
             shapes = list(one.shapes.values())
             distinct = shapes[:1] if len(set(shapes)) == 1 else shapes
-            rows.append([name, one.code, numbers[one.layout], distinct, one.checksum])
+            rows.append([name, one.code, numbers[one.layout], distinct, list(one.sums.items())])
         return _packed({**_tables(self.placement, numbers), "tensors": rows, "unused": self.unused})
 
 
@@ -141,8 +141,10 @@ class Plan:
 # ---- one process ---------------------------------------------------------------------------------
 
 
-def describe(tensors: Mapping[Any, Any], layouts: Mapping[Any, Any]) -> Description:
-    """Return what this process holds.
+def describe(
+    tensors: Mapping[Any, Any], layouts: Mapping[Any, Any], check_replicas: bool = False
+) -> Description:
+    """Return what this process holds; see `sharded_save`.
 
     Raises:
         InvalidError: the arguments have a wrong type or contradict each other.
@@ -168,7 +170,7 @@ def describe(tensors: Mapping[Any, Any], layouts: Mapping[Any, Any]) -> Descript
             )
         if isinstance(value, Mapping) and not value and layout is not None:
             continue  # all of its devices are elsewhere
-        one = _held(name, value, layout)
+        one = _held(name, value, layout, check_replicas)
         found.held[name] = one
         if layout is not None:
             _check_placement(name, one, layout, found.placement)
@@ -195,7 +197,7 @@ def layouts_by_name(layouts: Mapping[Any, Any]) -> dict[str, Layout | None]:
     return found
 
 
-def _held(name: str, value: Any, layout: Layout | None) -> Held:
+def _held(name: str, value: Any, layout: Layout | None, check_replicas: bool) -> Held:
     arrays: dict[int, Any]
     labels: dict[int, str]
     if not isinstance(value, Mapping):
@@ -241,10 +243,10 @@ def _held(name: str, value: Any, layout: Layout | None) -> Held:
                 f"an array of shape {shapes[position]} does not fit the layout {layout.text}",
                 tensor=name,
             )
-    total = sum_of_replicas(name, codes[first], layout, shapes, arrays, labels)
+    sums = sums_of_replicas(name, codes[first], layout, shapes, arrays, labels, check_replicas)
     if layout is None:
-        return Held(codes[first], None, {0: shapes[first]}, {0: arrays[first]}, total)
-    return Held(codes[first], layout, shapes, arrays, total)
+        return Held(codes[first], None, {0: shapes[first]}, {0: arrays[first]}, sums)
+    return Held(codes[first], layout, shapes, arrays, sums)
 
 
 def _facts(name: str, data: Any) -> tuple[int, Shape, Any]:
@@ -285,12 +287,13 @@ def _check_placement(
 class _Joined:
     """The reports of all processes on one tensor; `rank` is the first process that has it."""
 
-    __slots__ = ("checksums", "code", "holders", "layout", "lengths", "positions", "rank", "shape")
+    __slots__ = ("code", "holders", "layout", "lengths", "positions", "rank", "shape", "sums")
 
     def __init__(self, rank: int, code: int, layout: Layout | None, shape: Shape) -> None:
         self.rank, self.code, self.layout, self.shape = rank, code, layout, shape
         self.holders: list[int] = []
-        self.checksums: dict[int | None, list[int]] = {}
+        # First position of a block -> checksum -> processes.
+        self.sums: dict[int, dict[int, list[int]]] = {}
         self.positions: set[int] = set()
         self.lengths: list[_Lengths] = [{} for _ in shape]
 
@@ -325,7 +328,7 @@ def join(descriptions: Sequence[bytes], placements: Sequence[Sequence[Sequence[i
     placement = {mesh: _owners(mesh, parts) for mesh, parts in by_mesh.items()}
     tensors = {}
     for name, one in sorted(joined.items()):
-        _check_checksums(name, one)
+        _check_sums(name, one)
         if one.layout is None:
             tensors[name] = Planned(one.code, None, one.shape, tuple(sorted(one.holders)))
         else:
@@ -349,14 +352,15 @@ def _add_equal(
             positions[rank] = placements[rank][number]
     # Many tensors have the same layout and local shapes.
     known: dict[tuple[int, tuple[Shape, ...]], tuple[list[int], list[_Lengths]]] = {}
-    for name, code, number, distinct, checksum in document["tensors"]:
+    for name, code, number, distinct, sums in document["tensors"]:
         layout, shapes = layouts[number], tuple(tuple(shape) for shape in distinct)
         one = joined.get(name)
         if one is None:
             one = joined[name] = _Joined(ranks[0], code, layout, shapes[0])
         _compare(name, one, ranks[0], code, layout, shapes[0])
         one.holders += ranks
-        one.checksums.setdefault(checksum, []).extend(ranks)
+        for block, found_sum in sums:
+            one.sums.setdefault(block, {}).setdefault(found_sum, []).extend(ranks)
         if layout is None:
             continue
         if (number, shapes) not in known:
@@ -417,13 +421,17 @@ def _compare(
         raise differ("shape", one.shape, shape)
 
 
-def _check_checksums(name: str, one: _Joined) -> None:
-    if len(one.checksums) > 1:
-        groups = "; ".join(some(sorted(ranks)) for ranks in one.checksums.values())
-        raise InvalidError(
-            f"it is replicated, but its elements differ between these processes: {groups}",
-            tensor=name,
-        )
+def _check_sums(name: str, one: _Joined) -> None:
+    for block, sums in sorted(one.sums.items()):
+        if len(sums) > 1:
+            what = "it"
+            if one.layout is not None and not one.layout.is_replicated:
+                what = f"the part of it on {one.layout.mesh.devices[block]}"
+            groups = "; ".join(some(sorted(ranks)) for ranks in sums.values())
+            raise InvalidError(
+                f"{what} is replicated, but its elements differ between these processes: {groups}",
+                tensor=name,
+            )
 
 
 def _lengths(name: str, layout: Layout, local: Iterable[tuple[int, Shape]]) -> list[_Lengths]:

@@ -16,54 +16,69 @@ from ckptfmt.arrays import Sources
 from ckptfmt.errors import InvalidError
 from ckptfmt.saving.mesh import Layout
 
-__all__ = ["STRING_BYTES", "sum_of_replicas"]
+__all__ = ["STRING_BYTES", "sums_of_replicas"]
 
 Shape = tuple[int, ...]
 
 # The assumed size of a string when work is distributed: a layout does not state the real one.
 STRING_BYTES = 16
-# The processes compare checksums of replicated tensors up to this size.
+# The processes compare replicated tensors up to this size without being asked.
 SUMMED_BYTES = 1 << 20
 
 
-def sum_of_replicas(
+def sums_of_replicas(
     name: str,
     code: int,
     layout: Layout | None,
     shapes: Mapping[int, Shape],
     arrays: Mapping[int, Any],
     labels: Mapping[int, str],
-) -> int | None:
-    """Compare the local arrays of each block; return the checksum of a small replicated tensor.
+    check_all: bool,
+) -> dict[int, int]:
+    """Compare the local arrays of each block; return the checksums that the processes compare.
 
-    Arrays that are not NumPy arrays are compared only if they are small.
+    Args:
+        name, code, layout: of the tensor.
+        shapes, arrays, labels: the local arrays by position, their shapes and devices.
+        check_all: whether blocks of any size that several devices hold are compared. Otherwise
+            those are that are whole tensors of at most 1 MiB, and local ones of NumPy arrays.
+
+    Returns:
+        CRC-32C by the first position in the mesh that holds the block.
     """
     if dtypes.numpy_dtype(code) is None:
-        return None
+        return {}
     groups: dict[tuple[int, ...], list[int]] = {}
     for position, shape in shapes.items():
         block = () if layout is None else layout.block_of(position)
         groups.setdefault((*block, *shape), []).append(position)
+    firsts = {}
+    if layout is not None and check_all:
+        firsts = {one: group[0] for group in layout.replica_groups for one in group[1:]}
+        firsts |= {first: first for first in firsts.values()}
+    elif layout is None or layout.is_replicated:
+        firsts = dict.fromkeys(shapes, 0)
+    sums: dict[int, int] = {}
     for first, *others in groups.values():
-        small = _size(code, shapes[first]) <= SUMMED_BYTES
+        pieces: list[NDArray[np.uint8]] | None = None
+        checked = check_all or _size(code, shapes[first]) <= SUMMED_BYTES
         for other in others:
             pair = [arrays[first], arrays[other]]
-            if pair[0] is pair[1] or not (small or all(type(a) is np.ndarray for a in pair)):
+            if pair[0] is pair[1] or not (checked or all(type(a) is np.ndarray for a in pair)):
                 continue
-            if _bytes_differ(*(_pieces(name, array) for array in pair)):
+            pieces = pieces or _pieces(name, arrays[first])
+            if _bytes_differ(pieces, _pieces(name, arrays[other])):
                 raise InvalidError(
                     f"{labels[first]} and {labels[other]} hold the same part of it, but their "
                     "arrays differ",
                     tensor=name,
                 )
-    position = next(iter(shapes))
-    whole = layout is None or layout.is_replicated
-    if not whole or _size(code, shapes[position]) > SUMMED_BYTES:
-        return None
-    total = 0
-    for piece in _pieces(name, arrays[position]):
-        total = _core.crc32c(piece, total)
-    return total
+        if checked and first in firsts:
+            total = 0
+            for piece in pieces or _pieces(name, arrays[first]):
+                total = _core.crc32c(piece, total)
+            sums[firsts[first]] = total
+    return sums
 
 
 def _size(code: int, shape: Shape) -> int:

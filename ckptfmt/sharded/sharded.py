@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Save and restore tensors that are distributed over the devices of many processes.
 
-A save has two rounds over the coordinator (`rounds`), so that a failure in one process ends it in
-all:
+A save has rounds over the coordinator (`rounds`), so that a failure in one process ends it in all:
 
   1 each process describes what it holds; process 0 joins the descriptions into one plan (`plan`)
     and creates the temporary directory
-  2 each process writes its bundle `<prefix>_temp_<hex>/part-SSSSS-of-NNNNN`, if it has a part;
-    process 0 merges the bundles and removes the directory
+  2 each process writes its bundles `<prefix>_temp_<hex>/part-<process>-SSSSS-of-NNNNN`: one, none
+    if it has no part, or the shards of a policy; process 0 merges the bundles and removes the
+    directory
+  3 of a Checkpoint: each process calls the callbacks after a save; process 0 records the save
 
 In a restore each process reads its own boxes. One round at the end checks that all processes
 succeeded and read the same checkpoint.
@@ -26,7 +27,7 @@ import os
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,12 +50,18 @@ from ckptfmt.errors import (
     InvalidError,
     StorageError,
 )
-from ckptfmt.names import absolute, path_text, sharded_filename
+from ckptfmt.names import absolute, path_text, prefix_text, sharded_filename
+from ckptfmt.saving.devices import task_of
 from ckptfmt.saving.mesh import Layout, Mesh
+from ckptfmt.saving.options import CheckpointOptions
+from ckptfmt.saving.sharding import ShardingCallback, validate_shards
+from ckptfmt.saving.shards import remove_emptied, shard_sources
+from ckptfmt.saving.specs import SaveSpec, ShardableTensor, text_of
 from ckptfmt.sharded.plan import (
     Description,
     Part,
     Plan,
+    Planned,
     describe,
     join,
     layouts_by_name,
@@ -67,7 +74,18 @@ from ckptfmt.temporary import TemporaryDirectory
 if TYPE_CHECKING:
     from ckptfmt.sharded.coordinator import Coordinator
 
-__all__ = ["sharded_restore", "sharded_save", "sharded_save_async"]
+__all__ = [
+    "Index",
+    "Job",
+    "compare_seen",
+    "fail",
+    "fail_async",
+    "save",
+    "save_async",
+    "sharded_restore",
+    "sharded_save",
+    "sharded_save_async",
+]
 
 Path = str | bytes | os.PathLike[Any]
 
@@ -83,6 +101,7 @@ def sharded_save(
     alignment: int | None = None,
     durability: Durability = "full",
     compression: str | None = None,
+    check_replicas: bool = False,
 ) -> None:
     """Save tensors on the devices of many processes as one checkpoint, all or nothing.
 
@@ -97,14 +116,17 @@ def sharded_save(
         tensors: name to {device: local array}, for the devices of this process in the mesh of the
             tensor's layout, the same devices for all tensors of one mesh. Local arrays are what
             `Writer.add` takes, in the shape of the layout (`Layout.slice_of`). A plain array, or a
-            tensor without layout, is replicated: equal and whole in every process that gives it
-            (compared up to 1 MiB, and between local NumPy arrays of any size). A process without
-            devices in a tensor's mesh gives {} or omits it.
+            tensor without layout, is replicated: equal and whole in every process that gives it. A
+            process without devices in a tensor's mesh gives {} or omits it.
         layouts: name to Layout, the same in all processes; None means replicated, as does a plain
             array without an entry.
         coordinator: joins the processes.
         metadata: as in Writer; only that of process 0 is used.
         level, alignment, durability, compression: as in Writer. Data files are synced by the merge.
+        check_replicas: whether everything that several devices hold is compared, by checksum
+            between processes; a difference is a fault of the training. Without it, tensors that
+            are replicated on all devices are compared up to 1 MiB, and local replicas that are
+            NumPy arrays at any size.
 
     Raises:
         InvalidError: the processes disagree about a tensor's dtype, layout, shape or replicas or
@@ -122,13 +144,18 @@ def sharded_save(
     team = Team(coordinator, "sharded_save")
     with team.guarded() as guard:
         wait_for_saves()
-        target = path_text(prefix)
-        own = metadata if team.rank == 0 else None
-        options = _Options(target, own, level, alignment, durability, compression)
-        description = describe(tensors, layouts)
+        options = CheckpointOptions(
+            level=level,
+            alignment=alignment,
+            durability=durability,
+            compression=compression,
+            check_replicas=check_replicas,
+        )
+        job = Job(prefix_text(prefix), options, metadata if team.rank == 0 else None)
+        description = describe(tensors, layouts, check_replicas)
     if guard.error is not None:
-        _fail(team, guard.error)
-    _save(team, target, options, description)
+        fail(team, guard.error)
+    save(team, job, description)
 
 
 def sharded_save_async(
@@ -142,6 +169,7 @@ def sharded_save_async(
     alignment: int | None = None,
     durability: Durability = "full",
     compression: str | None = None,
+    check_replicas: bool = False,
 ) -> SaveFuture:
     """Save as `sharded_save` does, in the background; return once the arrays of this process are
     copied (one of several local replicas). The processes agree in the background, too.
@@ -162,34 +190,21 @@ def sharded_save_async(
         All other errors of `sharded_save` are raised by the future.
     """
     team = Team(coordinator, "sharded_save")
-    target, place = "", ""
     with team.guarded() as guard:
         wait_for_saves()
-        target = path_text(prefix)
-        place = absolute(target)
-        own = metadata if team.rank == 0 else None
-        options = _Options(target, own, level, alignment, durability, compression)
-        options = replace(options, metadata=copy.deepcopy(options.metadata))
-        description = describe(tensors, layouts)
-
-    def prepare() -> Work:
-        if guard.error is None:
-            with guard:
-                snapshot, copies = _copied(description)
-        if guard.error is not None:
-            return functools.partial(_fail, team, guard.error)
-
-        def work() -> None:
-            with snapshot:
-                _save(team, place, options, copies)
-
-        return work
-
-    future = Line().begin(target, prepare)
+        options = CheckpointOptions(
+            level=level,
+            alignment=alignment,
+            durability=durability,
+            compression=compression,
+            check_replicas=check_replicas,
+        )
+        own = copy.deepcopy(metadata) if team.rank == 0 else None
+        job = Job(prefix_text(prefix), options, own)
+        description = describe(tensors, layouts, check_replicas)
     if guard.error is not None:
-        future.mark_heard()
-        raise guard.error
-    return future
+        return fail_async(team, guard.error, Line())
+    return save_async(team, job, description, Line())
 
 
 def sharded_restore(
@@ -240,14 +255,14 @@ def sharded_restore(
         request = _Request.of(layouts, devices, team)
         path = locate(prefix)
         with contextlib.ExitStack() as stack:
-            index = _Index(path, stack)
+            index = Index(path, stack)
             reader = reading.Reader(
                 path, verify=verify, limits=limits, follow_symlinks=follow_symlinks
             )
             stack.enter_context(reader)
             seen = index.digest()
             result = _read(reader, request)
-    team.round(guard.error, seen, lambda answers: _compare_seen(answers, path_text(prefix)))
+    team.round(guard.error, seen, lambda answers: compare_seen(answers, path_text(prefix)))
     return result
 
 
@@ -255,77 +270,163 @@ def sharded_restore(
 
 
 @dataclass(frozen=True)
-class _Options:
-    """The arguments of a save besides the tensors, checked. The metadata is that of process 0, None
-    in the others."""
+class Job:
+    """What a process gives to a save besides its tensors.
 
-    target: str
-    metadata: Mapping[str, Any] | None
-    level: Level
-    alignment: int | None
-    durability: Durability
-    compression: str | None
+    Attributes:
+        path: the prefix, as the callbacks get it.
+        options: how to save. The sharding callback cuts what this process writes into shards.
+        metadata: that of process 0; None in the others.
+        agree: called in every process before everything else; it may use the coordinator.
+        inputs: prefixes of further bundles for the merge, in process 0.
+        release: called in process 0 after the merge, or if the save fails.
+        record: called in process 0 once the callbacks after the save have been called in all
+            processes. Given in all processes or in none: without it no callbacks are called.
+    """
+
+    path: str
+    options: CheckpointOptions
+    metadata: Mapping[str, Any] | None = None
+    agree: Work | None = None
+    inputs: Sequence[str] = ()
+    release: Work | None = None
+    record: Work | None = None
 
     def __post_init__(self) -> None:
-        writing.check_options(
-            self.metadata, self.level, self.alignment, self.durability, self.compression
-        )
+        writing.check_options(self.metadata, self.options.level, None, "none")
 
-    def common(self) -> dict[str, str]:
-        """Return the options that must be equal in all processes."""
+    def common(self, target: str) -> dict[str, str]:
+        """Return the arguments that must be equal in all processes."""
         return {
-            "prefixes": self.target,
-            "levels": self.level,
-            "alignments": str(self.alignment),
-            "durabilities": self.durability,
-            "compressions": str(self.compression),
+            "prefixes": target,
+            "levels": self.options.level,
+            "alignments": str(self.options.alignment),
+            "durabilities": self.options.durability,
+            "compressions": str(self.options.compression),
+            "values of check_replicas": str(self.options.check_replicas),
         }
 
 
-def _fail(team: Team, error: BaseException) -> None:
+def fail(team: Team, error: BaseException) -> NoReturn:
     """Raise the error here and in all other processes."""
     team.round(error, b"", lambda _: b"")
+    raise error
 
 
-def _save(team: Team, target: str, options: _Options, description: Description) -> None:
-    """Run the rounds of a save and write between them."""
-    plan, temporary = _agree(team, target, description, options.common())
+def fail_async(team: Team, error: BaseException, line: Line) -> NoReturn:
+    """Raise the error here, and in the background in all other processes."""
+    line.begin("", lambda: functools.partial(fail, team, error)).mark_heard()
+    raise error
 
-    def bundle_of(rank: int) -> str:
-        return sharded_filename(f"{temporary.path}/part", rank, team.world_size)
 
-    wrote = False
+def save(team: Team, job: Job, description: Description, target: str | None = None) -> None:
+    """Run the rounds of a save and write between them.
+
+    Args:
+        team: the processes.
+        job, description: what this process gives.
+        target: the prefix, if the working directory may have changed since `job.path` was given.
+    """
+    with contextlib.ExitStack() as stack:
+        if job.release is not None:
+            stack.callback(job.release)
+        if job.agree is not None:
+            job.agree()
+        _write_and_merge(team, job, description, target or job.path)
+    if job.record is None:
+        return
+    with team.guarded() as guard:
+        job.options.after_write(job.path)
+    record = job.record
+
+    def recorded(_: list[bytes]) -> bytes:
+        record()
+        return b""
+
+    team.round(guard.error, b"", recorded)
+
+
+def save_async(team: Team, job: Job, description: Description, line: Line) -> SaveFuture:
+    """Run a save in the background; return once what this process holds is copied."""
+    target = absolute(job.path)
+    inputs = [absolute(path) for path in job.inputs]
+    failed: BaseException | None = None
+
+    def prepare() -> Work:
+        nonlocal failed
+        try:
+            snapshot, copies = _copied(description, line)
+        except BaseException as error:
+            if job.release is not None:
+                job.release()
+            failed = error
+            return functools.partial(fail, team, error)
+
+        def work() -> None:
+            with snapshot:
+                save(team, replace(job, inputs=inputs), copies, target)
+
+        return work
+
+    future = line.begin(job.path, prepare)
+    if failed is not None:
+        future.mark_heard()
+        raise failed
+    return future
+
+
+def _write_and_merge(team: Team, job: Job, description: Description, target: str) -> None:
+    plan, temporary = _agree(team, target, description, job.common(target))
+
+    def bundles_of(rank: int, count: int) -> list[str]:
+        base = f"{temporary.path}/part-{rank:05d}"
+        return [sharded_filename(base, number, count) for number in range(count)]
+
+    count = 0
     with team.guarded() as guard:
         parts = parts_of(plan, team.rank)
         # An empty save makes a checkpoint as well, and metadata needs a bundle.
-        if parts or (team.rank == 0 and (options.metadata is not None or not plan.tensors)):
+        needed = team.rank == 0 and (job.metadata is not None or not plan.tensors)
+        policy = job.options.sharding_callback
+        shards: list[Sources] | None = None
+        if policy is not None:
+            shards = _cut(policy, parts, plan, description)
+            count = max(len(shards), int(needed))
+        else:
+            count = int(bool(parts) or needed)
+        for number, bundle in enumerate(bundles_of(team.rank, count)):
             with Writer(
-                bundle_of(team.rank),
-                metadata=options.metadata,
-                level=options.level,
-                compression=options.compression,
-                alignment=options.alignment,
-                durability="none" if options.durability == "none" else "rename",
+                bundle,
+                metadata=None if number else job.metadata,
+                level=job.options.level,
+                compression=job.options.compression,
+                alignment=job.options.alignment,
+                durability="none" if job.options.durability == "none" else "rename",
             ) as writer:
-                _write_parts(writer, parts, plan, description)
-            wrote = True
+                if shards is None:
+                    _write_parts(writer, parts, plan, description)
+                elif number < len(shards):
+                    writer._add(shards[number])
 
     def join_bundles(answers: list[bytes]) -> bytes:
-        written = [bundle_of(rank) for rank, answer in enumerate(answers) if answer == b"1"]
-        for rank, bundle in enumerate(map(bundle_of, range(team.world_size))):
-            if bundle in written and not os.path.isfile(names.index_name(bundle)):
-                raise CheckpointNotFoundError(
-                    f"process {rank} wrote its part here, but process 0 does not see it: is "
-                    f"{target} on a file system that all processes share?",
-                    path=names.index_name(bundle),
-                )
-        merge(written, target, inputs="consume", durability=options.durability)
+        written = []
+        for rank, answer in enumerate(answers):
+            for bundle in bundles_of(rank, int(answer)):
+                if not os.path.isfile(names.index_name(bundle)):
+                    raise CheckpointNotFoundError(
+                        f"process {rank} wrote its part here, but process 0 does not see it: is "
+                        f"{target} on a file system that all processes share?",
+                        path=names.index_name(bundle),
+                    )
+                written.append(bundle)
+        merge([*job.inputs, *written], target, inputs="consume", durability=job.options.durability)
+        remove_emptied(job.inputs, target)
         return b""
 
-    team.round(guard.error, b"1" if wrote else b"0", join_bundles, temporary.remove)
+    team.round(guard.error, str(count).encode(), join_bundles, temporary.remove)
 
 
-def _copied(description: Description) -> tuple[Snapshot, Description]:
+def _copied(description: Description, line: Line) -> tuple[Snapshot, Description]:
     """Copy the arrays of this process; return the copies and their description."""
     sources = Sources()
     rows: dict[tuple[str, int], int] = {}
@@ -339,7 +440,7 @@ def _copied(description: Description) -> tuple[Snapshot, Description]:
             if row == len(sources):
                 sources.add(names.tensor_bytes(name), array)
                 _check_added(sources, name, shape, one.code)
-    snapshot = Snapshot([sources])
+    snapshot = Snapshot([sources], line)
     arrays = snapshot.arrays(sources)
     held = {
         name: one._replace(
@@ -390,28 +491,56 @@ def _write_parts(
 ) -> None:
     """Write in batches: one call into C for many small slices, one for a large one."""
     sources, size = Sources(), 0
-    for name, box, position in parts:
-        one = plan.tensors[name]
-        array = description.held[name].arrays[position]
-        # The dtype of a copy, a plain array, may be ambiguous.
-        dtype = one.code if description.copied else None
-        shape = one.shape if box is None else box.shape
-        if one.layout is not None and one.size == 0:
-            # The local block is empty as well, but has another shape.
-            array, dtype = np.zeros(shape, dtypes.numpy_dtype(one.code)), one.code
+    for part in parts:
+        one, box = plan.tensors[part.name], part.box
+        array, dtype = _array_of(part, one, description)
         sources.add(
-            names.tensor_bytes(name),
+            names.tensor_bytes(part.name),
             array,
             dtype,
             None if box is None else (box.full_shape, box.start, box.lengths),
         )
-        _check_added(sources, name, shape, one.code)
+        _check_added(sources, part.name, one.shape if box is None else box.shape, one.code)
         size += sources.sizes[-1]
         if size >= BATCH_BYTES:
             writer._add(sources)
             sources, size = Sources(), 0
     if len(sources):
         writer._add(sources)
+
+
+def _cut(
+    policy: ShardingCallback, parts: Sequence[Part], plan: Plan, description: Description
+) -> list[Sources]:
+    """Return the shards into which a policy cuts what this process writes, task by task."""
+    tasks: dict[str, list[ShardableTensor]] = {}
+    for part in parts:
+        one = plan.tensors[part.name]
+        array, dtype = _array_of(part, one, description)
+        device = "" if one.layout is None else one.layout.mesh.devices[part.position]
+        text = "" if part.box is None else text_of(part.box)
+        spec = SaveSpec(array, text, part.name, one.code if dtype is None else dtype, device)
+        tensor = ShardableTensor.from_spec(spec)
+        assert tensor is not None
+        tasks.setdefault(task_of(device), []).append(tensor)
+    found = []
+    for tensors in tasks.values():
+        shards = policy(tensors)
+        validate_shards(policy, tensors, shards)
+        stored = {tensor.checkpoint_key: tensor.dtype for tensor in tensors}
+        found += [shard_sources(shard, stored) for shard in shards]
+    return found
+
+
+def _array_of(part: Part, one: Planned, description: Description) -> tuple[Any, int | None]:
+    """Return the array of a part, and its dtype where the array does not say it."""
+    if one.layout is not None and one.size == 0:
+        # The local block is empty as well, but has another shape.
+        shape = one.shape if part.box is None else part.box.shape
+        return np.zeros(shape, dtypes.numpy_dtype(one.code)), one.code
+    # The dtype of a copy, a plain array, may be ambiguous.
+    array = description.held[part.name].arrays[part.position]
+    return array, one.code if description.copied else None
 
 
 def _check_added(sources: Sources, name: str, shape: tuple[int, ...], code: int) -> None:
@@ -451,7 +580,7 @@ class _Request:
         return cls(found, local)
 
 
-class _Index:
+class Index:
     """The index file, opened before the reader opens it. Its digest shows whether all processes
     read the same checkpoint, even if they read different tensors."""
 
@@ -552,7 +681,8 @@ def _local_boxes(
     return found
 
 
-def _compare_seen(answers: list[bytes], path: str) -> bytes:
+def compare_seen(answers: list[bytes], path: str) -> bytes:
+    """Raise GenerationGoneError unless all processes saw the same index."""
     for rank, answer in enumerate(answers):
         if answer != answers[0]:
             raise GenerationGoneError(

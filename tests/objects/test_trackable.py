@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 import ckptfmt
-from ckptfmt.objects.traversal import Local, Role, View, children_of, role_of, trail_of, waiting
+from ckptfmt.objects.trackable import waiting
+from ckptfmt.objects.traversal import Local, Role, View, children_of, role_of, trail_of
 from ckptfmt.saving.parallel import ParallelVariable
 
 

@@ -28,6 +28,7 @@ def test_defaults() -> None:
         "write_callbacks": (),
         "before_save_callbacks": (),
         "skip_slot_variables": False,
+        "check_replicas": False,
     }
 
 

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The layouts of the arrays of a tree or a Checkpoint, by the paths of the arrays."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from ckptfmt.arguments import wrong
+from ckptfmt.errors import InvalidError
+from ckptfmt.objects.traversal import Local, TreeView
+from ckptfmt.saving.mesh import Layout
+
+__all__ = ["layouts_by_path"]
+
+
+def layouts_by_path(layouts: Any) -> dict[str, Layout | None]:
+    """Return layouts by the escaped paths of their leaves.
+
+    Args:
+        layouts: a mapping from paths ("model/kernel") to Layout or None, or a tree of these with
+            the shape of the tree that is saved.
+
+    Raises:
+        InvalidError: neither.
+    """
+    if isinstance(layouts, Mapping) and all(map(_is_layout, layouts.values())):
+        for path in layouts:
+            if not isinstance(path, str):
+                raise wrong("a path of layouts", "a str", path)
+        return dict(layouts)
+    view = _LayoutView(layouts)
+    if _is_layout(layouts) or not view.is_container(layouts):
+        raise wrong("layouts", "a tree of Layouts, or a mapping from paths to Layouts", layouts)
+    return view.by_path()
+
+
+class _LayoutView(TreeView):
+    """A tree of layouts, each in its own place."""
+
+    def is_container(self, value: Any) -> bool:
+        """Return whether a tree has children there."""
+        return isinstance(value, (Mapping, list, tuple)) or dataclasses.is_dataclass(value)
+
+    def by_path(self) -> dict[str, Layout | None]:
+        """Return the layouts by escaped path."""
+        found: dict[str, Layout | None] = {}
+        waiting: list[tuple[Local, frozenset[int]]] = [(self.start(), frozenset())]
+        while waiting:
+            local, around = waiting.pop()
+            value = local.value
+            if _is_layout(value):
+                found[local.key_path] = value
+            elif not self.is_container(value) or id(value) in around:
+                raise InvalidError(f"layouts has no Layout at {local.key_path!r}")
+            else:
+                inside = around | {id(value)}
+                waiting += [(local.child(child), inside) for child in self.children(local)]
+        return found
+
+
+def _is_layout(value: object) -> bool:
+    return value is None or isinstance(value, Layout)

@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One save or restore of objects: by one process, or by many processes together.
+
+What may fail in one process only happens inside `guarded`, so that it ends the operation in all of
+them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ckptfmt import dtypes
+from ckptfmt.background import Line, SaveFuture, Work, wait_for_saves
+from ckptfmt.bundle import reader as reading
+from ckptfmt.bundle.locate import locate
+from ckptfmt.bundle.reader import Reader
+from ckptfmt.errors import InvalidError, UnsupportedError
+from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, ObjectGraph, decode_graph
+from ckptfmt.objects.matching import Restoration
+from ckptfmt.objects.nodes import leaf_name
+from ckptfmt.objects.serializing import Content, content_of, saver_of
+from ckptfmt.objects.status import LoadStatus
+from ckptfmt.objects.traversal import View
+from ckptfmt.saving.mesh import Layout
+from ckptfmt.saving.options import CheckpointOptions
+from ckptfmt.saving.saver import Saver
+from ckptfmt.saving.specs import DSaveSpec, SaveSpec
+from ckptfmt.sharded.plan import Description, describe
+from ckptfmt.sharded.rounds import Team
+from ckptfmt.sharded.sharded import Index, Job, compare_seen, fail, fail_async, save, save_async
+
+if TYPE_CHECKING:
+    from ckptfmt.sharded.coordinator import Coordinator
+
+__all__ = ["Alone", "Together", "restored_together"]
+
+Path = str | bytes | os.PathLike[Any]
+
+
+class Alone:
+    """A save by this process.
+
+    Args:
+        line: the queue of background saves.
+    """
+
+    _saver: Saver
+    _path: str
+    _options: CheckpointOptions
+    _record: Work | None
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    def guarded(self) -> contextlib.AbstractContextManager[None]:
+        """Return a context for what precedes the save."""
+        return contextlib.nullcontext()
+
+    def collect(
+        self, view: View, path: str, options: CheckpointOptions, record: Work | None = None
+    ) -> None:
+        """Collect what is saved.
+
+        Args:
+            view: the objects.
+            path: the prefix.
+            options: how to save; the callbacks before the save have been called.
+            record: called once the checkpoint is in place and its callbacks were called.
+        """
+        self._saver = saver_of(view, self._line)
+        self._path, self._options, self._record = path, options, record
+
+    def run(self) -> str:
+        """Save, and return the prefix."""
+        return self._saver.run(self._path, self._options, self._record)
+
+    def run_async(self) -> SaveFuture:
+        """Save in the background; return once everything is copied."""
+        return self._saver.run_async(self._path, self._options, self._record)
+
+
+class Together:
+    """The part of this process in a save by many. The object graph, and the bundles of registered
+    savers, are those of process 0.
+
+    Args:
+        coordinator: joins the processes.
+        operation: what they do, for messages.
+        line: the queue of background saves.
+    """
+
+    def __init__(self, coordinator: Coordinator, operation: str, line: Line) -> None:
+        self._team = Team(coordinator, operation)
+        self._line = line
+        self._error: BaseException | None = None
+        self._claims = contextlib.ExitStack()
+        self._description = Description()
+        self._job = Job("", CheckpointOptions())
+
+    @contextlib.contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Return a context for what precedes the save. `run` raises its error."""
+        with self._team.guarded() as guard:
+            yield
+        self._error = guard.error
+
+    def collect(
+        self,
+        view: View,
+        path: str,
+        options: CheckpointOptions,
+        record: Work | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Collect what this process saves; as `Alone.collect`. Only process 0 calls `record`."""
+        first = self._team.rank == 0
+        content = content_of(view)
+        tensors, layouts = self._tensors(content)
+        if layouts and options.io_device is not None:
+            raise InvalidError(
+                f"io_device '{options.io_device}' cannot be used for a tensor on a mesh",
+                tensor=next(iter(layouts)),
+            )
+        if first:
+            tensors[OBJECT_GRAPH_KEY] = content.graph
+        self._description = describe(tensors, layouts, options.check_replicas)
+        inputs: list[str] = []
+        if first and content.registered:
+            saver = Saver({}, content.registered)
+            claims, inputs, _ = self._claims.enter_context(saver.collected(path, options))
+            self._claims.push(claims.pop_all())
+        self._job = Job(
+            path,
+            options,
+            metadata if first else None,
+            agree=lambda: self._agree_on(content.graph),
+            inputs=inputs,
+            release=self._claims.close,
+            record=record or _nothing,
+        )
+
+    def _tensors(self, content: Content) -> tuple[dict[str, Any], dict[str, Layout]]:
+        """Return the tensors as `describe` takes them, and their layouts."""
+        tensors, layouts = dict[str, Any](), dict(content.layouts)
+        for key, value in content.tensors.items():
+            is_sliced = isinstance(value, Mapping) and key not in layouts
+            specs = list(value.values()) if is_sliced else [value]
+            meshed = [spec for spec in specs if isinstance(spec, DSaveSpec)]
+            if meshed:
+                tensors[key], layouts[key] = self._blocks(meshed), meshed[0].layout
+            elif is_sliced:
+                raise InvalidError(
+                    "its slices have no layout: processes that save together give DSaveSpecs",
+                    tensor=key,
+                )
+            elif not isinstance(value, SaveSpec):
+                tensors[key] = value
+            elif value.dtype == dtypes.VARIANT:
+                raise UnsupportedError("variants cannot be saved on meshes", tensor=key)
+            elif (tensor := value.tensor) is not None:
+                tensors[key] = tensor
+        return tensors, layouts
+
+    def _blocks(self, specs: list[DSaveSpec]) -> dict[str, Any]:
+        """Return {device: array}; a spec stands for all local devices with its block."""
+        layout = specs[0].layout
+        mesh = layout.mesh
+        local = set(mesh.local_devices(self._team.rank, self._team.world_size))
+        found = {}
+        for spec in specs:
+            position = mesh.index_of(spec.device)
+            group = next(one for one in layout.replica_groups if position in one)
+            replicas = local.intersection(mesh.devices[one] for one in group)
+            found.update(dict.fromkeys({spec.device, *replicas}, spec.tensor))
+        return found
+
+    def _agree_on(self, graph: bytes) -> None:
+        def compare(digests: list[bytes]) -> bytes:
+            return b"1" if len(set(digests)) == 1 else b"0"
+
+        # Only different graphs need a second round, which finds the difference.
+        if self._team.round(None, hashlib.sha256(graph).digest(), compare) != b"1":
+            self._team.round(None, graph, _refuse_different)
+
+    def run(self) -> str:
+        """Save, and return the prefix.
+
+        Raises:
+            What `sharded_save` raises, in all processes.
+        """
+        if self._error is not None:
+            self._claims.close()
+            fail(self._team, self._error)
+        if self._job.options.enable_async:
+            return self.run_async().prefix
+        save(self._team, self._job, self._description)
+        return self._job.path
+
+    def run_async(self) -> SaveFuture:
+        """Save in the background; return once what this process holds is copied."""
+        if self._error is not None:
+            self._claims.close()
+            fail_async(self._team, self._error, self._line)
+        return save_async(self._team, self._job, self._description, self._line)
+
+
+def _nothing() -> None:
+    """The record of a save that is not recorded."""
+
+
+def _refuse_different(graphs: list[bytes]) -> bytes:
+    """Raise InvalidError with the first difference between the objects of two processes."""
+    rank = next(rank for rank, graph in enumerate(graphs) if graph != graphs[0])
+    ours, theirs = (_leaves(decode_graph(graphs[one])) for one in (0, rank))
+    different = sorted(ours.items() ^ theirs.items())
+    where = f", first at {leaf_name(different[0][0])!r}" if different else ""
+    raise InvalidError(f"the trees of process 0 and process {rank} have other structures{where}")
+
+
+def _leaves(graph: ObjectGraph) -> dict[str, str]:
+    return {one.checkpoint_key: node.kind or "" for node in graph.nodes for one in node.attributes}
+
+
+def restored_together(
+    coordinator: Coordinator,
+    path: Path,
+    view: View,
+    restore: Callable[[Reader, Work], tuple[Restoration, LoadStatus]],
+) -> tuple[Restoration, LoadStatus]:
+    """Restore objects in all processes: nothing is written before all have found the same
+    checkpoint and have checked their objects against it.
+
+    Args:
+        coordinator: joins the processes.
+        path: what `ckptfmt.open` takes.
+        view: the objects.
+        restore: restores them from a reader, which it owns, and calls the given function before
+            anything is written.
+
+    Raises:
+        GenerationGoneError: the processes found different checkpoints.
+        What `restore` raises, in all processes.
+    """
+    team = Team(coordinator, "Checkpoint.restore")
+    seen, asked, agreed = b"", False, False
+    result: tuple[Restoration, LoadStatus] | None = None
+
+    def agree() -> None:
+        nonlocal asked, agreed
+        asked = True
+        team.round(None, seen, lambda answers: compare_seen(answers, target))
+        agreed = True
+
+    target = ""
+    with team.guarded() as guard, contextlib.ExitStack() as stack:
+        wait_for_saves()
+        target = locate(path)
+        view.walk()  # layouts are known by the paths of this traversal
+        index = Index(target, stack)
+        reader = reading.open(target)
+        try:
+            seen = index.digest()
+        except BaseException:
+            reader.close()
+            raise
+        result = restore(reader, agree)
+    if not asked:
+        assert guard.error is not None
+        fail(team, guard.error)
+    if not agreed:
+        assert guard.error is not None
+        raise guard.error  # all processes have it
+    try:
+        team.round(guard.error, b"", lambda _: b"")
+    except BaseException:
+        if result is not None:
+            result[0].expect_partial = True
+            result[0].close()
+        raise
+    assert result is not None
+    return result
