@@ -51,7 +51,8 @@ if TYPE_CHECKING:
         UnsupportedError,
     )
     from ckptfmt.manager.latest import checkpoints_iterator, latest_checkpoint
-    from ckptfmt.manager.manager import CheckpointManager, Rejected, Restored
+    from ckptfmt.manager.manager import CheckpointManager
+    from ckptfmt.manager.restoring import Rejected, Restored
     from ckptfmt.manager.retention import KeepBest
     from ckptfmt.manager.training_state import TrainingState
     from ckptfmt.names import sharded_filename
@@ -179,7 +180,8 @@ _HOMES = {
         ),
         "objects.checkpoint": "Checkpoint",
         "manager.latest": "checkpoints_iterator latest_checkpoint",
-        "manager.manager": "CheckpointManager Rejected Restored",
+        "manager.manager": "CheckpointManager",
+        "manager.restoring": "Rejected Restored",
         "manager.retention": "KeepBest",
         "bundle.state_file": (
             "CheckpointState checkpoint_exists get_checkpoint_mtimes get_checkpoint_state "

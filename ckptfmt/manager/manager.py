@@ -23,17 +23,14 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 from ckptfmt.arguments import Durability, check_choice, check_number, is_positive, whole, wrong
 from ckptfmt.background import Line
 from ckptfmt.bundle.state_file import STATE_NAME
-from ckptfmt.bundle.verify import Finding, verify_prefix
 from ckptfmt.errors import (
     CheckpointNotFoundError,
-    CkptfmtError,
-    CorruptError,
     InvalidError,
     StorageError,
 )
@@ -41,6 +38,13 @@ from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.manager.latest import candidates, identity, newest_complete, proves_damage, warn
 from ckptfmt.manager.orphans import INDEX, number_of, of_managed
 from ckptfmt.manager.records import Records, check_metrics
+from ckptfmt.manager.restoring import (
+    CheckedFirst,
+    Decisions,
+    Rejected,
+    Restored,
+    restore_newest,
+)
 from ckptfmt.manager.retention import KeepBest, Policy, Queued, decide
 from ckptfmt.names import index_name, path_text
 from ckptfmt.saving.options import CheckpointOptions
@@ -49,50 +53,6 @@ from ckptfmt.temporary import make_directory, raise_storage
 __all__ = ["CheckpointManager", "Rejected", "Restored"]
 
 Path = str | bytes | os.PathLike[Any]
-# How a checkpoint is checked before it is restored; "auto" is while it is read.
-CheckedFirst = Literal["full", "auto"]
-
-# How often a checkpoint is restored again because another process replaced it meanwhile.
-RESTORES_MAX = 100
-# Failures that a missing file causes.
-_MISSING = ("CHECKPOINT_NOT_FOUND", "GENERATION_GONE", "SHARD_MISSING")
-
-
-@dataclass(frozen=True)
-class Rejected:
-    """A checkpoint that `CheckpointManager.restore_latest` did not restore.
-
-    Attributes:
-        path: its prefix.
-        findings: what is wrong with it: files, offsets, messages.
-        error: what restoring it raised; None if that was not tried.
-    """
-
-    path: str
-    findings: list[Finding] = field(default_factory=list)
-    error: CkptfmtError | None = None
-
-    def __str__(self) -> str:
-        reasons = [str(finding) for finding in self.findings] or [str(self.error)]
-        return f"{self.path}: {'; '.join(reasons)}"
-
-
-@dataclass(frozen=True)
-class Restored:
-    """The result of `CheckpointManager.restore_latest`. It is true if something was restored.
-
-    Attributes:
-        path: the prefix; None if there was no checkpoint.
-        status: what the checkpoint's `restore` returned.
-        rejected: newer checkpoints that are damaged, newest first.
-    """
-
-    path: str | None
-    status: Any = None
-    rejected: list[Rejected] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return self.path is not None
 
 
 @dataclass
@@ -118,6 +78,10 @@ class CheckpointManager:
     save. Orphaned files are removed by a save if they provably belong to a killed writer.
 
     A manager takes no lock and changes nothing in the directory until it saves.
+
+    Where the checkpoint has a coordinator, every process of it has a manager of the same arguments,
+    and all call the same methods in the same order. Process 0 chooses what is restored, and records
+    and removes checkpoints.
 
     Args:
         checkpoint: what to save and restore: an object with `write(prefix, options=None)` and
@@ -195,6 +159,7 @@ class CheckpointManager:
             )
         self._options = CheckpointOptions(durability=durability)
         self._checkpoint = checkpoint
+        self._decisions = Decisions(getattr(checkpoint, "coordinator", None))
         self._directory = path_text(directory)
         self._name = checkpoint_name
         self._init_fn = init_fn
@@ -250,6 +215,7 @@ class CheckpointManager:
         """Prefixes of all managed checkpoints, oldest first. Those kept permanently are not among
         them."""
         with self._threads:
+            self._refresh()
             return [self._path(name) for name in self._records.managed]
 
     @property
@@ -257,6 +223,7 @@ class CheckpointManager:
         """Prefix of the best checkpoint by `keep_best`, managed or kept permanently; None if none
         has the metric."""
         with self._threads:
+            self._refresh()
             scored = [
                 (score, self._records.managed.get(name, float("-inf")), name)
                 for name in self._records.scored
@@ -396,8 +363,9 @@ class CheckpointManager:
             raise_storage(error, self._directory)
 
     def _write(self, save: _Save, options: CheckpointOptions) -> Future[Any]:
-        if options.enable_async:
-            record: Callable[..., object] = functools.partial(self._record, save)
+        if options.enable_async or not self._decisions.is_alone:
+            note = self._record if self._decisions.is_first else self._follow
+            record: Callable[..., object] = functools.partial(note, save)
             options = dataclasses.replace(
                 options, write_callbacks=(*options.write_callbacks, record)
             )
@@ -406,7 +374,8 @@ class CheckpointManager:
         written = write(save.prefix, options=options)
         if isinstance(written, Future):
             return written
-        self._record(save)
+        if self._decisions.is_alone:
+            self._record(save)
         future: Future[Any] = Future()
         future.set_result(save.prefix)
         return future
@@ -448,6 +417,10 @@ class CheckpointManager:
             return number
 
     # ---- recording -----------------------------------------------------------------------------
+
+    def _follow(self, save: _Save) -> None:
+        """Note a save that process 0 records."""
+        self._latest = save.prefix
 
     def _record(self, save: _Save) -> None:
         """Do steps 1 to 5 of a save."""
@@ -552,6 +525,11 @@ class CheckpointManager:
             self._latest = found
             return found
 
+    def _refresh(self) -> None:
+        """Read what process 0 recorded, if that is another process."""
+        if not self._decisions.is_first:
+            self._look()
+
     def _is_named(self, name: str) -> bool:
         """Return whether a checkpoint is named as this manager names its own."""
         return number_of(name, self._name) is not None
@@ -572,30 +550,34 @@ class CheckpointManager:
             StorageError: the directory or a checkpoint cannot be read.
             What `checkpoint.restore` raises.
         """
-        path = self._look()
+        path = self._decisions.agreed(self._look)
         while path is not None:
             before = identity(index_name(path))
             try:
                 self._checkpoint.restore(path)
             except StorageError:
                 # Another manager may have replaced it, or removed it for a newer one.
-                newest = self._look()
-                if newest == path and identity(index_name(path)) == before:
+                newest = self._decisions.agreed(self._look)
+                if newest == path and self._decisions.is_unchanged(path, before):
                     raise
                 path = newest
             else:
                 self._after_restore()
                 return path
+        self._decisions.agreed(self._refuse_lost)
+        if self._init_fn is not None:
+            self._init_fn()
+        return None
+
+    def _refuse_lost(self) -> None:
+        """Raise CheckpointNotFoundError if there were checkpoints: a new start would hide that
+        every one is lost."""
         if self._records.state is not None:
-            # A new start would hide that every checkpoint is lost.
             raise CheckpointNotFoundError(
                 f"the state file names '{self._records.state.model_checkpoint_path}', and no "
                 "checkpoint is complete; remove the state file to start again",
                 path=self._directory,
             )
-        if self._init_fn is not None:
-            self._init_fn()
-        return None
 
     def restore_latest(self, verify: CheckedFirst = "full") -> Restored:
         """Restore the newest sound checkpoint.
@@ -619,28 +601,12 @@ class CheckpointManager:
             What `checkpoint.restore` raises of a sound checkpoint.
         """
         check_choice("verify", verify, ("full", "auto"))
-        rejected: list[Rejected] = []
-        tried: set[str] = set()
-        while (path := self._next_candidate(tried)) is not None:
-            tried.add(path)
-            result = self._restore(path, verify)
-            if isinstance(result, Restored):
-                self._after_restore()
-                return dataclasses.replace(result, rejected=rejected)
-            if result is not None:
-                rejected.append(result)
-                warn(f"not restored: {result}")
-        if not rejected:
-            return Restored(None)
-        newest = rejected[0]
-        damaged = CorruptError(
-            f"none of the {len(rejected)} checkpoints can be restored",
-            failure=newest.error.failure if newest.error else newest.findings[0].failure,
-            path=self._directory,
+        found = restore_newest(
+            self._checkpoint, self._directory, self._next_candidate, self._decisions, verify
         )
-        for one in rejected:
-            damaged.add_note(str(one))
-        raise damaged
+        if found:
+            self._after_restore()
+        return found
 
     def _next_candidate(self, tried: set[str]) -> str | None:
         """Return the prefix of the newest checkpoint that was not tried yet, as the directory is
@@ -651,37 +617,7 @@ class CheckpointManager:
         found = candidates(self._directory, self._records.state, self._is_named)
         return next((one for one in found if one not in tried), None)
 
-    def _restore(self, path: str, verify: CheckedFirst) -> Restored | Rejected | None:
-        """Restore one checkpoint, or return why not; None if it does not exist."""
-        index = index_name(path)
-        why: Rejected | None = None
-        for _ in range(RESTORES_MAX):
-            before = identity(index)
-            if before is None:
-                return None
-            try:
-                findings = verify_prefix(path).problems if verify == "full" else []
-                if not findings:
-                    return Restored(path, self._checkpoint.restore(path))
-                why = Rejected(path, findings)
-                _raise_transient(findings)
-            except CkptfmtError as error:
-                if not proves_damage(error):
-                    raise
-                why = Rejected(path, error=error)
-            if identity(index) == before:
-                return why
-        return why
-
     def _after_restore(self) -> None:
+        self._refresh()
         if self._checkpoint_interval is not None:
             self._last_checkpoint_step = self._step()
-
-
-def _raise_transient(findings: list[Finding]) -> None:
-    """Raise the first finding that proves no damage: storage or memory failed just now."""
-    for one in findings:
-        if one.status == "NO_MEMORY":
-            raise MemoryError(one.message)
-        if one.status == "IO" and one.failure not in _MISSING:
-            raise StorageError(one.message, path=one.path, offset=one.offset, tensor=one.tensor)

@@ -5,9 +5,8 @@ A save has rounds over the coordinator (`rounds`), so that a failure in one proc
 
   1 each process describes what it holds; process 0 joins the descriptions into one plan (`plan`)
     and creates the temporary directory
-  2 each process writes its bundles `<prefix>_temp_<hex>/part-<process>-SSSSS-of-NNNNN`: one, none
-    if it has no part, or the shards of a policy; process 0 merges the bundles and removes the
-    directory
+  2 each process writes its bundles `<prefix>_temp_<hex>/part-SSSSS-of-NNNNN`: one, none if it has
+    no part, or the shards of a policy; process 0 merges the bundles and removes the directory
   3 of a Checkpoint: each process calls the callbacks after a save; process 0 records the save
 
 In a restore each process reads its own boxes. One round at the end checks that all processes
@@ -379,8 +378,8 @@ def _write_and_merge(team: Team, job: Job, description: Description, target: str
     plan, temporary = _agree(team, target, description, job.common(target))
 
     def bundles_of(rank: int, count: int) -> list[str]:
-        base = f"{temporary.path}/part-{rank:05d}"
-        return [sharded_filename(base, number, count) for number in range(count)]
+        base, world = f"{temporary.path}/part", team.world_size
+        return [sharded_filename(base, rank + i * world, world * count) for i in range(count)]
 
     count = 0
     with team.guarded() as guard:

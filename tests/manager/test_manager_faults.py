@@ -24,7 +24,7 @@ import ckptfmt
 from ckptfmt.bundle.state_file import format_state
 from ckptfmt.bundle.verify import Finding, Report
 from ckptfmt.errors import CkptfmtWarning, CorruptError, InvalidError, StorageError
-from ckptfmt.manager import manager as managing
+from ckptfmt.manager import restoring as managing
 from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.manager.retention import KeepBest
 

@@ -21,7 +21,7 @@ import ckptfmt
 from ckptfmt.background import wait_for_saves
 from ckptfmt.bundle import writer
 from ckptfmt.errors import CkptfmtWarning, CorruptError, InvalidError, StorageError
-from ckptfmt.manager import manager as managing
+from ckptfmt.manager import restoring as managing
 from ckptfmt.manager.records import Records
 
 ASYNC = options(enable_async=True)
