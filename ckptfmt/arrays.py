@@ -92,7 +92,7 @@ def as_source(data: Any, code: int | None = None) -> NDArray[Any]:
         scalar = np.empty((), object)
         scalar[()] = data
         return scalar
-    if hasattr(data, "__dlpack__") and not isinstance(data, np.generic):
+    if _has_dlpack(data):
         return _from_dlpack(data)
     try:
         if hasattr(data, "dtype") or code is None:
@@ -118,7 +118,7 @@ def as_target(data: Any) -> NDArray[Any]:
     try:
         if isinstance(data, np.ndarray):
             array = data
-        elif hasattr(data, "__dlpack__") and not isinstance(data, np.generic):
+        elif _has_dlpack(data):
             array = _from_dlpack(data)
         else:
             array = np.asarray(memoryview(data))
@@ -131,6 +131,13 @@ def as_target(data: Any) -> NDArray[Any]:
     if not array.flags.writeable:
         raise InvalidError(f"cannot read into {_describe(data)}: it is read-only")
     return array
+
+
+def _has_dlpack(data: Any) -> bool:
+    """Return whether to use DLPack. TensorFlow aborts the process if asked to export strings."""
+    if not hasattr(data, "__dlpack__") or isinstance(data, np.generic):
+        return False
+    return getattr(getattr(data, "dtype", None), "name", None) != dtypes.STRING
 
 
 def _from_dlpack(data: Any) -> NDArray[Any]:

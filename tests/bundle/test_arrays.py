@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -102,6 +103,23 @@ def test_what_a_framework_refuses() -> None:
     tensor.detach = lambda: tensor  # type: ignore[method-assign]
     with pytest.raises(InvalidError, match="through DLPack: cannot export a tensor"):
         as_source(tensor)
+
+
+def test_strings_of_tensorflow_are_not_exported() -> None:
+    """TensorFlow has `__dlpack__` for strings too, which aborts the process."""
+
+    class Strings:
+        dtype = SimpleNamespace(name="string")
+
+        def __dlpack__(self, **_options: Any) -> Any:
+            raise AssertionError("this aborts the process")
+
+        def __array__(self, *_arguments: Any, **_options: Any) -> Any:
+            return np.array([b"a", b"\0"], object)
+
+    assert as_source(Strings()).tolist() == [b"a", b"\0"]
+    with pytest.raises(InvalidError, match="must be writable CPU memory"):
+        as_target(Strings())
 
 
 def test_buffers() -> None:
