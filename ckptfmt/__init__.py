@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         LimitError,
         MatchError,
         MergeConflictError,
+        ShardingError,
         ShardMissingError,
         StorageError,
         TensorNotFoundError,
@@ -121,6 +122,7 @@ __all__ = [
     "ShardMissingError",
     "ShardableTensor",
     "ShardingCallback",
+    "ShardingError",
     "SingleProcess",
     "SliceSpec",
     "StorageError",
@@ -175,7 +177,7 @@ _HOMES = {
         "errors": (
             "BusyError CheckpointNotFoundError CkptfmtError CkptfmtWarning CorruptError "
             "DurabilityUnknownError GenerationGoneError InvalidError LimitError MatchError "
-            "MergeConflictError ShardMissingError StorageError TensorNotFoundError "
+            "MergeConflictError ShardMissingError ShardingError StorageError TensorNotFoundError "
             "UnsupportedError"
         ),
         "objects.checkpoint": "Checkpoint",

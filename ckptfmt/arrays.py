@@ -32,6 +32,7 @@ __all__ = [
     "as_target",
     "batches",
     "check_overlaps",
+    "same_elements",
 ]
 
 # Full shape, start, and lengths (-1: a full dimension) of a slice.
@@ -195,7 +196,7 @@ def check_overlaps(targets: Iterable[tuple[str, NDArray[Any], Any]]) -> None:
         begin, _, name, array, content = span
         open_spans = [other for other in open_spans if other[1] > begin]
         for _, _, other_name, other, other_content in open_spans:
-            if _same_elements(array, other) and content is not None and content == other_content:
+            if same_elements(array, other) and content is not None and content == other_content:
                 continue
             if _share_memory(array, other):
                 raise InvalidError(
@@ -214,7 +215,8 @@ def _byte_bounds(array: NDArray[Any]) -> tuple[int, int]:
     return low, high + array.itemsize
 
 
-def _same_elements(one: NDArray[Any], other: NDArray[Any]) -> bool:
+def same_elements(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Return whether two arrays are the same view of the same memory."""
     return (
         _core.address(one) == _core.address(other)
         and one.shape == other.shape

@@ -25,6 +25,7 @@ __all__ = [
     "MatchError",
     "MergeConflictError",
     "ShardMissingError",
+    "ShardingError",
     "StorageError",
     "TensorNotFoundError",
     "UnsupportedError",
@@ -183,6 +184,12 @@ class MatchError(InvalidError, AssertionError):
     """The caller asserted that a checkpoint and its objects match, and they do not."""
 
     failures = ("MATCH",)
+
+
+class ShardingError(InvalidError, RuntimeError):
+    """A sharding callback lost or changed a tensor, or returned something other than shards."""
+
+    failures = ("SHARDING",)
 
 
 class TensorNotFoundError(CkptfmtError, KeyError):

@@ -41,6 +41,8 @@ BATCH_BYTES = 256 << 20
 WATCHED_BATCH_BYTES = 32 << 20
 # A data file of fewer bytes is not worth a thread; more files than this wait for memory.
 SHARD_BYTES, SHARDS_MAX = 64 << 20, 16
+# Bytes; the default of all levels but "v2".
+ALIGNMENT = 64
 LEVELS, DURABILITIES = ("v2", "v2+", "ckptfmt"), tuple(_core.DURABILITY)
 # The highest level of zstd.
 _ZSTD_MAX = 22
@@ -383,7 +385,7 @@ def check_options(
         raise InvalidError(f"shards must be 1 to 1024 data files, not {shards}")
     zstd = _zstd_level(compression, level)
     if alignment is None:
-        alignment = 1 if level == "v2" else 64
+        alignment = 1 if level == "v2" else ALIGNMENT
     try:
         size = operator.index(alignment)
     except TypeError:

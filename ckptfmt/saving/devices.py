@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ckptfmt.arguments import wrong
 
-__all__ = ["canonical", "device_of", "task_of"]
+__all__ = ["canonical", "device_in_task", "device_of", "task_of"]
 
 # The device types that may be written without "device:".
 _SHORT_FORMS = ("CPU", "GPU", "TPU", "CUSTOM", "EPU")
@@ -95,6 +95,13 @@ def task_of(device: str) -> str:
     """
     parts = _parsed(_checked(device))
     return device if parts is None or not device else parts._replace(kind="CPU", number=0).text()
+
+
+def device_in_task(device: str) -> str:
+    """Return a device name without its task: "/job:a/task:1/gpu:3" gives "/device:GPU:3"; "" for a
+    str that is not a device name."""
+    parts = _parsed(device)
+    return "" if parts is None else parts._replace(job=None, replica=None, task=None).text()
 
 
 def device_of(tensor: Any) -> str:

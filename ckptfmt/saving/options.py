@@ -29,7 +29,8 @@ class CheckpointOptions:
 
     Attributes:
         sharding_callback: the policy that cuts the tensors of a task into shards; None is
-            `ShardByTaskPolicy()`.
+            `ShardByTaskPolicy()`. TensorFlow's callbacks are accepted too; they get TensorFlow's
+            tensors. So is any other callable with a `description`.
         io_device: the device that does the input and output, for callers that place work. A Saver
             works in its own process; it refuses the option for tensors on a mesh, as TensorFlow
             does.
@@ -88,7 +89,8 @@ class CheckpointOptions:
         experimental_enable_async_checkpoint: bool = False,
     ) -> None:
         policy = _one("sharding_callback", sharding_callback, experimental_sharding_callback)
-        if policy is not None and not isinstance(policy, ShardingCallback):
+        described = isinstance(getattr(policy, "description", None), str) and callable(policy)
+        if policy is not None and not described:
             raise wrong("sharding_callback", "a ShardingCallback", policy)
         device = _one("io_device", io_device, experimental_io_device)
         if device is not None and not isinstance(device, str):

@@ -2,7 +2,7 @@
 """Sharding policies: by task, by device, up to a size, and balanced.
 
 Policies that cut tensors work on boxes: first index and length in each dimension, relative to the
-array. Sizes are bytes of elements, without what the format adds to strings and without padding.
+array. MaxShardSizePolicy counts bytes of the data file, BalancedPolicy those of the elements.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from ckptfmt.arguments import check_choice, wrong
+from ckptfmt.arrays import Sources
 from ckptfmt.dtypes import VARIANT
 from ckptfmt.errors import InvalidError
+from ckptfmt.names import tensor_bytes
 from ckptfmt.saving.devices import canonical, task_of
 from ckptfmt.saving.sharding import Shard, ShardingCallback
 from ckptfmt.saving.specs import ShardableTensor
@@ -50,18 +52,21 @@ class ShardByTaskPolicy(ShardingCallback):
 
 
 class ShardByDevicePolicy(ShardingCallback):
-    """One shard for each device; as `tf.compat.v1.train.Saver(sharded=True)`, which sorts devices.
+    """One shard for each device; as `tf.compat.v1.train.Saver(sharded=True)`, which sorts the
+    devices of all tasks.
 
     Args:
-        order: "sorted" by device name (or by the keys of `key_fn`), or "first seen", in the order
-            of first tensors.
-        key_fn: called with each ShardableTensor; tensors with equal keys go into one shard. Keys
-            must be hashable, and comparable to be sorted. Default: the full name of the device, so
-            that "/gpu:0" and "/device:GPU:0" are equal.
+        order: "sorted" by device name (or by the keys of `key_fn`) over all tasks, or "first seen",
+            in the order of first tensors.
+        key_fn: called with each ShardableTensor; tensors of one task with equal keys go into one
+            shard. Keys must be hashable, and comparable to be sorted. Default: the full name of the
+            device, so that "/gpu:0" and "/device:GPU:0" are equal.
 
     Raises:
         InvalidError: another order, or `key_fn` is not callable.
     """
+
+    all_tasks = True
 
     def __init__(
         self,
@@ -87,18 +92,20 @@ class ShardByDevicePolicy(ShardingCallback):
         """
         key_fn = self.key_fn or (lambda tensor: canonical(tensor.device))
         try:
-            shards = _grouped(shardable_tensors, key_fn)
+            shards = _grouped(
+                shardable_tensors, lambda tensor: (key_fn(tensor), task_of(tensor.device))
+            )
             if self.order == "sorted":
-                return [shards[key] for key in sorted(shards)]  # type: ignore[type-var]
+                return [shards[key] for key in sorted(shards, key=operator.itemgetter(0))]
         except TypeError as error:
             raise InvalidError(f"key_fn gave what cannot be grouped and sorted: {error}") from error
         return list(shards.values())
 
 
 def _grouped(
-    tensors: Iterable[ShardableTensor], key_fn: Callable[[ShardableTensor], Hashable]
-) -> dict[Hashable, Shard]:
-    shards: dict[Hashable, Shard] = {}
+    tensors: Iterable[ShardableTensor], key_fn: Callable[[ShardableTensor], Any]
+) -> dict[Any, Shard]:
+    shards: dict[Any, Shard] = {}
     for tensor in tensors:
         shard = shards.setdefault(key_fn(tensor), {})
         _put(shard, tensor, tensor.slice_spec, tensor.tensor)
@@ -153,11 +160,9 @@ def _array(tensor: ShardableTensor, part: _Part) -> Any:
 
 def _string_sizes(tensor: ShardableTensor) -> list[int]:
     """Return the bytes of each element of an array of strings."""
-    elements = np.asarray(tensor.tensor, object).reshape(-1).tolist()
-    return [
-        len(element.encode("utf-8", "surrogateescape") if isinstance(element, str) else element)
-        for element in elements
-    ]
+    sources = Sources()
+    sources.add(tensor_bytes(tensor.checkpoint_key), tensor.tensor, tensor.dtype)
+    return list(map(len, sources.elements[0]))
 
 
 def _is_string(tensor: ShardableTensor) -> bool:
@@ -171,8 +176,12 @@ class MaxShardSizePolicy(ShardingCallback):
     """Shards of at most so many bytes; as `tf.train.experimental.MaxShardSizePolicy`.
 
     Tensors are taken in order. A tensor that does not fit into the current shard is cut along the
-    axis that needs the fewest cuts, into slabs of equal size, and continues in the next shard. The
-    result equals TensorFlow's, except where TensorFlow fails:
+    axis that needs the fewest cuts, into slabs of equal size, and continues in the next shard.
+
+    Sizes are those in the data file, with padding and with what the format adds to strings, before
+    compression. At level "v2" without `alignment` they are TensorFlow's: strings count without
+    their lengths, the object graph and variants as 0 bytes. There the result equals TensorFlow's,
+    except where TensorFlow fails:
 
     - an empty tensor is put whole into the current shard (TensorFlow drops it);
     - if a slab of one index is larger than a shard along every axis, the smallest such slab becomes
@@ -184,9 +193,8 @@ class MaxShardSizePolicy(ShardingCallback):
     uint64, float8 and strings; this library can.
 
     Args:
-        max_shard_size: bytes; 0 gives each tensor that is not empty its own shard. The object graph
-            and variants count as 0 bytes. Strings count without their lengths; in a cut array each
-            element counts as much as the longest.
+        max_shard_size: bytes; 0 gives each tensor that is not empty its own shard. In a cut array
+            of strings each element counts as much as the longest.
 
     Raises:
         InvalidError: `max_shard_size` is not an integer, or negative.
@@ -208,6 +216,41 @@ class MaxShardSizePolicy(ShardingCallback):
         return [shard for shard in (*filler.shards, *filler.oversize) if shard]
 
 
+class _Bytes(NamedTuple):
+    """Size of a tensor in a data file."""
+
+    whole: int
+    unit: int  # of the largest element
+    more: int  # of each piece, besides its elements
+    alignment: int
+
+    @classmethod
+    def of(cls, tensor: ShardableTensor) -> _Bytes:
+        alignment, variant = tensor.alignment, tensor.dtype == VARIANT
+        if alignment is None and (variant or tensor.checkpoint_key == _OBJECT_GRAPH):
+            return cls(0, 0, 0, 1)
+        more = 0
+        if _is_string(tensor):
+            sizes = _string_sizes(tensor)
+            if alignment is not None:
+                # A varint of the length, and a checksum of the array or of each variant.
+                sizes = [size + max(1, -(-size.bit_length() // 7)) + 4 * variant for size in sizes]
+                more = 0 if variant else 4
+            unit, whole = max(sizes, default=0), sum(sizes) + more
+        else:
+            unit = np.dtype(tensor.dtype).itemsize
+            whole = math.prod(tensor.shape) * unit
+        found = cls(0, unit, more, alignment or 1)
+        return found._replace(whole=found.padded(whole))
+
+    def padded(self, size: int) -> int:
+        return -(-size // self.alignment) * self.alignment
+
+    def part(self, part: _Part) -> int:
+        """Bytes of a part; of strings at most so many."""
+        return self.padded(math.prod(part.shape) * self.unit + self.more)
+
+
 class _Filler:
     """Fills shards one after the other; `left` is the free bytes of the last one."""
 
@@ -222,25 +265,12 @@ class _Filler:
         self.left = self.capacity
 
     def add(self, tensor: ShardableTensor) -> None:
-        total, unit = self.sizes(tensor)
-        if 0 in tensor.shape:
-            _put(self.shards[-1], tensor, tensor.slice_spec, tensor.tensor)
-        elif not tensor.shape:
-            self.add_scalar(tensor, total)
+        if 0 in tensor.shape or not tensor.shape:
+            self.add_uncut(tensor, _Bytes.of(tensor).whole)
         else:
-            self.add_array(tensor, total, unit)
+            self.add_array(tensor, _Bytes.of(tensor))
 
-    def sizes(self, tensor: ShardableTensor) -> tuple[int, int]:
-        """Return the bytes of all elements, and of the largest one."""
-        if tensor.checkpoint_key == _OBJECT_GRAPH or tensor.dtype == VARIANT:
-            return 0, 0
-        if _is_string(tensor):
-            sizes = _string_sizes(tensor)
-            return sum(sizes), max(sizes, default=0)
-        unit = np.dtype(tensor.dtype).itemsize
-        return math.prod(tensor.shape) * unit, unit
-
-    def add_scalar(self, tensor: ShardableTensor, size: int) -> None:
+    def add_uncut(self, tensor: ShardableTensor, size: int) -> None:
         if size > self.capacity:
             self.oversize.append({})
             _put(self.oversize[-1], tensor, tensor.slice_spec, tensor.tensor)
@@ -250,18 +280,18 @@ class _Filler:
         _put(self.shards[-1], tensor, tensor.slice_spec, tensor.tensor)
         self.left -= size
 
-    def add_array(self, tensor: ShardableTensor, size: int, unit: int) -> None:
-        rest = _whole(tensor)
+    def add_array(self, tensor: ShardableTensor, stored: _Bytes) -> None:
+        rest, size = _whole(tensor), stored.whole
         while size > self.left:
-            axis, count = self.widest(rest, unit)
+            axis, count = self.widest(rest, stored)
             if not count and self.left < self.capacity:
                 self.next_shard()
                 continue  # with the same size: that of strings depends on whether they are cut
             if count:
                 slab, rest = rest.cut(axis, count)
                 self.put(tensor, slab)
-                self.left -= math.prod(slab.shape) * unit
-            elif unit > self.capacity:
+                self.left -= stored.part(slab)
+            elif stored.padded(stored.unit + stored.more) > self.capacity:
                 self.put_alone(tensor, rest)
                 return
             else:
@@ -270,17 +300,18 @@ class _Filler:
                 axis = max(range(len(rest.shape)), key=rest.shape.__getitem__)
                 slab, rest = rest.cut(axis, 1)
                 self.put_alone(tensor, slab)
-            size = math.prod(rest.shape) * unit
+            size = stored.part(rest)
         self.put(tensor, rest)
         self.left -= size
 
-    def widest(self, part: _Part, unit: int) -> tuple[int, int]:
+    def widest(self, part: _Part, stored: _Bytes) -> tuple[int, int]:
         """Return the axis along which the fewest slabs hold a part, and how many indexes each has;
         the first such axis. 0 indexes if no slab fits into the room left."""
         best, fewest = 0, 0
         elements = math.prod(part.shape)
+        room = max(self.left // stored.alignment * stored.alignment - stored.more, 0)
         for axis, count in enumerate(part.shape):
-            indexes = self.left // (elements // count * unit)
+            indexes = room // (elements // count * stored.unit)
             slabs = -(-count // indexes) if indexes else 0
             if slabs and (not fewest or slabs < fewest):
                 best, fewest = axis, slabs

@@ -35,6 +35,7 @@ from ckptfmt.bundle.batch import box_of_text, check_dtypes, select_batch
 from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.snapshot import Snapshot
+from ckptfmt.bundle.writer import ALIGNMENT
 from ckptfmt.errors import (
     CheckpointNotFoundError,
     InvalidError,
@@ -46,7 +47,7 @@ from ckptfmt.saving.devices import task_of
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.policies import ShardByTaskPolicy
 from ckptfmt.saving.registration import RegisteredSaver, get_registered_saver
-from ckptfmt.saving.sharding import Box, overlapping, validate_shards
+from ckptfmt.saving.sharding import Box, checked_shards, overlapping
 from ckptfmt.saving.shards import shard_sources, write_checkpoint
 from ckptfmt.saving.specs import DSaveSpec, SaveableObject, SaveSpec, ShardableTensor
 from ckptfmt.slices import parse_spec
@@ -98,7 +99,7 @@ class Saver:
         restore_fns: Mapping[Any, RestoreFn] | None = None,
         line: Line | None = None,
     ) -> None:
-        self._tasks: dict[str, list[_Item]] = {}
+        self._items: list[_Item] = []
         if not isinstance(serialized_tensors, Mapping):
             wanted = "a mapping from objects to their tensors"
             raise wrong("serialized_tensors", wanted, serialized_tensors)
@@ -118,8 +119,11 @@ class Saver:
                         tensor=key,
                     )
                 seen.add((key, slice_spec))
-                self._tasks.setdefault(task_of(spec.device), []).append(item)
-        _check_slices(item for items in self._tasks.values() for item in items)
+                self._items.append(item)
+        _check_slices(self._items)
+        self._tasks: dict[str, list[_Item]] = {}
+        for item in self._items:
+            self._tasks.setdefault(task_of(item.spec.device), []).append(item)
         self._registered = _registered(registered_savers)
         self._line = line or Line()
 
@@ -307,7 +311,7 @@ class Saver:
     def _options(self, options: CheckpointOptions | None) -> CheckpointOptions:
         options = CheckpointOptions.of(options)
         if options.io_device is not None:
-            for item in (item for items in self._tasks.values() for item in items):
+            for item in self._items:
                 if isinstance(item.spec, DSaveSpec):
                     raise InvalidError(
                         f"io_device '{options.io_device}' cannot be used for a tensor on a mesh",
@@ -343,15 +347,19 @@ class Saver:
 
     def _shards(self, options: CheckpointOptions) -> list[Sources]:
         """Return what is saved now, cut by the policy: the shards of all tasks in order."""
-        policy = options.sharding_callback or ShardByTaskPolicy()
+        policy = options.sharding_callback
+        alignment = options.alignment or (None if options.level == "v2" else ALIGNMENT)
+        all_tasks = getattr(policy, "all_tasks", False)
         found: list[Sources] = []
-        for items in self._tasks.values():
+        for items in [self._items] if all_tasks else self._tasks.values():
             tensors = [tensor for item in items if (tensor := item.shardable()) is not None]
             if not tensors:
                 continue
-            shards = policy(tensors)
-            if options.sharding_callback is not None:  # our own does not change the tensors
-                validate_shards(policy, tensors, shards)
+            shards = (
+                ShardByTaskPolicy()(tensors)  # does not change the tensors
+                if policy is None
+                else checked_shards(policy, tensors, alignment)
+            )
             stored = {tensor.checkpoint_key: tensor.dtype for tensor in tensors}
             found += [shard_sources(shard, stored) for shard in shards]
         return found

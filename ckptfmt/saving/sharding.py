@@ -3,7 +3,8 @@
 
 A callback gets the tensors of one task and returns shards. `validate_shards` compares the two, so
 that no callback loses or changes a tensor. It compares boxes, not texts: a tensor given as "" may
-be returned as "4 6 0,4:0,6", or in pieces that tile the same box.
+be returned as "4 6 0,4:0,6", or in pieces that tile the same box. A piece must be that view of the
+tensor, or have equal bytes.
 
 Corners decide whether pieces tile a box. A corner has the sign (-1)^n, where n of its coordinates
 are ends. Two sums of boxes are equal, with multiplicity, exactly if the sums of their signed
@@ -17,19 +18,24 @@ import bisect
 import functools
 import itertools
 import math
+import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ckptfmt import dtypes
-from ckptfmt.errors import InvalidError
-from ckptfmt.names import tensor_text
-from ckptfmt.saving.devices import device_of, task_of
-from ckptfmt.saving.specs import ShardableTensor, parsed_text, whole_box
+from ckptfmt.arrays import Sources, same_elements
+from ckptfmt.errors import InvalidError, ShardingError
+from ckptfmt.names import tensor_bytes, tensor_text
+from ckptfmt.saving.devices import device_in_task, device_of, task_of
+from ckptfmt.saving.specs import ShardableTensor, as_array, parsed_text, whole_box
 from ckptfmt.slices import SaveSliceInfo
 
-__all__ = ["Shard", "ShardableTensor", "ShardingCallback", "validate_shards"]
+__all__ = ["Shard", "ShardableTensor", "ShardingCallback", "checked_shards", "validate_shards"]
 
 # The content of one data file in order: {checkpoint key: {slice spec: array}}.
 Shard = MutableMapping[str, MutableMapping[str, Any]]
@@ -40,7 +46,13 @@ class ShardingCallback(abc.ABC):
 
     `validate_shards` checks the shards in every save. Two callbacks are equal if they have the same
     class, description and attributes.
+
+    Attributes:
+        all_tasks: whether a saver calls it once with the tensors of all tasks, instead of once for
+            each task. A shard still belongs to one task.
     """
+
+    all_tasks: ClassVar[bool] = False
 
     @property
     @abc.abstractmethod
@@ -52,7 +64,7 @@ class ShardingCallback(abc.ABC):
         """Return the shards, each a mapping {checkpoint key: {slice spec: array}}.
 
         Args:
-            shardable_tensors: all tensors of one task, in the order of saving.
+            shardable_tensors: all tensors of one task, in the order of saving. They are read-only.
 
         Returns:
             One mapping for each data file. It must contain every tensor, whole or in pieces that
@@ -74,6 +86,75 @@ class ShardingCallback(abc.ABC):
     def __repr__(self) -> str:
         attributes = ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
         return f"{type(self).__name__}({attributes})"
+
+
+def checked_shards(
+    callback: ShardingCallback, tensors: Sequence[ShardableTensor], alignment: int | None
+) -> Sequence[Shard]:
+    """Call a sharding callback with read-only tensors, and return its shards, validated.
+
+    Args:
+        callback: ours or TensorFlow's, which gets TensorFlow's objects.
+        tensors: those of one task, or of all if the callback takes all.
+        alignment: as `ShardableTensor.alignment`.
+
+    Raises:
+        ShardingError: the callback lost or changed a tensor.
+        InvalidError: TensorFlow has no constants of a tensor's dtype.
+        What the callback raises.
+    """
+    given = [tensor.for_callback(alignment) for tensor in tensors]
+    bases = {(base.__module__.partition(".")[0], base.__name__) for base in type(callback).__mro__}
+    shards: Sequence[Shard]
+    if ("tensorflow", "ShardingCallback") in bases:
+        shards = _from_tensorflow(callback([_to_tensorflow(tensor) for tensor in given]))
+    else:
+        shards = callback(given)
+    validate_shards(callback, given, shards)
+    return shards
+
+
+def _to_tensorflow(tensor: ShardableTensor) -> Any:
+    """Return TensorFlow's ShardableTensor of a copy in this process."""
+    if tensor.dtype == dtypes.VARIANT:
+        raise InvalidError(
+            "a variant cannot be passed to a callback of TensorFlow: use one of ckptfmt",
+            tensor=tensor.checkpoint_key,
+        )
+    tf = sys.modules["tensorflow"]
+    sources = Sources()
+    sources.add(tensor_bytes(tensor.name), tensor.tensor, tensor.dtype)
+    array = sources.arrays[0]
+    if sources.elements:
+        array = np.array(sources.elements[0], object).reshape(tensor.shape)
+    with tf.init_scope(), tf.device("/device:CPU:0"):
+        value = tf.constant(array, tf.as_dtype(sources.codes[0]))
+    spec = tensor.tensor_save_spec
+    return tf.train.experimental.ShardableTensor(
+        _tensor_save_spec=None if spec is None else spec.with_tensor(value),
+        tensor=value,
+        dtype=value.dtype,
+        device=tf.DeviceSpec.from_string(device_in_task(tensor.device)),
+        name=tensor.name,
+        shape=value.shape,
+        slice_spec=tensor.slice_spec,
+        checkpoint_key=tensor.checkpoint_key,
+        trackable=tensor.trackable,
+    )
+
+
+def _from_tensorflow(given: Any) -> Any:
+    """Return the shards of a callback of TensorFlow, with numpy arrays."""
+    if isinstance(given, Mapping):
+        return {key: _from_tensorflow(value) for key, value in given.items()}
+    if isinstance(given, (list, tuple)):
+        return list(map(_from_tensorflow, given))
+    if not hasattr(given, "numpy"):
+        return given
+    dtype = dtypes.numpy_dtype(given.dtype.as_datatype_enum)
+    array = np.asarray(given)
+    # Quantized types come as plain integers.
+    return array if dtype is None or dtype.hasobject else array.view(dtype)
 
 
 # ---- boxes ---------------------------------------------------------------------------------------
@@ -229,9 +310,10 @@ class _Key:
 
 
 def validate_shards(
-    callback: ShardingCallback,
-    shardable_tensors: Sequence[ShardableTensor],
-    shards: Sequence[Shard],
+    callback: ShardingCallback | Sequence[Shard] | None = None,
+    shardable_tensors: Sequence[ShardableTensor] = (),
+    shards: Sequence[Shard] | str | None = None,
+    callback_description: str | None = None,
 ) -> None:
     """Check that a sharding callback returned the tensors that it was given, possibly cut.
 
@@ -244,20 +326,28 @@ def validate_shards(
     4. no dtype is changed;
     5. a tensor keeps its shape, or its pieces tile its box exactly;
     6. an array with a device is on the task of its tensor;
-    7. the tensors of one shard belong to one task.
+    7. the tensors of one shard belong to one task;
+    8. each piece is that view of its tensor, or has the same bytes.
 
     A slice is a box: "" and "4 6 0,4:0,6" are the same slice of a tensor of shape (4, 6).
 
     Args:
-        callback: the callback, for messages.
+        callback: the callback, for messages. TensorFlow's order, (shards, shardable_tensors,
+            callback_description), is accepted too.
         shardable_tensors: the tensors that it was given.
         shards: the shards that it returned.
+        callback_description: the description of a callback, instead of the callback.
 
     Raises:
-        InvalidError: a rule is broken; the message names the callback's description, the key and
-            the slice. Or two of `shardable_tensors` are the same slice of one key.
+        ShardingError: an InvalidError and a RuntimeError. A rule is broken; the message names the
+            callback's description, the key and the slice. Or two of `shardable_tensors` are the
+            same slice of one key.
     """
-    check = _Check(callback.description, _indexed(shardable_tensors))
+    description = getattr(callback, "description", callback_description)
+    if callback is not None and not hasattr(callback, "description"):  # TensorFlow's order
+        description = shards if description is None else description
+        shards = callback
+    check = _Check(str(description), _indexed(shardable_tensors))
     if not isinstance(shards, Sequence) or isinstance(shards, (str, bytes)):
         raise check.malformed(f"gave a {type(shards).__name__}, not a sequence of shards")
     for shard in shards:
@@ -276,7 +366,7 @@ def _indexed(shardable_tensors: Sequence[ShardableTensor]) -> dict[str, _Key]:
         if key is None:
             key = keys[tensor.checkpoint_key] = _Key()
         if box in key.seen:
-            raise InvalidError(
+            raise ShardingError(
                 "Received multiple tensors with the same checkpoint key and slice spec: "
                 f"'{tensor.slice_spec}'",
                 tensor=tensor.checkpoint_key,
@@ -295,12 +385,12 @@ class _Check:
         self.description = description
         self.keys = keys
 
-    def malformed(self, what: str) -> InvalidError:
-        return InvalidError(f"sharding callback '{self.description}' {what}")
+    def malformed(self, what: str) -> ShardingError:
+        return ShardingError(f"sharding callback '{self.description}' {what}")
 
-    def broken(self, what: str, key: str, spec: str) -> InvalidError:
+    def broken(self, what: str, key: str, spec: str) -> ShardingError:
         text = tensor_text(key) if isinstance(key, (str, bytes)) else repr(key)
-        return InvalidError(
+        return ShardingError(
             f"sharding callback '{self.description}' {what}: "
             f"checkpoint key '{text}', slice spec '{spec}'",
             tensor=text,
@@ -360,9 +450,31 @@ class _Check:
                 name,
                 spec,
             )
+        if not (array is tensor.tensor and box == origin.box):
+            self.values(name, spec, array, origin, box)
         origin.pieces.append(box)
         origin.specs.append(spec)
         return origin
+
+    def values(self, name: str, spec: str, array: Any, origin: _Origin, box: Box) -> None:
+        """Check that an array of the right shape and dtype has the elements of its slice."""
+        tensor = origin.tensor
+        given = tensor.tensor
+        if not isinstance(given, np.ndarray):
+            given = as_array(name, given, tensor.dtype)[0]
+        if box != origin.box:
+            inner = zip(box.start, box.shape, origin.box.start, strict=True)
+            given = given[tuple(slice(at - first, at - first + n) for at, n, first in inner)]
+        if isinstance(array, np.ndarray) and same_elements(array, given):
+            return
+        try:
+            same = _same_bytes(name, array, given, tensor.dtype)
+        except InvalidError as error:
+            raise self.broken(
+                f"gave something other than an array ({error.message})", name, spec
+            ) from None
+        if not same:
+            raise self.broken("changed a tensor's values", name, spec)
 
     def located(self, name: str, key: _Key, spec: str) -> tuple[_Origin, Box]:
         """Return the tensor that contains the box of a slice spec, and the box."""
@@ -404,7 +516,7 @@ class _Check:
             more = f" (and {len(lost) - 1} more)" if len(lost) > 1 else ""
             raise self.broken(f"lost a tensor{more}", *lost[0])
 
-    def not_tiled(self, name: str, origin: _Origin) -> InvalidError:
+    def not_tiled(self, name: str, origin: _Origin) -> ShardingError:
         spec = origin.tensor.slice_spec
         overlap = overlapping(origin.pieces)
         if overlap is not None:
@@ -426,6 +538,18 @@ def _attribute(array: Any, what: str) -> Any:
     """Return an array's `shape` or `dtype`; None for other objects."""
     found = getattr(array, what, None)
     return tuple(found) if what == "shape" and found is not None else found
+
+
+def _same_bytes(name: str, first: Any, second: NDArray[Any], dtype: Any) -> bool:
+    """Return whether two arrays of one shape would be stored as the same bytes."""
+    sources = Sources()
+    for array in (first, second):
+        sources.add(tensor_bytes(name), array, dtype)
+    if sources.elements:
+        return sources.elements[0] == sources.elements[1]
+    native = (a.astype(a.dtype.newbyteorder("="), copy=False) for a in sources.arrays)
+    one, other = map(dtypes.little_endian, native, sources.codes)
+    return np.array_equal(one, other)
 
 
 def _same_dtype(first: Any, second: Any) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -111,6 +112,12 @@ class SaveSpec:
             return self
         spec = copy.copy(self)
         spec._tensor, spec._asked = None, False
+        return spec
+
+    def with_tensor(self, tensor: Any) -> Self:
+        """Return a copy of this spec with this tensor."""
+        spec = copy.copy(self)
+        spec._tensor, spec._asked = tensor, True
         return spec
 
     @property
@@ -315,7 +322,7 @@ class ShardableTensor:
 
     Attributes:
         tensor_save_spec: its SaveSpec, or None.
-        tensor: the array; of a slice only the slice.
+        tensor: the array; of a slice only the slice. Read-only for callbacks.
         dtype: as `SaveSpec.dtype`.
         device: the name of the device that the tensor is on, or "".
         name: the SaveSpec's name.
@@ -323,6 +330,8 @@ class ShardableTensor:
         slice_spec: "" for a whole tensor, else full shape and slice ("4 6 0,2:0,6"), stripped.
         checkpoint_key: its name in the checkpoint.
         trackable: the object that owns it, or None.
+        alignment: the data file pads each tensor to a multiple of this many bytes. None if sizes
+            count as in TensorFlow (level "v2").
     """
 
     tensor_save_spec: SaveSpec | None
@@ -334,6 +343,7 @@ class ShardableTensor:
     slice_spec: str
     checkpoint_key: str
     trackable: Any = None
+    alignment: int | None = None
 
     @classmethod
     def from_spec(
@@ -370,6 +380,18 @@ class ShardableTensor:
             slice_spec=spec.slice_spec.strip(),
             checkpoint_key=spec.name if checkpoint_key is None else tensor_text(checkpoint_key),
             trackable=trackable,
+        )
+
+    def for_callback(self, alignment: int | None) -> ShardableTensor:
+        """Return a copy with a read-only view of the tensor."""
+        array = self.tensor.view()
+        array.flags.writeable = False
+        spec = self.tensor_save_spec
+        return dataclasses.replace(
+            self,
+            tensor=array,
+            tensor_save_spec=None if spec is None else spec.with_tensor(array),
+            alignment=alignment,
         )
 
     @property

@@ -31,6 +31,12 @@ TABLE = [
     (ckptfmt.LimitError, (), "LIMIT", ("LIMIT",)),
     (ckptfmt.InvalidError, (ValueError,), "INVALID", ("ARGUMENT", "BAD_PATH")),
     (ckptfmt.MatchError, (ckptfmt.InvalidError, ValueError, AssertionError), "INVALID", ("MATCH",)),
+    (
+        ckptfmt.ShardingError,
+        (ckptfmt.InvalidError, ValueError, RuntimeError),
+        "INVALID",
+        ("SHARDING",),
+    ),
     (ckptfmt.TensorNotFoundError, (LookupError, KeyError), "NOT_FOUND", ("TENSOR_NOT_FOUND",)),
     (ckptfmt.StorageError, (OSError,), "IO", ("OS",)),
     (ckptfmt.ShardMissingError, (ckptfmt.StorageError, OSError), "IO", ("SHARD_MISSING",)),
@@ -51,7 +57,15 @@ TABLE = [
     (ckptfmt.BusyError, (), "BUSY", ("BUSY",)),
 ]
 CLASSES = [row[0] for row in TABLE]
-BUILTINS = (ValueError, AssertionError, LookupError, KeyError, OSError, FileNotFoundError)
+BUILTINS = (
+    ValueError,
+    AssertionError,
+    RuntimeError,
+    LookupError,
+    KeyError,
+    OSError,
+    FileNotFoundError,
+)
 BUILTINS += (ckptfmt.StorageError, ckptfmt.InvalidError)
 DETAILS = {"path": "/d/ck.index", "offset": 4097, "tensor": "layer/w", "errno": errno.EIO}
 
@@ -96,7 +110,7 @@ def test_every_failure_of_c_has_its_class() -> None:
     assert listed[0] == "NONE" and lib.CKPTFMT_FAIL_BAD_CHUNK == 25
     # Only a progress function of C cancels; one of Python raises.
     assert lib.CKPTFMT_FAIL_CANCELLED == 26
-    assert set(listed) - {"NONE", "NO_MEMORY"} == set(expected) - {"MATCH"}
+    assert set(listed) - {"NONE", "NO_MEMORY"} == set(expected) - {"MATCH", "SHARDING"}
     assert expected == _core.ERROR_BY_FAILURE
     statuses = {kind.default_status for kind in CLASSES}
     assert set(_core.ERROR_BY_STATUS) == statuses

@@ -7,24 +7,30 @@ end, or drops what has no elements, ours must keep every tensor.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import json
 import math
 import os
 import random
+import subprocess
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import ckptfmt
 from ckptfmt.saving.devices import canonical, task_of
-from ckptfmt.saving.policies import MaxShardSizePolicy, ShardByTaskPolicy
+from ckptfmt.saving.policies import MaxShardSizePolicy, ShardByDevicePolicy, ShardByTaskPolicy
 from ckptfmt.saving.sharding import Shard, ShardableTensor, validate_shards
 from ckptfmt.saving.specs import SaveSpec
 
 from . import values
 from .generate import seed_from_environment
-from .workers import ask
+from .oracle import environment, interpreter
+from .workers import SECONDS, ask, command
 
 SETS = int(os.environ.get("CKPTFMT_TEST_PARTITIONS", "600"))
 DEVICE = "/job:localhost/replica:0/task:0/device:CPU:0"
@@ -238,3 +244,52 @@ def test_devices(answers: tuple[list[Case], dict[str, Any]]) -> None:
     print()
     print(f"{right} device names as TensorFlow, and {len(DEVICES) - right} that are none")
     assert right > 100
+
+
+# ---- TensorFlow's own callbacks ------------------------------------------------------------------
+
+PLACES = (
+    *("/gpu:10", "/job:ps/task:1", "", "/job:ps/task:0/cpu:0", "/GPU:2", "/job:ps/task:1/gpu:0"),
+    *("/device:GPU:10", "/job:a/replica:1/task:3/device:TPU:0", "/job:ps/task:10/cpu:0", "/cpu:0"),
+)
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What a process with TensorFlow and ckptfmt answers."""
+    root = str(Path(ckptfmt.__file__).parents[1])
+    run = functools.partial(
+        subprocess.run, env=environment() | {"PYTHONPATH": root}, stdout=subprocess.PIPE
+    )
+    if run([interpreter(), "-c", "import ckptfmt._core"], check=False).returncode:
+        pytest.skip("the Python that has TensorFlow lacks what ckptfmt needs")
+    folder = tmp_path_factory.mktemp("together")
+    found = run(command("tf_callbacks.py", folder, *PLACES), check=True, timeout=SECONDS)
+    answer: dict[str, Any] = json.loads(found.stdout)
+    return answer
+
+
+def test_callbacks_of_tensorflow(together: dict[str, Any]) -> None:
+    """Its policies give what ours give; a callback of its class gets its objects."""
+    shards = together["shards"]
+    for name in ("task", "size"):
+        theirs, ours = shards[name]
+        assert theirs == ours
+    assert len(shards["task"][0]) == 2 and len(shards["size"][0]) > 6
+    small, large, other_task = shards["own"][0]
+    assert [name for _, name, _ in small] == ["quantized", "scalar", "strings", "text"]
+    assert [name for _, name, _ in large] == ["float", "swapped", "slice"]
+    assert [name for _, name, _ in other_task] == ["bool", "bfloat16"]
+    assert together["refused"] == (
+        "ShardingError: tensor 'float': sharding callback 'large and small' changed a tensor's "
+        "values: checkpoint key 'float', slice spec ''"
+    )
+
+
+def test_devices_in_the_order_of_v1_savers(together: dict[str, Any]) -> None:
+    tensors = [
+        ShardableTensor.from_spec(SaveSpec(0.0, "", f"v{number:02}", device=device))
+        for number, device in enumerate(PLACES)
+    ]
+    shards = ShardByDevicePolicy()([tensor for tensor in tensors if tensor is not None])
+    assert [sorted(shard) for shard in shards] == together["grouped"]

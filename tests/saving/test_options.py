@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ import pytest
 from ckptfmt.errors import InvalidError
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.policies import MaxShardSizePolicy, ShardByTaskPolicy
+from ckptfmt.saving.sharding import Shard, ShardableTensor
 
 
 def test_defaults() -> None:
@@ -60,6 +61,21 @@ def test_tensorflow_spellings() -> None:
         ours.experimental_io_device = "/cpu:0"
     with pytest.raises(TypeError):
         CheckpointOptions("/cpu:0")
+
+
+def test_any_described_callable_is_a_sharding_callback() -> None:
+    class Described:
+        description = "one shard"
+
+    class Duck(Described):
+        def __call__(self, tensors: Sequence[ShardableTensor]) -> Sequence[Shard]:
+            return ShardByTaskPolicy()(tensors)
+
+    duck: Any = Duck()
+    assert CheckpointOptions(sharding_callback=duck).sharding_callback is duck
+    not_callable: Any = Described()
+    with pytest.raises(InvalidError, match="must be a ShardingCallback, not Described"):
+        CheckpointOptions(sharding_callback=not_callable)
 
 
 @pytest.mark.parametrize(

@@ -10,20 +10,24 @@ import math
 import random
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from support.saving import shardable
+from support.saving import shardable, with_policy
 
+import ckptfmt
 from ckptfmt.errors import InvalidError
+from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.policies import (
     BalancedPolicy,
     MaxShardSizePolicy,
     ShardByDevicePolicy,
     ShardByTaskPolicy,
 )
+from ckptfmt.saving.saver import Saver
 from ckptfmt.saving.sharding import Shard, ShardableTensor, ShardingCallback, validate_shards
 
 OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
@@ -84,6 +88,27 @@ def test_by_device() -> None:
     assert checked(ShardByDevicePolicy(), placed()) == whole("e", "bd", "a", "c")
     assert checked(ShardByDevicePolicy("first seen"), placed()) == whole("a", "bd", "c", "e")
     assert checked(ShardByDevicePolicy(), []) == []
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [("sorted", ["e", "bd", "a", "c"]), ("first seen", ["a", "bd", "c", "e"])],
+)
+def test_by_device_over_all_tasks(tmp_path: Path, order: Any, expected: list[str]) -> None:
+    """The data files of all tasks are in one order; a task has its own file for equal keys."""
+
+    def saved(policy: ShardByDevicePolicy) -> list[str]:
+        specs = {t.checkpoint_key: t.tensor_save_spec for t in placed()}
+        Saver({"all": specs}).save(tmp_path / "ckpt", with_policy(policy))
+        with ckptfmt.open(tmp_path / "ckpt") as reader:
+            shards = [reader[name].shard for name in "abcde"]
+        found = [
+            "".join(n for n, s in zip("abcde", shards, strict=True) if s == i) for i in range(5)
+        ]
+        return [names for names in found if names]
+
+    assert saved(ShardByDevicePolicy(order)) == expected
+    assert saved(ShardByDevicePolicy(order, lambda _: 0)) == ["ac", "bd", "e"]
 
 
 def test_by_key_fn() -> None:
@@ -340,6 +365,56 @@ def test_nothing_is_lost_whatever_the_size(seed: int) -> None:
                 assert len(pieces) == 1, seed
                 over += 1
     assert over > 10
+
+
+# ---- up to a size: of data files -----------------------------------------------------------------
+
+
+def data_files(tmp_path: Path, tensors: Sequence[ShardableTensor], **options: Any) -> list[int]:
+    """Bytes of each data file of a checkpoint of these."""
+    specs = {t.checkpoint_key: t.tensor_save_spec for t in tensors}
+    prefix = tmp_path / "ckpt"
+    for old in tmp_path.glob("ckpt.*"):
+        old.unlink()
+    Saver({"all": specs}).save(prefix, CheckpointOptions(durability="none", **options))
+    return [path.stat().st_size for path in sorted(tmp_path.glob("ckpt.data-*"))]
+
+
+def test_padding_counts(tmp_path: Path) -> None:
+    """Tensors of 16 bytes take 64 each at the default alignment, and 16 at level "v2"."""
+    tensors = [floats(f"t{row}", 4) for row in range(4096)]
+    policy = MaxShardSizePolicy(1 << 16)
+    assert data_files(tmp_path, tensors, sharding_callback=policy) == [1 << 16] * 4
+    at_v2 = data_files(tmp_path, tensors, sharding_callback=policy, level="v2")
+    assert at_v2 == [1 << 16]
+
+
+def test_files_are_as_large_as_counted(tmp_path: Path, seed: int) -> None:
+    """Only pieces of one index are larger, and alone."""
+    rng = random.Random(seed)
+    made = over = 0
+    for _ in range(40):
+        tensors = random_tensors(rng)
+        variants = np.array([bytes(rng.randint(0, 200)) for _ in range(rng.randint(0, 3))], object)
+        tensors.append(shardable("variant", variants, dtype="variant"))
+        tensors.append(shardable(OBJECT_GRAPH, bytes(rng.randint(0, 300))))
+        limit = rng.choice((0, 8, 70, 200, 1000, 10**5))
+        alignment = rng.choice((None, 1, 24, 64))
+        options: dict[str, Any] = {"alignment": alignment}
+        (whole,) = data_files(
+            tmp_path, tensors, sharding_callback=MaxShardSizePolicy(2**40), **options
+        )
+        exactly = MaxShardSizePolicy(whole)
+        assert data_files(tmp_path, tensors, sharding_callback=exactly, **options) == [whole], seed
+        policy = MaxShardSizePolicy(limit)
+        given = [tensor.for_callback(alignment or 64) for tensor in tensors]
+        pieces = [sum(map(len, shard.values())) for shard in policy(given)]
+        sizes = data_files(tmp_path, tensors, sharding_callback=policy, **options)
+        assert len(sizes) == len(pieces), seed
+        for size, count in zip(sizes, pieces, strict=True):
+            assert size <= limit or count == 1, (seed, limit, alignment)
+            made, over = made + 1, over + (size > limit)
+    assert made > over > 10
 
 
 # ---- balanced ------------------------------------------------------------------------------------

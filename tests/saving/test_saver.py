@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 import secrets
@@ -25,7 +26,7 @@ from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.policies import BalancedPolicy, MaxShardSizePolicy, ShardByTaskPolicy
 from ckptfmt.saving.saver import Saver
 from ckptfmt.saving.sharding import Shard, ShardingCallback
-from ckptfmt.saving.specs import DSaveSpec, SaveSpec
+from ckptfmt.saving.specs import DSaveSpec, SaveSpec, ShardableTensor
 from ckptfmt.threads import StoppedError
 
 # ---- saving --------------------------------------------------------------------------------------
@@ -97,12 +98,28 @@ def test_the_policy_gets_the_tensors_of_one_task_at_a_time(tmp_path: Path) -> No
         tmp_path / "ckpt", with_policy(policy)
     )
     (first,), (second,) = policy.calls
-    assert first.tensor is part
+    assert np.shares_memory(first.tensor, part)
     assert (first.checkpoint_key, first.name) == ("part", "part")
     assert (first.slice_spec, first.shape, first.dtype) == ("4 3 2,2:0,3", (2, 3), np.float64)
     assert (first.device, first.trackable) == (TASK.format(0, "GPU:1"), owner)
-    assert second.tensor is whole
+    assert np.shares_memory(second.tensor, whole)
     assert (second.slice_spec, second.shape, second.dtype) == ("", (6,), np.int32)
+
+
+@pytest.mark.parametrize("get", ["tensor", "tensor_save_spec.tensor"])
+def test_a_policy_cannot_write_to_the_tensors(tmp_path: Path, get: str) -> None:
+    array, made = np.ones(3), np.ones(2)
+    late = SaveSpec(lambda: made, "", "late", np.float64, "")
+
+    def zero(tensors: Sequence[ShardableTensor]) -> list[Shard]:
+        for tensor in tensors:
+            with pytest.raises(ValueError, match="read-only"):
+                operator.attrgetter(get)(tensor)[...] = 0
+        return one_each(tensors)
+
+    Saver({"all": {"now": array, "late": late}}).save(tmp_path / "ckpt", with_policy(Given(zero)))
+    assert ckptfmt.load(tmp_path / "ckpt")["now"].tolist() == [1, 1, 1]
+    array[:], made[:] = 2, 2  # the caller's own can still be written to
 
 
 def test_what_the_policy_gives_is_always_validated(tmp_path: Path) -> None:

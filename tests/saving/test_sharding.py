@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from support.saving import shardable
 
+import ckptfmt
 from ckptfmt.errors import InvalidError
 from ckptfmt.saving import sharding
 from ckptfmt.saving.policies import MaxShardSizePolicy, ShardByDevicePolicy, ShardByTaskPolicy
@@ -186,9 +187,20 @@ def test_right_strings() -> None:
     accepted(tensors, [{"s": parts}])
 
 
+class Placed:
+    """The tensor V on a device."""
+
+    shape, dtype = V.shape, V.dtype
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+
+    def __array__(self, *_arguments: Any, **_options: Any) -> Any:
+        return V
+
+
 def test_right_tasks() -> None:
-    told = SimpleNamespace(shape=(3,), dtype=V.dtype, device="/job:worker/task:1/cpu:0")
-    accepted([shardable("v", V, device=TASK_1)], [{"v": {"": told}}])
+    accepted([shardable("v", V, device=TASK_1)], [{"v": {"": Placed("/job:worker/task:1/cpu:0")}}])
     tensors = [shardable("v", V, device=TASK_1), shardable("w", W, device=TASK_2)]
     accepted(tensors, [{"v": {"": V}}, {"w": {"": W}}])
 
@@ -381,11 +393,10 @@ def test_rule_5_specs_that_are_none() -> None:
 
 @pytest.mark.parametrize("device", [TASK_1, ""])
 def test_rule_6_same_task(device: str) -> None:
-    told = SimpleNamespace(shape=(3,), dtype=V.dtype, device=TASK_2)
     task = TASK_1.replace("GPU", "CPU") if device else ""
     refused(
         [shardable("v", V, device=device)],
-        [{"v": {"": told}}],
+        [{"v": {"": Placed(TASK_2)}}],
         f"sharding callback 'a test's own' changed a tensor's task from '{task}' to "
         "'/job:worker/task:2/device:CPU:0': checkpoint key 'v', slice spec ''",
         "v",
@@ -401,6 +412,73 @@ def test_rule_7_one_task_a_shard() -> None:
         "'/job:worker/task:2/device:CPU:0': checkpoint key 'w', slice spec ''",
         "w",
     )
+
+
+NUMBERS = np.array([1.0, -0.0, np.nan])
+SQUARE = np.arange(9.0).reshape(3, 3)
+TEXTS = np.array([b"a", "b"], object)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "shards", "key", "spec"),
+    [
+        (both(), [{"w": {"": W * 0}, "v": {"": V}}], "w", ""),
+        (both(), [{"w": {"": W}, "v": {"3 0,3": V[::-1]}}], "v", "3 0,3"),
+        (both(), [{"w": {"": W}, "v": {"3 0,2": V[1:], "3 2,1": V[:1]}}], "v", "3 0,2"),
+        (both(), [{"w": {"4 6 0,2:0,6": W[2:], "4 6 2,2:0,6": W[:2]}, "v": {"": V}}], "w", None),
+        (
+            [shardable("a", V), shardable("b", V + 1)],
+            [{"a": {"": V + 1}, "b": {"": V}}],
+            *("a", ""),
+        ),
+        (
+            [shardable("w", W[:2], "4 6 0,2:0,6"), shardable("w", W[2:], "4 6 2,2:0,6")],
+            [{"w": {"4 6 0,2:0,6": W[:2], "4 6 2,2:0,6": W[:2]}}],
+            *("w", "4 6 2,2:0,6"),
+        ),
+        ([shardable("n", NUMBERS)], [{"n": {"": np.abs(NUMBERS)}}], "n", ""),
+        ([shardable("q", SQUARE)], [{"q": {"": SQUARE.T}}], "q", ""),
+        ([shardable("t", TEXTS)], [{"t": {"": TEXTS[::-1]}}], "t", ""),
+    ],
+)
+def test_rule_8_same_values(
+    tensors: list[ShardableTensor], shards: Any, key: str, spec: str | None
+) -> None:
+    spec = "4 6 0,2:0,6" if spec is None else spec
+    message = (
+        "sharding callback 'a test's own' changed a tensor's values: checkpoint key "
+        f"'{key}', slice spec '{spec}'"
+    )
+    refused(tensors, shards, message, key)
+
+
+def test_rule_8_copies_have_the_same_values() -> None:
+    tensors = [shardable(*pair) for pair in (("n", NUMBERS), ("q", SQUARE), ("t", TEXTS))]
+    copies: Any = {
+        "n": {"3 0,1": NUMBERS[:1].astype(">f8"), "3 1,2": NUMBERS[1:].copy()},
+        "q": {"3 3 0,3:0,1": SQUARE[:, :1], "3 3 0,3:1,2": np.asfortranarray(SQUARE[:, 1:])},
+        "t": {"": np.array(["a", b"b"], object)},
+    }
+    accepted(tensors, [copies])
+    told = SimpleNamespace(shape=(3,), dtype=V.dtype)
+    with pytest.raises(InvalidError, match=r"gave something other than an array .*key 'v'"):
+        accepted([shardable("v", V)], [{"v": {"": told}}])
+
+
+def test_order_of_arguments_as_tensorflow() -> None:
+    right: Any = [{"w": {"": W}, "v": {"": V}}]
+    validate_shards(right, both(), "theirs")
+    for lost in (
+        lambda: validate_shards(right[:0], both(), "theirs"),
+        lambda: validate_shards(right[:0], both(), callback_description="theirs"),
+        lambda: validate_shards(
+            shards=right[:0], shardable_tensors=both(), callback_description="theirs"
+        ),
+    ):
+        with pytest.raises(RuntimeError, match=r"^tensor 'w': sharding callback 'theirs' lost a"):
+            lost()
+    with pytest.raises(ckptfmt.ShardingError):
+        validate_shards(Callback(len), both(), [])
 
 
 @pytest.mark.parametrize(
