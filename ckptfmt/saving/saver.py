@@ -35,7 +35,6 @@ from ckptfmt.bundle.batch import box_of_text, check_dtypes, select_batch
 from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.snapshot import Snapshot
-from ckptfmt.bundle.writer import ALIGNMENT
 from ckptfmt.errors import (
     CheckpointNotFoundError,
     InvalidError,
@@ -45,10 +44,9 @@ from ckptfmt.names import absolute, path_text, prefix_text
 from ckptfmt.saving.claims import claimed
 from ckptfmt.saving.devices import task_of
 from ckptfmt.saving.options import CheckpointOptions
-from ckptfmt.saving.policies import ShardByTaskPolicy
 from ckptfmt.saving.registration import RegisteredSaver, get_registered_saver
-from ckptfmt.saving.sharding import Box, checked_shards, overlapping
-from ckptfmt.saving.shards import shard_sources, write_checkpoint
+from ckptfmt.saving.sharding import Box, overlapping
+from ckptfmt.saving.shards import cut, write_checkpoint
 from ckptfmt.saving.specs import DSaveSpec, SaveableObject, SaveSpec, ShardableTensor
 from ckptfmt.slices import parse_spec
 
@@ -261,7 +259,8 @@ class Saver:
             if self._registered:
                 claims.enter_context(claimed(path, [saver.name for saver, _ in self._registered]))
             inputs = self._save_registered(path)
-            yield claims, inputs, self._shards(options)
+            tensors = [item.shardable() for item in self._items]
+            yield claims, inputs, cut(filter(None, tensors), options, self._tasks)
 
     def restore(self, prefix: Path, options: CheckpointOptions | None = None) -> dict[str, Any]:
         """Read the tensors of all objects, one batch per task, and pass them to the objects.
@@ -343,25 +342,6 @@ class Saver:
                         f"checkpoint: {error.message}",
                         path=one,
                     ) from None
-        return found
-
-    def _shards(self, options: CheckpointOptions) -> list[Sources]:
-        """Return what is saved now, cut by the policy: the shards of all tasks in order."""
-        policy = options.sharding_callback
-        alignment = options.alignment or (None if options.level == "v2" else ALIGNMENT)
-        all_tasks = getattr(policy, "all_tasks", False)
-        found: list[Sources] = []
-        for items in [self._items] if all_tasks else self._tasks.values():
-            tensors = [tensor for item in items if (tensor := item.shardable()) is not None]
-            if not tensors:
-                continue
-            shards = (
-                ShardByTaskPolicy()(tensors)  # does not change the tensors
-                if policy is None
-                else checked_shards(policy, tensors, alignment)
-            )
-            stored = {tensor.checkpoint_key: tensor.dtype for tensor in tensors}
-            found += [shard_sources(shard, stored) for shard in shards]
         return found
 
 

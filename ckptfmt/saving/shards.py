@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writing the shards of a Saver in parallel, and merging them. No code of the user is called here,
-so a background save does all of it in its thread."""
+"""Cutting tensors into shards, writing these in parallel, and merging them. Only `cut` calls the
+user's code, so a background save does everything else in its thread."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from ckptfmt import _core, names
 from ckptfmt.arrays import Columns, Sources
 from ckptfmt.bundle import writer as writing
 from ckptfmt.progress import Progress
+from ckptfmt.saving.devices import task_of
 from ckptfmt.saving.options import CheckpointOptions
-from ckptfmt.saving.sharding import Shard
+from ckptfmt.saving.policies import ShardByTaskPolicy
+from ckptfmt.saving.sharding import Shard, checked_shards
+from ckptfmt.saving.specs import ShardableTensor
 from ckptfmt.temporary import TemporaryDirectory
 from ckptfmt.threads import Stop, StoppedError, share
 
-__all__ = ["remove_emptied", "shard_sources", "write_checkpoint"]
+__all__ = ["cut", "remove_emptied", "write_checkpoint"]
 
 # Shards written at the same time; more threads would only wait for the disk.
 WRITERS_MAX = 8
@@ -26,7 +29,34 @@ WRITERS_MAX = 8
 BYTES_MIN = 64 << 20
 
 
-def shard_sources(shard: Shard, stored: Mapping[str, Any]) -> Sources:
+def cut(
+    tensors: Iterable[ShardableTensor], options: CheckpointOptions, tasks: Iterable[str] = ()
+) -> list[Sources]:
+    """Cut tensors by the sharding policy of the options, and return the shards of all tasks.
+
+    Args:
+        tensors: all, in the order of saving.
+        options: how they are saved.
+        tasks: those that come first, in this order; the others follow by their first tensors.
+    """
+    policy = options.sharding_callback
+    alignment = options.alignment or (None if options.level == "v2" else writing.ALIGNMENT)
+    groups: dict[str, list[ShardableTensor]] = {task: [] for task in tasks}
+    all_tasks = getattr(policy, "all_tasks", False)
+    for tensor in tensors:
+        groups.setdefault("" if all_tasks else task_of(tensor.device), []).append(tensor)
+    found: list[Sources] = []
+    for group in filter(None, groups.values()):
+        if policy is None:
+            shards: Sequence[Shard] = ShardByTaskPolicy()(group)  # does not change the tensors
+        else:
+            shards = checked_shards(policy, group, alignment)
+        stored = {tensor.checkpoint_key: tensor.dtype for tensor in group}
+        found += [_sources(shard, stored) for shard in shards]
+    return found
+
+
+def _sources(shard: Shard, stored: Mapping[str, Any]) -> Sources:
     """Convert a shard for the writer. Everything is checked here, before anything is written.
 
     Args:

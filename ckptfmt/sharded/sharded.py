@@ -24,7 +24,7 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -50,11 +50,9 @@ from ckptfmt.errors import (
     StorageError,
 )
 from ckptfmt.names import absolute, path_text, prefix_text, sharded_filename
-from ckptfmt.saving.devices import task_of
 from ckptfmt.saving.mesh import Layout, Mesh
 from ckptfmt.saving.options import CheckpointOptions
-from ckptfmt.saving.sharding import ShardingCallback, validate_shards
-from ckptfmt.saving.shards import remove_emptied, shard_sources
+from ckptfmt.saving.shards import cut, remove_emptied
 from ckptfmt.saving.specs import SaveSpec, ShardableTensor, text_of
 from ckptfmt.sharded.plan import (
     Description,
@@ -389,7 +387,7 @@ def _write_and_merge(team: Team, job: Job, description: Description, target: str
         policy = job.options.sharding_callback
         shards: list[Sources] | None = None
         if policy is not None:
-            shards = _cut(policy, parts, plan, description)
+            shards = cut(_shardable(parts, plan, description), job.options)
             count = max(len(shards), int(needed))
         else:
             count = int(bool(parts) or needed)
@@ -508,11 +506,10 @@ def _write_parts(
         writer._add(sources)
 
 
-def _cut(
-    policy: ShardingCallback, parts: Sequence[Part], plan: Plan, description: Description
-) -> list[Sources]:
-    """Return the shards into which a policy cuts what this process writes, task by task."""
-    tasks: dict[str, list[ShardableTensor]] = {}
+def _shardable(
+    parts: Sequence[Part], plan: Plan, description: Description
+) -> Iterator[ShardableTensor]:
+    """Yield what this process writes, for a sharding policy."""
     for part in parts:
         one = plan.tensors[part.name]
         array, dtype = _array_of(part, one, description)
@@ -521,14 +518,7 @@ def _cut(
         spec = SaveSpec(array, text, part.name, one.code if dtype is None else dtype, device)
         tensor = ShardableTensor.from_spec(spec)
         assert tensor is not None
-        tasks.setdefault(task_of(device), []).append(tensor)
-    found = []
-    for tensors in tasks.values():
-        shards = policy(tensors)
-        validate_shards(policy, tensors, shards)
-        stored = {tensor.checkpoint_key: tensor.dtype for tensor in tensors}
-        found += [shard_sources(shard, stored) for shard in shards]
-    return found
+        yield tensor
 
 
 def _array_of(part: Part, one: Planned, description: Description) -> tuple[Any, int | None]:

@@ -287,6 +287,8 @@ def test_policies_and_callbacks_of_all_processes(tmp_path: Path) -> None:
     assert called == ["before"] * 2 + [str(tmp_path / "ck-1")] * 2
     with ckptfmt.open(tmp_path / "ck-1") as reader:
         assert reader.header.num_shards > 4
+        sizes = [path.stat().st_size for path in tmp_path.glob("ck-1.data-*")]
+        assert sum(size > 100 for size in sizes) == 1, "of the object graph"
         np.testing.assert_array_equal(reader[f"model/kernel{VALUE}"].read(), KERNEL)
     assert ckptfmt.verify(tmp_path / "ck-1").ok
 
