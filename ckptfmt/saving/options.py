@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ckptfmt.arguments import Durability, Level, wrong
-from ckptfmt.bundle.writer import check_options
+from ckptfmt.bundle.writer import ALIGNMENT, check_options
 from ckptfmt.errors import InvalidError
 from ckptfmt.saving.sharding import ShardingCallback
 
@@ -152,6 +152,11 @@ class CheckpointOptions:
     def experimental_enable_async_checkpoint(self) -> bool:
         """TensorFlow's name of `enable_async`."""
         return self.enable_async
+
+    @property
+    def padding(self) -> int | None:
+        """The multiple of bytes at which tensors start; None if they follow each other."""
+        return self.alignment or (None if self.level == "v2" else ALIGNMENT)
 
     def before_save(self, prefix: str) -> None:
         """Call the functions before a save; an error ends the save."""

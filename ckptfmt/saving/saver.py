@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -54,6 +54,8 @@ __all__ = ["Saver"]
 
 Path = str | bytes | os.PathLike[Any]
 RestoreFn = Callable[[Mapping[str, Any]], Any]
+# Replicas up to this size are compared without being asked, as `sharded_save` does.
+REPLICA_BYTES_MAX = 1 << 20
 
 
 class Saver:
@@ -83,7 +85,8 @@ class Saver:
             that no caller has retrieved. Default: a queue of this Saver's own.
 
     Raises:
-        InvalidError: a key that is empty or reserved, a key and slice given twice, slices of one
+        InvalidError: a key that is empty or reserved, a key and slice given twice (unless as
+            DSaveSpecs of one layout for several devices, of which one is saved), slices of one
             key that overlap or differ in dtype or full shape, a malformed slice text, a save spec
             under another key or slice than its own, a saver that is not registered, or an argument
             of another type.
@@ -102,7 +105,7 @@ class Saver:
             wanted = "a mapping from objects to their tensors"
             raise wrong("serialized_tensors", wanted, serialized_tensors)
         functions = _functions(restore_fns, serialized_tensors)
-        seen: set[tuple[str, str]] = set()
+        seen: dict[tuple[str, str], _Item] = {}
         for trackable, tensors in serialized_tensors.items():
             if not isinstance(tensors, Mapping):
                 wanted = "a mapping from checkpoint keys"
@@ -111,12 +114,15 @@ class Saver:
             owner = _Owner(trackable, functions.get(trackable, own) if functions else own)
             for key, slice_spec, spec in _specs(tensors):
                 item = _Item(key, slice_spec, spec, owner)
-                if (key, slice_spec) in seen and not item.is_empty:
-                    raise InvalidError(
-                        f"the slice '{slice_spec}' is given twice: one would overwrite the other",
-                        tensor=key,
-                    )
-                seen.add((key, slice_spec))
+                first = seen.setdefault((key, slice_spec), item)
+                if first is not item and not item.is_empty:
+                    if not _are_replicas(first.spec, spec):
+                        raise InvalidError(
+                            f"the slice '{slice_spec}' is given twice: one would overwrite the "
+                            "other",
+                            tensor=key,
+                        )
+                    item = replace(item, is_replica=True)
                 self._items.append(item)
         _check_slices(self._items)
         self._tasks: dict[str, list[_Item]] = {}
@@ -259,8 +265,7 @@ class Saver:
             if self._registered:
                 claims.enter_context(claimed(path, [saver.name for saver, _ in self._registered]))
             inputs = self._save_registered(path)
-            tensors = [item.shardable() for item in self._items]
-            yield claims, inputs, cut(filter(None, tensors), options, self._tasks)
+            yield claims, inputs, cut(self._tensors(options), options, self._tasks)
 
     def restore(self, prefix: Path, options: CheckpointOptions | None = None) -> dict[str, Any]:
         """Read the tensors of all objects, one batch per task, and pass them to the objects.
@@ -344,6 +349,18 @@ class Saver:
                     ) from None
         return found
 
+    def _tensors(self, options: CheckpointOptions) -> list[ShardableTensor]:
+        """Return what is saved now; one of replicas, which are compared."""
+        kept: dict[tuple[str, str], ShardableTensor] = {}
+        for item in self._items:
+            tensor = item.shardable()
+            if tensor is not None and item.is_replica:
+                first = kept.get((item.key, item.slice_spec))
+                _compare(first, tensor, options.check_replicas)
+            elif tensor is not None:
+                kept[item.key, item.slice_spec] = tensor
+        return list(kept.values())
+
 
 # ---- what is saved -------------------------------------------------------------------------------
 
@@ -372,12 +389,14 @@ class _Owner:
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """One save spec under its key and (stripped) slice text."""
+    """One save spec under its key and (stripped) slice text. Of replicas on several devices the
+    first is saved, and all are restored."""
 
     key: str
     slice_spec: str
     spec: SaveSpec
     owner: _Owner
+    is_replica: bool = False
 
     def shardable(self) -> ShardableTensor | None:
         """Return the tensor for a policy, calling its callable; None if it has no value."""
@@ -496,7 +515,7 @@ def _check_slices(items: Iterable[_Item]) -> None:
                     tensor=key,
                 )
         if len(pieces) > 1:
-            _check_boxes(key, [piece for piece in pieces if not piece.is_empty])
+            _check_boxes(key, [one for one in pieces if not (one.is_empty or one.is_replica)])
 
 
 def _check_boxes(key: str, pieces: Sequence[_Item]) -> None:
@@ -520,6 +539,31 @@ def _check_boxes(key: str, pieces: Sequence[_Item]) -> None:
     twice = _repeated(boxes) or overlapping(boxes)
     if twice is not None:
         raise _overlap(key, *(pieces[row] for row in twice))
+
+
+def _are_replicas(first: SaveSpec, second: SaveSpec) -> bool:
+    """Return whether these are one block of a layout on two devices."""
+    return (
+        isinstance(first, DSaveSpec)
+        and isinstance(second, DSaveSpec)
+        and first.layout == second.layout
+        and first.global_shape == second.global_shape
+        and first.device != second.device
+    )
+
+
+def _compare(first: ShardableTensor | None, replica: ShardableTensor, of_any_size: bool) -> None:
+    """Raise InvalidError if two replicas differ."""
+    arrays = [np.ravel(one.tensor) for one in (first, replica) if one is not None]
+    if not of_any_size and arrays[-1].nbytes > REPLICA_BYTES_MAX:
+        return
+    contents = [one.tolist() if one.dtype == object else one.tobytes() for one in arrays]
+    if contents[0] != contents[-1] or first is None:
+        raise InvalidError(
+            f"the devices '{first and first.device}' and '{replica.device}' hold the same part of "
+            "it, but their arrays differ",
+            tensor=replica.checkpoint_key,
+        )
 
 
 def _repeated(boxes: Sequence[Box]) -> tuple[int, int] | None:

@@ -40,7 +40,6 @@ def cut(
         tasks: those that come first, in this order; the others follow by their first tensors.
     """
     policy = options.sharding_callback
-    alignment = options.alignment or (None if options.level == "v2" else writing.ALIGNMENT)
     groups: dict[str, list[ShardableTensor]] = {task: [] for task in tasks}
     all_tasks = getattr(policy, "all_tasks", False)
     for tensor in tensors:
@@ -50,7 +49,7 @@ def cut(
         if policy is None:
             shards: Sequence[Shard] = ShardByTaskPolicy()(group)  # does not change the tensors
         else:
-            shards = checked_shards(policy, group, alignment)
+            shards = checked_shards(policy, group, options.padding)
         stored = {tensor.checkpoint_key: tensor.dtype for tensor in group}
         found += [_sources(shard, stored) for shard in shards]
     return found

@@ -656,3 +656,39 @@ def test_io_device_and_a_mesh(tmp_path: Path) -> None:
     assert files(tmp_path) == []
     prefix = Saver({"all": {"a": np.ones(1)}}).save(tmp_path / "ckpt", options)
     assert list(Saver({"all": {"a": np.ones(1)}}).restore(prefix, options)) == ["a"]
+
+
+class Holder:
+    """A device's replica, which it restores itself."""
+
+    def __init__(self, value: float) -> None:
+        self.array = np.full(3, value)
+
+    def restore(self, restored: Any) -> None:
+        self.array[:] = restored["w"]
+
+
+def test_replicas_of_devices_are_saved_once_and_restored_in_all(tmp_path: Path) -> None:
+    mesh = Mesh({"x": 2}, ["/task:0/device:CPU:0", "/task:1/device:CPU:0"])
+    layout = Layout([None], mesh)
+
+    def saver(holders: list[Holder]) -> Saver:
+        return Saver(
+            {
+                holder: {"w": DSaveSpec(holder.array, "", "w", (3,), layout, device=device)}
+                for holder, device in zip(holders, mesh.devices, strict=True)
+            }
+        )
+
+    saver([Holder(2), Holder(2)]).save(tmp_path / "ck")
+    with ckptfmt.open(tmp_path / "ck") as reader:
+        assert list(reader) == ["w"]
+        assert not reader["w"].slices
+    holders = [Holder(0), Holder(0)]
+    saver(holders).restore(tmp_path / "ck")
+    assert [holder.array.tolist() for holder in holders] == [[2, 2, 2]] * 2
+    with pytest.raises(InvalidError, match=r"hold the same part of it, but their arrays differ"):
+        saver([Holder(2), Holder(3)]).save(tmp_path / "ck")
+    with pytest.raises(InvalidError, match="given twice"):
+        spec = DSaveSpec(holders[0].array, "", "w", (3,), layout, device=mesh.devices[0])
+        Saver({holder: {"w": spec} for holder in holders})

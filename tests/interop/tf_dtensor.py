@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TensorFlow's DTensorCheckpoint on a mesh of four CPU devices, told what to do by
+test_dtensor.py: a line of JSON in, one out."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+del sys.path[0]  # the folder of this file: its module names are not for TensorFlow's imports
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
+from tensorflow.experimental import dtensor  # noqa: E402
+
+DEVICES = 4
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * DEVICES
+)
+MESH = dtensor.create_mesh([("x", DEVICES)], devices=[f"CPU:{i}" for i in range(DEVICES)])
+
+
+def variable(value: np.ndarray, specs: list[str | None]) -> dtensor.DVariable:
+    layout = dtensor.Layout([spec or dtensor.UNSHARDED for spec in specs], MESH)
+    whole = dtensor.Layout.replicated(MESH, value.ndim)
+    return dtensor.DVariable(dtensor.relayout(dtensor.copy_to_mesh(value, whole), layout))
+
+
+def whole(found: dtensor.DVariable) -> list[object]:
+    replicated = dtensor.Layout.replicated(MESH, len(found.shape))
+    value = dtensor.relayout(found.read_value(), replicated)
+    return np.asarray(dtensor.unpack(value)[0]).tolist()
+
+
+class Worker:
+    """A model on the mesh, as it was made last."""
+
+    def make(self, specs: list[str | None], factor: float) -> None:
+        self.kernel = variable(np.arange(96.0).reshape(8, 12) * factor, specs)
+        self.bias = variable(np.arange(12.0) * factor, [None])
+        model = tf.train.Checkpoint(kernel=self.kernel, bias=self.bias)
+        self.checkpoint = dtensor.DTensorCheckpoint(mesh=MESH, model=model)
+
+    def save(self, prefix: str) -> None:
+        self.path = self.checkpoint.save(prefix)
+
+    def restore(self, path: str) -> None:
+        self.checkpoint.restore(path).assert_consumed()
+
+    def answer(self) -> dict[str, object]:
+        return {
+            "path": getattr(self, "path", None),
+            "kernel": whole(self.kernel),
+            "bias": whole(self.bias),
+        }
+
+
+def main() -> None:
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    worker = Worker()
+    for line in sys.stdin:
+        request = json.loads(line)
+        getattr(worker, request.pop("op"))(**request)
+        replies.write(json.dumps(worker.answer()) + "\n")
+        replies.flush()
+
+
+if __name__ == "__main__":
+    main()
