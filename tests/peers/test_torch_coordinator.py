@@ -169,6 +169,27 @@ def test_before_torch_is_ready() -> None:
         TorchCoordinator()
 
 
+def run_job(where: Path, world_size: int, *actions: str) -> None:
+    """Run support/job.py in this many processes, which must succeed."""
+    place = str(where / f"meet{world_size}")
+    started = [
+        spawn([sys.executable, job.__file__, "torch", place, str(rank), str(world_size), *actions])
+        for rank in range(world_size)
+    ]
+    for process in started:
+        out, err = process.communicate(timeout=120)
+        assert (process.returncode, out) == (0, ""), err
+
+
+def test_a_manager_of_four_then_two_then_three(tmp_path: Path) -> None:
+    """A Checkpoint of all processes, saved in the background as well."""
+    where = tmp_path / "ckpt"
+    run_job(tmp_path, 4, f"manage={where}", "keep=5", "later=6", "latest=6")
+    run_job(tmp_path, 2, f"manage={where}", "latest=6", "later=7")
+    run_job(tmp_path, 3, f"manage={where}", "latest=7", "keep=8")
+    assert ckptfmt.latest_checkpoint(where) == str(where / "ckpt-4")
+
+
 def test_four_save_two_restore_and_save_three_restore(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     for world_size, actions in (
@@ -176,15 +197,6 @@ def test_four_save_two_restore_and_save_three_restore(tmp_path: Path) -> None:
         (2, [f"restore={first}=7", f"again={second}"]),
         (3, [f"restore={second}=7", f"restore={first}=7"]),
     ):
-        place = str(tmp_path / f"meet{world_size}")
-        started = [
-            spawn(
-                [sys.executable, job.__file__, "torch", place, str(rank), str(world_size), *actions]
-            )
-            for rank in range(world_size)
-        ]
-        for process in started:
-            out, err = process.communicate(timeout=120)
-            assert (process.returncode, out) == (0, ""), err
+        run_job(tmp_path, world_size, *actions)
     with ckptfmt.open(second) as reader:
         assert reader.header.num_shards == 2

@@ -4,6 +4,7 @@ of them, being killed in the middle, and two jobs with one prefix."""
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import time
@@ -53,6 +54,56 @@ def test_four_save_two_restore_and_save_three_restore(tmp_path: Path) -> None:
         "second.index",
     ]
     assert names(tmp_path / "runs") == []
+
+
+def test_a_manager_of_four_then_two_then_three(tmp_path: Path) -> None:
+    """Saved in the background too, by a Checkpoint of all processes."""
+    where = tmp_path / "ckpt"
+    actions = [f"manage={where}", "keep=5", "later=6", "later=7", "latest=7"]
+    good(start(tmp_path, "a", 4, *actions))
+    assert ckptfmt.latest_checkpoint(where) == str(where / "ckpt-3")
+    good(start(tmp_path, "b", 2, f"manage={where}", "latest=7", "keep=8"))
+    good(start(tmp_path, "c", 3, f"manage={where}", "latest=8"))
+    assert {name.partition(".")[0] for name in names(where)} == {"checkpoint", "ckpt-3", "ckpt-4"}
+
+
+# `CKPTFMT_KILLS=200 pytest --slow` is the long form.
+MANY_KILLS = int(os.environ.get("CKPTFMT_KILLS", "30"))
+
+
+@pytest.mark.parametrize("count", [2, pytest.param(MANY_KILLS, marks=pytest.mark.slow)])
+def test_killed_during_saves_of_a_manager_in_the_background(
+    tmp_path: Path, seed: int, count: int
+) -> None:
+    """After a kill of any process the previous or the new checkpoint is restored, whole, and the
+    next save leaves nothing else."""
+    where = tmp_path / "ckpt"
+    source = random.Random(seed)
+    good(start(tmp_path, "first", 4, f"manage={where}", "keep=1"))
+    newest = 1
+    for case in range(count):
+        saves = [f"later={newest + 1}", f"later={newest + 2}"]
+        actions = [f"manage={where}", "latest", "start", "ready", *saves]
+        killed = start(tmp_path, f"case{case}", 4, *actions)
+        victim = source.randrange(4)
+        for process in killed:
+            assert process.stdout is not None
+            assert process.stdout.readline() == f"{newest}\n", (seed, case)
+        out = killed[victim].stdout
+        assert out is not None
+        assert out.readline() == "ready\n"
+        time.sleep(source.random() * 0.1)
+        killed[victim].kill()
+        ended = finish(killed)
+        assert all(status in (0, 1) for status, _ in ended[:victim] + ended[victim + 1 :])
+        after = start(tmp_path, f"after{case}", 4, f"manage={where}", "latest", "keep=1000")
+        found = {out for status, out in finish(after)}
+        assert found <= {f"{newest + number}\n" for number in range(3)}, (seed, case, found)
+        assert len(found) == 1
+        newest = 1000
+        state = ckptfmt.get_checkpoint_state(where)
+        kept = {Path(path).name for path in state.all_model_checkpoint_paths}
+        assert {name.partition(".")[0] for name in names(where)} == {"checkpoint", *kept}
 
 
 def others_learned(ended: list[tuple[int, str]], victim: int) -> int:

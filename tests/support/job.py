@@ -11,6 +11,10 @@ ENGINE and PLACE: "pipes" or "torch", and a path where the processes meet. Actio
     finish                waits for that
     restore=PREFIX=MODEL  restores and compares every slice of this process
     again=PREFIX          saves what was restored
+    manage=DIR            makes a manager of a Checkpoint of the model, for the next three
+    keep=MODEL            saves the model with it
+    later=MODEL           the same in the background, from arrays that it changes at once
+    latest=MODEL          restores the newest checkpoint and compares; without MODEL, prints which
     barrier=PATH=N        waits for the processes of all jobs, N of them, numbered by `gate`
     gate=NUMBER           this process's number at the next such barrier
     die=MOMENT            kills this process at a moment of the next save: see `die`
@@ -177,14 +181,68 @@ def begin(
     return future
 
 
+class Managed:
+    """A manager of a Checkpoint of all processes, and what is done with it."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self.coordinator = coordinator
+
+    def parts(self, number: int) -> dict[str, dict[str, Any]]:
+        return parts(number, self.coordinator.rank, self.coordinator.world_size)
+
+    def fill(self, number: int) -> None:
+        tensors = self.parts(number)
+        for name, devices in self.manager.checkpoint.model.items():
+            for device, array in devices.items():
+                array[...] = tensors[name][device]
+
+    def do(self, verb: str, what: str = "") -> None:
+        if verb == "manage":
+            model = {
+                name: {device: np.array(array) for device, array in devices.items()}
+                for name, devices in self.parts(0).items()
+            }
+            every = layouts(self.coordinator.world_size)
+            by_path = {f"model/{name}": layout for name, layout in every.items()}
+            checkpoint = ckptfmt.Checkpoint(
+                coordinator=self.coordinator, layouts=by_path, model=model
+            )
+            self.manager = ckptfmt.CheckpointManager(checkpoint, what, 2, durability="rename")
+        elif verb == "keep":
+            self.fill(int(what))
+            self.manager.save()
+        elif verb == "later":
+            self.fill(int(what))
+            saving = self.manager.save_async()
+            self.fill(0)
+            assert saving is not None
+            saving.result(60)
+        else:
+            self.manager.restore_latest()
+            found = self.manager.checkpoint.model
+            number = int(what or next(iter(found["scalar"].values())))
+            compare(found, self.parts(number))
+            if not what:
+                print(number, flush=True)
+
+
 def run(coordinator: Coordinator, actions: list[str]) -> None:
     rank, world_size = coordinator.rank, coordinator.world_size
     mine, restored, gate = layouts(world_size), {}, 0
+    managed = Managed(coordinator)
+    simple: dict[str, Callable[[], object]] = {
+        "start": lambda: coordinator.barrier("all have started"),
+        "ready": lambda: print("ready", flush=True),
+    }
     for action in actions:
         verb, *rest = action.split("=")
         if verb == "save":
             tensors = parts(int(rest[1]), rank, world_size)
             sharded_save(rest[0], tensors, mine, coordinator, durability="rename")
+        elif verb in ("manage", "keep", "later", "latest"):
+            managed.do(verb, *rest)
+        elif verb in simple:
+            simple[verb]()
         elif verb == "async":
             saving = begin(rest[0], parts(int(rest[1]), rank, world_size), coordinator)
         elif verb == "finish":
@@ -199,12 +257,8 @@ def run(coordinator: Coordinator, actions: list[str]) -> None:
         elif verb == "barrier":
             with PipeCoordinator(rest[0], gate, int(rest[1])) as all_jobs:
                 all_jobs.barrier("all jobs")
-        elif verb == "start":
-            coordinator.barrier("all have started")
         elif verb == "die":
             die(rest[0])
-        elif verb == "ready":
-            print("ready", flush=True)
         else:
             raise SystemExit(f"no action {action!r}")
 
