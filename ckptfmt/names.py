@@ -39,13 +39,14 @@ _DATA_NAME = re.compile(r"(?s)(.*)\.data-([0-9]{5,10})-of-([0-9]{5,10})")
 
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-_FILE_URL = "file://"
+_FILE_URL = re.compile(r"file://(localhost)?(?=/)")
 
 
 def path_text(path: Path) -> str:
     """Return a path as str, with bytes that are not UTF-8 as surrogate escapes.
 
-    A `file:///directory/name` URL becomes its path, as in TensorFlow (no percent decoding).
+    A `file:///directory/name` or `file://localhost/directory/name` URL becomes its path, as in
+    TensorFlow (no percent decoding).
 
     Raises:
         InvalidError: not a path, or one with a NUL byte.
@@ -59,8 +60,9 @@ def path_text(path: Path) -> str:
         ) from None
     if "\0" in text:
         raise InvalidError("a path cannot contain a NUL byte", failure="BAD_PATH")
-    if text.startswith(_FILE_URL + "/"):
-        return text.removeprefix(_FILE_URL)
+    url = _FILE_URL.match(text)
+    if url:
+        return text[url.end() :]
     if _URL.match(text):
         raise UnsupportedError(
             f"{text[:200]!r} is a URL; only paths and file:/// URLs can be opened. Write ./ before "

@@ -105,7 +105,13 @@ def _missing_index(prefix: str) -> str:
 
 
 def _what_is_near(path: str) -> str:
-    """Describe what is near a path that does not exist."""
+    """Describe what is near a path that does not exist, beginning with TensorFlow's words."""
+    near = _near(path)
+    message = "Failed to find any matching files for this prefix"
+    return f"{message}; {near}" if near else message
+
+
+def _near(path: str) -> str:
     directory, name = os.path.split(path)
     if not os.path.isdir(directory or "."):
         return f"there is no directory '{directory}'"
@@ -115,8 +121,8 @@ def _what_is_near(path: str) -> str:
         return _missing_index(stem)
     prefixes = _prefixes_in(directory, found)
     if prefixes:
-        return f"no such checkpoint; the directory holds {_some(prefixes)}"
-    return "no such checkpoint"
+        return f"the directory holds {_some(prefixes)}"
+    return ""
 
 
 def _data_files_near(prefix: str) -> bool:

@@ -505,6 +505,4 @@ def _explained(error: CkptfmtError) -> CkptfmtError:
 
 def missing(name: str | bytes, path: str) -> TensorNotFoundError:
     """Return the error for a tensor that a checkpoint does not have."""
-    return TensorNotFoundError(
-        "the checkpoint has no tensor of this name", path=path, tensor=names.tensor_text(name)
-    )
+    return TensorNotFoundError("not found in checkpoint", path=path, tensor=names.tensor_text(name))

@@ -98,7 +98,7 @@ ckptfmt_status cf_reader_open_index(ckptfmt_reader *reader, ckptfmt_error *err)
 				"NAM-9: a checkpoint of TensorFlow's V1 format; only V2 checkpoints are read");
 		else
 			status = cf_fail(err, CKPTFMT_FAIL_CHECKPOINT_NOT_FOUND, CF_NO_OFFSET,
-				"the index file does not exist");
+				"Failed to find any matching files for this prefix");
 		cf_error_path(err, reader->prefix.index_path);
 		return status;
 	}

@@ -542,7 +542,7 @@ static ckptfmt_status select_one(key_test *test, ckptfmt_selection *selection, c
 	if (found)
 		return cf_selection_fill_by_key(selection, test->reader, cf_selection_count(selection) - 1, &key_bytes, key,
 			err);
-	status = cf_fail(err, CKPTFMT_FAIL_TENSOR_NOT_FOUND, CF_NO_OFFSET, "tensor not found");
+	status = cf_fail(err, CKPTFMT_FAIL_TENSOR_NOT_FOUND, CF_NO_OFFSET, "not found in checkpoint");
 	cf_error_tensor(err, name.data, name.size);
 	cf_error_path(err, test->reader->prefix.index_path);
 	return status;

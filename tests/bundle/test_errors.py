@@ -259,7 +259,7 @@ def test_checkpoint_not_found(tmp_path: Path) -> None:
     error = caught.value
     assert type(error) is ckptfmt.CheckpointNotFoundError
     assert error.filename == error.path == str(tmp_path / "ck")
-    assert str(error) == f"in {tmp_path / 'ck'}: no such checkpoint"
+    assert str(error) == f"in {tmp_path / 'ck'}: Failed to find any matching files for this prefix"
 
 
 def test_refused_by_the_system(tmp_path: Path) -> None:

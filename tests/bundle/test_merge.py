@@ -272,7 +272,7 @@ def test_refused(tmp_path: Path) -> None:
         ([a, b, a], target, {}, InvalidError, f"MRG-10: input {a} is given twice"),
         ([a, b], b, {}, InvalidError, f"MRG-10: the destination is also an input: {b}"),
         ([a, b], f"{target}\0", {}, InvalidError, "a path cannot contain a NUL byte"),
-        ([a, tmp_path / "z"], target, {}, CheckpointNotFoundError, "no such checkpoint; the dir"),
+        ([a, tmp_path / "z"], target, {}, CheckpointNotFoundError, "Failed to find any matching"),
         ([a], target, {"limits": {"entries_max": 1}}, ckptfmt.LimitError, "TAB-13: more than 1"),
     ]
     for prefixes, destination, options, kind, message in cases:

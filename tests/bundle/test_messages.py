@@ -50,7 +50,10 @@ X = np.ones(1)
 
 # What the caller does, with the directory of a checkpoint "ck", and the parts of the message.
 MISTAKES: dict[str, tuple[Callable[[], Any], list[str]]] = {
-    "wrong path": (lambda: ckptfmt.open("kc"), ["in kc: no such checkpoint", "holds 'ck'"]),
+    "wrong path": (
+        lambda: ckptfmt.open("kc"),
+        ["in kc: Failed to find any matching files for ", "holds 'ck'"],
+    ),
     "missing tensor": (
         lambda: ckptfmt.load("ck", ["model/kernle"]),
         ["tensor 'model/kernle'", "the nearest are 'model/kernel'"],

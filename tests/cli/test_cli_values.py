@@ -169,9 +169,9 @@ def test_show_names_with_brackets(command: Command, tmp_path: Path) -> None:
         ("model/words[::0]", r"slice\(None, None, 0\): slice step cannot be zero"),
         (
             "words",
-            r"in .+\.index, tensor 'words': tensor not found; the nearest are [^\n]+",
+            r"in .+\.index, tensor 'words': not found in checkpoint; the nearest are [^\n]+",
         ),
-        ("words[0]", r"in .+\.index, tensor 'words': tensor not found; the nearest are .+"),
+        ("words[0]", r"in .+\.index, tensor 'words': not found in checkpoint; the nearest are .+"),
         ("", r"in [^\n]+"),
     ],
 )
