@@ -152,11 +152,13 @@ class Together:
             meshed = [spec for spec in specs if isinstance(spec, DSaveSpec)]
             if meshed:
                 tensors[key], layouts[key] = self._blocks(meshed), meshed[0].layout
-            elif is_sliced:
+            elif is_sliced and specs:
                 raise InvalidError(
                     "its slices have no layout: processes that save together give DSaveSpecs",
                     tensor=key,
                 )
+            elif is_sliced:
+                continue  # this process has no block of it
             elif not isinstance(value, SaveSpec):
                 tensors[key] = value
             elif value.dtype == dtypes.VARIANT:
@@ -259,7 +261,8 @@ def restored_together(
     with team.guarded() as guard, contextlib.ExitStack() as stack:
         wait_for_saves()
         target = locate(path)
-        view.walk()  # layouts are known by the paths of this traversal
+        if view.layouts:
+            view.walk()  # the view knows the layouts of objects by the paths that this finds
         index = Index(target, stack)
         reader = reading.open(target)
         try:
