@@ -92,7 +92,7 @@ def test_sdist_is_complete(tmp_path: Path) -> None:
     with tarfile.open(archive) as opened:
         inside = {name.partition("/")[2] for name in opened.getnames()}
     needed = {"LICENSE", "README.md", "CHANGELOG.md", "Makefile", "build_ffi.py", "pyproject.toml"}
-    for folder in ("csrc", "spec", "tests", "fuzz", "examples", "tools", "ckptfmt"):
+    for folder in ("csrc", "docs", "spec", "tests", "fuzz", "examples", "tools", "ckptfmt"):
         needed |= {
             path.relative_to(ROOT).as_posix()
             for path in (ROOT / folder).rglob("*")

@@ -1,0 +1,406 @@
+# SPDX-License-Identifier: Apache-2.0
+"""docs/coming-from-tensorflow.md: its names, and the rows about errors, paths and saving.
+
+test_coming_from_tensorflow_devices.py has the others, tests/interop TensorFlow's side.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.page import CPU, NAMES, PAGE, Checks, V, fails, options, quoted, sections, there
+
+import ckptfmt
+from ckptfmt import Checkpoint, CheckpointOptions, Saver, SaveSpec
+from ckptfmt.objects.graph import decode_graph
+
+CHECKS = Checks("Errors", "Paths", "Saving and restoring")
+row, words = CHECKS.row, CHECKS.words
+save = functools.partial(ckptfmt.save, durability="none")
+
+
+# ---- the page itself -----------------------------------------------------------------------------
+
+
+def test_every_section_is_checked() -> None:
+    here = Path(__file__).parent
+    source = "".join(path.read_text() for path in here.glob("test_coming_from_tensorflow*.py"))
+    for name in sections():
+        assert f'"{name}"' in source or name == NAMES
+    readme = PAGE.parents[1].joinpath("README.md").read_text(encoding="utf-8")
+    assert "(docs/coming-from-tensorflow.md)" in readme
+
+
+@pytest.mark.parametrize(
+    "name", [name for names in sections()[NAMES] for name in quoted(names.second)]
+)
+def test_names(name: str) -> None:
+    """The name is there, and takes what is in parentheses: `name` first, `name=` by keyword."""
+    path, _, arguments = name.rstrip(")").partition("(")
+    found: Any = ckptfmt
+    assert path.split(".")[0] == "ckptfmt"
+    for part in path.split(".")[1:]:
+        assert part in dir(found)
+        found = getattr(found, part)
+    given = [text.strip() for text in arguments.split(",") if text]
+    known = inspect.signature(found).parameters if given else {}
+    for text in given:
+        assert text.removesuffix("=") in known
+    positional = [text for text in given if not text.endswith("=")]
+    assert list(known)[: len(positional)] == positional
+
+
+# ---- errors --------------------------------------------------------------------------------------
+
+
+@row("a tensor is missing")
+def _missing_tensor() -> None:
+    save("ck", {"kernel": V})
+    text = words("a tensor is missing")
+    error: Any
+    for call in (
+        lambda: ckptfmt.restore_v2("ck", ["kernle"], [""]),
+        lambda: ckptfmt.open("ck")["kernle"],
+        lambda: ckptfmt.load("ck", ["kernle"]),
+        lambda: ckptfmt.tf.load_variable("ck", "kernle"),
+        lambda: Saver({Holder(): {"kernle": V}}).restore("ck"),
+    ):
+        error = fails(call, text, ckptfmt.TensorNotFoundError)
+        assert isinstance(error, KeyError)
+        assert "the nearest are 'kernel'" in str(error)
+
+
+@row("a checkpoint is missing")
+def _missing_checkpoint() -> None:
+    save("ck", {"x": V})
+    text = words("a checkpoint is missing")
+    for call in (
+        lambda: ckptfmt.restore_v2("kc", ["x"], [""]),
+        lambda: ckptfmt.open("kc"),
+        lambda: Checkpoint(x=V.copy()).restore("kc"),
+        lambda: Saver({Holder(): {"x": V}}).restore("kc"),
+    ):
+        error = fails(call, text, ckptfmt.CheckpointNotFoundError)
+        assert isinstance(error, FileNotFoundError)
+        assert "the directory holds 'ck'" in str(error)
+    fails(lambda: ckptfmt.tf.load_checkpoint("kc"), text, ckptfmt.CheckpointNotFoundError)
+
+
+@row("a directory has no state file")
+def _no_state_file() -> None:
+    text = words("a directory has no state file")
+    assert isinstance(fails(lambda: ckptfmt.tf.load_checkpoint("."), text), ValueError)
+
+
+@row("the dtype differs")
+def _dtype() -> None:
+    save("ck", {"x": V})
+    text = words("the dtype differs")
+    fails(lambda: ckptfmt.restore_v2("ck", ["x"], [""], [np.int32]), text)
+    fails(lambda: Saver({Holder(): {"x": np.array([1])}}).restore("ck"), text)
+    prefix = Checkpoint(x=V).write("object", options())
+    doubles = np.zeros(2)
+    fails(lambda: Checkpoint(x=doubles).read(prefix))
+    Checkpoint(x=doubles).read(prefix, cast=True)
+    assert doubles.tolist() == [1, 2]
+
+
+@row("the shape differs")
+def _shape() -> None:
+    save("ck", {"x": V})
+    text = words("the shape differs")
+    fails(lambda: ckptfmt.restore_v2("ck", ["x"], ["4 0,2"]), text)
+
+
+@row("the bytes are damaged")
+def _damage() -> None:
+    save("ck", {"x": V})
+    Path("ck.data-00000-of-00001").write_bytes(b"?" * 64)
+    error = fails(lambda: ckptfmt.load("ck"), "", ckptfmt.CorruptError)
+    assert error.tensor == "x" and error.offset == 0 and "ck.data-00000-of-00001" in error.path
+    assert re.match(r"[A-Z]{3}-[0-9]+: ", error.message)
+
+
+@row("a status assertion fails")
+def _assertion() -> None:
+    status = Checkpoint(x=V.copy()).read(Checkpoint(x=V, y=V.copy()).write("ck", options()))
+    error = fails(status.expect_partial().assert_consumed, "", ckptfmt.MatchError)
+    assert isinstance(error, AssertionError) and isinstance(error, ValueError)
+    assert status.report.matched == ("x",) and len(status.report.unexpected) == 1
+
+
+@row("two tensors have one name")
+def _one_name() -> None:
+    assert isinstance(fails(lambda: Saver({Holder(): {"x": V}, None: {"x": V}})), ValueError)
+
+
+@row("a registered saver is unknown")
+def _unknown_saver() -> None:
+    fails(lambda: Saver({None: {"x": V}}, {"package.unknown": {}}), "package.unknown")
+
+
+@row("an argument has the wrong type")
+def _wrong_type() -> None:
+    wrong: Any = 3
+    fails(lambda: Checkpoint(x=V).write("ck", wrong))
+    fails(lambda: CheckpointOptions(experimental_write_callbacks=[wrong]))
+    fails(lambda: SaveSpec(lambda: V, "", "x"))
+    assert there() == []
+
+
+@row("the save path is that of the state file")
+def _state_path() -> None:
+    text = words("the save path is that of the state file")
+    path = os.path.abspath("checkpoint")
+    fails(lambda: ckptfmt.tf.update_checkpoint_state(os.getcwd(), path), text)
+
+
+# ---- paths ---------------------------------------------------------------------------------------
+
+
+def _named_checkpoint(prefix: str) -> str:
+    checkpoint = Checkpoint(x=V.copy())
+    saved = checkpoint.save(prefix, options())
+    assert saved == f"{prefix}-1"
+    data = ["checkpoint-1.data-00000-of-00001", "checkpoint-1.index"]
+    assert there() == ["checkpoint", *data]
+    assert Path("checkpoint").read_text().startswith('model_checkpoint_path: "checkpoint-1"\n')
+    found = ckptfmt.tf.latest_checkpoint(os.path.dirname(prefix) or ".")
+    assert found is not None
+    checkpoint.restore(found).assert_consumed()
+    return found
+
+
+@row("a prefix named `checkpoint`, absolute")
+def _absolute() -> None:
+    prefix = os.path.abspath("checkpoint")
+    assert _named_checkpoint(prefix) == f"{prefix}-1"
+    assert Checkpoint(x=V).write(prefix, options()) == prefix
+    assert ckptfmt.open(prefix).prefix == prefix
+
+
+@row("a prefix named `checkpoint`, relative")
+def _relative() -> None:
+    assert _named_checkpoint("checkpoint") == "./checkpoint-1"
+
+
+@row("`file://` URLs")
+def _file_urls() -> None:
+    here = os.getcwd()
+    saved = Checkpoint(x=V).save(f"file://{here}/ck", options())
+    assert saved == f"{here}/ck-1"
+    for start in ("file://", "file://localhost"):
+        assert ckptfmt.tf.latest_checkpoint(start + here) == saved
+        assert len(ckptfmt.tf.list_variables(f"{start}{saved}")) == 3
+
+
+@row("other URLs")
+def _other_urls() -> None:
+    for url in ("file://host/ck", "s3://bucket/ck", "gs://bucket/ck"):
+        fails(functools.partial(save, url, {"x": V}), "is a URL", ckptfmt.UnsupportedError)
+    assert there() == []
+
+
+@row("patterns")
+def _patterns() -> None:
+    save("ck-1", {"x": V})
+    assert ckptfmt.tf.checkpoint_exists("ck-1") and not ckptfmt.tf.checkpoint_exists("ck*")
+
+
+@row("a directory for a checkpoint")
+def _directory() -> None:
+    checkpoint = Checkpoint(x=V.copy())
+    for _ in range(2):
+        saved = checkpoint.save("ck", options())
+    assert ckptfmt.open(".").prefix == f"./{saved}" == "./ck-2"
+    checkpoint.restore(".").assert_consumed()
+
+
+@row("a prefix that ends with `/` or `.index`")
+def _prefix_ends() -> None:
+    for call in (save, lambda prefix, tensors: Saver({None: tensors}).save(prefix)):
+        fails(functools.partial(call, "d/", {"x": V}), "'d/model'")
+        fails(functools.partial(call, "x.index", {"x": V}), "'x'")
+    assert there() == []
+    ckptfmt.save_v2("d/", ["x"], [""], [V])
+    ckptfmt.save_v2("x.index", ["x"], [""], [V])
+    assert os.path.exists("d/.index") and os.path.exists("x.index.index")
+
+
+@row("a directory that does not exist")
+def _no_directory() -> None:
+    ckptfmt.save_v2("new/a/x", ["x"], [""], [V])
+    Saver({None: {"x": V}}).save("new/b/x")
+    assert os.path.exists("new/a/x.index") and os.path.exists("new/b/x.index")
+
+
+@row("overwriting a prefix")
+def _overwrite() -> None:
+    save("ck", {"x": V})
+    before = ckptfmt.open("ck")
+    save("ck", {"y": V})
+    assert before.read("x").tolist() == [1, 2]
+    assert list(ckptfmt.open("ck")) == ["y"]
+    names = [name for name, _ in ckptfmt.tf.list_variables("ck")]
+    assert names == ["_CKPTFMT_SHARD_1", "y"]
+    assert "ck.data-00000-of-00001" not in there()
+
+
+@row("`debug_string`")
+def _debug_string() -> None:
+    with ckptfmt.Writer("ck", durability="none") as writer:
+        writer.add("whole", V)
+        writer.add_slice("parts", V, shape=(4,), offset=(0,))
+        writer.add_slice("parts", V, shape=(4,), offset=(2,))
+    assert ckptfmt.tf.load_checkpoint("ck").debug_string() == b"whole (DT_FLOAT) [2]\n"
+
+
+# ---- saving and restoring ------------------------------------------------------------------------
+
+
+class Holder:
+    """Receives what a Saver restores."""
+
+    got: Any = None
+
+    def restore(self, tensors: Any) -> None:
+        self.got = tensors
+
+
+@row("the level of the files")
+def _level() -> None:
+    big = np.ones(1 << 19, np.float32)  # 2 MiB: reading a slice verifies chunks, if there are any
+    Checkpoint(x=big).write("plus", options())
+    Checkpoint(x=big).write("plain", options(level="v2"))
+    key = "x/.ATTRIBUTES/VARIABLE_VALUE"
+    verified = [ckptfmt.open(name)[key].partial_reads_verified for name in ("plus", "plain")]
+    assert verified == [True, False]
+
+
+@row("bytes of the object graph")
+def _graph() -> None:
+    Checkpoint(v=V, l=[V.copy()], n=3).write("ck", options(level="v2"))
+    nodes = decode_graph(ckptfmt.load("ck")["_CHECKPOINTABLE_OBJECT_GRAPH"].item()).nodes
+    assert [node.children for node in nodes] == [
+        [("l", 1), ("n", 2), ("v", 3)],
+        [("0", 4)],
+        [],
+        [],
+        [],
+    ]
+    assert [node.kind for node in nodes] == [None, "list", "int", None, None]
+    named = [(a.name, a.full_name, a.checkpoint_key) for a in nodes[4].attributes]
+    assert named == [("VARIABLE_VALUE", "l/0", "l/0/.ATTRIBUTES/VARIABLE_VALUE")]
+
+
+@row("`experimental_io_device`")
+def _io_device() -> None:
+    Checkpoint(x=V).write("ck", options(experimental_io_device="/job:nowhere"))
+    assert there() == ["ck.data-00000-of-00001", "ck.index"]
+
+
+@row("`experimental_write_callbacks`")
+def _write_callbacks() -> None:
+    seen: list[object] = []
+    calls: list[Any] = [seen.append, lambda: seen.append("none")]
+    Checkpoint(x=V).save("ck", options(experimental_write_callbacks=calls))
+    assert seen == ["ck-1", "none"]
+
+
+@row("changing options")
+def _changing_options() -> None:
+    given: Any = options()
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        given.io_device = "x"
+    assert dataclasses.replace(given, io_device="x").experimental_io_device == "x"
+
+
+def _shards(prefix: str) -> dict[str, int | None]:
+    return {handle.name: handle.shard for handle in ckptfmt.open(prefix).values()}
+
+
+@row("the order of shards")
+def _order_of_tasks() -> None:
+    tensors = {
+        name: SaveSpec(V, "", name, device=f"/job:{job}/task:{task}/device:CPU:0")
+        for name, job, task in (("x", "worker", 1), ("y", "ps", 0), ("z", "worker", 0))
+    }
+    Saver({None: tensors}).save("ck", options())
+    assert _shards("ck") == {"x": 0, "y": 1, "z": 2}
+
+
+@row("the order of devices")
+def _order_of_devices() -> None:
+    tensors = {
+        name: SaveSpec(V, "", name, device=f"/device:CPU:{number}")
+        for name, number in (("x", 1), ("y", 0))
+    }
+    for order, expected in (("sorted", {"x": 1, "y": 0}), ("first seen", {"x": 0, "y": 1})):
+        policy: Any = ckptfmt.ShardByDevicePolicy(order)  # type: ignore[arg-type]
+        Saver({None: tensors}).save(order, options(sharding_callback=policy))
+        assert _shards(order) == expected
+
+
+@row("keys that `restore` of an object receives")
+def _restore_keys() -> None:
+    holder, key = Holder(), "model/.ATTRIBUTES/w"
+    saver = Saver({holder: {key: V}})
+    saver.save("ck", options())
+    saver.restore("ck")
+    assert list(holder.got) == [key]
+
+
+@row("nothing to save")
+def _nothing() -> None:
+    nothing = SaveSpec(None, "", "x", dtype=np.float32, device=CPU)
+    for prefix, tensors in (("a", {}), ("b", {None: {"x": nothing}})):
+        Saver(tensors).save(prefix, options())
+        assert list(ckptfmt.open(prefix)) == []
+
+
+@row("`save_counter`")
+def _save_counter() -> None:
+    checkpoint: Any = Checkpoint(x=V)
+    assert isinstance(checkpoint.save_counter, np.ndarray)
+    checkpoint.save_counter = 3
+    for wrong in (1.5, "x", 1 << 63):
+        fails(lambda wrong=wrong: setattr(checkpoint, "save_counter", wrong))  # type: ignore[misc]
+    assert checkpoint.save("ck", options()) == "ck-4"
+
+
+@row("background saves")
+def _background() -> None:
+    checkpoint = Checkpoint(x=V)
+    checkpoint.save("ck", options(experimental_enable_async_checkpoint=True))
+    checkpoint.sync()
+    assert os.path.exists("ck-1.index")
+    assert checkpoint.save_async("ck", options()).result() == "ck-2"
+
+
+@row("restoring an object from a checkpoint with another shape")
+def _all_or_nothing() -> None:
+    prefix = Checkpoint(a=V, b=V.copy()).write("ck", options())
+    a = np.zeros(2, np.float32)
+    fails(lambda: Checkpoint(a=a, b=np.zeros(3, np.float32)).read(prefix))
+    assert a.tolist() == [0, 0]
+
+
+# ---- all of them ---------------------------------------------------------------------------------
+
+
+def test_every_row_is_checked() -> None:
+    assert sorted(CHECKS) == sorted(CHECKS.rows)
+
+
+@pytest.mark.parametrize("title", CHECKS)
+def test_rows(title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    CHECKS[title]()
