@@ -66,7 +66,7 @@ FUZZERS := $(patsubst fuzz/%.c,$(B)/%,$(FUZZ_SRC))
 THREADED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -l -e 'pthread_create' -e '[.]shards = ' -e 'CF_DIRECT_SLOTS' $(TEST_SRC))))
 EMULATED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -L -e 'os_fault.h' -e 'hot_paths.h' $(TEST_SRC))))
 
-.PHONY: help demo test languages valgrind portability check slow interop peers budgets instructions bench bench-full asan tsan fuzz arm bigendian lib code-size dist-check \
+.PHONY: help demo test languages valgrind portability check slow interop peers budgets instructions bench bench-smoke bench-full asan tsan fuzz arm bigendian lib code-size dist-check \
 	clean needs-python needs-c c-programs measure-programs fuzz-programs threaded-programs emulated-programs \
 	warn-objects c-test threaded-test emulated-test replay warnings lint python python-test
 .DEFAULT_GOAL := help
@@ -137,6 +137,9 @@ instructions: needs-c ## report the instructions of the hot paths (valgrind)
 
 bench: python ## the benchmark (twenty minutes), or the cases in BENCH, beside the libraries that are installed
 	$(Q)$(PY) bench/run.py $(BENCH_SIDES) $(BENCH)
+
+bench-smoke: python ## all rows of the benchmark once, with small data, and tests of the report
+	$(Q)$(PY) -m pytest -q tests/bench
 
 bench-full: python ## all rows and settings, more samples (much longer)
 	$(Q)$(PY) bench/run.py --full $(BENCH_SIDES) $(BENCH)
@@ -232,7 +235,7 @@ python: needs-python $(VENV)/.built
 python-test: python
 	@echo "seed: CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"
 	$(Q)$(PY) -m pytest -q -n 2 --ignore=tests/interop --ignore=tests/peers \
-		--ignore=tests/budgets tests
+		--ignore=tests/budgets --ignore=tests/bench tests
 
 $(PY): | needs-python
 	$(call say,venv,$(VENV))
