@@ -349,6 +349,49 @@ def _all_or_nothing() -> None:
     assert a.numpy().tolist() == [1]
 
 
+# ---- managers ------------------------------------------------------------------------------------
+
+
+def manager(directory: str, **more: Any) -> Any:
+    checkpoint = tf.train.Checkpoint(x=variable(1))
+    return tf.train.CheckpointManager(checkpoint, directory, **{"max_to_keep": 3, **more})
+
+
+@row("numbers of checkpoints")
+def _numbers() -> None:
+    one = manager("m1")
+    saved = [one.save(), one.save(checkpoint_number=7), one.save()]
+    assert saved == one.checkpoints == ["m1/ckpt-1", "m1/ckpt-7", "m1/ckpt-3"]
+
+
+@row("a `max_to_keep` of 0")
+def _max_to_keep() -> None:
+    fails(ValueError, lambda: manager("m2", max_to_keep=0), WORDS["a `max_to_keep` of 0"])
+
+
+@row("a manager whose `checkpoint_name` is `checkpoint`")
+def _manager_of_checkpoint() -> None:
+    manager("m3", checkpoint_name="checkpoint").save()
+    one = manager("m3", checkpoint_name="checkpoint")
+    assert one.latest_checkpoint == one.restore_or_initialize() == "m3/checkpoint-1"
+
+
+@row("files of the newest checkpoint are gone")
+def _newest_gone() -> None:
+    one = manager("m4")
+    one.save()
+    one.save()
+    os.unlink("m4/ckpt-2.index")
+    fails(errors.NotFoundError, manager("m4").restore_or_initialize)
+
+
+@row("a directory that was moved")
+def _moved() -> None:
+    manager("m5").save()
+    os.rename("m5", "moved")
+    assert manager("moved").restore_or_initialize() == "moved/ckpt-1"
+
+
 # ---- sharding callbacks --------------------------------------------------------------------------
 
 

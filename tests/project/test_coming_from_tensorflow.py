@@ -19,10 +19,10 @@ import pytest
 from support.page import CPU, NAMES, PAGE, Checks, V, fails, options, quoted, sections, there
 
 import ckptfmt
-from ckptfmt import Checkpoint, CheckpointOptions, Saver, SaveSpec
+from ckptfmt import Checkpoint, CheckpointManager, CheckpointOptions, Saver, SaveSpec
 from ckptfmt.objects.graph import decode_graph
 
-CHECKS = Checks("Errors", "Paths", "Saving and restoring")
+CHECKS = Checks("Errors", "Paths", "Saving and restoring", "Managers")
 row, words = CHECKS.row, CHECKS.words
 save = functools.partial(ckptfmt.save, durability="none")
 
@@ -391,6 +391,50 @@ def _all_or_nothing() -> None:
     a = np.zeros(2, np.float32)
     fails(lambda: Checkpoint(a=a, b=np.zeros(3, np.float32)).read(prefix))
     assert a.tolist() == [0, 0]
+
+
+# ---- managers ------------------------------------------------------------------------------------
+
+
+def _manager(directory: str, **more: Any) -> CheckpointManager:
+    return CheckpointManager(Checkpoint(x=V.copy()), directory, 3, durability="none", **more)
+
+
+@row("numbers of checkpoints")
+def _numbers() -> None:
+    manager = _manager("m")
+    saved = [manager.save(), manager.save(checkpoint_number=7), manager.save()]
+    assert saved == manager.checkpoints == ["m/ckpt-1", "m/ckpt-7", "m/ckpt-3"]
+
+
+@row("a `max_to_keep` of 0")
+def _max_to_keep() -> None:
+    text = words("a `max_to_keep` of 0")
+    fails(lambda: CheckpointManager(Checkpoint(x=V), "m", 0), text)
+
+
+@row("a manager whose `checkpoint_name` is `checkpoint`")
+def _manager_of_checkpoint() -> None:
+    _manager("m", checkpoint_name="checkpoint").save()
+    manager = _manager("m", checkpoint_name="checkpoint")
+    assert manager.latest_checkpoint == manager.restore_or_initialize() == "m/checkpoint-1"
+
+
+@row("files of the newest checkpoint are gone")
+def _newest_gone() -> None:
+    manager = _manager("m")
+    manager.save()
+    manager.save()
+    os.unlink("m/ckpt-2.index")
+    with pytest.warns(ckptfmt.CkptfmtWarning, match="ckpt-2"):
+        assert _manager("m").restore_or_initialize() == "m/ckpt-1"
+
+
+@row("a directory that was moved")
+def _moved() -> None:
+    _manager(os.path.abspath("m")).save()
+    os.rename("m", "moved")
+    assert _manager("moved").restore_or_initialize() == "moved/ckpt-1"
 
 
 # ---- all of them ---------------------------------------------------------------------------------
