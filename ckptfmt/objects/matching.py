@@ -55,11 +55,15 @@ from ckptfmt.objects.traversal import (
     slot_of,
 )
 from ckptfmt.saving.mesh import Layout
+from ckptfmt.saving.parallel import ParallelVariable, is_further_component
 
 __all__ = ["Match", "NamedRestoration", "Restoration"]
 
 # Further warnings about shared objects are counted in one.
 WARNINGS_MAX = 10
+
+# What takes the first component of a parallel variable, and counts as all of it.
+_ONE_VALUE = (Role.ARRAY, Role.SCALAR, Role.MESH)
 
 _numbers = itertools.count(1)
 
@@ -460,7 +464,13 @@ class Restoration:
             node = self.graph.nodes[node_id]
             assignment = self._assignment(local, node)
             used = [] if assignment is None else assignment.used
-            plan.unused[node_id] = [a.name for a in node.attributes if a.name not in used]
+            parallel = local.value if isinstance(local.value, ParallelVariable) else None
+            one_value = parallel.primary_only if parallel else local.role in _ONE_VALUE
+            plan.unused[node_id] = [
+                one.name
+                for one in node.attributes
+                if one.name not in used and not (one_value and is_further_component(one.name))
+            ]
             if assignment is not None:
                 marks.add(mark)
                 if assignment.places is not None:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ckptfmt.arguments import wrong
 
-__all__ = ["canonical", "device_in_task", "device_of", "task_of"]
+__all__ = ["canonical", "device_in_task", "device_of", "merged", "task_of"]
 
 # The device types that may be written without "device:".
 _SHORT_FORMS = ("CPU", "GPU", "TPU", "CUSTOM", "EPU")
@@ -95,6 +95,16 @@ def task_of(device: str) -> str:
     """
     parts = _parsed(_checked(device))
     return device if parts is None or not device else parts._replace(kind="CPU", number=0).text()
+
+
+def merged(outer: str, inner: str) -> str:
+    """Return a device inside the scope of another, as nested `tf.device` scopes do: what `inner`
+    does not say is taken from `outer`. Of names that are no device names, `inner`."""
+    around, parts = _parsed(_checked(outer)), _parsed(_checked(inner))
+    if around is None or parts is None:
+        return inner
+    pairs = zip(parts, around, strict=True)
+    return _Parts._make(theirs if own is None else own for own, theirs in pairs).text()
 
 
 def device_in_task(device: str) -> str:

@@ -25,9 +25,10 @@ from numpy.typing import NDArray
 from ckptfmt.arguments import wrong
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import InvalidError, TensorNotFoundError
+from ckptfmt.saving.devices import merged
 from ckptfmt.saving.specs import SaveSpec
 
-__all__ = ["ParallelVariable", "independent_buffers"]
+__all__ = ["ParallelVariable", "independent_buffers", "is_further_component"]
 
 ATTRIBUTES = "/.ATTRIBUTES/"
 FIRST = ATTRIBUTES + "VARIABLE_VALUE"
@@ -43,15 +44,25 @@ _devices: contextvars.ContextVar[tuple[str, ...] | None] = contextvars.ContextVa
 
 @contextlib.contextmanager
 def independent_buffers(devices: Sequence[str] | None = None) -> Iterator[tuple[str, ...] | None]:
-    """Set the default devices of the parallel variables created in this context.
+    """Set the devices of the parallel variables created in this context: one made of a single array
+    gets a component on each.
 
-    TensorFlow's context takes a parallel device, this one the names of its component devices.
-    Contexts can be nested; each thread and task has its own. None removes the outer default.
+    TensorFlow's context takes a parallel device, this one the names of its component devices. Each
+    thread and task has its own contexts. In a nested context the parts of a name that are missing
+    are those of the outer device at the same place; a single name is inside each outer device
+    ("/device:GPU:0" on every task). None removes the outer devices.
+
+    Yields:
+        The devices.
 
     Raises:
         InvalidError: `devices` is empty or has elements that are not str.
     """
-    names = None if devices is None else _device_names(devices)
+    names, outer = None if devices is None else _device_names(devices), _devices.get() or ()
+    if names is not None and len(names) == 1:
+        names *= max(1, len(outer))
+    if names is not None and len(names) == len(outer):
+        names = tuple(map(merged, outer, names))
     token = _devices.set(names)
     try:
         yield names
@@ -62,7 +73,8 @@ def independent_buffers(devices: Sequence[str] | None = None) -> Iterator[tuple[
 class ParallelVariable:
     """A variable with one buffer for each device.
 
-    It can be a key of `Saver`'s `serialized_tensors`:
+    As an array (`shape`, `dtype`, `numpy.asarray`) it is its first component. It can be a key of
+    `Saver`'s `serialized_tensors`:
 
     >>> from ckptfmt.saving.saver import Saver
     >>> variable = ParallelVariable([np.zeros(2), np.ones(2)])
@@ -75,12 +87,16 @@ class ParallelVariable:
     Args:
         components: the buffers, at least one: writable numpy arrays of one shape and dtype, of any
             byte order, that do not share memory. They are not copied; a restore writes into them.
-            Strings are object arrays of bytes.
+            Strings are object arrays of bytes. Inside `independent_buffers`, or with `devices`,
+            one array makes a copy of it for each device.
         devices: the device of each. Default: those of the enclosing `independent_buffers`, else
             "/job:parallel/replica:0/task:<i>/device:CPU:0", one task for each component.
+        primary_only: whether only component 0 is saved, as an ordinary variable; a restore then
+            writes it into all. For components that are equal.
 
     Attributes:
-        components, devices: tuples of the arguments.
+        components, devices, primary_only: the arguments, the first two as tuples.
+        shape, dtype: those of each component.
 
     Raises:
         InvalidError: no component, not a writable array, different shapes or dtypes, numpy strings
@@ -88,10 +104,20 @@ class ParallelVariable:
     """
 
     def __init__(
-        self, components: Sequence[NDArray[Any]], devices: Sequence[str] | None = None
+        self,
+        components: Sequence[NDArray[Any]] | NDArray[Any],
+        devices: Sequence[str] | None = None,
+        *,
+        primary_only: bool = False,
     ) -> None:
+        names = _devices.get() if devices is None else _device_names(devices)
+        if isinstance(components, np.ndarray) and names is not None:
+            components = [np.array(components) for _ in names]
         if isinstance(components, np.ndarray) or not hasattr(components, "__iter__"):
             raise wrong("components", "a list of numpy arrays", components)
+        if not isinstance(primary_only, bool):
+            raise wrong("primary_only", "True or False", primary_only)
+        self.primary_only = primary_only
         self.components = tuple(components)
         if not self.components:
             raise InvalidError("a parallel variable has at least one component")
@@ -99,7 +125,6 @@ class ParallelVariable:
             _check_component(index, component, self.components[0])
         _check_apart(self.components)
         count = len(self.components)
-        names = _devices.get() if devices is None else _device_names(devices)
         self.devices = tuple(map(_default_device, range(count))) if names is None else names
         if len(self.devices) != count:
             raise InvalidError(f"{count} components have {len(self.devices)} devices")
@@ -122,19 +147,61 @@ class ParallelVariable:
             raise InvalidError("replicated needs devices outside of independent_buffers")
         return cls([np.array(array) for _ in names], names)
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of each component."""
+        return self.components[0].shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of each component, of component 0 if their byte orders differ."""
+        return self.components[0].dtype
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """Return component 0, as `numpy.asarray` calls it."""
+        if copy is False and dtype is not None and np.dtype(dtype) != self.dtype:
+            raise ValueError(f"another dtype than {self.dtype} needs a copy")
+        found = np.asarray(self.components[0], dtype)
+        return found.copy() if copy and found is self.components[0] else found
+
+    def assign(self, value: Any) -> None:
+        """Write a value into all components, or those of another variable into each.
+
+        Args:
+            value: an array of the components' shape whose dtype can be cast to theirs within its
+                kind, or a ParallelVariable of as many components.
+
+        Raises:
+            InvalidError: it does not fit; nothing is written.
+        """
+        count = len(self.components)
+        values = value.components if isinstance(value, ParallelVariable) else [value] * count
+        arrays = [np.asarray(one) for one in values]
+        if len(arrays) != count:
+            raise InvalidError(f"{len(arrays)} components do not fit {count}")
+        for array in arrays:
+            if array.shape != self.shape or not np.can_cast(array.dtype, self.dtype, "same_kind"):
+                raise InvalidError(
+                    f"{array.dtype}{list(array.shape)} does not fit a component of "
+                    f"{self.dtype}{list(self.shape)}"
+                )
+        for component, array in zip(self.components, arrays, strict=True):
+            component[...] = array
+
     def serialize(self, path: str) -> dict[str, SaveSpec]:
         """Return checkpoint key to SaveSpec for an object path ("model/w"), component 0 first."""
         keys = self.keys(path)
         return {
             key: SaveSpec(component, "", key, dtype=component.dtype, device=device)
-            for key, component, device in zip(keys, self.components, self.devices, strict=True)
+            for key, component, device in zip(keys, self.components, self.devices, strict=False)
         }
 
     def keys(self, path: str) -> list[str]:
-        """Return the checkpoint key of each component for an object path."""
+        """Return the checkpoint key of each component that is saved, for an object path."""
         if not isinstance(path, str):
             raise wrong("path", "a str", path)
-        return [_key(path, index) for index in range(len(self.components))]
+        count = 1 if self.primary_only else len(self.components)
+        return [_key(path, index) for index in range(count)]
 
     @staticmethod
     def may_be_missing(key: str) -> bool:
@@ -176,6 +243,11 @@ class ParallelVariable:
         return (
             f"<ckptfmt.ParallelVariable {len(self.components)} x {first.dtype}{list(first.shape)}>"
         )
+
+
+def is_further_component(attribute: str) -> bool:
+    """Return whether an attribute of this name is a component other than the first."""
+    return attribute.startswith(OTHERS.removeprefix(ATTRIBUTES))
 
 
 def _key(path: str, index: int) -> str:

@@ -283,6 +283,14 @@ def _ordinary() -> None:
     assert _components(variable) == [[1, 2], [1, 2]]
 
 
+@row("an ordinary variable from a parallel checkpoint")
+def _first_component() -> None:
+    prefix = Checkpoint(v=_parallel([1, 2], [3, 4])).write("ck", options())
+    array = np.zeros_like(V)
+    Checkpoint(v=array).read(prefix).assert_consumed()
+    assert array.tolist() == [1, 2]
+
+
 @row("a component of another shape")
 def _component_shape() -> None:
     prefix = Checkpoint(v=_parallel([1, 2], [3, 4])).write("ck", options())

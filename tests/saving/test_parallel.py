@@ -300,3 +300,74 @@ def test_path_must_be_text() -> None:
     with pytest.raises(InvalidError) as caught:
         variable(1).serialize(b"w")
     assert caught.value.message == "path must be a str, not bytes"
+
+
+# ---- as an array ---------------------------------------------------------------------------------
+
+
+def test_it_is_an_array_of_its_first_component() -> None:
+    two = variable(2, 5.0)
+    assert (two.shape, two.dtype) == ((2, 3), np.dtype(np.float32))
+    assert np.asarray(two) is two.components[0]
+    assert np.array(two) is not two.components[0]
+    assert (np.asarray(two, np.float64) == 5).all()
+
+
+def test_assign() -> None:
+    two = variable(2, 5.0)
+    two.assign(np.full((2, 3), 7))
+    assert values(two) == [7, 7]
+    two.assign(variable(2, 1.0))
+    assert values(two) == [1, 2]
+    for wrong, message in (
+        (np.zeros(3), r"float64\[3\] does not fit a component of float32\[2, 3\]"),
+        (np.zeros((2, 3), complex), "does not fit a component"),
+        (variable(3), "3 components do not fit 2"),
+    ):
+        with pytest.raises(InvalidError, match=message):
+            two.assign(wrong)
+    assert values(two) == [1, 2]
+
+
+def test_an_array_inside_independent_buffers_has_a_component_for_each_device() -> None:
+    source = np.arange(3.0)
+    with independent_buffers(["/gpu:0", "/gpu:1"]):
+        both = ParallelVariable(source)
+    assert both.devices == ("/gpu:0", "/gpu:1")
+    both.components[0][:] = 9
+    assert [one.tolist() for one in both.components] == [[9, 9, 9], [0, 1, 2]]
+    assert source.tolist() == [0, 1, 2]
+
+
+def test_inner_devices_are_merged_into_outer_ones() -> None:
+    with independent_buffers(["/job:w/task:0", "/job:w/task:1"]):
+        with independent_buffers(["/gpu:2"]) as one:
+            assert one == ("/job:w/task:0/device:GPU:2", "/job:w/task:1/device:GPU:2")
+        with independent_buffers(["/task:5/gpu:0", "mine"]) as two:
+            assert two == ("/job:w/task:5/device:GPU:0", "mine")
+        with independent_buffers(["/gpu:0", "/gpu:1", "/gpu:2"]) as three:
+            assert three == ("/gpu:0", "/gpu:1", "/gpu:2")
+
+
+def test_primary_only(tmp_path: Path) -> None:
+    """It is saved as an ordinary variable, and all components get the value."""
+    two = variable(2, 5.0, primary_only=True)
+    checkpoint = ckptfmt.Checkpoint(w=two)
+    path = checkpoint.write(tmp_path / "ck")
+    assert [name for name in ckptfmt.load(path) if "parallel" in name] == []
+    two.assign(np.zeros((2, 3)))
+    checkpoint.read(path).assert_consumed()
+    assert values(two) == [5, 5]
+    with pytest.raises(InvalidError, match="primary_only must be True or False"):
+        variable(2, primary_only=1)
+
+
+@pytest.mark.parametrize("kind", ["array", "primary"])
+def test_the_first_component_counts_as_all(tmp_path: Path, kind: str) -> None:
+    path = ckptfmt.Checkpoint(w=variable(3, 5.0)).write(tmp_path / "ck")
+    array = np.zeros((2, 3), np.float32)
+    into: Any = array if kind == "array" else variable(2, primary_only=True)
+    status = ckptfmt.Checkpoint(w=into).read(path)
+    status.assert_consumed()
+    del status  # without a warning
+    assert (np.asarray(into) == 5).all()
