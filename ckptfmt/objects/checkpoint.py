@@ -298,7 +298,8 @@ class Checkpoint(Trackable):
 
         Args:
             save_path: what `ckptfmt.open` takes; None restores nothing.
-            options: only `skip_slot_variables` is used.
+            options: only `skip_slot_variables` is used; `io_device` is refused for arrays on a
+                mesh.
             cast: True converts numbers to the dtypes of their objects; or a dtype or mapping as in
                 `load_tree`.
             partial: whether values may remain without an object (`expect_partial`).
@@ -381,6 +382,7 @@ class Checkpoint(Trackable):
                 self._ckptfmt_coordinator,
                 save_path,
                 view,
+                options,
                 lambda reader, ready: restore(reader, ready=ready),
             )
         return status

@@ -120,11 +120,7 @@ class Together:
         first = self._team.rank == 0
         content = content_of(view)
         tensors, layouts = self._tensors(content)
-        if layouts and options.io_device is not None:
-            raise InvalidError(
-                f"io_device '{options.io_device}' cannot be used for a tensor on a mesh",
-                tensor=next(iter(layouts)),
-            )
+        _check_io_device(layouts, options)
         if first:
             tensors[OBJECT_GRAPH_KEY] = content.graph
         self._description = describe(tensors, layouts, options.check_replicas)
@@ -227,10 +223,19 @@ def _leaves(graph: ObjectGraph) -> dict[str, str]:
     return {one.checkpoint_key: node.kind or "" for node in graph.nodes for one in node.attributes}
 
 
+def _check_io_device(layouts: Mapping[str, Layout | None], options: CheckpointOptions) -> None:
+    meshed = next((name for name, layout in layouts.items() if layout is not None), None)
+    if meshed is not None and options.io_device is not None:
+        raise InvalidError(
+            f"io_device '{options.io_device}' cannot be used for a tensor on a mesh", tensor=meshed
+        )
+
+
 def restored_together(
     coordinator: Coordinator,
     path: Path,
     view: View,
+    options: CheckpointOptions,
     restore: Callable[[Reader, Work], tuple[Restoration, LoadStatus]],
 ) -> tuple[Restoration, LoadStatus]:
     """Restore objects in all processes: nothing is written before all have found the same
@@ -240,6 +245,7 @@ def restored_together(
         coordinator: joins the processes.
         path: what `ckptfmt.open` takes.
         view: the objects.
+        options: as for a save.
         restore: restores them from a reader, which it owns, and calls the given function before
             anything is written.
 
@@ -259,6 +265,7 @@ def restored_together(
 
     target = ""
     with team.guarded() as guard, contextlib.ExitStack() as stack:
+        _check_io_device(view.layouts, options)
         wait_for_saves()
         target = locate(path)
         if view.layouts:

@@ -117,7 +117,9 @@ def _data_files() -> None:
 def _io_device_on_a_mesh() -> None:
     checkpoint, _ = meshed(matrix(), rows_of_four())
     options = tf.train.CheckpointOptions(experimental_io_device="/job:localhost")
-    fails(ValueError, lambda: checkpoint.write("place", options))
+    prefix = checkpoint.write("place")
+    fails(ValueError, lambda: checkpoint.write(prefix, options))
+    fails(ValueError, lambda: checkpoint.read(prefix, options))
 
 
 # ---- training state ------------------------------------------------------------------------------

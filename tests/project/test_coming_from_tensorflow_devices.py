@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -252,8 +253,11 @@ def _wrong_shape_on_a_mesh() -> None:
 @row("`io_device` on a mesh")
 def _io_device_on_a_mesh() -> None:
     with_device = options(experimental_io_device="/job:localhost")
-    error = fails(lambda: _mesh(_parts(A)).write("ck", with_device), "io_device")
-    assert isinstance(error, ValueError)
+    checkpoint = _mesh(_parts(A))
+    prefix = checkpoint.write("ck", options())
+    for call in (checkpoint.write, checkpoint.read):
+        error = fails(functools.partial(call, prefix, with_device), "io_device")
+        assert isinstance(error, ValueError)
 
 
 # ---- parallel variables --------------------------------------------------------------------------
