@@ -318,6 +318,23 @@ def _restore_keys() -> None:
     assert list(owner.got) == ["w"]
 
 
+@row("a SaveSpec under a key that is not its name")
+def _other_name() -> None:
+    saver({"key": saveable_object.SaveSpec(vector(1), "", "name")}).save("named")
+    assert tf.train.list_variables("named") == [("key", [1])]
+
+
+@row("graphs and `tf.function`")
+def _graphs() -> None:
+    with tf.Graph().as_default():
+        assert saver({"x": tf.constant(1.0)}).to_proto().restore_op_name
+
+
+@row("metrics of saves")
+def _metrics() -> None:
+    assert callable(functional_saver.metrics.AddNumCheckpointShardsWritten)
+
+
 @row("nothing to save")
 def _nothing() -> None:
     nothing = {"x": saveable_object.SaveSpec(lambda: None, "", "x", tf.float32, "CPU:0")}

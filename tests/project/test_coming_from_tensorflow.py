@@ -358,6 +358,25 @@ def _restore_keys() -> None:
     assert list(holder.got) == [key]
 
 
+@row("a SaveSpec under a key that is not its name")
+def _other_name() -> None:
+    fails(lambda: Saver({None: {"key": SaveSpec(V, "", "name")}}), "name")
+
+
+@row("graphs and `tf.function`")
+def _graphs() -> None:
+    assert not hasattr(Saver, "to_proto")
+
+
+@row("metrics of saves")
+def _metrics() -> None:
+    seen: list[tuple[int, int]] = []
+    save("ck", {"x": V}, progress=lambda *bytes_done: seen.append(bytes_done))
+    assert seen[-1] == (V.nbytes, V.nbytes)
+    ckptfmt.load("ck", progress=lambda *bytes_done: seen.append(bytes_done))
+    assert seen[-1] == (V.nbytes, V.nbytes) and len(seen) > 1
+
+
 @row("nothing to save")
 def _nothing() -> None:
     nothing = SaveSpec(None, "", "x", dtype=np.float32, device=CPU)

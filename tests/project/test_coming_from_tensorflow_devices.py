@@ -295,6 +295,45 @@ def _first_component() -> None:
     assert array.tolist() == [1, 2]
 
 
+@row("a parallel checkpoint into an ordinary variable")
+def _into_ordinary() -> None:
+    prefix = Checkpoint(v=_parallel([1, 2], [3, 4])).write("ck", options())
+    ordinary = np.zeros(2, np.float32)
+    Checkpoint(v=ordinary).read(prefix).assert_consumed()
+    assert ordinary.tolist() == [1, 2]
+
+
+@row("a variable created inside `independent_buffers`")
+def _created_inside() -> None:
+    with ckptfmt.independent_buffers(["/device:GPU:0", "/device:GPU:1"]) as devices:
+        variable = ckptfmt.ParallelVariable(V)
+    assert _components(variable) == [[1, 2], [1, 2]]
+    assert variable.devices == devices
+
+
+@row("a device scope inside `independent_buffers`")
+def _inner_scope() -> None:
+    tasks = [f"/job:worker/task:{task}" for task in (0, 1)]
+    with ckptfmt.independent_buffers(tasks), ckptfmt.independent_buffers(["/device:GPU:0"]):
+        devices = ckptfmt.ParallelVariable(V).devices
+    assert [device.lower() for device in devices] == [f"{task}/device:gpu:0" for task in tasks]
+
+
+@row("assigning")
+def _assign() -> None:
+    variable = _parallel([1, 2], [3, 4])
+    variable.assign(V * 3)
+    assert _components(variable) == [[3, 6], [3, 6]]
+    assert not hasattr(variable, "assign_add")
+
+
+@row("a parallel variable as an array")
+def _as_array() -> None:
+    variable = _parallel([1, 2], [3, 4])
+    assert np.asarray(variable).tolist() == [1, 2]
+    assert (variable.shape, variable.dtype) == ((2,), np.float32)
+
+
 @row("a component of another shape")
 def _component_shape() -> None:
     prefix = Checkpoint(v=_parallel([1, 2], [3, 4])).write("ck", options())
