@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from ckptfmt.names import sharded_filename
     from ckptfmt.objects.checkpoint import Checkpoint
     from ckptfmt.objects.nodes import TreeNode
+    from ckptfmt.objects.status import InitializationOnlyStatus, LoadStatus, NameBasedSaverStatus
     from ckptfmt.objects.trackable import Trackable
     from ckptfmt.objects.trees import load_tree, load_tree_into, save_tree, save_tree_async
     from ckptfmt.saving.mesh import Layout, Mesh
@@ -70,7 +71,7 @@ if TYPE_CHECKING:
         ShardByDevicePolicy,
         ShardByTaskPolicy,
     )
-    from ckptfmt.saving.registration import register_checkpoint_saver
+    from ckptfmt.saving.registration import register_checkpoint_saver, unregister_checkpoint_saver
     from ckptfmt.saving.saver import Saver
     from ckptfmt.saving.sharding import ShardingCallback, validate_shards
     from ckptfmt.saving.specs import DSaveSpec, SaveableObject, SaveSpec, ShardableTensor
@@ -98,15 +99,18 @@ __all__ = [
     "Finding",
     "GenerationGoneError",
     "Header",
+    "InitializationOnlyStatus",
     "InvalidError",
     "KeepBest",
     "Layout",
     "LimitError",
+    "LoadStatus",
     "MatchError",
     "MatchReport",
     "MaxShardSizePolicy",
     "MergeConflictError",
     "Mesh",
+    "NameBasedSaverStatus",
     "ParallelVariable",
     "Reader",
     "Rejected",
@@ -162,6 +166,7 @@ __all__ = [
     "sharded_save",
     "sharded_save_async",
     "tf",
+    "unregister_checkpoint_saver",
     "update_checkpoint_state",
     "validate_shards",
     "verify",
@@ -192,6 +197,7 @@ _HOMES = {
         "objects.trackable": "Trackable",
         "manager.training_state": "TrainingState",
         "objects.nodes": "TreeNode",
+        "objects.status": "InitializationOnlyStatus LoadStatus NameBasedSaverStatus",
         "objects.trees": "load_tree load_tree_into save_tree save_tree_async",
         "background": "SaveFuture",
         "bundle.load": "MatchReport load load_into restore_v2",
@@ -205,7 +211,7 @@ _HOMES = {
         "saving.policies": (
             "BalancedPolicy MaxShardSizePolicy ShardByDevicePolicy ShardByTaskPolicy"
         ),
-        "saving.registration": "register_checkpoint_saver",
+        "saving.registration": "register_checkpoint_saver unregister_checkpoint_saver",
         "saving.saver": "Saver",
         "sharded.sharded": "sharded_restore sharded_save sharded_save_async",
         "saving.sharding": "ShardingCallback validate_shards",

@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt import dtypes, names
-from ckptfmt.arrays import as_target
+from ckptfmt.arrays import as_source, as_target
 from ckptfmt.bundle.batch import box_of_text, can_cast, casts_of, select_batch
 from ckptfmt.bundle.load import Mismatch
 from ckptfmt.bundle.reader import Reader
@@ -160,9 +160,10 @@ def plan_tensors(local: Local, keys: Mapping[str, str]) -> Assignment | None:
     if role is Role.ARRAY:
         if can_be_written(value):
             return Assignment(local, (_wanted_array(key, value),), None, _VALUE)
-        dtype = OBJECT if value.dtype.kind in "SU" else value.dtype
-        wanted = Wanted(key, shape=value.shape, dtype=dtype)
-        return _plan_replaced(local, wanted, _array_like(value))
+        like = as_source(value)
+        dtype = OBJECT if like.dtype.kind in "SU" else like.dtype
+        wanted = Wanted(key, shape=like.shape, dtype=dtype)
+        return _plan_replaced(local, wanted, _array_like(like))
     if role is Role.PARALLEL:
         return _plan_parallel(local, keys)
     if role is Role.MESH:

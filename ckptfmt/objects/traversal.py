@@ -5,7 +5,7 @@ what is saved of the object itself.
     object                              children                        tensors
     bool, int, float, complex, str,     none                            VARIABLE_VALUE
       bytes, numpy scalar
-    array of any framework              none                            VARIABLE_VALUE
+    array of any framework, buffer      none                            VARIABLE_VALUE
     {device: array} with a layout       none                            VARIABLE_VALUE
     ParallelVariable                    none                            VARIABLE_VALUE,
                                                                         parallel_component_<i>
@@ -37,6 +37,7 @@ node, a namedtuple has its fields only, a tuple found twice is one node.
 
 from __future__ import annotations
 
+import array
 import collections
 import dataclasses
 import enum
@@ -76,6 +77,7 @@ class Role(enum.Enum):
 
 _SCALARS = (bool, int, float, complex, str, bytes, np.generic)
 _CONTAINERS = (Mapping, list, tuple)
+_BUFFERS = (bytearray, memoryview, array.array)
 
 
 def _has(kind: type, *methods: str) -> bool:
@@ -124,15 +126,23 @@ def is_value(value: Any) -> bool:
 
 
 def is_array(value: object) -> bool:
-    """Return whether the object is an array of any framework, or a tensor handle."""
-    return not isinstance(value, type) and hasattr(value, "dtype") and hasattr(value, "shape")
+    """Return whether the object is an array of any framework, a tensor handle, a buffer, a range,
+    or has a method `__array__`."""
+    if isinstance(value, (*_BUFFERS, range)):
+        return True
+    if isinstance(value, type):
+        return False
+    return (hasattr(value, "shape") and hasattr(value, "dtype")) or hasattr(value, "__array__")
 
 
-def can_be_written(array: Any) -> bool:
-    """Return whether a restore can write into this array; NumPy strings have a fixed length."""
-    return not isinstance(array, np.ndarray) or (
-        array.flags.writeable and array.dtype.kind not in "SU"
-    )
+def can_be_written(value: Any) -> bool:
+    """Return whether a restore writes into this array; else it replaces it, as NumPy strings, which
+    have a fixed length."""
+    if isinstance(value, memoryview):
+        return not value.readonly
+    if isinstance(value, np.ndarray):
+        return value.flags.writeable and value.dtype.kind not in "SU"
+    return not isinstance(value, range)
 
 
 @functools.lru_cache(TYPES_CACHED)

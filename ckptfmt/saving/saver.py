@@ -603,7 +603,12 @@ def _registered(
 
 
 def _flattened(returned: Any) -> Iterator[Any]:
-    """Yield the prefixes that a registered saver returned, from nested lists."""
+    """Yield the prefixes that a registered saver returned: of nested lists, dicts (in the order of
+    their keys, as `tf.nest`) and arrays."""
+    if isinstance(returned, Mapping):
+        returned = [returned[key] for key in sorted(returned)]
+    elif isinstance(returned, np.ndarray):
+        returned = returned.tolist()
     if isinstance(returned, (list, tuple)):
         for one in returned:
             if one is None:

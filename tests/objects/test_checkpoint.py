@@ -4,6 +4,7 @@ refused."""
 
 from __future__ import annotations
 
+import array
 import copy
 import os
 import pickle
@@ -503,3 +504,36 @@ def test_registered_savers(tmp_path: Path, registered: list[Any]) -> None:
     assert registered == [("m", [1.0, 1.0])]
     with pytest.raises(ckptfmt.InvalidError, match="whose predicate is false for it"):
         ckptfmt.Checkpoint(m=Module()).read(path)
+
+
+class Only:
+    """An object that is an array by its `__array__` alone."""
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.ones(2)
+
+
+def test_every_leaf_that_save_takes(tmp_path: Path) -> None:
+    buffer, doubles = bytearray(b"abc"), array.array("d", [1.0, 2.0])
+    leaves = {
+        "buffer": buffer,
+        "doubles": doubles,
+        "view": memoryview(b"xy"),
+        "range": range(3),
+        "only": Only(),
+    }
+    path = ckptfmt.Checkpoint(**leaves).write(tmp_path / "ck")
+    ckptfmt.save(tmp_path / "plain", leaves)
+    plain = ckptfmt.load(tmp_path / "plain")
+    stored = ckptfmt.load(path)
+    for name, found in plain.items():
+        np.testing.assert_array_equal(stored[name + VALUE], found)
+    del leaves["only"]
+    buffer[:], doubles[0] = b"\0\0\0", 0.0
+    leaves |= {"view": memoryview(b"\0\0"), "range": range(5, 8)}
+    checkpoint = ckptfmt.Checkpoint(**leaves)
+    checkpoint.read(path, partial=True).assert_existing_objects_matched()
+    assert (buffer, doubles) == (bytearray(b"abc"), array.array("d", [1.0, 2.0]))
+    assert (checkpoint.view.tolist(), checkpoint.range.tolist()) == ([120, 121], [0, 1, 2])
+    with pytest.raises(ckptfmt.InvalidError, match="cannot read into"):
+        ckptfmt.Checkpoint(only=Only()).read(path)

@@ -226,12 +226,18 @@ def test_registered_savers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.usefixtures("_own_registry")
-@pytest.mark.parametrize("shape", ["one", "bytes", "nested"])
+@pytest.mark.parametrize("shape", ["one", "bytes", "nested", "dict", "array"])
 def test_shapes_of_what_a_registered_saver_returns(tmp_path: Path, shape: str) -> None:
     def save(trackables: dict[str, Any], file_prefix: str) -> Any:
         ckptfmt.save(file_prefix, {"x": np.ones(1)})
         nested = ([], [[file_prefix], []])
-        return {"one": file_prefix, "bytes": os.fsencode(file_prefix), "nested": nested}[shape]
+        return {
+            "one": file_prefix,
+            "bytes": os.fsencode(file_prefix),
+            "nested": nested,
+            "dict": {"b": {}, "a": [file_prefix]},
+            "array": np.array([[file_prefix]], object),
+        }[shape]
 
     register("One", save)
     prefix = Saver({}, {"Custom.One": {}}).save(tmp_path / "ckpt", QUICK)
@@ -249,10 +255,10 @@ def test_shapes_of_what_a_registered_saver_returns(tmp_path: Path, shape: str) -
         [["a"], 3],
         [None],
         True,
-        {"a": "b"},
+        {"a": 3},
         ["a", object],
         "nul\0",
-        [np.array("a")],
+        np.array([1.5]),
     ],
     ids=repr,
 )
