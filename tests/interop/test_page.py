@@ -13,6 +13,7 @@ from .workers import ask
 
 # What cannot be run, and why.
 NOT_RUN = {
+    "callbacks of TensorFlow's classes": "tf_callbacks.py has both libraries in one process",
     "a row larger than a shard": "it does not end; test_policies.py recognises such sets",
 }
 PARALLEL = "Parallel variables"  # the module is not in this version
