@@ -15,7 +15,6 @@ from support.page import CPU, A, Checks, V, fails, options, quoted, there
 
 import ckptfmt
 from ckptfmt import Checkpoint, Layout, Mesh, Saver, SaveSpec, TrainingState
-from ckptfmt.saving.registration import unregister_checkpoint_saver
 
 CHECKS = Checks(
     "Sharding callbacks", "Meshes and many processes", "Parallel variables", "Training state"
@@ -237,7 +236,7 @@ def _registered_on_a_mesh() -> None:
         checkpoint = _mesh(_parts(A), special=Special())
         checkpoint.restore(checkpoint.save("ck", options())).assert_consumed()
     finally:
-        unregister_checkpoint_saver("page.Special")
+        ckptfmt.unregister_checkpoint_saver("page.Special")
     assert calls == ["save", "restore"]
 
 
