@@ -28,6 +28,7 @@ from ckptfmt.objects.nodes import (
     TreeNode,
     scalar_value,
 )
+from ckptfmt.objects.traversal import described, is_array
 
 __all__ = [
     "OMITTED",
@@ -38,6 +39,7 @@ __all__ = [
     "missing_keys",
     "reachable",
     "read_graph_bytes",
+    "to_names",
     "wanted_keys",
 ]
 
@@ -335,6 +337,42 @@ class _Builder:
             value = self.objects[slot.slot_variable_node_id]
             if variable is not OMITTED and value is not OMITTED:
                 target.slots.append(Slot(variable, slot.slot_name, value))
+
+
+def to_names(tree: Any) -> dict[str, Any]:
+    """Return the arrays of a tree by names joined by slashes, the inverse of `from_names`.
+
+    Raises:
+        InvalidError: something that only an object graph can hold, or two arrays of one name.
+    """
+    found: dict[str, Any] = {}
+    waiting: list[tuple[str | None, Any, frozenset[int]]] = [(None, tree, frozenset())]
+    while waiting:
+        name, value, around = waiting.pop()
+        is_node = isinstance(value, TreeNode)
+        attributes = value.attributes if is_node else {}
+        is_dict = isinstance(value, Mapping)
+        if (
+            not (is_dict or is_array(value) or isinstance(value, (int, float, str, bytes)))
+            or (name is None and (attributes or not is_dict))
+            or (is_node and (value.slots or value.registered_saver))
+            or set(attributes) - {VARIABLE_VALUE}
+            or not all(isinstance(key, str) for key in (value if is_dict else ()))
+            or id(value) in around
+        ):
+            raise InvalidError(
+                f"{described([name or ''])} is of type {type(value).__name__}, which needs an "
+                "object graph"
+            )
+        if attributes or not is_dict:
+            assert name is not None
+            if name in found:
+                raise InvalidError("two arrays of the tree have this name", tensor=name)
+            found[name] = attributes[VARIABLE_VALUE] if attributes else value
+        if is_dict:
+            base, inside = "" if name is None else f"{name}/", around | {id(value)}
+            waiting += [(base + key, value[key], inside) for key in reversed(list(value))]
+    return found
 
 
 def from_names(tensors: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,7 +29,6 @@ from ckptfmt.objects.saves import Alone, Together, restored_together
 from ckptfmt.objects.status import InitializationOnlyStatus, LoadStatus, restored
 from ckptfmt.objects.trackable import Trackable, waiting
 from ckptfmt.objects.traversal import (
-    SAVE_COUNTER,
     View,
     can_be_written,
     children_of,
@@ -47,6 +46,8 @@ if TYPE_CHECKING:
 __all__ = ["Checkpoint"]
 
 Path = str | bytes | os.PathLike[Any]
+
+SAVE_COUNTER = "save_counter"
 
 
 class Checkpoint(Trackable):

@@ -215,7 +215,7 @@ def _refuse_different(graphs: list[bytes]) -> bytes:
     rank = next(rank for rank, graph in enumerate(graphs) if graph != graphs[0])
     ours, theirs = (_leaves(decode_graph(graphs[one])) for one in (0, rank))
     different = sorted(ours.items() ^ theirs.items())
-    where = f", first at {leaf_name(different[0][0])!r}" if different else ""
+    where = f", first at {leaf_name(different[0][0])!r}" if different else ", or another order"
     raise InvalidError(f"the trees of process 0 and process {rank} have other structures{where}")
 
 

@@ -518,8 +518,6 @@ def name_conflict(name: str) -> InvalidError:
 
 # ---- trees ---------------------------------------------------------------------------------------
 
-SAVE_COUNTER = "save_counter"
-
 
 class TreeView(View):
     """The objects of a tree as `save_tree` saves them."""
@@ -551,15 +549,8 @@ class TreeView(View):
         )
 
     def children(self, local: Local) -> list[Child]:
-        """Return the children, None included; those of the root as `tf.train.Checkpoint(**root)`
-        orders them: by name, the save counter last."""
-        if local.layout is not None:
-            return []
-        found = children_of(local.value, local, of_tree=True)
-        is_root = local.parent is None and local.trail is None
-        if is_root and isinstance(local.value, Mapping) and not isinstance(local.value, TreeNode):
-            found.sort(key=lambda child: (child.name == SAVE_COUNTER, child.name))
-        return found
+        """Return the children, None included."""
+        return [] if local.layout is not None else children_of(local.value, local, of_tree=True)
 
 
 def found_at(edges: Edges, path: str) -> int | None:

@@ -23,11 +23,19 @@ from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.batch import Batch, casts_of, check_used, select_batch
 from ckptfmt.bundle.load import MatchReport
 from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.saving import save
 from ckptfmt.bundle.selecting import Filter, Rename, filter_function, no_match
 from ckptfmt.bundle.writer import write_sources
 from ckptfmt.errors import GenerationGoneError, InvalidError
 from ckptfmt.names import prefix_text
-from ckptfmt.objects.build import build, from_names, reachable, read_graph_bytes, stored_keys
+from ckptfmt.objects.build import (
+    build,
+    from_names,
+    reachable,
+    read_graph_bytes,
+    stored_keys,
+    to_names,
+)
 from ckptfmt.objects.choice import Choice
 from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, ObjectGraph, decode_graph
 from ckptfmt.objects.layouts import layouts_by_path
@@ -67,6 +75,7 @@ def save_tree(
     layouts: Any = None,
     coordinator: Coordinator | None = None,
     compression: str | None = None,
+    graph: bool = True,
 ) -> str:
     """Save a tree as one checkpoint, all or nothing, and return its prefix as str.
 
@@ -74,7 +83,8 @@ def save_tree(
     as dicts of their fields; of arrays of any framework, `ParallelVariable`s, and Python's int (up
     to 64 bits), float, bool, str, bytes and None; and of `TreeNode`s. Keys must be str. `load_tree`
     returns everything with its type. An object that is in the tree twice is saved once, under the
-    first of its shortest paths; cycles are allowed.
+    first of its shortest paths in the order of the dicts, so that a tree that was loaded keeps its
+    names; cycles are allowed.
 
     Args:
         prefix: the checkpoint's prefix.
@@ -86,6 +96,9 @@ def save_tree(
             Layout is {device: array}, for the devices of this process. All other leaves are
             replicated: equal in all processes.
         coordinator: joins the processes that save one tree together, as in `sharded_save`.
+        graph: False saves arrays and scalars by the names of their paths ("model/kernel"), without
+            an object graph, as `ckptfmt.save`: for what `load_tree` loaded from such a checkpoint.
+            The tree then has dicts only, and no options or coordinator.
 
     Raises:
         InvalidError: a key that is not a str, an object that a tree cannot contain, an int of more
@@ -103,6 +116,10 @@ def save_tree(
     }
     given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     _check_exclusive("options", options, {**given, "progress": progress})
+    if not graph:
+        _check_exclusive("graph=False", graph, {"options": options, "coordinator": coordinator})
+        save(prefix, to_names(tree), progress=progress, **given)
+        return path_text(prefix)
     if options is not None and options.enable_async:
         raise InvalidError("save_tree does not take enable_async: call save_tree_async")
     if coordinator is not None:

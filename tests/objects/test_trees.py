@@ -481,3 +481,42 @@ def test_background_saves_of_trees(tmp_path: Path) -> None:
     options = CheckpointOptions(enable_async=True)
     with pytest.raises(InvalidError, match="call save_tree_async"):
         save_tree(tmp_path / "ckpt", {}, options=options)
+
+
+def test_names_of_a_loaded_tree_are_kept(tmp_path: Path) -> None:
+    """As of a model of Keras, whose layers have two names each."""
+    layer = {"kernel": np.ones(2)}
+    save_tree(tmp_path / "a", {"layer_with_weights-0": layer, "layer-1": layer, "b": np.zeros(1)})
+    before = list(ckptfmt.open(tmp_path / "a"))
+    assert "layer_with_weights-0/kernel/.ATTRIBUTES/VARIABLE_VALUE" in before
+    save_tree(tmp_path / "b", load_tree(tmp_path / "a"))
+    assert list(ckptfmt.open(tmp_path / "b")) == before
+
+
+def test_without_a_graph(tmp_path: Path) -> None:
+    stored = {"w": np.ones(2), "w/Adam": np.zeros(2), "a//b": np.array(3), "/c": np.array([b"x"])}
+    ckptfmt.save(tmp_path / "a", stored)
+    save_tree(tmp_path / "b", load_tree(tmp_path / "a"), graph=False, metadata={"epoch": 1})
+    found = ckptfmt.load(tmp_path / "b")
+    assert found.keys() == stored.keys()
+    for name, array in stored.items():
+        np.testing.assert_array_equal(found[name], array)
+    cycle: dict[str, Any] = {"a": {}}
+    cycle["a"]["b"] = cycle
+    trees: list[Any] = [
+        [1],
+        {"a": [1]},
+        {"a": None},
+        {1: np.ones(1)},
+        np.ones(1),
+        {"a": TreeNode(attributes={"other": np.ones(1)})},
+        cycle,
+    ]
+    for tree in trees:
+        with pytest.raises(InvalidError, match="needs an object graph"):
+            save_tree(tmp_path / "c", tree, graph=False)
+    with pytest.raises(InvalidError, match="two arrays of the tree have this name") as caught:
+        save_tree(tmp_path / "c", {"a": {"b": 1}, "a/b": 2}, graph=False)
+    assert caught.value.tensor == "a/b"
+    with pytest.raises(InvalidError, match="graph=False and coordinator exclude each other"):
+        save_tree(tmp_path / "c", {}, graph=False, coordinator=SingleProcess())
