@@ -119,7 +119,7 @@ def save_tree(
     if not graph:
         _check_exclusive("graph=False", graph, {"options": options, "coordinator": coordinator})
         save(prefix, to_names(tree), progress=progress, **given)
-        return path_text(prefix)
+        return prefix_text(prefix)
     if options is not None and options.enable_async:
         raise InvalidError("save_tree does not take enable_async: call save_tree_async")
     if coordinator is not None:
