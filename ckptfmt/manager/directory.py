@@ -16,23 +16,23 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Self
 
 from ckptfmt import _core
 from ckptfmt.arguments import Durability
-from ckptfmt.errors import BusyError, CkptfmtError, InvalidError, StorageError
-from ckptfmt.manager.orphans import (
+from ckptfmt.bundle.orphans import (
     DATA,
     INTENT,
     Files,
-    is_part,
     of_managed,
     state_temporaries,
 )
+from ckptfmt.bundle.sweeping import is_held, is_remote, remove_dead, remove_directory
+from ckptfmt.errors import BusyError, CkptfmtError, InvalidError, StorageError
 from ckptfmt.names import index_name, parse_data_name
-from ckptfmt.temporary import LOCK_NAME, OwnDescriptor, replace_file
+from ckptfmt.temporary import OwnDescriptor, replace_file
 
 __all__ = ["CheckpointDirectory"]
 
@@ -40,17 +40,7 @@ LOCK_SECONDS = 300.0
 PAUSE_MIN, PAUSE_MAX = 0.001, 0.05
 SMALL_BYTES_MAX = 64 << 20
 
-# Network file systems, by their names in Linux.
-REMOTE = frozenset(
-    [
-        *("9p", "afs", "beegfs", "ceph", "cifs", "coda", "gfs2", "glusterfs", "gpfs", "lustre"),
-        *("ncpfs", "nfs", "nfs4", "ocfs2", "orangefs", "panfs", "pvfs2", "smb2", "smb3", "smbfs"),
-        *("virtiofs", "wekafs"),
-    ]
-)
-
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_FILE_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 
 
 class CheckpointDirectory:
@@ -72,6 +62,7 @@ class CheckpointDirectory:
         self._durability = durability
         self._lock: OwnDescriptor | None = None
         self._has_locks = False
+        self._dry_run = False
         with self._reported("the directory cannot be opened"):
             self._fd = os.open(self.path or ".", _DIRECTORY_FLAGS)
 
@@ -265,9 +256,10 @@ class CheckpointDirectory:
             with self._reported("the directory cannot be synced"):
                 os.fsync(self._descriptor())
 
-    def sweep(self, checkpoint_name: str = "ckpt") -> list[str]:
-        """Remove orphaned files of checkpoints named `<checkpoint_name>-<n>`, by the rule CMT-15:
-        nothing of a live writer, nothing that may belong to another program.
+    def sweep(self, checkpoint_name: str | None = "ckpt", *, dry_run: bool = False) -> list[str]:
+        """Remove orphaned files of checkpoints named `<checkpoint_name>-<n>`, of all checkpoints
+        for None, by the rule CMT-15: nothing of a live writer, nothing that may belong to another
+        program. With `dry_run` nothing is removed.
 
         Data files are removed only if an index that names them is beside them under a temporary
         name, which killed writers and removals leave.
@@ -276,21 +268,23 @@ class CheckpointDirectory:
         locks, nor on a network file system, where a lock may be visible to one machine only.
 
         Returns:
-            The names of the removed files and directories.
+            The names of the files and directories that were removed, or would be.
 
         Raises:
             StorageError: the directory cannot be listed or synced.
             BusyError: as in `lock`.
         """
+        self._dry_run = dry_run
         with self.lock():
-            if not self._has_locks or _is_remote(self._descriptor()):
+            if not self._has_locks or is_remote(self._descriptor()):
                 return []
             names = self.names()
             gone: list[str] = []
             for name, files in of_managed(names, checkpoint_name).items():
                 gone += self._sweep_files(name, files)
                 for directory in files.directories:
-                    gone += self._remove_directory(directory)
+                    if remove_directory(self._descriptor(), directory, dry_run=self._dry_run):
+                        gone.append(directory)
             for name in state_temporaries(names):
                 gone += self._remove_dead([name])
             return gone
@@ -304,9 +298,9 @@ class CheckpointDirectory:
         kept = [file for found in proofs.values() for file in found]
         going = [file for file in files.temporary if file not in kept] + empty
         data, last = self._proven(name, files, proofs)
-        if any(_is_held(self._descriptor(), file) for file in (*files.temporary, *going, *data)):
+        if any(is_held(self._descriptor(), file) for file in (*files.temporary, *going, *data)):
             return []
-        if data:
+        if data and not self._dry_run:
             # A power cut must not bring back an index whose data files are gone.
             self.sync()
         gone = self._remove_dead([*going, *data])
@@ -358,38 +352,8 @@ class CheckpointDirectory:
         except CkptfmtError:
             return 0
 
-    def _remove_dead(self, names: list[str], where: int | None = None) -> list[str]:
-        """Remove these files, if none of them is locked; the names of those removed.
-
-        A live writer releases a lock only with its file or after its commit, which needs the
-        directory's lock: checking one after the other is enough.
-        """
-        where = self._descriptor() if where is None else where
-        if any(_is_held(where, name) for name in names):
-            return []
-        return [name for name in names if _unlinked(where, name)]
-
-    def _remove_directory(self, name: str) -> list[str]:
-        """Remove a temporary directory whose save was killed; its name, if it was removed."""
-        flags = _DIRECTORY_FLAGS | os.O_NOFOLLOW
-        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-            place = OwnDescriptor(partial(os.open, name, flags, dir_fd=self._descriptor()))
-            stack.callback(place.close)
-            inside = os.listdir(place.fd)
-            if inside:
-                lock = _locked(place.fd, LOCK_NAME)
-                if lock is None:
-                    return []
-                stack.callback(lock.close)
-                parts = [file for file in inside if file != LOCK_NAME]
-                if not all(map(is_part, parts)):
-                    return []
-                if sorted(self._remove_dead(parts, place.fd)) != sorted(parts):
-                    return []
-                os.unlink(LOCK_NAME, dir_fd=place.fd)
-            os.rmdir(name, dir_fd=self._descriptor())
-            return [name]
-        return []
+    def _remove_dead(self, names: Sequence[str]) -> list[str]:
+        return remove_dead(self._descriptor(), names, dry_run=self._dry_run)
 
     # ---- the system ----------------------------------------------------------------------------
 
@@ -453,60 +417,3 @@ def _checked(name: str) -> str:
     if not isinstance(name, str) or name in ("", ".", "..") or "/" in name or "\0" in name:
         raise InvalidError(f"{name!r} is not the name of a file in a directory", failure="BAD_PATH")
     return name
-
-
-def _locked(where: int, name: str) -> OwnDescriptor | None:
-    """Open the regular file `name` and take its exclusive lock; None if that is not possible: its
-    writer is alive, it is not a regular file, or the system reports an error."""
-    try:
-        file = OwnDescriptor(partial(os.open, name, _FILE_FLAGS, dir_fd=where))
-    except OSError:
-        return None
-    try:
-        if stat.S_ISREG(os.fstat(file.fd).st_mode):
-            fcntl.flock(file.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return file
-    except OSError:
-        pass
-    file.close()
-    return None
-
-
-def _is_held(where: int, name: str) -> bool:
-    """Return whether the exclusive lock of a file cannot be taken."""
-    file = _locked(where, name)
-    if file is not None:
-        file.close()
-    return file is None
-
-
-def _unlinked(where: int, name: str) -> bool:
-    """Remove a file if its exclusive lock can be taken; whether it was removed."""
-    file = _locked(where, name)
-    if file is None:
-        return False
-    try:
-        # Another file may have taken its name meanwhile.
-        now = os.stat(name, dir_fd=where, follow_symlinks=False)
-        if not os.path.samestat(now, os.fstat(file.fd)):
-            return False
-        os.unlink(name, dir_fd=where)
-    except OSError:
-        return False
-    finally:
-        file.close()
-    return True
-
-
-def _is_remote(fd: int) -> bool:
-    """Return whether Linux lists the file system of the directory as one that other machines may
-    write to, which may not see our locks."""
-    try:
-        with open(f"/proc/self/fdinfo/{fd}", "rb") as stream:
-            mount = next(line.split()[1] for line in stream if line.startswith(b"mnt_id:"))
-        with open("/proc/self/mountinfo", "rb") as stream:
-            line = next(line for line in stream if line.split(b" ", 1)[0] == mount)
-    except (OSError, StopIteration, IndexError):
-        return False
-    kind = line.partition(b" - ")[2].split(b" ")[0].decode(errors="replace")
-    return kind.startswith("fuse") or kind in REMOTE

@@ -28,6 +28,7 @@ from typing import Any
 
 from ckptfmt.arguments import Durability, check_choice, check_number, is_positive, whole, wrong
 from ckptfmt.background import Line
+from ckptfmt.bundle.orphans import INDEX, number_of, of_managed
 from ckptfmt.bundle.state_file import STATE_NAME
 from ckptfmt.errors import (
     CheckpointNotFoundError,
@@ -36,7 +37,6 @@ from ckptfmt.errors import (
 )
 from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.manager.latest import candidates, identity, newest_complete, proves_damage, warn
-from ckptfmt.manager.orphans import INDEX, number_of, of_managed
 from ckptfmt.manager.records import Records, check_metrics
 from ckptfmt.manager.restoring import (
     CheckedFirst,

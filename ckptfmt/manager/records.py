@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from ckptfmt.arguments import Durability, wrong
+from ckptfmt.bundle.orphans import INDEX, METRICS_NAME
 from ckptfmt.bundle.state_file import (
     STATE_NAME,
     CheckpointState,
@@ -31,7 +32,6 @@ from ckptfmt.bundle.state_file import (
 from ckptfmt.errors import CkptfmtError, CorruptError, InvalidError, StorageError
 from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.manager.latest import proves_damage, warn
-from ckptfmt.manager.orphans import INDEX, METRICS_NAME
 from ckptfmt.manager.retention import recover
 from ckptfmt.names import index_name
 

@@ -19,11 +19,11 @@ import numpy as np
 
 from ckptfmt.arguments import check_choice, wrong
 from ckptfmt.background import wait_for_saves
+from ckptfmt.bundle.orphans import METRICS_NAME, of_managed
 from ckptfmt.bundle.state_file import STATE_NAME
 from ckptfmt.errors import CkptfmtError, InvalidError
 from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.manager.manager import CheckpointManager
-from ckptfmt.manager.orphans import METRICS_NAME, of_managed
 from ckptfmt.manager.restoring import CheckedFirst
 from ckptfmt.names import path_text
 from ckptfmt.objects.checkpoint import Checkpoint

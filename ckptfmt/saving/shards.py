@@ -12,6 +12,7 @@ from typing import Any
 from ckptfmt import _core, names
 from ckptfmt.arrays import Columns, Sources
 from ckptfmt.bundle import writer as writing
+from ckptfmt.bundle.sweeping import sweep_directories
 from ckptfmt.progress import Progress
 from ckptfmt.saving.devices import task_of
 from ckptfmt.saving.options import CheckpointOptions
@@ -83,6 +84,7 @@ def write_checkpoint(
     if not shards and not inputs:
         shards = [Sources()]  # an empty checkpoint
     count = len(shards)
+    sweep_directories(prefix)
     directory = TemporaryDirectory(prefix, durability=options.durability)
     try:
         directory.make()

@@ -41,6 +41,7 @@ from ckptfmt.bundle.batch import Batch
 from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.merge import merge
 from ckptfmt.bundle.snapshot import Snapshot
+from ckptfmt.bundle.sweeping import sweep_directories
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.writer import BATCH_BYTES, Writer
 from ckptfmt.errors import (
@@ -467,6 +468,7 @@ def _agree(
         for what in options:
             compare_all(f"give different {what}", [given[what] for given, _ in heads])
         plan = join(descriptions, [placement for _, placement in heads])
+        sweep_directories(target)
         temporary.make()
         return zlib.compress(temporary.token.encode() + b"\n" + plan.to_bytes(), 1)
 

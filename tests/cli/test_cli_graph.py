@@ -56,9 +56,9 @@ def model() -> dict[str, Any]:
         slots=[Slot(kernel, "m/1", np.zeros((8, 4), np.float32))],
     )
     tree = {
+        "kernel": kernel,
         "layers": [{"kernel": kernel, "b.s": np.zeros(4)}, ("x\n", None)],
         "optimizer": optimizer,
-        "kernel": kernel,
     }
     tree["layers"].append(tree)  # type: ignore[attr-defined]
     return tree

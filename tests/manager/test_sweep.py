@@ -16,8 +16,8 @@ from support.child import Child
 from support.manager import files
 
 import ckptfmt
-from ckptfmt.manager import directory as directory_module
-from ckptfmt.manager import orphans
+from ckptfmt.bundle import orphans, sweeping
+from ckptfmt.cli import main
 from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.temporary import LOCK_NAME, TemporaryDirectory
 
@@ -392,6 +392,48 @@ def test_the_directory_of_a_save(directory: CheckpointDirectory, tmp_path: Path,
     assert not any("_temp" in name for name in files(tmp_path))
 
 
+@pytest.mark.parametrize("kind", ["saver", "sharded"])
+def test_the_next_save_of_the_prefix_removes_the_directory(tmp_path: Path, kind: str) -> None:
+    others = [f"other_temp_{HEX}", f"ckpt-1_temp_{HEX}x", "ckpt-1_temp_mine"]
+    for name in others:
+        (tmp_path / name).mkdir()
+    living = TemporaryDirectory(str(tmp_path / "ckpt-1"))
+    living.make()
+    with Child(SAVER, tmp_path / "ckpt-1", kind) as child:
+        assert child.line() == "parts"
+        child.kill()
+    assert len([name for name in files(tmp_path) if "ckpt-1_temp_" in name]) == 4
+    with Child(SAVER, tmp_path / "ckpt-1", kind) as child:
+        assert child.line() == "parts"
+        child.go_on()
+        assert child.end() == 0
+    left = sorted(name for name in files(tmp_path) if "_temp_" in name)
+    assert left == sorted([*others, os.path.basename(living.path)])
+    living.remove()
+
+
+def test_clean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Everything of dead writers, under any name; nothing of others."""
+    ckptfmt.save(tmp_path / "kept", {"x": [1]})
+    with Child(SAVER, tmp_path / "any", "saver") as child:
+        assert child.line() == "parts"
+        (dead,) = (name for name in files(tmp_path) if "_temp_" in name)
+        assert main(["clean", str(tmp_path)]) == 0
+        assert capsys.readouterr().out == ""
+        child.kill()
+    orphan = f"other.index.tempstatea{'0' * 15}"
+    (tmp_path / orphan).touch()
+    (tmp_path / "mine.tempstate").touch()
+    before = files(tmp_path)
+    for arguments in (["--dry-run"], ["-n"], []):
+        assert files(tmp_path) == before
+        assert main(["clean", str(tmp_path), *arguments]) == 0
+        assert capsys.readouterr().out.splitlines() == sorted([dead, orphan])
+    assert files(tmp_path) == sorted(["kept.data-00000-of-00001", "kept.index", "mine.tempstate"])
+    assert main(["clean", str(tmp_path / "nothing")]) == 2
+    assert "the directory cannot be opened" in capsys.readouterr().err
+
+
 MANY = """
 import sys, numpy, ckptfmt
 prefix, kind = sys.argv[1:]
@@ -476,7 +518,7 @@ def test_other_machines(directory: CheckpointDirectory, monkeypatch: pytest.Monk
     )
     (kind,) = (line.partition(" - ")[2].split()[0] for line in mounts if line.split()[0] == mount)
     with monkeypatch.context() as patch:
-        patch.setattr(directory_module, "REMOTE", frozenset([kind]))
+        patch.setattr(sweeping, "REMOTE", frozenset([kind]))
         assert directory.sweep() == []
     assert sorted(directory.sweep()) == sorted(OURS)
 

@@ -11,7 +11,14 @@ from dataclasses import dataclass, field
 from ckptfmt.bundle.state_file import STATE_NAME
 from ckptfmt.names import parse_data_name
 
-__all__ = ["Files", "is_part", "number_of", "of_managed", "state_temporaries"]
+__all__ = [
+    "Files",
+    "is_part",
+    "number_of",
+    "of_managed",
+    "state_temporaries",
+    "temporary_directories",
+]
 
 # The metrics of checkpoints, beside the state file.
 METRICS_NAME = "checkpoint.ckptfmt"
@@ -56,16 +63,13 @@ class Files:
     foreign: bool = False
 
 
-def of_managed(names: Iterable[str], checkpoint_name: str) -> dict[str, Files]:
-    """Return what belongs to each checkpoint `<checkpoint_name>-<n>` among `names`."""
+def of_managed(names: Iterable[str], checkpoint_name: str | None) -> dict[str, Files]:
+    """Return what belongs to each checkpoint `<checkpoint_name>-<n>` among `names`; to each
+    checkpoint, without claims, for None."""
     found: dict[str, Files] = {}
     for name in names:
-        if not name.startswith(f"{checkpoint_name}-"):
-            continue
-        owner, kind, num_shards = _parsed(name)
-        if number_of(owner, checkpoint_name) is None:
-            owner, kind = _claimed(name, checkpoint_name)
-        if number_of(owner, checkpoint_name) is None:
+        owner, kind, num_shards = _belongs(name, checkpoint_name)
+        if not owner:
             continue
         files = found.setdefault(owner, Files())
         if kind == "index":
@@ -86,6 +90,20 @@ def of_managed(names: Iterable[str], checkpoint_name: str) -> dict[str, Files]:
     return found
 
 
+def _belongs(name: str, checkpoint_name: str | None) -> tuple[str, str, int]:
+    """As `_parsed`, for the checkpoints of this name; claims are known only by that name."""
+    if checkpoint_name is None:
+        return _parsed(name)
+    if name.startswith(f"{checkpoint_name}-"):
+        found = _parsed(name)
+        if number_of(found[0], checkpoint_name) is not None:
+            return found
+        owner, kind = _claimed(name, checkpoint_name)
+        if number_of(owner, checkpoint_name) is not None:
+            return owner, kind, 0
+    return "", "", 0
+
+
 def state_temporaries(names: Iterable[str]) -> list[str]:
     """Return the temporary files among `names` for the state file and the metrics."""
     return [
@@ -95,6 +113,12 @@ def state_temporaries(names: Iterable[str]) -> list[str]:
         and match[2]
         and match[1] in (STATE_NAME, METRICS_NAME)
     ]
+
+
+def temporary_directories(names: Iterable[str], checkpoint_name: str) -> list[str]:
+    """Return the temporary directories of saves of one checkpoint among `names`."""
+    found = ((name, _DIRECTORY.fullmatch(name)) for name in names)
+    return [name for name, match in found if match and match[1] == checkpoint_name]
 
 
 def is_part(name: str) -> bool:

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ckptfmt clean`: remove what killed writers left in a directory."""
+
+from __future__ import annotations
+
+import argparse
+
+from ckptfmt.cli import text
+from ckptfmt.cli.output import Output
+from ckptfmt.manager.directory import CheckpointDirectory
+
+__all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
+
+SUMMARY = "remove what killed writers left in a directory"
+
+EPILOG = """
+Removed are temporary directories (PREFIX_temp_...) and temporary files of ckptfmt whose writers are
+dead, as their locks show, and data files of which such a file proves that no checkpoint has them.
+Complete checkpoints, files of TensorFlow and files of other programs stay. Nothing is removed on
+network file systems, where a writer on another machine may be alive.
+
+examples:
+  ckptfmt clean --dry-run runs/1   list what would be removed
+  ckptfmt clean runs/1
+
+exit status:
+  0  done
+  2  wrong usage, or the directory could not be read
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    add = parser.add_argument
+    add("directory", metavar="DIR", help="a directory of checkpoints")
+    add("-n", "--dry-run", action="store_true", help="list what would be removed, and stop")
+
+
+def run(options: argparse.Namespace) -> int:
+    """List what is removed, and return the exit status.
+
+    Raises:
+        StorageError: the directory cannot be read.
+        BusyError: other processes hold its lock.
+    """
+    with CheckpointDirectory(options.directory) as place:
+        found = place.sweep(None, dry_run=options.dry_run)
+    output = Output()
+    for name in sorted(found):
+        output.line(text.printable(name))
+    return 0
