@@ -342,12 +342,11 @@ class Sources:
         if isinstance(data, StoredTensor) and dtype is None:
             # numpy cannot tell all stored types apart.
             dtype, data = data.dtype_code, data.read()
-        if dtype is not None:
+        if dtype is not None or type(data) is not np.ndarray:
             with about(names.tensor_text(name)):
-                wanted = dtypes.code_of(dtype)
-        if type(data) is not np.ndarray:
-            with about(names.tensor_text(name)):
-                data = as_source(data, wanted)
+                wanted = None if dtype is None else dtypes.code_of(dtype)
+                if type(data) is not np.ndarray:
+                    data = as_source(data, wanted)
         if data.dtype.kind in "OSUT":
             code, elements = _strings(name, data, wanted)
             self.elements[len(self)] = elements

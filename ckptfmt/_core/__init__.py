@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The border to C: the only package that touches `ffi` and `lib`. No policy, no names of dtypes.
+"""The boundary to C: the only package that uses `ffi` and `lib`. It holds no policy.
 
-Three kinds of things cross:
+Three kinds of things cross it:
 
-- **Handles** (`ReaderHandle`, `WriterHandle`, `VerifierHandle`) are wrapped in the line that
-  creates them. A handle may be closed while other threads are inside a call: the last one out
-  frees it. It remembers its process: in a forked child every use raises, and closing touches
-  nothing, because the files belong to the parent.
+- **Handles** (`ReaderHandle`, `WriterHandle`, `VerifierHandle`) own a C object from the moment it
+  is created. A handle may be closed while other threads are inside a call: the last call to return
+  frees the object. In a forked child a reader opens its checkpoint again; other handles refuse
+  every call, and closing them touches nothing, because the files belong to the parent.
 - **Columns** are arrays of C structs seen as numpy structured arrays, whose fields come from the
-  parsed header. A batch of any size is one crossing.
-- **Views** (`Selection`, mappings, `Memory`) are memory of C that Python sees. Each view's base
-  chain ends in an object that owns the memory, which is therefore freed when the last view dies,
-  never before.
+  parsed header. A batch of any size is one call.
+- **Views** (`Selection`, mappings, `Memory`) are C memory that Python reads. Each view's base chain
+  ends in an object that owns the memory, which is freed with the last view.
 """
 
 from ckptfmt._core.border import (

@@ -119,24 +119,19 @@ def limits_of(values: Mapping[str, int] | None) -> Any:
 # ---- handles ------------------------------------------------------------------------------------
 
 # Id of this process; a system call each time would cost as much as a small read.
-_process = 0
+process = 0
 # Held while a handle is reopened in a forked child. The child makes a new lock, because a thread of
 # the parent may have held the old one.
-_entering = _thread.allocate_lock()
+entering = _thread.allocate_lock()
 
 
 def _note_process() -> None:
-    global _process, _entering
-    _process, _entering = os.getpid(), _thread.allocate_lock()
+    global process, entering
+    process, entering = os.getpid(), _thread.allocate_lock()
 
 
 _note_process()
 os.register_at_fork(after_in_child=_note_process)
-
-
-def entering() -> _thread.LockType:
-    """Return the lock to hold while a handle is reopened in a forked child."""
-    return _entering
 
 
 class _Closed:
@@ -146,15 +141,15 @@ class _Closed:
 CLOSED = _Closed()
 
 
-class _Handle:
+class Handle:
     """A C object that can be closed in the process that made it."""
 
-    __slots__ = ("__weakref__", "_name", "_pid", "_pointer")
+    __slots__ = ("__weakref__", "_name", "_pid", "_pointer", "codec", "path")
 
-    def __init__(self, pointer: Any, name: str) -> None:
+    def __init__(self, pointer: Any, name: str, path: str, codec: Codec | None) -> None:
         self._pointer = pointer
-        self._name = name
-        self._pid = _process
+        self._name, self.path, self.codec = name, path, codec
+        self._pid = process
 
     @property
     def closed(self) -> bool:
@@ -163,54 +158,20 @@ class _Handle:
     @property
     def foreign(self) -> bool:
         """True in a process forked after the handle was made."""
-        return self._pid != _process
+        return self._pid != process
 
     def _usable(self) -> Any:
         if self._pointer is CLOSED:
             raise errors.InvalidError(f"{self._name} is closed")
         return self._pointer
 
-    def _refuse_after_fork(self) -> None:
-        # Before any lock is touched: a thread of the parent may have held it at the fork.
-        if self._pid != _process:
-            raise errors.InvalidError(
-                f"{self._name} was opened before a fork: open it again in this process"
-            )
+    def _failure(self, error: Any) -> BaseException:
+        """Return the exception for a call that reported this error."""
+        raised = None if self.codec is None else self.codec.raised()
+        return error_of(error, self.path) if raised is None else raised
 
 
-class SharedHandle(_Handle):
-    """Used by many threads at once. The last call out frees a closed handle.
-
-    A call holds a reference to the pointer. Taking one needs no lock, so a fork leaves nothing
-    locked; dropping the last one frees the object. Do not keep a reference in a variable while an
-    error is raised: the traceback would keep the object alive.
-    """
-
-    __slots__ = ()
-
-    def use(self) -> Any:
-        """Return the pointer, to be passed to one call."""
-        pointer = self._pointer
-        if pointer is CLOSED or self._pid != _process:
-            self._usable()
-            self._enter_process()
-            pointer = self._usable()
-        return pointer
-
-    def _enter_process(self) -> None:
-        """Make the handle usable in a forked child, or raise."""
-        self._refuse_after_fork()
-
-    def run(self, function: Callable[..., int], *arguments: Any) -> int:
-        """Call a C function that takes the handle first."""
-        return function(self.use(), *arguments)
-
-    def close(self) -> None:
-        """Close, at once or when the last running call returns. Does nothing when closed."""
-        self._pointer = CLOSED
-
-
-class ExclusiveHandle(_Handle):
+class ExclusiveHandle(Handle):
     """Used by one thread at a time: calls, and closing, wait for each other.
 
     A call may run Python (a codec's), and with it a signal handler. A handler that closes the
@@ -219,15 +180,22 @@ class ExclusiveHandle(_Handle):
 
     __slots__ = ("_busy", "_lock", "_owned")
 
-    def __init__(self, pointer: Any, name: str, owned: Any = None) -> None:
-        super().__init__(pointer, name)
+    def __init__(
+        self, pointer: Any, name: str, path: str, codec: Codec | None, owned: Any = None
+    ) -> None:
+        super().__init__(pointer, name, path, codec)
         self._owned = pointer if owned is None else owned
         self._lock = _thread.RLock()
         self._busy = False
 
-    def run(self, function: Callable[..., int], *arguments: Any) -> int:
-        """Call a C function that takes the handle first."""
-        self._refuse_after_fork()
+    def call(self, function: Callable[..., int], *arguments: Any) -> None:
+        """Call a C function that takes the handle first and an error last; raise that error."""
+        # Before the lock is touched: a thread of the parent may have held it at the fork.
+        if self._pid != process:
+            raise errors.InvalidError(
+                f"{self._name} was opened before a fork: open it again in this process"
+            )
+        error = ffi.new("ckptfmt_error *")
         # Ctrl-C cannot separate the lock's own `with` from what is inside: a lock left behind
         # would block closing forever.
         with self._lock:
@@ -235,11 +203,21 @@ class ExclusiveHandle(_Handle):
                 raise errors.InvalidError(f"{self._name} is in use by the interrupted call")
             try:
                 self._busy = True
-                return function(self._usable(), *arguments)
+                status = function(self._usable(), *arguments, error)
             finally:
                 self._busy = False
                 if self._pointer is CLOSED:
                     self._release()
+        del arguments  # the traceback of an error would keep alive what closing frees
+        if status != lib.CKPTFMT_OK:
+            raise self._failure(error)
+
+    def finish(self, function: Callable[..., int]) -> None:
+        """Call a C function that takes what the handle owns and an error; close in any case."""
+        try:
+            self.call(lambda _, error: function(self._owned, error))
+        finally:
+            self.close()
 
     def _release(self) -> None:
         owned, self._owned = self._owned, None
@@ -255,18 +233,6 @@ class ExclusiveHandle(_Handle):
             self._pointer = CLOSED
             if not self._busy:
                 self._release()
-
-
-def call(handle: Any, function: Callable[..., int], *arguments: Any) -> None:
-    """Call a C function that takes the handle first and an error last; raise that error."""
-    error = ffi.new("ckptfmt_error *")
-    status = handle.run(function, *arguments, error)
-    del arguments  # the traceback of an error would keep alive what closing frees
-    if status != lib.CKPTFMT_OK:
-        raised = None if handle.codec is None else handle.codec.raised()
-        if raised is not None:
-            raise raised
-        raise error_of(error, handle.path)
 
 
 def own(pointer: Any, free: Callable[[Any], None]) -> Any:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from ckptfmt._ckptfmt import ffi, lib
 from ckptfmt._core import border
 from ckptfmt._core.border import (
+    CLOSED,
     STORED_COMPRESSED,
-    SharedHandle,
-    call,
+    Handle,
     check,
     fields_of,
     open_checkpoint,
@@ -30,7 +30,7 @@ from ckptfmt.remembering import cached_property
 
 
 class Stored(NamedTuple):
-    """`ckptfmt_stored`: where the bytes of one value lie."""
+    """`ckptfmt_stored`: where the bytes of one value are stored."""
 
     shard: int
     offset: int
@@ -259,10 +259,15 @@ def index_count(path: str) -> int:
     return int(out[0])
 
 
-class ReaderHandle(SharedHandle):
-    """`ckptfmt_reader`."""
+class ReaderHandle(Handle):
+    """`ckptfmt_reader`, used by many threads at once. The last call out frees a closed one.
 
-    __slots__ = ("_absolute", "_address", "codec", "path")
+    A call holds a reference to the pointer. Taking one needs no lock, so a fork leaves nothing
+    locked; dropping the last one frees the object. Do not keep a reference in a variable while an
+    error is raised: the traceback would keep the object alive.
+    """
+
+    __slots__ = ("_absolute", "_address")
 
     def __init__(
         self,
@@ -272,17 +277,38 @@ class ReaderHandle(SharedHandle):
         coder: Coder | None = None,
     ) -> None:
         functions = lib.ckptfmt_reader_open, lib.ckptfmt_reader_close
-        self.codec = None if coder is None else Codec(coder)
+        codec = None if coder is None else Codec(coder)
         pointer = open_checkpoint(
-            "ckptfmt_reader", functions, prefix, limits, follow_symlinks, self.codec
+            "ckptfmt_reader", functions, prefix, limits, follow_symlinks, codec
         )
-        super().__init__(pointer, "checkpoint")
-        self.path = prefix
+        super().__init__(pointer, "checkpoint", prefix, codec)
         self._absolute = path_bytes(os.path.join(os.getcwd(), prefix))
         self._address = int(ffi.cast("uintptr_t", pointer))
 
-    def _enter_process(self) -> None:
-        with border.entering():
+    def use(self) -> Any:
+        """Return the pointer, to be passed to one call."""
+        pointer = self._pointer
+        if pointer is CLOSED or self._pid != border.process:
+            self._usable()
+            self._reopen()
+            pointer = self._usable()
+        return pointer
+
+    def call(self, function: Callable[..., int], *arguments: Any) -> None:
+        """Call a C function that takes the reader first and an error last; raise that error."""
+        error = ffi.new(_ERROR)
+        status = function(self.use(), *arguments, error)
+        del arguments  # the traceback of an error would keep alive what closing frees
+        if status != lib.CKPTFMT_OK:
+            raise self._failure(error)
+
+    def close(self) -> None:
+        """Close, at once or when the last running call returns. Does nothing when closed."""
+        self._pointer = CLOSED
+
+    def _reopen(self) -> None:
+        """Open the checkpoint again in a forked child."""
+        with border.entering:
             if not self.foreign:
                 return
             out, error = ffi.new("ckptfmt_reader **"), ffi.new("ckptfmt_error *")
@@ -301,13 +327,13 @@ class ReaderHandle(SharedHandle):
     def list_all(self) -> Selection:
         """Every tensor, in key order."""
         out = ffi.new("ckptfmt_selection **")
-        call(self, lib.ckptfmt_reader_list_all, out)
+        self.call(lib.ckptfmt_reader_list_all, out)
         return Selection(out[0])
 
     def names(self) -> list[str]:
         """Return the names of all tensors in key order, except those that belong to the format."""
         out = ffi.new(_STRINGS)
-        call(self, lib.ckptfmt_reader_names, out)
+        self.call(lib.ckptfmt_reader_names, out)
         strings = ffi.gc(out[0], lib.ckptfmt_strings_free)
         view = ffi.new("ckptfmt_strings_view *")
         lib.ckptfmt_strings_get(strings, view)
@@ -320,13 +346,13 @@ class ReaderHandle(SharedHandle):
         """Every tensor whose name begins so, in key order; of the index just that part is read. The
         prefix must not be empty or begin with a zero byte."""
         out = ffi.new("ckptfmt_selection **")
-        call(self, lib.ckptfmt_reader_list_prefix, prefix, len(prefix), out)
+        self.call(lib.ckptfmt_reader_list_prefix, prefix, len(prefix), out)
         return Selection(out[0])
 
     def select_one(self, name: bytes) -> Selection:
         """Return the tensor of this name."""
         out = ffi.new(_SELECTIONS)
-        call(self, lib.ckptfmt_reader_select, name, ffi.new(_SIZE, len(name)), 1, out)
+        self.call(lib.ckptfmt_reader_select, name, ffi.new(_SIZE, len(name)), 1, out)
         return Selection(out[0])
 
     def select(self, names: Sequence[bytes]) -> Selection:
@@ -335,20 +361,20 @@ class ReaderHandle(SharedHandle):
         joined = ffi.from_buffer(_BYTES, b"".join(names))
         sizes = np.fromiter(map(len, names), np.uint64, len(names))
         counts = ffi.from_buffer(_SIZES, sizes)
-        call(self, lib.ckptfmt_reader_select, joined, counts, len(names), out)
+        self.call(lib.ckptfmt_reader_select, joined, counts, len(names), out)
         return Selection(out[0])
 
     def contains(self, name: bytes) -> bool:
         """Return whether there is a tensor of this name."""
         found = ffi.new("int32_t *")
-        call(self, lib.ckptfmt_reader_contains, name, len(name), found)
+        self.call(lib.ckptfmt_reader_contains, name, len(name), found)
         return bool(found[0])
 
     def read(self, selection: Selection, requests: NDArray[Any], verify: int) -> None:
         """Serve an array of REQUEST; the caller keeps alive what its addresses point to."""
         raw = ffi.from_buffer("uint8_t[]", requests, require_writable=True)
         array = ffi.cast("ckptfmt_request *", raw)
-        call(self, lib.ckptfmt_reader_read, selection.pointer, array, len(requests), verify)
+        self.call(lib.ckptfmt_reader_read, selection.pointer, array, len(requests), verify)
 
     def read_small(self, name: str | bytes, verify: int, codes: Any) -> NDArray[Any] | None:
         """Return all of a small tensor, in the dtype that `codes` has for its code; None if it
@@ -373,14 +399,14 @@ class ReaderHandle(SharedHandle):
         request = ffi.new(_REQUEST)
         request.row, request.box = row, corner
         request.destination, request.destination_size = to, array.nbytes
-        call(self, lib.ckptfmt_reader_read, selection.pointer, request, 1, verify)
+        self.call(lib.ckptfmt_reader_read, selection.pointer, request, 1, verify)
 
     def check_one(self, selection: Selection, row: int, box: NDArray[np.int64] | None) -> None:
         """Checks, before there is memory for one tensor or a box of it, that the data files hold
         it: slices that leave gaps can claim a tensor of any size."""
         corner, request = _corner(box), ffi.new(_REQUEST)
         request.row, request.box = row, corner
-        call(self, lib.ckptfmt_reader_read, selection.pointer, request, 1, lib.CKPTFMT_VERIFY_AUTO)
+        self.call(lib.ckptfmt_reader_read, selection.pointer, request, 1, lib.CKPTFMT_VERIFY_AUTO)
 
     def compare(
         self, selection: Selection, sources: NDArray[Any], rows: NDArray[np.uint64]
@@ -392,13 +418,13 @@ class ReaderHandle(SharedHandle):
         same = np.zeros(len(rows), np.bool_)
         answers = ffi.from_buffer("uint8_t[]", same, require_writable=True)
         pointer = selection.pointer
-        call(self, lib.ckptfmt_reader_compare, pointer, array, numbers, len(rows), answers)
+        self.call(lib.ckptfmt_reader_compare, pointer, array, numbers, len(rows), answers)
         return same
 
     def data_size(self, shard: int) -> int:
         """Return the size of a data file in bytes."""
         size = ffi.new("uint64_t *")
-        call(self, lib.ckptfmt_reader_data_size, shard, size)
+        self.call(lib.ckptfmt_reader_data_size, shard, size)
         return int(size[0])
 
     def read_strings(
@@ -412,7 +438,7 @@ class ReaderHandle(SharedHandle):
         lengths), row-major."""
         out = ffi.new(_STRINGS)
         corner = _corner(box)
-        call(self, lib.ckptfmt_reader_read_strings, selection.pointer, row, corner, verify, out)
+        self.call(lib.ckptfmt_reader_read_strings, selection.pointer, row, corner, verify, out)
         strings = ffi.gc(out[0], lib.ckptfmt_strings_free)
         view = ffi.new("ckptfmt_strings_view *")
         lib.ckptfmt_strings_get(strings, view)
@@ -428,7 +454,7 @@ class ReaderHandle(SharedHandle):
         """Where a stored value is: the fields of `ckptfmt_location`. Raises if its file does not
         hold all of it."""
         location = ffi.new("ckptfmt_location *")
-        call(self, lib.ckptfmt_reader_locate, selection.pointer, row, part, location)
+        self.call(lib.ckptfmt_reader_locate, selection.pointer, row, part, location)
         path = os.fsdecode(ffi.string(location.path))
         return {"path": path} | {
             name: int(getattr(location, name))
@@ -440,7 +466,7 @@ class ReaderHandle(SharedHandle):
         """Return the stored bytes of a tensor, mapped read-only; unmapped when the last view of
         them dies."""
         out = ffi.new("ckptfmt_mapping **")
-        call(self, lib.ckptfmt_reader_map, selection.pointer, row, verify, out)
+        self.call(lib.ckptfmt_reader_map, selection.pointer, row, verify, out)
         mapping = ffi.gc(out[0], lib.ckptfmt_mapping_close)
         size = ffi.new("uint64_t *")
         data = lib.ckptfmt_mapping_data(mapping, size)
@@ -449,8 +475,8 @@ class ReaderHandle(SharedHandle):
     def regions(self) -> NDArray[Any]:
         """Return all regions of the index file, in file order, as an array of REGION."""
         count = ffi.new("uint64_t *")
-        call(self, lib.ckptfmt_reader_regions, ffi.NULL, 0, count)
+        self.call(lib.ckptfmt_reader_regions, ffi.NULL, 0, count)
         regions = np.zeros(count[0], REGION)
         raw = ffi.cast("ckptfmt_region *", ffi.from_buffer(regions))
-        call(self, lib.ckptfmt_reader_regions, raw, len(regions), count)
+        self.call(lib.ckptfmt_reader_regions, raw, len(regions), count)
         return regions

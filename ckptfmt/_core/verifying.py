@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ckptfmt._ckptfmt import ffi, lib
-from ckptfmt._core.border import ExclusiveHandle, call, error_of, fields_of, open_checkpoint
+from ckptfmt._core.border import ExclusiveHandle, error_of, fields_of, open_checkpoint
 from ckptfmt._core.codec import Codec, Coder
 
 
@@ -21,7 +21,7 @@ class Finding(NamedTuple):
 class VerifierHandle(ExclusiveHandle):
     """`ckptfmt_verifier`."""
 
-    __slots__ = ("codec", "path")
+    __slots__ = ()
 
     def __init__(
         self,
@@ -31,27 +31,26 @@ class VerifierHandle(ExclusiveHandle):
         coder: Coder | None = None,
     ) -> None:
         functions = lib.ckptfmt_verifier_open, lib.ckptfmt_verifier_close
-        self.codec = None if coder is None else Codec(coder)
+        codec = None if coder is None else Codec(coder)
         pointer = open_checkpoint(
-            "ckptfmt_verifier", functions, prefix, limits, follow_symlinks, self.codec
+            "ckptfmt_verifier", functions, prefix, limits, follow_symlinks, codec
         )
-        super().__init__(pointer, "verifier")
-        self.path = prefix
+        super().__init__(pointer, "verifier", prefix, codec)
 
     def step(self, byte_budget: int) -> dict[str, int]:
         """Check about this many bytes more; return the fields of `ckptfmt_progress`."""
         progress = ffi.new("ckptfmt_progress *")
-        call(self, lib.ckptfmt_verifier_step, byte_budget, progress)
+        self.call(lib.ckptfmt_verifier_step, byte_budget, progress)
         return fields_of(progress)
 
     def findings(self) -> list[Finding]:
         """Return the findings so far."""
         found: list[Finding] = []
 
-        def collect(verifier: Any) -> int:
+        def collect(verifier: Any, _error: Any) -> int:
             while (finding := lib.ckptfmt_verifier_finding(verifier, len(found))) != ffi.NULL:
                 found.append(Finding(int(finding.severity), error_of(finding.error, self.path)))
-            return 0
+            return int(lib.CKPTFMT_OK)
 
-        self.run(collect)
+        self.call(collect)
         return found

@@ -12,14 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt._ckptfmt import ffi, lib
-from ckptfmt._core.border import (
-    CLOSED,
-    ExclusiveHandle,
-    call,
-    error_of,
-    limits_of,
-    path_bytes,
-)
+from ckptfmt._core.border import CLOSED, ExclusiveHandle, error_of, limits_of, path_bytes
 from ckptfmt._core.codec import Codec, Coder
 from ckptfmt._core.reading import ReaderHandle, Selection
 
@@ -27,7 +20,7 @@ from ckptfmt._core.reading import ReaderHandle, Selection
 class WriterHandle(ExclusiveHandle):
     """`ckptfmt_writer`."""
 
-    __slots__ = ("codec", "path")
+    __slots__ = ()
 
     def __init__(
         self,
@@ -39,14 +32,14 @@ class WriterHandle(ExclusiveHandle):
         coder: Coder | None = None,
         shards: int = 1,
     ) -> None:
-        self.codec = None if coder is None else Codec(coder)
+        codec = None if coder is None else Codec(coder)
         raw = path_bytes(prefix)
         options = ffi.new("ckptfmt_write_options *")
         options.struct_size = ffi.sizeof("ckptfmt_write_options")
         options.alignment, options.chunk_size = alignment, chunk_size
         options.durability, options.data_size = durability, data_size
         options.shards = shards
-        options.codec = ffi.NULL if self.codec is None else self.codec.pointer
+        options.codec = ffi.NULL if codec is None else codec.pointer
         # The slot owns the writer before there is one; the pointer keeps the slot alive. Both are
         # destroyed by C functions, which a signal cannot interrupt.
         slot = ffi.gc(ffi.new("cf_writer_slot *"), lib.cf_writer_slot_free)
@@ -55,23 +48,22 @@ class WriterHandle(ExclusiveHandle):
             if lib.cf_writer_slot_open(raw, options, slot, error) != lib.CKPTFMT_OK:
                 raise error_of(error, prefix)
             pointer = ffi.gc(slot.writer, functools.partial(operator.is_, slot))
-            super().__init__(pointer, "writer", slot)
+            super().__init__(pointer, "writer", prefix, codec, slot)
         except BaseException:
             # The traceback may keep the slot alive for long.
             self._pointer = CLOSED
             ffi.release(slot)
             raise
-        self.path = prefix
 
     def add(self, sources: NDArray[Any]) -> None:
         """Append an array of SOURCE; the caller keeps alive what its addresses point to."""
         raw = ffi.from_buffer("uint8_t[]", sources)
         array = ffi.cast("ckptfmt_source *", raw)
-        call(self, lib.ckptfmt_writer_add, array, len(sources))
+        self.call(lib.ckptfmt_writer_add, array, len(sources))
 
     def add_metadata(self, text: bytes) -> None:
         """Append the metadata, a JSON object."""
-        call(self, lib.ckptfmt_writer_add_metadata, ffi.from_buffer("uint8_t[]", text), len(text))
+        self.call(lib.ckptfmt_writer_add_metadata, ffi.from_buffer("uint8_t[]", text), len(text))
 
     def keep(
         self, reader: ReaderHandle, selection: Selection, rows: NDArray[np.uint64]
@@ -82,18 +74,12 @@ class WriterHandle(ExclusiveHandle):
         answers = ffi.from_buffer("uint8_t[]", kept, require_writable=True)
         numbers, pointer = ffi.from_buffer("uint64_t[]", rows), selection.pointer
         keep = lib.ckptfmt_writer_keep
-        call(self, keep, reader.use(), pointer, numbers, len(rows), answers)
+        self.call(keep, reader.use(), pointer, numbers, len(rows), answers)
         return kept
 
     def commit(self) -> None:
         """Make the checkpoint visible. The handle is closed in any case."""
-        self._refuse_after_fork()
-        with self._lock:
-            slot = self._owned
-            try:
-                call(self, lambda _, error: lib.cf_writer_slot_commit(slot, error))
-            finally:
-                self.close()
+        self.finish(lib.cf_writer_slot_commit)
 
 
 def merge(

@@ -73,7 +73,7 @@ class TensorHandle:
         self._selection = selection
         self._row = row
         self._record = selection.record(row)
-        self.dtype = dtypes.numpy_dtype(self._record.dtype)
+        self.dtype = dtypes.NUMPY[self._record.dtype]
         self.name = name
 
     def __reduce__(self) -> tuple[Any, ...]:
