@@ -21,6 +21,7 @@ from ckptfmt.background import wait_for_saves
 from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.merge import merge
 from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.sweeping import sweep_directories
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.bundle.verify import verify_prefix
 from ckptfmt.bundle.writer import Writer, check_options
@@ -104,6 +105,7 @@ def convert(
     check_options(None, level, alignment, durability, compression)
     target = prefix_text(destination)
     wait_for_saves()
+    sweep_directories(target)
     directory = TemporaryDirectory(target, durability=durability)
     with Reader(locate(source), verify="full", limits=limits) as reader:
         _check_source(reader)

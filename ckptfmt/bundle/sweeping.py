@@ -36,7 +36,7 @@ _FILE_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_
 
 def sweep_directories(prefix: str) -> None:
     """Remove the temporary directories that killed saves of this prefix left. Raises nothing; what
-    cannot be removed stays for the next save."""
+    cannot be removed stays for the next save: all, if another process has the directory's lock."""
     parent, name = os.path.split(prefix)
     with contextlib.suppress(OSError):
         found = temporary_directories(os.listdir(parent or "."), name)
@@ -44,6 +44,7 @@ def sweep_directories(prefix: str) -> None:
             return
         place = OwnDescriptor(partial(os.open, parent or ".", _DIRECTORY_FLAGS))
         try:
+            fcntl.flock(place.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # CMT-14
             if not is_remote(place.fd):
                 for directory in found:
                     remove_directory(place.fd, directory)

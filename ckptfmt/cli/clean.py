@@ -7,7 +7,9 @@ import argparse
 
 from ckptfmt.cli import text
 from ckptfmt.cli.output import Output
+from ckptfmt.errors import UnsupportedError
 from ckptfmt.manager.directory import CheckpointDirectory
+from ckptfmt.names import path_text
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 
@@ -16,8 +18,9 @@ SUMMARY = "remove what killed writers left in a directory"
 EPILOG = """
 Removed are temporary directories (PREFIX_temp_...) and temporary files of ckptfmt whose writers are
 dead, as their locks show, and data files of which such a file proves that no checkpoint has them.
-Complete checkpoints, files of TensorFlow and files of other programs stay. Nothing is removed on
-network file systems, where a writer on another machine may be alive.
+Complete checkpoints, files of TensorFlow and files of other programs stay. Subdirectories are not
+searched. File systems without locks and network file systems, where a writer on another machine may
+be alive, are refused.
 
 examples:
   ckptfmt clean --dry-run runs/1   list what would be removed
@@ -25,7 +28,7 @@ examples:
 
 exit status:
   0  done
-  2  wrong usage, or the directory could not be read
+  2  wrong usage, or the directory could not be read or is refused
 """
 
 
@@ -42,8 +45,16 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         StorageError: the directory cannot be read.
         BusyError: other processes hold its lock.
+        UnsupportedError: locks do not show which writers are alive.
     """
-    with CheckpointDirectory(options.directory) as place:
+    path = path_text(options.directory)
+    with CheckpointDirectory(path) as place, place.lock():
+        if not place.can_sweep():
+            raise UnsupportedError(
+                "nothing can be removed here: the file system has no locks, or a writer on another "
+                "machine may be alive",
+                path=path,
+            )
         found = place.sweep(None, dry_run=options.dry_run)
     output = Output()
     for name in sorted(found):

@@ -276,7 +276,7 @@ class CheckpointDirectory:
         """
         self._dry_run = dry_run
         with self.lock():
-            if not self._has_locks or is_remote(self._descriptor()):
+            if not self.can_sweep():
                 return []
             names = self.names()
             gone: list[str] = []
@@ -288,6 +288,11 @@ class CheckpointDirectory:
             for name in state_temporaries(names):
                 gone += self._remove_dead([name])
             return gone
+
+    def can_sweep(self) -> bool:
+        """Return whether locks show which writers are alive. The caller holds the directory's
+        lock."""
+        return self._has_locks and not is_remote(self._descriptor())
 
     def _sweep_files(self, name: str, files: Files) -> list[str]:
         """Remove the orphaned files of a checkpoint, if none of its writers is alive."""

@@ -412,6 +412,39 @@ def test_the_next_save_of_the_prefix_removes_the_directory(tmp_path: Path, kind:
     living.remove()
 
 
+def test_a_save_removes_directories_under_the_lock_only(tmp_path: Path) -> None:
+    dead = tmp_path / f"ckpt_temp_{HEX}"
+    unowned = tmp_path / "ckpt_temp_0123456789abcdef"
+    for path in (dead, unowned):
+        part_files(path)
+    (dead / LOCK_NAME).touch()
+    with CheckpointDirectory(str(tmp_path)) as directory, directory.lock():
+        sweeping.sweep_directories(str(tmp_path / "ckpt"))
+    assert dead.exists()
+    ckptfmt.save(tmp_path / "source", {"x": [1]})
+    ckptfmt.convert(tmp_path / "source", tmp_path / "ckpt")
+    assert not dead.exists()
+    assert len(files(unowned)) == 4
+
+
+def test_clean_refuses_where_locks_show_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = tmp_path / f"ckpt_temp_{HEX}"
+    dead.mkdir()
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    kinds = {line.partition(" - ")[2].split()[0] for line in mounts}
+    with monkeypatch.context() as patch:
+        patch.setattr(sweeping, "REMOTE", kinds)
+        assert main(["clean", str(tmp_path)]) == 2
+    assert "nothing can be removed here" in capsys.readouterr().err
+    for path in ("nul\0byte", "s3://bucket"):
+        assert main(["clean", path]) == 2
+        assert capsys.readouterr().err.startswith("ckptfmt: ")
+    assert main(["clean", f"file://{tmp_path}"]) == 0
+    assert files(tmp_path) == []
+
+
 def test_clean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Everything of dead writers, under any name; nothing of others."""
     ckptfmt.save(tmp_path / "kept", {"x": [1]})
