@@ -66,7 +66,7 @@ FUZZERS := $(patsubst fuzz/%.c,$(B)/%,$(FUZZ_SRC))
 THREADED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -l -e 'pthread_create' -e '[.]shards = ' -e 'CF_DIRECT_SLOTS' $(TEST_SRC))))
 EMULATED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -L -e 'os_fault.h' -e 'hot_paths.h' $(TEST_SRC))))
 
-.PHONY: help demo test languages valgrind portability check slow interop peers budgets instructions bench bench-smoke bench-full asan tsan fuzz arm bigendian lib code-size dist-check \
+.PHONY: help demo test languages valgrind portability check properties slow interop peers budgets instructions bench bench-smoke bench-full asan tsan fuzz arm bigendian lib code-size dist-check \
 	clean needs-python needs-c c-programs measure-programs fuzz-programs threaded-programs emulated-programs \
 	warn-objects c-test threaded-test emulated-test replay warnings lint python python-test
 .DEFAULT_GOAL := help
@@ -76,6 +76,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | \
 		while IFS="$$(printf '\t')" read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
 	@printf '%s\n' 'Variables: V=1, JOBS, PYTHON, CC, CFLAGS, FUZZ_SECONDS, CKPTFMT_TEST_SEED, CKPTFMT_CORPUS,' \
+		'  CKPTFMT_PROPERTIES (the part of the long form of the properties that runs: 1),' \
 		'  CKPTFMT_TF_PYTHON (a Python that has TensorFlow already), CKPTFMT_PEERS_PYTHON (one that has the extra peers),' \
 		'  BENCH (cases such as B7 B8, compression, or --smoke)'
 
@@ -122,6 +123,10 @@ peers: python ## tests of coordinators over torch.distributed and of torch array
 		$(PY) -m pip install --quiet -e '.[peers]'
 	@echo "seed: CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"
 	$(Q)$(PY) -m pytest -q tests/peers
+
+properties: python ## the property tests in their long form, with TensorFlow where that is installed
+	@echo "seed: CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"
+	$(Q)CKPTFMT_PROPERTIES=$${CKPTFMT_PROPERTIES:-1} $(PY) -m pytest -q -m properties tests
 
 slow: python ## the tests that need gigabytes or minutes (13 GiB of memory, 7 of disk)
 	$(Q)$(PY) -m pytest -q -m slow --slow tests

@@ -12,6 +12,7 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from support import strategies
 from support.background import Gate
 
 from ckptfmt import background
@@ -27,6 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: needs gigabytes or minutes; runs with --slow")
+    config.addinivalue_line("markers", "properties: runs long in `make properties`")
     seed = os.environ.setdefault(VARIABLE, str(secrets.randbits(32)))
     # Whoever was started in the background of a script has Ctrl-C ignored, and its children too.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -42,6 +44,10 @@ def pytest_report_header() -> str:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, exitstatus: int | pytest.ExitCode
 ) -> None:
+    if strategies.LONG:
+        for group, counts in sorted(strategies.DRAWN.items()):
+            found = ", ".join(f"{name} {count:,}" for name, count in sorted(counts.items()))
+            terminalreporter.write_line(f"drawn: {group}: {found}")
     if exitstatus:
         terminalreporter.write_line(f"to have the same again: {VARIABLE}={os.environ[VARIABLE]}")
 

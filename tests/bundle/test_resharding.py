@@ -4,13 +4,22 @@
 from __future__ import annotations
 
 import random
+import tempfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
-from support.arrays import CODES, bits, random_array
+from hypothesis import strategies as st
+from support.arrays import bits
 from support.process import Spent
+from support.strategies import (
+    count_share,
+    expected_slice,
+    property_test,
+    sharded_tensors,
+    shares,
+)
 from support.team import all_good, run_team
 
 import ckptfmt
@@ -18,64 +27,6 @@ from ckptfmt.saving.mesh import Layout, Mesh
 from ckptfmt.sharded.sharded import sharded_restore, sharded_save
 
 CHUNK = 256 << 10
-
-
-class Job(NamedTuple):
-    """A mesh and the process of each of its devices."""
-
-    mesh: Mesh
-    owners: list[int]
-    world_size: int
-
-    def devices(self, rank: int) -> list[str]:
-        pairs = zip(self.mesh.devices, self.owners, strict=True)
-        return [device for device, owner in pairs if owner == rank]
-
-
-def random_job(chance: random.Random, world_size: int | None = None) -> Job:
-    dims = [(name, chance.choice((1, 2, 2, 3))) for name in "xyz"[: chance.randint(1, 3)]]
-    mesh = Mesh(dims)
-    world_size = world_size or chance.randint(1, 4)
-    if chance.random() < 0.5:
-        owners = [chance.randrange(world_size) for _ in mesh.devices]
-    else:
-        owners = [
-            next(r for r in range(world_size) if device in mesh.local_devices(r, world_size))
-            for device in mesh.devices
-        ]
-    return Job(mesh, owners, world_size)
-
-
-def random_layout(chance: random.Random, mesh: Mesh, rank: int) -> Layout:
-    names: list[str | None] = [*mesh.dim_names, *[None] * chance.randint(0, 3)]
-    chance.shuffle(names)
-    return Layout([*names, None, None, None, None][:rank], mesh)
-
-
-def expected_slice(whole: np.ndarray[Any, Any], layout: Layout, device: str) -> Any:
-    """By numpy's slices, which end where the array ends."""
-    where = dict(zip(layout.mesh.dim_names, layout.mesh.coordinates(device), strict=True))
-    sizes = dict(zip(layout.mesh.dim_names, layout.mesh.shape, strict=True))
-    key = []
-    for size, name in zip(whole.shape, layout.sharding_specs, strict=True):
-        block = size if name is None else -(-size // sizes[name])
-        first = 0 if name is None else where[name] * block
-        key.append(slice(first, first + block))
-    return whole[(*key, ...)]
-
-
-def local_parts(
-    whole: dict[str, Any], layouts: dict[str, Layout | None], job: Job, rank: int
-) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, array in whole.items():
-        layout = layouts[name]
-        if layout is None:
-            found[name] = array
-            continue
-        devices = job.devices(rank)
-        found[name] = {device: expected_slice(array, layout, device) for device in devices}
-    return found
 
 
 def check(found: dict[str, Any], whole: dict[str, Any], layouts: dict[str, Layout | None]) -> int:
@@ -93,81 +44,37 @@ def check(found: dict[str, Any], whole: dict[str, Any], layouts: dict[str, Layou
     return count
 
 
-def test_any_layout_to_any_other(tmp_path: Path, seed: int) -> None:
-    """At least 2,000 pairs of layouts that both cut the tensor; many tensors share a save."""
-    chance = random.Random(seed)
-    pairs = sharded = 0
-    codes_seen: set[int] = set()
-    for number in range(75):
-        whole = {
-            f"t{i}": random_array(
-                chance,
-                chance.choice(CODES),
-                tuple(chance.choices(range(8), k=chance.randint(0, 4))),
-            )
-            for i in range(40)
-        }
-        source = random_job(chance)
-        layouts = {
-            name: random_layout(chance, source.mesh, array.ndim) if chance.random() < 0.9 else None
-            for name, array in whole.items()
-        }
-        prefix = tmp_path / "ck" if number % 2 else tmp_path / f"{number}" / "ck"
-        level = chance.choice(("v2", "v2+"))
+@property_test(100, 5000, st.data(), sharded_tensors(), st.sampled_from(["v2", "v2+"]))
+def test_any_layout_to_any_other(
+    tmp_path: Path, data: st.DataObject, whole: dict[str, Any], level: str
+) -> None:
+    source = data.draw(shares(whole), label="saved")
+    count_share(source, whole)
+    with tempfile.TemporaryDirectory(dir=tmp_path) as folder:
+        prefix = Path(folder) / "ck"
+        if data.draw(st.booleans(), label="over another"):
+            ckptfmt.save(prefix, {"older": np.arange(3)}, durability="none")
 
-        def save(
-            coordinator: Any,
-            whole: dict[str, Any] = whole,
-            layouts: dict[str, Layout | None] = layouts,
-            source: Job = source,
-            prefix: Path = prefix,
-            level: str = level,
-        ) -> None:
-            tensors = local_parts(whole, layouts, source, coordinator.rank)
-            sharded_save(prefix, tensors, layouts, coordinator, level=level, durability="none")
+        def save(team: Any) -> None:
+            tensors = source.parts(whole, team.rank)
+            sharded_save(prefix, tensors, source.layouts, team, level=level, durability="none")
 
-        all_good(run_team(source.world_size, save))
+        all_good(run_team(source.job.world_size, save))
         assert not list(prefix.parent.glob("*_temp_*"))
-        for _ in range(2):
-            target = random_job(chance)
-            wanted = {
-                name: random_layout(chance, target.mesh, array.ndim)
-                if chance.random() < 0.95
-                else None
-                for name, array in whole.items()
-            }
+        report = ckptfmt.verify(prefix)
+        assert report.ok, report
+        target = data.draw(shares(whole), label="restored")
 
-            def restore(
-                coordinator: Any,
-                wanted: dict[str, Layout | None] = wanted,
-                target: Job = target,
-                prefix: Path = prefix,
-            ) -> Any:
-                devices = target.devices(coordinator.rank)
-                return sharded_restore(prefix, wanted, coordinator, devices=devices)
+        def restore(team: Any) -> Any:
+            devices = target.job.devices(team.rank)
+            return sharded_restore(prefix, target.layouts, team, devices=devices)
 
-            results = all_good(run_team(target.world_size, restore))
-            counts = [check(found, whole, wanted) for found in results]
-            outside = sum(layout is None for layout in wanted.values())
-            assert sum(counts) == (
-                (len(wanted) - outside) * target.mesh.size + outside * target.world_size
-            )
-            pairs += len(wanted)
-            sharded += sum(
-                1
-                for name, layout in wanted.items()
-                if layout and layouts[name] and not layout.is_replicated
-            )
-        codes_seen.update(reader_codes(prefix))
-        assert ckptfmt.verify(prefix).ok
-    print("pairs of layouts:", pairs, "sharded:", sharded)
-    assert sharded >= 2000
-    assert codes_seen == set(CODES)
-
-
-def reader_codes(prefix: Path) -> set[int]:
-    with ckptfmt.open(prefix) as reader:
-        return {handle.dtype_code for handle in reader.values()}
+        results = all_good(run_team(target.job.world_size, restore))
+        count = sum(check(found, whole, target.layouts) for found in results)
+        outside = sum(layout is None for layout in target.layouts.values())
+        assert count == (
+            (len(whole) - outside) * target.job.mesh.size + outside * target.job.world_size
+        )
 
 
 @pytest.mark.parametrize("level", ["v2", "v2+"])

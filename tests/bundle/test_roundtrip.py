@@ -6,15 +6,15 @@ from __future__ import annotations
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.arrays import CODES, bits, random_array, random_key
+from support.arrays import bits, random_key
+from support.strategies import arrays, counted, key_of, property_test, tilings
 
 import ckptfmt
 
@@ -23,13 +23,6 @@ NAMES = st.one_of(
     st.binary(max_size=6, min_size=1),
     st.sampled_from(["a", "a/b", "a/b/c", "\0", b"\xff", b"\xff\xff"]),
 ).filter(lambda name: not raw_name(name).startswith(b"_CKPTFMT_"))
-
-SHAPES = st.lists(st.integers(0, 5), max_size=4).map(tuple)
-ROUND = settings(
-    deadline=None,
-    database=None,  # the seed brings a failure back, and nothing is left in the repository
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
 
 
 def is_surrogate(one: str) -> bool:
@@ -40,20 +33,7 @@ def raw_name(name: str | bytes) -> bytes:
     return name.encode() if isinstance(name, str) else name
 
 
-@st.composite
-def arrays(draw: st.DrawFn) -> Any:
-    """An array of any dtype and shape; now and then a view with other strides."""
-    code, shape = draw(st.sampled_from(CODES)), draw(SHAPES)
-    value = random_array(random.Random(draw(st.integers(0, 2**32))), code, shape)
-    layout = draw(st.sampled_from(["as it is", "turned", "backwards", "stepped"]))
-    if layout == "turned":
-        return value.T
-    if layout == "backwards" and shape:
-        return value[::-1]
-    return value[..., ::2] if layout == "stepped" and shape else value
-
-
-MODELS = st.dictionaries(NAMES.map(raw_name), arrays(), max_size=8)
+MODELS = st.dictionaries(NAMES.map(raw_name), arrays(views=True), max_size=8)
 OPTIONS = st.fixed_dictionaries(
     {
         "level": st.sampled_from(["v2", "v2+"]),
@@ -99,8 +79,12 @@ def check(prefix: Path, model: dict[bytes, Any], chance: random.Random) -> None:
             assert bits(handle[key]) == bits(wanted), (name, key)
 
 
-@settings(ROUND, max_examples=40)
-@given(models=st.lists(MODELS, min_size=1, max_size=3), options=OPTIONS, number=st.integers(0))
+@property_test(
+    *(40, 500),
+    models=st.lists(MODELS, min_size=1, max_size=3),
+    options=OPTIONS,
+    number=st.integers(0),
+)
 def test_save_and_overwrite(
     folder: Callable[[], Path], models: list[Any], options: dict[str, Any], number: int
 ) -> None:
@@ -114,23 +98,9 @@ def test_save_and_overwrite(
     shutil.rmtree(here)
 
 
-def boxes(chance: random.Random, shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
-    """Cuts a shape into disjoint boxes that are not empty, by halving at random."""
-    waiting = [tuple(slice(0, size) for size in shape)]
-    while waiting:
-        box = waiting.pop()
-        wide = [axis for axis, part in enumerate(box) if part.stop - part.start > 1]
-        if not wide or chance.random() < 0.4:
-            yield box
-            continue
-        axis = chance.choice(wide)
-        at = chance.randrange(box[axis].start + 1, box[axis].stop)
-        for part in (slice(box[axis].start, at), slice(at, box[axis].stop)):
-            waiting.append((*box[:axis], part, *box[axis + 1 :]))
-
-
-@settings(ROUND, max_examples=40)
-@given(
+@property_test(
+    *(40, 2000),
+    data=st.data(),
     model=MODELS,
     options=OPTIONS,
     count=st.integers(1, 4),
@@ -139,6 +109,7 @@ def boxes(chance: random.Random, shape: tuple[int, ...]) -> Iterator[tuple[slice
 )
 def test_merge_of_slices(
     folder: Callable[[], Path],
+    data: st.DataObject,
     model: Any,
     options: dict[str, Any],
     count: int,
@@ -147,15 +118,18 @@ def test_merge_of_slices(
 ) -> None:
     """Tensors and pieces of them dealt out to several writers and merged are the model again."""
     chance, here = random.Random(number), folder()
+    cuts = {name: data.draw(tilings(value.shape)) for name, value in model.items()}
     prefixes = [here / f"part{i}" / "p" for i in range(count)]
     writers = [ckptfmt.Writer(prefix, **options) for prefix in prefixes]
     for name, value in model.items():
         if not value.ndim or not value.size or chance.random() < 0.3:
             chance.choice(writers).add(name, value)
             continue
-        for box in boxes(chance, value.shape):
-            start = [part.start for part in box]
-            chance.choice(writers).add_slice(name, value[box], value.shape, start)
+        for box in cuts[name]:
+            start = [start for start, _ in box]
+            chance.choice(writers).add_slice(name, value[key_of(box)], value.shape, start)
+            counted("merges", pieces=1)
+    counted("merges", merges=1, inputs=count, tensors=len(model))
     for writer in writers:
         writer.commit()
     if chance.random() < 0.3:
@@ -172,8 +146,7 @@ def test_merge_of_slices(
     shutil.rmtree(here)
 
 
-@settings(ROUND, max_examples=60)
-@given(model=MODELS, number=st.integers(0))
+@property_test(60, 500, model=MODELS, number=st.integers(0))
 def test_load_into(folder: Callable[[], Path], model: Any, number: int) -> None:
     """Arrays of any layout, and the rest of the names without one."""
     chance, here = random.Random(number), folder()

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 from support import index
+from support.strategies import boxes, counted, property_test, shapes, text_of
 
 import ckptfmt
 from ckptfmt import InvalidError, SaveSliceInfo, parse_spec
@@ -108,19 +109,33 @@ def test_from_spec_takes_what_python_takes() -> None:
     assert SaveSliceInfo.from_spec(" 0,2") == SaveSliceInfo(None, [], [0], [2])
 
 
-def test_random_slices_agree(seed: int) -> None:
+@property_test(100, 10_000, st.data(), shapes(9, 50, 1).filter(len))
+def test_slices_agree(data: st.DataObject, full: tuple[int, ...]) -> None:
     """A spec means the same to SaveSliceInfo and to the parser of SaveV2."""
-    chance = random.Random(seed)
-    for _ in range(300):
-        rank = chance.randint(1, 9)
-        full = [chance.randint(1, 50) for _ in range(rank)]
-        offset = [chance.randrange(size) for size in full]
-        shape = [chance.randint(1, size - at) for size, at in zip(full, offset, strict=True)]
-        text = SaveSliceInfo("w", full, offset, shape).spec
+    box = data.draw(boxes(full))
+    offset, shape = [start for start, _ in box], [size for _, size in box]
+    text = SaveSliceInfo("w", full, offset, shape).spec
+    assert text == text_of(full, box)
+    assert parse_spec(text) == (full, tuple(offset), tuple(shape), tuple(shape))
+    assert SaveSliceInfo.from_spec(text) == SaveSliceInfo(None, list(full), offset, shape)
+
+
+@property_test(300, 20_000, st.text("0123456789 ,:-+", max_size=16))
+def test_any_text_is_a_slice_or_refused(text: str) -> None:
+    try:
         parsed = parse_spec(text)
-        expected = (tuple(full), tuple(offset), tuple(shape), tuple(shape))
-        assert parsed == expected, (seed, text)
-        assert SaveSliceInfo.from_spec(text) == SaveSliceInfo(None, full, offset, shape)
+    except InvalidError:
+        counted("slice texts", refused=1)
+        return
+    counted("slice texts", accepted=1)
+    if parsed is None:
+        assert text == ""
+        return
+    for size, start, length in zip(parsed.full_shape, parsed.start, parsed.shape, strict=True):
+        assert start >= 0 and length >= 0 and start + length <= size
+    extents = zip(parsed.start, parsed.lengths, strict=True)
+    written = ":".join("-" if length < 0 else f"{start},{length}" for start, length in extents)
+    assert parse_spec(f"{' '.join(map(str, parsed.full_shape))} {written}") == parsed
 
 
 # ---- parse_spec ----------------------------------------------------------------------------------

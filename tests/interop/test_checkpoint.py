@@ -2,15 +2,7 @@
 """ckptfmt.Checkpoint and tf.train.Checkpoint restore what the other saved, write the same graph,
 and come to the same status.
 
-Both build their objects from one description, a tree of dicts:
-
-    {"kind": "variable", "dtype": "float32", "shape": [2], "data": hexadecimal, "is": 3}
-    {"kind": "state", "text": "..."}
-    {"kind": "list" or "tuple", "items": [...]}
-    {"kind": "dict", "module", "checkpoint" or "optimizer", "items": {...}}
-
-"is" numbers objects that are the same wherever they stand; an optimizer has "slots" as well:
-[variable, name, slot variable].
+Both build their objects from the descriptions of support/graphs.py.
 """
 
 from __future__ import annotations
@@ -18,121 +10,25 @@ from __future__ import annotations
 import json
 import random
 import subprocess
+import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
-from support.objects import Module, State
+from support.graphs import Builder, Tree, attach, blank, described
+from support.strategies import OBJECTS, SEEDS, count_graph, object_graphs, property_test
 
 import ckptfmt
 from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, decode_graph, encode_graph
 
-from .generate import seed_from_environment
 from .oracle import interpreter
 from .readings import written
-
-Tree = dict[str, Any]
+from .workers import Worker
 
 ASSERTIONS = ("assert_consumed", "assert_existing_objects_matched", "assert_nontrivial_match")
-DTYPES = (
-    "float32",
-    "float64",
-    "int32",
-    "int64",
-    "bool",
-    "uint8",
-    "bfloat16",
-    "complex64",
-    "string",
-)
-ROUNDS = 40
-
-
-# ---- our side of tf_checkpoint.py ----------------------------------------------------------------
-
-
-class Optimizer(ckptfmt.Trackable):
-    untracked = ("slots", "names")
-
-    def __init__(self) -> None:
-        self.slots: dict[tuple[int, str], Any] = {}
-        self.names: list[str] = []
-
-    def add(self, variable: Any, name: str, slot: Any) -> None:
-        if name not in self.names:
-            self.names.append(name)
-        self.slots[id(variable), name] = slot
-
-    def get_slot_names(self) -> list[str]:
-        return self.names
-
-    def get_slot(self, variable: Any, name: str) -> Any:
-        return self.slots.get((id(variable), name))
-
-
-class Builder:
-    def __init__(self) -> None:
-        self.shared: dict[int, Any] = {}
-
-    def build(self, tree: Tree) -> Any:
-        number = tree.get("is")
-        if number is None:
-            return self.made(tree)
-        if number not in self.shared:
-            self.shared[number] = self.made(tree)
-        return self.shared[number]
-
-    def made(self, tree: Tree) -> Any:
-        kind = tree["kind"]
-        if kind == "variable":
-            return value_of(tree)
-        if kind == "state":
-            return State(tree["text"])
-        if kind in ("list", "tuple"):
-            items = [self.build(item) for item in tree["items"]]
-            return items if kind == "list" else tuple(items)
-        named = {name: self.build(item) for name, item in tree["items"].items()}
-        if kind == "dict":
-            return named
-        if kind == "checkpoint":
-            return ckptfmt.Checkpoint(**named)
-        made: Any = Optimizer() if kind == "optimizer" else Module()
-        for name, item in named.items():
-            setattr(made, name, item)
-        for variable, name, slot in tree.get("slots", ()):
-            made.add(self.build(variable), name, self.build(slot))
-        return made
-
-    def checkpoint(self, job: Mapping[str, Any]) -> ckptfmt.Checkpoint:
-        objects = {name: self.build(tree) for name, tree in job["objects"].items()}
-        root = job.get("root")
-        return ckptfmt.Checkpoint(None if root is None else self.build(root), **objects)
-
-    def values(self) -> dict[str, Any]:
-        return {
-            str(number): value.text if isinstance(value, State) else described(value)
-            for number, value in self.shared.items()
-            if isinstance(value, (State, np.ndarray))
-        }
-
-
-def value_of(tree: Tree) -> np.ndarray[Any, Any]:
-    if tree["dtype"] == "string":
-        array = np.empty(len(tree["data"]), object)
-        array[:] = [text.encode("latin-1") for text in tree["data"]]
-        return array.reshape(tree["shape"])
-    dtype = np.dtype(getattr(ml_dtypes, tree["dtype"], tree["dtype"]))
-    return np.frombuffer(bytes.fromhex(tree["data"]), dtype).reshape(tree["shape"]).copy()
-
-
-def described(array: np.ndarray[Any, Any]) -> Any:
-    if array.dtype == object:
-        return [text.decode("latin-1") for text in array.ravel().tolist()]
-    return array.tobytes().hex()
 
 
 def variable(value: Any, number: int | None = None, dtype: str = "float32") -> Tree:
@@ -152,21 +48,6 @@ def module(**items: Tree) -> Tree:
 
 def dictionary(**items: Tree) -> Tree:
     return {"kind": "dict", "items": items}
-
-
-def blank(tree: Any) -> Any:
-    """The same objects without their values."""
-    if isinstance(tree, list):
-        return [blank(item) for item in tree]
-    if not isinstance(tree, dict):
-        return tree
-    if tree.get("kind") == "state":
-        return {**tree, "text": ""}
-    if tree.get("kind") == "variable":
-        data = tree["data"]
-        empty = [""] * len(data) if isinstance(data, list) else "00" * (len(data) // 2)
-        return {**tree, "data": empty}
-    return {name: blank(item) for name, item in tree.items()}
 
 
 # ---- running both --------------------------------------------------------------------------------
@@ -196,15 +77,6 @@ def reached(start: Any, path: list[str]) -> Any:
         else:
             start = start[name] if isinstance(start, dict) else getattr(start, name)
     return start
-
-
-def attach(holder: Any, name: str, value: Any) -> None:
-    if isinstance(holder, list):
-        holder.append(value)
-    elif isinstance(holder, dict):
-        holder[name] = value
-    else:
-        setattr(holder, name, value)
 
 
 def outcome(status: Any, assertion: str) -> str:
@@ -253,59 +125,19 @@ def plain_graph(prefix: str) -> bytes:
     return encode_graph(graph)
 
 
+@pytest.fixture(scope="module")
+def tensorflow_worker() -> Iterator[Worker]:
+    worker = Worker("tf_checkpoint.py")
+    yield worker
+    worker.close()
+
+
 # ---- structures ----------------------------------------------------------------------------------
 
 
-class Generator:
-    """Random trees of all kinds, with shared objects."""
-
-    def __init__(self, rng: random.Random) -> None:
-        self.rng = rng
-        self.count = 0
-        self.known: list[Tree] = []
-
-    def variable(self) -> Tree:
-        rng = self.rng
-        dtype = rng.choice(DTYPES)
-        shape = [rng.randint(0, 3) for _ in range(rng.randint(0, 2))]
-        size = int(np.prod(shape))
-        if dtype == "string":
-            data: Any = ["".join(rng.choices("ab\0\xff", k=rng.randint(0, 4))) for _ in range(size)]
-        elif dtype == "bool":
-            data = bytes(rng.randrange(2) for _ in range(size)).hex()
-        else:
-            kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
-            data = np.array([rng.randrange(100) for _ in range(size)]).astype(kind).tobytes().hex()
-        return {"kind": "variable", "dtype": dtype, "shape": shape, "data": data}
-
-    def leaf(self) -> Tree:
-        if self.known and self.rng.random() < 0.2:
-            return self.rng.choice(self.known)
-        self.count += 1
-        state = {"kind": "state", "text": f"state {self.count}"}
-        tree = state if self.rng.random() < 0.15 else self.variable()
-        self.known.append({**tree, "is": self.count})
-        return self.known[-1]
-
-    def tree(self, depth: int) -> Tree:
-        rng = self.rng
-        kind = rng.choice(("leaf", "dict", "list", "tuple", "module", "checkpoint"))
-        if depth == 0 or kind == "leaf":
-            return self.leaf()
-        if kind in ("list", "tuple"):
-            # TensorFlow tracks tuples only if there is something to track in them.
-            count = rng.randint(1 if kind == "tuple" else 0, 3)
-            return {"kind": kind, "items": [self.tree(depth - 1) for _ in range(count)]}
-        names = ["w", "b", "layer", "x"] + (["x/y", "k.1", "", "é"] if kind == "dict" else [])
-        chosen = rng.sample(names, rng.randint(0, 3))
-        return {"kind": kind, "items": {name: self.tree(depth - 1) for name in chosen}}
-
-    def objects(self) -> dict[str, Tree]:
-        names = self.rng.sample(["model", "opt", "a", "step", "zz"], self.rng.randint(1, 4))
-        return {name: self.tree(3) for name in names}
-
-
-def check_both_ways(tmp_path: Path, cases: list[dict[str, Any]]) -> None:
+def check_both_ways(
+    tmp_path: Path, cases: list[dict[str, Any]], run: Callable[..., list[Any]] = tensorflow
+) -> None:
     """Each side saves all cases, writes the same graph, and restores what the other saved."""
     jobs = []
     for number, case in enumerate(cases):
@@ -314,7 +146,7 @@ def check_both_ways(tmp_path: Path, cases: list[dict[str, Any]]) -> None:
         case["values"] = builder.values()
         jobs.append({**case, "do": "save", "path": str(tmp_path / f"theirs{number}")})
         jobs.append({**blank(case), "do": "restore", "path": case["saved"], "values": None})
-    results = tensorflow(tmp_path, jobs)
+    results = run(tmp_path, jobs)
     for case, theirs, outcome_of_ours in zip(cases, results[::2], results[1::2], strict=True):
         assert outcome_of_ours["shared"] == case["values"], case
         assert outcome_of_ours["outcomes"] == ["ok"] * 3, case
@@ -325,16 +157,20 @@ def check_both_ways(tmp_path: Path, cases: list[dict[str, Any]]) -> None:
         assert tensors_in_order(case["saved"]) == tensors_in_order(theirs), case
 
 
-def test_generated_structures_go_both_ways(tmp_path: Path) -> None:
-    seed = seed_from_environment()
-    cases = []
-    for number in range(ROUNDS):
-        generator = Generator(random.Random(f"checkpoint {seed} {number}"))
-        case: dict[str, Any] = {"objects": generator.objects()}
-        if number % 3 == 0:
-            case["root"] = module(w=generator.leaf(), sub=module(v=generator.leaf()))
-        cases.append(case)
-    check_both_ways(tmp_path, cases)
+@property_test(100, 5000, object_graphs(back_to=OBJECTS))
+def test_object_graphs_go_both_ways(
+    tmp_path: Path, tensorflow_worker: Worker, case: dict[str, Any]
+) -> None:
+    count_graph(case)
+    with tempfile.TemporaryDirectory(dir=tmp_path) as folder:
+
+        def run(_: Path, jobs: list[dict[str, Any]]) -> list[Any]:
+            answer = tensorflow_worker("run", directory=folder, jobs=jobs)
+            assert "results" in answer, answer["error"]
+            results: list[Any] = answer["results"]
+            return results
+
+        check_both_ways(Path(folder), [case], run)
 
 
 def test_slot_variables_go_both_ways(tmp_path: Path) -> None:
@@ -357,41 +193,42 @@ def test_slot_variables_go_both_ways(tmp_path: Path) -> None:
     check_both_ways(tmp_path, cases)
 
 
-def split(rng: random.Random, objects: dict[str, Tree]) -> dict[str, Any]:
+def split(rng: random.Random, case: dict[str, Any]) -> dict[str, Any]:
     """The same objects, of which some come later and some never."""
+    nodes = {node["is"]: dict(node) for node in case["nodes"]}
     now: dict[str, Tree] = {}
     later: list[list[Any]] = []
-    for name, tree in objects.items():
-        kept = tree
-        if "is" not in tree and tree["kind"] in ("dict", "module", "checkpoint"):
-            items = dict(tree["items"])
+    for name, tree in case["objects"].items():
+        node = nodes[tree["is"]]
+        moved = []
+        if node["kind"] in ("dict", "module", "checkpoint"):
+            items = node["items"] = dict(node["items"])
             for child in [child for child in items if rng.random() < 0.4]:
-                moved = items.pop(child)
+                item = items.pop(child)
                 if rng.random() < 0.8:
-                    later.append([[name, child], moved])
-            kept = {**tree, "items": items}
+                    moved.append([[name, child], item])
         if rng.random() < 0.4:
-            later.insert(0, [[name], kept])
-        elif rng.random() < 0.1:
-            later = [one for one in later if one[0][0] != name]
-        else:
-            now[name] = kept
-    return {"objects": now, "later": later}
+            later = [[[name], tree], *later, *moved]
+        elif rng.random() >= 0.1:
+            now[name] = tree
+            later += moved
+    return {**case, "nodes": list(nodes.values()), "objects": now, "later": later}
 
 
-def test_generated_structures_that_come_later(tmp_path: Path) -> None:
-    seed = seed_from_environment()
-    cases = {}
-    for number in range(ROUNDS):
-        rng = random.Random(f"later {seed} {number}")
-        objects = Generator(rng).objects()
-        cases[str(number)] = ({"objects": objects}, blank(split(rng, objects)))
-    seen = set()
-    for name, (job, theirs) in both(tmp_path, cases).items():
+@property_test(60, 1000, object_graphs(back_to=()), SEEDS)
+def test_objects_that_come_later(
+    tmp_path: Path, tensorflow_worker: Worker, case: dict[str, Any], seed: int
+) -> None:
+    restoring = blank(split(random.Random(seed), case))
+    with tempfile.TemporaryDirectory(dir=tmp_path) as folder:
+        path = f"{folder}/ck"
+        saving = {**case, "do": "save", "path": path}
+        job = {**restoring, "do": "restore", "path": f"{path}-1"}
+        answer = tensorflow_worker("run", directory=folder, jobs=[saving, job])
+        assert "results" in answer, answer["error"]
+        theirs = answer["results"][1]
         ours = restored(job)
-        assert {key: theirs[key] for key in ours} == ours, cases[name]
-        seen.add(tuple(ours["outcomes"]))
-    assert len(seen) > 1
+        assert {key: theirs[key] for key in ours} == ours
 
 
 # ---- what a status says --------------------------------------------------------------------------

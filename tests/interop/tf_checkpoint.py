@@ -2,7 +2,8 @@
 """tf.train.Checkpoint does the jobs of test_checkpoint.py.
 
 Run as `tf_checkpoint.py FILE`: the file holds a list of jobs in JSON, and gets the list of their
-results. Trees of objects are described as in `test_checkpoint.py`.
+results. Without a file it takes a request {"jobs": [...]} a line and answers {"results": [...]} or
+{"error": text}. Objects are described as in support/graphs.py.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import traceback
 from typing import Any
 
 del sys.path[0]  # the folder of this file: its module names are not for TensorFlow's imports
@@ -65,43 +67,68 @@ class Optimizer(tf.Module):
         return self.get_slot(variable, slot_name)
 
 
+class Holder(tf.Module):
+    """Wraps lists and dicts as attributes are, so that they can be shared and filled later."""
+
+    def wrapped(self, value: Any) -> Any:
+        self.value = value
+        return self.value
+
+
+EMPTY: dict[str, Any] = {
+    "list": lambda: Holder().wrapped([]),
+    "dict": lambda: Holder().wrapped({}),
+    "module": tf.Module,
+    "checkpoint": tf.train.Checkpoint,
+    "optimizer": Optimizer,
+}
+
+
 class Builder:
-    """Makes the objects that a description is of; those with one number are one object."""
+    """Makes the objects of descriptions."""
 
     def __init__(self) -> None:
         self.shared: dict[int, Any] = {}
 
     def build(self, tree: dict[str, Any]) -> Any:
         number = tree.get("is")
-        if number is None:
-            return self.made(tree)
-        if number not in self.shared:
-            self.shared[number] = self.made(tree)
-        return self.shared[number]
+        if number in self.shared:
+            return self.shared[number]
+        made = self.begun(tree)
+        if number is not None:
+            self.shared[number] = made
+        self.fill(made, tree)
+        return made
 
-    def made(self, tree: dict[str, Any]) -> Any:
+    def begun(self, tree: dict[str, Any]) -> Any:
+        """The object, without its items except for those of a tuple."""
         kind = tree["kind"]
         if kind == "variable":
             return tf.Variable(value_of(tree), name=tree.get("name"))
         if kind == "state":
             return State(tree["text"])
-        if kind == "list":
-            return [self.build(item) for item in tree["items"]]
         if kind == "tuple":
             return tuple(self.build(item) for item in tree["items"])
-        items = {name: self.build(item) for name, item in tree["items"].items()}
-        if kind == "dict":
-            return items
-        if kind == "checkpoint":
-            return tf.train.Checkpoint(**items)
-        made = Optimizer() if kind == "optimizer" else tf.Module()
-        for name, item in items.items():
-            setattr(made, name, item)
+        return EMPTY[kind]()
+
+    def fill(self, made: Any, tree: dict[str, Any]) -> None:
+        if tree["kind"] == "list":
+            made.extend(self.build(item) for item in tree["items"])
+        elif tree["kind"] != "tuple":
+            for name, item in tree.get("items", {}).items():
+                attach(made, name, self.build(item))
         for variable, name, slot in tree.get("slots", ()):
             made.add(self.build(variable), name, self.build(slot))
-        return made
 
     def checkpoint(self, job: dict[str, Any]) -> tf.train.Checkpoint:
+        nodes = job.get("nodes", [])
+        for node in nodes:
+            if node["kind"] != "tuple":
+                self.shared[node["is"]] = self.begun(node)
+        for node in reversed(nodes):
+            self.build(node)
+        for node in nodes:
+            self.fill(self.shared[node["is"]], node)
         root = job.get("root")
         objects = {name: self.build(tree) for name, tree in job["objects"].items()}
         if root is None:
@@ -234,7 +261,19 @@ JOBS = {
 }
 
 
+def serve() -> None:
+    for line in sys.stdin:
+        try:
+            answer = {"results": [JOBS[job["do"]](job) for job in json.loads(line)["jobs"]]}
+        except Exception:
+            answer = {"error": traceback.format_exc()}
+        print(json.dumps(answer), flush=True)
+
+
 def main() -> None:
+    if len(sys.argv) == 1:
+        serve()
+        return
     with open(sys.argv[1], encoding="utf-8") as stream:
         jobs = json.load(stream)
     results = [JOBS[job["do"]](job) for job in jobs]

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import pickle
-import random
 import re
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import strategies as st
+from support.strategies import layouts, meshes, property_test, shapes
 
 from ckptfmt.errors import InvalidError
 from ckptfmt.saving.mesh import Layout, Mesh, blocks
@@ -112,22 +113,18 @@ def test_uneven_blocks() -> None:
     assert list(layout.unique_slices((1,)).values()) == [["a"], ["b", "c", "d"]]
 
 
-def test_unique_slices_tile_the_tensor(seed: int) -> None:
-    chance = random.Random(seed)
-    for _ in range(300):
-        mesh = Mesh([(name, chance.randint(1, 3)) for name in "xyz"])
-        free = [*mesh.dim_names, None, None, None]
-        chance.shuffle(free)
-        layout = Layout(free[: chance.randint(0, 4)], mesh)
-        shape = tuple(chance.randint(0, 7) for _ in range(layout.rank))
-        count = np.zeros(shape, np.int64)
-        devices: list[str] = []
-        for box, holders in layout.unique_slices(shape).items():
-            pairs = zip(box.start, box.shape, strict=True)
-            count[tuple(slice(start, start + length) for start, length in pairs)] += 1
-            devices += holders
-        assert (count == 1).all()
-        assert sorted(devices) == sorted(mesh.devices)
+@property_test(200, 5000, st.data(), meshes(), shapes())
+def test_unique_slices_tile_the_tensor(
+    data: st.DataObject, mesh: Mesh, shape: tuple[int, ...]
+) -> None:
+    layout = data.draw(layouts(mesh, len(shape)))
+    count = np.zeros(shape, np.int64)
+    devices: list[str] = []
+    for box, holders in layout.unique_slices(shape).items():
+        count[box.slices] += 1
+        devices += holders
+    assert (count == 1).all()
+    assert sorted(devices) == sorted(mesh.devices)
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 from support.saving import shardable, with_policy
+from support.strategies import SEEDS, counted, property_test, shardable_tensors
 
 import ckptfmt
 from ckptfmt.errors import InvalidError
@@ -295,37 +296,6 @@ def test_a_huge_size() -> None:
     assert checked(MaxShardSizePolicy(2**70), tensors) == [{"w": ["4 6 0,4:0,6"], "v": ["2 0,2"]}]
 
 
-DTYPES: tuple[Any, ...] = (
-    *(np.float32, np.float64, np.float16, np.int8, np.uint16, np.complex128, np.bool_),
-    *(ml_dtypes.bfloat16, ml_dtypes.float8_e5m2, ml_dtypes.int4),
-)
-
-
-def random_tensors(rng: random.Random) -> list[ShardableTensor]:
-    tensors = []
-    for row in range(rng.randint(0, 12)):
-        shape = tuple(
-            rng.choice((0, 1, 1, 2, 3, 5, 8, 20)) if rng.random() < 0.5 else rng.randint(1, 12)
-            for _ in range(rng.randint(0, 4))
-        )
-        spec = ""
-        if shape and all(shape) and rng.random() < 0.3:
-            full = [size + rng.randint(0, 5) for size in shape]
-            starts = [rng.randint(0, f - size) for f, size in zip(full, shape, strict=True)]
-            pairs = zip(starts, shape, strict=True)
-            spec = " ".join(map(str, full)) + " " + ":".join(f"{at},{size}" for at, size in pairs)
-        if rng.random() < 0.15:
-            elements = [bytes(rng.randint(0, 9)) for _ in range(math.prod(shape))]
-            array = np.empty(len(elements), object)
-            array[:] = elements
-            array = array.reshape(shape)
-        else:
-            numbers = np.arange(math.prod(shape)) % 60_000  # float16 holds no more
-            array = numbers.astype(rng.choice(DTYPES)).reshape(shape)
-        tensors.append(shardable(f"t{row}", array, spec))
-    return tensors
-
-
 def put_together(tensors: Sequence[ShardableTensor], shards: Sequence[Shard]) -> None:
     """Every tensor, from the pieces at the places that their specs say."""
     for tensor in tensors:
@@ -345,26 +315,25 @@ def put_together(tensors: Sequence[ShardableTensor], shards: Sequence[Shard]) ->
         assert found.tolist() == tensor.tensor.tolist()
 
 
-def test_nothing_is_lost_whatever_the_size(seed: int) -> None:
-    rng = random.Random(seed)
-    over = 0
-    for _ in range(300):
-        tensors = random_tensors(rng)
-        size = rng.choice((0, 1, 3, 8, 17, 40, 100, 1000, 10**6))
-        policy = MaxShardSizePolicy(size)
-        shards = policy(tensors)
-        validate_shards(policy, tensors, shards)
-        put_together(tensors, shards)
-        assert texts(shards) == texts(policy(tensors)), seed
-        for shard in shards:
-            pieces = [piece for parts in shard.values() for piece in parts.values()]
-            if any(piece.dtype == object for piece in pieces):
-                continue
-            # Only what could not be cut any further is too large, and it is alone.
-            if bytes_of(shard) > size:
-                assert len(pieces) == 1, seed
-                over += 1
-    assert over > 10
+SIZES = st.sampled_from([0, 1, 3, 8, 17, 40, 100, 1000, 10**6])
+
+
+@property_test(100, 5000, shardable_tensors(), SIZES)
+def test_nothing_is_lost_whatever_the_size(tensors: list[ShardableTensor], size: int) -> None:
+    policy = MaxShardSizePolicy(size)
+    shards = policy(tensors)
+    validate_shards(policy, tensors, shards)
+    put_together(tensors, shards)
+    assert texts(shards) == texts(policy(tensors))
+    for shard in shards:
+        pieces = [piece for parts in shard.values() for piece in parts.values()]
+        counted("policies", shards=1, pieces=len(pieces))
+        if any(piece.dtype == object for piece in pieces):
+            continue
+        # Only a piece that cannot be cut any further is too large, and it is alone.
+        if bytes_of(shard) > size:
+            counted("policies", shards_of_one_large_piece=1)
+            assert len(pieces) == 1
 
 
 # ---- up to a size: of data files -----------------------------------------------------------------
@@ -389,32 +358,32 @@ def test_padding_counts(tmp_path: Path) -> None:
     assert at_v2 == [1 << 16]
 
 
-def test_files_are_as_large_as_counted(tmp_path: Path, seed: int) -> None:
+@property_test(
+    *(40, 1000),
+    shardable_tensors(),
+    SEEDS,
+    st.sampled_from([0, 8, 70, 200, 1000, 10**5]),
+    st.sampled_from([None, 1, 24, 64]),
+)
+def test_files_are_as_large_as_counted(
+    tmp_path: Path, tensors: list[ShardableTensor], seed: int, limit: int, alignment: int | None
+) -> None:
     """Only pieces of one index are larger, and alone."""
     rng = random.Random(seed)
-    made = over = 0
-    for _ in range(40):
-        tensors = random_tensors(rng)
-        variants = np.array([bytes(rng.randint(0, 200)) for _ in range(rng.randint(0, 3))], object)
-        tensors.append(shardable("variant", variants, dtype="variant"))
-        tensors.append(shardable(OBJECT_GRAPH, bytes(rng.randint(0, 300))))
-        limit = rng.choice((0, 8, 70, 200, 1000, 10**5))
-        alignment = rng.choice((None, 1, 24, 64))
-        options: dict[str, Any] = {"alignment": alignment}
-        (whole,) = data_files(
-            tmp_path, tensors, sharding_callback=MaxShardSizePolicy(2**40), **options
-        )
-        exactly = MaxShardSizePolicy(whole)
-        assert data_files(tmp_path, tensors, sharding_callback=exactly, **options) == [whole], seed
-        policy = MaxShardSizePolicy(limit)
-        given = [tensor.for_callback(alignment or 64) for tensor in tensors]
-        pieces = [sum(map(len, shard.values())) for shard in policy(given)]
-        sizes = data_files(tmp_path, tensors, sharding_callback=policy, **options)
-        assert len(sizes) == len(pieces), seed
-        for size, count in zip(sizes, pieces, strict=True):
-            assert size <= limit or count == 1, (seed, limit, alignment)
-            made, over = made + 1, over + (size > limit)
-    assert made > over > 10
+    variants = np.array([bytes(rng.randint(0, 200)) for _ in range(rng.randint(0, 3))], object)
+    tensors.append(shardable("variant", variants, dtype="variant"))
+    tensors.append(shardable(OBJECT_GRAPH, bytes(rng.randint(0, 300))))
+
+    def sizes_at(size: int) -> list[int]:
+        policy = MaxShardSizePolicy(size)
+        return data_files(tmp_path, tensors, sharding_callback=policy, alignment=alignment)
+
+    (whole,) = sizes_at(2**40)
+    assert sizes_at(whole) == [whole]
+    given = [tensor.for_callback(alignment or 64) for tensor in tensors]
+    pieces = [sum(map(len, shard.values())) for shard in MaxShardSizePolicy(limit)(given)]
+    for size, count in zip(sizes_at(limit), pieces, strict=True):
+        assert size <= limit or count == 1
 
 
 # ---- balanced ------------------------------------------------------------------------------------
@@ -538,16 +507,14 @@ def test_balance(seed: int) -> None:
     assert cuts <= 2 * made, seed
 
 
-def test_anything_is_balanced_without_loss(seed: int) -> None:
-    rng = random.Random(seed)
-    for _ in range(150):
-        tensors = random_tensors(rng)
-        policy = BalancedPolicy(rng.choice((1, 2, 5, 30)))
-        shards = policy(tensors)
-        validate_shards(policy, tensors, shards)
-        put_together(tensors, shards)
-        things = sum(max(1, tensor.tensor.size) for tensor in tensors)
-        assert len(shards) == min(policy.num_shards, things), seed
+@property_test(60, 5000, shardable_tensors(), st.sampled_from([1, 2, 5, 30]))
+def test_anything_is_balanced_without_loss(tensors: list[ShardableTensor], count: int) -> None:
+    policy = BalancedPolicy(count)
+    shards = policy(tensors)
+    validate_shards(policy, tensors, shards)
+    put_together(tensors, shards)
+    elements = sum(max(1, tensor.tensor.size) for tensor in tensors)
+    assert len(shards) == min(count, elements)
 
 
 @pytest.mark.parametrize("policy", [MaxShardSizePolicy(4096), BalancedPolicy(64)])

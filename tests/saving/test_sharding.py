@@ -508,66 +508,7 @@ def test_tensors_given_twice() -> None:
     )
 
 
-# ---- tilings -------------------------------------------------------------------------------------
-
-Extents = list[tuple[int, int]]
-
-
-def cut_at_random(rng: random.Random, box: Extents, cuts: int) -> list[Extents]:
-    found = [box]
-    for _ in range(cuts):
-        piece = found.pop(rng.randrange(len(found)))
-        axis = rng.randrange(len(piece)) if piece else 0
-        if not piece or piece[axis][1] < 2:
-            found.append(piece)
-            continue
-        start, size = piece[axis]
-        first = rng.randint(1, size - 1)
-        for part in ((start, first), (start + first, size - first)):
-            found.append([*piece[:axis], part, *piece[axis + 1 :]])
-    return found
-
-
-def test_random_tilings(seed: int) -> None:
-    """Against a count of every element: pieces that tile are right, and one change is not."""
-    rng = random.Random(seed)
-    outcomes = {True: 0, False: 0}
-    for case in range(1500):
-        shape = [rng.randint(1, 5) for _ in range(rng.randint(1, 4 if case % 50 else 10))]
-        array = np.zeros(shape, np.int8)
-        boxes = cut_at_random(rng, [(0, size) for size in shape], rng.randint(0, 8))
-        change = rng.choice(["none", "drop", "move", "add"])
-        row = rng.randrange(len(boxes))
-        if change == "drop":
-            del boxes[row]
-        elif change == "move":
-            axis = rng.randrange(len(shape))
-            start = rng.randrange(shape[axis])
-            boxes[row][axis] = (start, rng.randint(1, shape[axis] - start))
-        elif change == "add":
-            boxes.append(
-                [(at, rng.randint(1, size - at)) for size in shape for at in [rng.randrange(size)]]
-            )
-        counts = np.zeros(shape, int)
-        parts = {}
-        for box in boxes:
-            key = tuple(slice(start, start + size) for start, size in box)
-            counts[key] += 1
-            text = " ".join(map(str, shape)) + " " + ":".join(f"{at},{size}" for at, size in box)
-            parts[text] = array[key]
-        if len(parts) < len(boxes):
-            continue
-        right = bool((counts == 1).all())
-        outcomes[right] += 1
-        tensors = [shardable("w", array)]
-        try:
-            accepted(tensors, [{"w": parts}])
-        except InvalidError as error:
-            assert not right, (seed, shape, boxes, error)
-            assert error.tensor == "w"
-        else:
-            assert right, (seed, shape, boxes)
-    assert min(outcomes.values()) > 300, outcomes
+# ---- size and time ------------------------------------------------------------------------------
 
 
 def test_many_cut_axes() -> None:

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""validate_shards accepts what a policy gives and refuses every change of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume
+from hypothesis import strategies as st
+from support.arrays import bits
+from support.saving import Given, shardable
+from support.strategies import (
+    boxes,
+    counted,
+    key_of,
+    property_test,
+    shapes,
+    shardable_tensors,
+    text_of,
+    tilings,
+)
+
+from ckptfmt.errors import InvalidError
+from ckptfmt.saving.policies import MaxShardSizePolicy
+from ckptfmt.saving.sharding import ShardableTensor, validate_shards
+
+
+def accepted(tensors: Sequence[ShardableTensor], shards: Any) -> None:
+    validate_shards(Given(lambda _: shards), tensors, shards)
+
+
+@property_test(200, 5000, st.data(), shapes(6, 5, 1).filter(len))
+def test_tilings(data: st.DataObject, shape: tuple[int, ...]) -> None:
+    """Against a count of every element: pieces that tile are right, and one change is not."""
+    array = np.zeros(shape, np.int8)
+    found = data.draw(tilings(array.shape))
+    change = data.draw(st.sampled_from(["none", "drop", "replace", "add"]))
+    if change in ("drop", "replace"):
+        del found[data.draw(st.integers(0, len(found) - 1))]
+    if change in ("replace", "add"):
+        found.append(data.draw(boxes(array.shape)))
+    counts = np.zeros(array.shape, int)
+    parts = {}
+    for box in found:
+        counts[key_of(box)] += 1
+        parts[text_of(array.shape, box)] = array[key_of(box)]
+    assume(len(parts) == len(found))
+    right = bool((counts == 1).all())
+    counted("tilings", pieces=len(found), **{"right" if right else "wrong": 1})
+    if right:
+        accepted([shardable("w", array)], [{"w": parts}])
+        return
+    with pytest.raises(InvalidError) as caught:
+        accepted([shardable("w", array)], [{"w": parts}])
+    assert caught.value.tensor == "w"
+
+
+def changed(data: st.DataObject, shards: list[dict[str, dict[str, Any]]]) -> None:
+    """Change one piece, or exchange two, as a faulty callback would."""
+    pieces = [(shard, key, spec) for shard in shards for key in shard for spec in shard[key]]
+    assume(pieces)
+    shard, key, spec = data.draw(st.sampled_from(pieces))
+    other, other_key, other_spec = data.draw(st.sampled_from(pieces))
+    array = shard[key][spec]
+    change = data.draw(st.sampled_from(["none", "lose", "exchange", "rename", "fill", "dtype"]))
+    if change == "lose":
+        del shard[key][spec]
+    elif change == "exchange":
+        shard[key][spec], other[other_key][other_spec] = other[other_key][other_spec], array
+    elif change == "rename":
+        del shard[key][spec]
+        shard[key][other_spec] = array
+    elif change == "fill":
+        shard[key][spec] = np.full_like(array, array.flat[0] if array.size else 0)
+    elif change == "dtype":
+        shard[key][spec] = np.zeros(array.shape, data.draw(st.sampled_from(["i1", "f4"])))
+
+
+def joined(tensors: Sequence[ShardableTensor], shards: Any) -> bool:
+    """Whether each element of each tensor is in exactly one piece, by its box."""
+    found = {tensor.checkpoint_key: np.zeros(tensor.shape, int) for tensor in tensors}
+    given = {tensor.checkpoint_key: tensor for tensor in tensors}
+    seen = set()
+    for shard in shards:
+        for key, parts in shard.items():
+            for spec, piece in parts.items():
+                tensor = given[key]
+                try:
+                    box = shardable("piece", piece, spec).box
+                except InvalidError:
+                    return False
+                if box.full_shape != tensor.box.full_shape:
+                    return False
+                starts = [a - b for a, b in zip(box.start, tensor.box.start, strict=True)]
+                ends = [at + size for at, size in zip(starts, box.shape, strict=True)]
+                whole = tensor.tensor
+                if min(starts, default=0) < 0 or any(map(int.__gt__, ends, whole.shape)):
+                    return False
+                where = (*map(slice, starts, ends), ...)
+                if bits(piece) != bits(whole[where]) or (key, box[:3]) in seen:
+                    return False
+                seen.add((key, box[:3]))
+                found[key][where] += 1
+    kept = {key for key, _ in seen}
+    return all(key in kept and (count == 1).all() for key, count in found.items())
+
+
+@property_test(200, 5000, st.data(), shardable_tensors(4), st.sampled_from([0, 8, 40, 1000]))
+def test_every_change_is_found(
+    data: st.DataObject, tensors: list[ShardableTensor], size: int
+) -> None:
+    shards: Any = [
+        {key: dict(parts) for key, parts in shard.items()}
+        for shard in MaxShardSizePolicy(size)(tensors)
+    ]
+    changed(data, shards)
+    if joined(tensors, shards):
+        counted("validation", accepted=1)
+        accepted(tensors, shards)
+        return
+    counted("validation", refused=1)
+    with pytest.raises(InvalidError):
+        accepted(tensors, shards)
