@@ -111,13 +111,19 @@ def test_from_spec_takes_what_python_takes() -> None:
 
 @property_test(100, 10_000, st.data(), shapes(9, 50, 1).filter(len))
 def test_slices_agree(data: st.DataObject, full: tuple[int, ...]) -> None:
-    """A spec means the same to SaveSliceInfo and to the parser of SaveV2."""
+    """A spec means the same to SaveSliceInfo and to the parser of SaveV2, which also takes `-`."""
     box = data.draw(boxes(full))
     offset, shape = [start for start, _ in box], [size for _, size in box]
     text = SaveSliceInfo("w", full, offset, shape).spec
     assert text == text_of(full, box)
     assert parse_spec(text) == (full, tuple(offset), tuple(shape), tuple(shape))
     assert SaveSliceInfo.from_spec(text) == SaveSliceInfo(None, list(full), offset, shape)
+    axis = data.draw(st.integers(0, len(full) - 1))
+    dims, extents = text.rsplit(" ", 1)
+    parts = extents.split(":")
+    parts[axis], offset[axis], shape[axis] = "-", 0, full[axis]
+    lengths = (*shape[:axis], -1, *shape[axis + 1 :])
+    assert parse_spec(f"{dims} {':'.join(parts)}") == (full, tuple(offset), tuple(shape), lengths)
 
 
 @property_test(300, 20_000, st.text("0123456789 ,:-+", max_size=16))
