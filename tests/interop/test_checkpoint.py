@@ -215,7 +215,8 @@ def split(rng: random.Random, case: dict[str, Any]) -> dict[str, Any]:
     return {**case, "nodes": list(nodes.values()), "objects": now, "later": later}
 
 
-@property_test(60, 1000, object_graphs(back_to=()), SEEDS)
+# TensorFlow does not restore what is attached later to a Checkpoint with a root of its own.
+@property_test(60, 1000, object_graphs(back_to=(), roots=False), SEEDS)
 def test_objects_that_come_later(
     tmp_path: Path, tensorflow_worker: Worker, case: dict[str, Any], seed: int
 ) -> None:

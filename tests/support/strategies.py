@@ -286,13 +286,16 @@ VARIABLES = SEEDS.map(random_variable)
 
 
 @st.composite
-def object_graphs(draw: st.DrawFn, *, back_to: Sequence[str] = CONTAINERS) -> dict[str, Any]:
+def object_graphs(
+    draw: st.DrawFn, *, back_to: Sequence[str] = CONTAINERS, roots: bool = True
+) -> dict[str, Any]:
     """A job for support/graphs.py: nodes that refer to each other by number, the names of some of
     them, and perhaps a root. Only nodes that are reached are in it.
 
     Args:
         back_to: the kinds of objects that later ones may refer to, which makes cycles. Tuples
             cannot: they are complete when they are made.
+        roots: whether a Checkpoint may have a root.
     """
     count = draw(st.integers(1, 12))
     kinds = [draw(KINDS) for _ in range(count)]
@@ -303,7 +306,7 @@ def object_graphs(draw: st.DrawFn, *, back_to: Sequence[str] = CONTAINERS) -> di
     )
     job: dict[str, Any] = {"objects": {name: {"is": draw(numbers)} for name in names}}
     modules = [row for row, kind in enumerate(kinds) if kind == "module"]
-    if modules and draw(st.integers(0, 2)) == 0:
+    if roots and modules and draw(st.integers(0, 2)) == 0:
         job["root"] = {"is": draw(st.sampled_from(modules))}
     reached = _reached([*job["objects"].values(), *([job["root"]] if "root" in job else [])], nodes)
     owners = [row for row in sorted(reached) if kinds[row] == "variable"]
