@@ -185,6 +185,9 @@ class ParallelVariable:
                     f"{array.dtype}{list(array.shape)} does not fit a component of "
                     f"{self.dtype}{list(self.shape)}"
                 )
+        # A value may be a view of the components, which are overwritten one after the other.
+        if any(_shared(array, component) for array in arrays for component in self.components):
+            arrays = [array.copy() for array in arrays]
         for component, array in zip(self.components, arrays, strict=True):
             component[...] = array
 

@@ -371,3 +371,14 @@ def test_the_first_component_counts_as_all(tmp_path: Path, kind: str) -> None:
     status.assert_consumed()
     del status  # without a warning
     assert (np.asarray(into) == 5).all()
+
+
+def test_assign_views_of_the_components() -> None:
+    variable = ParallelVariable([np.arange(3), np.arange(3)])
+    variable.assign(variable.components[0][::-1])
+    for component in variable.components:
+        np.testing.assert_array_equal(component, [2, 1, 0])
+    first, second = np.zeros(2), np.ones(2)
+    variable = ParallelVariable([first, second])
+    variable.assign(ParallelVariable([second, first]))
+    np.testing.assert_array_equal(variable.components, [[1, 1], [0, 0]])
