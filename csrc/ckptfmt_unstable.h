@@ -202,11 +202,6 @@ ckptfmt_status ckptfmt_copy_size(const ckptfmt_source *sources, uint64_t count, 
  * ckptfmt_copy_size says, `to` is not at a multiple of 64. NO_MEMORY. On failure the sources are unchanged. */
 ckptfmt_status ckptfmt_copy(ckptfmt_source *sources, uint64_t count, uint8_t *to, uint64_t size,
 	int32_t threads, ckptfmt_error *err);
-
-/* ---- verifying ------------------------------------------------------------------------------------------- */
-
-/* The tensors found so far, of an index that cannot be listed too; valid until the next step or close. */
-void ckptfmt_verifier_columns(const ckptfmt_verifier *verifier, ckptfmt_columns *out);
 /* cffi: end */
 
 #ifdef __cplusplus

@@ -9,12 +9,9 @@
  * empty pieces are ignored. Only texts that end its process (a negative size, more than 254 sizes, an element count
  * past int64) or that overflow there (a slice whose end is past int64) are refused here and not there.
  */
-#include "slices/text.h"
-
 #include "base/arith.h"
 #include "slices/box.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -210,26 +207,4 @@ ckptfmt_status ckptfmt_spec_parse(const uint8_t *bytes, uint64_t size, int32_t *
 	CF_TRY(check_fit(whole, shape_rank, dims, starts, lengths, err));
 	*rank = (int32_t)shape_rank;
 	return CKPTFMT_OK;
-}
-
-static void put_number(cf_buffer *out, int64_t value)
-{
-	char digits[24];
-	int size = snprintf(digits, sizeof digits, "%" PRId64, value);
-	cf_put_bytes(out, digits, (uint64_t)size);
-}
-
-void cf_slice_print(cf_buffer *out, int32_t rank, const int64_t *starts, const int64_t *lengths)
-{
-	for (int32_t d = 0; d < rank; d++) {
-		if (d != 0)
-			cf_put_u8(out, ':');
-		if (lengths[d] == -1 && starts[d] == 0) {
-			cf_put_u8(out, '-');
-		} else {
-			put_number(out, starts[d]);
-			cf_put_u8(out, ',');
-			put_number(out, lengths[d]);
-		}
-	}
 }

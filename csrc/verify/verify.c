@@ -194,8 +194,3 @@ const ckptfmt_finding *ckptfmt_verifier_finding(const ckptfmt_verifier *v, uint6
 		return NULL;
 	return (const ckptfmt_finding *)(const void *)v->findings.data + row;
 }
-
-void ckptfmt_verifier_columns(const ckptfmt_verifier *v, ckptfmt_columns *out)
-{
-	ckptfmt_selection_columns(v->selection, out);
-}

@@ -143,6 +143,10 @@ static void test_writer_reserves(void)
 	ckptfmt_writer *writer;
 	ckptfmt_reader *reader;
 	ckptfmt_error err;
+	ckptfmt_strings *metadata;
+	ckptfmt_tensor tensor;
+	const uint8_t *text;
+	uint64_t size;
 	int32_t found;
 	memset(&source, 0, sizeof source);
 	source.name = (const uint8_t *)"_CKPTFMT_METADATA";
@@ -168,6 +172,21 @@ static void test_writer_reserves(void)
 	CHECK_OK(ckptfmt_reader_open(path_of("r"), NULL, &reader, &err), err);
 	CHECK_OK(ckptfmt_reader_contains(reader, (const uint8_t *)"_CKPTFMT_METADATA", 17, &found, &err), err);
 	CHECK(found);
+	CHECK_OK(ckptfmt_reader_metadata(reader, &metadata, &err), err);
+	text = ckptfmt_strings_at(metadata, 0, &size);
+	CHECK(size == 2 && memcmp(text, "{}", 2) == 0);
+	CHECK(ckptfmt_strings_at(metadata, 1, &size) == NULL);
+	ckptfmt_strings_free(metadata);
+	/* The source's name by now: "_CKPTFMT". */
+	CHECK_OK(ckptfmt_tensor_find(reader, source.name, source.name_size, &tensor, &err), err);
+	CHECK(tensor.dtype == CKPTFMT_FLOAT && tensor.rank == 1 && tensor.dims[0] == 0 && tensor.byte_size == 0);
+	CHECK_FAILS(ckptfmt_tensor_find(reader, source.name, 3, &tensor, &err), err, CKPTFMT_FAIL_TENSOR_NOT_FOUND, "");
+	ckptfmt_reader_close(reader);
+	CHECK_OK(ckptfmt_writer_open(path_of("r"), NULL, &writer, &err), err);
+	CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
+	CHECK_OK(ckptfmt_reader_open(path_of("r"), NULL, &reader, &err), err);
+	CHECK_OK(ckptfmt_reader_metadata(reader, &metadata, &err), err);
+	CHECK(metadata == NULL);
 	ckptfmt_reader_close(reader);
 	shell("rm -rf '%s'/r.*");
 	options = (ckptfmt_write_options){.struct_size = sizeof options};
