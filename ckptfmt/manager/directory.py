@@ -232,23 +232,29 @@ class CheckpointDirectory:
                 # Shard 0 last: while it exists, writers see the number as taken.
                 for file in sorted(files, reverse=True):
                     try:
-                        self._unlink(file)
+                        self.remove_file(file)
                     except StorageError as error:
                         failed.setdefault(name, error)
                 if name not in failed and (index := aside[name]) is not None:
                     try:
-                        self._unlink(index)
+                        self.remove_file(index)
                     except StorageError as error:
                         failed[name] = error
         return failed
 
     def remove_file(self, name: str) -> None:
-        """Remove one file by its name. A missing file is not an error.
+        """Remove a file or a symbolic link. A missing file is not an error; a directory stays.
 
         Raises:
             StorageError: it could not be removed.
         """
-        self._unlink(name)
+        with self._reported("the file cannot be removed", name):
+            try:
+                info = os.stat(name, dir_fd=self._descriptor(), follow_symlinks=False)
+                if not stat.S_ISDIR(info.st_mode):
+                    os.unlink(name, dir_fd=self._descriptor())
+            except FileNotFoundError:
+                pass
 
     def sync(self) -> None:
         """Sync the directory, if it was opened with durability "full"."""
@@ -391,18 +397,8 @@ class CheckpointDirectory:
             with contextlib.suppress(OSError):
                 os.rename(index, aside, src_dir_fd=fd, dst_dir_fd=fd)
                 return aside
-        self._unlink(index)
+        self.remove_file(index)
         return None
-
-    def _unlink(self, name: str) -> None:
-        """Remove a file or a symbolic link, but not a directory."""
-        with self._reported("the file cannot be removed", name):
-            try:
-                info = os.stat(name, dir_fd=self._descriptor(), follow_symlinks=False)
-                if not stat.S_ISDIR(info.st_mode):
-                    os.unlink(name, dir_fd=self._descriptor())
-            except FileNotFoundError:
-                pass
 
     @contextlib.contextmanager
     def _reported(self, message: str, name: str | None = None) -> Iterator[None]:
