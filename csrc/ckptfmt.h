@@ -348,7 +348,7 @@ CKPTFMT_API void ckptfmt_reader_header(const ckptfmt_reader *reader, ckptfmt_hea
 /* Every tensor of the checkpoint in key order, each partitioned tensor once, but for the names that begin with
  * "_CKPTFMT_": these are reserved for the format. CORRUPT, LIMIT, IO, NO_MEMORY. */
 CKPTFMT_API ckptfmt_status ckptfmt_reader_list(ckptfmt_reader *reader, ckptfmt_selection **out, ckptfmt_error *err);
-/* The tensors whose names begin with `prefix`, in key order; reads just the part of the index where they stand. INVALID
+/* The tensors whose names begin with `prefix`, in key order; reads just the part of the index that holds them. INVALID
  * for a prefix that is empty or begins with a zero byte, else as ckptfmt_reader_list. */
 CKPTFMT_API ckptfmt_status ckptfmt_reader_list_prefix(ckptfmt_reader *reader, const uint8_t *prefix,
 	uint64_t prefix_size, ckptfmt_selection **out, ckptfmt_error *err);
@@ -356,7 +356,7 @@ CKPTFMT_API ckptfmt_status ckptfmt_reader_list_prefix(ckptfmt_reader *reader, co
  * As ckptfmt_reader_list, and NOT_FOUND (the error names the first that is missing). */
 CKPTFMT_API ckptfmt_status ckptfmt_reader_select(ckptfmt_reader *reader, const uint8_t *names,
 	const uint64_t *name_sizes, uint64_t count, ckptfmt_selection **out, ckptfmt_error *err);
-/* 1 if the checkpoint holds a tensor of this name (a slice's key is none), 0 if not, in *found. */
+/* 1 if the checkpoint holds a tensor of this name (the key of a slice does not count), 0 if not, in *found. */
 CKPTFMT_API ckptfmt_status ckptfmt_reader_contains(ckptfmt_reader *reader, const uint8_t *name, uint64_t name_size,
 	int32_t *found, ckptfmt_error *err);
 CKPTFMT_API uint64_t ckptfmt_selection_count(const ckptfmt_selection *selection);

@@ -92,7 +92,7 @@ typedef enum ckptfmt_stored_flags {
 	CKPTFMT_STORED_EXPANDS = 128      /* to more than limits.expansion_max allows */
 } ckptfmt_stored_flags;
 
-/* One tensor of a selection. Arrays stand in the selection's shared columns, from the given position on.
+/* One tensor of a selection. Its arrays are in the selection's shared columns, from the given position on.
  * Plain struct layout, so that a caller may see the rows as a table. */
 typedef struct ckptfmt_row {
 	uint64_t name_offset;       /* in `names` */
@@ -113,7 +113,7 @@ typedef struct ckptfmt_slice_row {
 	ckptfmt_stored stored;
 } ckptfmt_slice_row;
 
-/* Views of a selection's columns, valid until ckptfmt_selection_free. The names stand in the order of the rows, each
+/* Views of a selection's columns, valid until ckptfmt_selection_free. The names are in the order of the rows, each
  * followed by a zero byte; names may hold zero bytes themselves. */
 typedef struct ckptfmt_columns {
 	const ckptfmt_row *rows;

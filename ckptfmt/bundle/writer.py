@@ -141,8 +141,8 @@ class Writer:
                 `np.asarray` takes. Strings: arrays of bytes, str or objects of these; str is stored
                 as UTF-8.
             dtype: what `np.asarray` should make of data that has no dtype; also names what numpy
-                cannot tell apart: "variant" for object arrays of payloads, "qint8" and its kin for
-                plain integers.
+                cannot tell apart: "variant" for object arrays of payloads, "qint8" and the like
+                for plain integers.
 
         Raises:
             InvalidError: an empty, repeated or reserved name, or data that cannot be stored.
@@ -311,11 +311,11 @@ def write_sources(
             kept = earlier.keep(writer._open_handle(), alignment)
             rest = np.flatnonzero(~kept)
             sizes = sizes[rest]
-            told = np.where(same[rest], 0, sizes)  # unchanged bytes were reported before
+            unreported = np.where(same[rest], 0, sizes)  # unchanged bytes were reported before
             for batch in batches(sizes, most):
                 chosen = rest[batch]
                 writer._open_handle().add(earlier.table[chosen])
-                meter.add(int(told[batch].sum()))
+                meter.add(int(unreported[batch].sum()))
 
 
 def shard_count(sizes: NDArray[np.int64]) -> int:

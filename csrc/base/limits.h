@@ -11,7 +11,7 @@
 CF_MUST_CHECK ckptfmt_status cf_struct_take(void *to, size_t known, const void *from, const char *name,
 	ckptfmt_error *err);
 
-/* Bytes of a key that readers take unless they are told otherwise; no writer makes longer ones (TAB-13). */
+/* Bytes of a key that readers accept by default; no writer makes longer ones (TAB-13). */
 enum { CF_KEY_BYTES_MAX = 16 << 20 };
 
 void cf_limits_default(ckptfmt_limits *limits);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Lists every tensor of a checkpoint in one pass over the index, or the tensors with a name prefix in one pass over the
- * part of the index that holds them. The top of selection.c says how slices are told from tensors.
+ * part of the index that holds them. The top of selection.c says how slices are distinguished from tensors.
  */
 #include "base/memory.h"
 #include "read/deferred.h"
