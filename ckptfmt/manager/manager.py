@@ -36,7 +36,7 @@ from ckptfmt.errors import (
     StorageError,
 )
 from ckptfmt.manager.directory import CheckpointDirectory
-from ckptfmt.manager.latest import candidates, identity, newest_complete, proves_damage, warn
+from ckptfmt.manager.latest import candidates, newest_complete, proves_damage, warn
 from ckptfmt.manager.records import Records, check_metrics
 from ckptfmt.manager.restoring import (
     CheckedFirst,
@@ -46,7 +46,7 @@ from ckptfmt.manager.restoring import (
     restore_newest,
 )
 from ckptfmt.manager.retention import KeepBest, Policy, Queued, decide
-from ckptfmt.names import index_name, path_text
+from ckptfmt.names import path_text
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.temporary import make_directory, raise_storage
 
@@ -311,9 +311,7 @@ class CheckpointManager:
         Raises:
             As `save`; errors of writing and recording are raised by the future.
         """
-        options = self._options if options is None else CheckpointOptions.of(options)
-        options = dataclasses.replace(options, enable_async=True)
-        begun = self._begin(checkpoint_number, check_interval, options, metrics)
+        begun = self._begin(checkpoint_number, check_interval, options, metrics, is_async=True)
         return None if begun is None else begun[1]
 
     def sync(self) -> None:
@@ -328,16 +326,27 @@ class CheckpointManager:
         check_interval: bool,
         options: CheckpointOptions | None,
         metrics: Mapping[str, Any] | None,
+        *,
+        is_async: bool = False,
     ) -> tuple[str, Future[Any]] | None:
         """Save, or begin to: the prefix and a future of it. None if no checkpoint is due."""
-        options = self._options if options is None else CheckpointOptions.of(options)
-        given = check_metrics(metrics)
-        if self._best is not None:
-            self._best.check(given)
-        before = self._last_checkpoint_step
-        if not self._is_due(check_interval):
-            return None
-        step = self._last_checkpoint_step
+        before = step = self._last_checkpoint_step
+        chosen, given = self._options, check_metrics(None)
+
+        def choose() -> str | None:
+            nonlocal chosen, given, step
+            if options is not None:
+                chosen = CheckpointOptions.of(options)
+            if is_async:
+                chosen = dataclasses.replace(chosen, enable_async=True)
+            given = check_metrics(metrics)
+            if self._best is not None:
+                self._best.check(given)
+            if not self._is_due(check_interval):
+                return None
+            step = self._last_checkpoint_step
+            self._make_directory()
+            return f"{self._name}-{self._next_number(checkpoint_number)}"
 
         def check(done: Future[Any]) -> None:
             """Do not count a failed save as the last one."""
@@ -347,9 +356,13 @@ class CheckpointManager:
                 self._last_checkpoint_step = before
 
         try:
-            self._make_directory()
-            name = f"{self._name}-{self._next_number(checkpoint_number)}"
-            future = self._write(_Save(name, self._path(name), given), options)
+            name = self._decisions.same(choose)
+            if name is None:
+                return None
+            counter = getattr(self._checkpoint, "save_counter", None)
+            if counter is not None and not self._decisions.is_alone:
+                counter[...] = counter + 1
+            future = self._write(_Save(name, self._path(name), given), chosen)
         except BaseException:
             self._last_checkpoint_step = before
             raise
@@ -402,7 +415,8 @@ class CheckpointManager:
             if counter is not None:
                 count = whole("save_counter", counter) + 1
                 try:
-                    counter[...] = count
+                    if self._decisions.is_alone:  # else once all processes agree
+                        counter[...] = count
                 except TypeError:
                     raise wrong("save_counter", "an array of one whole number", counter) from None
                 return count if number is None else number
@@ -552,13 +566,15 @@ class CheckpointManager:
         """
         path = self._decisions.agreed(self._look)
         while path is not None:
-            before = identity(index_name(path))
+            before = self._decisions.identity(path)
             try:
                 self._checkpoint.restore(path)
-            except StorageError:
+            except StorageError as error:
+                if not proves_damage(error):
+                    raise
                 # Another manager may have replaced it, or removed it for a newer one.
                 newest = self._decisions.agreed(self._look)
-                if newest == path and self._decisions.is_unchanged(path, before):
+                if newest == path and self._decisions.identity(path) == before:
                     raise
                 path = newest
             else:

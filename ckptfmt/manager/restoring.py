@@ -9,11 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from ckptfmt.background import wait_for_saves
 from ckptfmt.bundle.verify import Finding, verify_prefix
 from ckptfmt.errors import CkptfmtError, CorruptError, StorageError
 from ckptfmt.manager.latest import identity, proves_damage, warn
 from ckptfmt.names import index_name
-from ckptfmt.sharded.rounds import Team
+from ckptfmt.sharded.rounds import Team, compare_all
 
 if TYPE_CHECKING:
     from ckptfmt.sharded.coordinator import Coordinator
@@ -85,19 +86,55 @@ class Decisions:
         """Return what process 0 decides: a text or None. Its error is raised in all processes."""
         if self._coordinator is None:
             return decide()
-        team = Team(self._coordinator, "CheckpointManager")
-        found: str | None = None
-        with team.guarded() as guard:
-            if self.is_first:
-                found = decide()
-        answer = b"" if found is None else b"+" + os.fsencode(found)
-        answer = team.round(guard.error, answer, lambda answers: answers[0])
+        first = self.is_first
+        answer = self._round(self._coordinator, decide if first else lambda: None, lambda _: None)
         return os.fsdecode(answer[1:]) if answer else None
 
-    def is_unchanged(self, path: str, before: Any) -> bool:
-        """Return whether a checkpoint has the `identity` that it had before, for process 0."""
-        same = self.agreed(lambda: path if identity(index_name(path)) == before else None)
-        return same is not None
+    def same(self, decide: Callable[[], str | None]) -> str | None:
+        """Return what every process decides by itself.
+
+        Raises:
+            InvalidError: they decide differently.
+            What `decide` raises in one process, in all.
+        """
+        if self._coordinator is None:
+            return decide()
+
+        def compare(answers: list[bytes]) -> None:
+            texts = [os.fsdecode(answer[1:]) or "none" for answer in answers]
+            compare_all("would save different checkpoints", texts)
+
+        answer = self._round(self._coordinator, decide, compare)
+        return os.fsdecode(answer[1:]) if answer else None
+
+    def _round(
+        self,
+        coordinator: Coordinator,
+        decide: Callable[[], str | None],
+        compare: Callable[[list[bytes]], None],
+    ) -> bytes:
+        """Return the answer of process 0."""
+        team = Team(coordinator, "CheckpointManager")
+        answer = b""
+        with team.guarded() as guard:
+            wait_for_saves()  # they use the coordinator
+            found = decide()
+            answer = b"" if found is None else b"+" + os.fsencode(found)
+
+        def first(answers: list[bytes]) -> bytes:
+            compare(answers)
+            return answers[0]
+
+        return team.round(guard.error, answer, first)
+
+    def identity(self, path: str) -> str | None:
+        """Return the `identity` of a checkpoint for process 0; None if it does not exist."""
+
+        def examine() -> str | None:
+            found = identity(index_name(path))
+            return None if found is None else repr(found)
+
+        return self.agreed(examine)
 
     def findings(self, path: str) -> list[Finding]:
         """Return what is wrong with a checkpoint. With a coordinator only process 0 reads it, and
@@ -166,9 +203,9 @@ def _restore(
     """Restore one checkpoint, or return why not; None if it does not exist."""
     why: Rejected | None = None
     for _ in range(RESTORES_MAX):
-        before = identity(index_name(path))
-        if decisions.is_unchanged(path, None):
-            return None  # it does not exist
+        before = decisions.identity(path)
+        if before is None:
+            return None
         try:
             findings = decisions.findings(path) if verify == "full" else []
             if not findings:
@@ -179,7 +216,7 @@ def _restore(
             if not proves_damage(error):
                 raise
             why = Rejected(path, error=error)
-        if decisions.is_unchanged(path, before):
+        if decisions.identity(path) == before:
             return why
     return why
 

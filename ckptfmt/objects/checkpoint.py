@@ -9,7 +9,7 @@ import operator
 import os
 import warnings
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from ckptfmt.names import absolute, path_text, prefix_text
 from ckptfmt.objects.choice import Choice
 from ckptfmt.objects.layouts import layouts_by_path
 from ckptfmt.objects.matching import Restoration
-from ckptfmt.objects.saves import Alone, Together, restored_together
+from ckptfmt.objects.saves import Alone, Begun, Together, restored_together
 from ckptfmt.objects.status import InitializationOnlyStatus, LoadStatus, restored
 from ckptfmt.objects.trackable import Trackable, waiting
 from ckptfmt.objects.traversal import (
@@ -328,8 +328,8 @@ class Checkpoint(Trackable):
             What `ckptfmt.open` and reading raise (arrays then have unspecified contents), and the
             objects' own methods.
         """
-        choice = Choice.of(cast, strict, rename, filter)
-        return self._restored(save_path, CheckpointOptions.of(options), choice, partial, ())
+        choose = functools.partial(Choice.of, cast, strict, rename, filter)
+        return self._restored(save_path, options, choose, partial, ())
 
     def restore(
         self,
@@ -344,12 +344,8 @@ class Checkpoint(Trackable):
     ) -> LoadStatus:
         """Restore the objects as `read` does, from a checkpoint that `save` saved: `save_counter`
         is created and restored."""
-        choice = Choice.of(cast, strict, rename, filter)
-        if strict and save_path is not None:
-            self.save_counter  # noqa: B018 (created when it is used)
-        status = self._restored(
-            save_path, CheckpointOptions.of(options), choice, partial, (SAVE_COUNTER,)
-        )
+        choose = functools.partial(Choice.of, cast, strict, rename, filter)
+        status = self._restored(save_path, options, choose, partial, (SAVE_COUNTER,))
         if save_path is not None:
             self.save_counter  # noqa: B018 (created when it is used)
         return status
@@ -357,35 +353,39 @@ class Checkpoint(Trackable):
     def _restored(
         self,
         save_path: Path | None,
-        options: CheckpointOptions,
-        choice: Choice,
+        given: CheckpointOptions | None,
+        choose: Callable[[], Choice],
         partial: bool,
         optional: tuple[str, ...],
     ) -> LoadStatus:
-        if not isinstance(partial, bool):
-            raise wrong("partial", "True or False", partial)
-        if save_path is None:
-            return InitializationOnlyStatus()
-        view = self._view()
-        restore = functools.partial(
-            restored,
-            view=view,
-            choice=choice,
-            skip_slots=options.skip_slot_variables,
-            optional=optional,
-            expect_partial=partial,
-        )
-        if self._ckptfmt_coordinator is None:
-            wait_for_saves()
-            self._ckptfmt_last, status = restore(reading.open(save_path))
-        else:
-            self._ckptfmt_last, status = restored_together(
-                self._ckptfmt_coordinator,
-                save_path,
-                view,
-                options,
-                lambda reader, ready: restore(reader, ready=ready),
+        def begin() -> Begun | None:
+            choice, options = choose(), CheckpointOptions.of(given)
+            if not isinstance(partial, bool):
+                raise wrong("partial", "True or False", partial)
+            if save_path is None:
+                return None
+            if choice.strict and optional:
+                self.save_counter  # noqa: B018 (created when it is used)
+            view = self._view()
+            restore = functools.partial(
+                restored,
+                view=view,
+                choice=choice,
+                skip_slots=options.skip_slot_variables,
+                optional=optional,
+                expect_partial=partial,
             )
+            return Begun(view, options, restore)
+
+        found: tuple[Restoration, LoadStatus] | None = None
+        if self._ckptfmt_coordinator is not None:
+            found = restored_together(self._ckptfmt_coordinator, save_path, begin)
+        elif (begun := begin()) is not None and save_path is not None:
+            wait_for_saves()
+            found = begun.restore(reading.open(save_path))
+        if found is None:
+            return InitializationOnlyStatus()
+        self._ckptfmt_last, status = found
         return status
 
     # ---- objects

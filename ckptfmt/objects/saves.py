@@ -11,13 +11,12 @@ import contextlib
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ckptfmt import dtypes
 from ckptfmt.background import Line, SaveFuture, Work, wait_for_saves
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.locate import locate
-from ckptfmt.bundle.reader import Reader
 from ckptfmt.errors import InvalidError, UnsupportedError
 from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, ObjectGraph, decode_graph
 from ckptfmt.objects.matching import Restoration
@@ -30,15 +29,30 @@ from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.saver import Saver
 from ckptfmt.saving.specs import DSaveSpec, SaveSpec
 from ckptfmt.sharded.plan import Description, describe
-from ckptfmt.sharded.rounds import Team
+from ckptfmt.sharded.rounds import Team, compare_all
 from ckptfmt.sharded.sharded import Index, Job, compare_seen, fail, fail_async, save, save_async
 
 if TYPE_CHECKING:
     from ckptfmt.sharded.coordinator import Coordinator
 
-__all__ = ["Alone", "Together", "restored_together"]
+__all__ = ["Alone", "Begun", "Together", "restored_together"]
 
 Path = str | bytes | os.PathLike[Any]
+
+
+class Begun(NamedTuple):
+    """A restore whose arguments are checked.
+
+    Attributes:
+        view: the objects.
+        options: as for a save.
+        restore: restores the objects from a reader, which it owns; calls `ready` before anything is
+            written.
+    """
+
+    view: View
+    options: CheckpointOptions
+    restore: Callable[..., tuple[Restoration, LoadStatus]]
 
 
 class Alone:
@@ -105,6 +119,7 @@ class Together:
     def guarded(self) -> Iterator[None]:
         """Return a context for what precedes the save. `run` raises its error."""
         with self._team.guarded() as guard:
+            wait_for_saves()  # they use the coordinator
             yield
         self._error = guard.error
 
@@ -233,25 +248,21 @@ def _check_io_device(layouts: Mapping[str, Layout | None], options: CheckpointOp
 
 def restored_together(
     coordinator: Coordinator,
-    path: Path,
-    view: View,
-    options: CheckpointOptions,
-    restore: Callable[[Reader, Work], tuple[Restoration, LoadStatus]],
-) -> tuple[Restoration, LoadStatus]:
+    path: Path | None,
+    begin: Callable[[], Begun | None],
+) -> tuple[Restoration, LoadStatus] | None:
     """Restore objects in all processes: nothing is written before all have found the same
     checkpoint and have checked their objects against it.
 
     Args:
         coordinator: joins the processes.
-        path: what `ckptfmt.open` takes.
-        view: the objects.
-        options: as for a save.
-        restore: restores them from a reader, which it owns, and calls the given function before
-            anything is written.
+        path: what `ckptfmt.open` takes; None restores nothing.
+        begin: checks the arguments of this process; returns None where the path is None.
 
     Raises:
+        InvalidError: only some processes were given None.
         GenerationGoneError: the processes found different checkpoints.
-        What `restore` raises, in all processes.
+        What `begin` and `restore` raise, in all processes.
     """
     team = Team(coordinator, "Checkpoint.restore")
     seen, asked, agreed = b"", False, False
@@ -260,24 +271,33 @@ def restored_together(
     def agree() -> None:
         nonlocal asked, agreed
         asked = True
-        team.round(None, seen, lambda answers: compare_seen(answers, target))
+        team.round(None, seen, compare)
         agreed = True
+
+    def compare(answers: list[bytes]) -> bytes:
+        given = ["a checkpoint" if answer else "None" for answer in answers]
+        compare_all("restore different things", given)
+        return compare_seen(answers, target)
 
     target = ""
     with team.guarded() as guard, contextlib.ExitStack() as stack:
-        _check_io_device(view.layouts, options)
-        wait_for_saves()
-        target = locate(path)
-        if view.layouts:
-            view.walk()  # the view knows the layouts of objects by the paths that this finds
-        index = Index(target, stack)
-        reader = reading.open(target)
-        try:
-            seen = index.digest()
-        except BaseException:
-            reader.close()
-            raise
-        result = restore(reader, agree)
+        wait_for_saves()  # they use the coordinator
+        begun = begin()
+        if begun is None or path is None:
+            agree()
+        else:
+            _check_io_device(begun.view.layouts, begun.options)
+            target = locate(path)
+            if begun.view.layouts:
+                begun.view.walk()  # finds the paths of the objects, by which layouts are given
+            index = Index(target, stack)
+            reader = reading.open(target)
+            try:
+                seen = index.digest()
+            except BaseException:
+                reader.close()
+                raise
+            result = begun.restore(reader, ready=agree)
     if not asked:
         assert guard.error is not None
         fail(team, guard.error)
@@ -291,5 +311,4 @@ def restored_together(
             result[0].expect_partial = True
             result[0].close()
         raise
-    assert result is not None
     return result

@@ -143,6 +143,9 @@ def compare_all(what: str, reported: Sequence[Any]) -> None:
 _ABOUT_ALL = (InvalidError, GenerationGoneError)
 
 
+_MISSING = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
+
+
 def _reported(error: BaseException, rank: int | None) -> bytes:
     """Encode an error for the other processes."""
     kind, details = type(error).__name__, {}
@@ -154,7 +157,8 @@ def _reported(error: BaseException, rank: int | None) -> bytes:
     else:
         text = str(error)
         kind, message = "", f"{kind}: {text}" if text else kind
-        if isinstance(error, OSError):
+        # No process may take a file that user code misses for a missing checkpoint.
+        if isinstance(error, OSError) and not isinstance(error, _MISSING):
             details["errno"] = error.errno
     return json.dumps([kind, message, details, rank]).encode()
 

@@ -346,13 +346,13 @@ def save(team: Team, job: Job, description: Description, target: str | None = No
 
 def save_async(team: Team, job: Job, description: Description, line: Line) -> SaveFuture:
     """Run a save in the background; return once what this process holds is copied."""
-    target = absolute(job.path)
-    inputs = [absolute(path) for path in job.inputs]
     failed: BaseException | None = None
 
     def prepare() -> Work:
         nonlocal failed
         try:
+            target = absolute(job.path)
+            inputs = [absolute(path) for path in job.inputs]
             snapshot, copies = _copied(description, line)
         except BaseException as error:
             if job.release is not None:

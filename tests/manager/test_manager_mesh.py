@@ -4,6 +4,7 @@ and all return the same."""
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from support.files import flip
 from support.team import all_good, run_team
 
 import ckptfmt
-from ckptfmt.errors import CheckpointNotFoundError, CorruptError
+from ckptfmt.errors import CheckpointNotFoundError, CorruptError, InvalidError, StorageError
 from ckptfmt.saving.mesh import Layout, Mesh
+from ckptfmt.sharded.coordinator import SingleProcess
 
 ROWS = Layout(["x"], Mesh({"x": 2}))
 
@@ -129,3 +131,83 @@ def test_nothing_to_restore(tmp_path: Path) -> None:
     for outcome in outcomes:
         with pytest.raises(CheckpointNotFoundError, match="the state file names 'gone-1'"):
             raise outcome
+
+
+def refused(outcomes: list[Any], kind: type[BaseException], message: str) -> None:
+    for outcome in outcomes:
+        with pytest.raises(kind, match=message):
+            raise outcome
+
+
+def test_arguments_that_are_wrong_in_one_process_end_a_save_in_all(tmp_path: Path) -> None:
+    managers: dict[int, Any] = {}
+
+    def work(member: Any) -> None:
+        manager = managers[member.rank] = manager_of(member, tmp_path, 0)
+        manager.save(metrics={"loss": "high" if member.rank else 1.0})
+
+    refused(run_team(2, work), InvalidError, "the metric 'loss' must be a number")
+    assert [int(manager.checkpoint.save_counter) for manager in managers.values()] == [0, 0]
+
+
+def test_processes_of_which_only_one_has_a_checkpoint_due(tmp_path: Path) -> None:
+    def work(member: Any) -> None:
+        options = {"checkpoint_interval": 2, "last_checkpoint_step": 2}
+        manager_of(member, tmp_path, 0, step_counter=5 - 2 * member.rank, **options).save()
+
+    message = r"would save different checkpoints: ckpt-1 \(process 0\); none \(process 1\)"
+    refused(run_team(2, work), InvalidError, message)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("mine"), FileNotFoundError(2, "mine")])
+@pytest.mark.parametrize("method", ["restore_or_initialize", "restore_latest"])
+def test_an_object_that_fails_in_one_process_ends_a_restore_in_all(
+    tmp_path: Path, error: Exception, method: str
+) -> None:
+    class Bad:
+        def __init__(self, rank: int) -> None:
+            self.rank = rank
+
+        def serialize_to_tensors(self) -> dict[str, Any]:
+            return {"x": np.zeros(2)}
+
+        def restore_from_tensors(self, _: Any) -> None:
+            if self.rank:
+                raise error
+
+    def work(member: Any) -> None:
+        manager = manager_of(member, tmp_path, 0)
+        manager.checkpoint.bad = Bad(member.rank)
+        manager.save()
+        getattr(manager, method)()
+
+    outcomes = run_team(2, work)
+    assert outcomes[1] is error
+    refused(outcomes[:1], StorageError, "process 1 of 2 failed: .*mine")
+
+
+def test_a_restore_waits_for_the_background_save(tmp_path: Path) -> None:
+    with SingleProcess() as alone:
+        manager = manager_of(alone, tmp_path, 1)
+        begun, go = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            begun.set()
+            assert go.wait(60)
+
+        used = []
+        gather = alone.gather
+
+        def counted(data: bytes, root: int = 0) -> Any:
+            used.append(threading.current_thread() is threading.main_thread() and not go.is_set())
+            return gather(data, root)
+
+        alone.gather = counted  # type: ignore[method-assign]
+        options = ckptfmt.CheckpointOptions(write_callbacks=[hold])
+        manager.save_async(options=options)
+        assert begun.wait(60)
+        used.clear()
+        threading.Timer(0.2, go.set).start()
+        assert manager.restore_or_initialize() == str(tmp_path / "ckpt-1")
+        assert used
+        assert not any(used)

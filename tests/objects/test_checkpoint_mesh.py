@@ -442,3 +442,32 @@ def test_layouts_of_what_is_no_array_on_a_mesh(tmp_path: Path) -> None:
 
         with pytest.raises(InvalidError, match="its slices have no layout"):
             ckptfmt.Checkpoint(coordinator=alone, a=Sliced()).write(tmp_path / "ck")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"options": 5}, "options must be a CheckpointOptions"),
+        ({"partial": 5}, "partial must be True or False"),
+        ({"strict": 5}, "strict must be"),
+        ({"save_path": None}, "the processes restore different things: a checkpoint .*; None"),
+    ],
+)
+def test_arguments_that_are_wrong_in_one_process_end_a_restore_in_all(
+    tmp_path: Path, wrong: dict[str, Any], message: str
+) -> None:
+    saved(tmp_path / "ck")
+
+    def work(member: Any) -> None:
+        given = {"save_path": tmp_path / "ck-1", **(wrong if member.rank else {})}
+        checkpoint_of(member, TWO).restore(**given)
+
+    refused(run_team(2, work), InvalidError, message)
+
+
+def test_nothing_to_restore_in_all_processes() -> None:
+    def work(member: Any) -> None:
+        status = checkpoint_of(member, TWO).restore(None)
+        assert isinstance(status, ckptfmt.objects.status.InitializationOnlyStatus)
+
+    all_good(run_team(2, work))
