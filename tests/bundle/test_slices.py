@@ -126,7 +126,19 @@ def test_slices_agree(data: st.DataObject, full: tuple[int, ...]) -> None:
     assert parse_spec(f"{dims} {':'.join(parts)}") == (full, tuple(offset), tuple(shape), lengths)
 
 
-@property_test(300, 20_000, st.text("0123456789 ,:-+", max_size=16))
+CHARACTERS = "0123456789 ,:-+"
+
+
+@st.composite
+def edited_texts(draw: st.DrawFn) -> str:
+    """A slice text with one character changed or added."""
+    full = draw(shapes(3, 12, 1).filter(len))
+    text = text_of(full, draw(boxes(full)))
+    at = draw(st.integers(0, len(text)))
+    return text[:at] + draw(st.sampled_from(CHARACTERS)) + text[at + draw(st.integers(0, 1)) :]
+
+
+@property_test(300, 20_000, st.text(CHARACTERS, max_size=16) | edited_texts())
 def test_any_text_is_a_slice_or_refused(text: str) -> None:
     try:
         parsed = parse_spec(text)
