@@ -80,9 +80,9 @@ class ParallelVariable:
     >>> variable = ParallelVariable([np.zeros(2), np.ones(2)])
     >>> saver = Saver({variable: variable.serialize("model/w")})
 
-    If a checkpoint has more components than the variable, the rest is ignored; if it has fewer, the
-    missing ones get the value of component 0. So a variable can be restored from the checkpoint of
-    an ordinary one.
+    If a checkpoint has more components than the variable, the rest is ignored, which
+    `assert_consumed` of a Checkpoint reports; if it has fewer, the missing ones get the value of
+    component 0. So a variable can be restored from the checkpoint of an ordinary one.
 
     Args:
         components: the buffers, at least one: writable numpy arrays of one shape and dtype, of any
