@@ -25,6 +25,23 @@ CALLBACKS = """
 extern "Python" {
     ckptfmt_status cf_codec_encode(void *context, ckptfmt_codec_item *items, uint64_t count);
     ckptfmt_status cf_codec_decode(void *context, ckptfmt_codec_item *items, uint64_t count);
+    ckptfmt_status cf_storage_info(void *, const char *, ckptfmt_object_info *, int32_t *,
+        ckptfmt_error *);
+    ckptfmt_status cf_storage_list(void *, const char *, void (*)(void *to, const char *name),
+        void *, ckptfmt_error *);
+    ckptfmt_status cf_storage_open(void *, const char *, void **, ckptfmt_object_info *,
+        ckptfmt_error *);
+    ckptfmt_status cf_storage_read_batch(void *, ckptfmt_object_read *, uint64_t, ckptfmt_error *);
+    ckptfmt_status cf_storage_create(void *, const char *, void **, int32_t *, ckptfmt_error *);
+    ckptfmt_status cf_storage_append(void *, void *, const uint8_t *, uint64_t, ckptfmt_error *);
+    ckptfmt_status cf_storage_finish(void *, void *, ckptfmt_error *);
+    ckptfmt_status cf_storage_object_info(void *, void *, ckptfmt_object_info *, ckptfmt_error *);
+    void cf_storage_close(void *, void *);
+    ckptfmt_status cf_storage_adopt(void *, const char *, const char *, int32_t *,
+        ckptfmt_error *);
+    ckptfmt_status cf_storage_publish(void *, const char *, const char *, int32_t, int32_t *,
+        ckptfmt_error *);
+    ckptfmt_status cf_storage_remove(void *, const char *, ckptfmt_error *);
 }
 """
 

@@ -51,6 +51,7 @@ from ckptfmt._core.reading import (
     Selection,
     index_count,
 )
+from ckptfmt._core.storage import Adopted, ObjectInfo, Read, Storage, Store
 from ckptfmt._core.verifying import Finding, VerifierHandle
 from ckptfmt._core.writing import WriterHandle, merge
 
@@ -74,15 +75,20 @@ __all__ = [
     "STORED_COMPRESSED",
     "STORED_MISSING",
     "VERIFY",
+    "Adopted",
     "Codec",
     "Coder",
     "DtypeInfo",
     "Finding",
     "Memory",
+    "ObjectInfo",
     "PlainArrays",
+    "Read",
     "ReaderHandle",
     "Record",
     "Selection",
+    "Storage",
+    "Store",
     "VerifierHandle",
     "WriterHandle",
     "address",

@@ -11,6 +11,7 @@ from typing import Any
 from ckptfmt import errors
 from ckptfmt._ckptfmt import ffi, lib
 from ckptfmt._core.codec import Codec
+from ckptfmt._core.storage import Storage
 
 NO_OFFSET = 2**64 - 1
 
@@ -74,6 +75,16 @@ def check(status: int, record: Any, path: str | None = None) -> None:
     """Raise the error that a C call reported, if any."""
     if status != lib.CKPTFMT_OK:
         raise error_of(record, path)
+
+
+def check_stored(
+    storage: Storage | None, status: int, record: Any, path: str | None = None
+) -> None:
+    """Raise what a storage recorded, or the error that the C call reported, if any."""
+    raised = None if storage is None else storage.raised()
+    if raised is not None:
+        raise raised
+    check(status, record, path)
 
 
 def path_bytes(path: str) -> bytes:
@@ -144,11 +155,13 @@ CLOSED = _Closed()
 class Handle:
     """A C object that can be closed in the process that made it."""
 
-    __slots__ = ("__weakref__", "_name", "_pid", "_pointer", "codec", "path")
+    __slots__ = ("__weakref__", "_name", "_pid", "_pointer", "codec", "path", "storage")
 
-    def __init__(self, pointer: Any, name: str, path: str, codec: Codec | None) -> None:
+    def __init__(
+        self, pointer: Any, name: str, path: str, codec: Codec | None, storage: Storage | None
+    ) -> None:
         self._pointer = pointer
-        self._name, self.path, self.codec = name, path, codec
+        self._name, self.path, self.codec, self.storage = name, path, codec, storage
         self._pid = process
 
     @property
@@ -165,10 +178,15 @@ class Handle:
             raise errors.InvalidError(f"{self._name} is closed")
         return self._pointer
 
-    def _failure(self, error: Any) -> BaseException:
-        """Return the exception for a call that reported this error."""
-        raised = None if self.codec is None else self.codec.raised()
-        return error_of(error, self.path) if raised is None else raised
+    def _finish_call(self, status: int, error: Any) -> None:
+        """Raise the exception of a call that returned this; of a storage also one that the call
+        survived, such as Ctrl-C while it tidied up."""
+        raised = None if self.storage is None else self.storage.raised()
+        if raised is None and status != lib.CKPTFMT_OK:
+            raised = None if self.codec is None else self.codec.raised()
+            raised = error_of(error, self.path) if raised is None else raised
+        if raised is not None:
+            raise raised
 
 
 class ExclusiveHandle(Handle):
@@ -181,9 +199,15 @@ class ExclusiveHandle(Handle):
     __slots__ = ("_busy", "_lock", "_owned")
 
     def __init__(
-        self, pointer: Any, name: str, path: str, codec: Codec | None, owned: Any = None
+        self,
+        pointer: Any,
+        name: str,
+        path: str,
+        codec: Codec | None,
+        storage: Storage | None,
+        owned: Any = None,
     ) -> None:
-        super().__init__(pointer, name, path, codec)
+        super().__init__(pointer, name, path, codec, storage)
         self._owned = pointer if owned is None else owned
         self._lock = _thread.RLock()
         self._busy = False
@@ -209,8 +233,7 @@ class ExclusiveHandle(Handle):
                 if self._pointer is CLOSED:
                     self._release()
         del arguments  # the traceback of an error would keep alive what closing frees
-        if status != lib.CKPTFMT_OK:
-            raise self._failure(error)
+        self._finish_call(status, error)
 
     def finish(self, function: Callable[..., int]) -> None:
         """Call a C function that takes what the handle owns and an error; close in any case."""
@@ -235,12 +258,19 @@ class ExclusiveHandle(Handle):
                 self._release()
 
 
-def own(pointer: Any, free: Callable[[Any], None]) -> Any:
-    """Wrap a pointer so that `free` runs once, and only in the process that made it."""
+def own(pointer: Any, free: Callable[[Any], None], storage: Storage | None = None) -> Any:
+    """Wrap a pointer so that `free` runs once, and only in the process that made it. The storage is
+    released after it."""
 
-    def free_here(raw: Any, pid: int = os.getpid(), getpid: Callable[[], int] = os.getpid) -> None:
+    def free_here(
+        raw: Any,
+        pid: int = os.getpid(),
+        getpid: Callable[[], int] = os.getpid,
+    ) -> None:
         if getpid() == pid:
             free(raw)
+        if storage is not None:
+            storage.release()
 
     return ffi.gc(pointer, free_here)
 
@@ -252,6 +282,7 @@ def open_checkpoint(
     limits: Mapping[str, int] | None,
     follow_symlinks: bool,
     codec: Codec | None,
+    storage: Storage | None,
 ) -> Any:
     """Open a `kind` (a C type) with the first of these functions; the second one closes it."""
     raw, values = path_bytes(prefix), limits_of(limits)
@@ -262,9 +293,14 @@ def open_checkpoint(
             "limits": values,
             "follow_symlinks": bool(follow_symlinks),
             "codec": ffi.NULL if codec is None else codec.pointer,
+            "storage": ffi.NULL if storage is None else storage.pointer,
         },
     )
     out, error = ffi.new(f"{kind} **"), ffi.new("ckptfmt_error *")
     opening, closing = functions
-    check(opening(raw, options, out, error), error, prefix)
-    return own(out[0], closing)
+    status = opening(raw, options, out, error)
+    pointer = own(out[0], closing, storage) if status == lib.CKPTFMT_OK else None
+    if pointer is None and storage is not None:
+        storage.release()
+    check_stored(storage, status, error, prefix)
+    return pointer

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import collections
-from _thread import get_ident
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -12,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt._ckptfmt import ffi, lib
+from ckptfmt._core.callbacks import Callbacks
 from ckptfmt._core.columns import CODEC_ITEM
 
 EFFORT_FAST = lib.CKPTFMT_EFFORT_FAST
@@ -30,7 +29,7 @@ class Coder(Protocol):
     def decode(self, items: NDArray[Any]) -> None: ...
 
 
-class Codec:
+class Codec(Callbacks):
     """A `ckptfmt_codec` that calls a Coder. It must outlive its users.
 
     Attributes:
@@ -38,24 +37,14 @@ class Codec:
     """
 
     def __init__(self, coder: Coder) -> None:
+        super().__init__()
         self.coder = coder
-        self._errors = collections.deque[tuple[int, BaseException]]()
         self._self = ffi.new_handle(self)
         self.pointer = ffi.new("ckptfmt_codec *")
         self.pointer.struct_size = ffi.sizeof("ckptfmt_codec")
         self.pointer.context = self._self
         self.pointer.encode, self.pointer.decode = lib.cf_codec_encode, lib.cf_codec_decode
         self.pointer.flags = lib.CKPTFMT_CODEC_THREADS
-
-    def failed(self, error: BaseException) -> None:
-        """Record an exception of the coder in this thread."""
-        self._errors.append((get_ident(), error))
-
-    def raised(self) -> BaseException | None:
-        """Return and clear the recorded exception, preferably this thread's."""
-        errors = [self._errors.popleft() for _ in range(len(self._errors))]
-        mine = [error for thread, error in errors if thread == get_ident()]
-        return next(iter(mine or [error for _, error in errors]), None)
 
 
 def _failed(_kind: Any, error: BaseException, traceback: TracebackType | None) -> int:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import Any
 
@@ -66,7 +67,8 @@ def array_of_capsule(capsule: Any) -> NDArray[Any]:
 @functools.cache
 def _dtype(code: int, bits: int, lanes: int) -> np.dtype[Any]:
     if lanes == 1 and code in _KINDS and bits % 8 == 0:
-        return np.dtype(f"{_KINDS[code]}{bits // 8}")
+        with contextlib.suppress(TypeError):
+            return np.dtype(f"{_KINDS[code]}{bits // 8}")
     if lanes == 1 and code == _BOOL and bits == 8:
         return np.dtype(np.bool_)
     if lanes == 1 and (code, bits) in _NARROW:

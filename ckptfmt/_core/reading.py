@@ -19,12 +19,14 @@ from ckptfmt._core.border import (
     STORED_COMPRESSED,
     Handle,
     check,
+    check_stored,
     fields_of,
     open_checkpoint,
     path_bytes,
 )
 from ckptfmt._core.codec import Codec, Coder
 from ckptfmt._core.columns import LENDS_OBJECTS, REGION, ROW, SLICE_ROW, array_at
+from ckptfmt._core.storage import Storage, Store
 from ckptfmt.errors import InvalidError
 from ckptfmt.remembering import cached_property
 
@@ -252,10 +254,15 @@ def _corner(box: NDArray[np.int64] | None) -> Any:
     return ffi.NULL if box is None else ffi.from_buffer(_NUMBERS, box)
 
 
-def index_count(path: str) -> int:
+def index_count(path: str, store: Store | None = None) -> int:
     """`ckptfmt_index_count`."""
     out, error = ffi.new("int32_t *"), ffi.new("ckptfmt_error *")
-    check(lib.ckptfmt_index_count(ffi.NULL, path_bytes(path), out, error), error, path)
+    storage = None if store is None else Storage(store)
+    pointer = ffi.NULL if storage is None else storage.pointer
+    status = lib.ckptfmt_index_count(pointer, path_bytes(path), out, error)
+    if storage is not None:
+        storage.release()
+    check_stored(storage, status, error, path)
     return int(out[0])
 
 
@@ -275,13 +282,15 @@ class ReaderHandle(Handle):
         limits: Mapping[str, int] | None,
         follow_symlinks: bool,
         coder: Coder | None = None,
+        store: Store | None = None,
     ) -> None:
         functions = lib.ckptfmt_reader_open, lib.ckptfmt_reader_close
         codec = None if coder is None else Codec(coder)
+        storage = None if store is None else Storage(store)
         pointer = open_checkpoint(
-            "ckptfmt_reader", functions, prefix, limits, follow_symlinks, codec
+            "ckptfmt_reader", functions, prefix, limits, follow_symlinks, codec, storage
         )
-        super().__init__(pointer, "checkpoint", prefix, codec)
+        super().__init__(pointer, "checkpoint", prefix, codec, storage)
         self._absolute = path_bytes(os.path.join(os.getcwd(), prefix))
         self._address = int(ffi.cast("uintptr_t", pointer))
 
@@ -290,6 +299,10 @@ class ReaderHandle(Handle):
         pointer = self._pointer
         if pointer is CLOSED or self._pid != border.process:
             self._usable()
+            if self.storage is not None:
+                raise InvalidError(
+                    f"{self._name} was opened before a fork: open it again in this process"
+                )
             self._reopen()
             pointer = self._usable()
         return pointer
@@ -299,8 +312,8 @@ class ReaderHandle(Handle):
         error = ffi.new(_ERROR)
         status = function(self.use(), *arguments, error)
         del arguments  # the traceback of an error would keep alive what closing frees
-        if status != lib.CKPTFMT_OK:
-            raise self._failure(error)
+        if status != lib.CKPTFMT_OK or self.storage is not None:
+            self._finish_call(status, error)
 
     def close(self) -> None:
         """Close, at once or when the last running call returns. Does nothing when closed."""
@@ -382,7 +395,7 @@ class ReaderHandle(Handle):
         found = read_small(self.use(), self._address, name, verify, np.empty, codes)
         if type(found) is bytes:
             error = ffi.from_buffer(_ERROR, found)
-            check(error.status, error, self.path)
+            self._finish_call(error.status, error)
         array: NDArray[Any] | None = found
         return array
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from ckptfmt._ckptfmt import ffi, lib
 from ckptfmt._core.border import ExclusiveHandle, error_of, fields_of, open_checkpoint
 from ckptfmt._core.codec import Codec, Coder
+from ckptfmt._core.storage import Storage, Store
 
 
 class Finding(NamedTuple):
@@ -29,13 +30,15 @@ class VerifierHandle(ExclusiveHandle):
         limits: Mapping[str, int] | None,
         follow_symlinks: bool,
         coder: Coder | None = None,
+        store: Store | None = None,
     ) -> None:
         functions = lib.ckptfmt_verifier_open, lib.ckptfmt_verifier_close
         codec = None if coder is None else Codec(coder)
+        storage = None if store is None else Storage(store)
         pointer = open_checkpoint(
-            "ckptfmt_verifier", functions, prefix, limits, follow_symlinks, codec
+            "ckptfmt_verifier", functions, prefix, limits, follow_symlinks, codec, storage
         )
-        super().__init__(pointer, "verifier", prefix, codec)
+        super().__init__(pointer, "verifier", prefix, codec, storage)
 
     def step(self, byte_budget: int) -> dict[str, int]:
         """Check about this many bytes more; return the fields of `ckptfmt_progress`."""

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt._ckptfmt import ffi, lib
-from ckptfmt._core.border import CLOSED, ExclusiveHandle, error_of, limits_of, path_bytes
+from ckptfmt._core.border import CLOSED, ExclusiveHandle, check_stored, limits_of, own, path_bytes
 from ckptfmt._core.codec import Codec, Coder
 from ckptfmt._core.reading import ReaderHandle, Selection
+from ckptfmt._core.storage import Storage, Store
 
 
 class WriterHandle(ExclusiveHandle):
@@ -31,8 +32,10 @@ class WriterHandle(ExclusiveHandle):
         data_size: int = 0,
         coder: Coder | None = None,
         shards: int = 1,
+        store: Store | None = None,
     ) -> None:
         codec = None if coder is None else Codec(coder)
+        storage = None if store is None else Storage(store)
         raw = path_bytes(prefix)
         options = ffi.new("ckptfmt_write_options *")
         options.struct_size = ffi.sizeof("ckptfmt_write_options")
@@ -40,15 +43,20 @@ class WriterHandle(ExclusiveHandle):
         options.durability, options.data_size = durability, data_size
         options.shards = shards
         options.codec = ffi.NULL if codec is None else codec.pointer
+        options.storage = ffi.NULL if storage is None else storage.pointer
         # The slot owns the writer before there is one; the pointer keeps the slot alive. Both are
         # destroyed by C functions, which a signal cannot interrupt.
-        slot = ffi.gc(ffi.new("cf_writer_slot *"), lib.cf_writer_slot_free)
+        slot = ffi.new("cf_writer_slot *")
+        if storage is None:
+            slot = ffi.gc(slot, lib.cf_writer_slot_free)
+        else:
+            slot = own(slot, lib.cf_writer_slot_free, storage)
         error = ffi.new("ckptfmt_error *")
         try:
-            if lib.cf_writer_slot_open(raw, options, slot, error) != lib.CKPTFMT_OK:
-                raise error_of(error, prefix)
+            status = lib.cf_writer_slot_open(raw, options, slot, error)
+            check_stored(storage, status, error, prefix)
             pointer = ffi.gc(slot.writer, functools.partial(operator.is_, slot))
-            super().__init__(pointer, "writer", prefix, codec, slot)
+            super().__init__(pointer, "writer", prefix, codec, storage, slot)
         except BaseException:
             # The traceback may keep the slot alive for long.
             self._pointer = CLOSED
@@ -91,6 +99,7 @@ def merge(
     durability: int,
     limits: Mapping[str, int] | None,
     remove_directories: bool = False,
+    store: Store | None = None,
 ) -> None:
     """`ckptfmt_merge`."""
     owners = [ffi.from_buffer(path_bytes(prefix) + b"\0") for prefix in prefixes]
@@ -100,6 +109,10 @@ def merge(
     options.struct_size = ffi.sizeof("ckptfmt_merge_options")
     options.consume, options.allow_missing = int(consume), int(allow_missing)
     options.durability, options.remove_directories = durability, int(remove_directories)
+    storage = None if store is None else Storage(store)
+    options.storage = ffi.NULL if storage is None else storage.pointer
     error, raw = ffi.new("ckptfmt_error *"), path_bytes(destination)
-    if lib.ckptfmt_merge(array, len(owners), raw, options, error) != lib.CKPTFMT_OK:
-        raise error_of(error, destination)
+    status = lib.ckptfmt_merge(array, len(owners), raw, options, error)
+    if storage is not None:
+        storage.release()
+    check_stored(storage, status, error, destination)

@@ -51,6 +51,37 @@ static bool next_group(groups *g, uint64_t *first, uint64_t *count)
 	return true;
 }
 
+/* Where the chunk begins among the stored bytes. */
+static uint64_t chunk_begin(const cf_transfer *transfer, const ckptfmt_stored *stored, uint64_t chunk)
+{
+	const uint64_t *ends = (const uint64_t *)(const void *)transfer->selection->chunk_ends.data + stored->ends_first;
+	return chunk == 0 ? 0 : ends[chunk - 1];
+}
+
+static groups groups_of(const ckptfmt_stored *stored, uint64_t begin, uint64_t end, cf_plan *plan)
+{
+	groups g = {.chunk_size = stored->chunk_size, .most = cf_max_u64(GROUP_SIZE / stored->chunk_size, 1), .end = end,
+		.plan = plan};
+	seek(&g, begin);
+	return g;
+}
+
+void cf_transfer_expect_chunks(cf_transfer *transfer, const ckptfmt_stored *stored, uint64_t begin, uint64_t end,
+	const cf_plan *plan)
+{
+	cf_plan walked;
+	groups g;
+	uint64_t first, count;
+	if (!cf_os_has_latency(&transfer->reader->directory))
+		return;
+	if (plan != NULL)
+		walked = *plan;
+	g = groups_of(stored, begin, end, plan == NULL ? NULL : &walked);
+	while (next_group(&g, &first, &count))
+		cf_transfer_expect(transfer, stored, chunk_begin(transfer, stored, first),
+			chunk_begin(transfer, stored, first + count));
+}
+
 /* Reads and decodes chunks to `to`. */
 static ckptfmt_status load_group(cf_transfer *transfer, const cf_compressed *v, uint64_t first, uint64_t count,
 	uint8_t *to, ckptfmt_error *err)
@@ -59,7 +90,7 @@ static ckptfmt_status load_group(cf_transfer *transfer, const cf_compressed *v, 
 	const ckptfmt_stored *stored = v->stored;
 	const uint64_t *ends = (const uint64_t *)(const void *)selection->chunk_ends.data + stored->ends_first;
 	const uint32_t *crcs = (const uint32_t *)(const void *)selection->chunk_crcs.data + stored->chunks_first;
-	uint64_t begin = first == 0 ? 0 : ends[first - 1], raw_begin = first * stored->chunk_size;
+	uint64_t begin = chunk_begin(transfer, stored, first), raw_begin = first * stored->chunk_size;
 	cf_coded coded = {.ends = ends + first, .begin = begin, .first = first, .count = count,
 		.raw_size = cf_min_u64(count * stored->chunk_size, stored->raw_size - raw_begin),
 		.chunk_size = stored->chunk_size, .origin = stored->offset + begin, .unit = v->unit};
@@ -95,14 +126,12 @@ ckptfmt_status cf_transfer_decode(cf_transfer *transfer, const cf_compressed *v,
 {
 	uint64_t chunk_size = v->stored->chunk_size, first, count;
 	cf_plan walked;
-	groups g = {.chunk_size = chunk_size, .most = cf_max_u64(GROUP_SIZE / chunk_size, 1), .end = end};
-	if (plan != NULL && !all) {
+	groups g;
+	if (plan != NULL && !all)
 		walked = *plan;
-		g.plan = &walked;
-	}
 	CF_TRY(cf_transfer_open(transfer, v->stored, err));
 	transfer->decoder.codec = transfer->reader->codec;
-	seek(&g, begin);
+	g = groups_of(v->stored, begin, end, plan != NULL && !all ? &walked : NULL);
 	while (next_group(&g, &first, &count)) {
 		uint64_t at = first * chunk_size, size = cf_min_u64(count * chunk_size, v->stored->raw_size - at);
 		bool straight = plan == NULL && destination != NULL;

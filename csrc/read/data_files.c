@@ -92,7 +92,7 @@ ckptfmt_status cf_shards_open(cf_shards *out, const cf_directory *directory, con
 	out->count = count;
 	out->follow_symlinks = follow_symlinks;
 	open_max = open_max == 0 ? 1 : open_max;
-	out->all_open = (uint32_t)count <= open_max;
+	out->all_open = (uint32_t)count <= open_max && !cf_os_has_latency(directory);
 	out->slots = cf_allocate_zero(out->all_open ? (uint32_t)count : open_max, sizeof *out->slots);
 	if (out->slots == NULL || pthread_mutex_init(&out->lock, NULL) != 0) {
 		cf_release(out->slots);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The data files of an open checkpoint. Up to a limit all are opened at once and stay open, so that a generation
- * removed later stays readable and no read takes a lock. Beyond the limit, or if the process runs out of descriptors,
- * the least recently used files are closed. A file that cannot be opened is an error only when it is used. */
+ * removed later stays readable and no read takes a lock. In storages with latency they are opened when they are
+ * first used. Beyond the limit, or if the process runs out of descriptors, the least recently used files are
+ * closed. A file that cannot be opened is an error only when it is used. */
 #ifndef CKPTFMT_READ_DATA_FILES_H
 #define CKPTFMT_READ_DATA_FILES_H
 

@@ -17,10 +17,15 @@
 #include <pthread.h>
 
 enum {
-	UNIT_SIZE = CF_READ_UNIT,
 	THREADS_MAX = 4,            /* by default: the rest of the program needs processors too, */
-	DECODING_MAX = 16           /* but decoding takes far longer than reading */
+	DECODING_MAX = 16,          /* but decoding takes far longer than reading, */
+	FETCHING_MAX = 8            /* and a thread that fetches waits for a server most of the time */
 };
+
+static uint64_t unit_size(const ckptfmt_reader *reader)
+{
+	return cf_os_has_latency(&reader->directory) ? CF_FETCH_UNIT : CF_READ_UNIT;
+}
 
 /* ---- one job after the other ----------------------------------------------------------------------------- */
 
@@ -138,6 +143,44 @@ static ckptfmt_status run_job(const cf_read_work *w, cf_transfer *transfer, cons
 	return cf_transfer_part(transfer, j->stored, &plan, j->request->destination, checked, err);
 }
 
+/* Announces what the job will read of the bytes [begin, end): raw ones of a compressed value, else stored ones. */
+static void expect_job(const cf_read_work *w, cf_transfer *transfer, const cf_read_job *j, uint64_t begin, uint64_t end)
+{
+	cf_plan plan;
+	decoding d;
+	if (is_dry(j))
+		return;
+	if (is_compressed(j)) {
+		if (plan_decoding(w, j, &d, NULL) == CKPTFMT_OK && d.any)
+			cf_transfer_expect_chunks(transfer, j->stored, begin, end, d.all ? NULL : &d.plan);
+		return;
+	}
+	if (j->slice == CF_WHOLE_TENSOR && j->request->box == NULL) {
+		if (end - begin < CF_FETCH_DIRECT)
+			cf_transfer_expect(transfer, j->stored, begin, end);
+		return;
+	}
+	if (plan_of(w, j, &plan, NULL) != CKPTFMT_OK || cf_plan_run_count(&plan) == 0)
+		return;
+	if (is_one_run(j, &plan)) {
+		if (end - begin < CF_FETCH_DIRECT)
+			cf_transfer_expect(transfer, j->stored, begin, end);
+		return;
+	}
+	if (begin != 0 || end != j->stored->raw_size)
+		cf_plan_limit(&plan, begin, end);
+	cf_transfer_expect_part(transfer, j->stored, &plan);
+}
+
+static void expect_jobs(const cf_read_work *w, cf_transfer *transfer, uint64_t first, uint64_t end)
+{
+	if (!cf_os_has_latency(&w->reader->directory))
+		return;
+	cf_fetch_clear(&transfer->fetch);
+	for (uint64_t i = first; i < end; i++)
+		expect_job(w, transfer, &w->jobs[i], 0, w->jobs[i].stored->raw_size);
+}
+
 static void add_context(const cf_read_work *w, const cf_transfer *transfer, const cf_read_job *j, ckptfmt_error *err)
 {
 	const ckptfmt_row *row = cf_selection_row(w->selection, j->request->row);
@@ -159,6 +202,7 @@ static ckptfmt_status run_jobs(const cf_read_work *w, cf_transfer *transfer, uin
 	pthread_mutex_t *lock, ckptfmt_error *err)
 {
 	uint64_t ahead = 0;
+	expect_jobs(w, transfer, first, end);
 	for (uint64_t i = first; i < end; i++) {
 		const cf_read_job *j = &w->jobs[i];
 		ckptfmt_status status;
@@ -199,6 +243,7 @@ typedef struct cut {
 
 typedef struct sharing {
 	const cf_read_work *work;
+	uint64_t unit;              /* bytes of a unit, about */
 	pthread_mutex_t lock;       /* over all that follows */
 	/* The first job not yet taken. */
 	uint64_t row;
@@ -225,7 +270,7 @@ static bool is_large_whole(const cf_read_work *w, const cf_read_job *j, uint8_t 
 	cf_plan plan;
 	decoding d;
 	*to = j->request->destination;
-	if (j->stored->raw_size <= UNIT_SIZE || is_dry(j))
+	if (j->stored->raw_size <= unit_size(w->reader) || is_dry(j))
 		return false;
 	if (is_compressed(j))
 		return plan_decoding(w, j, &d, NULL) == CKPTFMT_OK && d.any && d.all;
@@ -240,17 +285,18 @@ static bool is_large_whole(const cf_read_work *w, const cf_read_job *j, uint8_t 
 /* Whether the job is a box of many bytes of a larger value, of which any chunks can be read by themselves. */
 static bool is_wide_box(const cf_read_work *w, const cf_read_job *j, cf_plan *plan)
 {
-	return !is_dry(j) && j->request->box != NULL && j->stored->raw_size > UNIT_SIZE &&
+	uint64_t bytes = unit_size(w->reader);
+	return !is_dry(j) && j->request->box != NULL && j->stored->raw_size > bytes &&
 		w->verify != CKPTFMT_VERIFY_FULL && plan_of(w, j, plan, NULL) == CKPTFMT_OK && !is_one_run(j, plan) &&
-		cf_plan_run_count(plan) * cf_plan_run_size(plan) / UNIT_SIZE >= 2;
+		cf_plan_run_count(plan) * cf_plan_run_size(plan) / bytes >= 2;
 }
 
 /* Pieces end at chunks, so that no chunk is read twice. */
-static cut cut_of_box(const cf_read_job *j, const cf_plan *plan)
+static cut cut_of_box(const sharing *s, const cf_read_job *j, const cf_plan *plan)
 {
 	uint64_t chunk = cf_max_u64(j->stored->chunk_size, 1), end = cf_plan_last_byte(plan) + 1;
 	uint64_t begin = cf_plan_first_byte(plan) / chunk * chunk;
-	uint64_t step = (end - begin) / (cf_plan_run_count(plan) * cf_plan_run_size(plan) / UNIT_SIZE);
+	uint64_t step = (end - begin) / (cf_plan_run_count(plan) * cf_plan_run_size(plan) / s->unit);
 	return (cut){begin, end, (step + chunk - 1) / chunk * chunk, NULL};
 }
 
@@ -264,14 +310,14 @@ static bool begin_cut(sharing *s, cf_transfer *transfer, const cf_read_job *j)
 		/* What goes past the page cache keeps the disk busy by itself. */
 		if (!is_compressed(j) && cf_transfer_is_direct(transfer, j->stored))
 			return false;
-		s->cut = (cut){0, j->stored->raw_size, cf_max_u64(UNIT_SIZE / chunk, 1) * chunk,
+		s->cut = (cut){0, j->stored->raw_size, cf_max_u64(s->unit / chunk, 1) * chunk,
 			&s->splits[s->split_count]};
 		s->splits[s->split_count++] = (split){to, j->stored->raw_size, 0, 0};
 		return true;
 	}
 	if (!is_wide_box(s->work, j, &plan))
 		return false;
-	s->cut = cut_of_box(j, &plan);
+	s->cut = cut_of_box(s, j, &plan);
 	return true;
 }
 
@@ -281,8 +327,8 @@ static void take_unit(sharing *s, cf_transfer *transfer, unit *out)
 	const cf_read_work *w = s->work;
 	const cf_read_job *j = &w->jobs[s->row];
 	*out = (unit){.number = s->taken++, .first = s->row};
-	if (j->stored->raw_size <= UNIT_SIZE) {
-		for (uint64_t left = UNIT_SIZE; s->row < w->count && w->jobs[s->row].stored->raw_size <= left; s->row++)
+	if (j->stored->raw_size <= s->unit) {
+		for (uint64_t left = s->unit; s->row < w->count && w->jobs[s->row].stored->raw_size <= left; s->row++)
 			left -= w->jobs[s->row].stored->raw_size;
 		out->end = s->row;
 		return;
@@ -349,16 +395,20 @@ static void end_piece(sharing *s, const cf_transfer *transfer, const unit *mine,
 static ckptfmt_status run_piece(sharing *s, cf_transfer *transfer, const unit *mine, ckptfmt_error *err)
 {
 	const cf_read_job *j = &s->work->jobs[mine->first];
+	uint64_t end = cf_min_u64(mine->part + mine->part_size, j->stored->raw_size);
 	bool checked = true;
 	uint32_t crc = 0;
 	ckptfmt_status status;
+	if (cf_os_has_latency(&s->work->reader->directory)) {
+		cf_fetch_clear(&transfer->fetch);
+		expect_job(s->work, transfer, j, mine->part, end);
+	}
 	if (is_compressed(j)) {
 		decoding d;
 		checked = s->work->verify != CKPTFMT_VERIFY_OFF;
 		status = plan_decoding(s->work, j, &d, err);
 		if (status == CKPTFMT_OK)
-			status = decode_part(s->work, transfer, &d, mine->part,
-				cf_min_u64(mine->part + mine->part_size, j->stored->raw_size), j->request->destination, &crc, err);
+			status = decode_part(s->work, transfer, &d, mine->part, end, j->request->destination, &crc, err);
 	} else if (mine->split != NULL) {
 		status = cf_transfer_piece(transfer, j->stored, mine->part, mine->part_size, mine->split->to + mine->part,
 			&crc, err);
@@ -402,10 +452,10 @@ static void *read_units(void *argument)
 /* *shared false: memory or descriptors do not suffice for several threads; nothing was read. */
 static ckptfmt_status run_shared(const cf_read_work *w, int32_t threads, bool *shared, ckptfmt_error *err)
 {
-	sharing s = {.work = w};
+	sharing s = {.work = w, .unit = unit_size(w->reader)};
 	uint64_t large = 0;
 	for (uint64_t i = 0; i < w->count; i++)
-		large += w->jobs[i].stored->raw_size > UNIT_SIZE;
+		large += w->jobs[i].stored->raw_size > s.unit;
 	s.splits = cf_allocate_zero(large + 1, sizeof *s.splits);
 	*shared = s.splits != NULL && pthread_mutex_init(&s.lock, NULL) == 0;
 	if (!*shared) {
@@ -423,8 +473,10 @@ static ckptfmt_status run_shared(const cf_read_work *w, int32_t threads, bool *s
 
 int32_t cf_read_threads(const ckptfmt_reader *reader, uint64_t bytes, bool decodes)
 {
-	uint64_t units = bytes / UNIT_SIZE;
+	uint64_t units = bytes / unit_size(reader);
 	int32_t most = reader->threads;
+	if (most == 0 && cf_os_has_latency(&reader->directory))
+		most = FETCHING_MAX;
 	if (units < 2 || (decodes && (reader->codec->flags & CKPTFMT_CODEC_THREADS) == 0))
 		return 1;
 	if (most == 0)

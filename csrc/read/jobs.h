@@ -6,7 +6,10 @@
 #include "base/progress.h"
 #include "read/reader.h"
 
-enum { CF_READ_UNIT = 4 << 20 };    /* starting a thread takes as long as reading a tenth of it */
+enum {
+	CF_READ_UNIT = 4 << 20,     /* starting a thread takes as long as reading a tenth of it */
+	CF_FETCH_UNIT = 8 << 20     /* of a storage with latency: a round trip takes as long as transferring some of it */
+};
 
 /* The number of threads for this many bytes, which can be split anywhere. */
 int32_t cf_read_threads(const ckptfmt_reader *reader, uint64_t bytes, bool decodes);

@@ -62,6 +62,7 @@ static ckptfmt_status load_compressed(strings_read *r, const ckptfmt_stored *sto
 	cf_stored_value raw = {NULL, stored->raw_size, stored->offset, v->count, stored->raw_crc32c, false,
 		r->transfer.verify != CKPTFMT_VERIFY_OFF, true};
 	cf_string_scan scan = cf_string_scan_begin(r->storage, &raw);
+	cf_transfer_expect(&r->transfer, stored, 0, stored->size);
 	CF_TRY(cf_transfer_decode(&r->transfer, &compressed, 0, stored->raw_size, NULL, true, v->bytes, NULL, err));
 	return cf_string_scan_take(&scan, v->bytes, stored->raw_size, err);
 }

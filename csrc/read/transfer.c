@@ -32,6 +32,11 @@ void cf_transfer_begin(cf_transfer *transfer, ckptfmt_reader *reader, const ckpt
 	transfer->use.file.fd = -1;
 }
 
+static bool has_latency(const cf_transfer *transfer)
+{
+	return cf_os_has_latency(&transfer->reader->directory);
+}
+
 static void leave_shard(cf_transfer *transfer)
 {
 	if (transfer->shard_open)
@@ -48,6 +53,7 @@ void cf_transfer_end(cf_transfer *transfer)
 	leave_shard(transfer);
 	cf_release(transfer->staging);
 	transfer->staging = NULL;
+	cf_fetch_free(&transfer->fetch);
 	cf_decoder_free(&transfer->decoder);
 	cf_buffer_free(&transfer->coded);
 	cf_buffer_free(&transfer->raw);
@@ -91,7 +97,10 @@ static ckptfmt_status read_exactly(cf_transfer *transfer, uint8_t *to, uint64_t 
 {
 	char path[CF_NAME_SIZE];
 	uint64_t got;
-	ckptfmt_status status = cf_os_read_at(&transfer->use.file, "", to, size, offset, &got, err);
+	ckptfmt_status status = has_latency(transfer)
+		? cf_fetch_read(&transfer->fetch, transfer->reader, transfer->shard, &transfer->use, to, size, offset, &got,
+			err)
+		: cf_os_read_at(&transfer->use.file, "", to, size, offset, &got, err);
 	if (status != CKPTFMT_OK) {
 		/* The path is worth composing only for a failure. */
 		cf_reader_data_path(transfer->reader, transfer->shard, path, sizeof path);
@@ -100,6 +109,13 @@ static ckptfmt_status read_exactly(cf_transfer *transfer, uint8_t *to, uint64_t 
 		return status;
 	}
 	return got < size ? fail_short(offset + got, err) : cf_progress_add(transfer->progress, size, err);
+}
+
+void cf_transfer_expect(cf_transfer *transfer, const ckptfmt_stored *stored, uint64_t begin, uint64_t end)
+{
+	uint64_t offset;
+	if (has_latency(transfer) && begin < end && cf_add_u64(stored->offset, begin, &offset))
+		cf_fetch_expect(&transfer->fetch, stored->shard, offset, end - begin);
 }
 
 static ckptfmt_status need_staging(cf_transfer *transfer, ckptfmt_error *err)
@@ -287,6 +303,8 @@ static ckptfmt_status whole_direct(cf_transfer *transfer, const ckptfmt_stored *
 static ckptfmt_status read_steps(cf_transfer *transfer, uint64_t offset, uint64_t size, uint64_t step,
 	uint8_t *destination, uint32_t *crc, ckptfmt_error *err)
 {
+	if (has_latency(transfer) && size >= CF_FETCH_DIRECT)
+		step = CF_FETCH_WINDOW;
 	for (uint64_t done = 0; done < size;) {
 		uint64_t part = cf_min_u64(step, size - done);
 		CF_TRY(read_exactly(transfer, destination + done, part, offset + done, err));
@@ -489,20 +507,53 @@ static ckptfmt_status part_unchecked(cf_transfer *transfer, const ckptfmt_stored
 	return CKPTFMT_OK;
 }
 
+/* How cf_transfer_part reads. */
+typedef enum part_way { PART_UNCHECKED, PART_OF_WHOLE, PART_BY_LARGE_CHUNKS, PART_BY_CHUNKS } part_way;
+
+static part_way way_of(const cf_transfer *transfer, const ckptfmt_stored *stored)
+{
+	bool by_chunks = stored->chunk_size != 0;
+	if (transfer->verify == CKPTFMT_VERIFY_OFF)
+		return PART_UNCHECKED;
+	if (transfer->verify == CKPTFMT_VERIFY_FULL || (!by_chunks && stored->size <= CF_WHOLE_CHECK_MAX))
+		return PART_OF_WHOLE;
+	if (!by_chunks)
+		return PART_UNCHECKED;
+	return stored->chunk_size > CF_WINDOW_SIZE ? PART_BY_LARGE_CHUNKS : PART_BY_CHUNKS;
+}
+
+void cf_transfer_expect_part(cf_transfer *transfer, const ckptfmt_stored *stored, const cf_plan *plan)
+{
+	part_way way = way_of(transfer, stored);
+	uint64_t unit = way == PART_UNCHECKED ? 1 : stored->chunk_size;
+	cf_plan walked = *plan;
+	cf_run run;
+	if (!has_latency(transfer))
+		return;
+	if (way == PART_OF_WHOLE) {
+		cf_transfer_expect(transfer, stored, 0, stored->size);
+		return;
+	}
+	while (cf_plan_next(&walked, &run)) {
+		uint64_t end = (run.stored_offset + run.size + unit - 1) / unit * unit;
+		cf_transfer_expect(transfer, stored, run.stored_offset / unit * unit, cf_min_u64(end, stored->size));
+	}
+}
+
 ckptfmt_status cf_transfer_part(cf_transfer *transfer, const ckptfmt_stored *stored, cf_plan *plan,
 	uint8_t *destination, bool *verified, ckptfmt_error *err)
 {
-	bool by_chunks = stored->chunk_size != 0;
-	*verified = transfer->verify != CKPTFMT_VERIFY_OFF;
+	part_way way = way_of(transfer, stored);
+	*verified = transfer->verify != CKPTFMT_VERIFY_OFF && way != PART_UNCHECKED;
 	CF_TRY(cf_transfer_open(transfer, stored, err));
-	if (!*verified)
-		return part_unchecked(transfer, stored, plan, destination, err);
-	if (transfer->verify == CKPTFMT_VERIFY_FULL || (!by_chunks && stored->size <= CF_WHOLE_CHECK_MAX))
+	switch (way) {
+	case PART_OF_WHOLE:
 		return part_of_whole(transfer, stored, plan, destination, err);
-	if (by_chunks && stored->chunk_size > CF_WINDOW_SIZE)
+	case PART_BY_LARGE_CHUNKS:
 		return part_by_large_chunks(transfer, stored, plan, destination, err);
-	if (by_chunks)
+	case PART_BY_CHUNKS:
 		return part_by_chunks(transfer, stored, plan, destination, err);
-	*verified = false;
-	return part_unchecked(transfer, stored, plan, destination, err);
+	default:
+		return part_unchecked(transfer, stored, plan, destination, err);
+	}
 }

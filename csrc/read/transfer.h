@@ -6,6 +6,7 @@
 
 #include "base/progress.h"
 #include "compress/decode.h"
+#include "read/fetch.h"
 #include "read/reader.h"
 #include "slices/plan.h"
 
@@ -30,6 +31,7 @@ typedef struct cf_transfer {
 	uint64_t window_size;
 	cf_direct *direct;              /* of the open shard; NULL: none yet, or none to be had */
 	bool direct_tried;
+	cf_fetch fetch;                 /* unused on the file system */
 	cf_decoder decoder;             /* of compressed values: */
 	cf_buffer coded;                /* stored bytes of chunks */
 	cf_buffer raw;                  /* raw bytes that do not go straight to where they are wanted */
@@ -38,6 +40,14 @@ typedef struct cf_transfer {
 void cf_transfer_begin(cf_transfer *transfer, ckptfmt_reader *reader, const ckptfmt_selection *selection,
 	int32_t verify);
 void cf_transfer_end(cf_transfer *transfer);
+
+/* Announces stored bytes of a value that will be read: [begin, end); those of the plan as cf_transfer_part reads them;
+ * the chunks that cf_transfer_decode reads. Storages with latency then get them in few batches. No-ops on the file
+ * system, and best effort. */
+void cf_transfer_expect(cf_transfer *transfer, const ckptfmt_stored *stored, uint64_t begin, uint64_t end);
+void cf_transfer_expect_part(cf_transfer *transfer, const ckptfmt_stored *stored, const cf_plan *plan);
+void cf_transfer_expect_chunks(cf_transfer *transfer, const ckptfmt_stored *stored, uint64_t begin, uint64_t end,
+	const cf_plan *plan);
 
 /* Opens the value's data file and checks that all its bytes are there, before anybody makes room for them.
  * REQUIRES, as of every value given to a transfer: cf_geometry_check_value passed. */
@@ -65,7 +75,7 @@ CF_MUST_CHECK ckptfmt_status cf_transfer_show(cf_transfer *transfer, const ckptf
 	uint64_t size, uint64_t ahead, const uint8_t **bytes, ckptfmt_error *err);
 
 /* Reads `size` of the stored bytes, from `done` on, unchecked. Threads may share a transfer for this while it has the
- * value's data file open. REQUIRES: done + size <= stored->size. */
+ * value's data file open and nothing was announced. REQUIRES: done + size <= stored->size. */
 CF_MUST_CHECK ckptfmt_status cf_transfer_range(cf_transfer *transfer, const ckptfmt_stored *stored, uint64_t done,
 	uint64_t size, uint8_t *destination, ckptfmt_error *err);
 

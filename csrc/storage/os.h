@@ -89,6 +89,11 @@ void cf_os_close_quietly(cf_file *file);
 /* Reads up to `size` bytes; *got below `size` means the file ended. An error has its offset. */
 CF_MUST_CHECK ckptfmt_status cf_os_read_at(const cf_file *file, const char *path, uint8_t *to, uint64_t size,
 	uint64_t offset, uint64_t *got, ckptfmt_error *err);
+/* Whether a read of a file of this directory may be a round trip to a server. False of the file system. */
+bool cf_os_has_latency(const cf_directory *directory);
+/* Reads ranges of objects of the directory's storage. REQUIRES: cf_os_has_latency. */
+CF_MUST_CHECK ckptfmt_status cf_os_read_batch(const cf_directory *directory, ckptfmt_object_read *reads, uint64_t count,
+	ckptfmt_error *err);
 /* Writes all bytes. An error has its offset; bytes before it may have been written.
  * REQUIRES: `offset` is the end of what was written before, unless the file is on the file system. */
 CF_MUST_CHECK ckptfmt_status cf_os_write_at(const cf_file *file, const char *path, const uint8_t *from, uint64_t size,

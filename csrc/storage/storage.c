@@ -209,6 +209,17 @@ ckptfmt_status cf_os_read_at(const cf_file *file, const char *path, uint8_t *to,
 	return CKPTFMT_OK;
 }
 
+bool cf_os_has_latency(const cf_directory *directory)
+{
+	return directory->storage != NULL;
+}
+
+ckptfmt_status cf_os_read_batch(const cf_directory *directory, ckptfmt_object_read *reads, uint64_t count,
+	ckptfmt_error *err)
+{
+	return directory->storage->read_batch(directory->storage->state, reads, count, err);
+}
+
 ckptfmt_status cf_os_write_at(const cf_file *file, const char *path, const uint8_t *from, uint64_t size,
 	uint64_t offset, ckptfmt_error *err)
 {

@@ -85,6 +85,8 @@ static void begin_file(ckptfmt_verifier *v, int32_t shard)
 	v->file.usable = status == CKPTFMT_OK;
 	v->file.size = v->file.again = v->file.usable ? v->transfer.use.size : 0;
 	if (status == CKPTFMT_OK) {
+		cf_fetch_clear(&v->transfer.fetch);
+		cf_transfer_expect(&v->transfer, &nothing, 0, v->file.size);
 		(void)cf_verify_ok(v, cf_buffer_status(&v->needed, &error), &error, &place);
 		return;
 	}

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -98,3 +100,12 @@ def test_the_picture_is_svg(results: Path) -> None:
     root = ElementTree.fromstring((results / "latest.svg").read_text())  # of our own making
     names = [element.tag.rpartition("}")[2] for element in root.iter()]
     assert names.count("rect") > 5
+
+
+def test_imports() -> None:
+    command = [sys.executable, str(ROOT / "bench" / "imports.py"), "--smoke"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    (rows,) = tables(ran.stdout).values()
+    steps = [row[0].strip("`") for row in rows[2:]]
+    assert steps == ["import numpy", *(step for step in steps if "ckptfmt" in step)]
+    assert all(float(row[1]) >= 0 for row in rows[2:])
