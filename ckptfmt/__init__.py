@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ckptfmt import tf
     from ckptfmt.background import SaveFuture
-    from ckptfmt.bundle.convert import convert
     from ckptfmt.bundle.load import MatchReport, load, load_into, restore_v2
     from ckptfmt.bundle.merge import merge, merge_v2_checkpoints
     from ckptfmt.bundle.reader import Header, Reader, open  # noqa: A004 (as gzip.open)
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
         TensorNotFoundError,
         UnsupportedError,
     )
+    from ckptfmt.formats.convert import Conversion, convert
     from ckptfmt.manager.latest import checkpoints_iterator, latest_checkpoint
     from ckptfmt.manager.manager import CheckpointManager
     from ckptfmt.manager.restoring import Rejected, Restored
@@ -91,6 +91,7 @@ __all__ = [
     "CheckpointState",
     "CkptfmtError",
     "CkptfmtWarning",
+    "Conversion",
     "Coordinator",
     "CorruptError",
     "DSaveSpec",
@@ -176,7 +177,7 @@ __all__ = [
 _HOMES = {
     name: module
     for module, names in {
-        "bundle.convert": "convert",
+        "formats.convert": "Conversion convert",
         "sharded.coordinator": "Coordinator SingleProcess",
         "dtypes": "DtypeInfo",
         "errors": (

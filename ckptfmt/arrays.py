@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,6 @@ __all__ = [
     "BATCH",
     "Columns",
     "Sources",
-    "StoredTensor",
     "as_source",
     "as_target",
     "batches",
@@ -46,20 +45,6 @@ _DTYPE, _NBYTES = operator.attrgetter("dtype"), operator.attrgetter("nbytes")
 _RANK, _SHAPE = operator.attrgetter("ndim"), operator.attrgetter("shape")
 _DENSE = operator.attrgetter("flags.c_contiguous")
 _flat = itertools.chain.from_iterable
-
-
-@runtime_checkable
-class StoredTensor(Protocol):
-    """A tensor of another checkpoint, as `ckptfmt.TensorHandle`."""
-
-    @property
-    def dtype_code(self) -> int:
-        """TensorFlow's number of the dtype."""
-        ...
-
-    def read(self) -> NDArray[Any]:
-        """Return all of it."""
-        ...
 
 
 # ---- one array -----------------------------------------------------------------------------------
@@ -339,8 +324,8 @@ class Sources:
                 self._append(name, data, code, data.nbytes, part)
                 return
         wanted = None
-        if isinstance(data, StoredTensor) and dtype is None:
-            # numpy cannot tell all stored types apart.
+        if hasattr(data, "dtype_code") and dtype is None:
+            # A TensorHandle. numpy cannot tell all stored types apart.
             dtype, data = data.dtype_code, data.read()
         if dtype is not None or type(data) is not np.ndarray:
             with about(names.tensor_text(name)):

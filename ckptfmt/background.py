@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from ckptfmt._core import Memory
 from ckptfmt.errors import InvalidError
 
-__all__ = ["Line", "SaveFuture", "wait_for_saves"]
+__all__ = ["SaveFuture", "SaveQueue", "wait_for_saves"]
 
 Work = Callable[[], None]
 
@@ -196,7 +196,7 @@ def wait_for_saves() -> None:
     _queue.wait()
 
 
-class Line:
+class SaveQueue:
     """The background saves of one owner, such as a Saver.
 
     Saves of all owners share one queue; the error of a save is raised only to its owner.

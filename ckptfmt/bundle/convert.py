@@ -8,7 +8,7 @@ import mmap
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +30,16 @@ from ckptfmt.names import prefix_text
 from ckptfmt.progress import Progress
 from ckptfmt.temporary import TemporaryDirectory
 
-__all__ = ["DROPPING", "convert"]
+__all__ = [
+    "DROPPING",
+    "HELD_MAX",
+    "Options",
+    "build",
+    "check_result",
+    "convert",
+    "mapped_array",
+    "other_values",
+]
 
 Path = str | bytes | os.PathLike[Any]
 
@@ -102,32 +111,77 @@ def convert(
     """
     check_progress(progress)
     check_choice("verify", verify, ("full", "off"))
+    options = Options(level, compression, alignment, durability, limits)
     check_options(None, level, alignment, durability, compression)
-    target = prefix_text(destination)
+    target = prefix_text(destination, urls=True)
     wait_for_saves()
-    sweep_directories(target)
-    directory = TemporaryDirectory(target, durability=durability)
     with Reader(locate(source), verify="full", limits=limits) as reader:
         _check_source(reader)
         metadata = _metadata(reader, level, drop_metadata)
-        try:
-            directory.make()
-            # Named as the shards of savers, so that orphans are recognised (CMT-15).
-            part = names.sharded_filename(os.path.join(directory.path, "part"), 0, 1)
-            with Writer(
-                part,
-                metadata=metadata,
-                level=level,
-                alignment=alignment,
-                durability="none" if durability == "none" else "rename",
-                compression=compression,
-            ) as writer:
-                _write(reader, writer, directory.path, progress)
-            if verify == "full":
-                _check(reader, part, directory.path, limits)
-            merge([part], target, inputs="consume", durability=durability, limits=limits)
-        finally:
-            directory.remove()
+        build(
+            target,
+            options,
+            metadata,
+            lambda writer, folder: _write(reader, writer, folder, progress),
+            lambda part, folder: _check(reader, part, folder, limits) if verify == "full" else None,
+        )
+
+
+class Options(NamedTuple):
+    """How a result is written; as in `convert`."""
+
+    level: Level
+    compression: str | None
+    alignment: int | None
+    durability: Durability
+    limits: Mapping[str, int] | None
+
+
+def build(
+    target: str,
+    options: Options,
+    metadata: Mapping[str, Any] | None,
+    fill: Callable[[Writer, str | None], None],
+    check: Callable[[str, str | None], None],
+) -> None:
+    """Write a checkpoint that is not visible until it has been checked.
+
+    Args:
+        target: its prefix.
+        options, metadata: of the result.
+        fill: adds the tensors to a writer; also gets a folder for temporary files, None for the
+            system's own.
+        check: gets the prefix of the finished result, and the folder; raises if it is not right.
+
+    Raises:
+        StorageError, BusyError, DurabilityUnknownError: as in Writer and `merge`.
+    """
+    sweep_directories(target)
+    directory = TemporaryDirectory(target, durability=options.durability)
+    try:
+        directory.make()
+        folder = None if names.is_url(target) else directory.path
+        # Named as the shards of savers, so that orphans are recognised (CMT-15).
+        part = names.sharded_filename(os.path.join(directory.path, "part"), 0, 1)
+        with Writer(
+            part,
+            metadata=metadata,
+            level=options.level,
+            alignment=options.alignment,
+            durability="none" if options.durability == "none" else "rename",
+            compression=options.compression,
+        ) as writer:
+            fill(writer, folder)
+        check(part, folder)
+        merge(
+            [part],
+            target,
+            inputs="consume",
+            durability=options.durability,
+            limits=options.limits,
+        )
+    finally:
+        directory.remove()
 
 
 def _check_source(reader: Reader) -> None:
@@ -205,7 +259,7 @@ def _metadata(reader: Reader, level: Level, drop: bool) -> dict[str, Any] | None
     return metadata
 
 
-def _write(reader: Reader, writer: Writer, folder: str, progress: Progress | None) -> None:
+def _write(reader: Reader, writer: Writer, folder: str | None, progress: Progress | None) -> None:
     total = sum(handle.nbytes for handle in reader.values())
     done = held = 0
     sources = Sources()
@@ -251,23 +305,38 @@ def _size(piece: _Piece) -> int:
     return piece.handle.nbytes // max(len(piece.handle.slices), 1)
 
 
-def _take(sources: Sources, piece: _Piece, folder: str) -> None:
+def _take(sources: Sources, piece: _Piece, folder: str | None) -> None:
     """Read a stored value and add it to the sources."""
     handle = piece.handle
     sources.add(handle.raw_name, _value(piece, folder), handle.dtype_code, piece.part)
 
 
-def _value(piece: _Piece, folder: str) -> NDArray[Any]:
+def _value(piece: _Piece, folder: str | None) -> NDArray[Any]:
     handle, size = piece.handle, _size(piece)
     if size > HELD_MAX and handle.dtype != np.dtype(object):
-        return _spooled(piece, size, folder)
+        return _spooled(piece, folder)
     return handle.read_box(piece.box, piece.shape, "full")
 
 
-def _spooled(piece: _Piece, size: int, folder: str) -> NDArray[Any]:
+def _spooled(piece: _Piece, folder: str | None) -> NDArray[Any]:
     """Return a value in a mapped, unnamed temporary file."""
     handle = piece.handle
     handle._reader._handle.check_one(handle._selection, handle._row, None)
+    assert handle.dtype is not None
+    array = mapped_array(handle.name, piece.shape, handle.dtype, folder)
+    handle._fetch(piece.box, array, "full")
+    return array
+
+
+def mapped_array(
+    name: str, shape: tuple[int, ...], dtype: np.dtype[Any], folder: str | None
+) -> NDArray[Any]:
+    """Return an array in an unnamed temporary file, for the tensor of this name.
+
+    Raises:
+        StorageError: there is no room for the file.
+    """
+    size = math.prod(shape) * dtype.itemsize
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             # Writing to the mapping on a full disk would kill the process.
@@ -277,19 +346,36 @@ def _spooled(piece: _Piece, size: int, folder: str) -> NDArray[Any]:
         raise StorageError(
             f"cannot make a file of {size} bytes for the value: {error.strerror}",
             path=folder,
-            tensor=handle.name,
+            tensor=name,
             errno=error.errno,
         ) from None
-    array: NDArray[Any] = np.ndarray(piece.shape, handle.dtype, mapped)
-    handle._fetch(piece.box, array, "full")
-    return array
+    return np.ndarray(shape, dtype, mapped)
 
 
-def _check(reader: Reader, part: str, folder: str, limits: Mapping[str, int] | None) -> None:
+def _check(reader: Reader, part: str, folder: str | None, limits: Mapping[str, int] | None) -> None:
     """Verify the result, and compare its checksums, or where these differ its values, with the
     source."""
-    report = verify_prefix(part, limits=limits)
-    for finding in report.problems:
+    check_result(part, limits)
+    with Reader(part, limits=limits) as result:
+        ours, theirs = _sums(result), _sums(reader)
+        if ours.keys() != theirs.keys():
+            raise other_values(None)
+        # Equal values can have other checksums: the other byte order, or a normalised form.
+        for name in (name for name, sums in theirs.items() if ours[name] != sums):
+            before, after = reader[name], result[name]
+            if (before.dtype_code, before.shape) != (after.dtype_code, after.shape):
+                raise other_values(name)
+            pieces, written = list(_pieces_of(before)), list(_pieces_of(after))
+            if [piece.shape for piece in pieces] != [piece.shape for piece in written]:
+                raise other_values(name)
+            for one, other in zip(pieces, written, strict=True):
+                if not _same(one, other, folder):
+                    raise other_values(name)
+
+
+def check_result(part: str, limits: Mapping[str, int] | None) -> None:
+    """Verify a checkpoint that was written. Raises CorruptError."""
+    for finding in verify_prefix(part, limits=limits).problems:
         raise CorruptError(
             f"the result was not written right: {finding.message}",
             failure=finding.failure,
@@ -297,24 +383,10 @@ def _check(reader: Reader, part: str, folder: str, limits: Mapping[str, int] | N
             offset=finding.offset,
             tensor=finding.tensor,
         )
-    with Reader(part, limits=limits) as result:
-        ours, theirs = _sums(result), _sums(reader)
-        if ours.keys() != theirs.keys():
-            raise _other(None)
-        # Equal values can have other checksums: the other byte order, or a normalised form.
-        for name in (name for name, sums in theirs.items() if ours[name] != sums):
-            before, after = reader[name], result[name]
-            if (before.dtype_code, before.shape) != (after.dtype_code, after.shape):
-                raise _other(name)
-            pieces, written = list(_pieces_of(before)), list(_pieces_of(after))
-            if [piece.shape for piece in pieces] != [piece.shape for piece in written]:
-                raise _other(name)
-            for one, other in zip(pieces, written, strict=True):
-                if not _same(one, other, folder):
-                    raise _other(name)
 
 
-def _other(name: str | None) -> CorruptError:
+def other_values(name: str | None) -> CorruptError:
+    """Return the error for a result that differs from its source."""
     return CorruptError(
         "the result does not hold what the source does", failure="CHECKSUM", tensor=name
     )
@@ -341,7 +413,7 @@ def _sums(reader: Reader) -> dict[str, _Sums]:
     }
 
 
-def _same(piece: _Piece, other: _Piece, folder: str) -> bool:
+def _same(piece: _Piece, other: _Piece, folder: str | None) -> bool:
     """Return whether two values of one dtype and shape are equal, without unused bits."""
     one, two = _value(piece, folder), _value(other, folder)
     if one.dtype == np.dtype(object):

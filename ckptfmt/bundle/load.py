@@ -5,7 +5,7 @@ as TensorFlow does."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -19,6 +19,7 @@ from ckptfmt.bundle.batch import Batch, batch_of, box_of_text, can_cast, check_d
 from ckptfmt.bundle.selecting import (
     Filter,
     Rename,
+    Transform,
     by_text,
     check_distinct,
     filter_function,
@@ -26,6 +27,8 @@ from ckptfmt.bundle.selecting import (
     no_match,
     renamed,
     some,
+    transformed,
+    transformed_kind,
 )
 from ckptfmt.errors import CkptfmtError, InvalidError, TensorNotFoundError, printable
 from ckptfmt.names import tensor_bytes
@@ -159,7 +162,11 @@ def load_into(
         rename: stored name to name in `targets`: a mapping (other names stay), a function (None
             drops the tensor, which then needs no target), or pairs (regular expression,
             replacement) that are applied to every name one after the other, as `re.sub` does; one
-            pair may be given alone.
+            pair may be given alone, and the replacement None drops the tensor. A mapping or
+            function may give a pair (name, transform), and a third element of a pair is a transform
+            of the tensors that it renames: a function of the array that was read, for example
+            `numpy.transpose`, whose result is stored in the target. It is also called with zeros,
+            to learn the result's shape and dtype before anything is read.
         cast: True casts each tensor to its target's dtype, as numpy's `astype` does. Only numbers
             are cast, and only to numbers.
         filter: which tensors to load, by stored name: a glob pattern for the whole name (`*`
@@ -189,7 +196,7 @@ def load_into(
         raise wrong("cast", "True or False", cast)
     with reading.open(path, verify=verify) as reader:
         everything = batch_of(reader, None)
-        new_names = renamed(everything.names, rename)
+        new_names, transforms = renamed(everything.names, rename)
         kept: dict[int, str] = {}
         unexpected: list[str] = []
         # Includes the names of tensors that the filter excludes.
@@ -208,7 +215,7 @@ def load_into(
             raise no_match(filter, len(everything.names), reader.prefix)
         batch, found = everything.only(list(kept)), list(kept.values())
         check_distinct(batch.names, found)
-        fits, shapes, dtypes = _compared(batch, found, targets, cast)
+        fits, shapes, dtypes = _compared(batch, found, targets, cast, transforms)
         loaded = set(found)
         report = MatchReport(
             tuple(found[position] for position in fits),
@@ -221,34 +228,41 @@ def load_into(
         if strict and not report:
             refuse(reader.prefix, report)
         chosen = batch.only(list(fits))
-        casts = {}
-        for position, (array, is_cast) in enumerate(fits.values()):
-            if is_cast:
-                casts[position] = array
-            else:
-                chosen.targets[position] = array
-        chosen.check_targets(casts)
+        converted: dict[int, NDArray[Any]] = {}
+        for position, (array, is_direct) in enumerate(fits.values()):
+            (chosen.targets if is_direct else converted)[position] = array
+        chosen.check_targets(converted)
         read = chosen.read(progress)
-        for position, array in casts.items():
-            array[...] = read[position].astype(array.dtype)
+        for position, array in converted.items():
+            name, result = chosen.names[position], read[position]
+            if name in transforms:
+                result = transformed(name, result, transforms[name], array.shape)
+            array[...] = result.astype(array.dtype, copy=False)
     return report
 
 
-# The target by position, and whether the tensor is cast.
+# The target by position, and whether the tensor is read into it directly.
 Fits = dict[int, tuple[np.ndarray[Any, Any], bool]]
 
 
 def _compared(
-    batch: Batch, wanted: list[str], targets: Mapping[str, Any], cast: bool
+    batch: Batch,
+    wanted: list[str],
+    targets: Mapping[str, Any],
+    cast: bool,
+    transforms: Mapping[str, Transform],
 ) -> tuple[Fits, list[Mismatch], list[Mismatch]]:
     """Compare tensors with their targets. Return the positions that fit, with the target and
-    whether the tensor is cast; the mismatches of shape; those of dtype."""
+    whether the tensor is read into it directly; the mismatches of shape; those of dtype."""
     fits: Fits = {}
     shapes, dtypes = [], []
     for position, name in enumerate(wanted):
         handle = batch.handle(position)
         array = handle.borrow(targets[name])
         stored, shape = handle.expected()
+        transform = transforms.get(handle.name)
+        if transform is not None:
+            stored, shape = transformed_kind(handle.name, stored, shape, transform)
         can = cast and handle.dtype is not None and can_cast(stored, array.dtype)
         result = array.dtype if can else stored
         if array.shape != shape:
@@ -256,18 +270,21 @@ def _compared(
         if array.dtype != result:
             dtypes.append(Mismatch(name, handle.name, result, array.dtype))
         if array.shape == shape and array.dtype == result:
-            fits[position] = array, result != stored
+            fits[position] = array, transform is None and result == stored
     return fits, shapes, dtypes
 
 
-def refuse(prefix: str, report: MatchReport) -> NoReturn:
-    """Raise the error for a report with problems."""
+def refuse(
+    prefix: str, report: MatchReport, *, castable: bool = False, present: Collection[str] = ()
+) -> NoReturn:
+    """Raise the error for a report with problems. `castable` says that `cast=True` would convert
+    all dtypes, which is seen of NumPy's; `present` are more names that a missing one may mean."""
     faults = list(report._faults())
     message = "; ".join(faults)
-    if report.missing and report.unexpected:
-        message += near(report.missing[0], report.unexpected)
+    if report.missing:
+        message += near(report.missing[0], report.unexpected or present)
     others = report.dtype_mismatch
-    if others and all(can_cast(other.stored, other.wanted) for other in others):
+    if others and (castable or all(can_cast(other.stored, other.wanted) for other in others)):
         message += "; cast=True converts to the dtypes of the targets"
     error: CkptfmtError
     if report.missing and len(faults) == 1:

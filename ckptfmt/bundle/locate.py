@@ -6,6 +6,7 @@ Paths are literal: patterns are not expanded.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from ckptfmt.errors import (
     UnsupportedError,
 )
 from ckptfmt.names import path_text
+from ckptfmt.places import is_directory, is_file, names_in, names_in_archive, read_ends
 
 __all__ = ["describe_file", "locate"]
 
@@ -30,7 +32,7 @@ def locate(path: str | bytes | os.PathLike[Any]) -> str:
 
     In this order: the prefix itself; its `.index` file or one of its data files; a
     directory with a `checkpoint` state file; a SavedModel; a directory with exactly one `.index`
-    file.
+    file; a .tar or .zip archive with exactly one, or with such a directory at its top.
 
     Raises:
         CheckpointNotFoundError: none of these; the message says what was found.
@@ -38,20 +40,22 @@ def locate(path: str | bytes | os.PathLike[Any]) -> str:
         InvalidError: not a path, or a state file that names a path outside its directory.
         CorruptError, LimitError: the state file cannot be parsed.
     """
-    text = path_text(path)
+    text = path_text(path, urls=True)
     base = text.removesuffix(".index")
-    if os.path.isfile(names.index_name(text)):
+    if is_file(names.index_name(text)):
         return text
-    if base != text and os.path.isfile(text):
+    if base != text and is_file(text):
         return base
     data = names.parse_data_name(text)
-    if data is not None and os.path.isfile(names.index_name(data.prefix)):
+    if data is not None and is_file(names.index_name(data.prefix)):
         return data.prefix
     if data is not None and _data_files_near(data.prefix):
         raise _not_found(text, _missing_index(data.prefix))
-    if os.path.isdir(text):
+    if is_directory(text):
         return _in_directory(text)
-    if os.path.isfile(text):
+    if is_file(text):
+        if text.endswith((".tar", ".zip")):
+            return _in_archive(text)
         raise _refused_file(text)
     raise _not_found(text, _what_is_near(text))
 
@@ -64,12 +68,12 @@ def _in_directory(directory: str) -> str:
     from ckptfmt.bundle.state_file import state_checkpoint  # noqa: PLC0415 (a prefix needs none)
 
     named = state_checkpoint(directory)
-    if named is not None and os.path.isfile(names.index_name(named)):
+    if named is not None and is_file(names.index_name(named)):
         return named
     saved_model = os.path.join(directory, "variables", "variables")
-    if os.path.isfile(names.index_name(saved_model)):
+    if is_file(names.index_name(saved_model)):
         return saved_model
-    found = _names_in(directory)
+    found = names_in(directory)
     prefixes = _prefixes_in(directory, found)
     if named is not None:
         message = f"its `checkpoint` file names '{os.path.basename(named)}', which is not there"
@@ -86,6 +90,26 @@ def _in_directory(directory: str) -> str:
     elif data := [name for name in found if names.parse_data_name(name)]:
         message += f"; {data[0]} has no index: its save did not finish"
     raise _not_found(directory, message)
+
+
+def _in_archive(archive: str) -> str:
+    found = names_in_archive(archive)
+    prefixes = [name.removesuffix(".index") for name in found if name.endswith(".index")]
+    if len(prefixes) == 1:
+        return f"{archive}!/{prefixes[0]}"
+    if not prefixes:
+        raise _not_found(
+            archive,
+            "an archive without a checkpoint"
+            + (f"; it holds {_some(found)}" if found else ", empty"),
+        )
+    with contextlib.suppress(CheckpointNotFoundError):
+        return _in_directory(f"{archive}!/")
+    raise _not_found(
+        archive,
+        "an archive with several checkpoints; open one of "
+        + _some([f"{archive}!/{prefix}" for prefix in prefixes]),
+    )
 
 
 def _refused_file(path: str) -> Exception:
@@ -113,9 +137,9 @@ def _what_is_near(path: str) -> str:
 
 def _near(path: str) -> str:
     directory, name = os.path.split(path)
-    if not os.path.isdir(directory or "."):
+    if not is_directory(directory or "."):
         return f"there is no directory '{directory}'"
-    found = _names_in(directory or ".")
+    found = names_in(directory or ".")
     stem = name.removesuffix(".index")
     if _data_files_near(os.path.join(directory, stem)):
         return _missing_index(stem)
@@ -129,24 +153,17 @@ def _data_files_near(prefix: str) -> bool:
     directory, stem = os.path.split(prefix)
     directory = directory or "."
     return any(
-        data is not None and data.prefix == stem and os.path.isfile(os.path.join(directory, name))
-        for name in _names_in(directory)
+        data is not None and data.prefix == stem and is_file(os.path.join(directory, name))
+        for name in names_in(directory)
         for data in (names.parse_data_name(name),)
     )
-
-
-def _names_in(directory: str) -> list[str]:
-    try:
-        return sorted(os.listdir(directory))
-    except OSError:
-        return []
 
 
 def _prefixes_in(directory: str, found: list[str]) -> list[str]:
     return [
         name.removesuffix(".index")
         for name in found
-        if name.endswith(".index") and os.path.isfile(os.path.join(directory, name))
+        if name.endswith(".index") and is_file(os.path.join(directory, name))
     ]
 
 
@@ -203,11 +220,7 @@ _KINDS: list[tuple[str, Callable[[bytes], bool]]] = [
 def describe_file(path: str) -> str:
     """Guess what a file is from its first bytes, and from the magic number at its end."""
     try:
-        with open(path, "rb") as stream:
-            head = stream.read(HEAD_BYTES)
-            size = stream.seek(0, os.SEEK_END)
-            stream.seek(max(size - len(TABLE_MAGIC), 0))
-            tail = stream.read(len(TABLE_MAGIC))
+        head, tail = read_ends(path, HEAD_BYTES, len(TABLE_MAGIC))
     except OSError as error:
         return f"a file that cannot be read ({error.strerror})"
     if tail == TABLE_MAGIC:

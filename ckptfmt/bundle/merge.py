@@ -14,7 +14,8 @@ from ckptfmt import _core
 from ckptfmt.arguments import Durability, check_choice, check_limits, listed
 from ckptfmt.bundle.locate import locate
 from ckptfmt.errors import CheckpointNotFoundError, InvalidError
-from ckptfmt.names import index_name, parse_data_name, path_text
+from ckptfmt.names import index_name, is_url, parse_data_name, path_text
+from ckptfmt.places import store_of
 
 __all__ = ["merge", "merge_v2_checkpoints"]
 
@@ -63,6 +64,7 @@ def merge(
     consume = inputs == "consume"
     missing: list[CheckpointNotFoundError] = []
     given = _listed(prefixes, "prefixes")
+    target = path_text(destination, urls=True)
     there = _indexes(given)
     located = [_locate(prefix, there, missing) for prefix in given]
     if missing and not consume:
@@ -70,11 +72,12 @@ def merge(
     try:
         _core.merge(
             located,
-            path_text(destination),
+            target,
             consume=consume,
             allow_missing=False,
             durability=_core.DURABILITY[durability],
             limits=limits,
+            store=_store(located, target),
         )
     except CheckpointNotFoundError:
         # Missing inputs are right only where a merge that was killed had consumed them.
@@ -105,8 +108,9 @@ def merge_v2_checkpoints(
     Raises:
         As `merge`.
     """
-    prefixes = [path_text(prefix) for prefix in _listed(checkpoint_prefixes, "checkpoint_prefixes")]
-    destination = path_text(destination_prefix)
+    listed_prefixes = _listed(checkpoint_prefixes, "checkpoint_prefixes")
+    prefixes = [path_text(prefix, urls=True) for prefix in listed_prefixes]
+    destination = path_text(destination_prefix, urls=True)
     _core.merge(
         prefixes,
         destination,
@@ -115,13 +119,24 @@ def merge_v2_checkpoints(
         durability=_core.DURABILITY["full"],
         limits=None,
         remove_directories=delete_old_dirs,
+        store=_store(prefixes, destination),
     )
+
+
+def _store(prefixes: list[str], destination: str) -> _core.Store | None:
+    for prefix in prefixes:
+        if is_url(prefix) != is_url(destination):
+            raise InvalidError(
+                "a merge copies no bytes, so that all its checkpoints must be in one store: "
+                f"{prefix} and {destination} are not"
+            )
+    return store_of(destination)
 
 
 def _indexes(paths: list[Path]) -> set[str]:
     """Index files in directories that contain many of the prefixes: to list such a directory
     is less than to look for each. What is not found here is looked for."""
-    counts = collections.Counter(os.path.dirname(path_text(path)) for path in paths)
+    counts = collections.Counter(os.path.dirname(path_text(path, urls=True)) for path in paths)
     found: set[str] = set()
     for directory, count in counts.items():
         if count < LISTED_MIN:
@@ -135,7 +150,7 @@ def _indexes(paths: list[Path]) -> set[str]:
 
 
 def _locate(prefix: Path, there: set[str], missing: list[CheckpointNotFoundError]) -> str:
-    text = path_text(prefix)
+    text = path_text(prefix, urls=True)
     if index_name(text) in there:
         return text
     try:

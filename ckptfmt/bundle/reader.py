@@ -19,7 +19,14 @@ from ckptfmt.bundle import selecting
 from ckptfmt.bundle.codec import Zstd
 from ckptfmt.bundle.locate import describe_file, locate
 from ckptfmt.bundle.tensor import TensorHandle
-from ckptfmt.errors import CkptfmtError, CorruptError, InvalidError, TensorNotFoundError
+from ckptfmt.errors import (
+    CheckpointNotFoundError,
+    CkptfmtError,
+    CorruptError,
+    InvalidError,
+    TensorNotFoundError,
+)
+from ckptfmt.places import store_of
 from ckptfmt.remembering import cached_property
 
 if TYPE_CHECKING:
@@ -80,7 +87,9 @@ def open(  # noqa: A001 (as gzip.open and its like: used with the name of the mo
 
     Args:
         path: a prefix, an `.index` or data file, a directory with a `checkpoint` file or a single
-            checkpoint, or a SavedModel. Taken literally.
+            checkpoint, or a SavedModel. Taken literally. Or the URL of one of these in an object
+            store ("s3://bucket/run/model"), see `ckptfmt.stores`. Or a .tar or .zip archive, or one
+            of these inside of it ("models.zip!/run/model"), which is read in place.
         verify: "auto" checks all whole reads, and partial ones where chunk checksums make that
             cheap; "full" checks everything; "off" nothing but the index.
         limits: what a file may ask of this process, by the names of `ckptfmt_limits` in
@@ -91,7 +100,16 @@ def open(  # noqa: A001 (as gzip.open and its like: used with the name of the mo
         CheckpointNotFoundError: there is no checkpoint; the message says what was found.
         CorruptError, UnsupportedError, LimitError, StorageError, InvalidError.
     """
-    return Reader(locate(path), verify=verify, limits=limits, follow_symlinks=follow_symlinks)
+
+    def open_prefix(prefix: str) -> Reader:
+        return Reader(prefix, verify=verify, limits=limits, follow_symlinks=follow_symlinks)
+
+    text = names.path_text(path, urls=True)
+    if names.is_url(text):
+        # Most are prefixes; to look first would take another request.
+        with contextlib.suppress(CheckpointNotFoundError):
+            return open_prefix(text.removesuffix(".index"))
+    return open_prefix(locate(path))
 
 
 def _no_number(name: str) -> Any:
@@ -121,7 +139,7 @@ class Reader(Mapping[str, TensorHandle]):
     ) -> None:
         check_limits(limits)
         self.prefix = prefix
-        self._absolute = os.path.join(os.getcwd(), prefix)
+        self._absolute = names.absolute(prefix)
         self._verify = verify
         self._limits = dict(limits) if limits else None
         self._follow_symlinks = follow_symlinks
@@ -129,7 +147,9 @@ class Reader(Mapping[str, TensorHandle]):
         self._listed: _Listing | None = None
         self._named: list[str] | None = None
         try:
-            self._handle = _core.ReaderHandle(prefix, limits, follow_symlinks, Zstd())
+            self._handle = _core.ReaderHandle(
+                prefix, limits, follow_symlinks, Zstd(), store_of(prefix)
+            )
         except CorruptError as error:
             raise _explained(error) from None
         fields = self._handle.header()

@@ -18,7 +18,7 @@ from typing import Any
 from ckptfmt import _core, names, slices
 from ckptfmt.arguments import Durability, Level, check_progress, check_sized, wrong
 from ckptfmt.arrays import BATCH, Sources
-from ckptfmt.background import Line, SaveFuture, Work, wait_for_saves
+from ckptfmt.background import SaveFuture, SaveQueue, Work, wait_for_saves
 from ckptfmt.bundle import writer as writing
 from ckptfmt.bundle.snapshot import Snapshot
 from ckptfmt.errors import InvalidError
@@ -79,7 +79,7 @@ def save(
     check_order(prefix, tensors)
     wait_for_saves()
     writing.write_sources(
-        names.prefix_text(prefix),
+        names.prefix_text(prefix, urls=True),
         collect(tensors),
         progress,
         metadata=metadata,
@@ -131,10 +131,10 @@ def save_async(
     check_progress(progress)
     check_order(prefix, tensors)
     writing.check_options(metadata, level, alignment, durability, compression, shards)
-    target = names.prefix_text(prefix)
+    target = names.prefix_text(prefix, urls=True)
     place = names.absolute(target)
     _core.path_bytes(place)
-    earlier = None if base is None else names.absolute(names.path_text(base))
+    earlier = None if base is None else names.absolute(names.path_text(base, urls=True))
     wait_for_saves()
     sources = collect(tensors)
     options: dict[str, Any] = {
@@ -156,7 +156,7 @@ def save_async(
 
         return work
 
-    return Line().begin(target, prepare)
+    return SaveQueue().begin(target, prepare)
 
 
 def save_v2(
@@ -191,7 +191,8 @@ def save_v2(
         if spec:
             writing.set_spec(sources, spec)
     wait_for_saves()
-    writing.write_sources(names.path_text(prefix), sources, None, level="v2", shards=1)
+    target = names.path_text(prefix, urls=True)
+    writing.write_sources(target, sources, None, level="v2", shards=1)
 
 
 def check_order(prefix: object, tensors: object) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
+import functools
 import heapq
 import itertools
 import os
@@ -13,13 +14,17 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ckptfmt import names
 from ckptfmt.arguments import wrong
-from ckptfmt.errors import InvalidError, TensorNotFoundError
+from ckptfmt.errors import InvalidError, TensorNotFoundError, about
 
 __all__ = [
     "Filter",
     "Rename",
+    "Transform",
     "by_text",
     "check_distinct",
     "filter_function",
@@ -27,10 +32,16 @@ __all__ = [
     "near",
     "renamed",
     "some",
+    "transformed",
+    "transformed_kind",
 ]
 
-Pair = tuple[str | re.Pattern[str], str]
-Rename = Mapping[str, str] | Callable[[str], str | None] | Pair | Sequence[Pair]
+# Applied to a tensor that was read, before it is stored in its target.
+Transform = Callable[[NDArray[Any]], NDArray[Any]]
+NewName = str | tuple[str, Transform]
+Pattern = str | re.Pattern[str]
+Rule = tuple[Pattern, str | None] | tuple[Pattern, str, Transform]
+Rename = Mapping[str, NewName] | Callable[[str], NewName | None] | Rule | Sequence[Rule]
 Filter = str | re.Pattern[str] | Callable[[str], object]
 
 # More names than this are counted in a message.
@@ -136,23 +147,29 @@ def _text_pattern(what: str, pattern: str | re.Pattern[str]) -> re.Pattern[str]:
 # ---- rename --------------------------------------------------------------------------------------
 
 
-def renamed(stored: list[str], rename: Rename | None) -> list[str | None]:
-    """Return the new names of stored tensors; None for those that a function drops.
+def renamed(
+    stored: Sequence[str], rename: Rename | None
+) -> tuple[list[str | None], dict[str, Transform]]:
+    """Return the new names of stored tensors, None for those that are dropped; and by stored name
+    the transforms of those that have one.
 
     Raises:
         InvalidError: `rename` is malformed, or gives an invalid name.
     """
     if rename is None:
-        return list(stored)
+        return list(stored), {}
     function = _rename_function(rename)
-    found = []
+    found: list[str | None] = []
+    transforms: dict[str, Transform] = {}
     for name in stored:
         new = function(name)
+        if isinstance(new, tuple) and len(new) == 2 and callable(new[1]):
+            new, transforms[name] = new
         # A function that says None drops the tensor; in a mapping None is a mistake.
         if not isinstance(new, str) and (new is not None or isinstance(rename, Mapping)):
             raise InvalidError(f"rename gave {new!r}, which is not a valid name", tensor=name)
         found.append(new)
-    return found
+    return found, transforms
 
 
 def _rename_function(rename: Rename) -> Callable[[str], Any]:
@@ -162,39 +179,95 @@ def _rename_function(rename: Rename) -> Callable[[str], Any]:
     if callable(rename):
         return rename
     if isinstance(rename, Sequence) and not isinstance(rename, (str, bytes)):
-        pairs = [rename] if rename and isinstance(rename[0], (str, re.Pattern)) else rename
-        return _by_pairs([_checked_pair(pair) for pair in pairs])
+        alone = len(rename) > 0 and isinstance(rename[0], (str, re.Pattern))
+        return _by_rules([_checked_rule(rule) for rule in ([rename] if alone else rename)])
     raise wrong(
         "rename", "a mapping from names to names, a function, or (regex, replacement) pairs", rename
     )
 
 
-def _checked_pair(pair: Any) -> tuple[re.Pattern[str], str]:
-    if not isinstance(pair, Sequence) or isinstance(pair, (str, bytes)) or len(pair) != 2:
-        raise InvalidError(
-            f"rename: expected pairs of a regular expression and a replacement, got {pair!r}"
-        )
-    pattern, replacement = pair
-    if not isinstance(pattern, (str, re.Pattern)) or not isinstance(replacement, str):
-        raise InvalidError(
-            f"rename: expected pairs of a regular expression and a replacement, got {pair!r}"
-        )
-    return _text_pattern("rename", pattern), replacement
+_CheckedRule = tuple[re.Pattern[str], str | None, Transform | None]
 
 
-def _by_pairs(pairs: Sequence[tuple[re.Pattern[str], str]]) -> Callable[[str], str]:
-    def replaced(name: str) -> str:
-        for pattern, replacement in pairs:
+def _checked_rule(rule: Any) -> _CheckedRule:
+    is_rule = isinstance(rule, Sequence) and not isinstance(rule, (str, bytes))
+    if is_rule and len(rule) in (2, 3) and isinstance(rule[0], (str, re.Pattern)):
+        pattern, replacement, *transform = rule
+        if isinstance(replacement, str) and all(map(callable, transform)):
+            return _text_pattern("rename", pattern), replacement, *(transform or [None])
+        if replacement is None and not transform:
+            return _text_pattern("rename", pattern), None, None
+    raise InvalidError(
+        "rename: expected pairs of a regular expression and a replacement, or these and a "
+        f"transform of the array, got {rule!r}"
+    )
+
+
+def _by_rules(rules: Sequence[_CheckedRule]) -> Callable[[str], Any]:
+    def replaced(name: str) -> Any:
+        transforms = []
+        for pattern, replacement, transform in rules:
             try:
-                name = pattern.sub(replacement, name)
+                new, count = pattern.subn(replacement or "", name)
             except (re.error, IndexError) as error:
                 raise InvalidError(
                     f"rename: {replacement!r} cannot replace matches of "
                     f"{pattern.pattern!r}: {error}"
                 ) from None
-        return name
+            if count and replacement is None:
+                return None
+            name = new
+            if count and transform is not None:
+                transforms.append(transform)
+        if not transforms:
+            return name
+        return name, functools.partial(functools.reduce, _apply, transforms)
 
     return replaced
+
+
+def _apply(array: NDArray[Any], transform: Transform) -> NDArray[Any]:
+    return transform(array)
+
+
+def transformed(
+    name: str, array: NDArray[Any], transform: Transform, shape: tuple[int, ...] | None = None
+) -> NDArray[Any]:
+    """Return the result of a transform that `rename` gave for the tensor of this name.
+
+    Args:
+        shape: what it must have, as it has for zeros.
+
+    Raises:
+        InvalidError: the transform fails, or returns no array or one of another shape.
+    """
+    with about(name):
+        try:
+            result = transform(array)
+            if isinstance(result, np.generic):  # what NumPy returns for 0-d arrays
+                result = np.asarray(result)
+        except Exception as error:  # whatever the caller's function raises
+            raise InvalidError(
+                f"rename: the transform fails for {array.dtype}{list(array.shape)}: {error}"
+            ) from error
+        if not isinstance(result, np.ndarray):
+            raise wrong("rename: the result of the transform", "a numpy array", result)
+        if shape is not None and result.shape != shape:
+            raise InvalidError(
+                f"rename: the transform gives shape {list(shape)} for zeros, and "
+                f"{list(result.shape)} for the tensor"
+            )
+    return result
+
+
+def transformed_kind(
+    name: str, dtype: np.dtype[Any], shape: tuple[int, ...], transform: Transform
+) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Return the dtype and shape that a transform makes of a tensor, by applying it to zeros, which
+    are one element in memory."""
+    zero = np.array(b"", object) if dtype.kind == "O" else np.zeros((), dtype)
+    result = transformed(name, np.broadcast_to(zero, shape), transform)
+    return result.dtype, result.shape
 
 
 def check_distinct(stored: Sequence[str], new_names: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ckptfmt import _core, dtypes
 from ckptfmt._core import SOURCE, Memory
 from ckptfmt.arrays import Sources
-from ckptfmt.background import Line
+from ckptfmt.background import SaveQueue
 from ckptfmt.threads import thread_count
 
 __all__ = ["Copied", "Snapshot"]
@@ -56,7 +56,7 @@ class Snapshot:
         MemoryError: there is not enough memory.
     """
 
-    def __init__(self, shards: Sequence[Sources], owner: Line | None = None) -> None:
+    def __init__(self, shards: Sequence[Sources], owner: SaveQueue | None = None) -> None:
         self._owner = owner
         described = [sources.described() for sources in shards]
         whole = np.concatenate([np.empty(0, SOURCE), *(table for table, _, _ in described)])

@@ -38,6 +38,7 @@ from ckptfmt.errors import (
     UnsupportedError,
 )
 from ckptfmt.names import path_text
+from ckptfmt.places import is_file, read_file, write_object
 from ckptfmt.temporary import open_directory, raise_storage, replace_file
 
 __all__ = [
@@ -108,9 +109,9 @@ def get_checkpoint_state(
     Raises:
         InvalidError: the state does not name a newest checkpoint.
     """
-    directory = path_text(checkpoint_dir)
+    directory = path_text(checkpoint_dir, urls=True)
     path = state_path(directory, latest_filename)
-    if not os.path.exists(path):
+    if not (is_file(path) or os.path.exists(path)):
         return None
     try:
         state = read_state_file(path)
@@ -139,8 +140,7 @@ def read_state_file(path: str) -> CheckpointState:
     if os.path.lexists(path) and not os.path.isfile(path):
         raise StorageError("not a regular file", path=path, errno=errno.EINVAL)
     try:
-        with open(path, "rb") as stream:
-            content = stream.read(STATE_BYTES_MAX + 1)
+        content = read_file(path, STATE_BYTES_MAX + 1)
     except OSError as error:
         raise_storage(error, path)
     return parse_state(content, path)
@@ -154,7 +154,7 @@ def state_checkpoint(directory: str) -> str | None:
         CorruptError, LimitError: the file is not a state file.
     """
     path = os.path.join(directory, STATE_NAME)
-    if not os.path.isfile(path):
+    if not is_file(path):
         return None
     named = read_state_file(path).model_checkpoint_path
     if not named:
@@ -164,16 +164,22 @@ def state_checkpoint(directory: str) -> str | None:
         raise InvalidError(
             "model_checkpoint_path contains a NUL byte", failure="BAD_PATH", path=path
         )
-    root = os.path.abspath(directory)
-    if os.path.commonpath([root, os.path.abspath(target)]) != root:
+    if not _is_inside(target, directory):
         inside = os.path.join(directory, os.path.basename(target))
-        hint = f"; '{inside}' is here" if os.path.isfile(names.index_name(inside)) else ""
+        hint = f"; '{inside}' is here" if is_file(names.index_name(inside)) else ""
         raise InvalidError(
             f"model_checkpoint_path '{named}' leads outside the directory{hint}",
             failure="BAD_PATH",
             path=path,
         )
     return target
+
+
+def _is_inside(path: str, directory: str) -> bool:
+    if names.is_url(directory):
+        return path.startswith(f"{directory.rstrip('/')}/") and ".." not in path.split("/")
+    root = os.path.abspath(directory)
+    return os.path.commonpath([root, os.path.abspath(path)]) == root
 
 
 def update_checkpoint_state(
@@ -210,9 +216,9 @@ def update_checkpoint_state(
         DurabilityUnknownError: it is in place, but a power cut may bring the old one back.
     """
     check_choice("durability", durability, _core.DURABILITY)
-    directory = path_text(save_dir)
+    directory = path_text(save_dir, urls=True)
     path = state_path(directory, latest_filename)
-    newest = path_text(model_checkpoint_path)
+    newest = path_text(model_checkpoint_path, urls=True)
     given = (
         []
         if all_model_checkpoint_paths is None
@@ -227,7 +233,8 @@ def update_checkpoint_state(
             "different save path.",
             failure="BAD_PATH",
         )
-    paths = [_as_written(path_text(one), directory, save_relative_paths) for one in given]
+    texts = [path_text(one, urls=True) for one in given]
+    paths = [_as_written(text, directory, save_relative_paths) for text in texts]
     if not paths or paths[-1] != newest:
         paths.append(newest)
     timestamps = _timestamps(all_model_checkpoint_timestamps)
@@ -238,6 +245,9 @@ def update_checkpoint_state(
         )
     preserved = None if last_preserved_timestamp is None else _timestamp(last_preserved_timestamp)
     content = format_state(CheckpointState(newest, tuple(paths), timestamps, preserved))
+    if names.is_url(path):
+        write_object(path, content)
+        return
     with open_directory(os.path.dirname(path)) as directory_fd:
         replace_file(directory_fd, path, content, durability)
 

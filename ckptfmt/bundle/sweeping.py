@@ -36,7 +36,8 @@ _FILE_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_
 
 def sweep_directories(prefix: str) -> None:
     """Remove the temporary directories that killed saves of this prefix left. Raises nothing; what
-    cannot be removed stays for the next save: all, if another process has the directory's lock."""
+    cannot be removed stays for the next save: all, if another process has the directory's lock, or
+    in an object store, which has no locks."""
     parent, name = os.path.split(prefix)
     with contextlib.suppress(OSError):
         found = temporary_directories(os.listdir(parent or "."), name)

@@ -13,6 +13,7 @@ from ckptfmt.arguments import check_limits, check_progress
 from ckptfmt.bundle.codec import Zstd
 from ckptfmt.bundle.locate import locate
 from ckptfmt.errors import CkptfmtError
+from ckptfmt.places import store_of
 
 __all__ = ["Finding", "Report", "verify"]
 
@@ -128,7 +129,7 @@ def verify_prefix(
     """Verify the checkpoint at a prefix; see `verify`."""
     check_limits(limits)
     check_progress(progress)
-    verifier = _core.VerifierHandle(prefix, limits, follow_symlinks, Zstd())
+    verifier = _core.VerifierHandle(prefix, limits, follow_symlinks, Zstd(), store_of(prefix))
     try:
         while True:
             state = verifier.step(STEP_BYTES)

@@ -29,6 +29,7 @@ from ckptfmt.arrays import Columns, Sources, batches
 from ckptfmt.bundle import incremental
 from ckptfmt.bundle.codec import CHUNK_SIZE, Zstd
 from ckptfmt.errors import InvalidError, about
+from ckptfmt.places import store_of
 from ckptfmt.progress import Meter, Progress
 from ckptfmt.threads import thread_count
 
@@ -89,7 +90,7 @@ class Writer:
         compression: str | None = None,
         shards: int = 1,
     ) -> None:
-        target = names.prefix_text(prefix)
+        target = names.prefix_text(prefix, urls=True)
         self._open(target, metadata, level, alignment, durability, compression, shards)
 
     @classmethod
@@ -130,6 +131,7 @@ class Writer:
             data_size,
             None if zstd is None else Zstd(zstd),
             shards,
+            store_of(prefix),
         )
 
     def add(self, name: str | bytes, array: Any, dtype: Any = None) -> None:

@@ -33,7 +33,7 @@ GOOD, PROBLEMS, TROUBLE, INTERRUPTED = 0, 1, 2, 130
 DAMAGE = (CorruptError, LimitError, ShardMissingError, GenerationGoneError, MergeConflictError)
 
 # Modules of this package: SUMMARY, EPILOG, add_options(parser), run(options) -> exit status.
-COMMANDS = ("inspect", "show", "verify", "diff", "merge", "convert", "clean")
+COMMANDS = ("inspect", "show", "verify", "diff", "merge", "convert", "latest", "clean")
 
 LAYOUT: dict[str, Any] = {
     "formatter_class": argparse.RawDescriptionHelpFormatter,
@@ -54,6 +54,7 @@ examples:
   ckptfmt diff before after                  list the differences
   ckptfmt merge part-0 part-1 model          join checkpoints
   ckptfmt convert --level v2 model other     write it at another level
+  ckptfmt latest directory                   the newest complete checkpoint
   ckptfmt clean --dry-run directory          list what killed writers left
   ckptfmt COMMAND --help                     more about a command
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from ckptfmt import CkptfmtError, Finding, Reader, StoredSlice, TensorHandle
 from ckptfmt.bundle.reader import Header
 from ckptfmt.names import data_name, index_name, parse_data_name
+from ckptfmt.places import file_size, names_in
 from ckptfmt.remembering import cached_property
 
 __all__ = [
@@ -245,11 +246,7 @@ def gather_unopened(prefix: str, problem: Finding) -> Contents:
     even with different counts in their names."""
     directory, stem = os.path.split(prefix)
     found = []
-    try:
-        entries = os.listdir(directory or ".")
-    except OSError:
-        entries = []
-    for entry in entries:
+    for entry in names_in(directory or "."):
         data = parse_data_name(entry)
         if data is not None and data.prefix == stem:
             path = os.path.join(directory, entry)
@@ -261,7 +258,7 @@ def gather_unopened(prefix: str, problem: Finding) -> Contents:
 
 def _size(path: str) -> int | None:
     try:
-        return os.stat(path).st_size
+        return file_size(path)
     except OSError:
         return None
 

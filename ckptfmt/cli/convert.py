@@ -1,32 +1,52 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`ckptfmt convert`: write a checkpoint at another level of the format."""
+"""`ckptfmt convert`: write a checkpoint in another format, or at another level."""
 
 from __future__ import annotations
 
 import argparse
+import os
+import re
 
 import ckptfmt
-from ckptfmt import CkptfmtError
+from ckptfmt import CkptfmtError, InvalidError, huggingface
 from ckptfmt.bundle.convert import DROPPING
 from ckptfmt.bundle.locate import locate
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination
 from ckptfmt.cli.output import Output
 from ckptfmt.cli.progress import Progress
+from ckptfmt.formats.convert import format_of
+from ckptfmt.formats.safetensors import INDEX
+
+# Tables of ckptfmt.huggingface.
+TABLES = {
+    "albert": huggingface.ALBERT,
+    "bert": huggingface.BERT,
+    "electra": huggingface.ELECTRA,
+    "electra-generator": huggingface.ELECTRA_GENERATOR,
+    "t5": huggingface.T5,
+}
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 
-SUMMARY = "write a checkpoint at another level of the format"
+SUMMARY = "write a checkpoint in another format, or at another level of ours"
 
 EPILOG = """
-SOURCE is a path as for `ckptfmt inspect`; DESTINATION is a prefix. The source is verified while it
-is read, and the result is read back before it becomes visible.
+SOURCE is a path as for `ckptfmt inspect`, or a safetensors file, its index, a .npz or .h5 file, or
+a directory of torch.distributed.checkpoint. DESTINATION is the prefix of a TensorFlow checkpoint,
+or a file whose extension names its format (.safetensors, .npz, .h5). The source is verified while
+it is read, and the result is read back before it becomes visible. Other formats have no place for
+TensorFlow's object graph.
 
+levels of TensorFlow checkpoints:
   v2       byte for byte what TensorFlow writes
   v2+      with chunk checksums and metadata, which TensorFlow skips
   ckptfmt  compressed tensors; TensorFlow refuses the checkpoint
 
 examples:
+  ckptfmt convert model.ckpt-1000 model.safetensors --cast float32
+  ckptfmt convert model.safetensors.index.json ckpt/model
+  ckptfmt convert bert_model.ckpt model.safetensors --rename bert
   ckptfmt convert --level ckptfmt model.ckpt-1000 archive/model
   ckptfmt convert --level v2 archive/model for-tensorflow/model
 
@@ -40,8 +60,30 @@ exit status:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     add = parser.add_argument
-    add("source", metavar="SOURCE", help="a checkpoint")
-    add("destination", metavar="DESTINATION", help="prefix of the result")
+    add("source", metavar="SOURCE", help="a checkpoint, or a file of another format")
+    add("destination", metavar="DESTINATION", help="prefix or file of the result")
+    add(
+        "--to",
+        choices=["tensorflow", "safetensors", "npz", "hdf5"],
+        help="format of the result (default: by the extension of DESTINATION)",
+    )
+    add(
+        "--cast",
+        metavar="[GLOB=]DTYPE",
+        action="append",
+        default=[],
+        help="cast tensors whose dtype the result cannot hold, or those with such names",
+    )
+    add(
+        "--rename",
+        choices=sorted(TABLES),
+        help="give the tensors the names and layouts of Hugging Face's PyTorch models",
+    )
+    add(
+        "--max-shard-size",
+        metavar="SIZE",
+        help="divide a safetensors result into files of at most SIZE (such as 5GB), with an index",
+    )
     add("--level", choices=["v2", "v2+", "ckptfmt"], default="v2+", help="of the result")
     add(
         "--compression",
@@ -56,7 +98,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--overwrite",
         action="store_true",
-        help="replace a checkpoint at DESTINATION, which may be SOURCE",
+        help="replace what is at DESTINATION, which may be SOURCE",
     )
     add("--no-verify", action="store_true", help="do not read the result back")
     add("-q", "--quiet", action="store_true", help="print nothing on success")
@@ -68,13 +110,26 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         CkptfmtError: nothing was converted (after a DurabilityUnknownError: it was).
     """
-    source = locate(options.source)
-    check_destination(options.destination, overwrite=options.overwrite)
+    source = options.source
+    if format_of(source, exists=True) == "tensorflow":
+        source = locate(source)
+    result = options.to or format_of(options.destination, exists=False)
+    if result == "tensorflow":
+        check_destination(options.destination, overwrite=options.overwrite)
+    elif not options.overwrite:
+        index = os.path.splitext(options.destination)[0] + INDEX
+        for path in (options.destination, *([index] if options.max_shard_size else [])):
+            if os.path.lexists(path):
+                raise InvalidError("DESTINATION exists (--overwrite replaces it)", path=path)
     with Progress("converting", quiet=options.quiet) as progress:
         try:
-            ckptfmt.convert(
+            done = ckptfmt.convert(
                 source,
                 options.destination,
+                to=result,
+                cast=_casts(options.cast),
+                rename=None if options.rename is None else TABLES[options.rename],
+                max_shard_bytes=_size(options.max_shard_size),
                 level=options.level,
                 compression=options.compression,
                 drop_metadata=options.drop_metadata,
@@ -82,10 +137,37 @@ def run(options: argparse.Namespace) -> int:
                 progress=progress.update,
             )
         except CkptfmtError as error:
-            error.message = error.message.replace(DROPPING, "--drop-metadata drops them")
+            for ours, option in (
+                (DROPPING, "--drop-metadata drops them"),
+                ("max_shard_bytes", "--max-shard-size"),
+                ("`cast`", "--cast"),
+            ):
+                error.message = error.message.replace(ours, option)
             raise
     if not options.quiet:
-        Output().line(
-            f"converted {text.printable(source)} into {text.printable(options.destination)}"
-        )
+        output = Output()
+        for what in done.dropped:
+            output.line(f"left out: {what}")
+        for name, (before, after) in done.casts.items():
+            output.line(f"cast {text.printable(name)} from {before} to {after}")
+        output.line(f"converted {text.printable(source)} into {text.printable(done.path)}")
     return 0
+
+
+def _casts(given: list[str]) -> str | dict[str, str] | None:
+    """Return the `cast` argument of `ckptfmt.convert`."""
+    named = dict(one.rpartition("=")[::2] for one in given)
+    if "" in named and len(named) > 1:
+        raise InvalidError("--cast DTYPE and --cast GLOB=DTYPE cannot be used together")
+    return named.get("", named or None)
+
+
+def _size(given: str | None) -> int | None:
+    """Parse a number of bytes."""
+    if given is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(i?)B?", given.strip(), re.IGNORECASE)
+    if match is None:
+        raise InvalidError(f"--max-shard-size {given!r}: expected a size such as 5GB or 500MiB")
+    power = " KMGT".index(match[2].upper() or " ")
+    return int(float(match[1]) * (1024 if match[3] else 1000) ** power)

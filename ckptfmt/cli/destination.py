@@ -7,6 +7,7 @@ import os
 
 from ckptfmt import InvalidError
 from ckptfmt.names import index_name
+from ckptfmt.places import is_file
 
 __all__ = ["check_destination"]
 
@@ -27,7 +28,7 @@ def check_destination(prefix: str, *, overwrite: bool) -> None:
             f"DESTINATION {prefix!r} looks like a {extension} file: the result is a TensorFlow V2 "
             "checkpoint, so give a prefix without that extension"
         )
-    if os.path.lexists(index_name(prefix)):
+    if is_file(index_name(prefix)) or os.path.lexists(index_name(prefix)):
         if not overwrite:
             raise InvalidError(
                 "DESTINATION already holds a checkpoint (--overwrite replaces it)", path=prefix

@@ -7,7 +7,6 @@ between them padding (zero bytes) or gaps (bytes that no entry names).
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from typing import NamedTuple
 from ckptfmt import CkptfmtError, Finding, Reader
 from ckptfmt.cli.contents import WHOLE, Contents, DataFile, Tensors, Value, finding_of
 from ckptfmt.names import index_name
+from ckptfmt.places import pieces_of
 
 __all__ = ["FileLayout", "Region", "layout_of"]
 
@@ -159,13 +159,6 @@ def _between(path: str, first: int, end: int) -> Region:
 
 def _is_zero(path: str, first: int, end: int) -> bool:
     try:
-        with open(path, "rb") as stream:
-            stream.seek(first, os.SEEK_SET)
-            while first < end:
-                piece = stream.read(min(end - first, READ_BYTES))
-                if not piece or any(piece):
-                    return False
-                first += len(piece)
+        return not any(map(any, pieces_of(path, first, end, READ_BYTES)))
     except OSError:
         return False
-    return True

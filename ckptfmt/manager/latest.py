@@ -49,6 +49,7 @@ from ckptfmt.errors import (
     UnsupportedError,
 )
 from ckptfmt.names import path_text
+from ckptfmt.places import file_size, is_file, list_objects, object_identity, read_file
 from ckptfmt.temporary import raise_storage
 
 __all__ = [
@@ -102,7 +103,7 @@ def latest_checkpoint(directory: Path, latest_filename: Path | None = None) -> s
         InvalidError: a path that cannot be used.
         StorageError: a file or the directory cannot be read now, although it exists.
     """
-    prefix, problem = _look(path_text(directory), latest_filename)
+    prefix, problem = _look(path_text(directory, urls=True), latest_filename)
     if problem is not None:
         warn(problem)
     return prefix
@@ -125,12 +126,14 @@ def warn(message: str) -> None:
     warnings.warn(message, CkptfmtWarning, stacklevel=level)
 
 
-def identity(path: str) -> tuple[int, int, int, int] | None:
+def identity(path: str) -> Any:
     """Return what changes when another file replaces this one; None if the file is missing.
 
     Raises:
         StorageError: the file cannot be examined.
     """
+    if names.is_url(path):
+        return object_identity(path)
     try:
         info = os.stat(path)
     except OSError as error:
@@ -183,7 +186,7 @@ def _missing_data(prefix: str) -> str | None:
         path = names.data_name(prefix, shard, num_shards)
         needed = int(ends[stored["shard"] == shard].max())
         try:
-            size = os.stat(path).st_size
+            size = file_size(path)
         except OSError as error:
             if error.errno not in _MISSING:
                 raise_storage(error, path)
@@ -224,11 +227,10 @@ def _content(path: str) -> object:
     the same identity if that happens within one tick of the file system's clock.
     """
     found = identity(path)
-    if found is None or not os.path.isfile(path):  # to open a pipe would block
+    if found is None or not is_file(path):  # to open a pipe would block
         return found
     try:
-        with open(path, "rb") as stream:
-            return found, stream.read(CONTENT_BYTES_MAX)
+        return found, read_file(path, CONTENT_BYTES_MAX)
     except OSError as error:
         raise_storage(error, path)
 
@@ -236,7 +238,10 @@ def _content(path: str) -> object:
 def _read_state(path: str) -> tuple[CheckpointState | None, str | None]:
     """Return the content of a state file, or what is wrong with it; neither if it is missing."""
     try:
-        os.lstat(path)
+        if not names.is_url(path):
+            os.lstat(path)
+        elif identity(path) is None:
+            return None, None
         return read_state_file(path), None
     except CkptfmtError as error:
         if not proves_damage(error):
@@ -307,14 +312,14 @@ def candidates(
     listed = {found.name: found for found in _listed(directory)}
     # There may be a million of these: those right in the directory are looked up in its listing.
     for path in dict.fromkeys(reversed(() if state is None else state.all_model_checkpoint_paths)):
-        prefix = path if path.startswith("/") else begin + path
+        prefix = path if path.startswith("/") or names.is_url(path) else begin + path
         name = prefix.removeprefix(begin)
         if prefix not in tried and (
             name in listed
             or (
                 "/" in name
                 and _is_inside(directory, path, parents)
-                and os.path.isfile(names.index_name(prefix))
+                and is_file(names.index_name(prefix))
             )
         ):
             tried.add(prefix)
@@ -338,6 +343,10 @@ def _is_inside(directory: str, path: str, parents: dict[str, bool]) -> bool:
         return False
     if not parent:
         return True
+    if names.is_url(directory):
+        return ".." not in path.split("/") and (
+            not names.is_url(path) or path.startswith(os.path.join(directory, ""))
+        )
     if parent not in parents:
         root = os.path.realpath(directory)
         target = os.path.realpath(os.path.join(directory, parent))
@@ -356,20 +365,28 @@ class _Listed:
 
 
 def _listed(directory: str) -> list[_Listed]:
-    listed = []
+    listed: list[_Listed] = []
+    if names.is_url(directory):
+        stems = (
+            name.removesuffix(".index") for name in list_objects(directory) if name[-6:] == ".index"
+        )
+        return [_Listed(name, *_split(name), 0) for name in filter(None, stems)]
     try:
         with os.scandir(directory or ".") as entries:
             for entry in entries:
                 name = entry.name.removesuffix(".index")
                 with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                     if name and name != entry.name and entry.is_file():
-                        match = _NUMBERED.fullmatch(name)
-                        base, number = (match[1], int(match[2])) if match else (name, None)
-                        listed.append(_Listed(name, base, number, entry.stat().st_mtime_ns))
+                        listed.append(_Listed(name, *_split(name), entry.stat().st_mtime_ns))
     except OSError as error:
         if error.errno not in _MISSING:
             raise_storage(error, directory or ".")
     return listed
+
+
+def _split(name: str) -> tuple[str, int | None]:
+    match = _NUMBERED.fullmatch(name)
+    return (match[1], int(match[2])) if match else (name, None)
 
 
 def _ordered(listed: Iterable[_Listed]) -> Iterator[_Listed]:
@@ -416,7 +433,7 @@ def checkpoints_iterator(
             tries again.
     """
     check_waiting(min_interval_secs, timeout, timeout_fn)
-    watch = _Watch(path_text(checkpoint_dir))
+    watch = _Watch(path_text(checkpoint_dir, urls=True))
     return iterate(watch.newest, min_interval_secs, timeout, timeout_fn)
 
 

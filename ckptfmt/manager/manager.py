@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ckptfmt.arguments import Durability, check_choice, check_number, is_positive, whole, wrong
-from ckptfmt.background import Line
+from ckptfmt.background import SaveQueue
 from ckptfmt.bundle.orphans import INDEX, number_of, of_managed
 from ckptfmt.bundle.state_file import STATE_NAME
 from ckptfmt.errors import (
@@ -46,7 +46,8 @@ from ckptfmt.manager.restoring import (
     restore_newest,
 )
 from ckptfmt.manager.retention import KeepBest, Policy, Queued, decide
-from ckptfmt.names import path_text
+from ckptfmt.manager.store_directory import Directory, StoreDirectory
+from ckptfmt.names import is_url, path_text
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.temporary import make_directory, raise_storage
 
@@ -160,7 +161,7 @@ class CheckpointManager:
         self._options = CheckpointOptions(durability=durability)
         self._checkpoint = checkpoint
         self._decisions = Decisions(getattr(checkpoint, "coordinator", None))
-        self._directory = path_text(directory)
+        self._directory = path_text(directory, urls=True)
         self._name = checkpoint_name
         self._init_fn = init_fn
         self._step_counter = step_counter
@@ -201,8 +202,8 @@ class CheckpointManager:
     def staging_bytes(self) -> int:
         """Size of the memory that the `Checkpoint` keeps for its next background save; it is freed
         with the Checkpoint. 0 of another object."""
-        line = getattr(self._checkpoint, "_ckptfmt_line", None)
-        return line.staging_bytes if isinstance(line, Line) else 0
+        queue = getattr(self._checkpoint, "_ckptfmt_queue", None)
+        return queue.staging_bytes if isinstance(queue, SaveQueue) else 0
 
     @property
     def latest_checkpoint(self) -> str | None:
@@ -370,6 +371,8 @@ class CheckpointManager:
         return self._path(name), future
 
     def _make_directory(self) -> None:
+        if is_url(self._directory):
+            return
         try:
             make_directory(self._directory, self._durability)
         except OSError as error:
@@ -440,7 +443,7 @@ class CheckpointManager:
         """Do steps 1 to 5 of a save."""
         with (
             self._threads,
-            CheckpointDirectory(self._directory, durability=self._durability) as place,
+            self._opened() as place,
             place.lock(),
         ):
             if save.recorded:
@@ -469,7 +472,7 @@ class CheckpointManager:
             with contextlib.suppress(StorageError):
                 place.sweep(self._name)
 
-    def _remove_old(self, place: CheckpointDirectory) -> bool:
+    def _remove_old(self, place: Directory) -> bool:
         """Remove what is not retained; return whether any checkpoint left the queue."""
         managed = self._records.managed
         queue = [self._queued(name, moment) for name, moment in managed.items()]
@@ -507,14 +510,19 @@ class CheckpointManager:
 
     # ---- reading the directory -----------------------------------------------------------------
 
-    def _open(self) -> CheckpointDirectory | None:
+    def _open(self) -> Directory | None:
         """Return the directory, or None if it does not exist."""
         try:
-            return CheckpointDirectory(self._directory, durability=self._durability)
+            return self._opened()
         except StorageError as error:
             if not proves_damage(error):
                 raise
             return None
+
+    def _opened(self) -> Directory:
+        if is_url(self._directory):
+            return StoreDirectory(self._directory)
+        return CheckpointDirectory(self._directory, durability=self._durability)
 
     def _look(self) -> str | None:
         """Read what other managers recorded; return the newest complete checkpoint."""

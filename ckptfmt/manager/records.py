@@ -30,10 +30,10 @@ from ckptfmt.bundle.state_file import (
     parse_state,
 )
 from ckptfmt.errors import CkptfmtError, CorruptError, InvalidError, StorageError
-from ckptfmt.manager.directory import CheckpointDirectory
 from ckptfmt.manager.latest import proves_damage, warn
 from ckptfmt.manager.retention import recover
-from ckptfmt.names import index_name
+from ckptfmt.manager.store_directory import Directory
+from ckptfmt.names import index_name, is_url
 
 __all__ = ["Records", "check_metrics"]
 
@@ -68,11 +68,11 @@ class Records:
         self._content: bytes | None = None
         self._identity: tuple[int, int] | None = None
 
-    def is_current(self, directory: CheckpointDirectory) -> bool:
+    def is_current(self, directory: Directory) -> bool:
         """Return whether the state file is as it was read or written last."""
         return directory.identity == self._identity and self._content == directory.read(STATE_NAME)
 
-    def read(self, directory: CheckpointDirectory) -> None:
+    def read(self, directory: Directory) -> None:
         """Take over what other managers recorded, and forget checkpoints that are gone.
 
         A damaged file is ignored, with a warning.
@@ -146,7 +146,11 @@ class Records:
     def _name_of(self, path: str) -> str | None:
         """Return the name of a checkpoint that is right in the directory; None of any other
         path."""
-        if os.path.isabs(path):
+        if is_url(path):
+            parent, name = os.path.split(path)
+            if parent != self._path.rstrip("/"):
+                return None
+        elif os.path.isabs(path):
             parent, name = os.path.split(path)
             if os.path.abspath(parent) != os.path.abspath(self._path or "."):
                 return None
@@ -154,9 +158,7 @@ class Records:
             name = path.removeprefix("./")
         return name if name not in ("", ".", "..") and "/" not in name else None
 
-    def add(
-        self, directory: CheckpointDirectory, name: str, metrics: Mapping[str, float] | None
-    ) -> None:
+    def add(self, directory: Directory, name: str, metrics: Mapping[str, float] | None) -> None:
         """Manage a checkpoint that was just saved, as the newest.
 
         Raises:
@@ -168,7 +170,7 @@ class Records:
         if metrics is not None:
             self.scored[name] = Record(metrics, _fingerprint(directory, name))
 
-    def write(self, directory: CheckpointDirectory, newest: str) -> None:
+    def write(self, directory: Directory, newest: str) -> None:
         """Write the state file, if it does not say this already.
 
         Raises:
@@ -181,9 +183,7 @@ class Records:
             directory.write_state(STATE_NAME, content)
             self.state, self._content = state, content
 
-    def write_metrics(
-        self, directory: CheckpointDirectory, durability: Durability | None = None
-    ) -> None:
+    def write_metrics(self, directory: Directory, durability: Durability | None = None) -> None:
         """Write the metrics, if the file does not have them already. Without any
         metrics no file is created.
 
@@ -200,9 +200,7 @@ class Records:
         if content != existing and (self.scored or existing is not None):
             directory.write_state(METRICS_NAME, content, durability)
 
-    def _read_metrics(
-        self, directory: CheckpointDirectory, existing: set[str]
-    ) -> dict[str, Record]:
+    def _read_metrics(self, directory: Directory, existing: set[str]) -> dict[str, Record]:
         """Return the metrics of the checkpoints that exist with the index that they were written
         for."""
         try:
@@ -260,7 +258,7 @@ def check_metrics(given: Any) -> dict[str, float] | None:
     return found
 
 
-def _fingerprint(directory: CheckpointDirectory, name: str) -> str:
+def _fingerprint(directory: Directory, name: str) -> str:
     """Return a hash that identifies the content of a checkpoint's index."""
     content = directory.read(index_name(name), INDEX_BYTES_MAX) or b""
     return hashlib.sha256(content).hexdigest()[:32]

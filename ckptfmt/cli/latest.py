@@ -1,0 +1,55 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ckptfmt latest`: print the newest complete checkpoint of a directory."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+
+import ckptfmt
+from ckptfmt import CheckpointNotFoundError, CkptfmtWarning
+from ckptfmt.cli import text
+from ckptfmt.cli.output import Output
+
+__all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
+
+SUMMARY = "print the newest complete checkpoint of a directory"
+
+EPILOG = """
+DIR is a directory of checkpoints, or a URL of one. Its `checkpoint` file names the newest; if that
+one is not complete, another is searched for, and standard error says why. Tensors are not read.
+
+examples:
+  ckptfmt latest runs/1
+  ckptfmt verify "$(ckptfmt latest s3://bucket/runs/1)"
+
+exit status:
+  0  found
+  2  wrong usage, or there is no complete checkpoint
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    parser.add_argument("directory", metavar="DIR", help="a directory of checkpoints")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the prefix, and return the exit status.
+
+    Raises:
+        CheckpointNotFoundError: there is no complete checkpoint.
+        StorageError: the directory cannot be read now.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", CkptfmtWarning)
+        prefix = ckptfmt.latest_checkpoint(options.directory)
+    for warning in caught:
+        print(f"ckptfmt: {text.printable(str(warning.message))}", file=sys.stderr)
+    if prefix is None:
+        raise CheckpointNotFoundError(
+            "the directory has no complete checkpoint", path=options.directory
+        )
+    Output().line(text.printable(prefix))
+    return 0

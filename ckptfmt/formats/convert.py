@@ -1,0 +1,535 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ckptfmt.convert`: between levels of the format, and from and to other formats."""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import importlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckptfmt import dtypes, names
+from ckptfmt.arguments import Durability, Level, Verify, check_choice, check_progress, wrong
+from ckptfmt.arrays import Sources
+from ckptfmt.background import wait_for_saves
+from ckptfmt.bundle import convert as levels
+from ckptfmt.bundle.batch import can_cast
+from ckptfmt.bundle.convert import HELD_MAX, Options, build, check_result, mapped_array
+from ckptfmt.bundle.locate import locate
+from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.selecting import Rename
+from ckptfmt.bundle.writer import Writer, check_options
+from ckptfmt.errors import InvalidError
+from ckptfmt.formats import safetensors
+from ckptfmt.formats.renaming import Opened, renamed_tensors
+from ckptfmt.formats.tensors import Box, Kind, Read, Tensor, slabs
+from ckptfmt.names import path_text, prefix_text
+from ckptfmt.objects.graph import OBJECT_GRAPH_KEY
+from ckptfmt.progress import Progress
+from ckptfmt.temporary import make_directory, open_directory, replacing_file
+
+__all__ = ["Conversion", "Format", "convert", "format_of"]
+
+Path = str | bytes | os.PathLike[Any]
+Format = Literal["tensorflow", "safetensors", "npz", "hdf5", "dcp"]
+Cast = str | Mapping[str, str]
+
+_EXTENSIONS: dict[str, Format] = {
+    ".safetensors": "safetensors",
+    safetensors.INDEX: "safetensors",
+    ".npz": "npz",
+    ".h5": "hdf5",
+    ".hdf5": "hdf5",
+}
+# What other formats have no place for: TensorFlow's description of objects.
+_GRAPH = OBJECT_GRAPH_KEY
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """What `convert` did.
+
+    Attributes:
+        path: of the result; of a TensorFlow checkpoint its prefix.
+        format: of the result.
+        tensors, nbytes: tensors, and bytes of their arrays.
+        casts: by name, the dtypes before and after.
+        dropped: what the source has and the result has no place for, in words.
+    """
+
+    path: str
+    format: Format
+    tensors: int
+    nbytes: int
+    casts: dict[str, tuple[str, str]] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
+
+
+def format_of(path: str, *, exists: bool) -> Format:
+    """Return the format of a path by its extension, and if it `exists` also by what is there."""
+    for extension, name in _EXTENSIONS.items():
+        if path.lower().endswith(extension):
+            return name
+    if exists and not names.is_url(path) and os.path.isdir(path):
+        found = os.listdir(path)
+        if ".metadata" in found:
+            return "dcp"
+        ours = any(name == "checkpoint" or name.endswith(".index") for name in found)
+        if not ours and any(name.endswith((".safetensors", safetensors.INDEX)) for name in found):
+            return "safetensors"
+    return "tensorflow"
+
+
+def _module(name: Format) -> Any:
+    return importlib.import_module(f"ckptfmt.formats.{name}")
+
+
+def convert(
+    source: Path,
+    destination: Path,
+    *,
+    to: Format | None = None,
+    level: Level = "v2+",
+    compression: str | None = None,
+    cast: Cast | None = None,
+    rename: Rename | None = None,
+    max_shard_bytes: int | None = None,
+    drop_metadata: bool = False,
+    alignment: int | None = None,
+    durability: Durability = "full",
+    verify: Verify = "full",
+    progress: Progress | None = None,
+    limits: Mapping[str, int] | None = None,
+) -> Conversion:
+    """Write a checkpoint again in another format or at another level, all or nothing.
+
+    Formats are TensorFlow checkpoints ("tensorflow", at any level), safetensors files (with an
+    index for several), NumPy's `.npz`, HDF5 files such as Keras's `.weights.h5`, and directories of
+    torch.distributed.checkpoint ("dcp", which are only read). Names and values stay as they are.
+    Memory is bounded except for string tensors: larger values go through a temporary file.
+
+    Args:
+        source: any path that `ckptfmt.open` takes, or a file or directory of another format.
+        destination: a prefix, or the path of a file of another format, which is replaced.
+        to: the format of the result; default by the extension of `destination`, without a known
+            one "tensorflow".
+        level, compression, alignment, drop_metadata, limits: of TensorFlow checkpoints; see
+            `ckptfmt.save` and `ckptfmt.open`.
+        cast: dtype for the tensors whose dtype the result cannot hold; or a mapping of glob
+            patterns of names to dtypes, for any tensors. Complex numbers are only cast to
+            complex dtypes. Values are converted as numpy's `astype`
+            does.
+        rename: which tensors to convert, under what names and with what transforms, as in
+            `ckptfmt.load_into`, for example a table of `ckptfmt.huggingface`. Partitioned tensors
+            become whole, and the object graph is dropped. A transformed tensor is in memory.
+        max_shard_bytes: divide a safetensors result into files of at most this size, with an index.
+        durability: as in `ckptfmt.save`.
+        verify: "full" reads the result back before it becomes visible, and compares it with the
+            source; "off" does not. A TensorFlow source is always verified.
+        progress: called as `progress(bytes_done, bytes_total)` from this thread.
+
+    Returns:
+        What was written, cast and dropped. The object graph of TensorFlow is dropped where the
+        result has no place for it, and so is metadata.
+
+    Raises:
+        InvalidError: an argument; a tensor whose name or dtype the result cannot hold (`cast`).
+        CheckpointNotFoundError, CorruptError, LimitError, UnsupportedError: of the source.
+        CorruptError: the result differs from the source.
+        StorageError, BusyError, DurabilityUnknownError: as in `ckptfmt.Writer`.
+    """
+    check_progress(progress)
+    check_choice("verify", verify, ("full", "off"))
+    from_path, to_path = path_text(source, urls=True), path_text(destination, urls=True)
+    kind = format_of(from_path, exists=True)
+    result = format_of(to_path, exists=False) if to is None else to
+    check_choice("to", result, get_args(Format))
+    for path, name in ((from_path, kind), (to_path, result)):
+        if name != "tensorflow":
+            path_text(path)  # other formats are files of the file system
+    casts = _Casts(cast)
+    if max_shard_bytes is not None and (result != "safetensors" or max_shard_bytes < 1):
+        raise InvalidError("max_shard_bytes is a positive number, for safetensors results")
+    if result == "tensorflow":
+        options = Options(level, compression, alignment, durability, limits)
+        if kind == "tensorflow" and rename is None:
+            if cast is not None:
+                raise InvalidError("cast: dtypes are kept between TensorFlow checkpoints")
+            return _convert_level(from_path, to_path, options, drop_metadata, verify, progress)
+        opened = renamed_tensors(_opened(kind, from_path, limits, as_text=False), rename)
+        return _Import(opened, casts, verify, progress).write(to_path, options)
+    if result == "dcp":
+        raise InvalidError(
+            "to: 'dcp' directories are only read; ckptfmt.torch.dcp saves with torch"
+        )
+    out = _Export(_module(result), result, to_path, durability, max_shard_bytes)
+    opened = renamed_tensors(_opened(kind, from_path, limits), rename)
+    return out.write(opened, casts, verify, progress)
+
+
+def _convert_level(
+    source: str,
+    destination: str,
+    options: Options,
+    drop_metadata: bool,
+    verify: Verify,
+    progress: Progress | None,
+) -> Conversion:
+    levels.convert(
+        source,
+        destination,
+        drop_metadata=drop_metadata,
+        verify=verify,
+        progress=progress,
+        **options._asdict(),
+    )
+    with Reader(prefix_text(destination, urls=True), limits=options.limits) as reader:
+        nbytes = sum(handle.nbytes for handle in reader.values())
+        return Conversion(reader.prefix, "tensorflow", len(reader), nbytes)
+
+
+# ---- casts ---------------------------------------------------------------------------------------
+
+
+class _Casts:
+    """Which dtype each tensor gets."""
+
+    def __init__(self, cast: Cast | None) -> None:
+        if cast is not None and not isinstance(cast, (str, Mapping)):
+            raise wrong("cast", "a dtype, or a mapping of glob patterns to dtypes", cast)
+        self._default = self._dtype(cast) if isinstance(cast, str) else None
+        self._patterns = (
+            [(glob, self._dtype(one)) for glob, one in cast.items()]
+            if isinstance(cast, Mapping)
+            else []
+        )
+        self.done: dict[str, tuple[str, str]] = {}
+
+    @staticmethod
+    def _dtype(name: Any) -> np.dtype[Any]:
+        found = dtypes.numpy_dtype(dtypes.code_of(name))
+        if found is None or found.kind == "O":
+            raise InvalidError(f"cast: {name!r} is not a dtype of numbers")
+        return found
+
+    def kind_of(self, tensor: Kind, holds: Callable[[np.dtype[Any]], bool], result: str) -> Kind:
+        """Return what the tensor becomes.
+
+        Raises:
+            InvalidError: the result cannot hold its dtype, and no cast says what to do.
+        """
+        wanted = tensor.dtype
+        for glob, dtype in self._patterns:
+            if fnmatch.fnmatchcase(tensor.name, glob):
+                wanted = dtype
+                break
+        default = self._default
+        if not holds(wanted) and default is not None and _can_cast(wanted, default):
+            wanted = default
+        if wanted != tensor.dtype and not _can_cast(tensor.dtype, wanted):
+            raise InvalidError(
+                f"cannot cast {_named(tensor.dtype)} to {_named(wanted)}", tensor=tensor.name
+            )
+        if not holds(wanted):
+            hint = "" if wanted.kind == "O" else "; `cast` converts it to another dtype"
+            raise InvalidError(f"{result} cannot hold {_named(wanted)}{hint}", tensor=tensor.name)
+        if wanted != tensor.dtype:
+            self.done[tensor.name] = _named(tensor.dtype), _named(wanted)
+        return tensor._replace(dtype=wanted)
+
+
+def _named(dtype: np.dtype[Any]) -> str:
+    if dtype.kind == "O":
+        return "strings"
+    return dtype.names[0] if dtype.names else dtype.name
+
+
+def _can_cast(stored: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
+    """Return whether a cast is possible; one from complex numbers to others would drop a part."""
+    return can_cast(stored, wanted) and (stored.kind != "c" or wanted.kind == "c")
+
+
+def _cast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return the array with another dtype. What is too large for it becomes what `astype` says."""
+    if array.dtype == dtype:
+        return array
+    with np.errstate(over="ignore", invalid="ignore"):
+        plain = dtypes.plain_quantized(array).astype(dtype[0] if dtype.names else dtype)
+    return plain.view(dtype)
+
+
+def _all_equal(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    """Return whether two arrays have the same bytes, or strings."""
+    if one.dtype.kind == "O":
+        return bool(one.reshape(-1).tolist() == other.reshape(-1).tolist())
+    one, other = np.ascontiguousarray(one), np.ascontiguousarray(other)
+    return bool((one.reshape(-1).view(np.uint8) == other.reshape(-1).view(np.uint8)).all())
+
+
+class _Counter:
+    """Counts bytes for the caller's progress function."""
+
+    def __init__(self, progress: Progress | None, kinds: list[Kind]) -> None:
+        self._progress, self._done = progress, 0
+        self._total = sum(kind.nbytes for kind in kinds)
+
+    def add(self, size: int) -> None:
+        self._done += size
+        if self._progress is not None:
+            self._progress(min(self._done, self._total), self._total)
+
+
+# ---- from another format -------------------------------------------------------------------------
+
+
+class _Import:
+    """The conversion of a file of another format to a TensorFlow checkpoint."""
+
+    def __init__(
+        self, opened: Opened, casts: _Casts, verify: Verify, progress: Progress | None
+    ) -> None:
+        self._opened = opened
+        self._casts, self._verify, self._progress = casts, verify, progress
+
+    def write(self, destination: str, options: Options) -> Conversion:
+        level, compression, alignment, _, limits = options
+        check_options(None, level, alignment, options.durability, compression)
+        target = prefix_text(destination, urls=True)
+        wait_for_saves()
+        with self._opened as (tensors, metadata):
+            dropped = ["TensorFlow's object graph"] if tensors.pop(_GRAPH, None) else []
+            kinds = [
+                self._casts.kind_of(
+                    Kind(name, tensor.dtype, tensor.shape), _ours_holds, "a TensorFlow checkpoint"
+                )
+                for name, tensor in tensors.items()
+            ]
+            for kind in kinds:
+                if kind.name.startswith(names.RESERVED) or not kind.name:
+                    raise InvalidError("the name is reserved, or empty", tensor=kind.name)
+            is_dropped = bool(metadata) and level == "v2"
+            dropped += ["the metadata"] * is_dropped
+            build(
+                target,
+                options,
+                None if is_dropped else metadata or None,
+                lambda writer, folder: self._fill(writer, folder, kinds, tensors),
+                lambda part, _: self._check(part, kinds, tensors, limits),
+            )
+        return Conversion(
+            target,
+            "tensorflow",
+            len(kinds),
+            sum(kind.nbytes for kind in kinds),
+            self._casts.done,
+            tuple(dropped),
+        )
+
+    def _fill(
+        self, writer: Writer, folder: str | None, kinds: list[Kind], tensors: dict[str, Tensor]
+    ) -> None:
+        counter = _Counter(self._progress, kinds)
+        for kind in kinds:
+            tensor = tensors[kind.name]
+            if kind.nbytes > HELD_MAX and kind.dtype.kind != "O":
+                array = mapped_array(kind.name, kind.shape, kind.dtype, folder)
+                for box in slabs(kind.shape, kind.dtype.itemsize):
+                    array[box] = _cast(tensor.read(box), kind.dtype)
+                    counter.add(array[box].nbytes)
+            else:
+                array = _cast(tensor.read(), kind.dtype)
+                counter.add(array.nbytes)
+            sources = Sources()
+            sources.add(names.tensor_bytes(kind.name), array)
+            writer._add(sources)
+
+    def _check(
+        self,
+        part: str,
+        kinds: list[Kind],
+        tensors: dict[str, Tensor],
+        limits: Mapping[str, int] | None,
+    ) -> None:
+        if self._verify == "off":
+            return
+        check_result(part, limits)
+        with Reader(part, limits=limits) as result:
+            for kind in kinds:
+                handle = result[kind.name]
+                for box in slabs(kind.shape, max(kind.dtype.itemsize, 1)):
+                    expected = _cast(tensors[kind.name].read(box), kind.dtype)
+                    if not _all_equal(np.asarray(handle[(*box, ...)]), expected):
+                        raise levels.other_values(kind.name)
+
+
+def _ours_holds(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind == "O" or dtypes.code_of_array(dtype) is not None
+
+
+# ---- to another format ---------------------------------------------------------------------------
+
+
+class _Result(NamedTuple):
+    """One file of the result, under its temporary name."""
+
+    path: str
+    kinds: list[Kind]
+
+
+class _Export:
+    """The conversion to a file, or files, of another format."""
+
+    def __init__(
+        self,
+        module: Any,
+        format: Format,  # noqa: A002 (the format's name)
+        destination: str,
+        durability: Durability,
+        max_shard_bytes: int | None,
+    ) -> None:
+        check_choice("durability", durability, get_args(Durability))
+        self._module, self._format, self._path = module, format, destination
+        self._durability: Durability = durability
+        self._most = max_shard_bytes
+        if destination.endswith(safetensors.INDEX) and max_shard_bytes is None:
+            raise InvalidError(
+                "max_shard_bytes must be given for a safetensors index", path=destination
+            )
+
+    def write(
+        self,
+        opened: Opened,
+        casts: _Casts,
+        verify: Verify,
+        progress: Progress | None,
+    ) -> Conversion:
+        """Write all files, then make them visible, the index last."""
+        dropped = []
+        with opened as (found, texts):
+            tensors = {name: one for name, one in found.items() if name != _GRAPH}
+            if _GRAPH in found:
+                dropped.append("TensorFlow's object graph")
+            metadata = texts if self._format == "safetensors" else {}
+            if texts and not metadata:
+                dropped.append("the metadata")
+            kinds = [
+                casts.kind_of(
+                    Kind(name, tensor.dtype, tensor.shape), self._module.holds, self._format
+                )
+                for name, tensor in tensors.items()
+            ]
+            counter = _Counter(progress, kinds)
+            by_name = {one.name: one for one in kinds}
+
+            def read(name: str, box: Box) -> NDArray[Any]:
+                return _cast(tensors[name].read(box), by_name[name].dtype)
+
+            path = self._write_files(kinds, metadata, read, counter, verify)
+        return Conversion(
+            path,
+            self._format,
+            len(kinds),
+            sum(one.nbytes for one in kinds),
+            casts.done,
+            tuple(dropped),
+        )
+
+    def _write_files(
+        self,
+        kinds: list[Kind],
+        metadata: Mapping[str, str],
+        read: Read,
+        counter: _Counter,
+        verify: Verify,
+    ) -> str:
+        def counted(name: str, box: Box) -> NDArray[Any]:
+            array = read(name, box)
+            counter.add(array.nbytes)
+            return array
+
+        folder = os.path.dirname(self._path)
+        make_directory(folder, self._durability)
+        with open_directory(folder) as directory, contextlib.ExitStack() as stack:
+
+            def new(path: str) -> str:
+                opened = replacing_file(directory, path, self._durability)
+                return stack.enter_context(opened)[0]
+
+            files = [_Result(self._path, kinds)]
+            path, parts = self._path, [kinds]
+            if self._most is not None:
+                parts = safetensors.split(kinds, self._most)
+            if len(parts) > 1 or path.endswith(safetensors.INDEX):
+                path = path.removesuffix(safetensors.INDEX).removesuffix(".safetensors")
+                path += safetensors.INDEX
+                index = new(path)  # entered first, so that it becomes visible last
+                paths = safetensors.shard_names(path, len(parts))
+                files = [_Result(*one) for one in zip(paths, parts, strict=True)]
+                with open(index, "wb") as out:
+                    by_file = {os.path.basename(one.path): one.kinds for one in files}
+                    out.write(safetensors.index_json(by_file))
+            for file in files:
+                temporary = new(file.path)
+                self._module.write(temporary, file.kinds, metadata, counted)
+                if verify == "full":
+                    self._check(temporary, file.kinds, read)
+        return path
+
+    def _check(self, path: str, kinds: list[Kind], read: Read) -> None:
+        with self._module.open_tensors(path) as (tensors, _):
+            if tensors.keys() != {kind.name for kind in kinds}:
+                raise levels.other_values(None)
+            for kind in kinds:
+                for box in slabs(kind.shape, max(kind.dtype.itemsize, 1)):
+                    if not _all_equal(tensors[kind.name].read(box), read(kind.name, box)):
+                        raise levels.other_values(kind.name)
+
+
+class _Handle:
+    """A tensor of a TensorFlow checkpoint, verified whatever part of it is read."""
+
+    def __init__(self, reader: Reader, name: str) -> None:
+        self._handle = reader[name]
+        self.name, self.shape = name, self._handle.shape
+        self._handle.check_rank()
+        if self._handle.dtype is None:
+            raise self._handle.unsupported(
+                f"the elements of {self._handle.dtype_name} are not known"
+            )
+        self.dtype = self._handle.dtype
+        self._mapped: NDArray[Any] | None = None
+
+    def read(self, box: Box = ()) -> NDArray[Any]:
+        """Return a box as an array."""
+        if not box:
+            return self._handle.read(verify="full")
+        if self._handle.partial_reads_verified:
+            return np.asarray(self._handle[(*box, ...)])
+        if self._mapped is None:
+            self._mapped = mapped_array(self.name, self.shape, self.dtype, None)
+            self._handle.read_into(self._mapped, verify="full")
+        return self._mapped[box]
+
+
+@contextlib.contextmanager
+def _opened(
+    kind: Format, source: str, limits: Mapping[str, int] | None, as_text: bool = True
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Give the tensors of a checkpoint, and its metadata, whose values are str if `as_text`."""
+    if kind != "tensorflow":
+        with _module(kind).open_tensors(source) as opened:
+            yield opened
+        return
+    with Reader(locate(source), limits=limits) as reader:
+        texts = {
+            name: value if isinstance(value, str) or not as_text else json.dumps(value)
+            for name, value in reader.metadata.items()
+        }
+        yield {name: _Handle(reader, name) for name in reader}, texts

@@ -1,0 +1,521 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Directories that torch.distributed.checkpoint writes, read without torch.
+
+`.metadata` is a pickle that says which chunks each tensor has and where they are; each chunk is a
+zip archive, as torch.save makes it, inside of a data file: a pickle that describes a tensor, and
+its bytes. These pickles are the only ones that this library reads: the names that they may use are
+listed here and lead to plain records, so that no code of theirs, and nothing of torch, is run.
+
+Values that are not tensors become arrays: numbers and text of no dimensions, and lists, tuples and
+dicts of such values JSON text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import json
+import math
+import os
+import pickle
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckptfmt import dtypes
+from ckptfmt._core import NUMPY_RANK_MAX
+from ckptfmt.errors import CkptfmtError, CorruptError, InvalidError, LimitError, UnsupportedError
+from ckptfmt.formats.tensors import Box, ByteFile
+
+__all__ = ["open_tensors"]
+
+METADATA = ".metadata"
+# Bytes of the pickles, which are small beside the tensors that they describe.
+METADATA_MAX, DESCRIPTION_MAX = 2 << 30, 64 << 20
+STEP_BYTES = 4 << 20
+# What the zipfile module raises for damaged archives; OSError for positions outside of the place.
+_ZIP_ERRORS = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, ValueError, LookupError),
+    *(RuntimeError, NotImplementedError),
+)
+
+# numpy's name of the dtypes of torch that a checkpoint can have, by name in torch.
+_NAMES = {
+    name: name
+    for name in (
+        *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
+        *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+        *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"),
+    )
+}
+_STORAGES = {
+    "ByteStorage": "uint8",
+    "CharStorage": "int8",
+    "ShortStorage": "int16",
+    "IntStorage": "int32",
+    "LongStorage": "int64",
+    "HalfStorage": "float16",
+    "FloatStorage": "float32",
+    "DoubleStorage": "float64",
+    "BoolStorage": "bool",
+    "BFloat16Storage": "bfloat16",
+    "ComplexFloatStorage": "complex64",
+    "ComplexDoubleStorage": "complex128",
+}
+
+
+# ---- pickles -------------------------------------------------------------------------------------
+
+
+class _Torch(str):
+    """The name of a dtype or storage class of torch."""
+
+
+def _names() -> dict[tuple[str, str], Any]:
+    """Return what a pickle may name. Made anew for each, because a pickle can change it."""
+
+    class Record:
+        """An object of a data class of torch.distributed.checkpoint: its fields."""
+
+        def __setstate__(self, state: Any) -> None:
+            self.state = state
+
+    def rebuilt(*arguments: Any) -> _Rebuilt:
+        return _Rebuilt(arguments)
+
+    def nothing(*_: Any) -> None:
+        return None
+
+    checkpoint = "torch.distributed.checkpoint."
+    records = (
+        *("Metadata", "TensorStorageMetadata", "TensorProperties", "ChunkStorageMetadata"),
+        *("BytesStorageMetadata", "MetadataIndex", "StorageMeta"),
+    )
+    found: dict[tuple[str, str], Any] = {
+        (f"{checkpoint}metadata", name): type(name, (Record,), {}) for name in records
+    }
+    found |= {
+        (f"{checkpoint}filesystem", name): type(name, (Record,), {})
+        for name in ("_StorageInfo", "_StoragePrefix")
+    }
+    found |= {("torch", name): _Torch(name) for name in (*_STORAGES, *_NAMES)}
+    return found | {
+        (f"{checkpoint}metadata", "_MEM_FORMAT_ENCODING"): nothing,
+        ("torch.serialization", "_get_layout"): nothing,
+        ("torch", "Size"): lambda sizes=(): tuple(sizes),
+        ("torch.storage", "UntypedStorage"): _Torch("UntypedStorage"),
+        ("torch._utils", "_rebuild_tensor_v2"): rebuilt,
+        ("torch._utils", "_rebuild_tensor_v3"): rebuilt,
+        ("collections", "OrderedDict"): lambda pairs=(): dict(pairs),
+        ("pathlib", "PosixPath"): lambda *parts: "/".join(map(str, parts)),
+        ("pathlib", "WindowsPath"): lambda *parts: "/".join(map(str, parts)),
+    }
+
+
+class _Rebuilt(NamedTuple):
+    """The arguments of torch's function that rebuilds a tensor."""
+
+    arguments: tuple[Any, ...]
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self._names = _names()
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = self._names.get((module, name))
+        if found is None:
+            raise UnsupportedError(
+                f"the pickle names {module}.{name}: only tensors, numbers, text, lists, tuples and "
+                "dicts can be read"
+            )
+        return found
+
+    def persistent_load(self, pid: Any) -> Any:
+        return pid
+
+
+def _unpickled(data: bytes, where: Callable[[str], CkptfmtError]) -> Any:
+    """Return what a pickle holds, as records, plain values and _Rebuilt."""
+    try:
+        return _Unpickler(io.BytesIO(data)).load()
+    except CkptfmtError:
+        raise
+    except MemoryError:
+        raise LimitError("the pickle needs more memory than there is") from None
+    except Exception as error:  # anything can be raised for a forged pickle
+        raise where(f"the pickle cannot be read: {type(error).__name__}: {error}") from None
+
+
+def _fields(record: Any, kind: str, *names: str) -> list[Any]:
+    """Return fields of a record of this class, None for one that it leaves out. Raises
+    ValueError."""
+    if type(record).__name__ != kind or not isinstance(getattr(record, "state", None), dict):
+        raise ValueError(f"expected a {kind}, not {type(record).__name__}")
+    return [record.state.get(name) for name in names]
+
+
+def _sizes(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, tuple) or not all(type(one) is int and one >= 0 for one in value):
+        raise ValueError(f"{value!r} is not a shape")
+    return value
+
+
+# ---- what is in the directory --------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A part of a data file."""
+
+    file: ByteFile
+    offset: int
+    length: int
+    tensor: str
+
+    def damaged(self, message: str, failure: str = "BAD_ENTRY") -> CorruptError:
+        return CorruptError(
+            message,
+            failure=failure,
+            path=self.file.path,
+            offset=self.offset,
+            tensor=self.tensor,
+        )
+
+    @contextlib.contextmanager
+    def errors(self) -> Iterator[None]:
+        """Add the place to errors, and turn what zip files raise into CorruptError."""
+        try:
+            yield
+        except CkptfmtError as error:
+            error.path = error.path or self.file.path
+            error.tensor = error.tensor or self.tensor
+            raise
+        except _ZIP_ERRORS as error:
+            raise self.damaged(f"not what torch.save writes: {error}") from None
+
+
+class _Part(io.RawIOBase):
+    """The bytes of a place as a file."""
+
+    def __init__(self, place: _Place) -> None:
+        self._place, self._at = place, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._place.length}[whence]
+        if start + offset < 0:
+            raise OSError("a negative position")
+        self._at = start + offset
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        size = max(min(len(buffer), self._place.length - self._at), 0)
+        buffer[:size] = self._place.file.read(size, self._place.offset + self._at)
+        self._at += size
+        return size
+
+
+@contextlib.contextmanager
+def _archive(place: _Place) -> Iterator[tuple[zipfile.ZipFile, str]]:
+    """Open the zip archive at a place; gives it and the name of its folder."""
+    with place.errors(), zipfile.ZipFile(io.BufferedReader(_Part(place))) as archive:
+        found = [name for name in archive.namelist() if name.endswith("/data.pkl")]
+        if len(found) != 1:
+            raise place.damaged("not what torch.save writes: there is no data.pkl")
+        yield archive, found[0].removesuffix("/data.pkl")
+
+
+def _described(archive: zipfile.ZipFile, folder: str, place: _Place) -> Any:
+    info = archive.getinfo(f"{folder}/data.pkl")
+    if info.file_size > DESCRIPTION_MAX:
+        raise LimitError(f"a pickle of {info.file_size} bytes")
+    return _unpickled(archive.read(info), place.damaged)
+
+
+class _Chunk:
+    """A chunk of a tensor: a box of it in a zip archive."""
+
+    def __init__(
+        self, place: _Place, start: tuple[int, ...], shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> None:
+        self.place, self.start, self.shape, self.dtype = place, start, shape, dtype
+
+    def read(self, box: Box) -> NDArray[Any]:
+        """Return a box of the chunk. Raises CorruptError, StorageError, UnsupportedError."""
+        offset, strides = self._stored
+        rows = [math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape))]
+        if math.prod(self.shape) == 0 or all(
+            size == 1 or stride == row
+            for size, stride, row in zip(self.shape, strides, rows, strict=True)
+        ):
+            return self.place.file.read_box(offset, self.dtype, self.shape, box)
+        # Other strides are rare: the elements between the first and the last are read.
+        span = 1 + sum((n - 1) * step for n, step in zip(self.shape, strides, strict=True))
+        flat = self.place.file.read_box(offset, self.dtype, (span,), ())
+        steps = [step * self.dtype.itemsize for step in strides]
+        whole = np.lib.stride_tricks.as_strided(flat, self.shape, steps, writeable=False)
+        return np.array(whole[box], order="C")
+
+    @functools.cached_property
+    def _stored(self) -> tuple[int, tuple[int, ...]]:
+        """Where the elements are in the file, and their strides. The bytes have been compared with
+        the checksum."""
+        place = self.place
+        with _archive(place) as (archive, folder):
+            description = _described(archive, folder, place)
+            try:
+                key, first, shape, strides = _rebuilt(description, self.dtype)
+                if shape != self.shape:
+                    raise ValueError(f"its shape is {list(shape)}, not {list(self.shape)}")
+                order = f"{folder}/byteorder"
+                if order in archive.namelist() and archive.read(order) != b"little":
+                    raise UnsupportedError("the bytes are big-endian")
+                info = archive.getinfo(f"{folder}/data/{key}")
+            except (ValueError, KeyError, TypeError, IndexError) as error:
+                raise place.damaged(f"the description of the chunk is wrong: {error}") from None
+            begin = self._bytes_of(info)
+            last = first + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
+            if math.prod(shape) and (last + 1) * self.dtype.itemsize > info.file_size:
+                raise place.damaged("the chunk has elements past the end of its storage")
+        return begin + first * self.dtype.itemsize, strides
+
+    def _bytes_of(self, info: zipfile.ZipInfo) -> int:
+        """Return where a member's bytes are in the data file, after comparing its checksum."""
+        place = self.place
+        if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
+            raise UnsupportedError("the chunk is compressed")
+        if info.header_offset < 0 or info.header_offset + 30 > place.length:
+            raise place.damaged("the chunk is outside of its archive")
+        header = place.file.read(30, place.offset + info.header_offset)
+        lengths = sum(int.from_bytes(header[at : at + 2], "little") for at in (26, 28))
+        begin = info.header_offset + 30 + lengths
+        if begin + info.file_size > place.length:
+            raise place.damaged("the chunk is outside of its archive", "TRUNCATED")
+        crc = 0
+        for at in range(begin, begin + info.file_size, STEP_BYTES):
+            size = min(STEP_BYTES, begin + info.file_size - at)
+            crc = zlib.crc32(place.file.read(size, place.offset + at), crc)
+        if info.CRC not in (0, crc):  # torch can leave it out
+            raise place.damaged("the bytes do not match their checksum", "CHECKSUM")
+        return place.offset + begin
+
+
+def _rebuilt(
+    description: Any, dtype: np.dtype[Any]
+) -> tuple[str, int, tuple[int, ...], tuple[int, ...]]:
+    """Return the key of the storage, and the first element, shape and strides in it. Raises
+    ValueError and the like."""
+    if not isinstance(description, _Rebuilt):
+        raise ValueError("it is not a tensor")
+    storage, first, shape, strides = description.arguments[:4]
+    kind, name, key = storage[:3]
+    given = _STORAGES.get(str(name), "")
+    if str(name) == "UntypedStorage":
+        # _rebuild_tensor_v3: the dtype follows requires_grad and the hooks.
+        given = str(description.arguments[6])
+    if kind != "storage" or _NAMES.get(given) != dtype.name:
+        raise ValueError(f"its dtype is {given or name}, not {dtype}")
+    if type(first) is not int or first < 0 or type(key) is not str:
+        raise ValueError("it has no place")
+    shape, strides = _sizes(shape), _sizes(strides)
+    if len(shape) != len(strides):
+        raise ValueError("shape and strides differ in length")
+    return key, first, shape, strides
+
+
+class _Tensor:
+    """A tensor, in chunks that together cover it."""
+
+    def __init__(
+        self, name: str, dtype: np.dtype[Any], shape: tuple[int, ...], chunks: list[_Chunk]
+    ) -> None:
+        self.name, self.dtype, self.shape = name, dtype, shape
+        self._chunks = chunks
+
+    def read(self, box: Box = ()) -> NDArray[Any]:
+        """Return a box as a new array.
+
+        Raises:
+            CorruptError: a chunk is damaged, or chunks are missing.
+            StorageError, UnsupportedError.
+        """
+        spread = [*box, *(slice(0, n) for n in self.shape[len(box) :])]
+        found = np.empty([one.stop - one.start for one in spread], self.dtype)
+        left = found.size
+        for chunk in self._chunks:
+            common = [
+                (max(one.start, start), min(one.stop, start + n))
+                for one, start, n in zip(spread, chunk.start, chunk.shape, strict=True)
+            ]
+            if any(low >= high for low, high in common):
+                continue
+            inner = tuple(
+                slice(low - start, high - start)
+                for (low, high), start in zip(common, chunk.start, strict=True)
+            )
+            outer = tuple(
+                slice(low - one.start, high - one.start)
+                for (low, high), one in zip(common, spread, strict=True)
+            )
+            found[outer] = chunk.read(inner)
+            left -= math.prod(high - low for low, high in common)
+        if left:
+            raise CorruptError(
+                "its chunks do not cover it" if left > 0 else "its chunks overlap",
+                failure="BAD_SLICE",
+                tensor=self.name,
+            )
+        return found
+
+
+class _Value:
+    """A value that is not a tensor, as an array."""
+
+    shape = ()
+
+    def __init__(self, place: _Place) -> None:
+        self.name = place.tensor
+        with _archive(place) as (archive, folder):
+            value = _described(archive, folder, place)
+        self._array = _array_of(value, self.name)
+        self.dtype = self._array.dtype
+
+    def read(self, box: Box = ()) -> NDArray[Any]:
+        """Return the value."""
+        return self._array
+
+
+def _array_of(value: Any, name: str) -> NDArray[Any]:
+    if isinstance(value, (bool, int, float)) and not isinstance(value, str):
+        try:
+            kind = {bool: np.bool_, int: np.int64}.get(type(value), np.float64)
+            return np.array(value, kind)
+        except OverflowError:
+            pass
+    array = np.empty((), object)
+    try:
+        text = value if isinstance(value, (str, bytes)) else json.dumps(value)
+        array[()] = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+    except (TypeError, ValueError, RecursionError):
+        raise UnsupportedError(
+            "only numbers, text, and lists, tuples and dicts of these can be read", tensor=name
+        ) from None
+    return array
+
+
+# ---- opening -------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def open_tensors(path: str) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
+    """Open a directory, or its `.metadata`, for the time of a `with` block.
+
+    Raises:
+        CheckpointNotFoundError, StorageError: a file cannot be opened.
+        CorruptError: what torch would not write.
+        UnsupportedError: a dtype, layout or value that a checkpoint of ours cannot have.
+        InvalidError: a data file outside of the directory.
+        LimitError: `.metadata` is very large.
+    """
+    folder = path if os.path.isdir(path) else os.path.dirname(path)
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(contextlib.closing(ByteFile(os.path.join(folder, METADATA))))
+        if file.size > METADATA_MAX:
+            raise LimitError(f"the file has {file.size} bytes", path=file.path)
+
+        @functools.cache
+        def data_file(name: str) -> ByteFile:
+            parts = name.split("/")
+            if name.startswith("/") or ".." in parts or "\0" in name:
+                raise InvalidError(f"it names the data file {name!r}", path=file.path)
+            return stack.enter_context(contextlib.closing(ByteFile(os.path.join(folder, *parts))))
+
+        yield _tensors(file, data_file), {}
+
+
+def _tensors(file: ByteFile, data_file: Callable[[str], ByteFile]) -> dict[str, Any]:
+    def damaged(message: str) -> CorruptError:
+        return CorruptError(message, failure="BAD_HEADER", path=file.path)
+
+    found: dict[str, Any] = {}
+    try:
+        metadata = _unpickled(file.read(file.size, 0), damaged)
+        described, stored = _fields(metadata, "Metadata", "state_dict_metadata", "storage_data")
+        places = {
+            tuple(_fields(index, "MetadataIndex", "fqn", "offset")): info
+            for index, info in stored.items()
+        }
+        for name, about in described.items():
+            if type(name) is not str or not name:
+                raise ValueError(f"{name!r} is not a name")
+            if type(about).__name__ == "BytesStorageMetadata":
+                found[name] = _Value(_place(places[name, None], name, data_file))
+            else:
+                found[name] = _tensor(name, about, places, data_file)
+    except CkptfmtError as error:
+        error.path = error.path or file.path
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        raise damaged(f"not what torch writes: {type(error).__name__}: {error}") from None
+    return found
+
+
+def _tensor(
+    name: str, about: Any, places: Mapping[Any, Any], data_file: Callable[[str], ByteFile]
+) -> _Tensor:
+    properties, size, parts = _fields(
+        about, "TensorStorageMetadata", "properties", "size", "chunks"
+    )
+    state = getattr(properties, "state", None)
+    given = state[0] if isinstance(state, tuple) else state["dtype"]  # type: ignore[index]
+    if str(given) not in _NAMES:
+        raise UnsupportedError(f"dtype {given} cannot be read", tensor=name)
+    dtype = dtypes.numpy_dtype(dtypes.code_of(str(given)))
+    assert dtype is not None
+    shape = _sizes(size)
+    if len(shape) > NUMPY_RANK_MAX:
+        raise UnsupportedError(f"{len(shape)} dimensions are too many", tensor=name)
+    chunks = []
+    for part in parts:
+        start, lengths = map(_sizes, _fields(part, "ChunkStorageMetadata", "offsets", "sizes"))
+        if not len(start) == len(lengths) == len(shape) or any(
+            first + n > end for first, n, end in zip(start, lengths, shape, strict=True)
+        ):
+            raise ValueError(f"a chunk of {name} is outside of the tensor")
+        place = _place(places[name, start], name, data_file)
+        chunks.append(_Chunk(place, start, lengths, dtype))
+    return _Tensor(name, dtype, shape, chunks)
+
+
+def _place(info: Any, name: str, data_file: Callable[[str], ByteFile]) -> _Place:
+    path, offset, length = _fields(info, "_StorageInfo", "relative_path", "offset", "length")
+    if info.state.get("transform_descriptors"):
+        raise UnsupportedError("the data went through an extension of torch", tensor=name)
+    if type(offset) is not int or type(length) is not int or type(path) is not str:
+        raise ValueError(f"{name} has no place")
+    file = data_file(path)
+    if offset < 0 or length < 0 or offset + length > file.size:
+        raise CorruptError(
+            f"{length} bytes at {offset}, and the file has {file.size}",
+            failure="TRUNCATED",
+            path=file.path,
+            tensor=name,
+        )
+    return _Place(file, offset, length, name)

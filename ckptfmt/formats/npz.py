@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NumPy's `.npz` files: zip archives of `.npy` files. Object arrays, which need pickle, are
+refused."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from ckptfmt.errors import (
+    CheckpointNotFoundError,
+    CorruptError,
+    InvalidError,
+    StorageError,
+    UnsupportedError,
+)
+from ckptfmt.formats.tensors import Box, Kind, Read, slabs
+
+__all__ = ["holds", "open_tensors", "write"]
+
+_END = ".npy"
+_SKIPPED = 1 << 20
+
+
+def holds(dtype: np.dtype[Any]) -> bool:
+    """Return whether a tensor of this dtype can be written: those of ml_dtypes would come back as
+    bytes."""
+    return dtype.isbuiltin == 1 and dtype.kind != "O"
+
+
+class _Member:
+    """An array of an open archive."""
+
+    def __init__(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> None:
+        self.name = info.filename.removesuffix(_END)
+        self._archive, self._info = archive, info
+        with _sound(archive, self.name), archive.open(info) as stream:
+            version = npy.read_magic(stream)
+            read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+            if version not in ((1, 0), (2, 0)):
+                raise ValueError(f"version {version} of the .npy format")
+            self.shape, self._by_columns, self._stored = read(stream)
+            self._begin = stream.tell()
+        if self._stored.hasobject:
+            raise UnsupportedError(
+                "an object array, which only pickle could read",
+                path=archive.filename,
+                tensor=self.name,
+            )
+        self.dtype: np.dtype[Any] = self._stored.newbyteorder("=")
+        size = math.prod(self.shape) * self.dtype.itemsize
+        if self._begin + size != info.file_size:
+            raise CorruptError(
+                f"the array takes {size} bytes, and the archive has {info.file_size - self._begin}",
+                failure="BAD_HEADER",
+                path=archive.filename,
+                tensor=self.name,
+            )
+        self._stream: IO[bytes] | None = None
+        self._at = 0
+
+    def read(self, box: Box = ()) -> NDArray[Any]:
+        """Return a box as a new array.
+
+        Raises:
+            CorruptError: the bytes are damaged, or missing.
+        """
+        if self._by_columns and len(self.shape) > 1:
+            whole = self._bytes(0, math.prod(self.shape)).reshape(self.shape, order="F")
+            return np.array(whole[box], self.dtype, order="C")
+        # A box of `slabs` is one run of elements.
+        strides = [math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape))]
+        start = sum(one.start * stride for one, stride in zip(box, strides, strict=False))
+        lengths = [one.stop - one.start for one in box]
+        shape = (*lengths, *self.shape[len(box) :])
+        found = self._bytes(start, math.prod(shape))
+        return found.reshape(shape).astype(self.dtype, copy=False)
+
+    def _bytes(self, start: int, count: int) -> NDArray[Any]:
+        """Return elements in the order of the file. Reading on from the last ones is fast."""
+        offset, size = self._begin + start * self.dtype.itemsize, count * self.dtype.itemsize
+        with _sound(self._archive, self.name):
+            if self._stream is None or offset < self._at:
+                self.close()
+                self._stream, self._at = self._archive.open(self._info), 0
+            while self._at < offset:
+                self._at += len(self._stream.read(min(offset - self._at, _SKIPPED))) or offset
+            data = self._stream.read(size)
+            self._at += len(data)
+            if self._at == self._info.file_size:
+                self._stream.read(1)  # the checksum is compared at the end
+        if len(data) != size:
+            raise CorruptError(
+                "the array ends early",
+                failure="TRUNCATED",
+                path=self._archive.filename,
+                tensor=self.name,
+            )
+        return np.frombuffer(data, self._stored)
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+
+@contextlib.contextmanager
+def _sound(archive: zipfile.ZipFile, name: str) -> Iterator[None]:
+    """Turn what a damaged archive raises into CorruptError."""
+    try:
+        yield
+    except (
+        *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, LookupError),
+        RuntimeError,
+    ) as error:
+        raise CorruptError(
+            f"the archive is damaged: {error}",
+            failure="CHECKSUM",
+            path=archive.filename,
+            tensor=name,
+        ) from None
+    except NotImplementedError as error:
+        raise UnsupportedError(str(error), path=archive.filename, tensor=name) from None
+
+
+@contextlib.contextmanager
+def open_tensors(path: str) -> Iterator[tuple[dict[str, _Member], dict[str, str]]]:
+    """Open a file for the time of a `with` block.
+
+    Raises:
+        CheckpointNotFoundError, StorageError: it cannot be opened.
+        CorruptError: it is not a zip archive of arrays, or damaged.
+        UnsupportedError: an object array, or a way to compress that Python lacks.
+    """
+    try:
+        archive = zipfile.ZipFile(path)
+    except FileNotFoundError:
+        raise CheckpointNotFoundError("there is no such file", path=path) from None
+    except OSError as error:
+        raise StorageError(error.strerror or "", path=path, errno=error.errno) from None
+    except (zipfile.BadZipFile, ValueError) as error:
+        raise CorruptError(f"not a zip archive: {error}", failure="BAD_MAGIC", path=path) from None
+    with archive, contextlib.ExitStack() as stack:
+        found: dict[str, _Member] = {}
+        for info in archive.infolist():
+            member = _Member(archive, info)
+            if member.name in found:
+                raise CorruptError(
+                    "two arrays have this name", failure="BAD_HEADER", path=path, tensor=member.name
+                )
+            found[member.name] = member
+            stack.callback(member.close)
+        yield found, {}
+
+
+def write(path: str, kinds: Sequence[Kind], metadata: Mapping[str, str], read: Read) -> None:
+    """Write a file. There is no place for metadata.
+
+    Raises:
+        InvalidError: a name that a zip archive cannot hold.
+        OSError: the file cannot be written.
+    """
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
+        for kind in kinds:
+            if not kind.name.isprintable() or "\0" in kind.name:
+                raise InvalidError("the name cannot be a file name in an archive", tensor=kind.name)
+            with archive.open(zipfile.ZipInfo(kind.name + _END), "w", force_zip64=True) as stream:
+                header = {
+                    "descr": npy.dtype_to_descr(kind.dtype),
+                    "fortran_order": False,
+                    "shape": kind.shape,
+                }
+                npy.write_array_header_2_0(stream, header)
+                for box in slabs(kind.shape, kind.dtype.itemsize):
+                    array = np.ascontiguousarray(read(kind.name, box))
+                    stream.write(array.reshape(-1).view(np.uint8).data)

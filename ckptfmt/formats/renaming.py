@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tensors of an open file under other names and in other layouts."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckptfmt.bundle.selecting import (
+    Rename,
+    Transform,
+    check_distinct,
+    renamed,
+    transformed,
+    transformed_kind,
+)
+from ckptfmt.formats.tensors import Box, Tensor
+from ckptfmt.objects.graph import OBJECT_GRAPH_KEY
+
+__all__ = ["renamed_tensors"]
+
+Opened = AbstractContextManager[tuple[dict[str, Any], dict[str, Any]]]
+
+
+@contextlib.contextmanager
+def renamed_tensors(
+    opened: Opened, rename: Rename | None
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Give the tensors of an open file by their new names.
+
+    Args:
+        opened: a context manager of the tensors and the metadata.
+        rename: as in `ckptfmt.load_into`. TensorFlow's object graph keeps its name.
+
+    Raises:
+        InvalidError: `rename` is malformed, gives two tensors one name, or its transform fails.
+    """
+    renamed([], rename)  # checks the argument before anything is opened
+    with opened as (found, texts):
+        tensors = found
+        if rename is not None:
+            graph = {name: one for name, one in tensors.items() if name == OBJECT_GRAPH_KEY}
+            stored = [name for name in tensors if name not in graph]
+            new_names, transforms = renamed(stored, rename)
+            kept = {old: new for old, new in zip(stored, new_names, strict=True) if new is not None}
+            check_distinct(list(kept), list(kept.values()))
+            last: dict[str, NDArray[Any]] = {}
+            for old in transforms.keys() & kept.keys():
+                tensors[old] = _Transformed(tensors[old], transforms[old], last)
+            tensors = {new: tensors[old] for old, new in kept.items()} | graph
+        yield tensors, texts
+
+
+class _Transformed:
+    """A tensor that is transformed when it is read.
+
+    Args:
+        tensor: the stored tensor.
+        transform: what `rename` gave.
+        last: the transformed tensor that was read last, by name: large ones are read box by box.
+    """
+
+    def __init__(self, tensor: Tensor, transform: Transform, last: dict[str, NDArray[Any]]) -> None:
+        self._tensor, self._transform, self._last = tensor, transform, last
+        self.name = tensor.name
+        self.dtype, self.shape = transformed_kind(
+            tensor.name, tensor.dtype, tensor.shape, transform
+        )
+
+    def read(self, box: Box = ()) -> NDArray[Any]:
+        """Return a box of the result."""
+        if self.name not in self._last:
+            self._last.clear()
+            array = transformed(self.name, self._tensor.read(), self._transform, self.shape)
+            self._last[self.name] = np.ascontiguousarray(array).reshape(self.shape)
+        return self._last[self.name][box]

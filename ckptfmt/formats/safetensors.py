@@ -1,0 +1,373 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files in the safetensors format, and models of several such files with an index.
+
+A file is the size of its header (8 bytes, little-endian), a JSON header that names dtype, shape and
+data offsets of each tensor, and the bytes of the tensors without gaps, row-major and little-endian.
+`<name>.safetensors.index.json` maps tensor names to the files of a model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckptfmt import dtypes
+from ckptfmt._core import NUMPY_RANK_MAX
+from ckptfmt.errors import CorruptError, InvalidError, LimitError, UnsupportedError
+from ckptfmt.formats.tensors import Box, ByteFile, Kind, Read, slabs
+
+__all__ = [
+    "FileTensor",
+    "code_of",
+    "holds",
+    "index_json",
+    "open_tensors",
+    "shard_names",
+    "split",
+    "write",
+]
+
+INDEX = ".safetensors.index.json"
+METADATA = "__metadata__"
+# The limit of the safetensors library.
+HEADER_MAX = 100_000_000
+# The library aligns the data so that all dtypes can be mapped.
+ALIGNMENT = 8
+
+# numpy's name of each dtype.
+_NAMES = {
+    "BOOL": "bool",
+    "U8": "uint8",
+    "I8": "int8",
+    "U16": "uint16",
+    "I16": "int16",
+    "U32": "uint32",
+    "I32": "int32",
+    "U64": "uint64",
+    "I64": "int64",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F32": "float32",
+    "F64": "float64",
+    "C64": "complex64",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+}
+# Bits of an element of the dtypes that have no numpy dtype in a V2 checkpoint.
+_OTHER_BITS = {"F8_E8M0": 8, "F6_E2M3": 6, "F6_E3M2": 6, "F4": 4}
+
+
+def _dtype_of(code: str) -> np.dtype[Any] | None:
+    name = _NAMES.get(code)
+    return None if name is None else dtypes.numpy_dtype(dtypes.code_of(name))
+
+
+def code_of(dtype: np.dtype[Any]) -> str | None:
+    """Return the name that safetensors has for a numpy dtype; None if it has none."""
+    for code, name in _NAMES.items():
+        if dtype.name == name:
+            return code
+    return None
+
+
+def holds(dtype: np.dtype[Any]) -> bool:
+    """Return whether a tensor of this dtype can be written."""
+    return code_of(dtype) is not None
+
+
+# ---- reading -------------------------------------------------------------------------------------
+
+
+class FileTensor:
+    """One tensor of a file.
+
+    Attributes:
+        code: the name of its dtype in the file, such as "F32".
+        offset, nbytes: where its bytes are in the file.
+    """
+
+    def __init__(
+        self, name: str, code: str, shape: tuple[int, ...], file: ByteFile, offset: int, nbytes: int
+    ) -> None:
+        self.name, self.code, self.shape = name, code, shape
+        self.offset, self.nbytes = offset, nbytes
+        self._file = file
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The numpy dtype. Raises UnsupportedError if there is none."""
+        dtype = _dtype_of(self.code)
+        if dtype is None:
+            raise UnsupportedError(
+                f"dtype {self.code} cannot be read as an array",
+                path=self._file.path,
+                tensor=self.name,
+            )
+        return dtype
+
+    def read(self, box: Box = ()) -> NDArray[Any]:
+        """Return a box as a new array, reading little more than it.
+
+        Raises:
+            UnsupportedError: a dtype without a numpy dtype, or more than 64 dimensions.
+            CorruptError, StorageError: the bytes cannot be read.
+        """
+        dtype, shape = self.dtype, self.shape
+        if len(shape) > NUMPY_RANK_MAX:
+            raise UnsupportedError(
+                f"{len(shape)} dimensions are more than the {NUMPY_RANK_MAX} of numpy arrays",
+                path=self._file.path,
+                tensor=self.name,
+            )
+        found = self._file.read_box(self.offset, dtype, shape, box)
+        if not np.little_endian:
+            found.byteswap(inplace=True)
+        return found
+
+
+@contextlib.contextmanager
+def open_tensors(path: str) -> Iterator[tuple[dict[str, FileTensor], dict[str, str]]]:
+    """Open a file, an index of several files, or a directory with either, for the time of a `with`
+    block. Gives the tensors by name, in the order of their bytes, and the metadata.
+
+    Raises:
+        CheckpointNotFoundError, StorageError: a file cannot be opened.
+        CorruptError: a file is not safetensors, damaged, or is not what the index says.
+        LimitError: a header of more than 100 MB.
+        UnsupportedError: an unknown dtype.
+        InvalidError: an index that names a file outside of its directory.
+    """
+    path = _in_directory(path)
+    with contextlib.ExitStack() as stack:
+        if not path.endswith(INDEX):
+            file = stack.enter_context(contextlib.closing(ByteFile(path)))
+            yield _header(file)
+            return
+        places = _index(path)
+        found: dict[str, FileTensor] = {}
+        metadata: dict[str, str] = {}
+        for name in sorted(set(places.values())):
+            shard = os.path.join(os.path.dirname(path), name)
+            file = stack.enter_context(contextlib.closing(ByteFile(shard)))
+            tensors, text = _header(file)
+            for tensor in tensors:
+                if places.get(tensor) != name:
+                    raise CorruptError(
+                        f"the index does not say that {name} has this tensor",
+                        failure="BAD_HEADER",
+                        path=path,
+                        tensor=tensor,
+                    )
+            found |= tensors
+            metadata |= text
+        for tensor in places:
+            if tensor not in found:
+                raise CorruptError(
+                    f"{places[tensor]} does not have this tensor",
+                    failure="BAD_HEADER",
+                    path=path,
+                    tensor=tensor,
+                )
+        yield found, metadata
+
+
+def _in_directory(path: str) -> str:
+    """Return the index or the only file of a directory; other paths as they are."""
+    if not os.path.isdir(path):
+        return path
+    names = sorted(os.listdir(path))
+    for end in (INDEX, ".safetensors"):
+        found = [name for name in names if name.endswith(end)]
+        if len(found) == 1:
+            return os.path.join(path, found[0])
+        if found:
+            raise InvalidError(f"the directory has several: {', '.join(found[:8])}", path=path)
+    return path
+
+
+def _index(path: str) -> dict[str, str]:
+    """Return the file of each tensor."""
+    with contextlib.closing(ByteFile(path)) as file:
+        if file.size > HEADER_MAX:
+            raise LimitError(f"an index of {file.size} bytes", path=path)
+        index = _json(file, file.read(file.size, 0))
+    places = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(places, dict) or not all(isinstance(one, str) for one in places.values()):
+        raise _bad(file, "an index must have a 'weight_map' from names to files")
+    for name in places.values():
+        if os.path.basename(name) != name or name in ("", ".", "..") or "\0" in name:
+            raise InvalidError(
+                f"the index names {name!r}, which is not a file beside it", path=path
+            )
+    return places
+
+
+def _bad(file: ByteFile, message: str, tensor: str | None = None) -> CorruptError:
+    return CorruptError(message, failure="BAD_HEADER", path=file.path, tensor=tensor)
+
+
+def _json(file: ByteFile, text: bytes) -> Any:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            raise ValueError("a name is there twice")
+        return found
+
+    def refuse(name: str) -> Any:
+        raise ValueError(f"{name} is not JSON")
+
+    try:
+        return json.loads(text.decode("utf-8"), object_pairs_hook=unique, parse_constant=refuse)
+    except (ValueError, RecursionError) as error:
+        raise _bad(file, f"not JSON: {error}") from None
+
+
+def _header(file: ByteFile) -> tuple[dict[str, FileTensor], dict[str, str]]:
+    """Return the tensors in the order of their bytes, and the metadata."""
+    if file.size < 8:
+        raise CorruptError(
+            f"not a safetensors file: {file.size} bytes", failure="TRUNCATED", path=file.path
+        )
+    size = int.from_bytes(file.read(8, 0), "little")
+    if size > file.size - 8:
+        raise CorruptError(
+            f"the header should have {size} bytes, and the file has {file.size}",
+            failure="TRUNCATED",
+            path=file.path,
+        )
+    if size > HEADER_MAX:
+        raise LimitError(f"a header of {size} bytes", path=file.path)
+    header = _json(file, file.read(size, 8))
+    if not isinstance(header, dict):
+        raise _bad(file, "the header must be a JSON object")
+    metadata = header.pop(METADATA, None) or {}
+    if not isinstance(metadata, dict) or not all(isinstance(x, str) for x in metadata.values()):
+        raise _bad(file, "the metadata must be texts")
+    begin = 8 + size
+    found = [_tensor(file, name, about, begin) for name, about in header.items()]
+    found.sort(key=lambda one: (one.offset, one.nbytes))
+    end = begin
+    for one in found:
+        if one.offset != end:
+            raise _bad(file, "the bytes overlap others, or others are missing before", one.name)
+        end += one.nbytes
+    if end != file.size:
+        failure = "TRUNCATED" if end > file.size else "BAD_HEADER"
+        raise CorruptError(
+            f"the tensors end at byte {end}, and the file has {file.size}",
+            failure=failure,
+            path=file.path,
+        )
+    return {one.name: one for one in found}, metadata
+
+
+def _tensor(file: ByteFile, name: str, about: Any, begin: int) -> FileTensor:
+    if not isinstance(about, dict) or about.keys() != {"dtype", "shape", "data_offsets"}:
+        raise _bad(file, "a tensor must have dtype, shape and data_offsets", name)
+    code, shape, offsets = about["dtype"], about["shape"], about["data_offsets"]
+    if not _are_sizes(shape) or not _are_sizes(offsets) or len(offsets) != 2:
+        raise _bad(file, "shape and data_offsets must be lists of integers", name)
+    if code not in _NAMES and code not in _OTHER_BITS:
+        raise UnsupportedError(f"dtype {code!r} is unknown", path=file.path, tensor=name)
+    dtype = _dtype_of(code)
+    bits = math.prod(shape) * (_OTHER_BITS[code] if dtype is None else 8 * dtype.itemsize)
+    if bits % 8 or offsets[1] - offsets[0] != bits // 8:
+        raise _bad(file, f"{code}{shape} does not take bytes {offsets[0]} to {offsets[1]}", name)
+    return FileTensor(name, code, tuple(shape), file, begin + offsets[0], bits // 8)
+
+
+def _are_sizes(numbers: Any) -> bool:
+    return isinstance(numbers, list) and all(
+        isinstance(one, int) and not isinstance(one, bool) and 0 <= one < 1 << 63 for one in numbers
+    )
+
+
+# ---- writing -------------------------------------------------------------------------------------
+
+
+def write(path: str, kinds: Sequence[Kind], metadata: Mapping[str, str], read: Read) -> None:
+    """Write a file.
+
+    Args:
+        path: of the file, which is written in place.
+        kinds: the tensors, of dtypes that it `holds`. Their bytes are stored by decreasing size of
+            an element and then by name, as the safetensors library does.
+        metadata: texts.
+        read: called for boxes of each tensor, in the order of the file.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    if any(kind.name == METADATA for kind in kinds):
+        raise InvalidError("safetensors uses this name for metadata", path=path, tensor=METADATA)
+    ordered = sorted(kinds, key=lambda kind: (-kind.dtype.itemsize, kind.name))
+    header: dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
+    end = 0
+    for kind in ordered:
+        header[kind.name] = {
+            "dtype": code_of(kind.dtype),
+            "shape": list(kind.shape),
+            "data_offsets": [end, end + kind.nbytes],
+        }
+        end += kind.nbytes
+    text = _text(header, path)
+    with open(path, "wb", buffering=0) as file:
+        _put(file, memoryview(len(text).to_bytes(8, "little") + text))
+        for kind in ordered:
+            for box in slabs(kind.shape, kind.dtype.itemsize):
+                array = np.ascontiguousarray(read(kind.name, box))
+                raw = dtypes.little_endian(array, dtypes.code_of(kind.dtype))
+                _put(file, raw.data)
+
+
+def _text(header: dict[str, Any], path: str) -> bytes:
+    try:
+        text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidError(
+            f"safetensors names must be UTF-8: {error.object[error.start :][:20]!r}", path=path
+        ) from None
+    if len(text) > HEADER_MAX:
+        raise LimitError(f"a header of {len(text)} bytes", path=path)
+    return text + b" " * (-len(text) % ALIGNMENT)
+
+
+def _put(file: Any, data: memoryview) -> None:
+    while data:
+        data = data[file.write(data) :]
+
+
+def split(kinds: Sequence[Kind], most: int) -> list[list[Kind]]:
+    """Divide tensors into files of at most `most` bytes; a larger tensor has a file of its own."""
+    files: list[list[Kind]] = [[]]
+    size = 0
+    for kind in kinds:
+        if files[-1] and size + kind.nbytes > most:
+            files.append([])
+            size = 0
+        files[-1].append(kind)
+        size += kind.nbytes
+    return files
+
+
+def shard_names(path: str, count: int) -> list[str]:
+    """Return the files of a model whose index, or only file, is `path`."""
+    stem = path.removesuffix(INDEX).removesuffix(".safetensors")
+    return [f"{stem}-{shard + 1:05}-of-{count:05}.safetensors" for shard in range(count)]
+
+
+def index_json(files: Mapping[str, Sequence[Kind]]) -> bytes:
+    """Return the index of a model of several files."""
+    total = sum(kind.nbytes for kinds in files.values() for kind in kinds)
+    places = {kind.name: name for name, kinds in files.items() for kind in kinds}
+    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
+    return json.dumps(index, indent=2, ensure_ascii=False).encode() + b"\n"

@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the formats have in common: tensors that are read box by box, and files of bytes."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckptfmt.errors import CheckpointNotFoundError, CorruptError, StorageError
+
+__all__ = ["Box", "ByteFile", "Kind", "Read", "Tensor", "slabs"]
+
+# One slice with start and stop for each of the first dimensions; () is all of a tensor.
+Box = tuple[slice, ...]
+# Returns a box of the tensor of this name.
+Read = Callable[[str, Box], NDArray[Any]]
+
+SLAB_BYTES = 64 << 20
+# Of a box in rows of up to so many bytes whole rows are read, so many bytes at a time.
+SPARSE_BYTES, READ_BYTES = 64 << 10, 4 << 20
+
+
+class Kind(NamedTuple):
+    """What a tensor is."""
+
+    name: str
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array; of strings, of the references to them."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+
+class Tensor(Protocol):
+    """A tensor of an open file."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the file."""
+        ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The dtype of what `read` returns."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the dimensions."""
+        ...
+
+    def read(self, box: Box = ()) -> NDArray[Any]:
+        """Return a box as an array, in this machine's byte order."""
+        ...
+
+
+def slabs(shape: tuple[int, ...], itemsize: int, most: int = SLAB_BYTES) -> Iterator[Box]:
+    """Divide a tensor into boxes of at most `most` bytes, each of which is one run of the tensor's
+    elements in row-major order; in that order."""
+    if not shape or math.prod(shape) * itemsize <= most:
+        yield ()
+        return
+    row_bytes = math.prod(shape[1:]) * itemsize
+    if row_bytes <= most:
+        step = most // row_bytes
+        for start in range(0, shape[0], step):
+            yield (slice(start, min(start + step, shape[0])),)
+        return
+    for row in range(shape[0]):
+        for rest in slabs(shape[1:], itemsize, most):
+            yield slice(row, row + 1), *rest
+
+
+class ByteFile:
+    """A file that is read at positions.
+
+    Raises:
+        CheckpointNotFoundError, StorageError: it cannot be opened.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._fd = -1
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self.size = os.fstat(self._fd).st_size
+        except FileNotFoundError:
+            raise CheckpointNotFoundError("there is no such file", path=path) from None
+        except OSError as error:
+            raise StorageError(error.strerror or "", path=path, errno=error.errno) from None
+
+    def read_into(self, target: NDArray[Any], offset: int) -> None:
+        """Fill a contiguous array with the bytes from `offset` on.
+
+        Raises:
+            StorageError: they cannot be read.
+            CorruptError: the file has become shorter.
+        """
+        left = target.reshape(-1).view(np.uint8).data
+        while left:
+            try:
+                got = os.preadv(self._fd, [left[: 1 << 30]], offset)
+            except OSError as error:
+                raise StorageError(
+                    error.strerror or "", path=self.path, offset=offset, errno=error.errno
+                ) from None
+            if got == 0:
+                raise CorruptError(
+                    "the file ended while it was read",
+                    failure="TRUNCATED",
+                    path=self.path,
+                    offset=offset,
+                )
+            left, offset = left[got:], offset + got
+
+    def read(self, size: int, offset: int) -> bytes:
+        """Return bytes; errors as `read_into`."""
+        found = np.empty(size, np.uint8)
+        self.read_into(found, offset)
+        return found.tobytes()
+
+    def read_box(
+        self, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...], box: Box
+    ) -> NDArray[Any]:
+        """Return a box of the row-major array of this shape that is stored at `offset`, reading
+        little more than it; errors as `read_into`."""
+        lengths = [one.stop - one.start for one in box]
+        found = np.empty((*lengths, *shape[len(box) :]), dtype)
+        if found.size:
+            self._fill(found, shape, box, offset)
+        return found
+
+    def _fill(self, to: NDArray[Any], shape: tuple[int, ...], box: Box, offset: int) -> None:
+        while box and box[-1] == slice(0, shape[len(box) - 1]):
+            box = box[:-1]
+        row_bytes = math.prod(shape[1:]) * to.itemsize
+        if len(box) <= 1:
+            self.read_into(to, offset + (box[0].start if box else 0) * row_bytes)
+            return
+        rows, rest = box[0], box[1:]
+        if row_bytes > SPARSE_BYTES:
+            for at, row in enumerate(range(rows.start, rows.stop)):
+                self._fill(to[at], shape[1:], rest, offset + row * row_bytes)
+            return
+        # Reading whole rows takes less time than a system call for each.
+        step = max(READ_BYTES // row_bytes, 1)
+        for row in range(rows.start, rows.stop, step):
+            part = np.empty((min(step, rows.stop - row), *shape[1:]), to.dtype)
+            self.read_into(part, offset + row * row_bytes)
+            to[row - rows.start : row - rows.start + len(part)] = part[(slice(None), *rest)]
+
+    def close(self) -> None:
+        """Close it. What is open in a `with` block of the file is closed at its end."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()

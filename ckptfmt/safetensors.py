@@ -1,0 +1,192 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensors of safetensors files and of our checkpoints through one interface, that of the
+safetensors library: `safe_open`, `load_file` and `save_file`."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckptfmt.arguments import check_choice
+from ckptfmt.arrays import as_source
+from ckptfmt.bundle.indexing import box_of
+from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.reader import open as open_checkpoint
+from ckptfmt.bundle.selecting import near
+from ckptfmt.bundle.tensor import TensorHandle
+from ckptfmt.errors import InvalidError, TensorNotFoundError
+from ckptfmt.formats import safetensors
+from ckptfmt.formats.convert import format_of
+from ckptfmt.formats.tensors import Kind
+from ckptfmt.names import path_text
+from ckptfmt.temporary import open_directory, replacing_file
+
+__all__ = ["load_file", "safe_open", "save_file"]
+
+Path = str | bytes | os.PathLike[Any]
+Framework = Literal["np", "numpy", "pt", "torch", "jax", "flax"]
+
+
+class safe_open:  # noqa: N801 (the name that users know)
+    """An open safetensors file, model of several files, or checkpoint of ours.
+
+    Args:
+        path: a safetensors file, its index, a directory with either, or what `ckptfmt.open` takes.
+        framework: whose arrays are returned: "numpy" ("np"), "torch" ("pt") or "jax" ("flax").
+        device: where arrays of torch and JAX are put, as `torch.Tensor.to` and the platform of
+            `jax.devices` take it.
+
+    Raises:
+        CheckpointNotFoundError, StorageError, CorruptError, LimitError, UnsupportedError: the file
+            cannot be read, or is not sound.
+        InvalidError: an argument.
+    """
+
+    def __init__(self, path: Path, framework: Framework = "np", device: str = "cpu") -> None:
+        check_choice("framework", framework, get_args(Framework))
+        self._convert = _converter(framework, device)
+        self._stack = contextlib.ExitStack()
+        text = path_text(path)
+        if format_of(text, exists=True) == "safetensors":
+            opened = self._stack.enter_context(safetensors.open_tensors(text))
+            self._tensors: Mapping[str, Any] = opened[0]
+            self._metadata = opened[1]
+        else:
+            reader: Reader = self._stack.enter_context(open_checkpoint(text))
+            self._tensors = reader
+            self._metadata = {
+                name: value if isinstance(value, str) else json.dumps(value)
+                for name, value in reader.metadata.items()
+            }
+
+    def __enter__(self) -> safe_open:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the files."""
+        self._stack.close()
+
+    def keys(self) -> list[str]:
+        """Return the names of the tensors."""
+        return sorted(self._tensors)
+
+    def offset_keys(self) -> list[str]:
+        """Return the names in the order of the bytes, of checkpoints in the order of the names."""
+        return list(self._tensors)
+
+    def metadata(self) -> dict[str, str] | None:
+        """Return the metadata; None if there is none. Values of checkpoints that are not text are
+        JSON."""
+        return dict(self._metadata) or None
+
+    def get_tensor(self, name: str) -> Any:
+        """Return a tensor. Raises TensorNotFoundError, and what reading raises."""
+        return self._convert(self._find(name).read())
+
+    def get_slice(self, name: str) -> _Slice:
+        """Return a tensor to index: only the requested part is read."""
+        return _Slice(self._find(name), self._convert)
+
+    def _find(self, name: str) -> Any:
+        if name not in self._tensors:
+            raise TensorNotFoundError(f"no such tensor{near(name, self._tensors)}", tensor=name)
+        return self._tensors[name]
+
+
+class _Slice:
+    """A tensor of which parts are read, as safetensors' `PySafeSlice`."""
+
+    def __init__(self, tensor: Any, convert: Any) -> None:
+        self._tensor, self._convert = tensor, convert
+
+    def get_shape(self) -> list[int]:
+        """Return the sizes of the dimensions."""
+        return list(self._tensor.shape)
+
+    def get_dtype(self) -> str:
+        """Return the dtype as safetensors names it, such as "F32"; others as NumPy does."""
+        if isinstance(self._tensor, safetensors.FileTensor):
+            return self._tensor.code
+        dtype = self._tensor.dtype
+        return (safetensors.code_of(dtype) if dtype is not None else None) or str(dtype)
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return the part that basic indexing (integers, slices, an ellipsis) names."""
+        if isinstance(self._tensor, TensorHandle):
+            return self._convert(np.asarray(self._tensor[key]))
+        box = box_of(key, self._tensor.shape)
+        parts = zip(box.start, box.shape, strict=True)
+        array = self._tensor.read(tuple(slice(start, start + size) for start, size in parts))
+        return self._convert(np.asarray(array[box.rest]))
+
+
+def _converter(framework: Framework, device: str) -> Any:
+    if framework in ("np", "numpy"):
+        if device != "cpu":
+            raise InvalidError(f"device: numpy arrays are in CPU memory, not on {device!r}")
+        return np.asarray
+    if framework in ("pt", "torch"):
+        import torch  # noqa: PLC0415 (only for this framework)
+
+        def to_torch(array: NDArray[Any]) -> Any:
+            dtype = getattr(torch, "bool" if array.dtype.name == "bool" else array.dtype.name)
+            raw = torch.from_numpy(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+            return raw.view(dtype).reshape(array.shape).to(device)
+
+        return to_torch
+    import jax  # noqa: PLC0415 (only for this framework)
+
+    return lambda array: jax.device_put(array, jax.devices(device)[0])
+
+
+def load_file(path: Path) -> dict[str, NDArray[Any]]:
+    """Return all tensors of a safetensors file, or of anything that `safe_open` takes."""
+    with safe_open(path) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+
+
+def save_file(
+    tensors: Mapping[str, Any], path: Path, metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write a safetensors file, all or nothing and synced.
+
+    Args:
+        tensors: arrays by name, of any framework (in CPU memory).
+        path: of the file.
+        metadata: texts.
+
+    Raises:
+        InvalidError: an array of a dtype that safetensors lacks, or a name that is not UTF-8.
+        StorageError, DurabilityUnknownError: as in `ckptfmt.save`.
+    """
+    arrays = {name: as_source(value) for name, value in tensors.items()}
+    for name, array in arrays.items():
+        if not safetensors.holds(array.dtype.newbyteorder("=")):
+            raise InvalidError(f"safetensors cannot hold {array.dtype}", tensor=name)
+    kinds = [Kind(name, one.dtype.newbyteorder("="), one.shape) for name, one in arrays.items()]
+    text = path_text(path)
+    with (
+        open_directory(os.path.dirname(text)) as directory,
+        replacing_file(directory, text, "full") as (temporary, _),
+    ):
+        safetensors.write(
+            temporary,
+            kinds,
+            metadata or {},
+            lambda name, box: arrays[name][box].astype(arrays[name].dtype.newbyteorder("=")),
+        )

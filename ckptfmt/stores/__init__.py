@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Object stores and archives: checkpoints under URLs, and inside of tar and zip files.
+
+`s3://`, `gs://`, `az://`, `http://`, `https://` and `memory://` are reached through obstore (extra
+`cloud`), other schemes through fsspec. Credentials come from the environment, as obstore or the
+fsspec file system reads them; `mount` gives a store with other settings.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from typing import Any
+
+from ckptfmt.errors import InvalidError, StorageError
+from ckptfmt.names import is_url, split_archive
+from ckptfmt.stores.archives import Archive
+from ckptfmt.stores.client import Client
+from ckptfmt.stores.objects import Objects
+
+__all__ = ["mount", "store_for"]
+
+_OBSTORE = {"s3", "s3a", "gs", "az", "azure", "abfs", "abfss", "adl", "http", "https", "memory"}
+
+_mounted: dict[str, Client] = {}
+_lock = threading.Lock()
+
+
+def mount(url: str, store: Any) -> None:
+    """Use a store of your own for all URLs that begin with `url`, in this process.
+
+    Args:
+        url: such as "s3://bucket", or a name of your own, "lab://".
+        store: an obstore store, whose keys are the rest of the URL, or an fsspec file system, which
+            gets the rest of the URL as a path. None: undo it.
+
+    Raises:
+        InvalidError: `url` is not a URL, or `store` is neither of these.
+    """
+    root = url if url.endswith("://") else url.rstrip("/")
+    if "://" not in root:
+        raise InvalidError(f"mount(url, store): {url!r} is not a URL such as 's3://bucket'")
+    with _lock:
+        if store is None:
+            _mounted.pop(root, None)
+        else:
+            _mounted[root] = _client_over(store, url)
+
+
+def _client_over(store: Any, url: str) -> Client:
+    kinds = {base.__module__.partition(".")[0] for base in type(store).__mro__}
+    for package in ("obstore", "fsspec"):
+        if package in kinds:
+            client: Client = _adapter(package, url).client(store)
+            return client
+    raise InvalidError(
+        "mount(url, store): store must be an obstore store or an fsspec file system, "
+        f"not {type(store).__name__}"
+    )
+
+
+def _adapter(package: str, url: str) -> Any:
+    try:
+        return importlib.import_module(f"ckptfmt.stores.{package}_client")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != package:
+            raise
+        raise StorageError(
+            f"{package} is needed for this URL: pip install 'ckptfmt[cloud]'", path=url
+        ) from None
+
+
+def store_for(path: str) -> Objects | Archive:
+    """Return a store for one handle on objects near a URL, or on the members of an archive.
+
+    Raises:
+        StorageError: there is no store for such a URL, or its package is missing.
+    """
+    inside = split_archive(path)
+    if inside is None:
+        return _objects(path)
+    return Archive(inside[0], _objects(inside[0]) if is_url(inside[0]) else None)
+
+
+def _objects(url: str) -> Objects:
+    scheme, _, rest = url.partition("://")
+    with _lock:
+        roots = [root for root in _mounted if _is_below(url, root)]
+        if roots:
+            root = max(roots, key=len)
+            return Objects(root, _mounted[root])
+        bucket = rest.partition("/")[0]
+        root = f"{scheme}://" if scheme == "memory" else f"{scheme}://{bucket}"
+        package = "obstore" if scheme in _OBSTORE else "fsspec"
+        if package == "fsspec":
+            root = f"{scheme}://"
+        client: Client = _adapter(package, url).open_root(root)
+        _mounted[root] = client
+        return Objects(root, client)
+
+
+def _is_below(url: str, root: str) -> bool:
+    return url.startswith(root) and (root.endswith("/") or url[len(root) :][:1] in ("", "/"))

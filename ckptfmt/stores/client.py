@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `ckptfmt.stores` needs of an object store's client."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from ckptfmt._core import ObjectInfo
+
+__all__ = ["BodyError", "Client", "Upload"]
+
+
+class BodyError(OSError):
+    """An answer began and did not arrive whole: worth another request."""
+
+
+class Upload(Protocol):
+    """An object that is being written, part by part."""
+
+    def write(self, data: bytes) -> None:
+        """Append bytes."""
+
+    def close(self) -> None:
+        """The object is complete and visible."""
+
+    def abort(self) -> None:
+        """Nothing of it remains. After `close`: does nothing."""
+
+
+class Client(Protocol):
+    """Objects by key, for any number of threads. What fails raises OSError, FileNotFoundError for a
+    missing object, after the client's own retries."""
+
+    def key(self, rest: str) -> str:
+        """Return the key for what follows the root in a URL."""
+
+    def head(self, key: str) -> ObjectInfo:
+        """Size and etag."""
+
+    def get(self, key: str, start: int, end: int) -> tuple[Any, ObjectInfo]:
+        """Bytes [start, end), or fewer if the body ended before, and what they are part of."""
+
+    def tail(self, key: str, size: int) -> tuple[Any, ObjectInfo]:
+        """The last `size` bytes, or all."""
+
+    def list(self, directory: str) -> tuple[list[str], list[str]]:
+        """The last parts of the keys right below a directory, and of the directories there."""
+
+    def list_after(self, directory: str, after: str) -> Iterator[tuple[str, ObjectInfo]]:
+        """The keys below a directory that are greater than `after`, in order; ENOTSUP if the store
+        has no such listing."""
+
+    def put(self, key: str, data: bytes, replaces: str | None) -> str:
+        """Write a small object if the etag is still `replaces`, or, with None, if there is none.
+        Return its etag.
+
+        Raises FileExistsError otherwise."""
+
+    def upload(self, key: str) -> Upload:
+        """Begin a large object; one that exists is replaced in the end."""
+
+    def copy(self, source: str, target: str) -> None:
+        """Copy within the store, replacing the target."""
+
+    def remove(self, key: str) -> None:
+        """Remove an object; a missing one is not an error."""

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Other stores through fsspec. Its file systems have no conditional writes in common: two writers
+of one prefix at a time are not kept apart."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from collections.abc import Iterator
+from typing import Any
+
+import fsspec
+
+from ckptfmt._core import ObjectInfo
+from ckptfmt.errors import InvalidError
+from ckptfmt.stores.client import BodyError
+
+__all__ = ["client", "open_root"]
+
+PART_BYTES = 16 << 20
+_IDENTITY = ("ETag", "etag", "e_tag", "md5Hash", "md5", "generation", "sha256", "oid", "uid")
+_TIMES = ("LastModified", "last_modified", "mtime", "modified", "created")
+
+
+def client(file_system: Any) -> FsspecClient:
+    """Return a client over an fsspec file system."""
+    return FsspecClient(file_system, None)
+
+
+def open_root(root: str) -> FsspecClient:
+    """Return a client of a URL's scheme and host."""
+    try:
+        file_system, _ = fsspec.core.url_to_fs(f"{root}/")
+    except (ValueError, ImportError) as error:
+        raise InvalidError(f"{root}: {error}") from None
+    return FsspecClient(file_system, root)
+
+
+@contextlib.contextmanager
+def _errors(key: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.strerror:
+            raise
+        # OSError makes the right subclass from the number.
+        known = {FileNotFoundError: errno.ENOENT, PermissionError: errno.EACCES}
+        number = known.get(type(error), error.errno or errno.EIO)
+        raise OSError(number, str(error) or type(error).__name__, key) from None
+    except NotImplementedError as error:
+        raise OSError(errno.ENOTSUP, str(error) or "not supported", key) from None
+    except Exception as error:
+        raise BodyError(errno.EIO, f"{type(error).__name__}: {error}", key) from error
+
+
+class FsspecClient:
+    """A Client over an fsspec file system."""
+
+    def __init__(self, file_system: Any, root: str | None) -> None:
+        self._files, self._root = file_system, root
+
+    def key(self, rest: str) -> str:
+        if self._root is None:
+            return rest.rstrip("/")
+        return str(self._files._strip_protocol(self._root + rest))
+
+    def head(self, key: str) -> ObjectInfo:
+        with _errors(key):
+            self._files.invalidate_cache(key)
+            return _info(self._files.info(key), key)
+
+    def get(self, key: str, start: int, end: int) -> tuple[Any, ObjectInfo]:
+        # Its answer does not say which object the bytes are from.
+        with _errors(key):
+            data = self._files.cat_file(key, start=start, end=end)
+        return data, self.head(key)
+
+    def tail(self, key: str, size: int) -> tuple[Any, ObjectInfo]:
+        info = self.head(key)
+        return self.get(key, max(info.size - size, 0), info.size)
+
+    def list(self, directory: str) -> tuple[list[str], list[str]]:
+        files: list[str] = []
+        directories: list[str] = []
+        with contextlib.suppress(FileNotFoundError), _errors(directory):
+            for entry in self._files.ls(directory, detail=True, refresh=True):
+                part = files if entry["type"] == "file" else directories
+                part.append(entry["name"].rstrip("/").rpartition("/")[2])
+        return files, directories
+
+    def list_after(self, directory: str, after: str) -> Iterator[tuple[str, ObjectInfo]]:
+        raise OSError(errno.ENOTSUP, f"no listing of {directory} after {after}")
+
+    def put(self, key: str, data: bytes, replaces: str | None) -> str:
+        try:
+            there: str | None = self.head(key).identity
+        except FileNotFoundError:
+            there = None
+        if there != replaces:
+            raise FileExistsError(errno.EEXIST, "the object exists, or is another", key)
+        with _errors(key):
+            self._files.makedirs(self._files._parent(key), exist_ok=True)
+            self._files.pipe_file(key, data)
+        return self.head(key).identity
+
+    def upload(self, key: str) -> FsspecUpload:
+        with _errors(key):
+            return FsspecUpload(self._files.open(key, "wb", block_size=PART_BYTES), key)
+
+    def copy(self, source: str, target: str) -> None:
+        with _errors(source):
+            self._files.cp_file(source, target)
+
+    def remove(self, key: str) -> None:
+        with contextlib.suppress(FileNotFoundError), _errors(key):
+            self._files.rm_file(key)
+
+
+def _info(found: dict[str, Any], key: str) -> ObjectInfo:
+    if found.get("type") not in (None, "file"):
+        raise FileNotFoundError(errno.ENOENT, "not a file", key)
+    identity = next((found[name] for name in _IDENTITY if found.get(name)), None)
+    if identity is None:
+        identity = next((found[name] for name in _TIMES if found.get(name)), "")
+    return ObjectInfo(int(found["size"]), f"{identity}".strip('"'))
+
+
+class FsspecUpload:
+    """A file that is being written."""
+
+    def __init__(self, file: Any, key: str) -> None:
+        self._file, self._key = file, key
+
+    def write(self, data: bytes) -> None:
+        with _errors(self._key):
+            self._file.write(data)
+
+    def close(self) -> None:
+        with _errors(self._key):
+            self._file.close()
+
+    def abort(self) -> None:
+        if self._file.closed:
+            return
+        with contextlib.suppress(Exception):
+            self._file.discard()
+        self._file.closed = True

@@ -1,0 +1,452 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A checkpoint's files as objects of a store, for one handle: the storage seam over a Client.
+
+An object is visible when it is complete, and never changes. What the core writes under a temporary
+name is kept in memory while it is small, as an index mostly is, and put under its final name by one
+conditional request. A larger object is uploaded to its final name at once, which an empty object
+reserves first, so that no bytes are ever copied; no index names it yet.
+"""
+
+from __future__ import annotations
+
+import bisect
+import errno
+import itertools
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ckptfmt._core import Adopted, ObjectInfo, Read
+from ckptfmt.errors import BusyError, GenerationGoneError
+from ckptfmt.stores.client import BodyError, Client, Upload
+
+__all__ = ["Objects"]
+
+# Bytes of one request: of a longer range at least PART_BYTES, and less than twice that. Ranges that
+# are closer than GAP_BYTES are one request.
+PART_BYTES, GAP_BYTES = 8 << 20, 1 << 20
+# Requests under way for one handle; their bodies are in memory.
+REQUESTS_MAX = 16
+# Of an index so many bytes from its end are read by the first request.
+TAIL_BYTES = 4 << 20
+# An object of up to so many bytes is in memory until it is published.
+SMALL_BYTES = 8 << 20
+# The most that one request copies inside S3.
+COPY_BYTES_MAX = 5 << 30
+# A body that ends early is requested again so often, after a pause of up to this many seconds.
+TRIES, PAUSE = 4, 0.2
+
+_TEMPORARY = re.compile(r"(.*)\.tempstate[a-f][0-9a-f]{15}$", re.S)
+_DATA = re.compile(r"(.*\.data-)\d{5,}(-of-\d{5,})$", re.S)
+_numbers = itertools.count(1)
+
+
+@dataclass
+class _Opened:
+    """An object that is read, by several threads."""
+
+    key: str
+    info: ObjectInfo
+    at_hand: tuple[int, Any] = (0, b"")  # bytes in memory, and where they begin
+    end: int = -1  # of the last range read, and how far to read ahead of the next
+    ahead: int = 0
+
+
+@dataclass
+class _Written:
+    """An object under a temporary name. `key` is where its upload goes, if it has one."""
+
+    target: str
+    data: bytearray = field(default_factory=bytearray)
+    size: int = 0
+    key: str = ""
+    upload: Upload | None = None
+    finished: bool = False
+    identity: str = field(default_factory=lambda: f"written-{next(_numbers)}")
+
+    @property
+    def info(self) -> ObjectInfo:
+        return ObjectInfo(self.size, self.identity)
+
+
+class _Part(NamedTuple):
+    """One request, and the reads of its bytes in the order of their offsets."""
+
+    opened: _Opened
+    start: int
+    end: int
+    reads: list[Read]
+
+
+class Objects:
+    """A `_core.Store` over the client of a root, such as "s3://bucket"."""
+
+    def __init__(self, root: str, client: Client) -> None:
+        self.root, self.client = root, client
+        self._written: dict[str, _Written] = {}
+        self._listed: dict[str, ObjectInfo] = {}
+        self._listings: set[tuple[str, str]] = set()
+        self._seen: dict[str, str | None] = {}
+        self._same: dict[str, tuple[str, ObjectInfo]] = {}
+        self._discarded: set[str] = set()
+        self._taken: set[str] = set()  # keys that exist, also where a listing is late
+        self._requests = threading.BoundedSemaphore(REQUESTS_MAX)
+
+    def key(self, path: str) -> str:
+        """Return the key of a path, which is a URL."""
+        rest = path.removeprefix(self.root)
+        if rest == path:
+            # The core joins "memory:/" and a name.
+            rest = path.removeprefix(self.root.removesuffix("/"))
+        inside = not rest or rest.startswith("/") or self.root.endswith("/")
+        if rest == path or not inside:
+            raise OSError(errno.EXDEV, f"not in the same store as {self.root}", path)
+        return self.client.key(rest)
+
+    # ---- what is there
+
+    def info(self, path: str) -> ObjectInfo | None:
+        if path in self._written:
+            return self._written[path].info
+        try:
+            return self._known(path, self.client.head(self.key(path)))
+        except FileNotFoundError:
+            return None
+
+    def _known(self, path: str, found: ObjectInfo) -> ObjectInfo:
+        """Describe what this handle copied or put here as the object that it was before: for the
+        core it has another name, no more."""
+        etag, before = self._same.get(path, ("", found))
+        return before if etag == found.identity else found
+
+    def entries(self, directory: str) -> tuple[list[str], list[str]]:
+        """Return the names of the objects right below a directory, and of the directories there."""
+        return self.client.list(self.key(directory))
+
+    def list(self, directory: str) -> Iterable[str]:
+        below = f"{self.key(directory)}/".lstrip("/")
+        taken = {key.removeprefix(below) for key in self._taken if key.startswith(below)}
+        return {*self.entries(directory)[0], *taken}
+
+    # ---- reading
+
+    def open(
+        self, path: str, tail_bytes: int | None = None
+    ) -> tuple[_Opened | _Written, ObjectInfo] | None:
+        """Open an object for reading. `tail_bytes`: how much the first request reads from its end,
+        else what suits a file of a checkpoint."""
+        if path in self._written:
+            return self._written[path], self._written[path].info
+        key = self.key(path)
+        try:
+            opened = self._open(key, tail_bytes)
+        except FileNotFoundError:
+            self._seen[path] = None
+            return None
+        self._seen[path] = opened.info.identity
+        return opened, self._known(path, opened.info)
+
+    def _open(self, key: str, tail_bytes: int | None) -> _Opened:
+        data = _DATA.match(key)
+        if data is None and tail_bytes is None:
+            tail_bytes = TAIL_BYTES
+        if tail_bytes:
+            tail, info = self._whole(lambda: self.client.tail(key, tail_bytes), tail_bytes)
+            return _Opened(key, info, (info.size - len(tail), tail))
+        if data is not None and not data[2].endswith("-of-00001"):
+            self._list_data(key, data[1], data[2])
+        listed = self._listed.pop(key, None)
+        return _Opened(key, self.client.head(key) if listed is None else listed)
+
+    def _list_data(self, key: str, start: str, end: str) -> None:
+        """Describe all data files of a checkpoint by one request, once and best effort: not every
+        store can list, and a listing may be late."""
+        if (start, end) in self._listings:
+            return
+        self._listings.add((start, end))
+        try:
+            for found, info in self.client.list_after(key.rpartition("/")[0], start):
+                if not found.startswith(start):
+                    return
+                if found.endswith(end):
+                    self._listed[found] = info
+        except OSError:
+            pass
+
+    def read_batch(self, reads: Sequence[Read]) -> Sequence[int]:
+        sizes = []
+        by_object: dict[int, list[Read]] = {}
+        for read in reads:
+            size = read.object.info.size
+            sizes.append(max(min(len(read.memory), size - read.offset), 0))
+            clipped = Read(read.object, read.offset, read.memory[: sizes[-1]])
+            if sizes[-1] and not self._copy_at_hand(clipped):
+                by_object.setdefault(id(read.object), []).append(clipped)
+        parts = [part for group in by_object.values() for part in _parts(group)]
+        if len(parts) == 1:
+            self._fetch(parts[0])
+        elif parts:
+            with ThreadPoolExecutor(min(len(parts), REQUESTS_MAX)) as pool:
+                try:
+                    for _ in pool.map(self._fetch, parts):
+                        pass
+                finally:
+                    # The memory is the caller's: requests under way are waited for.
+                    pool.shutdown(wait=True, cancel_futures=True)
+        return sizes
+
+    def _copy_at_hand(self, read: Read) -> bool:
+        """Serve a range from memory, if it is there."""
+        if isinstance(read.object, _Written):
+            view = memoryview(read.object.data)
+            read.memory[:] = view[read.offset : read.offset + len(read.memory)]
+            return True
+        opened: _Opened = read.object
+        start, data = opened.at_hand
+        at = read.offset - start
+        if at < 0 or at + len(read.memory) > len(data):
+            return False
+        read.memory[:] = memoryview(data)[at : at + len(read.memory)]
+        opened.end = read.offset + len(read.memory)
+        return True
+
+    def _fetch(self, part: _Part) -> None:
+        opened, start, end = part.opened, part.start, part.end
+        # A range that continues the last one is probably followed by others.
+        opened.ahead = (
+            min(2 * max(opened.ahead, end - start), PART_BYTES) if (start == opened.end) else 0
+        )
+        end = max(end, min(start + opened.ahead, opened.info.size))
+        with self._requests:
+            data = self._request(opened, start, end)
+        view = memoryview(data)
+        for read in part.reads:
+            first, last = max(read.offset, start), min(read.offset + len(read.memory), end)
+            read.memory[first - read.offset : last - read.offset] = view[
+                first - start : last - start
+            ]
+        opened.end = part.end
+        if end > part.end:
+            opened.at_hand = start, data
+
+    def _request(self, opened: _Opened, start: int, end: int) -> Any:
+        def get() -> tuple[Any, ObjectInfo]:
+            try:
+                data, info = self.client.get(opened.key, start, end)
+            except FileNotFoundError:
+                info = None
+            if info is None or info.identity != opened.info.identity:
+                raise GenerationGoneError(
+                    "the object was replaced or removed after the checkpoint was opened",
+                    path=opened.key,
+                )
+            return data, info
+
+        return self._whole(get, end - start)[0]
+
+    def _whole(
+        self, get: Callable[[], tuple[Any, ObjectInfo]], size: int
+    ) -> tuple[Any, ObjectInfo]:
+        """Return an answer with all its bytes; the client does not notice every body that ended
+        early."""
+        for left in reversed(range(TRIES)):
+            try:
+                data, info = get()
+                missing = min(size, info.size) - len(data)
+                if not missing:
+                    return data, info
+                problem = BodyError(errno.EIO, f"the answer lacks {missing} of its bytes")
+            except BodyError as error:
+                problem = error
+            if left:
+                time.sleep(PAUSE * random.random() * (TRIES - left))
+        raise problem
+
+    # ---- writing
+
+    def create(self, path: str) -> _Written | None:
+        match = _TEMPORARY.match(path)
+        if match is None:
+            raise OSError(errno.ENOTSUP, "only temporary names are written to")
+        written = self._written[path] = _Written(match[1])
+        return written
+
+    def append(self, opened: _Written, data: memoryview) -> None:
+        opened.size += len(data)
+        if opened.upload is None:
+            opened.data += data
+            if opened.size > SMALL_BYTES:
+                self._begin_upload(opened)
+        else:
+            opened.upload.write(bytes(data))  # which may keep it longer than this call
+
+    def _begin_upload(self, written: _Written) -> None:
+        if _DATA.match(written.target) is None:
+            return  # an index is read back and put at once
+        key = self.key(written.target)
+        if self._reserve(key):
+            written.key = key
+        else:
+            temporary = next(path for path, at in self._written.items() if at is written)
+            written.key = self.key(temporary)
+        written.upload = self.client.upload(written.key)
+        written.upload.write(bytes(written.data))
+        written.data = bytearray()
+
+    def _reserve(self, key: str) -> bool:
+        """Take a name that is free by an empty object."""
+        try:
+            self.client.put(key, b"", None)
+        except FileExistsError:
+            self._taken.add(key)
+            return False
+        return True
+
+    def finish(self, opened: _Written) -> None:
+        if opened.upload is not None:
+            opened.upload.close()
+        opened.finished = True
+
+    def object_info(self, opened: _Opened | _Written) -> ObjectInfo:
+        return opened.info
+
+    def close(self, opened: _Opened | _Written) -> None:
+        if isinstance(opened, _Written) and not opened.finished:
+            self._discard(opened)
+
+    def _discard(self, written: _Written) -> None:
+        for path in [path for path, at in self._written.items() if at is written]:
+            del self._written[path]
+            self._discarded.add(path)
+        if written.upload is not None:
+            try:
+                written.upload.abort()
+            finally:
+                self.client.remove(written.key)
+
+    # ---- names
+
+    def adopt(self, source: str, target: str) -> Adopted:
+        if _TEMPORARY.match(target) or source in self._written:
+            return "impossible"
+        try:
+            info = self.client.head(self.key(source))
+        except FileNotFoundError:
+            return "no source"
+        if info.size > COPY_BYTES_MAX:
+            return "impossible"
+        key = self.key(target)
+        if not self._reserve(key):
+            return "exists"
+        self._copy_to(self.key(source), key)
+        self._same[target] = self.client.head(key).identity, info
+        return "done"
+
+    def _copy_to(self, source: str, reserved: str) -> None:
+        try:
+            self.client.copy(source, reserved)
+        except BaseException:
+            self.client.remove(reserved)
+            raise
+
+    def publish(self, source: str, target: str, replaces: bool) -> bool:
+        written = self._written.get(source)
+        key = self.key(target)
+        if written is None:
+            # It has a final name already, which another writer's number has made wrong.
+            if not self._reserve(key):
+                return False
+            self._copy_to(self.key(source), key)
+            self.client.remove(self.key(source))
+            return True
+        if written.upload is None:
+            if not self._put(written, target, key, replaces):
+                return False
+        elif written.key != key:
+            if not self._reserve(key):
+                return False
+            self._copy_to(written.key, key)
+            self.client.remove(written.key)
+        del self._written[source]
+        return True
+
+    def replace(self, path: str, content: bytes) -> None:
+        """Replace a small object, whatever is there."""
+        self.open(path)
+        self._put(_Written(path, bytearray(content), len(content)), path, self.key(path), True)
+
+    def _put(self, written: _Written, target: str, key: str, replaces: bool) -> bool:
+        """Put a small object: the commit, if it is an index. It replaces the object that was seen
+        there last, and no other."""
+        expected = self._seen.get(target) if replaces else None
+        data = bytes(written.data)
+        try:
+            self._same[target] = self.client.put(key, data, expected), written.info
+        except OSError as error:
+            # Also a request that was repeated, whose first answer was lost. Equal data may be
+            # another writer's, which must not be taken for ours; an index names a number of data
+            # files that is ours alone.
+            if replaces and self._is_there(key, data):
+                self._same[target] = self.client.head(key).identity, written.info
+                return True
+            if isinstance(error, FileNotFoundError) and expected is not None:
+                raise BusyError(
+                    "another process removed the object meanwhile", path=target
+                ) from error
+            if not isinstance(error, FileExistsError):
+                raise
+            if replaces:
+                raise BusyError(
+                    "another writer has replaced this object meanwhile; save again", path=target
+                ) from None
+            self._taken.add(key)
+            return False
+        return True
+
+    def _is_there(self, key: str, data: bytes) -> bool:
+        if not data:
+            return False
+        try:
+            found, _ = self._whole(lambda: self.client.tail(key, len(data)), len(data))
+        except FileNotFoundError:
+            return False
+        return bytes(found) == data
+
+    def remove(self, path: str) -> None:
+        if path in self._discarded:
+            return
+        written = self._written.pop(path, None)
+        if written is None:
+            self.client.remove(self.key(path))
+        elif written.upload is not None:
+            self.client.remove(written.key)
+
+
+def _parts(reads: list[Read]) -> list[_Part]:
+    """Group the reads of one object into requests."""
+    reads.sort(key=lambda read: read.offset)
+    opened, parts = reads[0].object, []
+    begin = 0
+    while begin < len(reads):
+        start, stop = reads[begin].offset, begin
+        end = start
+        while stop < len(reads) and reads[stop].offset <= end + GAP_BYTES:
+            end = max(end, reads[stop].offset + len(reads[stop].memory))
+            stop += 1
+        group, begin = reads[begin:stop], stop
+        firsts = [read.offset for read in group]
+        longest = max(len(read.memory) for read in group)
+        while start < end:
+            last = start + PART_BYTES if end - start >= 2 * PART_BYTES else end
+            near = slice(
+                bisect.bisect_left(firsts, start - longest + 1), bisect.bisect_left(firsts, last)
+            )
+            wanted = [read for read in group[near] if read.offset + len(read.memory) > start]
+            parts.append(_Part(opened, start, last, wanted))
+            start = last
+    return parts
