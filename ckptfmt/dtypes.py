@@ -37,7 +37,7 @@ _BY_NAME = {info.name: info for info in _TABLE.values()}
 
 # numpy's name of a dtype that TensorFlow names differently.
 _NUMPY_NAMES = {"float": "float32", "double": "float64", "half": "float16"}
-_QUANTIZED = {
+QUANTIZED = {
     "qint8": np.int8,
     "quint8": np.uint8,
     "qint16": np.int16,
@@ -53,8 +53,8 @@ def _numpy_of(info: DtypeInfo) -> np.dtype[Any] | None:
         return np.dtype(object)
     if info.storage != _core.STORAGE_FIXED:
         return None
-    if name in _QUANTIZED:
-        return np.dtype([(name, _QUANTIZED[name])])
+    if name in QUANTIZED:
+        return np.dtype([(name, QUANTIZED[name])])
     return np.dtype(name)
 
 
@@ -197,7 +197,7 @@ def is_floating(code: int) -> bool:
 def plain_quantized(array: NDArray[Any]) -> NDArray[Any]:
     """Return a view of a quantized array as plain integers; any other array unchanged."""
     names = array.dtype.names
-    return array[names[0]] if names and names[0] in _QUANTIZED else array
+    return array[names[0]] if names and names[0] in QUANTIZED else array
 
 
 def little_endian(array: NDArray[Any], code: int) -> NDArray[np.uint8]:

@@ -15,11 +15,13 @@ __all__ = [
     "absolute",
     "data_name",
     "index_name",
+    "is_url",
     "parse_data_name",
     "path_text",
     "prefix_text",
     "saved_name",
     "sharded_filename",
+    "split_archive",
     "tensor_bytes",
     "tensor_name",
     "tensor_text",
@@ -39,10 +41,23 @@ _DATA_NAME = re.compile(r"(?s)(.*)\.data-([0-9]{5,10})-of-([0-9]{5,10})")
 
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+_IN_ARCHIVE = re.compile(r"(?s)(.*?\.(?:tar|zip))!((?:/.*)?)$")
 _FILE_URL = re.compile(r"file://(localhost)?(?=/)")
 
 
-def path_text(path: Path) -> str:
+def is_url(path: str) -> bool:
+    """Return whether a path is a URL, such as "s3://bucket/run/model", or one inside of an
+    archive: what `ckptfmt.stores` reads."""
+    return _URL.match(path) is not None or split_archive(path) is not None
+
+
+def split_archive(path: str) -> tuple[str, str] | None:
+    """Return the archive and the path inside of it, for "models.zip!/run/model"; else None."""
+    match = _IN_ARCHIVE.match(path)
+    return None if match is None else (match[1], match[2].strip("/"))
+
+
+def path_text(path: Path, *, urls: bool = False) -> str:
     """Return a path as str, with bytes that are not UTF-8 as surrogate escapes.
 
     A `file:///directory/name` or `file://localhost/directory/name` URL becomes its path, as in
@@ -50,7 +65,7 @@ def path_text(path: Path) -> str:
 
     Raises:
         InvalidError: not a path, or one with a NUL byte.
-        UnsupportedError: another URL.
+        UnsupportedError: another URL, unless the caller takes `urls`.
     """
     try:
         text = os.fsdecode(path)
@@ -63,22 +78,22 @@ def path_text(path: Path) -> str:
     url = _FILE_URL.match(text)
     if url:
         return text[url.end() :]
-    if _URL.match(text):
+    if is_url(text) and (not urls or text.startswith("file:")):
         raise UnsupportedError(
-            f"{text[:200]!r} is a URL; only paths and file:/// URLs can be opened. Write ./ before "
-            "a path that looks like a URL"
+            f"{text[:200]!r} is a URL or inside of an archive, and this works on paths and "
+            "file:/// URLs only. Write ./ before a path that looks like a URL"
         )
     return text
 
 
-def prefix_text(prefix: Path) -> str:
+def prefix_text(prefix: Path, *, urls: bool = False) -> str:
     """Return a path that is to become a checkpoint's prefix, as `path_text`.
 
     Raises:
         InvalidError: `path_text` refuses it, or it has no file name, or it ends like one of the
             checkpoint's own files.
     """
-    text = path_text(prefix)
+    text = path_text(prefix, urls=urls)
     name = os.path.basename(text)
     if text and not name:
         raise InvalidError(
@@ -101,7 +116,7 @@ def prefix_text(prefix: Path) -> str:
 def absolute(path: str) -> str:
     """Return the path joined to the current working directory, so that it stays valid if the
     program changes directory."""
-    return os.path.join(os.getcwd(), path)
+    return path if _URL.match(path) else os.path.join(os.getcwd(), path)
 
 
 class DataName(NamedTuple):

@@ -17,6 +17,8 @@ from functools import partial
 from typing import NoReturn
 
 from ckptfmt.errors import DurabilityUnknownError, StorageError
+from ckptfmt.names import is_url
+from ckptfmt.places import list_objects, remove_object
 
 __all__ = [
     "LOCK_NAME",
@@ -27,6 +29,7 @@ __all__ = [
     "open_directory",
     "raise_storage",
     "replace_file",
+    "replacing_file",
 ]
 
 # The lock file in a temporary directory. It is created first and removed last.
@@ -109,6 +112,8 @@ class TemporaryDirectory:
         Raises:
             StorageError: it cannot be created.
         """
+        if is_url(self.path):
+            return  # a store has no directories
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             make_directory(os.path.dirname(self.path), self._durability)
@@ -138,6 +143,10 @@ class TemporaryDirectory:
         """Remove the directory with its content, as far as that is possible. Raises nothing."""
         try:
             with contextlib.suppress(OSError):
+                if is_url(self.path):
+                    for name in list_objects(self.path):
+                        remove_object(f"{self.path}/{name}")
+                    return
                 self._clear()
                 os.rmdir(self.path)
         finally:
@@ -231,23 +240,35 @@ def open_directory(directory: str) -> Iterator[int]:
 def replace_file(directory_fd: int, path: str, content: bytes, durability: str) -> None:
     """Replace a small file by rename: other processes see the old content or the new one.
 
+    Args and errors are those of `replacing_file`; `content` is the new content.
+    """
+    with replacing_file(directory_fd, path, durability) as (_, fd):
+        rest = memoryview(content)
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+
+
+@contextlib.contextmanager
+def replacing_file(directory_fd: int, path: str, durability: str) -> Iterator[tuple[str, int]]:
+    """Replace a file by rename when the `with` block ends; an exception leaves the old one.
+
     Args:
         directory_fd: descriptor of the directory.
         path: of the file; only the last component is opened, the rest is for errors.
-        content: the new content.
         durability: as in `update_checkpoint_state`.
+
+    Yields:
+        The path of the new file, and its descriptor.
 
     Raises:
         StorageError: the new file is not in place.
         DurabilityUnknownError: it is, but a power cut may bring the old one back.
     """
-    name = os.path.basename(path)
+    directory, name = os.path.split(path)
     try:
         temporary, lock = make_file(name, directory_fd)
         try:
-            rest = memoryview(content)
-            while rest:
-                rest = rest[os.write(lock.fd, rest) :]
+            yield os.path.join(directory, temporary), lock.fd
             if durability == "full":
                 os.fsync(lock.fd)
             os.rename(temporary, name, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
@@ -257,6 +278,8 @@ def replace_file(directory_fd: int, path: str, content: bytes, durability: str) 
             raise
         finally:
             lock.close()
+    except StorageError:
+        raise
     except OSError as error:
         raise_storage(error, path)
     if durability == "full":

@@ -35,6 +35,7 @@ from ckptfmt.arrays import as_source, as_target
 from ckptfmt.bundle.batch import box_of_text, can_cast, casts_of, select_batch
 from ckptfmt.bundle.load import Mismatch
 from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.selecting import Transform, transformed, transformed_kind
 from ckptfmt.errors import InvalidError, about
 from ckptfmt.objects.graph import PY_STATE, VARIABLE_VALUE, Node, escape
 from ckptfmt.objects.nodes import TreeNode, leaf_name
@@ -53,7 +54,7 @@ from ckptfmt.saving.mesh import Layout
 from ckptfmt.saving.registration import get_registered_saver, validate_restore_function
 from ckptfmt.saving.specs import SaveSpec
 
-__all__ = ["Assignment", "Misfit", "misfits", "plan", "plan_tensors", "run"]
+__all__ = ["Assignment", "Conversion", "Misfit", "misfits", "plan", "plan_tensors", "run"]
 
 OBJECT = np.dtype(object)
 _VALUE = (VARIABLE_VALUE,)
@@ -359,6 +360,15 @@ def _plan_own(local: Local, keys: Mapping[str, str]) -> Assignment | None:
 # ---- checks --------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """How stored values are converted: the dtypes that they are cast to, as `Choice.cast`, and by
+    name of a value the transform that `rename` gave."""
+
+    cast: Any
+    transforms: Mapping[str, Transform]
+
+
 def _is_fit(stored: np.dtype[Any] | None, wanted: Wanted, cast: bool) -> bool:
     if stored is None:
         return False  # a dtype of a later version: no object can take its bytes
@@ -393,15 +403,23 @@ class _Part:
         misfits: the tensors that their objects cannot take.
     """
 
-    def __init__(self, reader: Reader, assignments: Sequence[Assignment], cast: Any) -> None:
+    def __init__(
+        self, reader: Reader, assignments: Sequence[Assignment], conversion: Conversion
+    ) -> None:
         self.reader = reader
         self.assignments = assignments
         keys = [names.tensor_bytes(wanted.key) for one in assignments for wanted in one.wanted]
         self.batch = select_batch(reader, keys)
         self.targets: list[NDArray[Any] | None] = []
         self.misfits: list[Misfit] = []
-        self._casts_all = cast is True
-        self._casts = self._dtypes_to_cast_to(cast)
+        self._casts_all = conversion.cast is True
+        self._casts = self._dtypes_to_cast_to(conversion.cast)
+        # By position.
+        self._transforms: dict[int, Transform] = {}
+        for position, key in enumerate(self.batch.names if conversion.transforms else ()):
+            transform = conversion.transforms.get(leaf_name(key))
+            if transform is not None:
+                self._transforms[position] = transform
         self._compare()
 
     def _dtypes_to_cast_to(self, cast: Any) -> dict[int, np.dtype[Any]]:
@@ -422,21 +440,39 @@ class _Part:
         for assignment in self.assignments:
             for wanted in assignment.wanted:
                 stored = batch.dtypes[position]
-                shape = shapes[batch.rows[position]]
+                full = shape = shapes[batch.rows[position]]
+                kind = dtypes.numpy_name_of(batch.codes[position])
                 if wanted.text:
                     batch.boxes[position] = box_of_text(batch.handle(position), wanted.text)
                 elif wanted.block is not None and len(shape) == wanted.block[0].rank:
                     shape = self._set_block(position, wanted.block, shape)
+                transform = self._transforms.get(position)
+                if transform is not None:
+                    stored, shape = self._transformed_kind(position, transform)
+                    kind, full = str(stored), shape
                 bad_shape = wanted.shape is not None and shape != wanted.shape
                 given = self._casts.get(position, stored)
                 if bad_shape or not _is_fit(given, wanted, self._casts_all):
-                    self._misfit(position, assignment, wanted, bad_shape)
+                    self._misfit(assignment, wanted, bad_shape, kind, full)
                 target = wanted.target
-                if target is not None and stored == target.dtype and target.dtype.isnative:
+                is_direct = transform is None and target is not None and target.dtype.isnative
+                if target is not None and is_direct and stored == target.dtype:
                     batch.targets[position] = target
                     target = None
                 self.targets.append(target)
                 position += 1
+
+    def _transformed_kind(
+        self, position: int, transform: Transform
+    ) -> tuple[np.dtype[Any], tuple[int, ...]]:
+        """Return the dtype and shape that a transform makes of a tensor."""
+        handle = self.batch.handle(position)
+        if position in self.batch.boxes:
+            raise InvalidError(
+                "rename: a transform takes whole tensors, and this object takes a slice",
+                tensor=handle.name,
+            )
+        return transformed_kind(handle.name, *handle.expected(), transform)
 
     def _set_block(
         self, position: int, block: tuple[Layout, int], full: tuple[int, ...]
@@ -448,24 +484,33 @@ class _Part:
             self.batch.boxes[position] = np.array([*box.start, *box.shape, 0], np.int64)
         return box.shape
 
-    def _misfit(self, position: int, assignment: Assignment, wanted: Wanted, shape: bool) -> None:
-        handle = self.batch.handle(position)
-        kind = dtypes.numpy_name_of(self.batch.codes[position])
-        hint = "" if shape or self._casts_all else " (cast=True converts numbers)"
+    def _misfit(
+        self,
+        assignment: Assignment,
+        wanted: Wanted,
+        is_shape: bool,
+        kind: str,
+        shape: tuple[int, ...],
+    ) -> None:
+        hint = "" if is_shape or self._casts_all else " (cast=True converts numbers)"
         expected = "any known dtype" if wanted.dtype is None else str(wanted.dtype)
         expected += "" if wanted.shape is None else str(list(wanted.shape))
         what = described(assignment.local)
         if wanted.block is not None:
             layout, place = wanted.block
             what = f"the array on {layout.mesh.devices[place]} of {what}, {layout.text},"
-        message = f"the checkpoint has {kind}{list(handle.shape)}, {what} is {expected}{hint}"
-        pair = (handle.shape, wanted.shape) if shape else (kind, wanted.dtype)
+        message = f"the checkpoint has {kind}{list(shape)}, {what} is {expected}{hint}"
+        pair = (shape, wanted.shape) if is_shape else (kind, wanted.dtype)
         mismatch = Mismatch(str(assignment.local), leaf_name(wanted.key), *pair)
-        self.misfits.append(Misfit(assignment, wanted.key, mismatch, shape, message))
+        self.misfits.append(Misfit(assignment, wanted.key, mismatch, is_shape, message))
 
     def read(self) -> list[NDArray[Any]]:
         """Read the tensors; those that are cast are written into their arrays here."""
         arrays = self.batch.read(None) if self.assignments else []
+        for position, transform in self._transforms.items():
+            name, target = self.batch.names[position], self.targets[position]
+            shape = None if target is None else target.shape
+            arrays[position] = transformed(name, arrays[position], transform, shape)
         for array, target in zip(arrays, self.targets, strict=True):
             if target is not None:
                 target[...] = array
@@ -489,9 +534,11 @@ class _Part:
         return array.astype(wanted.dtype)
 
 
-def misfits(reader: Reader, assignments: Iterable[Assignment], cast: Any) -> list[Misfit]:
+def misfits(
+    reader: Reader, assignments: Iterable[Assignment], conversion: Conversion
+) -> list[Misfit]:
     """Return the tensors that their objects cannot take."""
-    return _Part(reader, [one for one in assignments if one.saver is None], cast).misfits
+    return _Part(reader, [one for one in assignments if one.saver is None], conversion).misfits
 
 
 # ---- replacing values ----------------------------------------------------------------------------
@@ -564,8 +611,8 @@ def _changed(value: Any, values: Mapping[Any, Any]) -> Any:
 def run(
     reader: Reader,
     assignments: Iterable[Assignment],
+    conversion: Conversion,
     *,
-    cast: Any = None,
     ready: Callable[[], None] | None = None,
 ) -> None:
     """Restore these objects.
@@ -575,7 +622,7 @@ def run(
     Args:
         reader: the checkpoint.
         assignments: what is restored.
-        cast: as in `Checkpoint.restore`.
+        conversion: how the stored values are converted.
         ready: called once everything is checked, before anything is written.
 
     Raises:
@@ -599,7 +646,7 @@ def run(
         [one for one in every if one.places],
         [one for one in every if not one.is_state and not one.places and one.saver is None],
     ]
-    states, values, others = (_Part(reader, part, cast) for part in parts)
+    states, values, others = (_Part(reader, part, conversion) for part in parts)
     for part in (states, values, others):
         for misfit in part.misfits:
             raise InvalidError(misfit.message, tensor=misfit.key, path=reader.prefix)

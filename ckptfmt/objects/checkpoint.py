@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt.arguments import wrong
-from ckptfmt.background import Line, SaveFuture, Work, wait_for_saves
+from ckptfmt.background import SaveFuture, SaveQueue, Work, wait_for_saves
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.selecting import Filter, Rename, some
 from ckptfmt.bundle.state_file import update_checkpoint_state
@@ -87,7 +87,7 @@ class Checkpoint(Trackable):
         "_ckptfmt_coordinator",
         "_ckptfmt_last",
         "_ckptfmt_layouts",
-        "_ckptfmt_line",
+        "_ckptfmt_queue",
         "_ckptfmt_root",
     )
 
@@ -96,7 +96,7 @@ class Checkpoint(Trackable):
     _ckptfmt_root: Any
     # The restore whose values may still be waiting.
     _ckptfmt_last: Restoration | None
-    _ckptfmt_line: Line
+    _ckptfmt_queue: SaveQueue
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Checkpoint(Trackable):
             raise InvalidError("layouts need a coordinator, which knows the processes")
         self._ckptfmt_coordinator = coordinator
         self._ckptfmt_layouts = {} if layouts is None else layouts_by_path(layouts)
-        self._ckptfmt_last, self._ckptfmt_line = None, Line()
+        self._ckptfmt_last, self._ckptfmt_queue = None, SaveQueue()
         self._ckptfmt_root = root
         if root is not None:
             if is_value(root):
@@ -157,7 +157,7 @@ class Checkpoint(Trackable):
     def __setstate__(self, state: Any) -> None:
         attributes, own = state
         vars(self).update(attributes)
-        for name, value in (*own.items(), ("_ckptfmt_line", Line())):
+        for name, value in (*own.items(), ("_ckptfmt_queue", SaveQueue())):
             object.__setattr__(self, name, value)
 
     @property
@@ -236,9 +236,9 @@ class Checkpoint(Trackable):
         self, file_prefix: Path, options: CheckpointOptions | None, *, is_numbered: bool
     ) -> Alone | Together:
         """Collect what is saved."""
-        coordinator, line = self._ckptfmt_coordinator, self._ckptfmt_line
+        coordinator, queue = self._ckptfmt_coordinator, self._ckptfmt_queue
         one: Alone | Together = (
-            Alone(line) if coordinator is None else Together(coordinator, "Checkpoint.save", line)
+            Alone(queue) if coordinator is None else Together(coordinator, "Checkpoint.save", queue)
         )
         with one.guarded():
             counter = self.save_counter if is_numbered else np.zeros((), np.int64)
@@ -246,8 +246,10 @@ class Checkpoint(Trackable):
             if coordinator is not None:
                 counter[...] = number  # as the others do, even if this process fails
             options = CheckpointOptions.of(options)
-            path = prefix_text(f"{path_text(file_prefix)}-{number}" if is_numbered else file_prefix)
-            line.settle()
+            if is_numbered:
+                file_prefix = f"{path_text(file_prefix, urls=True)}-{number}"
+            path = prefix_text(file_prefix, urls=True)
+            queue.settle()
             options.before_save(path)
             one.collect(self._view(), path, options, _record(path, options, is_numbered))
             counter[...] = number
@@ -273,7 +275,7 @@ class Checkpoint(Trackable):
     def sync(self) -> None:
         """Wait for background saves to end. If the last one of this Checkpoint failed and no
         caller asked its future, raise its error, as the next `save` or `write` would."""
-        self._ckptfmt_line.settle()
+        self._ckptfmt_queue.settle()
 
     # ---- restoring
 

@@ -17,6 +17,7 @@ from ckptfmt.bundle.batch import check_used
 from ckptfmt.bundle.selecting import (
     Filter,
     Rename,
+    Transform,
     by_text,
     check_distinct,
     filter_function,
@@ -89,32 +90,32 @@ class Choice:
         if isinstance(self.cast, Mapping) and self.strict is not False:
             check_used("cast", self.cast, [name for name, _, _ in _values(graph)])
 
-    def names(self, stored: list[str]) -> dict[str, str]:
-        """Return the new names by the stored names, without those that are dropped.
+    def names(self, stored: list[str]) -> tuple[dict[str, str], dict[str, Transform]]:
+        """Return the new names by the stored names, without those that are dropped, and by stored
+        name the transforms of those that have one.
 
         Raises:
             InvalidError: two would get one name, or as `renamed`.
         """
-        if self.rename is None:
-            return dict(zip(stored, stored, strict=True))
-        pairs = zip(stored, renamed(stored, self.rename), strict=True)
+        new_names, transforms = renamed(stored, self.rename)
+        pairs = zip(stored, new_names, strict=True)
         found = {old: new for old, new in pairs if new is not None}
         check_distinct(list(found), list(found.values()))
-        return found
+        return found, transforms
 
-    def applied(self, graph: ObjectGraph) -> frozenset[int]:
+    def applied(self, graph: ObjectGraph) -> tuple[frozenset[int], dict[str, Transform]]:
         """Change a graph into that of a checkpoint with the chosen values under their new names;
-        return the nodes of the values that the filter excludes.
+        return the nodes of the values that the filter excludes, and the transforms by name.
 
         Raises:
             TensorNotFoundError: the filter matches no value.
             InvalidError: two values would get one name.
         """
         if self.rename is None and self.passes is None:
-            return frozenset()
+            return frozenset(), {}
         values = list(_values(graph))
         every = list(dict.fromkeys(name for name, _, _ in values))
-        new_names = self.names(every)
+        new_names, transforms = self.names(every)
         left_out = {name for name in every if self.passes is not None and not self.passes(name)}
         if every and len(left_out) == len(every):
             raise no_match(self.filter, len(every))
@@ -131,7 +132,7 @@ class Choice:
             else:
                 filtered.add(node_id if new == old else editor.place(new)[0])
         mark_checkpoint_values(graph)
-        return frozenset(filtered)
+        return frozenset(filtered), transforms
 
 
 # An attribute, or the name of a registered saver and the name of the object with it.

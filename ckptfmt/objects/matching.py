@@ -32,7 +32,7 @@ from ckptfmt.bundle.selecting import (
 )
 from ckptfmt.errors import CkptfmtWarning
 from ckptfmt.objects import assigning
-from ckptfmt.objects.assigning import Assignment, Misfit
+from ckptfmt.objects.assigning import Assignment, Conversion, Misfit
 from ckptfmt.objects.choice import Choice
 from ckptfmt.objects.graph import (
     VARIABLE_VALUE,
@@ -40,6 +40,7 @@ from ckptfmt.objects.graph import (
     Node,
     ObjectGraph,
 )
+from ckptfmt.objects.nodes import leaf_name
 from ckptfmt.objects.trackable import Trackable, waiting
 from ckptfmt.objects.traversal import (
     Child,
@@ -227,6 +228,7 @@ class Restoration:
 
     Attributes:
         filtered: the nodes that the filter excludes.
+        transforms: the transforms that `rename` gave, by name of a value in the checkpoint.
         misfits: where `strict` is False, what did not fit and was left as it is, by place.
         unused: node to the names of its attributes that its object did not take.
         expect_partial: whether values may remain without an object.
@@ -244,7 +246,7 @@ class Restoration:
         choice.check_casts(graph)
         self.reader = reader
         self.graph = graph
-        self.filtered = choice.applied(graph)
+        self.filtered, self.transforms = choice.applied(graph)
         self.misfits: dict[Hashable, Misfit] = {}
         self._number = next(_numbers)
         self._cast, self._strict, self._once = choice.cast, choice.strict, once
@@ -304,7 +306,7 @@ class Restoration:
         for node, local in planned.given:
             given.add(node, local)
         keys = _keys_left(self.graph, self._full, given, planned.unused)
-        return planned.given, keys, assigning.misfits(self.reader, planned.assignments, self._cast)
+        return planned.given, keys, self._misfits(planned.assignments)
 
     def fill(self, node: int, holder: Local, name: str, value: Any) -> None:
         """Restore an attribute that was just set."""
@@ -413,7 +415,8 @@ class Restoration:
         if self._strict is False:
             self._leave_out(planned)
         if planned.assignments or ready is not None:
-            assigning.run(self.reader, planned.assignments, cast=self._cast, ready=ready)
+            conversion = Conversion(self._cast, self.transforms)
+            assigning.run(self.reader, planned.assignments, conversion, ready=ready)
         for node_id, local in planned.given:
             self._left.given.add(node_id, local)
             if not _is_by_place(local):
@@ -430,6 +433,10 @@ class Restoration:
         more = len(match.contradictions) - WARNINGS_MAX
         if more > 0:
             self._contradiction(f"{more} more objects", "others")
+
+    def _misfits(self, assignments: list[Assignment]) -> list[Misfit]:
+        conversion = Conversion(self._cast, self.transforms)
+        return assigning.misfits(self.reader, assignments, conversion)
 
     def _is_done(self, node: int, local: Local) -> bool:
         return node in self._left.given
@@ -486,7 +493,7 @@ class Restoration:
             for one in planned.assignments
             if one.saver is not None or all(wanted.key in self.reader for wanted in one.wanted)
         ]
-        found = assigning.misfits(self.reader, stored, self._cast)
+        found = self._misfits(stored)
         wrong = {id(one.assignment) for one in found}
         fitting = [one for one in stored if id(one) not in wrong]
         for assignment in fitting:
@@ -598,7 +605,8 @@ class NamedRestoration(Restoration):
         stored = list(reader)
         if isinstance(choice.cast, Mapping) and choice.strict is not False:
             check_used("cast", choice.cast, stored)
-        for old, new in choice.names(stored).items():
+        new_names, transforms = choice.names(stored)
+        for old, new in new_names.items():
             self._nodes[new] = len(graph.nodes)
             node = Node(attributes=[Attribute(VARIABLE_VALUE, new, old)])
             if choice.passes is not None and not choice.passes(old):
@@ -608,6 +616,7 @@ class NamedRestoration(Restoration):
         cast = choice.cast
         super().__init__(reader, graph, Choice(strict=choice.strict), once=once)
         self._cast, self.filtered = cast, frozenset(excluded)
+        self.transforms = {leaf_name(old): one for old, one in transforms.items()}
         self.expect_partial = True
 
     def restore_from(self, start: Local) -> None:

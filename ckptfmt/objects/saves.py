@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ckptfmt import dtypes
-from ckptfmt.background import Line, SaveFuture, Work, wait_for_saves
+from ckptfmt.background import SaveFuture, SaveQueue, Work, wait_for_saves
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.locate import locate
 from ckptfmt.errors import InvalidError, UnsupportedError
@@ -59,7 +59,7 @@ class Alone:
     """A save by this process.
 
     Args:
-        line: the queue of background saves.
+        queue: the queue of background saves.
     """
 
     _saver: Saver
@@ -67,8 +67,8 @@ class Alone:
     _options: CheckpointOptions
     _record: Work | None
 
-    def __init__(self, line: Line) -> None:
-        self._line = line
+    def __init__(self, queue: SaveQueue) -> None:
+        self._queue = queue
 
     def guarded(self) -> contextlib.AbstractContextManager[None]:
         """Return a context for what precedes the save."""
@@ -85,7 +85,7 @@ class Alone:
             options: how to save; the callbacks before the save have been called.
             record: called once the checkpoint is in place and its callbacks were called.
         """
-        self._saver = saver_of(view, self._line)
+        self._saver = saver_of(view, self._queue)
         self._path, self._options, self._record = path, options, record
 
     def run(self) -> str:
@@ -104,12 +104,12 @@ class Together:
     Args:
         coordinator: joins the processes.
         operation: what they do, for messages.
-        line: the queue of background saves.
+        queue: the queue of background saves.
     """
 
-    def __init__(self, coordinator: Coordinator, operation: str, line: Line) -> None:
+    def __init__(self, coordinator: Coordinator, operation: str, queue: SaveQueue) -> None:
         self._team = Team(coordinator, operation)
-        self._line = line
+        self._queue = queue
         self._error: BaseException | None = None
         self._claims = contextlib.ExitStack()
         self._description = Description()
@@ -217,8 +217,8 @@ class Together:
         """Save in the background; return once what this process holds is copied."""
         if self._error is not None:
             self._claims.close()
-            fail_async(self._team, self._error, self._line)
-        return save_async(self._team, self._job, self._description, self._line)
+            fail_async(self._team, self._error, self._queue)
+        return save_async(self._team, self._job, self._description, self._queue)
 
 
 def _nothing() -> None:

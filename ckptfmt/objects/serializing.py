@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ckptfmt.arguments import wrong
-from ckptfmt.background import Line
+from ckptfmt.background import SaveQueue
 from ckptfmt.dtypes import VARIANT
 from ckptfmt.errors import InvalidError, UnsupportedError, about
 from ckptfmt.objects.graph import (
@@ -353,12 +353,12 @@ class _ByIdentity(Mapping[Any, Mapping[str, Any]]):
         return self._pairs
 
 
-def saver_of(view: View, line: Line | None = None) -> Saver:
+def saver_of(view: View, queue: SaveQueue | None = None) -> Saver:
     """Return a Saver of the objects as they are now, with their graph.
 
     Args:
         view: the objects.
-        line: the save queue of their owner; default a new one.
+        queue: the save queue of their owner; default a new one.
 
     Raises:
         InvalidError, UnsupportedError: as `content_of`.
@@ -367,4 +367,4 @@ def saver_of(view: View, line: Line | None = None) -> Saver:
     graph = np.empty((), object)
     graph[()] = content.graph
     owners = [*content.owners, (None, {OBJECT_GRAPH_KEY: graph})]
-    return Saver(_ByIdentity(owners), content.registered, line=line)
+    return Saver(_ByIdentity(owners), content.registered, queue=queue)

@@ -18,13 +18,20 @@ import numpy as np
 from ckptfmt import dtypes, names
 from ckptfmt.arguments import Durability, Level, Verify, check_progress, wrong
 from ckptfmt.arrays import Sources
-from ckptfmt.background import Line, SaveFuture
+from ckptfmt.background import SaveFuture, SaveQueue
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.batch import Batch, casts_of, check_used, select_batch
 from ckptfmt.bundle.load import MatchReport
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.saving import save
-from ckptfmt.bundle.selecting import Filter, Rename, filter_function, no_match
+from ckptfmt.bundle.selecting import (
+    Filter,
+    Rename,
+    Transform,
+    filter_function,
+    no_match,
+    transformed,
+)
 from ckptfmt.bundle.writer import write_sources
 from ckptfmt.errors import GenerationGoneError, InvalidError
 from ckptfmt.names import prefix_text
@@ -119,18 +126,18 @@ def save_tree(
     if not graph:
         _check_exclusive("graph=False", graph, {"options": options, "coordinator": coordinator})
         save(prefix, to_names(tree), progress=progress, **given)
-        return prefix_text(prefix)
+        return prefix_text(prefix, urls=True)
     if options is not None and options.enable_async:
         raise InvalidError("save_tree does not take enable_async: call save_tree_async")
     if coordinator is not None:
         _check_exclusive("coordinator", coordinator, {"progress": progress})
-        together = Together(coordinator, "save_tree", Line())
+        together = Together(coordinator, "save_tree", SaveQueue())
         with together.guarded():
             given.pop("metadata", None)
             chosen = (
                 CheckpointOptions(**given) if options is None else CheckpointOptions.of(options)
             )
-            target = prefix_text(prefix)
+            target = prefix_text(prefix, urls=True)
             chosen.before_save(target)
             together.collect(_view_on_mesh(tree, layouts), target, chosen, metadata=metadata)
         return together.run()
@@ -146,7 +153,7 @@ def save_tree(
         tensor, dtype = (value.tensor, value.dtype) if is_spec else (value, None)
         sources.add(names.user_name(key), tensor, dtype)
     sources.add(OBJECT_GRAPH_KEY.encode(), content.graph)
-    target = prefix_text(prefix)
+    target = prefix_text(prefix, urls=True)
     write_sources(target, sources, progress, **given)
     return target
 
@@ -172,9 +179,9 @@ def save_tree_async(
     if coordinator is None:
         _check_layouts_alone(layouts)
         return saver_of(TreeView(tree)).save_async(prefix, options)
-    together = Together(coordinator, "save_tree", Line())
+    together = Together(coordinator, "save_tree", SaveQueue())
     with together.guarded():
-        chosen, target = CheckpointOptions.of(options), prefix_text(prefix)
+        chosen, target = CheckpointOptions.of(options), prefix_text(prefix, urls=True)
         chosen.before_save(target)
         together.collect(_view_on_mesh(tree, layouts), target, chosen)
     return together.run_async()
@@ -270,6 +277,8 @@ def load_tree(
         key = stored.keys[position]
         if key not in stored.scalars:
             tensors[key] = tensors[key].astype(dtype)
+    for key, transform in stored.transforms.items():
+        tensors[key] = transformed(key, tensors[key], transform)
     if new_names is not None:
         tensors = {new_names[key]: array for key, array in tensors.items()}
     return stored.built(tensors)
@@ -346,6 +355,7 @@ class _Stored:
         self.graph: ObjectGraph | None = None
         self.scalars: set[str] = set()
         self.groups: dict[str, list[str]] = {}
+        self.transforms: dict[str, Transform] = {}
         if OBJECT_GRAPH_KEY in reader:
             self.content = read_graph_bytes(reader)
             self.graph = decode_graph(self.content, reader.prefix)
@@ -371,7 +381,7 @@ class _Stored:
                 "the checkpoint has an object graph: rename applies to names without a graph, and "
                 "to load_tree_into"
             )
-        found = Choice.of(None, None, rename, None).names(self.keys)
+        found, self.transforms = Choice.of(None, None, rename, None).names(self.keys)
         self.keys = list(found)
         return found
 

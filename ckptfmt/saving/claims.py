@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 
 from ckptfmt.errors import BusyError, StorageError
+from ckptfmt.names import is_url
 from ckptfmt.temporary import OwnDescriptor, make_directory
 
 __all__ = ["claimed"]
@@ -29,7 +30,8 @@ def claimed(prefix: str, savers: Iterable[str]) -> Iterator[None]:
         StorageError: the file cannot be created or locked.
     """
     with contextlib.ExitStack() as stack:
-        for name in sorted(savers):
+        # Object stores have no locks.
+        for name in () if is_url(prefix) else sorted(savers):
             stack.enter_context(_claim(prefix, name))
         yield
 

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from ckptfmt import dtypes, names
 from ckptfmt.arguments import wrong
 from ckptfmt.arrays import Sources
-from ckptfmt.background import Line, SaveFuture, Work, wait_for_saves
+from ckptfmt.background import SaveFuture, SaveQueue, Work, wait_for_saves
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle.batch import box_of_text, check_dtypes, select_batch
 from ckptfmt.bundle.locate import locate
@@ -81,7 +81,7 @@ class Saver:
         registered_savers: name of a registered saver -> name of an object -> object; see
             `register_checkpoint_saver`.
         restore_fns: object -> function to call instead of its `restore`.
-        line: the queue of background saves. The next save through the same queue raises an error
+        queue: the queue of background saves. The next save through the same queue raises an error
             that no caller has retrieved. Default: a queue of this Saver's own.
 
     Raises:
@@ -98,7 +98,7 @@ class Saver:
         registered_savers: Mapping[str, Mapping[str, Any]] | None = None,
         *,
         restore_fns: Mapping[Any, RestoreFn] | None = None,
-        line: Line | None = None,
+        queue: SaveQueue | None = None,
     ) -> None:
         self._items: list[_Item] = []
         if not isinstance(serialized_tensors, Mapping):
@@ -129,13 +129,13 @@ class Saver:
         for item in self._items:
             self._tasks.setdefault(task_of(item.spec.device), []).append(item)
         self._registered = _registered(registered_savers)
-        self._line = line or Line()
+        self._queue = queue or SaveQueue()
 
     @property
     def staging_bytes(self) -> int:
         """Bytes of memory that background saves of this saver keep for their copies. It is freed
         with the saver; 0 while a save uses it."""
-        return self._line.staging_bytes
+        return self._queue.staging_bytes
 
     @classmethod
     def from_saveables(
@@ -211,8 +211,8 @@ class Saver:
         self, prefix: Path, options: CheckpointOptions | None
     ) -> tuple[str, CheckpointOptions]:
         options = self._options(options)
-        path = prefix_text(prefix)
-        self._line.settle()
+        path = prefix_text(prefix, urls=True)
+        self._queue.settle()
         options.before_save(path)
         return path, options
 
@@ -241,7 +241,7 @@ class Saver:
 
             def copy() -> Work:
                 target, bundles = absolute(path), list(map(absolute, inputs))
-                snapshot = Snapshot(shards, self._line)
+                snapshot = Snapshot(shards, self._queue)
                 released = claims.pop_all()
 
                 def write() -> None:
@@ -253,7 +253,7 @@ class Saver:
 
                 return write
 
-            return self._line.begin(path, copy)
+            return self._queue.begin(path, copy)
 
     @contextlib.contextmanager
     def collected(
@@ -330,7 +330,7 @@ class Saver:
             path = f"{prefix}-{saver.name}"
             returned = saver.save_fn(trackables=dict(trackables), file_prefix=path)
             try:
-                prefixes = list(map(path_text, _flattened(returned)))
+                prefixes = [path_text(one, urls=True) for one in _flattened(returned)]
                 if "" in prefixes:
                     raise InvalidError("an empty prefix")
             except InvalidError:

@@ -13,6 +13,7 @@ from ckptfmt import _core, names
 from ckptfmt.arrays import Columns, Sources
 from ckptfmt.bundle import writer as writing
 from ckptfmt.bundle.sweeping import sweep_directories
+from ckptfmt.places import store_of
 from ckptfmt.progress import Progress
 from ckptfmt.saving.devices import task_of
 from ckptfmt.saving.options import CheckpointOptions
@@ -83,6 +84,10 @@ def write_checkpoint(
     nothing."""
     if not shards and not inputs:
         shards = [Sources()]  # an empty checkpoint
+    if names.is_url(prefix) and len(shards) == 1 and not inputs:
+        # There a merge copies.
+        _write_shard(prefix, shards[0], options, None, None)
+        return
     count = len(shards)
     sweep_directories(prefix)
     directory = TemporaryDirectory(prefix, durability=options.durability)
@@ -98,6 +103,7 @@ def write_checkpoint(
             allow_missing=False,
             durability=_core.DURABILITY[options.durability],
             limits=None,
+            store=store_of(prefix),
         )
     finally:
         directory.remove()
@@ -151,6 +157,8 @@ def _write_shard(
 def remove_emptied(inputs: Iterable[str], prefix: str) -> None:
     """Remove the directories of the bundles of registered savers if they are empty, as a merge with
     `delete_old_dirs` does."""
+    if names.is_url(prefix):
+        return
     target = os.path.abspath(os.path.dirname(prefix))
     for directory in dict.fromkeys(map(os.path.dirname, inputs)):
         if directory and os.path.abspath(directory) != target:

@@ -7,7 +7,10 @@ over torch.distributed. Only prefixes, decisions and short reports pass through 
 
 from __future__ import annotations
 
+import contextlib
+import math
 import operator
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
 
@@ -99,6 +102,44 @@ class Closing:
         self.close()
 
 
+class Engine(Closing):
+    """Counts and names operations, and refuses them after one that failed and after `close`.
+
+    Attributes:
+        _state: "open", "closed", or the operation that failed.
+    """
+
+    _state = "closed"
+    _number = 0
+
+    @property
+    def rank(self) -> int:
+        """As `Coordinator.rank`."""
+        raise NotImplementedError
+
+    @property
+    def world_size(self) -> int:
+        """As `Coordinator.world_size`."""
+        raise NotImplementedError
+
+    @contextlib.contextmanager
+    def _operation(self, call: str) -> Iterator[str]:
+        """Yield the name of an operation, equal on all ranks that are in the same one. If the body
+        raises, the engine is unusable."""
+        if self._state != "open":
+            why = "is closed" if self._state == "closed" else f"has failed in {self._state}"
+            raise InvalidError(f"coordinator {why}")
+        self._number += 1
+        self._state = f"operation {self._number}, {call} of {self.world_size} ranks"
+        yield self._state
+        self._state = "open"
+
+    def __repr__(self) -> str:
+        state = "" if self._state == "open" else " closed" if self._state == "closed" else " failed"
+        name = type(self).__name__
+        return f"<ckptfmt {name} rank {self.rank} of {self.world_size}{state}>"
+
+
 class SingleProcess(Closing):
     """The coordinator of a job of one process: rank 0 of 1. No operation waits.
 
@@ -171,6 +212,15 @@ def check_root(root: object, world_size: int) -> int:
     if not 0 <= number < world_size:
         raise InvalidError(f"root must be between 0 and {world_size - 1}, not {number}")
     return number
+
+
+def check_timeout(timeout: object) -> float:
+    """Return a number of seconds to wait; raise InvalidError if it is not positive and finite."""
+    if not isinstance(timeout, (int, float)):
+        raise wrong("timeout", "a number of seconds", timeout)
+    if not 0 < timeout < math.inf:
+        raise InvalidError(f"timeout {timeout} is not a positive number of seconds")
+    return float(timeout)
 
 
 def whole(what: str, given: object) -> int:

@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 from ckptfmt import dtypes, names
 from ckptfmt.arguments import Durability, Level, Verify, listed
 from ckptfmt.arrays import Sources
-from ckptfmt.background import Line, SaveFuture, Work, wait_for_saves
+from ckptfmt.background import SaveFuture, SaveQueue, Work, wait_for_saves
 from ckptfmt.bundle import reader as reading
 from ckptfmt.bundle import writer as writing
 from ckptfmt.bundle.batch import Batch
@@ -51,6 +51,7 @@ from ckptfmt.errors import (
     StorageError,
 )
 from ckptfmt.names import absolute, path_text, prefix_text, sharded_filename
+from ckptfmt.places import OpenObject, is_file
 from ckptfmt.saving.mesh import Layout, Mesh
 from ckptfmt.saving.options import CheckpointOptions
 from ckptfmt.saving.shards import cut, remove_emptied
@@ -149,7 +150,7 @@ def sharded_save(
             compression=compression,
             check_replicas=check_replicas,
         )
-        job = Job(prefix_text(prefix), options, metadata if team.rank == 0 else None)
+        job = Job(prefix_text(prefix, urls=True), options, metadata if team.rank == 0 else None)
         description = describe(tensors, layouts, check_replicas)
     if guard.error is not None:
         fail(team, guard.error)
@@ -198,11 +199,11 @@ def sharded_save_async(
             check_replicas=check_replicas,
         )
         own = copy.deepcopy(metadata) if team.rank == 0 else None
-        job = Job(prefix_text(prefix), options, own)
+        job = Job(prefix_text(prefix, urls=True), options, own)
         description = describe(tensors, layouts, check_replicas)
     if guard.error is not None:
-        return fail_async(team, guard.error, Line())
-    return save_async(team, job, description, Line())
+        return fail_async(team, guard.error, SaveQueue())
+    return save_async(team, job, description, SaveQueue())
 
 
 def sharded_restore(
@@ -260,7 +261,11 @@ def sharded_restore(
             stack.enter_context(reader)
             seen = index.digest()
             result = _read(reader, request)
-    team.round(guard.error, seen, lambda answers: compare_seen(answers, path_text(prefix)))
+
+    def compare(answers: list[bytes]) -> bytes:
+        return compare_seen(answers, path_text(prefix, urls=True))
+
+    team.round(guard.error, seen, compare)
     return result
 
 
@@ -311,9 +316,9 @@ def fail(team: Team, error: BaseException) -> NoReturn:
     raise error
 
 
-def fail_async(team: Team, error: BaseException, line: Line) -> NoReturn:
+def fail_async(team: Team, error: BaseException, queue: SaveQueue) -> NoReturn:
     """Raise the error here, and in the background in all other processes."""
-    line.begin("", lambda: functools.partial(fail, team, error)).mark_heard()
+    queue.begin("", lambda: functools.partial(fail, team, error)).mark_heard()
     raise error
 
 
@@ -344,7 +349,7 @@ def save(team: Team, job: Job, description: Description, target: str | None = No
     team.round(guard.error, b"", recorded)
 
 
-def save_async(team: Team, job: Job, description: Description, line: Line) -> SaveFuture:
+def save_async(team: Team, job: Job, description: Description, queue: SaveQueue) -> SaveFuture:
     """Run a save in the background; return once what this process holds is copied."""
     failed: BaseException | None = None
 
@@ -353,7 +358,7 @@ def save_async(team: Team, job: Job, description: Description, line: Line) -> Sa
         try:
             target = absolute(job.path)
             inputs = [absolute(path) for path in job.inputs]
-            snapshot, copies = _copied(description, line)
+            snapshot, copies = _copied(description, queue)
         except BaseException as error:
             if job.release is not None:
                 job.release()
@@ -366,7 +371,7 @@ def save_async(team: Team, job: Job, description: Description, line: Line) -> Sa
 
         return work
 
-    future = line.begin(job.path, prepare)
+    future = queue.begin(job.path, prepare)
     if failed is not None:
         future.mark_heard()
         raise failed
@@ -410,7 +415,7 @@ def _write_and_merge(team: Team, job: Job, description: Description, target: str
         written = []
         for rank, answer in enumerate(answers):
             for bundle in bundles_of(rank, int(answer)):
-                if not os.path.isfile(names.index_name(bundle)):
+                if not is_file(names.index_name(bundle)):
                     raise CheckpointNotFoundError(
                         f"process {rank} wrote its part here, but process 0 does not see it: is "
                         f"{target} on a file system that all processes share?",
@@ -424,7 +429,7 @@ def _write_and_merge(team: Team, job: Job, description: Description, target: str
     team.round(guard.error, str(count).encode(), join_bundles, temporary.remove)
 
 
-def _copied(description: Description, line: Line) -> tuple[Snapshot, Description]:
+def _copied(description: Description, queue: SaveQueue) -> tuple[Snapshot, Description]:
     """Copy the arrays of this process; return the copies and their description."""
     sources = Sources()
     rows: dict[tuple[str, int], int] = {}
@@ -438,7 +443,7 @@ def _copied(description: Description, line: Line) -> tuple[Snapshot, Description
             if row == len(sources):
                 sources.add(names.tensor_bytes(name), array)
                 _check_added(sources, name, shape, one.code)
-    snapshot = Snapshot([sources], line)
+    snapshot = Snapshot([sources], queue)
     arrays = snapshot.arrays(sources)
     held = {
         name: one._replace(
@@ -578,6 +583,9 @@ class Index:
     def __init__(self, prefix: str, stack: contextlib.ExitStack) -> None:
         self._path = names.index_name(prefix)
         self._file: io.BufferedReader | None = None
+        self._object = OpenObject(self._path) if names.is_url(prefix) else None
+        if self._object is not None:
+            return
         # If that fails, the reader reports why.
         with contextlib.suppress(OSError):
             self._file = stack.enter_context(open(self._path, "rb"))  # noqa: SIM115
@@ -585,6 +593,8 @@ class Index:
     def digest(self) -> bytes:
         """Return the SHA-256 of the file, if the reader, which is open by now, has the same one."""
         try:
+            if self._object is not None:
+                return hashlib.sha256(self._object.read()).digest()
             if self._file is not None:
                 opened = os.fstat(self._file.fileno())
                 if os.path.samestat(opened, os.stat(self._path)):

@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Save and load pytrees of JAX, in one process or many; the only package that imports jax."""
+
+try:
+    import jax as _jax  # noqa: F401
+except ImportError as error:
+    raise ImportError(f"ckptfmt.jax needs jax (pip install jax): {error}") from error
+
+from ckptfmt.jax.checkpoint import load, save, save_async
+from ckptfmt.jax.coordinator import JaxCoordinator
+
+__all__ = ["JaxCoordinator", "load", "save", "save_async"]

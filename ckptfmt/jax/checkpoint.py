@@ -1,0 +1,391 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Save and load pytrees."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import json
+import math
+import os
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from ckptfmt import names
+from ckptfmt.arguments import Durability, Level, Verify
+from ckptfmt.arrays import Columns
+from ckptfmt.background import SaveFuture, SaveQueue, Work, wait_for_saves
+from ckptfmt.bundle import reader as reading
+from ckptfmt.bundle.batch import BATCH_BYTES, select_batch
+from ckptfmt.bundle.load import MatchReport, Mismatch, refuse
+from ckptfmt.bundle.locate import locate
+from ckptfmt.bundle.merge import merge
+from ckptfmt.bundle.snapshot import Snapshot
+from ckptfmt.bundle.sweeping import sweep_directories
+from ckptfmt.bundle.writer import check_options, write_sources
+from ckptfmt.errors import CheckpointNotFoundError, InvalidError, about
+from ckptfmt.jax.coordinator import JaxCoordinator
+from ckptfmt.jax.pytrees import Box, Wanted, named_leaves, wanted
+from ckptfmt.jax.saving import IMPLS, compare_contents, content_of
+from ckptfmt.places import is_file
+from ckptfmt.sharded.coordinator import Coordinator, SingleProcess
+from ckptfmt.sharded.rounds import Team
+from ckptfmt.sharded.sharded import Index, compare_seen
+from ckptfmt.temporary import TemporaryDirectory
+
+__all__ = ["load", "save", "save_async"]
+
+Path = str | bytes | os.PathLike[Any]
+
+
+# ---- saving --------------------------------------------------------------------------------------
+
+
+def save(
+    prefix: Path,
+    pytree: Any,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    level: Level = "v2+",
+    alignment: int | None = None,
+    durability: Durability = "full",
+    compression: str | None = None,
+    coordinator: Coordinator | None = None,
+) -> None:
+    """Save a pytree as one checkpoint, all or nothing.
+
+    The name of a leaf is its path: "params/dense/kernel". Leaves are arrays of JAX, of NumPy or of
+    any other framework, Python scalars, str and bytes. Typed PRNG keys are stored as their key data
+    (uint32); the implementation is noted in the metadata.
+
+    If JAX runs in several processes, all of them call it. Each writes slices that are on its
+    devices; a slice with several replicas is written once, and these are spread evenly by bytes.
+    Values that every process has on its own (NumPy arrays, scalars, arrays on local devices) must
+    be equal, which is checked up to 1 MiB, and are spread as well. Process 0 merges what all wrote.
+
+    Args:
+        prefix: the checkpoint's prefix, on a file system that all processes share.
+        pytree: the pytree.
+        metadata, level, alignment, durability, compression: as in `ckptfmt.Writer`. A checkpoint of
+            level "v2" has no metadata, and does not say what implementation keys are of.
+        coordinator: joins the processes instead of a JaxCoordinator; its ranks must be the process
+            indices of JAX.
+
+    Raises:
+        InvalidError: a leaf that cannot be stored, or two leaves of one name; the processes have
+            different pytrees. All processes raise it, and it names the leaf.
+        CheckpointNotFoundError, StorageError, BusyError: as in `ckptfmt.sharded_save`.
+    """
+    options = _Options(metadata, level, alignment, durability, compression)
+    job = _Save(prefix, pytree, options, coordinator)
+    job.finish(job.content.sources)
+
+
+def save_async(
+    prefix: Path,
+    pytree: Any,
+    *,
+    metadata: Mapping[str, Any] | None = None,
+    level: Level = "v2+",
+    alignment: int | None = None,
+    durability: Durability = "full",
+    compression: str | None = None,
+    coordinator: Coordinator | None = None,
+) -> SaveFuture:
+    """Save as `save` does, in the background; return once the slices of this process are copied, so
+    that the arrays may be donated or changed.
+
+    The next save of this process waits for this one.
+
+    Args:
+        As in `save`. A `coordinator` belongs to the save until the future is done.
+
+    Returns:
+        A future: its `result()` is the prefix, once the checkpoint is in place.
+
+    Raises:
+        InvalidError, MemoryError: the pytree cannot be saved, or not copied.
+        All other errors of `save` are raised by the future.
+    """
+    options = _Options(copy.deepcopy(metadata), level, alignment, durability, compression)
+    job = _Save(prefix, pytree, options, coordinator)
+
+    def prepare() -> Work:
+        try:
+            snapshot = Snapshot([job.content.sources])
+        except BaseException as error:
+            return functools.partial(job.finish, error)
+
+        def work() -> None:
+            with snapshot:
+                job.finish(snapshot.copied[0])
+
+        return work
+
+    return SaveQueue().begin(names.prefix_text(prefix, urls=True), prepare)
+
+
+@dataclass(frozen=True)
+class _Options:
+    metadata: Mapping[str, Any] | None
+    level: Level
+    alignment: int | None
+    durability: Durability
+    compression: str | None
+
+
+class _Save:
+    """A save in which the processes have agreed to write their parts.
+
+    Attributes:
+        content: what this process writes.
+    """
+
+    def __init__(
+        self, prefix: Path, pytree: Any, options: _Options, coordinator: Coordinator | None
+    ) -> None:
+        wait_for_saves()
+        self._options = options
+        self._own = None if coordinator is not None else _coordinator()
+        self._team = _team(coordinator or self._own, "ckptfmt.jax.save")
+        rank, world_size = self._team.rank, self._team.world_size
+        answer = b""
+        with self._team.guarded() as guard:
+            check_options(**vars(options))
+            self._target = names.absolute(names.prefix_text(prefix, urls=True))
+            self.content = content_of(pytree, rank, world_size)
+            common = {**vars(options), "metadata": None, "prefix": self._target}
+            described = {**self.content.description, "": json.dumps(common)}
+            answer = zlib.compress(json.dumps(described).encode(), 1)
+        if world_size == 1:
+            if guard.error is not None:
+                raise guard.error
+            return
+        temporary = TemporaryDirectory(self._target, durability=options.durability)
+
+        def decide(answers: list[bytes]) -> bytes:
+            compare_contents(answers)
+            sweep_directories(self._target)
+            temporary.make()
+            return temporary.token.encode()
+
+        try:
+            token = self._team.round(guard.error, answer, decide).decode()
+        except BaseException:
+            temporary.remove()  # exists in process 0 only
+            raise
+        self._temporary = temporary if rank == 0 else TemporaryDirectory(self._target, token)
+
+    def finish(self, columns: Columns | BaseException) -> None:
+        """Write the part of this process, and merge those of all. An error instead of the part is
+        reported to the other processes and raised."""
+        try:
+            if self._team.world_size == 1:
+                self._write(self._target, columns, self._options.durability)
+                return
+            durability: Durability = "none" if self._options.durability == "none" else "rename"
+            # Process 0 has the metadata, and makes a checkpoint of an empty pytree as well.
+            needed = len(self.content.sources) > 0 or self._team.rank == 0
+            with self._team.guarded() as guard:
+                if needed:
+                    self._write(self._bundle(self._team.rank), columns, durability)
+            answer = b"written" if needed else b""
+            self._team.round(guard.error, answer, self._merge, self._temporary.remove)
+        finally:
+            if self._own is not None:
+                self._own.close()
+
+    def _bundle(self, rank: int) -> str:
+        part = f"{self._temporary.path}/part"
+        return names.sharded_filename(part, rank, self._team.world_size)
+
+    def _write(self, prefix: str, columns: Columns | BaseException, durability: Durability) -> None:
+        if isinstance(columns, BaseException):
+            raise columns
+        options = vars(self._options) | {"durability": durability, "metadata": None}
+        if self._team.rank == 0:
+            metadata = dict(self._options.metadata or {})
+            if self.content.impls and options["level"] != "v2":
+                metadata[IMPLS] = [list(pair) for pair in self.content.impls.items()]
+            options["metadata"] = metadata or None
+        write_sources(prefix, columns, None, **options)
+
+    def _merge(self, answers: list[bytes]) -> bytes:
+        bundles = [self._bundle(rank) for rank, answer in enumerate(answers) if answer]
+        for bundle in bundles:
+            if not is_file(names.index_name(bundle)):
+                raise CheckpointNotFoundError(
+                    f"another process wrote its part here, but process 0 does not see it: is "
+                    f"{self._target} on a file system that all processes share?",
+                    path=names.index_name(bundle),
+                )
+        merge(bundles, self._target, inputs="consume", durability=self._options.durability)
+        return b""
+
+
+def _coordinator() -> Coordinator:
+    return SingleProcess() if jax.process_count() == 1 else JaxCoordinator()
+
+
+def _team(coordinator: Any, operation: str) -> Team:
+    team = Team(coordinator, operation)
+    if (team.rank, team.world_size) != (jax.process_index(), jax.process_count()):
+        raise InvalidError(
+            f"this is process {jax.process_index()} of {jax.process_count()} of JAX, but rank "
+            f"{team.rank} of {team.world_size} of the coordinator: the two must be equal"
+        )
+    return team
+
+
+_OWN = object()
+
+
+# ---- loading -------------------------------------------------------------------------------------
+
+
+def load(
+    path: Path,
+    like: Any,
+    *,
+    sharding: Any = None,
+    strict: bool = True,
+    cast: bool = False,
+    verify: Verify = "auto",
+    coordinator: Coordinator | None = None,
+) -> Any:
+    """Load a checkpoint as a pytree with the structure of `like`.
+
+    Each process reads the slices that its devices need, equal ones once, whatever the sharding was
+    when the checkpoint was saved. Any checkpoint can be loaded, also those of `ckptfmt.save` and
+    TensorFlow, if its names are the paths of the leaves. If JAX runs in several processes, all of
+    them call it.
+
+    Args:
+        path: what `ckptfmt.open` takes.
+        like: a pytree whose leaves say what to load: jax.ShapeDtypeStruct (`jax.eval_shape` returns
+            these) and jax.Array become a jax.Array with their shape, dtype and sharding, typed PRNG
+            keys such keys; NumPy arrays, Python scalars, str and bytes become new ones.
+            Nothing is read from the arrays, which may have been donated.
+        sharding: a jax.sharding.Sharding or device for all jax.Arrays instead of their own; or a
+            pytree of these that is a prefix of `like`, in which None leaves the own one. Without
+            any, an array is not committed to a device.
+        strict: False ignores tensors of the checkpoint without a leaf, which are an error
+            otherwise. Leaves without a tensor are always an error.
+        cast: True converts numbers to the dtypes of the leaves.
+        verify: as in `ckptfmt.open`.
+        coordinator: as in `save`.
+
+    Raises:
+        TensorNotFoundError: leaves have no tensor, and nothing else is wrong. The attribute
+            `report` of the error is a MatchReport with all names.
+        InvalidError: something else does not match (with `report`): shapes, dtypes,
+            implementations of PRNG keys, tensors without a leaf; or an argument is wrong.
+        GenerationGoneError: the checkpoint was replaced meanwhile, so that two processes did not
+            read the same.
+        What `ckptfmt.open` and reading raise. If one process fails, all raise.
+    """
+    own = None if coordinator is not None else _coordinator()
+    with own if own is not None else contextlib.nullcontext():
+        team = _team(coordinator or own, "ckptfmt.jax.load")
+        seen, result = b"", None
+        with team.guarded() as guard:
+            wait_for_saves()
+            leaves = _wanted(like, sharding)
+            prefix = locate(path)
+            with contextlib.ExitStack() as stack:
+                index = Index(prefix, stack)
+                reader = stack.enter_context(reading.Reader(prefix, verify=verify))
+                seen = index.digest() if team.world_size > 1 else b""
+                _check(reader, leaves, strict, cast)
+                found = _read(reader, leaves)
+            result = jax.tree.unflatten(jax.tree.structure(like), found)
+        text = names.path_text(path, urls=True)
+        team.round(guard.error, seen, lambda answers: compare_seen(answers, text))
+        return result
+
+
+def _wanted(like: Any, sharding: Any) -> dict[str, Wanted]:
+    leaves = named_leaves(like)
+    # None is an empty pytree for JAX.
+    given = jax.tree.map(lambda one: one or _OWN, sharding, is_leaf=lambda one: one is None)
+    try:
+        chosen = jax.tree.leaves(jax.tree.broadcast(given, like))
+    except ValueError as error:
+        raise InvalidError(
+            f"sharding must be one, or a pytree that is a prefix of like: {error}"
+        ) from None
+    found = {}
+    for (name, leaf), one in zip(leaves.items(), chosen, strict=True):
+        with about(name):
+            found[name] = wanted(leaf, None if one is _OWN else one)
+    return found
+
+
+def _check(reader: reading.Reader, leaves: Mapping[str, Wanted], strict: bool, cast: bool) -> None:
+    """Raise the error for everything that does not match."""
+    impls = dict(reader.metadata.get(IMPLS, ()))
+    matched, missing = [], []
+    shapes: list[Mismatch] = []
+    kinds: list[Mismatch] = []
+    for name, one in leaves.items():
+        if name not in reader:
+            missing.append(name)
+            continue
+        dtype, shape = reader[name].expected()
+        before = len(shapes) + len(kinds)
+        if shape != one.shape:
+            shapes.append(Mismatch(name, name, shape, one.shape))
+        impl = impls.get(name)
+        if one.impl is not None and impl not in (None, one.impl):
+            kinds.append(Mismatch(name, name, f"PRNG keys of {impl}", one.impl))
+        elif not one.accepts(dtype, cast):
+            kinds.append(Mismatch(name, name, dtype, one.dtype))
+        elif one.is_jax and jax.dtypes.canonicalize_dtype(one.dtype) != one.dtype:
+            given = f"{jax.dtypes.canonicalize_dtype(one.dtype)} (jax_enable_x64 is off)"
+            kinds.append(Mismatch(name, name, dtype, given))
+        if len(shapes) + len(kinds) == before:
+            matched.append(name)
+    others = tuple(name for name in reader if name not in leaves)
+    unexpected = others if strict else ()
+    report = MatchReport(tuple(matched), tuple(missing), unexpected, tuple(shapes), tuple(kinds))
+    if not report:
+        refuse(reader.prefix, report, present=others)
+
+
+def _read(reader: reading.Reader, leaves: Mapping[str, Wanted]) -> list[Any]:
+    """Return the leaves, read in batches, so that few bytes are in memory twice."""
+    found: list[Any] = []
+    group: dict[str, Wanted] = {}
+    size = 0
+    for name, one in leaves.items():
+        group[name] = one
+        size += sum(math.prod(_shape(box)) for box in one.reads) * one.dtype.itemsize
+        if size >= BATCH_BYTES:
+            found += _fill(reader, group)
+            group, size = {}, 0
+    return found + _fill(reader, group)
+
+
+def _shape(box: Box) -> tuple[int, ...]:
+    return tuple(stop - start for start, stop in box)
+
+
+def _fill(reader: reading.Reader, group: Mapping[str, Wanted]) -> list[Any]:
+    wanted = [(name, box) for name, one in group.items() for box in one.reads]
+    batch = select_batch(reader, [names.tensor_bytes(name) for name, _ in wanted])
+    for position, (_, box) in enumerate(wanted):
+        if _shape(box) != batch.handle(position).shape:
+            starts = [start for start, _ in box]
+            batch.boxes[position] = np.array([*starts, *_shape(box), 0], np.int64)
+    arrays = dict(zip(wanted, batch.read(None), strict=True))
+    found = []
+    for name, one in group.items():
+        with about(name):
+            found.append(one.leaf_of({box: one.converted(arrays[name, box]) for box in one.reads}))
+    return found

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A coordinator over the runtime of JAX itself, for jobs that call jax.distributed.initialize.
+
+Values pass through the key-value store of JAX's coordination service, so that no device is needed
+and a background thread can use it while the devices compute.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+from jax._src import distributed  # the only way to the store, which orbax uses as well
+
+from ckptfmt.errors import BusyError, InvalidError, StorageError
+from ckptfmt.sharded.coordinator import Engine, check_data, check_name, check_root, check_timeout
+
+__all__ = ["JaxCoordinator"]
+
+# Every value begins with a digest of the operations so far.
+_DIGEST_BYTES = 16
+_numbers = itertools.count(1)
+
+
+class JaxCoordinator(Engine):
+    """A Coordinator over all processes of jax.distributed; ranks are the process indices.
+
+    All processes make their coordinators in the same order.
+
+    Args:
+        timeout: seconds that an operation waits for other ranks.
+
+    Raises:
+        InvalidError: jax.distributed is not initialised; in operations, ranks that call different
+            ones.
+        BusyError: in operations, ranks did not arrive in time or ended (failure "PEERS_MISSING").
+            `root` names those that it misses. Once JAX itself notices that a process ended, it
+            ends the others.
+        StorageError: the coordination service fails.
+    """
+
+    def __init__(self, *, timeout: float = 600.0) -> None:
+        self._timeout = check_timeout(timeout)
+        self._client: Any = distributed.global_state.client
+        if self._client is None:
+            raise InvalidError("call jax.distributed.initialize first")
+        self._rank, self._world_size = int(jax.process_index()), int(jax.process_count())
+        self._space = f"ckptfmt/{next(_numbers)}"
+        self._sent: list[str] = []  # broadcasts that other ranks may not have read yet
+        self._history = b""
+        self._state = "open"
+
+    @property
+    def rank(self) -> int:
+        """The index of this process."""
+        return self._rank
+
+    @property
+    def world_size(self) -> int:
+        """The number of processes."""
+        return self._world_size
+
+    def barrier(self, name: str) -> None:
+        """Wait until every rank has called it; as `Coordinator.barrier`."""
+        with self._operation(f"barrier {check_name(name)!r}") as operation:
+            self._gather(operation, b"", 0)
+            self._broadcast(operation, b"", 0)
+
+    def gather(self, data: bytes, root: int = 0) -> list[bytes] | None:
+        """Collect one value of each rank on `root`; as `Coordinator.gather`."""
+        data, root = check_data(data), check_root(root, self._world_size)
+        with self._operation(f"gather to rank {root}") as operation:
+            return self._gather(operation, data, root)
+
+    def broadcast(self, data: bytes | None, root: int = 0) -> bytes:
+        """Send the value of `root` to all; as `Coordinator.broadcast`."""
+        root = check_root(root, self._world_size)
+        value = check_data(data) if root == self._rank else b""
+        with self._operation(f"broadcast from rank {root}") as operation:
+            return self._broadcast(operation, value, root)
+
+    def close(self) -> None:
+        """Refuse further operations. Never raises."""
+        self._state = "closed"
+
+    # ---- operations ----------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _operation(self, call: str) -> Iterator[str]:
+        with super()._operation(call) as operation:
+            text = self._history + operation.encode("utf-8", "surrogatepass")
+            self._history = hashlib.sha256(text).digest()[:_DIGEST_BYTES]
+            yield operation
+
+    def _gather(self, operation: str, data: bytes, root: int) -> list[bytes] | None:
+        if self._rank != root:
+            self._put(operation, data)
+            return None
+        deadline = time.monotonic() + self._timeout
+        found = {root: data}
+        missing = []
+        for rank in range(self._world_size):
+            if rank == root:
+                continue
+            value = self._get(operation, rank, deadline)
+            if value is None:
+                missing.append(rank)
+            else:
+                found[rank] = value
+                self._delete(self._key(rank))
+        if missing:
+            raise self._missing(operation, f"ranks {', '.join(map(str, missing))}")
+        # All ranks are here, so they have read what this one sent before.
+        while self._sent:
+            self._delete(self._sent.pop())
+        return [found[rank] for rank in range(self._world_size)]
+
+    def _broadcast(self, operation: str, data: bytes, root: int) -> bytes:
+        if self._rank == root:
+            self._sent.append(self._put(operation, data))
+            return data
+        value = self._get(operation, root, time.monotonic() + self._timeout)
+        if value is None:
+            raise self._missing(operation, f"rank {root}")
+        return value
+
+    def _key(self, rank: int) -> str:
+        return f"{self._space}/{self._number}/{rank}"
+
+    def _put(self, operation: str, data: bytes) -> str:
+        key = self._key(self._rank)
+        try:
+            self._client.key_value_set_bytes(key, self._history + data)
+        except jax.errors.JaxRuntimeError as error:
+            raise StorageError(f"{operation}: JAX's coordination service failed: {error}") from None
+        return key
+
+    def _get(self, operation: str, rank: int, deadline: float) -> bytes | None:
+        """Return the value that a rank sent in this operation; None if it sent none in time."""
+        left = max(deadline - time.monotonic(), 0.001)
+        try:
+            message = self._client.blocking_key_value_get_bytes(self._key(rank), int(left * 1000))
+        except jax.errors.JaxRuntimeError as error:
+            if "DEADLINE_EXCEEDED" in str(error):
+                return None
+            raise StorageError(f"{operation}: JAX's coordination service failed: {error}") from None
+        if message[:_DIGEST_BYTES] != self._history:
+            raise InvalidError(
+                f"{operation}: rank {rank} called another operation than rank {self._rank}, now or "
+                "before; all ranks must call the same"
+            )
+        return bytes(message[_DIGEST_BYTES:])
+
+    def _delete(self, key: str) -> None:
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            self._client.key_value_delete(key)
+
+    def _missing(self, operation: str, which: str) -> BusyError:
+        return BusyError(
+            f"{operation}: {which} did not arrive within {self._timeout:g} s",
+            failure="PEERS_MISSING",
+        )

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Orbax in this format: `ocp.CheckpointManager(directory, handler_registry=registry())`.
+
+Orbax decides when to save, names and commits the directories of the steps and removes old ones;
+`ckptfmt.jax` writes and reads `<step>/default/checkpoint`. The calls of `save` and `restore` stay
+as they are: `ocp.args.StandardSave(state)`, `ocp.args.StandardRestore(like)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+try:
+    import orbax.checkpoint as ocp
+except ImportError as error:
+    raise ImportError(
+        f"ckptfmt.jax.orbax needs orbax (pip install orbax-checkpoint): {error}"
+    ) from error
+
+from ckptfmt.bundle import reader as reading
+from ckptfmt.errors import InvalidError
+from ckptfmt.jax.checkpoint import load, save, save_async
+
+__all__ = ["Handler", "registry"]
+
+NAME = "checkpoint"
+
+
+def registry(**options: Any) -> Any:
+    """Return a registry for `ocp.CheckpointManager` in which pytrees are saved in this format.
+
+    Args:
+        options: of `ckptfmt.jax.save`: level, alignment, durability, compression.
+    """
+    found, handler = ocp.handlers.DefaultCheckpointHandlerRegistry(), Handler(**options)
+    for kind in ("StandardSave", "StandardRestore", "PyTreeSave", "PyTreeRestore"):
+        found.add(None, getattr(ocp.args, kind), handler)
+    return found
+
+
+class Handler(ocp.handlers.AsyncCheckpointHandler):  # type: ignore[misc]
+    """Saves pytrees with `ckptfmt.jax.save_async` and restores them with `ckptfmt.jax.load`.
+
+    Of the arguments of Orbax it uses the item, `custom_metadata`, `strict` and `partial_restore`.
+    To restore, the item is required: it has the structure, the dtypes and the shardings.
+
+    Args:
+        options: of `ckptfmt.jax.save`: level, alignment, durability, compression.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+
+    def save(self, directory: Any, item: Any = None, args: Any = None) -> None:
+        """Save a pytree."""
+        pytree, metadata = _given(item, args)
+        save(directory / NAME, pytree, metadata=metadata, **self._options)
+
+    async def async_save(self, directory: Any, item: Any = None, args: Any = None) -> list[Any]:
+        """Return the future of the save, once the arrays are copied."""
+        pytree, metadata = _given(item, args)
+        # Orbax makes the directory meanwhile, and would remove one that is there.
+        ocp.future.CommitFutureAwaitingContractedSignals(_nothing()).result()
+        return [save_async(directory / NAME, pytree, metadata=metadata, **self._options)]
+
+    def restore(self, directory: Any, item: Any = None, args: Any = None) -> Any:
+        """Return the pytree with the structure of the item."""
+        like = item if args is None else args.item
+        if like is None:
+            raise InvalidError(
+                "the item is required: ocp.args.StandardRestore(item), a pytree of arrays or "
+                "jax.ShapeDtypeStruct"
+            )
+        partial = getattr(args, "partial_restore", False)
+        return load(directory / NAME, like, strict=not partial)
+
+    def metadata(self, directory: Any) -> Mapping[str, Any]:
+        """Return shapes and dtypes of the tensors by name."""
+        with reading.open(directory / NAME) as reader:
+            return {
+                name: jax.ShapeDtypeStruct(handle.shape, handle.dtype)
+                for name, handle in reader.items()
+                if handle.dtype is not None and not handle.dtype.hasobject
+            }
+
+
+async def _nothing() -> None:
+    pass
+
+
+def _given(item: Any, args: Any) -> tuple[Any, Mapping[str, Any] | None]:
+    return (item, None) if args is None else (args.item, getattr(args, "custom_metadata", None))
+
+
+@ocp.args.register_with_handler(Handler, for_save=True)
+class _Save(ocp.args.StandardSave):  # type: ignore[misc]
+    """What ocp.Checkpointer makes of the item that it saves."""
+
+
+@ocp.args.register_with_handler(Handler, for_restore=True)
+class _Restore(ocp.args.StandardRestore):  # type: ignore[misc]
+    """What ocp.Checkpointer makes of the item that it restores."""

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pytrees as named tensors: the names of leaves, and what a leaf is.
+
+The name of a leaf is its path in the pytree, joined with slashes: "params/dense/kernel", "0/mu/w".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import NDArray
+
+from ckptfmt.bundle.batch import can_cast
+from ckptfmt.errors import InvalidError
+from ckptfmt.remembering import cached_property
+
+__all__ = ["Box", "Wanted", "box_of", "is_key", "key_impl", "named_leaves", "wanted"]
+
+# The name of a pytree that is a leaf itself.
+ROOT = "value"
+
+_SCALARS = (bool, int, float, complex)
+
+
+Box = tuple[tuple[int, int], ...]
+
+
+def box_of(index: tuple[slice, ...], shape: tuple[int, ...]) -> Box:
+    """Return start and stop in each dimension."""
+    pairs = zip(index, shape, strict=True)
+    return tuple(part.indices(size)[:2] for part, size in pairs)
+
+
+def _volume(box: Box) -> int:
+    return math.prod(stop - start for start, stop in box)
+
+
+# ---- names ---------------------------------------------------------------------------------------
+
+
+def named_leaves(pytree: Any) -> dict[str, Any]:
+    """Return the leaves of a pytree by name, in the order of `jax.tree.leaves`.
+
+    Raises:
+        InvalidError: two leaves have the same name: the keys 1 and "1" of one dict.
+    """
+    found: dict[str, Any] = {}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(pytree)[0]:
+        name = "/".join(map(_part, path)) if path else ROOT
+        if name in found:
+            raise InvalidError("two leaves of the pytree have this name", tensor=name)
+        found[name] = leaf
+    return found
+
+
+def _part(key: Any) -> str:
+    """Return a key of a path as text without slashes, different for different texts."""
+    for attribute in ("key", "idx", "name"):
+        if hasattr(key, attribute):
+            key = getattr(key, attribute)
+            break
+    return str(key).replace("%", "%25").replace("/", "%2F") or "%"
+
+
+# ---- PRNG keys -----------------------------------------------------------------------------------
+
+
+def is_key(leaf: Any) -> bool:
+    """Return whether the elements of a leaf are typed PRNG keys."""
+    dtype = getattr(leaf, "dtype", None)
+    return dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+
+
+def key_impl(leaf: Any) -> tuple[str, jax.ShapeDtypeStruct]:
+    """Return the implementation of an array of keys, which may be abstract, and its key data."""
+    found: list[str] = []
+
+    def data(keys: Any) -> Any:
+        found.append(str(jax.random.key_impl(keys)))
+        return jax.random.key_data(keys)
+
+    abstract = jax.eval_shape(data, jax.ShapeDtypeStruct(leaf.shape, leaf.dtype))
+    return found[0], abstract
+
+
+# ---- what a leaf asks for ------------------------------------------------------------------------
+
+
+@dataclass
+class Wanted:
+    """What a leaf of `like` asks for.
+
+    Attributes:
+        leaf: the leaf.
+        shape, dtype: of the stored tensor; dtype None takes any of `kind`.
+        sharding: where the array is put; None if it is not a jax.Array, or is not committed.
+        impl: of PRNG keys.
+        weak: whether it stands for a Python scalar.
+    """
+
+    leaf: Any
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    sharding: jax.sharding.Sharding | None = None
+    impl: str | None = None
+    weak: bool = False
+    is_jax: bool = True
+
+    def accepts(self, dtype: np.dtype[Any], cast: bool) -> bool:
+        """Return whether a tensor of this dtype can become the leaf."""
+        if dtype == self.dtype:
+            return True
+        if self.weak and self.shape == ():
+            return dtype.kind == self.dtype.kind or {dtype.kind, self.dtype.kind} == {"i", "u"}
+        return cast and can_cast(dtype, self.dtype)
+
+    def converted(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return the array in the dtype of the leaf."""
+        if array.dtype == self.dtype:
+            return array
+        result = array.astype(self.dtype)
+        if self.weak and self.dtype.kind in "iu" and not np.array_equal(result, array):
+            raise InvalidError(f"{array} does not fit {self.dtype}")
+        return result
+
+    @cached_property
+    def reads(self) -> list[Box]:
+        """The boxes to read: those of the devices of this process, or the box that they fill
+        together, so that nothing is read twice."""
+        if self.sharding is None:
+            return [tuple((0, size) for size in self.shape)]
+        indices = self.sharding.addressable_devices_indices_map(self.shape).values()
+        boxes = list(dict.fromkeys(box_of(index, self.shape) for index in indices))
+        if not boxes:
+            return []
+        hull = tuple(
+            (min(start for start, _ in side), max(stop for _, stop in side))
+            for side in zip(*boxes, strict=True)
+        )
+        return [hull] if _volume(hull) == sum(map(_volume, boxes)) else boxes
+
+    def leaf_of(self, parts: Mapping[Box, NDArray[Any]]) -> Any:
+        """Return the leaf that consists of these parts."""
+        if self.is_jax:
+            array = self._jax_array(parts)
+            return array if self.impl is None else jax.random.wrap_key_data(array, impl=self.impl)
+        (array,) = parts.values()
+        if isinstance(self.leaf, np.ndarray):
+            return array
+        value: Any = array[()]
+        if isinstance(self.leaf, str):
+            value = value.decode("utf-8", "surrogateescape")
+        elif isinstance(self.leaf, _SCALARS) and isinstance(value, np.generic):
+            value = value.item()
+        return value if isinstance(value, np.generic) else type(self.leaf)(value)
+
+    def _jax_array(self, parts: Mapping[Box, NDArray[Any]]) -> jax.Array:
+        shape, sharding = self.shape, self.sharding
+        if self.weak and shape == () and (sharding is None or sharding.is_fully_addressable):
+            # Only Python scalars become weakly typed.
+            array = jax.numpy.asarray(next(iter(parts.values())).item())
+            if array.dtype == self.dtype:
+                return array if sharding is None else jax.device_put(array, sharding)
+        if sharding is None:
+            return jax.numpy.asarray(next(iter(parts.values())))
+
+        def part(index: tuple[slice, ...]) -> NDArray[Any]:
+            box = box_of(index, shape)
+            if box in parts:
+                return parts[box]
+            ((hull, array),) = parts.items()
+            pairs = zip(box, hull, strict=True)
+            return array[tuple(slice(a - start, b - start) for (a, b), (start, _) in pairs)]
+
+        return jax.make_array_from_callback(shape, sharding, part, self.dtype)
+
+
+def wanted(leaf: Any, sharding: Any) -> Wanted:
+    """Return what a leaf asks for.
+
+    Args:
+        leaf: the leaf.
+        sharding: a sharding or device instead of that of the leaf, or None.
+
+    Raises:
+        InvalidError: the leaf is not an array or a scalar.
+    """
+    if isinstance(leaf, (str, bytes)):
+        return Wanted(leaf, (), np.dtype(object), is_jax=False)
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        is_text = leaf.dtype.kind in "SUT"
+        return Wanted(leaf, leaf.shape, np.dtype(object) if is_text else leaf.dtype, is_jax=False)
+    if isinstance(leaf, _SCALARS):
+        return Wanted(leaf, (), np.asarray(leaf).dtype, weak=True, is_jax=False)
+    if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+        raise InvalidError(
+            f"a leaf of `like` must be an array, a jax.ShapeDtypeStruct or a Python scalar, not "
+            f"{type(leaf).__name__}"
+        )
+    if sharding is None and getattr(leaf, "committed", True):
+        sharding = _placed(getattr(leaf, "sharding", None))
+    if isinstance(sharding, jax.Device):
+        sharding = jax.sharding.SingleDeviceSharding(sharding)
+    if sharding is not None and not isinstance(sharding, jax.sharding.Sharding):
+        raise InvalidError(
+            f"the sharding must be a jax.sharding.Sharding or a device, not "
+            f"{type(sharding).__name__}"
+        )
+    if is_key(leaf):
+        impl, data = key_impl(leaf)
+        return Wanted(leaf, data.shape, data.dtype, sharding, impl)
+    weak = bool(getattr(leaf, "weak_type", False))
+    return Wanted(leaf, tuple(leaf.shape), np.dtype(leaf.dtype), sharding, weak=weak)
+
+
+def _placed(sharding: Any) -> Any:
+    """Return a sharding with devices: `jax.eval_shape` returns those of an abstract mesh."""
+    if not isinstance(getattr(sharding, "mesh", None), jax.sharding.AbstractMesh):
+        return sharding
+    mesh = jax.sharding.get_mesh()
+    if mesh.empty:
+        raise InvalidError(
+            "its sharding has an abstract mesh, without devices: call jax.set_mesh, or give the "
+            "sharding"
+        )
+    return jax.sharding.NamedSharding(mesh, sharding.spec)

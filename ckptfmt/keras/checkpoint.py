@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pairing a model with a checkpoint: by the object graph, or by the paths of variables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.selecting import Rename
+from ckptfmt.errors import InvalidError
+from ckptfmt.keras.model import OPTIMIZER, Objects, Value, with_optimizer
+from ckptfmt.keras.pairing import Pairing, Place
+from ckptfmt.objects.choice import Choice
+from ckptfmt.objects.graph import VARIABLE_VALUE, ObjectGraph
+from ckptfmt.objects.matching import Restoration
+from ckptfmt.objects.nodes import leaf_name
+from ckptfmt.objects.traversal import View
+
+__all__ = ["by_graph", "by_path"]
+
+# Below these edges are what a SavedModel adds, the counter of a Checkpoint, and the optimizer.
+NOT_WEIGHTS = frozenset({"keras_api", "save_counter", OPTIMIZER})
+# Variables of the optimizers of Keras 2 that are attributes in Keras 3.
+CONSTANTS = frozenset({"beta_1", "beta_2", "decay", "rho", "momentum", "epsilon"})
+
+
+# ---- by the object graph -------------------------------------------------------------------------
+
+
+def by_graph(
+    reader: Reader, graph: ObjectGraph, model: Any, optimizer: bool, rename: Rename | None
+) -> Pairing:
+    """Pair a model with the object graph that has most of its weights at the same edges."""
+    restoration = Restoration(reader, graph, Choice.of(None, False, rename, None), once=True)
+    restoration.expect_partial = True
+    weights = Objects(model, optimizer=False, seeds=False)
+    starts: list[tuple[str | None, int]] = [(None, 0), *graph.nodes[0].children]
+    name, start = max(starts, key=lambda one: len(_found(restoration, weights, one[0])))
+    optimizers = [dict(graph.nodes[node].children).get(OPTIMIZER) for node in (start, 0)]
+    stored_optimizer = next((node for node in optimizers if node is not None), None)
+    optimizer = with_optimizer(model, optimizer, stored_optimizer is not None)
+    objects = Objects(model, optimizer=optimizer)
+    found = _found(restoration, objects, name)
+    taken = {id(value) for values in found.values() for _, value in values}
+    if stored_optimizer is not None:
+        # TensorFlow saves some variables of Keras 3 only here, as those of layers in lists.
+        listed = dict(graph.nodes[stored_optimizer].children).get("_trainable_variables")
+        for text, node in () if listed is None else graph.nodes[listed].children:
+            index = int(text) if text.isdecimal() else len(model.trainable_variables)
+            for variable in model.trainable_variables[index : index + 1]:
+                value = objects.values[id(variable)]
+                if node not in found and id(value) not in taken:
+                    found[node] = [(f"{OPTIMIZER}/_trainable_variables/{text}", value)]
+                    taken.add(id(value))
+    stored, new_names, places = dict[str, Any](), dict[str, str](), dict[str, Place]()
+    for node, pairs in found.items():
+        key, (place, _) = _key_of(graph, node), pairs[0]
+        places[place] = Place.of(*(value for _, value in pairs))
+        if key in reader:  # TensorFlow saves no value of an uninitialised variable
+            stored[leaf_name(key)], new_names[leaf_name(key)] = reader[key], place
+    for place, value in objects.leaves(name):
+        if id(value) not in taken and not value.is_seed:
+            places[place] = Place.of(value)
+    nodes = _below(graph, start, NOT_WEIGHTS)
+    if optimizer and stored_optimizer is not None:
+        nodes += _below(graph, stored_optimizer, CONSTANTS)
+    for node in nodes:
+        for attribute in graph.nodes[node].attributes:
+            key = attribute.checkpoint_key
+            if leaf_name(key) not in new_names and key in reader:
+                stored[leaf_name(key)], new_names[leaf_name(key)] = reader[key], ""
+    return Pairing(stored, new_names, restoration.transforms, places)
+
+
+def _found(
+    restoration: Restoration, objects: Objects, name: str | None
+) -> dict[int, list[tuple[str, Value]]]:
+    """Return the variables by the nodes that edges of the same names lead to, with their paths."""
+    found: dict[int, list[tuple[str, Value]]] = {}
+    for node, local in restoration.match(View(objects.below(name))).pairs():
+        if isinstance(local.value, Value) and _key_of(restoration.graph, node):
+            found.setdefault(node, []).append((str(local), local.value))
+    return found
+
+
+def _key_of(graph: ObjectGraph, node: int) -> str:
+    every = graph.nodes[node].attributes
+    return next((one.checkpoint_key for one in every if one.name == VARIABLE_VALUE), "")
+
+
+def _below(graph: ObjectGraph, start: int, skipped: frozenset[str]) -> list[int]:
+    """Return the nodes that a node reaches without edges of these names."""
+    found = [start]
+    seen = {start}
+    for node in found:
+        for name, child in graph.nodes[node].children:
+            if name not in skipped and child not in seen:
+                seen.add(child)
+                found.append(child)
+    return found
+
+
+# ---- by the paths of variables -------------------------------------------------------------------
+
+
+def by_path(
+    reader: Reader, graph: ObjectGraph | None, model: Any, optimizer: bool, rename: Rename | None
+) -> Pairing:
+    """Pair variables with tensors, or with variables of an object graph, by their names."""
+    stored: dict[str, Any] = dict(reader) if graph is None else _by_full_name(reader, graph)
+    new_names, transforms = Choice(rename=rename).names(list(stored))
+    own = getattr(model, OPTIMIZER, None)
+    start = f"{own.name}/" if own is not None else ""
+    is_stored = bool(start) and any(new.startswith(start) for new in new_names.values())
+    objects = Objects(model, optimizer=with_optimizer(model, optimizer, is_stored))
+    values = objects.by_path()
+    places = {
+        path: Place.of(value)
+        for path, value in values.items()
+        if path in new_names.values() or not value.is_seed
+    }
+    return Pairing(stored, new_names, transforms, places)
+
+
+def _by_full_name(reader: Reader, graph: ObjectGraph) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for node in _below(graph, 0, NOT_WEIGHTS):
+        for one in graph.nodes[node].attributes:
+            if not one.full_name or one.checkpoint_key not in reader:
+                continue
+            if one.full_name in found:
+                raise InvalidError(
+                    "two variables of the checkpoint have this path: load by='graph'",
+                    path=reader.prefix,
+                    tensor=one.full_name,
+                )
+            found[one.full_name] = reader[one.checkpoint_key]
+    return found

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stored values and the places in a model that take them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckptfmt.bundle.batch import can_cast
+from ckptfmt.bundle.load import MatchReport, Mismatch, refuse
+from ckptfmt.bundle.selecting import Transform, transformed, transformed_kind
+from ckptfmt.keras.model import Value
+
+__all__ = ["Pairing", "Place"]
+
+
+@dataclass
+class Place:
+    """What takes a stored value.
+
+    Attributes:
+        dtype, shape: of the array that `assign` takes.
+        takes_integers: whether integers of all dtypes are converted to its own.
+    """
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    assign: Callable[[NDArray[Any]], None]
+    takes_integers: bool = False
+
+    @classmethod
+    def of(cls, *values: Value) -> Place:
+        """Return a place that assigns to all these variables."""
+
+        def assign(array: NDArray[Any]) -> None:
+            for value in values:
+                value.assign(array)
+
+        return cls(values[0].dtype, values[0].shape, assign, values[0].is_counter)
+
+
+@dataclass
+class Pairing:
+    """The stored values that belong to the model, and the places for them.
+
+    Attributes:
+        stored: handles or datasets by stored name.
+        new_names: stored name to name of a place; one that is no place is unexpected.
+        transforms: by stored name, as `rename` gave them.
+        places: by name.
+        finish: called when all values are assigned.
+    """
+
+    stored: Mapping[str, Any]
+    new_names: dict[str, str]
+    transforms: Mapping[str, Transform]
+    places: dict[str, Place]
+    finish: Callable[[], object] = lambda: None
+
+    def load(
+        self, path: str, strict: bool, cast: bool, passes: Callable[[str], object] | None
+    ) -> MatchReport:
+        """Compare everything, then load the values that fit, one at a time.
+
+        Raises:
+            TensorNotFoundError, InvalidError: as `load_weights`.
+        """
+        matched, unexpected, filtered = list[str](), list[str](), list[str]()
+        shapes, kinds = list[Mismatch](), list[Mismatch]()
+        for old, new in self.new_names.items():
+            place, handle = self.places.get(new), self.stored[old]
+            if passes is not None and not passes(old):
+                filtered += [new] * (place is not None)
+                continue
+            if place is None:
+                unexpected.append(old)
+                continue
+            dtype, shape = handle.dtype, handle.shape
+            if old in self.transforms and dtype is not None:
+                dtype, shape = transformed_kind(old, dtype, shape, self.transforms[old])
+            can = cast and can_cast(dtype, place.dtype)
+            if place.takes_integers and dtype is not None:
+                can = can or dtype.kind in "iu"
+            if shape != place.shape:
+                shapes.append(Mismatch(new, old, shape, place.shape))
+            elif dtype != place.dtype and not can:
+                kinds.append(Mismatch(new, old, dtype, place.dtype))
+            else:
+                matched.append(old)
+        present = set(self.new_names.values())
+        report = MatchReport(
+            tuple(self.new_names[old] for old in matched),
+            tuple(name for name in self.places if name not in present),
+            tuple(unexpected),
+            tuple(shapes),
+            tuple(kinds),
+            tuple(filtered),
+        )
+        if strict and not report:
+            refuse(path, report)
+        for old in matched:
+            place, array = self.places[self.new_names[old]], self.stored[old].read()
+            if old in self.transforms:
+                array = transformed(old, array, self.transforms[old], place.shape)
+            place.assign(array.astype(place.dtype, copy=False))
+        self.finish()
+        return report

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""load_weights and save_weights."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from ckptfmt.arguments import Durability, Level, check_choice, wrong
+from ckptfmt.bundle import reader as reading
+from ckptfmt.bundle.load import MatchReport
+from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.saving import save
+from ckptfmt.bundle.selecting import Filter, Rename, filter_function
+from ckptfmt.errors import InvalidError
+from ckptfmt.hdf5 import open_datasets
+from ckptfmt.keras.checkpoint import by_graph, by_path
+from ckptfmt.keras.h5 import by_h5, is_dataset_name, owners_of, tensors_of, write_h5
+from ckptfmt.keras.model import Objects
+from ckptfmt.keras.pairing import Pairing
+from ckptfmt.names import path_text, prefix_text
+from ckptfmt.objects.build import graph_of
+from ckptfmt.objects.trees import save_tree
+
+__all__ = ["load_weights", "save_weights"]
+
+Path = str | bytes | os.PathLike[Any]
+By = Literal["graph", "path", "h5"]
+
+H5 = ".weights.h5"
+
+
+def load_weights(
+    model: Any,
+    path: Path,
+    *,
+    by: By | None = None,
+    optimizer: bool = True,
+    strict: bool = True,
+    cast: bool = False,
+    rename: Rename | None = None,
+    filter: Filter | None = None,  # noqa: A002 (as in `ckptfmt.load_into`)
+) -> MatchReport:
+    """Load weights into a model that is built, on any backend.
+
+    The checkpoint may be what `save_weights`, `tf.train.Checkpoint(model=model)` (under any name,
+    or as the root), Keras 2's `model.save_weights` or `model.save` wrote, one with tensors named by
+    `variable.path`, or a `.weights.h5` file of Keras 3. Everything is compared before the first
+    variable is changed; then one value at a time is read, verified and assigned.
+
+    Args:
+        model: the model.
+        path: what `ckptfmt.open` takes, or a file whose name ends with ".weights.h5".
+        by: "graph" matches the edges of the object graph, "path" the paths of variables, "h5" the
+            names in `.weights.h5`. None takes the graph if there is one, else what the names are.
+        optimizer: whether to load the variables of the model's optimizer, if the checkpoint has an
+            optimizer as well. An optimizer that is not built is built.
+        strict: True raises an error if anything does not match; False loads what matches.
+        cast: True converts numbers to the dtypes of the variables. The widths of steps and of
+            random seeds differ between backends, and are always converted.
+        rename, filter: which values to load, under what names, as in `ckptfmt.load_into`. With
+            "graph" a name is a path in the checkpoint, such as "model/layer-1/kernel".
+
+    Returns:
+        What matched and what did not, by the names that were compared.
+
+    Raises:
+        TensorNotFoundError: `strict`, and variables without a value are the only problem.
+        InvalidError: `strict`, and something else does not match; the model is not built; an
+            argument. The attribute `report` of both is the MatchReport.
+        What `ckptfmt.open` and reading raise; the model then has some of the values.
+    """
+    if by is not None:
+        check_choice("by", by, get_args(By))
+    for what, given in (("optimizer", optimizer), ("strict", strict), ("cast", cast)):
+        if not isinstance(given, bool):
+            raise wrong(what, "True or False", given)
+    passes = filter_function(filter)
+    Objects(model, optimizer=False)  # checks the model
+    text = path_text(path)
+    with contextlib.ExitStack() as stack:
+        if text.endswith(H5):
+            if by not in (None, "h5"):
+                raise InvalidError(f"a {H5} file is loaded by='h5', not by={by!r}", path=text)
+            stored = stack.enter_context(open_datasets(text))
+            pairing = by_h5(stored, model, optimizer, rename)
+        else:
+            reader = stack.enter_context(reading.open(text))
+            text, pairing = reader.prefix, _pairing(reader, by, model, optimizer, rename)
+        return pairing.load(text, strict, cast, passes)
+
+
+def _pairing(
+    reader: Reader, by: By | None, model: Any, optimizer: bool, rename: Rename | None
+) -> Pairing:
+    graph = graph_of(reader)
+    if by is None and graph is None:
+        by = "h5" if any(map(is_dataset_name, reader)) else "path"
+    if by == "path":
+        return by_path(reader, graph, model, optimizer, rename)
+    if by == "h5":
+        return by_h5(reader, model, optimizer, rename)
+    if graph is None:
+        raise InvalidError("there is no object graph: load by='path'", path=reader.prefix)
+    return by_graph(reader, graph, model, optimizer, rename)
+
+
+def save_weights(
+    model: Any,
+    prefix: Path,
+    *,
+    by: By | None = None,
+    optimizer: bool = True,
+    seeds: bool = False,
+    metadata: Mapping[str, Any] | None = None,
+    level: Level | None = None,
+    compression: str | None = None,
+    durability: Durability = "full",
+) -> str:
+    """Save the weights of a model that is built, on any backend, all or nothing, and return the
+    prefix as str.
+
+    Args:
+        model: the model.
+        prefix: the checkpoint's prefix; or a file whose name ends with ".weights.h5", which is
+            written as Keras 3 writes it.
+        by: "graph" (default) saves the object graph that `tf.train.Checkpoint(model=model)` saves,
+            with the names of Keras 2 and 3: `tf.train.Checkpoint(model=model).restore(prefix)`
+            restores it. "path" names the tensors by `variable.path`, without a graph. "h5" names
+            them as in `.weights.h5`.
+        optimizer: whether to save the variables of the model's optimizer.
+        seeds: whether to save the states of random seed generators, as of Dropout. TensorFlow does
+            not know them, so that its `assert_consumed` reports them. Not with "h5".
+        metadata, level, compression, durability: as in `ckptfmt.save`; a `.weights.h5` file has
+            only `durability`.
+
+    Raises:
+        InvalidError: the model is not built; two variables have one path (by="path"); an argument.
+        What `ckptfmt.save` raises.
+    """
+    text = path_text(prefix)
+    if by is not None:
+        check_choice("by", by, get_args(By))
+    is_file = text.endswith(H5)
+    by = by or ("h5" if is_file else "graph")
+    if is_file:
+        given = {"metadata": metadata, "level": level, "compression": compression, "by": by != "h5"}
+        if unused := [name for name, value in given.items() if value]:
+            raise InvalidError(f"{unused[0]} cannot be used with a {H5} file", path=text)
+    if seeds and by == "h5":
+        raise InvalidError(f"a {H5} file has no place for seeds", path=text)
+    objects = Objects(model, optimizer=optimizer, seeds=seeds, saving=True)
+    if is_file:
+        write_h5(text, owners_of(model, optimizer), durability)
+        return text
+    options: dict[str, Any] = {"metadata": metadata, "compression": compression}
+    options |= {"durability": durability, "level": level or "v2+"}
+    if by == "graph":
+        tree = {**objects.below("model"), "save_counter": np.ones((), np.int64)}
+        return save_tree(text, tree, **options)
+    named = objects.by_path() if by == "path" else tensors_of(owners_of(model, optimizer))
+    save(text, named, **options)
+    return prefix_text(text)

@@ -1,0 +1,532 @@
+# SPDX-License-Identifier: Apache-2.0
+"""save, save_async, load and load_into: modules, state dicts and whole training states."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from ckptfmt import dtypes
+from ckptfmt.arguments import Verify
+from ckptfmt.arrays import as_target, batches
+from ckptfmt.background import SaveFuture
+from ckptfmt.bundle import reader as reading
+from ckptfmt.bundle import saving
+from ckptfmt.bundle.batch import Batch, select_batch
+from ckptfmt.bundle.load import MatchReport, Mismatch, refuse
+from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.selecting import Rename
+from ckptfmt.bundle.tensor import TensorHandle
+from ckptfmt.errors import InvalidError
+from ckptfmt.names import tensor_bytes
+from ckptfmt.progress import Meter, Progress
+from ckptfmt.torch import tensors
+from ckptfmt.torch.renamed import load_renamed
+from ckptfmt.torch.structure import (
+    KEY,
+    Packed,
+    Stored,
+    build,
+    is_stateful,
+    path_name,
+    structure_of,
+)
+
+__all__ = ["RandomState", "load", "load_into", "save", "save_async"]
+
+Path = str | bytes | os.PathLike[Any]
+
+# Devices whose memory is read into; data for others goes there in parts of so many bytes.
+UNSTAGED, STAGING_BYTES = {"cpu", "meta"}, 256 << 20
+
+
+def save(state: Any, prefix: Path, **options: Any) -> None:
+    """Save a module, a state dict, or a whole training state as one checkpoint, all or nothing.
+
+    A tensor is stored under its path: "0.weight" of a module, "model.0.weight" of a dict with that
+    module under "model". Tensors that are the same elements of the same memory are stored once;
+    views that only overlap are stored each with its own elements. Numbers, text, None, lists,
+    tuples and dicts with any of these as keys are stored in the metadata, without pickle.
+
+    Args:
+        state: a module, a state dict, or a dict of tensors, Python and NumPy values, and objects
+            with `state_dict` and `load_state_dict` (modules, optimizers, schedulers, RandomState).
+        prefix: the checkpoint's prefix.
+        options: as in `ckptfmt.save`.
+
+    Raises:
+        InvalidError: a value that cannot be stored, by its name; nothing is written.
+        What `ckptfmt.save` raises.
+    """
+    packed, options = _packed(state, options)
+    saving.save(prefix, packed.tensors, **options)
+
+
+def save_async(state: Any, prefix: Path, **options: Any) -> SaveFuture:
+    """Save as `save` does, in the background. Returns when the tensors are copied: training may go
+    on and change them.
+
+    Args:
+        state, prefix: as in `save`.
+        options: as in `ckptfmt.save_async`.
+
+    Returns:
+        A future of the prefix. Errors of the write are raised by it.
+    """
+    packed, options = _packed(state, options)
+    return saving.save_async(prefix, packed.tensors, **options)
+
+
+def _packed(state: Any, options: dict[str, Any]) -> tuple[Packed, dict[str, Any]]:
+    if isinstance(state, (str, bytes, os.PathLike)):
+        raise InvalidError("save(state, prefix): the state comes first. Are the arguments swapped?")
+    packed = Packed(state)
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()  # for copies in pinned memory
+    if options.get("level") == "v2" and packed.is_plain:
+        return packed, options
+    return packed, options | {"metadata": {**(options.get("metadata") or {}), KEY: packed.text}}
+
+
+def load(
+    path: Path,
+    device: Any = "cpu",
+    *,
+    verify: Verify = "auto",
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Load a checkpoint into new tensors and return what was saved: the state dict of a module, or
+    the nested dict of a training state, with the state dicts of its objects.
+
+    Of a checkpoint that another program wrote (TensorFlow, `ckptfmt.save`), a dict of its tensors;
+    strings, which torch lacks, are NumPy arrays of bytes.
+
+    Args:
+        path: any path that `ckptfmt.open` takes.
+        device: where the tensors go. "meta" reads no data: the tensors have only shape and dtype.
+        verify: as in `ckptfmt.open`.
+        progress: as in `ckptfmt.load`.
+
+    Returns:
+        The saved dict. Tensors that were tied are one tensor.
+
+    Raises:
+        InvalidError: a tensor of a dtype that torch lacks.
+        CorruptError: the stored structure is damaged.
+        What `ckptfmt.open` and reading raise.
+    """
+    with reading.open(path, verify=verify) as reader:
+        structure = structure_of(reader)
+        new = _New(_device(device))
+        new.add(structure)
+        new.read(reader, [], progress)
+    loaded: dict[str, Any] = new.build(structure)
+    return loaded
+
+
+def load_into(
+    target: Any,
+    path: Path,
+    *,
+    strict: bool = True,
+    assign: bool = False,
+    cast: bool = False,
+    rename: Rename | None = None,
+    device: Any = "cpu",
+    verify: Verify = "auto",
+    progress: Progress | None = None,
+) -> MatchReport:
+    """Load a checkpoint into a module, a state dict, or a whole training state as given to `save`.
+
+    Tensors are read straight into the memory of the module's parameters and buffers, or of the
+    tensors of a state dict; those on the meta device are replaced by new ones. Other objects get
+    their state through their `load_state_dict`, other values of a dict are replaced. All tensors
+    are matched before the first one is read.
+
+    Args:
+        target: what to load into: a module, another object with `load_state_dict`, or a dict.
+        path: any path that `ckptfmt.open` takes.
+        strict: True raises an error if anything does not match; False loads what matches.
+        assign: True replaces the parameters and buffers of modules by new tensors with the stored
+            dtype, as `load_state_dict(assign=True)`. Make the optimizer afterwards.
+        cast: True converts stored tensors to the dtype of their targets.
+        rename: stored name to name in the module or state dict, and transforms, as in
+            `ckptfmt.load_into`: for checkpoints of other programs, see `ckptfmt.huggingface`.
+        device: where new tensors go.
+        verify, progress: as in `ckptfmt.load`.
+
+    Returns:
+        What matched, with the names that are `missing` in the checkpoint and those that are
+        `unexpected` there.
+
+    Raises:
+        TensorNotFoundError: `strict`, and something is missing in the checkpoint.
+        InvalidError: `strict`, and something else does not match (with `report`); tensors share
+            memory and their stored values differ.
+        What `ckptfmt.open` and reading raise; the content of the targets is then unspecified.
+    """
+    if isinstance(target, (str, bytes, os.PathLike)):
+        raise InvalidError("load_into(target, path): the target comes first. Are they swapped?")
+    if not isinstance(target, dict) and not is_stateful(target):
+        raise InvalidError(
+            "load_into(target, path): target must be a module, a state dict or a dict of these, "
+            f"not {type(target).__name__}"
+        )
+    if rename is not None:
+        options = {"strict": strict, "cast": cast, "verify": verify, "progress": progress}
+        return load_renamed(target, path, rename, **options)
+    with reading.open(path, verify=verify) as reader:
+        matching = _Matching(reader, _device(device), assign, cast)
+        finish = matching.match(target, structure_of(reader), ())
+        report = matching.report()
+        if strict and not report:
+            refuse(reader.prefix, report, castable=True)
+        matching.new.read(reader, matching.fills, progress)
+    finish()
+    return report
+
+
+def _device(given: Any) -> torch.device:
+    try:
+        return torch.empty(0, device=given).device
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError) as error:
+        reason = str(error).partition("\n")[0]
+        raise InvalidError(f"device={given!r} cannot be used: {reason}") from None
+
+
+# ---- reading -------------------------------------------------------------------------------------
+
+
+class _New:
+    """Tensors to be made, one for each stored tensor."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._found: dict[str, Any] = {}
+        self._built: dict[str, Any] = {}
+
+    def add(self, structure: Any) -> None:
+        """Add the tensors of a structure."""
+
+        def add_one(stored: Stored) -> None:
+            self._found[stored.name] = None
+            for part in ("scales", "zero_points"):
+                if part in stored.note:
+                    add_one(stored.note[part])
+
+        build(structure, add_one)
+
+    def read(
+        self,
+        reader: Reader,
+        fills: list[tuple[str, torch.Tensor]],
+        progress: Progress | None,
+    ) -> None:
+        """Read the new tensors, and those that fill existing ones."""
+        wanted: list[tuple[str, torch.Tensor | None]] = [*fills]
+        if self.device.type == "meta":
+            self._found = {name: reader[name] for name in self._found}
+        else:
+            wanted += [(name, None) for name in self._found]
+        for name, one in _read(reader, wanted, self.device, progress):
+            self._found[name] = one
+
+    def build(self, structure: Any) -> Any:
+        """Return the structure with its tensors, once they are read."""
+        return build(structure, self._build)
+
+    def _build(self, stored: Stored) -> Any:
+        if stored.name in self._built:
+            return self._built[stored.name]
+        found, note = self._found[stored.name], stored.note
+        if isinstance(found, TensorHandle):
+            dtype, shape = tensors.kind_of(found.dtype_code, found.shape, note)
+            if dtype is None:
+                return np.empty(shape, object)
+            found = torch.empty(shape, dtype=dtype, device=self.device)
+        elif stored.kind != "tensor":
+            found = found.cpu().numpy()
+            found = found if stored.kind == "array" else found[()]
+        elif note:
+            parts = ("scales", "zero_points")
+            note = {key: self._build(one) if key in parts else one for key, one in note.items()}
+            found = tensors.restore(found, note)
+        self._built[stored.name] = found
+        return found
+
+
+def _dtype(name: str, code: int) -> torch.dtype | None:
+    """Return the dtype of a tensor that is read; None for strings."""
+    dtype = tensors.dtype_of(code)
+    if dtype is None and dtypes.name_of(code) != dtypes.STRING:
+        raise InvalidError(
+            f"torch has no dtype {dtypes.name_of(code)}: use ckptfmt.load", tensor=name
+        )
+    return dtype
+
+
+def _read(
+    reader: Reader,
+    wanted: list[tuple[str, torch.Tensor | None]],
+    device: torch.device,
+    progress: Progress | None,
+) -> Iterator[tuple[str, Any]]:
+    """Read tensors, into those that are given or into new ones; yield the new ones."""
+    batch = select_batch(reader, [tensor_bytes(name) for name, _ in wanted])
+    if {device.type, *(fill.device.type for _, fill in wanted if fill is not None)} <= UNSTAGED:
+        yield from _read_part(batch, wanted, device, progress)
+        return
+    sizes = np.array([batch.handle(p).nbytes for p in range(len(wanted))], np.int64)
+    meter = Meter(progress, int(sizes.sum()))
+    for part in batches(sizes, STAGING_BYTES):
+        some = batch.only(list(range(part.start, part.stop)))
+        yield from _read_part(some, wanted[part], device, None)
+        meter.add(int(sizes[part].sum()))
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def _read_part(
+    batch: Batch,
+    wanted: list[tuple[str, torch.Tensor | None]],
+    device: torch.device,
+    progress: Progress | None,
+) -> Iterator[tuple[str, Any]]:
+    kinds = [_dtype(name, code) for (name, _), code in zip(wanted, batch.codes, strict=True)]
+    local: dict[int, torch.Tensor] = {}  # what is read into, by position
+    for position, (_, fill) in enumerate(wanted):
+        dtype, where = kinds[position], device if fill is None else fill.device
+        if dtype is not None and where.type == "cuda":
+            # torch keeps pinned memory until the copies from it are done.
+            shape = batch.handle(position).shape
+            local[position] = torch.empty(shape, dtype=dtype, pin_memory=True)
+        elif fill is not None and where.type == "cpu":
+            local[position] = fill
+    batch.targets = {position: as_target(one) for position, one in local.items()}
+    batch.check_targets({})
+    for position, array in enumerate(batch.read_each(progress)):
+        (name, fill), dtype = wanted[position], kinds[position]
+        if dtype is None:
+            yield name, array
+            continue
+        found = local[position] if position in local else tensors.of_array(array, dtype)
+        if fill is None:
+            yield name, found.to(device, non_blocking=True)
+        elif fill is not found:
+            fill.copy_(found, non_blocking=True)
+
+
+# ---- matching ------------------------------------------------------------------------------------
+
+# What gives the value that replaces a target, once everything is read.
+_Finish = Callable[[], Any]
+_Names = tuple[str, ...]
+
+
+class _Matching:
+    """The match of a target with a stored structure.
+
+    Attributes:
+        new: tensors to be made.
+        fills: stored names and the existing tensors that are read into.
+    """
+
+    def __init__(self, reader: Reader, device: torch.device, assign: bool, cast: bool) -> None:
+        self._reader, self._assign, self._cast = reader, assign, cast
+        self.new = _New(device)
+        self.fills: list[tuple[str, torch.Tensor]] = []
+        self._matched: list[str] = []
+        self._missing: list[str] = []
+        self._unexpected: list[str] = []
+        self._shapes: list[Mismatch] = []
+        self._dtypes: list[Mismatch] = []
+        self._parameters: dict[int, torch.nn.Parameter] = {}
+        self._used: set[int] = set()
+
+    def report(self) -> MatchReport:
+        """Return what matched and what did not."""
+        return MatchReport(
+            tuple(self._matched),
+            tuple(self._missing),
+            tuple(self._unexpected),
+            tuple(self._shapes),
+            tuple(self._dtypes),
+        )
+
+    def match(self, target: Any, stored: Any, path: _Names) -> _Finish:
+        """Match one value."""
+        if isinstance(target, torch.nn.Module) and isinstance(stored, dict):
+            return self._module(target, stored, path)
+        if isinstance(target, torch.Tensor):
+            return self._tensor(target, stored, path, self._assign)
+        if is_stateful(target):
+            loaded = self._anew(stored, path)
+            return lambda: (target.load_state_dict(loaded()), target)[1]
+        if isinstance(target, torch.Generator):
+            state = self._anew(stored, path)
+            return lambda: target.set_state(state())
+        if isinstance(target, dict) and isinstance(stored, dict) and (not path or _holds(target)):
+            return self._dict(target, stored, path)
+        if isinstance(target, list) and isinstance(stored, list) and len(target) == len(stored):
+            return self._list(target, stored, path)
+        return self._anew(stored, path)
+
+    def _anew(self, stored: Any, path: _Names) -> _Finish:
+        self._matched.append(path_name(path))
+        self.new.add(stored)
+        return lambda: self.new.build(stored)
+
+    def _list(self, target: list[Any], stored: list[Any], path: _Names) -> _Finish:
+        pairs = enumerate(zip(target, stored, strict=True))
+        finishes = [self.match(one, other, (*path, str(i))) for i, (one, other) in pairs]
+
+        def finish() -> Any:
+            target[:] = [one() for one in finishes]
+            return target
+
+        return finish
+
+    def _dict(self, target: dict[Any, Any], stored: dict[Any, Any], path: _Names) -> _Finish:
+        finishes = self._items(target, stored, path)
+
+        def finish() -> Any:
+            target.update({key: one() for key, one in finishes.items()})
+            return target
+
+        return finish
+
+    def _items(
+        self, target: dict[Any, Any], stored: dict[Any, Any], path: _Names
+    ) -> dict[Any, _Finish]:
+        """Match the values of a dict by key."""
+        finishes: dict[Any, _Finish] = {}
+        known: dict[Any, _Finish] = {}
+        absent = []
+        for key, value in target.items():
+            if key not in stored:
+                absent.append(key)
+                continue
+            finishes[key] = self.match(value, stored[key], (*path, str(key)))
+            if isinstance(value, torch.Tensor):
+                known[tensors.identity(value)] = finishes[key]
+        for key in absent:
+            value = target[key]
+            tied = tensors.identity(value) if isinstance(value, torch.Tensor) else None
+            if tied in known:  # stored under another name of it
+                finishes[key] = known[tied]
+            else:
+                self._missing.append(path_name((*path, str(key))))
+        self._unexpected += [path_name((*path, str(key))) for key in stored if key not in target]
+        return finishes
+
+    def _module(self, module: torch.nn.Module, stored: dict[str, Any], path: _Names) -> _Finish:
+        own = module.state_dict(keep_vars=True)
+        finishes = self._items(own, stored, path)
+        versions = getattr(stored, "_metadata", {})
+        assign = self._assign or any(
+            isinstance(one, torch.Tensor) and one.is_meta for one in own.values()
+        )
+
+        def finish() -> Any:
+            # Parameters that were read into are copied onto themselves, which torch skips.
+            loaded: Any = OrderedDict((key, one()) for key, one in finishes.items())
+            loaded._metadata = {**getattr(own, "_metadata", {}), **versions}
+            module.load_state_dict(loaded, strict=False, assign=assign)
+            return module
+
+        return finish
+
+    def _tensor(self, target: torch.Tensor, stored: Any, path: _Names, assign: bool) -> _Finish:
+        name = path_name(path)
+        if not isinstance(stored, Stored) or stored.kind != "tensor":
+            kind = stored.kind if isinstance(stored, Stored) else type(stored).__name__
+            self._dtypes.append(Mismatch(name, name, kind, "tensor"))
+            return lambda: target
+        handle = self._reader[stored.name]
+        dtype, shape = tensors.kind_of(handle.dtype_code, handle.shape, stored.note)
+        is_lazy = torch.nn.parameter.is_lazy(target)
+        if not is_lazy and shape != tuple(target.shape):
+            self._shapes.append(Mismatch(name, stored.name, shape, tuple(target.shape)))
+            return lambda: target
+        anew = assign or is_lazy or target.is_meta or target.is_quantized
+        if dtype != target.dtype and not anew and not self._cast:
+            self._dtypes.append(Mismatch(name, stored.name, dtype, target.dtype))
+            return lambda: target
+        self._matched.append(name)
+        if anew:
+            self.new.add(stored)
+            return lambda: self._replaced(target, self.new.build(stored))
+        place = tensors.carrier(target)
+        if dtype == target.dtype and _same_memory(place, target):
+            self.fills.append((stored.name, place))
+            return lambda: target
+        self.new.add(stored)
+        return lambda: _copied(target, self.new.build(stored))
+
+    def _replaced(self, target: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        """Return what replaces a target: one parameter for all names of a parameter."""
+        if not isinstance(target, torch.nn.Parameter) or torch.nn.parameter.is_lazy(target):
+            return value
+        if id(target) not in self._parameters:
+            if id(value) in self._used:  # tied in the checkpoint, but not in the module
+                value = value.clone()
+            self._used.add(id(value))
+            made = torch.nn.Parameter(value, requires_grad=target.requires_grad)
+            self._parameters[id(target)] = made
+        return self._parameters[id(target)]
+
+
+def _same_memory(place: torch.Tensor, target: torch.Tensor) -> bool:
+    return bool(place.data_ptr() == target.data_ptr())
+
+
+def _copied(target: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return target.copy_(value)
+
+
+def _holds(value: Any) -> bool:
+    """Return whether a value has tensors or objects to load into; others are replaced whole."""
+    if isinstance(value, dict):
+        return any(map(_holds, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(_holds, value))
+    return isinstance(value, (torch.Tensor, torch.Generator)) or is_stateful(value)
+
+
+# ---- random numbers ------------------------------------------------------------------------------
+
+
+class RandomState:
+    """The random number generators of this process, as a part of a training state: those of torch
+    on the CPU and on every GPU in use, of NumPy and of Python.
+
+    Example:
+        save({"model": model, "random": RandomState()}, prefix)
+    """
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of all of them."""
+        state = {
+            "torch": torch.get_rng_state(),
+            "numpy": np.random.get_state(),
+            "python": random.getstate(),
+        }
+        if torch.cuda.is_initialized():
+            state["cuda"] = torch.cuda.get_rng_state_all()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Set the state of all of them; of the GPUs, as many as there are."""
+        torch.set_rng_state(state["torch"].cpu())
+        np.random.set_state(state["numpy"])
+        random.setstate(state["python"])
+        if torch.cuda.is_available():
+            for device, one in enumerate(state.get("cuda", ())[: torch.cuda.device_count()]):
+                torch.cuda.set_rng_state(one.cpu(), device)

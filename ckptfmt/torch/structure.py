@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training state as tensors and JSON: what is not a tensor goes into the checkpoint's metadata.
+
+A value of JSON stands for itself. Everything else is an object with one key that begins with "$":
+`{"$tensor": true}` for a tensor that is stored under its own path ("model.0.weight"), with the name
+in place of `true` if it is stored under another one, `{"$tuple": [...]}` and so on. Nothing is
+pickled, and reading runs no code of the checkpoint.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from ckptfmt import dtypes
+from ckptfmt.bundle.reader import Reader
+from ckptfmt.errors import CorruptError, InvalidError, UnsupportedError, about
+from ckptfmt.torch import tensors
+
+__all__ = ["KEY", "Packed", "Stored", "build", "is_stateful", "path_name", "structure_of"]
+
+# The key in the checkpoint's metadata, and its version.
+KEY, VERSION = "ckptfmt.torch", 1
+
+Path = tuple[str, ...]
+
+
+def path_name(path: Path) -> str:
+    """Return the name of what is stored at a path: the keys, as torch.distributed.checkpoint joins
+    them."""
+    return ".".join(path)
+
+
+def is_stateful(value: Any) -> bool:
+    """Return whether a value has a state that it can load: a module, an optimizer, ..."""
+    return callable(getattr(value, "state_dict", None)) and callable(
+        getattr(value, "load_state_dict", None)
+    )
+
+
+@dataclass(eq=False)
+class Stored:
+    """A tensor of the checkpoint, in the place of the value that it becomes.
+
+    Attributes:
+        name: its name in the checkpoint.
+        kind: "tensor", "array" (of NumPy) or "scalar" (of NumPy).
+        note: as `tensors.note_of`; `scales` and `zero_points` are Stored.
+    """
+
+    name: str
+    kind: str = "tensor"
+    note: dict[str, Any] = field(default_factory=dict)
+
+
+# ---- packing -------------------------------------------------------------------------------------
+
+
+class Packed:
+    """A state, taken apart.
+
+    Attributes:
+        tensors: name to what is stored under it.
+        text: the JSON of everything else.
+        is_plain: whether the names and dtypes of the tensors say it all.
+    """
+
+    def __init__(self, state: Any) -> None:
+        self.tensors: dict[str, Any] = {}
+        self._seen: dict[Any, str] = {}
+        # Tensors that must live as long as their identities are compared.
+        self._owners: list[Any] = []
+        if is_stateful(state):
+            state = state.state_dict()
+        if not isinstance(state, dict):
+            raise InvalidError(
+                "save(state, prefix): state must be a module, a state dict or a dict of these, "
+                f"not {type(state).__name__}"
+            )
+        try:
+            packed = self._pack(state, ())
+        except RecursionError:
+            raise InvalidError("the state contains itself, or is nested too deeply") from None
+        self.is_plain = self.tensors.keys() == state.keys() and all(
+            isinstance(one, torch.Tensor) and one.dtype in tensors.PLAIN for one in state.values()
+        )
+        self.text = json.dumps({"version": VERSION, "state": packed}, separators=(",", ":"))
+
+    def _pack(self, value: Any, path: Path) -> Any:
+        if isinstance(value, torch.Tensor):
+            with about(path_name(path)):
+                return self._tensor(value, path)
+        pack = _PACKERS.get(type(value))
+        if pack is not None:
+            return pack(self, value, path)
+        if isinstance(value, (np.ndarray, np.generic)):
+            return self._array(value, path)
+        if is_stateful(value):
+            return self._pack(value.state_dict(), path)
+        raise InvalidError(
+            f"a {type(value).__module__}.{type(value).__qualname__} cannot be stored: pass tensors,"
+            " numbers, text, None, lists, tuples, dicts, or objects with state_dict and"
+            " load_state_dict",
+            tensor=path_name(path),
+        )
+
+    def _tensor(self, tensor: torch.Tensor, path: Path) -> dict[str, Any]:
+        note = tensors.note_of(tensor)
+        key = tensors.identity(tensor)
+        for part in ("scales", "zero_points"):
+            if part in note:
+                note[part] = self._tensor(note[part], (*path, part))
+        name = self._seen.get(key)
+        if name is None:
+            self._owners.append(tensor)
+            self._seen[key] = self._add(tensors.carrier(tensor), path, note.get("dtype"))
+        return {"$tensor": True if name is None else name, **note}
+
+    def _array(self, value: Any, path: Path) -> dict[str, Any]:
+        if dtypes.code_of_array(value.dtype) is None:
+            raise InvalidError(f"dtype {value.dtype} cannot be stored", tensor=path_name(path))
+        self._add(np.asarray(value), path)
+        return {"$array" if isinstance(value, np.ndarray) else "$scalar": True}
+
+    def _add(self, array: Any, path: Path, dtype: str | None = None) -> str:
+        name = path_name(path)
+        if name in self.tensors:
+            raise InvalidError("two values of the state have this name", tensor=name)
+        if isinstance(array, torch.Tensor) and array.device.type != "cpu":
+            array = _staged(array)
+        if dtype in dtypes.QUANTIZED:
+            array = array.numpy().view([(dtype, dtypes.QUANTIZED[dtype])])
+        self.tensors[name] = array
+        return name
+
+    def _dict(self, value: dict[Any, Any], path: Path) -> Any:
+        versions = getattr(value, "_metadata", None)
+        if isinstance(versions, dict):
+            changed = {key: one for key, one in versions.items() if one != {"version": 1}}
+            return {"$state_dict": self._items(value, path), "versions": self._pack(changed, path)}
+        if type(value) is dict and all(
+            type(key) is str and not key.startswith("$") for key in value
+        ):
+            return {key: self._pack(one, (*path, key)) for key, one in value.items()}
+        return {f"${_DICTS[type(value)]}": self._items(value, path)}
+
+    def _items(self, value: dict[Any, Any], path: Path) -> list[Any]:
+        return [
+            [self._pack(key, path), self._pack(one, (*path, str(key)))]
+            for key, one in value.items()
+        ]
+
+    def _list(self, value: Any, path: Path) -> list[Any]:
+        return [self._pack(one, (*path, str(index))) for index, one in enumerate(value)]
+
+    def _sequence(self, value: Any, path: Path) -> dict[str, Any]:
+        return {f"${_SEQUENCES[type(value)]}": self._list(value, path)}
+
+
+def _staged(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a copy in memory of the CPU. From a GPU it is made in the background, into pinned
+    memory; `synchronize` waits for it."""
+    if tensor.device.type != "cuda":
+        return tensor.cpu()
+    staging = torch.empty_like(tensor, device="cpu", pin_memory=True)
+    return staging.copy_(tensor, non_blocking=True)
+
+
+def _itself(_packed: Packed, value: Any, _path: Path) -> Any:
+    return value
+
+
+def _float(_packed: Packed, value: float, _path: Path) -> Any:
+    return value if math.isfinite(value) else {"$float": repr(value)}
+
+
+_DICTS = {dict: "dict", OrderedDict: "ordered_dict", Counter: "counter"}
+_SEQUENCES = {tuple: "tuple", torch.Size: "size", set: "set", frozenset: "frozenset"}
+_PACKERS: dict[type, Callable[[Packed, Any, Path], Any]] = {
+    **dict.fromkeys((str, int, bool, type(None)), _itself),
+    **dict.fromkeys(_DICTS, Packed._dict),
+    **dict.fromkeys(_SEQUENCES, Packed._sequence),
+    list: Packed._list,
+    float: _float,
+    complex: lambda _packed, value, _path: {"$complex": repr(value)},
+    bytes: lambda _packed, value, _path: {"$bytes": base64.b64encode(value).decode()},
+    io.BytesIO: lambda _packed, value, _path: {
+        "$bytesio": base64.b64encode(value.getvalue()).decode()
+    },
+    torch.dtype: lambda _packed, value, _path: {"$dtype": str(value).removeprefix("torch.")},
+    torch.device: lambda _packed, value, _path: {"$device": str(value)},
+    torch.Generator: lambda packed, value, path: packed._pack(value.get_state(), path),
+}
+
+
+# ---- unpacking -----------------------------------------------------------------------------------
+
+
+def structure_of(reader: Reader) -> Any:
+    """Return the state of a checkpoint, with `Stored` for its tensors. A checkpoint that another
+    program wrote is a dict of its tensors."""
+    text = reader.metadata.get(KEY)
+    if text is None:
+        return {name: Stored(name) for name in reader}
+    try:
+        whole = json.loads(text)
+        if whole["version"] != VERSION:
+            raise UnsupportedError(f"the state has version {whole['version']!r}, not {VERSION}")
+        return _unpack(whole["state"], ())
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise CorruptError(
+            f"the structure of the torch state is damaged: {error!r}",
+            failure="BAD_ENTRY",
+            path=reader.prefix,
+        ) from None
+
+
+def _unpack(value: Any, path: Path) -> Any:
+    if isinstance(value, list):
+        return [_unpack(one, (*path, str(index))) for index, one in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    tag = next(iter(value), "")
+    if not tag.startswith("$"):
+        return {key: _unpack(one, (*path, key)) for key, one in value.items()}
+    content = value[tag]
+    if tag in ("$tensor", "$array", "$scalar"):
+        return _stored(tag.removeprefix("$"), content, value, path)
+    if tag == "$state_dict":
+        state = OrderedDict(_unpack_items(content, path))
+        state._metadata = _unpack(value["versions"], path)  # type: ignore[attr-defined]
+        return state
+    return _UNPACKERS[tag](content, path)
+
+
+def _stored(kind: str, name: Any, value: dict[str, Any], path: Path) -> Stored:
+    note = {key: one for key, one in value.items() if not key.startswith("$")}
+    if note and tensors.dtype_named(note["dtype"]) is None:
+        raise UnsupportedError(f"this torch has no dtype {note['dtype']}", tensor=path_name(path))
+    if not all(type(size) is int and size >= 0 for size in note.get("shape", ())):
+        raise ValueError("a shape has other elements than sizes")
+    for part in ("scales", "zero_points"):
+        if part in note:
+            note[part] = _unpack(note[part], (*path, part))
+            if not isinstance(note[part], Stored):
+                raise TypeError(f"{part} is not a tensor")
+    return Stored(path_name(path) if name is True else str(name), kind, note)
+
+
+def _unpack_items(content: list[Any], path: Path) -> list[tuple[Any, Any]]:
+    found = []
+    for packed, one in content:
+        key = _unpack(packed, path)
+        found.append((key, _unpack(one, (*path, str(key)))))
+    return found
+
+
+_UNPACKERS: dict[str, Callable[[Any, Path], Any]] = {
+    "$dict": lambda content, path: dict(_unpack_items(content, path)),
+    "$ordered_dict": lambda content, path: OrderedDict(_unpack_items(content, path)),
+    "$counter": lambda content, path: Counter(dict(_unpack_items(content, path))),
+    "$tuple": lambda content, path: tuple(_unpack(content, path)),
+    "$size": lambda content, path: torch.Size(_unpack(content, path)),
+    "$set": lambda content, path: set(_unpack(content, path)),
+    "$frozenset": lambda content, path: frozenset(_unpack(content, path)),
+    "$float": lambda content, _path: float(content),
+    "$complex": lambda content, _path: complex(content),
+    "$bytes": lambda content, _path: base64.b64decode(content, validate=True),
+    "$bytesio": lambda content, _path: io.BytesIO(base64.b64decode(content, validate=True)),
+    "$dtype": lambda content, _path: _dtype(content),
+    "$device": lambda content, _path: torch.device(content),
+}
+
+
+def _dtype(name: str) -> torch.dtype:
+    found = tensors.dtype_named(name)
+    if found is None:
+        raise ValueError(f"torch has no dtype {name}")
+    return found
+
+
+def build(value: Any, of: Callable[[Stored], Any]) -> Any:
+    """Return a value of `structure_of` with every `Stored` replaced by what `of` makes of it."""
+    if isinstance(value, Stored):
+        return of(value)
+    if isinstance(value, dict):
+        if type(value) is Counter:
+            return value
+        made = type(value)((key, build(one, of)) for key, one in value.items())
+        if hasattr(value, "_metadata"):
+            made._metadata = value._metadata  # type: ignore[attr-defined]
+        return made
+    if type(value) in (list, tuple, set, frozenset):
+        return type(value)(build(one, of) for one in value)
+    return value

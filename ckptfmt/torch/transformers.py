@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Training states of transformers in this package's format:
+`Trainer(callbacks=[CheckpointCallback()])`."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+try:
+    from transformers import TrainerCallback
+except ImportError as error:
+    raise ImportError(
+        f"ckptfmt.torch.transformers needs transformers (pip install transformers): {error}"
+    ) from error
+
+from ckptfmt.names import index_name
+from ckptfmt.torch.state import RandomState, load_into, save
+
+__all__ = ["CheckpointCallback"]
+
+# Beside the files of transformers in `checkpoint-<step>`.
+NAME = "training"
+
+
+class CheckpointCallback(TrainerCallback):  # type: ignore[misc]
+    """Saves model, optimizer, scheduler and random states whenever the Trainer saves, under the
+    prefix `<output_dir>/checkpoint-<step>/training`, and loads them when it resumes from there.
+
+    With `TrainingArguments(save_only_model=True)` the Trainer itself writes only the model and its
+    own state. For models that are not sharded: process 0 saves, all load.
+
+    Args:
+        options: as in `ckptfmt.save`.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._options = options
+        self._resumed: str | None = None
+
+    def on_save(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+        """Save, in process 0."""
+        if state.is_world_process_zero:
+            training = {**_objects(parts), "random": RandomState(), "step": state.global_step}
+            save(training, _prefix(args, state), **self._options)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+        """Load all but the random states, if the Trainer resumes and there is a checkpoint."""
+        prefix = _prefix(args, state)
+        self._resumed = prefix if os.path.isfile(index_name(prefix)) else None
+        if self._resumed is not None:
+            load_into(_objects(parts), self._resumed, strict=False)
+
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+        """Load the random states for an epoch that begins: they decide its order."""
+        if float(state.epoch or 0).is_integer():
+            self._load_random()
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **parts: Any) -> None:
+        """Load the random states within an epoch: the data loader has drawn its numbers."""
+        self._load_random()
+
+    def _load_random(self) -> None:
+        prefix, self._resumed = self._resumed, None
+        if prefix is not None:
+            load_into({"random": RandomState()}, prefix, strict=False)
+
+
+def _prefix(args: Any, state: Any) -> str:
+    return os.path.join(args.output_dir, f"checkpoint-{state.global_step}", NAME)
+
+
+def _objects(parts: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "model": parts["model"],
+        "optimizer": parts["optimizer"],
+        "scheduler": parts["lr_scheduler"],
+    }
