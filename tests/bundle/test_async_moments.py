@@ -15,7 +15,7 @@ from support.background import PATIENCE, waiting_for
 
 import ckptfmt
 from ckptfmt import save_async
-from ckptfmt.background import Line, wait_for_saves
+from ckptfmt.background import SaveQueue, wait_for_saves
 from ckptfmt.errors import InvalidError, StorageError
 
 pytestmark = pytest.mark.usefixtures("saves_end")
@@ -45,7 +45,9 @@ def test_a_callback_that_saves_while_another_save_waits(tmp_path: Path) -> None:
     future = saver.save_async(tmp_path / "a", options)
     assert isinstance(future, Future)
     assert begun.wait(PATIENCE)
-    with waiting_for(lambda: Line().begin("c", lambda: lambda: None).result(PATIENCE)) as outcome:
+    with waiting_for(
+        lambda: SaveQueue().begin("c", lambda: lambda: None).result(PATIENCE)
+    ) as outcome:
         go.set()
     assert outcome == ["c"]
     assert future.result(PATIENCE) == str(tmp_path / "a")

@@ -78,6 +78,26 @@ def test_narrow_dtypes_are_there_when_asked_for(tmp_path: Path) -> None:
     assert run("from ckptfmt import dtypes\nprint(hasattr(dtypes, 'CODE'))") == "False"
 
 
+@pytest.mark.parametrize(
+    ("module", "package"),
+    [
+        *(("torch", "torch"), ("torch.dcp", "torch"), ("jax", "jax"), ("keras", "keras")),
+        *(("mpi", "mpi4py"), ("hdf5", "h5py")),
+    ],
+)
+def test_what_an_adapter_needs(module: str, package: str) -> None:
+    """Without the package, one line says what to install."""
+    code = f"""
+import sys
+sys.modules[{package!r}] = None
+try:
+    import ckptfmt.{module}
+except ImportError as error:
+    print(error)
+"""
+    assert f"pip install {package}" in run(code) and "\n" not in run(code)
+
+
 # ---- names ---------------------------------------------------------------------------------------
 
 

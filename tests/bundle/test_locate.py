@@ -406,12 +406,12 @@ def test_a_nul_byte(path: str | bytes) -> None:
     assert caught.value.message == "a path cannot contain a NUL byte"
 
 
-@pytest.mark.parametrize("path", ["s3://bucket/model", b"gs://bucket/model", "file://host/model"])
+@pytest.mark.parametrize("path", ["file://host/model", b"nowhere://bucket/model"])
 def test_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str | bytes) -> None:
     """Saving to it would make directories of these names, and look like success."""
     monkeypatch.chdir(tmp_path)
     for call in (ckptfmt.open, ckptfmt.load, lambda path: ckptfmt.save(path, {"x": [1]})):
-        with pytest.raises(ckptfmt.UnsupportedError, match=r"is a URL; only paths"):
+        with pytest.raises(ckptfmt.CkptfmtError, match=r"is a URL|fsspec|nowhere"):
             call(path)
     assert os.listdir(tmp_path) == []
     ckptfmt.save("./s3://m", {"x": [1]})

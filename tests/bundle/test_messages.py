@@ -119,7 +119,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], list[str]]] = {
         lambda: ckptfmt.save("/proc/new", {"x": X}),
         ["/proc/new"],
     ),
-    "URL": (lambda: ckptfmt.open("s3://bucket/model"), ["'s3://bucket/model' is a URL"]),
+    "URL": (lambda: ckptfmt.open("file://host/model"), ["'file://host/model' is a URL"]),
     "the same input twice": (
         lambda: ckptfmt.merge(["ck", "ck"], "new"),
         ["input ck is given twice"],

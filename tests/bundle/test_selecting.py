@@ -16,6 +16,10 @@ import ckptfmt
 
 NAMES = ["a/bias", "a/kernel", "b/kernel", "step"]
 Selected = dict[str, str]
+NOT_A_RULE = (
+    "rename: expected pairs of a regular expression and a replacement, or these and a transform of "
+    "the array"
+)
 
 
 @pytest.fixture
@@ -54,6 +58,8 @@ def dropped(name: str) -> str | None:
         ((re.compile("^[AB]/", re.I), "model/x/"), None),
         ([["^", "model/"]], [f"model/{name}" for name in NAMES]),
         ((r"(?P<first>\w)/", r"\g<first>-"), ["a-bias", "a-kernel", "b-kernel", "step"]),
+        ([("^a/", None), ("/", ".")], [None, None, "b.kernel", "step"]),
+        ([("/", "."), ("x", None), ("[.]", "/", np.transpose)], NAMES),
     ],
 )
 def test_rename(prefix: Path, rename: Any, expected: list[str | None] | None) -> None:
@@ -82,23 +88,13 @@ def test_rename(prefix: Path, rename: Any, expected: list[str | None] | None) ->
             b"ab",
             "rename must be a mapping from names to names, a function, or (regex, replacement) ",
         ),
-        (("a",), "rename: expected pairs of a regular expression and a replacement, got ('a',)"),
-        (
-            ("a", None),
-            "rename: expected pairs of a regular expression and a replacement, got ('a', None)",
-        ),
-        (
-            [("a", "b"), 5],
-            "rename: expected pairs of a regular expression and a replacement, got 5",
-        ),
-        (
-            [("a", "b"), "ab"],
-            "rename: expected pairs of a regular expression and a replacement, got 'ab'",
-        ),
-        (
-            [(b"a", b"b")],
-            "rename: expected pairs of a regular expression and a replacement, got (b'a', b'b')",
-        ),
+        (("a",), f"{NOT_A_RULE}, got ('a',)"),
+        (("a", 5), f"{NOT_A_RULE}, got ('a', 5)"),
+        (("a", None, abs), f"{NOT_A_RULE}, got ('a', None, <built-in function abs>)"),
+        (("a", "b", "c"), f"{NOT_A_RULE}, got ('a', 'b', 'c')"),
+        ([("a", "b"), 5], f"{NOT_A_RULE}, got 5"),
+        ([("a", "b"), "ab"], f"{NOT_A_RULE}, got 'ab'"),
+        ([(b"a", b"b")], f"{NOT_A_RULE}, got (b'a', b'b')"),
         ((re.compile(b"a"), "b"), "rename: re.compile(b'a') is for bytes: names are str"),
         (("(", "b"), "rename: '(' is not a regular expression: missing ), unterminated subpattern"),
         (("a", r"\2"), r"rename: '\\2' cannot replace matches of 'a': invalid group reference 2"),
@@ -107,6 +103,7 @@ def test_rename(prefix: Path, rename: Any, expected: list[str | None] | None) ->
             r"rename: '\\g<x>' cannot replace matches of 'a': unknown group name 'x'",
         ),
         ({"step": 5}, "rename gave 5, which is not a valid name"),
+        ({"step": ("s", 5)}, "rename gave ('s', 5), which is not a valid name"),
         ({"step": None}, "rename gave None, which is not a valid name"),
         (lambda _: b"x", "rename gave b'x', which is not a valid name"),
         ({5: "x"}, "a tensor name must be str or bytes, not int"),

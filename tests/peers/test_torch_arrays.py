@@ -82,3 +82,13 @@ def test_tensors_without_data(tmp_path: Path) -> None:
         ):
             ckptfmt.save(tmp_path / "ck", {"x": tensor})
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+@pytest.mark.parametrize("name", ["complex32", "float8_e8m0fnu", "float4_e2m1fn_x2", "bits8"])
+def test_dtypes_that_the_format_lacks(tmp_path: Path, name: str) -> None:
+    tensor = torch.empty(2, 2, dtype=getattr(torch, name))
+    with pytest.raises(ckptfmt.InvalidError, match=r"tensor 'x': .*dtype") as caught:
+        ckptfmt.save(tmp_path / "ck", {"x": tensor})
+    assert "not understood" not in str(caught.value)
+    assert not list(tmp_path.iterdir())

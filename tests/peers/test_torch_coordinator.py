@@ -6,27 +6,17 @@ Needs the extra `peers`; `make peers` installs it and runs these.
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from support import job
+from support.ranks import spawn
 
 import ckptfmt
 from ckptfmt import InvalidError
 from ckptfmt.torch.coordinator import TorchCoordinator
-
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("torch") is None,
-    reason="torch is not installed; `make peers` installs it",
-)
-
-# Every process hears only this machine.
-LOOPBACK = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 
 HEAD = """
 import os, signal, sys
@@ -44,11 +34,6 @@ def refused(kind, use):
         return error.message
     raise SystemExit(f"no {kind.__name__}")
 """
-
-
-def spawn(command: list[str]) -> subprocess.Popen[str]:
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=LOOPBACK)
 
 
 def run(place: Path, world_size: int, program: str) -> list[tuple[int, list[str]]]:

@@ -15,15 +15,11 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from support.pages import ROOT, blocks, run_page
 
 import ckptfmt
 
-ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.M | re.S)
 
 
 def run_python(arguments: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -45,11 +41,9 @@ def timeless(output: str) -> str:
 
 def test_readme(tmp_path: Path) -> None:
     """Its examples run, and its commands then print what it shows."""
-    examples = blocks("python")
-    assert len(examples) == 3
-    ran = run_python(["-c", "\n".join(examples)], tmp_path)
-    assert ran.returncode == 0, ran.stderr
-    shown = "".join(blocks("console"))
+    assert len(blocks("README.md", "python")) == 3
+    run_page("README.md", tmp_path)
+    shown = "".join(blocks("README.md", "console"))
     commands = re.findall(r"^\$ ckptfmt (.*)\n((?:[^$\n].*\n|\n)*)", shown, re.M)
     assert len(commands) >= 2
     for command, expected in commands:

@@ -352,7 +352,9 @@ def test_no_code_in_data() -> None:
     banned = {"pickle", "cPickle", "dill", "marshal", "shelve", "yaml", "cloudpickle", "joblib"}
     found = []
     for path in package():
-        for name in {name.split(".")[0] for name in imports(path)} & banned:
+        # The restricted reader of what torch.distributed.checkpoint writes.
+        allowed = {"pickle"} if name_of(path) == "ckptfmt/formats/dcp.py" else set()
+        for name in {name.split(".")[0] for name in imports(path)} & (banned - allowed):
             found.append(f"{name_of(path)} imports {name}: store plain bytes or JSON")
         for node in ast.walk(tree_of(path)):
             called = node.func if isinstance(node, ast.Call) else None
@@ -362,13 +364,14 @@ def test_no_code_in_data() -> None:
 
 
 def test_import_brings_no_framework() -> None:
-    code = (
-        "import sys, ckptfmt\n"
-        "print(*sorted({name.split('.')[0] for name in sys.modules} & {'tensorflow', 'torch',"
-        " 'jax', 'google', 'safetensors', 'tensorstore', 'pickle5', 'yaml', 'rich'}))"
-    )
+    code = "import sys, ckptfmt\nprint(*{name.split('.')[0] for name in sys.modules})"
+    frameworks = {
+        *("dask", "flax", "fsspec", "google", "h5py", "jax", "keras", "lightning", "mpi4py"),
+        *("obstore", "orbax", "pickle5", "ray", "rich", "safetensors", "tensorflow", "tensorstore"),
+        *("torch", "transformers", "yaml"),
+    }
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout.split() == [], "import frameworks inside their adapter, when it is used"
+    assert not frameworks & set(ran.stdout.split()), "import a framework inside its adapter alone"
 
 
 # ---- all files -------------------------------------------------------------------------------

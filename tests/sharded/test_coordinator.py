@@ -4,13 +4,10 @@ own."""
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
-from ckptfmt import InvalidError, UnsupportedError
+from ckptfmt import InvalidError
 from ckptfmt.sharded.coordinator import Coordinator, SingleProcess
-from ckptfmt.torch.coordinator import TorchCoordinator
 
 
 def test_engines_are_coordinators() -> None:
@@ -51,13 +48,3 @@ def test_arguments() -> None:
                 use()
             assert caught.value.message == message
         assert coordinator.broadcast(memoryview(b"good")) == b"good"
-
-
-def test_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its module can be imported; what needs torch says so."""
-    monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(UnsupportedError) as caught:
-        TorchCoordinator()
-    assert caught.value.message.startswith(
-        "TorchCoordinator needs torch (pip install ckptfmt[peers]): "
-    )

@@ -4,7 +4,8 @@ processes start.
 
     python job.py ENGINE PLACE RANK WORLD_SIZE ACTION...
 
-ENGINE and PLACE: "pipes" or "torch", and a path where the processes meet. Actions, in order:
+ENGINE and PLACE: "pipes" or "torch", and a path where the processes meet; or "mpi", whose launcher
+gives the rank, so that PLACE, RANK and WORLD_SIZE mean nothing. Actions, in order:
 
     save=PREFIX=MODEL     saves the model of this number
     async=PREFIX=MODEL    the same in the background, from arrays that it changes at once
@@ -155,6 +156,10 @@ def die(moment: str) -> None:
 def connect(engine: str, place: str, rank: int, world_size: int) -> Coordinator:
     if engine == "pipes":
         return PipeCoordinator(place, rank, world_size)
+    if engine == "mpi":
+        from ckptfmt.mpi import MPICoordinator  # noqa: PLC0415 (only this engine needs it)
+
+        return MPICoordinator(timeout=60)
     import torch.distributed  # noqa: PLC0415 (only this engine needs it)
 
     from ckptfmt.torch.coordinator import TorchCoordinator  # noqa: PLC0415

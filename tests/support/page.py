@@ -6,15 +6,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import ckptfmt
+from support.pages import ROOT
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "coming-from-tensorflow.md"
+PAGE = ROOT / "docs" / "coming-from-tensorflow.md"
 NAMES = "Names"
 
 A = np.arange(16, dtype=np.float32).reshape(8, 2)

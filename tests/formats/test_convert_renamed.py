@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conversions to other names and layouts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ckptfmt
+from ckptfmt.cli import main
+from ckptfmt.formats import tensors as boxes
+from ckptfmt.huggingface import BERT
+from ckptfmt.safetensors import load_file
+
+KERNEL = np.arange(6, dtype=np.float32).reshape(2, 3)
+
+
+@pytest.fixture
+def bert(tmp_path: Path) -> Path:
+    """Some tensors of BERT, one of them partitioned."""
+    path = tmp_path / "bert_model.ckpt"
+    with ckptfmt.Writer(path, durability="none", metadata={"step": 1}) as writer:
+        writer.add_slice("bert/pooler/dense/kernel", KERNEL[:1], shape=(2, 3), offset=(0, 0))
+        writer.add_slice("bert/pooler/dense/kernel", KERNEL[1:], shape=(2, 3), offset=(1, 0))
+        writer.add("bert/pooler/dense/bias", KERNEL[0])
+        writer.add("bert/pooler/dense/bias/adam_m", KERNEL[0])
+        writer.add("global_step", np.array(3))
+    return path
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.npz", "model"])
+def test_convert_with_transforms(bert: Path, tmp_path: Path, name: str) -> None:
+    result = tmp_path / name
+    assert main(["convert", "--quiet", "--rename", "bert", str(bert), str(result)]) == 0
+    if name == "model":
+        loaded = ckptfmt.load(result)
+        with ckptfmt.open(result) as reader:
+            assert reader.metadata == {"step": 1}
+    else:
+        loaded = load_file(result) if name.endswith("safetensors") else dict(np.load(result))
+    assert sorted(loaded) == ["bert.pooler.dense.bias", "bert.pooler.dense.weight"]
+    assert loaded["bert.pooler.dense.weight"].tolist() == KERNEL.T.tolist()
+    assert loaded["bert.pooler.dense.bias"].tolist() == KERNEL[0].tolist()
+
+
+def test_boxes_of_a_transformed_tensor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Large tensors are written box by box; the graph is left out, casts apply to the result."""
+    monkeypatch.setattr(boxes.slabs, "__defaults__", (64,))
+    array = np.arange(300.0).reshape(20, 15)
+    ckptfmt.save_tree(tmp_path / "ck", {"a": array, "b": array.copy(), "word": "x"})
+    rename = [("word", None), ("/[.]ATTR.*", "", lambda one: one.T[1:])]
+    done = ckptfmt.convert(tmp_path / "ck", tmp_path / "x", rename=rename, cast={"b": "float32"})
+    assert done.dropped == ("TensorFlow's object graph",)
+    loaded = ckptfmt.load(tmp_path / "x")
+    assert sorted(loaded) == ["a", "b"] and loaded["b"].dtype == np.float32
+    assert all(np.array_equal(one, array.T[1:]) for one in loaded.values())
+    done = ckptfmt.convert(tmp_path / "x", tmp_path / "x.safetensors", rename={"a": "b", "b": "a"})
+    assert load_file(tmp_path / "x.safetensors")["a"].dtype == np.float32
+
+
+def test_names_that_cannot_be(bert: Path, tmp_path: Path) -> None:
+    for rename, words in (
+        (lambda _: "same", "gives the name 'same' to"),
+        (5, "rename must be a mapping"),
+        ([*BERT, ("weight", "w", np.linalg.inv)], "the transform fails"),
+    ):
+        with pytest.raises(ckptfmt.InvalidError, match=words):
+            ckptfmt.convert(bert, tmp_path / "x.safetensors", rename=rename)
+    assert not (tmp_path / "x.safetensors").exists()

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""safetensors files, made by hand: what is read, what is written, what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from support.strategies import arrays, property_test
+
+import ckptfmt
+from ckptfmt import dtypes
+from ckptfmt.formats import safetensors as format_
+from ckptfmt.formats.tensors import slabs
+from ckptfmt.safetensors import load_file, safe_open, save_file
+
+CODES = [dtypes.code_of(name) for name in format_._NAMES.values()]
+
+
+def file_of(path: Path, header: Any, data: bytes) -> Path:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    return path
+
+
+def about(dtype: str, shape: list[int], begin: int, end: int) -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+def samples() -> dict[str, np.ndarray[Any, Any]]:
+    """A tensor of every dtype, and shapes that are special."""
+    found = {}
+    for code in CODES:
+        dtype = dtypes.numpy_dtype(code)
+        found[f"d/{dtypes.name_of(code)}"] = np.arange(6).reshape(2, 3).astype(dtype)
+    return found | {
+        "scalar": np.array(2.5, np.float32),
+        "none": np.zeros((0, 4), np.int16),
+        "größe": np.ones(3, np.uint8),
+    }
+
+
+def same(one: Any, other: Any) -> bool:
+    return bool(
+        one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    )
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    """All dtypes, through a file and through a checkpoint."""
+    tensors = samples()
+    save_file(tensors, tmp_path / "a.safetensors", {"format": "np"})
+    done = ckptfmt.convert(tmp_path / "a.safetensors", tmp_path / "ck")
+    assert (done.format, done.tensors, done.dropped, done.casts) == (
+        "tensorflow",
+        len(tensors),
+        (),
+        {},
+    )
+    back = ckptfmt.convert(tmp_path / "ck", tmp_path / "b.safetensors")
+    assert back.nbytes == sum(one.nbytes for one in tensors.values())
+    assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
+    for path in ("a.safetensors", "ck"):
+        loaded = load_file(tmp_path / path)
+        assert loaded.keys() == tensors.keys()
+        assert all(same(loaded[name], tensors[name]) for name in tensors)
+
+
+@pytest.mark.parametrize("kind", ["file", "checkpoint"])
+def test_safe_open(tmp_path: Path, kind: str) -> None:
+    array = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    path = tmp_path / ("x.safetensors" if kind == "file" else "x")
+    if kind == "file":
+        save_file({"w": array, "a": array[0]}, path, {"step": "7"})
+    else:
+        ckptfmt.save(path, {"w": array, "a": array[0]}, metadata={"step": 7})
+    with safe_open(path) as file:
+        assert file.keys() == ["a", "w"]
+        assert file.metadata() == {"step": "7"}
+        assert same(file.get_tensor("w"), array)
+        part = file.get_slice("w")
+        assert (part.get_shape(), part.get_dtype()) == ([2, 3, 4], "F32")
+        for key in (0, slice(1, 2), (slice(None), slice(0, 3, 2)), (..., -1), (1, 2, slice(1, 3))):
+            assert np.array_equal(part[key], array[key])
+        with pytest.raises(ckptfmt.TensorNotFoundError, match="'w'"):
+            file.get_tensor("ww")
+
+
+def test_by_hand(tmp_path: Path) -> None:
+    """A header with spaces, a null of metadata, tensors in another order than their bytes."""
+    header = {"__metadata__": None, "b": about("I16", [2], 2, 6), "a": about("U8", [2], 0, 2)}
+    text = json.dumps(header).encode() + b"   "
+    path = file_of(tmp_path / "x.safetensors", text, bytes([1, 2, 3, 0, 255, 255]))
+    with safe_open(path) as file:
+        assert file.metadata() is None
+        assert file.offset_keys() == ["a", "b"]
+        assert file.get_tensor("a").tolist() == [1, 2]
+        assert file.get_tensor("b").tolist() == [3, -1]
+
+
+@pytest.mark.parametrize(
+    ("header", "data", "error", "message"),
+    [
+        ({"a": about("U8", [2], 0, 2)}, b"1", ckptfmt.CorruptError, "end at byte"),
+        ({"a": about("U8", [2], 0, 2)}, b"123", ckptfmt.CorruptError, "end at byte"),
+        ({"a": about("U8", [2], 1, 3)}, b"123", ckptfmt.CorruptError, "missing before"),
+        ({"a": about("U8", [2], 0, 2), "b": about("U8", [2], 1, 3)}, b"123", ckptfmt.CorruptError,
+         "overlap"),
+        ({"a": about("F32", [2], 0, 4)}, b"1234", ckptfmt.CorruptError, "does not take"),
+        ({"a": about("U8", [-1], 0, 1)}, b"1", ckptfmt.CorruptError, "integers"),
+        ({"a": about("U8", [True], 0, 1)}, b"1", ckptfmt.CorruptError, "integers"),
+        ({"a": about("U8", [1 << 62, 1 << 62], 0, 1)}, b"1", ckptfmt.CorruptError, "does not take"),
+        ({"a": about("F4", [3], 0, 1)}, b"1", ckptfmt.CorruptError, "does not take"),
+        ({"a": about("Q8", [1], 0, 1)}, b"1", ckptfmt.UnsupportedError, "unknown"),
+        ({"a": {"dtype": "U8"}}, b"", ckptfmt.CorruptError, "must have dtype"),
+        ({"__metadata__": {"a": 1}}, b"", ckptfmt.CorruptError, "texts"),
+        (b'{"a":1,"a":2}', b"", ckptfmt.CorruptError, "twice"),
+        (b"[]", b"", ckptfmt.CorruptError, "JSON object"),
+        (b"{", b"", ckptfmt.CorruptError, "not JSON"),
+        (b"[" * 100000, b"", ckptfmt.CorruptError, "not JSON"),
+        (b'{"a": NaN}', b"", ckptfmt.CorruptError, "not JSON"),
+        (b"\xff", b"", ckptfmt.CorruptError, "not JSON"),
+    ],
+)  # fmt: skip
+def test_refused(tmp_path: Path, header: Any, data: bytes, error: Any, message: str) -> None:
+    path = file_of(tmp_path / "x.safetensors", header, data)
+    with pytest.raises(error, match=message) as found:
+        safe_open(path)
+    assert found.value.path == str(path)
+    with pytest.raises(error, match=message):
+        ckptfmt.convert(path, tmp_path / "ck")
+    assert os.listdir(tmp_path) == ["x.safetensors"]
+
+
+def test_size_of_the_header(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(b"\xff" * 8)
+    with pytest.raises(ckptfmt.CorruptError, match="header should have"):
+        safe_open(path)
+    path.write_bytes(b"1234567")
+    with pytest.raises(ckptfmt.CorruptError, match="not a safetensors file"):
+        safe_open(path)
+    with path.open("wb") as file:
+        file.write((100_000_001).to_bytes(8, "little"))
+        file.truncate(100_000_100)
+    with pytest.raises(ckptfmt.LimitError):
+        safe_open(path)
+
+
+def test_types_without_arrays(tmp_path: Path) -> None:
+    """They are listed, and refused when they are read."""
+    header = {"f": about("F4", [4], 0, 2), "s": about("F8_E8M0", [1], 2, 3)}
+    path = file_of(tmp_path / "x.safetensors", header, b"123")
+    with safe_open(path) as file:
+        assert file.get_slice("f").get_shape() == [4]
+        assert file.get_slice("f").get_dtype() == "F4"
+        with pytest.raises(ckptfmt.UnsupportedError, match="F8_E8M0"):
+            file.get_tensor("s")
+    with pytest.raises(ckptfmt.UnsupportedError, match="F4"):
+        ckptfmt.convert(path, tmp_path / "ck")
+
+
+def test_several_files(tmp_path: Path) -> None:
+    tensors = samples()
+    ckptfmt.save(tmp_path / "ck", tensors)
+    (tmp_path / "out").mkdir()
+    done = ckptfmt.convert(
+        tmp_path / "ck", tmp_path / "out" / "model.safetensors", max_shard_bytes=64
+    )
+    assert done.path == str(tmp_path / "out" / "model.safetensors.index.json")
+    index = json.loads(Path(done.path).read_text())
+    assert index["metadata"] == {"total_size": done.nbytes}
+    assert index["weight_map"].keys() == tensors.keys()
+    files = {name for name in os.listdir(tmp_path / "out") if name.endswith(".safetensors")}
+    assert files == set(index["weight_map"].values())
+    assert len(files) > 3
+    for source in (done.path, tmp_path / "out"):
+        ckptfmt.convert(source, tmp_path / "back")
+        loaded = ckptfmt.load(tmp_path / "back")
+        assert all(same(loaded[name], tensors[name]) for name in tensors)
+    # One file is enough: no index.
+    done = ckptfmt.convert(
+        tmp_path / "ck", tmp_path / "one" / "model.safetensors", max_shard_bytes=1 << 30
+    )
+    assert os.listdir(tmp_path / "one") == ["model.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("places", "error", "message"),
+    [
+        ({"a": "../x.safetensors"}, ckptfmt.InvalidError, "not a file beside it"),
+        ({"a": "x.safetensors", "b": "x.safetensors"}, ckptfmt.CorruptError, "does not have"),
+        ({}, ckptfmt.CheckpointNotFoundError, "no such file"),
+        ({"b": "x.safetensors"}, ckptfmt.CorruptError, "does not say"),
+        ({"a": 1}, ckptfmt.CorruptError, "weight_map"),
+    ],
+)
+def test_wrong_index(tmp_path: Path, places: Any, error: Any, message: str) -> None:
+    save_file({"a": np.arange(2)}, tmp_path / "x.safetensors")
+    index = tmp_path / "m.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": places or {"a": "nosuch.safetensors"}}))
+    with pytest.raises(error, match=message):
+        safe_open(index)
+
+
+@property_test(100, 5000, st.data())
+def test_boxes(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """Any box has the elements that the array has there."""
+    array = data.draw(arrays())
+    if not format_.holds(array.dtype):
+        array = np.zeros(array.shape, np.int32)
+    path = tmp_path_factory.getbasetemp() / "box.safetensors"
+    save_file({"x": array}, path)
+    ends = [sorted(data.draw(st.tuples(*[st.integers(0, n)] * 2))) for n in array.shape]
+    box = tuple(slice(*both) for both in ends)
+    with format_.open_tensors(str(path)) as (tensors, _):
+        assert same(tensors["x"].read(box), np.asarray(array[box]))
+        for one in slabs(array.shape, array.itemsize, 16):
+            assert same(tensors["x"].read(one), np.asarray(array[one]))
+
+
+@property_test(300, 20000, st.data())
+def test_damaged_headers(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    """A changed byte, a cut file or another size: a typed error, or tensors inside of the file."""
+    path = tmp_path_factory.getbasetemp() / "damaged.safetensors"
+    header = {"a": about("F32", [2, 3], 0, 24), "b": about("U8", [5], 24, 29)}
+    file_of(path, header, bytes(range(29)))
+    raw = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(raw[: data.draw(st.integers(0, len(raw)))])
+    try:
+        with safe_open(path) as file:
+            for name in file.keys():  # noqa: SIM118 (not a mapping)
+                assert file.get_tensor(name).nbytes <= len(raw)
+    except ckptfmt.CkptfmtError:
+        pass

@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Datasets of HDF5 files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import h5py
+import ml_dtypes
+import numpy as np
+import pytest
+
+import ckptfmt
+from ckptfmt import dtypes
+from ckptfmt.hdf5 import open_datasets, write_datasets
+
+NUMERIC = [
+    *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "complex64", "complex128", "bfloat16", "int4", "uint4"),
+    *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e4m3b11fnuz"),
+]
+
+
+def loaded(path: Path) -> dict[str, Any]:
+    with open_datasets(path) as found:
+        return {name: one.read() for name, one in found.items()}
+
+
+def write(path: Path, arrays: dict[str, Any]) -> None:
+    with write_datasets(path) as file:
+        for name, array in arrays.items():
+            file.add(name, array)
+
+
+@pytest.mark.parametrize("name", NUMERIC)
+def test_every_dtype(tmp_path: Path, name: str) -> None:
+    dtype = dtypes.numpy_dtype(dtypes.code_of(name))
+    assert dtype is not None
+    values = np.arange(6).reshape(2, 3).astype(dtype)
+    arrays = {"a/b": values, "a/empty": values[:0], "scalar": values[0, 1].reshape(())}
+    write(tmp_path / "x.h5", arrays)
+    found = loaded(tmp_path / "x.h5")
+    assert list(found) == sorted(arrays)
+    for key, array in arrays.items():
+        assert (found[key].dtype, found[key].shape) == (array.dtype, array.shape)
+        assert found[key].tobytes() == array.tobytes()
+
+
+def test_strings_and_boxes(tmp_path: Path) -> None:
+    words = np.array([[b"a", "ü"], [b"", b"\xff"]], object)
+    write(tmp_path / "x.h5", {"words": words, "word": np.array(b"x", object)})
+    found = loaded(tmp_path / "x.h5")
+    assert found["words"].tolist() == [[b"a", "ü".encode()], [b"", b"\xff"]]
+    assert found["word"].item() == b"x"
+    with write_datasets(tmp_path / "x.h5") as file:
+        fill = file.create("x", np.dtype(np.float32), (2, 3))
+        for row in range(2):
+            fill((slice(row, row + 1),), np.full((1, 3), row))
+        file.set_attributes("group", {"name": "dense"})
+    with open_datasets(tmp_path / "x.h5") as datasets:
+        assert datasets["x"].read((slice(1, 2), slice(0, 2))).tolist() == [[1, 1]]
+    with h5py.File(tmp_path / "x.h5") as h5:
+        assert h5["group"].attrs["name"] == "dense"
+
+
+@pytest.mark.parametrize("name", ["", "/a", "a/", "a//b", "a/./b", "a/../b", "a\0", "there/below"])
+def test_names_that_a_file_cannot_have(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ckptfmt.InvalidError) as caught:
+        write(tmp_path / "x.h5", {"there": np.ones(1), name: np.ones(1)})
+    assert caught.value.tensor == name
+    assert os.listdir(tmp_path) == []
+
+
+def test_values_that_a_file_cannot_have(tmp_path: Path) -> None:
+    write(tmp_path / "x.h5", {"a": np.ones(1)})
+    for array in (np.array([b"a\0b"], object), np.zeros(1, "M8[s]")):
+        with pytest.raises(ckptfmt.InvalidError, match="HDF5 cannot hold it"):
+            write(tmp_path / "x.h5", {"x": array})
+    assert list(loaded(tmp_path / "x.h5")) == ["a"]
+    assert os.listdir(tmp_path) == ["x.h5"]
+    with pytest.raises(ckptfmt.StorageError):
+        write(tmp_path / "absent" / "x.h5", {})
+
+
+def external_link(file: Any, tmp_path: Path) -> None:
+    file["group/x"] = h5py.ExternalLink("other.h5", "/a")
+
+
+def soft_link(file: Any, tmp_path: Path) -> None:
+    file["group/x"] = h5py.SoftLink("/a")
+
+
+def external_values(file: Any, tmp_path: Path) -> None:
+    external = [(str(tmp_path / "values"), 0, 8)]
+    file.create_dataset("group/x", (1,), np.float64, external=external)
+
+
+def virtual(file: Any, tmp_path: Path) -> None:
+    layout = h5py.VirtualLayout((1,), np.float64)
+    layout[0] = h5py.VirtualSource("other.h5", "a", (1,))[0]
+    file.create_virtual_dataset("group/x", layout)
+
+
+def without_shape(file: Any, tmp_path: Path) -> None:
+    file["group/x"] = h5py.Empty(np.float64)
+
+
+def of_records(file: Any, tmp_path: Path) -> None:
+    file["group/x"] = np.zeros(1, [("a", "i4"), ("b", "f8")])
+
+
+def huge(file: Any, tmp_path: Path) -> None:
+    file.create_dataset("group/x", (1 << 40,), np.float64, chunks=(1024,))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [external_link, soft_link, external_values, virtual, without_shape, of_records, huge],
+)
+def test_files_that_are_refused(tmp_path: Path, make: Any) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["a"] = np.ones(1)
+        make(file, tmp_path)
+    kind = ckptfmt.LimitError if make is huge else ckptfmt.UnsupportedError
+    with pytest.raises(kind) as caught:
+        loaded(tmp_path / "x.h5")
+    assert caught.value.tensor == "group/x"
+
+
+def test_files_that_are_none(tmp_path: Path) -> None:
+    (tmp_path / "x.h5").write_bytes(b"no")
+    with pytest.raises(ckptfmt.CorruptError, match="not an HDF5 file"):
+        loaded(tmp_path / "x.h5")
+    with pytest.raises(ckptfmt.CheckpointNotFoundError):
+        loaded(tmp_path / "absent.h5")
+
+
+def test_links_in_a_circle(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["a/b/x"] = np.ones(1)
+        file["a/b/again"] = file["a"]
+    assert list(loaded(tmp_path / "x.h5")) == ["a/b/x"]
+
+
+def test_opaque_values_of_others(tmp_path: Path) -> None:
+    """As Keras writes bfloat16; an attribute that contradicts the dataset is ignored."""
+    values = np.ones(2, ml_dtypes.bfloat16)
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("x", data=values).attrs["dtype"] = "bfloat16"
+        file["y"] = np.ones(2)
+        file["y"].attrs["dtype"] = "bfloat16"
+    found = loaded(tmp_path / "x.h5")
+    assert found["x"].dtype == values.dtype and found["x"].tolist() == [1, 1]
+    assert found["y"].dtype == np.float64

@@ -1,0 +1,482 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pytrees of JAX in one process with 8 devices. Several processes: test_jax_ranks.py."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import itertools
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from hypothesis import strategies as st
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
+from support.pages import ROOT, run_page
+from support.strategies import property_test
+
+import ckptfmt
+import ckptfmt.jax
+from ckptfmt import InvalidError, TensorNotFoundError, _core
+from ckptfmt.sharded.coordinator import SingleProcess
+
+DTYPES = [
+    *("bool", "int8", "int16", "int32", "uint8", "uint16", "uint32", "float16", "float32"),
+    *("bfloat16", "complex64", "int2", "uint2", "int4", "uint4", "float4_e2m1fn"),
+    *("float8_e4m3fn", "float8_e5m2", "float8_e4m3b11fnuz", "float8_e4m3fnuz", "float8_e5m2fnuz"),
+]
+# Dtypes of JAX that the format does not have.
+OTHER_DTYPES = ["float8_e3m4", "float8_e4m3", "float8_e8m0fnu"]
+
+
+def mesh_of(*sizes: int) -> jax.sharding.Mesh:
+    devices = np.array(jax.devices()[: math.prod(sizes)]).reshape(sizes)
+    return jax.sharding.Mesh(devices, [f"axis{number}" for number in range(len(sizes))])
+
+
+def on(mesh: jax.sharding.Mesh, *spec: Any) -> NamedSharding:
+    return NamedSharding(mesh, PartitionSpec(*spec))
+
+
+def check(found: Any, wanted: Any) -> None:
+    """The two pytrees have the same structure, types, placement and elements."""
+    assert jax.tree.structure(found) == jax.tree.structure(wanted)
+    pairs = zip(
+        jax.tree_util.tree_flatten_with_path(found)[0], jax.tree.leaves(wanted), strict=True
+    )
+    for (path, first), second in pairs:
+        one, other = first, second
+        assert type(one) is type(other), path
+        if isinstance(one, jax.Array):
+            assert one.dtype == other.dtype, path
+            assert one.sharding == other.sharding, path
+            assert one.committed == other.committed, path
+            if jax.dtypes.issubdtype(one.dtype, jax.dtypes.prng_key):
+                assert jax.random.key_impl(one) == jax.random.key_impl(other), path
+                one, other = jax.random.key_data(one), jax.random.key_data(other)
+            assert one.weak_type == other.weak_type, path
+        one, other = np.asarray(one), np.asarray(other)
+        assert (one.dtype, one.shape) == (other.dtype, other.shape), path
+        if one.dtype.kind in "SUO":
+            assert one.tolist() == other.tolist(), path
+        else:
+            assert one.tobytes() == other.tobytes(), path
+
+
+def saved(path: Path, pytree: Any, **options: Any) -> Path:
+    ckptfmt.jax.save(path / "checkpoint", pytree, **options)
+    return path / "checkpoint"
+
+
+def both_ways(path: Path, pytree: Any) -> list[str]:
+    """Save and load; return the names."""
+    check(ckptfmt.jax.load(saved(path, pytree), pytree), pytree)
+    with ckptfmt.open(path / "checkpoint") as reader:
+        return list(reader)
+
+
+# ---- structures ----------------------------------------------------------------------------------
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class Point:
+    x: Any
+    y: Any
+
+
+@flax.struct.dataclass
+class Trained:
+    params: Any
+    opt: Any
+    step: int
+    name: str = flax.struct.field(pytree_node=False, default="run")
+
+
+def test_structures(tmp_path: Path) -> None:
+    array = jnp.arange(6.0).reshape(2, 3)
+    pytree = {
+        "pair": Pair(array, None),
+        "point": Point([array, (array, 2)], {}),
+        "numbers": {1: array, 20: {3: array}},
+        "ordered": collections.OrderedDict(z=array, a=array),
+        "state": Trained({"w": array}, (), 5),
+        "none": None,
+        "empty": [(), {}, None],
+    }
+    assert both_ways(tmp_path, pytree) == [
+        *("numbers/1", "numbers/20/3", "ordered/a", "ordered/z", "pair/first", "point/x/0"),
+        *("point/x/1/0", "point/x/1/1", "state/params/w", "state/step"),
+    ]
+
+
+def test_a_leaf_alone_and_nothing(tmp_path: Path) -> None:
+    assert both_ways(tmp_path / "leaf", jnp.ones(3)) == ["value"]
+    assert both_ways(tmp_path / "nothing", {}) == []
+
+
+def test_keys_with_slashes_do_not_collide(tmp_path: Path) -> None:
+    pytree = {"a/b": 1, "a": {"b": 2, "": 3}, "a%2Fb": 4, "%": 5, "": {"b": 6}, "é ": 7}
+    assert len(both_ways(tmp_path, pytree)) == 7
+
+
+class Unordered(dict):  # type: ignore[type-arg]
+    """A dict whose keys are of several types, which JAX cannot sort."""
+
+
+jax.tree_util.register_pytree_with_keys(
+    Unordered,
+    lambda one: ([(jax.tree_util.DictKey(key), one[key]) for key in one], tuple(one)),
+    lambda keys, values: Unordered(zip(keys, values, strict=True)),
+)
+
+
+def test_equal_names_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidError, match=r"tensor 'a/1': two leaves of the pytree have"):
+        saved(tmp_path, {"a": Unordered({1: 0, "1": 0})})
+
+
+def test_training_states(tmp_path: Path) -> None:
+    params = {"dense": {"kernel": jnp.ones((4, 2), jnp.bfloat16), "bias": jnp.zeros(2)}}
+    optimizer = optax.chain(
+        optax.clip_by_global_norm(1.0),
+        optax.inject_hyperparams(optax.adamw)(learning_rate=optax.linear_schedule(1.0, 0.0, 10)),
+    )
+    state = {"params": params, "opt": optimizer.init(params), "rng": jax.random.key(7)}
+    names = both_ways(tmp_path / "optax", state)
+    assert {"params/dense/kernel", "rng", "opt/1/inner_state/0/mu/dense/bias"} <= set(names)
+    like = jax.eval_shape(lambda: {**state, "opt": optimizer.init(params)})
+    check(ckptfmt.jax.load(tmp_path / "optax" / "checkpoint", like), state)
+
+
+def test_nnx(tmp_path: Path) -> None:
+    def model(seed: int) -> nnx.Module:
+        rngs = nnx.Rngs(seed)
+        return nnx.Sequential(
+            nnx.Linear(3, 4, rngs=rngs), nnx.BatchNorm(4, rngs=rngs), nnx.Dropout(0.5, rngs=rngs)
+        )
+
+    one, other = model(1), model(2)
+    both_ways(tmp_path, nnx.state(one))
+    nnx.update(other, ckptfmt.jax.load(tmp_path / "checkpoint", nnx.state(other)))
+    abstract = nnx.state(nnx.eval_shape(lambda: model(3)))
+    check(ckptfmt.jax.load(tmp_path / "checkpoint", abstract), nnx.state(one))
+    x = jnp.ones((2, 3))
+    np.testing.assert_array_equal(one(x), other(x))
+
+
+# ---- leaves --------------------------------------------------------------------------------------
+
+
+def test_dtypes(tmp_path: Path) -> None:
+    mesh = mesh_of(2, 4)
+    bits = np.arange(8).reshape(2, 4) % 2
+    arrays = {dtype: bits.astype(jnp.dtype(dtype)) for dtype in DTYPES}
+    pytree = {
+        "whole": jax.device_put(arrays),
+        "sharded": jax.device_put(arrays, on(mesh, "axis0", "axis1")),
+        "scalar": jax.device_put({dtype: array[1, 1:2][0] for dtype, array in arrays.items()}),
+        "empty": jax.device_put({dtype: array[:0] for dtype, array in arrays.items()}),
+    }
+    both_ways(tmp_path, pytree)
+    for dtype in OTHER_DTYPES:
+        with pytest.raises(InvalidError, match=rf"tensor 'w': dtype {dtype} cannot be stored"):
+            saved(tmp_path, {"w": jax.device_put(np.zeros(2, jnp.dtype(dtype)))})
+
+
+def test_other_leaves(tmp_path: Path) -> None:
+    pytree = {
+        "int": -(2**62),
+        "float": 0.1,
+        "bool": True,
+        "complex": 1 - 2j,
+        "str": "text ü \udcff",
+        "bytes": b"\0\xff",
+        "numpy": np.arange(6.0).reshape(2, 3).T,
+        "swapped": np.arange(3, dtype="<i8"),
+        "numpy scalar": np.float64(0.1),
+        "weak": jnp.asarray(0.5),
+        "strong": jnp.float32(0.5),
+    }
+    both_ways(tmp_path, pytree)
+
+
+def test_scalars_and_weak_types(tmp_path: Path) -> None:
+    """What `jax.eval_shape` makes of a Python scalar takes what was saved of the scalar."""
+    pytree = {"step": 3, "rate": 0.25, "done": False}
+    path = saved(tmp_path, pytree)
+    found = ckptfmt.jax.load(path, jax.eval_shape(lambda: pytree))
+    check(found, jax.tree.map(jnp.asarray, pytree))
+    arrays = saved(tmp_path, {"step": jnp.int32(3), "rate": jnp.float32(0.25), "done": False})
+    check(ckptfmt.jax.load(arrays, pytree), pytree)
+    ckptfmt.jax.save(path, {"step": 2**40})
+    with pytest.raises(InvalidError, match="tensor 'step': 1099511627776 does not fit int32"):
+        ckptfmt.jax.load(path, jax.eval_shape(lambda: {"step": 3}))
+
+
+@pytest.mark.parametrize("impl", ["threefry2x32", "rbg", "unsafe_rbg"])
+def test_prng_keys(impl: str, tmp_path: Path) -> None:
+    key = jax.random.key(3, impl=impl)
+    keys = jax.device_put(jax.random.split(key, 8), on(mesh_of(8), "axis0"))
+    pytree = {"key": key, "keys": keys, "raw": jax.random.key_data(key)}
+    both_ways(tmp_path, pytree)
+    other = {"threefry2x32": "rbg"}.get(impl, "threefry2x32")
+    like = {**pytree, "keys": jax.random.split(jax.random.key(0, impl=other), 8)}
+    with pytest.raises(InvalidError, match=f"'keys' is PRNG keys of {impl} and not {other}"):
+        ckptfmt.jax.load(tmp_path / "checkpoint", like)
+    plain = saved(tmp_path, pytree, level="v2")
+    check(ckptfmt.jax.load(plain, pytree), pytree)
+
+
+def test_leaves_that_cannot_be_saved(tmp_path: Path) -> None:
+    donated = jnp.arange(3.0)
+    donated.delete()
+    for leaf, message in (
+        (object(), "object arrays can store bytes and str, not object"),
+        (jax.ShapeDtypeStruct((2,), jnp.float32), "has no elements to save"),
+        (donated, "the array was deleted or donated"),
+        (np.zeros(2, "datetime64[s]"), "cannot be stored"),
+    ):
+        with pytest.raises(InvalidError, match=f"tensor 'a/w': .*{message}"):
+            saved(tmp_path, {"a": {"w": leaf}})
+
+    @jax.jit
+    def step(x: Any) -> Any:
+        ckptfmt.jax.save(tmp_path / "checkpoint", {"x": x})
+        return x
+
+    with pytest.raises(InvalidError, match=r"tensor 'x': .* save outside"):
+        step(1.0)
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(InvalidError, match="not dict"):
+        ckptfmt.jax.save({"w": jnp.ones(2)}, tmp_path)  # type: ignore[arg-type]
+
+
+# ---- what is loaded where ------------------------------------------------------------------------
+
+
+def test_placement(tmp_path: Path) -> None:
+    one = jax.devices()[5]
+    pytree = {
+        "committed": jax.device_put(jnp.ones(2), one),
+        "free": jnp.ones(2),
+        "key": jax.device_put(jax.random.key(0), one),
+        "weak": jax.device_put(jnp.asarray(1.5), one),
+    }
+    path = saved(tmp_path, pytree)
+    # Nothing is read from the arrays.
+    expected = jax.tree.map(jnp.copy, pytree)
+    like = dict(pytree)
+    like["free"] = jnp.ones(2) + 0
+    like["free"].delete()
+    check(ckptfmt.jax.load(path, like), expected)
+
+    everywhere = on(mesh_of(4))
+    found = ckptfmt.jax.load(path, pytree, sharding=everywhere)
+    assert {leaf.sharding for leaf in found.values()} == {everywhere}
+    found = ckptfmt.jax.load(path, pytree, sharding=one)
+    assert {leaf.sharding for leaf in found.values()} == {SingleDeviceSharding(one)}
+    chosen = {"committed": None, "free": everywhere, "key": None, "weak": one}
+    found = ckptfmt.jax.load(path, pytree, sharding=chosen)
+    assert found["free"].sharding == everywhere
+    assert found["committed"].sharding == found["weak"].sharding == SingleDeviceSharding(one)
+    with pytest.raises(InvalidError, match="sharding must be one, or a pytree that is a prefix"):
+        ckptfmt.jax.load(path, pytree, sharding={"free": everywhere})
+    with pytest.raises(InvalidError, match=r"the sharding must be a .*, not str"):
+        ckptfmt.jax.load(path, pytree, sharding="cpu")
+
+
+def test_an_abstract_mesh(tmp_path: Path) -> None:
+    """`jax.eval_shape` gives shardings without devices."""
+    mesh = jax.make_mesh((2, 4), ("x", "y"))
+    array = jax.device_put(jnp.arange(8.0), on(mesh, "x"))
+    path, like = saved(tmp_path, {"w": array}), jax.eval_shape(lambda: {"w": array * 1})
+    with pytest.raises(InvalidError, match=r"tensor 'w': .* call jax.set_mesh"):
+        ckptfmt.jax.load(path, like)
+    check(ckptfmt.jax.load(path, like, sharding=array.sharding), {"w": array})
+    with jax.set_mesh(mesh):
+        check(ckptfmt.jax.load(path, like), {"w": array})
+
+
+def test_each_box_is_read_once(tmp_path: Path) -> None:
+    mesh = mesh_of(2, 4)
+    array = np.arange(1 << 20, dtype=np.float32).reshape(1024, 1024)
+    like = {"w": jax.device_put(array, on(mesh, "axis0"))}  # 4 replicas of each half
+    path = saved(tmp_path, like)
+    with ckptfmt.open(path) as reader:
+        assert len(reader["w"].slices) == 2
+
+    def read(sharding: Any) -> int:
+        before = _core.counters()["bytes_read"]
+        found = ckptfmt.jax.load(path, like, sharding=sharding)
+        np.testing.assert_array_equal(found["w"], array)
+        return int(_core.counters()["bytes_read"] - before)
+
+    for sharding in (on(mesh), on(mesh, "axis0"), on(mesh, None, ("axis0", "axis1"))):
+        assert array.nbytes <= read(sharding) < array.nbytes * 1.05
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[list[int], list[tuple[list[int], list[Any]]]]:
+    """A shape, and two meshes with the axes of each dimension."""
+    rank = draw(st.integers(0, 3))
+    multiples = draw(st.lists(st.integers(0, 2), min_size=rank, max_size=rank))
+    placements = []
+    parts = [1] * rank
+    for _ in range(2):
+        sizes = draw(st.sampled_from([[1], [8], [2, 4], [4, 2], [2, 2, 2], [3, 2], [5]]))
+        axes = draw(st.permutations(range(len(sizes))))
+        spec: list[list[str]] = [[] for _ in range(rank)]
+        for axis in axes:
+            dimension = draw(st.integers(-1, rank - 1))
+            if dimension >= 0:
+                spec[dimension].append(f"axis{axis}")
+        for dimension, chosen in enumerate(spec):
+            count = math.prod(sizes[int(name[4:])] for name in chosen)
+            parts[dimension] = math.lcm(parts[dimension], count)
+        placements.append((sizes, [tuple(chosen) or None for chosen in spec]))
+    return [size * part for size, part in zip(multiples, parts, strict=True)], placements
+
+
+@property_test(25, 300, cases())
+def test_any_mesh_to_any_mesh(tmp_path_factory: pytest.TempPathFactory, case: Any) -> None:
+    shape, ((sizes, spec), (other_sizes, other_spec)) = case
+    array = np.arange(math.prod(shape), dtype=np.int32).reshape(shape)
+    pytree = {"w": jax.device_put(array, on(mesh_of(*sizes), *spec))}
+    path = saved(tmp_path_factory.mktemp("any"), pytree)
+    wanted = jax.device_put(array, on(mesh_of(*other_sizes), *other_spec))
+    check(ckptfmt.jax.load(path, pytree, sharding=wanted.sharding), {"w": wanted})
+    np.testing.assert_array_equal(ckptfmt.load(path)["w"], array)
+
+
+# ---- what does not match -------------------------------------------------------------------------
+
+
+def test_one_error_for_all_that_does_not_match(tmp_path: Path) -> None:
+    path = saved(tmp_path, {"kernel": jnp.ones((2, 3)), "bias": jnp.ones(3), "step": 3, "more": 1})
+    like = {"kernel": jnp.ones((3, 2)), "bias": jnp.ones(3, jnp.bfloat16), "steps": 0, "more": 1}
+    with pytest.raises(InvalidError) as raised:
+        ckptfmt.jax.load(path, like)
+    for text in (
+        "missing in the checkpoint (1): 'steps'",
+        "without an array (1): 'step'",
+        "'kernel' is (2, 3) and not (3, 2)",
+        "'bias' is float32 and not bfloat16",
+        "the nearest are 'step'",
+    ):
+        assert text in str(raised.value)
+    assert raised.value.report.matched == ("more",)
+    with pytest.raises(TensorNotFoundError, match="missing in the checkpoint") as raised:
+        ckptfmt.jax.load(path, {"kernels": jnp.ones((2, 3))}, strict=False)
+    assert "the nearest are 'kernel'" in str(raised.value)
+
+
+def test_strict_and_cast(tmp_path: Path) -> None:
+    path = saved(tmp_path, {"w": jnp.ones(3), "more": jnp.ones(2)})
+    like = {"w": jax.ShapeDtypeStruct((3,), jnp.bfloat16)}
+    found = ckptfmt.jax.load(path, like, strict=False, cast=True)
+    check(found, {"w": jnp.ones(3, jnp.bfloat16)})
+
+
+def test_64_bits(tmp_path: Path) -> None:
+    path = saved(tmp_path, {"w": np.ones(3)})
+    like = {"w": jax.ShapeDtypeStruct((3,), np.float64)}
+    with pytest.raises(InvalidError, match=r"float64 and not float32 \(jax_enable_x64 is off\)"):
+        ckptfmt.jax.load(path, like)
+    with jax.enable_x64(True):
+        assert ckptfmt.jax.load(path, like)["w"].dtype == np.float64
+
+
+def test_wrong_leaves_of_like(tmp_path: Path) -> None:
+    path = saved(tmp_path, {"w": 1})
+    with pytest.raises(InvalidError, match=r"tensor 'w': a leaf of `like` must be .*, not object"):
+        ckptfmt.jax.load(path, {"w": object()})
+    with pytest.raises(ckptfmt.CheckpointNotFoundError):
+        ckptfmt.jax.load(tmp_path / "other", {"w": 1})
+
+
+# ---- saving in the background, options -----------------------------------------------------------
+
+
+def test_save_async_and_donation(tmp_path: Path) -> None:
+    array = jnp.arange(1000.0)
+    expected = np.arange(1000.0, dtype=np.float32)
+    own = np.arange(5)
+    future = ckptfmt.jax.save_async(tmp_path / "checkpoint", {"w": array, "own": own})
+    jax.block_until_ready(jax.jit(lambda x: x * 2, donate_argnums=0)(array))
+    own += 1
+    assert future.result() == str(tmp_path / "checkpoint")
+    found = ckptfmt.jax.load(future, {"w": array, "own": own})
+    np.testing.assert_array_equal(found["w"], expected)
+    np.testing.assert_array_equal(found["own"], np.arange(5))
+    (tmp_path / "file").touch()
+    future = ckptfmt.jax.save_async(tmp_path / "file" / "checkpoint", {"own": own})
+    with pytest.raises(ckptfmt.StorageError):
+        future.result()
+
+
+def test_options(tmp_path: Path) -> None:
+    pytree = {"w": jnp.zeros((512, 512)), "key": jax.random.key(0)}
+    path = saved(tmp_path, pytree, metadata={"step": 3}, compression="zstd", durability="none")
+    with ckptfmt.open(path) as reader:
+        assert reader.metadata["step"] == 3
+        assert reader["w"].stored_nbytes < 10_000
+    check(ckptfmt.jax.load(path, pytree, verify="full", coordinator=SingleProcess()), pytree)
+    with pytest.raises(InvalidError, match="durability"):
+        saved(tmp_path, pytree, durability="some")
+
+    class Other(SingleProcess):
+        rank = 1  # type: ignore[assignment]
+
+    with pytest.raises(InvalidError, match="this is process 0 of 1 of JAX, but rank 1 of 1"):
+        ckptfmt.jax.load(path, pytree, coordinator=Other())
+    with pytest.raises(InvalidError, match=r"call jax.distributed.initialize first"):
+        ckptfmt.jax.JaxCoordinator()
+
+
+def test_other_checkpoints(tmp_path: Path) -> None:
+    """Those that were not saved from a pytree, and what others read of ours."""
+    arrays = {"params/dense/kernel": np.ones((2, 3), np.float32), "params/dense/bias": np.ones(3)}
+    ckptfmt.save(tmp_path / "plain", arrays)
+    shapes = {"kernel": jax.ShapeDtypeStruct((2, 3), "float32"), "bias": np.empty(3)}
+    like = {"params": {"dense": shapes}}
+    found = ckptfmt.jax.load(tmp_path / "plain", like)
+    np.testing.assert_array_equal(found["params"]["dense"]["kernel"], np.ones((2, 3)))
+    ckptfmt.jax.save(tmp_path / "ours", found)
+    assert ckptfmt.load(tmp_path / "ours").keys() == arrays.keys()
+    assert ckptfmt.load_tree(tmp_path / "ours")["params"]["dense"]["bias"].tolist() == [1, 1, 1]
+
+
+def test_many_leaves_are_read_in_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ckptfmt.jax.checkpoint.BATCH_BYTES", 1000)
+    sharding = on(mesh_of(8), "axis0")
+    pytree = {
+        f"{number}": jax.device_put(np.full((8, number), number, np.int32), sharding)
+        for number in itertools.chain(range(20), [300])
+    }
+    both_ways(tmp_path, pytree)
+
+
+def test_page(tmp_path: Path) -> None:
+    assert "checkpoints/state" in run_page("docs/jax.md", tmp_path)
+
+
+def test_benchmark(tmp_path: Path) -> None:
+    program = [sys.executable, str(ROOT / "bench" / "jax_formats.py"), "--smoke"]
+    ran = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert ran.stdout.count("\n") == 5
+    assert not list(tmp_path.iterdir())

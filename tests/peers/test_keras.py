@@ -1,0 +1,330 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights of Keras models on PyTorch (here) and JAX (in a process of its own)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+# Keras reads it once, when it is imported.
+os.environ.setdefault("KERAS_BACKEND", "torch")
+
+import h5py
+import keras
+from keras import layers
+from support import keras_models
+from support.keras_models import SHAPES, built, made, values
+from support.pages import run_page
+
+import ckptfmt
+from ckptfmt.keras import load_weights, save_weights
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def elsewhere(command: str, folder: Path, backend: str = "jax") -> Any:
+    """What a process with another backend found."""
+    ran = subprocess.run(
+        [sys.executable, keras_models.__file__, command, str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "KERAS_BACKEND": backend},
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=300,
+    )
+    return json.loads(ran.stdout)
+
+
+def test_both_backends_read_what_the_other_wrote(tmp_path: Path) -> None:
+    assert keras.backend.backend() == "torch"
+    ours, theirs = tmp_path / "torch", tmp_path / "jax"
+    keras_models.write(ours)
+    assert elsewhere("read", ours) == {}
+    elsewhere("write", theirs)
+    assert keras_models.read(theirs) == {}
+
+
+# ---- .weights.h5 ---------------------------------------------------------------------------------
+
+
+def content(path: Path) -> dict[str, Any]:
+    """Groups with their attributes, and datasets with their values."""
+    found: dict[str, Any] = {}
+
+    def visit(name: str, item: Any) -> None:
+        value = (str(item.dtype), item[()].tolist()) if isinstance(item, h5py.Dataset) else None
+        found[name] = dict(item.attrs), value
+
+    with h5py.File(path) as file:
+        file.visititems(visit)
+    return found
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_files_are_those_of_keras(tmp_path: Path, name: str) -> None:
+    model = made(name)
+    model.save_weights(tmp_path / "theirs.weights.h5")
+    assert save_weights(model, tmp_path / "ours.weights.h5") == str(tmp_path / "ours.weights.h5")
+    assert content(tmp_path / "ours.weights.h5") == content(tmp_path / "theirs.weights.h5")
+    expected = values(model)
+    other = built(name)
+    other.optimizer.build(other.trainable_variables)
+    other.load_weights(tmp_path / "ours.weights.h5")
+    assert values(other) == expected
+    other = built(name)
+    assert load_weights(other, tmp_path / "theirs.weights.h5")
+    assert values(other) == expected
+
+
+def test_low_precision(tmp_path: Path) -> None:
+    def small(dtype: str) -> Any:
+        return keras.Sequential([keras.Input((2,)), layers.Dense(2, dtype=dtype, name="dense")])
+
+    model = small("bfloat16")
+    model.set_weights([np.array([[1, 2], [3, 4.5]]), np.array([5, 6])])
+    model.save_weights(tmp_path / "theirs.weights.h5")
+    save_weights(model, tmp_path / "ours.weights.h5")
+    assert content(tmp_path / "ours.weights.h5") == content(tmp_path / "theirs.weights.h5")
+    save_weights(model, tmp_path / "ck")
+    for path in (tmp_path / "ck", tmp_path / "theirs.weights.h5"):
+        other = small("bfloat16")
+        assert load_weights(other, path)
+        assert np.asarray(other.get_weights()[0]).tolist() == [[1, 2], [3, 4.5]]
+        wide = small("float32")
+        with pytest.raises(ckptfmt.InvalidError, match=r"of another dtype .*cast=True converts"):
+            load_weights(wide, path)
+        assert load_weights(wide, path, cast=True)
+        assert wide.get_weights()[0].tolist() == [[1, 2], [3, 4.5]]
+
+
+# ---- what matched --------------------------------------------------------------------------------
+
+
+def layered(*units: int, name: str = "m") -> Any:
+    parts = [layers.Dense(count, name=f"d{index}") for index, count in enumerate(units)]
+    return keras.Sequential([keras.Input((2,)), *parts], name=name)
+
+
+@pytest.mark.parametrize("by", ["graph", "path", "h5"])
+def test_the_report(tmp_path: Path, by: Any) -> None:
+    stored, model = layered(3, 4, 5), layered(3, 6)
+    save_weights(stored, tmp_path / "ck", by=by)
+    before = [array.copy() for array in model.get_weights()]
+    with pytest.raises(ckptfmt.InvalidError) as caught:
+        load_weights(model, tmp_path / "ck")
+    report = caught.value.report
+    assert all(np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True))
+    assert load_weights(model, tmp_path / "ck", strict=False) == report
+    assert (len(report.matched), len(report.unexpected), len(report.shape_mismatch)) == (2, 2, 2)
+    assert np.array_equal(model.get_weights()[0], stored.get_weights()[0])
+    assert np.array_equal(model.get_weights()[2], before[2])
+    first = {
+        "graph": "model/layer_with_weights-0/kernel",
+        "path": "m/d0/kernel",
+        "h5": "layers/dense/vars/0",
+    }[by]
+    assert first in report.matched
+    assert report.shape_mismatch[0].stored[0] in (3, 4)
+
+    with pytest.raises(ckptfmt.TensorNotFoundError) as caught:
+        load_weights(layered(3, 4, 5, 6), tmp_path / "ck", filter="*[0k]*")
+    assert len(caught.value.report.missing) == 2
+    assert len(caught.value.report.filtered) == (3 if by == "h5" else 2)
+
+
+def test_names_of_a_path_are_renamed(tmp_path: Path) -> None:
+    stored, model = layered(3, name="old"), layered(3, name="new")
+    save_weights(stored, tmp_path / "ck", by="path")
+    with pytest.raises(ckptfmt.InvalidError, match="the nearest are 'old/d0/"):
+        load_weights(model, tmp_path / "ck")
+    assert load_weights(model, tmp_path / "ck", rename=("^old/", "new/"))
+    assert np.array_equal(model.get_weights()[0], stored.get_weights()[0])
+    ckptfmt.save(tmp_path / "t", {"new/d0/kernel": model.get_weights()[0].T, "b": np.ones(3, "f4")})
+    rename = {"new/d0/kernel": ("new/d0/kernel", np.transpose), "b": "new/d0/bias"}
+    assert load_weights(model, tmp_path / "t", rename=rename)
+    assert np.array_equal(model.get_weights()[0], stored.get_weights()[0])
+
+
+def test_values_of_a_graph_are_renamed_and_transformed(tmp_path: Path) -> None:
+    kernel, bias = np.ones((3, 2), np.float32), np.ones(3, np.float32)
+    ckptfmt.save_tree(tmp_path / "ck", {"net": {"a": {"weight": kernel, "bias": bias}, "step": 3}})
+    model = layered(3)
+    rename = [("net/step", None), ("^net/a", "layer-0"), ("weight", "kernel", np.transpose)]
+    assert load_weights(model, tmp_path / "ck", rename=rename)
+    assert model.get_weights()[0].tolist() == kernel.T.tolist()
+
+
+def test_the_optimizer_is_optional(tmp_path: Path) -> None:
+    model = made("shared")
+    save_weights(model, tmp_path / "with")
+    save_weights(model, tmp_path / "without", optimizer=False)
+    assert len(ckptfmt.load(tmp_path / "with")) == 4 + 10 + 2  # + the graph and the counter
+    assert len(ckptfmt.load(tmp_path / "without")) == 4 + 2
+    for path, options in (("without", {}), ("with", {"optimizer": False})):
+        other = built("shared")
+        assert len(load_weights(other, tmp_path / path, **options).matched) == 4
+        assert not other.optimizer.built
+    other = built("shared", keras.optimizers.SGD(momentum=0.9))
+    with pytest.raises(ckptfmt.InvalidError, match=r"without an array .* 'optimizer/_variables"):
+        load_weights(other, tmp_path / "with")
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "count"),
+    [
+        (lambda: keras.optimizers.SGD(momentum=0.9), 4),
+        (lambda: keras.optimizers.RMSprop(centered=True, momentum=0.5), 12),
+        (lambda: keras.optimizers.Adam(amsgrad=True, use_ema=True), 16),
+        (lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adagrad()), 4),
+        (keras.optimizers.Ftrl, 8),
+    ],
+)
+def test_optimizers(tmp_path: Path, optimizer: Any, count: int) -> None:
+    model = made("shared", optimizer())
+    save_weights(model, tmp_path / "ck")
+    other = built("shared", optimizer())
+    report = load_weights(other, tmp_path / "ck")
+    assert values(other) == values(made("shared", optimizer()))
+    assert len(report.matched) >= 4 + count
+
+
+def test_under_any_name_and_as_the_root(tmp_path: Path) -> None:
+    """As `tf.train.Checkpoint(net=model)` and `tf.train.Checkpoint(root=model)` save it."""
+    model = layered(3)
+    save_weights(model, tmp_path / "ck")
+    tree = ckptfmt.load_tree(tmp_path / "ck")
+    ckptfmt.save_tree(tmp_path / "net", {"net": tree["model"], "step": 1, "other": {"w": 2}})
+    ckptfmt.save_tree(tmp_path / "root", {**tree["model"], "save_counter": 1})
+    for path in ("net", "root"):
+        other = layered(3)
+        assert load_weights(other, tmp_path / path)
+        assert np.array_equal(other.get_weights()[0], model.get_weights()[0])
+
+
+# ---- what Keras 2 wrote --------------------------------------------------------------------------
+
+
+def keras2_sequential() -> Any:
+    parts = [layers.Embedding(10, 3), layers.Bidirectional(layers.LSTM(2)), layers.Dense(2)]
+    return keras.Sequential([keras.Input((8,)), *parts, layers.BatchNormalization()])
+
+
+def keras2_functional() -> Any:
+    inputs = keras.Input((4, 5))
+    found = layers.LayerNormalization()(layers.MultiHeadAttention(2, 3)(inputs, inputs))
+    return keras.Model(inputs, layers.Dense(2)(found))
+
+
+class Subclassed(keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = [layers.Dense(4), layers.Dense(4)]
+        self.heads = {"one": layers.Dense(2)}
+        self.scale = self.add_weight(shape=(2,), name="scale")
+
+    def call(self, inputs: Any) -> Any:
+        for block in self.blocks:
+            inputs = block(inputs)
+        return self.heads["one"](inputs) * self.scale
+
+
+def numbers(variables: Any) -> list[float]:
+    """The one value that all elements of each variable have."""
+    found = [np.unique(keras.ops.convert_to_numpy(one)) for one in variables]
+    assert all(one.size == 1 for one in found)
+    return [float(one[0]) for one in found]
+
+
+@pytest.mark.parametrize("name", ["sequential", "functional"])
+def test_weights_and_optimizers_of_keras_2(name: str) -> None:
+    """`keras2/make.py` wrote them; the optimizer of the second one has slot variables."""
+    model = {"sequential": keras2_sequential, "functional": keras2_functional}[name]()
+    model.compile(keras.optimizers.Adam(), "mse")
+    path = Path(__file__).with_name("keras2") / name
+    assert load_weights(model, path)
+    assert numbers(model.weights) == list(range(len(model.weights)))
+    count = len(model.trainable_variables)
+    assert numbers(model.optimizer._momentums) == list(range(100, 100 + count))
+    assert numbers(model.optimizer._velocities) == list(range(200, 200 + count))
+    assert int(model.optimizer.iterations) == 7
+    for variable in model.weights:
+        variable.assign(keras.ops.zeros_like(variable))
+    if name == "functional":
+        report = load_weights(model, path, by="path", strict=False, optimizer=False)
+        assert "layer_normalization/gamma" in report.matched
+
+
+def test_a_subclassed_model_of_keras_2() -> None:
+    model = Subclassed()
+    model(np.ones((1, 4), np.float32))
+    path = Path(__file__).with_name("keras2") / "subclassed-1"
+    with pytest.raises(ckptfmt.InvalidError, match=r"missing.*model/heads/one"):
+        load_weights(model, path, rename=("heads", "extra"))
+    assert load_weights(model, path)
+    assert sorted(numbers(model.weights)) == list(range(7))
+    assert numbers(model.heads["one"].weights)[0] == numbers(model.blocks[1].weights)[0] + 2
+
+
+# ---- arguments -----------------------------------------------------------------------------------
+
+
+def test_wrong_arguments(tmp_path: Path) -> None:
+    model = layered(3)
+    path = tmp_path / "x.weights.h5"
+    save_weights(model, path)
+    save_weights(model, tmp_path / "ck", by="path", metadata={"a": 1}, level="v2+")
+    with ckptfmt.open(tmp_path / "ck") as reader:
+        assert reader.metadata == {"a": 1}
+
+    class Unbuilt(keras.Model):
+        def call(self, inputs: Any) -> Any:
+            return inputs
+
+    refused = [
+        (lambda: save_weights(Unbuilt(), path), "the model has no weights yet"),
+        (lambda: save_weights({}, path), "model must be a keras.Model, not dict"),
+        (lambda: save_weights(model, path, by="x"), "by must be one of"),
+        (lambda: save_weights(model, path, by="path"), "by cannot be used with a .weights.h5 file"),
+        (lambda: save_weights(model, path, metadata={"a": 1}), "metadata cannot be used with"),
+        (lambda: save_weights(model, path, seeds=True), "has no place for seeds"),
+        (lambda: load_weights(model, path, by="graph"), "is loaded by='h5', not by='graph'"),
+        (lambda: load_weights(model, tmp_path / "ck", by="graph"), "there is no object graph"),
+        (lambda: load_weights(model, path, strict=1), "strict must be True or False, not int"),
+        (lambda: load_weights(model, path, filter=3), "filter must be"),
+    ]
+    for call, words in refused:
+        with pytest.raises(ckptfmt.InvalidError, match=words):
+            call()
+    with pytest.raises(ckptfmt.CheckpointNotFoundError):
+        load_weights(model, tmp_path / "absent")
+
+
+def test_two_variables_of_one_path(tmp_path: Path) -> None:
+    class Same(keras.Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = self.add_weight(shape=(1,), name="w")
+            self.b = self.add_weight(shape=(1,), name="w")
+
+        def call(self, inputs: Any) -> Any:
+            return inputs * self.a * self.b
+
+    model = Same()
+    model(np.ones((1, 1), np.float32))
+    with pytest.raises(ckptfmt.InvalidError, match="two variables have this path"):
+        save_weights(model, tmp_path / "ck", by="path")
+    save_weights(model, tmp_path / "ck")
+    with pytest.raises(ckptfmt.InvalidError, match="two variables of the checkpoint have this"):
+        load_weights(model, tmp_path / "ck", by="path")
+    assert load_weights(model, tmp_path / "ck")
+
+
+def test_the_page(tmp_path: Path) -> None:
+    assert "matched: 14 of 14 arrays" in run_page("docs/keras.md", tmp_path)

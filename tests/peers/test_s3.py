@@ -1,0 +1,393 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints on an S3 server: what a read costs, faults on the way, and writers that are killed,
+fail or race."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+import s3fs
+from obstore.store import S3Store
+from support.child import Child
+from support.s3 import KEY, REGION, S3, running
+
+import ckptfmt
+from ckptfmt import errors, stores
+from ckptfmt.stores import objects, obstore_client
+
+URL = "s3://bucket/run/model"
+MIB = 1 << 20
+Arrays = dict[str, np.ndarray]
+OLD: Arrays = {"w": np.arange(1000, dtype=np.float32), "b": np.ones((7, 3))}
+# More than one part of an upload, in the store of the fixture `s3`.
+NEW: Arrays = {
+    "w": np.random.default_rng(1).integers(0, 255, (12, MIB), np.uint8),
+    "step": np.int64(7),
+}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3]:
+    yield from running()
+
+
+@pytest.fixture
+def user(server: S3, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3]:
+    """An empty bucket, and the environment of a user of it."""
+    server.bucket("bucket")
+    server.reset()
+    for name, value in server.environment().items():
+        monkeypatch.setenv(name, value)
+    yield server
+    stores.mount("s3://bucket", None)
+    server.reset()
+
+
+@pytest.fixture
+def s3(user: S3, monkeypatch: pytest.MonkeyPatch) -> S3:
+    """The same through a client that does not wait long, and small parts."""
+    monkeypatch.setattr(objects, "PAUSE", 0.001)
+    monkeypatch.setattr(objects, "SMALL_BYTES", MIB)
+    monkeypatch.setattr(obstore_client, "PART_BYTES", 5 * MIB)  # S3's least
+    stores.mount("s3://bucket", hasty(user))
+    return user
+
+
+def hasty(server: S3, timeout: str = "10s") -> S3Store:
+    return S3Store(
+        "bucket",
+        endpoint=server.url,
+        access_key_id=KEY,
+        secret_access_key=KEY,
+        region=REGION,
+        client_options={"allow_http": True, "timeout": timeout},
+        retry_config={
+            "max_retries": 5,
+            "backoff": {
+                "init_backoff": timedelta(milliseconds=1),
+                "max_backoff": timedelta(milliseconds=10),
+            },
+        },
+    )
+
+
+def same(found: Arrays, wanted: Arrays) -> None:
+    assert list(found) == sorted(wanted)
+    for name, array in wanted.items():
+        assert np.array_equal(found[name], array)
+
+
+# ---- what a user does, and what it costs --------------------------------------------------------
+
+
+def test_save_and_load(user: S3) -> None:
+    ckptfmt.save(URL, NEW, metadata={"step": 3})
+    assert user.keys("bucket") == ["run/model.data-00000-of-00001", "run/model.index"]
+    same(ckptfmt.load(URL), NEW)
+    assert ckptfmt.verify(URL).ok
+    assert not user.uploads("bucket")
+    program = "from ckptfmt import cli; raise SystemExit(cli.main(['verify', 's3://bucket/run']))"
+    with Child(program) as child:
+        assert child.line().startswith("sound") and child.end() == 0
+
+
+@pytest.mark.parametrize("mib", [32, pytest.param(1024, marks=pytest.mark.slow)])
+def test_a_slice_takes_few_requests_and_bytes(user: S3, mib: int) -> None:
+    tensor = np.random.default_rng(2).integers(0, 255, (mib, MIB), np.uint8)
+    ckptfmt.save(URL, {"w": tensor, "other": np.ones(10)}, shards=1)
+    user.reset()
+    with ckptfmt.open(URL) as reader:
+        # The index has a checksum of 4 bytes for each chunk of 256 KiB.
+        assert user.count() <= 2 and user.sent() < (16 << 10) + 16 * mib
+        assert reader["w"].partial_reads_verified
+        user.reset()
+        assert np.array_equal(reader["w"][mib // 2], tensor[mib // 2])
+        assert user.count() <= 3 and user.sent() <= 2 * MIB
+        user.reset()
+        assert np.array_equal(reader["w"][5, 1000:2000], tensor[5, 1000:2000])
+        assert user.count() <= 2 and user.sent() < MIB
+
+
+def test_a_whole_load_reads_each_byte_once(user: S3) -> None:
+    ckptfmt.save(URL, NEW)
+    user.reset()
+    same(ckptfmt.load(URL), NEW)
+    assert user.sent() < 13 * MIB and user.count("GET") <= 8
+
+
+def test_a_merge_moves_no_data(s3: S3) -> None:
+    ckptfmt.save(f"{URL}-0", {"a": np.arange(5)})
+    ckptfmt.save(f"{URL}-1", NEW)
+    s3.reset()
+    ckptfmt.merge([f"{URL}-0", f"{URL}-1"], URL)
+    assert s3.sent() + sum(one.received for one in s3.requests) < MIB
+    assert sum("x-amz-copy-source" in one.headers for one in s3.requests) == 2
+    same(ckptfmt.load(URL), {"a": np.arange(5), **NEW})
+
+
+def test_a_manager(s3: S3) -> None:
+    state = ckptfmt.Checkpoint(w=np.zeros(1000))
+    manager = ckptfmt.CheckpointManager(state, "s3://bucket/train", max_to_keep=2)
+    for step in range(4):
+        state.w[...] = step
+        manager.save()
+    assert s3.keys("bucket") == [
+        "train/checkpoint",
+        *(f"train/ckpt-{n}.{end}" for n in (3, 4) for end in ("data-00000-of-00001", "index")),
+    ]
+    assert ckptfmt.latest_checkpoint("s3://bucket/train") == "s3://bucket/train/ckpt-4"
+    state.w[...] = -1
+    state.restore("s3://bucket/train/ckpt-3")
+    assert (state.w == 2).all()
+
+
+def test_s3fs(user: S3) -> None:
+    files = s3fs.S3FileSystem(
+        key=KEY,
+        secret=KEY,
+        endpoint_url=user.url,
+        client_kwargs={"region_name": REGION},
+        skip_instance_cache=True,
+    )
+    stores.mount("s3://bucket", files)
+    stores.mount("s3fs://", files)
+    try:
+        ckptfmt.save("s3fs://bucket/run/model", OLD)
+        ckptfmt.save("s3fs://bucket/run/model", NEW)
+        same(ckptfmt.load("s3fs://bucket/run/model"), NEW)
+        assert ckptfmt.verify("s3fs://bucket/run/model").ok
+        user.reset()
+        with ckptfmt.open("s3fs://bucket/run") as reader:
+            assert np.array_equal(reader["w"][3], NEW["w"][3])
+        assert user.sent() < 3 * MIB
+    finally:
+        stores.mount("s3fs://", None)
+    stores.mount("s3://bucket", None)
+    same(ckptfmt.load(URL), NEW)
+
+
+def test_an_archive(s3: S3, tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "model", NEW)
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for path in sorted(tmp_path.glob("model.*")):
+            archive.add(path, f"run/{path.name}")
+    s3.put("bucket", "a.tar", (tmp_path / "a.tar").read_bytes())
+    same(ckptfmt.load("s3://bucket/a.tar"), NEW)
+    with ckptfmt.open("s3://bucket/a.tar!/run/model") as reader:
+        s3.reset()
+        assert np.array_equal(reader["w"][7], NEW["w"][7])
+        assert s3.count() <= 3 and s3.sent() <= 2 * MIB
+
+
+# ---- faults while reading -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("does", ["500", "503", "lose", "truncate", "stall", "delay"])
+def test_faults_while_reading(s3: S3, does: str) -> None:
+    ckptfmt.save(URL, NEW)
+    s3.reset()
+    times = 2
+    if does == "stall":
+        stores.mount("s3://bucket", hasty(s3, "3s"))
+        times = 1
+    seconds = 0.01 if does == "delay" else 60.0
+    s3.fault(does, operation="GET", key="index", times=times, seconds=seconds)
+    s3.fault(does, operation="GET", key="data", times=times, seconds=seconds)
+    same(ckptfmt.load(URL), NEW)
+    assert all(fault.times < times for fault in s3.faults)
+
+
+@pytest.mark.parametrize("does", ["500", "503", "lose", "truncate"])
+def test_faults_that_stay_are_no_damage(s3: S3, does: str) -> None:
+    ckptfmt.save(URL, OLD)
+    with ckptfmt.open(URL) as reader:
+        s3.fault(does, operation="GET", key="data", times=1000)
+        with pytest.raises(errors.StorageError) as raised:
+            reader["w"].read()
+        assert not isinstance(raised.value, errors.ShardMissingError)
+        s3.reset()
+        assert np.array_equal(reader["w"].read(), OLD["w"])
+    s3.fault(does, key="index", times=1000)
+    with pytest.raises(errors.StorageError) as raised:
+        ckptfmt.open(URL)
+    assert not isinstance(raised.value, errors.CheckpointNotFoundError)
+
+
+def test_late_listings(s3: S3) -> None:
+    """Nothing that is written can be seen in a listing; commits need none."""
+    ckptfmt.save(URL, OLD)
+    s3.hide_new_keys()
+    ckptfmt.save(URL, NEW, shards=3)
+    same(ckptfmt.load(URL), NEW)
+    ckptfmt.save(URL, {"x": np.ones(3)})
+    ckptfmt.save(URL, OLD, shards=3)
+    same(ckptfmt.load(URL), OLD)
+    assert ckptfmt.verify(URL).ok
+    state = ckptfmt.Checkpoint(w=np.zeros(1000))
+    manager = ckptfmt.CheckpointManager(state, "s3://bucket/train", max_to_keep=2)
+    for _ in range(3):
+        manager.save()
+    assert ckptfmt.latest_checkpoint("s3://bucket/train") == "s3://bucket/train/ckpt-3"
+    again = ckptfmt.CheckpointManager(state, "s3://bucket/train", max_to_keep=2)
+    again.save()
+    assert ckptfmt.latest_checkpoint("s3://bucket/train") == "s3://bucket/train/ckpt-4"
+
+
+# ---- faults while writing -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("operation", ["PUT", "begin", "part", "complete"])
+@pytest.mark.parametrize("does", ["500", "503", "drop", "lose"])
+def test_faults_while_writing(s3: S3, does: str, operation: str) -> None:
+    ckptfmt.save(URL, OLD)
+    fault = s3.fault(does, operation=operation, times=2)
+    try:
+        ckptfmt.save(URL, NEW)
+    except errors.StorageError:
+        # The server no longer knows an upload that it has completed already.
+        assert (does, operation) == ("lose", "complete")
+        same(ckptfmt.load(URL), OLD)
+        ckptfmt.save(URL, NEW)
+    assert fault.times <= 0
+    same(ckptfmt.load(URL), NEW)
+    assert ckptfmt.verify(URL).ok
+    if does != "lose":
+        assert not s3.uploads("bucket")
+
+
+@pytest.mark.parametrize("operation", ["PUT", "begin", "part", "complete"])
+def test_a_save_that_fails(s3: S3, operation: str) -> None:
+    """The old checkpoint stays, and nothing else: uploads are aborted, objects removed."""
+    ckptfmt.save(URL, OLD)
+    before = s3.keys("bucket")
+    s3.fault("503", operation=operation, times=1000, key="index" if operation == "PUT" else "")
+    with pytest.raises(errors.StorageError):
+        ckptfmt.save(URL, NEW)
+    assert s3.keys("bucket") == before
+    assert not s3.uploads("bucket")
+    s3.reset()
+    same(ckptfmt.load(URL), OLD)
+    ckptfmt.save(URL, NEW)
+    same(ckptfmt.load(URL), NEW)
+
+
+def test_an_exception_in_a_writer(s3: S3) -> None:
+    ckptfmt.save(URL, OLD)
+    before = s3.keys("bucket")
+    with pytest.raises(KeyError), ckptfmt.Writer(URL) as writer:
+        writer.add("w", NEW["w"])
+        raise KeyError
+    assert s3.keys("bucket") == before and not s3.uploads("bucket")
+
+
+SAVE = """
+import sys
+import numpy as np
+import ckptfmt, ckptfmt.stores.obstore_client
+arrays = {"w": np.ones((9, 1 << 20), np.uint8), "v": np.ones((9, 1 << 20), np.uint8)}
+print("ready", flush=True)
+sys.stdin.readline()
+ckptfmt.save("s3://bucket/run/model", arrays, shards=2)
+print("saved", flush=True)
+"""
+
+
+def test_a_writer_killed_anywhere(user: S3) -> None:
+    """At each fifth of its requests, or with CKPTFMT_KILL_STEP=1 at each (ten minutes): old or new,
+    and the next save is as any other."""
+    step = int(os.environ.get("CKPTFMT_KILL_STEP", "5"))
+    new = {name: np.ones((9, MIB), np.uint8) for name in "wv"}
+    outcomes: list[tuple[str, bool]] = []
+    while not outcomes or outcomes[-1][0] != "saved":
+        with Child(SAVE) as child:
+            ckptfmt.save(URL, OLD)
+            assert child.line() == "ready"
+            user.reset()
+            user.before = _Knife(child, after=step * len(outcomes))
+            child.go_on()
+            ended = child.line()
+            child.end()
+        user.reset()
+        found = ckptfmt.load(URL)
+        outcomes.append((ended, "v" in found))
+        same(found, new if "v" in found else OLD)
+        ckptfmt.save(URL, OLD)
+        same(ckptfmt.load(URL), OLD)
+    assert len(outcomes) * step > 15
+    assert outcomes[0] == ("", False), "most are before the commit"
+    assert outcomes[-1] == ("saved", True)
+
+
+class _Knife:
+    """Kills a process at the first request after so many, which is not carried out any more."""
+
+    def __init__(self, child: Child, after: int) -> None:
+        self._child, self._left = child, after
+        self._lock = threading.Lock()
+
+    def __call__(self, operation: str, key: str) -> bool:
+        with self._lock:
+            self._left -= 1
+            if self._left < 0:
+                self._child.process.kill()
+            return self._left < 0
+
+
+# ---- writers that race --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_commit_between_look_and_put_is_refused(s3: S3, there: bool) -> None:
+    if there:
+        ckptfmt.save(URL, OLD)
+    other = {"other": np.arange(5)}
+    begun = []
+
+    def save_other(operation: str, key: str) -> None:
+        if operation == "PUT" and key.endswith(".index") and not begun:
+            begun.append(key)
+            ckptfmt.save(URL, other)
+
+    s3.before = save_other
+    with pytest.raises(errors.BusyError, match="another writer"):
+        ckptfmt.save(URL, NEW)
+    same(ckptfmt.load(URL), other)
+    assert ckptfmt.verify(URL).ok and not s3.uploads("bucket")
+    with ckptfmt.open(URL) as reader:
+        assert len(s3.keys("bucket")) == reader.header.num_shards + 1, "nothing is left behind"
+
+
+def test_many_writers_of_one_prefix(s3: S3) -> None:
+    """Each commits or gets a BusyError; what is there in the end is whole, and one of theirs."""
+    won, failed = [], []
+    start = threading.Barrier(6)
+
+    def save(number: int) -> None:
+        start.wait(60)
+        for step in range(3):
+            arrays = {"w": np.full(1000, number * 10 + step), "n": np.int64(number * 10 + step)}
+            try:
+                ckptfmt.save(URL, arrays)
+            except errors.BusyError:
+                continue
+            except BaseException as error:
+                failed.append(error)
+                raise
+            won.append(number * 10 + step)
+
+    threads = [threading.Thread(target=save, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    found = ckptfmt.load(URL)
+    assert int(found["n"]) in won and (found["w"] == found["n"]).all()
+    assert ckptfmt.verify(URL).ok

@@ -1,0 +1,605 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ckptfmt.torch: modules, state dicts and whole training states, in place and new."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import random
+import subprocess
+import sys
+import warnings
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
+
+import ckptfmt
+import ckptfmt.torch as ct
+from ckptfmt import InvalidError, TensorNotFoundError
+from ckptfmt.torch import state as state_module
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental"),
+    pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor, :UserWarning"),
+]
+
+
+def all_dtypes() -> list[torch.dtype]:
+    found = dict.fromkeys(one for one in vars(torch).values() if isinstance(one, torch.dtype))
+    return sorted(found, key=str)
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    """The bytes of a tensor's elements, in row-major order."""
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    if not tensor.is_quantized and tensor.itemsize <= 2:
+        # Some dtypes cannot be copied.
+        tensor = tensor.view(torch.uint8 if tensor.itemsize == 1 else torch.int16)
+    if not tensor.is_quantized or not tensor.is_contiguous():
+        tensor = tensor.clone(memory_format=torch.contiguous_format)
+    return bytes(torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).numpy())
+
+
+def quantizer(tensor: torch.Tensor) -> Any:
+    if not tensor.is_quantized:
+        return None
+    if tensor.qscheme() is torch.per_tensor_affine:
+        return tensor.q_scale(), tensor.q_zero_point()
+    scales, points = tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points()
+    return tensor.q_per_channel_axis(), scales.tolist(), points.tolist(), scales.dtype, points.dtype
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Whether two states are the same, types and bits included."""
+    if isinstance(one, torch.Tensor):
+        return (
+            isinstance(other, torch.Tensor)
+            and (one.dtype, one.shape) == (other.dtype, other.shape)
+            and bits(one) == bits(other)
+            and quantizer(one) == quantizer(other)
+        )
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(equal(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(equal, one, other))
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    return one == other or (isinstance(one, float) and math.isnan(one) and math.isnan(other))
+
+
+def filled(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    """A tensor with random bits; 0 and 1 of a bool."""
+    if str(dtype).startswith("torch.q"):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return torch._empty_affine_quantized(shape, scale=0.3, zero_point=2, dtype=dtype)
+    tensor = torch.empty(shape, dtype=dtype)
+    raw = torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+    raw.copy_(torch.randint(0, 2 if dtype is torch.bool else 256, raw.shape, dtype=torch.uint8))
+    return tensor
+
+
+@pytest.mark.parametrize("dtype", all_dtypes(), ids=str)
+def test_every_dtype(tmp_path: Path, dtype: torch.dtype) -> None:
+    state = {"x": filled(dtype, 4, 6), "scalar": filled(dtype), "empty": filled(dtype, 0, 3)}
+    state["again"] = state["x"]
+    if dtype not in (torch.quint4x2, torch.quint2x4):  # packed ones have no views
+        state["columns"] = filled(dtype, 4, 6).t()
+        state["part"] = filled(dtype, 4, 6)[1:3, ::2]
+    ct.save(state, tmp_path / "ck", durability="none")
+    loaded = ct.load(tmp_path / "ck")
+    assert equal(loaded, state)
+    assert loaded["again"] is loaded["x"]
+    shapes = ct.load(tmp_path / "ck", device="meta")
+    assert {k: (v.shape, v.dtype) for k, v in shapes.items()} == {
+        k: (v.shape, v.dtype) for k, v in state.items()
+    }
+    targets = {name: filled(dtype, *tensor.shape) for name, tensor in state.items()}
+    places = {name: (tensor, tensor.data_ptr()) for name, tensor in targets.items()}
+    assert ct.load_into(targets, tmp_path / "ck")
+    assert equal(targets, state)
+    for name, (tensor, place) in places.items():
+        if not tensor.is_quantized:
+            assert targets[name] is tensor and tensor.data_ptr() == place
+    # In place into memory of other strides.
+    if not targets["x"].is_quantized:
+        turned = {"x": filled(dtype, 6, 4).t()}
+        assert not ct.load_into(turned, tmp_path / "ck", strict=False).missing
+        assert equal(turned["x"], state["x"])
+
+
+def test_quantized_by_channel(tmp_path: Path) -> None:
+    values, scales = torch.randn(3, 4), torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64)
+    points = torch.tensor([0, 5, 9])
+    state = {
+        "int": torch.quantize_per_channel(values, scales, points, 0, torch.quint8),
+        "tensor": torch.quantize_per_tensor(values, 0.5, 3, torch.qint32),
+        "float": torch.quantize_per_channel(values, scales, points / 2, 0, torch.quint8),
+        "packed": torch.quantize_per_channel(values, scales, points / 2, 0, torch.quint4x2),
+    }
+    ct.save(state, tmp_path / "ck")
+    assert equal(ct.load(tmp_path / "ck"), state)
+    assert torch.equal(ct.load(tmp_path / "ck")["int"].dequantize(), state["int"].dequantize())
+    with ckptfmt.open(tmp_path / "ck") as reader:
+        assert reader["int"].dtype_name == "quint8"
+
+
+def test_lazy_views(tmp_path: Path) -> None:
+    values = torch.randn(3, 2, dtype=torch.complex64)
+    state = {"conj": values.conj(), "neg": values.conj().imag, "grad": values.requires_grad_()}
+    ct.save(state, tmp_path / "ck")
+    loaded = ct.load(tmp_path / "ck")
+    for name, tensor in state.items():
+        assert torch.equal(loaded[name], tensor.detach()), name
+    targets = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+    targets["conj"] = torch.zeros(3, 2, dtype=torch.complex64).conj()
+    assert ct.load_into(targets, tmp_path / "ck")
+    for name, tensor in state.items():
+        assert torch.equal(targets[name], tensor.detach()), name
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(5, 3)
+        self.head = nn.Linear(3, 5, bias=False)
+        self.head.weight = self.embedding.weight
+
+
+def test_tied_tensors_are_stored_once_and_stay_tied(tmp_path: Path) -> None:
+    model = Tied()
+    ct.save(model, tmp_path / "ck")
+    with ckptfmt.open(tmp_path / "ck") as reader:
+        assert list(reader.keys()) == ["embedding.weight"]
+    loaded = ct.load(tmp_path / "ck")
+    assert loaded["head.weight"] is loaded["embedding.weight"]
+    other = Tied()
+    place = other.head.weight.data_ptr()
+    report = ct.load_into(other, tmp_path / "ck")
+    assert set(report.matched) == {"embedding.weight", "head.weight"}
+    assert other.head.weight is other.embedding.weight and other.head.weight.data_ptr() == place
+    assert torch.equal(other.head.weight, model.head.weight)
+    with torch.device("meta"):
+        empty = Tied()
+    assert ct.load_into(empty, tmp_path / "ck")
+    assert empty.head.weight is empty.embedding.weight
+    assert torch.equal(empty.head.weight, model.head.weight)
+    assert ct.load_into(other, tmp_path / "ck", assign=True)
+    assert other.head.weight is other.embedding.weight and other.head.weight.data_ptr() != place
+
+
+@pytest.mark.parametrize("meta", [False, True])
+def test_one_name_is_enough_for_tied_tensors(tmp_path: Path, meta: bool) -> None:
+    weight = torch.randn(5, 3)
+    ckptfmt.save(tmp_path / "ck", {"head.weight": weight})
+    with torch.device("meta" if meta else "cpu"):
+        model = Tied()
+    assert not ct.load_into(model, tmp_path / "ck").missing
+    assert model.head.weight is model.embedding.weight
+    assert torch.equal(model.embedding.weight, weight)
+    targets = dict(model.state_dict())
+    assert not ct.load_into(targets, tmp_path / "ck").missing
+
+
+def test_parameters_that_are_not_tied_stay_so(tmp_path: Path) -> None:
+    ct.save(Tied(), tmp_path / "ck")
+    with torch.device("meta"):
+        model = Tied()
+        model.head = nn.Linear(3, 5, bias=False)
+    assert ct.load_into(model, tmp_path / "ck")
+    assert torch.equal(model.head.weight, model.embedding.weight)
+    assert model.head.weight.data_ptr() != model.embedding.weight.data_ptr()
+
+
+def test_tied_targets_of_different_tensors(tmp_path: Path) -> None:
+    ckptfmt.save(
+        tmp_path / "ck",
+        {"embedding.weight": torch.zeros(5, 3), "head.weight": torch.ones(5, 3)},
+    )
+    with pytest.raises(InvalidError, match="shares memory"):
+        ct.load_into(Tied(), tmp_path / "ck")
+
+
+def test_overlapping_views_are_stored_each(tmp_path: Path) -> None:
+    flat = torch.arange(10.0)
+    state = {"flat": flat, "first": flat[:6], "last": flat[4:], "matrix": flat.view(2, 5)}
+    ct.save(state, tmp_path / "ck")
+    assert equal(ct.load(tmp_path / "ck"), state)
+    targets = {"first": torch.zeros(6), "last": torch.zeros(6)}
+    ct.load_into(targets, tmp_path / "ck", strict=False)
+    assert torch.equal(targets["last"], flat[4:])
+
+
+def test_what_does_not_match(tmp_path: Path) -> None:
+    ct.save(nn.Linear(3, 4), tmp_path / "ck")
+    model = nn.Sequential(nn.Linear(3, 4))
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(InvalidError, match=r"missing in the checkpoint \(2\)") as caught:
+        ct.load_into(model, tmp_path / "ck")
+    assert caught.value.report.unexpected == ("weight", "bias")
+    with pytest.raises(InvalidError, match=r"'weight' is \(4, 3\) and not \(4, 5\)"):
+        ct.load_into(nn.Linear(5, 4), tmp_path / "ck")
+    with pytest.raises(InvalidError, match="cast=True"):
+        ct.load_into(nn.Linear(3, 4).half(), tmp_path / "ck")
+    with pytest.raises(TensorNotFoundError):
+        ct.load_into({**nn.Linear(3, 4).state_dict(), "more": torch.zeros(1)}, tmp_path / "ck")
+    report = ct.load_into(model, tmp_path / "ck", strict=False)
+    assert report.missing == ("0.weight", "0.bias") and not report
+    assert equal(model.state_dict(), before)
+    half = nn.Linear(3, 4).half()
+    assert ct.load_into(half, tmp_path / "ck", cast=True)
+    assert torch.equal(half.weight, ct.load(tmp_path / "ck")["weight"].half())
+    with torch.device("meta"):
+        empty = nn.Linear(3, 4, dtype=torch.float16)
+    assert ct.load_into(empty, tmp_path / "ck", assign=True)
+    assert empty.weight.dtype is torch.float32 and empty.weight.requires_grad
+
+
+def test_the_plain_functions_and_ours_read_each_other(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    ct.save(model, tmp_path / "ours")
+    ckptfmt.save(tmp_path / "plain", model.state_dict())
+    for path in (tmp_path / "ours", tmp_path / "plain"):
+        arrays, loaded = ckptfmt.load(path), ct.load(path)
+        assert arrays.keys() == loaded.keys() == model.state_dict().keys()
+        for name, tensor in model.state_dict().items():
+            assert np.array_equal(arrays[name], tensor.numpy()), name
+            assert torch.equal(loaded[name], tensor), name
+        other = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+        assert ckptfmt.load_into(path, other.state_dict())
+        assert equal(other.state_dict(), model.state_dict())
+    # A level without metadata holds what needs none.
+    ct.save(model, tmp_path / "v2", level="v2")
+    assert equal(dict(ct.load(tmp_path / "v2")), dict(sorted(model.state_dict().items())))
+    with pytest.raises(InvalidError, match="metadata"):
+        ct.save({"step": 1}, tmp_path / "v2", level="v2")
+
+
+def test_strings_of_other_checkpoints(tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "ck", {"text": np.array([b"a", b"bc"], object), "x": np.ones(2)})
+    loaded = ct.load(tmp_path / "ck")
+    assert loaded["text"].tolist() == [b"a", b"bc"]
+    assert ct.load(tmp_path / "ck", device="meta")["text"].shape == (2,)
+    assert torch.equal(loaded["x"], torch.ones(2, dtype=torch.float64))
+
+
+def test_data_for_a_gpu_is_staged_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parts, with the CPU as the GPU: pinned memory needs a real one."""
+    monkeypatch.setattr(state_module, "UNSTAGED", set())
+    monkeypatch.setattr(state_module, "STAGING_BYTES", 100)
+    state = {f"{size}": torch.randn(size) for size in (1, 30, 5, 0, 80, 3)}
+    ct.save(state, tmp_path / "ck")
+    calls: list[tuple[int, int]] = []
+    loaded = ct.load(tmp_path / "ck", progress=lambda *call: calls.append(call))
+    assert equal(loaded, state)
+    assert calls[-1] == (119 * 4, 119 * 4) and len(calls) > 2
+    targets = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+    assert ct.load_into(targets, tmp_path / "ck")
+    assert equal(targets, state)
+
+
+def test_torch_must_be_installed() -> None:
+    code = "import sys; sys.modules['torch'] = None; import ckptfmt.torch"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "ckptfmt.torch needs torch (pip install torch)" in ran.stderr
+
+
+# ---- Python values -------------------------------------------------------------------------------
+
+VALUES = {
+    "none": None,
+    "bool": True,
+    "int": -(2**80),
+    "floats": [0.1, 1.0, -0.0, math.inf, -math.inf, math.nan],
+    "complex": 1 + 2j,
+    "text": "a\n\u20ac\udc80",
+    "bytes": b"\0\xff",
+    "tuple": (1, (), [2, (3,)]),
+    "set": {1, 2},
+    "size": torch.Size([2, 3]),
+    "dtype": torch.bfloat16,
+    "device": torch.device("cuda:1"),
+    "keys": {1: "a", (2, "b"): "c", None: 3, "$dollar": 4, "a.b": 5, 1.5: 7, False: 6},
+    "counter": Counter({30: 2}),
+    "ordered": OrderedDict(b=1, a=2),
+    "array": np.arange(6, dtype=np.uint16).reshape(2, 3),
+    "scalar": np.float32(0.1),
+    "nested": {"deep": [{"tensor": torch.arange(3)}], "empty": {}, "list": []},
+}
+
+
+def test_python_values_come_back_as_they_were(tmp_path: Path) -> None:
+    ct.save(VALUES, tmp_path / "ck")
+    assert equal(ct.load(tmp_path / "ck"), VALUES)
+    target: dict[str, Any] = dict.fromkeys(VALUES)
+    assert ct.load_into(target, tmp_path / "ck")
+    assert equal(target, VALUES)
+
+
+class Point(tuple[int, int]):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (lambda: 1, "function cannot be stored"),
+        (Point((1, 2)), "Point cannot be stored"),
+        (object(), "object cannot be stored"),
+        (np.array(["text"]), "dtype <U4 cannot be stored"),
+        (torch.empty(2, device="meta"), "has no data"),
+        (torch.ones(2, 2).to_sparse(), "to_dense"),
+        (nn.UninitializedParameter(), "has no data"),
+        (TwoTensor(torch.ones(2), torch.ones(2)), "TwoTensor is made of other tensors"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else type(one).__name__,
+)
+def test_what_cannot_be_stored_is_refused_by_name(tmp_path: Path, value: Any, message: str) -> None:
+    with pytest.raises(InvalidError, match=message) as caught:
+        ct.save({"good": torch.ones(1), "outer": [0, {"bad": value}]}, tmp_path / "ck")
+    assert caught.value.tensor == "outer.1.bad"
+    assert not list(tmp_path.iterdir())
+
+
+def test_wrong_arguments(tmp_path: Path) -> None:
+    model = nn.Linear(1, 1)
+    with pytest.raises(InvalidError, match="swapped"):
+        ct.save(str(tmp_path / "ck"), model)
+    with pytest.raises(InvalidError, match="swapped"):
+        ct.load_into(str(tmp_path / "ck"), model)
+    with pytest.raises(InvalidError, match="not Tensor"):
+        ct.save(torch.ones(2), tmp_path / "ck")
+    with pytest.raises(InvalidError, match="two values of the state have this name"):
+        ct.save({"a": {"b": torch.ones(1)}, "a.b": torch.ones(1)}, tmp_path / "ck")
+    ct.save(model, tmp_path / "ck")
+    with pytest.raises(InvalidError, match="device='nowhere' cannot be used"):
+        ct.load(tmp_path / "ck", device="nowhere")
+    with pytest.raises(InvalidError, match="not int"):
+        ct.load_into(3, tmp_path / "ck")
+    loop: dict[str, Any] = {}
+    loop["self"] = loop
+    with pytest.raises(InvalidError, match="contains itself"):
+        ct.save(loop, tmp_path / "ck")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"version":1}',
+        '{"version":1,"state":{"$nothing":1}}',
+        '{"version":1,"state":{"x":{"$dict":[1]}}}',
+        '{"version":1,"state":{"x":{"$dtype":"load"}}}',
+        '{"version":1,"state":{"x":{"$set":[[]]}}}',
+    ],
+)
+def test_a_damaged_structure(tmp_path: Path, text: str) -> None:
+    ckptfmt.save(tmp_path / "ck", {"x": np.ones(2)}, metadata={"ckptfmt.torch": text})
+    with pytest.raises(ckptfmt.CorruptError, match="structure of the torch state"):
+        ct.load(tmp_path / "ck")
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        '"dtype":"complex32"',
+        '"dtype":"int8"',
+        '"dtype":"qint8"',
+        '"dtype":"qint8","scale":1.0,"zero_point":0',
+        '"dtype":"quint4x2","scale":1.0,"zero_point":0,"shape":[1000000000000]',
+        '"dtype":"quint4x2","scale":1.0,"zero_point":0,"shape":[33]',
+        '"dtype":"quint4x2","scale":1.0,"zero_point":0,"shape":[-1]',
+        '"dtype":"qint8","axis":0',
+        '"dtype":5',
+        '"shape":[2]',
+        '"dtype":"qint8","axis":0,"scales":1,"zero_points":2',
+    ],
+)
+def test_a_damaged_note(tmp_path: Path, note: str) -> None:
+    text = f'{{"version":1,"state":{{"x":{{"$tensor":true,{note}}}}}}}'
+    ckptfmt.save(tmp_path / "ck", {"x": np.ones(2)}, metadata={"ckptfmt.torch": text})
+    with pytest.raises(ckptfmt.CorruptError):
+        ct.load(tmp_path / "ck")
+
+
+def test_states_of_later_versions(tmp_path: Path) -> None:
+    for text in (
+        '{"version":2,"state":{}}',
+        '{"version":1,"state":{"x":{"$tensor":true,"dtype":"float3"}}}',
+    ):
+        ckptfmt.save(tmp_path / "ck", {"x": np.ones(2)}, metadata={"ckptfmt.torch": text})
+        with pytest.raises(ckptfmt.UnsupportedError, match=r"has (version 2|no dtype float3)"):
+            ct.load(tmp_path / "ck")
+
+
+def test_save_async_copies_first(tmp_path: Path) -> None:
+    tensor = torch.ones(1000)
+    future = ct.save_async({"x": tensor, "step": 3}, tmp_path / "ck")
+    tensor.zero_()
+    future.result()
+    assert torch.equal(ct.load(tmp_path / "ck")["x"], torch.ones(1000))
+
+
+def test_the_metadata_of_the_caller_stay(tmp_path: Path) -> None:
+    ct.save({"x": torch.ones(1)}, tmp_path / "ck", metadata={"run": "a"})
+    with ckptfmt.open(tmp_path / "ck") as reader:
+        assert reader.metadata["run"] == "a"
+        assert json.loads(reader.metadata["ckptfmt.torch"])["version"] == 1
+
+
+class Counting(nn.Module):
+    """A module with an extra state that is not a tensor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.calls = nn.Parameter(torch.zeros(2)), 0
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"calls": self.calls}
+
+    def set_extra_state(self, state: dict[str, int]) -> None:
+        self.calls = state["calls"]
+
+
+def test_extra_state_and_lazy_modules(tmp_path: Path) -> None:
+    model = Counting()
+    model.calls = 7
+    ct.save(model, tmp_path / "ck")
+    other = Counting()
+    assert ct.load_into(other, tmp_path / "ck")
+    assert other.calls == 7
+    lazy = nn.Sequential(nn.LazyLinear(4))
+    plain = nn.Sequential(nn.Linear(3, 4))
+    ct.save(plain, tmp_path / "ck")
+    assert ct.load_into(lazy, tmp_path / "ck")
+    assert torch.equal(lazy[0].weight, plain[0].weight)
+
+
+def test_quantized_modules(tmp_path: Path) -> None:
+    """Their state dicts have tuples of tensors, and dtypes; load_state_dict packs them."""
+    quantized = pytest.importorskip("torch.ao.nn.quantized")
+    first, second = quantized.Linear(3, 4), quantized.Linear(3, 4)
+    first.set_weight_bias(
+        torch.quantize_per_channel(
+            torch.randn(4, 3), torch.rand(4).double(), torch.zeros(4).int(), 0, torch.qint8
+        ),
+        torch.randn(4),
+    )
+    first.scale, first.zero_point = 0.5, 3
+    ct.save(first, tmp_path / "ck")
+    assert ct.load_into(second, tmp_path / "ck")
+    assert equal(second.weight(), first.weight()) and equal(second.bias(), first.bias())
+    assert (second.scale, second.zero_point) == (0.5, 3)
+
+
+# ---- resuming ------------------------------------------------------------------------------------
+
+
+def adamw(model: nn.Module) -> tuple[Any, Any]:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    return optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
+
+
+def momentum(model: nn.Module) -> tuple[Any, Any]:
+    groups = [
+        {"params": [p for p in model.parameters() if p.ndim > 1]},
+        {"params": [p for p in model.parameters() if p.ndim == 1], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.SGD(groups, lr=0.01, momentum=0.9, nesterov=True, weight_decay=0.1)
+    return optimizer, torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=20)
+
+
+class Training:
+    def __init__(self, make: Callable[[nn.Module], tuple[Any, Any]], seed: int) -> None:
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)
+        self.model = nn.Sequential(
+            nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Dropout(0.3), nn.ReLU(), nn.Linear(16, 1)
+        )
+        self.optimizer, self.scheduler = make(self.model)
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=2)
+        self.state = {
+            "model": self.model,
+            "optimizer": self.optimizer,
+            "scheduler": self.scheduler,
+            "scaler": self.scaler,
+            "random": ct.RandomState(),
+            "step": 0,
+        }
+
+    def run(self, steps: int) -> list[float]:
+        losses = []
+        for _ in range(steps):
+            inputs = torch.randn(16, 8) * random.random() + float(np.random.rand())
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = self.model(inputs).float().pow(2).mean()
+            self.optimizer.zero_grad()
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            self.scheduler.step()
+            self.state["step"] += 1
+            losses.append(loss.item())
+        return losses
+
+
+@pytest.mark.parametrize("make", [adamw, momentum])
+@pytest.mark.parametrize("wait", [True, False])
+def test_resumed_training_gives_the_same_losses(
+    tmp_path: Path, make: Callable[[nn.Module], tuple[Any, Any]], wait: bool
+) -> None:
+    first = Training(make, 1)
+    first.run(4)
+    if wait:
+        ct.save(first.state, tmp_path / "ck")
+        expected = first.run(6)
+    else:
+        future = ct.save_async(first.state, tmp_path / "ck")
+        expected = first.run(6)
+        future.result()
+    second = Training(make, 2)
+    assert ct.load_into(second.state, tmp_path / "ck")
+    assert second.state["step"] == 4
+    assert second.run(6) == expected
+    assert equal(second.model.state_dict(), first.model.state_dict())
+    # As with torch.load: the saved dict, and each object's own load_state_dict.
+    loaded, third = ct.load(tmp_path / "ck"), Training(make, 3)
+    for name in ("model", "optimizer", "scheduler", "scaler", "random"):
+        third.state[name].load_state_dict(loaded[name])
+    assert third.run(6) == expected
+
+
+OPTIMIZERS = [
+    one
+    for one in vars(torch.optim).values()
+    if isinstance(one, type) and issubclass(one, torch.optim.Optimizer)
+    if one not in (torch.optim.Optimizer, torch.optim.SparseAdam)
+]
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_every_optimizer_resumes(tmp_path: Path, kind: Any) -> None:
+    class Run:
+        def __init__(self) -> None:
+            torch.manual_seed(1)
+            self.model = nn.Linear(3, 3, bias=False)
+            self.optimizer = kind(self.model.parameters(), lr=0.1)
+
+        def loss(self) -> torch.Tensor:
+            self.optimizer.zero_grad()
+            loss = self.model(torch.ones(2, 3)).pow(2).sum()
+            loss.backward()
+            return loss
+
+        def run(self, steps: int) -> list[float]:
+            return [self.optimizer.step(self.loss).item() for _ in range(steps)]
+
+    first, second = Run(), Run()
+    first.run(2)
+    ct.save(vars(first), tmp_path / "ck")
+    expected = first.run(3)
+    assert ct.load_into(vars(second), tmp_path / "ck")
+    assert second.run(3) == expected
+    ct.save(first.optimizer, tmp_path / "ck")
+    assert ct.load_into(second.optimizer, tmp_path / "ck")
+    assert equal(second.optimizer.state_dict(), first.optimizer.state_dict())
+
+
+def test_one_part_of_a_training_state(tmp_path: Path) -> None:
+    first, second = Training(adamw, 1), Training(adamw, 2)
+    ct.save(first.state, tmp_path / "ck")
+    report = ct.load_into({"model": second.model}, tmp_path / "ck", strict=False)
+    assert not report.missing and "optimizer" in report.unexpected
+    assert equal(second.model.state_dict(), first.model.state_dict())

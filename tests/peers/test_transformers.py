@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Trainer of transformers with our callback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import Trainer, TrainingArguments
+
+import ckptfmt.torch
+from ckptfmt.torch.transformers import CheckpointCallback
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Net(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = torch.nn.Linear(3, 4)
+        self.losses: list[float] = []
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        loss = torch.nn.functional.dropout(self.net(x), 0.5, self.training).square().sum()
+        self.losses.append(loss.item())
+        return {"loss": loss}
+
+
+def train(where: Path, steps: int, resume: bool | str = False) -> Net:
+    torch.manual_seed(0)
+    net = Net()
+    arguments = TrainingArguments(
+        str(where),
+        max_steps=steps,
+        save_steps=2,
+        save_only_model=True,
+        per_device_train_batch_size=2,
+        lr_scheduler_type="constant_with_warmup",
+        warmup_steps=3,
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+        remove_unused_columns=False,
+    )
+    data: Any = [{"x": torch.full((3,), number / 8)} for number in range(8)]
+    trainer = Trainer(net, arguments, train_dataset=data, callbacks=[CheckpointCallback()])
+    trainer.train(resume_from_checkpoint=resume)
+    return net
+
+
+def test_training_resumes_bit_equal(tmp_path: Path) -> None:
+    whole = train(tmp_path / "whole", 6)
+    for steps in (2, 4):  # within an epoch, and at the end of one
+        half = train(tmp_path / f"{steps}", steps)
+        rest = train(tmp_path / f"{steps}", 6, resume=True)
+        assert half.losses == whole.losses[:steps]
+        assert rest.losses == whole.losses[steps:]
+        assert torch.equal(rest.net.weight, whole.net.weight)
+    found = ckptfmt.torch.load(tmp_path / "4" / "checkpoint-6" / "training")
+    assert found["step"] == 6
+    assert torch.equal(found["model"]["net.weight"], rest.net.weight)
+    assert not list(tmp_path.glob("*/*/optimizer*"))

@@ -1,0 +1,33 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The pages in docs/: linked from the README, run by a test, and their links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from support.pages import ROOT, blocks, run_page
+
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_page(page: str) -> None:
+    assert f"]({page})" in (ROOT / "README.md").read_text(encoding="utf-8")
+    if re.search("^```python", (ROOT / page).read_text(encoding="utf-8"), re.M):
+        tests = (path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+        assert any(f'"{page}"' in text for text in tests), "write a test with run_page"
+
+
+@pytest.mark.parametrize("page", ["README.md", *PAGES])
+def test_links(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", text):
+        if "://" not in target:
+            assert (ROOT / page).parent.joinpath(target).exists(), target
+
+
+def test_engines(tmp_path: Path) -> None:
+    assert len(blocks("docs/engines.md", "python")) == 1
+    run_page("docs/engines.md", tmp_path)

@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints over HTTP through obstore, from a server of the standard library with ranges."""
+
+from __future__ import annotations
+
+import pickle
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.forking import in_child
+
+import ckptfmt
+from ckptfmt import cli, stores
+from ckptfmt.stores import objects
+
+MIB = 1 << 20
+ARRAYS = {
+    "w": np.random.default_rng(3).integers(0, 255, (20, MIB), np.uint8),
+    "b": np.arange(10.0),
+}
+
+
+class Server(ThreadingHTTPServer):
+    """Serves the files of a directory.
+
+    Attributes:
+        requests: methods and paths, in order.
+        sent: bytes of all bodies.
+        failures: what becomes of the next answers with data: "error", or "cut" in the middle.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.directory = directory
+        self.requests: list[str] = []
+        self.sent = 0
+        self.failures: list[str] = []
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no error."""
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_HEAD(self) -> None:
+        self.answer(body=False)
+
+    def do_GET(self) -> None:
+        self.answer(body=True)
+
+    @property
+    def file(self) -> Path:
+        return self.server.directory / self.path.lstrip("/")
+
+    @property
+    def etag(self) -> str:
+        info = self.file.stat()
+        return f'"{info.st_mtime_ns}-{info.st_size}"'
+
+    def answer(self, *, body: bool) -> None:
+        self.server.requests.append(f"{self.command} {self.path}")
+        failure = ""
+        if self.server.failures and body and ".data-" in self.path:
+            failure = self.server.failures.pop(0)
+        if failure == "error":
+            self.send_response(503)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        path = self.file
+        if not path.is_file():
+            self.send_response(404)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        data, status, first = path.read_bytes(), 200, 0
+        size = len(data)
+        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
+        if asked is not None:
+            first = int(asked[1]) if asked[1] else max(size - int(asked[2]), 0)
+            last = min(int(asked[2]) + 1, size) if asked[1] and asked[2] else size
+            data, status = data[first:last], 206
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("ETag", self.etag)
+        self.send_header("Last-Modified", "Mon, 23 Nov 2026 10:00:00 GMT")
+        if status == 206:
+            self.send_header("Content-Range", f"bytes {first}-{first + len(data) - 1}/{size}")
+        self.end_headers()
+        if body:
+            self.server.sent += len(data)
+            self.close_connection = failure == "cut"
+            self.wfile.write(data[: len(data) // 2] if failure else data)
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setattr(objects, "PAUSE", 0)
+    found = Server(tmp_path)
+    thread = threading.Thread(target=found.serve_forever, args=(0.01,))
+    thread.start()
+    yield found
+    stores.mount(url(found), None)
+    found.shutdown()
+    thread.join()
+    found.server_close()
+
+
+def url(server: Server) -> str:
+    return f"http://127.0.0.1:{server.server_port}"
+
+
+def test_load(server: Server) -> None:
+    ckptfmt.save(server.directory / "run" / "model", ARRAYS)
+    found = ckptfmt.load(f"{url(server)}/run/model")
+    for name, array in ARRAYS.items():
+        assert np.array_equal(found[name], array)
+    assert ckptfmt.verify(f"{url(server)}/run/model").ok
+
+
+def test_few_requests(server: Server) -> None:
+    ckptfmt.save(server.directory / "model", ARRAYS)
+    with ckptfmt.open(f"{url(server)}/model") as reader:
+        assert server.requests == ["GET /model.index", "HEAD /model.index"]
+        server.requests.clear()
+        server.sent = 0
+        assert np.array_equal(reader["w"][7], ARRAYS["w"][7])
+    assert len(server.requests) <= 3 and server.sent <= 2 * MIB
+
+
+def test_errors_of_the_server_are_retried(server: Server) -> None:
+    ckptfmt.save(server.directory / "model", {"w": ARRAYS["b"]})
+    with ckptfmt.open(f"{url(server)}/model") as reader:
+        server.failures += ["error", "cut", "error", "cut"]
+        assert np.array_equal(reader["w"].read(), ARRAYS["b"])
+    assert not server.failures
+
+
+def test_missing(server: Server) -> None:
+    with pytest.raises(ckptfmt.CheckpointNotFoundError):
+        ckptfmt.open(f"{url(server)}/nowhere")
+
+
+def test_nothing_can_be_written(server: Server) -> None:
+    with pytest.raises(ckptfmt.StorageError):
+        ckptfmt.save(f"{url(server)}/model", {"x": ARRAYS["b"]})
+    assert list(server.directory.iterdir()) == []
+
+
+def test_a_replaced_file(server: Server) -> None:
+    prefix = server.directory / "model"
+    ckptfmt.save(prefix, {"w": ARRAYS["b"]})
+    with ckptfmt.open(f"{url(server)}/model") as reader:
+        ckptfmt.save(prefix, {"w": ARRAYS["b"] + 1})
+        with pytest.raises(ckptfmt.GenerationGoneError):
+            reader["w"].read()
+
+
+@pytest.mark.parametrize(
+    "command", [["inspect"], ["inspect", "--json", "--layout"], ["verify"], ["show"]]
+)
+def test_commands(server: Server, capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
+    ckptfmt.save(server.directory / "model", {"w": ARRAYS["b"]})
+    given = [*command, f"{url(server)}/model", *(["w"] if command == ["show"] else [])]
+    assert cli.main(given) == 0
+    assert capsys.readouterr().out
+
+
+def test_after_a_fork(server: Server) -> None:
+    """obstore would wait forever for threads that a fork does not copy."""
+    ckptfmt.save(server.directory / "model", {"w": ARRAYS["b"]})
+    with ckptfmt.open(f"{url(server)}/model") as reader:
+        reader["w"].read()
+
+        def read() -> None:
+            for call in (lambda: reader["w"], lambda: ckptfmt.load(f"{url(server)}/model")):
+                with pytest.raises(ckptfmt.InvalidError, match="fork"):
+                    call()
+
+        assert in_child(read) == 0
+    again = pickle.loads(pickle.dumps(reader))
+    assert np.array_equal(again["w"].read(), ARRAYS["b"])
+
+
+def test_convert_and_diff(server: Server, tmp_path: Path) -> None:
+    ckptfmt.save(server.directory / "model", {"w": ARRAYS["b"]})
+    source, target = f"{url(server)}/model", str(tmp_path / "copy")
+    assert cli.main(["convert", "--quiet", source, target]) == 0
+    assert cli.main(["diff", source, target]) == 0
+    assert cli.main(["convert", "--quiet", source, "memory://run/copy"]) == 0
+    assert cli.main(["diff", source, "memory://run/copy"]) == 0

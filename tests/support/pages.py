@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the Python of README.md and of the pages in docs/ as it is printed.
+
+    def test_page(tmp_path: Path) -> None:
+        run_page("docs/torch.md", tmp_path)
+
+The ```python blocks of a page are one program, in their order. A block that begins with
+```python NAME.py is a program of its own, for a launcher:
+
+    run_page("docs/mpi.md", tmp_path, "save.py", launcher=["mpirun", "-n", "2"])
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The contents of the blocks of this language; "python save.py" is one."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(rf"^```{re.escape(language)}\n(.*?)^```$", text, re.M | re.S)
+
+
+def program(page: str, name: str = "") -> str:
+    """The blocks of the page, or the block of this name. Lines are at the numbers they have in the
+    page, so that a traceback names them."""
+    wanted, within, lines = f"```python {name}".rstrip(), False, []
+    for line in (ROOT / page).read_text(encoding="utf-8").splitlines():
+        if line.startswith("```"):
+            within = line == wanted
+            lines.append("")
+        else:
+            lines.append(line if within else "")
+    assert any(lines), f"{page} has no block that begins with {wanted}"
+    return "\n".join(lines) + "\n"
+
+
+def run_page(
+    page: str,
+    directory: Path,
+    name: str = "",
+    launcher: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> str:
+    """What the program prints, in a new process in the directory; it must succeed.
+
+    Args:
+        launcher: the words before the name of the Python interpreter.
+        environment: variables to add.
+    """
+    # Never torch.py: the directory is where Python looks first.
+    path = directory / (name or f"page_{Path(page).stem}.py")
+    path.write_text(program(page, name), encoding="utf-8")
+    ran = subprocess.run(
+        [*launcher, sys.executable, str(path)],
+        cwd=directory,
+        env={**os.environ, "PYTHONUTF8": "1", **(environment or {})},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert ran.returncode == 0, f"{page}: {ran.stderr}"
+    return ran.stdout
