@@ -118,18 +118,19 @@ interop: python ## differential tests against the real TensorFlow (installs it: 
 	@echo "seed: CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"
 	$(Q)$(PY) -m pytest -q -s tests/interop
 
-peers: python ## tests of coordinators over torch.distributed and of torch arrays (installs torch)
-	$(Q)$(PY) -c 'import importlib.util as u; exit(not u.find_spec("torch"))' || \
-		$(PY) -m pip install --quiet -e '.[peers]'
+peers: python ## tests of what is built on torch, JAX, MPI, ... (installs gigabytes); SLOW=1: the slow ones
+	$(Q)$(PY) tools/missing.py peers | xargs -r -d '\n' $(PY) -m pip install --quiet
+	$(Q)$(PY) tools/missing.py ray | xargs -r -d '\n' $(PY) -m pip install --quiet || \
+		echo 'Ray could not be installed; its test is skipped'
 	@echo "seed: CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"
-	$(Q)$(PY) -m pytest -q tests/peers
+	$(Q)$(PY) -m pytest -q $(if $(SLOW),-m slow --slow,-n 2 --dist loadfile) tests/peers
 
 properties: python ## the property tests in their long form, with TensorFlow where that is installed
 	@echo "seed: CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"
-	$(Q)CKPTFMT_PROPERTIES=$${CKPTFMT_PROPERTIES:-1} $(PY) -m pytest -q -m properties tests
+	$(Q)CKPTFMT_PROPERTIES=$${CKPTFMT_PROPERTIES:-1} $(PY) -m pytest -q -m properties --ignore=tests/peers tests
 
-slow: python ## the tests that need gigabytes or minutes (13 GiB of memory, 7 of disk)
-	$(Q)$(PY) -m pytest -q -m slow --slow tests
+slow: python ## the tests that need gigabytes or minutes (13 GiB of memory, 7 of disk), but not those of peers
+	$(Q)$(PY) -m pytest -q -m slow --slow --ignore=tests/peers tests
 
 budgets: python ## system calls of the common operations (strace)
 	$(Q)sh tools/need.sh strace
