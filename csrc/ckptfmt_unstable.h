@@ -176,14 +176,15 @@ ckptfmt_status ckptfmt_reader_compare(ckptfmt_reader *reader, const ckptfmt_sele
 ckptfmt_status ckptfmt_reader_data_size(ckptfmt_reader *reader, int32_t shard, uint64_t *size,
 	ckptfmt_error *err);
 /* Takes tensors of another checkpoint into the one being written, bytes and checksums as they are, by giving their data
- * files a second name (a hard link). kept[i] is 0 where that cannot be done (partitioned or damaged values, another
- * byte order, entries with extensions for a writer without chunks, other devices, file systems without links, a
- * checkpoint that was replaced meanwhile): the caller adds such a tensor itself. The reader may be closed and the other
- * checkpoint removed as soon as this returns. INVALID: a name that was added before, or a value was begun and not
- * ended; IO, CORRUPT (index), NO_MEMORY.
+ * files a second name (a hard link). Their names become names[i], unless `names` is NULL. kept[i] is 0 where that
+ * cannot be done (damaged values, missing slices, another byte order, entries with extensions for a writer without
+ * chunks, other devices, file systems without links, a checkpoint that was replaced meanwhile): the caller adds such a
+ * tensor itself. The reader may be closed and the other checkpoint removed as soon as this returns. INVALID: a name
+ * that is empty or was added before, or a value was begun and not ended; IO, CORRUPT (index), NO_MEMORY.
  * Best called before the first ckptfmt_writer_add: the writer can then begin with fewer data files. */
 ckptfmt_status ckptfmt_writer_keep(ckptfmt_writer *writer, ckptfmt_reader *reader,
-	const ckptfmt_selection *selection, const uint64_t *rows, uint64_t count, uint8_t *kept, ckptfmt_error *err);
+	const ckptfmt_selection *selection, const uint64_t *rows, uint64_t count, const ckptfmt_bytes *names,
+	uint8_t *kept, ckptfmt_error *err);
 
 /* ---- copies in memory ------------------------------------------------------------------------------------ */
 

@@ -74,15 +74,24 @@ class WriterHandle(ExclusiveHandle):
         self.call(lib.ckptfmt_writer_add_metadata, ffi.from_buffer("uint8_t[]", text), len(text))
 
     def keep(
-        self, reader: ReaderHandle, selection: Selection, rows: NDArray[np.uint64]
+        self,
+        reader: ReaderHandle,
+        selection: Selection,
+        rows: NDArray[np.uint64],
+        names: Sequence[bytes] | None = None,
     ) -> NDArray[np.bool_]:
-        """Adopt tensors of another checkpoint by links to its data files. Returns for each row
-        whether that was possible."""
+        """Adopt tensors of another checkpoint by links to its data files, under new names (None:
+        their own). Returns for each row whether that was possible."""
         kept = np.zeros(len(rows), np.bool_)
         answers = ffi.from_buffer("uint8_t[]", kept, require_writable=True)
         numbers, pointer = ffi.from_buffer("uint64_t[]", rows), selection.pointer
+        given, owners = ffi.NULL, []
+        if names is not None:
+            owners = [ffi.from_buffer("uint8_t[]", name) for name in names]
+            given = ffi.new("ckptfmt_bytes[]", [(name, len(name)) for name in owners])
         keep = lib.ckptfmt_writer_keep
-        self.call(keep, reader.use(), pointer, numbers, len(rows), answers)
+        self.call(keep, reader.use(), pointer, numbers, len(rows), given, answers)
+        del owners
         return kept
 
     def commit(self) -> None:

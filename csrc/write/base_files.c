@@ -9,6 +9,7 @@
  */
 #include "base/memory.h"
 #include "read/reader.h"
+#include "write/value.h"
 #include "write/writer.h"
 
 #include <stdlib.h>
@@ -17,8 +18,7 @@
 enum {
 	/* File systems limit the links of a file. A file with more than this is written anew. */
 	LINKS_MAX = 1000,
-	NOT_TRIED = -1,
-	NO_LINK = -2
+	NO_LINK = -1
 };
 
 /* A row whose entry is copied. */
@@ -32,7 +32,10 @@ typedef struct keeping {
 	ckptfmt_writer *writer;
 	ckptfmt_reader *reader;
 	const ckptfmt_selection *selection;
+	const ckptfmt_bytes *names; /* in the new checkpoint; NULL: the same */
 	uint8_t *kept;
+	int32_t shard;              /* the last one looked up, and */
+	int32_t place;              /* its index in `linked`, or NO_LINK */
 } keeping;
 
 /* ---- files ----------------------------------------------------------------------------------------------- */
@@ -50,7 +53,7 @@ static int32_t find_linked(const ckptfmt_writer *writer, const cf_file_info *inf
 		if (other->device == info->device && other->inode == info->inode)
 			return i;
 	}
-	return NOT_TRIED;
+	return NO_LINK;
 }
 
 static ckptfmt_status make_room(ckptfmt_writer *writer, ckptfmt_error *err)
@@ -84,9 +87,8 @@ static ckptfmt_status link_open(const keeping *k, int32_t shard, const cf_shard_
 	if (info.size != use->size || info.link_count >= LINKS_MAX)
 		return CKPTFMT_OK;
 	*place = find_linked(writer, &info);
-	if (*place >= 0)
+	if (*place != NO_LINK)
 		return CKPTFMT_OK;
-	*place = NO_LINK;
 	CF_TRY(make_room(writer, err));
 	cf_data_name(k->reader->prefix.base, shard, k->reader->header.num_shards, from);
 	cf_data_name(writer->prefix.base, writer->linked_count, writer->linked_count + 1, to);
@@ -120,65 +122,136 @@ static ckptfmt_status link_file(const keeping *k, int32_t shard, int32_t *place,
 
 /* ---- entries --------------------------------------------------------------------------------------------- */
 
-static bool is_reserved(const uint8_t *name, uint64_t size)
+static bool is_placeholder(const uint8_t *name, uint64_t size)
 {
 	const uint64_t prefix = sizeof CF_PLACEHOLDER_PREFIX - 1;
 	return size > prefix && memcmp(name, CF_PLACEHOLDER_PREFIX, (size_t)prefix) == 0;
 }
 
-/* CMT-18: a value stored whole, without unknown features, and without extensions if this writer writes none. */
-static bool is_simple(const keeping *k, const ckptfmt_row *row, const cf_entry *entry)
+/* CMT-18: a value without unknown features, and without extensions if this writer writes none. */
+static bool is_simple(const keeping *k, const ckptfmt_stored *stored, const cf_entry *entry)
 {
 	bool plain = k->writer->options.chunk_size == 0;
 	return entry->slice_count == 0 && (entry->feature_flags & ~CF_FEATURE_COMPRESSED) == 0 &&
-		(row->stored.flags & ~(uint32_t)CKPTFMT_STORED_COMPRESSED) == 0 &&
-		entry->shard == row->stored.shard && !(plain && entry->has_extension) &&
-		!is_reserved(cf_selection_name(k->selection, row), row->name_size);
+		(stored->flags & ~(uint32_t)CKPTFMT_STORED_COMPRESSED) == 0 &&
+		entry->shard == stored->shard && !(plain && entry->has_extension);
 }
 
-static ckptfmt_status find_entry(const keeping *k, const ckptfmt_row *row, int64_t *dims, cf_entry *entry, bool *good,
-	ckptfmt_error *err)
+/* A stored value whose data file is linked. `dims` are those of the entry. */
+typedef struct linked_value {
+	cf_entry entry;
+	int64_t dims[CKPTFMT_RANK_MAX];
+	int32_t place;              /* NO_LINK: it cannot be linked */
+} linked_value;
+
+static ckptfmt_status link_value(keeping *k, const uint8_t *key, uint64_t key_size, const ckptfmt_stored *stored,
+	linked_value *out, ckptfmt_error *err)
 {
 	cf_table_value value;
-	CF_TRY(cf_table_get(k->reader->table, cf_selection_name(k->selection, row), row->name_size, &value, good, err));
-	if (!*good)
+	bool found;
+	out->place = NO_LINK;
+	CF_TRY(cf_table_get(k->reader->table, key, key_size, &value, &found, err));
+	if (!found)
 		return CKPTFMT_OK;
-	CF_TRY(cf_entry_decode((cf_bytes_view){value.data, value.size}, value.offset, k->reader->limits.slices_max, dims,
-		entry, err));
-	*good = is_simple(k, row, entry);
+	CF_TRY(cf_entry_decode((cf_bytes_view){value.data, value.size}, value.offset, k->reader->limits.slices_max,
+		out->dims, &out->entry, err));
+	if (!is_simple(k, stored, &out->entry) || stored->shard < 0 || stored->shard >= k->reader->header.num_shards)
+		return CKPTFMT_OK;
+	if (k->shard != stored->shard) {
+		CF_TRY(link_file(k, stored->shard, &k->place, err));
+		k->shard = stored->shard;
+	}
+	if (k->place != NO_LINK && cf_entry_fits(&out->entry, k->writer->linked[k->place].file.info.size))
+		out->place = k->place;
 	return CKPTFMT_OK;
 }
 
-static ckptfmt_status keep_row(const keeping *k, const pick *w, int32_t *place, ckptfmt_error *err)
+static ckptfmt_status add_value(const keeping *k, const ckptfmt_source *source, const linked_value *value,
+	ckptfmt_error *err)
+{
+	uint64_t added;
+	if (k->names != NULL)
+		CF_TRY(cf_source_check_name(source, err));
+	CF_TRY(cf_catalog_add_entry(&k->writer->catalog, source, &value->entry, &added, err));
+	cf_catalog_row_at(&k->writer->catalog, added)->shard = -1 - value->place;
+	return CKPTFMT_OK;
+}
+
+static ckptfmt_status keep_whole(keeping *k, const pick *w, ckptfmt_source *source, ckptfmt_error *err)
 {
 	const ckptfmt_row *row = cf_selection_row(k->selection, w->row);
-	const cf_bytes_view name = {cf_selection_name(k->selection, row), row->name_size};
-	int64_t dims[CKPTFMT_RANK_MAX];
-	cf_entry entry;
-	uint64_t added;
-	bool good;
-	CF_TRY(find_entry(k, row, dims, &entry, &good, err));
-	if (!good)
+	linked_value value;
+	CF_TRY(link_value(k, cf_selection_name(k->selection, row), row->name_size, &row->stored, &value, err));
+	if (value.place == NO_LINK)
 		return CKPTFMT_OK;
-	if (*place == NOT_TRIED)
-		CF_TRY(link_file(k, w->shard, place, err));
-	if (*place == NO_LINK || !cf_entry_fits(&entry, k->writer->linked[*place].file.info.size))
-		return CKPTFMT_OK;
-	CF_TRY(cf_catalog_add_entry(&k->writer->catalog, name, &entry, dims, &added, err));
-	cf_catalog_row_at(&k->writer->catalog, added)->shard = -1 - *place;
+	source->dims = value.dims;
+	CF_TRY(add_value(k, source, &value, err));
 	k->kept[w->number] = 1;
 	return CKPTFMT_OK;
 }
 
-static ckptfmt_status keep_rows(const keeping *k, const pick *picks, uint64_t count, ckptfmt_error *err)
+/* Links the data files of the slices, and unless `only_link` adds the slices. *good: all can be linked. */
+static ckptfmt_status keep_slices(keeping *k, const pick *w, ckptfmt_source *source, bool only_link, cf_buffer *key,
+	bool *good, ckptfmt_error *err)
 {
-	int32_t place = NOT_TRIED;
+	const ckptfmt_row *row = cf_selection_row(k->selection, w->row);
+	const ckptfmt_slice_row *slices = cf_selection_slices(k->selection, row);
+	int64_t box[3 * CKPTFMT_RANK_MAX];
+	size_t size = (size_t)row->rank * sizeof *box;
+	*good = true;
+	source->slice = box;
+	memcpy(box, cf_selection_dims(k->selection, row->dims_first), size);
+	for (uint64_t i = 0; i < row->slice_count && *good; i++) {
+		linked_value value;
+		cf_buffer_clear(key);
+		cf_selection_slice_key(k->selection, w->row, i, key);
+		CF_TRY(cf_buffer_status(key, err));
+		CF_TRY(link_value(k, key->data, key->size, &slices[i].stored, &value, err));
+		*good = value.place != NO_LINK;
+		if (only_link || !*good)
+			continue;
+		memcpy(box + row->rank, cf_selection_dims(k->selection, slices[i].extents_first), 2 * size);
+		source->dims = value.dims;
+		CF_TRY(add_value(k, source, &value, err));
+	}
+	return CKPTFMT_OK;
+}
+
+/* Keeps all slices of a tensor or none. */
+static ckptfmt_status keep_partitioned(keeping *k, const pick *w, ckptfmt_source *source, ckptfmt_error *err)
+{
+	cf_buffer key = CF_BUFFER_EMPTY;
+	bool good;
+	ckptfmt_status status = keep_slices(k, w, source, true, &key, &good, err);
+	if (status == CKPTFMT_OK && good) {
+		status = keep_slices(k, w, source, false, &key, &good, err);
+		k->kept[w->number] = 1;
+	}
+	cf_buffer_free(&key);
+	return status;
+}
+
+static ckptfmt_status keep_row(keeping *k, const pick *w, ckptfmt_error *err)
+{
+	const ckptfmt_row *row = cf_selection_row(k->selection, w->row);
+	ckptfmt_source source;
+	memset(&source, 0, sizeof source);
+	source.name = cf_selection_name(k->selection, row);
+	source.name_size = row->name_size;
+	source.dtype = row->dtype;
+	source.rank = row->rank;
+	if (k->names != NULL) {
+		source.name = k->names[w->number].data;
+		source.name_size = k->names[w->number].size;
+	}
+	return row->slice_count == 0 ? keep_whole(k, w, &source, err) : keep_partitioned(k, w, &source, err);
+}
+
+static ckptfmt_status keep_rows(keeping *k, const pick *picks, uint64_t count, ckptfmt_error *err)
+{
 	for (uint64_t i = 0; i < count; i++) {
 		const ckptfmt_row *row = cf_selection_row(k->selection, picks[i].row);
-		ckptfmt_status status;
-		if (i != 0 && picks[i].shard != picks[i - 1].shard)
-			place = NOT_TRIED;
-		status = keep_row(k, &picks[i], &place, err);
+		ckptfmt_status status = keep_row(k, &picks[i], err);
 		if (status != CKPTFMT_OK) {
 			cf_error_tensor(err, cf_selection_name(k->selection, row), row->name_size);
 			cf_error_path(err, k->reader->prefix.index_path);
@@ -210,7 +283,7 @@ static ckptfmt_status list_picks(const keeping *k, const uint64_t *rows, uint64_
 			return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "row %llu of %llu",
 				(unsigned long long)rows[i], (unsigned long long)row_count);
 		row = cf_selection_row(k->selection, rows[i]);
-		if (row->slice_count == 0 && row->stored.shard >= 0 && row->stored.shard < k->reader->header.num_shards)
+		if (!is_placeholder(cf_selection_name(k->selection, row), row->name_size))
 			picks[(*pick_count)++] = (pick){row->stored.shard, rows[i], i};
 	}
 	if (*pick_count != 0)
@@ -230,9 +303,9 @@ static void begin_linking(ckptfmt_writer *writer)
 }
 
 ckptfmt_status ckptfmt_writer_keep(ckptfmt_writer *writer, ckptfmt_reader *reader, const ckptfmt_selection *selection,
-	const uint64_t *rows, uint64_t count, uint8_t *kept, ckptfmt_error *err)
+	const uint64_t *rows, uint64_t count, const ckptfmt_bytes *names, uint8_t *kept, ckptfmt_error *err)
 {
-	keeping k = {writer, reader, selection, kept};
+	keeping k = {writer, reader, selection, names, kept, -1, NO_LINK};
 	pick *picks;
 	uint64_t pick_count;
 	ckptfmt_status status;

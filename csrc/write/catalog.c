@@ -248,23 +248,17 @@ ckptfmt_status cf_catalog_add(cf_catalog *catalog, const ckptfmt_source *source,
 	return set_shape(catalog, cf_catalog_row_at(catalog, *row), source->dtype, source->rank, source->dims, err);
 }
 
-ckptfmt_status cf_catalog_add_entry(cf_catalog *catalog, cf_bytes_view name, const cf_entry *entry,
-	const int64_t *dims, uint64_t *row, ckptfmt_error *err)
+ckptfmt_status cf_catalog_add_entry(cf_catalog *catalog, const ckptfmt_source *source, const cf_entry *entry,
+	uint64_t *row, ckptfmt_error *err)
 {
 	cf_catalog_row *fresh;
-	bool added;
-	cf_put_bytes(&catalog->keys, name.data, name.size);
-	CF_TRY(cf_buffer_status(&catalog->keys, err));
-	CF_TRY(find_or_add(catalog, name.size, row, &added, err));
-	if (!added)
-		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the name is added twice");
+	CF_TRY(cf_catalog_add(catalog, source, row, err));
 	fresh = cf_catalog_row_at(catalog, *row);
 	fresh->entry_offset = catalog->messages.size;
 	fresh->entry_size = entry->bytes.size;
 	catalog->compressed = catalog->compressed || (entry->feature_flags & CF_FEATURE_COMPRESSED) != 0;
 	cf_put_bytes(&catalog->messages, entry->bytes.data, entry->bytes.size);
-	CF_TRY(cf_buffer_status(&catalog->messages, err));
-	return set_shape(catalog, fresh, entry->dtype, entry->rank, dims, err);
+	return cf_buffer_status(&catalog->messages, err);
 }
 
 /* ---- checking -------------------------------------------------------------------------------------------- */

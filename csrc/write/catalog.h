@@ -79,10 +79,10 @@ CF_MUST_CHECK ckptfmt_status cf_catalog_reserve(cf_catalog *catalog, uint64_t ro
 CF_MUST_CHECK ckptfmt_status cf_catalog_add(cf_catalog *catalog, const ckptfmt_source *source, uint64_t *row,
 	ckptfmt_error *err);
 
-/* Adds a tensor stored whole in a data file of another checkpoint, by its entry there, of which all is kept but the
- * shard. INVALID: the name is taken. After a failure the catalog only takes free. */
-CF_MUST_CHECK ckptfmt_status cf_catalog_add_entry(cf_catalog *catalog, cf_bytes_view name, const cf_entry *entry,
-	const int64_t *dims, uint64_t *row, ckptfmt_error *err);
+/* As cf_catalog_add, for bytes in a data file of another checkpoint. `entry` is theirs there, of which all is kept but
+ * the shard; `source` needs no data. */
+CF_MUST_CHECK ckptfmt_status cf_catalog_add_entry(cf_catalog *catalog, const ckptfmt_source *source,
+	const cf_entry *entry, uint64_t *row, ckptfmt_error *err);
 
 /* SLC-6: no two slices of a tensor share a cell. INVALID with the tensor, LIMIT, NO_MEMORY. */
 CF_MUST_CHECK ckptfmt_status cf_catalog_check_slices(const cf_catalog *catalog, ckptfmt_error *err);

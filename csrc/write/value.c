@@ -34,9 +34,11 @@ static ckptfmt_status check_slice(const ckptfmt_source *source, ckptfmt_error *e
 
 /* TAB-13: readers refuse longer keys. The key of a slice has the name, with each byte of 0 or 255 escaped as two bytes,
  * and numbers around it. */
-static ckptfmt_status check_name(const ckptfmt_source *source, ckptfmt_error *err)
+ckptfmt_status cf_source_check_name(const ckptfmt_source *source, ckptfmt_error *err)
 {
 	uint64_t size = source->name_size;
+	if (size == 0)
+		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "TAB-12: a tensor's name is empty");
 	if (source->slice != NULL && size <= CF_KEY_BYTES_MAX) {
 		size += SLICE_KEY_FRAME + 2 * SLICE_KEY_NUMBER * (uint64_t)source->rank;
 		for (uint64_t i = 0; i < source->name_size; i++)
@@ -54,8 +56,6 @@ ckptfmt_status cf_source_check(const ckptfmt_source *source, ckptfmt_error *err)
 	const ckptfmt_dtype_info *dtype = ckptfmt_dtype_find(source->dtype);
 	int64_t count;
 	uint64_t size;
-	if (source->name_size == 0)
-		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "TAB-12: a tensor's name is empty");
 	if (dtype == NULL || dtype->storage == CKPTFMT_STORAGE_NONE)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "data type %d cannot be stored",
 			(int)source->dtype);
@@ -64,7 +64,7 @@ ckptfmt_status cf_source_check(const ckptfmt_source *source, ckptfmt_error *err)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "the shape is invalid");
 	if (source->strides != NULL && dtype->storage != CKPTFMT_STORAGE_FIXED)
 		return cf_fail(err, CKPTFMT_FAIL_ARGUMENT, CF_NO_OFFSET, "strides are not supported for dtype %s", dtype->name);
-	CF_TRY(check_name(source, err));
+	CF_TRY(cf_source_check_name(source, err));
 	return source->slice == NULL ? CKPTFMT_OK : check_slice(source, err);
 }
 

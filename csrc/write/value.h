@@ -9,6 +9,8 @@
 
 /* Checks the source's name, dtype, shape and slice. INVALID, LIMIT. */
 CF_MUST_CHECK ckptfmt_status cf_source_check(const ckptfmt_source *source, ckptfmt_error *err);
+/* Checks only its name. INVALID: it is empty; LIMIT. */
+CF_MUST_CHECK ckptfmt_status cf_source_check_name(const ckptfmt_source *source, ckptfmt_error *err);
 /* Whether the source is a whole tensor, or a slice of all of it. REQUIRES: cf_source_check passed. */
 bool cf_source_is_whole(const ckptfmt_source *source);
 /* Elements of the data given. REQUIRES: as above. */

@@ -66,7 +66,7 @@ static inline ckptfmt_status fill(upon *u, ckptfmt_writer *writer, ckptfmt_reade
 			number[same_count] = number[i];
 			rows[same_count++] = rows[i];
 		}
-	CF_TRY(ckptfmt_writer_keep(writer, reader, selection, rows, same_count, kept, &err));
+	CF_TRY(ckptfmt_writer_keep(writer, reader, selection, rows, same_count, NULL, kept, &err));
 	for (uint64_t i = 0; i < same_count; i++)
 		done[number[i]] = kept[i];
 	for (int i = 0; i < TENSORS; i++)

@@ -131,11 +131,11 @@ static void test_extensions(void)
 			CHECK_OK(ckptfmt_reader_open(path_of("base"), NULL, &reader, &err), err);
 			CHECK_OK(ckptfmt_reader_list_all(reader, &selection, &err), err);
 			CHECK_OK(ckptfmt_writer_open(path_of("n"), &options, &writer, &err), err);
-			CHECK_OK(ckptfmt_writer_keep(writer, reader, selection, rows, 4, kept, &err), err);
+			CHECK_OK(ckptfmt_writer_keep(writer, reader, selection, rows, 4, NULL, kept, &err), err);
 			ckptfmt_selection_free(selection);
 			ckptfmt_reader_close(reader);
 			CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
-			CHECK(kept[0] == 0 && kept[1] == (!big && !plain) && kept[2] == 0 && kept[3] == !big);
+			CHECK(kept[0] == 0 && kept[1] == (!big && !plain) && kept[2] == !big && kept[3] == !big);
 			CHECK_EQ(has_entry("n", "chunks", unknown, sizeof unknown), !big && !plain);
 			CHECK_EQ(has_entry("n", "plain", "", 0), !big);
 		}
@@ -155,40 +155,40 @@ static void test_misuse(void)
 	CHECK_OK(ckptfmt_reader_open(path_of("in/base"), NULL, &other, &err), err);
 	CHECK_OK(ckptfmt_reader_list(reader, &selection, &err), err);
 	CHECK_OK(ckptfmt_writer_open(path_of("out/n"), NULL, &writer, &err), err);
-	CHECK_FAILS(ckptfmt_writer_keep(writer, reader, selection, rows, 2, kept, &err), err, CKPTFMT_FAIL_ARGUMENT,
+	CHECK_FAILS(ckptfmt_writer_keep(writer, reader, selection, rows, 2, NULL, kept, &err), err, CKPTFMT_FAIL_ARGUMENT,
 		"row 4 of 4");
 	ckptfmt_writer_abandon(writer);
 	CHECK_OK(ckptfmt_writer_open(path_of("out/n"), NULL, &writer, &err), err);
-	CHECK_FAILS(ckptfmt_writer_keep(writer, other, selection, rows, 1, kept, &err), err, CKPTFMT_FAIL_ARGUMENT,
+	CHECK_FAILS(ckptfmt_writer_keep(writer, other, selection, rows, 1, NULL, kept, &err), err, CKPTFMT_FAIL_ARGUMENT,
 		"the selection belongs to another reader");
 	rows[1] = 0;
-	CHECK_FAILS(ckptfmt_writer_keep(writer, reader, selection, rows, 2, kept, &err), err, CKPTFMT_FAIL_ARGUMENT,
+	CHECK_FAILS(ckptfmt_writer_keep(writer, reader, selection, rows, 2, NULL, kept, &err), err, CKPTFMT_FAIL_ARGUMENT,
 		"the name is added twice");
 	CHECK(kept[0] == 0 && kept[1] == 0 && strcmp(err.tensor, "a") == 0);
 	ckptfmt_writer_abandon(writer);
 	CHECK_OK(ckptfmt_writer_open(path_of("out/n"), NULL, &writer, &err), err);
 	CHECK_OK(ckptfmt_writer_add(writer, sources + 1, 3, &err), err);
 	rows[0] = 1;
-	CHECK_FAILS(ckptfmt_writer_keep(writer, reader, selection, rows, 1, kept, &err), err, CKPTFMT_FAIL_ARGUMENT,
+	CHECK_FAILS(ckptfmt_writer_keep(writer, reader, selection, rows, 1, NULL, kept, &err), err, CKPTFMT_FAIL_ARGUMENT,
 		"the name is added twice");
 	ckptfmt_writer_abandon(writer);
 	CHECK_OK(ckptfmt_writer_open(path_of("out/n"), NULL, &writer, &err), err);
 	CHECK_OK(ckptfmt_writer_add(writer, sources + 1, 3, &err), err);
 	rows[0] = 0;
-	CHECK_OK(ckptfmt_writer_keep(writer, reader, selection, NULL, 0, NULL, &err), err);
-	CHECK_OK(ckptfmt_writer_keep(writer, reader, selection, rows, 1, kept, &err), err);
+	CHECK_OK(ckptfmt_writer_keep(writer, reader, selection, NULL, 0, NULL, NULL, &err), err);
+	CHECK_OK(ckptfmt_writer_keep(writer, reader, selection, rows, 1, NULL, kept, &err), err);
 	CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
 	CHECK(holds("out/n", some_new) && shards_of("out/n") == 2 && count_entries(path_of("out")) == 2 + 3);
 	/* Kept and abandoned: no trace. */
 	CHECK_OK(ckptfmt_writer_open(path_of("out/k"), NULL, &writer, &err), err);
-	CHECK_OK(ckptfmt_writer_keep(writer, reader, selection, rows, 1, kept, &err), err);
+	CHECK_OK(ckptfmt_writer_keep(writer, reader, selection, rows, 1, NULL, kept, &err), err);
 	CHECK_EQ(links_of("in/base.data-00000-of-00002"), 3);
 	ckptfmt_writer_abandon(writer);
 	CHECK_EQ(links_of("in/base.data-00000-of-00002"), 2);
 	CHECK_EQ(count_entries(path_of("out")), 2 + 3);
 	/* Nothing at all, after a call that kept nothing. */
 	CHECK_OK(ckptfmt_writer_open(path_of("out/n"), NULL, &writer, &err), err);
-	CHECK_OK(ckptfmt_writer_keep(writer, reader, selection, NULL, 0, NULL, &err), err);
+	CHECK_OK(ckptfmt_writer_keep(writer, reader, selection, NULL, 0, NULL, NULL, &err), err);
 	CHECK_OK(ckptfmt_writer_commit(writer, &err), err);
 	CHECK(shards_of("out/n") == 1 && count_entries(path_of("out")) == 2 + 2);
 	ckptfmt_selection_free(selection);

@@ -155,7 +155,7 @@ static void keep_all(ckptfmt_writer *writer, const char *prefix, const char *nam
 	ckptfmt_selection *selection = select_one(reader, name);
 	uint64_t row = 0;
 	uint8_t kept = 0;
-	CHECK_OK(ckptfmt_writer_keep(writer, reader, selection, &row, 1, &kept, &err), err);
+	CHECK_OK(ckptfmt_writer_keep(writer, reader, selection, &row, 1, NULL, &kept, &err), err);
 	CHECK_EQ(kept, 1);
 	ckptfmt_selection_free(selection);
 	ckptfmt_reader_close(reader);
