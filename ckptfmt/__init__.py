@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ckptfmt.bundle.verify import Finding, Report, verify
     from ckptfmt.bundle.writer import Writer
     from ckptfmt.dtypes import DtypeInfo
+    from ckptfmt.editing.edit import Edit, edit
     from ckptfmt.errors import (
         BusyError,
         CheckpointNotFoundError,
@@ -97,6 +98,7 @@ __all__ = [
     "DSaveSpec",
     "DtypeInfo",
     "DurabilityUnknownError",
+    "Edit",
     "Finding",
     "GenerationGoneError",
     "Header",
@@ -142,6 +144,7 @@ __all__ = [
     "checkpoint_exists",
     "checkpoints_iterator",
     "convert",
+    "edit",
     "get_checkpoint_mtimes",
     "get_checkpoint_state",
     "independent_buffers",
@@ -180,6 +183,7 @@ _HOMES = {
         "formats.convert": "Conversion convert",
         "sharded.coordinator": "Coordinator SingleProcess",
         "dtypes": "DtypeInfo",
+        "editing.edit": "Edit edit",
         "errors": (
             "BusyError CheckpointNotFoundError CkptfmtError CkptfmtWarning CorruptError "
             "DurabilityUnknownError GenerationGoneError InvalidError LimitError MatchError "

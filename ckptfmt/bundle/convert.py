@@ -34,11 +34,15 @@ __all__ = [
     "DROPPING",
     "HELD_MAX",
     "Options",
+    "Piece",
     "build",
     "check_result",
     "convert",
     "mapped_array",
     "other_values",
+    "piece_size",
+    "piece_value",
+    "pieces_of",
 ]
 
 Path = str | bytes | os.PathLike[Any]
@@ -55,7 +59,7 @@ DROPPING = "drop_metadata=True leaves the metadata out"
 _STAND_IN = re.compile(re.escape(names.SHARD_STAND_IN) + "[0-9]+")
 
 
-class _Piece(NamedTuple):
+class Piece(NamedTuple):
     """A stored value: a tensor, or one of its slices, as a box to read and a slice to write."""
 
     handle: TensorHandle
@@ -264,7 +268,7 @@ def _write(reader: Reader, writer: Writer, folder: str | None, progress: Progres
     done = held = 0
     sources = Sources()
     for piece in _pieces(reader):
-        size = _size(piece)
+        size = piece_size(piece)
         if held and held + size > BATCH_BYTES:
             writer._add(sources)
             sources, held = Sources(), 0
@@ -280,45 +284,48 @@ def _write(reader: Reader, writer: Writer, folder: str | None, progress: Progres
         writer._add(sources)
 
 
-def _pieces(reader: Reader) -> Iterator[_Piece]:
+def _pieces(reader: Reader) -> Iterator[Piece]:
     """Yield all stored values: tensors in the order of names, slices as their tensor lists them."""
     for handle in reader.values():
-        yield from _pieces_of(handle)
+        yield from pieces_of(handle)
 
 
-def _pieces_of(handle: TensorHandle) -> Iterator[_Piece]:
+def pieces_of(handle: TensorHandle) -> Iterator[Piece]:
+    """Yield the stored values of a tensor, in the order in which it lists its slices."""
     if not handle.partitioned:
-        yield _Piece(handle, handle.shape, None, None)
+        yield Piece(handle, handle.shape, None, None)
         return
     rank = len(handle.shape)
     extents = [numbers for numbers, _ in handle._selection.slices(handle._row)]
     for numbers, part in zip(extents, handle.slices, strict=True):
         box = np.array([*part.start, *part.shape, 0], np.int64)
         slice_ = (handle.shape, numbers[:rank], numbers[rank:])
-        yield _Piece(handle, part.shape, box, slice_)
+        yield Piece(handle, part.shape, box, slice_)
 
 
-def _size(piece: _Piece) -> int:
+def piece_size(piece: Piece) -> int:
+    """Return the bytes of a stored value; of strings an estimate."""
     info = dtypes.info_of(piece.handle.dtype_code)
     if info is not None and info.size:
         return math.prod(piece.shape) * info.size
     return piece.handle.nbytes // max(len(piece.handle.slices), 1)
 
 
-def _take(sources: Sources, piece: _Piece, folder: str | None) -> None:
+def _take(sources: Sources, piece: Piece, folder: str | None) -> None:
     """Read a stored value and add it to the sources."""
     handle = piece.handle
-    sources.add(handle.raw_name, _value(piece, folder), handle.dtype_code, piece.part)
+    sources.add(handle.raw_name, piece_value(piece, folder), handle.dtype_code, piece.part)
 
 
-def _value(piece: _Piece, folder: str | None) -> NDArray[Any]:
-    handle, size = piece.handle, _size(piece)
+def piece_value(piece: Piece, folder: str | None) -> NDArray[Any]:
+    """Return a stored value, a large one in an unnamed temporary file in `folder`."""
+    handle, size = piece.handle, piece_size(piece)
     if size > HELD_MAX and handle.dtype != np.dtype(object):
         return _spooled(piece, folder)
     return handle.read_box(piece.box, piece.shape, "full")
 
 
-def _spooled(piece: _Piece, folder: str | None) -> NDArray[Any]:
+def _spooled(piece: Piece, folder: str | None) -> NDArray[Any]:
     """Return a value in a mapped, unnamed temporary file."""
     handle = piece.handle
     handle._reader._handle.check_one(handle._selection, handle._row, None)
@@ -365,7 +372,7 @@ def _check(reader: Reader, part: str, folder: str | None, limits: Mapping[str, i
             before, after = reader[name], result[name]
             if (before.dtype_code, before.shape) != (after.dtype_code, after.shape):
                 raise other_values(name)
-            pieces, written = list(_pieces_of(before)), list(_pieces_of(after))
+            pieces, written = list(pieces_of(before)), list(pieces_of(after))
             if [piece.shape for piece in pieces] != [piece.shape for piece in written]:
                 raise other_values(name)
             for one, other in zip(pieces, written, strict=True):
@@ -413,9 +420,9 @@ def _sums(reader: Reader) -> dict[str, _Sums]:
     }
 
 
-def _same(piece: _Piece, other: _Piece, folder: str | None) -> bool:
+def _same(piece: Piece, other: Piece, folder: str | None) -> bool:
     """Return whether two values of one dtype and shape are equal, without unused bits."""
-    one, two = _value(piece, folder), _value(other, folder)
+    one, two = piece_value(piece, folder), piece_value(other, folder)
     if one.dtype == np.dtype(object):
         return bool(one.reshape(-1).tolist() == two.reshape(-1).tolist())
     code = piece.handle.dtype_code

@@ -33,7 +33,7 @@ GOOD, PROBLEMS, TROUBLE, INTERRUPTED = 0, 1, 2, 130
 DAMAGE = (CorruptError, LimitError, ShardMissingError, GenerationGoneError, MergeConflictError)
 
 # Modules of this package: SUMMARY, EPILOG, add_options(parser), run(options) -> exit status.
-COMMANDS = ("inspect", "show", "verify", "diff", "merge", "convert", "latest", "clean")
+COMMANDS = ("inspect", "show", "verify", "diff", "merge", "convert", "edit", "latest", "clean")
 
 LAYOUT: dict[str, Any] = {
     "formatter_class": argparse.RawDescriptionHelpFormatter,

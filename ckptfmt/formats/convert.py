@@ -20,7 +20,7 @@ from ckptfmt.arguments import Durability, Level, Verify, check_choice, check_pro
 from ckptfmt.arrays import Sources
 from ckptfmt.background import wait_for_saves
 from ckptfmt.bundle import convert as levels
-from ckptfmt.bundle.batch import can_cast
+from ckptfmt.bundle.casting import cast_dtype, cast_values, castable, dtype_text
 from ckptfmt.bundle.convert import HELD_MAX, Options, build, check_result, mapped_array
 from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.reader import Reader
@@ -204,20 +204,13 @@ class _Casts:
     def __init__(self, cast: Cast | None) -> None:
         if cast is not None and not isinstance(cast, (str, Mapping)):
             raise wrong("cast", "a dtype, or a mapping of glob patterns to dtypes", cast)
-        self._default = self._dtype(cast) if isinstance(cast, str) else None
+        self._default = cast_dtype(cast) if isinstance(cast, str) else None
         self._patterns = (
-            [(glob, self._dtype(one)) for glob, one in cast.items()]
+            [(glob, cast_dtype(one)) for glob, one in cast.items()]
             if isinstance(cast, Mapping)
             else []
         )
         self.done: dict[str, tuple[str, str]] = {}
-
-    @staticmethod
-    def _dtype(name: Any) -> np.dtype[Any]:
-        found = dtypes.numpy_dtype(dtypes.code_of(name))
-        if found is None or found.kind == "O":
-            raise InvalidError(f"cast: {name!r} is not a dtype of numbers")
-        return found
 
     def kind_of(self, tensor: Kind, holds: Callable[[np.dtype[Any]], bool], result: str) -> Kind:
         """Return what the tensor becomes.
@@ -231,38 +224,21 @@ class _Casts:
                 wanted = dtype
                 break
         default = self._default
-        if not holds(wanted) and default is not None and _can_cast(wanted, default):
+        if not holds(wanted) and default is not None and castable(wanted, default):
             wanted = default
-        if wanted != tensor.dtype and not _can_cast(tensor.dtype, wanted):
+        if wanted != tensor.dtype and not castable(tensor.dtype, wanted):
             raise InvalidError(
-                f"cannot cast {_named(tensor.dtype)} to {_named(wanted)}", tensor=tensor.name
+                f"cannot cast {dtype_text(tensor.dtype)} to {dtype_text(wanted)}",
+                tensor=tensor.name,
             )
         if not holds(wanted):
             hint = "" if wanted.kind == "O" else "; `cast` converts it to another dtype"
-            raise InvalidError(f"{result} cannot hold {_named(wanted)}{hint}", tensor=tensor.name)
+            raise InvalidError(
+                f"{result} cannot hold {dtype_text(wanted)}{hint}", tensor=tensor.name
+            )
         if wanted != tensor.dtype:
-            self.done[tensor.name] = _named(tensor.dtype), _named(wanted)
+            self.done[tensor.name] = dtype_text(tensor.dtype), dtype_text(wanted)
         return tensor._replace(dtype=wanted)
-
-
-def _named(dtype: np.dtype[Any]) -> str:
-    if dtype.kind == "O":
-        return "strings"
-    return dtype.names[0] if dtype.names else dtype.name
-
-
-def _can_cast(stored: np.dtype[Any], wanted: np.dtype[Any]) -> bool:
-    """Return whether a cast is possible; one from complex numbers to others would drop a part."""
-    return can_cast(stored, wanted) and (stored.kind != "c" or wanted.kind == "c")
-
-
-def _cast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return the array with another dtype. What is too large for it becomes what `astype` says."""
-    if array.dtype == dtype:
-        return array
-    with np.errstate(over="ignore", invalid="ignore"):
-        plain = dtypes.plain_quantized(array).astype(dtype[0] if dtype.names else dtype)
-    return plain.view(dtype)
 
 
 def _all_equal(one: NDArray[Any], other: NDArray[Any]) -> bool:
@@ -341,10 +317,10 @@ class _Import:
             if kind.nbytes > HELD_MAX and kind.dtype.kind != "O":
                 array = mapped_array(kind.name, kind.shape, kind.dtype, folder)
                 for box in slabs(kind.shape, kind.dtype.itemsize):
-                    array[box] = _cast(tensor.read(box), kind.dtype)
+                    array[box] = cast_values(tensor.read(box), kind.dtype)
                     counter.add(array[box].nbytes)
             else:
-                array = _cast(tensor.read(), kind.dtype)
+                array = cast_values(tensor.read(), kind.dtype)
                 counter.add(array.nbytes)
             sources = Sources()
             sources.add(names.tensor_bytes(kind.name), array)
@@ -364,7 +340,7 @@ class _Import:
             for kind in kinds:
                 handle = result[kind.name]
                 for box in slabs(kind.shape, max(kind.dtype.itemsize, 1)):
-                    expected = _cast(tensors[kind.name].read(box), kind.dtype)
+                    expected = cast_values(tensors[kind.name].read(box), kind.dtype)
                     if not _all_equal(np.asarray(handle[(*box, ...)]), expected):
                         raise levels.other_values(kind.name)
 
@@ -429,7 +405,7 @@ class _Export:
             by_name = {one.name: one for one in kinds}
 
             def read(name: str, box: Box) -> NDArray[Any]:
-                return _cast(tensors[name].read(box), by_name[name].dtype)
+                return cast_values(tensors[name].read(box), by_name[name].dtype)
 
             path = self._write_files(kinds, metadata, read, counter, verify)
         return Conversion(

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Casting the values of stored tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckptfmt import dtypes
+from ckptfmt.bundle.batch import can_cast
+from ckptfmt.errors import InvalidError
+
+__all__ = ["cast_dtype", "cast_values", "castable", "dtype_text"]
+
+
+def cast_dtype(name: Any) -> np.dtype[Any]:
+    """Return the dtype that a `cast` argument names.
+
+    Raises:
+        InvalidError: not a dtype of numbers.
+    """
+    found = dtypes.numpy_dtype(dtypes.code_of(name))
+    if found is None or found.kind == "O":
+        raise InvalidError(f"cast: {name!r} is not a dtype of numbers")
+    return found
+
+
+def dtype_text(dtype: np.dtype[Any]) -> str:
+    """Return the name of a dtype for people."""
+    if dtype.kind == "O":
+        return "strings"
+    return dtype.names[0] if dtype.names else dtype.name
+
+
+def castable(stored: np.dtype[Any] | None, wanted: np.dtype[Any]) -> bool:
+    """Return whether a cast is possible; one from complex numbers to others would drop a part."""
+    return (
+        stored is not None
+        and can_cast(stored, wanted)
+        and (stored.kind != "c" or wanted.kind == "c")
+    )
+
+
+def cast_values(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return the array with another dtype. What is too large for it becomes what `astype` says."""
+    if array.dtype == dtype:
+        return array
+    with np.errstate(over="ignore", invalid="ignore"):
+        plain = dtypes.plain_quantized(array).astype(dtype[0] if dtype.names else dtype)
+    return plain.view(dtype)

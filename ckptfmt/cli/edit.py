@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ckptfmt edit`: rename, drop and cast tensors, and set metadata."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import ckptfmt
+from ckptfmt import Edit, InvalidError, TensorNotFoundError
+from ckptfmt.bundle.locate import locate
+from ckptfmt.bundle.selecting import near
+from ckptfmt.cli import text
+from ckptfmt.cli.destination import check_destination
+from ckptfmt.cli.output import Output
+from ckptfmt.cli.progress import Progress
+from ckptfmt.objects.graph import OBJECT_GRAPH_KEY
+
+__all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
+
+SUMMARY = "rename, drop or cast tensors, or set metadata"
+
+EPILOG = """
+SOURCE is a path as for `ckptfmt inspect`; DESTINATION is a prefix. Data files whose bytes stay are
+shared by hard links and not read: renaming writes an index only. A data file that loses more than a
+tenth of its bytes is written again without them. An object graph of TensorFlow is edited as well.
+
+A FILTER is a glob for the whole name (* matches / too), or /REGEX/ that is found anywhere in it.
+Options can be repeated. All of them refer to the stored names.
+
+rename:
+  OLD=NEW             a whole name; each * of NEW stands for what the same * of OLD matched
+  /REGEX/=NEW         as Python's re.sub; \\1 is the first group
+
+examples:
+  ckptfmt edit model.ckpt-1000 out/model --rename 'bert/*=encoder/*'
+  ckptfmt edit model.ckpt-1000 out/model --strip-optimizer
+  ckptfmt edit model.ckpt-1000 out/model --drop '*/Adam*' --cast bfloat16
+  ckptfmt edit model.ckpt-1000 out/model --keep 'encoder/*' --set-metadata step=1000
+
+exit status:
+  0  written
+  1  the source is damaged; nothing has changed
+  2  wrong usage, a filter that matches nothing, no checkpoint at SOURCE, or the result could not be
+     written
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    add = parser.add_argument
+    add("source", metavar="SOURCE", help="a checkpoint")
+    add("destination", metavar="DESTINATION", help="prefix of the result")
+    several: dict[str, Any] = {"action": "append", "default": []}
+    add("--rename", metavar="OLD=NEW", help="give tensors other names", **several)
+    add("--drop", metavar="FILTER", help="leave out these tensors", **several)
+    add("--keep", metavar="FILTER", help="leave out all others", **several)
+    add(
+        "--strip-optimizer",
+        action="store_true",
+        help="leave out the state of optimizers, by the object graph or by TensorFlow 1's names",
+    )
+    add(
+        "--cast",
+        metavar="[FILTER=]DTYPE",
+        help="cast all floating-point tensors, or those with such names",
+        **several,
+    )
+    add(
+        "--set-metadata",
+        metavar="KEY=VALUE",
+        help="set a member of the metadata to a number, true, false, a JSON list, or a text; an "
+        "empty VALUE removes it",
+        **several,
+    )
+    add(
+        "--compact",
+        action="store_true",
+        help="write every data file that loses a tensor again, to free its space",
+    )
+    add(
+        "--overwrite",
+        action="store_true",
+        help="replace what is at DESTINATION, which may be SOURCE",
+    )
+    add("--json", action="store_true", help="print what was done as one JSON document")
+    add("-q", "--quiet", action="store_true", help="print nothing on success")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Edit and return the exit status.
+
+    Raises:
+        CkptfmtError: nothing has changed (after a DurabilityUnknownError: it has).
+    """
+    source = locate(options.source)
+    check_destination(options.destination, overwrite=options.overwrite)
+    metadata = rename = None
+    if options.rename or options.set_metadata:
+        with ckptfmt.open(source) as reader:
+            if options.rename:
+                rename = _renames(options.rename, list(reader), reader.prefix)
+            if options.set_metadata:
+                metadata = _metadata(options.set_metadata, reader.metadata)
+    with Progress("editing", quiet=options.quiet or options.json) as progress:
+        done = ckptfmt.edit(
+            source,
+            options.destination,
+            rename=rename,
+            drop=options.drop or None,
+            keep=options.keep or None,
+            cast=_casts(options.cast),
+            metadata=metadata,
+            strip_optimizer=options.strip_optimizer,
+            compact=options.compact,
+            progress=progress.update,
+        )
+    if options.json:
+        Output().document({"schema": 1, **_document(done)})
+    elif not options.quiet:
+        _print(done)
+    return 0
+
+
+# ---- options -------------------------------------------------------------------------------------
+
+
+def _renames(given: list[str], stored: list[str], prefix: str) -> dict[str, str]:
+    """Return the new names by stored name. The rules are applied one after the other.
+
+    Raises:
+        TensorNotFoundError: a rule matches no name.
+    """
+    now = {name: name for name in stored if name != OBJECT_GRAPH_KEY}
+    for rule in given:
+        renamed = _rename_rule(rule)
+        found = {old: new for old, name in now.items() if (new := renamed(name)) is not None}
+        if not found:
+            hint = near(rule.partition("=")[0], list(now.values()))
+            raise TensorNotFoundError(
+                f"--rename {rule!r} matches none of the {len(now)} tensors{hint}", path=prefix
+            )
+        now.update(found)
+    return {old: new for old, new in now.items() if old != new}
+
+
+def _rename_rule(rule: str) -> Callable[[str], str | None]:
+    """Return a function that gives the new name of a tensor, None if the rule does not match."""
+    if rule.startswith("/") and "/=" in rule[1:]:
+        pattern, _, replacement = rule[1:].partition("/=")
+        try:
+            compiled = re.compile(pattern)
+            compiled.sub(replacement, "")
+        except (re.error, IndexError) as error:
+            raise InvalidError(f"--rename {rule!r}: {error}") from None
+
+        def by_regex(name: str) -> str | None:
+            new, count = compiled.subn(replacement, name)
+            return new if count else None
+
+        return by_regex
+    old, equals, new = rule.partition("=")
+    if not (old and equals and new):
+        raise InvalidError(f"--rename {rule!r}: expected OLD=NEW or /REGEX/=NEW")
+    if new.count("*") > old.count("*"):
+        raise InvalidError(f"--rename {rule!r}: NEW has a * for which OLD has none")
+    whole = re.compile("(.*)".join(map(re.escape, old.split("*"))), re.DOTALL)
+    first, *rest = new.split("*")
+
+    def by_glob(name: str) -> str | None:
+        match = whole.fullmatch(name)
+        if match is None:
+            return None
+        return first + "".join(match[number] + part for number, part in enumerate(rest, 1))
+
+    return by_glob
+
+
+def _casts(given: list[str]) -> str | dict[str, str] | None:
+    """Return the `cast` argument of `ckptfmt.edit`."""
+    named = dict(one.rpartition("=")[::2] for one in given)
+    if "" in named and len(given) > 1:
+        raise InvalidError("--cast DTYPE can be given once, and not with --cast FILTER=DTYPE")
+    return named.get("", named or None)
+
+
+def _metadata(given: list[str], stored: dict[str, Any]) -> dict[str, Any]:
+    """Return the metadata with these members set."""
+    result = dict(stored)
+    for one in given:
+        key, equals, value = one.partition("=")
+        if not (key and equals):
+            raise InvalidError(f"--set-metadata {one!r}: expected KEY=VALUE")
+        if not value:
+            if result.pop(key, None) is None:
+                raise InvalidError(f"--set-metadata {one!r}: the metadata has no {key!r}")
+            continue
+        try:
+            result[key] = json.loads(value)
+        except ValueError:
+            result[key] = value
+    return result
+
+
+# ---- printing ------------------------------------------------------------------------------------
+
+
+def _document(done: Edit) -> dict[str, Any]:
+    return {
+        "path": done.path,
+        "tensors": done.tensors,
+        "renamed": done.renamed,
+        "dropped": list(done.dropped),
+        "casts": {name: list(pair) for name, pair in done.casts.items()},
+        "copied_nbytes": done.copied_nbytes,
+    }
+
+
+def _print(done: Edit) -> None:
+    output = Output()
+    for old, new in done.renamed.items():
+        output.line(f"renamed {text.printable(old)} to {text.printable(new)}")
+    for name in done.dropped:
+        output.line(f"dropped {text.printable(name)}")
+    for name, (before, after) in done.casts.items():
+        output.line(f"cast {text.printable(name)} from {before} to {after}")
+    tensors = text.plural(done.tensors, "tensor")
+    output.line(f"wrote {tensors} to {text.printable(done.path)}")

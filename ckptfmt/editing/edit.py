@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ckptfmt.edit`: rename, drop and cast tensors, and set metadata."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ckptfmt import _core, dtypes
+from ckptfmt.arguments import Durability, check_choice, check_progress, wrong
+from ckptfmt.background import wait_for_saves
+from ckptfmt.bundle.casting import cast_dtype, castable, dtype_text
+from ckptfmt.bundle.locate import locate
+from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.rewriting import Rewrite, rewrite
+from ckptfmt.bundle.selecting import (
+    Filter,
+    Rename,
+    by_text,
+    check_distinct,
+    filter_function,
+    near,
+    renamed,
+)
+from ckptfmt.bundle.writer import check_options
+from ckptfmt.editing.graphs import edited_graph
+from ckptfmt.errors import InvalidError, TensorNotFoundError
+from ckptfmt.names import prefix_text, saved_name
+from ckptfmt.objects.build import graph_of
+from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, encode_graph
+from ckptfmt.objects.roles import optimizer_names
+from ckptfmt.progress import Progress
+
+__all__ = ["Edit", "edit"]
+
+Path = str | bytes | os.PathLike[Any]
+Filters = Filter | Sequence[Filter]
+Cast = str | Mapping[Any, str]
+
+
+@dataclass(frozen=True)
+class Edit:
+    """What `edit` did.
+
+    Attributes:
+        path: prefix of the result.
+        tensors: number of tensors in it.
+        renamed: new names by stored name, of those that changed.
+        dropped: stored names of dropped tensors.
+        casts: by stored name, the dtypes before and after.
+        copied_nbytes: bytes of arrays that were copied or changed; the rest is linked.
+    """
+
+    path: str
+    tensors: int
+    renamed: dict[str, str] = field(default_factory=dict)
+    dropped: tuple[str, ...] = ()
+    casts: dict[str, tuple[str, str]] = field(default_factory=dict)
+    copied_nbytes: int = 0
+
+
+def edit(
+    source: Path,
+    destination: Path,
+    *,
+    rename: Rename | None = None,
+    drop: Filters | None = None,
+    keep: Filters | None = None,
+    cast: Cast | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    strip_optimizer: bool = False,
+    compact: bool = False,
+    durability: Durability = "full",
+    progress: Progress | None = None,
+    limits: Mapping[str, int] | None = None,
+) -> Edit:
+    """Write a checkpoint again with other names, fewer tensors, other dtypes or other metadata, all
+    or nothing.
+
+    Data files whose bytes stay are shared with the source by hard links and not read, so that
+    renaming writes an index and nothing else. Where links are impossible, and in data files that
+    lose more than a tenth of their bytes, the tensors that stay are copied, and verified. The level
+    of the format stays.
+
+    In a checkpoint with an object graph of TensorFlow, the graph is rewritten: it refers to the new
+    names; objects are renamed with their tensors if the new names are keys of objects at another
+    path with as many parts (`model/w/.ATTRIBUTES/VARIABLE_VALUE` to
+    `net/w/.ATTRIBUTES/VARIABLE_VALUE`); objects without any tensors left are removed.
+
+    All arguments refer to the stored names.
+
+    Args:
+        source: any path that `ckptfmt.open` takes.
+        destination: prefix of the result. It may be that of the source, which is then replaced in
+            one step.
+        rename: stored name to new name: a mapping, a function, or pairs (regular expression,
+            replacement), as in `ckptfmt.load_into`, without transforms. None drops a tensor.
+        drop: which tensors to leave out: a glob pattern for the whole name (`*` matches slashes
+            too), `/REGEX/` or a compiled regular expression that is found anywhere in the name, a
+            function, or a list of these. The object graph is only dropped by its own name.
+        keep: which tensors to keep, in the same forms; the others are dropped.
+        cast: the dtype to which all floating-point tensors are cast, or a mapping of filters to
+            dtypes for any tensors of numbers, of which the first that matches counts. Values are
+            converted as numpy's `astype` does.
+        metadata: replaces the stored metadata (see `ckptfmt.Writer`); empty removes it.
+        strip_optimizer: True drops the state of optimizers: by the object graph if there is one,
+            else by the names that TensorFlow 1 gives slot variables (`w/Adam`, `w/Momentum`,
+            `beta1_power`).
+        compact: True copies the tensors that stay in every data file that loses one.
+        durability: as in Writer.
+        progress: called as `progress(bytes_done, bytes_total)` with bytes of copied arrays.
+        limits: as in `ckptfmt.open`.
+
+    Raises:
+        TensorNotFoundError: a filter matches no tensor, or `rename` none.
+        InvalidError: two tensors with the same name, an invalid name, nothing left, a cast that is
+            not possible; or only some of the tensors of an object are renamed or dropped where the
+            object graph needs all.
+        CheckpointNotFoundError, CorruptError, LimitError, UnsupportedError: of the source.
+        StorageError, BusyError, DurabilityUnknownError: as in Writer.
+    """
+    check_progress(progress)
+    check_choice("durability", durability, _core.DURABILITY)
+    target = prefix_text(destination, urls=True)
+    if metadata is not None:
+        check_options(metadata, "v2+", None, durability)
+    given = (rename, drop, keep, cast, metadata)
+    if not strip_optimizer and all(one is None for one in given):
+        raise InvalidError(
+            "nothing to edit: give rename, drop, keep, cast, metadata or strip_optimizer"
+        )
+    wait_for_saves()
+    with Reader(locate(source), limits=limits) as reader:
+        stored = list(reader)
+        graph = graph_of(reader)
+        left_out = _left_out(reader, stored, drop, keep)
+        if strip_optimizer:
+            found = optimizer_names(stored, graph)
+            if not found:
+                raise TensorNotFoundError(
+                    "strip_optimizer: no tensor is the state of an optimizer", path=reader.prefix
+                )
+            left_out |= found
+        new_names = _new_names(reader, stored, left_out, rename)
+        rest = {old: new for old, new in new_names.items() if new is not None}
+        if not rest.keys() - {OBJECT_GRAPH_KEY}:
+            raise InvalidError("no tensor would be left", path=reader.prefix)
+        texts = {}
+        if (
+            graph is not None
+            and OBJECT_GRAPH_KEY in rest
+            and any(old != new for old, new in new_names.items())
+        ):
+            changed = edited_graph(graph, new_names, cut_optimizers=strip_optimizer)
+            texts[OBJECT_GRAPH_KEY] = encode_graph(changed)
+        casts = _casts(reader, list(rest), cast)
+        plan = Rewrite(
+            rest,
+            {name: to for name, (_, to) in casts.items()},
+            texts,
+            metadata,
+            compact,
+            durability,
+        )
+        copied = rewrite(reader, target, plan, progress)
+    return Edit(
+        target,
+        len(rest),
+        {old: new for old, new in rest.items() if old != new},
+        tuple(old for old, new in new_names.items() if new is None),
+        {name: (dtype_text(before), dtype_text(to)) for name, (before, to) in casts.items()},
+        copied,
+    )
+
+
+def _each(what: str, given: Filters | None) -> list[tuple[Filter, Any]]:
+    """Return filters with their functions."""
+    if given is None:
+        return []
+    listed: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
+    if not listed:
+        raise InvalidError(f"{what} is empty: give at least one filter")
+    return [(one, filter_function(one)) for one in listed]
+
+
+def _left_out(
+    reader: Reader, stored: list[str], drop: Filters | None, keep: Filters | None
+) -> set[str]:
+    """Return the names that `drop` matches, or `keep` does not."""
+    names = [name for name in stored if name != OBJECT_GRAPH_KEY]
+    left_out: set[str] = set()
+    for given, passes in _each("drop", drop):
+        found = {name for name in names if passes(name)}
+        if given == OBJECT_GRAPH_KEY and given in reader:
+            found.add(OBJECT_GRAPH_KEY)
+        _check_found(reader, "drop", given, found, names)
+        left_out |= found
+    kept: set[str] = set()
+    for given, passes in _each("keep", keep):
+        found = {name for name in names if passes(name)}
+        _check_found(reader, "keep", given, found, names)
+        kept |= found
+    return left_out if keep is None else left_out | set(names).difference(kept)
+
+
+def _check_found(
+    reader: Reader, what: str, given: Any, found: Iterable[str], names: list[str]
+) -> None:
+    if not found:
+        hint = near(given, names) if isinstance(given, str) else ""
+        raise TensorNotFoundError(
+            f"{what}: {given!r} matches none of the {len(names)} tensors{hint}", path=reader.prefix
+        )
+
+
+def _new_names(
+    reader: Reader, stored: list[str], left_out: set[str], rename: Rename | None
+) -> dict[str, str | None]:
+    """Return the new name of every stored tensor; None if it is dropped."""
+    rest = [name for name in stored if name not in left_out and name != OBJECT_GRAPH_KEY]
+    if isinstance(rename, Mapping):
+        rename = by_text("rename", rename)
+        for old in rename:
+            if old == OBJECT_GRAPH_KEY:
+                raise InvalidError("the object graph cannot be renamed", tensor=old)
+            _check_found(reader, "rename", old, {old}.intersection(stored), rest)
+    given, transforms = renamed(rest, rename)
+    if transforms:
+        raise InvalidError("rename: transforms are for ckptfmt.load_into and ckptfmt.convert")
+    result: dict[str, str | None] = dict.fromkeys(stored)
+    if OBJECT_GRAPH_KEY in result and OBJECT_GRAPH_KEY not in left_out:
+        result[OBJECT_GRAPH_KEY] = OBJECT_GRAPH_KEY
+    for old, new in zip(rest, given, strict=True):
+        result[old] = new if new is None or new == old else saved_name(new)
+    if rename is not None and all(result[name] == name for name in rest):
+        raise TensorNotFoundError(
+            f"rename: {rename!r} changes none of the {len(rest)} names", path=reader.prefix
+        )
+    kept = [(old, new) for old, new in result.items() if new is not None]
+    check_distinct([old for old, _ in kept], [new for _, new in kept])
+    return result
+
+
+def _casts(
+    reader: Reader, names: list[str], cast: Cast | None
+) -> dict[str, tuple[np.dtype[Any], np.dtype[Any]]]:
+    """Return the dtypes before and after of the tensors that are cast."""
+    if cast is None:
+        return {}
+    rules: list[tuple[Any, Any, np.dtype[Any]]] = []
+    if isinstance(cast, Mapping):
+        rules = [(one, filter_function(one), cast_dtype(to)) for one, to in cast.items()]
+    elif isinstance(cast, str):
+        everything = cast_dtype(cast)
+    else:
+        raise wrong("cast", "a dtype, or a mapping of filters to dtypes", cast)
+    found: dict[str, tuple[np.dtype[Any], np.dtype[Any]]] = {}
+    matched = [False] * len(rules)
+    table = reader.table()
+    codes = dict(zip(table["name"].tolist(), table["dtype_code"].tolist(), strict=True))
+    for name in names:
+        before = dtypes.numpy_dtype(codes[name])
+        if not rules:
+            if before is not None and _is_float(before) and before != everything:
+                found[name] = before, everything
+            continue
+        for number, (_, passes, to) in enumerate(rules):
+            if name != OBJECT_GRAPH_KEY and passes(name):
+                matched[number] = True
+                if before != to:
+                    _check_cast(name, before, to)
+                    assert before is not None
+                    found[name] = before, to
+                break
+    for (given, _, _), hit in zip(rules, matched, strict=True):
+        _check_found(reader, "cast", given, ["found"] * hit, names)
+    if not found:
+        raise TensorNotFoundError(f"cast: no tensor changes by {cast!r}", path=reader.prefix)
+    return found
+
+
+def _is_float(dtype: np.dtype[Any]) -> bool:
+    """Return whether a dtype is of real floating-point numbers, those of ml_dtypes included."""
+    return dtype.kind == "f" or dtype.name.startswith(("bfloat", "float"))
+
+
+def _check_cast(name: str, before: np.dtype[Any] | None, to: np.dtype[Any]) -> None:
+    if before is None or not castable(before, to):
+        stored = "an unknown dtype" if before is None else dtype_text(before)
+        raise InvalidError(f"cannot cast {stored} to {dtype_text(to)}", tensor=name)

@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The object graph of a checkpoint whose tensors are renamed or dropped.
+
+Pure data: nothing here opens a file. The graph is not trusted; nothing recurses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ckptfmt.bundle.selecting import some
+from ckptfmt.errors import InvalidError
+from ckptfmt.objects.build import key_groups, wanted_keys
+from ckptfmt.objects.graph import (
+    ATTRIBUTES,
+    OPTIMIZER_SLOT,
+    Attribute,
+    Node,
+    ObjectGraph,
+    SlotVariable,
+    escape,
+    mark_checkpoint_values,
+    unescape,
+)
+from ckptfmt.objects.nodes import NONE
+from ckptfmt.objects.roles import optimizer_nodes
+
+__all__ = ["edited_graph"]
+
+# An edge of the graph: a node, and the local name of a child.
+_Edge = tuple[int, str]
+
+
+def edited_graph(
+    graph: ObjectGraph, new_names: Mapping[str, str | None], *, cut_optimizers: bool = False
+) -> ObjectGraph:
+    """Return the graph of a checkpoint after its tensors were renamed and dropped.
+
+    An attribute whose tensor is dropped is removed, and with it objects that have nothing left. If
+    the new name of a tensor is the key of an object at another path with as many parts, the objects
+    on the path are renamed with it.
+
+    Args:
+        graph: the graph before; unchanged.
+        new_names: the new name of every stored tensor; None if it is dropped.
+        cut_optimizers: whether to remove the optimizers themselves, if all tensors that stay can
+            be reached without them.
+
+    Raises:
+        InvalidError: only some of the tensors of an object that is stored as several are renamed or
+            dropped, or are renamed so that they no longer have a common beginning; or only some of
+            the tensors below an object are renamed to another path.
+    """
+    keys = _new_keys(graph, new_names)
+    edges = _renamed_edges(graph, {old: new for old, new in keys.items() if new is not None})
+    nodes: list[Node] = []
+    lost: set[int] = set()
+    for node_id, node in enumerate(graph.nodes):
+        attributes = [
+            Attribute(one.name, one.full_name, key)
+            for one in node.attributes
+            if (key := keys.get(one.checkpoint_key, one.checkpoint_key)) is not None
+        ]
+        if len(attributes) < len(node.attributes):
+            lost.add(node_id)
+        children = [(edges.get((node_id, name), name), child) for name, child in node.children]
+        _check_distinct(node, children)
+        nodes.append(
+            Node(
+                children,
+                attributes,
+                list(node.slot_variables),
+                node.registered_saver,
+                node.has_checkpoint_values,
+                node.kind,
+            )
+        )
+    _prune(nodes, lost)
+    result = ObjectGraph(nodes)
+    if cut_optimizers:
+        _cut(result, optimizer_nodes(graph))
+    result = _compacted(result)
+    if any(node.has_checkpoint_values is not None for node in graph.nodes):
+        mark_checkpoint_values(result)
+    return result
+
+
+# ---- keys ----------------------------------------------------------------------------------------
+
+
+def _new_keys(graph: ObjectGraph, new_names: Mapping[str, str | None]) -> dict[str, str | None]:
+    """Return the new keys of all attributes that have tensors. A key may stand for several."""
+    found: dict[str, str | None] = {}
+    keys = wanted_keys(graph, range(len(graph.nodes)))
+    missing = [key for key in keys if key not in new_names]
+    groups = key_groups(missing, sorted(set(new_names).difference(keys))) if missing else {}
+    for key in keys:
+        if key in new_names:
+            found[key] = new_names[key]
+        elif key in groups:
+            found[key] = _group_key(key, groups[key], new_names)
+    return found
+
+
+def _group_key(key: str, group: list[str], new_names: Mapping[str, str | None]) -> str | None:
+    """Return the new key of tensors that the graph names by their common beginning."""
+    possible: set[str | None] = set()
+    for name in group:
+        new, suffix = new_names[name], name[len(key) :]
+        if new is not None and not new.endswith(suffix):
+            break
+        possible.add(None if new is None else new.removesuffix(suffix))
+    else:
+        if len(possible) == 1:
+            return possible.pop()
+    raise InvalidError(
+        f"the object graph refers to {some(group)} by their common beginning: rename all of them, "
+        "keeping their endings, or drop all of them",
+        tensor=group[0],
+    )
+
+
+# ---- paths ---------------------------------------------------------------------------------------
+
+
+def _path_of(key: str) -> list[str] | None:
+    """Return the local names that lead to the object of a key, still escaped; None if the key does
+    not say, as that of a slot variable."""
+    path, found, _ = key.rpartition(f"/{ATTRIBUTES}/")
+    parts = path.split("/")
+    return parts if found and OPTIMIZER_SLOT not in parts else None
+
+
+def _renamed_edges(graph: ObjectGraph, keys: Mapping[str, str]) -> dict[_Edge, str]:
+    """Return the edges whose names change, so that objects are found at the paths of their new
+    keys."""
+    children = [dict(node.children) for node in graph.nodes]
+    wanted: dict[_Edge, dict[str, str]] = {}
+    changed: dict[_Edge, str] = {}
+    for old, new in keys.items():
+        before, after = _path_of(old), _path_of(new)
+        if before is None or after is None or len(before) != len(after):
+            continue
+        for edge, name in _edges(children, before, after):
+            wanted.setdefault(edge, {}).setdefault(name, old)
+            if name != edge[1]:
+                changed[edge] = name
+    for edge in changed:
+        if len(wanted[edge]) > 1:
+            shown = "; ".join(f"{old!r} to '{escape(name)}'" for name, old in wanted[edge].items())
+            raise InvalidError(
+                f"the new names move the object '{escape(edge[1])}' of the object graph to "
+                f"different places: {shown}; rename all tensors below it alike"
+            )
+    return changed
+
+
+def _edges(
+    children: list[dict[str, int]], before: list[str], after: list[str]
+) -> list[tuple[_Edge, str]]:
+    """Return the edges along a path with their new names; none if the path is not in the graph."""
+    found, node_id = [], 0
+    for old, new in zip(before, after, strict=True):
+        try:
+            local, renamed = unescape(old), unescape(new)
+        except InvalidError:
+            return []
+        child = children[node_id].get(local)
+        if child is None:
+            return []
+        found.append(((node_id, local), renamed))
+        node_id = child
+    return found
+
+
+def _check_distinct(node: Node, children: list[tuple[str, int]]) -> None:
+    if children == node.children or len(dict(children)) == len(children):
+        return
+    names = [name for name, _ in children]
+    twice = next(name for name in names if names.count(name) > 1)
+    raise InvalidError(f"the new names give two objects of the object graph the path '{twice}'")
+
+
+# ---- nodes ---------------------------------------------------------------------------------------
+
+
+def _prune(nodes: list[Node], lost: set[int]) -> None:
+    """Remove the references to nodes that lost their tensors and have nothing else, and to nodes
+    that only lead to such. An element of a list or tuple becomes None instead."""
+    parents: dict[int, list[int]] = {}
+    owners: dict[int, list[SlotVariable]] = {}
+    optimizer_of: dict[int, list[int]] = {}
+    uses = [0] * len(nodes)  # as the variable of a slot
+    rest = [len(node.children) + len(node.slot_variables) for node in nodes]
+    for node_id, node in enumerate(nodes):
+        for _, child in node.children:
+            parents.setdefault(child, []).append(node_id)
+        for slot in node.slot_variables:
+            owners.setdefault(slot.slot_variable_node_id, []).append(slot)
+            optimizer_of.setdefault(slot.slot_variable_node_id, []).append(node_id)
+            uses[slot.original_variable_node_id] += 1
+    waiting, gone = list(lost), set[int]()
+    while waiting:
+        node_id = waiting.pop()
+        node, above = nodes[node_id], parents.get(node_id, [])
+        if node.attributes or node.registered_saver or rest[node_id] or uses[node_id]:
+            continue
+        if node_id in gone or node_id == 0:
+            continue
+        if any(nodes[parent].kind in ("list", "tuple") for parent in above):
+            node.kind = NONE
+            continue
+        gone.add(node_id)
+        for slot in owners.get(node_id, ()):
+            uses[slot.original_variable_node_id] -= 1
+            if slot.original_variable_node_id in lost:
+                waiting.append(slot.original_variable_node_id)
+        for other in (*above, *optimizer_of.get(node_id, ())):
+            rest[other] -= 1
+            waiting.append(other)
+    for node in nodes if gone else ():
+        node.children = [edge for edge in node.children if edge[1] not in gone]
+        slots = node.slot_variables
+        node.slot_variables = [one for one in slots if one.slot_variable_node_id not in gone]
+
+
+def _cut(graph: ObjectGraph, optimizers: set[int]) -> None:
+    """Remove optimizers, unless a tensor is found only through them."""
+    nodes = graph.nodes
+    seen = _reached(nodes, optimizers)
+    if any(node.attributes and number not in seen for number, node in enumerate(nodes)):
+        return
+    for node in nodes:
+        node.children = [edge for edge in node.children if edge[1] not in optimizers]
+    for one in optimizers:
+        nodes[one].slot_variables = []
+
+
+def _reached(nodes: list[Node], but: set[int]) -> set[int]:
+    waiting, found = [0], {0}
+    while waiting:
+        node = nodes[waiting.pop()]
+        following = [child for _, child in node.children]
+        following += [slot.slot_variable_node_id for slot in node.slot_variables]
+        for child in following:
+            if child not in found and child not in but:
+                found.add(child)
+                waiting.append(child)
+    return found
+
+
+def _compacted(graph: ObjectGraph) -> ObjectGraph:
+    """Return the graph without the nodes that the root does not reach and that have nothing."""
+    nodes = graph.nodes
+    seen = _reached(nodes, set())
+    originals = {
+        slot.original_variable_node_id for number in seen for slot in nodes[number].slot_variables
+    }
+    stays = [
+        number
+        for number, node in enumerate(nodes)
+        if number in seen or number in originals or node.attributes or node.registered_saver
+    ]
+    if len(stays) == len(nodes):
+        return graph
+    numbers = {old: new for new, old in enumerate(stays)}
+    for old in stays:
+        node = nodes[old]
+        node.children = [
+            (name, numbers[child]) for name, child in node.children if child in numbers
+        ]
+        node.slot_variables = [
+            SlotVariable(
+                numbers[slot.original_variable_node_id],
+                slot.slot_name,
+                numbers[slot.slot_variable_node_id],
+            )
+            for slot in node.slot_variables
+            if slot.original_variable_node_id in numbers and slot.slot_variable_node_id in numbers
+        ]
+    return ObjectGraph([nodes[old] for old in stays])
