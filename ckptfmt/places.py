@@ -15,6 +15,7 @@ from ckptfmt.names import is_url
 
 __all__ = [
     "OpenObject",
+    "entries",
     "file_size",
     "is_directory",
     "is_file",
@@ -119,6 +120,26 @@ def _listed(store: Any, directory: str) -> list[str]:
     with _errors(directory):
         files, directories = store.entries(directory)
         return [*files, *directories]
+
+
+def entries(directory: str) -> tuple[list[str], list[str]]:
+    """Return the names of the files in a directory, and of the directories in it, without those
+    that are symbolic links.
+
+    Raises:
+        StorageError: it cannot be listed.
+    """
+    store = store_of(directory)
+    with _errors(directory):
+        if store is not None:
+            files, directories = store.entries(directory)
+            return files, directories
+        with os.scandir(directory) as found:
+            every = [(entry.name, entry.is_dir(), entry.is_symlink()) for entry in found]
+    return (
+        [name for name, is_dir, _ in every if not is_dir],
+        [name for name, is_dir, is_link in every if is_dir and not is_link],
+    )
 
 
 def names_in_archive(path: str) -> list[str]:

@@ -9,22 +9,28 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ckptfmt import names
 from ckptfmt.errors import (
     CheckpointNotFoundError,
+    CkptfmtError,
+    CorruptError,
     UnsupportedError,
 )
 from ckptfmt.names import path_text
-from ckptfmt.places import is_directory, is_file, names_in, names_in_archive, read_ends
+from ckptfmt.places import entries, is_directory, is_file, names_in, names_in_archive, read_ends
 
-__all__ = ["describe_file", "locate"]
+__all__ = ["describe_file", "explained", "locate", "locate_all"]
 
 HEAD_BYTES = 512
 TABLE_MAGIC = bytes.fromhex("57fb808b247547db")
+LFS_POINTER = b"version https://git-lfs"
 LISTED_MAX = 8
+# What saves in progress and killed ones leave, TensorFlow's among them.
+_TEMPORARY = re.compile(r".+_temp(_[0-9a-f]+)?", re.S)
+_PART = re.compile(r"part-[0-9]{5,10}-of-[0-9]{5,10}")
 
 
 def locate(path: str | bytes | os.PathLike[Any]) -> str:
@@ -58,6 +64,43 @@ def locate(path: str | bytes | os.PathLike[Any]) -> str:
             return _in_archive(text)
         raise _refused_file(text)
     raise _not_found(text, _what_is_near(text))
+
+
+def locate_all(directory: str | bytes | os.PathLike[Any]) -> Iterator[str]:
+    """Yield the prefixes of all checkpoints in a directory and in those below it, in the order of
+    their names. Symbolic links to directories are not followed, and unfinished saves are left out.
+
+    An `.index` file belongs to a checkpoint if there are data files of its name, or if it ends as
+    a table does, or if it is a Git LFS pointer: other programs use this extension as well.
+
+    Raises:
+        StorageError: a directory cannot be listed.
+        InvalidError: not a path.
+    """
+    yield from _below(path_text(directory, urls=True))
+
+
+def _below(directory: str) -> Iterator[str]:
+    files, directories = entries(directory)
+    with_data = {data.prefix for name in files if (data := names.parse_data_name(name))}
+    unfinished = _TEMPORARY.fullmatch(os.path.basename(directory)) is not None
+    for name in sorted(files):
+        stem = name.removesuffix(".index")
+        if stem == name or (unfinished and _PART.fullmatch(stem)):
+            continue
+        path = os.path.join(directory, name)
+        if stem in with_data or _is_index(path):
+            yield path.removesuffix(".index")
+    for name in sorted(directories):
+        yield from _below(os.path.join(directory, name))
+
+
+def _is_index(path: str) -> bool:
+    try:
+        head, tail = read_ends(path, len(LFS_POINTER), len(TABLE_MAGIC))
+    except OSError:
+        return True  # opening it reports why
+    return tail == TABLE_MAGIC or head == LFS_POINTER
 
 
 def _not_found(path: str, message: str) -> CheckpointNotFoundError:
@@ -196,7 +239,7 @@ _KINDS: list[tuple[str, Callable[[bytes], bool]]] = [
     ("an empty file", lambda head: not head),
     (
         "a Git LFS pointer: the file itself was never fetched (`git lfs pull`)",
-        lambda head: head.startswith(b"version https://git-lfs"),
+        lambda head: head.startswith(LFS_POINTER),
     ),
     ("an HTML page, as a download that failed leaves behind", _is_html),
     (
@@ -226,3 +269,18 @@ def describe_file(path: str) -> str:
     if tail == TABLE_MAGIC:
         return _V1_TABLE
     return next((kind for kind, matches in _KINDS if matches(head)), "a file of an unknown kind")
+
+
+def explained(error: CkptfmtError) -> CkptfmtError:
+    """Return the error, and what the index file seems to be instead where that is plain to see."""
+    path = error.path or ""
+    if error.failure in ("BAD_MAGIC", "TRUNCATED") and path.endswith(".index"):
+        kind = describe_file(path)
+        if not kind.startswith(("a table", "a file")):
+            return CorruptError(
+                f"{error.message} (it looks like {kind})",
+                failure=error.failure,
+                path=path,
+                offset=error.offset,
+            )
+    return error

@@ -17,7 +17,7 @@ from ckptfmt import _core, dtypes, names
 from ckptfmt.arguments import Verify, check_choice, check_limits
 from ckptfmt.bundle import selecting
 from ckptfmt.bundle.codec import Zstd
-from ckptfmt.bundle.locate import describe_file, locate
+from ckptfmt.bundle.locate import explained, locate
 from ckptfmt.bundle.tensor import TensorHandle
 from ckptfmt.errors import (
     CheckpointNotFoundError,
@@ -151,7 +151,7 @@ class Reader(Mapping[str, TensorHandle]):
                 prefix, limits, follow_symlinks, Zstd(), store_of(prefix)
             )
         except CorruptError as error:
-            raise _explained(error) from None
+            raise explained(error) from None
         fields = self._handle.header()
         self.header = Header(big_endian=bool(fields.pop("big_endian")), **fields)
 
@@ -507,20 +507,6 @@ class _Values(ValuesView[TensorHandle]):
 
     def __iter__(self) -> Iterator[TensorHandle]:
         return self._mapping._handles()
-
-
-def _explained(error: CkptfmtError) -> CkptfmtError:
-    """Return the error, and what the file seems to be instead where that is plain to see."""
-    if error.failure in ("BAD_MAGIC", "TRUNCATED") and error.path is not None:
-        kind = describe_file(error.path)
-        if not kind.startswith(("a table", "a file")):
-            return CorruptError(
-                f"{error.message} (it looks like {kind})",
-                failure=error.failure,
-                path=error.path,
-                offset=error.offset,
-            )
-    return error
 
 
 def missing(name: str | bytes, path: str) -> TensorNotFoundError:

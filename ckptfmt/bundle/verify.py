@@ -11,7 +11,7 @@ from typing import Any
 from ckptfmt import _core
 from ckptfmt.arguments import check_limits, check_progress
 from ckptfmt.bundle.codec import Zstd
-from ckptfmt.bundle.locate import locate
+from ckptfmt.bundle.locate import explained, locate
 from ckptfmt.errors import CkptfmtError
 from ckptfmt.places import store_of
 
@@ -148,10 +148,7 @@ def _finding(found: _core.Finding) -> Finding:
     error = found.error
     if not isinstance(error, CkptfmtError):
         return Finding(severity, "NO_MEMORY", "NO_MEMORY", str(error), None, None, None)
-    return _problem(error, severity)
-
-
-def _problem(error: CkptfmtError, severity: str = "problem") -> Finding:
+    error = explained(error)
     return Finding(
         severity, error.status, error.failure, error.message, error.path, error.offset, error.tensor
     )

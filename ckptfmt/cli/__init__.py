@@ -113,14 +113,14 @@ def _run(arguments: Sequence[str] | None) -> int:
         return int(stop.code or GOOD)
     except CkptfmtError as error:
         if getattr(options, "json", False):
-            Output().document({"schema": 1, "error": _error_fields(error)})
+            Output().document({"schema": 1, "error": error_fields(error)})
         return _complain(str(error), PROBLEMS if isinstance(error, DAMAGE) else TROUBLE)
     except MemoryError:
         return _complain("out of memory", TROUBLE)
     return status
 
 
-def _error_fields(error: CkptfmtError) -> dict[str, object]:
+def error_fields(error: CkptfmtError) -> dict[str, object]:
     """Return the fields of an error in the JSON document of a command that failed."""
     names = ("status", "failure", "message", "path", "offset", "tensor")
     return {name: getattr(error, name) for name in names}

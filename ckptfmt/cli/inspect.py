@@ -27,6 +27,7 @@ from ckptfmt.cli import (
     layout,
 )
 from ckptfmt.cli.contents import RESERVED, Contents, Tensors, finding_of, gather, gather_unopened
+from ckptfmt.cli.options import count
 from ckptfmt.cli.output import COLORS, Output, colored
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
@@ -75,7 +76,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="order of the tensors: name (byte order, as stored), size (most bytes first), shard "
         "(data file, then offset), dtype",
     )
-    add("--limit", metavar="N", type=_count, help="show the first N tensors only")
+    add("--limit", metavar="N", type=count, help="show the first N tensors only")
     add("--slices", action="store_true", help="list the slices of partitioned tensors, and offsets")
     add(
         "--all",
@@ -105,12 +106,6 @@ def _matcher(pattern: str) -> Callable[[str], object]:
         except re.error as error:
             raise argparse.ArgumentTypeError(f"invalid regular expression: {error}") from None
     return re.compile(fnmatch.translate(pattern)).match
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} must be a non-negative integer")
-    return int(text)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -5,21 +5,27 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 
 import ckptfmt
-from ckptfmt import CkptfmtError, Finding, Report
-from ckptfmt.cli import text
+from ckptfmt import CheckpointNotFoundError, CkptfmtError, Finding, Report
+from ckptfmt.bundle.locate import locate_all
+from ckptfmt.cli import DAMAGE, error_fields, text
 from ckptfmt.cli.contents import finding_of
+from ckptfmt.cli.findings import grouped
+from ckptfmt.cli.options import count
 from ckptfmt.cli.output import COLORS, Output
 from ckptfmt.cli.progress import Progress
 from ckptfmt.names import index_name
 from ckptfmt.objects.build import missing_keys, read_graph_bytes
 from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, decode_graph
+from ckptfmt.places import is_directory
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 
-SUMMARY = "check every block, entry and byte of a checkpoint"
+SUMMARY = "check every block, entry and byte of checkpoints"
 
 EPILOG = """
 PATH is a prefix, an .index or data file, a directory with a `checkpoint` file or a single
@@ -29,12 +35,17 @@ Checks every block and entry of the index, the checksum of every tensor, sizes, 
 without a tensor, missing or unexpected data files, and the tensors of the object graph. Prints one
 line per finding: severity, the rule of spec/format.md that is broken, file, offset and tensor. A
 problem is damage; a note is a sound encoding that a canonical writer would not have written, or a
-tensor that only the object graph knows.
+tensor that only the object graph knows. Many findings that are alike are printed as one.
+
+Of several PATHs, or with -r, every checkpoint has a line with its findings below it; with --json it
+has a document of its own, and a last one has the totals. Notes are printed with --strict only. With
+-r, directories are searched for checkpoints; symbolic links to directories are not followed.
 
 examples:
   ckptfmt verify model.ckpt-1000
   ckptfmt verify --strict checkpoints/
   ckptfmt verify --quiet model && echo sound
+  ckptfmt verify -r runs/ s3://bucket/runs
   ckptfmt verify --json model | python3 -m json.tool
 
 exit status:
@@ -44,6 +55,12 @@ exit status:
 """
 
 SCHEMA = 1
+
+# By exit status.
+VERDICTS = ("sound", "not sound", "unreadable")
+STYLES = ("green", "red", "red")
+# The end of a longer path is shown beside the progress bar.
+SHOWN_CELLS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,41 +80,144 @@ class Checked:
     seconds: float
 
 
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A checkpoint that was checked, or an error where there was none to check."""
+
+    path: str
+    report: Report | None = None
+    checked: Checked = Checked(None, 0, 0, 0.0)
+    error: CkptfmtError | None = None
+
+    @property
+    def status(self) -> int:
+        """Exit status of this one."""
+        if self.report is not None:
+            return 0 if self.report.ok else 1
+        return 1 if isinstance(self.error, DAMAGE) else 2
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     add = parser.add_argument
-    add("path", metavar="PATH", help="the checkpoint")
+    add("paths", metavar="PATH", nargs="+", help="a checkpoint, or with -r a directory of them")
+    add("-r", "--recursive", action="store_true", help="all checkpoints in and below directories")
     add("--strict", action="store_true", help="count notes as problems")
-    add("--json", action="store_true", help="one JSON document")
+    add(
+        "--max-findings",
+        metavar="N",
+        type=count,
+        default=5,
+        help="print more than N findings that are alike as one (default 5; 0: print all)",
+    )
+    add("--json", action="store_true", help="one JSON document, of several checkpoints one a line")
     add(
         "-q",
         "--quiet",
         action="store_true",
-        help="print no progress bar and no summary line; without --strict no notes either",
+        help="print no progress bar, no summary line and no sound checkpoint; without --strict no "
+        "notes either",
     )
     add("--color", choices=COLORS, default="auto", help="colours; auto: on a terminal")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Check a checkpoint and return the exit status.
+    """Check checkpoints and return the exit status.
 
     Raises:
-        CkptfmtError: there is no checkpoint to check.
+        CkptfmtError: there is no checkpoint to check at a single PATH.
     """
+    out = Output(options.color)
+    if options.recursive or len(options.paths) > 1:
+        status = _run_many(out, options)
+    else:
+        (path,) = options.paths
+        status = _run_one(out, path, options)
+    out.flush()
+    return status
+
+
+def _run_one(out: Output, path: str, options: argparse.Namespace) -> int:
+    found = _check(path, "checking", options)
+    assert found.report is not None
+    if options.json:
+        out.document(_document(found, options.max_findings))
+    else:
+        _show_findings(out, found.report, options.max_findings, notes=not options.quiet)
+        if not options.quiet:
+            out.line(_last_line(out, found.report, found.checked))
+    return found.status
+
+
+def _run_many(out: Output, options: argparse.Namespace) -> int:
     began = time.perf_counter()
-    with Progress("checking", quiet=options.quiet) as progress:
-        report = ckptfmt.verify(options.path, strict=options.strict, progress=progress.update)
+    results: Counter[int] = Counter()
+    tensors = nbytes = 0
+    for path in options.paths:
+        for found in _check_all(path, options):
+            results[found.status] += 1
+            tensors += found.checked.tensors
+            nbytes += found.checked.bytes
+            if options.json:
+                out.document(_document(found, options.max_findings))
+            elif found.status or not options.quiet:
+                _show_one_of_many(out, found, options)
+            out.flush()
+    seconds = time.perf_counter() - began
+    if options.json:
+        totals = {
+            "checkpoints": results.total(),
+            "sound": results[0],
+            "not_sound": results[1],
+            "unreadable": results[2],
+            "tensors": tensors,
+            "bytes": nbytes,
+            "seconds": seconds,
+        }
+        out.document({"schema": SCHEMA, "totals": totals})
+    elif not options.quiet:
+        verdicts = [
+            f"{results[status]:,} {verdict}"
+            for status, verdict in enumerate(VERDICTS)
+            if results[status]
+        ]
+        out.line(
+            f"{text.plural(results.total(), 'checkpoint')}: {', '.join(verdicts)}; "
+            + _amount(Checked(None, tensors, nbytes, seconds))
+        )
+    return max(results, default=0)
+
+
+def _check_all(path: str, options: argparse.Namespace) -> Iterator[Verified]:
+    """Check what a PATH means, one after the other; errors are results as well."""
+    try:
+        prefixes: Iterator[str] = iter((path,))
+        if options.recursive and is_directory(path):
+            prefixes = locate_all(path)
+        found = 0
+        for prefix in prefixes:
+            found += 1
+            shown = prefix if len(prefix) <= SHOWN_CELLS else "..." + prefix[-SHOWN_CELLS:]
+            try:
+                yield _check(prefix, f"checking {text.printable(shown)}", options)
+            except CkptfmtError as error:
+                yield Verified(prefix, error=error)
+        if not found:
+            message = "no checkpoint in this directory or below it"
+            yield Verified(path, error=CheckpointNotFoundError(message, path=path))
+    except CkptfmtError as error:  # of a directory
+        yield Verified(path, error=error)
+
+
+def _check(path: str, what: str, options: argparse.Namespace) -> Verified:
+    began = time.perf_counter()
+    with Progress(what, quiet=options.quiet) as progress:
+        report = ckptfmt.verify(path, strict=options.strict, progress=progress.update)
     blocks, findings = _blocks_and_graph(report.prefix)
     report.findings.extend(findings)
     seconds = time.perf_counter() - began
     checked = Checked(blocks, report.tensors_checked, report.bytes_checked, seconds)
-    out = Output(options.color)
-    if options.json:
-        _show_json(out, options.path, report, checked)
-    else:
-        _show_text(out, report, checked, quiet=options.quiet)
-    out.flush()
-    return 0 if report.ok else 1
+    return Verified(path, report, checked)
 
 
 def _blocks_and_graph(prefix: str) -> tuple[int | None, list[Finding]]:
@@ -126,45 +246,64 @@ def _blocks_and_graph(prefix: str) -> tuple[int | None, list[Finding]]:
     return blocks, notes
 
 
-def _show_text(out: Output, report: Report, checked: Checked, *, quiet: bool) -> None:
-    for finding in report.findings:
-        if finding.severity == "note" and quiet and not report.strict:
-            continue
-        style = "red" if finding.severity == "problem" else "yellow"
-        line = str(finding)
-        head, rest = line[: len(finding.severity)], line[len(finding.severity) :]
-        out.line(out.paint(head, style) + rest)
-    if not quiet:
-        out.line(_last_line(out, report, checked))
+def _show_findings(
+    out: Output, report: Report, at_most: int, *, notes: bool, indent: str = ""
+) -> None:
+    shown = [
+        finding
+        for finding in report.findings
+        if finding.severity == "problem" or report.strict or notes
+    ]
+    for group in grouped(shown, at_most):
+        severity = group.first.severity
+        style = "red" if severity == "problem" else "yellow"
+        rest = str(group).removeprefix(severity)
+        out.line(indent + out.paint(severity, style) + rest)
+
+
+def _show_one_of_many(out: Output, found: Verified, options: argparse.Namespace) -> None:
+    verdict = out.paint(f"{VERDICTS[found.status]:10}", STYLES[found.status])
+    tensors = text.plural(found.checked.tensors, "tensor")
+    size = text.size(found.checked.bytes)
+    out.line(f"{verdict}  {tensors:>16}  {size:>10}  {text.printable(found.path)}")
+    if found.report is not None:
+        _show_findings(out, found.report, options.max_findings, notes=False, indent="  ")
+    else:
+        out.line(f"  {found.error}")
 
 
 def _last_line(out: Output, report: Report, checked: Checked) -> str:
-    blocks = "" if checked.blocks is None else f"{text.plural(checked.blocks, 'index block')}, "
-    rate = ""
-    if checked.seconds > 0:
-        rate = f" ({text.size(int(checked.bytes / checked.seconds))}/s)"
-    what = (
-        f"checked {blocks}{text.plural(checked.tensors, 'tensor')}, "
-        f"{text.size(checked.bytes)} in {checked.seconds:.2f} s{rate}"
-    )
     counts = [
         text.plural(len(found), kind)
         for kind, found in (("problem", report.problems), ("note", report.notes))
         if found
     ]
     verdict = out.paint("sound", "green") if report.ok else out.paint("not sound", "red")
-    return f"{verdict}{': ' + ', '.join(counts) if counts else ''}; {what}"
+    return f"{verdict}{': ' + ', '.join(counts) if counts else ''}; checked {_amount(checked)}"
 
 
-def _show_json(out: Output, path: str, report: Report, checked: Checked) -> None:
-    out.document(
-        {
-            "schema": SCHEMA,
-            "path": path,
-            "prefix": report.prefix,
-            "ok": report.ok,
-            "strict": report.strict,
-            "findings": [asdict(finding) for finding in report.findings],
-            "checked": asdict(checked),
-        }
+def _amount(checked: Checked) -> str:
+    blocks = "" if checked.blocks is None else f"{text.plural(checked.blocks, 'index block')}, "
+    rate = ""
+    if checked.seconds > 0:
+        rate = f" ({text.size(int(checked.bytes / checked.seconds))}/s)"
+    return (
+        f"{blocks}{text.plural(checked.tensors, 'tensor')}, "
+        f"{text.size(checked.bytes)} in {checked.seconds:.2f} s{rate}"
     )
+
+
+def _document(found: Verified, at_most: int) -> dict[str, object]:
+    report = found.report
+    if report is None:
+        assert found.error is not None
+        return {"schema": SCHEMA, "path": found.path, "error": error_fields(found.error)}
+    return {
+        "schema": SCHEMA,
+        "path": found.path,
+        "prefix": report.prefix,
+        "ok": report.ok,
+        "strict": report.strict,
+        "findings": [group.fields() for group in grouped(report.findings, at_most)],
+        "checked": asdict(found.checked),
+    }

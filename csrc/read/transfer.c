@@ -19,6 +19,7 @@
 
 enum {
 	PIECE_SIZE = 512 << 10,     /* checksummed while it is still in the cache of the core that read it */
+	LFS_POINTER_SIZE = 1024,    /* the most that the specification of Git LFS allows */
 	RUN_STEP = 8 << 20          /* unchecked bytes are read in larger pieces, between which progress is reported */
 };
 
@@ -69,24 +70,6 @@ void cf_transfer_error(const cf_transfer *transfer, const ckptfmt_stored *stored
 	cf_error_path(err, path);
 }
 
-ckptfmt_status cf_transfer_open(cf_transfer *transfer, const ckptfmt_stored *stored, ckptfmt_error *err)
-{
-	if (!transfer->shard_open || transfer->shard != stored->shard) {
-		leave_shard(transfer);
-		CF_TRY(cf_reader_shard(transfer->reader, stored->shard, &transfer->use, err));
-		transfer->shard = stored->shard;
-		transfer->shard_open = true;
-	}
-	/* DAT-2. A value of no bytes is whole wherever its file ends. */
-	if (stored->size != 0 && !cf_range_fits(stored->offset, stored->size, transfer->use.size))
-		return cf_fail(err, CKPTFMT_FAIL_TRUNCATED, stored->offset,
-			"DAT-2: %llu bytes at %llu, but the data file has %llu; it was cut short, or index and data "
-			"belong to different saves",
-			(unsigned long long)stored->size, (unsigned long long)stored->offset,
-			(unsigned long long)transfer->use.size);
-	return CKPTFMT_OK;
-}
-
 static ckptfmt_status fail_short(uint64_t end, ckptfmt_error *err)
 {
 	return cf_fail(err, CKPTFMT_FAIL_TRUNCATED, end, "DAT-2: the data file ended while it was read");
@@ -109,6 +92,37 @@ static ckptfmt_status read_exactly(cf_transfer *transfer, uint8_t *to, uint64_t 
 		return status;
 	}
 	return got < size ? fail_short(offset + got, err) : cf_progress_add(transfer->progress, size, err);
+}
+
+/* Whether the data file is the text that Git LFS leaves in place of a file that was not fetched. */
+static bool is_lfs_pointer(cf_transfer *transfer)
+{
+	static const char first[] = "version https://git-lfs";
+	uint8_t head[sizeof first - 1];
+	return transfer->use.size >= sizeof head && transfer->use.size <= LFS_POINTER_SIZE &&
+		read_exactly(transfer, head, sizeof head, 0, NULL) == CKPTFMT_OK &&
+		memcmp(head, first, sizeof head) == 0;
+}
+
+ckptfmt_status cf_transfer_open(cf_transfer *transfer, const ckptfmt_stored *stored, ckptfmt_error *err)
+{
+	if (!transfer->shard_open || transfer->shard != stored->shard) {
+		leave_shard(transfer);
+		CF_TRY(cf_reader_shard(transfer->reader, stored->shard, &transfer->use, err));
+		transfer->shard = stored->shard;
+		transfer->shard_open = true;
+	}
+	/* DAT-2. A value of no bytes is whole wherever its file ends. */
+	if (stored->size == 0 || cf_range_fits(stored->offset, stored->size, transfer->use.size))
+		return CKPTFMT_OK;
+	if (is_lfs_pointer(transfer))
+		return cf_fail(err, CKPTFMT_FAIL_TRUNCATED, stored->offset,
+			"DAT-2: the data file is a Git LFS pointer: the file itself was never fetched (`git lfs pull`)");
+	return cf_fail(err, CKPTFMT_FAIL_TRUNCATED, stored->offset,
+		"DAT-2: %llu bytes at %llu, but the data file has %llu; it was cut short, or index and data "
+		"belong to different saves",
+		(unsigned long long)stored->size, (unsigned long long)stored->offset,
+		(unsigned long long)transfer->use.size);
 }
 
 void cf_transfer_expect(cf_transfer *transfer, const ckptfmt_stored *stored, uint64_t begin, uint64_t end)

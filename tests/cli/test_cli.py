@@ -245,6 +245,7 @@ def test_verify_json(command: Command, tmp_path: Path) -> None:
         "path": str(data_file(prefix)),
         "offset": place,
         "tensor": "step",
+        "count": 1,
     }
 
 
@@ -371,7 +372,7 @@ def test_findings_and_errors_are_escaped(command: Command, tmp_path: Path) -> No
     prefix = odd(directory)
     path = data_file(prefix)
     path.write_bytes(bytes(path.stat().st_size))  # all values wrong
-    ran = command("verify", prefix)
+    ran = command("verify", "--max-findings", "0", prefix)
     assert ran.status == 1
     assert len(ran.out.splitlines()) == len(ODD_NAMES) + 1
     assert all(line.isprintable() for line in ran.out.split("\n"))
@@ -433,7 +434,7 @@ def test_version_and_help(command: Command) -> None:
         ["inspect", "--filter", "/(/", "small"],
         ["inspect", "--tree", "--layout", "small"],
         ["verify"],
-        ["verify", "small", "large"],
+        ["verify", "--max-findings", "few", "small"],
         ["show", "small"],
         ["diff", "small"],
         ["merge", "small"],
