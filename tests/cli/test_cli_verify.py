@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from support.files import flip
 
 import ckptfmt
 from ckptfmt.bundle.locate import locate_all
 from cli.commands import Command, data_file, index_file, small
-from support.files import flip
 
 POINTER = (
     "version https://git-lfs.github.com/spec/v1\n"
@@ -123,7 +123,7 @@ def test_git_lfs_pointers(command: Command, tmp_path: Path) -> None:
     prefix = tmp_path / "large"
     ckptfmt.save(prefix, {"w": np.ones((40, 40))})
     data_file(prefix).write_text(POINTER)
-    with pytest.raises(ckptfmt.CorruptError, match="the data file is a Git LFS pointer.*lfs pull"):
+    with pytest.raises(ckptfmt.CorruptError, match=r"the data file is a Git LFS pointer.*lfs pull"):
         ckptfmt.load(prefix)
     ran = command("verify", prefix)
     assert ran.status == 1
@@ -135,5 +135,5 @@ def test_git_lfs_pointers(command: Command, tmp_path: Path) -> None:
     ran = command("verify", prefix)
     assert ran.status == 1
     assert "it looks like a Git LFS pointer" in ran.out.splitlines()[0]
-    with pytest.raises(ckptfmt.CorruptError, match="Git LFS pointer.*lfs pull"):
+    with pytest.raises(ckptfmt.CorruptError, match=r"Git LFS pointer.*lfs pull"):
         ckptfmt.open(prefix)
