@@ -33,7 +33,19 @@ GOOD, PROBLEMS, TROUBLE, INTERRUPTED = 0, 1, 2, 130
 DAMAGE = (CorruptError, LimitError, ShardMissingError, GenerationGoneError, MergeConflictError)
 
 # Modules of this package: SUMMARY, EPILOG, add_options(parser), run(options) -> exit status.
-COMMANDS = ("inspect", "show", "verify", "diff", "merge", "convert", "edit", "latest", "clean")
+COMMANDS = (
+    "inspect",
+    "show",
+    "verify",
+    "diff",
+    "merge",
+    "convert",
+    "edit",
+    "latest",
+    "clean",
+    "prune",
+    "digest",
+)
 
 LAYOUT: dict[str, Any] = {
     "formatter_class": argparse.RawDescriptionHelpFormatter,
@@ -55,6 +67,7 @@ examples:
   ckptfmt merge part-0 part-1 model          join checkpoints
   ckptfmt convert --level v2 model other     write it at another level
   ckptfmt latest directory                   the newest complete checkpoint
+  ckptfmt prune --keep 3 directory           remove all but the newest checkpoints
   ckptfmt clean --dry-run directory          list what killed writers left
   ckptfmt COMMAND --help                     more about a command
 
@@ -114,7 +127,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     except CkptfmtError as error:
         if getattr(options, "json", False):
             Output().document({"schema": 1, "error": error_fields(error)})
-        return _complain(str(error), PROBLEMS if isinstance(error, DAMAGE) else TROUBLE)
+        return complain(error)
     except MemoryError:
         return _complain("out of memory", TROUBLE)
     return status
@@ -124,6 +137,11 @@ def error_fields(error: CkptfmtError) -> dict[str, object]:
     """Return the fields of an error in the JSON document of a command that failed."""
     names = ("status", "failure", "message", "path", "offset", "tensor")
     return {name: getattr(error, name) for name in names}
+
+
+def complain(error: CkptfmtError) -> int:
+    """Print an error to standard error, and return the exit status that it causes."""
+    return _complain(str(error), PROBLEMS if isinstance(error, DAMAGE) else TROUBLE)
 
 
 def _complain(message: str, status: int) -> int:

@@ -11,6 +11,8 @@ import ckptfmt
 from ckptfmt import CheckpointNotFoundError, CkptfmtWarning
 from ckptfmt.cli import text
 from ckptfmt.cli.output import Output
+from ckptfmt.manager.latest import newest_sound
+from ckptfmt.names import path_text
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 
@@ -18,7 +20,8 @@ SUMMARY = "print the newest complete checkpoint of a directory"
 
 EPILOG = """
 DIR is a directory of checkpoints, or a URL of one. Its `checkpoint` file names the newest; if that
-one is not complete, another is searched for, and standard error says why. Tensors are not read.
+one is not complete, another is searched for, and standard error says why. Tensors are not read,
+unless --verify has every byte checked.
 
 examples:
   ckptfmt latest runs/1
@@ -26,13 +29,16 @@ examples:
 
 exit status:
   0  found
-  2  wrong usage, or there is no complete checkpoint
+  2  wrong usage, or there is no complete (with --verify: sound) checkpoint
 """
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of this command."""
     parser.add_argument("directory", metavar="DIR", help="a directory of checkpoints")
+    parser.add_argument(
+        "--verify", action="store_true", help="the newest sound one: check every byte of it"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -44,12 +50,16 @@ def run(options: argparse.Namespace) -> int:
     """
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", CkptfmtWarning)
-        prefix = ckptfmt.latest_checkpoint(options.directory)
+        if options.verify:
+            prefix = newest_sound(path_text(options.directory, urls=True))
+        else:
+            prefix = ckptfmt.latest_checkpoint(options.directory)
     for warning in caught:
         print(f"ckptfmt: {text.printable(str(warning.message))}", file=sys.stderr)
     if prefix is None:
         raise CheckpointNotFoundError(
-            "the directory has no complete checkpoint", path=options.directory
+            f"the directory has no {'sound' if options.verify else 'complete'} checkpoint",
+            path=options.directory,
         )
     Output().line(text.printable(prefix))
     return 0

@@ -36,6 +36,7 @@ from ckptfmt.bundle.state_file import (
     read_state_file,
     state_path,
 )
+from ckptfmt.bundle.verify import verify_prefix
 from ckptfmt.errors import (
     CheckpointNotFoundError,
     CkptfmtError,
@@ -58,6 +59,7 @@ __all__ = [
     "identity",
     "latest_checkpoint",
     "newest_complete",
+    "newest_sound",
     "proves_damage",
     "warn",
     "why_incomplete",
@@ -107,6 +109,31 @@ def latest_checkpoint(directory: Path, latest_filename: Path | None = None) -> s
     if problem is not None:
         warn(problem)
     return prefix
+
+
+def newest_sound(directory: str) -> str | None:
+    """Return the prefix of a directory's newest checkpoint in which `verify` finds no problem; None
+    if there is none. Each one that is not sound causes a CkptfmtWarning.
+
+    Raises:
+        StorageError: a file or the directory cannot be read now, although it exists.
+    """
+    state, unreadable = _read_state(state_path(directory, None))
+    if unreadable is not None:
+        warn(f"{directory}: {unreadable}")
+    for prefix in candidates(directory, state):
+        try:
+            report = verify_prefix(prefix)
+        except CkptfmtError as error:
+            if not proves_damage(error):
+                raise
+            warn(f"'{prefix}' is not complete: {error}")
+            continue
+        if report.ok:
+            return prefix
+        more = f" and {len(report.problems) - 1} more" if len(report.problems) > 1 else ""
+        warn(f"'{prefix}' is not sound: {report.problems[0]}{more}")
+    return None
 
 
 def proves_damage(error: CkptfmtError) -> bool:

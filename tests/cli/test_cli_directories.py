@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ckptfmt prune`, `digest` and `latest --verify`."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.files import flip
+
+import ckptfmt
+from cli.commands import Command, data_file, small
+
+
+def run_of(directory: Path | str, count: int) -> ckptfmt.CheckpointManager:
+    values = {"v": np.arange(1000.0)}
+    manager = ckptfmt.CheckpointManager(ckptfmt.Checkpoint(**values), directory, max_to_keep=10)
+    for _ in range(count):
+        manager.save()
+    return manager
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.stem for path in directory.glob("*.index"))
+
+
+# ---- prune
+
+
+def test_prune(command: Command, tmp_path: Path) -> None:
+    run_of(tmp_path, 5)
+    ckptfmt.save(tmp_path / "mine", {"w": np.ones(3)})
+    before = sorted(tmp_path.iterdir())
+    ran = command("prune", "--keep", 2, "--dry-run", tmp_path)
+    removed = [str(tmp_path / f"ckpt-{number}") for number in (1, 2, 3)]
+    assert (ran.status, ran.out.splitlines(), ran.err) == (0, removed, "")
+    assert sorted(tmp_path.iterdir()) == before
+    assert command("prune", "--keep", 2, tmp_path).out.splitlines() == removed
+    assert names(tmp_path) == ["ckpt-4", "ckpt-5", "mine"]
+    assert not list(tmp_path.glob("ckpt-1*"))
+    state = ckptfmt.tf.get_checkpoint_state(tmp_path)
+    assert state is not None
+    assert list(state.all_model_checkpoint_paths) == [
+        str(tmp_path / "ckpt-4"),
+        str(tmp_path / "ckpt-5"),
+    ]
+    assert command("prune", "--keep", 2, tmp_path).out == ""
+    assert run_of(tmp_path, 0).checkpoints == list(state.all_model_checkpoint_paths)
+
+
+def test_prune_leaves_something_to_restore(command: Command, tmp_path: Path) -> None:
+    run_of(tmp_path, 3)
+    data_file(tmp_path / "ckpt-3").unlink()
+    ran = command("prune", "--keep", 1, tmp_path)
+    assert (ran.status, ran.out) == (2, "") and "would stay is complete" in ran.err
+    assert names(tmp_path) == ["ckpt-1", "ckpt-2", "ckpt-3"]
+    assert command("prune", "--keep", 2, tmp_path).out.splitlines() == [str(tmp_path / "ckpt-1")]
+
+
+def test_the_newest_of_the_state_file_stays(command: Command, tmp_path: Path) -> None:
+    manager = run_of(tmp_path, 3)
+    ckptfmt.tf.update_checkpoint_state(
+        str(tmp_path),
+        manager.checkpoints[0],
+        manager.checkpoints,
+        [1.0, 2.0, 3.0],
+    )
+    assert command("prune", "--keep", 1, tmp_path).out.splitlines() == [str(tmp_path / "ckpt-2")]
+    assert ckptfmt.latest_checkpoint(tmp_path) == str(tmp_path / "ckpt-1")
+
+
+def test_prune_a_url(command: Command) -> None:
+    pytest.importorskip("obstore")
+    run_of("memory://prune/run", 3)
+    assert command("prune", "--keep", 2, "memory://prune/run").out == "memory://prune/run/ckpt-1\n"
+    assert command("latest", "memory://prune/run").out == "memory://prune/run/ckpt-3\n"
+    assert command("verify", "-r", "memory://prune/run").out.splitlines()[-1].startswith("2 ")
+
+
+def test_prune_needs_a_state_file(command: Command, tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "model", {"w": np.ones(3)})
+    ran = command("prune", "--keep", 1, tmp_path)
+    assert (ran.status, ran.out) == (2, "") and "`checkpoint` file" in ran.err
+    assert command("prune", "--keep", 0, tmp_path).status == 2
+    assert command("prune", "--keep", 1, tmp_path / "nothing").status == 2
+    assert names(tmp_path) == ["model"]
+
+
+# ---- latest --verify
+
+
+def test_latest_sound(command: Command, tmp_path: Path) -> None:
+    run_of(tmp_path, 3)
+    flip(data_file(tmp_path / "ckpt-3"), 4000)
+    data_file(tmp_path / "ckpt-2").unlink()
+    assert command("latest", tmp_path).out == f"{tmp_path / 'ckpt-3'}\n"
+    ran = command("latest", "--verify", tmp_path)
+    assert (ran.status, ran.out) == (0, f"{tmp_path / 'ckpt-1'}\n")
+    first, second = ran.err.splitlines()
+    assert "'" + str(tmp_path / "ckpt-3") + "' is not sound" in first and "checksum" in first
+    assert "ckpt-2" in second
+    flip(data_file(tmp_path / "ckpt-1"), 4000)
+    ran = command("latest", "--verify", tmp_path)
+    assert (ran.status, ran.out) == (2, "") and "no sound checkpoint" in ran.err
+
+
+# ---- digest
+
+
+def test_digest(command: Command, tmp_path: Path) -> None:
+    arrays = {"w": np.arange(100.0), "b": np.ones(3, np.int8)}
+    ckptfmt.save(tmp_path / "a", arrays)
+    ckptfmt.save_v2(tmp_path / "b", list(arrays), ["", ""], list(arrays.values()))
+    small(tmp_path)
+    ran = command("digest", tmp_path / "a", tmp_path / "b", tmp_path / "small")
+    assert ran.status == 0
+    first, second, third = (line.split("  ") for line in ran.out.splitlines())
+    assert first[0] == second[0] != third[0] and len(first[0]) == hashlib.sha256().digest_size * 2
+    assert [first[1], second[1]] == [str(tmp_path / "a"), str(tmp_path / "b")]
+    flip(data_file(tmp_path / "a"), 100)
+    ran = command("digest", tmp_path / "a", tmp_path / "nothing", tmp_path / "b")
+    assert (ran.status, ran.out.splitlines()) == (2, ["  ".join(second)])
+    assert command("digest", tmp_path / "a").status == 1
