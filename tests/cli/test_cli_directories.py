@@ -65,7 +65,7 @@ def test_the_newest_of_the_state_file_stays(command: Command, tmp_path: Path) ->
         str(tmp_path),
         manager.checkpoints[0],
         manager.checkpoints,
-        [1.0, 2.0, 3.0],
+        all_model_checkpoint_timestamps=[1.0, 2.0, 3.0],
     )
     assert command("prune", "--keep", 1, tmp_path).out.splitlines() == [str(tmp_path / "ckpt-2")]
     assert ckptfmt.latest_checkpoint(tmp_path) == str(tmp_path / "ckpt-1")
