@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ckptfmt.bundle.verify import Finding, Report, verify
     from ckptfmt.bundle.writer import Writer
     from ckptfmt.dtypes import DtypeInfo
+    from ckptfmt.editing.average import Average, average
     from ckptfmt.editing.edit import Edit, edit
     from ckptfmt.errors import (
         BusyError,
@@ -83,6 +84,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "Average",
     "BalancedPolicy",
     "BusyError",
     "Checkpoint",
@@ -141,6 +143,7 @@ __all__ = [
     "TreeNode",
     "UnsupportedError",
     "Writer",
+    "average",
     "checkpoint_exists",
     "checkpoints_iterator",
     "convert",
@@ -183,6 +186,7 @@ _HOMES = {
         "formats.convert": "Conversion convert",
         "sharded.coordinator": "Coordinator SingleProcess",
         "dtypes": "DtypeInfo",
+        "editing.average": "Average average",
         "editing.edit": "Edit edit",
         "errors": (
             "BusyError CheckpointNotFoundError CkptfmtError CkptfmtWarning CorruptError "

@@ -12,7 +12,7 @@ from ckptfmt import dtypes
 from ckptfmt.bundle.batch import can_cast
 from ckptfmt.errors import InvalidError
 
-__all__ = ["cast_dtype", "cast_values", "castable", "dtype_text"]
+__all__ = ["cast_dtype", "cast_values", "castable", "dtype_text", "is_float"]
 
 
 def cast_dtype(name: Any) -> np.dtype[Any]:
@@ -32,6 +32,11 @@ def dtype_text(dtype: np.dtype[Any]) -> str:
     if dtype.kind == "O":
         return "strings"
     return dtype.names[0] if dtype.names else dtype.name
+
+
+def is_float(dtype: np.dtype[Any]) -> bool:
+    """Return whether a dtype is of real floating-point numbers, those of ml_dtypes included."""
+    return dtype.kind == "f" or dtype.name.startswith(("bfloat", "float"))
 
 
 def castable(stored: np.dtype[Any] | None, wanted: np.dtype[Any]) -> bool:

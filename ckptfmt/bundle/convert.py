@@ -77,6 +77,7 @@ def convert(
     drop_metadata: bool = False,
     alignment: int | None = None,
     durability: Durability = "full",
+    shards: int = 1,
     verify: Verify = "full",
     progress: Progress | None = None,
     limits: Mapping[str, int] | None = None,
@@ -94,7 +95,7 @@ def convert(
         source: any path that `ckptfmt.open` takes.
         destination: prefix of the result. It may be that of the source, which is then replaced in
             one step when the result is complete.
-        level, compression, alignment, durability: as in Writer.
+        level, compression, alignment, durability, shards: as in Writer.
         drop_metadata: whether to omit metadata that cannot be written: at level "v2", or in a form
             that is only read (nested objects, null, not JSON).
         verify: "full" reads the result before it becomes visible, and compares all checksums, or
@@ -115,8 +116,8 @@ def convert(
     """
     check_progress(progress)
     check_choice("verify", verify, ("full", "off"))
-    options = Options(level, compression, alignment, durability, limits)
-    check_options(None, level, alignment, durability, compression)
+    options = Options(level, compression, alignment, durability, limits, shards)
+    check_options(None, level, alignment, durability, compression, shards)
     target = prefix_text(destination, urls=True)
     wait_for_saves()
     with Reader(locate(source), verify="full", limits=limits) as reader:
@@ -139,6 +140,7 @@ class Options(NamedTuple):
     alignment: int | None
     durability: Durability
     limits: Mapping[str, int] | None
+    shards: int = 1
 
 
 def build(
@@ -174,6 +176,7 @@ def build(
             alignment=options.alignment,
             durability="none" if options.durability == "none" else "rename",
             compression=options.compression,
+            shards=options.shards,
         ) as writer:
             fill(writer, folder)
         check(part, folder)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write a checkpoint again with other names, without some tensors, or with some values changed.
 
-Data files whose bytes stay are linked (or copied by the store's server), so that an index and the
-changed values are all that is written.
+Data files whose bytes stay are linked, so that an index and the changed values are all that is
+written.
 """
 
 from __future__ import annotations
@@ -158,7 +158,8 @@ def _copy(
     progress: Progress | None,
 ) -> int:
     """Add the tensors that are not linked. Returns their bytes."""
-    total = sum(handle.nbytes for handle in rest)
+    small = {names.METADATA, *plan.texts}
+    total = sum(handle.nbytes for handle in rest if handle.name not in small)
     meter = Meter(progress, total)
     folder = None if names.is_url(writer.prefix) else os.path.dirname(writer.prefix) or "."
     sources, held = Sources(), 0

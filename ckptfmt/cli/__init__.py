@@ -41,6 +41,11 @@ COMMANDS = (
     "merge",
     "convert",
     "edit",
+    "average",
+    "split",
+    "cp",
+    "mv",
+    "rm",
     "latest",
     "clean",
     "prune",
@@ -53,8 +58,8 @@ LAYOUT: dict[str, Any] = {
 }
 
 DESCRIPTION = (
-    "Inspect, verify, compare, merge, convert and clean up TensorFlow V2 checkpoints (an .index "
-    "file and .data files)."
+    "Inspect, verify, compare, merge, convert, edit and clean up TensorFlow V2 checkpoints (an "
+    ".index file and .data files)."
 )
 
 EPILOG = """
@@ -66,6 +71,8 @@ examples:
   ckptfmt diff before after                  list the differences
   ckptfmt merge part-0 part-1 model          join checkpoints
   ckptfmt convert --level v2 model other     write it at another level
+  ckptfmt edit --strip-optimizer model other rename, drop, cast tensors; set metadata
+  ckptfmt average a b c mean                 the mean of the weights
   ckptfmt latest directory                   the newest complete checkpoint
   ckptfmt prune --keep 3 directory           remove all but the newest checkpoints
   ckptfmt clean --dry-run directory          list what killed writers left

@@ -13,7 +13,7 @@ import numpy as np
 from ckptfmt import _core, dtypes
 from ckptfmt.arguments import Durability, check_choice, check_progress, wrong
 from ckptfmt.background import wait_for_saves
-from ckptfmt.bundle.casting import cast_dtype, castable, dtype_text
+from ckptfmt.bundle.casting import cast_dtype, castable, dtype_text, is_float
 from ckptfmt.bundle.locate import locate
 from ckptfmt.bundle.reader import Reader
 from ckptfmt.bundle.rewriting import Rewrite, rewrite
@@ -82,9 +82,9 @@ def edit(
     or nothing.
 
     Data files whose bytes stay are shared with the source by hard links and not read, so that
-    renaming writes an index and nothing else. Where links are impossible, and in data files that
-    lose more than a tenth of their bytes, the tensors that stay are copied, and verified. The level
-    of the format stays.
+    renaming writes an index and nothing else. Where links are impossible (in object stores, to
+    another file system), and in data files that lose more than a tenth of their bytes, the tensors
+    that stay are copied, and verified. The level of the format stays.
 
     In a checkpoint with an object graph of TensorFlow, the graph is rewritten: it refers to the new
     names; objects are renamed with their tensors if the new names are keys of objects at another
@@ -265,7 +265,7 @@ def _casts(
     for name in names:
         before = dtypes.numpy_dtype(codes[name])
         if not rules:
-            if before is not None and _is_float(before) and before != everything:
+            if before is not None and is_float(before) and before != everything:
                 found[name] = before, everything
             continue
         for number, (_, passes, to) in enumerate(rules):
@@ -281,11 +281,6 @@ def _casts(
     if not found:
         raise TensorNotFoundError(f"cast: no tensor changes by {cast!r}", path=reader.prefix)
     return found
-
-
-def _is_float(dtype: np.dtype[Any]) -> bool:
-    """Return whether a dtype is of real floating-point numbers, those of ml_dtypes included."""
-    return dtype.kind == "f" or dtype.name.startswith(("bfloat", "float"))
 
 
 def _check_cast(name: str, before: np.dtype[Any] | None, to: np.dtype[Any]) -> None:

@@ -147,7 +147,8 @@ def _renamed_edges(graph: ObjectGraph, keys: Mapping[str, str]) -> dict[_Edge, s
                 changed[edge] = name
     for edge in changed:
         if len(wanted[edge]) > 1:
-            shown = "; ".join(f"{old!r} to '{escape(name)}'" for name, old in wanted[edge].items())
+            places = list(wanted[edge].items())[:3]
+            shown = "; ".join(f"{old!r} to '{escape(name)}'" for name, old in places)
             raise InvalidError(
                 f"the new names move the object '{escape(edge[1])}' of the object graph to "
                 f"different places: {shown}; rename all tensors below it alike"

@@ -104,6 +104,7 @@ def convert(
     drop_metadata: bool = False,
     alignment: int | None = None,
     durability: Durability = "full",
+    shards: int = 1,
     verify: Verify = "full",
     progress: Progress | None = None,
     limits: Mapping[str, int] | None = None,
@@ -131,6 +132,7 @@ def convert(
             become whole, and the object graph is dropped. A transformed tensor is in memory.
         max_shard_bytes: divide a safetensors result into files of at most this size, with an index.
         durability: as in `ckptfmt.save`.
+        shards: number of data files of a TensorFlow checkpoint on a fresh prefix, 1 to 1024.
         verify: "full" reads the result back before it becomes visible, and compares it with the
             source; "off" does not. A TensorFlow source is always verified.
         progress: called as `progress(bytes_done, bytes_total)` from this thread.
@@ -158,7 +160,7 @@ def convert(
     if max_shard_bytes is not None and (result != "safetensors" or max_shard_bytes < 1):
         raise InvalidError("max_shard_bytes is a positive number, for safetensors results")
     if result == "tensorflow":
-        options = Options(level, compression, alignment, durability, limits)
+        options = Options(level, compression, alignment, durability, limits, shards)
         if kind == "tensorflow" and rename is None:
             if cast is not None:
                 raise InvalidError("cast: dtypes are kept between TensorFlow checkpoints")
@@ -275,8 +277,10 @@ class _Import:
         self._casts, self._verify, self._progress = casts, verify, progress
 
     def write(self, destination: str, options: Options) -> Conversion:
-        level, compression, alignment, _, limits = options
-        check_options(None, level, alignment, options.durability, compression)
+        level, limits, shards = options.level, options.limits, options.shards
+        check_options(
+            None, level, options.alignment, options.durability, options.compression, shards
+        )
         target = prefix_text(destination, urls=True)
         wait_for_saves()
         with self._opened as (tensors, metadata):

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ckptfmt average`: the mean of the weights of several checkpoints."""
+
+from __future__ import annotations
+
+import argparse
+
+import ckptfmt
+from ckptfmt.bundle.locate import locate
+from ckptfmt.cli import text
+from ckptfmt.cli.destination import check_destination
+from ckptfmt.cli.output import Output
+from ckptfmt.cli.progress import Progress
+
+__all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
+
+SUMMARY = "write the mean of checkpoints with the same tensors"
+
+EPILOG = """
+A SOURCE is a path as for `ckptfmt inspect`; DESTINATION is a prefix. Floating-point and complex
+tensors are averaged in double precision. Everything else is that of the first SOURCE; tensors that
+differ in another one, such as steps, are listed.
+
+examples:
+  ckptfmt average model.ckpt-900 model.ckpt-950 model.ckpt-1000 mean/model
+
+exit status:
+  0  written
+  1  a source is damaged; nothing has changed
+  2  wrong usage, other tensors than in the first, no checkpoint at a SOURCE, or the result could
+     not be written
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    add = parser.add_argument
+    add("sources", metavar="SOURCE", nargs="+", help="a checkpoint")
+    add("destination", metavar="DESTINATION", help="prefix of the result")
+    add(
+        "--overwrite",
+        action="store_true",
+        help="replace what is at DESTINATION, which may be a SOURCE",
+    )
+    add("--json", action="store_true", help="print what was done as one JSON document")
+    add("-q", "--quiet", action="store_true", help="print nothing on success")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Average and return the exit status.
+
+    Raises:
+        CkptfmtError: nothing has changed (after a DurabilityUnknownError: it has).
+    """
+    sources = [locate(path) for path in options.sources]
+    # If DESTINATION was forgotten, this is the last source.
+    check_destination(options.destination, overwrite=options.overwrite)
+    with Progress("averaging", quiet=options.quiet or options.json) as progress:
+        done = ckptfmt.average(sources, options.destination, progress=progress.update)
+    if options.json:
+        taken = list(done.taken)
+        Output().document(
+            {"schema": 1, "path": done.path, "averaged": done.averaged, "taken": taken}
+        )
+    elif not options.quiet:
+        output = Output()
+        for name in done.taken:
+            output.line(f"from the first: {text.printable(name)}")
+        tensors = text.plural(done.averaged, "tensor")
+        checkpoints = text.plural(len(sources), "checkpoint")
+        output.line(f"averaged {tensors} of {checkpoints} into {text.printable(done.path)}")
+    return 0

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `cp`, `mv` and `rm` have in common: the checkpoint that an argument names exactly."""
+
+from __future__ import annotations
+
+import os
+
+import ckptfmt
+from ckptfmt import CheckpointNotFoundError, CorruptError, InvalidError
+from ckptfmt.cli.destination import check_destination
+from ckptfmt.names import index_name, path_text
+from ckptfmt.places import is_file
+
+__all__ = ["named_checkpoint", "target_of"]
+
+
+def named_checkpoint(path: str, *, damaged: bool = False) -> str:
+    """Return the prefix of the checkpoint that a prefix or an index file names; a directory does
+    not name one.
+
+    Args:
+        path: as given.
+        damaged: whether one is enough whose index can be recognised, but not read.
+
+    Raises:
+        CheckpointNotFoundError: there is no index file of this prefix.
+        CorruptError, UnsupportedError, StorageError: it is not the index of a checkpoint.
+    """
+    prefix = path_text(path, urls=True).removesuffix(".index")
+    if not is_file(index_name(prefix)):
+        raise CheckpointNotFoundError(
+            f"there is no checkpoint of this name: {index_name(prefix)!r} is not a file", path=path
+        )
+    try:
+        ckptfmt.open(index_name(prefix)).close()
+    except CorruptError as error:
+        if not damaged or error.failure in ("BAD_MAGIC", "TRUNCATED"):
+            raise
+    return prefix
+
+
+def target_of(source: str, destination: str, *, overwrite: bool) -> str:
+    """Return the prefix to write to; a DESTINATION that ends with a slash is a directory.
+
+    Raises:
+        InvalidError: it holds a checkpoint and `overwrite` is False, or is SOURCE itself.
+    """
+    if destination.endswith("/"):
+        destination += os.path.basename(source)
+    if destination == source:
+        raise InvalidError("SOURCE and DESTINATION are the same", path=source)
+    check_destination(destination, overwrite=overwrite)
+    return destination

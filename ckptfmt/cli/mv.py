@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ckptfmt mv`: rename a checkpoint."""
+
+from __future__ import annotations
+
+import argparse
+
+import ckptfmt
+from ckptfmt.cli import text
+from ckptfmt.cli.files import named_checkpoint, target_of
+from ckptfmt.cli.output import Output
+
+__all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
+
+SUMMARY = "rename a checkpoint, or move it to another directory"
+
+EPILOG = """
+SOURCE is a prefix or an index file; DESTINATION is a prefix, or a directory if it ends with a
+slash. The data files are moved, or copied to another file system; the index is the last. If the
+command is killed, SOURCE or DESTINATION is complete, perhaps both; run it again, with --overwrite
+if both are. State files (`checkpoint`) and TensorFlow 1's .meta file are not changed.
+
+examples:
+  ckptfmt mv runs/1/model.ckpt-1000 best/model
+
+exit status:
+  0  moved
+  1  the checkpoint is damaged; nothing has changed
+  2  wrong usage, no checkpoint at SOURCE, or the result could not be written
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    add = parser.add_argument
+    add("source", metavar="SOURCE", help="a checkpoint")
+    add("destination", metavar="DESTINATION", help="its new prefix, or a directory/")
+    add("--overwrite", action="store_true", help="replace a checkpoint at DESTINATION")
+    add("-q", "--quiet", action="store_true", help="print nothing on success")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Move and return the exit status.
+
+    Raises:
+        CkptfmtError: nothing has changed (after a DurabilityUnknownError: it has).
+    """
+    source = named_checkpoint(options.source)
+    target = target_of(source, options.destination, overwrite=options.overwrite)
+    ckptfmt.merge([source], target, inputs="consume")
+    if not options.quiet:
+        Output().line(f"moved {text.printable(source)} to {text.printable(target)}")
+    return 0

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ckptfmt.average`: the mean of the weights of several checkpoints."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ckptfmt import _core, names
+from ckptfmt.arguments import Durability, check_choice, check_progress, listed
+from ckptfmt.arrays import Sources
+from ckptfmt.background import wait_for_saves
+from ckptfmt.bundle.casting import is_float
+from ckptfmt.bundle.convert import (
+    BATCH_BYTES,
+    HELD_MAX,
+    STEP_BYTES,
+    Piece,
+    mapped_array,
+    piece_size,
+    piece_value,
+    pieces_of,
+)
+from ckptfmt.bundle.locate import locate
+from ckptfmt.bundle.reader import Reader
+from ckptfmt.bundle.selecting import some
+from ckptfmt.bundle.tensor import TensorHandle
+from ckptfmt.bundle.writer import Writer
+from ckptfmt.errors import InvalidError
+from ckptfmt.names import prefix_text
+from ckptfmt.objects.graph import OBJECT_GRAPH_KEY
+from ckptfmt.progress import Meter, Progress
+
+__all__ = ["Average", "average"]
+
+Path = str | bytes | os.PathLike[Any]
+
+
+@dataclass(frozen=True)
+class Average:
+    """What `average` did.
+
+    Attributes:
+        path: prefix of the result.
+        averaged: number of tensors that are means.
+        taken: names of tensors that are not numbers with fractions, and differ between the sources:
+            they are those of the first.
+    """
+
+    path: str
+    averaged: int
+    taken: tuple[str, ...] = ()
+
+
+def average(
+    sources: Iterable[Path],
+    destination: Path,
+    *,
+    durability: Durability = "full",
+    progress: Progress | None = None,
+    limits: Mapping[str, int] | None = None,
+) -> Average:
+    """Write the mean of several checkpoints with the same tensors, all or nothing.
+
+    Floating-point and complex tensors are added in float64 (complex128) in the order of the
+    sources, divided by their number and rounded to the stored dtype. Everything else (integers such
+    as steps, bools, strings, the object graph, the metadata, the level of the format, the division
+    of tensors into slices) is that of the first source. Every source is verified. Memory is
+    bounded: values above 256 MiB go through unnamed temporary files beside the destination.
+
+    Args:
+        sources: two or more of the paths that `ckptfmt.open` takes.
+        destination: prefix of the result, which may be that of a source.
+        durability: as in Writer.
+        progress: called as `progress(bytes_done, bytes_total)` with bytes of arrays of all sources.
+        limits: as in `ckptfmt.open`.
+
+    Raises:
+        InvalidError: fewer than two sources, or other names, dtypes or shapes than in the first.
+        CheckpointNotFoundError, CorruptError, LimitError, UnsupportedError: of a source.
+        StorageError, BusyError, DurabilityUnknownError: as in Writer.
+    """
+    check_progress(progress)
+    check_choice("durability", durability, _core.DURABILITY)
+    if isinstance(sources, os.PathLike):
+        raise InvalidError("sources must be a list of checkpoints, not one")
+    paths = listed("sources", sources, "paths")
+    if len(paths) < 2:
+        raise InvalidError(f"sources: an average needs at least two checkpoints, not {len(paths)}")
+    target = prefix_text(destination, urls=True)
+    wait_for_saves()
+    with contextlib.ExitStack() as opened:
+        readers = [
+            opened.enter_context(Reader(locate(path), verify="full", limits=limits))
+            for path in paths
+        ]
+        for reader in readers[1:]:
+            _check_alike(readers[0], reader)
+        return _Mean(readers, target, progress).write(durability)
+
+
+def _check_alike(first: Reader, other: Reader) -> None:
+    """Refuse another checkpoint with other names, dtypes or shapes."""
+    ours, theirs = set(first), set(other)
+    for missing, what in ((ours - theirs, "lacks"), (theirs - ours, "also has")):
+        if missing:
+            raise InvalidError(
+                f"only checkpoints with the same tensors can be averaged: it {what} "
+                f"{some(sorted(missing))}, compared with {first.prefix}",
+                path=other.prefix,
+            )
+    fields = ["dtype", "shape"]
+    before, after = first.table()[["name", *fields]], other.table()[["name", *fields]]
+    for one, two in zip(before.tolist(), after.tolist(), strict=True):
+        if one != two:
+            raise InvalidError(
+                f"only checkpoints with the same tensors can be averaged: it is {two[1]}"
+                f"{list(two[2])}, and {one[1]}{list(one[2])} in {first.prefix}",
+                path=other.prefix,
+                tensor=one[0],
+            )
+
+
+class _Mean:
+    """The mean of checkpoints with the same tensors, being written."""
+
+    def __init__(self, readers: list[Reader], target: str, progress: Progress | None) -> None:
+        self._readers, self._target = readers, target
+        self._folder = None if names.is_url(target) else os.path.dirname(target) or "."
+        total = sum(handle.nbytes for handle in readers[0].values()) * len(readers)
+        self._meter = Meter(progress, total)
+        self._averaged, self._taken = 0, list[str]()
+
+    def write(self, durability: Durability) -> Average:
+        first = self._readers[0]
+        level: Any = first.level
+        with Writer(self._target, level=level, durability=durability) as writer:
+            sources, held = Sources(), 0
+            for handle in first.values():
+                others = [reader[handle.raw_name] for reader in self._readers[1:]]
+                mean = handle.dtype is not None and _has_fractions(handle.dtype)
+                self._averaged += mean
+                if not mean:
+                    self._compare(handle, others)
+                for piece in pieces_of(handle):
+                    size = piece_size(piece)
+                    if held and held + size > BATCH_BYTES:
+                        writer._add(sources)
+                        sources, held = Sources(), 0
+                    array = self._mean(piece, others) if mean else self._value(piece)
+                    sources.add(handle.raw_name, array, handle.dtype_code, piece.part)
+                    held += size
+                self._meter.add(handle.nbytes * len(self._readers))
+            if len(sources):
+                writer._add(sources)
+            if names.METADATA in first:
+                writer._open_handle().add_metadata(first[names.METADATA].read().item())
+        return Average(self._target, self._averaged, tuple(self._taken))
+
+    def _value(self, piece: Piece) -> NDArray[Any]:
+        return piece_value(piece, self._folder)
+
+    def _compare(self, handle: TensorHandle, others: list[TensorHandle]) -> None:
+        """Note a tensor that is taken from the first source and differs in another."""
+        if handle.name == OBJECT_GRAPH_KEY:
+            return
+        for piece in pieces_of(handle):
+            ours = self._value(piece)
+            for other in others:
+                if not _equal(ours, self._value(Piece(other, piece.shape, piece.box, None))):
+                    self._taken.append(handle.name)
+                    return
+
+    def _mean(self, piece: Piece, others: list[TensorHandle]) -> NDArray[Any]:
+        """Return the mean of a stored value of the first source and the same box of the others."""
+        dtype = piece.handle.dtype
+        assert dtype is not None
+        wide = np.dtype(np.complex128 if dtype.kind == "c" else np.float64)
+        total = self._array(piece, wide).reshape(-1)
+        step = STEP_BYTES // wide.itemsize
+        for number, handle in enumerate([piece.handle, *others]):
+            value = self._value(Piece(handle, piece.shape, piece.box, None)).reshape(-1)
+            for at in range(0, len(total), step):
+                part = value[at : at + step].astype(wide)
+                total[at : at + step] = part if number == 0 else total[at : at + step] + part
+        result = self._array(piece, dtype)
+        flat = result.reshape(-1)
+        for at in range(0, len(total), step):
+            flat[at : at + step] = (total[at : at + step] / (1 + len(others))).astype(dtype)
+        return result
+
+    def _array(self, piece: Piece, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """Return a new array for a stored value; a large one in a temporary file."""
+        if int(np.prod(piece.shape, dtype=np.float64)) * dtype.itemsize <= HELD_MAX:
+            return np.empty(piece.shape, dtype)
+        return mapped_array(piece.handle.name, piece.shape, dtype, self._folder)
+
+
+def _has_fractions(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind == "c" or is_float(dtype)
+
+
+def _equal(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    if one.dtype == np.dtype(object):
+        return bool(one.reshape(-1).tolist() == other.reshape(-1).tolist())
+    step = STEP_BYTES // max(one.itemsize, 1)
+    left, right = one.reshape(-1), other.reshape(-1)
+    return all(
+        left[at : at + step].tobytes() == right[at : at + step].tobytes()
+        for at in range(0, len(left), step)
+    )

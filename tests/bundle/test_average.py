@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ckptfmt.average`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from support.arrays import assert_same
+from support.files import contents, flip
+
+import ckptfmt
+from ckptfmt import CorruptError, InvalidError
+
+COUNT = 3
+
+
+def values(seed: int) -> dict[str, Any]:
+    numbers = np.random.default_rng(seed)
+    return {
+        "w": numbers.normal(size=(50, 30)).astype("f4"),
+        "d": numbers.normal(size=7),
+        "h": numbers.normal(size=(2, 3)).astype(ml_dtypes.bfloat16),
+        "c": numbers.normal(size=4) + 1j,
+        "scalar": np.float16(seed),
+        "none": np.ones((0, 3), "f4"),
+        "step": np.int64(seed),
+        "same": np.arange(3),
+        "text": np.array([b"a", b"b"], object),
+    }
+
+
+def mean(arrays: list[Any]) -> Any:
+    """By float64, in the order given."""
+    total = sum(np.asarray(one).astype("c16" if one.dtype.kind == "c" else "f8") for one in arrays)
+    return (total / len(arrays)).astype(arrays[0].dtype)
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, large: bool) -> None:
+    if large:  # through files, piece by piece
+        for module in ("bundle.convert", "editing.average"):
+            monkeypatch.setattr(f"ckptfmt.{module}.HELD_MAX", 100)
+        monkeypatch.setattr("ckptfmt.editing.average.STEP_BYTES", 64)
+        monkeypatch.setattr("ckptfmt.editing.average.BATCH_BYTES", 500)
+    found = [values(seed % 1000 + number) for number in range(COUNT)]
+    paths = [tmp_path / str(number) for number in range(COUNT)]
+    for path, one in zip(paths, found, strict=True):
+        ckptfmt.save(path, one, metadata={"by": path.name})
+    before = contents(tmp_path)
+    calls: list[tuple[int, int]] = []
+    done = ckptfmt.average(paths, tmp_path / "m", progress=lambda *call: calls.append(call))
+    assert (done.averaged, done.taken) == (6, ("step",))
+    assert calls[-1][0] == calls[-1][1]
+    loaded = ckptfmt.load(tmp_path / "m")
+    for name, array in loaded.items():
+        exact = name in ("step", "same", "text")
+        expected = found[0][name] if exact else mean([one[name] for one in found])
+        assert_same(array, np.asarray(expected))
+    with ckptfmt.open(tmp_path / "m") as reader:
+        assert (reader.metadata, reader.level) == ({"by": "0"}, "v2+")
+    assert not ckptfmt.verify(tmp_path / "m").problems
+    after = contents(tmp_path)
+    assert {name: after[name] for name in before} == before
+    assert {name.split(".")[0] for name in after.keys() - before.keys()} == {"m"}
+
+
+def test_slices_are_those_of_the_first(tmp_path: Path) -> None:
+    rows = np.arange(12.0).reshape(4, 3)
+    with ckptfmt.Writer(tmp_path / "a", level="v2") as writer:
+        writer.add_slice("p", rows[:1], rows.shape, (0, 0))
+        writer.add_slice("p", rows[1:], rows.shape, (1, 0))
+    with ckptfmt.Writer(tmp_path / "b") as writer:
+        writer.add_slice("p", 3 * rows[:, :2], rows.shape, (0, 0))
+        writer.add_slice("p", 3 * rows[:, 2:], rows.shape, (0, 2))
+    ckptfmt.save(tmp_path / "c", {"p": 5 * rows}, compression="zstd")
+    ckptfmt.average([tmp_path / name for name in "abc"], tmp_path / "a")
+    with ckptfmt.open(tmp_path / "a") as reader:
+        assert_same(reader["p"].read(), 3 * rows)
+        assert len(reader["p"].slices) == 2 and reader.level == "v2"
+
+
+def test_objects(tmp_path: Path) -> None:
+    for number in range(2):
+        ckptfmt.save_tree(tmp_path / str(number), {"w": np.full(3, number, "f4"), "step": number})
+    done = ckptfmt.average([tmp_path / "0", tmp_path / "1"], tmp_path / "m")
+    assert done.taken == ("step/.ATTRIBUTES/VARIABLE_VALUE",)
+    loaded = ckptfmt.load_tree(tmp_path / "m")
+    assert loaded["step"] == 0
+    assert_same(loaded["w"], np.full(3, 0.5, "f4"))
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"w": np.ones(3)}, "lacks 'v'"),
+        ({"w": np.ones(3), "v": np.ones(2), "x": np.ones(2)}, "also has 'x'"),
+        ({"w": np.ones(3, "f4"), "v": np.ones(2)}, r"is float\[3\], and double\[3\]"),
+        ({"w": np.ones(4), "v": np.ones(2)}, r"is double\[4\], and double\[3\]"),
+    ],
+)
+def test_other_tensors_are_refused(tmp_path: Path, other: dict[str, Any], message: str) -> None:
+    ckptfmt.save(tmp_path / "a", {"w": np.ones(3), "v": np.ones(2)})
+    ckptfmt.save(tmp_path / "b", other)
+    before = contents(tmp_path)
+    with pytest.raises(InvalidError, match=message):
+        ckptfmt.average([tmp_path / "a", tmp_path / "b"], tmp_path / "m")
+    assert contents(tmp_path) == before
+
+
+def test_mistakes(tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "a", {"w": np.ones(300)})
+    ckptfmt.save(tmp_path / "b", {"w": np.ones(300)})
+    with pytest.raises(InvalidError, match="at least two"):
+        ckptfmt.average([tmp_path / "a"], tmp_path / "m")
+    with pytest.raises(InvalidError, match="list of checkpoints"):
+        ckptfmt.average(tmp_path / "a", tmp_path / "m")  # type: ignore[arg-type]
+    flip(tmp_path / "b.data-00000-of-00001", 100)
+    before = contents(tmp_path)
+    with pytest.raises(CorruptError):
+        ckptfmt.average([tmp_path / "a", tmp_path / "b"], tmp_path / "m")
+    assert contents(tmp_path) == before

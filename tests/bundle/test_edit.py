@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ckptfmt.edit`: what is written, what is linked, and what is refused. The object graph is in
+tests/objects/test_edited_graphs.py."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from support.arrays import CODES, NAMES, assert_same, random_array
+from support.files import contents, flip
+
+import ckptfmt
+from ckptfmt import CorruptError, InvalidError, TensorNotFoundError
+
+LEVELS = ("v2", "v2+", "ckptfmt")
+MiB = 1 << 20
+
+
+def tensors(seed: int) -> dict[str, Any]:
+    """A tensor of every dtype, one that is worth compressing, one without elements."""
+    chance = random.Random(seed)
+    found: dict[str, Any] = {
+        f"d/{NAMES[code]}": random_array(chance, code, (3, 5)) for code in CODES
+    }
+    found["w"] = np.random.default_rng(seed).normal(0, 0.02, (700, 600)).astype("f4")
+    found["empty"] = np.zeros((0, 4), "f4")
+    return found
+
+
+def save(prefix: Path, seed: int, level: Any) -> dict[str, Any]:
+    """Save these, and a partitioned tensor."""
+    values = tensors(seed)
+    with ckptfmt.Writer(
+        prefix, level=level, metadata=None if level == "v2" else {"step": 3}, shards=2
+    ) as writer:
+        for name, value in values.items():
+            writer.add(name, value, name.removeprefix("d/") if name[:2] == "d/" else None)
+        part = values["p"] = np.arange(40_000.0).reshape(200, 200)
+        writer.add_slice("p", part[120:], part.shape, (120, 0))
+        writer.add_slice("p", part[:120], part.shape, (0, 0))
+    return values
+
+
+def data_files(prefix: Path) -> list[Path]:
+    return sorted(prefix.parent.glob(f"{prefix.name}.data-*"))
+
+
+def inodes(prefix: Path) -> list[int]:
+    return [path.stat().st_ino for path in data_files(prefix)]
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_renaming_writes_an_index_only(tmp_path: Path, level: str, seed: int) -> None:
+    values = save(tmp_path / "a", seed, level)
+    done = ckptfmt.edit(tmp_path / "a", tmp_path / "b", rename=[("^d/", "kinds/"), ("p", "q")])
+    assert inodes(tmp_path / "b") == inodes(tmp_path / "a")
+    assert (done.copied_nbytes, done.tensors, done.dropped) == (0, len(values), ())
+    assert done.renamed["p"] == "q" and "w" not in done.renamed
+    with ckptfmt.open(tmp_path / "a") as before, ckptfmt.open(tmp_path / "b") as after:
+        assert sorted(done.renamed.get(name, name) for name in before) == list(after)
+        assert (after.level, after.metadata) == (before.level, before.metadata)
+        for old in before:
+            one, other = before[old], after[done.renamed.get(old, old)]
+            assert one.dtype_code == other.dtype_code
+            assert [part.start for part in one.slices] == [part.start for part in other.slices]
+            assert_same(one.read(), other.read())
+    assert not ckptfmt.verify(tmp_path / "b").problems
+    # The same names again: the same bytes as before.
+    back = {new: old for old, new in done.renamed.items()}
+    ckptfmt.edit(tmp_path / "b", tmp_path / "c", rename=back)
+    assert (tmp_path / "c.index").read_bytes() == (tmp_path / "a.index").read_bytes()
+
+
+def test_what_is_dropped_frees_its_space(tmp_path: Path) -> None:
+    values = {"w": np.ones(MiB // 8), "w/Adam": np.ones(MiB // 8), "step": np.int64(1)}
+    ckptfmt.save(tmp_path / "a", values)
+    assert ckptfmt.edit(tmp_path / "a", tmp_path / "b", drop="*/Adam").copied_nbytes == MiB + 8
+    assert sum(path.stat().st_size for path in data_files(tmp_path / "b")) < MiB + 4096
+    # Not worth copying the others, unless it is asked for.
+    done = ckptfmt.edit(tmp_path / "a", tmp_path / "c", drop=["step"])
+    assert done.copied_nbytes == 0 and inodes(tmp_path / "c") == inodes(tmp_path / "a")
+    done = ckptfmt.edit(tmp_path / "a", tmp_path / "d", drop=["step"], compact=True)
+    assert done.copied_nbytes == 2 * MiB
+    for name in "cd":
+        assert set(ckptfmt.load(tmp_path / name)) == {"w", "w/Adam"}
+        assert not ckptfmt.verify(tmp_path / name).problems
+
+
+def test_only_files_that_lose_much_are_copied(tmp_path: Path) -> None:
+    with ckptfmt.Writer(tmp_path / "a", shards=2) as writer:
+        for name in ("w", "w/Adam", "v", "v/Adam"):
+            writer.add(name, np.ones(5000))
+    done = ckptfmt.edit(tmp_path / "a", tmp_path / "b", drop="w/Adam")
+    assert done.copied_nbytes == 40_000
+    assert len(set(inodes(tmp_path / "b")) & set(inodes(tmp_path / "a"))) == 1
+    assert set(ckptfmt.load(tmp_path / "b")) == {"w", "v", "v/Adam"}
+
+
+@pytest.mark.parametrize(
+    ("options", "left"),
+    [
+        ({"keep": "layer/*"}, ["layer/b", "layer/w"]),
+        ({"keep": ["step", "/w$/"]}, ["layer/w", "step"]),
+        ({"keep": "layer/*", "drop": lambda name: name.endswith("b")}, ["layer/w"]),
+        ({"drop": "/^layer/"}, ["step"]),
+        ({"rename": ("^layer/b$", None)}, ["layer/w", "step"]),
+        ({"rename": lambda name: name[::-1]}, ["b/reyal", "pets", "w/reyal"]),
+        ({"rename": {b"layer/w": "layer/b", "layer/b": "layer/w"}}, ["layer/b", "layer/w", "step"]),
+        ({"drop": "layer/w", "rename": {"layer/b": "layer/w"}}, ["layer/w", "step"]),
+    ],
+)
+def test_names(tmp_path: Path, options: dict[str, Any], left: list[str]) -> None:
+    values = {"layer/w": np.ones(3), "layer/b": np.zeros(3), "step": np.int64(7)}
+    ckptfmt.save(tmp_path / "a", values)
+    done = ckptfmt.edit(tmp_path / "a", tmp_path / "b", **options)
+    loaded = ckptfmt.load(tmp_path / "b")
+    assert list(loaded) == left
+    for old in set(values) - set(done.dropped):
+        assert_same(loaded[done.renamed.get(old, old)], values[old])
+
+
+def test_casts(tmp_path: Path) -> None:
+    rows = np.arange(12.0).reshape(4, 3)
+    with ckptfmt.Writer(tmp_path / "a") as writer:
+        writer.add("w", np.linspace(-1e6, 1e6, 5, dtype="f4"))
+        writer.add("h", np.ones(3, ml_dtypes.bfloat16))
+        writer.add("n", np.arange(5))
+        writer.add("s", np.array([b"text"], object))
+        writer.add_slice("p", rows[:1], rows.shape, (0, 0))
+        writer.add_slice("p", rows[1:], rows.shape, (1, 0))
+    done = ckptfmt.edit(tmp_path / "a", tmp_path / "b", cast="float16")
+    assert done.casts == {
+        "h": ("bfloat16", "float16"),
+        "p": ("float64", "float16"),
+        "w": ("float32", "float16"),
+    }
+    with ckptfmt.open(tmp_path / "b") as reader:
+        assert_same(reader["w"].read(), np.array([-np.inf, -np.inf, 0, np.inf, np.inf], "f2"))
+        assert_same(reader["p"].read(), rows.astype("f2"))
+        assert len(reader["p"].slices) == 2
+        assert reader["n"].dtype == np.int64
+    done = ckptfmt.edit(tmp_path / "a", tmp_path / "c", cast={"n": "int8", "/w|h/": "float64"})
+    assert set(done.casts) == {"n", "w", "h"}
+    assert_same(ckptfmt.load(tmp_path / "c")["n"], np.arange(5, dtype="i1"))
+
+
+def test_large_values_are_cast_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("convert", "rewriting"):
+        monkeypatch.setattr(f"ckptfmt.bundle.{module}.HELD_MAX", 4096)
+    monkeypatch.setattr("ckptfmt.bundle.rewriting.STEP_BYTES", 1000)
+    values = np.random.default_rng(1).normal(size=(70, 50))
+    ckptfmt.save(tmp_path / "a", {"w": values})
+    ckptfmt.edit(tmp_path / "a", tmp_path / "b", cast="float32")
+    assert_same(ckptfmt.load(tmp_path / "b")["w"], values.astype("f4"))
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_metadata(tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "a", {"w": np.ones(3)}, level="v2")
+    ckptfmt.edit(tmp_path / "a", tmp_path / "b", metadata={"step": 7})
+    with ckptfmt.open(tmp_path / "b") as reader:
+        assert (reader.metadata, reader.level) == ({"step": 7}, "v2+")
+    ckptfmt.edit(tmp_path / "b", tmp_path / "b", metadata={"by": "me"}, cast="float16")
+    with ckptfmt.open(tmp_path / "b") as reader:
+        assert reader.metadata == {"by": "me"}
+    ckptfmt.edit(tmp_path / "b", tmp_path / "b", rename={"w": "v"}, cast="float32")
+    with ckptfmt.open(tmp_path / "b") as reader:
+        assert (reader.metadata, list(reader)) == ({"by": "me"}, ["v"])
+    ckptfmt.edit(tmp_path / "b", tmp_path / "b", metadata={})
+    with ckptfmt.open(tmp_path / "b") as reader:
+        assert (reader.metadata, reader.level) == ({}, "v2")
+
+
+def test_in_place(tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "a", {"w": np.ones(3), "v": np.zeros(3)})
+    with ckptfmt.open(tmp_path / "a") as before:
+        ckptfmt.edit(tmp_path / "a", tmp_path / "a", rename={"w": "u"})
+        assert_same(before["w"].read(), np.ones(3))
+    assert list(ckptfmt.load(tmp_path / "a")) == ["u", "v"]
+    assert not ckptfmt.verify(tmp_path / "a").problems
+    assert not list(tmp_path.glob("*temp*"))
+
+
+def test_in_a_store() -> None:
+    ckptfmt.save("memory://edit/a", {"w": np.ones(3)}, metadata={"step": 1})
+    done = ckptfmt.edit("memory://edit/a", "memory://edit/b", rename={"w": "v"})
+    assert done.copied_nbytes == 24
+    assert list(ckptfmt.load("memory://edit/b")) == ["v"]
+
+
+def test_between_a_store_and_files(tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "a", {"w": np.ones(3)}, metadata={"step": 1})
+    done = ckptfmt.edit(tmp_path / "a", "memory://edit-2/b", rename={"w": "v"})
+    assert done.copied_nbytes == 24
+    with ckptfmt.open("memory://edit-2/b") as reader:
+        assert (list(reader), reader.metadata) == (["v"], {"step": 1})
+
+
+MISTAKES: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({}, InvalidError, "nothing to edit"),
+    ({"drop": "x*"}, TensorNotFoundError, "drop: 'x.*' matches none of the 3 tensors"),
+    ({"drop": ["w", "x"]}, TensorNotFoundError, "drop: 'x' matches none"),
+    ({"drop": []}, InvalidError, "drop is empty"),
+    ({"keep": "ww"}, TensorNotFoundError, "keep: 'ww' matches none.*nearest are 'w'"),
+    ({"keep": "w", "drop": "w"}, InvalidError, "no tensor would be left"),
+    ({"drop": "*"}, InvalidError, "no tensor would be left"),
+    ({"rename": {"x": "y"}}, TensorNotFoundError, "rename: 'x' matches none"),
+    ({"rename": ("x", "y")}, TensorNotFoundError, "changes none of the 3 names"),
+    ({"rename": {"w": "v"}}, InvalidError, "rename gives the name 'v'"),
+    ({"rename": {"w": ""}}, InvalidError, "TAB-12"),
+    ({"rename": {"w": "_CKPTFMT_x"}}, InvalidError, "reserved"),
+    ({"rename": ("w", "x", np.transpose)}, InvalidError, "transforms are for"),
+    ({"cast": "nope"}, InvalidError, "'nope'"),
+    ({"cast": "string"}, InvalidError, "not a dtype of numbers"),
+    ({"cast": {"x": "half"}}, TensorNotFoundError, "cast: 'x' matches none"),
+    ({"cast": {"s": "half"}}, InvalidError, "cannot cast strings to float16"),
+    ({"cast": "float32"}, TensorNotFoundError, "no tensor changes"),
+    ({"cast": 3}, InvalidError, "cast"),
+    ({"metadata": {"a": None}}, InvalidError, "metadata 'a' cannot be stored"),
+    ({"strip_optimizer": True}, TensorNotFoundError, "no tensor is the state"),
+]
+
+
+@pytest.mark.parametrize(("options", "error", "message"), MISTAKES)
+def test_mistakes(
+    tmp_path: Path, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    ckptfmt.save(
+        tmp_path / "a",
+        {"w": np.ones(3, "f4"), "v": np.ones(3, "f4"), "s": np.array([b"x"], object)},
+    )
+    before = contents(tmp_path)
+    with pytest.raises(error, match=message):
+        ckptfmt.edit(tmp_path / "a", tmp_path / "b", **options)
+    assert contents(tmp_path) == before
+
+
+def test_damage_is_found_in_what_is_copied(tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "a", {"w": np.ones(3), "v": np.ones(3)})
+    flip(data_files(tmp_path / "a")[0], 70)
+    before = contents(tmp_path)
+    with pytest.raises(CorruptError, match=r"DAT-3|ENT-6|EXT-2|checksum"):
+        ckptfmt.edit(tmp_path / "a", tmp_path / "b", cast="float32")
+    assert contents(tmp_path) == before
+    # Links are not read: what is damaged stays so, and is found as before.
+    ckptfmt.edit(tmp_path / "a", tmp_path / "b", rename=("$", "2"))
+    assert len(ckptfmt.verify(tmp_path / "b").problems) == 1
+
+
+def test_progress(tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "a", {"w": np.ones(1000), "v": np.ones(1000)})
+    calls: list[tuple[int, int]] = []
+    ckptfmt.edit(
+        tmp_path / "a", tmp_path / "b", cast="float32", progress=lambda *call: calls.append(call)
+    )
+    assert calls[-1] == (16000, 16000)

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ckptfmt edit`, `average`, `split`, `cp`, `mv` and `rm`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.files import contents, flip
+
+import ckptfmt
+from ckptfmt.cli import main
+
+
+def save(prefix: Path, factor: float = 1, **options: Any) -> None:
+    values = {
+        "bert/layer_0/w": np.full((4, 3), factor, "f4"),
+        "bert/layer_0/w/Adam": np.full((4, 3), factor, "f4"),
+        "bert/layer_1/w": np.full(3, factor, "f4"),
+        "beta1_power": np.float32(0.5),
+        "step": np.int64(10 * factor),
+    }
+    ckptfmt.save(prefix, values, **options)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    save(tmp_path / "a")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--rename", "step=global_step"], {"global_step"}),
+        (["--rename", "bert/*=encoder/*", "--keep", "bert/layer_1/*"], {"encoder/layer_1/w"}),
+        (["--rename", "*/layer_*=*.*", "--keep", "*1/w"], {"bert.1/w"}),
+        (["--rename", r"/layer_(\d)/=l\1", "--keep", "*/w"], {"bert/l0/w", "bert/l1/w"}),
+        (["--rename", "step=x", "--rename", "x=y=z", "--keep", "step"], {"y=z"}),
+        (["--rename", "/p$/=", "--keep", "step"], {"ste"}),
+        (["--strip-optimizer", "--drop", "step"], {"bert/layer_0/w", "bert/layer_1/w"}),
+        (["--drop", "/^bert/", "--drop", "beta*"], {"step"}),
+    ],
+)
+def test_names(
+    place: Path, capsys: pytest.CaptureFixture[str], words: list[str], expected: set[str]
+) -> None:
+    assert main(["edit", "a", "b", *words]) == 0
+    out, err = capsys.readouterr()
+    found = set(ckptfmt.load("b"))
+    assert expected <= found and (len(expected) == 1 or expected == found)
+    assert out.splitlines()[-1].startswith("wrote ") and err == ""
+
+
+def test_what_was_done(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--rename", "step=n", "--drop", "*/Adam", "--cast", "*layer_1*=bfloat16"]
+    assert main(["edit", "a", "b", *words]) == 0
+    assert capsys.readouterr().out == (
+        "renamed step to n\n"
+        "dropped bert/layer_0/w/Adam\n"
+        "cast bert/layer_1/w from float32 to bfloat16\n"
+        "wrote 4 tensors to b\n"
+    )
+    assert main(["edit", "a", "c", *words, "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert json.loads(out) == {
+        "schema": 1,
+        "path": "c",
+        "tensors": 4,
+        "renamed": {"step": "n"},
+        "dropped": ["bert/layer_0/w/Adam"],
+        "casts": {"bert/layer_1/w": ["float32", "bfloat16"]},
+        "copied_nbytes": 72,
+    }
+    assert main(["edit", "a", "d", *words, "-q"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
+def test_metadata(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["step=7", "by=me", "rate=0.5", "ok=true", "ids=[1, 2]", "url=http://x?a=b"]
+    options = [part for word in words for part in ("--set-metadata", word)]
+    assert main(["edit", "a", "b", *options]) == 0
+    expected = {"step": 7, "by": "me", "rate": 0.5, "ok": True, "ids": [1, 2]}
+    with ckptfmt.open("b") as reader:
+        assert reader.metadata == {**expected, "url": "http://x?a=b"}
+    assert main(["edit", "b", "b", "--overwrite", "--set-metadata", "url="]) == 0
+    with ckptfmt.open("b") as reader:
+        assert reader.metadata == expected
+    assert main(["edit", "b", "c", "--set-metadata", "x="]) == 2
+    assert "the metadata has no 'x'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--rename", "stop=x"], "--rename 'stop=x' matches none of the 5 tensors; the nearest"),
+        (["--rename", "step"], "expected OLD=NEW"),
+        (["--rename", "step=*"], "NEW has a *"),
+        (["--rename", "/(/=x"], "unterminated"),
+        (["--drop", "x"], "drop: 'x' matches none"),
+        (["--cast", "half", "--cast", "w=half"], "can be given once"),
+        (["--cast", "nope"], "'nope'"),
+        (["--set-metadata", "x"], "expected KEY=VALUE"),
+        ([], "nothing to edit"),
+    ],
+)
+def test_mistakes(
+    place: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    before = contents(place)
+    assert main(["edit", "a", "b", *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and message in err and err.count("\n") == 1
+    assert main(["edit", "a", "b", "--json", *words]) == 2
+    assert message in json.loads(capsys.readouterr().out)["error"]["message"]
+    assert contents(place) == before
+
+
+def test_destinations(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(place / "b", 2)
+    assert main(["edit", "a", "b", "--drop", "step"]) == 2
+    assert "--overwrite replaces it" in capsys.readouterr().err
+    assert main(["edit", "a", "b.safetensors", "--drop", "step"]) == 2
+    assert main(["edit", "nowhere", "c", "--drop", "step"]) == 2
+    assert main(["edit", "a", "b", "--drop", "step", "--overwrite"]) == 0
+    assert "step" not in ckptfmt.load("b")
+
+
+def test_average(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(place / "b", 3)
+    assert main(["average", "a", "b", "m"]) == 0
+    assert capsys.readouterr().out == (
+        "from the first: step\naveraged 4 tensors of 2 checkpoints into m\n"
+    )
+    assert np.array_equal(ckptfmt.load("m")["bert/layer_1/w"], [2, 2, 2])
+    assert main(["average", "--json", "--overwrite", "a", "b", "m"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document == {"schema": 1, "path": "m", "averaged": 4, "taken": ["step"]}
+    assert main(["average", "a", "b"]) == 2  # DESTINATION is forgotten
+    assert "DESTINATION already holds a checkpoint" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("level", ["v2", "v2+", "ckptfmt"])
+def test_split(tmp_path: Path, capsys: pytest.CaptureFixture[str], level: Any) -> None:
+    metadata = None if level == "v2" else {"step": 1}
+    values = {str(number): np.ones((64, 64), "f4") for number in range(6)}
+    ckptfmt.save(tmp_path / "a", values, level=level, metadata=metadata)
+    for count in (3, 1):
+        prefix = str(tmp_path / f"b{count}")
+        assert main(["split", str(tmp_path / "a"), prefix, str(count)]) == 0
+        files = "3 data files" if count == 3 else "1 data file"
+        assert capsys.readouterr().out == f"wrote {files} to {prefix}\n"
+        with ckptfmt.open(prefix) as reader, ckptfmt.open(tmp_path / "a") as before:
+            assert reader.header.num_shards == count
+            assert (reader.level, reader.digest()) == (level, before.digest())
+            assert len(set(reader.table()["shard"])) == count
+    assert main(["split", str(tmp_path / "a"), str(tmp_path / "c"), "0"]) == 2
+    assert main(["split", str(tmp_path / "a"), prefix, "2"]) == 2
+    assert "already holds a checkpoint" in capsys.readouterr().err
+
+
+def test_cp_and_mv(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    values = ckptfmt.load("a")
+    (place / "best").mkdir()
+    (place / "checkpoint").write_text('model_checkpoint_path: "a"\n')
+    assert main(["cp", "a", "b"]) == 0
+    assert main(["cp", "a.index", "best/"]) == 0
+    inode = (place / "a.data-00000-of-00001").stat().st_ino
+    assert (place / "best" / "a.data-00000-of-00001").stat().st_ino == inode
+    assert main(["mv", "b", "c"]) == 0
+    assert not list(place.glob("b.*"))
+    for prefix in ("a", "best/a", "c"):
+        assert {name: array.tolist() for name, array in ckptfmt.load(prefix).items()} == {
+            name: array.tolist() for name, array in values.items()
+        }
+    assert capsys.readouterr().out == "copied a to b\ncopied a to best/a\nmoved b to c\n"
+    assert main(["mv", "a", "c"]) == 2
+    assert main(["mv", "a", "a"]) == 2
+    assert main(["mv", "--overwrite", "a", "c"]) == 0
+    assert (place / "checkpoint").read_text() == 'model_checkpoint_path: "a"\n'
+    assert not list(place.glob("a.*"))
+
+
+def test_rm(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a-1", "a.b", "aa"):
+        save(place / name)
+    (place / "a.txt").write_text("mine")
+    (place / "checkpoint").write_text('model_checkpoint_path: "a"\n')
+    everything = contents(place)
+    assert main(["rm", "--dry-run", "a"]) == 0
+    assert main(["rm", "a", "nowhere"]) == 2
+    assert main(["rm", "."]) == 2
+    assert contents(place) == everything
+    assert main(["rm", "a", "aa.index"]) == 0
+    out = capsys.readouterr().out
+    assert out == "would remove a\nremoved a\nremoved aa\n"
+    gone = {name for name in everything if name.split(".")[0] in ("a", "aa")}
+    gone -= {"a.txt"} | {name for name in everything if name.startswith("a.b.")}
+    assert contents(place) == {name: everything[name] for name in everything.keys() - gone}
+
+
+def test_rm_of_what_is_no_checkpoint(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "notes.index").write_text("see page 3\n")
+    (place / "book.index").write_text("see page 3\n" * 100)
+    for name in ("notes", "book"):
+        assert main(["rm", name]) == 1
+        assert (place / f"{name}.index").exists()
+    # A damaged one can be removed.
+    flip(place / "a.index", 10)
+    assert main(["verify", "a"]) == 1
+    assert main(["mv", "a", "b"]) == 1
+    assert main(["rm", "a"]) == 0
+    assert not list(place.glob("a.*"))

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ckptfmt.edit` of checkpoints with an object graph."""
+
+from __future__ import annotations
+
+import copy
+import random
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.files import contents
+from support.graphs import Builder, blank
+from support.strategies import object_graphs, property_test
+
+import ckptfmt
+from ckptfmt import InvalidError
+from ckptfmt.editing.graphs import edited_graph
+from ckptfmt.objects.build import graph_of, missing_keys
+from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, Attribute, Node, ObjectGraph
+
+VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
+OPTIONS = ckptfmt.CheckpointOptions(durability="none")
+
+
+def graph_at(prefix: Path) -> ObjectGraph:
+    with ckptfmt.open(prefix) as reader:
+        graph = graph_of(reader)
+        assert graph is not None and missing_keys(reader, graph) == []
+    return graph
+
+
+def tree() -> dict[str, Any]:
+    return {
+        "model": {"dense": {"w": np.ones((3, 2)), "b": np.zeros(2)}, "out": {"w": np.ones(2)}},
+        "step": 7,
+        "list": [np.ones(1), np.ones(2)],
+    }
+
+
+@property_test(40, 4_000, object_graphs())
+def test_new_keys_restore_the_same_objects(tmp_path: Path, case: dict[str, Any]) -> None:
+    first, second = Builder(), Builder()
+    with tempfile.TemporaryDirectory(dir=tmp_path) as folder:
+        one, other = Path(folder) / "one" / "ck", Path(folder) / "other" / "ck"
+        first.checkpoint(case).write(one, OPTIONS)
+        try:
+            ckptfmt.edit(one, other, rename=lambda name: f"k/{name}", durability="none")
+        except ckptfmt.TensorNotFoundError:
+            return  # no tensors
+        except InvalidError as error:
+            assert "no tensor would be left" in str(error)
+            return
+        status = second.checkpoint(blank(case)).read(other)
+        status.assert_consumed().assert_existing_objects_matched()
+        assert second.values() == first.values()
+
+
+def test_objects_are_renamed_with_their_tensors(tmp_path: Path) -> None:
+    ckptfmt.save_tree(tmp_path / "a", tree())
+    done = ckptfmt.edit(tmp_path / "a", tmp_path / "b", rename=("^model/dense", "model/hid"))
+    assert done.renamed == {
+        f"model/dense/{name}{VALUE}": f"model/hid/{name}{VALUE}" for name in "wb"
+    }
+    assert set(ckptfmt.load_tree(tmp_path / "b")["model"]) == {"hid", "out"}
+
+
+def test_moving_all_of_an_object(tmp_path: Path) -> None:
+    ckptfmt.save_tree(tmp_path / "a", tree())
+    ckptfmt.edit(
+        tmp_path / "a", tmp_path / "b", rename=[("^model/", "net/"), ("/dense/", "/a.Sb/")]
+    )
+    loaded = ckptfmt.load_tree(tmp_path / "b")
+    assert set(loaded) == {"net", "step", "list"} and set(loaded["net"]) == {"a/b", "out"}
+    assert np.array_equal(loaded["net"]["a/b"]["w"], np.ones((3, 2)))
+    # Two objects change places.
+    swapped = {"dense": "out", "out": "dense"}
+    ckptfmt.edit(
+        tmp_path / "a",
+        tmp_path / "c",
+        rename=lambda name: "/".join(swapped.get(part, part) for part in name.split("/")),
+    )
+    assert ckptfmt.load_tree(tmp_path / "c")["model"]["out"]["b"].shape == (2,)
+
+
+def test_half_of_an_object_cannot_move(tmp_path: Path) -> None:
+    ckptfmt.save_tree(tmp_path / "a", tree())
+    before = contents(tmp_path)
+    with pytest.raises(InvalidError, match=r"object 'dense' .* different places: .* alike"):
+        ckptfmt.edit(
+            tmp_path / "a",
+            tmp_path / "b",
+            rename={f"model/dense/w{VALUE}": f"model/hidden/w{VALUE}"},
+        )
+    with pytest.raises(InvalidError, match="two objects of the object graph the path 'out'"):
+        ckptfmt.edit(tmp_path / "a", tmp_path / "b", rename=("/dense/", "/out/"), drop="*/out/*")
+    assert contents(tmp_path) == before
+
+
+def test_other_names_are_keys_only(tmp_path: Path) -> None:
+    ckptfmt.save_tree(tmp_path / "a", tree())
+    ckptfmt.edit(tmp_path / "a", tmp_path / "b", rename=(f"model/(.*){VALUE}", r"weights.\1"))
+    assert "weights.dense/w" in ckptfmt.load(tmp_path / "b")
+    loaded = ckptfmt.load_tree(tmp_path / "b")
+    assert np.array_equal(loaded["model"]["dense"]["w"], np.ones((3, 2)))
+
+
+def test_dropped_objects(tmp_path: Path) -> None:
+    ckptfmt.save_tree(tmp_path / "a", tree())
+    ckptfmt.edit(tmp_path / "a", tmp_path / "b", drop=["model/dense/*", "list/0/*"])
+    loaded = ckptfmt.load_tree(tmp_path / "b")
+    assert set(loaded["model"]) == {"out"} and loaded["step"] == 7
+    assert loaded["list"][0] is None and loaded["list"][1].shape == (2,)
+    assert len(graph_at(tmp_path / "b").nodes) == len(graph_at(tmp_path / "a").nodes) - 3
+    ckptfmt.edit(tmp_path / "a", tmp_path / "c", keep="step/*")
+    assert ckptfmt.load_tree(tmp_path / "c")["step"] == 7
+
+
+def test_the_graph_is_dropped_by_its_name_only(tmp_path: Path) -> None:
+    ckptfmt.save_tree(tmp_path / "a", tree())
+    ckptfmt.edit(tmp_path / "a", tmp_path / "b", keep="/./", drop="list/0/*")
+    assert OBJECT_GRAPH_KEY in ckptfmt.load(tmp_path / "b")
+    ckptfmt.edit(tmp_path / "a", tmp_path / "c", drop=OBJECT_GRAPH_KEY)
+    assert graph_at(tmp_path / "b") and OBJECT_GRAPH_KEY not in ckptfmt.load(tmp_path / "c")
+    with pytest.raises(InvalidError, match="graph cannot be renamed"):
+        ckptfmt.edit(tmp_path / "a", tmp_path / "d", rename={OBJECT_GRAPH_KEY: "g"})
+    with pytest.raises(InvalidError, match="no tensor would be left"):
+        ckptfmt.edit(tmp_path / "a", tmp_path / "d", drop="*")
+
+
+def table_graph() -> ObjectGraph:
+    """An object that is stored as two tensors, under one key."""
+    root = Node(children=[("t", 1), ("v", 2)])
+    table = Node(attributes=[Attribute("table", "", "t/.ATTRIBUTES/table")])
+    variable = Node(attributes=[Attribute("VARIABLE_VALUE", "v", f"v{VALUE}")])
+    return ObjectGraph([root, table, variable])
+
+
+def test_objects_of_several_tensors() -> None:
+    graph = table_graph()
+    kept = copy.deepcopy(graph)
+    keys, values = "t/.ATTRIBUTES/table-keys", "t/.ATTRIBUTES/table-values"
+    names: dict[str, str | None] = {keys: keys, values: values, f"v{VALUE}": f"v{VALUE}"}
+    renamed = edited_graph(graph, {**names, keys: "s/x-keys", values: "s/x-values"})
+    assert renamed.nodes[1].attributes[0].checkpoint_key == "s/x"
+    dropped = edited_graph(graph, {**names, keys: None, values: None})
+    assert [node.children for node in dropped.nodes] == [[("v", 1)], []]
+    for half in ({keys: None}, {keys: "x-keys"}, {keys: "x", values: "y"}):
+        with pytest.raises(InvalidError, match="common beginning"):
+            edited_graph(graph, {**names, **half})
+    assert graph == kept
+
+
+def test_hostile_graphs_take_linear_time() -> None:
+    """A node with many children that go, a cycle, and a chain."""
+    count = 50_000
+    root = Node(children=[(str(number), number + 1) for number in range(count)])
+    leaves = [Node(attributes=[Attribute("a", "", f"k{number}")]) for number in range(count)]
+    names: dict[str, str | None] = {f"k{number}": None for number in range(count - 1)}
+    names[f"k{count - 1}"] = "x"
+    result = edited_graph(ObjectGraph([root, *leaves]), names)
+    assert [node.children for node in result.nodes] == [[(str(count - 1), 1)], []]
+    chain = [Node(children=[("c", number + 1)]) for number in range(count)]
+    end = Node(attributes=[Attribute("a", "", "k0"), Attribute("b", "", "k1")])
+    end.children.append(("back", 0))
+    result = edited_graph(ObjectGraph([*chain, end]), {"k0": None, "k1": "k1"})
+    assert len(result.nodes) == count + 1
+
+
+def test_random_drops_leave_a_sound_graph(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    values = {f"l{number}": {"w": np.ones(2), "m": [np.ones(1)] * 3} for number in range(8)}
+    ckptfmt.save_tree(tmp_path / "a", values)
+    with ckptfmt.open(tmp_path / "a") as reader:
+        names = [name for name in reader if name != OBJECT_GRAPH_KEY]
+    for _ in range(20):
+        dropped = chance.sample(names, chance.randrange(1, len(names)))
+        ckptfmt.edit(tmp_path / "a", tmp_path / "b", drop=[name.__eq__ for name in dropped])
+        graph_at(tmp_path / "b")
+        ckptfmt.load_tree(tmp_path / "b")
