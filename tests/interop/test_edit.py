@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TensorFlow reads and restores what `ckptfmt.edit` and `ckptfmt.average` make of its checkpoints
+and, where CKPTFMT_CORPUS names them, of other people's."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ckptfmt
+from ckptfmt import TensorNotFoundError
+from ckptfmt.bundle.locate import locate
+from ckptfmt.objects.graph import OBJECT_GRAPH_KEY
+from ckptfmt.objects.roles import model_roles
+
+from .workers import ask
+
+CORPUS = os.environ.get("CKPTFMT_CORPUS")
+MADE = ("both", "model", "slots", "names")
+
+
+def sources(folder: Path) -> dict[str, str]:
+    """Checkpoints to edit: those that TensorFlow made here, and those of the corpus."""
+    found = {name: str(folder / name) for name in MADE}
+    if CORPUS is None:
+        print("corpus: not run, CKPTFMT_CORPUS is not set")
+    else:
+        places = sorted(path for path in Path(CORPUS).iterdir() if path.is_dir())
+        found |= {f"corpus-{number}": locate(path) for number, path in enumerate(places)}
+    return found
+
+
+def digests(tensors: Mapping[str, Any]) -> dict[str, str]:
+    """As tf_edit.py has them."""
+    found = {}
+    for name, array in tensors.items():
+        if array.dtype == object:
+            parts = array.reshape(-1).tolist()
+            content = b"".join(len(one).to_bytes(8, "little") + one for one in parts)
+        else:
+            content = array.tobytes()
+        found[name] = hashlib.sha256(content).hexdigest()
+    return found
+
+
+def renamed(name: str) -> str:
+    first, slash, rest = name.partition("/")
+    return f"{first}{slash}{rest}" if first == "save_counter" else f"{first}_new{slash}{rest}"
+
+
+Edited = tuple[str, dict[str, Any]]
+
+
+def rename(source: str, prefix: str, tensors: dict[str, Any]) -> Edited:
+    done = ckptfmt.edit(source, prefix, rename=renamed)
+    return prefix, {done.renamed.get(name, name): value for name, value in tensors.items()}
+
+
+def strip(source: str, prefix: str, tensors: dict[str, Any]) -> Edited | None:
+    with ckptfmt.open(source) as reader:
+        state = {name for name, role in model_roles(reader).items() if role == "optimizer"}
+    if not state:
+        with pytest.raises(TensorNotFoundError, match="no tensor is the state"):
+            ckptfmt.edit(source, prefix, strip_optimizer=True)
+        return None
+    assert set(ckptfmt.edit(source, prefix, strip_optimizer=True).dropped) == state
+    return prefix, {name: value for name, value in tensors.items() if name not in state}
+
+
+def cast(source: str, prefix: str, tensors: dict[str, Any]) -> Edited | None:
+    floats = {name for name, value in tensors.items() if value.dtype.kind == "f"}
+    if not floats:
+        return None
+    assert set(ckptfmt.edit(source, prefix, cast="float64").casts) == floats
+    return prefix, {
+        name: value.astype("f8") if name in floats else value for name, value in tensors.items()
+    }
+
+
+def mean(source: str, prefix: str, tensors: dict[str, Any]) -> Edited:
+    """With a second one of other values, the same as if all floating-point values were cast to
+    float16 and back."""
+    floats = {name: value for name, value in tensors.items() if value.dtype.kind == "f"}
+    if not floats:
+        ckptfmt.average([source, source], prefix)
+        return prefix, tensors
+    stored = {name: str(value.dtype) for name, value in floats.items()}
+    ckptfmt.edit(source, f"{prefix}-half", cast="float16")
+    ckptfmt.edit(f"{prefix}-half", f"{prefix}-second", cast=stored)
+    ckptfmt.average([source, f"{prefix}-second"], prefix)
+    second = ckptfmt.load(f"{prefix}-second")
+    means = {
+        name: ((value.astype("f8") + second[name].astype("f8")) / 2).astype(value.dtype)
+        for name, value in floats.items()
+    }
+    return prefix, {**tensors, **means}
+
+
+EDITS: tuple[Callable[..., Edited | None], ...] = (rename, strip, cast, mean)
+
+
+def test_tensorflow_restores_edited_checkpoints(tmp_path: Path) -> None:
+    assert ask("tf_edit.py", "make", tmp_path) == []
+    expected = {}
+    for name, source in sources(tmp_path).items():
+        tensors = ckptfmt.load(source)
+        tensors.pop(OBJECT_GRAPH_KEY, None)
+        for edit in EDITS:
+            outcome = edit(source, str(tmp_path / f"{edit.__name__}-{name}"), tensors)
+            if outcome is not None:
+                prefix, values = outcome
+                assert not ckptfmt.verify(prefix).problems
+                expected[prefix] = digests(values)
+    for name in ("both", "model", "slots"):
+        ckptfmt.edit(tmp_path / name, tmp_path / f"{name}-strip", strip_optimizer=True)
+    ckptfmt.edit(tmp_path / "both", tmp_path / "both-rename", rename=("^model/", "net/"))
+    ckptfmt.edit(tmp_path / "slots", tmp_path / "slots-rename", rename=("^v/", "w/"))
+    assert ask("tf_edit.py", "check", tmp_path, question=expected) == []
+    print(f"{len(expected)} edited checkpoints restored")
+
+
+def test_roles_of_what_tensorflow_writes(tmp_path: Path) -> None:
+    assert ask("tf_edit.py", "make", tmp_path) == []
+    slots = ("Adam", "Adam_1", "Momentum", "Ftrl", "Ftrl_1", "RMSProp", "RMSProp_1", "Adagrad")
+    expected = {
+        "both": {"optimizer/_iterations", "optimizer/_learning_rate"}
+        | {f"optimizer/_variables/{number}" for number in range(2, 14)},
+        "model": {"model/optimizer/_iterations", "model/optimizer/_learning_rate"}
+        | {f"model/optimizer/_variables/{number}" for number in range(2, 14)},
+        "slots": {"opt/beta1_power", "opt/beta2_power"}
+        | {f"v/.OPTIMIZER_SLOT/opt/{name}" for name in "mv"},
+        "names": {"beta1_power", "beta2_power"}
+        | {f"layer/{name}/{slot}" for name in "wb" for slot in (*slots, "Adadelta", "Adadelta_1")},
+    }
+    for name, state in expected.items():
+        with ckptfmt.open(tmp_path / name) as reader:
+            roles = model_roles(reader)
+        found = {
+            key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE")
+            for key, role in roles.items()
+            if role == "optimizer"
+        }
+        assert found == state
+        assert np.count_nonzero([role == "weight" for role in roles.values()]) >= 1
