@@ -7,6 +7,10 @@ VENV := .venv
 PY := $(VENV)/bin/python
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 FUZZ_SECONDS ?= 60
+PREFIX ?= /usr/local
+LIBDIR ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+MANDIR ?= $(PREFIX)/share/man
 MODE ?= release
 B := build/$(MODE)
 
@@ -22,7 +26,7 @@ say = $(if $(V),,@printf '  %-5s %s\n' '$(1)' '$(2)')
 MAKEFLAGS += --no-print-directory
 
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
-# Grows with each change of the binary interface.
+# Grows with each incompatible change of the binary interface (`make abi`).
 SOVERSION := 1
 WARNINGS := -Wall -Wextra -Wconversion -Wshadow
 SANITIZE := -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all
@@ -31,6 +35,7 @@ flags_warn := -O2 -Werror
 flags_asan := $(SANITIZE) -fsanitize=address,undefined
 flags_tsan := -O2 -g -fsanitize=thread
 flags_fuzz := $(SANITIZE) -fsanitize=fuzzer-no-link,address,undefined
+flags_abi := -O2 -g
 flags_arm := -O2
 flags_bigendian := -O2
 link_arm := -static
@@ -66,7 +71,7 @@ FUZZERS := $(patsubst fuzz/%.c,$(B)/%,$(FUZZ_SRC))
 THREADED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -l -e 'pthread_create' -e '[.]shards = ' -e 'CF_DIRECT_SLOTS' $(TEST_SRC))))
 EMULATED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -L -e 'os_fault.h' -e 'hot_paths.h' $(TEST_SRC))))
 
-.PHONY: help demo test languages valgrind portability check properties slow interop peers budgets instructions bench bench-smoke bench-full asan tsan fuzz arm bigendian lib code-size dist-check \
+.PHONY: help demo test install uninstall abi languages valgrind portability check properties slow interop peers budgets instructions bench bench-smoke bench-full asan tsan fuzz arm bigendian lib code-size dist-check \
 	clean needs-python needs-c c-programs measure-programs fuzz-programs threaded-programs emulated-programs \
 	warn-objects c-test threaded-test emulated-test replay warnings lint python python-test
 .DEFAULT_GOAL := help
@@ -95,8 +100,29 @@ lib: needs-c ## build/libckptfmt.a, build/libckptfmt.so and the plain C example
 	$(Q)$(MAKE) -j$(JOBS) build/libckptfmt.a build/libckptfmt.so build/plain_c
 	$(Q)echo "library: build/libckptfmt.a build/libckptfmt.so; example: build/plain_c PREFIX"
 
-languages: lib ## build and run the examples in C++, Rust and Go, with the compilers that are installed
-	$(Q)sh tools/languages.sh "$(ZSTD_LIB)"
+install: lib ## the C library in PREFIX (LIBDIR, INCLUDEDIR, MANDIR) below DESTDIR
+	$(Q)install -d $(addprefix $(DESTDIR),$(LIBDIR)/pkgconfig $(LIBDIR)/cmake/ckptfmt $(INCLUDEDIR) $(MANDIR)/man3)
+	$(Q)install -m 644 csrc/ckptfmt.h $(DESTDIR)$(INCLUDEDIR)
+	$(Q)install -m 644 build/libckptfmt.a $(DESTDIR)$(LIBDIR)
+	$(Q)install -m 755 build/libckptfmt.so $(DESTDIR)$(LIBDIR)/$(REAL_NAME)
+	$(Q)ln -sf $(REAL_NAME) $(DESTDIR)$(LIBDIR)/$(SONAME)
+	$(Q)ln -sf $(SONAME) $(DESTDIR)$(LIBDIR)/libckptfmt.so
+	$(Q)$(call fill,ckptfmt.pc,$(LIBDIR)/pkgconfig)
+	$(Q)$(call fill,ckptfmt-config.cmake,$(LIBDIR)/cmake/ckptfmt)
+	$(Q)$(call fill,ckptfmt-config-version.cmake,$(LIBDIR)/cmake/ckptfmt)
+	$(Q)$(call fill,ckptfmt.3,$(MANDIR)/man3)
+
+uninstall: ## remove what `make install` with the same variables installed
+	$(Q)rm -f $(addprefix $(DESTDIR),$(INCLUDEDIR)/ckptfmt.h $(MANDIR)/man3/ckptfmt.3 $(addprefix $(LIBDIR)/,libckptfmt.a \
+		libckptfmt.so $(SONAME) $(REAL_NAME) pkgconfig/ckptfmt.pc cmake/ckptfmt/ckptfmt-config.cmake \
+		cmake/ckptfmt/ckptfmt-config-version.cmake))
+
+languages: lib ## examples in C, C++, Rust and Go against the installed library, with the tools that are there
+	$(Q)sh tools/languages.sh
+
+abi: needs-c ## compare the binary interface with the recorded one; RECORD=1: record it
+	$(Q)$(MAKE) MODE=abi -j$(JOBS) build/abi/libckptfmt.so
+	$(Q)sh tools/abi.sh $(if $(RECORD),record,compare)
 
 valgrind: lib ## the C example under valgrind: no error and no leak
 	$(Q)sh tools/need.sh valgrind
@@ -107,9 +133,10 @@ portability: needs-c ## the library and its C example with other compilers: LTO,
 
 # ---- for developers ---------------------------------------------------------------------------------------
 
-check: test ## test, fuzz corpus replay, ruff, mypy, all C with warnings as errors
+check: test ## test, fuzz corpus replay, ruff, mypy, all C with warnings as errors, the binary interface
 	$(Q)$(MAKE) replay
 	$(Q)$(MAKE) warnings
+	$(Q)$(MAKE) abi
 	$(Q)$(MAKE) lint
 
 interop: python ## differential tests against the real TensorFlow (installs it: half a gigabyte)
@@ -289,8 +316,16 @@ $(FUZZERS): $(B)/fuzz_%: $(B)/fuzz/fuzz_%.o $(FUZZ_PARTS) $(B)/libinternal.a
 	$(call say,ld,$@)
 	$(Q)$(CC) -o $@ $^ $(ZSTD_LIB) $(subst fuzzer-no-link,fuzzer,$(ALL_LDFLAGS))
 
-# The binutils that belong to the compiler, which may be a cross compiler.
-tool = $(shell $(CC) -print-prog-name=$(1))
+# The binutils that are given, else those that belong to the compiler, which may be a cross compiler.
+tool = $(if $(filter default undefined,$(origin $(1))),$(shell $(CC) -print-prog-name=$(2)),$($(1)))
+RELINK = $(if $(filter default undefined,$(origin LD)),$(CC) $(ALL_CFLAGS) -nostdlib,$(LD)) -r
+
+SONAME := libckptfmt.so.$(SOVERSION)
+REAL_NAME := $(SONAME).$(VERSION)
+# Write a file of csrc/package/ with the values of this build into a directory.
+fill = sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|; s|@VERSION@|$(VERSION)|' \
+	-e 's|@SOVERSION@|$(SOVERSION)|; s|@REQUIRES@|$(if $(WITH_ZSTD),libzstd)|; s|@LIBRARIES@|$(ZSTD_LIB:-l%=%)|' \
+	-e '/@FUNCTIONS@/{r $(B)/public.txt' -e 'd}' csrc/package/$(1).in >$(DESTDIR)$(2)/$(1)
 
 # The static library has objects of its own: public names are hidden, so that a shared library it is linked into does
 # not export them.
@@ -302,19 +337,32 @@ $(B)/static/csrc/base/limits.o: ALL_CFLAGS += -DCKPTFMT_VERSION='"$(VERSION)"'
 $(B)/static/csrc/base/limits.o: pyproject.toml
 $(B)/static/csrc/compress/zstd.o: ALL_CFLAGS += $(if $(WITH_ZSTD),-DCKPTFMT_WITH_ZSTD)
 
-# One object in which all that is not public is local: a program cannot clash with our internal names.
-build/libckptfmt.a: $(patsubst %.c,$(B)/static/%.o,$(LIB_SRC)) csrc/ckptfmt.h
-	$(call say,ar,$@)
-	$(Q)$(CC) $(ALL_CFLAGS) -nostdlib -r -o $(B)/ckptfmt.o $(filter %.o,$^)
-	$(Q)sed -n 's/^CKPTFMT_API[^(]*[ *]\(ckptfmt_[a-z0-9_]*\)(.*/\1/p' csrc/ckptfmt.h > $(B)/public.txt
-	$(Q)$(call tool,objcopy) --keep-global-symbols=$(B)/public.txt $(B)/ckptfmt.o
-	$(Q)rm -f $@
-	$(Q)$(call tool,ar) rcs $@ $(B)/ckptfmt.o
+# The names of the public functions, and the symbol map that exports them and no others.
+$(B)/public.txt: csrc/ckptfmt.h
+	$(Q)mkdir -p $(@D)
+	$(Q)sed -n 's/^CKPTFMT_API[^(]*[ *]\(ckptfmt_[a-z0-9_]*\)(.*/\1/p' $< >$@
 
-build/libckptfmt.so: $(LIB_OBJ)
+$(B)/symbols.map: $(B)/public.txt
+	$(Q){ echo 'CKPTFMT_$(SOVERSION) { global:'; sed 's/$$/;/' $<; echo 'local: *; };'; } >$@
+
+# One object in which all that is not public is local: a program cannot clash with our internal names.
+build/libckptfmt.a: $(patsubst %.c,$(B)/static/%.o,$(LIB_SRC)) $(B)/public.txt
+	$(call say,ar,$@)
+	$(Q)$(RELINK) -o $(B)/ckptfmt.o $(filter %.o,$^)
+	$(Q)$(call tool,OBJCOPY,objcopy) --keep-global-symbols=$(B)/public.txt $(B)/ckptfmt.o
+	$(Q)rm -f $@
+	$(Q)$(call tool,AR,ar) rcs $@ $(B)/ckptfmt.o
+
+link_shared = $(CC) -shared -Wl,-soname,$(SONAME) -Wl,--version-script=$(B)/symbols.map -Wl,-z,defs -o $@ $(LIB_OBJ) \
+	$(ZSTD_LIB) $(ALL_LDFLAGS)
+build/libckptfmt.so: $(LIB_OBJ) $(B)/symbols.map
 	$(call say,ld,$@)
-	$(Q)$(CC) -shared -Wl,-soname,libckptfmt.so.$(SOVERSION) -Wl,-z,defs -o $@ $^ $(ZSTD_LIB) $(ALL_LDFLAGS)
-	$(Q)ln -sf libckptfmt.so $@.$(SOVERSION)
+	$(Q)$(link_shared)
+	$(Q)ln -sf libckptfmt.so build/$(SONAME)
+
+build/abi/libckptfmt.so: $(LIB_OBJ) $(B)/symbols.map
+	$(call say,ld,$@)
+	$(Q)$(link_shared)
 
 build/plain_c: $(B)/examples/plain_c.o build/libckptfmt.a
 	$(call say,ld,$@)

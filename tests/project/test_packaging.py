@@ -134,3 +134,56 @@ def test_python_without_headers_is_named(tmp_path: Path) -> None:
     assert ran.returncode == 1
     assert "venv" in ran.stderr
     assert "Python.h" in ran.stderr
+
+
+def test_a_python_without_a_gil_is_refused() -> None:
+    code = (
+        "import runpy, sysconfig\n"
+        "sysconfig.get_config_var = lambda name: name == 'Py_GIL_DISABLED'\n"
+        "runpy.run_path('setup.py')\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 1
+    assert ran.stderr == (
+        "ckptfmt needs a Python with the GIL, and this is a free-threaded build of it\n"
+    )
+
+
+def installed(prefix: str, stage: Path) -> list[str]:
+    """Every file and link that `make install` puts below a stage, by its path in the prefix."""
+    make = ["make", "-s", f"PREFIX={prefix}", f"DESTDIR={stage}"]
+    subprocess.run([*make, "install"], cwd=ROOT, capture_output=True, check=True)
+    root = Path(f"{stage}{prefix}")
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir())
+
+
+def test_make_install(tmp_path: Path) -> None:
+    if not (ROOT / "build/libckptfmt.so").exists():
+        pytest.skip("not built; `make lib` does")
+    files = installed("/opt/x", tmp_path)
+    version = ckptfmt.__version__
+    real = next(name for name in files if name.startswith("lib/libckptfmt.so.") and version in name)
+    assert files == sorted(
+        [
+            "include/ckptfmt.h",
+            "lib/cmake/ckptfmt/ckptfmt-config-version.cmake",
+            "lib/cmake/ckptfmt/ckptfmt-config.cmake",
+            "lib/libckptfmt.a",
+            "lib/libckptfmt.so",
+            real.removesuffix(f".{version}"),
+            real,
+            "lib/pkgconfig/ckptfmt.pc",
+            "share/man/man3/ckptfmt.3",
+        ]
+    )
+    assert installed("/opt/x", tmp_path) == files, "over itself"
+    root = tmp_path / "opt/x"
+    assert (root / "lib/libckptfmt.so").resolve() == root / real
+    assert "ckptfmt_reader_open\n" in (root / "share/man/man3/ckptfmt.3").read_text()
+    for path in (root / "lib/pkgconfig/ckptfmt.pc", *(root / "lib/cmake/ckptfmt").iterdir()):
+        assert "@" not in path.read_text()
+    make = ["make", "-s", "PREFIX=/opt/x", f"DESTDIR={tmp_path}", "uninstall"]
+    subprocess.run(make, cwd=ROOT, capture_output=True, check=True)
+    assert not [path for path in root.rglob("*") if not path.is_dir()]
