@@ -84,10 +84,8 @@ static ckptfmt_status link_open(const keeping *k, int32_t shard, const cf_shard_
 	*place = NO_LINK;
 	cf_reader_data_path(k->reader, shard, path, sizeof path);
 	CF_TRY(cf_os_file_info(&use->file, path, &info, err));
-	if (info.size != use->size || info.link_count >= LINKS_MAX)
-		return CKPTFMT_OK;
 	*place = find_linked(writer, &info);
-	if (*place != NO_LINK)
+	if (*place != NO_LINK || info.size != use->size || info.link_count >= LINKS_MAX)
 		return CKPTFMT_OK;
 	CF_TRY(make_room(writer, err));
 	cf_data_name(k->reader->prefix.base, shard, k->reader->header.num_shards, from);
@@ -217,7 +215,7 @@ static ckptfmt_status keep_slices(keeping *k, const pick *w, ckptfmt_source *sou
 	return CKPTFMT_OK;
 }
 
-/* Keeps all slices of a tensor or none. */
+/* CMT-18: keeps all slices of a tensor or none. */
 static ckptfmt_status keep_partitioned(keeping *k, const pick *w, ckptfmt_source *source, ckptfmt_error *err)
 {
 	cf_buffer key = CF_BUFFER_EMPTY;
@@ -271,6 +269,42 @@ static int compare_picks(const void *a, const void *b)
 	return (x->number > y->number) - (x->number < y->number);
 }
 
+static int compare_shards(const void *a, const void *b)
+{
+	const int32_t *x = a, *y = b;
+	return (*x > *y) - (*x < *y);
+}
+
+/* CMT-19: links the data files of partitioned tensors before other values, so that all are in the order of their
+ * numbers. */
+static ckptfmt_status link_slices(const keeping *k, const pick *picks, uint64_t count, ckptfmt_error *err)
+{
+	cf_buffer shards = CF_BUFFER_EMPTY;
+	bool partitioned = false;
+	ckptfmt_status status;
+	for (uint64_t i = 0; i < count; i++) {
+		const ckptfmt_row *row = cf_selection_row(k->selection, picks[i].row);
+		const ckptfmt_slice_row *slices = cf_selection_slices(k->selection, row);
+		partitioned = partitioned || row->slice_count != 0;
+		if (row->slice_count == 0)
+			cf_put_bytes(&shards, &row->stored.shard, sizeof row->stored.shard);
+		for (uint64_t s = 0; s < row->slice_count; s++)
+			cf_put_bytes(&shards, &slices[s].stored.shard, sizeof slices[s].stored.shard);
+	}
+	status = cf_buffer_status(&shards, err);
+	if (status == CKPTFMT_OK && partitioned) {
+		int32_t *numbers = (int32_t *)(void *)shards.data, place;
+		uint64_t total = shards.size / sizeof *numbers;
+		qsort(numbers, (size_t)total, sizeof *numbers, compare_shards);
+		for (uint64_t i = 0; i < total && status == CKPTFMT_OK; i++)
+			if ((i == 0 || numbers[i] != numbers[i - 1]) && numbers[i] >= 0 &&
+				numbers[i] < k->reader->header.num_shards)
+				status = link_file(k, numbers[i], &place, err);
+	}
+	cf_buffer_free(&shards);
+	return status;
+}
+
 /* Lists the rows that can be linked, by data file. */
 static ckptfmt_status list_picks(const keeping *k, const uint64_t *rows, uint64_t count, pick *picks,
 	uint64_t *pick_count, ckptfmt_error *err)
@@ -322,8 +356,10 @@ ckptfmt_status ckptfmt_writer_keep(ckptfmt_writer *writer, ckptfmt_reader *reade
 	status = list_picks(&k, rows, count, picks, &pick_count, err);
 	if (status == CKPTFMT_OK) {
 		begin_linking(writer);
-		status = keep_rows(&k, picks, pick_count, err);
+		status = link_slices(&k, picks, pick_count, err);
 	}
+	if (status == CKPTFMT_OK)
+		status = keep_rows(&k, picks, pick_count, err);
 	cf_release(picks);
 	if (status == CKPTFMT_OK)
 		return CKPTFMT_OK;

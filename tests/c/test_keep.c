@@ -141,6 +141,81 @@ static void test_extensions(void)
 		}
 }
 
+static const ckptfmt_bytes new_names[2] = {{(const uint8_t *)"q", 1}, {(const uint8_t *)"v", 1}};
+
+/* Keeps all tensors of the base under new names. */
+static ckptfmt_status rename_all(const ckptfmt_bytes *wanted, uint8_t *kept)
+{
+	const uint64_t rows[2] = {0, 1};
+	const ckptfmt_write_options options = {.struct_size = sizeof options, .durability = CKPTFMT_DURABILITY_NONE};
+	ckptfmt_reader *reader;
+	ckptfmt_selection *selection;
+	ckptfmt_writer *writer;
+	ckptfmt_status status;
+	CF_TRY(ckptfmt_reader_open(path_of("base"), NULL, &reader, &err));
+	status = ckptfmt_reader_list(reader, &selection, &err);
+	if (status == CKPTFMT_OK) {
+		status = ckptfmt_writer_open(path_of("n"), &options, &writer, &err);
+		if (status == CKPTFMT_OK) {
+			status = ckptfmt_writer_keep(writer, reader, selection, rows, 2, wanted, kept, &err);
+			if (status == CKPTFMT_OK)
+				status = ckptfmt_writer_commit(writer, &err);
+			else
+				ckptfmt_writer_abandon(writer);
+		}
+		ckptfmt_selection_free(selection);
+	}
+	ckptfmt_reader_close(reader);
+	return status;
+}
+
+/* A partitioned tensor and one in the last of its data files get new names; the data files stay in their order. A slice
+ * that cannot be linked leaves the whole tensor to the caller. */
+static void test_new_names(void)
+{
+	const int64_t dims[1] = {3}, one[1] = {1}, starts[3] = {2, 0, 1};
+	const float values[3] = {30, 10, 20}, whole = 5;
+	float got[3];
+	uint8_t kept[2];
+	bundle_maker m;
+	maker_entry *entry;
+	empty_tree(directory);
+	maker_begin(&m, directory, "base", 3);
+	entry = maker_partitioned(&m, "p", CKPTFMT_FLOAT, 1, dims);
+	for (int i = 0; i < 3; i++)
+		maker_slice(&m, entry, "p", &starts[i], one, i == 0 ? 2 : i - 1, &values[i], 4);
+	maker_tensor(&m, "w", CKPTFMT_FLOAT, 1, one, 2, &whole, 4);
+	maker_build(&m);
+	maker_save(&m);
+	maker_free(&m);
+	for (uint64_t n = 0, hit = true; hit; n++) {
+		ckptfmt_status status;
+		if (n != 0)
+			memory_fault_set(n, false);
+		status = rename_all(new_names, kept);
+		hit = n == 0 || memory_fault_hits() != 0;
+		memory_fault_clear();
+		CHECK_EQ(memory_fault_live(), 0);
+		CHECK(status == CKPTFMT_OK || (n != 0 && status == CKPTFMT_NO_MEMORY));
+		if (status != CKPTFMT_OK)
+			continue;
+		CHECK(kept[0] == 1 && kept[1] == 1 && has("n", "v", 5));
+		CHECK_OK(read_one(path_of("n"), "q", got, sizeof got, &err), err);
+		CHECK(got[0] == 10 && got[1] == 20 && got[2] == 30);
+		CHECK(read_one(path_of("n"), "p", got, sizeof got, &err) == CKPTFMT_NOT_FOUND);
+		if (n != 0)
+			continue;
+		CHECK_EQ(shards_of("n"), 3);
+		shell("cd '%s' && for i in 0 1 2; do test base.data-0000$i-of-00003 -ef n.data-0000$i-of-00003; done");
+	}
+	CHECK(rename_all((ckptfmt_bytes[2]){new_names[0], {(const uint8_t *)"", 0}}, kept) == CKPTFMT_INVALID);
+	CHECK(strstr(err.message, "TAB-12") != NULL && kept[0] == 0);
+	CHECK(rename_all((ckptfmt_bytes[2]){new_names[0], new_names[0]}, kept) == CKPTFMT_INVALID);
+	shell("rm '%s'/base.data-00001-of-00003");
+	CHECK_OK(rename_all(new_names, kept), err);
+	CHECK(kept[0] == 0 && kept[1] == 1 && shards_of("n") >= 1);
+}
+
 static void test_misuse(void)
 {
 	ckptfmt_source sources[TENSORS];
@@ -391,6 +466,7 @@ int main(void)
 	test_numbers();
 	test_one_file_twice();
 	test_extensions();
+	test_new_names();
 	test_misuse();
 	test_no_links();
 	test_sync();
