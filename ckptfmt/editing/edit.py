@@ -27,12 +27,13 @@ from ckptfmt.bundle.selecting import (
     renamed,
 )
 from ckptfmt.bundle.writer import check_options
-from ckptfmt.editing.graphs import edited_graph
+from ckptfmt.editing.graphs import edited_graph, paths_differ
 from ckptfmt.errors import InvalidError, TensorNotFoundError
 from ckptfmt.names import prefix_text, saved_name
 from ckptfmt.objects.build import graph_of
 from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, encode_graph
 from ckptfmt.objects.roles import optimizer_names
+from ckptfmt.places import is_file
 from ckptfmt.progress import Progress
 
 __all__ = ["Edit", "edit"]
@@ -118,8 +119,8 @@ def edit(
     Raises:
         TensorNotFoundError: a filter matches no tensor, or `rename` none.
         InvalidError: two tensors with the same name, an invalid name, nothing left, a cast that is
-            not possible; or only some of the tensors of an object are renamed or dropped where the
-            object graph needs all.
+            not possible; only some of the tensors of an object are renamed or dropped where the
+            object graph needs all; other edits than of names and metadata in a SavedModel.
         CheckpointNotFoundError, CorruptError, LimitError, UnsupportedError: of the source.
         StorageError, BusyError, DurabilityUnknownError: as in Writer.
     """
@@ -149,15 +150,19 @@ def edit(
         rest = {old: new for old, new in new_names.items() if new is not None}
         if not rest.keys() - {OBJECT_GRAPH_KEY}:
             raise InvalidError("no tensor would be left", path=reader.prefix)
-        texts = {}
-        if (
-            graph is not None
-            and OBJECT_GRAPH_KEY in rest
-            and any(old != new for old, new in new_names.items())
-        ):
+        texts, moved = {}, False
+        changes = any(old != new for old, new in new_names.items())
+        if graph is not None and OBJECT_GRAPH_KEY in rest and changes:
             changed = edited_graph(graph, new_names, cut_optimizers=strip_optimizer)
             texts[OBJECT_GRAPH_KEY] = encode_graph(changed)
+            moved = paths_differ(graph, changed)
         casts = _casts(reader, list(rest), cast)
+        if (moved or casts or len(rest) < len(stored)) and _in_saved_model(target):
+            raise InvalidError(
+                "the destination belongs to a SavedModel, whose saved_model.pb has the objects and "
+                "their dtypes: only names and metadata can be edited there; give another one",
+                path=target,
+            )
         plan = Rewrite(
             rest,
             {name: to for name, (_, to) in casts.items()},
@@ -175,6 +180,13 @@ def edit(
         {name: (dtype_text(before), dtype_text(to)) for name, (before, to) in casts.items()},
         copied,
     )
+
+
+def _in_saved_model(prefix: str) -> bool:
+    """Return whether these are the variables of a SavedModel."""
+    folder, name = os.path.split(prefix)
+    model, inner = os.path.split(folder)
+    return name == inner == "variables" and is_file(os.path.join(model, "saved_model.pb"))
 
 
 def _each(what: str, given: Filters | None) -> list[tuple[Filter, Any]]:

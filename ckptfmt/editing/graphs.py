@@ -25,7 +25,7 @@ from ckptfmt.objects.graph import (
 from ckptfmt.objects.nodes import NONE
 from ckptfmt.objects.roles import optimizer_nodes
 
-__all__ = ["edited_graph"]
+__all__ = ["edited_graph", "paths_differ"]
 
 # An edge of the graph: a node, and the local name of a child.
 _Edge = tuple[int, str]
@@ -83,6 +83,11 @@ def edited_graph(
     if any(node.has_checkpoint_values is not None for node in graph.nodes):
         mark_checkpoint_values(result)
     return result
+
+
+def paths_differ(graph: ObjectGraph, other: ObjectGraph) -> bool:
+    """Return whether two graphs have other objects, or the same at other paths."""
+    return [node.children for node in graph.nodes] != [node.children for node in other.nodes]
 
 
 # ---- keys ----------------------------------------------------------------------------------------

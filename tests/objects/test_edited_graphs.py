@@ -130,6 +130,20 @@ def test_the_graph_is_dropped_by_its_name_only(tmp_path: Path) -> None:
         ckptfmt.edit(tmp_path / "a", tmp_path / "d", drop="*")
 
 
+def test_saved_models(tmp_path: Path) -> None:
+    """`saved_model.pb` refers to the objects of the checkpoint beside it."""
+    prefix = tmp_path / "model" / "variables" / "variables"
+    ckptfmt.save_tree(prefix, tree())
+    ckptfmt.edit(prefix, prefix, drop="step/*")  # without a saved_model.pb
+    (tmp_path / "model" / "saved_model.pb").touch()
+    for options in ({"drop": "list/0/*"}, {"cast": "float16"}, {"rename": ("^model/", "net/")}):
+        with pytest.raises(InvalidError, match="belongs to a SavedModel"):
+            ckptfmt.edit(prefix, prefix, **options)  # type: ignore[arg-type]
+        ckptfmt.edit(prefix, tmp_path / "a", **options)  # type: ignore[arg-type]
+    ckptfmt.edit(prefix, prefix, rename=("^model/", "the/model/"), metadata={"by": "me"})
+    assert "model" in ckptfmt.load_tree(tmp_path / "model")
+
+
 def table_graph() -> ObjectGraph:
     """An object that is stored as two tensors, under one key."""
     root = Node(children=[("t", 1), ("v", 2)])
