@@ -27,7 +27,7 @@ MAKEFLAGS += --no-print-directory
 
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 # Grows with each incompatible change of the binary interface (`make abi`).
-SOVERSION := 1
+SOVERSION := 0
 WARNINGS := -Wall -Wextra -Wconversion -Wshadow
 SANITIZE := -O1 -g -fno-omit-frame-pointer -fno-sanitize-recover=all
 flags_release := -O2
@@ -71,7 +71,7 @@ FUZZERS := $(patsubst fuzz/%.c,$(B)/%,$(FUZZ_SRC))
 THREADED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -l -e 'pthread_create' -e '[.]shards = ' -e 'CF_DIRECT_SLOTS' $(TEST_SRC))))
 EMULATED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -L -e 'os_fault.h' -e 'hot_paths.h' $(TEST_SRC))))
 
-.PHONY: help demo test install uninstall abi languages valgrind portability check properties slow interop peers budgets instructions bench bench-smoke bench-full asan tsan fuzz arm bigendian lib code-size dist-check \
+.PHONY: help demo test install install-strip uninstall abi abi-record languages valgrind portability check properties slow interop peers budgets instructions bench bench-smoke bench-full asan tsan fuzz arm bigendian lib code-size dist-check \
 	clean needs-python needs-c c-programs measure-programs fuzz-programs threaded-programs emulated-programs \
 	warn-objects c-test threaded-test emulated-test replay warnings lint python python-test
 .DEFAULT_GOAL := help
@@ -79,7 +79,7 @@ EMULATED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -L -e 'o
 
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z-]*\):.*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | \
-		while IFS="$$(printf '\t')" read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
+		while IFS="$$(printf '\t')" read -r name text; do printf '  make %-13s %s\n' "$$name" "$$text"; done
 	@printf '%s\n' 'Variables: V=1, JOBS, PYTHON, CC, CFLAGS, FUZZ_SECONDS, CKPTFMT_TEST_SEED, CKPTFMT_CORPUS,' \
 		'  CKPTFMT_PROPERTIES (the part of the long form of the properties that runs: 1),' \
 		'  CKPTFMT_TF_PYTHON (a Python that has TensorFlow already), CKPTFMT_PEERS_PYTHON (one that has the extra peers),' \
@@ -102,7 +102,7 @@ lib: needs-c ## build/libckptfmt.a, build/libckptfmt.so and the plain C example
 
 install: lib ## the C library in PREFIX (LIBDIR, INCLUDEDIR, MANDIR) below DESTDIR
 	$(Q)install -d $(addprefix $(DESTDIR),$(LIBDIR)/pkgconfig $(LIBDIR)/cmake/ckptfmt $(INCLUDEDIR) $(MANDIR)/man3)
-	$(Q)install -m 644 csrc/ckptfmt.h $(DESTDIR)$(INCLUDEDIR)
+	$(Q)install -m 644 csrc/ckptfmt.h csrc/ckptfmt_unstable.h $(DESTDIR)$(INCLUDEDIR)
 	$(Q)install -m 644 build/libckptfmt.a $(DESTDIR)$(LIBDIR)
 	$(Q)install -m 755 build/libckptfmt.so $(DESTDIR)$(LIBDIR)/$(REAL_NAME)
 	$(Q)ln -sf $(REAL_NAME) $(DESTDIR)$(LIBDIR)/$(SONAME)
@@ -112,17 +112,24 @@ install: lib ## the C library in PREFIX (LIBDIR, INCLUDEDIR, MANDIR) below DESTD
 	$(Q)$(call fill,ckptfmt-config-version.cmake,$(LIBDIR)/cmake/ckptfmt)
 	$(Q)$(call fill,ckptfmt.3,$(MANDIR)/man3)
 
+install-strip: install ## the same, the shared library without what only debuggers need
+	$(Q)$(call tool,STRIP,strip) --strip-unneeded $(DESTDIR)$(LIBDIR)/$(REAL_NAME)
+
 uninstall: ## remove what `make install` with the same variables installed
-	$(Q)rm -f $(addprefix $(DESTDIR),$(INCLUDEDIR)/ckptfmt.h $(MANDIR)/man3/ckptfmt.3 $(addprefix $(LIBDIR)/,libckptfmt.a \
-		libckptfmt.so $(SONAME) $(REAL_NAME) pkgconfig/ckptfmt.pc cmake/ckptfmt/ckptfmt-config.cmake \
-		cmake/ckptfmt/ckptfmt-config-version.cmake))
+	$(Q)rm -f $(addprefix $(DESTDIR),$(INCLUDEDIR)/ckptfmt.h $(INCLUDEDIR)/ckptfmt_unstable.h \
+		$(MANDIR)/man3/ckptfmt.3 $(addprefix $(LIBDIR)/,libckptfmt.a libckptfmt.so $(SONAME) $(REAL_NAME) \
+		pkgconfig/ckptfmt.pc cmake/ckptfmt/ckptfmt-config.cmake cmake/ckptfmt/ckptfmt-config-version.cmake))
 
 languages: lib ## examples in C, C++, Rust and Go against the installed library, with the tools that are there
 	$(Q)sh tools/languages.sh
 
-abi: needs-c ## compare the binary interface with the recorded one; RECORD=1: record it
+abi: needs-c ## compare the binary interface with the recorded one
 	$(Q)$(MAKE) MODE=abi -j$(JOBS) build/abi/libckptfmt.so
-	$(Q)sh tools/abi.sh $(if $(RECORD),record,compare)
+	$(Q)sh tools/abi.sh compare
+
+abi-record: needs-c ## record the binary interface
+	$(Q)$(MAKE) MODE=abi -j$(JOBS) build/abi/libckptfmt.so
+	$(Q)sh tools/abi.sh record
 
 valgrind: lib ## the C example under valgrind: no error and no leak
 	$(Q)sh tools/need.sh valgrind
@@ -286,7 +293,14 @@ $(VENV)/.built: pyproject.toml setup.py build_ffi.py $(wildcard csrc/*.h csrc/*/
 
 # ---- C ----------------------------------------------------------------------------------------------------
 
-$(B)/%.o: %.c
+# Another compiler or other flags make all objects anew: a cross build must not install those of the host.
+BUILT_WITH = $(CC) $(CFLAGS) $(if $(WITH_ZSTD),-lzstd)
+$(B)/built-with: FORCE
+	$(Q)mkdir -p $(@D)
+	$(Q)echo '$(BUILT_WITH)' | cmp -s - $@ || echo '$(BUILT_WITH)' >$@
+FORCE:
+
+$(B)/%.o: %.c $(B)/built-with
 	$(call say,cc,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
@@ -321,7 +335,7 @@ tool = $(if $(filter default undefined,$(origin $(1))),$(shell $(CC) -print-prog
 RELINK = $(if $(filter default undefined,$(origin LD)),$(CC) $(ALL_CFLAGS) -nostdlib,$(LD)) -r
 
 SONAME := libckptfmt.so.$(SOVERSION)
-REAL_NAME := $(SONAME).$(VERSION)
+REAL_NAME := libckptfmt.so.$(VERSION)
 # Write a file of csrc/package/ with the values of this build into a directory.
 fill = sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|; s|@VERSION@|$(VERSION)|' \
 	-e 's|@SOVERSION@|$(SOVERSION)|; s|@REQUIRES@|$(if $(WITH_ZSTD),libzstd)|; s|@LIBRARIES@|$(ZSTD_LIB:-l%=%)|' \
@@ -329,7 +343,7 @@ fill = sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@INCLUDEDIR@|$(IN
 
 # The static library has objects of its own: public names are hidden, so that a shared library it is linked into does
 # not export them.
-$(B)/static/%.o: %.c
+$(B)/static/%.o: %.c $(B)/built-with
 	$(call say,cc,$@)
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_CFLAGS) -DCKPTFMT_API= -MMD -MP -c -o $@ $<

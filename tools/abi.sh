@@ -14,7 +14,7 @@ abidw --header-file csrc/ckptfmt.h --drop-private-types --drop-undefined-syms --
 if [ "$1" = record ]; then
 	cp "$found" "$recorded"
 elif ! abidiff --leaf-changes-only "$recorded" "$found"; then
-	echo "abi: the binary interface differs from the recorded one. Record additions by 'make abi RECORD=1'; for all" \
+	echo "abi: the binary interface differs from the recorded one. Record additions by 'make abi-record'; for all" \
 		"other changes raise SOVERSION in Makefile first." >&2
 	exit 1
 fi

@@ -151,6 +151,14 @@ def test_a_python_without_a_gil_is_refused() -> None:
     )
 
 
+def test_the_recorded_interface_is_that_of_the_header() -> None:
+    """Without abidiff too, which compares types as well (`make abi`)."""
+    recorded = (ROOT / "csrc/package/libckptfmt.abi").read_text(encoding="utf-8")
+    symbols = re.findall(r"<elf-symbol name='(\w+)'", recorded)
+    header = (ROOT / "csrc/ckptfmt.h").read_text(encoding="utf-8")
+    assert symbols == sorted(re.findall(r"^CKPTFMT_API\b[^;(]*?\b(ckptfmt_\w+)\(", header, re.M))
+
+
 def installed(prefix: str, stage: Path) -> list[str]:
     """Every file and link that `make install` puts below a stage, by its path in the prefix."""
     make = ["make", "-s", f"PREFIX={prefix}", f"DESTDIR={stage}"]
@@ -164,15 +172,17 @@ def test_make_install(tmp_path: Path) -> None:
         pytest.skip("not built; `make lib` does")
     files = installed("/opt/x", tmp_path)
     version = ckptfmt.__version__
-    real = next(name for name in files if name.startswith("lib/libckptfmt.so.") and version in name)
+    real = f"lib/libckptfmt.so.{version}"
+    soname = next(name for name in files if name.startswith("lib/libckptfmt.so.") and name != real)
     assert files == sorted(
         [
             "include/ckptfmt.h",
+            "include/ckptfmt_unstable.h",
             "lib/cmake/ckptfmt/ckptfmt-config-version.cmake",
             "lib/cmake/ckptfmt/ckptfmt-config.cmake",
             "lib/libckptfmt.a",
             "lib/libckptfmt.so",
-            real.removesuffix(f".{version}"),
+            soname,
             real,
             "lib/pkgconfig/ckptfmt.pc",
             "share/man/man3/ckptfmt.3",
@@ -180,7 +190,13 @@ def test_make_install(tmp_path: Path) -> None:
     )
     assert installed("/opt/x", tmp_path) == files, "over itself"
     root = tmp_path / "opt/x"
-    assert (root / "lib/libckptfmt.so").resolve() == root / real
+    assert (root / "lib/libckptfmt.so").readlink() == Path(Path(soname).name)
+    assert (root / soname).readlink() == Path(Path(real).name)
+    if shutil.which("readelf"):
+        ran = subprocess.run(
+            ["readelf", "-d", root / real], capture_output=True, text=True, check=True
+        )
+        assert f"soname: [{Path(soname).name}]" in ran.stdout
     assert "ckptfmt_reader_open\n" in (root / "share/man/man3/ckptfmt.3").read_text()
     for path in (root / "lib/pkgconfig/ckptfmt.pc", *(root / "lib/cmake/ckptfmt").iterdir()):
         assert "@" not in path.read_text()
