@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 import ckptfmt
 from ckptfmt.cli import text
 from ckptfmt.cli.files import named_checkpoint, target_of
 from ckptfmt.cli.output import Output
+from ckptfmt.names import is_url
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 
@@ -17,7 +19,8 @@ SUMMARY = "copy a checkpoint under another name"
 EPILOG = """
 SOURCE is a prefix or an index file; DESTINATION is a prefix, or a directory if it ends with a
 slash. On one file system the data files are hard links: both checkpoints share their bytes until
-one of them is removed or saved again. The copy appears in one step. State files are not changed.
+one of them is removed or saved again. Between files and an object store the tensors are written
+anew. The copy appears in one step. State files are not changed.
 
 examples:
   ckptfmt cp runs/1/model.ckpt-1000 best/model
@@ -47,7 +50,12 @@ def run(options: argparse.Namespace) -> int:
     """
     source = named_checkpoint(options.source)
     target = target_of(source, options.destination, overwrite=options.overwrite)
-    ckptfmt.merge([source], target, inputs="keep")
+    if is_url(source) == is_url(target):
+        ckptfmt.merge([source], target, inputs="keep")
+    else:
+        with ckptfmt.open(source) as reader:
+            level: Any = reader.level
+        ckptfmt.convert(source, target, to="tensorflow", level=level)
     if not options.quiet:
         Output().line(f"copied {text.printable(source)} to {text.printable(target)}")
     return 0

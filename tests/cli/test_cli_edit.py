@@ -186,6 +186,17 @@ def test_cp_and_mv(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert not list(place.glob("a.*"))
 
 
+def test_cp_to_a_store(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = "memory://cp/run/model"
+    assert main(["cp", "a", url]) == 0
+    assert main(["mv", url, f"{url}-2"]) == 0
+    assert main(["cp", f"{url}-2", "b"]) == 0
+    with ckptfmt.open("a") as one, ckptfmt.open("b") as other:
+        assert (one.digest(), one.level) == (other.digest(), other.level)
+    assert main(["mv", "a", url]) == 2
+    assert "must be in one store" in capsys.readouterr().err
+
+
 def test_rm(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a-1", "a.b", "aa"):
         save(place / name)

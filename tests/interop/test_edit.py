@@ -105,6 +105,14 @@ def mean(source: str, prefix: str, tensors: dict[str, Any]) -> Edited:
 EDITS: tuple[Callable[..., Edited | None], ...] = (rename, strip, cast, mean)
 
 
+def test_partitioned_tensors_are_linked(tmp_path: Path) -> None:
+    """TensorFlow finds the slices of partitioned variables under their new names."""
+    assert ask("tf_edit.py", "make", tmp_path) == []
+    with ckptfmt.open(tmp_path / "names") as reader:
+        assert len(reader["table"].slices) == 3
+    assert ckptfmt.edit(tmp_path / "names", tmp_path / "b", rename=renamed).copied_nbytes == 0
+
+
 def test_tensorflow_restores_edited_checkpoints(tmp_path: Path) -> None:
     assert ask("tf_edit.py", "make", tmp_path) == []
     expected = {}
@@ -136,7 +144,11 @@ def test_roles_of_what_tensorflow_writes(tmp_path: Path) -> None:
         "slots": {"opt/beta1_power", "opt/beta2_power"}
         | {f"v/.OPTIMIZER_SLOT/opt/{name}" for name in "mv"},
         "names": {"beta1_power", "beta2_power"}
-        | {f"layer/{name}/{slot}" for name in "wb" for slot in (*slots, "Adadelta", "Adadelta_1")},
+        | {
+            f"{name}/{slot}"
+            for name in ("layer/w", "layer/b", "table")
+            for slot in (*slots, "Adadelta", "Adadelta_1")
+        },
     }
     for name, state in expected.items():
         with ckptfmt.open(tmp_path / name) as reader:

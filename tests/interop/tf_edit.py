@@ -66,6 +66,8 @@ def make(folder: Path) -> None:
     tf.train.Checkpoint(opt=adam, v=variable).write(str(folder / "slots"))
     with tf.Graph().as_default():
         weights = [v1.get_variable("layer/w", [3, 4]), v1.get_variable("layer/b", [4])]
+        parts = v1.fixed_size_partitioner(3)
+        weights += list(v1.get_variable("table", [7, 2], partitioner=parts))
         loss = tf.add_n([tf.reduce_sum(one) for one in weights])
         step = v1.train.get_or_create_global_step()
         optimizers = (
