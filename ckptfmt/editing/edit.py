@@ -27,7 +27,7 @@ from ckptfmt.bundle.selecting import (
     renamed,
 )
 from ckptfmt.bundle.writer import check_options
-from ckptfmt.editing.graphs import edited_graph, paths_differ
+from ckptfmt.editing.graphs import edited_graph, paths_differ, relocate_keys
 from ckptfmt.errors import InvalidError, TensorNotFoundError
 from ckptfmt.names import prefix_text, saved_name
 from ckptfmt.objects.build import graph_of
@@ -110,7 +110,8 @@ def edit(
         metadata: replaces the stored metadata (see `ckptfmt.Writer`); empty removes it.
         strip_optimizer: True drops the state of optimizers: by the object graph if there is one,
             else by the names that TensorFlow 1 gives slot variables (`w/Adam`, `w/Momentum`,
-            `beta1_power`).
+            `beta1_power`). Weights that Keras 3 stores under the path of the optimizer get the
+            names of their paths in the model.
         compact: True copies the tensors that stay in every data file that loses one.
         durability: as in Writer.
         progress: called as `progress(bytes_done, bytes_total)` with bytes of copied arrays.
@@ -154,6 +155,8 @@ def edit(
         changes = any(old != new for old, new in new_names.items())
         if graph is not None and OBJECT_GRAPH_KEY in rest and changes:
             changed = edited_graph(graph, new_names, cut_optimizers=strip_optimizer)
+            if strip_optimizer:
+                rest = _relocated(rest, relocate_keys(graph, changed, rest.values()))
             texts[OBJECT_GRAPH_KEY] = encode_graph(changed)
             moved = paths_differ(graph, changed)
         casts = _casts(reader, list(rest), cast)
@@ -180,6 +183,11 @@ def edit(
         {name: (dtype_text(before), dtype_text(to)) for name, (before, to) in casts.items()},
         copied,
     )
+
+
+def _relocated(rest: dict[str, str], keys: Mapping[str, str]) -> dict[str, str]:
+    """Return the new names after some got the keys of other paths."""
+    return {old: keys.get(new, new) for old, new in rest.items()}
 
 
 def _in_saved_model(prefix: str) -> bool:

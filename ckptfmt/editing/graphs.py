@@ -6,7 +6,7 @@ Pure data: nothing here opens a file. The graph is not trusted; nothing recurses
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from ckptfmt.bundle.selecting import some
 from ckptfmt.errors import InvalidError
@@ -20,12 +20,16 @@ from ckptfmt.objects.graph import (
     SlotVariable,
     escape,
     mark_checkpoint_values,
+    object_path,
     unescape,
 )
 from ckptfmt.objects.nodes import NONE
 from ckptfmt.objects.roles import optimizer_nodes
 
-__all__ = ["edited_graph", "paths_differ"]
+__all__ = ["edited_graph", "paths_differ", "relocate_keys"]
+
+# No path of more names is made up.
+DEPTH_MAX = 1000
 
 # An edge of the graph: a node, and the local name of a child.
 _Edge = tuple[int, str]
@@ -88,6 +92,55 @@ def edited_graph(
 def paths_differ(graph: ObjectGraph, other: ObjectGraph) -> bool:
     """Return whether two graphs have other objects, or the same at other paths."""
     return [node.children for node in graph.nodes] != [node.children for node in other.nodes]
+
+
+def relocate_keys(
+    graph: ObjectGraph, edited: ObjectGraph, tensors: Iterable[str]
+) -> dict[str, str]:
+    """Give tensors whose keys were paths of objects new keys where an edit has removed the path, as
+    a save of the objects that are left would: Keras 3 has variables of the model at paths of the
+    optimizer.
+
+    Args:
+        graph: the graph before.
+        edited: the graph after, which is changed.
+        tensors: the names of the tensors that are left.
+
+    Returns:
+        New keys by old key, of tensors.
+    """
+    before, after = ([dict(node.children) for node in one.nodes] for one in (graph, edited))
+    owners: dict[int, tuple[int, str]] = {}
+    order = [0]
+    for number in order:
+        for name, child in edited.nodes[number].children:
+            if child and child not in owners:
+                owners[child] = number, name
+                order.append(child)
+    found: dict[str, str] = {}
+    stored = set(tensors)
+    taken = stored.union(one.checkpoint_key for node in edited.nodes for one in node.attributes)
+    for number in order:
+        for one in edited.nodes[number].attributes:
+            parts = _path_of(one.checkpoint_key)
+            if parts is None or _edges(after, parts, parts) or not _edges(before, parts, parts):
+                continue
+            path = _path_to(owners, number)
+            new = f"{path}/{ATTRIBUTES}/{one.checkpoint_key.rpartition('/')[2]}"
+            if path and one.checkpoint_key in stored and new not in taken:
+                taken.add(new)
+                found[one.checkpoint_key] = new
+                one.checkpoint_key = new
+    return found
+
+
+def _path_to(owners: Mapping[int, tuple[int, str]], number: int) -> str:
+    """Return the path of an object; "" if it is too deep, or the root."""
+    names: list[str] = []
+    while number and len(names) < DEPTH_MAX:
+        number, name = owners[number]
+        names.append(name)
+    return "" if number else object_path(reversed(names))
 
 
 # ---- keys ----------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ import ckptfmt
 from ckptfmt import InvalidError
 from ckptfmt.editing.graphs import edited_graph
 from ckptfmt.objects.build import graph_of, missing_keys
-from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, Attribute, Node, ObjectGraph
+from ckptfmt.objects.graph import OBJECT_GRAPH_KEY, Attribute, Node, ObjectGraph, encode_graph
 
 VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 OPTIONS = ckptfmt.CheckpointOptions(durability="none")
@@ -142,6 +142,59 @@ def test_saved_models(tmp_path: Path) -> None:
         ckptfmt.edit(prefix, tmp_path / "a", **options)  # type: ignore[arg-type]
     ckptfmt.edit(prefix, prefix, rename=("^model/", "the/model/"), metadata={"by": "me"})
     assert "model" in ckptfmt.load_tree(tmp_path / "model")
+
+
+def keras_3() -> ObjectGraph:
+    """An optimizer that lists the variables of the model, whose keys are paths of the optimizer."""
+
+    def variable(path: str) -> Node:
+        return Node(attributes=[Attribute("VARIABLE_VALUE", "", path + VALUE)])
+
+    root = Node(children=[("model", 1), ("optimizer", 2)])
+    model = Node(children=[("a.b", 4), ("c", 5)])
+    optimizer = Node(children=[("_trainable_variables", 3), ("count", 6)])
+    listed = Node(children=[("0", 4), ("1", 5)])
+    paths = [f"optimizer/_trainable_variables/{number}" for number in range(2)]
+    return ObjectGraph(
+        [root, model, optimizer, listed, *map(variable, (*paths, "optimizer/count"))]
+    )
+
+
+def test_variables_at_paths_of_a_stripped_optimizer(tmp_path: Path) -> None:
+    graph = np.empty((), object)
+    graph[()] = encode_graph(keras_3())
+    keys = [one.checkpoint_key for node in keras_3().nodes for one in node.attributes]
+    values = {key: np.full(3, number) for number, key in enumerate(keys)}
+    ckptfmt.save(tmp_path / "a", {**values, OBJECT_GRAPH_KEY: graph})
+    done = ckptfmt.edit(tmp_path / "a", tmp_path / "b", strip_optimizer=True)
+    assert done.renamed == {keys[0]: f"model/a..b{VALUE}", keys[1]: f"model/c{VALUE}"}
+    assert done.dropped == (keys[2],)
+    loaded = ckptfmt.load_tree(tmp_path / "b")
+    assert {name: array[0] for name, array in loaded["model"].items()} == {"a.b": 0, "c": 1}
+    assert set(loaded) == {"model"}
+    # A tensor that is found through the optimizer alone: nothing is cut.
+    other = keras_3()
+    other.nodes[1].children.pop()
+    graph[()] = encode_graph(other)
+    ckptfmt.save(tmp_path / "a", {**values, OBJECT_GRAPH_KEY: graph})
+    done = ckptfmt.edit(tmp_path / "a", tmp_path / "b", strip_optimizer=True)
+    assert (done.renamed, done.dropped) == ({}, (keys[2],))
+    assert set(ckptfmt.load_tree(tmp_path / "b")) == {"model", "optimizer"}
+
+
+def test_tables_at_paths_of_a_stripped_optimizer(tmp_path: Path) -> None:
+    """A key that stands for several tensors stays."""
+    graph = keras_3()
+    table = "optimizer/_trainable_variables/0/.ATTRIBUTES/table"
+    graph.nodes[4].attributes = [Attribute("table", "", table)]
+    text = np.empty((), object)
+    text[()] = encode_graph(graph)
+    keys = [one.checkpoint_key for node in graph.nodes[5:] for one in node.attributes]
+    names = [f"{table}-keys", f"{table}-values", *keys]
+    ckptfmt.save(tmp_path / "a", {**dict.fromkeys(names, np.ones(3)), OBJECT_GRAPH_KEY: text})
+    done = ckptfmt.edit(tmp_path / "a", tmp_path / "b", strip_optimizer=True)
+    assert done.renamed == {keys[0]: f"model/c{VALUE}"}
+    assert len(graph_at(tmp_path / "b").nodes) == 4
 
 
 def table_graph() -> ObjectGraph:
