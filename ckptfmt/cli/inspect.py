@@ -8,15 +8,15 @@
 from __future__ import annotations
 
 import argparse
-import fnmatch
-import re
+import gc
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import ckptfmt
 from ckptfmt import Finding
 from ckptfmt.bundle.locate import locate
+from ckptfmt.bundle.selecting import no_match
 from ckptfmt.cli import (
     DAMAGE,
     inspect_graph,
@@ -27,7 +27,7 @@ from ckptfmt.cli import (
     layout,
 )
 from ckptfmt.cli.contents import RESERVED, Contents, Tensors, finding_of, gather, gather_unopened
-from ckptfmt.cli.options import count
+from ckptfmt.cli.options import count, name_filter
 from ckptfmt.cli.output import COLORS, Output, colored
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
@@ -65,7 +65,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--filter",
         metavar="PATTERN",
         action="append",
-        type=_matcher,
+        type=name_filter,
         help="only tensors whose name matches: a glob for the whole name (* matches / as well), or "
         "/REGEX/ found anywhere in it; may be given several times, any may match",
     )
@@ -88,24 +88,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--tree",
         action="store_true",
         help="the objects of the object graph, where there is one, else names split at /, with "
-        "sums per branch",
+        "sums per branch; layers that are alike are one line, with the lines of the first below",
     )
     form.add_argument(
         "--layout",
         action="store_true",
         help="every region of the index and of the data files, in order (with --json: as well)",
     )
+    add("--depth", metavar="N", type=count, help="with --tree: the first N levels")
+    add("--full", action="store_true", help="with --tree: layers that are alike are not folded")
     add("--json", action="store_true", help="one JSON document, sizes exact")
     add("--color", choices=COLORS, default="auto", help="colours; auto: on a terminal")
-
-
-def _matcher(pattern: str) -> Callable[[str], object]:
-    if len(pattern) > 1 and pattern.startswith("/") and pattern.endswith("/"):
-        try:
-            return re.compile(pattern[1:-1]).search
-        except re.error as error:
-            raise argparse.ArgumentTypeError(f"invalid regular expression: {error}") from None
-    return re.compile(fnmatch.translate(pattern)).match
 
 
 def run(options: argparse.Namespace) -> int:
@@ -114,6 +107,17 @@ def run(options: argparse.Namespace) -> int:
     Raises:
         CkptfmtError: it is missing, or cannot be opened for another reason than damage.
     """
+    # A million tensors are many objects, in no cycles: looking for cycles takes half of the time.
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return _run(options)
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _run(options: argparse.Namespace) -> int:
     prefix = locate(options.path)
     try:
         reader = ckptfmt.open(prefix)
@@ -139,7 +143,11 @@ def run(options: argparse.Namespace) -> int:
 def _chosen(tensors: Tensors, options: argparse.Namespace) -> Tensors:
     names, rows = tensors.names, _listed(tensors, options)
     if options.filter:
-        rows = [row for row in rows if any(matches(names[row]) for matches in options.filter)]
+        total = len(rows)
+        rows = [row for row in rows if any(matches(names[row]) for _, matches in options.filter)]
+        if not rows:
+            given = " or ".join(given for given, _ in options.filter)
+            raise no_match(given, total, options.path)
     if options.sort != "name":  # which is the order that they are in
         columns: dict[str, list[tuple[Any, ...]]] = {
             "size": [(-size,) for size in tensors.nbytes],
@@ -178,13 +186,11 @@ def _show(
         inspect_layout.show(out, contents, files or [])
     else:
         inspect_text.show_header(out, contents)
-        by_size = options.sort == "size"
         if objects is not None:
             top = inspect_graph.lines(objects, chosen, filtered=bool(options.filter))
-            inspect_tree.show(out, chosen, top, options.limit, by_size=by_size, kinds=True)
+            _show_tree(out, chosen, top, options, kinds=True)
         elif options.tree:
-            top = inspect_tree.lines(chosen)
-            inspect_tree.show(out, chosen, top, options.limit, by_size=by_size)
+            _show_tree(out, chosen, inspect_tree.lines(chosen), options, kinds=False)
         else:
             inspect_text.show_table(out, chosen, options.limit, slices=options.slices)
         candidates = None
@@ -192,6 +198,26 @@ def _show(
             candidates = len(_listed(contents.tensors, options))
         inspect_text.show_totals(out, contents, chosen, candidates)
     out.flush()
+
+
+def _show_tree(
+    out: Output,
+    chosen: Tensors,
+    top: list[inspect_tree.Line],
+    options: argparse.Namespace,
+    *,
+    kinds: bool,
+) -> None:
+    inspect_tree.show(
+        out,
+        chosen,
+        top,
+        options.limit,
+        by_size=options.sort == "size",
+        kinds=kinds,
+        depth=options.depth or None,
+        folds=not options.full,
+    )
 
 
 def _complain(problems: list[Finding], color: str) -> int:

@@ -89,6 +89,7 @@ class _Shown:
         # is the position among the parent's children and slots.
         self.owners: dict[int, tuple[int, str, int]] = {0: (0, "", -1)}
         self.counts: dict[int, int] = {}
+        self.elements: dict[int, int] = {}
         self.sizes: dict[int, int] = {}
         self._sum_up(self._met())
 
@@ -120,16 +121,18 @@ class _Shown:
             yield edge, label, slot.slot_variable_node_id
 
     def _sum_up(self, order: list[int]) -> None:
-        self.counts, self.sizes = dict.fromkeys(order, 0), dict.fromkeys(order, 0)
+        self.counts, self.elements, self.sizes = (dict.fromkeys(order, 0) for _ in range(3))
         for node_id in reversed(order):
             for _, key in self.objects.tensors(self.nodes[node_id]):
                 row = self.rows.get(key)
                 if row is not None:
                     self.counts[node_id] += 1
+                    self.elements[node_id] += self.tensors.elements[row]
                     self.sizes[node_id] += self.tensors.nbytes[row]
             if node_id:
                 parent = self.owners[node_id][0]
                 self.counts[parent] += self.counts[node_id]
+                self.elements[parent] += self.elements[node_id]
                 self.sizes[parent] += self.sizes[node_id]
 
     def path(self, node_id: int) -> str:
@@ -161,7 +164,8 @@ class _Shown:
         """Return the line of a tensor; without a row it is missing."""
         if row is None:
             return Line(label, dtype=MISSING, kind=kind)
-        return Line(label, row, nbytes=self.tensors.nbytes[row], kind=kind)
+        elements, nbytes = self.tensors.elements[row], self.tensors.nbytes[row]
+        return Line(label, row, elements=elements, nbytes=nbytes, kind=kind)
 
     def _line(self, parent: int, edge: int, label: str, child: int) -> Line:
         owner, _, owner_edge = self.owners[child]
@@ -178,6 +182,7 @@ class _Shown:
         return Line(
             label if node.kind == NONE else f"{label}/",
             count=self.counts[child],
+            elements=self.elements[child],
             nbytes=self.sizes[child],
             kind=kind,
             inside=functools.partial(self.inside, child),

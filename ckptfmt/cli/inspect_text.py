@@ -63,7 +63,7 @@ def show_table(out: Output, tensors: Tensors, limit: int | None, *, slices: bool
     """Print one row per tensor."""
     shown = tensors if limit is None else tensors.pick(range(min(limit, len(tensors))))
     columns = _with_slices(shown) if slices else _plain(shown)
-    pieces = text.table(columns)
+    pieces = text.table(columns, out.width)
     out.write(out.paint(next(pieces).rstrip("\n"), "bold") + "\n")
     for piece in pieces:
         if out.gone:
@@ -81,14 +81,16 @@ def _plain(tensors: Tensors) -> list[text.Column]:
     for row in tensors.partitioned:
         shards[row] = shards_of(tensors, row)
         counts[row] = str(tensors.slice_counts[row])
-    return [
+    columns = [
         text.Column("name", text.printable_all(tensors.names)),
         text.Column("dtype", tensors.dtypes),
         text.Column("shape", [shapes[dims] for dims in tensors.shapes]),
         text.Column("bytes", text.sizes(tensors.nbytes), right=True),
         text.Column("shard", shards, right=True),
-        text.Column("slices", counts, right=True),
     ]
+    if tensors.partitioned:
+        columns.append(text.Column("slices", counts, right=True))
+    return columns
 
 
 def shards_of(tensors: Tensors, row: int) -> str:

@@ -4,8 +4,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 
-__all__ = ["count"]
+from ckptfmt import InvalidError
+from ckptfmt.bundle.selecting import filter_function
+
+__all__ = ["count", "name_filter"]
 
 
 def count(text: str) -> int:
@@ -13,3 +17,13 @@ def count(text: str) -> int:
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"{text!r} must be a non-negative integer")
     return int(text)
+
+
+def name_filter(text: str) -> tuple[str, Callable[[str], object]]:
+    """Return a filter, a glob or /REGEX/, and the function that it means."""
+    try:
+        function = filter_function(text)
+    except InvalidError as error:
+        raise argparse.ArgumentTypeError(error.message) from None
+    assert function is not None
+    return text, function

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from typing import Any, TextIO
 
@@ -38,12 +39,16 @@ class Output:
 
     Attributes:
         gone: True when nothing reads the output any more; a command may stop printing.
+        width: cells of a line of the terminal; None if the output is not one.
     """
 
     def __init__(self, color: str = "auto") -> None:
         self._stream: TextIO | None = sys.stdout
         self.gone = self._stream is None
         self._colored = colored(self._stream, color)
+        self.width: int | None = None
+        if self._stream is not None and self._stream.isatty():
+            self.width = shutil.get_terminal_size().columns
         reconfigure = getattr(self._stream, "reconfigure", None)
         if reconfigure is not None:
             try:

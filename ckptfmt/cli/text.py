@@ -13,6 +13,8 @@ from dataclasses import dataclass
 # A longer cell shifts the rest of its own row instead of widening the column.
 WIDTH_MAX = 72
 ROWS_AT_ONCE = 8192
+# Names are not cut shorter than this, however narrow the terminal is.
+NAME_MIN = 24
 
 _SHORT = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
@@ -57,6 +59,17 @@ def size(count: int) -> str:
     value, units = float(count), ["EiB", "PiB", "TiB", "GiB", "MiB", "KiB"]
     while value >= 1023.95 and units:
         value /= 1024
+        unit = units.pop()
+    return f"{value:.1f} {unit}"
+
+
+def count(number: int) -> str:
+    """Format a number of elements: "1,234", "12.3 M"."""
+    if number < 100_000:
+        return f"{number:,}"
+    value, units = float(number), ["E", "P", "T", "G", "M", "k"]
+    while value >= 999.95 and units:
+        value /= 1000
         unit = units.pop()
     return f"{value:.1f} {unit}"
 
@@ -126,8 +139,32 @@ def _fitted(column: Column) -> tuple[str, list[str], str]:
     return f"%{align}{width}s" % title, [a + b for a, b in pairs], "%s"
 
 
-def table(columns: Sequence[Column]) -> Iterator[str]:
-    """Yield the title line, then chunks of many lines; no line has trailing blanks."""
+def cut(cell: str, width: int) -> str:
+    """Return the text with its middle left out, if it takes more cells than `width`."""
+    if len(cell) <= width and cells_of(cell) <= width:
+        return cell
+    end = (width - 3) // 2
+    first, last = cell[: width - 3 - end], cell[len(cell) - end :] if end else ""
+    while cells_of(first) + cells_of(last) > width - 3 and (first or last):
+        first, last = first[:-1], last[1:]
+    return f"{first}...{last}"
+
+
+def table(columns: Sequence[Column], width: int | None = None) -> Iterator[str]:
+    """Yield the title line, then chunks of many lines; no line has trailing blanks.
+
+    Args:
+        columns: their cells.
+        width: cells that a line may take: those of the first column are cut. None: as needed.
+    """
+    if width is not None:
+        names, *others = columns
+        taken = sum(
+            2 + max(len(one.title), min(max(map(len, one.cells), default=0), WIDTH_MAX))
+            for one in others
+        )
+        room = max(width - taken, NAME_MIN)
+        columns = [Column(names.title, [cut(cell, room) for cell in names.cells]), *others]
     titles, texts, formats = zip(*map(_fitted, columns), strict=True)
     row = "  ".join(formats)
     # Stripping takes a quarter of the time and is rarely needed.

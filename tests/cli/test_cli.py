@@ -106,7 +106,6 @@ def names_in(ran: Ran) -> list[str]:
         (["--filter", "s*"], ["scale", "step"]),
         (["--filter", "/e(p|l)$/"], ["model/dense/kernel", "step"]),
         (["--filter", "step", "--filter", "/WORDS|none/"], ["model/none", "step"]),
-        (["--filter", "/"], []),
         (["--filter", "[sS]tep"], ["step"]),
         (
             ["--sort", "size"],
@@ -127,6 +126,12 @@ def names_in(ran: Ran) -> list[str]:
 )
 def test_choice(options: list[str], expected: list[str], command: Command, tmp_path: Path) -> None:
     assert names_in(command("inspect", "--json", *options, small(tmp_path))) == expected
+
+
+def test_a_filter_that_matches_nothing(command: Command, tmp_path: Path) -> None:
+    ran = command("inspect", "--filter", "/", small(tmp_path))
+    assert (ran.status, ran.out) == (2, "")
+    assert "filter '/' matches none of the 5 tensors" in ran.err
 
 
 def test_limit_says_what_is_left_out(command: Command, tmp_path: Path) -> None:
@@ -271,8 +276,8 @@ def test_names_of_slashes_only(command: Command, tmp_path: Path) -> None:
     ran = command("inspect", "--tree", prefix)
     assert ran.status == 0
     assert re.search(r"^6 tensors, 6 elements, 6 B$", ran.out, re.M)
-    assert len(re.findall(r"─ \S+ +1 B  int8   \[\]$", ran.out, re.M)) == 4
-    both = re.findall(r"─ (\S+) +3 +3 B  int8   \[\]$", ran.out, re.M)
+    assert len(re.findall(r"─ \S+ +1 +1 B  int8   \[\]$", ran.out, re.M)) == 4
+    both = re.findall(r"─ (\S+) +3 +3 +3 B  int8   \[\]$", ran.out, re.M)
     assert both == ["//", "a/"], "a tensor and a branch"
 
 

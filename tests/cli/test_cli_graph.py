@@ -71,22 +71,22 @@ def test_objects(tmp_path: Path, command: Callable[..., Ran]) -> None:
     ran = command(prefix)
     assert (ran.status, ran.err) == (0, "")
     assert tree_in(ran) == [
-        "name  tensors  bytes  dtype  shape  kind",
-        "├─ kernel  128 B  float  [8, 4]",
-        "├─ layers/  2  39 B  list",
-        "│  ├─ 0/  1  32 B  dict",
+        "name  tensors  elements  bytes  dtype  shape  kind",
+        "├─ kernel  32  128 B  float  [8, 4]",
+        "├─ layers/  2  5  39 B  list",
+        "│  ├─ 0/  1  4  32 B  dict",
         "│  │  ├─ kernel -> kernel",
-        "│  │  └─ b..s  32 B  double  [4]",
-        "│  ├─ 1/  1  7 B  tuple",
-        "│  │  ├─ 0  7 B  string  []  str",
-        "│  │  └─ 1  0  0 B  none",
+        "│  │  └─ b..s  4  32 B  double  [4]",
+        "│  ├─ 1/  1  1  7 B  tuple",
+        "│  │  ├─ 0  1  7 B  string  []  str",
+        "│  │  └─ 1  0  0  0 B  none",
         "│  └─ 2 -> (root)",
-        "├─ optimizer/  3  143 B",
-        "│  ├─ .ATTRIBUTES/py_state  7 B  string  []",
-        "│  ├─ step  8 B  int64  []  int",
+        "├─ optimizer/  3  34  143 B",
+        "│  ├─ .ATTRIBUTES/py_state  1  7 B  string  []",
+        "│  ├─ step  1  8 B  int64  []  int",
         "│  ├─ of -> kernel",
-        "│  └─ .OPTIMIZER_SLOT/m.S1 of kernel  128 B  float  [8, 4]",
-        f"└─ _CHECKPOINTABLE_OBJECT_GRAPH  {size} B  string  []",
+        "│  └─ .OPTIMIZER_SLOT/m.S1 of kernel  32  128 B  float  [8, 4]",
+        f"└─ _CHECKPOINTABLE_OBJECT_GRAPH  1  {size} B  string  []",
     ]
     assert "\n7 tensors, " in ran.out
 
@@ -94,15 +94,15 @@ def test_objects(tmp_path: Path, command: Callable[..., Ran]) -> None:
 def test_filter_sort_and_limit(tmp_path: Path, command: Callable[..., Ran]) -> None:
     prefix = save_tree(tmp_path / "ckpt", model())
     assert tree_in(command("--filter", "*b..s*", prefix)) == [
-        "name  tensors  bytes  dtype  shape  kind",
-        "└─ layers/  1  32 B  list",
-        "   └─ 0/  1  32 B  dict",
-        "      └─ b..s  32 B  double  [4]",
+        "name  tensors  elements  bytes  dtype  shape  kind",
+        "└─ layers/  1  4  32 B  list",
+        "   └─ 0/  1  4  32 B  dict",
+        "      └─ b..s  4  32 B  double  [4]",
     ]
     assert tree_in(command("--sort", "size", "--filter", "[!_]*", "--limit", "2", prefix))[1:] == [
-        "├─ optimizer/  3  143 B",
-        "│  ├─ .OPTIMIZER_SLOT/m.S1 of kernel  128 B  float  [8, 4]",
-        "│  ├─ step  8 B  int64  []  int",
+        "├─ optimizer/  3  34  143 B",
+        "│  ├─ .OPTIMIZER_SLOT/m.S1 of kernel  32  128 B  float  [8, 4]",
+        "│  ├─ step  1  8 B  int64  []  int",
         "... and 4 tensors more",
     ]
 
@@ -133,15 +133,15 @@ def test_foreign_graphs(tmp_path: Path, command: Callable[..., Ran]) -> None:
     with ckptfmt.open(prefix) as reader:
         size = reader[OBJECT_GRAPH_KEY].stored_nbytes
     assert tree_in(ran)[1:] == [
-        "├─ a/  1  8 B",
-        "│  ├─ .ATTRIBUTES/VARIABLE_VALUE  8 B  double  [1]",
+        "├─ a/  1  1  8 B",
+        "│  ├─ .ATTRIBUTES/VARIABLE_VALUE  1  8 B  double  [1]",
         "│  └─ up -> (root)",
         "├─ a.Sb -> a",
-        "├─ \\x1b[31m  8 B  double  [1]  new\\n",
-        "├─ saved/  1  8 B  saved by my.saver",
-        "│  └─ .OPTIMIZER_SLOT/m of (an object that the root does not reach)  8 B  double  [1]",
-        f"├─ _CHECKPOINTABLE_OBJECT_GRAPH  {size} B  string  []",
-        "└─ z  8 B  double  [1]",
+        "├─ \\x1b[31m  1  8 B  double  [1]  new\\n",
+        "├─ saved/  1  1  8 B  saved by my.saver",
+        "│  └─ .OPTIMIZER_SLOT/m of (an object that the root does not reach)  1  8 B  double  [1]",
+        f"├─ _CHECKPOINTABLE_OBJECT_GRAPH  1  {size} B  string  []",
+        "└─ z  1  8 B  double  [1]",
     ]
 
 
@@ -187,7 +187,7 @@ def test_tensors_that_are_missing(tmp_path: Path, command: Callable[..., Ran]) -
     ran = command(write(tmp_path / "ckpt", ObjectGraph(nodes), v=np.ones(1)))
     assert ran.status == 1
     assert "tensor 'x': the object graph refers to this missing tensor and 1 more" in (ran.err)
-    assert tree_in(ran)[1:4] == ["├─ a  missing", "├─ b  8 B  double  [1]", "├─ c  missing"]
+    assert tree_in(ran)[1:4] == ["├─ a  missing", "├─ b  1  8 B  double  [1]", "├─ c  missing"]
 
 
 def test_json_and_other_forms_stay_as_they_are(tmp_path: Path) -> None:

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ckptfmt inspect --tree` of models: folded layers, levels, dots; tables cut to a terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ckptfmt
+from ckptfmt.cli import text
+from cli.commands import Command, Ran
+
+
+def saved(prefix: Path, names: Iterable[str], shape: tuple[int, ...] = (4, 2)) -> Path:
+    ckptfmt.save(prefix, {name: np.zeros(shape, np.float32) for name in names})
+    return prefix
+
+
+def tree(ran: Ran) -> list[str]:
+    assert ran.status == 0, ran.err
+    lines = ran.out.split("\n\n")[1].splitlines()[1:]
+    return [re.sub(r"(?<=[^ │]) {2,}", "  ", line) for line in lines]
+
+
+def layers(numbers: Iterable[int], separator: str = "/") -> list[str]:
+    parts = ("attention/kernel", "attention/bias", "mlp/wi_0")
+    return [
+        f"encoder/layer_{number}/{part}".replace("/", separator)
+        for number in numbers
+        for part in parts
+    ]
+
+
+def test_layers_that_are_alike_are_one(command: Command, tmp_path: Path) -> None:
+    prefix = saved(tmp_path / "m", [*layers(range(12)), "step"])
+    assert tree(command("inspect", "--tree", prefix)) == [
+        "├─ encoder/  36  288  1.1 KiB",
+        "│  └─ layer_{0..11}/  36  288  1.1 KiB",
+        "│     ├─ attention/  2  16  64 B",
+        "│     │  ├─ bias  8  32 B  float  [4, 2]",
+        "│     │  └─ kernel  8  32 B  float  [4, 2]",
+        "│     └─ mlp/wi_0  8  32 B  float  [4, 2]",
+        "└─ step  8  32 B  float  [4, 2]",
+    ]
+    assert "more" not in command("inspect", "--tree", prefix).out
+    assert len(tree(command("inspect", "--tree", "--full", prefix))) == 1 + 12 * 5 + 1
+
+
+def test_only_what_is_alike_is_folded(command: Command, tmp_path: Path) -> None:
+    names = [*layers([0, 1, 2, 3, 5, 9]), *(f"d{n}" for n in range(2))]
+    prefix = saved(tmp_path / "m", names)
+    found = tree(command("inspect", "--tree", "--depth", 2, prefix))
+    assert found == [
+        "├─ d0  8  32 B  float  [4, 2]",
+        "├─ d1  8  32 B  float  [4, 2]",
+        "└─ encoder/  18  144  576 B",
+        "   └─ layer_{0..3,5,9}/ ...  18  144  576 B",
+    ]
+    ckptfmt.save(tmp_path / "n", {f"layer_{n}/w": np.zeros(9 if n == 3 else 4) for n in range(5)})
+    found = tree(command("inspect", "--tree", tmp_path / "n"))
+    assert [line.split("  ")[0] for line in found] == ["├─ layer_{0..2,4}/w", "└─ layer_3/w"]
+
+
+def test_names_with_dots(command: Command, tmp_path: Path) -> None:
+    prefix = saved(tmp_path / "m", layers(range(4), "."))
+    found = tree(command("inspect", "--tree", prefix))
+    assert found[0].startswith("└─ encoder.  ") and found[1].startswith("   └─ layer_{0..3}.  ")
+
+
+def test_a_million_tensors_of_one_kind_are_one_line(command: Command, tmp_path: Path) -> None:
+    prefix = saved(tmp_path / "m", [f"table/{n:04}" for n in range(3000)], ())
+    assert tree(command("inspect", "--tree", prefix)) == [
+        "└─ table/  3,000  3,000  11.7 KiB",
+        "   └─ {0000..2999}  3,000  3,000  11.7 KiB  float  []",
+    ]
+
+
+@pytest.mark.parametrize("options", [[], ["--tree", "--full"]])
+@pytest.mark.parametrize("columns", [80, 200])
+def test_lines_fit_a_terminal(options: list[str], columns: int, tmp_path: Path) -> None:
+    long = "model/" + "/".join(f"a_rather_long_scope_{n}" for n in range(5)) + "/kernel"
+    prefix = saved(tmp_path / "m", [long, f"{long}/検査点/Adam", "step"])
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "COLUMNS": str(columns), "TERM": "dumb"}
+    command = [sys.executable, "-m", "ckptfmt", "inspect", *options, "--", str(prefix)]
+    with subprocess.Popen(command, stdout=theirs, env=environment) as process:
+        os.close(theirs)
+        printed = b""
+        try:
+            while more := os.read(ours, 1 << 16):
+                printed += more
+        except OSError:  # the end, on Linux
+            pass
+    os.close(ours)
+    assert process.returncode == 0
+    table = printed.decode().replace("\r\n", "\n").split("\n\n")[1].splitlines()
+    assert len(table) >= 4
+    assert max(map(text.cells_of, table)) <= columns
+    assert ("..." in "".join(table)) == (columns == 80)
+    assert table[-1].rstrip().endswith("[4, 2]" if options else "0"), "columns are whole"
+
+
+def test_cut() -> None:
+    assert text.cut("abcdefghij", 10) == "abcdefghij"
+    assert text.cut("abcdefghijk", 10) == "abcd...ijk"
+    assert text.cells_of(text.cut("検査点検査点検査点", 10)) <= 10
