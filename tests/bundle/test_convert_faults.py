@@ -132,7 +132,16 @@ def _after(usual: Callable[..., Any]) -> Callable[..., Any]:
 
 
 MOMENTS = ["TemporaryDirectory.make", "Writer._add", "Writer.commit", "_check_source", "_metadata"]
-MOMENTS += ["_write", "_take", "_value", "_spooled", "_check", "_same", "verify_prefix", "merge"]
+MOMENTS += [
+    "_write",
+    "_take",
+    "piece_value",
+    "_spooled",
+    "_check",
+    "_same",
+    "verify_prefix",
+    "merge",
+]
 
 
 @pytest.mark.parametrize("when", [_before, _after])

@@ -38,6 +38,9 @@ SIGNATURES: dict[str, str] = {
     "Writer.add": "(self, name, array)",
     "Writer.add_slice": "(self, name, array, shape=None, offset=None, *, spec=None)",
     "merge": "(prefixes, destination, *, inputs='keep')",
+    "edit": "(source, destination, *, rename=None, drop=None, keep=None, cast=None, metadata=None, "
+    "strip_optimizer=False)",
+    "average": "(sources, destination)",
     "verify": "(path)",
     "convert": "(source, destination)",
     "latest_checkpoint": "(directory)",
