@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Compare two checkpoints tensor by tensor in key order. Nothing is printed here.
 
-Values are compared bit by bit, large tensors piece by piece, so that memory stays bounded by a few
-pieces.
+Values are compared bit by bit, or within a tolerance, large tensors piece by piece, so that memory
+stays bounded by a few pieces.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ckptfmt import Reader, TensorHandle
+from ckptfmt import InvalidError, Reader, TensorHandle
 from ckptfmt.dtypes import is_floating, plain_quantized
+from ckptfmt.names import tensor_bytes
 
-__all__ = ["Difference", "compare", "pieces"]
+__all__ = ["Difference", "Tolerance", "compare", "pieces"]
 
 # Bytes of one array in memory at a time.
 PIECE_BYTES = 64 << 20
@@ -35,6 +36,7 @@ class Difference:
         elements: how many elements have other bits; None where values were not compared.
         largest: of floating-point and complex values, the largest absolute difference of two
             numbers; infinite where one of them is. None for other dtypes.
+        relative: of the same, the largest absolute difference divided by the absolute value in B.
         nans: how many elements are NaN in only one of the two.
     """
 
@@ -44,18 +46,50 @@ class Difference:
     b: TensorHandle | None
     elements: int | None = None
     largest: float | None = None
+    relative: float | None = None
     nans: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """Two numbers a, b are equal if |a - b| <= absolute + relative * |b|, as in numpy.isclose, or
+    if both are NaN. Without a tolerance all bits must be equal."""
+
+    relative: float = 0.0
+    absolute: float = 0.0
+
+    def __bool__(self) -> bool:
+        return self.relative > 0 or self.absolute > 0
+
+
+EXACT = Tolerance()
+
+
 def compare(
-    a: Reader, b: Reader, progress: Callable[[int], object] | None = None
+    a: Reader,
+    b: Reader,
+    progress: Callable[[int], object] | None = None,
+    *,
+    chosen: Callable[[str], object] = lambda _: True,
+    renamed: Callable[[str], str] | None = None,
+    tolerance: Tolerance = EXACT,
+    by_checksum: bool = False,
 ) -> Iterator[Difference | None]:
     """One item a tensor, in key order: a Difference, or None where the two are equal.
 
-    Tensors that belong to the format are left out. `progress` is called with the bytes of the
-    arrays that were just compared.
+    Tensors that belong to the format are left out.
+
+    Args:
+        a, b: what is compared.
+        progress: called with the bytes of the arrays that were just compared.
+        chosen: whether a tensor is compared, by its name in B or the one that it is given.
+        renamed: gives a tensor of A the name that it has in B.
+        tolerance: of floating-point and complex numbers.
+        by_checksum: whether tensors that are stored whole with the same checksum are equal, and are
+            not read.
     """
-    for one, other in _pairs(a, b):
+    same_order = a.header.big_endian == b.header.big_endian
+    for one, other in _pairs(a, b, chosen, renamed):
         if one is None or other is None:
             there = one if one is not None else other
             assert there is not None
@@ -64,24 +98,39 @@ def compare(
             yield Difference(one.name, "shape", one, other)
         elif one.dtype_code != other.dtype_code:
             yield Difference(one.name, "dtype", one, other)
+        elif by_checksum and same_order and _checksums_equal(one, other):
+            if progress is not None:
+                progress(one.nbytes)
+            yield None
         else:
-            yield _values(one, other, progress)
+            yield _values(one, other, progress, tolerance)
 
 
-def _pairs(a: Reader, b: Reader) -> Iterator[tuple[TensorHandle | None, TensorHandle | None]]:
-    """Yield pairs of tensors by name, by merging the two orders."""
-    ours, theirs = iter(a.values()), iter(b.values())
-    one, other = next(ours, None), next(theirs, None)
-    while one is not None or other is not None:
-        if other is None or (one is not None and one.raw_name < other.raw_name):
-            yield one, None
-            one = next(ours, None)
-        elif one is None or other.raw_name < one.raw_name:
-            yield None, other
-            other = next(theirs, None)
-        else:
-            yield one, other
-            one, other = next(ours, None), next(theirs, None)
+def _pairs(
+    a: Reader,
+    b: Reader,
+    chosen: Callable[[str], object],
+    renamed: Callable[[str], str] | None,
+) -> Iterator[tuple[TensorHandle | None, TensorHandle | None]]:
+    """Yield pairs of tensors, in the byte order of their names in B."""
+    ours: dict[str, str] = {}
+    for name in a:
+        new = name if renamed is None else renamed(name)
+        if new in ours:
+            raise InvalidError(f"{ours[new]!r} and {name!r} are both named {new!r}")
+        ours[new] = name
+    every = {*ours, *b}
+    for name in sorted(every, key=tensor_bytes):
+        if chosen(name):
+            yield a[ours[name]] if name in ours else None, b.get(name)
+
+
+def _checksums_equal(a: TensorHandle, b: TensorHandle) -> bool:
+    """Return whether the checksums in the indexes say that two tensors are equal: those of the
+    bytes as they are stored, which are the elements unless they are compressed or strings."""
+    whole = a.crc32c is not None and b.crc32c is not None
+    plain = a.stored_nbytes == a.nbytes and b.stored_nbytes == b.nbytes and a.dtype is not None
+    return whole and plain and a.dtype != np.dtype(object) and a.crc32c == b.crc32c
 
 
 def pieces(shape: tuple[int, ...], itemsize: int) -> Iterator[tuple[slice, ...]]:
@@ -100,7 +149,10 @@ def pieces(shape: tuple[int, ...], itemsize: int) -> Iterator[tuple[slice, ...]]
 
 
 def _values(
-    a: TensorHandle, b: TensorHandle, progress: Callable[[int], object] | None
+    a: TensorHandle,
+    b: TensorHandle,
+    progress: Callable[[int], object] | None,
+    tolerance: Tolerance,
 ) -> Difference | None:
     if a.dtype is None:  # an unknown dtype has no elements
         different = a.stored_nbytes != b.stored_nbytes or not np.array_equal(a.read(), b.read())
@@ -108,22 +160,26 @@ def _values(
     # Average size of the strings.
     itemsize = -(-max(a.nbytes, b.nbytes) // max(a.size, 1))
     elements = nans = 0
-    largest = 0.0
+    largest = relative = 0.0
     numbers = is_floating(a.dtype_code) or a.dtype.kind == "c"
     for index in pieces(a.shape, itemsize):
         one, other = (plain_quantized(h[index] if index else h.read()) for h in (a, b))
         one, other = one.reshape(-1), other.reshape(-1)
         differs = np.flatnonzero(_differs(one, other))
-        if differs.size:
+        if differs.size and numbers:
+            found = _distances(one[differs], other[differs], tolerance)
+            elements += found.elements
+            largest, relative = max(largest, found.largest), max(relative, found.relative)
+            nans += found.nans
+        else:
             elements += differs.size
-            if numbers:
-                apart, lone = _distance(one[differs], other[differs])
-                largest, nans = max(largest, apart), nans + lone
         if progress is not None:
             progress(one.size * itemsize)
     if not elements:
         return None
-    return Difference(a.name, "values", a, b, elements, largest if numbers else None, nans)
+    if not numbers:
+        return Difference(a.name, "values", a, b, elements)
+    return Difference(a.name, "values", a, b, elements, largest, relative, nans)
 
 
 def _differs(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
@@ -139,12 +195,30 @@ def _differs(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
     return different
 
 
-def _distance(one: NDArray[Any], other: NDArray[Any]) -> tuple[float, int]:
-    """Return the largest absolute difference, and how many elements are NaN in only one."""
+class _Distances(NamedTuple):
+    elements: int
+    largest: float
+    relative: float
+    nans: int
+
+
+def _distances(one: NDArray[Any], other: NDArray[Any], tolerance: Tolerance) -> _Distances:
+    """Return how many elements are farther apart than allowed, their largest absolute and relative
+    difference, and how many are NaN in only one."""
     wide = np.complex128 if one.dtype.kind == "c" else np.float64
     left, right = one.astype(wide), other.astype(wide)
     lone = np.isnan(left) != np.isnan(right)
-    with np.errstate(invalid="ignore", over="ignore"):
-        apart = np.abs(left - right)
-    known = apart[~np.isnan(apart)]
-    return float(known.max()) if known.size else 0.0, int(lone.sum())
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        apart, size = np.abs(left - right), np.abs(right)
+        relative = apart / size
+        if tolerance:
+            allowed = tolerance.absolute + tolerance.relative * size
+            near = np.isfinite(apart) & (apart <= allowed)
+            near |= (np.isnan(left) & np.isnan(right)) | (left == right)
+            apart, relative = apart[~near], relative[~near]
+    return _Distances(len(apart), _largest(apart), _largest(relative), int(lone.sum()))
+
+
+def _largest(values: NDArray[Any]) -> float:
+    known = values[~np.isnan(values)]
+    return float(known.max()) if known.size else 0.0

@@ -4,16 +4,23 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
+import os
+import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import ckptfmt
-from ckptfmt import Reader, TensorHandle
+from ckptfmt import Reader, TensorHandle, TensorNotFoundError
 from ckptfmt.cli import text
-from ckptfmt.cli.compare import Difference, compare
+from ckptfmt.cli.compare import Difference, Tolerance, compare
+from ckptfmt.cli.options import name_filter, number
 from ckptfmt.cli.output import COLORS, Output
 from ckptfmt.cli.progress import Progress
+from ckptfmt.cli.renaming import renames
+from ckptfmt.formats.convert import format_of
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 
@@ -23,19 +30,27 @@ EPILOG = """
 A and B are paths as for `ckptfmt inspect`. Only contents are compared: data files, slices, order
 and level may differ.
 
-Values are compared bit by bit: 0.0 and -0.0 differ, and a NaN equals a NaN of the same bits. For
-floating-point and complex numbers the largest absolute difference is printed. One line per
-difference, in byte order of the names. Tensors of more than 64 MiB are compared in pieces, which
-cannot be verified at level v2: run `ckptfmt verify` first.
+Values are compared bit by bit: 0.0 and -0.0 differ, and a NaN equals a NaN of the same bits. With
+--rtol or --atol, floating-point and complex numbers a, b are equal if |a - b| <= atol + rtol * |b|,
+or both NaN. Their largest absolute and relative differences are printed. One line per difference,
+in byte order of the names in B. Tensors of more than 64 MiB are compared in pieces, which cannot
+be verified at level v2: run `ckptfmt verify` first. With --checksums, tensors with the same
+checksum in both indexes are equal and not read; damage of their data is not noticed.
+
+A or B may also be a safetensors, npz or HDF5 file or a directory of torch.distributed.checkpoint,
+which is converted into a temporary directory first. A filter is a glob for the whole name (* also
+matches /), or /REGEX/ found anywhere in it; with a filter, metadata are not compared.
 
 --json prints {"schema": 1, "a", "b": paths, "equal", "metadata_equal", "tensors_equal": how many,
 "differences": [{"name", "kind", "a", "b": {"dtype", "shape"} or null, "elements",
-"max_abs_difference", "nan_in_one"}, ...]}; kind is "only in A", "only in B", "dtype", "shape" or
-"values"; an infinite difference is "Infinity".
+"max_abs_difference", "max_rel_difference", "nan_in_one"}, ...]}; kind is "only in A", "only in B",
+"dtype", "shape" or "values"; an infinite difference is "Infinity".
 
 examples:
   ckptfmt diff model.ckpt-1000 model.ckpt-2000
   ckptfmt diff --quiet before after && echo the same
+  ckptfmt diff --rtol 1e-5 --filter '*/kernel' before after
+  ckptfmt diff --rename 'bert/*=encoder/*' model.ckpt-1000 model.safetensors
 
 exit status:
   0  equal
@@ -51,6 +66,28 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("a", metavar="A", help="a checkpoint")
     add("b", metavar="B", help="another one")
+    add("--rtol", metavar="X", type=number, default=0.0, help="relative tolerance, default 0")
+    add("--atol", metavar="X", type=number, default=0.0, help="absolute tolerance, default 0")
+    add(
+        "--filter",
+        metavar="PATTERN",
+        action="append",
+        type=name_filter,
+        help="only tensors whose name in B matches; may be given several times, any may match",
+    )
+    add(
+        "--rename",
+        metavar="OLD=NEW",
+        action="append",
+        default=[],
+        help="other names for tensors of A, as in `ckptfmt edit`; may be given several times",
+    )
+    add(
+        "--checksums",
+        action="store_true",
+        help="do not read tensors that have the same checksum in both indexes",
+    )
+    add("--summary", action="store_true", help="print only the last line")
     add("--json", action="store_true", help="one JSON document")
     add("-q", "--quiet", action="store_true", help="no output, only the exit status")
     add("--color", choices=COLORS, default="auto", help="colours; auto: on a terminal")
@@ -66,27 +103,53 @@ def run(options: argparse.Namespace) -> int:
     text_wanted = not options.quiet and not options.json
     found: list[Difference] = []
     equal = 0
-    with ckptfmt.open(options.a) as a, ckptfmt.open(options.b) as b:
-        metadata_equal = a.metadata == b.metadata
+    filters = [matches for _, matches in options.filter or ()]
+    choice: dict[str, Any] = {
+        "chosen": lambda name: not filters or any(matches(name) for matches in filters),
+        "tolerance": Tolerance(options.rtol, options.atol),
+        "by_checksum": options.checksums,
+    }
+    with _opened(options.a) as a, _opened(options.b) as b:
+        if options.rename:
+            new_names = renames(options.rename, list(a), a.prefix)
+            choice["renamed"] = lambda name: new_names.get(name, name)
+        metadata_equal = bool(options.filter) or a.metadata == b.metadata
         with Progress("comparing", quiet=options.quiet) as progress:
             meter = _Meter(progress, min(_bytes_of(a), _bytes_of(b)))
-            for difference in compare(a, b, meter.add):
+            for difference in compare(a, b, meter.add, **choice):
                 if difference is None:
                     equal += 1
                     continue
                 found.append(difference)
                 if options.quiet:
                     break
+    if options.filter and not equal and not found:
+        given = " or ".join(given for given, _ in options.filter)
+        raise TensorNotFoundError(f"filter {given!r} matches no tensor of A and B")
     if text_wanted:
-        for difference in found:
+        for difference in [] if options.summary else found:
             out.line(_line(out, difference))
-        if not metadata_equal:
+        if not metadata_equal and not options.summary:
             out.line(f"{out.paint('metadata', 'yellow')}: not the same")
         out.line(_last_line(out, found, equal, metadata_equal=metadata_equal))
     elif not options.quiet:
         _show_json(out, options, found, equal, metadata_equal=metadata_equal)
     out.flush()
     return 0 if metadata_equal and not found else 1
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[Reader]:
+    """Open a checkpoint, or a file of another format through a temporary conversion."""
+    if format_of(path, exists=True) == "tensorflow":
+        with ckptfmt.open(path) as reader:
+            yield reader
+        return
+    with tempfile.TemporaryDirectory(prefix="ckptfmt-diff-") as directory:
+        prefix = os.path.join(directory, "converted")
+        ckptfmt.convert(path, prefix, durability="none")
+        with ckptfmt.open(prefix) as reader:
+            yield reader
 
 
 class _Meter:
@@ -119,6 +182,7 @@ def _line(out: Output, difference: Difference) -> str:
     line += f": {difference.elements:,} of {text.plural(a.size, 'element')}"
     if difference.largest is not None:
         line += f", largest difference {difference.largest:.6g}"
+        line += f" (relative {difference.relative:.3g})"
     if difference.nans:
         line += f", {difference.nans:,} NaN in one only"
     return line
@@ -170,16 +234,20 @@ def _show_json(
 
 
 def _as_json(difference: Difference) -> dict[str, Any]:
-    largest = difference.largest
     return {
         "name": difference.name,
         "kind": difference.kind,
         "a": _handle_json(difference.a),
         "b": _handle_json(difference.b),
         "elements": difference.elements,
-        "max_abs_difference": "Infinity" if largest == math.inf else largest,
+        "max_abs_difference": _number(difference.largest),
+        "max_rel_difference": _number(difference.relative),
         "nan_in_one": difference.nans,
     }
+
+
+def _number(value: float | None) -> float | str | None:
+    return "Infinity" if value == math.inf else value
 
 
 def _handle_json(handle: TensorHandle | None) -> dict[str, Any] | None:

@@ -5,19 +5,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
-from collections.abc import Callable
 from typing import Any
 
 import ckptfmt
-from ckptfmt import Edit, InvalidError, TensorNotFoundError
+from ckptfmt import Edit, InvalidError
 from ckptfmt.bundle.locate import locate
-from ckptfmt.bundle.selecting import near
 from ckptfmt.cli import text
 from ckptfmt.cli.destination import check_destination
 from ckptfmt.cli.output import Output
 from ckptfmt.cli.progress import Progress
-from ckptfmt.objects.graph import OBJECT_GRAPH_KEY
+from ckptfmt.cli.renaming import renames
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
 
@@ -102,7 +99,7 @@ def run(options: argparse.Namespace) -> int:
     if options.rename or options.set_metadata:
         with ckptfmt.open(source) as reader:
             if options.rename:
-                rename = _renames(options.rename, list(reader), reader.prefix)
+                rename = renames(options.rename, list(reader), reader.prefix)
             if options.set_metadata:
                 metadata = _metadata(options.set_metadata, reader.metadata)
     with Progress("editing", quiet=options.quiet or options.json) as progress:
@@ -126,57 +123,6 @@ def run(options: argparse.Namespace) -> int:
 
 
 # ---- options -------------------------------------------------------------------------------------
-
-
-def _renames(given: list[str], stored: list[str], prefix: str) -> dict[str, str]:
-    """Return the new names by stored name. The rules are applied one after the other.
-
-    Raises:
-        TensorNotFoundError: a rule matches no name.
-    """
-    now = {name: name for name in stored if name != OBJECT_GRAPH_KEY}
-    for rule in given:
-        renamed = _rename_rule(rule)
-        found = {old: new for old, name in now.items() if (new := renamed(name)) is not None}
-        if not found:
-            hint = near(rule.partition("=")[0], list(now.values()))
-            raise TensorNotFoundError(
-                f"--rename {rule!r} matches none of the {len(now)} tensors{hint}", path=prefix
-            )
-        now.update(found)
-    return {old: new for old, new in now.items() if old != new}
-
-
-def _rename_rule(rule: str) -> Callable[[str], str | None]:
-    """Return a function that gives the new name of a tensor, None if the rule does not match."""
-    if rule.startswith("/") and "/=" in rule[1:]:
-        pattern, _, replacement = rule[1:].partition("/=")
-        try:
-            compiled = re.compile(pattern)
-            compiled.sub(replacement, "")
-        except (re.error, IndexError) as error:
-            raise InvalidError(f"--rename {rule!r}: {error}") from None
-
-        def by_regex(name: str) -> str | None:
-            new, count = compiled.subn(replacement, name)
-            return new if count else None
-
-        return by_regex
-    old, equals, new = rule.partition("=")
-    if not (old and equals and new):
-        raise InvalidError(f"--rename {rule!r}: expected OLD=NEW or /REGEX/=NEW")
-    if new.count("*") > old.count("*"):
-        raise InvalidError(f"--rename {rule!r}: NEW has a * for which OLD has none")
-    whole = re.compile("(.*)".join(map(re.escape, old.split("*"))), re.DOTALL)
-    first, *rest = new.split("*")
-
-    def by_glob(name: str) -> str | None:
-        match = whole.fullmatch(name)
-        if match is None:
-            return None
-        return first + "".join(match[number] + part for number, part in enumerate(rest, 1))
-
-    return by_glob
 
 
 def _casts(given: list[str]) -> str | dict[str, str] | None:

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable
 
 from ckptfmt import InvalidError
 from ckptfmt.bundle.selecting import filter_function
 
-__all__ = ["count", "name_filter"]
+__all__ = ["count", "name_filter", "number"]
 
 
 def count(text: str) -> int:
@@ -27,3 +28,14 @@ def name_filter(text: str) -> tuple[str, Callable[[str], object]]:
         raise argparse.ArgumentTypeError(error.message) from None
     assert function is not None
     return text, function
+
+
+def number(text: str) -> float:
+    """Parse a tolerance."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not value >= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a non-negative number")
+    return value

@@ -259,10 +259,11 @@ B = {
 del B["a"]
 DIFFERENT = r"""only in A: a  int64 [1]
 only in B: b  half []
-values: bf  bfloat16 [4]: 3 of 4 elements, largest difference inf, 1 NaN in one only
-values: c  complex128 [2]: 1 of 2 elements, largest difference 5
+values: bf  bfloat16 [4]: 3 of 4 elements, largest difference inf (relative 0.667),
+ 1 NaN in one only
+values: c  complex128 [2]: 1 of 2 elements, largest difference 5 (relative 1)
 values: i  int64 [3]: 2 of 3 elements
-values: nan  double [3]: 1 of 3 elements, largest difference 0
+values: nan  double [3]: 1 of 3 elements, largest difference 0 (relative 0)
 values: q\x1b  int8 [2]: 1 of 2 elements
 values: s  string [2]: 1 of 2 elements
 shape: shape  float [2, 3] in A, double [3, 2] in B
@@ -294,6 +295,7 @@ def test_diff(command: Command, tmp_path: Path) -> None:
         "b": {"dtype": "complex128", "shape": [2]},
         "elements": 1,
         "max_abs_difference": 5.0,
+        "max_rel_difference": 1.0,
         "nan_in_one": 0,
     }
     assert found["bf"]["max_abs_difference"] == "Infinity"
