@@ -25,6 +25,14 @@ CORPUS = os.environ.get("CKPTFMT_CORPUS")
 MADE = ("both", "model", "slots", "names")
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the checkpoints that TensorFlow made."""
+    folder = tmp_path_factory.mktemp("made")
+    assert ask("tf_edit.py", "make", folder) == []
+    return folder
+
+
 def sources(folder: Path) -> dict[str, str]:
     """Checkpoints to edit: those that TensorFlow made here, and those of the corpus."""
     found = {name: str(folder / name) for name in MADE}
@@ -108,37 +116,34 @@ def mean(source: str, prefix: str, tensors: dict[str, Any]) -> Edited:
 EDITS: tuple[Callable[..., Edited | None], ...] = (rename, strip, cast, mean)
 
 
-def test_partitioned_tensors_are_linked(tmp_path: Path) -> None:
+def test_partitioned_tensors_are_linked(made: Path) -> None:
     """TensorFlow finds the slices of partitioned variables under their new names."""
-    assert ask("tf_edit.py", "make", tmp_path) == []
-    with ckptfmt.open(tmp_path / "names") as reader:
+    with ckptfmt.open(made / "names") as reader:
         assert len(reader["table"].slices) == 3
-    assert ckptfmt.edit(tmp_path / "names", tmp_path / "b", rename=renamed).copied_nbytes == 0
+    assert ckptfmt.edit(made / "names", made / "b", rename=renamed).copied_nbytes == 0
 
 
-def test_tensorflow_restores_edited_checkpoints(tmp_path: Path) -> None:
-    assert ask("tf_edit.py", "make", tmp_path) == []
+def test_tensorflow_restores_edited_checkpoints(made: Path) -> None:
     expected = {}
-    for name, source in sources(tmp_path).items():
+    for name, source in sources(made).items():
         tensors = ckptfmt.load(source)
         tensors.pop(OBJECT_GRAPH_KEY, None)
         for edit in EDITS:
-            outcome = edit(source, str(tmp_path / f"{edit.__name__}-{name}"), tensors)
+            outcome = edit(source, str(made / f"{edit.__name__}-{name}"), tensors)
             if outcome is not None:
                 prefix, values = outcome
                 assert not ckptfmt.verify(prefix).problems
                 expected[prefix] = digests(values)
     for name in ("both", "model", "slots"):
-        ckptfmt.edit(tmp_path / name, tmp_path / f"{name}-strip", strip_optimizer=True)
-        assert not [name for name in ckptfmt.load(tmp_path / f"{name}-strip") if "opt" in name]
-    ckptfmt.edit(tmp_path / "both", tmp_path / "both-rename", rename=("^model/", "net/"))
-    ckptfmt.edit(tmp_path / "slots", tmp_path / "slots-rename", rename=("^v/", "w/"))
-    assert ask("tf_edit.py", "check", tmp_path, question=expected) == []
+        ckptfmt.edit(made / name, made / f"{name}-strip", strip_optimizer=True)
+        assert not [name for name in ckptfmt.load(made / f"{name}-strip") if "opt" in name]
+    ckptfmt.edit(made / "both", made / "both-rename", rename=("^model/", "net/"))
+    ckptfmt.edit(made / "slots", made / "slots-rename", rename=("^v/", "w/"))
+    assert ask("tf_edit.py", "check", made, question=expected) == []
     print(f"{len(expected)} edited checkpoints restored")
 
 
-def test_roles_of_what_tensorflow_writes(tmp_path: Path) -> None:
-    assert ask("tf_edit.py", "make", tmp_path) == []
+def test_roles_of_what_tensorflow_writes(made: Path) -> None:
     slots = ("Adam", "Adam_1", "Momentum", "Ftrl", "Ftrl_1", "RMSProp", "RMSProp_1", "Adagrad")
     expected = {
         "both": {"optimizer/_iterations", "optimizer/_learning_rate"}
@@ -155,7 +160,7 @@ def test_roles_of_what_tensorflow_writes(tmp_path: Path) -> None:
         },
     }
     for name, state in expected.items():
-        with ckptfmt.open(tmp_path / name) as reader:
+        with ckptfmt.open(made / name) as reader:
             roles = model_roles(reader)
         found = {
             key.removesuffix("/.ATTRIBUTES/VARIABLE_VALUE")
