@@ -66,6 +66,16 @@ class Output:
         except OSError as error:
             self._failed(error)
 
+    def write_bytes(self, data: bytes) -> None:
+        """Write bytes as they are."""
+        if self.gone or self._stream is None:
+            return
+        try:
+            self._stream.flush()
+            self._stream.buffer.write(data)
+        except OSError as error:
+            self._failed(error)
+
     def line(self, text: str = "") -> None:
         """Print one line."""
         self.write(text + "\n")

@@ -6,7 +6,9 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
+import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,21 +17,31 @@ from numpy.typing import NDArray
 import ckptfmt
 from ckptfmt import InvalidError, Reader, TensorHandle
 from ckptfmt.cli import text
+from ckptfmt.cli.compare import pieces
 from ckptfmt.cli.output import Output
-from ckptfmt.dtypes import plain_quantized
+from ckptfmt.cli.statistics import statistics_of
+from ckptfmt.dtypes import little_endian, plain_quantized
+from ckptfmt.objects.graph import ATTRIBUTES, VARIABLE_VALUE
+from ckptfmt.temporary import open_directory, replacing_file
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "parse_index", "run"]
 
-SUMMARY = "show the values of a tensor, or of a slice of it"
+SUMMARY = "show the values of a tensor, or of a slice of it, and their distribution"
 
 EPILOG = """
 PATH is a prefix, an .index or data file, a directory with a `checkpoint` file or a single
-checkpoint, or a SavedModel directory. NAME is the name of a tensor, exactly; after it an index in
-brackets as in numpy: integers, slices with or without a step, and `...`. Quote it for the shell.
+checkpoint, or a SavedModel directory. NAME is the name of a tensor, or the path of a variable as
+`ckptfmt inspect --tree` prints it; after it an index in brackets as in numpy: integers, slices with
+or without a step, and `...`. Quote it for the shell.
 
 Values are printed as NumPy prints them, shortened unless --all is given. Of a tensor of more than
 64 MiB only the printed values are read, which may not be enough to verify them. Strings are escaped
-as names are by `ckptfmt inspect`.
+as names are by `ckptfmt inspect`. --stats reads all values, piece by piece, and prints minimum,
+maximum, mean, standard deviation and a histogram of those that are finite, and how many are zero,
+infinite or NaN.
+
+--npy writes all values to a file that numpy.load reads, --raw writes their bytes, little-endian and
+row-major, to standard output.
 
 --json prints all values as nested lists: "NaN", "Infinity" and "-Infinity" for numbers that JSON
 lacks; [real, imaginary] for complex numbers; a lone surrogate (\\udc80 to \\udcff) for a byte that
@@ -38,6 +50,8 @@ is not UTF-8; the stored bytes for an unknown dtype.
 examples:
   ckptfmt show model.ckpt-1000 global_step
   ckptfmt show model.ckpt-1000 'layer/kernel[0:3, :]'
+  ckptfmt show --stats model.ckpt-1000 layer/kernel
+  ckptfmt show --npy kernel.npy model.ckpt-1000 layer/kernel
   ckptfmt show --json model 'layer/bias[::-1]' | python3 -m json.tool
 
 exit status:
@@ -62,7 +76,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("path", metavar="PATH", help="the checkpoint")
     add("name", metavar="NAME[INDEX]", help="the tensor, optionally with an index")
     add("--all", action="store_true", help="print all values, and long strings in full")
-    add("--json", action="store_true", help="one JSON document, with all values")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--stats", action="store_true", help="print statistics and a histogram")
+    form.add_argument("--npy", metavar="FILE", help="write the values to a .npy file")
+    form.add_argument("--raw", action="store_true", help="write the bytes to standard output")
+    form.add_argument("--json", action="store_true", help="one JSON document, with all values")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -76,6 +94,13 @@ def run(options: argparse.Namespace) -> int:
         out = Output()
         if options.json:
             _show_json(out, options.path, reader.prefix, handle, index)
+        elif options.npy is not None:
+            _write_npy(options.npy, _values(handle, index))
+        elif options.raw:
+            out.flush()
+            out.write_bytes(_raw(handle, index))
+        elif options.stats:
+            _show_stats(out, handle, index)
         else:
             _show_text(out, handle, index, everything=options.all)
     out.flush()
@@ -89,8 +114,14 @@ def _chosen(reader: Reader, name: str) -> tuple[TensorHandle, str | None]:
     """Return the tensor and the text of the index; a tensor name may itself end with a bracket."""
     bracket = name.rfind("[")
     if name not in reader and name.endswith("]") and bracket >= 0:
-        return reader[name[:bracket]], name[bracket + 1 : -1]
-    return reader[name], None
+        return _handle(reader, name[:bracket]), name[bracket + 1 : -1]
+    return _handle(reader, name), None
+
+
+def _handle(reader: Reader, name: str) -> TensorHandle:
+    """Return the tensor of this name, or of the variable at this path of the object graph."""
+    variable = f"{name}/{ATTRIBUTES}/{VARIABLE_VALUE}"
+    return reader[variable if name not in reader and variable in reader else name]
 
 
 def parse_index(index: str) -> tuple[Any, ...]:
@@ -102,10 +133,10 @@ def parse_index(index: str) -> tuple[Any, ...]:
     parts = [part.strip() for part in index.split(",")]
     if len(parts) > 1 and not parts[-1]:
         parts.pop()
-    return tuple(_index_part(part) for part in parts)
+    return tuple(_index_part(part, index) for part in parts)
 
 
-def _index_part(part: str) -> Any:
+def _index_part(part: str, index: str) -> Any:
     if part == "...":
         return Ellipsis
     numbers = part.split(":")
@@ -117,7 +148,7 @@ def _index_part(part: str) -> Any:
         return slice(*(int(number) if number.strip() else None for number in numbers))
     except ValueError:
         raise InvalidError(
-            f"invalid index {part!r}: expected integers, slices (start:stop:step) or ..."
+            f"invalid index [{index}]: {part!r} must be an integer, a slice start:stop:step or ..."
         ) from None
 
 
@@ -187,6 +218,53 @@ def _edges(handle: TensorHandle) -> NDArray[Any]:
     for pairs in itertools.product(*parts):
         array[tuple(to for _, to in pairs)] = handle[tuple(source for source, _ in pairs)]
     return array
+
+
+# ---- statistics, files
+
+
+def _show_stats(out: Output, handle: TensorHandle, index: str | None) -> None:
+    def values() -> Iterator[NDArray[Any]]:
+        return iter([_values(handle, index)]) if index is not None else _pieces(handle)
+
+    found = statistics_of(values)
+    if found is None:
+        raise InvalidError("--stats needs numbers", tensor=handle.name)
+    where = "" if index is None else f"[{text.printable(index)}]"
+    shape = text.shape(handle.shape)
+    out.line(f"{text.printable(handle.name)}{where}  {handle.dtype_name} {shape}")
+    for name, value in found.rows():
+        out.line(f"  {name:9} {value}")
+    out.line()
+    for line in found.histogram(solid=out.fits("█")):
+        out.line(f"  {line}")
+
+
+def _pieces(handle: TensorHandle) -> Iterator[NDArray[Any]]:
+    if handle.dtype is None or handle.dtype == np.dtype(object):
+        yield np.empty(0, object)
+        return
+    for box in pieces(handle.shape, handle.dtype.itemsize):
+        yield plain_quantized(handle[box] if box else handle.read())
+
+
+def _write_npy(path: str, values: NDArray[Any]) -> None:
+    if values.dtype.kind in "OV":
+        kind = "strings" if values.dtype == np.dtype(object) else values.dtype
+        raise InvalidError(f"a .npy file cannot hold {kind}")
+    with (
+        open_directory(os.path.dirname(path)) as directory,
+        replacing_file(directory, path, "none") as (_, fd),
+        open(fd, "wb", closefd=False) as stream,
+    ):
+        np.save(stream, values, allow_pickle=False)
+
+
+def _raw(handle: TensorHandle, index: str | None) -> bytes:
+    values = _values(handle, index)
+    if values.dtype == np.dtype(object):
+        raise InvalidError("--raw needs elements of one size, not strings", tensor=handle.name)
+    return little_endian(np.ascontiguousarray(values), handle.dtype_code).tobytes()
 
 
 # ---- JSON

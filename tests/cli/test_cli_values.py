@@ -160,11 +160,17 @@ def test_show_names_with_brackets(command: Command, tmp_path: Path) -> None:
             "model/words[2]",
             "tensor 'model/words': index 2 is out of bounds for dimension 0 of size 2",
         ),
-        ("model/words[]", "invalid index '': expected integers, slices (start:stop:step) or ..."),
-        ("model/words[a]", "invalid index 'a': expected integers, slices (start:stop:step) or ..."),
+        (
+            "model/words[]",
+            "invalid index []: '' must be an integer, a slice start:stop:step or ...",
+        ),
+        (
+            "model/words[a]",
+            "invalid index [a]: 'a' must be an integer, a slice start:stop:step or ...",
+        ),
         (
             "model/words[1.0]",
-            "invalid index '1.0': expected integers, slices (start:stop:step) or ...",
+            "invalid index [1.0]: '1.0' must be an integer, a slice start:stop:step or ...",
         ),
         ("model/words[::0]", r"slice\(None, None, 0\): slice step cannot be zero"),
         (
@@ -191,7 +197,7 @@ def test_parse_index() -> None:
         slice(None),
     )
     for index in ("", ",", "1,,2", "1:2:3:4", "None", "True", "1:a", "[0]", "....", "0x1"):
-        with pytest.raises(InvalidError, match="expected integers, slices"):
+        with pytest.raises(InvalidError, match="must be an integer, a slice"):
             show.parse_index(index)
 
 

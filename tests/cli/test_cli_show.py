@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ckptfmt show`: statistics, files, paths of variables, wrong indexes."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+import ckptfmt
+from ckptfmt.cli import compare
+from ckptfmt.cli.statistics import BINS, statistics_of
+from cli.commands import Command, small
+
+VALUES = np.array([0.0, 1.0, 2.0, 4.0, np.nan, np.inf], np.float32)
+
+
+def rows(out: str) -> dict[str, str]:
+    lines = out.split("\n\n", maxsplit=1)[0].splitlines()[1:]
+    return {line.split()[0]: line.strip().partition(" ")[2].strip() for line in lines}
+
+
+@pytest.mark.parametrize("piece_bytes", [1 << 20, 4])
+def test_statistics(
+    piece_bytes: int, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare, "PIECE_BYTES", piece_bytes)
+    ckptfmt.save(tmp_path / "m", {"v": VALUES, "s": np.array([b"a"], object)})
+    ran = command("show", "--stats", tmp_path / "m", "v")
+    assert ran.status == 0
+    assert rows(ran.out) == {
+        "elements": "6",
+        "zero": "1 (16.7%)",
+        "infinite": "1 (16.7%)",
+        "NaN": "1 (16.7%)",
+        "min": "0",
+        "max": "4",
+        "mean": "1.75",
+        "std": f"{np.std([0, 1, 2, 4]):.6g}",
+    }
+    bars = ran.out.split("\n\n")[1].splitlines()
+    assert len(bars) == BINS
+    assert [bar.split()[-1] for bar in bars if bar.split()[-1] == "1"] == ["1"] * 4
+    ran = command("show", "--stats", tmp_path / "m", "v[1:3]")
+    assert rows(ran.out)["elements"] == "2" and rows(ran.out)["max"] == "2"
+    ran = command("show", "--stats", tmp_path / "m", "s")
+    assert (ran.status, ran.out) == (2, "") and "needs numbers" in ran.err
+
+
+@given(
+    arrays(np.float64, array_shapes(max_dims=1, max_side=40), elements=st.floats(-1e6, 1e6)),
+    st.integers(1, 7),
+)
+def test_statistics_of_pieces_are_those_of_the_whole(whole: np.ndarray, count: int) -> None:
+    found = statistics_of(lambda: np.array_split(whole, count))
+    assert found is not None
+    assert (found.low, found.high) == (whole.min(), whole.max())
+    assert math.isclose(found.mean, whole.mean(), rel_tol=1e-9, abs_tol=1e-6)
+    assert math.isclose(found.deviation, whole.std(), rel_tol=1e-6, abs_tol=1e-3)
+    assert sum(found.counts) == found.count == whole.size
+
+
+def test_statistics_without_finite_numbers(command: Command, tmp_path: Path) -> None:
+    ckptfmt.save(tmp_path / "m", {"v": np.array([np.nan]), "e": np.empty((0, 3))})
+    assert rows(command("show", "--stats", tmp_path / "m", "v").out)["NaN"] == "1 (100.0%)"
+    assert rows(command("show", "--stats", tmp_path / "m", "e").out) == {"elements": "0"}
+
+
+def test_npy(command: Command, tmp_path: Path) -> None:
+    prefix, file = small(tmp_path), tmp_path / "x.npy"
+    ran = command("show", "--npy", file, prefix, "model/dense/kernel[1:3]")
+    assert (ran.status, ran.out) == (0, "")
+    assert np.array_equal(np.load(file), np.arange(4, 12, dtype=np.int32).reshape(2, 4))
+    before = sorted(tmp_path.iterdir())
+    assert command("show", "--npy", file, prefix, "model/words").status == 2
+    assert command("show", "--npy", tmp_path / "no/x.npy", prefix, "step").status == 2
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_raw(tmp_path: Path) -> None:
+    prefix = small(tmp_path)
+    command = [sys.executable, "-m", "ckptfmt", "show", "--raw", str(prefix)]
+    ran = subprocess.run([*command, "model/dense/kernel[:, 1]"], capture_output=True, check=True)
+    assert ran.stdout == np.arange(1, 24, 4, dtype="<i4").tobytes()
+    ran = subprocess.run([*command, "model/words"], capture_output=True, check=False)
+    assert (ran.returncode, ran.stdout) == (2, b"") and b"not strings" in ran.stderr
+
+
+def test_names_as_the_tree_prints_them(command: Command, tmp_path: Path) -> None:
+    checkpoint = ckptfmt.Checkpoint(layer={"kernel": np.ones(3)})
+    prefix = checkpoint.write(tmp_path / "m")
+    ran = command("show", prefix, "layer/kernel")
+    assert ran.status == 0 and ran.out.endswith("double [3]\n[1. 1. 1.]\n")
+    assert command("show", prefix, "layer/kernel[0]").status == 0
+
+
+def test_wrong_indexes(command: Command, tmp_path: Path) -> None:
+    ran = command("show", small(tmp_path), "scale[1:x, 2]")
+    assert (ran.status, ran.out) == (2, "")
+    assert "invalid index [1:x, 2]: '1:x' must be an integer, a slice" in ran.err
