@@ -68,7 +68,7 @@ def test_a_manager_of_four_then_two_then_three(tmp_path: Path) -> None:
 
 
 # `CKPTFMT_KILLS=200 pytest --slow` is the long form.
-MANY_KILLS = int(os.environ.get("CKPTFMT_KILLS", "30"))
+MANY_KILLS = int(os.environ.get("CKPTFMT_KILLS", "10"))
 
 
 @pytest.mark.parametrize("count", [2, pytest.param(MANY_KILLS, marks=pytest.mark.slow)])
