@@ -206,8 +206,8 @@ bigendian: ## the same on a big-endian machine (s390x)
 	$(Q)$(MAKE) MODE=bigendian CC=s390x-linux-gnu-gcc RUN=qemu-s390x -j$(JOBS) emulated-programs
 	$(Q)$(MAKE) MODE=bigendian CC=s390x-linux-gnu-gcc RUN=qemu-s390x emulated-test
 
-fuzz: needs-c ## fuzz every target, FUZZ_SECONDS in all: libFuzzer with clang, else the standalone driver
-	$(Q)if command -v clang >/dev/null; then \
+fuzz: needs-c ## fuzz every target, FUZZ_SECONDS in all: libFuzzer if clang has it, else the standalone driver
+	$(Q)if sh tools/need.sh libfuzzer 2>/dev/null; then \
 		$(MAKE) MODE=fuzz CC=clang -j$(JOBS) fuzz-programs && \
 		sh tools/fuzz.sh libfuzzer build/fuzz $(FUZZ_SECONDS); \
 	else \

@@ -3,6 +3,7 @@
 # need.sh NEED...: says in one line what is missing on this machine, and fails if anything is.
 #   python:COMMAND  Python >= 3.11 with venv, ensurepip and headers
 #   cc:COMMAND      a C compiler that links
+#   libfuzzer       clang with its libFuzzer and AddressSanitizer
 #   COMMAND         any program
 missing=
 miss() { missing="$missing${missing:+; }$1"; }
@@ -31,6 +32,11 @@ os.path.join(s.get_paths()["include"], "Python.h")))' || miss "Python.h of $pyth
 			miss "a working C compiler ($cc cannot build a program; Debian: gcc libc6-dev)"
 		fi
 		rm -f "$program"
+		;;
+	libfuzzer)
+		echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' |
+			clang -fsanitize=fuzzer,address -x c - -o /dev/null 2>/dev/null ||
+			miss "clang with libFuzzer (Debian: clang libclang-rt-dev)"
 		;;
 	*)
 		command -v "$need" >/dev/null 2>&1 || miss "$need"
