@@ -15,6 +15,10 @@ def test_page(tmp_path: Path) -> None:
     run_page("docs/torch.md", tmp_path)
 
 
+def test_readme(tmp_path: Path) -> None:
+    run_page("README.md", tmp_path, "train.py")
+
+
 @pytest.mark.slow
 def test_benchmark() -> None:
     command = [sys.executable, str(ROOT / "bench" / "torch_formats.py"), "--smoke"]

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support.pages import ROOT, blocks, run_page
+from support.pages import ROOT, blocks, run_console, run_page
 
 PAGES = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md"))
 
@@ -31,3 +31,13 @@ def test_links(page: str) -> None:
 def test_engines(tmp_path: Path) -> None:
     assert len(blocks("docs/engines.md", "python")) == 1
     run_page("docs/engines.md", tmp_path)
+
+
+def test_guide(tmp_path: Path) -> None:
+    assert len(blocks("docs/guide.md", "python")) == 3
+    run_page("docs/guide.md", tmp_path)
+
+
+def test_recipes(tmp_path: Path) -> None:
+    run_page("docs/recipes.md", tmp_path)
+    run_console("docs/recipes.md", tmp_path)

@@ -69,3 +69,31 @@ def run_page(
     )
     assert ran.returncode == 0, f"{page}: {ran.stderr}"
     return ran.stdout
+
+
+def run_console(page: str, directory: Path) -> None:
+    """Run the commands of the ```console blocks in the directory, in their order, and compare what
+    they print with what the page shows: `...` stands for anything within a line; times are ignored.
+    """
+    environment = {**os.environ, "PYTHONUTF8": "1", "COLUMNS": "100", "NO_COLOR": "1"}
+    scripts = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    shown = "".join(blocks(page, "console"))
+    commands = re.findall(r"^\$ (.*)\n((?:[^$\n].*\n|\n)*)", shown, re.M)
+    assert commands, page
+    for command, expected in commands:
+        ran = subprocess.run(
+            ["sh", "-c", f"set -f; {command}"],  # patterns are not expanded
+            cwd=directory,
+            env={**environment, "PATH": scripts},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert not ran.stderr, f"{command}: {ran.stderr}"
+        pattern = re.escape(_timeless(expected)).replace(r"\.\.\.", "[^\n]*")
+        assert re.fullmatch(pattern, _timeless(ran.stdout)), f"{command}\n{ran.stdout}"
+
+
+def _timeless(output: str) -> str:
+    """Without how long it took."""
+    return re.sub(r"in [\d.]+ s \([^)]*\)", "in TIME", output).rstrip()
