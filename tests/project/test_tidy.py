@@ -270,11 +270,14 @@ def test_header_region_is_what_cffi_parses() -> None:
 @pytest.mark.parametrize(
     ("compiler", "language"), [("cc", ("-x", "c", "-std=c11")), ("c++", ("-x", "c++"))]
 )
-def test_header_stands_alone(compiler: str, language: tuple[str, ...], tmp_path: Path) -> None:
+@pytest.mark.parametrize("header", ["ckptfmt.h", "ckptfmt_unstable.h"])
+def test_header_stands_alone(
+    header: str, compiler: str, language: tuple[str, ...], tmp_path: Path
+) -> None:
     if shutil.which(compiler) is None:
         pytest.skip(f"no {compiler}")
     source = tmp_path / "alone"
-    source.write_text('#include "ckptfmt.h"\n')
+    source.write_text(f'#include "{header}"\n')
     command = [compiler, *language, "-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only"]
     subprocess.run([*command, "-I", str(ROOT / "csrc"), str(source)], check=True)
 
