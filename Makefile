@@ -154,8 +154,8 @@ interop: python ## differential tests against the real TensorFlow (installs it: 
 
 peers: python ## tests of what is built on torch, JAX, MPI, ... (installs gigabytes); SLOW=1: the slow ones
 	$(Q)$(PY) tools/missing.py peers | xargs -r -d '\n' $(PY) -m pip install --quiet
-	$(Q)$(PY) tools/missing.py ray | xargs -r -d '\n' $(PY) -m pip install --quiet || \
-		echo 'Ray could not be installed; its test is skipped'
+	$(Q)$(if $(SLOW),$(PY) tools/missing.py ray | xargs -r -d '\n' $(PY) -m pip install --quiet || \
+		echo 'Ray could not be installed; its test is skipped')
 	@echo "seed: CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"
 	$(Q)$(PY) -m pytest -q $(if $(SLOW),-m slow --slow,-n 2 --dist loadfile) tests/peers
 
