@@ -37,4 +37,4 @@ where = sys.modules["ckptfmt._ckptfmt"].__file__
 assert "build/asan/python" in where, where
 print("asan: Python tests with", where.partition("build/")[2])'
 exec "$python" -P -m pytest -q -n 2 --ignore=tests/interop --ignore=tests/peers --ignore=tests/budgets \
-	--ignore=tests/bench --ignore=tests/project/test_tidy.py --ignore=tests/project/test_packaging.py tests
+	--ignore=tests/bench --ignore=tests/browser --ignore=tests/project/test_tidy.py --ignore=tests/project/test_packaging.py tests

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 from collections.abc import ItemsView, Iterator, KeysView, Mapping, ValuesView
@@ -39,6 +40,7 @@ Path = str | bytes | os.PathLike[Any]
 RESERVED = names.RESERVED.encode()
 # Slices of a damaged index can claim more than this in all.
 SIZE_MAX = 2**64 - 1
+ROWS_SHOWN = 50  # in a notebook
 LISTED_FOR_A_HINT_MAX = 1 << 20  # bytes of an index
 TABLE_DTYPE = np.dtype(
     [
@@ -439,6 +441,18 @@ class Reader(Mapping[str, TensorHandle]):
 
     def __repr__(self) -> str:
         return f"<ckptfmt.Reader {self.prefix!r}{' closed' if self.closed else ''}>"
+
+    def _repr_html_(self) -> str:
+        """Show the first tensors in a notebook."""
+        from ckptfmt.bundle.notebook import table  # noqa: PLC0415 (notebooks only)
+
+        if self.closed:
+            return table(repr(self), [], [])
+        handles = [self[name] for name in itertools.islice(self, ROWS_SHOWN)]
+        rows = [(one.name, one.dtype_name, list(one.shape), f"{one.nbytes:,}") for one in handles]
+        more = f" (the first {ROWS_SHOWN})" if len(self) > ROWS_SHOWN else ""
+        caption = f"{self.prefix}: {len(self):,} tensors{more}"
+        return table(caption, ["name", "dtype", "shape", "bytes"], rows)
 
 
 def _reopen(

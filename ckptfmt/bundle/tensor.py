@@ -391,3 +391,11 @@ class TensorHandle:
 
     def __repr__(self) -> str:
         return f"<TensorHandle {self.name!r} {self.dtype_name} {self.shape}>"
+
+    def _repr_html_(self) -> str:
+        """Show what the index says of the tensor in a notebook; reads nothing."""
+        from ckptfmt.bundle.notebook import table  # noqa: PLC0415 (notebooks only)
+
+        where = "several data files" if self.shard is None else f"data file {self.shard}"
+        row = (self.dtype_name, list(self.shape), f"{self.nbytes:,}", where)
+        return table(self.name, ["dtype", "shape", "bytes", "where"], [row])

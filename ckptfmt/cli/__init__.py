@@ -50,6 +50,7 @@ COMMANDS = (
     "clean",
     "prune",
     "digest",
+    "report",
 )
 
 LAYOUT: dict[str, Any] = {
@@ -74,6 +75,7 @@ examples:
   ckptfmt edit --strip-optimizer model other rename, drop, cast tensors; set metadata
   ckptfmt average a b c mean                 the mean of the weights
   ckptfmt latest directory                   the newest complete checkpoint
+  ckptfmt report model -o report.html        a page with pictures
   ckptfmt prune --keep 3 directory           remove all but the newest checkpoints
   ckptfmt clean --dry-run directory          list what killed writers left
   ckptfmt COMMAND --help                     more about a command

@@ -19,9 +19,9 @@ from ckptfmt import InvalidError, Reader, TensorHandle
 from ckptfmt.cli import text
 from ckptfmt.cli.compare import pieces
 from ckptfmt.cli.output import Output
-from ckptfmt.cli.statistics import statistics_of
 from ckptfmt.dtypes import little_endian, plain_quantized
 from ckptfmt.objects.graph import ATTRIBUTES, VARIABLE_VALUE
+from ckptfmt.report.statistics import statistics_of
 from ckptfmt.temporary import open_directory, replacing_file
 
 __all__ = ["EPILOG", "SUMMARY", "add_options", "parse_index", "run"]

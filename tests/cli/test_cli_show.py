@@ -16,7 +16,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 import ckptfmt
 from ckptfmt.cli import compare
-from ckptfmt.cli.statistics import BINS, statistics_of
+from ckptfmt.report.statistics import BINS, statistics_of
 from cli.commands import Command, small
 
 VALUES = np.array([0.0, 1.0, 2.0, 4.0, np.nan, np.inf], np.float32)

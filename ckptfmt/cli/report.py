@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ckptfmt report`: write a report with pictures, one HTML file."""
+
+from __future__ import annotations
+
+import argparse
+
+from ckptfmt.cli.options import count
+from ckptfmt.cli.progress import Progress
+from ckptfmt.report import report
+from ckptfmt.report.collect import SAMPLE_BYTES
+
+__all__ = ["EPILOG", "SUMMARY", "add_options", "run"]
+
+SUMMARY = "write a report with pictures: one HTML file"
+
+EPILOG = """
+PATH is a prefix, an .index or data file, a directory with a `checkpoint` file or a single
+checkpoint, a SavedModel directory, or a URL.
+
+The file works from disk, without a network: bytes by module, share of the optimizer, all tensors
+with statistics and histograms, where slices are, and warnings (NaN, infinities, zeros). Of large
+tensors a sample is read, and the report says so. With --before it shows what changed.
+
+examples:
+  ckptfmt report model.ckpt-1000 -o report.html
+  ckptfmt report model.ckpt-2000 --before model.ckpt-1000 -o report.html
+
+exit status:
+  0  written
+  1  the checkpoint is damaged
+  2  wrong usage, no checkpoint at PATH, or the file could not be written
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of this command."""
+    add = parser.add_argument
+    add("path", metavar="PATH", help="the checkpoint")
+    add("-o", "--output", metavar="FILE", required=True, help="the HTML file")
+    add("--before", metavar="PATH", help="a checkpoint to compare with")
+    add(
+        "--sample-bytes",
+        metavar="N",
+        type=count,
+        default=SAMPLE_BYTES,
+        help="of larger tensors read about N bytes (default 1 MiB); 0: read no values",
+    )
+    add("-q", "--quiet", action="store_true", help="no progress bar")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Write the report and return the exit status.
+
+    Raises:
+        CkptfmtError: as `ckptfmt.report.report`.
+    """
+    with Progress("reading", quiet=options.quiet) as progress:
+        report(
+            options.path,
+            options.output,
+            before=options.before,
+            sample_bytes=options.sample_bytes,
+            progress=progress.update,
+        )
+    return 0
