@@ -71,7 +71,7 @@ FUZZERS := $(patsubst fuzz/%.c,$(B)/%,$(FUZZ_SRC))
 THREADED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -l -e 'pthread_create' -e '[.]shards = ' -e 'CF_DIRECT_SLOTS' $(TEST_SRC))))
 EMULATED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -L -e 'os_fault.h' -e 'hot_paths.h' $(TEST_SRC))))
 
-.PHONY: help demo test browser install install-strip uninstall abi abi-record languages valgrind portability check properties slow interop peers budgets instructions bench bench-smoke bench-full asan tsan fuzz arm bigendian lib code-size dist-check \
+.PHONY: help demo test man install-man browser install install-strip uninstall abi abi-record languages valgrind portability check properties slow interop peers budgets instructions bench bench-smoke bench-full asan tsan fuzz arm bigendian lib code-size dist-check \
 	clean needs-python needs-c c-programs measure-programs fuzz-programs threaded-programs emulated-programs \
 	warn-objects c-test threaded-test emulated-test replay warnings lint python python-test
 .DEFAULT_GOAL := help
@@ -158,6 +158,13 @@ peers: python ## tests of what is built on torch, JAX, MPI, ... (installs gigaby
 		echo 'Ray could not be installed; its test is skipped')
 	@echo "seed: CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"
 	$(Q)$(PY) -m pytest -q $(if $(SLOW),-m slow --slow,-n 2 --dist loadfile) tests/peers
+
+man: python ## man pages of the command, in build/man; install-man puts them into MANDIR
+	$(Q)$(PY) tools/man.py build/man
+
+install-man: man ## the man pages of the command in MANDIR below DESTDIR
+	$(Q)install -d $(DESTDIR)$(MANDIR)/man1
+	$(Q)install -m 644 build/man/*.1 $(DESTDIR)$(MANDIR)/man1
 
 browser: python ## the report's page in a headless Chromium
 	$(Q)sh tools/need.sh chromium

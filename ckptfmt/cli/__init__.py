@@ -22,6 +22,7 @@ from ckptfmt import (
     MergeConflictError,
     ShardMissingError,
 )
+from ckptfmt.cli import completion
 from ckptfmt.cli.output import Output, OutputError, silence
 from ckptfmt.cli.text import printable
 
@@ -51,6 +52,8 @@ COMMANDS = (
     "prune",
     "digest",
     "report",
+    "inspect_checkpoint",
+    "completion",
 )
 
 LAYOUT: dict[str, Any] = {
@@ -96,10 +99,12 @@ class _Parser(argparse.ArgumentParser):
         super().error(printable(message))
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_parser() -> tuple[argparse.ArgumentParser, dict[str, argparse.ArgumentParser]]:
+    """Return the parser of the command, and those of its subcommands by name."""
     parser = _Parser(prog="ckptfmt", description=DESCRIPTION, epilog=EPILOG, **LAYOUT)
     parser.add_argument("--version", action="version", version=f"ckptfmt {ckptfmt.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, title="commands")
+    own_parsers: dict[str, argparse.ArgumentParser] = {}
     for name in COMMANDS:
         command = import_module(f"ckptfmt.cli.{name}")
         description = command.SUMMARY[0].upper() + command.SUMMARY[1:] + "."
@@ -108,7 +113,8 @@ def _parser() -> argparse.ArgumentParser:
         )
         command.add_options(own)
         own.set_defaults(run=command.run, parser=own)
-    return parser
+        own_parsers[name] = own
+    return parser, own_parsers
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -127,7 +133,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     options = None
     try:
-        options, extra = _parser().parse_known_args(arguments)
+        parser, _ = command_parser()
+        completion.complete(parser)
+        options, extra = parser.parse_known_args(arguments)
         if extra:
             options.parser.error(f"unrecognized arguments: {' '.join(extra)}")
         status: int = options.run(options)

@@ -18,6 +18,7 @@ import pytest
 from support.pages import ROOT, blocks, run_console, run_page
 
 import ckptfmt
+from ckptfmt.cli import COMMANDS
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -201,3 +202,16 @@ def test_make_install(tmp_path: Path) -> None:
     make = ["make", "-s", "PREFIX=/opt/x", f"DESTDIR={tmp_path}", "uninstall"]
     subprocess.run(make, cwd=ROOT, capture_output=True, check=True)
     assert not [path for path in root.rglob("*") if not path.is_dir()]
+
+
+def test_man_pages(tmp_path: Path) -> None:
+    ran = run_python(["tools/man.py", str(tmp_path / "man")], ROOT)
+    assert ran.returncode == 0, ran.stderr
+    pages = {path.name: path for path in (tmp_path / "man").iterdir()}
+    assert pages.keys() == {"ckptfmt.1", *(f"ckptfmt-{name}.1" for name in COMMANDS)}
+    assert "\\-\\-recursive" in pages["ckptfmt-verify.1"].read_text(encoding="utf-8")
+    if shutil.which("groff") is not None:
+        for path in pages.values():
+            command = ["groff", "-man", "-Tutf8", "-ww", "-z", str(path)]
+            shown = subprocess.run(command, capture_output=True, text=True, check=True)
+            assert not shown.stderr, path.name
