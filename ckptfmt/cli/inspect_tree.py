@@ -23,7 +23,7 @@ LINES = ("├─ ", "└─ ", "│  ", "   ")
 ASCII_LINES = ("|- ", "`- ", "|  ", "   ")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, which would take most of the time of a million lines
 class Line:
     """One line: a branch, a tensor, or both.
 
@@ -53,9 +53,10 @@ class Line:
 class _Branch:
     """A branch of names, which may be a tensor as well."""
 
-    __slots__ = ("children", "count", "elements", "nbytes", "row")
+    __slots__ = ("children", "count", "elements", "nbytes", "parent", "row")
 
-    def __init__(self) -> None:
+    def __init__(self, parent: _Branch | None) -> None:
+        self.parent = parent
         self.children: dict[str, _Branch] = {}
         self.row: int | None = None
         self.count = self.elements = self.nbytes = 0
@@ -87,19 +88,39 @@ class _Branch:
 def lines(tensors: Tensors) -> list[Line]:
     """Return the lines of the names."""
     mark = "/" if any("/" in name for name in tensors.names) else "."
-    root = _Branch()
-    columns = zip(tensors.names, tensors.elements, tensors.nbytes, strict=True)
-    for row, (name, elements, nbytes) in enumerate(columns):
-        branch = root
-        for piece in name.split(mark, DEPTH_MAX):
-            below = branch.children.get(piece)
-            if below is None:
-                below = branch.children[piece] = _Branch()
-            branch = below
+    root = _Branch(None)
+    created: list[_Branch] = []  # parents first
+    # Names in their order share most of their branches with the one before.
+    before: list[str] = []
+    path = [root]
+    for row, name in enumerate(tensors.names):
+        pieces = name.split(mark, DEPTH_MAX)
+        shared = 0
+        for piece, other in zip(pieces, before, strict=False):
+            if piece != other:
+                break
+            shared += 1
+        del path[shared + 1 :]
+        for piece in pieces[shared:]:
+            children = path[-1].children
+            branch = children.get(piece)
+            if branch is None:
+                branch = children[piece] = _Branch(path[-1])
+                created.append(branch)
+            path.append(branch)
+        path[-1].row = row
+        before = pieces
+    elements, nbytes = tensors.elements, tensors.nbytes
+    for branch in reversed(created):
+        if branch.row is not None:
             branch.count += 1
-            branch.elements += elements
-            branch.nbytes += nbytes
-        branch.row = row
+            branch.elements += elements[branch.row]
+            branch.nbytes += nbytes[branch.row]
+        parent = branch.parent
+        if parent is not None:
+            parent.count += branch.count
+            parent.elements += branch.elements
+            parent.nbytes += branch.nbytes
     return root.lines(mark)
 
 
