@@ -1,6 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ckptfmt: read and write TensorFlow V2 checkpoints, and a better checkpoint format, without any
-framework.
+"""Checkpoints of any framework's arrays, in TensorFlow's V2 format and beyond, without TensorFlow.
+
+Arrays by name:
+    save(prefix, arrays), load(path), load_into(path, arrays), save_async(prefix, arrays)
+    open(path): a Reader, a mapping from names to handles that read what is asked for
+    Writer(prefix): adds tensors and slices of tensors one by one
+Whole checkpoints:
+    merge(prefixes, destination), verify(path), convert(source, destination),
+    edit(source, destination), average(sources, destination), latest_checkpoint(directory)
+Training loops:
+    Checkpoint(**objects), CheckpointManager(checkpoint, directory), TrainingState
+    save_tree(prefix, tree), load_tree(path), load_tree_into(path, tree)
+Many devices and processes:
+    Saver, SaveSpec, sharding policies; sharded_save, sharded_restore, Mesh, Layout, Coordinator
+TensorFlow's own functions:
+    save_v2, restore_v2, merge_v2_checkpoints, sharded_filename; ckptfmt.tf
+Frameworks and formats:
+    ckptfmt.torch, ckptfmt.jax, ckptfmt.keras, ckptfmt.huggingface, ckptfmt.safetensors,
+    ckptfmt.mpi, ckptfmt.stores, ckptfmt.report
 
 Importing the package loads almost nothing: each public name is imported when it is first used.
 """

@@ -7,6 +7,7 @@ The wheel and its installation are tested by `make dist-check`.
 from __future__ import annotations
 
 import os
+import pydoc
 import re
 import shutil
 import subprocess
@@ -215,3 +216,13 @@ def test_man_pages(tmp_path: Path) -> None:
             command = ["groff", "-man", "-Tutf8", "-ww", "-z", str(path)]
             shown = subprocess.run(command, capture_output=True, text=True, check=True)
             assert not shown.stderr, path.name
+
+
+def test_help_begins_with_what_users_call() -> None:
+    text = pydoc.plain(pydoc.render_doc(ckptfmt))
+    first = "\n".join(text.splitlines()[:32])
+    named = re.findall(r"\b([a-zA-Z_0-9]+)\(", ckptfmt.__doc__ or "")
+    assert {"save", "load", "open", "merge", "Checkpoint"} < set(named)
+    for name in named:
+        assert name in first
+        assert callable(getattr(ckptfmt, name))
