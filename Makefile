@@ -71,7 +71,7 @@ FUZZERS := $(patsubst fuzz/%.c,$(B)/%,$(FUZZ_SRC))
 THREADED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -l -e 'pthread_create' -e '[.]shards = ' -e 'CF_DIRECT_SLOTS' $(TEST_SRC))))
 EMULATED := $(patsubst tests/c/%.c,$(B)/%,$(if $(TEST_SRC),$(shell grep -L -e 'os_fault.h' -e 'hot_paths.h' $(TEST_SRC))))
 
-.PHONY: help demo test man install-man browser install install-strip uninstall abi abi-record languages valgrind portability check properties slow interop peers budgets instructions bench bench-smoke bench-full asan tsan fuzz arm bigendian lib code-size dist-check \
+.PHONY: help demo test docs man install-man browser install install-strip uninstall abi abi-record languages valgrind portability check properties slow interop peers budgets instructions bench bench-smoke bench-full asan tsan fuzz arm bigendian lib code-size dist-check \
 	clean needs-python needs-c c-programs measure-programs fuzz-programs threaded-programs emulated-programs \
 	warn-objects c-test threaded-test emulated-test replay warnings lint python python-test
 .DEFAULT_GOAL := help
@@ -158,6 +158,14 @@ peers: python ## tests of what is built on torch, JAX, MPI, ... (installs gigaby
 		echo 'Ray could not be installed; its test is skipped')
 	@echo "seed: CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"
 	$(Q)$(PY) -m pytest -q $(if $(SLOW),-m slow --slow,-n 2 --dist loadfile) tests/peers
+
+docs: python ## the documentation site in build/docs, warnings as errors
+	$(Q)$(PY) -c 'import sphinx, myst_parser, furo' 2>/dev/null || $(PY) -m pip install --quiet -e '.[docs]'
+	$(Q)mkdir -p docs/generated
+	$(Q)$(PY) tools/commands.py >docs/generated/commands.md
+	$(Q)$(PY) tools/api.py >docs/generated/api.md
+	$(Q)$(PY) -m sphinx -q -W --keep-going -E -b html docs build/docs
+	$(Q)echo "documentation: build/docs/index.html"
 
 man: python ## man pages of the command, in build/man; install-man puts them into MANDIR
 	$(Q)$(PY) tools/man.py build/man

@@ -29,7 +29,7 @@ class Coordinator(Protocol):
     operation. After an operation that failed, only `close` can be called. Only one thread at a time
     may use a coordinator. As a context manager it closes on exit, without waiting for ranks.
 
-    Engines raise:
+    Raises:
         InvalidError: a wrong argument, a closed or failed coordinator, or ranks that call different
             operations.
         BusyError: ranks did not arrive in time; the message names those that the engine knows to be

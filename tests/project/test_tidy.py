@@ -18,7 +18,7 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SKIPPED = {".git", "build", "dist", "corpus", "golden", "vectors", "__pycache__"}
+SKIPPED = {"generated", ".git", "build", "dist", "corpus", "golden", "vectors", "__pycache__"}
 TEXT = {".c", ".h", ".py", ".pyi", ".sh", ".md", ".toml", ".in", ".txt", ""}
 
 # A folder of csrc and what it may include besides itself.
