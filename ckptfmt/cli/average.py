@@ -21,6 +21,8 @@ A SOURCE is a path as for `ckptfmt inspect`; DESTINATION is a prefix. Floating-p
 tensors are averaged in double precision. Everything else is that of the first SOURCE; tensors that
 differ in another one, such as steps, are listed.
 
+--json prints {"schema": 1, "path", "averaged": how many, "taken": [name, ...]}.
+
 examples:
   ckptfmt average model.ckpt-900 model.ckpt-950 model.ckpt-1000 mean/model
 

@@ -32,6 +32,9 @@ rename:
   OLD=NEW             a whole name; each * of NEW stands for what the same * of OLD matched
   /REGEX/=NEW         as Python's re.sub; \\1 is the first group
 
+--json prints {"schema": 1, "path", "tensors": how many, "renamed": {old: new}, "dropped":
+[name, ...], "casts": {name: [before, after]}, "copied_nbytes"}.
+
 examples:
   ckptfmt edit model.ckpt-1000 out/model --rename 'bert/*=encoder/*'
   ckptfmt edit model.ckpt-1000 out/model --strip-optimizer

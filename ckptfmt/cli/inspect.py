@@ -42,6 +42,13 @@ Only the index is read (and the object graph for --tree). A damaged checkpoint i
 can be read; problems go to standard error. Names are escaped: \n, \x1b and \xff are bytes, \u202e
 is a character, \\ is a backslash.
 
+--json prints {"schema": 1, "path", "prefix", "level", "header": {"num_shards", "big_endian",
+"producer", "min_consumer", "index_size", "block_count"}, "metadata", "tensors": [{"name", "dtype",
+"shape", "nbytes", "stored_nbytes", "shard", "offset", "crc32c", "slices": [{"start", "shape",
+"nbytes", "raw_nbytes", "shard", "offset", "crc32c", "missing"}, ...]}, ...], "totals": {"tensors",
+"elements", "nbytes", "by_dtype", "index_bytes", "data_bytes", "files"}, "problems": [...]}, and
+"layout" with --layout. What is unknown is null; keys may be added within a schema.
+
 examples:
   ckptfmt inspect model.ckpt-1000
   ckptfmt inspect --sort size --limit 20 model.ckpt-1000

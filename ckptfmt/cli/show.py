@@ -43,7 +43,8 @@ infinite or NaN.
 --npy writes all values to a file that numpy.load reads, --raw writes their bytes, little-endian and
 row-major, to standard output.
 
---json prints all values as nested lists: "NaN", "Infinity" and "-Infinity" for numbers that JSON
+--json prints {"schema": 1, "path", "prefix", "name", "dtype", "shape", "index", "values"}, with all
+values as nested lists: "NaN", "Infinity" and "-Infinity" for numbers that JSON
 lacks; [real, imaginary] for complex numbers; a lone surrogate (\\udc80 to \\udcff) for a byte that
 is not UTF-8; the stored bytes for an unknown dtype.
 

@@ -41,6 +41,12 @@ Of several PATHs, or with -r, every checkpoint has a line with its findings belo
 has a document of its own, and a last one has the totals. Notes are printed with --strict only. With
 -r, directories are searched for checkpoints; symbolic links to directories are not followed.
 
+--json prints {"schema": 1, "path", "prefix", "ok", "strict", "findings": [{"severity", "status",
+"failure", "message", "path", "offset", "tensor", "count"}, ...], "checked": {"blocks", "tensors",
+"bytes", "seconds"}}; instead of the last six, "error" of a PATH that cannot be checked. The last
+line, of several: {"schema": 1, "totals": {"checkpoints", "sound", "not_sound", "unreadable",
+"tensors", "bytes", "seconds"}}.
+
 examples:
   ckptfmt verify model.ckpt-1000
   ckptfmt verify --strict checkpoints/

@@ -21,7 +21,7 @@ import pytest
 from support.files import flip
 
 import ckptfmt
-from ckptfmt.cli import COMMANDS, text
+from ckptfmt.cli import COMMANDS, command_parser, text
 from cli.commands import (
     MADE,
     ODD_NAMES,
@@ -599,3 +599,12 @@ def test_strict_counts_notes(command: Command) -> None:
     ran = command("verify", "--strict", "--quiet", prefix)
     assert ran.status == 1
     assert ran.out.startswith("note: ")
+
+
+def test_help_has_the_schema_of_json() -> None:
+    _, commands = command_parser()
+    with_json = {name: one.format_help() for name, one in commands.items()}
+    with_json = {name: told for name, told in with_json.items() if "--json " in told}
+    assert {"inspect", "show", "verify", "diff", "edit"} <= with_json.keys()
+    for name, told in with_json.items():
+        assert '--json prints {"schema": 1, ' in told, name
