@@ -7,6 +7,7 @@ fraction of a second.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,8 @@ WIDTH_MAX = 72
 ROWS_AT_ONCE = 8192
 # Names are not cut shorter than this, however narrow the terminal is.
 NAME_MIN = 24
+CUT_MIN = 12
+_MARKS = re.compile(r"[│├└|`][│├└─|` -]*|")
 
 _SHORT = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
@@ -140,14 +143,21 @@ def _fitted(column: Column) -> tuple[str, list[str], str]:
 
 
 def cut(cell: str, width: int) -> str:
-    """Return the text with its middle left out, if it takes more cells than `width`."""
+    """Return the text with its middle left out, if it takes more cells than `width`. The marks of a
+    tree before it stay, and at least a few of its characters."""
     if len(cell) <= width and cells_of(cell) <= width:
         return cell
+    marks = _MARKS.match(cell)
+    indent = marks.end() if marks else 0
+    width = max(width - indent, CUT_MIN)
+    mark, cell = cell[:indent], cell[indent:]
+    if cells_of(cell) <= width:
+        return mark + cell
     end = (width - 3) // 2
-    first, last = cell[: width - 3 - end], cell[len(cell) - end :] if end else ""
+    first, last = cell[: width - 3 - end], cell[len(cell) - end :]
     while cells_of(first) + cells_of(last) > width - 3 and (first or last):
         first, last = first[:-1], last[1:]
-    return f"{first}...{last}"
+    return f"{mark}{first}...{last}"
 
 
 def table(columns: Sequence[Column], width: int | None = None) -> Iterator[str]:

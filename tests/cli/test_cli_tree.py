@@ -109,6 +109,7 @@ def test_lines_fit_a_terminal(options: list[str], columns: int, tmp_path: Path) 
 
 
 def test_cut() -> None:
-    assert text.cut("abcdefghij", 10) == "abcdefghij"
-    assert text.cut("abcdefghijk", 10) == "abcd...ijk"
-    assert text.cells_of(text.cut("検査点検査点検査点", 10)) <= 10
+    assert text.cut("abcdefghijkl", 12) == "abcdefghijkl"
+    assert text.cut("abcdefghijklm", 12) == "abcde...jklm"
+    assert text.cells_of(text.cut("検査点検査点検査点", 12)) <= 12
+    assert text.cut("│  └─ abcdefghijklm", 18) == "│  └─ abcde...jklm"
