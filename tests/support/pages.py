@@ -82,7 +82,7 @@ def run_console(page: str, directory: Path) -> None:
     assert commands, page
     for command, expected in commands:
         ran = subprocess.run(
-            ["sh", "-c", f"set -f; {command}"],  # patterns are not expanded
+            ["sh", "-c", command],
             cwd=directory,
             env={**environment, "PATH": scripts},
             capture_output=True,
