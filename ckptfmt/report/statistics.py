@@ -53,10 +53,11 @@ class Statistics:
         if not self.counts or self.low == self.high:
             return
         most = max(self.counts)
-        width = (self.high - self.low) / BINS
         for number, count in enumerate(self.counts):
+            part = number / BINS
+            begin = self.low * (1 - part) + self.high * part  # the difference may overflow
             bar = ("█" if solid else "#") * math.ceil(count / most * BAR_CELLS)
-            yield f"{self.low + number * width:12.4g}  {bar:{BAR_CELLS}}  {count:,}".rstrip()
+            yield f"{begin:12.4g}  {bar:{BAR_CELLS}}  {count:,}".rstrip()
 
 
 def statistics_of(
@@ -79,9 +80,12 @@ def statistics_of(
         found.infinite += int(np.isinf(flat).sum())
         finite = flat[np.isfinite(flat)]
         if finite.size:
-            # The mean and the sum of squared differences of two parts together.
-            apart, total = float(finite.mean()) - mean, known + finite.size
-            squares += float(finite.var()) * finite.size + apart**2 * known * finite.size / total
+            # The mean and the sum of squared differences of two parts together. Both are infinite
+            # or NaN if the values are too large.
+            with np.errstate(over="ignore", invalid="ignore"):
+                own_mean, own_squares = float(finite.mean()), float(finite.var()) * finite.size
+            apart, total = own_mean - mean, known + finite.size
+            squares += own_squares + apart * apart * known * finite.size / total
             mean += apart * finite.size / total
             known = total
             found.low = float(np.fmin(found.low, finite.min()))
@@ -91,12 +95,23 @@ def statistics_of(
         counts = np.zeros(BINS, np.int64)
         for piece in pieces():
             flat = _numbers(piece)
-            part, _ = np.histogram(flat[np.isfinite(flat)], BINS, (found.low, found.high))
-            counts += part
+            counts += _counts(flat[np.isfinite(flat)], found.low, found.high)
         found.counts = tuple(counts.tolist())
     return found
 
 
 def _numbers(piece: NDArray[np.generic]) -> NDArray[np.float64]:
-    values = np.abs(piece) if piece.dtype.kind == "c" else piece
+    with np.errstate(over="ignore"):
+        values = np.abs(piece) if piece.dtype.kind == "c" else piece
     return values.reshape(-1).astype(np.float64)
+
+
+def _counts(values: NDArray[np.float64], low: float, high: float) -> NDArray[np.int64]:
+    """Return how many values are in each interval. Unlike numpy.histogram for any two numbers: the
+    difference of `low` and `high` may overflow, or be less than BINS steps of a float."""
+    scale = max(abs(low), abs(high)) or 1.0
+    first, last = low / scale, high / scale
+    if first == last:
+        return np.bincount(np.zeros(values.size, np.intp), minlength=BINS)
+    places = (values / scale - first) / (last - first) * BINS
+    return np.bincount(np.clip(places.astype(np.intp), 0, BINS - 1), minlength=BINS)

@@ -67,6 +67,20 @@ def test_statistics_of_pieces_are_those_of_the_whole(whole: np.ndarray, count: i
     assert sum(found.counts) == found.count == whole.size
 
 
+@given(arrays(np.float64, array_shapes(max_dims=1, max_side=40)), st.integers(1, 3))
+def test_statistics_of_any_numbers(whole: np.ndarray, count: int) -> None:
+    """NaN, infinities, and finite numbers whose sums or differences are infinite or vanish."""
+    found = statistics_of(lambda: np.array_split(whole, count))
+    assert found is not None
+    finite = whole[np.isfinite(whole)]
+    assert sum(found.counts) == finite.size == found.count - found.nans - found.infinite
+    if finite.size:
+        assert (found.low, found.high) == (finite.min(), finite.max())
+        if found.low != found.high:
+            assert found.counts[0] and found.counts[-1], "the ends are the extremes"
+    assert all(list(found.rows())) and len(list(found.histogram(solid=False))) in (0, BINS)
+
+
 def test_statistics_without_finite_numbers(command: Command, tmp_path: Path) -> None:
     ckptfmt.save(tmp_path / "m", {"v": np.array([np.nan]), "e": np.empty((0, 3))})
     assert rows(command("show", "--stats", tmp_path / "m", "v").out)["NaN"] == "1 (100.0%)"
