@@ -75,7 +75,7 @@ def run_ray(directory: Path, workers: int, steps: int) -> None:
 
 @pytest.mark.slow  # most of a minute, to start processes
 @pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None, reason="NOT RUN: Ray could not be installed"
+    importlib.util.find_spec("ray") is None, reason="NOT RUN: needs Ray (make peers SLOW=1)"
 )
 def test_ray_resumes_with_other_workers(tmp_path: Path) -> None:
     for workers, steps in ((2, 2), (3, 5)):
