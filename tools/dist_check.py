@@ -35,7 +35,7 @@ print("wheel: ckptfmt", ckptfmt.__version__, "saves, verifies and loads in a fre
 
 
 # Those that show soonest what a wheel lacks.
-TESTS = ("tests/cli", "tests/format/test_golden.py")
+TESTS = ("tests/cli", "tests/reports", "tests/format/test_golden.py")
 
 
 def run(*command: str | Path, cwd: Path) -> None:
