@@ -150,7 +150,7 @@ interop: python ## differential tests against the real TensorFlow (installs it: 
 	$(Q)$(if $(CKPTFMT_TF_PYTHON),:,$(PY) -c 'import importlib.util as u; exit(not u.find_spec("tensorflow"))' || \
 		$(PY) -m pip install --quiet -e '.[interop]')
 	@echo "seed: CKPTFMT_TEST_SEED=$(CKPTFMT_TEST_SEED)"
-	$(Q)$(PY) -m pytest -q -s tests/interop
+	$(Q)$(PY) -m pytest -q -n 2 --dist loadfile tests/interop
 
 peers: python ## tests of what is built on torch, JAX, MPI, ... (installs gigabytes); SLOW=1: the slow ones
 	$(Q)$(PY) tools/missing.py peers | xargs -r -d '\n' $(PY) -m pip install --quiet
